@@ -91,9 +91,9 @@ const (
 // IsLocal reports whether d is in the space of our own reasons, which are never sent.
 func (d Diagnosis) IsLocal() bool { return d&localSpaceMask == localSpace }
 
-// WireCode returns the number that tells a peer about d: d itself, unless it is local. It is also
-// the place of [DiagPeerDeclined] to become a number that can be sent, though no Decline is ever
-// answered with a Decline.
+// WireCode returns the number that tells a peer about d in a Decline: d itself, or for a local
+// reason the number of Linux that comes closest. [DiagPeerDeclined] has one too, though a Decline
+// is never answered with a Decline.
 func (d Diagnosis) WireCode() Diagnosis {
 	if r, ok := find(d); ok && r.wire != 0 {
 		return r.wire

@@ -2,7 +2,6 @@ package clc
 
 import (
 	"net/netip"
-
 )
 
 // An IPArea tells the server which IP networks the client is on, because SMC version 1 works
@@ -108,4 +107,3 @@ func (a *IPArea) String() string {
 	}
 	return s
 }
-
