@@ -1,0 +1,298 @@
+package host
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of a [Gather].
+const (
+	maxControlSockets  = 8192                  // names looked at in one ctl directory
+	gatherConcurrency  = 4                     // hosts asked at a time
+	controlQueueRetry  = 10 * time.Millisecond // while a host's accept queue is full
+	controlReadInitial = 64 << 10              // bytes of buffer for a response
+)
+
+// A ControlError says that one host, or one run directory, could not be asked.
+type ControlError struct {
+	Path string // of the socket or directory
+	Err  error  // [os.ErrPermission]: of another user, ask as root
+}
+
+func (e *ControlError) Error() string { return e.Path + ": " + e.Err.Error() }
+
+func (e *ControlError) Unwrap() error { return e.Err }
+
+// Gather asks every host that has a control socket under the run directory dir for its
+// Status. The result is ordered by process and name. A directory that does not exist holds
+// no host and is no error. Errors are of type [*ControlError], one for each host that did not answer as
+// it should; the other hosts are reported all the same.
+//
+// Sockets that the caller's user left behind are removed; those of others are passed over.
+//
+// What a host says about itself is its own word, save PID and UID, which are taken from the
+// kernel, and Dir. ctx bounds the whole; each host also has a few seconds at most.
+func Gather(ctx context.Context, dir string) ([]Status, []error) {
+	ctl, err := openControlDir(dir, false)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, []error{&ControlError{Path: filepath.Join(dir, controlDirName), Err: bareError(err)}}
+	}
+	defer ctl.Close()
+	names, err := ctl.Readdirnames(maxControlSockets)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, []error{&ControlError{Path: ctl.Name(), Err: bareError(err)}}
+	}
+
+	var (
+		mu     sync.Mutex
+		list   []Status
+		errs   []error
+		wg     sync.WaitGroup
+		tokens = make(chan struct{}, gatherConcurrency)
+	)
+	slices.Sort(names)
+	for _, name := range names {
+		tokens <- struct{}{} // bounded: every question is
+		wg.Go(func() {
+			defer func() { <-tokens }()
+			st, err := askHost(ctx, ctl, name)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				errs = append(errs, &ControlError{Path: filepath.Join(ctl.Name(), name), Err: bareError(err)})
+			case st != nil:
+				st.Dir = dir
+				list = append(list, *st)
+			}
+		})
+	}
+	wg.Wait()
+	slices.SortFunc(list, func(a, b Status) int {
+		return cmp.Or(cmp.Compare(a.PID, b.PID), strings.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return list, errs
+}
+
+// bareError strips the file name that the system package put around an error: the
+// ControlError has a better one.
+func bareError(err error) error {
+	if e, ok := errors.AsType[*os.PathError](err); ok {
+		return e.Err
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		if sys, ok := errors.AsType[*os.SyscallError](e.Err); ok {
+			return sys.Err
+		}
+		return e.Err
+	}
+	return err
+}
+
+// askHost asks the host behind one name of ctl. It returns nil and no error for what is
+// not a live host: another kind of file, a socket in the making, a host that is gone.
+func askHost(ctx context.Context, ctl *os.File, name string) (*Status, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(ctl.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil, nil
+	}
+	inTheMaking := strings.HasPrefix(name, ".")
+	if inTheMaking && time.Since(time.Unix(st.Mtim.Unix())) < controlStaleTemporary {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*controlTimeout)
+	defer cancel()
+	c, err := dialControl(ctx, ctl, name)
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		// Nobody listens, and since a socket gets its name only when it does, nobody will.
+		if st.Uid == uint32(os.Geteuid()) {
+			unix.Unlinkat(int(ctl.Fd()), name, 0)
+		}
+		return nil, nil
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil // it left while we looked
+	case err != nil:
+		return nil, err
+	}
+	defer c.Close()
+	if inTheMaking {
+		return nil, nil // slow, but alive
+	}
+	return askStatus(ctx, c)
+}
+
+// dialControl connects to a control socket, and tries again while its accept queue is full.
+func dialControl(ctx context.Context, ctl *os.File, name string) (*net.UnixConn, error) {
+	var d net.Dialer
+	for {
+		c, err := d.DialContext(ctx, "unix", controlAddr(ctl, name).Name)
+		if err == nil {
+			return c.(*net.UnixConn), nil
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(controlQueueRetry):
+		}
+	}
+}
+
+// askStatus sends the status request on c and reads the answer.
+func askStatus(ctx context.Context, c *net.UnixConn) (*Status, error) {
+	cred, err := peerCredentials(c)
+	if err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(controlTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	c.SetDeadline(deadline)
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+
+	request, err := json.Marshal(controlRequest{Version: ControlVersion, Request: "status"})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Write(append(request, '\n')); err != nil {
+		return nil, err
+	}
+	line, err := readControlLine(c)
+	if err != nil {
+		return nil, err
+	}
+	st, err := parseControlResponse(line)
+	if err != nil {
+		return nil, err
+	}
+	st.UID = cred.Uid
+	if cred.Pid > 0 { // 0: in a process namespace that we cannot see
+		st.PID = int(cred.Pid)
+	}
+	return st, nil
+}
+
+// readControlLine reads one line of at most maxControlResponse bytes.
+func readControlLine(r io.Reader) ([]byte, error) {
+	br := bufio.NewReaderSize(io.LimitReader(r, maxControlResponse), controlReadInitial)
+	line, err := br.ReadBytes('\n')
+	switch {
+	case err == nil:
+		return line, nil
+	case errors.Is(err, io.EOF) && len(line) >= maxControlResponse:
+		return nil, fmt.Errorf("response exceeds %d bytes", maxControlResponse)
+	case errors.Is(err, io.EOF):
+		return nil, io.ErrUnexpectedEOF
+	}
+	return nil, err
+}
+
+// parseControlResponse decodes a response line. The lists in it are held to their bounds,
+// because a few bytes of JSON can ask for hundreds of memory.
+func parseControlResponse(line []byte) (*Status, error) {
+	// The fields of boundedStatus and boundedCounters hide those of the same name
+	// in the embedded structs.
+	type plainStatus Status
+	type plainCounters StatusCounters
+	type boundedCounters struct {
+		plainCounters
+		Fallbacks boundedList[FallbackCount] `json:"fallbacks"`
+	}
+	type boundedStatus struct {
+		plainStatus
+		UEIDs       boundedList[string]         `json:"ueids"`
+		Limits      boundedList[StatusLimit]    `json:"limits"`
+		Counters    boundedCounters             `json:"counters"`
+		Listeners   boundedList[StatusListener] `json:"listeners"`
+		Connections boundedList[StatusConn]     `json:"connections"`
+	}
+	var response struct {
+		Version int            `json:"version"`
+		Status  *boundedStatus `json:"status"`
+		Error   string         `json:"error"`
+	}
+	err := json.Unmarshal(line, &response)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("response is not understood: %w", err)
+	case response.Error != "":
+		return nil, fmt.Errorf("host answered: %s", response.Error)
+	case response.Version != ControlVersion:
+		return nil, fmt.Errorf("host speaks version %d of the control protocol, this program %d", response.Version, ControlVersion)
+	case response.Status == nil:
+		return nil, errors.New("response holds neither a status nor an error")
+	}
+	b := response.Status
+	st := Status(b.plainStatus)
+	st.UEIDs, st.Limits, st.Listeners, st.Connections = b.UEIDs, b.Limits, b.Listeners, b.Connections
+	st.Counters = StatusCounters(b.Counters.plainCounters)
+	st.Counters.Fallbacks = b.Counters.Fallbacks
+	return &st, nil
+}
+
+// A boundedList is a list from outside: of at most maxControlConns entries for connections,
+// and maxControlList for anything else.
+type boundedList[T any] []T
+
+// UnmarshalJSON takes an array or null, and refuses one that is too long before it makes room for it.
+func (l *boundedList[T]) UnmarshalJSON(b []byte) error {
+	limit := maxControlList
+	if _, ok := any(l).(*boundedList[StatusConn]); ok {
+		limit = maxControlConns
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	start, err := d.Token()
+	if err != nil {
+		return err
+	}
+	if start == nil { // null
+		*l = nil
+		return nil
+	}
+	if start != json.Delim('[') {
+		return fmt.Errorf("want a list, got %v", start)
+	}
+	list := []T{}
+	for d.More() {
+		if len(list) == limit {
+			return fmt.Errorf("list of more than %d entries", limit)
+		}
+		var entry T
+		if err := d.Decode(&entry); err != nil {
+			return err
+		}
+		list = append(list, entry)
+	}
+	*l = list
+	return nil
+}

@@ -1,0 +1,541 @@
+package host
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// testStatus has a value in every field, so that one lost on the way is seen.
+func testStatus() Status {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	return Status{
+		Version: ControlVersion, Time: at, Started: at.Add(-time.Minute),
+		PID: os.Getpid(), Command: "server", UID: uint32(os.Geteuid()), Name: "a", HostName: "HOST1",
+		GID: "00000000-0000-4000-8000-000000000001", SEID: "SEID-1", UEIDs: []string{"E1", "E2"},
+		Capabilities: StatusCapabilities{
+			SMCDv2:          Capability{Available: true},
+			SMCDv1:          Capability{Why: "no v1 device"},
+			SMCRv2:          Capability{Why: "no RoCE device"},
+			SMCRv1:          Capability{Why: "no RoCE device at all"},
+			TCPOption:       Capability{Why: "no agent"},
+			LocalRendezvous: Capability{Available: true},
+		},
+		Limits: []StatusLimit{{Name: "memory", Limit: 1 << 30, Used: 4096, Unit: "bytes"}},
+		Counters: StatusCounters{
+			Connections: map[string]uint64{"TCP": 1, "SMC-D": 2}, Bytes: map[string]ByteCount{"TCP": {In: 3, Out: 4}},
+			HandshakesOK: 5, HandshakesFailed: 6, DoorbellsRung: 7, DoorbellsSuppressed: 8, Sleeps: 9, Spins: 10,
+			Fallbacks: []FallbackCount{{Code: 0x03010000, Tag: "PEER_NO_SMC", Text: "peer did not signal SMC", Count: 1}},
+		},
+		Listeners: []StatusListener{{Local: "0.0.0.0:80", Require: "any", UID: 11, Inode: 12, Accepted: 13, Pending: 14}},
+		Connections: []StatusConn{{
+			State: "Active", Local: "127.0.0.1:80", Peer: "127.0.0.1:5000", Role: "server", Mode: "TCP", Version: "2.1", EID: "E1",
+			ReasonCode: 0x03010000, Reason: "peer did not signal SMC", UID: 15, Inode: 16, RecvQ: 17, SendQ: 18, RcvBuf: 19, SndBuf: 20,
+			BytesIn: 21, BytesOut: 22, PeerPID: 23, PeerCommand: "client", PeerHost: "HOST2", AgeSeconds: 1.5,
+		}},
+		ConnectionsOmitted: 24,
+	}
+}
+
+// serve starts a control socket for the time of the test.
+func serve(t *testing.T, dir, name string, status func() Status) io.Closer {
+	t.Helper()
+	s, err := serveControl(dir, name, status)
+	if err != nil {
+		t.Fatalf("serveControl(%q, %q) = %v", dir, name, err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// dial connects to a control socket as any program might.
+func dial(t *testing.T, dir, name string) *net.UnixConn {
+	t.Helper()
+	ctl, err := openControlDir(dir, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ctl.Close()
+	c, err := dialControl(t.Context(), ctl, name)
+	if err != nil {
+		t.Fatalf("dialControl(%q) = %v", name, err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	return c
+}
+
+func TestGather(t *testing.T) {
+	dir := t.TempDir()
+	if list, errs := Gather(t.Context(), dir); list != nil || errs != nil {
+		t.Errorf("Gather(empty directory) = %v, %v, want nothing", list, errs)
+	}
+	if list, errs := Gather(t.Context(), filepath.Join(dir, "absent")); list != nil || errs != nil {
+		t.Errorf("Gather(no directory) = %v, %v, want nothing", list, errs)
+	}
+	serve(t, dir, "b", testStatus)
+	serve(t, dir, "a", testStatus)
+
+	list, errs := Gather(t.Context(), dir)
+	if len(list) != 2 || errs != nil {
+		t.Fatalf("Gather = %d hosts, %v, want 2 and no error", len(list), errs)
+	}
+	for i, name := range []string{"a", "b"} {
+		want := testStatus()
+		want.Name, want.Dir = name, dir
+		if diff := cmp.Diff(want, list[i]); diff != "" {
+			t.Errorf("Gather()[%d] (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
+// Every field of Status must survive the bounded decoding, also one added later.
+func TestParseControlResponseKeepsEveryField(t *testing.T) {
+	st := testStatus()
+	st.UID = 99 // not 0, as it is when root tests
+	line, err := json.Marshal(controlResponse{Version: ControlVersion, Status: &st})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields struct{ Status map[string]json.RawMessage }
+	if err := json.Unmarshal(line, &fields); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range fields.Status {
+		if v := string(value); name != "dir" && (v == "null" || v == `""` || v == "0" || v == "[]") {
+			t.Errorf("testStatus() leaves %s empty, want a value to compare", name)
+		}
+	}
+	got, err := parseControlResponse(line)
+	if err != nil {
+		t.Fatalf("parseControlResponse = %v", err)
+	}
+	if diff := cmp.Diff(&st, got); diff != "" {
+		t.Errorf("parseControlResponse (-want +got):\n%s", diff)
+	}
+}
+
+func TestControlFiles(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		mode    os.FileMode // of the run directory
+		ctlMode os.FileMode
+	}{
+		{"private", 0o700, 0o700},
+		{"readable", 0o755, 0o700},
+		{"shared by a group", 0o770, 0o770 | os.ModeSticky},
+		{"shared by all", 0o777 | os.ModeSticky, 0o777 | os.ModeSticky},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.Chmod(dir, tt.mode); err != nil {
+				t.Fatal(err)
+			}
+			s := serve(t, dir, "x", testStatus)
+			if info, err := os.Stat(filepath.Join(dir, "ctl")); err != nil || info.Mode() != tt.ctlMode|os.ModeDir {
+				t.Errorf("mode of ctl = %v, %v, want %v", info.Mode(), err, tt.ctlMode|os.ModeDir)
+			}
+			if info, err := os.Stat(filepath.Join(dir, "ctl", "x")); err != nil || info.Mode() != 0o600|os.ModeSocket {
+				t.Errorf("mode of the socket = %v, %v, want %v", info.Mode(), err, 0o600|os.ModeSocket)
+			}
+			if err := s.Close(); err != nil {
+				t.Errorf("Close = %v", err)
+			}
+			if err := s.Close(); err != nil {
+				t.Errorf("second Close = %v", err)
+			}
+			if names, err := os.ReadDir(filepath.Join(dir, "ctl")); err != nil || len(names) != 0 {
+				t.Errorf("after Close ctl holds %v, %v, want nothing", names, err)
+			}
+		})
+	}
+}
+
+func TestServeControlRefuses(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"", ".", ".a", "a/b", "a\x00", strings.Repeat("a", maxControlName+1)} {
+		if s, err := serveControl(dir, name, testStatus); err == nil {
+			s.Close()
+			t.Errorf("serveControl(name %q) = nil, want an error", name)
+		}
+	}
+	if s, err := serveControl(filepath.Join(dir, "absent"), "a", testStatus); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("serveControl(no directory) = %v, %v, want ErrNotExist", s, err)
+	}
+
+	open := t.TempDir() // a ctl directory in which anybody may replace our socket
+	if err := os.Mkdir(filepath.Join(open, "ctl"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(open, "ctl"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := serveControl(open, "a", testStatus); err == nil {
+		s.Close()
+		t.Error("serveControl(ctl of mode 0777) = nil, want an error")
+	}
+
+	linked := t.TempDir()
+	if err := os.Symlink(t.TempDir(), filepath.Join(linked, "ctl")); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := serveControl(linked, "a", testStatus); err == nil {
+		s.Close()
+		t.Error("serveControl(ctl is a symbolic link) = nil, want an error")
+	}
+	if list, errs := Gather(t.Context(), linked); len(list) != 0 || len(errs) != 1 {
+		t.Errorf("Gather(ctl is a symbolic link) = %v, %v, want one error", list, errs)
+	}
+}
+
+func TestControlLongPath(t *testing.T) {
+	dir := t.TempDir()
+	for len(dir) < 300 {
+		dir = filepath.Join(dir, strings.Repeat("d", 60))
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Repeat("n", maxControlName)
+	serve(t, dir, name, testStatus)
+	list, errs := Gather(t.Context(), dir)
+	if len(list) != 1 || errs != nil {
+		t.Fatalf("Gather(path of %d bytes) = %v, %v, want one host", len(dir), list, errs)
+	}
+}
+
+func TestControlReplacesOlderSocket(t *testing.T) {
+	dir := t.TempDir()
+	first := serve(t, dir, "a", func() Status { return Status{HostName: "FIRST"} })
+	serve(t, dir, "a", func() Status { return Status{HostName: "SECOND"} })
+	first.Close() // must leave the second one's socket alone
+	list, errs := Gather(t.Context(), dir)
+	if len(list) != 1 || errs != nil || list[0].HostName != "SECOND" {
+		t.Errorf("Gather after replacement = %v, %v, want the second host", list, errs)
+	}
+}
+
+// leaveSocket makes a Unix socket on which nobody listens any more.
+func leaveSocket(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGatherCleansUp(t *testing.T) {
+	dir := t.TempDir()
+	serve(t, dir, "live", testStatus)
+	ctl := filepath.Join(dir, "ctl")
+	leaveSocket(t, filepath.Join(ctl, "dead"))
+	leaveSocket(t, filepath.Join(ctl, ".young"))
+	leaveSocket(t, filepath.Join(ctl, ".old"))
+	old := time.Now().Add(-2 * controlStaleTemporary)
+	if err := os.Chtimes(filepath.Join(ctl, ".old"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(ctl, "note"), []byte("not a socket"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("live", filepath.Join(ctl, "link")); err != nil {
+		t.Fatal(err)
+	}
+
+	list, errs := Gather(t.Context(), dir)
+	if len(list) != 1 || errs != nil {
+		t.Errorf("Gather = %v, %v, want one host and no error", list, errs)
+	}
+	for name, want := range map[string]bool{"live": true, "dead": false, ".young": true, ".old": false, "note": true, "link": true} {
+		if _, err := os.Lstat(filepath.Join(ctl, name)); (err == nil) != want {
+			t.Errorf("after Gather, %s exists = %v, want %v", name, err == nil, want)
+		}
+	}
+}
+
+func TestControlRequests(t *testing.T) {
+	dir := t.TempDir()
+	serve(t, dir, "a", testStatus)
+	for _, tt := range []struct {
+		name, request string
+		wantError     string // part of the answer; empty: a status
+	}{
+		{"status", `{"version":1,"request":"status"}`, ""},
+		{"fields that we do not know", `{"request":"status","version":1,"later":[1]}`, ""},
+		{"other version", `{"version":2,"request":"status"}`, "version 2 is not spoken here, only 1"},
+		{"no version", `{"request":"status"}`, "version 0"},
+		{"other request", `{"version":1,"request":"reset"}`, `unknown request "reset"`},
+		{"empty line", ``, "not a JSON object"},
+		{"not JSON", `hello`, "not a JSON object"},
+		{"wrong type", `{"version":"1"}`, "not a JSON object"},
+		{"deep nesting", strings.Repeat("[", 2000), "not a JSON object"},
+		{"too long", `{"version":1,"request":"` + strings.Repeat("s", maxControlRequest), "request exceeds"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := dial(t, dir, "a")
+			if _, err := io.WriteString(c, tt.request+"\n"); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(c).ReadBytes('\n')
+			if err != nil {
+				t.Fatalf("answer to %.40q: %v", tt.request, err)
+			}
+			var response controlResponse
+			if err := json.Unmarshal(line, &response); err != nil {
+				t.Fatalf("answer to %.40q is not JSON: %v", tt.request, err)
+			}
+			if response.Version != ControlVersion {
+				t.Errorf("answer to %.40q has version %d, want %d", tt.request, response.Version, ControlVersion)
+			}
+			if ok := response.Status != nil; ok != (tt.wantError == "") {
+				t.Errorf("answer to %.40q has a status = %v", tt.request, ok)
+			}
+			if !strings.Contains(response.Error, tt.wantError) || tt.wantError == "" && response.Error != "" {
+				t.Errorf("answer to %.40q = error %q, want %q", tt.request, response.Error, tt.wantError)
+			}
+		})
+	}
+}
+
+func TestControlRequestsOnOneSocket(t *testing.T) {
+	dir := t.TempDir()
+	serve(t, dir, "a", testStatus)
+	c := dial(t, dir, "a")
+	r := bufio.NewReader(c)
+	for i := range maxControlRequests {
+		if _, err := io.WriteString(c, `{"version":1,"request":"status"}`+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.ReadBytes('\n'); err != nil {
+			t.Fatalf("answer %d: %v", i, err)
+		}
+	}
+	if b, err := r.ReadBytes('\n'); !errors.Is(err, io.EOF) {
+		t.Errorf("after %d requests = %q, %v, want EOF", maxControlRequests, b, err)
+	}
+}
+
+// A client that sends nothing holds up neither the other clients nor Close.
+func TestControlSilentClients(t *testing.T) {
+	dir := t.TempDir()
+	s := serve(t, dir, "a", testStatus)
+	for range maxControlClients - 1 {
+		dial(t, dir, "a")
+	}
+	if list, errs := Gather(t.Context(), dir); len(list) != 1 || errs != nil {
+		t.Errorf("Gather beside silent clients = %v, %v, want one host", list, errs)
+	}
+	start := time.Now()
+	s.Close()
+	if d := time.Since(start); d >= controlTimeout {
+		t.Errorf("Close beside silent clients took %v, want less than their deadline", d)
+	}
+}
+
+func TestControlManyConnections(t *testing.T) {
+	dir := t.TempDir()
+	serve(t, dir, "a", func() Status {
+		st := testStatus()
+		conn := st.Connections[0]
+		conn.EID, conn.Reason = strings.Repeat("E", 32), strings.Repeat("r", 100)
+		st.Connections = make([]StatusConn, maxControlConns+5)
+		for i := range st.Connections {
+			st.Connections[i] = conn
+		}
+		return st
+	})
+	list, errs := Gather(t.Context(), dir)
+	if len(list) != 1 || errs != nil {
+		t.Fatalf("Gather = %d hosts, %v, want one", len(list), errs)
+	}
+	if n, omitted := len(list[0].Connections), list[0].ConnectionsOmitted; n != maxControlConns || omitted != 24+5 {
+		t.Errorf("Gather = %d connections and %d omitted, want %d and 29", n, omitted, maxControlConns)
+	}
+}
+
+// A host that does not play by the rules is one error, in bounded time and memory.
+func TestGatherHostileHost(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		answer string // written to every client, then the socket is closed
+		want   string
+	}{
+		{"hangs up", "", "unexpected EOF"},
+		{"half a line", `{"version":1`, "unexpected EOF"},
+		{"not JSON", "hello\n", "not understood"},
+		{"neither", `{"version":1}` + "\n", "neither"},
+		{"error", `{"version":1,"error":"no"}` + "\n", "host answered: no"},
+		{"other version", `{"version":7,"status":{}}` + "\n", "speaks version 7"},
+		{"wrong type", `{"version":1,"status":{"pid":"x"}}` + "\n", "not understood"},
+		{"bad reason code", `{"version":1,"status":{"connections":[{"reason_code":"12"}]}}` + "\n", "reason code"},
+		{"too many connections", `{"version":1,"status":{"connections":[` + strings.Repeat("{},", maxControlConns) + `{}]}}` + "\n", "list of more than"},
+		{"too many reasons", `{"version":1,"status":{"counters":{"fallbacks":[` + strings.Repeat("{},", maxControlList) + `{}]}}}` + "\n", "list of more than"},
+		{"not a list", `{"version":1,"status":{"ueids":{}}}` + "\n", "want a list"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.Mkdir(filepath.Join(dir, "ctl"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			l, err := net.Listen("unix", filepath.Join(dir, "ctl", "x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					bufio.NewReader(c).ReadBytes('\n')
+					io.WriteString(c, tt.answer)
+					c.Close()
+				}
+			}()
+			list, errs := Gather(t.Context(), dir)
+			if len(list) != 0 || len(errs) != 1 || !strings.Contains(errs[0].Error(), tt.want) {
+				t.Errorf("Gather = %v, %v, want one error with %q", list, errs, tt.want)
+			}
+		})
+	}
+}
+
+// A silent host is given up when the context ends.
+func TestGatherCanceled(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "ctl"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "ctl", "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			defer c.Close()
+			bufio.NewReader(c).ReadBytes('\n') // the question has come: now nobody will answer
+			cancel()
+			c.Read(make([]byte, 1))
+		}
+	}()
+	start := time.Now()
+	list, errs := Gather(ctx, dir)
+	if len(list) != 0 || len(errs) != 1 {
+		t.Errorf("Gather(canceled) = %v, %v, want one error", list, errs)
+	}
+	if d := time.Since(start); d >= controlTimeout {
+		t.Errorf("Gather(canceled) took %v, want less than the deadline of a host", d)
+	}
+}
+
+func TestReadControlLineBound(t *testing.T) {
+	if _, err := readControlLine(zeroes{}); err == nil || !strings.Contains(err.Error(), "exceeds") {
+		t.Errorf("readControlLine(endless line) = %v, want a complaint about its size", err)
+	}
+}
+
+type zeroes struct{}
+
+func (zeroes) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+func TestGatherForeignDirectory(t *testing.T) {
+	if os.Geteuid() == 0 {
+		// Root reads everything; a directory that is a file fails for root too.
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "ctl"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if list, errs := Gather(t.Context(), dir); len(list) != 0 || len(errs) != 1 || !errors.Is(errs[0], unix.ENOTDIR) {
+			t.Errorf("Gather(ctl is a file) = %v, %v, want ENOTDIR", list, errs)
+		}
+		return
+	}
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "ctl"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if list, errs := Gather(t.Context(), dir); len(list) != 0 || len(errs) != 1 || !errors.Is(errs[0], os.ErrPermission) {
+		t.Errorf("Gather(no permission) = %v, %v, want ErrPermission", list, errs)
+	}
+}
+
+func TestReasonCode(t *testing.T) {
+	for _, tt := range []struct {
+		code ReasonCode
+		text string
+	}{{0, ""}, {0x03010000, "0x03010000"}, {0xffffffff, "0xffffffff"}, {1, "0x00000001"}} {
+		if got, err := tt.code.MarshalText(); err != nil || string(got) != tt.text {
+			t.Errorf("ReasonCode(%d).MarshalText() = %q, %v, want %q", uint32(tt.code), got, err, tt.text)
+		}
+		var got ReasonCode
+		if err := got.UnmarshalText([]byte(tt.text)); err != nil || got != tt.code {
+			t.Errorf("UnmarshalText(%q) = %v, %v, want %v", tt.text, got, err, tt.code)
+		}
+	}
+	for _, text := range []string{"0x", "1", "0x1ffffffff", "x1", "0xg", "0x-1"} {
+		var got ReasonCode
+		if err := got.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("UnmarshalText(%q) = %v, want an error", text, got)
+		}
+	}
+}
+
+// Whatever a host answers, the client neither panics nor takes more than the bounds allow;
+// and what it takes says the same when it is written again.
+func FuzzParseControlResponse(f *testing.F) {
+	st := testStatus()
+	line, err := json.Marshal(controlResponse{Version: ControlVersion, Status: &st})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(line)
+	f.Add([]byte(`{"version":1,"status":{"ueids":null,"connections":[]}}`))
+	f.Add([]byte(`{"version":1,"error":"x"}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		got, err := parseControlResponse(line)
+		if err != nil {
+			return
+		}
+		if len(got.Connections) > maxControlConns || len(got.Limits) > maxControlList {
+			t.Fatalf("parseControlResponse took %d connections", len(got.Connections))
+		}
+		again, err := json.Marshal(controlResponse{Version: ControlVersion, Status: got})
+		if err != nil {
+			return // not representable, such as a year beyond 9999
+		}
+		second, err := parseControlResponse(again)
+		if err != nil {
+			t.Fatalf("parseControlResponse(%s) = %v", again, err)
+		}
+		third, err := json.Marshal(controlResponse{Version: ControlVersion, Status: second})
+		if err != nil || !bytes.Equal(third, again) {
+			t.Fatalf("written again:\n got %s, %v\nwant %s", third, err, again)
+		}
+	})
+}
+
+func ExampleReasonCode() {
+	fmt.Println(ReasonCode(0x03010000))
+	// Output: 0x03010000
+}
