@@ -1,0 +1,34 @@
+package core
+
+import "fmt"
+
+// A ProtocolError reports that the peer broke the protocol. The TCP connection must be ended:
+// RFC 7609 C.6 allows no fallback, because the two sides no longer agree on what the bytes mean.
+type ProtocolError struct {
+	Message string // what was received, as "CLC Accept"
+	State   string // what was awaited, or the connection's state
+	Err     error  // what was wrong with it
+}
+
+// Error gives the message, the state and the cause.
+func (e *ProtocolError) Error() string {
+	return fmt.Sprintf("core: peer broke the protocol: %s in state %s: %v", e.Message, e.State, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *ProtocolError) Unwrap() error { return e.Err }
+
+// A TimeoutError reports that the peer stayed silent for longer than the handshake allows. The
+// TCP connection must be ended: RFC 7609 C.5.
+type TimeoutError struct {
+	Awaited string // what did not come, as "CLC Accept"
+}
+
+// Error names what did not come.
+func (e *TimeoutError) Error() string { return "core: timeout waiting for " + e.Awaited }
+
+// Timeout reports true, so that a [net.Error] wrapped around e can say so.
+func (e *TimeoutError) Timeout() bool { return true }
+
+// Temporary reports false.
+func (e *TimeoutError) Temporary() bool { return false }

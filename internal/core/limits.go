@@ -1,0 +1,35 @@
+package core
+
+import "time"
+
+// Limits that the specifications set.
+const (
+	// maxConnsFloor and maxConnsCeiling bound the connections of a link group in version 2.1:
+	// "the valid range is 16 to 255" (SMCv2 p.43).
+	maxConnsFloor   = 16
+	maxConnsCeiling = 255
+	// maxLinksFloor and maxLinksCeiling bound the links of a link group in version 2.1:
+	// "the valid range is 1 or 2" (SMCv2 p.43).
+	maxLinksFloor   = 1
+	maxLinksCeiling = 2
+)
+
+// Limits that are ours, most of them after Linux.
+const (
+	// HandshakeTimeout bounds each wait for a CLC message. RFC 7609 C.5 asks for such a timer and
+	// leaves its length open; Linux net/smc waits 6 seconds.
+	HandshakeTimeout = 6 * time.Second
+
+	// PeerCloseWaitTimeout bounds PeerCloseWait1 and PeerCloseWait2 once the application has
+	// closed. RFC 7609 p.85 asks for a timer "similar to the TCP FINWAIT2 state"; 60 seconds is
+	// what TCP implementations take. While the application has only shut down writing, it waits
+	// for the peer by its own choice and there is no timer, as in TCP.
+	PeerCloseWaitTimeout = 60 * time.Second
+
+	// PeerFinCloseWaitTimeout bounds PeerFinCloseWait, for the same reason.
+	PeerFinCloseWaitTimeout = 60 * time.Second
+
+	// PeerAbortWaitTimeout bounds PeerAbortWait (RFC 7609 p.87). It is short because an abort
+	// is answered by the SMC layer of the peer, not by its application.
+	PeerAbortWaitTimeout = 5 * time.Second
+)
