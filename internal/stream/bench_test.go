@@ -1,0 +1,72 @@
+package stream
+
+import (
+	"io"
+	"testing"
+)
+
+func BenchmarkPingPong64(b *testing.B) {
+	for _, mode := range []struct {
+		name string
+		spin bool
+	}{{"spin", true}, {"sleep", false}} {
+		b.Run(mode.name, func(b *testing.B) {
+			spin := DefaultSpin
+			if !mode.spin {
+				spin = 0
+			}
+			x, y := newPair(b, 2<<20-32, spin)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				buf := make([]byte, 64)
+				for {
+					if _, err := io.ReadFull(y, buf); err != nil {
+						return
+					}
+					y.Write(buf)
+				}
+			}()
+			buf := make([]byte, 64)
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Write(buf)
+				if _, err := io.ReadFull(x, buf); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.StopTimer()
+			y.Close()
+			<-done
+		})
+	}
+}
+
+func benchmarkOneWay(b *testing.B, write, read int) {
+	x, y := newPair(b, 2<<20-32, DefaultSpin)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, read)
+		for {
+			if _, err := y.Read(buf); err != nil {
+				return
+			}
+		}
+	}()
+	buf := make([]byte, write)
+	b.SetBytes(int64(write))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := x.Write(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.StopTimer()
+	y.Close()
+	<-done
+}
+
+func BenchmarkBulk64K(b *testing.B)   { benchmarkOneWay(b, 64<<10, 64<<10) }
+func BenchmarkBulk1M(b *testing.B)    { benchmarkOneWay(b, 1<<20, 1<<20) }
+func BenchmarkStream100(b *testing.B) { benchmarkOneWay(b, 100, 64<<10) }

@@ -1,0 +1,361 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// Config says what memory a [Conn] moves bytes through and whom to tell. All slices and
+// pointers stay the caller's; they must stay mapped until [Conn.Close] has returned.
+type Config struct {
+	// Local is our element: header, then data. Only the peer writes it, but for what we
+	// trust it for, see the package comment. Remote is the peer's element. Both begin on
+	// an 8-byte boundary and are longer than the header.
+	Local, Remote []byte
+
+	// ReaderSleeps and WriterSleeps are set to 1 by this side just before it parks and
+	// set to 0 by whoever wakes it. The peer's pair is the same for the other side.
+	ReaderSleeps, WriterSleeps         *uint32
+	PeerReaderSleeps, PeerWriterSleeps *uint32
+
+	// Ring wakes the peer; the peer's side then calls [Conn.Wake]. It is called with
+	// locks held and must not block.
+	Ring func()
+
+	// Spin is the longest spin before parking; 0 means never to spin.
+	Spin time.Duration
+
+	// Notice, if not nil, is called without locks after the peer's flags were seen to
+	// have changed in a way that the connection's life depends on, and after the peer
+	// broke the protocol (err is then a [*PeerError]). It may be called repeatedly with
+	// the same flags, from several goroutines.
+	Notice func(flags cdc.ConnFlags, err error)
+
+	// Stats may be shared by many connections; nil counts nothing.
+	Stats *Stats
+}
+
+// Stats counts what the data path does beside moving bytes. Fields only grow.
+type Stats struct {
+	Rings  atomic.Uint64 // doorbells rung at a peer
+	Sleeps atomic.Uint64 // times a reader or writer parked
+	Spins  atomic.Uint64 // waits that ended while spinning
+	Futile atomic.Uint64 // spins that ended in parking all the same
+}
+
+// A PeerError says that the peer's header held something that no correct peer writes.
+// The connection is of no further use.
+type PeerError struct {
+	Field string // which half of the header
+	Err   error  // from [cdc.Check]
+}
+
+func (e *PeerError) Error() string {
+	return "smc: peer broke the protocol: " + e.Field + ": " + e.Err.Error()
+}
+func (e *PeerError) Unwrap() error { return e.Err }
+
+// State bits of one direction. Bits are only added, but for stExpired.
+const (
+	stClosed   = 1 << iota // Close was called
+	stShut                 // CloseRead or CloseWrite was called
+	stExpired              // the deadline has passed
+	stFailed               // Conn.failure is set
+	stDetached             // the peer's element must not be touched
+)
+
+// A Conn is one end of an established SMC connection's data path. Its methods may be
+// called by several goroutines at once. Reads are serialised, and so are writes; a Read
+// and a Write never wait for each other.
+type Conn struct {
+	// What the fast paths of both directions load; nothing here changes while data flows.
+	inProd, inCons   *atomic.Uint64 // the peer's cursors, in the header of our element
+	outProd, outCons *atomic.Uint64 // ours, in the header of the peer's element
+	rdata, wdata     []byte         // data areas: of our element, of the peer's
+	peerReaderSleeps *uint32
+	peerWriterSleeps *uint32
+	ring             func()
+	notice           func(cdc.ConnFlags, error)
+	stats            *Stats
+
+	_ [64]byte
+	r consumer
+	_ [64]byte
+	w producer
+	_ [64]byte
+
+	// out is our consumer half as last published. Reader, writer and closer all change
+	// parts of it.
+	out struct {
+		sync.Mutex
+		cursor   cdc.Cursor
+		prod     cdc.ProducerFlags
+		conn     cdc.ConnFlags
+		detached bool // the peer's element and sleep words must not be touched
+	}
+
+	failOnce sync.Once
+	failure  error // why stFailed is set; written before it
+}
+
+// consumer is the reading half. mu guards all but the atomics and the waiter.
+type consumer struct {
+	mu       sync.Mutex
+	state    atomic.Uint32
+	cursor   cdc.Cursor // up to where the application has read
+	seen     cdc.Cursor // the peer's producer cursor, checked
+	seenWord uint64     // as loaded
+	unread   uint32     // bytes between cursor and seen
+	unsaid   uint32     // bytes between the published consumer cursor and cursor
+	total    atomic.Uint64
+	waiter
+	deadline deadline
+}
+
+// producer is the writing half. mu guards all but the atomics and the waiter.
+type producer struct {
+	mu       sync.Mutex
+	state    atomic.Uint32
+	cursor   cdc.Cursor // up to where we have written and published
+	seen     cdc.Cursor // the peer's consumer cursor, checked
+	seenWord uint64     // as loaded, with the flags
+	free     uint32     // bytes that can be written
+	blocked  bool       // WriterBlocked is published
+	total    atomic.Uint64
+	swept    uint64        // total when Idle was last called
+	cleaned  uint64        // total when pages were last given back
+	noticed  cdc.ConnFlags // what made a write fail, for the notice
+	waiter
+	deadline deadline
+}
+
+// New returns a connection over freshly zeroed headers.
+func New(cfg Config) *Conn {
+	if len(cfg.Local) <= cdc.HeaderLen || len(cfg.Remote) <= cdc.HeaderLen {
+		panic(fmt.Sprintf("stream: elements of %d and %d bytes", len(cfg.Local), len(cfg.Remote)))
+	}
+	c := &Conn{
+		inProd:           word(cfg.Local, cdc.ProducerOffset),
+		inCons:           word(cfg.Local, cdc.ConsumerOffset),
+		outProd:          word(cfg.Remote, cdc.ProducerOffset),
+		outCons:          word(cfg.Remote, cdc.ConsumerOffset),
+		rdata:            cfg.Local[cdc.HeaderLen:len(cfg.Local):len(cfg.Local)],
+		wdata:            cfg.Remote[cdc.HeaderLen:len(cfg.Remote):len(cfg.Remote)],
+		peerReaderSleeps: cfg.PeerReaderSleeps,
+		peerWriterSleeps: cfg.PeerWriterSleeps,
+		ring:             cfg.Ring,
+		notice:           cfg.Notice,
+		stats:            cfg.Stats,
+	}
+	if c.notice == nil {
+		c.notice = func(cdc.ConnFlags, error) {}
+	}
+	if c.stats == nil {
+		c.stats = new(Stats)
+	}
+	word(cfg.Remote, cdc.TypeOffset).Store(cdc.TypeWord)
+	c.w.free = uint32(len(c.wdata))
+	c.r.waiter.init(cfg.ReaderSleeps, cfg.Spin, c.readable)
+	c.w.waiter.init(cfg.WriterSleeps, cfg.Spin, c.writable)
+	c.r.deadline.init(&c.r.state, &c.r.waiter)
+	c.w.deadline.init(&c.w.state, &c.w.waiter)
+	return c
+}
+
+// word is the 8 bytes of a header at offset, as one atomic.
+func word(element []byte, offset int) *atomic.Uint64 {
+	p := unsafe.Pointer(&element[offset])
+	if uintptr(p)%8 != 0 {
+		panic("stream: header is not aligned")
+	}
+	return (*atomic.Uint64)(p)
+}
+
+// PeerFlags samples the peer's connection flags. Not to be called after Close.
+func (c *Conn) PeerFlags() cdc.ConnFlags {
+	_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
+	return flags
+}
+
+// SendFlags adds flags to those the peer sees and wakes it. Flags are never taken back.
+// DoneWriting and Closed must come after the last byte: see CloseWrite and Close.
+func (c *Conn) SendFlags(flags cdc.ConnFlags) {
+	c.out.Lock()
+	defer c.out.Unlock()
+	if c.out.detached {
+		return
+	}
+	c.out.conn |= flags
+	c.storeConsumer()
+	c.ringPeer(c.peerReaderSleeps)
+	c.ringPeer(c.peerWriterSleeps)
+}
+
+// Detach ends all use of the peer's element, waits for a write under way to notice, and
+// makes later ones fail. What has arrived can still be read.
+func (c *Conn) Detach() {
+	c.w.state.Or(stDetached)
+	c.w.wake()
+	c.w.mu.Lock()
+	c.w.mu.Unlock()
+	c.out.Lock()
+	c.out.detached = true
+	c.out.Unlock()
+}
+
+// storeConsumer publishes the consumer half. c.out must be locked and not detached.
+func (c *Conn) storeConsumer() {
+	c.outCons.Store(cdc.PackConsumer(c.out.cursor, c.out.prod, c.out.conn))
+}
+
+// ringPeer wakes the peer's reader or writer if its word says that it sleeps. What it
+// should see must have been stored before. c.w.mu or c.out must be locked, so that the
+// connection is not detached meanwhile.
+func (c *Conn) ringPeer(sleeps *uint32) {
+	if atomic.LoadUint32(sleeps) != 0 && atomic.SwapUint32(sleeps, 0) != 0 {
+		c.stats.Rings.Add(1)
+		c.ring()
+	}
+}
+
+// Wake is what the peer's Ring ends in: both directions look again.
+func (c *Conn) Wake() {
+	c.r.wake()
+	c.w.wake()
+}
+
+// Fail ends the connection with err: writes fail at once, reads after the bytes that
+// have already arrived. The first failure counts.
+func (c *Conn) Fail(err error) {
+	c.failOnce.Do(func() {
+		c.failure = err
+		c.r.state.Or(stFailed)
+		c.w.state.Or(stFailed)
+		c.Wake()
+	})
+}
+
+// violation fails the connection for a broken rule and returns the error.
+func (c *Conn) violation(field string, err error) error {
+	e := &PeerError{Field: field, Err: err}
+	c.Fail(e)
+	return e
+}
+
+// CloseRead makes reads return io.EOF from now on. The peer is not told.
+func (c *Conn) CloseRead() error {
+	if c.r.state.Or(stShut)&stClosed != 0 {
+		return net.ErrClosed
+	}
+	c.r.wake()
+	return nil
+}
+
+// CloseWrite makes writes fail with EPIPE, waits for one under way to notice, and
+// returns. The caller then sends the DoneWriting flag.
+func (c *Conn) CloseWrite() error {
+	if c.w.state.Or(stShut)&stClosed != 0 {
+		return net.ErrClosed
+	}
+	c.w.wake()
+	c.w.mu.Lock() // waits out a write under way, which has been woken
+	c.w.mu.Unlock()
+	return nil
+}
+
+// Close makes reads and writes fail with [net.ErrClosed] and waits for those under way
+// to notice. It reports how many bytes have arrived that nobody has read. Afterwards the
+// connection touches its memory only in SendFlags, PeerFlags and Queues. To be called once.
+func (c *Conn) Close() (unread int) {
+	c.r.state.Or(stClosed)
+	c.w.state.Or(stClosed)
+	c.Wake()
+	c.w.mu.Lock()
+	c.w.mu.Unlock()
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	c.r.deadline.set(time.Time{})
+	c.w.deadline.set(time.Time{})
+	c.pollProducer() // an error here changes nothing: the caller aborts or closes anyway
+	c.sayRead()
+	return int(c.r.unread)
+}
+
+// Queues returns how many bytes have arrived unread, and how many the peer is not known
+// to have read. Both are momentary; neither waits for a Read or Write under way. Not to
+// be called once the memory may be gone.
+func (c *Conn) Queues() (recv, send int) {
+	recv = between(c.r.total.Load(), c.inProd.Load(), len(c.rdata))
+	sendMod := c.w.total.Load()
+	cons, _, _ := cdc.UnpackConsumer(c.inCons.Load())
+	behind := (sendMod - absolute(cons, len(c.wdata))) % (uint64(len(c.wdata)) << 16)
+	if behind <= uint64(len(c.wdata)) {
+		send = int(behind)
+	}
+	return recv, send
+}
+
+// between is how far the cursor in a producer word is ahead of total, if that is possible.
+func between(total, prodWord uint64, capacity int) int {
+	ahead := (absolute(cdc.UnpackProducer(prodWord), capacity) - total) % (uint64(capacity) << 16)
+	if ahead <= uint64(capacity) {
+		return int(ahead)
+	}
+	return 0
+}
+
+// absolute is a cursor as a number of bytes, modulo 2^16 times the capacity.
+func absolute(c cdc.Cursor, capacity int) uint64 {
+	return uint64(c.Wrap)*uint64(capacity) + uint64(c.Count)
+}
+
+// Totals returns the bytes read and written by the application.
+func (c *Conn) Totals() (read, written uint64) { return c.r.total.Load(), c.w.total.Load() }
+
+// Buffers returns the capacities of our buffer and the peer's, in bytes.
+func (c *Conn) Buffers() (local, remote int) { return len(c.rdata), len(c.wdata) }
+
+// SetReadDeadline and SetWriteDeadline are those of [net.Conn].
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	if c.r.state.Load()&stClosed != 0 {
+		return net.ErrClosed
+	}
+	c.r.deadline.set(t)
+	return nil
+}
+
+// SetWriteDeadline is described at SetReadDeadline.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	if c.w.state.Load()&stClosed != 0 {
+		return net.ErrClosed
+	}
+	c.w.deadline.set(t)
+	return nil
+}
+
+// localError is the error that state bits of our own making stand for, or nil.
+func localError(state uint32) error {
+	switch {
+	case state&stClosed != 0:
+		return net.ErrClosed
+	case state&stExpired != 0:
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+var (
+	errPipe  error = syscall.EPIPE
+	errReset error = syscall.ECONNRESET
+
+	errNoProgress = errors.New("smc: writer returned an impossible count")
+)

@@ -1,0 +1,130 @@
+package stream
+
+import (
+	"io"
+	"os"
+	"sync"
+)
+
+var copyBuffers = sync.Pool{New: func() any { b := make([]byte, bufferedCopy); return &b }}
+
+// WriteTo implements [io.WriterTo]: it reads until the peer's last byte. The bytes pass
+// through a buffer of our own, because w could wait for ever while it held the ring, and
+// because the peer could change them after w had looked.
+func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
+	buf := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(buf)
+	for {
+		n, err := c.Read(*buf)
+		if n > 0 {
+			m, werr := w.Write((*buf)[:n])
+			if m < 0 || m > n {
+				return total, errNoProgress
+			}
+			total += int64(m)
+			if werr != nil {
+				return total, werr
+			}
+			if m < n {
+				return total, io.ErrShortWrite
+			}
+		}
+		if err == io.EOF {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// ReadFrom implements [io.ReaderFrom]: it writes until r ends. A regular file, also
+// inside an [io.LimitedReader] as net/http passes it, is read straight into the ring.
+func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
+	if f, limit, ok := regularFile(r); ok {
+		total, err = c.readFromFile(f, limit)
+		if lr, ok := r.(*io.LimitedReader); ok {
+			lr.N -= total
+		}
+		return total, err
+	}
+	buf := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(buf)
+	for {
+		n, rerr := r.Read(*buf)
+		if n > 0 {
+			m, err := c.Write((*buf)[:n])
+			total += int64(m)
+			if err != nil {
+				return total, err
+			}
+		}
+		if rerr == io.EOF {
+			return total, nil
+		}
+		if rerr != nil {
+			return total, rerr
+		}
+	}
+}
+
+// regularFile returns the regular file that r reads, and how much of it at most.
+func regularFile(r io.Reader) (f *os.File, limit int64, ok bool) {
+	limit = 1<<63 - 1
+	if lr, isLimited := r.(*io.LimitedReader); isLimited {
+		r, limit = lr.R, lr.N
+	}
+	f, ok = r.(*os.File)
+	if !ok {
+		return nil, 0, false
+	}
+	info, err := f.Stat()
+	return f, limit, err == nil && info.Mode().IsRegular()
+}
+
+// readFromFile is ReadFrom for a file, which does not keep a reader waiting for long.
+func (c *Conn) readFromFile(f *os.File, limit int64) (total int64, err error) {
+	raceRelease()
+	for total < limit {
+		n, err := c.readFileOnce(f, limit-total)
+		total += int64(n)
+		if err == io.EOF {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// readFileOnce waits for room and fills a contiguous piece of it from f.
+func (c *Conn) readFileOnce(f *os.File, limit int64) (n int, err error) {
+	w := &c.w
+	w.mu.Lock()
+	defer func() { c.unlockWriter(err) }()
+	for {
+		if err := c.writeError(); err != nil {
+			return 0, err
+		}
+		if err := c.pollConsumer(); err != nil {
+			return 0, err
+		}
+		if w.free > 0 {
+			break
+		}
+		c.setBlocked(true)
+		w.want = slack(len(c.wdata), len(c.wdata))
+		w.wait(c.stats)
+	}
+	at := int(w.cursor.Count)
+	room := min(int64(w.free), int64(len(c.wdata)-at), bufferedCopy, limit)
+	n, err = f.Read(c.wdata[at : at+int(room)])
+	if n > 0 {
+		w.cursor = w.cursor.Advance(uint32(n), uint32(len(c.wdata)))
+		w.free -= uint32(n)
+		w.total.Store(w.total.Load() + uint64(n))
+		c.publish()
+	}
+	return n, err
+}

@@ -1,0 +1,36 @@
+package stream
+
+import "time"
+
+const (
+	// publishChunk is how many bytes Write copies before it lets the peer see them, so
+	// that a large write is copied in and copied out at the same time.
+	publishChunk = 64 << 10
+
+	// bufferedCopy is the size of the pooled buffers of WriteTo and ReadFrom.
+	bufferedCopy = 256 << 10
+
+	// blockedSlack bounds how much room a blocked writer waits for: the smaller of what
+	// it wants to write, 1/16 of the buffer and this. Less would be the silly window
+	// syndrome; more would leave the pipeline empty.
+	blockedSlack = 64 << 10
+
+	// DefaultSpin is the longest that a Read or Write spins before it parks.
+	DefaultSpin = 50 * time.Microsecond
+
+	// spinFirst is the spin budget of a connection that has not waited yet.
+	spinFirst = 10 * time.Microsecond
+
+	// spinLeast is the budget below which spinning is given up until a sleep turns out
+	// to have been short.
+	spinLeast = 2 * time.Microsecond
+
+	// shortSleep is a sleep so short that spinning would have been better. It includes
+	// the time it takes to wake a parked goroutine, some tens of microseconds.
+	shortSleep = 120 * time.Microsecond
+
+	// spinYield is how often a spinning goroutine lets others run, and yieldBusy is how
+	// long that may take before we conclude that the processors are wanted elsewhere.
+	spinYield = 2 * time.Microsecond
+	yieldBusy = 3 * time.Microsecond
+)

@@ -1,0 +1,181 @@
+package stream
+
+import (
+	"io"
+
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// Read copies what has arrived into b, waiting for at least one byte. It returns io.EOF
+// after the peer's last byte or after CloseRead, os.ErrDeadlineExceeded, net.ErrClosed,
+// ECONNRESET after an abort, or the error given to Fail. It allocates nothing.
+func (c *Conn) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, localError(c.r.state.Load())
+	}
+	r := &c.r
+	r.mu.Lock()
+	// The state comes first: after Close the memory may be gone.
+	if r.state.Load() != 0 || !c.fill(len(b)) {
+		return c.readSlow(b) // unlocks
+	}
+	n := c.take(b)
+	r.mu.Unlock()
+	raceAcquire()
+	return n, nil
+}
+
+// fill looks for news if less than want bytes are known to be unread, and reports whether
+// there are any. r.mu must be locked.
+func (c *Conn) fill(want int) bool {
+	if c.r.unread < uint32(min(want, len(c.rdata))) && c.pollProducer() != nil {
+		return false // readSlow will find it again
+	}
+	return c.r.unread > 0
+}
+
+// readSlow is Read where the first look did not find bytes and nothing else. It is
+// entered with r.mu locked and leaves it unlocked.
+func (c *Conn) readSlow(b []byte) (n int, err error) {
+	r := &c.r
+	var tell cdc.ConnFlags // news for the notice, given once the lock is gone
+	var broken error
+	for {
+		state := r.state.Load()
+		if err = localError(state); err != nil {
+			break
+		}
+		if state&stShut != 0 {
+			err = io.EOF
+			break
+		}
+		// The flags are loaded before the cursor: the peer stores them in the other
+		// order, so that what it wrote before it was done is not missed.
+		_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
+		if broken = c.pollProducer(); broken != nil {
+			err = broken
+			break
+		}
+		if r.unread > 0 {
+			n = c.take(b)
+			break
+		}
+		if flags&endOfData != 0 {
+			tell = flags
+			switch {
+			case flags&cdc.Abort != 0:
+				err = errReset
+			default:
+				err = io.EOF
+			}
+			break
+		}
+		if state&stFailed != 0 {
+			err = c.failure
+			break
+		}
+		if !r.spin(c.stats) {
+			c.sayRead() // we are idle: let the peer know how far we are
+			r.park(c.stats)
+		}
+	}
+	r.mu.Unlock()
+	if tell != 0 || broken != nil {
+		c.notice(tell, broken)
+	}
+	raceAcquire()
+	return n, err
+}
+
+const endOfData = cdc.DoneWriting | cdc.Closed | cdc.Abort
+
+// readable says whether a reader that found nothing should look again. It takes no lock
+// and is called from the goroutine that holds r.mu.
+func (c *Conn) readable() bool {
+	if c.inProd.Load() != c.r.seenWord || c.r.state.Load() != 0 {
+		return true
+	}
+	_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
+	return flags&endOfData != 0
+}
+
+// pollProducer takes note of how far the peer has written. r.mu must be locked.
+func (c *Conn) pollProducer() error {
+	r := &c.r
+	word := c.inProd.Load()
+	if word == r.seenWord {
+		return nil
+	}
+	next := cdc.UnpackProducer(word)
+	capacity := uint32(len(c.rdata))
+	n, err := cdc.Check(r.seen, next, capacity-r.unread-r.unsaid, capacity)
+	if err != nil {
+		return c.violation("producer cursor", err)
+	}
+	r.seen, r.seenWord = next, word
+	r.unread += n
+	return nil
+}
+
+// take copies unread bytes into b and publishes the consumer cursor where that is due.
+// r.mu must be locked and r.unread > 0.
+func (c *Conn) take(b []byte) int {
+	r := &c.r
+	total := 0
+	for total < len(b) && r.unread > 0 {
+		at := r.cursor.Count
+		n := copy(b[total:], c.rdata[at:at+min(r.unread, uint32(len(c.rdata))-at, publishChunk)])
+		r.cursor = r.cursor.Advance(uint32(n), uint32(len(c.rdata)))
+		r.unread -= uint32(n)
+		r.unsaid += uint32(n)
+		total += n
+		if c.windowDue() {
+			c.sayRead()
+		}
+	}
+	r.total.Store(r.total.Load() + uint64(total))
+	return total
+}
+
+// windowDue is the rule of RFC 7609 §4.5.1: the consumer cursor is published when the
+// window, as the writer knows it, is less than half the buffer and would grow by a
+// tenth of it, and after any read while the writer says that it is blocked.
+func (c *Conn) windowDue() bool {
+	r := &c.r
+	capacity := uint32(len(c.rdata))
+	if r.unread+r.unsaid > capacity/2 && r.unsaid >= capacity/10 {
+		return true
+	}
+	_, prod, _ := cdc.UnpackConsumer(c.inCons.Load())
+	return prod&(cdc.WriterBlocked|cdc.CursorUpdateRequested) != 0
+}
+
+// sayRead publishes the consumer cursor, if there is anything new to say, and wakes a
+// writer that sleeps for want of room once there is enough of it. r.mu must be locked.
+func (c *Conn) sayRead() {
+	r := &c.r
+	c.out.Lock()
+	defer c.out.Unlock()
+	if c.out.detached {
+		return
+	}
+	if r.unsaid > 0 {
+		r.unsaid = 0
+		c.out.cursor = r.cursor
+		c.storeConsumer()
+	}
+	if r.unread == 0 || uint32(len(c.rdata))-r.unread >= slack(len(c.rdata), blockedSlack) {
+		c.ringPeer(c.peerWriterSleeps)
+	}
+}
+
+// SayRead publishes how far we have read, as the sweeper of idle connections does so
+// that the peer's view and its free pages are up to date. It gives way to a Read.
+func (c *Conn) SayRead() {
+	if c.r.mu.TryLock() {
+		if c.r.unsaid > 0 && c.r.state.Load()&stClosed == 0 {
+			c.sayRead()
+		}
+		c.r.mu.Unlock()
+	}
+}

@@ -1,0 +1,116 @@
+package stream
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// A waiter lets one goroutine at a time wait for the peer. It is part of a consumer or a
+// producer, and used with that half's lock held.
+//
+//	spin   while recent waits were short: load what is awaited, pause, load again
+//	flag   set our sleep word, then look once more (see the package comment)
+//	park   receive from wakeup, which holds one token so that a wake before the park counts
+//
+// How long to spin adapts. A wait that ends while spinning leaves the budget as it is or
+// raises it; a futile spin halves it, down to not spinning; a sleep that turned out to be
+// short restores it. So a connection that waits for a fast peer spins, and one of many
+// that wait for slow ones does not.
+type waiter struct {
+	sleeps *uint32 // in shared memory: set by us, cleared by whoever wakes us
+	ready  func() bool
+	wakeup chan struct{}
+	parked atomic.Bool   // a goroutine is parked, or about to be
+	limit  time.Duration // longest spin; 0 never spins
+	budget time.Duration // spin this long next time
+	want   uint32        // producer only: how much room ends the wait
+}
+
+func (w *waiter) init(sleeps *uint32, limit time.Duration, ready func() bool) {
+	w.sleeps = sleeps
+	w.ready = ready
+	w.wakeup = make(chan struct{}, 1)
+	w.limit = limit
+	w.budget = min(limit, spinFirst)
+}
+
+// wake makes a parked goroutine look again. Any goroutine may call it at any time.
+func (w *waiter) wake() {
+	if w.parked.Load() {
+		select {
+		case w.wakeup <- struct{}{}:
+		default: // one token is enough
+		}
+	}
+}
+
+// wait returns when ready may have become true; the caller looks for itself.
+func (w *waiter) wait(stats *Stats) {
+	if !w.spin(stats) {
+		w.park(stats)
+	}
+}
+
+// park waits without using the processor. It may return early.
+func (w *waiter) park(stats *Stats) {
+	// Whoever makes ready true looks at parked or at *sleeps afterwards; we look at ready
+	// after having set both.
+	w.parked.Store(true)
+	atomic.StoreUint32(w.sleeps, 1)
+	if !w.ready() {
+		stats.Sleeps.Add(1)
+		start := time.Now()
+		<-w.wakeup
+		if slept := time.Since(start); slept < shortSleep {
+			w.budget = min(w.limit, max(2*w.budget, spinFirst))
+		}
+	}
+	atomic.StoreUint32(w.sleeps, 0)
+	w.parked.Store(false)
+}
+
+// spin reports whether ready became true within the budget.
+func (w *waiter) spin(stats *Stats) bool {
+	if w.budget == 0 {
+		return false
+	}
+	if processors.Load() == 1 { // the peer may need our only processor
+		w.budget = 0
+		return false
+	}
+	start := time.Now()
+	yielded := time.Duration(0)
+	for round := uint32(0); ; round++ {
+		for range 16 {
+			if w.ready() {
+				stats.Spins.Add(1)
+				return true
+			}
+			pause(1)
+		}
+		spent := time.Since(start)
+		if spent >= w.budget {
+			break
+		}
+		if spent-yielded < spinYield {
+			continue
+		}
+		runtime.Gosched()
+		yielded = time.Since(start)
+		if yielded-spent > yieldBusy {
+			break // others had work to do: do not keep them from it
+		}
+	}
+	stats.Futile.Add(1)
+	processors.Store(int32(runtime.GOMAXPROCS(0)))
+	if w.budget /= 2; w.budget < spinLeast {
+		w.budget = 0
+	}
+	return w.ready()
+}
+
+// processors is GOMAXPROCS as of some recent futile spin: asking takes the scheduler's lock.
+var processors atomic.Int32
+
+func init() { processors.Store(int32(runtime.GOMAXPROCS(0))) }

@@ -1,0 +1,211 @@
+package stream
+
+import (
+	"sync/atomic"
+
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// Write copies all of b to the peer, waiting for room. It returns early with
+// os.ErrDeadlineExceeded, net.ErrClosed, EPIPE after CloseWrite or the peer's close,
+// ECONNRESET after an abort, or the error given to Fail, and with the count of bytes
+// that the peer was given. It allocates nothing.
+func (c *Conn) Write(b []byte) (int, error) {
+	raceRelease()
+	w := &c.w
+	w.mu.Lock()
+	if uint32(len(b)) <= w.free && len(b) <= publishChunk && w.state.Load() == 0 && !peerGone(c.inCons.Load()) {
+		c.put(b)
+		c.publish()
+		w.mu.Unlock()
+		return len(b), nil
+	}
+	n, err := c.writeSlow(b)
+	c.unlockWriter(err)
+	return n, err
+}
+
+// WriteBuffers writes several buffers as one, and lets the peer see small ones together.
+func (c *Conn) WriteBuffers(bufs [][]byte) (total int64, err error) {
+	raceRelease()
+	w := &c.w
+	w.mu.Lock()
+	pending := 0
+	for _, b := range bufs {
+		if len(b) <= publishChunk-pending && uint32(len(b)) <= w.free && w.state.Load() == 0 {
+			c.put(b)
+			pending += len(b)
+			total += int64(len(b))
+			continue
+		}
+		if pending > 0 {
+			c.publish()
+			pending = 0
+		}
+		var n int
+		n, err = c.writeSlow(b)
+		total += int64(n)
+		if err != nil {
+			break
+		}
+	}
+	if pending > 0 {
+		c.publish()
+	}
+	if err == nil && peerGone(c.inCons.Load()) {
+		err = c.writeError()
+	}
+	c.unlockWriter(err)
+	return total, err
+}
+
+// writeSlow writes b piece by piece, waiting for room. w.mu must be locked.
+func (c *Conn) writeSlow(b []byte) (total int, err error) {
+	w := &c.w
+	for {
+		if err := c.writeError(); err != nil {
+			return total, err
+		}
+		if len(b) == 0 {
+			return total, nil
+		}
+		if w.free < uint32(min(len(b), len(c.wdata))) {
+			if err := c.pollConsumer(); err != nil {
+				return total, err
+			}
+		}
+		if n := min(len(b), int(w.free), publishChunk); n > 0 {
+			c.put(b[:n])
+			c.publish()
+			b, total = b[n:], total+n
+			continue
+		}
+		c.setBlocked(true)
+		w.want = slack(len(c.wdata), len(b))
+		w.wait(c.stats)
+	}
+}
+
+// slack is how much room a writer of n bytes waits for in a buffer of the given size.
+func slack(capacity, n int) uint32 {
+	return uint32(max(1, min(n, capacity/16, blockedSlack)))
+}
+
+// writeError is the reason why nothing may be written, or nil. w.mu must be locked.
+func (c *Conn) writeError() error {
+	state := c.w.state.Load()
+	if err := localError(state); err != nil {
+		return err
+	}
+	if state&stShut != 0 {
+		return errPipe
+	}
+	if state&stFailed != 0 {
+		return c.failure
+	}
+	if state&stDetached != 0 {
+		return errReset
+	}
+	_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
+	switch {
+	case flags&cdc.Abort != 0:
+		c.w.noticed = flags
+		return errReset
+	case flags&cdc.Closed != 0:
+		c.w.noticed = flags
+		return errPipe
+	}
+	return nil
+}
+
+// unlockWriter ends a write, and gives the notice of what it ran into.
+func (c *Conn) unlockWriter(err error) {
+	flags := c.w.noticed
+	c.w.noticed = 0
+	c.w.mu.Unlock()
+	if broken, ok := err.(*PeerError); ok {
+		c.notice(0, broken)
+	} else if flags != 0 {
+		c.notice(flags, nil)
+	}
+}
+
+// writable says whether a writer that found no room should look again.
+func (c *Conn) writable() bool {
+	w := &c.w
+	word := c.inCons.Load()
+	if w.state.Load() != 0 || peerGone(word) {
+		return true
+	}
+	if word == w.seenWord {
+		return false
+	}
+	// More room, but enough of it? A cursor that is out of bounds is looked at too, and refused.
+	cons, _, _ := cdc.UnpackConsumer(word)
+	n, err := cdc.Check(w.seen, cons, uint32(len(c.wdata))-w.free, uint32(len(c.wdata)))
+	return err != nil || w.free+n >= w.want
+}
+
+// peerGone says whether a consumer half has a flag after which nothing may be written.
+func peerGone(word uint64) bool {
+	_, _, flags := cdc.UnpackConsumer(word)
+	return flags&(cdc.Closed|cdc.Abort) != 0
+}
+
+// pollConsumer takes note of how far the peer has read. w.mu must be locked.
+func (c *Conn) pollConsumer() error {
+	w := &c.w
+	word := c.inCons.Load()
+	if word == w.seenWord {
+		return nil
+	}
+	next, _, _ := cdc.UnpackConsumer(word)
+	capacity := uint32(len(c.wdata))
+	n, err := cdc.Check(w.seen, next, capacity-w.free, capacity)
+	if err != nil {
+		return c.violation("consumer cursor", err)
+	}
+	w.seen, w.seenWord = next, word
+	w.free += n
+	if w.blocked && w.free >= capacity/2 {
+		c.setBlocked(false)
+	}
+	return nil
+}
+
+// put copies b behind the producer cursor. It must fit. w.mu must be locked.
+func (c *Conn) put(b []byte) {
+	w := &c.w
+	n := copy(c.wdata[w.cursor.Count:], b)
+	if n < len(b) {
+		copy(c.wdata, b[n:])
+	}
+	w.cursor = w.cursor.Advance(uint32(len(b)), uint32(len(c.wdata)))
+	w.free -= uint32(len(b))
+	w.total.Store(w.total.Load() + uint64(len(b)))
+}
+
+// publish lets the peer see what was put, and wakes its reader. w.mu must be locked.
+func (c *Conn) publish() {
+	c.outProd.Store(cdc.PackProducer(c.w.cursor))
+	if atomic.LoadUint32(c.peerReaderSleeps) != 0 {
+		c.ringPeer(c.peerReaderSleeps)
+	}
+}
+
+// setBlocked tells the peer whether it should publish every read. w.mu must be locked.
+func (c *Conn) setBlocked(blocked bool) {
+	if c.w.blocked == blocked {
+		return
+	}
+	c.w.blocked = blocked
+	c.out.Lock()
+	defer c.out.Unlock()
+	c.out.prod &^= cdc.WriterBlocked
+	if blocked {
+		c.out.prod |= cdc.WriterBlocked
+	}
+	if !c.out.detached {
+		c.storeConsumer()
+	}
+}
