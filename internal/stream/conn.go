@@ -24,8 +24,8 @@ type Config struct {
 
 	// ReaderSleeps and WriterSleeps are set to 1 by this side just before it parks and
 	// set to 0 by whoever wakes it. The peer's pair is the same for the other side.
-	ReaderSleeps, WriterSleeps         *uint32
-	PeerReaderSleeps, PeerWriterSleeps *uint32
+	ReaderSleeps, WriterSleeps         *atomic.Uint32
+	PeerReaderSleeps, PeerWriterSleeps *atomic.Uint32
 
 	// Ring wakes the peer; the peer's side then calls [Conn.Wake]. It is called with
 	// locks held and must not block.
@@ -39,6 +39,10 @@ type Config struct {
 	// broke the protocol (err is then a [*PeerError]). It may be called repeatedly with
 	// the same flags, from several goroutines.
 	Notice func(flags cdc.ConnFlags, err error)
+
+	// Dirty, if not nil, is called by the first write after New or ReturnPages, with locks
+	// held: from then on there are pages to give back.
+	Dirty func()
 
 	// Stats may be shared by many connections; nil counts nothing.
 	Stats *Stats
@@ -81,10 +85,11 @@ type Conn struct {
 	inProd, inCons   *atomic.Uint64 // the peer's cursors, in the header of our element
 	outProd, outCons *atomic.Uint64 // ours, in the header of the peer's element
 	rdata, wdata     []byte         // data areas: of our element, of the peer's
-	peerReaderSleeps *uint32
-	peerWriterSleeps *uint32
+	peerReaderSleeps *atomic.Uint32
+	peerWriterSleeps *atomic.Uint32
 	ring             func()
 	notice           func(cdc.ConnFlags, error)
+	dirty            func()
 	stats            *Stats
 
 	_ [64]byte
@@ -131,8 +136,8 @@ type producer struct {
 	free     uint32     // bytes that can be written
 	blocked  bool       // WriterBlocked is published
 	total    atomic.Uint64
+	clean    bool          // nothing was written since pages were last given back
 	swept    uint64        // total when Idle was last called
-	cleaned  uint64        // total when pages were last given back
 	noticed  cdc.ConnFlags // what made a write fail, for the notice
 	waiter
 	deadline deadline
@@ -154,16 +159,21 @@ func New(cfg Config) *Conn {
 		peerWriterSleeps: cfg.PeerWriterSleeps,
 		ring:             cfg.Ring,
 		notice:           cfg.Notice,
+		dirty:            cfg.Dirty,
 		stats:            cfg.Stats,
 	}
 	if c.notice == nil {
 		c.notice = func(cdc.ConnFlags, error) {}
+	}
+	if c.dirty == nil {
+		c.dirty = func() {}
 	}
 	if c.stats == nil {
 		c.stats = new(Stats)
 	}
 	word(cfg.Remote, cdc.TypeOffset).Store(cdc.TypeWord)
 	c.w.free = uint32(len(c.wdata))
+	c.w.clean = true
 	c.r.waiter.init(cfg.ReaderSleeps, cfg.Spin, c.readable)
 	c.w.waiter.init(cfg.WriterSleeps, cfg.Spin, c.writable)
 	c.r.deadline.init(&c.r.state, &c.r.waiter)
@@ -220,8 +230,8 @@ func (c *Conn) storeConsumer() {
 // ringPeer wakes the peer's reader or writer if its word says that it sleeps. What it
 // should see must have been stored before. c.w.mu or c.out must be locked, so that the
 // connection is not detached meanwhile.
-func (c *Conn) ringPeer(sleeps *uint32) {
-	if atomic.LoadUint32(sleeps) != 0 && atomic.SwapUint32(sleeps, 0) != 0 {
+func (c *Conn) ringPeer(sleeps *atomic.Uint32) {
+	if sleeps.Load() != 0 && sleeps.Swap(0) != 0 {
 		c.stats.Rings.Add(1)
 		c.ring()
 	}

@@ -22,7 +22,7 @@ func (c *Conn) Idle() (idle, dirty bool) {
 	total := w.total.Load()
 	idle = total == w.swept
 	w.swept = total
-	return idle, total != w.cleaned
+	return idle, !w.clean
 }
 
 // ReturnPages calls give with ranges of the peer's element (offsets from its start) that
@@ -46,7 +46,7 @@ func (c *Conn) ReturnPages(give func(from, to int) error) error {
 	start := int(w.cursor.Count)
 	end := start + int(w.free)
 	size := len(c.wdata)
-	w.cleaned = w.total.Load()
+	w.clean = true
 	if err := giveRange(give, start, min(end, size)); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -12,7 +13,7 @@ import (
 // every access, and checks the order of cursor and data that shared mappings hide.
 type memory struct {
 	element [2][]byte
-	sleeps  [2][2]uint32 // of side i: reader, writer
+	sleeps  [2][2]atomic.Uint32 // of side i: reader, writer
 }
 
 // alignedBytes returns n bytes on an 8-byte boundary.

@@ -18,7 +18,7 @@ import (
 // short restores it. So a connection that waits for a fast peer spins, and one of many
 // that wait for slow ones does not.
 type waiter struct {
-	sleeps *uint32 // in shared memory: set by us, cleared by whoever wakes us
+	sleeps *atomic.Uint32 // in shared memory: set by us, cleared by whoever wakes us
 	ready  func() bool
 	wakeup chan struct{}
 	parked atomic.Bool   // a goroutine is parked, or about to be
@@ -27,7 +27,7 @@ type waiter struct {
 	want   uint32        // producer only: how much room ends the wait
 }
 
-func (w *waiter) init(sleeps *uint32, limit time.Duration, ready func() bool) {
+func (w *waiter) init(sleeps *atomic.Uint32, limit time.Duration, ready func() bool) {
 	w.sleeps = sleeps
 	w.ready = ready
 	w.wakeup = make(chan struct{}, 1)
@@ -57,7 +57,7 @@ func (w *waiter) park(stats *Stats) {
 	// Whoever makes ready true looks at parked or at *sleeps afterwards; we look at ready
 	// after having set both.
 	w.parked.Store(true)
-	atomic.StoreUint32(w.sleeps, 1)
+	w.sleeps.Store(1)
 	if !w.ready() {
 		stats.Sleeps.Add(1)
 		start := time.Now()
@@ -66,7 +66,7 @@ func (w *waiter) park(stats *Stats) {
 			w.budget = min(w.limit, max(2*w.budget, spinFirst))
 		}
 	}
-	atomic.StoreUint32(w.sleeps, 0)
+	w.sleeps.Store(0)
 	w.parked.Store(false)
 }
 

@@ -1,8 +1,6 @@
 package stream
 
 import (
-	"sync/atomic"
-
 	"github.com/gosmc/smc/wire/cdc"
 )
 
@@ -187,8 +185,12 @@ func (c *Conn) put(b []byte) {
 
 // publish lets the peer see what was put, and wakes its reader. w.mu must be locked.
 func (c *Conn) publish() {
+	if c.w.clean {
+		c.w.clean = false
+		c.dirty()
+	}
 	c.outProd.Store(cdc.PackProducer(c.w.cursor))
-	if atomic.LoadUint32(c.peerReaderSleeps) != 0 {
+	if c.peerReaderSleeps.Load() != 0 {
 		c.ringPeer(c.peerReaderSleeps)
 	}
 }
