@@ -1,0 +1,287 @@
+package ism
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A bellSegment is the memory by which a device is woken by one peer. It belongs to the device
+// that sleeps; the peer rings. Both map it; neither ever trusts it.
+//
+//	offset     size  field
+//	     0        8  magic       "gosmcBEL"
+//	     8        4  version     1
+//	    12        4  slots       32768
+//	    16       16  nonce       that of the owner's Hello
+//	    32       96  reserved    zero
+//	   128        4  sleeping    1: the owner's bell goroutine sleeps, strike its chime
+//	   132      124  reserved
+//	   256       64  L1          8 words of 64 bits: bit w of word w/64 set: look into word w of L0
+//	   320     3776  reserved
+//	  4096     4096  L0          512 words of 64 bits: bit i of word i/64 set: slot i was rung
+//	  8192  4194304  slots       128 bytes each, see [slotFlags]
+//
+// Words are in host order and accessed atomically. Everything is 128 bytes apart that different
+// processors write at the same time: adjacent-line prefetch pairs lines of 64 bytes.
+type bellSegment struct {
+	magic     [8]byte
+	version   uint32
+	slotCount uint32
+	nonce     [16]byte
+	_         [96]byte
+	sleeping  atomic.Uint32
+	_         [124]byte
+	l1        [l1Words]atomic.Uint64
+	_         [3776]byte
+	l0        [l0Words]atomic.Uint64
+	slots     [SlotCount]slotFlags
+}
+
+// A slotFlags tells the peer whether the two ends of a connection sleep.
+//
+//	offset  size  field
+//	     0     4  reader sleeps  the owner waits for data in its DMB
+//	     4    60  reserved
+//	    64     4  writer sleeps  the owner waits for space in the peer's DMB
+//	    68    60  reserved
+//
+// The owner sets a flag; the peer swaps it to zero and, if it was set, rings the slot.
+type slotFlags struct {
+	reader atomic.Uint32
+	_      [60]byte
+	writer atomic.Uint32
+	_      [60]byte
+}
+
+const (
+	bellMagic = "gosmcBEL"
+	l0Words   = SlotCount / 64
+	l1Words   = l0Words / 64
+	bellSize  = int(unsafe.Sizeof(bellSegment{}))
+)
+
+// A ringer is this side's end of the peer's bell: the peer sleeps, we ring.
+// Its methods may be called from any goroutine.
+type ringer struct {
+	seg   *bellSegment // the peer may write it at any time
+	chime int          // see chime.go
+}
+
+// ring makes the peer's bell goroutine call the function of the slot, which is below SlotCount.
+// It does not block and does not allocate. If the peer is awake it makes no system call.
+//
+// No wakeup is lost. Go's atomic operations are sequentially consistent, so all processes agree on one
+// order of the operations named here. The ringer does
+//
+//	R1  or L0    R2  or L1    R3  read sleeping, and swap it to 0    R4  if it was set: strike the chime
+//
+// and the sleeper, see [bell.run],
+//
+//	S1  swap L1 to 0    S2  swap L0 to 0, call    S3  set sleeping    S4  read L1    S5  wait for the chime
+//
+// and after S4, if it saw a bit, or else after S5, clears sleeping and begins again. Take one ring, and
+// the first S4 after its R2.
+//
+// If there is one: when an S1 came between R2 and S4, it took the bit of L1, and the S2 after it,
+// being after R1, took the bit of L0 unless another S2 since R1 had; either way the function is
+// called after R1. When none did, S4 sees the bit, and the next S1 and S2 do the same.
+//
+// If there is none, the sleeper stays in S5 for ever, and its last S4 came before R2. Then the S3 before
+// that S4 came before R3, and nobody but ringers clears the flag after it. So R3 finds it set
+// and R4 strikes, or another ringer had swapped it since S3, and strikes. A stroke ends S5, even one that
+// comes before S5 has begun: see [chimeWaiter.sleep]. So the sleeper does not stay there.
+func (r *ringer) ring(slot uint32) {
+	r.seg.l0[slot/64].Or(1 << (slot % 64))
+	w := slot / 64
+	r.seg.l1[w/64].Or(1 << (w % 64))
+	// Reading first spares the cache line a write for each ring while the peer is awake.
+	if r.seg.sleeping.Load() != 0 && r.seg.sleeping.Swap(0) != 0 {
+		strike(r.chime)
+	}
+}
+
+// openRinger maps a peer's bell, whose header must have the nonce. It takes over the chime unless there is
+// an error; the memory's descriptor stays the caller's.
+func openRinger(fd, chime int, nonce [16]byte) (ringer, error) {
+	if err := checkChime(chime); err != nil {
+		return ringer{}, err
+	}
+	mem, err := mapReceived(fd, bellSize)
+	if err != nil {
+		return ringer{}, fmt.Errorf("bell: %w", err)
+	}
+	seg := (*bellSegment)(unsafe.Pointer(unsafe.SliceData(mem)))
+	// The header has no further use after this, so it does not matter that it may change.
+	switch {
+	case string(seg.magic[:]) != bellMagic:
+		err = violation("bell has another magic")
+	case seg.version != version || seg.slotCount != SlotCount:
+		err = violation("bell has another layout")
+	case seg.nonce != nonce:
+		err = violation("bell is not that of the Hello")
+	}
+	if err != nil {
+		unmap(mem)
+		return ringer{}, err
+	}
+	return ringer{seg: seg, chime: chime}, nil
+}
+
+// close ends the use of the peer's bell.
+func (r *ringer) close() {
+	unmapBell(r.seg)
+	unix.Close(r.chime)
+}
+
+func unmapBell(seg *bellSegment) {
+	unmap(unsafe.Slice((*byte)(unsafe.Pointer(seg)), bellSize))
+}
+
+// A bell is this side's own: we sleep, the peer rings.
+type bell struct {
+	seg    *bellSegment // the peer may write it at any time
+	waiter chimeWaiter
+	wakes  *atomic.Uint64 // counts calls of ring functions
+
+	// table has the DMB whose function a slot calls, in leaves that are made when needed. It is
+	// our own memory: the segment only says which entries to look at.
+	table [l0Words]atomic.Pointer[bellLeaf]
+
+	mu    sync.Mutex // guards free and next; may be taken with Peer.mu held
+	free  []uint16   // slots given back
+	next  int        // slots from here on were never used
+	ended atomic.Bool
+}
+
+type bellLeaf [64]atomic.Pointer[DMB]
+
+// newBell makes a bell. The two descriptors, of the memory and of the end of the chime that the peer
+// strikes, are the caller's to send and to close.
+func newBell(nonce [16]byte, wakes *atomic.Uint64) (b *bell, memFD, chimeFD int, err error) {
+	memFD, mem, err := newMemory("gosmc-bell", bellSize)
+	if err != nil {
+		return nil, -1, -1, fmt.Errorf("bell: %w", err)
+	}
+	b = &bell{seg: (*bellSegment)(unsafe.Pointer(unsafe.SliceData(mem))), wakes: wakes}
+	chimeFD, err = b.waiter.open()
+	if err != nil {
+		unmap(mem)
+		unix.Close(memFD)
+		return nil, -1, -1, fmt.Errorf("bell: %w", err)
+	}
+	b.waiter.ready = b.ready
+	copy(b.seg.magic[:], bellMagic)
+	b.seg.version = version
+	b.seg.slotCount = SlotCount
+	b.seg.nonce = nonce
+	return b, memFD, chimeFD, nil
+}
+
+// takeSlot reserves a slot with both flags clear. The lowest ones come first, so that few pages of the
+// segment are touched.
+func (b *bell) takeSlot() (uint32, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var slot uint32
+	switch n := len(b.free); {
+	case n > 0:
+		slot = uint32(b.free[n-1])
+		b.free = b.free[:n-1]
+	case b.next < SlotCount:
+		slot = uint32(b.next)
+		b.next++
+	default:
+		return 0, false
+	}
+	b.clearFlags(slot)
+	return slot, true
+}
+
+// giveSlot undoes takeSlot. A peer that still uses the slot can wake its next user for nothing,
+// and cannot lose its wakeups: whoever clears a flag rings.
+func (b *bell) giveSlot(slot uint32) {
+	b.mu.Lock()
+	b.free = append(b.free, uint16(slot))
+	b.mu.Unlock()
+}
+
+func (b *bell) clearFlags(slot uint32) {
+	b.seg.slots[slot].reader.Store(0)
+	b.seg.slots[slot].writer.Store(0)
+}
+
+// setUser makes d's function the one that the slot calls; nil for none.
+func (b *bell) setUser(slot uint32, d *DMB) {
+	leaf := b.table[slot/64].Load()
+	if leaf == nil {
+		if d == nil {
+			return
+		}
+		// Two users of neighbouring slots may come at the same time.
+		leaf = new(bellLeaf)
+		if !b.table[slot/64].CompareAndSwap(nil, leaf) {
+			leaf = b.table[slot/64].Load()
+		}
+	}
+	leaf[slot%64].Store(d)
+}
+
+// run is the bell goroutine. It ends after close.
+func (b *bell) run() {
+	for !b.ended.Load() {
+		b.drain()
+		b.waiter.arm()
+		b.seg.sleeping.Store(1)
+		if b.ready() {
+			b.seg.sleeping.Store(0)
+			continue
+		}
+		if b.waiter.sleep() != nil {
+			return
+		}
+		b.seg.sleeping.Store(0) // a peer that only struck the chime has left it set
+	}
+}
+
+// ready reports whether something was rung, or the bell was closed.
+func (b *bell) ready() bool {
+	for i := range b.seg.l1 {
+		if b.seg.l1[i].Load() != 0 {
+			return true
+		}
+	}
+	return b.ended.Load()
+}
+
+// drain calls the function of every slot that was rung. Whatever the peer has written, one call
+// looks at each slot at most once, and the indexes come from our own counting.
+func (b *bell) drain() {
+	for i := range b.seg.l1 {
+		if b.seg.l1[i].Load() == 0 {
+			continue
+		}
+		for l1 := b.seg.l1[i].Swap(0); l1 != 0; l1 &= l1 - 1 {
+			w := i*64 + bits.TrailingZeros64(l1)
+			leaf := b.table[w].Load()
+			for l0 := b.seg.l0[w].Swap(0); l0 != 0 && leaf != nil; l0 &= l0 - 1 {
+				if d := leaf[bits.TrailingZeros64(l0)].Load(); d != nil && d.ring != nil {
+					b.wakes.Add(1)
+					d.ring()
+				}
+			}
+		}
+	}
+}
+
+// close makes run end, soon. The memory stays until unmap.
+func (b *bell) close() {
+	b.ended.Store(true)
+	b.waiter.close()
+}
+
+func (b *bell) unmap() { unmapBell(b.seg) }

@@ -1,0 +1,91 @@
+package ism
+
+import (
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The chime is the part of a bell that wakes a sleeping process: how the ringer strikes it, and how the
+// bell goroutine waits for it, is in this file and nowhere else.
+//
+// It is a pair of connected Unix stream sockets, made by the sleeper, which sends one end to the peer.
+// An eventfd would be struck in a third of the time, but an eventfd has one set of flags for
+// both processes: its maker can fill the counter and take O_NONBLOCK away, and then the peer's
+// write(2) does not return. A send with MSG_DONTWAIT returns, whatever the other end does; and
+// that a descriptor is a socket can be asked without /proc.
+
+// chimeDrain is after how many invitations to strike the bytes of the chime are thrown away. They need not be read to
+// hear the next stroke, because the poller is edge-triggered; they only must not fill the
+// socket buffer, which holds some 270 of them.
+const chimeDrain = 64
+
+// strike wakes the process that sleeps at the other end. It does not block. If the socket is full
+// there are strokes which the sleeper has not heard, and if it is closed there is no sleeper.
+func strike(fd int) {
+	var one [1]byte
+	unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&one)), 1,
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+}
+
+// checkChime checks that a descriptor which a peer has sent is one that strike can use.
+func checkChime(fd int) error {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil || domain != unix.AF_UNIX {
+		return violation("chime is no Unix socket")
+	}
+	typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil || typ != unix.SOCK_STREAM {
+		return violation("chime is no stream socket")
+	}
+	return nil
+}
+
+// A chimeWaiter is the sleeper's end of a chime.
+type chimeWaiter struct {
+	ready func() bool // whether there is something to wake up for; set before the first sleep
+	file  *os.File
+	raw   syscall.RawConn
+	poll  func(fd uintptr) bool // w.look, made once
+	armed int                   // strokes that may have come since the last drain
+	junk  [4 * chimeDrain]byte
+}
+
+// open makes the chime and returns the descriptor that the peer gets.
+func (w *chimeWaiter) open() (peerEnd int, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socketpair", err)
+	}
+	w.file = os.NewFile(uintptr(fds[0]), "chime")
+	if w.raw, err = w.file.SyscallConn(); err != nil {
+		w.file.Close()
+		unix.Close(fds[1])
+		return -1, err
+	}
+	w.poll = w.look
+	return fds[1], nil
+}
+
+// arm is called before the peer is invited to strike, once.
+func (w *chimeWaiter) arm() { w.armed++ }
+
+// sleep returns when the chime was struck and ready says yes, or with an error when the chime was closed.
+//
+// RawConn.Read forgets earlier strokes, then calls look, then waits for strokes since. So one that comes
+// before sleep is not missed: whoever strikes has first set what ready looks at.
+func (w *chimeWaiter) sleep() error { return w.raw.Read(w.poll) }
+
+func (w *chimeWaiter) look(fd uintptr) bool {
+	if w.armed >= chimeDrain {
+		w.armed = 0
+		unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&w.junk)), uintptr(len(w.junk)),
+			unix.MSG_DONTWAIT, 0, 0)
+	}
+	return w.ready()
+}
+
+// close makes sleep return with an error, now and later.
+func (w *chimeWaiter) close() { w.file.Close() }

@@ -1,0 +1,399 @@
+// Package ism is an ISM fabric in shared memory: devices with Extended GIDs, one for each process, whose
+// DMBs are memory that another process of the same machine maps and writes.
+//
+// It knows nothing of SMC: what is in a DMB, and when its sleep words are set, is for the layer above. What two processes
+// share is described byte by byte in docs/shared-memory.md.
+//
+// A [Device] finds others by GID in a directory, and makes a [Peer] of each: a Unix socket, by which the kernel says who is
+// there and when they die, and one bell in each direction. Over a Peer, one side makes a [DMB], the
+// other attaches it by its token as a [Window]. A DMB and a Window cost memory and no descriptor.
+//
+// The peer is not trusted: what it sends is checked, and what it may write at any time is never relied on.
+// It can spoil its own connections, and use as much memory as the limits allow.
+package ism
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire"
+)
+
+// A Config says how a device is to be. Only Dir has no default.
+type Config struct {
+	// Dir is an existing directory, the same for all processes that are to talk. The sockets
+	// are in its subdirectory "ism", which is made if it is missing.
+	Dir string
+
+	// Budget is how many bytes all DMBs of the device may have together, counted at full size,
+	// those kept for reuse included. Zero means [DefaultBudget]; negative means no limit.
+	Budget int64
+
+	// AnyUser admits processes of other users as peers, in both directions.
+	AnyUser bool
+
+	// Handler is told what happens on peerings. Nil means that nobody is.
+	Handler Handler
+
+	// Logger gets the events an operator may want to see. Nil means none.
+	Logger *slog.Logger
+}
+
+// A Handler is told what happens on the peerings of a device. Its functions are called from the goroutines of the
+// fabric: they must return soon, and must not call [Peer.Attach], [Device.Poll] or [Device.Close].
+// For one peer they are called one at a time: PeerUp, then Signal any number of times, then PeerGone.
+type Handler interface {
+	// PeerUp says that another device has made a peering. It is not called for those that
+	// [Device.Peer] returns.
+	PeerUp(p *Peer)
+
+	// Signal has bytes that the other side gave to [Peer.Send]. They are valid until it returns. It may be called
+	// by [Device.Poll].
+	Signal(p *Peer, payload []byte)
+
+	// PeerGone says that a peering has ended, and why: see [Peer.Err]. It is called once for
+	// each Peer, after everything that had arrived was delivered.
+	PeerGone(p *Peer, err error)
+}
+
+type noHandler struct{}
+
+func (noHandler) PeerUp(*Peer)          {}
+func (noHandler) Signal(*Peer, []byte)  {}
+func (noHandler) PeerGone(*Peer, error) {}
+
+// A Device is an Emulated-ISM device with CHID 0xffff. Its methods may be called from any goroutine.
+type Device struct {
+	gid     wire.ISMGID
+	uid     int
+	anyUser bool
+	handler Handler
+	log     *slog.Logger
+	maximum int64 // budget
+	lim     cacheLimits
+	opened  time.Time
+	dir     *socketDir
+	socket  *os.File
+	raw     syscall.RawConn
+	ctx     context.Context // ends with the device
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup // every goroutine of the device and its peers
+	stats   stats
+	budget  atomic.Int64 // bytes of all DMBs
+
+	// polled has the accepted peers, a new slice for each change.
+	polled atomic.Pointer[[]*Peer]
+
+	mu       sync.Mutex
+	closed   bool
+	helloing int // accepted, Hello not finished
+	dialed   map[wire.ISMGID]*dialing
+	accepted map[*Peer]struct{}
+	closing  sync.Once
+}
+
+// cacheLimits are those of limits.go, which tests make smaller.
+type cacheLimits struct {
+	idleDMBs  int
+	idleBytes int
+	idleTime  time.Duration
+}
+
+// A dialing is a peering that we have asked for, of which many callers may want to know.
+type dialing struct {
+	done chan struct{}
+	peer *Peer // nil if err is not; both are set before done is closed
+	err  error
+}
+
+// Open makes a device with a new, random GID, that other devices can find. The caller closes it.
+func Open(config Config) (*Device, error) {
+	d := &Device{
+		gid:      newGID(),
+		uid:      os.Geteuid(),
+		anyUser:  config.AnyUser,
+		handler:  config.Handler,
+		log:      config.Logger,
+		maximum:  config.Budget,
+		lim:      cacheLimits{idleDMBs: maxIdleDMBs, idleBytes: maxIdleBytes, idleTime: maxIdleTime},
+		opened:   time.Now(),
+		dialed:   make(map[wire.ISMGID]*dialing),
+		accepted: make(map[*Peer]struct{}),
+	}
+	if d.handler == nil {
+		d.handler = noHandler{}
+	}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if d.maximum == 0 {
+		d.maximum = DefaultBudget
+	}
+	d.polled.Store(new([]*Peer))
+	var err error
+	if d.dir, err = openSocketDir(config.Dir, config.AnyUser); err != nil {
+		return nil, fmt.Errorf("ism: %w", err)
+	}
+	fd, err := d.dir.listen(d.gid, config.AnyUser)
+	if err != nil {
+		d.dir.close()
+		return nil, fmt.Errorf("ism: %w", err)
+	}
+	d.socket = os.NewFile(uintptr(fd), "ism listener")
+	if d.raw, err = d.socket.SyscallConn(); err != nil {
+		d.dir.remove(d.gid)
+		d.socket.Close()
+		d.dir.close()
+		return nil, fmt.Errorf("ism: %w", err)
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.wg.Go(d.listen)
+	return d, nil
+}
+
+// GID returns the device's Extended GID.
+func (d *Device) GID() wire.ISMGID { return d.gid }
+
+// now returns the time since the device was opened.
+func (d *Device) now() time.Duration { return time.Since(d.opened) }
+
+// Close ends all peerings, removes the device's socket and waits until Handler.PeerGone was called for
+// every peer. DMBs and Windows in use stay mapped until they are released. Calls after the first
+// wait, too, and return nil.
+func (d *Device) Close() error {
+	d.closing.Do(func() {
+		d.mu.Lock()
+		d.closed = true
+		d.mu.Unlock()
+		d.dir.remove(d.gid)
+		d.cancel()
+		d.socket.Close()
+		for _, p := range d.peers() {
+			p.Close()
+		}
+		d.wg.Wait()
+		d.dir.close()
+	})
+	return nil
+}
+
+// peers returns all peers that run.
+func (d *Device) peers() []*Peer {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var peers []*Peer
+	for p := range d.accepted {
+		peers = append(peers, p)
+	}
+	for _, dl := range d.dialed {
+		if dl.peer != nil {
+			peers = append(peers, dl.peer)
+		}
+	}
+	return peers
+}
+
+// Peer returns the peering with the device that has the GID, and makes it if there is none. Callers
+// that come at the same time share one attempt. The GID may be the device's own.
+//
+// ctx bounds the wait, not the peering. Errors match ErrDead, ErrOtherUser, ErrWrongGID, ErrVersion, ErrLimit,
+// ErrProtocol, net.ErrClosed or the error of ctx, or are the kernel's.
+func (d *Device) Peer(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
+	d.mu.Lock()
+	dl := d.dialed[gid]
+	if dl != nil && dl.peer != nil && dl.peer.closing() {
+		dl = nil // its goroutine has not come to remove it yet
+	}
+	switch {
+	case d.closed:
+		d.mu.Unlock()
+		return nil, net.ErrClosed
+	case dl == nil && len(d.dialed)+len(d.accepted) >= maxPeers:
+		d.mu.Unlock()
+		return nil, fmt.Errorf("%w: %d peers", ErrLimit, maxPeers)
+	case dl == nil:
+		dl = &dialing{done: make(chan struct{})}
+		d.dialed[gid] = dl
+		d.wg.Go(func() { d.runDial(gid, dl) })
+	}
+	d.mu.Unlock()
+	select {
+	case <-dl.done:
+		return dl.peer, dl.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("ism: peering with %v: %w", gid, ctx.Err())
+	}
+}
+
+// runDial carries out a dialing and then runs the peer.
+func (d *Device) runDial(gid wire.ISMGID, dl *dialing) {
+	ctx, cancel := context.WithTimeout(d.ctx, dialTimeout)
+	p, err := d.dial(ctx, gid)
+	cancel()
+	d.mu.Lock()
+	if err == nil {
+		dl.peer = p
+	} else {
+		dl.err = err
+		if d.closed {
+			dl.err = net.ErrClosed
+		}
+		if d.dialed[gid] == dl {
+			delete(d.dialed, gid)
+		}
+	}
+	closed := d.closed
+	d.mu.Unlock()
+	close(dl.done)
+	if err != nil {
+		return
+	}
+	if closed { // Close may not have seen it
+		p.Close()
+	}
+	d.start(p)
+}
+
+// start runs the two goroutines of a peer, the receiver on this one.
+func (d *Device) start(p *Peer) {
+	d.wg.Go(func() {
+		p.bell.run()
+		p.unref()
+	})
+	p.run()
+}
+
+// enter adds an accepted peer and tells the handler, before the peer learns that it is accepted. It reports whether
+// there is room.
+func (d *Device) enter(p *Peer) bool {
+	d.mu.Lock()
+	if d.closed || len(d.dialed)+len(d.accepted) >= maxPeers {
+		d.mu.Unlock()
+		return false
+	}
+	d.accepted[p] = struct{}{}
+	d.mu.Unlock()
+	d.handler.PeerUp(p)
+	d.mu.Lock()
+	polled := append(slices.Clone(*d.polled.Load()), p)
+	d.polled.Store(&polled)
+	d.mu.Unlock()
+	return true
+}
+
+// remove takes a peer out of the tables.
+func (d *Device) remove(p *Peer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !p.accepted {
+		if dl := d.dialed[p.gid]; dl != nil && dl.peer == p {
+			delete(d.dialed, p.gid)
+		}
+		return
+	}
+	delete(d.accepted, p)
+	polled := slices.DeleteFunc(slices.Clone(*d.polled.Load()), func(q *Peer) bool { return q == p })
+	d.polled.Store(&polled)
+}
+
+// Poll handles, on the calling goroutine, every message that has arrived on the accepted peerings, so that all
+// signals that were sent before the call have been delivered when it returns. It does not
+// wait for messages to arrive, only for handler functions that are running. It costs one system call for each
+// accepted peering.
+func (d *Device) Poll() {
+	for _, p := range *d.polled.Load() {
+		p.receive()
+	}
+}
+
+// reserve takes size bytes from the budget, if need be from what the caches hold.
+func (d *Device) reserve(size int64) bool {
+	for {
+		if used := d.budget.Add(size); d.maximum < 0 || used <= d.maximum {
+			return true
+		}
+		d.budget.Add(-size)
+		if size > d.maximum {
+			return false
+		}
+		var freed int64
+		for _, p := range d.peers() {
+			if freed += p.evictFor(size - freed); freed >= size {
+				break
+			}
+		}
+		if freed == 0 {
+			return false
+		}
+	}
+}
+
+// listen is the goroutine that accepts connections.
+func (d *Device) listen() {
+	pause := 5 * time.Millisecond
+	for {
+		var fd int
+		var err error
+		if d.raw.Read(func(s uintptr) bool {
+			for {
+				fd, _, err = unix.Accept4(int(s), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+				if err != unix.EINTR && err != unix.ECONNABORTED {
+					return err != unix.EAGAIN
+				}
+			}
+		}) != nil {
+			return // closed
+		}
+		if err != nil {
+			// Out of descriptors or memory. Who connects waits in the backlog meanwhile.
+			d.log.Warn("ism accept", "err", err, "pause", pause)
+			select {
+			case <-time.After(pause):
+			case <-d.ctx.Done():
+				return
+			}
+			pause = min(2*pause, acceptBackoff)
+			continue
+		}
+		pause = 5 * time.Millisecond
+		if !d.beginHello() {
+			d.turnAway(fd)
+			continue
+		}
+		d.wg.Go(func() { d.accept(fd) })
+	}
+}
+
+func (d *Device) beginHello() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || d.helloing >= maxHelloing {
+		return false
+	}
+	d.helloing++
+	return true
+}
+
+func (d *Device) endHello() {
+	d.mu.Lock()
+	d.helloing--
+	d.mu.Unlock()
+}
+
+// turnAway refuses a connection because too many others are in their Hello.
+func (d *Device) turnAway(fd int) {
+	m := message{kind: kindRefuse, reason: refuseLimit}
+	sendNow(fd, m.append(nil))
+	unix.Close(fd)
+	d.stats.refused.Add(1)
+}

@@ -1,0 +1,159 @@
+package ism
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire"
+)
+
+// socketsDir is the directory of the devices' sockets, in Config.Dir.
+const socketsDir = "ism"
+
+// maxSunPath is the longest path that fits a Unix socket address, without the zero byte at its end.
+const maxSunPath = 107
+
+// A socketDir is the open directory that holds the devices' sockets.
+type socketDir struct {
+	fd   int
+	path string
+}
+
+// openSocketDir opens dir/ism, and makes it if need be, and checks that no third user can put a socket of theirs
+// in the place of one of ours. With shared set, a new directory is open to all users, like /tmp.
+func openSocketDir(dir string, shared bool) (*socketDir, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, socketsDir)
+	perm := os.FileMode(0o700)
+	if shared {
+		perm = 0o777 | os.ModeSticky
+	}
+	switch err := os.Mkdir(path, perm); {
+	case err == nil && shared:
+		// The process's umask has no say here. If the directory was replaced meanwhile, the check finds it.
+		if err := os.Chmod(path, perm); err != nil {
+			return nil, err
+		}
+	case err != nil && !errors.Is(err, fs.ErrExist):
+		return nil, err
+	}
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == unix.ENOTDIR || err == unix.ELOOP {
+		return nil, fmt.Errorf("%w: %s is not a directory, or is a symbolic link", ErrDir, path)
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if err := checkSocketDir(path, st.Uid, uint32(os.Geteuid()), st.Mode); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &socketDir{fd: fd, path: path}, nil
+}
+
+// checkSocketDir decides whether a directory with this owner and mode is good for user us.
+func checkSocketDir(path string, owner, us, mode uint32) error {
+	sticky := mode&unix.S_ISVTX != 0
+	switch {
+	case owner != us && owner != 0 && !(sticky && mode&0o002 != 0):
+		return fmt.Errorf("%w: %s belongs to user %d", ErrDir, path, owner)
+	case mode&0o022 != 0 && !sticky:
+		return fmt.Errorf("%w: others may write to %s, mode %#o", ErrDir, path, mode&0o7777)
+	}
+	return nil
+}
+
+func (d *socketDir) close() { unix.Close(d.fd) }
+
+// address returns the address of a file in the directory. A path that is too long for an address
+// is replaced by a short one that leads to the same place.
+func (d *socketDir) address(name string) *unix.SockaddrUnix {
+	path := filepath.Join(d.path, name)
+	if len(path) > maxSunPath {
+		path = fmt.Sprintf("/proc/self/fd/%d/%s", d.fd, name)
+	}
+	return &unix.SockaddrUnix{Name: path}
+}
+
+// listen makes the socket of a device. It gets its name when it already listens, so that whoever finds nobody
+// behind a name knows that there never will be.
+func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	name, early := gid.String(), ".new-"+gid.String()
+	defer func() {
+		if err != nil {
+			unix.Unlinkat(d.fd, early, 0)
+			unix.Close(fd)
+		}
+	}()
+	if err = unix.Bind(fd, d.address(early)); err != nil {
+		return -1, &os.PathError{Op: "bind", Path: filepath.Join(d.path, early), Err: err}
+	}
+	perm := uint32(0o600)
+	if shared {
+		perm = 0o666
+	}
+	if err = unix.Fchmodat(d.fd, early, perm, 0); err != nil {
+		return -1, &os.PathError{Op: "chmod", Path: filepath.Join(d.path, early), Err: err}
+	}
+	if err = unix.Listen(fd, listenBacklog); err != nil {
+		return -1, os.NewSyscallError("listen", err)
+	}
+	if err = unix.Renameat(d.fd, early, d.fd, name); err != nil {
+		return -1, &os.PathError{Op: "rename", Path: filepath.Join(d.path, early), Err: err}
+	}
+	return fd, nil
+}
+
+func (d *socketDir) remove(gid wire.ISMGID) { unix.Unlinkat(d.fd, gid.String(), 0) }
+
+// connect makes one attempt to connect to a device. unix.EAGAIN means that its backlog is full.
+func (d *socketDir) connect(gid wire.ISMGID) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	for {
+		err = unix.Connect(fd, d.address(gid.String()))
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err == nil {
+		return fd, nil
+	}
+	unix.Close(fd)
+	var st unix.Stat_t
+	found := unix.Fstatat(d.fd, gid.String(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	foreign := found && int(st.Uid) != os.Geteuid()
+	switch {
+	case err == unix.ECONNREFUSED:
+		if found && !foreign && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
+			d.remove(gid)
+		}
+		return -1, fmt.Errorf("%w: %v: %w", ErrDead, gid, err)
+	case err == unix.ENOENT:
+		return -1, fmt.Errorf("%w: %v: %w", ErrDead, gid, err)
+	case (err == unix.EACCES || err == unix.EPERM) && foreign:
+		return -1, fmt.Errorf("%w: device %v belongs to user %d: %w", ErrOtherUser, gid, st.Uid, err)
+	case err == unix.EAGAIN:
+		return -1, err
+	}
+	return -1, os.NewSyscallError("connect", err)
+}

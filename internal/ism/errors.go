@@ -1,0 +1,103 @@
+package ism
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors to be matched with errors.Is. Resource errors of the kernel (unix.EMFILE, unix.ENFILE,
+// unix.ENOMEM) stay in the chain of the errors that are returned.
+var (
+	// ErrBudget means that Config.Budget leaves no room for another DMB of that size.
+	ErrBudget = errors.New("ism: memory budget used up")
+
+	// ErrLimit means that one of our tables is full: peers, DMBs, handshakes.
+	ErrLimit = errors.New("ism: limit reached")
+
+	// ErrToken means that a token names no DMB that can be attached: never given out, already
+	// destroyed, already attached, or of another size.
+	ErrToken = errors.New("ism: no such DMB")
+
+	// ErrOtherUser means that the other process belongs to another user and Config.AnyUser is not set,
+	// here or there.
+	ErrOtherUser = errors.New("ism: process of another user")
+
+	// ErrPeerGone means that the peering has ended. [Peer.Err] says why.
+	ErrPeerGone = errors.New("ism: peer gone")
+
+	// ErrDead means that no device answers at the address: it never was here, or has ended.
+	ErrDead = errors.New("ism: no such device")
+
+	// ErrWrongGID means that another device answered than the one asked for.
+	ErrWrongGID = errors.New("ism: another device answered")
+
+	// ErrVersion means that the other device speaks another version of the peering protocol.
+	ErrVersion = errors.New("ism: peering version not supported")
+
+	// ErrCongested means that the peer has not read enough of what was sent; try again later.
+	ErrCongested = errors.New("ism: peer does not read")
+
+	// ErrSize means a size that no DMB has, or a range outside the element.
+	ErrSize = errors.New("ism: bad size")
+
+	// ErrDir means that the directory is not a safe place for sockets.
+	ErrDir = errors.New("ism: unsafe directory")
+
+	// ErrProtocol is matched by every error that means "the peer broke the rules of the peering".
+	ErrProtocol = errors.New("ism: peering protocol violated")
+)
+
+// violation returns an error that matches [ErrProtocol].
+func violation(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
+}
+
+// A refusal is why a device does not want a peering, as Refuse carries it.
+type refusal uint32
+
+const (
+	refuseVersion   refusal = 1 // the Hello has a version that the refuser does not speak
+	refuseUser      refusal = 2 // the process belongs to another user
+	refuseGID       refusal = 3 // the Hello asks for another device
+	refuseLimit     refusal = 4 // too many peerings, or no memory or descriptors for one
+	refuseMalformed refusal = 5 // the Hello, its bell or its descriptors are not in order
+)
+
+// err returns the error that the refused side reports.
+func (r refusal) err() error {
+	switch r {
+	case refuseVersion:
+		return fmt.Errorf("refused by peer: %w", ErrVersion)
+	case refuseUser:
+		return fmt.Errorf("refused by peer: %w", ErrOtherUser)
+	case refuseGID:
+		return fmt.Errorf("refused by peer: %w", ErrWrongGID)
+	case refuseLimit:
+		return fmt.Errorf("refused by peer: %w", ErrLimit)
+	case refuseMalformed:
+		return fmt.Errorf("refused by peer: %w", ErrProtocol)
+	}
+	return fmt.Errorf("refused by peer: reason %d: %w", uint32(r), ErrProtocol)
+}
+
+// refusalFor returns what to tell the other side about err.
+func refusalFor(err error) refusal {
+	switch {
+	case errors.Is(err, ErrVersion):
+		return refuseVersion
+	case errors.Is(err, ErrOtherUser):
+		return refuseUser
+	case errors.Is(err, ErrWrongGID):
+		return refuseGID
+	case errors.Is(err, ErrProtocol):
+		return refuseMalformed
+	}
+	return refuseLimit
+}
+
+// isGone reports whether a socket call failed because the other end has closed.
+func isGone(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.ENOTCONN)
+}

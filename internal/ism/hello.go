@@ -1,0 +1,290 @@
+package ism
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire"
+)
+
+// An offer is what a side puts into its Hello.
+type offer struct {
+	bell    *bell
+	nonce   [16]byte
+	memFD   int
+	chimeFD int
+}
+
+func (d *Device) newOffer() (*offer, error) {
+	o := &offer{}
+	rand.Read(o.nonce[:])
+	var err error
+	o.bell, o.memFD, o.chimeFD, err = newBell(o.nonce, &d.stats.rings)
+	return o, err
+}
+
+// send sends the Hello. It can be called once.
+func (o *offer) send(c *conn, own, peer wire.ISMGID) error {
+	m := message{kind: kindHello, gid: own, peerGID: peer, nonce: o.nonce, slots: SlotCount}
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	if c.sendFD < 0 {
+		return ErrPeerGone
+	}
+	err := sendWithFDs(c.sendFD, m.append(nil), o.memFD, o.chimeFD)
+	o.closeFDs()
+	if err != nil {
+		return os.NewSyscallError("sendmsg", err)
+	}
+	return nil
+}
+
+func (o *offer) closeFDs() {
+	if o.memFD >= 0 {
+		unix.Close(o.memFD)
+		unix.Close(o.chimeFD)
+		o.memFD, o.chimeFD = -1, -1
+	}
+}
+
+// discard is for an offer that does not become a peer's.
+func (o *offer) discard() {
+	o.closeFDs()
+	o.bell.close()
+	o.bell.unmap()
+}
+
+// dial connects to a device and exchanges Hellos.
+//
+//	dialler               accepter
+//	connect   ->          checks SO_PEERCRED
+//	checks SO_PEERCRED
+//	Hello     ->          checks GID, bell, limits; the peer is up
+//	          <-  Hello   or Refuse
+//	checks GID, bell; the peer is up
+func (d *Device) dial(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
+	fd, err := d.connect(ctx, gid)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newConn(fd, &d.wg)
+	if err != nil {
+		return nil, err
+	}
+	stop := c.limit(ctx)
+	p, o, err := d.dialHello(c, gid)
+	if !stop() && err == nil {
+		o.discard()
+		p.ringer.close()
+		err = ctx.Err()
+	}
+	if err != nil {
+		c.close()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("ism: hello with %v: %w", gid, ctx.Err())
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+// limit makes waiting on the conn end with ctx. The caller calls stop when it no longer waits; if that returns false,
+// it was too late, and the conn is of no more use.
+func (c *conn) limit(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { c.file.SetDeadline(time.Unix(1, 0)) })
+}
+
+// connect repeats connecting while the backlog of the device is full.
+func (d *Device) connect(ctx context.Context, gid wire.ISMGID) (int, error) {
+	pause := time.Millisecond
+	for {
+		fd, err := d.dir.connect(gid)
+		if err != unix.EAGAIN {
+			return fd, err
+		}
+		select {
+		case <-ctx.Done():
+			return -1, fmt.Errorf("ism: connect to %v: %w", gid, ctx.Err())
+		case <-time.After(pause):
+			pause = min(2*pause, dialRetry)
+		}
+	}
+}
+
+func (d *Device) dialHello(c *conn, gid wire.ISMGID) (*Peer, *offer, error) {
+	cred, err := c.cred()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := d.checkUser(cred); err != nil {
+		c.refuse(err)
+		return nil, nil, err
+	}
+	o, err := d.newOffer()
+	if err != nil {
+		return nil, nil, err
+	}
+	// The answer may have come before the question: a Refuse because of our user.
+	if err := o.send(c, d.gid, gid); err != nil && !isGone(err) {
+		o.discard()
+		return nil, nil, err
+	}
+	p, err := d.awaitHello(c, cred, o, func(m *message) error {
+		if m.gid != gid || m.peerGID != d.gid {
+			return fmt.Errorf("%w: %v answered %v", ErrWrongGID, m.gid, m.peerGID)
+		}
+		return nil
+	})
+	if err != nil {
+		if errors.Is(err, ErrOtherUser) {
+			d.stats.otherUsers.Add(1)
+		}
+		o.discard()
+		return nil, nil, err
+	}
+	return p, o, nil
+}
+
+// accept takes over a connection that was accepted, exchanges Hellos and runs the peer until it ends.
+func (d *Device) accept(fd int) {
+	c, err := newConn(fd, &d.wg)
+	if err != nil {
+		d.endHello()
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, helloTimeout)
+	stop := c.limit(ctx)
+	p, o, err := d.acceptHello(c)
+	inTime := stop()
+	cancel()
+	d.endHello()
+	if err == nil {
+		switch {
+		case !inTime:
+			err = context.DeadlineExceeded
+		case !d.enter(p):
+			err = fmt.Errorf("%w: %d peers", ErrLimit, maxPeers)
+		}
+		if err != nil {
+			o.discard()
+			p.ringer.close()
+		}
+	}
+	if err != nil {
+		d.stats.refused.Add(1)
+		d.log.Info("ism peering refused", "err", err)
+		c.refuse(err)
+		c.close()
+		return
+	}
+	if err := o.send(c, d.gid, p.gid); err != nil {
+		p.fail(err)
+	}
+	d.start(p)
+}
+
+func (d *Device) acceptHello(c *conn) (*Peer, *offer, error) {
+	cred, err := c.cred()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := d.checkUser(cred); err != nil {
+		return nil, nil, err
+	}
+	o, err := d.newOffer()
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := d.awaitHello(c, cred, o, func(m *message) error {
+		if m.peerGID != d.gid {
+			return fmt.Errorf("%w: asked for %v, this is %v", ErrWrongGID, m.peerGID, d.gid)
+		}
+		return nil
+	})
+	if err != nil {
+		o.discard()
+		return nil, nil, err
+	}
+	p.accepted = true
+	return p, o, nil
+}
+
+// awaitHello receives the other side's Hello and makes the peer of it, not yet running.
+func (d *Device) awaitHello(c *conn, cred Cred, o *offer, check func(*message) error) (*Peer, error) {
+	var m message
+	var short bool
+	var err error
+	rerr := c.raw.Read(func(uintptr) bool {
+		c.recvMu.Lock()
+		m, short, err = c.receive()
+		c.recvMu.Unlock()
+		return err != errAgain
+	})
+	switch {
+	case rerr != nil:
+		return nil, fmt.Errorf("ism: awaiting Hello: %w", rerr)
+	case errors.Is(err, wire.ErrVersion):
+		return nil, fmt.Errorf("%w: %w", ErrVersion, err)
+	case err == io.EOF:
+		return nil, fmt.Errorf("%w: no Hello", ErrPeerGone)
+	case err != nil:
+		return nil, err
+	case m.kind == kindRefuse:
+		return nil, m.reason.err()
+	case m.kind != kindHello:
+		return nil, violation("%v before Hello", m.kind)
+	case short:
+		return nil, fmt.Errorf("ism: receiving Hello: %w", unix.EMFILE)
+	}
+	if err := check(&m); err != nil {
+		return nil, err
+	}
+	memFD, chimeFD := c.in.take(), c.in.take()
+	r, err := openRinger(memFD, chimeFD, m.nonce)
+	unix.Close(memFD)
+	if err != nil {
+		unix.Close(chimeFD)
+		return nil, err
+	}
+	p := &Peer{
+		dev:       d,
+		gid:       m.gid,
+		cred:      cred,
+		conn:      c,
+		bell:      o.bell,
+		ringer:    r,
+		done:      make(chan struct{}),
+		attaching: make(chan struct{}, maxAttaching),
+		segments:  make(map[wire.Token]*segment),
+		remotes:   make(map[wire.Token]*remote),
+		requests:  make(map[wire.Token]*request),
+	}
+	p.refs.Store(2) // one for each goroutine of start
+	return p, nil
+}
+
+// refuse tells the other side why there will be no peering, if it can be told.
+func (c *conn) refuse(err error) {
+	m := message{kind: kindRefuse, reason: refusalFor(err)}
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	if c.sendFD >= 0 {
+		sendNow(c.sendFD, m.append(nil))
+	}
+}
+
+// checkUser decides whether a process may be a peer.
+func (d *Device) checkUser(cred Cred) error {
+	if d.anyUser || cred.UID == d.uid {
+		return nil
+	}
+	d.stats.otherUsers.Add(1)
+	return fmt.Errorf("%w: process %d has user %d, this one %d", ErrOtherUser, cred.PID, cred.UID, d.uid)
+}

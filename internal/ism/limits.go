@@ -1,0 +1,90 @@
+package ism
+
+import "time"
+
+// Sizes that the layout in docs/shared-memory.md fixes. Changing one needs a new [version].
+const (
+	// SlotCount is the number of doorbell slots in one bell segment, and so the number of DMBs
+	// that a device can own toward one peer at a time.
+	SlotCount = 32768
+
+	// MaxSignal is the largest payload of a signal, in bytes.
+	MaxSignal = 256
+
+	// HeaderLen is the length in bytes of the CDC area at the start of a DMB element, which is
+	// zeroed before the element is used again: Linux net/smc.
+	HeaderLen = 32
+)
+
+// Our own limits. None is negotiated; a peer may have others.
+const (
+	// maxPeers bounds the peerings of a device, dialled and accepted together. Each has three
+	// descriptors and two goroutines.
+	maxPeers = 1024
+
+	// maxHelloing bounds accepted connections whose Hello has not come yet, so that whoever can
+	// connect cannot pin descriptors.
+	maxHelloing = 64
+
+	// helloTimeout bounds how long a process that has connected may take for its Hello. It is on
+	// the same machine; the only delay is that it is busy or stopped.
+	helloTimeout = 2 * time.Second
+
+	// dialTimeout bounds connecting (the backlog of the other device may be full) and Hello.
+	dialTimeout = 5 * time.Second
+
+	// dialRetry is the longest pause before a full backlog is tried again.
+	dialRetry = 50 * time.Millisecond
+
+	// acceptBackoff is the longest pause of the listener when the process is out of descriptors.
+	acceptBackoff = time.Second
+
+	// listenBacklog is what listen(2) is asked for; the kernel may use less.
+	listenBacklog = 512
+
+	// maxUnattached bounds the DMBs of one peer that were made and not yet attached. Each holds a
+	// descriptor until then; it is the number of handshakes in progress.
+	maxUnattached = 4096
+
+	// maxAttaching bounds the Attach messages of ours that await their answer on one peering, so
+	// that the answers of the peer always fit its socket buffer. Further calls wait their turn.
+	maxAttaching = 64
+
+	// maxQueuedReplies bounds the answers, with their descriptors, that wait because the peer does
+	// not read. A peer which keeps to maxAttaching stays far below; beyond, it is dropped.
+	maxQueuedReplies = 128
+
+	// maxQueued bounds all control messages that wait because the peer does not read: one Revoke
+	// for each of our slots and one Drop for each of the peer's. Beyond, the peer is dropped.
+	maxQueued = 2 * SlotCount
+
+	// maxBadTokens is how many attach requests for tokens that never were may come on one
+	// peering. A token has 64 random bits, so nobody arrives here by accident.
+	maxBadTokens = 8
+
+	// maxRetired is how many tokens of destroyed DMBs are remembered, so that a request that
+	// crossed the destruction is not taken for a guess.
+	maxRetired = 256
+
+	// maxBatch bounds the messages handled in one go on one peering, in [Device.Poll] and between
+	// two looks at the state of the peering. A socket buffer of the default size, 208 KiB, holds
+	// fewer than 300 messages.
+	maxBatch = 1024
+
+	// maxIdleDMBs, maxIdleBytes and maxIdleTime bound the cache of released DMBs of one peer.
+	// The oldest goes first.
+	maxIdleDMBs  = 256
+	maxIdleBytes = 256 << 20
+	maxIdleTime  = 10 * time.Second
+
+	// maxIdleWindows bounds the windows that are kept mapped for a peer that neither uses nor
+	// revokes them. An honest one revokes all but maxIdleDMBs of those it has released itself.
+	maxIdleWindows = 4096
+
+	// maxFDs is the room for descriptors that a received message has: one more than any
+	// message carries, so that too many are seen.
+	maxFDs = 3
+)
+
+// DefaultBudget is the value of Config.Budget that zero stands for, in bytes.
+const DefaultBudget = 4 << 30
