@@ -1,6 +1,10 @@
 package core
 
-import "time"
+import (
+	"time"
+
+	"github.com/gosmc/smc/wire/cdc"
+)
 
 // A Conn is the life of one SMC connection, from the moment its buffers are announced to the
 // moment they are released: the state machines of RFC 7609 §4.8, figures 22 and 23.
@@ -13,8 +17,8 @@ import "time"
 // EventShutdownWrite when everything that was written has been published (or, on close, given up).
 //
 // The transitions. "open" is a state while the application still holds the connection, "gone"
-// after its close. D, C and A are the flags DoneWriting, ConnectionClosed and ConnectionAbort; a
-// peer that sends several at once has the effect of the rightmost, after D's. "fail" is FailIO
+// after its close. D, C and A are the flags cdc.DoneWriting, cdc.Closed and cdc.Abort; a peer
+// that sends several at once has the effect of the rightmost, after D's. "fail" is FailIO
 // (if open) and ResetTCP; "done" is CloseTCP (unless TCP was reset), ReleaseBuffers and ConnClosed.
 //
 //	state                  event                     next               output
@@ -70,13 +74,13 @@ import "time"
 type Conn struct {
 	mode     Mode
 	state    ConnState
-	appGone  bool      // the application has closed
-	eof      bool      // ReadEOF has been sent
-	sent     ConnFlags // by us
-	peer     ConnFlags // by the peer
-	tcpGone  bool      // ResetTCP or CloseTCP has been sent
-	why      FailKind  // the first failure
-	deadline time.Time // zero: no timer runs
+	appGone  bool          // the application has closed
+	eof      bool          // ReadEOF has been sent
+	sent     cdc.ConnFlags // by us
+	peer     cdc.ConnFlags // by the peer
+	tcpGone  bool          // ResetTCP or CloseTCP has been sent
+	why      FailKind      // the first failure
+	deadline time.Time     // zero: no timer runs
 }
 
 // NewConn returns a connection in StateInit.
@@ -86,10 +90,10 @@ func NewConn(mode Mode) *Conn { return &Conn{mode: mode} }
 func (c *Conn) State() ConnState { return c.state }
 
 // SentFlags returns the flags that we have set, PeerFlags those that the peer has.
-func (c *Conn) SentFlags() ConnFlags { return c.sent }
+func (c *Conn) SentFlags() cdc.ConnFlags { return c.sent }
 
 // PeerFlags returns the flags that the peer has set, as far as they were reported.
-func (c *Conn) PeerFlags() ConnFlags { return c.peer }
+func (c *Conn) PeerFlags() cdc.ConnFlags { return c.peer }
 
 // Failure returns why the connection failed, FailNone as long as it has not.
 func (c *Conn) Failure() FailKind { return c.why }
@@ -100,7 +104,7 @@ func (c *Conn) Deadline() time.Time { return c.deadline }
 // Handle takes one event and appends to out what has to be done about it. Every event is
 // harmless in every state; after StateClosed none has an effect. Neither the event nor the peer's
 // flags can make it fail: unknown flag bits are ignored.
-func (c *Conn) Handle(now time.Time, ev ConnEvent, out []ConnOutput) []ConnOutput {
+func (c *Conn) Handle(now time.Time, ev ConnEvent, out []Output) []Output {
 	out = c.handlePeerFlags(now, ev.Peer, out)
 	switch ev.Kind {
 	case EventEstablished:
@@ -128,11 +132,11 @@ func (c *Conn) Handle(now time.Time, ev ConnEvent, out []ConnOutput) []ConnOutpu
 }
 
 // peerFinished reports whether the peer has promised to write no more into our buffer.
-func (c *Conn) peerFinished() bool { return c.peer&(ConnectionClosed|ConnectionAbort) != 0 }
+func (c *Conn) peerFinished() bool { return c.peer&(cdc.Closed|cdc.Abort) != 0 }
 
 // setState is the only writer of c.state. It runs the timer in the states that await the peer:
 // passing from one to the next does not prolong the wait.
-func (c *Conn) setState(now time.Time, s ConnState, out []ConnOutput) []ConnOutput {
+func (c *Conn) setState(now time.Time, s ConnState, out []Output) []Output {
 	c.state = s
 	var timeout time.Duration
 	switch s {
@@ -160,7 +164,7 @@ func (c *Conn) setState(now time.Time, s ConnState, out []ConnOutput) []ConnOutp
 }
 
 // enterClosed ends the connection's life.
-func (c *Conn) enterClosed(now time.Time, out []ConnOutput) []ConnOutput {
+func (c *Conn) enterClosed(now time.Time, out []Output) []Output {
 	out = c.setState(now, StateClosed, out)
 	if !c.tcpGone {
 		c.tcpGone = true
@@ -172,8 +176,8 @@ func (c *Conn) enterClosed(now time.Time, out []ConnOutput) []ConnOutput {
 }
 
 // sendFlags sets flags of ours. After C or A nothing is sent any more.
-func (c *Conn) sendFlags(f ConnFlags, out []ConnOutput) []ConnOutput {
-	if c.sent&(ConnectionClosed|ConnectionAbort) != 0 {
+func (c *Conn) sendFlags(f cdc.ConnFlags, out []Output) []Output {
+	if c.sent&(cdc.Closed|cdc.Abort) != 0 {
 		return out
 	}
 	c.sent |= f
@@ -181,7 +185,7 @@ func (c *Conn) sendFlags(f ConnFlags, out []ConnOutput) []ConnOutput {
 }
 
 // sendEOF tells the application, if there is one, that the peer is done writing.
-func (c *Conn) sendEOF(out []ConnOutput) []ConnOutput {
+func (c *Conn) sendEOF(out []Output) []Output {
 	if c.appGone || c.eof {
 		return out
 	}
@@ -190,7 +194,7 @@ func (c *Conn) sendEOF(out []ConnOutput) []ConnOutput {
 }
 
 // fail records the failure, tells the application if there is one, and ends TCP.
-func (c *Conn) fail(why FailKind, out []ConnOutput) []ConnOutput {
+func (c *Conn) fail(why FailKind, out []Output) []Output {
 	if c.why == FailNone {
 		c.why = why
 		if !c.appGone {
@@ -205,7 +209,7 @@ func (c *Conn) fail(why FailKind, out []ConnOutput) []ConnOutput {
 }
 
 // enterAborted leaves the peer behind: what remains is the application, if it is still there.
-func (c *Conn) enterAborted(now time.Time, out []ConnOutput) []ConnOutput {
+func (c *Conn) enterAborted(now time.Time, out []Output) []Output {
 	if c.appGone {
 		return c.enterClosed(now, out)
 	}
@@ -213,8 +217,8 @@ func (c *Conn) enterAborted(now time.Time, out []ConnOutput) []ConnOutput {
 }
 
 // enterPeerAbortWait aborts the connection from our side (RFC 7609 p.87, 1A).
-func (c *Conn) enterPeerAbortWait(now time.Time, why FailKind, out []ConnOutput) []ConnOutput {
-	out = c.sendFlags(ConnectionAbort, out)
+func (c *Conn) enterPeerAbortWait(now time.Time, why FailKind, out []Output) []Output {
+	out = c.sendFlags(cdc.Abort, out)
 	out = c.fail(why, out)
 	if c.peerFinished() {
 		return c.enterAborted(now, out)
@@ -223,24 +227,24 @@ func (c *Conn) enterPeerAbortWait(now time.Time, why FailKind, out []ConnOutput)
 }
 
 // handlePeerFlags takes the peer's flags; only flags that were not set before have an effect.
-func (c *Conn) handlePeerFlags(now time.Time, flags ConnFlags, out []ConnOutput) []ConnOutput {
+func (c *Conn) handlePeerFlags(now time.Time, flags cdc.ConnFlags, out []Output) []Output {
 	fresh := flags & allConnFlags &^ c.peer
 	if fresh == 0 {
 		return out
 	}
 	c.peer |= fresh
-	if fresh&(DoneWriting|ConnectionClosed) != 0 {
+	if fresh&(cdc.DoneWriting|cdc.Closed) != 0 {
 		out = c.handleClosing(now, fresh, out)
 	}
-	if fresh&ConnectionAbort != 0 {
+	if fresh&cdc.Abort != 0 {
 		out = c.handleAbort(now, out)
 	}
 	return out
 }
 
 // handleClosing takes D or C or both. A D that comes after C says nothing new.
-func (c *Conn) handleClosing(now time.Time, fresh ConnFlags, out []ConnOutput) []ConnOutput {
-	closed := fresh&ConnectionClosed != 0
+func (c *Conn) handleClosing(now time.Time, fresh cdc.ConnFlags, out []Output) []Output {
+	closed := fresh&cdc.Closed != 0
 	switch c.state {
 	case StateInit, StateActive:
 		out = c.sendEOF(out)
@@ -281,13 +285,13 @@ func (c *Conn) handleClosing(now time.Time, fresh ConnFlags, out []ConnOutput) [
 }
 
 // handleAbort takes A for the first time (RFC 7609 p.88, 2A and 2B).
-func (c *Conn) handleAbort(now time.Time, out []ConnOutput) []ConnOutput {
+func (c *Conn) handleAbort(now time.Time, out []Output) []Output {
 	switch c.state {
 	case StateInit:
 		return c.enterClosed(now, c.fail(FailReset, out))
 	case StateActive, StatePeerCloseWait1, StatePeerCloseWait2, StateAppCloseWait1,
 		StateAppCloseWait2, StatePeerFinCloseWait, StateAppFinCloseWait:
-		out = c.sendFlags(ConnectionAbort, out) // not after C
+		out = c.sendFlags(cdc.Abort, out) // not after C
 		return c.enterAborted(now, c.fail(FailReset, out))
 	case StatePeerAbortWait:
 		return c.enterAborted(now, out)
@@ -298,7 +302,7 @@ func (c *Conn) handleAbort(now time.Time, out []ConnOutput) []ConnOutput {
 }
 
 // onEstablished starts the flow of data.
-func (c *Conn) onEstablished(now time.Time, out []ConnOutput) []ConnOutput {
+func (c *Conn) onEstablished(now time.Time, out []Output) []Output {
 	switch c.state {
 	case StateInit:
 		return c.setState(now, StateActive, out)
@@ -311,7 +315,7 @@ func (c *Conn) onEstablished(now time.Time, out []ConnOutput) []ConnOutput {
 }
 
 // onClose takes the application's close. A second one changes nothing.
-func (c *Conn) onClose(now time.Time, abortive bool, out []ConnOutput) []ConnOutput {
+func (c *Conn) onClose(now time.Time, abortive bool, out []Output) []Output {
 	if c.appGone {
 		return out
 	}
@@ -326,9 +330,9 @@ func (c *Conn) onClose(now time.Time, abortive bool, out []ConnOutput) []ConnOut
 		if abortive {
 			return c.enterPeerAbortWait(now, FailAborted, out)
 		}
-		out = append(c.sendFlags(ConnectionClosed, out), ShutdownTCP{})
+		out = append(c.sendFlags(cdc.Closed, out), ShutdownTCP{})
 		switch {
-		case c.peer&ConnectionClosed != 0:
+		case c.peer&cdc.Closed != 0:
 			return c.enterClosed(now, out)
 		case c.state == StateActive:
 			return c.setState(now, StatePeerCloseWait1, out)
@@ -351,10 +355,10 @@ func (c *Conn) onClose(now time.Time, abortive bool, out []ConnOutput) []ConnOut
 }
 
 // onShutdownWrite takes the application's shutdown for writing.
-func (c *Conn) onShutdownWrite(now time.Time, out []ConnOutput) []ConnOutput {
+func (c *Conn) onShutdownWrite(now time.Time, out []Output) []Output {
 	switch c.state {
 	case StateActive, StateAppCloseWait1:
-		out = append(c.sendFlags(DoneWriting, out), WriteClosed{})
+		out = append(c.sendFlags(cdc.DoneWriting, out), WriteClosed{})
 		if c.state == StateActive {
 			return c.setState(now, StatePeerCloseWait1, out)
 		}
@@ -371,7 +375,7 @@ func (c *Conn) onShutdownWrite(now time.Time, out []ConnOutput) []ConnOutput {
 }
 
 // onFatal ends the connection for a reason of ours: we want to, or the peer broke the protocol.
-func (c *Conn) onFatal(now time.Time, why FailKind, out []ConnOutput) []ConnOutput {
+func (c *Conn) onFatal(now time.Time, why FailKind, out []Output) []Output {
 	switch c.state {
 	case StateInit:
 		return c.enterClosed(now, c.fail(why, out))
@@ -388,7 +392,7 @@ func (c *Conn) onFatal(now time.Time, why FailKind, out []ConnOutput) []ConnOutp
 }
 
 // onTCPFin takes the end of the peer's direction of TCP.
-func (c *Conn) onTCPFin(now time.Time, out []ConnOutput) []ConnOutput {
+func (c *Conn) onTCPFin(now time.Time, out []Output) []Output {
 	if c.mode == SMCR || c.state == StatePeerAbortWait {
 		// SMC-R: the flags may still be on their way. PeerAbortWait: we have reset TCP
 		// ourselves, and this is older than that.
@@ -400,7 +404,7 @@ func (c *Conn) onTCPFin(now time.Time, out []ConnOutput) []ConnOutput {
 // onTCPReset takes a reset. The peer, if it lives, is told by A that we have seen it and awaited:
 // "if an SMC-R peer receives a TCP RST for a given SMC-R connection, it also initiates SMC-R
 // abnormal connection termination processing" (RFC 7609 p.88).
-func (c *Conn) onTCPReset(now time.Time, out []ConnOutput) []ConnOutput {
+func (c *Conn) onTCPReset(now time.Time, out []Output) []Output {
 	if c.peerFinished() {
 		return out
 	}
@@ -408,7 +412,7 @@ func (c *Conn) onTCPReset(now time.Time, out []ConnOutput) []ConnOutput {
 }
 
 // onPeerDead takes the news that nobody is left on the other side.
-func (c *Conn) onPeerDead(now time.Time, out []ConnOutput) []ConnOutput {
+func (c *Conn) onPeerDead(now time.Time, out []Output) []Output {
 	if c.peerFinished() {
 		return out
 	}
@@ -428,7 +432,7 @@ func (c *Conn) onPeerDead(now time.Time, out []ConnOutput) []ConnOutput {
 
 // onTimer ends a wait whose time is up. "When this timeout occurs, the local SMC-R peer performs
 // TCP reset processing" (RFC 7609 p.85).
-func (c *Conn) onTimer(now time.Time, out []ConnOutput) []ConnOutput {
+func (c *Conn) onTimer(now time.Time, out []Output) []Output {
 	if c.deadline.IsZero() || now.Before(c.deadline) {
 		return out
 	}

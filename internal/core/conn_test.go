@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/wire/cdc"
 )
 
 // Shorthands that keep the table readable: outputs as words.
@@ -20,7 +22,7 @@ import (
 //	t(n) -t   SetTimer n seconds from now, ClearTimer
 //	clean dirty     ReleaseBuffers
 //	end(k)    ConnClosed
-func outputText(now time.Time, outs []ConnOutput) string {
+func outputText(now time.Time, outs []Output) string {
 	var words []string
 	for _, o := range outs {
 		words = append(words, outputWord(now, o))
@@ -33,11 +35,11 @@ var failWords = map[FailKind]string{
 	FailPeerDied: "died", FailTimeout: "timeout", FailProtocol: "protocol",
 }
 
-func flagWord(f ConnFlags) string {
-	return strings.NewReplacer("DoneWriting", "D", "Closed", "C", "Abort", "A").Replace(f.String())
+func flagWord(f cdc.ConnFlags) string {
+	return strings.NewReplacer("DoneWriting", "D", "Closed", "C", "Abort", "A", "|", "+").Replace(f.String())
 }
 
-func outputWord(now time.Time, o ConnOutput) string {
+func outputWord(now time.Time, o Output) string {
 	switch o := o.(type) {
 	case SendFlags:
 		return "send(" + flagWord(o.Flags) + ")"
@@ -81,21 +83,21 @@ var connEvents = map[string]ConnEvent{
 	"shutdown":    {Kind: EventShutdownWrite},
 	"abort":       {Kind: EventAbort},
 	"none":        {Kind: EventPeerFlags},
-	"D":           {Kind: EventPeerFlags, Peer: DoneWriting},
-	"C":           {Kind: EventPeerFlags, Peer: ConnectionClosed},
-	"D+C":         {Kind: EventPeerFlags, Peer: DoneWriting | ConnectionClosed},
-	"A":           {Kind: EventPeerFlags, Peer: ConnectionAbort},
-	"D+A":         {Kind: EventPeerFlags, Peer: DoneWriting | ConnectionAbort},
-	"C+A":         {Kind: EventPeerFlags, Peer: ConnectionClosed | ConnectionAbort},
+	"D":           {Kind: EventPeerFlags, Peer: cdc.DoneWriting},
+	"C":           {Kind: EventPeerFlags, Peer: cdc.Closed},
+	"D+C":         {Kind: EventPeerFlags, Peer: cdc.DoneWriting | cdc.Closed},
+	"A":           {Kind: EventPeerFlags, Peer: cdc.Abort},
+	"D+A":         {Kind: EventPeerFlags, Peer: cdc.DoneWriting | cdc.Abort},
+	"C+A":         {Kind: EventPeerFlags, Peer: cdc.Closed | cdc.Abort},
 	"fin":         {Kind: EventTCPFin},
-	"fin+D":       {Kind: EventTCPFin, Peer: DoneWriting},
-	"fin+C":       {Kind: EventTCPFin, Peer: ConnectionClosed},
-	"fin+A":       {Kind: EventTCPFin, Peer: ConnectionAbort},
+	"fin+D":       {Kind: EventTCPFin, Peer: cdc.DoneWriting},
+	"fin+C":       {Kind: EventTCPFin, Peer: cdc.Closed},
+	"fin+A":       {Kind: EventTCPFin, Peer: cdc.Abort},
 	"rst":         {Kind: EventTCPReset},
-	"rst+C":       {Kind: EventTCPReset, Peer: ConnectionClosed},
-	"rst+A":       {Kind: EventTCPReset, Peer: ConnectionAbort},
+	"rst+C":       {Kind: EventTCPReset, Peer: cdc.Closed},
+	"rst+A":       {Kind: EventTCPReset, Peer: cdc.Abort},
 	"dead":        {Kind: EventPeerDead},
-	"dead+C":      {Kind: EventPeerDead, Peer: ConnectionClosed},
+	"dead+C":      {Kind: EventPeerDead, Peer: cdc.Closed},
 	"violation":   {Kind: EventProtocolViolation},
 	"early":       {Kind: EventTimer}, // before the deadline
 	"late":        {Kind: EventTimer}, // at the deadline, or in an hour if there is none
@@ -128,10 +130,10 @@ var connStates = []struct {
 }
 
 // play drives a fresh connection along the words and returns it with the outputs of the last one.
-func play(t *testing.T, mode Mode, words string) (*Conn, []ConnOutput) {
+func play(t *testing.T, mode Mode, words string) (*Conn, []Output) {
 	t.Helper()
 	c := NewConn(mode)
-	var outs []ConnOutput
+	var outs []Output
 	for w := range strings.FieldsSeq(words) {
 		ev, ok := connEvents[w]
 		if !ok {

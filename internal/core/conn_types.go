@@ -2,8 +2,9 @@ package core
 
 import (
 	"fmt"
-	"strings"
 	"time"
+
+	"github.com/gosmc/smc/wire/cdc"
 )
 
 // A Mode is one of the two kinds of shared memory a connection can live on.
@@ -58,35 +59,8 @@ func (s ConnState) String() string {
 	return fmt.Sprintf("ConnState(%d)", uint8(s))
 }
 
-// ConnFlags are the flags by which one side tells the other how far its end of the connection is
-// (RFC 7609 §4.8). They only ever get set: a flag that a later message lacks is still set.
-type ConnFlags uint8
-
-// The flags. The names are those of RFC 7609 without the leading "Peer".
-const (
-	DoneWriting      ConnFlags = 1 << iota // PeerDoneWriting: no more data will come
-	ConnectionClosed                       // PeerConnectionClosed: and none will be read; the sender has stopped using the receiver's buffer
-	ConnectionAbort                        // PeerConnAbort: the connection has failed; the sender has stopped using the receiver's buffer
-
-	allConnFlags = DoneWriting | ConnectionClosed | ConnectionAbort
-)
-
-// String returns the flags' names joined by "+", or "none".
-func (f ConnFlags) String() string {
-	var names []string
-	for _, n := range [...]struct {
-		flag ConnFlags
-		name string
-	}{{DoneWriting, "DoneWriting"}, {ConnectionClosed, "Closed"}, {ConnectionAbort, "Abort"}} {
-		if f&n.flag != 0 {
-			names = append(names, n.name)
-		}
-	}
-	if names == nil {
-		return "none"
-	}
-	return strings.Join(names, "+")
-}
+// allConnFlags are the flags that count in a cdc.ConnFlags; the other bits are reserved.
+const allConnFlags = cdc.DoneWriting | cdc.Closed | cdc.Abort
 
 // A ConnEventKind says what happened to a connection.
 type ConnEventKind uint8
@@ -144,7 +118,7 @@ type ConnEvent struct {
 	// (PeerFlags, TCPFin, TCPReset, PeerDead, ProtocolViolation): the caller reads the flags
 	// after it learned of the event and before it reports it, so that a peer which published a
 	// flag and then ended TCP is not taken for dead. Other events may leave it zero.
-	Peer ConnFlags
+	Peer cdc.ConnFlags
 }
 
 // A FailKind says why a connection failed.
@@ -170,14 +144,14 @@ func (k FailKind) String() string {
 	return fmt.Sprintf("FailKind(%d)", uint8(k))
 }
 
-// A ConnOutput is something that the caller of [Conn.Handle] has to do.
-type ConnOutput interface{ connOutput() }
+// A Output is something that the caller of [Conn.Handle] has to do.
+type Output interface{ output() }
 
 type (
 	// SendFlags asks for the flags to be published to the peer, at once and together with the
 	// final cursors. Flags holds all flags set so far, as they are sticky. After Closed or
 	// Abort nothing more may be written into the peer's buffer: not payload, not cursors.
-	SendFlags struct{ Flags ConnFlags }
+	SendFlags struct{ Flags cdc.ConnFlags }
 
 	// ReadEOF lets reads end with EOF after the bytes already received.
 	ReadEOF struct{}
@@ -217,14 +191,14 @@ type (
 	ConnClosed struct{ Why FailKind }
 )
 
-func (SendFlags) connOutput()      {}
-func (ReadEOF) connOutput()        {}
-func (WriteClosed) connOutput()    {}
-func (FailIO) connOutput()         {}
-func (ShutdownTCP) connOutput()    {}
-func (ResetTCP) connOutput()       {}
-func (CloseTCP) connOutput()       {}
-func (SetTimer) connOutput()       {}
-func (ClearTimer) connOutput()     {}
-func (ReleaseBuffers) connOutput() {}
-func (ConnClosed) connOutput()     {}
+func (SendFlags) output()      {}
+func (ReadEOF) output()        {}
+func (WriteClosed) output()    {}
+func (FailIO) output()         {}
+func (ShutdownTCP) output()    {}
+func (ResetTCP) output()       {}
+func (CloseTCP) output()       {}
+func (SetTimer) output()       {}
+func (ClearTimer) output()     {}
+func (ReleaseBuffers) output() {}
+func (ConnClosed) output()     {}

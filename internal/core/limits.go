@@ -33,3 +33,29 @@ const (
 	// is answered by the SMC layer of the peer, not by its application.
 	PeerAbortWaitTimeout = 5 * time.Second
 )
+
+// Limits of the handshake that are ours.
+const (
+	// PrepareTimeout bounds the time in which the caller makes buffers ready, for all candidates
+	// together. It is shorter than the HandshakeTimeout of the peer, which waits meanwhile, so
+	// that a Decline still finds the peer listening.
+	PrepareTimeout = 4 * time.Second
+
+	// LinkTurnTimeout bounds the time in which the caller sends CONFIRM LINK or its reply.
+	// LinkWaitTimeout bounds the wait for the peer's. It must be "long enough to allow the
+	// other peer to have a write complete timeout and 2-3 retransmits of an SMC Decline"
+	// (RFC 7609 C.7), so it is longer than the other.
+	LinkTurnTimeout = 2 * time.Second
+	LinkWaitTimeout = 5 * time.Second
+
+	// defaultMaxConns and defaultMaxLinks are what a link group of SMC-R has where the release
+	// does not negotiate it: Linux net/smc.
+	defaultMaxConns = 255
+	defaultMaxLinks = 2
+)
+
+// An idle link group is forgotten by the server first: Linux net/smc.
+const (
+	ServerGroupIdleTimeout = 600 * time.Second
+	ClientGroupIdleTimeout = 610 * time.Second
+)

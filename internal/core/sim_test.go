@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/wire/cdc"
 )
 
 // The simulation runs two peers in virtual time. Everything random comes from one seed, which a
@@ -111,11 +113,11 @@ type simPeer struct {
 	mode  Mode
 	c     *Conn
 
-	published ConnFlags // what has left this peer
-	arrived   ConnFlags // what the other's flags were when they were last seen (SMC-R: received)
-	tcpIn     []string  // "fin" or "rst", in order, arriving
-	dead      bool      // killed
-	aborted   bool      // something other than an orderly close was done here
+	published cdc.ConnFlags // what has left this peer
+	arrived   cdc.ConnFlags // what the other's flags were when they were last seen (SMC-R: received)
+	tcpIn     []string      // "fin" or "rst", in order, arriving
+	dead      bool          // killed
+	aborted   bool          // something other than an orderly close was done here
 
 	closedAt time.Time // the application's close
 	endedAt  time.Time
@@ -126,7 +128,7 @@ type simPeer struct {
 }
 
 // see returns the other's flags as this peer can see them now.
-func (p *simPeer) see() ConnFlags {
+func (p *simPeer) see() cdc.ConnFlags {
 	if p.mode == SMCD {
 		return p.other.published // shared memory
 	}
@@ -152,14 +154,14 @@ func (p *simPeer) handle(kind ConnEventKind, abortive bool) {
 	}
 }
 
-func (p *simPeer) carryOut(o ConnOutput) {
+func (p *simPeer) carryOut(o Output) {
 	w, other := p.w, p.other
 	if p.ends > 0 {
 		w.failf("%s: %T after ConnClosed", p.name, o)
 	}
 	switch o := o.(type) {
 	case SendFlags:
-		if p.published&(ConnectionClosed|ConnectionAbort) != 0 {
+		if p.published&(cdc.Closed|cdc.Abort) != 0 {
 			w.failf("%s: SendFlags %v after %v", p.name, o.Flags, p.published)
 		}
 		if o.Flags&p.published != p.published || o.Flags == p.published {
@@ -179,7 +181,7 @@ func (p *simPeer) carryOut(o ConnOutput) {
 		})
 	case ReadEOF:
 		p.eofs++
-		if p.see()&(DoneWriting|ConnectionClosed) == 0 {
+		if p.see()&(cdc.DoneWriting|cdc.Closed) == 0 {
 			w.failf("%s: ReadEOF, but the peer has not stopped writing", p.name)
 		}
 	case WriteClosed:
@@ -200,7 +202,7 @@ func (p *simPeer) carryOut(o ConnOutput) {
 	case ReleaseBuffers:
 		p.releases++
 		p.clean = o.Clean
-		if o.Clean && p.see()&(ConnectionClosed|ConnectionAbort) == 0 {
+		if o.Clean && p.see()&(cdc.Closed|cdc.Abort) == 0 {
 			w.failf("%s: clean release, but the peer has promised nothing", p.name)
 		}
 	case ConnClosed:

@@ -1,0 +1,359 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A Handshake is one side of the CLC handshake on one TCP connection.
+//
+// The caller makes one, calls Start, reads one CLC message at a time while State is one of the
+// Await states or HandshakeLinkWait, and passes it to HandleMessage with the error of [clc.Parse].
+// It carries out the outputs: SendCLC writes to TCP, Prepare is answered with Prepared or
+// PrepareFailed, and one of Established, FallBack and EndTCP is the last. Advance is called when
+// the timer fires, HandleTCPEnd when TCP fails. Nothing has an effect once the handshake is over.
+//
+//	state          role    event                          next           output
+//	Init           client  Start, something to offer      AwaitAccept    SendCLC Proposal, SetTimer
+//	Init           client  Start, nothing, or Refuse      FellBack       SendCLC Decline, FallBack
+//	Init           server  Start                          AwaitProposal  SetTimer
+//	AwaitProposal  server  Proposal, a choice             Preparing      Prepare, SetTimer
+//	AwaitProposal  server  Proposal, no choice, or Refuse FellBack       SendCLC Decline, FallBack
+//	AwaitAccept    client  Accept                         Preparing      Prepare, SetTimer
+//	AwaitAccept    client  Accept, not acceptable         FellBack       SendCLC Decline, FallBack
+//	Preparing      server  Prepared                       AwaitConfirm   SendCLC Accept, SetTimer
+//	Preparing      server  PrepareFailed                  Preparing      Prepare of the next choice
+//	Preparing      server  PrepareFailed, last choice     FellBack       SendCLC Decline, FallBack
+//	Preparing      client  Prepared                       Established    SendCLC Confirm, Established
+//	Preparing      client  Prepared, SMC-R first contact  LinkWait       SendCLC Confirm, StartLink, SetTimer
+//	Preparing      client  PrepareFailed                  FellBack       SendCLC Decline, FallBack
+//	Preparing      both    Advance                        FellBack       SendCLC Decline, FallBack
+//	AwaitConfirm   server  Confirm                        Established    Established
+//	AwaitConfirm   server  Confirm, SMC-R first contact   LinkTurn       StartLink, SetTimer
+//	AwaitConfirm   server  the same, not acceptable       FellBack       SendCLC Decline, FallBack
+//	LinkTurn       server  LinkRequested                  LinkWait       SetTimer
+//	LinkTurn       client  LinkUp                         Established    Established
+//	LinkTurn       both    LinkFailed, Advance            FellBack       SendCLC Decline, FallBack
+//	LinkWait       server  LinkUp                         Established    Established
+//	LinkWait       server  LinkFailed                     Failed         EndTCP
+//	LinkWait       client  LinkRequested                  LinkTurn       SetTimer
+//	LinkWait       client  LinkFailed                     same           (declines when it is its turn)
+//	Await, LinkWait  both  Advance                        Failed         EndTCP
+//	any but Init   both    Decline                        FellBack       FallBack by peer
+//	any            both    another message, or a broken one  Failed      EndTCP
+//	any            both    HandleTCPEnd                   Failed         EndTCP
+//
+// Every end also clears the timer. What the table lacks changes nothing.
+//
+// A Decline is sent only in place of a message that the peer expects, and never after one of our
+// own: "an SMC Decline cannot chase another CLC message" (RFC 7609 C.1). Hence the turns: whoever
+// has spoken waits, and two Declines cannot cross and end up in an application's data. After an
+// Accept or Confirm that is not for an SMC-R first contact no Decline is sent at all (RFC 7609
+// C.3). A message that is broken, or not expected, ends the TCP connection (C.6), as does silence
+// (C.5); only a reserved enumeration value is answered with a Decline.
+type Handshake struct {
+	role     Role
+	caps     Capabilities
+	state    HandshakeState
+	deadline time.Time // zero: no timer runs
+
+	proposal clc.Proposal // sent or received
+	accept   clc.Accept   // sent or received
+	choice   Choice       // being prepared, or made
+	result   Result       // from StartLink on
+
+	// Server: choices not tried yet, and why others failed.
+	steps     []step
+	reachable map[wire.ISMGID]bool
+	reason    clc.Diagnosis // the first that was kept
+	byType    clc.DiagnosisByType
+
+	linkFailed clc.Diagnosis // client: the link failed while it was not our turn
+}
+
+// NewHandshake returns the handshake of a client or a server, not yet started.
+func NewHandshake(role Role, caps Capabilities) *Handshake {
+	return &Handshake{role: role, caps: caps.normalized()}
+}
+
+// State returns the current state.
+func (h *Handshake) State() HandshakeState { return h.state }
+
+// Deadline returns when Advance is due, zero if no timer runs.
+func (h *Handshake) Deadline() time.Time { return h.deadline }
+
+// Over reports whether the handshake has ended.
+func (h *Handshake) Over() bool { return h.state >= HandshakeEstablished }
+
+// SetReachable tells a server which GIDs of the client's ISM devices its fabrics reach. The caller
+// looks at the Proposal ([clc.Proposal].Ext.D.Devices and ISMGID), asks the fabrics, and calls
+// this before it passes the Proposal to HandleMessage. Without it nothing is reachable.
+func (h *Handshake) SetReachable(gids ...wire.ISMGID) {
+	h.reachable = make(map[wire.ISMGID]bool, len(gids))
+	for _, g := range gids {
+		h.reachable[g] = true
+	}
+}
+
+// Start begins the handshake: call it when TCP is connected and both sides know that the other
+// can do SMC.
+func (h *Handshake) Start(now time.Time, out []Output) []Output {
+	if h.state != HandshakeInit {
+		return out
+	}
+	if h.role == RoleServer {
+		return h.setState(now, HandshakeAwaitProposal, out)
+	}
+	return h.startClient(now, out)
+}
+
+// HandleMessage takes what clc.Parse returned for the next message of the peer.
+func (h *Handshake) HandleMessage(now time.Time, m clc.Message, err error, out []Output) []Output {
+	if h.Over() {
+		return out
+	}
+	if err != nil {
+		return h.handleBroken(now, err, out)
+	}
+	if h.state == HandshakeInit {
+		return h.unexpected(now, m, out)
+	}
+	switch m := m.(type) {
+	case clc.Decline:
+		return h.handleDecline(now, m, out)
+	case clc.Proposal:
+		if h.state == HandshakeAwaitProposal {
+			return h.handleProposal(now, m, out)
+		}
+	case clc.Accept:
+		if h.state == HandshakeAwaitAccept {
+			return h.handleAccept(now, m, out)
+		}
+	case clc.Confirm:
+		if h.state == HandshakeAwaitConfirm {
+			return h.handleConfirm(now, m, out)
+		}
+	}
+	return h.unexpected(now, m, out)
+}
+
+// handleBroken takes a message that could not be decoded.
+func (h *Handshake) handleBroken(now time.Time, err error, out []Output) []Output {
+	if errors.Is(err, wire.ErrReservedEnum) {
+		// A later version of the protocol, with which we cannot do SMC: RFC 7609 C.6.
+		switch h.state {
+		case HandshakeAwaitAccept:
+			return h.decline(now, clc.DiagVersion, out)
+		case HandshakeAwaitProposal:
+			return h.decline(now, clc.DiagVersion, out)
+		case HandshakeAwaitConfirm:
+			if h.mayDeclineLate() {
+				return h.decline(now, clc.DiagVersion, out)
+			}
+		case HandshakeInit, HandshakePreparing, HandshakeLinkTurn, HandshakeLinkWait:
+			// No message with such a field is awaited.
+		case HandshakeEstablished, HandshakeFellBack, HandshakeFailed:
+			return out
+		}
+	}
+	return h.protocolError(now, "CLC message", err, out)
+}
+
+// handleDecline takes the peer's Decline. It is never answered.
+func (h *Handshake) handleDecline(now time.Time, m clc.Decline, out []Output) []Output {
+	// The out-of-sync flag counts only where the client has seen us name a link group. In
+	// other places a peer that sets it must not be able to end anything.
+	outOfSync := m.OutOfSync && h.state == HandshakeAwaitConfirm && !h.accept.FirstContact
+	return h.end(now, HandshakeFellBack, FallBack{
+		ByPeer: true, Diagnosis: m.Diagnosis, OS: m.OS, OutOfSync: outOfSync, ByType: m.ByType,
+	}, out)
+}
+
+// HandleTCPEnd takes the end of the TCP connection, or its failure: err is handed on.
+func (h *Handshake) HandleTCPEnd(now time.Time, err error, out []Output) []Output {
+	if h.Over() {
+		return out
+	}
+	return h.end(now, HandshakeFailed, EndTCP{Err: err}, out)
+}
+
+// Prepared answers Prepare: the buffers are there. r is not kept. Resources that do not make a
+// message count as PrepareFailed with clc.DiagInternal.
+func (h *Handshake) Prepared(now time.Time, r Resources, out []Output) []Output {
+	if h.state != HandshakePreparing {
+		return out
+	}
+	if h.role == RoleServer {
+		return h.sendAccept(now, r, out)
+	}
+	return h.sendConfirm(now, r, out)
+}
+
+// PrepareFailed answers Prepare: this choice cannot be used. A client that has no link group
+// where the server named one says clc.DiagSync, which is sent with the out-of-sync flag.
+func (h *Handshake) PrepareFailed(now time.Time, why clc.Diagnosis, out []Output) []Output {
+	if h.state != HandshakePreparing {
+		return out
+	}
+	if h.role == RoleServer {
+		h.keepReason(h.choice, why)
+		return h.tryNext(now, out)
+	}
+	return h.decline(now, why, out)
+}
+
+// LinkRequested says that CONFIRM LINK has been sent (server) or received (client).
+func (h *Handshake) LinkRequested(now time.Time, out []Output) []Output {
+	switch {
+	case h.role == RoleServer && h.state == HandshakeLinkTurn:
+		return h.setState(now, HandshakeLinkWait, out)
+	case h.role == RoleClient && h.state == HandshakeLinkWait:
+		out = h.setState(now, HandshakeLinkTurn, out)
+		if h.linkFailed != clc.DiagNone {
+			return h.decline(now, h.linkFailed, out)
+		}
+	}
+	return out
+}
+
+// LinkUp says that the reply to CONFIRM LINK has been received (server) or sent (client).
+func (h *Handshake) LinkUp(now time.Time, out []Output) []Output {
+	switch {
+	case h.role == RoleServer && h.state == HandshakeLinkWait,
+		h.role == RoleClient && h.state == HandshakeLinkTurn && h.linkFailed == clc.DiagNone:
+		return h.end(now, HandshakeEstablished, Established{h.result}, out)
+	}
+	return out
+}
+
+// LinkFailed says that the first link cannot be used. After StartLink only.
+func (h *Handshake) LinkFailed(now time.Time, why clc.Diagnosis, out []Output) []Output {
+	switch {
+	case h.state == HandshakeLinkTurn:
+		return h.decline(now, why, out)
+	case h.state == HandshakeLinkWait && h.role == RoleServer:
+		// "The client should get a negative return code and initiate fallback" (RFC 7609
+		// C.7); we have sent CONFIRM LINK and may not.
+		return h.end(now, HandshakeFailed, EndTCP{Err: fmt.Errorf("core: link failed after CONFIRM LINK: %v", why)}, out)
+	case h.state == HandshakeLinkWait:
+		// The server notices too, and declines; or its CONFIRM LINK comes, and then we do.
+		h.linkFailed = why
+	}
+	return out
+}
+
+// Advance ends waits whose time is up. Too early is harmless.
+func (h *Handshake) Advance(now time.Time, out []Output) []Output {
+	if h.deadline.IsZero() || now.Before(h.deadline) {
+		return out
+	}
+	switch h.state {
+	case HandshakeAwaitProposal:
+		return h.timeout(now, "CLC Proposal", out)
+	case HandshakeAwaitAccept:
+		return h.timeout(now, "CLC Accept", out)
+	case HandshakeAwaitConfirm:
+		return h.timeout(now, "CLC Confirm", out)
+	case HandshakeLinkWait:
+		if h.role == RoleClient {
+			return h.timeout(now, "CONFIRM LINK", out)
+		}
+		return h.timeout(now, "CONFIRM LINK reply", out)
+	case HandshakePreparing:
+		return h.decline(now, clc.DiagInternal, out) // the peer is still waiting for our word
+	case HandshakeLinkTurn:
+		return h.decline(now, clc.DiagTimeoutConfirmLink, out)
+	case HandshakeInit, HandshakeEstablished, HandshakeFellBack, HandshakeFailed:
+		// These have no timer.
+	}
+	panic("core: timer in handshake state " + h.state.String())
+}
+
+// setState is the only writer of h.state. It sets the timer of the new state.
+func (h *Handshake) setState(now time.Time, s HandshakeState, out []Output) []Output {
+	h.state = s
+	var timeout time.Duration
+	switch s {
+	case HandshakeAwaitProposal, HandshakeAwaitAccept, HandshakeAwaitConfirm:
+		timeout = HandshakeTimeout
+	case HandshakePreparing:
+		timeout = PrepareTimeout
+	case HandshakeLinkTurn:
+		timeout = LinkTurnTimeout
+	case HandshakeLinkWait:
+		timeout = LinkWaitTimeout
+	case HandshakeInit, HandshakeEstablished, HandshakeFellBack, HandshakeFailed:
+		if h.deadline.IsZero() {
+			return out
+		}
+		h.deadline = time.Time{}
+		return append(out, ClearTimer{})
+	}
+	h.deadline = now.Add(timeout)
+	return append(out, SetTimer{h.deadline})
+}
+
+// end ends the handshake with the last output.
+func (h *Handshake) end(now time.Time, s HandshakeState, last Output, out []Output) []Output {
+	return append(h.setState(now, s, out), last)
+}
+
+func (h *Handshake) timeout(now time.Time, awaited string, out []Output) []Output {
+	return h.end(now, HandshakeFailed, EndTCP{Err: &TimeoutError{Awaited: awaited}}, out)
+}
+
+func (h *Handshake) protocolError(now time.Time, message string, err error, out []Output) []Output {
+	e := &ProtocolError{Message: message, State: h.state.String(), Err: err}
+	return h.end(now, HandshakeFailed, EndTCP{Err: e}, out)
+}
+
+var errUnexpected = errors.New("not expected now")
+
+func (h *Handshake) unexpected(now time.Time, m clc.Message, out []Output) []Output {
+	name := "no message"
+	if m != nil {
+		name = "CLC " + m.Type().String()
+	}
+	return h.protocolError(now, name, errUnexpected, out)
+}
+
+// mayDeclineLate reports whether a Confirm may be answered with a Decline: only while the first
+// link of a new SMC-R link group has not been confirmed. Other connections are in use from the
+// Confirm on.
+func (h *Handshake) mayDeclineLate() bool { return h.choice.Mode == SMCR && h.accept.FirstContact }
+
+// decline ends the handshake with a Decline. The caller has made sure that it is our turn.
+func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Output {
+	m := clc.Decline{
+		Version: h.declineVersion(),
+		// Only a client that has seen the Accept may say so: the kernel's net/smc fails
+		// badly on it elsewhere.
+		OutOfSync: why == clc.DiagSync && h.role == RoleClient &&
+			h.state == HandshakePreparing && !h.accept.FirstContact,
+		PeerID:    h.caps.PeerID,
+		Diagnosis: why.WireCode(),
+		OS:        h.caps.OS,
+	}
+	// The fields by SMC type stay zero in the message, as Linux net/smc sends them; our
+	// own user gets them with FallBack.
+	out = append(out, SendCLC{m})
+	return h.end(now, HandshakeFellBack, FallBack{Diagnosis: why, ByType: h.byType}, out)
+}
+
+// declineVersion returns the version of a Decline as Linux net/smc has it: of a server that of the
+// Proposal, of a client that of the Accept, or for its first word 2 if it has a device for SMC-Dv2.
+func (h *Handshake) declineVersion() clc.Version {
+	switch {
+	case h.role == RoleServer && h.proposal.Version != 0:
+		return h.proposal.Version
+	case h.role == RoleClient && h.accept.Version != 0:
+		return h.accept.Version
+	case h.role == RoleClient && len(h.caps.ISM) > 0:
+		return clc.V2
+	}
+	return clc.V1
+}
