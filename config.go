@@ -1,0 +1,66 @@
+package smc
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/gosmc/smc/internal/host"
+)
+
+// Config says how a [Host] works. The zero value, and nil, are the defaults. It is copied;
+// later changes have no effect.
+type Config struct {
+	// Disabled makes every connection plain TCP. The environment variable
+	// GOSMC_DISABLED=1 does the same for a whole process.
+	Disabled bool
+
+	// Dir is the run directory, an absolute path, where the programs of one machine find
+	// each other. Empty means $GOSMC_DIR, else /run/gosmc if it can be written to, else
+	// $XDG_RUNTIME_DIR/gosmc, else /tmp/gosmc-<uid>. Programs that share no run directory
+	// use TCP with each other; containers that share one share memory.
+	Dir string
+
+	// UEIDs are user-defined enterprise IDs, in order of preference: 1 to 32 characters of
+	// A-Z, 0-9, dot and hyphen, at most 8. Two hosts use SMC if they have one in common.
+	// Programs on one machine always have one, derived from the kernel's boot id.
+	UEIDs []string
+
+	// Spin is the longest time that a Read or Write looks for the peer before it sleeps. It
+	// adapts below that, and connections whose peer is slow do not spin. 0 means 50
+	// microseconds; negative never spins.
+	Spin time.Duration
+
+	// ReadBuffer is the size of each connection's receive buffer in bytes, 16 KiB to 8 MiB,
+	// rounded up to a power of two. Memory is only taken where the peer writes, and given
+	// back when the connection is quiet. 0 chooses by the machine's caches, 1 to 4 MiB.
+	ReadBuffer int
+
+	// MemoryBudget bounds the receive buffers of all connections together, in bytes, each
+	// counted with its full size. Above it connections use TCP. 0 means twice the
+	// machine's memory.
+	MemoryBudget int64
+
+	// AnyUser lets programs of other users share memory with us. They still have to find
+	// a run directory that both can use. By default only programs of the same user may,
+	// and of root.
+	AnyUser bool
+
+	// Logger gets events that an operator may want to know of; nil logs nothing.
+	Logger *slog.Logger
+}
+
+func (c *Config) internal() host.Config {
+	if c == nil {
+		return host.Config{}
+	}
+	return host.Config{
+		Disabled:     c.Disabled,
+		Dir:          c.Dir,
+		UEIDs:        c.UEIDs,
+		Spin:         c.Spin,
+		ReadBuffer:   c.ReadBuffer,
+		MemoryBudget: c.MemoryBudget,
+		AnyUser:      c.AnyUser,
+		Logger:       c.Logger,
+	}
+}

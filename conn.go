@@ -1,0 +1,111 @@
+package smc
+
+import (
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/gosmc/smc/internal/host"
+)
+
+// A Conn is a connection over SMC or over plain TCP. It is a [net.Conn] with the methods
+// that [net.TCPConn] has, and may be used by several goroutines at once.
+//
+// Read and Write allocate nothing. What Write has taken is in the peer's memory, and
+// reaches it even if this process dies.
+type Conn struct {
+	c *host.Conn
+}
+
+var (
+	_ net.Conn      = (*Conn)(nil)
+	_ net.Listener  = (*Listener)(nil)
+	_ io.ReaderFrom = (*Conn)(nil)
+	_ io.WriterTo   = (*Conn)(nil)
+	_ syscall.Conn  = (*Conn)(nil)
+)
+
+// Read implements [net.Conn].
+func (c *Conn) Read(b []byte) (int, error) { return c.c.Read(b) }
+
+// Write implements [net.Conn].
+func (c *Conn) Write(b []byte) (int, error) { return c.c.Write(b) }
+
+// WriteBuffers writes all buffers in order; small ones become visible to the peer
+// together. It consumes what it has written, as the WriteTo method of [net.Buffers] does.
+func (c *Conn) WriteBuffers(bufs *net.Buffers) (int64, error) { return c.c.WriteBuffers(bufs) }
+
+// ReadFrom implements [io.ReaderFrom]. A regular file is read straight into the peer's
+// buffer.
+func (c *Conn) ReadFrom(r io.Reader) (int64, error) { return c.c.ReadFrom(r) }
+
+// WriteTo implements [io.WriterTo].
+func (c *Conn) WriteTo(w io.Writer) (int64, error) { return c.c.WriteTo(w) }
+
+// Close implements [net.Conn]. What was written still reaches the peer. If bytes have
+// arrived that nobody has read, the connection is reset, as with TCP.
+func (c *Conn) Close() error { return c.c.Close() }
+
+// CloseRead ends reading. The peer is not told, as with TCP.
+func (c *Conn) CloseRead() error { return c.c.CloseRead() }
+
+// CloseWrite ends writing: the peer reads io.EOF after what was written.
+func (c *Conn) CloseWrite() error { return c.c.CloseWrite() }
+
+// LocalAddr implements [net.Conn]: the address of the TCP connection.
+func (c *Conn) LocalAddr() net.Addr { return c.c.LocalAddr() }
+
+// RemoteAddr implements [net.Conn].
+func (c *Conn) RemoteAddr() net.Addr { return c.c.RemoteAddr() }
+
+// SetDeadline implements [net.Conn].
+func (c *Conn) SetDeadline(t time.Time) error { return c.c.SetDeadline(t) }
+
+// SetReadDeadline implements [net.Conn].
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.c.SetReadDeadline(t) }
+
+// SetWriteDeadline implements [net.Conn].
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.c.SetWriteDeadline(t) }
+
+// SetNoDelay is remembered, and applied to the TCP connection. SMC delays nothing anyway.
+func (c *Conn) SetNoDelay(noDelay bool) error { return c.c.SetNoDelay(noDelay) }
+
+// SetKeepAlive turns keepalive on the idle TCP connection on or off. When it finds the
+// peer unreachable, the connection ends.
+func (c *Conn) SetKeepAlive(keepalive bool) error { return c.c.SetKeepAlive(keepalive) }
+
+// SetKeepAlivePeriod is that of [net.TCPConn].
+func (c *Conn) SetKeepAlivePeriod(d time.Duration) error { return c.c.SetKeepAlivePeriod(d) }
+
+// SetKeepAliveConfig is that of [net.TCPConn].
+func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
+	return c.c.SetKeepAliveConfig(config)
+}
+
+// SetLinger with 0 makes Close reset the connection. Other values are remembered: Close
+// never has to wait, because what Write has taken is in the peer's memory.
+func (c *Conn) SetLinger(sec int) error { return c.c.SetLinger(sec) }
+
+// SetReadBuffer sets the receive buffer of a plain TCP connection. The buffers of an SMC
+// connection were agreed on in the handshake: set them in [Dialer] or [ListenConfig].
+func (c *Conn) SetReadBuffer(bytes int) error { return c.c.SetReadBuffer(bytes) }
+
+// SetWriteBuffer sets the send buffer of a plain TCP connection; see SetReadBuffer.
+func (c *Conn) SetWriteBuffer(bytes int) error { return c.c.SetWriteBuffer(bytes) }
+
+// SyscallConn returns the TCP socket. On SMC no data passes through it: reading from it
+// or writing to it breaks the connection.
+func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.c.SyscallConn() }
+
+// Options are socket options as they were last set: RFC 7609 B.1.
+type Options struct {
+	NoDelay     bool // true unless SetNoDelay said otherwise, as in package net
+	KeepAlive   net.KeepAliveConfig
+	Linger      int // seconds; negative is the default
+	ReadBuffer  int // bytes as set; 0 is the default
+	WriteBuffer int
+}
+
+// Options returns what the Set methods were told.
+func (c *Conn) Options() Options { return Options(c.c.Options()) }

@@ -1,0 +1,72 @@
+package smc
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/net/nettest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newHost returns a host with a run directory of its own, which is closed with the test.
+func newHost(tb testing.TB, config Config) *Host {
+	tb.Helper()
+	if config.Dir == "" {
+		config.Dir = tb.TempDir()
+	}
+	h, err := NewHost(&config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { h.Close() })
+	return h
+}
+
+// connect returns both ends of a connection between two hosts.
+func connect(tb testing.TB, client, server *Host, want Mode) (c, s *Conn) {
+	tb.Helper()
+	lc := ListenConfig{Host: server}
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	d := Dialer{Host: client}
+	if c, err = d.Dial("tcp", l.Addr().String()); err != nil {
+		tb.Fatal(err)
+	}
+	if s, err = l.AcceptSMC(); err != nil {
+		tb.Fatal(err)
+	}
+	for _, end := range []*Conn{c, s} {
+		if st := end.State(); st.Mode != want {
+			tb.Fatalf("mode = %v (%v), want %v", st.Mode, st.Reason, want)
+		}
+	}
+	return c, s
+}
+
+func TestNettest(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		config Config
+		want   Mode
+	}{
+		{"SMC-D", Config{}, ModeSMCD},
+		{"SMC-D without spinning", Config{Spin: -1}, ModeSMCD},
+		{"SMC-D with small buffers", Config{ReadBuffer: 16 << 10}, ModeSMCD},
+		{"TCP", Config{Disabled: true}, ModeTCP},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.config.Dir = t.TempDir()
+			client, server := newHost(t, tt.config), newHost(t, tt.config)
+			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+				c, s := connect(t, client, server, tt.want)
+				return c, s, func() { c.Close(); s.Close() }, nil
+			})
+		})
+	}
+}

@@ -1,0 +1,16 @@
+// Package smc is Shared Memory Communications in user space: a TCP connection whose bytes
+// travel through shared memory, between two programs on one host (SMC-D), negotiated in
+// the connection itself and falling back to plain TCP so that nobody notices. It speaks the
+// wire protocol of Linux AF_SMC, z/OS and AIX (RFC 7609 and SMCv2).
+//
+// It is shaped like package net. Replace net.Dial with [Dial] and net.Listen with
+// [Listen] on both ends; where the other end does not do SMC, the result is a TCP
+// connection like any other. [Conn.State] says which it became, and why.
+//
+//	l, err := smc.Listen("tcp", "127.0.0.1:8080")
+//	...
+//	http.Serve(l, handler)
+//
+// Two programs find each other through the run directory, which any user has: see
+// [Config]. Nothing needs privilege or configuration.
+package smc

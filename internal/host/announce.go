@@ -1,0 +1,165 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire"
+)
+
+// A listener announces itself with an empty file whose name says everything:
+//
+//	<run directory>/listen/<network namespace>.<port>/<gid>.<n>@<address>
+//
+//	network namespace  its cookie, 16 hexadecimal digits
+//	port               decimal
+//	gid                Extended GID of the host's Emulated-ISM device, in UUID form
+//	n                  decimal, tells apart listeners of one host
+//	address            an IP address, or "*" for every address of both families
+//
+// A client that finds none has asked with a single system call. The announcement proves
+// nothing by itself: it says whom to ask.
+type announcement struct{ path string }
+
+var announcements atomic.Uint64 // numbers the announcements of this process
+
+// announce makes the announcement of a listener at addr, which is not yet unmapped;
+// dual says that an unspecified IPv6 address stands for IPv4 too.
+func announce(dir string, netns uint64, gid wire.ISMGID, addr netip.AddrPort, dual bool) (*announcement, error) {
+	host := addr.Addr().Unmap().WithZone("").String()
+	if dual && addr.Addr().IsUnspecified() {
+		host = "*"
+	}
+	folder := announceDir(dir, netns, addr.Port())
+	path := filepath.Join(folder, fmt.Sprintf("%s.%d@%s", gid, announcements.Add(1), host))
+	for {
+		if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		if parent, err := os.Stat(filepath.Join(dir, dirListen)); err == nil && parent.Mode()&fs.ModeSticky != 0 {
+			os.Chmod(folder, parent.Mode()&(fs.ModePerm|fs.ModeSticky)) // shared between users; not ours: then it was done
+		}
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another listener on this port went away and took the folder along
+		}
+		if err != nil {
+			return nil, err
+		}
+		f.Close()
+		return &announcement{path: path}, nil
+	}
+}
+
+// withdraw removes the announcement. nil does nothing.
+func (a *announcement) withdraw() {
+	if a != nil {
+		removeAnnouncement(a.path)
+	}
+}
+
+// removeAnnouncement removes a file and its folder if that was the last one.
+func removeAnnouncement(path string) {
+	os.Remove(path)
+	unix.Rmdir(filepath.Dir(path)) // fails while others are announced
+}
+
+func announceDir(dir string, netns uint64, port uint16) string {
+	return filepath.Join(dir, dirListen, fmt.Sprintf("%016x.%d", netns, port))
+}
+
+// announced is what a client reads.
+type announced struct {
+	gid  wire.ISMGID
+	path string
+}
+
+// lookupAnnouncements returns who says that it listens at addr, at most maxAnnouncers.
+func lookupAnnouncements(dir string, netns uint64, addr netip.AddrPort) []announced {
+	folder := announceDir(dir, netns, addr.Port())
+	f, err := os.Open(folder)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(4 * maxAnnouncers)
+	var found []announced
+	for _, name := range names {
+		gid, on, ok := parseAnnouncement(name)
+		if ok && on.covers(addr.Addr()) && len(found) < maxAnnouncers {
+			found = append(found, announced{gid, filepath.Join(folder, name)})
+		}
+	}
+	return found
+}
+
+// listenOn is where a listener listens: one address, or any of one or both families.
+type listenOn struct {
+	addr netip.Addr
+	any  bool // both families
+}
+
+func (l listenOn) covers(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	return l.any || l.addr == a || l.addr.IsUnspecified() && l.addr.Is4() == a.Is4()
+}
+
+// parseAnnouncement takes a file name apart. Anybody may have put it there.
+func parseAnnouncement(name string) (gid wire.ISMGID, on listenOn, ok bool) {
+	id, host, ok := strings.Cut(name, "@")
+	if !ok {
+		return gid, on, false
+	}
+	uuid, number, ok := strings.Cut(id, ".")
+	if !ok || number == "" || strings.Trim(number, "0123456789") != "" {
+		return gid, on, false
+	}
+	if gid, ok = parseGID(uuid); !ok {
+		return gid, on, false
+	}
+	if host == "*" {
+		return gid, listenOn{any: true}, true
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil || addr.Zone() != "" {
+		return gid, on, false
+	}
+	return gid, listenOn{addr: addr}, true
+}
+
+// parseGID is the inverse of ISMGID.String for Extended GIDs.
+func parseGID(s string) (gid wire.ISMGID, ok bool) {
+	if len(s) != 36 {
+		return gid, false
+	}
+	var u [16]byte
+	n := 0
+	for i := 0; i < len(s); {
+		if i == 8 || i == 13 || i == 18 || i == 23 {
+			if s[i] != '-' {
+				return gid, false
+			}
+			i++
+			continue
+		}
+		hi, lo := strings.IndexByte(hexDigits, s[i]), strings.IndexByte(hexDigits, s[i+1])
+		if hi < 0 || lo < 0 {
+			return gid, false
+		}
+		u[n] = byte(hi<<4 | lo)
+		n++
+		i += 2
+	}
+	gid = wire.ISMGIDFromUUID(u)
+	return gid, gid.Lo != 0
+}
+
+const hexDigits = "0123456789abcdef"

@@ -1,0 +1,293 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// The client's side of the rendezvous.
+
+// An attempt asks, for one socket that is about to connect, those who announced that they
+// listen at the destination.
+type attempt struct {
+	id      uint64
+	dest    netip.AddrPort
+	source  uint16
+	asked   []*ism.Peer // no peer twice
+	answers chan answer // room for every answer that can come
+}
+
+type answer struct {
+	peer   *ism.Peer
+	kind   rendezvousKind // rvAccepted or rvRefused
+	reason clc.Diagnosis
+}
+
+var attemptIDs atomic.Uint64
+
+// answer hands on an answer if p was asked. It never blocks: a peer that answers more
+// than it was asked is not heard.
+func (a *attempt) answer(p *ism.Peer, ans answer) {
+	for _, asked := range a.asked {
+		if asked == p {
+			ans.peer = p
+			select {
+			case a.answers <- ans:
+			default:
+			}
+			return
+		}
+	}
+}
+
+// onAnswer hands an answer to the attempt it belongs to.
+func (h *Host) onAnswer(p *ism.Peer, m rendezvous) {
+	h.mu.Lock()
+	a := h.attempts[m.id]
+	h.mu.Unlock()
+	if a != nil {
+		reason := clc.Diagnosis(m.reason)
+		if !reason.IsLocal() {
+			reason = clc.DiagRefused
+		}
+		a.answer(p, answer{kind: m.kind, reason: reason})
+	}
+}
+
+// endAttempt forgets an attempt. Those asked who have not answered are told.
+func (h *Host) endAttempt(a *attempt, cancel bool) {
+	h.mu.Lock()
+	delete(h.attempts, a.id)
+	h.mu.Unlock()
+	if cancel {
+		for _, p := range a.asked {
+			h.sendRendezvous(p, rendezvous{kind: rvCancel, id: a.id})
+		}
+	}
+}
+
+// prepare runs on a socket that is about to connect to dest, asks for SMC if anybody
+// announced a listener there, and binds the socket to a source port if so. It returns no
+// attempt and the reason if not. An error means that the socket cannot be used.
+func (h *Host) prepare(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort, local *net.TCPAddr) (*attempt, clc.Diagnosis, error) {
+	if h.cfg.Disabled {
+		return nil, clc.DiagDisabled, bindSocket(raw, dest, local, false)
+	}
+	plain := netip.AddrPortFrom(dest.Addr().Unmap().WithZone(""), dest.Port())
+	if plain.Addr().IsUnspecified() { // the kernel takes this for the loopback address
+		plain = netip.AddrPortFrom(loopback(plain.Addr()), plain.Port())
+	}
+	if !h.locals.contains(plain.Addr()) {
+		return nil, clc.DiagNotLocal, bindSocket(raw, dest, local, false)
+	}
+	netns, err := socketNetns(raw)
+	if err != nil {
+		return nil, clc.DiagFabric, bindSocket(raw, dest, local, false)
+	}
+	found := lookupAnnouncements(h.cfg.Dir, netns, plain)
+	if len(found) == 0 {
+		return nil, clc.DiagNoListener, bindSocket(raw, dest, local, false)
+	}
+	peers, reason := h.findPeers(ctx, found, plain)
+	if len(peers) == 0 {
+		return nil, reason, bindSocket(raw, dest, local, false)
+	}
+	if err := bindSocket(raw, dest, local, true); err != nil {
+		return nil, clc.DiagLimit, bindSocket(raw, dest, local, false)
+	}
+	source, err := boundPort(raw)
+	if err != nil {
+		return nil, clc.DiagFabric, nil
+	}
+	a := &attempt{
+		id:      attemptIDs.Add(1),
+		dest:    plain,
+		source:  source,
+		asked:   peers,
+		answers: make(chan answer, 2*len(peers)),
+	}
+	h.mu.Lock()
+	h.attempts[a.id] = a
+	h.mu.Unlock()
+	for _, p := range peers {
+		if !h.sendRendezvous(p, rendezvous{kind: rvExpect, id: a.id, netns: netns, source: source, dest: plain}) {
+			a.answer(p, answer{kind: rvRefused, reason: clc.DiagBusy})
+		}
+	}
+	return a, clc.DiagNone, nil
+}
+
+func loopback(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
+
+// findPeers returns the peerings with those who announced themselves, as far as they can
+// be trusted and reached, or the reason for the last one that could not.
+func (h *Host) findPeers(ctx context.Context, found []announced, dest netip.AddrPort) ([]*ism.Peer, clc.Diagnosis) {
+	f, reason, err := h.open()
+	if err != nil {
+		return nil, reason
+	}
+	ctx, cancel := context.WithTimeout(ctx, peeringTimeout)
+	defer cancel()
+	reason = clc.DiagStale
+	var peers []*ism.Peer
+	for _, ann := range found {
+		p, err := f.device.Peer(ctx, ann.gid)
+		switch {
+		case errors.Is(err, ism.ErrDead):
+			removeAnnouncement(ann.path) // of a process that was killed; fails if it is not ours
+			reason = clc.DiagStale
+			continue
+		case err != nil:
+			reason = resourceReason(err)
+			continue
+		}
+		owner, err := h.owners.owner(dest)
+		if err != nil {
+			reason = clc.DiagStale // nobody listens there
+			continue
+		}
+		if cred := p.Cred(); cred.UID != int(owner) && cred.UID != 0 {
+			reason = clc.DiagForeign
+			continue
+		}
+		if h.addPeer(p) && !slices.Contains(peers, p) {
+			peers = append(peers, p)
+		}
+	}
+	return peers, reason
+}
+
+// await waits until one of those asked says that it has accepted the connection. It
+// returns no peer and the reason if the connection is to be plain TCP, and an error if it
+// cannot be used.
+func (h *Host) await(ctx context.Context, a *attempt) (*ism.Peer, clc.Diagnosis, error) {
+	var refused []*ism.Peer
+	reason := clc.DiagRefused
+	timer := time.NewTimer(rendezvousWait)
+	defer timer.Stop()
+	cancelled := false
+	for len(refused) < len(a.asked) {
+		select {
+		case ans := <-a.answers:
+			if ans.kind == rvAccepted {
+				h.endAttempt(a, len(a.asked) > 1 && !cancelled)
+				return ans.peer, clc.DiagNone, nil
+			}
+			if !slices.Contains(refused, ans.peer) {
+				refused = append(refused, ans.peer)
+				reason = ans.reason
+			}
+		case <-timer.C:
+			if cancelled {
+				h.endAttempt(a, false)
+				return nil, clc.DiagRendezvousTimeout, os.NewSyscallError("connect", syscall.ETIMEDOUT)
+			}
+			// It went to another program, or whoever was asked is very slow. Only an
+			// answer to a Cancel can tell.
+			cancelled = true
+			for _, p := range a.asked {
+				h.sendRendezvous(p, rendezvous{kind: rvCancel, id: a.id})
+			}
+			timer.Reset(cancelWait)
+		case <-ctx.Done():
+			h.endAttempt(a, true)
+			return nil, clc.DiagNone, ctx.Err()
+		}
+	}
+	h.endAttempt(a, false)
+	return nil, reason, nil
+}
+
+// bindSocket binds a socket to local, and if it has to have a port, to any. A nil local is
+// the unspecified address, which leaves the source address to routing.
+func bindSocket(raw syscall.RawConn, dest netip.AddrPort, local *net.TCPAddr, needPort bool) error {
+	if local == nil && !needPort {
+		return nil
+	}
+	var sa unix.Sockaddr
+	switch {
+	case dest.Addr().Unmap().Is4():
+		sa4 := new(unix.SockaddrInet4)
+		if local != nil {
+			sa4.Port = local.Port
+			if ip := local.IP.To4(); ip != nil {
+				sa4.Addr = [4]byte(ip)
+			} else if len(local.IP) != 0 && !local.IP.IsUnspecified() {
+				return &net.AddrError{Err: "local address is not IPv4", Addr: local.String()}
+			}
+		}
+		sa = sa4
+	default:
+		sa6 := new(unix.SockaddrInet6)
+		if local != nil {
+			sa6.Port = local.Port
+			if local.IP.To4() != nil && !local.IP.IsUnspecified() {
+				return &net.AddrError{Err: "local address is not IPv6", Addr: local.String()}
+			}
+			if ip := local.IP.To16(); ip != nil && local.IP.To4() == nil {
+				sa6.Addr = [16]byte(ip)
+			}
+			if iface, err := net.InterfaceByName(local.Zone); local.Zone != "" && err == nil {
+				sa6.ZoneId = uint32(iface.Index)
+			}
+		}
+		sa = sa6
+	}
+	var err error
+	if cerr := raw.Control(func(fd uintptr) {
+		if needPort {
+			// Ports in TIME_WAIT, and those that are used toward other destinations, would
+			// else be passed over, and run out: connect looks at the whole address pair.
+			if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+				return
+			}
+		}
+		err = os.NewSyscallError("bind", unix.Bind(int(fd), sa))
+	}); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+// boundPort returns the port that a socket is bound to.
+func boundPort(raw syscall.RawConn) (port uint16, err error) {
+	cerr := raw.Control(func(fd uintptr) {
+		var sa unix.Sockaddr
+		sa, err = unix.Getsockname(int(fd))
+		switch sa := sa.(type) {
+		case *unix.SockaddrInet4:
+			port = uint16(sa.Port)
+		case *unix.SockaddrInet6:
+			port = uint16(sa.Port)
+		}
+	})
+	if cerr != nil {
+		err = cerr
+	}
+	return port, err
+}
+
+// socketNetns returns the network namespace of a socket.
+func socketNetns(raw syscall.RawConn) (netns uint64, err error) {
+	if cerr := raw.Control(func(fd uintptr) { netns, err = netnsOf(int(fd)) }); cerr != nil {
+		err = cerr
+	}
+	return netns, err
+}

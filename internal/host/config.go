@@ -1,0 +1,76 @@
+package host
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire"
+)
+
+// Config is what a host is made with. The zero value is useful. The exported smc.Config
+// describes the fields.
+type Config struct {
+	Disabled     bool
+	Dir          string
+	UEIDs        []string
+	NoSEID       bool
+	Spin         time.Duration // 0: default; negative: never
+	ReadBuffer   int           // bytes; 0: default
+	MemoryBudget int64         // bytes; 0: default
+	AnyUser      bool
+	Logger       *slog.Logger
+}
+
+// withDefaults returns a copy in which every field has its final value.
+func (c Config) withDefaults() (Config, error) {
+	if os.Getenv(envDisabled) == "1" {
+		c.Disabled = true
+	}
+	if c.Dir == "" {
+		c.Dir = RunDir()
+	}
+	switch {
+	case c.Spin == 0:
+		c.Spin = stream.DefaultSpin
+	case c.Spin < 0:
+		c.Spin = 0
+	}
+	if c.ReadBuffer == 0 {
+		c.ReadBuffer = defaultBuffer()
+	}
+	size, err := bufferSize(c.ReadBuffer)
+	if err != nil {
+		return c, fmt.Errorf("ReadBuffer: %w", err)
+	}
+	c.ReadBuffer = size
+	if c.MemoryBudget == 0 {
+		c.MemoryBudget = defaultBudget()
+	}
+	if c.MemoryBudget < 0 {
+		return c, fmt.Errorf("MemoryBudget: %d is negative", c.MemoryBudget)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+// bufferSize rounds a wanted size up to one that the handshake can express.
+func bufferSize(n int) (int, error) {
+	if n < minBuffer || n > maxBuffer {
+		return 0, fmt.Errorf("%d is not in the range of %d to %d bytes", n, minBuffer, maxBuffer)
+	}
+	return wire.SizeCodeFor(n).Bytes(), nil
+}
+
+// CheckBuffer says what is wrong with a wanted buffer size; 0 is the default.
+func CheckBuffer(n int) error {
+	if n == 0 {
+		return nil
+	}
+	_, err := bufferSize(n)
+	return err
+}

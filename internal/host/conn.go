@@ -1,0 +1,294 @@
+package host
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire/cdc"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// Mode is what carries a connection's bytes.
+type Mode uint8
+
+// The modes.
+const (
+	ModeTCP Mode = iota
+	ModeSMCD
+	ModeSMCR
+)
+
+var modeNames = [...]string{ModeTCP: "TCP", ModeSMCD: "SMC-D", ModeSMCR: "SMC-R"}
+
+func (m Mode) String() string { return modeNames[m] }
+
+// A Conn is an established connection, over SMC-D or plain TCP. Its methods may be called
+// by several goroutines at once, and have the meaning that they have in package net.
+type Conn struct {
+	host *Host
+	tcp  *net.TCPConn
+	data *stream.Conn // nil on plain TCP
+	mode Mode
+
+	client bool
+	since  time.Time
+	reason clc.Reason // why plain TCP
+	byPeer bool       // the peer declined
+	agreed Agreed     // zero on plain TCP
+	peer   *ism.Peer  // SMC-D
+	group  *core.LinkGroup
+
+	tcpIn, tcpOut atomic.Uint64 // bytes, on plain TCP
+
+	options optionStore
+
+	// mu guards what follows. It is held while outputs of life are carried out.
+	mu       sync.Mutex
+	life     *core.Conn
+	dmb      *ism.DMB    // ours; nil once released
+	window   *ism.Window // the peer's; nil once released
+	watcher  *watcher    // nil if the TCP socket is not watched
+	watchKey int64
+	tcpEnded bool // the TCP socket is closed
+	timer    *time.Timer
+	closed   bool // Close was called
+	outputs  []core.Output
+}
+
+// Mode returns what carries the bytes.
+func (c *Conn) Mode() Mode { return c.mode }
+
+// Read implements [net.Conn].
+func (c *Conn) Read(b []byte) (int, error) {
+	if c.data == nil {
+		n, err := c.tcp.Read(b)
+		c.tcpIn.Add(uint64(n))
+		return n, err
+	}
+	n, err := c.data.Read(b)
+	if err != nil && err != io.EOF {
+		err = opError("read", c, err)
+	}
+	return n, err
+}
+
+// Write implements [net.Conn].
+func (c *Conn) Write(b []byte) (int, error) {
+	if c.data == nil {
+		n, err := c.tcp.Write(b)
+		c.tcpOut.Add(uint64(n))
+		return n, err
+	}
+	n, err := c.data.Write(b)
+	if err != nil {
+		err = opError("write", c, err)
+	}
+	return n, err
+}
+
+// WriteBuffers writes the buffers one after the other, like a writev. On return, bufs
+// holds what was not written.
+func (c *Conn) WriteBuffers(bufs *net.Buffers) (int64, error) {
+	if c.data == nil {
+		n, err := bufs.WriteTo(c.tcp)
+		c.tcpOut.Add(uint64(n))
+		return n, err
+	}
+	n, err := c.data.WriteBuffers(*bufs)
+	consume(bufs, n)
+	if err != nil {
+		err = opError("writev", c, err)
+	}
+	return n, err
+}
+
+// consume drops the first n bytes.
+func consume(bufs *net.Buffers, n int64) {
+	for len(*bufs) > 0 {
+		first := int64(len((*bufs)[0]))
+		if first > n {
+			(*bufs)[0] = (*bufs)[0][n:]
+			return
+		}
+		n -= first
+		(*bufs)[0] = nil
+		*bufs = (*bufs)[1:]
+	}
+}
+
+// ReadFrom implements [io.ReaderFrom].
+func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
+	if c.data == nil {
+		n, err := c.tcp.ReadFrom(r)
+		c.tcpOut.Add(uint64(n))
+		return n, err
+	}
+	n, err := c.data.ReadFrom(r)
+	return n, c.dataError("readfrom", err)
+}
+
+// WriteTo implements [io.WriterTo].
+func (c *Conn) WriteTo(w io.Writer) (int64, error) {
+	if c.data == nil {
+		n, err := c.tcp.WriteTo(w)
+		c.tcpIn.Add(uint64(n))
+		return n, err
+	}
+	n, err := c.data.WriteTo(w)
+	return n, c.dataError("writeto", err)
+}
+
+// dataError wraps errors of ours, but not those of the other end of a copy.
+func (c *Conn) dataError(op string, err error) error {
+	switch err {
+	case nil:
+		return nil
+	case net.ErrClosed, os.ErrDeadlineExceeded, syscall.EPIPE, syscall.ECONNRESET:
+		return opError(op, c, err)
+	}
+	return err
+}
+
+// LocalAddr implements [net.Conn].
+func (c *Conn) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
+
+// RemoteAddr implements [net.Conn].
+func (c *Conn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
+
+// SetDeadline implements [net.Conn].
+func (c *Conn) SetDeadline(t time.Time) error {
+	if c.data == nil {
+		return c.tcp.SetDeadline(t)
+	}
+	err := c.data.SetReadDeadline(t)
+	if err == nil {
+		err = c.data.SetWriteDeadline(t)
+	}
+	return c.setError(err)
+}
+
+// SetReadDeadline implements [net.Conn].
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	if c.data == nil {
+		return c.tcp.SetReadDeadline(t)
+	}
+	return c.setError(c.data.SetReadDeadline(t))
+}
+
+// SetWriteDeadline implements [net.Conn].
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	if c.data == nil {
+		return c.tcp.SetWriteDeadline(t)
+	}
+	return c.setError(c.data.SetWriteDeadline(t))
+}
+
+func (c *Conn) setError(err error) error {
+	if err != nil {
+		return opError("set", c, err)
+	}
+	return nil
+}
+
+// CloseRead ends reading: reads return io.EOF. As with TCP the peer is not told.
+func (c *Conn) CloseRead() error {
+	if c.data == nil {
+		return c.tcp.CloseRead()
+	}
+	if err := c.data.CloseRead(); err != nil {
+		return opError("close", c, err)
+	}
+	return nil
+}
+
+// CloseWrite ends writing: the peer reads io.EOF after what was written.
+func (c *Conn) CloseWrite() error {
+	if c.data == nil {
+		return c.tcp.CloseWrite()
+	}
+	if err := c.data.CloseWrite(); err != nil {
+		return opError("close", c, err)
+	}
+	c.event(core.ConnEvent{Kind: core.EventShutdownWrite})
+	return nil
+}
+
+// Close implements [net.Conn]. Bytes that were written reach the peer. If bytes have
+// arrived that nobody has read, or SetLinger(0) was called, the connection is reset.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return opError("close", c, net.ErrClosed)
+	}
+	c.closed = true
+	c.mu.Unlock()
+	if c.data == nil {
+		c.host.forget(c)
+		return c.tcp.Close()
+	}
+	unread := c.data.Close()
+	abort := unread > 0 || c.options.abortive()
+	c.event(core.ConnEvent{Kind: core.EventClose, Abortive: abort})
+	return nil
+}
+
+// abort ends the connection for the host.
+func (c *Conn) abort() {
+	if c.data == nil {
+		c.tcp.SetLinger(0)
+		c.Close()
+		return
+	}
+	c.event(core.ConnEvent{Kind: core.EventAbort})
+}
+
+// abandon ends a connection that the application never got.
+func (c *Conn) abandon() {
+	c.abort()
+	c.Close()
+}
+
+// SyscallConn returns the TCP socket. Only on plain TCP do the connection's bytes pass
+// through it.
+func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.tcp.SyscallConn() }
+
+// Totals returns the bytes that the application has read and written.
+func (c *Conn) Totals() (in, out uint64) {
+	if c.data == nil {
+		return c.tcpIn.Load(), c.tcpOut.Load()
+	}
+	return c.data.Totals()
+}
+
+// Buffers returns the sizes of our receive buffer and the peer's in bytes; zero on TCP.
+func (c *Conn) Buffers() (local, remote int) {
+	if c.data == nil {
+		return 0, 0
+	}
+	local, remote = c.data.Buffers()
+	return local + cdc.HeaderLen, remote + cdc.HeaderLen
+}
+
+// Reason says why the connection is plain TCP.
+func (c *Conn) Reason() clc.Reason { return c.reason }
+
+// Agreed is what the handshake agreed on, as people want to see it.
+type Agreed struct {
+	Version  string // "2.1"
+	EID      string
+	PeerHost string
+	PeerOS   string
+	PeerPID  int // 0 if it cannot be seen
+}
+
+// Agreed returns what the handshake agreed on; the zero value on plain TCP.
+func (c *Conn) Agreed() Agreed { return c.agreed }

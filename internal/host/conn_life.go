@@ -1,0 +1,135 @@
+package host
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// event reports something to the connection's life and carries out what follows.
+func (c *Conn) event(ev core.ConnEvent) {
+	c.mu.Lock()
+	c.eventLocked(ev)
+	c.mu.Unlock()
+}
+
+func (c *Conn) eventLocked(ev core.ConnEvent) {
+	// The flags are sampled after the event was learned of, as core asks. They are in our
+	// own buffer, so they can be read until it is released.
+	if c.dmb != nil {
+		ev.Peer = c.data.PeerFlags()
+	}
+	c.outputs = c.life.Handle(time.Now(), ev, c.outputs[:0])
+	for _, out := range c.outputs {
+		c.carryOut(out)
+	}
+}
+
+// carryOut does one thing that core decided. c.mu is held.
+func (c *Conn) carryOut(out core.Output) {
+	switch out := out.(type) {
+	case core.SendFlags:
+		if c.window == nil {
+			return
+		}
+		c.data.SendFlags(out.Flags)
+		if out.Flags&(cdc.Closed|cdc.Abort) != 0 {
+			c.data.Detach()
+			// We have promised not to touch the peer's buffer again, and once it is told
+			// it may use it for another connection.
+			c.window.Release(true)
+			c.window = nil
+		}
+	case core.ReadEOF, core.WriteClosed:
+		// The data path has seen the flags by itself; those of ours came through it.
+	case core.FailIO:
+		c.data.Fail(failError(out.Kind))
+	case core.ShutdownTCP:
+		c.tcp.CloseWrite()
+	case core.ResetTCP:
+		c.tcp.SetLinger(0)
+		c.endTCP()
+	case core.CloseTCP:
+		c.endTCP()
+	case core.SetTimer:
+		wait := time.Until(out.At)
+		if c.timer == nil {
+			c.timer = time.AfterFunc(wait, func() { c.event(core.ConnEvent{Kind: core.EventTimer}) })
+		} else {
+			c.timer.Reset(wait)
+		}
+	case core.ClearTimer:
+		if c.timer != nil {
+			c.timer.Stop()
+		}
+	case core.ReleaseBuffers:
+		if c.window != nil {
+			c.data.Detach()
+			c.window.Release(false)
+			c.window = nil
+		}
+		if c.dmb != nil {
+			c.dmb.Release(out.Clean)
+			c.dmb = nil
+		}
+	case core.ConnClosed:
+		c.host.forget(c)
+	default:
+		panic("host: impossible output")
+	}
+}
+
+// endTCP closes the TCP socket. c.mu is held.
+func (c *Conn) endTCP() {
+	c.tcpEnded = true
+	if c.watcher != nil {
+		c.watcher.forget(c.watchKey)
+		c.watcher = nil
+	}
+	c.tcp.Close()
+}
+
+// onNotice is told by the data path of flags of the peer, and of a broken rule.
+func (c *Conn) onNotice(_ cdc.ConnFlags, broken error) {
+	if broken != nil {
+		c.host.cfg.Logger.Warn("peer broke the protocol", "peer", c.RemoteAddr(), "err", broken)
+		c.event(core.ConnEvent{Kind: core.EventProtocolViolation})
+		return
+	}
+	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // samples the flags again
+}
+
+// watch has the watcher report what happens on the TCP socket of c.
+func (c *Conn) watch(w *watcher) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tcpEnded {
+		return nil // the peer has died already
+	}
+	key, err := w.watch(c.tcp, c.onTCP)
+	if err == nil {
+		c.watcher, c.watchKey = w, key
+	}
+	return err
+}
+
+// onTCP runs when something happened on the TCP socket of an SMC connection.
+func (c *Conn) onTCP(events uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tcpEnded {
+		return
+	}
+	switch {
+	case events&unix.EPOLLERR != 0 && socketError(c.tcp) != nil:
+		c.eventLocked(core.ConnEvent{Kind: core.EventTCPReset})
+	case events&unix.EPOLLIN != 0 && hasBytes(c.tcp):
+		c.host.cfg.Logger.Warn("bytes on the idle TCP connection", "peer", c.RemoteAddr())
+		c.eventLocked(core.ConnEvent{Kind: core.EventProtocolViolation})
+	case events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0:
+		c.eventLocked(core.ConnEvent{Kind: core.EventTCPFin})
+	}
+}

@@ -1,0 +1,96 @@
+package host
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// Options are the socket options of a connection as they were last set. They are kept
+// whatever carries the bytes, so that a program reads back what it has set (RFC 7609 B.1),
+// and also take effect on the TCP socket.
+type Options struct {
+	NoDelay     bool // no effect on SMC, which never delays; true by default, as in package net
+	KeepAlive   net.KeepAliveConfig
+	Linger      int // seconds; negative: default
+	ReadBuffer  int // bytes, 0: default
+	WriteBuffer int
+}
+
+type optionStore struct {
+	mu     sync.Mutex
+	values Options
+}
+
+func (s *optionStore) abortive() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.values.Linger == 0
+}
+
+// Options returns the connection's socket options.
+func (c *Conn) Options() Options {
+	c.options.mu.Lock()
+	defer c.options.mu.Unlock()
+	return c.options.values
+}
+
+// setOption applies an option to the TCP socket and remembers it.
+func (c *Conn) setOption(apply func() error, remember func(*Options)) error {
+	if err := apply(); err != nil {
+		return err
+	}
+	c.options.mu.Lock()
+	defer c.options.mu.Unlock()
+	remember(&c.options.values)
+	return nil
+}
+
+// SetNoDelay remembers the option and sets it on the TCP socket. SMC has nothing like
+// Nagle's algorithm: what is written is visible to the peer at once.
+func (c *Conn) SetNoDelay(noDelay bool) error {
+	return c.setOption(func() error { return c.tcp.SetNoDelay(noDelay) }, func(o *Options) { o.NoDelay = noDelay })
+}
+
+// SetKeepAlive turns TCP's own keepalive on the idle TCP connection on or off; when it
+// finds the peer unreachable, the SMC connection ends too.
+func (c *Conn) SetKeepAlive(on bool) error {
+	return c.setOption(func() error { return c.tcp.SetKeepAlive(on) }, func(o *Options) { o.KeepAlive.Enable = on })
+}
+
+// SetKeepAlivePeriod is that of [net.TCPConn].
+func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
+	return c.setOption(func() error { return c.tcp.SetKeepAlivePeriod(d) }, func(o *Options) { o.KeepAlive.Idle, o.KeepAlive.Interval = d, d })
+}
+
+// SetKeepAliveConfig is that of [net.TCPConn].
+func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
+	return c.setOption(func() error { return c.tcp.SetKeepAliveConfig(config) }, func(o *Options) { o.KeepAlive = config })
+}
+
+// SetLinger sets what Close does with bytes the peer has not read: with 0 it resets the
+// connection. Otherwise there is nothing to wait for, because what Write has taken is
+// already in the peer's memory.
+func (c *Conn) SetLinger(sec int) error {
+	return c.setOption(func() error { return c.tcp.SetLinger(sec) }, func(o *Options) { o.Linger = sec })
+}
+
+var errBufferFixed = errors.New("the buffers of an SMC connection are fixed in the handshake: set them in the Dialer or ListenConfig")
+
+// SetReadBuffer sets the receive buffer of a plain TCP connection. On SMC it fails, since
+// the buffer was given to the peer in the handshake.
+func (c *Conn) SetReadBuffer(bytes int) error {
+	if c.data != nil {
+		return opError("set", c, errBufferFixed)
+	}
+	return c.setOption(func() error { return c.tcp.SetReadBuffer(bytes) }, func(o *Options) { o.ReadBuffer = bytes })
+}
+
+// SetWriteBuffer sets the send buffer of a plain TCP connection. On SMC it fails.
+func (c *Conn) SetWriteBuffer(bytes int) error {
+	if c.data != nil {
+		return opError("set", c, errBufferFixed)
+	}
+	return c.setOption(func() error { return c.tcp.SetWriteBuffer(bytes) }, func(o *Options) { o.WriteBuffer = bytes })
+}

@@ -1,0 +1,216 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// Requirement is what a connection must be, at least.
+type Requirement uint8
+
+// The requirements.
+const (
+	AnyMode Requirement = iota // plain TCP will do
+	RequireSMC
+	RequireSMCD
+	RequireSMCR
+)
+
+var requirementNames = [...]string{AnyMode: "any", RequireSMC: "smc", RequireSMCD: "smc-d", RequireSMCR: "smc-r"}
+
+func (r Requirement) String() string { return requirementNames[r] }
+
+// met reports whether a connection in mode m will do.
+func (r Requirement) met(m Mode) bool {
+	switch r {
+	case RequireSMC:
+		return m != ModeTCP
+	case RequireSMCD:
+		return m == ModeSMCD
+	case RequireSMCR:
+		return m == ModeSMCR
+	case AnyMode:
+		return true
+	}
+	panic("host: impossible requirement")
+}
+
+// DialOptions say how to dial. The zero value is useful.
+type DialOptions struct {
+	Require    Requirement
+	LocalAddr  *net.TCPAddr // nil: any
+	ReadBuffer int          // bytes; 0: the host's
+	Net        net.Dialer   // Timeout, Deadline, KeepAlive and so on; not LocalAddr, Control, ControlContext
+	Control    func(ctx context.Context, network, address string, c syscall.RawConn) error
+}
+
+// Dial makes a TCP connection and moves it onto shared memory if both ends can.
+func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptions) (*Conn, error) {
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+	default:
+		return nil, &net.OpError{Op: "dial", Net: network, Err: net.UnknownNetworkError(network)}
+	}
+	fail := func(err error) error { return &net.OpError{Op: "dial", Net: network, Err: err} }
+	buffer := h.cfg.ReadBuffer
+	if opts.ReadBuffer != 0 {
+		var err error
+		if buffer, err = bufferSize(opts.ReadBuffer); err != nil {
+			return nil, fail(err)
+		}
+	}
+	if h.isClosing() {
+		return nil, fail(errHostClosed)
+	}
+	h.openControl()
+	for try := 1; ; try++ {
+		d := dialing{host: h, opts: &opts, plain: try == dialAttempts}
+		c, err := d.dial(ctx, network, address, buffer)
+		if errors.Is(err, syscall.EADDRNOTAVAIL) && d.bound && try < dialAttempts {
+			continue // the port that we were given is in use toward this destination
+		}
+		return c, err
+	}
+}
+
+// dialing is one try of Dial. Package net may connect several sockets at once, to
+// different addresses of a name, and use the one that is connected first.
+type dialing struct {
+	host  *Host
+	opts  *DialOptions
+	plain bool // do not ask for SMC: the last try
+
+	mu       sync.Mutex
+	bound    bool // a socket was bound to a port
+	attempts []*attempt
+	reasons  map[netip.AddrPort]clc.Diagnosis // by destination, where there is no attempt
+}
+
+func (d *dialing) dial(ctx context.Context, network, address string, buffer int) (*Conn, error) {
+	nd := d.opts.Net
+	nd.LocalAddr, nd.Control = nil, nil
+	nd.ControlContext = d.control
+	conn, err := nd.DialContext(ctx, network, address)
+	if err != nil {
+		for _, a := range d.attempts {
+			d.host.endAttempt(a, true)
+		}
+		return nil, err
+	}
+	tcp := conn.(*net.TCPConn)
+	a, reason := d.outcome(tcp)
+	var peer *ism.Peer
+	if a != nil {
+		if peer, reason, err = d.host.await(ctx, a); err != nil {
+			tcp.Close()
+			return nil, dialError(network, tcp, err)
+		}
+	}
+	c := d.host.newConn(tcp, true, &d.opts.Net)
+	if peer == nil {
+		return c, d.host.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), d.opts.Require, nil)
+	}
+	if err := d.host.connect(ctx, c, peer, buffer, d.opts.Require); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// control is called by package net on each socket before it connects.
+func (d *dialing) control(ctx context.Context, network, address string, raw syscall.RawConn) error {
+	if d.opts.Control != nil {
+		if err := d.opts.Control(ctx, network, address, raw); err != nil {
+			return err
+		}
+	}
+	dest, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	if d.plain {
+		d.note(nil, dest, clc.DiagLimit)
+		return bindSocket(raw, dest, d.opts.LocalAddr, false)
+	}
+	a, reason, err := d.host.prepare(ctx, raw, dest, d.opts.LocalAddr)
+	if err != nil {
+		return err
+	}
+	d.note(a, dest, reason)
+	return nil
+}
+
+func (d *dialing) note(a *attempt, dest netip.AddrPort, reason clc.Diagnosis) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a != nil {
+		d.bound = true
+		d.attempts = append(d.attempts, a)
+		return
+	}
+	if d.reasons == nil {
+		d.reasons = make(map[netip.AddrPort]clc.Diagnosis)
+	}
+	d.reasons[netip.AddrPortFrom(dest.Addr().Unmap().WithZone(""), dest.Port())] = reason
+}
+
+// outcome returns the attempt of the connected socket, and cancels the others, or the
+// reason why there is none.
+func (d *dialing) outcome(tcp *net.TCPConn) (*attempt, clc.Diagnosis) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	local, remote := addrPort(tcp.LocalAddr()), addrPort(tcp.RemoteAddr())
+	var mine *attempt
+	for _, a := range d.attempts {
+		if a.source == local.Port() && a.dest == remote {
+			mine = a
+		} else {
+			d.host.endAttempt(a, true)
+		}
+	}
+	if mine != nil {
+		return mine, clc.DiagNone
+	}
+	if reason, ok := d.reasons[remote]; ok {
+		return nil, reason
+	}
+	return nil, clc.DiagNotAccepted // the connection went elsewhere than to what was asked for
+}
+
+func dialError(network string, tcp *net.TCPConn, err error) error {
+	return &net.OpError{Op: "dial", Net: network, Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
+}
+
+// newConn returns a connection that is not yet anything.
+func (h *Host) newConn(tcp *net.TCPConn, client bool, nd *net.Dialer) *Conn {
+	c := &Conn{host: h, tcp: tcp, client: client, since: time.Now()}
+	c.options.values = Options{NoDelay: true, Linger: -1}
+	if nd != nil {
+		c.options.values.KeepAlive = nd.KeepAliveConfig
+	}
+	return c
+}
+
+// finishTCP makes c a plain TCP connection for the given reason. If that is not enough it
+// is closed, and the error says why.
+func (h *Host) finishTCP(c *Conn, reason clc.Reason, require Requirement, cause error) error {
+	c.mode, c.reason = ModeTCP, reason
+	h.counters.fallback(reason)
+	if !require.met(ModeTCP) {
+		c.tcp.Close()
+		return &net.OpError{Op: "dial", Net: "tcp", Source: c.tcp.LocalAddr(), Addr: c.tcp.RemoteAddr(),
+			Err: &FallbackError{Reason: reason, Err: cause}}
+	}
+	if err := h.add(c); err != nil {
+		c.tcp.Close()
+		return dialError("tcp", c.tcp, err)
+	}
+	return nil
+}

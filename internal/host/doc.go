@@ -1,0 +1,12 @@
+// Package host joins the parts of SMC: it runs the decisions of core over TCP connections
+// and the data path of stream over the Emulated-ISM fabric, keeps the run directory, and
+// serves the control socket.
+//
+//	[Host]      one SMC instance: device, peers, limits, counters
+//	[Dialer]    a TCP connection, asked for at the rendezvous, then the client's handshake
+//	[Listener]  accepts TCP connections, and does the server's handshake on those expected
+//	[Conn]      one connection in whatever mode it ended up
+//
+// Locks, in the order in which they are taken: Conn.mu, then Host.mu, then those of the
+// fabric and of stream. A callback from the fabric or from stream holds none of its own.
+package host

@@ -1,0 +1,77 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A FallbackError says why a connection that was required to be SMC is not. The TCP
+// connection was good, and has been closed.
+type FallbackError struct {
+	Reason clc.Reason
+	ByPeer bool  // the peer declined
+	Err    error // local cause; may be nil
+}
+
+func (e *FallbackError) Error() string {
+	who := "fell back to TCP"
+	if e.ByPeer {
+		who = "fell back to TCP: declined by peer"
+	}
+	if e.Err != nil {
+		return fmt.Sprintf("smc: %s: %s: %v", who, e.Reason.Sentence, e.Err)
+	}
+	return fmt.Sprintf("smc: %s: %s", who, e.Reason.Sentence)
+}
+
+func (e *FallbackError) Unwrap() error { return e.Err }
+
+// opError wraps an error of the data path as package net does.
+func opError(op string, c *Conn, err error) error {
+	if errno, ok := err.(syscall.Errno); ok {
+		err = os.NewSyscallError(op, errno)
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}
+
+// failError is what the application gets when a connection has failed.
+func failError(kind core.FailKind) error {
+	switch kind {
+	case core.FailAborted, core.FailProtocol:
+		return os.NewSyscallError("smc", syscall.ECONNABORTED)
+	case core.FailTimeout:
+		return os.NewSyscallError("smc", syscall.ETIMEDOUT)
+	case core.FailReset, core.FailPeerDied, core.FailNone:
+		return os.NewSyscallError("smc", syscall.ECONNRESET)
+	}
+	panic("host: impossible failure " + kind.String())
+}
+
+// resourceReason is the reason to give when the fabric could not provide something.
+func resourceReason(err error) clc.Diagnosis {
+	var d *declined
+	switch {
+	case errors.As(err, &d):
+		return d.why
+	case errors.Is(err, ism.ErrBudget):
+		return clc.DiagBudget
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return clc.DiagNoFile
+	case errors.Is(err, ism.ErrLimit):
+		return clc.DiagLimit
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC):
+		return clc.DiagMemory
+	case errors.Is(err, ism.ErrOtherUser):
+		return clc.DiagOtherUser
+	}
+	return clc.DiagUnreachable
+}

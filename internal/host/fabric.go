@@ -1,0 +1,167 @@
+package host
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// fabric is what a host needs for SMC-D.
+type fabric struct {
+	device  *ism.Device
+	watcher *watcher
+}
+
+// fabricResult remembers why the fabric is not there, so that a host which cannot have it
+// does not try for every connection.
+type fabricResult struct {
+	at     time.Time
+	err    error
+	reason clc.Diagnosis
+	closed bool
+}
+
+// open returns the fabric, opening it if need be, or the reason why there is none.
+func (h *Host) open() (*fabric, clc.Diagnosis, error) {
+	h.fabricMu.Lock()
+	defer h.fabricMu.Unlock()
+	switch {
+	case h.fabric != nil:
+		return h.fabric, clc.DiagNone, nil
+	case h.cfg.Disabled:
+		return nil, clc.DiagDisabled, errors.New("SMC is disabled")
+	case h.opened.closed || h.opened.err != nil && time.Since(h.opened.at) < fabricRetry:
+		return nil, h.opened.reason, h.opened.err
+	}
+	f, reason, err := h.openFabric()
+	if err != nil {
+		h.opened = fabricResult{at: time.Now(), err: err, reason: reason}
+		h.cfg.Logger.Warn("SMC-D is not available", "dir", h.cfg.Dir, "err", err)
+		return nil, reason, err
+	}
+	h.fabric = f
+	h.openControlLocked()
+	return f, clc.DiagNone, nil
+}
+
+func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
+	if err := prepareRunDir(h.cfg.Dir); err != nil {
+		return nil, clc.DiagNoRunDir, err
+	}
+	w, err := newWatcher()
+	if err != nil {
+		return nil, resourceReason(err), err
+	}
+	device, err := ism.Open(ism.Config{
+		Dir:     h.cfg.Dir,
+		Budget:  h.cfg.MemoryBudget,
+		AnyUser: h.cfg.AnyUser,
+		Handler: (*fabricHandler)(h),
+		Logger:  h.cfg.Logger,
+	})
+	if err != nil {
+		w.close()
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			return nil, clc.DiagNoFile, err
+		}
+		return nil, clc.DiagNoRunDir, err
+	}
+	return &fabric{device: device, watcher: w}, clc.DiagNone, nil
+}
+
+// openControl serves the control socket, unless that was tried before.
+func (h *Host) openControl() {
+	h.fabricMu.Lock()
+	defer h.fabricMu.Unlock()
+	h.openControlLocked()
+}
+
+func (h *Host) openControlLocked() {
+	if h.control != nil || h.controlTried || h.opened.closed {
+		return
+	}
+	h.controlTried = true
+	if err := prepareRunDir(h.cfg.Dir); err != nil {
+		h.cfg.Logger.Warn("no control socket", "dir", h.cfg.Dir, "err", err)
+		return
+	}
+	c, err := serveControl(h.cfg.Dir, controlName(), h.Status)
+	if err != nil {
+		h.cfg.Logger.Warn("no control socket", "dir", h.cfg.Dir, "err", err)
+		return
+	}
+	h.control = c
+}
+
+// fabricHandler keeps the callbacks of the device out of Host's method set.
+type fabricHandler Host
+
+// PeerUp implements [ism.Handler].
+func (h *fabricHandler) PeerUp(p *ism.Peer) { (*Host)(h).addPeer(p) }
+
+// addPeer makes sure that the host knows a peering. It reports false for one that is gone.
+func (h *Host) addPeer(p *ism.Peer) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case <-p.Done():
+		return false // PeerGone has come, or will come and find what we add
+	default:
+	}
+	if h.peers[p] == nil {
+		h.peers[p] = &peerState{conns: make(map[*Conn]struct{})}
+	}
+	return true
+}
+
+// Signal implements [ism.Handler]: a rendezvous message.
+func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
+	m, err := parseRendezvous(payload)
+	if err != nil {
+		h.cfg.Logger.Warn("malformed rendezvous message", "peer", p.GID(), "bytes", len(payload))
+		p.Close()
+		return
+	}
+	host := (*Host)(h)
+	switch m.kind {
+	case rvExpect:
+		host.onExpect(p, m)
+	case rvCancel:
+		host.onCancel(p, m.id)
+	case rvAccepted, rvRefused:
+		host.onAnswer(p, m)
+	}
+}
+
+// PeerGone implements [ism.Handler]: the peer's process has died, or has closed its device.
+func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
+	host := (*Host)(h)
+	host.mu.Lock()
+	state := host.peers[p]
+	delete(host.peers, p)
+	var conns []*Conn
+	if state != nil {
+		for c := range state.conns {
+			conns = append(conns, c)
+		}
+		for key, e := range host.expected {
+			if e.peer == p {
+				delete(host.expected, key)
+			}
+		}
+	}
+	for _, a := range host.attempts {
+		a.answer(p, answer{kind: rvRefused, reason: clc.DiagStale})
+	}
+	host.groups.PeerGone(p.GID())
+	host.mu.Unlock()
+	h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", len(conns), "err", err)
+	for _, c := range conns {
+		c.event(core.ConnEvent{Kind: core.EventPeerDead})
+	}
+}

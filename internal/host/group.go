@@ -1,0 +1,68 @@
+package host
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// joinGroup finds a link group for the connection, and completes r.
+func (s *handshake) joinGroup(choice core.Choice, r core.Resources) (core.Resources, error) {
+	h := s.host
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Sub(h.groupsSwept) > groupSweepEvery {
+		h.groupsSwept = now
+		h.groups.Advance(now)
+	}
+	h.nextLinkID++
+	id := wire.LinkID(h.nextLinkID)
+	var why clc.Diagnosis
+	if choice.D == nil {
+		s.group, r.FirstContact, why = h.groups.ServerJoin(choice.Key(core.RoleServer), id, maxConnsPerGroup)
+	} else {
+		s.group, why = h.groups.ClientJoin(choice.Key(core.RoleClient), choice.FirstContact, id, choice.D.LinkID)
+	}
+	if s.group == nil {
+		return r, &declined{why}
+	}
+	r.D.LinkID = s.group.ID
+	return r, nil
+}
+
+// declined is an error with a reason of its own.
+type declined struct{ why clc.Diagnosis }
+
+func (e *declined) Error() string { return clc.Lookup(e.why, clc.OSUnspecified).Sentence }
+
+// leaveGroup undoes joinGroup for a handshake that came to nothing.
+func (s *handshake) leaveGroup() {
+	if s.group != nil {
+		s.host.mu.Lock()
+		s.host.groups.Leave(time.Now(), s.group)
+		s.host.mu.Unlock()
+		s.group = nil
+	}
+}
+
+// agreed remembers what a first contact has told, and describes the connection.
+func (h *Host) agreed(peer *ism.Peer, lg *core.LinkGroup, r core.Result) Agreed {
+	h.mu.Lock()
+	if r.FirstContact {
+		h.groups.Confirm(lg, r)
+	}
+	first := lg.Result
+	h.mu.Unlock()
+	return Agreed{
+		Version:  fmt.Sprintf("%d.%d", r.Version, first.Release),
+		EID:      r.EID.String(),
+		PeerHost: first.PeerHostName,
+		PeerOS:   first.PeerOS.String(),
+		PeerPID:  peer.Cred().PID,
+	}
+}

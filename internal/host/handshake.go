@@ -1,0 +1,321 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A handshake carries out what core decides for one CLC handshake. It runs on one
+// goroutine; what it waits for is bounded by core's deadline and by ctx.
+type handshake struct {
+	ctx     context.Context
+	host    *Host
+	conn    *Conn
+	peer    *ism.Peer
+	buffer  int
+	require Requirement
+
+	core   *core.Handshake
+	queue  []core.Output // yet to be carried out
+	dmb    *ism.DMB
+	window *ism.Window
+	group  *core.LinkGroup
+	data   *atomic.Pointer[stream.Conn] // what a ring of the peer wakes
+
+	err error // of the end, nil if the connection can be used
+}
+
+// connect does the client's handshake with the host behind peer. When it returns nil, c is
+// ready, in whatever mode; otherwise its TCP connection is closed.
+func (h *Host) connect(ctx context.Context, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
+	return h.shake(ctx, core.RoleClient, c, peer, buffer, require)
+}
+
+// accept is connect for the server.
+func (h *Host) accept(ctx context.Context, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	return h.shake(ctx, core.RoleServer, c, peer, buffer, require)
+}
+
+func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
+	f, reason, err := h.open()
+	if err != nil {
+		c.tcp.Close()
+		return &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
+	}
+	s := &handshake{
+		ctx: ctx, host: h, conn: c, peer: peer, buffer: buffer, require: require,
+		core: core.NewHandshake(role, h.capabilities(f)),
+		data: new(atomic.Pointer[stream.Conn]),
+	}
+	if role == core.RoleServer {
+		s.core.SetReachable(peer.GID())
+	}
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		c.tcp.SetDeadline(longAgo)
+		close(interrupted)
+	})
+	s.run(f)
+	if !stop() {
+		<-interrupted
+		c.tcp.SetDeadline(time.Time{}) // if the handshake had just ended well, so it has
+	}
+	return s.err
+}
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
+// capabilities is what this host offers and accepts for a connection to a local peer.
+func (h *Host) capabilities(f *fabric) core.Capabilities {
+	return core.Capabilities{
+		OS:       clc.OSLinux,
+		HostName: h.name,
+		Release:  clc.Release1,
+		SEID:     h.seid,
+		UEIDs:    h.ueids,
+		ISM:      []clc.ISMDevice{{GID: f.device.GID(), CHID: wire.CHIDLoopback}},
+		MaxConns: maxConnsPerGroup,
+		MaxLinks: 2,
+	}
+}
+
+// run drives the handshake to its end.
+func (s *handshake) run(f *fabric) {
+	s.queue = s.core.Start(time.Now(), s.queue)
+	for {
+		s.carryOut(f)
+		if s.core.Over() {
+			return
+		}
+		m, err := s.read()
+		now := time.Now()
+		var decode *wire.DecodeError
+		switch {
+		case err == nil || errors.As(err, &decode):
+			s.queue = s.core.HandleMessage(now, m, err, s.queue)
+		case errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil:
+			s.queue = s.core.Advance(now, s.queue)
+		default:
+			s.queue = s.core.HandleTCPEnd(now, err, s.queue)
+		}
+	}
+}
+
+// read reads one CLC message and not a byte more. Errors are of type *wire.DecodeError, or
+// those of the TCP connection.
+func (s *handshake) read() (clc.Message, error) {
+	tcp := s.conn.tcp
+	if err := s.setDeadline(tcp.SetReadDeadline); err != nil {
+		return nil, err
+	}
+	var header [clc.HeaderLen]byte
+	if _, err := io.ReadFull(tcp, header[:]); err != nil {
+		return nil, s.tcpError(err)
+	}
+	h, err := clc.ParseHeader(header[:])
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, h.Len)
+	copy(b, header[:])
+	if _, err := io.ReadFull(tcp, b[clc.HeaderLen:]); err != nil {
+		return nil, s.tcpError(err)
+	}
+	return clc.Parse(b)
+}
+
+// setDeadline sets the deadline of core, or one that has passed if the caller gave up.
+func (s *handshake) setDeadline(set func(time.Time) error) error {
+	at := s.core.Deadline()
+	if at.IsZero() {
+		at = time.Now().Add(clcTimeout)
+	}
+	if err := set(at); err != nil {
+		return err
+	}
+	// The order matters: what runs when ctx ends sets the deadline too.
+	return s.ctx.Err()
+}
+
+// tcpError prefers the reason why the deadline was moved.
+func (s *handshake) tcpError(err error) error {
+	if cause := s.ctx.Err(); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// carryOut does what core has asked for, and what comes of that.
+func (s *handshake) carryOut(f *fabric) {
+	for len(s.queue) > 0 {
+		out := s.queue[0]
+		s.queue = s.queue[1:]
+		switch out := out.(type) {
+		case core.SendCLC:
+			s.send(out.Message)
+		case core.Prepare:
+			s.prepare(out.Choice)
+		case core.Established:
+			s.established(f, out.Result)
+		case core.FallBack:
+			s.fellBack(out)
+		case core.EndTCP:
+			s.failed(out.Err)
+		case core.SetTimer, core.ClearTimer:
+			// The deadline is asked for before each wait.
+		case core.StartLink:
+			panic("host: impossible SMC-R link without a device")
+		default:
+			panic(fmt.Sprintf("host: impossible output %T", out))
+		}
+	}
+}
+
+func (s *handshake) send(m clc.Message) {
+	err := s.setDeadline(s.conn.tcp.SetWriteDeadline)
+	if err == nil {
+		_, err = s.conn.tcp.Write(m.Append(nil))
+	}
+	if err != nil {
+		s.queue = s.core.HandleTCPEnd(time.Now(), s.tcpError(err), s.queue)
+	}
+}
+
+// prepare makes our buffer ready, and on the client maps the server's.
+func (s *handshake) prepare(choice core.Choice) {
+	r, err := s.resources(choice)
+	if err != nil {
+		s.release()
+		s.host.cfg.Logger.Debug("no resources for a connection", "peer", s.peer.GID(), "err", err)
+		s.queue = s.core.PrepareFailed(time.Now(), resourceReason(err), s.queue)
+		return
+	}
+	s.queue = s.core.Prepared(time.Now(), r, s.queue)
+}
+
+func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) {
+	if choice.Mode != core.SMCD || choice.Remote.GID != s.peer.GID() {
+		return r, errUnreachable
+	}
+	if choice.D != nil { // we are the client
+		if s.window, err = s.attach(choice.D); err != nil {
+			return r, err
+		}
+	}
+	data := s.data
+	ring := func() {
+		if d := data.Load(); d != nil {
+			d.Wake()
+		}
+	}
+	if s.dmb, err = s.peer.NewDMB(s.buffer, ring); err != nil {
+		return r, err
+	}
+	return s.joinGroup(choice, core.Resources{D: &clc.ParamsD{
+		Token:    s.dmb.Token(),
+		DMBESize: wire.SizeCodeFor(s.buffer),
+	}})
+}
+
+var errUnreachable = errors.New("the peer's device is not the one that the connection was agreed on with")
+
+func (s *handshake) attach(d *clc.ParamsD) (*ism.Window, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, clcTimeout)
+	defer cancel()
+	return s.peer.Attach(ctx, d.Token, d.DMBESize.Bytes())
+}
+
+// release gives back what was made ready.
+func (s *handshake) release() {
+	if s.window != nil {
+		s.window.Release(false)
+		s.window = nil
+	}
+	if s.dmb != nil {
+		s.dmb.Release(false)
+		s.dmb = nil
+	}
+	s.leaveGroup()
+}
+
+// established puts the connection onto shared memory.
+func (s *handshake) established(f *fabric, r core.Result) {
+	h, c := s.host, s.conn
+	if s.window == nil { // we are the server
+		var err error
+		if s.window, err = s.attach(r.D); err != nil {
+			s.failed(fmt.Errorf("attach the client's buffer: %w", err))
+			return
+		}
+	}
+	if !s.require.met(ModeSMCD) {
+		s.failed(&FallbackError{Reason: clc.Lookup(clc.DiagPolicy, clc.OSUnspecified)})
+		return
+	}
+	c.mode, c.peer, c.group = ModeSMCD, s.peer, s.group
+	c.agreed = h.agreed(s.peer, s.group, r)
+	c.dmb, c.window = s.dmb, s.window
+	c.life = core.NewConn(core.SMCD)
+	c.data = stream.New(stream.Config{
+		Local: s.dmb.Mem(), Remote: s.window.Mem(),
+		ReaderSleeps: s.dmb.ReaderSleeps(), WriterSleeps: s.dmb.WriterSleeps(),
+		PeerReaderSleeps: s.window.PeerReaderSleeps(), PeerWriterSleeps: s.window.PeerWriterSleeps(),
+		Ring:   s.window.Ring,
+		Spin:   h.cfg.Spin,
+		Notice: c.onNotice,
+		Dirty:  h.sweeper.wake,
+		Stats:  &h.counters.data,
+	})
+	s.data.Store(c.data)
+	c.tcp.SetDeadline(time.Time{})
+	c.event(core.ConnEvent{Kind: core.EventEstablished})
+	if err := h.add(c); err != nil {
+		c.abandon()
+		s.err = dialError("tcp", c.tcp, err)
+		return
+	}
+	// From here on PeerGone and Close find the connection.
+	if err := c.watch(f.watcher); err != nil {
+		c.abandon()
+		s.err = dialError("tcp", c.tcp, err)
+		return
+	}
+	h.counters.handshakesOK.Add(1)
+}
+
+// fellBack makes the connection plain TCP.
+func (s *handshake) fellBack(out core.FallBack) {
+	s.release()
+	os := clc.OSUnspecified
+	if out.ByPeer {
+		os = out.OS
+	}
+	reason := clc.Lookup(out.Diagnosis, os)
+	s.conn.tcp.SetDeadline(time.Time{})
+	s.conn.byPeer = out.ByPeer
+	s.err = s.host.finishTCP(s.conn, reason, s.require, nil)
+}
+
+// failed ends the TCP connection: the two sides no longer agree on what its bytes mean.
+func (s *handshake) failed(err error) {
+	s.release()
+	s.host.counters.handshakesFailed.Add(1)
+	s.conn.tcp.SetLinger(0)
+	s.conn.tcp.Close()
+	s.err = dialError("tcp", s.conn.tcp, err)
+}

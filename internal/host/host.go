@@ -1,0 +1,249 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/pnet"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A Host is one SMC instance. It is made without touching the system; the run directory is
+// prepared, the device opened and the control socket served when the first connection or
+// listener needs them.
+type Host struct {
+	cfg     Config
+	name    string // as sent to peers
+	ueids   []wire.EID
+	seid    wire.EID
+	started time.Time
+
+	locals   localAddrs
+	owners   ownerCache
+	counters counters
+	sweeper  sweeper
+
+	fabricMu     sync.Mutex
+	fabric       *fabric // nil until it could be opened
+	opened       fabricResult
+	control      io.Closer
+	controlTried bool
+
+	mu        sync.Mutex
+	closing   bool
+	conns     map[*Conn]struct{}
+	listeners map[*Listener]struct{}
+	peers     map[*ism.Peer]*peerState
+	expected  map[expectKey]expectation
+	attempts  map[uint64]*attempt
+	groups    *core.Groups
+
+	groupsSwept time.Time // when idle link groups were last looked for
+	nextLinkID  uint32
+
+	idle chan struct{} // closed and replaced when the last connection goes; nil if nobody waits
+}
+
+// peerState is what a host knows of one peering. Host.mu guards it.
+type peerState struct {
+	conns    map[*Conn]struct{}
+	expected int // entries of Host.expected
+}
+
+var errHostClosed = errors.New("smc: host is closed")
+
+// New returns a host. The only errors are those of the configuration.
+func New(cfg Config) (*Host, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("smc: %w", err)
+	}
+	ueids, err := pnet.ParseUEIDs(cfg.UEIDs)
+	if err != nil {
+		return nil, fmt.Errorf("smc: %w", err)
+	}
+	h := &Host{
+		cfg:       cfg,
+		ueids:     ueids,
+		started:   time.Now(),
+		conns:     make(map[*Conn]struct{}),
+		listeners: make(map[*Listener]struct{}),
+		peers:     make(map[*ism.Peer]*peerState),
+		expected:  make(map[expectKey]expectation),
+		attempts:  make(map[uint64]*attempt),
+		groups:    core.NewGroups(maxGroups),
+	}
+	h.name, _ = os.Hostname()
+	if !cfg.NoSEID {
+		if h.seid, err = systemEID(); err != nil {
+			cfg.Logger.Warn("no system EID", "err", err)
+		}
+	}
+	h.sweeper.host = h
+	return h, nil
+}
+
+// Dir returns the run directory.
+func (h *Host) Dir() string { return h.cfg.Dir }
+
+// isClosing reports whether Shutdown or Close was called.
+func (h *Host) isClosing() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.closing
+}
+
+// add puts a new connection into the table. It fails when the host is closing.
+func (h *Host) add(c *Conn) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closing {
+		return errHostClosed
+	}
+	if c.peer != nil {
+		p := h.peers[c.peer]
+		if p == nil {
+			return ism.ErrPeerGone
+		}
+		p.conns[c] = struct{}{}
+	}
+	h.conns[c] = struct{}{}
+	h.counters.connections[c.mode].Add(1)
+	return nil
+}
+
+// forget takes a connection out of the table and adds up what it moved.
+func (h *Host) forget(c *Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.conns[c]; !ok {
+		return
+	}
+	delete(h.conns, c)
+	if p := h.peers[c.peer]; c.peer != nil && p != nil {
+		delete(p.conns, c)
+	}
+	if c.group != nil {
+		h.groups.Leave(time.Now(), c.group)
+	}
+	in, out := c.Totals()
+	h.counters.bytesIn[c.mode].Add(in)
+	h.counters.bytesOut[c.mode].Add(out)
+	if len(h.conns) == 0 && h.idle != nil {
+		close(h.idle)
+		h.idle = nil
+	}
+}
+
+// Shutdown closes all listeners, waits until the application has closed all connections,
+// and releases everything. When ctx ends first, it resets what is left and returns
+// ctx.Err().
+func (h *Host) Shutdown(ctx context.Context) error {
+	for _, l := range h.stop() {
+		l.Close()
+	}
+	var err error
+	for {
+		h.mu.Lock()
+		if len(h.conns) == 0 {
+			h.mu.Unlock()
+			break
+		}
+		if h.idle == nil {
+			h.idle = make(chan struct{})
+		}
+		idle := h.idle
+		h.mu.Unlock()
+		select {
+		case <-idle:
+			continue
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		break
+	}
+	h.release()
+	return err
+}
+
+// Close closes all listeners, resets all connections and releases everything.
+func (h *Host) Close() error {
+	for _, l := range h.stop() {
+		l.Close()
+	}
+	h.release()
+	return nil
+}
+
+// stop lets nothing new begin and returns the listeners there were.
+func (h *Host) stop() []*Listener {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closing = true
+	var listeners []*Listener
+	for l := range h.listeners {
+		listeners = append(listeners, l)
+	}
+	return listeners
+}
+
+// release resets the connections that are left, and closes the fabric.
+func (h *Host) release() {
+	h.mu.Lock()
+	var left []*Conn
+	for c := range h.conns {
+		left = append(left, c)
+	}
+	h.mu.Unlock()
+	for _, c := range left {
+		c.abort()
+	}
+	h.sweeper.stop()
+	h.fabricMu.Lock()
+	f, control := h.fabric, h.control
+	h.fabric, h.control = nil, nil
+	h.opened = fabricResult{closed: true, reason: clc.DiagClosing}
+	h.fabricMu.Unlock()
+	if control != nil {
+		control.Close()
+	}
+	if f != nil {
+		f.device.Close() // reports every peer gone, which ends what waits for an answer
+		f.watcher.close()
+	}
+}
+
+// counters only grow. Indexes are modes.
+type counters struct {
+	connections       [3]atomic.Uint64
+	bytesIn, bytesOut [3]atomic.Uint64
+	handshakesOK      atomic.Uint64
+	handshakesFailed  atomic.Uint64
+	data              stream.Stats
+
+	mu        sync.Mutex
+	fallbacks map[clc.Reason]uint64
+}
+
+// fallback counts a connection that went on over TCP.
+func (c *counters) fallback(r clc.Reason) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fallbacks == nil {
+		c.fallbacks = make(map[clc.Reason]uint64)
+	}
+	if _, ok := c.fallbacks[r]; !ok && len(c.fallbacks) >= maxFallbackReasons {
+		r = clc.Lookup(clc.DiagNone, clc.OSUnspecified) // a peer makes up reasons
+	}
+	c.fallbacks[r]++
+}

@@ -1,0 +1,76 @@
+package host
+
+import "time"
+
+// Limits of a host. What a specification or the kernel sets comes first, with its source.
+const (
+	// clcTimeout bounds the wait for one CLC message, and handshakeTimeout the whole
+	// handshake on the server. Linux net/smc waits 6 seconds for a message.
+	clcTimeout       = 6 * time.Second
+	handshakeTimeout = 10 * time.Second
+
+	// Buffer sizes that can be asked for: the size code has 4 bits (RFC 7609 p.100), of
+	// which we use 16 KiB to 8 MiB.
+	minBuffer = 16 << 10
+	maxBuffer = 8 << 20
+
+	// maxConnsPerGroup is what we offer; SMCv2 allows 16 to 255.
+	maxConnsPerGroup = 255
+
+	// maxGroups bounds the link groups, those included whose first contact is under way.
+	maxGroups = 4096
+
+	// groupSweepEvery is how often, at most, idle link groups are looked for.
+	groupSweepEvery = time.Second
+
+	// rendezvousWait is how long a client waits for the server to say that it has
+	// accepted the connection before it asks what became of it. The server accepts at
+	// once, whatever its application does, so only a connection that went to another
+	// program takes that long.
+	rendezvousWait = 250 * time.Millisecond
+
+	// cancelWait bounds the wait for the answer to a Cancel. Without one, the server is
+	// stopped or dead, and the connection cannot be used: it might still expect CLC.
+	cancelWait = 5 * time.Second
+
+	// maxAnnouncers is how many listeners on one port are asked about one connection.
+	maxAnnouncers = 8
+
+	// maxExpected bounds the connections that one peer says it is about to make, and
+	// expectAge how long that is remembered.
+	maxExpected = 4096
+	expectAge   = 30 * time.Second
+
+	// maxHandshakes bounds the handshakes that a listener runs at once; above, connections
+	// stay TCP.
+	maxHandshakes = 1024
+
+	// acceptBacklog is how many connections a listener keeps ready for Accept before it
+	// leaves further ones to the kernel's queue.
+	acceptBacklog = 128
+
+	// dialAttempts is how often a dial binds another source port because the one it got
+	// was in use toward this destination.
+	dialAttempts = 8
+
+	// peeringTimeout bounds making the acquaintance of another host before a connection; it
+	// is there only for hosts that are stopped.
+	peeringTimeout = time.Second
+
+	// fabricRetry is how long a host that could not open its device, or use its run
+	// directory, does without before it tries again.
+	fabricRetry = 5 * time.Second
+
+	// maxFallbackReasons bounds the reasons that are counted; peers can make them up.
+	maxFallbackReasons = 256
+
+	localAddrsAge   = time.Second // how old the list of our addresses may be
+	ownerAge        = time.Second // how long the owner of a listening socket is believed
+	maxOwnerEntries = 256
+	sockDiagTimeout = time.Second
+
+	// sweepEvery is how often connections that wrote something are looked at; one that
+	// has been quiet for a whole period gives its pages back. Nothing runs while all are
+	// clean.
+	sweepEvery = 10 * time.Second
+)

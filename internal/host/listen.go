@@ -1,0 +1,344 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// ListenOptions say how to listen. The zero value is useful.
+type ListenOptions struct {
+	Require    Requirement      // connections that are less are closed, and Accept does not see them
+	ReadBuffer int              // bytes; 0: the host's
+	Net        net.ListenConfig // KeepAlive, Control and so on
+}
+
+// A Listener accepts TCP connections and moves those onto shared memory whose client
+// asked for it. It accepts on its own, so that a slow application does not keep a client
+// waiting for the handshake.
+type Listener struct {
+	host    *Host
+	tcp     *net.TCPListener
+	opts    ListenOptions
+	buffer  int
+	addr    netip.AddrPort
+	on      listenOn
+	netns   uint64
+	said    *announcement
+	reason  clc.Diagnosis // why no client of ours will ask; DiagNone if they can
+	since   time.Time
+	ready   chan accepted
+	ctx     context.Context // of the handshakes; ends when the listener is closed
+	cancel  context.CancelFunc
+	closed  <-chan struct{} // ctx.Done()
+	once    sync.Once
+	working sync.WaitGroup // accept loop and handshakes
+	busy    chan struct{}  // a token for each handshake under way
+	timeout acceptDeadline
+
+	handled atomic.Uint64
+}
+
+type accepted struct {
+	conn *Conn
+	err  error
+}
+
+// Listen opens a listener on a TCP address, and announces it.
+func (h *Host) Listen(ctx context.Context, network, address string, opts ListenOptions) (*Listener, error) {
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+	default:
+		return nil, &net.OpError{Op: "listen", Net: network, Err: net.UnknownNetworkError(network)}
+	}
+	fail := func(err error) error { return &net.OpError{Op: "listen", Net: network, Err: err} }
+	buffer := h.cfg.ReadBuffer
+	if opts.ReadBuffer != 0 {
+		var err error
+		if buffer, err = bufferSize(opts.ReadBuffer); err != nil {
+			return nil, fail(err)
+		}
+	}
+	if h.isClosing() {
+		return nil, fail(errHostClosed)
+	}
+	inner, err := opts.Net.Listen(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{
+		host:   h,
+		tcp:    inner.(*net.TCPListener),
+		opts:   opts,
+		buffer: buffer,
+		addr:   addrPort(inner.Addr()),
+		since:  time.Now(),
+		ready:  make(chan accepted, acceptBacklog),
+		busy:   make(chan struct{}, maxHandshakes),
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.closed = l.ctx.Done()
+	l.timeout.init()
+	if err := l.announce(); err != nil {
+		inner.Close()
+		return nil, fail(err)
+	}
+	l.working.Add(1)
+	go l.loop()
+	return l, nil
+}
+
+// announce lets local clients know. A listener that cannot is one for plain TCP. The
+// only error is that the host is closed.
+func (l *Listener) announce() error {
+	h := l.host
+	raw, err := l.tcp.SyscallConn()
+	if err == nil {
+		l.netns, err = socketNetns(raw)
+	}
+	dual := false
+	if err == nil && l.addr.Addr().IsUnspecified() && l.addr.Addr().Is6() {
+		raw.Control(func(fd uintptr) {
+			only, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+			dual = err == nil && only == 0
+		})
+	}
+	l.on = listenOn{addr: l.addr.Addr(), any: dual}
+	// The listener is in the table before it is announced: whoever finds the announcement
+	// may ask at once.
+	h.mu.Lock()
+	if h.closing {
+		h.mu.Unlock()
+		return errHostClosed
+	}
+	h.listeners[l] = struct{}{}
+	h.mu.Unlock()
+	var f *fabric
+	if err == nil {
+		if f, l.reason, err = h.open(); err == nil {
+			l.said, err = announce(h.cfg.Dir, l.netns, f.device.GID(), l.addr, dual)
+			if err != nil {
+				l.reason = clc.DiagNoRunDir
+			}
+		}
+	}
+	if err != nil {
+		h.openControl()
+		h.cfg.Logger.Warn("listener is not announced, clients will use TCP", "addr", l.addr, "err", err)
+	}
+	return nil
+}
+
+// loop accepts connections until the listener is closed.
+func (l *Listener) loop() {
+	defer l.working.Done()
+	var pause time.Duration
+	for {
+		tcp, err := l.tcp.AcceptTCP()
+		if err != nil {
+			select {
+			case <-l.closed:
+				return
+			default:
+			}
+			if !errors.Is(err, net.ErrClosed) {
+				// Most often out of descriptors. Whoever accepts may want to know; and
+				// things may get better.
+				pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+				l.deliver(accepted{err: err})
+				if l.sleep(pause) {
+					continue
+				}
+			}
+			return
+		}
+		pause = 0
+		l.handled.Add(1)
+		l.route(tcp)
+	}
+}
+
+// sleep waits and reports false if the listener is closed meanwhile.
+func (l *Listener) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-l.closed:
+		return false
+	}
+}
+
+// route decides what a new connection is.
+func (l *Listener) route(tcp *net.TCPConn) {
+	h := l.host
+	e, reason := h.claim(tcp)
+	if e.peer != nil {
+		select {
+		case l.busy <- struct{}{}:
+			if h.sendRendezvous(e.peer, rendezvous{kind: rvAccepted, id: e.id}) {
+				l.working.Add(1)
+				go l.serve(tcp, e)
+				return
+			}
+			<-l.busy
+			tcp.Close() // the client does not know what to make of it either
+			return
+		default:
+			h.sendRendezvous(e.peer, rendezvous{kind: rvRefused, id: e.id, reason: uint32(clc.DiagBusy)})
+			reason = clc.DiagBusy
+		}
+	}
+	if l.reason != clc.DiagNone && reason != clc.DiagNotLocal {
+		reason = l.reason
+	}
+	c := h.newConn(tcp, false, nil)
+	if h.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), l.opts.Require, nil) == nil {
+		l.deliver(accepted{conn: c})
+	}
+}
+
+// serve does the handshake on a connection that a client has asked for.
+func (l *Listener) serve(tcp *net.TCPConn, e expectation) {
+	defer l.working.Done()
+	c := l.host.newConn(tcp, false, nil)
+	err := l.host.accept(l.ctx, c, e.peer, l.buffer, l.opts.Require)
+	<-l.busy
+	if err != nil {
+		l.host.cfg.Logger.Debug("handshake ended", "peer", tcp.RemoteAddr(), "err", err)
+		return
+	}
+	l.deliver(accepted{conn: c})
+}
+
+// deliver hands a result to Accept, or drops it when the listener is closed.
+func (l *Listener) deliver(a accepted) {
+	select {
+	case <-l.closed:
+	default:
+		select {
+		case l.ready <- a:
+			return
+		case <-l.closed:
+		}
+	}
+	if a.conn != nil {
+		a.conn.abort()
+	}
+}
+
+// Accept returns the next connection.
+func (l *Listener) Accept() (*Conn, error) {
+	select {
+	case <-l.closed:
+		return nil, l.error("accept", net.ErrClosed)
+	case <-l.timeout.wait():
+		return nil, l.error("accept", os.ErrDeadlineExceeded)
+	default:
+	}
+	select {
+	case a := <-l.ready:
+		return a.conn, a.err
+	case <-l.closed:
+		return nil, l.error("accept", net.ErrClosed)
+	case <-l.timeout.wait():
+		return nil, l.error("accept", os.ErrDeadlineExceeded)
+	}
+}
+
+func (l *Listener) error(op string, err error) error {
+	return &net.OpError{Op: op, Net: "tcp", Addr: l.tcp.Addr(), Err: err}
+}
+
+// Addr returns the address that is listened on.
+func (l *Listener) Addr() net.Addr { return l.tcp.Addr() }
+
+// SetDeadline bounds Accept, for calls under way and to come; zero means no bound.
+func (l *Listener) SetDeadline(t time.Time) error {
+	select {
+	case <-l.closed:
+		return l.error("set", net.ErrClosed)
+	default:
+	}
+	l.timeout.set(t)
+	return nil
+}
+
+// SyscallConn returns the TCP socket.
+func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.tcp.SyscallConn() }
+
+// Close ends listening. Connections that Accept has not returned are reset.
+func (l *Listener) Close() error {
+	err := l.error("close", net.ErrClosed)
+	l.once.Do(func() {
+		l.said.withdraw()
+		l.cancel()
+		err = l.tcp.Close()
+		l.host.mu.Lock()
+		delete(l.host.listeners, l)
+		l.host.mu.Unlock()
+		l.working.Wait()
+		l.timeout.set(time.Time{})
+		for {
+			select {
+			case a := <-l.ready:
+				if a.conn != nil {
+					a.conn.abort()
+				}
+				continue
+			default:
+			}
+			break
+		}
+	})
+	return err
+}
+
+// acceptDeadline is a deadline as a channel.
+type acceptDeadline struct {
+	mu      sync.Mutex
+	timer   *time.Timer
+	expired chan struct{}
+}
+
+func (d *acceptDeadline) init() { d.expired = make(chan struct{}) }
+
+func (d *acceptDeadline) wait() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.expired
+}
+
+func (d *acceptDeadline) set(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil && !d.timer.Stop() {
+		<-d.expired // the timer's function has closed it, or is about to
+	}
+	d.timer = nil
+	select {
+	case <-d.expired:
+		d.expired = make(chan struct{})
+	default:
+	}
+	if t.IsZero() {
+		return
+	}
+	expired := d.expired
+	if wait := time.Until(t); wait > 0 {
+		d.timer = time.AfterFunc(wait, func() { close(expired) })
+	} else {
+		close(expired)
+	}
+}

@@ -1,0 +1,251 @@
+package host
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire/clc"
+)
+
+var hostNumbers atomic.Uint64
+
+// controlName names the control socket of another host of this process.
+func controlName() string { return fmt.Sprintf("%d.%d", os.Getpid(), hostNumbers.Add(1)) }
+
+// Status returns a snapshot of the host.
+func (h *Host) Status() Status {
+	h.mu.Lock()
+	conns := make([]*Conn, 0, len(h.conns))
+	for c := range h.conns {
+		conns = append(conns, c)
+	}
+	listeners := make([]*Listener, 0, len(h.listeners))
+	for l := range h.listeners {
+		listeners = append(listeners, l)
+	}
+	peers := len(h.peers)
+	h.mu.Unlock()
+
+	s := Status{
+		Started:      h.started,
+		Command:      processName(os.Getpid()),
+		HostName:     h.name,
+		UEIDs:        append([]string{}, h.cfg.UEIDs...),
+		Capabilities: h.capabilityStatus(),
+		Counters:     h.counterStatus(),
+		Listeners:    []StatusListener{},
+		Connections:  []StatusConn{},
+	}
+	if !h.seid.IsZero() {
+		s.SEID = h.seid.String()
+	}
+	var used int64
+	h.fabricMu.Lock()
+	if h.fabric != nil {
+		s.GID = h.fabric.device.GID().String()
+		used = h.fabric.device.Stats().Bytes
+	}
+	h.fabricMu.Unlock()
+	s.Limits = []StatusLimit{
+		{Name: "memory", Limit: h.cfg.MemoryBudget, Used: used, Unit: "bytes"},
+		{Name: "read buffer", Limit: int64(h.cfg.ReadBuffer), Used: -1, Unit: "bytes"},
+		{Name: "peers", Limit: -1, Used: int64(peers)},
+		openFiles(),
+	}
+	for _, l := range listeners {
+		s.Listeners = append(s.Listeners, l.status())
+	}
+	sort.Slice(s.Listeners, func(i, j int) bool { return s.Listeners[i].Local < s.Listeners[j].Local })
+	// The oldest first; and what does not fit is the newest.
+	sort.Slice(conns, func(i, j int) bool { return conns[i].since.Before(conns[j].since) })
+	if len(conns) > maxControlConns {
+		s.ConnectionsOmitted = len(conns) - maxControlConns
+		conns = conns[:maxControlConns]
+	}
+	names := make(map[int]string)
+	for _, c := range conns {
+		s.Connections = append(s.Connections, c.status(names))
+	}
+	// What live connections have moved is not in the counters yet.
+	for _, c := range s.Connections {
+		b := s.Counters.Bytes[c.Mode]
+		b.In += c.BytesIn
+		b.Out += c.BytesOut
+		s.Counters.Bytes[c.Mode] = b
+	}
+	return s
+}
+
+// capabilityStatus says what the host can do. It opens the device, so that the answer is
+// the truth and not a guess.
+func (h *Host) capabilityStatus() StatusCapabilities {
+	const (
+		noRDMA   = "this release has no RDMA transport"
+		noNative = "needs an ISM device of a mainframe; Emulated-ISM is version 2 only"
+		noOption = "needs a program that sets TCP option 254, which this release does not have"
+	)
+	c := StatusCapabilities{
+		SMCDv1:    Capability{Why: noNative},
+		SMCRv2:    Capability{Why: noRDMA},
+		SMCRv1:    Capability{Why: noRDMA},
+		TCPOption: Capability{Why: noOption},
+	}
+	_, reason, err := h.open()
+	switch {
+	case err != nil:
+		why := fmt.Sprintf("%s (%v)", clc.Lookup(reason, clc.OSUnspecified).Sentence, err)
+		c.SMCDv2, c.LocalRendezvous = Capability{Why: why}, Capability{Why: why}
+	case h.seid.IsZero() && len(h.ueids) == 0:
+		c.LocalRendezvous.Available = true
+		c.SMCDv2.Why = "there is no EID: the kernel's boot id cannot be read, and no UEID is configured"
+	default:
+		c.SMCDv2.Available, c.LocalRendezvous.Available = true, true
+	}
+	return c
+}
+
+func (h *Host) counterStatus() StatusCounters {
+	k := &h.counters
+	s := StatusCounters{
+		Connections:      make(map[string]uint64),
+		Bytes:            make(map[string]ByteCount),
+		HandshakesOK:     k.handshakesOK.Load(),
+		HandshakesFailed: k.handshakesFailed.Load(),
+		Fallbacks:        []FallbackCount{},
+		DoorbellsRung:    k.data.Rings.Load(),
+		Sleeps:           k.data.Sleeps.Load(),
+		Spins:            k.data.Spins.Load(),
+	}
+	for m := ModeTCP; m <= ModeSMCR; m++ {
+		s.Connections[m.String()] = k.connections[m].Load()
+		s.Bytes[m.String()] = ByteCount{In: k.bytesIn[m].Load(), Out: k.bytesOut[m].Load()}
+	}
+	k.mu.Lock()
+	for r, n := range k.fallbacks {
+		s.Fallbacks = append(s.Fallbacks, FallbackCount{Code: ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n})
+	}
+	k.mu.Unlock()
+	sort.Slice(s.Fallbacks, func(i, j int) bool {
+		a, b := s.Fallbacks[i], s.Fallbacks[j]
+		return a.Count > b.Count || a.Count == b.Count && a.Code < b.Code
+	})
+	return s
+}
+
+func openFiles() StatusLimit {
+	l := StatusLimit{Name: "open files", Limit: -1, Used: -1}
+	var r unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) == nil {
+		l.Limit = int64(min(r.Cur, 1<<62))
+	}
+	if names, err := os.ReadDir("/proc/self/fd"); err == nil {
+		l.Used = int64(len(names))
+	}
+	return l
+}
+
+func (l *Listener) status() StatusListener {
+	s := StatusListener{
+		Local:    l.Addr().String(),
+		Require:  l.opts.Require.String(),
+		Accepted: l.handled.Load(),
+		Pending:  len(l.busy) + len(l.ready),
+	}
+	s.UID, s.Inode = socketOwner(l.tcp)
+	return s
+}
+
+// status describes a connection. names holds the names of processes already looked up.
+func (c *Conn) status(names map[int]string) StatusConn {
+	s := StatusConn{
+		State:       "Active",
+		Local:       c.LocalAddr().String(),
+		Peer:        c.RemoteAddr().String(),
+		Role:        "server",
+		Mode:        c.mode.String(),
+		Version:     c.agreed.Version,
+		EID:         c.agreed.EID,
+		ReasonCode:  ReasonCode(c.reason.Code),
+		Reason:      c.reason.Sentence,
+		PeerPID:     c.agreed.PeerPID,
+		PeerHost:    c.agreed.PeerHost,
+		PeerCommand: names[c.agreed.PeerPID],
+		AgeSeconds:  time.Since(c.since).Seconds(),
+	}
+	if c.client {
+		s.Role = "client"
+	}
+	if pid := c.agreed.PeerPID; pid != 0 && s.PeerCommand == "" {
+		s.PeerCommand = processName(pid)
+		names[pid] = s.PeerCommand
+	}
+	s.BytesIn, s.BytesOut = c.Totals()
+	s.UID, s.Inode = socketOwner(c.tcp)
+	if c.data == nil {
+		s.RecvQ, s.SendQ = tcpQueues(c.tcp)
+		return s
+	}
+	local, remote := c.Buffers()
+	s.RcvBuf, s.SndBuf = uint64(local), uint64(remote)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.State = c.life.State().String()
+	if c.dmb != nil { // else what Queues looks at is gone
+		recv, send := c.data.Queues()
+		s.RecvQ, s.SendQ = uint64(recv), uint64(send)
+	}
+	return s
+}
+
+// socketOwner returns the user and the inode of a socket, zero if it is closed.
+func socketOwner(sc syscall.Conn) (uid uint32, inode uint64) {
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return 0, 0
+	}
+	raw.Control(func(fd uintptr) {
+		var st unix.Stat_t
+		if unix.Fstat(int(fd), &st) == nil {
+			uid, inode = st.Uid, st.Ino
+		}
+	})
+	return uid, inode
+}
+
+// tcpQueues returns what waits in the socket's buffers.
+func tcpQueues(tcp *net.TCPConn) (recv, send uint64) {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return 0, 0
+	}
+	raw.Control(func(fd uintptr) {
+		if n, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ); err == nil {
+			recv = uint64(max(n, 0))
+		}
+		if n, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil {
+			send = uint64(max(n, 0))
+		}
+	})
+	return recv, send
+}
+
+// processName returns the name of a process of this machine, "" if it cannot be seen.
+func processName(pid int) string {
+	if pid == os.Getpid() {
+		return filepath.Base(os.Args[0])
+	}
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(comm))
+}
