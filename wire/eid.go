@@ -9,7 +9,7 @@ import (
 // (UEID) or the system's (SEID); both have the same form: 32 bytes of ASCII, padded with blanks on
 // the right. The zero EID means none.
 //
-// SMCv2 p.57, note 7.
+// SMCv2 pp.57-59, note 7.
 type EID [32]byte
 
 // ErrEID is returned by [ParseEID] for a text that is no EID.

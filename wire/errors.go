@@ -25,7 +25,7 @@ var (
 
 	// ErrReservedEnum means that a reserved value of an enumeration was found, as a later
 	// version of the protocol might send. The answer is a Decline, and the TCP connection
-	// stays good: RFC 7609 pp.134-135.
+	// stays good: RFC 7609 p.135.
 	ErrReservedEnum = errors.New("reserved enumeration value")
 )
 

@@ -50,7 +50,7 @@ func (g GID) Addr() netip.Addr {
 }
 
 // IPv4 returns the IPv4 address in g, and whether there is one. Two forms exist: v4-mapped, and
-// right-aligned after twelve zero bytes (SMCv2 p.57, note 4). "::" and "::1" are IPv6 addresses.
+// right-aligned after twelve zero bytes (SMCv2 pp.57-59, note 4). "::" and "::1" are IPv6 addresses.
 func (g GID) IPv4() (netip.Addr, bool) {
 	for _, b := range g[:10] {
 		if b != 0 {

@@ -189,7 +189,7 @@ func Parse(b []byte) (Message, error) {
 }
 
 // Eyecatchers, in EBCDIC. Every message starts and ends with one. Which of the two says nothing:
-// receivers accept either one anywhere (Linux net/smc; SMCv2 p.78, note 1).
+// receivers accept either one anywhere (Linux net/smc; SMCv2 pp.78-79, note 1).
 const (
 	eyecatcherSMCR = "\xe2\xd4\xc3\xd9"
 	eyecatcherSMCD = "\xe2\xd4\xc3\xc4"

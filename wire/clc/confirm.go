@@ -30,7 +30,7 @@ type Confirm struct {
 	ClientGIDs []wire.GID
 }
 
-// MaxClientGIDs is the largest number of GIDs in a Confirm: SMCv2 p.76, note 3.
+// MaxClientGIDs is the largest number of GIDs in a Confirm: SMCv2 pp.76-77, note 3.
 const MaxClientGIDs = 8
 
 // Type returns [TypeConfirm].

@@ -35,7 +35,7 @@ type Decline struct {
 }
 
 // DiagnosisByType says for each SMC type why it was not used. Zero means that the type was not
-// offered, or that the sender does not say: SMCv2 p.78, note 3.
+// offered, or that the sender does not say: SMCv2 pp.78-79, note 3.
 type DiagnosisByType struct {
 	SMCDv2, SMCDv1, SMCRv2, SMCRv1 Diagnosis
 }

@@ -8,7 +8,7 @@ import (
 // A Diagnosis is the reason why a connection does not use SMC: the number in a [Decline], and
 // what tools show for a connection that fell back to TCP.
 //
-// The specifications leave the numbers to each operating system (RFC 7609 p.106, SMCv2 p.78
+// The specifications leave the numbers to each operating system (RFC 7609 p.106, SMCv2 pp.78-79,
 // note 5). We use those of Linux, and for reasons that never leave this host numbers of our own,
 // see [Diagnosis.IsLocal]. [Lookup] explains a number.
 type Diagnosis uint32

@@ -86,8 +86,8 @@ func (p Proposal) Validate() error {
 		return invalid(message, "IP area and version 1 types do not go together")
 	case (p.V2 != TypesNone) != (p.Ext != nil):
 		return invalid(message, "version 2 extension and types do not go together")
-	case p.ISMGID != 0 && !p.V1.HasD():
-		return invalid(message, "ISM GID without SMC-Dv1")
+	case (p.ISMGID != 0 || p.ISMCHID != 0) && !p.V1.HasD():
+		return invalid(message, "ISM GID or CHID without SMC-Dv1")
 	}
 	if p.IP != nil {
 		if err := p.IP.validate(); err != nil {
