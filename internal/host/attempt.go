@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -104,12 +102,9 @@ func (h *Host) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Addr
 	if len(peers) == 0 {
 		return nil, reason, bindSocket(raw, dest, local, false)
 	}
-	if err := bindSocket(raw, dest, local, true); err != nil {
-		return nil, clc.DiagLimit, bindSocket(raw, dest, local, false)
-	}
-	source, err := boundPort(raw)
+	source, err := takeSourcePort(raw, dest, local)
 	if err != nil {
-		return nil, clc.DiagFabric, nil
+		return nil, clc.DiagLimit, bindSocket(raw, dest, local, false)
 	}
 	a := &attempt{
 		id:      attemptIDs.Add(1),
@@ -213,75 +208,6 @@ func (h *Host) await(ctx context.Context, a *attempt) (*ism.Peer, clc.Diagnosis,
 	}
 	h.endAttempt(a, false)
 	return nil, reason, nil
-}
-
-// bindSocket binds a socket to local, and if it has to have a port, to any. A nil local is
-// the unspecified address, which leaves the source address to routing.
-func bindSocket(raw syscall.RawConn, dest netip.AddrPort, local *net.TCPAddr, needPort bool) error {
-	if local == nil && !needPort {
-		return nil
-	}
-	var sa unix.Sockaddr
-	switch {
-	case dest.Addr().Unmap().Is4():
-		sa4 := new(unix.SockaddrInet4)
-		if local != nil {
-			sa4.Port = local.Port
-			if ip := local.IP.To4(); ip != nil {
-				sa4.Addr = [4]byte(ip)
-			} else if len(local.IP) != 0 && !local.IP.IsUnspecified() {
-				return &net.AddrError{Err: "local address is not IPv4", Addr: local.String()}
-			}
-		}
-		sa = sa4
-	default:
-		sa6 := new(unix.SockaddrInet6)
-		if local != nil {
-			sa6.Port = local.Port
-			if local.IP.To4() != nil && !local.IP.IsUnspecified() {
-				return &net.AddrError{Err: "local address is not IPv6", Addr: local.String()}
-			}
-			if ip := local.IP.To16(); ip != nil && local.IP.To4() == nil {
-				sa6.Addr = [16]byte(ip)
-			}
-			if iface, err := net.InterfaceByName(local.Zone); local.Zone != "" && err == nil {
-				sa6.ZoneId = uint32(iface.Index)
-			}
-		}
-		sa = sa6
-	}
-	var err error
-	if cerr := raw.Control(func(fd uintptr) {
-		if needPort {
-			// Ports in TIME_WAIT, and those that are used toward other destinations, would
-			// else be passed over, and run out: connect looks at the whole address pair.
-			if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-				return
-			}
-		}
-		err = os.NewSyscallError("bind", unix.Bind(int(fd), sa))
-	}); cerr != nil {
-		return cerr
-	}
-	return err
-}
-
-// boundPort returns the port that a socket is bound to.
-func boundPort(raw syscall.RawConn) (port uint16, err error) {
-	cerr := raw.Control(func(fd uintptr) {
-		var sa unix.Sockaddr
-		sa, err = unix.Getsockname(int(fd))
-		switch sa := sa.(type) {
-		case *unix.SockaddrInet4:
-			port = uint16(sa.Port)
-		case *unix.SockaddrInet6:
-			port = uint16(sa.Port)
-		}
-	})
-	if cerr != nil {
-		err = cerr
-	}
-	return port, err
 }
 
 // socketNetns returns the network namespace of a socket.
