@@ -55,6 +55,9 @@ func TestTruncated(t *testing.T) {
 		for n := range encoded {
 			got, err := Parse(encoded[:n:n])
 			wantDecodeError(t, tt.name, got, err, wire.ErrTruncated)
+			if got, err := parsers[tt.msg.Type()](encoded[:n:n]); !errors.Is(err, wire.ErrTruncated) {
+				t.Errorf("%s: Parse%v of %d bytes = %v, %v; want ErrTruncated", tt.name, tt.msg.Type(), n, got, err)
+			}
 		}
 	}
 }
@@ -110,7 +113,7 @@ func mayEndAt(m Message, encoded []byte, n int) bool {
 		}
 		return mayExchangeEndAt(m, n)
 	case Decline:
-		return m.Version > V1 && (n == declineV1Len || n >= declineV2Len)
+		return n == declineV1Len || m.Version > V1 && n >= declineV2Len
 	}
 	panic("not a message")
 }
@@ -313,6 +316,40 @@ func TestString(t *testing.T) {
 	}
 	for name := range want {
 		t.Errorf("no vector %q", name)
+	}
+}
+
+func TestSMCTypes(t *testing.T) {
+	for _, tt := range []struct {
+		r, d  bool
+		types SMCTypes
+		bits  uint8
+		text  string
+	}{
+		{true, false, TypesR, 0, "R"},
+		{false, true, TypesD, 1, "D"},
+		{false, false, TypesNone, 2, "none"},
+		{true, true, TypesBoth, 3, "R+D"},
+	} {
+		got := MakeSMCTypes(tt.r, tt.d)
+		if got != tt.types || uint8(got) != tt.bits || got.HasR() != tt.r || got.HasD() != tt.d || got.String() != tt.text {
+			t.Errorf("MakeSMCTypes(%v, %v) = %v, want %v, %d", tt.r, tt.d, got, tt.types, tt.bits)
+		}
+	}
+	for _, tt := range []struct{ got, want string }{
+		{SMCTypes(4).String(), "types 4"}, {Type(9).String(), "type 9"}, {TypeConfirm.String(), "Confirm"},
+		{OS(4).String(), "OS 4"}, {OSZOS.String(), "z/OS"}, {OSAIX.String(), "AIX"}, {OSUnknown.String(), "unknown"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("String() = %q, want %q", tt.got, tt.want)
+		}
+	}
+}
+
+// TestRoom checks the reserve in MaxLen and the size of the largest Proposal.
+func TestRoom(t *testing.T) {
+	if n := len(vectorBytes(t, "Proposal v2.1, everything at its maximum")); n != 652 || n > MaxLen {
+		t.Errorf("the largest Proposal has %d bytes, want 652, and at most %d", n, MaxLen)
 	}
 }
 

@@ -22,7 +22,8 @@ import (
 //	   end     4  eyecatcher  as at offset 0
 //
 // Linux before 5.16 sends 28 bytes in version 2 too, and the specification wants that tolerated,
-// so it is read; Linux takes it for a broken message, so it is never sent.
+// so it is read; Linux takes it for a broken message, so it is never sent. The specification also
+// has the long form with version 1 in it, which is read too.
 //
 // Layout: RFC 7609 p.105, SMCv2 p.78.
 type Decline struct {
@@ -104,7 +105,7 @@ func ParseDecline(b []byte) (Decline, error) {
 		return Decline{}, err
 	}
 	// A longer version 2 message may come from a later release; its tail is not known here.
-	if h.Len != declineV1Len && (h.Version == V1 || h.Len < declineV2Len) {
+	if h.Len != declineV1Len && h.Len != declineV2Len && (h.Version == V1 || h.Len < declineV2Len) {
 		return Decline{}, &wire.DecodeError{Message: message, Field: "length", Offset: 5, Err: wire.ErrLength}
 	}
 	d := Decline{

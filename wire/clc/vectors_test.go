@@ -348,6 +348,14 @@ var vectors = []vector{
 		msg:      Decline{Version: V2, Diagnosis: DiagNoDevice, OS: OSLinux},
 		received: true,
 	}, {
+		// SMCv2 p.78 allows version 1 in the long form.
+		name: "Decline v1, 44 bytes",
+		hex:  smcr + "04 002c 10" + z(8) + "03030000 30 000000" + z(12) + "03030002" + smcr,
+		msg: Decline{
+			Version: V1, Diagnosis: DiagNoDevice, OS: OSAIX, ByType: DiagnosisByType{SMCRv1: DiagNoSMCRDevice},
+		},
+		received: true,
+	}, {
 		name: "Decline v2, longer than known",
 		hex:  smcr + "04 0030 20" + z(8) + "03030000 20 000000" + z(12) + "03030002 deadbeef" + smcr,
 		msg: Decline{
