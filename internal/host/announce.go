@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -79,23 +81,66 @@ func announceDir(dir string, netns uint64, port uint16) string {
 // announced is what a client reads.
 type announced struct {
 	gid  wire.ISMGID
+	on   listenOn
 	path string
 }
 
-// lookupAnnouncements returns who says that it listens at addr, at most maxAnnouncers.
-func lookupAnnouncements(dir string, netns uint64, addr netip.AddrPort) []announced {
-	folder := announceDir(dir, netns, addr.Port())
+// announcementCache remembers the folders of ports for as long as they do not change, so
+// that a client which connects again and again reads them once.
+type announcementCache struct {
+	mu      sync.Mutex
+	folders map[string]announceFolder
+}
+
+type announceFolder struct {
+	ino     uint64
+	changed unix.Timespec
+	read    time.Time
+	found   []announced
+}
+
+// lookup returns who says that it listens at addr, at most maxAnnouncers.
+func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort) []announced {
+	path := announceDir(dir, netns, addr.Port())
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return nil
+	}
+	c.mu.Lock()
+	f, ok := c.folders[path]
+	c.mu.Unlock()
+	// The clock of the file system ticks some hundred times a second: what was read just
+	// after a change may have missed another one in the same tick.
+	changed := time.Unix(st.Mtim.Unix())
+	if !ok || f.ino != st.Ino || f.changed != st.Mtim || f.read.Sub(changed) < announceSettled {
+		f = announceFolder{ino: st.Ino, changed: st.Mtim, read: time.Now(), found: readAnnouncements(path)}
+		c.mu.Lock()
+		if c.folders == nil || len(c.folders) >= maxAnnounceFolders {
+			c.folders = make(map[string]announceFolder)
+		}
+		c.folders[path] = f
+		c.mu.Unlock()
+	}
+	var found []announced
+	for _, a := range f.found {
+		if a.on.covers(addr.Addr()) && len(found) < maxAnnouncers {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
+// readAnnouncements reads the folder of a port.
+func readAnnouncements(folder string) (found []announced) {
 	f, err := os.Open(folder)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	names, _ := f.Readdirnames(4 * maxAnnouncers)
-	var found []announced
+	names, _ := f.Readdirnames(maxAnnouncementsRead)
 	for _, name := range names {
-		gid, on, ok := parseAnnouncement(name)
-		if ok && on.covers(addr.Addr()) && len(found) < maxAnnouncers {
-			found = append(found, announced{gid, filepath.Join(folder, name)})
+		if gid, on, ok := parseAnnouncement(name); ok {
+			found = append(found, announced{gid, on, filepath.Join(folder, name)})
 		}
 	}
 	return found

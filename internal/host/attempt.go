@@ -94,7 +94,7 @@ func (h *Host) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Addr
 	if err != nil {
 		return nil, clc.DiagFabric, bindSocket(raw, dest, local, false)
 	}
-	found := lookupAnnouncements(h.cfg.Dir, netns, plain)
+	found := h.announced.lookup(h.cfg.Dir, netns, plain)
 	if len(found) == 0 {
 		return nil, clc.DiagNoListener, bindSocket(raw, dest, local, false)
 	}

@@ -116,6 +116,11 @@ func (c *Conn) watch(w *watcher) error {
 	return err
 }
 
+// peerFinished reports whether the peer has said that nothing more will come. c.mu is held.
+func (c *Conn) peerFinished() bool {
+	return c.dmb != nil && c.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
+}
+
 // onTCP runs when something happened on the TCP socket of an SMC connection.
 func (c *Conn) onTCP(events uint32) {
 	c.mu.Lock()
@@ -126,7 +131,7 @@ func (c *Conn) onTCP(events uint32) {
 	switch {
 	case events&unix.EPOLLERR != 0 && socketError(c.tcp) != nil:
 		c.eventLocked(core.ConnEvent{Kind: core.EventTCPReset})
-	case events&unix.EPOLLIN != 0 && hasBytes(c.tcp):
+	case events&unix.EPOLLIN != 0 && !c.peerFinished() && hasBytes(c.tcp):
 		c.host.cfg.Logger.Warn("bytes on the idle TCP connection", "peer", c.RemoteAddr())
 		c.eventLocked(core.ConnEvent{Kind: core.EventProtocolViolation})
 	case events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0:

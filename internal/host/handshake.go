@@ -301,11 +301,10 @@ func (s *handshake) established(f *fabric, r core.Result) {
 // fellBack makes the connection plain TCP.
 func (s *handshake) fellBack(out core.FallBack) {
 	s.release()
-	os := clc.OSUnspecified
-	if out.ByPeer {
-		os = out.OS
+	reason := clc.Lookup(out.Diagnosis, clc.OSUnspecified)
+	if out.ByPeer { // never to be taken for one of our own
+		reason = clc.Decline{Diagnosis: out.Diagnosis, OS: out.OS}.Reason()
 	}
-	reason := clc.Lookup(out.Diagnosis, os)
 	s.conn.tcp.SetDeadline(time.Time{})
 	s.conn.byPeer = out.ByPeer
 	s.err = s.host.finishTCP(s.conn, reason, s.require, nil)

@@ -28,10 +28,11 @@ type Host struct {
 	seid    wire.EID
 	started time.Time
 
-	locals   localAddrs
-	owners   ownerCache
-	counters counters
-	sweeper  sweeper
+	locals    localAddrs
+	owners    ownerCache
+	announced announcementCache
+	counters  counters
+	sweeper   sweeper
 
 	fabricMu     sync.Mutex
 	fabric       *fabric // nil until it could be opened

@@ -36,6 +36,14 @@ const (
 	// maxAnnouncers is how many listeners on one port are asked about one connection.
 	maxAnnouncers = 8
 
+	// maxAnnouncementsRead bounds the names that are read of one port's folder, and
+	// maxAnnounceFolders the folders that are remembered. announceSettled is how long after
+	// a change a folder must have been read to be believed later: file systems keep time in
+	// ticks of up to 10 ms.
+	maxAnnouncementsRead = 1024
+	maxAnnounceFolders   = 64
+	announceSettled      = 20 * time.Millisecond
+
 	// maxExpected bounds the connections that one peer says it is about to make, and
 	// expectAge how long that is remembered.
 	maxExpected = 4096

@@ -18,7 +18,8 @@ const (
 	// DefaultSpin is the longest that a Read or Write spins before it parks.
 	DefaultSpin = 50 * time.Microsecond
 
-	// spinFirst is the spin budget of a connection that has not waited yet.
+	// spinFirst is the spin budget after a sleep that turned out to be short. A new
+	// connection sleeps first: many live for one exchange with a peer that is not waiting.
 	spinFirst = 10 * time.Microsecond
 
 	// spinLeast is the budget below which spinning is given up until a sleep turns out

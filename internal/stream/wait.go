@@ -32,7 +32,6 @@ func (w *waiter) init(sleeps *atomic.Uint32, limit time.Duration, ready func() b
 	w.ready = ready
 	w.wakeup = make(chan struct{}, 1)
 	w.limit = limit
-	w.budget = min(limit, spinFirst)
 }
 
 // wake makes a parked goroutine look again. Any goroutine may call it at any time.
