@@ -149,10 +149,10 @@ func (c *Capabilities) ipArea() *clc.IPArea {
 	for _, n := range c.Networks {
 		switch {
 		case n.Addr().Is4():
-			a.IPv4 = n
+			a.IPv4 = n.Masked()
 			return &a // one is sent
 		case n.Addr().Is6() && !n.Addr().IsLinkLocalUnicast() && len(a.IPv6) < clc.MaxPrefixes:
-			a.IPv6 = append(a.IPv6, n)
+			a.IPv6 = append(a.IPv6, n.Masked())
 		}
 	}
 	if a.IPv6 == nil {

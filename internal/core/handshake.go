@@ -36,7 +36,7 @@ import (
 //	AwaitConfirm   server  Confirm, SMC-R first contact   LinkTurn       StartLink, SetTimer
 //	AwaitConfirm   server  the same, not acceptable       FellBack       SendCLC Decline, FallBack
 //	LinkTurn       server  LinkRequested                  LinkWait       SetTimer
-//	LinkTurn       client  LinkUp                         Established    Established
+//	LinkTurn       both    LinkUp                         Established    Established
 //	LinkTurn       both    LinkFailed, Advance            FellBack       SendCLC Decline, FallBack
 //	LinkWait       server  LinkUp                         Established    Established
 //	LinkWait       server  LinkFailed                     Failed         EndTCP
@@ -51,7 +51,9 @@ import (
 //
 // A Decline is sent only in place of a message that the peer expects, and never after one of our
 // own: "an SMC Decline cannot chase another CLC message" (RFC 7609 C.1). Hence the turns: whoever
-// has spoken waits, and two Declines cannot cross and end up in an application's data. After an
+// has spoken waits, and two Declines cannot cross and end up in an application's data. (While the
+// first link of SMC-R is confirmed they still can, if each side takes its own send for failed; see
+// FallBack.Crossing.) After an
 // Accept or Confirm that is not for an SMC-R first contact no Decline is sent at all (RFC 7609
 // C.3). A message that is broken, or not expected, ends the TCP connection (C.6), as does silence
 // (C.5); only a reserved enumeration value is answered with a Decline.
@@ -206,7 +208,8 @@ func (h *Handshake) PrepareFailed(now time.Time, why clc.Diagnosis, out []Output
 	return h.decline(now, why, out)
 }
 
-// LinkRequested says that CONFIRM LINK has been sent (server) or received (client).
+// LinkRequested says that the send of CONFIRM LINK is complete (server), or that it has been
+// received (client).
 func (h *Handshake) LinkRequested(now time.Time, out []Output) []Output {
 	switch {
 	case h.role == RoleServer && h.state == HandshakeLinkTurn:
@@ -220,11 +223,11 @@ func (h *Handshake) LinkRequested(now time.Time, out []Output) []Output {
 	return out
 }
 
-// LinkUp says that the reply to CONFIRM LINK has been received (server) or sent (client).
+// LinkUp says that the reply to CONFIRM LINK has been received (server), or that its send is
+// complete (client). A server may learn of the reply before it learns that its request is sent.
 func (h *Handshake) LinkUp(now time.Time, out []Output) []Output {
 	switch {
-	case h.role == RoleServer && h.state == HandshakeLinkWait,
-		h.role == RoleClient && h.state == HandshakeLinkTurn && h.linkFailed == clc.DiagNone:
+	case h.state == HandshakeLinkTurn, h.state == HandshakeLinkWait && h.role == RoleServer:
 		return h.end(now, HandshakeEstablished, Established{h.result}, out)
 	}
 	return out
@@ -338,10 +341,11 @@ func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Ou
 		Diagnosis: why.WireCode(),
 		OS:        h.caps.OS,
 	}
+	crossing := h.state == HandshakeLinkTurn
 	// The fields by SMC type stay zero in the message, as Linux net/smc sends them; our
 	// own user gets them with FallBack.
 	out = append(out, SendCLC{m})
-	return h.end(now, HandshakeFellBack, FallBack{Diagnosis: why, ByType: h.byType}, out)
+	return h.end(now, HandshakeFellBack, FallBack{Diagnosis: why, ByType: h.byType, Crossing: crossing}, out)
 }
 
 // declineVersion returns the version of a Decline as Linux net/smc has it: of a server that of the

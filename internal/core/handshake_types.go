@@ -156,6 +156,10 @@ type (
 		OS        clc.OS              // ByPeer: whose number Diagnosis is, see clc.Lookup
 		OutOfSync bool                // ByPeer: the client lost the link group that our Accept named; it has to be dropped
 		ByType    clc.DiagnosisByType // why each type that was offered was not used, as far as known
+		// Crossing says that the peer may have sent a Decline at the same time as we did, when
+		// the first link of SMC-R failed for both. If the first bytes that arrive from now on
+		// are exactly a Decline, they are to be dropped and not given to the application.
+		Crossing bool
 	}
 
 	// EndTCP ends the handshake: the TCP connection must be reset, and buffers released. Err is

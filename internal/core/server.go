@@ -241,7 +241,7 @@ func (h *Handshake) sendAccept(now time.Time, r Resources, out []Output) []Outpu
 	a.R, a.D = h.ownParams(r)
 	if r.FirstContact && h.choice.Version == clc.V2 {
 		a.FCE = h.caps.fce(h.choice.Release)
-		a.FCE.Direct = r.Direct
+		a.FCE.Direct = r.Direct && h.choice.Mode == SMCR
 		if h.choice.Release >= clc.Release1 {
 			a.FCE.Features = h.caps.Features
 			if h.sameVendor() {

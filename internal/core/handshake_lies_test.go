@@ -1,0 +1,309 @@
+package core
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// capture plays a handshake and returns its messages and the choice that the server made.
+func capture(t *testing.T, types string, first bool, release clc.Release) (client, server Capabilities, p clc.Proposal, a clc.Accept, c clc.Confirm) {
+	t.Helper()
+	client, server = only(clientCaps(t), types), only(serverCaps(t), types)
+	client.Release = release
+	run := newPair(t, client, server)
+	run.firstContact = first
+	run.tamper = func(m clc.Message) clc.Message {
+		switch m := m.(type) {
+		case clc.Proposal:
+			p = m
+		case clc.Accept:
+			a = m
+		case clc.Confirm:
+			c = m
+		}
+		return m
+	}
+	run.run()
+	if run.end(RoleClient) != "established" {
+		t.Fatalf("%s: client %s", types, run.end(RoleClient))
+	}
+	return client, server, p, a, c
+}
+
+// cloneAccept and cloneConfirm let a test change a message without changing its source.
+func cloneAccept(a clc.Accept) clc.Accept {
+	if a.R != nil {
+		r := *a.R
+		a.R = &r
+	}
+	if a.D != nil {
+		d := *a.D
+		a.D = &d
+	}
+	if a.FCE != nil {
+		f := *a.FCE
+		a.FCE = &f
+	}
+	return a
+}
+
+func cloneConfirm(c clc.Confirm) clc.Confirm {
+	a := cloneAccept(clc.Accept{R: c.R, D: c.D, FCE: c.FCE})
+	c.R, c.D, c.FCE = a.R, a.D, a.FCE
+	return c
+}
+
+// TestClientChecksAccept checks what a client does about an Accept that is not what it offered.
+func TestClientChecksAccept(t *testing.T) {
+	const ok, broken = "prepare", "broken"
+	for _, tt := range []struct {
+		name   string
+		types  string
+		change func(a *clc.Accept)
+		want   string // ok, broken and a part of the error, or the tag of the Decline
+	}{
+		{"as it is, Dv2", "Dv2", func(a *clc.Accept) {}, ok},
+		{"as it is, Dv1", "Dv1", func(a *clc.Accept) {}, ok},
+		{"as it is, Rv2", "Rv2", func(a *clc.Accept) {}, ok},
+		{"as it is, Rv1", "Rv1", func(a *clc.Accept) {}, ok},
+
+		{"SMC-R was not offered", "Dv2", func(a *clc.Accept) { a.R, a.D = &clc.ParamsR{}, nil }, "MODEUNSUPP"},
+		{"SMC-D was not offered", "Rv2", func(a *clc.Accept) { a.R, a.D = nil, &clc.ParamsD{} }, "MODEUNSUPP"},
+		{"version 1 was not offered", "Dv2", func(a *clc.Accept) { a.Version, a.FCE = clc.V1, nil }, "MODEUNSUPP"},
+		{"version 2 was not offered", "Dv1", func(a *clc.Accept) { a.Version = clc.V2 }, "MODEUNSUPP"},
+		{"neither type", "Dv2", func(a *clc.Accept) { a.D = nil }, broken + " not exactly one"},
+		{"both types", "Dv2", func(a *clc.Accept) { a.R = &clc.ParamsR{} }, broken + " not exactly one"},
+
+		{"EID was not offered", "Dv2", func(a *clc.Accept) { a.EID = eid(t, "NORTH") }, broken + ` EID "NORTH"`},
+		{"no EID", "Dv2", func(a *clc.Accept) { a.EID = wire.EID{} }, broken + " EID"},
+		{"a UEID for SMC-D", "Dv2", func(a *clc.Accept) { a.EID = eid(t, "WEST") }, ok},
+		{"the SEID for SMC-R", "Rv2", func(a *clc.Accept) { a.EID = eid(t, "GOSMC-MACHINE1") }, broken + " EID"},
+		{"CHID was not offered", "Dv2", func(a *clc.Accept) { a.D.CHID = 0xff00 }, broken + " CHID ff00"},
+		{"CHID of version 1 in version 2", "Dv2 Dv1", func(a *clc.Accept) { a.D.CHID, a.D.GID.Lo = 0x0700, 0 }, ok},
+		{"CHID of version 1, which was not offered", "Dv2", func(a *clc.Accept) { a.D.CHID, a.D.GID.Lo = 0x0700, 0 }, broken + " CHID 0700"},
+		{"no GID", "Dv2", func(a *clc.Accept) { a.D.GID = wire.ISMGID{} }, broken + " no GID"},
+		{"no GID, SMC-Dv1", "Dv1", func(a *clc.Accept) { a.D.GID = wire.ISMGID{} }, broken + " no GID"},
+		{"no GID, SMC-R", "Rv1", func(a *clc.Accept) { a.R.GID = wire.GID{} }, broken + " no GID"},
+		{"no queue pair", "Rv2", func(a *clc.Accept) { a.R.QPN = 0 }, broken + " queue pair"},
+		{"first contact without extension", "Dv2", func(a *clc.Accept) { a.FCE = nil }, broken + " first contact"},
+		{"extension without first contact", "Dv2", func(a *clc.Accept) { a.FirstContact = false }, broken + " first contact"},
+
+		{"release 2", "Dv2", func(a *clc.Accept) { a.FCE.Release = 2 }, "RELEASE"},
+		{"release 2, SMC-R", "Rv2", func(a *clc.Accept) { a.FCE.Release = 2 }, "RELEASE"},
+		{"release 0", "Dv2", func(a *clc.Accept) { *a.FCE = clc.FCE{OS: clc.OSAIX} }, ok},
+		{"release 0 without limits", "Rv2", func(a *clc.Accept) { *a.FCE = clc.FCE{OS: clc.OSAIX} }, ok},
+		{"max conns 15", "Rv2", func(a *clc.Accept) { a.FCE.MaxConns = 15 }, "MAXCONNS"},
+		{"max conns 0", "Rv2", func(a *clc.Accept) { a.FCE.MaxConns = 0 }, "MAXCONNS"},
+		{"max conns 255", "Rv2", func(a *clc.Accept) { a.FCE.MaxConns = 255 }, ok},
+		{"max links 0", "Rv2", func(a *clc.Accept) { a.FCE.MaxLinks = 0 }, "MAXLINKS"},
+		{"max links 3", "Rv2", func(a *clc.Accept) { a.FCE.MaxLinks = 3 }, "MAXLINKS"},
+		{"max links 2", "Rv2", func(a *clc.Accept) { a.FCE.MaxLinks = 2 }, ok},
+		{"limits do not count for SMC-D", "Dv2", func(a *clc.Accept) { a.FCE.MaxConns, a.FCE.MaxLinks = 1, 9 }, ok},
+		{"all features", "Dv2", func(a *clc.Accept) { a.FCE.Features = 0xffff }, ok},
+	} {
+		client, _, _, a, _ := capture(t, tt.types, true, clc.Release1)
+		h := NewHandshake(RoleClient, client)
+		h.Start(epoch, nil)
+		a = cloneAccept(a)
+		tt.change(&a)
+		outs := h.HandleMessage(epoch, a, nil, nil)
+		got := words(epoch, outs)
+		switch {
+		case tt.want == ok:
+			if h.State() != HandshakePreparing || !strings.Contains(got, "prepare") {
+				t.Errorf("%s: HandleMessage = %s, want Prepare", tt.name, got)
+			}
+			checkConfirmOf(t, tt.name, h, outs, a)
+		case strings.HasPrefix(tt.want, broken):
+			if h.State() != HandshakeFailed || !strings.Contains(got, tt.want[len(broken)+1:]) || strings.Contains(got, "send") {
+				t.Errorf("%s: HandleMessage = %s, want EndTCP with %q", tt.name, got, tt.want)
+			}
+		default:
+			if h.State() != HandshakeFellBack || !strings.Contains(got, "send Decline") || !strings.Contains(got, "fallback "+tt.want) {
+				t.Errorf("%s: HandleMessage = %s, want a Decline with %s", tt.name, got, tt.want)
+			}
+		}
+	}
+}
+
+// checkConfirmOf checks the Confirm to an Accept that was taken.
+func checkConfirmOf(t *testing.T, name string, h *Handshake, outs []Output, a clc.Accept) {
+	t.Helper()
+	prepare, ok := outs[len(outs)-1].(Prepare)
+	if !ok {
+		t.Errorf("%s: no Prepare", name)
+		return
+	}
+	outs = h.Prepared(epoch, resources(prepare.Choice, RoleClient, false, 0x10), nil)
+	send, ok := outs[0].(SendCLC)
+	if !ok {
+		t.Errorf("%s: Prepared = %s", name, words(epoch, outs))
+		return
+	}
+	c, ok := send.Message.(clc.Confirm)
+	if !ok || c.Version != a.Version || c.EID != a.EID {
+		t.Errorf("%s: confirmed %v with %v", name, a, send.Message)
+		return
+	}
+	if a.FCE == nil {
+		return
+	}
+	f := c.FCE
+	if f == nil || f.Release != a.FCE.Release || f.MaxConns != a.FCE.MaxConns || f.MaxLinks != a.FCE.MaxLinks {
+		if a.FCE.Release != clc.Release0 {
+			t.Errorf("%s: FCE %+v confirmed with %+v", name, *a.FCE, f)
+		}
+	}
+	if f.Features&^(a.FCE.Features&h.caps.Features) != 0 {
+		t.Errorf("%s: features %x, which are not common", name, f.Features)
+	}
+	if a.FCE.Release == clc.Release0 && (f.Features != 0 || f.VendorOptions != [4]byte{}) {
+		t.Errorf("%s: release 0 confirmed with %+v", name, *f)
+	}
+}
+
+// TestServerChecksConfirm checks what a server does about a Confirm that is not what it accepted.
+func TestServerChecksConfirm(t *testing.T) {
+	const ok, broken = "established", "broken"
+	for _, tt := range []struct {
+		name   string
+		types  string
+		first  bool
+		change func(c *clc.Confirm)
+		want   string // ok, "link", broken and a part of the error, or the tag of the Decline
+	}{
+		{"as it is, Dv2", "Dv2", true, func(c *clc.Confirm) {}, ok},
+		{"as it is, Dv2 later", "Dv2", false, func(c *clc.Confirm) {}, ok},
+		{"as it is, Dv1", "Dv1", true, func(c *clc.Confirm) {}, ok},
+		{"as it is, Rv2", "Rv2", true, func(c *clc.Confirm) {}, "link"},
+		{"as it is, Rv2 later", "Rv2", false, func(c *clc.Confirm) {}, ok},
+		{"as it is, Rv1", "Rv1", true, func(c *clc.Confirm) {}, "link"},
+
+		{"another version", "Dv2", true, func(c *clc.Confirm) { c.Version = clc.V1 }, broken + " version 1"},
+		{"SMC-R instead of SMC-D", "Dv2", true, func(c *clc.Confirm) { c.R, c.D = &clc.ParamsR{}, nil }, broken + " another SMC type"},
+		{"SMC-D instead of SMC-R", "Rv2", true, func(c *clc.Confirm) { c.R, c.D = nil, &clc.ParamsD{} }, broken + " another SMC type"},
+		{"neither", "Dv2", true, func(c *clc.Confirm) { c.D = nil }, broken + " another SMC type"},
+		{"another EID", "Dv2", true, func(c *clc.Confirm) { c.EID = eid(t, "EAST") }, broken + ` EID "EAST"`},
+		{"another CHID", "Dv2", true, func(c *clc.Confirm) { c.D.CHID = 0xff00 }, broken + " CHID ff00"},
+		{"another GID", "Dv2", true, func(c *clc.Confirm) { c.D.GID.Lo++ }, broken + " GID"},
+		{"another GID, SMC-Dv1", "Dv1", true, func(c *clc.Confirm) { c.D.GID.Hi++ }, broken + " GID"},
+		{"another peer", "Rv2", true, func(c *clc.Confirm) { c.R.PeerID[7]++ }, broken + " peer ID"},
+		{"no GID", "Rv2", true, func(c *clc.Confirm) { c.R.GID = wire.GID{} }, broken + " no GID"},
+		{"no queue pair", "Rv1", false, func(c *clc.Confirm) { c.R.QPN = 0 }, broken + " queue pair"},
+		{"no first contact", "Dv2", true, func(c *clc.Confirm) { c.FirstContact, c.FCE = false, nil }, broken + " first contact"},
+		{"first contact of its own", "Dv2", false, func(c *clc.Confirm) { c.FirstContact, c.FCE = true, &clc.FCE{} }, broken + " first contact"},
+		{"flag without extension", "Dv2", true, func(c *clc.Confirm) { c.FCE = nil }, broken + " first contact"},
+
+		{"another release", "Dv2", true, func(c *clc.Confirm) { c.FCE.Release = 0 }, broken + " RELEASE"},
+		{"another release, SMC-R", "Rv2", true, func(c *clc.Confirm) { c.FCE.Release = 0 }, "RELEASE"},
+		{"another max conns", "Rv2", true, func(c *clc.Confirm) { c.FCE.MaxConns = 33 }, "MAXCONNS"},
+		{"another max links", "Rv2", true, func(c *clc.Confirm) { c.FCE.MaxLinks = 2 }, "MAXLINKS"},
+		{"limits do not count for SMC-D", "Dv2", true, func(c *clc.Confirm) { c.FCE.MaxConns = 33 }, ok},
+		{"reserved MTU", "Rv1", true, func(c *clc.Confirm) { c.R.MTU = 7 }, "VERSMISMAT"},
+		{"reserved MTU later", "Rv1", false, func(c *clc.Confirm) { c.R.MTU = 7 }, ok},
+		{"no list of GIDs", "Rv2", true, func(c *clc.Confirm) { c.ClientGIDs = nil }, "link"},
+		{"other features", "Dv2", true, func(c *clc.Confirm) { c.FCE.Features = 0xffff }, ok},
+	} {
+		_, server, p, _, c := capture(t, tt.types, tt.first, clc.Release1)
+		h := NewHandshake(RoleServer, server)
+		h.SetReachable(clientGID, wire.ISMGID{Hi: clientNative})
+		h.Start(epoch, nil)
+		outs := h.HandleMessage(epoch, p, nil, nil)
+		h.Prepared(epoch, resources(outs[len(outs)-1].(Prepare).Choice, RoleServer, tt.first, 0x20), nil)
+		c = cloneConfirm(c)
+		tt.change(&c)
+		outs = h.HandleMessage(epoch, c, nil, nil)
+		got := words(epoch, outs)
+		switch {
+		case tt.want == ok:
+			est, isEnd := outs[len(outs)-1].(Established)
+			if !isEnd || h.State() != HandshakeEstablished {
+				t.Errorf("%s: HandleMessage = %s, want Established", tt.name, got)
+			}
+			if f := est.Result.Features; f&^(server.Features&offeredFeatures(p)) != 0 {
+				t.Errorf("%s: features %x, which are not common", tt.name, f)
+			}
+		case tt.want == "link":
+			if h.State() != HandshakeLinkTurn || !strings.Contains(got, "link") {
+				t.Errorf("%s: HandleMessage = %s, want StartLink", tt.name, got)
+			}
+		case strings.HasPrefix(tt.want, broken):
+			if h.State() != HandshakeFailed || !strings.Contains(got, tt.want[len(broken)+1:]) || strings.Contains(got, "send") {
+				t.Errorf("%s: HandleMessage = %s, want EndTCP with %q", tt.name, got, tt.want)
+			}
+		default:
+			if h.State() != HandshakeFellBack || !strings.Contains(got, "send Decline") || !strings.Contains(got, "fallback "+tt.want) {
+				t.Errorf("%s: HandleMessage = %s, want a Decline with %s", tt.name, got, tt.want)
+			}
+		}
+	}
+}
+
+// TestZeroPeerID checks that a Proposal like that of Linux for SMC-Rv2, with neither peer ID nor MAC,
+// is taken, and that the Confirm then says who it is.
+func TestZeroPeerID(t *testing.T) {
+	p := newPair(t, only(clientCaps(t), "Rv2"), only(serverCaps(t), "Rv2"))
+	p.tamper = func(m clc.Message) clc.Message {
+		if m, ok := m.(clc.Proposal); ok {
+			m.PeerID, m.MAC = wire.PeerID{}, wire.MAC{}
+			return m
+		}
+		return m
+	}
+	p.run()
+	if p.end(RoleServer) != "established" || p.result[RoleServer].R.PeerID != clientPeer {
+		t.Errorf("server %s with %+v", p.end(RoleServer), p.result[RoleServer].R)
+	}
+}
+
+// TestDeclineForms checks the bytes' length and the version of Declines: 28 bytes in version 1, 44
+// in version 2, and no reasons by type, as Linux has it.
+func TestDeclineForms(t *testing.T) {
+	decline := func(outs []Output) clc.Decline {
+		t.Helper()
+		for _, o := range outs {
+			if s, ok := o.(SendCLC); ok {
+				if d, ok := s.Message.(clc.Decline); ok {
+					return d
+				}
+			}
+		}
+		t.Fatalf("no Decline in %s", words(epoch, outs))
+		return clc.Decline{}
+	}
+	check := func(name string, d clc.Decline, wantVersion clc.Version, wantLen int, wantPeer wire.PeerID) {
+		t.Helper()
+		if got := len(d.Append(nil)); d.Version != wantVersion || got != wantLen || d.ByType != (clc.DiagnosisByType{}) || d.PeerID != wantPeer {
+			t.Errorf("%s: %+v of %d bytes, want version %d, %d bytes, peer %v", name, d, got, wantVersion, wantLen, wantPeer)
+		}
+	}
+	c := Capabilities{}
+	check("client without ISM", decline(NewHandshake(RoleClient, c).Start(epoch, nil)), clc.V1, 28, wire.PeerID{})
+	c.ISM = []clc.ISMDevice{{GID: wire.ISMGID{Hi: 1}, CHID: 1}}
+	check("client with ISM", decline(NewHandshake(RoleClient, c).Start(epoch, nil)), clc.V2, 44, wire.PeerID{})
+	for _, tt := range []struct {
+		types   string
+		version clc.Version
+		length  int
+	}{{"Dv1", clc.V1, 28}, {"Dv2", clc.V2, 44}} {
+		client, server, p, a, _ := capture(t, tt.types, true, clc.Release1)
+		h := NewHandshake(RoleClient, client)
+		h.Start(epoch, nil)
+		h.HandleMessage(epoch, a, nil, nil)
+		check("client after an Accept "+tt.types, decline(h.PrepareFailed(epoch, clc.DiagMemory, nil)), tt.version, tt.length, clientPeer)
+		h = NewHandshake(RoleServer, server)
+		h.Start(epoch, nil)
+		check("server", decline(h.HandleMessage(epoch, p, nil, nil)), clc.V2, 44, serverPeer) // the Proposal's version
+	}
+}
+
+// offeredFeatures returns the features in a Proposal, 0 without a version 2 extension.
+func offeredFeatures(p clc.Proposal) clc.Features {
+	if p.Ext == nil {
+		return 0
+	}
+	return p.Ext.Features
+}
