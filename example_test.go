@@ -1,0 +1,142 @@
+package smc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+
+	"github.com/gosmc/smc"
+)
+
+// A server that sends everything back, and a client. Only the names of the two functions
+// differ from a program that uses package net.
+func Example() {
+	l, err := smc.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		io.Copy(c, c)
+	}()
+
+	c, err := smc.Dial("tcp", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Fprint(c, "hello")
+	c.CloseWrite()
+	answer, err := io.ReadAll(c)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s over %v\n", answer, c.State().Mode)
+	c.Close()
+
+	// What Dial and Listen share lives as long as the process. Only a test that looks for
+	// leaks, as this one is, has to end it.
+	l.Close()
+	smc.DefaultHost().Shutdown(context.Background())
+	// Output: hello over SMC-D
+}
+
+// A Listener serves HTTP, and a Dialer carries it.
+func ExampleListen_http() {
+	h, err := smc.NewHost(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Close()
+	lc := smc.ListenConfig{Host: h}
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "hello from %s", r.URL.Path)
+	})}
+	defer server.Close()
+	go server.Serve(l)
+
+	d := smc.Dialer{Host: h, Require: smc.RequireSMCD}
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return d.DialContext(ctx, network, addr)
+		},
+	}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	r, err := client.Get("http://" + l.Addr().String() + "/shared/memory")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(body))
+	// Output: hello from /shared/memory
+}
+
+// A server that does not use SMC gets an ordinary TCP connection, and State says why.
+func ExampleConn_State() {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // package net, not smc
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+
+	h, err := smc.NewHost(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Close()
+	d := smc.Dialer{Host: h}
+	c, err := d.Dial("tcp", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	s := c.State()
+	fmt.Println(s.Mode)
+	fmt.Println(s.Reason.Text)
+	fmt.Println(s.Reason.Advice)
+	// Output:
+	// TCP
+	// No program has announced an SMC listener at this address.
+	// Run the server with SMC, with the same run directory (GOSMC_DIR) as the client.
+}
+
+// With Require a connection that would be less is an error, and not used.
+func ExampleDialer_require() {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // package net, not smc
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+
+	h, err := smc.NewHost(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Close()
+	d := smc.Dialer{Host: h, Require: smc.RequireSMC}
+	_, err = d.Dial("tcp", l.Addr().String())
+	fmt.Println(errors.Is(err, smc.ErrFallback))
+	if fallback, ok := errors.AsType[*smc.FallbackError](err); ok {
+		fmt.Println(fallback.Reason.Tag)
+	}
+	// Output:
+	// true
+	// NO_LISTENER
+}

@@ -1,0 +1,318 @@
+package smc_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const modulePath = "github.com/gosmc/smc"
+
+// mayImport has every package of the module by its directory, and the packages of the module that
+// it may import. A new package gets a row here, which says where it belongs. "wire/..." stands for
+// wire and all below it.
+//
+//	wire <- core, pnet, stream and the fabrics <- host <- smc <- cmd
+var mayImport = map[string][]string{
+	"wire":             {},
+	"wire/cdc":         {"wire"},
+	"wire/clc":         {"wire"},
+	"internal/core":    {"wire/..."},
+	"internal/pnet":    {"wire/..."},
+	"internal/ism":     {"wire"},     // not core: a fabric is useful without SMC
+	"internal/stream":  {"wire/cdc"}, // not core, not a fabric: it is given memory and functions
+	"internal/host":    {"wire/...", "internal/core", "internal/pnet", "internal/ism", "internal/stream"},
+	".":                {"wire/...", "internal/host"},
+	"cmd/gosmc":        {".", "internal/host", "internal/pnet"}, // of host: the control client
+	"internal/smctest": {"wire/...", "internal/..."},
+}
+
+// testOnly packages are imported by tests and by nothing else.
+var testOnly = []string{"internal/smctest"}
+
+// Packages of the standard library that would make a package do what it must not. Packages below
+// those named are meant too, but for the exceptions.
+var (
+	withoutIO = []string{"net", "os", "io/ioutil", "syscall", "sync", "context", "math/rand", "crypto/rand", "runtime"}
+	forbidden = map[string][]string{
+		"wire":          append([]string{"time"}, withoutIO...),
+		"wire/cdc":      append([]string{"time"}, withoutIO...),
+		"wire/clc":      append([]string{"time"}, withoutIO...),
+		"internal/core": withoutIO,
+		"internal/pnet": append([]string{"time"}, withoutIO...),
+	}
+	exceptions = []string{"net/netip"}
+)
+
+// Modules that may be needed, besides the standard library.
+var (
+	libraryModules = []string{"golang.org/x/sys"}
+	commandModules = []string{"golang.org/x/sys", "github.com/spf13/cobra", "github.com/spf13/pflag"}
+	testModules    = []string{
+		"golang.org/x/sys", "golang.org/x/net", "github.com/google/go-cmp", "github.com/gopacket/gopacket",
+		"github.com/spf13/cobra", "go.uber.org/goleak", "pgregory.net/rapid",
+	}
+)
+
+// checkImport says what is wrong with an import of the package in dir, nil if nothing is.
+func checkImport(dir, imported string, test bool) error {
+	allowed, known := mayImport[dir]
+	if !known {
+		return fmt.Errorf("package %s is not in mayImport", dir)
+	}
+	target, inModule := strings.CutPrefix(imported, modulePath)
+	first, _, _ := strings.Cut(imported, "/")
+	switch {
+	case inModule && (target == "" || target[0] == '/'):
+		if target = strings.TrimPrefix(target, "/"); target == "" {
+			target = "."
+		}
+		switch {
+		case slices.Contains(testOnly, target) && !test && !slices.Contains(testOnly, dir):
+			return fmt.Errorf("package %s imports %s outside tests", dir, target)
+		case test && (target == dir || slices.Contains(testOnly, target)):
+			return nil
+		case !slices.ContainsFunc(allowed, func(p string) bool { return covers(p, target) }):
+			return fmt.Errorf("package %s imports %s, which it may not", dir, target)
+		}
+		return nil
+	case strings.Contains(first, "."):
+		modules := libraryModules
+		switch {
+		case test || slices.Contains(testOnly, dir):
+			modules = testModules
+		case strings.HasPrefix(dir, "cmd/"):
+			modules = commandModules
+		}
+		if !slices.ContainsFunc(modules, func(m string) bool { return covers(m+"/...", imported) }) {
+			return fmt.Errorf("package %s depends on %s, which it may not", dir, imported)
+		}
+		return nil
+	}
+	if test || slices.Contains(exceptions, imported) {
+		return nil
+	}
+	if slices.ContainsFunc(forbidden[dir], func(p string) bool { return covers(p+"/...", imported) }) {
+		return fmt.Errorf("package %s imports %q, which it may not", dir, imported)
+	}
+	return nil
+}
+
+// covers reports whether pattern, a path or one that ends in "/...", has p.
+func covers(pattern, p string) bool {
+	if tree, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return p == tree || strings.HasPrefix(p, tree+"/")
+	}
+	return p == pattern
+}
+
+// eachFile calls visit for every Go file of the module, whatever its build constraints.
+func eachFile(t *testing.T, visit func(name string, f *ast.File)) {
+	t.Helper()
+	files := 0
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(name, ".go"):
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files++
+		visit(filepath.ToSlash(name), f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files == 0 {
+		t.Fatal("no Go files found")
+	}
+}
+
+// TestImports reads the import graph of the module.
+func TestImports(t *testing.T) {
+	found := make(map[string]bool)
+	eachFile(t, func(name string, f *ast.File) {
+		dir, test := path.Dir(name), strings.HasSuffix(name, "_test.go")
+		found[dir] = true
+		for _, spec := range f.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := checkImport(dir, imported, test); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+	for dir := range mayImport {
+		if !found[dir] && !slices.Contains(testOnly, dir) {
+			t.Errorf("package %s is in mayImport and does not exist", dir)
+		}
+	}
+}
+
+// TestCheckImport shows that TestImports would find what it looks for.
+func TestCheckImport(t *testing.T) {
+	for _, tt := range []struct {
+		dir, imported string
+		test, ok      bool
+	}{
+		{"wire", modulePath + "/internal/core", false, false},
+		{"wire/clc", modulePath + "/wire", false, true},
+		{"wire/clc", modulePath + "/wire/cdc", false, false},
+		{"wire/clc", modulePath + "/wire/clc", true, true}, // by an external test
+		{"wire/clc", "net/netip", false, true},
+		{"wire/clc", "net", false, false},
+		{"wire/clc", "net/http", false, false},
+		{"wire/clc", "net", true, true},
+		{"wire/clc", "time", false, false},
+		{"wire/clc", "golang.org/x/sys/unix", false, true},
+		{"wire/clc", "github.com/spf13/cobra", false, false},
+		{"wire/clc", "github.com/google/go-cmp/cmp", false, false},
+		{"wire/clc", "github.com/google/go-cmp/cmp", true, true},
+		{"wire/clc", "example.com/other", true, false},
+		{"internal/core", modulePath + "/internal/host", false, false},
+		{"internal/core", modulePath + "/internal/ism", true, false},
+		{"internal/core", "time", false, true},
+		{"internal/core", "sync/atomic", false, false},
+		{"internal/core", "math/rand/v2", false, false},
+		{"internal/ism", modulePath + "/internal/core", false, false},
+		{"internal/ism", modulePath + "/wire/clc", false, false},
+		{"internal/stream", modulePath + "/internal/ism", false, false},
+		{"internal/stream", modulePath + "/wire/cdc", false, true},
+		{"internal/stream", modulePath + "/internal/smctest", false, false},
+		{"internal/stream", modulePath + "/internal/smctest", true, true},
+		{"internal/host", modulePath + "/internal/stream", false, true},
+		{"internal/host", modulePath, false, false},
+		{".", modulePath + "/internal/host", false, true},
+		{".", modulePath + "/internal/ism", false, false},
+		{".", modulePath + "/cmd/gosmc", false, false},
+		{".", modulePath + "x/other", false, false},
+		{"cmd/gosmc", modulePath, false, true},
+		{"cmd/gosmc", modulePath + "/internal/core", false, false},
+		{"cmd/gosmc", "github.com/spf13/cobra", false, true},
+		{"cmd/gosmc", "github.com/google/go-cmp/cmp", false, false},
+		{"internal/unheard-of", "fmt", false, false},
+	} {
+		if err := checkImport(tt.dir, tt.imported, tt.test); (err == nil) != tt.ok {
+			t.Errorf("checkImport(%q, %q, %t) = %v, want ok %t", tt.dir, tt.imported, tt.test, err, tt.ok)
+		}
+	}
+}
+
+// clockFunctions are those of package time that look at the clock or wait.
+var clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
+
+// TestDecisionsAreValues checks that packages of decisions start nothing and look at no clock: the
+// time is an argument.
+func TestDecisionsAreValues(t *testing.T) {
+	checked := 0
+	eachFile(t, func(name string, f *ast.File) {
+		if dir := path.Dir(name); dir != "internal/core" && dir != "internal/pnet" || strings.HasSuffix(name, "_test.go") {
+			return
+		}
+		checked++
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				t.Errorf("%s: starts a goroutine", name)
+			case *ast.ChanType:
+				t.Errorf("%s: has a channel", name)
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clockFunctions, n.Sel.Name) {
+					t.Errorf("%s: calls time.%s", name, n.Sel.Name)
+				}
+			}
+			return true
+		})
+	})
+	if checked == 0 {
+		t.Error("no file was checked")
+	}
+}
+
+// TestExportedTypes checks that nothing that package smc exports needs a type of an internal
+// package.
+func TestExportedTypes(t *testing.T) {
+	checked := 0
+	eachFile(t, func(name string, f *ast.File) {
+		if path.Dir(name) != "." || strings.HasSuffix(name, "_test.go") {
+			return
+		}
+		var internal []string // names by which the file knows internal packages
+		for _, spec := range f.Imports {
+			if p, _ := strconv.Unquote(spec.Path.Value); strings.HasPrefix(p, modulePath+"/internal/") {
+				if spec.Name != nil {
+					internal = append(internal, spec.Name.Name)
+				} else {
+					internal = append(internal, path.Base(p))
+				}
+			}
+		}
+		for _, decl := range f.Decls {
+			for _, api := range exportedParts(decl) {
+				checked++
+				ast.Inspect(api, func(n ast.Node) bool {
+					if sel, ok := n.(*ast.SelectorExpr); ok {
+						if x, ok := sel.X.(*ast.Ident); ok && slices.Contains(internal, x.Name) {
+							t.Errorf("%s: exports %s.%s", name, x.Name, sel.Sel.Name)
+						}
+					}
+					return true
+				})
+			}
+		}
+	})
+	if checked == 0 {
+		t.Error("nothing was checked")
+	}
+}
+
+// exportedParts returns the type expressions of a declaration that users of the package see.
+func exportedParts(decl ast.Decl) (parts []ast.Node) {
+	switch d := decl.(type) {
+	case *ast.FuncDecl:
+		if d.Name.IsExported() {
+			parts = append(parts, d.Type)
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch s := spec.(type) {
+			case *ast.ValueSpec:
+				if s.Names[0].IsExported() && s.Type != nil {
+					parts = append(parts, s.Type)
+				}
+			case *ast.TypeSpec:
+				if !s.Name.IsExported() {
+					continue
+				}
+				fields, ok := s.Type.(*ast.StructType)
+				if !ok {
+					parts = append(parts, s.Type)
+					continue
+				}
+				for _, field := range fields.Fields.List {
+					if len(field.Names) == 0 || slices.ContainsFunc(field.Names, (*ast.Ident).IsExported) {
+						parts = append(parts, field.Type)
+					}
+				}
+			}
+		}
+	}
+	return parts
+}
