@@ -1,12 +1,10 @@
 package core
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -130,8 +128,8 @@ func (h *Handshake) handleAccept(now time.Time, a clc.Accept, out []Output) []Ou
 	return append(out, Prepare{choice})
 }
 
-// offeredEID reports whether the Accept's EID is one that we offered for its type: "UEIDs are
-// optional for SMC-Dv2; the SEID applies to SMC-Dv2 only" (after SMCv2 pp.57, 60).
+// offeredEID reports whether the Accept's EID is one that we offered for its type: "the SEID
+// (System EID) applies to SMCDv2 only" (SMCv2 p.60, note 2).
 func (h *Handshake) offeredEID(a clc.Accept) bool {
 	if a.EID.IsZero() {
 		return false
@@ -260,12 +258,3 @@ func (res *Result) learnFCE(f *clc.FCE) {
 		res.MaxConns, res.MaxLinks = f.MaxConns, f.MaxLinks
 	}
 }
-
-var (
-	errNotAsAccepted = errors.New("differs from the Accept")
-	errForeignGID    = errors.New("GID differs from the one in the Proposal")
-	errForeignPeer   = errors.New("peer ID differs from the one in the Proposal")
-)
-
-// zeroPeer is what a host without an RNIC sends.
-var zeroPeer wire.PeerID

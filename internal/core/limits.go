@@ -4,12 +4,11 @@ import "time"
 
 // Limits that the specifications set.
 const (
-	// maxConnsFloor and maxConnsCeiling bound the connections of a link group in version 2.1:
-	// "the valid range is 16 to 255" (SMCv2 p.43).
-	maxConnsFloor   = 16
-	maxConnsCeiling = 255
+	// maxConnsFloor is the least that a host may allow: "the valid range for maximum
+	// connections per LG is 16 to 255" (SMCv2 p.43). More does not fit the field.
+	maxConnsFloor = 16
 	// maxLinksFloor and maxLinksCeiling bound the links of a link group in version 2.1:
-	// "the valid range is 1 or 2" (SMCv2 p.43).
+	// "the valid range for Maximum Links per LG is 1 or 2" (SMCv2 p.43).
 	maxLinksFloor   = 1
 	maxLinksCeiling = 2
 )

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -343,3 +344,12 @@ func (h *Handshake) checkConfirmValues(c *clc.Confirm) clc.Diagnosis {
 	}
 	return clc.DiagNone
 }
+
+var (
+	errNotAsAccepted = errors.New("differs from the Accept")
+	errForeignGID    = errors.New("GID differs from the one in the Proposal")
+	errForeignPeer   = errors.New("peer ID differs from the one in the Proposal")
+)
+
+// zeroPeer is what a host without an RNIC sends.
+var zeroPeer wire.PeerID
