@@ -18,17 +18,11 @@ const (
 	// DefaultSpin is the longest that a Read or Write spins before it parks.
 	DefaultSpin = 50 * time.Microsecond
 
-	// spinFirst is the spin budget after a sleep that turned out to be short. A new
-	// connection sleeps first: many live for one exchange with a peer that is not waiting.
-	spinFirst = 10 * time.Microsecond
-
-	// spinLeast is the budget below which spinning is given up until a sleep turns out
-	// to have been short.
-	spinLeast = 2 * time.Microsecond
-
-	// shortSleep is a sleep so short that spinning would have been better. It includes
-	// the time it takes to wake a parked goroutine, some tens of microseconds.
-	shortSleep = 120 * time.Microsecond
+	// spinBackoff is how many waits after a futile spin do not spin; it doubles with each
+	// further one, up to spinBackoffMax. A new connection begins as after a futile spin:
+	// many live for one exchange with a peer that is not waiting.
+	spinBackoff    = 4
+	spinBackoffMax = 64
 
 	// spinYield is how often a spinning goroutine lets others run, and yieldBusy is how
 	// long that may take before we conclude that the processors are wanted elsewhere.

@@ -13,18 +13,20 @@ import (
 //	flag   set our sleep word, then look once more (see the package comment)
 //	park   receive from wakeup, which holds one token so that a wake before the park counts
 //
-// How long to spin adapts. A wait that ends while spinning leaves the budget as it is or
-// raises it; a futile spin halves it, down to not spinning; a sleep that turned out to be
-// short restores it. So a connection that waits for a fast peer spins, and one of many
-// that wait for slow ones does not.
+// Whether to spin adapts. After a spin that found something the next wait spins too; after
+// a futile one the next few do not, and twice as many after the next. So a connection whose
+// peer is fast spins, also one whose peer was asleep and spins now, and one of many whose
+// peers are slow hardly ever does. A shorter spin would not do in place of fewer: to find a
+// peer that is just waking up takes as long as waking up.
 type waiter struct {
-	sleeps *atomic.Uint32 // in shared memory: set by us, cleared by whoever wakes us
-	ready  func() bool
-	wakeup chan struct{}
-	parked atomic.Bool   // a goroutine is parked, or about to be
-	limit  time.Duration // longest spin; 0 never spins
-	budget time.Duration // spin this long next time
-	want   uint32        // producer only: how much room ends the wait
+	sleeps  *atomic.Uint32 // in shared memory: set by us, cleared by whoever wakes us
+	ready   func() bool
+	wakeup  chan struct{}
+	parked  atomic.Bool   // a goroutine is parked, or about to be
+	limit   time.Duration // longest spin; 0 never spins
+	skip    uint32        // waits from now on that do not spin
+	backoff uint32        // of the last futile spin; 0 after one that was not
+	want    uint32        // producer only: how much room ends the wait
 }
 
 func (w *waiter) init(sleeps *atomic.Uint32, limit time.Duration, ready func() bool) {
@@ -32,6 +34,7 @@ func (w *waiter) init(sleeps *atomic.Uint32, limit time.Duration, ready func() b
 	w.ready = ready
 	w.wakeup = make(chan struct{}, 1)
 	w.limit = limit
+	w.skip, w.backoff = spinBackoff, spinBackoff
 }
 
 // wake makes a parked goroutine look again. Any goroutine may call it at any time.
@@ -59,37 +62,36 @@ func (w *waiter) park(stats *Stats) {
 	w.sleeps.Store(1)
 	if !w.ready() {
 		stats.Sleeps.Add(1)
-		start := time.Now()
 		<-w.wakeup
-		if slept := time.Since(start); slept < shortSleep {
-			w.budget = min(w.limit, max(2*w.budget, spinFirst))
-		}
 	}
 	w.sleeps.Store(0)
 	w.parked.Store(false)
 }
 
-// spin reports whether ready became true within the budget.
+// spin reports whether ready became true while it spun, if it did at all.
 func (w *waiter) spin(stats *Stats) bool {
-	if w.budget == 0 {
+	switch {
+	case w.limit == 0:
 		return false
-	}
-	if processors.Load() == 1 { // the peer may need our only processor
-		w.budget = 0
+	case w.skip > 0:
+		w.skip--
+		return false
+	case processors.Load() == 1: // the peer may need our only processor
 		return false
 	}
 	start := time.Now()
 	yielded := time.Duration(0)
-	for round := uint32(0); ; round++ {
+	for {
 		for range 16 {
 			if w.ready() {
 				stats.Spins.Add(1)
+				w.backoff = 0
 				return true
 			}
 			pause(1)
 		}
 		spent := time.Since(start)
-		if spent >= w.budget {
+		if spent >= w.limit {
 			break
 		}
 		if spent-yielded < spinYield {
@@ -103,9 +105,8 @@ func (w *waiter) spin(stats *Stats) bool {
 	}
 	stats.Futile.Add(1)
 	processors.Store(int32(runtime.GOMAXPROCS(0)))
-	if w.budget /= 2; w.budget < spinLeast {
-		w.budget = 0
-	}
+	w.backoff = min(spinBackoffMax, max(spinBackoff, 2*w.backoff))
+	w.skip = w.backoff
 	return w.ready()
 }
 
