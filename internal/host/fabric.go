@@ -163,5 +163,6 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", len(conns), "err", err)
 	for _, c := range conns {
 		c.event(core.ConnEvent{Kind: core.EventPeerDead})
+		c.data.Wake() // it may have died after it published its last bytes and its close, and before it rang
 	}
 }
