@@ -316,7 +316,8 @@ func (c *Conn) Queues() (recv, send int) {
 
 // between is how far the cursor in a producer word is ahead of total, if that is possible.
 func between(total, prodWord uint64, capacity int) int {
-	ahead := (absolute(cdc.UnpackProducer(prodWord), capacity) - total) % (uint64(capacity) << 16)
+	round := uint64(capacity) << 16 // the cursor's wrap begins anew after so many bytes; total does not
+	ahead := (absolute(cdc.UnpackProducer(prodWord), capacity)%round + round - total%round) % round
 	if ahead <= uint64(capacity) {
 		return int(ahead)
 	}
