@@ -53,6 +53,7 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 	if err := prepareRunDir(h.cfg.Dir); err != nil {
 		return nil, clc.DiagNoRunDir, err
 	}
+	tidy(h.cfg.Dir)
 	w, err := newWatcher()
 	if err != nil {
 		return nil, resourceReason(err), err

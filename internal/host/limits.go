@@ -69,6 +69,11 @@ const (
 	// directory, does without before it tries again.
 	fabricRetry = 5 * time.Second
 
+	// maxTidied is how many files of each kind a host looks at for left-overs of dead
+	// processes, and tidyAge how old they must be.
+	maxTidied = 64
+	tidyAge   = time.Minute
+
 	// maxFallbackReasons bounds the reasons that are counted; peers can make them up.
 	maxFallbackReasons = 256
 
