@@ -1,0 +1,59 @@
+# Run 'make help' for the list of targets. Everything is done by the go command; other tools
+# are run with 'go run' at the version named here, and fetched through the module proxy.
+
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# How long each fuzz target runs.
+FUZZTIME ?= 10s
+
+.DEFAULT_GOAL := help
+.PHONY: help build test check fmt vet cross staticcheck tidy race fuzz bench golden
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+build: ## build the gosmc command into bin/
+	go build -o bin/gosmc ./cmd/gosmc
+
+test: vet ## vet, and every test: what to run after cloning
+	go test ./...
+
+check: fmt vet cross staticcheck tidy race fuzz ## what a change must pass: all that 'make test' does, and more
+
+fmt: # fails if gofmt would change a file
+	@files=$$(gofmt -l .) && if [ -n "$$files" ]; then echo "not formatted; run gofmt -w on:"; echo "$$files"; exit 1; fi
+
+vet:
+	go vet ./...
+
+cross: # vet what is built on machines of other kinds: weak memory order, big-endian
+	GOARCH=arm64 go vet ./...
+	GOARCH=s390x go vet ./...
+
+staticcheck:
+	go run $(STATICCHECK) ./...
+
+tidy: # fails if go.mod or go.sum would change
+	go mod tidy -diff
+
+race: # every test with the race detector, in random order
+	go test -race -shuffle=on ./...
+
+fuzz: ## run every fuzz target for FUZZTIME (10s), one after the other
+	@set -e; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n 1 dirname | sort -u); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go | sort); do \
+			echo "fuzz $$dir $$target $(FUZZTIME)"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$dir; \
+		done; \
+	done
+
+bench: ## measure: the benchmarks of the packages, then SMC-D beside TCP and Unix sockets
+	go test -run '^$$' -bench . ./...
+	go run ./cmd/gosmc bench
+
+golden: ## rewrite the expected output in testdata/; look at the difference before you commit it
+	@set -e; for dir in $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -r -n 1 dirname | sort -u); do \
+		echo "go test $$dir -update"; \
+		go test $$dir -update; \
+	done
+	git diff --stat -- '*/testdata/*'
