@@ -1,0 +1,5 @@
+package stream
+
+const childVariable = "GOSMC_STREAM_CHILD"
+
+func runChild() int { return 0 }
