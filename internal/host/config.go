@@ -22,6 +22,7 @@ type Config struct {
 	MemoryBudget int64         // bytes; 0: default
 	AnyUser      bool
 	Logger       *slog.Logger
+	SweepEvery   time.Duration // 0: sweepEvery; for tests that cannot wait as long
 }
 
 // withDefaults returns a copy in which every field has its final value.
@@ -51,6 +52,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MemoryBudget < 0 {
 		return c, fmt.Errorf("MemoryBudget: %d is negative", c.MemoryBudget)
+	}
+	if c.SweepEvery == 0 {
+		c.SweepEvery = sweepEvery
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

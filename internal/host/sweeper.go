@@ -25,9 +25,9 @@ func (s *sweeper) wake() {
 	}
 	s.armed = true
 	if s.timer == nil {
-		s.timer = time.AfterFunc(sweepEvery, s.sweep)
+		s.timer = time.AfterFunc(s.host.cfg.SweepEvery, s.sweep)
 	} else {
-		s.timer.Reset(sweepEvery)
+		s.timer.Reset(s.host.cfg.SweepEvery)
 	}
 }
 
