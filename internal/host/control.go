@@ -102,10 +102,10 @@ type Capability struct {
 
 // A StatusLimit is a named bound and how much of it is in use.
 type StatusLimit struct {
-	Name  string `json:"name"` // such as "memory", "connections", "peers", "open files"
-	Limit int64  `json:"limit"`
-	Used  int64  `json:"used"` // -1: not counted
-	Unit  string `json:"unit"` // "bytes", "seconds", or empty for a count
+	Name  string `json:"name"`  // such as "memory", "connections", "peers", "open files"
+	Limit int64  `json:"limit"` // -1: none
+	Used  int64  `json:"used"`  // -1: not counted
+	Unit  string `json:"unit"`  // "bytes", "seconds", or empty for a count
 }
 
 // StatusCounters count from the start of the host. Keys of the maps are modes: "TCP", "SMC-D", "SMC-R".

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+)
+
+// A roundResult is one transport's round of one benchmark.
+type roundResult struct {
+	rate    float64 // operations per second, at the side that counts
+	bytes   float64 // payload bytes per second
+	p50     time.Duration
+	p99     time.Duration
+	cpu     float64 // CPU seconds of both processes per second
+	mode    string  // of the connections, in words
+	buffer  int     // receive buffer of a connection in bytes, where known
+	problem string  // why there is no result; the rest is zero
+}
+
+// roundTable holds the rounds by benchmark and transport.
+type roundTable map[string]map[string][]roundResult
+
+// measureAll runs the benchmarks that the chosen ones need. The error is for an
+// interruption; a transport that cannot be measured is a result with a problem.
+func measureAll(ctx context.Context, chosen []*benchmark, plan benchPlan, p *progress) (roundTable, error) {
+	rounds := make(roundTable)
+	var needed []*benchmark
+	for _, b := range chosen {
+		if b.from != "" {
+			b = findBenchmark(b.from)
+		}
+		if !slices.Contains(needed, b) {
+			needed = append(needed, b)
+		}
+	}
+	for _, b := range needed {
+		rounds[b.name] = make(map[string][]roundResult)
+		for round := range plan.rounds {
+			for _, name := range b.subjects {
+				done := rounds[b.name][name]
+				if len(done) > 0 && done[len(done)-1].problem != "" {
+					continue // it would only fail again
+				}
+				p.show("%s: round %d of %d, %s", b.name, round+1, plan.rounds, name)
+				r, err := measureRound(ctx, b, name, plan, limitRingSize(rounds[b.name]))
+				if ctx.Err() != nil {
+					return nil, ctx.Err()
+				}
+				if err != nil {
+					r = roundResult{problem: err.Error()}
+				}
+				rounds[b.name][name] = append(done, r)
+			}
+		}
+	}
+	return rounds, nil
+}
+
+// limitRingSize makes the ring of "limit" as large as the buffer that SMC-D used in this benchmark.
+func limitRingSize(results map[string][]roundResult) int {
+	for _, r := range results[transportSMCD] {
+		if r.buffer > 0 {
+			return r.buffer
+		}
+	}
+	return ringDefault
+}
+
+// measureRound starts two workers, lets them warm up and work, and ends them.
+func measureRound(ctx context.Context, b *benchmark, transport string, plan benchPlan, ringSize int) (roundResult, error) {
+	var files []*os.File
+	settings := b.settings
+	if transport == transportLimit {
+		ring, err := newRingFile(ringSize)
+		if err != nil {
+			return roundResult{}, err
+		}
+		defer ring.Close()
+		files = append(files, ring)
+	}
+	spec := workerSpec{Benchmark: b.name, Transport: transport, Settings: settings}
+
+	spec.Role = roleServer
+	server, err := startWorker(ctx, spec, files)
+	if err != nil {
+		return roundResult{}, err
+	}
+	defer server.stop()
+	ready, err := server.hear(ctx, childPatience)
+	if err != nil {
+		return roundResult{}, err
+	}
+
+	spec.Role, spec.Addr = roleClient, ready.Addr
+	client, err := startWorker(ctx, spec, files)
+	if err != nil {
+		return roundResult{}, err
+	}
+	defer client.stop()
+	if _, err := client.hear(ctx, childPatience); err != nil {
+		return roundResult{}, err
+	}
+
+	// A worker speaks now only if it has a problem.
+	workers := []*worker{server, client}
+	if err := idle(ctx, plan.warmUp, workers); err != nil {
+		return roundResult{}, err
+	}
+	for _, w := range workers {
+		if err := w.send(workerCommand{Do: doBegin}); err != nil {
+			return roundResult{}, err
+		}
+	}
+	for _, w := range workers { // on a busy machine a worker that spins hears late
+		if _, err := w.hear(ctx, childPatience); err != nil {
+			return roundResult{}, err
+		}
+	}
+	if err := idle(ctx, plan.measure, workers); err != nil {
+		return roundResult{}, err
+	}
+	// Both are told before either is awaited, so that their intervals match.
+	for _, w := range workers {
+		if err := w.send(workerCommand{Do: doEnd}); err != nil {
+			return roundResult{}, err
+		}
+	}
+	var reports [2]workerMessage
+	for i, w := range workers {
+		if reports[i], err = w.hear(ctx, childPatience); err != nil {
+			return roundResult{}, err
+		}
+	}
+	return combine(b, reports[0], reports[1])
+}
+
+// combine makes one result of what the two workers saw.
+func combine(b *benchmark, server, client workerMessage) (roundResult, error) {
+	counting := server
+	if b.work.clientCounts {
+		counting = client
+	}
+	seconds := counting.Seconds
+	if seconds <= 0 || counting.Ops == 0 {
+		return roundResult{}, fmt.Errorf("nothing was done within %.2f s", seconds)
+	}
+	r := roundResult{
+		rate:   float64(counting.Ops) / seconds,
+		bytes:  float64(counting.Bytes) / seconds,
+		p50:    time.Duration(client.P50),
+		p99:    time.Duration(client.P99),
+		mode:   client.Mode,
+		buffer: server.Buffer,
+	}
+	for _, w := range []workerMessage{server, client} {
+		if w.Seconds > 0 {
+			r.cpu += w.CPUSeconds / w.Seconds // each in its own interval: they differ by microseconds
+		}
+	}
+	return r, nil
+}
+
+// A worker is a child that measures.
+type worker struct{ *child }
+
+func startWorker(ctx context.Context, spec workerSpec, files []*os.File) (*worker, error) {
+	c, err := startChild(ctx, spec.Role, benchWorkerVerb, files...)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.send(spec); err != nil {
+		c.stop()
+		return nil, err
+	}
+	return &worker{c}, nil
+}
+
+// hear takes one message; a problem of the worker becomes an error.
+func (w *worker) hear(ctx context.Context, within time.Duration) (workerMessage, error) {
+	var m workerMessage
+	if err := w.receive(ctx, within, &m); err != nil {
+		return m, err
+	}
+	if m.Problem != "" {
+		return m, fmt.Errorf("%s: %s", w.name, m.Problem)
+	}
+	return m, nil
+}
+
+// idle lets time pass, unless a worker has something to say, which can only be a problem.
+func idle(ctx context.Context, d time.Duration, workers []*worker) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	var lines [2]chan []byte
+	for i, w := range workers {
+		lines[i] = w.lines
+	}
+	var early *worker
+	var line []byte
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case line = <-lines[0]:
+		early = workers[0]
+	case line = <-lines[1]:
+		early = workers[1]
+	}
+	if line == nil {
+		return early.failure(fmt.Errorf("no reason given"))
+	}
+	return early.problem(line)
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/gosmc/smc"
+)
+
+// Names of transports, as tables and JSON show them.
+const (
+	transportTCP   = "tcp"
+	transportUnix  = "unix"
+	transportSMCD  = "smc-d"
+	transportLimit = "limit"
+)
+
+// An endpoint is one transport in one worker.
+type endpoint struct {
+	listen func() (net.Listener, error)
+	dial   func(addr string) (net.Conn, error)
+	check  func(net.Conn, *meter) error // refuses a connection that is not what the transport says
+	close  func()
+}
+
+// transports is the registry: each function makes the endpoint of a worker.
+var transports = map[string]func(workerSpec) (*endpoint, error){
+	transportTCP:   func(workerSpec) (*endpoint, error) { return netEndpoint("tcp", "127.0.0.1:0"), nil },
+	transportUnix:  func(workerSpec) (*endpoint, error) { return netEndpoint("unix", abstractName()), nil },
+	transportSMCD:  smcdEndpoint,
+	transportLimit: limitEndpoint,
+}
+
+const benchDialTimeout = 10 * time.Second
+
+// netEndpoint is package net as it comes; TCP has no delay by default.
+func netEndpoint(network, addr string) *endpoint {
+	return &endpoint{
+		listen: func() (net.Listener, error) { return net.Listen(network, addr) },
+		dial:   func(addr string) (net.Conn, error) { return net.DialTimeout(network, addr, benchDialTimeout) },
+		check: func(_ net.Conn, m *meter) error {
+			m.note(network, 0)
+			return nil
+		},
+		close: func() {},
+	}
+}
+
+// abstractName is a Unix address without a file.
+func abstractName() string { return fmt.Sprintf("@gosmc-bench-%d", os.Getpid()) }
+
+// smcdEndpoint is this library in its default settings; a connection in another mode is an error.
+func smcdEndpoint(spec workerSpec) (*endpoint, error) {
+	var config smc.Config
+	if spec.Settings.NoSpin {
+		config.Spin = -1
+	}
+	h, err := smc.NewHost(&config)
+	if err != nil {
+		return nil, err
+	}
+	d := smc.Dialer{Host: h, Require: smc.RequireSMCD, Timeout: benchDialTimeout}
+	return &endpoint{
+		listen: func() (net.Listener, error) {
+			return (&smc.ListenConfig{Host: h}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+		},
+		dial: func(addr string) (net.Conn, error) { return d.Dial("tcp", addr) },
+		check: func(c net.Conn, m *meter) error {
+			conn, ok := c.(*smc.Conn)
+			if !ok {
+				return fmt.Errorf("not an SMC connection but a %T", c)
+			}
+			st := conn.State()
+			if st.Mode != smc.ModeSMCD {
+				return fmt.Errorf("mode is %v, not SMC-D: %v", st.Mode, st.Reason)
+			}
+			m.note(st.Mode.String(), st.ReadBuffer)
+			return nil
+		},
+		close: func() { h.Close() },
+	}, nil
+}
+
+// limitEndpoint is the ring in descriptor 3.
+func limitEndpoint(workerSpec) (*endpoint, error) {
+	const ringDescriptor = 3 // the first of exec.Cmd.ExtraFiles
+	f := os.NewFile(ringDescriptor, "limit ring")
+	if f == nil {
+		return nil, os.ErrInvalid
+	}
+	c, err := openRing(f)
+	if err != nil {
+		return nil, err
+	}
+	return &endpoint{
+		listen: func() (net.Listener, error) { return &ringListener{conn: c, closed: make(chan struct{})}, nil },
+		dial:   func(string) (net.Conn, error) { return c, nil },
+		check: func(_ net.Conn, m *meter) error {
+			m.note("shared memory", len(c.data))
+			return nil
+		},
+		close: func() {},
+	}, nil
+}

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gosmc/smc/internal/host"
+)
+
+// testHosts are two hosts with a connection between them, and one in fallback.
+func testHosts() gathered {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	noSMC := host.FallbackCount{Code: 0x03010000, Tag: "PEER_NO_SMC", Text: "the peer did not signal SMC"}
+	counted := func(n uint64) host.FallbackCount { f := noSMC; f.Count = n; return f }
+	return gathered{
+		hosts: []host.Status{{
+			PID: 100, Command: "server", Dir: "/run/gosmc", Started: at,
+			Listeners: []host.StatusListener{{Local: "0.0.0.0:80", Require: "any", UID: 1, Inode: 2, Accepted: 3, Pending: 4}},
+			Connections: []host.StatusConn{
+				{State: "Active", Local: "127.0.0.1:80", Peer: "127.0.0.1:50000", Role: "server", Mode: "SMC-D", Version: "2.1", EID: "E",
+					UID: 1, Inode: 5, RecvQ: 10, SendQ: 20, RcvBuf: 30, SndBuf: 40, BytesIn: 50, BytesOut: 60, PeerPID: 200, PeerCommand: "client", PeerHost: "H", AgeSeconds: 1.5},
+				{State: "Active", Local: "[2001:db8::1234:5678:9abc]:80", Peer: "[2001:db8::2]:50001", Role: "server", Mode: "TCP",
+					ReasonCode: noSMC.Code, Reason: noSMC.Text},
+			},
+			ConnectionsOmitted: 7,
+			Counters: host.StatusCounters{
+				Connections: map[string]uint64{"SMC-D": 1, "TCP": 1}, Bytes: map[string]host.ByteCount{"SMC-D": {In: 50, Out: 60}},
+				HandshakesOK: 1, DoorbellsRung: 2, DoorbellsSuppressed: 3, Sleeps: 4, Spins: 5, Fallbacks: []host.FallbackCount{counted(1)},
+			},
+		}, {
+			PID: 200, Command: "cli\x1bent", Dir: "/run/gosmc", Started: at,
+			Connections: []host.StatusConn{{State: "Active", Local: "127.0.0.1:50000", Peer: "127.0.0.1:80", Role: "client", Mode: "SMC-D", Version: "2.1"}},
+			Counters: host.StatusCounters{
+				Connections: map[string]uint64{"SMC-D": 1, "SMC-X": 9}, Bytes: map[string]host.ByteCount{"SMC-D": {In: 60, Out: 5 << 20}},
+				HandshakesOK: 1, HandshakesFailed: 1,
+				Fallbacks: []host.FallbackCount{{Code: 0x03030000, Tag: "NOSMCDEV", Text: "no SMC device", Count: 2}, counted(4)},
+			},
+		}},
+		errors: []gatherError{{"/run/gosmc/ctl/x", "host answered: no"}},
+		denied: 1,
+	}
+}
+
+func TestSSReport(t *testing.T) {
+	g := testHosts()
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	r := newSSReport(&g, true, true)
+	r.Time = at
+	golden(t, "ss.json", indentJSON(t, r))
+	var b strings.Builder
+	for _, wide := range []bool{false, true} {
+		if err := r.write(&b, wide); err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString("\n")
+	}
+	listeners := newSSReport(&g, false, true)
+	if err := listeners.write(&b, false); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "ss.txt", b.String())
+	if connections := newSSReport(&g, true, false); len(connections.Listeners) != 0 || len(connections.Connections) != 3 || connections.Omitted != 7 {
+		t.Errorf("report without listeners = %+v", connections)
+	}
+}
+
+func TestStatsReport(t *testing.T) {
+	g := testHosts()
+	r := newStatsReport(&g)
+	r.Time = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	for i := range r.Hosts {
+		r.Hosts[i].Started = r.Time
+	}
+	golden(t, "stats.json", indentJSON(t, r))
+	var b strings.Builder
+	if err := r.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "stats.txt", strings.ReplaceAll(b.String(), r.Time.Local().Format(time.DateTime), "2026-03-04 05:06:07"))
+}
+
+func TestSumCountersOfNothing(t *testing.T) {
+	got := sumCounters(nil)
+	want := host.StatusCounters{Connections: map[string]uint64{}, Bytes: map[string]host.ByteCount{}, Fallbacks: []host.FallbackCount{}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("sumCounters(nothing) (-want +got):\n%s", diff)
+	}
+}
+
+func TestDirFinder(t *testing.T) {
+	root := t.TempDir()
+	for _, dir := range []string{"tmp/gosmc-0", "tmp/gosmc-7", "run/user/7/gosmc", "run/user/8/other", "given"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(root, "given"), filepath.Join(root, "tmp/gosmc-9")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		env  map[string]string
+		uid  int
+		want []string
+	}{
+		{"a user", map[string]string{"XDG_RUNTIME_DIR": filepath.Join(root, "run/user/7")}, 7, []string{"run/user/7/gosmc", "tmp/gosmc-7"}},
+		{"nothing", nil, 5, nil},
+		{"root", map[string]string{"GOSMC_DIR": filepath.Join(root, "given")}, 0, []string{"given", "tmp/gosmc-0", "tmp/gosmc-7", "run/user/7/gosmc"}},
+		{"given, absent", map[string]string{"GOSMC_DIR": filepath.Join(root, "absent")}, 7, []string{"tmp/gosmc-7"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var want []string
+			for _, dir := range tt.want {
+				want = append(want, filepath.Join(root, dir))
+			}
+			f := dirFinder{root, func(key string) string { return tt.env[key] }, tt.uid}
+			if got := f.find(); !slices.Equal(got, want) {
+				t.Errorf("find() = %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// A live host is seen by ss, stats and info: connections, listeners, counters, capabilities.
+func TestHostIsSeen(t *testing.T) {
+	l := start(t, "listen", "--echo", "--json", "-v", "127.0.0.1:0")
+	addr := l.addr()
+	c := start(t, "connect", "--require", "smc-d", addr)
+	const question = "is anybody there?"
+	if _, err := io.WriteString(c.stdin, question); err != nil {
+		t.Fatal(err)
+	}
+
+	var ss ssReport
+	deadline := time.Now().Add(testTimeout)
+	for len(ss.Connections) < 2 || ss.Connections[0].BytesIn+ss.Connections[1].BytesIn != 2*uint64(len(question)) {
+		// Both sides have connected when the echo is back.
+		if time.Now().After(deadline) {
+			t.Fatalf("gosmc ss = %+v, want both ends of the connection and %d bytes through each", ss, len(question))
+		}
+		got := gosmc(t, "", "ss", "-a", "--json", "--dir", os.Getenv("GOSMC_DIR"))
+		ss = ssReport{}
+		if err := json.Unmarshal([]byte(got.stdout), &ss); err != nil || got.code != exitOK {
+			t.Fatalf("gosmc ss = %d, %v, %q", got.code, err, got.stderr)
+		}
+	}
+	for _, conn := range ss.Connections {
+		if conn.Mode != "SMC-D" || conn.PID != os.Getpid() || conn.Local == "" || conn.Peer == "" || conn.Version == "" || conn.EID == "" || conn.RcvBuf == 0 {
+			t.Errorf("gosmc ss has %+v, want SMC-D with addresses, version, EID and buffers", conn)
+		}
+	}
+	if !slices.ContainsFunc(ss.Listeners, func(l ssListener) bool { return l.Local == addr && l.PID == os.Getpid() }) {
+		t.Errorf("gosmc ss has listeners %+v, want %s", ss.Listeners, addr)
+	}
+
+	var stats statsReport
+	got := gosmc(t, "", "stats", "--json", "--dir", os.Getenv("GOSMC_DIR"))
+	if err := json.Unmarshal([]byte(got.stdout), &stats); err != nil || stats.Total.Connections["SMC-D"] < 2 || stats.Total.HandshakesOK < 2 {
+		t.Errorf("gosmc stats = %+v, %v, want two SMC-D connections", stats.Total, err)
+	}
+	for _, verb := range []string{"ss", "stats"} {
+		if got := gosmc(t, "", verb); got.code != exitOK || !strings.Contains(got.stdout, "SMC-D") {
+			t.Errorf("gosmc %s = %d, %q, want the connection", verb, got.code, got.stdout)
+		}
+	}
+	c.stdin.Close()
+	if code := c.wait(); code != exitOK || c.stdout.String() != question {
+		t.Errorf("connect = %d, %q, want the echo", code, c.stdout.String())
+	}
+}
+
+func TestInfo(t *testing.T) {
+	got := gosmc(t, "", "info", "--json")
+	var r infoReport
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.code != exitOK {
+		t.Fatalf("gosmc info --json = %d, %v, %q", got.code, err, got.stderr)
+	}
+	if r.Schema != jsonSchema || !r.Capabilities.SMCDv2.Available || r.GID == "" || r.SEID == "" || r.Dir != os.Getenv("GOSMC_DIR") || len(r.Limits) == 0 || r.BootID == "" {
+		t.Errorf("gosmc info --json = %+v, want SMC-D v2, GID, SEID, run directory and limits", r)
+	}
+	if c := r.Capabilities.SMCRv1; !c.Available && c.Why == "" {
+		t.Error("gosmc info does not say why SMC-R v1 is not available")
+	}
+	got = gosmc(t, "", "info")
+	for _, want := range []string{"Run directory", "SMC-D v2", "Kernel", "Open files", "Capability"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("gosmc info = %q, want %q in it", got.stdout, want)
+		}
+	}
+}
+
+// Where no host can work, info says why and fails, and demo and connect get by.
+func TestInfoWithoutRunDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOSMC_DIR", filepath.Join(file, "dir")) // under a file
+	got := gosmc(t, "", "info", "--json")
+	var r infoReport
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || r.Error == "" || got.code != exitFailure {
+		t.Errorf("gosmc info --json = %d, %v, error %q, want 1 and the reason", got.code, err, r.Error)
+	}
+	if !strings.Contains(got.stderr, "no host can be made here") {
+		t.Errorf("gosmc info says %q", got.stderr)
+	}
+	if got := gosmc(t, "", "info"); got.code != exitFailure || !strings.Contains(got.stdout, "Kernel") {
+		t.Errorf("gosmc info = %d, %q, want 1 and what can be said", got.code, got.stdout)
+	}
+	if got := gosmc(t, "", "ss"); got.code != exitOK {
+		t.Errorf("gosmc ss = %d, %q, want 0", got.code, got.stderr)
+	}
+	// An SMC listener without a run directory is a TCP listener.
+	l := start(t, "listen", "--echo", "--json", "-v", "127.0.0.1:0")
+	if got := gosmc(t, "text", "connect", "-v", l.addr()); got.code != exitOK || got.stdout != "text" || !strings.Contains(got.stderr, "because") {
+		t.Errorf("connect without a run directory = %d, %q, %q, want an echo over TCP and a reason", got.code, got.stdout, got.stderr)
+	}
+}
+
+// --watch prints again and again, until it is interrupted, which is no failure.
+func TestStatsWatch(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, w := io.Pipe()
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, []string{"stats", "--watch", "1", "--json"}, strings.NewReader(""), w, io.Discard)
+		w.Close()
+	}()
+	d := json.NewDecoder(r)
+	var last time.Time
+	for range 2 {
+		var s statsReport
+		if err := d.Decode(&s); err != nil {
+			t.Fatalf("stats --watch: %v", err)
+		}
+		if !s.Time.After(last) {
+			t.Errorf("stats --watch: %v after %v, want later", s.Time, last)
+		}
+		last = s.Time
+	}
+	cancel()
+	go io.Copy(io.Discard, r)
+	if got := <-code; got != exitOK {
+		t.Errorf("interrupted stats --watch = %d, want 0", got)
+	}
+}
+
+func TestComplain(t *testing.T) {
+	g := testHosts()
+	cmd := newSSCommand()
+	var b strings.Builder
+	cmd.SetErr(&b)
+	g.complain(cmd)
+	if want := "gosmc: /run/gosmc/ctl/x: host answered: no\n"; !strings.HasPrefix(b.String(), want) || !strings.Contains(b.String(), "run as root") {
+		t.Errorf("complain = %q", b.String())
+	}
+	var e error = &host.ControlError{Path: "p", Err: os.ErrPermission}
+	if !errors.Is(e, os.ErrPermission) {
+		t.Error("a ControlError hides its cause")
+	}
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc"
+	"github.com/gosmc/smc/internal/host"
+)
+
+// An infoReport is what info --json prints. Memory is in bytes.
+type infoReport struct {
+	Schema       int                     `json:"schema"`
+	Time         time.Time               `json:"time"`
+	HostName     string                  `json:"host_name"` // as sent to peers
+	Machine      machine                 `json:"machine"`
+	MemoryTotal  int64                   `json:"memory_total"`
+	OpenFiles    openFiles               `json:"open_files"`
+	Dir          string                  `json:"dir"`
+	DirMode      string                  `json:"dir_mode"`
+	GID          string                  `json:"gid"` // of a host made for the occasion: every process has its own
+	SEID         string                  `json:"seid"`
+	UEIDs        []string                `json:"ueids"`
+	BootID       string                  `json:"boot_id"` // that the SEID is derived from
+	Capabilities host.StatusCapabilities `json:"capabilities"`
+	Limits       []host.StatusLimit      `json:"limits"`
+	Hosts        int                     `json:"hosts"` // live in the run directory, the one made for the occasion not counted
+	Error        string                  `json:"error"` // why no host could be made; most of the above is empty then
+}
+
+// openFiles is the limit of file descriptors of a process: RLIMIT_NOFILE.
+type openFiles struct {
+	Soft uint64 `json:"soft"`
+	Hard uint64 `json:"hard"`
+}
+
+func newInfoCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "info [flags]",
+		Short: "Show what this host can do, and why not more",
+		Long: `Show the kinds of SMC that a program started here and now could use, the reason for each
+kind that it could not, and the limits that apply. No other program need be running: a host is made
+for the occasion and asked.`,
+		Example: `  gosmc info
+  GOSMC_DIR=/shared/gosmc gosmc info
+  gosmc info --json | jq .capabilities.smc_d_v2`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r, err := newInfoReport(cmd.Context())
+			if asJSON {
+				return errors.Join(writeJSON(cmd.OutOrStdout(), r), err)
+			}
+			return errors.Join(r.write(cmd.OutOrStdout()), err)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+// newInfoReport makes a host, asks it as any tool would, and looks around. The error says why no host could
+// be made; the report then holds the rest.
+func newInfoReport(ctx context.Context) (infoReport, error) {
+	r := infoReport{
+		Schema: jsonSchema, Time: time.Now(), Machine: readMachine(),
+		BootID: readLine("/proc/sys/kernel/random/boot_id"),
+		UEIDs:  []string{}, Limits: []host.StatusLimit{},
+	}
+	r.HostName, _ = os.Hostname()
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		r.MemoryTotal = int64(info.Totalram) * int64(info.Unit)
+	}
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
+		r.OpenFiles = openFiles{limit.Cur, limit.Max}
+	}
+	err := r.askProbe(ctx)
+	if err != nil {
+		r.Error = err.Error()
+		err = fmt.Errorf("no host can be made here: %w", err)
+	}
+	if r.Dir != "" {
+		if info, err := os.Stat(r.Dir); err == nil {
+			r.DirMode = info.Mode().String()
+		}
+	}
+	return r, err
+}
+
+// askProbe makes a host, fills in what it says about itself, and closes it.
+func (r *infoReport) askProbe(ctx context.Context) error {
+	h, err := smc.NewHost(nil)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	r.Dir = h.Dir()
+	// A host takes nothing from the system before it is used.
+	l, err := (&smc.ListenConfig{Host: h}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	hosts, errs := host.Gather(ctx, r.Dir)
+	for _, st := range hosts {
+		if st.PID != os.Getpid() {
+			r.Hosts++
+			continue
+		}
+		r.HostName, r.GID, r.SEID = st.HostName, st.GID, st.SEID
+		r.Capabilities, r.Limits, r.UEIDs = st.Capabilities, st.Limits, st.UEIDs
+	}
+	if r.GID != "" {
+		return nil
+	}
+	// Such a host falls back to TCP, and says why when it is made to connect.
+	d := smc.Dialer{Host: h, Require: smc.RequireSMC, Timeout: probeTimeout}
+	c, err := d.DialContext(ctx, "tcp", l.Addr().String())
+	if err == nil {
+		c.Close()
+		err = fmt.Errorf("it works, but does not answer in %s", r.Dir)
+	}
+	if fallback, ok := errors.AsType[*smc.FallbackError](err); ok && fallback.Reason.Advice != "" {
+		err = fmt.Errorf("%w. %s", err, fallback.Reason.Advice)
+	}
+	return errors.Join(append([]error{err}, errs...)...)
+}
+
+// probeTimeout bounds a connection to ourselves.
+const probeTimeout = 10 * time.Second
+
+func (r *infoReport) write(w io.Writer) error {
+	t := table{columns: []column{{}, {}}}
+	t.add("Host name", orNA(r.HostName))
+	for _, l := range r.Machine.lines() {
+		t.add(l[0], l[1])
+	}
+	t.add("Memory", formatBytes(r.MemoryTotal))
+	t.add("Open files", fmt.Sprintf("%d, at most %d", r.OpenFiles.Soft, r.OpenFiles.Hard))
+	dir := orNA(r.Dir)
+	if r.DirMode != "" {
+		dir += " (" + r.DirMode + ")"
+	}
+	t.add("Run directory", dir)
+	t.add("Hosts running", strconv.Itoa(r.Hosts))
+	t.add("SEID", orNA(r.SEID))
+	t.add("UEIDs", orNA(strings.Join(r.UEIDs, ", ")))
+	t.add("GID", orNA(r.GID))
+	if err := t.write(w); err != nil || r.Error != "" {
+		return err
+	}
+
+	can := table{columns: []column{{title: "Capability"}, {title: "Available"}, {title: "Why not"}}}
+	c := r.Capabilities
+	for _, row := range []struct {
+		name string
+		c    host.Capability
+	}{
+		{"SMC-D v2 (shared memory)", c.SMCDv2},
+		{"SMC-D v1", c.SMCDv1},
+		{"SMC-R v2 (RDMA)", c.SMCRv2},
+		{"SMC-R v1", c.SMCRv1},
+		{"TCP option 254", c.TCPOption},
+		{"Local rendezvous", c.LocalRendezvous},
+	} {
+		available := "no"
+		if row.c.Available {
+			available = "yes"
+		}
+		can.add(row.name, available, printable(row.c.Why))
+	}
+	limits := table{columns: []column{{title: "Limit"}, {title: "Value", right: true}, {title: "In use", right: true}}}
+	for _, l := range r.Limits {
+		used := "n/a"
+		if l.Used >= 0 {
+			used = formatUnit(l.Used, l.Unit)
+		}
+		limit := "none"
+		if l.Limit >= 0 {
+			limit = formatUnit(l.Limit, l.Unit)
+		}
+		limits.add(orNA(l.Name), limit, used)
+	}
+	fmt.Fprintln(w)
+	if err := can.write(w); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	return limits.write(w)
+}
+
+func formatUnit(v int64, unit string) string {
+	switch unit {
+	case "bytes":
+		return formatBytes(v)
+	case "":
+		return groupDigits(strconv.FormatInt(v, 10))
+	}
+	return groupDigits(strconv.FormatInt(v, 10)) + " " + printable(unit)
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+)
+
+var update = flag.Bool("update", false, "rewrite the files in testdata")
+
+// childOfTest tells the test program that it is to be gosmc: demo and bench start
+// themselves again, and here they are the test program.
+const childOfTest = "GOSMC_CHILD_OF_TEST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childOfTest) != "" {
+		os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	dir, err := os.MkdirTemp("", "gosmc-test-")
+	if err != nil {
+		panic(err)
+	}
+	os.Setenv(childOfTest, "1")
+	os.Setenv("GOSMC_DIR", dir) // apart from the hosts of this machine
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// gosmc runs one command line.
+func gosmc(t *testing.T, stdin string, args ...string) outcome {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), args, strings.NewReader(stdin), &stdout, &stderr)
+	return outcome{code, stdout.String(), stderr.String()}
+}
+
+// golden compares got with a file in testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; go test -update rewrites it):\n%s", name, diff)
+	}
+}
+
+func indentJSON(t *testing.T, v any) string {
+	t.Helper()
+	var b strings.Builder
+	if err := writeJSON(&b, v); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, tt := range []struct {
+		args   string
+		code   int
+		stderr string // part of it
+	}{
+		{"version", exitOK, ""},
+		{"--help", exitOK, ""},
+		{"", exitOK, ""},
+		{"bench --list", exitOK, ""},
+		{"frobnicate", exitUsage, `gosmc: unknown verb "frobnicate"`},
+		{"lisen", exitUsage, `did you mean "listen"?`},
+		{"--frob", exitUsage, "unknown flag"},
+		{"version extra", exitUsage, "extra"},
+		{"connect", exitUsage, "accepts 1 arg"},
+		{"connect a b", exitUsage, "accepts 1 arg"},
+		{"connect nowhere", exitUsage, `address "nowhere": want HOST:PORT`},
+		{"connect ::1:80", exitUsage, "want HOST:PORT"},
+		{"connect --require tcp 127.0.0.1:1", exitUsage, "want smc, smc-d or smc-r"},
+		{"connect --timeout soon 127.0.0.1:1", exitUsage, "invalid argument"},
+		{"connect 127.0.0.1:0", exitFailure, "gosmc: "},
+		{"listen", exitUsage, "accepts 1 arg"},
+		{"listen --echo --discard 127.0.0.1:0", exitUsage, "exclude each other"},
+		{"listen 203.0.113.1:0", exitFailure, "gosmc: "},
+		{"ss -a -l", exitUsage, "exclude each other"},
+		{"ss x", exitUsage, "unknown command"},
+		{"stats --watch -1", exitUsage, "want a number of seconds"},
+		{"stats --watch x", exitUsage, "invalid argument"},
+		{"demo --size nothing", exitUsage, "want a number and"},
+		{"demo --size 0", exitUsage, "at least 1 byte"},
+		{"demo --size 900GiB", exitFailure, "use a smaller --size"},
+		{"bench --only pingpong", exitUsage, `no benchmark "pingpong"; there are: pingpong-64,`},
+		{"bench-worker", exitFailure, "start it themselves"},
+		{"demo-worker", exitFailure, "start it themselves"},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			got := gosmc(t, "", strings.Fields(tt.args)...)
+			if got.code != tt.code || !strings.Contains(got.stderr, tt.stderr) {
+				t.Errorf("gosmc %s = %d, stderr %q, want %d and %q", tt.args, got.code, got.stderr, tt.code, tt.stderr)
+			}
+			if tt.code == exitUsage && !strings.Contains(got.stderr, "--help") {
+				t.Errorf("gosmc %s: stderr %q, want a pointer to --help", tt.args, got.stderr)
+			}
+			if tt.code != exitOK && got.stdout != "" {
+				t.Errorf("gosmc %s wrote %q to standard output, want nothing", tt.args, got.stdout)
+			}
+		})
+	}
+}
+
+// Every verb explains itself, with examples, and speaks JSON.
+func TestVerbs(t *testing.T) {
+	var verbs []string
+	for _, cmd := range newRootCommand().Commands() {
+		if cmd.Hidden {
+			continue
+		}
+		verbs = append(verbs, cmd.Name())
+		t.Run(cmd.Name(), func(t *testing.T) {
+			if cmd.Short == "" || cmd.Example == "" {
+				t.Errorf("%s has short help %q and examples %q, want both", cmd.Name(), cmd.Short, cmd.Example)
+			}
+			if cmd.Flags().Lookup("json") == nil {
+				t.Errorf("%s has no --json", cmd.Name())
+			}
+			got := gosmc(t, "", cmd.Name(), "--help")
+			if got.code != exitOK || !strings.Contains(got.stdout, "Examples:") {
+				t.Errorf("gosmc %s --help = %d, %q, want examples", cmd.Name(), got.code, got.stdout)
+			}
+		})
+	}
+	slices.Sort(verbs)
+	if want := []string{"bench", "connect", "demo", "info", "listen", "ss", "stats", "version"}; !slices.Equal(verbs, want) {
+		t.Errorf("verbs = %v, want %v", verbs, want)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if got := gosmc(t, "", "completion", shell); got.code != exitOK || !strings.Contains(got.stdout, "gosmc") {
+			t.Errorf("gosmc completion %s = %d and %d bytes, want a script", shell, got.code, len(got.stdout))
+		}
+	}
+	for _, tt := range []struct{ args, want string }{
+		{"connect --require ", "smc-d\n"},
+		{"bench --only ", "bulk-64k\n"},
+		{"li", "listen\t"},
+	} {
+		words := append([]string{cobra.ShellCompRequestCmd}, strings.Split(tt.args, " ")...)
+		if got := gosmc(t, "", words...); got.code != exitOK || !strings.Contains(got.stdout, tt.want) {
+			t.Errorf("completion of %q = %d, %q, want %q in it", tt.args, got.code, got.stdout, tt.want)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	got := gosmc(t, "", "version")
+	if !strings.HasPrefix(got.stdout, "gosmc ") || strings.Count(got.stdout, "\n") != 1 {
+		t.Errorf("gosmc version = %q, want one line", got.stdout)
+	}
+	var v versionReport
+	if err := json.Unmarshal([]byte(gosmc(t, "", "version", "--json").stdout), &v); err != nil || v.Schema != jsonSchema || v.Version == "" || v.Go == "" {
+		t.Errorf("gosmc version --json = %+v, %v", v, err)
+	}
+}
+
+// An interrupted verb ends with an error that says so.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stderr bytes.Buffer
+	code := run(ctx, []string{"demo", "--size", "1MiB"}, strings.NewReader(""), io.Discard, &stderr)
+	if code != exitFailure || stderr.String() != "gosmc: interrupted\n" {
+		t.Errorf("interrupted demo = %d, %q, want 1 and gosmc: interrupted", code, stderr.String())
+	}
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestTable(t *testing.T) {
+	tab := table{columns: []column{{title: "Name"}, {title: "Value", right: true}, {}, {title: "Note"}}}
+	tab.add("a", "1", "", "x")
+	tab.add("µs", "1 000", "")
+	tab.add()
+	tab.add("long name", "22", "", "y")
+	var b strings.Builder
+	if err := tab.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := "" +
+		"Name       Value  Note\n" +
+		"a              1  x\n" +
+		"µs         1 000\n" +
+		"\n" +
+		"long name     22  y\n"
+	if b.String() != want {
+		t.Errorf("table:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+func TestFormatNumber(t *testing.T) {
+	for _, tt := range []struct {
+		v    float64
+		want string
+	}{
+		{0, "0.00"}, {1, "1.00"}, {1.234, "1.23"}, {-1.5, "-1.50"}, {12.34, "12.3"}, {123.4, "123"},
+		{1234.5, "1 234"}, {-1234567, "-1 234 567"}, {0.5, "0.500"}, {0.01234, "0.0123"}, {0.00099, "0.000990"},
+		{1e-20, "0.000000000"}, {math.Inf(1), "n/a"}, {math.NaN(), "n/a"},
+	} {
+		if got := formatNumber(tt.v); got != tt.want {
+			t.Errorf("formatNumber(%v) = %q, want %q", tt.v, got, tt.want)
+		}
+	}
+}
+
+func TestFormatRatio(t *testing.T) {
+	for _, tt := range []struct {
+		v    float64
+		want string
+	}{
+		{1.0 / 30, "1/30"}, {1.0 / 100, "1/100"}, {0.0123, "1/81.3"}, {0.1, "0.1x"}, {0.15, "0.15x"}, {0.85, "0.85x"},
+		{1, "1x"}, {2.5, "2.5x"}, {4, "4x"}, {60, "60x"}, {9.876, "9.88x"}, {1234, "1234x"}, {0, "0x"},
+	} {
+		if got := formatRatio(tt.v); got != tt.want {
+			t.Errorf("formatRatio(%v) = %q, want %q", tt.v, got, tt.want)
+		}
+	}
+}
+
+func TestByteSize(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want byteSize
+	}{
+		{"0", 0}, {"1", 1}, {"4096", 4096}, {"64KiB", 64 << 10}, {"1GiB", 1 << 30}, {"1g", 1 << 30}, {"2M", 2 << 20},
+		{"1GB", 1e9}, {"1.5 MiB", 3 << 19}, {"7b", 7}, {"1TiB", 1 << 40},
+	} {
+		var got byteSize
+		if err := got.Set(tt.text); err != nil || got != tt.want {
+			t.Errorf("Set(%q) = %d, %v, want %d", tt.text, got, err, tt.want)
+		}
+	}
+	for _, text := range []string{"", "x", "-1", "1 lightyear", "GiB", "1e30", "NaN", "1iB", "0x10", "1KiBKiB"} {
+		var got byteSize
+		if err := got.Set(text); err == nil {
+			t.Errorf("Set(%q) = %d, want an error", text, got)
+		}
+	}
+	for _, tt := range []struct {
+		n    int64
+		want string
+	}{{0, "0 B"}, {1023, "1023 B"}, {1024, "1 KiB"}, {1536, "1.5 KiB"}, {1 << 30, "1 GiB"}, {1<<62 + 1, "4096 PiB"}, {-2048, "-2 KiB"}} {
+		if got := formatBytes(tt.n); got != tt.want {
+			t.Errorf("formatBytes(%d) = %q, want %q", tt.n, got, tt.want)
+		}
+	}
+	size := byteSize(1 << 30)
+	if got := size.String(); got != "1GiB" {
+		t.Errorf("String() = %q, want 1GiB", got)
+	}
+}
+
+// What a process of another user calls itself must not reach the terminal as it is.
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain é 漢": "plain é 漢", "\x1b]0;title\a": "?]0;title?", "a\nb": "a?b", "\xff": "?", "\u202e": "?", "": "",
+	} {
+		if got := printable(in); got != want {
+			t.Errorf("printable(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestCutAddress(t *testing.T) {
+	for _, tt := range []struct {
+		addr  string
+		width int
+		want  string
+	}{
+		{"127.0.0.1:80", 23, "127.0.0.1:80"},
+		{"[2001:db8:1:2:3:4:5:6]:50000", 23, "[2001:db8:1:2:3..:50000"},
+		{"[fe80::1%eth0]:80", 12, "[fe80::..:80"},
+		{"a-very-long-name-without-port", 10, "a-very-l.."},
+		{"long.example:65000", 3, "..:65000"},
+		{"", 5, ""},
+	} {
+		if got := cutAddress(tt.addr, tt.width); got != tt.want {
+			t.Errorf("cutAddress(%q, %d) = %q, want %q", tt.addr, tt.width, got, tt.want)
+		}
+	}
+}
+
+func TestProgressIsQuietWithoutTerminal(t *testing.T) {
+	var b strings.Builder
+	p := newProgress(&b, false)
+	p.show("round %d", 1)
+	p.done()
+	if b.String() != "" {
+		t.Errorf("progress wrote %q to something that is no terminal, want nothing", b.String())
+	}
+}
+
+func TestMachine(t *testing.T) {
+	for _, tt := range []struct{ in, want string }{
+		{"processor\t: 0\nmodel name\t: AMD EPYC 9\nflags\t: a b\n", "AMD EPYC 9"},
+		{"processor : 0\nBogoMIPS : 50\nModel : Board 4\n", "Board 4"},
+		{"", ""},
+	} {
+		if got := cpuModel(tt.in); got != tt.want {
+			t.Errorf("cpuModel(%q) = %q, want %q", tt.in, got, tt.want)
+		}
+	}
+	for _, tt := range []struct{ in, want string }{{"max 100000", ""}, {"150000 100000", "1.5"}, {"", ""}, {"x y", ""}, {"1 0", ""}} {
+		if got := cpuQuota(tt.in); got != tt.want {
+			t.Errorf("cpuQuota(%q) = %q, want %q", tt.in, got, tt.want)
+		}
+	}
+	if m := readMachine(); m.Kernel == "" || m.CPUs < 1 || m.GOMAXPROCS < 1 || m.Go == "" || m.Commit == "" || m.Caches == nil {
+		t.Errorf("readMachine() = %+v, want at least kernel, CPUs and Go", m)
+	}
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"io"
+	"net"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/host"
+)
+
+// addressWidth is how much of an address ss shows without --wide, as smcss does.
+const addressWidth = 23
+
+// An ssReport is what ss --json prints. Queues and buffers are bytes.
+type ssReport struct {
+	Schema      int           `json:"schema"`
+	Time        time.Time     `json:"time"`
+	Connections []ssConn      `json:"connections"`
+	Listeners   []ssListener  `json:"listeners"`
+	Omitted     int           `json:"connections_omitted"` // that a host has beyond what it reports
+	Errors      []gatherError `json:"errors"`
+	Denied      int           `json:"other_users"` // hosts that the caller may not ask
+}
+
+type ssConn struct {
+	host.StatusConn
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+	Dir     string `json:"dir"`
+}
+
+type ssListener struct {
+	host.StatusListener
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+	Dir     string `json:"dir"`
+}
+
+func newSSCommand() *cobra.Command {
+	var flags gatherFlags
+	var all, listening, wide bool
+	cmd := &cobra.Command{
+		Use:   "ss [flags]",
+		Short: "Show the connections of all hosts on this machine",
+		Long: `Show every connection that a process on this machine handles with gosmc, and for plain
+TCP connections why they do not use SMC. A connection within the machine has two ends and two lines.
+
+Recv-Q is received and not yet read by the program, Send-Q written and not yet taken by the
+peer, both in bytes.`,
+		Example: `  gosmc ss
+  gosmc ss -a --wide
+  gosmc ss --json | jq '.connections[] | select(.mode == "TCP") | .reason'`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if all && listening {
+				return usagef("--all and --listening exclude each other")
+			}
+			g := flags.gather(cmd.Context())
+			r := newSSReport(&g, all || !listening, all || listening)
+			if flags.json {
+				return writeJSON(cmd.OutOrStdout(), r)
+			}
+			if err := r.write(cmd.OutOrStdout(), wide); err != nil {
+				return err
+			}
+			g.complain(cmd)
+			if r.Omitted > 0 {
+				cmd.PrintErrf("gosmc: %d more connections are not listed by their hosts\n", r.Omitted)
+			}
+			return nil
+		},
+	}
+	flags.register(cmd)
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "show connections and listeners")
+	cmd.Flags().BoolVarP(&listening, "listening", "l", false, "show listeners only")
+	cmd.Flags().BoolVarP(&wide, "wide", "W", false, "do not cut addresses")
+	return cmd
+}
+
+func newSSReport(g *gathered, connections, listeners bool) ssReport {
+	r := ssReport{
+		Schema: jsonSchema, Time: time.Now(), Connections: []ssConn{}, Listeners: []ssListener{},
+		Errors: g.errors, Denied: g.denied,
+	}
+	if r.Errors == nil {
+		r.Errors = []gatherError{}
+	}
+	for _, h := range g.hosts {
+		if connections {
+			for _, c := range h.Connections {
+				r.Connections = append(r.Connections, ssConn{c, h.PID, h.Command, h.Dir})
+			}
+			r.Omitted += h.ConnectionsOmitted
+		}
+		if listeners {
+			for _, l := range h.Listeners {
+				r.Listeners = append(r.Listeners, ssListener{l, h.PID, h.Command, h.Dir})
+			}
+		}
+	}
+	return r
+}
+
+func (r *ssReport) write(w io.Writer, wide bool) error {
+	address := func(s string) string {
+		if s = printable(s); wide {
+			return s
+		}
+		return cutAddress(s, addressWidth)
+	}
+	t := table{columns: []column{
+		{title: "State"}, {title: "Recv-Q", right: true}, {title: "Send-Q", right: true},
+		{title: "Local Address"}, {title: "Peer Address"}, {title: "Mode"}, {title: "Process"}, {},
+	}}
+	for _, l := range r.Listeners {
+		t.add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", "", process(l.PID, l.Command))
+	}
+	for _, c := range r.Connections {
+		mode := orNA(c.Mode)
+		if c.Version != "" {
+			mode += " " + printable(c.Version)
+		}
+		if c.ReasonCode != 0 {
+			mode += " " + c.ReasonCode.String()
+		}
+		t.add(orNA(c.State), strconv.FormatUint(c.RecvQ, 10), strconv.FormatUint(c.SendQ, 10),
+			address(c.Local), address(c.Peer), mode, process(c.PID, c.Command), printable(c.Reason))
+	}
+	return t.write(w)
+}
+
+// cutAddress shortens host:port to width characters, with two dots in front of the port.
+func cutAddress(addr string, width int) string {
+	if utf8.RuneCountInString(addr) <= width {
+		return addr
+	}
+	h, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		h, port = addr, ""
+	}
+	if len(addr) > 0 && addr[0] == '[' {
+		h = "[" + h
+	}
+	tail := ".." + ":" + port
+	if port == "" {
+		tail = ".."
+	}
+	keep := max(width-len(tail), 0)
+	runes := []rune(h)
+	return string(runes[:min(keep, len(runes))]) + tail
+}

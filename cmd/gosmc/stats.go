@@ -1,0 +1,188 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/host"
+)
+
+// A statsReport is what stats --json prints. Bytes are payload; counters start with each host.
+type statsReport struct {
+	Schema int                 `json:"schema"`
+	Time   time.Time           `json:"time"`
+	Total  host.StatusCounters `json:"total"`
+	Hosts  []statsHost         `json:"hosts"`
+	Errors []gatherError       `json:"errors"`
+	Denied int                 `json:"other_users"`
+}
+
+type statsHost struct {
+	PID      int                 `json:"pid"`
+	Command  string              `json:"command"`
+	Dir      string              `json:"dir"`
+	Started  time.Time           `json:"started"`
+	Counters host.StatusCounters `json:"counters"`
+}
+
+func newStatsCommand() *cobra.Command {
+	var flags gatherFlags
+	var watch int
+	cmd := &cobra.Command{
+		Use:   "stats [flags]",
+		Short: "Show counters: connections by mode, bytes, fallbacks by reason",
+		Long: `Show what the hosts of this machine have counted since they started, summed and for each
+host. A host ends with its process, and its counters with it.`,
+		Example: `  gosmc stats
+  gosmc stats --watch 2
+  gosmc stats --json | jq .total.fallbacks`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if watch < 0 || watch > 24*60*60 {
+				return usagef("--watch %d: want a number of seconds, up to a day", watch)
+			}
+			return runStats(cmd, &flags, time.Duration(watch)*time.Second)
+		},
+	}
+	flags.register(cmd)
+	cmd.Flags().IntVar(&watch, "watch", 0, "repeat after this many `seconds`; JSON is then one object on a line")
+	return cmd
+}
+
+func runStats(cmd *cobra.Command, flags *gatherFlags, interval time.Duration) error {
+	ctx := cmd.Context()
+	for {
+		g := flags.gather(ctx)
+		r := newStatsReport(&g)
+		var err error
+		switch {
+		case flags.json && interval > 0:
+			err = writeJSONLine(cmd.OutOrStdout(), r)
+		case flags.json:
+			err = writeJSON(cmd.OutOrStdout(), r)
+		default:
+			if interval > 0 {
+				fmt.Fprintln(cmd.OutOrStdout(), r.Time.Format(time.DateTime))
+			}
+			err = r.write(cmd.OutOrStdout())
+			g.complain(cmd)
+		}
+		if err != nil || interval == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil // the way in which watching ends
+		case <-time.After(interval):
+		}
+		if !flags.json {
+			fmt.Fprintln(cmd.OutOrStdout())
+		}
+	}
+}
+
+func newStatsReport(g *gathered) statsReport {
+	r := statsReport{Schema: jsonSchema, Time: time.Now(), Hosts: []statsHost{}, Errors: g.errors, Denied: g.denied}
+	if r.Errors == nil {
+		r.Errors = []gatherError{}
+	}
+	var all []host.StatusCounters
+	for _, h := range g.hosts {
+		r.Hosts = append(r.Hosts, statsHost{h.PID, h.Command, h.Dir, h.Started, h.Counters})
+		all = append(all, h.Counters)
+	}
+	r.Total = sumCounters(all)
+	return r
+}
+
+// sumCounters adds up the counters of several hosts; fallbacks are ordered by their number.
+func sumCounters(list []host.StatusCounters) host.StatusCounters {
+	sum := host.StatusCounters{Connections: map[string]uint64{}, Bytes: map[string]host.ByteCount{}, Fallbacks: []host.FallbackCount{}}
+	for _, c := range list {
+		for mode, n := range c.Connections {
+			sum.Connections[mode] += n
+		}
+		for mode, n := range c.Bytes {
+			s := sum.Bytes[mode]
+			s.In += n.In
+			s.Out += n.Out
+			sum.Bytes[mode] = s
+		}
+		sum.HandshakesOK += c.HandshakesOK
+		sum.HandshakesFailed += c.HandshakesFailed
+		sum.DoorbellsRung += c.DoorbellsRung
+		sum.DoorbellsSuppressed += c.DoorbellsSuppressed
+		sum.Sleeps += c.Sleeps
+		sum.Spins += c.Spins
+		for _, f := range c.Fallbacks {
+			same := func(g host.FallbackCount) bool { return g.Code == f.Code && g.Text == f.Text }
+			if i := slices.IndexFunc(sum.Fallbacks, same); i >= 0 {
+				sum.Fallbacks[i].Count += f.Count
+			} else {
+				sum.Fallbacks = append(sum.Fallbacks, f)
+			}
+		}
+	}
+	slices.SortStableFunc(sum.Fallbacks, func(a, b host.FallbackCount) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Code, b.Code))
+	})
+	return sum
+}
+
+// modes lists the modes that counters know, the usual ones first.
+func modes(c *host.StatusCounters) []string {
+	list := []string{"SMC-D", "SMC-R", "TCP"}
+	for _, m := range slices.Sorted(maps.Keys(c.Connections)) {
+		if !slices.Contains(list, m) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+func (r *statsReport) write(w io.Writer) error {
+	count := func(n uint64) string { return groupDigits(strconv.FormatUint(n, 10)) }
+	size := func(n uint64) string { return formatBytes(int64(min(n, 1<<62))) }
+
+	byMode := table{columns: []column{{title: "Mode"}, {title: "Connections", right: true}, {title: "Bytes in", right: true}, {title: "Bytes out", right: true}}}
+	for _, m := range modes(&r.Total) {
+		byMode.add(printable(m), count(r.Total.Connections[m]), size(r.Total.Bytes[m].In), size(r.Total.Bytes[m].Out))
+	}
+	totals := table{columns: []column{{}, {right: true}}}
+	totals.add("Handshakes completed", count(r.Total.HandshakesOK))
+	totals.add("Handshakes failed", count(r.Total.HandshakesFailed))
+	totals.add("Doorbells rung", count(r.Total.DoorbellsRung))
+	totals.add("Doorbells suppressed", count(r.Total.DoorbellsSuppressed))
+	totals.add("Waits ended spinning", count(r.Total.Spins))
+	totals.add("Waits ended asleep", count(r.Total.Sleeps))
+
+	fallbacks := table{columns: []column{{title: "Fallbacks", right: true}, {title: "Code"}, {title: "Reason"}}}
+	for _, f := range r.Total.Fallbacks {
+		fallbacks.add(count(f.Count), orNA(f.Code.String()), orNA(f.Text))
+	}
+	hosts := table{columns: []column{{title: "Process"}, {title: "SMC-D", right: true}, {title: "SMC-R", right: true}, {title: "TCP", right: true}, {title: "Started"}, {title: "Run directory"}}}
+	for _, h := range r.Hosts {
+		c := h.Counters.Connections
+		hosts.add(process(h.PID, h.Command), count(c["SMC-D"]), count(c["SMC-R"]), count(c["TCP"]), h.Started.Local().Format(time.DateTime), printable(h.Dir))
+	}
+	var errs []error
+	for i, t := range []*table{&byMode, &totals, &fallbacks, &hosts} {
+		if len(t.rows) == 0 {
+			continue
+		}
+		if i > 0 {
+			_, err := fmt.Fprintln(w)
+			errs = append(errs, err)
+		}
+		errs = append(errs, t.write(w))
+	}
+	return errors.Join(errs...)
+}
