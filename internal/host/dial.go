@@ -188,6 +188,15 @@ func dialError(network string, tcp *net.TCPConn, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
 }
 
+// setupError says that c did not come about.
+func (c *Conn) setupError(err error) error {
+	op := "accept"
+	if c.client {
+		op = "dial"
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.tcp.LocalAddr(), Addr: c.tcp.RemoteAddr(), Err: err}
+}
+
 // newConn returns a connection that is not yet anything.
 func (h *Host) newConn(tcp *net.TCPConn, client bool, nd *net.Dialer) *Conn {
 	c := &Conn{host: h, tcp: tcp, client: client, since: time.Now()}
@@ -205,12 +214,11 @@ func (h *Host) finishTCP(c *Conn, reason clc.Reason, require Requirement, cause 
 	h.counters.fallback(reason)
 	if !require.met(ModeTCP) {
 		c.tcp.Close()
-		return &net.OpError{Op: "dial", Net: "tcp", Source: c.tcp.LocalAddr(), Addr: c.tcp.RemoteAddr(),
-			Err: &FallbackError{Reason: reason, Err: cause}}
+		return c.setupError(&FallbackError{Reason: reason, Err: cause})
 	}
 	if err := h.add(c); err != nil {
 		c.tcp.Close()
-		return dialError("tcp", c.tcp, err)
+		return c.setupError(err)
 	}
 	return nil
 }

@@ -234,8 +234,14 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 
 var errUnreachable = errors.New("the peer's device is not the one that the connection was agreed on with")
 
+// attach maps the peer's buffer. If the peer is stopped, that ends while a Decline still finds
+// it listening, or for a server, which has got its Confirm, after some time.
 func (s *handshake) attach(d *clc.ParamsD) (*ism.Window, error) {
-	ctx, cancel := context.WithTimeout(s.ctx, clcTimeout)
+	until := s.core.Deadline()
+	if until.IsZero() {
+		until = time.Now().Add(clcTimeout)
+	}
+	ctx, cancel := context.WithDeadline(s.ctx, until)
 	defer cancel()
 	return s.peer.Attach(ctx, d.Token, d.DMBESize.Bytes())
 }
@@ -286,13 +292,13 @@ func (s *handshake) established(f *fabric, r core.Result) {
 	c.event(core.ConnEvent{Kind: core.EventEstablished})
 	if err := h.add(c); err != nil {
 		c.abandon()
-		s.err = dialError("tcp", c.tcp, err)
+		s.err = c.setupError(err)
 		return
 	}
 	// From here on PeerGone and Close find the connection.
 	if err := c.watch(f.watcher); err != nil {
 		c.abandon()
-		s.err = dialError("tcp", c.tcp, err)
+		s.err = c.setupError(err)
 		return
 	}
 	h.counters.handshakesOK.Add(1)
@@ -316,5 +322,5 @@ func (s *handshake) failed(err error) {
 	s.host.counters.handshakesFailed.Add(1)
 	s.conn.tcp.SetLinger(0)
 	s.conn.tcp.Close()
-	s.err = dialError("tcp", s.conn.tcp, err)
+	s.err = s.conn.setupError(err)
 }
