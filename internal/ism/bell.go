@@ -93,8 +93,10 @@ type ringer struct {
 //
 // If there is none, the sleeper stays in S5 for ever, and its last S4 came before R2. Then the S3 before
 // that S4 came before R3, and nobody but ringers clears the flag after it. So R3 finds it set
-// and R4 strikes, or another ringer had swapped it since S3, and strikes. A stroke ends S5, even one that
-// comes before S5 has begun: see [chimeWaiter.sleep]. So the sleeper does not stay there.
+// and R4 strikes, or another ringer has swapped it since S3, and strikes. A stroke ends S5 because the sleeper
+// then looks at the flag as well as at L1, and the flag is clear; the bit of the ringer that has struck may be gone,
+// taken by an S1 before S3. So the sleeper does not stay there. A stroke that comes before S5 has begun does
+// the same: see [chimeWaiter.sleep]. The test TestBellModel tries all orders.
 func (r *ringer) ring(slot uint32) {
 	r.seg.l0[slot/64].Or(1 << (slot % 64))
 	w := slot / 64
@@ -248,8 +250,12 @@ func (b *bell) run() {
 	}
 }
 
-// ready reports whether something was rung, or the bell was closed.
+// ready reports whether the sleeper may have been woken: something was rung, or the flag was taken by a ringer, or
+// the bell was closed.
 func (b *bell) ready() bool {
+	if b.seg.sleeping.Load() == 0 {
+		return true
+	}
 	for i := range b.seg.l1 {
 		if b.seg.l1[i].Load() != 0 {
 			return true

@@ -1,0 +1,5 @@
+package ism
+
+const childRole = "GOSMC_ISM_TEST_CHILD"
+
+func runChild(role string) int { return 2 }
