@@ -168,6 +168,7 @@ func (s *netcatServer) serveMany(ctx context.Context, l *smc.Listener) error {
 				r.Error = err.Error()
 			}
 			r.Seconds = time.Since(start).Seconds()
+			c.Close() // the peer does not wait for whoever reads our standard error
 			s.report(&r)
 		})
 	}
