@@ -18,11 +18,23 @@ const (
 	// DefaultSpin is the longest that a Read or Write spins before it parks.
 	DefaultSpin = 50 * time.Microsecond
 
-	// spinBackoff is how many waits after a futile spin do not spin; it doubles with each
-	// further one, up to spinBackoffMax. A new connection begins as after a futile spin:
-	// many live for one exchange with a peer that is not waiting.
-	spinBackoff    = 4
-	spinBackoffMax = 64
+	// A connection begins without spinning: many live for one exchange with a peer that is
+	// not waiting. After trialSleeps sleeps in a row, each shorter than shortSleep (most of
+	// which is the time it takes to wake somebody), it tries to spin.
+	trialSleeps = 8
+	shortSleep  = 150 * time.Microsecond
+
+	// spinCredit is how much time a connection may spend on futile spins before it stops
+	// spinning. It is long enough for the system to notice that both ends are busy on one
+	// processor while another one is idle, and to move one of them. A spin that finds
+	// something earns spinEarned back.
+	spinCredit = 5 * time.Millisecond
+	spinEarned = 100 * time.Microsecond
+
+	// trialPause is how long a connection whose credit is used up does not try again; it
+	// doubles up to trialPauseMax while trials fail.
+	trialPause    = 10 * time.Millisecond
+	trialPauseMax = time.Second
 
 	// spinYield is how often a spinning goroutine lets others run, and yieldBusy is how
 	// long that may take before we conclude that the processors are wanted elsewhere.

@@ -13,28 +13,22 @@ import (
 //	flag   set our sleep word, then look once more (see the package comment)
 //	park   receive from wakeup, which holds one token so that a wake before the park counts
 //
-// Whether to spin adapts. After a spin that found something the next wait spins too; after
-// a futile one the next few do not, and twice as many after the next. So a connection whose
-// peer is fast spins, also one whose peer was asleep and spins now, and one of many whose
-// peers are slow hardly ever does. A shorter spin would not do in place of fewer: to find a
-// peer that is just waking up takes as long as waking up.
+// Whether to spin adapts: see [spinner]. A connection whose peer is fast spins, also if both
+// ends were asleep before; one of many whose peers are slow does not.
 type waiter struct {
 	sleeps  *atomic.Uint32 // in shared memory: set by us, cleared by whoever wakes us
 	ready   func() bool
 	wakeup  chan struct{}
-	parked  atomic.Bool   // a goroutine is parked, or about to be
-	limit   time.Duration // longest spin; 0 never spins
-	skip    uint32        // waits from now on that do not spin
-	backoff uint32        // of the last futile spin; 0 after one that was not
-	want    uint32        // producer only: how much room ends the wait
+	parked  atomic.Bool // a goroutine is parked, or about to be
+	spinner spinner
+	want    uint32 // producer only: how much room ends the wait
 }
 
 func (w *waiter) init(sleeps *atomic.Uint32, limit time.Duration, ready func() bool) {
 	w.sleeps = sleeps
 	w.ready = ready
 	w.wakeup = make(chan struct{}, 1)
-	w.limit = limit
-	w.skip, w.backoff = spinBackoff, spinBackoff
+	w.spinner.limit = limit
 }
 
 // wake makes a parked goroutine look again. Any goroutine may call it at any time.
@@ -62,7 +56,9 @@ func (w *waiter) park(stats *Stats) {
 	w.sleeps.Store(1)
 	if !w.ready() {
 		stats.Sleeps.Add(1)
+		start := time.Now()
 		<-w.wakeup
+		w.spinner.slept(start, time.Now())
 	}
 	w.sleeps.Store(0)
 	w.parked.Store(false)
@@ -70,28 +66,21 @@ func (w *waiter) park(stats *Stats) {
 
 // spin reports whether ready became true while it spun, if it did at all.
 func (w *waiter) spin(stats *Stats) bool {
-	switch {
-	case w.limit == 0:
-		return false
-	case w.skip > 0:
-		w.skip--
-		return false
-	case processors.Load() == 1: // the peer may need our only processor
+	if w.spinner.credit <= 0 || processors.Load() == 1 { // the peer may need our only processor
 		return false
 	}
 	start := time.Now()
-	yielded := time.Duration(0)
+	var spent, yielded time.Duration
 	for {
 		for range 16 {
 			if w.ready() {
 				stats.Spins.Add(1)
-				w.backoff = 0
+				w.spinner.hit()
 				return true
 			}
 			pause(1)
 		}
-		spent := time.Since(start)
-		if spent >= w.limit {
+		if spent = time.Since(start); spent >= w.spinner.limit {
 			break
 		}
 		if spent-yielded < spinYield {
@@ -105,8 +94,7 @@ func (w *waiter) spin(stats *Stats) bool {
 	}
 	stats.Futile.Add(1)
 	processors.Store(int32(runtime.GOMAXPROCS(0)))
-	w.backoff = min(spinBackoffMax, max(spinBackoff, 2*w.backoff))
-	w.skip = w.backoff
+	w.spinner.futile(spent)
 	return w.ready()
 }
 
