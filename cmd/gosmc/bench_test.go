@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"net"
 	"slices"
@@ -278,6 +279,40 @@ func TestObeyReportsProblems(t *testing.T) {
 			}
 			if !strings.Contains(out.String(), tt.want) {
 				t.Errorf("worker said %q, want %q", out.String(), tt.want)
+			}
+		})
+	}
+}
+
+// --check fails if a must is missed, and says which; without it that is only shown.
+func TestBenchCheck(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		must  float64
+		check bool
+		want  string // of the error; empty: none
+	}{
+		{"met", 1e-9, true, ""},
+		{"missed", 1e9, true, "must missed: bulk-64k: unix is "},
+		{"missed, not checked", 1e9, false, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := &benchmark{
+				name: "bulk-64k", unit: "GB/s", subjects: []string{transportTCP, transportUnix},
+				settings: benchBulk64K.settings, work: oneWay, value: gigabytes,
+				bounds: []bound{{transportUnix, transportTCP, tt.must, 0}},
+			}
+			cmd := newBenchCommand()
+			var out strings.Builder
+			cmd.SetOut(&out)
+			cmd.SetContext(t.Context())
+			err := runBench(cmd, []*benchmark{b}, tinyPlan, true, true, tt.check)
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("bench with must %v = %v, want %q", tt.must, err, tt.want)
+			}
+			var r benchReport
+			if err := json.Unmarshal([]byte(out.String()), &r); err != nil || len(r.Benchmarks) != 1 || (len(r.MustMissed) > 0) != (tt.must > 1) {
+				t.Errorf("bench --json = %q, %v", out.String(), err)
 			}
 		})
 	}

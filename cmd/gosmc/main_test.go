@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Setenv(childOfTest, "1")
-	os.Setenv("GOSMC_DIR", dir) // apart from the hosts of this machine
+	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each child takes a second to end
+	os.Setenv("GOSMC_DIR", dir)                                   // apart from the hosts of this machine
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)

@@ -34,7 +34,6 @@ const ControlVersion = 1
 
 // Bounds of the control socket. All are ours: nothing else speaks this protocol.
 const (
-	controlDirName        = "ctl"
 	maxControlName        = 64               // bytes; with /proc/self/fd/N/ it stays within sun_path (108)
 	maxControlRequest     = 4 << 10          // bytes in a request line
 	maxControlResponse    = 8 << 20          // bytes in a response line: maxControlConns of some 600 bytes, with room
@@ -247,7 +246,7 @@ func serveControl(dir, name string, status func() Status) (io.Closer, error) {
 	}
 	if err := s.listen(); err != nil {
 		ctl.Close()
-		return nil, fmt.Errorf("control socket %s/%s/%s: %w", dir, controlDirName, name, err)
+		return nil, fmt.Errorf("control socket %s/%s/%s: %w", dir, dirControl, name, err)
 	}
 	s.wg.Go(s.acceptLoop)
 	return s, nil
@@ -429,7 +428,7 @@ func openControlDir(dir string, create bool) (*os.File, error) {
 	}
 	defer unix.Close(parent)
 	fail := func(op string, err error) (*os.File, error) {
-		return nil, &os.PathError{Op: op, Path: dir + "/" + controlDirName, Err: err}
+		return nil, &os.PathError{Op: op, Path: dir + "/" + dirControl, Err: err}
 	}
 	const othersWrite = 0o022
 	var st unix.Stat_t
@@ -443,17 +442,17 @@ func openControlDir(dir string, create bool) (*os.File, error) {
 	}
 	made := false
 	if create {
-		err := unix.Mkdirat(parent, controlDirName, 0o700)
+		err := unix.Mkdirat(parent, dirControl, 0o700)
 		made = err == nil
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return fail("mkdir", err)
 		}
 	}
-	fd, err := unix.Openat(parent, controlDirName, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(parent, dirControl, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fail("open", err)
 	}
-	ctl := os.NewFile(uintptr(fd), dir+"/"+controlDirName)
+	ctl := os.NewFile(uintptr(fd), dir+"/"+dirControl)
 	if made && mode != 0o700 {
 		if err := unix.Fchmod(fd, mode); err != nil { // Mkdirat obeys the umask
 			ctl.Close()

@@ -53,7 +53,7 @@ func Gather(ctx context.Context, dir string) ([]Status, []error) {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, []error{&ControlError{Path: filepath.Join(dir, controlDirName), Err: bareError(err)}}
+		return nil, []error{&ControlError{Path: filepath.Join(dir, dirControl), Err: bareError(err)}}
 	}
 	defer ctl.Close()
 	names, err := ctl.Readdirnames(maxControlSockets)
