@@ -1,11 +1,13 @@
 package smc
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -118,6 +120,9 @@ func (g *idleProgram) dial(addr string, n int) {
 			for left.Add(-1) >= 0 {
 				d := Dialer{Host: g.host, Require: RequireSMCD, Timeout: slow}
 				c, err := d.Dial("tcp", addr)
+				for try := 0; errors.Is(err, ErrFallback) && try < 10; try++ {
+					c, err = d.Dial("tcp", addr) // the machine is so busy that the server did not accept in time
+				}
 				g.p.Check(err)
 				g.mu.Lock()
 				g.conns = append(g.conns, c)
@@ -321,6 +326,12 @@ func needLimits(t *testing.T, conns int) {
 	}
 }
 
+// raceEnabled reports whether the race detector is on, which needs memory of its own.
+func raceEnabled() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
 // TestIdle holds 10,000 connections between two processes, and measures what they cost when nothing happens on them.
 func TestIdle(t *testing.T) {
 	if testing.Short() {
@@ -347,8 +358,8 @@ func TestIdle(t *testing.T) {
 		fds := per(int64(descriptors[i]), int64(descriptors0[i]))
 		t.Logf("%s, per idle connection: %.0f bytes resident, of which %.0f private, %.0f pages of buffers, %.0f other; %.3f descriptors",
 			name, all, anon, pages, all-anon-pages, fds)
-		if anon > 12<<10 {
-			t.Errorf("%s has %.0f bytes of private memory per idle connection, want at most 12 KiB", name, anon)
+		if anon > 6<<10 && !raceEnabled() {
+			t.Errorf("%s has %.0f bytes of private memory per idle connection, want at most 6 KiB", name, anon)
 		}
 		if want := float64(2 * os.Getpagesize()); pages > want {
 			t.Errorf("%s has %.0f bytes of buffers per idle connection, want the two pages with headers, %.0f", name, pages, want)
@@ -374,7 +385,8 @@ func TestIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := buffers[0] + conns/10*(128<<10); peak < want {
+	// The sweeper may already have taken something.
+	if want := buffers[0] + conns/10*(128<<10)/4; peak < want {
 		t.Errorf("buffers after the burst have %d MiB, want at least %d", peak>>20, want>>20)
 	}
 	var back [2]int64
@@ -422,4 +434,46 @@ func TestIdle(t *testing.T) {
 	})
 	t.Logf("all closed in %v", time.Since(start))
 	ends.both("end")
+}
+
+// TestPagesOfSlowReader has a peer that says late that it has read all. The pages go back all the same.
+func TestPagesOfSlowReader(t *testing.T) {
+	const size = 512 << 10
+	dir := t.TempDir()
+	hostWith := func(every time.Duration) *Host {
+		h, err := host.New(host.Config{Dir: dir, SweepEvery: every, ReadBuffer: 2 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { h.Close() })
+		return &Host{h: h}
+	}
+	// The writer finds its connection quiet before the reader's first sweep.
+	const every = 150 * time.Millisecond
+	writer, reader := hostWith(every), hostWith(3*every)
+	w, r := connect(t, writer, reader, ModeSMCD)
+	defer w.Close()
+	defer r.Close()
+	pages := func() int64 {
+		n, err := smctest.BufferPages(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := pages()
+	if _, err := r.Write([]byte("x")); err != nil { // else the reader's host has nothing to sweep
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(r, make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	if peak := pages(); peak < before+size {
+		t.Fatalf("buffers have %d bytes after %d were written, were %d", peak, size, before)
+	}
+	// Both ends are in this process, so that each page counts twice; one is kept in each direction.
+	smctest.Eventually(t, slow, "the pages are given back", func() bool { return pages() <= before+int64(4*os.Getpagesize()) })
 }

@@ -61,6 +61,8 @@ type Conn struct {
 	timer    *time.Timer
 	closed   bool // Close was called
 	outputs  []core.Output
+
+	unreadSweeps int // sweeps in which the connection was quiet, but not all was known to be read
 }
 
 // Mode returns what carries the bytes.

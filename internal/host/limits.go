@@ -57,10 +57,6 @@ const (
 	// leaves further ones to the kernel's queue.
 	acceptBacklog = 128
 
-	// dialAttempts is how often a dial binds another source port because the one it got
-	// was in use toward this destination.
-	dialAttempts = 8
-
 	// peeringTimeout bounds making the acquaintance of another host before a connection; it
 	// is there only for hosts that are stopped.
 	peeringTimeout = time.Second
@@ -86,4 +82,12 @@ const (
 	// has been quiet for a whole period gives its pages back. Nothing runs while all are
 	// clean.
 	sweepEvery = 10 * time.Second
+
+	// maxUnreadSweeps is for how many periods more the sweeper waits until all that was
+	// written is known to be read, before it gives back what it can and forgets the
+	// connection. With one period to become quiet, that is less than a minute.
+	maxUnreadSweeps = 3
 )
+
+// dialAttempts is how often a dial tries another source port.
+const dialAttempts = 8

@@ -77,8 +77,14 @@ func (c *Conn) sweep() (dirty bool) {
 	c.data.SayRead()
 	idle, dirty := c.data.Idle()
 	if !idle || !dirty {
+		c.unreadSweeps = 0
 		return dirty
 	}
+	if _, unread := c.data.Queues(); unread > 0 && c.unreadSweeps < maxUnreadSweeps {
+		c.unreadSweeps++ // the peer may have read it all, and say so in its own next sweep
+		return true
+	}
+	c.unreadSweeps = 0
 	if err := c.data.ReturnPages(c.window.ReturnPages); err != nil {
 		c.host.cfg.Logger.Debug("pages not given back", "err", err)
 		return false // it would fail again
