@@ -2,7 +2,6 @@ package ism
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -216,4 +215,3 @@ func mustAttach(t testing.TB, p *Peer, d *DMB) *Window {
 	return w
 }
 
-func errorText(err error) string { return fmt.Sprintf("%v", err) }
