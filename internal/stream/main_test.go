@@ -16,7 +16,7 @@ import (
 )
 
 // patience bounds every wait in the tests. It only passes when a test fails.
-const patience = 60 * time.Second
+const patience = 40 * time.Second
 
 // seedFlag replays a random test: go test -run TestTransfer -stream.seed=N.
 var seedFlag = flag.Uint64("stream.seed", 0, "seed of random tests; 0 means a new one")
@@ -204,4 +204,9 @@ func checkPattern(b []byte, place uint64) error {
 		}
 	}
 	return nil
+}
+
+// spinNow makes the next waits of c begin with a spin. A new Conn parks at first.
+func spinNow(c *Conn) {
+	c.r.spinner.credit, c.w.spinner.credit = spinCredit, spinCredit
 }

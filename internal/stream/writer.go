@@ -50,7 +50,8 @@ func (c *Conn) WriteBuffers(bufs [][]byte) (total int64, err error) {
 	if pending > 0 {
 		c.publish()
 	}
-	if err == nil && peerGone(c.inCons.Load()) {
+	// If nothing was written nobody has looked yet whether we are closed, and the memory gone.
+	if err == nil && (total == 0 || peerGone(c.inCons.Load())) {
 		err = c.writeError()
 	}
 	c.unlockWriter(err)
