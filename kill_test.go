@@ -154,8 +154,8 @@ func diedError(err error) bool {
 // TestKill kills one process of a connection in mid transfer, both directions busy. The other
 // gets all that was written, then an error, soon.
 func TestKill(t *testing.T) {
-	rounds := 10
-	if testing.Short() {
+	rounds := 8
+	if testing.Short() || raceEnabled() {
 		rounds = 2
 	}
 	for _, childHow := range []string{"listen", "dial"} {
@@ -180,7 +180,7 @@ func killOnce(t *testing.T, h *Host, dir, childHow string) []time.Duration {
 	c, child := endTraffic(t, h, dir, childHow, path)
 	defer c.Close()
 
-	threshold := 1 + rand.Uint64N(64<<20)
+	threshold := 1 + rand.Uint64N(32<<20)
 	passed := make(chan struct{}) // the reader is there
 	type end struct {
 		at  time.Time
@@ -312,8 +312,11 @@ func exchange(h *Host, addr string) error {
 // rendezvous, a handshake, a transfer, a close. The survivor keeps nothing.
 func TestKillRounds(t *testing.T) {
 	rounds := 1000
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		rounds = 50
+	case raceEnabled(): // it takes long to start a process
+		rounds = 250
 	}
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()
