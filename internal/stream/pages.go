@@ -56,9 +56,10 @@ func (c *Conn) ReturnPages(give func(from, to int) error) error {
 	return nil
 }
 
-// giveRange gives the whole pages inside ring offsets [from, to), but never the first page.
+// giveRange gives the whole pages inside ring offsets [from, to), but not the one that holds
+// from, even if it begins there: that is the first page or the next to be written.
 func giveRange(give func(from, to int) error, from, to int) error {
-	first := max(pageSize, roundUp(from+cdc.HeaderLen, pageSize))
+	first := roundUp(from+cdc.HeaderLen+1, pageSize)
 	last := (to + cdc.HeaderLen) / pageSize * pageSize
 	if first >= last {
 		return nil

@@ -72,6 +72,9 @@ func (c *Conn) readSlow(b []byte) (n int, err error) {
 		}
 		if state&stFailed != 0 {
 			err = c.failure
+			if _, ok := err.(*PeerError); ok {
+				broken = err // who saw it, and found it taken back at a second look, has told nobody
+			}
 			break
 		}
 		if !r.spin(c.stats) {
