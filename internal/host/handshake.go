@@ -281,11 +281,12 @@ func (s *handshake) established(f *fabric, r core.Result) {
 		Local: s.dmb.Mem(), Remote: s.window.Mem(),
 		ReaderSleeps: s.dmb.ReaderSleeps(), WriterSleeps: s.dmb.WriterSleeps(),
 		PeerReaderSleeps: s.window.PeerReaderSleeps(), PeerWriterSleeps: s.window.PeerWriterSleeps(),
-		Ring:   s.window.Ring,
-		Spin:   h.cfg.Spin,
-		Notice: c.onNotice,
-		Dirty:  h.sweeper.wake,
-		Stats:  &h.counters.data,
+		Ring:     s.window.Ring,
+		Doorbell: s.peer,
+		Spin:     h.cfg.Spin,
+		Notice:   c.onNotice,
+		Dirty:    h.sweeper.wake,
+		Stats:    &h.counters.data,
 	})
 	s.data.Store(c.data)
 	c.tcp.SetDeadline(time.Time{})

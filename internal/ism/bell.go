@@ -154,6 +154,13 @@ type bell struct {
 	// our own memory: the segment only says which entries to look at.
 	table [l0Words]atomic.Pointer[bellLeaf]
 
+	lead   atomic.Bool   // somebody leads
+	asleep atomic.Bool   // and waits for the chime, or is about to
+	shared atomic.Bool   // others than the bell goroutine may lead
+	parked atomic.Int32  // who waits for a ring function
+	relief chan struct{} // has room for one call of the bell goroutine
+	done   chan struct{} // closed when the bell is
+
 	mu    sync.Mutex // guards free and next; may be taken with Peer.mu held
 	free  []uint16   // slots given back
 	next  int        // slots from here on were never used
@@ -169,7 +176,8 @@ func newBell(nonce [16]byte, wakes *atomic.Uint64) (b *bell, memFD, chimeFD int,
 	if err != nil {
 		return nil, -1, -1, fmt.Errorf("bell: %w", err)
 	}
-	b = &bell{seg: (*bellSegment)(unsafe.Pointer(unsafe.SliceData(mem))), wakes: wakes}
+	b = &bell{seg: (*bellSegment)(unsafe.Pointer(unsafe.SliceData(mem))), wakes: wakes,
+		relief: make(chan struct{}, 1), done: make(chan struct{})}
 	chimeFD, err = b.waiter.open()
 	if err != nil {
 		unmap(mem)
@@ -233,20 +241,81 @@ func (b *bell) setUser(slot uint32, d *DMB) {
 	leaf[slot%64].Store(d)
 }
 
+// Who waits for rings. One goroutine at a time leads: it waits for the chime and calls the
+// functions of the slots that were rung. That is the bell goroutine, unless those who wait to
+// be woken by ring functions take part, see [Peer.Lead]: then it is one of them as long as
+// it is the only one, which spares it being woken by another goroutine, and else the bell goroutine.
+//
+// parked counts those who wait. It is raised before Lead is called, and lowered when one is woken. Whoever gives up
+// the lead looks at it afterwards, and whoever raised it tries to lead afterwards: so there
+// is no time at which somebody is parked and nobody leads.
+
 // run is the bell goroutine. It ends after close.
 func (b *bell) run() {
 	for !b.ended.Load() {
-		b.drain()
-		b.waiter.arm()
-		b.seg.sleeping.Store(1)
-		if b.ready() {
-			b.seg.sleeping.Store(0)
+		if b.lead.CompareAndSwap(false, true) {
+			b.listen(b.unneeded)
+			b.lead.Store(false)
+		}
+		if !b.unneeded() && !b.lead.Load() {
 			continue
 		}
-		if b.waiter.sleep() != nil {
+		select {
+		case <-b.relief:
+		case <-b.done:
+		}
+	}
+}
+
+// unneeded says that the bell goroutine need not lead: all who are parked do that themselves.
+func (b *bell) unneeded() bool { return b.shared.Load() && b.parked.Load() == 0 }
+
+// leadUntil leads until until says that it is enough, or the bell was closed, or not at all if
+// somebody else does.
+func (b *bell) leadUntil(until func() bool) {
+	if !b.shared.Load() && b.shared.CompareAndSwap(false, true) {
+		b.interrupt() // the bell goroutine has led so far
+	}
+	if !b.lead.CompareAndSwap(false, true) {
+		return
+	}
+	b.listen(until)
+	b.lead.Store(false)
+	if b.parked.Load() > 0 {
+		select {
+		case b.relief <- struct{}{}:
+		default: // it has been called
+		}
+	}
+}
+
+// listen is what the one who leads does.
+func (b *bell) listen(until func() bool) {
+	for !b.ended.Load() {
+		b.drain()
+		if until() {
 			return
 		}
+		b.waiter.arm()
+		b.asleep.Store(true)
+		b.seg.sleeping.Store(1)
+		// Whoever makes until true interrupts afterwards, if asleep is set.
+		var err error
+		if !b.ready() && !until() {
+			err = b.waiter.sleep()
+		}
 		b.seg.sleeping.Store(0) // a peer that only struck the chime has left it set
+		b.asleep.Store(false)
+		if err != nil && !b.waiter.resume(err) {
+			return
+		}
+	}
+}
+
+// interrupt makes the one who leads ask until again.
+func (b *bell) interrupt() {
+	if b.asleep.Load() {
+		b.waiter.interrupt()
 	}
 }
 
@@ -287,6 +356,7 @@ func (b *bell) drain() {
 // close makes run end, soon. The memory stays until unmap.
 func (b *bell) close() {
 	b.ended.Store(true)
+	close(b.done)
 	b.waiter.close()
 }
 

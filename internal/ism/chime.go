@@ -1,8 +1,10 @@
 package ism
 
 import (
+	"errors"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -85,6 +87,17 @@ func (w *chimeWaiter) look(fd uintptr) bool {
 			unix.MSG_DONTWAIT, 0, 0)
 	}
 	return w.ready()
+}
+
+// interrupt makes a sleep that has begun, or else the next one, return with an error that resume
+// knows.
+func (w *chimeWaiter) interrupt() { w.file.SetReadDeadline(longAgo) }
+
+var longAgo = time.Unix(1, 0)
+
+// resume takes the error of a sleep, and reports whether it was interrupted and can be called again.
+func (w *chimeWaiter) resume(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) && w.file.SetReadDeadline(time.Time{}) == nil
 }
 
 // close makes sleep return with an error, now and later.

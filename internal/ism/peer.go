@@ -101,6 +101,20 @@ func (p *Peer) Send(payload []byte) error {
 	return p.conn.sendSignal(payload)
 }
 
+// Parked counts the goroutines that wait to be woken by ring functions of this peer's DMBs and that were not woken
+// yet. Those who use [Peer.Lead] keep it.
+func (p *Peer) Parked() *atomic.Int32 { return &p.bell.parked }
+
+// Lead is for a goroutine that waits to be woken by a ring function of a DMB in use, and has raised Parked. It calls ring
+// functions as the peer rings, until until returns true, or the peer is gone, or at
+// once if another goroutine does so already. until is asked again after each ring and after Interrupt.
+//
+// Once Lead was called, rings are passed on only while Parked is not zero.
+func (p *Peer) Lead(until func() bool) { p.bell.leadUntil(until) }
+
+// Interrupt makes the goroutine in Lead ask again whether it may return. It does not block.
+func (p *Peer) Interrupt() { p.bell.interrupt() }
+
 // Close ends the peering. It does not wait: Handler.PeerGone is called soon after, with net.ErrClosed.
 func (p *Peer) Close() { p.fail(net.ErrClosed) }
 

@@ -31,6 +31,9 @@ type Config struct {
 	// locks held and must not block.
 	Ring func()
 
+	// Doorbell is where the peer's rings arrive; nil if somebody else waits there.
+	Doorbell Doorbell
+
 	// Spin is the longest spin before parking; 0 means never to spin.
 	Spin time.Duration
 
@@ -174,8 +177,8 @@ func New(cfg Config) *Conn {
 	word(cfg.Remote, cdc.TypeOffset).Store(cdc.TypeWord)
 	c.w.free = uint32(len(c.wdata))
 	c.w.clean = true
-	c.r.waiter.init(cfg.ReaderSleeps, cfg.Spin, c.readable)
-	c.w.waiter.init(cfg.WriterSleeps, cfg.Spin, c.writable)
+	c.r.waiter.init(cfg.ReaderSleeps, cfg.Spin, cfg.Doorbell, c.readable)
+	c.w.waiter.init(cfg.WriterSleeps, cfg.Spin, cfg.Doorbell, c.writable)
 	c.r.deadline.init(&c.r.state, &c.r.waiter)
 	c.w.deadline.init(&c.w.state, &c.w.waiter)
 	return c

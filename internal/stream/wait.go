@@ -11,34 +11,70 @@ import (
 //
 //	spin   while recent waits were short: load what is awaited, pause, load again
 //	flag   set our sleep word, then look once more (see the package comment)
-//	park   receive from wakeup, which holds one token so that a wake before the park counts
+//	park   wait for a token in wakeup, as [Doorbell] says
 //
 // Whether to spin adapts: see [spinner]. A connection whose peer is fast spins, also if both
 // ends were asleep before; one of many whose peers are slow does not.
 type waiter struct {
 	sleeps  *atomic.Uint32 // in shared memory: set by us, cleared by whoever wakes us
 	ready   func() bool
-	wakeup  chan struct{}
-	parked  atomic.Bool // a goroutine is parked, or about to be
+	wakeup  chan struct{} // has room for one token
+	parked  atomic.Bool   // a goroutine is parked, or about to be, and nobody has woken it
+	leads   atomic.Bool   // it waits in bell.Lead, or is about to
+	bell    Doorbell      // nil: somebody else waits for the peer's rings
+	woken   func() bool   // there is a token
 	spinner spinner
 	want    uint32 // producer only: how much room ends the wait
 }
 
-func (w *waiter) init(sleeps *atomic.Uint32, limit time.Duration, ready func() bool) {
+// A Doorbell is where the rings of a peer arrive, for all connections with it. A goroutine
+// that parks waits there itself if it is the only one, which spares it being woken by
+// another one. The rest wait to be woken by whoever leads.
+type Doorbell interface {
+	// Parked counts the goroutines that are parked and that nobody has woken yet. Stream
+	// keeps it; as long as it is not zero somebody has to wait for rings.
+	Parked() *atomic.Int32
+
+	// Lead waits for rings and passes them on, until until says that it is enough. It
+	// returns at once if somebody else leads, and when the peer is gone.
+	Lead(until func() bool)
+
+	// Interrupt makes whoever leads ask until again.
+	Interrupt()
+}
+
+func (w *waiter) init(sleeps *atomic.Uint32, limit time.Duration, bell Doorbell, ready func() bool) {
 	w.sleeps = sleeps
 	w.ready = ready
 	w.wakeup = make(chan struct{}, 1)
+	w.woken = func() bool { return len(w.wakeup) > 0 }
+	w.bell = bell
 	w.spinner.limit = limit
 }
 
 // wake makes a parked goroutine look again. Any goroutine may call it at any time.
 func (w *waiter) wake() {
-	if w.parked.Load() {
-		select {
-		case w.wakeup <- struct{}{}:
-		default: // one token is enough
-		}
+	if !w.parked.Load() || !w.unpark() {
+		return
 	}
+	select {
+	case w.wakeup <- struct{}{}:
+	default: // one token is enough
+	}
+	if w.leads.Load() {
+		w.bell.Interrupt()
+	}
+}
+
+// unpark reports whether it is the one that ends a park.
+func (w *waiter) unpark() bool {
+	if !w.parked.CompareAndSwap(true, false) {
+		return false
+	}
+	if w.bell != nil {
+		w.bell.Parked().Add(-1)
+	}
+	return true
 }
 
 // wait returns when ready may have become true; the caller looks for itself.
@@ -53,15 +89,29 @@ func (w *waiter) park(stats *Stats) {
 	// Whoever makes ready true looks at parked or at *sleeps afterwards; we look at ready
 	// after having set both.
 	w.parked.Store(true)
+	if w.bell != nil {
+		w.bell.Parked().Add(1)
+	}
 	w.sleeps.Store(1)
 	if !w.ready() {
 		stats.Sleeps.Add(1)
 		start := time.Now()
+		if w.bell != nil {
+			// Whoever wakes us puts the token in and looks at leads afterwards; Lead looks
+			// for the token after leads was set.
+			w.leads.Store(true)
+			w.bell.Lead(w.woken)
+			w.leads.Store(false)
+		}
 		<-w.wakeup
 		w.spinner.slept(start, time.Now())
 	}
 	w.sleeps.Store(0)
-	w.parked.Store(false)
+	w.unpark()
+	select {
+	case <-w.wakeup: // came when we had already seen for ourselves
+	default:
+	}
 }
 
 // spin reports whether ready became true while it spun, if it did at all.
