@@ -165,8 +165,9 @@ type adversary struct {
 	dir    string
 	device *ism.Device
 
-	// expect is called, if it is set, for each Expect; nil notes it for accept.
-	expect func(p *ism.Peer, m rendezvous)
+	// on has what to do with a message. Without an entry an Expect is noted for accept, and
+	// others go to signals.
+	on map[rendezvousKind]func(p *ism.Peer, m rendezvous)
 	// hold, if it has a channel, keeps every message waiting until that is closed: then
 	// the adversary is deaf, and answers no Attach either.
 	hold atomic.Value
@@ -175,7 +176,7 @@ type adversary struct {
 	ids     atomic.Uint64
 
 	mu       sync.Mutex
-	expected map[uint16]signal // by source port
+	expected map[uint64]signal // by the client's socket
 	held     []*ism.DMB        // buffers given to the victim, so that they live
 }
 
@@ -186,7 +187,7 @@ type signal struct {
 
 func newAdversary(tb testing.TB, dir string, anyUser bool) *adversary {
 	tb.Helper()
-	a := &adversary{tb: tb, dir: dir, signals: make(chan signal, 4096), expected: make(map[uint16]signal)}
+	a := &adversary{tb: tb, dir: dir, signals: make(chan signal, 4096), expected: make(map[uint64]signal)}
 	var err error
 	if a.device, err = ism.Open(ism.Config{Dir: dir, Handler: a, AnyUser: anyUser}); err != nil {
 		tb.Fatal(err)
@@ -221,12 +222,14 @@ func (a *adversary) Signal(p *ism.Peer, payload []byte) {
 		a.tb.Errorf("the host sent %x: %v", payload, err)
 		return
 	}
-	switch {
-	case m.kind == rvExpect && a.expect != nil:
-		a.expect(p, m)
-	case m.kind == rvExpect:
+	if f := a.on[m.kind]; f != nil {
+		f(p, m)
+		return
+	}
+	switch m.kind {
+	case rvExpect:
 		a.mu.Lock()
-		a.expected[m.source] = signal{p, m}
+		a.expected[m.socket] = signal{p, m}
 		a.mu.Unlock()
 	default:
 		select {
@@ -263,11 +266,11 @@ func (a *adversary) reserve(p *ism.Peer, l *Listener, id uint64) net.Dialer {
 		if err != nil {
 			return err
 		}
-		source, err := takeSourcePort(raw, dest, nil)
+		socket, err := socketCookie(raw)
 		if err != nil {
 			return err
 		}
-		a.send(p, rendezvous{kind: rvExpect, id: id, netns: netns, source: source, dest: dest})
+		a.send(p, rendezvous{kind: rvExpect, id: id, netns: netns, socket: socket, dest: dest})
 		return nil
 	}}
 }
@@ -275,23 +278,16 @@ func (a *adversary) reserve(p *ism.Peer, l *Listener, id uint64) net.Dialer {
 // connect makes a TCP connection from which the listener expects CLC.
 func (a *adversary) connect(p *ism.Peer, l *Listener) *net.TCPConn {
 	a.tb.Helper()
-	for {
-		id := a.ids.Add(1)
-		d := a.reserve(p, l, id)
-		c, err := d.Dial("tcp", l.Addr().String())
-		if errors.Is(err, syscall.EADDRNOTAVAIL) {
-			a.send(p, rendezvous{kind: rvCancel, id: id})
-			a.awaitSignal(rvRefused, id)
-			continue
-		}
-		if err != nil {
-			a.tb.Fatal(err)
-		}
-		a.tb.Cleanup(func() { c.Close() })
-		c.SetDeadline(time.Now().Add(patience))
-		a.awaitSignal(rvAccepted, id)
-		return c.(*net.TCPConn)
+	id := a.ids.Add(1)
+	d := a.reserve(p, l, id)
+	c, err := d.Dial("tcp", l.Addr().String())
+	if err != nil {
+		a.tb.Fatal(err)
 	}
+	a.tb.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	a.awaitSignal(rvAccepted, id)
+	return c.(*net.TCPConn)
 }
 
 // awaitSignal waits for a message; others with the same id are an error.
@@ -342,13 +338,16 @@ func (a *adversary) accept(l *net.TCPListener) (*net.TCPConn, *ism.Peer) {
 	}
 	c.SetDeadline(time.Now().Add(patience))
 	a.device.Poll()
-	source := addrPort(c.RemoteAddr()).Port()
+	end, err := otherEnd(addrPort(c.RemoteAddr()), addrPort(c.LocalAddr()))
+	if err != nil {
+		a.tb.Errorf("otherEnd(%v, %v) = %v", c.RemoteAddr(), c.LocalAddr(), err)
+	}
 	a.mu.Lock()
-	s, ok := a.expected[source]
-	delete(a.expected, source)
+	s, ok := a.expected[end.cookie]
+	delete(a.expected, end.cookie)
 	a.mu.Unlock()
 	if !ok {
-		a.tb.Errorf("no Expect for source port %d", source)
+		a.tb.Errorf("no Expect for socket %#x", end.cookie)
 		c.Close()
 		return nil, nil
 	}

@@ -3,13 +3,14 @@ package host
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/wire/clc"
@@ -22,7 +23,7 @@ import (
 type attempt struct {
 	id      uint64
 	dest    netip.AddrPort
-	source  uint16
+	socket  uint64      // its cookie
 	asked   []*ism.Peer // no peer twice
 	answers chan answer // room for every answer that can come
 }
@@ -77,51 +78,52 @@ func (h *Host) endAttempt(a *attempt, cancel bool) {
 }
 
 // prepare runs on a socket that is about to connect to dest, asks for SMC if anybody
-// announced a listener there, and binds the socket to a source port if so. It returns no
-// attempt and the reason if not. An error means that the socket cannot be used.
-func (h *Host) prepare(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort, local *net.TCPAddr) (*attempt, clc.Diagnosis, error) {
+// announced a listener there. It returns no attempt and the reason if not.
+func (h *Host) prepare(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) (*attempt, clc.Diagnosis) {
 	if h.cfg.Disabled {
-		return nil, clc.DiagDisabled, bindSocket(raw, dest, local, false)
+		return nil, clc.DiagDisabled
 	}
 	plain := netip.AddrPortFrom(dest.Addr().Unmap().WithZone(""), dest.Port())
 	if plain.Addr().IsUnspecified() { // the kernel takes this for the loopback address
 		plain = netip.AddrPortFrom(loopback(plain.Addr()), plain.Port())
 	}
 	if !h.locals.contains(plain.Addr()) {
-		return nil, clc.DiagNotLocal, bindSocket(raw, dest, local, false)
+		return nil, clc.DiagNotLocal
 	}
 	netns, err := socketNetns(raw)
 	if err != nil {
-		return nil, clc.DiagFabric, bindSocket(raw, dest, local, false)
+		return nil, clc.DiagFabric
 	}
 	found := h.announced.lookup(h.cfg.Dir, netns, plain)
 	if len(found) == 0 {
-		return nil, clc.DiagNoListener, bindSocket(raw, dest, local, false)
+		return nil, clc.DiagNoListener
 	}
 	peers, reason := h.findPeers(ctx, found, plain)
 	if len(peers) == 0 {
-		return nil, reason, bindSocket(raw, dest, local, false)
+		return nil, reason
 	}
-	source, err := takeSourcePort(raw, dest, local)
+	socket, err := socketCookie(raw)
 	if err != nil {
-		return nil, clc.DiagLimit, bindSocket(raw, dest, local, false)
+		return nil, clc.DiagFabric
 	}
 	a := &attempt{
 		id:      attemptIDs.Add(1),
 		dest:    plain,
-		source:  source,
+		socket:  socket,
 		asked:   peers,
 		answers: make(chan answer, 2*len(peers)),
 	}
 	h.mu.Lock()
 	h.attempts[a.id] = a
 	h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, peeringTimeout)
+	defer cancel()
 	for _, p := range peers {
-		if !h.sendRendezvous(p, rendezvous{kind: rvExpect, id: a.id, netns: netns, source: source, dest: plain}) {
+		if !h.sendExpect(ctx, p, rendezvous{kind: rvExpect, id: a.id, netns: netns, socket: socket, dest: plain}) {
 			a.answer(p, answer{kind: rvRefused, reason: clc.DiagBusy})
 		}
 	}
-	return a, clc.DiagNone, nil
+	return a, clc.DiagNone
 }
 
 func loopback(a netip.Addr) netip.Addr {
@@ -208,6 +210,16 @@ func (h *Host) await(ctx context.Context, a *attempt) (*ism.Peer, clc.Diagnosis,
 	}
 	h.endAttempt(a, false)
 	return nil, reason, nil
+}
+
+// socketCookie returns what the kernel calls a socket.
+func socketCookie(raw syscall.RawConn) (cookie uint64, err error) {
+	if cerr := raw.Control(func(fd uintptr) {
+		cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+	}); cerr != nil {
+		err = cerr
+	}
+	return cookie, err
 }
 
 // socketNetns returns the network namespace of a socket.

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -71,25 +70,17 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 		return nil, fail(errHostClosed)
 	}
 	h.openControl()
-	for try := 1; ; try++ {
-		d := dialing{host: h, opts: &opts, plain: try == dialAttempts}
-		c, err := d.dial(ctx, network, address, buffer)
-		if errors.Is(err, syscall.EADDRNOTAVAIL) && d.bound && try < dialAttempts {
-			continue // the port that we were given is in use toward this destination
-		}
-		return c, err
-	}
+	d := dialing{host: h, opts: &opts}
+	return d.dial(ctx, network, address, buffer)
 }
 
-// dialing is one try of Dial. Package net may connect several sockets at once, to
-// different addresses of a name, and use the one that is connected first.
+// dialing is one Dial. Package net may connect several sockets at once, to different
+// addresses of a name, and use the one that is connected first.
 type dialing struct {
-	host  *Host
-	opts  *DialOptions
-	plain bool // do not ask for SMC: the last try
+	host *Host
+	opts *DialOptions
 
 	mu       sync.Mutex
-	bound    bool // a socket was bound to a port
 	attempts []*attempt
 	reasons  map[netip.AddrPort]clc.Diagnosis // by destination, where there is no attempt
 }
@@ -97,6 +88,9 @@ type dialing struct {
 func (d *dialing) dial(ctx context.Context, network, address string, buffer int) (*Conn, error) {
 	nd := d.opts.Net
 	nd.LocalAddr, nd.Control = nil, nil
+	if d.opts.LocalAddr != nil {
+		nd.LocalAddr = d.opts.LocalAddr
+	}
 	nd.ControlContext = d.control
 	conn, err := nd.DialContext(ctx, network, address)
 	if err != nil {
@@ -135,14 +129,7 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 	if err != nil {
 		return err
 	}
-	if d.plain {
-		d.note(nil, dest, clc.DiagLimit)
-		return bindSocket(raw, dest, d.opts.LocalAddr, false)
-	}
-	a, reason, err := d.host.prepare(ctx, raw, dest, d.opts.LocalAddr)
-	if err != nil {
-		return err
-	}
+	a, reason := d.host.prepare(ctx, raw, dest)
 	d.note(a, dest, reason)
 	return nil
 }
@@ -151,7 +138,6 @@ func (d *dialing) note(a *attempt, dest netip.AddrPort, reason clc.Diagnosis) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if a != nil {
-		d.bound = true
 		d.attempts = append(d.attempts, a)
 		return
 	}
@@ -166,10 +152,14 @@ func (d *dialing) note(a *attempt, dest netip.AddrPort, reason clc.Diagnosis) {
 func (d *dialing) outcome(tcp *net.TCPConn) (*attempt, clc.Diagnosis) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	local, remote := addrPort(tcp.LocalAddr()), addrPort(tcp.RemoteAddr())
+	remote := addrPort(tcp.RemoteAddr())
+	var socket uint64
+	if raw, err := tcp.SyscallConn(); err == nil && len(d.attempts) > 0 {
+		socket, _ = socketCookie(raw)
+	}
 	var mine *attempt
 	for _, a := range d.attempts {
-		if a.source == local.Port() && a.dest == remote {
+		if a.socket == socket {
 			mine = a
 		} else {
 			d.host.endAttempt(a, true)

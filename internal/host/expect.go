@@ -14,13 +14,7 @@ import (
 // The server's side of the rendezvous: which TCP connections peers have said that they are
 // about to make.
 
-// expectKey names a connection from this host before it is there: its source address is
-// not known yet, but a source port leads to a given destination once at a time.
-type expectKey struct {
-	source uint16
-	dest   netip.AddrPort // unmapped, without zone
-}
-
+// An expectation is noted under the cookie of the client's socket.
 type expectation struct {
 	peer *ism.Peer
 	id   uint64
@@ -29,39 +23,45 @@ type expectation struct {
 
 // onExpect notes a connection that p is about to make, or refuses it.
 func (h *Host) onExpect(p *ism.Peer, m rendezvous) {
-	if reason := h.expect(p, m); reason != clc.DiagNone {
+	reason, rival := h.expect(p, m)
+	if reason != clc.DiagNone {
 		h.sendRendezvous(p, rendezvous{kind: rvRefused, id: m.id, reason: uint32(reason)})
+	}
+	if rival.peer != nil {
+		h.sendRendezvous(rival.peer, rendezvous{kind: rvRefused, id: rival.id, reason: uint32(reason)})
 	}
 }
 
-func (h *Host) expect(p *ism.Peer, m rendezvous) clc.Diagnosis {
+// expect notes a connection, or returns why not. If another peer has said that it is its own,
+// that is forgotten too, and returned: one of the two lies, and which one cannot be seen.
+func (h *Host) expect(p *ism.Peer, m rendezvous) (why clc.Diagnosis, rival expectation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	state := h.peers[p]
 	if h.closing || state == nil {
-		return clc.DiagClosing
+		return clc.DiagClosing, rival
 	}
 	if !h.listensLocked(m.netns, m.dest) {
-		return clc.DiagNoListener
+		return clc.DiagNoListener, rival
 	}
 	if state.expected >= maxExpected {
 		h.dropStaleLocked()
 		if state.expected >= maxExpected {
-			return clc.DiagBusy
+			return clc.DiagBusy, rival
 		}
 	}
-	key := expectKey{m.source, m.dest}
-	if old, ok := h.expected[key]; ok {
-		h.unexpectLocked(key, old)
+	if old, ok := h.expected[m.socket]; ok {
+		h.unexpectLocked(m.socket, old)
+		return clc.DiagRefused, old
 	}
-	h.expected[key] = expectation{peer: p, id: m.id, at: time.Now()}
+	h.expected[m.socket] = expectation{peer: p, id: m.id, at: time.Now()}
 	state.expected++
-	return clc.DiagNone
+	return clc.DiagNone, rival
 }
 
 // unexpectLocked removes an entry.
-func (h *Host) unexpectLocked(key expectKey, e expectation) {
-	delete(h.expected, key)
+func (h *Host) unexpectLocked(socket uint64, e expectation) {
+	delete(h.expected, socket)
 	if state := h.peers[e.peer]; state != nil {
 		state.expected--
 	}
@@ -69,9 +69,9 @@ func (h *Host) unexpectLocked(key expectKey, e expectation) {
 
 // dropStaleLocked forgets connections that never came.
 func (h *Host) dropStaleLocked() {
-	for key, e := range h.expected {
+	for socket, e := range h.expected {
 		if time.Since(e.at) > expectAge {
-			h.unexpectLocked(key, e)
+			h.unexpectLocked(socket, e)
 		}
 	}
 }
@@ -89,9 +89,9 @@ func (h *Host) listensLocked(netns uint64, dest netip.AddrPort) bool {
 func (h *Host) onCancel(p *ism.Peer, id uint64) {
 	h.mu.Lock()
 	found := false
-	for key, e := range h.expected {
+	for socket, e := range h.expected {
 		if e.peer == p && e.id == id {
-			h.unexpectLocked(key, e)
+			h.unexpectLocked(socket, e)
 			found = true
 			break
 		}
@@ -109,43 +109,63 @@ func (h *Host) claim(tcp *net.TCPConn) (expectation, clc.Diagnosis) {
 	if remote.Addr() != local.Addr() && !h.locals.contains(remote.Addr()) {
 		return expectation{}, clc.DiagNotLocal
 	}
-	key := expectKey{remote.Port(), local}
-	if e, ok := h.takeExpected(key); ok {
-		return e, clc.DiagNone
-	}
-	// The Expect was sent before the connection was made, so it has arrived; but perhaps
-	// nobody has read it yet.
-	h.fabricMu.Lock()
-	f := h.fabric
-	h.fabricMu.Unlock()
+	f := h.openFabricOrNil()
 	if f == nil {
 		return expectation{}, clc.DiagPeerNoSMC
 	}
-	f.device.Poll()
-	if e, ok := h.takeExpected(key); ok {
-		return e, clc.DiagNone
+	// The Expect was sent before the connection was made, so it has arrived; but perhaps
+	// nobody has read it yet.
+	polled := false
+	if !h.expects() {
+		if f.device.Poll(); !h.expects() {
+			return expectation{}, clc.DiagPeerNoSMC
+		}
+		polled = true
 	}
-	return expectation{}, clc.DiagPeerNoSMC
+	s, err := otherEnd(remote, local)
+	if err != nil {
+		h.cfg.Logger.Debug("no socket found for a connection", "peer", remote, "err", err)
+		return expectation{}, clc.DiagPeerNoSMC
+	}
+	e, ok := h.takeExpected(s)
+	if !ok && !polled {
+		f.device.Poll()
+		e, ok = h.takeExpected(s)
+	}
+	if !ok {
+		return expectation{}, clc.DiagPeerNoSMC
+	}
+	return e, clc.DiagNone
 }
 
-func (h *Host) takeExpected(key expectKey) (expectation, bool) {
+// openFabricOrNil returns the fabric if it is open.
+func (h *Host) openFabricOrNil() *fabric {
+	h.fabricMu.Lock()
+	defer h.fabricMu.Unlock()
+	return h.fabric
+}
+
+// expects reports whether any connection is expected.
+func (h *Host) expects() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	e, ok := h.expected[key]
-	if ok {
-		h.unexpectLocked(key, e)
-	}
-	return e, ok
+	return len(h.expected) > 0
 }
 
-// sendRendezvous sends a message; if that is impossible the peering is of no more use.
-func (h *Host) sendRendezvous(p *ism.Peer, m rendezvous) bool {
-	var buf [rvExpectLen]byte
-	if err := p.Send(m.append(buf[:0])); err != nil {
-		h.cfg.Logger.Debug("rendezvous message not sent", "peer", p.GID(), "err", err)
-		return false
+// takeExpected takes the expectation for a socket, if it comes from a process of the user whose
+// socket that is, or of root: nobody can make a server read CLC from somebody else's connection.
+func (h *Host) takeExpected(s endSocket) (expectation, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e, ok := h.expected[s.cookie]
+	if !ok {
+		return e, false
 	}
-	return true
+	if uid := e.peer.Cred().UID; uid != int(s.uid) && uid != 0 {
+		return e, false
+	}
+	h.unexpectLocked(s.cookie, e)
+	return e, true
 }
 
 // addrPort converts an address of package net; the result is unmapped, without zone.

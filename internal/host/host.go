@@ -45,7 +45,7 @@ type Host struct {
 	conns     map[*Conn]struct{}
 	listeners map[*Listener]struct{}
 	peers     map[*ism.Peer]*peerState
-	expected  map[expectKey]expectation
+	expected  map[uint64]expectation // by the cookie of the client's socket
 	attempts  map[uint64]*attempt
 	groups    *core.Groups
 
@@ -58,7 +58,8 @@ type Host struct {
 // peerState is what a host knows of one peering. Host.mu guards it.
 type peerState struct {
 	conns    map[*Conn]struct{}
-	expected int // entries of Host.expected
+	expected int          // entries of Host.expected
+	outbox   []rendezvous // not yet sent; while it is not empty, flush runs
 }
 
 var errHostClosed = errors.New("smc: host is closed")
@@ -80,7 +81,7 @@ func New(cfg Config) (*Host, error) {
 		conns:     make(map[*Conn]struct{}),
 		listeners: make(map[*Listener]struct{}),
 		peers:     make(map[*ism.Peer]*peerState),
-		expected:  make(map[expectKey]expectation),
+		expected:  make(map[uint64]expectation),
 		attempts:  make(map[uint64]*attempt),
 		groups:    core.NewGroups(maxGroups),
 	}

@@ -49,6 +49,12 @@ const (
 	maxExpected = 4096
 	expectAge   = 30 * time.Second
 
+	// maxOutbox bounds the messages that wait because a peer does not read, and the pauses
+	// are those after which it is looked whether it has.
+	maxOutbox      = 8192
+	outboxPause    = 100 * time.Microsecond
+	maxOutboxPause = 10 * time.Millisecond
+
 	// maxHandshakes bounds the handshakes that a listener runs at once; above, connections
 	// stay TCP.
 	maxHandshakes = 1024
@@ -88,6 +94,3 @@ const (
 	// connection. With one period to become quiet, that is less than a minute.
 	maxUnreadSweeps = 3
 )
-
-// dialAttempts is how often a dial tries another source port.
-const dialAttempts = 8

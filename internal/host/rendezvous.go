@@ -11,8 +11,8 @@ import (
 // connection expects CLC on it.
 //
 //	client                                      server
-//	  bind a source port
-//	  Expect(id, port, destination) ------------->   noted
+//	  make a socket
+//	  Expect(id, socket, destination) ----------->   noted
 //	  connect ----------- TCP ------------------->   accept: is it one that we expect?
 //	  <------------------------------ Accepted(id)   yes: CLC will be read from it
 //	  Proposal ---------- TCP ------------------->
@@ -25,6 +25,12 @@ import (
 //	Cancel(id) -------------------------------->   forgotten, or too late
 //	<----------------- Refused(id) or Accepted(id)
 //
+// A socket is named by its cookie, a number that the kernel never uses again (SO_COOKIE). The
+// server finds the cookie of the socket at the other end of a connection that it has accepted
+// by asking the kernel (sock_diag): so it is certain that it has the connection which was
+// meant, and not another that has come from the same port. Source ports are free to be chosen
+// by the kernel.
+//
 // All integers are little-endian.
 //
 //	offset  size  field
@@ -34,9 +40,9 @@ import (
 //
 //	Expect
 //	    12     8  netns        cookie of the client's network namespace
-//	    20     2  source port
-//	    22     2  destination port
-//	    24    16  destination  IPv6 or IPv4-mapped address
+//	    20     8  socket       cookie of the client's socket
+//	    28     2  destination port
+//	    30    16  destination  IPv6 or IPv4-mapped address
 //
 //	Refused
 //	    12     4  reason       a Diagnosis
@@ -46,7 +52,7 @@ type rendezvous struct {
 	kind   rendezvousKind
 	id     uint64
 	netns  uint64         // Expect
-	source uint16         // Expect
+	socket uint64         // Expect
 	dest   netip.AddrPort // Expect; unmapped, without zone
 	reason uint32         // Refused
 }
@@ -62,7 +68,7 @@ const (
 
 const (
 	rvHeaderLen  = 12
-	rvExpectLen  = 40
+	rvExpectLen  = 46
 	rvRefusedLen = 16
 )
 
@@ -75,7 +81,7 @@ func (m *rendezvous) append(b []byte) []byte {
 	switch m.kind {
 	case rvExpect:
 		b = binary.LittleEndian.AppendUint64(b, m.netns)
-		b = binary.LittleEndian.AppendUint16(b, m.source)
+		b = binary.LittleEndian.AppendUint64(b, m.socket)
 		b = binary.LittleEndian.AppendUint16(b, m.dest.Port())
 		addr := m.dest.Addr().As16()
 		b = append(b, addr[:]...)
@@ -108,8 +114,8 @@ func parseRendezvous(b []byte) (m rendezvous, err error) {
 	switch m.kind {
 	case rvExpect:
 		m.netns = binary.LittleEndian.Uint64(b[12:])
-		m.source = binary.LittleEndian.Uint16(b[20:])
-		m.dest = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[24:])).Unmap(), binary.LittleEndian.Uint16(b[22:]))
+		m.socket = binary.LittleEndian.Uint64(b[20:])
+		m.dest = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[30:])).Unmap(), binary.LittleEndian.Uint16(b[28:]))
 	case rvRefused:
 		m.reason = binary.LittleEndian.Uint32(b[12:])
 	}
