@@ -273,22 +273,23 @@ func (d *Device) start(p *Peer) {
 	p.run()
 }
 
-// enter adds an accepted peer and tells the handler, before the peer learns that it is accepted. It reports whether
-// there is room.
+// enter adds an accepted peer to the table and reports whether there is room.
 func (d *Device) enter(p *Peer) bool {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.closed || len(d.dialed)+len(d.accepted) >= maxPeers {
-		d.mu.Unlock()
 		return false
 	}
 	d.accepted[p] = struct{}{}
-	d.mu.Unlock()
-	d.handler.PeerUp(p)
+	return true
+}
+
+// poll adds an accepted peer to those that Poll looks at.
+func (d *Device) poll(p *Peer) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	polled := append(slices.Clone(*d.polled.Load()), p)
 	d.polled.Store(&polled)
-	d.mu.Unlock()
-	return true
 }
 
 // remove takes a peer out of the tables.

@@ -184,9 +184,15 @@ func (d *Device) accept(fd int) {
 		c.close()
 		return
 	}
+	// The peer may send signals as soon as it has our Hello. Poll must find them from then on, but deliver none
+	// before PeerUp was called; and nothing that PeerUp sends may overtake the Hello.
+	c.recvMu.Lock()
+	d.poll(p)
 	if err := o.send(c, d.gid, p.gid); err != nil {
 		p.fail(err)
 	}
+	d.handler.PeerUp(p)
+	c.recvMu.Unlock()
 	d.start(p)
 }
 

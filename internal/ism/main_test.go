@@ -214,4 +214,3 @@ func mustAttach(t testing.TB, p *Peer, d *DMB) *Window {
 	}
 	return w
 }
-

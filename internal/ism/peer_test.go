@@ -90,6 +90,56 @@ func TestPeerSelf(t *testing.T) {
 	}
 }
 
+// A greeter sends a signal from PeerUp.
+type greeter struct{ *recorder }
+
+func (g greeter) PeerUp(p *Peer) {
+	p.Send([]byte("welcome"))
+	g.recorder.PeerUp(p)
+}
+
+// PeerUp comes before the first signal, even when Poll is called all the time, and what it sends comes after the Hello.
+func TestPeerUpOrder(t *testing.T) {
+	checkLeaks(t)
+	dir := t.TempDir()
+	r := newRecorder()
+	server, err := Open(Config{Dir: dir, Handler: greeter{r}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(stop)
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				server.Poll()
+			}
+		}
+	})
+	for i := range 100 {
+		client, rc := openDevice(t, Config{Dir: dir})
+		p := dialPeer(t, client, server)
+		if err := p.Send([]byte("hello")); err != nil {
+			t.Fatalf("Send = %v", err)
+		}
+		server.Poll()
+		if len(r.received()) != i+1 || len(r.ups) == 0 {
+			t.Fatalf("after Poll %d signals, %d peers up; want %d, 1", len(r.received()), len(r.ups), i+1)
+		}
+		<-r.ups
+		if got := rc.next(t, 0); got != "welcome" {
+			t.Errorf("signal %q, want that of PeerUp", got)
+		}
+		client.Close()
+	}
+}
+
 func TestSignals(t *testing.T) {
 	x := newPair(t)
 	var want []string
