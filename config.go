@@ -40,9 +40,8 @@ type Config struct {
 	// machine's memory.
 	MemoryBudget int64
 
-	// AnyUser lets programs of other users share memory with us. They still have to find
-	// a run directory that both can use. By default only programs of the same user may,
-	// and of root.
+	// AnyUser lets programs of other users share memory with us, if they allow it too and
+	// both use one run directory. By default only programs of the same user may.
 	AnyUser bool
 
 	// Logger gets events that an operator may want to know of; nil logs nothing.

@@ -119,7 +119,6 @@ func sumCounters(list []host.StatusCounters) host.StatusCounters {
 		sum.HandshakesOK += c.HandshakesOK
 		sum.HandshakesFailed += c.HandshakesFailed
 		sum.DoorbellsRung += c.DoorbellsRung
-		sum.DoorbellsSuppressed += c.DoorbellsSuppressed
 		sum.Sleeps += c.Sleeps
 		sum.Spins += c.Spins
 		for _, f := range c.Fallbacks {
@@ -160,7 +159,6 @@ func (r *statsReport) write(w io.Writer) error {
 	totals.add("Handshakes completed", count(r.Total.HandshakesOK))
 	totals.add("Handshakes failed", count(r.Total.HandshakesFailed))
 	totals.add("Doorbells rung", count(r.Total.DoorbellsRung))
-	totals.add("Doorbells suppressed", count(r.Total.DoorbellsSuppressed))
 	totals.add("Waits ended spinning", count(r.Total.Spins))
 	totals.add("Waits ended asleep", count(r.Total.Sleeps))
 

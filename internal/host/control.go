@@ -109,15 +109,14 @@ type StatusLimit struct {
 
 // StatusCounters count from the start of the host. Keys of the maps are modes: "TCP", "SMC-D", "SMC-R".
 type StatusCounters struct {
-	Connections         map[string]uint64    `json:"connections"` // by the mode they ended up in
-	Bytes               map[string]ByteCount `json:"bytes"`       // payload
-	HandshakesOK        uint64               `json:"handshakes_ok"`
-	HandshakesFailed    uint64               `json:"handshakes_failed"` // ended the connection; a fallback is not a failure
-	Fallbacks           []FallbackCount      `json:"fallbacks"`
-	DoorbellsRung       uint64               `json:"doorbells_rung"`
-	DoorbellsSuppressed uint64               `json:"doorbells_suppressed"` // the peer was awake
-	Sleeps              uint64               `json:"sleeps"`               // waits that ended asleep
-	Spins               uint64               `json:"spins"`                // waits that ended while spinning
+	Connections      map[string]uint64    `json:"connections"` // by the mode they ended up in
+	Bytes            map[string]ByteCount `json:"bytes"`       // payload
+	HandshakesOK     uint64               `json:"handshakes_ok"`
+	HandshakesFailed uint64               `json:"handshakes_failed"` // ended the connection; a fallback is not a failure
+	Fallbacks        []FallbackCount      `json:"fallbacks"`
+	DoorbellsRung    uint64               `json:"doorbells_rung"`
+	Sleeps           uint64               `json:"sleeps"` // waits that ended asleep
+	Spins            uint64               `json:"spins"`  // waits that ended while spinning
 }
 
 // A ByteCount is payload in both directions, in bytes.

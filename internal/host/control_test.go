@@ -37,7 +37,7 @@ func testStatus() Status {
 		Limits: []StatusLimit{{Name: "memory", Limit: 1 << 30, Used: 4096, Unit: "bytes"}},
 		Counters: StatusCounters{
 			Connections: map[string]uint64{"TCP": 1, "SMC-D": 2}, Bytes: map[string]ByteCount{"TCP": {In: 3, Out: 4}},
-			HandshakesOK: 5, HandshakesFailed: 6, DoorbellsRung: 7, DoorbellsSuppressed: 8, Sleeps: 9, Spins: 10,
+			HandshakesOK: 5, HandshakesFailed: 6, DoorbellsRung: 7, Sleeps: 9, Spins: 10,
 			Fallbacks: []FallbackCount{{Code: 0x03010000, Tag: "PEER_NO_SMC", Text: "peer did not signal SMC", Count: 1}},
 		},
 		Listeners: []StatusListener{{Local: "0.0.0.0:80", Require: "any", UID: 11, Inode: 12, Accepted: 13, Pending: 14}},

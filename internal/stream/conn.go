@@ -218,8 +218,7 @@ func (c *Conn) SendFlags(flags cdc.ConnFlags) {
 func (c *Conn) Detach() {
 	c.w.state.Or(stDetached)
 	c.w.wake()
-	c.w.mu.Lock()
-	c.w.mu.Unlock()
+	waitOut(&c.w.mu)
 	c.out.Lock()
 	c.out.detached = true
 	c.out.Unlock()
@@ -280,8 +279,7 @@ func (c *Conn) CloseWrite() error {
 		return net.ErrClosed
 	}
 	c.w.wake()
-	c.w.mu.Lock() // waits out a write under way, which has been woken
-	c.w.mu.Unlock()
+	waitOut(&c.w.mu)
 	return nil
 }
 
@@ -292,8 +290,7 @@ func (c *Conn) Close() (unread int) {
 	c.r.state.Or(stClosed)
 	c.w.state.Or(stClosed)
 	c.Wake()
-	c.w.mu.Lock()
-	c.w.mu.Unlock()
+	waitOut(&c.w.mu)
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
 	c.r.deadline.set(time.Time{})
@@ -301,6 +298,12 @@ func (c *Conn) Close() (unread int) {
 	c.pollProducer() // an error here changes nothing: the caller aborts or closes anyway
 	c.sayRead()
 	return int(c.r.unread)
+}
+
+// waitOut returns when whoever holds mu has let go of it.
+func waitOut(mu *sync.Mutex) {
+	mu.Lock()
+	defer mu.Unlock()
 }
 
 // Queues returns how many bytes have arrived unread, and how many the peer is not known

@@ -37,12 +37,6 @@ type ParamsR struct {
 	PSN        wire.PSN
 }
 
-const (
-	paramsOffset = HeaderLen
-	paramsREnd   = 64
-	paramsDEnd   = 32
-)
-
 func (p *ParamsR) append(b []byte) []byte {
 	b = append(b, p.PeerID[:]...)
 	b = append(b, p.GID[:]...)
