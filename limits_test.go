@@ -157,7 +157,7 @@ func childStarve(p *smctest.Parent) {
 					go echo(c)
 					continue
 				}
-				// This is how package net/http decides whether to go on.
+				//lint:ignore SA1019 this is how package net/http decides whether to go on
 				if ne, ok := err.(net.Error); !ok || !ne.Temporary() {
 					p.Check(err)
 				}

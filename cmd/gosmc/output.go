@@ -159,7 +159,7 @@ func (s *byteSize) Type() string { return "size" }
 // Set takes a number and a unit: B, KiB, MiB, GiB, TiB or K, M, G, T for powers of 1024,
 // and KB, MB, GB, TB for powers of 1000.
 func (s *byteSize) Set(text string) error {
-	digits := strings.TrimRight(text, "BKMGTiBbkmgt ")
+	digits := strings.TrimRight(text, "BKMGTibkmgt ")
 	unit := strings.ToLower(strings.TrimSpace(text[len(digits):]))
 	factor, ok := byteUnits[unit]
 	v, err := strconv.ParseFloat(digits, 64)
