@@ -143,8 +143,13 @@ func (d *Device) dialHello(c *conn, gid wire.ISMGID) (*Peer, *offer, error) {
 		return nil
 	})
 	if err != nil {
-		if errors.Is(err, ErrOtherUser) {
+		switch {
+		case errors.Is(err, ErrOtherUser):
 			d.stats.otherUsers.Add(1)
+		case errors.Is(err, ErrPeerGone):
+			// A process that dies, or closes its device, loses its listening socket at some
+			// other moment than the connections that nobody has accepted.
+			err = fmt.Errorf("%w: %v has ended the connection", ErrDead, gid)
 		}
 		o.discard()
 		return nil, nil, err

@@ -490,7 +490,7 @@ func TestDialRefusals(t *testing.T) {
 		{"limit", refuse(refuseLimit), ErrLimit},
 		{"malformed", refuse(refuseMalformed), ErrProtocol},
 		{"reason of a later version", refuse(99), ErrProtocol},
-		{"end", func(s *script, own wire.ISMGID) {}, ErrPeerGone},
+		{"end", func(s *script, own wire.ISMGID) {}, ErrDead},
 		{"another GID", func(s *script, own wire.ISMGID) {
 			s.sendHello(message{kind: kindHello, gid: testGID, peerGID: own, nonce: testNonce, slots: SlotCount})
 		}, ErrWrongGID},
