@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -23,6 +24,7 @@ import (
 type attempt struct {
 	id      uint64
 	dest    netip.AddrPort
+	netns   uint64
 	socket  uint64      // its cookie
 	asked   []*ism.Peer // no peer twice
 	answers chan answer // room for every answer that can come
@@ -109,6 +111,7 @@ func (h *Host) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Addr
 	a := &attempt{
 		id:      attemptIDs.Add(1),
 		dest:    plain,
+		netns:   netns,
 		socket:  socket,
 		asked:   peers,
 		answers: make(chan answer, 2*len(peers)),
@@ -145,6 +148,9 @@ func (h *Host) findPeers(ctx context.Context, found []announced, dest netip.Addr
 	reason = clc.DiagStale
 	var peers []*ism.Peer
 	for _, ann := range found {
+		if len(peers) == maxAnnouncers || ctx.Err() != nil {
+			break
+		}
 		p, err := f.device.Peer(ctx, ann.gid)
 		switch {
 		case errors.Is(err, ism.ErrDead):
@@ -174,9 +180,10 @@ func (h *Host) findPeers(ctx context.Context, found []announced, dest netip.Addr
 // await waits until one of those asked says that it has accepted the connection. It
 // returns no peer and the reason if the connection is to be plain TCP, and an error if it
 // cannot be used.
-func (h *Host) await(ctx context.Context, a *attempt) (*ism.Peer, clc.Diagnosis, error) {
+func (h *Host) await(ctx context.Context, a *attempt, tcp *net.TCPConn) (*ism.Peer, clc.Diagnosis, error) {
 	var refused []*ism.Peer
 	reason := clc.DiagRefused
+	start := time.Now()
 	timer := time.NewTimer(rendezvousWait)
 	defer timer.Stop()
 	cancelled := false
@@ -196,6 +203,10 @@ func (h *Host) await(ctx context.Context, a *attempt) (*ism.Peer, clc.Diagnosis,
 				h.endAttempt(a, false)
 				return nil, clc.DiagRendezvousTimeout, os.NewSyscallError("connect", syscall.ETIMEDOUT)
 			}
+			if time.Since(start) < acceptWait && h.awaitsAccept(a, tcp) {
+				timer.Reset(rendezvousWait)
+				continue
+			}
 			// It went to another program, or whoever was asked is very slow. Only an
 			// answer to a Cancel can tell.
 			cancelled = true
@@ -210,6 +221,13 @@ func (h *Host) await(ctx context.Context, a *attempt) (*ism.Peer, clc.Diagnosis,
 	}
 	h.endAttempt(a, false)
 	return nil, reason, nil
+}
+
+// awaitsAccept reports whether nobody has accepted the connection yet: the socket at its
+// other end belongs to no file.
+func (h *Host) awaitsAccept(a *attempt, tcp *net.TCPConn) bool {
+	s, err := h.ends.find(a.netns, addrPort(tcp.RemoteAddr()), addrPort(tcp.LocalAddr()))
+	return err == nil && s.inode == 0
 }
 
 // socketCookie returns what the kernel calls a socket.

@@ -103,7 +103,7 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	a, reason := d.outcome(tcp)
 	var peer *ism.Peer
 	if a != nil {
-		if peer, reason, err = d.host.await(ctx, a); err != nil {
+		if peer, reason, err = d.host.await(ctx, a, tcp); err != nil {
 			tcp.Close()
 			return nil, dialError(network, tcp, err)
 		}

@@ -104,7 +104,7 @@ func (h *Host) onCancel(p *ism.Peer, id uint64) {
 
 // claim returns the expectation that a connection just accepted fulfils, or the reason
 // why there is none. It is called once per connection, from the goroutine that accepts.
-func (h *Host) claim(tcp *net.TCPConn) (expectation, clc.Diagnosis) {
+func (h *Host) claim(netns uint64, tcp *net.TCPConn) (expectation, clc.Diagnosis) {
 	local, remote := addrPort(tcp.LocalAddr()), addrPort(tcp.RemoteAddr())
 	if remote.Addr() != local.Addr() && !h.locals.contains(remote.Addr()) {
 		return expectation{}, clc.DiagNotLocal
@@ -122,7 +122,7 @@ func (h *Host) claim(tcp *net.TCPConn) (expectation, clc.Diagnosis) {
 		}
 		polled = true
 	}
-	s, err := otherEnd(remote, local)
+	s, err := h.ends.find(netns, remote, local)
 	if err != nil {
 		h.cfg.Logger.Debug("no socket found for a connection", "peer", remote, "err", err)
 		return expectation{}, clc.DiagPeerNoSMC

@@ -33,6 +33,7 @@ type Host struct {
 	announced announcementCache
 	counters  counters
 	sweeper   sweeper
+	ends      endFinder
 
 	fabricMu     sync.Mutex
 	fabric       *fabric // nil until it could be opened
@@ -211,6 +212,7 @@ func (h *Host) release() {
 		c.abort()
 	}
 	h.sweeper.stop()
+	h.ends.close()
 	h.fabricMu.Lock()
 	f, control := h.fabric, h.control
 	h.fabric, h.control = nil, nil

@@ -26,7 +26,9 @@ const (
 	// rendezvousWait is how long a client waits for the server to say that it has
 	// accepted the connection before it asks what became of it. The server accepts at
 	// once, whatever its application does, so only a connection that went to another
-	// program takes that long.
+	// program takes that long, or one to a process that gets no processor: one that nobody
+	// has accepted yet is waited for up to acceptWait.
+	acceptWait     = 3 * time.Second
 	rendezvousWait = 250 * time.Millisecond
 
 	// cancelWait bounds the wait for the answer to a Cancel. Without one, the server is
@@ -43,6 +45,9 @@ const (
 	maxAnnouncementsRead = 1024
 	maxAnnounceFolders   = 64
 	announceSettled      = 20 * time.Millisecond
+
+	// announceTries is how often a folder is made that others remove.
+	announceTries = 100
 
 	// maxExpected bounds the connections that one peer says it is about to make, and
 	// expectAge how long that is remembered.

@@ -183,7 +183,7 @@ func (l *Listener) sleep(d time.Duration) bool {
 // route decides what a new connection is.
 func (l *Listener) route(tcp *net.TCPConn) {
 	h := l.host
-	e, reason := h.claim(tcp)
+	e, reason := h.claim(l.netns, tcp)
 	if e.peer != nil {
 		select {
 		case l.busy <- struct{}{}:

@@ -69,67 +69,11 @@ const (
 	diagMsgSrc     = 8
 	diagMsgCookie  = 44 // low half first, each half in host order
 	diagMsgUID     = 64
+	diagMsgInode   = 68
 	tcpEstablished = 1
 	tcpCloseWait   = 8
 	tcpListen      = 10
 )
-
-// An endSocket is one end of a TCP connection of this host.
-type endSocket struct {
-	cookie uint64 // as SO_COOKIE
-	uid    uint32 // who has made it
-}
-
-// otherEnd returns the socket whose own address is local and that is connected to remote, in
-// the network namespace of the calling thread.
-func otherEnd(local, remote netip.AddrPort) (endSocket, error) {
-	family, addrLen := byte(unix.AF_INET6), 16
-	if local.Addr().Is4() {
-		family, addrLen = unix.AF_INET, 4
-	}
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
-	if err != nil {
-		return endSocket{}, fmt.Errorf("sock_diag: %w", err)
-	}
-	defer unix.Close(fd)
-	var req [unix.SizeofNlMsghdr + diagRequestLen]byte
-	binary.NativeEndian.PutUint32(req[0:], uint32(len(req)))
-	binary.NativeEndian.PutUint16(req[4:], unix.SOCK_DIAG_BY_FAMILY)
-	binary.NativeEndian.PutUint16(req[6:], unix.NLM_F_REQUEST)
-	body := req[unix.SizeofNlMsghdr:]
-	body[0], body[1] = family, unix.IPPROTO_TCP
-	binary.NativeEndian.PutUint32(body[diagStates:], 1<<tcpEstablished|1<<tcpCloseWait)
-	binary.BigEndian.PutUint16(body[diagSport:], local.Port())
-	binary.BigEndian.PutUint16(body[diagDport:], remote.Port())
-	copy(body[diagSrc:][:addrLen], local.Addr().AsSlice())
-	copy(body[diagDst:][:addrLen], remote.Addr().AsSlice())
-	binary.NativeEndian.PutUint64(body[diagCookie:], ^uint64(0)) // INET_DIAG_NOCOOKIE
-	if err := unix.Sendto(fd, req[:], 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return endSocket{}, fmt.Errorf("sock_diag: %w", err)
-	}
-	var buf [4096]byte
-	n, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT) // the kernel has answered before Sendto returned
-	if err != nil {
-		return endSocket{}, fmt.Errorf("sock_diag: %w", err)
-	}
-	return parseEnd(buf[:n])
-}
-
-// parseEnd reads the answer to a question for one socket.
-func parseEnd(b []byte) (endSocket, error) {
-	if len(b) < unix.SizeofNlMsghdr+4 {
-		return endSocket{}, errors.New("sock_diag: short answer")
-	}
-	msg := b[unix.SizeofNlMsghdr:]
-	switch kind := binary.NativeEndian.Uint16(b[4:]); {
-	case kind == unix.NLMSG_ERROR:
-		return endSocket{}, fmt.Errorf("sock_diag: %w", unix.Errno(-int32(binary.NativeEndian.Uint32(msg))))
-	case kind != unix.SOCK_DIAG_BY_FAMILY || len(msg) < diagMsgLen:
-		return endSocket{}, errors.New("sock_diag: malformed answer")
-	}
-	low, high := binary.NativeEndian.Uint32(msg[diagMsgCookie:]), binary.NativeEndian.Uint32(msg[diagMsgCookie+4:])
-	return endSocket{cookie: uint64(high)<<32 | uint64(low), uid: binary.NativeEndian.Uint32(msg[diagMsgUID:])}, nil
-}
 
 // listListening asks the kernel for the listening sockets of a family on a port.
 func listListening(family uint8, port uint16) ([]listening, error) {
