@@ -225,6 +225,54 @@ func TestAttachWaitsForRelease(t *testing.T) {
 	}
 }
 
+// The release that an Attach waits for may come together with the end of the peering. Whatever Attach then says, a mapping
+// that it was given must not be lost.
+func TestAttachWaitsAtTheEnd(t *testing.T) {
+	for range 50 {
+		x := newPair(t)
+		d := mustDMB(t, x.pa, 16<<10, nil)
+		w := mustAttach(t, x.pb, d)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if w, err := x.pb.Attach(testContext(t), d.Token(), 16<<10); err == nil {
+				w.Release(true)
+			} else if !errors.Is(err, ErrPeerGone) && !errors.Is(err, ErrToken) {
+				t.Errorf("Attach = %v, want ErrPeerGone or ErrToken", err)
+			}
+		}()
+		eventually(t, "Attach that waits", func() bool {
+			x.pb.mu.Lock()
+			defer x.pb.mu.Unlock()
+			return x.pb.remotes[d.Token()].waiter != nil
+		})
+		x.pb.mu.Lock() // so that all three come to it while it is held
+		released := make(chan struct{})
+		go func() {
+			w.Release(true)
+			close(released)
+		}()
+		eventually(t, "Release", w.released.Load)
+		x.pb.Close()
+		runtime.Gosched()
+		x.pb.mu.Unlock()
+		await(t, "end of Release", released)
+		await(t, "end of Attach", ended)
+		d.Release(true)
+		x.a.Close()
+		x.b.Close()
+		if got := x.b.Stats().Windows; got != 0 {
+			t.Fatalf("%d windows in use at the end, want 0", got)
+		}
+		x.pb.mu.Lock()
+		refs := x.pb.refs.Load()
+		x.pb.mu.Unlock()
+		if refs != 0 {
+			t.Fatalf("%d references on the peer at the end, want 0", refs)
+		}
+	}
+}
+
 // Releasing without order destroys the memory, and the peer's mapping when it is released, too.
 func TestRevoke(t *testing.T) {
 	for _, ownerFirst := range []bool{true, false} {

@@ -157,19 +157,18 @@ func (p *Peer) takeOver(ctx context.Context, rem *remote) (*Window, error) {
 	if rem.waiter == t {
 		rem.waiter = nil
 	}
-	select {
-	case <-t.done:
-		if !t.ok {
-			return nil, fmt.Errorf("%w: %v was given up", ErrToken, rem.token)
-		}
+	// A mapping that is ours now must be taken, whatever else has come to an end meanwhile.
+	switch {
+	case t.ok:
 		p.dev.stats.reattached.Add(1)
 		p.dev.stats.windows.Add(1)
 		return &Window{rem: rem}, nil
-	case <-p.done:
+	case p.closing():
 		return nil, ErrPeerGone
-	default:
+	case ctx.Err() != nil:
 		return nil, fmt.Errorf("ism: attach: %w", ctx.Err())
 	}
+	return nil, fmt.Errorf("%w: %v was given up", ErrToken, rem.token)
 }
 
 // Peer returns the owner of the memory.
