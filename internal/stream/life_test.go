@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"sync/atomic"
 	"syscall"
@@ -120,6 +121,48 @@ func TestPeerFlags(t *testing.T) {
 		if tt.flags == 0 && len(got) != 0 || tt.flags != 0 && (len(got) != 1 || got[0] != notice{tt.flags, nil}) {
 			t.Errorf("flags %v: notices after reading = %v, want the flags", tt.flags, got)
 		}
+	}
+}
+
+// A last byte that comes together with DoneWriting is not taken for the end, however the
+// loads of the reader fall between the stores of the peer.
+func TestEndAfterData(t *testing.T) {
+	watchdog(t)
+	const capacity = 64
+	rounds := uint64(300_000)
+	if raceEnabled {
+		rounds = 30_000
+	}
+	p := newPuppet(capacity, 64)
+	random := newRandom(t)
+	var begun, done atomic.Uint64
+	seed := random.Uint32() | 1
+	go func() {
+		for round := uint64(1); round <= rounds; round++ {
+			for begun.Load() < round {
+				runtime.Gosched()
+			}
+			seed = seed*1664525 + 1013904223
+			pause(seed >> 28)
+			p.produce(at(round, capacity))
+			p.consume(cdc.Cursor{}, 0, cdc.DoneWriting)
+			p.conn.Wake()
+			done.Store(round)
+		}
+	}()
+	defer begun.Store(rounds) // lets the peer end after a failure
+	buf := make([]byte, 2)
+	for round := uint64(1); round <= rounds; round++ {
+		begun.Store(round)
+		pause(random.Uint32() >> 28)
+		n, err := p.conn.Read(buf)
+		if n != 1 || err != nil {
+			t.Fatalf("Read in round %d = %d, %v, want 1 byte", round, n, err)
+		}
+		for done.Load() < round {
+			runtime.Gosched()
+		}
+		p.consume(cdc.Cursor{}, 0, 0) // the next round's reader starts without the flag
 	}
 }
 
