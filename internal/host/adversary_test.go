@@ -165,17 +165,18 @@ type adversary struct {
 	dir    string
 	device *ism.Device
 
-	// on has what to do with a message. Without an entry an Expect is noted for accept, and
-	// others go to signals.
-	on map[rendezvousKind]func(p *ism.Peer, m rendezvous)
 	// hold, if it has a channel, keeps every message waiting until that is closed: then
 	// the adversary is deaf, and answers no Attach either.
 	hold atomic.Value
+	deaf atomic.Bool // a message is being kept waiting
 
 	signals chan signal // other messages
 	ids     atomic.Uint64
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	// on has what to do with a message. Without an entry an Expect is noted for accept, and
+	// others go to signals.
+	on       map[rendezvousKind]func(p *ism.Peer, m rendezvous)
 	expected map[uint64]signal // by the client's socket
 	held     []*ism.DMB        // buffers given to the victim, so that they live
 }
@@ -215,6 +216,7 @@ func (a *adversary) PeerGone(*ism.Peer, error) {}
 // Signal implements [ism.Handler].
 func (a *adversary) Signal(p *ism.Peer, payload []byte) {
 	if released, ok := a.hold.Load().(chan struct{}); ok {
+		a.deaf.Store(true)
 		<-released
 	}
 	m, err := parseRendezvous(payload)
@@ -222,7 +224,10 @@ func (a *adversary) Signal(p *ism.Peer, payload []byte) {
 		a.tb.Errorf("the host sent %x: %v", payload, err)
 		return
 	}
-	if f := a.on[m.kind]; f != nil {
+	a.mu.Lock()
+	f := a.on[m.kind]
+	a.mu.Unlock()
+	if f != nil {
 		f(p, m)
 		return
 	}
@@ -237,6 +242,16 @@ func (a *adversary) Signal(p *ism.Peer, payload []byte) {
 		default:
 		}
 	}
+}
+
+// handle says what to do with messages of a kind.
+func (a *adversary) handle(kind rendezvousKind, f func(p *ism.Peer, m rendezvous)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.on == nil {
+		a.on = make(map[rendezvousKind]func(*ism.Peer, rendezvous))
+	}
+	a.on[kind] = f
 }
 
 // send sends a rendezvous message.
@@ -261,6 +276,13 @@ func (a *adversary) peering(h *Host) *ism.Peer {
 // makes it.
 func (a *adversary) reserve(p *ism.Peer, l *Listener, id uint64) net.Dialer {
 	dest := addrPort(l.Addr())
+	return beforeConnect(func(netns, socket uint64) {
+		a.send(p, rendezvous{kind: rvExpect, id: id, netns: netns, socket: socket, dest: dest})
+	})
+}
+
+// beforeConnect returns a dialer that calls tell with what a socket is called, before it connects.
+func beforeConnect(tell func(netns, socket uint64)) net.Dialer {
 	return net.Dialer{Timeout: patience, Control: func(_, _ string, raw syscall.RawConn) error {
 		netns, err := socketNetns(raw)
 		if err != nil {
@@ -270,7 +292,7 @@ func (a *adversary) reserve(p *ism.Peer, l *Listener, id uint64) net.Dialer {
 		if err != nil {
 			return err
 		}
-		a.send(p, rendezvous{kind: rvExpect, id: id, netns: netns, socket: socket, dest: dest})
+		tell(netns, socket)
 		return nil
 	}}
 }

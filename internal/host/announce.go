@@ -41,24 +41,48 @@ func announce(dir string, netns uint64, gid wire.ISMGID, addr netip.AddrPort, du
 		host = "*"
 	}
 	folder := announceDir(dir, netns, addr.Port())
-	path := filepath.Join(folder, fmt.Sprintf("%s.%d@%s", gid, announcements.Add(1), host))
-	for {
-		if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, err
-		}
-		if parent, err := os.Stat(filepath.Join(dir, dirListen)); err == nil && parent.Mode()&fs.ModeSticky != 0 {
-			os.Chmod(folder, parent.Mode()&(fs.ModePerm|fs.ModeSticky)) // shared between users; not ours: then it was done
-		}
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-		if errors.Is(err, fs.ErrNotExist) {
+	name := fmt.Sprintf("%s.%d@%s", gid, announcements.Add(1), host)
+	for try := 1; ; try++ {
+		err := makeAnnouncement(filepath.Join(dir, dirListen), folder, name)
+		if errors.Is(err, fs.ErrNotExist) && try < announceTries {
 			continue // another listener on this port went away and took the folder along
 		}
 		if err != nil {
 			return nil, err
 		}
-		f.Close()
-		return &announcement{path: path}, nil
+		return &announcement{path: filepath.Join(folder, name)}, nil
 	}
+}
+
+// makeAnnouncement makes an empty file in a folder under parent, and the folder if it is
+// missing. Where several users share the run directory, any of them can have put something
+// else in the folder's place, such as a symbolic link to a directory that is not theirs.
+func makeAnnouncement(parent, folder, name string) error {
+	made := os.Mkdir(folder, 0o755)
+	if made != nil && !errors.Is(made, fs.ErrExist) {
+		return made
+	}
+	f, err := openFolder(folder)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info, err := os.Stat(parent); made == nil && err == nil && info.Mode()&fs.ModeSticky != 0 {
+		if err := f.Chmod(info.Mode() & (fs.ModePerm | fs.ModeSticky)); err != nil {
+			return err
+		}
+	}
+	fd, err := unix.Openat(int(f.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return &os.PathError{Op: "create", Path: filepath.Join(folder, name), Err: err}
+	}
+	return unix.Close(fd)
+}
+
+// openFolder opens a directory that somebody else may have made: it follows no link, and does
+// not wait for a writer of a FIFO.
+func openFolder(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
 // withdraw removes the announcement. nil does nothing.
@@ -99,11 +123,11 @@ type announceFolder struct {
 	found   []announced
 }
 
-// lookup returns who says that it listens at addr, at most maxAnnouncers.
+// lookup returns who says that it listens at addr.
 func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort) []announced {
 	path := announceDir(dir, netns, addr.Port())
 	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil {
+	if unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return nil
 	}
 	c.mu.Lock()
@@ -123,7 +147,7 @@ func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort
 	}
 	var found []announced
 	for _, a := range f.found {
-		if a.on.covers(addr.Addr()) && len(found) < maxAnnouncers {
+		if a.on.covers(addr.Addr()) {
 			found = append(found, a)
 		}
 	}
@@ -132,7 +156,7 @@ func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort
 
 // readAnnouncements reads the folder of a port.
 func readAnnouncements(folder string) (found []announced) {
-	f, err := os.Open(folder)
+	f, err := openFolder(folder)
 	if err != nil {
 		return nil
 	}

@@ -98,6 +98,9 @@ func (h *Host) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Addr
 	}
 	found := h.announced.lookup(h.cfg.Dir, netns, plain)
 	if len(found) == 0 {
+		if h.runDirFailed.Load() && prepareRunDir(h.cfg.Dir) != nil {
+			return nil, clc.DiagNoRunDir
+		}
 		return nil, clc.DiagNoListener
 	}
 	peers, reason := h.findPeers(ctx, found, plain)
@@ -122,8 +125,9 @@ func (h *Host) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Addr
 	ctx, cancel := context.WithTimeout(ctx, peeringTimeout)
 	defer cancel()
 	for _, p := range peers {
-		if !h.sendExpect(ctx, p, rendezvous{kind: rvExpect, id: a.id, netns: netns, socket: socket, dest: plain}) {
-			a.answer(p, answer{kind: rvRefused, reason: clc.DiagBusy})
+		m := rendezvous{kind: rvExpect, id: a.id, netns: netns, socket: socket, dest: plain}
+		if why := h.sendExpect(ctx, p, m); why != clc.DiagNone {
+			a.answer(p, answer{kind: rvRefused, reason: why})
 		}
 	}
 	return a, clc.DiagNone

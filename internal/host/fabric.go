@@ -88,6 +88,7 @@ func (h *Host) openControlLocked() {
 	}
 	h.controlTried = true
 	if err := prepareRunDir(h.cfg.Dir); err != nil {
+		h.runDirFailed.Store(true)
 		h.cfg.Logger.Warn("no control socket", "dir", h.cfg.Dir, "err", err)
 		return
 	}

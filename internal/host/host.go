@@ -41,6 +41,8 @@ type Host struct {
 	control      io.Closer
 	controlTried bool
 
+	runDirFailed atomic.Bool // the run directory could not be used when the control socket was to be served
+
 	mu        sync.Mutex
 	closing   bool
 	conns     map[*Conn]struct{}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // The socket buffer between two devices holds some 280 messages. A burst of connections is
@@ -26,20 +27,23 @@ func (h *Host) sendRendezvous(p *ism.Peer, m rendezvous) bool {
 }
 
 // sendExpect sends an Expect, which has to be on its way before the socket connects. It waits
-// until there is room, or ctx ends.
-func (h *Host) sendExpect(ctx context.Context, p *ism.Peer, m rendezvous) bool {
+// until there is room, or ctx ends, and returns why it could not be sent.
+func (h *Host) sendExpect(ctx context.Context, p *ism.Peer, m rendezvous) clc.Diagnosis {
 	var buf [rvExpectLen]byte
 	b := m.append(buf[:0])
 	for pause := outboxPause; ; pause = min(2*pause, maxOutboxPause) {
-		if err := p.Send(b); !errors.Is(err, ism.ErrCongested) {
-			return err == nil
+		switch err := p.Send(b); {
+		case err == nil:
+			return clc.DiagNone
+		case !errors.Is(err, ism.ErrCongested):
+			return clc.DiagStale
 		}
 		select {
 		case <-time.After(pause):
 		case <-p.Done():
-			return false
+			return clc.DiagStale
 		case <-ctx.Done():
-			return false
+			return clc.DiagBusy
 		}
 	}
 }

@@ -88,9 +88,8 @@ func TestForgedAnnouncement(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newClientRig(t)
-			r.a.on = map[rendezvousKind]func(*ism.Peer, rendezvous){
-				rvExpect: tt.expect(r.a), rvCancel: refuse(r.a, clc.DiagNotAccepted),
-			}
+			r.a.handle(rvExpect, tt.expect(r.a))
+			r.a.handle(rvCancel, refuse(r.a, clc.DiagNotAccepted))
 			checkPlain(t, <-r.dial(boundedContext(t)), r.evil, tt.reason)
 			r.checkServes()
 			r.checkIdle()
@@ -103,12 +102,10 @@ func TestAcceptedByStranger(t *testing.T) {
 	r := newClientRig(t)
 	stranger := newAdversary(t, r.a.dir, false)
 	p := stranger.peering(r.client)
-	r.a.on = map[rendezvousKind]func(*ism.Peer, rendezvous){
-		rvExpect: func(_ *ism.Peer, m rendezvous) { stranger.send(p, rendezvous{kind: rvAccepted, id: m.id}) },
-		rvCancel: func(p *ism.Peer, m rendezvous) {
-			r.a.send(p, rendezvous{kind: rvRefused, id: m.id, reason: uint32(clc.DiagNotAccepted)})
-		},
-	}
+	r.a.handle(rvExpect, func(_ *ism.Peer, m rendezvous) { stranger.send(p, rendezvous{kind: rvAccepted, id: m.id}) })
+	r.a.handle(rvCancel, func(p *ism.Peer, m rendezvous) {
+		r.a.send(p, rendezvous{kind: rvRefused, id: m.id, reason: uint32(clc.DiagNotAccepted)})
+	})
 	checkPlain(t, <-r.dial(boundedContext(t)), r.evil, clc.DiagNotAccepted)
 }
 
@@ -145,12 +142,12 @@ func TestExpectFlood(t *testing.T) {
 	dest := addrPort(r.l.Addr())
 	netns := r.l.netns
 	var busy atomic.Uint32
-	r.a.on = map[rendezvousKind]func(*ism.Peer, rendezvous){rvRefused: func(_ *ism.Peer, m rendezvous) {
+	r.a.handle(rvRefused, func(_ *ism.Peer, m rendezvous) {
 		if m.reason != uint32(clc.DiagBusy) {
 			t.Errorf("refused with %#x, want %v", m.reason, clc.DiagBusy)
 		}
 		busy.Add(1)
-	}}
+	})
 	const more = 1000
 	for i := range maxExpected + more {
 		m := rendezvous{kind: rvExpect, id: uint64(i), netns: netns, socket: uint64(i + 1), dest: dest}

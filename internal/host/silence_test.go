@@ -186,6 +186,7 @@ func testClientDeafServer(t *testing.T) {
 	c, result := r.begin()
 	end := r.a.deafen()
 	other := r.dial(boundedContext(t)) // its Expect is the message at which the adversary stops
+	smctest.Eventually(t, patience, "deafness", r.a.deaf.Load)
 	start := time.Now()
 	c.write(c.encoded())
 	m, err := readCLC(c.tcp)
@@ -220,6 +221,7 @@ func testServerDeafClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
+	smctest.Eventually(t, patience, "deafness", r.a.deaf.Load)
 	start := time.Now()
 	c.write(c.encoded())
 	r.checkFailed(c, "attach the client's buffer")

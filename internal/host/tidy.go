@@ -73,7 +73,7 @@ func leftOver(path string) bool {
 
 // someNames returns names in a directory, at most maxTidied.
 func someNames(dir string) []string {
-	f, err := os.Open(dir)
+	f, err := openFolder(dir)
 	if err != nil {
 		return nil
 	}
