@@ -35,14 +35,13 @@ func (c *Conn) carryOut(out core.Output) {
 		if c.window == nil {
 			return
 		}
-		c.data.SendFlags(out.Flags)
-		if out.Flags&(cdc.Closed|cdc.Abort) != 0 {
-			c.data.Detach()
-			// We have promised not to touch the peer's buffer again, and once it is told
-			// it may use it for another connection.
-			c.window.Release(true)
-			c.window = nil
+		if out.Flags&(cdc.Closed|cdc.Abort) == 0 {
+			c.data.SendFlags(out.Flags)
+			return
 		}
+		c.data.SendLast(out.Flags)
+		c.window.Release(true)
+		c.window = nil
 	case core.ReadEOF, core.WriteClosed:
 		// The data path has seen the flags by itself; those of ours came through it.
 	case core.FailIO:

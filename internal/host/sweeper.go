@@ -87,7 +87,7 @@ func (c *Conn) sweep() (dirty bool) {
 	c.unreadSweeps = 0
 	if err := c.data.ReturnPages(c.window.ReturnPages); err != nil {
 		c.host.cfg.Logger.Debug("pages not given back", "err", err)
-		return false // it would fail again
 	}
-	return false
+	_, dirty = c.data.Idle() // still, if the peer has not read everything
+	return dirty
 }

@@ -141,6 +141,8 @@ type producer struct {
 	total    atomic.Uint64
 	clean    bool          // nothing was written since pages were last given back
 	swept    uint64        // total when Idle was last called
+	given    int           // up to where pages were last given back
+	givenAt  uint64        // total at that time
 	noticed  cdc.ConnFlags // what made a write fail, for the notice
 	waiter
 	deadline deadline
@@ -213,15 +215,37 @@ func (c *Conn) SendFlags(flags cdc.ConnFlags) {
 	c.ringPeer(c.peerWriterSleeps)
 }
 
-// Detach ends all use of the peer's element, waits for a write under way to notice, and
-// makes later ones fail. What has arrived can still be read.
+// SendLast is SendFlags for what nothing may follow, Closed or Abort: the peer may use its
+// element for another connection as soon as it sees them. Afterwards the connection is
+// detached.
+func (c *Conn) SendLast(flags cdc.ConnFlags) {
+	c.stopWrites()
+	c.out.Lock()
+	defer c.out.Unlock()
+	if c.out.detached {
+		return
+	}
+	c.out.conn |= flags
+	c.storeConsumer()
+	c.ringPeer(c.peerReaderSleeps)
+	c.ringPeer(c.peerWriterSleeps)
+	c.out.detached = true
+}
+
+// Detach ends all use of the peer's element and makes writes fail. What has arrived can
+// still be read.
 func (c *Conn) Detach() {
-	c.w.state.Or(stDetached)
-	c.w.wake()
-	waitOut(&c.w.mu)
+	c.stopWrites()
 	c.out.Lock()
 	c.out.detached = true
 	c.out.Unlock()
+}
+
+// stopWrites makes writes fail, and waits for one under way to notice.
+func (c *Conn) stopWrites() {
+	c.w.state.Or(stDetached)
+	c.w.wake()
+	waitOut(&c.w.mu)
 }
 
 // storeConsumer publishes the consumer half. c.out must be locked and not detached.
@@ -248,6 +272,9 @@ func (c *Conn) Wake() {
 // Fail ends the connection with err: writes fail at once, reads after the bytes that
 // have already arrived. The first failure counts.
 func (c *Conn) Fail(err error) {
+	if err == nil {
+		err = errReset
+	}
 	c.failOnce.Do(func() {
 		c.failure = err
 		c.r.state.Or(stFailed)

@@ -68,7 +68,9 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 	}
 }
 
-// regularFile returns the regular file that r reads, and how much of it at most.
+// regularFile returns the regular file that r reads, and how much of it at most. Reading it
+// must not keep us waiting for long, since it happens with a lock held: so only files of
+// local file systems count.
 func regularFile(r io.Reader) (f *os.File, limit int64, ok bool) {
 	limit = 1<<63 - 1
 	if lr, isLimited := r.(*io.LimitedReader); isLimited {
@@ -79,7 +81,7 @@ func regularFile(r io.Reader) (f *os.File, limit int64, ok bool) {
 		return nil, 0, false
 	}
 	info, err := f.Stat()
-	return f, limit, err == nil && info.Mode().IsRegular()
+	return f, limit, err == nil && info.Mode().IsRegular() && localFile(f)
 }
 
 // readFromFile is ReadFrom for a file, which does not keep a reader waiting for long.

@@ -67,14 +67,9 @@ func eventually(tb testing.TB, what string, ok func() bool) {
 	}
 }
 
-// withProcessors runs f with GOMAXPROCS n, which is what the data path thinks it is, too.
+// withProcessors runs f with GOMAXPROCS n.
 func withProcessors(n int, f func()) {
-	before := runtime.GOMAXPROCS(n)
-	processors.Store(int32(n))
-	defer func() {
-		runtime.GOMAXPROCS(before)
-		processors.Store(int32(before))
-	}()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(n))
 	f()
 }
 

@@ -46,14 +46,21 @@ func (c *Conn) ReturnPages(give func(from, to int) error) error {
 	start := int(w.cursor.Count)
 	end := start + int(w.free)
 	size := len(c.wdata)
-	w.clean = true
-	if err := giveRange(give, start, min(end, size)); err != nil {
-		return err
+	total := w.total.Load()
+	if w.given == end && w.givenAt == total {
+		return nil // nothing has changed since they were given back
 	}
-	if end > size {
-		return giveRange(give, 0, end-size)
+	w.given, w.givenAt = end, total
+	// While the peer has not read everything, there is more to give back later.
+	w.clean = end-start == size
+	err := giveRange(give, start, min(end, size))
+	if err == nil && end > size {
+		err = giveRange(give, 0, end-size)
 	}
-	return nil
+	if err != nil {
+		w.clean = true // it would fail again
+	}
+	return err
 }
 
 // giveRange gives the whole pages inside ring offsets [from, to), but not the one that holds

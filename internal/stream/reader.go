@@ -10,8 +10,8 @@ import (
 // after the peer's last byte or after CloseRead, os.ErrDeadlineExceeded, net.ErrClosed,
 // ECONNRESET after an abort, or the error given to Fail. It allocates nothing.
 func (c *Conn) Read(b []byte) (int, error) {
-	if len(b) == 0 {
-		return 0, localError(c.r.state.Load())
+	if len(b) == 0 { // as package net: only a closed connection is an error
+		return 0, localError(c.r.state.Load() & stClosed)
 	}
 	r := &c.r
 	r.mu.Lock()

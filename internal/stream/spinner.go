@@ -1,6 +1,9 @@
 package stream
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
 // A spinner decides whether a waiter spins before it parks.
 //
@@ -49,8 +52,11 @@ func (s *spinner) slept(start, end time.Time) {
 		s.shorts = 0
 		return
 	}
-	if s.shorts++; s.shorts >= trialSleeps && !end.Before(s.after) {
+	if s.shorts++; s.shorts < trialSleeps || end.Before(s.after) {
+		return
+	}
+	s.shorts = 0
+	if runtime.GOMAXPROCS(0) > 1 { // the peer may need our only processor
 		s.credit = spinCredit
-		s.shorts = 0
 	}
 }

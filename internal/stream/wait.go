@@ -88,10 +88,10 @@ func (w *waiter) wait(stats *Stats) {
 func (w *waiter) park(stats *Stats) {
 	// Whoever makes ready true looks at parked or at *sleeps afterwards; we look at ready
 	// after having set both.
-	w.parked.Store(true)
 	if w.bell != nil {
-		w.bell.Parked().Add(1)
+		w.bell.Parked().Add(1) // first: it may be too high for a moment, but never too low
 	}
+	w.parked.Store(true)
 	w.sleeps.Store(1)
 	if !w.ready() {
 		stats.Sleeps.Add(1)
@@ -116,7 +116,7 @@ func (w *waiter) park(stats *Stats) {
 
 // spin reports whether ready became true while it spun, if it did at all.
 func (w *waiter) spin(stats *Stats) bool {
-	if w.spinner.credit <= 0 || processors.Load() == 1 { // the peer may need our only processor
+	if w.spinner.credit <= 0 {
 		return false
 	}
 	start := time.Now()
@@ -143,12 +143,6 @@ func (w *waiter) spin(stats *Stats) bool {
 		}
 	}
 	stats.Futile.Add(1)
-	processors.Store(int32(runtime.GOMAXPROCS(0)))
 	w.spinner.futile(spent)
 	return w.ready()
 }
-
-// processors is GOMAXPROCS as of some recent futile spin: asking takes the scheduler's lock.
-var processors atomic.Int32
-
-func init() { processors.Store(int32(runtime.GOMAXPROCS(0))) }

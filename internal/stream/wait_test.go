@@ -230,10 +230,6 @@ func TestWakeBy(t *testing.T) {
 		for _, spin := range []time.Duration{0, time.Second} {
 			for _, side := range []string{"reader", "writer"} {
 				t.Run(fmt.Sprintf("%s/%s/spin %v", event.name, side, spin), func(t *testing.T) {
-					if spin > 0 {
-						before := processors.Swap(2)
-						defer processors.Store(before)
-					}
 					a, b, stats, stop := newBellPair(64, spin)
 					defer stop()
 					op, want, lock := a.Read, event.reader, &a.r.mu
