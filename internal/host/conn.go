@@ -261,7 +261,17 @@ func (c *Conn) abandon() {
 
 // SyscallConn returns the TCP socket. Only on plain TCP do the connection's bytes pass
 // through it.
-func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.tcp.SyscallConn() }
+func (c *Conn) SyscallConn() (syscall.RawConn, error) {
+	raw, err := c.tcp.SyscallConn()
+	if err != nil || c.data == nil {
+		return raw, err
+	}
+	return opaqueConn{raw}, nil
+}
+
+// An opaqueConn hides what package os would find behind a RawConn of package net: a socket into
+// which io.Copy(conn, file) sends the file, past our Write.
+type opaqueConn struct{ syscall.RawConn }
 
 // Totals returns the bytes that the application has read and written.
 func (c *Conn) Totals() (in, out uint64) {

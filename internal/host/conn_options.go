@@ -38,6 +38,9 @@ func (c *Conn) Options() Options {
 
 // setOption applies an option to the TCP socket and remembers it.
 func (c *Conn) setOption(apply func() error, remember func(*Options)) error {
+	if c.isClosed() { // the TCP socket may live on until the peer has closed too
+		return opError("set", c, net.ErrClosed)
+	}
 	if err := apply(); err != nil {
 		return err
 	}
@@ -45,6 +48,13 @@ func (c *Conn) setOption(apply func() error, remember func(*Options)) error {
 	defer c.options.mu.Unlock()
 	remember(&c.options.values)
 	return nil
+}
+
+// isClosed reports whether Close was called.
+func (c *Conn) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
 }
 
 // SetNoDelay remembers the option and sets it on the TCP socket. SMC has nothing like
