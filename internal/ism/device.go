@@ -207,7 +207,7 @@ func (d *Device) peers() []*Peer {
 // that come at the same time share one attempt. The GID may be the device's own.
 //
 // ctx bounds the wait, not the peering. Errors match ErrDead, ErrOtherUser, ErrWrongGID, ErrVersion, ErrLimit,
-// ErrProtocol, net.ErrClosed or the error of ctx, or are the kernel's.
+// ErrProtocol, ErrPeerGone (it hangs up without a word), net.ErrClosed or the error of ctx, or are the kernel's.
 func (d *Device) Peer(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 	d.mu.Lock()
 	dl := d.dialed[gid]

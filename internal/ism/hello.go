@@ -69,7 +69,26 @@ func (o *offer) discard() {
 //	Hello     ->          checks GID, bell, limits; the peer is up
 //	          <-  Hello   or Refuse
 //	checks GID, bell; the peer is up
+//
+// The listening socket of a process that dies is closed at some other moment than the connections in its backlog.
+// So who is hung up on without a word tries again, to learn whether the device is dead.
 func (d *Device) dial(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
+	pause := time.Millisecond
+	for try := 1; ; try++ {
+		p, err := d.dialOnce(ctx, gid)
+		if !errors.Is(err, ErrPeerGone) || try == maxHangups {
+			return p, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(pause):
+			pause = min(2*pause, dialRetry)
+		}
+	}
+}
+
+func (d *Device) dialOnce(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 	fd, err := d.connect(ctx, gid)
 	if err != nil {
 		return nil, err
@@ -143,13 +162,8 @@ func (d *Device) dialHello(c *conn, gid wire.ISMGID) (*Peer, *offer, error) {
 		return nil
 	})
 	if err != nil {
-		switch {
-		case errors.Is(err, ErrOtherUser):
+		if errors.Is(err, ErrOtherUser) {
 			d.stats.otherUsers.Add(1)
-		case errors.Is(err, ErrPeerGone):
-			// A process that dies, or closes its device, loses its listening socket at some
-			// other moment than the connections that nobody has accepted.
-			err = fmt.Errorf("%w: %v has ended the connection", ErrDead, gid)
 		}
 		o.discard()
 		return nil, nil, err
@@ -194,6 +208,7 @@ func (d *Device) accept(fd int) {
 	c.recvMu.Lock()
 	d.poll(p)
 	if err := o.send(c, d.gid, p.gid); err != nil {
+		c.refuse(err)
 		p.fail(err)
 	}
 	d.handler.PeerUp(p)

@@ -36,6 +36,10 @@ const (
 	// dialRetry is the longest pause before a full backlog is tried again.
 	dialRetry = 50 * time.Millisecond
 
+	// maxHangups is how often a device that ends connections without a word is dialled, at growing
+	// intervals: 1+2+4+8+16+32+50+50+50 ms. Dying takes a process less.
+	maxHangups = 10
+
 	// acceptBackoff is the longest pause of the listener when the process is out of descriptors.
 	acceptBackoff = time.Second
 

@@ -490,7 +490,6 @@ func TestDialRefusals(t *testing.T) {
 		{"limit", refuse(refuseLimit), ErrLimit},
 		{"malformed", refuse(refuseMalformed), ErrProtocol},
 		{"reason of a later version", refuse(99), ErrProtocol},
-		{"end", func(s *script, own wire.ISMGID) {}, ErrDead},
 		{"another GID", func(s *script, own wire.ISMGID) {
 			s.sendHello(message{kind: kindHello, gid: testGID, peerGID: own, nonce: testNonce, slots: SlotCount})
 		}, ErrWrongGID},
@@ -527,6 +526,34 @@ func TestDialRefusals(t *testing.T) {
 				t.Errorf("PeerGone was called for a peer that never was")
 			}
 		})
+	}
+}
+
+// Who hangs up without a word is dead if nobody listens afterwards, and else only rude.
+func TestDialHangup(t *testing.T) {
+	for _, tt := range []struct {
+		hangups int
+		want    error
+	}{{1, ErrDead}, {3, ErrDead}, {maxHangups, ErrPeerGone}} {
+		checkLeaks(t)
+		dir := t.TempDir()
+		d, _ := openDevice(t, Config{Dir: dir})
+		l := listenScript(t, dir, otherGID)
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			for i := range tt.hangups {
+				s := l.accept()
+				if i == tt.hangups-1 {
+					l.close()
+				}
+				s.close()
+			}
+		}()
+		if p, err := d.Peer(testContext(t), otherGID); !errors.Is(err, tt.want) {
+			t.Errorf("after %d hangups Peer = %v, %v; want %v", tt.hangups, p, err, tt.want)
+		}
+		await(t, "end of the script", served)
 	}
 }
 
