@@ -7,6 +7,9 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -226,6 +229,7 @@ func TestDescriptorsClient(t *testing.T) {
 	}
 	defer l.Close()
 	go serveEach(l, func(c net.Conn) { echo(c) })
+	fellBack := 0
 	for more := range 6 { // so that it is another step that finds none
 		child := smctest.Start(t, "starve", dir, l.Addr().String(), strconv.Itoa(10+more))
 		for range 3 {
@@ -234,22 +238,27 @@ func TestDescriptorsClient(t *testing.T) {
 			if _, err := fmt.Sscan(said, &smcd, &tcp); err != nil {
 				t.Fatal(err)
 			}
-			if smcd == 0 {
-				t.Errorf("with %d descriptors: %s, want some SMC-D", 10+more, said)
+			if smcd == 0 || tcp > 0 && !strings.HasSuffix(said, fmt.Sprintf("NOFILE:%d]", tcp)) {
+				t.Errorf("with %d descriptors: %s, want some SMC-D, and all TCP for NOFILE", 10+more, said)
 			}
+			fellBack += tcp
 			t.Logf("with %d descriptors: %s", 10+more, said)
 		}
 		child.Hear("recovered")
 		child.Kill()
+	}
+	if fellBack == 0 {
+		t.Error("no connection fell back")
 	}
 }
 
 // TestDescriptorsServer lets a server run out of descriptors. Every dial ends in time, in a connection or in an error;
 // and when there are descriptors again, all connections that stand work, and new ones are SMC.
 func TestDescriptorsServer(t *testing.T) {
+	smctest.CheckLeaks(t)
 	for more := range 5 {
 		t.Run(strconv.Itoa(10+more), func(t *testing.T) {
-			smctest.CheckLeaks(t)
+			t.Parallel() // most of it is waiting
 			dir := t.TempDir()
 			h := newHost(t, Config{Dir: dir})
 			child := smctest.Start(t, "starve", dir, "serve", strconv.Itoa(10+more))
@@ -259,15 +268,19 @@ func TestDescriptorsServer(t *testing.T) {
 			}
 			child.Say("starve")
 			child.Hear("limited")
+			var mu sync.Mutex // guards what follows
 			var conns []*Conn
 			modes := map[Mode]int{}
 			reasons := map[string]int{}
 			var failures []error
-			for modes[ModeTCP]+len(failures) < 4 && len(conns) < 100 {
+			dial := func() {
 				d := Dialer{Host: h, Timeout: slow}
 				start := time.Now()
 				c, err := d.Dial("tcp", addr)
-				if took := time.Since(start); took > slow/2 {
+				took := time.Since(start)
+				mu.Lock()
+				defer mu.Unlock()
+				if took > slow*3/4 {
 					t.Errorf("Dial of a server without descriptors took %v (%v)", took, err)
 				}
 				if err != nil {
@@ -276,43 +289,49 @@ func TestDescriptorsServer(t *testing.T) {
 						t.Errorf("Dial of a server without descriptors: %v", err)
 					}
 					failures = append(failures, err)
-					continue
+					return
 				}
 				modes[c.State().Mode]++
 				reasons[c.State().Reason.Tag]++
 				conns = append(conns, c)
 			}
+			for len(conns) < 8 { // for these there is room
+				dial()
+			}
+			var wg sync.WaitGroup
+			for range 16 {
+				wg.Go(dial)
+			}
+			wg.Wait()
 			t.Logf("%v, %v; failures %v", modes, reasons, failures)
-			if modes[ModeSMCD] == 0 || modes[ModeTCP] == 0 {
-				t.Errorf("modes = %v, want both", modes)
+			// A server that cannot accept is not told apart from one that is not there.
+			if modes[ModeSMCD] == 0 || modes[ModeTCP] == 0 || modes[ModeTCP] != reasons["MEMORY"]+reasons["NOT_ACCEPTED"] {
+				t.Errorf("modes = %v for %v, want SMC-D, and TCP for MEMORY or NOT_ACCEPTED", modes, reasons)
 			}
-			// Each that closes makes room for one that waits to be accepted. The order is the kernel's, so
-			// all have written before any waits.
+			// Each that closes makes room for one that waits to be accepted.
+			var cut atomic.Int32
 			for i, c := range conns {
-				c.SetDeadline(time.Now().Add(2 * slow))
-				msg := make([]byte, 1000)
-				smctest.Pattern(msg, uint64(i))
-				if _, err := c.Write(msg); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-					t.Errorf("connection %d (%v): Write: %v", i, c.State().Mode, err)
-				}
+				wg.Go(func() {
+					defer c.Close()
+					c.SetDeadline(time.Now().Add(2 * slow))
+					out, in := make([]byte, 1000), make([]byte, 1000)
+					smctest.Pattern(out, uint64(i))
+					_, err := c.Write(out)
+					if err == nil {
+						_, err = io.ReadFull(c, in)
+					}
+					if err == nil {
+						err = smctest.CheckPattern(in, uint64(i))
+					}
+					if errors.Is(err, syscall.ECONNRESET) {
+						cut.Add(1)
+					} else if err != nil {
+						t.Errorf("connection %d (%v, %v): %v", i, c.State().Mode, c.State().Reason, err)
+					}
+				})
 			}
-			cut := 0
-			for i, c := range conns {
-				msg := make([]byte, 1000)
-				_, err := io.ReadFull(c, msg)
-				c.Close()
-				if errors.Is(err, syscall.ECONNRESET) {
-					cut++
-					continue
-				}
-				if err == nil {
-					err = smctest.CheckPattern(msg, uint64(i))
-				}
-				if err != nil {
-					t.Errorf("connection %d (%v, %v): Read: %v", i, c.State().Mode, c.State().Reason, err)
-				}
-			}
-			if cut > 0 {
+			wg.Wait()
+			if cut := cut.Load(); cut > 0 {
 				t.Logf("%d connections were reset", cut)
 			}
 			d := Dialer{Host: h, Require: RequireSMCD, Timeout: slow}

@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -123,12 +124,12 @@ type announceFolder struct {
 	found   []announced
 }
 
-// lookup returns who says that it listens at addr.
-func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort) []announced {
+// lookup returns who says that it listens at addr. An error means that it could not be found out.
+func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort) ([]announced, error) {
 	path := announceDir(dir, netns, addr.Port())
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return nil
+		return nil, nil
 	}
 	c.mu.Lock()
 	f, ok := c.folders[path]
@@ -137,7 +138,12 @@ func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort
 	// after a change may have missed another one in the same tick.
 	changed := time.Unix(st.Mtim.Unix())
 	if !ok || f.ino != st.Ino || f.changed != st.Mtim || f.read.Sub(changed) < announceSettled {
-		f = announceFolder{ino: st.Ino, changed: st.Mtim, read: time.Now(), found: readAnnouncements(path)}
+		read := time.Now()
+		found, err := readAnnouncements(path)
+		if err != nil {
+			return nil, err // not remembered: next time there may be a descriptor for it
+		}
+		f = announceFolder{ino: st.Ino, changed: st.Mtim, read: read, found: found}
 		c.mu.Lock()
 		if c.folders == nil || len(c.folders) >= maxAnnounceFolders {
 			c.folders = make(map[string]announceFolder)
@@ -151,23 +157,26 @@ func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort
 			found = append(found, a)
 		}
 	}
-	return found
+	return found, nil
 }
 
 // readAnnouncements reads the folder of a port.
-func readAnnouncements(folder string) (found []announced) {
+func readAnnouncements(folder string) (found []announced, err error) {
 	f, err := openFolder(folder)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer f.Close()
-	names, _ := f.Readdirnames(maxAnnouncementsRead)
+	names, err := f.Readdirnames(maxAnnouncementsRead)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
 	for _, name := range names {
 		if gid, on, ok := parseAnnouncement(name); ok {
 			found = append(found, announced{gid, on, filepath.Join(folder, name)})
 		}
 	}
-	return found
+	return found, nil
 }
 
 // listenOn is where a listener listens: one address, or any of one or both families.

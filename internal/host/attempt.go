@@ -96,7 +96,10 @@ func (h *Host) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Addr
 	if err != nil {
 		return nil, clc.DiagFabric
 	}
-	found := h.announced.lookup(h.cfg.Dir, netns, plain)
+	found, err := h.announced.lookup(h.cfg.Dir, netns, plain)
+	if reason := resourceReason(err); err != nil && reason == clc.DiagNoFile {
+		return nil, reason
+	}
 	if len(found) == 0 {
 		if h.runDirFailed.Load() && prepareRunDir(h.cfg.Dir) != nil {
 			return nil, clc.DiagNoRunDir

@@ -211,7 +211,7 @@ func TestAnnounceIntoLink(t *testing.T) {
 			if err := os.WriteFile(name, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if found := new(announcementCache).lookup(dir, 1, at); found != nil {
+			if found, _ := new(announcementCache).lookup(dir, 1, at); found != nil {
 				t.Errorf("lookup through a link = %v", found)
 			}
 		}
