@@ -75,8 +75,8 @@ type ringer struct {
 // ring makes the peer's bell goroutine call the function of the slot, which is below SlotCount.
 // It does not block and does not allocate. If the peer is awake it makes no system call.
 //
-// No wakeup is lost. Go's atomic operations are sequentially consistent, so all processes agree on one
-// order of the operations named here. The ringer does
+// No wakeup is lost. Go's atomic operations are sequentially consistent, so all processes agree
+// on one order of the operations named here. The ringer does
 //
 //	R1  or L0    R2  or L1    R3  read sleeping, and swap it to 0    R4  if it was set: strike the chime
 //
@@ -84,19 +84,20 @@ type ringer struct {
 //
 //	S1  swap L1 to 0    S2  swap L0 to 0, call    S3  set sleeping    S4  read L1    S5  wait for the chime
 //
-// and after S4, if it saw a bit, or else after S5, clears sleeping and begins again. Take one ring, and
-// the first S4 after its R2.
+// and after S4, if it saw a bit, or else after S5, clears sleeping and begins again. Take one
+// ring, and the first S4 after its R2.
 //
 // If there is one: when an S1 came between R2 and S4, it took the bit of L1, and the S2 after it,
 // being after R1, took the bit of L0 unless another S2 since R1 had; either way the function is
 // called after R1. When none did, S4 sees the bit, and the next S1 and S2 do the same.
 //
-// If there is none, the sleeper stays in S5 for ever, and its last S4 came before R2. Then the S3 before
-// that S4 came before R3, and nobody but ringers clears the flag after it. So R3 finds it set
-// and R4 strikes, or another ringer has swapped it since S3, and strikes. A stroke ends S5 because the sleeper
-// then looks at the flag as well as at L1, and the flag is clear; the bit of the ringer that has struck may be gone,
-// taken by an S1 before S3. So the sleeper does not stay there. A stroke that comes before S5 has begun does
-// the same: see [chimeWaiter.sleep]. The test TestBellModel tries all orders.
+// If there is none, the sleeper stays in S5 for ever, and its last S4 came before R2. Then the S3
+// before that S4 came before R3, and nobody but ringers clears the flag after it. So R3 finds it
+// set and R4 strikes, or another ringer has swapped it since S3, and strikes. A stroke ends S5
+// because the sleeper then looks at the flag as well as at L1, and the flag is clear; the bit of
+// the ringer that has struck may be gone, taken by an S1 before S3. So the sleeper does not stay
+// there. A stroke that comes before S5 has begun does the same: see [chimeWaiter.sleep]. The test
+// TestBellModel tries all orders.
 func (r *ringer) ring(slot uint32) {
 	r.seg.l0[slot/64].Or(1 << (slot % 64))
 	w := slot / 64
@@ -107,8 +108,8 @@ func (r *ringer) ring(slot uint32) {
 	}
 }
 
-// openRinger maps a peer's bell, whose header must have the nonce. It takes over the chime unless there is
-// an error; the memory's descriptor stays the caller's.
+// openRinger maps a peer's bell, whose header must have the nonce. It takes over the chime unless
+// there is an error; the memory's descriptor stays the caller's.
 func openRinger(fd, chime int, nonce [16]byte) (ringer, error) {
 	if err := checkChime(chime); err != nil {
 		return ringer{}, err
@@ -192,8 +193,8 @@ func newBell(nonce [16]byte, wakes *atomic.Uint64) (b *bell, memFD, chimeFD int,
 	return b, memFD, chimeFD, nil
 }
 
-// takeSlot reserves a slot with both flags clear. The lowest ones come first, so that few pages of the
-// segment are touched.
+// takeSlot reserves a slot with both flags clear. The lowest ones come first, so that few pages
+// of the segment are touched.
 func (b *bell) takeSlot() (uint32, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,9 +247,9 @@ func (b *bell) setUser(slot uint32, d *DMB) {
 // be woken by ring functions take part, see [Peer.Lead]: then it is one of them as long as
 // it is the only one, which spares it being woken by another goroutine, and else the bell goroutine.
 //
-// parked counts those who wait. It is raised before Lead is called, and lowered when one is woken. Whoever gives up
-// the lead looks at it afterwards, and whoever raised it tries to lead afterwards: so there
-// is no time at which somebody is parked and nobody leads.
+// parked counts those who wait. It is raised before Lead is called, and lowered when one is
+// woken. Whoever gives up the lead looks at it afterwards, and whoever raised it tries to lead
+// afterwards: so there is no time at which somebody is parked and nobody leads.
 
 // run is the bell goroutine. It ends after close.
 func (b *bell) run() {
@@ -319,8 +320,8 @@ func (b *bell) interrupt() {
 	}
 }
 
-// ready reports whether the sleeper may have been woken: something was rung, or the flag was taken by a ringer, or
-// the bell was closed.
+// ready reports whether the sleeper may have been woken: something was rung, or the flag was
+// taken by a ringer, or the bell was closed.
 func (b *bell) ready() bool {
 	if b.seg.sleeping.Load() == 0 {
 		return true

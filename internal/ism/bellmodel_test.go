@@ -2,8 +2,8 @@ package ism
 
 import "testing"
 
-// This file proves the argument at ringer.ring for a small case by trying every order of the steps: ringers
-// that ring the same or different slots, against one sleeper.
+// This file proves the argument at ringer.ring for a small case by trying every order of the
+// steps: ringers that ring the same or different slots, against one sleeper.
 
 // A model is one state. Steps are named as in the comment at ringer.ring.
 type model struct {
@@ -119,7 +119,8 @@ func (m model) sleeperStep(v variant) (model, bool) {
 	return m, true
 }
 
-// search returns how many states there are, and one in which nothing moves any more and a ring was not delivered.
+// search returns how many states there are, and one in which nothing moves any more and a ring
+// was not delivered.
 func search(slots [2]uint8, v variant) (states int, lost *model) {
 	seen := map[model]bool{{}: true}
 	todo := []model{{}}

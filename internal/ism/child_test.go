@@ -406,7 +406,8 @@ func (c *child) all() <-chan string {
 	return lines
 }
 
-// childUser opens a device, prints its GID, dials the parent's devices and prints the outcomes, and waits.
+// childUser opens a device, prints its GID, dials the parent's devices and prints the outcomes,
+// and waits.
 func childUser() error {
 	d, err := Open(Config{Dir: os.Getenv(childDir), AnyUser: os.Getenv(childAny) != ""})
 	if err != nil {
@@ -512,7 +513,8 @@ func TestOtherUser(t *testing.T) {
 	}
 }
 
-// BenchmarkTwoProcesses is a round trip in which both processes sleep, through bell goroutine and channel.
+// BenchmarkTwoProcesses is a round trip in which both processes sleep, through bell goroutine and
+// channel.
 func BenchmarkTwoProcesses(b *testing.B) {
 	_, g, _ := startEcho(b)
 	var n uint64

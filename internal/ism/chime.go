@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The chime is the part of a bell that wakes a sleeping process: how the ringer strikes it, and how the
-// bell goroutine waits for it, is in this file and nowhere else.
+// The chime is the part of a bell that wakes a sleeping process: how the ringer strikes it, and
+// how the bell goroutine waits for it, is in this file and nowhere else.
 //
-// It is a pair of connected Unix stream sockets, made by the sleeper, which sends one end to the peer.
-// An eventfd would be struck in a third of the time, but an eventfd has one set of flags for
-// both processes: its maker can fill the counter and take O_NONBLOCK away, and then the peer's
-// write(2) does not return. A send with MSG_DONTWAIT returns, whatever the other end does; and
-// that a descriptor is a socket can be asked without /proc.
+// It is a pair of connected Unix stream sockets, made by the sleeper, which sends one end to the
+// peer. An eventfd would be struck in a third of the time, but an eventfd has one set of flags
+// for both processes: its maker can fill the counter and take O_NONBLOCK away, and then the
+// peer's write(2) does not return. A send with MSG_DONTWAIT returns, whatever the other end does;
+// and that a descriptor is a socket can be asked without /proc.
 
-// chimeDrain is after how many invitations to strike the bytes of the chime are thrown away. They need not be read to
-// hear the next stroke, because the poller is edge-triggered; they only must not fill the
-// socket buffer, which holds some 270 of them.
+// chimeDrain is after how many invitations to strike the bytes of the chime are thrown away. They
+// need not be read to hear the next stroke, because the poller is edge-triggered; they only must
+// not fill the socket buffer, which holds some 270 of them.
 const chimeDrain = 64
 
 // strike wakes the process that sleeps at the other end. It does not block. If the socket is full
@@ -74,10 +74,11 @@ func (w *chimeWaiter) open() (peerEnd int, err error) {
 // arm is called before the peer is invited to strike, once.
 func (w *chimeWaiter) arm() { w.armed++ }
 
-// sleep returns when the chime was struck and ready says yes, or with an error when the chime was closed.
+// sleep returns when the chime was struck and ready says yes, or with an error when the chime was
+// closed.
 //
-// RawConn.Read forgets earlier strokes, then calls look, then waits for strokes since. So one that comes
-// before sleep is not missed: whoever strikes has first set what ready looks at.
+// RawConn.Read forgets earlier strokes, then calls look, then waits for strokes since. So one
+// that comes before sleep is not missed: whoever strikes has first set what ready looks at.
 func (w *chimeWaiter) sleep() error { return w.raw.Read(w.poll) }
 
 func (w *chimeWaiter) look(fd uintptr) bool {

@@ -61,8 +61,8 @@ func newConn(fd int, wg *sync.WaitGroup) (*conn, error) {
 	return c, nil
 }
 
-// close closes the socket and all descriptors that were to be sent. Nothing is received or sent after it
-// has returned. It must not be called with recvMu or sendMu held.
+// close closes the socket and all descriptors that were to be sent. Nothing is received or sent
+// after it has returned. It must not be called with recvMu or sendMu held.
 func (c *conn) close() {
 	c.recvMu.Lock()
 	c.recvFD = -1
@@ -102,9 +102,9 @@ func (c *conn) cred() (Cred, error) {
 
 var errAgain = errors.New("ism: nothing to receive")
 
-// receive receives one message without waiting, with recvMu held. The message stays valid until the next
-// call; descriptors are in c.in until they are taken. Errors are errAgain, io.EOF, or match
-// ErrProtocol, or are the kernel's.
+// receive receives one message without waiting, with recvMu held. The message stays valid until
+// the next call; descriptors are in c.in until they are taken. Errors are errAgain, io.EOF, or
+// match ErrProtocol, or are the kernel's.
 //
 // short is set when descriptors came that could not be installed, because the process has too many.
 func (c *conn) receive() (m message, short bool, err error) {
@@ -241,12 +241,12 @@ func sendWithFDs(fd int, b []byte, fds ...int) error {
 	}
 }
 
-// sendControl sends m, which is not a Signal, or queues it if the socket buffer is full. It takes over
-// fd, if that is not negative, unless it returns an error. A peer that has gone is no error: the receiver
-// will notice.
+// sendControl sends m, which is not a Signal, or queues it if the socket buffer is full. It takes
+// over fd, if that is not negative, unless it returns an error. A peer that has gone is no error:
+// the receiver will notice.
 //
-// errFull means that the peer does not read and has to be dropped; other errors are the kernel's, and mean
-// that it will not carry the message now.
+// errFull means that the peer does not read and has to be dropped; other errors are the kernel's,
+// and mean that it will not carry the message now.
 func (c *conn) sendControl(m *message, fd int) error {
 	o := outgoing{fd: fd}
 	o.len = len(m.append(o.buf[:0]))

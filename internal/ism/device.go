@@ -1,15 +1,16 @@
-// Package ism is an ISM fabric in shared memory: devices with Extended GIDs, one for each process, whose
-// DMBs are memory that another process of the same machine maps and writes.
+// Package ism is an ISM fabric in shared memory: devices with Extended GIDs, one for each
+// process, whose DMBs are memory that another process of the same machine maps and writes.
 //
-// It knows nothing of SMC: what is in a DMB, and when its sleep words are set, is for the layer above. What two processes
-// share is described byte by byte in docs/shared-memory.md.
+// It knows nothing of SMC: what is in a DMB, and when its sleep words are set, is for the layer
+// above. What two processes share is described byte by byte in docs/shared-memory.md.
 //
-// A [Device] finds others by GID in a directory, and makes a [Peer] of each: a Unix socket, by which the kernel says who is
-// there and when they die, and one bell in each direction. Over a Peer, one side makes a [DMB], the
-// other attaches it by its token as a [Window]. A DMB and a Window cost memory and no descriptor.
+// A [Device] finds others by GID in a directory, and makes a [Peer] of each: a Unix socket, by
+// which the kernel says who is there and when they die, and one bell in each direction. Over a
+// Peer, one side makes a [DMB], the other attaches it by its token as a [Window]. A DMB and a
+// Window cost memory and no descriptor.
 //
-// The peer is not trusted: what it sends is checked, and what it may write at any time is never relied on.
-// It can spoil its own connections, and use as much memory as the limits allow.
+// The peer is not trusted: what it sends is checked, and what it may write at any time is never
+// relied on. It can spoil its own connections, and use as much memory as the limits allow.
 package ism
 
 import (
@@ -49,16 +50,17 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// A Handler is told what happens on the peerings of a device. Its functions are called from the goroutines of the
-// fabric: they must return soon, and must not call [Peer.Attach], [Device.Poll] or [Device.Close].
-// For one peer they are called one at a time: PeerUp, then Signal any number of times, then PeerGone.
+// A Handler is told what happens on the peerings of a device. Its functions are called from the
+// goroutines of the fabric: they must return soon, and must not call [Peer.Attach], [Device.Poll]
+// or [Device.Close]. For one peer they are called one at a time: PeerUp, then Signal any number
+// of times, then PeerGone.
 type Handler interface {
 	// PeerUp says that another device has made a peering. It is not called for those that
 	// [Device.Peer] returns.
 	PeerUp(p *Peer)
 
-	// Signal has bytes that the other side gave to [Peer.Send]. They are valid until it returns. It may be called
-	// by [Device.Poll].
+	// Signal has bytes that the other side gave to [Peer.Send]. They are valid until it returns.
+	// It may be called by [Device.Poll].
 	Signal(p *Peer, payload []byte)
 
 	// PeerGone says that a peering has ended, and why: see [Peer.Err]. It is called once for
@@ -167,9 +169,9 @@ func (d *Device) GID() wire.ISMGID { return d.gid }
 // now returns the time since the device was opened.
 func (d *Device) now() time.Duration { return time.Since(d.opened) }
 
-// Close ends all peerings, removes the device's socket and waits until Handler.PeerGone was called for
-// every peer. DMBs and Windows in use stay mapped until they are released. Calls after the first
-// wait, too, and return nil.
+// Close ends all peerings, removes the device's socket and waits until Handler.PeerGone was
+// called for every peer. DMBs and Windows in use stay mapped until they are released. Calls after
+// the first wait, too, and return nil.
 func (d *Device) Close() error {
 	d.closing.Do(func() {
 		d.mu.Lock()
@@ -206,8 +208,9 @@ func (d *Device) peers() []*Peer {
 // Peer returns the peering with the device that has the GID, and makes it if there is none. Callers
 // that come at the same time share one attempt. The GID may be the device's own.
 //
-// ctx bounds the wait, not the peering. Errors match ErrDead, ErrOtherUser, ErrWrongGID, ErrVersion, ErrLimit,
-// ErrProtocol, ErrPeerGone (it hangs up without a word), net.ErrClosed or the error of ctx, or are the kernel's.
+// ctx bounds the wait, not the peering. Errors match ErrDead, ErrOtherUser, ErrWrongGID,
+// ErrVersion, ErrLimit, ErrProtocol, ErrPeerGone (it hangs up without a word), net.ErrClosed or
+// the error of ctx, or are the kernel's.
 func (d *Device) Peer(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 	d.mu.Lock()
 	dl := d.dialed[gid]
@@ -307,10 +310,10 @@ func (d *Device) remove(p *Peer) {
 	d.polled.Store(&polled)
 }
 
-// Poll handles, on the calling goroutine, every message that has arrived on the accepted peerings, so that all
-// signals that were sent before the call have been delivered when it returns. It does not
-// wait for messages to arrive, only for handler functions that are running. It costs one system call for each
-// accepted peering.
+// Poll handles, on the calling goroutine, every message that has arrived on the accepted
+// peerings, so that all signals that were sent before the call have been delivered when it
+// returns. It does not wait for messages to arrive, only for handler functions that are running.
+// It costs one system call for each accepted peering.
 func (d *Device) Poll() {
 	for _, p := range *d.polled.Load() {
 		p.receive()

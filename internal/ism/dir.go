@@ -24,8 +24,9 @@ type socketDir struct {
 	path string
 }
 
-// openSocketDir opens dir/ism, and makes it if need be, and checks that no third user can put a socket of theirs
-// in the place of one of ours. With shared set, a new directory is open to all users, like /tmp.
+// openSocketDir opens dir/ism, and makes it if need be, and checks that no third user can put a
+// socket of theirs in the place of one of ours. With shared set, a new directory is open to all
+// users, like /tmp.
 func openSocketDir(dir string, shared bool) (*socketDir, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -38,7 +39,8 @@ func openSocketDir(dir string, shared bool) (*socketDir, error) {
 	}
 	switch err := os.Mkdir(path, perm); {
 	case err == nil && shared:
-		// The process's umask has no say here. If the directory was replaced meanwhile, the check finds it.
+		// The process's umask has no say here. If the directory was replaced meanwhile, the check
+		// finds it.
 		if err := os.Chmod(path, perm); err != nil {
 			return nil, err
 		}
@@ -88,8 +90,8 @@ func (d *socketDir) address(name string) *unix.SockaddrUnix {
 	return &unix.SockaddrUnix{Name: path}
 }
 
-// listen makes the socket of a device. It gets its name when it already listens, so that whoever finds nobody
-// behind a name knows that there never will be.
+// listen makes the socket of a device. It gets its name when it already listens, so that whoever
+// finds nobody behind a name knows that there never will be.
 func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

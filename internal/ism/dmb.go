@@ -12,8 +12,8 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A DMB is a receive buffer: memory of ours that one peer writes. It is one use of that memory, by one
-// connection; after [DMB.Release] the memory may serve another DMB of the same peer.
+// A DMB is a receive buffer: memory of ours that one peer writes. It is one use of that memory,
+// by one connection; after [DMB.Release] the memory may serve another DMB of the same peer.
 //
 // The methods that return something do not change anything and may be called from any goroutine
 // until Release.
@@ -40,9 +40,9 @@ type segment struct {
 // A fresh buffer is zero. Of one that was used before, with the same peer, the first [HeaderLen]
 // bytes are zero and the rest is as it was.
 //
-// ring, which may be nil, is called each time the peer rings, from a goroutine that serves all DMBs of the
-// peer: it must not block, and must be ready to be called for nothing. One call that has
-// begun before Release may still run after it.
+// ring, which may be nil, is called each time the peer rings, from a goroutine that serves all
+// DMBs of the peer: it must not block, and must be ready to be called for nothing. One call that
+// has begun before Release may still run after it.
 //
 // Errors match ErrSize, ErrBudget, ErrLimit, ErrPeerGone, or are the kernel's.
 func (p *Peer) NewDMB(size int, ring func()) (*DMB, error) {
@@ -147,15 +147,16 @@ func (d *DMB) Peer() *Peer { return d.seg.peer }
 // Token returns what the peer needs to attach the DMB. It is not zero.
 func (d *DMB) Token() wire.Token { return d.seg.token }
 
-// Slot returns the number, below [SlotCount], by which the peer rings. It is the DMB's own until Release.
+// Slot returns the number, below [SlotCount], by which the peer rings. It is the DMB's own until
+// Release.
 func (d *DMB) Slot() int { return int(d.seg.slot) }
 
 // Mem returns the element: page-aligned memory that the peer may write at any time. It must not be
 // touched after Release.
 func (d *DMB) Mem() []byte { return d.seg.mem }
 
-// ReaderSleeps returns the word by which we say that we wait for data in this DMB: we store 1, the peer
-// swaps it to 0 and rings. The peer may write anything there at any time. It must not be
+// ReaderSleeps returns the word by which we say that we wait for data in this DMB: we store 1,
+// the peer swaps it to 0 and rings. The peer may write anything there at any time. It must not be
 // touched after Release.
 func (d *DMB) ReaderSleeps() *atomic.Uint32 { return &d.seg.peer.bell.seg.slots[d.seg.slot].reader }
 
@@ -166,9 +167,9 @@ func (d *DMB) WriterSleeps() *atomic.Uint32 { return &d.seg.peer.bell.seg.slots[
 // Release ends the use of the DMB. The second call and later ones do nothing.
 //
 // clean says that the connection has ended in order: the peer has made its last access to the
-// element, or will make none that matters to the next connection. Such memory is kept for a while, so that
-// [Peer.NewDMB] can use it again, without a system call on either side. Other memory is destroyed; the peer
-// unmaps it when it has released it, too.
+// element, or will make none that matters to the next connection. Such memory is kept for a
+// while, so that [Peer.NewDMB] can use it again, without a system call on either side. Other
+// memory is destroyed; the peer unmaps it when it has released it, too.
 //
 // The caller must make sure that no goroutine uses Mem or the sleep words when it calls Release.
 func (d *DMB) Release(clean bool) {
@@ -201,8 +202,8 @@ func (d *DMB) Release(clean bool) {
 	p.unref()
 }
 
-// forget takes a segment out of the peer's table, with p.mu held, and tells the peer if it has the memory.
-// The caller then destroys it.
+// forget takes a segment out of the peer's table, with p.mu held, and tells the peer if it has
+// the memory. The caller then destroys it.
 func (p *Peer) forget(seg *segment) {
 	delete(p.segments, seg.token)
 	p.retire(seg.token)
@@ -236,7 +237,8 @@ func (p *Peer) retire(t wire.Token) {
 	p.retiredNext = (p.retiredNext + 1) % maxRetired
 }
 
-// An idleCache has the segments that were released in order, by size, each list with the oldest first.
+// An idleCache has the segments that were released in order, by size, each list with the oldest
+// first.
 type idleCache struct {
 	bySize [wire.MaxSizeCode + 1][]*segment
 	count  int
@@ -291,8 +293,8 @@ func (c *idleCache) drop(seg *segment) bool {
 	return false
 }
 
-// evictOldest takes the oldest segment out of the cache, which is not empty, and out of the peer's table. p.mu is
-// held; the caller destroys the segment.
+// evictOldest takes the oldest segment out of the cache, which is not empty, and out of the
+// peer's table. p.mu is held; the caller destroys the segment.
 func (p *Peer) evictOldest() *segment {
 	seg := p.idle.oldest()
 	p.idle.remove(seg.code, 0)
@@ -379,9 +381,11 @@ func (p *Peer) handleAttach(m *message) error {
 
 // handOver sends the memory of a segment to the peer, with p.mu held.
 func (p *Peer) handOver(seg *segment) error {
-	err := p.control(&message{kind: kindAttachReply, token: seg.token, size: uint32(len(seg.mem)), slot: seg.slot}, int(seg.fd))
+	answer := message{kind: kindAttachReply, token: seg.token, size: uint32(len(seg.mem)), slot: seg.slot}
+	err := p.control(&answer, int(seg.fd))
 	if err != nil && !errors.Is(err, ErrProtocol) {
-		// The kernel will not carry the descriptor now; it stays ours, the DMB can be asked for again.
+		// The kernel will not carry the descriptor now; it stays ours, the DMB can be asked for
+		// again.
 		return p.control(&message{kind: kindAttachReply, token: seg.token, status: attachResources}, -1)
 	}
 	if err != nil {

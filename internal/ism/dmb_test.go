@@ -108,7 +108,8 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// What was released in order on both sides serves the next connection, without a message and without a mapping.
+// What was released in order on both sides serves the next connection, without a message and
+// without a mapping.
 func TestReuse(t *testing.T) {
 	x := newPair(t)
 	d := mustDMB(t, x.pa, 64<<10, nil)
@@ -154,7 +155,8 @@ func TestReuse(t *testing.T) {
 	d2.Release(true)
 }
 
-// The owner may be faster: the new connection's Attach waits until the old one has released its window.
+// The owner may be faster: the new connection's Attach waits until the old one has released its
+// window.
 func TestAttachWaitsForRelease(t *testing.T) {
 	x := newPair(t)
 	d := mustDMB(t, x.pa, 16<<10, nil)
@@ -225,8 +227,8 @@ func TestAttachWaitsForRelease(t *testing.T) {
 	}
 }
 
-// The release that an Attach waits for may come together with the end of the peering. Whatever Attach then says, a mapping
-// that it was given must not be lost.
+// The release that an Attach waits for may come together with the end of the peering. Whatever
+// Attach then says, a mapping that it was given must not be lost.
 func TestAttachWaitsAtTheEnd(t *testing.T) {
 	for range 50 {
 		x := newPair(t)
@@ -320,8 +322,8 @@ func TestDropOfCached(t *testing.T) {
 	}
 }
 
-// While an owner hands out tokens that come from its cache, the peer's windows are in every possible state. No
-// Attach may hang, none may get the wrong memory.
+// While an owner hands out tokens that come from its cache, the peer's windows are in every
+// possible state. No Attach may hang, none may get the wrong memory.
 func TestReuseRaces(t *testing.T) {
 	x := newPair(t)
 	rounds := 400
@@ -341,7 +343,8 @@ func TestReuseRaces(t *testing.T) {
 				}
 				w, err := x.pb.Attach(testContext(t), d.Token(), size)
 				if err != nil {
-					// A window that another connection has dropped after the owner had released its DMB in order.
+					// A window that another connection has dropped after the owner had released
+					// its DMB in order.
 					if !errors.Is(err, ErrToken) {
 						t.Errorf("Attach = %v", err)
 					}
@@ -542,7 +545,8 @@ func TestReturnPages(t *testing.T) {
 	d.Release(true)
 }
 
-// Ten thousand connections, 40,000 mappings in this process, three descriptors for each end of the peering.
+// Ten thousand connections, 40,000 mappings in this process, three descriptors for each end of
+// the peering.
 func TestManyDMBs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes 10,000 DMBs on each side")
@@ -579,63 +583,5 @@ func TestManyDMBs(t *testing.T) {
 	}
 	if x.pa.Err() != nil || x.pb.Err() != nil {
 		t.Errorf("Err() = %v, %v; want nil", x.pa.Err(), x.pb.Err())
-	}
-}
-
-func BenchmarkColdAttach(b *testing.B) {
-	x := newPair(b)
-	ctx := testContext(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		d, err := x.pa.NewDMB(128<<10, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
-		w, err := x.pb.Attach(ctx, d.Token(), 128<<10)
-		if err != nil {
-			b.Fatal(err)
-		}
-		w.Release(false)
-		d.Release(false)
-	}
-}
-
-func BenchmarkCachedAttach(b *testing.B) {
-	x := newPair(b)
-	ctx := testContext(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		d, err := x.pa.NewDMB(128<<10, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
-		w, err := x.pb.Attach(ctx, d.Token(), 128<<10)
-		if err != nil {
-			b.Fatal(err)
-		}
-		w.Release(true)
-		d.Release(true)
-	}
-}
-
-func BenchmarkPoll(b *testing.B) {
-	x := newPair(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		x.b.Poll()
-	}
-}
-
-func BenchmarkDial(b *testing.B) {
-	x := newPair(b)
-	for b.Loop() {
-		p, err := x.b.Peer(b.Context(), x.a.GID())
-		if err != nil {
-			b.Fatal(err)
-		}
-		p.Close()
-		<-x.rb.gone
-		<-x.ra.ups
-		<-x.ra.gone
 	}
 }

@@ -20,8 +20,8 @@ var (
 	// destroyed, already attached, or of another size.
 	ErrToken = errors.New("ism: no such DMB")
 
-	// ErrOtherUser means that the other process belongs to another user and Config.AnyUser is not set,
-	// here or there.
+	// ErrOtherUser means that the other process belongs to another user and Config.AnyUser is not
+	// set, here or there.
 	ErrOtherUser = errors.New("ism: process of another user")
 
 	// ErrPeerGone means that the peering has ended. [Peer.Err] says why.

@@ -9,8 +9,8 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// FuzzPeering plays messages at a peering that stands: the input is cut into messages of random length, and some get
-// descriptors. Whatever comes, the device goes on and loses nothing.
+// FuzzPeering plays messages at a peering that stands: the input is cut into messages of random
+// length, and some get descriptors. Whatever comes, the device goes on and loses nothing.
 //
 //	each message: 1 byte length, 1 byte what to send along and what token to put in, then the bytes
 func FuzzPeering(f *testing.F) {

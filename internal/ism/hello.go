@@ -70,8 +70,9 @@ func (o *offer) discard() {
 //	          <-  Hello   or Refuse
 //	checks GID, bell; the peer is up
 //
-// The listening socket of a process that dies is closed at some other moment than the connections in its backlog.
-// So who is hung up on without a word tries again, to learn whether the device is dead.
+// The listening socket of a process that dies is closed at some other moment than the connections
+// in its backlog. So who is hung up on without a word tries again, to learn whether the device is
+// dead.
 func (d *Device) dial(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 	pause := time.Millisecond
 	for try := 1; ; try++ {
@@ -114,8 +115,8 @@ func (d *Device) dialOnce(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 	return p, nil
 }
 
-// limit makes waiting on the conn end with ctx. The caller calls stop when it no longer waits; if that returns false,
-// it was too late, and the conn is of no more use.
+// limit makes waiting on the conn end with ctx. The caller calls stop when it no longer waits; if
+// that returns false, it was too late, and the conn is of no more use.
 func (c *conn) limit(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { c.file.SetDeadline(time.Unix(1, 0)) })
 }
@@ -203,8 +204,9 @@ func (d *Device) accept(fd int) {
 		c.close()
 		return
 	}
-	// The peer may send signals as soon as it has our Hello. Poll must find them from then on, but deliver none
-	// before PeerUp was called; and nothing that PeerUp sends may overtake the Hello.
+	// The peer may send signals as soon as it has our Hello. Poll must find them from then on,
+	// but deliver none before PeerUp was called; and nothing that PeerUp sends may overtake the
+	// Hello.
 	c.recvMu.Lock()
 	d.poll(p)
 	if err := o.send(c, d.gid, p.gid); err != nil {

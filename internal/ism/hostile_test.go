@@ -39,8 +39,8 @@ func (s *script) rawMemfd(size int64, flags, seals int) int {
 	return fd
 }
 
-// What a hostile owner answers to an Attach. Whatever it is, Attach fails, nothing is mapped, and the peering ends
-// if the peer broke a rule.
+// What a hostile owner answers to an Attach. Whatever it is, Attach fails, nothing is mapped, and
+// the peering ends if the peer broke a rule.
 func TestHostileAttachReply(t *testing.T) {
 	const size = 64 << 10
 	good := message{kind: kindAttachReply, token: hostileToken, size: size, slot: 5}
@@ -338,7 +338,8 @@ func TestHostileDrop(t *testing.T) {
 	}
 }
 
-// A peer that asks for memory and never reads the answers is dropped, before many descriptors wait for it.
+// A peer that asks for memory and never reads the answers is dropped, before many descriptors
+// wait for it.
 func TestHostileAttachFlood(t *testing.T) {
 	_, r, p, s := newVictim(t)
 	var dmbs []*DMB
@@ -391,7 +392,8 @@ func TestSlowPeer(t *testing.T) {
 	}
 }
 
-// An owner that never answers holds the attaches of its own peering, and no longer than their callers want.
+// An owner that never answers holds the attaches of its own peering, and no longer than their
+// callers want.
 func TestAttachUnanswered(t *testing.T) {
 	_, _, p, s := newVictim(t)
 	const n = maxAttaching + 10

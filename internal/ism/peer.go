@@ -92,8 +92,9 @@ func (p *Peer) closing() bool {
 	}
 }
 
-// Send sends bytes to the other side's Handler.Signal, at most [MaxSignal]. It does not wait; signals arrive
-// in the order in which they were sent. Errors match ErrSize, ErrCongested or ErrPeerGone, or are the kernel's.
+// Send sends bytes to the other side's Handler.Signal, at most [MaxSignal]. It does not wait;
+// signals arrive in the order in which they were sent. Errors match ErrSize, ErrCongested or
+// ErrPeerGone, or are the kernel's.
 func (p *Peer) Send(payload []byte) error {
 	if len(payload) > MaxSignal {
 		return fmt.Errorf("%w: signal of %d bytes, at most %d", ErrSize, len(payload), MaxSignal)
@@ -101,13 +102,14 @@ func (p *Peer) Send(payload []byte) error {
 	return p.conn.sendSignal(payload)
 }
 
-// Parked counts the goroutines that wait to be woken by ring functions of this peer's DMBs and that were not woken
-// yet. Those who use [Peer.Lead] keep it.
+// Parked counts the goroutines that wait to be woken by ring functions of this peer's DMBs and
+// that were not woken yet. Those who use [Peer.Lead] keep it.
 func (p *Peer) Parked() *atomic.Int32 { return &p.bell.parked }
 
-// Lead is for a goroutine that waits to be woken by a ring function of a DMB in use, and has raised Parked. It calls ring
-// functions as the peer rings, until until returns true, or the peer is gone, or at
-// once if another goroutine does so already. until is asked again after each ring and after Interrupt.
+// Lead is for a goroutine that waits to be woken by a ring function of a DMB in use, and has
+// raised Parked. It calls ring functions as the peer rings, until until returns true, or the peer
+// is gone, or at once if another goroutine does so already. until is asked again after each ring
+// and after Interrupt.
 //
 // Once Lead was called, rings are passed on only while Parked is not zero.
 func (p *Peer) Lead(until func() bool) { p.bell.leadUntil(until) }
@@ -115,7 +117,8 @@ func (p *Peer) Lead(until func() bool) { p.bell.leadUntil(until) }
 // Interrupt makes the goroutine in Lead ask again whether it may return. It does not block.
 func (p *Peer) Interrupt() { p.bell.interrupt() }
 
-// Close ends the peering. It does not wait: Handler.PeerGone is called soon after, with net.ErrClosed.
+// Close ends the peering. It does not wait: Handler.PeerGone is called soon after, with
+// net.ErrClosed.
 func (p *Peer) Close() { p.fail(net.ErrClosed) }
 
 // fail ends the peering; only the first reason counts. It may be called with any lock held.
@@ -131,8 +134,9 @@ func (p *Peer) fail(err error) {
 	})
 }
 
-// control sends a message other than a Signal, and a descriptor that it takes over if there is no error.
-// It may be called with p.mu held. An error that matches ErrProtocol has ended the peering.
+// control sends a message other than a Signal, and a descriptor that it takes over if there is no
+// error. It may be called with p.mu held. An error that matches ErrProtocol has ended the
+// peering.
 func (p *Peer) control(m *message, fd int) error {
 	err := p.conn.sendControl(m, fd)
 	if errors.Is(err, ErrProtocol) {
@@ -152,8 +156,8 @@ func (p *Peer) run() {
 	p.finish()
 }
 
-// receive handles the messages that have arrived, at most maxBatch of them, and reports whether there may be more
-// or the peering has ended.
+// receive handles the messages that have arrived, at most maxBatch of them, and reports whether
+// there may be more or the peering has ended.
 func (p *Peer) receive() bool {
 	p.conn.recvMu.Lock()
 	defer p.conn.recvMu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A script is a process that plays the other end of a peering with bytes of its own choice. Its waits are bounded by
-// patience; errors end the test.
+// A script is a process that plays the other end of a peering with bytes of its own choice. Its
+// waits are bounded by patience; errors end the test.
 type script struct {
 	t    testing.TB
 	fd   int
@@ -137,7 +137,8 @@ func (s *script) hello() {
 	}
 }
 
-// recv receives one message, its descriptors into s.got. At the end of the stream the error is io.EOF.
+// recv receives one message, its descriptors into s.got. At the end of the stream the error is
+// io.EOF.
 func (s *script) recv() (message, error) {
 	for _, fd := range s.got {
 		unix.Close(fd)

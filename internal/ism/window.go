@@ -48,9 +48,9 @@ type request struct {
 	abandoned bool          // nobody waits any more
 }
 
-// Attach maps the peer's DMB with this token, whose element has size bytes. Memory that was attached for an
-// earlier connection and released in order is found without asking the peer; when the earlier connection has not
-// released it here yet, Attach waits for that.
+// Attach maps the peer's DMB with this token, whose element has size bytes. Memory that was
+// attached for an earlier connection and released in order is found without asking the peer; when
+// the earlier connection has not released it here yet, Attach waits for that.
 //
 // A token can be attached once. ctx bounds the wait. Errors match ErrSize, ErrToken, ErrPeerGone or
 // the error of ctx, or are the kernel's.
@@ -177,29 +177,31 @@ func (w *Window) Peer() *Peer { return w.rem.peer }
 // Token returns the token that was attached.
 func (w *Window) Token() wire.Token { return w.rem.token }
 
-// Mem returns the element: page-aligned memory that the peer may read and write at any time. It must not be
-// touched after Release.
+// Mem returns the element: page-aligned memory that the peer may read and write at any time. It
+// must not be touched after Release.
 func (w *Window) Mem() []byte { return w.rem.mem }
 
-// PeerReaderSleeps returns the word by which the peer says that it waits for data in this memory. After data
-// was written there, swap it to 0, and call Ring if it was not 0. It must not be touched after Release.
+// PeerReaderSleeps returns the word by which the peer says that it waits for data in this memory.
+// After data was written there, swap it to 0, and call Ring if it was not 0. It must not be
+// touched after Release.
 func (w *Window) PeerReaderSleeps() *atomic.Uint32 {
 	return &w.rem.peer.ringer.seg.slots[w.rem.slot].reader
 }
 
-// PeerWriterSleeps returns the word by which the peer says that it waits for space in our DMB. Otherwise
-// it is as PeerReaderSleeps.
+// PeerWriterSleeps returns the word by which the peer says that it waits for space in our DMB.
+// Otherwise it is as PeerReaderSleeps.
 func (w *Window) PeerWriterSleeps() *atomic.Uint32 {
 	return &w.rem.peer.ringer.seg.slots[w.rem.slot].writer
 }
 
-// Ring calls the ring function of the peer's DMB, in the peer. It never blocks and never allocates, and
-// makes a system call only if the peer's bell goroutine sleeps. It does nothing when the peer has gone.
+// Ring calls the ring function of the peer's DMB, in the peer. It never blocks and never
+// allocates, and makes a system call only if the peer's bell goroutine sleeps. It does nothing
+// when the peer has gone.
 func (w *Window) Ring() { w.rem.peer.ringer.ring(w.rem.slot) }
 
-// ReturnPages gives the whole pages within the bytes [from, to) of the element back to the system;
-// they read as zero after that, on both sides. Only who writes the element may do so, and only where no
-// byte is that the other side may still read.
+// ReturnPages gives the whole pages within the bytes [from, to) of the element back to the
+// system; they read as zero after that, on both sides. Only who writes the element may do so, and
+// only where no byte is that the other side may still read.
 func (w *Window) ReturnPages(from, to int) error {
 	if from < 0 || to < from || to > len(w.rem.mem) {
 		return fmt.Errorf("%w: bytes %d to %d of %d", ErrSize, from, to, len(w.rem.mem))
@@ -218,10 +220,12 @@ func (w *Window) ReturnPages(from, to int) error {
 
 // Release ends the use of the memory. The second call and later ones do nothing.
 //
-// clean says that the connection has ended in order, and has the same meaning as for [DMB.Release]: the memory stays
-// mapped for the next connection until the peer revokes it. Otherwise it is unmapped, and the peer is told.
+// clean says that the connection has ended in order, and has the same meaning as for
+// [DMB.Release]: the memory stays mapped for the next connection until the peer revokes it.
+// Otherwise it is unmapped, and the peer is told.
 //
-// The caller must make sure that no goroutine uses Mem, Ring or the sleep words when it calls Release.
+// The caller must make sure that no goroutine uses Mem, Ring or the sleep words when it calls
+// Release.
 func (w *Window) Release(clean bool) {
 	if w.released.Swap(true) {
 		return
@@ -258,8 +262,8 @@ func (w *Window) Release(clean bool) {
 	p.unref()
 }
 
-// handleAttachReply takes the answer to an Attach of ours. short means that the descriptor could not be
-// installed because we have too many. The descriptor is in the inbox.
+// handleAttachReply takes the answer to an Attach of ours. short means that the descriptor could
+// not be installed because we have too many. The descriptor is in the inbox.
 func (p *Peer) handleAttachReply(m *message, in *inbox, short bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
