@@ -58,7 +58,7 @@ func TestDMB(t *testing.T) {
 
 func TestDMBSizes(t *testing.T) {
 	x := newPair(t)
-	for _, size := range []int{-1, 0, 1, 4096, 16<<10 - 1, 16<<10 + 1, 24 << 10, 1<<29 + 1, 1 << 30, 1 << 62} {
+	for _, size := range []int{-1, 0, 1, 4096, 16<<10 - 1, 16<<10 + 1, 24 << 10, 1<<29 + 1, 1 << 30} {
 		if _, err := x.pa.NewDMB(size, nil); !errors.Is(err, ErrSize) {
 			t.Errorf("NewDMB(%d) = %v, want ErrSize", size, err)
 		}
