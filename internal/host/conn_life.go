@@ -18,8 +18,10 @@ func (c *Conn) event(ev core.ConnEvent) {
 
 func (c *Conn) eventLocked(ev core.ConnEvent) {
 	// The flags are sampled after the event was learned of, as core asks. They are in our
-	// own buffer, so they can be read until it is released.
-	if c.dmb != nil {
+	// own buffer, so they can be read until it is released. But the connection is established
+	// first: one that the peer has aborted already still has an application, and its buffers
+	// are not to be released before that has closed it.
+	if c.dmb != nil && ev.Kind != core.EventEstablished {
 		ev.Peer = c.data.PeerFlags()
 	}
 	c.outputs = c.life.Handle(time.Now(), ev, c.outputs[:0])

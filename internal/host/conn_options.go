@@ -41,7 +41,8 @@ func (c *Conn) setOption(apply func() error, remember func(*Options)) error {
 	if c.isClosed() { // the TCP socket may live on until the peer has closed too
 		return opError("set", c, net.ErrClosed)
 	}
-	if err := apply(); err != nil {
+	// After a reset by the peer the TCP socket is gone, which the application has not closed.
+	if err := apply(); err != nil && (c.data == nil || !errors.Is(err, net.ErrClosed)) {
 		return err
 	}
 	c.options.mu.Lock()

@@ -293,6 +293,7 @@ func (s *handshake) established(f *fabric, r core.Result) {
 	c.event(core.ConnEvent{Kind: core.EventEstablished})
 	if err := h.add(c); err != nil {
 		c.abandon()
+		c.event(core.ConnEvent{Kind: core.EventPeerDead}) // nobody else would end the wait for its answer
 		s.err = c.setupError(err)
 		return
 	}
@@ -302,6 +303,7 @@ func (s *handshake) established(f *fabric, r core.Result) {
 		s.err = c.setupError(err)
 		return
 	}
+	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // of a peer that was done before we were
 	h.counters.handshakesOK.Add(1)
 }
 

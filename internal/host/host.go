@@ -218,7 +218,7 @@ func (h *Host) release() {
 	h.fabricMu.Lock()
 	f, control := h.fabric, h.control
 	h.fabric, h.control = nil, nil
-	h.opened = fabricResult{closed: true, reason: clc.DiagClosing}
+	h.opened = fabricResult{closed: true, err: errHostClosed, reason: clc.DiagClosing}
 	h.fabricMu.Unlock()
 	if control != nil {
 		control.Close()

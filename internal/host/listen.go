@@ -234,7 +234,7 @@ func (l *Listener) deliver(a accepted) {
 		}
 	}
 	if a.conn != nil {
-		a.conn.abort()
+		a.conn.abandon()
 	}
 }
 
@@ -294,7 +294,7 @@ func (l *Listener) Close() error {
 			select {
 			case a := <-l.ready:
 				if a.conn != nil {
-					a.conn.abort()
+					a.conn.abandon()
 				}
 				continue
 			default:

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -509,6 +512,44 @@ func TestServerPeerVanishes(t *testing.T) {
 			if err := r.end(c); err != nil {
 				t.Errorf("the server does not end: %v", err)
 			}
+			checkServes(t, r.client, r.l)
+			r.checkIdle()
+		})
+	}
+}
+
+// TestServerAbortedAtOnce has a client that says Abort, or anything else, in the server's buffer
+// before it sends its Confirm: the connection has ended when it begins.
+func TestServerAbortedAtOnce(t *testing.T) {
+	for _, flags := range []cdc.ConnFlags{
+		cdc.DoneWriting, cdc.Closed, cdc.DoneWriting | cdc.Closed,
+		cdc.Abort, cdc.DoneWriting | cdc.Abort, cdc.Closed | cdc.Abort, cdc.DoneWriting | cdc.Closed | cdc.Abort,
+	} {
+		t.Run(flags.String(), func(t *testing.T) {
+			r := newServerRig(t)
+			c := r.a.start(core.RoleClient, r.a.connect(r.p, r.l), r.p)
+			c.write(c.encoded())
+			m, err := c.read()
+			accept, ok := m.(clc.Accept)
+			if err != nil || !ok {
+				t.Fatalf("the server answered %v, %v, want an Accept", m, err)
+			}
+			w, err := r.p.Attach(boundedContext(t), accept.D.Token, accept.D.DMBESize.Bytes())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Release(false)
+			word := (*atomic.Uint64)(unsafe.Pointer(&w.Mem()[cdc.ConsumerOffset]))
+			word.Store(cdc.PackConsumer(cdc.Cursor{}, 0, flags))
+			c.write(c.encoded())
+			s := mustAccept(t, r.l)
+			if _, err := s.Read(make([]byte, 1)); err == nil {
+				t.Error("Read has read something")
+			}
+			s.Write([]byte("a"))
+			s.CloseWrite()
+			s.Close()
+			c.tcp.Close()
 			checkServes(t, r.client, r.l)
 			r.checkIdle()
 		})
