@@ -136,8 +136,6 @@ func play(t *testing.T, seed uint64, pair func() (a, b testConn)) (log []string)
 			}
 		case call < 13: // read
 			switch {
-			case !e.closed && e.reset && peer.fin && unread == 0:
-				// TCP says EOF, because that came first.
 			case e.closed || e.shutRead && unread == 0 || unread == 0 && !e.spent && (peer.fin || peer.closed):
 				if e.reset {
 					e.spent = true

@@ -165,6 +165,7 @@ func TestRunDirectoryFull(t *testing.T) {
 	var modes []Mode
 	for inodes := 1; inodes < 14; inodes++ {
 		t.Run(fmt.Sprint(inodes), func(t *testing.T) {
+			smctest.CheckLeaks(t)
 			dir := t.TempDir()
 			if err := unix.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("mode=0700,nr_inodes=%d", inodes)); err != nil {
 				t.Skipf("needs to mount a tmpfs: %v", err)

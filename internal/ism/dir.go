@@ -93,7 +93,7 @@ func (d *socketDir) address(name string) *unix.SockaddrUnix {
 // listen makes the socket of a device. It gets its name when it already listens, so that whoever
 // finds nobody behind a name knows that there never will be.
 func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
-	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	sock, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
@@ -101,10 +101,10 @@ func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
 	defer func() {
 		if err != nil {
 			unix.Unlinkat(d.fd, early, 0)
-			unix.Close(fd)
+			unix.Close(sock)
 		}
 	}()
-	if err = unix.Bind(fd, d.address(early)); err != nil {
+	if err = unix.Bind(sock, d.address(early)); err != nil {
 		return -1, &os.PathError{Op: "bind", Path: filepath.Join(d.path, early), Err: err}
 	}
 	perm := uint32(0o600)
@@ -114,13 +114,13 @@ func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
 	if err = unix.Fchmodat(d.fd, early, perm, 0); err != nil {
 		return -1, &os.PathError{Op: "chmod", Path: filepath.Join(d.path, early), Err: err}
 	}
-	if err = unix.Listen(fd, listenBacklog); err != nil {
+	if err = unix.Listen(sock, listenBacklog); err != nil {
 		return -1, os.NewSyscallError("listen", err)
 	}
 	if err = unix.Renameat(d.fd, early, d.fd, name); err != nil {
 		return -1, &os.PathError{Op: "rename", Path: filepath.Join(d.path, early), Err: err}
 	}
-	return fd, nil
+	return sock, nil
 }
 
 func (d *socketDir) remove(gid wire.ISMGID) { unix.Unlinkat(d.fd, gid.String(), 0) }

@@ -87,9 +87,9 @@ func TestPeerFlags(t *testing.T) {
 		{cdc.Closed, io.EOF, syscall.EPIPE},
 		{cdc.DoneWriting | cdc.Closed, io.EOF, syscall.EPIPE},
 		{cdc.Abort, syscall.ECONNRESET, syscall.ECONNRESET},
-		{cdc.DoneWriting | cdc.Abort, syscall.ECONNRESET, syscall.ECONNRESET},
+		{cdc.DoneWriting | cdc.Abort, io.EOF, syscall.ECONNRESET},
 		{cdc.Closed | cdc.Abort, syscall.ECONNRESET, syscall.ECONNRESET},
-		{cdc.DoneWriting | cdc.Closed | cdc.Abort, syscall.ECONNRESET, syscall.ECONNRESET},
+		{cdc.DoneWriting | cdc.Closed | cdc.Abort, io.EOF, syscall.ECONNRESET},
 	} {
 		p := newPuppet(64, 1000)
 		copy(p.element[0][cdc.HeaderLen:], "abc")

@@ -62,11 +62,9 @@ func (c *Conn) readSlow(b []byte) (n int, err error) {
 		}
 		if flags&endOfData != 0 {
 			tell = flags
-			switch {
-			case flags&cdc.Abort != 0:
-				err = errReset
-			default:
-				err = io.EOF
+			err = io.EOF
+			if flags&(cdc.Abort|cdc.DoneWriting) == cdc.Abort {
+				err = errReset // with DoneWriting, we have all that was to come
 			}
 			break
 		}

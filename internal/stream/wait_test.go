@@ -225,7 +225,7 @@ func TestWakeBy(t *testing.T) {
 		{"peer: Closed", func(_, p *Conn) { p.SendFlags(cdc.Closed) }, io.EOF, syscall.EPIPE},
 		{"peer: Abort", func(_, p *Conn) { p.SendFlags(cdc.Abort) }, syscall.ECONNRESET, syscall.ECONNRESET},
 		{"peer: DoneWriting and Abort", func(_, p *Conn) { p.SendFlags(cdc.DoneWriting | cdc.Abort) },
-			syscall.ECONNRESET, syscall.ECONNRESET},
+			io.EOF, syscall.ECONNRESET},
 	} {
 		for _, spin := range []time.Duration{0, time.Second} {
 			for _, side := range []string{"reader", "writer"} {
