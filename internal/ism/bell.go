@@ -3,8 +3,10 @@ package ism
 import (
 	"fmt"
 	"math/bits"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +22,8 @@ import (
 //	    16       16  nonce       that of the owner's Hello
 //	    32       96  reserved    zero
 //	   128        4  sleeping    1: the owner's bell goroutine sleeps, strike its chime
-//	   132      124  reserved
+//	   132        4  seat        processor on which the ringer struck last, counted from 1; 0: unknown
+//	   136      120  reserved
 //	   256       64  L1          8 words of 64 bits: bit w of word w/64 set: look into word w of L0
 //	   320     3776  reserved
 //	  4096     4096  L0          512 words of 64 bits: bit i of word i/64 set: slot i was rung
@@ -35,7 +38,8 @@ type bellSegment struct {
 	nonce     [16]byte
 	_         [96]byte
 	sleeping  atomic.Uint32
-	_         [124]byte
+	seat      atomic.Uint32
+	_         [120]byte
 	l1        [l1Words]atomic.Uint64
 	_         [3776]byte
 	l0        [l0Words]atomic.Uint64
@@ -104,6 +108,7 @@ func (r *ringer) ring(slot uint32) {
 	r.seg.l1[w/64].Or(1 << (w % 64))
 	// Reading first spares the cache line a write for each ring while the peer is awake.
 	if r.seg.sleeping.Load() != 0 && r.seg.sleeping.Swap(0) != 0 {
+		r.seg.seat.Store(seat())
 		strike(r.chime)
 	}
 }
@@ -155,12 +160,14 @@ type bell struct {
 	// our own memory: the segment only says which entries to look at.
 	table [l0Words]atomic.Pointer[bellLeaf]
 
-	lead   atomic.Bool   // somebody leads
-	asleep atomic.Bool   // and waits for the chime, or is about to
-	shared atomic.Bool   // others than the bell goroutine may lead
-	parked atomic.Int32  // who waits for a ring function
-	relief chan struct{} // has room for one call of the bell goroutine
-	done   chan struct{} // closed when the bell is
+	lead    atomic.Bool   // somebody leads
+	follows bool          // its sleepers move to where the ringer runs: one of two sides does
+	shorts  int           // short waits in a row; of whoever leads
+	asleep  atomic.Bool   // and waits for the chime, or is about to
+	shared  atomic.Bool   // others than the bell goroutine may lead
+	parked  atomic.Int32  // who waits for a ring function
+	relief  chan struct{} // has room for one call of the bell goroutine
+	done    chan struct{} // closed when the bell is
 
 	mu    sync.Mutex // guards free and next; may be taken with Peer.mu held
 	free  []uint16   // slots given back
@@ -255,7 +262,7 @@ func (b *bell) setUser(slot uint32, d *DMB) {
 func (b *bell) run() {
 	for !b.ended.Load() {
 		if b.lead.CompareAndSwap(false, true) {
-			b.listen(b.unneeded)
+			b.listen(b.unneeded, false)
 			b.lead.Store(false)
 		}
 		if !b.unneeded() && !b.lead.Load() {
@@ -280,7 +287,7 @@ func (b *bell) leadUntil(until func() bool) {
 	if !b.lead.CompareAndSwap(false, true) {
 		return
 	}
-	b.listen(until)
+	b.listen(until, true)
 	b.lead.Store(false)
 	if b.parked.Load() > 0 {
 		select {
@@ -290,8 +297,8 @@ func (b *bell) leadUntil(until func() bool) {
 	}
 }
 
-// listen is what the one who leads does.
-func (b *bell) listen(until func() bool) {
+// listen is what the one who leads does. With mayBlock it waits in the kernel while waits are short.
+func (b *bell) listen(until func() bool, mayBlock bool) {
 	for !b.ended.Load() {
 		b.drain()
 		if until() {
@@ -303,7 +310,7 @@ func (b *bell) listen(until func() bool) {
 		// Whoever makes until true interrupts afterwards, if asleep is set.
 		var err error
 		if !b.ready() && !until() {
-			err = b.waiter.sleep()
+			err = b.wait(mayBlock)
 		}
 		b.seg.sleeping.Store(0) // a peer that only struck the chime has left it set
 		b.asleep.Store(false)
@@ -311,6 +318,49 @@ func (b *bell) listen(until func() bool) {
 			return
 		}
 	}
+}
+
+// wait waits for the chime. Whoever leads calls it.
+func (b *bell) wait(mayBlock bool) error {
+	start := time.Now()
+	if other := b.apart(); mayBlock && other != 0 && takeBlocker() {
+		struck := b.waiter.block(other)
+		blockers.Add(-1)
+		if !struck {
+			b.shorts = 0
+			return nil
+		}
+	} else if err := b.waiter.sleep(); err != nil {
+		return err
+	}
+	if b.shorts++; time.Since(start) >= shortWait {
+		b.shorts = 0
+	}
+	return nil
+}
+
+// apart returns the processor of the peer, if this side is the one that follows, waits have been
+// short for a while, and this thread runs on another processor; else 0.
+func (b *bell) apart() uint32 {
+	if !b.follows || b.shorts < blockAfter {
+		return 0
+	}
+	if other := b.seg.seat.Load(); other != seat() {
+		return other
+	}
+	return 0
+}
+
+// blockers counts the threads of this process that block in a wait.
+var blockers atomic.Int32
+
+// takeBlocker reports whether one more thread may block.
+func takeBlocker() bool {
+	if blockers.Add(1) <= maxBlockers && runtime.GOMAXPROCS(0) > 1 {
+		return true
+	}
+	blockers.Add(-1)
+	return false
 }
 
 // interrupt makes the one who leads ask until again.

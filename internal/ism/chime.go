@@ -53,6 +53,11 @@ type chimeWaiter struct {
 	poll  func(fd uintptr) bool // w.look, made once
 	armed int                   // strokes that may have come since the last drain
 	junk  [4 * chimeDrain]byte
+
+	blocking func(fd uintptr) // w.blockOn, made once
+	struck   bool             // its result
+	seat     uint32           // its argument
+	polled   [1]unix.PollFd
 }
 
 // open makes the chime and returns the descriptor that the peer gets.
@@ -67,7 +72,7 @@ func (w *chimeWaiter) open() (peerEnd int, err error) {
 		unix.Close(fds[1])
 		return -1, err
 	}
-	w.poll = w.look
+	w.poll, w.blocking = w.look, w.blockOn
 	return fds[1], nil
 }
 
@@ -83,11 +88,41 @@ func (w *chimeWaiter) sleep() error { return w.raw.Read(w.poll) }
 
 func (w *chimeWaiter) look(fd uintptr) bool {
 	if w.armed >= chimeDrain {
-		w.armed = 0
-		unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&w.junk)), uintptr(len(w.junk)),
-			unix.MSG_DONTWAIT, 0, 0)
+		w.drain(fd)
 	}
 	return w.ready()
+}
+
+// block is sleep for a wait that is likely to be short: it waits in the kernel, for blockTime at
+// most, with a thread of its own that is woken directly, where sleep is woken by way of the
+// poller. It does not notice interrupt. It reports whether the chime was struck, or may have been.
+//
+// If seat is not 0, the thread waits on that processor, see [sitDown].
+func (w *chimeWaiter) block(seat uint32) (struck bool) {
+	w.seat = seat
+	return w.raw.Control(w.blocking) == nil && w.struck
+}
+
+func (w *chimeWaiter) blockOn(fd uintptr) {
+	// Whoever strikes has first cleared the flag that ready looks at: so no stroke is thrown
+	// away here without being heard.
+	w.drain(fd)
+	if w.struck = w.ready(); w.struck {
+		return
+	}
+	if w.seat != 0 {
+		defer sitDown(w.seat)()
+	}
+	w.polled[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
+	n, err := unix.Poll(w.polled[:], int(blockTime/time.Millisecond))
+	// A peer that has closed its end strikes no more.
+	w.struck = err == unix.EINTR || n == 1 && w.polled[0].Revents&(unix.POLLHUP|unix.POLLERR) == 0
+}
+
+func (w *chimeWaiter) drain(fd uintptr) {
+	w.armed = 0
+	unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&w.junk)), uintptr(len(w.junk)),
+		unix.MSG_DONTWAIT, 0, 0)
 }
 
 // interrupt makes a sleep that has begun, or else the next one, return with an error that resume

@@ -241,6 +241,7 @@ func (d *Device) acceptHello(c *conn) (*Peer, *offer, error) {
 		return nil, nil, err
 	}
 	p.accepted = true
+	p.bell.follows = true
 	return p, o, nil
 }
 

@@ -85,6 +85,14 @@ const (
 	// revokes them. An honest one revokes all but maxIdleDMBs of those it has released itself.
 	maxIdleWindows = 4096
 
+	// After blockAfter waits in a row that were shorter than shortWait, the side of a peering
+	// that follows waits on the processor of the other, in the kernel with a thread of its
+	// own, for at most blockTime at a time. At most maxBlockers threads of a process do that.
+	blockAfter  = 4
+	shortWait   = 150 * time.Microsecond
+	blockTime   = time.Millisecond
+	maxBlockers = 2
+
 	// maxFDs is the room for descriptors that a received message has: one more than any
 	// message carries, so that too many are seen.
 	maxFDs = 3
