@@ -15,13 +15,6 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// twoHosts returns hosts that share a run directory.
-func twoHosts(t *testing.T) (client, server *Host) {
-	t.Helper()
-	dir := t.TempDir()
-	return newHost(t, Config{Dir: dir, ReadBuffer: 16 << 10}), newHost(t, Config{Dir: dir, ReadBuffer: 16 << 10})
-}
-
 // listenTest listens with a host; the listener is closed with the test.
 func listenTest(t *testing.T, h *Host) *Listener {
 	t.Helper()

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -497,9 +496,6 @@ func (c *clcPeer) checkEnded() {
 		c.a.tb.Errorf("the victim sent %x and ended with %v, want no byte and an end", got, err)
 	}
 }
-
-// addr returns a plain address of a TCP listener.
-func addrOf(l net.Listener) netip.AddrPort { return addrPort(l.Addr()) }
 
 // dialPlain connects like a program that knows nothing of SMC.
 func dialPlain(tb testing.TB, l interface{ Addr() net.Addr }) *net.TCPConn {
