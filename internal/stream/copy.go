@@ -6,27 +6,22 @@ import (
 	"sync"
 )
 
-var copyBuffers = sync.Pool{New: func() any { b := make([]byte, bufferedCopy); return &b }}
+var (
+	writeToBuffers  = sync.Pool{New: func() any { b := make([]byte, bufferedCopy); return &b }}
+	readFromBuffers = sync.Pool{New: func() any { b := make([]byte, publishChunk); return &b }}
+)
 
 // WriteTo implements [io.WriterTo]: it reads until the peer's last byte. The bytes pass
 // through a buffer of our own, because w could wait for ever while it held the ring, and
-// because the peer could change them after w had looked.
+// because the peer could change them after w had looked. An idle connection has no buffer.
 func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
-	buf := copyBuffers.Get().(*[]byte)
-	defer copyBuffers.Put(buf)
 	for {
-		n, err := c.Read(*buf)
-		if n > 0 {
-			m, werr := w.Write((*buf)[:n])
-			if m < 0 || m > n {
-				return total, errNoProgress
-			}
-			total += int64(m)
-			if werr != nil {
-				return total, werr
-			}
-			if m < n {
-				return total, io.ErrShortWrite
+		if err = c.await(); err == nil {
+			var n int64
+			var failed error
+			n, err, failed = c.writeSome(w)
+			if total += n; failed != nil {
+				return total, failed
 			}
 		}
 		if err == io.EOF {
@@ -36,6 +31,35 @@ func (c *Conn) WriteTo(w io.Writer) (total int64, err error) {
 			return total, err
 		}
 	}
+}
+
+// await returns when Read would.
+func (c *Conn) await() error {
+	c.r.mu.Lock()
+	if c.r.state.Load() != 0 || !c.fill(1) {
+		_, err := c.readSlow(nil) // unlocks
+		return err
+	}
+	c.r.mu.Unlock()
+	return nil
+}
+
+// writeSome is one round of WriteTo. It tells errors of our Read and of w apart.
+func (c *Conn) writeSome(w io.Writer) (written int64, readErr, writeErr error) {
+	buf := writeToBuffers.Get().(*[]byte)
+	defer writeToBuffers.Put(buf)
+	n, readErr := c.Read(*buf)
+	if n == 0 {
+		return 0, readErr, nil
+	}
+	m, writeErr := w.Write((*buf)[:n])
+	switch {
+	case m < 0 || m > n:
+		return 0, nil, errNoProgress
+	case writeErr == nil && m < n:
+		writeErr = io.ErrShortWrite
+	}
+	return int64(m), readErr, writeErr
 }
 
 // ReadFrom implements [io.ReaderFrom]: it writes until r ends. A regular file, also
@@ -48,8 +72,8 @@ func (c *Conn) ReadFrom(r io.Reader) (total int64, err error) {
 		}
 		return total, err
 	}
-	buf := copyBuffers.Get().(*[]byte)
-	defer copyBuffers.Put(buf)
+	buf := readFromBuffers.Get().(*[]byte)
+	defer readFromBuffers.Put(buf)
 	for {
 		n, rerr := r.Read(*buf)
 		if n > 0 {

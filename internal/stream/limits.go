@@ -7,7 +7,8 @@ const (
 	// that a large write is copied in and copied out at the same time.
 	publishChunk = 64 << 10
 
-	// bufferedCopy is the size of the pooled buffers of WriteTo and ReadFrom.
+	// bufferedCopy is the size of the pooled buffers of WriteTo, and how much ReadFrom takes
+	// from a file at a time.
 	bufferedCopy = 256 << 10
 
 	// blockedSlack bounds how much room a blocked writer waits for: the smaller of what

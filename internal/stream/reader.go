@@ -36,6 +36,7 @@ func (c *Conn) fill(want int) bool {
 
 // readSlow is Read where the first look did not find bytes and nothing else. It is
 // entered with r.mu locked and leaves it unlocked.
+// With a nil b it waits until there is something to read, and takes nothing.
 func (c *Conn) readSlow(b []byte) (n int, err error) {
 	r := &c.r
 	var tell cdc.ConnFlags // news for the notice, given once the lock is gone
