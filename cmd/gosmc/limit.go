@@ -109,7 +109,7 @@ func (c *ringConn) Write(b []byte) (int, error) {
 		}
 		at := c.count & c.mask
 		room := min(uint64(len(c.data))-(c.count-c.other), uint64(len(c.data))-at)
-		n := copy(c.data[at:at+room], b)
+		n := copy(c.data[at:at+min(room, limitPiece)], b)
 		b = b[n:]
 		c.count += uint64(n)
 		c.written.Store(c.count)
@@ -132,12 +132,20 @@ func (c *ringConn) Read(b []byte) (int, error) {
 			return 0, io.EOF
 		}
 	}
-	at := c.count & c.mask
-	n := copy(b, c.data[at:min(at+c.other-c.count, uint64(len(c.data)))])
-	c.count += uint64(n)
-	c.read.Store(c.count)
-	return n, nil
+	total := 0
+	for total < len(b) && c.other != c.count {
+		at := c.count & c.mask
+		n := copy(b[total:], c.data[at:min(at+min(c.other-c.count, limitPiece), uint64(len(c.data)))])
+		total += n
+		c.count += uint64(n)
+		c.read.Store(c.count)
+	}
+	return total, nil
 }
+
+// limitPiece is how much is copied before the other side may see it, in bytes: so the two
+// copies of a large piece happen at the same time.
+const limitPiece = 64 << 10
 
 // Close tells the reader that nothing more comes. The mapping stays until the process ends.
 func (c *ringConn) Close() error {
