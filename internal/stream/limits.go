@@ -32,8 +32,15 @@ const (
 	spinCredit = 5 * time.Millisecond
 	spinEarned = 100 * time.Microsecond
 
-	// trialPause is how long a connection whose credit is used up does not try again; it
-	// doubles up to trialPauseMax while trials fail.
+	// trialHits is how many spins of a trial have to find something. At most maxTrials waiters
+	// of a process are on trial at a time, two being both directions of a connection whose
+	// ends are in one process; a trial that is not over after trialTime holds up nobody.
+	trialHits = 64
+	maxTrials = 2
+	trialTime = 100 * time.Millisecond
+
+	// trialPause is how long a waiter that was not worth it does not try again, and how long
+	// nobody in the process does; the latter doubles up to trialPauseMax while trials fail.
 	trialPause    = 10 * time.Millisecond
 	trialPauseMax = time.Second
 

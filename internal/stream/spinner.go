@@ -2,17 +2,18 @@ package stream
 
 import (
 	"runtime"
+	"sync"
 	"time"
 )
 
 // A spinner decides whether a waiter spins before it parks.
 //
 //	cold   credit is 0: every wait parks
-//	       after trialSleeps short sleeps in a row, if the last trial is long enough ago:
-//	       hot, with full credit
-//	hot    every wait spins first, for at most limit
+//	       after trialSleeps short sleeps in a row, if the gate lets it: on trial
+//	trial  every wait spins first, for at most limit
 //	       found something: earns credit; futile: costs the time it took
-//	       credit used up: cold, and the next trial has to wait
+//	       after trialHits finds: hot; credit used up: cold
+//	hot    as on trial, but nobody has to wait for it
 //
 // Spinning by halves would not do: a spin that is shorter than the time in which a sleeping
 // peer wakes up finds nothing, and if only one of two ends spins, the other one sleeps. Both
@@ -20,16 +21,18 @@ import (
 type spinner struct {
 	limit  time.Duration // longest spin; 0 never spins
 	credit time.Duration
-	shorts int           // short sleeps in a row
-	after  time.Time     // no trial before
-	pause  time.Duration // after a trial that fails
+	shorts int       // short sleeps in a row
+	after  time.Time // no trial before
+	trial  int       // finds that are missing until the trial is over; 0: not on trial
 }
 
 // hit notes that a spin found something.
 func (s *spinner) hit() {
-	if s.credit += spinEarned; s.credit >= spinCredit {
-		s.credit = spinCredit
-		s.pause = 0 // spinning pays here
+	s.credit = min(s.credit+spinEarned, spinCredit)
+	if s.trial > 0 {
+		if s.trial--; s.trial == 0 {
+			gate.leave(s, time.Now(), true)
+		}
 	}
 }
 
@@ -38,9 +41,13 @@ func (s *spinner) futile(spent time.Duration) {
 	if s.credit -= spent; s.credit > 0 {
 		return
 	}
+	now := time.Now()
 	s.credit, s.shorts = 0, 0
-	s.pause = min(max(2*s.pause, trialPause), trialPauseMax)
-	s.after = time.Now().Add(s.pause)
+	s.after = now.Add(trialPause)
+	if s.trial > 0 {
+		s.trial = 0
+		gate.leave(s, now, false)
+	}
 }
 
 // slept notes that a wait slept from start to end.
@@ -56,7 +63,55 @@ func (s *spinner) slept(start, end time.Time) {
 		return
 	}
 	s.shorts = 0
-	if runtime.GOMAXPROCS(0) > 1 { // the peer may need our only processor
-		s.credit = spinCredit
+	// On a single processor the peer may need the one we would spin on.
+	if runtime.GOMAXPROCS(0) > 1 && gate.enter(s, end) {
+		s.credit, s.trial = spinCredit, trialHits
 	}
+}
+
+// A trialGate lets few waiters of the process be on trial at a time, and none for a while after
+// one has failed: where many connections are busy, each of them now and then looks as if
+// spinning could pay, and all trials together would take the time that they need.
+type trialGate struct {
+	mu    sync.Mutex
+	on    [maxTrials]*spinner
+	since [maxTrials]time.Time
+	after time.Time     // no trial before
+	pause time.Duration // after the next failure; doubles until one succeeds
+}
+
+var gate trialGate
+
+// enter reports whether s may begin a trial.
+func (g *trialGate) enter(s *spinner, now time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now.Before(g.after) {
+		return false
+	}
+	for i := range g.on {
+		// A connection may have ended, or wait for long, in the middle of its trial.
+		if g.on[i] == nil || g.on[i] == s || now.Sub(g.since[i]) > trialTime {
+			g.on[i], g.since[i] = s, now
+			return true
+		}
+	}
+	return false
+}
+
+// leave ends the trial of s, and notes whether spinning has paid.
+func (g *trialGate) leave(s *spinner, now time.Time, paid bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := range g.on {
+		if g.on[i] == s {
+			g.on[i] = nil
+		}
+	}
+	if paid {
+		g.pause, g.after = 0, time.Time{}
+		return
+	}
+	g.pause = min(max(2*g.pause, trialPause), trialPauseMax)
+	g.after = now.Add(g.pause)
 }
