@@ -52,6 +52,10 @@ func TestAllocations(t *testing.T) {
 
 	for _, spin := range []time.Duration{0, DefaultSpin} {
 		a, b := newPair(t, 256, spin)
+		if spin > 0 { // before anybody waits
+			spinNow(a)
+			spinNow(b)
+		}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -71,10 +75,6 @@ func TestAllocations(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		if spin > 0 {
-			spinNow(a)
-			spinNow(b)
-		}
 		check(name+", again", func() {
 			a.Write(small)
 			if _, err := io.ReadFull(a, small); err != nil {
