@@ -51,23 +51,30 @@ type DialOptions struct {
 	Control    func(ctx context.Context, network, address string, c syscall.RawConn) error
 }
 
-// Dial makes a TCP connection and moves it onto shared memory if both ends can.
-func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptions) (*Conn, error) {
+// begin checks what Dial and Listen are asked for, and returns the size of the receive buffer.
+func (h *Host) begin(network string, wanted int) (buffer int, err error) {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
 	default:
-		return nil, &net.OpError{Op: "dial", Net: network, Err: net.UnknownNetworkError(network)}
+		return 0, net.UnknownNetworkError(network)
 	}
-	fail := func(err error) error { return &net.OpError{Op: "dial", Net: network, Err: err} }
-	buffer := h.cfg.ReadBuffer
-	if opts.ReadBuffer != 0 {
-		var err error
-		if buffer, err = bufferSize(opts.ReadBuffer); err != nil {
-			return nil, fail(err)
+	buffer = h.cfg.ReadBuffer
+	if wanted != 0 {
+		if buffer, err = bufferSize(wanted); err != nil {
+			return 0, err
 		}
 	}
 	if h.isClosing() {
-		return nil, fail(errHostClosed)
+		return 0, errHostClosed
+	}
+	return buffer, nil
+}
+
+// Dial makes a TCP connection and moves it onto shared memory if both ends can.
+func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptions) (*Conn, error) {
+	buffer, err := h.begin(network, opts.ReadBuffer)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
 	h.openControl()
 	d := dialing{host: h, opts: &opts}

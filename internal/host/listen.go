@@ -56,21 +56,10 @@ type accepted struct {
 
 // Listen opens a listener on a TCP address, and announces it.
 func (h *Host) Listen(ctx context.Context, network, address string, opts ListenOptions) (*Listener, error) {
-	switch network {
-	case "tcp", "tcp4", "tcp6":
-	default:
-		return nil, &net.OpError{Op: "listen", Net: network, Err: net.UnknownNetworkError(network)}
-	}
 	fail := func(err error) error { return &net.OpError{Op: "listen", Net: network, Err: err} }
-	buffer := h.cfg.ReadBuffer
-	if opts.ReadBuffer != 0 {
-		var err error
-		if buffer, err = bufferSize(opts.ReadBuffer); err != nil {
-			return nil, fail(err)
-		}
-	}
-	if h.isClosing() {
-		return nil, fail(errHostClosed)
+	buffer, err := h.begin(network, opts.ReadBuffer)
+	if err != nil {
+		return nil, fail(err)
 	}
 	inner, err := opts.Net.Listen(ctx, network, address)
 	if err != nil {
