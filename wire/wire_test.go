@@ -162,3 +162,32 @@ func TestPeerID(t *testing.T) {
 		t.Errorf("PeerID(%x): instance %#x, MAC %v", p[:], p.Instance(), p.MAC())
 	}
 }
+
+func TestPSN(t *testing.T) {
+	for _, tt := range []struct {
+		p    PSN
+		n    int
+		want PSN
+	}{
+		{0, 0, 0}, {0, 1, 1}, {0, -1, MaxPSN}, {MaxPSN, 1, 0}, {MaxPSN, -1, MaxPSN - 1}, {5, 1 << 24, 5},
+		{5, -1 << 24, 5}, {1 << 23, 1 << 23, 0}, {0x72f5fe, 0x100, 0x72f6fe}, {0, math.MaxInt, MaxPSN}, {0, math.MinInt, 0},
+	} {
+		if got := tt.p.Add(tt.n); got != tt.want {
+			t.Errorf("PSN(%v).Add(%d) = %v, want %v", tt.p, tt.n, got, tt.want)
+		}
+	}
+	for _, tt := range []struct {
+		p, q PSN
+		want int
+	}{
+		{0, 0, 0}, {1, 0, 1}, {0, 1, -1}, {0, MaxPSN, 1}, {MaxPSN, 0, -1}, {1 << 23, 0, -1 << 23}, {0, 1 << 23, -1 << 23},
+		{1<<23 - 1, 0, 1<<23 - 1}, {0, 1<<23 - 1, -(1<<23 - 1)}, {10, MaxPSN - 9, 20}, {MaxPSN - 9, 10, -20},
+	} {
+		if got := tt.p.Sub(tt.q); got != tt.want {
+			t.Errorf("PSN(%v).Sub(%v) = %d, want %d", tt.p, tt.q, got, tt.want)
+		}
+		if got := tt.q.Add(tt.want); got != tt.p {
+			t.Errorf("PSN(%v).Add(%d) = %v, want %v", tt.q, tt.want, got, tt.p)
+		}
+	}
+}
