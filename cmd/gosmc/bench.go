@@ -20,13 +20,26 @@ type benchmark struct {
 	settings workSettings
 	bounds   []bound
 
-	// work runs in the two worker processes. It is nil for a benchmark that looks at the
-	// rounds of another one, called from.
-	work *workload
-	from string
+	// veth is the MTU of a veth pair between two network namespaces in which the workers
+	// run; 0: they run side by side.
+	veth int
+
+	// work runs in the two worker processes; workOver has what they do instead over some
+	// transports. There is neither in a benchmark that looks at the rounds of another one, called from.
+	work     *workload
+	workOver map[string]*workload
+	from     string
 
 	// value makes the number of one round.
 	value func(roundResult) float64
+}
+
+// workload is what the workers do over a transport; nil if there is nothing to do.
+func (b *benchmark) workload(transport string) *workload {
+	if w := b.workOver[transport]; w != nil {
+		return w
+	}
+	return b.work
 }
 
 // workSettings go to the workers.

@@ -17,6 +17,8 @@ type roundResult struct {
 	cpu     float64 // CPU seconds of both processes per second
 	mode    string  // of the connections, in words
 	buffer  int     // receive buffer of a connection in bytes, where known
+	lost    float64 // share of the packets, where known
+	note    string  // about the site, in words
 	problem string  // why there is no result; the rest is zero
 }
 
@@ -36,6 +38,7 @@ func measureAll(ctx context.Context, chosen []*benchmark, plan benchPlan, p *pro
 			needed = append(needed, b)
 		}
 	}
+	var stage stage
 	for _, b := range needed {
 		rounds[b.name] = make(map[string][]roundResult)
 		for round := range plan.rounds {
@@ -45,7 +48,7 @@ func measureAll(ctx context.Context, chosen []*benchmark, plan benchPlan, p *pro
 					continue // it would only fail again
 				}
 				p.show("%s: round %d of %d, %s", b.name, round+1, plan.rounds, name)
-				r, err := measureRound(ctx, b, name, plan, limitRingSize(rounds[b.name]))
+				r, err := stage.measureRound(ctx, b, name, plan, limitRingSize(rounds[b.name]))
 				if ctx.Err() != nil {
 					return nil, ctx.Err()
 				}
@@ -69,10 +72,46 @@ func limitRingSize(results map[string][]roundResult) int {
 	return ringDefault
 }
 
+// A stage finds sites for the rounds.
+type stage struct {
+	noNetns  error // why there can be no network namespaces
+	hadNetns bool
+}
+
+// site makes the site of one round. The caller closes it.
+func (s *stage) site(ctx context.Context, b *benchmark) (*site, error) {
+	if b.veth == 0 {
+		return siteHere(ctx), nil
+	}
+	if s.noNetns == nil {
+		place, err := siteVeth(ctx, b.veth)
+		if err == nil {
+			s.hadNetns = true
+			return place, nil
+		}
+		if s.hadNetns || ctx.Err() != nil {
+			return nil, err // the rounds of a benchmark are all of one kind
+		}
+		s.noNetns = err
+	}
+	return siteLoopback(ctx, s.noNetns), nil
+}
+
+// measureRound finds a site for a round and measures there.
+func (s *stage) measureRound(ctx context.Context, b *benchmark, transport string, plan benchPlan, ringSize int) (roundResult, error) {
+	place, err := s.site(ctx, b)
+	if err != nil {
+		return roundResult{}, err
+	}
+	defer place.close()
+	r, err := measureRound(ctx, place, b, transport, plan, ringSize)
+	r.note = place.note
+	return r, err
+}
+
 // measureRound starts two workers, lets them warm up and work, and ends them.
-func measureRound(ctx context.Context, b *benchmark, transport string, plan benchPlan, ringSize int) (roundResult, error) {
+func measureRound(ctx context.Context, place *site, b *benchmark, transport string, plan benchPlan, ringSize int) (roundResult, error) {
 	var files []*os.File
-	settings := b.settings
 	if transport == transportLimit {
 		ring, err := newRingFile(ringSize)
 		if err != nil {
@@ -81,10 +120,10 @@ func measureRound(ctx context.Context, b *benchmark, transport string, plan benc
 		defer ring.Close()
 		files = append(files, ring)
 	}
-	spec := workerSpec{Benchmark: b.name, Transport: transport, Settings: settings}
+	spec := workerSpec{Benchmark: b.name, Transport: transport, Settings: b.settings}
 
-	spec.Role = roleServer
-	server, err := startWorker(ctx, spec, files)
+	spec.Role, spec.Local = roleServer, place.server
+	server, err := startWorker(place, spec, files)
 	if err != nil {
 		return roundResult{}, err
 	}
@@ -94,8 +133,8 @@ func measureRound(ctx context.Context, b *benchmark, transport string, plan benc
 		return roundResult{}, err
 	}
 
-	spec.Role, spec.Addr = roleClient, ready.Addr
-	client, err := startWorker(ctx, spec, files)
+	spec.Role, spec.Local, spec.Addr = roleClient, place.client, ready.Addr
+	client, err := startWorker(place, spec, files)
 	if err != nil {
 		return roundResult{}, err
 	}
@@ -134,13 +173,13 @@ func measureRound(ctx context.Context, b *benchmark, transport string, plan benc
 			return roundResult{}, err
 		}
 	}
-	return combine(b, reports[0], reports[1])
+	return combine(b, transport, reports[0], reports[1])
 }
 
 // combine makes one result of what the two workers saw.
-func combine(b *benchmark, server, client workerMessage) (roundResult, error) {
+func combine(b *benchmark, transport string, server, client workerMessage) (roundResult, error) {
 	counting := server
-	if b.work.clientCounts {
+	if b.workload(transport).clientCounts {
 		counting = client
 	}
 	seconds := counting.Seconds
@@ -154,6 +193,7 @@ func combine(b *benchmark, server, client workerMessage) (roundResult, error) {
 		p99:    time.Duration(client.P99),
 		mode:   client.Mode,
 		buffer: server.Buffer,
+		lost:   max(server.Lost, client.Lost),
 	}
 	for _, w := range []workerMessage{server, client} {
 		if w.Seconds > 0 {
@@ -166,8 +206,8 @@ func combine(b *benchmark, server, client workerMessage) (roundResult, error) {
 // A worker is a child that measures.
 type worker struct{ *child }
 
-func startWorker(ctx context.Context, spec workerSpec, files []*os.File) (*worker, error) {
-	c, err := startChild(ctx, spec.Role, benchWorkerVerb, files...)
+func startWorker(place *site, spec workerSpec, files []*os.File) (*worker, error) {
+	c, err := place.start(spec.Role, files...)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -35,6 +36,7 @@ type benchResult struct {
 	Title   string            `json:"title"`
 	Unit    string            `json:"unit"`
 	Better  string            `json:"better"` // "lower" or "higher"
+	Note    string            `json:"note"`   // about where the two processes were; empty: side by side
 	Results []transportResult `json:"results"`
 	Bounds  []boundResult     `json:"bounds"`
 }
@@ -51,6 +53,7 @@ type transportResult struct {
 	P99         float64   `json:"p99_us"`
 	CPUs        float64   `json:"cpus"`         // CPU seconds of both processes per second
 	BufferBytes int       `json:"buffer_bytes"` // receive buffer of a connection; 0: unknown
+	LostPercent float64   `json:"lost_percent"` // of the packets, median over the rounds; 0: none, or unknown
 	Error       string    `json:"error"`        // why there is no result
 }
 
@@ -88,6 +91,9 @@ func (r *benchReport) evaluate(chosen []*benchmark, rounds roundTable) {
 		}
 		for _, name := range b.subjects {
 			result.Results = append(result.Results, sumUp(b, name, measured[name]))
+			for _, round := range measured[name] {
+				result.Note = cmp.Or(result.Note, round.note)
+			}
 		}
 		for _, bound := range b.bounds {
 			e := bound.evaluate(b.lower, result.find(bound.subject), result.find(bound.against))
@@ -111,7 +117,7 @@ func (r *benchResult) find(transport string) transportResult {
 // sumUp takes the medians of a transport's rounds. One failed round fails the transport.
 func sumUp(b *benchmark, transport string, rounds []roundResult) transportResult {
 	t := transportResult{Transport: transport, Rounds: []float64{}}
-	var p50, p99, cpus []float64
+	var p50, p99, cpus, lost []float64
 	for _, round := range rounds {
 		if round.problem != "" {
 			t.Error = round.problem
@@ -121,6 +127,7 @@ func sumUp(b *benchmark, transport string, rounds []roundResult) transportResult
 		p50 = append(p50, float64(round.p50)/float64(time.Microsecond))
 		p99 = append(p99, float64(round.p99)/float64(time.Microsecond))
 		cpus = append(cpus, round.cpu)
+		lost = append(lost, 100*round.lost)
 		t.Mode, t.BufferBytes = round.mode, round.buffer
 	}
 	if len(rounds) == 0 {
@@ -129,6 +136,7 @@ func sumUp(b *benchmark, transport string, rounds []roundResult) transportResult
 	}
 	t.Median, t.Min, t.Max = median(t.Rounds), slices.Min(t.Rounds), slices.Max(t.Rounds)
 	t.P50, t.P99, t.CPUs = median(p50), median(p99), median(cpus)
+	t.LostPercent = median(lost)
 	return t
 }
 
@@ -221,6 +229,12 @@ func (r *benchReport) write(w io.Writer) error {
 	if err := t.write(w); err != nil {
 		return err
 	}
+	if notes := r.notes(); len(notes) > 0 {
+		fmt.Fprintln(w)
+		for _, note := range notes {
+			fmt.Fprintln(w, "NOTE", printable(note))
+		}
+	}
 	if len(r.MustMissed) > 0 {
 		fmt.Fprintln(w)
 		for _, missed := range r.MustMissed {
@@ -228,6 +242,22 @@ func (r *benchReport) write(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// notes says what the table has no room for.
+func (r *benchReport) notes() []string {
+	var notes []string
+	for _, b := range r.Benchmarks {
+		if b.Note != "" {
+			notes = append(notes, b.Name+": "+b.Note)
+		}
+		for _, t := range b.Results {
+			if t.LostPercent > 0 {
+				notes = append(notes, fmt.Sprintf("%s: %s lost %s %% of the packets", b.Name, t.Transport, formatNumber(t.LostPercent)))
+			}
+		}
+	}
+	return notes
 }
 
 // table has a line for each transport of each benchmark, and beside it the bound that

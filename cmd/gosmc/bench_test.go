@@ -86,7 +86,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// testRounds has a miss, a pass, a failed transport and derived values.
+// testRounds has a miss, a pass, a failed transport, derived values, and notes.
 func testRounds() roundTable {
 	bulk := func(rate, cpu float64) roundResult {
 		return roundResult{rate: rate / 65536, bytes: rate, cpu: cpu, mode: "tcp"}
@@ -96,6 +96,7 @@ func testRounds() roundTable {
 	}
 	smcd := bulk(9e9, 1.9)
 	smcd.mode, smcd.buffer = "SMC-D", 2<<20
+	smcd.note, smcd.lost = "in a place of its own", 0.001
 	return roundTable{
 		"pingpong-64": {
 			"tcp":   {trip(30), trip(20), trip(40)},
@@ -201,7 +202,7 @@ func TestMeasureRound(t *testing.T) {
 				continue
 			}
 			t.Run(b.name+"/"+transport, func(t *testing.T) {
-				r, err := measureRound(t.Context(), b, transport, tinyPlan, ringDefault)
+				r, err := measureRound(t.Context(), siteHere(t.Context()), b, transport, tinyPlan, ringDefault)
 				if err != nil {
 					t.Fatalf("measureRound = %v", err)
 				}
@@ -245,7 +246,7 @@ func TestMeasureAllWithProblem(t *testing.T) {
 }
 
 func TestCombineNothing(t *testing.T) {
-	if r, err := combine(benchConnect, workerMessage{Seconds: 1, Ops: 5}, workerMessage{Seconds: 1}); err == nil {
+	if r, err := combine(benchConnect, transportTCP, workerMessage{Seconds: 1, Ops: 5}, workerMessage{Seconds: 1}); err == nil {
 		t.Errorf("combine(client without operations) = %+v, want an error", r)
 	}
 }

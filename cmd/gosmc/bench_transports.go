@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -16,6 +17,7 @@ const (
 	transportUnix  = "unix"
 	transportSMCD  = "smc-d"
 	transportLimit = "limit"
+	transportUDP   = "udp"
 )
 
 // An endpoint is one transport in one worker.
@@ -28,19 +30,37 @@ type endpoint struct {
 
 // transports is the registry: each function makes the endpoint of a worker.
 var transports = map[string]func(workerSpec) (*endpoint, error){
-	transportTCP:   func(workerSpec) (*endpoint, error) { return netEndpoint("tcp", "127.0.0.1:0"), nil },
-	transportUnix:  func(workerSpec) (*endpoint, error) { return netEndpoint("unix", abstractName()), nil },
+	transportTCP:   tcpEndpoint,
+	transportUnix:  unixEndpoint,
 	transportSMCD:  smcdEndpoint,
 	transportLimit: limitEndpoint,
+	transportUDP:   tcpEndpoint, // for the control connection
 }
 
 const benchDialTimeout = 10 * time.Second
 
-// netEndpoint is package net as it comes; TCP has no delay by default.
-func netEndpoint(network, addr string) *endpoint {
+// tcpEndpoint is package net as it comes, without a delay.
+func tcpEndpoint(spec workerSpec) (*endpoint, error) {
+	local := netip.AddrPortFrom(spec.Local, 0)
+	dialer := net.Dialer{Timeout: benchDialTimeout}
+	if spec.Local.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(local)
+	} else {
+		local = netip.AddrPortFrom(loopback, 0)
+	}
+	return netEndpoint("tcp", local.String(), &dialer), nil
+}
+
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+func unixEndpoint(workerSpec) (*endpoint, error) {
+	return netEndpoint("unix", abstractName(), &net.Dialer{Timeout: benchDialTimeout}), nil
+}
+
+func netEndpoint(network, local string, dialer *net.Dialer) *endpoint {
 	return &endpoint{
-		listen: func() (net.Listener, error) { return net.Listen(network, addr) },
-		dial:   func(addr string) (net.Conn, error) { return net.DialTimeout(network, addr, benchDialTimeout) },
+		listen: func() (net.Listener, error) { return net.Listen(network, local) },
+		dial:   func(addr string) (net.Conn, error) { return dialer.Dial(network, addr) },
 		check: func(_ net.Conn, m *meter) error {
 			m.note(network, 0)
 			return nil

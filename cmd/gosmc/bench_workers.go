@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +27,8 @@ type workerSpec struct {
 	Role      string       `json:"role"`
 	Benchmark string       `json:"benchmark"`
 	Transport string       `json:"transport"`
-	Addr      string       `json:"addr"` // for the client
+	Addr      string       `json:"addr"`  // for the client
+	Local     netip.Addr   `json:"local"` // of the worker itself; zero: as the transport likes
 	Settings  workSettings `json:"settings"`
 }
 
@@ -48,6 +50,7 @@ type workerMessage struct {
 	CPUSeconds float64 `json:"cpu_seconds,omitempty"`
 	Mode       string  `json:"mode,omitempty"`
 	Buffer     int     `json:"buffer,omitempty"` // bytes
+	Lost       float64 `json:"lost,omitempty"`   // share of the packets
 	Problem    string  `json:"problem,omitempty"`
 }
 
@@ -225,9 +228,10 @@ func runBenchWorker(parent *parentLink) error {
 		return errNotFromHere
 	}
 	b, t := findBenchmark(spec.Benchmark), transports[spec.Transport]
-	if b == nil || b.work == nil || t == nil {
+	if b == nil || b.workload(spec.Transport) == nil || t == nil {
 		return fmt.Errorf("no work for benchmark %q over %q", spec.Benchmark, spec.Transport)
 	}
+	work := b.workload(spec.Transport)
 	e, err := t(spec)
 	if err != nil {
 		return parent.send(workerMessage{Problem: err.Error()})
@@ -247,7 +251,7 @@ func runBenchWorker(parent *parentLink) error {
 		if err := parent.send(workerMessage{Addr: l.Addr().String()}); err != nil {
 			return err
 		}
-		go func() { finished <- b.work.server(m, l) }()
+		go func() { finished <- work.server(m, l) }()
 	case roleClient:
 		dial := func() (net.Conn, error) {
 			c, err := e.dial(spec.Addr)
@@ -260,7 +264,7 @@ func runBenchWorker(parent *parentLink) error {
 			}
 			return c, nil
 		}
-		go func() { finished <- b.work.client(m, dial) }()
+		go func() { finished <- work.client(m, dial) }()
 		select {
 		case <-m.working:
 			if err := parent.send(workerMessage{}); err != nil {

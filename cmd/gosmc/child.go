@@ -27,8 +27,9 @@ const maxChildLine = 1 << 20
 const childPatience = 10 * time.Second
 
 type child struct {
-	name   string // for errors: "server", "client"
-	cmd    *exec.Cmd
+	name   string    // for errors: "server", "client"
+	cmd    *exec.Cmd // nil if another child started it
+	kill   func()
 	stdin  io.WriteCloser
 	lines  chan []byte // closed at the end of the output
 	stderr *tail
@@ -36,21 +37,32 @@ type child struct {
 	err    error
 }
 
+func newChild(name string) *child {
+	return &child{name: name, lines: make(chan []byte, 1), stderr: &tail{}, exited: make(chan struct{})}
+}
+
+// selfCommand is this program with another verb.
+func selfCommand(ctx context.Context, verb string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", verb) // also if the file has been replaced meanwhile
+	cmd.Args[0] = os.Args[0]
+	return cmd
+}
+
 // startChild runs this program with the hidden verb. files become descriptors 3 and up.
 // When ctx ends the child is killed.
 func startChild(ctx context.Context, name, verb string, files ...*os.File) (*child, error) {
-	c := &child{
-		name:   name,
-		cmd:    exec.CommandContext(ctx, "/proc/self/exe", verb), // also if the file has been replaced meanwhile
-		lines:  make(chan []byte, 1),
-		stderr: &tail{},
-		exited: make(chan struct{}),
-	}
-	c.cmd.Args[0] = os.Args[0]
+	return startChildIn(ctx, name, verb, &syscall.SysProcAttr{}, files...)
+}
+
+// startChildIn does the same; attr says in which namespaces.
+func startChildIn(ctx context.Context, name, verb string, attr *syscall.SysProcAttr, files ...*os.File) (*child, error) {
+	c := newChild(name)
+	c.cmd = selfCommand(ctx, verb)
 	c.cmd.ExtraFiles = files
 	c.cmd.Stderr = c.stderr
 	c.cmd.WaitDelay = childPatience
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for the parent, which ends us in order
+	c.cmd.SysProcAttr = attr
+	attr.Setpgid = true // a Ctrl-C is for the parent, which ends us in order
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -63,17 +75,21 @@ func startChild(ctx context.Context, name, verb string, files ...*os.File) (*chi
 		return nil, fmt.Errorf("start the %s process: %w", name, err)
 	}
 	c.stdin = stdin
-	go func() {
-		s := bufio.NewScanner(stdout)
-		s.Buffer(nil, maxChildLine)
-		for s.Scan() {
-			c.lines <- append([]byte(nil), s.Bytes()...)
-		}
-		close(c.lines)
-		c.err = c.cmd.Wait()
-		close(c.exited)
-	}()
+	c.kill = func() { c.cmd.Process.Kill() }
+	go c.follow(stdout, c.cmd.Wait)
 	return c, nil
+}
+
+// follow takes the child's lines until there are no more, and then its end from wait.
+func (c *child) follow(stdout io.Reader, wait func() error) {
+	s := bufio.NewScanner(stdout)
+	s.Buffer(nil, maxChildLine)
+	for s.Scan() {
+		c.lines <- append([]byte(nil), s.Bytes()...)
+	}
+	close(c.lines)
+	c.err = wait()
+	close(c.exited)
 }
 
 // send gives the child one object.
@@ -134,7 +150,7 @@ func (c *child) stop() {
 				lines = nil
 			}
 		case <-timer.C:
-			c.cmd.Process.Kill()
+			c.kill()
 		}
 	}
 }

@@ -119,7 +119,7 @@ Start with 'gosmc demo'. Then 'gosmc ss' shows the connections of this machine,
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
 		newSSCommand(), newInfoCommand(), newStatsCommand(),
 		newBenchCommand(), newVersionCommand(),
-		newBenchWorkerCommand(), newDemoWorkerCommand(),
+		newBenchWorkerCommand(), newBenchNetnsCommand(), newDemoWorkerCommand(),
 	)
 	return root
 }

@@ -111,6 +111,7 @@ func TestExitCodes(t *testing.T) {
 		{"demo --size 900GiB", exitFailure, "use a smaller --size"},
 		{"bench --only pingpong", exitUsage, `no benchmark "pingpong"; there are: pingpong-64,`},
 		{"bench-worker", exitFailure, "start it themselves"},
+		{"bench-netns", exitFailure, "start it themselves"},
 		{"demo-worker", exitFailure, "start it themselves"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
