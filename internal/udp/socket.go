@@ -1,0 +1,334 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A HeaderMode says whether a [Socket] shows the IPv4 identification of what it receives, which the
+// kernel keeps from UDP sockets.
+type HeaderMode uint8
+
+const (
+	// HeadersAuto is HeadersNever. The zero value.
+	HeadersAuto HeaderMode = iota
+
+	// HeadersNever receives on the UDP socket. No identification is known.
+	HeadersNever
+
+	// HeadersAlways receives on a packet socket, beside a UDP socket that keeps the port and
+	// discards what it receives. It needs CAP_NET_RAW and, so that super-packets keep the size of
+	// their segments, Linux 6.2. With an IPv6 address it is HeadersNever: there is nothing to see.
+	HeadersAlways
+)
+
+// Config says how [Listen] makes a [Socket].
+type Config struct {
+	// Local is the address and port to bind; port 0 has the kernel choose one. An IPv6 address is
+	// not joined by IPv4. A link-local address needs its zone, an interface's name or index.
+	Local netip.AddrPort
+
+	NoSegmentation bool // send every datagram by itself even if the kernel can segment
+	NoCoalescing   bool // receive every datagram by itself; without effect on a packet socket
+
+	// ReadBuffer and WriteBuffer are the bytes that the kernel may hold in each direction, 0 for
+	// 4 MiB. A process without CAP_NET_ADMIN gets no more than net.core.rmem_max and wmem_max.
+	ReadBuffer, WriteBuffer int
+
+	Headers HeaderMode
+
+	// Drop, if not nil, is asked about every datagram that was received, and one for which it
+	// reports true is not delivered: losses for tests and benchmarks. It is called by Recv and
+	// TryRecv, on their goroutines, and must not keep the slice.
+	Drop func(datagram []byte) bool
+}
+
+// Capabilities are what is in use by a [Socket], after all fallbacks.
+type Capabilities struct {
+	Segmentation bool // the kernel takes super-packets apart
+	Coalescing   bool // messages of more than one datagram can be received
+	Headers      bool // identifications are shown
+
+	// ReadBuffer and WriteBuffer are the bytes that were granted, as the kernel counts them: with
+	// the memory that its own structures take.
+	ReadBuffer, WriteBuffer int
+}
+
+// A Socket is a bound, unconnected UDP socket that never fragments. Its methods may be called by any
+// number of goroutines at a time.
+type Socket struct {
+	local   netip.AddrPort
+	drop    func([]byte) bool
+	file    *os.File // the UDP socket
+	packets *os.File // the packet socket, nil without one
+
+	writer, reader syscall.RawConn // reader: of packets if there is one, else of file
+
+	coalescing              bool
+	readBuffer, writeBuffer int
+
+	// whole is set while super-packets may be sent. It is cleared, for good, when the kernel has
+	// refused one whose datagrams it took one by one.
+	whole atomic.Bool
+
+	waiting sync.Mutex // held by the sender that waits for room, since there is one deadline
+	zones   zones
+	stats   stats
+}
+
+// Listen binds a socket to cfg.Local. The error wraps the system's, such as EADDRINUSE, and says
+// what can be done about it.
+func Listen(cfg Config) (*Socket, error) {
+	local := netip.AddrPortFrom(cfg.Local.Addr().Unmap(), cfg.Local.Port())
+	if !local.IsValid() {
+		return nil, fmt.Errorf("udp: listen: %w: no address to bind", unix.EINVAL)
+	}
+	s := &Socket{drop: cfg.Drop}
+	if err := s.open(local, &cfg); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// open makes the descriptors of s. After an error Close releases those that were made.
+func (s *Socket) open(local netip.AddrPort, cfg *Config) error {
+	family := unix.AF_INET6
+	if local.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
+	if err != nil {
+		return fmt.Errorf("udp: socket: %w", err)
+	}
+	if s.file, s.writer, err = pollable(fd, "udp"); err != nil {
+		return err
+	}
+	s.reader = s.writer
+	if err := s.setOptions(fd, family, cfg); err != nil {
+		return err
+	}
+
+	headers := cfg.Headers == HeadersAlways && family == unix.AF_INET
+	if headers {
+		// Before the bind, so that nothing is queued that nobody will read.
+		if err := discardAll(fd); err != nil {
+			return fmt.Errorf("udp: filter: %w", err)
+		}
+	}
+	if err := s.bind(fd, local); err != nil {
+		return err
+	}
+	if headers {
+		return s.openPackets(cfg)
+	}
+	return nil
+}
+
+// pollable gives fd to the runtime's poller. The result owns fd, which is closed if there is an error.
+func pollable(fd int, name string) (*os.File, syscall.RawConn, error) {
+	f := os.NewFile(uintptr(fd), name)
+	if f == nil {
+		return nil, nil, fmt.Errorf("udp: %w: descriptor %d", unix.EBADF, fd)
+	}
+	raw, err := f.SyscallConn()
+	if err == nil {
+		// Only a descriptor in the poller has deadlines.
+		err = f.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, fmt.Errorf("udp: poller: %w", err)
+	}
+	return f, raw, nil
+}
+
+// setOptions sets what must be set before the socket is bound, and finds out what the kernel can do.
+func (s *Socket) setOptions(fd, family int, cfg *Config) error {
+	must := func(name string, level, option, value int) error {
+		if err := unix.SetsockoptInt(fd, level, option, value); err != nil {
+			return fmt.Errorf("udp: set %s: %w", name, err)
+		}
+		return nil
+	}
+	if family == unix.AF_INET {
+		if err := must("IP_MTU_DISCOVER", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO); err != nil {
+			return err
+		}
+	} else {
+		if err := must("IPV6_V6ONLY", unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return err
+		}
+		if err := must("IPV6_MTU_DISCOVER", unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO); err != nil {
+			return err
+		}
+		// Datagrams without a UDP checksum, as rdma_rxe sends them.
+		if err := must("UDP_NO_CHECK6_RX", unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
+			return err
+		}
+	}
+
+	// Zero is the default of UDP_SEGMENT: only a kernel without it refuses.
+	s.whole.Store(!cfg.NoSegmentation && unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, 0) == nil)
+	// A UDP socket without UDP_GRO has super-packets taken apart before it sees, or discards, them.
+	if !cfg.NoCoalescing || cfg.Headers == HeadersAlways {
+		// Before Linux 5.12 segments could be lost: wireguard-go and others do not use it there either.
+		s.coalescing = kernelAtLeast(5, 12) && unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
+	}
+	s.readBuffer = setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cfg.ReadBuffer)
+	s.writeBuffer = setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cfg.WriteBuffer)
+	return nil
+}
+
+// setBuffer asks for a buffer of size bytes and returns what was granted.
+func setBuffer(fd, force, option, size int) int {
+	if size <= 0 {
+		size = defaultBuffer
+	}
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, size) // what it is then is read below
+	}
+	granted, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option)
+	if err != nil {
+		return 0
+	}
+	return granted
+}
+
+// bind binds fd to local and notes the address that it has then.
+func (s *Socket) bind(fd int, local netip.AddrPort) error {
+	var sa unix.Sockaddr
+	if ip := local.Addr(); ip.Is4() {
+		sa = &unix.SockaddrInet4{Addr: ip.As4(), Port: int(local.Port())}
+	} else {
+		index, err := s.zones.index(ip.Zone())
+		if err != nil {
+			return fmt.Errorf("udp: listen on %v: %w", local, err)
+		}
+		sa = &unix.SockaddrInet6{Addr: ip.As16(), Port: int(local.Port()), ZoneId: index}
+		s.zones.prefer(index, ip.Zone())
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		return bindError(local, err)
+	}
+	bound, err := unix.Getsockname(fd)
+	if err != nil {
+		return fmt.Errorf("udp: getsockname: %w", err)
+	}
+	switch sa := bound.(type) {
+	case *unix.SockaddrInet4:
+		s.local = netip.AddrPortFrom(local.Addr(), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		s.local = netip.AddrPortFrom(local.Addr(), uint16(sa.Port))
+	}
+	return nil
+}
+
+// bindError says what err, of binding local, means.
+func bindError(local netip.AddrPort, err error) error {
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("udp: port %d of %v is in use: another RoCEv2 stack such as the rdma_rxe kernel module "+
+			"or another process owns it; end that, or use another address or network namespace: %w",
+			local.Port(), local.Addr(), err)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return fmt.Errorf("udp: %v is not an address of this machine, or not yet usable: %w", local.Addr(), err)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("udp: not permitted to bind port %d of %v; ports below net.ipv4.ip_unprivileged_port_start "+
+			"need CAP_NET_BIND_SERVICE: %w", local.Port(), local.Addr(), err)
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EINVAL) && local.Addr().IsLinkLocalUnicast():
+		return fmt.Errorf("udp: %v needs the zone of an interface that exists: %w", local.Addr(), err)
+	}
+	return fmt.Errorf("udp: bind %v: %w", local, err)
+}
+
+// LocalAddr is the address that the socket is bound to, with the zone that [Config] had.
+func (s *Socket) LocalAddr() netip.AddrPort { return s.local }
+
+// Capabilities reports what is in use now.
+func (s *Socket) Capabilities() Capabilities {
+	return Capabilities{
+		Segmentation: s.whole.Load(),
+		Coalescing:   s.coalescing,
+		Headers:      s.packets != nil,
+		ReadBuffer:   s.readBuffer,
+		WriteBuffer:  s.writeBuffer,
+	}
+}
+
+// SetReadDeadline makes every Recv that waits after t, now or later, return [os.ErrDeadlineExceeded]
+// instead; t in the past wakes those that wait. The zero time means no deadline.
+func (s *Socket) SetReadDeadline(t time.Time) error {
+	f := s.file
+	if s.packets != nil {
+		f = s.packets
+	}
+	if f.SetReadDeadline(t) != nil {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// Close gives the port back. Calls that wait, and later ones, return [net.ErrClosed]. Closing twice
+// is no error.
+func (s *Socket) Close() error {
+	var errs [2]error
+	for i, f := range []*os.File{s.packets, s.file} {
+		if f != nil {
+			if err := f.Close(); !errors.Is(err, os.ErrClosed) {
+				errs[i] = err
+			}
+		}
+	}
+	return errors.Join(errs[:]...)
+}
+
+// rawError is the error of a call of [syscall.RawConn]: the runtime has an error of its own for a
+// file that is being closed.
+func rawError(err error) error {
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return net.ErrClosed
+}
+
+// kernelAtLeast reports whether the running kernel is Linux major.minor or later.
+var kernel = sync.OnceValue(func() [2]int {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return [2]int{}
+	}
+	return parseRelease(unix.ByteSliceToString(u.Release[:]))
+})
+
+func kernelAtLeast(major, minor int) bool {
+	v := kernel()
+	return v[0] > major || v[0] == major && v[1] >= minor
+}
+
+// parseRelease reads the first two numbers of a release such as "6.18.44-generic", 0 for one that
+// is not there.
+func parseRelease(release string) (version [2]int) {
+	for i := range version {
+		end := 0
+		for end < len(release) && release[end] >= '0' && release[end] <= '9' {
+			end++
+		}
+		version[i], _ = strconv.Atoi(release[:end]) // 0 for no digits
+		if end == len(release) || release[end] != '.' {
+			break
+		}
+		release = release[end+1:]
+	}
+	return version
+}
