@@ -27,13 +27,18 @@ var mayImport = map[string][]string{
 	"wire":             {},
 	"wire/cdc":         {"wire"},
 	"wire/clc":         {"wire"},
+	"wire/llc":         {"wire"},
+	"wire/roce":        {"wire"},
 	"internal/core":    {"wire/..."},
 	"internal/pnet":    {"wire/..."},
-	"internal/ism":     {"wire"},     // not core: a fabric is useful without SMC
+	"internal/ism":     {"wire"}, // not core: a fabric is useful without SMC
+	"internal/udp":     {},       // sockets; of no protocol
+	"internal/rdma":    {"wire", "wire/roce", "internal/udp"},
 	"internal/stream":  {"wire/cdc"}, // not core, not a fabric: it is given memory and functions
 	"internal/host":    {"wire/...", "internal/core", "internal/pnet", "internal/ism", "internal/stream"},
 	".":                {"wire/...", "internal/host"},
-	"cmd/gosmc":        {".", "internal/host", "internal/pnet"}, // of host: the control client
+	"cmd/gosmc":        {".", "wire/...", "internal/host", "internal/pnet", "internal/rdma", "internal/udp"}, // of host: the control client; the fabric for benchmarks
+	"test/interop":     {"wire/...", "internal/rdma", "internal/udp"},
 	"internal/smctest": {"wire/...", "internal/..."},
 }
 
@@ -47,6 +52,8 @@ var (
 	forbidden = map[string][]string{
 		"wire":          append([]string{"time"}, withoutIO...),
 		"wire/cdc":      append([]string{"time"}, withoutIO...),
+		"wire/llc":      append([]string{"time"}, withoutIO...),
+		"wire/roce":     append([]string{"time"}, withoutIO...),
 		"wire/clc":      append([]string{"time"}, withoutIO...),
 		"internal/core": withoutIO,
 		"internal/pnet": append([]string{"time"}, withoutIO...),

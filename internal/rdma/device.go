@@ -1,0 +1,238 @@
+package rdma
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gosmc/smc/internal/udp"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// Config says how a [Device] uses its socket. The zero value is good.
+type Config struct {
+	Port uint16 // UDP port of all devices that are to reach each other; 0 for 4791
+
+	// As in [udp.Config].
+	NoSegmentation, NoCoalescing bool
+	ReadBuffer, WriteBuffer      int
+	Headers                      udp.HeaderMode
+	Drop                         func(datagram []byte) bool // losses, for tests and benchmarks
+}
+
+// A Device is a software RNIC: a local IP address on UDP port 4791. Its methods may be called by
+// several goroutines.
+type Device struct {
+	addr  netip.AddrPort // with the zone of a link-local address
+	iface net.Interface
+	sock  *udp.Socket
+	epoch time.Time // times in queue pairs are counted from here
+	idle  chan *sender
+	stats deviceStats
+
+	mu     sync.RWMutex
+	qps    map[wire.QPN]*QP
+	closed bool
+
+	stopped chan struct{} // closed when the receiving goroutine has ended
+}
+
+// Open makes a device of a local address. nil stands for the zero Config.
+//
+// Only one owner of an address's port can be in a network namespace: the error for a port in use
+// wraps EADDRINUSE and names what else may have it.
+func Open(local netip.Addr, cfg *Config) (*Device, error) {
+	var c Config
+	if cfg != nil {
+		c = *cfg
+	}
+	if c.Port == 0 {
+		c.Port = roce.Port
+	}
+	local = local.Unmap()
+	if !local.IsValid() || local.IsUnspecified() || local.IsMulticast() {
+		return nil, argError("%v is not an address that a device can have", local)
+	}
+	iface, err := interfaceOf(local)
+	if err != nil {
+		return nil, err
+	}
+	if local.Is6() && local.IsLinkLocalUnicast() && local.Zone() == "" {
+		local = local.WithZone(iface.Name)
+	}
+	addr := netip.AddrPortFrom(local, c.Port)
+	sock, err := udp.Listen(udp.Config{
+		Local: addr, NoSegmentation: c.NoSegmentation, NoCoalescing: c.NoCoalescing,
+		ReadBuffer: c.ReadBuffer, WriteBuffer: c.WriteBuffer, Headers: c.Headers, Drop: c.Drop,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("rdma: device %v: %w", local, err)
+	}
+	d := &Device{
+		addr: addr, iface: iface, sock: sock, epoch: time.Now(),
+		idle: make(chan *sender, idleSenders), qps: make(map[wire.QPN]*QP), stopped: make(chan struct{}),
+	}
+	go d.receiveLoop()
+	return d, nil
+}
+
+// interfaceOf returns the interface that has an address. All of 127.0.0.0/8 belongs to loopback.
+func interfaceOf(addr netip.Addr) (net.Interface, error) {
+	ifaces, err := net.Interfaces()
+	if err != nil {
+		return net.Interface{}, fmt.Errorf("rdma: device %v: %w", addr, err)
+	}
+	for _, iface := range ifaces {
+		if zone := addr.Zone(); zone != "" && zone != iface.Name && zone != fmt.Sprint(iface.Index) {
+			continue
+		}
+		if addr.IsLoopback() && iface.Flags&net.FlagLoopback != 0 {
+			return iface, nil
+		}
+		addrs, err := iface.Addrs()
+		if err != nil {
+			continue // it has just gone
+		}
+		for _, a := range addrs {
+			if prefix, ok := a.(*net.IPNet); ok {
+				if ip, ok := netip.AddrFromSlice(prefix.IP); ok && ip.Unmap() == addr.WithZone("") {
+					return iface, nil
+				}
+			}
+		}
+	}
+	return net.Interface{}, argError("no interface has the address %v", addr)
+}
+
+// Addr returns the device's address.
+func (d *Device) Addr() netip.Addr { return d.addr.Addr() }
+
+// GID returns the device's address as a GID.
+func (d *Device) GID() wire.GID { return wire.GIDFromAddr(d.addr.Addr().WithZone("")) }
+
+// MAC returns the Ethernet address of the device's interface, zero if it has none.
+func (d *Device) MAC() wire.MAC {
+	var m wire.MAC
+	if len(d.iface.HardwareAddr) == len(m) {
+		copy(m[:], d.iface.HardwareAddr)
+	}
+	return m
+}
+
+// Interface returns the name of the device's interface.
+func (d *Device) Interface() string { return d.iface.Name }
+
+// headerRoom is what rxe sets aside for the headers of a packet, from the IP header to the ICRC.
+const headerRoom = 80
+
+// MTU returns the largest path MTU that the device's interface has room for, as rxe chooses it:
+// 1024 on Ethernet, 4096 with jumbo frames. The interface's MTU is that of the time of [Open].
+func (d *Device) MTU() wire.MTU {
+	m := wire.MTU256
+	for m < wire.MTU4096 && (m+1).Bytes()+headerRoom <= d.iface.MTU {
+		m++
+	}
+	return m
+}
+
+// NewPD makes a protection domain.
+func (d *Device) NewPD() (*PD, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.closed {
+		return nil, fmt.Errorf("rdma: device: %w", ErrClosed)
+	}
+	return newPD(d), nil
+}
+
+// Capabilities reports what the device's socket can do.
+func (d *Device) Capabilities() udp.Capabilities { return d.sock.Capabilities() }
+
+// Close takes the device away: its queue pairs fail, what is posted is flushed, and the port is
+// free. Memory regions stay until they are deregistered. Closing twice is no error.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	closed := d.closed
+	d.closed = true
+	qps := make([]*QP, 0, len(d.qps))
+	for _, q := range d.qps {
+		qps = append(qps, q)
+	}
+	d.mu.Unlock()
+	if closed {
+		<-d.stopped
+		return nil
+	}
+	for _, q := range qps {
+		q.Fail() // the error is that it had failed already
+	}
+	err := d.sock.Close()
+	<-d.stopped
+	return err
+}
+
+// now returns the time as queue pairs count it. It is never zero.
+func (d *Device) now() time.Duration { return time.Since(d.epoch) + 1 }
+
+// lookup returns the queue pair with a number, nil if there is none.
+func (d *Device) lookup(n wire.QPN) *QP {
+	d.mu.RLock()
+	q := d.qps[n]
+	d.mu.RUnlock()
+	return q
+}
+
+// add gives q a number, which nobody can guess, and makes it known.
+func (d *Device) add(q *QP) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("rdma: device: %w", ErrClosed)
+	}
+	if len(d.qps) >= maxQPs {
+		return fmt.Errorf("rdma: %d queue pairs: %w", len(d.qps), ErrExhausted)
+	}
+	for {
+		n := firstQPN + wire.QPN(rand.Uint32N(uint32(wire.MaxQPN-firstQPN))) // never MaxQPN, which is multicast
+		if d.qps[n] == nil {
+			q.c.qpn = n
+			d.qps[n] = q
+			return nil
+		}
+	}
+}
+
+func (d *Device) remove(q *QP) {
+	d.mu.Lock()
+	delete(d.qps, q.c.qpn)
+	d.mu.Unlock()
+}
+
+// deviceStats is [DeviceStats] while it is counted.
+type deviceStats struct {
+	packets, truncated, malformed, unknownQP, wrongPeer, wrongPKey atomic.Uint64
+	badICRC, solvedICRC, sendErrors, receiveErrors, congestion     atomic.Uint64
+}
+
+// Stats returns what has been counted.
+func (d *Device) Stats() DeviceStats {
+	s := &d.stats
+	return DeviceStats{
+		RcvdPackets:    s.packets.Load(),
+		Truncated:      s.truncated.Load(),
+		Malformed:      s.malformed.Load(),
+		UnknownQP:      s.unknownQP.Load(),
+		WrongPeer:      s.wrongPeer.Load(),
+		WrongPKey:      s.wrongPKey.Load(),
+		BadICRC:        s.badICRC.Load(),
+		SolvedICRC:     s.solvedICRC.Load(),
+		SendErrors:     s.sendErrors.Load(),
+		ReceiveErrors:  s.receiveErrors.Load(),
+		CongestionNote: s.congestion.Load(),
+	}
+}

@@ -1,0 +1,61 @@
+package rdma
+
+import (
+	"time"
+
+	"github.com/gosmc/smc/wire"
+)
+
+// Limits that the specification sets.
+const (
+	pkeyBits = 0x7fff // what must match of two P_Keys: all but the membership, IBTA 10.9.3
+
+	maxWriteLen = 1 << 31 // bytes of a WRITE of the peer: IBTA 9.7.4.1.6
+
+	retryForever = 7  // RNR retry count that means no limit: IBTA 9.7.5.2.8
+	maxRetry     = 7  // 3 bits
+	maxTimeout   = 31 // 5 bits
+	maxRNRTimer  = 31 // 5 bits
+
+	// ackTimeoutUnit is the local ACK timeout of code 0 before shifting: IBTA 11.2.4.2.
+	ackTimeoutUnit = 4096 * time.Nanosecond
+
+	// firstQPN is the first number for queue pairs of users; 0 and 1 are for management, and
+	// rxe's begin here too.
+	firstQPN wire.QPN = 16
+)
+
+// Limits of ours.
+const (
+	// MaxMessage is the longest message in bytes. IBTA allows 2 GiB; at the smallest path MTU
+	// those are 2^23 packets, half of the sequence space, too many to tell old from new.
+	MaxMessage = 1 << 30
+
+	maxQueueDepth = 1 << 15 // work requests of a queue; rxe has 2^14
+	maxCQDepth    = 1 << 22 // completions of a queue; what Linux asks for is 32,766
+	maxRegion     = 1 << 40 // bytes of a memory region
+	maxRegions    = 1 << 20 // of a protection domain
+	maxQPs        = 1 << 16 // of a device
+	maxSGE        = 2       // pieces of a work request: a ring has two
+
+	// The window: packets that may be unacknowledged. It starts small, doubles while all goes
+	// well and halves when packets are lost. The floor is one super-packet of the socket: less
+	// would save no more of what a loss makes us repeat. The ceiling keeps a burst below the
+	// 1,000 packets of a tap device's queue.
+	startWindow = 64
+	minWindow   = 64
+	maxWindow   = 512
+	// lossWindow is the window after a timeout, when nothing at all came back.
+	lossWindow = 16
+	// windowStep is by how many packets the window grows per window acknowledged, once it has
+	// been halved.
+	windowStep = 16
+
+	// ackAfterPackets is how many packets of data may go out before an acknowledgement that waits.
+	ackAfterPackets = 16
+
+	// The probe: when nothing has come back for a few round trips, the oldest packet is sent
+	// again with the acknowledge bit, well before the verbs timeout. It does not count as a retry.
+	firstProbe = 10 * time.Millisecond // while the round trip is not known
+	minProbe   = 250 * time.Microsecond
+)

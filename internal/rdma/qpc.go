@@ -1,0 +1,245 @@
+package rdma
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// A qpc is a queue pair context: all that a queue pair knows, as a value. Packets and time go in,
+// packets and completions come out:
+//
+//	receive   takes a packet that is intact and from the peer
+//	transmit  makes the next packet to send, as long as there is one
+//	deadline  is when advance wants to be called, if nothing happens before
+//	advance   does what is due
+//	done      has the completions since the owner last took them out
+//
+// It does no I/O and knows no clock: times are durations since any one moment, never zero. The owner
+// makes sure that one goroutine at a time is in it.
+//
+// State transitions, IBTA 10.3.1:
+//
+//	state       event           next   what happens
+//	RESET       init            INIT   receives may be posted
+//	INIT        readyToReceive  RTR    requests of the peer are answered
+//	RTR         readyToSend     RTS    our requests go out
+//	not RESET   fail            ERR    what is posted completes as flushed
+//	RTR, RTS    a bad request   ERR    the same, and the peer gets a NAK
+//	RTS         a fatal NAK     ERR    the same, after the failed request's own completion
+//	RTS         out of retries  ERR    the same
+//	any         reset           RESET  what is posted is forgotten, without completions
+type qpc struct {
+	qpn   wire.QPN
+	pd    *PD
+	state State
+	stats QPStats
+	done  []Completion
+
+	access    Access // of the peer to this queue pair
+	remoteQPN wire.QPN
+	mtu       int   // payload bytes of a full packet
+	minRNR    uint8 // code of the time that a peer is to wait for a receive
+
+	requester
+	responder
+}
+
+// RTR is what a queue pair has to know before it can receive: IBTA 11.2.4.2.
+type RTR struct {
+	RemoteGID   wire.GID
+	RemoteQPN   wire.QPN
+	PathMTU     wire.MTU // at most the device's; the smaller one of both sides
+	RecvPSN     wire.PSN // of the peer's first packet
+	MinRNRTimer uint8    // code, 5 bits: how long the peer waits when no receive is posted
+}
+
+// RTS is what a queue pair has to know before it can send: IBTA 11.2.4.2.
+type RTS struct {
+	SendPSN    wire.PSN // of our first packet
+	Timeout    uint8    // local ACK timeout, 4.096 us << Timeout; 0: wait forever
+	RetryCount uint8    // timeouts and sequence NAKs without progress before giving up, 0 to 7
+	RNRRetry   uint8    // the same for a peer that has no receive posted; 7: no limit
+}
+
+func newQPC(qpn wire.QPN, pd *PD, maxSend, maxRecv int) *qpc {
+	q := &qpc{qpn: qpn, pd: pd}
+	q.sq = make([]sendEntry, powerOfTwo(maxSend))
+	q.rq = make([]RecvWR, powerOfTwo(maxRecv))
+	q.maxSend, q.maxRecv = uint32(maxSend), uint32(maxRecv)
+	return q
+}
+
+// powerOfTwo returns the smallest one that is at least n, and 1 for n of zero.
+func powerOfTwo(n int) int {
+	p := 1
+	for p < n {
+		p *= 2
+	}
+	return p
+}
+
+func (q *qpc) setState(s State) { q.state = s }
+
+func (q *qpc) init(access Access) error {
+	switch {
+	case q.state != StateReset:
+		return stateError("to INIT", q.state)
+	case access&^allAccess != 0:
+		return argError("access %#x", uint8(access))
+	}
+	q.access = access
+	q.setState(StateInit)
+	return nil
+}
+
+func (q *qpc) readyToReceive(a RTR) error {
+	switch {
+	case q.state != StateInit:
+		return stateError("to RTR", q.state)
+	case !a.PathMTU.Valid():
+		return argError("path MTU %v", a.PathMTU)
+	case a.RemoteQPN < 2 || a.RemoteQPN >= wire.MaxQPN: // management, multicast
+		return argError("remote queue pair %v", a.RemoteQPN)
+	case a.RecvPSN > wire.MaxPSN:
+		return argError("receive PSN %v", a.RecvPSN)
+	case a.MinRNRTimer > maxRNRTimer:
+		return argError("RNR timer code %d", a.MinRNRTimer)
+	}
+	q.remoteQPN, q.mtu, q.minRNR = a.RemoteQPN, a.PathMTU.Bytes(), a.MinRNRTimer
+	q.expected = a.RecvPSN
+	q.setState(StateRTR)
+	return nil
+}
+
+func (q *qpc) readyToSend(a RTS) error {
+	switch {
+	case q.state != StateRTR:
+		return stateError("to RTS", q.state)
+	case a.SendPSN > wire.MaxPSN:
+		return argError("send PSN %v", a.SendPSN)
+	case a.Timeout > maxTimeout || a.RetryCount > maxRetry || a.RNRRetry > retryForever:
+		return argError("timeout %d, retry count %d, RNR retry %d", a.Timeout, a.RetryCount, a.RNRRetry)
+	}
+	q.una, q.next, q.max, q.posted = a.SendPSN, a.SendPSN, a.SendPSN, a.SendPSN
+	q.retryCount, q.rnrRetry = a.RetryCount, a.RNRRetry
+	if a.Timeout > 0 {
+		q.timeout = ackTimeoutUnit << a.Timeout
+	}
+	q.retries, q.rnrRetries = a.RetryCount, a.RNRRetry
+	q.window.reset()
+	q.setState(StateRTS)
+	return nil
+}
+
+// fail moves to ERR and flushes. It does nothing in RESET and in ERR.
+func (q *qpc) fail() {
+	if q.state == StateReset || q.state == StateError {
+		return
+	}
+	q.setState(StateError)
+	for ; q.head != q.tail; q.head++ {
+		e := q.entry(q.head)
+		q.completeSend(&e.wr, StatusFlushed)
+		*e = sendEntry{}
+	}
+	q.cur = q.head
+	for ; q.rqHead != q.rqTail; q.rqHead++ {
+		q.completeRecv(Completion{ID: q.recv(q.rqHead).ID, Op: Received, Status: StatusFlushed})
+		*q.recv(q.rqHead) = RecvWR{}
+	}
+	q.stopTimers()
+}
+
+// reset moves to RESET from any state.
+func (q *qpc) reset() {
+	fresh := qpc{qpn: q.qpn, pd: q.pd, stats: q.stats, done: q.done}
+	fresh.sq, fresh.rq, fresh.maxSend, fresh.maxRecv = q.sq, q.rq, q.maxSend, q.maxRecv
+	clear(fresh.sq)
+	clear(fresh.rq)
+	*q = fresh
+}
+
+// checkLocal looks whether a work request's pieces lie within regions that it may use.
+func (q *qpc) checkLocal(pieces *[maxSGE]SGE, need Access) error {
+	for i := range pieces {
+		s := &pieces[i]
+		if s.Len == 0 {
+			continue
+		}
+		if s.MR == nil || s.MR.pd != q.pd || s.MR.dead.Load() || s.MR.access&need != need {
+			return fmt.Errorf("rdma: piece %d: %w", i, ErrRegion)
+		}
+		if _, ok := s.MR.slice(s.Addr, uint64(s.Len)); !ok {
+			return fmt.Errorf("rdma: piece %d, %d bytes from %#x of region %#x+%d: %w", i, s.Len, s.Addr, s.MR.addr, len(s.MR.mem), ErrRegion)
+		}
+	}
+	return nil
+}
+
+// receive takes a packet whose ICRC is right and that comes from the address of the peer. It is the
+// only way in for what the peer says. p and its payload are not kept.
+func (q *qpc) receive(now time.Duration, p *roce.Packet) {
+	if q.state != StateRTR && q.state != StateRTS {
+		q.stats.Dropped++
+		return
+	}
+	q.stats.RcvdPackets++
+	q.stats.RcvdBytes += uint64(len(p.Payload))
+	switch {
+	case p.Opcode == roce.Acknowledge:
+		q.receiveAck(now, p)
+	case p.Opcode.IsRequest():
+		q.receiveRequest(p)
+	default: // answers to READ and atomics, which we never send
+		q.stats.Dropped++
+	}
+}
+
+// transmit writes the next packet to b, from the BTH to the pad, without ICRC, and returns its
+// length; 0 if there is none for now. b has room for maxPacketLen bytes.
+func (q *qpc) transmit(now time.Duration, b []byte) int {
+	if q.answer != answerNone && (q.sinceAnswer >= ackAfterPackets || q.state != StateRTS) {
+		return q.transmitAnswer(b)
+	}
+	if q.state == StateRTS {
+		if n := q.transmitRequest(now, b); n > 0 {
+			if q.answer != answerNone {
+				q.sinceAnswer++
+			}
+			return n
+		}
+	}
+	if q.answer != answerNone {
+		return q.transmitAnswer(b)
+	}
+	return 0
+}
+
+// wantsToTransmit reports whether transmit would make a packet.
+func (q *qpc) wantsToTransmit(now time.Duration) bool {
+	return q.answer != answerNone || q.state == StateRTS && q.mayTransmit(now)
+}
+
+// maxPacketLen is room for every packet we send, without ICRC.
+func (q *qpc) maxPacketLen() int { return maxHeaderLen + q.mtu }
+
+// maxHeaderLen is that of the longest we send: BTH, RETH, ImmDt.
+const maxHeaderLen = 12 + 16 + 4
+
+// deadline returns when advance is due, 0 for never.
+func (q *qpc) deadline() time.Duration {
+	if q.state != StateRTS {
+		return 0
+	}
+	return q.requester.deadline()
+}
+
+// advance does what is due at time now.
+func (q *qpc) advance(now time.Duration) {
+	if q.state == StateRTS {
+		q.onTimer(now)
+	}
+}

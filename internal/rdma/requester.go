@@ -1,0 +1,433 @@
+package rdma
+
+import (
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// A requester is the half of a queue pair that carries out the work posted to its send queue.
+//
+// The send queue is a row of messages, and each message a row of packets with consecutive PSNs:
+//
+//	     una              next             max                posted
+//	------|----------------|----------------|------------------|--------
+//	acked   sent, unacked    to be sent again  to be sent at all
+//
+// All packets from una can be made again from the messages. After a loss next goes back to una, and
+// everything from there is sent again: go-back-N, which is what responders of RC expect.
+type requester struct {
+	sq             []sendEntry // len is a power of two
+	head, cur      uint32      // entries of una and of next
+	tail           uint32
+	maxSend        uint32
+	una, next, max wire.PSN
+	posted         wire.PSN // one past the last of the queue
+
+	window      window
+	sinceAckReq int      // packets sent since one asked for an acknowledgement
+	recovering  bool     // a loss has shrunk the window, and recoverPSN is not acknowledged
+	recoverPSN  wire.PSN // one past the newest packet when that happened
+
+	timeout             time.Duration // of verbs; 0: none
+	retryCount          uint8
+	rnrRetry            uint8
+	retries, rnrRetries uint8 // left until progress is made
+
+	progressAt time.Duration // when the timer of verbs was started: last progress, or the first of what waits
+	activeAt   time.Duration // when the probe's timer was started: last packet in or out
+	rewoundAt  time.Duration // when next last went back
+	rnrUntil   time.Duration // no packet goes out before; 0: free to go
+	probes     uint8         // since something came back
+	probe      bool          // the packet at una is to be sent again
+	probed     bool          // and was, with PSN probePSN
+	probePSN   wire.PSN
+
+	timing   bool // the packet timedPSN, sent at timedAt, measures a round trip
+	timedPSN wire.PSN
+	timedAt  time.Duration
+}
+
+// A sendEntry is a message.
+type sendEntry struct {
+	wr      SendWR
+	first   wire.PSN
+	packets uint32 // at least 1
+	length  uint32 // bytes
+}
+
+// end returns the PSN after the message's last one.
+func (e *sendEntry) end() wire.PSN { return e.first.Add(int(e.packets)) }
+
+func (q *requester) entry(i uint32) *sendEntry { return &q.sq[i&uint32(len(q.sq)-1)] }
+
+// postSend adds a message.
+func (q *qpc) postSend(wr *SendWR) error {
+	if q.state != StateRTS && q.state != StateError {
+		return stateError("post a send", q.state)
+	}
+	if q.tail-q.head >= q.maxSend {
+		return ErrQueueFull
+	}
+	if wr.Op < OpSend || wr.Op > OpWriteImm {
+		return argError("operation %v", wr.Op)
+	}
+	length := wr.length()
+	if length > MaxMessage {
+		return argError("a message of %d bytes", length)
+	}
+	if err := q.checkLocal(&wr.Local, 0); err != nil {
+		return err
+	}
+	if q.state == StateError {
+		q.completeSend(wr, StatusFlushed)
+		return nil
+	}
+	e := q.entry(q.tail)
+	e.wr, e.first, e.length = *wr, q.posted, uint32(length)
+	e.packets = max(1, (e.length+uint32(q.mtu)-1)/uint32(q.mtu))
+	q.tail++
+	q.posted = e.end()
+	return nil
+}
+
+func (q *qpc) completeSend(wr *SendWR, status Status) {
+	op := CompletedSend
+	if wr.Op.isWrite() {
+		op = CompletedWrite
+	}
+	q.done = append(q.done, Completion{ID: wr.ID, Op: op, Status: status})
+}
+
+// mayTransmit reports whether transmitRequest would make a packet.
+func (q *requester) mayTransmit(now time.Duration) bool {
+	switch {
+	case q.probe:
+		return true
+	case q.next == q.posted, q.rnrUntil > now:
+		return false
+	}
+	return q.next.Sub(q.una) < q.window.size
+}
+
+// transmitRequest writes the next packet, 0 bytes if there is none for now.
+func (q *qpc) transmitRequest(now time.Duration, b []byte) int {
+	if !q.mayTransmit(now) {
+		return 0
+	}
+	if q.probe {
+		q.probe, q.probed, q.probePSN = false, true, q.una
+		q.stats.Retransmitted++
+		return q.makePacket(now, q.entry(q.head), q.una, true, b)
+	}
+	q.rnrUntil = 0
+	if q.next == q.una { // nothing was unacknowledged: the timer of verbs starts here
+		q.progressAt = now
+	}
+	psn, e := q.next, q.entry(q.cur)
+	q.sinceAckReq++
+	asks := q.asksForAck(psn, e)
+	n := q.makePacket(now, e, psn, asks, b)
+	if n == 0 {
+		return 0
+	}
+	if asks {
+		q.sinceAckReq = 0
+	}
+	q.next = psn.Add(1)
+	if q.next == e.end() {
+		q.cur++
+	}
+	if q.next.Sub(q.max) > 0 {
+		q.max = q.next
+		if asks && !q.timing {
+			q.timing, q.timedPSN, q.timedAt = true, psn, now
+		}
+	} else {
+		q.stats.Retransmitted++
+	}
+	return n
+}
+
+// asksForAck decides about the acknowledge bit. It has to be set where the queue or the window ends,
+// for nothing else would move on. In between it is set a few times per window, and at the end of
+// messages whose completion somebody waits for, unless many follow: each acknowledgement costs both
+// sides more than a packet does.
+func (q *requester) asksForAck(psn wire.PSN, e *sendEntry) bool {
+	after := psn.Add(1)
+	out := after.Sub(q.una)
+	switch {
+	case after == q.posted, out >= q.window.size:
+		return true
+	case q.sinceAckReq*4 >= q.window.size:
+		return true
+	}
+	return e.wr.Signaled && after == e.end() && q.sinceAckReq*4 >= q.posted.Sub(q.una)
+}
+
+// makePacket writes the packet psn of message e. If the message's memory is gone the queue pair
+// fails, and 0 is returned.
+func (q *qpc) makePacket(now time.Duration, e *sendEntry, psn wire.PSN, ackReq bool, b []byte) int {
+	index := uint32(psn.Sub(e.first))
+	offset := index * uint32(q.mtu)
+	n := min(int(e.length-offset), q.mtu)
+	last := index == e.packets-1
+	p := roce.Packet{BTH: roce.BTH{
+		Opcode: opcodeOf(e.wr.Op, index == 0, last), PKey: roce.DefaultPKey, DestQPN: q.remoteQPN,
+		PSN: psn, AckReq: ackReq, Solicited: last && e.wr.Solicited,
+	}}
+	if e.wr.Op.isWrite() {
+		p.RETH = roce.RETH{VA: e.wr.Remote, RKey: e.wr.RKey, Length: e.length}
+	}
+	p.Imm = e.wr.Imm
+	b = p.AppendHeader(b[:0], n)
+	headerLen := len(b)
+	b = b[:headerLen+n+roce.Pad(n)]
+	clear(b[headerLen+n:])
+	if !gather(&e.wr.Local, offset, b[headerLen:headerLen+n]) {
+		q.failSend(psn, StatusLocalProtection)
+		return 0
+	}
+	q.activeAt = now
+	q.stats.SentPackets++
+	q.stats.SentBytes += uint64(n)
+	return len(b)
+}
+
+// opcodes of a message's packets, by operation: first, middle, last, only.
+var sendOpcodes = [OpWriteImm + 1][4]roce.Opcode{
+	OpSend:     {roce.SendFirst, roce.SendMiddle, roce.SendLast, roce.SendOnly},
+	OpSendImm:  {roce.SendFirst, roce.SendMiddle, roce.SendLastImm, roce.SendOnlyImm},
+	OpWrite:    {roce.WriteFirst, roce.WriteMiddle, roce.WriteLast, roce.WriteOnly},
+	OpWriteImm: {roce.WriteFirst, roce.WriteMiddle, roce.WriteLastImm, roce.WriteOnlyImm},
+}
+
+func opcodeOf(op Op, first, last bool) roce.Opcode {
+	set := &sendOpcodes[op]
+	switch {
+	case first && last:
+		return set[3]
+	case first:
+		return set[0]
+	case last:
+		return set[2]
+	}
+	return set[1]
+}
+
+// gather copies from the bytes at offset of the pieces, which have them all. It reports false if a
+// region of theirs is gone.
+func gather(pieces *[maxSGE]SGE, offset uint32, b []byte) bool {
+	for i := range pieces {
+		s := &pieces[i]
+		if offset >= s.Len {
+			offset -= s.Len
+			continue
+		}
+		n := min(int(s.Len-offset), len(b))
+		if n == 0 {
+			return true
+		}
+		from, ok := s.bytes(offset, uint32(n))
+		if !ok {
+			return false
+		}
+		copy(b, from)
+		b, offset = b[n:], 0
+	}
+	return true
+}
+
+// receiveAck takes an ACKNOWLEDGE packet: an ACK, or a NAK of any kind. One for a packet that is not
+// on its way is nobody's: it is counted and dropped.
+func (q *qpc) receiveAck(now time.Duration, p *roce.Packet) {
+	q.stats.RcvdAcks++
+	psn := p.PSN
+	if q.state != StateRTS || psn.Sub(q.una) < 0 || psn.Sub(q.max) >= 0 {
+		q.stats.AckUnexpected++
+		return
+	}
+	switch s := p.AETH.Syndrome; s.Kind() {
+	case roce.KindAck:
+		wasProbe := q.probed && psn == q.probePSN
+		q.acked(now, psn.Add(1))
+		if wasProbe && q.una != q.max {
+			// The peer has the packet that was sent again and nothing after it.
+			q.lost(now)
+		}
+	case roce.KindRNRNak:
+		q.stats.RcvdRNRNaks++
+		q.acked(now, psn)
+		if q.rnrRetries == 0 {
+			q.failSend(psn, StatusRNRExceeded)
+			return
+		}
+		if q.rnrRetry != retryForever {
+			q.rnrRetries--
+		}
+		q.rewind(now)
+		q.rnrUntil = now + time.Duration(roce.RNRTimer(s.Value()))*time.Microsecond
+	case roce.KindNak:
+		q.receiveNak(now, psn, s)
+	default:
+		q.stats.Dropped++ // reserved
+	}
+}
+
+func (q *qpc) receiveNak(now time.Duration, psn wire.PSN, s roce.Syndrome) {
+	switch s {
+	case roce.NakSequence:
+		q.stats.RcvdSeqNaks++
+		progress := psn != q.una
+		q.acked(now, psn)
+		if !progress {
+			if q.rewoundAt != 0 && now-q.rewoundAt < q.window.smoothed/2 {
+				return // of before we went back
+			}
+			if q.retries == 0 {
+				q.failSend(psn, StatusRetryExceeded)
+				return
+			}
+			q.retries--
+		}
+		q.lost(now)
+	case roce.NakInvalidRequest:
+		q.fatalNak(now, psn, StatusRemoteInvalid)
+	case roce.NakRemoteAccess:
+		q.fatalNak(now, psn, StatusRemoteAccess)
+	case roce.NakRemoteOperation:
+		q.fatalNak(now, psn, StatusRemoteOperation)
+	default:
+		q.stats.Dropped++ // not of RC, or reserved
+	}
+}
+
+func (q *qpc) fatalNak(now time.Duration, psn wire.PSN, status Status) {
+	q.stats.RcvdFatalNaks++
+	q.acked(now, psn)
+	q.failSend(psn, status)
+}
+
+// acked takes that the peer has all packets before psn, which is in una to max.
+func (q *qpc) acked(now time.Duration, psn wire.PSN) {
+	q.activeAt, q.probes, q.probed = now, 0, false
+	n := psn.Sub(q.una)
+	if n == 0 {
+		return
+	}
+	if q.timing && psn.Sub(q.timedPSN) > 0 {
+		q.timing = false
+		q.window.onRoundTrip(now - q.timedAt)
+	}
+	q.una, q.progressAt = psn, now
+	q.retries, q.rnrRetries = q.retryCount, q.rnrRetry
+	q.probe = false
+	if q.recovering && psn.Sub(q.recoverPSN) >= 0 {
+		q.recovering = false
+	}
+	q.window.onAcked(n)
+	for q.head != q.tail {
+		e := q.entry(q.head)
+		if psn.Sub(e.end()) < 0 {
+			break
+		}
+		if e.wr.Signaled {
+			q.completeSend(&e.wr, StatusOK)
+		}
+		e.wr.Local = [maxSGE]SGE{} // lets go of the regions
+		q.head++
+		q.stats.Messages++
+	}
+	if q.next.Sub(psn) < 0 { // what was to be sent again has come through after all
+		q.next, q.cur, q.rnrUntil = psn, q.head, 0
+	}
+}
+
+// rewind makes everything unacknowledged be sent again.
+func (q *qpc) rewind(now time.Duration) {
+	q.next, q.cur, q.rewoundAt, q.timing = q.una, q.head, now, false
+	q.probe, q.probed = false, false
+	q.stats.Rewinds++
+}
+
+// lost takes that the packet at una was lost.
+func (q *qpc) lost(now time.Duration) {
+	if !q.recovering { // one loss, one reaction, however many packets it cost
+		q.recovering, q.recoverPSN = true, q.max
+		q.window.onLoss()
+	}
+	q.rewind(now)
+}
+
+// failSend ends the queue pair because of the message with packet psn.
+func (q *qpc) failSend(psn wire.PSN, status Status) {
+	for i := q.head; i != q.tail; i++ {
+		e := q.entry(i)
+		if psn.Sub(e.end()) >= 0 {
+			continue
+		}
+		// Messages before it, if there are any, are on their way: they are flushed first, so
+		// that completions keep their order.
+		for ; q.head != i; q.head++ {
+			q.completeSend(&q.entry(q.head).wr, StatusFlushed)
+		}
+		q.completeSend(&e.wr, status)
+		q.head++
+		break
+	}
+	q.fail()
+}
+
+func (q *requester) stopTimers() {
+	q.probe, q.probed, q.timing, q.recovering, q.rnrUntil = false, false, false, false, 0
+}
+
+// waiting reports whether packets are unacknowledged, and may be answered.
+func (q *requester) waiting() bool { return q.next != q.una && q.rnrUntil == 0 }
+
+// probeAt returns when the next probe is due.
+func (q *requester) probeAt() time.Duration {
+	return q.activeAt + q.window.probeAfter()<<min(q.probes, 16)
+}
+
+func (q *requester) deadline() time.Duration {
+	switch {
+	case q.rnrUntil != 0:
+		return q.rnrUntil
+	case !q.waiting():
+		return 0
+	}
+	at := q.probeAt()
+	if q.timeout > 0 {
+		at = min(at, q.progressAt+q.timeout)
+	}
+	return at
+}
+
+// onTimer does what is due: ends the wait for a receive, gives up or goes back after the timeout of
+// verbs, or sends a probe.
+func (q *qpc) onTimer(now time.Duration) {
+	switch {
+	case q.rnrUntil != 0:
+		if now >= q.rnrUntil {
+			q.rnrUntil = 0
+		}
+	case !q.waiting():
+	case q.timeout > 0 && now >= q.progressAt+q.timeout:
+		q.stats.Timeouts++
+		if q.retries == 0 {
+			q.failSend(q.una, StatusRetryExceeded)
+			return
+		}
+		q.retries--
+		q.progressAt, q.activeAt = now, now
+		q.recovering, q.recoverPSN = true, q.max
+		q.window.onTimeout()
+		q.rewind(now)
+	case now >= q.probeAt():
+		q.probes++
+		q.probe, q.activeAt = true, now
+		q.stats.Probes++
+	}
+}

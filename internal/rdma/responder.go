@@ -1,0 +1,297 @@
+package rdma
+
+import (
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// A responder is the half of a queue pair that carries out the peer's requests.
+//
+// Each packet goes through the checks of IBTA 9.7.4.1 in this order; the first that fails decides:
+//
+//	PSN beyond the expected one      NAK sequence error, once until the expected one comes
+//	PSN before it                    not carried out again; acknowledged again
+//	opcode not the next one's        NAK invalid request, ERR
+//	not RC SEND or WRITE             NAK invalid request, ERR
+//	the peer may not WRITE           NAK invalid request, ERR
+//	no receive posted                RNR NAK, and the packet is forgotten
+//	length, alone or in the message  NAK invalid request, ERR
+//	RKey, range, access              NAK remote access error, ERR
+//	our receive's region is gone     NAK remote operation error, ERR
+type responder struct {
+	expected wire.PSN // of the next packet
+	msn      uint32   // messages completed, mod 2^24
+
+	// The message that has begun, if any.
+	receiving receiving
+	region    *MR    // of a WRITE with bytes
+	addr      uint64 // where the next bytes of the WRITE go
+	left      uint32 // bytes of the WRITE still to come
+	received  uint32 // bytes of the message so far
+
+	rq             []RecvWR // len is a power of two
+	rqHead, rqTail uint32
+	maxRecv        uint32
+
+	// What is to be told the peer. One answer is enough: an ACK stands for all before it, and a
+	// NAK too.
+	answer      answer
+	syndrome    roce.Syndrome // of a NAK
+	sinceAnswer int           // packets of ours that went out while it waited
+	naked       bool          // a sequence or RNR NAK went out for the expected packet
+}
+
+// A receiving says what message has begun.
+type receiving uint8
+
+const (
+	receivingNothing receiving = iota
+	receivingSend
+	receivingWrite
+)
+
+// An answer is what waits to be sent by the responder.
+type answer uint8
+
+const (
+	answerNone answer = iota
+	answerAck
+	answerNak
+)
+
+func (q *qpc) recv(i uint32) *RecvWR { return &q.rq[i&uint32(len(q.rq)-1)] }
+
+// postRecv adds room for a message.
+func (q *qpc) postRecv(wr *RecvWR) error {
+	switch {
+	case q.state == StateReset:
+		return stateError("post a receive", q.state)
+	case q.rqTail-q.rqHead >= q.maxRecv:
+		return ErrQueueFull
+	}
+	if err := q.checkLocal(&wr.Local, LocalWrite); err != nil {
+		return err
+	}
+	if q.state == StateError {
+		q.completeRecv(Completion{ID: wr.ID, Op: Received, Status: StatusFlushed})
+		return nil
+	}
+	*q.recv(q.rqTail) = *wr
+	q.rqTail++
+	return nil
+}
+
+// receiveRequest carries out a request packet, or says why not.
+func (q *qpc) receiveRequest(p *roce.Packet) {
+	switch d := p.PSN.Sub(q.expected); {
+	case d > 0:
+		q.stats.OutOfSequence++
+		if !q.naked {
+			q.nak(roce.NakSequence)
+			q.stats.SentSeqNaks++
+		}
+		return
+	case d < 0:
+		q.stats.Duplicates++
+		if p.Opcode.IsSend() || p.Opcode.IsWrite() {
+			q.ack()
+		}
+		return
+	}
+	q.naked = false
+	if q.answer == answerNak {
+		q.answer = answerAck // it asked for this packet, and has become wrong
+	}
+	if syndrome := q.execute(p); syndrome != 0 {
+		q.nak(syndrome)
+		if syndrome.Kind() == roce.KindRNRNak {
+			q.stats.SentRNRNaks++
+			return
+		}
+		q.stats.SentFatalNaks++
+		q.fail()
+		return
+	}
+	q.expected = q.expected.Add(1)
+	if p.AckReq {
+		q.ack()
+	}
+}
+
+func (q *qpc) ack() {
+	if q.answer == answerNone { // a NAK that waits says all that an ACK would
+		q.answer, q.sinceAnswer = answerAck, 0
+	}
+}
+
+func (q *qpc) nak(s roce.Syndrome) {
+	q.answer, q.syndrome, q.sinceAnswer, q.naked = answerNak, s, ackAfterPackets, true
+}
+
+// execute carries out the packet that was expected, and returns zero, or the syndrome of the NAK
+// that it earns. In the latter case nothing was written by a WRITE, and the packet is still expected.
+func (q *qpc) execute(p *roce.Packet) roce.Syndrome {
+	op := p.Opcode
+	if !op.IsSend() && !op.IsWrite() || op.HasIETH() { // READ, atomics, SEND with invalidate
+		return roce.NakInvalidRequest
+	}
+	if op.Starts() != (q.receiving == receivingNothing) ||
+		q.receiving == receivingSend && !op.IsSend() || q.receiving == receivingWrite && !op.IsWrite() {
+		return roce.NakInvalidRequest
+	}
+	// What every packet has to be: full unless it is the last.
+	n := len(p.Payload)
+	if op.Ends() {
+		if n > q.mtu || n == 0 && !op.Starts() {
+			return roce.NakInvalidRequest
+		}
+	} else if n != q.mtu {
+		return roce.NakInvalidRequest
+	}
+	if op.IsWrite() {
+		return q.executeWrite(p)
+	}
+	return q.executeSend(p)
+}
+
+func (q *qpc) executeWrite(p *roce.Packet) roce.Syndrome {
+	if q.access&RemoteWrite == 0 {
+		return roce.NakInvalidRequest
+	}
+	op, n := p.Opcode, uint32(len(p.Payload))
+	region, addr, left := q.region, q.addr, q.left
+	if op.Starts() {
+		region, addr, left = nil, p.RETH.VA, p.RETH.Length
+	}
+	switch {
+	case left > maxWriteLen:
+		return roce.NakInvalidRequest
+	case op.Ends() && n != left, !op.Ends() && n >= left:
+		return roce.NakInvalidRequest // the packets and the announced length disagree
+	case op.HasImm() && q.rqHead == q.rqTail:
+		return roce.RNRNak(q.minRNR)
+	}
+	if op.Starts() && left > 0 { // a WRITE of nothing needs no key: IBTA 9.7.4.1.5
+		region = q.pd.lookup(p.RETH.RKey)
+		if region == nil || region.access&RemoteWrite == 0 {
+			return roce.NakRemoteAccess
+		}
+		if _, ok := region.slice(addr, uint64(left)); !ok {
+			return roce.NakRemoteAccess
+		}
+	}
+	if n > 0 {
+		if region.dead.Load() {
+			return roce.NakRemoteAccess
+		}
+		to, ok := region.slice(addr, uint64(n))
+		if !ok {
+			return roce.NakRemoteAccess
+		}
+		copy(to, p.Payload)
+	}
+	q.region, q.addr, q.left = region, addr+uint64(n), left-n
+	if op.Starts() {
+		q.receiving, q.received = receivingWrite, 0
+	}
+	q.received += n
+	if op.Ends() {
+		if op.HasImm() {
+			q.completeRecv(Completion{
+				ID: q.takeRecv().ID, Op: ReceivedWriteImm, Len: q.received,
+				Imm: p.Imm, HasImm: true, Solicited: p.Solicited,
+			})
+		}
+		q.endMessage()
+	}
+	return 0
+}
+
+func (q *qpc) executeSend(p *roce.Packet) roce.Syndrome {
+	if q.rqHead == q.rqTail {
+		return roce.RNRNak(q.minRNR)
+	}
+	wr, received := q.recv(q.rqHead), q.received
+	if p.Opcode.Starts() {
+		received = 0
+	}
+	if uint64(received)+uint64(len(p.Payload)) > wr.length() {
+		q.completeRecv(Completion{ID: q.takeRecv().ID, Op: Received, Status: StatusLocalLength})
+		return roce.NakInvalidRequest
+	}
+	if !scatter(&wr.Local, received, p.Payload) {
+		q.completeRecv(Completion{ID: q.takeRecv().ID, Op: Received, Status: StatusLocalProtection})
+		return roce.NakRemoteOperation
+	}
+	q.receiving, q.received = receivingSend, received+uint32(len(p.Payload))
+	if p.Opcode.Ends() {
+		q.completeRecv(Completion{
+			ID: q.takeRecv().ID, Op: Received, Len: q.received,
+			Imm: p.Imm, HasImm: p.Opcode.HasImm(), Solicited: p.Solicited,
+		})
+		q.endMessage()
+	}
+	return 0
+}
+
+func (q *qpc) takeRecv() RecvWR {
+	slot := q.recv(q.rqHead)
+	wr := *slot
+	*slot = RecvWR{}
+	q.rqHead++
+	return wr
+}
+
+func (q *qpc) endMessage() {
+	q.receiving, q.region = receivingNothing, nil
+	q.msn = (q.msn + 1) & (1<<24 - 1)
+	q.stats.RcvdMessages++
+}
+
+// scatter copies b to the bytes from offset of the pieces, which have room for it. It reports false
+// if a region of theirs is gone.
+func scatter(pieces *[maxSGE]SGE, offset uint32, b []byte) bool {
+	for i := range pieces {
+		s := &pieces[i]
+		if offset >= s.Len {
+			offset -= s.Len
+			continue
+		}
+		n := min(int(s.Len-offset), len(b))
+		if n == 0 {
+			return true
+		}
+		to, ok := s.bytes(offset, uint32(n))
+		if !ok {
+			return false
+		}
+		copy(to, b)
+		b, offset = b[n:], 0
+	}
+	return true
+}
+
+// bytes returns the n bytes from offset of the piece, and false if its region is gone.
+func (s *SGE) bytes(offset, n uint32) ([]byte, bool) {
+	if s.MR.dead.Load() {
+		return nil, false
+	}
+	return s.MR.slice(s.Addr+uint64(offset), uint64(n))
+}
+
+func (q *qpc) completeRecv(c Completion) { q.done = append(q.done, c) }
+
+// transmitAnswer writes the ACK or NAK that waits.
+func (q *qpc) transmitAnswer(b []byte) int {
+	p := roce.Packet{
+		BTH:  roce.BTH{Opcode: roce.Acknowledge, PKey: roce.DefaultPKey, DestQPN: q.remoteQPN, PSN: q.expected.Add(-1)},
+		AETH: roce.AETH{Syndrome: roce.AckUnlimited, MSN: q.msn},
+	}
+	if q.answer == answerNak {
+		p.PSN, p.AETH.Syndrome = q.expected, q.syndrome
+	}
+	q.answer = answerNone
+	q.stats.SentAcks++
+	q.stats.SentPackets++
+	return len(p.Append(b[:0]))
+}

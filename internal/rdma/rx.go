@@ -1,0 +1,176 @@
+package rdma
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/gosmc/smc/internal/udp"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+const (
+	// batchMessages is how many super-packets are received at a time. They are 64 KiB each, and
+	// more of them do not stay in a core's cache until they are copied.
+	batchMessages = 4
+	// errorPause is how long the device waits after a failed receive, so as not to spin.
+	errorPause = time.Millisecond
+	// ownSegments is more than the identification that stacks like this one can send.
+	ownSegments = 128
+)
+
+// A receiver is what the receiving goroutine of a device works with.
+type receiver struct {
+	dev    *Device
+	batch  *udp.RxBatch
+	tx     *sender // its queue: queue pairs with something to send
+	packet roce.Packet
+	qp     *QP // whose lock is held: that of the last packet
+	qpn    wire.QPN
+	news   []*CQ // with completions since the batch began
+	now    time.Duration
+}
+
+// receiveLoop is the device's goroutine. It receives a batch, has queue pairs take it, calls
+// handlers, and sends what has become possible, one batch between two looks at the socket.
+func (d *Device) receiveLoop() {
+	defer close(d.stopped)
+	r := &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender()}
+	for {
+		var err error
+		if len(r.tx.queue) == 0 {
+			err = d.sock.Recv(r.batch)
+		} else {
+			_, err = d.sock.TryRecv(r.batch)
+		}
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			d.stats.receiveErrors.Add(1)
+			time.Sleep(errorPause)
+		case r.batch.Len() > 0:
+			r.take()
+		}
+		if len(r.tx.queue) > 0 {
+			d.round(r.tx)
+		}
+	}
+}
+
+// take hands the packets of the batch to their queue pairs, and calls the handlers.
+func (r *receiver) take() {
+	r.now = r.dev.now()
+	packets := 0
+	for i := range r.batch.Len() {
+		m := r.batch.Message(i)
+		if m.Truncated {
+			r.dev.stats.truncated.Add(1)
+		}
+		for k := range m.Segments() {
+			packets++
+			b, id := m.Segment(k)
+			r.datagram(m, b, id)
+		}
+	}
+	r.release()
+	r.dev.stats.packets.Add(uint64(packets))
+	for _, c := range r.news {
+		c.notify()
+	}
+	clear(r.news)
+	r.news = r.news[:0]
+}
+
+// datagram takes datagram b of message m, which should have the IPv4 identification id. It goes
+// through the checks of IBTA 9.6.1, and of those that fail nobody is told.
+func (r *receiver) datagram(m *udp.Message, b []byte, id uint16) {
+	s := &r.dev.stats
+	p := &r.packet
+	if p.Parse(b) != nil {
+		if len(b) < roce.MinPacketLen {
+			s.truncated.Add(1)
+		} else {
+			s.malformed.Add(1)
+		}
+		return
+	}
+	if p.Opcode == roce.CNP {
+		s.congestion.Add(1) // the window knows no more from it than from losses
+		return
+	}
+	if p.PKey&pkeyBits != roce.DefaultPKey&pkeyBits {
+		s.wrongPKey.Add(1)
+		return
+	}
+	if r.qp == nil || r.qpn != p.DestQPN {
+		r.release()
+		q := r.dev.lookup(p.DestQPN)
+		if q == nil {
+			s.unknownQP.Add(1)
+			return
+		}
+		r.qp, r.qpn = q, p.DestQPN
+		q.mu.Lock()
+	}
+	q := r.qp
+	switch {
+	case q.closed || q.c.state != StateRTR && q.c.state != StateRTS:
+		q.c.stats.Dropped++
+	case m.From.Addr() != q.remote.Addr():
+		s.wrongPeer.Add(1)
+	case !q.verify(m, b, id, s):
+		s.badICRC.Add(1)
+	default:
+		q.c.receive(r.now, p)
+	}
+}
+
+// verify checks the ICRC of datagram b of message m, whose IPv4 identification should be id.
+//
+// The ICRC covers the identification, which a UDP socket does not show. The guess is mostly right for
+// peers like this one. Otherwise the identification is taken to be the one with which the ICRC is
+// right, if there is one: of damaged packets that lets one in 2^16 pass, or one in 2^25 where the
+// source port says that the peer is like this one and identifications are below 128. The UDP
+// checksum, which rxe does not send, comes on top. With a packet socket, and with IPv6, nothing is
+// guessed.
+func (q *QP) verify(m *udp.Message, b []byte, id uint16, s *deviceStats) bool {
+	if port := m.From.Port(); port != q.rxPort {
+		q.rxFlow, q.rxPort = roce.NewFlow(m.From, q.dev.addr), port
+	}
+	got, v := q.rxFlow.Verify(id, b)
+	switch {
+	case v == roce.Exact:
+		return true
+	case v != roce.Solved:
+		return false
+	case m.HasID:
+		return got == m.FirstID // joined on their way, by those who do not count up
+	}
+	s.solvedICRC.Add(1)
+	return q.rxPort != q.dev.addr.Port() || got < ownSegments
+}
+
+// release lets go of the queue pair whose lock is held, if there is one, and notes what it wants.
+func (r *receiver) release() {
+	q := r.qp
+	if q == nil {
+		return
+	}
+	r.qp = nil
+	send, recv := q.deliver()
+	q.arm(r.now)
+	wants := !q.sending && q.c.wantsToTransmit(r.now)
+	q.mu.Unlock()
+	if recv && !slices.Contains(r.news, q.recvCQ) {
+		r.news = append(r.news, q.recvCQ)
+	}
+	if send && !slices.Contains(r.news, q.sendCQ) {
+		r.news = append(r.news, q.sendCQ)
+	}
+	if wants && !slices.Contains(r.tx.queue, q) {
+		r.tx.queue = append(r.tx.queue, q)
+	}
+}
