@@ -8,7 +8,7 @@ import "fmt"
 //	     0     1  syndrome  see [Syndrome]
 //	     1     3  MSN       messages completed by the responder, modulo 1<<24
 //
-// IBTA 9.2.5.
+// IBTA 9.3, Linux drivers/infiniband/sw/rxe/rxe_hdr.h.
 type AETH struct {
 	Syndrome Syndrome
 	MSN      uint32 // 24 bits

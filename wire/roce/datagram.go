@@ -15,7 +15,7 @@ import (
 // see UDP payloads have [Flow]. UDP ports are not looked at: the caller knows what is RoCEv2.
 //
 // IPv4 packets with options and fragments, and IPv6 packets with extension headers, are not RoCEv2
-// packets. Errors are of type [*wire.DecodeError].
+// packets: IBTA A17.3.1.1. Errors are of type [*wire.DecodeError].
 func PacketICRC(ip []byte) (computed, carried uint32, err error) {
 	packet, ipLen, err := cutIP(ip)
 	if err != nil {
@@ -27,8 +27,7 @@ func PacketICRC(ip []byte) (computed, carried uint32, err error) {
 	maskIP(h[:ipLen])
 	maskUDP(h[ipLen:])
 	h[ipLen+udpHeaderLen+4] = 0xff
-	computed = crc32.Update(icrcStart, crc32.IEEETable, h[:n])
-	computed = crc32.Update(computed, crc32.IEEETable, packet[n:end])
+	computed = crc32.Update(^hash(icrcStart, h[:n]), crc32.IEEETable, packet[n:end])
 	return computed, binary.LittleEndian.Uint32(packet[end:]), nil
 }
 

@@ -14,8 +14,8 @@ import (
 //	UDP header       with 0xff for the checksum
 //	BTH ... pad      with 0xff for byte 4, congestion
 //
-// and is sent with its low byte first: IBTA A17.3.3, Linux drivers/infiniband/sw/rxe/rxe_icrc.c.
-// The lengths in the headers count the ICRC.
+// and is sent with its low byte first. The lengths in the headers count the ICRC. IBTA A17.3.3 and 7.8.1,
+// Linux drivers/infiniband/sw/rxe/rxe_icrc.c.
 //
 // The register of a CRC is linear: that of a xor of two inputs is the xor of the registers, without
 // initial value. This is what makes one pass of [crc32.Update] over the packet as it stands enough:
@@ -115,12 +115,12 @@ func NewFlow(src, dst netip.AddrPort) Flow {
 	binary.BigEndian.PutUint16(u, src.Port())
 	binary.BigEndian.PutUint16(u[2:], dst.Port())
 	maskUDP(u)
-	f.base = ^crc32.Update(icrcStart, crc32.IEEETable, h[:n+udpHeaderLen])
+	f.base = hash(icrcStart, h[:n+udpHeaderLen])
 	return f
 }
 
-// icrcStart is the CRC of eight bytes of 0xff.
-const icrcStart = 0x2144df1c
+// icrcStart is the register after eight bytes of 0xff.
+const icrcStart = 0xdebb20e3
 
 // maskIP replaces the fields of an IP header that may change on the way.
 func maskIP(h []byte) {

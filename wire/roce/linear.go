@@ -72,6 +72,15 @@ func forward(r uint32, n int) uint32 {
 	return r
 }
 
+// hash returns register r after the bytes of p. Unlike crc32.Update it leaves arrays of the caller on its
+// stack, and it is slow.
+func hash(r uint32, p []byte) uint32 {
+	for _, b := range p {
+		r = r>>8 ^ crc32.IEEETable[byte(r)^b]
+	}
+	return r
+}
+
 // stepBack returns the register that r was before n zero bytes, one by one.
 func stepBack(r uint32, n int) uint32 {
 	for range n {
@@ -91,7 +100,7 @@ var lastIndex = func() (t [256]byte) {
 
 // Powers of x by which back multiplies: to the -32 for each four bytes.
 const (
-	nearWords = 1 << 11 // up to 8 KiB in one multiplication, which is all packets but of jumbo MTUs
+	nearWords = 1 << 11 // 8 KiB in one multiplication: more than a packet with a payload of 4,096 bytes
 	farWords  = (maxDatagram+ipv4HeaderLen+udpHeaderLen)/4/nearWords + 1
 )
 

@@ -6,7 +6,7 @@ import "fmt"
 // connections, RC) and the operation in the lower five. It decides which extension headers follow
 // the BTH.
 //
-// IBTA 9.2.1; as in Linux include/rdma/ib_pack.h.
+// IBTA 9.2; the values are those of Linux include/rdma/ib_pack.h.
 type Opcode uint8
 
 // Operations of reliable connections, and the congestion notification packet.

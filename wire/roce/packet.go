@@ -6,8 +6,8 @@
 //
 // Integers are big-endian, but for the ICRC. Nothing here allocates but the errors.
 //
-// Sources: IBTA is the InfiniBand Architecture Specification, volume 1, with annex A17 (RoCEv2);
-// what its text leaves open is as Linux drivers/infiniband/sw/rxe has it.
+// Sources: IBTA is the InfiniBand Architecture Specification, volume 1, with annex A17 on RoCEv2 of 2014;
+// the numbers are also those of Linux drivers/infiniband/sw/rxe.
 package roce
 
 import (
@@ -52,7 +52,9 @@ const DefaultPKey = 0xffff
 //	     9     3  PSN
 //
 // Reserved bits are sent as zero and not looked at on receipt. The pad count is not a field of the
-// struct: it follows from the length of the payload. IBTA 9.2.1, A17.3.
+// struct: it follows from the length of the payload.
+//
+// IBTA 9.2, Linux drivers/infiniband/sw/rxe/rxe_hdr.h.
 type BTH struct {
 	Opcode    Opcode
 	Solicited bool  // the receiver asked to be woken for this message
@@ -81,7 +83,7 @@ const (
 //	     8     4  R_Key
 //	    12     4  DMA length       of the whole message, in bytes, at most 1<<31
 //
-// IBTA 9.2.3. The length is not checked by [Packet.Parse].
+// IBTA 9.3, Linux drivers/infiniband/sw/rxe/rxe_hdr.h. [Packet.Parse] does not check the length.
 type RETH struct {
 	VA     uint64
 	RKey   wire.RKey
@@ -96,7 +98,7 @@ type RETH struct {
 //	    12     8  swap or add
 //	    20     8  compare
 //
-// IBTA 9.2.4.
+// IBTA 9.3, Linux drivers/infiniband/sw/rxe/rxe_hdr.h.
 type AtomicETH struct {
 	VA      uint64
 	RKey    wire.RKey
