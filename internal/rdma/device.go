@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,13 @@ type Config struct {
 	ReadBuffer, WriteBuffer      int
 	Headers                      udp.HeaderMode
 	Drop                         func(datagram []byte) bool // losses, for tests and benchmarks
+
+	// Spin is how long the device looks for packets before it goes to sleep, while peers answer
+	// that fast. 0 means 50 microseconds, less than 0 never. With one processor it never does.
+	Spin time.Duration
 }
+
+const defaultSpin = 50 * time.Microsecond
 
 // A Device is a software RNIC: a local IP address on UDP port 4791. Its methods may be called by
 // several goroutines.
@@ -32,6 +39,7 @@ type Device struct {
 	iface net.Interface
 	sock  *udp.Socket
 	epoch time.Time // times in queue pairs are counted from here
+	spin  time.Duration
 	idle  chan *sender
 	stats deviceStats
 
@@ -73,8 +81,14 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rdma: device %v: %w", local, err)
 	}
+	switch {
+	case c.Spin < 0, runtime.GOMAXPROCS(0) == 1:
+		c.Spin = 0
+	case c.Spin == 0:
+		c.Spin = defaultSpin
+	}
 	d := &Device{
-		addr: addr, iface: iface, sock: sock, epoch: time.Now(),
+		spin: c.Spin, addr: addr, iface: iface, sock: sock, epoch: time.Now(),
 		idle: make(chan *sender, idleSenders), qps: make(map[wire.QPN]*QP), stopped: make(chan struct{}),
 	}
 	go d.receiveLoop()

@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"net"
+	"runtime"
 	"slices"
 	"time"
 
@@ -31,17 +32,20 @@ type receiver struct {
 	qpn    wire.QPN
 	news   []*CQ // with completions since the batch began
 	now    time.Duration
+
+	spin  time.Duration // how long to look before going to sleep, at most
+	short bool          // the last wait was short
 }
 
 // receiveLoop is the device's goroutine. It receives a batch, has queue pairs take it, calls
 // handlers, and sends what has become possible, one batch between two looks at the socket.
 func (d *Device) receiveLoop() {
 	defer close(d.stopped)
-	r := &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender()}
+	r := &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), spin: d.spin}
 	for {
 		var err error
 		if len(r.tx.queue) == 0 {
-			err = d.sock.Recv(r.batch)
+			err = r.wait()
 		} else {
 			_, err = d.sock.TryRecv(r.batch)
 		}
@@ -58,6 +62,27 @@ func (d *Device) receiveLoop() {
 			d.round(r.tx)
 		}
 	}
+}
+
+// wait receives a batch. If the last wait was short it looks for a while before it goes to sleep: to
+// be woken takes longer than what two busy peers wait for each other. A look that finds nothing ends
+// that until a sleep turns out to have been short.
+func (r *receiver) wait() error {
+	start := time.Now()
+	if r.short {
+		for {
+			if got, err := r.dev.sock.TryRecv(r.batch); got || err != nil {
+				return err
+			}
+			if time.Since(start) > r.spin {
+				break
+			}
+			runtime.Gosched()
+		}
+	}
+	err := r.dev.sock.Recv(r.batch)
+	r.short = time.Since(start) < 2*r.spin
+	return err
 }
 
 // take hands the packets of the batch to their queue pairs, and calls the handlers.
