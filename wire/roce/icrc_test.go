@@ -20,18 +20,18 @@ var (
 // zeros returns n zero bytes in hexadecimal.
 func zeros(n int) string { return strings.Repeat("00", n) }
 
-// IP packets with the ICRC in their last 4 bytes. The captured ones are from
+// IP packets with the ICRC in their last 4 bytes. The first three are from
 // <https://github.com/secdev/scapy>, test/contrib/roce.uts; the others were computed by another
-// implementation, which gives the captured ones too.
+// implementation, which gives the first three too.
 var icrcVectors = []struct{ name, hex string }{
 	{
 		"CNP captured from an adapter", "45c2003c718c4000401191610a0011010a001201 000012b700280000 8100ffff4000011800000000" +
 			zeros(16) + "82fd002a",
 	}, {
-		"UC SEND ONLY captured, IPv4", "45010040 0478 4000 40 11 0000 c0a80007 c0a80007 c00012b7002c0000" +
+		"UC SEND ONLY of scapy, IPv4", "45010040 0478 4000 40 11 0000 c0a80007 c0a80007 c00012b7002c0000" +
 			"2460ffff000000d300cf1710 4630818be28935d90e9a95505401be885e500000 78f353f3",
 	}, {
-		"UC SEND ONLY captured, IPv6", "6e21face 002c 11 ff 20220000000000000000000000001023 20230000000000000000000000001024 c00012b7002c0000" +
+		"UC SEND ONLY of scapy, IPv6", "6e21face 002c 11 ff 20220000000000000000000000001023 20230000000000000000000000001024 c00012b7002c0000" +
 			"2460ffff000000d300cf1710 4630818be28935d90e9a95505401be885e500000 3e5b743b",
 	}, {
 		"RC WRITE ONLY, IPv4", "4500004400004000401126a70a0000010a000002c12312b7003000000a70ffff000000128000010011223344556677880000123400000005" +

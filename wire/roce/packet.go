@@ -4,7 +4,7 @@
 //
 //	BTH  extension headers  payload  pad (0 to 3 bytes)  ICRC
 //
-// Integers are big-endian, but for the ICRC. Nothing here allocates but the errors.
+// Integers are big-endian, but for the ICRC. Nothing here allocates but errors and text.
 //
 // Sources: IBTA is the InfiniBand Architecture Specification, volume 1, with annex A17 on RoCEv2 of 2014;
 // the numbers are also those of Linux drivers/infiniband/sw/rxe.
