@@ -165,8 +165,8 @@ func (a AddLink) Append(b []byte) []byte {
 	}
 	b = append(b, direct, 0)
 	b = append(b, a.TargetGID[:]...)
-	b = append(b, make([]byte, 8)...)
-	b = a.Form.order().AppendUint16(b, uint16(len(a.RKeys)))
+	b = append(b, make([]byte, 8+2)...) // reserved, number of RKeys
+	a.Form.putUint16(b[len(b)-2:], uint16(len(a.RKeys)))
 	for _, p := range a.RKeys {
 		b = p.append(b)
 	}

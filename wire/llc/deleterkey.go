@@ -131,7 +131,8 @@ func (d DeleteRKey) Append(b []byte) []byte {
 	return end(b, start, d.Form)
 }
 
-// ParseDeleteRKey decodes the DELETE RKEY in b, see [Parse].
+// ParseDeleteRKey decodes the DELETE RKEY in b, see [Parse]. One with 255 RKeys has 1028 bytes, a
+// length which is the same in both byte orders, so that its form is always [V2].
 // Errors are of type [*wire.DecodeError].
 func ParseDeleteRKey(b []byte) (DeleteRKey, error) {
 	h, b, fail, err := frame("llc.DeleteRKey", TypeDeleteRKey, b)

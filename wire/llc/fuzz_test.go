@@ -22,7 +22,7 @@ func fuzzType(f *testing.F, typ Type) {
 			b[0], b[1] = byte(typ), MinLen
 			if h.Form != V1 {
 				b[0] |= versionTwo
-				h.Form.order().PutUint16(b[1:], uint16(len(b)))
+				h.Form.putUint16(b[1:], uint16(len(b)))
 			}
 		}
 		checkRoundTrip(t, b)

@@ -113,15 +113,13 @@ func (f Form) String() string {
 	return fmt.Sprintf("form %d", uint8(f))
 }
 
-// order returns the byte order of the two fields that have one.
-func (f Form) order() interface {
-	binary.ByteOrder
-	binary.AppendByteOrder
-} {
+// putUint16 puts one of the two fields that have a byte order at the start of b.
+func (f Form) putUint16(b []byte, v uint16) {
 	if f == V2Little {
-		return binary.LittleEndian
+		binary.LittleEndian.PutUint16(b, v)
+	} else {
+		binary.BigEndian.PutUint16(b, v)
 	}
-	return binary.BigEndian
 }
 
 // A Header is what all messages start with. In version 1:
@@ -323,7 +321,7 @@ func begin(b []byte, t Type, h Header, flags byte) (all, message []byte) {
 	e[0], e[1], e[3] = byte(t), MinLen, flags
 	if h.Form.Version() == 2 {
 		e[0] |= versionTwo
-		h.Form.order().PutUint16(e[1:], MinLen)
+		h.Form.putUint16(e[1:], MinLen)
 	}
 	all = append(b, e[:]...)
 	return all, all[len(b):]
@@ -334,7 +332,7 @@ func end(b []byte, start int, f Form) []byte {
 	for len(b)-start < MinLen {
 		b = append(b, 0)
 	}
-	f.order().PutUint16(b[start+1:], uint16(len(b)-start))
+	f.putUint16(b[start+1:], uint16(len(b)-start))
 	return b
 }
 
