@@ -49,6 +49,7 @@ type workSettings struct {
 	Conns  int  `json:"conns"`   // connections at a time
 	MaxOps int  `json:"max_ops"` // a round ends when so many are done; 0: never
 	Reads  int  `json:"reads"`   // bytes that the reader asks for at a time
+	Packet int  `json:"packet"`  // bytes of payload in a packet, where that is ours to say
 }
 
 // A bound compares two transports of a benchmark: the ratio of their medians, subject to against.
@@ -65,6 +66,7 @@ var benchmarks = []*benchmark{
 	benchBulk64K, benchBulk1M, benchStream100,
 	benchConnect, benchHTTP,
 	benchCPU,
+	benchRDMAWrite1500, benchRDMAWrite9000, benchRDMAPingPong, benchRDMALoss,
 }
 
 func findBenchmark(name string) *benchmark {
@@ -100,7 +102,7 @@ func newBenchCommand() *cobra.Command {
 	var quick, asJSON, check, list bool
 	cmd := &cobra.Command{
 		Use:   "bench [flags]",
-		Short: "Measure SMC beside TCP, Unix sockets and bare shared memory",
+		Short: "Measure SMC and RDMA beside TCP, UDP, Unix sockets and bare shared memory",
 		Long: `Measure the same work over several transports, between two processes of this machine. The
 transports take turns; every value is the median of the rounds. Beside each ratio stand the value that
 it must reach (MUST) and the one that it should (AIM).
@@ -110,10 +112,21 @@ it must reach (MUST) and the one that it should (AIM).
   smc-d   this library, default settings, shared memory
   limit   two copies through bare shared memory, both sides spinning: what the machine can do
 
-The full run takes some three minutes, --quick less than one. Results of a busy machine are worth little:
+The rdma benchmarks measure RDMA in this library's software, RoCEv2 over UDP, between two network
+namespaces that a veth pair joins. Where such cannot be made, not even in a user namespace, they use two
+addresses of the loopback interface, and a NOTE says so.
+
+  rdma      reliable connections, as SMC-R uses them: a WRITE and a SEND behind it
+  lossless  the same, in the benchmark in which rdma loses packets
+  udp       rdma-write: packets of the same size, made, checked and put in place in the same way, with no
+            protocol; rdma-pingpong: package net
+  tcp       package net
+
+The full run takes some five minutes, --quick some one and a half. Results of a busy machine are worth little:
 look at the load average in the heading.`,
 		Example: `  gosmc bench
   gosmc bench --quick --only bulk-64k,cpu
+  gosmc bench --only rdma-write-1500,rdma-pingpong-64
   gosmc bench --check --json > result.json`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

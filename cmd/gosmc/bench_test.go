@@ -21,15 +21,15 @@ func TestBenchmarks(t *testing.T) {
 		if b.title == "" || b.unit == "" || b.value == nil || len(b.bounds) == 0 {
 			t.Errorf("%s lacks a title, a unit, a value or a bound", b.name)
 		}
-		if (b.work == nil) == (b.from == "") {
-			t.Errorf("%s has work = %v and from = %q, want one of them", b.name, b.work != nil, b.from)
-		}
-		if b.from != "" && (findBenchmark(b.from) == nil || findBenchmark(b.from).work == nil) {
+		if b.from != "" && (findBenchmark(b.from) == nil || findBenchmark(b.from).from != "") {
 			t.Errorf("%s is made from %q, which measures nothing", b.name, b.from)
 		}
 		for _, transport := range b.subjects {
 			if transports[transport] == nil {
 				t.Errorf("%s uses transport %q, which does not exist", b.name, transport)
+			}
+			if hasWork := b.workload(transport) != nil; hasWork != (b.from == "") {
+				t.Errorf("%s has work over %s = %v and from = %q, want one of them", b.name, transport, hasWork, b.from)
 			}
 		}
 		for _, bound := range b.bounds {
@@ -191,32 +191,42 @@ func TestMeterFinishWithoutBegin(t *testing.T) {
 
 var tinyPlan = benchPlan{rounds: 1, warmUp: 10 * time.Millisecond, measure: 100 * time.Millisecond}
 
-// Every benchmark does its work in two processes; one of them over every transport.
+// Every benchmark does its work in two processes; one of them over every transport, and so do
+// those that have a workload for each.
 func TestMeasureRound(t *testing.T) {
+	var st stage
 	for _, b := range benchmarks {
-		if b.work == nil {
+		if b.from != "" {
 			continue
 		}
 		for _, transport := range b.subjects {
-			if b != benchBulk64K && transport != transportTCP && transport != transportSMCD {
+			if b != benchBulk64K && b.workOver == nil && transport != transportTCP && transport != transportSMCD {
 				continue
 			}
 			t.Run(b.name+"/"+transport, func(t *testing.T) {
-				r, err := measureRound(t.Context(), siteHere(t.Context()), b, transport, tinyPlan, ringDefault)
+				r, err := st.measureRound(t.Context(), b, transport, tinyPlan, ringDefault)
 				if err != nil {
 					t.Fatalf("measureRound = %v", err)
 				}
 				if b.value(r) <= 0 || r.rate <= 0 || r.bytes <= 0 {
 					t.Errorf("measureRound = %+v, want a value", r)
 				}
-				if b.work == pingPong && (r.p50 <= 0 || r.p99 < r.p50) {
+				if b.lower && (r.p50 <= 0 || r.p99 < r.p50) {
 					t.Errorf("p50 %v and p99 %v, want both in order", r.p50, r.p99)
 				}
-				if wantSMC := transport == transportSMCD; (r.mode == "SMC-D") != wantSMC {
-					t.Errorf("mode of %s is %q", transport, r.mode)
+				if (r.note == "") != (b.veth == 0) {
+					t.Errorf("note is %q, want one for veth only", r.note)
+				}
+				for mode, of := range map[string][]string{"SMC-D": {transportSMCD}, "RoCEv2": {transportRDMA, transportLossless}} {
+					if got, want := strings.HasPrefix(r.mode, mode), slices.Contains(of, transport); got != want {
+						t.Errorf("mode of %s is %q", transport, r.mode)
+					}
 				}
 				if transport == transportSMCD && r.buffer <= 0 {
 					t.Errorf("buffer of %s is %d, want its size", transport, r.buffer)
+				}
+				if lossy := b == benchRDMALoss && transport == transportRDMA; lossy && (r.lost < 0.001 || r.lost > 0.1) {
+					t.Errorf("%.3g of the packets were lost, want about 0.01", r.lost)
 				}
 			})
 		}

@@ -17,7 +17,10 @@ const (
 	transportUnix  = "unix"
 	transportSMCD  = "smc-d"
 	transportLimit = "limit"
-	transportUDP   = "udp"
+
+	transportUDP      = "udp"
+	transportRDMA     = "rdma"
+	transportLossless = "lossless" // RDMA, where the other one loses packets
 )
 
 // An endpoint is one transport in one worker.
@@ -34,7 +37,11 @@ var transports = map[string]func(workerSpec) (*endpoint, error){
 	transportUnix:  unixEndpoint,
 	transportSMCD:  smcdEndpoint,
 	transportLimit: limitEndpoint,
-	transportUDP:   tcpEndpoint, // for the control connection
+
+	// Those that are not net.Conns have one for control.
+	transportUDP:      tcpEndpoint,
+	transportRDMA:     tcpEndpoint,
+	transportLossless: tcpEndpoint,
 }
 
 const benchDialTimeout = 10 * time.Second

@@ -81,7 +81,9 @@ type meter struct {
 	_     [64]byte // the counters have cache lines of their own
 	ops   atomic.Uint64
 	bytes atomic.Uint64
-	_     [64]byte
+
+	packets, lost atomic.Uint64
+	_             [64]byte
 
 	phase   atomic.Int32
 	working chan struct{} // closed by the first call of start
@@ -105,9 +107,10 @@ const (
 )
 
 type snapshot struct {
-	at         time.Time
-	cpu        time.Duration
-	ops, bytes uint64
+	at            time.Time
+	cpu           time.Duration
+	ops, bytes    uint64
+	packets, lost uint64
 }
 
 func newMeter(s workSettings, check func(net.Conn) error) *meter {
@@ -145,8 +148,15 @@ func (m *meter) count(ops, bytes int) {
 	}
 }
 
+// countPackets says that of so many packets some were lost, where that can be known. lost is
+// negative when some turn up that were counted as lost.
+func (m *meter) countPackets(all, lost int) {
+	m.packets.Add(uint64(all))
+	m.lost.Add(uint64(lost))
+}
+
 func (m *meter) snapshot() snapshot {
-	return snapshot{time.Now(), cpuTime(), m.ops.Load(), m.bytes.Load()}
+	return snapshot{time.Now(), cpuTime(), m.ops.Load(), m.bytes.Load(), m.packets.Load(), m.lost.Load()}
 }
 
 // beginInterval ends the warm-up.
@@ -178,6 +188,10 @@ func (m *meter) finish() {
 func (m *meter) report() workerMessage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	var lost float64
+	if packets := m.end.packets - m.begin.packets; packets > 0 {
+		lost = float64(m.end.lost-m.begin.lost) / float64(packets)
+	}
 	return workerMessage{
 		Seconds:    m.end.at.Sub(m.begin.at).Seconds(),
 		Ops:        m.end.ops - m.begin.ops,
@@ -187,6 +201,7 @@ func (m *meter) report() workerMessage {
 		CPUSeconds: (m.end.cpu - m.begin.cpu).Seconds(),
 		Mode:       m.mode,
 		Buffer:     m.buffer,
+		Lost:       lost,
 	}
 }
 
