@@ -302,6 +302,7 @@ func TestForgedPackets(t *testing.T) {
 		{"options", options, unix.PACKET_HOST, 0, func(s *Stats) uint64 { return s.Options }},
 		{"UDP length", change(25, 47), unix.PACKET_HOST, 0, func(s *Stats) uint64 { return s.Malformed }},
 		{"from loopback", change(12, 127, 0, 0, 1), unix.PACKET_HOST, 0, func(s *Stats) uint64 { return s.Malformed }},
+		{"from itself, by its header", change(12, 127, 9, 9, 9), unix.PACKET_HOST, 0, func(s *Stats) uint64 { return s.Malformed }},
 		{"from a group", change(12, 224, 0, 0, 1), unix.PACKET_HOST, 0, func(s *Stats) uint64 { return s.Malformed }},
 		{"first fragment", change(6, 0x20), unix.PACKET_HOST, 0, nil},
 		{"fragment", change(6, 0, 8), unix.PACKET_HOST, 0, nil},

@@ -148,8 +148,11 @@ func (s *Socket) packet(b *RxBatch, i int) (Message, bool) {
 	if err == nil {
 		m, err = parsePacket(frame, link, h.Flags&unix.MSG_TRUNC != 0)
 	}
-	if err == nil && m.From.Addr().IsLoopback() && ifindex != loopbackIndex {
-		err = errSource
+	if err == nil && ifindex != loopbackIndex {
+		// Nobody else can be or reach 127.0.0.0/8: RFC 1122 §3.2.1.3.
+		if ip := frame[vnetHeaderLen+link:]; ip[12] == 127 || ip[16] == 127 {
+			err = errSource
+		}
 	}
 	switch err {
 	case nil:

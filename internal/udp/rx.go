@@ -75,8 +75,9 @@ type RxBatch struct {
 // NewRxBatch makes a batch for up to the given number of messages at a time, between 1 and 1024.
 // Each has 64 KiB of memory, which is touched as messages need it.
 //
-// A few are best for super-packets: a batch that is larger than the second-level cache is read back
-// from memory. Many are best for single datagrams.
+// For super-packets a few are enough, 2 to 4: one system call is little beside 64 KiB, and what is
+// not larger than the second-level cache is still there when it is read (BenchmarkChecked finds
+// less than 7 % between 1 and 16). For single datagrams each message more is a system call less.
 func NewRxBatch(messages int) *RxBatch {
 	return newRxBatch(min(max(messages, 1), maxRxMessages), rxBytes)
 }

@@ -20,7 +20,10 @@ import (
 type HeaderMode uint8
 
 const (
-	// HeadersAuto is HeadersNever. The zero value.
+	// HeadersAuto, the zero value, is HeadersNever. Headers cost too much to be had for nothing:
+	// 5 to 19 % more processor time, 12 % on average, for super-packets and for single datagrams,
+	// on lo and over a veth pair (two processors, Linux 6.18, BenchmarkTransfer, BenchmarkStream,
+	// BenchmarkPingPong). And they take the firewall away, which nobody must lose by default.
 	HeadersAuto HeaderMode = iota
 
 	// HeadersNever receives on the UDP socket. No identification is known.
@@ -28,7 +31,8 @@ const (
 
 	// HeadersAlways receives on a packet socket, beside a UDP socket that keeps the port and
 	// discards what it receives. It needs CAP_NET_RAW and, so that super-packets keep the size of
-	// their segments, Linux 6.2. With an IPv6 address it is HeadersNever: there is nothing to see.
+	// their segments, Linux 6.2. A packet socket receives what netfilter's rules would drop, as an
+	// RDMA adapter does. With an IPv6 address it is HeadersNever: there is nothing to see.
 	HeadersAlways
 )
 

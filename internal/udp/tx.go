@@ -224,8 +224,8 @@ chunks:
 				break chunks
 			case unix.EIO, unix.EINVAL:
 				// EIO: the route cannot (IPsec, no checksum offload). EINVAL: a driver or filter
-				// cannot, or a segment is larger than the MTU (before Linux 6.15), or the destination
-				// is invalid. Sending one by one tells which (Linux net/ipv4/udp.c, udp_send_skb).
+				// cannot, or the destination is invalid, or, in older kernels, a segment is larger
+				// than the MTU. Sending one by one tells which (Linux net/ipv4/udp.c, udp_send_skb).
 				if unit := &b.units[i]; unit.count > 1 {
 					s.stats.refused.Add(1)
 					split, next = unit.message, txCursor{message: unit.message}
