@@ -54,3 +54,56 @@ func BenchmarkWrite64K(b *testing.B) {
 	b.Run("mtu=1024", func(b *testing.B) { benchmarkWrites(b, wire.MTU1024, 64<<10) })
 	b.Run("mtu=4096", func(b *testing.B) { benchmarkWrites(b, wire.MTU4096, 64<<10) })
 }
+
+// benchmarkRally measures a WRITE of 64 bytes and a SEND of 44, there and back.
+func benchmarkRally(b *testing.B, cfg *Config) {
+	over := make(chan struct{})
+	var ends [2]*side
+	rounds := 0
+	play := func(s, peer *side) {
+		err := s.qp.PostSend(
+			SendWR{Op: OpWrite, Remote: peer.mr.Addr(), RKey: peer.mr.RKey(), Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 64}}},
+			SendWR{Op: OpSend, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 44}}})
+		if err != nil {
+			panic(err)
+		}
+	}
+	handler := func(i int) func(*CQ) {
+		return func(cq *CQ) {
+			var one [1]Completion
+			for cq.Poll(one[:]) > 0 {
+				s, peer := ends[i], ends[1-i]
+				if err := s.qp.PostRecv(RecvWR{Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr() + 1024, Len: 44}}}); err != nil {
+					panic(err)
+				}
+				if i == 0 {
+					if rounds++; rounds == b.N {
+						close(over)
+						return
+					}
+				}
+				play(s, peer)
+			}
+		}
+	}
+	for i := range ends {
+		ends[i] = newSide(b, randomLoopback(), cfg, handler(i))
+	}
+	connect(b, ends[0], ends[1], wire.MTU1024)
+	for _, s := range ends {
+		for range 8 {
+			if err := s.qp.PostRecv(RecvWR{Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr() + 1024, Len: 44}}}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	play(ends[0], ends[1])
+	<-over
+}
+
+func BenchmarkRally(b *testing.B) {
+	b.Run("spin", func(b *testing.B) { benchmarkRally(b, nil) })
+	b.Run("nospin", func(b *testing.B) { benchmarkRally(b, &Config{Spin: -1}) })
+}

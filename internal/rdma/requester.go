@@ -258,6 +258,9 @@ func (q *qpc) receiveAck(now time.Duration, p *roce.Packet) {
 		}
 	case roce.KindRNRNak:
 		q.stats.RcvdRNRNaks++
+		if psn == q.una && q.rnrUntil > now {
+			return // a copy of the one that we are waiting for
+		}
 		q.acked(now, psn)
 		if q.rnrRetries == 0 {
 			q.failSend(psn, StatusRNRExceeded)
@@ -282,6 +285,11 @@ func (q *qpc) receiveNak(now time.Duration, psn wire.PSN, s roce.Syndrome) {
 		progress := psn != q.una
 		q.acked(now, psn)
 		if !progress {
+			if q.next == q.una {
+				// Nothing has gone out since we went back, so it is of before: one more
+				// copy, or what rxe sends after an RNR NAK for the packets behind.
+				return
+			}
 			if q.rewoundAt != 0 && now-q.rewoundAt < q.window.smoothed/2 {
 				return // of before we went back
 			}

@@ -225,10 +225,11 @@ func (q *qpc) executeSend(p *roce.Packet) roce.Syndrome {
 	}
 	q.receiving, q.received = receivingSend, received+uint32(len(p.Payload))
 	if p.Opcode.Ends() {
-		q.completeRecv(Completion{
-			ID: q.takeRecv().ID, Op: Received, Len: q.received,
-			Imm: p.Imm, HasImm: p.Opcode.HasImm(), Solicited: p.Solicited,
-		})
+		c := Completion{ID: q.takeRecv().ID, Op: Received, Len: q.received, Solicited: p.Solicited}
+		if p.Opcode.HasImm() { // else p has what an earlier packet left there, of any connection
+			c.Imm, c.HasImm = p.Imm, true
+		}
+		q.completeRecv(c)
 		q.endMessage()
 	}
 	return 0

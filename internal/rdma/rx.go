@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/internal/udp"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
@@ -78,6 +80,7 @@ func (r *receiver) wait() error {
 				break
 			}
 			runtime.Gosched()
+			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 		}
 	}
 	err := r.dev.sock.Recv(r.batch)

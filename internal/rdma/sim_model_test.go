@@ -1,0 +1,690 @@
+package rdma
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// An endpoint is what a side of the simulation can be: a queue pair, or a [modelPeer].
+type endpoint interface {
+	connect(now time.Duration, r RTR, s RTS, qpn wire.QPN)
+	postSend(*SendWR) error
+	postRecv(*RecvWR) error
+	receive(time.Duration, *roce.Packet)
+	transmit(time.Duration, []byte) int
+	wantsToTransmit(time.Duration) bool
+	deadline() time.Duration
+	advance(time.Duration)
+
+	expectedPSN() wire.PSN // of the next packet to carry out
+	messages() uint32      // carried out, modulo 1<<24
+	completions() []Completion
+	busy() bool // work of the send queue is not complete
+}
+
+// qpcEnd makes an endpoint of a queue pair.
+type qpcEnd struct{ *qpc }
+
+func (e qpcEnd) connect(_ time.Duration, r RTR, s RTS, qpn wire.QPN) {
+	e.qpn = qpn
+	for _, err := range []error{e.init(LocalWrite | RemoteWrite), e.readyToReceive(r), e.readyToSend(s)} {
+		if err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (e qpcEnd) expectedPSN() wire.PSN { return e.expected }
+func (e qpcEnd) messages() uint32      { return e.msn }
+func (e qpcEnd) busy() bool            { return e.head != e.tail }
+
+func (e qpcEnd) completions() []Completion {
+	c := e.qpc.done
+	e.qpc.done = e.qpc.done[:0]
+	return c
+}
+
+const (
+	simGuard  = 256
+	simTarget = 512 << 10 // bytes that the peer writes to
+	simSlot   = 40 << 10  // bytes of a receive
+	simSlots  = 8
+	simMem    = simGuard + simTarget + simGuard + simSlots*simSlot + simGuard
+
+	targetAt  = simGuard
+	receiveAt = simGuard + simTarget + simGuard
+)
+
+// simSource is what is sent from. Nobody writes to it.
+var simSource = randomBytes(768<<10, 7)
+
+func randomBytes(n int, seed uint64) []byte {
+	r := rand.New(rand.NewPCG(seed, seed))
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// A simSide is one end of the connection, what it has posted, and what should have become of it.
+type simSide struct {
+	s    *sim
+	i    int
+	peer *simSide
+	end  endpoint
+	q    *qpc // if end is one, else nil
+	qpn  wire.QPN
+	psn  wire.PSN // of the first packet
+	flow roce.Flow
+	life int // number of resets
+
+	source, target, receive *MR
+
+	// mem has guard, target, guard, receive, guard; model is what it should be.
+	mem, model []byte
+
+	toPost    int
+	posted    wire.PSN // of the next message
+	ids       uint64
+	msgs      []simMsg
+	completed int // of msgs
+	executed  int // of msgs, by the peer
+	packet    int // of the message that comes next, packets that the peer has carried out
+	errors    int // completions that were neither good nor flushed
+	flushed   bool
+
+	recvs     []simRecv // posted, not complete
+	slots     []int     // of receive that are free
+	want      Completion
+	wantRecv  bool // the peer's packet has to give want
+	postEvent bool
+
+	pumping     bool
+	timerAt     time.Duration
+	lastArrival time.Duration
+	faults      map[uint32]int
+	ackBits     [4 * maxWindow]bool // by PSN: whether it was asked for an acknowledgement
+	owed        int                 // packets sent since an answer is due; -1: none is
+}
+
+// A simMsg is a message that was posted.
+type simMsg struct {
+	wr      SendWR
+	first   wire.PSN
+	packets int
+	length  int
+	at      [2]int // of its pieces in simSource
+}
+
+type simRecv struct {
+	wr   RecvWR
+	slot int
+	at   [2]int // of its pieces in mem
+}
+
+func (m *simMsg) takesRecv() bool { return m.wr.Op != OpWrite }
+
+func newSimSide(s *sim, i int) *simSide {
+	d := &simSide{s: s, i: i, mem: make([]byte, simMem), toPost: s.cfg.messages, owed: -1}
+	for i := range d.mem {
+		d.mem[i] = 0xa5
+	}
+	d.model = slices.Clone(d.mem)
+	d.flow = roce.NewFlow(simAddrs[i], simAddrs[1-i])
+	pd := newPD(nil)
+	d.source = s.region(pd, simSource, 0)
+	d.target = s.region(pd, d.mem[targetAt:][:simTarget:simTarget], LocalWrite|RemoteWrite)
+	d.receive = s.region(pd, d.mem[receiveAt:][:simSlots*simSlot:simSlots*simSlot], LocalWrite)
+	if s.cfg.model && i == 1 {
+		d.end = newModelPeer(d.mem, d.target, d.receive)
+	} else {
+		d.q = newQPC(0, pd, s.cfg.maxSend, simSlots)
+		d.end = qpcEnd{d.q}
+	}
+	d.forget()
+	return d
+}
+
+// region registers memory with a key and an address that come from the seed.
+func (s *sim) region(pd *PD, mem []byte, access Access) *MR {
+	m, err := pd.RegisterMR(mem, access)
+	if err != nil {
+		panic(err)
+	}
+	delete(pd.regions, m.rkey)
+	m.rkey, m.addr = wire.RKey(s.r.Uint32()), s.r.Uint64()>>1
+	if s.r.IntN(8) == 0 {
+		m.addr = -uint64(len(mem)) // up to the last address that there is
+	}
+	pd.regions[m.rkey] = m
+	return m
+}
+
+// forget begins anew, as after a reset.
+func (d *simSide) forget() {
+	d.msgs, d.completed, d.executed, d.packet, d.errors, d.flushed = nil, 0, 0, 0, 0, false
+	d.recvs, d.wantRecv, d.owed, d.life = nil, false, -1, d.life+1
+	d.faults = make(map[uint32]int)
+	d.slots = d.slots[:0]
+	for i := range simSlots {
+		d.slots = append(d.slots, i)
+	}
+}
+
+func (d *simSide) reset() {
+	d.q.reset()
+	d.forget()
+}
+
+func (d *simSide) String() string {
+	if d.q != nil {
+		q := d.q
+		return fmt.Sprintf("%v una %v next %v max %v posted %v, window %+v, expected %v, %d of %d messages complete, %d executed, %d receives, %+v",
+			q.state, q.una, q.next, q.max, q.posted, q.window, q.expected, d.completed, len(d.msgs), d.executed, len(d.recvs), q.stats)
+	}
+	m := d.end.(*modelPeer)
+	return fmt.Sprintf("model peer: %d packets in the queue, %d sent, next %v, timer %v, wait %v, expected %v; %d of %d messages complete, %d executed, %d receives",
+		len(m.queue), m.sent, m.nextPSN, m.timer, m.wait, m.epsn, d.completed, len(d.msgs), d.executed, len(d.recvs))
+}
+
+// post posts a few messages and sees that it is called again.
+func (d *simSide) post() {
+	s := d.s
+	wait := 2*s.cfg.delay + s.cfg.idle
+	for range 1 + s.r.IntN(8) {
+		if d.toPost == 0 {
+			return
+		}
+		m := d.randomMsg()
+		switch err := d.end.postSend(&m.wr); {
+		case err == nil:
+			d.msgs = append(d.msgs, m)
+			d.posted = d.posted.Add(m.packets)
+			d.toPost--
+			continue
+		case err == ErrQueueFull:
+			wait += 300 * time.Microsecond
+		case s.broken && d.source.dead.Load() && m.length > 0:
+			d.toPost--
+		default:
+			s.failf("side %d: postSend(%+v) = %v", d.i, m.wr, err)
+		}
+		break
+	}
+	if s.cfg.idle > 0 {
+		wait += time.Duration(s.r.Int64N(int64(s.cfg.idle)))
+	}
+	s.at(s.now+wait, event{kind: eventPost, side: d})
+}
+
+func (d *simSide) randomMsg() simMsg {
+	s, r, mtu := d.s, d.s.r, d.s.cfg.mtu.Bytes()
+	d.ids++
+	m := simMsg{wr: SendWR{ID: d.ids, Op: Op(1 + r.IntN(4)), Signaled: s.cfg.allSignals || r.IntN(3) == 0, Solicited: r.IntN(2) == 0, Imm: r.Uint32()}}
+	switch {
+	case s.cfg.onlyWrites:
+		m.wr.Op = OpWrite
+	case s.cfg.onlySends:
+		m.wr.Op = OpSend
+	case r.IntN(2) == 0:
+		m.wr.Op = OpWrite
+	}
+	switch n := r.IntN(20); {
+	case n == 0:
+	case n < 8:
+		m.length = 1 + r.IntN(64)
+	case n < 14:
+		m.length = mtu + r.IntN(9) - 4
+	case n < 18 || !s.cfg.bigMessages:
+		m.length = mtu*r.IntN(12) + r.IntN(3)
+	default:
+		m.length = r.IntN(400 << 10)
+	}
+	if m.wr.Op == OpSend || m.wr.Op == OpSendImm {
+		m.length = min(m.length, simSlot)
+	}
+	m.packets = max(1, (m.length+mtu-1)/mtu)
+	m.first = d.posted
+	lens := [2]int{m.length, 0}
+	if r.IntN(2) == 0 && m.length > 0 {
+		lens[0] = r.IntN(m.length + 1)
+		lens[1] = m.length - lens[0]
+	}
+	for i, n := range lens {
+		m.at[i] = r.IntN(len(simSource) - n + 1)
+		if n > 0 {
+			m.wr.Local[i] = SGE{MR: d.source, Addr: d.source.addr + uint64(m.at[i]), Len: uint32(n)}
+		}
+	}
+	if m.wr.Op.isWrite() {
+		m.wr.RKey, m.wr.Remote = d.peer.target.rkey, d.peer.target.addr+uint64(r.IntN(simTarget-m.length+1))
+		if m.length == 0 { // which needs no key
+			m.wr.RKey, m.wr.Remote = 0xbad, r.Uint64()
+		}
+	}
+	return m
+}
+
+// content appends the bytes of a message from offset on.
+func (m *simMsg) content(dst []byte, offset, n int) []byte {
+	for i, at := range m.at {
+		size := int(m.wr.Local[i].Len)
+		from, to := min(offset, size), min(offset+n, size)
+		dst = append(dst, simSource[at+from:at+to]...)
+		offset = max(0, offset-size)
+		n -= to - from
+	}
+	return dst
+}
+
+func (d *simSide) postRecv() {
+	r := d.s.r
+	k := r.IntN(len(d.slots))
+	slot := d.slots[k]
+	d.slots = slices.Delete(d.slots, k, k+1)
+	d.ids++
+	v := simRecv{wr: RecvWR{ID: d.ids}, slot: slot}
+	size := simSlot
+	if d.s.cfg.shortReceives && r.IntN(10) == 0 {
+		size = r.IntN(64)
+		d.s.broken = true
+	}
+	lens := [2]int{size, 0}
+	if r.IntN(2) == 0 {
+		lens[0] = r.IntN(size + 1)
+		lens[1] = size - lens[0]
+	}
+	// The pieces lie the other way round than they are filled.
+	v.at = [2]int{receiveAt + slot*simSlot + lens[1], receiveAt + slot*simSlot}
+	for i, n := range lens {
+		v.wr.Local[i] = SGE{MR: d.receive, Addr: d.receive.addr + uint64(v.at[i]-receiveAt), Len: uint32(n)}
+	}
+	switch err := d.end.postRecv(&v.wr); {
+	case err == nil:
+		d.recvs = append(d.recvs, v)
+	case d.s.broken && d.receive.dead.Load():
+	default:
+		d.s.failf("side %d: postRecv = %v", d.i, err)
+	}
+}
+
+// arrive takes a datagram from the network, as a device does.
+func (d *simSide) arrive(b []byte, damaged bool) {
+	s := d.s
+	p := &s.packet
+	if err := p.Parse(b); err != nil {
+		if !damaged {
+			s.failf("side %d: Parse(%x) = %v", d.i, b, err)
+		}
+		return
+	}
+	if _, v := d.peer.flow.Verify(0, b); v != roce.Exact {
+		if !damaged {
+			s.failf("side %d: the ICRC of %v is %v", d.i, p, v)
+		}
+		return
+	}
+	if p.DestQPN != d.qpn { // of before a reset
+		return
+	}
+	if s.trace {
+		s.t.Logf("%12v side %d gets %v, expects %v", s.now-simStart, d.i, p, d.end.expectedPSN())
+	}
+	before, dead := d.end.expectedPSN(), d.q != nil && d.q.state == StateError
+	answer := mustAnswer(d.q, p)
+	d.end.receive(s.now, p)
+	after := d.end.expectedPSN()
+	if after != before {
+		if dead || !p.Opcode.IsRequest() || p.PSN != before {
+			s.failf("side %d: expected went from %v to %v with %v", d.i, before, after, p)
+		}
+		d.ran(p, after)
+	} else if p.Opcode.HasRETH() && p.RETH.VA-d.target.addr < simTarget {
+		// Not carried out, so it wrote nothing.
+		at := targetAt + int(p.RETH.VA-d.target.addr)
+		d.compare(at, at+len(p.Payload))
+	}
+	if answer && d.q.state == StateRTS && d.q.answer == answerNone {
+		s.failf("side %d: nothing is to be answered to %v", d.i, p)
+	}
+	d.collect()
+	at := s.r.IntN(simMem - 512)
+	d.compare(at, at+512)
+}
+
+// mustAnswer reports whether q, which is about to take p, has to answer it.
+func mustAnswer(q *qpc, p *roce.Packet) bool {
+	return q != nil && q.state == StateRTS && p.AckReq && (p.PSN.Sub(q.expected) <= 0 || !q.naked) // one NAK is enough
+}
+
+// compare looks whether bytes are what they should be.
+func (d *simSide) compare(from, to int) {
+	if !bytes.Equal(d.mem[from:to], d.model[from:to]) {
+		for i := from; i < to; i++ {
+			if d.mem[i] != d.model[i] {
+				d.s.failf("side %d: byte %d of memory is %#x, want %#x", d.i, i, d.mem[i], d.model[i])
+			}
+		}
+	}
+}
+
+// ran takes that packet p of the peer was carried out: it has to be the next one.
+func (d *simSide) ran(p *roce.Packet, after wire.PSN) {
+	s, from := d.s, d.peer
+	if from.executed >= len(from.msgs) {
+		s.failf("side %d carried out %v, but nothing is posted", d.i, p)
+	}
+	m := &from.msgs[from.executed]
+	if p.PSN != m.first.Add(from.packet) || after != p.PSN.Add(1) {
+		s.failf("side %d carried out %v, and expects %v; but packet %d of message %d from %v is next", d.i, p, after, from.packet, from.executed, m.first)
+	}
+	mtu := s.cfg.mtu.Bytes()
+	offset := from.packet * mtu
+	n := min(m.length-offset, mtu)
+	var scratch [4096]byte
+	b := m.content(scratch[:0], offset, n)
+	if m.wr.Op.isWrite() {
+		at := targetAt
+		if n > 0 {
+			at += int(m.wr.Remote-d.target.addr) + offset
+		}
+		copy(d.model[at:], b)
+		d.compare(at, at+n)
+	} else {
+		if len(d.recvs) == 0 {
+			s.failf("side %d carried out %v without a receive", d.i, p)
+		}
+		v := &d.recvs[0]
+		for i := range v.at {
+			size := int(v.wr.Local[i].Len)
+			k := min(max(size-offset, 0), len(b))
+			at := v.at[i] + min(offset, size)
+			copy(d.model[at:], b[:k])
+			d.compare(at, at+k)
+			b, offset = b[k:], max(offset-size, 0)
+		}
+		if len(b) > 0 {
+			s.failf("side %d carried out %v, which has more than the receive has room for", d.i, p)
+		}
+	}
+	from.packet++
+	if from.packet < m.packets {
+		return
+	}
+	from.packet = 0
+	from.executed++
+	if m.takesRecv() {
+		d.want = Completion{ID: d.recvs[0].wr.ID, Op: Received, Len: uint32(m.length), Solicited: m.wr.Solicited}
+		if m.wr.Op == OpWriteImm {
+			d.want.Op = ReceivedWriteImm
+		}
+		if m.wr.Op.hasImm() {
+			d.want.HasImm, d.want.Imm = true, m.wr.Imm
+		}
+		d.wantRecv = true
+	}
+	if got := d.end.messages(); got != uint32(from.executed)&0xffffff {
+		s.failf("side %d: MSN %d after %d messages", d.i, got, from.executed)
+	}
+}
+
+// collect takes what has completed.
+func (d *simSide) collect() {
+	for _, c := range d.end.completions() {
+		if d.s.trace {
+			d.s.t.Logf("%12v side %d completes %+v", d.s.now-simStart, d.i, c)
+		}
+		if c.Op.isRecv() {
+			d.recvDone(c)
+		} else {
+			d.sendDone(c)
+		}
+	}
+	if d.wantRecv {
+		d.s.failf("side %d: no completion %+v", d.i, d.want)
+	}
+}
+
+func (d *simSide) recvDone(c Completion) {
+	s := d.s
+	if len(d.recvs) == 0 || d.recvs[0].wr.ID != c.ID {
+		s.failf("side %d: %+v is not of the oldest receive", d.i, c)
+	}
+	slot := d.recvs[0].slot
+	d.recvs = slices.Delete(d.recvs, 0, 1)
+	d.slots = append(d.slots, slot)
+	if c.Status == StatusOK {
+		if !d.wantRecv || c != d.want {
+			s.failf("side %d: receive %+v, want %v %+v", d.i, c, d.wantRecv, d.want)
+		}
+		d.wantRecv = false
+	} else if d.end.(qpcEnd).state != StateError || !s.broken {
+		s.failf("side %d: receive %+v", d.i, c)
+	}
+	if d.q == nil || d.q.state == StateRTS {
+		s.postRecvLater(d)
+	}
+}
+
+func (d *simSide) sendDone(c Completion) {
+	s := d.s
+	var m *simMsg
+	for {
+		if d.completed == len(d.msgs) {
+			s.failf("side %d: %+v is of nothing that was posted, or not in order", d.i, c)
+		}
+		m = &d.msgs[d.completed]
+		d.completed++
+		if m.wr.ID == c.ID {
+			break
+		}
+		if m.wr.Signaled || d.flushed || d.completed > d.executed {
+			s.failf("side %d: %+v, but message %d has not completed", d.i, c, m.wr.ID)
+		}
+	}
+	op := CompletedSend
+	if m.wr.Op.isWrite() {
+		op = CompletedWrite
+	}
+	if want := (Completion{ID: c.ID, Op: op, Status: c.Status}); c != want {
+		s.failf("side %d: send %+v, want %+v", d.i, c, want)
+	}
+	if c.Status == StatusOK {
+		if d.flushed || !m.wr.Signaled || d.completed > d.executed {
+			s.failf("side %d: send %+v; signaled %v, executed %v, after an error %v", d.i, c, m.wr.Signaled, d.completed <= d.executed, d.flushed)
+		}
+		return
+	}
+	d.flushed = true
+	if c.Status != StatusFlushed {
+		d.errors++
+	}
+	if !s.broken || d.q.state != StateError || d.errors > 1 {
+		s.failf("side %d: send %+v, %d errors", d.i, c, d.errors)
+	}
+}
+
+// check looks at what always holds.
+func (d *simSide) check() {
+	q := d.q
+	if q == nil {
+		return
+	}
+	s, seen := d.s, d.peer.end.expectedPSN()
+	if q.state == StateError {
+		if !s.broken {
+			s.failf("side %d is in ERR", d.i)
+		}
+		if q.head != q.tail || q.rqHead != q.rqTail || q.deadline() != 0 {
+			s.failf("side %d keeps %d sends, %d receives, and deadline %v in ERR", d.i, q.tail-q.head, q.rqTail-q.rqHead, q.deadline())
+		}
+		return
+	}
+	if q.next.Sub(q.una) < 0 || q.max.Sub(q.next) < 0 || q.posted.Sub(q.max) < 0 || q.posted != d.posted {
+		s.failf("side %d: una %v, next %v, max %v, posted %v are not in order, posted should be %v", d.i, q.una, q.next, q.max, q.posted, d.posted)
+	}
+	if seen.Sub(q.una) < 0 || seen.Sub(q.max) > 0 {
+		s.failf("side %d: una %v, max %v, but the peer expects %v", d.i, q.una, q.max, seen)
+	}
+	if out := q.next.Sub(q.una); out > q.window.size || q.window.size < 1 || q.window.size > maxWindow {
+		s.failf("side %d: %d packets are unacknowledged, of a window of %d", d.i, out, q.window.size)
+	}
+	if n := q.tail - q.head; n > q.maxSend || int(n) != len(d.msgs)-d.doneMessages() {
+		s.failf("side %d: %d messages in the queue, %d posted, %d done", d.i, n, len(d.msgs), d.doneMessages())
+	}
+	if q.head != q.tail { // una and next are where head and cur say
+		e := q.entry(q.head)
+		if o := q.una.Sub(e.first); o < 0 || o >= int(e.packets) {
+			s.failf("side %d: una %v is not in the message from %v with %d packets", d.i, q.una, e.first, e.packets)
+		}
+	}
+	if q.cur != q.tail {
+		e := q.entry(q.cur)
+		if o := q.next.Sub(e.first); o < 0 || o >= int(e.packets) {
+			s.failf("side %d: next %v is not in the message from %v with %d packets", d.i, q.next, e.first, e.packets)
+		}
+	}
+	if q.retries > q.retryCount || q.rnrRetries > q.rnrRetry {
+		s.failf("side %d: %d retries, %d RNR retries are left", d.i, q.retries, q.rnrRetries)
+	}
+}
+
+// doneMessages counts the messages that are acknowledged.
+func (d *simSide) doneMessages() int {
+	for i := d.completed; i < len(d.msgs); i++ {
+		m := &d.msgs[i]
+		if d.q.una.Sub(m.first) < m.packets {
+			return i
+		}
+	}
+	return len(d.msgs)
+}
+
+// pump sends what the side has, or a burst of it.
+func (d *simSide) pump() {
+	s := d.s
+	if d.pumping {
+		return
+	}
+	room := s.room[:]
+	for range s.cfg.burst {
+		n := d.end.transmit(s.now, room[:len(room)-roce.ICRCLen])
+		if n == 0 {
+			d.drained()
+			return
+		}
+		b := room[:n+roce.ICRCLen]
+		d.flow.Seal(0, b)
+		d.sent(b)
+		s.send(d, b)
+	}
+	d.pumping = true
+	s.at(s.now+s.cfg.gap+time.Microsecond, event{kind: eventPump, side: d})
+}
+
+// sent looks at a packet that the side has made.
+func (d *simSide) sent(b []byte) {
+	s, q := d.s, d.q
+	p := &s.out
+	if err := p.Parse(b); err != nil {
+		s.failf("side %d sends %x: %v", d.i, b, err)
+	}
+	if s.trace {
+		s.t.Logf("%12v side %d sends %v", s.now-simStart, d.i, p)
+	}
+	if q == nil {
+		return
+	}
+	if p.DestQPN != d.peer.qpn || p.PKey != roce.DefaultPKey {
+		s.failf("side %d sends %v", d.i, p)
+	}
+	if p.Opcode == roce.Acknowledge {
+		d.owed = -1
+		return
+	}
+	if p.PSN.Sub(q.una) < 0 || p.PSN.Sub(q.max) >= 0 || p.PSN.Sub(q.una) >= q.window.size {
+		s.failf("side %d sends %v, una %v max %v window %d", d.i, p, q.una, q.max, q.window.size)
+	}
+	d.ackBits[int(p.PSN)%len(d.ackBits)] = p.AckReq
+	if q.answer != answerNone {
+		if d.owed++; d.owed > ackAfterPackets {
+			s.failf("side %d has sent %d packets while an answer waits", d.i, d.owed)
+		}
+	}
+}
+
+// drained looks at a side that has nothing more to send.
+func (d *simSide) drained() {
+	q, s := d.q, d.s
+	if d.end.wantsToTransmit(s.now) {
+		s.failf("side %d wants to transmit and does not", d.i)
+	}
+	if q == nil {
+		return
+	}
+	if q.answer != answerNone {
+		s.failf("side %d keeps its answer", d.i)
+	}
+	if q.state != StateRTS {
+		return
+	}
+	switch {
+	case q.una == q.next && q.rnrUntil == 0:
+		if q.head != q.tail || q.deadline() != 0 {
+			s.failf("side %d waits for nothing, with %d messages and deadline %v", d.i, q.tail-q.head, q.deadline())
+		}
+	case q.deadline() == 0:
+		s.failf("side %d waits without a timer", d.i)
+	case q.una != q.next && !d.ackBits[int(q.next.Add(-1))%len(d.ackBits)]:
+		s.failf("side %d waits for an acknowledgement of %v that it has not asked for", d.i, q.next.Add(-1))
+	}
+}
+
+// arm sees to it that advance is called.
+func (d *simSide) arm() {
+	if at := d.end.deadline(); at != 0 && (d.timerAt == 0 || at < d.timerAt) {
+		d.timerAt = max(at, d.s.now)
+		d.s.at(d.timerAt, event{kind: eventTimer, side: d})
+	}
+}
+
+// checkEnd looks at a side when nothing moves any more.
+func (d *simSide) checkEnd() {
+	s := d.s
+	d.compare(0, simMem)
+	if d.toPost > 0 {
+		s.failf("side %d has %d messages still to post", d.i, d.toPost)
+	}
+	if d.end.busy() || d.end.deadline() != 0 || d.end.wantsToTransmit(s.now) {
+		s.failf("side %d is not at rest", d.i)
+	}
+	if d.q != nil && d.q.state == StateError {
+		if d.completed != len(d.msgs) && !d.restExecuted() {
+			s.failf("side %d: %d of %d messages completed", d.i, d.completed, len(d.msgs))
+		}
+		if len(d.recvs) > 0 {
+			s.failf("side %d: %d receives have not completed", d.i, len(d.recvs))
+		}
+		return
+	}
+	if !d.restExecuted() {
+		s.failf("side %d: messages have not completed", d.i)
+	}
+}
+
+// restExecuted reports whether all messages without a completion were not to have one.
+func (d *simSide) restExecuted() bool {
+	for _, m := range d.msgs[d.completed:] {
+		if m.wr.Signaled {
+			return false
+		}
+	}
+	return d.executed == len(d.msgs)
+}
