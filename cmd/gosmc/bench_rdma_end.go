@@ -32,7 +32,6 @@ const rdmaBatch = 32
 // posts the first work, and waits.
 type rdmaEnd struct {
 	dev    *rdma.Device
-	pd     *rdma.PD
 	qp     *rdma.QP
 	source *rdma.MR // we write from here
 	target *rdma.MR // the other worker writes here
@@ -64,22 +63,28 @@ type rdmaSizes struct {
 }
 
 // openRDMA opens an end at a local address. loss is nil for none.
-func openRDMA(local netip.Addr, size rdmaSizes, loss *loss) (e *rdmaEnd, err error) {
+func openRDMA(local netip.Addr, size rdmaSizes, loss *loss) (*rdmaEnd, error) {
 	var config rdma.Config
 	if loss != nil {
 		config.Drop = loss.drop
 	}
-	e = &rdmaEnd{result: make(chan error, 1)}
-	if e.dev, err = rdma.Open(local, &config); err != nil {
+	dev, err := rdma.Open(local, &config)
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			e.close()
-		}
-	}()
-	if e.pd, err = e.dev.NewPD(); err != nil {
+	e := &rdmaEnd{dev: dev, result: make(chan error, 1)}
+	if err := e.setUp(size); err != nil {
+		e.close()
 		return nil, err
+	}
+	return e, nil
+}
+
+// setUp makes all that the end has on its device, up to a queue pair with its receives posted.
+func (e *rdmaEnd) setUp(size rdmaSizes) error {
+	pd, err := e.dev.NewPD()
+	if err != nil {
+		return err
 	}
 	for _, r := range []struct {
 		mr     **rdma.MR
@@ -91,24 +96,24 @@ func openRDMA(local netip.Addr, size rdmaSizes, loss *loss) (e *rdmaEnd, err err
 		{&e.outbox, size.outbox * cdc.MessageLen, 0},
 		{&e.inbox, size.inbox * cdc.MessageLen, rdma.LocalWrite},
 	} {
-		if *r.mr, err = e.pd.AllocMR(r.size, r.access); err != nil {
-			return nil, err
+		if *r.mr, err = pd.AllocMR(r.size, r.access); err != nil {
+			return err
 		}
 	}
 	cq, err := e.dev.NewCQ(size.sends+size.inbox, e.take)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if e.qp, err = e.pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: size.sends, MaxRecv: size.inbox}); err != nil {
-		return nil, err
+	if e.qp, err = pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: size.sends, MaxRecv: size.inbox}); err != nil {
+		return err
 	}
 	if err := e.qp.Init(rdma.RemoteWrite); err != nil {
-		return nil, err
+		return err
 	}
 	for i := range size.inbox {
 		e.receives = append(e.receives, e.receiveInto(i))
 	}
-	return e, e.qp.PostRecv(e.receives...)
+	return e.qp.PostRecv(e.receives...)
 }
 
 // connect exchanges what the two ends have to know, and joins them. The server is ready before
@@ -271,11 +276,7 @@ func checkStamp(b []byte, number uint64) error {
 
 // describe says what the connection was like, for JSON.
 func (e *rdmaEnd) describe(packet int) string {
-	mode := fmt.Sprintf("RoCEv2, path MTU %d", packet)
-	if c := e.dev.Capabilities(); c.Segmentation && c.Coalescing {
-		mode += ", GSO and GRO"
-	}
-	return mode
+	return fmt.Sprintf("RoCEv2, path MTU %d%s", packet, describeSocket(e.dev.Capabilities()))
 }
 
 // A loss drops a share of the packets that it is asked about, by a generator with a seed: the same

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/udp"
 	"github.com/gosmc/smc/wire"
@@ -86,9 +88,9 @@ func TestPacketWorkloads(t *testing.T) {
 				counting = client
 			}
 			deadline := time.Now().Add(childPatience)
-			for tick := time.Tick(time.Millisecond); counting.ops.Load() < want; <-tick {
+			for tick := time.Tick(time.Millisecond); counting.ops.Load()-counting.base.Load() < want; <-tick {
 				if time.Now().After(deadline) {
-					t.Fatalf("%d operations within %v, want %d", counting.ops.Load(), childPatience, want)
+					t.Fatalf("%d operations within %v, want %d", counting.ops.Load()-counting.base.Load(), childPatience, want)
 				}
 			}
 			server.finish()
@@ -205,6 +207,29 @@ func TestWriteReceiver(t *testing.T) {
 				t.Errorf("%d writes counted of %v", r.count, tt.numbers)
 			}
 		})
+	}
+}
+
+// An end that cannot be opened gives everything back.
+func TestOpenRDMAFails(t *testing.T) {
+	local := randomLoopback()
+	size := rdmaSizes{source: 4096, target: 4096, sends: 2, outbox: 1, inbox: 1}
+	for _, bad := range []rdmaSizes{{}, {source: 1, target: 1, outbox: 1}, {source: 1, target: 1, outbox: 1, inbox: 1, sends: -1}} {
+		if e, err := openRDMA(local, bad, nil); err == nil {
+			e.close()
+			t.Errorf("openRDMA with %+v: no error", bad)
+		}
+	}
+	e, err := openRDMA(local, size, nil)
+	if err != nil {
+		t.Fatalf("openRDMA after failures = %v, want no error", err)
+	}
+	defer e.close()
+	if again, err := openRDMA(local, size, nil); !errors.Is(err, unix.EADDRINUSE) {
+		if err == nil {
+			again.close()
+		}
+		t.Errorf("openRDMA of an address in use = %v, want %v", err, unix.EADDRINUSE)
 	}
 }
 

@@ -60,8 +60,12 @@ func receiveDatagrams(m *meter, l net.Listener) error {
 		return err
 	}
 	defer s.Close()
-	m.note("UDP", s.Capabilities().ReadBuffer)
-	if err := peer.tell(s.LocalAddr()); err != nil {
+	buffer := s.Capabilities().ReadBuffer
+	m.note("UDP", buffer)
+	// The kernel counts some more than the payload.
+	r := &datagramReceiver{packet: m.settings.Packet, window: min(udpWindow, buffer/2)}
+	r.ring = make([]byte, rdmaRing/r.packet*r.packet)
+	if err := peer.tell(udpHello{Addr: s.LocalAddr(), Window: r.window}); err != nil {
 		return err
 	}
 	go func() {
@@ -70,8 +74,6 @@ func receiveDatagrams(m *meter, l net.Listener) error {
 		s.Close()
 	}()
 
-	r := &datagramReceiver{packet: m.settings.Packet}
-	r.ring = make([]byte, rdmaRing/r.packet*r.packet)
 	rx, credit := udp.NewRxBatch(udpRxMessages), udp.NewTxBatch(udpCredit)
 	var credited uint64
 	for {
@@ -88,7 +90,7 @@ func receiveDatagrams(m *meter, l net.Listener) error {
 		}
 		m.count(1, arrived*r.packet)
 		m.countPackets(int(r.next-first), int(r.next-first)-arrived)
-		if r.next-credited < uint64(udpWindow/r.packet/4) {
+		if r.next-credited < uint64(r.window/r.packet/4) {
 			continue
 		}
 		credited = r.next
@@ -105,6 +107,7 @@ func receiveDatagrams(m *meter, l net.Listener) error {
 // A datagramReceiver puts payload in its place.
 type datagramReceiver struct {
 	packet int // bytes of payload in a datagram
+	window int // bytes of payload that may be under way
 	ring   []byte
 	next   uint64 // number of the next datagram
 }
@@ -129,6 +132,12 @@ func (r *datagramReceiver) take(rx *udp.RxBatch) (arrived int, err error) {
 	return arrived, nil
 }
 
+// udpHello is what the receiver says to the sender.
+type udpHello struct {
+	Addr   netip.AddrPort `json:"addr"`
+	Window int            `json:"window"` // bytes of payload
+}
+
 func sendDatagrams(m *meter, dial dialFunc) error {
 	peer, err := dialControl(dial)
 	if err != nil {
@@ -140,19 +149,15 @@ func sendDatagrams(m *meter, dial dialFunc) error {
 		return err
 	}
 	defer s.Close()
-	var server netip.AddrPort
+	var server udpHello
 	if err := peer.hear(&server); err != nil {
 		return err
 	}
-	mode := "UDP"
-	if c := s.Capabilities(); c.Segmentation && c.Coalescing {
-		mode = "UDP with GSO and GRO"
-	}
-	m.note(mode, 0)
+	m.note("UDP"+describeSocket(s.Capabilities()), 0)
 
 	// The batch is made once: only numbers and checksums change.
 	tx := udp.NewTxBatch(0)
-	tx.To(server, 0)
+	tx.To(server.Addr, 0)
 	for size := udpHeader + m.settings.Packet + udpTrailer; ; tx.Commit(size) {
 		room := tx.Next(size)
 		if room == nil {
@@ -160,7 +165,8 @@ func sendDatagrams(m *meter, dial dialFunc) error {
 		}
 		fillPattern(room[udpHeader:])
 	}
-	w := datagramWindow{socket: s, rx: udp.NewRxBatch(udpRxMessages), size: uint64(udpWindow / m.settings.Packet)}
+	w := datagramWindow{socket: s, rx: udp.NewRxBatch(udpRxMessages)}
+	w.size = uint64(max(server.Window/m.settings.Packet, tx.Len())) // or a batch would never fit
 	var seal datagramSealer
 	for !m.stopped() {
 		if err := s.Send(tx, &seal); err != nil {
@@ -237,6 +243,18 @@ func lastCredit(b *udp.RxBatch, acked uint64) uint64 {
 		}
 	}
 	return acked
+}
+
+// describeSocket says what a socket can do, behind the name of the protocol.
+func describeSocket(c udp.Capabilities) string {
+	var s string
+	if c.Segmentation {
+		s += ", GSO"
+	}
+	if c.Coalescing {
+		s += ", GRO"
+	}
+	return s + ", receive buffer " + formatBytes(int64(c.ReadBuffer))
 }
 
 // openUDPFor opens a socket for many datagrams on our address of a control connection.
