@@ -1,0 +1,45 @@
+package dissect
+
+import "time"
+
+// Limits of the tracker. A table that is full drops the entry that was used least recently; how many
+// were dropped is counted in [Summary.Evicted].
+const (
+	// maxConns bounds the connections that are remembered. One takes some 2 KiB, more while its handshake
+	// lasts.
+	maxConns = 1 << 14
+	// maxFlows bounds the directions of queue pairs that are remembered.
+	maxFlows = 1 << 14
+	// maxGroups bounds the link groups that are remembered.
+	maxGroups = 1 << 12
+	// maxLinksSeen bounds the links of one group, over its life. More are not remembered.
+	maxLinksSeen = 64
+	// maxRegions bounds the buffers of one host in one link group: RFC 7609 p.113, SMCv2 p.85.
+	maxRegions = 255
+	// maxCalls bounds the LLC requests of a link group that await a reply.
+	maxCalls = 32
+
+	// maxStream bounds what is remembered of one direction of a handshake, in bytes: a Proposal and
+	// a Confirm of the largest size.
+	maxStream = 2 * 4096
+	// maxHeld bounds the bytes, and maxHeldSegments the segments, that wait for one before them.
+	maxHeld         = 2 * maxStream
+	maxHeldSegments = 16
+	// maxMessage bounds a SEND that is put together, in bytes: SMCv2 p.80 has buffers of 8192 for LLC.
+	maxMessage = 8192
+
+	// maxProblems bounds the problems of one event.
+	maxProblems = 8
+)
+
+const (
+	// silence is how long something may be due before it is called a timeout. Linux net/smc waits
+	// 6 s for CLC messages and 2 s for most LLC replies; RFC 7609 C.7 leaves it to the hosts.
+	silence = 10 * time.Second
+
+	// MaxGap is the largest number of PSNs missing that is taken for a gap in a sequence of packets.
+	MaxGap = 1 << 20
+	// maxBehind is how far, in PSNs, a packet may be behind the newest and still be taken for a
+	// retransmission. Hosts have far fewer packets on the way.
+	maxBehind = 1 << 15
+)

@@ -1,0 +1,170 @@
+package dissect
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/gosmc/smc/wire/cdc"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// Options say what the tracker looks at. The zero value is useful.
+type Options struct {
+	// NoICRC leaves the ICRCs unchecked, as if the capture did not have the whole packets.
+	NoICRC bool
+}
+
+// A Tracker turns packets into events. Make it with [New]; it is not safe for use by several
+// goroutines. Packets come in the order of the capture; times may jump.
+type Tracker struct {
+	opts  Options
+	count counters
+	emit  func(*Event) // of the call that is going on
+
+	now    time.Time // the latest time of a packet
+	packet Packet    // the current one
+
+	conns  connTable
+	links  linkTable
+	waits  waitList // connections, in the order in which they become overdue
+	lastID struct{ conn, link, group int }
+
+	// What events point to, used again for each of them.
+	event     Event
+	problems  [maxProblems]Problem
+	transport Transport
+	rocePkt   roce.Packet
+	cdcMsg    cdc.Message
+	write     Write
+	progress  Progress
+	layers    layers
+}
+
+// New returns a tracker that has seen nothing.
+func New(opts Options) *Tracker {
+	t := &Tracker{opts: opts}
+	t.count.init()
+	t.conns.init()
+	t.links.init()
+	return t
+}
+
+// Packet takes the next packet and calls emit for everything that it completes, most often once or not
+// at all. Data is not kept. The event belongs to the tracker, see [Event]. emit must not call the
+// tracker.
+func (t *Tracker) Packet(p Packet, emit func(*Event)) {
+	t.emit = emit
+	t.count.Packets++
+	t.count.Bytes += uint64(len(p.Data))
+	if t.count.Packets == 1 {
+		t.count.First, t.count.Last = p.Time, p.Time
+	}
+	if p.Time.After(t.count.Last) {
+		t.count.Last = p.Time
+	}
+	t.packet = p
+	if p.Time.After(t.now) {
+		t.now = p.Time
+		t.expire()
+	}
+	l := &t.layers
+	l.decode(&t.packet)
+	switch l.outcome {
+	case outcomeOther:
+		if !understood(p.Link) {
+			t.count.OtherLinkTypes++
+		}
+	case outcomeTCP:
+		t.count.TCPSegments++
+		t.tcp(l)
+	case outcomeUDP:
+		t.udp(l)
+	case outcomeFragmentIP:
+		t.count.Fragments++
+		t.fragment(l)
+	case outcomeShort, outcomeBad:
+		t.count.Undecodable++
+		t.undecodable(l)
+	}
+	t.emit = nil
+}
+
+// understood reports whether packets of a link type are looked into.
+func understood(l LinkType) bool {
+	switch l {
+	case LinkNull, LinkEthernet, LinkRaw12, LinkRaw14, LinkRaw, LinkLoop, LinkSLL, LinkSLL2:
+		return true
+	}
+	return false
+}
+
+// Close says that the input has ended: emit is called for every handshake and every request that is
+// left without an answer, as a timeout where the capture has gone on for long enough. The tracker
+// must not be used after that but for its Summary.
+func (t *Tracker) Close(emit func(*Event)) {
+	t.emit = emit
+	t.packet.Data = nil
+	t.closeConns()
+	t.emit = nil
+}
+
+// begin prepares the event of the current packet.
+func (t *Tracker) begin(f Family, name string, src, dst netip.AddrPort) *Event {
+	e := &t.event
+	*e = Event{Packet: t.packet, Family: f, Name: name, Src: src, Dst: dst, Problems: t.problems[:0]}
+	return e
+}
+
+// problem adds a problem to an event that begin has prepared.
+func (e *Event) problem(kind ProblemKind, text, rule string) {
+	if len(e.Problems) < maxProblems {
+		e.Problems = append(e.Problems, Problem{kind, text, rule})
+	}
+}
+
+// send counts the event and hands it out.
+func (t *Tracker) send(e *Event) {
+	t.count.message(e.Family, e.Name)
+	for i := range e.Problems {
+		t.count.problems[e.Problems[i].Kind]++
+	}
+	t.emit(e)
+}
+
+// A waiter is an entry of a waitList: a connection that awaits a message, since its last one.
+type waiter struct {
+	prev, next *Conn
+	since      time.Time
+	listed     bool
+}
+
+// A waitList has connections in the order of their since.
+type waitList struct{ first, last *Conn }
+
+func (w *waitList) add(c *Conn, now time.Time) {
+	w.remove(c)
+	c.wait = waiter{prev: w.last, since: now, listed: true}
+	if w.last != nil {
+		w.last.wait.next = c
+	} else {
+		w.first = c
+	}
+	w.last = c
+}
+
+func (w *waitList) remove(c *Conn) {
+	if !c.wait.listed {
+		return
+	}
+	if c.wait.prev != nil {
+		c.wait.prev.wait.next = c.wait.next
+	} else {
+		w.first = c.wait.next
+	}
+	if c.wait.next != nil {
+		c.wait.next.wait.prev = c.wait.prev
+	} else {
+		w.last = c.wait.prev
+	}
+	c.wait = waiter{}
+}
