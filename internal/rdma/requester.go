@@ -262,6 +262,7 @@ func (q *qpc) receiveAck(now time.Duration, p *roce.Packet) {
 			return // a copy of the one that we are waiting for
 		}
 		q.acked(now, psn)
+		q.retries = q.retryCount // the packet itself has arrived
 		if q.rnrRetries == 0 {
 			q.failSend(psn, StatusRNRExceeded)
 			return
