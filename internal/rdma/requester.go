@@ -118,6 +118,7 @@ func (q *qpc) transmitRequest(now time.Duration, b []byte) int {
 	}
 	if q.probe {
 		q.probe, q.probed, q.probePSN = false, true, q.una
+		q.timing = false // an answer may be to this packet: the time says nothing
 		q.stats.Retransmitted++
 		return q.makePacket(now, q.entry(q.head), q.una, true, b)
 	}
