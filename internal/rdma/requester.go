@@ -105,7 +105,7 @@ func (q *requester) mayTransmit(now time.Duration) bool {
 	switch {
 	case q.probe:
 		return true
-	case q.next == q.posted, q.rnrUntil > now:
+	case q.cur == q.tail, q.rnrUntil > now: // PSNs may have gone round once between next and posted
 		return false
 	}
 	return q.next.Sub(q.una) < q.window.size
@@ -159,7 +159,7 @@ func (q *requester) asksForAck(psn wire.PSN, e *sendEntry) bool {
 	after := psn.Add(1)
 	out := after.Sub(q.una)
 	switch {
-	case after == q.posted, out >= q.window.size:
+	case after == e.end() && q.cur+1 == q.tail, out >= q.window.size:
 		return true
 	case q.sinceAckReq*4 >= q.window.size:
 		return true
