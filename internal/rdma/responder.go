@@ -9,15 +9,17 @@ import (
 //
 // Each packet goes through the checks of IBTA 9.7.4.1 in this order; the first that fails decides:
 //
-//	PSN beyond the expected one      NAK sequence error, once until the expected one comes
-//	PSN before it                    not carried out again; acknowledged again
-//	opcode not the next one's        NAK invalid request, ERR
-//	not RC SEND or WRITE             NAK invalid request, ERR
-//	the peer may not WRITE           NAK invalid request, ERR
-//	no receive posted                RNR NAK, and the packet is forgotten
-//	length, alone or in the message  NAK invalid request, ERR
-//	RKey, range, access              NAK remote access error, ERR
-//	our receive's region is gone     NAK remote operation error, ERR
+//	PSN beyond the expected one    NAK sequence error, once until the expected one comes
+//	PSN before it                  not carried out again; a SEND or WRITE is acknowledged again
+//	not RC SEND or WRITE           NAK invalid request, ERR
+//	opcode not the next one's      NAK invalid request, ERR
+//	length of the packet           NAK invalid request, ERR
+//	the peer may not WRITE         NAK invalid request, ERR
+//	length of the WRITE            NAK invalid request, ERR
+//	no receive posted              RNR NAK, and the packet is forgotten
+//	length of the SEND             NAK invalid request, ERR
+//	RKey, range, access            NAK remote access error, ERR
+//	our receive's region is gone   NAK remote operation error, ERR
 type responder struct {
 	expected wire.PSN // of the next packet
 	msn      uint32   // messages completed, mod 2^24
@@ -215,7 +217,7 @@ func (q *qpc) executeSend(p *roce.Packet) roce.Syndrome {
 	if p.Opcode.Starts() {
 		received = 0
 	}
-	if uint64(received)+uint64(len(p.Payload)) > wr.length() {
+	if uint64(received)+uint64(len(p.Payload)) > min(wr.length(), maxWriteLen) { // no message is longer
 		q.completeRecv(Completion{ID: q.takeRecv().ID, Op: Received, Status: StatusLocalLength})
 		return roce.NakInvalidRequest
 	}
