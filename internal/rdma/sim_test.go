@@ -14,7 +14,7 @@ import (
 
 var (
 	simSeed  = flag.Uint64("seed", 0, "play only this seed of the simulation, and log its packets")
-	simSeeds = flag.Uint64("seeds", 240, "how many seeds the simulation plays")
+	simSeeds = flag.Uint64("seeds", 320, "how many seeds the simulation plays")
 )
 
 // TestSimulation connects two queue pairs, or one and a peer that was written apart from it
@@ -42,7 +42,7 @@ func TestSimulation(t *testing.T) {
 		total.add(playSeed(t, seed, false))
 	}
 	t.Logf("%d seeds: %+v", seeds, total)
-	if seeds < 240 {
+	if seeds < 320 {
 		return
 	}
 	// The simulation is worth nothing if it does not get to where it hurts.
