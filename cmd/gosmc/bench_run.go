@@ -193,7 +193,9 @@ func combine(b *benchmark, transport string, server, client workerMessage) (roun
 		p99:    time.Duration(client.P99),
 		mode:   client.Mode,
 		buffer: server.Buffer,
-		lost:   max(server.Lost, client.Lost),
+	}
+	if packets := server.Packets + client.Packets; packets > 0 {
+		r.lost = float64(max(server.Lost+client.Lost, 0)) / float64(packets)
 	}
 	for _, w := range []workerMessage{server, client} {
 		if w.Seconds > 0 {

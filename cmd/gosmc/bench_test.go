@@ -255,6 +255,24 @@ func TestMeasureAllWithProblem(t *testing.T) {
 	}
 }
 
+// Losses are those of both sides. What was lost before the interval may turn up in it.
+func TestCombineLosses(t *testing.T) {
+	for _, tt := range []struct {
+		server, client workerMessage
+		want           float64
+	}{
+		{workerMessage{}, workerMessage{}, 0},
+		{workerMessage{Packets: 90, Lost: 1}, workerMessage{Packets: 10, Lost: 4}, 0.05},
+		{workerMessage{Packets: 100, Lost: -2}, workerMessage{}, 0},
+	} {
+		tt.server.Seconds, tt.server.Ops = 1, 1
+		if r, err := combine(benchRDMALoss, transportRDMA, tt.server, tt.client); err != nil || r.lost != tt.want {
+			t.Errorf("combine(%d of %d lost, %d of %d lost) = %g, %v, want %g",
+				tt.server.Lost, tt.server.Packets, tt.client.Lost, tt.client.Packets, r.lost, err, tt.want)
+		}
+	}
+}
+
 func TestCombineNothing(t *testing.T) {
 	if r, err := combine(benchConnect, transportTCP, workerMessage{Seconds: 1, Ops: 5}, workerMessage{Seconds: 1}); err == nil {
 		t.Errorf("combine(client without operations) = %+v, want an error", r)

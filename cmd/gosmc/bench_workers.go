@@ -50,7 +50,8 @@ type workerMessage struct {
 	CPUSeconds float64 `json:"cpu_seconds,omitempty"`
 	Mode       string  `json:"mode,omitempty"`
 	Buffer     int     `json:"buffer,omitempty"` // bytes
-	Lost       float64 `json:"lost,omitempty"`   // share of the packets
+	Packets    uint64  `json:"packets,omitempty"`
+	Lost       int64   `json:"lost,omitempty"` // of the packets; negative if more turned up than went missing
 	Problem    string  `json:"problem,omitempty"`
 }
 
@@ -188,10 +189,6 @@ func (m *meter) finish() {
 func (m *meter) report() workerMessage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var lost float64
-	if packets := m.end.packets - m.begin.packets; packets > 0 {
-		lost = float64(m.end.lost-m.begin.lost) / float64(packets)
-	}
 	return workerMessage{
 		Seconds:    m.end.at.Sub(m.begin.at).Seconds(),
 		Ops:        m.end.ops - m.begin.ops,
@@ -201,7 +198,8 @@ func (m *meter) report() workerMessage {
 		CPUSeconds: (m.end.cpu - m.begin.cpu).Seconds(),
 		Mode:       m.mode,
 		Buffer:     m.buffer,
-		Lost:       lost,
+		Packets:    m.end.packets - m.begin.packets,
+		Lost:       int64(m.end.lost - m.begin.lost),
 	}
 }
 
