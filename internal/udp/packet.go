@@ -65,9 +65,10 @@ func (s *Socket) openPackets(cfg *Config) error {
 		}
 		return fmt.Errorf("udp: packet socket: %w", err)
 	}
-	if s.packets, s.reader, err = pollable(fd, "packet"); err != nil {
+	if s.packets, err = newDescriptor(fd); err != nil {
 		return err
 	}
+	s.reader = s.packets
 	if err := setFilter(fd, packetFilter(s.local)); err != nil {
 		return fmt.Errorf("udp: packet socket: filter: %w", err)
 	}

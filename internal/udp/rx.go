@@ -133,7 +133,7 @@ func (b *RxBatch) arm(before int) {
 func (s *Socket) Recv(b *RxBatch) error {
 	for skipped := 0; ; {
 		b.arm(s.before())
-		if err := rawError(s.reader.Read(b.wait)); err != nil {
+		if err := s.reader.Read(b.wait); err != nil {
 			return err
 		}
 		if again, err := s.received(b, &skipped); !again {
@@ -146,7 +146,7 @@ func (s *Socket) Recv(b *RxBatch) error {
 func (s *Socket) TryRecv(b *RxBatch) (bool, error) {
 	for skipped := 0; ; {
 		b.arm(s.before())
-		if err := rawError(s.reader.Control(b.try)); err != nil {
+		if err := s.reader.Control(b.try); err != nil {
 			return false, err
 		}
 		if b.errno == unix.EAGAIN {

@@ -3,13 +3,10 @@ package udp
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -73,10 +70,9 @@ type Capabilities struct {
 type Socket struct {
 	local   netip.AddrPort
 	drop    func([]byte) bool
-	file    *os.File // the UDP socket
-	packets *os.File // the packet socket, nil without one
-
-	writer, reader syscall.RawConn // reader: of packets if there is one, else of file
+	writer  *descriptor // the UDP socket
+	packets *descriptor // the packet socket, nil without one
+	reader  *descriptor // packets if there is one, else writer
 
 	coalescing              bool
 	readBuffer, writeBuffer int
@@ -115,7 +111,7 @@ func (s *Socket) open(local netip.AddrPort, cfg *Config) error {
 	if err != nil {
 		return fmt.Errorf("udp: socket: %w", err)
 	}
-	if s.file, s.writer, err = pollable(fd, "udp"); err != nil {
+	if s.writer, err = newDescriptor(fd); err != nil {
 		return err
 	}
 	s.reader = s.writer
@@ -137,24 +133,6 @@ func (s *Socket) open(local netip.AddrPort, cfg *Config) error {
 		return s.openPackets(cfg)
 	}
 	return nil
-}
-
-// pollable gives fd to the runtime's poller. The result owns fd, which is closed if there is an error.
-func pollable(fd int, name string) (*os.File, syscall.RawConn, error) {
-	f := os.NewFile(uintptr(fd), name)
-	if f == nil {
-		return nil, nil, fmt.Errorf("udp: %w: descriptor %d", unix.EBADF, fd)
-	}
-	raw, err := f.SyscallConn()
-	if err == nil {
-		// Only a descriptor in the poller has deadlines.
-		err = f.SetDeadline(time.Time{})
-	}
-	if err != nil {
-		f.Close()
-		return nil, nil, fmt.Errorf("udp: poller: %w", err)
-	}
-	return f, raw, nil
 }
 
 // setOptions sets what must be set before the socket is bound, and finds out what the kernel can do.
@@ -272,38 +250,18 @@ func (s *Socket) Capabilities() Capabilities {
 
 // SetReadDeadline makes every Recv that waits after t, now or later, return [os.ErrDeadlineExceeded]
 // instead; t in the past wakes those that wait. The zero time means no deadline.
-func (s *Socket) SetReadDeadline(t time.Time) error {
-	f := s.file
-	if s.packets != nil {
-		f = s.packets
-	}
-	if f.SetReadDeadline(t) != nil {
-		return net.ErrClosed
-	}
-	return nil
-}
+func (s *Socket) SetReadDeadline(t time.Time) error { return s.reader.setDeadline(&s.reader.read, t) }
 
 // Close gives the port back. Calls that wait, and later ones, return [net.ErrClosed]. Closing twice
 // is no error.
 func (s *Socket) Close() error {
 	var errs [2]error
-	for i, f := range []*os.File{s.packets, s.file} {
-		if f != nil {
-			if err := f.Close(); !errors.Is(err, os.ErrClosed) {
-				errs[i] = err
-			}
+	for i, d := range []*descriptor{s.packets, s.writer} {
+		if d != nil {
+			errs[i] = d.Close()
 		}
 	}
 	return errors.Join(errs[:]...)
-}
-
-// rawError is the error of a call of [syscall.RawConn]: the runtime has an error of its own for a
-// file that is being closed.
-func rawError(err error) error {
-	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		return err
-	}
-	return net.ErrClosed
 }
 
 // kernelAtLeast reports whether the running kernel is Linux major.minor or later.

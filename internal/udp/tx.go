@@ -331,7 +331,7 @@ func (s *Socket) fill(b *TxBatch, at txCursor, split int, seal Sealer) (n int, n
 // until deadline, which it sets when it begins to wait. b.sent and b.errno say what came of it:
 // EAGAIN means that there was no room in time. The error is net.ErrClosed.
 func (s *Socket) transmit(b *TxBatch, deadline *time.Time) error {
-	if err := rawError(s.writer.Control(b.try)); err != nil || b.errno != unix.EAGAIN {
+	if err := s.writer.Control(b.try); err != nil || b.errno != unix.EAGAIN {
 		return err
 	}
 	s.stats.full.Add(1)
@@ -342,10 +342,10 @@ func (s *Socket) transmit(b *TxBatch, deadline *time.Time) error {
 	// that it may, has its own deadline behind it or little before it.
 	s.waiting.Lock()
 	defer s.waiting.Unlock()
-	if s.file.SetWriteDeadline(*deadline) != nil {
+	if s.writer.setDeadline(&s.writer.write, *deadline) != nil {
 		return net.ErrClosed
 	}
-	err := rawError(s.writer.Write(b.wait))
+	err := s.writer.Write(b.wait)
 	if err == net.ErrClosed {
 		return err
 	}

@@ -451,7 +451,7 @@ func fullSocket(t *testing.T) (s *Socket, drain func()) {
 		t.Fatal(err)
 	}
 	s = &Socket{local: netip.MustParseAddrPort("127.0.0.1:1")}
-	if s.file, s.writer, err = pollable(fds[0], "test"); err != nil {
+	if s.writer, err = newDescriptor(fds[0]); err != nil {
 		t.Fatal(err)
 	}
 	s.reader = s.writer
