@@ -212,7 +212,7 @@ func (q *qpc) transmit(now time.Duration, b []byte) int {
 			return n
 		}
 	}
-	if q.answer != answerNone {
+	if q.answerIsDue() {
 		return q.transmitAnswer(b)
 	}
 	return 0
@@ -220,7 +220,7 @@ func (q *qpc) transmit(now time.Duration, b []byte) int {
 
 // wantsToTransmit reports whether transmit would make a packet.
 func (q *qpc) wantsToTransmit(now time.Duration) bool {
-	return q.answer != answerNone || q.state == StateRTS && q.mayTransmit(now)
+	return q.answerIsDue() || q.state == StateRTS && q.mayTransmit(now)
 }
 
 // maxPacketLen is room for every packet we send, without ICRC.

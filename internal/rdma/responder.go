@@ -41,6 +41,11 @@ type responder struct {
 	syndrome    roce.Syndrome // of a NAK
 	sinceAnswer int           // packets of ours that went out while it waited
 	naked       bool          // a sequence or RNR NAK went out for the expected packet
+
+	// holding: the owner looks for more packets and sees to it that this is false before it stops
+	// doing so. Meanwhile an ACK can wait for others, if packets of ours went out after what it is
+	// for: then this side is no bottleneck for the peer.
+	holding bool
 }
 
 // A receiving says what message has begun.
@@ -118,6 +123,17 @@ func (q *qpc) receiveRequest(p *roce.Packet) {
 	if p.AckReq {
 		q.ack()
 	}
+}
+
+// answerIsDue reports whether an answer is to go out now.
+func (q *responder) answerIsDue() bool {
+	switch q.answer {
+	case answerAck:
+		return !q.holding || q.sinceAnswer == 0 || q.sinceAnswer >= ackAfterPackets
+	case answerNak:
+		return true
+	}
+	return false
 }
 
 func (q *qpc) ack() {

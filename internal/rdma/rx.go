@@ -33,6 +33,7 @@ type receiver struct {
 	qp     *QP // whose lock is held: that of the last packet
 	qpn    wire.QPN
 	news   []*CQ // with completions since the batch began
+	held   []*QP // that are holding
 	now    time.Duration
 
 	spin  time.Duration // how long to look before going to sleep, at most
@@ -83,9 +84,31 @@ func (r *receiver) wait() error {
 			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 		}
 	}
+	r.stopHolding()
 	err := r.dev.sock.Recv(r.batch)
 	r.short = time.Since(start) < 2*r.spin
 	return err
+}
+
+// stopHolding has everything sent that was held back while there was more to come.
+func (r *receiver) stopHolding() {
+	if len(r.held) == 0 {
+		return
+	}
+	now := r.dev.now()
+	for _, q := range r.held {
+		q.mu.Lock()
+		q.c.holding = false
+		if !q.sending && q.c.wantsToTransmit(now) {
+			r.tx.queue = append(r.tx.queue, q)
+		}
+		q.mu.Unlock()
+	}
+	clear(r.held)
+	r.held = r.held[:0]
+	for len(r.tx.queue) > 0 {
+		r.dev.round(r.tx)
+	}
 }
 
 // take hands the packets of the batch to their queue pairs, and calls the handlers.
@@ -190,6 +213,10 @@ func (r *receiver) release() {
 	r.qp = nil
 	send, recv := q.deliver()
 	q.arm(r.now)
+	if q.c.answer == answerAck && !q.c.holding && r.short {
+		q.c.holding = true
+		r.held = append(r.held, q)
+	}
 	wants := !q.sending && q.c.wantsToTransmit(r.now)
 	q.mu.Unlock()
 	if recv && !slices.Contains(r.news, q.recvCQ) {
