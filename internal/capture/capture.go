@@ -1,0 +1,112 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// A LinkType says what the bytes of a packet begin with. The numbers are those of both file
+// formats: https://www.tcpdump.org/linktypes.html.
+type LinkType uint16
+
+const (
+	LinkNull     LinkType = 0   // BSD loopback: address family (4 bytes, order of the writing host)
+	LinkEthernet LinkType = 1   // Ethernet, from the destination address on
+	LinkRaw12    LinkType = 12  // IP; what some systems write for LinkRaw
+	LinkRaw14    LinkType = 14  // IP; the same of OpenBSD
+	LinkRaw      LinkType = 101 // IP, version in the first half byte
+	LinkLoop     LinkType = 108 // OpenBSD loopback: address family (4 bytes, big-endian)
+	LinkCooked   LinkType = 113 // Linux cooked, 16 bytes before the network header
+	LinkCooked2  LinkType = 276 // Linux cooked v2, 20 bytes, with the interface's index
+)
+
+// String is the name of t in words, or its number.
+func (t LinkType) String() string {
+	switch t {
+	case LinkNull:
+		return "BSD loopback"
+	case LinkEthernet:
+		return "Ethernet"
+	case LinkRaw12, LinkRaw14, LinkRaw:
+		return "raw IP"
+	case LinkLoop:
+		return "OpenBSD loopback"
+	case LinkCooked:
+		return "Linux cooked"
+	case LinkCooked2:
+		return "Linux cooked v2"
+	}
+	return "link type " + strconv.Itoa(int(t))
+}
+
+// A Packet is one packet as it was captured.
+type Packet struct {
+	Number int       // from 1, over everything the Source gives
+	Time   time.Time // in UTC; zero if the file has none for it
+	Link   LinkType
+
+	// Data is what was captured of the packet, from the link header on, at most [MaxPacket]
+	// bytes. It belongs to the Source and is valid until the next call of Next.
+	Data []byte
+
+	// OrigLen is how many bytes the packet had on the wire. It is never less than len(Data).
+	OrigLen int
+
+	// Source is the index of the input that the packet is from: 0, or that in the call of [Merge].
+	Source int
+}
+
+// A Source gives packets one after the other.
+//
+// Next, of all sources, is for one goroutine at a time. Close may be called from any goroutine, more
+// than once, and wakes a Next that waits for packets of an interface or of a pipe.
+type Source interface {
+	// Next returns the next packet, which is valid until Next is called again. At the end the
+	// error is [io.EOF], also after Close. Any other error is a [*Error] and not the end: it tells of
+	// one place in the input, and Next may be called again for what follows it.
+	Next() (*Packet, error)
+
+	// Close ends the Source and frees what it holds.
+	Close() error
+
+	// Name is that of the file or interface. Standard input is "standard input".
+	Name() string
+}
+
+// A Progresser is a [Source] that can say how far it is. All that [Open] and [Merge] return are.
+type Progresser interface {
+	// Progress returns how many bytes have been read of how many there are. For compressed
+	// files both are as on disk. ok is false if the size is not known, as of a pipe; read is
+	// right even then. It may be called from any goroutine.
+	Progress() (read, size int64, ok bool)
+}
+
+// What can be wrong with an input. A [*Error] wraps one of these, or the error of a system call.
+var (
+	// ErrFormat means that an input is not a capture file, or of a kind that is not read here.
+	ErrFormat = errors.New("not a capture file that can be read")
+
+	// ErrTruncated means that a file ends within a packet or block.
+	ErrTruncated = errors.New("the file ends too early")
+
+	// ErrCorrupt means that a packet or block says of itself what cannot be.
+	ErrCorrupt = errors.New("corrupt")
+)
+
+// An Error tells what is wrong with one place of an input.
+type Error struct {
+	Name   string // of the input
+	Packet int    // which packet of this input has the fault or would have come next, from 1
+	Offset int64  // of the packet's or block's header in bytes; in what a compressed file unpacks to
+	Err    error
+}
+
+// Error names the input, the packet and the offset.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s: packet %d, offset %d: %v", e.Name, e.Packet, e.Offset, e.Err)
+}
+
+// Unwrap returns e.Err.
+func (e *Error) Unwrap() error { return e.Err }

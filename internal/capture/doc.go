@@ -1,0 +1,15 @@
+// Package capture reads packets from capture files, from standard input and from interfaces, and
+// writes them to files. It knows frames and link types, and of SMC only what the kernel needs to
+// be told to hand over what belongs to it: see [Live].
+//
+// Every input is a [Source]. Files are pcap and pcapng in all their variants, also compressed with
+// gzip ([Open]); several inputs become one in the order of time ([Merge]); [Create] writes packets
+// as pcapng.
+//
+// Nothing in a file is believed. What one input needs in memory is bounded by [MaxPacket] and
+// [MaxInterfaces] whatever the file says, an error names file, packet and offset, and reading goes
+// on after it wherever the next packet can be found.
+//
+// The formats are those of the Internet-Drafts draft-ietf-opsawg-pcap and
+// draft-ietf-opsawg-pcapng, which comments call "pcap" and "pcapng" with the number of the section.
+package capture
