@@ -7,7 +7,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 10s
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check fmt vet cross staticcheck tidy race fuzz bench golden
+.PHONY: help build test check fmt vet cross staticcheck tidy race fuzz bench golden interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -57,3 +57,6 @@ golden: ## rewrite the expected output in testdata/; look at the difference befo
 		go test $$dir -update; \
 	done
 	git diff --stat -- '*/testdata/*'
+
+interop: ## RDMA against real Linux in a virtual machine: needs root, see test/interop/README.md
+	go run ./test/interop

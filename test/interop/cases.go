@@ -1,0 +1,119 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/gosmc/smc/internal/udp"
+)
+
+// The runs of the ping-pong cases.
+var (
+	allSizes = []pingPong{
+		{size: 1, rounds: 1000}, {size: 2, rounds: 1000}, {size: 63, rounds: 1000}, {size: 1024, rounds: 1000},
+		{size: 1025, rounds: 1000}, {size: 4096, rounds: 1000}, {size: 65536, rounds: 1000}, {size: 1 << 20, rounds: 100},
+	}
+	withLoss = []pingPong{
+		{size: 1, rounds: 300}, {size: 1025, rounds: 200}, {size: 4096, rounds: 100}, {size: 65536, rounds: 20}, {size: 1 << 20, rounds: 2},
+	}
+	someSizes = []pingPong{
+		{size: 1, rounds: 200}, {size: 4096, rounds: 200}, {size: 4097, rounds: 200}, {size: 65536, rounds: 200}, {size: 1 << 20, rounds: 10},
+	}
+)
+
+// The conditions under which cases run. UDP sockets without privilege are the rule.
+var (
+	losing = conditions{loss: true}
+	ipv6   = conditions{ipv6: true}
+	jumbo  = conditions{jumbo: true}
+	packet = conditions{headers: udp.HeadersAlways}
+	both   = conditions{headers: udp.HeadersAlways, loss: true}
+)
+
+// Counters that show that the network has lost packets, or it would prove nothing.
+var (
+	lostToGuest = []string{"our rcvd_seq_err", "our retransmitted", "guest out_of_seq_request"}
+	lostToUs    = []string{"guest rcvd_seq_err", "guest completer_retry_err", "our out_of_seq_request"}
+	lostBoth    = slices.Concat(lostToGuest, lostToUs)
+)
+
+// allCases returns the cases, in the order in which they run. Those with jumbo frames are at the
+// end, since a change of the MTU takes the guest's device away.
+func allCases() []testCase {
+	const (
+		asClient = "ibv_rc_pingpong is the server and we are its client"
+		asServer = "ibv_rc_pingpong is our client"
+		toGuest  = "RDMA WRITEs of 1 B to 1 MiB into the guest"
+		toUs     = "RDMA WRITEs of 1 B to 1 MiB by the guest into our memory"
+	)
+	client, server, write, written := pingPongs(true, allSizes), pingPongs(false, allSizes), writes(true), writes(false)
+	end := refuseRegion - 10
+	return []testCase{
+		{name: "pingpong/client", what: asClient, run: client},
+		{name: "pingpong/server", what: asServer, run: server},
+		{name: "pingpong/client/loss", what: asClient, run: pingPongs(true, withLoss), conditions: losing, provokes: lostBoth},
+		{name: "pingpong/server/loss", what: asServer, run: pingPongs(false, withLoss), conditions: losing, provokes: lostBoth},
+		{name: "pingpong/client/ipv6", what: asClient, run: pingPongs(true, someSizes), conditions: ipv6},
+		{name: "pingpong/server/packet", what: asServer, run: pingPongs(false, someSizes), conditions: packet},
+
+		{name: "write/to-guest", what: toGuest, run: write},
+		{name: "write/from-guest", what: toUs, run: written},
+		{name: "write/to-guest/loss", what: toGuest, run: write, conditions: losing, provokes: lostToGuest},
+		{name: "write/from-guest/loss", what: toUs, run: written, conditions: losing, provokes: lostToUs},
+		{name: "write/to-guest/ipv6", what: toGuest, run: write, conditions: ipv6},
+		{name: "write/from-guest/ipv6", what: toUs, run: written, conditions: ipv6},
+		{name: "write/to-guest/packet", what: toGuest, run: write, conditions: packet},
+		{name: "write/from-guest/packet-loss", what: toUs, run: written, conditions: both, provokes: lostToUs},
+
+		{
+			name: "refuse/access/by-guest", what: "our WRITE with a wrong key, and outside the region: remote access error",
+			provokes: []string{"our rcvd_fatal_err"},
+			run:      refused(badWrite(0, messageLen, 1), badWrite(0, messageLen, 1<<8), badWrite(end, 11, 0), badWrite(-1, 5000, 0)),
+		},
+		{
+			name: "refuse/access/by-us", what: "the same from the guest, and without permission to write",
+			provokes: []string{"our sent_fatal_err"}, tolerates: []string{"our dropped"},
+			run: refused(badGuestWrite(0, messageLen, 1, true), badGuestWrite(0, messageLen, 1<<8, true),
+				badGuestWrite(end, 11, 0, true), badGuestWrite(-1, 5000, 0, true), badGuestWrite(0, 5000, 0, false)),
+		},
+		{
+			name: "refuse/opcode", what: "a WRITE to a queue pair that allows none: invalid request, both ways",
+			provokes: []string{"our rcvd_fatal_err", "our sent_fatal_err"}, tolerates: []string{"our dropped"}, run: notAllowed,
+		},
+		{
+			name: "refuse/length/by-guest", what: "our SEND is longer than the guest's receive: remote operation error, as rxe has it",
+			provokes: []string{"our rcvd_fatal_err"}, run: refused(tooLong(16, messageLen), tooLong(2048, 3000)),
+		},
+		{
+			name: "refuse/length/by-us", what: "the guest's SEND is longer than our receive: invalid request",
+			provokes: []string{"our sent_fatal_err"}, tolerates: []string{"our dropped"}, run: refused(guestTooLong(16, messageLen), guestTooLong(2048, 3000)),
+		},
+		{
+			name: "rnr/by-guest", what: "our SEND before the guest's receive: RNR NAK, and on when there is one",
+			provokes:  []string{"our rcvd_rnr_err", "guest send_rnr_err", "our rewinds", "our retransmitted"},
+			tolerates: []string{"our rcvd_seq_err", "guest out_of_seq_request"}, // of what was behind
+			run:       refused(lateReceive),
+		},
+		{
+			name: "rnr/by-us", what: "the same from the guest",
+			provokes:  []string{"our send_rnr_err", "guest rcvd_rnr_err"},
+			tolerates: []string{"our sent_seq_err", "our out_of_seq_request", "guest rcvd_seq_err"},
+			run:       refused(guestLateReceive),
+		},
+		{
+			name: "rnr/never", what: "no receive at all: both give up",
+			provokes: []string{"our rcvd_rnr_err", "guest send_rnr_err", "our send_rnr_err", "guest rcvd_rnr_err", "guest retry_rnr_exceeded_err"},
+			tolerates: []string{"our rewinds", "our retransmitted", "our rcvd_seq_err", "our sent_seq_err", "our out_of_seq_request", "our dropped",
+				"guest rcvd_seq_err", "guest out_of_seq_request"},
+			run: neverReceive,
+		},
+		{
+			name: "gone", what: "the other queue pair is gone: both give up",
+			provokes: []string{"our timeouts", "guest retry_exceeded_err"}, tolerates: []string{"our rewinds", "our retransmitted", "our dropped"}, run: neverAnswer,
+		},
+
+		{name: "pingpong/client/jumbo", what: asClient, run: pingPongs(true, someSizes), conditions: jumbo},
+		{name: "pingpong/server/jumbo", what: asServer, run: pingPongs(false, someSizes), conditions: jumbo},
+		{name: "write/to-guest/jumbo", what: toGuest, run: write, conditions: jumbo},
+		{name: "write/from-guest/jumbo", what: toUs, run: written, conditions: jumbo},
+	}
+}

@@ -1,0 +1,39 @@
+#!/bin/sh
+# The first process of the guest. It brings up two network interfaces and soft-RoCE on the first:
+#
+#   eth0  the data network: rxe0 is on it, and netem when a case asks for loss
+#   eth1  the control network: a shell for the host program, and what the test programs say over TCP
+#
+# The kernel's command line has addr4=, addr6= and control= (addresses with prefix lengths), mtu=
+# (bytes, of eth0) and port= (of the shell).
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+
+for word in $(cat /proc/cmdline); do
+	case $word in
+	addr4=* | addr6=* | control=* | mtu=* | port=*) eval "${word%%=*}=${word#*=}" ;;
+	esac
+done
+
+for module in virtio_net sch_netem ifb sch_ingress cls_matchall act_mirred crc32_generic rdma_rxe ib_uverbs; do
+	modprobe "$module" || echo "init: no module $module"
+done
+
+/bin/ip link set lo up
+/bin/ip link set eth1 up
+/bin/ip addr add "$control" dev eth1
+/bin/ip link set eth0 mtu "$mtu" up
+/bin/ip addr add "$addr4" dev eth0
+/bin/ip -6 addr add "$addr6" dev eth0 nodad
+/bin/rdma link add rxe0 type rxe netdev eth0 || echo "init: no rxe0"
+echo 0 >/sys/class/infiniband/rxe0/ports/1/hw_counters/lifespan # count at once, not every 10 ms
+
+# Packets on their way in pass ifb0, so that netem can lose some of them as well.
+[ -d /sys/class/net/ifb0 ] || /bin/ip link add ifb0 type ifb
+/bin/ip link set ifb0 txqueuelen 10000 up
+
+# One shell for each connection. What arrives on the control network comes from the host program.
+nc -ll -p "$port" -e sh
+poweroff -f

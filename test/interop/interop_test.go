@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gosmc/smc/wire"
+)
+
+// From a capture of two ibv_rc_pingpong of rdma-core 44, the client's.
+func TestGreeting(t *testing.T) {
+	const text = "0000:000011:ae69dc:00000000000000000000ffffc0a84c02\x00"
+	want := greeting{gid: wire.GIDFromAddr(netip.MustParseAddr("192.168.76.2")), qpn: 0x11, psn: 0xae69dc}
+	if got, err := parseGreeting(text); err != nil || got != want {
+		t.Errorf("parseGreeting(%q) = %+v, %v, want %+v", text, got, err, want)
+	}
+	if got := want.String(); got != text {
+		t.Errorf("String() = %q, want %q", got, text)
+	}
+	for n := range text {
+		if g, err := parseGreeting(text[:n]); err == nil {
+			t.Errorf("parseGreeting(%q) = %+v, want an error", text[:n], g)
+		}
+	}
+	for _, bad := range []string{
+		"0000:00001g:ae69dc:00000000000000000000ffffc0a84c02\x00",
+		"0000:1000011:e69dc:00000000000000000000ffffc0a84c02\x00",
+		"0000:000011:ae69dc:00000000000000000000ffffc0a84c0:\x00",
+		"0000:000011:ae69dc0:0000000000000000000ffffc0a84c02\x00",
+	} {
+		if g, err := parseGreeting(bad); err == nil {
+			t.Errorf("parseGreeting(%q) = %+v, want an error", bad, g)
+		}
+	}
+}
+
+// The first numbers of splitmix64 with seed 1234567, as its author's program prints them.
+func TestFill(t *testing.T) {
+	var want []byte
+	for _, n := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423} {
+		for shift := 0; shift < 64; shift += 8 {
+			want = append(want, byte(n>>shift))
+		}
+	}
+	for n := range want {
+		got := make([]byte, n)
+		if fill(got, 1234567); !bytes.Equal(got, want[:n]) {
+			t.Errorf("fill of %d bytes: %x, want %x", n, got, want[:n])
+		}
+	}
+}
+
+// Test vectors of FNV-1a, 64 bits, from the authors' list.
+func TestSum(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want uint64
+	}{{"", 0xcbf29ce484222325}, {"a", 0xaf63dc4c8601ec8c}, {"foobar", 0x85944171f73967e8}} {
+		if got := sum([]byte(tt.text)); got != tt.want {
+			t.Errorf("sum(%q) = %#x, want %#x", tt.text, got, tt.want)
+		}
+	}
+}
+
+// TestTransfers checks that WRITEs stay in the data part and are what README.md says.
+func TestTransfers(t *testing.T) {
+	for _, c := range []conditions{{}, {jumbo: true}, {loss: true}} {
+		l := &lab{conditions: c}
+		all := l.transfers(rand.New(rand.NewPCG(transferSeed, 0)))
+		var two int
+		from, to, most := make(map[int]bool), make(map[int]bool), 0
+		for _, tr := range all {
+			if tr.to < 0 || tr.to+tr.length() > dataSize {
+				t.Errorf("%+v: WRITE of %d bytes to offset %d, want it below %d", c, tr.length(), tr.to, dataSize)
+			}
+			for _, s := range tr.from {
+				if s.offset < 0 || s.length <= 0 || s.offset+s.length > dataSize {
+					t.Errorf("%+v: WRITE from %+v", c, s)
+				}
+			}
+			if len(tr.from) == 2 {
+				two++
+			}
+			from[tr.from[0].offset%alignments], to[tr.to%alignments] = true, true
+			most = max(most, tr.length())
+		}
+		if two == 0 || two == len(all) {
+			t.Errorf("%+v: %d of %d WRITEs have two SGEs", c, two, len(all))
+		}
+		if !c.loss && (len(from) != alignments || len(to) != alignments) {
+			t.Errorf("%+v: %d source and %d destination alignments, want %d", c, len(from), len(to), alignments)
+		}
+		if most != maxWrite {
+			t.Errorf("%+v: the longest WRITE has %d bytes, want %d", c, most, maxWrite)
+		}
+		var joined []transfer
+		for _, batch := range batches(all) {
+			if len(batch) == 0 || len(batch) > batchLen {
+				t.Errorf("%+v: a batch of %d", c, len(batch))
+			}
+			joined = append(joined, batch...)
+		}
+		if fmt.Sprint(joined) != fmt.Sprint(all) {
+			t.Errorf("%+v: batches(all) has other WRITEs than all", c)
+		}
+	}
+}
+
+// TestCheckCounters shows that counters that nobody provoked are found, and those that are missing.
+func TestCheckCounters(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		counted map[string]uint64
+		c       testCase
+		ok      bool
+	}{
+		{"traffic", map[string]uint64{"our sent_pkts": 5, "guest rcvd_pkts": 5, "our rcvd_seq_err": 0}, testCase{}, true},
+		{"sequence error", map[string]uint64{"our rcvd_seq_err": 1}, testCase{}, false},
+		{"sequence error with losses", map[string]uint64{"our rcvd_seq_err": 1}, testCase{conditions: conditions{loss: true}}, true},
+		{"ICRC error with losses", map[string]uint64{"our device rcvd_icrc_err": 1}, testCase{conditions: conditions{loss: true}}, false},
+		{"some repeated", map[string]uint64{"our retransmitted": 20}, testCase{}, true},
+		{"many repeated", map[string]uint64{"our retransmitted": 26, "guest sent_pkts": 50, "guest rcvd_pkts": 50}, testCase{}, false},
+		{"more packets, as many repeated", map[string]uint64{"our retransmitted": 26, "guest sent_pkts": 60, "guest rcvd_pkts": 60}, testCase{}, true},
+		{"solved", map[string]uint64{"our device icrc_solved": 1}, testCase{}, true},
+		{"solved though shown", map[string]uint64{"our device icrc_solved": 1}, testCase{conditions: packet}, false},
+		{"provoked", map[string]uint64{"our rcvd_rnr_err": 1}, testCase{provokes: []string{"our rcvd_rnr_err"}}, true},
+		{"provoked in vain", map[string]uint64{"our rcvd_rnr_err": 0}, testCase{provokes: []string{"our rcvd_rnr_err"}}, false},
+		{"provoked and unheard of", nil, testCase{provokes: []string{"our rcvd_rnr_err"}}, false},
+		{"not provoked", map[string]uint64{"our rcvd_rnr_err": 1}, testCase{conditions: conditions{loss: true}}, false},
+		{"tolerated", map[string]uint64{"our dropped": 1}, testCase{tolerates: []string{"our dropped"}}, true},
+		{"unheard of", map[string]uint64{"our moods": 0}, testCase{}, false},
+	} {
+		if err := checkCounters(tt.counted, tt.c); (err == nil) != tt.ok {
+			t.Errorf("%s: checkCounters(%v) = %v, want ok %t", tt.name, tt.counted, err, tt.ok)
+		}
+	}
+}
+
+// TestCases checks the table: names differ, and counters exist.
+func TestCases(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, c := range allCases() {
+		if c.name == "" || c.what == "" || c.run == nil || seen[c.name] {
+			t.Errorf("case %q: no name, nothing to do, or twice", c.name)
+		}
+		seen[c.name] = true
+		for _, counter := range append(c.provokes, c.tolerates...) {
+			if counterClasses[counter] == 0 {
+				t.Errorf("case %q: no counter %q", c.name, counter)
+			}
+		}
+	}
+}
+
+// TestArchive has cpio unpack what write makes.
+func TestArchive(t *testing.T) {
+	cpio, err := exec.LookPath("cpio")
+	if err != nil {
+		t.Skip("needs cpio")
+	}
+	a := make(archive)
+	a.add("init", modeProg, []byte("#!/bin/sh\n"))
+	a.add("/lib/modules/odd", modeFile, []byte("12345"))
+	a.add("bin/sh", modeLink, []byte("busybox"))
+	a.add("tmp", modeDir, nil)
+	var image bytes.Buffer
+	if err := a.write(&image); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command(cpio, "-id", "--quiet")
+	cmd.Dir, cmd.Stdin = dir, &image
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("cpio: %v\n%s", err, out)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "lib/modules/odd")); err != nil || string(got) != "12345" {
+		t.Errorf("lib/modules/odd: %q, %v, want %q", got, err, "12345")
+	}
+	if got, err := os.Readlink(filepath.Join(dir, "bin/sh")); err != nil || got != "busybox" {
+		t.Errorf("bin/sh leads to %q, %v, want busybox", got, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "init")); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("init: %v, %v, want mode 755", info, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "tmp")); err != nil || !info.IsDir() {
+		t.Errorf("tmp: %v, %v, want a directory", info, err)
+	}
+}
+
+// TestVerbspeerLines checks the lines against the usage in guest/verbspeer.c: one word for each.
+func TestVerbspeerLines(t *testing.T) {
+	_, usage, _ := strings.Cut(string(verbspeerSource), " *   open ")
+	for _, line := range []string{
+		recvLine(1, span{2, 3}), sendLine(1, flagSignaled, 2, span{3, 4}, span{5, 6}),
+		writeLine(1, flagImm, 2, 3, 4, span{5, 6}),
+	} {
+		words := strings.Fields(line)
+		_, rest, found := strings.Cut(usage, " *   "+words[0]+" ")
+		rest, _, _ = strings.Cut(rest, "ok")
+		if want := len(strings.Fields(rest)) + 1; !found || len(words) != want {
+			t.Errorf("%q has %d words, want %d", line, len(words), want)
+		}
+	}
+}
+
+func TestHexGID(t *testing.T) {
+	g := wire.GIDFromAddr(guestAddr6)
+	got := hexGID(g)
+	if want := "fd000076000000000000000000000002"; got != want {
+		t.Errorf("hexGID(%v) = %q, want %q", g, got, want)
+	}
+	if b, err := hex.DecodeString(got); err != nil || wire.GID(b) != g {
+		t.Errorf("hexGID(%v) = %q does not lead back", g, got)
+	}
+}

@@ -1,0 +1,212 @@
+// Command interop proves internal/rdma against real Linux: it boots a stock Debian kernel with
+// soft-RoCE (rdma_rxe) in a small virtual machine and has verbs programs there talk to queue pairs
+// of ours. README.md beside this file says what the cases are and how to look inside.
+//
+// It exits with 0 if every case passed, with 1 if one did not, and with 2 if it could not run them.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Limits. Each is several times of what was seen on a machine with two busy cores and no KVM.
+const (
+	totalTimeout   = 15 * time.Minute // for everything
+	prepareTimeout = 8 * time.Minute  // packages and kernel come over a network
+	bootTimeout    = 2 * time.Minute
+	shellTimeout   = time.Second // for the guest's shell to answer, while it is tried again and again
+	caseTimeout    = 4 * time.Minute
+	commandTimeout = 30 * time.Second // for a command in the guest, unless a case says otherwise
+	killDelay      = 5 * time.Second  // between asking and ending
+)
+
+// options are the flags of the command line.
+type options struct {
+	run     *regexp.Regexp
+	list    bool
+	verbose bool
+	accel   string // of qemu
+	pcap    string // file, empty for none
+	guest   string // shell command, empty for none
+	inside  string // directory of what was prepared: this process is the one in the namespace
+}
+
+func parseFlags() (options, error) {
+	var opt options
+	run := flag.String("run", "", "run only the cases whose names match the regular expression")
+	flag.BoolVar(&opt.list, "list", false, "list the cases and end")
+	flag.BoolVar(&opt.verbose, "v", false, "print the guest's console, the output of its programs, and all counters")
+	flag.StringVar(&opt.accel, "accel", "auto", "how qemu runs the guest: kvm, tcg, or auto: kvm if it works")
+	flag.StringVar(&opt.pcap, "pcap", "", "write the packets of the data network to this file")
+	flag.StringVar(&opt.guest, "guest", "", "run this shell command in the guest after the cases, and print its output")
+	flag.StringVar(&opt.inside, "inside", "", "for the program's own use: it is in its network namespace")
+	flag.Parse()
+	var err error
+	if opt.run, err = regexp.Compile(*run); err != nil {
+		return opt, fmt.Errorf("-run: %w", err)
+	}
+	if !slices.Contains([]string{"auto", "kvm", "tcg"}, opt.accel) {
+		return opt, fmt.Errorf("-accel %s: want auto, kvm or tcg", opt.accel)
+	}
+	if flag.NArg() != 0 {
+		return opt, fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	return opt, nil
+}
+
+// errCases means that a case failed, and that the reader has been told.
+var errCases = errors.New("not every case passed")
+
+// init keeps the main goroutine on the main thread: a child process with a parent-death signal gets
+// it when the thread that started it ends, and the main thread ends last.
+func init() { runtime.LockOSThread() }
+
+func main() {
+	opt, err := parseFlags()
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), totalTimeout)
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+		switch {
+		case opt.list:
+			for _, c := range allCases() {
+				fmt.Printf("%-28s %s\n", c.name, c.what)
+			}
+		case opt.inside != "":
+			err = runInside(ctx, opt)
+		default:
+			err = runOutside(ctx, opt)
+		}
+		stop()
+		cancel()
+	}
+	switch {
+	case errors.Is(err, errCases):
+		os.Exit(1)
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "interop: %v\n", err)
+		os.Exit(2)
+	}
+}
+
+// runOutside prepares what the guest needs and starts this program again in a network namespace of
+// its own. The namespace has no name: with its last process it is gone, and the interfaces in it.
+func runOutside(ctx context.Context, opt options) error {
+	if runtime.GOARCH != "amd64" {
+		return errors.New("the guest runs programs of this machine on an emulated amd64: this must be one")
+	}
+	if os.Getuid() != 0 {
+		return errors.New("a network namespace with tap interfaces needs root; try: sudo env PATH=\"$PATH\" make interop")
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		return fmt.Errorf("tap interfaces are needed: %w; try: modprobe tun", err)
+	}
+	dir, err := os.MkdirTemp("", "gosmc-interop-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+
+	prepared, cancel := context.WithTimeout(ctx, prepareTimeout)
+	defer cancel()
+	if err := prepare(prepared, dir); err != nil {
+		return err
+	}
+
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, self, append(os.Args[1:], "-inside", dir)...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 2 * killDelay
+	err = cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case exit.ExitCode() == 1:
+			return errCases
+		}
+		return fmt.Errorf("the part in the namespace ended: %w", err)
+	}
+	return err
+}
+
+// runInside boots the guest and runs the cases.
+func runInside(ctx context.Context, opt options) error {
+	var cases []testCase
+	for _, c := range allCases() {
+		if opt.run.MatchString(c.name) {
+			cases = append(cases, c)
+		}
+	}
+	if len(cases) == 0 {
+		return errors.New("no case matches; -list lists them")
+	}
+	began := time.Now()
+	vm, err := bootVM(ctx, opt)
+	if err != nil {
+		return err
+	}
+	defer vm.close()
+	fmt.Printf("guest: %s, %s, up in %.1f s\n", vm.kernel, vm.accel, time.Since(began).Seconds())
+
+	failed := 0
+	for _, c := range cases {
+		began := time.Now()
+		l := &lab{vm: vm, verbose: opt.verbose}
+		err := runCase(ctx, l, c)
+		seconds := time.Since(began).Seconds()
+		if err == nil {
+			fmt.Printf("ok    %-28s %5.1f s  %s\n", c.name, seconds, strings.Join(l.notes, "; "))
+		} else {
+			failed++
+			fmt.Printf("FAIL  %-28s %5.1f s  %s\n", c.name, seconds, strings.ReplaceAll(err.Error(), "\n", "\n      "))
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("ended early: %w", context.Cause(ctx))
+		}
+		if vm.ended() {
+			return fmt.Errorf("the guest ended; the end of its console:\n%s", tail(vm.console))
+		}
+	}
+	if opt.guest != "" {
+		output, err := vm.run(ctx, commandTimeout, opt.guest)
+		if err != nil {
+			output = err.Error() + "\n" // with the output
+		}
+		fmt.Print(output)
+	}
+	if opt.verbose {
+		fmt.Printf("console:\n%s\n", tail(vm.console))
+	}
+	fmt.Printf("%d passed, %d failed\n", len(cases)-failed, failed)
+	if failed != 0 {
+		return errCases
+	}
+	return nil
+}
+
+// cacheDir is where kernels are kept from run to run.
+func cacheDir() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "gosmc"), nil
+}
