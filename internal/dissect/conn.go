@@ -99,12 +99,14 @@ type Conn struct {
 	Group     *LinkGroup // nil until Accept and Confirm are known
 	Link      *Link      // that the connection uses now; nil with SMC-D
 	Failovers int        // how often it changed the link
+	SMCClosed bool       // both sides have said in CDC that they are done
 
 	key       connKey
 	toServer  stream // of the handshake
 	toClient  stream
 	sideKnown bool // else Client and Server are a guess
 	forgotten bool
+	onLink    bool // counted in Link.Conns
 
 	older, newer *Conn // neighbours in the order of the last packet
 	wait         waiter
@@ -149,22 +151,37 @@ type Ring struct {
 	Produced  uint64 // bytes by the producer cursor, since it is known
 	Consumed  uint64 // bytes by the consumer cursor, since it is known
 
-	base uint32 // of the cursors: 4 with an eyecatcher
+	base   uint32 // of the cursors: 4 with an eyecatcher
+	offset uint64 // of the element in its RMB
+	rmb    *rmb
+	link   *Link // of the writer's newest CDC message, and at first that of the handshake
+	// The writer's newest CDC message had the producer cursor, the reader's the consumer cursor; what
+	// is known of a side is worth nothing once its packets have a gap.
+	writerAt, readerAt mark
+	pending            uint64 // bytes written since the writer's newest CDC message
+	suspicion          suspicion
 }
 
-// Window returns how many bytes the writer may still write, -1 if that is not known.
+// Window returns how many bytes the writer may still write, as far as the reader has told; -1 if that is
+// not known.
 func (r *Ring) Window() int {
 	if !r.Known || !r.ProducerKnown || !r.ConsumerKnown {
 		return -1
 	}
-	return r.Capacity - r.filled()
+	used := cdc.Diff(r.at(r.Consumer), r.at(r.Producer), uint32(r.Capacity))
+	return r.Capacity - int(min(used, uint32(r.Capacity)))
 }
 
-// filled returns how many bytes are in the buffer by the cursors, which are known.
-func (r *Ring) filled() int {
-	capacity := uint32(r.Capacity)
-	p, c := r.Producer, r.Consumer
-	p.Count -= r.base
+// at returns a cursor as it would be in a buffer without an eyecatcher.
+func (r *Ring) at(c cdc.Cursor) cdc.Cursor {
 	c.Count -= r.base
-	return int(min(cdc.Diff(c, p, capacity), capacity))
+	return c
 }
+
+// inside reports whether a cursor points into the buffer.
+func (r *Ring) inside(c cdc.Cursor) bool {
+	return c.Count >= r.base && c.Count < uint32(r.Size)
+}
+
+// done reports whether the writer has said that it is done with the connection.
+func (r *Ring) done() bool { return r.ConnFlags&(cdc.Closed|cdc.Abort) != 0 }

@@ -115,7 +115,7 @@ func (t *Tracker) setState(c *Conn, s ConnState) {
 	c.State = s
 	switch s {
 	case ConnOptions, ConnProposed, ConnAccepted:
-		t.waits.add(c, t.packet.Time)
+		t.waits.add(c, t.now)
 	case ConnSYN, ConnEstablished, ConnFailed:
 		t.waits.remove(c)
 	case ConnDeclined, ConnTCP:

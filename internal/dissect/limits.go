@@ -14,8 +14,9 @@ const (
 	maxGroups = 1 << 12
 	// maxLinksSeen bounds the links of one group, over its life. More are not remembered.
 	maxLinksSeen = 64
-	// maxRegions bounds the buffers of one host in one link group: RFC 7609 p.113, SMCv2 p.85.
-	maxRegions = 255
+	// maxRegions bounds the buffers of one host that are remembered on one link. Hosts have at most
+	// 255 (RFC 7609 p.113, SMCv2 p.85); there is room for as many that were deleted.
+	maxRegions = 2 * 255
 	// maxCalls bounds the LLC requests of a link group that await a reply.
 	maxCalls = 32
 
@@ -28,6 +29,10 @@ const (
 	// maxMessage bounds a SEND that is put together, in bytes: SMCv2 p.80 has buffers of 8192 for LLC.
 	maxMessage = 8192
 
+	// maxSuspects bounds the buffers whose suspicions wait for one direction of a queue pair.
+	maxSuspects = 8
+	// maxReasons bounds the reasons of Declines that are counted one by one.
+	maxReasons = 256
 	// maxProblems bounds the problems of one event.
 	maxProblems = 8
 )

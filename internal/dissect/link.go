@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // A LinkState is how far a link has come.
@@ -55,7 +56,7 @@ type Endpoint struct {
 type Link struct {
 	ID     int // from 1, in the order in which they appear, over all link groups
 	Group  *LinkGroup
-	Num    int // the server's number for it, 0 if not known yet
+	Num    llc.LinkNum // the server's number for it, 0 if not known yet
 	Client Endpoint
 	Server Endpoint
 	State  LinkState
@@ -73,8 +74,9 @@ type Link struct {
 	Gaps            uint64 // PSNs that the capture does not have
 	Naks            uint64
 
-	flows [2]*flow // by index of the direction
-	rkeys [2]map[wire.RKey]region
+	flows [2]*flow                 // by index of the direction
+	rkeys [2]map[wire.RKey]*region // of the buffers that packets of a direction write to
+	lost  bool                     // counted as such
 }
 
 // A LinkGroup is what two hosts share for all their connections.
@@ -96,8 +98,37 @@ type LinkGroup struct {
 	Opened                     time.Time
 	Deleted                    time.Time // DELETE LINK for all links was seen; else zero
 
-	regions    [2]regionTable // by index of the direction of writes
-	eyecatcher [2]bool        // by index of the direction of the sender of CONFIRM LINK
-	tokens     [2]map[wire.AlertToken]*Conn
-	calls      []call
+	// By index of the direction of the messages that have the token.
+	tokens [2]map[wire.AlertToken]*Conn
+	// eyecatcher says, by index of the direction in which bytes go, whether elements begin with one.
+	eyecatcher [2]bool
+	adding     *Link // of an ADD LINK that awaits its reply
+	calls      []*call
+	// hosts of SMC-D
+	dKey         groupKeyD
+	older, newer *LinkGroup // neighbours in the order of their last use
+	forgotten    bool
+}
+
+// index returns the index of d, which is not DirUnknown, in arrays that have both directions.
+func (d Direction) index() int { return int(d) - 1 }
+
+// sender returns the end of the link that sends in direction d.
+func (l *Link) sender(d Direction) *Endpoint {
+	if d == ClientToServer {
+		return &l.Client
+	}
+	return &l.Server
+}
+
+// A region is an RMB as it is known on one link.
+type region struct {
+	va  uint64
+	rmb *rmb
+}
+
+// An rmb is one buffer of a host, with its elements.
+type rmb struct {
+	rings   []*Ring // of the connections that used its elements, the latest of each
+	deleted bool    // DELETE RKEY was replied to
 }

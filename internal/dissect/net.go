@@ -59,6 +59,7 @@ type layers struct {
 	bodyLen  int    // its length as the IP header says
 	id       uint16 // IPv4 identification
 	v4       bool
+	udpBody  bool // else it is TCP
 }
 
 // An outcome is how far the headers of a packet could be followed.
@@ -93,6 +94,7 @@ const (
 // decode follows the headers of p.
 func (l *layers) decode(p *Packet) {
 	l.outcome = outcomeOther
+	l.body, l.ip, l.ipLen = nil, nil, 0
 	b := p.Data
 	etherType := uint16(0)
 	switch p.Link {
@@ -184,7 +186,7 @@ func (l *layers) decodeIPv4(b []byte) {
 	if proto != protoTCP && proto != protoUDP {
 		return
 	}
-	l.v4 = true
+	l.v4, l.udpBody = true, proto == protoUDP
 	l.src, l.dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
 	l.id = binary.BigEndian.Uint16(b[4:])
 	if total == 0 && len(b) >= headerLen {
@@ -233,7 +235,7 @@ func (l *layers) decodeIPv6(b []byte) {
 		n := 0
 		switch next {
 		case protoTCP, protoUDP:
-			l.body, l.bodyLen = rest, restLen
+			l.body, l.bodyLen, l.udpBody = rest, restLen, next == protoUDP
 			l.setBody(next)
 			return
 		case protoHopByHop, protoRouting, protoDestOpts, protoAuth, protoFragment:
@@ -251,7 +253,7 @@ func (l *layers) decodeIPv6(b []byte) {
 						return
 					}
 					l.outcome = outcomeFragmentIP
-					l.body, l.bodyLen = nil, 0
+					l.body, l.bodyLen, l.udpBody = nil, 0, rest[0] == protoUDP
 					if offset>>3 == 0 {
 						l.body, l.bodyLen = rest[8:], restLen-8
 					}

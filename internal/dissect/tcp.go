@@ -35,7 +35,9 @@ type stream struct {
 	held   []heldSegment // that wait for one before them, in the order of their arrival
 	heldN  int           // bytes in held
 	differ bool          // told already that a segment differs from what it repeats
-	fin    bool
+	fin    bool          // a FIN was seen
+	acked  bool          // ack is known
+	ack    uint32        // number up to which this side has received from the other
 }
 
 type heldSegment struct {
@@ -74,18 +76,17 @@ func (t *Tracker) tcp(l *layers) {
 				return
 			}
 		}
-		client, server := src, dst
+		client, server := src, dst // a guess, see orient
 		if src.Port() < dst.Port() {
 			client, server = dst, src
 		}
 		c = t.newConn(key, client, server)
 	}
 	t.conns.touch(c)
-	dir := ServerToClient
-	if src == c.Client {
-		dir = ClientToServer
+	st := c.stream(c.dir(src))
+	if s.flags&tcpACK != 0 {
+		st.acked, st.ack = true, s.ack
 	}
-	st := c.stream(dir)
 	if s.payloadLen > 0 && !st.over {
 		t.segment(c, st, &s, src, dst)
 	}
@@ -388,7 +389,7 @@ func (t *Tracker) malformedCLC(c *Conn, st *stream, b []byte, name string, err e
 
 // end drops all that is remembered of the stream.
 func (st *stream) end() {
-	*st = stream{over: true, fin: st.fin, known: st.known, next: st.next}
+	*st = stream{over: true, fin: st.fin, known: st.known, next: st.next, acked: st.acked, ack: st.ack}
 }
 
 // done reports whether the handshake is over.
@@ -399,78 +400,3 @@ func (c *Conn) done() bool {
 	}
 	return true
 }
-
-// notCLC takes bytes that are no CLC message where one could be.
-func (t *Tracker) notCLC(c *Conn, st *stream, src, dst netip.AddrPort) {
-	st.end()
-}
-
-// clc takes a CLC message.
-func (t *Tracker) clc(c *Conn, m clc.Message, b []byte, src, dst netip.AddrPort) {
-	t.orient(c, m.Type(), src)
-	dir := c.dir(src)
-	e := t.begin(CLC, m.Type().String(), src, dst)
-	e.Conn, e.Dir, e.Message, e.Bytes = c, dir, m, b
-	switch m := m.(type) {
-	case clc.Proposal:
-		c.Proposal = &m
-		t.setState(c, ConnProposed)
-	case clc.Accept:
-		c.Accept = &m
-		t.setState(c, ConnAccepted)
-	case clc.Confirm:
-		c.Confirm = &m
-		t.setState(c, ConnEstablished)
-		t.learn(c)
-	case clc.Decline:
-		c.Decline = &m
-		c.DeclinedBy = dir
-		c.Reason = m.Reason()
-		t.setState(c, ConnDeclined)
-		e.problem(Declined, c.Reason.String(), "")
-	}
-	t.send(e)
-}
-
-// orient finds out from a message who is the client, if no SYN has told.
-func (t *Tracker) orient(c *Conn, typ clc.Type, src netip.AddrPort) {
-	if c.sideKnown || typ == clc.TypeDecline {
-		return
-	}
-	c.sideKnown = true
-	fromClient := typ != clc.TypeAccept
-	if (src == c.Client) == fromClient {
-		return
-	}
-	c.Client, c.Server = c.Server, c.Client
-	c.toServer, c.toClient = c.toClient, c.toServer
-}
-
-// fin takes a FIN.
-func (t *Tracker) fin(c *Conn, src, dst netip.AddrPort) {
-	e := t.begin(TCP, "FIN", src, dst)
-	e.Conn, e.Dir = c, c.dir(src)
-	st := c.stream(e.Dir)
-	if st.fin {
-		e.Text = "repeated"
-	}
-	st.fin = true
-	if c.toServer.fin && c.toClient.fin && c.Closed.IsZero() {
-		c.Closed = t.packet.Time
-	}
-	t.send(e)
-}
-
-// rst takes a RST.
-func (t *Tracker) rst(c *Conn, src, dst netip.AddrPort) {
-	e := t.begin(TCP, "RST", src, dst)
-	e.Conn, e.Dir = c, c.dir(src)
-	c.Closed = t.packet.Time
-	t.send(e)
-}
-
-// expire reports handshakes in which a message is overdue.
-func (t *Tracker) expire() {}
-
-// closeConns reports handshakes that are not over at the end of the input.
-func (t *Tracker) closeConns() {}

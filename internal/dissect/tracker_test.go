@@ -72,14 +72,3 @@ func pcapPackets(t testing.TB, name string) (packets []Packet) {
 	}
 	return packets
 }
-
-func TestTrackerFirst(t *testing.T) {
-	for name := range captureFiles {
-		tr := New(Options{})
-		for _, p := range capturedPackets(t, name) {
-			tr.Packet(p, func(e *Event) {
-				t.Logf("%s %d %v %s %v %v %v %v", name, e.Packet.Number, e.Family, e.Name, e.Dir, e.Message, e.Text, e.Problems)
-			})
-		}
-	}
-}

@@ -1,0 +1,215 @@
+package dissect
+
+import (
+	"fmt"
+
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// progressOf takes a CDC message of a connection that is known.
+//
+// What a side says is compared with what it said before only if its packets have no gap since, and with
+// what the other side said only if those have none either: see [mark] and [suspicion].
+func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where place) {
+	out, in := c.Ring(f.dir), c.Ring(f.dir.Reverse())
+	p := &t.progress
+	*p = Progress{Out: out, In: in, Produced: -1, Consumed: -1, Window: -1, PeerRoom: -1}
+	e.Progress = p
+	older := m.Seq != out.Seq && m.IsStale(out.Seq)
+	if where == placeRepeat || where == placeLate && older {
+		p.Repeated = true
+		p.Window, p.PeerRoom = out.Window(), in.Window()
+		return
+	}
+	known := out.writerAt == f.mark() && where == placeNew
+	if out.link != f.link {
+		known = false
+		t.changeLink(c, out, f.link, p)
+	}
+	if m.IsFailoverValidation() {
+		e.Text = fmt.Sprintf("has message %d arrived?", m.Seq)
+		out.writerAt, in.readerAt = f.mark(), f.mark()
+		out.pending = 0
+		out.ProducerKnown, in.ConsumerKnown = false, false
+		return
+	}
+	if known {
+		if older {
+			e.problem(Violation, fmt.Sprintf("CDC sequence number %d after %d", m.Seq, out.Seq), "RFC 7609 p.127")
+			p.Repeated = true
+			return
+		}
+		if p.SeqGap = int(m.Seq - out.Seq - 1); m.Seq == out.Seq {
+			p.SeqGap = 0 // the sender could not send the one before: Linux net/smc uses the number again
+		}
+		if p.SeqGap > 0 {
+			e.problem(Violation, fmt.Sprintf("CDC sequence number %d after %d, and no packet is missing", m.Seq, out.Seq), "RFC 7609 p.126")
+		}
+	}
+	if c.SMCClosed {
+		e.problem(Violation, "a CDC message after both sides were done", "RFC 7609 p.129")
+	}
+	if gone := out.ConnFlags &^ m.ConnFlags; gone != 0 {
+		e.problem(Violation, "connection flags are gone that were set: "+gone.String(), "RFC 7609 p.129")
+	}
+	if !in.writerAt.holds() {
+		in.ProducerKnown = false
+	}
+	if !out.readerAt.holds() {
+		out.ConsumerKnown = false
+	}
+	t.produced(e, out, m, known)
+	t.consumed(e, in, m, known)
+	out.writerAt, in.readerAt = f.mark(), f.mark()
+	out.Messages++
+	out.Seq, out.Flags, out.pending = m.Seq, m.ProducerFlags, 0
+	out.ConnFlags |= m.ConnFlags
+	if out.done() && in.done() && !c.SMCClosed {
+		c.SMCClosed = true
+		c.leaveLink()
+	}
+	p.Window, p.PeerRoom = out.Window(), in.Window()
+}
+
+// moved reports whether a flow is of another link than that the connection was last heard of on in its
+// direction.
+func (c *Conn) moved(f *flow) bool { return c.Ring(f.dir).link != f.link }
+
+// changeLink notes that the writer of out sends over another link than before. Both directions move on
+// their own; the connection moves once.
+func (t *Tracker) changeLink(c *Conn, out *Ring, l *Link, p *Progress) {
+	out.link = l
+	p.Failover = true
+	if c.Link == l {
+		return
+	}
+	c.moveTo(l)
+	c.Failovers++
+	l.Failovers++
+	l.Group.Failovers++
+	t.count.Failovers++
+}
+
+// produced takes the producer cursor of a message.
+func (t *Tracker) produced(e *Event, out *Ring, m *cdc.Message, known bool) {
+	before, had := out.Producer, known && out.ProducerKnown
+	if !out.inside(m.Producer) {
+		e.problem(Violation, fmt.Sprintf("the producer cursor %v is outside the buffer of %d bytes", m.Producer, out.Size), "RFC 7609 p.127")
+		out.ProducerKnown = false
+		return
+	}
+	out.Producer, out.ProducerKnown = m.Producer, true
+	if !had {
+		return
+	}
+	capacity := uint32(out.Capacity)
+	n, err := cdc.Check(out.at(before), out.at(m.Producer), capacity, capacity)
+	if err != nil {
+		e.problem(Violation, fmt.Sprintf("the producer cursor goes from %v to %v", before, m.Producer), "RFC 7609 p.127")
+		return
+	}
+	e.Progress.Produced = int(n)
+	out.Produced += uint64(n)
+	if n > 0 && out.ConnFlags&(cdc.DoneWriting|cdc.Closed|cdc.Abort) != 0 {
+		e.problem(Violation, "new data of a sender that has said to be done", "RFC 7609 p.129")
+	}
+	if !out.ConsumerKnown {
+		return
+	}
+	if used := cdc.Diff(out.at(out.Consumer), out.at(before), capacity); n > capacity-min(used, capacity) {
+		t.suspect(out, suspicion{
+			packet: t.packet.Number, excess: uint64(n - (capacity - min(used, capacity))),
+			text: fmt.Sprintf("the producer cursor %v is beyond what the reader has freed", m.Producer), rule: "RFC 7609 p.127",
+		})
+	}
+}
+
+// consumed takes the consumer cursor of a message.
+func (t *Tracker) consumed(e *Event, in *Ring, m *cdc.Message, known bool) {
+	before, had := in.Consumer, known && in.ConsumerKnown
+	if !in.inside(m.Consumer) {
+		e.problem(Violation, fmt.Sprintf("the consumer cursor %v is outside the buffer of %d bytes", m.Consumer, in.Size), "RFC 7609 p.128")
+		in.ConsumerKnown = false
+		return
+	}
+	in.Consumer, in.ConsumerKnown = m.Consumer, true
+	if !had {
+		return
+	}
+	capacity := uint32(in.Capacity)
+	n, err := cdc.Check(in.at(before), in.at(m.Consumer), capacity, capacity)
+	if err != nil {
+		e.problem(Violation, fmt.Sprintf("the consumer cursor goes from %v to %v", before, m.Consumer), "RFC 7609 p.128")
+		return
+	}
+	e.Progress.Consumed = int(n)
+	in.Consumed += uint64(n)
+	if !in.ProducerKnown {
+		return
+	}
+	if unread := cdc.Diff(in.at(before), in.at(in.Producer), capacity); n > unread {
+		t.suspect(in, suspicion{
+			packet: t.packet.Number, excess: uint64(n - unread), reading: true,
+			text: fmt.Sprintf("the consumer cursor %v is beyond what was written", m.Consumer), rule: "RFC 7609 p.128",
+		})
+	}
+}
+
+// A suspicion is that one side went further than the other had allowed. It is proven by the next packet
+// of the other side, if that shows that the capture lacks none before it: else the capture may
+// just lack the permission. A permission that comes right after is taken for one that came before, for
+// captures do not have packets of both directions in their true order.
+type suspicion struct {
+	packet  int    // its number; 0 if there is no suspicion
+	excess  uint64 // bytes too far
+	reading bool   // the reader went too far, not the writer
+	text    string
+	rule    string
+
+	awaited mark   // the flow of the other side
+	allowed uint64 // what it had allowed in all
+}
+
+// suspect notes a suspicion, unless there is an earlier one.
+func (t *Tracker) suspect(r *Ring, s suspicion) {
+	s.awaited, s.allowed = r.readerAt, r.Consumed
+	if s.reading {
+		s.awaited, s.allowed = r.writerAt, r.Produced
+	}
+	f := s.awaited.f
+	if r.suspicion.packet != 0 || !s.awaited.holds() || len(f.suspects) >= maxSuspects {
+		return
+	}
+	r.suspicion = s
+	f.suspects = append(f.suspects, r)
+}
+
+// settle proves or drops the suspicions that wait for the request of f that was just taken.
+func (t *Tracker) settle(f *flow, where place) {
+	if where != placeNew {
+		return
+	}
+	suspects := f.suspects
+	f.suspects = nil // notes do not make suspicions
+	for _, r := range suspects {
+		s := r.suspicion
+		r.suspicion = suspicion{}
+		allowed := r.Consumed
+		if s.reading {
+			allowed = r.Produced
+		}
+		if !s.awaited.holds() || allowed-s.allowed >= s.excess {
+			continue
+		}
+		dir := r.Dir
+		if s.reading {
+			dir = dir.Reverse()
+		}
+		e := t.begin(Note, "too far", f.dst, f.src)
+		e.Conn, e.Link, e.Dir = r.Conn, r.link, dir
+		e.Text = fmt.Sprintf("packet %d: %s", s.packet, s.text)
+		e.problem(Violation, e.Text, s.rule)
+		t.send(e)
+	}
+	f.suspects = suspects[:0]
+}

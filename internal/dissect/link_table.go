@@ -1,0 +1,349 @@
+package dissect
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/llc"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// A flowKey names one direction of a queue pair: packets have only the receiver's number.
+type flowKey struct {
+	src, dst [16]byte
+	qpn      wire.QPN
+}
+
+// A flow is one direction of a queue pair.
+type flow struct {
+	key          flowKey
+	src, dst     netip.AddrPort // of the newest packet
+	icrc         roce.Flow      // for these
+	older, newer *flow          // neighbours in the order of the last packet
+
+	link *Link // nil if not known
+	dir  Direction
+
+	goodICRC bool // a packet had a good ICRC: those that have not are damaged
+
+	// Numbers of requests. The numbers of responses are those of the other direction.
+	started bool
+	next    wire.PSN              // after the highest seen, or the first to come
+	seen    [seenPSNs / 64]uint64 // of those before next, by their lower bits
+	// epoch counts the gaps: what was learned from this direction in an earlier one may be outdated.
+	epoch  uint32
+	resync bool // the next packet's number cannot be told, after RDMA READ
+
+	send  assembly
+	write writeContext
+
+	// Requests that ask for an acknowledgement and have none yet.
+	awaits       bool
+	awaitPSN     wire.PSN // the highest
+	awaitSince   int64    // unix nanoseconds, of the last progress
+	acknowledged bool     // the capture has acknowledgements of this direction
+	stalled      bool     // told of already
+
+	suspects []*Ring // that wait for the next request of this direction
+}
+
+// seenPSNs is how many numbers before the highest are remembered one by one.
+const seenPSNs = 1024
+
+// A mark is a place in a flow: it holds as long as the flow has no gap.
+type mark struct {
+	f     *flow
+	epoch uint32
+}
+
+func (f *flow) mark() mark { return mark{f, f.epoch} }
+
+func (m mark) holds() bool { return m.f != nil && m.f.epoch == m.epoch }
+
+// An endKey names one end of a link.
+type endKey struct {
+	addr [16]byte
+	qpn  wire.QPN
+}
+
+// A groupKeyD names a link group of SMC-D: the hosts, and the server's link ID.
+type groupKeyD struct {
+	accept, confirm wire.ISMGID
+	link            wire.LinkID
+}
+
+// A linkTable has the flows, links and link groups that are remembered.
+type linkTable struct {
+	flows                    map[flowKey]*flow
+	oldestFlow, newestFlow   *flow
+	ends                     map[endKey]*Link
+	groupsD                  map[groupKeyD]*LinkGroup
+	groups                   int
+	oldestGroup, newestGroup *LinkGroup
+	// Requests of LLC that await a reply, in the order of their times.
+	firstCall, lastCall *call
+}
+
+func (t *linkTable) init() {
+	t.flows = make(map[flowKey]*flow)
+	t.ends = make(map[endKey]*Link)
+	t.groupsD = make(map[groupKeyD]*LinkGroup)
+}
+
+// flow returns the flow with the key, and makes it the newest.
+func (t *Tracker) flow(key flowKey) *flow {
+	if f := t.links.newestFlow; f != nil && f.key == key {
+		return f
+	}
+	f := t.links.flows[key]
+	if f == nil {
+		if len(t.links.flows) >= maxFlows {
+			t.count.Evicted.Flows++
+			t.forgetFlow(t.links.oldestFlow)
+		}
+		f = &flow{key: key}
+		t.links.flows[key] = f
+	} else {
+		t.links.unlinkFlow(f)
+	}
+	f.older, f.newer = t.links.newestFlow, nil
+	if f.older != nil {
+		f.older.newer = f
+	} else {
+		t.links.oldestFlow = f
+	}
+	t.links.newestFlow = f
+	return f
+}
+
+func (t *linkTable) unlinkFlow(f *flow) {
+	if f.older != nil {
+		f.older.newer = f.newer
+	} else {
+		t.oldestFlow = f.newer
+	}
+	if f.newer != nil {
+		f.newer.older = f.older
+	} else {
+		t.newestFlow = f.older
+	}
+	f.older, f.newer = nil, nil
+}
+
+func (t *Tracker) forgetFlow(f *flow) {
+	t.links.unlinkFlow(f)
+	delete(t.links.flows, f.key)
+	f.detach()
+	f.epoch++ // what was learned from it cannot be relied on
+}
+
+// detach takes the flow from its link.
+func (f *flow) detach() {
+	if f.link != nil && f.link.flows[f.dir.index()] == f {
+		f.link.flows[f.dir.index()] = nil
+	}
+	f.link, f.dir = nil, DirUnknown
+}
+
+// reverse returns the flow in the other direction, nil if it is not known.
+func (f *flow) reverse() *flow {
+	if f.link == nil {
+		return nil
+	}
+	return f.link.flows[f.dir.Reverse().index()]
+}
+
+// newGroup remembers a link group.
+func (t *Tracker) newGroup(mode string, client, server netip.Addr) *LinkGroup {
+	if t.links.groups >= maxGroups {
+		t.count.Evicted.Groups++
+		t.forgetGroup(t.links.oldestGroup)
+	}
+	t.lastID.group++
+	t.count.LinkGroups++
+	g := &LinkGroup{
+		ID: t.lastID.group, Mode: mode, Release: -1, Opened: t.packet.Time,
+		Client: client, Server: server,
+	}
+	t.links.groups++
+	t.links.linkGroup(g)
+	return g
+}
+
+func (t *linkTable) linkGroup(g *LinkGroup) {
+	g.older, g.newer = t.newestGroup, nil
+	if g.older != nil {
+		g.older.newer = g
+	} else {
+		t.oldestGroup = g
+	}
+	t.newestGroup = g
+}
+
+func (t *linkTable) unlinkGroup(g *LinkGroup) {
+	if g.older != nil {
+		g.older.newer = g.newer
+	} else {
+		t.oldestGroup = g.newer
+	}
+	if g.newer != nil {
+		g.newer.older = g.older
+	} else {
+		t.newestGroup = g.older
+	}
+	g.older, g.newer = nil, nil
+}
+
+// touchGroup makes g the newest.
+func (t *Tracker) touchGroup(g *LinkGroup) {
+	if t.links.newestGroup != g && !g.forgotten {
+		t.links.unlinkGroup(g)
+		t.links.linkGroup(g)
+	}
+}
+
+// forgetGroup drops a link group from all tables. Events that have it keep it.
+func (t *Tracker) forgetGroup(g *LinkGroup) {
+	g.forgotten = true
+	t.links.unlinkGroup(g)
+	t.links.groups--
+	if t.links.groupsD[g.dKey] == g {
+		delete(t.links.groupsD, g.dKey)
+	}
+	for len(g.calls) > 0 {
+		t.endCall(g.calls[0])
+	}
+	for _, l := range g.Links {
+		t.forgetLink(l)
+	}
+	g.tokens = [2]map[wire.AlertToken]*Conn{}
+}
+
+// newLink adds a link to a group.
+func (t *Tracker) newLink(g *LinkGroup) *Link {
+	t.lastID.link++
+	t.count.Links++
+	l := &Link{ID: t.lastID.link, Group: g, Opened: t.packet.Time}
+	if len(g.Links) >= maxLinksSeen {
+		drop := max(slices.IndexFunc(g.Links, func(l *Link) bool { return l.State >= LinkDeleted }), 0)
+		t.forgetLink(g.Links[drop])
+		g.Links = slices.Delete(g.Links, drop, drop+1)
+	}
+	g.Links = append(g.Links, l)
+	return l
+}
+
+// forgetLink drops what the tables have of a link.
+func (t *Tracker) forgetLink(l *Link) {
+	for _, e := range []*Endpoint{&l.Client, &l.Server} {
+		if key := e.key(); t.links.ends[key] == l {
+			delete(t.links.ends, key)
+		}
+	}
+	for _, f := range l.flows {
+		if f != nil {
+			f.detach()
+		}
+	}
+	l.rkeys = [2]map[wire.RKey]*region{}
+}
+
+func (e *Endpoint) key() endKey { return endKey{e.Addr.As16(), e.QPN} }
+
+// linkOf returns the link with an end, nil if it is not known.
+func (t *Tracker) linkOf(addr netip.Addr, qpn wire.QPN) *Link {
+	return t.links.ends[endKey{addr.As16(), qpn}]
+}
+
+// attach ties the flows of a link to it, of which both ends are known.
+func (t *Tracker) attach(l *Link) {
+	if !l.Client.Addr.IsValid() || !l.Server.Addr.IsValid() {
+		return
+	}
+	t.links.ends[l.Client.key()] = l
+	t.links.ends[l.Server.key()] = l
+	for _, d := range []Direction{ClientToServer, ServerToClient} {
+		from, to := l.sender(d), l.sender(d.Reverse())
+		f := t.flow(flowKey{from.Addr.As16(), to.Addr.As16(), to.QPN})
+		if f.link == l {
+			continue
+		}
+		old := f.link
+		f.detach()
+		f.link, f.dir = l, d
+		l.flows[d.index()] = f
+		if from.PSNKnown && (old != nil || !f.started || !f.justAfter(from.PSN)) {
+			// New queue pairs may have the numbers of old ones.
+			f.restart(from.PSN)
+		}
+	}
+}
+
+// justAfter reports whether the newest packet is shortly after psn: the capture has the link's first
+// packets before the message that tells of it.
+func (f *flow) justAfter(psn wire.PSN) bool {
+	n := f.next.Sub(psn)
+	return n > 0 && n < 64
+}
+
+// restart forgets the numbers of the flow: the next packet has psn.
+func (f *flow) restart(psn wire.PSN) {
+	*f = flow{
+		key: f.key, src: f.src, dst: f.dst, icrc: f.icrc, older: f.older, newer: f.newer,
+		link: f.link, dir: f.dir, goodICRC: f.goodICRC,
+		started: true, next: psn, epoch: f.epoch + 1, send: assembly{buf: f.send.buf[:0]},
+	}
+}
+
+// A call is an LLC request that awaits a reply.
+type call struct {
+	group   *LinkGroup
+	link    *Link // that carries it
+	dir     Direction
+	message llc.Message
+	packet  Packet // without data
+	answer  mark   // of the flow that would carry the reply, if it is known
+	since   time.Time
+
+	prev, next *call // neighbours in linkTable
+}
+
+// startCall remembers a request.
+func (t *Tracker) startCall(f *flow, m llc.Message) {
+	g := f.link.Group
+	if len(g.calls) >= maxCalls {
+		t.endCall(g.calls[0])
+	}
+	c := &call{group: g, link: f.link, dir: f.dir, message: m, packet: t.packet, since: t.now, prev: t.links.lastCall}
+	c.packet.Data = nil
+	if r := f.reverse(); r != nil {
+		c.answer = r.mark()
+	}
+	g.calls = append(g.calls, c)
+	if c.prev != nil {
+		c.prev.next = c
+	} else {
+		t.links.firstCall = c
+	}
+	t.links.lastCall = c
+}
+
+// endCall forgets a request.
+func (t *Tracker) endCall(c *call) {
+	if i := slices.Index(c.group.calls, c); i >= 0 {
+		c.group.calls = slices.Delete(c.group.calls, i, i+1)
+	}
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		t.links.firstCall = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	} else {
+		t.links.lastCall = c.prev
+	}
+	c.prev, c.next = nil, nil
+}
