@@ -43,6 +43,16 @@ type Device struct {
 	idle  chan *sender
 	stats deviceStats
 
+	keepers keeperPool
+
+	// While inHandlers is true queue pairs that want to send are put into posted, and the
+	// receiving goroutine sends for them. It is changed with the lock held.
+	inHandlers atomic.Bool
+	posted     struct {
+		sync.Mutex
+		qps []*QP
+	}
+
 	mu     sync.RWMutex
 	qps    map[wire.QPN]*QP
 	closed bool

@@ -55,7 +55,7 @@ func (pd *PD) NewQP(cfg QPConfig) (*QP, error) {
 		cfg.SendCQ.release(nil, cfg.MaxSend)
 		return nil, err
 	}
-	q := &QP{dev: pd.dev, pd: pd, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, c: newQPC(0, pd, cfg.MaxSend, cfg.MaxRecv)}
+	q := &QP{dev: pd.dev, pd: pd, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, c: newQPC(0, pd, &pd.dev.keepers, cfg.MaxSend, cfg.MaxRecv)}
 	if err := pd.dev.add(q); err != nil {
 		cfg.SendCQ.release(nil, cfg.MaxSend)
 		cfg.RecvCQ.release(nil, cfg.MaxRecv)

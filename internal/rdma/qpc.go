@@ -64,11 +64,11 @@ type RTS struct {
 	RNRRetry   uint8    // the same for a peer that has no receive posted; 7: no limit
 }
 
-func newQPC(qpn wire.QPN, pd *PD, maxSend, maxRecv int) *qpc {
+func newQPC(qpn wire.QPN, pd *PD, keepers *keeperPool, maxSend, maxRecv int) *qpc {
 	q := &qpc{qpn: qpn, pd: pd}
 	q.sq = make([]sendEntry, powerOfTwo(maxSend))
 	q.rq = make([]RecvWR, powerOfTwo(maxRecv))
-	q.maxSend, q.maxRecv = uint32(maxSend), uint32(maxRecv)
+	q.maxSend, q.maxRecv, q.keepers = uint32(maxSend), uint32(maxRecv), keepers
 	return q
 }
 
@@ -151,12 +151,14 @@ func (q *qpc) fail() {
 		*q.recv(q.rqHead) = RecvWR{}
 	}
 	q.stopTimers()
+	q.letGo()
 }
 
 // reset moves to RESET from any state.
 func (q *qpc) reset() {
+	q.letGo()
 	fresh := qpc{qpn: q.qpn, pd: q.pd, stats: q.stats, done: q.done}
-	fresh.sq, fresh.rq, fresh.maxSend, fresh.maxRecv = q.sq, q.rq, q.maxSend, q.maxRecv
+	fresh.sq, fresh.rq, fresh.maxSend, fresh.maxRecv, fresh.keepers = q.sq, q.rq, q.maxSend, q.maxRecv, q.keepers
 	clear(fresh.sq)
 	clear(fresh.rq)
 	*q = fresh
@@ -192,7 +194,7 @@ func (q *qpc) receive(now time.Duration, p *roce.Packet) {
 	case p.Opcode == roce.Acknowledge:
 		q.receiveAck(now, p)
 	case p.Opcode.IsRequest():
-		q.receiveRequest(p)
+		q.receiveRequest(now, p)
 	default: // answers to READ and atomics, which we never send
 		q.stats.Dropped++
 	}
@@ -212,7 +214,7 @@ func (q *qpc) transmit(now time.Duration, b []byte) int {
 			return n
 		}
 	}
-	if q.answerIsDue() {
+	if q.answerIsDue(now) {
 		return q.transmitAnswer(b)
 	}
 	return 0
@@ -220,7 +222,7 @@ func (q *qpc) transmit(now time.Duration, b []byte) int {
 
 // wantsToTransmit reports whether transmit would make a packet.
 func (q *qpc) wantsToTransmit(now time.Duration) bool {
-	return q.answerIsDue() || q.state == StateRTS && q.mayTransmit(now)
+	return q.answerIsDue(now) || q.state == StateRTS && q.mayTransmit(now)
 }
 
 // maxPacketLen is room for every packet we send, without ICRC.
@@ -231,13 +233,17 @@ const maxHeaderLen = 12 + 16 + 4
 
 // deadline returns when advance is due, 0 for never.
 func (q *qpc) deadline() time.Duration {
-	if q.state != StateRTS {
-		return 0
+	var at time.Duration
+	if q.state == StateRTS {
+		at = q.requester.deadline()
 	}
-	return q.requester.deadline()
+	if q.answer == answerAck && (at == 0 || q.answerBy < at) {
+		at = q.answerBy
+	}
+	return at
 }
 
-// advance does what is due at time now.
+// advance does what is due at time now. There may be something to transmit then.
 func (q *qpc) advance(now time.Duration) {
 	if q.state == StateRTS {
 		q.onTimer(now)

@@ -37,12 +37,18 @@ type requester struct {
 
 	progressAt time.Duration // when the timer of verbs was started: last progress, or the first of what waits
 	activeAt   time.Duration // when the probe's timer was started: last packet in or out
-	rewoundAt  time.Duration // when next last went back
+	repairedAt time.Duration // when next last went back, or the packet at una was sent again
 	rnrUntil   time.Duration // no packet goes out before; 0: free to go
 	probes     uint8         // since something came back
 	probe      bool          // the packet at una is to be sent again
 	probed     bool          // and was, with PSN probePSN
 	probePSN   wire.PSN
+	probedAt   time.Duration
+
+	// keeps: the peer keeps packets that come after a gap, as a keeper does. Then it is enough to send
+	// what it misses. It shows in that, after we went back for a gap, packets are acknowledged that were
+	// not sent again. wentBack: we did, and next has not reached max again.
+	keeps, wentBack bool
 
 	timing   bool // the packet timedPSN, sent at timedAt, measures a round trip
 	timedPSN wire.PSN
@@ -117,7 +123,7 @@ func (q *qpc) transmitRequest(now time.Duration, b []byte) int {
 		return 0
 	}
 	if q.probe {
-		q.probe, q.probed, q.probePSN = false, true, q.una
+		q.probe, q.probed, q.probePSN, q.probedAt = false, true, q.una, now
 		q.timing = false // an answer may be to this packet: the time says nothing
 		q.stats.Retransmitted++
 		return q.makePacket(now, q.entry(q.head), q.una, true, b)
@@ -255,6 +261,7 @@ func (q *qpc) receiveAck(now time.Duration, p *roce.Packet) {
 		q.acked(now, psn.Add(1))
 		if wasProbe && q.una != q.max {
 			// The peer has the packet that was sent again and nothing after it.
+			q.keeps = false
 			q.lost(now)
 		}
 	case roce.KindRNRNak:
@@ -292,7 +299,7 @@ func (q *qpc) receiveNak(now time.Duration, psn wire.PSN, s roce.Syndrome) {
 				// copy, or what rxe sends after an RNR NAK for the packets behind.
 				return
 			}
-			if q.rewoundAt != 0 && now-q.rewoundAt < q.window.smoothed/2 {
+			if q.repairedAt != 0 && now-q.repairedAt < q.window.smoothed/2 {
 				return // of before we went back
 			}
 			if q.retries == 0 {
@@ -301,7 +308,12 @@ func (q *qpc) receiveNak(now time.Duration, psn wire.PSN, s roce.Syndrome) {
 			}
 			q.retries--
 		}
+		if q.keeps {
+			q.repair(now)
+			return
+		}
 		q.lost(now)
+		q.wentBack = true
 	case roce.NakInvalidRequest:
 		q.fatalNak(now, psn, StatusRemoteInvalid)
 	case roce.NakRemoteAccess:
@@ -351,23 +363,41 @@ func (q *qpc) acked(now time.Duration, psn wire.PSN) {
 	}
 	if q.next.Sub(psn) < 0 { // what was to be sent again has come through after all
 		q.next, q.cur, q.rnrUntil = psn, q.head, 0
+		if q.wentBack { // and more of it will have, or we hear of the next gap
+			q.keeps = true
+			for q.cur != q.tail && q.max.Sub(q.entry(q.cur).end()) >= 0 {
+				q.cur++
+			}
+			q.next = q.max
+		}
 	}
 }
 
 // rewind makes everything unacknowledged be sent again.
 func (q *qpc) rewind(now time.Duration) {
-	q.next, q.cur, q.rewoundAt, q.timing = q.una, q.head, now, false
-	q.probe, q.probed = false, false
+	q.next, q.cur, q.repairedAt, q.timing = q.una, q.head, now, false
+	q.probe, q.probed, q.wentBack = false, false, false
 	q.stats.Rewinds++
 }
 
-// lost takes that the packet at una was lost.
+// lost takes that the packet at una was lost, and what came after it was dropped.
 func (q *qpc) lost(now time.Duration) {
-	if !q.recovering { // one loss, one reaction, however many packets it cost
+	q.noteLoss()
+	q.rewind(now)
+}
+
+// repair takes that the packet at una was lost, and what came after it was kept.
+func (q *qpc) repair(now time.Duration) {
+	q.noteLoss()
+	q.probe, q.timing, q.repairedAt = true, false, now
+}
+
+// noteLoss makes the window smaller: one loss, one reaction, however many packets it cost.
+func (q *qpc) noteLoss() {
+	if !q.recovering {
 		q.recovering, q.recoverPSN = true, q.max
 		q.window.onLoss()
 	}
-	q.rewind(now)
 }
 
 // failSend ends the queue pair because of the message with packet psn.
@@ -398,7 +428,11 @@ func (q *requester) waiting() bool { return q.next != q.una && q.rnrUntil == 0 }
 
 // probeAt returns when the next probe is due.
 func (q *requester) probeAt() time.Duration {
-	return q.activeAt + q.window.probeAfter()<<min(q.probes, 16)
+	from := q.activeAt
+	if q.probed { // new packets do not help with the one that is missing
+		from = q.probedAt
+	}
+	return from + q.window.probeAfter()<<min(q.probes, 16)
 }
 
 func (q *requester) deadline() time.Duration {

@@ -1,6 +1,8 @@
 package rdma
 
 import (
+	"time"
+
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -40,12 +42,11 @@ type responder struct {
 	answer      answer
 	syndrome    roce.Syndrome // of a NAK
 	sinceAnswer int           // packets of ours that went out while it waited
+	answerBy    time.Duration // when an ACK goes out at the latest
 	naked       bool          // a sequence or RNR NAK went out for the expected packet
 
-	// holding: the owner looks for more packets and sees to it that this is false before it stops
-	// doing so. Meanwhile an ACK can wait for others, if packets of ours went out after what it is
-	// for: then this side is no bottleneck for the peer.
-	holding bool
+	kept    *keeper // packets beyond the expected one; nil if there are none
+	keepers *keeperPool
 }
 
 // A receiving says what message has begun.
@@ -89,56 +90,113 @@ func (q *qpc) postRecv(wr *RecvWR) error {
 }
 
 // receiveRequest carries out a request packet, or says why not.
-func (q *qpc) receiveRequest(p *roce.Packet) {
+func (q *qpc) receiveRequest(now time.Duration, p *roce.Packet) {
 	switch d := p.PSN.Sub(q.expected); {
 	case d > 0:
 		q.stats.OutOfSequence++
-		if !q.naked {
-			q.nak(roce.NakSequence)
-			q.stats.SentSeqNaks++
-		}
+		q.keep(p, d)
+		q.nakGap()
 		return
 	case d < 0:
 		q.stats.Duplicates++
 		if p.Opcode.IsSend() || p.Opcode.IsWrite() {
-			q.ack()
+			q.ack(now)
 		}
 		return
 	}
 	q.naked = false
 	if q.answer == answerNak {
-		q.answer = answerAck // it asked for this packet, and has become wrong
+		q.answer, q.answerBy = answerAck, now // it asked for this packet, and has become wrong
 	}
-	if syndrome := q.execute(p); syndrome != 0 {
-		q.nak(syndrome)
-		if syndrome.Kind() == roce.KindRNRNak {
-			q.stats.SentRNRNaks++
-			return
-		}
-		q.stats.SentFatalNaks++
-		q.fail()
-		return
-	}
-	q.expected = q.expected.Add(1)
-	if p.AckReq {
-		q.ack()
+	q.carryOut(now, p)
+	if q.kept != nil {
+		q.carryOutKept(now)
 	}
 }
 
-// answerIsDue reports whether an answer is to go out now.
-func (q *responder) answerIsDue() bool {
+// carryOut does what the expected packet says, or tells the peer why not. It reports whether the next
+// one is expected now.
+func (q *qpc) carryOut(now time.Duration, p *roce.Packet) bool {
+	syndrome := q.execute(p)
+	if syndrome == 0 {
+		q.expected = q.expected.Add(1)
+		if p.AckReq {
+			q.ack(now)
+		}
+		return true
+	}
+	q.nak(syndrome)
+	if syndrome.Kind() == roce.KindRNRNak {
+		q.stats.SentRNRNaks++
+		return false
+	}
+	q.stats.SentFatalNaks++
+	q.fail()
+	return false
+}
+
+// keep keeps a packet that is ahead of the expected one by d, if there is room.
+func (q *qpc) keep(p *roce.Packet, d int) {
+	if d >= keepAhead {
+		return
+	}
+	if q.kept == nil {
+		if q.kept = q.keepers.get(); q.kept == nil {
+			return
+		}
+	}
+	q.kept.put(p)
+}
+
+// carryOutKept goes on with packets that were kept, after the one before them has come. If there
+// is another gap it is told at once: the peer knows already that it was overtaken.
+func (q *qpc) carryOutKept(now time.Duration) {
+	for q.kept.count > 0 {
+		p := q.kept.take(q.expected)
+		if p == nil {
+			q.nakGap()
+			return
+		}
+		if !q.carryOut(now, p) {
+			break
+		}
+	}
+	if q.kept != nil && q.kept.count == 0 { // nil after a failure
+		q.letGo()
+	}
+}
+
+func (q *qpc) nakGap() {
+	if !q.naked {
+		q.nak(roce.NakSequence)
+		q.stats.SentSeqNaks++
+	}
+}
+
+// letGo gives back what keeps packets, and forgets them.
+func (q *responder) letGo() {
+	if q.kept != nil {
+		q.keepers.put(q.kept)
+		q.kept = nil
+	}
+}
+
+// answerIsDue reports whether an answer is to go out now. An ACK that our own packets have overtaken
+// waits for more to acknowledge, but not for long: the peer's application goes on with those packets,
+// and an ACK costs both sides as much as one of them.
+func (q *responder) answerIsDue(now time.Duration) bool {
 	switch q.answer {
 	case answerAck:
-		return !q.holding || q.sinceAnswer == 0 || q.sinceAnswer >= ackAfterPackets
+		return q.sinceAnswer == 0 || q.sinceAnswer >= ackAfterPackets || now >= q.answerBy
 	case answerNak:
 		return true
 	}
 	return false
 }
 
-func (q *qpc) ack() {
+func (q *qpc) ack(now time.Duration) {
 	if q.answer == answerNone { // a NAK that waits says all that an ACK would
-		q.answer, q.sinceAnswer = answerAck, 0
+		q.answer, q.sinceAnswer, q.answerBy = answerAck, 0, now+maxAckDelay
 	}
 }
 

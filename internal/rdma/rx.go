@@ -33,7 +33,6 @@ type receiver struct {
 	qp     *QP // whose lock is held: that of the last packet
 	qpn    wire.QPN
 	news   []*CQ // with completions since the batch began
-	held   []*QP // that are holding
 	now    time.Duration
 
 	spin  time.Duration // how long to look before going to sleep, at most
@@ -84,31 +83,9 @@ func (r *receiver) wait() error {
 			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 		}
 	}
-	r.stopHolding()
 	err := r.dev.sock.Recv(r.batch)
 	r.short = time.Since(start) < 2*r.spin
 	return err
-}
-
-// stopHolding has everything sent that was held back while there was more to come.
-func (r *receiver) stopHolding() {
-	if len(r.held) == 0 {
-		return
-	}
-	now := r.dev.now()
-	for _, q := range r.held {
-		q.mu.Lock()
-		q.c.holding = false
-		if !q.sending && q.c.wantsToTransmit(now) {
-			r.tx.queue = append(r.tx.queue, q)
-		}
-		q.mu.Unlock()
-	}
-	clear(r.held)
-	r.held = r.held[:0]
-	for len(r.tx.queue) > 0 {
-		r.dev.round(r.tx)
-	}
 }
 
 // take hands the packets of the batch to their queue pairs, and calls the handlers.
@@ -125,14 +102,40 @@ func (r *receiver) take() {
 			b, id := m.Segment(k)
 			r.datagram(m, b, id)
 		}
+		if r.qp != nil && r.qp.c.answer == answerNak { // the sooner the peer knows, the less it sends for nothing
+			r.release()
+			r.dev.round(r.tx)
+		}
 	}
 	r.release()
 	r.dev.stats.packets.Add(uint64(packets))
+	if len(r.news) > 0 {
+		r.callHandlers()
+	}
+}
+
+// callHandlers tells the completion queues that have news. Queue pairs on which handlers post send
+// afterwards.
+func (r *receiver) callHandlers() {
+	posted := &r.dev.posted
+	posted.Lock()
+	r.dev.inHandlers.Store(true)
+	posted.Unlock()
 	for _, c := range r.news {
 		c.notify()
 	}
 	clear(r.news)
 	r.news = r.news[:0]
+	posted.Lock()
+	r.dev.inHandlers.Store(false)
+	for _, q := range posted.qps {
+		if !slices.Contains(r.tx.queue, q) {
+			r.tx.queue = append(r.tx.queue, q)
+		}
+	}
+	clear(posted.qps)
+	posted.qps = posted.qps[:0]
+	posted.Unlock()
 }
 
 // datagram takes datagram b of message m, which should have the IPv4 identification id. It goes
@@ -213,10 +216,6 @@ func (r *receiver) release() {
 	r.qp = nil
 	send, recv := q.deliver()
 	q.arm(r.now)
-	if q.c.answer == answerAck && !q.c.holding && r.short {
-		q.c.holding = true
-		r.held = append(r.held, q)
-	}
 	wants := !q.sending && q.c.wantsToTransmit(r.now)
 	q.mu.Unlock()
 	if recv && !slices.Contains(r.news, q.recvCQ) {

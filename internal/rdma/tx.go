@@ -12,6 +12,9 @@ const (
 	batchBytes = 192 << 10
 	// burst is how many packets of one queue pair go into a batch, so that others have their turn.
 	burst = 128
+	// lossyBurst is the same while packets get lost: what is sent before we hear of it may be
+	// for nothing.
+	lossyBurst = 48
 )
 
 // A sender is what one goroutine needs to send packets: a batch, and the queue pairs in it.
@@ -27,8 +30,18 @@ func newSender() *sender { return &sender{batch: udp.NewTxBatch(batchBytes)} }
 // Seal writes the ICRC of a packet in the batch, now that its IPv4 identification is known.
 func (t *sender) Seal(tag int, id uint16, datagram []byte) { t.flows[tag].Seal(id, datagram) }
 
-// send sends what q has, as far as its window allows, on the calling goroutine.
+// send sends what q has, as far as its window allows, on the calling goroutine. While the device is
+// in handlers it does so afterwards, all at once.
 func (d *Device) send(q *QP) {
+	if d.inHandlers.Load() {
+		d.posted.Lock()
+		if d.inHandlers.Load() {
+			d.posted.qps = append(d.posted.qps, q)
+			d.posted.Unlock()
+			return
+		}
+		d.posted.Unlock()
+	}
 	var t *sender
 	select {
 	case t = <-d.idle:
@@ -63,8 +76,11 @@ func (d *Device) round(t *sender) {
 			continue
 		}
 		t.batch.To(q.remote, len(t.flows))
-		n, full := 0, false
-		for n < burst {
+		n, full, most := 0, false, burst
+		if q.c.recovering {
+			most = lossyBurst
+		}
+		for n < most {
 			room := t.batch.Next(q.c.maxPacketLen() + roce.ICRCLen)
 			if room == nil {
 				full = true

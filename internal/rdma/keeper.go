@@ -1,0 +1,86 @@
+package rdma
+
+import (
+	"sync"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// A keeper keeps packets that came before the one that is expected, until it has come. To the peer
+// that looks like a network that delayed them: when the gap is filled they are carried out in order,
+// and one acknowledgement tells of all. A peer that goes back to the gap has sent them again for
+// nothing; one like us (see requester.keeps) sends only what is missing.
+//
+// Packets are kept by their PSN, at most keepAhead beyond the expected one.
+type keeper struct {
+	packets [keepAhead]keptPacket
+	count   int
+}
+
+type keptPacket struct {
+	kept    bool
+	packet  roce.Packet
+	payload []byte // of packet; the memory stays for the next one
+}
+
+func (k *keeper) slot(psn wire.PSN) *keptPacket { return &k.packets[psn%keepAhead] }
+
+// put keeps a copy of p. The first one with a PSN stays.
+func (k *keeper) put(p *roce.Packet) {
+	s := k.slot(p.PSN)
+	if s.kept {
+		return
+	}
+	s.payload = append(s.payload[:0], p.Payload...)
+	s.packet, s.kept = *p, true
+	s.packet.Payload = s.payload
+	k.count++
+}
+
+// take returns the packet psn, which stays valid until the next put, and nil if it is not there.
+func (k *keeper) take(psn wire.PSN) *roce.Packet {
+	s := k.slot(psn)
+	if !s.kept {
+		return nil
+	}
+	s.kept = false
+	k.count--
+	return &s.packet
+}
+
+// A keeperPool has the keepers of a device: as many as queue pairs may miss packets at a time. A queue
+// pair that gets none drops what comes too early, as the specification has it.
+type keeperPool struct {
+	mu   sync.Mutex
+	free []*keeper
+	made int
+}
+
+func (p *keeperPool) get() *keeper {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		k := p.free[n-1]
+		p.free = p.free[:n-1]
+		return k
+	}
+	if p.made == maxKeepers {
+		return nil
+	}
+	p.made++
+	return new(keeper)
+}
+
+// put takes k back, with or without packets.
+func (p *keeperPool) put(k *keeper) {
+	if k.count > 0 {
+		for i := range k.packets {
+			k.packets[i].kept = false
+		}
+		k.count = 0
+	}
+	p.mu.Lock()
+	p.free = append(p.free, k)
+	p.mu.Unlock()
+}
