@@ -13,7 +13,7 @@ var (
 		{size: 1025, rounds: 1000}, {size: 4096, rounds: 1000}, {size: 65536, rounds: 1000}, {size: 1 << 20, rounds: 100},
 	}
 	withLoss = []pingPong{
-		{size: 1, rounds: 300}, {size: 1025, rounds: 200}, {size: 4096, rounds: 100}, {size: 65536, rounds: 20}, {size: 1 << 20, rounds: 2},
+		{size: 1, rounds: 1000}, {size: 1025, rounds: 300}, {size: 4096, rounds: 200}, {size: 65536, rounds: 50}, {size: 1 << 20, rounds: 5},
 	}
 	someSizes = []pingPong{
 		{size: 1, rounds: 200}, {size: 4096, rounds: 200}, {size: 4097, rounds: 200}, {size: 65536, rounds: 200}, {size: 1 << 20, rounds: 10},
@@ -85,7 +85,8 @@ func allCases() []testCase {
 		},
 		{
 			name: "refuse/length/by-us", what: "the guest's SEND is longer than our receive: invalid request",
-			provokes: []string{"our sent_fatal_err"}, tolerates: []string{"our dropped"}, run: refused(guestTooLong(16, messageLen), guestTooLong(2048, 3000)),
+			provokes: []string{"our sent_fatal_err"}, tolerates: []string{"our dropped"},
+			run: refused(guestTooLong(16, messageLen), guestTooLong(2048, 3000)),
 		},
 		{
 			name: "rnr/by-guest", what: "our SEND before the guest's receive: RNR NAK, and on when there is one",
@@ -108,7 +109,8 @@ func allCases() []testCase {
 		},
 		{
 			name: "gone", what: "the other queue pair is gone: both give up",
-			provokes: []string{"our timeouts", "guest retry_exceeded_err"}, tolerates: []string{"our rewinds", "our retransmitted", "our dropped"}, run: neverAnswer,
+			provokes:  []string{"our timeouts", "guest retry_exceeded_err"},
+			tolerates: []string{"our rewinds", "our retransmitted", "our dropped"}, run: neverAnswer,
 		},
 
 		{name: "pingpong/client/jumbo", what: asClient, run: pingPongs(true, someSizes), conditions: jumbo},

@@ -44,6 +44,16 @@ type options struct {
 	inside  string // directory of what was prepared: this process is the one in the namespace
 }
 
+// cases returns those that are to run.
+func (o options) cases() (cases []testCase) {
+	for _, c := range allCases() {
+		if o.run.MatchString(c.name) {
+			cases = append(cases, c)
+		}
+	}
+	return cases
+}
+
 func parseFlags() (options, error) {
 	var opt options
 	run := flag.String("run", "", "run only the cases whose names match the regular expression")
@@ -67,8 +77,11 @@ func parseFlags() (options, error) {
 	return opt, nil
 }
 
-// errCases means that a case failed, and that the reader has been told.
-var errCases = errors.New("not every case passed")
+// Errors of which the reader has been told.
+var (
+	errCases = errors.New("not every case passed")
+	errTold  = errors.New("the part in the namespace ended with an error")
+)
 
 // init keeps the main goroutine on the main thread: a child process with a parent-death signal gets
 // it when the thread that started it ends, and the main thread ends last.
@@ -95,6 +108,8 @@ func main() {
 	switch {
 	case errors.Is(err, errCases):
 		os.Exit(1)
+	case errors.Is(err, errTold):
+		os.Exit(2)
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "interop: %v\n", err)
 		os.Exit(2)
@@ -104,6 +119,9 @@ func main() {
 // runOutside prepares what the guest needs and starts this program again in a network namespace of
 // its own. The namespace has no name: with its last process it is gone, and the interfaces in it.
 func runOutside(ctx context.Context, opt options) error {
+	if len(opt.cases()) == 0 {
+		return errors.New("no case matches; -list lists them")
+	}
 	if runtime.GOARCH != "amd64" {
 		return errors.New("the guest runs programs of this machine on an emulated amd64: this must be one")
 	}
@@ -141,6 +159,8 @@ func runOutside(ctx context.Context, opt options) error {
 			return context.Cause(ctx)
 		case exit.ExitCode() == 1:
 			return errCases
+		case exit.ExitCode() == 2:
+			return errTold
 		}
 		return fmt.Errorf("the part in the namespace ended: %w", err)
 	}
@@ -149,15 +169,7 @@ func runOutside(ctx context.Context, opt options) error {
 
 // runInside boots the guest and runs the cases.
 func runInside(ctx context.Context, opt options) error {
-	var cases []testCase
-	for _, c := range allCases() {
-		if opt.run.MatchString(c.name) {
-			cases = append(cases, c)
-		}
-	}
-	if len(cases) == 0 {
-		return errors.New("no case matches; -list lists them")
-	}
+	cases := opt.cases()
 	began := time.Now()
 	vm, err := bootVM(ctx, opt)
 	if err != nil {

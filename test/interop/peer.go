@@ -52,6 +52,9 @@ type peer struct {
 	want  []byte       // what has to be in the region
 }
 
+// psnBeforeWrap is where both sides start to count packets: soon they reach 2^24 and go on with 0.
+const psnBeforeWrap wire.PSN = 1<<24 - 100
+
 // A timing is what both sides of a case set for their queue pairs.
 type timing struct{ timeout, retries, rnrRetries uint8 }
 
@@ -77,7 +80,7 @@ func (l *lab) startPeer(ctx context.Context, e *endpoint, size, access int, t ti
 		return nil, err
 	}
 	p := &peer{
-		remote: remote{gid: l.guestGID(), psn: rdma.RandomPSN()},
+		remote: remote{gid: l.guestGID(), psn: psnBeforeWrap},
 		size:   size, conn: conn, in: bufio.NewScanner(conn), want: make([]byte, size),
 	}
 	p.close = sync.OnceValue(func() error {
@@ -87,7 +90,8 @@ func (l *lab) startPeer(ctx context.Context, e *endpoint, size, access int, t ti
 	})
 	l.atEnd(p.close)
 	var qpn, rkey uint32
-	if err := p.ask(fmt.Sprintf("open rxe0 %s %d %d %d %d", hexGID(p.gid), size, queueDepth, queueDepth, access), &qpn, &p.addr, &rkey); err != nil {
+	open := fmt.Sprintf("open rxe0 %s %d %d %d %d", hexGID(p.gid), size, queueDepth, queueDepth, access)
+	if err := p.ask(open, &qpn, &p.addr, &rkey); err != nil {
 		return nil, err
 	}
 	p.qpn, p.rkey = wire.QPN(qpn), wire.RKey(rkey)
@@ -103,11 +107,14 @@ func (l *lab) openPair(ctx context.Context, dev *rdma.Device, size int, t timing
 }
 
 // openPairFor is openPair with what our and the guest's queue pair allow.
-func (l *lab) openPairFor(ctx context.Context, dev *rdma.Device, size int, ours rdma.Access, guest int, t timing) (*endpoint, *peer, error) {
+func (l *lab) openPairFor(
+	ctx context.Context, dev *rdma.Device, size int, ours rdma.Access, guest int, t timing,
+) (*endpoint, *peer, error) {
 	e, err := l.openEndpoint(dev, size, ours)
 	if err != nil {
 		return nil, nil, err
 	}
+	e.psn = psnBeforeWrap
 	p, err := l.startPeer(ctx, e, size, guest, t)
 	if err != nil {
 		return nil, nil, err
