@@ -44,7 +44,7 @@ const (
 	// 1,000 packets of a tap device's queue.
 	startWindow = 64
 	minWindow   = 64
-	maxWindow   = 512
+	maxWindow   = 768
 	// lossWindow is the window after a timeout, when nothing at all came back.
 	lossWindow = 16
 	// windowStep is by how many packets the window grows per window acknowledged, once it has
@@ -52,10 +52,10 @@ const (
 	windowStep = 16
 
 	// keepAhead is how far beyond the expected packet others are kept. A power of two, so that PSNs
-	// go round evenly, and the largest window of peers like us.
-	keepAhead = 512
+	// go round evenly, and no less than the largest window of peers like us.
+	keepAhead = 1024
 	// maxKeepers is how many queue pairs of a device can keep packets at a time: at 4 KiB each
-	// they have 2 MiB.
+	// they have 4 MiB.
 	maxKeepers = 32
 
 	// ackAfterPackets is how many packets of data may go out before an acknowledgement that waits,
