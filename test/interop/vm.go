@@ -83,14 +83,17 @@ func bootVM(ctx context.Context, opt options) (*vm, error) {
 			accels = accels[1:]
 		}
 	}
-	var err error
-	for _, accel := range accels { // KVM may be there and not be good enough, in a virtual machine above all
-		var v *vm
-		if v, err = startVM(ctx, opt, accel); err == nil || ctx.Err() != nil {
-			return v, err
+	if len(accels) == 2 {
+		// KVM may be there and not be good enough, in a virtual machine above all.
+		ctx, cancel := context.WithTimeout(ctx, kvmBootTimeout)
+		v, err := startVM(ctx, opt, accels[0])
+		cancel()
+		if err == nil {
+			return v, nil
 		}
+		accels = accels[1:]
 	}
-	return nil, err
+	return startVM(ctx, opt, accels[0])
 }
 
 // startVM starts qemu, and waits for the guest's shell.
