@@ -27,8 +27,8 @@ const (
 	totalTimeout   = 15 * time.Minute // for everything
 	prepareTimeout = 8 * time.Minute  // packages and kernel come over a network
 	bootTimeout    = 2 * time.Minute
-	kvmBootTimeout = 30 * time.Second // before it is tried without KVM; takes 2 s if it works
-	shellTimeout   = time.Second // for the guest's shell to answer, while it is tried again and again
+	kvmBootTimeout = 30 * time.Second // then it is tried without KVM
+	shellTimeout   = time.Second      // for the guest's shell to answer, while it is tried again and again
 	caseTimeout    = 4 * time.Minute
 	commandTimeout = 30 * time.Second // for a command in the guest, unless a case says otherwise
 	killDelay      = 5 * time.Second  // between asking and ending
