@@ -237,7 +237,7 @@ func (q *qpc) deadline() time.Duration {
 	if q.state == StateRTS {
 		at = q.requester.deadline()
 	}
-	if q.answer == answerAck && (at == 0 || q.answerBy < at) {
+	if q.answerWaits() && (at == 0 || q.answerBy < at) {
 		at = q.answerBy
 	}
 	return at
@@ -245,6 +245,9 @@ func (q *qpc) deadline() time.Duration {
 
 // advance does what is due at time now. There may be something to transmit then.
 func (q *qpc) advance(now time.Duration) {
+	if q.answerWaits() && now >= q.answerBy {
+		q.sinceAnswer = ackAfterPackets // it is due, and needs no timer any more
+	}
 	if q.state == StateRTS {
 		q.onTimer(now)
 	}

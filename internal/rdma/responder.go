@@ -187,11 +187,16 @@ func (q *responder) letGo() {
 func (q *responder) answerIsDue(now time.Duration) bool {
 	switch q.answer {
 	case answerAck:
-		return q.sinceAnswer == 0 || q.sinceAnswer >= ackAfterPackets || now >= q.answerBy
+		return !q.answerWaits() || now >= q.answerBy
 	case answerNak:
 		return true
 	}
 	return false
+}
+
+// answerWaits reports whether there is an ACK that may wait until answerBy.
+func (q *responder) answerWaits() bool {
+	return q.answer == answerAck && q.sinceAnswer > 0 && q.sinceAnswer < ackAfterPackets
 }
 
 func (q *qpc) ack(now time.Duration) {
