@@ -100,11 +100,11 @@ type simSide struct {
 	errors    int // completions that were neither good nor flushed
 	flushed   bool
 
-	recvs     []simRecv // posted, not complete
-	slots     []int     // of receive that are free
-	want      Completion
-	wantRecv  bool // the peer's packet has to give want
-	postEvent bool
+	recvs   []simRecv    // posted, not complete
+	slots   []int        // of receive that are free
+	started int          // of recvs, that the packets of this step have filled
+	written [][2]int     // parts of mem, by the packets of this step
+	wants   []Completion // of receives, that the last packet has to give
 
 	pumping     bool
 	timerAt     time.Duration
@@ -145,7 +145,7 @@ func newSimSide(s *sim, i int) *simSide {
 	if s.cfg.model && i == 1 {
 		d.end = newModelPeer(d.mem, d.target, d.receive)
 	} else {
-		d.q = newQPC(0, pd, s.cfg.maxSend, simSlots)
+		d.q = newQPC(0, pd, s.cfg.keepers(), s.cfg.maxSend, simSlots)
 		d.end = qpcEnd{d.q}
 	}
 	d.forget()
@@ -170,7 +170,7 @@ func (s *sim) region(pd *PD, mem []byte, access Access) *MR {
 // forget begins anew, as after a reset.
 func (d *simSide) forget() {
 	d.msgs, d.completed, d.executed, d.packet, d.errors, d.flushed = nil, 0, 0, 0, 0, false
-	d.recvs, d.wantRecv, d.owed, d.life = nil, false, -1, d.life+1
+	d.recvs, d.wants, d.owed, d.life = nil, d.wants[:0], -1, d.life+1
 	d.faults = make(map[uint32]int)
 	d.slots = d.slots[:0]
 	for i := range simSlots {
@@ -345,7 +345,7 @@ func (d *simSide) arrive(b []byte, damaged bool) {
 		if dead || !p.Opcode.IsRequest() || p.PSN != before {
 			s.failf("side %d: expected went from %v to %v with %v", d.i, before, after, p)
 		}
-		d.ran(p, after)
+		d.ran(before, after)
 	} else if p.Opcode.HasRETH() && p.RETH.VA-d.target.addr < simTarget {
 		// Not carried out, so it wrote nothing.
 		at := targetAt + int(p.RETH.VA-d.target.addr)
@@ -375,15 +375,33 @@ func (d *simSide) compare(from, to int) {
 	}
 }
 
-// ran takes that packet p of the peer was carried out: it has to be the next one.
-func (d *simSide) ran(p *roce.Packet, after wire.PSN) {
+// ran takes that the peer's packets from before to after were carried out: one, or with it those that
+// had come before their turn and were kept.
+func (d *simSide) ran(before, after wire.PSN) {
+	d.started = 0
+	for psn := before; psn != after; psn = psn.Add(1) {
+		if after.Sub(psn) < 0 || after.Sub(psn) > maxWindow {
+			d.s.failf("side %d expected %v and expects %v", d.i, before, after)
+		}
+		d.ranOne(psn)
+	}
+	for _, w := range d.written {
+		d.compare(w[0], w[1])
+	}
+	d.written = d.written[:0]
+	if got := d.end.messages(); got != uint32(d.peer.executed)&0xffffff {
+		d.s.failf("side %d: MSN %d after %d messages", d.i, got, d.peer.executed)
+	}
+}
+
+func (d *simSide) ranOne(psn wire.PSN) {
 	s, from := d.s, d.peer
 	if from.executed >= len(from.msgs) {
-		s.failf("side %d carried out %v, but nothing is posted", d.i, p)
+		s.failf("side %d carried out %v, but nothing is posted", d.i, psn)
 	}
 	m := &from.msgs[from.executed]
-	if p.PSN != m.first.Add(from.packet) || after != p.PSN.Add(1) {
-		s.failf("side %d carried out %v, and expects %v; but packet %d of message %d from %v is next", d.i, p, after, from.packet, from.executed, m.first)
+	if psn != m.first.Add(from.packet) {
+		s.failf("side %d carried out %v, but packet %d of message %d from %v is next", d.i, psn, from.packet, from.executed, m.first)
 	}
 	mtu := s.cfg.mtu.Bytes()
 	offset := from.packet * mtu
@@ -396,22 +414,22 @@ func (d *simSide) ran(p *roce.Packet, after wire.PSN) {
 			at += int(m.wr.Remote-d.target.addr) + offset
 		}
 		copy(d.model[at:], b)
-		d.compare(at, at+n)
+		d.written = append(d.written, [2]int{at, at + n})
 	} else {
-		if len(d.recvs) == 0 {
-			s.failf("side %d carried out %v without a receive", d.i, p)
+		if len(d.recvs) <= d.started {
+			s.failf("side %d carried out %v without a receive", d.i, psn)
 		}
-		v := &d.recvs[0]
+		v := &d.recvs[d.started]
 		for i := range v.at {
 			size := int(v.wr.Local[i].Len)
 			k := min(max(size-offset, 0), len(b))
 			at := v.at[i] + min(offset, size)
 			copy(d.model[at:], b[:k])
-			d.compare(at, at+k)
+			d.written = append(d.written, [2]int{at, at + k})
 			b, offset = b[k:], max(offset-size, 0)
 		}
 		if len(b) > 0 {
-			s.failf("side %d carried out %v, which has more than the receive has room for", d.i, p)
+			s.failf("side %d carried out %v, which has more than the receive has room for", d.i, psn)
 		}
 	}
 	from.packet++
@@ -421,17 +439,18 @@ func (d *simSide) ran(p *roce.Packet, after wire.PSN) {
 	from.packet = 0
 	from.executed++
 	if m.takesRecv() {
-		d.want = Completion{ID: d.recvs[0].wr.ID, Op: Received, Len: uint32(m.length), Solicited: m.wr.Solicited}
+		if len(d.recvs) <= d.started {
+			s.failf("side %d carried out %v without a receive", d.i, psn)
+		}
+		want := Completion{ID: d.recvs[d.started].wr.ID, Op: Received, Len: uint32(m.length), Solicited: m.wr.Solicited}
 		if m.wr.Op == OpWriteImm {
-			d.want.Op = ReceivedWriteImm
+			want.Op = ReceivedWriteImm
 		}
 		if m.wr.Op.hasImm() {
-			d.want.HasImm, d.want.Imm = true, m.wr.Imm
+			want.HasImm, want.Imm = true, m.wr.Imm
 		}
-		d.wantRecv = true
-	}
-	if got := d.end.messages(); got != uint32(from.executed)&0xffffff {
-		s.failf("side %d: MSN %d after %d messages", d.i, got, from.executed)
+		d.wants = append(d.wants, want)
+		d.started++
 	}
 }
 
@@ -447,8 +466,8 @@ func (d *simSide) collect() {
 			d.sendDone(c)
 		}
 	}
-	if d.wantRecv {
-		d.s.failf("side %d: no completion %+v", d.i, d.want)
+	if len(d.wants) > 0 {
+		d.s.failf("side %d: no completion %+v", d.i, d.wants[0])
 	}
 }
 
@@ -461,10 +480,10 @@ func (d *simSide) recvDone(c Completion) {
 	d.recvs = slices.Delete(d.recvs, 0, 1)
 	d.slots = append(d.slots, slot)
 	if c.Status == StatusOK {
-		if !d.wantRecv || c != d.want {
-			s.failf("side %d: receive %+v, want %v %+v", d.i, c, d.wantRecv, d.want)
+		if len(d.wants) == 0 || c != d.wants[0] {
+			s.failf("side %d: receive %+v, want the first of %+v", d.i, c, d.wants)
 		}
-		d.wantRecv = false
+		d.wants = slices.Delete(d.wants, 0, 1)
 	} else if d.end.(qpcEnd).state != StateError || !s.broken {
 		s.failf("side %d: receive %+v", d.i, c)
 	}
@@ -522,7 +541,7 @@ func (d *simSide) check() {
 		if !s.broken {
 			s.failf("side %d is in ERR", d.i)
 		}
-		if q.head != q.tail || q.rqHead != q.rqTail || q.deadline() != 0 {
+		if q.head != q.tail || q.rqHead != q.rqTail || q.deadline() != 0 && !q.answerWaits() {
 			s.failf("side %d keeps %d sends, %d receives, and deadline %v in ERR", d.i, q.tail-q.head, q.rqTail-q.rqHead, q.deadline())
 		}
 		return
@@ -533,7 +552,7 @@ func (d *simSide) check() {
 	if seen.Sub(q.una) < 0 || seen.Sub(q.max) > 0 {
 		s.failf("side %d: una %v, max %v, but the peer expects %v", d.i, q.una, q.max, seen)
 	}
-	if out := q.next.Sub(q.una); out > q.window.size || q.window.size < 1 || q.window.size > maxWindow {
+	if out := q.next.Sub(q.una); out > maxWindow || q.window.size < 1 || q.window.size > maxWindow {
 		s.failf("side %d: %d packets are unacknowledged, of a window of %d", d.i, out, q.window.size)
 	}
 	if n := q.tail - q.head; n > q.maxSend || int(n) != len(d.msgs)-d.doneMessages() {
@@ -629,7 +648,7 @@ func (d *simSide) drained() {
 	if q == nil {
 		return
 	}
-	if q.answer != answerNone {
+	if q.answer != answerNone && (!q.answerWaits() || s.now >= q.answerBy || q.answerBy > s.now+maxAckDelay) {
 		s.failf("side %d keeps its answer", d.i)
 	}
 	if q.state != StateRTS {
@@ -637,14 +656,29 @@ func (d *simSide) drained() {
 	}
 	switch {
 	case q.una == q.next && q.rnrUntil == 0:
-		if q.head != q.tail || q.deadline() != 0 {
+		if q.head != q.tail || q.deadline() != 0 && !q.answerWaits() {
 			s.failf("side %d waits for nothing, with %d messages and deadline %v", d.i, q.tail-q.head, q.deadline())
 		}
 	case q.deadline() == 0:
 		s.failf("side %d waits without a timer", d.i)
-	case q.una != q.next && !d.ackBits[int(q.next.Add(-1))%len(d.ackBits)]:
-		s.failf("side %d waits for an acknowledgement of %v that it has not asked for", d.i, q.next.Add(-1))
+	case q.una != q.next && !d.hasAsked():
+		s.failf("side %d waits for an acknowledgement that it has not asked for", d.i)
 	}
+}
+
+// hasAsked reports whether an acknowledgement was asked for that lets the side go on: of the last
+// packet if it is the last of the queue, else of any.
+func (d *simSide) hasAsked() bool {
+	q := d.q
+	if q.cur == q.tail {
+		return d.ackBits[int(q.next.Add(-1))%len(d.ackBits)]
+	}
+	for psn := q.una; psn != q.next; psn = psn.Add(1) {
+		if d.ackBits[int(psn)%len(d.ackBits)] {
+			return true
+		}
+	}
+	return false
 }
 
 // arm sees to it that advance is called.
@@ -662,7 +696,7 @@ func (d *simSide) checkEnd() {
 	if d.toPost > 0 {
 		s.failf("side %d has %d messages still to post", d.i, d.toPost)
 	}
-	if d.end.busy() || d.end.deadline() != 0 || d.end.wantsToTransmit(s.now) {
+	if d.end.busy() || d.end.deadline() != 0 || d.q != nil && d.q.answer != answerNone || d.end.wantsToTransmit(s.now) {
 		s.failf("side %d is not at rest", d.i)
 	}
 	if d.q != nil && d.q.state == StateError {

@@ -111,8 +111,17 @@ type simConfig struct {
 	misfortuneAt                                   time.Duration
 	model                                          bool // side 1 is a modelPeer
 	burst                                          int  // packets of one side between two looks at what has arrived
+	keepNothing                                    bool // packets that come before their turn are dropped
 	shortReceives                                  bool // some have no room for what comes
 	bigMessages, onlyWrites, onlySends, allSignals bool
+}
+
+// keepers returns a pool, in some seeds one that has no keeper left.
+func (c *simConfig) keepers() *keeperPool {
+	if c.keepNothing {
+		return &keeperPool{made: maxKeepers}
+	}
+	return new(keeperPool)
 }
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
@@ -134,10 +143,11 @@ func randomConfig(r *rand.Rand) simConfig {
 		lateRecv: pick(r, 0, 0, 50*time.Microsecond, 3*time.Millisecond),
 		timeout:  pick[uint8](r, 12, 13, 15, 0), // 16.8, 33.6 and 134 ms, never
 		retry:    maxRetry, rnrRetry: retryForever,
-		minRNR:     pick[uint8](r, 1, 5, 12, 0),
-		model:      r.IntN(3) == 0,
-		burst:      pick(r, 1, 3, 32, 128),
-		onlyWrites: r.IntN(6) == 0, onlySends: r.IntN(6) == 0, bigMessages: r.IntN(4) == 0, allSignals: r.IntN(4) == 0,
+		minRNR:      pick[uint8](r, 1, 5, 12, 0),
+		model:       r.IntN(3) == 0,
+		burst:       pick(r, 1, 3, 32, 128),
+		keepNothing: r.IntN(4) == 0,
+		onlyWrites:  r.IntN(6) == 0, onlySends: r.IntN(6) == 0, bigMessages: r.IntN(4) == 0, allSignals: r.IntN(4) == 0,
 	}
 	if r.IntN(3) == 0 { // and nothing else goes wrong in two of three
 		c.misfortune = misfortune(r.IntN(int(misfortunes)))

@@ -1,0 +1,35 @@
+package rdma
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// TestMain runs the tests and looks for goroutines and descriptors that they leave.
+func TestMain(m *testing.M) {
+	// The runtime opens its poller at first use and keeps it, which must not look like a leak.
+	if d, err := Open(netip.AddrFrom4([4]byte{127, 0, 0, 1}), &Config{Port: 47910}); err == nil {
+		d.Close()
+	}
+	before := countDescriptors()
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if after := countDescriptors(); code == 0 && after > before {
+			fmt.Fprintf(os.Stderr, "%d descriptors are open after the tests, %d before\n", after, before)
+			code = 1
+		}
+		os.Exit(code)
+	}))
+}
+
+// countDescriptors returns the number of open descriptors, with one for looking.
+func countDescriptors() int {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		panic(err)
+	}
+	return len(list)
+}
