@@ -104,6 +104,8 @@ type Conn struct {
 	key       connKey
 	toServer  stream // of the handshake
 	toClient  stream
+	isn       uint32 // of the client's SYN, if it is known
+	isnKnown  bool
 	sideKnown bool // else Client and Server are a guess
 	forgotten bool
 	onLink    bool // counted in Link.Conns
@@ -159,7 +161,7 @@ type Ring struct {
 	// is known of a side is worth nothing once its packets have a gap.
 	writerAt, readerAt mark
 	pending            uint64 // bytes written since the writer's newest CDC message
-	suspicion          suspicion
+	suspected          bool   // a suspicion has it
 }
 
 // Window returns how many bytes the writer may still write, as far as the reader has told; -1 if that is

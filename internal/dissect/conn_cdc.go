@@ -67,13 +67,10 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 	if out.done() && in.done() && !c.SMCClosed {
 		c.SMCClosed = true
 		c.leaveLink()
+		c.leaveBuffers() // which other connections may use from now on: RFC 7609 p.62
 	}
 	p.Window, p.PeerRoom = out.Window(), in.Window()
 }
-
-// moved reports whether a flow is of another link than that the connection was last heard of on in its
-// direction.
-func (c *Conn) moved(f *flow) bool { return c.Ring(f.dir).link != f.link }
 
 // changeLink notes that the writer of out sends over another link than before. Both directions move on
 // their own; the connection moves once.
@@ -117,10 +114,8 @@ func (t *Tracker) produced(e *Event, out *Ring, m *cdc.Message, known bool) {
 		return
 	}
 	if used := cdc.Diff(out.at(out.Consumer), out.at(before), capacity); n > capacity-min(used, capacity) {
-		t.suspect(out, suspicion{
-			packet: t.packet.Number, excess: uint64(n - (capacity - min(used, capacity))),
-			text: fmt.Sprintf("the producer cursor %v is beyond what the reader has freed", m.Producer), rule: "RFC 7609 p.127",
-		})
+		t.tooFar(out, out.Dir, uint64(n-(capacity-min(used, capacity))),
+			fmt.Sprintf("the producer cursor %v is beyond what the reader has freed", m.Producer), "RFC 7609 p.127")
 	}
 }
 
@@ -148,40 +143,62 @@ func (t *Tracker) consumed(e *Event, in *Ring, m *cdc.Message, known bool) {
 		return
 	}
 	if unread := cdc.Diff(in.at(before), in.at(in.Producer), capacity); n > unread {
-		t.suspect(in, suspicion{
-			packet: t.packet.Number, excess: uint64(n - unread), reading: true,
-			text: fmt.Sprintf("the consumer cursor %v is beyond what was written", m.Consumer), rule: "RFC 7609 p.128",
-		})
+		t.tooFar(in, in.Dir.Reverse(), uint64(n-unread),
+			fmt.Sprintf("the consumer cursor %v is beyond what was written", m.Consumer), "RFC 7609 p.128")
 	}
 }
 
-// A suspicion is that one side went further than the other had allowed. It is proven by the next packet
-// of the other side, if that shows that the capture lacks none before it: else the capture may
-// just lack the permission. A permission that comes right after is taken for one that came before, for
+// A suspicion is that one side did what the other had not allowed or asked for. It is proven by the next
+// packet of the other side, if that shows that the capture lacks none before it: else the capture may just
+// lack the permission. A permission that comes right after is taken for one that came before, for
 // captures do not have packets of both directions in their true order.
 type suspicion struct {
-	packet  int    // its number; 0 if there is no suspicion
-	excess  uint64 // bytes too far
-	reading bool   // the reader went too far, not the writer
-	text    string
-	rule    string
+	packet int // its number
+	dir    Direction
+	link   *Link
+	conn   *Conn // may be nil
+	text   string
+	rule   string
 
-	awaited mark   // the flow of the other side
-	allowed uint64 // what it had allowed in all
+	awaited mark // the flow of the other side
+
+	// Of cursors and writes that went too far:
+	ring    *Ring  // nil for other suspicions
+	reading bool   // the reader went too far, not the writer
+	excess  uint64 // by how many bytes
+	allowed uint64 // how many the other side had allowed in all
 }
 
-// suspect notes a suspicion, unless there is an earlier one.
-func (t *Tracker) suspect(r *Ring, s suspicion) {
-	s.awaited, s.allowed = r.readerAt, r.Consumed
+// permitted returns how many bytes the other side has allowed in all.
+func (s *suspicion) permitted() uint64 {
 	if s.reading {
-		s.awaited, s.allowed = r.writerAt, r.Produced
+		return s.ring.Produced
 	}
+	return s.ring.Consumed
+}
+
+// tooFar notes that the sender of the current message, in direction d, went too far in a ring, unless
+// there is an earlier suspicion.
+func (t *Tracker) tooFar(r *Ring, d Direction, excess uint64, text, rule string) {
+	s := suspicion{link: r.link, conn: r.Conn, dir: d, text: text, rule: rule, awaited: r.readerAt, ring: r, excess: excess}
+	if s.reading = d != r.Dir; s.reading {
+		s.awaited = r.writerAt
+	}
+	s.allowed = s.permitted()
+	if !r.suspected && t.suspect(s) {
+		r.suspected = true
+	}
+}
+
+// suspect notes a suspicion against the sender of the current packet, and reports whether it could.
+func (t *Tracker) suspect(s suspicion) bool {
 	f := s.awaited.f
-	if r.suspicion.packet != 0 || !s.awaited.holds() || len(f.suspects) >= maxSuspects {
-		return
+	if !s.awaited.holds() || len(f.suspicions) >= maxSuspicions {
+		return false
 	}
-	r.suspicion = s
-	f.suspects = append(f.suspects, r)
+	s.packet = t.packet.Number
+	f.suspicions = append(f.suspicions, s)
+	return true
 }
 
 // settle proves or drops the suspicions that wait for the request of f that was just taken.
@@ -189,27 +206,23 @@ func (t *Tracker) settle(f *flow, where place) {
 	if where != placeNew {
 		return
 	}
-	suspects := f.suspects
-	f.suspects = nil // notes do not make suspicions
-	for _, r := range suspects {
-		s := r.suspicion
-		r.suspicion = suspicion{}
-		allowed := r.Consumed
-		if s.reading {
-			allowed = r.Produced
+	for i := range f.suspicions {
+		s := &f.suspicions[i]
+		if s.ring != nil {
+			s.ring.suspected = false
+			if s.permitted()-s.allowed >= s.excess {
+				continue
+			}
 		}
-		if !s.awaited.holds() || allowed-s.allowed >= s.excess {
+		if !s.awaited.holds() {
 			continue
 		}
-		dir := r.Dir
-		if s.reading {
-			dir = dir.Reverse()
-		}
-		e := t.begin(Note, "too far", f.dst, f.src)
-		e.Conn, e.Link, e.Dir = r.Conn, r.link, dir
+		e := t.begin(Note, "violation", f.dst, f.src)
+		e.Link, e.Dir, e.Conn = s.link, s.dir, s.conn
 		e.Text = fmt.Sprintf("packet %d: %s", s.packet, s.text)
 		e.problem(Violation, e.Text, s.rule)
 		t.send(e)
 	}
-	f.suspects = suspects[:0]
+	clear(f.suspicions)
+	f.suspicions = f.suspicions[:0]
 }

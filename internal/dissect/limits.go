@@ -29,8 +29,8 @@ const (
 	// maxMessage bounds a SEND that is put together, in bytes: SMCv2 p.80 has buffers of 8192 for LLC.
 	maxMessage = 8192
 
-	// maxSuspects bounds the buffers whose suspicions wait for one direction of a queue pair.
-	maxSuspects = 8
+	// maxSuspicions bounds those that wait for one direction of a queue pair.
+	maxSuspicions = 8
 	// maxReasons bounds the reasons of Declines that are counted one by one.
 	maxReasons = 256
 	// maxProblems bounds the problems of one event.

@@ -131,4 +131,6 @@ type region struct {
 type rmb struct {
 	rings   []*Ring // of the connections that used its elements, the latest of each
 	deleted bool    // DELETE RKEY was replied to
+	// deletedAt is the place in the packets of its owner, on the link of the request.
+	deletedAt mark
 }

@@ -168,7 +168,7 @@ func (t *Tracker) addRegion(l *Link, d Direction, rkey wire.RKey, va uint64, kno
 	}
 	old := (*regions)[rkey]
 	if old != nil && old.va == va && (known == nil || old.rmb == known) {
-		old.rmb.deleted = false
+		old.rmb.renew()
 		return old.rmb
 	}
 	if known == nil {
@@ -181,14 +181,22 @@ func (t *Tracker) addRegion(l *Link, d Direction, rkey wire.RKey, va uint64, kno
 		}
 	}
 	(*regions)[rkey] = &region{va: va, rmb: known}
-	known.deleted = false
+	known.renew()
 	return known
+}
+
+// renew says that the RMB is told of again. Linux net/smc deletes it at the end of a connection, and
+// tells of it for the next.
+func (m *rmb) renew() {
+	if m.deleted {
+		m.deleted, m.rings = false, nil
+	}
 }
 
 // addRing notes that an element of the RMB is that of a connection now.
 func (m *rmb) addRing(r *Ring) {
 	m.rings = slices.DeleteFunc(m.rings, func(old *Ring) bool {
-		return old.offset == r.offset || old.offset < r.offset+uint64(r.Size) && r.offset < old.offset+uint64(old.Size)
+		return old == r || old.offset == r.offset || old.offset < r.offset+uint64(r.Size) && r.offset < old.offset+uint64(old.Size)
 	})
 	m.rings = append(m.rings, r)
 	r.rmb = m
@@ -215,6 +223,13 @@ func (t *Tracker) leaveGroup(c *Conn) {
 		if tokens[r.AlertToken] == c {
 			delete(tokens, r.AlertToken)
 		}
+	}
+	c.leaveBuffers()
+}
+
+// leaveBuffers says that the elements of c are not its own any more.
+func (c *Conn) leaveBuffers() {
+	for _, r := range []*Ring{&c.ToServer, &c.ToClient} {
 		if r.rmb != nil {
 			r.rmb.rings = slices.DeleteFunc(r.rmb.rings, func(other *Ring) bool { return other == r })
 			r.rmb = nil

@@ -31,8 +31,11 @@ func (t *Tracker) linkFromConfirm(e *Event, f *flow, m llc.Message) {
 func (t *Tracker) handleLLC(e *Event, f *flow, m llc.Message) {
 	if m.Head().Reply {
 		call := t.answered(f, m)
-		if call == nil && f.link.Group.FirstContact && f.link.unbroken() && !isDeleteAll(m) {
-			e.problem(Violation, "a reply without a request", "RFC 7609 p.28")
+		if r := f.reverse(); call == nil && r != nil && f.link.fromStart() && !isDeleteAll(m) {
+			t.suspect(suspicion{
+				link: f.link, dir: f.dir, awaited: r.mark(),
+				text: "the reply to a request that there was not, " + m.Type().String(), rule: "RFC 7609 p.28",
+			})
 		}
 		t.handleReply(e, f, m, call)
 		return
@@ -59,7 +62,7 @@ func (t *Tracker) handleLLC(e *Event, f *flow, m llc.Message) {
 		t.addLinkRegions(f, g.link(m.Link), m.RKeys)
 		t.startCall(f, m)
 	case llc.DeleteLink:
-		t.deleteLink(e, f, m)
+		t.deleteLink(f, m)
 	case llc.RequestAddLink:
 		// The server may answer with ADD LINK, with a reply, or not at all: SMCv2 p.76.
 	case llc.ConfirmRKey:
@@ -122,6 +125,9 @@ func (t *Tracker) handleReply(e *Event, f *flow, m llc.Message, request *call) {
 			// The buffers are those of the requester: packets to them go in the direction of the reply.
 			if r := request.link.rkeys[f.dir.index()][rkey]; r != nil {
 				r.rmb.deleted = true
+				if owner := f.reverse(); owner != nil {
+					r.rmb.deletedAt = owner.mark()
+				}
 			}
 		}
 	case llc.TestLink:
@@ -166,16 +172,11 @@ func isDeleteAll(m llc.Message) bool {
 	return ok && d.All
 }
 
-// unbroken reports whether the capture has every packet of the link's group, as far as one can tell.
-func (l *Link) unbroken() bool {
-	for _, other := range l.Group.Links {
-		if other.Gaps > 0 {
+// fromStart reports whether the capture has every packet of the link so far, as far as one can tell.
+func (l *Link) fromStart() bool {
+	for _, f := range l.flows {
+		if f == nil || !f.whole || f.epoch != f.firstEpoch {
 			return false
-		}
-		for _, f := range other.flows {
-			if f != nil && f.epoch > 1 {
-				return false
-			}
 		}
 	}
 	return true
@@ -253,7 +254,7 @@ func (t *Tracker) confirmLink(e *Event, f *flow, m llc.ConfirmLink) {
 
 // deleteLink takes a DELETE LINK that is no reply. From the client it asks the server to send one; for all
 // links there is no reply.
-func (t *Tracker) deleteLink(e *Event, f *flow, m llc.DeleteLink) {
+func (t *Tracker) deleteLink(f *flow, m llc.DeleteLink) {
 	g := f.link.Group
 	reason := m.Reason.String()
 	if m.All {
@@ -272,10 +273,7 @@ func (t *Tracker) deleteLink(e *Event, f *flow, m llc.DeleteLink) {
 	}
 	l := g.link(m.Link)
 	if l == nil {
-		if g.FirstContact && f.link.unbroken() {
-			e.problem(Violation, fmt.Sprintf("there is no link %d", m.Link), "RFC 7609 p.141")
-		}
-		return
+		return // the capture may lack what made it
 	}
 	if l.State < LinkDeleting {
 		l.State, l.Reason = LinkDeleting, reason

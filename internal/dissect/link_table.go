@@ -33,8 +33,10 @@ type flow struct {
 	next    wire.PSN              // after the highest seen, or the first to come
 	seen    [seenPSNs / 64]uint64 // of those before next, by their lower bits
 	// epoch counts the gaps: what was learned from this direction in an earlier one may be outdated.
-	epoch  uint32
-	resync bool // the next packet's number cannot be told, after RDMA READ
+	epoch      uint32
+	firstEpoch uint32 // since the first packet of the queue pair, if whole
+	whole      bool   // the capture has that packet's number from the handshake
+	resync     bool   // the next packet's number cannot be told, after RDMA READ
 
 	send  assembly
 	write writeContext
@@ -46,7 +48,7 @@ type flow struct {
 	acknowledged bool     // the capture has acknowledgements of this direction
 	stalled      bool     // told of already
 
-	suspects []*Ring // that wait for the next request of this direction
+	suspicions []suspicion // that wait for the next request of this direction
 }
 
 // seenPSNs is how many numbers before the highest are remembered one by one.
@@ -293,7 +295,7 @@ func (f *flow) restart(psn wire.PSN) {
 	*f = flow{
 		key: f.key, src: f.src, dst: f.dst, icrc: f.icrc, older: f.older, newer: f.newer,
 		link: f.link, dir: f.dir, goodICRC: f.goodICRC,
-		started: true, next: psn, epoch: f.epoch + 1, send: assembly{buf: f.send.buf[:0]},
+		started: true, next: psn, epoch: f.epoch + 1, firstEpoch: f.epoch + 1, whole: true, send: assembly{buf: f.send.buf[:0]},
 	}
 }
 

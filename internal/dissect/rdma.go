@@ -97,7 +97,7 @@ func (t *Tracker) roce(l *layers, b []byte, n int, src, dst netip.AddrPort) {
 		t.response(e, f)
 	}
 	t.send(e)
-	if len(f.suspects) > 0 && p.Opcode.IsRequest() {
+	if len(f.suspicions) > 0 && p.Opcode.IsRequest() {
 		t.settle(f, where)
 	}
 }

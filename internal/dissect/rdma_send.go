@@ -23,6 +23,9 @@ type assembly struct {
 func (t *Tracker) sendPacket(e *Event, f *flow, where place) {
 	p, a := e.RoCE.Packet, &f.send
 	whole := len(p.Payload) == e.RoCE.PayloadLen
+	if !whole {
+		f.epoch++ // as if it were missing
+	}
 	switch op := p.Opcode; {
 	case op.Starts() && op.Ends():
 		if whole {
@@ -200,8 +203,8 @@ func (t *Tracker) startWrite(e *Event, f *flow, h roce.RETH, where place) {
 		e.Text = "RKey not known"
 		return
 	}
-	if r.rmb.deleted && where == placeNew {
-		e.problem(Violation, "a write to an RMB that was deleted", "RFC 7609 p.122")
+	if where == placeNew {
+		t.checkDeleted(f, r.rmb)
 	}
 	offset := h.VA - r.va
 	ring := r.rmb.ring(offset)
@@ -218,6 +221,24 @@ func (t *Tracker) startWrite(e *Event, f *flow, h roce.RETH, where place) {
 	}
 }
 
+// checkDeleted suspects a write to an RMB that was deleted. The owner may have announced it again,
+// over any link.
+func (t *Tracker) checkDeleted(f *flow, m *rmb) {
+	r := f.reverse()
+	if !m.deleted || r == nil || m.deletedAt != r.mark() {
+		return
+	}
+	for _, other := range f.link.Group.Links {
+		if other != f.link && other.State < LinkDeleting {
+			return
+		}
+	}
+	t.suspect(suspicion{
+		link: f.link, dir: f.dir, awaited: r.mark(),
+		text: "a write to an RMB that was deleted", rule: "RFC 7609 p.122",
+	})
+}
+
 // near reports whether an offset can be that of an element: one of those that an index of 8 bits reaches,
 // of the size that all elements of an RMB have.
 func (m *rmb) near(offset uint64) bool {
@@ -231,17 +252,18 @@ func (t *Tracker) checkWrite(e *Event, f *flow, ring *Ring, offset uint64, lengt
 		e.problem(Violation, "a write beyond the end of the RMB element", "RFC 7609 p.60")
 	case offset < uint64(ring.base):
 		e.problem(Violation, "a write over the eyecatcher of the RMB element", "RFC 7609 p.60")
-	case ring.ConnFlags&(cdc.DoneWriting|cdc.Closed|cdc.Abort) != 0 && !ring.Conn.moved(f):
-		e.problem(Violation, "a write by a sender that has said to be done", "RFC 7609 p.129")
+	case ring.ConnFlags&(cdc.DoneWriting|cdc.Closed|cdc.Abort) != 0 && ring.link == f.link && ring.Conn.Closed.IsZero():
+		// The element cannot be that of another connection unless its owner is done, too.
+		t.suspect(suspicion{
+			link: f.link, dir: f.dir, conn: ring.Conn, awaited: ring.readerAt,
+			text: "a write by a sender that has said to be done", rule: "RFC 7609 p.129",
+		})
 	}
 	ring.pending += uint64(length)
 	if ring.link != f.link || !ring.writerAt.holds() || !ring.readerAt.holds() || ring.Window() < 0 {
 		return
 	}
 	if window := uint64(ring.Window()); ring.pending > window {
-		t.suspect(ring, suspicion{
-			packet: t.packet.Number, excess: ring.pending - window,
-			text: "a write into bytes that the reader has not freed", rule: "RFC 7609 p.61",
-		})
+		t.tooFar(ring, ring.Dir, ring.pending-window, "a write into bytes that the reader has not freed", "RFC 7609 p.61")
 	}
 }

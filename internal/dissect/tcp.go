@@ -135,8 +135,7 @@ func optionBytes(options []byte) []byte {
 // connection that has ended.
 func (t *Tracker) syn(c *Conn, key connKey, s *tcpSegment, src, dst netip.AddrPort) {
 	option := optionBytes(s.options)
-	repeated := c != nil && c.sideKnown && src == c.Client && c.ClientOption != OptionUnknown &&
-		c.toServer.known && c.State == ConnSYN && c.toServer.next == s.seq+1
+	repeated := c != nil && c.isnKnown && c.isn == s.seq && c.Client == src
 	if option == nil {
 		if c != nil && !repeated {
 			t.forget(c)
@@ -146,6 +145,7 @@ func (t *Tracker) syn(c *Conn, key connKey, s *tcpSegment, src, dst netip.AddrPo
 	if !repeated {
 		c = t.newConn(key, src, dst)
 		c.sideKnown = true
+		c.isnKnown, c.isn = true, s.seq
 		c.ClientOption = OptionPresent
 		c.toServer.known, c.toServer.next = true, s.seq+1
 		t.setState(c, ConnSYN)
@@ -175,6 +175,7 @@ func (t *Tracker) synACK(c *Conn, key connKey, s *tcpSegment, src, dst netip.Add
 		}
 		c = t.newConn(key, dst, src)
 		c.sideKnown = true
+		c.isnKnown, c.isn = true, s.ack-1
 		c.toServer.known, c.toServer.next = true, s.ack
 	}
 	if src != c.Server {
