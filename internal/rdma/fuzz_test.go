@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,6 +24,8 @@ const (
 	fuzzSteps
 )
 
+var fuzzMem = randomBytes(testGuard+testSize+testGuard, 3)
+
 // A fuzzer runs a program on a queue pair in RTS, and looks what it does.
 type fuzzer struct {
 	*solo
@@ -33,7 +36,7 @@ type fuzzer struct {
 }
 
 func newFuzzer(t testing.TB) *fuzzer {
-	f := &fuzzer{solo: newSolo(t)}
+	f := &fuzzer{solo: soloOf(t, slices.Clone(fuzzMem))}
 	delete(f.pd.regions, f.mr.rkey)
 	f.mr.rkey, f.mr.addr = 0x11223344, 1<<40 // the same each time
 	f.pd.regions[f.mr.rkey] = f.mr
@@ -44,6 +47,7 @@ func newFuzzer(t testing.TB) *fuzzer {
 
 // run plays a program. The part before the region and the one after it may not change in any case.
 func (f *fuzzer) run(program []byte) {
+	program = slices.Clip(program) // what lies behind is not ours to append to
 	next := func(n int) []byte {
 		if n > len(program) {
 			program = append(program, make([]byte, n)...)

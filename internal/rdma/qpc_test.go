@@ -36,7 +36,12 @@ type solo struct {
 
 func newSolo(t testing.TB) *solo {
 	t.Helper()
-	s := &solo{t: t, mem: randomBytes(testGuard+testSize+testGuard, 3), now: time.Second, out: make([]byte, 0, 8192)}
+	return soloOf(t, randomBytes(testGuard+testSize+testGuard, 3))
+}
+
+func soloOf(t testing.TB, mem []byte) *solo {
+	t.Helper()
+	s := &solo{t: t, mem: mem, now: time.Second, out: make([]byte, 0, 8192)}
 	s.was = bytes.Clone(s.mem)
 	pd := newPD(nil)
 	var err error
