@@ -25,4 +25,37 @@ const (
 
 	// maxEmptyReads is how often in a row a reader may give no byte and no error.
 	maxEmptyReads = 100
+
+	// blockBytes is the unit in which the kernel hands over packets of an interface, and more than
+	// any packet has.
+	blockBytes = 1 << 20
+
+	// DefaultBufferBytes is the room for packets of an interface that were not yet read: half a
+	// second of 250,000 RoCEv2 packets a second with 128 bytes each.
+	DefaultBufferBytes = 16 << 20
+
+	// minBufferBytes lets the kernel fill one block while the other is read. maxBufferBytes is what a
+	// ring can have on 32-bit machines, too.
+	minBufferBytes = 2 * blockBytes
+	maxBufferBytes = 1 << 30
+
+	// blockPatience is how long, in milliseconds, the kernel waits for more packets in a block. A
+	// packet is seen that much later at most.
+	blockPatience = 20
+
+	// MinSnapLen is the least that can be asked for: the headers up to the TCP options must be seen
+	// to tell what belongs to SMC. 14 bytes of Ethernet, 12 of VLAN tags, 40 of IPv6, 60 of TCP.
+	MinSnapLen = 128
+
+	// maxFlows is the most TCP connections that a live capture knows. The one that was not seen for
+	// longest is forgotten. Each takes about 100 bytes.
+	maxFlows = 1 << 16
+
+	// handshakeBytes is how much of each direction of a TCP connection belongs to the handshake at
+	// most: two messages of 4,096 bytes, the most that wire/clc takes, and a Decline, rounded up.
+	handshakeBytes = 16 << 10
+
+	// maxContinuation is the most bytes of a segment that goes on with a message. It is less than
+	// the message, since the message began in another; the longest Proposal has 652 bytes.
+	maxContinuation = 1024
 )

@@ -22,8 +22,9 @@ const stdinName = "standard input"
 // are [*os.PathError] if the file cannot be opened, and [*Error] with [ErrFormat] or [ErrTruncated] if
 // it does not begin as a capture does. The Source is a [Progresser].
 //
-// The readers are not those of gopacket/pcapgo: those allocate what a length in the file asks for,
-// give up at the first fault, and do not say where it is.
+// The readers are not those of gopacket/pcapgo (version 1.7.7): those give up at the first fault and do
+// not say where it is, keep all names and secrets of a pcapng file in memory, do not read the
+// variant, and copy every packet. Its writer is used by [Create].
 func Open(name string) (Source, error) {
 	if name == "-" {
 		if _, err := unix.IoctlGetTermios(int(os.Stdin.Fd()), unix.TCGETS); err == nil {

@@ -69,11 +69,13 @@ const (
 )
 
 func newNgReader(in *input) (Source, error) {
+	b := in.peek(probeLen)
+	if len(b) < probeLen {
+		return nil, in.ended("a section header", len(b), minSection)
+	}
 	r := &ngReader{input: in}
-	if r.swap = binary.BigEndian.Uint32(in.peek(probeLen)[8:]) == ngByteOrder; !r.swap {
-		if magic := in.peek(probeLen)[8:]; binary.LittleEndian.Uint32(magic) != ngByteOrder {
-			return nil, in.fault(0, fmt.Errorf("%w: it begins like pcapng and has % x for the byte order", ErrFormat, magic))
-		}
+	if r.swap = binary.BigEndian.Uint32(b[8:]) == ngByteOrder; !r.swap && binary.LittleEndian.Uint32(b[8:]) != ngByteOrder {
+		return nil, in.fault(0, fmt.Errorf("%w: it begins like pcapng and has % x for the byte order", ErrFormat, b[8:]))
 	}
 	return r, nil
 }
@@ -191,6 +193,9 @@ func (r *ngReader) section() (kind uint32, body []byte, err error) {
 // skipBlock consumes a block that is too long to be seen as a whole.
 func (r *ngReader) skipBlock(kind, length uint32) error {
 	start := r.offset
+	if b := r.peek(maxWindow); len(b) < maxWindow { // it does not end in the file
+		return r.tail(len(b), int(length))
+	}
 	if skipped := r.skip(int64(length) - 4); skipped < int64(length)-4 {
 		return r.ended("a block", int(skipped), int(length))
 	}
