@@ -3,7 +3,6 @@ package dissect
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"math/bits"
 	"net/netip"
 	"strconv"
@@ -63,7 +62,7 @@ func (e *Event) Fields() []Field {
 	if b == nil {
 		b = encode(e.Message)
 	}
-	w := walker{b: b, reservedKey: "smc.reserved"}
+	w := walker{b: b, reservedKey: "smc.reserved", fields: make([]Field, 0, manyFields)}
 	switch e.Family {
 	case TCPOption:
 		w.option()
@@ -102,6 +101,9 @@ var listKeys = map[string]bool{
 	"smc.confirm.rkey.new.rkey":           true, "smc.confirm.rkey.new.virt": true, "smc.confirm.rkey.link.number": true,
 	"smc.delete.rkey.deleted": true,
 }
+
+// manyFields is more fields than most messages have.
+const manyFields = 40
 
 // encode returns the bytes of a message that was made by hand, nil if there are none.
 func encode(message any) []byte {
@@ -246,7 +248,7 @@ func (w *walker) last() *Field {
 func (f *Field) setUint(v uint64, format func(uint64) string) {
 	f.Value = v
 	if f.Len == 8 {
-		f.Value = fmt.Sprintf("0x%016x", v)
+		f.Value = "0x" + string(appendDigits(nil, v, 16))
 	}
 	if format == nil {
 		format = decimal
@@ -284,7 +286,7 @@ func (w *walker) bits(name, key string, parts ...bit) byte {
 		w.fields = append(w.fields, f)
 	}
 	if key != "" {
-		push(Field{Name: name, Key: key, Value: uint64(b), Text: fmt.Sprintf("0x%02x", b), Parent: true})
+		push(Field{Name: name, Key: key, Value: uint64(b), Text: "0x" + hexByte(b), Parent: true})
 	}
 	left := byte(0xff)
 	for _, p := range parts {
@@ -305,22 +307,25 @@ func (w *walker) bits(name, key string, parts ...bit) byte {
 		push(f)
 	}
 	if left != 0 {
-		v := fmt.Sprintf("%02x", b&left)
+		v := hexByte(b & left)
 		push(Field{Name: "reserved", Key: w.reservedKey, Mask: uint64(left), Value: v, Text: v, Reserved: true})
 	}
 	return b
 }
 
+// hexByte returns two digits.
+func hexByte(b byte) string { return string(appendDigits(nil, uint64(b), 2)) }
+
 // decimal, hexadecimal and both write a number.
 func decimal(v uint64) string     { return strconv.FormatUint(v, 10) }
-func hexadecimal(v uint64) string { return fmt.Sprintf("%#x", v) }
+func hexadecimal(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }
 
 // both returns "0xe4 (228)", for numbers that Linux tools show in either way.
 func both(v uint64) string {
 	if v < 10 {
 		return decimal(v)
 	}
-	return fmt.Sprintf("%#x (%d)", v, v)
+	return hexadecimal(v) + " (" + decimal(v) + ")"
 }
 
 // as makes a format of a type's String method.

@@ -16,11 +16,10 @@ func (w *walker) llc() {
 		return
 	}
 	first := w.bits("type", "smc.llc_msg",
-		bit{0xf0, "version", "smc.llc.version", llcVersion, true},
+		bit{0xf0, "version", "smc.llc.version", llcVersion, false},
 		bit{0x0f, "message", "smc.llc.type", as(llc.Type.String), true})
-	if f := &w.fields[0]; true {
-		f.Text, f.words = llcText(first), true
-	}
+	w.fields[0].Text, w.fields[0].words = llcText(first), true
+	w.fields[1].words = true
 	version := 0
 	switch first & 0xf0 {
 	case 0x00:
@@ -66,11 +65,11 @@ func (w *walker) llc() {
 func llcVersion(v uint64) string {
 	switch {
 	case v == 0:
-		return "version 1"
+		return "1"
 	case v == 2:
-		return "version 2"
+		return "2"
 	case v>>2 == 0b10:
-		return "optional"
+		return "none: optional messages have no version"
 	}
 	return "unknown"
 }

@@ -93,11 +93,11 @@ func TestFieldsOfDamagedMessages(t *testing.T) {
 			check(b[:n:n], "cut at", n)
 		}
 		for i := range b {
-			if i > 200 {
+			if i > 120 {
 				break // long arrays are all the same
 			}
 			old := b[i]
-			for _, wrong := range []byte{0, 1, 0x7f, 0x80, 0xff, old ^ 1, old ^ 0x10} {
+			for _, wrong := range []byte{0, 0x7f, 0xff, old ^ 1, old ^ 0x10} {
 				b[i] = wrong
 				check(b, "wrong byte at", i)
 			}

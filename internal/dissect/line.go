@@ -402,7 +402,10 @@ func MessageEvent(message any, bytes []byte) *Event {
 	case cdc.Message, *cdc.Message, cdc.Header, *cdc.Header:
 		e.Family, e.Name = CDC, "CDC"
 	case *roce.Packet:
-		e.Family, e.Name = RoCE, m.Opcode.String()
+		e.Family, e.Name = RoCE, opcodeNames[m.Opcode]
+		if m.Opcode == roce.Acknowledge {
+			e.Name = ackName(m.AETH.Syndrome)
+		}
 	}
 	if e.Family == 0 {
 		e.Family, e.Name = Note, "message"
