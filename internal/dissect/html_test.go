@@ -1,0 +1,233 @@
+package dissect
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// trackPage returns the page of packets.
+func trackPage(t testing.TB, packets []Packet, opts PageOptions) (*Page, *Summary) {
+	t.Helper()
+	p := NewPage(opts)
+	tr := New(Options{})
+	for _, packet := range packets {
+		tr.Packet(packet, p.Add)
+	}
+	tr.Close(p.Add)
+	return p, tr.Summary()
+}
+
+// pageText returns the page as it is written.
+func pageText(t testing.TB, p *Page, s *Summary) string {
+	t.Helper()
+	var b strings.Builder
+	if err := p.Write(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// parsedPage is the data of a page as its script reads it.
+type parsedPage struct {
+	Title   string
+	Strings []string
+	Ladders []struct {
+		Kind, Name, Mode, Title string
+		Problems                int
+		Steps                   []pageStep
+		Plots                   []pagePlot
+	}
+	Messages []struct {
+		Number, Size int
+		Name, Hex    string
+		Fields       [][6]any
+	}
+}
+
+// readPage returns the data of a page.
+func readPage(t testing.TB, p *Page, s *Summary) (data parsedPage) {
+	t.Helper()
+	text := pageText(t, p, s)
+	_, after, ok := strings.Cut(text, `<script id="data" type="application/json">`)
+	encoded, _, ok2 := strings.Cut(after, "</script>")
+	if !ok || !ok2 {
+		t.Fatal("the page has no data")
+	}
+	if err := json.Unmarshal([]byte(encoded), &data); err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// Of the two-link capture the page has every connection, its steps, and for all messages bytes and
+// fields that fit each other.
+func TestPage(t *testing.T) {
+	p, s := trackPage(t, capturedPackets(t, "two-links"), PageOptions{Title: "two links"})
+	data := readPage(t, p, s)
+	if data.Title != "two links" || len(data.Ladders) != 8 || data.Ladders[0].Kind != "group" {
+		t.Fatalf("page %q has %d ladders", data.Title, len(data.Ladders))
+	}
+	if len(data.Messages) < 200 {
+		t.Errorf("%d messages have their bytes", len(data.Messages))
+	}
+	for i, m := range data.Messages {
+		b, err := hex.DecodeString(m.Hex)
+		if err != nil || len(b) == 0 || len(b) > m.Size || len(m.Fields) == 0 {
+			t.Fatalf("message %d, %s: %d of %d bytes, %d fields, %v", i, m.Name, len(b), m.Size, len(m.Fields), err)
+		}
+		covered := make([]bool, len(b))
+		for _, f := range m.Fields {
+			offset, size := int(f[2].(float64)), int(f[3].(float64))
+			for _, index := range []int{0, 1, 5} {
+				if n := int(f[index].(float64)); n < 0 || n >= len(data.Strings) {
+					t.Fatalf("message %d: string %d of %d", i, n, len(data.Strings))
+				}
+			}
+			for k := offset; k < offset+size && k < len(b); k++ {
+				covered[k] = true
+			}
+		}
+		for k, ok := range covered {
+			if !ok {
+				t.Fatalf("message %d, %s: byte %d is of no field", i, m.Name, k)
+			}
+		}
+	}
+	seen := make(map[string]bool)
+	for _, l := range data.Ladders {
+		for _, st := range l.Steps {
+			for _, n := range st.Messages {
+				if n < 0 || n >= len(data.Messages) {
+					t.Fatalf("%s: step refers to message %d of %d", l.Name, n, len(data.Messages))
+				}
+				seen[data.Messages[n].Name] = true
+			}
+		}
+		for _, pl := range l.Plots {
+			if len(pl.T) < 2 || len(pl.P) != len(pl.T) || len(pl.C) != len(pl.T) || len(pl.W) != len(pl.T) || pl.Capacity != 65536 {
+				t.Errorf("%s: plot of %d, %d, %d and %d points, capacity %d", l.Name, len(pl.T), len(pl.P), len(pl.C), len(pl.W), pl.Capacity)
+			}
+			for i := 1; i < len(pl.T); i++ {
+				if pl.P[i] < pl.C[i] || pl.P[i] < pl.P[i-1] {
+					t.Errorf("%s: at point %d %d bytes are written, after %d, and %d are read", l.Name, i, pl.P[i], pl.P[i-1], pl.C[i])
+				}
+			}
+		}
+	}
+	for _, name := range []string{"TCP option: SYN", "CLC: Proposal", "LLC: ADD LINK", "LLC: DELETE LINK", "CDC: CDC", "RoCE: RDMA WRITE"} {
+		if !seen[name] {
+			t.Errorf("no step has a message %q", name)
+		}
+	}
+}
+
+// The page is the same each time.
+func TestPageIsReproducible(t *testing.T) {
+	packets := capturedPackets(t, "two-links")
+	p, s := trackPage(t, packets, PageOptions{})
+	q, r := trackPage(t, packets, PageOptions{})
+	if pageText(t, p, s) != pageText(t, q, r) {
+		t.Error("two pages of one capture differ")
+	}
+}
+
+const hostile = `</script><script>document.title="x"</script><img src=x onerror=alert(1)>&"'`
+
+// hostilePage is a page in which the title, a host and reasons are attacks.
+func hostilePage() *Page {
+	p := NewPage(PageOptions{Title: hostile, Start: time.Unix(0, 0)})
+	a := clc.Accept{Version: clc.V2, FirstContact: true, R: sampleR, FCE: &clc.FCE{OS: clc.OSLinux, HostName: hostile}}
+	copy(a.EID[:], "</script><b>")
+	conn := &Conn{ID: 1, Client: netip.MustParseAddrPort("[fe80::1%<b>]:1"), Server: netip.MustParseAddrPort("10.0.0.2:2"), Mode: hostile, State: ConnEstablished}
+	conn.Reason = clc.Reason{Code: 1, Tag: hostile, Sentence: hostile}
+	conn.Group = &LinkGroup{ID: 1, Mode: hostile, ClientHost: hostile, ServerHost: hostile}
+	conn.Group.Links = []*Link{{ID: 1, Reason: hostile, Group: conn.Group}}
+	b := a.Append(nil)
+	e := MessageEvent(nil, b)
+	e.Conn, e.Dir, e.Text = conn, ServerToClient, hostile
+	e.Packet = Packet{Number: 1, Time: time.Unix(1, 0)}
+	e.Problems = []Problem{{Kind: Violation, Text: hostile, Rule: hostile}}
+	p.Add(e)
+	p.Add(&Event{Family: Note, Name: hostile, Text: hostile, Conn: conn, Packet: Packet{Number: 2, Time: time.Unix(2, 0)}})
+	return p
+}
+
+// Nothing of a capture becomes markup.
+func TestPageIsSafe(t *testing.T) {
+	text := pageText(t, hostilePage(), &Summary{})
+	if n := strings.Count(text, "<script"); n != 2 {
+		t.Errorf("the page has %d scripts, want 2", n)
+	}
+	if n := strings.Count(text, "</script"); n != 2 {
+		t.Errorf("the page has %d ends of scripts, want 2", n)
+	}
+	for _, bad := range []string{"<img", "<b>", "<title></"} {
+		if strings.Contains(text, bad) {
+			t.Errorf("the page has %q", bad)
+		}
+	}
+	if !strings.Contains(text, `default-src 'none'`) {
+		t.Error("the page has no policy")
+	}
+	for _, scheme := range []string{`src="`, `href="`, "url(", "@import", "fetch(", "innerHTML", "eval("} {
+		if strings.Contains(text, scheme) {
+			t.Errorf("the page has %q", scheme)
+		}
+	}
+}
+
+// browse opens a page in a browser without a window and returns the document that its script makes.
+func browse(t *testing.T, text string) string {
+	t.Helper()
+	browser := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			browser = path
+			break
+		}
+	}
+	if browser == "" {
+		t.Skip("needs Chromium")
+	}
+	if testing.Short() {
+		t.Skip("starts a browser")
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "page.html")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--no-first-run",
+		"--user-data-dir="+filepath.Join(dir, "profile"), "--virtual-time-budget=3000", "--dump-dom", "file://"+file)
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skipf("%s does not run here: %v", browser, err)
+	}
+	return string(out)
+}
+
+// In a browser the page draws the ladders, and hostile text stays text.
+func TestPageInBrowser(t *testing.T) {
+	p, s := trackPage(t, capturedPackets(t, "two-links"), PageOptions{Title: "two links"})
+	dom := browse(t, pageText(t, p, s))
+	if missing := inOrder(dom, ">two links<", "link group 1", "connection 7", "Connection 1: 192.168.76.2:59178", "<svg", "CLC Proposal", "link 2 is active", "20 WRITEs, 2000 B", "</svg>", "Client to server", "<svg", "packet 1,", "tcp.option_kind"); missing != "" {
+		t.Errorf("the browser does not show %q after the earlier ones in\n%.3000s", missing, dom)
+	}
+	dom = browse(t, pageText(t, hostilePage(), &Summary{}))
+	if strings.Contains(dom, "<img") || strings.Contains(dom, "<title>x</title>") || !strings.Contains(dom, "&lt;/script&gt;") {
+		t.Errorf("hostile text did not stay text:\n%.3000s", dom)
+	}
+}

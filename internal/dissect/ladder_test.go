@@ -1,0 +1,347 @@
+package dissect
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gosmc/smc/wire/cdc"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// drawFlow returns the ladders of packets.
+func drawFlow(t testing.TB, packets []Packet, opts FlowOptions) string {
+	t.Helper()
+	f := NewFlow(opts)
+	tr := New(Options{})
+	for _, p := range packets {
+		tr.Packet(p, f.Add)
+	}
+	tr.Close(f.Add)
+	var b strings.Builder
+	if err := f.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// inOrder reports the first of the texts that s does not have after the others, "" if it has all.
+func inOrder(s string, texts ...string) string {
+	for _, text := range texts {
+		_, after, ok := strings.Cut(s, text)
+		if !ok {
+			return text
+		}
+		s = after
+	}
+	return ""
+}
+
+// The columns of a ladder stand one below the other, at any width and in either character set.
+func TestFlowIsStraight(t *testing.T) {
+	for _, name := range []string{"one-link", "two-links", "smcd", "verbs"} {
+		packets := capturedPackets(t, name)
+		for _, opts := range []FlowOptions{{}, {Width: 72}, {Width: 1}, {Width: 160}, {ASCII: true}} {
+			width, bar := max(opts.Width, flowMinWidth), "│"
+			if opts.Width == 0 {
+				width = flowWidth
+			}
+			if opts.ASCII {
+				bar = "|"
+			}
+			rows := 0
+			for line := range strings.Lines(drawFlow(t, packets, opts)) {
+				line = strings.TrimSuffix(line, "\n")
+				runes := []rune(line)
+				if opts.ASCII && len(runes) != len(line) {
+					t.Fatalf("%s: not ASCII: %s", name, line)
+				}
+				if !strings.HasSuffix(line, bar) {
+					continue
+				}
+				rows++
+				if len(runes) != width || string(runes[flowGutter:flowGutter+1]) != bar {
+					t.Fatalf("%s, %+v: a crooked row: %s", name, opts, line)
+				}
+			}
+			if rows < 5 {
+				t.Errorf("%s, %+v: %d rows", name, opts, rows)
+			}
+		}
+	}
+}
+
+func TestFlowOfData(t *testing.T) {
+	s := newScript()
+	s.handshake()
+	for i := range 50 {
+		s.write(c2s, i*100, 100)
+		s.cdc(c2s, produce(0, uint32(i*100+100)))
+		s.cdc(s2c, consume(0, uint32(i*100+100)))
+	}
+	got := drawFlow(t, s.packets, FlowOptions{})
+	if missing := inOrder(got, "Connection 1:", "CLC Confirm", "50 WRITEs, 5000 B, 50 CDC to prod=0000:00001388", "50 CDC to prod=0000:00000000 cons=0000:00001388"); missing != "" {
+		t.Errorf("no %q after the earlier ones in\n%s", missing, got)
+	}
+	if n := strings.Count(got, "═▶│") + strings.Count(got, "│◀═"); n != 2 {
+		t.Errorf("%d arrows for data, want 2:\n%s", n, got)
+	}
+
+	// A pause begins a new run, a flag is a message.
+	s.now = s.now.Add(3 * time.Second)
+	s.cdc(c2s, produce(0, 5000))
+	s.cdc(c2s, set(cdc.DoneWriting))
+	got = drawFlow(t, s.packets, FlowOptions{})
+	if missing := inOrder(got, "50 CDC to", "1 CDC to", "─ CDC seq=", "done-writing"); missing != "" {
+		t.Errorf("no %q after the earlier ones in\n%s", missing, got)
+	}
+}
+
+// What is chosen in the end is the connection with its link group, and nothing else.
+func TestFlowSelects(t *testing.T) {
+	packets := capturedPackets(t, "two-links")
+	title := regexp.MustCompile(`(?m)^(Connection|Link group) \d+`)
+	for _, tt := range []struct {
+		conns, groups []int
+		want          []string
+	}{
+		{nil, nil, []string{"Link group 1", "Connection 1", "Connection 2", "Connection 3", "Connection 4", "Connection 5", "Connection 6", "Connection 7"}},
+		{[]int{3, 5}, nil, []string{"Link group 1", "Connection 3", "Connection 5"}},
+		{[]int{99}, nil, nil},
+		{nil, []int{1}, []string{"Link group 1", "Connection 1", "Connection 2", "Connection 3", "Connection 4", "Connection 5", "Connection 6", "Connection 7"}},
+		{nil, []int{2}, nil},
+		{[]int{3}, []int{2}, nil},
+	} {
+		got := title.FindAllString(drawFlow(t, packets, FlowOptions{Conns: tt.conns, LinkGroups: tt.groups}), -1)
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("Flow of connections %v and link groups %v has %q, want %q", tt.conns, tt.groups, got, tt.want)
+		}
+	}
+}
+
+// However much there is, a bounded number of steps is kept: the first ones and the last ones.
+func TestLaddersAreBounded(t *testing.T) {
+	conn := &Conn{ID: 1, Client: netip.MustParseAddrPort("10.0.0.1:1"), Server: netip.MustParseAddrPort("10.0.0.2:2")}
+	decline := clc.Decline{Version: clc.V1}
+	e := Event{Family: CLC, Name: "Decline", Dir: ClientToServer, Conn: conn, Message: decline, Bytes: decline.Append(nil), Problems: []Problem{{Kind: Declined, Text: "no"}}}
+	const events = 10 * maxLadderSteps
+	f, p := NewFlow(FlowOptions{}), NewPage(PageOptions{})
+	for i := range events {
+		e.Packet = Packet{Number: i + 1, Time: time.Unix(int64(i), 0)}
+		f.Add(&e)
+		p.Add(&e)
+	}
+	l := f.ladders.order[0]
+	steps := l.all()
+	if len(l.head) != maxLadderSteps || len(l.tail) != maxLadderSteps || len(steps) != 2*maxLadderSteps+1 {
+		t.Fatalf("%d and %d steps are kept, %d with the mark", len(l.head), len(l.tail), len(steps))
+	}
+	for i, s := range steps {
+		want := i + 1
+		switch {
+		case i == maxLadderSteps:
+			want = -1
+		case i > maxLadderSteps:
+			want = events - 2*maxLadderSteps + i
+		}
+		if s.number != want {
+			t.Fatalf("step %d is of packet %d, want %d", i, s.number, want)
+		}
+	}
+	var b strings.Builder
+	if err := f.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("%d steps are left out here", events-2*maxLadderSteps); !strings.Contains(b.String(), want) {
+		t.Errorf("Flow does not say %q", want)
+	}
+	if n := len(readPage(t, p, nil).Messages); n == 0 || n > maxLadderPage {
+		t.Errorf("the page has %d messages, want up to %d", n, maxLadderPage)
+	}
+
+	// Many connections, and many pairs of strangers.
+	f = NewFlow(FlowOptions{})
+	for i := range 3 * maxLadders {
+		e.Conn = &Conn{ID: i + 1}
+		e.Packet.Number = i + 1
+		f.Add(&e)
+		stranger := Event{Family: RoCE, Name: "CNP", Src: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1), Dst: conn.Server}
+		f.Add(&stranger)
+	}
+	if f.ladders.counts != [3]int{maxLadders, 0, maxLadders} || f.ladders.omitted != [3]int{2 * maxLadders, 0, 2 * maxLadders} || f.ladders.steps > maxAllSteps {
+		t.Errorf("%v ladders are kept and %v omitted, with %d steps", f.ladders.counts, f.ladders.omitted, f.ladders.steps)
+	}
+	b.Reset()
+	if err := f.Write(&b); err != nil || !strings.Contains(b.String(), "messages of more connections are left out") {
+		t.Errorf("Flow does not tell of the connections it left out, %v", err)
+	}
+}
+
+// All ladders together are bounded, too: later ones still have their last steps.
+func TestStepsAreBounded(t *testing.T) {
+	var b ladders
+	b.init(time.Unix(0, 0))
+	b.steps = maxAllSteps
+	e := Event{Family: TCP, Name: "FIN", Conn: &Conn{ID: 1}}
+	for i := range 5 {
+		e.Packet.Number = i + 1
+		b.add(&e)
+	}
+	l := b.order[0]
+	if last := l.lastStep(); len(l.head)+len(l.tail) != 1 || last.number != 5 || l.omitted != 4 {
+		t.Errorf("%d and %d steps, %d omitted, the last of packet %d", len(l.head), len(l.tail), l.omitted, last.number)
+	}
+}
+
+func TestPlotIsBounded(t *testing.T) {
+	var p plot
+	for i := range 100_000 {
+		p.add(plotPoint{time.Unix(int64(i), 0), uint64(i), uint64(i / 2), i % 7})
+		p.add(plotPoint{time.Unix(int64(i), 1), uint64(i), uint64(i / 2), i % 7}) // nothing new
+	}
+	points := p.all()
+	if len(points) > maxPlotPoints+1 || len(points) < maxPlotPoints/2 || points[0].produced != 0 || points[len(points)-1].produced != 99_999 {
+		t.Fatalf("%d points from %+v to %+v", len(points), points[0], points[len(points)-1])
+	}
+	for i := 1; i < len(points); i++ {
+		if !points[i].at.After(points[i-1].at) {
+			t.Fatalf("point %d at %v, after %v", i, points[i].at, points[i-1].at)
+		}
+	}
+}
+
+func TestBytesText(t *testing.T) {
+	for _, tt := range []struct {
+		n    uint64
+		want string
+	}{
+		{0, "0 B"}, {100, "100 B"}, {1000, "1000 B"}, {1024, "1 KiB"}, {4500, "4500 B"}, {9999, "9999 B"}, {10000, "9.8 KiB"},
+		{65536, "64 KiB"}, {65535, "64.0 KiB"}, {200_000, "195 KiB"}, {1 << 20, "1 MiB"}, {1<<20 + 1<<19, "1.5 MiB"}, {1 << 62, "4194304 TiB"},
+	} {
+		if got := bytesText(tt.n); got != tt.want {
+			t.Errorf("bytesText(%d) = %q, want %q", tt.n, got, tt.want)
+		}
+	}
+}
+
+func TestWrapText(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		n    int
+		want []string
+	}{
+		{"", 5, []string{""}},
+		{"one", 5, []string{"one"}},
+		{"one two three", 7, []string{"one two", "three"}},
+		{"  a   b ", 9, []string{"a b"}},
+		{"abcdefghij k", 4, []string{"abcd", "efgh", "ij k"}},
+		{"x abcdefgh", 4, []string{"x", "abcd", "efgh"}},
+		{"é\x1b[2J\u202e", 10, []string{"é?[2J?"}},
+	} {
+		got := wrapText(tt.in, tt.n)
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("wrapText(%q, %d) = %q, want %q", tt.in, tt.n, got, tt.want)
+		}
+		for _, line := range got {
+			if utf8.RuneCountInString(line) > tt.n {
+				t.Errorf("wrapText(%q, %d) has a line of %d columns", tt.in, tt.n, utf8.RuneCountInString(line))
+			}
+		}
+	}
+}
+
+func TestFilter(t *testing.T) {
+	group := &LinkGroup{ID: 4}
+	conn := &Conn{ID: 7, Client: netip.MustParseAddrPort("10.0.0.1:1000"), Server: netip.MustParseAddrPort("[2001:db8::2]:80"), Group: group}
+	link := &Link{ID: 2, Group: group, Client: Endpoint{Addr: netip.MustParseAddr("10.1.0.1")}, Server: Endpoint{Addr: netip.MustParseAddr("10.1.0.2")}}
+	early := &Conn{ID: 8}
+	events := map[string]*Event{
+		"accept":  {Family: CLC, Name: "Accept", Conn: conn},
+		"decline": {Family: CLC, Name: "Decline", Conn: early, Src: netip.MustParseAddrPort("10.2.0.1:5"), Dst: netip.MustParseAddrPort("10.2.0.2:6"), Problems: []Problem{{Kind: Declined}}},
+		"add":     {Family: LLC, Name: "ADD LINK", Link: link},
+		"write":   {Family: RoCE, Name: "RDMA WRITE MIDDLE", Conn: conn, Link: link},
+		"nak":     {Family: RoCE, Name: "NAK PSN sequence error", Link: link, Problems: []Problem{{Kind: Nak}}},
+		"rnr":     {Family: RoCE, Name: "RNR NAK", Src: netip.MustParseAddrPort("10.9.9.9:49152"), Dst: netip.AddrPortFrom(netip.MustParseAddr("10.9.9.8"), roce.Port)},
+		"note":    {Family: Note, Name: "timeout"},
+	}
+	types := func(words ...string) (list []TypeFilter) {
+		for _, w := range words {
+			f, err := ParseType(w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, f)
+		}
+		return list
+	}
+	prefixes := func(texts ...string) (list []netip.Prefix) {
+		for _, s := range texts {
+			list = append(list, netip.MustParsePrefix(s))
+		}
+		return list
+	}
+	for _, tt := range []struct {
+		name   string
+		filter Filter
+		want   string // keys in alphabetical order
+	}{
+		{"all", Filter{}, "accept add decline nak note rnr write"},
+		{"problems", Filter{Problems: true}, "decline nak"},
+		{"conn", Filter{Conns: []int{7}}, "accept write"},
+		{"two conns", Filter{Conns: []int{7, 8}}, "accept decline write"},
+		{"group", Filter{LinkGroups: []int{4}}, "accept add nak write"},
+		{"group known", Filter{LinkGroups: []int{4}, ConnGroups: map[int]int{8: 4}}, "accept add decline nak write"},
+		{"family", Filter{Types: types("clc")}, "accept decline"},
+		{"names", Filter{Types: types("Add Link", "DECLINE")}, "add decline"},
+		{"prefix", Filter{Types: types("nak", "write")}, "nak rnr write"},
+		{"address of conn", Filter{Addrs: prefixes("2001:db8::/32")}, "accept write"},
+		{"address of link", Filter{Addrs: prefixes("10.1.0.2/32")}, "add nak write"},
+		{"address of packet", Filter{Addrs: prefixes("10.2.0.0/16", "10.9.9.9/32")}, "decline rnr"},
+		{"port of conn", Filter{Ports: []uint16{80}}, "accept write"},
+		{"port of packet", Filter{Ports: []uint16{5, roce.Port}}, "decline rnr"},
+		{"and", Filter{Types: types("roce"), Conns: []int{7}, Ports: []uint16{1000}}, "write"},
+		{"none", Filter{Types: types("clc"), LinkGroups: []int{5}}, ""},
+	} {
+		var got []string
+		for key, e := range events {
+			if tt.filter.Match(e) {
+				got = append(got, key)
+			}
+		}
+		slices.Sort(got)
+		if s := strings.Join(got, " "); s != tt.want {
+			t.Errorf("%s: Match chooses %q, want %q", tt.name, s, tt.want)
+		}
+	}
+	if _, err := ParseType("hello"); err == nil || !strings.Contains(err.Error(), "add-link-continuation") {
+		t.Errorf("ParseType(hello) = %v, want the words there are", err)
+	}
+}
+
+// Every event of the captures has a type by which it can be chosen, and a word for that type.
+func TestTypesCoverEvents(t *testing.T) {
+	for name := range captureFiles {
+		tr := New(Options{})
+		check := func(e *Event) {
+			named := 0
+			for i := range typeFilters {
+				if typeFilters[i].match(e) {
+					named++
+				}
+			}
+			if named == 0 || e.Family != CDC && e.Family != Note && named == 1 {
+				t.Errorf("%s: %d words choose %v %q, want its family and itself", name, named, e.Family, e.Name)
+			}
+		}
+		for _, p := range capturedPackets(t, name) {
+			tr.Packet(p, check)
+		}
+		tr.Close(check)
+	}
+}
