@@ -37,7 +37,10 @@ var mayImport = map[string][]string{
 	"internal/stream":  {"wire/cdc"}, // not core, not a fabric: it is given memory and functions
 	"internal/host":    {"wire/...", "internal/core", "internal/pnet", "internal/ism", "internal/stream"},
 	".":                {"wire/...", "internal/host"},
-	"cmd/gosmc":        {".", "wire/...", "internal/host", "internal/pnet", "internal/rdma", "internal/udp"}, // of host: the control client; the fabric for benchmarks
+	"internal/capture": {},           // packets; of no protocol but what it must know to choose them
+	"internal/dissect": {"wire/..."}, // not core, not host: it must read any peer's bytes
+	// Of host: the control client; the fabric for benchmarks.
+	"cmd/gosmc":        {".", "wire/...", "internal/host", "internal/pnet", "internal/rdma", "internal/udp", "internal/capture", "internal/dissect"},
 	"test/interop":     {"wire/...", "internal/rdma", "internal/udp"},
 	"internal/smctest": {"wire/...", "internal/..."},
 }
@@ -65,6 +68,7 @@ var (
 var (
 	libraryModules = []string{"golang.org/x/sys"}
 	commandModules = []string{"golang.org/x/sys", "github.com/spf13/cobra", "github.com/spf13/pflag"}
+	captureModules = []string{"golang.org/x/sys", "golang.org/x/net", "github.com/gopacket/gopacket"}
 	testModules    = []string{
 		"golang.org/x/sys", "golang.org/x/net", "github.com/google/go-cmp", "github.com/gopacket/gopacket",
 		"github.com/spf13/cobra", "go.uber.org/goleak", "pgregory.net/rapid",
@@ -100,6 +104,8 @@ func checkImport(dir, imported string, test bool) error {
 			modules = testModules
 		case strings.HasPrefix(dir, "cmd/"):
 			modules = commandModules
+		case dir == "internal/capture":
+			modules = captureModules
 		}
 		if !slices.ContainsFunc(modules, func(m string) bool { return covers(m+"/...", imported) }) {
 			return fmt.Errorf("package %s depends on %s, which it may not", dir, imported)
@@ -212,6 +218,13 @@ func TestCheckImport(t *testing.T) {
 		{".", modulePath + "/internal/ism", false, false},
 		{".", modulePath + "/cmd/gosmc", false, false},
 		{".", modulePath + "x/other", false, false},
+		{"internal/capture", "github.com/gopacket/gopacket/pcapgo", false, true},
+		{"internal/capture", modulePath + "/wire", false, false},
+		{"internal/dissect", "github.com/gopacket/gopacket/pcapgo", false, false},
+		{"internal/dissect", modulePath + "/wire/roce", false, true},
+		{"internal/dissect", modulePath + "/internal/capture", false, false},
+		{"internal/host", modulePath + "/internal/capture", false, false},
+		{"cmd/gosmc", modulePath + "/internal/dissect", false, true},
 		{"cmd/gosmc", modulePath, false, true},
 		{"cmd/gosmc", modulePath + "/internal/core", false, false},
 		{"cmd/gosmc", "github.com/spf13/cobra", false, true},

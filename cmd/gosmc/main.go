@@ -3,7 +3,8 @@
 // what they know about the protocol they ask of package smc.
 //
 // Exit status: 0 for success, 2 for a command line that is not understood, 3 when --require
-// is not met, 1 for every other failure. Errors go to standard error, as "gosmc: ...".
+// is not met, 4 when dump --problems has found some, 1 for every other failure. Errors go to
+// standard error, as "gosmc: ...".
 package main
 
 import (
@@ -24,6 +25,7 @@ const (
 	exitFailure  = 1
 	exitUsage    = 2
 	exitFellBack = 3 // --require was not met
+	exitProblems = 4 // dump --problems has found some
 )
 
 // jsonSchema is the version of everything that --json prints. Fields may be added within a
@@ -95,7 +97,8 @@ func newRootCommand() *cobra.Command {
 whose bytes travel through shared memory (SMC-D) or by RDMA (SMC-R).
 
 Start with 'gosmc demo'. Then 'gosmc ss' shows the connections of this machine,
-'gosmc info' what this host can do, and 'gosmc bench' how fast it is.`,
+'gosmc info' what this host can do, 'gosmc dump' what its packets say, and
+'gosmc bench' how fast it is.`,
 		Example: `  gosmc demo
   gosmc listen --echo 127.0.0.1:7000 &
   echo hello | gosmc connect -v 127.0.0.1:7000
@@ -117,7 +120,7 @@ Start with 'gosmc demo'. Then 'gosmc ss' shows the connections of this machine,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
-		newSSCommand(), newInfoCommand(), newStatsCommand(),
+		newSSCommand(), newInfoCommand(), newStatsCommand(), newDumpCommand(),
 		newBenchCommand(), newVersionCommand(),
 		newBenchWorkerCommand(), newBenchNetnsCommand(), newDemoWorkerCommand(),
 	)

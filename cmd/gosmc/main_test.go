@@ -110,6 +110,25 @@ func TestExitCodes(t *testing.T) {
 		{"demo --size 0", exitUsage, "at least 1 byte"},
 		{"demo --size 900GiB", exitFailure, "use a smaller --size"},
 		{"bench --only pingpong", exitUsage, `no benchmark "pingpong"; there are: pingpong-64,`},
+		{"dump", exitUsage, "nothing to read"},
+		{"dump -i eth0 x.pcap", exitUsage, "exclude each other"},
+		{"dump --flow --stats x.pcap", exitUsage, "only one of"},
+		{"dump --flow --json x.pcap", exitUsage, "only one of"},
+		{"dump --html - -v x.pcap", exitUsage, "only one of"},
+		{"dump --ascii x.pcap", exitUsage, "needs --flow"},
+		{"dump --promiscuous x.pcap", exitUsage, "needs -i"},
+		{"dump - -", exitUsage, "can be read once"},
+		{"dump --addr nowhere x.pcap", exitUsage, `address "nowhere"`},
+		{"dump --host 10.0.0.0/33 x.pcap", exitUsage, `address "10.0.0.0/33"`},
+		{"dump --port 65536 x.pcap", exitUsage, `port "65536"`},
+		{"dump --type hello x.pcap", exitUsage, `message type "hello": want one of option,`},
+		{"dump --conn 0 x.pcap", exitUsage, "numbered from 1"},
+		{"dump --linkgroup -1 x.pcap", exitUsage, "numbered from 1"},
+		{"dump --time late x.pcap", exitUsage, "want relative, absolute, delta, none"},
+		{"dump -c -1 x.pcap", exitUsage, "invalid argument"},
+		{"dump no-such-file.pcap", exitFailure, "no-such-file.pcap"},
+		{"dump testdata/ss.txt", exitFailure, "packet 1, offset 0: not a capture file"},
+		{"dump -i no-such-if", exitFailure, "there is no interface no-such-if"},
 		{"bench-worker", exitFailure, "start it themselves"},
 		{"bench-netns", exitFailure, "start it themselves"},
 		{"demo-worker", exitFailure, "start it themselves"},
@@ -151,7 +170,7 @@ func TestVerbs(t *testing.T) {
 		})
 	}
 	slices.Sort(verbs)
-	if want := []string{"bench", "connect", "demo", "info", "listen", "ss", "stats", "version"}; !slices.Equal(verbs, want) {
+	if want := []string{"bench", "connect", "demo", "dump", "info", "listen", "ss", "stats", "version"}; !slices.Equal(verbs, want) {
 		t.Errorf("verbs = %v, want %v", verbs, want)
 	}
 }
@@ -165,6 +184,9 @@ func TestCompletion(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
 		{"connect --require ", "smc-d\n"},
 		{"bench --only ", "bulk-64k\n"},
+		{"dump --type ", "confirm-link\n"},
+		{"dump --time ", "absolute\n"},
+		{"dump -i ", "any\n"},
 		{"li", "listen\t"},
 	} {
 		words := append([]string{cobra.ShellCompRequestCmd}, strings.Split(tt.args, " ")...)

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/capture"
+	"github.com/gosmc/smc/internal/dissect"
+)
+
+// dumpFlags are the flags of dump as they were given.
+type dumpFlags struct {
+	iface             string
+	promiscuous       bool
+	verbose, hex      bool
+	json, flow, stats bool
+	ascii             bool
+	html, write       string
+	addrs             []string
+	ports             []string
+	types             []string
+	conns, linkGroups []int
+	problems          bool
+	count             uint64
+	time              string
+
+	filter     dissect.Filter
+	timeFormat dissect.TimeFormat
+}
+
+func newDumpCommand() *cobra.Command {
+	var f dumpFlags
+	cmd := &cobra.Command{
+		Use:   "dump [FILE...] [flags]",
+		Short: "Show the messages of SMC in captures or on an interface",
+		Long: `Read captures, or capture on an interface, and show what they have of SMC: the TCP
+option, the CLC handshake, LLC and CDC messages, and the RoCEv2 packets that carry them and the
+data. Files are pcap or pcapng, also compressed with gzip; "-" is standard input; several files are
+merged by time. Capturing needs the capability CAP_NET_RAW.
+
+Each message is a line, which begins with the number of its packet, the time, the addresses, and
+the numbers of its connection (c1) and link (l1). Other outputs take its place:
+
+  -v, -x         all fields below the line; the bytes with the fields beside them
+  --json         one object on a line, with the names of Wireshark's display filters
+  --flow         a ladder diagram of each link group and each connection, in text
+  --html FILE    one page for a browser: ladders, bytes by field, cursors and window over time
+  --stats        what there is how often; with --json as one object
+  --write FILE   the packets of the selected messages as pcapng, with all TCP segments of
+                 selected connections unless --type or --problems selects
+
+Filters choose messages; several filters must all hold, several values of one filter are
+alternatives. --stats counts the whole capture, whatever is filtered. In a live capture, and from
+standard input, a connection is known to belong to a link group from its Confirm on.
+
+--problems shows what is wrong: declines, malformed messages, damaged packets, NAKs, timeouts, resets and
+broken rules with the place that has the rule. The exit status is then 4 if there were any.
+
+A fault in a file is told on standard error, with the packet and the offset; what follows it is
+read, and the exit status is 1 at the end.`,
+		Example: `  gosmc dump smc.pcapng
+  gosmc dump -v --type proposal,accept,confirm,decline smc.pcapng
+  gosmc dump --flow --conn 1 smc.pcapng
+  gosmc dump --problems client.pcap server.pcap
+  gosmc dump --html smc.html smc.pcapng
+  gosmc dump --json smc.pcapng | jq 'select(.name == "Decline")'
+  sudo gosmc dump -i eth0 --write smc.pcapng -v`,
+		Args: func(_ *cobra.Command, args []string) error { return f.check(args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			d, err := newDumper(cmd, &f, args)
+			if err != nil {
+				return err
+			}
+			return d.run()
+		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return []string{"pcap", "pcapng", "pcap.gz", "pcapng.gz", "cap"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&f.iface, "interface", "i", "", "capture on the interface `NAME`, or on all with \"any\", until interrupted")
+	flags.BoolVar(&f.promiscuous, "promiscuous", false, "with -i: also frames that are for other hosts")
+	flags.BoolVarP(&f.verbose, "verbose", "v", false, "show all fields of each message")
+	flags.BoolVarP(&f.hex, "hex", "x", false, "show the bytes of each message with the names of the fields")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object for each message, or with --stats one in all")
+	flags.BoolVar(&f.flow, "flow", false, "draw ladder diagrams, after the end of the capture")
+	flags.BoolVar(&f.ascii, "ascii", false, "with --flow: draw with ASCII characters")
+	flags.BoolVar(&f.stats, "stats", false, "print counts, after the end of the capture")
+	flags.StringVar(&f.html, "html", "", "write a page for a browser to `FILE`")
+	flags.StringVarP(&f.write, "write", "w", "", "write the selected packets to `FILE` as pcapng")
+	flags.StringSliceVar(&f.addrs, "addr", nil, "only messages from or to `ADDRESS`, or ADDRESS/BITS")
+	flags.StringSliceVar(&f.addrs, "host", nil, "the same as --addr")
+	flags.StringSliceVar(&f.ports, "port", nil, "only messages of connections from or to the TCP `PORT`")
+	flags.StringSliceVar(&f.types, "type", nil, "only messages of `TYPE`: a family such as clc, or a message such as add-link")
+	flags.IntSliceVar(&f.conns, "conn", nil, "only messages of the connection with this `NUMBER`")
+	flags.IntSliceVar(&f.linkGroups, "linkgroup", nil, "only messages of the link group with this `NUMBER` and its connections")
+	flags.BoolVar(&f.problems, "problems", false, "only messages with problems")
+	flags.Uint64VarP(&f.count, "count", "c", 0, "end after this `NUMBER` of messages")
+	flags.StringVar(&f.time, "time", "relative", "how to show times: relative, absolute, delta or none")
+	fixed := func(name string, values ...string) {
+		if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+			panic("gosmc: " + err.Error()) // there is no such flag
+		}
+	}
+	fixed("type", dissect.TypeWords()...)
+	fixed("time", timeFormatNames...)
+	fixed("interface", append(interfaceNames(), capture.AnyInterface)...)
+	return cmd
+}
+
+var timeFormatNames = []string{"relative", "absolute", "delta", "none"}
+
+// check checks the command line as a whole, and makes the filter.
+func (f *dumpFlags) check(args []string) error {
+	stdout := 0
+	for _, used := range []bool{f.verbose || f.hex, f.json, f.flow, f.stats && !f.json, f.html == "-", f.write == "-"} {
+		if used {
+			stdout++
+		}
+	}
+	switch {
+	case len(args) == 0 && f.iface == "":
+		return usagef(`nothing to read: name a capture file, "-" for standard input, or an interface with -i`)
+	case len(args) > 0 && f.iface != "":
+		return usagef("files and -i exclude each other")
+	case len(args) > capture.MaxSources:
+		return usagef("%d files: at most %d can be merged", len(args), capture.MaxSources)
+	case stdout > 1:
+		return usagef(`only one of -v or -x, --json, --flow, --stats, --html - and --write - can be printed`)
+	case f.ascii && !f.flow:
+		return usagef("--ascii needs --flow")
+	case f.promiscuous && f.iface == "":
+		return usagef("--promiscuous needs -i")
+	}
+	stdins := 0
+	for _, a := range args {
+		if a == "-" {
+			stdins++
+		}
+	}
+	if stdins > 1 {
+		return usagef("standard input can be read once")
+	}
+	return f.makeFilter()
+}
+
+func (f *dumpFlags) makeFilter() error {
+	f.filter = dissect.Filter{Conns: f.conns, LinkGroups: f.linkGroups, Problems: f.problems}
+	for _, text := range f.addrs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			a, errAddr := netip.ParseAddr(text)
+			if errAddr != nil {
+				return usagef("address %q: want an IP address, with /BITS for a network", text)
+			}
+			p = netip.PrefixFrom(a, a.BitLen())
+		}
+		f.filter.Addrs = append(f.filter.Addrs, p.Masked())
+	}
+	for _, text := range f.ports {
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			return usagef("port %q: want a number up to 65535", text)
+		}
+		f.filter.Ports = append(f.filter.Ports, uint16(n))
+	}
+	for _, text := range f.types {
+		t, err := dissect.ParseType(text)
+		if err != nil {
+			return &exitError{exitUsage, err}
+		}
+		f.filter.Types = append(f.filter.Types, t)
+	}
+	for _, n := range append(append([]int{}, f.conns...), f.linkGroups...) {
+		if n < 1 {
+			return usagef("connections and link groups are numbered from 1, there is no %d", n)
+		}
+	}
+	switch f.time {
+	case "relative":
+		f.timeFormat = dissect.TimeRelative
+	case "absolute":
+		f.timeFormat = dissect.TimeAbsolute
+	case "delta":
+		f.timeFormat = dissect.TimeDelta
+	case "none":
+		f.timeFormat = dissect.TimeNone
+	default:
+		return usagef("--time %q: want %s", f.time, strings.Join(timeFormatNames, ", "))
+	}
+	return nil
+}
+
+// lines reports whether messages are printed one after the other: as lines, or as JSON.
+func (f *dumpFlags) lines() bool {
+	if f.verbose || f.hex || f.json && !f.stats {
+		return true
+	}
+	return !f.flow && !f.stats && f.html == "" && f.write == ""
+}
+
+// errProblems asks for the exit code that says that --problems has found some.
+func errProblems(n uint64) error {
+	if n == 1 {
+		return &exitError{exitProblems, errors.New("1 message has problems")}
+	}
+	return &exitError{exitProblems, fmt.Errorf("%d messages have problems", n)}
+}

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/capture"
+	"github.com/gosmc/smc/internal/dissect"
+)
+
+// Limits of what is told of faulty input.
+const (
+	maxShownFaults = 10   // of all inputs; the others are counted
+	maxFaultsInRow = 1000 // without a packet between them, before an input is given up
+)
+
+// progressInterval is how often the progress on a terminal changes.
+const progressInterval = 200 * time.Millisecond
+
+// A dumper carries out one dump.
+type dumper struct {
+	cmd   *cobra.Command
+	flags *dumpFlags
+	names []string // of the inputs
+	in    capture.Source
+	live  capture.LiveSource // nil for files
+	out   *dumpOutput
+
+	faults int
+	shown  uint64 // messages that the filter chose
+	wrong  uint64 // of those, with problems
+}
+
+// newDumper opens the inputs and the outputs.
+func newDumper(cmd *cobra.Command, flags *dumpFlags, args []string) (*dumper, error) {
+	d := &dumper{cmd: cmd, flags: flags, names: args}
+	if flags.iface != "" {
+		live, err := capture.Live(flags.iface, capture.LiveOptions{Promiscuous: flags.promiscuous})
+		if err != nil {
+			return nil, err
+		}
+		d.live, d.in, d.names = live, live, []string{flags.iface}
+	} else {
+		in, err := openCaptures(args)
+		if err != nil {
+			return nil, err
+		}
+		d.in = in
+		if len(flags.linkGroups) > 0 {
+			if err := d.findGroups(args); err != nil {
+				in.Close()
+				return nil, err
+			}
+		}
+	}
+	out, err := newDumpOutput(d, args)
+	if err != nil {
+		d.in.Close()
+		return nil, err
+	}
+	d.out = out
+	return d, nil
+}
+
+// openCaptures opens files and merges them.
+func openCaptures(names []string) (capture.Source, error) {
+	var sources []capture.Source
+	for _, name := range names {
+		s, err := capture.Open(name)
+		if err != nil {
+			for _, other := range sources {
+				other.Close()
+			}
+			return nil, err
+		}
+		sources = append(sources, s)
+	}
+	if len(sources) == 1 {
+		return sources[0], nil
+	}
+	return capture.Merge(sources...), nil
+}
+
+// findGroups reads the files once to find out which connections belong to which link groups, so
+// that their handshakes can be chosen. Inputs that cannot be read twice are not.
+func (d *dumper) findGroups(names []string) error {
+	for _, name := range names {
+		if info, err := os.Stat(name); name == "-" || err != nil || !info.Mode().IsRegular() {
+			return nil
+		}
+	}
+	in, err := openCaptures(names)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	stop := context.AfterFunc(d.cmd.Context(), func() { in.Close() })
+	defer stop()
+	groups := make(map[int]int)
+	t := dissect.New(dissect.Options{NoICRC: true})
+	note := func(e *dissect.Event) {
+		if e.Conn != nil && e.Conn.Group != nil {
+			groups[e.Conn.ID] = e.Conn.Group.ID
+		}
+	}
+	for faults := 0; faults < maxFaultsInRow; {
+		p, err := in.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			faults++
+			continue
+		}
+		faults = 0
+		t.Packet(dissectPacket(p), note)
+	}
+	d.flags.filter.ConnGroups = groups
+	return nil
+}
+
+// dissectPacket is a packet in the terms of package dissect, with the same memory.
+func dissectPacket(p *capture.Packet) dissect.Packet {
+	return dissect.Packet{
+		Number: p.Number, Time: p.Time, Link: dissect.LinkType(p.Link), Data: p.Data, OrigLen: p.OrigLen, Source: p.Source,
+	}
+}
+
+// run reads to the end of the input, or until it is interrupted, and closes everything.
+func (d *dumper) run() error {
+	ctx := d.cmd.Context()
+	stop := context.AfterFunc(ctx, func() { d.in.Close() }) // which ends a Next that waits
+	defer stop()
+	defer d.in.Close()
+	t := dissect.New(dissect.Options{})
+	err := d.read(t)
+	if errClose := d.finish(t); err == nil {
+		err = errClose
+	}
+	switch {
+	case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
+		return nil // the reader has seen enough
+	case err != nil:
+		return err
+	case d.live == nil && ctx.Err() != nil:
+		return ctx.Err()
+	case d.faults > 0:
+		return fmt.Errorf("the input has %d faults, which were read over", d.faults)
+	case d.flags.problems && d.wrong > 0:
+		return errProblems(d.wrong)
+	}
+	return nil
+}
+
+// read hands all packets to the tracker.
+func (d *dumper) read(t *dissect.Tracker) error {
+	show := d.startProgress()
+	defer show.done()
+	selected := false
+	emit := func(e *dissect.Event) {
+		if d.enough() || !d.flags.filter.Match(e) {
+			d.out.gather(e)
+			return
+		}
+		selected = true
+		d.shown++
+		if len(e.Problems) > 0 {
+			d.wrong++
+		}
+		d.out.gather(e)
+		d.out.event(e)
+	}
+	inRow := 0
+	for packets := 0; !d.enough(); packets++ {
+		p, err := d.in.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			d.fault(err)
+			if inRow++; inRow == maxFaultsInRow {
+				return errors.New("too many faults in a row: the rest is not read")
+			}
+			continue
+		}
+		inRow = 0
+		if packets == 0 {
+			d.out.begin(p.Time)
+		}
+		selected = false
+		dp := dissectPacket(p)
+		t.Packet(dp, emit)
+		if d.out.packets != nil && (selected || d.flags.filter.MatchPacket(t)) {
+			if err := d.out.packets.Write(p); err != nil {
+				return err
+			}
+		}
+		if d.out.err != nil {
+			return d.out.err
+		}
+		if packets%4096 == 0 {
+			show.update()
+		}
+	}
+	if d.enough() {
+		return nil
+	}
+	t.Close(emit)
+	return d.out.err
+}
+
+// enough reports whether --count is reached.
+func (d *dumper) enough() bool { return d.flags.count > 0 && d.shown >= d.flags.count }
+
+// fault tells of a fault of an input.
+func (d *dumper) fault(err error) {
+	d.faults++
+	switch {
+	case d.faults <= maxShownFaults:
+		d.cmd.PrintErrln("gosmc:", printable(err.Error()))
+	case d.faults == maxShownFaults+1:
+		d.cmd.PrintErrln("gosmc: more faults are counted and not shown")
+	}
+}
+
+// finish writes what comes at the end, and closes the outputs.
+func (d *dumper) finish(t *dissect.Tracker) error {
+	stats := dissect.CaptureStats{Errors: d.faults, Live: d.live != nil}
+	for _, name := range d.names {
+		if name == "-" {
+			name = "standard input"
+		}
+		stats.Inputs = append(stats.Inputs, name)
+	}
+	if d.live != nil {
+		s := d.live.Stats()
+		stats.Received, stats.Dropped = s.Received, s.Dropped
+	}
+	summary := t.Summary()
+	err := d.out.close(summary, &stats)
+	if d.live != nil {
+		d.cmd.PrintErrf("gosmc: %d packets of SMC, %d messages shown, %d packets dropped by the kernel\n",
+			summary.Packets, d.shown, stats.Dropped)
+	}
+	return err
+}
+
+// A readProgress shows how far files are read.
+type readProgress struct {
+	*progress
+	in    capture.Progresser // nil if nothing is shown
+	start time.Time
+	last  time.Time
+}
+
+// startProgress shows progress on a terminal, unless messages go there as well.
+func (d *dumper) startProgress() *readProgress {
+	quiet := d.live != nil || d.flags.lines() && isTerminal(d.cmd.OutOrStdout())
+	p := &readProgress{progress: newProgress(d.cmd.ErrOrStderr(), quiet), start: time.Now()}
+	if in, ok := d.in.(capture.Progresser); ok && p.w != io.Discard {
+		p.in = in
+	}
+	return p
+}
+
+func (p *readProgress) update() {
+	if p.in == nil {
+		return
+	}
+	now := time.Now()
+	if now.Sub(p.last) < progressInterval {
+		return
+	}
+	p.last = now
+	read, size, ok := p.in.Progress()
+	rate := float64(read) / max(now.Sub(p.start).Seconds(), 1e-3)
+	if !ok {
+		p.show("%s read, %s/s", formatBytes(read), formatBytes(int64(rate)))
+		return
+	}
+	left := time.Duration(float64(size-read) / max(rate, 1) * float64(time.Second)).Round(time.Second)
+	p.show("%d%% of %s, %s/s, %v left", read*100/max(size, 1), formatBytes(size), formatBytes(int64(rate)), left)
+}
+
+// interfaceNames returns the names of the interfaces of this machine.
+func interfaceNames() []string {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	names := make([]string, len(all))
+	for i, ifi := range all {
+		names[i] = ifi.Name
+	}
+	return names
+}
+
+// title names the inputs on a page.
+func (d *dumper) title() string {
+	names := make([]string, len(d.names))
+	for i, name := range d.names {
+		names[i] = filepath.Base(name)
+		if name == "-" {
+			names[i] = "standard input"
+		}
+	}
+	if len(names) > 3 {
+		names = append(names[:3], fmt.Sprintf("and %d more", len(names)-3))
+	}
+	return strings.Join(names, ", ")
+}
