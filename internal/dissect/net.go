@@ -60,6 +60,7 @@ type layers struct {
 	id       uint16 // IPv4 identification
 	v4       bool
 	udpBody  bool // else it is TCP
+	plain    bool // there are no IPv4 options and no IPv6 extension headers
 }
 
 // An outcome is how far the headers of a packet could be followed.
@@ -202,7 +203,7 @@ func (l *layers) decodeIPv4(b []byte) {
 		l.outcome = outcomeShort
 		return
 	}
-	l.body, l.bodyLen = l.ip[headerLen:], total-headerLen
+	l.body, l.bodyLen, l.plain = l.ip[headerLen:], total-headerLen, headerLen == 20
 	if fragment := binary.BigEndian.Uint16(b[6:]); fragment&0x3fff != 0 {
 		l.outcome = outcomeFragmentIP
 		if fragment&0x1fff != 0 {
@@ -235,7 +236,7 @@ func (l *layers) decodeIPv6(b []byte) {
 		n := 0
 		switch next {
 		case protoTCP, protoUDP:
-			l.body, l.bodyLen, l.udpBody = rest, restLen, next == protoUDP
+			l.body, l.bodyLen, l.udpBody, l.plain = rest, restLen, next == protoUDP, restLen == payload
 			l.setBody(next)
 			return
 		case protoHopByHop, protoRouting, protoDestOpts, protoAuth, protoFragment:

@@ -61,7 +61,7 @@ func (t *Tracker) roce(l *layers, b []byte, n int, src, dst netip.AddrPort) {
 		f.src, f.dst = src, dst
 		f.icrc = roce.NewFlow(src, dst)
 	}
-	if !truncated && !t.opts.NoICRC {
+	if !truncated && !t.opts.NoICRC && l.plain {
 		tr.ICRC = f.verify(l, b)
 	}
 	name := opcodeNames[p.Opcode]
@@ -73,6 +73,9 @@ func (t *Tracker) roce(l *layers, b []byte, n int, src, dst netip.AddrPort) {
 	t.setLink(e, f)
 	if f.link != nil {
 		f.link.Packets++
+	}
+	if !l.plain {
+		e.Text = "in an IP packet with options, which is none of RoCEv2: IBTA A17.3.1.1"
 	}
 	switch tr.ICRC {
 	case ICRCGood:

@@ -42,14 +42,18 @@ func (t *Tracker) notCLC(c *Conn, st *stream, src, dst netip.AddrPort) {
 //	Confirm   client  ConnAccepted                  ConnEstablished
 //	Decline   both    all but ConnDeclined, ConnTCP ConnDeclined
 //
-// A message in another state is a violation, unless the capture lacks the one before it; the state
-// then follows the message. A Decline may also come after the Confirm, where CONFIRM LINK does not work:
+// A message in another state is a violation, unless the capture lacks the one before it or the two
+// cross; the state then follows the message, but not after a Decline. A Decline may also come after the Confirm, where CONFIRM LINK does not work:
 // RFC 7609 p.136. RFC 7609 p.27.
 func (t *Tracker) clc(c *Conn, m clc.Message, b []byte, src, dst netip.AddrPort) {
 	t.orient(c, m.Type(), src)
 	e := t.begin(CLC, m.Type().String(), src, dst)
 	e.Conn, e.Dir, e.Message, e.Bytes = c, c.dir(src), m, b
 	t.checkOrder(e, c, m.Type())
+	if c.State == ConnDeclined && m.Type() != clc.TypeDecline {
+		t.send(e)
+		return
+	}
 	switch m := m.(type) {
 	case clc.Proposal:
 		c.Proposal = &m
@@ -100,7 +104,8 @@ func (t *Tracker) checkOrder(e *Event, c *Conn, typ clc.Type) {
 		e.problem(Violation, "a CLC message, though only one side has sent the TCP option", "RFC 7609 p.30")
 	}
 	if c.State == ConnDeclined {
-		if c.DeclinedBy == e.Dir || c.caughtUp(e.Dir) {
+		if from, other := c.stream(e.Dir), c.stream(e.Dir.Reverse()); c.DeclinedBy == e.Dir ||
+			other.known && from.acked && int32(from.ack-other.next) >= 0 { // else the two cross
 			e.problem(Violation, typ.String()+" after Decline", rule)
 		}
 		return
