@@ -25,7 +25,7 @@ const (
 // Lines renders events as one line each. The zero Lines is ready to use; it must not be used by
 // two goroutines at the same time.
 //
-//	    12    0.001512  192.168.76.2 > 192.168.76.1              c1 l1   CDC seq=1 token=1 prod=0000:00000064 ...
+//	    12    0.001512  192.168.76.2 > 192.168.76.1              c1 l1   CDC seq=1 token=0x1 prod=0000:00000064 ...
 //	number     seconds  from > to, with ports where they say something   connection, link   what it is, and what matters of it
 //
 // Connection and link are the numbers of [Conn] and [Link], "-" if there is none. Whatever is wrong
