@@ -37,7 +37,7 @@ type LiveOptions struct {
 
 // LiveStats count the packets of a live capture since its beginning.
 type LiveStats struct {
-	Received  uint64 // passed the kernel's filter, with those dropped
+	Received  uint64 // passed the kernel's filter, with those dropped; over the loopback interface each is two
 	Dropped   uint64 // had no room in the buffer
 	Unrelated uint64 // passed the kernel's filter and turned out not to belong to SMC
 }

@@ -249,8 +249,8 @@ func TestMemory(t *testing.T) {
 				for i := range packets {
 					chunk = appendRecord(chunk, o, testSeconds, uint32(i), len(data), nil, data)
 				}
-				chunk = appendRecord(chunk, o, testSeconds, 5, 1<<31, nil, nil)
-				o.PutUint32(chunk[len(chunk)-8:], 1<<31)
+				chunk = appendRecord(chunk, o, testSeconds, 5, 1<<30, nil, nil)
+				o.PutUint32(chunk[len(chunk)-8:], 1<<30)
 			} else {
 				head = appendInterface(appendSection(nil, o), o, 1, 0, nil)
 				for i := range packets {
