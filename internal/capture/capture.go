@@ -61,7 +61,8 @@ type Packet struct {
 // A Source gives packets one after the other.
 //
 // Next, of all sources, is for one goroutine at a time. Close may be called from any goroutine, more
-// than once, and wakes a Next that waits for packets of an interface or of a pipe.
+// than once, and wakes a Next that waits for packets of an interface or of a named pipe; one that
+// waits for standard input ends with that.
 type Source interface {
 	// Next returns the next packet, which is valid until Next is called again. At the end the
 	// error is [io.EOF], also after Close. Any other error is a [*Error] and not the end: it tells of

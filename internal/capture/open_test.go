@@ -209,6 +209,27 @@ func TestCloseWakes(t *testing.T) {
 	}
 }
 
+// TestClosed closes files of which not all was read.
+func TestClosed(t *testing.T) {
+	pcap, _ := smallPcap()
+	ng, _ := smallNg()
+	for _, file := range [][]byte{pcap, ng, zip(ng)} {
+		s, err := Open(writeTemp(t, "file", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Next(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := s.Next(); p != nil || err != io.EOF {
+			t.Errorf("Next() after Close = %v, %v; want EOF", p, err)
+		}
+	}
+}
+
 // TestProgress reaches the size of the file, compressed or not.
 func TestProgress(t *testing.T) {
 	file := appendPcapHeader(nil, orders[0], magicMicro, 0, 1)

@@ -85,7 +85,7 @@ func (r *pcapReader) uint32(b []byte) uint32 {
 
 // Next implements [Source].
 func (r *pcapReader) Next() (*Packet, error) {
-	if r.done {
+	if r.done || r.closed.Load() {
 		return nil, io.EOF
 	}
 	h := r.peek(r.header)

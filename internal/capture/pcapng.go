@@ -98,7 +98,7 @@ func (r *ngReader) uint16(b []byte) uint16 {
 
 // Next implements [Source].
 func (r *ngReader) Next() (*Packet, error) {
-	for !r.done {
+	for !r.done && !r.closed.Load() {
 		start := r.offset
 		kind, body, err := r.block()
 		switch {
