@@ -2,70 +2,54 @@ package udp
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// A descriptor is a socket that is waited for by means of an epoll instance of its own, which in turn
-// is in the runtime's poller: it tells the runtime that there is something to read once somebody
-// waits for it, and nothing else.
+// A descriptor is a socket that its users wait for by themselves, in ppoll, and not through the
+// runtime's poller. The runtime watches every socket for room to send as well, and what a socket sent
+// leaves it at once on loopback and veth: so each send would wake the thread that waits for the
+// runtime, on the processor that the peer is about to need. Who sleeps in ppoll is also woken directly.
+// A waiter takes a thread; a [Socket] has one, or two while it is full.
 //
-// A socket that is in the runtime's poller itself is watched all the time, and for room to write
-// too. What a UDP socket sends over loopback or veth leaves it at once and makes room, so each send wakes
-// the thread that waits for the runtime; and so does each datagram that comes while the reader is
-// awake. Both happen on the processor that the peer is about to need. To sleep in the system call
-// is no better: the runtime's monitor thread wakes up whenever a thread comes out of a long one.
+// An epoll instance in between, which tells the runtime only of what can be read, and that only while
+// somebody waits, was tried too: a transfer took 50 us of processor time for 64 KiB in place of 33,
+// and a rally of messages 40 us in place of 24.
 type descriptor struct {
 	fd int
 
 	mu     sync.RWMutex // held for reading while fd is in use, and for writing to close it
 	closed atomic.Bool
 
-	epoll   int // has fd for reading, once each time it is armed
-	file    *os.File
-	readers syscall.RawConn // of file
+	read, write waiter
+}
 
-	// Who waits for room to write, which is rare, sleeps in ppoll.
-	writing sync.Mutex // held by the one who waits
-	wake    int        // an eventfd, readable once the descriptor is closed
+// A waiter is one of the two things that can be waited for.
+type waiter struct {
+	mu       sync.Mutex   // held by the one who waits
+	wake     int          // an eventfd, readable once the descriptor is closed or the deadline changed
+	deadline atomic.Int64 // nanoseconds since 1970, 0 for none
 }
 
 // newDescriptor takes fd over, which does not block. It is closed if there is an error.
-func newDescriptor(fd int) (d *descriptor, err error) {
-	d = &descriptor{fd: fd, epoll: -1, wake: -1}
-	defer func() {
+func newDescriptor(fd int) (*descriptor, error) {
+	d := &descriptor{fd: fd, read: waiter{wake: -1}, write: waiter{wake: -1}}
+	for _, w := range []*waiter{&d.read, &d.write} {
+		wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 		if err != nil {
 			d.Close()
-			d = nil
+			return nil, fmt.Errorf("udp: eventfd: %w", err)
 		}
-	}()
-	if d.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return d, fmt.Errorf("udp: eventfd: %w", err)
+		w.wake = wake
 	}
-	if d.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return d, fmt.Errorf("udp: epoll: %w", err)
-	}
-	if err := unix.EpollCtl(d.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLONESHOT}); err != nil {
-		return d, fmt.Errorf("udp: epoll: %w", err)
-	}
-	// Only what does not block is taken into the runtime's poller.
-	if err := unix.SetNonblock(d.epoll, true); err != nil {
-		return d, fmt.Errorf("udp: epoll: %w", err)
-	}
-	d.file = os.NewFile(uintptr(d.epoll), "udp")
-	if err := d.file.SetReadDeadline(time.Time{}); err != nil { // works only if it is in the poller
-		return d, fmt.Errorf("udp: poller: %w", err)
-	}
-	d.readers, err = d.file.SyscallConn()
-	return d, err
+	return d, nil
 }
 
 // Control calls f with the descriptor, which stays open until f returns. The error is net.ErrClosed.
@@ -79,75 +63,72 @@ func (d *descriptor) Control(f func(fd uintptr)) error {
 	return nil
 }
 
-// A readWait is a call of Read, made once and used again, so that waiting allocates nothing.
-type readWait struct {
-	d   *descriptor
-	f   func(fd uintptr) bool
-	try func(uintptr) bool
-}
+// Read calls f until it reports true, and waits for something to read before each call but the first.
+// The error is net.ErrClosed, or os.ErrDeadlineExceeded.
+func (d *descriptor) Read(f func(fd uintptr) bool) error { return d.until(&d.read, unix.POLLIN, f) }
 
-func newReadWait(f func(fd uintptr) bool) *readWait {
-	w := &readWait{f: f}
-	w.try = w.once
-	return w
-}
+// Write is Read for room to write.
+func (d *descriptor) Write(f func(fd uintptr) bool) error { return d.until(&d.write, unix.POLLOUT, f) }
 
-func (w *readWait) once(uintptr) bool {
-	d := w.d
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	if d.closed.Load() || w.f(uintptr(d.fd)) {
-		return true
-	}
-	// What has come since f looked is found here, and reported at once.
-	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT}
-	return unix.EpollCtl(d.epoll, unix.EPOLL_CTL_MOD, d.fd, &event) != nil
-}
-
-// Read calls w's function until it reports true, and waits for something to read before each call but
-// the first. The error is net.ErrClosed, or os.ErrDeadlineExceeded. One call at a time waits.
-func (d *descriptor) Read(w *readWait) error {
-	w.d = d
-	err := d.readers.Read(w.try)
-	switch {
-	case d.closed.Load():
-		return net.ErrClosed
-	case err == nil, errors.Is(err, os.ErrDeadlineExceeded):
-		return err
-	}
-	return net.ErrClosed
-}
-
-// setReadDeadline sets the time until which Read waits; zero for ever.
-func (d *descriptor) setReadDeadline(t time.Time) error {
-	if d.file.SetReadDeadline(t) != nil {
-		return net.ErrClosed
-	}
-	return nil
-}
-
-// Write calls f until it reports true, and waits for room to write before each call but the first, no
-// longer than until deadline. The error is net.ErrClosed, or os.ErrDeadlineExceeded.
-func (d *descriptor) Write(f func(fd uintptr) bool, deadline time.Time) error {
-	d.writing.Lock()
-	defer d.writing.Unlock()
+func (d *descriptor) until(w *waiter, events int16, f func(fd uintptr) bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	for {
-		switch {
-		case d.closed.Load():
+		if d.closed.Load() {
 			return net.ErrClosed
-		case f(uintptr(d.fd)):
-			return nil
 		}
-		left := time.Until(deadline)
-		if left <= 0 {
+		if deadline := w.deadline.Load(); deadline != 0 && deadline <= time.Now().UnixNano() {
 			return os.ErrDeadlineExceeded
 		}
-		timeout := unix.NsecToTimespec(left.Nanoseconds())
-		fds := [2]unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLOUT}, {Fd: int32(d.wake), Events: unix.POLLIN}}
-		unix.Ppoll(fds[:], &timeout, nil) // whatever it says, f looks
+		if f(uintptr(d.fd)) {
+			return nil
+		}
+		d.sleep(w, events)
 	}
+}
+
+// sleep waits for events, the deadline or a ring. It may return for no reason.
+func (d *descriptor) sleep(w *waiter, events int16) {
+	var timeout *unix.Timespec
+	if deadline := w.deadline.Load(); deadline != 0 {
+		t := unix.NsecToTimespec(max(deadline-time.Now().UnixNano(), 0))
+		timeout = &t
+	}
+	fds := [2]unix.PollFd{{Fd: int32(d.fd), Events: events}, {Fd: int32(w.wake), Events: unix.POLLIN}}
+	if n, _ := unix.Ppoll(fds[:], timeout, nil); n > 0 && fds[1].Revents != 0 && !d.closed.Load() {
+		var count [8]byte
+		unix.Read(w.wake, count[:]) // the deadline, which is looked at again, or Close, which was seen
+	}
+}
+
+// ring wakes who waits. An eventfd that is full is readable, which is all that is needed.
+func (w *waiter) ring() {
+	if w.wake >= 0 {
+		var one [8]byte
+		binary.NativeEndian.PutUint64(one[:], 1)
+		unix.Write(w.wake, one[:])
+	}
+}
+
+// setDeadline sets the time until which may be waited; zero for ever.
+func (d *descriptor) setDeadline(w *waiter, t time.Time) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.closed.Load() {
+		return net.ErrClosed
+	}
+	switch ns := t.UnixNano(); {
+	case t.IsZero():
+		w.deadline.Store(0)
+	case t.Unix() > math.MaxInt64/int64(time.Second)-1:
+		w.deadline.Store(0) // in 250 years
+	default:
+		w.deadline.Store(max(ns, 1))
+	}
+	w.ring()
+	return nil
 }
 
 // Close wakes all who wait, waits until nobody uses the descriptor any more, and closes it. Closing
@@ -156,22 +137,15 @@ func (d *descriptor) Close() error {
 	if d.closed.Swap(true) {
 		return nil
 	}
-	if d.wake >= 0 {
-		var one [8]byte
-		binary.NativeEndian.PutUint64(one[:], 1)
-		unix.Write(d.wake, one[:])
-	}
+	d.read.ring()
+	d.write.ring()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	err := unix.Close(d.fd)
-	switch {
-	case d.file != nil:
-		d.file.Close() // owns epoll, and wakes readers
-	case d.epoll >= 0:
-		unix.Close(d.epoll)
-	}
-	if d.wake >= 0 {
-		unix.Close(d.wake)
+	for _, w := range []*waiter{&d.read, &d.write} {
+		if w.wake >= 0 {
+			unix.Close(w.wake)
+		}
 	}
 	return err
 }

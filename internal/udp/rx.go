@@ -69,7 +69,7 @@ type RxBatch struct {
 
 	// Made once, since a function made for a call is an allocation. try does not wait for messages.
 	try  func(fd uintptr)
-	wait *readWait
+	wait func(fd uintptr) bool
 }
 
 // NewRxBatch makes a batch for up to the given number of messages at a time, between 1 and 1024.
@@ -95,10 +95,10 @@ func newRxBatch(messages, size int) *RxBatch {
 		dirty:    messages,
 	}
 	b.try = func(fd uintptr) { b.received, b.errno = recvmmsg(fd, b.headers) }
-	b.wait = newReadWait(func(fd uintptr) bool {
+	b.wait = func(fd uintptr) bool {
 		b.received, b.errno = recvmmsg(fd, b.headers)
 		return b.errno != unix.EAGAIN
-	})
+	}
 	return b
 }
 

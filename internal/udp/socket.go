@@ -81,8 +81,9 @@ type Socket struct {
 	// refused one whose datagrams it took one by one.
 	whole atomic.Bool
 
-	zones zones
-	stats stats
+	waiting sync.Mutex // held by the sender that waits for room, since there is one deadline
+	zones   zones
+	stats   stats
 }
 
 // Listen binds a socket to cfg.Local. The error wraps the system's, such as EADDRINUSE, and says
@@ -249,7 +250,7 @@ func (s *Socket) Capabilities() Capabilities {
 
 // SetReadDeadline makes every Recv that waits after t, now or later, return [os.ErrDeadlineExceeded]
 // instead; t in the past wakes those that wait. The zero time means no deadline.
-func (s *Socket) SetReadDeadline(t time.Time) error { return s.reader.setReadDeadline(t) }
+func (s *Socket) SetReadDeadline(t time.Time) error { return s.reader.setDeadline(&s.reader.read, t) }
 
 // Close gives the port back. Calls that wait, and later ones, return [net.ErrClosed]. Closing twice
 // is no error.

@@ -338,9 +338,14 @@ func (s *Socket) transmit(b *TxBatch, deadline *time.Time) error {
 	if deadline.IsZero() {
 		*deadline = time.Now().Add(sendPatience)
 	}
-	// One sender at a time waits. Another, by the time that it may, has its own deadline behind it
-	// or little before it.
-	err := s.writer.Write(b.wait, *deadline)
+	// The socket has one deadline for all, so one sender at a time waits. Another, by the time
+	// that it may, has its own deadline behind it or little before it.
+	s.waiting.Lock()
+	defer s.waiting.Unlock()
+	if s.writer.setDeadline(&s.writer.write, *deadline) != nil {
+		return net.ErrClosed
+	}
+	err := s.writer.Write(b.wait)
 	if err == net.ErrClosed {
 		return err
 	}
