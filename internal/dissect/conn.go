@@ -102,8 +102,8 @@ type Conn struct {
 	SMCClosed bool       // both sides have said in CDC that they are done
 
 	key       connKey
-	toServer  stream // of the handshake
-	toClient  stream
+	toServer  *stream // of the handshake
+	toClient  *stream
 	isn       uint32 // of the client's SYN, if it is known
 	isnKnown  bool
 	sideKnown bool // else Client and Server are a guess

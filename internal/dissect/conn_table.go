@@ -75,6 +75,7 @@ func (t *Tracker) newConn(key connKey, client, server netip.AddrPort) *Conn {
 	c := &Conn{
 		ID: t.lastID.conn, Client: client, Server: server, Opened: t.packet.Time, key: key,
 		ToServer: Ring{Dir: ClientToServer}, ToClient: Ring{Dir: ServerToClient},
+		toServer: &stream{}, toClient: &stream{},
 	}
 	c.ToServer.Conn, c.ToClient.Conn = c, c
 	t.setMode(c, modeUnknown)
@@ -92,7 +93,8 @@ func (t *Tracker) forget(c *Conn) {
 	t.waits.remove(c)
 	t.conns.unlink(c)
 	delete(t.conns.byKey, c.key)
-	c.toServer, c.toClient = stream{}, stream{}
+	t.buffered -= c.toServer.size() + c.toClient.size()
+	c.toServer, c.toClient = &stream{over: true}, &stream{over: true}
 	t.leaveGroup(c)
 }
 
@@ -115,6 +117,9 @@ func (t *Tracker) setState(c *Conn, s ConnState) {
 	c.State = s
 	switch s {
 	case ConnOptions, ConnProposed, ConnAccepted:
+		if c.Mode == modeTCP {
+			t.setMode(c, modeUnknown)
+		}
 		t.waits.add(c, t.now)
 	case ConnSYN, ConnEstablished, ConnFailed:
 		t.waits.remove(c)

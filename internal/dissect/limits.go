@@ -9,16 +9,18 @@ const (
 	// lasts.
 	maxConns = 1 << 14
 	// maxFlows bounds the directions of queue pairs that are remembered.
-	maxFlows = 1 << 14
+	maxFlows = 1 << 13
 	// maxGroups bounds the link groups that are remembered.
-	maxGroups = 1 << 12
-	// maxLinksSeen bounds the links of one group, over its life. More are not remembered.
-	maxLinksSeen = 64
+	maxGroups = 1 << 10
+	// maxLinksSeen bounds the links of one group that are remembered, of all that it ever had.
+	maxLinksSeen = 16
+	// maxAllRegions bounds the buffers that are remembered, of all links together.
+	maxAllRegions = 1 << 17
 	// maxRegions bounds the buffers of one host that are remembered on one link. Hosts have at most
 	// 255 (RFC 7609 p.113, SMCv2 p.85); there is room for as many that were deleted.
 	maxRegions = 2 * 255
 	// maxCalls bounds the LLC requests of a link group that await a reply.
-	maxCalls = 32
+	maxCalls = 16
 
 	// maxStream bounds what is remembered of one direction of a handshake, in bytes: a Proposal and
 	// a Confirm of the largest size.
@@ -26,6 +28,8 @@ const (
 	// maxHeld bounds the bytes, and maxHeldSegments the segments, that wait for one before them.
 	maxHeld         = 2 * maxStream
 	maxHeldSegments = 16
+	// maxBuffered bounds the bytes of handshakes that are remembered, of all connections together.
+	maxBuffered = 16 << 20
 	// maxMessage bounds a SEND that is put together, in bytes: SMCv2 p.80 has buffers of 8192 for LLC.
 	maxMessage = 8192
 

@@ -96,7 +96,7 @@ func (t *Tracker) learnR(c *Conn, a *clc.Accept, f *clc.Confirm) {
 		g := t.newGroup(modeOf(a, releaseOf(a)), f.R.GID.Addr(), a.R.GID.Addr())
 		g.FirstContact, g.Release = a.FirstContact, releaseOf(a)
 		g.ServerPeerID, g.ClientPeerID = a.R.PeerID, f.R.PeerID
-		l = t.newLink(g)
+		l = t.newLink(g, nil)
 		l.First = a.FirstContact
 		l.Server, l.Client = endpointOf(a.R), endpointOf(f.R)
 		// Of a later connection the first packets are long gone.
@@ -175,10 +175,15 @@ func (t *Tracker) addRegion(l *Link, d Direction, rkey wire.RKey, va uint64, kno
 		known = &rmb{}
 	}
 	if old == nil && len(*regions) >= maxRegions {
+		t.links.regions -= len(*regions)
 		maps.DeleteFunc(*regions, func(_ wire.RKey, r *region) bool { return r.rmb.deleted })
-		if len(*regions) >= maxRegions {
-			return known
-		}
+		t.links.regions += len(*regions)
+	}
+	if old == nil && (len(*regions) >= maxRegions || t.links.regions >= maxAllRegions) {
+		return known
+	}
+	if old == nil {
+		t.links.regions++
 	}
 	(*regions)[rkey] = &region{va: va, rmb: known}
 	known.renew()

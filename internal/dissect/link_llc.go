@@ -22,7 +22,7 @@ func (t *Tracker) linkFromConfirm(e *Event, f *flow, m llc.Message) {
 		client, server = sender, receiver
 	}
 	g := t.newGroup("", client.Addr, server.Addr)
-	l := t.newLink(g)
+	l := t.newLink(g, nil)
 	l.Client, l.Server = client, server
 	t.attach(l)
 }
@@ -49,7 +49,7 @@ func (t *Tracker) handleLLC(e *Event, f *flow, m llc.Message) {
 		if f.dir == ClientToServer {
 			return // version 1: it asks the server to send one
 		}
-		l := t.newLink(g)
+		l := t.newLink(g, f.link)
 		l.Num = m.Link
 		l.Server = endpointOfAddLink(&m)
 		g.adding = l
@@ -57,6 +57,7 @@ func (t *Tracker) handleLLC(e *Event, f *flow, m llc.Message) {
 		if !m.MTU.Valid() {
 			e.problem(Violation, "a reserved MTU: "+m.MTU.String(), "RFC 7609 p.141")
 		}
+		m.RKeys = nil // which are many, and not needed for the reply
 		t.startCall(f, m)
 	case llc.AddLinkCont:
 		t.addLinkRegions(f, g.link(m.Link), m.RKeys)
@@ -226,7 +227,7 @@ func (t *Tracker) confirmLink(e *Event, f *flow, m llc.ConfirmLink) {
 	l := f.link
 	g := l.Group
 	end := l.sender(f.dir)
-	if end.Addr.IsValid() && (end.QPN != m.QPN || end.Addr != m.GID.Addr() && m.GID.Addr() != (netip.Addr{})) {
+	if end.Addr.IsValid() && (end.QPN != m.QPN || !m.GID.IsZero() && end.Addr != m.GID.Addr()) {
 		e.problem(Violation, fmt.Sprintf("it names queue pair %v of %v, and the link has %v of %v",
 			m.QPN, m.GID, end.QPN, end.Addr), "RFC 7609 p.140")
 	}

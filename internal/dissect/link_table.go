@@ -83,6 +83,7 @@ type linkTable struct {
 	ends                     map[endKey]*Link
 	groupsD                  map[groupKeyD]*LinkGroup
 	groups                   int
+	regions                  int // of all links
 	oldestGroup, newestGroup *LinkGroup
 	// Requests of LLC that await a reply, in the order of their times.
 	firstCall, lastCall *call
@@ -223,13 +224,20 @@ func (t *Tracker) forgetGroup(g *LinkGroup) {
 	g.tokens = [2]map[wire.AlertToken]*Conn{}
 }
 
-// newLink adds a link to a group.
-func (t *Tracker) newLink(g *LinkGroup) *Link {
+// newLink adds a link to a group. A group that has too many loses the oldest that matters least, but not
+// keep, which carries the current message.
+func (t *Tracker) newLink(g *LinkGroup, keep *Link) *Link {
 	t.lastID.link++
 	t.count.Links++
 	l := &Link{ID: t.lastID.link, Group: g, Opened: t.packet.Time}
 	if len(g.Links) >= maxLinksSeen {
-		drop := max(slices.IndexFunc(g.Links, func(l *Link) bool { return l.State >= LinkDeleted }), 0)
+		drop := slices.IndexFunc(g.Links, func(l *Link) bool { return l.State >= LinkDeleted && l != keep })
+		if drop < 0 {
+			drop = slices.IndexFunc(g.Links, func(l *Link) bool { return l.State == LinkLearned && l != keep })
+		}
+		if drop < 0 {
+			drop = slices.IndexFunc(g.Links, func(l *Link) bool { return l != keep })
+		}
 		t.forgetLink(g.Links[drop])
 		g.Links = slices.Delete(g.Links, drop, drop+1)
 	}
@@ -249,6 +257,7 @@ func (t *Tracker) forgetLink(l *Link) {
 			f.detach()
 		}
 	}
+	t.links.regions -= len(l.rkeys[0]) + len(l.rkeys[1])
 	l.rkeys = [2]map[wire.RKey]*region{}
 }
 

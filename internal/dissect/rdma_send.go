@@ -32,6 +32,8 @@ func (t *Tracker) sendPacket(e *Event, f *flow, where place) {
 			t.message(e, f, p.Payload, where, true)
 		}
 		return
+	case f.link == nil:
+		return // nobody knows what it is about
 	case op.Starts():
 		*a = assembly{active: true, next: p.PSN, buf: a.buf[:0], doneKnown: a.doneKnown, done: a.done}
 	}

@@ -40,6 +40,9 @@ type stream struct {
 	ack    uint32        // number up to which this side has received from the other
 }
 
+// size returns how many bytes are remembered.
+func (st *stream) size() int { return len(st.data) + st.heldN }
+
 type heldSegment struct {
 	seq  uint32
 	data []byte
@@ -88,7 +91,13 @@ func (t *Tracker) tcp(l *layers) {
 		st.acked, st.ack = true, s.ack
 	}
 	if s.payloadLen > 0 && !st.over {
+		before := st.size()
 		t.segment(c, st, &s, src, dst)
+		t.buffered += st.size() - before
+		for t.buffered > maxBuffered && t.conns.oldest != c {
+			t.count.Evicted.Conns++
+			t.forget(t.conns.oldest)
+		}
 	}
 	if s.flags&tcpRST != 0 {
 		t.rst(c, src, dst)
@@ -100,9 +109,9 @@ func (t *Tracker) tcp(l *layers) {
 // stream returns what is known of the direction d, which is not DirUnknown.
 func (c *Conn) stream(d Direction) *stream {
 	if d == ClientToServer {
-		return &c.toServer
+		return c.toServer
 	}
-	return &c.toClient
+	return c.toClient
 }
 
 // dir returns the direction of a packet from src.
@@ -211,9 +220,6 @@ func (t *Tracker) synACK(c *Conn, key connKey, s *tcpSegment, src, dst netip.Add
 		e.Text = "repeated"
 	}
 	t.send(e)
-	if c.State == ConnTCP {
-		t.forget(c)
-	}
 }
 
 // segment takes a segment with payload.

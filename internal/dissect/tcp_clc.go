@@ -37,14 +37,15 @@ func (t *Tracker) notCLC(c *Conn, st *stream, src, dst netip.AddrPort) {
 // clc takes a CLC message.
 //
 //	message   from    state                         next
-//	Proposal  client  ConnSYN, ConnOptions          ConnProposed
+//	Proposal  client  ConnSYN, ConnOptions, ConnTCP ConnProposed
 //	Accept    server  ConnProposed                  ConnAccepted
 //	Confirm   client  ConnAccepted                  ConnEstablished
-//	Decline   both    all but ConnDeclined, ConnTCP ConnDeclined
+//	Decline   both    all but ConnDeclined          ConnDeclined
 //
 // A message in another state is a violation, unless the capture lacks the one before it or the two
 // cross; the state then follows the message, but not after a Decline. A Decline may also come after the Confirm, where CONFIRM LINK does not work:
-// RFC 7609 p.136. RFC 7609 p.27.
+// RFC 7609 p.136. That the option is missing on one SYN is no violation: hosts may know of each other in
+// other ways. RFC 7609 p.27.
 func (t *Tracker) clc(c *Conn, m clc.Message, b []byte, src, dst netip.AddrPort) {
 	t.orient(c, m.Type(), src)
 	e := t.begin(CLC, m.Type().String(), src, dst)
@@ -99,9 +100,6 @@ func (t *Tracker) checkOrder(e *Event, c *Conn, typ clc.Type) {
 	if c.sideKnown && typ != clc.TypeDecline && fromClient != (e.Dir == ClientToServer) {
 		e.problem(Violation, "the "+typ.String()+" comes from the wrong side", rule)
 		return
-	}
-	if c.ClientOption != OptionUnknown && c.ServerOption != OptionUnknown && c.ClientOption != c.ServerOption {
-		e.problem(Violation, "a CLC message, though only one side has sent the TCP option", "RFC 7609 p.30")
 	}
 	if c.State == ConnDeclined {
 		if from, other := c.stream(e.Dir), c.stream(e.Dir.Reverse()); c.DeclinedBy == e.Dir ||

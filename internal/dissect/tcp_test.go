@@ -34,9 +34,12 @@ var clcRules = []struct {
 		s.clc(c2s, s.confirm())
 	}, nil},
 	{"handshake with one option", func(s *script) {
-		s.segment(s2c, tcpSYN|tcpACK, clc.AppendOptionPadded(nil), nil)
+		s.open(true, false)
 		s.clc(c2s, s.proposal())
-	}, nil}, // what the client sent is not in the capture
+		s.clc(s2c, s.accept())
+		s.clc(c2s, s.confirm())
+		s.confirmLink(0)
+	}, nil},
 	{"declined by the server", func(s *script) {
 		s.open(true, true)
 		s.clc(c2s, s.proposal())
@@ -302,6 +305,24 @@ func TestMidHandshake(t *testing.T) {
 		if !strings.Contains(text, "LLC CONFIRM LINK client > server link=1 reply") {
 			t.Errorf("from packet %d: CONFIRM LINK without its link in\n%s", from+1, text)
 		}
+	}
+}
+
+// TestOneOption follows a handshake between hosts that know of each other without the option: it is one
+// connection, which is TCP until the Proposal comes.
+func TestOneOption(t *testing.T) {
+	s := newScript()
+	s.open(true, false)
+	_, sum := track(s.packets, Options{})
+	if got := fmt.Sprint(sum.Conns, sum.Modes); got != "1 [{TCP 1}]" {
+		t.Errorf("after the SYN-ACK: connections %s, want 1 [{TCP 1}]", got)
+	}
+	s.clc(c2s, s.proposal())
+	s.clc(s2c, s.accept())
+	s.clc(c2s, s.confirm())
+	_, sum = track(s.packets, Options{})
+	if got := fmt.Sprint(sum.Conns, sum.Modes); got != "1 [{SMC-Rv2.1 1}]" {
+		t.Errorf("after the Confirm: connections %s, want 1 [{SMC-Rv2.1 1}]", got)
 	}
 }
 

@@ -24,10 +24,11 @@ type Tracker struct {
 	now    time.Time // the latest time of a packet
 	packet Packet    // the current one
 
-	conns  connTable
-	links  linkTable
-	waits  waitList // connections, in the order in which they become overdue
-	lastID struct{ conn, link, group int }
+	conns    connTable
+	links    linkTable
+	buffered int      // bytes that streams of connections remember
+	waits    waitList // connections, in the order in which they become overdue
+	lastID   struct{ conn, link, group int }
 
 	// What events point to, used again for each of them.
 	event     Event

@@ -82,7 +82,7 @@ var mutations = []struct {
 // TestMutations plays spoiled captures. Every packet of RoCEv2 that can be decoded makes one event, whatever
 // was before it.
 func TestMutations(t *testing.T) {
-	const seeds = 60
+	const seeds = 25
 	for name := range captureFiles {
 		original := capturedPackets(t, name)
 		for _, m := range mutations {
