@@ -123,3 +123,43 @@ func TestCaptures(t *testing.T) {
 		})
 	}
 }
+
+// TestEveryMessage checks that nothing in the captures of SMC is left unknown: every SEND is a message, every
+// message and every byte of data has its connection or link, and every ICRC is right.
+func TestEveryMessage(t *testing.T) {
+	for name, sends := range map[string]int{"one-link": 120, "two-links": 241} {
+		tr := New(Options{})
+		got := 0
+		emit := func(e *Event) {
+			known := true
+			switch e.Family {
+			case RoCE:
+				known = !e.RoCE.Packet.Opcode.IsSend() && (e.Write == nil || e.Write.Known && e.Write.Ring != nil)
+			case CDC:
+				got++
+				known = e.Message != nil && e.Conn != nil && e.Progress != nil
+			case LLC:
+				got++
+				known = e.Message != nil
+			case CLC:
+				known = e.Message != nil && e.Conn.Mode != modeTCP
+			case TCPOption, TCP:
+				known = e.Conn != nil
+			case Note:
+				known = false
+			}
+			if e.RoCE != nil {
+				known = known && e.Link != nil && e.Dir != DirUnknown && e.RoCE.ICRC == ICRCGood
+			}
+			if !known {
+				t.Errorf("%s: not understood: %s", name, eventText(e))
+			}
+		}
+		for _, p := range capturedPackets(t, name) {
+			tr.Packet(p, emit)
+		}
+		if got != sends {
+			t.Errorf("%s: %d LLC and CDC messages, want %d", name, got, sends)
+		}
+	}
+}
