@@ -25,6 +25,7 @@ type dumpOutput struct {
 	lines dissect.Lines
 	line  []byte // used again for each message
 	err   error  // of writing messages; the first counts
+	begun bool
 
 	flow    *dissect.Flow
 	page    *dissect.Page
@@ -80,8 +81,12 @@ func createApart(name string, inputs []string) (*os.File, error) {
 	return os.Create(name)
 }
 
-// begin says when the capture begins.
+// begin says when the capture begins; the first call counts.
 func (o *dumpOutput) begin(start time.Time) {
+	if o.begun {
+		return
+	}
+	o.begun = true
 	o.lines.Start = start
 	f := o.flags
 	if f.flow {
@@ -132,9 +137,7 @@ func (o *dumpOutput) event(e *dissect.Event) {
 
 // close writes what comes at the end and closes the files.
 func (o *dumpOutput) close(s *dissect.Summary, c *dissect.CaptureStats) error {
-	if o.flow == nil && o.page == nil {
-		o.begin(time.Time{}) // a capture without packets
-	}
+	o.begin(time.Time{}) // of a capture without packets
 	err := o.err
 	do := func(f func() error) {
 		if err == nil {

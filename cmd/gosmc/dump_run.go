@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -36,14 +38,23 @@ type dumper struct {
 	live  capture.LiveSource // nil for files
 	out   *dumpOutput
 
-	faults int
-	shown  uint64 // messages that the filter chose
-	wrong  uint64 // of those, with problems
+	// Nothing wakes who waits for standard input: when the command is interrupted, the reader is left
+	// waiting, and must not touch anything should it wake up.
+	stdin bool
+	gate  sync.Mutex // held while a packet of standard input is looked at
+	left  bool       // the reader has been left; under gate
+
+	tracker  *dissect.Tracker
+	faults   int
+	inRow    int    // faults since the last packet
+	shown    uint64 // messages that the filter chose
+	wrong    uint64 // of those, with problems
+	selected bool   // one of the current packet was chosen
 }
 
 // newDumper opens the inputs and the outputs.
 func newDumper(cmd *cobra.Command, flags *dumpFlags, args []string) (*dumper, error) {
-	d := &dumper{cmd: cmd, flags: flags, names: args}
+	d := &dumper{cmd: cmd, flags: flags, names: args, stdin: slices.Contains(args, "-")}
 	if flags.iface != "" {
 		live, err := capture.Live(flags.iface, capture.LiveOptions{Promiscuous: flags.promiscuous})
 		if err != nil {
@@ -51,7 +62,7 @@ func newDumper(cmd *cobra.Command, flags *dumpFlags, args []string) (*dumper, er
 		}
 		d.live, d.in, d.names = live, live, []string{flags.iface}
 	} else {
-		in, err := openCaptures(args)
+		in, err := d.open(args)
 		if err != nil {
 			return nil, err
 		}
@@ -70,6 +81,24 @@ func newDumper(cmd *cobra.Command, flags *dumpFlags, args []string) (*dumper, er
 	}
 	d.out = out
 	return d, nil
+}
+
+// open opens files, and waits for the beginning of standard input only until it is interrupted.
+func (d *dumper) open(names []string) (in capture.Source, err error) {
+	if !d.stdin {
+		return openCaptures(names)
+	}
+	done := make(chan bool)
+	go func() {
+		in, err = openCaptures(names)
+		close(done)
+	}()
+	select {
+	case <-done:
+		return in, err
+	case <-d.cmd.Context().Done():
+		return nil, d.cmd.Context().Err()
+	}
 }
 
 // openCaptures opens files and merges them.
@@ -142,9 +171,9 @@ func (d *dumper) run() error {
 	stop := context.AfterFunc(ctx, func() { d.in.Close() }) // which ends a Next that waits
 	defer stop()
 	defer d.in.Close()
-	t := dissect.New(dissect.Options{})
-	err := d.read(t)
-	if errClose := d.finish(t); err == nil {
+	d.tracker = dissect.New(dissect.Options{})
+	err := d.readUntilInterrupted()
+	if errClose := d.finish(); err == nil {
 		err = errClose
 	}
 	switch {
@@ -162,61 +191,88 @@ func (d *dumper) run() error {
 	return nil
 }
 
+// readUntilInterrupted is read, which of standard input does not always end.
+func (d *dumper) readUntilInterrupted() error {
+	if !d.stdin {
+		return d.read()
+	}
+	done := make(chan error, 1)
+	go func() { done <- d.read() }()
+	select {
+	case err := <-done:
+		return err
+	case <-d.cmd.Context().Done():
+		d.gate.Lock()
+		d.left = true
+		d.gate.Unlock()
+		return d.cmd.Context().Err()
+	}
+}
+
 // read hands all packets to the tracker.
-func (d *dumper) read(t *dissect.Tracker) error {
+func (d *dumper) read() error {
 	show := d.startProgress()
 	defer show.done()
-	selected := false
-	emit := func(e *dissect.Event) {
-		if d.enough() || !d.flags.filter.Match(e) {
-			d.out.gather(e)
-			return
-		}
-		selected = true
-		d.shown++
-		if len(e.Problems) > 0 {
-			d.wrong++
-		}
-		d.out.gather(e)
-		d.out.event(e)
-	}
-	inRow := 0
-	for packets := 0; !d.enough(); packets++ {
+	emit := d.event
+	for n := 0; ; n++ {
 		p, err := d.in.Next()
-		if err == io.EOF {
-			break
+		more, err := d.take(p, err, emit)
+		if !more || err != nil {
+			return err
 		}
-		if err != nil {
-			d.fault(err)
-			if inRow++; inRow == maxFaultsInRow {
-				return errors.New("too many faults in a row: the rest is not read")
-			}
-			continue
-		}
-		inRow = 0
-		if packets == 0 {
-			d.out.begin(p.Time)
-		}
-		selected = false
-		dp := dissectPacket(p)
-		t.Packet(dp, emit)
-		if d.out.packets != nil && (selected || d.flags.filter.MatchPacket(t)) {
-			if err := d.out.packets.Write(p); err != nil {
-				return err
-			}
-		}
-		if d.out.err != nil {
-			return d.out.err
-		}
-		if packets%4096 == 0 {
+		if n%4096 == 0 {
 			show.update()
 		}
 	}
-	if d.enough() {
-		return nil
+}
+
+// take takes what Next has returned, and reports whether it is to be called again.
+func (d *dumper) take(p *capture.Packet, err error, emit func(*dissect.Event)) (more bool, _ error) {
+	if d.stdin {
+		d.gate.Lock()
+		defer d.gate.Unlock()
+		if d.left {
+			return false, nil
+		}
 	}
-	t.Close(emit)
-	return d.out.err
+	switch {
+	case err == io.EOF:
+		d.tracker.Close(emit)
+		return false, d.out.err
+	case err != nil:
+		d.fault(err)
+		if d.inRow++; d.inRow == maxFaultsInRow {
+			return false, errors.New("too many faults in a row: the rest is not read")
+		}
+		return true, nil
+	}
+	d.inRow = 0
+	d.out.begin(p.Time)
+	d.selected = false
+	d.tracker.Packet(dissectPacket(p), emit)
+	if d.out.packets != nil && (d.selected || d.flags.filter.MatchPacket(d.tracker)) {
+		if err := d.out.packets.Write(p); err != nil {
+			return false, err
+		}
+	}
+	return !d.enough(), d.out.err
+}
+
+// event takes a message from the tracker.
+func (d *dumper) event(e *dissect.Event) {
+	if d.enough() {
+		return
+	}
+	d.out.gather(e)
+	if !d.flags.filter.Match(e) {
+		return
+	}
+	d.selected = true
+	d.shown++
+	if len(e.Problems) > 0 {
+		d.wrong++
+	}
+	d.out.event(e)
 }
 
 // enough reports whether --count is reached.
@@ -234,7 +290,7 @@ func (d *dumper) fault(err error) {
 }
 
 // finish writes what comes at the end, and closes the outputs.
-func (d *dumper) finish(t *dissect.Tracker) error {
+func (d *dumper) finish() error {
 	stats := dissect.CaptureStats{Errors: d.faults, Live: d.live != nil}
 	for _, name := range d.names {
 		if name == "-" {
@@ -246,7 +302,7 @@ func (d *dumper) finish(t *dissect.Tracker) error {
 		s := d.live.Stats()
 		stats.Received, stats.Dropped = s.Received, s.Dropped
 	}
-	summary := t.Summary()
+	summary := d.tracker.Summary()
 	err := d.out.close(summary, &stats)
 	if d.live != nil {
 		d.cmd.PrintErrf("gosmc: %d packets of SMC, %d messages shown, %d packets dropped by the kernel\n",

@@ -59,7 +59,10 @@ const (
 )
 
 // newTraffic begins a file with the handshakes.
-func newTraffic(w io.Writer, seed uint64) *traffic {
+func newTraffic(w io.Writer, seed uint64) *traffic { return newTrafficOf(w, seed, trafficConns) }
+
+// newTrafficOf is newTraffic for some number of connections.
+func newTrafficOf(w io.Writer, seed uint64, conns int) *traffic {
 	t := &traffic{w: bufio.NewWriterSize(w, 1<<20), rng: rand.New(rand.NewPCG(seed, 1)), now: trafficStart}
 	t.hosts[0] = trafficHost{addr: netip.MustParseAddr("10.1.0.1"), qpn: 0x101, psn: 0x1000}
 	t.hosts[1] = trafficHost{addr: netip.MustParseAddr("10.1.0.2"), qpn: 0x202, psn: 0xfff000} // goes round soon
@@ -74,7 +77,7 @@ func newTraffic(w io.Writer, seed uint64) *traffic {
 	for i := range t.payload {
 		t.payload[i] = byte(t.rng.Uint32())
 	}
-	for i := range trafficConns {
+	for i := range conns {
 		t.connect(i)
 	}
 	return t

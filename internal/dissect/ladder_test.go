@@ -345,3 +345,46 @@ func TestTypesCoverEvents(t *testing.T) {
 		tr.Close(check)
 	}
 }
+
+// FuzzLadders has ladders and page made of any packets: two bytes of length before each, and one that
+// says in what order of time they come.
+func FuzzLadders(f *testing.F) {
+	pack := func(packets []Packet) (b []byte) {
+		for _, p := range packets {
+			b = append(b, byte(len(p.Data)>>8), byte(len(p.Data)), 1)
+			b = append(b, p.Data...)
+		}
+		return b
+	}
+	s := newScript()
+	s.handshake()
+	s.secondLink()
+	s.write(c2s, 0, 100)
+	s.cdc(c2s, produce(0, 100))
+	s.cdcOver(c2s, 1, set(cdc.Closed))
+	f.Add(pack(s.packets))
+	f.Add(pack(s.packets[len(s.packets)/2:]))
+	f.Add(pack(capturedPackets(f, "smcd")[:12]))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		flow, page, tr := NewFlow(FlowOptions{}), NewPage(PageOptions{}), New(Options{})
+		now := time.Unix(1_700_000_000, 0)
+		emit := func(e *Event) { flow.Add(e); page.Add(e) }
+		for n := 1; len(b) >= 3; n++ {
+			size := min(int(b[0])<<8|int(b[1]), len(b)-3)
+			now = now.Add(time.Duration(int8(b[2])) * 100 * time.Millisecond)
+			tr.Packet(Packet{Number: n, Time: now, Link: LinkEthernet, Data: b[3 : 3+size], OrigLen: size}, emit)
+			b = b[3+size:]
+		}
+		tr.Close(emit)
+		var drawn strings.Builder
+		if err := flow.Write(&drawn); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(drawn.String()) {
+			if strings.HasSuffix(line, "│\n") && utf8.RuneCountInString(line) != flowWidth+1 {
+				t.Errorf("a crooked row: %q", line)
+			}
+		}
+		readPage(t, page, tr.Summary())
+	})
+}
