@@ -94,14 +94,14 @@ read, and the exit status is 1 at the end.`,
 	flags.StringVar(&f.html, "html", "", "write a page for a browser to `FILE`")
 	flags.StringVarP(&f.write, "write", "w", "", "write the selected packets to `FILE` as pcapng")
 	flags.StringSliceVar(&f.addrs, "addr", nil, "only messages from or to `ADDRESS`, or ADDRESS/BITS")
-	flags.StringSliceVar(&f.addrs, "host", nil, "the same as --addr")
+	flags.StringSliceVar(&f.addrs, "host", nil, "the same as --addr `ADDRESS`")
 	flags.StringSliceVar(&f.ports, "port", nil, "only messages of connections from or to the TCP `PORT`")
 	flags.StringSliceVar(&f.types, "type", nil, "only messages of `TYPE`: a family such as clc, or a message such as add-link")
 	flags.IntSliceVar(&f.conns, "conn", nil, "only messages of the connection with this `NUMBER`")
 	flags.IntSliceVar(&f.linkGroups, "linkgroup", nil, "only messages of the link group with this `NUMBER` and its connections")
 	flags.BoolVar(&f.problems, "problems", false, "only messages with problems")
 	flags.Uint64VarP(&f.count, "count", "c", 0, "end after this `NUMBER` of messages")
-	flags.StringVar(&f.time, "time", "relative", "how to show times: relative, absolute, delta or none")
+	flags.StringVar(&f.time, "time", "relative", "show times in this `FORMAT`: relative, absolute, delta or none")
 	fixed := func(name string, values ...string) {
 		if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 			panic("gosmc: " + err.Error()) // there is no such flag

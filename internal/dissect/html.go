@@ -354,7 +354,7 @@ func (w *pageWriter) step(s *step) pageStep {
 		}
 	case stepMessage:
 		if s.repeats > 0 {
-			p.Text += fmt.Sprintf(" (sent again %d times until %.6f)", s.repeats, p.Until)
+			p.Text = fmt.Sprintf("×%d until %.6f: %s", s.repeats+1, p.Until, p.Text) // first, for the end may have no room
 		}
 	}
 	for _, m := range s.messages {

@@ -190,7 +190,7 @@
     const own = data.ladders[current].steps.flatMap((s) => s.messages), at = own.indexOf(n);
     const go = (k) => make("button", {title: k < 0 ? "previous message (k)" : "next message (j)", on: {click: () => step(k)}}, k < 0 ? "↑" : "↓");
     aside.replaceChildren(make("div", {class: "pager"}, go(-1), " ", go(1)), make("h2", {}, m.name),
-      make("p", {class: "meta"}, `packet ${m.number}, ${seconds(m.time)} s, ${m.src} → ${m.dst}` + (m.lane ? `, ${m.lane}` : "") + (own.length ? `, ${at + 1} of ${own.length}` : "")));
+      make("p", {class: "meta"}, `packet ${m.number}, ${seconds(m.time)} s, ${m.src} → ${m.dst}` + (m.lane ? `, ${m.lane}` : "") + (at >= 0 ? `, ${at + 1} of ${own.length}` : "")));
     if (m.text) aside.append(make("p", {class: "meta"}, m.text));
     for (const p of m.problems) aside.append(make("p", {class: "bad"}, p));
     if (!m.hex) { aside.append(make("p", {class: "meta"}, "It has no bytes of its own.")); return; }
