@@ -1,0 +1,201 @@
+package rdma
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// newKeeping is newRTS with a pool that has a keeper left.
+func newKeeping(t *testing.T) (*solo, *keeperPool) {
+	s := newRTS(t)
+	s.keepers = &keeperPool{made: maxKeepers - 1}
+	return s, s.keepers
+}
+
+// byteAt is a WRITE of one byte, i after the next, to offset i of the region.
+func (s *solo) byteAt(i int, value byte) roce.Packet {
+	p := s.request(roce.WriteOnly, i, []byte{value})
+	p.RETH.VA += uint64(i)
+	return p
+}
+
+// TestKept fills gaps, and looks at what was kept behind them.
+func TestKept(t *testing.T) {
+	s, pool := newKeeping(t)
+	was := s.was[testGuard:][:8]
+	for _, i := range []int{2, 1, 5, 2, 7} { // 2 twice: the first copy stays
+		s.take(s.byteAt(i, byte(i)))
+		s.mem[0] = s.was[0]
+	}
+	s.take(s.byteAt(2, 99))
+	s.untouched()
+	if got := s.answerOf(); got != roce.NakSequence {
+		t.Errorf("the answer to a gap is %v", got)
+	}
+	s.take(s.byteAt(0, 50))
+	want := []byte{50, 1, 2, was[3], was[4], was[5], was[6], was[7]}
+	if got := s.mem[testGuard:][:8]; string(got) != string(want) || s.expected != testRecvPSN.Add(3) {
+		t.Errorf("memory %x, want %x; expected %v", got, want, s.expected)
+	}
+	if got := s.answerOf(); got != roce.NakSequence {
+		t.Errorf("the answer to the first of three gaps is %v, want a NAK of the next", got)
+	}
+	s.take(s.byteAt(3, 3))
+	s.answerOf()
+	s.take(s.byteAt(4, 4))
+	if got := s.answerOf(); got != roce.NakSequence || s.expected != testRecvPSN.Add(6) {
+		t.Errorf("the answer to the second gap is %v, expected %v", got, s.expected)
+	}
+	s.take(s.byteAt(6, 6))
+	if got := s.answerOf(); got != roce.AckUnlimited || s.expected != testRecvPSN.Add(8) || s.msn != 8 {
+		t.Errorf("the answer to the last gap is %v, expected %v, MSN %d", got, s.expected, s.msn)
+	}
+	if s.kept != nil || len(pool.free) != 1 || pool.free[0].count != 0 {
+		t.Errorf("with nothing to keep there is still a keeper")
+	}
+	s.only(0, 8)
+}
+
+// TestKeepAhead looks how far ahead packets are kept.
+func TestKeepAhead(t *testing.T) {
+	for _, tt := range []struct{ ahead, kept int }{{1, 1}, {keepAhead - 1, 1}, {keepAhead, 0}, {keepAhead + 1, 0}, {1<<23 - 1, 0}} {
+		s, _ := newKeeping(t)
+		s.take(s.byteAt(tt.ahead, 1))
+		got := 0
+		if s.kept != nil {
+			got = s.kept.count
+		}
+		if got != tt.kept {
+			t.Errorf("%d ahead: %d packets kept, want %d", tt.ahead, got, tt.kept)
+		}
+	}
+}
+
+// TestKeptForgotten ends a connection while packets are kept: they must not come up in the next one.
+func TestKeptForgotten(t *testing.T) {
+	for _, end := range []string{"reset", "fail"} {
+		s, pool := newKeeping(t)
+		s.take(s.byteAt(1, 1))
+		s.take(s.byteAt(2, 2))
+		if end == "fail" {
+			s.fail()
+			if s.kept != nil || len(pool.free) != 1 {
+				t.Errorf("%s: the keeper has not come back", end)
+			}
+		}
+		s.reset()
+		if s.kept != nil || len(pool.free) != 1 {
+			t.Errorf("%s: the keeper has not come back", end)
+		}
+		s.to(StateRTS)
+		s.take(s.byteAt(3, 3)) // takes a keeper
+		s.take(s.byteAt(0, 0))
+		if s.expected != testRecvPSN.Add(1) {
+			t.Errorf("%s: packets of the connection before were carried out: expected %v", end, s.expected)
+		}
+		s.only(0, 1)
+	}
+}
+
+// TestKeptRefused keeps packets that are wrong: what they earn comes when it is their turn.
+func TestKeptRefused(t *testing.T) {
+	s, pool := newKeeping(t)
+	s.take(s.request(roce.SendOnly, 1, []byte{1})) // no receive
+	s.take(s.request(roce.ReadRequest, 2, nil))
+	s.answerOf()
+	s.take(s.byteAt(0, 0))
+	if got := s.answerOf(); got != 0x25 || s.state != StateRTS {
+		t.Errorf("the answer is %v in %v, want an RNR NAK", got, s.state)
+	}
+	s.postReceive(1, 100, 1)
+	s.take(s.request(roce.SendOnly, 1, []byte{1}))
+	if got := s.answerOf(); got != roce.NakInvalidRequest || s.state != StateError || s.expected != testRecvPSN.Add(2) {
+		t.Errorf("the answer is %v in %v, expected %v", got, s.state, s.expected)
+	}
+	if s.kept != nil || len(pool.free) != 1 {
+		t.Error("the keeper has not come back")
+	}
+}
+
+// TestKeepersAreFew has more queue pairs that miss packets than there are keepers.
+func TestKeepersAreFew(t *testing.T) {
+	pool := new(keeperPool)
+	var all []*keeper
+	for range maxKeepers {
+		all = append(all, pool.get())
+	}
+	if all[maxKeepers-1] == nil || pool.get() != nil {
+		t.Errorf("there are not %d keepers", maxKeepers)
+	}
+	pool.put(all[3])
+	if pool.get() != all[3] || pool.get() != nil {
+		t.Error("a keeper that was put back does not come again")
+	}
+}
+
+// TestDeadRegion has a region that is marked, as Deregister does it first.
+func TestDeadRegion(t *testing.T) {
+	s := newRTS(t)
+	first := s.request(roce.WriteFirst, 0, make([]byte, 256))
+	first.RETH.Length = 700
+	s.take(first)
+	copy(s.was, s.mem)
+	s.mr.dead.Store(true)
+	s.take(s.request(roce.WriteMiddle, 1, make([]byte, 256)))
+	if s.state != StateError || s.syndrome != roce.NakRemoteAccess {
+		t.Errorf("state %v, answer %v; want ERR and a remote access error", s.state, s.syndrome)
+	}
+	s.untouched()
+}
+
+// TestDeregisterWaits holds a queue pair as one does that carries out a packet: Deregister has to
+// wait for it.
+func TestDeregisterWaits(t *testing.T) {
+	s := newSide(t, randomLoopback(), nil, nil)
+	mem := make([]byte, 100)
+	m := must1(s.pd.RegisterMR(mem, LocalWrite|RemoteWrite))(t)
+	s.qp.mu.Lock()
+	returned := make(chan error, 1)
+	go func() { returned <- m.Deregister() }()
+	for !m.dead.Load() {
+		runtime.Gosched()
+	}
+	for range 20000 {
+		runtime.Gosched()
+		if len(returned) > 0 {
+			t.Error("Deregister has returned while the queue pair was in use")
+			break
+		}
+	}
+	s.qp.mu.Unlock()
+	select {
+	case err := <-returned:
+		if err != nil {
+			t.Errorf("Deregister() = %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("Deregister does not return")
+	}
+}
+
+// TestRNRForever has a peer like rxe that never posts a receive, and a network that lets its second
+// NAK come after we have sent again.
+func TestRNRForever(t *testing.T) {
+	s := newRTS(t)
+	s.post(1, 1000)
+	s.drain()
+	for range 50 {
+		s.reply(0, 0x25)
+		s.now += 70 * time.Microsecond
+		s.drain()
+		s.now += time.Millisecond
+		s.reply(0, roce.NakSequence)
+		s.drain()
+	}
+	if s.state != StateRTS {
+		t.Errorf("state %v: an RNR retry count of 7 means for ever", s.state)
+	}
+}
