@@ -25,8 +25,8 @@ type Config struct {
 	Headers                      udp.HeaderMode
 	Drop                         func(datagram []byte) bool // losses, for tests and benchmarks
 
-	// Spin is how long the device looks for packets before it goes to sleep, while peers answer
-	// that fast. 0 means 50 microseconds, less than 0 never. With one processor it never does.
+	// Spin is how long the device looks for packets before it goes to sleep, where that has been
+	// found to pay. 0 means 50 microseconds, less than 0 never. With one processor it never does.
 	Spin time.Duration
 }
 

@@ -35,15 +35,15 @@ type receiver struct {
 	news   []*CQ // with completions since the batch began
 	now    time.Duration
 
-	spin  time.Duration // how long to look before going to sleep, at most
-	short bool          // the last wait was short
+	watch   watch
+	packets uint64 // received
 }
 
 // receiveLoop is the device's goroutine. It receives a batch, has queue pairs take it, calls
 // handlers, and sends what has become possible, one batch between two looks at the socket.
 func (d *Device) receiveLoop() {
 	defer close(d.stopped)
-	r := &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), spin: d.spin}
+	r := &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), watch: newWatch(d.spin == 0)}
 	for {
 		var err error
 		if len(r.tx.queue) == 0 {
@@ -66,25 +66,23 @@ func (d *Device) receiveLoop() {
 	}
 }
 
-// wait receives a batch. If the last wait was short it looks for a while before it goes to sleep: to
-// be woken takes longer than what two busy peers wait for each other. A look that finds nothing ends
-// that until a sleep turns out to have been short.
-func (r *receiver) wait() error {
-	start := time.Now()
-	if r.short {
-		for {
-			if got, err := r.dev.sock.TryRecv(r.batch); got || err != nil {
-				return err
+// wait receives a batch, and may look for one for a while before it goes to sleep.
+func (r *receiver) wait() (err error) {
+	start, got := r.dev.now(), false
+	if r.watch.look {
+		for end := start + r.dev.spin; !got && err == nil && r.dev.now() < end; {
+			if got, err = r.dev.sock.TryRecv(r.batch); !got {
+				runtime.Gosched()
+				// The peer may be waiting for this very processor.
+				unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 			}
-			if time.Since(start) > r.spin {
-				break
-			}
-			runtime.Gosched()
-			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 		}
 	}
-	err := r.dev.sock.Recv(r.batch)
-	r.short = time.Since(start) < 2*r.spin
+	if !got && err == nil {
+		err = r.dev.sock.Recv(r.batch)
+	}
+	now := r.dev.now()
+	r.watch.waited(now, now-start, r.packets+r.tx.sent)
 	return err
 }
 
@@ -108,6 +106,7 @@ func (r *receiver) take() {
 		}
 	}
 	r.release()
+	r.packets += uint64(packets)
 	r.dev.stats.packets.Add(uint64(packets))
 	if len(r.news) > 0 {
 		r.callHandlers()

@@ -23,6 +23,7 @@ type sender struct {
 	queue   []*QP // that want to send
 	claimed []*QP // whose packets are in the batch
 	flows   []*roce.Flow
+	sent    uint64 // packets, in all
 }
 
 func newSender() *sender { return &sender{batch: udp.NewTxBatch(batchBytes)} }
@@ -113,6 +114,7 @@ func (d *Device) round(t *sender) {
 	if len(t.claimed) == 0 {
 		return
 	}
+	t.sent += uint64(t.batch.Len())
 	if err := d.sock.Send(t.batch, t); err != nil {
 		d.stats.sendErrors.Add(1) // the packets are lost; retries and the retry count decide
 	}
