@@ -89,7 +89,7 @@ func (h *Host) Status() Status {
 // the truth and not a guess.
 func (h *Host) capabilityStatus() StatusCapabilities {
 	const (
-		noRDMA   = "this release has no RDMA transport"
+		noRDMA   = "this release has RDMA, and does not use it for connections yet"
 		noNative = "needs an ISM device of a mainframe; Emulated-ISM is version 2 only"
 		noOption = "needs a program that sets TCP option 254, which this release does not have"
 	)
