@@ -21,7 +21,7 @@ var (
 // ([modelPeer]), by a network that loses, repeats, reorders, delays, truncates and damages packets,
 // in virtual time, and has both sides do random work. Each seed is another path MTU, start PSN,
 // window, timeout, network and misfortune. After every step a model says what may have happened:
-// see sim_model_test.go.
+// see sim_model_test.go and sim_check_test.go.
 //
 // A failure names its seed. It happens again, with a log of all packets, with
 //
