@@ -45,6 +45,11 @@ const (
 	startWindow = 64
 	minWindow   = 64
 	maxWindow   = 768
+	// minKeptWindow is the floor toward a peer that keeps what comes after a gap.
+	minKeptWindow = 384
+	// nakAgain is how many packets beyond a gap come before it is told once more: the NAK, or what
+	// it asked for, was lost. More than rxe can have on their way, which is 128.
+	nakAgain = 192
 	// lossWindow is the window after a timeout, when nothing at all came back.
 	lossWindow = 16
 	// windowStep is by how many packets the window grows per window acknowledged, once it has

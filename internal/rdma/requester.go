@@ -396,7 +396,7 @@ func (q *qpc) repair(now time.Duration) {
 func (q *qpc) noteLoss() {
 	if !q.recovering {
 		q.recovering, q.recoverPSN = true, q.max
-		q.window.onLoss()
+		q.window.onLoss(q.keeps)
 	}
 }
 

@@ -324,14 +324,23 @@ func TestWindow(t *testing.T) {
 	step("much acknowledged", maxWindow)
 	w.onAcked(1)
 	step("more", maxWindow)
-	w.onLoss()
+	w.onLoss(false)
 	step("a loss", maxWindow/2)
 	w.onAcked(maxWindow / 2)
 	step("a window acknowledged after a loss", maxWindow/2+windowStep)
 	for range 8 {
-		w.onLoss()
+		w.onLoss(false)
 	}
 	step("many losses", minWindow)
+	w.onLoss(true)
+	step("a loss that is repaired", minWindow)
+	w.size, w.threshold = maxWindow, maxWindow
+	w.onLoss(true)
+	step("one from a large window", maxWindow-maxWindow/8)
+	for range 100 {
+		w.onLoss(true)
+	}
+	step("many that are repaired", minKeptWindow)
 	w.size, w.threshold = maxWindow, maxWindow
 	w.onTimeout()
 	step("a timeout", lossWindow)

@@ -45,6 +45,8 @@ type responder struct {
 	answerBy    time.Duration // when an ACK goes out at the latest
 	naked       bool          // a sequence or RNR NAK went out for the expected packet
 
+	beyond int // packets beyond the expected one since then
+
 	kept    *keeper // packets beyond the expected one; nil if there are none
 	keepers *keeperPool
 }
@@ -95,6 +97,9 @@ func (q *qpc) receiveRequest(now time.Duration, p *roce.Packet) {
 	case d > 0:
 		q.stats.OutOfSequence++
 		q.keep(p, d)
+		if q.beyond++; q.beyond >= nakAgain {
+			q.naked = false
+		}
 		q.nakGap()
 		return
 	case d < 0:
@@ -206,6 +211,7 @@ func (q *qpc) ack(now time.Duration) {
 }
 
 func (q *qpc) nak(s roce.Syndrome) {
+	q.beyond = 0
 	q.answer, q.syndrome, q.sinceAnswer, q.naked = answerNak, s, ackAfterPackets, true
 }
 

@@ -36,6 +36,7 @@ type receiver struct {
 	now    time.Duration
 
 	watch   watch
+	hurry   bool   // a gap is being filled, in one direction or the other: the peer answers at once
 	packets uint64 // received
 }
 
@@ -69,7 +70,7 @@ func (d *Device) receiveLoop() {
 // wait receives a batch, and may look for one for a while before it goes to sleep.
 func (r *receiver) wait() (err error) {
 	start, got := r.dev.now(), false
-	if r.watch.look {
+	if r.watch.look || r.hurry && r.dev.spin > 0 {
 		for end := start + r.dev.spin; !got && err == nil && r.dev.now() < end; {
 			if got, err = r.dev.sock.TryRecv(r.batch); !got {
 				runtime.Gosched()
@@ -89,6 +90,7 @@ func (r *receiver) wait() (err error) {
 // take hands the packets of the batch to their queue pairs, and calls the handlers.
 func (r *receiver) take() {
 	r.now = r.dev.now()
+	r.hurry = false
 	packets := 0
 	for i := range r.batch.Len() {
 		m := r.batch.Message(i)
@@ -213,6 +215,7 @@ func (r *receiver) release() {
 		return
 	}
 	r.qp = nil
+	r.hurry = r.hurry || q.c.fillsGap()
 	send, recv := q.deliver()
 	q.arm(r.now)
 	wants := !q.sending && q.c.wantsToTransmit(r.now)

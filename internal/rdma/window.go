@@ -36,9 +36,14 @@ func (w *window) onAcked(n int) {
 	}
 }
 
-// onLoss takes that a packet was lost.
-func (w *window) onLoss() {
-	w.size = max(w.size/2, minWindow)
+// onLoss takes that a packet was lost. If the peer keeps what came after it little has to be sent
+// again, and the window has to cover the time until the gap is filled.
+func (w *window) onLoss(keeps bool) {
+	if keeps {
+		w.size = max(w.size-w.size/8, min(w.size, minKeptWindow))
+	} else {
+		w.size = max(w.size/2, minWindow)
+	}
 	w.threshold, w.credit = w.size, 0
 }
 
