@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -197,5 +198,31 @@ func TestRNRForever(t *testing.T) {
 	}
 	if s.state != StateRTS {
 		t.Errorf("state %v: an RNR retry count of 7 means for ever", s.state)
+	}
+}
+
+// TestNakAgain leaves a gap open while other packets come: after many of them it is told again.
+func TestNakAgain(t *testing.T) {
+	s, _ := newKeeping(t)
+	var told []int
+	for i := 1; i <= 3*nakAgain; i++ {
+		s.take(s.byteAt(1, 1))
+		switch got := s.answerOf(); got {
+		case roce.NakSequence:
+			told = append(told, i)
+		case silent:
+		default:
+			t.Fatalf("packet %d behind the gap: the answer is %v", i, got)
+		}
+	}
+	if want := []int{1, 1 + nakAgain, 1 + 2*nakAgain}; !slices.Equal(told, want) {
+		t.Errorf("the gap was told at packets %v, want %v", told, want)
+	}
+	if !s.fillsGap() {
+		t.Error("fillsGap() is false behind a gap")
+	}
+	s.take(s.byteAt(0, 0))
+	if s.fillsGap() {
+		t.Error("fillsGap() is true without a gap")
 	}
 }
