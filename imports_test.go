@@ -35,7 +35,7 @@ var mayImport = map[string][]string{
 	"internal/udp":     {},       // sockets; of no protocol
 	"internal/rdma":    {"wire", "wire/roce", "internal/udp"},
 	"internal/stream":  {"wire/cdc"}, // not core, not a fabric: it is given memory and functions
-	"internal/host":    {"wire/...", "internal/core", "internal/pnet", "internal/ism", "internal/stream"},
+	"internal/host":    {"wire/...", "internal/core", "internal/pnet", "internal/ism", "internal/stream", "internal/dissect"},
 	".":                {"wire/...", "internal/host"},
 	"internal/capture": {},           // packets; of no protocol but what it must know to choose them
 	"internal/dissect": {"wire/..."}, // not core, not host: it must read any peer's bytes

@@ -59,6 +59,10 @@ func (h *Host) onAnswer(p *ism.Peer, m rendezvous) {
 	a := h.attempts[m.id]
 	h.mu.Unlock()
 	if a != nil {
+		m.dest = a.dest
+	}
+	h.traceRendezvous(p.Cred().PID, &m, false)
+	if a != nil {
 		reason := clc.Diagnosis(m.reason)
 		if !reason.IsLocal() {
 			reason = clc.DiagRefused
@@ -74,7 +78,7 @@ func (h *Host) endAttempt(a *attempt, cancel bool) {
 	h.mu.Unlock()
 	if cancel {
 		for _, p := range a.asked {
-			h.sendRendezvous(p, rendezvous{kind: rvCancel, id: a.id})
+			h.sendRendezvous(p, rendezvous{kind: rvCancel, id: a.id, dest: a.dest})
 		}
 	}
 }
@@ -218,7 +222,7 @@ func (h *Host) await(ctx context.Context, a *attempt, tcp *net.TCPConn) (*ism.Pe
 			// answer to a Cancel can tell.
 			cancelled = true
 			for _, p := range a.asked {
-				h.sendRendezvous(p, rendezvous{kind: rvCancel, id: a.id})
+				h.sendRendezvous(p, rendezvous{kind: rvCancel, id: a.id, dest: a.dest})
 			}
 			timer.Reset(cancelWait)
 		case <-ctx.Done():

@@ -34,6 +34,7 @@ func (m Mode) String() string { return modeNames[m] }
 // by several goroutines at once, and have the meaning that they have in package net.
 type Conn struct {
 	host *Host
+	id   uint64 // of the host's connections, from 1
 	tcp  *net.TCPConn
 	data *stream.Conn // nil on plain TCP
 	mode Mode

@@ -24,7 +24,9 @@ func (c *Conn) eventLocked(ev core.ConnEvent) {
 	if c.dmb != nil && ev.Kind != core.EventEstablished {
 		ev.Peer = c.data.PeerFlags()
 	}
+	before, flags := c.life.State(), c.life.PeerFlags()
 	c.outputs = c.life.Handle(time.Now(), ev, c.outputs[:0])
+	c.traceEvent(&ev, before, flags)
 	for _, out := range c.outputs {
 		c.carryOut(out)
 	}
@@ -37,6 +39,7 @@ func (c *Conn) carryOut(out core.Output) {
 		if c.window == nil {
 			return
 		}
+		c.traceFlags(out.Flags) // before: after the last ones the peer may use its element for something else
 		if out.Flags&(cdc.Closed|cdc.Abort) == 0 {
 			c.data.SendFlags(out.Flags)
 			return

@@ -25,6 +25,8 @@ import (
 //	<- {"version":1,"status":{...}}      see [Status]
 //	<- {"version":1,"error":"..."}       when the request cannot be answered
 //
+// The request "trace" makes the socket a stream of events: see trace_server.go.
+//
 // The file has mode 0600, and the server also looks at the caller's user (SO_PEERCRED): only
 // the same user and root are answered. A name in ctl that begins with a dot is a socket in the making.
 
@@ -49,13 +51,15 @@ const (
 type controlRequest struct {
 	Version int    `json:"version"`
 	Request string `json:"request"`
+	traceRequest
 }
 
-// controlResponse is what a host answers: either Status or Error.
+// controlResponse is what a host answers: Status, Trace or Error.
 type controlResponse struct {
-	Version int     `json:"version"`
-	Status  *Status `json:"status,omitempty"`
-	Error   string  `json:"error,omitempty"`
+	Version int            `json:"version"`
+	Status  *Status        `json:"status,omitempty"`
+	Trace   *traceResponse `json:"trace,omitempty"`
+	Error   string         `json:"error,omitempty"`
 }
 
 // A Status is a snapshot of one host, as its control socket reports it. Sizes are bytes.
@@ -203,24 +207,33 @@ type controlServer struct {
 	name     string
 	inode    uint64 // of our socket, so that Close removes no other
 	listener *net.UnixListener
-	status   func() Status
+	host     controlHost
 
 	wg      sync.WaitGroup
 	clients chan struct{} // one token for each client being served
+	done    chan struct{} // closed by Close
 
 	mu     sync.Mutex
-	conns  map[*net.UnixConn]struct{}
+	conns  map[*net.UnixConn]bool // whether they follow the trace
 	closed bool
+}
+
+// A controlHost is what a control socket needs of its host.
+type controlHost struct {
+	status func() Status
+	trace  *tracer // nil: there is none
+	// sample appends the cursors of all connections, and returns how many it left out.
+	sample func([]TraceEvent) ([]TraceEvent, int)
 }
 
 // serveControl opens the control socket called name under the run directory dir and answers
 // requests until it is closed. name is 1..64 bytes without a slash, does not begin with a dot,
 // and belongs to one live host only: an older socket of that name is replaced.
 //
-// status is called from several goroutines at a time, and must not wait for Close of the
-// result: Close waits for the calls under way. It may return a Status without Version, Time,
-// PID, UID, Name and Dir; these are filled in.
-func serveControl(dir, name string, status func() Status) (io.Closer, error) {
+// The functions of host are called from several goroutines at a time, and must not wait for Close of the
+// result: Close waits for the calls under way. A Status may lack Version, Time, PID, UID, Name and
+// Dir; these are filled in.
+func serveControl(dir, name string, host controlHost) (io.Closer, error) {
 	if name == "" || len(name) > maxControlName || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
 		return nil, fmt.Errorf("control socket name %q: want 1..%d bytes, no slash, no leading dot", name, maxControlName)
 	}
@@ -231,11 +244,13 @@ func serveControl(dir, name string, status func() Status) (io.Closer, error) {
 	s := &controlServer{
 		dir:     ctl,
 		name:    name,
+		host:    host,
 		clients: make(chan struct{}, maxControlClients),
-		conns:   make(map[*net.UnixConn]struct{}),
+		done:    make(chan struct{}),
+		conns:   make(map[*net.UnixConn]bool),
 	}
-	s.status = func() Status {
-		st := status()
+	s.host.status = func() Status {
+		st := host.status()
 		st.Version, st.Name, st.Dir = ControlVersion, name, dir
 		st.PID, st.UID = os.Getpid(), uint32(os.Geteuid())
 		if st.Time.IsZero() {
@@ -298,18 +313,21 @@ func (s *controlServer) acceptLoop() {
 			return
 		}
 		s.wg.Go(func() {
-			s.serve(c)
-			s.untrack(c)
+			follow := s.serve(c)
 			<-s.clients
+			if follow != nil { // for as long as it likes, and nobody has to wait for that
+				follow()
+			}
+			s.untrack(c)
 		})
 	}
 }
 
-// serve answers the requests of one client.
-func (s *controlServer) serve(c *net.UnixConn) {
+// serve answers the requests of one client, and returns what is left to do for one that follows the trace.
+func (s *controlServer) serve(c *net.UnixConn) (follow func()) {
 	cred, err := peerCredentials(c)
 	if err != nil || cred.Uid != uint32(os.Geteuid()) && cred.Uid != 0 {
-		return
+		return nil
 	}
 	r := bufio.NewReaderSize(c, maxControlRequest)
 	for range maxControlRequests {
@@ -317,13 +335,22 @@ func (s *controlServer) serve(c *net.UnixConn) {
 		line, err := r.ReadSlice('\n')
 		tooLong := errors.Is(err, bufio.ErrBufferFull)
 		if err != nil && !tooLong {
-			return
+			return nil
 		}
 		var response controlResponse
+		var l *traceListener
 		if tooLong {
 			response.Error = fmt.Sprintf("request exceeds %d bytes", maxControlRequest)
 		} else {
-			response = s.answer(line)
+			var request controlRequest
+			if request, err = parseControlRequest(line); err != nil {
+				response.Error = err.Error()
+			} else {
+				response, l = s.answer(request)
+			}
+			if l != nil {
+				return func() { s.follow(c, r, l, request.traceRequest) }
+			}
 		}
 		response.Version = ControlVersion
 		b, err := json.Marshal(response)
@@ -332,24 +359,40 @@ func (s *controlServer) serve(c *net.UnixConn) {
 		}
 		c.SetWriteDeadline(time.Now().Add(controlTimeout))
 		if _, err := c.Write(append(b, '\n')); err != nil || tooLong {
-			return
+			return nil
 		}
 	}
+	return nil
 }
 
-// answer makes the response to one request line.
-func (s *controlServer) answer(line []byte) controlResponse {
-	var request controlRequest
+// parseControlRequest decodes a request line.
+func parseControlRequest(line []byte) (request controlRequest, err error) {
 	if err := json.Unmarshal(line, &request); err != nil {
-		return controlResponse{Error: "request is not a JSON object: " + err.Error()}
+		return request, fmt.Errorf("request is not a JSON object: %w", err)
 	}
 	if request.Version != ControlVersion {
-		return controlResponse{Error: fmt.Sprintf("version %d is not spoken here, only %d", request.Version, ControlVersion)}
+		return request, fmt.Errorf("version %d is not spoken here, only %d", request.Version, ControlVersion)
 	}
-	if request.Request != "status" {
-		return controlResponse{Error: fmt.Sprintf("unknown request %q, want \"status\"", request.Request)}
+	return request, nil
+}
+
+// answer makes the response to one request, or adds a listener to the trace, whose response comes later.
+func (s *controlServer) answer(request controlRequest) (controlResponse, *traceListener) {
+	switch {
+	case request.Request == "status":
+		return s.statusResponse(), nil
+	case request.Request == "trace" && s.host.trace != nil:
+		l, err := s.listenTrace(request.traceRequest)
+		if err != nil {
+			return controlResponse{Error: err.Error()}, nil
+		}
+		return controlResponse{}, l
 	}
-	st := s.status()
+	return controlResponse{Error: fmt.Sprintf("unknown request %q, want \"status\" or \"trace\"", request.Request)}, nil
+}
+
+func (s *controlServer) statusResponse() controlResponse {
+	st := s.host.status()
 	if n := len(st.Connections) - maxControlConns; n > 0 {
 		st.Connections = st.Connections[:maxControlConns]
 		st.ConnectionsOmitted += n
@@ -382,7 +425,7 @@ func (s *controlServer) track(c *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
-		s.conns[c] = struct{}{}
+		s.conns[c] = false
 	}
 	return !s.closed
 }
@@ -402,8 +445,13 @@ func (s *controlServer) Close() error {
 		return nil
 	}
 	s.closed = true
-	for c := range s.conns {
-		c.Close()
+	close(s.done)
+	for c, follows := range s.conns {
+		if follows {
+			c.SetWriteDeadline(time.Now().Add(traceFarewell))
+		} else {
+			c.Close()
+		}
 	}
 	s.mu.Unlock()
 	err := s.listener.Close()

@@ -48,6 +48,12 @@ func (e *ControlError) Unwrap() error { return e.Err }
 // What a host says about itself is its own word, save PID and UID, which are taken from the
 // kernel, and Dir. ctx bounds the whole; each host also has a few seconds at most.
 func Gather(ctx context.Context, dir string) ([]Status, []error) {
+	return GatherSome(ctx, dir, func(string) bool { return true })
+}
+
+// GatherSome is Gather for those hosts whose control sockets want chooses by their names. It is
+// called once for each name, before any host is asked.
+func GatherSome(ctx context.Context, dir string, want func(name string) bool) ([]Status, []error) {
 	ctl, err := openControlDir(dir, false)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -68,6 +74,7 @@ func Gather(ctx context.Context, dir string) ([]Status, []error) {
 		wg     sync.WaitGroup
 		tokens = make(chan struct{}, gatherConcurrency)
 	)
+	names = slices.DeleteFunc(names, func(name string) bool { return !want(name) })
 	slices.Sort(names)
 	for _, name := range names {
 		tokens <- struct{}{} // bounded: every question is

@@ -53,7 +53,7 @@ func testStatus() Status {
 // serve starts a control socket for the time of the test.
 func serve(t *testing.T, dir, name string, status func() Status) io.Closer {
 	t.Helper()
-	s, err := serveControl(dir, name, status)
+	s, err := serveControl(dir, name, controlHost{status: status})
 	if err != nil {
 		t.Fatalf("serveControl(%q, %q) = %v", dir, name, err)
 	}
@@ -167,12 +167,12 @@ func TestControlFiles(t *testing.T) {
 func TestServeControlRefuses(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"", ".", ".a", "a/b", "a\x00", strings.Repeat("a", maxControlName+1)} {
-		if s, err := serveControl(dir, name, testStatus); err == nil {
+		if s, err := serveControl(dir, name, controlHost{status: testStatus}); err == nil {
 			s.Close()
 			t.Errorf("serveControl(name %q) = nil, want an error", name)
 		}
 	}
-	if s, err := serveControl(filepath.Join(dir, "absent"), "a", testStatus); !errors.Is(err, os.ErrNotExist) {
+	if s, err := serveControl(filepath.Join(dir, "absent"), "a", controlHost{status: testStatus}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("serveControl(no directory) = %v, %v, want ErrNotExist", s, err)
 	}
 
@@ -183,7 +183,7 @@ func TestServeControlRefuses(t *testing.T) {
 	if err := os.Chmod(filepath.Join(open, "ctl"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := serveControl(open, "a", testStatus); err == nil {
+	if s, err := serveControl(open, "a", controlHost{status: testStatus}); err == nil {
 		s.Close()
 		t.Error("serveControl(ctl of mode 0777) = nil, want an error")
 	}
@@ -192,7 +192,7 @@ func TestServeControlRefuses(t *testing.T) {
 	if err := os.Symlink(t.TempDir(), filepath.Join(linked, "ctl")); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := serveControl(linked, "a", testStatus); err == nil {
+	if s, err := serveControl(linked, "a", controlHost{status: testStatus}); err == nil {
 		s.Close()
 		t.Error("serveControl(ctl is a symbolic link) = nil, want an error")
 	}

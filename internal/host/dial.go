@@ -196,7 +196,7 @@ func (c *Conn) setupError(err error) error {
 
 // newConn returns a connection that is not yet anything.
 func (h *Host) newConn(tcp *net.TCPConn, client bool, nd *net.Dialer) *Conn {
-	c := &Conn{host: h, tcp: tcp, client: client, since: time.Now()}
+	c := &Conn{host: h, id: h.connIDs.Add(1), tcp: tcp, client: client, since: time.Now()}
 	c.options.values = Options{NoDelay: true, Linger: -1}
 	if nd != nil {
 		c.options.values.KeepAlive = nd.KeepAliveConfig
@@ -209,12 +209,16 @@ func (h *Host) newConn(tcp *net.TCPConn, client bool, nd *net.Dialer) *Conn {
 func (h *Host) finishTCP(c *Conn, reason clc.Reason, require Requirement, cause error) error {
 	c.mode, c.reason = ModeTCP, reason
 	h.counters.fallback(reason)
+	c.trace(&traceRecord{kind: TraceFallback, reason: reason, byPeer: c.byPeer}, nil)
 	if !require.met(ModeTCP) {
+		err := &FallbackError{Reason: reason, Err: cause}
 		c.tcp.Close()
-		return c.setupError(&FallbackError{Reason: reason, Err: cause})
+		c.traceFailed(err)
+		return c.setupError(err)
 	}
 	if err := h.add(c); err != nil {
 		c.tcp.Close()
+		c.traceFailed(err)
 		return c.setupError(err)
 	}
 	return nil

@@ -25,7 +25,7 @@ type expectation struct {
 func (h *Host) onExpect(p *ism.Peer, m rendezvous) {
 	reason, rival := h.expect(p, m)
 	if reason != clc.DiagNone {
-		h.sendRendezvous(p, rendezvous{kind: rvRefused, id: m.id, reason: uint32(reason)})
+		h.sendRendezvous(p, rendezvous{kind: rvRefused, id: m.id, dest: m.dest, reason: uint32(reason)})
 	}
 	if rival.peer != nil {
 		h.sendRendezvous(rival.peer, rendezvous{kind: rvRefused, id: rival.id, reason: uint32(reason)})

@@ -92,7 +92,7 @@ func (h *Host) openControlLocked() {
 		h.cfg.Logger.Warn("no control socket", "dir", h.cfg.Dir, "err", err)
 		return
 	}
-	c, err := serveControl(h.cfg.Dir, controlName(), h.Status)
+	c, err := serveControl(h.cfg.Dir, controlName(), controlHost{status: h.Status, trace: &h.trace, sample: h.sampleCursors})
 	if err != nil {
 		h.cfg.Logger.Warn("no control socket", "dir", h.cfg.Dir, "err", err)
 		return
@@ -132,8 +132,10 @@ func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
 	host := (*Host)(h)
 	switch m.kind {
 	case rvExpect:
+		host.traceRendezvous(p.Cred().PID, &m, false)
 		host.onExpect(p, m)
 	case rvCancel:
+		host.traceRendezvous(p.Cred().PID, &m, false)
 		host.onCancel(p, m.id)
 	case rvAccepted, rvRefused:
 		host.onAnswer(p, m)
@@ -163,6 +165,7 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	host.groups.PeerGone(p.GID())
 	host.mu.Unlock()
 	h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", len(conns), "err", err)
+	host.trace.add(&traceRecord{kind: TracePeerGone, pid: p.Cred().PID, count: len(conns)}, nil)
 	for _, c := range conns {
 		c.event(core.ConnEvent{Kind: core.EventPeerDead})
 		c.data.Wake() // it may have died after it published its last bytes and its close, and before it rang

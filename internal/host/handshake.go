@@ -54,6 +54,7 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 	f, reason, err := h.open()
 	if err != nil {
 		c.tcp.Close()
+		c.traceFailed(err)
 		return &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
 	}
 	s := &handshake{
@@ -129,6 +130,7 @@ func (s *handshake) read() (clc.Message, error) {
 	}
 	h, err := clc.ParseHeader(header[:])
 	if err != nil {
+		s.conn.traceCLC(header[:], false)
 		return nil, err
 	}
 	b := make([]byte, h.Len)
@@ -136,6 +138,7 @@ func (s *handshake) read() (clc.Message, error) {
 	if _, err := io.ReadFull(tcp, b[clc.HeaderLen:]); err != nil {
 		return nil, s.tcpError(err)
 	}
+	s.conn.traceCLC(b, false)
 	return clc.Parse(b)
 }
 
@@ -189,7 +192,9 @@ func (s *handshake) carryOut(f *fabric) {
 func (s *handshake) send(m clc.Message) {
 	err := s.setDeadline(s.conn.tcp.SetWriteDeadline)
 	if err == nil {
-		_, err = s.conn.tcp.Write(m.Append(nil))
+		b := m.Append(nil)
+		s.conn.traceCLC(b, true) // before the answer can be there
+		_, err = s.conn.tcp.Write(b)
 	}
 	if err != nil {
 		s.queue = s.core.HandleTCPEnd(time.Now(), s.tcpError(err), s.queue)
@@ -290,8 +295,10 @@ func (s *handshake) established(f *fabric, r core.Result) {
 	})
 	s.data.Store(c.data)
 	c.tcp.SetDeadline(time.Time{})
+	c.traceEstablished()
 	c.event(core.ConnEvent{Kind: core.EventEstablished})
 	if err := h.add(c); err != nil {
+		c.traceFailed(err)
 		c.abandon()
 		c.event(core.ConnEvent{Kind: core.EventPeerDead}) // nobody else would end the wait for its answer
 		s.err = c.setupError(err)
@@ -299,6 +306,7 @@ func (s *handshake) established(f *fabric, r core.Result) {
 	}
 	// From here on PeerGone and Close find the connection.
 	if err := c.watch(f.watcher); err != nil {
+		c.traceFailed(err)
 		c.abandon()
 		s.err = c.setupError(err)
 		return
@@ -325,5 +333,6 @@ func (s *handshake) failed(err error) {
 	s.host.counters.handshakesFailed.Add(1)
 	s.conn.tcp.SetLinger(0)
 	s.conn.tcp.Close()
+	s.conn.traceFailed(err)
 	s.err = s.conn.setupError(err)
 }

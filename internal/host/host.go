@@ -34,6 +34,8 @@ type Host struct {
 	counters  counters
 	sweeper   sweeper
 	ends      endFinder
+	trace     tracer
+	connIDs   atomic.Uint64 // of connections so far
 
 	fabricMu     sync.Mutex
 	fabric       *fabric // nil until it could be opened
@@ -144,6 +146,7 @@ func (h *Host) forget(c *Conn) {
 	in, out := c.Totals()
 	h.counters.bytesIn[c.mode].Add(in)
 	h.counters.bytesOut[c.mode].Add(out)
+	c.traceClosed(in, out)
 	if len(h.conns) == 0 && h.idle != nil {
 		close(h.idle)
 		h.idle = nil

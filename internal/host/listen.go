@@ -176,7 +176,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 	if e.peer != nil {
 		select {
 		case l.busy <- struct{}{}:
-			if h.sendRendezvous(e.peer, rendezvous{kind: rvAccepted, id: e.id}) {
+			if h.sendRendezvous(e.peer, rendezvous{kind: rvAccepted, id: e.id, dest: addrPort(tcp.LocalAddr())}) {
 				l.working.Add(1)
 				go l.serve(tcp, e)
 				return
@@ -185,7 +185,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 			tcp.Close() // the client does not know what to make of it either
 			return
 		default:
-			h.sendRendezvous(e.peer, rendezvous{kind: rvRefused, id: e.id, reason: uint32(clc.DiagBusy)})
+			h.sendRendezvous(e.peer, rendezvous{kind: rvRefused, id: e.id, dest: addrPort(tcp.LocalAddr()), reason: uint32(clc.DiagBusy)})
 			reason = clc.DiagBusy
 		}
 	}

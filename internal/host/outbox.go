@@ -16,6 +16,7 @@ import (
 // If it returns false the peering is of no more use. It must not be called with h.mu held.
 func (h *Host) sendRendezvous(p *ism.Peer, m rendezvous) bool {
 	var buf [rvExpectLen]byte
+	h.traceRendezvous(p.Cred().PID, &m, true) // before the answer can be there
 	err := p.Send(m.append(buf[:0]))
 	if errors.Is(err, ism.ErrCongested) && h.queueRendezvous(p, m) {
 		return true
@@ -31,6 +32,7 @@ func (h *Host) sendRendezvous(p *ism.Peer, m rendezvous) bool {
 func (h *Host) sendExpect(ctx context.Context, p *ism.Peer, m rendezvous) clc.Diagnosis {
 	var buf [rvExpectLen]byte
 	b := m.append(buf[:0])
+	h.traceRendezvous(p.Cred().PID, &m, true)
 	for pause := outboxPause; ; pause = min(2*pause, maxOutboxPause) {
 		switch err := p.Send(b); {
 		case err == nil:

@@ -53,7 +53,7 @@ type rendezvous struct {
 	id     uint64
 	netns  uint64         // Expect
 	socket uint64         // Expect
-	dest   netip.AddrPort // Expect; unmapped, without zone
+	dest   netip.AddrPort // Expect; unmapped, without zone. Of the others only known where they are sent
 	reason uint32         // Refused
 }
 

@@ -1,0 +1,344 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire/cdc"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A follower keeps what FollowTrace brings.
+type follower struct {
+	tb     testing.TB
+	cancel context.CancelFunc
+	end    chan error // gets the result
+
+	mu   sync.Mutex
+	list []TraceEvent
+}
+
+// follow follows a host until the test ends.
+func follow(tb testing.TB, dir, name string, opts TraceOptions) *follower {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	f := &follower{tb: tb, cancel: cancel, end: make(chan error, 1)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.end <- FollowTrace(ctx, dir, name, opts, func(e TraceEvent) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.list = append(f.list, e)
+		})
+	}()
+	tb.Cleanup(func() { cancel(); <-done })
+	return f
+}
+
+// followHost follows h, whose control socket is open when it returns. What happens from then on is seen.
+func followHost(tb testing.TB, h *Host, opts TraceOptions) *follower {
+	tb.Helper()
+	gidOf(tb, h)
+	listeners := func() int {
+		h.trace.mu.Lock()
+		defer h.trace.mu.Unlock()
+		return len(h.trace.listeners)
+	}
+	before := listeners()
+	f := follow(tb, h.cfg.Dir, controlOf(h), opts)
+	smctest.Eventually(tb, patience, "the listener is there", func() bool { return listeners() > before })
+	return f
+}
+
+// controlOf returns the name of the control socket.
+func controlOf(h *Host) string {
+	h.fabricMu.Lock()
+	defer h.fabricMu.Unlock()
+	return h.control.(*controlServer).name
+}
+
+func (f *follower) events() []TraceEvent {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.list)
+}
+
+// short says in few words what an event is, without what depends on chance.
+func short(e TraceEvent) string {
+	way := "recv "
+	if e.Sent {
+		way = "sent "
+	}
+	switch e.Kind {
+	case TraceCLC:
+		m, err := clc.Parse(e.Bytes)
+		if err != nil {
+			return way + "malformed"
+		}
+		return way + m.Type().String()
+	case TraceRendezvous:
+		return way + e.Name
+	case TraceCDC:
+		h, err := cdc.ParseHeader(e.Bytes)
+		if err != nil {
+			return way + "malformed"
+		}
+		return way + h.ConnFlags.String()
+	case TraceState:
+		states, _, _ := strings.Cut(e.Text, " on ")
+		return states
+	}
+	return string(e.Kind)
+}
+
+// await waits for an event.
+func (f *follower) await(what string) {
+	f.tb.Helper()
+	smctest.Eventually(f.tb, patience, "event "+what, func() bool {
+		return slices.ContainsFunc(f.events(), func(e TraceEvent) bool { return short(e) == what })
+	})
+}
+
+// check compares all events with those that are wanted, after the last of them has come.
+func (f *follower) check(want ...string) []TraceEvent {
+	f.tb.Helper()
+	f.await(want[len(want)-1])
+	list := f.events()
+	var got []string
+	for i, e := range list {
+		got = append(got, short(e))
+		if i > 0 && e.Seq != list[i-1].Seq+1 {
+			f.tb.Errorf("event %d has number %d after %d", i, e.Seq, list[i-1].Seq)
+		}
+	}
+	if !slices.Equal(got, want) {
+		f.tb.Errorf("events:\n got %q\nwant %q", got, want)
+	}
+	return list
+}
+
+var (
+	clientSetup = []string{"sent Expect", "recv Accepted", "sent Proposal", "recv Accept", "sent Confirm", "established", "Init > Active"}
+	serverSetup = []string{"recv Expect", "sent Accepted", "recv Proposal", "sent Accept", "recv Confirm", "established", "Init > Active"}
+)
+
+// Both hosts of a connection tell of every message, in order, with the same bytes.
+func TestTraceConnection(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := t.TempDir()
+	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
+	l := mustListen(t, server, "127.0.0.1:0")
+	s, c := followHost(t, server, TraceOptions{}), followHost(t, client, TraceOptions{})
+
+	cc := mustDial(t, client, l.Addr())
+	sc := mustAccept(t, l)
+	checkExchange(t, cc, sc)
+	if err := cc.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := sc.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Fatalf("Read = %d, %v, want EOF", n, err)
+	}
+	s.await("Active > AppCloseWait1")
+	sc.Close()
+	c.await("PeerCloseWait1 > AppFinCloseWait")
+	cc.Close()
+
+	atClient := c.check(append(slices.Clone(clientSetup),
+		"Active > PeerCloseWait1", "sent DoneWriting", "recv Closed", "PeerCloseWait1 > AppFinCloseWait",
+		"AppFinCloseWait > Closed", "sent DoneWriting|Closed", "closed")...)
+	atServer := s.check(append(slices.Clone(serverSetup),
+		"recv DoneWriting", "Active > AppCloseWait1", "AppCloseWait1 > PeerFinCloseWait", "sent Closed",
+		"recv DoneWriting|Closed", "PeerFinCloseWait > Closed", "closed")...)
+	for i := 2; i <= 4; i++ {
+		if !bytes.Equal(atClient[i].Bytes, atServer[i].Bytes) {
+			t.Errorf("%s and %s are %x and %x", short(atClient[i]), short(atServer[i]), atClient[i].Bytes, atServer[i].Bytes)
+		}
+	}
+	ends := [2][2]netip.AddrPort{
+		{addrPort(cc.LocalAddr()), addrPort(l.Addr())}, // of the client: local, peer
+		{addrPort(l.Addr()), addrPort(cc.LocalAddr())},
+	}
+	for end, list := range [][]TraceEvent{atClient, atServer} {
+		for i, e := range list {
+			local, peer, conn := ends[end][0], ends[end][1], uint64(1)
+			if i < 2 { // a rendezvous knows only where the connection goes
+				conn = 0
+				if end == 0 {
+					local = netip.AddrPort{}
+				} else {
+					peer = netip.AddrPort{}
+				}
+			}
+			if e.Client != (end == 0) || e.Local != local || e.Peer != peer || e.Conn != conn || time.Since(e.Time) > time.Minute {
+				t.Errorf("%s of end %d = %+v, want connection %d from %v to %v", short(e), end, e, conn, local, peer)
+			}
+		}
+	}
+	if text := atClient[len(atClient)-1].Text; !strings.HasPrefix(text, "SMC-D in=34 out=34 after ") {
+		t.Errorf("text of closed = %q, want the bytes that checkExchange moves", text)
+	}
+
+	// Who comes later gets what is remembered, and as much of it as it asks for.
+	late := followHost(t, client, TraceOptions{History: 1000})
+	late.await("closed")
+	if got := late.events(); !slices.EqualFunc(got, atClient, func(a, b TraceEvent) bool { return a.Seq == b.Seq && short(a) == short(b) }) {
+		t.Errorf("history has %d events, want those %d that came live", len(got), len(atClient))
+	}
+	followHost(t, client, TraceOptions{History: 2}).check("sent DoneWriting|Closed", "closed")
+}
+
+// A reset is seen by both sides.
+func TestTraceAbort(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := t.TempDir()
+	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
+	l := mustListen(t, server, "127.0.0.1:0")
+	s, c := followHost(t, server, TraceOptions{}), followHost(t, client, TraceOptions{})
+	cc := mustDial(t, client, l.Addr())
+	sc := mustAccept(t, l)
+	if err := cc.SetLinger(0); err != nil {
+		t.Fatal(err)
+	}
+	cc.Close()
+	s.await("Active > ProcessAbort")
+	sc.Close()
+	s.check(append(slices.Clone(serverSetup), "recv Abort", "Active > ProcessAbort", "sent Abort", "ProcessAbort > Closed", "closed")...)
+	c.check(append(slices.Clone(clientSetup), "Active > PeerAbortWait", "sent Abort")...)
+}
+
+// A connection that stays TCP has a reason, and one that cannot be used, too.
+func TestTraceFallback(t *testing.T) {
+	smctest.CheckLeaks(t)
+	client := newTestHost(t, Config{})
+	f := followHost(t, client, TraceOptions{})
+	plain := plainListener(t, "127.0.0.1:0")
+	mustDial(t, client, plain.Addr()).Close()
+	list := f.check("fallback", "closed")
+	want := clc.Lookup(clc.DiagNoListener, clc.OSUnspecified)
+	if list[0].Mode != "TCP" || !strings.HasPrefix(list[0].Text, want.String()) || list[0].Peer != addrPort(plain.Addr()) {
+		t.Errorf("fallback = %+v, want to TCP because of %v", list[0], want)
+	}
+	if _, err := client.Dial(boundedContext(t), "tcp", plain.Addr().String(), DialOptions{Require: RequireSMCD}); err == nil {
+		t.Error("Dial with a requirement that is not met = nil")
+	}
+	list = f.check("fallback", "closed", "fallback", "failed")
+	if list[3].Text == "" {
+		t.Error("failed has no text")
+	}
+}
+
+// What a peer answers is in the trace as it came, also where it is no message.
+func TestTracePeerLies(t *testing.T) {
+	r := newClientRig(t)
+	f := followHost(t, r.client, TraceOptions{})
+	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagConfig, OS: clc.OSLinux}
+	c, result := r.begin()
+	c.write(decline.Append(nil))
+	res := <-result
+	if res.err != nil {
+		t.Fatal(res.err)
+	}
+	res.conn.Close()
+	list := f.check("sent Expect", "recv Accepted", "sent Proposal", "recv Decline", "fallback", "closed")
+	if !strings.HasSuffix(list[4].Text, ", says the peer") {
+		t.Errorf("text of fallback = %q, want it to name who declined", list[4].Text)
+	}
+	var v TraceView
+	for i, want := range map[int]dissect.ProblemKind{2: 0, 3: dissect.Declined, 4: 0} {
+		if got := v.Event("h", &list[i]).Problems; (want != 0) != (len(got) == 1) || want != 0 && got[0].Kind != want {
+			t.Errorf("problems of %s = %v, want %v", short(list[i]), got, want)
+		}
+	}
+
+	garbage := []byte("HTTP/1.1 400 Bad Request\r\n")
+	c, result = r.begin()
+	c.write(garbage)
+	if res := <-result; res.err == nil {
+		t.Error("Dial of a server that is no SMC server = nil")
+	}
+	f.await("failed")
+	list = f.events()[9:]
+	if got := short(list[0]); got != "recv malformed" || !bytes.Equal(list[0].Bytes, garbage[:clc.HeaderLen]) {
+		t.Errorf("after the Proposal comes %s, %q, want a malformed message, %q", got, list[0].Bytes, garbage[:clc.HeaderLen])
+	}
+	if e := v.Event("h", &list[0]); e.Family != dissect.CLC || len(e.Problems) != 1 || e.Problems[0].Kind != dissect.Malformed {
+		t.Errorf("Event(malformed) = %+v, want a malformed CLC message", e)
+	}
+}
+
+// Cursors are sampled in both directions, as often as it was asked for.
+func TestTraceCursors(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := t.TempDir()
+	server, client := newTestHost(t, Config{Dir: dir, ReadBuffer: 16 << 10}), newTestHost(t, Config{Dir: dir, ReadBuffer: 16 << 10})
+	l := mustListen(t, server, "127.0.0.1:0")
+	cc := mustDial(t, client, l.Addr())
+	sc := mustAccept(t, l)
+	defer cc.Close()
+	defer sc.Close()
+	const capacity = 16<<10 - cdc.HeaderLen
+	if _, err := cc.Write(make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	s, c := followHost(t, server, TraceOptions{Cursors: minTraceCursors}), followHost(t, client, TraceOptions{Cursors: minTraceCursors})
+	for _, f := range []*follower{c, s} {
+		smctest.Eventually(t, patience, "samples", func() bool { return len(f.events()) >= 4 })
+		for i, e := range f.events()[:4] {
+			sent := i%2 == 0
+			h, err := cdc.ParseHeader(e.Bytes)
+			moved, room := uint64(0), capacity
+			if sent == (f == c) {
+				moved, room = 1000, capacity-1000
+			}
+			if e.Kind != TraceCursors || e.Sent != sent || err != nil || uint64(h.Producer.Count) != moved || h.Consumer.Count != 0 ||
+				e.Moved != moved || e.Window != room || e.Seq != 0 {
+				t.Errorf("sample %d = %+v with %v, want %d bytes moved and room for %d", i, e, h, moved, room)
+			}
+		}
+	}
+	var v TraceView
+	list := c.events()
+	for i := range list[:3] {
+		e := v.Event("h", &list[i])
+		if p := e.Progress; p == nil || p.Window != list[i].Window || (i == 2) != (p.Produced == 0) || i != 2 && p.Produced != -1 {
+			t.Errorf("Progress of sample %d = %+v", i, p)
+		}
+	}
+	if got, want := string(v.Event("h", &list[0]).AppendLine(nil)), fmt.Sprintf("CDC SMC-D prod=0000:000003e8 cons=0000:00000000 moved=1000 window=%d", capacity-1000); !strings.HasSuffix(got, want) {
+		t.Errorf("line of a sample = %q, want %q at its end", got, want)
+	}
+}
+
+// A hostile peer can write any cursors; the window is then unknown or none.
+func TestWindow(t *testing.T) {
+	for _, tt := range []struct {
+		consumer, producer cdc.Cursor
+		want               int
+	}{
+		{cdc.Cursor{}, cdc.Cursor{}, 100},
+		{cdc.Cursor{}, cdc.Cursor{Count: 30}, 70},
+		{cdc.Cursor{Count: 90}, cdc.Cursor{Wrap: 1, Count: 20}, 70},
+		{cdc.Cursor{Count: 20}, cdc.Cursor{Wrap: 1, Count: 20}, 0},
+		{cdc.Cursor{Wrap: 0xffff, Count: 99}, cdc.Cursor{}, 99},
+		{cdc.Cursor{Count: 20}, cdc.Cursor{Count: 10}, 0},
+		{cdc.Cursor{}, cdc.Cursor{Wrap: 7}, 0},
+		{cdc.Cursor{Count: 100}, cdc.Cursor{}, -1},
+		{cdc.Cursor{}, cdc.Cursor{Count: 1 << 31}, -1},
+	} {
+		if got := window(tt.consumer, tt.producer, 100); got != tt.want {
+			t.Errorf("window(%v, %v) = %d, want %d", tt.consumer, tt.producer, got, tt.want)
+		}
+	}
+}

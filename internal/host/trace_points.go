@@ -1,0 +1,136 @@
+package host
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// What the parts of a host say to its tracer.
+
+// traceRendezvous traces a message to or from a host in the process pid.
+func (h *Host) traceRendezvous(pid int, m *rendezvous, sent bool) {
+	r := traceRecord{kind: TraceRendezvous, message: *m, pid: pid, sent: sent}
+	// Expect and Cancel go to the server, the others to the client.
+	r.client = sent == (m.kind == rvExpect || m.kind == rvCancel)
+	if r.client {
+		r.peer = m.dest
+	} else {
+		r.local = m.dest
+	}
+	h.trace.add(&r, nil)
+}
+
+// trace traces an event of the connection.
+func (c *Conn) trace(r *traceRecord, message []byte) {
+	r.conn, r.client = c.id, c.client
+	r.local, r.peer = addrPort(c.tcp.LocalAddr()), addrPort(c.tcp.RemoteAddr())
+	c.host.trace.add(r, message)
+}
+
+// traceCLC traces a CLC message, or what came in place of one.
+func (c *Conn) traceCLC(b []byte, sent bool) {
+	c.trace(&traceRecord{kind: TraceCLC, sent: sent}, b)
+}
+
+// traceEstablished traces that the connection uses shared memory.
+func (c *Conn) traceEstablished() {
+	r := traceRecord{kind: TraceEstablished, agreed: c.agreed}
+	r.buffers[0], r.buffers[1] = c.Buffers()
+	c.trace(&r, nil)
+}
+
+// traceEvent traces what an event has changed: flags of the peer, and the state. c.mu is held.
+func (c *Conn) traceEvent(ev *core.ConnEvent, before core.ConnState, flags cdc.ConnFlags) {
+	if c.life.PeerFlags() != flags && c.dmb != nil {
+		c.traceHeader(c.data.PeerHeader(), false)
+	}
+	if to := c.life.State(); to != before {
+		c.trace(&traceRecord{kind: TraceState, from: before, to: to, fail: c.life.Failure(), cause: ev.Kind, abortive: ev.Abortive}, nil)
+	}
+}
+
+// traceFlags traces flags that are about to be sent. c.mu is held, and there is a window.
+func (c *Conn) traceFlags(flags cdc.ConnFlags) {
+	h := c.data.OwnHeader()
+	h.ConnFlags |= flags
+	c.traceHeader(h, true)
+}
+
+// traceHeader traces the CDC header of one side.
+func (c *Conn) traceHeader(h cdc.Header, sent bool) {
+	var b [cdc.HeaderLen]byte
+	c.trace(&traceRecord{kind: TraceCDC, sent: sent}, h.Append(b[:0]))
+}
+
+// traceFailed traces the end of a connection that did not come about.
+func (c *Conn) traceFailed(err error) {
+	text := "no reason"
+	if err != nil {
+		text = err.Error()
+	}
+	c.trace(&traceRecord{kind: TraceFailed, text: text}, nil)
+}
+
+// traceClosed traces the end of a connection.
+func (c *Conn) traceClosed(in, out uint64) {
+	c.trace(&traceRecord{kind: TraceClosed, in: in, out: out, mode: c.mode, age: time.Since(c.since)}, nil)
+}
+
+// sampleCursors appends both directions of every SMC connection to list, and returns how many connections
+// there are more than [maxTraceSample].
+func (h *Host) sampleCursors(list []TraceEvent) (_ []TraceEvent, omitted int) {
+	h.mu.Lock()
+	conns := make([]*Conn, 0, min(len(h.conns), maxTraceSample))
+	for c := range h.conns {
+		switch {
+		case c.data == nil:
+		case len(conns) == maxTraceSample:
+			omitted++
+		default:
+			conns = append(conns, c)
+		}
+	}
+	h.mu.Unlock()
+	slices.SortFunc(conns, func(a, b *Conn) int { return cmp.Compare(a.id, b.id) })
+	for _, c := range conns {
+		list = c.sampleCursors(list)
+	}
+	return list, omitted
+}
+
+// sampleCursors appends both directions of a connection, unless its buffers are gone.
+func (c *Conn) sampleCursors(list []TraceEvent) []TraceEvent {
+	c.mu.Lock() // keeps the buffers where they are
+	if c.dmb == nil || c.window == nil {
+		c.mu.Unlock()
+		return list
+	}
+	in, out := c.data.PeerHeader(), c.data.OwnHeader()
+	read, written := c.data.Totals()
+	unread, _ := c.data.Queues()
+	c.mu.Unlock()
+	local, remote := c.data.Buffers()
+	e := TraceEvent{
+		Time: time.Now().Round(0), Kind: TraceCursors, Conn: c.id, Client: c.client,
+		Local: addrPort(c.tcp.LocalAddr()), Peer: addrPort(c.tcp.RemoteAddr()),
+	}
+	e.Sent, e.Bytes, e.Moved = true, out.Append(nil), written
+	e.Window = window(in.Consumer, out.Producer, remote)
+	list = append(list, e)
+	e.Sent, e.Bytes, e.Moved = false, in.Append(nil), read+uint64(unread)
+	e.Window = window(out.Consumer, in.Producer, local)
+	return append(list, e)
+}
+
+// window returns how many bytes more may be written, -1 if the cursors make no sense.
+func window(consumer, producer cdc.Cursor, capacity int) int {
+	if consumer.Count >= uint32(capacity) || producer.Count >= uint32(capacity) {
+		return -1
+	}
+	used := cdc.Diff(consumer, producer, uint32(capacity))
+	return capacity - int(min(used, uint32(capacity)))
+}

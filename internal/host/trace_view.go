@@ -1,0 +1,225 @@
+package host
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/wire/cdc"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// maxViewConns bounds the connections that a TraceView remembers. Those that came first are forgotten.
+const maxViewConns = 4096
+
+// A TraceView makes of the events of any number of hosts those that package dissect renders, in the
+// words in which a capture is shown. It numbers the connections of all of them, and both ends of one have
+// the same number. The zero value is ready for use, by one goroutine.
+type TraceView struct {
+	byHost map[viewKey]*viewConn
+	byAddr map[viewAddrs]*viewConn
+	order  []*viewConn // by age; a ring once it is full
+	oldest int
+	conns  int
+}
+
+// viewKey names a connection of a host.
+type viewKey struct {
+	host string
+	conn uint64
+}
+
+// viewAddrs names a connection for as long as it lives.
+type viewAddrs struct{ client, server netip.AddrPort }
+
+type viewConn struct {
+	dissect.Conn
+	addrs   viewAddrs
+	ends    [2]viewKey            // server and client; zero until something is known of that end
+	samples map[viewSample]uint64 // bytes that had moved by the last sample; at most four entries
+}
+
+// viewSample says who took a sample of which direction.
+type viewSample struct{ byClient, toServer bool }
+
+// Event returns what to show of an event of a host. The result does not keep e, but refers to its bytes, and
+// to a Conn that changes as events come. Packet.Number is left to the caller.
+//
+// Messages are of the families of a capture: CLC, and CDC with the header of SMC-D. Everything else is
+// a Note, named by its kind, or a rendezvous message by its name.
+func (v *TraceView) Event(host string, e *TraceEvent) *dissect.Event {
+	out := v.content(e)
+	out.Packet.Time = e.Time
+	out.Src, out.Dst = e.Local, e.Peer
+	isMessage := e.Kind == TraceCLC || e.Kind == TraceCDC || e.Kind == TraceCursors || e.Kind == TraceRendezvous
+	if isMessage && !e.Sent {
+		out.Src, out.Dst = out.Dst, out.Src
+	}
+	if isMessage {
+		out.Dir = dissect.ServerToClient
+		if e.Sent == e.Client {
+			out.Dir = dissect.ClientToServer
+		}
+	}
+	if c := v.conn(host, e); c != nil {
+		out.Conn = &c.Conn
+		c.learn(out, e)
+	}
+	return out
+}
+
+// content makes the event without what it belongs to.
+func (v *TraceView) content(e *TraceEvent) *dissect.Event {
+	switch e.Kind {
+	case TraceCLC:
+		return clcEvent(e.Bytes)
+	case TraceCDC, TraceCursors:
+		h, err := cdc.ParseHeader(e.Bytes)
+		if err != nil {
+			return malformed(dissect.CDC, e.Bytes, err)
+		}
+		return dissect.MessageEvent(&h, e.Bytes)
+	case TraceLost:
+		return &dissect.Event{Family: dissect.Note, Name: "lost", Text: fmt.Sprintf("%d events lost: they were not read in time", e.Count)}
+	case TraceOmitted:
+		return &dissect.Event{Family: dissect.Note, Name: "omitted", Text: fmt.Sprintf("%d more connections are not in this sample", e.Count)}
+	case TraceRendezvous:
+		return &dissect.Event{Family: dissect.Note, Name: e.Name, Text: e.Text}
+	}
+	return &dissect.Event{Family: dissect.Note, Name: string(e.Kind), Text: e.Text}
+}
+
+// clcEvent makes the event of a CLC message, as it is made of one in a capture.
+func clcEvent(b []byte) *dissect.Event {
+	m, err := clc.Parse(b)
+	if err != nil {
+		return malformed(dissect.CLC, b, err)
+	}
+	e := dissect.MessageEvent(m, b)
+	if d, ok := m.(clc.Decline); ok {
+		reason := d.Reason()
+		text := reason.String()
+		if reason.Sentence != "" {
+			text += ": " + reason.Sentence
+		}
+		e.Problems = []dissect.Problem{{Kind: dissect.Declined, Text: text}}
+	}
+	return e
+}
+
+func malformed(family dissect.Family, b []byte, err error) *dissect.Event {
+	return &dissect.Event{
+		Family: family, Name: "message", Bytes: b,
+		Problems: []dissect.Problem{{Kind: dissect.Malformed, Text: err.Error()}},
+	}
+}
+
+// conn returns the connection of an event, nil if it is of none.
+func (v *TraceView) conn(host string, e *TraceEvent) *viewConn {
+	if e.Conn == 0 {
+		return nil
+	}
+	key := viewKey{host, e.Conn}
+	if c := v.byHost[key]; c != nil {
+		return c
+	}
+	addrs, end := viewAddrs{client: e.Peer, server: e.Local}, 0
+	if e.Client {
+		addrs, end = viewAddrs{client: e.Local, server: e.Peer}, 1
+	}
+	c := v.byAddr[addrs]
+	if c == nil || c.ends[end] != (viewKey{}) { // the other end is not known, or was one of an older connection
+		c = v.add(addrs)
+	}
+	c.ends[end] = key
+	v.byHost[key] = c
+	return c
+}
+
+// add makes a connection, and room for it.
+func (v *TraceView) add(addrs viewAddrs) *viewConn {
+	if v.byHost == nil {
+		v.byHost = make(map[viewKey]*viewConn)
+		v.byAddr = make(map[viewAddrs]*viewConn)
+	}
+	v.conns++
+	c := &viewConn{addrs: addrs}
+	c.ID, c.Client, c.Server, c.Mode = v.conns, addrs.client, addrs.server, "unknown"
+	v.byAddr[addrs] = c
+	if len(v.order) < maxViewConns {
+		v.order = append(v.order, c)
+		return c
+	}
+	old := v.order[v.oldest]
+	v.order[v.oldest] = c
+	v.oldest = (v.oldest + 1) % maxViewConns
+	for _, key := range old.ends {
+		delete(v.byHost, key)
+	}
+	if v.byAddr[old.addrs] == old {
+		delete(v.byAddr, old.addrs)
+	}
+	return c
+}
+
+// learn takes from an event what it says about the connection, and completes the event.
+func (c *viewConn) learn(out *dissect.Event, e *TraceEvent) {
+	if c.Opened.IsZero() {
+		c.Opened = e.Time
+	}
+	switch m := out.Message.(type) {
+	case clc.Proposal:
+		c.Proposal, c.State = &m, dissect.ConnProposed
+	case clc.Accept:
+		c.Accept, c.State = &m, dissect.ConnAccepted
+	case clc.Confirm:
+		c.Confirm, c.State = &m, dissect.ConnEstablished
+	case clc.Decline:
+		c.Decline, c.State, c.DeclinedBy, c.Reason = &m, dissect.ConnDeclined, out.Dir, m.Reason()
+	}
+	switch e.Kind {
+	case TraceEstablished:
+		c.Mode, c.State = e.Mode, dissect.ConnEstablished
+	case TraceFallback:
+		c.Mode = e.Mode
+		if c.State != dissect.ConnDeclined {
+			c.State = dissect.ConnTCP
+		}
+	case TraceFailed:
+		c.State = dissect.ConnFailed
+	case TraceClosed:
+		c.Closed = e.Time
+	case TraceCursors:
+		c.sampled(out, e)
+	case TraceRendezvous, TraceCLC, TraceCDC, TraceState, TracePeerGone, TraceOmitted, TraceLost:
+	}
+}
+
+// sampled says how far the bytes have come.
+func (c *viewConn) sampled(out *dissect.Event, e *TraceEvent) {
+	key := viewSample{e.Client, out.Dir == dissect.ClientToServer}
+	p := &dissect.Progress{Produced: -1, Consumed: -1, Window: e.Window, PeerRoom: -1}
+	if last, ok := c.samples[key]; ok && e.Moved >= last {
+		p.Produced = int(min(e.Moved-last, 1<<62))
+	}
+	if c.samples == nil {
+		c.samples = make(map[viewSample]uint64)
+	}
+	c.samples[key] = e.Moved
+	out.Progress = p
+	var text strings.Builder
+	fmt.Fprintf(&text, "moved=%d", e.Moved)
+	if p.Produced > 0 {
+		fmt.Fprintf(&text, " produced=%d", p.Produced)
+	}
+	if p.Window >= 0 {
+		fmt.Fprintf(&text, " window=%d", p.Window)
+	}
+	out.Text = text.String()
+}
+
+// plainAddr is an address as it is in messages: without a zone, which could be any text.
+func plainAddr(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port())
+}

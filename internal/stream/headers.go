@@ -1,0 +1,21 @@
+package stream
+
+import "github.com/gosmc/smc/wire/cdc"
+
+// PeerHeader samples the header of our element, which the peer writes. The consumer cursor is sampled
+// first: a window worked out from what is older than the producer is too small, never too large.
+// Nothing is checked, it waits for nobody, and it may be called while data flows; not once our element
+// may be gone.
+func (c *Conn) PeerHeader() (h cdc.Header) {
+	h.Consumer, h.ProducerFlags, h.ConnFlags = cdc.UnpackConsumer(c.inCons.Load())
+	h.Producer = cdc.UnpackProducer(c.inProd.Load())
+	return h
+}
+
+// OwnHeader is PeerHeader for the header of the peer's element, which we write: not to be called once the
+// peer's element may be gone, that is after SendLast or Detach.
+func (c *Conn) OwnHeader() (h cdc.Header) {
+	h.Consumer, h.ProducerFlags, h.ConnFlags = cdc.UnpackConsumer(c.outCons.Load())
+	h.Producer = cdc.UnpackProducer(c.outProd.Load())
+	return h
+}
