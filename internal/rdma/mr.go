@@ -63,7 +63,7 @@ func (m *MR) slice(addr, n uint64) ([]byte, bool) {
 
 // AllocMR makes a region of its own memory: size bytes, zero, page-aligned and outside the Go heap.
 func (pd *PD) AllocMR(size int, access Access) (*MR, error) {
-	if size <= 0 || size > maxRegion {
+	if size <= 0 || uint64(size) > maxRegion {
 		return nil, argError("a region of %d bytes", size)
 	}
 	page := unix.Getpagesize()
