@@ -154,8 +154,7 @@ func (w *walker) fce(k *exchangeKeys, smcr bool) {
 	} else {
 		w.reserved(1)
 	}
-	var release byte
-	release = 0x0f & w.bits("OS and release", "smc.accept.fce.flags",
+	release := 0x0f & w.bits("OS and release", "smc.accept.fce.flags",
 		bit{0xf0, "OS", k.os, as(clc.OS.String), true},
 		bit{0x0f, "release", k.release, nil, false})
 	w.reserved(2)

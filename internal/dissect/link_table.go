@@ -263,11 +263,6 @@ func (t *Tracker) forgetLink(l *Link) {
 
 func (e *Endpoint) key() endKey { return endKey{e.Addr.As16(), e.QPN} }
 
-// linkOf returns the link with an end, nil if it is not known.
-func (t *Tracker) linkOf(addr netip.Addr, qpn wire.QPN) *Link {
-	return t.links.ends[endKey{addr.As16(), qpn}]
-}
-
 // attach ties the flows of a link to it, of which both ends are known.
 func (t *Tracker) attach(l *Link) {
 	if !l.Client.Addr.IsValid() || !l.Server.Addr.IsValid() {
