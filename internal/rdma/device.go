@@ -178,7 +178,8 @@ func (d *Device) NewPD() (*PD, error) {
 func (d *Device) Capabilities() udp.Capabilities { return d.sock.Capabilities() }
 
 // Close takes the device away: its queue pairs fail, what is posted is flushed, and the port is
-// free. Memory regions stay until they are deregistered. Closing twice is no error.
+// free. Memory regions stay until they are deregistered. Closing twice is no error. A handler must not
+// close its device: Close waits for it to return.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	closed := d.closed
