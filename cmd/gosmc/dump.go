@@ -28,6 +28,7 @@ type dumpFlags struct {
 	problems          bool
 	count             uint64
 	time              string
+	hosts             hostFlags
 
 	filter     dissect.Filter
 	timeFormat dissect.TimeFormat
@@ -37,7 +38,7 @@ func newDumpCommand() *cobra.Command {
 	var f dumpFlags
 	cmd := &cobra.Command{
 		Use:   "dump [FILE...] [flags]",
-		Short: "Show the messages of SMC in captures or on an interface",
+		Short: "Show the messages of SMC in captures, on an interface or of running programs",
 		Long: `Read captures, or capture on an interface, and show what they have of SMC: the TCP
 option, the CLC handshake, LLC and CDC messages, and the RoCEv2 packets that carry them and the
 data. Files are pcap or pcapng, also compressed with gzip; "-" is standard input; several files are
@@ -58,6 +59,12 @@ Filters choose messages; several filters must all hold, several values of one fi
 alternatives. --stats counts the whole capture, whatever is filtered. In a live capture, and from
 standard input, a connection is known to belong to a link group from its Confirm on.
 
+With --pid, --name or --all the messages are those of running programs that use gosmc, which may be SMC-D
+without a single packet: rendezvous, handshake, states, flags, and with --cursors samples of how far the bytes
+are. In front of each line are the host, and whether it has sent or received the message; of a connection
+within the machine both ends may be seen. It begins with some events from before. What is read too slowly is
+lost, which is told, and does not hold up the program. Payload is never shown.
+
 --problems shows what is wrong: declines, malformed messages, damaged packets, NAKs, timeouts, resets and
 broken rules with the place that has the rule. The exit status is then 4 if there were any.
 
@@ -69,9 +76,14 @@ read, and the exit status is 1 at the end.`,
   gosmc dump --problems client.pcap server.pcap
   gosmc dump --html smc.html smc.pcapng
   gosmc dump --json smc.pcapng | jq 'select(.name == "Decline")'
-  sudo gosmc dump -i eth0 --write smc.pcapng -v`,
+  sudo gosmc dump -i eth0 --write smc.pcapng -v
+  gosmc dump --all
+  gosmc dump --pid 4711 --cursors 1s --json | jq 'select(.event == "cursors") | .progress.window'`,
 		Args: func(_ *cobra.Command, args []string) error { return f.check(args) },
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.hosts.used() {
+				return runHosts(cmd, &f)
+			}
 			d, err := newDumper(cmd, &f, args)
 			if err != nil {
 				return err
@@ -102,6 +114,7 @@ read, and the exit status is 1 at the end.`,
 	flags.BoolVar(&f.problems, "problems", false, "only messages with problems")
 	flags.Uint64VarP(&f.count, "count", "c", 0, "end after this `NUMBER` of messages")
 	flags.StringVar(&f.time, "time", "relative", "show times in this `FORMAT`: relative, absolute, delta or none")
+	f.hosts.register(flags)
 	fixed := func(name string, values ...string) {
 		if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 			panic("gosmc: " + err.Error()) // there is no such flag
@@ -123,9 +136,12 @@ func (f *dumpFlags) check(args []string) error {
 			stdout++
 		}
 	}
+	if err := f.hosts.check(f, args); err != nil {
+		return err
+	}
 	switch {
-	case len(args) == 0 && f.iface == "":
-		return usagef(`nothing to read: name a capture file, "-" for standard input, or an interface with -i`)
+	case len(args) == 0 && f.iface == "" && !f.hosts.used():
+		return usagef(`nothing to read: name a capture file, "-" for standard input, an interface with -i, or a process with --pid`)
 	case len(args) > 0 && f.iface != "":
 		return usagef("files and -i exclude each other")
 	case len(args) > capture.MaxSources:

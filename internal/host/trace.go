@@ -59,7 +59,7 @@ type TraceEvent struct {
 	Peer   netip.AddrPort `json:"peer,omitzero"`
 	Name   string         `json:"name,omitempty"`  // of a rendezvous message
 	Text   string         `json:"text,omitempty"`  // in words, all that the other fields do not say
-	Mode   string         `json:"mode,omitempty"`  // of TraceEstablished and TraceFallback: "SMC-Dv2.1", "TCP"
+	Mode   string         `json:"mode,omitempty"`  // of the connection: "SMC-Dv2.1", "TCP"; empty until it is known
 	Bytes  []byte         `json:"bytes,omitempty"` // the CLC message; the CDC header of the sender, 32 bytes
 	Moved  uint64         `json:"moved,omitempty"` // of TraceCursors: bytes in this direction, from the start
 	Window int            `json:"window,omitempty"`
@@ -77,6 +77,9 @@ type traceRecord struct {
 	peer   netip.AddrPort
 	bytes  []byte // memory of the ring
 
+	mode    Mode   // of the connection, if version is known or it is over
+	version string // empty: not known, or none
+
 	// By kind:
 	message  rendezvous         // rendezvous
 	pid      int                // of the peer: rendezvous, peer gone
@@ -90,7 +93,6 @@ type traceRecord struct {
 	abortive bool               // state
 	in, out  uint64             // closed: bytes
 	age      time.Duration      // closed
-	mode     Mode               // closed
 	count    int                // peer gone: connections
 	text     string             // failed
 }
@@ -217,17 +219,21 @@ func (r *traceRecord) event() TraceEvent {
 		Time: r.at.Round(0), Kind: r.kind, Conn: r.conn, Client: r.client, Sent: r.sent,
 		Local: r.local, Peer: r.peer, Bytes: r.bytes, Text: r.text,
 	}
+	switch {
+	case r.version != "":
+		e.Mode = modeVersion(r.mode, r.version)
+	case r.kind == TraceFallback || r.kind == TraceClosed:
+		e.Mode = r.mode.String()
+	}
 	switch r.kind {
 	case TraceRendezvous:
 		e.Name, e.Text = r.message.words(r.pid)
 	case TraceEstablished:
-		e.Mode = ModeSMCD.String() + "v" + r.agreed.Version
 		e.Text = fmt.Sprintf("eid=%s buffers=%d,%d", r.agreed.EID, r.buffers[0], r.buffers[1])
 		if r.agreed.PeerPID != 0 {
 			e.Text += fmt.Sprintf(" peer-pid=%d", r.agreed.PeerPID)
 		}
 	case TraceFallback:
-		e.Mode = ModeTCP.String()
 		e.Text = fmt.Sprintf("%v: %s", r.reason, r.reason.Sentence)
 		if r.byPeer {
 			e.Text += ", says the peer"
@@ -249,6 +255,9 @@ func (r *traceRecord) event() TraceEvent {
 	e.Text = e.Text[:min(len(e.Text), maxTraceText)]
 	return e
 }
+
+// modeVersion is a mode with its version, as package dissect writes it.
+func modeVersion(m Mode, version string) string { return m.String() + "v" + version }
 
 // words returns the name of a message and what it says.
 func (m *rendezvous) words(pid int) (name, text string) {

@@ -26,7 +26,7 @@ func (h *Host) traceRendezvous(pid int, m *rendezvous, sent bool) {
 
 // trace traces an event of the connection.
 func (c *Conn) trace(r *traceRecord, message []byte) {
-	r.conn, r.client = c.id, c.client
+	r.conn, r.client, r.mode, r.version = c.id, c.client, c.mode, c.agreed.Version
 	r.local, r.peer = addrPort(c.tcp.LocalAddr()), addrPort(c.tcp.RemoteAddr())
 	c.host.trace.add(r, message)
 }
@@ -77,7 +77,7 @@ func (c *Conn) traceFailed(err error) {
 
 // traceClosed traces the end of a connection.
 func (c *Conn) traceClosed(in, out uint64) {
-	c.trace(&traceRecord{kind: TraceClosed, in: in, out: out, mode: c.mode, age: time.Since(c.since)}, nil)
+	c.trace(&traceRecord{kind: TraceClosed, in: in, out: out, age: time.Since(c.since)}, nil)
 }
 
 // sampleCursors appends both directions of every SMC connection to list, and returns how many connections
@@ -115,7 +115,7 @@ func (c *Conn) sampleCursors(list []TraceEvent) []TraceEvent {
 	c.mu.Unlock()
 	local, remote := c.data.Buffers()
 	e := TraceEvent{
-		Time: time.Now().Round(0), Kind: TraceCursors, Conn: c.id, Client: c.client,
+		Time: time.Now().Round(0), Kind: TraceCursors, Conn: c.id, Client: c.client, Mode: modeVersion(c.mode, c.agreed.Version),
 		Local: addrPort(c.tcp.LocalAddr()), Peer: addrPort(c.tcp.RemoteAddr()),
 	}
 	e.Sent, e.Bytes, e.Moved = true, out.Append(nil), written

@@ -151,6 +151,7 @@ func TestTracerMemory(t *testing.T) {
 }
 
 func TestTraceEventText(t *testing.T) {
+	established := traceRecord{kind: TraceEstablished, mode: ModeSMCD, version: "2.1", agreed: Agreed{EID: "E", PeerPID: 7}, buffers: [2]int{1, 2}}
 	for _, tt := range []struct {
 		record     traceRecord
 		name, text string
@@ -161,7 +162,7 @@ func TestTraceEventText(t *testing.T) {
 			"attempt=3 peer-pid=7 " + clc.Lookup(clc.DiagNoListener, clc.OSUnspecified).String()},
 		{traceRecord{kind: TraceRendezvous, pid: 7, message: rendezvous{kind: rvCancel, id: 3}}, "Cancel", "attempt=3 peer-pid=7"},
 		{traceRecord{kind: TraceRendezvous, message: rendezvous{kind: 9}}, "type 9", "attempt=0 peer-pid=0"},
-		{traceRecord{kind: TraceEstablished, agreed: Agreed{Version: "2.1", EID: "E", PeerPID: 7}, buffers: [2]int{1, 2}}, "", "eid=E buffers=1,2 peer-pid=7"},
+		{established, "", "eid=E buffers=1,2 peer-pid=7"},
 		{traceRecord{kind: TraceFallback, reason: clc.Reason{Tag: "T", Code: 1, Sentence: "it is so"}, byPeer: true}, "", "T (0x00000001): it is so, says the peer"},
 		{traceRecord{kind: TraceState, from: 1, to: 8, cause: 1, abortive: true, fail: 2}, "", "Active > PeerAbortWait on Close, abortive: aborted"},
 		{traceRecord{kind: TraceClosed, mode: ModeSMCD, in: 1, out: 2, age: time.Second}, "", "SMC-D in=1 out=2 after 1s"},
@@ -169,6 +170,10 @@ func TestTraceEventText(t *testing.T) {
 		{traceRecord{kind: TraceFailed, text: "why"}, "", "why"},
 		{traceRecord{kind: TraceFailed, text: string(make([]byte, 2*maxTraceText))}, "", string(make([]byte, maxTraceText))},
 	} {
+		wantMode := map[TraceKind]string{TraceEstablished: "SMC-Dv2.1", TraceFallback: "TCP", TraceClosed: "SMC-D"}[tt.record.kind]
+		if e := tt.record.event(); e.Mode != wantMode {
+			t.Errorf("mode of %s = %q, want %q", tt.record.kind, e.Mode, wantMode)
+		}
 		if e := tt.record.event(); e.Name != tt.name || e.Text != tt.text {
 			t.Errorf("event of %s = %q, %q, want %q, %q", tt.record.kind, e.Name, e.Text, tt.name, tt.text)
 		}

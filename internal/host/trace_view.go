@@ -81,9 +81,9 @@ func (v *TraceView) content(e *TraceEvent) *dissect.Event {
 		}
 		return dissect.MessageEvent(&h, e.Bytes)
 	case TraceLost:
-		return &dissect.Event{Family: dissect.Note, Name: "lost", Text: fmt.Sprintf("%d events lost: they were not read in time", e.Count)}
+		return &dissect.Event{Family: dissect.Note, Name: "gap", Text: fmt.Sprintf("%d events lost: they were not read in time", e.Count)}
 	case TraceOmitted:
-		return &dissect.Event{Family: dissect.Note, Name: "omitted", Text: fmt.Sprintf("%d more connections are not in this sample", e.Count)}
+		return &dissect.Event{Family: dissect.Note, Name: "omitted", Text: fmt.Sprintf("%d connections more than fit into a sample", e.Count)}
 	case TraceRendezvous:
 		return &dissect.Event{Family: dissect.Note, Name: e.Name, Text: e.Text}
 	}
@@ -178,21 +178,23 @@ func (c *viewConn) learn(out *dissect.Event, e *TraceEvent) {
 	case clc.Decline:
 		c.Decline, c.State, c.DeclinedBy, c.Reason = &m, dissect.ConnDeclined, out.Dir, m.Reason()
 	}
-	switch e.Kind {
-	case TraceEstablished:
-		c.Mode, c.State = e.Mode, dissect.ConnEstablished
-	case TraceFallback:
+	if e.Mode != "" { // its handshake is over
 		c.Mode = e.Mode
-		if c.State != dissect.ConnDeclined {
+		switch {
+		case e.Mode != ModeTCP.String():
+			c.State = dissect.ConnEstablished
+		case c.State != dissect.ConnDeclined:
 			c.State = dissect.ConnTCP
 		}
+	}
+	switch e.Kind {
 	case TraceFailed:
 		c.State = dissect.ConnFailed
 	case TraceClosed:
 		c.Closed = e.Time
 	case TraceCursors:
 		c.sampled(out, e)
-	case TraceRendezvous, TraceCLC, TraceCDC, TraceState, TracePeerGone, TraceOmitted, TraceLost:
+	case TraceRendezvous, TraceCLC, TraceCDC, TraceEstablished, TraceFallback, TraceState, TracePeerGone, TraceOmitted, TraceLost:
 	}
 }
 

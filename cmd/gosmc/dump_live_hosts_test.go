@@ -1,0 +1,372 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/wire/cdc"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// hostLine is what tests look at in dump --pid --json.
+type hostLine struct {
+	dumpedEvent
+	Host    string
+	PID     int
+	Command string
+	Event   string
+	Sent    *bool
+	Mode    string
+	Dir     string
+	Info    string
+	Fields  map[string]any
+}
+
+// ownRunDir makes a run directory for the test alone.
+func ownRunDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("GOSMC_DIR", dir)
+	return dir
+}
+
+// talk makes a connection to the listener and closes it.
+func talk(t *testing.T, addr string) {
+	t.Helper()
+	if got := gosmc(t, "text", "connect", "--require", "smc-d", addr); got.code != exitOK || got.stdout != "text" {
+		t.Fatalf("connect = %d, %q, %q, want the echo", got.code, got.stdout, got.stderr)
+	}
+}
+
+// What a host remembers is shown as a capture would be.
+func TestDumpPID(t *testing.T) {
+	dir := ownRunDir(t)
+	l := start(t, "listen", "--echo", "--json", "-v", "127.0.0.1:0")
+	addr := l.addr()
+	talk(t, addr)
+	pid := strconv.Itoa(os.Getpid())
+
+	got := gosmc(t, "", "dump", "--pid", pid, "--json", "-c", "7")
+	if got.code != exitOK || !strings.HasSuffix(got.stderr, "gosmc: 7 messages shown, 0 lost\n") {
+		t.Fatalf("gosmc dump --pid = %d, %q", got.code, got.stderr)
+	}
+	var lines []hostLine
+	for line := range strings.Lines(got.stdout) {
+		var h hostLine
+		unmarshal(t, line, &h)
+		lines = append(lines, h)
+	}
+	var names []string
+	for i, h := range lines {
+		names = append(names, h.Name)
+		if h.PID != os.Getpid() || h.Host == "" || h.Command == "" || h.Packet != i+1 || (h.Sent == nil) != (h.Event == "established" || h.Event == "state") {
+			t.Errorf("message %d = %+v, want host, process and number", i, h)
+		}
+	}
+	if want := []string{"Expect", "Accepted", "Proposal", "Accept", "Confirm", "established", "state"}; !slices.Equal(names, want) {
+		t.Fatalf("messages = %q, want %q", names, want)
+	}
+	p := lines[2]
+	if *p.Sent || p.Event != "clc" || p.Family != "CLC" || p.Dst != addr || p.Dir != "client > server" || p.Conn != 1 || p.Fields["smc.proposal.eid"] == nil && len(p.Fields) < 10 {
+		t.Errorf("Proposal = %+v, want one that was received, with its fields", p)
+	}
+	if a := lines[3]; !*a.Sent || a.Src != addr || a.Dir != "server > client" {
+		t.Errorf("Accept = %+v, want one that was sent", a)
+	}
+	if s := lines[6]; s.Family != "note" || s.Mode != "SMC-Dv2.1" || s.Info != "note state Init > Active on Established" {
+		t.Errorf("state = %+v", s)
+	}
+
+	for _, tt := range []struct {
+		args string
+		want []string // expressions, a line each
+	}{
+		{"-c 1 --history 1 --type clc", nil}, // there is one event from before, and it is none of CLC
+		{"-c 1 --type accept", []string{`^\S+  sent     4     0\.000000  127\.0\.0\.1:\d+ > 127\.0\.0\.1:\d+ +c1      CLC Accept v2\.1 SMC-D first-contact gid=`}},
+		{"-c 2 --type proposal,confirm --time none", []string{`^\S+  recv     3  127.* CLC Proposal `, `^\S+  recv     5  127.* CLC Confirm `}},
+		{"-c 1 -v --type decline,accept", []string{` CLC Accept `, `^    eyecatcher +SMC-D$`, `^    type +2 \(Accept\)$`}},
+		{"-c 1 -x --type cdc", []string{`recv.* CDC SMC-D prod=0000:00000004 cons=\S+ done-writing`, `^0x0000  fe  +type: 254 \(CDC\)`}},
+		{"-c 1 --dir " + dir + " --type confirm", []string{`CLC Confirm`}},
+		{"-c 1 --port 1 --time none", nil},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		stdout := &noticingWriter{got: make(chan struct{})}
+		var stderr bytes.Buffer
+		if tt.want == nil { // it would wait for what does not come: for half a second
+			time.AfterFunc(500*time.Millisecond, cancel)
+		}
+		code := run(ctx, append([]string{"dump", "--pid", pid}, strings.Fields(tt.args)...), strings.NewReader(""), stdout, &stderr)
+		cancel()
+		text := stdout.b.String()
+		if code != exitOK || (text == "") != (tt.want == nil) {
+			t.Errorf("gosmc dump %s = %d, %q, %q", tt.args, code, text, stderr.String())
+		}
+		for _, want := range tt.want {
+			if !regexp.MustCompile(`(?m)` + want).MatchString(text) {
+				t.Errorf("gosmc dump %s:\n%swant a line like %s", tt.args, text, want)
+			}
+		}
+	}
+}
+
+// A watchingWriter tells when what was written has some text.
+type watchingWriter struct {
+	mu      sync.Mutex
+	b       bytes.Buffer
+	changed chan struct{} // has a value when there is more
+}
+
+func newWatchingWriter() *watchingWriter { return &watchingWriter{changed: make(chan struct{}, 1)} }
+
+func (w *watchingWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+	return w.b.Write(b)
+}
+
+func (w *watchingWriter) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.String()
+}
+
+// await waits until what was written has count times text.
+func (w *watchingWriter) await(t *testing.T, text string, count int) {
+	t.Helper()
+	timeout := time.After(testTimeout)
+	for strings.Count(w.String(), text) < count {
+		select {
+		case <-w.changed:
+		case <-timeout:
+			t.Fatalf("not %d times %q in %q", count, text, w.String())
+		}
+	}
+}
+
+// All hosts are shown, also those that come and go, in the order in which things happened; cursors if wanted.
+func TestDumpAll(t *testing.T) {
+	ownRunDir(t)
+	ctx, interrupt := context.WithTimeout(t.Context(), testTimeout)
+	defer interrupt()
+	stdout, stderr := newWatchingWriter(), newWatchingWriter()
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, []string{"dump", "--all", "--cursors", "10ms", "--time", "none"}, strings.NewReader(""), stdout, stderr)
+	}()
+	stderr.await(t, "there is no host in the run directories yet\n", 1)
+	l := start(t, "listen", "--echo", "--json", "-v", "127.0.0.1:0")
+	addr := l.addr()
+	c := start(t, "connect", "--require", "smc-d", addr)
+	if _, err := io.WriteString(c.stdin, "question"); err != nil {
+		t.Fatal(err)
+	}
+	stdout.await(t, " moved=8 ", 4) // both directions, of both ends
+	c.stdin.Close()
+	if code := c.wait(); code != exitOK {
+		t.Fatalf("connect = %d", code)
+	}
+	stdout.await(t, "note closed SMC-D in=8 out=8", 2)
+	stderr.await(t, ": the host was closed\n", 1)
+	interrupt()
+	if got := <-code; got != exitOK || !strings.HasSuffix(stderr.String(), " messages shown, 0 lost\n") {
+		t.Errorf("gosmc dump --all, interrupted = %d, %q", got, stderr.String())
+	}
+	var order []string
+	for line := range strings.Lines(stdout.String()) {
+		if strings.Contains(line, " CLC ") {
+			words := strings.Fields(line)
+			order = append(order, words[1]+" "+words[slices.Index(words, "CLC")+1])
+			if !slices.Contains(words, "c1") {
+				t.Errorf("line %q is not of the only connection, c1", line)
+			}
+		}
+	}
+	if want := []string{"sent Proposal", "recv Proposal", "sent Accept", "recv Accept", "sent Confirm", "recv Confirm"}; !slices.Equal(order, want) {
+		t.Errorf("order of both ends' messages = %q, want %q", order, want)
+	}
+}
+
+// A process that dies is no failure, and is told from a host that is closed.
+func TestDumpProcessEnds(t *testing.T) {
+	ownRunDir(t)
+	child := exec.Command(os.Args[0], "listen", "--echo", "--json", "-v", "127.0.0.1:0")
+	stderr, err := child.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Process.Kill()
+	var e listenEvent
+	if err := json.NewDecoder(stderr).Decode(&e); err != nil || e.Local == "" {
+		t.Fatalf("the child says %+v, %v", e, err)
+	}
+	for _, args := range [][]string{
+		{"--pid", strconv.Itoa(child.Process.Pid)},
+		{"--name", strconv.Itoa(child.Process.Pid) + ".1"},
+		{"--name", process(child.Process.Pid, filepath.Base(os.Args[0]))}, // as ss shows it
+	} {
+		talk(t, e.Local)
+		if got := gosmc(t, "", append([]string{"dump", "-c", "5"}, args...)...); got.code != exitOK || strings.Count(got.stdout, "\n") != 5 {
+			t.Errorf("gosmc dump %q = %d, %q, %q", args, got.code, got.stdout, got.stderr)
+		}
+	}
+	out := newWatchingWriter()
+	var errs bytes.Buffer
+	code := make(chan int, 1)
+	go func() {
+		code <- run(t.Context(), []string{"dump", "--pid", strconv.Itoa(child.Process.Pid)}, strings.NewReader(""), out, &errs)
+	}()
+	out.await(t, "CLC Confirm", 3)
+	child.Process.Kill()
+	child.Wait()
+	if got := <-code; got != exitOK || !strings.Contains(errs.String(), fmt.Sprintf("gosmc: %d.1: the process has ended\n", child.Process.Pid)) {
+		t.Errorf("gosmc dump of a process that was killed = %d, %q", got, errs.String())
+	}
+	// It has left its socket behind, which is nobody's.
+	want := fmt.Sprintf("gosmc: there is no process %d\n", child.Process.Pid)
+	if got := gosmc(t, "", "dump", "--pid", strconv.Itoa(child.Process.Pid)); got.code != exitFailure || got.stderr != want {
+		t.Errorf("gosmc dump of a dead process = %d, %q, want 1, %q", got.code, got.stderr, want)
+	}
+}
+
+func TestDumpHostsErrors(t *testing.T) {
+	dir := ownRunDir(t)
+	for _, tt := range []struct {
+		args, want string
+		code       int
+	}{
+		{"--pid 1 --all", "only one of --pid, --name and --all", exitUsage},
+		{"--pid 1 x.pcap", "no file, no -i", exitUsage},
+		{"--all -i lo", "no file, no -i", exitUsage},
+		{"--pid -1", "want the number of a process", exitUsage},
+		{"--all --flow", "need packets", exitUsage},
+		{"--all --write x.pcapng", "need packets", exitUsage},
+		{"--all --json -v", "only one of", exitUsage},
+		{"--all --promiscuous", "needs -i", exitUsage},
+		{"--all --cursors 1ms", "want 10ms to 1h", exitUsage},
+		{"--all --history -1", "want 0 or more", exitUsage},
+		{"--cursors 1s x.pcap", "need --pid, --name or --all", exitUsage},
+		{"--dir /tmp x.pcap", "need --pid, --name or --all", exitUsage},
+		{"--name nobody", `no host in the run directories is called "nobody"; 'gosmc ss -a' shows those that there are`, exitFailure},
+		{"--name nobody --dir " + dir, "no host in " + dir, exitFailure},
+		{"--pid " + strconv.Itoa(os.Getpid()), "has no host in the run directories: it has not used gosmc yet, or has a GOSMC_DIR of its own, see --dir", exitFailure},
+	} {
+		got := gosmc(t, "", append([]string{"dump"}, strings.Fields(tt.args)...)...)
+		if got.code != tt.code || !strings.Contains(got.stderr, tt.want) || got.stdout != "" {
+			t.Errorf("gosmc dump %s = %d, %q, want %d, %q", tt.args, got.code, got.stderr, tt.code, tt.want)
+		}
+	}
+}
+
+// newTestDump returns a dump that is given its events by hand.
+func newTestDump(t *testing.T, flags *dumpFlags) (*hostsDump, *bytes.Buffer, *bytes.Buffer) {
+	t.Helper()
+	if err := flags.makeFilter(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := newDumpCommand()
+	var stdout, stderr bytes.Buffer
+	cmd.SetOut(&stdout)
+	cmd.SetErr(&stderr)
+	return newHostsDump(cmd, flags), &stdout, &stderr
+}
+
+// exampleEvents are those of a connection that is declined, as two hosts may tell of it.
+func exampleEvents() []hostEvent {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	client, server := netip.MustParseAddrPort("127.0.0.1:50000"), netip.MustParseAddrPort("127.0.0.1:80")
+	a := &followed{label: "100.1", Status: host.Status{PID: 100, Command: "client"}}
+	b := &followed{label: "20000.1", Status: host.Status{PID: 20000, Command: "ser\x1bver"}}
+	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagConfig, OS: clc.OSLinux}.Append(nil)
+	header := cdc.Header{Producer: cdc.Cursor{Count: 100}, ConnFlags: cdc.Closed}.Append(nil)
+	list := []hostEvent{
+		{host: b, event: host.TraceEvent{Time: at.Add(2), Kind: host.TraceCLC, Conn: 1, Sent: true, Local: server, Peer: client, Bytes: decline}},
+		{host: b, event: host.TraceEvent{Time: at.Add(4000), Kind: host.TraceFallback, Conn: 1, Local: server, Peer: client, Mode: "TCP", Text: "why"}},
+		{host: a, event: host.TraceEvent{Time: at, Kind: host.TraceRendezvous, Client: true, Sent: true, Peer: server, Name: "Expect", Text: "attempt=1"}},
+		{host: a, event: host.TraceEvent{Time: at.Add(3000), Kind: host.TraceCLC, Conn: 9, Client: true, Local: client, Peer: server, Bytes: decline}},
+		{host: a, event: host.TraceEvent{Time: at.Add(5000), Kind: host.TraceLost, Count: 12}},
+		{host: a, event: host.TraceEvent{Time: at.Add(6000), Kind: host.TraceCDC, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Bytes: header}},
+		{host: a, event: host.TraceEvent{Time: at.Add(7000), Kind: host.TraceCursors, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Mode: "SMC-Dv2.1", Bytes: header, Moved: 100, Window: 50}},
+		{host: a, event: host.TraceEvent{Time: at.Add(8000)}, end: host.ErrHostClosed},
+	}
+	return list
+}
+
+// The words of all outputs.
+func TestDumpHostsOutput(t *testing.T) {
+	var all strings.Builder
+	for _, flags := range []*dumpFlags{
+		{time: "relative"}, {time: "none", verbose: true, hex: true, types: []string{"decline", "note"}}, {time: "none", json: true},
+		{time: "none", problems: true}, {time: "none", types: []string{"cdc"}}, {time: "none", count: 2},
+	} {
+		d, stdout, stderr := newTestDump(t, flags)
+		d.width = len("20000.1")
+		d.running = 2
+		d.waiting = exampleEvents()
+		if err := d.settle(true); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&all, "-v %t -x %t --json %t --problems %t --type %q -c %d\n%s%s%d shown, %d with problems, %d lost\n\n",
+			flags.verbose, flags.hex, flags.json, flags.problems, flags.types, flags.count, stdout, stderr, d.shown, d.wrong, d.lost)
+		if flags.json {
+			for line := range strings.Lines(stdout.String()) {
+				if !json.Valid([]byte(line)) {
+					t.Errorf("%s is not JSON", line)
+				}
+			}
+		}
+	}
+	golden(t, "dump_hosts.txt", all.String())
+}
+
+// Events wait for older ones of other hosts, for a time and in a bounded number.
+func TestDumpHostsSettle(t *testing.T) {
+	d, stdout, _ := newTestDump(t, &dumpFlags{time: "none"})
+	events := exampleEvents()
+	shown := func() int { return strings.Count(stdout.String(), "\n") }
+	d.waiting = append(d.waiting, events[0], events[1]) // times 2 and 4000
+	if err := d.settle(false); err != nil || shown() != 0 {
+		t.Errorf("settle of new events = %v, %d shown, want none", err, shown())
+	}
+	d.waiting = append(d.waiting, events[2], events[4]) // times 0 and 5000
+	if err := d.settle(false); err != nil || shown() != 3 || !strings.Contains(strings.SplitN(stdout.String(), "\n", 2)[0], "Expect") {
+		t.Errorf("settle = %v, shows %q, want those up to the last old one in order of time", err, stdout)
+	}
+	if err := d.settle(false); err != nil || shown() != 4 || len(d.waiting) != 0 {
+		t.Errorf("settle = %v, %d shown, %d left, want all", err, shown(), len(d.waiting))
+	}
+}
+
+// A host that could not be asked makes the verb fail only if nothing was heard of any.
+func TestDumpHostsFailed(t *testing.T) {
+	refused := &host.ControlError{Path: "p", Err: errors.New("8 programs follow")}
+	d, _, stderr := newTestDump(t, &dumpFlags{time: "none"})
+	d.running = 1
+	e := exampleEvents()[0]
+	e.end = refused
+	if err := d.show(&e); err != nil || d.running != 0 || d.failed != error(refused) || stderr.String() != "gosmc: 20000.1: p: 8 programs follow\n" {
+		t.Errorf("end with an error = %v, %d running, %q", err, d.running, stderr)
+	}
+}
