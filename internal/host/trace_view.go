@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 
@@ -203,7 +204,7 @@ func (c *viewConn) sampled(out *dissect.Event, e *TraceEvent) {
 	key := viewSample{e.Client, out.Dir == dissect.ClientToServer}
 	p := &dissect.Progress{Produced: -1, Consumed: -1, Window: e.Window, PeerRoom: -1}
 	if last, ok := c.samples[key]; ok && e.Moved >= last {
-		p.Produced = int(min(e.Moved-last, 1<<62))
+		p.Produced = int(min(e.Moved-last, math.MaxInt))
 	}
 	if c.samples == nil {
 		c.samples = make(map[viewSample]uint64)
