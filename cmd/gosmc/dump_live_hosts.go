@@ -114,8 +114,9 @@ type hostsDump struct {
 	opts    host.TraceOptions
 	gather  gatherFlags
 	seen    map[string]bool // control sockets that were looked at, by path
-	denied  int
-	running int // hosts that are followed
+	denied  int             // hosts of other users
+	euid    int             // ours
+	running int             // hosts that are followed
 	failed  error
 
 	events  chan hostEvent
@@ -137,6 +138,7 @@ func newHostsDump(cmd *cobra.Command, flags *dumpFlags) *hostsDump {
 		opts:   host.TraceOptions{History: flags.hosts.history, Cursors: flags.hosts.cursors},
 		gather: gatherFlags{dir: flags.hosts.dir},
 		seen:   make(map[string]bool),
+		euid:   os.Geteuid(),
 		events: make(chan hostEvent, 256),
 		lines:  dissect.Lines{Time: flags.timeFormat},
 		out:    bufio.NewWriterSize(cmd.OutOrStdout(), dumpBuffer),
@@ -292,7 +294,7 @@ func (d *hostsDump) nobody() error {
 	if err != nil {
 		return fmt.Errorf("there is no process %d", f.pid)
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() != 0 && int(st.Uid) != os.Geteuid() {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && d.euid != 0 && int(st.Uid) != d.euid {
 		return fmt.Errorf("process %d belongs to user %d: run as that user or as root", f.pid, st.Uid)
 	}
 	return fmt.Errorf("process %d has no host in %s: it has not used gosmc yet, or has a GOSMC_DIR of its own, see --dir", f.pid, where)

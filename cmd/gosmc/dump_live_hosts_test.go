@@ -370,3 +370,27 @@ func TestDumpHostsFailed(t *testing.T) {
 		t.Errorf("end with an error = %v, %d running, %q", err, d.running, stderr)
 	}
 }
+
+// Who may not see a host is told what to do.
+func TestDumpHostsDenied(t *testing.T) {
+	pid := os.Getpid()
+	stranger := os.Geteuid() + 1
+	for _, tt := range []struct {
+		flags hostFlags
+		want  string
+	}{
+		{hostFlags{pid: pid}, fmt.Sprintf("process %d belongs to user %d: run as that user or as root", pid, os.Geteuid())},
+		{hostFlags{name: "x"}, `no host in the run directories is called "x", but 3 of other users are there: run as root to see them`},
+	} {
+		d, _, _ := newTestDump(t, &dumpFlags{time: "none", hosts: tt.flags})
+		d.denied, d.euid = 3, stranger
+		if err := d.nobody(); err == nil || err.Error() != tt.want {
+			t.Errorf("nobody() with %+v = %v, want %s", tt.flags, err, tt.want)
+		}
+	}
+	d, _, stderr := newTestDump(t, &dumpFlags{time: "none", hosts: hostFlags{all: true}})
+	d.denied = 3
+	if err := d.nobody(); err != nil || !strings.Contains(stderr.String(), "what belongs to other users (3 found); run as root to see it") {
+		t.Errorf("nobody() with --all = %v, %q", err, stderr)
+	}
+}
