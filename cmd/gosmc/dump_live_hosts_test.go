@@ -165,15 +165,15 @@ func (w *watchingWriter) await(t *testing.T, text string, count int) {
 
 // All hosts are shown, also those that come and go, in the order in which things happened; cursors if wanted.
 func TestDumpAll(t *testing.T) {
-	ownRunDir(t)
+	dir := ownRunDir(t)
 	ctx, interrupt := context.WithTimeout(t.Context(), testTimeout)
 	defer interrupt()
 	stdout, stderr := newWatchingWriter(), newWatchingWriter()
 	code := make(chan int, 1)
 	go func() {
-		code <- run(ctx, []string{"dump", "--all", "--cursors", "10ms", "--time", "none"}, strings.NewReader(""), stdout, stderr)
+		code <- run(ctx, []string{"dump", "--all", "--dir", dir, "--cursors", "10ms", "--time", "none"}, strings.NewReader(""), stdout, stderr)
 	}()
-	stderr.await(t, "there is no host in the run directories yet\n", 1)
+	stderr.await(t, "there is no host in "+dir+" yet\n", 1) // --dir: this machine may have others
 	l := start(t, "listen", "--echo", "--json", "-v", "127.0.0.1:0")
 	addr := l.addr()
 	c := start(t, "connect", "--require", "smc-d", addr)
