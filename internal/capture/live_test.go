@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/smctest"
 )
 
 // patience is how long anything may take that happens at once on an idle machine.
@@ -36,7 +37,7 @@ func newWire(t testing.TB) *wire {
 	w := &wire{}
 	var names [2]string
 	for i := range w.run {
-		w.run[i], names[i] = enterNamespace(t)
+		w.run[i], names[i] = smctest.EnterNamespace(t)
 	}
 	w.ip(t, 0, "link add wire type veth peer name peer")
 	w.ip(t, 0, "link set peer netns "+names[1])
@@ -58,36 +59,6 @@ func (w *wire) ip(t testing.TB, end int, args string) {
 	if t.Failed() {
 		t.FailNow()
 	}
-}
-
-// enterNamespace starts a thread in a new network namespace, which ends with the test, and returns a
-// function that runs others there, and a name of the namespace.
-func enterNamespace(t testing.TB) (run func(func()), name string) {
-	t.Helper()
-	work, done := make(chan func()), make(chan bool)
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			started <- err
-			return
-		}
-		name = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
-		started <- nil
-		for f := range work {
-			f()
-			done <- true
-		}
-		done <- true
-	}()
-	if err := <-started; err != nil {
-		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs CAP_SYS_ADMIN for network namespaces")
-		}
-		t.Fatalf("unshare: %v", err)
-	}
-	t.Cleanup(func() { close(work); <-done })
-	return func(f func()) { work <- f; <-done }, name
 }
 
 // live is Live at one end.

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/smctest"
 )
 
 // A veth is two network namespaces, joined by a cable with an interface called veth at either end.
@@ -35,7 +35,7 @@ func newVeth(t testing.TB, gsoMaxSegs int) *veth {
 	v := &veth{addr: [2]netip.Addr{netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("10.99.0.2")}}
 	var ns [2]string
 	for i := range v.run {
-		v.run[i], ns[i] = enterNamespace(t)
+		v.run[i], ns[i] = smctest.EnterNamespace(t)
 	}
 	ip := func(i int, args string) {
 		t.Helper()
@@ -61,37 +61,6 @@ func newVeth(t testing.TB, gsoMaxSegs int) *veth {
 		t.FailNow()
 	}
 	return v
-}
-
-// enterNamespace starts a thread in a new network namespace, which ends with the test, and returns a
-// function that runs others there, and a name of the namespace.
-func enterNamespace(t testing.TB) (run func(func()), name string) {
-	t.Helper()
-	work := make(chan func())
-	started := make(chan error)
-	done := make(chan bool)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			started <- err
-			return
-		}
-		name = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
-		started <- nil
-		for f := range work {
-			f()
-			done <- true
-		}
-		done <- true
-	}()
-	if err := <-started; err != nil {
-		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs CAP_SYS_ADMIN for network namespaces")
-		}
-		t.Fatalf("unshare: %v", err)
-	}
-	t.Cleanup(func() { close(work); <-done })
-	return func(f func()) { work <- f; <-done }, name
 }
 
 // listen is listen at one end.

@@ -1,0 +1,42 @@
+package smctest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// EnterNamespace starts a thread in a new network namespace, which ends with the test, and returns a
+// function that runs others there, one at a time, and a name of the namespace, as ip-link(8) takes it.
+// The test is skipped if it may not make namespaces.
+func EnterNamespace(t testing.TB) (run func(func()), name string) {
+	t.Helper()
+	work, done := make(chan func()), make(chan bool)
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			started <- err
+			return
+		}
+		name = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
+		started <- nil
+		for f := range work {
+			f()
+			done <- true
+		}
+		done <- true
+	}()
+	if err := <-started; err != nil {
+		if errors.Is(err, unix.EPERM) {
+			t.Skip("needs CAP_SYS_ADMIN for network namespaces")
+		}
+		t.Fatalf("unshare: %v", err)
+	}
+	t.Cleanup(func() { close(work); <-done })
+	return func(f func()) { work <- f; <-done }, name
+}
