@@ -184,7 +184,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 	}
 	var err error
 	for i := range wrs {
-		if q.c.tail-q.c.head+uint32(q.sendUnpolled.Load()) >= q.c.maxSend {
+		if q.c.tail-q.c.head+uint32(len(q.c.done))+uint32(q.sendUnpolled.Load()) >= q.c.maxSend {
 			err = ErrQueueFull
 		} else {
 			err = q.c.postSend(&wrs[i])
@@ -215,7 +215,7 @@ func (q *QP) PostRecv(wrs ...RecvWR) error {
 	}
 	var err error
 	for i := range wrs {
-		if q.c.rqTail-q.c.rqHead+uint32(q.recvUnpolled.Load()) >= q.c.maxRecv {
+		if q.c.rqTail-q.c.rqHead+uint32(len(q.c.done))+uint32(q.recvUnpolled.Load()) >= q.c.maxRecv {
 			err = ErrQueueFull
 		} else {
 			err = q.c.postRecv(&wrs[i])

@@ -1,0 +1,70 @@
+package rdma
+
+import (
+	"errors"
+	"testing"
+)
+
+// TestCQNeverOverflows posts more than there is room for, before and after a failure, at once and one
+// by one: work keeps its place until its completion has been taken out.
+func TestCQNeverOverflows(t *testing.T) {
+	const depth = 16
+	dev, err := Open(randomLoopback(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	pd, err := dev.NewPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cq, err := dev.NewCQ(2*depth, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := pd.NewQP(QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: depth, MaxRecv: depth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if _, err := pd.NewQP(QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1}); !errors.Is(err, ErrCQTooSmall) {
+		t.Errorf("NewQP with a full completion queue = %v, want ErrCQTooSmall", err)
+	}
+	if err := q.Init(0); err != nil {
+		t.Fatal(err)
+	}
+	receives := make([]RecvWR, depth+4)
+	if err := q.PostRecv(receives...); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("PostRecv of %d into %d places = %v, want ErrQueueFull", len(receives), depth, err)
+	}
+	if err := q.Fail(); err != nil {
+		t.Fatal(err)
+	}
+	sends := make([]SendWR, depth+4)
+	for i := range sends {
+		sends[i].Op = OpSend
+	}
+	var taken []Completion
+	for range 3 {
+		if err := q.PostSend(sends...); !errors.Is(err, ErrQueueFull) {
+			t.Errorf("PostSend of %d into %d places = %v, want ErrQueueFull", len(sends), depth, err)
+		}
+		if err := q.PostRecv(receives...); !errors.Is(err, ErrQueueFull) {
+			t.Errorf("PostRecv of %d into %d places = %v, want ErrQueueFull", len(receives), depth, err)
+		}
+		if err := q.PostSend(sends[0]); !errors.Is(err, ErrQueueFull) {
+			t.Errorf("PostSend of one more = %v, want ErrQueueFull", err)
+		}
+		buf := make([]Completion, 3*depth)
+		n := cq.Poll(buf)
+		if n != 2*depth {
+			t.Errorf("Poll = %d completions, want %d", n, 2*depth)
+		}
+		taken = append(taken, buf[:n]...)
+	}
+	for i, c := range taken {
+		if c.QP != q || c.Status != StatusFlushed {
+			t.Fatalf("completion %d is %+v, want a flushed one of the queue pair", i, c)
+		}
+	}
+}
