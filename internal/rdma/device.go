@@ -177,6 +177,9 @@ func (d *Device) NewPD() (*PD, error) {
 // Capabilities reports what the device's socket can do.
 func (d *Device) Capabilities() udp.Capabilities { return d.sock.Capabilities() }
 
+// SocketStats returns what the device's socket has counted: super-packets, system calls, refusals.
+func (d *Device) SocketStats() udp.Stats { return d.sock.Stats() }
+
 // Close takes the device away: its queue pairs fail, what is posted is flushed, and the port is
 // free. Memory regions stay until they are deregistered. Closing twice is no error. A handler must not
 // close its device: Close waits for it to return.

@@ -218,11 +218,11 @@ func TestNakAgain(t *testing.T) {
 	if want := []int{1, 1 + nakAgain, 1 + 2*nakAgain}; !slices.Equal(told, want) {
 		t.Errorf("the gap was told at packets %v, want %v", told, want)
 	}
-	if !s.fillsGap() {
-		t.Error("fillsGap() is false behind a gap")
+	if !s.expects() {
+		t.Error("expects() is false behind a gap")
 	}
 	s.take(s.byteAt(0, 0))
-	if s.fillsGap() {
-		t.Error("fillsGap() is true without a gap")
+	if s.expects() {
+		t.Error("expects() is true without a gap")
 	}
 }

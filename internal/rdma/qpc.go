@@ -225,8 +225,11 @@ func (q *qpc) wantsToTransmit(now time.Duration) bool {
 	return q.answerIsDue(now) || q.state == StateRTS && q.mayTransmit(now)
 }
 
-// fillsGap reports whether a packet that was lost is on its way again, to us or to the peer.
-func (q *qpc) fillsGap() bool { return q.kept != nil || q.keeps && q.recovering }
+// expects reports whether a packet must be on its way to us: the rest of a message that has begun, or
+// what was lost, or the answer to what we have sent again.
+func (q *qpc) expects() bool {
+	return q.receiving != receivingNothing || q.kept != nil || q.keeps && q.recovering
+}
 
 // maxPacketLen is room for every packet we send, without ICRC.
 func (q *qpc) maxPacketLen() int { return maxHeaderLen + q.mtu }

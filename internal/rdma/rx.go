@@ -36,7 +36,7 @@ type receiver struct {
 	now    time.Duration
 
 	watch   watch
-	hurry   bool   // a gap is being filled, in one direction or the other: the peer answers at once
+	hurry   bool   // a queue pair of the last batch expects a packet
 	packets uint64 // received
 }
 
@@ -215,7 +215,7 @@ func (r *receiver) release() {
 		return
 	}
 	r.qp = nil
-	r.hurry = r.hurry || q.c.fillsGap()
+	r.hurry = r.hurry || q.c.expects()
 	send, recv := q.deliver()
 	q.arm(r.now)
 	wants := !q.sending && q.c.wantsToTransmit(r.now)

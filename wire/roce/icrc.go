@@ -149,7 +149,22 @@ func (f *Flow) seed(id uint16, n int, congestion byte) uint32 {
 // the identification id, DF set, fragment offset 0 and no options; with IPv6 id does not
 // count. It panics if b is shorter than a BTH.
 func (f *Flow) ICRC(id uint16, b []byte) uint32 {
-	return crc32.Update(f.seed(id, len(b), b[:BTHLen][4]), crc32.IEEETable, b)
+	return update(f.seed(id, len(b), b[:BTHLen][4]), b)
+}
+
+// update is crc32.Update, faster for what packets are: some words more than a multiple of 16 bytes.
+// crc32.Update takes those byte by byte, which costs as much as the other 1,024.
+func update(crc uint32, b []byte) uint32 {
+	if len(b) >= hashedWhole {
+		r := ^crc
+		for len(b)&15 >= 4 {
+			r ^= binary.LittleEndian.Uint32(b)
+			r = fourBytes[0][r&0xff] ^ fourBytes[1][r>>8&0xff] ^ fourBytes[2][r>>16&0xff] ^ fourBytes[3][r>>24]
+			b = b[4:]
+		}
+		crc = ^r
+	}
+	return crc32.Update(crc, crc32.IEEETable, b)
 }
 
 // Seal writes the ICRC into the last 4 bytes of b, a packet from BTH to ICRC, as [Flow.ICRC] computes

@@ -7,6 +7,9 @@ import "hash/crc32"
 // then 8 steps multiply the register by x^8. Four bytes are the same as a register whose low
 // byte is the first of them, multiplied by x^32.
 
+// hashedWhole is the length from which hash/crc32 takes 16 bytes at a time, on amd64.
+const hashedWhole = 64
+
 // maxDatagram is the longest payload of a UDP datagram, over IPv6.
 const maxDatagram = 0xffff - udpHeaderLen
 
@@ -34,6 +37,10 @@ var (
 		udpLen: newFieldTable(udpLength, udpHeaderLen),
 	}
 
+	// fourBytes has, for each of four bytes that are xored into a register, what that adds to the
+	// register after them.
+	fourBytes = newFourBytes()
+
 	// maskCongestion has, for every value of byte 4 of a packet, the register before the packet
 	// that adds to the one after it what 0xff would add in its place.
 	maskCongestion = newMaskCongestion()
@@ -43,6 +50,13 @@ var (
 func newFieldTable(offset, n int) (t fieldTable) {
 	spread(&t.high, func(v uint32) uint32 { return forward(v, n-offset) })
 	spread(&t.low, func(v uint32) uint32 { return forward(v, n-offset-1) })
+	return t
+}
+
+func newFourBytes() (t [4][256]uint32) {
+	for i := range t {
+		spread(&t[i], func(v uint32) uint32 { return forward(v, 4-i) })
+	}
 	return t
 }
 
