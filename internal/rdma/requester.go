@@ -117,6 +117,15 @@ func (q *requester) mayTransmit(now time.Duration) bool {
 	return q.next.Sub(q.una) < q.window.size
 }
 
+// beginsLong reports whether the next packet is the first of several of a message.
+func (q *requester) beginsLong() bool {
+	if q.cur == q.tail {
+		return false
+	}
+	e := q.entry(q.cur)
+	return q.next == e.first && e.packets > 1
+}
+
 // transmitRequest writes the next packet, 0 bytes if there is none for now.
 func (q *qpc) transmitRequest(now time.Duration, b []byte) int {
 	if !q.mayTransmit(now) {

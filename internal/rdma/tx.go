@@ -10,10 +10,11 @@ const (
 	idleSenders = 4
 	// batchBytes holds the packets of one system call.
 	batchBytes = 192 << 10
-	// burst is how many packets of one queue pair go into a batch, so that others have their turn.
-	burst = 128
-	// lossyBurst is the same while packets get lost: what is sent before we hear of it may be
-	// for nothing.
+	// burstBytes is after how much a batch ends where a long message begins. Its first packet is
+	// the longest, and so begins a super-packet anyway.
+	burstBytes = 96 << 10
+	// lossyBurst is how many packets of a queue pair go into a batch while packets get lost: what is
+	// sent before we hear of it may be for nothing.
 	lossyBurst = 48
 )
 
@@ -77,11 +78,12 @@ func (d *Device) round(t *sender) {
 			continue
 		}
 		t.batch.To(q.remote, len(t.flows))
-		n, full, most := 0, false, burst
-		if q.c.recovering {
-			most = lossyBurst
-		}
-		for n < most {
+		n, full := 0, false
+		for !q.c.recovering || n < lossyBurst {
+			if t.batch.Bytes() >= burstBytes && q.c.beginsLong() {
+				full = n == 0 // others have filled it
+				break
+			}
 			room := t.batch.Next(q.c.maxPacketLen() + roce.ICRCLen)
 			if room == nil {
 				full = true
