@@ -30,7 +30,7 @@ func dialScript(t testing.TB, d *Device) *script {
 	s.fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	s.check(err)
 	s.bound()
-	s.check(unix.Connect(s.fd, d.dir.address(d.GID().String())))
+	s.check(again(func() error { return unix.Connect(s.fd, d.dir.address(d.GID().String())) }))
 	return s
 }
 
@@ -48,11 +48,21 @@ func listenScript(t testing.TB, dir string, gid wire.ISMGID) *script {
 }
 
 func (s *script) accept() *script {
-	fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC)
-	s.check(err)
+	var fd int
+	s.check(again(func() (err error) { fd, _, err = unix.Accept4(s.fd, unix.SOCK_CLOEXEC); return err }))
 	a := &script{t: s.t, fd: fd}
 	a.bound()
 	return a
+}
+
+// again makes a system call until no signal interrupts it. The runtime's signals do, because a socket with
+// a time limit is not waited for again by the kernel itself (signal(7)).
+func again(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // bound limits the waits of the socket.
@@ -119,7 +129,7 @@ func (s *script) send(b []byte, fds ...int) error {
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
-	_, err := unix.SendmsgN(s.fd, b, oob, nil, unix.MSG_NOSIGNAL)
+	err := again(func() error { _, err := unix.SendmsgN(s.fd, b, oob, nil, unix.MSG_NOSIGNAL); return err })
 	return err
 }
 
@@ -146,7 +156,11 @@ func (s *script) recv() (message, error) {
 	s.got = nil
 	b := make([]byte, 1000)
 	oob := make([]byte, unix.CmsgSpace(4*10))
-	n, oobn, _, _, err := unix.Recvmsg(s.fd, b, oob, unix.MSG_CMSG_CLOEXEC)
+	var n, oobn int
+	err := again(func() (err error) {
+		n, oobn, _, _, err = unix.Recvmsg(s.fd, b, oob, unix.MSG_CMSG_CLOEXEC)
+		return err
+	})
 	if err == unix.ECONNRESET {
 		return s.recv()
 	}
