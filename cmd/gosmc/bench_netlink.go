@@ -59,6 +59,9 @@ func (s *netlinkSocket) do(what string, kind, flags uint16, body []byte) error {
 	answer := make([]byte, os.Getpagesize())
 	for {
 		n, _, err := unix.Recvfrom(s.fd, answer, 0)
+		if err == unix.EINTR { // with a time limit the kernel does not go on by itself
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}

@@ -126,6 +126,9 @@ func TestIdentifications(t *testing.T) {
 			buf := make([]byte, 70_000)
 			for i, size := range sizes {
 				n, err := unix.Read(fd, buf)
+				for err == unix.EINTR { // with a time limit the kernel does not go on by itself
+					n, err = unix.Read(fd, buf)
+				}
 				if err != nil {
 					t.Fatalf("capturing datagram %d: %v", i, err)
 				}
