@@ -1,7 +1,8 @@
 // Package wire holds the identifiers and the decoding error that all SMC codecs share.
 //
 // The messages themselves are in the packages below it: [github.com/gosmc/smc/wire/clc] for the
-// handshake, [github.com/gosmc/smc/wire/cdc] for cursors and connection state. All of it is
+// handshake, [github.com/gosmc/smc/wire/llc] for links, [github.com/gosmc/smc/wire/cdc] for cursors and
+// connection state, [github.com/gosmc/smc/wire/roce] for the packets that carry them. All of it is
 // values and bytes: nothing here opens, waits or locks, and all types may be copied freely.
 package wire
 
