@@ -53,8 +53,12 @@ const (
 	defaultMaxLinks = 2
 )
 
-// An idle link group is forgotten by the server first: Linux net/smc.
+// An idle link group is forgotten by the server first: Linux net/smc, whose client waits 10 seconds
+// longer. Ours waits longer still, because the two sides may release their last connection as far
+// apart as the timers of a close let them. Where an application keeps an end of a connection for
+// even longer, the next one finds the groups out of sync, and falls back once.
 const (
 	ServerGroupIdleTimeout = 600 * time.Second
-	ClientGroupIdleTimeout = 610 * time.Second
+	ClientGroupIdleTimeout = ServerGroupIdleTimeout + PeerCloseWaitTimeout + groupIdleMargin
+	groupIdleMargin        = 10 * time.Second
 )

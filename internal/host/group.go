@@ -50,6 +50,17 @@ func (s *handshake) leaveGroup() {
 	}
 }
 
+// dropGroup forgets the link group that our Accept named and that the client has lost: "the
+// receiving peer must clean up its representation of the link group" (RFC 7609 p.105). The next
+// connection makes a new one. Connections that the group has go on: each has memory of its own.
+func (s *handshake) dropGroup() {
+	if s.group != nil {
+		s.host.mu.Lock()
+		s.host.groups.Drop(s.group)
+		s.host.mu.Unlock()
+	}
+}
+
 // agreed remembers what a first contact has told, and describes the connection.
 func (h *Host) agreed(peer *ism.Peer, lg *core.LinkGroup, r core.Result) Agreed {
 	h.mu.Lock()

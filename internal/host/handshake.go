@@ -317,6 +317,9 @@ func (s *handshake) established(f *fabric, r core.Result) {
 
 // fellBack makes the connection plain TCP.
 func (s *handshake) fellBack(out core.FallBack) {
+	if out.OutOfSync {
+		s.dropGroup()
+	}
 	s.release()
 	reason := clc.Lookup(out.Diagnosis, clc.OSUnspecified)
 	if out.ByPeer { // never to be taken for one of our own
