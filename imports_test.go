@@ -24,25 +24,26 @@ const modulePath = "github.com/gosmc/smc"
 //
 //	wire <- core, pnet, stream and the fabrics <- host <- smc <- cmd
 var mayImport = map[string][]string{
-	"wire":             {},
-	"wire/cdc":         {"wire"},
-	"wire/clc":         {"wire"},
-	"wire/llc":         {"wire"},
-	"wire/roce":        {"wire"},
-	"internal/core":    {"wire/..."},
-	"internal/pnet":    {"wire/..."},
-	"internal/ism":     {"wire"}, // not core: a fabric is useful without SMC
-	"internal/udp":     {},       // sockets; of no protocol
-	"internal/rdma":    {"wire", "wire/roce", "internal/udp"},
-	"internal/stream":  {"wire/cdc"}, // not core, not a fabric: it is given memory and functions
-	"internal/host":    {"wire/...", "internal/core", "internal/pnet", "internal/ism", "internal/stream", "internal/dissect"},
-	".":                {"wire/...", "internal/host"},
-	"internal/capture": {},           // packets; of no protocol but what it must know to choose them
-	"internal/dissect": {"wire/..."}, // not core, not host: it must read any peer's bytes
-	// Of host: the control client; the fabric for benchmarks.
-	"cmd/gosmc":        {".", "wire/...", "internal/host", "internal/pnet", "internal/rdma", "internal/udp", "internal/capture", "internal/dissect"},
-	"test/interop":     {"wire/...", "internal/rdma", "internal/udp"},
-	"internal/smctest": {"wire/...", "internal/..."},
+	"wire":               {},
+	"wire/cdc":           {"wire"},
+	"wire/clc":           {"wire"},
+	"wire/llc":           {"wire"},
+	"wire/roce":          {"wire"},
+	"internal/core":      {"wire/..."},
+	"internal/pnet":      {"wire/..."},
+	"internal/ism":       {"wire"}, // not core: a fabric is useful without SMC
+	"internal/udp":       {},       // sockets; of no protocol
+	"internal/rdma":      {"wire", "wire/roce", "internal/udp"},
+	"internal/stream":    {"wire/cdc"}, // not core, not a fabric: it is given memory and functions
+	"internal/control":   {"wire/..."}, // not host: it shows what a snapshot has
+	"internal/host":      {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/stream"},
+	".":                  {"wire/...", "internal/host"},
+	"internal/capture":   {},           // packets; of no protocol but what it must know to choose them
+	"internal/dissect":   {"wire/..."}, // not core, not host: it must read any peer's bytes
+	"internal/traceview": {"wire/...", "internal/control", "internal/dissect"},
+	"cmd/gosmc":          {".", "wire/...", "internal/control", "internal/traceview", "internal/pnet", "internal/rdma", "internal/udp", "internal/capture", "internal/dissect"},
+	"test/interop":       {"wire/...", "internal/rdma", "internal/udp"},
+	"internal/smctest":   {"wire/...", "internal/..."},
 }
 
 // testOnly packages are imported by tests and by nothing else.

@@ -15,29 +15,29 @@ import (
 // controlPatience bounds each wait for the other worker on that connection.
 const controlPatience = childPatience / 2
 
-// A control exchanges JSON objects with the other worker. It has one user at a time.
-type control struct {
+// A controlConn exchanges JSON objects with the other worker. It has one user at a time.
+type controlConn struct {
 	net.Conn
 	in  *json.Decoder
 	out *json.Encoder
 }
 
-func newControl(c net.Conn) *control {
-	return &control{c, json.NewDecoder(c), json.NewEncoder(c)}
+func newControl(c net.Conn) *controlConn {
+	return &controlConn{c, json.NewDecoder(c), json.NewEncoder(c)}
 }
 
-func (c *control) tell(v any) error {
+func (c *controlConn) tell(v any) error {
 	if err := c.SetWriteDeadline(time.Now().Add(controlPatience)); err != nil {
 		return err
 	}
 	return c.out.Encode(v)
 }
 
-func (c *control) hear(v any) error { return c.hearWithin(controlPatience, v) }
+func (c *controlConn) hear(v any) error { return c.hearWithin(controlPatience, v) }
 
 // hearWithin waits for the next object; d is 0 for a wait that ends when the other worker
 // says something or ends.
-func (c *control) hearWithin(d time.Duration, v any) error {
+func (c *controlConn) hearWithin(d time.Duration, v any) error {
 	var deadline time.Time
 	if d > 0 {
 		deadline = time.Now().Add(d)
@@ -49,7 +49,7 @@ func (c *control) hearWithin(d time.Duration, v any) error {
 }
 
 // acceptControl takes the client's control connection.
-func (m *meter) acceptControl(l net.Listener) (*control, error) {
+func (m *meter) acceptControl(l net.Listener) (*controlConn, error) {
 	c, err := m.accept(l)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (m *meter) acceptControl(l net.Listener) (*control, error) {
 	return newControl(c), nil
 }
 
-func dialControl(dial dialFunc) (*control, error) {
+func dialControl(dial dialFunc) (*controlConn, error) {
 	c, err := dial()
 	if err != nil {
 		return nil, err
@@ -66,10 +66,10 @@ func dialControl(dial dialFunc) (*control, error) {
 }
 
 // localIP is our own address on the path to the other worker.
-func (c *control) localIP() (netip.Addr, error) { return ipOf(c.LocalAddr()) }
+func (c *controlConn) localIP() (netip.Addr, error) { return ipOf(c.LocalAddr()) }
 
 // remoteIP is the address of the other worker.
-func (c *control) remoteIP() (netip.Addr, error) { return ipOf(c.RemoteAddr()) }
+func (c *controlConn) remoteIP() (netip.Addr, error) { return ipOf(c.RemoteAddr()) }
 
 func ipOf(a net.Addr) (netip.Addr, error) {
 	t, ok := a.(*net.TCPAddr)

@@ -118,7 +118,7 @@ func (e *rdmaEnd) setUp(size rdmaSizes) error {
 
 // connect exchanges what the two ends have to know, and joins them. The server is ready before
 // the client is.
-func (e *rdmaEnd) connect(peer *control, role string, packet int) error {
+func (e *rdmaEnd) connect(peer *controlConn, role string, packet int) error {
 	psn := rdma.RandomPSN()
 	hello := rdmaHello{QPN: e.qp.QPN(), PSN: psn, Addr: e.target.Addr(), RKey: e.target.RKey()}
 	if role == roleClient {
@@ -212,7 +212,7 @@ func (e *rdmaEnd) report(err error) { e.once.Do(func() { e.result <- err }) }
 func (e *rdmaEnd) wait() error { return <-e.result }
 
 // watch ends wait with io.EOF when the other worker has ended, and closes the channel then.
-func (e *rdmaEnd) watch(peer *control) <-chan struct{} {
+func (e *rdmaEnd) watch(peer *controlConn) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -78,7 +78,7 @@ type rallyPlayer struct {
 	last  time.Duration // since start
 }
 
-func newRallyPlayer(m *meter, peer *control) (*rallyPlayer, error) {
+func newRallyPlayer(m *meter, peer *controlConn) (*rallyPlayer, error) {
 	ring := rdmaRallyPlaces * m.settings.Size
 	size := rdmaSizes{source: ring, target: ring, sends: 2 * rdmaRallyPlaces, outbox: rdmaRallyPlaces, inbox: rdmaRallyPlaces}
 	end, err := openFor(m, peer, size, 0, 0)

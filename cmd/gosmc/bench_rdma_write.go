@@ -49,7 +49,7 @@ func rdmaWrite(share float64) *workload {
 
 // openFor opens an end for a control connection, with losses if there are to be any. seed is
 // different on both sides.
-func openFor(m *meter, peer *control, size rdmaSizes, share float64, seed uint64) (*rdmaEnd, error) {
+func openFor(m *meter, peer *controlConn, size rdmaSizes, share float64, seed uint64) (*rdmaEnd, error) {
 	ip, err := peer.localIP()
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ type writeVerdict struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-func receiveWrites(m *meter, peer *control, share float64) error {
+func receiveWrites(m *meter, peer *controlConn, share float64) error {
 	// The outbox and the source are unused.
 	end, err := openFor(m, peer, rdmaSizes{source: 1, target: rdmaRing, sends: 1, outbox: 1, inbox: rdmaReceives}, share, 1)
 	if err != nil {
@@ -152,7 +152,7 @@ type writeSender struct {
 	wrs     []rdma.SendWR
 }
 
-func sendWrites(m *meter, peer *control, share float64) error {
+func sendWrites(m *meter, peer *controlConn, share float64) error {
 	size := rdmaSizes{source: rdmaRing, target: 1, sends: 2 * rdmaOutstanding, outbox: rdmaOutstanding, inbox: 1}
 	end, err := openFor(m, peer, size, share, 2)
 	if err != nil {

@@ -95,7 +95,7 @@ var udpEcho = &workload{
 }
 
 // listenUDPFor opens a plain UDP socket on our address of a control connection.
-func listenUDPFor(peer *control) (*net.UDPConn, error) {
+func listenUDPFor(peer *controlConn) (*net.UDPConn, error) {
 	ip, err := peer.localIP()
 	if err != nil {
 		return nil, err

@@ -258,7 +258,7 @@ func describeSocket(c udp.Capabilities) string {
 }
 
 // openUDPFor opens a socket for many datagrams on our address of a control connection.
-func openUDPFor(peer *control) (*udp.Socket, error) {
+func openUDPFor(peer *controlConn) (*udp.Socket, error) {
 	ip, err := peer.localIP()
 	if err != nil {
 		return nil, err

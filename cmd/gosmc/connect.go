@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc"
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/control"
 )
 
 func newConnectCommand() *cobra.Command {
@@ -48,7 +48,7 @@ func connect(cmd *cobra.Command, addr string, flags *netcatFlags, timeout time.D
 	if fallback, ok := errors.AsType[*smc.FallbackError](err); ok {
 		r := connReport{
 			Schema: jsonSchema, Event: "closed", Time: time.Now(), Verb: "connect", Peer: addr,
-			ReasonCode: host.ReasonCode(fallback.Reason.Code), Reason: fallback.Reason.Text, Advice: fallback.Reason.Advice,
+			ReasonCode: control.ReasonCode(fallback.Reason.Code), Reason: fallback.Reason.Text, Advice: fallback.Reason.Advice,
 		}
 		r.Error = flags.require.unmet(r).Error()
 		r.print(cmd.ErrOrStderr(), flags)

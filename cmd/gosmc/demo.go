@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc"
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/control"
 )
 
 const (
@@ -45,19 +45,19 @@ type demoReport struct {
 
 // A demoRun is the file and the HTTP requests over one transport.
 type demoRun struct {
-	Transport  string          `json:"transport"` // what was asked for: "smc-d" or "tcp"
-	Mode       string          `json:"mode"`      // what it was: "SMC-D" or "TCP"
-	Version    string          `json:"version"`
-	EID        string          `json:"eid"`
-	Peer       string          `json:"peer"` // address
-	PeerHost   string          `json:"peer_host"`
-	PeerOS     string          `json:"peer_os"`
-	PeerPID    int             `json:"peer_pid"`
-	ReasonCode host.ReasonCode `json:"reason_code"`
-	Reason     string          `json:"reason"`
-	Advice     string          `json:"advice"`
-	File       demoFile        `json:"file"`
-	HTTP       demoHTTP        `json:"http"`
+	Transport  string             `json:"transport"` // what was asked for: "smc-d" or "tcp"
+	Mode       string             `json:"mode"`      // what it was: "SMC-D" or "TCP"
+	Version    string             `json:"version"`
+	EID        string             `json:"eid"`
+	Peer       string             `json:"peer"` // address
+	PeerHost   string             `json:"peer_host"`
+	PeerOS     string             `json:"peer_os"`
+	PeerPID    int                `json:"peer_pid"`
+	ReasonCode control.ReasonCode `json:"reason_code"`
+	Reason     string             `json:"reason"`
+	Advice     string             `json:"advice"`
+	File       demoFile           `json:"file"`
+	HTTP       demoHTTP           `json:"http"`
 }
 
 type demoFile struct {

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc"
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/control"
 )
 
 const demoWorkerVerb = "demo-worker"
@@ -226,7 +226,7 @@ func (w *demoWorker) sendFile(ctx context.Context, memory []byte) (demoRun, erro
 	if conn, ok := c.(*smc.Conn); ok {
 		st := conn.State()
 		run.Mode, run.Version, run.EID, run.PeerHost, run.PeerOS = st.Mode.String(), st.Version, st.EID, st.PeerHost, st.PeerOS
-		run.ReasonCode, run.Reason, run.Advice = host.ReasonCode(st.Reason.Code), st.Reason.Text, st.Reason.Advice
+		run.ReasonCode, run.Reason, run.Advice = control.ReasonCode(st.Reason.Code), st.Reason.Text, st.Reason.Advice
 	}
 	cpu, start := cpuTime(), time.Now()
 	for rest := memory; len(rest) > 0; {

@@ -20,8 +20,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/dissect"
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/traceview"
 )
 
 const (
@@ -83,7 +84,7 @@ func (f *hostFlags) check(d *dumpFlags, args []string) error {
 }
 
 // chooses reports whether a host is meant.
-func (f *hostFlags) chooses(st *host.Status) bool {
+func (f *hostFlags) chooses(st *control.Status) bool {
 	switch {
 	case f.pid != 0:
 		return st.PID == f.pid
@@ -96,14 +97,14 @@ func (f *hostFlags) chooses(st *host.Status) bool {
 // A hostEvent is what came from a host.
 type hostEvent struct {
 	host  *followed
-	event host.TraceEvent
+	event control.TraceEvent
 	end   error // instead: why nothing more comes
 	old   bool  // it has waited for those before it
 }
 
 // followed is a host whose events are shown.
 type followed struct {
-	host.Status
+	control.Status
 	label string
 }
 
@@ -111,7 +112,7 @@ type followed struct {
 type hostsDump struct {
 	cmd     *cobra.Command
 	flags   *dumpFlags
-	opts    host.TraceOptions
+	opts    control.TraceOptions
 	gather  gatherFlags
 	seen    map[string]bool // control sockets that were looked at, by path
 	denied  int             // hosts of other users
@@ -121,7 +122,7 @@ type hostsDump struct {
 
 	events  chan hostEvent
 	waiting []hostEvent
-	view    host.TraceView
+	view    traceview.View
 	lines   dissect.Lines
 	out     *bufio.Writer
 	line    []byte
@@ -135,7 +136,7 @@ type hostsDump struct {
 func newHostsDump(cmd *cobra.Command, flags *dumpFlags) *hostsDump {
 	return &hostsDump{
 		cmd: cmd, flags: flags,
-		opts:   host.TraceOptions{History: flags.hosts.history, Cursors: flags.hosts.cursors},
+		opts:   control.TraceOptions{History: flags.hosts.history, Cursors: flags.hosts.cursors},
 		gather: gatherFlags{dir: flags.hosts.dir},
 		seen:   make(map[string]bool),
 		euid:   os.Geteuid(),
@@ -216,7 +217,7 @@ func (d *hostsDump) scan(ctx context.Context, following *sync.WaitGroup) {
 	}
 	there := make(map[string]bool)
 	for _, dir := range dirs {
-		list, errs := host.GatherSome(ctx, dir, func(name string) bool {
+		list, errs := control.GatherSome(ctx, dir, func(name string) bool {
 			path := filepath.Join(dir, name)
 			there[path] = d.seen[path]
 			return !d.seen[path]
@@ -239,7 +240,7 @@ func (d *hostsDump) cannotAsk(dir string, err error, there map[string]bool) {
 	if errors.Is(err, context.Canceled) {
 		return
 	}
-	if e, ok := errors.AsType[*host.ControlError](err); ok {
+	if e, ok := errors.AsType[*control.Error](err); ok {
 		there[filepath.Join(dir, filepath.Base(e.Path))] = true
 	}
 	if errors.Is(err, fs.ErrPermission) {
@@ -250,7 +251,7 @@ func (d *hostsDump) cannotAsk(dir string, err error, there map[string]bool) {
 }
 
 // follow begins to follow a host.
-func (d *hostsDump) follow(ctx context.Context, following *sync.WaitGroup, st *host.Status) {
+func (d *hostsDump) follow(ctx context.Context, following *sync.WaitGroup, st *control.Status) {
 	f := &followed{Status: *st, label: printable(st.Name)}
 	if !strings.HasPrefix(st.Name, strconv.Itoa(st.PID)+".") { // it has another number where it lives
 		f.label = strconv.Itoa(st.PID) + "/" + f.label
@@ -266,8 +267,8 @@ func (d *hostsDump) follow(ctx context.Context, following *sync.WaitGroup, st *h
 			case <-ctx.Done():
 			}
 		}
-		err := host.FollowTrace(ctx, st.Dir, st.Name, d.opts, func(e host.TraceEvent) { send(hostEvent{host: f, event: e}) })
-		send(hostEvent{host: f, event: host.TraceEvent{Time: time.Now()}, end: err})
+		err := control.FollowTrace(ctx, st.Dir, st.Name, d.opts, func(e control.TraceEvent) { send(hostEvent{host: f, event: e}) })
+		send(hostEvent{host: f, event: control.TraceEvent{Time: time.Now()}, end: err})
 	})
 }
 
@@ -334,7 +335,7 @@ func (d *hostsDump) show(e *hostEvent) error {
 	d.number++
 	event := d.view.Event(e.host.label, &e.event)
 	event.Packet.Number = d.number
-	if e.event.Kind == host.TraceLost {
+	if e.event.Kind == control.TraceLost {
 		d.lost += e.event.Count
 	} else {
 		if !d.flags.filter.Match(event) {
@@ -372,7 +373,7 @@ func (d *hostsDump) ended(e *hostEvent) error {
 	if errors.Is(e.end, context.Canceled) {
 		return nil
 	}
-	if _, ok := errors.AsType[*host.ControlError](e.end); ok && d.failed == nil {
+	if _, ok := errors.AsType[*control.Error](e.end); ok && d.failed == nil {
 		d.failed = e.end
 	}
 	if err := d.out.Flush(); err != nil { // what it has said comes first
@@ -385,7 +386,7 @@ func (d *hostsDump) ended(e *hostEvent) error {
 // way says which way a message went, "" for what is none.
 func (e *hostEvent) way() string {
 	switch e.event.Kind {
-	case host.TraceCLC, host.TraceCDC, host.TraceRendezvous, host.TraceCursors:
+	case control.TraceCLC, control.TraceCDC, control.TraceRendezvous, control.TraceCursors:
 		if e.event.Sent {
 			return "sent"
 		}

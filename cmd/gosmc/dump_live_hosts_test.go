@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -297,19 +297,19 @@ func newTestDump(t *testing.T, flags *dumpFlags) (*hostsDump, *bytes.Buffer, *by
 func exampleEvents() []hostEvent {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	client, server := netip.MustParseAddrPort("127.0.0.1:50000"), netip.MustParseAddrPort("127.0.0.1:80")
-	a := &followed{label: "100.1", Status: host.Status{PID: 100, Command: "client"}}
-	b := &followed{label: "20000.1", Status: host.Status{PID: 20000, Command: "ser\x1bver"}}
+	a := &followed{label: "100.1", Status: control.Status{PID: 100, Command: "client"}}
+	b := &followed{label: "20000.1", Status: control.Status{PID: 20000, Command: "ser\x1bver"}}
 	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagConfig, OS: clc.OSLinux}.Append(nil)
 	header := cdc.Header{Producer: cdc.Cursor{Count: 100}, ConnFlags: cdc.Closed}.Append(nil)
 	list := []hostEvent{
-		{host: b, event: host.TraceEvent{Time: at.Add(2), Kind: host.TraceCLC, Conn: 1, Sent: true, Local: server, Peer: client, Bytes: decline}},
-		{host: b, event: host.TraceEvent{Time: at.Add(4000), Kind: host.TraceFallback, Conn: 1, Local: server, Peer: client, Mode: "TCP", Text: "why"}},
-		{host: a, event: host.TraceEvent{Time: at, Kind: host.TraceRendezvous, Client: true, Sent: true, Peer: server, Name: "Expect", Text: "attempt=1"}},
-		{host: a, event: host.TraceEvent{Time: at.Add(3000), Kind: host.TraceCLC, Conn: 9, Client: true, Local: client, Peer: server, Bytes: decline}},
-		{host: a, event: host.TraceEvent{Time: at.Add(5000), Kind: host.TraceLost, Count: 12}},
-		{host: a, event: host.TraceEvent{Time: at.Add(6000), Kind: host.TraceCDC, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Bytes: header}},
-		{host: a, event: host.TraceEvent{Time: at.Add(7000), Kind: host.TraceCursors, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Mode: "SMC-Dv2.1", Bytes: header, Moved: 100, Window: 50}},
-		{host: a, event: host.TraceEvent{Time: at.Add(8000)}, end: host.ErrHostClosed},
+		{host: b, event: control.TraceEvent{Time: at.Add(2), Kind: control.TraceCLC, Conn: 1, Sent: true, Local: server, Peer: client, Bytes: decline}},
+		{host: b, event: control.TraceEvent{Time: at.Add(4000), Kind: control.TraceFallback, Conn: 1, Local: server, Peer: client, Mode: "TCP", Text: "why"}},
+		{host: a, event: control.TraceEvent{Time: at, Kind: control.TraceRendezvous, Client: true, Sent: true, Peer: server, Name: "Expect", Text: "attempt=1"}},
+		{host: a, event: control.TraceEvent{Time: at.Add(3000), Kind: control.TraceCLC, Conn: 9, Client: true, Local: client, Peer: server, Bytes: decline}},
+		{host: a, event: control.TraceEvent{Time: at.Add(5000), Kind: control.TraceLost, Count: 12}},
+		{host: a, event: control.TraceEvent{Time: at.Add(6000), Kind: control.TraceCDC, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Bytes: header}},
+		{host: a, event: control.TraceEvent{Time: at.Add(7000), Kind: control.TraceCursors, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Mode: "SMC-Dv2.1", Bytes: header, Moved: 100, Window: 50}},
+		{host: a, event: control.TraceEvent{Time: at.Add(8000)}, end: control.ErrHostClosed},
 	}
 	return list
 }
@@ -361,7 +361,7 @@ func TestDumpHostsSettle(t *testing.T) {
 
 // A host that could not be asked makes the verb fail only if nothing was heard of any.
 func TestDumpHostsFailed(t *testing.T) {
-	refused := &host.ControlError{Path: "p", Err: errors.New("8 programs follow")}
+	refused := &control.Error{Path: "p", Err: errors.New("8 programs follow")}
 	d, _, stderr := newTestDump(t, &dumpFlags{time: "none"})
 	d.running = 1
 	e := exampleEvents()[0]

@@ -14,36 +14,36 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/control"
 )
 
 // testHosts are two hosts with a connection between them, and one in fallback.
 func testHosts() gathered {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	noSMC := host.FallbackCount{Code: 0x03010000, Tag: "PEER_NO_SMC", Text: "the peer did not signal SMC"}
-	counted := func(n uint64) host.FallbackCount { f := noSMC; f.Count = n; return f }
+	noSMC := control.FallbackCount{Code: 0x03010000, Tag: "PEER_NO_SMC", Text: "the peer did not signal SMC"}
+	counted := func(n uint64) control.FallbackCount { f := noSMC; f.Count = n; return f }
 	return gathered{
-		hosts: []host.Status{{
+		hosts: []control.Status{{
 			PID: 100, Command: "server", Dir: "/run/gosmc", Started: at,
-			Listeners: []host.StatusListener{{Local: "0.0.0.0:80", Require: "any", UID: 1, Inode: 2, Accepted: 3, Pending: 4}},
-			Connections: []host.StatusConn{
+			Listeners: []control.StatusListener{{Local: "0.0.0.0:80", Require: "any", UID: 1, Inode: 2, Accepted: 3, Pending: 4}},
+			Connections: []control.StatusConn{
 				{State: "Active", Local: "127.0.0.1:80", Peer: "127.0.0.1:50000", Role: "server", Mode: "SMC-D", Version: "2.1", EID: "E",
 					UID: 1, Inode: 5, RecvQ: 10, SendQ: 20, RcvBuf: 30, SndBuf: 40, BytesIn: 50, BytesOut: 60, PeerPID: 200, PeerCommand: "client", PeerHost: "H", AgeSeconds: 1.5},
 				{State: "Active", Local: "[2001:db8::1234:5678:9abc]:80", Peer: "[2001:db8::2]:50001", Role: "server", Mode: "TCP",
 					ReasonCode: noSMC.Code, Reason: noSMC.Text},
 			},
 			ConnectionsOmitted: 7,
-			Counters: host.StatusCounters{
-				Connections: map[string]uint64{"SMC-D": 1, "TCP": 1}, Bytes: map[string]host.ByteCount{"SMC-D": {In: 50, Out: 60}},
-				HandshakesOK: 1, DoorbellsRung: 2, Sleeps: 4, Spins: 5, Fallbacks: []host.FallbackCount{counted(1)},
+			Counters: control.StatusCounters{
+				Connections: map[string]uint64{"SMC-D": 1, "TCP": 1}, Bytes: map[string]control.ByteCount{"SMC-D": {In: 50, Out: 60}},
+				HandshakesOK: 1, DoorbellsRung: 2, Sleeps: 4, Spins: 5, Fallbacks: []control.FallbackCount{counted(1)},
 			},
 		}, {
 			PID: 200, Command: "cli\x1bent", Dir: "/run/gosmc", Started: at,
-			Connections: []host.StatusConn{{State: "Active", Local: "127.0.0.1:50000", Peer: "127.0.0.1:80", Role: "client", Mode: "SMC-D", Version: "2.1"}},
-			Counters: host.StatusCounters{
-				Connections: map[string]uint64{"SMC-D": 1, "SMC-X": 9}, Bytes: map[string]host.ByteCount{"SMC-D": {In: 60, Out: 5 << 20}},
+			Connections: []control.StatusConn{{State: "Active", Local: "127.0.0.1:50000", Peer: "127.0.0.1:80", Role: "client", Mode: "SMC-D", Version: "2.1"}},
+			Counters: control.StatusCounters{
+				Connections: map[string]uint64{"SMC-D": 1, "SMC-X": 9}, Bytes: map[string]control.ByteCount{"SMC-D": {In: 60, Out: 5 << 20}},
 				HandshakesOK: 1, HandshakesFailed: 1,
-				Fallbacks: []host.FallbackCount{{Code: 0x03030000, Tag: "NOSMCDEV", Text: "no SMC device", Count: 2}, counted(4)},
+				Fallbacks: []control.FallbackCount{{Code: 0x03030000, Tag: "NOSMCDEV", Text: "no SMC device", Count: 2}, counted(4)},
 			},
 		}},
 		errors: []gatherError{{"/run/gosmc/ctl/x", "host answered: no"}},
@@ -91,7 +91,7 @@ func TestStatsReport(t *testing.T) {
 
 func TestSumCountersOfNothing(t *testing.T) {
 	got := sumCounters(nil)
-	want := host.StatusCounters{Connections: map[string]uint64{}, Bytes: map[string]host.ByteCount{}, Fallbacks: []host.FallbackCount{}}
+	want := control.StatusCounters{Connections: map[string]uint64{}, Bytes: map[string]control.ByteCount{}, Fallbacks: []control.FallbackCount{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("sumCounters(nothing) (-want +got):\n%s", diff)
 	}
@@ -265,7 +265,7 @@ func TestComplain(t *testing.T) {
 	if want := "gosmc: /run/gosmc/ctl/x: host answered: no\n"; !strings.HasPrefix(b.String(), want) || !strings.Contains(b.String(), "run as root") {
 		t.Errorf("complain = %q", b.String())
 	}
-	var e error = &host.ControlError{Path: "p", Err: os.ErrPermission}
+	var e error = &control.Error{Path: "p", Err: os.ErrPermission}
 	if !errors.Is(e, os.ErrPermission) {
 		t.Error("a ControlError hides its cause")
 	}

@@ -14,27 +14,27 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc"
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/control"
 )
 
 // An infoReport is what info --json prints. Memory is in bytes.
 type infoReport struct {
-	Schema       int                     `json:"schema"`
-	Time         time.Time               `json:"time"`
-	HostName     string                  `json:"host_name"` // as sent to peers
-	Machine      machine                 `json:"machine"`
-	MemoryTotal  int64                   `json:"memory_total"`
-	OpenFiles    openFiles               `json:"open_files"`
-	Dir          string                  `json:"dir"`
-	DirMode      string                  `json:"dir_mode"`
-	GID          string                  `json:"gid"` // of a host made for the occasion: every process has its own
-	SEID         string                  `json:"seid"`
-	UEIDs        []string                `json:"ueids"`
-	BootID       string                  `json:"boot_id"` // that the SEID is derived from
-	Capabilities host.StatusCapabilities `json:"capabilities"`
-	Limits       []host.StatusLimit      `json:"limits"`
-	Hosts        int                     `json:"hosts"` // live in the run directory, the one made for the occasion not counted
-	Error        string                  `json:"error"` // why no host could be made; most of the above is empty then
+	Schema       int                        `json:"schema"`
+	Time         time.Time                  `json:"time"`
+	HostName     string                     `json:"host_name"` // as sent to peers
+	Machine      machine                    `json:"machine"`
+	MemoryTotal  int64                      `json:"memory_total"`
+	OpenFiles    openFiles                  `json:"open_files"`
+	Dir          string                     `json:"dir"`
+	DirMode      string                     `json:"dir_mode"`
+	GID          string                     `json:"gid"` // of a host made for the occasion: every process has its own
+	SEID         string                     `json:"seid"`
+	UEIDs        []string                   `json:"ueids"`
+	BootID       string                     `json:"boot_id"` // that the SEID is derived from
+	Capabilities control.StatusCapabilities `json:"capabilities"`
+	Limits       []control.StatusLimit      `json:"limits"`
+	Hosts        int                        `json:"hosts"` // live in the run directory, the one made for the occasion not counted
+	Error        string                     `json:"error"` // why no host could be made; most of the above is empty then
 }
 
 // openFiles is the limit of file descriptors of a process: RLIMIT_NOFILE.
@@ -73,7 +73,7 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 	r := infoReport{
 		Schema: jsonSchema, Time: time.Now(), Machine: readMachine(),
 		BootID: readLine("/proc/sys/kernel/random/boot_id"),
-		UEIDs:  []string{}, Limits: []host.StatusLimit{},
+		UEIDs:  []string{}, Limits: []control.StatusLimit{},
 	}
 	r.HostName, _ = os.Hostname()
 	var info unix.Sysinfo_t
@@ -111,7 +111,7 @@ func (r *infoReport) askProbe(ctx context.Context) error {
 		return err
 	}
 	defer l.Close()
-	hosts, errs := host.Gather(ctx, r.Dir)
+	hosts, errs := control.Gather(ctx, r.Dir)
 	for _, st := range hosts {
 		if st.PID != os.Getpid() {
 			r.Hosts++
@@ -164,7 +164,7 @@ func (r *infoReport) write(w io.Writer) error {
 	c := r.Capabilities
 	for _, row := range []struct {
 		name string
-		c    host.Capability
+		c    control.Capability
 	}{
 		{"SMC-D v2 (shared memory)", c.SMCDv2},
 		{"SMC-D v1", c.SMCDv1},

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc"
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/control"
 )
 
 // requireFlag is --require.
@@ -70,7 +70,7 @@ func (f *requireFlag) unmet(c connReport) error {
 	return &exitError{exitFellBack, fmt.Errorf("the connection with %s does not meet --require %s: %s", c.Peer, f, why)}
 }
 
-func codeInBrackets(c host.ReasonCode) string {
+func codeInBrackets(c control.ReasonCode) string {
 	if c == 0 {
 		return ""
 	}
@@ -93,24 +93,24 @@ func (f *netcatFlags) register(cmd *cobra.Command) {
 
 // A connReport is what connect and listen say about a connection when it has ended.
 type connReport struct {
-	Schema     int             `json:"schema"`
-	Event      string          `json:"event"` // "closed"
-	Time       time.Time       `json:"time"`
-	Verb       string          `json:"verb"` // "connect" or "listen"
-	Mode       smc.Mode        `json:"mode"`
-	Version    string          `json:"version"`
-	EID        string          `json:"eid"`
-	ReasonCode host.ReasonCode `json:"reason_code"`
-	Reason     string          `json:"reason"` // why Mode is TCP, in words
-	Advice     string          `json:"advice"` // what to do about the reason
-	Local      string          `json:"local"`
-	Peer       string          `json:"peer"`
-	PeerHost   string          `json:"peer_host"`
-	PeerOS     string          `json:"peer_os"`
-	BytesIn    int64           `json:"bytes_in"`
-	BytesOut   int64           `json:"bytes_out"`
-	Seconds    float64         `json:"seconds"`
-	Error      string          `json:"error"`
+	Schema     int                `json:"schema"`
+	Event      string             `json:"event"` // "closed"
+	Time       time.Time          `json:"time"`
+	Verb       string             `json:"verb"` // "connect" or "listen"
+	Mode       smc.Mode           `json:"mode"`
+	Version    string             `json:"version"`
+	EID        string             `json:"eid"`
+	ReasonCode control.ReasonCode `json:"reason_code"`
+	Reason     string             `json:"reason"` // why Mode is TCP, in words
+	Advice     string             `json:"advice"` // what to do about the reason
+	Local      string             `json:"local"`
+	Peer       string             `json:"peer"`
+	PeerHost   string             `json:"peer_host"`
+	PeerOS     string             `json:"peer_os"`
+	BytesIn    int64              `json:"bytes_in"`
+	BytesOut   int64              `json:"bytes_out"`
+	Seconds    float64            `json:"seconds"`
+	Error      string             `json:"error"`
 }
 
 // newConnReport describes c as it is now.
@@ -119,7 +119,7 @@ func newConnReport(verb string, c *smc.Conn) connReport {
 	return connReport{
 		Schema: jsonSchema, Event: "closed", Time: time.Now(), Verb: verb,
 		Mode: st.Mode, Version: st.Version, EID: st.EID,
-		ReasonCode: host.ReasonCode(st.Reason.Code), Reason: st.Reason.Text, Advice: st.Reason.Advice,
+		ReasonCode: control.ReasonCode(st.Reason.Code), Reason: st.Reason.Text, Advice: st.Reason.Advice,
 		Local: addrString(c.LocalAddr()), Peer: addrString(c.RemoteAddr()), PeerHost: st.PeerHost, PeerOS: st.PeerOS,
 	}
 }

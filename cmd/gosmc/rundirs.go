@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/control"
 )
 
 // A dirFinder knows where run directories may be. Its fields are replaced in tests.
@@ -69,7 +69,7 @@ func (f *gatherFlags) register(cmd *cobra.Command) {
 // A gathered is what the hosts of the machine answered.
 type gathered struct {
 	dirs   []string
-	hosts  []host.Status
+	hosts  []control.Status
 	errors []gatherError
 	denied int // hosts of other users
 }
@@ -86,10 +86,10 @@ func (f *gatherFlags) gather(ctx context.Context) gathered {
 		g.dirs = systemDirFinder().find()
 	}
 	for _, dir := range g.dirs {
-		hosts, errs := host.Gather(ctx, dir)
+		hosts, errs := control.Gather(ctx, dir)
 		g.hosts = append(g.hosts, hosts...)
 		for _, err := range errs {
-			e, ok := errors.AsType[*host.ControlError](err)
+			e, ok := errors.AsType[*control.Error](err)
 			switch {
 			case errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM):
 				g.denied++

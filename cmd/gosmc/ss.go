@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/control"
 )
 
 // addressWidth is how much of an address ss shows without --wide, as smcss does.
@@ -27,14 +27,14 @@ type ssReport struct {
 }
 
 type ssConn struct {
-	host.StatusConn
+	control.StatusConn
 	PID     int    `json:"pid"`
 	Command string `json:"command"`
 	Dir     string `json:"dir"`
 }
 
 type ssListener struct {
-	host.StatusListener
+	control.StatusListener
 	PID     int    `json:"pid"`
 	Command string `json:"command"`
 	Dir     string `json:"dir"`

@@ -12,25 +12,25 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/control"
 )
 
 // A statsReport is what stats --json prints. Bytes are payload; counters start with each host.
 type statsReport struct {
-	Schema int                 `json:"schema"`
-	Time   time.Time           `json:"time"`
-	Total  host.StatusCounters `json:"total"`
-	Hosts  []statsHost         `json:"hosts"`
-	Errors []gatherError       `json:"errors"`
-	Denied int                 `json:"other_users"`
+	Schema int                    `json:"schema"`
+	Time   time.Time              `json:"time"`
+	Total  control.StatusCounters `json:"total"`
+	Hosts  []statsHost            `json:"hosts"`
+	Errors []gatherError          `json:"errors"`
+	Denied int                    `json:"other_users"`
 }
 
 type statsHost struct {
-	PID      int                 `json:"pid"`
-	Command  string              `json:"command"`
-	Dir      string              `json:"dir"`
-	Started  time.Time           `json:"started"`
-	Counters host.StatusCounters `json:"counters"`
+	PID      int                    `json:"pid"`
+	Command  string                 `json:"command"`
+	Dir      string                 `json:"dir"`
+	Started  time.Time              `json:"started"`
+	Counters control.StatusCounters `json:"counters"`
 }
 
 func newStatsCommand() *cobra.Command {
@@ -94,7 +94,7 @@ func newStatsReport(g *gathered) statsReport {
 	if r.Errors == nil {
 		r.Errors = []gatherError{}
 	}
-	var all []host.StatusCounters
+	var all []control.StatusCounters
 	for _, h := range g.hosts {
 		r.Hosts = append(r.Hosts, statsHost{h.PID, h.Command, h.Dir, h.Started, h.Counters})
 		all = append(all, h.Counters)
@@ -104,8 +104,8 @@ func newStatsReport(g *gathered) statsReport {
 }
 
 // sumCounters adds up the counters of several hosts; fallbacks are ordered by their number.
-func sumCounters(list []host.StatusCounters) host.StatusCounters {
-	sum := host.StatusCounters{Connections: map[string]uint64{}, Bytes: map[string]host.ByteCount{}, Fallbacks: []host.FallbackCount{}}
+func sumCounters(list []control.StatusCounters) control.StatusCounters {
+	sum := control.StatusCounters{Connections: map[string]uint64{}, Bytes: map[string]control.ByteCount{}, Fallbacks: []control.FallbackCount{}}
 	for _, c := range list {
 		for mode, n := range c.Connections {
 			sum.Connections[mode] += n
@@ -122,7 +122,7 @@ func sumCounters(list []host.StatusCounters) host.StatusCounters {
 		sum.Sleeps += c.Sleeps
 		sum.Spins += c.Spins
 		for _, f := range c.Fallbacks {
-			same := func(g host.FallbackCount) bool { return g.Code == f.Code && g.Text == f.Text }
+			same := func(g control.FallbackCount) bool { return g.Code == f.Code && g.Text == f.Text }
 			if i := slices.IndexFunc(sum.Fallbacks, same); i >= 0 {
 				sum.Fallbacks[i].Count += f.Count
 			} else {
@@ -130,14 +130,14 @@ func sumCounters(list []host.StatusCounters) host.StatusCounters {
 			}
 		}
 	}
-	slices.SortStableFunc(sum.Fallbacks, func(a, b host.FallbackCount) int {
+	slices.SortStableFunc(sum.Fallbacks, func(a, b control.FallbackCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Code, b.Code))
 	})
 	return sum
 }
 
 // modes lists the modes that counters know, the usual ones first.
-func modes(c *host.StatusCounters) []string {
+func modes(c *control.StatusCounters) []string {
 	list := []string{"SMC-D", "SMC-R", "TCP"}
 	for _, m := range slices.Sorted(maps.Keys(c.Connections)) {
 		if !slices.Contains(list, m) {

@@ -21,8 +21,6 @@ func init() {
 		"host-serve":  childServe,
 		"host-nobody": childNobody,
 		"host-claim":  childClaim,
-
-		"host-trace-nobody": childTraceNobody,
 	})
 }
 
@@ -71,12 +69,6 @@ func childNobody(p *smctest.Parent) {
 	p.Say("client %v", c.Reason().Tag)
 	p.Check(c.Close())
 	p.Check(h.Close())
-}
-
-// childTraceNobody follows the host "a" in the run directory of its first argument, as another user.
-func childTraceNobody(p *smctest.Parent) {
-	becomeNobody(p)
-	p.Say("result %v", FollowTrace(context.Background(), p.Args[0], "a", TraceOptions{}, func(TraceEvent) {}))
 }
 
 // childClaim is a process of another user: it announces itself at an address that is not its

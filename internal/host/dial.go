@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -209,7 +210,7 @@ func (h *Host) newConn(tcp *net.TCPConn, client bool, nd *net.Dialer) *Conn {
 func (h *Host) finishTCP(c *Conn, reason clc.Reason, require Requirement, cause error) error {
 	c.mode, c.reason = ModeTCP, reason
 	h.counters.fallback(reason)
-	c.trace(&traceRecord{kind: TraceFallback, reason: reason, byPeer: c.byPeer}, nil)
+	c.trace(&traceRecord{kind: control.TraceFallback, reason: reason, byPeer: c.byPeer}, nil)
 	if !require.met(ModeTCP) {
 		err := &FallbackError{Reason: reason, Err: cause}
 		c.tcp.Close()

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/wire/clc"
@@ -92,7 +93,7 @@ func (h *Host) openControlLocked() {
 		h.cfg.Logger.Warn("no control socket", "dir", h.cfg.Dir, "err", err)
 		return
 	}
-	c, err := serveControl(h.cfg.Dir, controlName(), controlHost{status: h.Status, trace: &h.trace, sample: h.sampleCursors})
+	c, err := control.Serve(h.cfg.Dir, controlName(), (*controlView)(h))
 	if err != nil {
 		h.cfg.Logger.Warn("no control socket", "dir", h.cfg.Dir, "err", err)
 		return
@@ -165,7 +166,7 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	host.groups.PeerGone(p.GID())
 	host.mu.Unlock()
 	h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", len(conns), "err", err)
-	host.trace.add(&traceRecord{kind: TracePeerGone, pid: p.Cred().PID, count: len(conns)}, nil)
+	host.trace.Add(&traceRecord{kind: control.TracePeerGone, pid: p.Cred().PID, count: len(conns)}, nil)
 	for _, c := range conns {
 		c.event(core.ConnEvent{Kind: core.EventPeerDead})
 		c.data.Wake() // it may have died after it published its last bytes and its close, and before it rang

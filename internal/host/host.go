@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/pnet"
@@ -34,13 +34,13 @@ type Host struct {
 	counters  counters
 	sweeper   sweeper
 	ends      endFinder
-	trace     tracer
+	trace     control.Trace[traceRecord]
 	connIDs   atomic.Uint64 // of connections so far
 
 	fabricMu     sync.Mutex
 	fabric       *fabric // nil until it could be opened
 	opened       fabricResult
-	control      io.Closer
+	control      *control.Server
 	controlTried bool
 
 	runDirFailed atomic.Bool // the run directory could not be used when the control socket was to be served
@@ -219,12 +219,12 @@ func (h *Host) release() {
 	h.sweeper.stop()
 	h.ends.close()
 	h.fabricMu.Lock()
-	f, control := h.fabric, h.control
+	f, server := h.fabric, h.control
 	h.fabric, h.control = nil, nil
 	h.opened = fabricResult{closed: true, err: errHostClosed, reason: clc.DiagClosing}
 	h.fabricMu.Unlock()
-	if control != nil {
-		control.Close()
+	if server != nil {
+		server.Close()
 	}
 	if f != nil {
 		f.device.Close() // reports every peer gone, which ends what waits for an answer

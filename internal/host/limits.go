@@ -94,6 +94,9 @@ const (
 	// clean.
 	sweepEvery = 10 * time.Second
 
+	// maxTraceSample bounds the connections in one sample of cursors.
+	maxTraceSample = 1024
+
 	// maxUnreadSweeps is for how many periods more the sweeper waits until all that was
 	// written is known to be read, before it gives back what it can and forgets the
 	// connection. With one period to become quiet, that is less than a minute.

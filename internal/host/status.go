@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -21,8 +22,22 @@ var hostNumbers atomic.Uint64
 // controlName names the control socket of another host of this process.
 func controlName() string { return fmt.Sprintf("%d.%d", os.Getpid(), hostNumbers.Add(1)) }
 
+// controlView is a host as its control socket shows it.
+type controlView Host
+
+// Trace implements [control.Host].
+func (v *controlView) Trace() control.Tracer { return &v.trace }
+
+// SampleCursors implements [control.Host].
+func (v *controlView) SampleCursors(list []control.TraceEvent) ([]control.TraceEvent, int) {
+	return (*Host)(v).sampleCursors(list)
+}
+
+// Status implements [control.Host].
+func (v *controlView) Status() control.Status { return (*Host)(v).Status() }
+
 // Status returns a snapshot of the host.
-func (h *Host) Status() Status {
+func (h *Host) Status() control.Status {
 	h.mu.Lock()
 	conns := make([]*Conn, 0, len(h.conns))
 	for c := range h.conns {
@@ -35,15 +50,15 @@ func (h *Host) Status() Status {
 	peers := len(h.peers)
 	h.mu.Unlock()
 
-	s := Status{
+	s := control.Status{
 		Started:      h.started,
 		Command:      processName(os.Getpid()),
 		HostName:     h.name,
 		UEIDs:        append([]string{}, h.cfg.UEIDs...),
 		Capabilities: h.capabilityStatus(),
 		Counters:     h.counterStatus(),
-		Listeners:    []StatusListener{},
-		Connections:  []StatusConn{},
+		Listeners:    []control.StatusListener{},
+		Connections:  []control.StatusConn{},
 	}
 	if !h.seid.IsZero() {
 		s.SEID = h.seid.String()
@@ -55,7 +70,7 @@ func (h *Host) Status() Status {
 		used = h.fabric.device.Stats().Bytes
 	}
 	h.fabricMu.Unlock()
-	s.Limits = []StatusLimit{
+	s.Limits = []control.StatusLimit{
 		{Name: "memory", Limit: h.cfg.MemoryBudget, Used: used, Unit: "bytes"},
 		{Name: "read buffer", Limit: int64(h.cfg.ReadBuffer), Used: -1, Unit: "bytes"},
 		{Name: "peers", Limit: -1, Used: int64(peers)},
@@ -67,9 +82,9 @@ func (h *Host) Status() Status {
 	sort.Slice(s.Listeners, func(i, j int) bool { return s.Listeners[i].Local < s.Listeners[j].Local })
 	// The oldest first; and what does not fit is the newest.
 	sort.Slice(conns, func(i, j int) bool { return conns[i].since.Before(conns[j].since) })
-	if len(conns) > maxControlConns {
-		s.ConnectionsOmitted = len(conns) - maxControlConns
-		conns = conns[:maxControlConns]
+	if len(conns) > control.MaxConns {
+		s.ConnectionsOmitted = len(conns) - control.MaxConns
+		conns = conns[:control.MaxConns]
 	}
 	names := make(map[int]string)
 	for _, c := range conns {
@@ -87,23 +102,23 @@ func (h *Host) Status() Status {
 
 // capabilityStatus says what the host can do. It opens the device, so that the answer is
 // the truth and not a guess.
-func (h *Host) capabilityStatus() StatusCapabilities {
+func (h *Host) capabilityStatus() control.StatusCapabilities {
 	const (
 		noRDMA   = "this release has RDMA, and does not use it for connections yet"
 		noNative = "needs an ISM device of a mainframe; Emulated-ISM is version 2 only"
 		noOption = "needs a program that sets TCP option 254, which this release does not have"
 	)
-	c := StatusCapabilities{
-		SMCDv1:    Capability{Why: noNative},
-		SMCRv2:    Capability{Why: noRDMA},
-		SMCRv1:    Capability{Why: noRDMA},
-		TCPOption: Capability{Why: noOption},
+	c := control.StatusCapabilities{
+		SMCDv1:    control.Capability{Why: noNative},
+		SMCRv2:    control.Capability{Why: noRDMA},
+		SMCRv1:    control.Capability{Why: noRDMA},
+		TCPOption: control.Capability{Why: noOption},
 	}
 	_, reason, err := h.open()
 	switch {
 	case err != nil:
 		why := fmt.Sprintf("%s (%v)", clc.Lookup(reason, clc.OSUnspecified).Sentence, err)
-		c.SMCDv2, c.LocalRendezvous = Capability{Why: why}, Capability{Why: why}
+		c.SMCDv2, c.LocalRendezvous = control.Capability{Why: why}, control.Capability{Why: why}
 	case h.seid.IsZero() && len(h.ueids) == 0:
 		c.LocalRendezvous.Available = true
 		c.SMCDv2.Why = "there is no EID: the kernel's boot id cannot be read, and no UEID is configured"
@@ -113,25 +128,25 @@ func (h *Host) capabilityStatus() StatusCapabilities {
 	return c
 }
 
-func (h *Host) counterStatus() StatusCounters {
+func (h *Host) counterStatus() control.StatusCounters {
 	k := &h.counters
-	s := StatusCounters{
+	s := control.StatusCounters{
 		Connections:      make(map[string]uint64),
-		Bytes:            make(map[string]ByteCount),
+		Bytes:            make(map[string]control.ByteCount),
 		HandshakesOK:     k.handshakesOK.Load(),
 		HandshakesFailed: k.handshakesFailed.Load(),
-		Fallbacks:        []FallbackCount{},
+		Fallbacks:        []control.FallbackCount{},
 		DoorbellsRung:    k.data.Rings.Load(),
 		Sleeps:           k.data.Sleeps.Load(),
 		Spins:            k.data.Spins.Load(),
 	}
 	for m := ModeTCP; m <= ModeSMCR; m++ {
 		s.Connections[m.String()] = k.connections[m].Load()
-		s.Bytes[m.String()] = ByteCount{In: k.bytesIn[m].Load(), Out: k.bytesOut[m].Load()}
+		s.Bytes[m.String()] = control.ByteCount{In: k.bytesIn[m].Load(), Out: k.bytesOut[m].Load()}
 	}
 	k.mu.Lock()
 	for r, n := range k.fallbacks {
-		s.Fallbacks = append(s.Fallbacks, FallbackCount{Code: ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n})
+		s.Fallbacks = append(s.Fallbacks, control.FallbackCount{Code: control.ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n})
 	}
 	k.mu.Unlock()
 	sort.Slice(s.Fallbacks, func(i, j int) bool {
@@ -141,8 +156,8 @@ func (h *Host) counterStatus() StatusCounters {
 	return s
 }
 
-func openFiles() StatusLimit {
-	l := StatusLimit{Name: "open files", Limit: -1, Used: -1}
+func openFiles() control.StatusLimit {
+	l := control.StatusLimit{Name: "open files", Limit: -1, Used: -1}
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) == nil {
 		l.Limit = int64(min(r.Cur, 1<<62))
@@ -153,8 +168,8 @@ func openFiles() StatusLimit {
 	return l
 }
 
-func (l *Listener) status() StatusListener {
-	s := StatusListener{
+func (l *Listener) status() control.StatusListener {
+	s := control.StatusListener{
 		Local:    l.Addr().String(),
 		Require:  l.opts.Require.String(),
 		Accepted: l.handled.Load(),
@@ -165,8 +180,8 @@ func (l *Listener) status() StatusListener {
 }
 
 // status describes a connection. names holds the names of processes already looked up.
-func (c *Conn) status(names map[int]string) StatusConn {
-	s := StatusConn{
+func (c *Conn) status(names map[int]string) control.StatusConn {
+	s := control.StatusConn{
 		State:       "Active",
 		Local:       c.LocalAddr().String(),
 		Peer:        c.RemoteAddr().String(),
@@ -174,7 +189,7 @@ func (c *Conn) status(names map[int]string) StatusConn {
 		Mode:        c.mode.String(),
 		Version:     c.agreed.Version,
 		EID:         c.agreed.EID,
-		ReasonCode:  ReasonCode(c.reason.Code),
+		ReasonCode:  control.ReasonCode(c.reason.Code),
 		Reason:      c.reason.Sentence,
 		PeerPID:     c.agreed.PeerPID,
 		PeerHost:    c.agreed.PeerHost,

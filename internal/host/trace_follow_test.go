@@ -3,7 +3,6 @@ package host
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/netip"
 	"slices"
@@ -12,31 +11,31 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A follower keeps what FollowTrace brings.
+// A follower keeps what control.FollowTrace brings.
 type follower struct {
 	tb     testing.TB
 	cancel context.CancelFunc
 	end    chan error // gets the result
 
 	mu   sync.Mutex
-	list []TraceEvent
+	list []control.TraceEvent
 }
 
 // follow follows a host until the test ends.
-func follow(tb testing.TB, dir, name string, opts TraceOptions) *follower {
+func follow(tb testing.TB, dir, name string, opts control.TraceOptions) *follower {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &follower{tb: tb, cancel: cancel, end: make(chan error, 1)}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		f.end <- FollowTrace(ctx, dir, name, opts, func(e TraceEvent) {
+		f.end <- control.FollowTrace(ctx, dir, name, opts, func(e control.TraceEvent) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.list = append(f.list, e)
@@ -47,17 +46,12 @@ func follow(tb testing.TB, dir, name string, opts TraceOptions) *follower {
 }
 
 // followHost follows h, whose control socket is open when it returns. What happens from then on is seen.
-func followHost(tb testing.TB, h *Host, opts TraceOptions) *follower {
+func followHost(tb testing.TB, h *Host, opts control.TraceOptions) *follower {
 	tb.Helper()
 	gidOf(tb, h)
-	listeners := func() int {
-		h.trace.mu.Lock()
-		defer h.trace.mu.Unlock()
-		return len(h.trace.listeners)
-	}
-	before := listeners()
+	before := h.trace.Listeners()
 	f := follow(tb, h.cfg.Dir, controlOf(h), opts)
-	smctest.Eventually(tb, patience, "the listener is there", func() bool { return listeners() > before })
+	smctest.Eventually(tb, patience, "the listener is there", func() bool { return h.trace.Listeners() > before })
 	return f
 }
 
@@ -65,37 +59,37 @@ func followHost(tb testing.TB, h *Host, opts TraceOptions) *follower {
 func controlOf(h *Host) string {
 	h.fabricMu.Lock()
 	defer h.fabricMu.Unlock()
-	return h.control.(*controlServer).name
+	return h.control.Name()
 }
 
-func (f *follower) events() []TraceEvent {
+func (f *follower) events() []control.TraceEvent {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.list)
 }
 
 // short says in few words what an event is, without what depends on chance.
-func short(e TraceEvent) string {
+func short(e control.TraceEvent) string {
 	way := "recv "
 	if e.Sent {
 		way = "sent "
 	}
 	switch e.Kind {
-	case TraceCLC:
+	case control.TraceCLC:
 		m, err := clc.Parse(e.Bytes)
 		if err != nil {
 			return way + "malformed"
 		}
 		return way + m.Type().String()
-	case TraceRendezvous:
+	case control.TraceRendezvous:
 		return way + e.Name
-	case TraceCDC:
+	case control.TraceCDC:
 		h, err := cdc.ParseHeader(e.Bytes)
 		if err != nil {
 			return way + "malformed"
 		}
 		return way + h.ConnFlags.String()
-	case TraceState:
+	case control.TraceState:
 		states, _, _ := strings.Cut(e.Text, " on ")
 		return states
 	}
@@ -106,12 +100,12 @@ func short(e TraceEvent) string {
 func (f *follower) await(what string) {
 	f.tb.Helper()
 	smctest.Eventually(f.tb, patience, "event "+what, func() bool {
-		return slices.ContainsFunc(f.events(), func(e TraceEvent) bool { return short(e) == what })
+		return slices.ContainsFunc(f.events(), func(e control.TraceEvent) bool { return short(e) == what })
 	})
 }
 
 // check compares all events with those that are wanted, after the last of them has come.
-func (f *follower) check(want ...string) []TraceEvent {
+func (f *follower) check(want ...string) []control.TraceEvent {
 	f.tb.Helper()
 	f.await(want[len(want)-1])
 	list := f.events()
@@ -139,7 +133,7 @@ func TestTraceConnection(t *testing.T) {
 	dir := t.TempDir()
 	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
 	l := mustListen(t, server, "127.0.0.1:0")
-	s, c := followHost(t, server, TraceOptions{}), followHost(t, client, TraceOptions{})
+	s, c := followHost(t, server, control.TraceOptions{}), followHost(t, client, control.TraceOptions{})
 
 	cc := mustDial(t, client, l.Addr())
 	sc := mustAccept(t, l)
@@ -170,7 +164,7 @@ func TestTraceConnection(t *testing.T) {
 		{addrPort(cc.LocalAddr()), addrPort(l.Addr())}, // of the client: local, peer
 		{addrPort(l.Addr()), addrPort(cc.LocalAddr())},
 	}
-	for end, list := range [][]TraceEvent{atClient, atServer} {
+	for end, list := range [][]control.TraceEvent{atClient, atServer} {
 		for i, e := range list {
 			local, peer, conn := ends[end][0], ends[end][1], uint64(1)
 			if i < 2 { // a rendezvous knows only where the connection goes
@@ -191,12 +185,12 @@ func TestTraceConnection(t *testing.T) {
 	}
 
 	// Who comes later gets what is remembered, and as much of it as it asks for.
-	late := followHost(t, client, TraceOptions{History: 1000})
+	late := followHost(t, client, control.TraceOptions{History: 1000})
 	late.await("closed")
-	if got := late.events(); !slices.EqualFunc(got, atClient, func(a, b TraceEvent) bool { return a.Seq == b.Seq && short(a) == short(b) }) {
+	if got := late.events(); !slices.EqualFunc(got, atClient, func(a, b control.TraceEvent) bool { return a.Seq == b.Seq && short(a) == short(b) }) {
 		t.Errorf("history has %d events, want those %d that came live", len(got), len(atClient))
 	}
-	followHost(t, client, TraceOptions{History: 2}).check("sent DoneWriting|Closed", "closed")
+	followHost(t, client, control.TraceOptions{History: 2}).check("sent DoneWriting|Closed", "closed")
 }
 
 // A reset is seen by both sides.
@@ -205,7 +199,7 @@ func TestTraceAbort(t *testing.T) {
 	dir := t.TempDir()
 	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
 	l := mustListen(t, server, "127.0.0.1:0")
-	s, c := followHost(t, server, TraceOptions{}), followHost(t, client, TraceOptions{})
+	s, c := followHost(t, server, control.TraceOptions{}), followHost(t, client, control.TraceOptions{})
 	cc := mustDial(t, client, l.Addr())
 	sc := mustAccept(t, l)
 	if err := cc.SetLinger(0); err != nil {
@@ -222,7 +216,7 @@ func TestTraceAbort(t *testing.T) {
 func TestTraceFallback(t *testing.T) {
 	smctest.CheckLeaks(t)
 	client := newTestHost(t, Config{})
-	f := followHost(t, client, TraceOptions{})
+	f := followHost(t, client, control.TraceOptions{})
 	plain := plainListener(t, "127.0.0.1:0")
 	mustDial(t, client, plain.Addr()).Close()
 	list := f.check("fallback", "closed")
@@ -242,7 +236,7 @@ func TestTraceFallback(t *testing.T) {
 // What a peer answers is in the trace as it came, also where it is no message.
 func TestTracePeerLies(t *testing.T) {
 	r := newClientRig(t)
-	f := followHost(t, r.client, TraceOptions{})
+	f := followHost(t, r.client, control.TraceOptions{})
 	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagConfig, OS: clc.OSLinux}
 	c, result := r.begin()
 	c.write(decline.Append(nil))
@@ -254,12 +248,6 @@ func TestTracePeerLies(t *testing.T) {
 	list := f.check("sent Expect", "recv Accepted", "sent Proposal", "recv Decline", "fallback", "closed")
 	if !strings.HasSuffix(list[4].Text, ", says the peer") {
 		t.Errorf("text of fallback = %q, want it to name who declined", list[4].Text)
-	}
-	var v TraceView
-	for i, want := range map[int]dissect.ProblemKind{2: 0, 3: dissect.Declined, 4: 0} {
-		if got := v.Event("h", &list[i]).Problems; (want != 0) != (len(got) == 1) || want != 0 && got[0].Kind != want {
-			t.Errorf("problems of %s = %v, want %v", short(list[i]), got, want)
-		}
 	}
 
 	garbage := []byte("HTTP/1.1 400 Bad Request\r\n")
@@ -273,8 +261,36 @@ func TestTracePeerLies(t *testing.T) {
 	if got := short(list[0]); got != "recv malformed" || !bytes.Equal(list[0].Bytes, garbage[:clc.HeaderLen]) {
 		t.Errorf("after the Proposal comes %s, %q, want a malformed message, %q", got, list[0].Bytes, garbage[:clc.HeaderLen])
 	}
-	if e := v.Event("h", &list[0]); e.Family != dissect.CLC || len(e.Problems) != 1 || e.Problems[0].Kind != dissect.Malformed {
-		t.Errorf("Event(malformed) = %+v, want a malformed CLC message", e)
+}
+
+// The end of a host and of its process are told apart.
+func TestTraceEnds(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := t.TempDir()
+	child := smctest.Start(t, "host-serve", dir)
+	addr := child.Hear("listening")
+	list, errs := control.Gather(t.Context(), dir)
+	if len(list) != 1 || errs != nil {
+		t.Fatalf("Gather = %v, %v, want the child", list, errs)
+	}
+	f := follow(t, dir, list[0].Name, control.TraceOptions{History: 10})
+	client := newTestHost(t, Config{Dir: dir})
+	c, err := client.Dial(boundedContext(t), "tcp", addr, DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.check(serverSetup...)
+	mine := followHost(t, client, control.TraceOptions{})
+	child.Kill()
+	if err := <-f.end; err != control.ErrProcessEnded {
+		t.Errorf("control.FollowTrace of a process that was killed = %v, want %v", err, control.ErrProcessEnded)
+	}
+	mine.await("peer gone")
+	mine.await("Active > ProcessAbort") // before or after, because of the TCP connection's end
+	c.Close()
+	client.Close()
+	if err := <-mine.end; err != control.ErrHostClosed {
+		t.Errorf("control.FollowTrace of a host that is closed = %v, want %v", err, control.ErrHostClosed)
 	}
 }
 
@@ -292,7 +308,7 @@ func TestTraceCursors(t *testing.T) {
 	if _, err := cc.Write(make([]byte, 1000)); err != nil {
 		t.Fatal(err)
 	}
-	s, c := followHost(t, server, TraceOptions{Cursors: minTraceCursors}), followHost(t, client, TraceOptions{Cursors: minTraceCursors})
+	s, c := followHost(t, server, control.TraceOptions{Cursors: 10 * time.Millisecond}), followHost(t, client, control.TraceOptions{Cursors: 10 * time.Millisecond})
 	for _, f := range []*follower{c, s} {
 		smctest.Eventually(t, patience, "samples", func() bool { return len(f.events()) >= 4 })
 		for i, e := range f.events()[:4] {
@@ -302,22 +318,11 @@ func TestTraceCursors(t *testing.T) {
 			if sent == (f == c) {
 				moved, room = 1000, capacity-1000
 			}
-			if e.Kind != TraceCursors || e.Sent != sent || err != nil || uint64(h.Producer.Count) != moved || h.Consumer.Count != 0 ||
+			if e.Kind != control.TraceCursors || e.Sent != sent || err != nil || uint64(h.Producer.Count) != moved || h.Consumer.Count != 0 ||
 				e.Moved != moved || e.Window != room || e.Seq != 0 {
 				t.Errorf("sample %d = %+v with %v, want %d bytes moved and room for %d", i, e, h, moved, room)
 			}
 		}
-	}
-	var v TraceView
-	list := c.events()
-	for i := range list[:3] {
-		e := v.Event("h", &list[i])
-		if p := e.Progress; p == nil || p.Window != list[i].Window || (i == 2) != (p.Produced == 0) || i != 2 && p.Produced != -1 {
-			t.Errorf("Progress of sample %d = %+v", i, p)
-		}
-	}
-	if got, want := string(v.Event("h", &list[0]).AppendLine(nil)), fmt.Sprintf("CDC SMC-D prod=0000:000003e8 cons=0000:00000000 moved=1000 window=%d", capacity-1000); !strings.HasSuffix(got, want) {
-		t.Errorf("line of a sample = %q, want %q at its end", got, want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -13,7 +14,7 @@ import (
 
 // traceRendezvous traces a message to or from a host in the process pid.
 func (h *Host) traceRendezvous(pid int, m *rendezvous, sent bool) {
-	r := traceRecord{kind: TraceRendezvous, message: *m, pid: pid, sent: sent}
+	r := traceRecord{kind: control.TraceRendezvous, message: *m, pid: pid, sent: sent}
 	// Expect and Cancel go to the server, the others to the client.
 	r.client = sent == (m.kind == rvExpect || m.kind == rvCancel)
 	if r.client {
@@ -21,24 +22,24 @@ func (h *Host) traceRendezvous(pid int, m *rendezvous, sent bool) {
 	} else {
 		r.local = m.dest
 	}
-	h.trace.add(&r, nil)
+	h.trace.Add(&r, nil)
 }
 
 // trace traces an event of the connection.
 func (c *Conn) trace(r *traceRecord, message []byte) {
 	r.conn, r.client, r.mode, r.version = c.id, c.client, c.mode, c.agreed.Version
 	r.local, r.peer = addrPort(c.tcp.LocalAddr()), addrPort(c.tcp.RemoteAddr())
-	c.host.trace.add(r, message)
+	c.host.trace.Add(r, message)
 }
 
 // traceCLC traces a CLC message, or what came in place of one.
 func (c *Conn) traceCLC(b []byte, sent bool) {
-	c.trace(&traceRecord{kind: TraceCLC, sent: sent}, b)
+	c.trace(&traceRecord{kind: control.TraceCLC, sent: sent}, b)
 }
 
 // traceEstablished traces that the connection uses shared memory.
 func (c *Conn) traceEstablished() {
-	r := traceRecord{kind: TraceEstablished, agreed: c.agreed}
+	r := traceRecord{kind: control.TraceEstablished, agreed: c.agreed}
 	r.buffers[0], r.buffers[1] = c.Buffers()
 	c.trace(&r, nil)
 }
@@ -49,7 +50,7 @@ func (c *Conn) traceEvent(ev *core.ConnEvent, before core.ConnState, flags cdc.C
 		c.traceHeader(c.data.PeerHeader(), false)
 	}
 	if to := c.life.State(); to != before {
-		c.trace(&traceRecord{kind: TraceState, from: before, to: to, fail: c.life.Failure(), cause: ev.Kind, abortive: ev.Abortive}, nil)
+		c.trace(&traceRecord{kind: control.TraceState, from: before, to: to, fail: c.life.Failure(), cause: ev.Kind, abortive: ev.Abortive}, nil)
 	}
 }
 
@@ -63,7 +64,7 @@ func (c *Conn) traceFlags(flags cdc.ConnFlags) {
 // traceHeader traces the CDC header of one side.
 func (c *Conn) traceHeader(h cdc.Header, sent bool) {
 	var b [cdc.HeaderLen]byte
-	c.trace(&traceRecord{kind: TraceCDC, sent: sent}, h.Append(b[:0]))
+	c.trace(&traceRecord{kind: control.TraceCDC, sent: sent}, h.Append(b[:0]))
 }
 
 // traceFailed traces the end of a connection that did not come about.
@@ -72,17 +73,17 @@ func (c *Conn) traceFailed(err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	c.trace(&traceRecord{kind: TraceFailed, text: text}, nil)
+	c.trace(&traceRecord{kind: control.TraceFailed, text: text}, nil)
 }
 
 // traceClosed traces the end of a connection.
 func (c *Conn) traceClosed(in, out uint64) {
-	c.trace(&traceRecord{kind: TraceClosed, in: in, out: out, age: time.Since(c.since)}, nil)
+	c.trace(&traceRecord{kind: control.TraceClosed, in: in, out: out, age: time.Since(c.since)}, nil)
 }
 
 // sampleCursors appends both directions of every SMC connection to list, and returns how many connections
 // there are more than [maxTraceSample].
-func (h *Host) sampleCursors(list []TraceEvent) (_ []TraceEvent, omitted int) {
+func (h *Host) sampleCursors(list []control.TraceEvent) (_ []control.TraceEvent, omitted int) {
 	h.mu.Lock()
 	conns := make([]*Conn, 0, min(len(h.conns), maxTraceSample))
 	for c := range h.conns {
@@ -103,7 +104,7 @@ func (h *Host) sampleCursors(list []TraceEvent) (_ []TraceEvent, omitted int) {
 }
 
 // sampleCursors appends both directions of a connection, unless its buffers are gone.
-func (c *Conn) sampleCursors(list []TraceEvent) []TraceEvent {
+func (c *Conn) sampleCursors(list []control.TraceEvent) []control.TraceEvent {
 	c.mu.Lock() // keeps the buffers where they are
 	if c.dmb == nil || c.window == nil {
 		c.mu.Unlock()
@@ -114,8 +115,8 @@ func (c *Conn) sampleCursors(list []TraceEvent) []TraceEvent {
 	unread, _ := c.data.Queues()
 	c.mu.Unlock()
 	local, remote := c.data.Buffers()
-	e := TraceEvent{
-		Time: time.Now().Round(0), Kind: TraceCursors, Conn: c.id, Client: c.client, Mode: modeVersion(c.mode, c.agreed.Version),
+	e := control.TraceEvent{
+		Time: time.Now().Round(0), Kind: control.TraceCursors, Conn: c.id, Client: c.client, Mode: modeVersion(c.mode, c.agreed.Version),
 		Local: addrPort(c.tcp.LocalAddr()), Peer: addrPort(c.tcp.RemoteAddr()),
 	}
 	e.Sent, e.Bytes, e.Moved = true, out.Append(nil), written

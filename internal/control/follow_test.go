@@ -1,8 +1,7 @@
-package host
+package control
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,23 +11,59 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/internal/smctest"
-	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
+// patience bounds waits for what has to come.
+const patience = 20 * time.Second
+
+// A follower keeps what FollowTrace brings.
+type follower struct {
+	cancel context.CancelFunc
+	end    chan error // gets the result
+
+	mu   sync.Mutex
+	list []TraceEvent
+}
+
+// follow follows a host until the test ends.
+func follow(tb testing.TB, dir, name string, opts TraceOptions) *follower {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	f := &follower{cancel: cancel, end: make(chan error, 1)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.end <- FollowTrace(ctx, dir, name, opts, func(e TraceEvent) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.list = append(f.list, e)
+		})
+	}()
+	tb.Cleanup(func() { cancel(); <-done })
+	return f
+}
+
+func (f *follower) events() []TraceEvent {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.list)
+}
+
 // serveTrace serves a control socket of a host that has nothing but a trace.
-func serveTrace(t *testing.T, dir string) (*tracer, io.Closer) {
+func serveTrace(t *testing.T, dir string) (*testTrace, *Server) {
 	t.Helper()
-	tr := new(tracer)
+	tr := new(testTrace)
 	sample := func(list []TraceEvent) ([]TraceEvent, int) { return append(list, TraceEvent{Kind: TraceCursors}), 7 }
-	s, err := serveControl(dir, "a", controlHost{status: testStatus, trace: tr, sample: sample})
+	s, err := Serve(dir, "a", testHost{status: testStatus, trace: tr, sample: sample})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +90,7 @@ func TestTraceSlowReader(t *testing.T) {
 		t.Fatalf("first line = %q, %v", line, err)
 	}
 	for range total { // more than fits into the socket and the queue
-		tr.add(&traceRecord{kind: TraceCLC}, make([]byte, 200))
+		tr.Add(&testRecord{TraceEvent: TraceEvent{Kind: TraceCLC}}, make([]byte, 200))
 	}
 	next, lost := uint64(1), uint64(0)
 	for next <= total {
@@ -63,7 +98,7 @@ func TestTraceSlowReader(t *testing.T) {
 		if err != nil {
 			t.Fatalf("after event %d: %v", next-1, err)
 		}
-		e, end, err := parseTraceLine(line)
+		e, end, err := ParseTraceLine(line)
 		switch {
 		case err != nil || end:
 			t.Fatalf("line %q = %v, %v", line, end, err)
@@ -86,21 +121,17 @@ func TestTraceStuckReader(t *testing.T) {
 	dir := t.TempDir()
 	tr, s := serveTrace(t, dir)
 	ask(t, dial(t, dir, "a"), `{"version":1,"request":"trace"}`)
-	smctest.Eventually(t, patience, "the listener is there", func() bool {
-		tr.mu.Lock()
-		defer tr.mu.Unlock()
-		return len(tr.listeners) == 1
-	})
+	smctest.Eventually(t, patience, "the listener is there", func() bool { return tr.Listeners() == 1 })
 	for range 2 * traceQueue {
-		tr.add(&traceRecord{kind: TraceCLC}, make([]byte, 200))
+		tr.Add(&testRecord{TraceEvent: TraceEvent{Kind: TraceCLC}}, make([]byte, 200))
 	}
 	start := time.Now()
 	s.Close()
 	if took := time.Since(start); took > traceFarewell+2*time.Second {
 		t.Errorf("Close took %v, want about %v", took, traceFarewell)
 	}
-	if len(tr.listeners) != 0 {
-		t.Errorf("%d listeners are left", len(tr.listeners))
+	if n := tr.Listeners(); n != 0 {
+		t.Errorf("%d listeners are left", n)
 	}
 }
 
@@ -115,16 +146,12 @@ func TestTraceManyListeners(t *testing.T) {
 		all = append(all, follow(t, dir, "a", TraceOptions{}))
 	}
 	listeners := func(n int) func() bool {
-		return func() bool {
-			tr.mu.Lock()
-			defer tr.mu.Unlock()
-			return len(tr.listeners) == n
-		}
+		return func() bool { return tr.Listeners() == n }
 	}
 	smctest.Eventually(t, patience, "all listeners are there", listeners(maxTraceListeners))
 	err := FollowTrace(t.Context(), dir, "a", TraceOptions{}, func(TraceEvent) {})
-	if _, ok := errors.AsType[*ControlError](err); !ok || !strings.Contains(err.Error(), "host answered: 8 programs follow this host already") {
-		t.Errorf("one listener more = %v, want a *ControlError that says so", err)
+	if _, ok := errors.AsType[*Error](err); !ok || !strings.Contains(err.Error(), "host answered: 8 programs follow this host already") {
+		t.Errorf("one listener more = %v, want a *Error that says so", err)
 	}
 	if list, errs := Gather(t.Context(), dir); len(list) != 1 || errs != nil {
 		t.Errorf("Gather beside listeners = %v, %v, want one host", list, errs)
@@ -150,52 +177,6 @@ func TestTraceManyListeners(t *testing.T) {
 			t.Error("the last event was not told")
 		}
 	}
-}
-
-// The end of a host and of its process are told apart.
-func TestTraceEnds(t *testing.T) {
-	smctest.CheckLeaks(t)
-	dir := t.TempDir()
-	child := smctest.Start(t, "host-serve", dir)
-	addr := child.Hear("listening")
-	list, errs := Gather(t.Context(), dir)
-	if len(list) != 1 || errs != nil {
-		t.Fatalf("Gather = %v, %v, want the child", list, errs)
-	}
-	f := follow(t, dir, list[0].Name, TraceOptions{History: 10})
-	client := newTestHost(t, Config{Dir: dir})
-	c, err := client.Dial(boundedContext(t), "tcp", addr, DialOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.check(serverSetup...)
-	mine := followHost(t, client, TraceOptions{})
-	child.Kill()
-	if err := <-f.end; err != ErrProcessEnded {
-		t.Errorf("FollowTrace of a process that was killed = %v, want %v", err, ErrProcessEnded)
-	}
-	mine.await("peer gone")
-	mine.await("Active > ProcessAbort") // before or after, because of the TCP connection's end
-	c.Close()
-	client.Close()
-	if err := <-mine.end; err != ErrHostClosed {
-		t.Errorf("FollowTrace of a host that is closed = %v, want %v", err, ErrHostClosed)
-	}
-}
-
-// A stopped process says nothing, and holds up nobody who wants to end.
-func TestTraceStoppedProcess(t *testing.T) {
-	dir := t.TempDir()
-	child := smctest.Start(t, "host-serve", dir)
-	child.Hear("listening")
-	list, _ := Gather(t.Context(), dir)
-	f := follow(t, dir, list[0].Name, TraceOptions{Cursors: minTraceCursors})
-	stop(t, child)
-	f.cancel()
-	if err := <-f.end; !errors.Is(err, context.Canceled) {
-		t.Errorf("FollowTrace of a stopped process, cancelled = %v", err)
-	}
-	child.Signal(syscall.SIGCONT)
 }
 
 // Cursors come as often as was asked for, and what is left out of a sample is told.
@@ -305,122 +286,51 @@ func TestTracePlainText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, _, err := parseTraceLine(line)
+	e, _, err := ParseTraceLine(line)
 	if err != nil || e.Kind != "k?[2J" || e.Name != "n?" || e.Mode != "m?" || e.Text != strings.Repeat("t?", maxTraceText/2) || e.Local.String() != "[fe80::1]:1" {
-		t.Errorf("parseTraceLine = %+v, %v", e, err)
+		t.Errorf("ParseTraceLine = %+v, %v", e, err)
 	}
 }
 
-// Events come out as what package dissect renders, whatever they say.
-func FuzzTraceEvent(f *testing.F) {
-	header := cdc.Header{ConnFlags: cdc.Closed}.Append(nil)
-	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagConfig}.Append(nil)
-	for _, e := range []TraceEvent{
-		{Kind: TraceCLC, Conn: 1, Sent: true, Bytes: decline},
-		{Kind: TraceCLC, Conn: 1, Bytes: decline[:9]},
-		{Kind: TraceCDC, Conn: 1, Client: true, Bytes: header},
-		{Kind: TraceCursors, Conn: 1, Bytes: header, Moved: 1 << 63, Window: -5},
-		{Kind: TraceRendezvous, Name: "Expect", Text: "attempt=1"},
-		{Kind: TraceFallback, Conn: 2, Mode: "TCP", Text: "why"},
-		{Kind: TraceLost, Count: 9}, {Kind: TraceOmitted, Count: 9}, {Kind: "of the future", Text: "x"},
-	} {
-		line, err := json.Marshal(traceLine{Event: &e})
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(line)
-	}
-	f.Add([]byte(`{"end":true}`))
-	f.Fuzz(func(t *testing.T, line []byte) {
-		e, end, err := parseTraceLine(line)
-		if err != nil || end {
-			return
-		}
-		var v TraceView
-		for range 2 {
-			out := v.Event("h", &e)
-			text := out.AppendLine(nil)
-			text = out.AppendHex(out.AppendVerbose(append(text, '\n')))
-			if i := bytes.IndexFunc(text, func(r rune) bool { return r < ' ' && r != '\n' || r == 0x7f }); i >= 0 {
-				t.Fatalf("%q has a control character", text)
-			}
-			if b := out.AppendJSON(nil); !json.Valid(b) {
-				t.Fatalf("AppendJSON = %q, which is not JSON", b)
-			}
-		}
-	})
-}
-
-// Both ends of a connection have one number; a new connection of the same addresses has a new one.
-func TestTraceView(t *testing.T) {
-	client, server := netip.MustParseAddrPort("127.0.0.1:50000"), netip.MustParseAddrPort("127.0.0.1:80")
-	at := func(isClient bool, conn uint64) *TraceEvent {
-		e := &TraceEvent{Kind: TraceState, Conn: conn, Client: isClient, Local: server, Peer: client}
-		if isClient {
-			e.Local, e.Peer = client, server
-		}
-		return e
-	}
-	var v TraceView
-	for i, tt := range []struct {
-		host   string
-		event  *TraceEvent
-		wantID int
-	}{
-		{"a", at(true, 1), 1},
-		{"b", at(false, 1), 1},
-		{"a", at(true, 1), 1},
-		{"a", at(true, 2), 2}, // the port is used again
-		{"b", at(false, 1), 1},
-		{"b", at(false, 2), 2},
-		{"c", at(false, 2), 3},
-		{"a", &TraceEvent{Kind: TracePeerGone}, 0},
-	} {
-		e := v.Event(tt.host, tt.event)
-		switch {
-		case e.Conn == nil && tt.wantID != 0 || e.Conn != nil && e.Conn.ID != tt.wantID:
-			t.Errorf("event %d has connection %+v, want %d", i, e.Conn, tt.wantID)
-		case e.Conn != nil && (e.Conn.Client != client || e.Conn.Server != server):
-			t.Errorf("event %d is of %v > %v, want %v > %v", i, e.Conn.Client, e.Conn.Server, client, server)
-		}
-	}
-	message := *at(true, 2)
-	message.Kind, message.Bytes = TraceCDC, cdc.Header{}.Append(nil)
-	if e := v.Event("a", &message); e.Src != server || e.Dst != client || e.Dir != dissect.ServerToClient {
-		t.Errorf("a message received is from %v to %v, %v", e.Src, e.Dst, e.Dir)
-	}
-	message.Sent = true
-	if e := v.Event("a", &message); e.Src != client || e.Dst != server || e.Dir != dissect.ClientToServer {
-		t.Errorf("a message sent is from %v to %v, %v", e.Src, e.Dst, e.Dir)
+// A process that is killed is told from a host that is closed.
+func TestTraceKilledProcess(t *testing.T) {
+	dir := t.TempDir()
+	child := smctest.Start(t, "control-serve", dir)
+	child.Hear("serving")
+	f := follow(t, dir, "a", TraceOptions{Cursors: minTraceCursors})
+	smctest.Eventually(t, patience, "a sample", func() bool { return len(f.events()) > 0 })
+	child.Kill()
+	if err := <-f.end; err != ErrProcessEnded {
+		t.Errorf("FollowTrace of a process that was killed = %v, want %v", err, ErrProcessEnded)
 	}
 }
 
-// What a view remembers is bounded.
-func TestTraceViewBound(t *testing.T) {
-	var v TraceView
-	for i := range 3 * maxViewConns {
-		e := v.Event("h", &TraceEvent{
-			Kind: TraceState, Conn: uint64(i + 1), Client: i%2 == 0,
-			Local: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(i)), Peer: netip.MustParseAddrPort("127.0.0.1:80"),
-		})
-		if e.Conn == nil || e.Conn.ID != i+1 {
-			t.Fatalf("event %d has connection %+v", i, e.Conn)
-		}
+// A stopped process says nothing, and holds up nobody who wants to end.
+func TestTraceStoppedProcess(t *testing.T) {
+	dir := t.TempDir()
+	child := smctest.Start(t, "control-serve", dir)
+	child.Hear("serving")
+	f := follow(t, dir, "a", TraceOptions{Cursors: minTraceCursors})
+	smctest.Eventually(t, patience, "a sample", func() bool { return len(f.events()) > 0 })
+	stop(t, child)
+	f.cancel()
+	if err := <-f.end; !errors.Is(err, context.Canceled) {
+		t.Errorf("FollowTrace of a stopped process, cancelled = %v", err)
 	}
-	if len(v.byHost) != maxViewConns || len(v.byAddr) != maxViewConns || len(v.order) != maxViewConns {
-		t.Errorf("%d, %d and %d connections are remembered, want %d", len(v.byHost), len(v.byAddr), len(v.order), maxViewConns)
-	}
+	child.Signal(syscall.SIGCONT)
 }
 
 // Other users are not answered.
 func TestTraceForeignUser(t *testing.T) {
-	needRoot(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become another user")
+	}
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	serveTrace(t, dir)
-	child := smctest.Start(t, "host-trace-nobody", dir)
+	child := smctest.Start(t, "control-follow-nobody", dir)
 	if got, want := child.Hear("result"), fmt.Sprint(os.ErrPermission); !strings.Contains(got, want) {
 		t.Errorf("FollowTrace as another user = %s, want %s", got, want)
 	}

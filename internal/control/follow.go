@@ -1,4 +1,4 @@
-package host
+package control
 
 import (
 	"bufio"
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
@@ -17,12 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/wire/clc"
-)
-
-const (
-	maxTraceLine = 64 << 10 // bytes in a line of a trace: a CLC message in base64 and some text, with room
-	// traceDeathWait is how long a process may take to end after its sockets have.
-	traceDeathWait = time.Second
 )
 
 // How a trace ends.
@@ -46,7 +41,7 @@ type TraceOptions struct {
 // FollowTrace calls handle with every event of the host whose control socket is called name under the run
 // directory dir: some from before, see TraceOptions, and then those that come, until ctx ends or the host
 // does. The error says which: that of ctx, [ErrHostClosed], [ErrProcessEnded], [ErrTraceCut], or a
-// [*ControlError] if the host could not be asked. Events that come while handle does not return wait in
+// [*Error] if the host could not be asked. Events that come while handle does not return wait in
 // the host, and are lost after some thousands, which an event says.
 //
 // What a host says is its own word; its texts are made safe for terminals. The events belong to handle.
@@ -55,16 +50,16 @@ func FollowTrace(ctx context.Context, dir, name string, opts TraceOptions, handl
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return &ControlError{Path: filepath.Join(dir, dirControl, name), Err: bareError(err)}
+		return &Error{Path: filepath.Join(dir, socketsDir, name), Err: bareError(err)}
 	}
-	c, err := connectControl(ctx, dir, name)
+	c, err := connect(ctx, dir, name)
 	if err != nil {
 		return fail(err)
 	}
 	defer c.Close()
 	end := watchProcess(c)
 	defer end.close()
-	stop := context.AfterFunc(ctx, func() { c.SetDeadline(longAgo) })
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	r := bufio.NewReaderSize(c, maxTraceLine)
 	if err := askTrace(ctx, c, r, opts); err != nil {
@@ -80,7 +75,7 @@ func FollowTrace(ctx context.Context, dir, name string, opts TraceOptions, handl
 		case err != nil:
 			return end.reason(ctx)
 		}
-		e, ended, err := parseTraceLine(line)
+		e, ended, err := ParseTraceLine(line)
 		switch {
 		case err != nil:
 			return fail(err)
@@ -91,28 +86,28 @@ func FollowTrace(ctx context.Context, dir, name string, opts TraceOptions, handl
 	}
 }
 
-// connectControl connects to the control socket of a host.
-func connectControl(ctx context.Context, dir, name string) (*net.UnixConn, error) {
-	ctl, err := openControlDir(dir, false)
+// connect connects to the control socket of a host.
+func connect(ctx context.Context, dir, name string) (*net.UnixConn, error) {
+	ctl, err := openDir(dir, false)
 	if err != nil {
 		return nil, err
 	}
 	defer ctl.Close()
-	ctx, cancel := context.WithTimeout(ctx, 2*controlTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*ioTimeout)
 	defer cancel()
-	return dialControl(ctx, ctl, name)
+	return dialHost(ctx, ctl, name)
 }
 
 // askTrace sends the request and reads the first line.
 func askTrace(ctx context.Context, c *net.UnixConn, r *bufio.Reader, opts TraceOptions) error {
-	request, err := json.Marshal(controlRequest{
-		Version: ControlVersion, Request: "trace",
+	request, err := json.Marshal(requestLine{
+		Version: Version, Request: "trace",
 		traceRequest: traceRequest{History: opts.History, CursorsMS: opts.Cursors.Milliseconds()},
 	})
 	if err != nil {
 		return err
 	}
-	c.SetDeadline(time.Now().Add(controlTimeout))
+	c.SetDeadline(time.Now().Add(ioTimeout))
 	if _, err := c.Write(append(request, '\n')); err != nil {
 		return err
 	}
@@ -123,14 +118,14 @@ func askTrace(ctx context.Context, c *net.UnixConn, r *bufio.Reader, opts TraceO
 	case err != nil:
 		return err
 	}
-	var response controlResponse
+	var response responseLine
 	switch err := json.Unmarshal(line, &response); {
 	case err != nil:
 		return fmt.Errorf("response is not understood: %w", err)
 	case response.Error != "":
 		return fmt.Errorf("host answered: %s", response.Error)
-	case response.Version != ControlVersion:
-		return fmt.Errorf("host speaks version %d of the control protocol, this program %d", response.Version, ControlVersion)
+	case response.Version != Version:
+		return fmt.Errorf("host speaks version %d of the control protocol, this program %d", response.Version, Version)
 	case response.Trace == nil:
 		return errors.New("response holds neither a trace nor an error")
 	}
@@ -138,8 +133,9 @@ func askTrace(ctx context.Context, c *net.UnixConn, r *bufio.Reader, opts TraceO
 	return ctx.Err() // if its end has come before that
 }
 
-// parseTraceLine decodes a line after the first.
-func parseTraceLine(line []byte) (e TraceEvent, end bool, err error) {
+// ParseTraceLine decodes a line of a trace, after the first. end says that it was the last. Texts are made safe for
+// terminals, and cut; the event refers to no memory of line.
+func ParseTraceLine(line []byte) (e TraceEvent, end bool, err error) {
 	var l traceLine
 	if err := json.Unmarshal(line, &l); err != nil {
 		return e, false, fmt.Errorf("event is not understood: %w", err)
@@ -215,4 +211,9 @@ func (p processEnd) close() {
 	if p.fd >= 0 {
 		unix.Close(p.fd)
 	}
+}
+
+// plainAddr is an address as it is in messages: without a zone, which could be any text.
+func plainAddr(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port())
 }

@@ -1,4 +1,4 @@
-package host
+package control
 
 import (
 	"bufio"
@@ -9,63 +9,35 @@ import (
 	"time"
 )
 
-// The trace over the control socket. The request
-//
-//	-> {"version":1,"request":"trace","history":256,"cursors_ms":250}
-//
-// asks for the newest events, at most history of them, and for all that come; with cursors_ms also for the
-// cursors of every SMC connection, so often. The answer is a line, and then a line for every event
-// until one of both has enough. The client sends nothing more: a byte ends it as closing does.
-//
-//	<- {"version":1,"trace":{"history":12}}     so many of the events that follow are old
-//	<- {"event":{...}}                          see [TraceEvent]
-//	<- {"end":true}                             the host was closed
-//
-// A socket that ends without the last line belongs to a process that has died, or that was not read
-// from for too long.
-
-// Bounds of a trace. All are ours.
-const (
-	minTraceCursors = 10 * time.Millisecond
-	maxTraceCursors = time.Hour
-	// traceBatch is how many events are encoded before they are written.
-	traceBatch = 64
-	// traceStall is how long a listener may read nothing. A host does not wait for it: what it does not
-	// read in time is lost to it.
-	traceStall = time.Minute
-	// traceFarewell bounds the wait for a listener to take the last events of a host that is closed.
-	traceFarewell = 200 * time.Millisecond
-)
-
-// traceRequest is what a client that asks for the trace may say.
+// A traceRequest is what a client that asks for the trace may say.
 type traceRequest struct {
 	History   int   `json:"history,omitempty"`
 	CursorsMS int64 `json:"cursors_ms,omitempty"` // 0: none
 }
 
-// traceResponse is the first line of a trace.
+// A traceResponse is the first line of a trace.
 type traceResponse struct {
 	History int `json:"history"`
 }
 
-// traceLine is one of the others.
+// A traceLine is one of the others.
 type traceLine struct {
 	Event *TraceEvent `json:"event,omitempty"`
 	End   bool        `json:"end,omitempty"`
 }
 
 // listenTrace checks the request and adds a listener.
-func (s *controlServer) listenTrace(request traceRequest) (*traceListener, error) {
+func listenTrace(trace Tracer, request traceRequest) (TraceListener, error) {
 	ms := request.CursorsMS
 	if ms != 0 && (ms < minTraceCursors.Milliseconds() || ms > maxTraceCursors.Milliseconds()) {
 		return nil, fmt.Errorf("cursors every %d ms: want %v to %v, or 0 for none", ms, minTraceCursors, maxTraceCursors)
 	}
-	return s.host.trace.listen(request.History)
+	return trace.Listen(request.History)
 }
 
 // A traceWriter writes lines to a client of the trace.
 type traceWriter struct {
-	server *controlServer
+	server *Server
 	conn   *net.UnixConn
 	b      bytes.Buffer
 	list   []TraceEvent // memory of batch
@@ -73,8 +45,8 @@ type traceWriter struct {
 }
 
 // follow writes the trace to c until its end closes, stops reading or says anything, or the host is closed.
-func (s *controlServer) follow(c *net.UnixConn, r *bufio.Reader, l *traceListener, request traceRequest) {
-	defer l.leave()
+func (s *Server) follow(c *net.UnixConn, r *bufio.Reader, l TraceListener, request traceRequest) {
+	defer l.Leave()
 	if !s.setFollows(c) {
 		return
 	}
@@ -85,7 +57,7 @@ func (s *controlServer) follow(c *net.UnixConn, r *bufio.Reader, l *traceListene
 		close(gone)
 	})
 	w := traceWriter{server: s, conn: c}
-	w.line(controlResponse{Version: ControlVersion, Trace: &traceResponse{History: l.pending()}})
+	w.line(responseLine{Version: Version, Trace: &traceResponse{History: l.Pending()}})
 	var sample <-chan time.Time
 	if request.CursorsMS > 0 {
 		ticker := time.NewTicker(time.Duration(request.CursorsMS) * time.Millisecond)
@@ -104,7 +76,7 @@ func (s *controlServer) follow(c *net.UnixConn, r *bufio.Reader, l *traceListene
 		}
 		select {
 		case <-again:
-		case <-l.more:
+		case <-l.More():
 		case <-sample:
 			w.sample()
 		case <-gone:
@@ -117,8 +89,8 @@ func (s *controlServer) follow(c *net.UnixConn, r *bufio.Reader, l *traceListene
 }
 
 // batch writes the next events and what the buffer has, and returns how many there were.
-func (w *traceWriter) batch(l *traceListener) int {
-	list, lost := l.read(w.list[:0], traceBatch)
+func (w *traceWriter) batch(l TraceListener) int {
+	list, lost := l.Read(w.list[:0], traceBatch)
 	w.list = list
 	if lost > 0 {
 		w.line(traceLine{Event: &TraceEvent{Time: time.Now().Round(0), Kind: TraceLost, Count: lost}})
@@ -131,7 +103,7 @@ func (w *traceWriter) batch(l *traceListener) int {
 }
 
 // rest writes what is left when the host is closed.
-func (w *traceWriter) rest(l *traceListener) {
+func (w *traceWriter) rest(l TraceListener) {
 	for range traceQueue / traceBatch {
 		if w.batch(l) < traceBatch || w.err != nil {
 			break
@@ -143,7 +115,7 @@ func (w *traceWriter) rest(l *traceListener) {
 
 // sample writes the cursors of all connections.
 func (w *traceWriter) sample() {
-	list, omitted := w.server.host.sample(nil)
+	list, omitted := w.server.host.SampleCursors(nil)
 	for i := range list {
 		w.line(traceLine{Event: &list[i]})
 	}
@@ -169,7 +141,7 @@ func (w *traceWriter) flush() {
 }
 
 // setFollows marks a client that Close is to give some time; it reports false when Close came first.
-func (s *controlServer) setFollows(c *net.UnixConn) bool {
+func (s *Server) setFollows(c *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
@@ -179,7 +151,7 @@ func (s *controlServer) setFollows(c *net.UnixConn) bool {
 }
 
 // setWriteDeadline sets the deadline for a write to one that follows. That of Close is not moved.
-func (s *controlServer) setWriteDeadline(c *net.UnixConn) {
+func (s *Server) setWriteDeadline(c *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {

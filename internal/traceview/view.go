@@ -1,4 +1,5 @@
-package host
+// Package traceview shows the events of running hosts as package dissect shows those of a capture.
+package traceview
 
 import (
 	"fmt"
@@ -6,18 +7,22 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// maxViewConns bounds the connections that a TraceView remembers. Those that came first are forgotten.
+// modeTCP is how a host calls plain TCP.
+const modeTCP = "TCP"
+
+// maxViewConns bounds the connections that a View remembers. Those that came first are forgotten.
 const maxViewConns = 4096
 
-// A TraceView makes of the events of any number of hosts those that package dissect renders, in the
+// A View makes of the events of any number of hosts those that package dissect renders, in the
 // words in which a capture is shown. It numbers the connections of all of them, and both ends of one have
 // the same number. The zero value is ready for use, by one goroutine.
-type TraceView struct {
+type View struct {
 	byHost map[viewKey]*viewConn
 	byAddr map[viewAddrs]*viewConn
 	order  []*viewConn // by age; a ring once it is full
@@ -49,11 +54,11 @@ type viewSample struct{ byClient, toServer bool }
 //
 // Messages are of the families of a capture: CLC, and CDC with the header of SMC-D. Everything else is
 // a Note, named by its kind, or a rendezvous message by its name.
-func (v *TraceView) Event(host string, e *TraceEvent) *dissect.Event {
+func (v *View) Event(host string, e *control.TraceEvent) *dissect.Event {
 	out := v.content(e)
 	out.Packet.Time = e.Time
 	out.Src, out.Dst = e.Local, e.Peer
-	isMessage := e.Kind == TraceCLC || e.Kind == TraceCDC || e.Kind == TraceCursors || e.Kind == TraceRendezvous
+	isMessage := e.Kind == control.TraceCLC || e.Kind == control.TraceCDC || e.Kind == control.TraceCursors || e.Kind == control.TraceRendezvous
 	if isMessage && !e.Sent {
 		out.Src, out.Dst = out.Dst, out.Src
 	}
@@ -71,21 +76,21 @@ func (v *TraceView) Event(host string, e *TraceEvent) *dissect.Event {
 }
 
 // content makes the event without what it belongs to.
-func (v *TraceView) content(e *TraceEvent) *dissect.Event {
+func (v *View) content(e *control.TraceEvent) *dissect.Event {
 	switch e.Kind {
-	case TraceCLC:
+	case control.TraceCLC:
 		return clcEvent(e.Bytes)
-	case TraceCDC, TraceCursors:
+	case control.TraceCDC, control.TraceCursors:
 		h, err := cdc.ParseHeader(e.Bytes)
 		if err != nil {
 			return malformed(dissect.CDC, e.Bytes, err)
 		}
 		return dissect.MessageEvent(&h, e.Bytes)
-	case TraceLost:
+	case control.TraceLost:
 		return &dissect.Event{Family: dissect.Note, Name: "gap", Text: fmt.Sprintf("%d events lost: they were not read in time", e.Count)}
-	case TraceOmitted:
+	case control.TraceOmitted:
 		return &dissect.Event{Family: dissect.Note, Name: "omitted", Text: fmt.Sprintf("%d connections more than fit into a sample", e.Count)}
-	case TraceRendezvous:
+	case control.TraceRendezvous:
 		return &dissect.Event{Family: dissect.Note, Name: e.Name, Text: e.Text}
 	}
 	return &dissect.Event{Family: dissect.Note, Name: string(e.Kind), Text: e.Text}
@@ -117,7 +122,7 @@ func malformed(family dissect.Family, b []byte, err error) *dissect.Event {
 }
 
 // conn returns the connection of an event, nil if it is of none.
-func (v *TraceView) conn(host string, e *TraceEvent) *viewConn {
+func (v *View) conn(host string, e *control.TraceEvent) *viewConn {
 	if e.Conn == 0 {
 		return nil
 	}
@@ -139,7 +144,7 @@ func (v *TraceView) conn(host string, e *TraceEvent) *viewConn {
 }
 
 // add makes a connection, and room for it.
-func (v *TraceView) add(addrs viewAddrs) *viewConn {
+func (v *View) add(addrs viewAddrs) *viewConn {
 	if v.byHost == nil {
 		v.byHost = make(map[viewKey]*viewConn)
 		v.byAddr = make(map[viewAddrs]*viewConn)
@@ -165,7 +170,7 @@ func (v *TraceView) add(addrs viewAddrs) *viewConn {
 }
 
 // learn takes from an event what it says about the connection, and completes the event.
-func (c *viewConn) learn(out *dissect.Event, e *TraceEvent) {
+func (c *viewConn) learn(out *dissect.Event, e *control.TraceEvent) {
 	if c.Opened.IsZero() {
 		c.Opened = e.Time
 	}
@@ -182,25 +187,25 @@ func (c *viewConn) learn(out *dissect.Event, e *TraceEvent) {
 	if e.Mode != "" { // its handshake is over
 		c.Mode = e.Mode
 		switch {
-		case e.Mode != ModeTCP.String():
+		case e.Mode != modeTCP:
 			c.State = dissect.ConnEstablished
 		case c.State != dissect.ConnDeclined:
 			c.State = dissect.ConnTCP
 		}
 	}
 	switch e.Kind {
-	case TraceFailed:
+	case control.TraceFailed:
 		c.State = dissect.ConnFailed
-	case TraceClosed:
+	case control.TraceClosed:
 		c.Closed = e.Time
-	case TraceCursors:
+	case control.TraceCursors:
 		c.sampled(out, e)
-	case TraceRendezvous, TraceCLC, TraceCDC, TraceEstablished, TraceFallback, TraceState, TracePeerGone, TraceOmitted, TraceLost:
+	case control.TraceRendezvous, control.TraceCLC, control.TraceCDC, control.TraceEstablished, control.TraceFallback, control.TraceState, control.TracePeerGone, control.TraceOmitted, control.TraceLost:
 	}
 }
 
 // sampled says how far the bytes have come.
-func (c *viewConn) sampled(out *dissect.Event, e *TraceEvent) {
+func (c *viewConn) sampled(out *dissect.Event, e *control.TraceEvent) {
 	key := viewSample{e.Client, out.Dir == dissect.ClientToServer}
 	p := &dissect.Progress{Produced: -1, Consumed: -1, Window: e.Window, PeerRoom: -1}
 	if last, ok := c.samples[key]; ok && e.Moved >= last {
@@ -220,9 +225,4 @@ func (c *viewConn) sampled(out *dissect.Event, e *TraceEvent) {
 		fmt.Fprintf(&text, " window=%d", p.Window)
 	}
 	out.Text = text.String()
-}
-
-// plainAddr is an address as it is in messages: without a zone, which could be any text.
-func plainAddr(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port())
 }

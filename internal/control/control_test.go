@@ -1,4 +1,4 @@
-package host
+package control
 
 import (
 	"bufio"
@@ -23,7 +23,7 @@ import (
 func testStatus() Status {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	return Status{
-		Version: ControlVersion, Time: at, Started: at.Add(-time.Minute),
+		Version: Version, Time: at, Started: at.Add(-time.Minute),
 		PID: os.Getpid(), Command: "server", UID: uint32(os.Geteuid()), Name: "a", HostName: "HOST1",
 		GID: "00000000-0000-4000-8000-000000000001", SEID: "SEID-1", UEIDs: []string{"E1", "E2"},
 		Capabilities: StatusCapabilities{
@@ -50,12 +50,23 @@ func testStatus() Status {
 	}
 }
 
+// A testHost is a Host of which each part can be left out.
+type testHost struct {
+	status func() Status
+	trace  Tracer
+	sample func([]TraceEvent) ([]TraceEvent, int)
+}
+
+func (h testHost) Status() Status                                      { return h.status() }
+func (h testHost) Trace() Tracer                                       { return h.trace }
+func (h testHost) SampleCursors(list []TraceEvent) ([]TraceEvent, int) { return h.sample(list) }
+
 // serve starts a control socket for the time of the test.
-func serve(t *testing.T, dir, name string, status func() Status) io.Closer {
+func serve(t *testing.T, dir, name string, status func() Status) *Server {
 	t.Helper()
-	s, err := serveControl(dir, name, controlHost{status: status})
+	s, err := Serve(dir, name, testHost{status: status})
 	if err != nil {
-		t.Fatalf("serveControl(%q, %q) = %v", dir, name, err)
+		t.Fatalf("Serve(%q, %q) = %v", dir, name, err)
 	}
 	t.Cleanup(func() { s.Close() })
 	return s
@@ -64,14 +75,14 @@ func serve(t *testing.T, dir, name string, status func() Status) io.Closer {
 // dial connects to a control socket as any program might.
 func dial(t *testing.T, dir, name string) *net.UnixConn {
 	t.Helper()
-	ctl, err := openControlDir(dir, false)
+	ctl, err := openDir(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ctl.Close()
-	c, err := dialControl(t.Context(), ctl, name)
+	c, err := dialHost(t.Context(), ctl, name)
 	if err != nil {
-		t.Fatalf("dialControl(%q) = %v", name, err)
+		t.Fatalf("dialHost(%q) = %v", name, err)
 	}
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(10 * time.Second))
@@ -103,10 +114,10 @@ func TestGather(t *testing.T) {
 }
 
 // Every field of Status must survive the bounded decoding, also one added later.
-func TestParseControlResponseKeepsEveryField(t *testing.T) {
+func TestParseResponseKeepsEveryField(t *testing.T) {
 	st := testStatus()
 	st.UID = 99 // not 0, as it is when root tests
-	line, err := json.Marshal(controlResponse{Version: ControlVersion, Status: &st})
+	line, err := json.Marshal(responseLine{Version: Version, Status: &st})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,12 +130,12 @@ func TestParseControlResponseKeepsEveryField(t *testing.T) {
 			t.Errorf("testStatus() leaves %s empty, want a value to compare", name)
 		}
 	}
-	got, err := parseControlResponse(line)
+	got, err := parseResponse(line)
 	if err != nil {
-		t.Fatalf("parseControlResponse = %v", err)
+		t.Fatalf("parseResponse = %v", err)
 	}
 	if diff := cmp.Diff(&st, got); diff != "" {
-		t.Errorf("parseControlResponse (-want +got):\n%s", diff)
+		t.Errorf("parseResponse (-want +got):\n%s", diff)
 	}
 }
 
@@ -164,16 +175,16 @@ func TestControlFiles(t *testing.T) {
 	}
 }
 
-func TestServeControlRefuses(t *testing.T) {
+func TestServeRefuses(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"", ".", ".a", "a/b", "a\x00", strings.Repeat("a", maxControlName+1)} {
-		if s, err := serveControl(dir, name, controlHost{status: testStatus}); err == nil {
+	for _, name := range []string{"", ".", ".a", "a/b", "a\x00", strings.Repeat("a", maxName+1)} {
+		if s, err := Serve(dir, name, testHost{status: testStatus}); err == nil {
 			s.Close()
-			t.Errorf("serveControl(name %q) = nil, want an error", name)
+			t.Errorf("Serve(name %q) = nil, want an error", name)
 		}
 	}
-	if s, err := serveControl(filepath.Join(dir, "absent"), "a", controlHost{status: testStatus}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("serveControl(no directory) = %v, %v, want ErrNotExist", s, err)
+	if s, err := Serve(filepath.Join(dir, "absent"), "a", testHost{status: testStatus}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Serve(no directory) = %v, %v, want ErrNotExist", s, err)
 	}
 
 	open := t.TempDir() // a ctl directory in which anybody may replace our socket
@@ -183,18 +194,18 @@ func TestServeControlRefuses(t *testing.T) {
 	if err := os.Chmod(filepath.Join(open, "ctl"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := serveControl(open, "a", controlHost{status: testStatus}); err == nil {
+	if s, err := Serve(open, "a", testHost{status: testStatus}); err == nil {
 		s.Close()
-		t.Error("serveControl(ctl of mode 0777) = nil, want an error")
+		t.Error("Serve(ctl of mode 0777) = nil, want an error")
 	}
 
 	linked := t.TempDir()
 	if err := os.Symlink(t.TempDir(), filepath.Join(linked, "ctl")); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := serveControl(linked, "a", controlHost{status: testStatus}); err == nil {
+	if s, err := Serve(linked, "a", testHost{status: testStatus}); err == nil {
 		s.Close()
-		t.Error("serveControl(ctl is a symbolic link) = nil, want an error")
+		t.Error("Serve(ctl is a symbolic link) = nil, want an error")
 	}
 	if list, errs := Gather(t.Context(), linked); len(list) != 0 || len(errs) != 1 {
 		t.Errorf("Gather(ctl is a symbolic link) = %v, %v, want one error", list, errs)
@@ -209,7 +220,7 @@ func TestControlLongPath(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	name := strings.Repeat("n", maxControlName)
+	name := strings.Repeat("n", maxName)
 	serve(t, dir, name, testStatus)
 	list, errs := Gather(t.Context(), dir)
 	if len(list) != 1 || errs != nil {
@@ -248,7 +259,7 @@ func TestGatherCleansUp(t *testing.T) {
 	leaveSocket(t, filepath.Join(ctl, "dead"))
 	leaveSocket(t, filepath.Join(ctl, ".young"))
 	leaveSocket(t, filepath.Join(ctl, ".old"))
-	old := time.Now().Add(-2 * controlStaleTemporary)
+	old := time.Now().Add(-2 * staleTemporary)
 	if err := os.Chtimes(filepath.Join(ctl, ".old"), old, old); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +297,7 @@ func TestControlRequests(t *testing.T) {
 		{"not JSON", `hello`, "not a JSON object"},
 		{"wrong type", `{"version":"1"}`, "not a JSON object"},
 		{"deep nesting", strings.Repeat("[", 2000), "not a JSON object"},
-		{"too long", `{"version":1,"request":"` + strings.Repeat("s", maxControlRequest), "request exceeds"},
+		{"too long", `{"version":1,"request":"` + strings.Repeat("s", maxRequest), "request exceeds"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := dial(t, dir, "a")
@@ -297,12 +308,12 @@ func TestControlRequests(t *testing.T) {
 			if err != nil {
 				t.Fatalf("answer to %.40q: %v", tt.request, err)
 			}
-			var response controlResponse
+			var response responseLine
 			if err := json.Unmarshal(line, &response); err != nil {
 				t.Fatalf("answer to %.40q is not JSON: %v", tt.request, err)
 			}
-			if response.Version != ControlVersion {
-				t.Errorf("answer to %.40q has version %d, want %d", tt.request, response.Version, ControlVersion)
+			if response.Version != Version {
+				t.Errorf("answer to %.40q has version %d, want %d", tt.request, response.Version, Version)
 			}
 			if ok := response.Status != nil; ok != (tt.wantError == "") {
 				t.Errorf("answer to %.40q has a status = %v", tt.request, ok)
@@ -319,7 +330,7 @@ func TestControlRequestsOnOneSocket(t *testing.T) {
 	serve(t, dir, "a", testStatus)
 	c := dial(t, dir, "a")
 	r := bufio.NewReader(c)
-	for i := range maxControlRequests {
+	for i := range maxRequests {
 		if _, err := io.WriteString(c, `{"version":1,"request":"status"}`+"\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -328,7 +339,7 @@ func TestControlRequestsOnOneSocket(t *testing.T) {
 		}
 	}
 	if b, err := r.ReadBytes('\n'); !errors.Is(err, io.EOF) {
-		t.Errorf("after %d requests = %q, %v, want EOF", maxControlRequests, b, err)
+		t.Errorf("after %d requests = %q, %v, want EOF", maxRequests, b, err)
 	}
 }
 
@@ -336,7 +347,7 @@ func TestControlRequestsOnOneSocket(t *testing.T) {
 func TestControlSilentClients(t *testing.T) {
 	dir := t.TempDir()
 	s := serve(t, dir, "a", testStatus)
-	for range maxControlClients - 1 {
+	for range maxClients - 1 {
 		dial(t, dir, "a")
 	}
 	if list, errs := Gather(t.Context(), dir); len(list) != 1 || errs != nil {
@@ -344,7 +355,7 @@ func TestControlSilentClients(t *testing.T) {
 	}
 	start := time.Now()
 	s.Close()
-	if d := time.Since(start); d >= controlTimeout {
+	if d := time.Since(start); d >= ioTimeout {
 		t.Errorf("Close beside silent clients took %v, want less than their deadline", d)
 	}
 }
@@ -355,7 +366,7 @@ func TestControlManyConnections(t *testing.T) {
 		st := testStatus()
 		conn := st.Connections[0]
 		conn.EID, conn.Reason = strings.Repeat("E", 32), strings.Repeat("r", 100)
-		st.Connections = make([]StatusConn, maxControlConns+5)
+		st.Connections = make([]StatusConn, MaxConns+5)
 		for i := range st.Connections {
 			st.Connections[i] = conn
 		}
@@ -365,8 +376,8 @@ func TestControlManyConnections(t *testing.T) {
 	if len(list) != 1 || errs != nil {
 		t.Fatalf("Gather = %d hosts, %v, want one", len(list), errs)
 	}
-	if n, omitted := len(list[0].Connections), list[0].ConnectionsOmitted; n != maxControlConns || omitted != 24+5 {
-		t.Errorf("Gather = %d connections and %d omitted, want %d and 29", n, omitted, maxControlConns)
+	if n, omitted := len(list[0].Connections), list[0].ConnectionsOmitted; n != MaxConns || omitted != 24+5 {
+		t.Errorf("Gather = %d connections and %d omitted, want %d and 29", n, omitted, MaxConns)
 	}
 }
 
@@ -385,8 +396,8 @@ func TestGatherHostileHost(t *testing.T) {
 		{"other version", `{"version":7,"status":{}}` + "\n", "speaks version 7"},
 		{"wrong type", `{"version":1,"status":{"pid":"x"}}` + "\n", "not understood"},
 		{"bad reason code", `{"version":1,"status":{"connections":[{"reason_code":"12"}]}}` + "\n", "reason code"},
-		{"too many connections", `{"version":1,"status":{"connections":[` + strings.Repeat("{},", maxControlConns) + `{}]}}` + "\n", "list of more than"},
-		{"too many reasons", `{"version":1,"status":{"counters":{"fallbacks":[` + strings.Repeat("{},", maxControlList) + `{}]}}}` + "\n", "list of more than"},
+		{"too many connections", `{"version":1,"status":{"connections":[` + strings.Repeat("{},", MaxConns) + `{}]}}` + "\n", "list of more than"},
+		{"too many reasons", `{"version":1,"status":{"counters":{"fallbacks":[` + strings.Repeat("{},", maxList) + `{}]}}}` + "\n", "list of more than"},
 		{"not a list", `{"version":1,"status":{"ueids":{}}}` + "\n", "want a list"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -444,14 +455,14 @@ func TestGatherCanceled(t *testing.T) {
 	if len(list) != 0 || len(errs) != 1 {
 		t.Errorf("Gather(canceled) = %v, %v, want one error", list, errs)
 	}
-	if d := time.Since(start); d >= controlTimeout {
+	if d := time.Since(start); d >= ioTimeout {
 		t.Errorf("Gather(canceled) took %v, want less than the deadline of a host", d)
 	}
 }
 
-func TestReadControlLineBound(t *testing.T) {
-	if _, err := readControlLine(zeroes{}); err == nil || !strings.Contains(err.Error(), "exceeds") {
-		t.Errorf("readControlLine(endless line) = %v, want a complaint about its size", err)
+func TestReadLineBound(t *testing.T) {
+	if _, err := readLine(zeroes{}); err == nil || !strings.Contains(err.Error(), "exceeds") {
+		t.Errorf("readLine(endless line) = %v, want a complaint about its size", err)
 	}
 }
 
@@ -503,9 +514,9 @@ func TestReasonCode(t *testing.T) {
 
 // Whatever a host answers, the client neither panics nor takes more than the bounds allow;
 // and what it takes says the same when it is written again.
-func FuzzParseControlResponse(f *testing.F) {
+func FuzzParseResponse(f *testing.F) {
 	st := testStatus()
-	line, err := json.Marshal(controlResponse{Version: ControlVersion, Status: &st})
+	line, err := json.Marshal(responseLine{Version: Version, Status: &st})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -513,22 +524,22 @@ func FuzzParseControlResponse(f *testing.F) {
 	f.Add([]byte(`{"version":1,"status":{"ueids":null,"connections":[]}}`))
 	f.Add([]byte(`{"version":1,"error":"x"}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		got, err := parseControlResponse(line)
+		got, err := parseResponse(line)
 		if err != nil {
 			return
 		}
-		if len(got.Connections) > maxControlConns || len(got.Limits) > maxControlList {
-			t.Fatalf("parseControlResponse took %d connections", len(got.Connections))
+		if len(got.Connections) > MaxConns || len(got.Limits) > maxList {
+			t.Fatalf("parseResponse took %d connections", len(got.Connections))
 		}
-		again, err := json.Marshal(controlResponse{Version: ControlVersion, Status: got})
+		again, err := json.Marshal(responseLine{Version: Version, Status: got})
 		if err != nil {
 			return // not representable, such as a year beyond 9999
 		}
-		second, err := parseControlResponse(again)
+		second, err := parseResponse(again)
 		if err != nil {
-			t.Fatalf("parseControlResponse(%s) = %v", again, err)
+			t.Fatalf("parseResponse(%s) = %v", again, err)
 		}
-		third, err := json.Marshal(controlResponse{Version: ControlVersion, Status: second})
+		third, err := json.Marshal(responseLine{Version: Version, Status: second})
 		if err != nil || !bytes.Equal(third, again) {
 			t.Fatalf("written again:\n got %s, %v\nwant %s", third, err, again)
 		}

@@ -1,4 +1,4 @@
-package host
+package control
 
 import (
 	"bufio"
@@ -20,27 +20,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of a [Gather].
-const (
-	maxControlSockets  = 8192                  // names looked at in one ctl directory
-	gatherConcurrency  = 4                     // hosts asked at a time
-	controlQueueRetry  = 10 * time.Millisecond // while a host's accept queue is full
-	controlReadInitial = 64 << 10              // bytes of buffer for a response
-)
-
-// A ControlError says that one host, or one run directory, could not be asked.
-type ControlError struct {
+// An Error says that one host, or one run directory, could not be asked.
+type Error struct {
 	Path string // of the socket or directory
 	Err  error  // [os.ErrPermission]: of another user, ask as root
 }
 
-func (e *ControlError) Error() string { return e.Path + ": " + e.Err.Error() }
+func (e *Error) Error() string { return e.Path + ": " + e.Err.Error() }
 
-func (e *ControlError) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.Err }
 
 // Gather asks every host that has a control socket under the run directory dir for its
 // Status. The result is ordered by process and name. A directory that does not exist holds
-// no host and is no error. Errors are of type [*ControlError], one for each host that did not answer as
+// no host and is no error. Errors are of type [*Error], one for each host that did not answer as
 // it should; the other hosts are reported all the same.
 //
 // Sockets that the caller's user left behind are removed; those of others are passed over.
@@ -54,17 +46,17 @@ func Gather(ctx context.Context, dir string) ([]Status, []error) {
 // GatherSome is Gather for those hosts whose control sockets want chooses by their names. It is
 // called once for each name, before any host is asked.
 func GatherSome(ctx context.Context, dir string, want func(name string) bool) ([]Status, []error) {
-	ctl, err := openControlDir(dir, false)
+	ctl, err := openDir(dir, false)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, []error{&ControlError{Path: filepath.Join(dir, dirControl), Err: bareError(err)}}
+		return nil, []error{&Error{Path: filepath.Join(dir, socketsDir), Err: bareError(err)}}
 	}
 	defer ctl.Close()
-	names, err := ctl.Readdirnames(maxControlSockets)
+	names, err := ctl.Readdirnames(maxSockets)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, []error{&ControlError{Path: ctl.Name(), Err: bareError(err)}}
+		return nil, []error{&Error{Path: ctl.Name(), Err: bareError(err)}}
 	}
 
 	var (
@@ -85,7 +77,7 @@ func GatherSome(ctx context.Context, dir string, want func(name string) bool) ([
 			defer mu.Unlock()
 			switch {
 			case err != nil:
-				errs = append(errs, &ControlError{Path: filepath.Join(ctl.Name(), name), Err: bareError(err)})
+				errs = append(errs, &Error{Path: filepath.Join(ctl.Name(), name), Err: bareError(err)})
 			case st != nil:
 				st.Dir = dir
 				list = append(list, *st)
@@ -101,7 +93,7 @@ func GatherSome(ctx context.Context, dir string, want func(name string) bool) ([
 }
 
 // bareError strips the file name that the system package put around an error: the
-// ControlError has a better one.
+// Error has a better one.
 func bareError(err error) error {
 	if e, ok := errors.AsType[*os.PathError](err); ok {
 		return e.Err
@@ -129,12 +121,12 @@ func askHost(ctx context.Context, ctl *os.File, name string) (*Status, error) {
 		return nil, nil
 	}
 	inTheMaking := strings.HasPrefix(name, ".")
-	if inTheMaking && time.Since(time.Unix(st.Mtim.Unix())) < controlStaleTemporary {
+	if inTheMaking && time.Since(time.Unix(st.Mtim.Unix())) < staleTemporary {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*controlTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*ioTimeout)
 	defer cancel()
-	c, err := dialControl(ctx, ctl, name)
+	c, err := dialHost(ctx, ctl, name)
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
 		// Nobody listens, and since a socket gets its name only when it does, nobody will.
@@ -154,11 +146,11 @@ func askHost(ctx context.Context, ctl *os.File, name string) (*Status, error) {
 	return askStatus(ctx, c)
 }
 
-// dialControl connects to a control socket, and tries again while its accept queue is full.
-func dialControl(ctx context.Context, ctl *os.File, name string) (*net.UnixConn, error) {
+// dialHost connects to a control socket, and tries again while its accept queue is full.
+func dialHost(ctx context.Context, ctl *os.File, name string) (*net.UnixConn, error) {
 	var d net.Dialer
 	for {
-		c, err := d.DialContext(ctx, "unix", controlAddr(ctl, name).Name)
+		c, err := d.DialContext(ctx, "unix", socketAddr(ctl, name).Name)
 		if err == nil {
 			return c.(*net.UnixConn), nil
 		}
@@ -168,7 +160,7 @@ func dialControl(ctx context.Context, ctl *os.File, name string) (*net.UnixConn,
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(controlQueueRetry):
+		case <-time.After(queueRetry):
 		}
 	}
 }
@@ -179,7 +171,7 @@ func askStatus(ctx context.Context, c *net.UnixConn) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	deadline := time.Now().Add(controlTimeout)
+	deadline := time.Now().Add(ioTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
@@ -187,18 +179,18 @@ func askStatus(ctx context.Context, c *net.UnixConn) (*Status, error) {
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 
-	request, err := json.Marshal(controlRequest{Version: ControlVersion, Request: "status"})
+	request, err := json.Marshal(requestLine{Version: Version, Request: "status"})
 	if err != nil {
 		return nil, err
 	}
 	if _, err := c.Write(append(request, '\n')); err != nil {
 		return nil, err
 	}
-	line, err := readControlLine(c)
+	line, err := readLine(c)
 	if err != nil {
 		return nil, err
 	}
-	st, err := parseControlResponse(line)
+	st, err := parseResponse(line)
 	if err != nil {
 		return nil, err
 	}
@@ -209,24 +201,24 @@ func askStatus(ctx context.Context, c *net.UnixConn) (*Status, error) {
 	return st, nil
 }
 
-// readControlLine reads one line of at most maxControlResponse bytes.
-func readControlLine(r io.Reader) ([]byte, error) {
-	br := bufio.NewReaderSize(io.LimitReader(r, maxControlResponse), controlReadInitial)
+// readLine reads one line of at most maxResponse bytes.
+func readLine(r io.Reader) ([]byte, error) {
+	br := bufio.NewReaderSize(io.LimitReader(r, maxResponse), readInitial)
 	line, err := br.ReadBytes('\n')
 	switch {
 	case err == nil:
 		return line, nil
-	case errors.Is(err, io.EOF) && len(line) >= maxControlResponse:
-		return nil, fmt.Errorf("response exceeds %d bytes", maxControlResponse)
+	case errors.Is(err, io.EOF) && len(line) >= maxResponse:
+		return nil, fmt.Errorf("response exceeds %d bytes", maxResponse)
 	case errors.Is(err, io.EOF):
 		return nil, io.ErrUnexpectedEOF
 	}
 	return nil, err
 }
 
-// parseControlResponse decodes a response line. The lists in it are held to their bounds,
+// parseResponse decodes a response line. The lists in it are held to their bounds,
 // because a few bytes of JSON can ask for hundreds of memory.
-func parseControlResponse(line []byte) (*Status, error) {
+func parseResponse(line []byte) (*Status, error) {
 	// The fields of boundedStatus and boundedCounters hide those of the same name
 	// in the embedded structs.
 	type plainStatus Status
@@ -254,8 +246,8 @@ func parseControlResponse(line []byte) (*Status, error) {
 		return nil, fmt.Errorf("response is not understood: %w", err)
 	case response.Error != "":
 		return nil, fmt.Errorf("host answered: %s", response.Error)
-	case response.Version != ControlVersion:
-		return nil, fmt.Errorf("host speaks version %d of the control protocol, this program %d", response.Version, ControlVersion)
+	case response.Version != Version:
+		return nil, fmt.Errorf("host speaks version %d of the control protocol, this program %d", response.Version, Version)
 	case response.Status == nil:
 		return nil, errors.New("response holds neither a status nor an error")
 	}
@@ -267,15 +259,15 @@ func parseControlResponse(line []byte) (*Status, error) {
 	return &st, nil
 }
 
-// A boundedList is a list from outside: of at most maxControlConns entries for connections,
-// and maxControlList for anything else.
+// A boundedList is a list from outside: of at most MaxConns entries for connections,
+// and maxList for anything else.
 type boundedList[T any] []T
 
 // UnmarshalJSON takes an array or null, and refuses one that is too long before it makes room for it.
 func (l *boundedList[T]) UnmarshalJSON(b []byte) error {
-	limit := maxControlList
+	limit := maxList
 	if _, ok := any(l).(*boundedList[StatusConn]); ok {
-		limit = maxControlConns
+		limit = MaxConns
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	start, err := d.Token()

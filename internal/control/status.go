@@ -1,0 +1,147 @@
+package control
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Status is a snapshot of one host, as its control socket reports it. Sizes are bytes.
+type Status struct {
+	Version  int       `json:"version"` // Version
+	Time     time.Time `json:"time"`    // when the snapshot was taken
+	Started  time.Time `json:"started"` // when the host was made
+	PID      int       `json:"pid"`
+	Command  string    `json:"command"` // base name of the program
+	UID      uint32    `json:"uid"`
+	Name     string    `json:"name"`      // of the control socket
+	HostName string    `json:"host_name"` // as sent to peers: SMCv2 first contact extension
+	GID      string    `json:"gid"`       // extended GID of the shared-memory device
+	SEID     string    `json:"seid"`      // empty: not used
+	UEIDs    []string  `json:"ueids"`
+	Dir      string    `json:"dir"` // run directory
+
+	Capabilities StatusCapabilities `json:"capabilities"`
+	Limits       []StatusLimit      `json:"limits"`
+	Counters     StatusCounters     `json:"counters"`
+	Listeners    []StatusListener   `json:"listeners"`
+	Connections  []StatusConn       `json:"connections"`
+
+	// ConnectionsOmitted counts live connections that did not fit into Connections.
+	ConnectionsOmitted int `json:"connections_omitted"`
+}
+
+// StatusCapabilities says what a host can do, and for the rest why not.
+type StatusCapabilities struct {
+	SMCDv2          Capability `json:"smc_d_v2"`
+	SMCDv1          Capability `json:"smc_d_v1"`
+	SMCRv2          Capability `json:"smc_r_v2"`
+	SMCRv1          Capability `json:"smc_r_v1"`
+	TCPOption       Capability `json:"tcp_option"`       // TCP option 254 on this host's SYNs
+	LocalRendezvous Capability `json:"local_rendezvous"` // announcements in the run directory
+}
+
+// A Capability is one thing that a host can or cannot do.
+type Capability struct {
+	Available bool   `json:"available"`
+	Why       string `json:"why,omitempty"` // why not, in words; empty when available
+}
+
+// A StatusLimit is a named bound and how much of it is in use.
+type StatusLimit struct {
+	Name  string `json:"name"`  // such as "memory", "connections", "peers", "open files"
+	Limit int64  `json:"limit"` // -1: none
+	Used  int64  `json:"used"`  // -1: not counted
+	Unit  string `json:"unit"`  // "bytes", "seconds", or empty for a count
+}
+
+// StatusCounters count from the start of the host. Keys of the maps are modes: "TCP", "SMC-D", "SMC-R".
+type StatusCounters struct {
+	Connections      map[string]uint64    `json:"connections"` // by the mode they ended up in
+	Bytes            map[string]ByteCount `json:"bytes"`       // payload
+	HandshakesOK     uint64               `json:"handshakes_ok"`
+	HandshakesFailed uint64               `json:"handshakes_failed"` // ended the connection; a fallback is not a failure
+	Fallbacks        []FallbackCount      `json:"fallbacks"`
+	DoorbellsRung    uint64               `json:"doorbells_rung"`
+	Sleeps           uint64               `json:"sleeps"` // waits that ended asleep
+	Spins            uint64               `json:"spins"`  // waits that ended while spinning
+}
+
+// A ByteCount is payload in both directions, in bytes.
+type ByteCount struct {
+	In  uint64 `json:"in"`
+	Out uint64 `json:"out"`
+}
+
+// A FallbackCount says how many connections went on over TCP for one reason.
+type FallbackCount struct {
+	Code  ReasonCode `json:"reason_code"`
+	Tag   string     `json:"tag"`    // short name, such as PEER_NO_SMC
+	Text  string     `json:"reason"` // in words
+	Count uint64     `json:"count"`
+}
+
+// A StatusListener is one listening socket of a host.
+type StatusListener struct {
+	Local    string `json:"local"`    // address and port
+	Require  string `json:"require"`  // "any", "smc", "smc-d", "smc-r"
+	UID      uint32 `json:"uid"`      // owner of the socket
+	Inode    uint64 `json:"inode"`    // of the TCP socket
+	Accepted uint64 `json:"accepted"` // connections since it was opened
+	Pending  int    `json:"pending"`  // in a handshake, or not yet accepted by the application
+}
+
+// A StatusConn is one connection of a host, in whatever mode.
+type StatusConn struct {
+	State       string     `json:"state"` // the specification's name: Active, PeerCloseWait1, ...
+	Local       string     `json:"local"`
+	Peer        string     `json:"peer"`
+	Role        string     `json:"role"`        // "client" or "server"
+	Mode        string     `json:"mode"`        // "TCP", "SMC-D", "SMC-R"
+	Version     string     `json:"version"`     // "2.1"; empty for TCP
+	EID         string     `json:"eid"`         // the one agreed on
+	ReasonCode  ReasonCode `json:"reason_code"` // 0 unless Mode is TCP
+	Reason      string     `json:"reason"`      // in words
+	UID         uint32     `json:"uid"`
+	Inode       uint64     `json:"inode"`  // of the TCP socket
+	RecvQ       uint64     `json:"recv_q"` // received, not yet read by the application
+	SendQ       uint64     `json:"send_q"` // written, not yet consumed by the peer
+	RcvBuf      uint64     `json:"rcvbuf"`
+	SndBuf      uint64     `json:"sndbuf"`
+	BytesIn     uint64     `json:"bytes_in"`
+	BytesOut    uint64     `json:"bytes_out"`
+	PeerPID     int        `json:"peer_pid"` // 0: on another host, or unknown
+	PeerCommand string     `json:"peer_command"`
+	PeerHost    string     `json:"peer_host"`
+	AgeSeconds  float64    `json:"age_seconds"`
+}
+
+// A ReasonCode is the peer diagnosis of a Decline: RFC 7609 p.105. Its text form is the one of
+// the Linux tools, 0x03010000, and empty for 0, which is no reason.
+type ReasonCode uint32
+
+func (c ReasonCode) String() string {
+	if c == 0 {
+		return ""
+	}
+	return fmt.Sprintf("0x%08x", uint32(c))
+}
+
+// MarshalText returns the text form.
+func (c ReasonCode) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText takes the text form and nothing else.
+func (c *ReasonCode) UnmarshalText(b []byte) error {
+	if len(b) == 0 {
+		*c = 0
+		return nil
+	}
+	digits, ok := strings.CutPrefix(string(b), "0x")
+	v, err := strconv.ParseUint(digits, 16, 32)
+	if !ok || err != nil {
+		return fmt.Errorf("reason code %q: want 0x and 8 hexadecimal digits", b)
+	}
+	*c = ReasonCode(v)
+	return nil
+}
