@@ -22,7 +22,7 @@ const modulePath = "github.com/gosmc/smc"
 // it may import. A new package gets a row here, which says where it belongs. "wire/..." stands for
 // wire and all below it.
 //
-//	wire <- core, pnet, stream and the fabrics <- host <- smc <- cmd
+//	wire <- core, pnet, stream and the fabrics <- host <- smc <- bench, demo <- cmd
 var mayImport = map[string][]string{
 	"wire":               {},
 	"wire/cdc":           {"wire"},
@@ -41,9 +41,16 @@ var mayImport = map[string][]string{
 	"internal/capture":   {},           // packets; of no protocol but what it must know to choose them
 	"internal/dissect":   {"wire/..."}, // not core, not host: it must read any peer's bytes
 	"internal/traceview": {"wire/...", "internal/control", "internal/dissect"},
-	"cmd/gosmc":          {".", "wire/...", "internal/control", "internal/traceview", "internal/pnet", "internal/rdma", "internal/udp", "internal/capture", "internal/dissect"},
-	"test/interop":       {"wire/...", "internal/rdma", "internal/udp"},
-	"internal/smctest":   {"wire/...", "internal/..."},
+	// What the verbs do, apart from flags and output. Of these only bench knows a fabric, which it measures, and none
+	// the command.
+	"internal/measure": {}, // durations, processor time, the machine: of no protocol
+	"internal/child":   {}, // this program a second time
+	"internal/bench":   {".", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child"},
+	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child"},
+	// Flags in, tables or JSON out.
+	"cmd/gosmc":        {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/bench", "internal/demo", "internal/measure"},
+	"test/interop":     {"wire/...", "internal/rdma", "internal/udp"},
+	"internal/smctest": {"wire/...", "internal/..."},
 }
 
 // testOnly packages are imported by tests and by nothing else.
@@ -228,6 +235,13 @@ func TestCheckImport(t *testing.T) {
 		{"cmd/gosmc", modulePath + "/internal/dissect", false, true},
 		{"cmd/gosmc", modulePath, false, true},
 		{"cmd/gosmc", modulePath + "/internal/core", false, false},
+		{"cmd/gosmc", modulePath + "/internal/rdma", false, false},
+		{"cmd/gosmc", modulePath + "/internal/bench", false, true},
+		{"internal/bench", modulePath + "/internal/rdma", false, true},
+		{"internal/bench", modulePath + "/internal/host", false, false},
+		{"internal/bench", modulePath + "/cmd/gosmc", false, false},
+		{"internal/bench", "github.com/spf13/cobra", false, false},
+		{"internal/measure", modulePath + "/internal/bench", false, false},
 		{"cmd/gosmc", "github.com/spf13/cobra", false, true},
 		{"cmd/gosmc", "github.com/google/go-cmp/cmp", false, false},
 		{"internal/unheard-of", "fmt", false, false},

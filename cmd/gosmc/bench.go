@@ -2,99 +2,12 @@ package main
 
 import (
 	"fmt"
-	"slices"
+	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-)
 
-// A benchmark is one line of measurements: the same work over several transports.
-// Each file bench_*.go that defines one says what the work is.
-type benchmark struct {
-	name     string
-	title    string // what is measured, in a few words
-	unit     string
-	lower    bool     // the lower value is the better one
-	subjects []string // transports, in the order in which they are measured and shown
-	settings workSettings
-	bounds   []bound
-
-	// veth is the MTU of a veth pair between two network namespaces in which the workers
-	// run; 0: they run side by side.
-	veth int
-
-	// work runs in the two worker processes; workOver has what they do instead over some
-	// transports. There is neither in a benchmark that looks at the rounds of another one, called from.
-	work     *workload
-	workOver map[string]*workload
-	from     string
-
-	// value makes the number of one round.
-	value func(roundResult) float64
-}
-
-// workload is what the workers do over a transport; nil if there is nothing to do.
-func (b *benchmark) workload(transport string) *workload {
-	if w := b.workOver[transport]; w != nil {
-		return w
-	}
-	return b.work
-}
-
-// workSettings go to the workers.
-type workSettings struct {
-	NoSpin bool `json:"no_spin"` // Config.Spin is negative on both sides
-	Size   int  `json:"size"`    // bytes of one message, write or body
-	Conns  int  `json:"conns"`   // connections at a time
-	MaxOps int  `json:"max_ops"` // a round ends when so many are done; 0: never
-	Reads  int  `json:"reads"`   // bytes that the reader asks for at a time
-	Packet int  `json:"packet"`  // bytes of payload in a packet, where that is ours to say
-}
-
-// A bound compares two transports of a benchmark: the ratio of their medians, subject to against.
-type bound struct {
-	subject string
-	against string
-	must    float64 // 0: none
-	aim     float64 // 0: none
-}
-
-// benchmarks is the registry, in the order in which they run.
-var benchmarks = []*benchmark{
-	benchPingPong, benchPingPongNoSpin,
-	benchBulk64K, benchBulk1M, benchStream100,
-	benchConnect, benchHTTP,
-	benchCPU,
-	benchRDMAWrite1500, benchRDMAWrite9000, benchRDMAPingPong, benchRDMALoss,
-}
-
-func findBenchmark(name string) *benchmark {
-	i := slices.IndexFunc(benchmarks, func(b *benchmark) bool { return b.name == name })
-	if i < 0 {
-		return nil
-	}
-	return benchmarks[i]
-}
-
-func benchmarkNames() []string {
-	var names []string
-	for _, b := range benchmarks {
-		names = append(names, b.name)
-	}
-	return names
-}
-
-// A benchPlan says how long to measure.
-type benchPlan struct {
-	rounds  int
-	warmUp  time.Duration
-	measure time.Duration
-}
-
-var (
-	fullPlan  = benchPlan{rounds: 5, warmUp: 200 * time.Millisecond, measure: time.Second}
-	quickPlan = benchPlan{rounds: 3, warmUp: 100 * time.Millisecond, measure: 300 * time.Millisecond}
+	"github.com/gosmc/smc/internal/bench"
 )
 
 func newBenchCommand() *cobra.Command {
@@ -133,15 +46,21 @@ look at the load average in the heading.`,
 			if list {
 				return listBenchmarks(cmd)
 			}
-			chosen, err := chooseBenchmarks(only)
+			chosen, err := bench.Choose(only)
+			if err != nil {
+				return &exitError{exitUsage, err}
+			}
+			plan := bench.Full
+			if quick {
+				plan = bench.Quick
+			}
+			p := newProgress(cmd.ErrOrStderr(), asJSON)
+			r, err := bench.Run(cmd.Context(), chosen, plan, p.show)
+			p.done()
 			if err != nil {
 				return err
 			}
-			plan := fullPlan
-			if quick {
-				plan = quickPlan
-			}
-			return runBench(cmd, chosen, plan, quick, asJSON, check)
+			return reportBench(cmd.OutOrStdout(), r, asJSON, check)
 		},
 	}
 	cmd.Flags().StringSliceVar(&only, "only", nil, "measure only these benchmarks, separated by commas")
@@ -149,47 +68,26 @@ look at the load average in the heading.`,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&check, "check", false, "fail if a must is missed, and say which")
 	cmd.Flags().BoolVar(&list, "list", false, "list the benchmarks and measure nothing")
-	cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(benchmarkNames(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(bench.Names(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-// chooseBenchmarks finds the named benchmarks, in the order of the registry; all, if none is named.
-func chooseBenchmarks(names []string) ([]*benchmark, error) {
-	for _, name := range names {
-		if findBenchmark(name) == nil {
-			return nil, usagef("no benchmark %q; there are: %s", name, strings.Join(benchmarkNames(), ", "))
-		}
-	}
-	var chosen []*benchmark
-	for _, b := range benchmarks {
-		if len(names) == 0 || slices.Contains(names, b.name) {
-			chosen = append(chosen, b)
-		}
-	}
-	return chosen, nil
 }
 
 func listBenchmarks(cmd *cobra.Command) error {
 	t := table{columns: []column{{title: "BENCHMARK"}, {title: "UNIT"}, {title: "TRANSPORTS"}, {title: "MEASURES"}}}
-	for _, b := range benchmarks {
-		t.add(b.name, b.unit, strings.Join(b.subjects, " "), b.title)
+	for _, b := range bench.Rows() {
+		t.add(b.Name, b.Unit, strings.Join(b.Transports, " "), b.Title)
 	}
 	return t.write(cmd.OutOrStdout())
 }
 
-func runBench(cmd *cobra.Command, chosen []*benchmark, plan benchPlan, quick, asJSON, check bool) error {
-	p := newProgress(cmd.ErrOrStderr(), asJSON)
-	r := benchReport{Schema: jsonSchema, Time: time.Now(), Machine: readMachine(), Settings: newBenchSettings(plan, quick)}
-	rounds, err := measureAll(cmd.Context(), chosen, plan, p)
-	p.done()
-	if err != nil {
-		return err
-	}
-	r.evaluate(chosen, rounds)
+// reportBench prints a report. With check a missed must is an error.
+func reportBench(w io.Writer, r *bench.Report, asJSON, check bool) error {
+	r.Schema = jsonSchema
+	var err error
 	if asJSON {
-		err = writeJSON(cmd.OutOrStdout(), r)
+		err = writeJSON(w, r)
 	} else {
-		err = r.write(cmd.OutOrStdout())
+		err = writeBench(w, r)
 	}
 	if err == nil && check && len(r.MustMissed) > 0 {
 		err = fmt.Errorf("must missed: %s", strings.Join(r.MustMissed, "; "))

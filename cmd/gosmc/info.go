@@ -15,6 +15,7 @@ import (
 
 	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/measure"
 )
 
 // An infoReport is what info --json prints. Memory is in bytes.
@@ -22,7 +23,7 @@ type infoReport struct {
 	Schema       int                        `json:"schema"`
 	Time         time.Time                  `json:"time"`
 	HostName     string                     `json:"host_name"` // as sent to peers
-	Machine      machine                    `json:"machine"`
+	Machine      measure.Machine            `json:"machine"`
 	MemoryTotal  int64                      `json:"memory_total"`
 	OpenFiles    openFiles                  `json:"open_files"`
 	Dir          string                     `json:"dir"`
@@ -71,8 +72,8 @@ for the occasion and asked.`,
 // be made; the report then holds the rest.
 func newInfoReport(ctx context.Context) (infoReport, error) {
 	r := infoReport{
-		Schema: jsonSchema, Time: time.Now(), Machine: readMachine(),
-		BootID: readLine("/proc/sys/kernel/random/boot_id"),
+		Schema: jsonSchema, Time: time.Now(), Machine: measure.ReadMachine(),
+		BootID: measure.BootID(),
 		UEIDs:  []string{}, Limits: []control.StatusLimit{},
 	}
 	r.HostName, _ = os.Hostname()
@@ -142,7 +143,7 @@ const probeTimeout = 10 * time.Second
 func (r *infoReport) write(w io.Writer) error {
 	t := table{columns: []column{{}, {}}}
 	t.add("Host name", orNA(r.HostName))
-	for _, l := range r.Machine.lines() {
+	for _, l := range machineLines(&r.Machine) {
 		t.add(l[0], l[1])
 	}
 	t.add("Memory", formatBytes(r.MemoryTotal))

@@ -122,7 +122,7 @@ Start with 'gosmc demo'. Then 'gosmc ss' shows the connections of this machine,
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
 		newSSCommand(), newInfoCommand(), newStatsCommand(), newDumpCommand(),
 		newBenchCommand(), newVersionCommand(),
-		newBenchWorkerCommand(), newBenchNetnsCommand(), newDemoWorkerCommand(),
 	)
+	root.AddCommand(newHiddenCommands()...)
 	return root
 }

@@ -42,20 +42,6 @@ func TestFormatNumber(t *testing.T) {
 	}
 }
 
-func TestFormatRatio(t *testing.T) {
-	for _, tt := range []struct {
-		v    float64
-		want string
-	}{
-		{1.0 / 30, "1/30"}, {1.0 / 100, "1/100"}, {0.0123, "1/81.3"}, {0.1, "0.1x"}, {0.15, "0.15x"}, {0.85, "0.85x"},
-		{1, "1x"}, {2.5, "2.5x"}, {4, "4x"}, {60, "60x"}, {9.876, "9.88x"}, {1234, "1234x"}, {0, "0x"},
-	} {
-		if got := formatRatio(tt.v); got != tt.want {
-			t.Errorf("formatRatio(%v) = %q, want %q", tt.v, got, tt.want)
-		}
-	}
-}
-
 func TestByteSize(t *testing.T) {
 	for _, tt := range []struct {
 		text string
@@ -126,25 +112,5 @@ func TestProgressIsQuietWithoutTerminal(t *testing.T) {
 	p.done()
 	if b.String() != "" {
 		t.Errorf("progress wrote %q to something that is no terminal, want nothing", b.String())
-	}
-}
-
-func TestMachine(t *testing.T) {
-	for _, tt := range []struct{ in, want string }{
-		{"processor\t: 0\nmodel name\t: AMD EPYC 9\nflags\t: a b\n", "AMD EPYC 9"},
-		{"processor : 0\nBogoMIPS : 50\nModel : Board 4\n", "Board 4"},
-		{"", ""},
-	} {
-		if got := cpuModel(tt.in); got != tt.want {
-			t.Errorf("cpuModel(%q) = %q, want %q", tt.in, got, tt.want)
-		}
-	}
-	for _, tt := range []struct{ in, want string }{{"max 100000", ""}, {"150000 100000", "1.5"}, {"", ""}, {"x y", ""}, {"1 0", ""}} {
-		if got := cpuQuota(tt.in); got != tt.want {
-			t.Errorf("cpuQuota(%q) = %q, want %q", tt.in, got, tt.want)
-		}
-	}
-	if m := readMachine(); m.Kernel == "" || m.CPUs < 1 || m.GOMAXPROCS < 1 || m.Go == "" || m.Commit == "" || m.Caches == nil {
-		t.Errorf("readMachine() = %+v, want at least kernel, CPUs and Go", m)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/measure"
 )
 
 type versionReport struct {
@@ -25,7 +27,7 @@ func newVersionCommand() *cobra.Command {
   gosmc version --json`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versionReport{jsonSchema, moduleVersion(), buildCommit(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
+			v := versionReport{jsonSchema, measure.ModuleVersion(), measure.BuildCommit(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), v)
 			}

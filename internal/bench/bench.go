@@ -1,0 +1,112 @@
+// Package bench is what gosmc bench measures: the same work over several transports, between two processes.
+// The table of rows is in rows.go, and a new row is one entry there; what the two processes do in a row is a
+// workload, and workloads have files of their own. What is printed of a [Report] is the command's concern.
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Row is one line of measurements: the same work over several transports.
+type Row struct {
+	Name       string
+	Title      string // what is measured, in a few words
+	Unit       string
+	Transports []string // in the order in which they are measured and shown
+
+	lower    bool // the lower value is the better one
+	settings workSettings
+	bounds   []bound
+
+	// veth is the MTU of a veth pair between two network namespaces in which the workers
+	// run; 0: they run side by side.
+	veth int
+
+	// work runs in the two worker processes; workOver has what they do instead over some
+	// transports. There is neither in a benchmark that looks at the rounds of another one, called from.
+	work     *workload
+	workOver map[string]*workload
+	from     string
+
+	// value makes the number of one round.
+	value func(roundResult) float64
+}
+
+// workload is what the workers do over a transport; nil if there is nothing to do.
+func (b *Row) workload(transport string) *workload {
+	if w := b.workOver[transport]; w != nil {
+		return w
+	}
+	return b.work
+}
+
+// workSettings go to the workers.
+type workSettings struct {
+	NoSpin bool `json:"no_spin"` // Config.Spin is negative on both sides
+	Size   int  `json:"size"`    // bytes of one message, write or body
+	Conns  int  `json:"conns"`   // connections at a time
+	MaxOps int  `json:"max_ops"` // a round ends when so many are done; 0: never
+	Reads  int  `json:"reads"`   // bytes that the reader asks for at a time
+	Packet int  `json:"packet"`  // bytes of payload in a packet, where that is ours to say
+}
+
+// A bound compares two transports of a benchmark: the ratio of their medians, subject to against.
+type bound struct {
+	subject string
+	against string
+	must    float64 // 0: none
+	aim     float64 // 0: none
+}
+
+// Rows returns all rows, in the order in which they run.
+func Rows() []*Row { return slices.Clone(rows) }
+
+// Names returns their names.
+func Names() []string {
+	var names []string
+	for _, b := range rows {
+		names = append(names, b.Name)
+	}
+	return names
+}
+
+func findRow(name string) *Row {
+	i := slices.IndexFunc(rows, func(b *Row) bool { return b.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return rows[i]
+}
+
+// Choose finds the named rows, in the order of the table; all, if none is named.
+func Choose(names []string) ([]*Row, error) {
+	for _, name := range names {
+		if findRow(name) == nil {
+			return nil, fmt.Errorf("no benchmark %q; there are: %s", name, strings.Join(Names(), ", "))
+		}
+	}
+	var chosen []*Row
+	for _, b := range rows {
+		if len(names) == 0 || slices.Contains(names, b.Name) {
+			chosen = append(chosen, b)
+		}
+	}
+	return chosen, nil
+}
+
+// A Plan says how long to measure.
+type Plan struct {
+	Quick   bool // shorter than Full, which a report says
+	Rounds  int
+	WarmUp  time.Duration
+	Measure time.Duration
+}
+
+// The plans of the command.
+var (
+	Full  = Plan{Rounds: 5, WarmUp: 200 * time.Millisecond, Measure: time.Second}
+	Quick = Plan{Quick: true, Rounds: 3, WarmUp: 100 * time.Millisecond, Measure: 300 * time.Millisecond}
+)

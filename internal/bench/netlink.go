@@ -1,0 +1,164 @@
+package bench
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Of rtnetlink(7), what it takes to join two network namespaces: a pair of virtual Ethernet
+// interfaces, an address for each, and both up.
+
+// vethName is what the interface is called in both namespaces.
+const vethName = "gosmc0"
+
+// From linux/veth.h, which golang.org/x/sys/unix lacks.
+const vethInfoPeer = 1
+
+// netlinkTimeout bounds the wait for the kernel's answer.
+const netlinkTimeoutSeconds = 5
+
+// A netlinkSocket configures the network namespace of the thread that opened it.
+type netlinkSocket struct {
+	fd  int
+	seq uint32
+}
+
+func openNetlink() (*netlinkSocket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: netlinkTimeoutSeconds}); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("setsockopt", err)
+	}
+	return &netlinkSocket{fd: fd}, nil
+}
+
+func (s *netlinkSocket) close() { unix.Close(s.fd) }
+
+// do sends one request and waits for its acknowledgement.
+func (s *netlinkSocket) do(what string, kind, flags uint16, body []byte) error {
+	s.seq++
+	m := make([]byte, 0, unix.NLMSG_HDRLEN+len(body))
+	m = binary.NativeEndian.AppendUint32(m, uint32(unix.NLMSG_HDRLEN+len(body)))
+	m = binary.NativeEndian.AppendUint16(m, kind)
+	m = binary.NativeEndian.AppendUint16(m, flags|unix.NLM_F_REQUEST|unix.NLM_F_ACK)
+	m = binary.NativeEndian.AppendUint32(m, s.seq)
+	m = binary.NativeEndian.AppendUint32(m, 0) // the kernel
+	m = append(m, body...)
+	if err := unix.Sendto(s.fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	answer := make([]byte, os.Getpagesize())
+	for {
+		n, _, err := unix.Recvfrom(s.fd, answer, 0)
+		if err == unix.EINTR { // with a time limit the kernel does not go on by itself
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		errno, err := parseAck(answer[:n], s.seq)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", what, err)
+		case errno == notOurAck:
+			continue
+		case errno != 0:
+			return fmt.Errorf("%s: %w", what, errno)
+		}
+		return nil
+	}
+}
+
+// notOurAck is what parseAck returns for a message that is no answer to the request.
+const notOurAck = unix.Errno(1<<16 - 1)
+
+// parseAck reads the message with which the kernel answers request seq.
+//
+//	offset  size  field
+//	     0     4  length of the message
+//	     4     2  kind: NLMSG_ERROR
+//	     6     2  flags
+//	     8     4  sequence number of the request
+//	    12     4  port
+//	    16     4  0, or a negative error number
+//
+// Then follows the request. All in the byte order of the measure.Machine: netlink(7).
+func parseAck(m []byte, seq uint32) (unix.Errno, error) {
+	if len(m) < unix.NLMSG_HDRLEN+4 {
+		return 0, errors.New("netlink answers in a message that is too short")
+	}
+	if binary.NativeEndian.Uint32(m[8:]) != seq || binary.NativeEndian.Uint16(m[4:]) != unix.NLMSG_ERROR {
+		return notOurAck, nil
+	}
+	return unix.Errno(-int32(binary.NativeEndian.Uint32(m[unix.NLMSG_HDRLEN:]))), nil
+}
+
+// appendAttr appends an attribute: its length, its type, the value, and zeros up to a multiple of four.
+func appendAttr(b []byte, kind uint16, value []byte) []byte {
+	const header = unix.SizeofRtAttr
+	b = binary.NativeEndian.AppendUint16(b, uint16(header+len(value)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = append(b, value...)
+	for n := len(value); n%4 != 0; n++ {
+		b = append(b, 0)
+	}
+	return b
+}
+
+func nativeUint32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+// linkBody is a struct ifinfomsg: family, type, index, flags, and which of the flags count.
+func linkBody(index int32, flags, change uint32) []byte {
+	b := []byte{unix.AF_UNSPEC, 0, 0, 0}
+	b = binary.NativeEndian.AppendUint32(b, uint32(index))
+	b = binary.NativeEndian.AppendUint32(b, flags)
+	return binary.NativeEndian.AppendUint32(b, change)
+}
+
+// addVeth makes the pair, one end here and one in the network namespace of process peer.
+func (s *netlinkSocket) addVeth(mtu int, peer int) error {
+	end := func(b []byte) []byte {
+		b = appendAttr(b, unix.IFLA_IFNAME, append([]byte(vethName), 0))
+		return appendAttr(b, unix.IFLA_MTU, nativeUint32(uint32(mtu)))
+	}
+	other := appendAttr(end(linkBody(0, 0, 0)), unix.IFLA_NET_NS_PID, nativeUint32(uint32(peer)))
+	info := appendAttr(nil, unix.IFLA_INFO_KIND, []byte("veth"))
+	info = appendAttr(info, unix.IFLA_INFO_DATA, appendAttr(nil, vethInfoPeer, other))
+	body := appendAttr(end(linkBody(0, 0, 0)), unix.IFLA_LINKINFO, info)
+	return s.do("make a veth pair", unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, body)
+}
+
+// addAddr gives the interface an IPv4 address.
+func (s *netlinkSocket) addAddr(index int32, p netip.Prefix) error {
+	body := []byte{unix.AF_INET, byte(p.Bits()), 0, unix.RT_SCOPE_UNIVERSE}
+	body = binary.NativeEndian.AppendUint32(body, uint32(index))
+	body = appendAttr(body, unix.IFA_LOCAL, p.Addr().AsSlice())
+	body = appendAttr(body, unix.IFA_ADDRESS, p.Addr().AsSlice())
+	return s.do("give an interface its address", unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, body)
+}
+
+func (s *netlinkSocket) setUp(index int32) error {
+	return s.do("bring an interface up", unix.RTM_NEWLINK, 0, linkBody(index, unix.IFF_UP, unix.IFF_UP))
+}
+
+// setUpVeth gives our end of the pair, in the network namespace of this thread, its address
+// and brings it up.
+func (s *netlinkSocket) setUpVeth(p netip.Prefix) error {
+	i, err := net.InterfaceByName(vethName)
+	if err != nil {
+		return err
+	}
+	if err := s.addAddr(int32(i.Index), p); err != nil {
+		return err
+	}
+	return s.setUp(int32(i.Index))
+}

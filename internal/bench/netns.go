@@ -1,0 +1,274 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/child"
+)
+
+// A site is where the two workers of a round run, and by which addresses they reach each other.
+type site struct {
+	server, client netip.Addr // zero: the transport has its own
+	note           string     // says it to people; empty if there is nothing to say
+	start          func(role string, files ...*os.File) (*child.Process, error)
+	close          func()
+}
+
+// siteHere runs the workers beside us.
+func siteHere(ctx context.Context) *site {
+	return &site{
+		start: func(role string, files ...*os.File) (*child.Process, error) {
+			return child.Start(ctx, role, WorkerVerb, files...)
+		},
+		close: func() {},
+	}
+}
+
+// siteLoopback does the same with two addresses of the loopback interface, since two
+// programs cannot have the same port of one address. why says what would have been better.
+func siteLoopback(ctx context.Context, why error) *site {
+	s := siteHere(ctx)
+	s.server, s.client = randomLoopback(), randomLoopback()
+	for s.client == s.server {
+		s.client = randomLoopback()
+	}
+	s.note = fmt.Sprintf("over the loopback interface, since there are no network namespaces: %v", why)
+	return s
+}
+
+// randomLoopback is an address that hardly anybody else uses: 127.16.0.1 to 127.255.255.254.
+func randomLoopback() netip.Addr {
+	return netip.AddrFrom4([4]byte{127, 16 + byte(rand.IntN(240)), byte(rand.IntN(256)), 1 + byte(rand.IntN(254))})
+}
+
+// Addresses of the two ends of the veth pair. Nobody else is in their namespaces.
+var (
+	serverPrefix = netip.MustParsePrefix("10.77.0.1/30")
+	clientPrefix = netip.MustParsePrefix("10.77.0.2/30")
+)
+
+// NetnsVerb is the hidden verb of the command that makes network namespaces for workers, see [KeepNetns].
+const NetnsVerb = "bench-netns"
+
+const (
+	firstPipe = 3 // the first of exec.Cmd.ExtraFiles
+)
+
+// siteVeth runs the workers in two new network namespaces that a veth pair joins. They are
+// the children of a third process, which makes the pair: so it can be done without
+// privilege, in a user namespace where the three are root. A namespace ends with its last process.
+func siteVeth(ctx context.Context, mtu int) (*site, error) {
+	s, err := startNetns(ctx, mtu, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET})
+	if err == nil {
+		return s, nil
+	}
+	s, errUser := startNetns(ctx, mtu, &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+	})
+	if errUser == nil {
+		s.note += ", in a user namespace"
+		return s, nil
+	}
+	if os.Geteuid() == 0 {
+		return nil, err // it says more
+	}
+	return nil, errUser
+}
+
+// startNetns starts the third process with its namespaces in attr, and through it the workers.
+func startNetns(ctx context.Context, mtu int, attr *syscall.SysProcAttr) (*site, error) {
+	var workers [2]*child.Process
+	var theirs []*os.File
+	defer func() {
+		for _, f := range theirs {
+			f.Close()
+		}
+	}()
+	// Both are followed before anything can go wrong; what is followed needs an end of its pipes.
+	for i, role := range []string{roleServer, roleClient} {
+		w, ends, err := child.NewPiped(role)
+		theirs = append(theirs, ends...)
+		if err != nil {
+			if i > 0 {
+				workers[0].CloseInput()
+			}
+			return nil, err
+		}
+		workers[i] = w
+	}
+	keeper, err := child.StartIn(ctx, "namespace", NetnsVerb, attr, theirs...)
+	if err != nil {
+		for _, w := range workers {
+			w.CloseInput()
+		}
+		return nil, err
+	}
+	for _, w := range workers {
+		w.EndsWith(keeper) // they die with it
+	}
+	s := &site{
+		server: serverPrefix.Addr(), client: clientPrefix.Addr(),
+		note: fmt.Sprintf("two network namespaces, a veth pair of MTU %d", mtu),
+		start: func(role string, files ...*os.File) (*child.Process, error) {
+			if len(files) > 0 {
+				return nil, errors.New("a worker in another network namespace can be given no files")
+			}
+			if role == roleServer {
+				return workers[0], nil
+			}
+			return workers[1], nil
+		},
+		close: func() {
+			for _, w := range workers {
+				w.CloseInput()
+			}
+			keeper.Stop()
+		},
+	}
+	var m netnsMessage
+	if err = keeper.Send(netnsSpec{MTU: mtu}); err == nil {
+		err = keeper.Receive(ctx, child.Patience, &m)
+	}
+	if err == nil && m.Problem != "" {
+		err = errors.New(m.Problem)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// netnsSpec is the first thing that the third process hears.
+type netnsSpec struct {
+	MTU int `json:"mtu"`
+}
+
+// netnsMessage is what it says when the network is there, or cannot be.
+type netnsMessage struct {
+	Problem string `json:"problem,omitempty"`
+}
+
+// KeepNetns is what the hidden verb [NetnsVerb] does: it starts the workers, one in its own network namespace
+// and one in another, joins the two namespaces, and waits until the parent has had enough. in and out are
+// standard input and output of the process.
+func KeepNetns(ctx context.Context, in io.Reader, out io.Writer) error {
+	parent := child.NewParent(in, out)
+	var spec netnsSpec
+	if err := parent.Receive(&spec); err != nil {
+		return child.ErrNotFromHere
+	}
+	// The kernel kills the workers when the thread that has started them ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	for fd := firstPipe; fd < firstPipe+2*child.Pipes; fd++ {
+		unix.CloseOnExec(fd) // no worker may hold a pipe of the other open
+	}
+	ended := make(chan struct{}, 2)
+	var workers [2]*exec.Cmd
+	for i := range workers {
+		w, err := startInherited(ctx, firstPipe+i*child.Pipes, i == 1)
+		if err != nil {
+			return parent.Send(netnsMessage{Problem: err.Error()})
+		}
+		workers[i] = w
+		go func() {
+			w.Wait()
+			ended <- struct{}{}
+		}()
+	}
+	if err := joinNetns(spec.MTU, workers[1].Process.Pid); err != nil {
+		return parent.Send(netnsMessage{Problem: err.Error()})
+	}
+	if err := parent.Send(netnsMessage{}); err != nil {
+		return err
+	}
+	parent.Receive(&spec) // there is nothing more to hear but the end
+	timer := time.NewTimer(child.Patience / 2)
+	defer timer.Stop()
+	for range workers {
+		select {
+		case <-ended:
+		case <-timer.C:
+			return errors.New("the workers do not end")
+		}
+	}
+	return nil
+}
+
+// startInherited starts a worker on three pipes that we have inherited.
+func startInherited(ctx context.Context, firstPipe int, newNetns bool) (*exec.Cmd, error) {
+	w := child.Command(ctx, WorkerVerb)
+	var pipes [child.Pipes]*os.File
+	for i := range pipes {
+		pipes[i] = os.NewFile(uintptr(firstPipe+i), "pipe")
+		if pipes[i] == nil {
+			return nil, os.ErrInvalid
+		}
+		defer pipes[i].Close()
+	}
+	w.Stdin, w.Stdout, w.Stderr = pipes[0], pipes[1], pipes[2]
+	w.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if newNetns {
+		w.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
+	}
+	if err := w.Start(); err != nil {
+		return nil, fmt.Errorf("start a worker: %w", err)
+	}
+	return w, nil
+}
+
+// joinNetns makes a veth pair between our network namespace and that of process client.
+func joinNetns(mtu, client int) error {
+	here, err := openNetlink()
+	if err != nil {
+		return err
+	}
+	defer here.close()
+	if err := here.addVeth(mtu, client); err != nil {
+		return err
+	}
+	if err := here.setUpVeth(serverPrefix); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread, which is elsewhere then, ends with this function
+		done <- setUpVethOf(client)
+	}()
+	return <-done
+}
+
+// setUpVethOf sets up the end of the pair in the network namespace of a process. The calling
+// thread is in that namespace afterwards.
+func setUpVethOf(pid int) error {
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return os.NewSyscallError("setns", err)
+	}
+	there, err := openNetlink()
+	if err != nil {
+		return err
+	}
+	defer there.close()
+	return there.setUpVeth(clientPrefix)
+}

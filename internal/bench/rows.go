@@ -1,0 +1,131 @@
+package bench
+
+import "time"
+
+// rows is the table, in the order in which the rows run. A new row is one entry here; if its work is
+// none of those that there are, the workload gets a file of its own. docs/performance.md says what each row tells.
+var rows = []*Row{
+	{
+		Name: "pingpong-64", Title: "round trip of 64 bytes, half of them take less", Unit: "µs", lower: true,
+		Transports: []string{transportTCP, transportUnix, transportSMCD},
+		settings:   workSettings{Size: 64},
+		work:       pingPong, value: microseconds,
+		bounds: []bound{{transportSMCD, transportTCP, 1.0 / 30, 1.0 / 100}},
+	},
+	{
+		Name: "pingpong-64-nospin", Title: "the same when neither side spins: every message wakes a sleeper", Unit: "µs", lower: true,
+		Transports: []string{transportTCP, transportUnix, transportSMCD},
+		settings:   workSettings{Size: 64, NoSpin: true},
+		work:       pingPong, value: microseconds,
+		bounds: []bound{{transportSMCD, transportTCP, 1.0, 0.5}},
+	},
+	{
+		Name: "bulk-64k", Title: "one way, writes and reads of 64 KiB", Unit: "GB/s",
+		Transports: []string{transportTCP, transportUnix, transportSMCD, transportLimit},
+		settings:   workSettings{Size: 64 << 10, Reads: 64 << 10},
+		work:       oneWay, value: gigabytes,
+		bounds: []bound{
+			{transportSMCD, transportTCP, 4, 10},
+			{transportSMCD, transportUnix, 2.5, 0},
+			{transportSMCD, transportLimit, 0, 0.85},
+		},
+	},
+	{
+		Name: "bulk-1m", Title: "one way, writes and reads of 1 MiB", Unit: "GB/s",
+		Transports: []string{transportTCP, transportUnix, transportSMCD, transportLimit},
+		settings:   workSettings{Size: 1 << 20, Reads: 1 << 20},
+		work:       oneWay, value: gigabytes,
+		bounds: []bound{
+			{transportSMCD, transportTCP, 3, 0},
+			{transportSMCD, transportLimit, 0, 0.8},
+		},
+	},
+	{
+		Name: "stream-100", Title: "one way, writes of 100 bytes back to back", Unit: "messages/s",
+		Transports: []string{transportTCP, transportUnix, transportSMCD},
+		settings:   workSettings{Size: 100, Reads: 64 << 10},
+		work:       oneWay, value: func(r roundResult) float64 { return r.bytes / 100 },
+		bounds: []bound{{transportSMCD, transportTCP, 20, 60}},
+	},
+	{
+		Name: "connect", Title: "connections made, used for one byte there and back, and closed", Unit: "connections/s",
+		Transports: []string{transportTCP, transportSMCD},
+		// A port waits for a minute after a connection has ended, and there are some 28 000 for
+		// all rounds together if the client binds them before it connects.
+		settings: workSettings{Conns: 8, MaxOps: 2000},
+		work:     connectClose, value: perSecond,
+		bounds: []bound{{transportSMCD, transportTCP, 0.3, 0.7}},
+	},
+	{
+		Name: "http", Title: "net/http GETs of a small body, 64 connections kept alive", Unit: "requests/s",
+		Transports: []string{transportTCP, transportSMCD},
+		settings:   workSettings{Conns: 64, Size: 128},
+		work:       httpGets, value: perSecond,
+		bounds: []bound{{transportSMCD, transportTCP, 1.2, 1.5}},
+	},
+	{
+		Name: "cpu", Title: "CPU time of both processes for a gigabyte, in bulk-64k", Unit: "s/GB", lower: true,
+		Transports: []string{transportTCP, transportUnix, transportSMCD, transportLimit},
+		from:       "bulk-64k", value: cpuPerGigabyte,
+		bounds: []bound{{transportSMCD, transportTCP, 0.5, 0.15}},
+	},
+
+	// RDMA, that is RoCEv2 in this library's own software. The workers are in two network namespaces
+	// that a veth pair joins: everything that a packet meets between two hosts but the wire.
+	{
+		Name: "rdma-write-1500", Title: "one way, 64 KiB RDMA WRITEs, packets of 1024 bytes, veth MTU 1500", Unit: "GB/s",
+		Transports: []string{transportTCP, transportUDP, transportRDMA},
+		veth:       1500,
+		settings:   workSettings{Size: 64 << 10, Reads: 1 << 20, Packet: 1024},
+		workOver:   map[string]*workload{transportTCP: oneWay, transportUDP: udpWrite, transportRDMA: rdmaWrite(0)},
+		value:      gigabytes,
+		bounds: []bound{
+			{transportRDMA, transportTCP, 0.8, 1.5},
+			{transportRDMA, transportUDP, 0.6, 0.8},
+		},
+	},
+	{
+		Name: "rdma-write-9000", Title: "the same, packets of 4096 bytes, veth MTU 9000", Unit: "GB/s",
+		Transports: []string{transportTCP, transportUDP, transportRDMA},
+		veth:       9000,
+		settings:   workSettings{Size: 64 << 10, Reads: 1 << 20, Packet: 4096},
+		workOver:   map[string]*workload{transportTCP: oneWay, transportUDP: udpWrite, transportRDMA: rdmaWrite(0)},
+		value:      gigabytes,
+		bounds:     []bound{{transportRDMA, transportUDP, 0.6, 0.8}},
+	},
+	{
+		Name: "rdma-pingpong-64", Title: "round trip of a 64-byte RDMA WRITE and a 44-byte SEND", Unit: "µs", lower: true,
+		Transports: []string{transportUDP, transportRDMA},
+		veth:       1500,
+		settings:   workSettings{Size: 64, Packet: 1024},
+		workOver:   map[string]*workload{transportUDP: udpEcho, transportRDMA: rdmaPingPong},
+		value:      microseconds,
+		bounds:     []bound{{transportRDMA, transportUDP, 1.5, 1.2}},
+	},
+	{
+		Name: "rdma-loss-1pct", Title: "as rdma-write-1500, when both sides lose 1 % of what they receive", Unit: "GB/s",
+		Transports: []string{transportLossless, transportRDMA},
+		veth:       1500,
+		settings:   workSettings{Size: 64 << 10, Packet: 1024},
+		workOver:   map[string]*workload{transportLossless: rdmaWrite(0), transportRDMA: rdmaWrite(0.01)},
+		value:      gigabytes,
+		bounds:     []bound{{transportRDMA, transportLossless, 0.3, 0.6}},
+	},
+}
+
+// What the number of a row can be.
+
+func perSecond(r roundResult) float64 { return r.rate }
+
+func microseconds(r roundResult) float64 { return float64(r.p50) / float64(time.Microsecond) }
+
+const gigabyte = 1e9
+
+func gigabytes(r roundResult) float64 { return r.bytes / gigabyte }
+
+func cpuPerGigabyte(r roundResult) float64 {
+	if r.bytes == 0 {
+		return 0
+	}
+	return r.cpu / gigabytes(r)
+}

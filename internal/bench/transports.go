@@ -1,0 +1,134 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/gosmc/smc"
+)
+
+// Names of transports, as tables and JSON show them.
+const (
+	transportTCP   = "tcp"
+	transportUnix  = "unix"
+	transportSMCD  = "smc-d"
+	transportLimit = "limit"
+
+	transportUDP      = "udp"
+	transportRDMA     = "rdma"
+	transportLossless = "lossless" // RDMA, where the other one loses packets
+)
+
+// An endpoint is one transport in one worker.
+type endpoint struct {
+	listen func() (net.Listener, error)
+	dial   func(addr string) (net.Conn, error)
+	check  func(net.Conn, *meter) error // refuses a connection that is not what the transport says
+	close  func()
+}
+
+// transports is the registry: each function makes the endpoint of a worker.
+var transports = map[string]func(workerSpec) (*endpoint, error){
+	transportTCP:   tcpEndpoint,
+	transportUnix:  unixEndpoint,
+	transportSMCD:  smcdEndpoint,
+	transportLimit: limitEndpoint,
+
+	// Those that are not net.Conns have one for control.
+	transportUDP:      tcpEndpoint,
+	transportRDMA:     tcpEndpoint,
+	transportLossless: tcpEndpoint,
+}
+
+const dialTimeout = 10 * time.Second
+
+// tcpEndpoint is package net as it comes, without a delay.
+func tcpEndpoint(spec workerSpec) (*endpoint, error) {
+	local := netip.AddrPortFrom(spec.Local, 0)
+	dialer := net.Dialer{Timeout: dialTimeout}
+	if spec.Local.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(local)
+	} else {
+		local = netip.AddrPortFrom(loopback, 0)
+	}
+	return netEndpoint("tcp", local.String(), &dialer), nil
+}
+
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+func unixEndpoint(workerSpec) (*endpoint, error) {
+	return netEndpoint("unix", abstractName(), &net.Dialer{Timeout: dialTimeout}), nil
+}
+
+func netEndpoint(network, local string, dialer *net.Dialer) *endpoint {
+	return &endpoint{
+		listen: func() (net.Listener, error) { return net.Listen(network, local) },
+		dial:   func(addr string) (net.Conn, error) { return dialer.Dial(network, addr) },
+		check: func(_ net.Conn, m *meter) error {
+			m.note(network, 0)
+			return nil
+		},
+		close: func() {},
+	}
+}
+
+// abstractName is a Unix address without a file.
+func abstractName() string { return fmt.Sprintf("@gosmc-bench-%d", os.Getpid()) }
+
+// smcdEndpoint is this library in its default settings; a connection in another mode is an error.
+func smcdEndpoint(spec workerSpec) (*endpoint, error) {
+	var config smc.Config
+	if spec.Settings.NoSpin {
+		config.Spin = -1
+	}
+	h, err := smc.NewHost(&config)
+	if err != nil {
+		return nil, err
+	}
+	d := smc.Dialer{Host: h, Require: smc.RequireSMCD, Timeout: dialTimeout}
+	return &endpoint{
+		listen: func() (net.Listener, error) {
+			return (&smc.ListenConfig{Host: h}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+		},
+		dial: func(addr string) (net.Conn, error) { return d.Dial("tcp", addr) },
+		check: func(c net.Conn, m *meter) error {
+			conn, ok := c.(*smc.Conn)
+			if !ok {
+				return fmt.Errorf("not an SMC connection but a %T", c)
+			}
+			st := conn.State()
+			if st.Mode != smc.ModeSMCD {
+				return fmt.Errorf("mode is %v, not SMC-D: %v", st.Mode, st.Reason)
+			}
+			m.note(st.Mode.String(), st.ReadBuffer)
+			return nil
+		},
+		close: func() { h.Close() },
+	}, nil
+}
+
+// limitEndpoint is the ring in descriptor 3.
+func limitEndpoint(workerSpec) (*endpoint, error) {
+	const ringDescriptor = 3 // the first of exec.Cmd.ExtraFiles
+	f := os.NewFile(ringDescriptor, "limit ring")
+	if f == nil {
+		return nil, os.ErrInvalid
+	}
+	c, err := openRing(f)
+	if err != nil {
+		return nil, err
+	}
+	return &endpoint{
+		listen: func() (net.Listener, error) { return &ringListener{conn: c, closed: make(chan struct{})}, nil },
+		dial:   func(string) (net.Conn, error) { return c, nil },
+		check: func(_ net.Conn, m *meter) error {
+			m.note("shared memory", len(c.data))
+			return nil
+		},
+		close: func() {},
+	}, nil
+}

@@ -1,0 +1,148 @@
+package measure
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Machine is the environment that a measurement belongs to. Its JSON form is part of what the tools print.
+type Machine struct {
+	Kernel     string  `json:"kernel"` // name, release, architecture
+	CPU        string  `json:"cpu"`    // model
+	CPUs       int     `json:"cpus"`   // that this process may use
+	Caches     []Cache `json:"caches"` // of one core
+	Governor   string  `json:"governor"`
+	CPUQuota   string  `json:"cpu_quota"` // of the control group, in CPUs; empty: none
+	LoadAvg1   float64 `json:"load_average_1min"`
+	GOMAXPROCS int     `json:"gomaxprocs"`
+	Go         string  `json:"go"`
+	Commit     string  `json:"commit"`
+}
+
+// A Cache is one of the caches of a core.
+type Cache struct {
+	Level int    `json:"level"`
+	Type  string `json:"type"` // Data, Instruction, Unified
+	Size  string `json:"size"` // as the kernel prints it: 1024K
+}
+
+// ReadMachine looks around in /proc and /sys; what is not there stays empty.
+func ReadMachine() Machine {
+	m := Machine{
+		CPUs:       runtime.NumCPU(),
+		Caches:     readCaches("/sys/devices/system/cpu/cpu0/cache"),
+		Governor:   readLine("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+		CPU:        cpuModel(readText("/proc/cpuinfo")),
+		CPUQuota:   cpuQuota(readLine("/sys/fs/cgroup/cpu.max")),
+		GOMAXPROCS: runtime.GOMAXPROCS(0),
+		Go:         runtime.Version(),
+		Commit:     BuildCommit(),
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		m.Kernel = strings.Join([]string{
+			unix.ByteSliceToString(u.Sysname[:]), unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:]),
+		}, " ")
+	}
+	if load := strings.Fields(readLine("/proc/loadavg")); len(load) > 0 {
+		m.LoadAvg1, _ = strconv.ParseFloat(load[0], 64)
+	}
+	return m
+}
+
+func readText(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+func readLine(path string) string { return strings.TrimSpace(readText(path)) }
+
+// cpuModel finds the name of the CPU in the text of /proc/cpuinfo. The key depends on the architecture.
+func cpuModel(cpuinfo string) string {
+	for _, key := range []string{"model name", "Model", "cpu model", "machine", "processor"} {
+		for line := range strings.Lines(cpuinfo) {
+			name, value, ok := strings.Cut(line, ":")
+			if ok && strings.TrimSpace(name) == key {
+				return strings.TrimSpace(value)
+			}
+		}
+	}
+	return ""
+}
+
+// cpuQuota turns "200000 100000" of cpu.max into "2"; "max" is no quota.
+func cpuQuota(cpuMax string) string {
+	fields := strings.Fields(cpuMax)
+	if len(fields) != 2 {
+		return ""
+	}
+	quota, err := strconv.ParseFloat(fields[0], 64)
+	if err != nil {
+		return ""
+	}
+	period, err := strconv.ParseFloat(fields[1], 64)
+	if err != nil || period <= 0 {
+		return ""
+	}
+	return strconv.FormatFloat(quota/period, 'f', -1, 64)
+}
+
+func readCaches(dir string) []Cache {
+	list := []Cache{}
+	indexes, err := filepath.Glob(filepath.Join(dir, "index*"))
+	if err != nil {
+		return list
+	}
+	for _, index := range indexes {
+		level, err := strconv.Atoi(readLine(filepath.Join(index, "level")))
+		if err != nil {
+			continue
+		}
+		list = append(list, Cache{level, readLine(filepath.Join(index, "type")), readLine(filepath.Join(index, "size"))})
+	}
+	return list
+}
+
+// BootID names this boot of the machine; empty if the kernel does not say.
+func BootID() string { return readLine("/proc/sys/kernel/random/boot_id") }
+
+// BuildCommit is the commit that the program was built from, as far as the build knows.
+func BuildCommit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	commit, modified := "", false
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			commit = s.Value
+		case "vcs.modified":
+			modified = s.Value == "true"
+		}
+	}
+	switch {
+	case commit == "":
+		return "unknown"
+	case modified:
+		return commit + "+changes"
+	}
+	return commit
+}
+
+// ModuleVersion is the version of this module, as far as the build knows.
+func ModuleVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
