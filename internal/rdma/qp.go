@@ -28,8 +28,8 @@ type QP struct {
 	// Set on the way to RTR.
 	remote netip.AddrPort
 	txFlow *roce.Flow // of packets to the peer
-	rxFlow roce.Flow  // of packets from the peer's port rxPort
-	rxPort uint16
+	rxFlow roce.Flow  // of packets from the peer's port rxPort: the device's own until another is seen
+	rxPort uint16     // any: 0 is a port that a packet can come from
 
 	sendUnpolled, recvUnpolled atomic.Int32 // completions that wait in the queues
 }
@@ -113,7 +113,7 @@ func (q *QP) ReadyToReceive(a RTR) error {
 	q.remote = netip.AddrPortFrom(remote, q.dev.addr.Port())
 	flow := roce.NewFlow(q.dev.addr, q.remote)
 	q.txFlow = &flow
-	q.rxPort = 0
+	q.rxFlow, q.rxPort = roce.NewFlow(q.remote, q.dev.addr), q.remote.Port()
 	return nil
 }
 
