@@ -32,12 +32,14 @@ type Config struct {
 
 	// ReadBuffer is the size of each connection's receive buffer in bytes, 16 KiB to 8 MiB,
 	// rounded up to a power of two. Memory is only taken where the peer writes, and given
-	// back when the connection is quiet. 0 chooses by the machine's caches, 1 to 4 MiB.
+	// back when the connection is quiet. 0 chooses by the machine's caches, 1 to 4 MiB, or
+	// 128 KiB and more where a control group has little memory.
 	ReadBuffer int
 
 	// MemoryBudget bounds the receive buffers of all connections together, in bytes, each
-	// counted with its full size. Above it connections use TCP. 0 means twice the
-	// machine's memory.
+	// counted with its full size, and separately those of peers that are mapped here.
+	// Above it connections use TCP. 0 means twice the machine's memory, or half of what the
+	// process's control group may have, if that is less.
 	MemoryBudget int64
 
 	// AnyUser lets programs of other users share memory with us, if they allow it too and

@@ -41,6 +41,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.ReadBuffer == 0 {
 		c.ReadBuffer = defaultBuffer()
+		if c.MemoryBudget == 0 {
+			c.ReadBuffer = int(min(int64(c.ReadBuffer), max(defaultBudget()/budgetedBuffers, minDefaultBuffer)))
+		}
 	}
 	size, err := bufferSize(c.ReadBuffer)
 	if err != nil {

@@ -66,6 +66,10 @@ func resourceReason(err error) clc.Diagnosis {
 		return clc.DiagBudget
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		return clc.DiagNoFile
+	case errors.Is(err, ism.ErrMappings):
+		return clc.DiagMappings
+	case errors.Is(err, ism.ErrDenied):
+		return clc.DiagDenied
 	case errors.Is(err, ism.ErrLimit):
 		return clc.DiagLimit
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC):

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
@@ -68,10 +66,11 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 	})
 	if err != nil {
 		w.close()
-		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-			return nil, clc.DiagNoFile, err
+		reason := resourceReason(err)
+		if reason == clc.DiagUnreachable { // its directory
+			reason = clc.DiagNoRunDir
 		}
-		return nil, clc.DiagNoRunDir, err
+		return nil, reason, err
 	}
 	return &fabric{device: device, watcher: w}, clc.DiagNone, nil
 }

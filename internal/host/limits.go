@@ -14,6 +14,12 @@ const (
 	minBuffer = 16 << 10
 	maxBuffer = 8 << 20
 
+	// Where memory is short, the default buffer is such that the default budget has room for
+	// budgetedBuffers of them, but not smaller than minDefaultBuffer, with which SMC-D is
+	// still faster than TCP.
+	budgetedBuffers  = 256
+	minDefaultBuffer = 128 << 10
+
 	// maxConnsPerGroup is what we offer; SMCv2 allows 16 to 255.
 	maxConnsPerGroup = 255
 

@@ -56,13 +56,20 @@ func caches() (private, shared int) {
 
 // defaultBudget is twice the machine's memory. Buffers count with their full size, but
 // only pages that have been written to are there, and a quiet connection gives those back.
-func defaultBudget() int64 {
+//
+// In a control group that has less it is half of what the group may have: beyond that limit the
+// kernel ends a process instead of reclaiming, and the program wants memory too.
+var defaultBudget = sync.OnceValue(func() int64 {
+	budget := int64(4 << 30)
 	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return 4 << 30
+	if err := unix.Sysinfo(&info); err == nil {
+		budget = 2 * int64(uint64(info.Totalram)*uint64(info.Unit))
 	}
-	return 2 * int64(uint64(info.Totalram)*uint64(info.Unit))
-}
+	if limit, ok := cgroupMemory("/"); ok {
+		budget = min(budget, limit/2)
+	}
+	return budget
+})
 
 // systemEID returns the EID that all processes of this boot share.
 func systemEID() (wire.EID, error) {

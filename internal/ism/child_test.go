@@ -87,7 +87,7 @@ func parseGID(s string) (g wire.ISMGID) {
 
 // runChild is the child's main function. It returns the exit code.
 func runChild(role string) int {
-	roles := map[string]func() error{"echo": childEcho, "files": childFiles, "user": childUser}
+	roles := map[string]func() error{"echo": childEcho, "files": childFiles, "user": childUser, "denied": childDenied}
 	if err := roles[role](); err != nil {
 		fmt.Println("error:", err)
 		return 1
@@ -293,7 +293,7 @@ func TestStoppedPeer(t *testing.T) {
 	g.release(true)
 }
 
-// childFiles lets the process run out of descriptors. The parent sends two tokens.
+// childFiles lets the process run out of descriptors. The parent sends three tokens.
 func childFiles() error {
 	h := make(pipeHandler, 10)
 	d, err := Open(Config{Dir: os.Getenv(childDir), Handler: h})
@@ -307,7 +307,7 @@ func childFiles() error {
 	if err != nil {
 		return err
 	}
-	var tokens [2]wire.Token
+	var tokens [3]wire.Token
 	for i := range tokens {
 		tokens[i] = wire.Token(binary.BigEndian.Uint64([]byte(<-h)))
 	}
@@ -331,8 +331,19 @@ func childFiles() error {
 	if got := d.Stats(); got.DMBs != int64(len(dmbs)) || got.Bytes != got.DMBs*16<<10 {
 		return fmt.Errorf("Stats() = %+v with %d DMBs", got, len(dmbs))
 	}
-	// Attaching needs one in this process, for a moment.
-	if w, err := p.Attach(ctx, tokens[0], 16<<10); !errors.Is(err, unix.EMFILE) {
+	// Attaching needs one in this process, for a moment. The device has a few for that.
+	w, err := p.Attach(ctx, tokens[0], 16<<10)
+	if err != nil {
+		return fmt.Errorf("Attach with spare descriptors only = %v", err)
+	}
+	w.Release(true)
+	d.spares.close() // and so that none can be made: others have taken their places
+	for {
+		if _, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
+			break
+		}
+	}
+	if w, err := p.Attach(ctx, tokens[1], 16<<10); !errors.Is(err, unix.EMFILE) {
 		return fmt.Errorf("Attach without descriptors = %v, %v; want EMFILE", w, err)
 	}
 	other, err := Open(Config{Dir: os.Getenv(childDir)})
@@ -350,8 +361,7 @@ func childFiles() error {
 	for _, dmb := range dmbs {
 		dmb.Release(true)
 	}
-	w, err := p.Attach(ctx, tokens[1], 16<<10)
-	if err != nil {
+	if w, err = p.Attach(ctx, tokens[2], 16<<10); err != nil {
 		return err
 	}
 	w.Release(true)
@@ -372,7 +382,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	d, r := openDevice(t, Config{Dir: dir})
 	c := startChild(t, "/proc/self/exe", "files", nil, childDir+"="+dir, childPeer+"="+gidText(d.GID()))
 	p := await(t, "PeerUp", r.ups)
-	var dmbs [2]*DMB
+	var dmbs [3]*DMB
 	for i := range dmbs {
 		dmbs[i] = mustDMB(t, p, 16<<10, nil)
 		if err := p.Send(binary.BigEndian.AppendUint64(nil, uint64(dmbs[i].Token()))); err != nil {
@@ -383,11 +393,12 @@ func TestOutOfDescriptors(t *testing.T) {
 		t.Error(line)
 	}
 	await(t, "PeerGone", r.gone)
-	if !dmbs[0].seg.dropped || dmbs[1].seg.dropped {
-		t.Errorf("dropped %v, %v; want that the first was, which could not be received", dmbs[0].seg.dropped, dmbs[1].seg.dropped)
+	for i, dmb := range dmbs {
+		if got, want := dmb.seg.dropped, i == 1; got != want {
+			t.Errorf("DMB %d: dropped = %t, want %t: only the second could not be received", i, got, want)
+		}
+		dmb.Release(true)
 	}
-	dmbs[0].Release(true)
-	dmbs[1].Release(true)
 }
 
 // all waits for the child to end and returns what it has printed.

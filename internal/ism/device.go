@@ -37,7 +37,9 @@ type Config struct {
 	Dir string
 
 	// Budget is how many bytes all DMBs of the device may have together, counted at full size,
-	// those kept for reuse included. Zero means [DefaultBudget]; negative means no limit.
+	// those kept for reuse included; and how many all memory of peers may have that is mapped here,
+	// counted by itself. Who writes a page first pays for it, so the memory of peers is ours to
+	// bound as well. Zero means [DefaultBudget]; negative means no limit.
 	Budget int64
 
 	// AnyUser admits processes of other users as peers, in both directions.
@@ -92,6 +94,8 @@ type Device struct {
 	wg      sync.WaitGroup // every goroutine of the device and its peers
 	stats   stats
 	budget  atomic.Int64 // bytes of all DMBs
+	mapped  atomic.Int64 // bytes of all memory of peers
+	spares  spares
 
 	// polled has the accepted peers, a new slice for each change.
 	polled atomic.Pointer[[]*Peer]
@@ -119,6 +123,9 @@ type dialing struct {
 }
 
 // Open makes a device with a new, random GID, that other devices can find. The caller closes it.
+//
+// Errors match ErrDir (the directory is not safe), ErrDenied or ErrMappings (no peering could be
+// made), or are the kernel's.
 func Open(config Config) (*Device, error) {
 	d := &Device{
 		gid:      newGID(),
@@ -142,7 +149,18 @@ func Open(config Config) (*Device, error) {
 		d.maximum = DefaultBudget
 	}
 	d.polled.Store(new([]*Peer))
-	var err error
+	err := probe()
+	if err == nil {
+		err = d.spares.ensure()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ism: %w", err)
+	}
+	defer func() {
+		if d.ctx == nil { // did not come about
+			d.spares.close()
+		}
+	}()
 	if d.dir, err = openSocketDir(config.Dir, config.AnyUser); err != nil {
 		return nil, fmt.Errorf("ism: %w", err)
 	}
@@ -184,6 +202,7 @@ func (d *Device) Close() error {
 			p.Close()
 		}
 		d.wg.Wait()
+		d.spares.close()
 		d.dir.close()
 	})
 	return nil
@@ -342,6 +361,50 @@ func (d *Device) reserve(size int64) bool {
 	}
 }
 
+// reserveMapped counts size bytes of a peer's memory that is about to be mapped, if need be after
+// memory was unmapped that peers might use again. Memory that is needed for a connection which has
+// been agreed on already is late, and may take a quarter more than the budget.
+func (d *Device) reserveMapped(size int64, late bool) bool {
+	maximum := d.maximum
+	if late {
+		maximum += maximum / 4
+	}
+	for {
+		if used := d.mapped.Add(size); d.maximum < 0 || used <= maximum {
+			return true
+		}
+		d.mapped.Add(-size)
+		if size > maximum {
+			return false
+		}
+		var freed int64
+		for _, p := range d.peers() {
+			if freed += p.dropIdle(size - freed); freed >= size {
+				break
+			}
+		}
+		if freed == 0 {
+			return false
+		}
+	}
+}
+
+// room checks, before a connection is agreed on, that the buffer of the peer which will come with it
+// can be taken: as large as ours, most likely.
+func (d *Device) room(size int) error {
+	if err := d.spares.ensure(); err != nil {
+		return err
+	}
+	if err := mappings.room(2, mappingShare); err != nil {
+		return err
+	}
+	if !d.reserveMapped(int64(size), false) {
+		return fmt.Errorf("%w: %d bytes more of peers", ErrBudget, size)
+	}
+	d.mapped.Add(-int64(size))
+	return nil
+}
+
 // listen is the goroutine that accepts connections.
 func (d *Device) listen() {
 	pause := 5 * time.Millisecond
@@ -370,7 +433,7 @@ func (d *Device) listen() {
 			continue
 		}
 		pause = 5 * time.Millisecond
-		if !d.beginHello() {
+		if fewDescriptors(fd) || !d.beginHello() {
 			d.turnAway(fd)
 			continue
 		}
@@ -394,7 +457,16 @@ func (d *Device) endHello() {
 	d.mu.Unlock()
 }
 
-// turnAway refuses a connection because too many others are in their Hello.
+// fewDescriptors reports whether the process has hardly any descriptors left, of which fd is the
+// newest: the kernel hands out the lowest number that is free.
+func fewDescriptors(fd int) bool {
+	var limit unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
+	return err == nil && limit.Cur < 1<<30 && fd+minFreeFDs >= int(limit.Cur)
+}
+
+// turnAway refuses a connection because too many others are in their Hello, or too few descriptors
+// are left for it.
 func (d *Device) turnAway(fd int) {
 	m := message{kind: kindRefuse, reason: refuseLimit}
 	sendNow(fd, m.append(nil))

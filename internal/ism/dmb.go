@@ -33,6 +33,7 @@ type segment struct {
 	fd       int32 // -1 once it was handed to the peer
 	code     wire.SizeCode
 	dropped  bool // the peer cannot use the memory again
+	reserved bool // all pages are there: see overcommit.go
 }
 
 // NewDMB returns a buffer of size bytes, 16 KiB << 0..15, for this peer to write.
@@ -44,7 +45,8 @@ type segment struct {
 // DMBs of the peer: it must not block, and must be ready to be called for nothing. One call that
 // has begun before Release may still run after it.
 //
-// Errors match ErrSize, ErrBudget, ErrLimit, ErrPeerGone, or are the kernel's.
+// Errors match ErrSize, ErrBudget, ErrLimit, ErrMappings, ErrPeerGone, or are the kernel's. They also
+// come when there is room for the DMB and none for the peer's, which every connection needs as well.
 func (p *Peer) NewDMB(size int, ring func()) (*DMB, error) {
 	code, ok := elementSize(size)
 	if !ok {
@@ -52,6 +54,9 @@ func (p *Peer) NewDMB(size int, ring func()) (*DMB, error) {
 	}
 	if d, err := p.reuse(code, ring); d != nil || err != nil {
 		return d, err
+	}
+	if err := p.dev.room(size); err != nil {
+		return nil, err
 	}
 	if !p.dev.reserve(int64(size)) {
 		return nil, fmt.Errorf("%w: %d bytes more", ErrBudget, size)
@@ -74,6 +79,7 @@ func (p *Peer) newSegment(code wire.SizeCode) (*segment, error) {
 	if err != nil {
 		return nil, err
 	}
+	strict := overcommit.isStrict()
 	fd, mem, err := newMemory("gosmc-dmb", code.Bytes()) // takes long, so without the lock
 	p.mu.Lock()
 	if err == nil && p.gone {
@@ -89,7 +95,7 @@ func (p *Peer) newSegment(code wire.SizeCode) (*segment, error) {
 		return nil, err
 	}
 	defer p.mu.Unlock()
-	seg := &segment{peer: p, mem: mem, fd: int32(fd), slot: slot, code: code, token: newToken()}
+	seg := &segment{peer: p, mem: mem, fd: int32(fd), slot: slot, code: code, token: newToken(), reserved: strict}
 	for p.segments[seg.token] != nil {
 		seg.token = newToken()
 	}
@@ -124,6 +130,14 @@ func (p *Peer) reuse(code wire.SizeCode, ring func()) (*DMB, error) {
 		return nil, ErrPeerGone
 	}
 	seg := p.idle.pop(code)
+	if seg != nil && !seg.reserved && overcommit.isStrict() { // it was made before that
+		p.forget(seg)
+		p.dev.stats.cached.Add(-1)
+		p.dev.stats.evicted.Add(1)
+		p.mu.Unlock()
+		p.destroy([]*segment{seg})
+		return nil, nil
+	}
 	if seg == nil {
 		p.mu.Unlock()
 		return nil, nil

@@ -27,6 +27,13 @@ func TestDMB(t *testing.T) {
 			if d.Peer() != x.pa || d.Token() == 0 {
 				t.Errorf("Peer() = %p, Token() = %v", d.Peer(), d.Token())
 			}
+			if size > maxWindow {
+				if _, err := x.pb.Attach(testContext(t), d.Token(), size); !errors.Is(err, ErrSize) {
+					t.Errorf("Attach of %d bytes = %v, want ErrSize", size, err)
+				}
+				d.Release(false)
+				return
+			}
 			w := mustAttach(t, x.pb, d)
 			if len(w.Mem()) != size || w.Peer() != x.pb || w.Token() != d.Token() {
 				t.Errorf("window of %d bytes, token %v; want %d, %v", len(w.Mem()), w.Token(), size, d.Token())

@@ -13,6 +13,14 @@ var (
 	// ErrBudget means that Config.Budget leaves no room for another DMB of that size.
 	ErrBudget = errors.New("ism: memory budget used up")
 
+	// ErrMappings means that the process has nearly as many memory mappings as the kernel allows
+	// (vm.max_map_count). The Go runtime ends a process that gets no more.
+	ErrMappings = errors.New("ism: memory mappings nearly used up")
+
+	// ErrDenied means that the system does not let this process make the kind of memory or socket
+	// that a peering needs: a seccomp filter, or the limit on the size of files (RLIMIT_FSIZE).
+	ErrDenied = errors.New("ism: denied by the system")
+
 	// ErrLimit means that one of our tables is full: peers, DMBs, handshakes.
 	ErrLimit = errors.New("ism: limit reached")
 

@@ -311,9 +311,16 @@ func (c *conn) refuse(err error) {
 
 // checkUser decides whether a process may be a peer.
 func (d *Device) checkUser(cred Cred) error {
-	if d.anyUser || cred.UID == d.uid {
+	if cred.UID == d.uid {
+		return nil
+	}
+	if d.anyUser && !overcommit.isStrict() {
 		return nil
 	}
 	d.stats.otherUsers.Add(1)
+	if d.anyUser {
+		return fmt.Errorf("%w: process %d has user %d, and under vm.overcommit_memory=2 the memory of others can end this one",
+			ErrOtherUser, cred.PID, cred.UID)
+	}
 	return fmt.Errorf("%w: process %d has user %d, this one %d", ErrOtherUser, cred.PID, cred.UID, d.uid)
 }

@@ -93,6 +93,14 @@ const (
 	blockTime   = time.Millisecond
 	maxBlockers = 2
 
+	// maxWindow is the largest element of a peer that is mapped, in bytes: the largest that gosmc
+	// makes. A peer may announce 512 MiB, every page of which we would pay for.
+	maxWindow = 8 << 20
+
+	// minFreeFDs is how many descriptors must be left for a peering to be accepted: it takes six,
+	// two of which it keeps, and the program needs some for itself.
+	minFreeFDs = 16
+
 	// maxFDs is the room for descriptors that a received message has: one more than any
 	// message carries, so that too many are seen.
 	maxFDs = 3

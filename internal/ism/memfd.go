@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"unsafe"
 
@@ -23,11 +24,14 @@ const sealExec = 0x20
 var noExecUnknown atomic.Bool
 
 // newMemory makes an anonymous, sealed memfd of size bytes and maps it shared, for reading and
-// writing. No page of it is touched. The caller closes the descriptor and unmaps the memory.
+// writing. No page of it is touched; where the kernel may refuse pages later, all are reserved. The
+// caller closes the descriptor and unmaps the memory.
+//
+// Errors match ErrMappings or are the kernel's, and have the name of the call that failed.
 func newMemory(name string, size int) (fd int, mem []byte, err error) {
 	fd, err = unixMemfd(name)
 	if err != nil {
-		return -1, nil, fmt.Errorf("memfd_create: %w", err)
+		return -1, nil, os.NewSyscallError("memfd_create", err)
 	}
 	defer func() {
 		if err != nil {
@@ -36,13 +40,49 @@ func newMemory(name string, size int) (fd int, mem []byte, err error) {
 		}
 	}()
 	if err = unix.Ftruncate(fd, int64(size)); err != nil {
-		return fd, nil, fmt.Errorf("ftruncate to %d: %w", size, err)
+		return fd, nil, fmt.Errorf("memory of %d bytes: %w", size, os.NewSyscallError("ftruncate", err))
+	}
+	if overcommit.isStrict() {
+		if err = reserveMemory(fd, size); err != nil {
+			return fd, nil, err
+		}
 	}
 	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, requiredSeals); err != nil {
 		return fd, nil, fmt.Errorf("sealing: %w", err)
 	}
-	mem, err = mapShared(fd, size)
+	mem, err = mapShared(fd, size, mappingShare)
 	return fd, mem, err
+}
+
+// probe finds out whether the system lets this process have what a peering needs. Errors match
+// [ErrDenied] or [ErrMappings], or are the kernel's.
+func probe() error {
+	fd, err := unixMemfd("gosmc-probe")
+	if err != nil {
+		return denied("memfd_create", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, maxWindow); err != nil {
+		return denied("ftruncate of a memfd", err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return denied("socketpair", err)
+	}
+	unix.Close(pair[0])
+	unix.Close(pair[1])
+	return mappings.room(2, mappingShare)
+}
+
+// denied makes an error of a system call match ErrDenied if it says no for good.
+func denied(call string, err error) error {
+	switch err {
+	case unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EAFNOSUPPORT:
+		return fmt.Errorf("%w: %w", ErrDenied, os.NewSyscallError(call, err))
+	case unix.EFBIG:
+		return fmt.Errorf("%w: %w: the limit on the size of files (ulimit -f) is too small", ErrDenied, os.NewSyscallError(call, err))
+	}
+	return os.NewSyscallError(call, err)
 }
 
 func unixMemfd(name string) (int, error) {
@@ -87,17 +127,29 @@ func mapReceived(fd, size int) ([]byte, error) {
 	if st.Size != int64(size) {
 		return nil, violation("memfd has %d bytes, want %d", st.Size, size)
 	}
-	mem, err := mapShared(fd, size)
+	if overcommit.isStrict() {
+		if err := reserveMemory(fd, size); err != nil {
+			return nil, err
+		}
+	}
+	mem, err := mapShared(fd, size, mappingHardShare)
 	if err == unix.EACCES || err == unix.EPERM { // opened read-only
 		return nil, violation("memfd cannot be mapped: %v", err)
 	}
 	return mem, err
 }
 
-// mapShared maps size bytes of fd. It does not go through unix.Mmap, which would remember every
-// mapping in a table of its own.
-func mapShared(fd, size int) ([]byte, error) {
+// mapShared maps size bytes of fd, if that leaves the process within share percent of the mappings
+// that it may have. It does not go through unix.Mmap, which would remember every mapping in a
+// table of its own.
+func mapShared(fd, size, share int) ([]byte, error) {
+	if err := mappings.take(1, share); err != nil {
+		return nil, err
+	}
 	p, err := unix.MmapPtr(fd, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		mappings.give(1)
+	}
 	if err == unix.EACCES || err == unix.EPERM {
 		return nil, err
 	}
@@ -112,6 +164,7 @@ func unmap(mem []byte) {
 	if err := unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem))); err != nil {
 		panic("ism: munmap: " + err.Error())
 	}
+	mappings.give(1)
 }
 
 // elementSize reports whether a DMB can have size bytes: 16 KiB << code, code 0 to 15.

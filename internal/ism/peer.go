@@ -165,12 +165,19 @@ func (p *Peer) receive() bool {
 		if p.closing() {
 			return true
 		}
-		m, short, err := p.conn.receive()
-		if err == errAgain {
-			return false
+		lent := len(p.attaching) > 0 // an answer may come, with a descriptor
+		if lent {
+			p.dev.spares.lend()
 		}
+		m, short, err := p.conn.receive()
 		if err == nil {
 			err = p.handle(&m, short)
+		}
+		if lent {
+			p.dev.spares.back()
+		}
+		if err == errAgain {
+			return false
 		}
 		if err != nil {
 			p.fail(err)
@@ -229,6 +236,9 @@ func (p *Peer) finish() {
 			idle = append(idle, rem)
 		}
 	}
+	for _, r := range p.requests { // nobody will answer them any more
+		p.dev.mapped.Add(-int64(r.size))
+	}
 	p.segments, p.remotes, p.requests, p.retired = nil, nil, nil, nil
 	p.mu.Unlock()
 
@@ -236,8 +246,7 @@ func (p *Peer) finish() {
 
 	p.destroy(dead)
 	for _, rem := range idle {
-		unmap(rem.mem)
-		rem.mem = nil
+		p.dev.unmapRemote(rem)
 	}
 	p.bell.close()
 	p.unref()

@@ -52,13 +52,16 @@ type request struct {
 // attached for an earlier connection and released in order is found without asking the peer; when
 // the earlier connection has not released it here yet, Attach waits for that.
 //
-// A token can be attached once. ctx bounds the wait. Errors match ErrSize, ErrToken, ErrPeerGone or
-// the error of ctx, or are the kernel's.
+// A token can be attached once. ctx bounds the wait. Errors match ErrSize (also of more than 8 MiB),
+// ErrToken, ErrBudget, ErrMappings, ErrPeerGone or the error of ctx, or are the kernel's.
 //
 // Attach must not be called from a Handler function, which runs where the answer would arrive.
 func (p *Peer) Attach(ctx context.Context, token wire.Token, size int) (*Window, error) {
 	if _, ok := elementSize(size); !ok {
 		return nil, fmt.Errorf("%w: no DMB has %d bytes", ErrSize, size)
+	}
+	if size > maxWindow {
+		return nil, fmt.Errorf("%w: a DMB of %d bytes; of others, at most %d are taken", ErrSize, size, maxWindow)
 	}
 	if token == 0 {
 		return nil, fmt.Errorf("%w: token is zero", ErrToken)
@@ -66,17 +69,23 @@ func (p *Peer) Attach(ctx context.Context, token wire.Token, size int) (*Window,
 	if w, err := p.attachKnown(ctx, token, size); w != nil || err != nil {
 		return w, err
 	}
+	if !p.dev.reserveMapped(int64(size), true) {
+		return nil, fmt.Errorf("%w: %d bytes more of peers", ErrBudget, size)
+	}
 	select {
 	case p.attaching <- struct{}{}: // taken back by the answer
 	case <-ctx.Done():
+		p.dev.mapped.Add(-int64(size))
 		return nil, fmt.Errorf("ism: attach: %w", ctx.Err())
 	case <-p.done:
+		p.dev.mapped.Add(-int64(size))
 		return nil, ErrPeerGone
 	}
 	p.mu.Lock()
 	if p.gone || p.remotes[token] != nil || p.requests[token] != nil {
 		gone := p.gone
 		p.mu.Unlock()
+		p.dev.mapped.Add(-int64(size))
 		<-p.attaching
 		if gone {
 			return nil, ErrPeerGone
@@ -89,6 +98,7 @@ func (p *Peer) Attach(ctx context.Context, token wire.Token, size int) (*Window,
 	if err != nil { // it was not sent
 		delete(p.requests, token)
 		p.mu.Unlock()
+		p.dev.mapped.Add(-int64(size))
 		<-p.attaching
 		return nil, err
 	}
@@ -209,7 +219,7 @@ func (w *Window) ReturnPages(from, to int) error {
 	page := os.Getpagesize()
 	from = (from + page - 1) / page * page
 	to = to / page * page
-	if from >= to {
+	if from >= to || overcommit.isStrict() { // then all pages are reserved, and to stay so
 		return nil
 	}
 	if err := unix.Madvise(w.rem.mem[from:to:to], unix.MADV_REMOVE); err != nil {
@@ -256,10 +266,43 @@ func (w *Window) Release(clean bool) {
 	}
 	p.mu.Unlock()
 	if !keep {
-		unmap(rem.mem)
-		rem.mem = nil
+		p.dev.unmapRemote(rem)
 	}
 	p.unref()
+}
+
+// unmapRemote unmaps a peer's memory that is in no table any more.
+func (d *Device) unmapRemote(rem *remote) {
+	size := int64(len(rem.mem))
+	unmap(rem.mem)
+	rem.mem = nil
+	d.mapped.Add(-size)
+}
+
+// dropIdle unmaps memory of the peer that no connection uses, at least size bytes if there are as
+// many, and returns how many they were.
+func (p *Peer) dropIdle(size int64) int64 {
+	var dead []*remote
+	var taken int64
+	p.mu.Lock()
+	for token, rem := range p.remotes {
+		if taken >= size || p.gone {
+			break
+		}
+		if rem.busy {
+			continue
+		}
+		delete(p.remotes, token)
+		p.idleWindows--
+		p.control(&message{kind: kindDrop, token: token}, -1)
+		taken += int64(len(rem.mem))
+		dead = append(dead, rem)
+	}
+	p.mu.Unlock()
+	for _, rem := range dead {
+		p.dev.unmapRemote(rem)
+	}
+	return taken
 }
 
 // handleAttachReply takes the answer to an Attach of ours. short means that the descriptor could
@@ -296,6 +339,7 @@ func (p *Peer) handleAttachReply(m *message, in *inbox, short bool) error {
 	}
 	if err != nil {
 		r.err = err
+		p.dev.mapped.Add(-int64(r.size))
 		if m.status == attachOK {
 			p.control(&message{kind: kindDrop, token: m.token}, -1)
 		}
@@ -325,6 +369,5 @@ func (p *Peer) handleRevoke(m *message) {
 	delete(p.remotes, m.token)
 	p.idleWindows--
 	p.mu.Unlock()
-	unmap(rem.mem)
-	rem.mem = nil
+	p.dev.unmapRemote(rem)
 }

@@ -77,6 +77,8 @@ const (
 	DiagNoFile            Diagnosis = localSpace + 0x21
 	DiagLimit             Diagnosis = localSpace + 0x22
 	DiagBusy              Diagnosis = localSpace + 0x23
+	DiagMappings          Diagnosis = localSpace + 0x24
+	DiagDenied            Diagnosis = localSpace + 0x25
 	DiagUnreachable       Diagnosis = localSpace + 0x30
 	DiagFabric            Diagnosis = localSpace + 0x31
 )

@@ -361,9 +361,9 @@ var reasons = []Reason{
 	}, {
 		Code:     DiagLimit,
 		Tag:      "LIMIT",
-		Sentence: "A limit of this host on connections, peers or mappings is reached.",
-		Cause:    "More connections than the configuration or the system allows (vm.max_map_count).",
-		Advice:   "Raise the limit.",
+		Sentence: "A limit of this host on connections or peers is reached.",
+		Cause:    "More connections or peers than one process can have: see the table of limits in the README.",
+		Advice:   "Spread the connections over several processes.",
 		Local:    true,
 		wire:     DiagMaxDMB,
 	}, {
@@ -374,6 +374,22 @@ var reasons = []Reason{
 		Advice:   "Nothing to do for a burst; keep connections open longer if it lasts.",
 		Local:    true,
 		wire:     DiagPeerNoSMC,
+	}, {
+		Code:     DiagMappings,
+		Tag:      "MAPPINGS",
+		Sentence: "This process has nearly as many memory mappings as the system allows.",
+		Cause:    "Each SMC-D connection has two, and a process that gets no more of them ends.",
+		Advice:   "Raise vm.max_map_count (sysctl).",
+		Local:    true,
+		wire:     DiagMemory,
+	}, {
+		Code:     DiagDenied,
+		Tag:      "DENIED",
+		Sentence: "The system does not let this process make shared memory.",
+		Cause:    "A filter of system calls (seccomp) denies memfd_create or socketpair, or the limit on the size of files (ulimit -f) is below 8 MiB.",
+		Advice:   "Allow these calls, or raise the limit; the log has the error.",
+		Local:    true,
+		wire:     DiagMemory,
 	}, {
 		Code:     DiagUnreachable,
 		Tag:      "UNREACHABLE",

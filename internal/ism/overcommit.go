@@ -1,0 +1,73 @@
+package ism
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Under vm.overcommit_memory=2 the kernel promises no memory that it does not have. The pages of
+// a memfd are not promised when it is made or mapped, but each at its first access; one that is
+// refused raises SIGBUS, which ends the process. So there every memory is reserved as a whole
+// before anybody touches it, no page is given back, and what a peer hands over is reserved again:
+// it may have been careless. In the other modes the kernel ends some process when memory runs
+// out, shared memory or not.
+//
+// Who owns memory can punch holes into it at any time, and no seal that leaves it writable
+// forbids that. A process of the same user has easier ways to end us; processes of other users
+// are therefore no peers in this mode, whatever Config.AnyUser says.
+
+// overcommitAge is how long the kernel's setting is believed.
+const overcommitAge = time.Second
+
+// overcommit is the setting of the kernel that this process runs on.
+var overcommit = overcommitMode{file: "/proc/sys/vm/overcommit_memory"}
+
+type overcommitMode struct {
+	file string
+
+	mu     sync.Mutex
+	read   time.Time // zero: never
+	strict bool
+}
+
+// isStrict reports whether pages may be refused. What could never be read is taken for strict: that costs
+// memory, and the other mistake costs the process.
+func (o *overcommitMode) isStrict() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if now := time.Now(); o.read.IsZero() || now.Sub(o.read) > overcommitAge {
+		text, err := os.ReadFile(o.file)
+		switch {
+		case err == nil:
+			o.strict = len(text) == 0 || text[0] == '2'
+		case o.read.IsZero():
+			o.strict = true
+		default: // out of descriptors, for example: what it said last
+		}
+		o.read = now
+	}
+	return o.strict
+}
+
+// reserveTries is how often a reservation is begun again that a signal has interrupted. The kernel
+// gives up what it had then; the runtime's own signals come at most every 10 ms, and a reservation
+// of the largest memory takes less.
+const reserveTries = 100
+
+// reserveMemory takes all pages of a memfd from the system now. An error is the kernel's: ENOSPC or
+// ENOMEM when it has no room.
+func reserveMemory(fd, size int) error {
+	for try := 1; ; try++ {
+		err := unix.Fallocate(fd, 0, 0, int64(size))
+		if err == nil {
+			return nil
+		}
+		if err != unix.EINTR || try == reserveTries {
+			return fmt.Errorf("reserving %d bytes (vm.overcommit_memory=2): %w", size, err)
+		}
+	}
+}
