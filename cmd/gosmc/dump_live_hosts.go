@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -120,6 +119,8 @@ type hostsDump struct {
 	running int             // hosts that are followed
 	failed  error
 
+	ofProcess map[int]int // hosts that have been followed, by process
+
 	events  chan hostEvent
 	waiting []hostEvent
 	view    traceview.View
@@ -140,6 +141,9 @@ func newHostsDump(cmd *cobra.Command, flags *dumpFlags) *hostsDump {
 		gather: gatherFlags{dir: flags.hosts.dir},
 		seen:   make(map[string]bool),
 		euid:   os.Geteuid(),
+
+		ofProcess: make(map[int]int),
+
 		events: make(chan hostEvent, 256),
 		lines:  dissect.Lines{Time: flags.timeFormat},
 		out:    bufio.NewWriterSize(cmd.OutOrStdout(), dumpBuffer),
@@ -252,10 +256,8 @@ func (d *hostsDump) cannotAsk(dir string, err error, there map[string]bool) {
 
 // follow begins to follow a host.
 func (d *hostsDump) follow(ctx context.Context, following *sync.WaitGroup, st *control.Status) {
-	f := &followed{Status: *st, label: printable(st.Name)}
-	if !strings.HasPrefix(st.Name, strconv.Itoa(st.PID)+".") { // it has another number where it lives
-		f.label = strconv.Itoa(st.PID) + "/" + f.label
-	}
+	d.ofProcess[st.PID]++
+	f := &followed{Status: *st, label: fmt.Sprintf("%d.%d", st.PID, d.ofProcess[st.PID])}
 	f.Connections, f.Listeners = nil, nil
 	d.width = max(d.width, len(f.label))
 	d.running++

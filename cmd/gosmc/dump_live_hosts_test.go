@@ -224,7 +224,7 @@ func TestDumpProcessEnds(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"--pid", strconv.Itoa(child.Process.Pid)},
-		{"--name", strconv.Itoa(child.Process.Pid) + ".1"},
+		{"--name", filepath.Base(os.Args[0])},
 		{"--name", process(child.Process.Pid, filepath.Base(os.Args[0]))}, // as ss shows it
 	} {
 		talk(t, e.Local)

@@ -92,7 +92,7 @@ func (h *Host) openControlLocked() {
 		h.cfg.Logger.Warn("no control socket", "dir", h.cfg.Dir, "err", err)
 		return
 	}
-	c, err := control.Serve(h.cfg.Dir, controlName(), (*controlView)(h))
+	c, err := control.Serve(h.cfg.Dir, h.id, (*controlView)(h))
 	if err != nil {
 		h.cfg.Logger.Warn("no control socket", "dir", h.cfg.Dir, "err", err)
 		return

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -23,6 +24,7 @@ import (
 // listener needs them.
 type Host struct {
 	cfg     Config
+	id      string // of the host on all machines; names its control socket
 	name    string // as sent to peers
 	ueids   []wire.EID
 	seid    wire.EID
@@ -81,6 +83,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	h := &Host{
 		cfg:       cfg,
+		id:        newHostID(),
 		ueids:     ueids,
 		started:   time.Now(),
 		conns:     make(map[*Conn]struct{}),
@@ -98,6 +101,16 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.sweeper.host = h
 	return h, nil
+}
+
+// newHostID returns a random UUID of version 4. A process number would not do: processes in different PID
+// namespaces may share a run directory.
+func newHostID() string {
+	var u [16]byte
+	rand.Read(u[:])
+	u[6] = u[6]&0x0f | 0x40
+	u[8] = u[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
 // Dir returns the run directory.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,11 +15,6 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/wire/clc"
 )
-
-var hostNumbers atomic.Uint64
-
-// controlName names the control socket of another host of this process.
-func controlName() string { return fmt.Sprintf("%d.%d", os.Getpid(), hostNumbers.Add(1)) }
 
 // controlView is a host as its control socket shows it.
 type controlView Host

@@ -81,6 +81,12 @@ type Process struct {
 // when the test ends.
 func Start(tb testing.TB, program string, args ...string) *Process {
 	tb.Helper()
+	return StartIn(tb, 0, program, args...)
+}
+
+// StartIn is Start in new namespaces, which are flags of clone such as [syscall.CLONE_NEWPID].
+func StartIn(tb testing.TB, namespaces uintptr, program string, args ...string) *Process {
+	tb.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		tb.Fatal(err)
@@ -99,6 +105,7 @@ func Start(tb testing.TB, program string, args ...string) *Process {
 	p.cmd = exec.Command(exe, args...)
 	p.cmd.Env = append(os.Environ(), childEnv+"="+program)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = inRead, outWrite, os.Stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
 	err = p.cmd.Start()
 	inRead.Close()
 	outWrite.Close()
