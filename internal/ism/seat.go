@@ -1,6 +1,7 @@
 package ism
 
 import (
+	"math"
 	"runtime"
 	"unsafe"
 
@@ -28,8 +29,9 @@ func seat() uint32 {
 func sitDown(seat uint32) (getUp func()) {
 	var old, only unix.CPUSet
 	runtime.LockOSThread()
-	// The peer can write anything there: only a processor that we may use counts.
-	if unix.SchedGetaffinity(0, &old) != nil || !old.IsSet(int(seat-1)) || old.Count() == 1 {
+	// The peer can write anything there: only a processor that we may use counts. As an int of 32 bits
+	// it could be negative, which IsSet does not expect.
+	if seat-1 > math.MaxInt32 || unix.SchedGetaffinity(0, &old) != nil || !old.IsSet(int(seat-1)) || old.Count() == 1 {
 		runtime.UnlockOSThread()
 		return func() {}
 	}

@@ -43,8 +43,8 @@ func TestSitDownNowhere(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before := affinity(t)
-	for _, n := range []uint32{0, 1 << 10, 1 << 16, 1<<31 - 1, 1 << 31, 1<<32 - 1} {
-		if n != 0 && before.IsSet(int(n-1)) {
+	for _, n := range []uint32{0, 1 << 10, 1 << 16, 1<<31 - 1, 1 << 31, 1<<31 + 1, 1<<31 + 1<<20, 1<<32 - 1} {
+		if n != 0 && n <= 1<<31 && before.IsSet(int(n-1)) {
 			continue // a processor that we may use
 		}
 		getUp := sitDown(n)
