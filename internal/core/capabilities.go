@@ -37,7 +37,14 @@ type Capabilities struct {
 	MaxConns uint8 // connections per link group of SMC-R, 16 to 255; less counts as 16
 	MaxLinks uint8 // links per link group of SMC-R, 1 or 2; other values count as the nearer one
 
-	Features clc.Features // clc.FeatureEmulatedISM is added if ISM has such a device
+	// Peer is the peer's address on the TCP connection. A GID of SMC-Rv2 has to be of the same
+	// version of IP: "the IP version must match the IP version of the associated TCP connection"
+	// (SMCv2 p.58, note 4). Zero: that is not looked at.
+	Peer netip.Addr
+
+	// Features has clc.FeatureEmulatedISM added in Release1, where a host sets it "even when an
+	// Emulated-ISM device is not offered" (SMCv2, v2.1 handshake examples, note 10).
+	Features clc.Features
 
 	VendorOUI     [3]byte // zero: no vendor options
 	VendorOffer   [5]byte // sent in a Proposal
@@ -68,13 +75,16 @@ func (c Capabilities) normalized() Capabilities {
 		if entries+d.Entries() > clc.MaxISMEntries {
 			continue // one that takes fewer entries may still fit
 		}
-		if d.CHID.IsEmulated() {
-			c.Features |= clc.FeatureEmulatedISM
-		}
 		entries += d.Entries()
 		ism = append(ism, d)
 	}
 	c.ISM = ism
+	if c.Release >= clc.Release1 {
+		c.Features |= clc.FeatureEmulatedISM
+	}
+	if c.RoCEv2 != nil && !c.rightFamily(c.RoCEv2.GID) {
+		c.RoCEv2 = nil
+	}
 	if len(c.Networks) == 0 {
 		c.ISMv1, c.RoCEv1 = nil, nil
 	}
@@ -89,6 +99,11 @@ func (c *Capabilities) device(chid wire.CHID) (clc.ISMDevice, bool) {
 		}
 	}
 	return clc.ISMDevice{}, false
+}
+
+// rightFamily reports whether g is of the IP version of the TCP connection, as far as we know that.
+func (c *Capabilities) rightFamily(g wire.GID) bool {
+	return !c.Peer.IsValid() || g.Addr().Is4() == c.Peer.Unmap().Is4()
 }
 
 // hasUEID reports whether eid is one of our UEIDs.

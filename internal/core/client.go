@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -112,8 +113,9 @@ func (h *Handshake) handleAccept(now time.Time, a clc.Accept, out []Output) []Ou
 	} else {
 		choice.Mode = SMCR
 		choice.PeerID, choice.GID, choice.MAC = a.R.PeerID, a.R.GID, a.R.MAC
-		if a.R.GID.IsZero() || a.R.QPN == 0 {
-			return broken("no GID or no queue pair")
+		choice.ReasonKept = a.ReasonKept
+		if err := h.checkParamsR(a.Version, a.R); err != nil {
+			return broken("%w", err)
 		}
 	}
 	if a.Version == clc.V2 && a.FirstContact {
@@ -158,6 +160,8 @@ func (h *Handshake) checkFCE(a clc.Accept) clc.Diagnosis {
 	switch f := a.FCE; {
 	case f.Release > h.caps.Release:
 		return clc.DiagRelease
+	case a.D != nil && a.D.CHID.IsEmulated() && (f.Release < clc.Release1 || f.Features&clc.FeatureEmulatedISM == 0):
+		return clc.DiagRelease // a feature needs both hosts' bits (SMCv2 p.44, 4.a.iii)
 	case f.Release == clc.Release0 || a.R == nil:
 		return clc.DiagNone
 	case f.MaxConns < maxConnsFloor:
@@ -166,6 +170,19 @@ func (h *Handshake) checkFCE(a clc.Accept) clc.Diagnosis {
 		return clc.DiagMaxLinks
 	}
 	return clc.DiagNone
+}
+
+// checkParamsR checks what the peer says of its end of SMC-R.
+func (h *Handshake) checkParamsR(v clc.Version, p *clc.ParamsR) error {
+	switch {
+	case p.GID.IsZero() || p.QPN == 0:
+		return errors.New("no GID or no queue pair")
+	case v == clc.V2 && !h.caps.rightFamily(p.GID):
+		return fmt.Errorf("GID %v is not of the TCP connection's IP version", p.GID) // SMCv2 pp.66, 73
+	case p.RMBEIndex == 0:
+		return errors.New("RMB element index 0") // "valid value range is 1-255" (RFC 7609 p.15)
+	}
+	return nil
 }
 
 // sendConfirm answers the Accept. SMC-D, and SMC-R in a link group that exists, is in use from
@@ -231,6 +248,7 @@ func (h *Handshake) newResult(d *clc.ParamsD, r *clc.ParamsR) Result {
 	res := Result{
 		Role: h.role, Mode: h.choice.Mode, Version: h.choice.Version,
 		FirstContact: h.accept.FirstContact, EID: h.choice.EID, Local: h.choice.Local,
+		ReasonKept: h.accept.ReasonKept,
 	}
 	if d != nil {
 		p := *d

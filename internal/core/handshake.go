@@ -71,7 +71,7 @@ type Handshake struct {
 	// Server: choices not tried yet, and why others failed.
 	steps     []step
 	reachable map[wire.ISMGID]bool
-	reason    clc.Diagnosis // the first that was kept
+	reason    clc.Diagnosis // the last that was noted
 	byType    clc.DiagnosisByType
 
 	linkFailed clc.Diagnosis // client: the link failed while it was not our turn
@@ -202,7 +202,7 @@ func (h *Handshake) PrepareFailed(now time.Time, why clc.Diagnosis, out []Output
 		return out
 	}
 	if h.role == RoleServer {
-		h.keepReason(h.choice, why)
+		h.note(h.choice, why)
 		return h.tryNext(now, out)
 	}
 	return h.decline(now, why, out)
@@ -342,8 +342,12 @@ func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Ou
 		OS:        h.caps.OS,
 	}
 	crossing := h.state == HandshakeLinkTurn
-	// The fields by SMC type stay zero in the message, as Linux net/smc sends them; our
-	// own user gets them with FallBack.
+	if h.state == HandshakeAwaitProposal || h.role == RoleServer && h.state == HandshakePreparing {
+		h.fillByType(why)
+		if m.Version == clc.V2 {
+			m.ByType = wireByType(h.byType) // Linux net/smc sends zeros
+		}
+	}
 	out = append(out, SendCLC{m})
 	return h.end(now, HandshakeFellBack, FallBack{Diagnosis: why, ByType: h.byType, Crossing: crossing}, out)
 }

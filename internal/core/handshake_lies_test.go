@@ -1,6 +1,7 @@
 package core
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -93,8 +94,17 @@ func TestClientChecksAccept(t *testing.T) {
 
 		{"release 2", "Dv2", func(a *clc.Accept) { a.FCE.Release = 2 }, "RELEASE"},
 		{"release 2, SMC-R", "Rv2", func(a *clc.Accept) { a.FCE.Release = 2 }, "RELEASE"},
-		{"release 0", "Dv2", func(a *clc.Accept) { *a.FCE = clc.FCE{OS: clc.OSAIX} }, ok},
+		{"Emulated-ISM in release 0", "Dv2", func(a *clc.Accept) { *a.FCE = clc.FCE{OS: clc.OSAIX} }, "RELEASE"},
+		{"release 0", "Dv2 Dv1", func(a *clc.Accept) { a.D.CHID, a.D.GID.Lo, *a.FCE = 0x0700, 0, clc.FCE{OS: clc.OSAIX} }, ok},
 		{"release 0 without limits", "Rv2", func(a *clc.Accept) { *a.FCE = clc.FCE{OS: clc.OSAIX} }, ok},
+		{"Emulated-ISM without its feature bit", "Dv2", func(a *clc.Accept) { a.FCE.Features = 0x8000 }, "RELEASE"},
+		{"native ISM without features", "Dv2 Dv1", func(a *clc.Accept) { a.D.CHID, a.D.GID.Lo, a.FCE.Features = 0x0700, 0, 0 }, ok},
+		{"GID of the other IP version", "Rv2", func(a *clc.Accept) { a.R.GID = wire.GID{0: 0x20, 1: 1, 15: 1} }, broken + " IP version"},
+		{"any GID in version 1", "Rv1", func(a *clc.Accept) { a.R.GID = wire.GID{0: 0xfe, 1: 0x80, 15: 1} }, ok},
+		{"RMB element 0", "Rv2", func(a *clc.Accept) { a.R.RMBEIndex = 0 }, broken + " RMB element"},
+		{"RMB element 0 in version 1", "Rv1", func(a *clc.Accept) { a.R.RMBEIndex = 0 }, broken + " RMB element"},
+		{"RMB element 255", "Rv1", func(a *clc.Accept) { a.R.RMBEIndex = 255 }, ok},
+		{"reason kept", "Rv2", func(a *clc.Accept) { a.ReasonKept = true }, ok},
 		{"max conns 15", "Rv2", func(a *clc.Accept) { a.FCE.MaxConns = 15 }, "MAXCONNS"},
 		{"max conns 0", "Rv2", func(a *clc.Accept) { a.FCE.MaxConns = 0 }, "MAXCONNS"},
 		{"max conns 255", "Rv2", func(a *clc.Accept) { a.FCE.MaxConns = 255 }, ok},
@@ -105,6 +115,7 @@ func TestClientChecksAccept(t *testing.T) {
 		{"all features", "Dv2", func(a *clc.Accept) { a.FCE.Features = 0xffff }, ok},
 	} {
 		client, _, _, a, _ := capture(t, tt.types, true, clc.Release1)
+		client.Peer = netip.MustParseAddr("10.0.0.2")
 		h := NewHandshake(RoleClient, client)
 		h.Start(epoch, nil)
 		a = cloneAccept(a)
@@ -205,9 +216,23 @@ func TestServerChecksConfirm(t *testing.T) {
 		{"reserved MTU", "Rv1", true, func(c *clc.Confirm) { c.R.MTU = 7 }, "VERSMISMAT"},
 		{"reserved MTU later", "Rv1", false, func(c *clc.Confirm) { c.R.MTU = 7 }, ok},
 		{"no list of GIDs", "Rv2", true, func(c *clc.Confirm) { c.ClientGIDs = nil }, "link"},
-		{"other features", "Dv2", true, func(c *clc.Confirm) { c.FCE.Features = 0xffff }, ok},
+		{"list that begins with another GID", "Rv2", true, func(c *clc.Confirm) { c.ClientGIDs = []wire.GID{{15: 9}, c.R.GID} }, "VERSMISMAT"},
+		{"list with the GID in another form", "Rv2", true, func(c *clc.Confirm) { c.ClientGIDs = []wire.GID{{12: 10, 15: 0x10}} }, "link"},
+		{"GID of the other IP version", "Rv2", true, func(c *clc.Confirm) { c.R.GID = wire.GID{0: 0x20, 1: 1, 15: 1} }, broken + " IP version"},
+		{"another MAC", "Rv2", true, func(c *clc.Confirm) { c.R.MAC[5]++ }, "VERSMISMAT"},
+		{"another MAC later", "Rv2", false, func(c *clc.Confirm) { c.R.MAC[5]++ }, ok},
+		{"another MAC in version 1", "Rv1", true, func(c *clc.Confirm) { c.R.MAC[5]++ }, "link"},
+		{"RMB element 0", "Rv2", false, func(c *clc.Confirm) { c.R.RMBEIndex = 0 }, broken + " RMB element"},
+		{"RMB element 0 in version 1", "Rv1", true, func(c *clc.Confirm) { c.R.RMBEIndex = 0 }, broken + " RMB element"},
+		{"a feature that is not common", "Dv2", true, func(c *clc.Confirm) { c.FCE.Features |= 0x4000 }, broken + " RELEASE"},
+		{"a feature that is not common, SMC-R", "Rv2", true, func(c *clc.Confirm) { c.FCE.Features |= 0x8000 }, "RELEASE"},
+		{"fewer features", "Rv2", true, func(c *clc.Confirm) { c.FCE.Features = 0 }, "link"},
+		{"Emulated-ISM without its feature bit", "Dv2", true, func(c *clc.Confirm) { c.FCE.Features = 0 }, broken + " RELEASE"},
+		{"other vendor options", "Dv2", true, func(c *clc.Confirm) { c.FCE.VendorOptions[0]++ }, broken + " RELEASE"},
+		{"other vendor options, SMC-R", "Rv2", true, func(c *clc.Confirm) { c.FCE.VendorOptions = [4]byte{} }, "RELEASE"},
 	} {
 		_, server, p, _, c := capture(t, tt.types, tt.first, clc.Release1)
+		server.Peer = netip.MustParseAddr("10.0.0.1")
 		h := NewHandshake(RoleServer, server)
 		h.SetReachable(clientGID, wire.ISMGID{Hi: clientNative})
 		h.Start(epoch, nil)
@@ -260,7 +285,8 @@ func TestZeroPeerID(t *testing.T) {
 }
 
 // TestDeclineForms checks the bytes' length and the version of Declines: 28 bytes in version 1, 44
-// in version 2, and no reasons by type, as Linux has it.
+// in version 2. A server that answers a Proposal says why for each type that was offered, and its
+// main reason is one of these: SMCv2 p.79, note 3.
 func TestDeclineForms(t *testing.T) {
 	decline := func(outs []Output) clc.Decline {
 		t.Helper()
@@ -274,9 +300,10 @@ func TestDeclineForms(t *testing.T) {
 		t.Fatalf("no Decline in %s", words(epoch, outs))
 		return clc.Decline{}
 	}
+	var byType clc.DiagnosisByType
 	check := func(name string, d clc.Decline, wantVersion clc.Version, wantLen int, wantPeer wire.PeerID) {
 		t.Helper()
-		if got := len(d.Append(nil)); d.Version != wantVersion || got != wantLen || d.ByType != (clc.DiagnosisByType{}) || d.PeerID != wantPeer {
+		if got := len(d.Append(nil)); d.Version != wantVersion || got != wantLen || d.ByType != byType || d.PeerID != wantPeer {
 			t.Errorf("%s: %+v of %d bytes, want version %d, %d bytes, peer %v", name, d, got, wantVersion, wantLen, wantPeer)
 		}
 	}
@@ -288,7 +315,12 @@ func TestDeclineForms(t *testing.T) {
 		types   string
 		version clc.Version
 		length  int
-	}{{"Dv1", clc.V1, 28}, {"Dv2", clc.V2, 44}} {
+		byType  clc.DiagnosisByType
+	}{
+		{"Dv1", clc.V1, 28, clc.DiagnosisByType{SMCDv1: clc.DiagNoSMCDDevice}},
+		{"Dv2", clc.V2, 44, clc.DiagnosisByType{SMCDv2: clc.DiagNoSMCDv2Device}},
+	} {
+		byType = clc.DiagnosisByType{} // a client has one reason: note 4
 		client, server, p, a, _ := capture(t, tt.types, true, clc.Release1)
 		h := NewHandshake(RoleClient, client)
 		h.Start(epoch, nil)
@@ -296,6 +328,7 @@ func TestDeclineForms(t *testing.T) {
 		check("client after an Accept "+tt.types, decline(h.PrepareFailed(epoch, clc.DiagMemory, nil)), tt.version, tt.length, clientPeer)
 		h = NewHandshake(RoleServer, server)
 		h.Start(epoch, nil)
+		byType = tt.byType
 		check("server", decline(h.HandleMessage(epoch, p, nil, nil)), clc.V2, 44, serverPeer) // the Proposal's version
 	}
 }

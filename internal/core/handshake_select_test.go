@@ -31,14 +31,14 @@ func TestServerOrder(t *testing.T) {
 		{name: "the first succeeds", client: "Dv2 Dv1 Rv2 Rv1", server: "Dv2 Dv1 Rv2 Rv1", tried: "SMC-Dv2"},
 		{name: "each succeeds after the others failed", client: "Dv2 Dv1 Rv2 Rv1", server: "Dv2 Dv1 Rv2 Rv1",
 			try: failures{mem, dmb, mem, dmb}, tried: "SMC-Dv2 SMC-Dv2 SMC-Dv1 SMC-Rv2 SMC-Rv1"},
-		{name: "all fail, the first reason counts", client: "Dv2 Dv1 Rv2 Rv1", server: "Dv2 Dv1 Rv2 Rv1",
+		{name: "all fail, the last reason counts", client: "Dv2 Dv1 Rv2 Rv1", server: "Dv2 Dv1 Rv2 Rv1",
 			try: failures{dmb, mem, mem, link, clc.DiagInternal}, tried: "SMC-Dv2 SMC-Dv2 SMC-Dv1 SMC-Rv2 SMC-Rv1",
-			diagnosis: dmb, byType: clc.DiagnosisByType{SMCDv2: dmb, SMCDv1: mem, SMCRv2: link, SMCRv1: clc.DiagInternal}},
+			diagnosis: clc.DiagInternal, byType: clc.DiagnosisByType{SMCDv2: mem, SMCDv1: mem, SMCRv2: link, SMCRv1: clc.DiagInternal}},
 		{name: "local reason", client: "Dv2", server: "Dv2", try: failures{clc.DiagBudget}, tried: "SMC-Dv2",
 			diagnosis: clc.DiagBudget, byType: clc.DiagnosisByType{SMCDv2: clc.DiagBudget}},
 		{name: "unreachable GIDs", client: "Dv2 Dv1 Rv2 Rv1", server: "Dv2 Dv1 Rv2 Rv1", unreachable: true, tried: "SMC-Rv2"},
 		{name: "unreachable GIDs, SMC-D only", client: "Dv2 Dv1", server: "Dv2 Dv1", unreachable: true,
-			diagnosis: clc.DiagNoSMCDv2Device, byType: clc.DiagnosisByType{SMCDv2: clc.DiagNoSMCDv2Device, SMCDv1: clc.DiagNoSMCDDevice}},
+			diagnosis: clc.DiagNoSMCDDevice, byType: clc.DiagnosisByType{SMCDv2: clc.DiagNoSMCDv2Device, SMCDv1: clc.DiagNoSMCDDevice}},
 		{name: "unreachable GIDs, SMC-Dv1", client: "Dv1", server: "Dv1", unreachable: true,
 			diagnosis: clc.DiagNoSMCDDevice, byType: clc.DiagnosisByType{SMCDv1: clc.DiagNoSMCDDevice}},
 		{name: "no device of the server", client: "Dv1", server: "Rv2",
@@ -50,7 +50,7 @@ func TestServerOrder(t *testing.T) {
 			byType: clc.DiagnosisByType{SMCRv2: clc.DiagNoSMCRDevice}},
 		{name: "no RoCEv1", client: "Rv1", server: "Dv2", diagnosis: clc.DiagNoDevice,
 			byType: clc.DiagnosisByType{SMCRv1: clc.DiagNoDevice}},
-		{name: "no RoCE at all", client: "Rv2 Rv1", server: "Dv2", diagnosis: clc.DiagNoSMCRDevice,
+		{name: "no RoCE at all", client: "Rv2 Rv1", server: "Dv2", diagnosis: clc.DiagNoDevice,
 			byType: clc.DiagnosisByType{SMCRv2: clc.DiagNoSMCRDevice, SMCRv1: clc.DiagNoDevice}},
 		{name: "another network leaves version 2", client: "Dv1 Rv2 Rv1", server: "Dv1 Rv2 Rv1", change: otherNet, tried: "SMC-Rv2",
 			byType: clc.DiagnosisByType{}},
@@ -58,19 +58,20 @@ func TestServerOrder(t *testing.T) {
 			byType: clc.DiagnosisByType{SMCDv1: clc.DiagPrefix, SMCRv1: clc.DiagPrefix}},
 		{name: "another network, SMC-D only", client: "Dv1", server: "Dv1", change: otherNet, diagnosis: clc.DiagPrefix,
 			byType: clc.DiagnosisByType{SMCDv1: clc.DiagPrefix}},
-		{name: "another network outweighs the first reason", client: "Dv2 Rv2 Rv1", server: "Dv2 Rv2 Rv1", change: otherNet,
+		{name: "another network, the last reason", client: "Dv2 Rv2 Rv1", server: "Dv2 Rv2 Rv1", change: otherNet,
 			try: failures{dmb, link}, tried: "SMC-Dv2 SMC-Rv2", diagnosis: clc.DiagPrefix,
 			byType: clc.DiagnosisByType{SMCDv2: dmb, SMCRv2: link, SMCRv1: clc.DiagPrefix}},
-		{name: "another network does not, without SMC-R", client: "Dv2 Dv1", server: "Dv2 Dv1", change: otherNet,
-			try: failures{dmb, dmb}, tried: "SMC-Dv2 SMC-Dv2", diagnosis: dmb,
+		{name: "another network, after SMC-Dv2", client: "Dv2 Dv1", server: "Dv2 Dv1", change: otherNet,
+			try: failures{dmb, dmb}, tried: "SMC-Dv2 SMC-Dv2", diagnosis: clc.DiagPrefix,
 			byType: clc.DiagnosisByType{SMCDv2: dmb, SMCDv1: clc.DiagPrefix}},
 		{name: "no common EID", client: "Dv2", server: "Dv2", change: otherEIDs,
-			diagnosis: clc.DiagNoSMCDDevice, byType: clc.DiagnosisByType{SMCDv2: clc.DiagNoUEID}},
+			diagnosis: clc.DiagNoUEID, byType: clc.DiagnosisByType{SMCDv2: clc.DiagNoUEID}},
 		{name: "no common EID, SMC-R", client: "Rv2", server: "Rv2", change: otherEIDs,
-			diagnosis: clc.DiagNoDevice, byType: clc.DiagnosisByType{SMCRv2: clc.DiagNoUEID}},
+			diagnosis: clc.DiagNoUEID, byType: clc.DiagnosisByType{SMCRv2: clc.DiagNoUEID}},
 		{name: "no common EID leaves version 1", client: "Dv2 Dv1 Rv2", server: "Dv2 Dv1 Rv2", change: otherEIDs, tried: "SMC-Dv1"},
-		{name: "refused", client: "Dv2 Rv2", server: "Dv2 Rv2", change: func(c *Capabilities) { c.Refuse = clc.DiagBusy }, diagnosis: clc.DiagBusy},
-		{name: "server without anything", client: "Dv2 Dv1 Rv2 Rv1", server: "", diagnosis: clc.DiagNoSMCDDevice,
+		{name: "refused", client: "Dv2 Rv2", server: "Dv2 Rv2", change: func(c *Capabilities) { c.Refuse = clc.DiagBusy }, diagnosis: clc.DiagBusy,
+			byType: clc.DiagnosisByType{SMCDv2: clc.DiagBusy, SMCRv2: clc.DiagBusy}},
+		{name: "server without anything", client: "Dv2 Dv1 Rv2 Rv1", server: "", diagnosis: clc.DiagNoDevice,
 			byType: clc.DiagnosisByType{SMCDv2: clc.DiagNoISMv2, SMCDv1: clc.DiagNoSMCDDevice, SMCRv2: clc.DiagNoSMCRDevice, SMCRv1: clc.DiagNoDevice}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -105,7 +106,7 @@ func TestServerOrder(t *testing.T) {
 			if p.ends[RoleServer] != Output(want) {
 				t.Errorf("server %+v, want %+v", p.ends[RoleServer], want)
 			}
-			want = FallBack{ByPeer: true, Diagnosis: tt.diagnosis.WireCode(), OS: clc.OSZOS}
+			want = FallBack{ByPeer: true, Diagnosis: tt.diagnosis.WireCode(), OS: clc.OSZOS, ByType: wireByType(tt.byType)}
 			if p.ends[RoleClient] != Output(want) {
 				t.Errorf("client %+v, want %+v", p.ends[RoleClient], want)
 			}
@@ -145,6 +146,15 @@ func TestProposalChecks(t *testing.T) {
 		{"max conns 0 in release 0", "Rv2", func(p *clc.Proposal) { p.Ext.Release, p.Ext.MaxConns = 0, 0 }, "t(4), prepare SMC-Rv2"},
 		{"max links 0", "Rv2", func(p *clc.Proposal) { p.Ext.MaxLinks = 0 }, "send Decline v2 MAXLINKS (0x0303000b), -t, fallback MAXLINKS (0x0303000b)"},
 		{"max links 200", "Rv2", func(p *clc.Proposal) { p.Ext.MaxLinks = 200 }, "t(4), prepare SMC-Rv2"},
+		{"GID of the other IP version", "Rv2", func(p *clc.Proposal) { p.Ext.GID = wire.GID{0: 0x20, 1: 1, 15: 1} }, "send Decline v2 NOSMCRDEV (0x03030002), -t, fallback NOSMCRDEV (0x03030002)"},
+		{"GID right-aligned", "Rv2", func(p *clc.Proposal) { p.Ext.GID = wire.GID{12: 10, 15: 1} }, "t(4), prepare SMC-Rv2"},
+		{"no GID", "Rv2", func(p *clc.Proposal) { p.Ext.GID = wire.GID{} }, "send Decline v2 NOSMCRDEV (0x03030002), -t, fallback NOSMCRDEV (0x03030002)"},
+		{"Emulated-ISM without its feature bit", "Dv2", func(p *clc.Proposal) { p.Ext.Features &^= clc.FeatureEmulatedISM }, "send Decline v2 NOSMCD2DEV (0x03030007), -t, fallback NOSMCD2DEV (0x03030007)"},
+		{"Emulated-ISM in release 0", "Dv2", func(p *clc.Proposal) { p.Ext.Release = 0 }, "send Decline v2 NOSMCD2DEV (0x03030007), -t, fallback NOSMCD2DEV (0x03030007)"},
+		{"native ISM in release 0", "Dv2", func(p *clc.Proposal) {
+			p.Ext.Release, p.Ext.Features = 0, 0
+			p.Ext.D.Devices = []clc.ISMDevice{{GID: wire.ISMGID{Hi: clientNative}, CHID: 0x0700}}
+		}, "t(4), prepare SMC-Dv2"},
 		{"release 9", "Rv2", func(p *clc.Proposal) { p.Ext.Release = 9 }, "t(4), prepare SMC-Rv2"},
 		{"no IP area", "Dv1 Rv1", func(p *clc.Proposal) { p.IP = nil }, "send Decline v2 DIFFPREFIX (0x03070000), -t, fallback DIFFPREFIX (0x03070000)"},
 		{"version 1", "Dv1", func(p *clc.Proposal) { p.Version = clc.V1 }, "t(4), prepare SMC-Dv1"},
@@ -152,12 +162,35 @@ func TestProposalChecks(t *testing.T) {
 	} {
 		p := good(tt.types)
 		tt.change(&p)
-		h := NewHandshake(RoleServer, serverCaps(t))
+		server := serverCaps(t)
+		server.Peer = netip.MustParseAddr("::ffff:10.0.0.1") // as a socket for both versions of IP has it
+		h := NewHandshake(RoleServer, server)
 		h.SetReachable(clientGID, wire.ISMGID{Hi: clientNative})
 		h.Start(epoch, nil)
 		if got := words(epoch, h.HandleMessage(epoch, p, nil, nil)); got != tt.want {
 			t.Errorf("%s: HandleMessage(%v) = %s, want %s", tt.name, p, got, tt.want)
 		}
+	}
+}
+
+// TestTolerationServer checks that a server of release 0 takes no notice of what release 1 has added:
+// limits that a server of release 1 declines.
+func TestTolerationServer(t *testing.T) {
+	client := only(clientCaps(t), "Rv2").normalized()
+	p, _ := client.proposal()
+	p.Ext.MaxConns, p.Ext.MaxLinks = 15, 0
+	server := serverCaps(t)
+	server.Release = clc.Release0
+	h := NewHandshake(RoleServer, server)
+	h.Start(epoch, nil)
+	outs := h.HandleMessage(epoch, p, nil, nil)
+	if got := words(epoch, outs); got != "t(4), prepare SMC-Rv2" {
+		t.Fatalf("HandleMessage(%v) = %s, want Prepare", p, got)
+	}
+	outs = h.Prepared(epoch, resources(outs[1].(Prepare).Choice, RoleServer, true, 0x20), nil)
+	if a, ok := outs[0].(SendCLC).Message.(clc.Accept); !ok || a.FCE == nil || a.FCE.Release != clc.Release0 ||
+		a.FCE.MaxConns != 0 || a.FCE.MaxLinks != 0 || a.FCE.Features != 0 {
+		t.Errorf("Prepared = %s, want an Accept in release 0", words(epoch, outs))
 	}
 }
 
@@ -296,6 +329,8 @@ func TestClientOffers(t *testing.T) {
 			"send Decline v2 CNF_ERR (0x03000000), fallback POLICY (0x7e010012)"},
 		{"Emulated-ISM in release 0", "Dv2", func(c *Capabilities) { c.Release = clc.Release0 },
 			"send Decline v1 CNF_ERR (0x03000000), fallback CNF_ERR (0x03000000)"},
+		{"GID of the other IP version", "Dv2 Rv2", func(c *Capabilities) { c.Peer = netip.MustParseAddr("2001:db8::2") }, "none D"},
+		{"GID of the IP version", "Dv2 Rv2", func(c *Capabilities) { c.Peer = netip.MustParseAddr("10.0.0.2") }, "none R+D"},
 		{"impossible device", "Dv2", func(c *Capabilities) { c.ISM = []clc.ISMDevice{{GID: clientGID, CHID: 7}} },
 			"send Decline v2 INTERR (0x09990000), fallback INTERR (0x09990000)"},
 	} {
@@ -337,6 +372,9 @@ func TestOfferedDevices(t *testing.T) {
 	n := c.normalized()
 	if !slices.Equal(n.ISM, want) || n.Features != clc.FeatureEmulatedISM {
 		t.Errorf("normalized devices = %v, features %x, want %v", n.ISM, n.Features, want)
+	}
+	if n := (Capabilities{Release: clc.Release1}).normalized(); n.Features != clc.FeatureEmulatedISM {
+		t.Errorf("features of a host without such a device = %x, want the bit all the same", n.Features)
 	}
 	c.Release = clc.Release0
 	if n := c.normalized(); !slices.Equal(n.ISM, []clc.ISMDevice{native(1), native(2), native(3)}) || n.Features != 0 {

@@ -88,11 +88,11 @@ func resources(c Choice, role Role, firstContact bool, n uint8) Resources {
 		return r
 	}
 	r.R = &clc.ParamsR{
-		GID: wire.GID{15: n}, MAC: wire.MAC{5: n}, QPN: wire.QPN(n), RKey: wire.RKey(n), RMBEIndex: 1,
+		GID: wire.GIDFromAddr(netip.AddrFrom4([4]byte{10, 0, 0, n})), MAC: wire.MAC{2, 0, 0, 0, 0, 0xc2}, QPN: wire.QPN(n), RKey: wire.RKey(n), RMBEIndex: 1,
 		AlertToken: wire.AlertToken(n), RMBESize: 3, MTU: wire.MTU1024, RMBAddr: uint64(n) << 12, PSN: wire.PSN(n),
 	}
 	if role == RoleClient && c.FirstContact && c.Version == clc.V2 {
-		r.ClientGIDs = []wire.GID{{15: n}, {15: n + 1}}
+		r.ClientGIDs = []wire.GID{r.R.GID, {15: n + 1}}
 	}
 	return r
 }
@@ -324,7 +324,7 @@ func checkResult(t *testing.T, name string, c, s Result, first bool, release clc
 		}
 		if c.Mode == SMCR {
 			want.Direct = true
-			if len(s.PeerGIDs) != 2 || s.PeerGIDs[0] != (wire.GID{15: 0x10}) {
+			if len(s.PeerGIDs) != 2 || s.PeerGIDs[0] != s.R.GID {
 				t.Errorf("%s: server knows the client's GIDs %v", name, s.PeerGIDs)
 			}
 		}

@@ -81,6 +81,7 @@ type Choice struct {
 	// server's buffer. A server decides on first contact itself, see [Resources].
 	FirstContact bool
 	Direct       bool         // SMC-Rv2 first contact: the server sees no router between the RNICs
+	ReasonKept   bool         // SMC-Rv2: SMC-D was offered too, and the server knows why it did not take it
 	D            *clc.ParamsD // SMC-D
 	R            *clc.ParamsR // SMC-R
 }
@@ -110,6 +111,7 @@ type Result struct {
 	Version      clc.Version
 	FirstContact bool
 	EID          wire.EID // version 2 only
+	ReasonKept   bool     // SMC-Rv2: SMC-D was offered too, and the server knows why it was not taken
 
 	Local clc.ISMDevice // SMC-D: our device
 	D     *clc.ParamsD  // SMC-D: the peer's buffer

@@ -91,7 +91,12 @@ func TestLinuxServer(t *testing.T) {
 		}
 		r := Resources{FirstContact: x.accept.FirstContact, R: x.accept.R, D: x.accept.D, Direct: true}
 		outs = h.Prepared(epoch, r, nil)
-		if got := outs[0].(SendCLC).Message.Append(nil); string(got) != string(x.bytes[clc.TypeAccept]) {
+		accept, _ := outs[0].(SendCLC).Message.(clc.Accept)
+		if kept := x.proposal.V2 == clc.TypesBoth; accept.ReasonKept != kept {
+			t.Errorf("%s: ReasonKept = %t, want %t", x.name, accept.ReasonKept, kept)
+		}
+		accept.ReasonKept = false // which the kernel neither sends nor reads
+		if got := accept.Append(nil); string(got) != string(x.bytes[clc.TypeAccept]) {
 			t.Errorf("%s: Accept\n got %x\nwant %x", x.name, got, x.bytes[clc.TypeAccept])
 		}
 		outs = h.HandleMessage(epoch, x.confirm, nil, nil)

@@ -15,8 +15,8 @@ import (
 // A step is one thing that happens while the server looks for a choice, in the order of Linux
 // net/smc: it tries a choice, or notes why a type cannot be used.
 type step struct {
-	choice Choice        // Mode is zero if there is nothing to try
-	why    clc.Diagnosis // of a step without choice
+	choice Choice        // if why is set, no more than a type
+	why    clc.Diagnosis // why the type cannot be used; DiagNone: try the choice
 }
 
 // handleProposal looks for choices and tries the first.
@@ -34,13 +34,15 @@ func (h *Handshake) handleProposal(now time.Time, p clc.Proposal, out []Output) 
 	return h.tryNext(now, out)
 }
 
-// tryNext walks through the steps up to the next choice. At the end it declines.
+// tryNext walks through the steps up to the next choice. At the end it declines: "the Sender
+// Diagnosis Information field ... should represent the last Reason Code set that was evaluated"
+// (SMCv2 p.79, note 3b). Linux net/smc sends the first.
 func (h *Handshake) tryNext(now time.Time, out []Output) []Output {
 	for len(h.steps) > 0 {
 		s := h.steps[0]
 		h.steps = h.steps[1:]
-		if s.choice.Mode == 0 {
-			h.keepFirst(s.why)
+		if s.why != clc.DiagNone {
+			h.note(s.choice, s.why)
 			continue
 		}
 		h.choice = s.choice
@@ -49,48 +51,45 @@ func (h *Handshake) tryNext(now time.Time, out []Output) []Output {
 		}
 		return append(out, Prepare{s.choice})
 	}
-	return h.decline(now, h.finalReason(), out)
+	return h.decline(now, h.reason, out)
 }
 
-// keepFirst keeps the first reason: it becomes the Decline's.
-func (h *Handshake) keepFirst(why clc.Diagnosis) {
-	if h.reason == clc.DiagNone {
-		h.reason = why
-	}
-}
-
-// keepReason notes why a choice failed.
-func (h *Handshake) keepReason(c Choice, why clc.Diagnosis) {
-	h.keepFirst(why)
-	slot := &h.byType.SMCRv1
+// note keeps why a choice, or a type, is not used.
+func (h *Handshake) note(c Choice, why clc.Diagnosis) {
+	h.reason = why
 	switch {
 	case c.Mode == SMCD && c.Version == clc.V2:
-		slot = &h.byType.SMCDv2
+		h.byType.SMCDv2 = why
 	case c.Mode == SMCD:
-		slot = &h.byType.SMCDv1
+		h.byType.SMCDv1 = why
 	case c.Version == clc.V2:
-		slot = &h.byType.SMCRv2
-	}
-	if *slot == clc.DiagNone {
-		*slot = why
+		h.byType.SMCRv2 = why
+	default:
+		h.byType.SMCRv1 = why
 	}
 }
 
-// finalReason returns the code of the Decline when no choice is left: the first reason that was
-// kept. Two cases differ in Linux net/smc, and here: without SMC-R on offer and without a reason it
-// is "no SMC-D device", and with SMC-R on offer a prefix that does not match outweighs the rest.
-func (h *Handshake) finalReason() clc.Diagnosis {
-	offersR := h.proposal.V1.HasR() || h.proposal.V2.HasR()
-	otherNetwork := h.byType.SMCDv1 == clc.DiagPrefix || h.byType.SMCRv1 == clc.DiagPrefix
-	switch {
-	case offersR && otherNetwork:
-		return clc.DiagPrefix
-	case h.reason != clc.DiagNone:
-		return h.reason
-	case offersR:
-		return clc.DiagNoDevice
+// fillByType gives the types that the client offered and that have no reason yet the one of the
+// Decline: "fields should be set for all applicable SMC types (all SMC types offered by the
+// client)" (SMCv2 p.79, note 3a).
+func (h *Handshake) fillByType(why clc.Diagnosis) {
+	fill := func(offered bool, slot *clc.Diagnosis) {
+		if offered && *slot == clc.DiagNone {
+			*slot = why
+		}
 	}
-	return clc.DiagNoSMCDDevice
+	fill(h.proposal.V2.HasD(), &h.byType.SMCDv2)
+	fill(h.proposal.V1.HasD(), &h.byType.SMCDv1)
+	fill(h.proposal.V2.HasR(), &h.byType.SMCRv2)
+	fill(h.proposal.V1.HasR(), &h.byType.SMCRv1)
+}
+
+// wireByType returns the reasons as a Decline carries them.
+func wireByType(d clc.DiagnosisByType) clc.DiagnosisByType {
+	return clc.DiagnosisByType{
+		SMCDv2: d.SMCDv2.WireCode(), SMCDv1: d.SMCDv1.WireCode(),
+		SMCRv2: d.SMCRv2.WireCode(), SMCRv1: d.SMCRv1.WireCode(),
+	}
 }
 
 // An offer is what of a Proposal can be used at all.
@@ -134,78 +133,76 @@ func (c *Capabilities) usable(p *clc.Proposal) (offer, clc.Diagnosis) {
 			}
 		}
 	}
+	// The limits are a matter of release 1: a host that is below "can tolerate (interoperate with
+	// or ignore) all protocol updates" (SMCv2 p.41, 4a).
+	limits := o.rv2 && o.release >= clc.Release1
 	switch {
 	case !o.dv2 && !o.dv1 && !o.rv2 && !o.rv1:
 		return o, why
-	case o.rv2 && p.Ext.Release >= clc.Release1 && p.Ext.MaxConns < maxConnsFloor:
+	case limits && p.Ext.MaxConns < maxConnsFloor:
 		return o, clc.DiagMaxConns
-	case o.rv2 && p.Ext.Release >= clc.Release1 && p.Ext.MaxLinks < maxLinksFloor:
+	case limits && p.Ext.MaxLinks < maxLinksFloor:
 		return o, clc.DiagMaxLinks
 	}
 	return o, clc.DiagNone
 }
 
-// plan returns the steps in the order of Linux net/smc: SMC-Dv2, the prefix of version 1, SMC-Dv1,
-// SMC-Rv2, SMC-Rv1.
+// plan returns the steps in the order of Linux net/smc: SMC-Dv2, SMC-Dv1, SMC-Rv2, SMC-Rv1.
 func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 	var steps []step
-	note := func(why clc.Diagnosis) { steps = append(steps, step{why: why}) }
+	try := func(c Choice) { steps = append(steps, step{choice: c}) }
+	unusable := func(m Mode, v clc.Version, why clc.Diagnosis) {
+		steps = append(steps, step{Choice{Mode: m, Version: v}, why})
+	}
 	if o.dv2 {
 		steps = append(steps, h.planDv2(p, o.release)...)
 	}
-	sameNetwork := true
-	if o.dv1 || o.rv1 {
-		if sameNetwork = h.caps.matchNetwork(p.IP); !sameNetwork {
-			note(clc.DiagPrefix)
+	sameNetwork := (o.dv1 || o.rv1) && h.caps.matchNetwork(p.IP)
+	if o.dv1 {
+		switch remote := (clc.ISMDevice{GID: wire.ISMGID{Hi: p.ISMGID}}); {
+		case !sameNetwork:
+			unusable(SMCD, clc.V1, clc.DiagPrefix)
+		case h.caps.ISMv1 == nil || !h.reachable[remote.GID]:
+			unusable(SMCD, clc.V1, clc.DiagNoSMCDDevice)
+		default:
+			try(Choice{
+				Mode: SMCD, Version: clc.V1, Local: *h.caps.ISMv1,
+				Remote: clc.ISMDevice{GID: remote.GID, CHID: h.caps.ISMv1.CHID},
+			})
 		}
-	}
-	switch remote := (clc.ISMDevice{GID: wire.ISMGID{Hi: p.ISMGID}}); {
-	case !o.dv1:
-	case !sameNetwork:
-		h.byType.SMCDv1 = clc.DiagPrefix
-	case h.caps.ISMv1 == nil || !h.reachable[remote.GID]:
-		h.byType.SMCDv1 = clc.DiagNoSMCDDevice
-		note(clc.DiagNoSMCDDevice)
-	default:
-		steps = append(steps, step{choice: Choice{
-			Mode: SMCD, Version: clc.V1, Local: *h.caps.ISMv1,
-			Remote: clc.ISMDevice{GID: remote.GID, CHID: h.caps.ISMv1.CHID},
-		}})
 	}
 	if o.rv2 {
 		eid, ok := h.caps.matchUEID(p.Ext.UEIDs)
 		switch {
-		case !ok: // Linux net/smc keeps no reason either
-			h.byType.SMCRv2 = clc.DiagNoUEID
-		case h.caps.RoCEv2 == nil:
-			h.byType.SMCRv2 = clc.DiagNoSMCRDevice
-			note(clc.DiagNoSMCRDevice)
+		case !ok:
+			unusable(SMCR, clc.V2, clc.DiagNoUEID)
+		case h.caps.RoCEv2 == nil || p.Ext.GID.IsZero() || !h.caps.rightFamily(p.Ext.GID):
+			unusable(SMCR, clc.V2, clc.DiagNoSMCRDevice)
 		default:
-			steps = append(steps, step{choice: Choice{
+			try(Choice{
 				Mode: SMCR, Version: clc.V2, Release: o.release, EID: eid,
 				PeerID: p.PeerID, GID: p.Ext.GID, MAC: p.MAC,
-			}})
+			})
 		}
 	}
-	switch {
-	case !sameNetwork:
-		if o.rv1 {
-			h.byType.SMCRv1 = clc.DiagPrefix
+	if o.rv1 {
+		switch {
+		case !sameNetwork:
+			unusable(SMCR, clc.V1, clc.DiagPrefix)
+		case h.caps.RoCEv1 == nil:
+			unusable(SMCR, clc.V1, clc.DiagNoDevice)
+		default:
+			try(Choice{Mode: SMCR, Version: clc.V1, PeerID: p.PeerID, GID: p.GID, MAC: p.MAC})
 		}
-	case o.rv1 && h.caps.RoCEv1 != nil:
-		steps = append(steps, step{choice: Choice{
-			Mode: SMCR, Version: clc.V1, PeerID: p.PeerID, GID: p.GID, MAC: p.MAC,
-		}})
-	case o.rv1:
-		h.byType.SMCRv1 = clc.DiagNoDevice
-		note(clc.DiagNoDevice)
 	}
 	return steps
 }
 
 // planDv2 returns the choices for SMC-Dv2: the device of the client's network first, then the others
 // in the client's order. A device whose GID is out of reach, such as that of a kernel on the same
-// machine, is passed over.
+// machine, is passed over, and so is an Emulated-ISM device of a client that has not set the bit
+// of that feature, or in release 0: "SMCv2.1 hosts that support Emulated-ISM devices must set the
+// corresponding v2.1 feature bit" (SMCv2 "Emulated-ISM", item 13d).
 func (h *Handshake) planDv2(p *clc.Proposal, release clc.Release) []step {
 	var remotes []clc.ISMDevice
 	if p.ISMCHID != 0 && p.ISMGID != 0 {
@@ -214,11 +211,12 @@ func (h *Handshake) planDv2(p *clc.Proposal, release clc.Release) []step {
 	if p.Ext.D != nil {
 		remotes = append(remotes, p.Ext.D.Devices...)
 	}
+	emulated := release >= clc.Release1 && p.Ext.Features&clc.FeatureEmulatedISM != 0
 	eid, eidOK := h.caps.matchEID(p.Ext)
 	var steps []step
 	for _, remote := range remotes {
 		local, ok := h.caps.device(remote.CHID)
-		if !ok || !h.reachable[remote.GID] {
+		if !ok || !h.reachable[remote.GID] || remote.CHID.IsEmulated() && !emulated {
 			continue
 		}
 		steps = append(steps, step{choice: Choice{
@@ -227,11 +225,9 @@ func (h *Handshake) planDv2(p *clc.Proposal, release clc.Release) []step {
 	}
 	switch {
 	case steps == nil:
-		h.byType.SMCDv2 = clc.DiagNoSMCDv2Device
-		return []step{{why: clc.DiagNoSMCDv2Device}}
-	case !eidOK: // Linux net/smc keeps no reason here
-		h.byType.SMCDv2 = clc.DiagNoUEID
-		return nil
+		return []step{{Choice{Mode: SMCD, Version: clc.V2}, clc.DiagNoSMCDv2Device}}
+	case !eidOK:
+		return []step{{Choice{Mode: SMCD, Version: clc.V2}, clc.DiagNoUEID}}
 	}
 	return steps
 }
@@ -253,6 +249,9 @@ func (h *Handshake) sendAccept(now time.Time, r Resources, out []Output) []Outpu
 				a.FCE.MaxLinks = min(h.caps.MaxLinks, h.proposal.Ext.MaxLinks)
 			}
 		}
+	}
+	if a.R != nil && a.Version == clc.V2 { // SMCv2 p.66
+		a.ReasonKept = h.byType.SMCDv2 != clc.DiagNone || h.byType.SMCDv1 != clc.DiagNone
 	}
 	if a.Validate() != nil {
 		return h.PrepareFailed(now, clc.DiagInternal, out)
@@ -283,7 +282,7 @@ func (h *Handshake) handleConfirm(now time.Time, c clc.Confirm, out []Output) []
 		result.learnFCE(c.FCE)
 		ours := h.accept.FCE
 		if ours.Release >= clc.Release1 {
-			result.Features = c.FCE.Features & h.caps.Features & h.proposal.Ext.Features
+			result.Features = c.FCE.Features // which is no more than both have
 			if h.sameVendor() {
 				result.VendorOffer, result.VendorOptions = h.proposal.VendorOptions, ours.VendorOptions
 			}
@@ -317,8 +316,8 @@ func (h *Handshake) checkConfirm(c *clc.Confirm) error {
 		return errForeignGID
 	case c.R != nil && h.proposal.PeerID != zeroPeer && c.R.PeerID != h.proposal.PeerID:
 		return errForeignPeer
-	case c.R != nil && (c.R.GID.IsZero() || c.R.QPN == 0):
-		return fmt.Errorf("no GID or no queue pair")
+	case c.R != nil:
+		return h.checkParamsR(c.Version, c.R)
 	}
 	return nil
 }
@@ -335,11 +334,37 @@ func (h *Handshake) checkConfirmValues(c *clc.Confirm) clc.Diagnosis {
 		return clc.DiagNone
 	case theirs.Release != ours.Release:
 		return clc.DiagRelease
-	case ours.Release == clc.Release0 || c.R == nil:
+	case c.R != nil && ours.Direct && !h.sameMAC(c.R.MAC):
+		return clc.DiagVersion // "must match the MAC from the original Proposal" (SMCv2 p.74, note 1a)
+	case len(c.ClientGIDs) > 0 && c.ClientGIDs[0].Addr() != c.R.GID.Addr():
+		return clc.DiagVersion // the first is "of the current active link" (SMCv2 p.77, note 6a)
+	case ours.Release == clc.Release0:
 		return clc.DiagNone
-	case theirs.MaxConns != ours.MaxConns:
+	}
+	return h.checkConfirmFeatures(c)
+}
+
+// sameMAC reports whether the MAC of an SMC-Rv2 Confirm is the one in the Proposal. That has none where
+// Linux net/smc sends it, and that of another RNIC where SMC-Rv1 is offered too.
+func (h *Handshake) sameMAC(m wire.MAC) bool {
+	return m == h.proposal.MAC || h.proposal.MAC == wire.MAC{} || h.proposal.V1.HasR()
+}
+
+// checkConfirmFeatures compares what release 1 has negotiated: "base features must match CLC Accept
+// and supplemental features must be common among server and client" (as above, item 5c).
+func (h *Handshake) checkConfirmFeatures(c *clc.Confirm) clc.Diagnosis {
+	ours, theirs := h.accept.FCE, c.FCE
+	common := ours.Features & h.proposal.Ext.Features
+	switch {
+	case theirs.Features&^common != 0:
+		return clc.DiagRelease
+	case c.D != nil && c.D.CHID.IsEmulated() && theirs.Features&clc.FeatureEmulatedISM == 0:
+		return clc.DiagRelease // it "can only be exploited when both ... indicate mutual support" (SMCv2 p.44)
+	case theirs.VendorOptions != ours.VendorOptions:
+		return clc.DiagRelease // SMCv2 p.74, note 6
+	case c.R != nil && theirs.MaxConns != ours.MaxConns:
 		return clc.DiagMaxConns
-	case theirs.MaxLinks != ours.MaxLinks:
+	case c.R != nil && theirs.MaxLinks != ours.MaxLinks:
 		return clc.DiagMaxLinks
 	}
 	return clc.DiagNone

@@ -187,7 +187,7 @@ func TestServerLies(t *testing.T) {
 		{"other CHID in the second half", atProposal, put(inProposalGID+18, 0xff, 0xfe), "ISM entry", 0},
 		{"somebody else's GID", atProposal, put(inProposalGID, 1, 2, 3), "", clc.DiagNoSMCDv2Device},
 		{"SMC-R only", atProposal, put(7, 0x22), "", clc.DiagNoUEID},
-		{"other SEID", atProposal, put(inProposalDv2, 'X'), "", clc.DiagNoSMCDDevice},
+		{"other SEID", atProposal, put(inProposalDv2, 'X'), "", clc.DiagNoUEID},
 		{"no SEID", atProposal, put(inProposalV2+3, 0x10), "", clc.DiagNoUEID},
 		{"an Accept", atProposal, func([]byte) []byte { return acceptBytes(r.a) }, "CLC Accept in state AwaitProposal", 0},
 

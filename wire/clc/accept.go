@@ -14,7 +14,7 @@ import "github.com/gosmc/smc/wire"
 //	     0     4  eyecatcher      "SMCR" in EBCDIC: e2 d4 c3 d9
 //	     4     1  type            0x02 Accept, 0x03 Confirm
 //	     5     2  length
-//	     7     1  flags           version (4 bits), first contact (1), reserved (1), SMC type 0 (2)
+//	     7     1  flags           version (4 bits), first contact (1), reason kept (1), SMC type 0 (2)
 //	     8    56  parameters      see [ParamsR]
 //	    64    32  EID             version 2 only, as all that follows
 //	    96     8  reserved
@@ -48,22 +48,37 @@ type Accept struct {
 	D            *ParamsD
 	EID          wire.EID // the server's choice; version 2 only
 	FCE          *FCE     // version 2 only: set if and only if FirstContact
+
+	// ReasonKept is "SMC Type RC Saved": the client offered SMC-D too, and the server knows why it
+	// did not take that; ask its operator. SMC-R in version 2 only. Linux net/smc neither sends
+	// nor reads it. SMCv2 p.66.
+	ReasonKept bool
 }
 
 // Type returns [TypeAccept].
 func (a Accept) Type() Type { return TypeAccept }
 
 // Validate implements [Message].
-func (a Accept) Validate() error { return validateExchange(a.exchange(), TypeAccept) }
+func (a Accept) Validate() error {
+	if a.ReasonKept && (a.R == nil || a.Version != V2) {
+		return invalid("Accept", "a reason why it is not SMC-D, and it is not SMC-R in version 2")
+	}
+	return validateExchange(a.exchange(), TypeAccept)
+}
 
 // Append implements [Message].
 func (a Accept) Append(b []byte) []byte {
 	mustValidate(a)
-	return appendExchange(b, a.exchange(), TypeAccept)
+	start := len(b)
+	b = appendExchange(b, a.exchange(), TypeAccept)
+	if a.ReasonKept {
+		b[start+flagsOffset] |= flagReasonKept
+	}
+	return b
 }
 
-// ParseAccept decodes the Accept at the start of b. On first contact a reserved MTU is answered
-// with [wire.ErrReservedEnum]. Errors are of type [*wire.DecodeError].
+// ParseAccept decodes the Accept at the start of b. A reserved SMC type, and on first contact a
+// reserved MTU, is answered with [wire.ErrReservedEnum]. Errors are of type [*wire.DecodeError].
 func ParseAccept(b []byte) (Accept, error) {
 	c, err := parseExchange("clc.Accept", TypeAccept, b)
 	if err != nil {
@@ -71,11 +86,18 @@ func ParseAccept(b []byte) (Accept, error) {
 	}
 	return Accept{
 		Version: c.Version, FirstContact: c.FirstContact, R: c.R, D: c.D, EID: c.EID, FCE: c.FCE,
+		ReasonKept: c.R != nil && c.Version > V1 && b[flagsOffset]&flagReasonKept != 0,
 	}, nil
 }
 
 // String implements [Message].
-func (a Accept) String() string { return a.exchange().text(TypeAccept) }
+func (a Accept) String() string {
+	s := a.exchange().text(TypeAccept)
+	if a.ReasonKept {
+		s += " reason-kept"
+	}
+	return s
+}
 
 // exchange returns a as the Confirm with the same contents, for what both have in common.
 func (a Accept) exchange() Confirm {

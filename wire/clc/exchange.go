@@ -21,7 +21,9 @@ const (
 	gidListOffset    = 156
 	gidsOffset       = 160
 	gidLen           = 16
+	flagsOffset      = 7
 	flagFirstContact = 1 << 3
+	flagReasonKept   = 1 << 2 // of an Accept
 )
 
 func validateExchange(c Confirm, t Type) error {
@@ -143,8 +145,8 @@ func parseExchange(message string, t Type, b []byte) (Confirm, error) {
 			}
 		}
 		fceOffset = fceDOffset
-	case TypesNone, TypesBoth:
-		return fail("SMC type", 7, wire.ErrValue)
+	case TypesNone, TypesBoth: // reserved here: only a Proposal has them
+		return fail("SMC type", flagsOffset, wire.ErrReservedEnum)
 	}
 	if c.Version == V1 || !c.FirstContact {
 		return c, nil // an FCE without first contact is to be ignored: SMCv2 p.61

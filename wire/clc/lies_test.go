@@ -128,8 +128,8 @@ func TestLies(t *testing.T) {
 		{oldD, 7, []byte{0x12}, "version 1 types", wire.ErrValue},
 
 		// Accept and Confirm.
-		{"notes: Accept", 7, []byte{0x1a}, "SMC type", wire.ErrValue},
-		{"notes: Accept", 7, []byte{0x1b}, "SMC type", wire.ErrValue},
+		{"notes: Accept", 7, []byte{0x1a}, "SMC type", wire.ErrReservedEnum},
+		{"notes: Accept", 7, []byte{0x1b}, "SMC type", wire.ErrReservedEnum},
 		{"notes: Accept", 7, []byte{0x19}, "length", wire.ErrLength}, // SMC-D with SMC-R's length
 		{"Accept v1 D", 7, []byte{0x18}, "length", wire.ErrLength},
 		{"Confirm v2 D", 7, []byte{0x20}, "length", wire.ErrLength},

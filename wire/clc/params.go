@@ -29,7 +29,7 @@ type ParamsR struct {
 	MAC        wire.MAC // next hop on a direct link, else informational
 	QPN        wire.QPN
 	RKey       wire.RKey
-	RMBEIndex  uint8 // from 1, as Linux counts; 0 is not rejected here
+	RMBEIndex  uint8 // 1 to 255 (RFC 7609 p.15); 0 is not rejected here
 	AlertToken wire.AlertToken
 	RMBESize   wire.SizeCode
 	MTU        wire.MTU // may be reserved unless it is a first contact

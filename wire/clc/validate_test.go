@@ -70,6 +70,8 @@ func TestValidate(t *testing.T) {
 		{"size", Accept{Version: V1, D: changedD(func(p *ParamsD) { p.DMBESize = 16 })}},
 		{"emulated in version 1", Accept{Version: V1, D: changedD(func(p *ParamsD) { p.CHID = wire.CHIDLoopback })}},
 		{"native with Extended GID", Accept{Version: V2, D: changedD(func(p *ParamsD) { p.GID.Lo = 1 })}},
+		{"reason kept in version 1", Accept{Version: V1, R: &r, ReasonKept: true}},
+		{"reason kept for SMC-D", Accept{Version: V2, D: &d, ReasonKept: true}},
 		{"no GIDs", Confirm{Version: V2, FirstContact: true, R: &r, FCE: fce}},
 		{"9 GIDs", Confirm{Version: V2, FirstContact: true, R: &r, FCE: fce, ClientGIDs: repeat(testGID, 9)}},
 		{"GIDs on later contact", Confirm{Version: V2, R: &r, ClientGIDs: repeat(testGID, 1)}},

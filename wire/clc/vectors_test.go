@@ -210,7 +210,7 @@ var vectors = []vector{
 		received: true,
 	}, {
 		name: "Accept v2.1 R, first contact",
-		hex: smcr + "02 00a0 28" + hexParamsR + text("UEID") + z(8) +
+		hex: smcr + "02 00a0 2c" + hexParamsR + text("UEID") + z(8) +
 			"00 31 0000" + text("a-name-of-exactly-32-characters-") + "10 01 8001 01020304" + z(8) + smcr,
 		msg: Accept{
 			Version: V2, FirstContact: true, R: &testParamsR, EID: eid("UEID"),
@@ -218,6 +218,7 @@ var vectors = []vector{
 				OS: OSAIX, Release: Release1, HostName: "a-name-of-exactly-32-characters-",
 				MaxConns: 16, MaxLinks: 1, Features: 0x8001, VendorOptions: [4]byte{1, 2, 3, 4},
 			},
+			ReasonKept: true,
 		},
 	}, {
 		// SMCv2 p.61: an FCE without first contact is tolerated and ignored.
