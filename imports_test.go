@@ -24,23 +24,26 @@ const modulePath = "github.com/gosmc/smc"
 //
 //	wire <- core, pnet, stream and the fabrics <- host <- smc <- bench, demo <- cmd
 var mayImport = map[string][]string{
-	"wire":               {},
-	"wire/cdc":           {"wire"},
-	"wire/clc":           {"wire"},
-	"wire/llc":           {"wire"},
-	"wire/roce":          {"wire"},
-	"internal/core":      {"wire/..."},
-	"internal/pnet":      {"wire/..."},
-	"internal/ism":       {"wire"}, // not core: a fabric is useful without SMC
-	"internal/udp":       {},       // sockets; of no protocol
-	"internal/rdma":      {"wire", "wire/roce", "internal/udp"},
-	"internal/stream":    {"wire/cdc"}, // not core, not a fabric: it is given memory and functions
-	"internal/control":   {"wire/..."}, // not host: it shows what a snapshot has
-	"internal/host":      {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/stream"},
-	".":                  {"wire/...", "internal/host"},
-	"internal/capture":   {},           // packets; of no protocol but what it must know to choose them
-	"internal/dissect":   {"wire/..."}, // not core, not host: it must read any peer's bytes
-	"internal/traceview": {"wire/...", "internal/control", "internal/dissect"},
+	"wire":             {},
+	"wire/cdc":         {"wire"},
+	"wire/clc":         {"wire"},
+	"wire/llc":         {"wire"},
+	"wire/roce":        {"wire"},
+	"internal/core":    {"wire/..."},
+	"internal/pnet":    {"wire/..."},
+	"internal/ism":     {"wire"}, // not core: a fabric is useful without SMC
+	"internal/udp":     {},       // sockets; of no protocol
+	"internal/rdma":    {"wire", "wire/roce", "internal/udp"},
+	"internal/stream":  {"wire/cdc"}, // not core, not a fabric: it is given memory and functions
+	"internal/control": {"wire/..."}, // not host: it shows what a snapshot has
+	"internal/rundir":  {},           // files and directories
+	// Not host: it is told of peerings, and answers with one.
+	"internal/rendezvous": {"wire/...", "internal/ism", "internal/rundir"},
+	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/stream", "internal/rendezvous", "internal/rundir"},
+	".":                   {"wire/...", "internal/host"},
+	"internal/capture":    {},           // packets; of no protocol but what it must know to choose them
+	"internal/dissect":    {"wire/..."}, // not core, not host: it must read any peer's bytes
+	"internal/traceview":  {"wire/...", "internal/control", "internal/dissect"},
 	// What the verbs do, apart from flags and output. Of these only bench knows a fabric, which it measures, and none
 	// the command.
 	"internal/measure": {}, // durations, processor time, the machine: of no protocol
@@ -221,6 +224,9 @@ func TestCheckImport(t *testing.T) {
 		{"internal/stream", modulePath + "/internal/smctest", false, false},
 		{"internal/stream", modulePath + "/internal/smctest", true, true},
 		{"internal/host", modulePath + "/internal/stream", false, true},
+		{"internal/host", modulePath + "/internal/rendezvous", false, true},
+		{"internal/rendezvous", modulePath + "/internal/host", false, false},
+		{"internal/rendezvous", modulePath + "/internal/core", false, false},
 		{"internal/host", modulePath, false, false},
 		{".", modulePath + "/internal/host", false, true},
 		{".", modulePath + "/internal/ism", false, false},

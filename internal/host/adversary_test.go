@@ -20,6 +20,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -175,14 +176,14 @@ type adversary struct {
 	mu sync.Mutex
 	// on has what to do with a message. Without an entry an Expect is noted for accept, and
 	// others go to signals.
-	on       map[rendezvousKind]func(p *ism.Peer, m rendezvous)
+	on       map[rendezvous.Kind]func(p *ism.Peer, m rendezvous.Message)
 	expected map[uint64]signal // by the client's socket
 	held     []*ism.DMB        // buffers given to the victim, so that they live
 }
 
 type signal struct {
 	peer *ism.Peer
-	m    rendezvous
+	m    rendezvous.Message
 }
 
 func newAdversary(tb testing.TB, dir string, anyUser bool) *adversary {
@@ -218,22 +219,22 @@ func (a *adversary) Signal(p *ism.Peer, payload []byte) {
 		a.deaf.Store(true)
 		<-released
 	}
-	m, err := parseRendezvous(payload)
+	m, err := rendezvous.Parse(payload)
 	if err != nil {
 		a.tb.Errorf("the host sent %x: %v", payload, err)
 		return
 	}
 	a.mu.Lock()
-	f := a.on[m.kind]
+	f := a.on[m.Kind]
 	a.mu.Unlock()
 	if f != nil {
 		f(p, m)
 		return
 	}
-	switch m.kind {
-	case rvExpect:
+	switch m.Kind {
+	case rendezvous.Expect:
 		a.mu.Lock()
-		a.expected[m.socket] = signal{p, m}
+		a.expected[m.Socket] = signal{p, m}
 		a.mu.Unlock()
 	default:
 		select {
@@ -244,19 +245,19 @@ func (a *adversary) Signal(p *ism.Peer, payload []byte) {
 }
 
 // handle says what to do with messages of a kind.
-func (a *adversary) handle(kind rendezvousKind, f func(p *ism.Peer, m rendezvous)) {
+func (a *adversary) handle(kind rendezvous.Kind, f func(p *ism.Peer, m rendezvous.Message)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.on == nil {
-		a.on = make(map[rendezvousKind]func(*ism.Peer, rendezvous))
+		a.on = make(map[rendezvous.Kind]func(*ism.Peer, rendezvous.Message))
 	}
 	a.on[kind] = f
 }
 
 // send sends a rendezvous message.
-func (a *adversary) send(p *ism.Peer, m rendezvous) {
+func (a *adversary) send(p *ism.Peer, m rendezvous.Message) {
 	a.tb.Helper()
-	if err := p.Send(m.append(nil)); err != nil {
+	if err := p.Send(m.Append(nil)); err != nil {
 		a.tb.Errorf("Send(%+v) = %v", m, err)
 	}
 }
@@ -276,18 +277,18 @@ func (a *adversary) peering(h *Host) *ism.Peer {
 func (a *adversary) reserve(p *ism.Peer, l *Listener, id uint64) net.Dialer {
 	dest := addrPort(l.Addr())
 	return beforeConnect(func(netns, socket uint64) {
-		a.send(p, rendezvous{kind: rvExpect, id: id, netns: netns, socket: socket, dest: dest})
+		a.send(p, rendezvous.Message{Kind: rendezvous.Expect, ID: id, Netns: netns, Socket: socket, Dest: dest})
 	})
 }
 
 // beforeConnect returns a dialer that calls tell with what a socket is called, before it connects.
 func beforeConnect(tell func(netns, socket uint64)) net.Dialer {
 	return net.Dialer{Timeout: patience, Control: func(_, _ string, raw syscall.RawConn) error {
-		netns, err := socketNetns(raw)
+		netns, err := rendezvous.SocketNetns(raw)
 		if err != nil {
 			return err
 		}
-		socket, err := socketCookie(raw)
+		socket, err := rendezvous.SocketCookie(raw)
 		if err != nil {
 			return err
 		}
@@ -307,21 +308,21 @@ func (a *adversary) connect(p *ism.Peer, l *Listener) *net.TCPConn {
 	}
 	a.tb.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(patience))
-	a.awaitSignal(rvAccepted, id)
+	a.awaitSignal(rendezvous.Accepted, id)
 	return c.(*net.TCPConn)
 }
 
 // awaitSignal waits for a message; others with the same id are an error.
-func (a *adversary) awaitSignal(kind rendezvousKind, id uint64) rendezvous {
+func (a *adversary) awaitSignal(kind rendezvous.Kind, id uint64) rendezvous.Message {
 	a.tb.Helper()
 	timeout := time.After(patience)
 	for {
 		select {
 		case s := <-a.signals:
-			if s.m.id == id && s.m.kind != kind {
+			if s.m.ID == id && s.m.Kind != kind {
 				a.tb.Fatalf("message %+v, want kind %d", s.m, kind)
 			}
-			if s.m.id == id {
+			if s.m.ID == id {
 				return s.m
 			}
 		case <-timeout:
@@ -337,15 +338,15 @@ func (a *adversary) announceAt(l *net.TCPListener) {
 	if err != nil {
 		a.tb.Fatal(err)
 	}
-	netns, err := socketNetns(raw)
+	netns, err := rendezvous.SocketNetns(raw)
 	if err != nil {
 		a.tb.Fatal(err)
 	}
-	said, err := announce(a.dir, netns, a.device.GID(), addrPort(l.Addr()), false)
+	said, err := rendezvous.Announce(a.dir, netns, a.device.GID(), addrPort(l.Addr()), false)
 	if err != nil {
 		a.tb.Fatal(err)
 	}
-	a.tb.Cleanup(said.withdraw)
+	a.tb.Cleanup(said.Withdraw)
 }
 
 // accept takes a TCP connection of a client that asked us, and says that we have it.
@@ -359,20 +360,20 @@ func (a *adversary) accept(l *net.TCPListener) (*net.TCPConn, *ism.Peer) {
 	}
 	c.SetDeadline(time.Now().Add(patience))
 	a.device.Poll()
-	end, err := otherEnd(addrPort(c.RemoteAddr()), addrPort(c.LocalAddr()))
+	socket, err := rendezvous.CookieOf(addrPort(c.RemoteAddr()), addrPort(c.LocalAddr()))
 	if err != nil {
-		a.tb.Errorf("otherEnd(%v, %v) = %v", c.RemoteAddr(), c.LocalAddr(), err)
+		a.tb.Errorf("CookieOf(%v, %v) = %v", c.RemoteAddr(), c.LocalAddr(), err)
 	}
 	a.mu.Lock()
-	s, ok := a.expected[end.cookie]
-	delete(a.expected, end.cookie)
+	s, ok := a.expected[socket]
+	delete(a.expected, socket)
 	a.mu.Unlock()
 	if !ok {
-		a.tb.Errorf("no Expect for socket %#x", end.cookie)
+		a.tb.Errorf("no Expect for socket %#x", socket)
 		c.Close()
 		return nil, nil
 	}
-	a.send(s.peer, rendezvous{kind: rvAccepted, id: s.m.id})
+	a.send(s.peer, rendezvous.Message{Kind: rendezvous.Accepted, ID: s.m.ID})
 	return c, s.peer
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 )
@@ -82,9 +83,9 @@ func childClaim(p *smctest.Parent) {
 	p.Check(err)
 	netns, err := strconv.ParseUint(p.Args[3], 16, 64)
 	p.Check(err)
-	_, err = announce(p.Args[0], netns, d.GID(), at, false)
+	_, err = rendezvous.Announce(p.Args[0], netns, d.GID(), at, false)
 	p.Check(err)
-	gid, ok := parseGID(p.Args[2])
+	gid, ok := rendezvous.ParseGID(p.Args[2])
 	if !ok {
 		gid = wire.ISMGID{}
 	}
@@ -98,8 +99,8 @@ func childClaim(p *smctest.Parent) {
 		p.Check(err)
 		dest, err := netip.ParseAddrPort(p.Hear())
 		p.Check(err)
-		m := rendezvous{kind: rvExpect, id: socket, netns: netns, socket: socket, dest: dest}
-		p.Check(peer.Send(m.append(nil)))
+		m := rendezvous.Message{Kind: rendezvous.Expect, ID: socket, Netns: netns, Socket: socket, Dest: dest}
+		p.Check(peer.Send(m.Append(nil)))
 		p.Say("claimed")
 	}
 }
@@ -111,10 +112,10 @@ func (*claimer) PeerUp(*ism.Peer)          {}
 func (*claimer) PeerGone(*ism.Peer, error) {}
 
 func (c *claimer) Signal(p *ism.Peer, payload []byte) {
-	m, err := parseRendezvous(payload)
+	m, err := rendezvous.Parse(payload)
 	c.p.Check(err)
-	if m.kind == rvExpect {
-		accepted := rendezvous{kind: rvAccepted, id: m.id}
-		c.p.Check(p.Send(accepted.append(nil)))
+	if m.Kind == rendezvous.Expect {
+		accepted := rendezvous.Message{Kind: rendezvous.Accepted, ID: m.ID}
+		c.p.Check(p.Send(accepted.Append(nil)))
 	}
 }

@@ -236,7 +236,7 @@ func (r *clientRig) checkIdle() {
 	smctest.Eventually(r.tb, patience, "the end of all connections", func() bool {
 		r.client.mu.Lock()
 		defer r.client.mu.Unlock()
-		return len(r.client.conns) == 0 && len(r.client.attempts) == 0
+		return len(r.client.conns) == 0 && r.client.meeting.Attempts() == 0
 	})
 	f, _, err := r.client.open()
 	if err != nil {

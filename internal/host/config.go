@@ -6,9 +6,12 @@ import (
 	"os"
 	"time"
 
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
 )
+
+const envDisabled = "GOSMC_DISABLED"
 
 // Config is what a host is made with. The zero value is useful. The exported smc.Config
 // describes the fields.
@@ -31,7 +34,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Disabled = true
 	}
 	if c.Dir == "" {
-		c.Dir = RunDir()
+		c.Dir = rundir.Default()
 	}
 	switch {
 	case c.Spin == 0:

@@ -4,12 +4,12 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -78,19 +78,15 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
 	h.openControl()
-	d := dialing{host: h, opts: &opts}
+	d := dialing{host: h, opts: &opts, call: h.meeting.NewCall()}
 	return d.dial(ctx, network, address, buffer)
 }
 
-// dialing is one Dial. Package net may connect several sockets at once, to different
-// addresses of a name, and use the one that is connected first.
+// dialing is one Dial.
 type dialing struct {
 	host *Host
 	opts *DialOptions
-
-	mu       sync.Mutex
-	attempts []*attempt
-	reasons  map[netip.AddrPort]clc.Diagnosis // by destination, where there is no attempt
+	call *rendezvous.Call
 }
 
 func (d *dialing) dial(ctx context.Context, network, address string, buffer int) (*Conn, error) {
@@ -102,25 +98,20 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	nd.ControlContext = d.control
 	conn, err := nd.DialContext(ctx, network, address)
 	if err != nil {
-		for _, a := range d.attempts {
-			d.host.endAttempt(a, true)
-		}
+		d.call.HangUp()
 		return nil, err
 	}
 	tcp := conn.(*net.TCPConn)
-	a, reason := d.outcome(tcp)
-	var peer *ism.Peer
-	if a != nil {
-		if peer, reason, err = d.host.await(ctx, a, tcp); err != nil {
-			tcp.Close()
-			return nil, dialError(network, tcp, err)
-		}
+	peer, reason, err := d.call.Await(ctx, tcp)
+	if err != nil {
+		tcp.Close()
+		return nil, dialError(network, tcp, err)
 	}
 	c := d.host.newConn(tcp, true, &d.opts.Net)
 	if peer == nil {
 		return c, d.host.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), d.opts.Require, nil)
 	}
-	if err := d.host.connect(ctx, c, peer, buffer, d.opts.Require); err != nil {
+	if err := d.host.connect(ctx, c, peer.(*ism.Peer), buffer, d.opts.Require); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -137,49 +128,8 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 	if err != nil {
 		return err
 	}
-	a, reason := d.host.prepare(ctx, raw, dest)
-	d.note(a, dest, reason)
+	d.call.Ask(ctx, raw, dest)
 	return nil
-}
-
-func (d *dialing) note(a *attempt, dest netip.AddrPort, reason clc.Diagnosis) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if a != nil {
-		d.attempts = append(d.attempts, a)
-		return
-	}
-	if d.reasons == nil {
-		d.reasons = make(map[netip.AddrPort]clc.Diagnosis)
-	}
-	d.reasons[netip.AddrPortFrom(dest.Addr().Unmap().WithZone(""), dest.Port())] = reason
-}
-
-// outcome returns the attempt of the connected socket, and cancels the others, or the
-// reason why there is none.
-func (d *dialing) outcome(tcp *net.TCPConn) (*attempt, clc.Diagnosis) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	remote := addrPort(tcp.RemoteAddr())
-	var socket uint64
-	if raw, err := tcp.SyscallConn(); err == nil && len(d.attempts) > 0 {
-		socket, _ = socketCookie(raw)
-	}
-	var mine *attempt
-	for _, a := range d.attempts {
-		if a.socket == socket {
-			mine = a
-		} else {
-			d.host.endAttempt(a, true)
-		}
-	}
-	if mine != nil {
-		return mine, clc.DiagNone
-	}
-	if reason, ok := d.reasons[remote]; ok {
-		return nil, reason
-	}
-	return nil, clc.DiagNotAccepted // the connection went elsewhere than to what was asked for
 }
 
 func dialError(network string, tcp *net.TCPConn, err error) error {

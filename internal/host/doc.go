@@ -1,5 +1,5 @@
-// Package host joins the parts of SMC: it runs the decisions of core over TCP connections
-// and the data path of stream over the Emulated-ISM fabric, keeps the run directory, and
+// Package host joins the parts of SMC: it runs the decisions of core over TCP connections that the
+// rendezvous has found a peering for, and the data path of stream over the Emulated-ISM fabric, and
 // serves the control socket.
 //
 //	[Host]      one SMC instance: device, peers, limits, counters

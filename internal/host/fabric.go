@@ -7,6 +7,8 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -49,10 +51,10 @@ func (h *Host) open() (*fabric, clc.Diagnosis, error) {
 }
 
 func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
-	if err := prepareRunDir(h.cfg.Dir); err != nil {
+	if err := rundir.Prepare(h.cfg.Dir); err != nil {
 		return nil, clc.DiagNoRunDir, err
 	}
-	tidy(h.cfg.Dir)
+	rendezvous.Tidy(h.cfg.Dir)
 	w, err := newWatcher()
 	if err != nil {
 		return nil, resourceReason(err), err
@@ -75,6 +77,13 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 	return &fabric{device: device, watcher: w}, clc.DiagNone, nil
 }
 
+// openFabricOrNil returns the fabric if it is open.
+func (h *Host) openFabricOrNil() *fabric {
+	h.fabricMu.Lock()
+	defer h.fabricMu.Unlock()
+	return h.fabric
+}
+
 // openControl serves the control socket, unless that was tried before.
 func (h *Host) openControl() {
 	h.fabricMu.Lock()
@@ -87,7 +96,7 @@ func (h *Host) openControlLocked() {
 		return
 	}
 	h.controlTried = true
-	if err := prepareRunDir(h.cfg.Dir); err != nil {
+	if err := rundir.Prepare(h.cfg.Dir); err != nil {
 		h.runDirFailed.Store(true)
 		h.cfg.Logger.Warn("no control socket", "dir", h.cfg.Dir, "err", err)
 		return
@@ -123,22 +132,9 @@ func (h *Host) addPeer(p *ism.Peer) bool {
 
 // Signal implements [ism.Handler]: a rendezvous message.
 func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
-	m, err := parseRendezvous(payload)
-	if err != nil {
+	if err := h.meeting.Signal(p, payload); err != nil {
 		h.cfg.Logger.Warn("malformed rendezvous message", "peer", p.GID(), "bytes", len(payload))
 		p.Close()
-		return
-	}
-	host := (*Host)(h)
-	switch m.kind {
-	case rvExpect:
-		host.traceRendezvous(p.Cred().PID, &m, false)
-		host.onExpect(p, m)
-	case rvCancel:
-		host.traceRendezvous(p.Cred().PID, &m, false)
-		host.onCancel(p, m.id)
-	case rvAccepted, rvRefused:
-		host.onAnswer(p, m)
 	}
 }
 
@@ -153,17 +149,10 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 		for c := range state.conns {
 			conns = append(conns, c)
 		}
-		for key, e := range host.expected {
-			if e.peer == p {
-				delete(host.expected, key)
-			}
-		}
-	}
-	for _, a := range host.attempts {
-		a.answer(p, answer{kind: rvRefused, reason: clc.DiagStale})
 	}
 	host.groups.PeerGone(p.GID())
 	host.mu.Unlock()
+	host.meeting.PeerGone(p)
 	h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", len(conns), "err", err)
 	host.trace.Add(&traceRecord{kind: control.TracePeerGone, pid: p.Cred().PID, count: len(conns)}, nil)
 	for _, c := range conns {

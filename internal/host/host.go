@@ -14,6 +14,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/pnet"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -30,14 +31,11 @@ type Host struct {
 	seid    wire.EID
 	started time.Time
 
-	locals    localAddrs
-	owners    ownerCache
-	announced announcementCache
-	counters  counters
-	sweeper   sweeper
-	ends      endFinder
-	trace     control.Trace[traceRecord]
-	connIDs   atomic.Uint64 // of connections so far
+	meeting  *rendezvous.Point
+	counters counters
+	sweeper  sweeper
+	trace    control.Trace[traceRecord]
+	connIDs  atomic.Uint64 // of connections so far
 
 	fabricMu     sync.Mutex
 	fabric       *fabric // nil until it could be opened
@@ -52,8 +50,6 @@ type Host struct {
 	conns     map[*Conn]struct{}
 	listeners map[*Listener]struct{}
 	peers     map[*ism.Peer]*peerState
-	expected  map[uint64]expectation // by the cookie of the client's socket
-	attempts  map[uint64]*attempt
 	groups    *core.Groups
 
 	groupsSwept time.Time // when idle link groups were last looked for
@@ -64,9 +60,7 @@ type Host struct {
 
 // peerState is what a host knows of one peering. Host.mu guards it.
 type peerState struct {
-	conns    map[*Conn]struct{}
-	expected int          // entries of Host.expected
-	outbox   []rendezvous // not yet sent; while it is not empty, flush runs
+	conns map[*Conn]struct{}
 }
 
 var errHostClosed = errors.New("smc: host is closed")
@@ -89,8 +83,6 @@ func New(cfg Config) (*Host, error) {
 		conns:     make(map[*Conn]struct{}),
 		listeners: make(map[*Listener]struct{}),
 		peers:     make(map[*ism.Peer]*peerState),
-		expected:  make(map[uint64]expectation),
-		attempts:  make(map[uint64]*attempt),
 		groups:    core.NewGroups(maxGroups),
 	}
 	h.name, _ = os.Hostname()
@@ -100,6 +92,7 @@ func New(cfg Config) (*Host, error) {
 		}
 	}
 	h.sweeper.host = h
+	h.meeting = h.newPoint()
 	return h, nil
 }
 
@@ -208,6 +201,7 @@ func (h *Host) Close() error {
 
 // stop lets nothing new begin and returns the listeners there were.
 func (h *Host) stop() []*Listener {
+	h.meeting.Stop()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closing = true
@@ -230,7 +224,7 @@ func (h *Host) release() {
 		c.abort()
 	}
 	h.sweeper.stop()
-	h.ends.close()
+	h.meeting.Close()
 	h.fabricMu.Lock()
 	f, server := h.fabric, h.control
 	h.fabric, h.control = nil, nil

@@ -29,43 +29,6 @@ const (
 	// groupSweepEvery is how often, at most, idle link groups are looked for.
 	groupSweepEvery = time.Second
 
-	// rendezvousWait is how long a client waits for the server to say that it has
-	// accepted the connection before it asks what became of it. The server accepts at
-	// once, whatever its application does, so only a connection that went to another
-	// program takes that long, or one to a process that gets no processor: one that nobody
-	// has accepted yet is waited for up to acceptWait.
-	acceptWait     = 3 * time.Second
-	rendezvousWait = 250 * time.Millisecond
-
-	// cancelWait bounds the wait for the answer to a Cancel. Without one, the server is
-	// stopped or dead, and the connection cannot be used: it might still expect CLC.
-	cancelWait = 5 * time.Second
-
-	// maxAnnouncers is how many listeners on one port are asked about one connection.
-	maxAnnouncers = 8
-
-	// maxAnnouncementsRead bounds the names that are read of one port's folder, and
-	// maxAnnounceFolders the folders that are remembered. announceSettled is how long after
-	// a change a folder must have been read to be believed later: file systems keep time in
-	// ticks of up to 10 ms.
-	maxAnnouncementsRead = 1024
-	maxAnnounceFolders   = 64
-	announceSettled      = 20 * time.Millisecond
-
-	// announceTries is how often a folder is made that others remove.
-	announceTries = 100
-
-	// maxExpected bounds the connections that one peer says it is about to make, and
-	// expectAge how long that is remembered.
-	maxExpected = 4096
-	expectAge   = 30 * time.Second
-
-	// maxOutbox bounds the messages that wait because a peer does not read, and the pauses
-	// are those after which it is looked whether it has.
-	maxOutbox      = 8192
-	outboxPause    = 100 * time.Microsecond
-	maxOutboxPause = 10 * time.Millisecond
-
 	// maxHandshakes bounds the handshakes that a listener runs at once; above, connections
 	// stay TCP.
 	maxHandshakes = 1024
@@ -74,26 +37,12 @@ const (
 	// leaves further ones to the kernel's queue.
 	acceptBacklog = 128
 
-	// peeringTimeout bounds making the acquaintance of another host before a connection; it
-	// is there only for hosts that are stopped.
-	peeringTimeout = time.Second
-
 	// fabricRetry is how long a host that could not open its device, or use its run
 	// directory, does without before it tries again.
 	fabricRetry = 5 * time.Second
 
-	// maxTidied is how many files of each kind a host looks at for left-overs of dead
-	// processes, and tidyAge how old they must be.
-	maxTidied = 64
-	tidyAge   = time.Minute
-
 	// maxFallbackReasons bounds the reasons that are counted; peers can make them up.
 	maxFallbackReasons = 256
-
-	localAddrsAge   = time.Second // how old the list of our addresses may be
-	ownerAge        = time.Second // how long the owner of a listening socket is believed
-	maxOwnerEntries = 256
-	sockDiagTimeout = time.Second
 
 	// sweepEvery is how often connections that wrote something are looked at; one that
 	// has been quiet for a whole period gives its pages back. Nothing runs while all are

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -32,10 +32,7 @@ type Listener struct {
 	opts    ListenOptions
 	buffer  int
 	addr    netip.AddrPort
-	on      listenOn
-	netns   uint64
-	said    *announcement
-	reason  clc.Diagnosis // why no client of ours will ask; DiagNone if they can
+	meeting *rendezvous.Listening
 	since   time.Time
 	ready   chan accepted
 	ctx     context.Context // of the handshakes; ends when the listener is closed
@@ -91,35 +88,20 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 // only error is that the host is closed.
 func (l *Listener) announce() error {
 	h := l.host
-	raw, err := l.tcp.SyscallConn()
-	if err == nil {
-		l.netns, err = socketNetns(raw)
-	}
-	dual := false
-	if err == nil && l.addr.Addr().IsUnspecified() && l.addr.Addr().Is6() {
-		raw.Control(func(fd uintptr) {
-			only, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
-			dual = err == nil && only == 0
-		})
-	}
-	l.on = listenOn{addr: l.addr.Addr(), any: dual}
-	// The listener is in the table before it is announced: whoever finds the announcement
-	// may ask at once.
-	h.mu.Lock()
-	if h.closing {
-		h.mu.Unlock()
+	meeting, err := h.meeting.Listen(l.tcp)
+	if meeting == nil {
 		return errHostClosed
 	}
-	h.listeners[l] = struct{}{}
+	l.meeting = meeting
+	h.mu.Lock()
+	closing := h.closing
+	if !closing {
+		h.listeners[l] = struct{}{}
+	}
 	h.mu.Unlock()
-	var f *fabric
-	if err == nil {
-		if f, l.reason, err = h.open(); err == nil {
-			l.said, err = announce(h.cfg.Dir, l.netns, f.device.GID(), l.addr, dual)
-			if err != nil {
-				l.reason = clc.DiagNoRunDir
-			}
-		}
+	if closing {
+		meeting.Close()
+		return errHostClosed
 	}
 	if err != nil {
 		h.openControl()
@@ -172,25 +154,22 @@ func (l *Listener) sleep(d time.Duration) bool {
 // route decides what a new connection is.
 func (l *Listener) route(tcp *net.TCPConn) {
 	h := l.host
-	e, reason := h.claim(l.netns, tcp)
-	if e.peer != nil {
+	claim, reason := l.meeting.Claim(tcp)
+	if claim != nil {
 		select {
 		case l.busy <- struct{}{}:
-			if h.sendRendezvous(e.peer, rendezvous{kind: rvAccepted, id: e.id, dest: addrPort(tcp.LocalAddr())}) {
+			if claim.Accept() {
 				l.working.Add(1)
-				go l.serve(tcp, e)
+				go l.serve(tcp, claim.Peer().(*ism.Peer))
 				return
 			}
 			<-l.busy
 			tcp.Close() // the client does not know what to make of it either
 			return
 		default:
-			h.sendRendezvous(e.peer, rendezvous{kind: rvRefused, id: e.id, dest: addrPort(tcp.LocalAddr()), reason: uint32(clc.DiagBusy)})
+			claim.Refuse(clc.DiagBusy)
 			reason = clc.DiagBusy
 		}
-	}
-	if l.reason != clc.DiagNone && reason != clc.DiagNotLocal {
-		reason = l.reason
 	}
 	c := h.newConn(tcp, false, nil)
 	if h.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), l.opts.Require, nil) == nil {
@@ -199,10 +178,10 @@ func (l *Listener) route(tcp *net.TCPConn) {
 }
 
 // serve does the handshake on a connection that a client has asked for.
-func (l *Listener) serve(tcp *net.TCPConn, e expectation) {
+func (l *Listener) serve(tcp *net.TCPConn, peer *ism.Peer) {
 	defer l.working.Done()
 	c := l.host.newConn(tcp, false, nil)
-	err := l.host.accept(l.ctx, c, e.peer, l.buffer, l.opts.Require)
+	err := l.host.accept(l.ctx, c, peer, l.buffer, l.opts.Require)
 	<-l.busy
 	if err != nil {
 		l.host.cfg.Logger.Debug("handshake ended", "peer", tcp.RemoteAddr(), "err", err)
@@ -271,9 +250,10 @@ func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.tcp.Syscall
 func (l *Listener) Close() error {
 	err := l.error("close", net.ErrClosed)
 	l.once.Do(func() {
-		l.said.withdraw()
+		l.meeting.Withdraw()
 		l.cancel()
 		err = l.tcp.Close()
+		l.meeting.Close()
 		l.host.mu.Lock()
 		delete(l.host.listeners, l)
 		l.host.mu.Unlock()

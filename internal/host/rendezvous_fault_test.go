@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -46,50 +47,50 @@ func checkPlain(tb testing.TB, res dialed, l *net.TCPListener, reason clc.Diagno
 
 // TestForgedAnnouncement has an adversary announce the port of a plain program.
 func TestForgedAnnouncement(t *testing.T) {
-	refuse := func(a *adversary, reason clc.Diagnosis) func(*ism.Peer, rendezvous) {
-		return func(p *ism.Peer, m rendezvous) {
-			a.send(p, rendezvous{kind: rvRefused, id: m.id, reason: uint32(reason)})
+	refuse := func(a *adversary, reason clc.Diagnosis) func(*ism.Peer, rendezvous.Message) {
+		return func(p *ism.Peer, m rendezvous.Message) {
+			a.send(p, rendezvous.Message{Kind: rendezvous.Refused, ID: m.ID, Reason: uint32(reason)})
 		}
 	}
 	for _, tt := range []struct {
 		name   string
-		expect func(a *adversary) func(*ism.Peer, rendezvous)
+		expect func(a *adversary) func(*ism.Peer, rendezvous.Message)
 		reason clc.Diagnosis
 	}{
-		{"refuses", func(a *adversary) func(*ism.Peer, rendezvous) { return refuse(a, clc.DiagNoListener) }, clc.DiagNoListener},
-		{"refuses with a reason of the wire", func(a *adversary) func(*ism.Peer, rendezvous) { return refuse(a, clc.DiagMemory) }, clc.DiagRefused},
-		{"refuses twice", func(a *adversary) func(*ism.Peer, rendezvous) {
-			return func(p *ism.Peer, m rendezvous) {
+		{"refuses", func(a *adversary) func(*ism.Peer, rendezvous.Message) { return refuse(a, clc.DiagNoListener) }, clc.DiagNoListener},
+		{"refuses with a reason of the wire", func(a *adversary) func(*ism.Peer, rendezvous.Message) { return refuse(a, clc.DiagMemory) }, clc.DiagRefused},
+		{"refuses twice", func(a *adversary) func(*ism.Peer, rendezvous.Message) {
+			return func(p *ism.Peer, m rendezvous.Message) {
 				for range 2 {
 					refuse(a, clc.DiagBusy)(p, m)
 				}
 			}
 		}, clc.DiagBusy},
-		{"says nothing until it is asked", func(*adversary) func(*ism.Peer, rendezvous) {
-			return func(*ism.Peer, rendezvous) {}
+		{"says nothing until it is asked", func(*adversary) func(*ism.Peer, rendezvous.Message) {
+			return func(*ism.Peer, rendezvous.Message) {}
 		}, clc.DiagNotAccepted},
-		{"accepts other connections", func(a *adversary) func(*ism.Peer, rendezvous) {
-			return func(p *ism.Peer, m rendezvous) {
+		{"accepts other connections", func(a *adversary) func(*ism.Peer, rendezvous.Message) {
+			return func(p *ism.Peer, m rendezvous.Message) {
 				for i := uint64(1); i < 100; i++ {
-					a.send(p, rendezvous{kind: rvAccepted, id: m.id + i})
-					a.send(p, rendezvous{kind: rvAccepted, id: m.id - i})
+					a.send(p, rendezvous.Message{Kind: rendezvous.Accepted, ID: m.ID + i})
+					a.send(p, rendezvous.Message{Kind: rendezvous.Accepted, ID: m.ID - i})
 				}
 			}
 		}, clc.DiagNotAccepted},
-		{"expects something itself", func(a *adversary) func(*ism.Peer, rendezvous) {
-			return func(p *ism.Peer, m rendezvous) { a.send(p, m); refuse(a, clc.DiagNoListener)(p, m) }
+		{"expects something itself", func(a *adversary) func(*ism.Peer, rendezvous.Message) {
+			return func(p *ism.Peer, m rendezvous.Message) { a.send(p, m); refuse(a, clc.DiagNoListener)(p, m) }
 		}, clc.DiagNoListener},
-		{"sends garbage", func(a *adversary) func(*ism.Peer, rendezvous) {
-			return func(p *ism.Peer, m rendezvous) { p.Send([]byte{99, 1, 2, 3}) }
+		{"sends garbage", func(a *adversary) func(*ism.Peer, rendezvous.Message) {
+			return func(p *ism.Peer, m rendezvous.Message) { p.Send([]byte{99, 1, 2, 3}) }
 		}, clc.DiagStale},
-		{"ends", func(a *adversary) func(*ism.Peer, rendezvous) {
-			return func(p *ism.Peer, m rendezvous) { p.Close() }
+		{"ends", func(a *adversary) func(*ism.Peer, rendezvous.Message) {
+			return func(p *ism.Peer, m rendezvous.Message) { p.Close() }
 		}, clc.DiagStale},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newClientRig(t)
-			r.a.handle(rvExpect, tt.expect(r.a))
-			r.a.handle(rvCancel, refuse(r.a, clc.DiagNotAccepted))
+			r.a.handle(rendezvous.Expect, tt.expect(r.a))
+			r.a.handle(rendezvous.Cancel, refuse(r.a, clc.DiagNotAccepted))
 			checkPlain(t, <-r.dial(boundedContext(t)), r.evil, tt.reason)
 			r.checkServes()
 			r.checkIdle()
@@ -102,9 +103,11 @@ func TestAcceptedByStranger(t *testing.T) {
 	r := newClientRig(t)
 	stranger := newAdversary(t, r.a.dir, false)
 	p := stranger.peering(r.client)
-	r.a.handle(rvExpect, func(_ *ism.Peer, m rendezvous) { stranger.send(p, rendezvous{kind: rvAccepted, id: m.id}) })
-	r.a.handle(rvCancel, func(p *ism.Peer, m rendezvous) {
-		r.a.send(p, rendezvous{kind: rvRefused, id: m.id, reason: uint32(clc.DiagNotAccepted)})
+	r.a.handle(rendezvous.Expect, func(_ *ism.Peer, m rendezvous.Message) {
+		stranger.send(p, rendezvous.Message{Kind: rendezvous.Accepted, ID: m.ID})
+	})
+	r.a.handle(rendezvous.Cancel, func(p *ism.Peer, m rendezvous.Message) {
+		r.a.send(p, rendezvous.Message{Kind: rendezvous.Refused, ID: m.ID, Reason: uint32(clc.DiagNotAccepted)})
 	})
 	checkPlain(t, <-r.dial(boundedContext(t)), r.evil, clc.DiagNotAccepted)
 }
@@ -113,14 +116,14 @@ func TestAcceptedByStranger(t *testing.T) {
 // only that.
 func TestMalformedSignals(t *testing.T) {
 	r := newServerRig(t)
-	expect := rendezvous{kind: rvExpect, id: 1, dest: addrPort(r.l.Addr())}
-	valid := expect.append(nil)
+	expect := rendezvous.Message{Kind: rendezvous.Expect, ID: 1, Dest: addrPort(r.l.Addr())}
+	valid := expect.Append(nil)
 	var bad [][]byte
 	for n := range valid {
 		bad = append(bad, valid[:n])
 	}
-	bad = append(bad, append(valid, 0), make([]byte, rvHeaderLen), []byte{5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-		append((&rendezvous{kind: rvCancel}).append(nil), 0), (&rendezvous{kind: rvRefused}).append(nil)[:rvHeaderLen])
+	bad = append(bad, append(valid, 0), make([]byte, rendezvous.HeaderLen), []byte{5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		append((&rendezvous.Message{Kind: rendezvous.Cancel}).Append(nil), 0), (&rendezvous.Message{Kind: rendezvous.Refused}).Append(nil)[:rendezvous.HeaderLen])
 	for _, b := range bad {
 		p := r.a.peering(r.server)
 		if err := p.Send(b); err != nil {
@@ -140,19 +143,19 @@ func TestMalformedSignals(t *testing.T) {
 func TestExpectFlood(t *testing.T) {
 	r := newServerRig(t)
 	dest := addrPort(r.l.Addr())
-	netns := r.l.netns
+	netns := r.l.meeting.Netns()
 	var busy atomic.Uint32
-	r.a.handle(rvRefused, func(_ *ism.Peer, m rendezvous) {
-		if m.reason != uint32(clc.DiagBusy) {
-			t.Errorf("refused with %#x, want %v", m.reason, clc.DiagBusy)
+	r.a.handle(rendezvous.Refused, func(_ *ism.Peer, m rendezvous.Message) {
+		if m.Reason != uint32(clc.DiagBusy) {
+			t.Errorf("refused with %#x, want %v", m.Reason, clc.DiagBusy)
 		}
 		busy.Add(1)
 	})
 	const more = 1000
-	for i := range maxExpected + more {
-		m := rendezvous{kind: rvExpect, id: uint64(i), netns: netns, socket: uint64(i + 1), dest: dest}
+	for i := range rendezvous.MaxExpected + more {
+		m := rendezvous.Message{Kind: rendezvous.Expect, ID: uint64(i), Netns: netns, Socket: uint64(i + 1), Dest: dest}
 		for {
-			err := r.p.Send(m.append(nil))
+			err := r.p.Send(m.Append(nil))
 			if err == nil {
 				break
 			}
@@ -162,20 +165,14 @@ func TestExpectFlood(t *testing.T) {
 		}
 	}
 	smctest.Eventually(t, patience, "the refusals", func() bool { return busy.Load() == more })
-	r.server.mu.Lock()
-	if n := len(r.server.expected); n != maxExpected {
-		t.Errorf("the server remembers %d connections, want %d", n, maxExpected)
+	if n := r.server.meeting.Expected(); n != rendezvous.MaxExpected {
+		t.Errorf("the server remembers %d connections, want %d", n, rendezvous.MaxExpected)
 	}
-	r.server.mu.Unlock()
 	checkServes(t, r.client, r.l)
 
 	// Expects for what nobody listens at are refused, and not remembered.
 	r.p.Close()
-	smctest.Eventually(t, patience, "the end of the flood", func() bool {
-		r.server.mu.Lock()
-		defer r.server.mu.Unlock()
-		return len(r.server.expected) == 0
-	})
+	smctest.Eventually(t, patience, "the end of the flood", func() bool { return r.server.meeting.Expected() == 0 })
 	checkServes(t, r.client, r.l)
 }
 
@@ -193,14 +190,18 @@ func TestContestedSocket(t *testing.T) {
 				return err
 			}
 			// The server has noted the first when it reads the second.
-			socket := waitExpected(t, r, id)
+			smctest.Eventually(t, patience, "the first Expect", func() bool { return r.server.meeting.Expected() == 1 })
+			socket, err := rendezvous.SocketCookie(raw)
+			if err != nil {
+				return err
+			}
 			p := second.peering(r.server)
 			if second == r.a {
 				p = r.p
 			}
-			second.send(p, rendezvous{kind: rvExpect, id: id + 1, netns: r.l.netns, socket: socket, dest: addrPort(r.l.Addr())})
-			if m := second.awaitSignal(rvRefused, id+1); clc.Diagnosis(m.reason) != clc.DiagRefused {
-				t.Errorf("second refused with %#x, want %v", m.reason, clc.DiagRefused)
+			second.send(p, rendezvous.Message{Kind: rendezvous.Expect, ID: id + 1, Netns: r.l.meeting.Netns(), Socket: socket, Dest: addrPort(r.l.Addr())})
+			if m := second.awaitSignal(rendezvous.Refused, id+1); clc.Diagnosis(m.Reason) != clc.DiagRefused {
+				t.Errorf("second refused with %#x, want %v", m.Reason, clc.DiagRefused)
 			}
 			return nil
 		}
@@ -209,8 +210,8 @@ func TestContestedSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.SetDeadline(time.Now().Add(patience))
-		if m := r.a.awaitSignal(rvRefused, id); clc.Diagnosis(m.reason) != clc.DiagRefused {
-			t.Errorf("first refused with %#x, want %v", m.reason, clc.DiagRefused)
+		if m := r.a.awaitSignal(rendezvous.Refused, id); clc.Diagnosis(m.Reason) != clc.DiagRefused {
+			t.Errorf("first refused with %#x, want %v", m.Reason, clc.DiagRefused)
 		}
 		s := mustAccept(t, r.l)
 		if s.Mode() != ModeTCP {
@@ -222,22 +223,6 @@ func TestContestedSocket(t *testing.T) {
 	}
 	checkServes(t, r.client, r.l)
 	r.checkIdle()
-}
-
-// waitExpected waits until the server has noted a connection.
-func waitExpected(tb testing.TB, r *serverRig, id uint64) (socket uint64) {
-	smctest.Eventually(tb, patience, fmt.Sprintf("Expect %d", id), func() bool {
-		r.server.mu.Lock()
-		defer r.server.mu.Unlock()
-		for k, e := range r.server.expected {
-			if e.id == id {
-				socket = k
-				return true
-			}
-		}
-		return false
-	})
-	return socket
 }
 
 // TestFewSourcePorts dials from few ports, so that sockets of one host, and those of plain
@@ -308,7 +293,7 @@ func TestFewSourcePorts(t *testing.T) {
 				}
 				c.(interface{ SetLinger(int) error }).SetLinger(0) // leaves nothing in TIME_WAIT
 				c.Close()
-				if took := time.Since(start); took > cancelWait {
+				if took := time.Since(start); took > rendezvous.CancelTime {
 					t.Errorf("plain %v: took %v", i%2 == 0, took)
 				}
 			}

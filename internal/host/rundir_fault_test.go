@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -80,16 +82,16 @@ func TestRunDirectory(t *testing.T) {
 			return dir + "/link"
 		}, clc.DiagNoRunDir},
 		{"a FIFO among the announcements", func(tb testing.TB, dir string) string {
-			must(tb, os.MkdirAll(dir+"/"+dirListen, 0o700))
-			must(tb, unix.Mkfifo(dir+"/"+dirListen+"/fifo", 0o600))
+			must(tb, os.MkdirAll(dir+"/"+rundir.Listen, 0o700))
+			must(tb, unix.Mkfifo(dir+"/"+rundir.Listen+"/fifo", 0o600))
 			return dir
 		}, clc.DiagNone},
 		{"a file for the sockets", func(tb testing.TB, dir string) string {
-			must(tb, os.WriteFile(dir+"/"+dirISM, nil, 0o600))
+			must(tb, os.WriteFile(dir+"/"+rundir.ISM, nil, 0o600))
 			return dir
 		}, clc.DiagNoRunDir},
 		{"a link for the announcements", func(tb testing.TB, dir string) string {
-			must(tb, os.Symlink(".", dir+"/"+dirListen))
+			must(tb, os.Symlink(".", dir+"/"+rundir.Listen))
 			return dir
 		}, clc.DiagNoRunDir},
 		{"writable for the group", func(tb testing.TB, dir string) string { must(tb, os.Chmod(dir, 0o770)); return dir }, clc.DiagNoRunDir},
@@ -183,59 +185,19 @@ func TestRunDirectoryFull(t *testing.T) {
 	}
 }
 
-// TestAnnounceIntoLink puts a symbolic link where a listener makes a folder, as any user can in
-// a run directory that is shared: it must not lead out of that.
-func TestAnnounceIntoLink(t *testing.T) {
-	dir := sharedDir(t)
-	if err := prepareRunDir(dir); err != nil {
-		t.Fatal(err)
-	}
-	at := netip.MustParseAddrPort("127.0.0.1:9")
-	for _, target := range []string{t.TempDir(), "/nowhere/at/all"} {
-		folder := announceDir(dir, 1, at.Port())
-		if err := os.Symlink(target, folder); err != nil {
-			t.Fatal(err)
-		}
-		before, _ := os.Stat(target)
-		if _, err := announce(dir, 1, testGID(1), at, false); err == nil {
-			t.Errorf("announce through a link to %s has worked", target)
-		}
-		if after, err := os.Stat(target); err == nil && after.Mode() != before.Mode() {
-			t.Errorf("the mode of %s was %v, is %v", target, before.Mode(), after.Mode())
-		}
-		if names, _ := os.ReadDir(target); len(names) > 0 {
-			t.Errorf("%s has %v", target, names)
-		}
-		// Nor is one read through it.
-		if target != "/nowhere/at/all" {
-			name := filepath.Join(target, testGID(1).String()+".1@*")
-			if err := os.WriteFile(name, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if found, _ := new(announcementCache).lookup(dir, 1, at); found != nil {
-				t.Errorf("lookup through a link = %v", found)
-			}
-		}
-		os.Remove(folder)
-	}
-}
-
 // TestAnnouncementsOddFiles puts all kinds of files where announcements are.
 func TestAnnouncementsOddFiles(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()
 	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
 	l := mustListen(t, server, "127.0.0.1:0")
-	folder := announceDir(dir, l.netns, l.addr.Port())
+	folder := rendezvous.Folder(dir, l.meeting.Netns(), l.addr.Port())
 	gid := testGID(0xabcdef).String()
 	for _, name := range []string{
 		"x", "@", ".", gid, gid + "@", gid + ".@*", gid + ".1", gid + ".1@", gid + ".-1@*", gid + ".1@**", gid + ".1@127.0.0.1%lo",
 		gid + ".1@300.0.0.1", gid[1:] + ".1@*", strings.ToUpper(gid) + ".1@*", strings.ReplaceAll(gid, "-", "+") + ".1@*",
 		"00000000-0000-0000-0000-000000000000.1@*", strings.Repeat("a", 255), "\xff\xfe\x00"[:2], gid + ".1@\n",
 	} {
-		if _, _, ok := parseAnnouncement(name); ok {
-			t.Errorf("parseAnnouncement(%q) succeeded", name)
-		}
 		if name != "." {
 			if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
 				t.Fatal(err)
@@ -258,7 +220,7 @@ func TestAnnouncementsMany(t *testing.T) {
 	dir := t.TempDir()
 	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
 	l := mustListen(t, server, "127.0.0.1:0")
-	folder := announceDir(dir, l.netns, l.addr.Port())
+	folder := rendezvous.Folder(dir, l.meeting.Netns(), l.addr.Port())
 	for _, count := range []int{500, 5000} {
 		for i := range count {
 			if err := os.WriteFile(filepath.Join(folder, testGID(uint64(count+i)).String()+".1@*"), nil, 0o600); err != nil {
@@ -266,11 +228,11 @@ func TestAnnouncementsMany(t *testing.T) {
 			}
 		}
 		// All are looked at, or too many; then each connection removes some.
-		rounds := 1 + count/maxAnnouncementsRead
+		rounds := 1 + count/rendezvous.MaxAnnouncements
 		for i := range rounds {
 			start := time.Now()
 			c := mustDial(t, client, l.Addr())
-			if took := time.Since(start); took > 2*peeringTimeout {
+			if took := time.Since(start); took > 2*rendezvous.PeeringTime {
 				t.Errorf("a dial beside %d dead announcements took %v", count, took)
 			}
 			s := mustAccept(t, l)
@@ -339,7 +301,7 @@ func TestForeign(t *testing.T) {
 			client := newTestHost(t, Config{Dir: dir, AnyUser: anyUser})
 			l := mustListen(t, server, "127.0.0.1:0")
 			plain := plainListener(t, "127.0.0.1:0")
-			child := smctest.Start(t, "host-claim", dir, plain.Addr().String(), gidOf(t, server).String(), fmt.Sprintf("%x", l.netns))
+			child := smctest.Start(t, "host-claim", dir, plain.Addr().String(), gidOf(t, server).String(), fmt.Sprintf("%x", l.meeting.Netns()))
 			child.Hear("ready")
 			r := &clientRig{tb: t, client: client, evil: plain}
 			want := clc.DiagForeign
@@ -353,11 +315,7 @@ func TestForeign(t *testing.T) {
 				child.Say("%x", socket)
 				child.Say("%v", addrPort(l.Addr()))
 				child.Hear("claimed")
-				smctest.Eventually(t, patience, "the claim", func() bool {
-					server.mu.Lock()
-					defer server.mu.Unlock()
-					return len(server.expected) == 1
-				})
+				smctest.Eventually(t, patience, "the claim", func() bool { return server.meeting.Expected() == 1 })
 			})
 			c, err := d.Dial("tcp", l.Addr().String())
 			if err != nil {
@@ -390,8 +348,8 @@ func TestStoppedServer(t *testing.T) {
 	if err != nil || c.Mode() != ModeTCP || c.Reason().Code != clc.DiagUnreachable {
 		t.Fatalf("Dial = %+v, %v; want TCP because of %v", c, err, clc.DiagUnreachable)
 	}
-	if took := time.Since(start); took > peeringTimeout+slack {
-		t.Errorf("Dial took %v, want %v", took, peeringTimeout)
+	if took := time.Since(start); took > rendezvous.PeeringTime+slack {
+		t.Errorf("Dial took %v, want %v", took, rendezvous.PeeringTime)
 	}
 	child.Signal(syscall.SIGCONT)
 	c.SetDeadline(time.Now().Add(patience))

@@ -366,7 +366,7 @@ func (r *serverRig) checkIdle() {
 		r.drain()
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
-		return len(r.server.conns) == 0 && len(r.server.expected) == 0 && len(r.l.busy) == 0
+		return len(r.server.conns) == 0 && r.server.meeting.Expected() == 0 && len(r.l.busy) == 0
 	})
 	f, _, err := r.server.open()
 	if err != nil {

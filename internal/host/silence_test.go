@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -154,8 +155,8 @@ func testClientNoRendezvousAnswer(t *testing.T) {
 	r := makeClientRig(t)
 	start := time.Now()
 	res := <-r.dial(boundedContext(t))
-	if took := time.Since(start); took < cancelWait || took > rendezvousWait+cancelWait+slack {
-		t.Errorf("ended after %v, want %v", took, rendezvousWait+cancelWait)
+	if took := time.Since(start); took < rendezvous.CancelTime || took > rendezvous.AcceptTime+rendezvous.CancelTime+slack {
+		t.Errorf("ended after %v, want %v", took, rendezvous.AcceptTime+rendezvous.CancelTime)
 	}
 	if !errors.Is(res.err, syscall.ETIMEDOUT) {
 		t.Errorf("Dial = %+v, want %v", res, syscall.ETIMEDOUT)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -27,7 +28,7 @@ type traceRecord struct {
 	version string // empty: not known, or none
 
 	// By kind:
-	message  rendezvous         // rendezvous
+	message  rendezvous.Message // rendezvous
 	pid      int                // of the peer: rendezvous, peer gone
 	agreed   Agreed             // established
 	buffers  [2]int             // established: ours, the peer's
@@ -57,7 +58,7 @@ func (r traceRecord) Event() control.TraceEvent {
 	}
 	switch r.kind {
 	case control.TraceRendezvous:
-		e.Name, e.Text = r.message.words(r.pid)
+		e.Name, e.Text = words(&r.message, r.pid)
 	case control.TraceEstablished:
 		e.Text = fmt.Sprintf("eid=%s buffers=%d,%d", r.agreed.EID, r.buffers[0], r.buffers[1])
 		if r.agreed.PeerPID != 0 {
@@ -89,17 +90,17 @@ func (r traceRecord) Event() control.TraceEvent {
 func modeVersion(m Mode, version string) string { return m.String() + "v" + version }
 
 // words returns the name of a message and what it says.
-func (m *rendezvous) words(pid int) (name, text string) {
-	text = fmt.Sprintf("attempt=%d peer-pid=%d", m.id, pid)
-	switch m.kind {
-	case rvExpect:
-		return "Expect", text + fmt.Sprintf(" socket=%#x", m.socket)
-	case rvAccepted:
+func words(m *rendezvous.Message, pid int) (name, text string) {
+	text = fmt.Sprintf("attempt=%d peer-pid=%d", m.ID, pid)
+	switch m.Kind {
+	case rendezvous.Expect:
+		return "Expect", text + fmt.Sprintf(" socket=%#x", m.Socket)
+	case rendezvous.Accepted:
 		return "Accepted", text
-	case rvRefused:
-		return "Refused", text + " " + clc.Lookup(clc.Diagnosis(m.reason), clc.OSUnspecified).String()
-	case rvCancel:
+	case rendezvous.Refused:
+		return "Refused", text + " " + clc.Lookup(clc.Diagnosis(m.Reason), clc.OSUnspecified).String()
+	case rendezvous.Cancel:
 		return "Cancel", text
 	}
-	return fmt.Sprintf("type %d", m.kind), text
+	return fmt.Sprintf("type %d", m.Kind), text
 }

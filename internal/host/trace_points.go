@@ -12,19 +12,6 @@ import (
 
 // What the parts of a host say to its tracer.
 
-// traceRendezvous traces a message to or from a host in the process pid.
-func (h *Host) traceRendezvous(pid int, m *rendezvous, sent bool) {
-	r := traceRecord{kind: control.TraceRendezvous, message: *m, pid: pid, sent: sent}
-	// Expect and Cancel go to the server, the others to the client.
-	r.client = sent == (m.kind == rvExpect || m.kind == rvCancel)
-	if r.client {
-		r.peer = m.dest
-	} else {
-		r.local = m.dest
-	}
-	h.trace.Add(&r, nil)
-}
-
 // trace traces an event of the connection.
 func (c *Conn) trace(r *traceRecord, message []byte) {
 	r.conn, r.client, r.mode, r.version = c.id, c.client, c.mode, c.agreed.Version

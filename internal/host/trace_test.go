@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -14,12 +15,12 @@ func TestTraceEventText(t *testing.T) {
 		record     traceRecord
 		name, text string
 	}{
-		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous{kind: rvExpect, id: 3, socket: 0xabc}}, "Expect", "attempt=3 peer-pid=7 socket=0xabc"},
-		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous{kind: rvAccepted, id: 3}}, "Accepted", "attempt=3 peer-pid=7"},
-		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous{kind: rvRefused, id: 3, reason: uint32(clc.DiagNoListener)}}, "Refused",
+		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Message{Kind: rendezvous.Expect, ID: 3, Socket: 0xabc}}, "Expect", "attempt=3 peer-pid=7 socket=0xabc"},
+		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Message{Kind: rendezvous.Accepted, ID: 3}}, "Accepted", "attempt=3 peer-pid=7"},
+		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Message{Kind: rendezvous.Refused, ID: 3, Reason: uint32(clc.DiagNoListener)}}, "Refused",
 			"attempt=3 peer-pid=7 " + clc.Lookup(clc.DiagNoListener, clc.OSUnspecified).String()},
-		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous{kind: rvCancel, id: 3}}, "Cancel", "attempt=3 peer-pid=7"},
-		{traceRecord{kind: control.TraceRendezvous, message: rendezvous{kind: 9}}, "type 9", "attempt=0 peer-pid=0"},
+		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Message{Kind: rendezvous.Cancel, ID: 3}}, "Cancel", "attempt=3 peer-pid=7"},
+		{traceRecord{kind: control.TraceRendezvous, message: rendezvous.Message{Kind: 9}}, "type 9", "attempt=0 peer-pid=0"},
 		{established, "", "eid=E buffers=1,2 peer-pid=7"},
 		{traceRecord{kind: control.TraceFallback, reason: clc.Reason{Tag: "T", Code: 1, Sentence: "it is so"}, byPeer: true}, "", "T (0x00000001): it is so, says the peer"},
 		{traceRecord{kind: control.TraceState, from: 1, to: 8, cause: 1, abortive: true, fail: 2}, "", "Active > PeerAbortWait on Close, abortive: aborted"},

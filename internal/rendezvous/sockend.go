@@ -1,4 +1,4 @@
-package host
+package rendezvous
 
 import (
 	"encoding/binary"
@@ -75,6 +75,13 @@ func otherEnd(local, remote netip.AddrPort) (endSocket, error) {
 	}
 	defer unix.Close(fd)
 	return askEnd(fd, 1, local, remote)
+}
+
+// CookieOf returns the cookie of the socket whose own address is local and that is connected to
+// remote, in the network namespace of the calling thread.
+func CookieOf(local, remote netip.AddrPort) (uint64, error) {
+	s, err := otherEnd(local, remote)
+	return s.cookie, err
 }
 
 func diagSocket() (int, error) {

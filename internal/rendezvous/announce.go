@@ -1,20 +1,18 @@
-package host
+package rendezvous
 
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -30,28 +28,28 @@ import (
 //
 // A client that finds none has asked with a single system call. The announcement proves
 // nothing by itself: it says whom to ask.
-type announcement struct{ path string }
+type Announcement struct{ path string }
 
 var announcements atomic.Uint64 // numbers the announcements of this process
 
-// announce makes the announcement of a listener at addr, which is not yet unmapped;
+// Announce makes the announcement of a listener at addr, which is not yet unmapped;
 // dual says that an unspecified IPv6 address stands for IPv4 too.
-func announce(dir string, netns uint64, gid wire.ISMGID, addr netip.AddrPort, dual bool) (*announcement, error) {
+func Announce(dir string, netns uint64, gid wire.ISMGID, addr netip.AddrPort, dual bool) (*Announcement, error) {
 	host := addr.Addr().Unmap().WithZone("").String()
 	if dual && addr.Addr().IsUnspecified() {
 		host = "*"
 	}
-	folder := announceDir(dir, netns, addr.Port())
+	folder := Folder(dir, netns, addr.Port())
 	name := fmt.Sprintf("%s.%d@%s", gid, announcements.Add(1), host)
 	for try := 1; ; try++ {
-		err := makeAnnouncement(filepath.Join(dir, dirListen), folder, name)
+		err := makeAnnouncement(filepath.Join(dir, rundir.Listen), folder, name)
 		if errors.Is(err, fs.ErrNotExist) && try < announceTries {
 			continue // another listener on this port went away and took the folder along
 		}
 		if err != nil {
 			return nil, err
 		}
-		return &announcement{path: filepath.Join(folder, name)}, nil
+		return &Announcement{path: filepath.Join(folder, name)}, nil
 	}
 }
 
@@ -86,8 +84,8 @@ func openFolder(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
-// withdraw removes the announcement. nil does nothing.
-func (a *announcement) withdraw() {
+// Withdraw removes the announcement. nil does nothing.
+func (a *Announcement) Withdraw() {
 	if a != nil {
 		removeAnnouncement(a.path)
 	}
@@ -99,84 +97,10 @@ func removeAnnouncement(path string) {
 	unix.Rmdir(filepath.Dir(path)) // fails while others are announced
 }
 
-func announceDir(dir string, netns uint64, port uint16) string {
-	return filepath.Join(dir, dirListen, fmt.Sprintf("%016x.%d", netns, port))
-}
-
-// announced is what a client reads.
-type announced struct {
-	gid  wire.ISMGID
-	on   listenOn
-	path string
-}
-
-// announcementCache remembers the folders of ports for as long as they do not change, so
-// that a client which connects again and again reads them once.
-type announcementCache struct {
-	mu      sync.Mutex
-	folders map[string]announceFolder
-}
-
-type announceFolder struct {
-	ino     uint64
-	changed unix.Timespec
-	read    time.Time
-	found   []announced
-}
-
-// lookup returns who says that it listens at addr. An error means that it could not be found out.
-func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort) ([]announced, error) {
-	path := announceDir(dir, netns, addr.Port())
-	var st unix.Stat_t
-	if unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return nil, nil
-	}
-	c.mu.Lock()
-	f, ok := c.folders[path]
-	c.mu.Unlock()
-	// The clock of the file system ticks some hundred times a second: what was read just
-	// after a change may have missed another one in the same tick.
-	changed := time.Unix(st.Mtim.Unix())
-	if !ok || f.ino != st.Ino || f.changed != st.Mtim || f.read.Sub(changed) < announceSettled {
-		read := time.Now()
-		found, err := readAnnouncements(path)
-		if err != nil {
-			return nil, err // not remembered: next time there may be a descriptor for it
-		}
-		f = announceFolder{ino: st.Ino, changed: st.Mtim, read: read, found: found}
-		c.mu.Lock()
-		if c.folders == nil || len(c.folders) >= maxAnnounceFolders {
-			c.folders = make(map[string]announceFolder)
-		}
-		c.folders[path] = f
-		c.mu.Unlock()
-	}
-	var found []announced
-	for _, a := range f.found {
-		if a.on.covers(addr.Addr()) {
-			found = append(found, a)
-		}
-	}
-	return found, nil
-}
-
-// readAnnouncements reads the folder of a port.
-func readAnnouncements(folder string) (found []announced, err error) {
-	f, err := openFolder(folder)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(maxAnnouncementsRead)
-	if err != nil && err != io.EOF {
-		return nil, err
-	}
-	for _, name := range names {
-		if gid, on, ok := parseAnnouncement(name); ok {
-			found = append(found, announced{gid, on, filepath.Join(folder, name)})
-		}
-	}
-	return found, nil
+// Folder is where the listeners on a port of a network namespace announce themselves in a run
+// directory.
+func Folder(dir string, netns uint64, port uint16) string {
+	return filepath.Join(dir, rundir.Listen, fmt.Sprintf("%016x.%d", netns, port))
 }
 
 // listenOn is where a listener listens: one address, or any of one or both families.
@@ -200,7 +124,7 @@ func parseAnnouncement(name string) (gid wire.ISMGID, on listenOn, ok bool) {
 	if !ok || number == "" || strings.Trim(number, "0123456789") != "" {
 		return gid, on, false
 	}
-	if gid, ok = parseGID(uuid); !ok {
+	if gid, ok = ParseGID(uuid); !ok {
 		return gid, on, false
 	}
 	if host == "*" {
@@ -213,8 +137,8 @@ func parseAnnouncement(name string) (gid wire.ISMGID, on listenOn, ok bool) {
 	return gid, listenOn{addr: addr}, true
 }
 
-// parseGID is the inverse of ISMGID.String for Extended GIDs.
-func parseGID(s string) (gid wire.ISMGID, ok bool) {
+// ParseGID is the inverse of ISMGID.String for Extended GIDs.
+func ParseGID(s string) (gid wire.ISMGID, ok bool) {
 	if len(s) != 36 {
 		return gid, false
 	}

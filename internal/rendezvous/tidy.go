@@ -1,4 +1,4 @@
-package host
+package rendezvous
 
 import (
 	"fmt"
@@ -9,26 +9,28 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rundir"
 )
 
 // A process that is killed, or ends without closing its host, leaves files in the run
 // directory. They do no harm, since nobody answers behind them, but somebody has to remove
 // them: each host looks at some when it opens.
 
-// tidy removes what dead processes of this user have left in the run directory. It looks at
+// Tidy removes what dead processes of this user have left in the run directory. It looks at
 // a bounded number of files.
-func tidy(dir string) {
-	tidySockets(filepath.Join(dir, dirISM), unix.SOCK_SEQPACKET)
-	tidySockets(filepath.Join(dir, dirControl), unix.SOCK_STREAM)
+func Tidy(dir string) {
+	tidySockets(filepath.Join(dir, rundir.ISM), unix.SOCK_SEQPACKET)
+	tidySockets(filepath.Join(dir, rundir.Control), unix.SOCK_STREAM)
 	// An announcement is dead if its device's socket is gone.
-	for _, folder := range someNames(filepath.Join(dir, dirListen)) {
-		folder = filepath.Join(dir, dirListen, folder)
+	for _, folder := range someNames(filepath.Join(dir, rundir.Listen)) {
+		folder = filepath.Join(dir, rundir.Listen, folder)
 		for _, name := range someNames(folder) {
 			gid, _, ok := parseAnnouncement(name)
 			if !ok {
 				continue
 			}
-			_, err := os.Lstat(filepath.Join(dir, dirISM, gid.String()))
+			_, err := os.Lstat(filepath.Join(dir, rundir.ISM, gid.String()))
 			if os.IsNotExist(err) && leftOver(filepath.Join(folder, name)) {
 				removeAnnouncement(filepath.Join(folder, name))
 			}

@@ -1,4 +1,4 @@
-package host
+package rendezvous
 
 import (
 	"encoding/binary"

@@ -1,4 +1,6 @@
-package host
+// Package rundir keeps the run directory, where the programs of one machine find each other:
+// which one it is, what is in it, and who may put things there.
+package rundir
 
 import (
 	"errors"
@@ -12,18 +14,20 @@ import (
 
 // Subdirectories of the run directory; see docs/shared-memory.md.
 const (
-	dirISM      = "ism"    // <gid>: sockets of Emulated-ISM devices
-	dirListen   = "listen" // <netns cookie>.<port>/<gid>...: announcements
-	dirControl  = "ctl"    // control sockets
-	systemDir   = "/run/gosmc"
-	envDir      = "GOSMC_DIR"
-	envDisabled = "GOSMC_DISABLED"
+	ISM     = "ism"    // <gid>: sockets of Emulated-ISM devices
+	Listen  = "listen" // <netns cookie>.<port>/<gid>...: announcements
+	Control = "ctl"    // control sockets
 )
 
-// RunDir returns the run directory that a host uses when nobody says otherwise:
+const (
+	systemDir = "/run/gosmc"
+	envDir    = "GOSMC_DIR"
+)
+
+// Default returns the run directory that a host uses when nobody says otherwise:
 // $GOSMC_DIR, else /run/gosmc if it can be written to, else $XDG_RUNTIME_DIR/gosmc, else
 // gosmc-<uid> under /tmp. It need not exist yet.
-func RunDir() string {
+func Default() string {
 	if dir := os.Getenv(envDir); dir != "" {
 		return dir
 	}
@@ -36,20 +40,20 @@ func RunDir() string {
 	return "/tmp/gosmc-" + strconv.Itoa(os.Getuid())
 }
 
-// prepareRunDir makes dir and its subdirectories where they are missing, and checks that
+// Prepare makes dir and its subdirectories where they are missing, and checks that
 // nobody but us, root, or users who were let in on purpose can put things there.
-func prepareRunDir(dir string) error {
+func Prepare(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("run directory %q is not an absolute path", dir)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	mode, err := checkRunDir(dir)
+	mode, err := check(dir)
 	if err != nil {
 		return err
 	}
-	for _, sub := range []string{dirISM, dirListen, dirControl} {
+	for _, sub := range []string{ISM, Listen, Control} {
 		path := filepath.Join(dir, sub)
 		switch err := os.Mkdir(path, 0o700); {
 		case err == nil:
@@ -63,7 +67,7 @@ func prepareRunDir(dir string) error {
 		case !errors.Is(err, fs.ErrExist):
 			return err
 		default:
-			if _, err := checkRunDir(path); err != nil {
+			if _, err := check(path); err != nil {
 				return err
 			}
 		}
@@ -74,8 +78,8 @@ func prepareRunDir(dir string) error {
 	return nil
 }
 
-// checkRunDir returns the mode of a directory that can be trusted.
-func checkRunDir(path string) (fs.FileMode, error) {
+// check returns the mode of a directory that can be trusted.
+func check(path string) (fs.FileMode, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return 0, err

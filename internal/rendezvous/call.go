@@ -1,0 +1,314 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A Call is the client's side of the rendezvous: one dial. Package net may connect several
+// sockets at once, to different addresses of a name, and use the one that is connected first.
+//
+// Its Ask may be called from several goroutines; then either Await or HangUp is called, once.
+// Asks that come later, of sockets that have lost the race, ask for nothing.
+type Call struct {
+	point *Point
+
+	mu       sync.Mutex
+	attempts []*attempt
+	reasons  map[netip.AddrPort]clc.Diagnosis // by destination, where there is no attempt
+}
+
+// NewCall returns a call that has asked for nothing.
+func (p *Point) NewCall() *Call { return &Call{point: p} }
+
+// Ask asks for SMC on a socket that is about to connect to dest, if anybody announced a listener
+// there.
+func (c *Call) Ask(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) {
+	a, reason := c.point.prepare(ctx, raw, dest)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a != nil {
+		c.attempts = append(c.attempts, a)
+		return
+	}
+	if c.reasons == nil {
+		c.reasons = make(map[netip.AddrPort]clc.Diagnosis)
+	}
+	c.reasons[netip.AddrPortFrom(dest.Addr().Unmap().WithZone(""), dest.Port())] = reason
+}
+
+// HangUp takes back whatever was asked for.
+func (c *Call) HangUp() {
+	for _, a := range c.attempts {
+		c.point.endAttempt(a, true)
+	}
+}
+
+// Await takes back what was asked for other sockets than tcp, which is connected, and waits until
+// one of those asked says that it has accepted the connection. It returns no peering and
+// the reason if the connection is to be plain TCP, and an error if it cannot be used.
+func (c *Call) Await(ctx context.Context, tcp *net.TCPConn) (Peer, clc.Diagnosis, error) {
+	a, reason := c.outcome(tcp)
+	if a == nil {
+		return nil, reason, nil
+	}
+	return c.point.await(ctx, a, tcp)
+}
+
+// outcome returns the attempt of the connected socket, and cancels the others, or the
+// reason why there is none.
+func (c *Call) outcome(tcp *net.TCPConn) (*attempt, clc.Diagnosis) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	remote := AddrPort(tcp.RemoteAddr())
+	var socket uint64
+	if raw, err := tcp.SyscallConn(); err == nil && len(c.attempts) > 0 {
+		socket, _ = SocketCookie(raw)
+	}
+	var mine *attempt
+	for _, a := range c.attempts {
+		if a.socket == socket {
+			mine = a
+		} else {
+			c.point.endAttempt(a, true)
+		}
+	}
+	if mine != nil {
+		return mine, clc.DiagNone
+	}
+	if reason, ok := c.reasons[remote]; ok {
+		return nil, reason
+	}
+	return nil, clc.DiagNotAccepted // the connection went elsewhere than to what was asked for
+}
+
+// An attempt asks, for one socket that is about to connect, those who announced that they
+// listen at the destination.
+type attempt struct {
+	id      uint64
+	dest    netip.AddrPort
+	netns   uint64
+	socket  uint64      // its cookie
+	asked   []Peer      // no peer twice
+	answers chan answer // room for every answer that can come
+}
+
+type answer struct {
+	peer   Peer
+	kind   Kind // Accepted or Refused
+	reason clc.Diagnosis
+}
+
+var attemptIDs atomic.Uint64
+
+// answer hands on an answer if p was asked. It never blocks: a peer that answers more
+// than it was asked is not heard.
+func (a *attempt) answer(p Peer, ans answer) {
+	if !slices.Contains(a.asked, p) {
+		return
+	}
+	ans.peer = p
+	select {
+	case a.answers <- ans:
+	default:
+	}
+}
+
+// onAnswer hands an answer to the attempt it belongs to.
+func (p *Point) onAnswer(peer Peer, m Message) {
+	p.mu.Lock()
+	a := p.attempts[m.ID]
+	p.mu.Unlock()
+	if a != nil {
+		m.Dest = a.dest
+	}
+	p.cfg.Trace(peer, &m, false)
+	if a != nil {
+		reason := clc.Diagnosis(m.Reason)
+		if !reason.IsLocal() {
+			reason = clc.DiagRefused
+		}
+		a.answer(peer, answer{kind: m.Kind, reason: reason})
+	}
+}
+
+// endAttempt forgets an attempt. Those asked who have not answered are told.
+func (p *Point) endAttempt(a *attempt, cancel bool) {
+	p.mu.Lock()
+	delete(p.attempts, a.id)
+	p.mu.Unlock()
+	if cancel {
+		p.cancel(a)
+	}
+}
+
+func (p *Point) cancel(a *attempt) {
+	for _, peer := range a.asked {
+		p.send(peer, Message{Kind: Cancel, ID: a.id, Dest: a.dest})
+	}
+}
+
+// prepare asks for SMC on a socket that is about to connect to dest. It returns no attempt and the
+// reason if there is nobody to ask.
+func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) (*attempt, clc.Diagnosis) {
+	if p.cfg.Disabled {
+		return nil, clc.DiagDisabled
+	}
+	plain := netip.AddrPortFrom(dest.Addr().Unmap().WithZone(""), dest.Port())
+	if plain.Addr().IsUnspecified() { // the kernel takes this for the loopback address
+		plain = netip.AddrPortFrom(loopback(plain.Addr()), plain.Port())
+	}
+	if !p.locals.contains(plain.Addr()) {
+		return nil, clc.DiagNotLocal
+	}
+	netns, err := SocketNetns(raw)
+	if err != nil {
+		return nil, clc.DiagFabric
+	}
+	found, err := p.announced.lookup(p.cfg.Dir, netns, plain)
+	if err != nil && reasonOf(err) == clc.DiagNoFile {
+		return nil, clc.DiagNoFile
+	}
+	if len(found) == 0 {
+		if p.cfg.DirFailed() {
+			return nil, clc.DiagNoRunDir
+		}
+		return nil, clc.DiagNoListener
+	}
+	peers, reason := p.findPeers(ctx, found, plain)
+	if len(peers) == 0 {
+		return nil, reason
+	}
+	socket, err := SocketCookie(raw)
+	if err != nil {
+		return nil, clc.DiagFabric
+	}
+	a := &attempt{
+		id:      attemptIDs.Add(1),
+		dest:    plain,
+		netns:   netns,
+		socket:  socket,
+		asked:   peers,
+		answers: make(chan answer, 2*len(peers)),
+	}
+	p.mu.Lock()
+	p.attempts[a.id] = a
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, PeeringTime)
+	defer cancel()
+	for _, peer := range peers {
+		m := Message{Kind: Expect, ID: a.id, Netns: netns, Socket: socket, Dest: plain}
+		if why := p.sendExpect(ctx, peer, m); why != clc.DiagNone {
+			a.answer(peer, answer{kind: Refused, reason: why})
+		}
+	}
+	return a, clc.DiagNone
+}
+
+func loopback(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
+
+// findPeers returns the peerings with those who announced themselves, as far as they can
+// be trusted and reached, or the reason for the last one that could not.
+func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.AddrPort) ([]Peer, clc.Diagnosis) {
+	d, reason, err := p.cfg.Open()
+	if err != nil {
+		return nil, reason
+	}
+	ctx, cancel := context.WithTimeout(ctx, PeeringTime)
+	defer cancel()
+	reason = clc.DiagStale
+	var peers []Peer
+	for _, ann := range found {
+		if len(peers) == maxAnnouncers || ctx.Err() != nil {
+			break
+		}
+		peer, err := d.Peer(ctx, ann.gid)
+		switch {
+		case errors.Is(err, ism.ErrDead):
+			removeAnnouncement(ann.path) // of a process that was killed; fails if it is not ours
+			reason = clc.DiagStale
+			continue
+		case err != nil:
+			reason = reasonOf(err)
+			continue
+		}
+		owner, err := p.owners.owner(dest)
+		if err != nil {
+			reason = clc.DiagStale // nobody listens there
+			continue
+		}
+		if cred := peer.Cred(); cred.UID != int(owner) && cred.UID != 0 {
+			reason = clc.DiagForeign
+			continue
+		}
+		if !slices.Contains(peers, peer) {
+			peers = append(peers, peer)
+		}
+	}
+	return peers, reason
+}
+
+// await waits for the answers to an attempt; see [Call.Await].
+func (p *Point) await(ctx context.Context, a *attempt, tcp *net.TCPConn) (Peer, clc.Diagnosis, error) {
+	var refused []Peer
+	reason := clc.DiagRefused
+	start := time.Now()
+	timer := time.NewTimer(AcceptTime)
+	defer timer.Stop()
+	cancelled := false
+	for len(refused) < len(a.asked) {
+		select {
+		case ans := <-a.answers:
+			if ans.kind == Accepted {
+				p.endAttempt(a, len(a.asked) > 1 && !cancelled)
+				return ans.peer, clc.DiagNone, nil
+			}
+			if !slices.Contains(refused, ans.peer) {
+				refused = append(refused, ans.peer)
+				reason = ans.reason
+			}
+		case <-timer.C:
+			if cancelled {
+				p.endAttempt(a, false)
+				return nil, clc.DiagRendezvousTimeout, os.NewSyscallError("connect", syscall.ETIMEDOUT)
+			}
+			if time.Since(start) < maxAcceptTime && p.awaitsAccept(a, tcp) {
+				timer.Reset(AcceptTime)
+				continue
+			}
+			// It went to another program, or whoever was asked is very slow. Only an
+			// answer to a Cancel can tell.
+			cancelled = true
+			p.cancel(a)
+			timer.Reset(CancelTime)
+		case <-ctx.Done():
+			p.endAttempt(a, true)
+			return nil, clc.DiagNone, ctx.Err()
+		}
+	}
+	p.endAttempt(a, false)
+	return nil, reason, nil
+}
+
+// awaitsAccept reports whether nobody has accepted the connection yet: the socket at its
+// other end belongs to no file.
+func (p *Point) awaitsAccept(a *attempt, tcp *net.TCPConn) bool {
+	s, err := p.ends.find(a.netns, AddrPort(tcp.RemoteAddr()), AddrPort(tcp.LocalAddr()))
+	return err == nil && s.inode == 0
+}

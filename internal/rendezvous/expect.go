@@ -1,0 +1,122 @@
+package rendezvous
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// The server's side of the rendezvous: which TCP connections peers have said that they are
+// about to make.
+
+// An expectation is noted under the cookie of the client's socket.
+type expectation struct {
+	peer Peer
+	id   uint64
+	at   time.Time
+}
+
+// onExpect notes a connection that peer is about to make, or refuses it.
+func (p *Point) onExpect(peer Peer, m Message) {
+	reason, rival := p.expect(peer, m)
+	if reason != clc.DiagNone {
+		p.send(peer, Message{Kind: Refused, ID: m.ID, Dest: m.Dest, Reason: uint32(reason)})
+	}
+	if rival.peer != nil {
+		p.send(rival.peer, Message{Kind: Refused, ID: rival.id, Reason: uint32(reason)})
+	}
+}
+
+// expect notes a connection, or returns why not. If another peer has said that it is its own,
+// that is forgotten too, and returned: one of the two lies, and which one cannot be seen.
+func (p *Point) expect(peer Peer, m Message) (why clc.Diagnosis, rival expectation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state := p.stateLocked(peer)
+	if p.closed || state == nil {
+		return clc.DiagClosing, rival
+	}
+	if !p.listensLocked(m.Netns, m.Dest) {
+		return clc.DiagNoListener, rival
+	}
+	if state.expected >= MaxExpected {
+		p.dropStaleLocked()
+		if state.expected >= MaxExpected {
+			return clc.DiagBusy, rival
+		}
+	}
+	if old, ok := p.expected[m.Socket]; ok {
+		p.unexpectLocked(m.Socket, old)
+		return clc.DiagRefused, old
+	}
+	p.expected[m.Socket] = expectation{peer: peer, id: m.ID, at: time.Now()}
+	state.expected++
+	return clc.DiagNone, rival
+}
+
+// unexpectLocked removes an entry.
+func (p *Point) unexpectLocked(socket uint64, e expectation) {
+	delete(p.expected, socket)
+	if state := p.peers[e.peer]; state != nil {
+		state.expected--
+	}
+}
+
+// dropStaleLocked forgets connections that never came.
+func (p *Point) dropStaleLocked() {
+	for socket, e := range p.expected {
+		if time.Since(e.at) > expectAge {
+			p.unexpectLocked(socket, e)
+		}
+	}
+}
+
+func (p *Point) listensLocked(netns uint64, dest netip.AddrPort) bool {
+	for l := range p.listeners {
+		if l.netns == netns && l.addr.Port() == dest.Port() && l.on.covers(dest.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// onCancel forgets what peer said with id, and says so unless the connection was accepted.
+func (p *Point) onCancel(peer Peer, id uint64) {
+	p.mu.Lock()
+	found := false
+	for socket, e := range p.expected {
+		if e.peer == peer && e.id == id {
+			p.unexpectLocked(socket, e)
+			found = true
+			break
+		}
+	}
+	p.mu.Unlock()
+	if found {
+		p.send(peer, Message{Kind: Refused, ID: id, Reason: uint32(clc.DiagNotAccepted)})
+	}
+}
+
+// expects reports whether any connection is expected.
+func (p *Point) expects() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.expected) > 0
+}
+
+// takeExpected takes the expectation for a socket, if it comes from a process of the user whose
+// socket that is, or of root: nobody can make a server read CLC from somebody else's connection.
+func (p *Point) takeExpected(s endSocket) (expectation, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e, ok := p.expected[s.cookie]
+	if !ok {
+		return e, false
+	}
+	if uid := e.peer.Cred().UID; uid != int(s.uid) && uid != 0 {
+		return e, false
+	}
+	p.unexpectLocked(s.cookie, e)
+	return e, true
+}

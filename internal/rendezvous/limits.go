@@ -1,0 +1,57 @@
+package rendezvous
+
+import "time"
+
+// Limits of a point.
+const (
+	// AcceptTime is how long a client waits for the server to say that it has
+	// accepted the connection before it asks what became of it. The server accepts at
+	// once, whatever its application does, so only a connection that went to another
+	// program takes that long, or one to a process that gets no processor: one that nobody
+	// has accepted yet is waited for up to maxAcceptTime.
+	AcceptTime    = 250 * time.Millisecond
+	maxAcceptTime = 3 * time.Second
+
+	// CancelTime bounds the wait for the answer to a Cancel. Without one, the server is
+	// stopped or dead, and the connection cannot be used: it might still expect CLC.
+	CancelTime = 5 * time.Second
+
+	// PeeringTime bounds making the acquaintance of another host before a connection; it
+	// is there only for hosts that are stopped.
+	PeeringTime = time.Second
+
+	// maxAnnouncers is how many listeners on one port are asked about one connection.
+	maxAnnouncers = 8
+
+	// MaxAnnouncements bounds the names that are read of one port's folder, and
+	// maxAnnounceFolders the folders that are remembered. announceSettled is how long after
+	// a change a folder must have been read to be believed later: file systems keep time in
+	// ticks of up to 10 ms.
+	MaxAnnouncements   = 1024
+	maxAnnounceFolders = 64
+	announceSettled    = 20 * time.Millisecond
+
+	// announceTries is how often a folder is made that others remove.
+	announceTries = 100
+
+	// MaxExpected bounds the connections that one peer says it is about to make, and
+	// expectAge how long that is remembered.
+	MaxExpected = 4096
+	expectAge   = 30 * time.Second
+
+	// maxOutbox bounds the messages that wait because a peer does not read, and the pauses
+	// are those after which it is looked whether it has.
+	maxOutbox      = 8192
+	outboxPause    = 100 * time.Microsecond
+	maxOutboxPause = 10 * time.Millisecond
+
+	// maxTidied is how many files of each kind a host looks at for left-overs of dead
+	// processes, and tidyAge how old they must be.
+	maxTidied = 64
+	tidyAge   = time.Minute
+
+	localAddrsAge   = time.Second // how old the list of our addresses may be
+	ownerAge        = time.Second // how long the owner of a listening socket is believed
+	maxOwnerEntries = 256
+	sockDiagTimeout = time.Second
+)

@@ -1,0 +1,149 @@
+package rendezvous
+
+import (
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A Listening is a listener as the rendezvous knows it: where it listens, and its announcement.
+type Listening struct {
+	point  *Point
+	addr   netip.AddrPort
+	on     listenOn
+	netns  uint64
+	said   *Announcement // nil if it is not announced
+	reason clc.Diagnosis // why not
+}
+
+// Listen makes a listener known to the clients of this machine. The error says why it is not
+// announced, and matches [ErrClosed] if the point was closed; in any other case the Listening can
+// be used, and is to be closed.
+func (p *Point) Listen(tcp *net.TCPListener) (*Listening, error) {
+	l := &Listening{point: p, addr: AddrPort(tcp.Addr())}
+	raw, err := tcp.SyscallConn()
+	if err == nil {
+		l.netns, err = SocketNetns(raw)
+	}
+	dual := false
+	if err == nil && l.addr.Addr().IsUnspecified() && l.addr.Addr().Is6() {
+		raw.Control(func(fd uintptr) {
+			only, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+			dual = err == nil && only == 0
+		})
+	}
+	l.on = listenOn{addr: l.addr.Addr(), any: dual}
+	// The listener is in the table before it is announced: whoever finds the announcement
+	// may ask at once.
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, ErrClosed
+	}
+	p.listeners[l] = struct{}{}
+	p.mu.Unlock()
+	if err != nil {
+		return l, err
+	}
+	d, reason, err := p.cfg.Open()
+	if err != nil {
+		l.reason = reason
+		return l, err
+	}
+	if l.said, err = Announce(p.cfg.Dir, l.netns, d.GID(), l.addr, dual); err != nil {
+		l.reason = clc.DiagNoRunDir
+	}
+	return l, err
+}
+
+// Netns returns the network namespace of the listener.
+func (l *Listening) Netns() uint64 { return l.netns }
+
+// Reason returns why no client of this machine will ask for SMC; DiagNone if they can.
+func (l *Listening) Reason() clc.Diagnosis { return l.reason }
+
+// Withdraw removes the announcement, so that no new client asks.
+func (l *Listening) Withdraw() { l.said.Withdraw() }
+
+// Close withdraws, and lets nobody expect anything of the listener any more.
+func (l *Listening) Close() {
+	l.Withdraw()
+	l.point.mu.Lock()
+	defer l.point.mu.Unlock()
+	delete(l.point.listeners, l)
+}
+
+// A Claim is a connection on which a client expects SMC.
+type Claim struct {
+	point *Point
+	peer  Peer
+	id    uint64
+	dest  netip.AddrPort
+}
+
+// Peer returns the peering with the client.
+func (c *Claim) Peer() Peer { return c.peer }
+
+// Accept tells the client that CLC will be read from the connection. If it reports false the
+// client is gone, and the connection is of no use.
+func (c *Claim) Accept() bool {
+	return c.point.send(c.peer, Message{Kind: Accepted, ID: c.id, Dest: c.dest})
+}
+
+// Refuse tells the client that the connection is plain TCP, and why.
+func (c *Claim) Refuse(reason clc.Diagnosis) {
+	c.point.send(c.peer, Message{Kind: Refused, ID: c.id, Dest: c.dest, Reason: uint32(reason)})
+}
+
+// Claim returns who expects SMC on a connection that was just accepted, or nil and the reason why
+// nobody does. It is called once for each connection, from the goroutine that accepts; the
+// client waits until the claim is accepted or refused.
+func (l *Listening) Claim(tcp *net.TCPConn) (*Claim, clc.Diagnosis) {
+	p := l.point
+	local, remote := AddrPort(tcp.LocalAddr()), AddrPort(tcp.RemoteAddr())
+	if remote.Addr() != local.Addr() && !p.locals.contains(remote.Addr()) {
+		return nil, clc.DiagNotLocal
+	}
+	e, reason := l.claim(local, remote)
+	if e.peer != nil {
+		return &Claim{point: p, peer: e.peer, id: e.id, dest: local}, clc.DiagNone
+	}
+	if l.reason != clc.DiagNone {
+		reason = l.reason
+	}
+	return nil, reason
+}
+
+func (l *Listening) claim(local, remote netip.AddrPort) (expectation, clc.Diagnosis) {
+	p := l.point
+	d := p.cfg.Opened()
+	if d == nil {
+		return expectation{}, clc.DiagPeerNoSMC
+	}
+	// The Expect was sent before the connection was made, so it has arrived; but perhaps
+	// nobody has read it yet.
+	polled := false
+	if !p.expects() {
+		if d.Poll(); !p.expects() {
+			return expectation{}, clc.DiagPeerNoSMC
+		}
+		polled = true
+	}
+	s, err := p.ends.find(l.netns, remote, local)
+	if err != nil {
+		p.cfg.Logger.Debug("no socket found for a connection", "peer", remote, "err", err)
+		return expectation{}, clc.DiagPeerNoSMC
+	}
+	e, ok := p.takeExpected(s)
+	if !ok && !polled {
+		d.Poll()
+		e, ok = p.takeExpected(s)
+	}
+	if !ok {
+		return expectation{}, clc.DiagPeerNoSMC
+	}
+	return e, clc.DiagNone
+}

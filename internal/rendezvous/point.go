@@ -1,0 +1,194 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A Peer is a peering with another process. Two values that are equal are the same peering;
+// [ism.Peer] is one.
+type Peer interface {
+	GID() wire.ISMGID
+	Cred() ism.Cred
+
+	// Send sends bytes that the other side's [Point.Signal] gets. It does not wait. An error that
+	// matches [ism.ErrCongested] means that there will be room for them.
+	Send(payload []byte) error
+
+	// Done returns a channel that is closed when the peering has ended.
+	Done() <-chan struct{}
+}
+
+// A Device makes peerings.
+type Device interface {
+	GID() wire.ISMGID
+
+	// Peer returns the peering with the device that has the GID, and makes it if need be.
+	// Errors are those of [ism.Device.Peer].
+	Peer(ctx context.Context, gid wire.ISMGID) (Peer, error)
+
+	// Poll delivers all signals that were sent before the call.
+	Poll()
+}
+
+// Config is what a [Point] needs of its host.
+type Config struct {
+	// Dir is the run directory.
+	Dir string
+
+	// Disabled means that no call asks for SMC.
+	Disabled bool
+
+	// Open returns the device, opening it if need be, or the reason why there is none.
+	Open func() (Device, clc.Diagnosis, error)
+
+	// Opened returns the device if it is open, nil otherwise.
+	Opened func() Device
+
+	// DirFailed reports whether the run directory is known to be of no use. It is asked when no
+	// announcement was found.
+	DirFailed func() bool
+
+	// Trace is told each message. It must not call the Point.
+	Trace func(p Peer, m *Message, sent bool)
+
+	// Logger gets the events an operator may want to see.
+	Logger *slog.Logger
+}
+
+// A Point is one host's part in the rendezvous. Its methods may be called from any goroutine.
+// Its host calls [Point.Signal] and [Point.PeerGone] as the device tells it.
+type Point struct {
+	cfg       Config
+	locals    localAddrs
+	owners    ownerCache
+	announced announcementCache
+	ends      endFinder
+
+	mu        sync.Mutex
+	closed    bool
+	listeners map[*Listening]struct{}
+	peers     map[Peer]*peerState // those that something is known of
+	expected  map[uint64]expectation
+	attempts  map[uint64]*attempt
+}
+
+// peerState is what a point knows of one peering. Point.mu guards it.
+type peerState struct {
+	expected int       // entries of Point.expected
+	outbox   []Message // not yet sent; while it is not empty, flush runs
+}
+
+// ErrClosed means that the point was closed.
+var ErrClosed = errors.New("rendezvous: closed")
+
+// New returns a point. It touches nothing of the system.
+func New(cfg Config) *Point {
+	return &Point{
+		cfg:       cfg,
+		listeners: make(map[*Listening]struct{}),
+		peers:     make(map[Peer]*peerState),
+		expected:  make(map[uint64]expectation),
+		attempts:  make(map[uint64]*attempt),
+	}
+}
+
+// Stop lets nobody expect anything of this host any more.
+func (p *Point) Stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+}
+
+// Close stops, and gives back what the point holds of the system. Listeners are the caller's to close.
+func (p *Point) Close() {
+	p.Stop()
+	p.ends.close()
+}
+
+// Expected counts the connections that peers have said they are about to make, and Attempts those
+// that calls have asked for.
+func (p *Point) Expected() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.expected)
+}
+
+// Attempts counts the sockets for which calls have asked and are not done.
+func (p *Point) Attempts() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.attempts)
+}
+
+// stateLocked returns what is known of a peering, nil if that has ended.
+func (p *Point) stateLocked(peer Peer) *peerState {
+	select {
+	case <-peer.Done():
+		return nil // PeerGone has come, or will come and find nothing that we add now
+	default:
+	}
+	state := p.peers[peer]
+	if state == nil {
+		state = new(peerState)
+		p.peers[peer] = state
+	}
+	return state
+}
+
+// Signal takes a message of a peer. An error means that it is none; the peering is of no use then.
+func (p *Point) Signal(peer Peer, payload []byte) error {
+	m, err := Parse(payload)
+	if err != nil {
+		return err
+	}
+	switch m.Kind {
+	case Expect:
+		p.cfg.Trace(peer, &m, false)
+		p.onExpect(peer, m)
+	case Cancel:
+		p.cfg.Trace(peer, &m, false)
+		p.onCancel(peer, m.ID)
+	case Accepted, Refused:
+		p.onAnswer(peer, m)
+	}
+	return nil
+}
+
+// PeerGone forgets a peering, which has ended.
+func (p *Point) PeerGone(peer Peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.peers, peer)
+	for key, e := range p.expected {
+		if e.peer == peer {
+			delete(p.expected, key)
+		}
+	}
+	for _, a := range p.attempts {
+		a.answer(peer, answer{kind: Refused, reason: clc.DiagStale})
+	}
+}
+
+// reasonOf is the reason to give when a peering did not come about.
+func reasonOf(err error) clc.Diagnosis {
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return clc.DiagNoFile
+	case errors.Is(err, ism.ErrLimit):
+		return clc.DiagLimit
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC):
+		return clc.DiagMemory
+	case errors.Is(err, ism.ErrOtherUser):
+		return clc.DiagOtherUser
+	}
+	return clc.DiagUnreachable
+}
