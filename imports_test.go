@@ -50,8 +50,9 @@ var mayImport = map[string][]string{
 	"internal/child":   {}, // this program a second time
 	"internal/bench":   {".", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child"},
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child"},
+	"internal/survey":  {"internal/control"}, // all hosts of the machine at once, by their control sockets
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":        {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/bench", "internal/demo", "internal/measure"},
+	"cmd/gosmc":        {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
 	"test/interop":     {"wire/...", "internal/rdma", "internal/udp"},
 	"internal/smctest": {"wire/...", "internal/..."},
 }

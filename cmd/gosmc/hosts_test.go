@@ -15,15 +15,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/survey"
 )
 
 // testHosts are two hosts with a connection between them, and one in fallback.
-func testHosts() gathered {
+func testHosts() survey.Answers {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	noSMC := control.FallbackCount{Code: 0x03010000, Tag: "PEER_NO_SMC", Text: "the peer did not signal SMC"}
 	counted := func(n uint64) control.FallbackCount { f := noSMC; f.Count = n; return f }
-	return gathered{
-		hosts: []control.Status{{
+	return survey.Answers{
+		Hosts: []control.Status{{
 			PID: 100, Command: "server", Dir: "/run/gosmc", Started: at,
 			Listeners: []control.StatusListener{{Local: "0.0.0.0:80", Require: "any", UID: 1, Inode: 2, Accepted: 3, Pending: 4}},
 			Connections: []control.StatusConn{
@@ -46,8 +47,8 @@ func testHosts() gathered {
 				Fallbacks: []control.FallbackCount{{Code: 0x03030000, Tag: "NOSMCDEV", Text: "no SMC device", Count: 2}, counted(4)},
 			},
 		}},
-		errors: []gatherError{{"/run/gosmc/ctl/x", "host answered: no"}},
-		denied: 1,
+		Errors: []survey.Error{{Path: "/run/gosmc/ctl/x", Text: "host answered: no"}},
+		Denied: 1,
 	}
 }
 
@@ -94,40 +95,6 @@ func TestSumCountersOfNothing(t *testing.T) {
 	want := control.StatusCounters{Connections: map[string]uint64{}, Bytes: map[string]control.ByteCount{}, Fallbacks: []control.FallbackCount{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("sumCounters(nothing) (-want +got):\n%s", diff)
-	}
-}
-
-func TestDirFinder(t *testing.T) {
-	root := t.TempDir()
-	for _, dir := range []string{"tmp/gosmc-0", "tmp/gosmc-7", "run/user/7/gosmc", "run/user/8/other", "given"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink(filepath.Join(root, "given"), filepath.Join(root, "tmp/gosmc-9")); err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		name string
-		env  map[string]string
-		uid  int
-		want []string
-	}{
-		{"a user", map[string]string{"XDG_RUNTIME_DIR": filepath.Join(root, "run/user/7")}, 7, []string{"run/user/7/gosmc", "tmp/gosmc-7"}},
-		{"nothing", nil, 5, nil},
-		{"root", map[string]string{"GOSMC_DIR": filepath.Join(root, "given")}, 0, []string{"given", "tmp/gosmc-0", "tmp/gosmc-7", "run/user/7/gosmc"}},
-		{"given, absent", map[string]string{"GOSMC_DIR": filepath.Join(root, "absent")}, 7, []string{"tmp/gosmc-7"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var want []string
-			for _, dir := range tt.want {
-				want = append(want, filepath.Join(root, dir))
-			}
-			f := dirFinder{root, func(key string) string { return tt.env[key] }, tt.uid}
-			if got := f.find(); !slices.Equal(got, want) {
-				t.Errorf("find() = %v, want %v", got, want)
-			}
-		})
 	}
 }
 
@@ -261,7 +228,7 @@ func TestComplain(t *testing.T) {
 	cmd := newSSCommand()
 	var b strings.Builder
 	cmd.SetErr(&b)
-	g.complain(cmd)
+	complain(cmd, &g)
 	if want := "gosmc: /run/gosmc/ctl/x: host answered: no\n"; !strings.HasPrefix(b.String(), want) || !strings.Contains(b.String(), "run as root") {
 		t.Errorf("complain = %q", b.String())
 	}

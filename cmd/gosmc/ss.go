@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/survey"
 )
 
 // addressWidth is how much of an address ss shows without --wide, as smcss does.
@@ -17,13 +18,13 @@ const addressWidth = 23
 
 // An ssReport is what ss --json prints. Queues and buffers are bytes.
 type ssReport struct {
-	Schema      int           `json:"schema"`
-	Time        time.Time     `json:"time"`
-	Connections []ssConn      `json:"connections"`
-	Listeners   []ssListener  `json:"listeners"`
-	Omitted     int           `json:"connections_omitted"` // that a host has beyond what it reports
-	Errors      []gatherError `json:"errors"`
-	Denied      int           `json:"other_users"` // hosts that the caller may not ask
+	Schema      int            `json:"schema"`
+	Time        time.Time      `json:"time"`
+	Connections []ssConn       `json:"connections"`
+	Listeners   []ssListener   `json:"listeners"`
+	Omitted     int            `json:"connections_omitted"` // that a host has beyond what it reports
+	Errors      []survey.Error `json:"errors"`
+	Denied      int            `json:"other_users"` // hosts that the caller may not ask
 }
 
 type ssConn struct {
@@ -67,7 +68,7 @@ peer, both in bytes.`,
 			if err := r.write(cmd.OutOrStdout(), wide); err != nil {
 				return err
 			}
-			g.complain(cmd)
+			complain(cmd, &g)
 			if r.Omitted > 0 {
 				cmd.PrintErrf("gosmc: %d more connections are not listed by their hosts\n", r.Omitted)
 			}
@@ -81,15 +82,15 @@ peer, both in bytes.`,
 	return cmd
 }
 
-func newSSReport(g *gathered, connections, listeners bool) ssReport {
+func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 	r := ssReport{
 		Schema: jsonSchema, Time: time.Now(), Connections: []ssConn{}, Listeners: []ssListener{},
-		Errors: g.errors, Denied: g.denied,
+		Errors: g.Errors, Denied: g.Denied,
 	}
 	if r.Errors == nil {
-		r.Errors = []gatherError{}
+		r.Errors = []survey.Error{}
 	}
-	for _, h := range g.hosts {
+	for _, h := range g.Hosts {
 		if connections {
 			for _, c := range h.Connections {
 				r.Connections = append(r.Connections, ssConn{c, h.PID, h.Command, h.Dir})

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/survey"
 )
 
 // A statsReport is what stats --json prints. Bytes are payload; counters start with each host.
@@ -21,7 +22,7 @@ type statsReport struct {
 	Time   time.Time              `json:"time"`
 	Total  control.StatusCounters `json:"total"`
 	Hosts  []statsHost            `json:"hosts"`
-	Errors []gatherError          `json:"errors"`
+	Errors []survey.Error         `json:"errors"`
 	Denied int                    `json:"other_users"`
 }
 
@@ -73,7 +74,7 @@ func runStats(cmd *cobra.Command, flags *gatherFlags, interval time.Duration) er
 				fmt.Fprintln(cmd.OutOrStdout(), r.Time.Format(time.DateTime))
 			}
 			err = r.write(cmd.OutOrStdout())
-			g.complain(cmd)
+			complain(cmd, &g)
 		}
 		if err != nil || interval == 0 {
 			return err
@@ -89,13 +90,13 @@ func runStats(cmd *cobra.Command, flags *gatherFlags, interval time.Duration) er
 	}
 }
 
-func newStatsReport(g *gathered) statsReport {
-	r := statsReport{Schema: jsonSchema, Time: time.Now(), Hosts: []statsHost{}, Errors: g.errors, Denied: g.denied}
+func newStatsReport(g *survey.Answers) statsReport {
+	r := statsReport{Schema: jsonSchema, Time: time.Now(), Hosts: []statsHost{}, Errors: g.Errors, Denied: g.Denied}
 	if r.Errors == nil {
-		r.Errors = []gatherError{}
+		r.Errors = []survey.Error{}
 	}
 	var all []control.StatusCounters
-	for _, h := range g.hosts {
+	for _, h := range g.Hosts {
 		r.Hosts = append(r.Hosts, statsHost{h.PID, h.Command, h.Dir, h.Started, h.Counters})
 		all = append(all, h.Counters)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/survey"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -294,22 +294,22 @@ func newTestDump(t *testing.T, flags *dumpFlags) (*hostsDump, *bytes.Buffer, *by
 }
 
 // exampleEvents are those of a connection that is declined, as two hosts may tell of it.
-func exampleEvents() []hostEvent {
+func exampleEvents() []survey.Event {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	client, server := netip.MustParseAddrPort("127.0.0.1:50000"), netip.MustParseAddrPort("127.0.0.1:80")
-	a := &followed{label: "100.1", Status: control.Status{PID: 100, Command: "client"}}
-	b := &followed{label: "20000.1", Status: control.Status{PID: 20000, Command: "ser\x1bver"}}
+	a := &survey.Host{Label: "100.1", Status: control.Status{PID: 100, Command: "client"}}
+	b := &survey.Host{Label: "20000.1", Status: control.Status{PID: 20000, Command: "ser\x1bver"}}
 	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagConfig, OS: clc.OSLinux}.Append(nil)
 	header := cdc.Header{Producer: cdc.Cursor{Count: 100}, ConnFlags: cdc.Closed}.Append(nil)
-	list := []hostEvent{
-		{host: b, event: control.TraceEvent{Time: at.Add(2), Kind: control.TraceCLC, Conn: 1, Sent: true, Local: server, Peer: client, Bytes: decline}},
-		{host: b, event: control.TraceEvent{Time: at.Add(4000), Kind: control.TraceFallback, Conn: 1, Local: server, Peer: client, Mode: "TCP", Text: "why"}},
-		{host: a, event: control.TraceEvent{Time: at, Kind: control.TraceRendezvous, Client: true, Sent: true, Peer: server, Name: "Expect", Text: "attempt=1"}},
-		{host: a, event: control.TraceEvent{Time: at.Add(3000), Kind: control.TraceCLC, Conn: 9, Client: true, Local: client, Peer: server, Bytes: decline}},
-		{host: a, event: control.TraceEvent{Time: at.Add(5000), Kind: control.TraceLost, Count: 12}},
-		{host: a, event: control.TraceEvent{Time: at.Add(6000), Kind: control.TraceCDC, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Bytes: header}},
-		{host: a, event: control.TraceEvent{Time: at.Add(7000), Kind: control.TraceCursors, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Mode: "SMC-Dv2.1", Bytes: header, Moved: 100, Window: 50}},
-		{host: a, event: control.TraceEvent{Time: at.Add(8000)}, end: control.ErrHostClosed},
+	list := []survey.Event{
+		{Host: b, TraceEvent: control.TraceEvent{Time: at.Add(2), Kind: control.TraceCLC, Conn: 1, Sent: true, Local: server, Peer: client, Bytes: decline}},
+		{Host: b, TraceEvent: control.TraceEvent{Time: at.Add(4000), Kind: control.TraceFallback, Conn: 1, Local: server, Peer: client, Mode: "TCP", Text: "why"}},
+		{Host: a, TraceEvent: control.TraceEvent{Time: at, Kind: control.TraceRendezvous, Client: true, Sent: true, Peer: server, Name: "Expect", Text: "attempt=1"}},
+		{Host: a, TraceEvent: control.TraceEvent{Time: at.Add(3000), Kind: control.TraceCLC, Conn: 9, Client: true, Local: client, Peer: server, Bytes: decline}},
+		{Host: a, TraceEvent: control.TraceEvent{Time: at.Add(5000), Kind: control.TraceLost, Count: 12}},
+		{Host: a, TraceEvent: control.TraceEvent{Time: at.Add(6000), Kind: control.TraceCDC, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Bytes: header}},
+		{Host: a, TraceEvent: control.TraceEvent{Time: at.Add(7000), Kind: control.TraceCursors, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Mode: "SMC-Dv2.1", Bytes: header, Moved: 100, Window: 50}},
+		{Host: a, TraceEvent: control.TraceEvent{Time: at.Add(8000)}, End: control.ErrHostClosed},
 	}
 	return list
 }
@@ -323,9 +323,18 @@ func TestDumpHostsOutput(t *testing.T) {
 	} {
 		d, stdout, stderr := newTestDump(t, flags)
 		d.width = len("20000.1")
-		d.running = 2
-		d.waiting = exampleEvents()
-		if err := d.settle(true); err != nil {
+		events := exampleEvents()
+		slices.SortStableFunc(events, func(a, b survey.Event) int { return a.Time.Compare(b.Time) })
+		for i := range events {
+			more, err := d.Event(&events[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !more {
+				break
+			}
+		}
+		if err := d.Settled(); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(&all, "-v %t -x %t --json %t --problems %t --type %q -c %d\n%s%s%d shown, %d with problems, %d lost\n\n",
@@ -341,36 +350,6 @@ func TestDumpHostsOutput(t *testing.T) {
 	golden(t, "dump_hosts.txt", all.String())
 }
 
-// Events wait for older ones of other hosts, for a time and in a bounded number.
-func TestDumpHostsSettle(t *testing.T) {
-	d, stdout, _ := newTestDump(t, &dumpFlags{time: "none"})
-	events := exampleEvents()
-	shown := func() int { return strings.Count(stdout.String(), "\n") }
-	d.waiting = append(d.waiting, events[0], events[1]) // times 2 and 4000
-	if err := d.settle(false); err != nil || shown() != 0 {
-		t.Errorf("settle of new events = %v, %d shown, want none", err, shown())
-	}
-	d.waiting = append(d.waiting, events[2], events[4]) // times 0 and 5000
-	if err := d.settle(false); err != nil || shown() != 3 || !strings.Contains(strings.SplitN(stdout.String(), "\n", 2)[0], "Expect") {
-		t.Errorf("settle = %v, shows %q, want those up to the last old one in order of time", err, stdout)
-	}
-	if err := d.settle(false); err != nil || shown() != 4 || len(d.waiting) != 0 {
-		t.Errorf("settle = %v, %d shown, %d left, want all", err, shown(), len(d.waiting))
-	}
-}
-
-// A host that could not be asked makes the verb fail only if nothing was heard of any.
-func TestDumpHostsFailed(t *testing.T) {
-	refused := &control.Error{Path: "p", Err: errors.New("8 programs follow")}
-	d, _, stderr := newTestDump(t, &dumpFlags{time: "none"})
-	d.running = 1
-	e := exampleEvents()[0]
-	e.end = refused
-	if err := d.show(&e); err != nil || d.running != 0 || d.failed != error(refused) || stderr.String() != "gosmc: 20000.1: p: 8 programs follow\n" {
-		t.Errorf("end with an error = %v, %d running, %q", err, d.running, stderr)
-	}
-}
-
 // Who may not see a host is told what to do.
 func TestDumpHostsDenied(t *testing.T) {
 	pid := os.Getpid()
@@ -384,13 +363,13 @@ func TestDumpHostsDenied(t *testing.T) {
 	} {
 		d, _, _ := newTestDump(t, &dumpFlags{time: "none", hosts: tt.flags})
 		d.denied, d.euid = 3, stranger
-		if err := d.nobody(); err == nil || err.Error() != tt.want {
+		if err := d.Nobody(); err == nil || err.Error() != tt.want {
 			t.Errorf("nobody() with %+v = %v, want %s", tt.flags, err, tt.want)
 		}
 	}
 	d, _, stderr := newTestDump(t, &dumpFlags{time: "none", hosts: hostFlags{all: true}})
 	d.denied = 3
-	if err := d.nobody(); err != nil || !strings.Contains(stderr.String(), "what belongs to other users (3 found); run as root to see it") {
+	if err := d.Nobody(); err != nil || !strings.Contains(stderr.String(), "what belongs to other users (3 found); run as root to see it") {
 		t.Errorf("nobody() with --all = %v, %q", err, stderr)
 	}
 }

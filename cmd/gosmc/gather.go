@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/survey"
+)
+
+// gatherFlags are common to the verbs that ask the hosts of the machine.
+type gatherFlags struct {
+	dir  string
+	json bool
+}
+
+func (f *gatherFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "dir", "", "look in this run directory only")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+}
+
+// gather asks all hosts in all run directories, or in one.
+func (f *gatherFlags) gather(ctx context.Context) survey.Answers { return survey.Ask(ctx, f.dir) }
+
+// complain says what could not be seen.
+func complain(cmd *cobra.Command, a *survey.Answers) {
+	for _, e := range a.Errors {
+		cmd.PrintErrf("gosmc: %s: %s\n", printable(e.Path), printable(e.Text))
+	}
+	if a.Denied > 0 {
+		cmd.PrintErrf("gosmc: not shown: what belongs to other users (%d found); run as root to see it\n", a.Denied)
+	}
+}
+
+// process names the program behind a host: pid/command.
+func process(pid int, command string) string {
+	if pid <= 0 {
+		return orNA(command)
+	}
+	return strconv.Itoa(pid) + "/" + orNA(command)
+}

@@ -1,0 +1,51 @@
+package survey
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// A dirFinder knows where run directories may be. Its fields are replaced in tests.
+type dirFinder struct {
+	root   string // "/"
+	getenv func(string) string
+	uid    int
+}
+
+func systemDirFinder() dirFinder { return dirFinder{"/", os.Getenv, os.Geteuid()} }
+
+// Dirs lists the run directories of this machine that exist, each once, however many names it has. Root
+// also sees those of the other users.
+func Dirs() []string { return systemDirFinder().find() }
+
+func (f dirFinder) find() []string {
+	candidates := []string{f.getenv("GOSMC_DIR"), filepath.Join(f.root, "run/gosmc")}
+	if dir := f.getenv("XDG_RUNTIME_DIR"); dir != "" {
+		candidates = append(candidates, filepath.Join(dir, "gosmc"))
+	}
+	candidates = append(candidates, filepath.Join(f.root, "tmp", "gosmc-"+strconv.Itoa(f.uid)))
+	if f.uid == 0 {
+		for _, pattern := range []string{"tmp/gosmc-*", "run/user/*/gosmc"} {
+			// The only error is a bad pattern.
+			found, _ := filepath.Glob(filepath.Join(f.root, pattern))
+			candidates = append(candidates, found...)
+		}
+	}
+	var dirs []string
+	var seen []os.FileInfo
+next:
+	for _, dir := range candidates {
+		info, err := os.Stat(dir)
+		if dir == "" || err != nil || !info.IsDir() {
+			continue
+		}
+		for _, other := range seen {
+			if os.SameFile(info, other) {
+				continue next
+			}
+		}
+		dirs, seen = append(dirs, dir), append(seen, info)
+	}
+	return dirs
+}
