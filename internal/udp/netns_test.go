@@ -107,47 +107,55 @@ func TestIdentifications(t *testing.T) {
 	for _, noSegmentation := range []bool{false, true} {
 		a := v.listen(t, 0, Config{Local: netip.AddrPortFrom(v.addr[0], 0), NoSegmentation: noSegmentation})
 		b := v.listen(t, 1, Config{Local: netip.AddrPortFrom(v.addr[1], 0)})
-		fd := v.sniff(t, 1)
-		tx := NewTxBatch(0)
-		tx.To(b.LocalAddr(), 5)
-		sizes := append(repeat(70, 1000), 1056, 1040, 1040, 20, 20, 300, 400, 10)
-		for i, size := range sizes {
-			put(t, tx, i, size)
-		}
-		var seal stamp
 		for range 2 { // the second has the same identifications
-			seal.ids = nil
-			if err := a.Send(tx, &seal); err != nil {
-				t.Fatal(err)
-			}
-			if got := slices.Max(seal.ids); noSegmentation && got != 0 || !noSegmentation && got != MaxSegments-1 {
-				t.Errorf("segmentation %v: Seal was told identifications up to %d", !noSegmentation, got)
-			}
-			buf := make([]byte, 70_000)
-			for i, size := range sizes {
-				n, err := unix.Read(fd, buf)
-				for err == unix.EINTR { // with a time limit the kernel does not go on by itself
-					n, err = unix.Read(fd, buf)
-				}
-				if err != nil {
-					t.Fatalf("capturing datagram %d: %v", i, err)
-				}
-				packet := buf[:n]
-				if n < 32 || n != size+28 || packet[0] != 0x45 {
-					t.Fatalf("captured %d bytes, %x, want %d", n, packet[:min(n, 32)], size+28)
-				}
-				id, flags := binary.BigEndian.Uint16(packet[4:]), binary.BigEndian.Uint16(packet[6:])
-				if sealed := binary.BigEndian.Uint16(packet[28:]); id != seal.ids[i] || sealed != id || flags != 0x4000 {
-					t.Errorf("segmentation %v: datagram %d has identification %d, flags %#x; Seal was told %d and wrote %d",
-						!noSegmentation, i, id, flags, seal.ids[i], sealed)
-				}
-			}
-			check(t, collect(t, b, NewRxBatch(8), len(sizes)), a.LocalAddr(), 5, seal.ids, sizes)
+			v.identifications(t, a, b, noSegmentation)
 		}
 		if a.Stats().SegmentationRefused != 0 || a.Capabilities().Segmentation == noSegmentation {
 			t.Errorf("segmentation %v: %+v", !noSegmentation, a.Stats())
 		}
 	}
+}
+
+// identifications sends from a, at end 0, to b, looks at the headers, and receives.
+func (v *veth) identifications(t *testing.T, a, b *Socket, noSegmentation bool) {
+	t.Helper()
+	fd := v.sniff(t, 1)
+	tx := NewTxBatch(0)
+	tx.To(b.LocalAddr(), 5)
+	sizes := append(repeat(70, 1000), 1056, 1040, 1040, 20, 20, 300, 400, 10)
+	for i, size := range sizes {
+		put(t, tx, i, size)
+	}
+	var seal stamp
+	if err := a.Send(tx, &seal); err != nil {
+		t.Fatal(err)
+	}
+	if got := slices.Max(seal.ids); noSegmentation && got != 0 || !noSegmentation && got != MaxSegments-1 {
+		t.Errorf("segmentation %v: Seal was told identifications up to %d", !noSegmentation, got)
+	}
+	if got := a.Stats().SendErrors; got != (SendErrors{}) {
+		t.Fatalf("segmentation %v: refused: %+v", !noSegmentation, got)
+	}
+	buf := make([]byte, 70_000)
+	for i, size := range sizes {
+		n, err := unix.Read(fd, buf)
+		for err == unix.EINTR { // with a time limit the kernel does not go on by itself
+			n, err = unix.Read(fd, buf)
+		}
+		if err != nil {
+			t.Fatalf("capturing datagram %d: %v", i, err)
+		}
+		packet := buf[:n]
+		if n < 32 || n != size+28 || packet[0] != 0x45 {
+			t.Fatalf("captured %d bytes, %x, want %d", n, packet[:min(n, 32)], size+28)
+		}
+		id, flags := binary.BigEndian.Uint16(packet[4:]), binary.BigEndian.Uint16(packet[6:])
+		if sealed := binary.BigEndian.Uint16(packet[28:]); id != seal.ids[i] || sealed != id || flags != 0x4000 {
+			t.Errorf("segmentation %v: datagram %d has identification %d, flags %#x; Seal was told %d and wrote %d",
+				!noSegmentation, i, id, flags, seal.ids[i], sealed)
+		}
+	}
+	check(t, collect(t, b, NewRxBatch(8), len(sizes)), a.LocalAddr(), 5, seal.ids, sizes)
 }
 
 // TestVeth transfers over a cable, with super-packets whole and taken apart, both families, with

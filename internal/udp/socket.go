@@ -143,15 +143,18 @@ func (s *Socket) setOptions(fd, family int, cfg *Config) error {
 		}
 		return nil
 	}
+	// "Probe" sets DF, as "do" does, so that the identification of IPv4 is known; but the size of packets is
+	// held against the interface's MTU alone. "Do" believes every ICMP message that names a smaller one of the
+	// path, and those are easily forged: one would stop what is sent to a host for ten minutes.
 	if family == unix.AF_INET {
-		if err := must("IP_MTU_DISCOVER", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO); err != nil {
+		if err := must("IP_MTU_DISCOVER", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE); err != nil {
 			return err
 		}
 	} else {
 		if err := must("IPV6_V6ONLY", unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return err
 		}
-		if err := must("IPV6_MTU_DISCOVER", unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO); err != nil {
+		if err := must("IPV6_MTU_DISCOVER", unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE); err != nil {
 			return err
 		}
 		// Datagrams without a UDP checksum, as rdma_rxe sends them.

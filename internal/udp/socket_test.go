@@ -89,9 +89,9 @@ func TestCapabilities(t *testing.T) {
 func TestOptions(t *testing.T) {
 	for family, addr := range families(t) {
 		s := listen(t, Config{Local: addr})
-		level, option, want := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
+		level, option, want := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
 		if family == "v6" {
-			level, option, want = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO
+			level, option, want = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
 		}
 		err := s.writer.Control(func(fd uintptr) {
 			if got, err := unix.GetsockoptInt(int(fd), level, option); err != nil || got != want {
