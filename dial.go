@@ -45,7 +45,7 @@ type Dialer struct {
 
 	// Timeout and Deadline bound the TCP connect and the SMC handshake together, as those
 	// of [net.Dialer] bound the connect. Zero means no bound but those of the system and
-	// of the handshake itself, some seconds.
+	// of the handshake itself, some seconds; a negative Timeout has passed already.
 	Timeout  time.Duration
 	Deadline time.Time
 
@@ -124,7 +124,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, addr string) (*Conn, 
 		return nil, &net.OpError{Op: "dial", Net: network, Err: fmt.Errorf("WriteBuffer: %w", err)}
 	}
 	deadline := d.Deadline
-	if d.Timeout > 0 {
+	if d.Timeout != 0 { // negative: it has passed, as in package net
 		if t := time.Now().Add(d.Timeout); deadline.IsZero() || t.Before(deadline) {
 			deadline = t
 		}

@@ -3,7 +3,6 @@ package host
 import (
 	"io"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -135,7 +134,7 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 		return n, err
 	}
 	n, err := c.data.ReadFrom(r)
-	return n, c.dataError("readfrom", err)
+	return n, c.copyError("readfrom", err)
 }
 
 // WriteTo implements [io.WriterTo].
@@ -146,18 +145,15 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 		return n, err
 	}
 	n, err := c.data.WriteTo(w)
-	return n, c.dataError("writeto", err)
+	return n, c.copyError("writeto", err)
 }
 
-// dataError wraps errors of ours, but not those of the other end of a copy.
-func (c *Conn) dataError(op string, err error) error {
-	switch err {
-	case nil:
-		return nil
-	case net.ErrClosed, os.ErrDeadlineExceeded, syscall.EPIPE, syscall.ECONNRESET:
-		return opError(op, c, err)
+// copyError wraps the error of a copy, whichever end it is from, as package net does.
+func (c *Conn) copyError(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
 	}
-	return err
+	return opError(op, c, err)
 }
 
 // LocalAddr implements [net.Conn].
