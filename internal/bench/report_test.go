@@ -1,6 +1,9 @@
 package bench
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestFormatRatio(t *testing.T) {
 	for _, tt := range []struct {
@@ -12,6 +15,33 @@ func TestFormatRatio(t *testing.T) {
 	} {
 		if got := FormatRatio(tt.v); got != tt.want {
 			t.Errorf("FormatRatio(%v) = %q, want %q", tt.v, got, tt.want)
+		}
+	}
+}
+
+// What rows must reach is a promise to users; changing one is a decision, and not an accident.
+func TestMusts(t *testing.T) {
+	for _, tt := range []struct {
+		row, against string
+		must, aim    float64
+	}{
+		{"connect", transportTCP, 0.4, 0.5},
+		{"http-4", transportTCP, 0.95, 1.2},
+		{"http-8", transportTCP, 1.05, 1.2},
+		{"http", transportTCP, 1.3, 1.6},
+	} {
+		b := findRow(tt.row)
+		if b == nil {
+			t.Errorf("there is no row %s", tt.row)
+			continue
+		}
+		if want := (bound{transportSMCD, tt.against, tt.must, tt.aim}); !slices.Contains(b.bounds, want) {
+			t.Errorf("%s has the bounds %v, want %v among them", tt.row, b.bounds, want)
+		}
+	}
+	for row, conns := range map[string]int{"http-4": 4, "http-8": 8, "http": 64} {
+		if b := findRow(row); b.settings.Conns != conns {
+			t.Errorf("%s uses %d connections, want %d", row, b.settings.Conns, conns)
 		}
 	}
 }

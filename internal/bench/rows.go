@@ -54,14 +54,28 @@ var rows = []*Row{
 		// all rounds together if the client binds them before it connects.
 		settings: workSettings{Conns: 8, MaxOps: 2000},
 		work:     connectClose, value: perSecond,
-		bounds: []bound{{transportSMCD, transportTCP, 0.3, 0.7}},
+		bounds: []bound{{transportSMCD, transportTCP, 0.4, 0.5}},
+	},
+	{
+		Name: "http-4", Title: "net/http GETs of a small body, 4 connections kept alive", Unit: "requests/s",
+		Transports: []string{transportTCP, transportSMCD},
+		settings:   workSettings{Conns: 4, Size: 128},
+		work:       httpGets, value: perSecond,
+		bounds: []bound{{transportSMCD, transportTCP, 0.95, 1.2}},
+	},
+	{
+		Name: "http-8", Title: "net/http GETs of a small body, 8 connections kept alive", Unit: "requests/s",
+		Transports: []string{transportTCP, transportSMCD},
+		settings:   workSettings{Conns: 8, Size: 128},
+		work:       httpGets, value: perSecond,
+		bounds: []bound{{transportSMCD, transportTCP, 1.05, 1.2}},
 	},
 	{
 		Name: "http", Title: "net/http GETs of a small body, 64 connections kept alive", Unit: "requests/s",
 		Transports: []string{transportTCP, transportSMCD},
 		settings:   workSettings{Conns: 64, Size: 128},
 		work:       httpGets, value: perSecond,
-		bounds: []bound{{transportSMCD, transportTCP, 1.2, 1.5}},
+		bounds: []bound{{transportSMCD, transportTCP, 1.3, 1.6}},
 	},
 	{
 		Name: "cpu", Title: "CPU time of both processes for a gigabyte, in bulk-64k", Unit: "s/GB", lower: true,
