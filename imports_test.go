@@ -41,8 +41,9 @@ var mayImport = map[string][]string{
 	"internal/rendezvous": {"wire/...", "internal/ism", "internal/rundir"},
 	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/stream", "internal/rendezvous", "internal/rundir"},
 	".":                   {"wire/...", "internal/host"},
-	"internal/capture":    {},           // packets; of no protocol but what it must know to choose them
-	"internal/dissect":    {"wire/..."}, // not core, not host: it must read any peer's bytes
+	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
+	"internal/capture":    {"internal/frame"},             // packets; of no protocol but what it must know to choose them
+	"internal/dissect":    {"wire/...", "internal/frame"}, // not core, not host: it must read any peer's bytes
 	"internal/traceview":  {"wire/...", "internal/control", "internal/dissect"},
 	// What the verbs do, apart from flags and output. Of these only bench knows a fabric, which it measures, and none
 	// the command.
@@ -52,7 +53,7 @@ var mayImport = map[string][]string{
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child"},
 	"internal/survey":  {"internal/control"}, // all hosts of the machine at once, by their control sockets
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":        {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
+	"cmd/gosmc":        {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
 	"test/interop":     {"wire/...", "internal/rdma", "internal/udp"},
 	"internal/smctest": {"wire/...", "internal/..."},
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/capture"
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // mutate damages a file: bytes, numbers, pieces lost, repeated or moved.
@@ -110,7 +111,7 @@ func TestDumpSizes(t *testing.T) {
 		if n > 14 {
 			data[12], data[14], data[14+9] = 8, 0x45, 17 // IPv4, UDP
 		}
-		if err := w.Write(&capture.Packet{Number: 1, Link: capture.LinkEthernet, Data: data, OrigLen: n + 7}); err != nil {
+		if err := w.Write(&capture.Packet{Number: 1, Link: frame.Ethernet, Data: data, OrigLen: n + 7}); err != nil {
 			t.Fatal(err)
 		}
 	}

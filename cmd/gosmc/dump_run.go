@@ -50,6 +50,7 @@ type dumper struct {
 	shown    uint64 // messages that the filter chose
 	wrong    uint64 // of those, with problems
 	selected bool   // one of the current packet was chosen
+	summary  *dissect.Summary
 }
 
 // newDumper opens the inputs and the outputs.
@@ -152,17 +153,10 @@ func (d *dumper) findGroups(names []string) error {
 			continue
 		}
 		faults = 0
-		t.Packet(dissectPacket(p), note)
+		t.Packet(*p, note)
 	}
 	d.flags.filter.ConnGroups = groups
 	return nil
-}
-
-// dissectPacket is a packet in the terms of package dissect, with the same memory.
-func dissectPacket(p *capture.Packet) dissect.Packet {
-	return dissect.Packet{
-		Number: p.Number, Time: p.Time, Link: dissect.LinkType(p.Link), Data: p.Data, OrigLen: p.OrigLen, Source: p.Source,
-	}
 }
 
 // run reads to the end of the input, or until it is interrupted, and closes everything.
@@ -183,6 +177,8 @@ func (d *dumper) run() error {
 		return err
 	case d.live == nil && ctx.Err() != nil:
 		return ctx.Err()
+	case d.summary.OtherLinkTypes > 0:
+		return errOtherLinks(d.summary)
 	case d.faults > 0:
 		return fmt.Errorf("the input has %d faults, which were read over", d.faults)
 	case d.flags.problems && d.wrong > 0:
@@ -249,7 +245,7 @@ func (d *dumper) take(p *capture.Packet, err error, emit func(*dissect.Event)) (
 	d.inRow = 0
 	d.out.begin(p.Time)
 	d.selected = false
-	d.tracker.Packet(dissectPacket(p), emit)
+	d.tracker.Packet(*p, emit)
 	if d.out.packets != nil && (d.selected || d.flags.filter.MatchPacket(d.tracker)) {
 		if err := d.out.packets.Write(p); err != nil {
 			return false, err
@@ -302,13 +298,23 @@ func (d *dumper) finish() error {
 		s := d.live.Stats()
 		stats.Received, stats.Dropped = s.Received, s.Dropped
 	}
-	summary := d.tracker.Summary()
-	err := d.out.close(summary, &stats)
+	d.summary = d.tracker.Summary()
+	err := d.out.close(d.summary, &stats)
 	if d.live != nil {
 		d.cmd.PrintErrf("gosmc: %d packets of SMC, %d messages shown, %d packets dropped by the kernel\n",
-			summary.Packets, d.shown, stats.Dropped)
+			d.summary.Packets, d.shown, stats.Dropped)
 	}
 	return err
+}
+
+// errOtherLinks says which packets could not be looked into.
+func errOtherLinks(s *dissect.Summary) error {
+	names := make([]string, len(s.OtherLinks))
+	for i, l := range s.OtherLinks {
+		names[i] = l.String()
+	}
+	return fmt.Errorf("%d of %d packets were passed over, for they begin with what is not known here: %s; "+
+		"capture on an interface with Ethernet or IP, or on \"any\"", s.OtherLinkTypes, s.Packets, strings.Join(names, ", "))
 }
 
 // A readProgress shows how far files are read.

@@ -336,8 +336,16 @@ func TestDumpBadFiles(t *testing.T) {
 	}
 	all := strings.Count(gosmc(t, "", "dump", write("good.pcap", good)).stdout, "\n")
 
+	// A link type that is not known is told, and not taken for a capture without SMC.
+	foreign := bytes.Clone(good)
+	foreign[20] = 147
+	got := gosmc(t, "", "dump", write("foreign.pcap", foreign))
+	if got.code != exitFailure || got.stdout != "" || !strings.Contains(got.stderr, "79 of 79 packets were passed over") || !strings.Contains(got.stderr, "link type 147") {
+		t.Errorf("dump of link type 147 = %d, %q, %q", got.code, got.stdout, got.stderr)
+	}
+
 	short := write("short.pcap", good[:len(good)-10])
-	got := gosmc(t, "", "dump", short)
+	got = gosmc(t, "", "dump", short)
 	if got.code != exitFailure || !strings.Contains(got.stderr, short+": packet 79, offset ") || strings.Count(got.stdout, "\n") < all-1 {
 		t.Errorf("dump of a file that ends early = %d, %d lines of %d, %q", got.code, strings.Count(got.stdout, "\n"), all, got.stderr)
 	}

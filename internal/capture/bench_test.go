@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // BenchmarkRead reads files of 64 MB from the page cache.
@@ -98,7 +100,7 @@ func BenchmarkWanted(b *testing.B) {
 	flows := newFlows(maxFlows)
 	b.ReportAllocs()
 	for b.Loop() {
-		if !flows.wanted(ether, packet) {
+		if !flows.wanted(inner(ether, packet)) {
 			b.Fatal("not wanted")
 		}
 	}
@@ -106,7 +108,7 @@ func BenchmarkWanted(b *testing.B) {
 
 // BenchmarkWrite writes packets of 1,100 bytes.
 func BenchmarkWrite(b *testing.B) {
-	p := &Packet{Data: counting(1100), OrigLen: 1100, Link: LinkEthernet}
+	p := &Packet{Data: counting(1100), OrigLen: 1100, Link: frame.Ethernet}
 	w := Create(io.Discard, "test")
 	b.SetBytes(1100)
 	b.ReportAllocs()

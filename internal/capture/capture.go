@@ -3,60 +3,14 @@ package capture
 import (
 	"errors"
 	"fmt"
-	"strconv"
-	"time"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
-// A LinkType says what the bytes of a packet begin with. The numbers are those of both file
-// formats: https://www.tcpdump.org/linktypes.html.
-type LinkType uint16
-
-const (
-	LinkNull     LinkType = 0   // BSD loopback: address family (4 bytes, order of the writing host)
-	LinkEthernet LinkType = 1   // Ethernet, from the destination address on
-	LinkRaw12    LinkType = 12  // IP; what some systems write for LinkRaw
-	LinkRaw14    LinkType = 14  // IP; the same of OpenBSD
-	LinkRaw      LinkType = 101 // IP, version in the first half byte
-	LinkLoop     LinkType = 108 // OpenBSD loopback: address family (4 bytes, big-endian)
-	LinkCooked   LinkType = 113 // Linux cooked, 16 bytes before the network header
-	LinkCooked2  LinkType = 276 // Linux cooked v2, 20 bytes, with the interface's index
-)
-
-// String is the name of t in words, or its number.
-func (t LinkType) String() string {
-	switch t {
-	case LinkNull:
-		return "BSD loopback"
-	case LinkEthernet:
-		return "Ethernet"
-	case LinkRaw12, LinkRaw14, LinkRaw:
-		return "raw IP"
-	case LinkLoop:
-		return "OpenBSD loopback"
-	case LinkCooked:
-		return "Linux cooked"
-	case LinkCooked2:
-		return "Linux cooked v2"
-	}
-	return "link type " + strconv.Itoa(int(t))
-}
-
-// A Packet is one packet as it was captured.
-type Packet struct {
-	Number int       // from 1, over everything the Source gives
-	Time   time.Time // in UTC; zero if the file has none for it
-	Link   LinkType
-
-	// Data is what was captured of the packet, from the link header on, at most [MaxPacket]
-	// bytes. It belongs to the Source and is valid until the next call of Next.
-	Data []byte
-
-	// OrigLen is how many bytes the packet had on the wire. It is never less than len(Data).
-	OrigLen int
-
-	// Source is the index of the input that the packet is from: 0, or that in the call of [Merge].
-	Source int
-}
+// A Packet is one packet as it was captured. Of its Data there are at most [MaxPacket] bytes, which belong to the
+// Source and are valid until the next call of Next. Number counts everything that the Source gives. Source is 0, or
+// the index in the call of [Merge].
+type Packet = frame.Packet
 
 // A Source gives packets one after the other.
 //

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // roceTestdata has captures of real kernels.
@@ -40,7 +42,7 @@ func TestKernelCaptures(t *testing.T) {
 				if a, b := first.Time.Format(time.RFC3339Nano), last.Time.Format(time.RFC3339Nano); a != tt.first || b != tt.last {
 					t.Errorf("%s: from %s to %s, want %s to %s", name, a, b, tt.first, tt.last)
 				}
-				if first.Link != LinkEthernet || first.OrigLen != len(first.Data) {
+				if first.Link != frame.Ethernet || first.OrigLen != len(first.Data) {
 					t.Errorf("%s: packet 1 is %v of %d bytes, want Ethernet of %d", name, first.Link, first.OrigLen, len(first.Data))
 				}
 			}

@@ -3,15 +3,13 @@ package capture
 import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // What the filters look for.
 const (
-	etherIPv4  = 0x0800
-	etherIPv6  = 0x86dd
-	etherVLAN  = 0x8100 // IEEE 802.1Q
-	etherQinQ  = 0x88a8 // IEEE 802.1ad
-	rocePort   = 4791   // of RoCEv2: IBTA A17
+	rocePort   = 4791 // of RoCEv2: IBTA A17
 	eyeSMCR    = 0xe2d4c3d9
 	eyeSMCD    = 0xe2d4c3c4
 	optionSMC  = 254 // RFC 7609 p.92
@@ -38,12 +36,38 @@ const (
 // cooked is for a socket whose packets begin with the network header.
 func liveFilter(cooked bool, snapLen uint32) (a filter) {
 	if cooked {
-		a.add(bpf.LoadExtension{Num: bpf.ExtProto})
-		a.network(0, 2, snapLen)
-	} else {
-		a.add(bpf.LoadAbsolute{Off: 12, Size: 2})
-		a.network(14, 2, snapLen)
+		return cookedFilter(snapLen)
 	}
+	a.add(bpf.LoadAbsolute{Off: 12, Size: 2})
+	a.network(14, 2, snapLen)
+	return a
+}
+
+// cookedFilter is liveFilter for a cooked socket. Where the kernel says that there is a tag, the data may begin with
+// it, and with what is behind it, if the kernel has put the tag into a packet that is being sent.
+func cookedFilter(snapLen uint32) (a filter) {
+	a.add(bpf.LoadExtension{Num: bpf.ExtProto})
+	a.when(frame.TypeIPv4, ipv4Filter(0, snapLen))
+	a.when(frame.TypeIPv6, ipv6Filter(0, snapLen))
+	a.skipTags(filter{bpf.RetConstant{Val: 0}})
+
+	version := func(base uint32) filter { // its half byte in the accumulator
+		return filter{bpf.LoadAbsolute{Off: base, Size: 1}, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0xf0}}
+	}
+	direct := version(0)
+	direct.when(0x40, ipv4Filter(0, snapLen))
+	direct.when(0x60, ipv6Filter(0, snapLen))
+	direct.add(bpf.RetConstant{Val: 0})
+
+	four, six := version(4), version(4)
+	four.when(0x40, ipv4Filter(4, snapLen))
+	six.when(0x60, ipv6Filter(4, snapLen))
+	a.add(bpf.LoadAbsolute{Off: 2, Size: 2})
+	a.when(frame.TypeIPv4, append(four, direct...))
+	a.when(frame.TypeIPv6, append(six, direct...))
+	a.skipTags(direct)
+	a.add(bpf.LoadAbsolute{Off: 6, Size: 2})
+	a.network(8, 0, snapLen)
 	return a
 }
 
@@ -56,25 +80,31 @@ func (a *filter) add(ins ...bpf.Instruction) { *a = append(*a, ins...) }
 // network appends the choice by the EtherType in the accumulator, of a packet whose network header, or
 // next VLAN tag, is at base. It ends with a decision in any case.
 func (a *filter) network(base uint32, tags int, snapLen uint32) {
-	a.when(etherIPv4, ipv4Filter(base, snapLen))
-	a.when(etherIPv6, ipv6Filter(base, snapLen))
+	a.when(frame.TypeIPv4, ipv4Filter(base, snapLen))
+	a.when(frame.TypeIPv6, ipv6Filter(base, snapLen))
 	if tags == 0 {
 		a.add(bpf.RetConstant{Val: 0})
 		return
 	}
 	// A tag: 2 bytes of its own, then the next EtherType.
-	a.add(
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: etherVLAN, SkipTrue: 2},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: etherQinQ, SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-		bpf.LoadAbsolute{Off: base + 2, Size: 2},
-	)
+	a.skipTags(filter{bpf.RetConstant{Val: 0}})
+	a.add(bpf.LoadAbsolute{Off: base + 2, Size: 2})
 	a.network(base+4, tags-1, snapLen)
 }
 
 // when appends a block that is run if the accumulator is value, and ends with a decision.
 func (a *filter) when(value uint32, block filter) {
 	a.add(bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: value, SkipTrue: uint8(len(block))})
+	a.add(block...)
+}
+
+// skipTags appends a block that is run unless the accumulator is the EtherType of a tag, and ends with a
+// decision.
+func (a *filter) skipTags(block filter) {
+	kinds := frame.Tags()
+	for i, kind := range kinds {
+		a.add(bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(kind), SkipTrue: uint8(len(kinds) - 1 - i + len(block))})
+	}
 	a.add(block...)
 }
 

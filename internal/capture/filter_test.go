@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // A testPacket is a packet laid out by hand.
@@ -67,10 +69,10 @@ var filterPackets = []testPacket{
 	{name: "later IPv6 fragment", six: true, first: unix.IPPROTO_FRAGMENT, extension: []byte{0, 0, 0, 9, 0, 0, 0, 9},
 		protocol: udp, port: 4791, kernel: true},
 	{name: "IPv6 header that goes on", six: true, first: 0, extension: []byte{0, 200, 5, 2, 0, 0, 1, 0}, protocol: udp, port: 4791, kernel: true},
-	{name: "RoCE with a VLAN tag", tags: []uint16{etherVLAN}, protocol: udp, port: 4791, kernel: true, user: true},
-	{name: "RoCE with two VLAN tags", tags: []uint16{etherQinQ, etherVLAN}, protocol: udp, port: 4791, kernel: true, user: true},
-	{name: "RoCE over IPv6 with two VLAN tags", six: true, tags: []uint16{etherQinQ, etherVLAN}, protocol: udp, port: 4791, kernel: true, user: true},
-	{name: "RoCE with three VLAN tags", tags: []uint16{etherQinQ, etherVLAN, etherVLAN}, protocol: udp, port: 4791, user: true},
+	{name: "RoCE with a VLAN tag", tags: []uint16{frame.TypeVLAN}, protocol: udp, port: 4791, kernel: true, user: true},
+	{name: "RoCE with two VLAN tags", tags: []uint16{frame.TypeQinQ, frame.TypeVLAN}, protocol: udp, port: 4791, kernel: true, user: true},
+	{name: "RoCE over IPv6 with two VLAN tags", six: true, tags: []uint16{frame.TypeQinQ, frame.TypeVLAN}, protocol: udp, port: 4791, kernel: true, user: true},
+	{name: "RoCE with three VLAN tags", tags: []uint16{frame.TypeQinQ, frame.TypeVLAN, frame.TypeVLAN}, protocol: udp, port: 4791, user: true},
 	{name: "SYN with the option", protocol: tcp, flags: tcpSYN, tcpOptions: option, kernel: true, user: true},
 	{name: "SYN with the option over IPv6", six: true, protocol: tcp, flags: tcpSYN, tcpOptions: option, kernel: true, user: true},
 	{name: "SYN-ACK with the option", protocol: tcp, flags: tcpSYN | tcpACK, tcpOptions: option, kernel: true, user: true},
@@ -117,13 +119,13 @@ func (p testPacket) build() (uint16, []byte) {
 	}
 	l4 = append(l4, p.payload...)
 	var b []byte
-	ether := uint16(etherIPv4)
+	ether := uint16(frame.TypeIPv4)
 	last, other := byte(1), byte(2)
 	if p.reversed {
 		last, other = other, last
 	}
 	if p.six {
-		ether = etherIPv6
+		ether = frame.TypeIPv6
 		next, extension := p.protocol, bytes.Clone(p.extension)
 		if len(extension) > 0 {
 			next = p.first
@@ -146,6 +148,11 @@ func (p testPacket) build() (uint16, []byte) {
 		b = be.AppendUint16(b, p.fragment)
 		b = append(b, 64, p.protocol, 0, 0, 10, 0, 0, last, 10, 0, 0, other)
 		b = append(b, bytes.Repeat([]byte{1}, p.ipOptions)...)
+		sum := uint32(0)
+		for i := 0; i < len(b); i += 2 {
+			sum += uint32(be.Uint16(b[i:]))
+		}
+		be.PutUint16(b[10:], ^uint16(sum+sum>>16))
 	}
 	b = append(b, l4...)
 	b = append(b, make([]byte, p.padding)...)
@@ -167,6 +174,7 @@ func (p testPacket) frame() []byte {
 // cut at every length.
 func TestLiveFilter(t *testing.T) {
 	const snapLen = 10_000 // more than any packet here
+	const typeIPv4, typeIPv6, typeVLAN = frame.TypeIPv4, frame.TypeIPv6, frame.TypeVLAN
 	run := func(cooked bool, ether uint16, b []byte) int {
 		t.Helper()
 		program := liveFilter(cooked, snapLen)
@@ -199,6 +207,12 @@ func TestLiveFilter(t *testing.T) {
 		if got := run(true, ether, b); got != want {
 			t.Errorf("%s, cooked: filter = %d, want %d", p.name, got, want)
 		}
+		if len(p.tags) == 0 && (ether == typeIPv4 || ether == typeIPv6) {
+			// Of a packet that is sent the data can begin behind the tag.
+			if got := run(true, typeVLAN, b); got != want {
+				t.Errorf("%s, cooked, behind the tag: filter = %d, want %d", p.name, got, want)
+			}
+		}
 		for n := range min(len(frame), 200) {
 			run(false, 0, frame[:n]) // must not fail
 		}
@@ -215,11 +229,11 @@ func TestLiveFilter(t *testing.T) {
 func TestWanted(t *testing.T) {
 	for _, p := range filterPackets {
 		ether, b := p.build()
-		if got := newFlows(10).wanted(ether, b); got != p.user {
+		if got := newFlows(10).wanted(inner(ether, b)); got != p.user {
 			t.Errorf("%s: wanted = %v, want %v", p.name, got, p.user)
 		}
 		for n := range len(b) {
-			newFlows(10).wanted(ether, b[:n]) // must not panic
+			newFlows(10).wanted(inner(ether, b[:n])) // must not panic
 		}
 	}
 }
@@ -295,7 +309,7 @@ func TestFlows(t *testing.T) {
 				flows := newFlows(maxFlows)
 				for _, p := range tt.packets {
 					p.six = six
-					if got := flows.wanted(p.build()); got != p.user {
+					if got := flows.wanted(inner(p.build())); got != p.user {
 						t.Errorf("%s: wanted = %v, want %v", p.name, got, p.user)
 					}
 				}
@@ -312,23 +326,29 @@ func TestFlowsBound(t *testing.T) {
 	fin := testPacket{protocol: tcp, port: 5000, flags: tcpFIN}
 	for i := range 10 * limit {
 		syn.source = uint16(1000 + i)
-		if !flows.wanted(syn.build()) {
+		if !flows.wanted(inner(syn.build())) {
 			t.Fatalf("SYN %d is not wanted", i)
 		}
 		if n := len(flows.young) + len(flows.old); n > limit {
 			t.Fatalf("%d flows, at most %d", n, limit)
 		}
 		fin.source = 1000 // it is seen all the time
-		if !flows.wanted(fin.build()) {
+		if !flows.wanted(inner(fin.build())) {
 			t.Fatalf("flow 0 is forgotten after %d others", i)
 		}
 	}
 	fin.source = 1001
-	if flows.wanted(fin.build()) {
+	if flows.wanted(inner(fin.build())) {
 		t.Error("flow 1 is not forgotten")
 	}
 	fin.source = 1000 + 10*limit - 1
-	if !flows.wanted(fin.build()) {
+	if !flows.wanted(inner(fin.build())) {
 		t.Error("the last flow is forgotten")
 	}
+}
+
+// inner takes VLAN tags off, as the socket does before it asks a flows.
+func inner(ether uint16, b []byte) (uint16, []byte) {
+	ether, network, _ := frame.StripNetwork(ether, b)
+	return ether, network
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // A flows is the second filter of a live capture: it drops what the kernel's filter passes without need.
@@ -70,18 +72,12 @@ func (t *flows) forget(key flowKey) {
 }
 
 // wanted reports whether a packet is to be kept. ether is its EtherType, and b begins with its
-// network header or with the rest of a VLAN tag.
+// network header.
 func (t *flows) wanted(ether uint16, b []byte) bool {
-	for ether == etherVLAN || ether == etherQinQ {
-		if len(b) < 4 {
-			return false
-		}
-		ether, b = binary.BigEndian.Uint16(b[2:]), b[4:]
-	}
 	var key flowKey
 	var protocol uint8
 	switch {
-	case ether == etherIPv4 && len(b) >= 20:
+	case ether == frame.TypeIPv4 && len(b) >= 20:
 		header := int(b[0]&0x0f) * 4
 		if header < 20 || len(b) < header || binary.BigEndian.Uint16(b[6:])&ipv4Offset != 0 {
 			return false
@@ -92,7 +88,7 @@ func (t *flows) wanted(ether uint16, b []byte) bool {
 			b = b[:total] // what follows fills an Ethernet frame
 		}
 		b = b[header:]
-	case ether == etherIPv6 && len(b) >= 40:
+	case ether == frame.TypeIPv6 && len(b) >= 40:
 		key.low.addr, key.high.addr = [16]byte(b[8:24]), [16]byte(b[24:40])
 		protocol = b[6]
 		if total := int(binary.BigEndian.Uint16(b[4:])) + 40; total > 40 && total < len(b) {

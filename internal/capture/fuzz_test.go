@@ -47,8 +47,8 @@ func FuzzWanted(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, ether uint16, b []byte) {
 		flows := newFlows(2)
-		flows.wanted(ether, b)
-		flows.wanted(ether, b)
+		flows.wanted(inner(ether, b))
+		flows.wanted(inner(ether, b))
 		if n := len(flows.young) + len(flows.old); n > 2 {
 			t.Errorf("%d flows, at most 2", n)
 		}

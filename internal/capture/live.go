@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // AnyInterface is the name that [Live] takes for all interfaces together.
@@ -59,7 +61,7 @@ type LiveSource interface {
 // message, and all of UDP port 4791. Two filters choose, one in the kernel and one here; see
 // liveFilter and flows in the code for their rules.
 //
-// Link is [LinkEthernet] for Ethernet and the loopback interface, [LinkCooked2] for any other and for
+// Link is [frame.Ethernet] for Ethernet and the loopback interface, [frame.Cooked2] for any other and for
 // AnyInterface. VLAN tags that the kernel or the adapter has taken out are put back. Times are the
 // kernel's, in nanoseconds. A packet over the loopback interface comes once.
 //
@@ -172,7 +174,7 @@ func (l *live) setUp(fd, index int, opts LiveOptions) (err error) {
 	if l.raw, err = l.file.SyscallConn(); err != nil {
 		return err
 	}
-	if l.ring, err = newRing(fd, opts.BufferBytes); err != nil {
+	if l.ring, err = newRing(fd, opts.BufferBytes, l.cooked); err != nil {
 		return err
 	}
 	if opts.Promiscuous && index != 0 {
@@ -268,7 +270,7 @@ func (l *live) take() (found bool, err error) {
 		switch {
 		case f.kind == unix.PACKET_OUTGOING && f.hardware == unix.ARPHRD_LOOPBACK:
 			// It comes in, too.
-		case !l.flows.wanted(f.etherType(l.cooked)):
+		case !l.flows.wanted(f.network(l.cooked)):
 			l.stats.Unrelated++
 		default:
 			l.buf = f.appendTo(l.buf[:0], l.cooked)
@@ -277,8 +279,8 @@ func (l *live) take() (found bool, err error) {
 			p.Time = time.Unix(int64(f.sec), int64(f.nsec)).UTC()
 			p.Data = l.buf
 			p.OrigLen = int(f.length) + len(l.buf) - len(f.data)
-			if p.Link = LinkEthernet; l.cooked {
-				p.Link = LinkCooked2
+			if p.Link = frame.Ethernet; l.cooked {
+				p.Link = frame.Cooked2
 			}
 			return true, nil
 		}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -137,10 +138,10 @@ func TestLive(t *testing.T) {
 		}
 	}
 	for _, s := range []LiveSource{there, here} {
-		for i, frame := range want {
+		for i, wire := range want {
 			p := next(t, s)
-			if !bytes.Equal(p.Data, frame) || p.OrigLen != len(frame) || p.Link != LinkEthernet || p.Number != i+1 {
-				t.Fatalf("packet %d: %v, %d bytes of %d: %x\nwant %d of %x", p.Number, p.Link, len(p.Data), p.OrigLen, p.Data, i+1, frame)
+			if !bytes.Equal(p.Data, wire) || p.OrigLen != len(wire) || p.Link != frame.Ethernet || p.Number != i+1 {
+				t.Fatalf("packet %d: %v, %d bytes of %d: %x\nwant %d of %x", p.Number, p.Link, len(p.Data), p.OrigLen, p.Data, i+1, wire)
 			}
 			if p.Time.Before(begin.Add(-time.Second)) || p.Time.After(time.Now().Add(time.Second)) {
 				t.Errorf("packet %d at %v, and it is %v", p.Number, p.Time, time.Now())
@@ -167,7 +168,7 @@ func TestLiveAny(t *testing.T) {
 	_, ip := roce.build()
 	w.sender(t, 0, "wire")(roce.frame())
 	p := next(t, s)
-	header := binary.BigEndian.AppendUint16(nil, etherIPv4)
+	header := binary.BigEndian.AppendUint16(nil, frame.TypeIPv4)
 	var index int
 	w.run[1](func() {
 		if ifi, err := net.InterfaceByName("wire"); err == nil {
@@ -176,12 +177,12 @@ func TestLiveAny(t *testing.T) {
 	})
 	header = binary.BigEndian.AppendUint32(append(header, 0, 0), uint32(index))
 	header = append(header, 0, unix.ARPHRD_ETHER, unix.PACKET_OTHERHOST, 6, 2, 0, 0, 0, 0, 1, 0, 0)
-	if want := append(header, ip...); p.Link != LinkCooked2 || !bytes.Equal(p.Data, want) || p.OrigLen != len(want) {
+	if want := append(header, ip...); p.Link != frame.Cooked2 || !bytes.Equal(p.Data, want) || p.OrigLen != len(want) {
 		t.Errorf("%v, %d bytes of %d: %x\nwant %x", p.Link, len(p.Data), p.OrigLen, p.Data, want)
 	}
 
 	tagged := roce
-	tagged.tags = []uint16{etherVLAN}
+	tagged.tags = []uint16{frame.TypeVLAN}
 	w.sender(t, 0, "wire")(tagged.frame())
 	p = next(t, s)
 	if want := append([]byte{0, 100, 8, 0}, ip...); !bytes.Equal(p.Data[:2], []byte{0x81, 0}) || !bytes.Equal(p.Data[20:], want) {
@@ -272,7 +273,7 @@ func TestLiveTunnel(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := next(t, s)
-		if p.Link != LinkCooked2 || binary.BigEndian.Uint16(p.Data) != ether || !bytes.Equal(p.Data[20:], ip) {
+		if p.Link != frame.Cooked2 || binary.BigEndian.Uint16(p.Data) != ether || !bytes.Equal(p.Data[20:], ip) {
 			t.Errorf("%v, %x\nwant EtherType %#x and %x behind 20 bytes", p.Link, p.Data, ether, ip)
 		}
 	}

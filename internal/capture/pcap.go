@@ -7,6 +7,8 @@ import (
 	"math"
 	"math/bits"
 	"time"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // A pcapReader reads pcap files.
@@ -70,7 +72,7 @@ func newPcapReader(in *input, magic uint32, swap bool) (Source, error) {
 	if limit := r.uint32(b[16:]); limit <= MaxPacket {
 		r.snapLen = limit
 	}
-	r.packet.Link = LinkType(r.uint32(b[20:]))
+	r.packet.Link = frame.LinkType(r.uint32(b[20:]))
 	in.advance(pcapFileHeader)
 	return r, nil
 }

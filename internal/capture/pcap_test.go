@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 const testSeconds = 1_700_000_000
@@ -47,9 +49,9 @@ func TestPcap(t *testing.T) {
 					if !p.Time.Equal(want.at) || p.Time.Location() != time.UTC {
 						t.Errorf("packet %d at %v, want %v", i+1, p.Time, want.at.UTC())
 					}
-					if !bytes.Equal(p.Data, counting(want.bytes)) || p.OrigLen != want.origLen || p.Link != LinkCooked2 {
+					if !bytes.Equal(p.Data, counting(want.bytes)) || p.OrigLen != want.origLen || p.Link != frame.Cooked2 {
 						t.Errorf("packet %d: %d bytes of %d, %v; want %d of %d, %v", i+1, len(p.Data), p.OrigLen, p.Link,
-							want.bytes, want.origLen, LinkCooked2)
+							want.bytes, want.origLen, frame.Cooked2)
 					}
 				}
 			})

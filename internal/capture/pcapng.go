@@ -6,6 +6,8 @@ import (
 	"io"
 	"math/bits"
 	"time"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // An ngReader reads pcapng files.
@@ -299,7 +301,7 @@ func (r *ngReader) candidate(b []byte) int {
 
 // An ngInterface is what packets need of the description of their interface.
 type ngInterface struct {
-	link    LinkType
+	link    frame.LinkType
 	known   bool   // false for a description that could not be read
 	binary  bool   // the unit of time is a negative power of 2, not of 10
 	power   uint8  // its exponent, at most 127
@@ -324,7 +326,7 @@ func (r *ngReader) addInterface(body []byte) error {
 		return fmt.Errorf("%w: an interface described in %d bytes", ErrCorrupt, len(body))
 	}
 	f := &r.interfaces[len(r.interfaces)-1]
-	f.known, f.link, f.snapLen = true, LinkType(r.uint16(body)), r.uint32(body[4:])
+	f.known, f.link, f.snapLen = true, frame.LinkType(r.uint16(body)), r.uint32(body[4:])
 	for options := body[8:]; len(options) >= 4; {
 		code, length := r.uint16(options), int(r.uint16(options[2:]))
 		padded := (length + 3) &^ 3
@@ -366,7 +368,7 @@ func (r *ngReader) enhanced(kind uint32, body []byte) (*Packet, error) {
 	}
 	f := &r.interfaces[index]
 	p := &r.packet
-	p.Link = f.link
+	p.Link, p.Interface = f.link, int(index)
 	p.Time = f.time(uint64(r.uint32(body[4:]))<<32 | uint64(r.uint32(body[8:])))
 	p.Data = data[:captured:captured]
 	p.OrigLen = origLen(captured, original)
@@ -387,7 +389,7 @@ func (r *ngReader) simple(body []byte) (*Packet, error) {
 		return nil, err
 	}
 	p := &r.packet
-	p.Link = r.interfaces[0].link
+	p.Link, p.Interface = r.interfaces[0].link, 0
 	p.Time = time.Time{}
 	p.Data = body[4 : 4+captured : 4+captured]
 	p.OrigLen = origLen(captured, original)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // TestPcapng reads every kind of block in both byte orders.
@@ -42,16 +44,16 @@ func TestPcapng(t *testing.T) {
 				t.Fatalf("%d packets and %v, want 6", len(got.packets), got.errs)
 			}
 			for i, want := range []struct {
-				link           LinkType
+				link           frame.LinkType
 				at             time.Time
 				bytes, origLen int
 			}{
-				{LinkEthernet, time.Unix(testSeconds, 123456000), 61, 1500},
-				{LinkCooked2, time.Unix(testSeconds+100, 123456789), 62, 62},
-				{LinkEthernet, time.Time{}, 48, 90},
-				{LinkEthernet, time.Time{}, 0, 0},
-				{LinkCooked2, time.Unix(testSeconds+100, 0), 5, 5},
-				{LinkEthernet, time.Unix(0, 0), 65535, 65535},
+				{frame.Ethernet, time.Unix(testSeconds, 123456000), 61, 1500},
+				{frame.Cooked2, time.Unix(testSeconds+100, 123456789), 62, 62},
+				{frame.Ethernet, time.Time{}, 48, 90},
+				{frame.Ethernet, time.Time{}, 0, 0},
+				{frame.Cooked2, time.Unix(testSeconds+100, 0), 5, 5},
+				{frame.Ethernet, time.Unix(0, 0), 65535, 65535},
 			} {
 				p := got.packets[i]
 				if p.Link != want.link || !p.Time.Equal(want.at) || !bytes.Equal(p.Data, counting(want.bytes)) || p.OrigLen != want.origLen {

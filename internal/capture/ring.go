@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // A ring is memory shared with the kernel, in blocks of blockBytes. The kernel fills a block with
@@ -41,22 +43,23 @@ type ring struct {
 	block  int    // index of the block that is read, or comes next
 	left   int    // packets of it that were not read
 	at     uint32 // offset of the next one in the block
+	cooked bool   // packets begin with the network header
 }
 
 const (
-	frameHeader = 68 // with the sockaddr_ll
-	frameUnit   = 2048
+	slotHeader = 68 // with the sockaddr_ll
+	slotUnit   = 2048
 )
 
 // newRing makes the ring of a packet socket.
-func newRing(fd, size int) (*ring, error) {
+func newRing(fd, size int, cooked bool) (*ring, error) {
 	blocks := (size + blockBytes - 1) / blockBytes
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V3); err != nil {
 		return nil, os.NewSyscallError("setsockopt PACKET_VERSION", err)
 	}
 	request := unix.TpacketReq3{
 		Block_size: blockBytes, Block_nr: uint32(blocks),
-		Frame_size: frameUnit, Frame_nr: uint32(blocks * (blockBytes / frameUnit)), // not used for this version
+		Frame_size: slotUnit, Frame_nr: uint32(blocks * (blockBytes / slotUnit)), // not used for this version
 		Retire_blk_tov: blockPatience,
 	}
 	if err := unix.SetsockoptTpacketReq3(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &request); err != nil {
@@ -66,7 +69,7 @@ func newRing(fd, size int) (*ring, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	return &ring{memory: memory}, nil
+	return &ring{memory: memory, cooked: cooked}, nil
 }
 
 func (r *ring) close() error { return os.NewSyscallError("munmap", unix.Munmap(r.memory)) }
@@ -85,9 +88,9 @@ func (r *ring) ready() bool {
 // errRing cannot happen, but a kernel can have faults.
 var errRing = errors.New("the kernel's ring has an offset or length that cannot be")
 
-// next returns the next frame, which is valid until next is called again. The block of the last is
+// next returns the next packet, which is valid until next is called again. The block of the last is
 // handed back only then. If the kernel wrote what cannot be, the rest of the block is dropped.
-func (r *ring) next() (f frame, ok bool, err error) {
+func (r *ring) next() (s slot, ok bool, err error) {
 	for {
 		if r.left == 0 {
 			if r.at != 0 { // all of the block was read
@@ -96,7 +99,7 @@ func (r *ring) next() (f frame, ok bool, err error) {
 				r.at = 0
 			}
 			if !r.ready() {
-				return frame{}, false, nil
+				return slot{}, false, nil
 			}
 			b := r.current()
 			r.left = int(binary.NativeEndian.Uint32(b[12:]))
@@ -107,102 +110,91 @@ func (r *ring) next() (f frame, ok bool, err error) {
 			}
 		}
 		r.left--
-		if r.at <= blockBytes-frameHeader {
+		if r.at <= blockBytes-slotHeader {
 			b := r.current()[r.at:]
-			if f, ok = parseFrame(b); ok {
+			if s, ok = parseSlot(b, r.cooked); ok {
 				r.at += min(binary.NativeEndian.Uint32(b), blockBytes)
-				return f, true, nil
+				return s, true, nil
 			}
 		}
 		r.left, r.at = 0, blockBytes
-		return frame{}, false, errRing
+		return slot{}, false, errRing
 	}
 }
 
-// A frame is a packet in the ring.
-type frame struct {
+// A slot is a packet in the ring.
+type slot struct {
 	sec, nsec uint32
 	length    uint32 // original, in bytes
 	data      []byte // in the ring
-	tag       uint32 // VLAN EtherType and tag control information; 0 if there was no tag
+	tag       uint32 // VLAN EtherType and tag control information; 0 if none was taken out of data
+	ether     uint16 // EtherType of what data begins with, if that has no Ethernet header
 	link      []byte // the sockaddr_ll
 	hardware  uint16 // ARPHRD number
 	kind      uint8  // unix.PACKET_OUTGOING and others
 }
 
-// parseFrame decodes the packet at the beginning of b, which ends with the block.
-func parseFrame(b []byte) (f frame, ok bool) {
+// parseSlot decodes the packet at the beginning of b, which ends with the block. cooked is of a socket whose
+// packets begin with the network header.
+func parseSlot(b []byte, cooked bool) (s slot, ok bool) {
 	h := binary.NativeEndian
 	captured, offset, status := h.Uint32(b[12:]), uint32(h.Uint16(b[24:])), h.Uint32(b[20:])
 	if uint64(offset)+uint64(captured) > uint64(len(b)) {
-		return f, false
+		return s, false
 	}
-	f = frame{
+	s = slot{
 		sec: h.Uint32(b[4:]), nsec: h.Uint32(b[8:]),
 		length:   max(h.Uint32(b[16:]), captured),
 		data:     b[offset : offset+captured],
-		link:     b[48:frameHeader],
+		ether:    binary.BigEndian.Uint16(b[50:]), // sockaddr_ll: family, protocol in network order
+		link:     b[48:slotHeader],
 		hardware: h.Uint16(b[56:]),
 		kind:     b[58],
 	}
 	if status&unix.TP_STATUS_VLAN_VALID != 0 {
-		kind := uint32(etherVLAN)
+		kind := uint32(frame.TypeVLAN)
 		if status&unix.TP_STATUS_VLAN_TPID_VALID != 0 {
 			kind = uint32(h.Uint16(b[36:]))
 		}
-		f.tag = kind<<16 | h.Uint32(b[32:])&0xffff
+		s.tag = kind<<16 | h.Uint32(b[32:])&0xffff
 	}
-	return f, true
+	if cooked {
+		s.settle()
+	}
+	return s, true
 }
 
-// etherType returns what [flows.wanted] needs: the EtherType, and what follows it.
-func (f *frame) etherType(cooked bool) (uint16, []byte) {
-	switch {
-	case cooked: // sockaddr_ll: family, protocol in network order
-		return binary.BigEndian.Uint16(f.link[2:]), f.data
-	case len(f.data) < 14:
-		return 0, nil
+// settle finds out what the data of a cooked socket begins with. A tag that it begins with the kernel may tell as
+// one that was taken out, too.
+func (s *slot) settle() {
+	told := s.ether
+	s.ether = frame.Begins(told, s.data, int(s.length))
+	if s.ether != told && frame.IsTag(s.ether) && s.tag != 0 && uint16(s.tag) == binary.BigEndian.Uint16(s.data) && s.kind == unix.PACKET_OUTGOING {
+		s.ether, s.tag = uint16(s.tag>>16), 0
 	}
-	return binary.BigEndian.Uint16(f.data[12:]), f.data[14:]
 }
 
-// appendTo appends the frame as a file has it: the VLAN tag is put back, and what has no Ethernet
+// network returns what [flows.wanted] needs: the EtherType behind all tags, and what follows it.
+func (s *slot) network(cooked bool) (uint16, []byte) {
+	if cooked {
+		ether, network, _ := frame.StripNetwork(s.ether, s.data)
+		return ether, network
+	}
+	ether, network, _ := frame.Strip(frame.Ethernet, s.data)
+	return ether, network
+}
+
+// appendTo appends the packet as a file has it: the VLAN tag is put back, and what has no Ethernet
 // header gets one of Linux cooked v2.
-//
-//	offset  size  field of that header, https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL2.html
-//	     0     2  EtherType
-//	     2     2  reserved
-//	     4     4  index of the interface
-//	     8     2  ARPHRD number
-//	    10     1  type of packet  0 for us, 1 broadcast, 2 multicast, 3 for others, 4 from us
-//	    11     1  length of the address
-//	    12     8  address         of the sender
-//
-// Integers are big-endian. A tag is the EtherType here; its control information and the EtherType that it
-// hides come after the header.
-func (f *frame) appendTo(b []byte, cooked bool) []byte {
-	if !cooked {
-		if f.tag == 0 || len(f.data) < 12 {
-			return append(b, f.data...)
-		}
-		b = append(b, f.data[:12]...)
-		b = binary.BigEndian.AppendUint32(b, f.tag)
-		return append(b, f.data[12:]...)
+func (s *slot) appendTo(b []byte, cooked bool) []byte {
+	switch {
+	case cooked:
+		return frame.AppendCooked2(b, &frame.Header{
+			EtherType: s.ether, Interface: binary.NativeEndian.Uint32(s.link[4:]), Hardware: s.hardware,
+			Kind: s.kind, AddrLen: s.link[11], Addr: [8]byte(s.link[12:20]),
+		}, s.tag, s.data)
+	case s.tag != 0:
+		return frame.AppendTagged(b, s.data, s.tag)
 	}
-	ether := binary.BigEndian.Uint16(f.link[2:])
-	first := ether
-	if f.tag != 0 {
-		first = uint16(f.tag >> 16)
-	}
-	b = binary.BigEndian.AppendUint16(b, first)
-	b = append(b, 0, 0)
-	b = binary.BigEndian.AppendUint32(b, binary.NativeEndian.Uint32(f.link[4:]))
-	b = binary.BigEndian.AppendUint16(b, f.hardware)
-	b = append(b, f.kind, f.link[11])
-	b = append(b, f.link[12:20]...)
-	if f.tag != 0 {
-		b = binary.BigEndian.AppendUint16(b, uint16(f.tag))
-		b = binary.BigEndian.AppendUint16(b, ether)
-	}
-	return append(b, f.data...)
+	return append(b, s.data...)
 }

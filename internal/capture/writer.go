@@ -8,6 +8,8 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // A Writer writes packets as a pcapng file, with times in nanoseconds. It is for one goroutine
@@ -21,12 +23,12 @@ type Writer struct {
 
 // A writerInterface is what gets its own description in the file.
 type writerInterface struct {
-	source int
-	link   LinkType
+	source, index int
+	link          frame.LinkType
 }
 
 // Create makes a [Writer] to w. names are those of the sources, by Packet.Source; each source gets an
-// interface of that name, or one for each of its link types. A source without a name is named by its index.
+// interface of that name, or one for each of its interfaces and link types. A source without a name is named by its index.
 // Nothing is written before the first packet or [Writer.Close].
 func Create(w io.Writer, names ...string) *Writer {
 	return &Writer{w: w, names: names, index: make(map[writerInterface]int)}
@@ -53,7 +55,7 @@ func (w *Writer) Write(p *Packet) error {
 
 // interfaceOf returns the index of the interface of p, which it describes when it is new.
 func (w *Writer) interfaceOf(p *Packet) (index int, err error) {
-	key := writerInterface{p.Source, p.Link}
+	key := writerInterface{p.Source, p.Interface, p.Link}
 	if index, ok := w.index[key]; ok {
 		return index, nil
 	}
@@ -67,6 +69,9 @@ func (w *Writer) interfaceOf(p *Packet) (index int, err error) {
 	}
 	if p.Source >= 0 && p.Source < len(w.names) && w.names[p.Source] != "" {
 		description.Name = w.names[p.Source]
+	}
+	if p.Interface > 0 {
+		description.Name += fmt.Sprintf(" interface %d", p.Interface)
 	}
 	if w.ng == nil {
 		err = w.begin(description)

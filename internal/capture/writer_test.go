@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // TestWriter writes packets of several sources and link types, and reads them back, here and with pcapgo.
@@ -16,12 +18,12 @@ func TestWriter(t *testing.T) {
 	var file bytes.Buffer
 	w := Create(&file, "one.pcap", "", "eth0")
 	packets := []Packet{
-		{Number: 1, Time: time.Unix(testSeconds, 123456789).UTC(), Link: LinkEthernet, Data: counting(61), OrigLen: 61, Source: 0},
-		{Number: 2, Time: time.Unix(testSeconds, 1).UTC(), Link: LinkCooked2, Data: counting(62), OrigLen: 1500, Source: 2},
-		{Number: 3, Time: time.Unix(testSeconds, 2).UTC(), Link: LinkCooked2, Data: []byte{}, OrigLen: 0, Source: 0},
-		{Number: 4, Time: time.Unix(testSeconds, 3).UTC(), Link: LinkEthernet, Data: counting(65535), OrigLen: 65535, Source: 0},
-		{Number: 5, Time: time.Unix(0, 0).UTC(), Link: LinkRaw, Data: counting(MaxPacket), OrigLen: MaxPacket, Source: 1},
-		{Number: 6, Time: time.Unix(testSeconds, 3).UTC(), Link: LinkRaw, Data: counting(3), OrigLen: 3, Source: 7},
+		{Number: 1, Time: time.Unix(testSeconds, 123456789).UTC(), Link: frame.Ethernet, Data: counting(61), OrigLen: 61, Source: 0},
+		{Number: 2, Time: time.Unix(testSeconds, 1).UTC(), Link: frame.Cooked2, Data: counting(62), OrigLen: 1500, Source: 2},
+		{Number: 3, Time: time.Unix(testSeconds, 2).UTC(), Link: frame.Cooked2, Data: []byte{}, OrigLen: 0, Source: 0},
+		{Number: 4, Time: time.Unix(testSeconds, 3).UTC(), Link: frame.Ethernet, Data: counting(65535), OrigLen: 65535, Source: 0},
+		{Number: 5, Time: time.Unix(0, 0).UTC(), Link: frame.Raw, Data: counting(MaxPacket), OrigLen: MaxPacket, Source: 1},
+		{Number: 6, Time: time.Unix(testSeconds, 3).UTC(), Link: frame.Raw, Data: counting(3), OrigLen: 3, Source: 7},
 	}
 	for i := range packets {
 		p := packets[i]
@@ -40,7 +42,7 @@ func TestWriter(t *testing.T) {
 		t.Error(got.errs)
 	}
 	for i := range packets {
-		packets[i].Source = 0 // all are of one file now
+		packets[i].Source, packets[i].Interface = 0, []int{0, 1, 2, 0, 3, 4}[i] // all are of one file now
 	}
 	if diff := cmp.Diff(packets, got.packets); diff != "" {
 		t.Errorf("read back (-written +read):\n%s", diff)

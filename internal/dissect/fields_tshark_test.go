@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire/roce"
 )
 
@@ -277,7 +278,7 @@ func (c *comparison) compareEvent(t *testing.T, theirs map[string][]string, e *E
 	if e.Family == CDC || e.Family == LLC && e.Bytes[0]&0xf0 == 0 {
 		c.compare(t, what, smc, e)
 	}
-	if p := e.Packet.Data; e.RoCE != nil && e.Packet.Link == LinkEthernet {
+	if p := e.Packet.Data; e.RoCE != nil && e.Packet.Link == frame.Ethernet {
 		datagram := p[14+20+8:] // Ethernet, IPv4 and UDP, as in all captures
 		c.compare(t, what, transport, &Event{Family: RoCE, Bytes: datagram})
 	}
@@ -289,7 +290,7 @@ func TestTsharkMessages(t *testing.T) {
 	version := requireTshark(t)
 	var events []*Event
 	file := binary.LittleEndian.AppendUint32(nil, 0xa1b2c3d4)
-	for _, word := range []uint32{2 | 4<<16, 0, 0, 1 << 16, uint32(LinkEthernet)} {
+	for _, word := range []uint32{2 | 4<<16, 0, 0, 1 << 16, uint32(frame.Ethernet)} {
 		file = binary.LittleEndian.AppendUint32(file, word)
 	}
 	for _, s := range samples(t) {

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/roce"
@@ -372,7 +373,7 @@ func FuzzLadders(f *testing.F) {
 		for n := 1; len(b) >= 3; n++ {
 			size := min(int(b[0])<<8|int(b[1]), len(b)-3)
 			now = now.Add(time.Duration(int8(b[2])) * 100 * time.Millisecond)
-			tr.Packet(Packet{Number: n, Time: now, Link: LinkEthernet, Data: b[3 : 3+size], OrigLen: size}, emit)
+			tr.Packet(Packet{Number: n, Time: now, Link: frame.Ethernet, Data: b[3 : 3+size], OrigLen: size}, emit)
 			b = b[3+size:]
 		}
 		tr.Close(emit)

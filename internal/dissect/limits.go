@@ -37,6 +37,8 @@ const (
 	maxSuspicions = 8
 	// maxReasons bounds the reasons of Declines that are counted one by one.
 	maxReasons = 256
+	// maxOtherLinks bounds the link types that are not understood and are named.
+	maxOtherLinks = 8
 	// maxProblems bounds the problems of one event.
 	maxProblems = 8
 )

@@ -2,52 +2,13 @@ package dissect
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
-	"time"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
-// A LinkType says what a packet begins with. The numbers are those of pcap files.
-type LinkType uint16
-
-// Link types that are understood. Packets of others are counted and passed over.
-const (
-	LinkNull     LinkType = 0   // BSD loopback: 4 bytes of address family, in the byte order of the machine
-	LinkEthernet LinkType = 1   // with or without VLAN tags
-	LinkRaw12    LinkType = 12  // raw IP, as some systems number it
-	LinkRaw14    LinkType = 14  // likewise
-	LinkRaw      LinkType = 101 // raw IP
-	LinkLoop     LinkType = 108 // OpenBSD loopback: as LinkNull, big-endian
-	LinkSLL      LinkType = 113 // Linux cooked
-	LinkSLL2     LinkType = 276 // Linux cooked, version 2
-)
-
-// String returns the name of the link type.
-func (l LinkType) String() string {
-	switch l {
-	case LinkNull, LinkLoop:
-		return "loopback"
-	case LinkEthernet:
-		return "Ethernet"
-	case LinkRaw12, LinkRaw14, LinkRaw:
-		return "raw IP"
-	case LinkSLL:
-		return "Linux cooked"
-	case LinkSLL2:
-		return "Linux cooked v2"
-	}
-	return fmt.Sprintf("link type %d", uint16(l))
-}
-
-// A Packet is one packet of a capture.
-type Packet struct {
-	Number  int       // from 1, over all inputs
-	Time    time.Time // of the capture
-	Link    LinkType
-	Data    []byte // what was captured
-	OrigLen int    // bytes on the wire; more than len(Data) if the packet was truncated
-	Source  int    // index of the input
-}
+// A Packet is one packet of a capture. The tracker keeps nothing of its Data.
+type Packet = frame.Packet
 
 // layers is what the headers of a packet say up to UDP or TCP. Its slices are parts of the packet.
 type layers struct {
@@ -79,9 +40,6 @@ const (
 func (l *layers) truncated() bool { return len(l.ip) < l.ipLen }
 
 const (
-	etherTypeIPv4 = 0x0800
-	etherTypeIPv6 = 0x86dd
-
 	protoHopByHop = 0
 	protoTCP      = 6
 	protoUDP      = 17
@@ -96,84 +54,15 @@ const (
 func (l *layers) decode(p *Packet) {
 	l.outcome = outcomeOther
 	l.body, l.ip, l.ipLen = nil, nil, 0
-	b := p.Data
-	etherType := uint16(0)
-	switch p.Link {
-	case LinkEthernet:
-		if len(b) < 14 {
-			l.outcome = outcomeShort
-			return
-		}
-		etherType = binary.BigEndian.Uint16(b[12:])
-		b = b[14:]
-		for isVLAN(etherType) { // ends: each turn takes 4 bytes
-			if len(b) < 4 {
-				l.outcome = outcomeShort
-				return
-			}
-			etherType = binary.BigEndian.Uint16(b[2:])
-			b = b[4:]
-		}
-	case LinkSLL:
-		if len(b) < 16 {
-			l.outcome = outcomeShort
-			return
-		}
-		etherType = binary.BigEndian.Uint16(b[14:])
-		b = b[16:]
-		for isVLAN(etherType) {
-			if len(b) < 4 {
-				l.outcome = outcomeShort
-				return
-			}
-			etherType = binary.BigEndian.Uint16(b[2:])
-			b = b[4:]
-		}
-	case LinkSLL2:
-		if len(b) < 20 {
-			l.outcome = outcomeShort
-			return
-		}
-		etherType = binary.BigEndian.Uint16(b)
-		b = b[20:]
-	case LinkNull, LinkLoop:
-		if len(b) < 5 {
-			l.outcome = outcomeShort
-			return
-		}
-		// The family is in a byte order that the file does not tell, and its number for IPv6 differs from
-		// system to system: the IP header itself has the version.
-		b = b[4:]
-		etherType = etherTypeOfVersion(b)
-	case LinkRaw, LinkRaw12, LinkRaw14:
-		if len(b) < 1 {
-			l.outcome = outcomeShort
-			return
-		}
-		etherType = etherTypeOfVersion(b)
-	}
-	switch etherType {
-	case etherTypeIPv4:
+	etherType, b, whole := frame.Strip(p.Link, p.Data)
+	switch {
+	case !whole:
+		l.outcome = outcomeShort
+	case etherType == frame.TypeIPv4:
 		l.decodeIPv4(b)
-	case etherTypeIPv6:
+	case etherType == frame.TypeIPv6:
 		l.decodeIPv6(b)
 	}
-}
-
-// isVLAN reports whether an EtherType is that of a VLAN tag: 802.1Q, 802.1ad, and what was used for
-// the outer one before that.
-func isVLAN(etherType uint16) bool {
-	return etherType == 0x8100 || etherType == 0x88a8 || etherType == 0x9100
-}
-
-func etherTypeOfVersion(ip []byte) uint16 {
-	switch ip[0] >> 4 {
-	case 4:
-		return etherTypeIPv4
-	case 6:
-		return etherTypeIPv6
-	}
-	return 0
 }
 
 func (l *layers) decodeIPv4(b []byte) {

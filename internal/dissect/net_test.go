@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -45,7 +46,7 @@ func insert(ip []byte, kind byte, header ...byte) []byte {
 }
 
 // eventsOf returns what the tracker says of one packet.
-func eventsOf(link LinkType, data []byte) string {
+func eventsOf(link frame.LinkType, data []byte) string {
 	lines, _ := track([]Packet{{Number: 1, Link: link, Data: data, OrigLen: len(data)}}, Options{})
 	return strings.Join(lines, "\n")
 }
@@ -64,47 +65,51 @@ func TestLinkLayers(t *testing.T) {
 	const inExtension = found + " producer=0000:00000000 consumer=0000:00000000 psn=0x7 icrc=not checkable"
 	for _, tt := range []struct {
 		name string
-		link LinkType
+		link frame.LinkType
 		data []byte
 		want string
 	}{
-		{"Ethernet, IPv4", LinkEthernet, join(macs, []byte{8, 0}, v4), found},
-		{"Ethernet, IPv6", LinkEthernet, join(macs, []byte{0x86, 0xdd}, v6), found},
-		{"Ethernet with padding", LinkEthernet, join(macs, []byte{8, 0}, v4, make([]byte, 10)), found},
-		{"VLAN", LinkEthernet, join(macs, []byte{0x81, 0, 0, 5, 8, 0}, v4), found},
-		{"QinQ", LinkEthernet, join(macs, []byte{0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x86, 0xdd}, v6), found},
-		{"old QinQ", LinkEthernet, join(macs, []byte{0x91, 0, 0, 5, 0x81, 0, 0, 6, 8, 0}, v4), found},
-		{"cooked", LinkSLL, join(make([]byte, 14), []byte{8, 0}, v4), found},
-		{"cooked VLAN", LinkSLL, join(make([]byte, 14), []byte{0x81, 0, 0, 5, 8, 0}, v4), found},
-		{"cooked v2", LinkSLL2, join([]byte{0x86, 0xdd}, make([]byte, 18), v6), found},
-		{"null, little-endian", LinkNull, join([]byte{2, 0, 0, 0}, v4), found},
-		{"null, IPv6 of some BSD", LinkNull, join([]byte{30, 0, 0, 0}, v6), found},
-		{"loop", LinkLoop, join([]byte{0, 0, 0, 2}, v4), found},
-		{"raw IPv4", LinkRaw, v4, found},
-		{"raw IPv6", LinkRaw12, v6, found},
-		{"raw 14", LinkRaw14, v6, found},
+		{"Ethernet, IPv4", frame.Ethernet, join(macs, []byte{8, 0}, v4), found},
+		{"Ethernet, IPv6", frame.Ethernet, join(macs, []byte{0x86, 0xdd}, v6), found},
+		{"Ethernet with padding", frame.Ethernet, join(macs, []byte{8, 0}, v4, make([]byte, 10)), found},
+		{"VLAN", frame.Ethernet, join(macs, []byte{0x81, 0, 0, 5, 8, 0}, v4), found},
+		{"QinQ", frame.Ethernet, join(macs, []byte{0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x86, 0xdd}, v6), found},
+		{"old QinQ", frame.Ethernet, join(macs, []byte{0x91, 0, 0, 5, 0x81, 0, 0, 6, 8, 0}, v4), found},
+		{"cooked", frame.Cooked, join(make([]byte, 14), []byte{8, 0}, v4), found},
+		{"cooked VLAN", frame.Cooked, join(make([]byte, 14), []byte{0x81, 0, 0, 5, 8, 0}, v4), found},
+		{"cooked v2", frame.Cooked2, join([]byte{0x86, 0xdd}, make([]byte, 18), v6), found},
+		{"cooked v2, VLAN", frame.Cooked2, join([]byte{0x81, 0}, make([]byte, 18), []byte{0, 5, 0x86, 0xdd}, v6), found},
+		{"cooked v2, QinQ", frame.Cooked2, join([]byte{0x88, 0xa8}, make([]byte, 18), []byte{0, 5, 0x81, 0, 0, 6, 8, 0}, v4), found},
+		{"IPv4", frame.IPv4, v4, found},
+		{"IPv6", frame.IPv6, v6, found},
+		{"null, little-endian", frame.Null, join([]byte{2, 0, 0, 0}, v4), found},
+		{"null, IPv6 of some BSD", frame.Null, join([]byte{30, 0, 0, 0}, v6), found},
+		{"loop", frame.Loop, join([]byte{0, 0, 0, 2}, v4), found},
+		{"raw IPv4", frame.Raw, v4, found},
+		{"raw IPv6", frame.Raw12, v6, found},
+		{"raw 14", frame.Raw14, v6, found},
 		{"other link type", 147, v4, ""},
-		{"ARP", LinkEthernet, join(macs, []byte{8, 6}, v4), ""},
-		{"another UDP port", LinkRaw, join(v4[:22], []byte{0, 53}, v4[24:]), ""},
-		{"another protocol", LinkRaw, join(v4[:9], []byte{1}, v4[10:]), ""},
-		{"hop by hop", LinkRaw, insert(v6, protoHopByHop, make([]byte, 8)...), inExtension},
-		{"two extensions", LinkRaw, insert(insert(v6, protoDestOpts, append([]byte{0, 1}, make([]byte, 14)...)...), protoRouting, make([]byte, 8)...), inExtension},
-		{"authentication", LinkRaw, insert(v6, protoAuth, append([]byte{0, 2}, make([]byte, 14)...)...), inExtension},
-		{"atomic fragment", LinkRaw, insert(v6, protoFragment, make([]byte, 8)...), inExtension},
-		{"first fragment, IPv6", LinkRaw, insert(v6, protoFragment, 0, 0, 0, 1, 0, 0, 0, 0), "1 note fragment"},
-		{"later fragment, IPv6", LinkRaw, insert(v6, protoFragment, 0, 0, 0, 9, 0, 0, 0, 0), ""},
-		{"extension that lies", LinkRaw, insert(v6, protoDestOpts, 0, 200, 0, 0, 0, 0, 0, 0), ""},
-		{"no next header", LinkRaw, insert(v6, protoNone, make([]byte, 8)...), ""},
-		{"first fragment", LinkRaw, join(v4[:6], []byte{0x20, 0}, v4[8:]), "1 note fragment"},
-		{"later fragment", LinkRaw, join(v4[:6], []byte{0, 9}, v4[8:]), ""},
-		{"IPv4 options", LinkRaw, join([]byte{0x46, 0, 0, byte(len(v4) + 4)}, v4[4:20], []byte{1, 1, 1, 1}, v4[20:]), inExtension},
-		{"IPv4 header that lies", LinkRaw, join([]byte{0x44}, v4[1:]), ""},
-		{"no total length", LinkRaw, join(v4[:2], []byte{0, 0}, v4[4:]), found},
-		{"UDP length that lies", LinkRaw, join(v4[:24], []byte{1, 0}, v4[26:]), "1 RoCE malformed packet [malformed: the UDP length does not fit the IP packet]"},
-		{"UDP length of nothing", LinkRaw, join(v4[:24], []byte{0, 7}, v4[26:]), "1 RoCE malformed packet"},
-		{"another transport", LinkRaw, join(v4[:28], []byte{0x64}, v4[29:]), `1 RoCE other packet "opcode 0x64, not of a reliable connection"`},
-		{"BTH of another version", LinkRaw, join(v4[:29], []byte{1}, v4[30:]), "1 RoCE malformed packet [malformed: roce.Packet"},
-		{"nothing", LinkEthernet, nil, ""},
+		{"ARP", frame.Ethernet, join(macs, []byte{8, 6}, v4), ""},
+		{"another UDP port", frame.Raw, join(v4[:22], []byte{0, 53}, v4[24:]), ""},
+		{"another protocol", frame.Raw, join(v4[:9], []byte{1}, v4[10:]), ""},
+		{"hop by hop", frame.Raw, insert(v6, protoHopByHop, make([]byte, 8)...), inExtension},
+		{"two extensions", frame.Raw, insert(insert(v6, protoDestOpts, append([]byte{0, 1}, make([]byte, 14)...)...), protoRouting, make([]byte, 8)...), inExtension},
+		{"authentication", frame.Raw, insert(v6, protoAuth, append([]byte{0, 2}, make([]byte, 14)...)...), inExtension},
+		{"atomic fragment", frame.Raw, insert(v6, protoFragment, make([]byte, 8)...), inExtension},
+		{"first fragment, IPv6", frame.Raw, insert(v6, protoFragment, 0, 0, 0, 1, 0, 0, 0, 0), "1 note fragment"},
+		{"later fragment, IPv6", frame.Raw, insert(v6, protoFragment, 0, 0, 0, 9, 0, 0, 0, 0), ""},
+		{"extension that lies", frame.Raw, insert(v6, protoDestOpts, 0, 200, 0, 0, 0, 0, 0, 0), ""},
+		{"no next header", frame.Raw, insert(v6, protoNone, make([]byte, 8)...), ""},
+		{"first fragment", frame.Raw, join(v4[:6], []byte{0x20, 0}, v4[8:]), "1 note fragment"},
+		{"later fragment", frame.Raw, join(v4[:6], []byte{0, 9}, v4[8:]), ""},
+		{"IPv4 options", frame.Raw, join([]byte{0x46, 0, 0, byte(len(v4) + 4)}, v4[4:20], []byte{1, 1, 1, 1}, v4[20:]), inExtension},
+		{"IPv4 header that lies", frame.Raw, join([]byte{0x44}, v4[1:]), ""},
+		{"no total length", frame.Raw, join(v4[:2], []byte{0, 0}, v4[4:]), found},
+		{"UDP length that lies", frame.Raw, join(v4[:24], []byte{1, 0}, v4[26:]), "1 RoCE malformed packet [malformed: the UDP length does not fit the IP packet]"},
+		{"UDP length of nothing", frame.Raw, join(v4[:24], []byte{0, 7}, v4[26:]), "1 RoCE malformed packet"},
+		{"another transport", frame.Raw, join(v4[:28], []byte{0x64}, v4[29:]), `1 RoCE other packet "opcode 0x64, not of a reliable connection"`},
+		{"BTH of another version", frame.Raw, join(v4[:29], []byte{1}, v4[30:]), "1 RoCE malformed packet [malformed: roce.Packet"},
+		{"nothing", frame.Ethernet, nil, ""},
 	} {
 		got := eventsOf(tt.link, tt.data)
 		if !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
@@ -122,7 +127,7 @@ func TestTruncatedPackets(t *testing.T) {
 			udp = 40
 		}
 		for n := range ip {
-			got := eventsOf(LinkRaw, ip[:n:n])
+			got := eventsOf(frame.Raw, ip[:n:n])
 			want := ""
 			switch bth := udp + 8; {
 			case n < udp+4:

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/llc"
@@ -243,7 +244,7 @@ func TestTables(t *testing.T) {
 	packet := func(ip []byte) {
 		n++
 		now = now.Add(time.Microsecond)
-		tr.Packet(Packet{Number: n, Time: now, Link: LinkRaw, Data: ip, OrigLen: len(ip)}, func(*Event) {})
+		tr.Packet(Packet{Number: n, Time: now, Link: frame.Raw, Data: ip, OrigLen: len(ip)}, func(*Event) {})
 	}
 	server := netip.MustParseAddr("10.0.0.1")
 	for i := range maxFlows + maxGroups + 100 {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -18,6 +19,8 @@ type Summary struct {
 	Fragments      uint64 // IP fragments, which are not put together
 	Undecodable    uint64 // packets whose headers end early or contradict themselves
 	OtherLinkTypes uint64 // packets of link types that are not understood
+	// OtherLinks are those link types, in the order in which they were met; the first maxOtherLinks of them.
+	OtherLinks []frame.LinkType
 
 	Conns    uint64 // connections with an SMC handshake, or the option on the SYN
 	Modes    []Count
@@ -89,9 +92,18 @@ func (c *counters) message(f Family, name string) {
 	c.messages[messageKey{f, name}]++
 }
 
+// otherLink counts a packet of a link type that is not understood.
+func (c *counters) otherLink(l frame.LinkType) {
+	c.OtherLinkTypes++
+	if len(c.OtherLinks) < maxOtherLinks && !slices.Contains(c.OtherLinks, l) {
+		c.OtherLinks = append(c.OtherLinks, l)
+	}
+}
+
 // Summary returns what was counted so far.
 func (t *Tracker) Summary() *Summary {
 	s := t.count.Summary
+	s.OtherLinks = slices.Clone(s.OtherLinks)
 	for key, n := range t.count.messages {
 		s.Messages = append(s.Messages, MessageCount{key.family, key.name, n})
 	}

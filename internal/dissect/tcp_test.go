@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -370,7 +371,7 @@ func FuzzPacket(f *testing.F) {
 		f.Add(uint16(p.Link), p.Data, p.OrigLen)
 	}
 	for _, ip := range [][]byte{cdcPacket("10.0.0.1", "10.0.0.2"), cdcPacket("fd00::1", "fd00::2")} {
-		f.Add(uint16(LinkRaw), ip, len(ip))
+		f.Add(uint16(frame.Raw), ip, len(ip))
 	}
 	f.Fuzz(func(t *testing.T, link uint16, data []byte, origLen int) {
 		tr := New(Options{})
@@ -385,7 +386,7 @@ func FuzzPacket(f *testing.F) {
 		}
 		before := bytes.Clone(data)
 		for range 2 {
-			tr.Packet(Packet{Number: 99, Time: s.now, Link: LinkType(link), Data: data, OrigLen: origLen}, emit)
+			tr.Packet(Packet{Number: 99, Time: s.now, Link: frame.LinkType(link), Data: data, OrigLen: origLen}, emit)
 		}
 		tr.Close(emit)
 		if !bytes.Equal(data, before) {

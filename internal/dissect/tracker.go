@@ -72,8 +72,8 @@ func (t *Tracker) Packet(p Packet, emit func(*Event)) {
 	l.decode(&t.packet)
 	switch l.outcome {
 	case outcomeOther:
-		if !understood(p.Link) {
-			t.count.OtherLinkTypes++
+		if !p.Link.Known() {
+			t.count.otherLink(t.packet.Link)
 		}
 	case outcomeTCP:
 		t.count.TCPSegments++
@@ -88,15 +88,6 @@ func (t *Tracker) Packet(p Packet, emit func(*Event)) {
 		t.undecodable(l)
 	}
 	t.emit = nil
-}
-
-// understood reports whether packets of a link type are looked into.
-func understood(l LinkType) bool {
-	switch l {
-	case LinkNull, LinkEthernet, LinkRaw12, LinkRaw14, LinkRaw, LinkLoop, LinkSLL, LinkSLL2:
-		return true
-	}
-	return false
 }
 
 // Close says that the input has ended: emit is called for every handshake and every request that is

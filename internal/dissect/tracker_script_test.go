@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
@@ -64,10 +65,10 @@ func newScript() *script {
 
 // add appends a packet with an IPv4 packet as its content.
 func (s *script) add(ip []byte) {
-	frame := append([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0x08, 0}, ip...)
+	b := append([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0x08, 0}, ip...)
 	s.now = s.now.Add(time.Millisecond)
 	s.packets = append(s.packets, Packet{
-		Number: len(s.packets) + 1, Time: s.now, Link: LinkEthernet, Data: frame, OrigLen: len(frame),
+		Number: len(s.packets) + 1, Time: s.now, Link: frame.Ethernet, Data: b, OrigLen: len(b),
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/internal/frame"
 )
 
 // The captures of real kernels, by the names that tests use. What has a second file is split in two,
@@ -63,7 +65,7 @@ func pcapPackets(t testing.TB, name string) (packets []Packet) {
 	if len(b) < 24 || word(0) != 0xa1b2c3d4 {
 		t.Fatalf("%s is no little-endian pcap file", name)
 	}
-	link := LinkType(word(20))
+	link := frame.LinkType(word(20))
 	for b = b[24:]; len(b) > 0; b = b[16+word(8):] {
 		packets = append(packets, Packet{
 			Time: time.Unix(int64(word(0)), int64(word(4))*1000).UTC(),
