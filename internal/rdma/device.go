@@ -32,8 +32,8 @@ type Config struct {
 
 const defaultSpin = 50 * time.Microsecond
 
-// A Device is a software RNIC: a local IP address on UDP port 4791. Its methods may be called by
-// several goroutines.
+// A Device is a software RNIC: a local IP address on UDP port 4791. It sends on the interface that has the
+// address, and on no other. Its methods may be called by several goroutines.
 type Device struct {
 	addr  netip.AddrPort // with the zone of a link-local address
 	iface net.Interface
@@ -85,7 +85,7 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 	}
 	addr := netip.AddrPortFrom(local, c.Port)
 	sock, err := udp.Listen(udp.Config{
-		Local: addr, NoSegmentation: c.NoSegmentation, NoCoalescing: c.NoCoalescing,
+		Local: addr, Interface: sendInterface(iface), NoSegmentation: c.NoSegmentation, NoCoalescing: c.NoCoalescing,
 		ReadBuffer: c.ReadBuffer, WriteBuffer: c.WriteBuffer, Headers: c.Headers, Drop: c.Drop,
 	})
 	if err != nil {
@@ -103,6 +103,16 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 	}
 	go d.receiveLoop()
 	return d, nil
+}
+
+// sendInterface returns the index of the interface that a device sends on, as an adapter sends on its own port:
+// two devices are two paths, also if both lead to the same network. An address of the loopback
+// interface that others reach, as routers announce them, belongs to no cable: 0, the routing table decides.
+func sendInterface(iface net.Interface) int {
+	if iface.Flags&net.FlagLoopback != 0 {
+		return 0
+	}
+	return iface.Index
 }
 
 // interfaceOf returns the interface that has an address. All of 127.0.0.0/8 belongs to loopback.

@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -38,6 +39,11 @@ type Config struct {
 	// Local is the address and port to bind; port 0 has the kernel choose one. An IPv6 address is
 	// not joined by IPv4. A link-local address needs its zone, an interface's name or index.
 	Local netip.AddrPort
+
+	// Interface is the index of the interface that everything is sent on, whatever other interfaces lead
+	// to its destination; where the routing table has none over this one it is taken to be on the
+	// link. 0 leaves the choice to the routing table. It needs no privilege.
+	Interface int
 
 	NoSegmentation bool // send every datagram by itself even if the kernel can segment
 	NoCoalescing   bool // receive every datagram by itself; without effect on a packet socket
@@ -143,6 +149,7 @@ func (s *Socket) setOptions(fd, family int, cfg *Config) error {
 		}
 		return nil
 	}
+	index := int(int32(hton32(uint32(cfg.Interface)))) // both options want network order
 	// "Probe" sets DF, as "do" does, so that the identification of IPv4 is known; but the size of packets is
 	// held against the interface's MTU alone. "Do" believes every ICMP message that names a smaller one of the
 	// path, and those are easily forged: one would stop what is sent to a host for ten minutes.
@@ -150,7 +157,13 @@ func (s *Socket) setOptions(fd, family int, cfg *Config) error {
 		if err := must("IP_MTU_DISCOVER", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE); err != nil {
 			return err
 		}
+		if err := must("IP_UNICAST_IF", unix.IPPROTO_IP, unix.IP_UNICAST_IF, index); err != nil {
+			return err
+		}
 	} else {
+		if err := must("IPV6_UNICAST_IF", unix.IPPROTO_IPV6, unix.IPV6_UNICAST_IF, index); err != nil {
+			return err
+		}
 		if err := must("IPV6_V6ONLY", unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return err
 		}
@@ -173,6 +186,11 @@ func (s *Socket) setOptions(fd, family int, cfg *Config) error {
 	s.readBuffer = setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cfg.ReadBuffer)
 	s.writeBuffer = setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cfg.WriteBuffer)
 	return nil
+}
+
+// hton32 is v as an integer whose bytes in memory are those of v in network order.
+func hton32(v uint32) uint32 {
+	return binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, v))
 }
 
 // setBuffer asks for a buffer of size bytes and returns what was granted.
