@@ -3,6 +3,8 @@ package smc
 import (
 	"io"
 	"net"
+	"os"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -14,8 +16,42 @@ import (
 //
 // Read and Write allocate nothing. What Write has taken is in the peer's memory, and
 // reaches it even if this process dies.
+//
+// A Conn that becomes unreachable without Close is closed by the garbage collector, as those of package net are.
 type Conn struct {
-	c *host.Conn
+	c *host.Conn // which the host holds: it must not lead back to the Conn
+}
+
+// newConn returns the Conn that an application holds.
+func newConn(inner *host.Conn) *Conn {
+	c := &Conn{c: inner}
+	runtime.AddCleanup(c, (*host.Conn).Forget, inner)
+	return c
+}
+
+// FileConn returns a copy of the connected TCP socket that f is, as [net.FileConn] does. It is plain TCP: whether a connection
+// moves to shared memory is decided when it is made. The caller closes both.
+func FileConn(f *os.File) (*Conn, error) {
+	inner, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := inner.(*net.TCPConn)
+	if !ok {
+		inner.Close()
+		return nil, notTCP("file", inner.LocalAddr())
+	}
+	c, err := DefaultHost().h.Adopt(tcp)
+	if err != nil {
+		tcp.Close()
+		return nil, publicError(err)
+	}
+	return newConn(c), nil
+}
+
+// notTCP is the error for a socket of another kind.
+func notTCP(op string, addr net.Addr) error {
+	return &net.OpError{Op: op, Net: addr.Network(), Addr: addr, Err: &net.AddrError{Err: "not a TCP address", Addr: addr.String()}}
 }
 
 var (
@@ -27,21 +63,41 @@ var (
 )
 
 // Read implements [net.Conn].
-func (c *Conn) Read(b []byte) (int, error) { return c.c.Read(b) }
+func (c *Conn) Read(b []byte) (int, error) {
+	n, err := c.c.Read(b)
+	runtime.KeepAlive(c) // a connection that is used is not to be collected, also by its last user
+	return n, err
+}
 
 // Write implements [net.Conn].
-func (c *Conn) Write(b []byte) (int, error) { return c.c.Write(b) }
+func (c *Conn) Write(b []byte) (int, error) {
+	n, err := c.c.Write(b)
+	runtime.KeepAlive(c)
+	return n, err
+}
 
 // WriteBuffers writes all buffers in order; small ones become visible to the peer
 // together. It consumes what it has written, as the WriteTo method of [net.Buffers] does.
-func (c *Conn) WriteBuffers(bufs *net.Buffers) (int64, error) { return c.c.WriteBuffers(bufs) }
+func (c *Conn) WriteBuffers(bufs *net.Buffers) (int64, error) {
+	n, err := c.c.WriteBuffers(bufs)
+	runtime.KeepAlive(c)
+	return n, err
+}
 
 // ReadFrom implements [io.ReaderFrom]. A regular file is read straight into the peer's
 // buffer.
-func (c *Conn) ReadFrom(r io.Reader) (int64, error) { return c.c.ReadFrom(r) }
+func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
+	n, err := c.c.ReadFrom(r)
+	runtime.KeepAlive(c)
+	return n, err
+}
 
 // WriteTo implements [io.WriterTo].
-func (c *Conn) WriteTo(w io.Writer) (int64, error) { return c.c.WriteTo(w) }
+func (c *Conn) WriteTo(w io.Writer) (int64, error) {
+	n, err := c.c.WriteTo(w)
+	runtime.KeepAlive(c)
+	return n, err
+}
 
 // Close implements [net.Conn]. What was written still reaches the peer. If bytes have
 // arrived that nobody has read, the connection is reset, as with TCP.
@@ -96,7 +152,23 @@ func (c *Conn) SetWriteBuffer(bytes int) error { return c.c.SetWriteBuffer(bytes
 
 // SyscallConn returns the TCP socket. On SMC no data passes through it: reading from it
 // or writing to it breaks the connection.
-func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.c.SyscallConn() }
+func (c *Conn) SyscallConn() (syscall.RawConn, error) {
+	raw, err := c.c.SyscallConn()
+	if err == nil && c.c.Mode() != host.ModeTCP {
+		raw = heldConn{raw, c}
+	}
+	return raw, err
+}
+
+// A heldConn keeps what it belongs to from being collected.
+type heldConn struct {
+	syscall.RawConn
+	owner any
+}
+
+// File returns a copy of the socket of a plain TCP connection, as that of [net.TCPConn]; the caller closes both.
+// The bytes of an SMC connection pass through no file: the error then matches [errors.ErrUnsupported].
+func (c *Conn) File() (*os.File, error) { return c.c.File() }
 
 // Options are socket options as they were last set: RFC 7609 B.1.
 type Options struct {

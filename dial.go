@@ -138,5 +138,5 @@ func (d *Dialer) DialContext(ctx context.Context, network, addr string) (*Conn, 
 	if err != nil {
 		return nil, publicError(err)
 	}
-	return &Conn{c: c}, nil
+	return newConn(c), nil
 }

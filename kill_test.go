@@ -33,6 +33,7 @@ func init() {
 		"starve":  childStarve,
 		"crowd":   childCrowd,
 		"idle":    childIdle,
+		"files":   childFiles,
 	})
 }
 

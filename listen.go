@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -38,10 +40,62 @@ func Listen(network, addr string) (*Listener, error) {
 // If the listener cannot be announced it works all the same, with plain TCP, and the
 // State of its connections says why.
 func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*Listener, error) {
-	if err := host.CheckBuffer(lc.WriteBuffer); err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Err: fmt.Errorf("WriteBuffer: %w", err)}
+	opts, err := lc.options(network)
+	if err != nil {
+		return nil, err
 	}
-	l, err := lc.Host.or().Listen(ctx, network, addr, host.ListenOptions{
+	l, err := lc.Host.or().Listen(ctx, network, addr, opts)
+	if err != nil {
+		return nil, publicError(err)
+	}
+	return newListener(l), nil
+}
+
+// NewListener makes a Listener of an existing one, such as package net makes of a socket that was inherited or
+// handed over by systemd. inner has to be a [*net.TCPListener]. If there is no error it belongs to the
+// result and is not to be used any more; otherwise it is as it was. Control, KeepAlive and
+// KeepAliveConfig have no effect: inner has its own.
+//
+// Clients move to shared memory only if the socket was made by the user that this process runs as, or this
+// process runs as root: for them, who has made the socket is who listens.
+func (lc *ListenConfig) NewListener(inner net.Listener) (*Listener, error) {
+	tcp, ok := inner.(*net.TCPListener)
+	if !ok {
+		return nil, notTCP("listen", inner.Addr())
+	}
+	opts, err := lc.options("tcp")
+	if err != nil {
+		return nil, err
+	}
+	l, err := lc.Host.or().ListenOn(tcp, opts)
+	if err != nil {
+		return nil, publicError(err)
+	}
+	return newListener(l), nil
+}
+
+// FileListener listens on a copy of the listening TCP socket that f is, as [net.FileListener] does, with the zero
+// [ListenConfig]; see [ListenConfig.NewListener]. The caller closes both.
+func FileListener(f *os.File) (*Listener, error) {
+	inner, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	var lc ListenConfig
+	l, err := lc.NewListener(inner)
+	if err != nil {
+		inner.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// options are those of the host.
+func (lc *ListenConfig) options(network string) (host.ListenOptions, error) {
+	if err := host.CheckBuffer(lc.WriteBuffer); err != nil {
+		return host.ListenOptions{}, &net.OpError{Op: "listen", Net: network, Err: fmt.Errorf("WriteBuffer: %w", err)}
+	}
+	return host.ListenOptions{
 		Require:    host.Requirement(lc.Require),
 		ReadBuffer: lc.ReadBuffer,
 		Net: net.ListenConfig{
@@ -49,18 +103,23 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*List
 			KeepAlive:       lc.KeepAlive,
 			KeepAliveConfig: lc.KeepAliveConfig,
 		},
-	})
-	if err != nil {
-		return nil, publicError(err)
-	}
-	return &Listener{l: l}, nil
+	}, nil
 }
 
 // A Listener is a [net.Listener] whose connections are SMC where the client can. It takes
 // connections from the system at once, also while nobody calls Accept, so that clients do
 // not wait for their handshake.
+//
+// A Listener that becomes unreachable without Close is closed by the garbage collector.
 type Listener struct {
-	l *host.Listener
+	l *host.Listener // which the host holds: it must not lead back to the Listener
+}
+
+// newListener returns the Listener that an application holds.
+func newListener(inner *host.Listener) *Listener {
+	l := &Listener{l: inner}
+	runtime.AddCleanup(l, func(inner *host.Listener) { go inner.Close() }, inner) // which may have to wait
+	return l
 }
 
 // Accept implements [net.Listener]. The connections are of type [*Conn].
@@ -75,10 +134,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 // AcceptSMC is Accept with a result of type [*Conn].
 func (l *Listener) AcceptSMC() (*Conn, error) {
 	c, err := l.l.Accept()
+	runtime.KeepAlive(l) // a listener that is used is not to be collected, also by its last user
 	if err != nil {
 		return nil, publicError(err)
 	}
-	return &Conn{c: c}, nil
+	return newConn(c), nil
 }
 
 // Close implements [net.Listener]. Connections that have not been accepted are reset.
@@ -91,4 +151,14 @@ func (l *Listener) Addr() net.Addr { return l.l.Addr() }
 func (l *Listener) SetDeadline(t time.Time) error { return l.l.SetDeadline(t) }
 
 // SyscallConn returns the listening TCP socket.
-func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.l.SyscallConn() }
+func (l *Listener) SyscallConn() (syscall.RawConn, error) {
+	raw, err := l.l.SyscallConn()
+	if err == nil {
+		raw = heldConn{raw, l}
+	}
+	return raw, err
+}
+
+// File returns a copy of the listening TCP socket, as that of [net.TCPListener]; the caller closes both. Connections
+// that this Listener has taken from the system already stay with it.
+func (l *Listener) File() (*os.File, error) { return l.l.File() }

@@ -1,8 +1,11 @@
 package host
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -269,6 +272,27 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 // An opaqueConn hides what package os would find behind a RawConn of package net: a socket into
 // which io.Copy(conn, file) sends the file, past our Write.
 type opaqueConn struct{ syscall.RawConn }
+
+// errNoFile says that the bytes of a connection pass through no socket.
+var errNoFile = fmt.Errorf("smc: a connection over shared memory has no file: %w", errors.ErrUnsupported)
+
+// File returns a copy of the TCP socket of a plain TCP connection. On SMC it fails.
+func (c *Conn) File() (*os.File, error) {
+	if c.data != nil {
+		return nil, opError("file", c, errNoFile)
+	}
+	return c.tcp.File()
+}
+
+// Forget ends a connection that nobody can use any more. The socket of one over plain TCP is closed as soon
+// as nobody can use that either: somebody may have asked for it with SyscallConn.
+func (c *Conn) Forget() {
+	if c.data == nil {
+		c.host.forget(c)
+		return
+	}
+	c.Close()
+}
 
 // Totals returns the bytes that the application has read and written.
 func (c *Conn) Totals() (in, out uint64) {

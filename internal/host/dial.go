@@ -83,6 +83,19 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 	return d.dial(ctx, network, address, buffer)
 }
 
+// Adopt makes a plain TCP connection of one that was made elsewhere. If it succeeds, tcp belongs to the result.
+func (h *Host) Adopt(tcp *net.TCPConn) (*Conn, error) {
+	h.openControl()
+	c := h.newConn(tcp, false, nil)
+	c.mode, c.reason = ModeTCP, clc.Lookup(clc.DiagInherited, clc.OSUnspecified)
+	if err := h.add(c); err != nil {
+		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
+	}
+	h.counters.fallback(c.reason)
+	c.trace(&traceRecord{kind: control.TraceFallback, reason: c.reason}, nil)
+	return c, nil
+}
+
 // dialing is one Dial.
 type dialing struct {
 	host *Host

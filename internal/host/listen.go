@@ -62,9 +62,32 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 	if err != nil {
 		return nil, err
 	}
+	l, err := h.listenOn(inner.(*net.TCPListener), buffer, opts)
+	if err != nil {
+		inner.Close()
+		return nil, fail(err)
+	}
+	return l, nil
+}
+
+// ListenOn announces a listener that was made elsewhere. If it succeeds, inner belongs to the result. Net of
+// the options has no effect.
+func (h *Host) ListenOn(inner *net.TCPListener, opts ListenOptions) (*Listener, error) {
+	buffer, err := h.begin("tcp", opts.ReadBuffer)
+	var l *Listener
+	if err == nil {
+		l, err = h.listenOn(inner, buffer, opts)
+	}
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: inner.Addr(), Err: err}
+	}
+	return l, nil
+}
+
+func (h *Host) listenOn(inner *net.TCPListener, buffer int, opts ListenOptions) (*Listener, error) {
 	l := &Listener{
 		host:   h,
-		tcp:    inner.(*net.TCPListener),
+		tcp:    inner,
 		opts:   opts,
 		buffer: buffer,
 		addr:   addrPort(inner.Addr()),
@@ -76,8 +99,7 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 	l.closed = l.ctx.Done()
 	l.timeout.init()
 	if err := l.announce(); err != nil {
-		inner.Close()
-		return nil, fail(err)
+		return nil, err
 	}
 	l.working.Add(1)
 	go l.loop()
@@ -242,6 +264,9 @@ func (l *Listener) SetDeadline(t time.Time) error {
 	l.timeout.set(t)
 	return nil
 }
+
+// File returns a copy of the listening socket.
+func (l *Listener) File() (*os.File, error) { return l.tcp.File() }
 
 // SyscallConn returns the TCP socket.
 func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.tcp.SyscallConn() }

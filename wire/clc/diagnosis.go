@@ -73,6 +73,7 @@ const (
 	DiagDisabled          Diagnosis = localSpace + 0x11
 	DiagPolicy            Diagnosis = localSpace + 0x12
 	DiagClosing           Diagnosis = localSpace + 0x13
+	DiagInherited         Diagnosis = localSpace + 0x14
 	DiagBudget            Diagnosis = localSpace + 0x20
 	DiagNoFile            Diagnosis = localSpace + 0x21
 	DiagLimit             Diagnosis = localSpace + 0x22

@@ -67,7 +67,8 @@ func TestLocalReasons(t *testing.T) {
 		DiagOtherUser: DiagConfig, DiagRefused: DiagPeerNoSMC, DiagNoRunDir: DiagConfig,
 		DiagRendezvousTimeout: DiagPeerNoSMC, DiagNotAccepted: DiagPeerNoSMC, DiagIncompatible: DiagVersion,
 		DiagNetwork: DiagConfig, DiagDisabled: DiagConfig, DiagPolicy: DiagConfig, DiagClosing: DiagConfig,
-		DiagBudget: DiagMemory, DiagNoFile: DiagMemory, DiagLimit: DiagMaxDMB, DiagBusy: DiagPeerNoSMC,
+		DiagInherited: DiagPeerNoSMC,
+		DiagBudget:    DiagMemory, DiagNoFile: DiagMemory, DiagLimit: DiagMaxDMB, DiagBusy: DiagPeerNoSMC,
 		DiagUnreachable: DiagNoSMCDv2Device, DiagFabric: DiagBufferRegistration,
 		DiagPeerDeclined: DiagInternal, 0x7e01ffff: DiagInternal,
 	} {

@@ -343,6 +343,14 @@ var reasons = []Reason{
 		Local:    true,
 		wire:     DiagConfig,
 	}, {
+		Code:     DiagInherited,
+		Tag:      "INHERITED",
+		Sentence: "The connection was made outside of this library.",
+		Cause:    "It was handed over as a file that was connected already.",
+		Advice:   "Hand the listening socket over instead, and accept here.",
+		Local:    true,
+		wire:     DiagPeerNoSMC,
+	}, {
 		Code:     DiagBudget,
 		Tag:      "BUDGET",
 		Sentence: "The memory budget for buffers is used up.",

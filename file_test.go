@@ -1,0 +1,200 @@
+package smc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+// fileListener is a listening socket that somebody else has made, as a file.
+func fileListener(t *testing.T) *os.File {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// A listener that was handed over as a file serves SMC, and can be handed over again.
+func TestNewListener(t *testing.T) {
+	smctest.CheckLeaks(t)
+	config := Config{Dir: t.TempDir()}
+	client, server := newHost(t, config), newHost(t, config)
+	f := fileListener(t)
+	defer f.Close()
+	inner, err := net.FileListener(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lc := ListenConfig{Host: server, ReadBuffer: 32 << 10}
+	l, err := lc.NewListener(inner)
+	if err != nil {
+		t.Fatalf("NewListener = %v", err)
+	}
+	defer l.Close()
+	d := Dialer{Host: client}
+	c, err := d.Dial("tcp", inner.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := l.AcceptSMC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if st := s.State(); st.Mode != ModeSMCD || st.ReadBuffer != 32<<10 {
+		t.Errorf("connection of a handed-over listener = %+v, want SMC-D with a buffer of %d", st, 32<<10)
+	}
+
+	again, err := l.File()
+	if err != nil {
+		t.Fatalf("File of a listener = %v", err)
+	}
+	defer again.Close()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	copied, err := net.FileListener(again) // still listens
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copied.Close()
+	if copied.Addr().String() != l.Addr().String() {
+		t.Errorf("File is a listener at %v, want %v", copied.Addr(), l.Addr())
+	}
+}
+
+// What is no TCP listener is refused, and stays what it is.
+func TestNewListenerRefuses(t *testing.T) {
+	smctest.CheckLeaks(t)
+	inner, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close()
+	host := newHost(t, Config{})
+	lc := ListenConfig{Host: host}
+	var opErr *net.OpError
+	if l, err := lc.NewListener(inner); !errors.As(err, &opErr) {
+		t.Errorf("NewListener(unix) = %v, %v, want a *net.OpError", l, err)
+	}
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	host.Close()
+	if l, err := lc.NewListener(plain); !errors.As(err, &opErr) {
+		t.Errorf("NewListener on a closed host = %v, %v, want a *net.OpError", l, err)
+	}
+	c, err := net.Dial("tcp", plain.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if s, err := plain.Accept(); err != nil {
+		t.Errorf("Accept of a listener that was refused = %v", err)
+	} else {
+		s.Close()
+	}
+}
+
+// The file of a plain TCP connection is its socket; one over shared memory has none.
+func TestConnFile(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := t.TempDir()
+	server := newHost(t, Config{Dir: dir})
+	c, s := connect(t, newHost(t, Config{Dir: dir, Disabled: true}), server, ModeTCP)
+	defer s.Close()
+	f, err := c.File()
+	if err != nil {
+		t.Fatalf("File of a TCP connection = %v", err)
+	}
+	c.Close()
+	if _, err := f.Write([]byte("by file")); err != nil {
+		t.Error(err)
+	}
+	f.Close()
+	s.SetDeadline(time.Now().Add(patience))
+	if b, err := io.ReadAll(s); string(b) != "by file" || err != nil {
+		t.Errorf("ReadAll = %q, %v, want what was written to the file", b, err)
+	}
+
+	c, s = connect(t, newHost(t, Config{Dir: dir}), server, ModeSMCD)
+	defer s.Close()
+	defer c.Close()
+	var opErr *net.OpError
+	if f, err := c.File(); !errors.Is(err, errors.ErrUnsupported) || !errors.As(err, &opErr) {
+		t.Errorf("File of an SMC-D connection = %v, %v, want a *net.OpError around ErrUnsupported", f, err)
+	}
+}
+
+// The functions that use the default host do what those of package net do.
+func TestDefaultHostFiles(t *testing.T) {
+	smctest.CheckLeaks(t)
+	t.Setenv("GOSMC_DIR", t.TempDir())
+	child := smctest.Start(t, "files")
+	for _, want := range []string{"SMC-D", "TCP INHERITED", "hello"} {
+		if got := child.Hear("result"); got != want {
+			t.Errorf("result = %q, want %q", got, want)
+		}
+	}
+	child.HearEnd()
+	if err := child.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// childFiles listens on a file, dials that, and makes a connection of a file.
+func childFiles(p *smctest.Parent) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	p.Check(err)
+	f, err := inner.(*net.TCPListener).File()
+	p.Check(err)
+	p.Check(inner.Close())
+	l, err := FileListener(f)
+	p.Check(err)
+	p.Check(f.Close())
+	c, err := DialContext(context.Background(), "tcp", l.Addr().String())
+	p.Check(err)
+	p.Say("result %v", c.State().Mode)
+	p.Check(c.Close())
+	s, err := l.Accept()
+	p.Check(err)
+	p.Check(s.Close())
+
+	plain, err := net.Dial("tcp", l.Addr().String())
+	p.Check(err)
+	f, err = plain.(*net.TCPConn).File()
+	p.Check(err)
+	p.Check(plain.Close())
+	fc, err := FileConn(f)
+	p.Check(err)
+	p.Check(f.Close())
+	p.Say("result %v %s", fc.State().Mode, fc.State().Reason.Tag)
+	s, err = l.Accept()
+	p.Check(err)
+	_, err = fc.Write([]byte("hello"))
+	p.Check(err)
+	p.Check(fc.Close())
+	b, err := io.ReadAll(s)
+	p.Check(err)
+	p.Say("result %s", b)
+	p.Check(s.Close())
+	p.Check(l.Close())
+}

@@ -1,0 +1,141 @@
+package smc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+// forgettingModes runs a test on hosts of each kind.
+func forgettingModes(t *testing.T, test func(t *testing.T, client, server *Host, mode Mode)) {
+	t.Helper()
+	for _, mode := range []Mode{ModeSMCD, ModeTCP} {
+		t.Run(mode.String(), func(t *testing.T) {
+			smctest.CheckLeaks(t)
+			config := Config{Dir: t.TempDir(), Disabled: mode == ModeTCP}
+			test(t, newHost(t, config), newHost(t, config), mode)
+		})
+	}
+}
+
+// A connection that nobody has any more is closed.
+func TestForgottenConn(t *testing.T) {
+	forgettingModes(t, func(t *testing.T, client, server *Host, mode Mode) {
+		c, s := connect(t, client, server, mode)
+		defer s.Close()
+		if _, err := c.Write([]byte("last words")); err != nil {
+			t.Fatal(err)
+		}
+		c = nil
+		s.SetReadDeadline(time.Unix(1, 0))
+		var text []byte
+		smctest.Eventually(t, patience, "the end of a forgotten connection", func() bool {
+			runtime.GC()
+			b := make([]byte, 100)
+			s.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+			n, err := s.Read(b)
+			text = append(text, b[:n]...)
+			return err == io.EOF
+		})
+		if string(text) != "last words" {
+			t.Errorf("of a forgotten connection came %q, want its last words", text)
+		}
+		s.Close()
+		smctest.Eventually(t, patience, "the host forgets it, too", func() bool { return len(client.h.Status().Connections) == 0 })
+	})
+}
+
+// A listener that nobody has any more is closed.
+func TestForgottenListener(t *testing.T) {
+	forgettingModes(t, func(t *testing.T, client, server *Host, mode Mode) {
+		listen := func() string { // the only frame that has the listener
+			lc := ListenConfig{Host: server}
+			l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l.Addr().String()
+		}
+		addr := listen()
+		smctest.Eventually(t, patience, "the end of a forgotten listener", func() bool {
+			runtime.GC()
+			c, err := net.Dial("tcp", addr)
+			if err == nil {
+				c.Close()
+			}
+			return errors.Is(err, syscall.ECONNREFUSED)
+		})
+		if n := len(server.h.Status().Listeners); n != 0 {
+			t.Errorf("the host has %d listeners, want none", n)
+		}
+	})
+}
+
+// What somebody waits for is not forgotten, though nobody has it but the call.
+func TestWaitedForIsNotForgotten(t *testing.T) {
+	forgettingModes(t, func(t *testing.T, client, server *Host, mode Mode) {
+		c, s := connect(t, client, server, mode)
+		defer s.Close()
+		type result struct {
+			n   int
+			err error
+		}
+		read := make(chan result, 1)
+		go func(c *Conn) {
+			n, err := c.Read(make([]byte, 1))
+			read <- result{n, err}
+		}(c)
+		c = nil
+		lc := ListenConfig{Host: server}
+		l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		accepted := make(chan result, 1)
+		go func(l *Listener) {
+			c, err := l.Accept()
+			if err == nil {
+				c.Close()
+			}
+			accepted <- result{0, err}
+		}(l)
+		l = nil
+		// Cleanups run one after the other: when one that was set later has run, the collector has seen all.
+		for range 5 {
+			done := make(chan struct{})
+			runtime.AddCleanup(new([64]byte), func(done chan struct{}) { close(done) }, done)
+			smctest.Eventually(t, patience, "a collection", func() bool {
+				runtime.GC()
+				select {
+				case <-done:
+					return true
+				default:
+					return false
+				}
+			})
+		}
+		if _, err := s.Write([]byte("x")); err != nil {
+			t.Errorf("Write to one who waits = %v", err)
+		}
+		if r := <-read; r.n != 1 || r.err != nil {
+			t.Errorf("Read of a connection that only it has = %d, %v, want 1", r.n, r.err)
+		}
+		d := Dialer{Host: client}
+		if c, err := d.Dial("tcp", addr); err != nil {
+			t.Errorf("Dial of a listener that only Accept has = %v", err)
+		} else {
+			defer c.Close()
+		}
+		if r := <-accepted; r.err != nil {
+			t.Errorf("Accept of a listener that only it has = %v", r.err)
+		}
+	})
+}
