@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
@@ -12,7 +13,8 @@ import (
 // and one acknowledgement tells of all. A peer that goes back to the gap has sent them again for
 // nothing; one like us (see requester.keeps) sends only what is missing.
 //
-// Packets are kept by their PSN, at most keepAhead beyond the expected one.
+// Packets are kept by their PSN, at most keepAhead beyond the expected one, and none that has more than the
+// path MTU: it will be refused when it is its turn, and can be sent again for that.
 type keeper struct {
 	packets [keepAhead]keptPacket
 	count   int
@@ -32,6 +34,9 @@ func (k *keeper) put(p *roce.Packet) {
 	if s.kept {
 		return
 	}
+	if n := len(p.Payload); cap(s.payload) < n {
+		s.payload = make([]byte, 0, powerOfTwo(max(n, minKept))) // append may take more
+	}
 	s.payload = append(s.payload[:0], p.Payload...)
 	s.packet, s.kept = *p, true
 	s.packet.Payload = s.payload
@@ -50,25 +55,21 @@ func (k *keeper) take(psn wire.PSN) *roce.Packet {
 }
 
 // A keeperPool has the keepers of a device: as many as queue pairs may miss packets at a time. A queue
-// pair that gets none drops what comes too early, as the specification has it.
+// pair that gets none drops what comes too early, as the specification has it. Those that nobody uses
+// wait for the next loss, until the garbage collector has come by twice.
 type keeperPool struct {
-	mu   sync.Mutex
-	free []*keeper
-	made int
+	used atomic.Int32
+	idle sync.Pool // of *keeper
 }
 
 func (p *keeperPool) get() *keeper {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n := len(p.free); n > 0 {
-		k := p.free[n-1]
-		p.free = p.free[:n-1]
-		return k
-	}
-	if p.made == maxKeepers {
+	if p.used.Add(1) > maxKeepers {
+		p.used.Add(-1)
 		return nil
 	}
-	p.made++
+	if k, ok := p.idle.Get().(*keeper); ok {
+		return k
+	}
 	return new(keeper)
 }
 
@@ -80,7 +81,6 @@ func (p *keeperPool) put(k *keeper) {
 		}
 		k.count = 0
 	}
-	p.mu.Lock()
-	p.free = append(p.free, k)
-	p.mu.Unlock()
+	p.idle.Put(k)
+	p.used.Add(-1)
 }

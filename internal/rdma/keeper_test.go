@@ -6,13 +6,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
 )
+
+// poolWithout returns a pool of which all but some keepers are in use.
+func poolWithout(left int32) *keeperPool {
+	p := new(keeperPool)
+	p.used.Store(maxKeepers - left)
+	return p
+}
 
 // newKeeping is newRTS with a pool that has a keeper left.
 func newKeeping(t *testing.T) (*solo, *keeperPool) {
 	s := newRTS(t)
-	s.keepers = &keeperPool{made: maxKeepers - 1}
+	s.keepers = poolWithout(1)
 	return s, s.keepers
 }
 
@@ -54,7 +62,7 @@ func TestKept(t *testing.T) {
 	if got := s.answerOf(); got != roce.AckUnlimited || s.expected != testRecvPSN.Add(8) || s.msn != 8 {
 		t.Errorf("the answer to the last gap is %v, expected %v, MSN %d", got, s.expected, s.msn)
 	}
-	if s.kept != nil || len(pool.free) != 1 || pool.free[0].count != 0 {
+	if s.kept != nil || pool.used.Load() != maxKeepers-1 {
 		t.Errorf("with nothing to keep there is still a keeper")
 	}
 	s.only(0, 8)
@@ -83,12 +91,12 @@ func TestKeptForgotten(t *testing.T) {
 		s.take(s.byteAt(2, 2))
 		if end == "fail" {
 			s.fail()
-			if s.kept != nil || len(pool.free) != 1 {
+			if s.kept != nil || pool.used.Load() != maxKeepers-1 {
 				t.Errorf("%s: the keeper has not come back", end)
 			}
 		}
 		s.reset()
-		if s.kept != nil || len(pool.free) != 1 {
+		if s.kept != nil || pool.used.Load() != maxKeepers-1 {
 			t.Errorf("%s: the keeper has not come back", end)
 		}
 		s.to(StateRTS)
@@ -116,7 +124,7 @@ func TestKeptRefused(t *testing.T) {
 	if got := s.answerOf(); got != roce.NakInvalidRequest || s.state != StateError || s.expected != testRecvPSN.Add(2) {
 		t.Errorf("the answer is %v in %v, expected %v", got, s.state, s.expected)
 	}
-	if s.kept != nil || len(pool.free) != 1 {
+	if s.kept != nil || pool.used.Load() != maxKeepers-1 {
 		t.Error("the keeper has not come back")
 	}
 }
@@ -128,13 +136,85 @@ func TestKeepersAreFew(t *testing.T) {
 	for range maxKeepers {
 		all = append(all, pool.get())
 	}
-	if all[maxKeepers-1] == nil || pool.get() != nil {
+	if all[maxKeepers-1] == nil || pool.get() != nil || pool.get() != nil {
 		t.Errorf("there are not %d keepers", maxKeepers)
 	}
 	pool.put(all[3])
-	if pool.get() != all[3] || pool.get() != nil {
+	if pool.get() == nil || pool.get() != nil {
 		t.Error("a keeper that was put back does not come again")
 	}
+}
+
+// TestKeeperBound keeps as many packets as there is room for, of any length that the network carries: those
+// that are too long for the path are not kept, and refused when it is their turn.
+func TestKeeperBound(t *testing.T) {
+	for _, mtu := range []wire.MTU{wire.MTU256, wire.MTU1024, wire.MTU4096} {
+		s := newSolo(t)
+		s.keepers = poolWithout(1)
+		rtr := testRTR
+		rtr.PathMTU = mtu
+		s.must(s.init(LocalWrite | RemoteWrite))
+		s.must(s.readyToReceive(rtr))
+		s.must(s.readyToSend(testRTS))
+		long := make([]byte, 65480)
+		for i := 1; i < keepAhead; i += 3 {
+			s.take(s.request(roce.WriteOnly, i, long[:max(len(long)-60*i, mtu.Bytes()+1)]))
+		}
+		for _, n := range []int{1, 200, 3000, mtu.Bytes()} { // the memory of a small one is there for a larger one
+			for i := 1; i < keepAhead; i++ {
+				s.take(s.request(roce.WriteMiddle, i, long[:min(n, mtu.Bytes())]))
+			}
+			if s.kept == nil || s.kept.count != keepAhead-1 {
+				t.Fatalf("MTU %v, %d bytes: not all packets are kept", mtu, n)
+			}
+			held := 0
+			for i := range s.kept.packets {
+				held += cap(s.kept.packets[i].payload)
+			}
+			if held > keepAhead*mtu.Bytes() {
+				t.Errorf("MTU %v, %d bytes: %d packets have %d bytes, more than %d", mtu, n, s.kept.count, held, keepAhead*mtu.Bytes())
+			}
+			for i := 1; i < keepAhead; i++ {
+				s.kept.take(testRecvPSN.Add(i))
+			}
+		}
+		s.reset()
+		s.must(s.init(LocalWrite | RemoteWrite))
+		s.must(s.readyToReceive(rtr))
+		s.must(s.readyToSend(testRTS))
+		s.take(s.request(roce.WriteOnly, 1, long[:mtu.Bytes()+1]))
+		s.take(s.byteAt(0, 1))
+		if s.state != StateRTS || s.expected != testRecvPSN.Add(1) {
+			t.Errorf("MTU %v: state %v, expected %v", mtu, s.state, s.expected)
+		}
+		s.take(s.request(roce.WriteOnly, 1, long[:mtu.Bytes()+1]))
+		if got := s.answerOf(); got != roce.NakInvalidRequest {
+			t.Errorf("MTU %v: the answer to a packet that is too long is %v", mtu, got)
+		}
+	}
+}
+
+// TestKeeperGivenBack looks whether the memory of a keeper that nobody uses is collected.
+func TestKeeperGivenBack(t *testing.T) {
+	pool := new(keeperPool)
+	gone := make(chan struct{})
+	func() {
+		k := pool.get()
+		runtime.AddCleanup(k, func(c chan struct{}) { close(c) }, gone)
+		pool.put(k)
+	}()
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		runtime.GC()
+		select {
+		case <-gone:
+			if pool.get() == nil {
+				t.Error("there is no keeper afterwards")
+			}
+			return
+		default:
+		}
+	}
+	t.Error("a keeper that nobody uses stays")
 }
 
 // TestDeadRegion has a region that is marked, as Deregister does it first.

@@ -59,9 +59,11 @@ const (
 	// keepAhead is how far beyond the expected packet others are kept. A power of two, so that PSNs
 	// go round evenly, and no less than the largest window of peers like us.
 	keepAhead = 1024
-	// maxKeepers is how many queue pairs of a device can keep packets at a time: at 4 KiB each
-	// they have 4 MiB.
+	// maxKeepers is how many queue pairs of a device can keep packets at a time. With the largest path
+	// MTU, which bounds a packet that is kept, each of them has 4 MiB.
 	maxKeepers = 32
+	// minKept is the least memory for a packet that is kept: the smallest path MTU.
+	minKept = 256
 
 	// ackAfterPackets is how many packets of data may go out before an acknowledgement that waits,
 	// and maxAckDelay how long it may wait for them. The shortest timeout that a peer of verbs is

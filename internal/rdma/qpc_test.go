@@ -48,7 +48,7 @@ func soloOf(t testing.TB, mem []byte) *solo {
 	if s.mr, err = pd.RegisterMR(s.mem[testGuard:][:testSize:testSize], LocalWrite|RemoteWrite); err != nil {
 		t.Fatal(err)
 	}
-	s.qpc = newQPC(testQPN, pd, &keeperPool{made: maxKeepers}, 64, 64) // keeps no packets
+	s.qpc = newQPC(testQPN, pd, poolWithout(0), 64, 64) // keeps no packets
 	return s
 }
 

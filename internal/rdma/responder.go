@@ -142,7 +142,7 @@ func (q *qpc) carryOut(now time.Duration, p *roce.Packet) bool {
 
 // keep keeps a packet that is ahead of the expected one by d, if there is room.
 func (q *qpc) keep(p *roce.Packet, d int) {
-	if d >= keepAhead {
+	if d >= keepAhead || len(p.Payload) > q.mtu {
 		return
 	}
 	if q.kept == nil {

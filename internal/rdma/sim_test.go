@@ -119,7 +119,7 @@ type simConfig struct {
 // keepers returns a pool, in some seeds one that has no keeper left.
 func (c *simConfig) keepers() *keeperPool {
 	if c.keepNothing {
-		return &keeperPool{made: maxKeepers}
+		return poolWithout(0)
 	}
 	return new(keeperPool)
 }
