@@ -113,6 +113,10 @@ func allCases() []testCase {
 			tolerates: []string{"our rewinds", "our retransmitted", "our dropped"}, run: neverAnswer,
 		},
 
+		{name: "limits/overcommit", what: "SMC-D where the kernel promises no memory: no page is missing, then TCP", run: strictOvercommit},
+		{name: "limits/mappings", what: "SMC-D until the mappings of a process run out, then TCP", run: fewMappings},
+		{name: "limits/cgroup", what: "SMC-D of a process that may have 64 MiB, to one that does not read", run: smallGroup},
+
 		{name: "pingpong/client/jumbo", what: asClient, run: pingPongs(true, someSizes), conditions: jumbo},
 		{name: "pingpong/server/jumbo", what: asServer, run: pingPongs(false, someSizes), conditions: jumbo},
 		{name: "write/to-guest/jumbo", what: toGuest, run: write, conditions: jumbo},

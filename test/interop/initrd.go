@@ -21,7 +21,7 @@ import (
 // kernel or is a dependency of one of these.
 var guestModules = []string{
 	"virtio_net", "sch_netem", "ifb", "sch_ingress", "cls_matchall", "act_mirred", "crc32_generic",
-	"rdma_rxe", "ib_uverbs",
+	"rdma_rxe", "ib_uverbs", "tcp_diag",
 }
 
 // An archive is the root file system of the guest: names without a leading slash.
@@ -145,8 +145,8 @@ func (a archive) addVerbs(ctx context.Context) error {
 }
 
 // buildInitrd writes the initial root file system of the guest: busybox, tc, rdma, the verbs
-// programs with their libraries, and the modules.
-func buildInitrd(ctx context.Context, k kernel, verbspeer, name string) error {
+// programs with their libraries, what was built for the guest, and the modules.
+func buildInitrd(ctx context.Context, k kernel, built map[string]string, name string) error {
 	a := make(archive)
 	for _, dir := range []string{"proc", "sys", "dev", "tmp"} {
 		a.add(dir, modeDir, nil)
@@ -165,7 +165,8 @@ func buildInitrd(ctx context.Context, k kernel, verbspeer, name string) error {
 	}
 	a.add("sbin", modeLink, []byte("bin")) // the kernel starts /sbin/modprobe
 	a.add("etc/passwd", modeFile, []byte("root:x:0:0:root:/:/bin/sh\n"))
-	sources := map[string]string{"busybox": busybox, "verbspeer": verbspeer}
+	sources := maps.Clone(built)
+	sources["busybox"] = busybox
 	for _, program := range []string{"ip", "tc", "rdma", "ibv_rc_pingpong"} {
 		if sources[program], err = exec.LookPath(program); err != nil {
 			return err

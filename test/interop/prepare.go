@@ -34,6 +34,9 @@ var files = []struct{ name, pkg string }{
 // bookworm's own 6.1 is no usable peer for SMC-R, which later cases need.
 const kernelSuite = "bookworm-backports"
 
+// limitsPackage is built for the guest: see guest/limits.
+const limitsPackage = "github.com/gosmc/smc/test/interop/guest/limits"
+
 //go:embed guest/init.sh
 var guestInit []byte
 
@@ -59,7 +62,11 @@ func prepare(ctx context.Context, dir string) error {
 	if _, err := run(ctx, "gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", peer, source, "-libverbs"); err != nil {
 		return err
 	}
-	return buildInitrd(ctx, kernel, peer, filepath.Join(dir, "initrd"))
+	limits := filepath.Join(dir, "limits")
+	if _, err := run(ctx, "env", "CGO_ENABLED=0", "go", "build", "-o", limits, limitsPackage); err != nil {
+		return err
+	}
+	return buildInitrd(ctx, kernel, map[string]string{"verbspeer": peer, "limits": limits}, filepath.Join(dir, "initrd"))
 }
 
 // run runs a program of this machine and returns what it printed; an error has that text too.
