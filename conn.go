@@ -15,7 +15,9 @@ import (
 // that [net.TCPConn] has, and may be used by several goroutines at once.
 //
 // Read and Write allocate nothing. What Write has taken is in the peer's memory, and
-// reaches it even if this process dies.
+// reaches it even if this process dies, from the first byte on. As on TCP, the peer of a
+// process that ends without closing reads what was written and then [io.EOF], or a reset
+// if that process had left something unread.
 //
 // A Conn that becomes unreachable without Close is closed by the garbage collector, as those of package net are.
 type Conn struct {

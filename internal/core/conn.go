@@ -118,11 +118,11 @@ func (c *Conn) Handle(now time.Time, ev ConnEvent, out []Output) []Output {
 	case EventPeerFlags:
 		return out // done above
 	case EventTCPFin:
-		return c.onTCPFin(now, out)
+		return c.onTCPFin(now, ev.ReadAll, out)
 	case EventTCPReset:
 		return c.onTCPReset(now, out)
 	case EventPeerDead:
-		return c.onPeerDead(now, out)
+		return c.onPeerDead(now, ev.ReadAll, out)
 	case EventProtocolViolation:
 		return c.onFatal(now, FailProtocol, out)
 	case EventTimer:
@@ -392,13 +392,13 @@ func (c *Conn) onFatal(now time.Time, why FailKind, out []Output) []Output {
 }
 
 // onTCPFin takes the end of the peer's direction of TCP.
-func (c *Conn) onTCPFin(now time.Time, out []Output) []Output {
+func (c *Conn) onTCPFin(now time.Time, readAll bool, out []Output) []Output {
 	if c.mode == SMCR || c.state == StatePeerAbortWait {
 		// SMC-R: the flags may still be on their way. PeerAbortWait: we have reset TCP
 		// ourselves, and this is older than that.
 		return out
 	}
-	return c.onPeerDead(now, out)
+	return c.onPeerDead(now, readAll, out)
 }
 
 // onTCPReset takes a reset. The peer, if it lives, is told by A that we have seen it and awaited:
@@ -411,17 +411,22 @@ func (c *Conn) onTCPReset(now time.Time, out []Output) []Output {
 	return c.onFatal(now, FailReset, out)
 }
 
-// onPeerDead takes the news that nobody is left on the other side.
-func (c *Conn) onPeerDead(now time.Time, out []Output) []Output {
+// onPeerDead takes the news that nobody is left on the other side. The application gets what TCP gives when a
+// process ends without closing: the end of the stream if it had read everything, else a reset.
+func (c *Conn) onPeerDead(now time.Time, readAll bool, out []Output) []Output {
 	if c.peerFinished() {
 		return out
 	}
+	why := FailPeerDied
+	if readAll {
+		why = FailPeerEnded
+	}
 	switch c.state {
 	case StateInit:
-		return c.enterClosed(now, c.fail(FailPeerDied, out))
+		return c.enterClosed(now, c.fail(why, out))
 	case StateActive, StatePeerCloseWait1, StatePeerCloseWait2, StateAppCloseWait1,
 		StateAppCloseWait2, StatePeerFinCloseWait, StateAppFinCloseWait:
-		return c.enterAborted(now, c.fail(FailPeerDied, out))
+		return c.enterAborted(now, c.fail(why, out))
 	case StatePeerAbortWait:
 		return c.enterAborted(now, out)
 	case StateProcessAbort, StateClosed:

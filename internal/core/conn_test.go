@@ -32,7 +32,7 @@ func outputText(now time.Time, outs []Output) string {
 
 var failWords = map[FailKind]string{
 	FailNone: "ok", FailReset: "reset", FailAborted: "aborted",
-	FailPeerDied: "died", FailTimeout: "timeout", FailProtocol: "protocol",
+	FailPeerDied: "died", FailPeerEnded: "ended", FailTimeout: "timeout", FailProtocol: "protocol",
 }
 
 func flagWord(f cdc.ConnFlags) string {
@@ -75,7 +75,7 @@ func outputWord(now time.Time, o Output) string {
 
 var epoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Events as words, with the flags that come with them.
+// Events as words, with the flags that come with them. "~": the peer had read everything.
 var connEvents = map[string]ConnEvent{
 	"established": {Kind: EventEstablished},
 	"close":       {Kind: EventClose},
@@ -97,6 +97,8 @@ var connEvents = map[string]ConnEvent{
 	"rst+C":       {Kind: EventTCPReset, Peer: cdc.Closed},
 	"rst+A":       {Kind: EventTCPReset, Peer: cdc.Abort},
 	"dead":        {Kind: EventPeerDead},
+	"fin~":        {Kind: EventTCPFin, ReadAll: true},
+	"dead~":       {Kind: EventPeerDead, ReadAll: true},
 	"dead+C":      {Kind: EventPeerDead, Peer: cdc.Closed},
 	"violation":   {Kind: EventProtocolViolation},
 	"early":       {Kind: EventTimer}, // before the deadline
@@ -152,7 +154,7 @@ func play(t *testing.T, mode Mode, words string) (*Conn, []Output) {
 
 // connEventOrder is the order of the events in the table.
 var connEventOrder = strings.Fields(`established close close! shutdown abort
-	none D C D+C A D+A C+A fin fin+D fin+C fin+A rst rst+C rst+A dead dead+C violation early late`)
+	none D C D+C A D+A C+A fin fin~ fin+D fin+C fin+A rst rst+C rst+A dead dead~ dead+C violation early late`)
 
 // TestConnTable checks the next state and the outputs of every event in every state against
 // testdata/conn.txt, in which each cell is spelled out. "=" is the same state and no output.
@@ -179,7 +181,7 @@ func TestConnTable(t *testing.T) {
 			want := cell
 			if flags, ok := strings.CutPrefix(w, "fin"); ok {
 				w2 := "none"
-				if flags != "" {
+				if strings.HasPrefix(flags, "+") {
 					w2 = flags[1:]
 				}
 				want = connCell(t, SMCR, s.path, w2)

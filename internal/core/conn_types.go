@@ -119,6 +119,9 @@ type ConnEvent struct {
 	// after it learned of the event and before it reports it, so that a peer which published a
 	// flag and then ended TCP is not taken for dead. Other events may leave it zero.
 	Peer cdc.ConnFlags
+	// ReadAll, with TCPFin and PeerDead, says that the peer is known to have read everything that was
+	// written. The kernel would have ended the TCP connection of such a process with a FIN, not a RST.
+	ReadAll bool
 }
 
 // A FailKind says why a connection failed.
@@ -126,15 +129,16 @@ type FailKind uint8
 
 // The kinds of failure and the error that the application gets for each.
 const (
-	FailNone     FailKind = iota // it did not
-	FailReset                    // the peer aborted, or TCP was reset: ECONNRESET
-	FailAborted                  // we aborted it: ECONNABORTED
-	FailPeerDied                 // the peer vanished without closing: ECONNRESET
-	FailTimeout                  // the peer did not answer a close in time; no application is left to tell
-	FailProtocol                 // the peer broke the protocol: ECONNABORTED
+	FailNone      FailKind = iota // it did not
+	FailReset                     // the peer aborted, or TCP was reset: ECONNRESET
+	FailAborted                   // we aborted it: ECONNABORTED
+	FailPeerDied                  // the peer vanished without closing, and had not read everything: ECONNRESET
+	FailPeerEnded                 // the peer vanished without closing, and had read everything: EOF, EPIPE
+	FailTimeout                   // the peer did not answer a close in time; no application is left to tell
+	FailProtocol                  // the peer broke the protocol: ECONNABORTED
 )
 
-var failKindNames = [...]string{"none", "reset by peer", "aborted", "peer died", "timeout", "protocol violation"}
+var failKindNames = [...]string{"none", "reset by peer", "aborted", "peer died", "peer ended", "timeout", "protocol violation"}
 
 // String returns the kind in words.
 func (k FailKind) String() string {

@@ -143,6 +143,7 @@ func (p *simPeer) handle(kind ConnEventKind, abortive bool) {
 	if kind >= EventPeerFlags {
 		ev.Peer = p.see()
 	}
+	ev.ReadAll = (kind == EventTCPFin || kind == EventPeerDead) && p.w.chance(50)
 	if kind == EventClose && p.closedAt.IsZero() {
 		p.closedAt = p.w.now
 	}

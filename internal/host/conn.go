@@ -57,7 +57,7 @@ type Conn struct {
 	mu       sync.Mutex
 	life     *core.Conn
 	dmb      *ism.DMB    // ours; nil once released
-	window   *ism.Window // the peer's; nil once released
+	window   *ism.Window // the peer's; nil once released, or if the peer was gone before we had it
 	watcher  *watcher    // nil if the TCP socket is not watched
 	watchKey int64
 	tcpEnded bool // the TCP socket is closed

@@ -23,6 +23,7 @@ func (c *Conn) eventLocked(ev core.ConnEvent) {
 	// are not to be released before that has closed it.
 	if c.dmb != nil && ev.Kind != core.EventEstablished {
 		ev.Peer = c.data.PeerFlags()
+		ev.ReadAll = c.data.PeerReadAll()
 	}
 	before, flags := c.life.State(), c.life.PeerFlags()
 	c.outputs = c.life.Handle(time.Now(), ev, c.outputs[:0])
@@ -50,6 +51,10 @@ func (c *Conn) carryOut(out core.Output) {
 	case core.ReadEOF, core.WriteClosed:
 		// The data path has seen the flags by itself; those of ours came through it.
 	case core.FailIO:
+		if out.Kind == core.FailPeerEnded {
+			c.data.End()
+			return
+		}
 		c.data.Fail(failError(out.Kind))
 	case core.ShutdownTCP:
 		c.tcp.CloseWrite()

@@ -50,7 +50,7 @@ func failError(kind core.FailKind) error {
 		return os.NewSyscallError("smc", syscall.ECONNABORTED)
 	case core.FailTimeout:
 		return os.NewSyscallError("smc", syscall.ETIMEDOUT)
-	case core.FailReset, core.FailPeerDied, core.FailNone:
+	case core.FailReset, core.FailPeerDied, core.FailPeerEnded, core.FailNone:
 		return os.NewSyscallError("smc", syscall.ECONNRESET)
 	}
 	panic("host: impossible failure " + kind.String())

@@ -14,6 +14,7 @@ import (
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -267,12 +268,9 @@ func (s *handshake) release() {
 // established puts the connection onto shared memory.
 func (s *handshake) established(f *fabric, r core.Result) {
 	h, c := s.host, s.conn
-	if s.window == nil { // we are the server
-		var err error
-		if s.window, err = s.attach(r.D); err != nil {
-			s.failed(fmt.Errorf("attach the client's buffer: %w", err))
-			return
-		}
+	var missing error // why we, the server, do not have the client's buffer
+	if s.window == nil {
+		s.window, missing = s.attach(r.D)
 	}
 	if !s.require.met(ModeSMCD) {
 		s.failed(&FallbackError{Reason: clc.Lookup(clc.DiagPolicy, clc.OSUnspecified)})
@@ -282,17 +280,12 @@ func (s *handshake) established(f *fabric, r core.Result) {
 	c.agreed = h.agreed(s.peer, s.group, r)
 	c.dmb, c.window = s.dmb, s.window
 	c.life = core.NewConn(core.SMCD)
-	c.data = stream.New(stream.Config{
-		Local: s.dmb.Mem(), Remote: s.window.Mem(),
-		ReaderSleeps: s.dmb.ReaderSleeps(), WriterSleeps: s.dmb.WriterSleeps(),
-		PeerReaderSleeps: s.window.PeerReaderSleeps(), PeerWriterSleeps: s.window.PeerWriterSleeps(),
-		Ring:     s.window.Ring,
-		Doorbell: s.peer,
-		Spin:     h.cfg.Spin,
-		Notice:   c.onNotice,
-		Dirty:    h.sweeper.wake,
-		Stats:    &h.counters.data,
-	})
+	c.data = stream.New(s.streamConfig())
+	if missing != nil && !s.finished(missing) {
+		c.dmb = nil
+		s.failed(fmt.Errorf("attach the client's buffer: %w", missing))
+		return
+	}
 	s.data.Store(c.data)
 	c.tcp.SetDeadline(time.Time{})
 	c.traceEstablished()
@@ -304,7 +297,7 @@ func (s *handshake) established(f *fabric, r core.Result) {
 		s.err = c.setupError(err)
 		return
 	}
-	// From here on PeerGone and Close find the connection.
+	// From here on PeerGone and Close find the connection, if the peer is not gone already.
 	if err := c.watch(f.watcher); err != nil {
 		c.traceFailed(err)
 		c.abandon()
@@ -312,7 +305,49 @@ func (s *handshake) established(f *fabric, r core.Result) {
 		return
 	}
 	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // of a peer that was done before we were
+	select {
+	case <-s.peer.Done():
+		c.event(core.ConnEvent{Kind: core.EventPeerDead})
+	default: // PeerGone is still to come, and finds the connection
+	}
 	h.counters.handshakesOK.Add(1)
+}
+
+// streamConfig is what the data path needs to know. In place of a buffer of the peer that we could not have
+// there is memory that nobody else sees.
+func (s *handshake) streamConfig() stream.Config {
+	h := s.host
+	cfg := stream.Config{
+		Local:        s.dmb.Mem(),
+		ReaderSleeps: s.dmb.ReaderSleeps(), WriterSleeps: s.dmb.WriterSleeps(),
+		Read:     s.dmb.Read(),
+		Doorbell: s.peer,
+		Spin:     h.cfg.Spin,
+		Notice:   s.conn.onNotice,
+		Dirty:    h.sweeper.wake,
+		Stats:    &h.counters.data,
+	}
+	if s.window == nil {
+		cfg.Remote = make([]byte, wire.SizeCode(0).Bytes())
+		cfg.PeerReaderSleeps, cfg.PeerWriterSleeps = new(atomic.Uint32), new(atomic.Uint32)
+		cfg.Ring = func() {}
+		return cfg
+	}
+	cfg.Remote = s.window.Mem()
+	cfg.PeerReaderSleeps, cfg.PeerWriterSleeps = s.window.PeerReaderSleeps(), s.window.PeerWriterSleeps()
+	cfg.PeerRead = s.window.PeerRead()
+	cfg.Ring = s.window.Ring
+	return cfg
+}
+
+// finished reports whether a client whose buffer we could not attach has no need of it: it is gone, or it
+// will not read any more. Its Confirm was good, so the connection is established for it, and what it wrote
+// is in our buffer.
+func (s *handshake) finished(missing error) bool {
+	if s.ctx.Err() != nil {
+		return false // we are being closed
+	}
+	return errors.Is(missing, ism.ErrPeerGone) || s.conn.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
 }
 
 // fellBack makes the connection plain TCP.

@@ -116,7 +116,8 @@ func (h *Host) isClosing() bool {
 	return h.closing
 }
 
-// add puts a new connection into the table. It fails when the host is closing.
+// add puts a new connection into the table. It fails when the host is closing. PeerGone will not find a
+// connection whose peer is gone already.
 func (h *Host) add(c *Conn) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,11 +125,9 @@ func (h *Host) add(c *Conn) error {
 		return errHostClosed
 	}
 	if c.peer != nil {
-		p := h.peers[c.peer]
-		if p == nil {
-			return ism.ErrPeerGone
+		if p := h.peers[c.peer]; p != nil {
+			p.conns[c] = struct{}{}
 		}
-		p.conns[c] = struct{}{}
 	}
 	h.conns[c] = struct{}{}
 	h.counters.connections[c.mode].Add(1)

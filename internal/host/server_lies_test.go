@@ -3,10 +3,12 @@ package host
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -494,7 +496,8 @@ func TestServerPassesBytesThrough(t *testing.T) {
 	}
 }
 
-// TestServerPeerVanishes ends the adversary's device at each step of the handshake.
+// TestServerPeerVanishes ends the adversary's device at each step of the handshake. After a good Confirm
+// there is a connection all the same.
 func TestServerPeerVanishes(t *testing.T) {
 	for _, at := range []step{atProposal, atConfirm, afterAll} {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
@@ -508,6 +511,16 @@ func TestServerPeerVanishes(t *testing.T) {
 			})
 			if at < afterAll {
 				c.write(c.encoded())
+			}
+			if at >= atConfirm { // the connection was established for the client, and ends like one
+				s := mustAccept(t, r.l)
+				if n, err := s.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+					t.Errorf("Read = %d, %v, want EOF", n, err)
+				}
+				if _, err := s.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+					t.Errorf("Write: %v, want EPIPE", err)
+				}
+				s.Close()
 			}
 			if err := r.end(c); err != nil {
 				t.Errorf("the server does not end: %v", err)

@@ -46,20 +46,25 @@ type bellSegment struct {
 	slots     [SlotCount]slotFlags
 }
 
-// A slotFlags tells the peer whether the two ends of a connection sleep.
+// A slotFlags tells the peer whether the two ends of a connection sleep, and how far the owner has read.
 //
 //	offset  size  field
 //	     0     4  reader sleeps  the owner waits for data in its DMB
 //	     4    60  reserved
 //	    64     4  writer sleeps  the owner waits for space in the peer's DMB
-//	    68    60  reserved
+//	    68     4  reserved
+//	    72     8  read           bytes that the owner has read from its DMB in this connection
+//	    80    48  reserved
 //
-// The owner sets a flag; the peer swaps it to zero and, if it was set, rings the slot.
+// The owner sets a flag; the peer swaps it to zero and, if it was set, rings the slot. The cursor that the
+// owner publishes may be behind what it has read: read tells those who outlive it.
 type slotFlags struct {
 	reader atomic.Uint32
 	_      [60]byte
 	writer atomic.Uint32
-	_      [60]byte
+	_      [4]byte
+	read   atomic.Uint64
+	_      [48]byte
 }
 
 const (
@@ -231,6 +236,7 @@ func (b *bell) giveSlot(slot uint32) {
 func (b *bell) clearFlags(slot uint32) {
 	b.seg.slots[slot].reader.Store(0)
 	b.seg.slots[slot].writer.Store(0)
+	b.seg.slots[slot].read.Store(0)
 }
 
 // setUser makes d's function the one that the slot calls; nil for none.

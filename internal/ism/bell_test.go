@@ -29,6 +29,7 @@ func TestBellLayout(t *testing.T) {
 		{"size", unsafe.Sizeof(s), 8192 + 32768*128},
 		{"reader sleeps", unsafe.Offsetof(f.reader), 0},
 		{"writer sleeps", unsafe.Offsetof(f.writer), 64},
+		{"read", unsafe.Offsetof(f.read), 72},
 		{"slot size", unsafe.Sizeof(f), 128},
 		{"bits of L0", unsafe.Sizeof(s.l0) * 8, SlotCount},
 		{"bits of L1", unsafe.Sizeof(s.l1) * 8, SlotCount / 64},

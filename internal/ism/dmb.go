@@ -178,6 +178,10 @@ func (d *DMB) ReaderSleeps() *atomic.Uint32 { return &d.seg.peer.bell.seg.slots[
 // it is as ReaderSleeps.
 func (d *DMB) WriterSleeps() *atomic.Uint32 { return &d.seg.peer.bell.seg.slots[d.seg.slot].writer }
 
+// Read returns the word in which we keep how many bytes of this DMB were read, so that a peer that outlives
+// us knows. The peer may write anything there at any time. It must not be touched after Release.
+func (d *DMB) Read() *atomic.Uint64 { return &d.seg.peer.bell.seg.slots[d.seg.slot].read }
+
 // Release ends the use of the DMB. The second call and later ones do nothing.
 //
 // clean says that the connection has ended in order: the peer has made its last access to the

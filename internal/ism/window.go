@@ -204,6 +204,13 @@ func (w *Window) PeerWriterSleeps() *atomic.Uint32 {
 	return &w.rem.peer.ringer.seg.slots[w.rem.slot].writer
 }
 
+// PeerRead returns the word in which the peer says how many bytes it has read from this memory. It is for
+// the case that the peer has died, and as little to be trusted as everything that the peer writes. It must
+// not be touched after Release.
+func (w *Window) PeerRead() *atomic.Uint64 {
+	return &w.rem.peer.ringer.seg.slots[w.rem.slot].read
+}
+
 // Ring calls the ring function of the peer's DMB, in the peer. It never blocks and never
 // allocates, and makes a system call only if the peer's bell goroutine sleeps. It does nothing
 // when the peer has gone.

@@ -27,6 +27,10 @@ type Config struct {
 	ReaderSleeps, WriterSleeps         *atomic.Uint32
 	PeerReaderSleeps, PeerWriterSleeps *atomic.Uint32
 
+	// Read is where we say how many bytes were read, at every read: more than the published cursor
+	// tells. PeerRead is where the peer does. Both may be nil.
+	Read, PeerRead *atomic.Uint64
+
 	// Ring wakes the peer; the peer's side then calls [Conn.Wake]. It is called with
 	// locks held and must not block.
 	Ring func()
@@ -90,6 +94,7 @@ type Conn struct {
 	rdata, wdata     []byte         // data areas: of our element, of the peer's
 	peerReaderSleeps *atomic.Uint32
 	peerWriterSleeps *atomic.Uint32
+	read, peerRead   *atomic.Uint64
 	ring             func()
 	notice           func(cdc.ConnFlags, error)
 	dirty            func()
@@ -162,6 +167,8 @@ func New(cfg Config) *Conn {
 		wdata:            cfg.Remote[cdc.HeaderLen:len(cfg.Remote):len(cfg.Remote)],
 		peerReaderSleeps: cfg.PeerReaderSleeps,
 		peerWriterSleeps: cfg.PeerWriterSleeps,
+		read:             cfg.Read,
+		peerRead:         cfg.PeerRead,
 		ring:             cfg.Ring,
 		notice:           cfg.Notice,
 		dirty:            cfg.Dirty,
@@ -175,6 +182,12 @@ func New(cfg Config) *Conn {
 	}
 	if c.stats == nil {
 		c.stats = new(Stats)
+	}
+	if c.read == nil {
+		c.read = new(atomic.Uint64)
+	}
+	if c.peerRead == nil {
+		c.peerRead = new(atomic.Uint64)
 	}
 	word(cfg.Remote, cdc.TypeOffset).Store(cdc.TypeWord)
 	c.w.free = uint32(len(c.wdata))
@@ -281,6 +294,18 @@ func (c *Conn) Fail(err error) {
 		c.w.state.Or(stFailed)
 		c.Wake()
 	})
+}
+
+// End ends the connection for a peer that is gone and has left nothing unread: reads return io.EOF
+// after the bytes that have already arrived, writes fail with EPIPE. The first failure counts.
+func (c *Conn) End() { c.Fail(errEnded) }
+
+// PeerReadAll reports whether the peer is known to have read everything that was written. It is meant for
+// one that is gone, and may be called as [Conn.Queues] may.
+func (c *Conn) PeerReadAll() bool {
+	written := c.w.total.Load()
+	cons, _, _ := cdc.UnpackConsumer(c.inCons.Load())
+	return c.peerRead.Load() == written || (written-absolute(cons, len(c.wdata)))%(uint64(len(c.wdata))<<16) == 0
 }
 
 // violation fails the connection for a broken rule and returns the error.
@@ -401,5 +426,6 @@ var (
 	errPipe  error = syscall.EPIPE
 	errReset error = syscall.ECONNRESET
 
+	errEnded      = errors.New("smc: peer has ended")
 	errNoProgress = errors.New("smc: writer returned an impossible count")
 )

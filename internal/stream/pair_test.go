@@ -14,6 +14,7 @@ import (
 type memory struct {
 	element [2][]byte
 	sleeps  [2][2]atomic.Uint32 // of side i: reader, writer
+	read    [2]atomic.Uint64    // by side i
 }
 
 // alignedBytes returns n bytes on an 8-byte boundary.
@@ -34,6 +35,7 @@ func (m *memory) config(i int) Config {
 		Local: m.element[i], Remote: m.element[j],
 		ReaderSleeps: &m.sleeps[i][0], WriterSleeps: &m.sleeps[i][1],
 		PeerReaderSleeps: &m.sleeps[j][0], PeerWriterSleeps: &m.sleeps[j][1],
+		Read: &m.read[i], PeerRead: &m.read[j],
 		Spin: DefaultSpin,
 	}
 }

@@ -70,7 +70,9 @@ func (c *Conn) readSlow(b []byte) (n int, err error) {
 			break
 		}
 		if state&stFailed != 0 {
-			err = c.failure
+			if err = c.failure; err == errEnded {
+				err = io.EOF
+			}
 			if _, ok := err.(*PeerError); ok {
 				broken = err // who saw it, and found it taken back at a second look, has told nobody
 			}
@@ -135,7 +137,9 @@ func (c *Conn) take(b []byte) int {
 			c.sayRead()
 		}
 	}
-	r.total.Store(r.total.Load() + uint64(total))
+	read := r.total.Load() + uint64(total)
+	r.total.Store(read)
+	c.read.Store(read)
 	return total
 }
 

@@ -100,6 +100,9 @@ func (c *Conn) writeError() error {
 		return errPipe
 	}
 	if state&stFailed != 0 {
+		if c.failure == errEnded {
+			return errPipe
+		}
 		return c.failure
 	}
 	if state&stDetached != 0 {
