@@ -44,7 +44,10 @@ var mayImport = map[string][]string{
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
 	"internal/capture":    {"internal/frame"},             // packets; of no protocol but what it must know to choose them
 	"internal/dissect":    {"wire/...", "internal/frame"}, // not core, not host: it must read any peer's bytes
-	"internal/traceview":  {"wire/...", "internal/control", "internal/dissect"},
+	// Not frame outside tests: it shows what events have, and sees no packets.
+	"internal/dissect/render":      {"wire/...", "internal/dissect", "internal/frame"},
+	"internal/dissect/dissecttest": {"wire/...", "internal/frame"},
+	"internal/traceview":           {"wire/...", "internal/control", "internal/dissect", "internal/dissect/render"},
 	// What the verbs do, apart from flags and output. Of these only bench knows a fabric, which it measures, and none
 	// the command.
 	"internal/measure": {}, // durations, processor time, the machine: of no protocol
@@ -53,13 +56,13 @@ var mayImport = map[string][]string{
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child"},
 	"internal/survey":  {"internal/control"}, // all hosts of the machine at once, by their control sockets
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":        {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
+	"cmd/gosmc":        {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
 	"test/interop":     {"wire/...", "internal/rdma", "internal/udp"},
 	"internal/smctest": {"wire/...", "internal/..."},
 }
 
 // testOnly packages are imported by tests and by nothing else.
-var testOnly = []string{"internal/smctest"}
+var testOnly = []string{"internal/smctest", "internal/dissect/dissecttest"}
 
 // Packages of the standard library that would make a package do what it must not. Packages below
 // those named are meant too, but for the exceptions.
@@ -239,6 +242,8 @@ func TestCheckImport(t *testing.T) {
 		{"internal/dissect", "github.com/gopacket/gopacket/pcapgo", false, false},
 		{"internal/dissect", modulePath + "/wire/roce", false, true},
 		{"internal/dissect", modulePath + "/internal/capture", false, false},
+		{"internal/dissect", modulePath + "/internal/dissect/render", false, false},
+		{"internal/dissect/render", modulePath + "/internal/dissect/dissecttest", false, false},
 		{"internal/host", modulePath + "/internal/capture", false, false},
 		{"cmd/gosmc", modulePath + "/internal/dissect", false, true},
 		{"cmd/gosmc", modulePath, false, true},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gosmc/smc/internal/capture"
 	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dissect/render"
 )
 
 // dumpFlags are the flags of dump as they were given.
@@ -31,7 +32,7 @@ type dumpFlags struct {
 	hosts             hostFlags
 
 	filter     dissect.Filter
-	timeFormat dissect.TimeFormat
+	timeFormat render.TimeFormat
 }
 
 func newDumpCommand() *cobra.Command {
@@ -199,13 +200,13 @@ func (f *dumpFlags) makeFilter() error {
 	}
 	switch f.time {
 	case "relative":
-		f.timeFormat = dissect.TimeRelative
+		f.timeFormat = render.TimeRelative
 	case "absolute":
-		f.timeFormat = dissect.TimeAbsolute
+		f.timeFormat = render.TimeAbsolute
 	case "delta":
-		f.timeFormat = dissect.TimeDelta
+		f.timeFormat = render.TimeDelta
 	case "none":
-		f.timeFormat = dissect.TimeNone
+		f.timeFormat = render.TimeNone
 	default:
 		return usagef("--time %q: want %s", f.time, strings.Join(timeFormatNames, ", "))
 	}

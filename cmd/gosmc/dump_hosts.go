@@ -18,6 +18,7 @@ import (
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dissect/render"
 	"github.com/gosmc/smc/internal/survey"
 	"github.com/gosmc/smc/internal/traceview"
 )
@@ -95,7 +96,7 @@ type hostsDump struct {
 	euid   int // ours
 
 	view   traceview.View
-	lines  dissect.Lines
+	lines  render.Lines
 	out    *bufio.Writer
 	line   []byte
 	number int
@@ -109,7 +110,7 @@ func newHostsDump(cmd *cobra.Command, flags *dumpFlags) *hostsDump {
 	return &hostsDump{
 		cmd: cmd, flags: flags,
 		euid:  os.Geteuid(),
-		lines: dissect.Lines{Time: flags.timeFormat},
+		lines: render.Lines{Time: flags.timeFormat},
 		out:   bufio.NewWriterSize(cmd.OutOrStdout(), dumpBuffer),
 	}
 }
@@ -217,10 +218,10 @@ func (d *hostsDump) show(e *survey.Event) error {
 		b = fmt.Appendf(b, "%-*s  %-4s", d.width, e.Host.Label, way(e))
 		b = append(d.lines.Append(b, event), '\n')
 		if d.flags.verbose {
-			b = event.AppendVerbose(b)
+			b = render.AppendVerbose(b, event)
 		}
 		if d.flags.hex {
-			b = event.AppendHex(b)
+			b = render.AppendHex(b, event)
 		}
 		if d.flags.verbose || d.flags.hex {
 			b = append(b, '\n')
@@ -261,7 +262,7 @@ func appendHostJSON(b []byte, e *survey.Event, event *dissect.Event) []byte {
 		b = fmt.Appendf(b, `"sent":%t,`, e.Sent)
 	}
 	start := len(b)
-	b = event.AppendJSON(b)
+	b = render.AppendJSON(b, event)
 	b = slices.Delete(b, start, start+1) // the brace
 	return append(b, '\n')
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/capture"
 	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dissect/render"
 )
 
 const (
@@ -22,13 +23,13 @@ type dumpOutput struct {
 	flags *dumpFlags
 	title string
 	std   *flusher
-	lines dissect.Lines
+	lines render.Lines
 	line  []byte // used again for each message
 	err   error  // of writing messages; the first counts
 	begun bool
 
-	flow    *dissect.Flow
-	page    *dissect.Page
+	flow    *render.Flow
+	page    *render.Page
 	packets *capture.Writer // of --write
 	late    dissect.Filter  // of flow and page, which choose connections and link groups in the end
 	files   []*os.File
@@ -39,7 +40,7 @@ type dumpOutput struct {
 // newDumpOutput opens the outputs. Inputs are not overwritten.
 func newDumpOutput(d *dumper, inputs []string) (*dumpOutput, error) {
 	f := d.flags
-	o := &dumpOutput{flags: f, title: d.title(), late: f.filter, lines: dissect.Lines{Time: f.timeFormat}}
+	o := &dumpOutput{flags: f, title: d.title(), late: f.filter, lines: render.Lines{Time: f.timeFormat}}
 	o.late.Conns, o.late.LinkGroups = nil, nil
 	for _, out := range []struct {
 		name string
@@ -90,10 +91,10 @@ func (o *dumpOutput) begin(start time.Time) {
 	o.lines.Start = start
 	f := o.flags
 	if f.flow {
-		o.flow = dissect.NewFlow(dissect.FlowOptions{ASCII: f.ascii, Start: start, Conns: f.conns, LinkGroups: f.linkGroups})
+		o.flow = render.NewFlow(render.FlowOptions{ASCII: f.ascii, Start: start, Conns: f.conns, LinkGroups: f.linkGroups})
 	}
 	if o.pageTo != nil {
-		o.page = dissect.NewPage(dissect.PageOptions{Title: o.title, Start: start, Conns: f.conns, LinkGroups: f.linkGroups})
+		o.page = render.NewPage(render.PageOptions{Title: o.title, Start: start, Conns: f.conns, LinkGroups: f.linkGroups})
 	}
 }
 
@@ -118,14 +119,14 @@ func (o *dumpOutput) event(e *dissect.Event) {
 	}
 	b := o.line[:0]
 	if f.json {
-		b = append(e.AppendJSON(b), '\n')
+		b = append(render.AppendJSON(b, e), '\n')
 	} else {
 		b = append(o.lines.Append(b, e), '\n')
 		if f.verbose {
-			b = e.AppendVerbose(b)
+			b = render.AppendVerbose(b, e)
 		}
 		if f.hex {
-			b = e.AppendHex(b)
+			b = render.AppendHex(b, e)
 		}
 		if f.verbose || f.hex {
 			b = append(b, '\n')
@@ -136,7 +137,7 @@ func (o *dumpOutput) event(e *dissect.Event) {
 }
 
 // close writes what comes at the end and closes the files.
-func (o *dumpOutput) close(s *dissect.Summary, c *dissect.CaptureStats) error {
+func (o *dumpOutput) close(s *dissect.Summary, c *render.CaptureStats) error {
 	o.begin(time.Time{}) // of a capture without packets
 	err := o.err
 	do := func(f func() error) {
@@ -149,9 +150,9 @@ func (o *dumpOutput) close(s *dissect.Summary, c *dissect.CaptureStats) error {
 	}
 	switch {
 	case o.flags.stats && o.flags.json:
-		do(func() error { return writeJSON(o.std, dissect.NewStatsReport(s, c)) })
+		do(func() error { return writeJSON(o.std, render.NewStatsReport(s, c)) })
 	case o.flags.stats:
-		do(func() error { return dissect.WriteStats(o.std, s, c) })
+		do(func() error { return render.WriteStats(o.std, s, c) })
 	}
 	if o.page != nil {
 		do(func() error { return o.page.Write(o.pageTo, s) })

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gosmc/smc/internal/capture"
 	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dissect/render"
 )
 
 // Limits of what is told of faulty input.
@@ -287,7 +288,7 @@ func (d *dumper) fault(err error) {
 
 // finish writes what comes at the end, and closes the outputs.
 func (d *dumper) finish() error {
-	stats := dissect.CaptureStats{Errors: d.faults, Live: d.live != nil}
+	stats := render.CaptureStats{Errors: d.faults, Live: d.live != nil}
 	for _, name := range d.names {
 		if name == "-" {
 			name = "standard input"

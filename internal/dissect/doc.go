@@ -3,9 +3,8 @@
 //
 // A [Tracker] is given packets one after the other and answers each with events: one for every message
 // of SMC, and one for every RoCEv2 packet that carries none. It remembers what the handshakes have said,
-// so that an event knows its connection, its link and its place in the receive buffer. The
-// renderers take events; they also take events that were made by hand from a message, without a
-// capture: traces and test failures show a message in the same words.
+// so that an event knows its connection, its link and its place in the receive buffer. Package render, which
+// shows events, needs nothing else of this package than what an [Event] has and leads to.
 //
 //	packet  ->  layers (net.go)  ->  TCP: handshake (tcp.go)    ->  Event
 //	                             ->  UDP 4791: RoCEv2 (rdma.go) ->  Event

@@ -81,8 +81,8 @@ func (d Direction) Reverse() Direction {
 //
 // The event, and all that it points to but Conn and Link, belong to the tracker and are valid only
 // during the call to emit: who keeps an event has to copy it, with the bytes. Conn and Link
-// stay valid, and change as the capture goes on. An event may also be made by hand: only Family, Name
-// and Message or Bytes are needed to render it.
+// stay valid, and change as the capture goes on. An event may also be made by hand, see [MessageEvent]: only
+// Family, Name and Message or Bytes are needed to render it.
 //
 //	Family     Message                                            Bytes
 //	TCPOption  Option                                             the option, 6 bytes; nil if it is missing

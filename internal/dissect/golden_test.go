@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/dissect/dissecttest"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -96,9 +97,9 @@ func track(packets []Packet, opts Options) ([]string, *Summary) {
 
 // TestCaptures compares the events of every capture with its golden file.
 func TestCaptures(t *testing.T) {
-	for name := range captureFiles {
+	for name := range dissecttest.Captures {
 		t.Run(name, func(t *testing.T) {
-			lines, _ := track(capturedPackets(t, name), Options{})
+			lines, _ := track(dissecttest.Captured(t, name), Options{})
 			got := strings.Join(lines, "\n") + "\n"
 			file := "testdata/" + name + ".events.txt"
 			if *update {
@@ -155,7 +156,7 @@ func TestEveryMessage(t *testing.T) {
 				t.Errorf("%s: not understood: %s", name, eventText(e))
 			}
 		}
-		for _, p := range capturedPackets(t, name) {
+		for _, p := range dissecttest.Captured(t, name) {
 			tr.Packet(p, emit)
 		}
 		if got != sends {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/dissect/dissecttest"
 	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/roce"
@@ -17,7 +18,7 @@ func cdcPacket(src, dst string) []byte {
 	p := roce.Packet{BTH: roce.BTH{Opcode: roce.SendOnly, PKey: roce.DefaultPKey, DestQPN: 9, PSN: 7}, Payload: m.Append(nil)}
 	s, d := netip.MustParseAddr(src), netip.MustParseAddr(dst)
 	if s.Is4() {
-		return roceIP(s, d, &p)
+		return dissecttest.RoCEPacket(s, d, &p)
 	}
 	from, to := netip.AddrPortFrom(s, 50000), netip.AddrPortFrom(d, roce.Port)
 	b := append(p.Append(nil), 0, 0, 0, 0)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/dissect/dissecttest"
 	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
@@ -16,14 +17,14 @@ import (
 )
 
 // linesAfter returns the events of the packets that play appends to a first contact.
-func linesAfter(play func(s *script)) []string {
-	s := newScript()
-	s.handshake()
-	n := len(s.packets)
+func linesAfter(play func(s *dissecttest.Script)) []string {
+	s := dissecttest.NewScript()
+	s.Handshake()
+	n := len(s.Packets)
 	play(s)
 	tr := New(Options{})
 	var lines []string
-	for i, p := range s.packets {
+	for i, p := range s.Packets {
 		tr.Packet(p, func(e *Event) {
 			if i >= n {
 				lines = append(lines, eventText(e))
@@ -42,17 +43,17 @@ func wantLines(t *testing.T, got []string, want ...string) {
 
 // TestNumbers checks what is said of packets that are lost, late and repeated, with numbers that go round.
 func TestNumbers(t *testing.T) {
-	got := linesAfter(func(s *script) {
-		first := s.packets[len(s.packets)-1] // CONFIRM LINK of the client, 0xfffffe
-		s.write(c2s, 0, 10)                  // 0xffffff
-		late := s.packets[len(s.packets)-1]
-		s.packets = s.packets[:len(s.packets)-1]
-		s.cdc(c2s, produce(0, 10)) // 0
-		s.packets = append(s.packets, late, late, first)
-		s.links[0].psn[0] = 0x10000
-		s.write(c2s, 10, 10)
-		s.links[0].psn[0] = 0x900000
-		s.write(c2s, 20, 10)
+	got := linesAfter(func(s *dissecttest.Script) {
+		first := s.Packets[len(s.Packets)-1] // CONFIRM LINK of the client, 0xfffffe
+		s.Write(c2s, 0, 10)                  // 0xffffff
+		late := s.Packets[len(s.Packets)-1]
+		s.Packets = s.Packets[:len(s.Packets)-1]
+		s.CDC(c2s, dissecttest.Produce(0, 10)) // 0
+		s.Packets = append(s.Packets, late, late, first)
+		s.Links[0].PSN[0] = 0x10000
+		s.Write(c2s, 10, 10)
+		s.Links[0].PSN[0] = 0x900000
+		s.Write(c2s, 20, 10)
 	})
 	wantLines(t, got,
 		"CDC CDC client > server conn=1 link=1 seq=1 token=0x11 producer=0000:0000000a consumer=0000:00000000 psn=0x0 gap=1 produced=-1 consumed=-1 window=16374 room=16384",
@@ -66,24 +67,24 @@ func TestNumbers(t *testing.T) {
 
 // TestLongMessage sends an LLC message that needs several packets, of which some come again.
 func TestLongMessage(t *testing.T) {
-	got := linesAfter(func(s *script) {
+	got := linesAfter(func(s *dissecttest.Script) {
 		keys := make([]wire.RKey, 255)
 		for i := range keys {
 			keys[i] = wire.RKey(i + 1)
 		}
 		b := llc.DeleteRKey{Header: request, RKeys: keys}.Append(nil)
 		part := func(op roce.Opcode, b []byte) {
-			s.roce(c2s, 0, roce.Packet{BTH: roce.BTH{Opcode: op}, Payload: b})
+			s.RoCE(c2s, 0, roce.Packet{BTH: roce.BTH{Opcode: op}, Payload: b})
 		}
 		part(roce.SendFirst, b[:256])
 		part(roce.SendMiddle, b[256:512])
-		again := s.packets[len(s.packets)-1]
+		again := s.Packets[len(s.Packets)-1]
 		part(roce.SendMiddle, b[512:768])
-		lost := s.packets[len(s.packets)-1]
-		s.packets = append(s.packets[:len(s.packets)-1], again)
+		lost := s.Packets[len(s.Packets)-1]
+		s.Packets = append(s.Packets[:len(s.Packets)-1], again)
 		part(roce.SendLast, b[768:])
-		last := s.packets[len(s.packets)-1]
-		s.packets = append(s.packets, lost, last, last)
+		last := s.Packets[len(s.Packets)-1]
+		s.Packets = append(s.Packets, lost, last, last)
 		part(roce.SendMiddle, b[:100]) // of nothing
 		part(roce.SendFirst, make([]byte, 1024))
 		for range 9 {
@@ -111,17 +112,17 @@ func TestLongMessage(t *testing.T) {
 // TestMiddle begins in the middle: what stands alone is decoded, and a link is learned from
 // CONFIRM LINK.
 func TestMiddle(t *testing.T) {
-	s := newScript()
-	s.cdc(c2s, produce(0, 10))
-	s.write(c2s, 10, 10)
-	s.llc(s2c, 0, llc.TestLink{Header: llc.Header{Form: llc.V1}})
-	s.llc(s2c, 0, llc.TestLink{Header: llc.Header{Form: llc.V2Little}})
-	s.send(c2s, 0, make([]byte, 44))
-	s.send(c2s, 0, append([]byte{cdc.TypeMessage}, make([]byte, 43)...)) // no length
-	s.send(c2s, 0, []byte("hello"))
-	s.confirmLink(0)
-	s.cdc(c2s, produce(0, 20))
-	lines, _ := track(s.packets, Options{})
+	s := dissecttest.NewScript()
+	s.CDC(c2s, dissecttest.Produce(0, 10))
+	s.Write(c2s, 10, 10)
+	s.LLC(s2c, 0, llc.TestLink{Header: llc.Header{Form: llc.V1}})
+	s.LLC(s2c, 0, llc.TestLink{Header: llc.Header{Form: llc.V2Little}})
+	s.Send(c2s, 0, make([]byte, 44))
+	s.Send(c2s, 0, append([]byte{cdc.TypeMessage}, make([]byte, 43)...)) // no length
+	s.Send(c2s, 0, []byte("hello"))
+	s.ConfirmLink(0)
+	s.CDC(c2s, dissecttest.Produce(0, 20))
+	lines, _ := track(s.Packets, Options{})
 	wantLines(t, withoutNumbers(lines),
 		"CDC CDC seq=1 token=0x11 producer=0000:0000000a consumer=0000:00000000 psn=0xfffffe",
 		"RoCE RDMA WRITE psn=0xffffff write known=true bytes=10",
@@ -138,19 +139,19 @@ func TestMiddle(t *testing.T) {
 
 // TestLaterConnection learns a link group from a connection that is not its first.
 func TestLaterConnection(t *testing.T) {
-	s := newScript()
-	s.open(true, true)
-	s.clc(c2s, s.proposal())
-	a, f := s.accept(), s.confirm()
+	s := dissecttest.NewScript()
+	s.Open(true, true)
+	s.CLC(c2s, s.Proposal())
+	a, f := s.Accept(), s.Confirm()
 	a.FirstContact, a.FCE = false, nil
 	f.FirstContact, f.FCE, f.ClientGIDs = false, nil, nil
-	s.clc(s2c, a)
-	s.clc(c2s, f)
-	s.links[0].psn[0] = 7777
-	s.write(c2s, 0, 10)
-	s.cdc(c2s, produce(0, 10))
-	s.cdc(c2s, produce(0, 12))
-	lines, sum := track(s.packets, Options{})
+	s.CLC(s2c, a)
+	s.CLC(c2s, f)
+	s.Links[0].PSN[0] = 7777
+	s.Write(c2s, 0, 10)
+	s.CDC(c2s, dissecttest.Produce(0, 10))
+	s.CDC(c2s, dissecttest.Produce(0, 12))
+	lines, sum := track(s.Packets, Options{})
 	wantLines(t, withoutNumbers(lines[4:]),
 		"CLC Confirm client > server conn=1 link=1 SMC-Rv2/established",
 		"RoCE RDMA WRITE client > server conn=1 link=1 psn=0x1e61 write known=true bytes=10 offset=0 total=10",
@@ -165,17 +166,17 @@ func TestLaterConnection(t *testing.T) {
 // TestFailover moves a connection to the second link and looks at what is counted.
 func TestFailover(t *testing.T) {
 	var conn *Conn
-	s := newScript()
-	s.handshake()
-	s.secondLink()
-	s.cdc(c2s, produce(0, 10))
-	s.send(c2s, 1, cdc.NewFailoverValidation(1, 0x11).Append(nil))
-	s.writeOver(c2s, 1, 10, 5)
-	s.cdcOver(c2s, 1, produce(0, 15))
-	s.cdc(s2c, consume(0, 10)) // on its way still
-	s.cdcOver(s2c, 1, consume(0, 15))
+	s := dissecttest.NewScript()
+	s.Handshake()
+	s.SecondLink()
+	s.CDC(c2s, dissecttest.Produce(0, 10))
+	s.Send(c2s, 1, cdc.NewFailoverValidation(1, 0x11).Append(nil))
+	s.WriteOver(c2s, 1, 10, 5)
+	s.CDCOver(c2s, 1, dissecttest.Produce(0, 15))
+	s.CDC(s2c, dissecttest.Consume(0, 10)) // on its way still
+	s.CDCOver(s2c, 1, dissecttest.Consume(0, 15))
 	tr := New(Options{})
-	for _, p := range s.packets {
+	for _, p := range s.Packets {
 		tr.Packet(p, func(e *Event) {
 			if e.Conn != nil {
 				conn = e.Conn
@@ -201,26 +202,25 @@ func TestFailover(t *testing.T) {
 
 // TestVersion1 adds a link with the messages of version 1, in which RKeys come in ADD LINK CONTINUATION.
 func TestVersion1(t *testing.T) {
-	v1 := func(d Direction) llc.Header { return llc.Header{Form: llc.V1, Reply: d == c2s} }
-	got := linesAfter(func(s *script) {
-		s.llc(c2s, 0, llc.AddLink{Header: llc.Header{Form: llc.V1}, MAC: wire.MAC{1}}) // a wish
-		for _, d := range []Direction{s2c, c2s} {
-			i := d.index()
-			s.llc(d, 0, llc.AddLink{
-				Header: v1(d), GID: wire.GIDFromAddr(s.links[1].addr[i]), QPN: s.links[1].qpn[i], Link: 2,
-				MTU: wire.MTU1024, PSN: s.links[1].psn[i],
+	v1 := func(d dissecttest.Direction) llc.Header { return llc.Header{Form: llc.V1, Reply: d == c2s} }
+	got := linesAfter(func(s *dissecttest.Script) {
+		s.LLC(c2s, 0, llc.AddLink{Header: llc.Header{Form: llc.V1}, MAC: wire.MAC{1}}) // a wish
+		for _, d := range []dissecttest.Direction{s2c, c2s} {
+			s.LLC(d, 0, llc.AddLink{
+				Header: v1(d), GID: wire.GIDFromAddr(s.Links[1].Addr[d]), QPN: s.Links[1].QPN[d], Link: 2,
+				MTU: wire.MTU1024, PSN: s.Links[1].PSN[d],
 			})
 		}
-		for _, d := range []Direction{s2c, c2s} {
-			e := s.ends[d.index()]
-			s.llc(d, 0, llc.AddLinkCont{Header: v1(d), Link: 2, Remaining: 1, RKeys: []llc.RKeyPair{
-				{Reference: e.rkey, New: llc.RToken{RKey: e.rkey + 0x1000, VA: e.va + 7}},
+		for _, d := range []dissecttest.Direction{s2c, c2s} {
+			e := s.Ends[d]
+			s.LLC(d, 0, llc.AddLinkCont{Header: v1(d), Link: 2, Remaining: 1, RKeys: []llc.RKeyPair{
+				{Reference: e.RKey, New: llc.RToken{RKey: e.RKey + 0x1000, VA: e.VA + 7}},
 			}})
 		}
-		s.confirmLink(1)
-		s.writeOver(s2c, 1, 100, 50)
-		s.llc(s2c, 0, llc.AddLink{Header: v1(s2c), QPN: 5, Link: 3, MTU: wire.MTU1024})
-		s.llc(c2s, 0, llc.AddLink{Header: v1(c2s), Rejected: true, Reason: llc.RejectNoPath})
+		s.ConfirmLink(1)
+		s.WriteOver(s2c, 1, 100, 50)
+		s.LLC(s2c, 0, llc.AddLink{Header: v1(s2c), QPN: 5, Link: 3, MTU: wire.MTU1024})
+		s.LLC(c2s, 0, llc.AddLink{Header: v1(c2s), Rejected: true, Reason: llc.RejectNoPath})
 	})
 	wantLines(t, got,
 		"LLC ADD LINK client > server link=1 num=1/active psn=0xffffff",
@@ -250,7 +250,7 @@ func TestTables(t *testing.T) {
 	for i := range maxFlows + maxGroups + 100 {
 		client := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
 		m := llc.ConfirmLink{Header: request, GID: wire.GIDFromAddr(server), QPN: wire.QPN(i), Link: 1}
-		packet(roceIP(server, client, &roce.Packet{BTH: roce.BTH{Opcode: roce.SendOnly, DestQPN: 5, PSN: 1}, Payload: m.Append(nil)}))
+		packet(dissecttest.RoCEPacket(server, client, &roce.Packet{BTH: roce.BTH{Opcode: roce.SendOnly, DestQPN: 5, PSN: 1}, Payload: m.Append(nil)}))
 	}
 	if len(tr.links.flows) > maxFlows || tr.links.groups > maxGroups || len(tr.links.ends) > 2*maxGroups {
 		t.Errorf("%d flows, %d link groups, %d ends; want at most %d, %d, %d",
@@ -261,14 +261,14 @@ func TestTables(t *testing.T) {
 	}
 
 	// One link group, and all that its messages can fill.
-	s := newScript()
-	s.handshake()
+	s := dissecttest.NewScript()
+	s.Handshake()
 	for i := range 3 * maxRegions {
-		s.llc(c2s, 0, llc.ConfirmRKey{Header: request, RToken: llc.RToken{RKey: wire.RKey(i), VA: uint64(i) << 20}})
-		s.llc(s2c, 0, llc.AddLink{Header: request, QPN: wire.QPN(i), Link: llc.LinkNum(i), MTU: wire.MTU1024, RKeys: []llc.RKeyPair{{}}})
+		s.LLC(c2s, 0, llc.ConfirmRKey{Header: request, RToken: llc.RToken{RKey: wire.RKey(i), VA: uint64(i) << 20}})
+		s.LLC(s2c, 0, llc.AddLink{Header: request, QPN: wire.QPN(i), Link: llc.LinkNum(i), MTU: wire.MTU1024, RKeys: []llc.RKeyPair{{}}})
 	}
 	tr = New(Options{})
-	for _, p := range s.packets {
+	for _, p := range s.Packets {
 		tr.Packet(p, func(*Event) {})
 	}
 	g := tr.links.newestGroup
@@ -280,15 +280,15 @@ func TestTables(t *testing.T) {
 
 // TestReusedTuple opens a connection with the ports of one before, which then is plain TCP.
 func TestReusedTuple(t *testing.T) {
-	s := newScript()
-	s.handshake()
-	s.seq = [2]uint32{77, 78}
-	s.open(true, true)
-	s.clc(c2s, s.proposal())
-	s.seq = [2]uint32{177, 178}
-	s.open(false, false)
-	s.segment(c2s, tcpACK, nil, []byte("GET /"))
-	lines, sum := track(s.packets, Options{})
+	s := dissecttest.NewScript()
+	s.Handshake()
+	s.Seq = [2]uint32{77, 78}
+	s.Open(true, true)
+	s.CLC(c2s, s.Proposal())
+	s.Seq = [2]uint32{177, 178}
+	s.Open(false, false)
+	s.Segment(c2s, tcpACK, nil, []byte("GET /"))
+	lines, sum := track(s.Packets, Options{})
 	if want := "12 CLC Proposal client > server conn=2 unknown/proposed"; lines[len(lines)-1] != want {
 		t.Errorf("last event: %s\nwant %s", lines[len(lines)-1], want)
 	}
@@ -299,19 +299,19 @@ func TestReusedTuple(t *testing.T) {
 
 // TestNoGoodICRC decodes messages of hosts whose adapters compute the ICRC behind the capture.
 func TestNoGoodICRC(t *testing.T) {
-	s := newScript()
-	s.handshake()
-	for i := range s.packets {
-		if b := s.packets[i].Data; b[14+9] == protoUDP {
+	s := dissecttest.NewScript()
+	s.Handshake()
+	for i := range s.Packets {
+		if b := s.Packets[i].Data; b[14+9] == protoUDP {
 			b[len(b)-1] ^= 1
 		}
 	}
-	lines, sum := track(s.packets, Options{})
+	lines, sum := track(s.Packets, Options{})
 	if got := lines[len(lines)-1]; !strings.Contains(got, "LLC CONFIRM LINK client > server link=1 reply num=1/active") ||
 		!strings.Contains(got, "bad ICRC") || len(sum.Problems) != 1 {
 		t.Errorf("last event: %s\nwant CONFIRM LINK with a bad ICRC", got)
 	}
-	if _, sum := track(s.packets, Options{NoICRC: true}); len(sum.Problems) != 0 {
+	if _, sum := track(s.Packets, Options{NoICRC: true}); len(sum.Problems) != 0 {
 		t.Errorf("without checking ICRCs: problems %v", sum.Problems)
 	}
 }
@@ -326,34 +326,34 @@ func TestMemory(t *testing.T) {
 	}
 	before := heap()
 	tr := New(Options{})
-	feed := func(s *script) {
-		for _, p := range s.packets {
+	feed := func(s *dissecttest.Script) {
+		for _, p := range s.Packets {
 			tr.Packet(p, func(*Event) {})
 		}
-		s.packets = s.packets[:0]
+		s.Packets = s.Packets[:0]
 	}
 	for i := range maxConns + 100 {
-		s := newScript()
+		s := dissecttest.NewScript()
 		client := netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
-		s.ends[0].addr = netip.AddrPortFrom(client, 40000)
-		s.links[0].addr[0] = client
-		s.open(true, true)
+		s.Ends[0].Addr = netip.AddrPortFrom(client, 40000)
+		s.Links[0].Addr[0] = client
+		s.Open(true, true)
 		if i < 2*maxGroups {
-			s.clc(c2s, s.proposal())
-			s.clc(s2c, s.accept())
-			s.clc(c2s, s.confirm())
+			s.CLC(c2s, s.Proposal())
+			s.CLC(s2c, s.Accept())
+			s.CLC(c2s, s.Confirm())
 			for j := range 3 * maxLinksSeen {
-				s.llc(s2c, 0, llc.AddLink{
+				s.LLC(s2c, 0, llc.AddLink{
 					Header: request, QPN: wire.QPN(j), Link: llc.LinkNum(j), MTU: wire.MTU1024,
 					RKeys: slices.Repeat([]llc.RKeyPair{{New: llc.RToken{RKey: wire.RKey(j)}}}, 60),
 				})
 			}
-			s.roce(c2s, 0, roce.Packet{BTH: roce.BTH{Opcode: roce.SendFirst}, Payload: make([]byte, 8000)})
+			s.RoCE(c2s, 0, roce.Packet{BTH: roce.BTH{Opcode: roce.SendFirst}, Payload: make([]byte, 8000)})
 		} else {
-			s.segment(c2s, tcpACK, nil, s.proposal().Append(nil)[:90])
+			s.Segment(c2s, tcpACK, nil, s.Proposal().Append(nil)[:90])
 			for range maxHeldSegments {
-				s.seq[0] += 1000
-				s.segment(c2s, tcpACK, nil, make([]byte, 1000))
+				s.Seq[0] += 1000
+				s.Segment(c2s, tcpACK, nil, make([]byte, 1000))
 			}
 		}
 		feed(s)

@@ -3,6 +3,7 @@ package dissect
 import (
 	"testing"
 
+	"github.com/gosmc/smc/internal/dissect/dissecttest"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -11,28 +12,28 @@ import (
 // 16 KiB, with everything that belongs to it: WRITEs of 1024 bytes, CDC messages both ways,
 // acknowledgements.
 func bulk(tb testing.TB) (*Tracker, []Packet) {
-	s := newScript()
-	s.handshake()
-	before := len(s.packets)
-	ack := func(d Direction) {
-		s.roce(d, 0, roce.Packet{
-			BTH: roce.BTH{Opcode: roce.Acknowledge, PSN: s.links[0].psn[d.Reverse().index()].Add(-1)}, AETH: roce.AETH{Syndrome: roce.AckUnlimited},
+	s := dissecttest.NewScript()
+	s.Handshake()
+	before := len(s.Packets)
+	ack := func(d dissecttest.Direction) {
+		s.RoCE(d, 0, roce.Packet{
+			BTH: roce.BTH{Opcode: roce.Acknowledge, PSN: s.Links[0].PSN[d.Reverse()].Add(-1)}, AETH: roce.AETH{Syndrome: roce.AckUnlimited},
 		})
 	}
 	const size = 16384
 	for i := range 8 {
-		s.write(c2s, i*2048, 2048)
+		s.Write(c2s, i*2048, 2048)
 		next := cdc.Cursor{Count: uint32(i * 2048)}.Advance(2048, size)
-		s.cdc(c2s, func(m *cdc.Message) { m.Producer = next })
+		s.CDC(c2s, func(m *cdc.Message) { m.Producer = next })
 		ack(s2c)
-		s.cdc(s2c, func(m *cdc.Message) { m.Consumer = next })
+		s.CDC(s2c, func(m *cdc.Message) { m.Consumer = next })
 		ack(c2s)
 	}
 	t := New(Options{})
-	for _, p := range s.packets[:before] {
+	for _, p := range s.Packets[:before] {
 		t.Packet(p, func(*Event) {})
 	}
-	return t, s.packets[before:]
+	return t, s.Packets[before:]
 }
 
 // again prepares for another round of the same packets: the tracker forgets their numbers.

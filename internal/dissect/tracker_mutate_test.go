@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/internal/dissect/dissecttest"
 )
 
 // Ways to spoil a capture. Those that a capture itself does, to packets of hosts that break no rule, must
@@ -83,8 +85,8 @@ var mutations = []struct {
 // was before it.
 func TestMutations(t *testing.T) {
 	const seeds = 25
-	for name := range captureFiles {
-		original := capturedPackets(t, name)
+	for name := range dissecttest.Captures {
+		original := dissecttest.Captured(t, name)
 		for _, m := range mutations {
 			t.Run(name+"/"+m.name, func(t *testing.T) {
 				for seed := range uint64(seeds) {
@@ -122,7 +124,7 @@ func TestSummary(t *testing.T) {
 		"two-links": "conns=7 modes=[{SMC-Rv2.1 7}] groups=1 links=3 lost=1 failovers=1 rdma=160103 retransmissions=98 problems=[{timeout 1}]",
 		"verbs":     "conns=0 modes=[] groups=0 links=0 lost=0 failovers=0 rdma=154624 retransmissions=0 problems=[]",
 	} {
-		_, s := track(capturedPackets(t, name), Options{})
+		_, s := track(dissecttest.Captured(t, name), Options{})
 		got := fmt.Sprintf("conns=%d modes=%v groups=%d links=%d lost=%d failovers=%d rdma=%d retransmissions=%d problems=%v",
 			s.Conns, s.Modes, s.LinkGroups, s.Links, s.LinksLost, s.Failovers, s.RDMABytes, s.Retransmissions, s.Problems)
 		if got != want {

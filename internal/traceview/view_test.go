@@ -9,6 +9,7 @@ import (
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dissect/render"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -102,12 +103,12 @@ func FuzzTraceEvent(f *testing.F) {
 		var v View
 		for range 2 {
 			out := v.Event("h", &e)
-			text := out.AppendLine(nil)
-			text = out.AppendHex(out.AppendVerbose(append(text, '\n')))
+			text := render.AppendLine(nil, out)
+			text = render.AppendHex(render.AppendVerbose(append(text, '\n'), out), out)
 			if i := bytes.IndexFunc(text, func(r rune) bool { return r < ' ' && r != '\n' || r == 0x7f }); i >= 0 {
 				t.Fatalf("%q has a control character", text)
 			}
-			if b := out.AppendJSON(nil); !json.Valid(b) {
+			if b := render.AppendJSON(nil, out); !json.Valid(b) {
 				t.Fatalf("AppendJSON = %q, which is not JSON", b)
 			}
 		}
@@ -157,7 +158,7 @@ func TestViewSamples(t *testing.T) {
 		if p := out.Progress; p == nil || p.Window != tt.event.Window || p.Produced != tt.produced {
 			t.Errorf("Progress of sample %d = %+v, want %d produced and a window of %d", i, p, tt.produced, tt.event.Window)
 		}
-		if line := string(out.AppendLine(nil)); !strings.HasSuffix(line, tt.line) {
+		if line := string(render.AppendLine(nil, out)); !strings.HasSuffix(line, tt.line) {
 			t.Errorf("line of sample %d = %q, want %q at its end", i, line, tt.line)
 		}
 	}

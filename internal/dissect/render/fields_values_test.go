@@ -1,9 +1,10 @@
-package dissect
+package render
 
 import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
@@ -157,12 +158,12 @@ func TestFieldValues(t *testing.T) {
 			infiniband.atomicacketh.origremdt @16 0x77`},
 		{&roce.Packet{BTH: roce.BTH{Opcode: roce.WriteOnlyImm}, Imm: 0x01020304}, `
 			infiniband.immdt @28 01020304`},
-		{Option{Present: true}, `
+		{dissect.Option{Present: true}, `
 			tcp.option_kind @0 254
 			tcp.option_len @1 6
 			smc.option.exid @2 SMC-R`},
 	} {
-		e := MessageEvent(tt.message, nil)
+		e := dissect.MessageEvent(tt.message, nil)
 		for line := range strings.Lines(strings.TrimSpace(tt.want)) {
 			key, rest, _ := strings.Cut(strings.TrimSpace(line), " @")
 			offset, want, _ := strings.Cut(rest, " ")

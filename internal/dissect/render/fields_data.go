@@ -1,9 +1,10 @@
-package dissect
+package render
 
 import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -82,7 +83,7 @@ func (w *walker) native(n int, name, key string) {
 
 // roce goes through a RoCEv2 packet: IBTA 9.2 and 9.3, with Wireshark's names. t says how long the
 // packet was on the wire, nil if it is all there. hasICRC is false for a packet that was made by hand.
-func (w *walker) roce(t *Transport, hasICRC bool) {
+func (w *walker) roce(t *dissect.Transport, hasICRC bool) {
 	all := w.b
 	w.reservedKey = "infiniband.reserved"
 	opcode := roce.Opcode(w.code(1, "opcode", "infiniband.bth.opcode", as(roce.Opcode.String)))

@@ -1,13 +1,18 @@
-package dissect
+package render
 
 import (
+	"flag"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dissect/dissecttest"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/llc"
 )
+
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // selection takes from a capture what a reader of the golden files wants to see: everything about
 // connections and links, whatever is wrong or unusual, and some of the data.
@@ -15,13 +20,13 @@ type selection struct {
 	data int // events of data so far
 }
 
-func (s *selection) wants(e *Event) bool {
+func (s *selection) wants(e *dissect.Event) bool {
 	m, isCDC := e.Message.(*cdc.Message)
 	switch {
-	case e.Family != RoCE && e.Family != CDC && e.RoCE == nil, len(e.Problems) > 0:
+	case e.Family != dissect.RoCE && e.Family != dissect.CDC && e.RoCE == nil, len(e.Problems) > 0:
 		return true
 	case e.RoCE != nil && e.RoCE.Retransmission: // there are hundreds, all the same
-	case e.RoCE != nil && e.RoCE.Gap != 0, e.Family == LLC:
+	case e.RoCE != nil && e.RoCE.Gap != 0, e.Family == dissect.LLC:
 		return true
 	case isCDC && (m.ProducerFlags != 0 || m.ConnFlags != 0 || e.Progress == nil || e.Progress.Failover):
 		return true
@@ -31,7 +36,7 @@ func (s *selection) wants(e *Event) bool {
 }
 
 // kind tells events whose bytes have different fields.
-func kind(e *Event) string {
+func kind(e *dissect.Event) string {
 	k := e.Family.String() + e.Name
 	if m, ok := e.Message.(llc.Message); ok && m.Head().Reply {
 		k += " reply"
@@ -48,8 +53,8 @@ func TestRenderCaptures(t *testing.T) {
 			var list, verbose, hex, json []byte
 			var s selection
 			seen := make(map[string]bool)
-			tr := New(Options{})
-			emit := func(e *Event) {
+			tr := dissect.New(dissect.Options{})
+			emit := func(e *dissect.Event) {
 				if s.wants(e) {
 					list = append(lines.Append(list, e), '\n')
 				}
@@ -58,19 +63,19 @@ func TestRenderCaptures(t *testing.T) {
 					var title Lines
 					title.Time = TimeAbsolute
 					line := append(title.Append(nil, e), '\n')
-					verbose = e.AppendVerbose(append(verbose, line...))
-					hex = e.AppendHex(append(hex, line...))
-					json = append(e.AppendJSON(json), '\n')
+					verbose = AppendVerbose(append(verbose, line...), e)
+					hex = AppendHex(append(hex, line...), e)
+					json = append(AppendJSON(json, e), '\n')
 				}
 			}
-			for _, p := range capturedPackets(t, name) {
+			for _, p := range dissecttest.Captured(t, name) {
 				tr.Packet(p, emit)
 			}
 			tr.Close(emit)
 			for file, got := range map[string][]byte{
 				name + ".lines.txt": list, name + ".verbose.txt": verbose, name + ".hex.txt": hex, name + ".json": json,
 			} {
-				compareGolden(t, "testdata/render/"+file, string(got))
+				compareGolden(t, "testdata/"+file, string(got))
 			}
 		})
 	}

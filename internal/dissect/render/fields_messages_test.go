@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
@@ -18,7 +19,7 @@ import (
 // A sample is a message for the tests that walk all of them.
 type sample struct {
 	name    string
-	event   *Event
+	event   *dissect.Event
 	partial bool // has bytes that mean nothing, or ends early
 }
 
@@ -183,7 +184,7 @@ func sampleMessages() []any {
 			add(p)
 		}
 	}
-	add(Option{Present: true}, Option{SYNACK: true, Present: true}, Option{SYNACK: true})
+	add(dissect.Option{Present: true}, dissect.Option{SYNACK: true, Present: true}, dissect.Option{SYNACK: true})
 	return m
 }
 
@@ -193,11 +194,11 @@ func samples(t testing.TB) []sample {
 	t.Helper()
 	var list []sample
 	for _, m := range sampleMessages() {
-		e := MessageEvent(m, nil)
+		e := dissect.MessageEvent(m, nil)
 		list = append(list, sample{Describe(m, nil), e, false})
 	}
 	for _, file := range []string{"clc", "llc", "cdc"} {
-		text, err := os.ReadFile("../../wire/" + file + "/testdata/captured.txt")
+		text, err := os.ReadFile("../../../wire/" + file + "/testdata/captured.txt")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,44 +207,44 @@ func samples(t testing.TB) []sample {
 			if len(f) < 4 || f[0] == "#" || f[2] == "syn" || f[2] == "syn-ack" {
 				continue
 			}
-			e := MessageEvent(nil, hexBytes(t, f[len(f)-1]))
+			e := dissect.MessageEvent(nil, hexBytes(t, f[len(f)-1]))
 			if e.Message == nil {
 				t.Errorf("%s: frame %s of %s does not decode: %v", file, f[1], f[0], e.Problems)
 			}
 			list = append(list, sample{f[0] + " " + f[1], e, false})
 		}
 	}
-	ack := &Event{Family: RoCE, Bytes: hexBytes(t, "11000000 00000011 00cbde5f 61000001 01020304")}
-	for _, e := range []*Event{
+	ack := &dissect.Event{Family: dissect.RoCE, Bytes: hexBytes(t, "11000000 00000011 00cbde5f 61000001 01020304")}
+	for _, e := range []*dissect.Event{
 		ack,
-		{Family: RoCE, Bytes: hexBytes(t, "11000000 00000011 00cbde5f 2a000001 01020304")},
-		{Family: RoCE, Bytes: hexBytes(t, "11000000 00000011 00cbde5f c0000001 01020304")},
-		{Family: RoCE, Bytes: hexBytes(t, "11000000 00000011 00cbde5f 05000001 01020304"), RoCE: &Transport{ICRC: ICRCBad}},
+		{Family: dissect.RoCE, Bytes: hexBytes(t, "11000000 00000011 00cbde5f 2a000001 01020304")},
+		{Family: dissect.RoCE, Bytes: hexBytes(t, "11000000 00000011 00cbde5f c0000001 01020304")},
+		{Family: dissect.RoCE, Bytes: hexBytes(t, "11000000 00000011 00cbde5f 05000001 01020304"), RoCE: &dissect.Transport{ICRC: dissect.ICRCBad}},
 	} {
 		list = append(list, sample{"acknowledgement", e, false})
 	}
 	clcHead := "e2d4c3d9 "
 	zeros := strings.Repeat("00", 120)
 	for _, lie := range []struct {
-		family Family
+		family dissect.Family
 		hex    string
 	}{
-		{CLC, clcHead + "05 0034 10" + zeros}, // no type
-		{CLC, clcHead + "01 0000 23" + zeros}, // length zero
-		{CLC, clcHead + "01 ffff 23" + zeros}, // length beyond the end
-		{CLC, clcHead + "02 0044 23" + zeros}, // no SMC type
-		{CLC, clcHead + "04 001c 10" + zeros}, // more bytes than the message
-		{CLC, clcHead + "01 0080 23" + strings.Repeat("ff", 120)},
-		{CLC, clcHead + "01 0080 13" + strings.Repeat("ff", 120)},
-		{CLC, clcHead + "01 0080 20" + strings.Repeat("00", 30) + "0000" + strings.Repeat("00", 88)},
-		{CLC, "00000000 01 0034 10" + zeros},
-		{LLC, "80ff" + zeros}, {LLC, "fe" + zeros}, {LLC, "0f2c" + zeros}, {LLC, "312c" + zeros}, {LLC, "05" + zeros},
-		{LLC, "22ffff00" + zeros}, {LLC, "0200" + zeros}, {LLC, "22005c00" + zeros[:80] + "00000000" + zeros[:52] + "ffff" + zeros[:40]},
-		{CDC, "012c" + zeros}, {CDC, "fe00" + zeros}, {CDC, "fe2c" + zeros},
-		{RoCE, "ff00" + zeros}, {RoCE, "0a30" + "00000000001100cbde5f" + zeros[:36]}, {RoCE, "11"},
-		{TCPOption, "fe08e2d4c3d90000"}, {TCPOption, "fe"},
+		{dissect.CLC, clcHead + "05 0034 10" + zeros}, // no type
+		{dissect.CLC, clcHead + "01 0000 23" + zeros}, // length zero
+		{dissect.CLC, clcHead + "01 ffff 23" + zeros}, // length beyond the end
+		{dissect.CLC, clcHead + "02 0044 23" + zeros}, // no SMC type
+		{dissect.CLC, clcHead + "04 001c 10" + zeros}, // more bytes than the message
+		{dissect.CLC, clcHead + "01 0080 23" + strings.Repeat("ff", 120)},
+		{dissect.CLC, clcHead + "01 0080 13" + strings.Repeat("ff", 120)},
+		{dissect.CLC, clcHead + "01 0080 20" + strings.Repeat("00", 30) + "0000" + strings.Repeat("00", 88)},
+		{dissect.CLC, "00000000 01 0034 10" + zeros},
+		{dissect.LLC, "80ff" + zeros}, {dissect.LLC, "fe" + zeros}, {dissect.LLC, "0f2c" + zeros}, {dissect.LLC, "312c" + zeros}, {dissect.LLC, "05" + zeros},
+		{dissect.LLC, "22ffff00" + zeros}, {dissect.LLC, "0200" + zeros}, {dissect.LLC, "22005c00" + zeros[:80] + "00000000" + zeros[:52] + "ffff" + zeros[:40]},
+		{dissect.CDC, "012c" + zeros}, {dissect.CDC, "fe00" + zeros}, {dissect.CDC, "fe2c" + zeros},
+		{dissect.RoCE, "ff00" + zeros}, {dissect.RoCE, "0a30" + "00000000001100cbde5f" + zeros[:36]}, {dissect.RoCE, "11"},
+		{dissect.TCPOption, "fe08e2d4c3d90000"}, {dissect.TCPOption, "fe"},
 	} {
-		list = append(list, sample{"lie " + lie.hex[:min(24, len(lie.hex))], &Event{Family: lie.family, Bytes: hexBytes(t, lie.hex)}, true})
+		list = append(list, sample{"lie " + lie.hex[:min(24, len(lie.hex))], &dissect.Event{Family: lie.family, Bytes: hexBytes(t, lie.hex)}, true})
 	}
 	return list
 }

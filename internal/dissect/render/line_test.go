@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"net/netip"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
@@ -20,97 +21,97 @@ var (
 )
 
 // writeEvent is a data packet whose connection and place are known.
-func writeEvent() *Event {
-	link := &Link{ID: 2}
+func writeEvent() *dissect.Event {
+	link := &dissect.Link{ID: 2}
 	p := &roce.Packet{
 		BTH:  roce.BTH{Opcode: roce.WriteOnly, DestQPN: 17, PSN: 0x2b56bf, AckReq: true},
 		RETH: roce.RETH{VA: 0xff2265d883500000, RKey: 0x372, Length: 100},
 	}
-	return &Event{
-		Packet: Packet{Number: 22, Time: lineStart.Add(1500 * time.Microsecond)},
-		Family: RoCE, Name: "RDMA WRITE", Src: lineSrc, Dst: lineDst,
-		Conn: &Conn{ID: 1}, Link: link,
+	return &dissect.Event{
+		Packet: dissect.Packet{Number: 22, Time: lineStart.Add(1500 * time.Microsecond)},
+		Family: dissect.RoCE, Name: "RDMA WRITE", Src: lineSrc, Dst: lineDst,
+		Conn: &dissect.Conn{ID: 1}, Link: link,
 		Message: p,
-		RoCE:    &Transport{Packet: p, PayloadLen: 100, ICRC: ICRCGood},
-		Write:   &Write{Start: true, Known: true, VA: 0xff2265d883500000, Length: 100, Bytes: 100, Ring: &Ring{Size: 65536}, Offset: 200, Total: 300},
+		RoCE:    &dissect.Transport{Packet: p, PayloadLen: 100, ICRC: dissect.ICRCGood},
+		Write:   &dissect.Write{Start: true, Known: true, VA: 0xff2265d883500000, Length: 100, Bytes: 100, Ring: &dissect.Ring{Size: 65536}, Offset: 200, Total: 300},
 	}
 }
 
 // cdcEvent is a CDC message whose connection is known.
-func cdcEvent() *Event {
+func cdcEvent() *dissect.Event {
 	e := writeEvent()
 	e.Packet.Number++
-	e.Family, e.Name, e.Write = CDC, "CDC", nil
+	e.Family, e.Name, e.Write = dissect.CDC, "CDC", nil
 	e.Message = &cdc.Message{
 		Seq: 3, AlertToken: 1, Producer: cdc.Cursor{Count: 300}, Consumer: cdc.Cursor{Wrap: 1, Count: 200},
 		ProducerFlags: cdc.WriterBlocked | cdc.UrgentPresent, ConnFlags: cdc.DoneWriting,
 	}
-	e.Progress = &Progress{Produced: 100, Consumed: -1, Window: 65436, PeerRoom: -1}
+	e.Progress = &dissect.Progress{Produced: 100, Consumed: -1, Window: 65436, PeerRoom: -1}
 	return e
 }
 
 func TestAppendLine(t *testing.T) {
-	change := func(e *Event, f func(*Event)) *Event { f(e); return e }
+	change := func(e *dissect.Event, f func(*dissect.Event)) *dissect.Event { f(e); return e }
 	const (
 		who  = "192.0.2.1 > 192.0.2.2                      c1 l2   "
 		data = who + "RoCE RDMA WRITE qpn=0x11 psn=0x2b56bf bytes=100 rkey=0x372"
 	)
 	for _, tt := range []struct {
 		name string
-		e    *Event
+		e    *dissect.Event
 		want string
 	}{
 		{"write", writeEvent(), data + " of=100 offset=200 total=300 ack-req"},
-		{"write to unknown memory", change(writeEvent(), func(e *Event) { e.Write = nil }),
+		{"write to unknown memory", change(writeEvent(), func(e *dissect.Event) { e.Write = nil }),
 			data + " va=0xff2265d883500000 of=100 ack-req"},
-		{"retransmission", change(writeEvent(), func(e *Event) { e.RoCE.Retransmission = true }),
+		{"retransmission", change(writeEvent(), func(e *dissect.Event) { e.RoCE.Retransmission = true }),
 			data + " of=100 offset=200 total=300 ack-req retransmission"},
-		{"gap", change(writeEvent(), func(e *Event) { e.RoCE.Gap = 7 }),
+		{"gap", change(writeEvent(), func(e *dissect.Event) { e.RoCE.Gap = 7 }),
 			data + " of=100 offset=200 total=300 ack-req gap=7"},
-		{"numbers begin anew", change(writeEvent(), func(e *Event) { e.RoCE.Gap = -1 }),
+		{"numbers begin anew", change(writeEvent(), func(e *dissect.Event) { e.RoCE.Gap = -1 }),
 			data + " of=100 offset=200 total=300 ack-req numbers-begin-anew"},
-		{"problems", change(writeEvent(), func(e *Event) {
-			e.Problems = []Problem{{BadICRC, "the ICRC is wrong", "IBTA A17.3.3"}, {Kind: Truncated}}
+		{"problems", change(writeEvent(), func(e *dissect.Event) {
+			e.Problems = []dissect.Problem{{Kind: dissect.BadICRC, Text: "the ICRC is wrong", Rule: "IBTA A17.3.3"}, {Kind: dissect.Truncated}}
 		}), data + " of=100 offset=200 total=300 ack-req  ! bad ICRC: the ICRC is wrong (IBTA A17.3.3)  ! truncated"},
-		{"link only", change(writeEvent(), func(e *Event) { e.Conn = nil }),
+		{"link only", change(writeEvent(), func(e *dissect.Event) { e.Conn = nil }),
 			strings.Replace(data, "c1 l2   ", "l2      ", 1) + " of=100 offset=200 total=300 ack-req"},
-		{"nothing known", change(writeEvent(), func(e *Event) { e.Conn, e.Link, e.Write = nil, nil, nil }),
+		{"nothing known", change(writeEvent(), func(e *dissect.Event) { e.Conn, e.Link, e.Write = nil, nil, nil }),
 			strings.Replace(data, "c1 l2   ", "-       ", 1) + " va=0xff2265d883500000 of=100 ack-req"},
-		{"ack", change(writeEvent(), func(e *Event) {
+		{"ack", change(writeEvent(), func(e *dissect.Event) {
 			e.Name, e.Write, e.RoCE.PayloadLen = "ACK", nil, 0
 			e.Message = &roce.Packet{BTH: roce.BTH{Opcode: roce.Acknowledge, DestQPN: 17, PSN: 1}, AETH: roce.AETH{Syndrome: roce.Ack(16), MSN: 5}}
 		}), who + "RoCE ACK qpn=0x11 psn=0x1 msn=5 credits=16"},
-		{"rnr nak", change(writeEvent(), func(e *Event) {
+		{"rnr nak", change(writeEvent(), func(e *dissect.Event) {
 			e.Name, e.Write, e.RoCE.PayloadLen = "RNR NAK", nil, 0
 			e.Message = &roce.Packet{BTH: roce.BTH{Opcode: roce.Acknowledge, DestQPN: 17, PSN: 1}, AETH: roce.AETH{Syndrome: roce.RNRNak(6), MSN: 5}}
 		}), who + "RoCE RNR NAK qpn=0x11 psn=0x1 msn=5 wait=80us"},
 		{"cdc", cdcEvent(), who + "CDC seq=3 token=0x1 prod=0000:0000012c cons=0001:000000c8 produced=100 window=65436 writer-blocked urgent-present done-writing"},
-		{"cdc repeated", change(cdcEvent(), func(e *Event) { e.Progress.Repeated, e.Progress.Failover, e.Progress.SeqGap = true, true, 2 }),
+		{"cdc repeated", change(cdcEvent(), func(e *dissect.Event) { e.Progress.Repeated, e.Progress.Failover, e.Progress.SeqGap = true, true, 2 }),
 			who + "CDC seq=3 token=0x1 prod=0000:0000012c cons=0001:000000c8 repeated window=65436 missing=2 failover writer-blocked urgent-present done-writing"},
-		{"failover validation", change(cdcEvent(), func(e *Event) {
+		{"failover validation", change(cdcEvent(), func(e *dissect.Event) {
 			m := cdc.NewFailoverValidation(9, 1)
 			e.Message, e.Progress = &m, nil
 		}), who + "CDC failover validation seq=9 token=0x1"},
-		{"option", &Event{Family: TCPOption, Name: "SYN", Src: netip.MustParseAddrPort("[fe80::1]:40000"), Dst: netip.MustParseAddrPort("[fe80::2]:5000"), Message: Option{Present: true}},
+		{"option", &dissect.Event{Family: dissect.TCPOption, Name: "SYN", Src: netip.MustParseAddrPort("[fe80::1]:40000"), Dst: netip.MustParseAddrPort("[fe80::2]:5000"), Message: dissect.Option{Present: true}},
 			"[fe80::1]:40000 > [fe80::2]:5000           -       TCP SYN SMC option"},
-		{"no option", &Event{Family: TCPOption, Name: "SYN-ACK", Src: lineDst, Message: Option{SYNACK: true}},
+		{"no option", &dissect.Event{Family: dissect.TCPOption, Name: "SYN-ACK", Src: lineDst, Message: dissect.Option{SYNACK: true}},
 			"192.0.2.2:4791 > ?                         -       TCP SYN-ACK SMC option missing"},
-		{"malformed", &Event{Family: CLC, Name: "Proposal", Bytes: make([]byte, 20), Problems: []Problem{{Malformed, "too short", "RFC 7609 p.95"}}},
+		{"malformed", &dissect.Event{Family: dissect.CLC, Name: "Proposal", Bytes: make([]byte, 20), Problems: []dissect.Problem{{Kind: dissect.Malformed, Text: "too short", Rule: "RFC 7609 p.95"}}},
 			"CLC Proposal 20 bytes  ! malformed: too short (RFC 7609 p.95)"},
-		{"note", &Event{Family: Note, Name: "no reply", Text: "ADD LINK"}, "note no reply ADD LINK"},
-		{"reset", &Event{Family: TCP, Name: "RST", Src: lineSrc, Dst: lineDst}, "192.0.2.1:49152 > 192.0.2.2:4791           -       TCP RST"},
+		{"note", &dissect.Event{Family: dissect.Note, Name: "no reply", Text: "ADD LINK"}, "note no reply ADD LINK"},
+		{"reset", &dissect.Event{Family: dissect.TCP, Name: "RST", Src: lineSrc, Dst: lineDst}, "192.0.2.1:49152 > 192.0.2.2:4791           -       TCP RST"},
 	} {
-		if got := string(tt.e.AppendLine(nil)); got != tt.want {
+		if got := string(AppendLine(nil, tt.e)); got != tt.want {
 			t.Errorf("%s: AppendLine =\n%s, want\n%s", tt.name, got, tt.want)
 		}
 	}
 }
 
 func TestLinesTime(t *testing.T) {
-	at := func(n int, d time.Duration) *Event {
-		return &Event{Packet: Packet{Number: n, Time: lineStart.Add(d)}, Family: TCP, Name: "FIN"}
+	at := func(n int, d time.Duration) *dissect.Event {
+		return &dissect.Event{Packet: dissect.Packet{Number: n, Time: lineStart.Add(d)}, Family: dissect.TCP, Name: "FIN"}
 	}
-	events := []*Event{at(1, 0), at(99, 1500*time.Microsecond), at(1000000, 3*time.Hour), at(7, -time.Second)}
+	events := []*dissect.Event{at(1, 0), at(99, 1500*time.Microsecond), at(1000000, 3*time.Hour), at(7, -time.Second)}
 	for _, tt := range []struct {
 		lines Lines
 		want  []string
@@ -163,8 +164,8 @@ func TestDescribe(t *testing.T) {
 		{nil, message.Append(nil), "CDC seq=1 token=0x5 prod=0000:00000000 cons=0000:00000000"},
 		{test, nil, "LLC TEST LINK v2 request"},
 		{nil, test.Append(nil), "LLC TEST LINK v2 request"},
-		{Option{Present: true}, nil, "TCP SYN SMC option"},
-		{Option{SYNACK: true}, nil, "TCP SYN-ACK SMC option missing"},
+		{dissect.Option{Present: true}, nil, "TCP SYN SMC option"},
+		{dissect.Option{SYNACK: true}, nil, "TCP SYN-ACK SMC option missing"},
 		{nil, clc.AppendOption(nil), "TCP SYN SMC option"},
 		{nil, decline.Append(nil)[:20], "CLC message 20 bytes  ! malformed: clc.Decline: message at offset 20: message is truncated"},
 		{nil, message.Append(nil)[:9], "CDC 9 bytes  ! malformed: cdc.Message: message at offset 9: message is truncated"},
@@ -194,7 +195,7 @@ func TestDescribeAll(t *testing.T) {
 			}
 		case *roce.Packet:
 			name = "RoCE "
-		case Option:
+		case dissect.Option:
 			name = "TCP SYN"
 		default:
 			name = "CDC "
@@ -212,12 +213,12 @@ func TestHostileText(t *testing.T) {
 		EID: wire.EID{'A', 0x1b, '[', '2', 'J', ' ', 'x', '=', '1', '\n'},
 		FCE: &clc.FCE{OS: clc.OSLinux, HostName: `a",b=!`},
 	}
-	e := MessageEvent(nil, a.Append(nil))
-	line := string(e.AppendLine(nil))
+	e := dissect.MessageEvent(nil, a.Append(nil))
+	line := string(AppendLine(nil, e))
 	if want := `eid="A?[2J x=1?" os=Linux host="a\",b=!"`; !strings.Contains(line, want) {
 		t.Errorf("AppendLine = %s, want %s in it", line, want)
 	}
-	for name, b := range map[string][]byte{"AppendVerbose": e.AppendVerbose(nil), "AppendHex": e.AppendHex(nil), "AppendJSON": e.AppendJSON(nil)} {
+	for name, b := range map[string][]byte{"AppendVerbose": AppendVerbose(nil, e), "AppendHex": AppendHex(nil, e), "AppendJSON": AppendJSON(nil, e)} {
 		if strings.ContainsRune(string(b), 0x1b) || !strings.Contains(string(b), "A?[2J x=1?") {
 			t.Errorf("%s = %q", name, b)
 		}
@@ -227,7 +228,7 @@ func TestHostileText(t *testing.T) {
 func TestLinesDoNotAllocate(t *testing.T) {
 	var lines Lines
 	b := make([]byte, 0, 1024)
-	for _, e := range []*Event{writeEvent(), cdcEvent()} {
+	for _, e := range []*dissect.Event{writeEvent(), cdcEvent()} {
 		if n := testing.AllocsPerRun(100, func() { b = lines.Append(b[:0], e) }); n != 0 {
 			t.Errorf("Lines.Append of %s: %v allocations, want 0", e.Name, n)
 		}
@@ -235,7 +236,7 @@ func TestLinesDoNotAllocate(t *testing.T) {
 }
 
 func BenchmarkLine(b *testing.B) {
-	for _, e := range []*Event{writeEvent(), cdcEvent()} {
+	for _, e := range []*dissect.Event{writeEvent(), cdcEvent()} {
 		b.Run(e.Name, func(b *testing.B) {
 			var lines Lines
 			line := make([]byte, 0, 1024)
@@ -249,12 +250,12 @@ func BenchmarkLine(b *testing.B) {
 }
 
 func BenchmarkJSON(b *testing.B) {
-	for _, e := range []*Event{writeEvent(), cdcEvent()} {
+	for _, e := range []*dissect.Event{writeEvent(), cdcEvent()} {
 		b.Run(e.Name, func(b *testing.B) {
 			line := make([]byte, 0, 4096)
 			b.ReportAllocs()
 			for b.Loop() {
-				line = e.AppendJSON(line[:0])
+				line = AppendJSON(line[:0], e)
 			}
 			b.SetBytes(int64(len(line)))
 		})

@@ -1,26 +1,28 @@
-package dissect
+package render
 
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/gosmc/smc/internal/dissect"
 )
 
 // AppendVerbose appends a list of all that is known about the event to b, a line each and
 // indented, and returns the extended slice. It follows the event's own line, see [Lines.Append]. Reserved
-// bytes are in it only if they are not zero; [Event.AppendHex] shows them all.
+// bytes are in it only if they are not zero; [AppendHex] shows them all.
 //
 //	    QPN                      0x11 (17)
 //	    first contact            yes
 //	name of the field or what else  value, and what it means
-func (e *Event) AppendVerbose(b []byte) []byte {
-	for _, f := range e.Fields() {
+func AppendVerbose(b []byte, e *dissect.Event) []byte {
+	for _, f := range Fields(e) {
 		if f.Parent || f.Reserved && isZeroText(f.Text) {
 			continue
 		}
 		b = appendItem(b, f.Name, f.String())
 	}
-	b = e.appendTransportItems(b)
-	b = e.appendContextItems(b)
+	b = appendTransportItems(b, e)
+	b = appendContextItems(b, e)
 	for i := range e.Problems {
 		b = appendItem(b, "problem", e.Problems[i].String())
 	}
@@ -51,15 +53,15 @@ func appendItem(b []byte, name, value string) []byte {
 
 // appendTransportItems tells of the RoCEv2 packet of an LLC or CDC message; that of a RoCE event is in its
 // fields.
-func (e *Event) appendTransportItems(b []byte) []byte {
+func appendTransportItems(b []byte, e *dissect.Event) []byte {
 	t := e.RoCE
 	if t == nil {
 		return b
 	}
-	if p := t.Packet; p != nil && e.Family != RoCE {
+	if p := t.Packet; p != nil && e.Family != dissect.RoCE {
 		b = appendItem(b, "RoCEv2", p.String())
 	}
-	if e.Family != RoCE || t.ICRC != ICRCGood {
+	if e.Family != dissect.RoCE || t.ICRC != dissect.ICRCGood {
 		b = appendItem(b, "ICRC", t.ICRC.String())
 	}
 	if t.Retransmission {
@@ -75,7 +77,7 @@ func (e *Event) appendTransportItems(b []byte) []byte {
 }
 
 // appendContextItems tells what the event means to its connection and its link.
-func (e *Event) appendContextItems(b []byte) []byte {
+func appendContextItems(b []byte, e *dissect.Event) []byte {
 	if c := e.Conn; c != nil {
 		b = appendItem(b, "connection", fmt.Sprintf("%d, %v > %v, %s, %v", c.ID, c.Client, c.Server, c.Mode, c.State))
 	}
@@ -86,11 +88,11 @@ func (e *Event) appendContextItems(b []byte) []byte {
 		}
 		b = appendItem(b, "link", s)
 	}
-	if e.Dir != DirUnknown {
+	if e.Dir != dissect.DirUnknown {
 		b = appendItem(b, "direction", e.Dir.String())
 	}
 	if w := e.Write; w != nil {
-		b = e.appendWriteItems(b, w)
+		b = appendWriteItems(b, e, w)
 	}
 	if p := e.Progress; p != nil {
 		b = appendProgressItems(b, p)
@@ -98,7 +100,7 @@ func (e *Event) appendContextItems(b []byte) []byte {
 	return b
 }
 
-func (e *Event) appendWriteItems(b []byte, w *Write) []byte {
+func appendWriteItems(b []byte, e *dissect.Event, w *dissect.Write) []byte {
 	if w.Known && !w.Start {
 		b = appendItem(b, "writes to", fmt.Sprintf("%#x, of %d bytes", w.VA, w.Length))
 	}
@@ -116,7 +118,7 @@ func (e *Event) appendWriteItems(b []byte, w *Write) []byte {
 	return appendItem(b, "written so far", fmt.Sprintf("%d bytes", w.Total))
 }
 
-func appendProgressItems(b []byte, p *Progress) []byte {
+func appendProgressItems(b []byte, p *dissect.Progress) []byte {
 	if p.Repeated {
 		b = appendItem(b, "repeated", "yes, it changes nothing")
 	}

@@ -1,4 +1,6 @@
-package dissect
+package render
+
+import "github.com/gosmc/smc/internal/dissect"
 
 // AppendHex appends the event's bytes in hexadecimal, with the fields beside them, to b and returns the
 // extended slice. Bits are shown in binary, with dots for those that the field does not have. Equal rows
@@ -8,12 +10,12 @@ package dissect
 //	0x0007  10                                               flags
 //	          0001 ....                                      version: 1
 //	offset  bytes                                            field: value
-func (e *Event) AppendHex(b []byte) []byte {
+func AppendHex(b []byte, e *dissect.Event) []byte {
 	data := e.Bytes
 	if data == nil {
 		data = encode(e.Message)
 	}
-	fields := e.Fields()
+	fields := Fields(e)
 	if len(fields) == 0 { // of no message; the bytes are still worth a look
 		return appendRows(b, data, 0, "")
 	}

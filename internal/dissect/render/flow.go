@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"bufio"
@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gosmc/smc/internal/dissect"
 )
 
 // FlowOptions say how a [Flow] draws. The zero value is useful.
@@ -58,7 +60,7 @@ func NewFlow(opts FlowOptions) *Flow {
 }
 
 // Add takes the next event of the capture. It keeps nothing of the event but its Conn and Link.
-func (f *Flow) Add(e *Event) { f.ladders.add(e) }
+func (f *Flow) Add(e *dissect.Event) { f.ladders.add(e) }
 
 // Write draws what was added so far.
 func (f *Flow) Write(w io.Writer) error {
@@ -108,7 +110,7 @@ func (f *Flow) Write(w io.Writer) error {
 // selected there are no strangers, and of link groups and connections those that belong together.
 func (b *ladders) sorted(conns, groups []int) []*ladder {
 	var selected []*ladder
-	wanted := make(map[*LinkGroup]bool) // link groups of the connections wanted
+	wanted := make(map[*dissect.LinkGroup]bool) // link groups of the connections wanted
 	for _, l := range b.order {
 		if l.conn != nil && slices.Contains(conns, l.conn.ID) {
 			wanted[l.conn.Group] = true
@@ -179,7 +181,7 @@ func (d *drawing) plain(s string) string {
 	return s
 }
 
-func (d *drawing) connTitle(c *Conn) {
+func (d *drawing) connTitle(c *dissect.Conn) {
 	text := fmt.Sprintf("Connection %d: %s → %s, %s", c.ID, c.Client, c.Server, connMode(c))
 	if c.Group != nil {
 		text += ", link group " + strconv.Itoa(c.Group.ID)
@@ -191,25 +193,25 @@ func (d *drawing) connTitle(c *Conn) {
 }
 
 // connMode returns the mode with the state where that says more.
-func connMode(c *Conn) string {
+func connMode(c *dissect.Conn) string {
 	switch c.State {
-	case ConnEstablished, ConnTCP:
+	case dissect.ConnEstablished, dissect.ConnTCP:
 		return c.Mode
-	case ConnDeclined:
+	case dissect.ConnDeclined:
 		return "TCP, declined"
 	}
 	return c.Mode + ", " + c.State.String()
 }
 
 // connFacts returns lines about a connection as a whole.
-func connFacts(c *Conn) []string {
+func connFacts(c *dissect.Conn) []string {
 	var lines []string
 	if c.Reason.Code != 0 {
 		text := "reason: " + c.Reason.String()
 		switch c.DeclinedBy {
-		case ClientToServer:
+		case dissect.ClientToServer:
 			text = "declined by the client: " + c.Reason.String()
-		case ServerToClient:
+		case dissect.ServerToClient:
 			text = "declined by the server: " + c.Reason.String()
 		}
 		if c.Reason.Sentence != "" {
@@ -225,21 +227,21 @@ func connFacts(c *Conn) []string {
 }
 
 // movedText says how much data went through a connection.
-func movedText(c *Conn) string {
+func movedText(c *dissect.Conn) string {
 	if c.Group != nil && c.Group.SMCD {
 		return "through shared memory, which no packet shows"
 	}
-	return fmt.Sprintf("%s to the server, %s to the client", bytesText(c.ToServer.moved()), bytesText(c.ToClient.moved()))
+	return fmt.Sprintf("%s to the server, %s to the client", bytesText(moved(&c.ToServer)), bytesText(moved(&c.ToClient)))
 }
 
-func ringText(r *Ring, owner string) string {
+func ringText(r *dissect.Ring, owner string) string {
 	if !r.Known {
 		return owner + " unknown"
 	}
 	return owner + " " + bytesText(uint64(r.Size))
 }
 
-func (d *drawing) groupTitle(g *LinkGroup) {
+func (d *drawing) groupTitle(g *dissect.LinkGroup) {
 	d.title(fmt.Sprintf("Link group %d: client %s, server %s, %s", g.ID, hostText(g.Client.String(), g.ClientHost), hostText(g.Server.String(), g.ServerHost), g.Mode))
 	for _, line := range groupFacts(g) {
 		d.WriteString(d.plain(line) + "\n")
@@ -254,7 +256,7 @@ func hostText(addr, name string) string {
 }
 
 // groupFacts returns a line about each link of a group, and one about its connections.
-func groupFacts(g *LinkGroup) []string {
+func groupFacts(g *dissect.LinkGroup) []string {
 	connections := plural(g.Conns, "connection")
 	if g.Failovers > 0 {
 		connections += ", " + plural(g.Failovers, "failover")
@@ -282,7 +284,7 @@ func groupFacts(g *LinkGroup) []string {
 	return lines
 }
 
-func endText(e *Endpoint) string {
+func endText(e *dissect.Endpoint) string {
 	if !e.Addr.IsValid() {
 		return "unknown"
 	}
@@ -342,9 +344,9 @@ func (d *drawing) inner() int { return d.width - flowGutter - 2 }
 
 // runStep draws one arrow for each direction of a run; the second line has the time of the end.
 func (d *drawing) runStep(s *step) {
-	order := []Direction{s.dir, s.dir.Reverse()}
-	if s.dir == DirUnknown {
-		order = []Direction{ClientToServer, ServerToClient}
+	order := []dissect.Direction{s.dir, s.dir.Reverse()}
+	if s.dir == dissect.DirUnknown {
+		order = []dissect.Direction{dissect.ClientToServer, dissect.ServerToClient}
 	}
 	first := true
 	for _, dir := range order {
@@ -366,13 +368,13 @@ func (d *drawing) runStep(s *step) {
 }
 
 // arrow draws a message in its direction. What has no room stands below.
-func (d *drawing) arrow(s *step, line string, dir Direction, text string, at time.Time, number int) {
+func (d *drawing) arrow(s *step, line string, dir dissect.Direction, text string, at time.Time, number int) {
 	const shaft = 5 // least columns of the arrow itself: a stroke, a space, a space, a stroke and the head
 	lines := wrapText(d.plain(text), d.inner()-shaft)
 	for i, part := range lines {
 		if i > 0 {
 			d.gutter(time.Time{}, -1, nil)
-			if dir == ServerToClient {
+			if dir == dissect.ServerToClient {
 				part = strings.Repeat(" ", max(d.inner()-2-utf8.RuneCountInString(part), 0)) + part + "  "
 			} else {
 				part = "  " + part
@@ -383,9 +385,9 @@ func (d *drawing) arrow(s *step, line string, dir Direction, text string, at tim
 		d.gutter(at, number, s.link)
 		rest := strings.Repeat(line, d.inner()-4-utf8.RuneCountInString(part))
 		switch dir {
-		case ServerToClient:
+		case dissect.ServerToClient:
 			d.row(d.set.left + rest + " " + part + " " + line)
-		case ClientToServer:
+		case dissect.ClientToServer:
 			d.row(line + " " + part + " " + rest + d.set.right)
 		default:
 			d.row(line + " " + part + " " + rest + line)
@@ -408,7 +410,7 @@ func (d *drawing) centre(text, stroke string) {
 
 // gutter writes what stands before the client's line. A negative number and the zero time
 // leave it empty.
-func (d *drawing) gutter(at time.Time, number int, link *Link) {
+func (d *drawing) gutter(at time.Time, number int, link *dissect.Link) {
 	when, packet := "", ""
 	if number >= 0 {
 		when, packet = d.time(at), strconv.Itoa(number)

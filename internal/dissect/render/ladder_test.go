@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"fmt"
@@ -10,17 +10,18 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dissect/dissecttest"
 	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
-	"github.com/gosmc/smc/wire/roce"
 )
 
 // drawFlow returns the ladders of packets.
-func drawFlow(t testing.TB, packets []Packet, opts FlowOptions) string {
+func drawFlow(t testing.TB, packets []dissect.Packet, opts FlowOptions) string {
 	t.Helper()
 	f := NewFlow(opts)
-	tr := New(Options{})
+	tr := dissect.New(dissect.Options{})
 	for _, p := range packets {
 		tr.Packet(p, f.Add)
 	}
@@ -47,7 +48,7 @@ func inOrder(s string, texts ...string) string {
 // The columns of a ladder stand one below the other, at any width and in either character set.
 func TestFlowIsStraight(t *testing.T) {
 	for _, name := range []string{"one-link", "two-links", "smcd", "verbs"} {
-		packets := capturedPackets(t, name)
+		packets := dissecttest.Captured(t, name)
 		for _, opts := range []FlowOptions{{}, {Width: 72}, {Width: 1}, {Width: 160}, {ASCII: true}} {
 			width, bar := max(opts.Width, flowMinWidth), "│"
 			if opts.Width == 0 {
@@ -79,14 +80,14 @@ func TestFlowIsStraight(t *testing.T) {
 }
 
 func TestFlowOfData(t *testing.T) {
-	s := newScript()
-	s.handshake()
+	s := dissecttest.NewScript()
+	s.Handshake()
 	for i := range 50 {
-		s.write(c2s, i*100, 100)
-		s.cdc(c2s, produce(0, uint32(i*100+100)))
-		s.cdc(s2c, consume(0, uint32(i*100+100)))
+		s.Write(dissecttest.ToServer, i*100, 100)
+		s.CDC(dissecttest.ToServer, dissecttest.Produce(0, uint32(i*100+100)))
+		s.CDC(dissecttest.ToClient, dissecttest.Consume(0, uint32(i*100+100)))
 	}
-	got := drawFlow(t, s.packets, FlowOptions{})
+	got := drawFlow(t, s.Packets, FlowOptions{})
 	if missing := inOrder(got, "Connection 1:", "CLC Confirm", "50 WRITEs, 5000 B, 50 CDC to prod=0000:00001388", "50 CDC to prod=0000:00000000 cons=0000:00001388"); missing != "" {
 		t.Errorf("no %q after the earlier ones in\n%s", missing, got)
 	}
@@ -95,10 +96,10 @@ func TestFlowOfData(t *testing.T) {
 	}
 
 	// A pause begins a new run, a flag is a message.
-	s.now = s.now.Add(3 * time.Second)
-	s.cdc(c2s, produce(0, 5000))
-	s.cdc(c2s, set(cdc.DoneWriting))
-	got = drawFlow(t, s.packets, FlowOptions{})
+	s.Now = s.Now.Add(3 * time.Second)
+	s.CDC(dissecttest.ToServer, dissecttest.Produce(0, 5000))
+	s.CDC(dissecttest.ToServer, dissecttest.Set(cdc.DoneWriting))
+	got = drawFlow(t, s.Packets, FlowOptions{})
 	if missing := inOrder(got, "50 CDC to", "1 CDC to", "─ CDC seq=", "done-writing"); missing != "" {
 		t.Errorf("no %q after the earlier ones in\n%s", missing, got)
 	}
@@ -106,7 +107,7 @@ func TestFlowOfData(t *testing.T) {
 
 // What is chosen in the end is the connection with its link group, and nothing else.
 func TestFlowSelects(t *testing.T) {
-	packets := capturedPackets(t, "two-links")
+	packets := dissecttest.Captured(t, "two-links")
 	title := regexp.MustCompile(`(?m)^(Connection|Link group) \d+`)
 	for _, tt := range []struct {
 		conns, groups []int
@@ -128,13 +129,13 @@ func TestFlowSelects(t *testing.T) {
 
 // However much there is, a bounded number of steps is kept: the first ones and the last ones.
 func TestLaddersAreBounded(t *testing.T) {
-	conn := &Conn{ID: 1, Client: netip.MustParseAddrPort("10.0.0.1:1"), Server: netip.MustParseAddrPort("10.0.0.2:2")}
+	conn := &dissect.Conn{ID: 1, Client: netip.MustParseAddrPort("10.0.0.1:1"), Server: netip.MustParseAddrPort("10.0.0.2:2")}
 	decline := clc.Decline{Version: clc.V1}
-	e := Event{Family: CLC, Name: "Decline", Dir: ClientToServer, Conn: conn, Message: decline, Bytes: decline.Append(nil), Problems: []Problem{{Kind: Declined, Text: "no"}}}
+	e := dissect.Event{Family: dissect.CLC, Name: "Decline", Dir: dissect.ClientToServer, Conn: conn, Message: decline, Bytes: decline.Append(nil), Problems: []dissect.Problem{{Kind: dissect.Declined, Text: "no"}}}
 	const events = 10 * maxLadderSteps
 	f, p := NewFlow(FlowOptions{}), NewPage(PageOptions{})
 	for i := range events {
-		e.Packet = Packet{Number: i + 1, Time: time.Unix(int64(i), 0)}
+		e.Packet = dissect.Packet{Number: i + 1, Time: time.Unix(int64(i), 0)}
 		f.Add(&e)
 		p.Add(&e)
 	}
@@ -169,10 +170,10 @@ func TestLaddersAreBounded(t *testing.T) {
 	// Many connections, and many pairs of strangers.
 	f = NewFlow(FlowOptions{})
 	for i := range 3 * maxLadders {
-		e.Conn = &Conn{ID: i + 1}
+		e.Conn = &dissect.Conn{ID: i + 1}
 		e.Packet.Number = i + 1
 		f.Add(&e)
-		stranger := Event{Family: RoCE, Name: "CNP", Src: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1), Dst: conn.Server}
+		stranger := dissect.Event{Family: dissect.RoCE, Name: "CNP", Src: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1), Dst: conn.Server}
 		f.Add(&stranger)
 	}
 	if f.ladders.counts != [3]int{maxLadders, 0, maxLadders} || f.ladders.omitted != [3]int{2 * maxLadders, 0, 2 * maxLadders} || f.ladders.steps > maxAllSteps {
@@ -189,7 +190,7 @@ func TestStepsAreBounded(t *testing.T) {
 	var b ladders
 	b.init(time.Unix(0, 0))
 	b.steps = maxAllSteps
-	e := Event{Family: TCP, Name: "FIN", Conn: &Conn{ID: 1}}
+	e := dissect.Event{Family: dissect.TCP, Name: "FIN", Conn: &dissect.Conn{ID: 1}}
 	for i := range 5 {
 		e.Packet.Number = i + 1
 		b.add(&e)
@@ -257,123 +258,33 @@ func TestWrapText(t *testing.T) {
 	}
 }
 
-func TestFilter(t *testing.T) {
-	group := &LinkGroup{ID: 4}
-	conn := &Conn{ID: 7, Client: netip.MustParseAddrPort("10.0.0.1:1000"), Server: netip.MustParseAddrPort("[2001:db8::2]:80"), Group: group}
-	link := &Link{ID: 2, Group: group, Client: Endpoint{Addr: netip.MustParseAddr("10.1.0.1")}, Server: Endpoint{Addr: netip.MustParseAddr("10.1.0.2")}}
-	early := &Conn{ID: 8}
-	events := map[string]*Event{
-		"accept":  {Family: CLC, Name: "Accept", Conn: conn},
-		"decline": {Family: CLC, Name: "Decline", Conn: early, Src: netip.MustParseAddrPort("10.2.0.1:5"), Dst: netip.MustParseAddrPort("10.2.0.2:6"), Problems: []Problem{{Kind: Declined}}},
-		"add":     {Family: LLC, Name: "ADD LINK", Link: link},
-		"write":   {Family: RoCE, Name: "RDMA WRITE MIDDLE", Conn: conn, Link: link},
-		"nak":     {Family: RoCE, Name: "NAK PSN sequence error", Link: link, Problems: []Problem{{Kind: Nak}}},
-		"rnr":     {Family: RoCE, Name: "RNR NAK", Src: netip.MustParseAddrPort("10.9.9.9:49152"), Dst: netip.AddrPortFrom(netip.MustParseAddr("10.9.9.8"), roce.Port)},
-		"note":    {Family: Note, Name: "timeout"},
-	}
-	types := func(words ...string) (list []TypeFilter) {
-		for _, w := range words {
-			f, err := ParseType(w)
-			if err != nil {
-				t.Fatal(err)
-			}
-			list = append(list, f)
-		}
-		return list
-	}
-	prefixes := func(texts ...string) (list []netip.Prefix) {
-		for _, s := range texts {
-			list = append(list, netip.MustParsePrefix(s))
-		}
-		return list
-	}
-	for _, tt := range []struct {
-		name   string
-		filter Filter
-		want   string // keys in alphabetical order
-	}{
-		{"all", Filter{}, "accept add decline nak note rnr write"},
-		{"problems", Filter{Problems: true}, "decline nak"},
-		{"conn", Filter{Conns: []int{7}}, "accept write"},
-		{"two conns", Filter{Conns: []int{7, 8}}, "accept decline write"},
-		{"group", Filter{LinkGroups: []int{4}}, "accept add nak write"},
-		{"group known", Filter{LinkGroups: []int{4}, ConnGroups: map[int]int{8: 4}}, "accept add decline nak write"},
-		{"family", Filter{Types: types("clc")}, "accept decline"},
-		{"names", Filter{Types: types("Add Link", "DECLINE")}, "add decline"},
-		{"prefix", Filter{Types: types("nak", "write")}, "nak rnr write"},
-		{"address of conn", Filter{Addrs: prefixes("2001:db8::/32")}, "accept write"},
-		{"address of link", Filter{Addrs: prefixes("10.1.0.2/32")}, "add nak write"},
-		{"address of packet", Filter{Addrs: prefixes("10.2.0.0/16", "10.9.9.9/32")}, "decline rnr"},
-		{"port of conn", Filter{Ports: []uint16{80}}, "accept write"},
-		{"port of packet", Filter{Ports: []uint16{5, roce.Port}}, "decline rnr"},
-		{"and", Filter{Types: types("roce"), Conns: []int{7}, Ports: []uint16{1000}}, "write"},
-		{"none", Filter{Types: types("clc"), LinkGroups: []int{5}}, ""},
-	} {
-		var got []string
-		for key, e := range events {
-			if tt.filter.Match(e) {
-				got = append(got, key)
-			}
-		}
-		slices.Sort(got)
-		if s := strings.Join(got, " "); s != tt.want {
-			t.Errorf("%s: Match chooses %q, want %q", tt.name, s, tt.want)
-		}
-	}
-	if _, err := ParseType("hello"); err == nil || !strings.Contains(err.Error(), "add-link-continuation") {
-		t.Errorf("ParseType(hello) = %v, want the words there are", err)
-	}
-}
-
-// Every event of the captures has a type by which it can be chosen, and a word for that type.
-func TestTypesCoverEvents(t *testing.T) {
-	for name := range captureFiles {
-		tr := New(Options{})
-		check := func(e *Event) {
-			named := 0
-			for i := range typeFilters {
-				if typeFilters[i].match(e) {
-					named++
-				}
-			}
-			if named == 0 || e.Family != CDC && e.Family != Note && named == 1 {
-				t.Errorf("%s: %d words choose %v %q, want its family and itself", name, named, e.Family, e.Name)
-			}
-		}
-		for _, p := range capturedPackets(t, name) {
-			tr.Packet(p, check)
-		}
-		tr.Close(check)
-	}
-}
-
 // FuzzLadders has ladders and page made of any packets: two bytes of length before each, and one that
 // says in what order of time they come.
 func FuzzLadders(f *testing.F) {
-	pack := func(packets []Packet) (b []byte) {
+	pack := func(packets []dissect.Packet) (b []byte) {
 		for _, p := range packets {
 			b = append(b, byte(len(p.Data)>>8), byte(len(p.Data)), 1)
 			b = append(b, p.Data...)
 		}
 		return b
 	}
-	s := newScript()
-	s.handshake()
-	s.secondLink()
-	s.write(c2s, 0, 100)
-	s.cdc(c2s, produce(0, 100))
-	s.cdcOver(c2s, 1, set(cdc.Closed))
-	f.Add(pack(s.packets))
-	f.Add(pack(s.packets[len(s.packets)/2:]))
-	f.Add(pack(capturedPackets(f, "smcd")[:12]))
+	s := dissecttest.NewScript()
+	s.Handshake()
+	s.SecondLink()
+	s.Write(dissecttest.ToServer, 0, 100)
+	s.CDC(dissecttest.ToServer, dissecttest.Produce(0, 100))
+	s.CDCOver(dissecttest.ToServer, 1, dissecttest.Set(cdc.Closed))
+	f.Add(pack(s.Packets))
+	f.Add(pack(s.Packets[len(s.Packets)/2:]))
+	f.Add(pack(dissecttest.Captured(f, "smcd")[:12]))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		flow, page, tr := NewFlow(FlowOptions{}), NewPage(PageOptions{}), New(Options{})
+		flow, page, tr := NewFlow(FlowOptions{}), NewPage(PageOptions{}), dissect.New(dissect.Options{})
 		now := time.Unix(1_700_000_000, 0)
-		emit := func(e *Event) { flow.Add(e); page.Add(e) }
+		emit := func(e *dissect.Event) { flow.Add(e); page.Add(e) }
 		for n := 1; len(b) >= 3; n++ {
 			size := min(int(b[0])<<8|int(b[1]), len(b)-3)
 			now = now.Add(time.Duration(int8(b[2])) * 100 * time.Millisecond)
-			tr.Packet(Packet{Number: n, Time: now, Link: frame.Ethernet, Data: b[3 : 3+size], OrigLen: size}, emit)
+			tr.Packet(dissect.Packet{Number: n, Time: now, Link: frame.Ethernet, Data: b[3 : 3+size], OrigLen: size}, emit)
 			b = b[3+size:]
 		}
 		tr.Close(emit)

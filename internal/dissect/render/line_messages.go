@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 )
 
 // What matters of a message of the handshake or about links. These are rare, so that the words may cost
-// something; all fields are in [Event.Fields].
+// something; all fields are in [Fields].
 
 // appendCLC appends a message of the handshake.
 func appendCLC(b []byte, message clc.Message) []byte {

@@ -1,10 +1,12 @@
-package dissect
+package render
 
 import (
 	"net/netip"
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gosmc/smc/internal/dissect"
 )
 
 // AppendJSON appends the event as one JSON object, without a newline, to b and returns the extended slice.
@@ -39,7 +41,7 @@ import (
 // true or false, addresses and names strings; a number of 8 bytes is a string "0x" with 16 digits,
 // because readers of JSON lose bits above 1<<53. A field that can be in a message more than once is
 // always a list, and so is its text. Payloads are not in it.
-func (e *Event) AppendJSON(b []byte) []byte {
+func AppendJSON(b []byte, e *dissect.Event) []byte {
 	o := object{b: append(b, '{')}
 	if e.Packet.Number > 0 {
 		o.uint("packet", uint64(e.Packet.Number))
@@ -52,10 +54,10 @@ func (e *Event) AppendJSON(b []byte) []byte {
 	o.string("name", e.Name)
 	o.addr("src", e.Src)
 	o.addr("dst", e.Dst)
-	if e.Dir != DirUnknown {
+	if e.Dir != dissect.DirUnknown {
 		o.string("dir", e.Dir.String())
 	}
-	group := (*LinkGroup)(nil)
+	group := (*dissect.LinkGroup)(nil)
 	if e.Conn != nil {
 		o.uint("conn", uint64(e.Conn.ID))
 		o.string("mode", e.Conn.Mode)
@@ -70,9 +72,9 @@ func (e *Event) AppendJSON(b []byte) []byte {
 	}
 	o.key("info")
 	start := len(o.b)
-	o.b = e.appendContent(o.b)
+	o.b = appendContent(o.b, e)
 	o.b = quoteFrom(o.b, start)
-	o.fields(e.Fields())
+	o.fields(Fields(e))
 	if e.RoCE != nil {
 		o.transport(e.RoCE)
 	}
@@ -236,7 +238,7 @@ func (o *object) value(v any) {
 	}
 }
 
-func (o *object) transport(t *Transport) {
+func (o *object) transport(t *dissect.Transport) {
 	o.key("roce")
 	o.b = append(o.b, '{')
 	if p := t.Packet; p != nil {
@@ -252,7 +254,7 @@ func (o *object) transport(t *Transport) {
 	o.b = append(o.b, '}')
 }
 
-func (o *object) write(w *Write) {
+func (o *object) write(w *dissect.Write) {
 	o.key("write")
 	o.b = append(o.b, '{')
 	o.bool("start", w.Start)
@@ -268,7 +270,7 @@ func (o *object) write(w *Write) {
 	o.b = append(o.b, '}')
 }
 
-func (o *object) progress(p *Progress) {
+func (o *object) progress(p *dissect.Progress) {
 	o.key("progress")
 	o.b = append(o.b, '{')
 	o.bool("repeated", p.Repeated)
@@ -285,7 +287,7 @@ func (o *object) progress(p *Progress) {
 	o.b = append(o.b, '}')
 }
 
-func (o *object) problems(problems []Problem) {
+func (o *object) problems(problems []dissect.Problem) {
 	o.key("problems")
 	o.b = append(o.b, '[')
 	for i, p := range problems {

@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gosmc/smc/internal/dissect"
 )
 
 // A CaptureStats is what is known of the input, besides what the tracker has seen of it: for
@@ -20,7 +22,7 @@ type CaptureStats struct {
 }
 
 // WriteStats writes a summary as tables.
-func WriteStats(w io.Writer, s *Summary, c *CaptureStats) error {
+func WriteStats(w io.Writer, s *dissect.Summary, c *CaptureStats) error {
 	var b strings.Builder
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	facts := [][]string{
@@ -87,7 +89,7 @@ func WriteStats(w io.Writer, s *Summary, c *CaptureStats) error {
 }
 
 // messageName returns "CLC Proposal", and not "CDC CDC".
-func messageName(f Family, name string) string {
+func messageName(f dissect.Family, name string) string {
 	if f.String() == name {
 		return name
 	}
@@ -170,7 +172,7 @@ type (
 )
 
 // NewStatsReport returns a summary for JSON.
-func NewStatsReport(s *Summary, c *CaptureStats) *StatsReport {
+func NewStatsReport(s *dissect.Summary, c *CaptureStats) *StatsReport {
 	r := &StatsReport{
 		Schema: 1, Inputs: append([]string{}, c.Inputs...), Packets: s.Packets, Bytes: s.Bytes,
 		TCPSegments: s.TCPSegments, RoCEPackets: s.RoCEPackets, Connections: s.Conns,

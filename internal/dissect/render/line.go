@@ -1,10 +1,11 @@
-package dissect
+package render
 
 import (
 	"net/netip"
 	"strconv"
 	"time"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -28,7 +29,7 @@ const (
 //	    12    0.001512  192.168.76.2 > 192.168.76.1              c1 l1   CDC seq=1 token=0x1 prod=0000:00000064 ...
 //	number     seconds  from > to, with ports where they say something   connection, link   what it is, and what matters of it
 //
-// Connection and link are the numbers of [Conn] and [Link], "-" if there is none. Whatever is wrong
+// Connection and link are the numbers of [dissect.Conn] and [dissect.Link], "-" if there is none. Whatever is wrong
 // comes last, after an exclamation mark.
 type Lines struct {
 	Time  TimeFormat
@@ -41,12 +42,12 @@ const addressWidth = 41
 
 // Append appends the event's line, without a newline, to b and returns the extended slice. It does
 // not allocate for RoCEv2 packets and CDC messages if b has room, and there is no problem to tell of.
-func (l *Lines) Append(b []byte, e *Event) []byte {
+func (l *Lines) Append(b []byte, e *dissect.Event) []byte {
 	b = appendBlanks(b, 6-digits(uint64(e.Packet.Number)))
 	b = strconv.AppendInt(b, int64(e.Packet.Number), 10)
 	b = append(b, ' ', ' ')
 	b = l.appendTime(b, e.Packet.Time)
-	return e.AppendLine(b)
+	return AppendLine(b, e)
 }
 
 func (l *Lines) appendTime(b []byte, t time.Time) []byte {
@@ -93,7 +94,7 @@ func appendSeconds(b []byte, d time.Duration) []byte {
 // AppendLine appends what happened, to whom, and what it says, without number and time of the packet,
 // to b and returns the extended slice: the rest of the line of [Lines]. Addresses and numbers
 // that the event does not have are left out.
-func (e *Event) AppendLine(b []byte) []byte {
+func AppendLine(b []byte, e *dissect.Event) []byte {
 	if e.Src.IsValid() || e.Dst.IsValid() {
 		start := len(b)
 		withPorts := e.RoCE == nil // the ports of RoCEv2 say nothing
@@ -103,15 +104,15 @@ func (e *Event) AppendLine(b []byte) []byte {
 		b = appendBlanks(b, start+addressWidth-len(b))
 		b = append(b, ' ', ' ')
 		start = len(b)
-		b = e.appendIDs(b)
+		b = appendIDs(b, e)
 		b = appendBlanks(b, start+6-len(b))
 		b = append(b, ' ', ' ')
 	}
-	return e.appendContent(b)
+	return appendContent(b, e)
 }
 
 // appendIDs appends the numbers of connection and link.
-func (e *Event) appendIDs(b []byte) []byte {
+func appendIDs(b []byte, e *dissect.Event) []byte {
 	if e.Conn == nil && e.Link == nil {
 		return append(b, '-')
 	}
@@ -140,8 +141,8 @@ func appendAddr(b []byte, a netip.AddrPort, withPort bool) []byte {
 }
 
 // appendContent appends what the event says.
-func (e *Event) appendContent(b []byte) []byte {
-	b = e.appendTitle(b)
+func appendContent(b []byte, e *dissect.Event) []byte {
+	b = appendTitle(b, e)
 	if e.Message == nil && len(e.Bytes) > 0 {
 		b = append(b, ' ')
 		b = strconv.AppendInt(b, int64(len(e.Bytes)), 10)
@@ -149,25 +150,25 @@ func (e *Event) appendContent(b []byte) []byte {
 	}
 	switch m := e.Message.(type) {
 	case *cdc.Message:
-		b = e.appendCDC(b, m)
+		b = appendCDC(b, e, m)
 	case cdc.Message:
-		b = e.appendCDC(b, &m)
+		b = appendCDC(b, e, &m)
 	case *cdc.Header:
 		b = appendHeader(b, m)
 	case cdc.Header:
 		b = appendHeader(b, &m)
 	case *roce.Packet:
-		b = e.appendRoCE(b, m)
+		b = appendRoCE(b, e, m)
 	case clc.Message:
 		b = appendCLC(b, m)
 	case llc.Message:
 		b = appendLLC(b, m)
-	case Option:
+	case dissect.Option:
 		if !m.Present && e.Text == "" {
 			b = append(b, " missing"...)
 		}
 	}
-	if e.Family == LLC || e.Family == CDC {
+	if e.Family == dissect.LLC || e.Family == dissect.CDC {
 		b = appendTransport(b, e.RoCE)
 	}
 	if e.Text != "" {
@@ -184,15 +185,15 @@ func (e *Event) appendContent(b []byte) []byte {
 }
 
 // appendTitle appends the protocol and the name of the message.
-func (e *Event) appendTitle(b []byte) []byte {
+func appendTitle(b []byte, e *dissect.Event) []byte {
 	switch e.Family {
-	case TCPOption:
+	case dissect.TCPOption:
 		b = append(b, "TCP "...)
 		b = append(b, e.Name...)
 		return append(b, " SMC option"...)
-	case CDC:
+	case dissect.CDC:
 		return append(b, "CDC"...)
-	case CLC, LLC, RoCE, TCP, Note:
+	case dissect.CLC, dissect.LLC, dissect.RoCE, dissect.TCP, dissect.Note:
 	}
 	b = append(b, e.Family.String()...)
 	if e.Name != "" {
@@ -203,7 +204,7 @@ func (e *Event) appendTitle(b []byte) []byte {
 }
 
 // appendCDC appends a CDC message of SMC-R, and what it changed.
-func (e *Event) appendCDC(b []byte, m *cdc.Message) []byte {
+func appendCDC(b []byte, e *dissect.Event, m *cdc.Message) []byte {
 	if m.IsFailoverValidation() {
 		b = append(b, " failover validation"...)
 	}
@@ -293,7 +294,7 @@ var connNames = [...]struct {
 }
 
 // appendRoCE appends a RoCEv2 packet that carries no message.
-func (e *Event) appendRoCE(b []byte, p *roce.Packet) []byte {
+func appendRoCE(b []byte, e *dissect.Event, p *roce.Packet) []byte {
 	op := p.Opcode
 	b = appendHex(b, " qpn=", uint64(p.DestQPN))
 	b = appendHex(b, " psn=", uint64(p.PSN))
@@ -352,7 +353,7 @@ func (e *Event) appendRoCE(b []byte, p *roce.Packet) []byte {
 
 // appendTransport appends what is unusual about a RoCEv2 packet. A bad ICRC is a problem, and not told of
 // here.
-func appendTransport(b []byte, t *Transport) []byte {
+func appendTransport(b []byte, t *dissect.Transport) []byte {
 	if t == nil {
 		return b
 	}
@@ -369,7 +370,7 @@ func appendTransport(b []byte, t *Transport) []byte {
 }
 
 // Describe returns one line about a message that was in no packet: a trace of the handshake, or the
-// CDC state of SMC-D. message is what an [Event] has as Message, or [cdc.ProducerFlags] or
+// CDC state of SMC-D. message is what a [dissect.Event] has as Message, or [cdc.ProducerFlags] or
 // [cdc.ConnFlags]; bytes are the encoded message, or nil. Without a message the bytes are taken for
 // whatever they look like.
 func Describe(message any, bytes []byte) string {
@@ -379,74 +380,7 @@ func Describe(message any, bytes []byte) string {
 	case cdc.ConnFlags:
 		return "CDC" + string(appendFlags(nil, 0, f))
 	}
-	return string(MessageEvent(message, bytes).AppendLine(nil))
-}
-
-// MessageEvent returns the event of a message that was in no packet, for all renderers; arguments are
-// those of [Describe]. The event refers to bytes.
-func MessageEvent(message any, bytes []byte) *Event {
-	e := &Event{Message: message, Bytes: bytes}
-	if message == nil {
-		e.decode()
-	}
-	switch m := e.Message.(type) {
-	case Option:
-		e.Family, e.Name = TCPOption, "SYN"
-		if m.SYNACK {
-			e.Name = "SYN-ACK"
-		}
-	case clc.Message:
-		e.Family, e.Name = CLC, m.Type().String()
-	case llc.Message:
-		e.Family, e.Name = LLC, m.Type().String()
-	case cdc.Message, *cdc.Message, cdc.Header, *cdc.Header:
-		e.Family, e.Name = CDC, "CDC"
-	case *roce.Packet:
-		e.Family, e.Name = RoCE, opcodeNames[m.Opcode]
-		if m.Opcode == roce.Acknowledge {
-			e.Name = ackName(m.AETH.Syndrome)
-		}
-	}
-	if e.Family == 0 {
-		e.Family, e.Name = Note, "message"
-	}
-	return e
-}
-
-// decode guesses the family of an event's bytes by how they begin, and decodes them.
-func (e *Event) decode() {
-	b := e.Bytes
-	var err error
-	switch {
-	case len(b) >= 4 && b[0] == 0xe2 && b[1] == 0xd4 && b[2] == 0xc3 && (b[3] == 0xd9 || b[3] == 0xc4):
-		e.Family, e.Name = CLC, "message"
-		var m clc.Message
-		if m, err = clc.Parse(b); err == nil {
-			e.Message = m
-		}
-	case clc.ParseOption(b):
-		e.Message = Option{Present: true}
-	case len(b) == cdc.HeaderLen && b[0] == cdc.TypeMessage:
-		var h cdc.Header
-		if h, err = cdc.ParseHeader(b); err == nil {
-			e.Message = &h
-		}
-	case len(b) > 0 && b[0] == cdc.TypeMessage:
-		e.Family, e.Name = CDC, "CDC"
-		var m cdc.Message
-		if m, err = cdc.ParseMessage(b); err == nil {
-			e.Message = &m
-		}
-	default:
-		e.Family, e.Name = LLC, "message"
-		var m llc.Message
-		if m, err = llc.Parse(b); err == nil {
-			e.Message = m
-		}
-	}
-	if err != nil {
-		e.Problems = []Problem{{Kind: Malformed, Text: err.Error()}}
-	}
+	return string(AppendLine(nil, dissect.MessageEvent(message, bytes)))
 }
 
 // appendNumber and appendHex append a label and a number.

@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"encoding/binary"
@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
@@ -57,28 +58,28 @@ func (f *Field) String() string {
 // event that was made by hand from a Message is encoded first.
 //
 // The fields do not refer to the event's memory. There are none for the families TCP and Note.
-func (e *Event) Fields() []Field {
+func Fields(e *dissect.Event) []Field {
 	b := e.Bytes
 	if b == nil {
 		b = encode(e.Message)
 	}
 	w := walker{b: b, reservedKey: "smc.reserved", fields: make([]Field, 0, manyFields)}
 	switch e.Family {
-	case TCPOption:
+	case dissect.TCPOption:
 		w.option()
-	case CLC:
+	case dissect.CLC:
 		w.clc()
-	case LLC:
+	case dissect.LLC:
 		w.llc()
-	case CDC:
+	case dissect.CDC:
 		if isSMCD(e.Message) {
 			w.smcd()
 		} else {
 			w.cdc()
 		}
-	case RoCE:
+	case dissect.RoCE:
 		w.roce(e.RoCE, e.Bytes != nil)
-	case TCP, Note:
+	case dissect.TCP, dissect.Note:
 		return nil
 	}
 	w.unknown()
@@ -108,7 +109,7 @@ const manyFields = 40
 // encode returns the bytes of a message that was made by hand, nil if there are none.
 func encode(message any) []byte {
 	switch m := message.(type) {
-	case Option:
+	case dissect.Option:
 		if m.Present {
 			return clc.AppendOption(nil)
 		}

@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"context"
@@ -12,14 +12,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dissect/dissecttest"
 	"github.com/gosmc/smc/wire/clc"
 )
 
 // trackPage returns the page of packets.
-func trackPage(t testing.TB, packets []Packet, opts PageOptions) (*Page, *Summary) {
+func trackPage(t testing.TB, packets []dissect.Packet, opts PageOptions) (*Page, *dissect.Summary) {
 	t.Helper()
 	p := NewPage(opts)
-	tr := New(Options{})
+	tr := dissect.New(dissect.Options{})
 	for _, packet := range packets {
 		tr.Packet(packet, p.Add)
 	}
@@ -28,7 +30,7 @@ func trackPage(t testing.TB, packets []Packet, opts PageOptions) (*Page, *Summar
 }
 
 // pageText returns the page as it is written.
-func pageText(t testing.TB, p *Page, s *Summary) string {
+func pageText(t testing.TB, p *Page, s *dissect.Summary) string {
 	t.Helper()
 	var b strings.Builder
 	if err := p.Write(&b, s); err != nil {
@@ -55,7 +57,7 @@ type parsedPage struct {
 }
 
 // readPage returns the data of a page.
-func readPage(t testing.TB, p *Page, s *Summary) (data parsedPage) {
+func readPage(t testing.TB, p *Page, s *dissect.Summary) (data parsedPage) {
 	t.Helper()
 	text := pageText(t, p, s)
 	_, after, ok := strings.Cut(text, `<script id="data" type="application/json">`)
@@ -72,7 +74,7 @@ func readPage(t testing.TB, p *Page, s *Summary) (data parsedPage) {
 // Of the two-link capture the page has every connection, its steps, and for all messages bytes and
 // fields that fit each other.
 func TestPage(t *testing.T) {
-	p, s := trackPage(t, capturedPackets(t, "two-links"), PageOptions{Title: "two links"})
+	p, s := trackPage(t, dissecttest.Captured(t, "two-links"), PageOptions{Title: "two links"})
 	data := readPage(t, p, s)
 	if data.Title != "two links" || len(data.Ladders) != 8 || data.Ladders[0].Kind != "group" {
 		t.Fatalf("page %q has %d ladders", data.Title, len(data.Ladders))
@@ -133,7 +135,7 @@ func TestPage(t *testing.T) {
 
 // The page is the same each time.
 func TestPageIsReproducible(t *testing.T) {
-	packets := capturedPackets(t, "two-links")
+	packets := dissecttest.Captured(t, "two-links")
 	p, s := trackPage(t, packets, PageOptions{})
 	q, r := trackPage(t, packets, PageOptions{})
 	if pageText(t, p, s) != pageText(t, q, r) {
@@ -148,23 +150,23 @@ func hostilePage() *Page {
 	p := NewPage(PageOptions{Title: hostile, Start: time.Unix(0, 0)})
 	a := clc.Accept{Version: clc.V2, FirstContact: true, R: sampleR, FCE: &clc.FCE{OS: clc.OSLinux, HostName: hostile}}
 	copy(a.EID[:], "</script><b>")
-	conn := &Conn{ID: 1, Client: netip.MustParseAddrPort("[fe80::1%<b>]:1"), Server: netip.MustParseAddrPort("10.0.0.2:2"), Mode: hostile, State: ConnEstablished}
+	conn := &dissect.Conn{ID: 1, Client: netip.MustParseAddrPort("[fe80::1%<b>]:1"), Server: netip.MustParseAddrPort("10.0.0.2:2"), Mode: hostile, State: dissect.ConnEstablished}
 	conn.Reason = clc.Reason{Code: 1, Tag: hostile, Sentence: hostile}
-	conn.Group = &LinkGroup{ID: 1, Mode: hostile, ClientHost: hostile, ServerHost: hostile}
-	conn.Group.Links = []*Link{{ID: 1, Reason: hostile, Group: conn.Group}}
+	conn.Group = &dissect.LinkGroup{ID: 1, Mode: hostile, ClientHost: hostile, ServerHost: hostile}
+	conn.Group.Links = []*dissect.Link{{ID: 1, Reason: hostile, Group: conn.Group}}
 	b := a.Append(nil)
-	e := MessageEvent(nil, b)
-	e.Conn, e.Dir, e.Text = conn, ServerToClient, hostile
-	e.Packet = Packet{Number: 1, Time: time.Unix(1, 0)}
-	e.Problems = []Problem{{Kind: Violation, Text: hostile, Rule: hostile}}
+	e := dissect.MessageEvent(nil, b)
+	e.Conn, e.Dir, e.Text = conn, dissect.ServerToClient, hostile
+	e.Packet = dissect.Packet{Number: 1, Time: time.Unix(1, 0)}
+	e.Problems = []dissect.Problem{{Kind: dissect.Violation, Text: hostile, Rule: hostile}}
 	p.Add(e)
-	p.Add(&Event{Family: Note, Name: hostile, Text: hostile, Conn: conn, Packet: Packet{Number: 2, Time: time.Unix(2, 0)}})
+	p.Add(&dissect.Event{Family: dissect.Note, Name: hostile, Text: hostile, Conn: conn, Packet: dissect.Packet{Number: 2, Time: time.Unix(2, 0)}})
 	return p
 }
 
 // Nothing of a capture becomes markup.
 func TestPageIsSafe(t *testing.T) {
-	text := pageText(t, hostilePage(), &Summary{})
+	text := pageText(t, hostilePage(), &dissect.Summary{})
 	if n := strings.Count(text, "<script"); n != 2 {
 		t.Errorf("the page has %d scripts, want 2", n)
 	}
@@ -221,12 +223,12 @@ func browse(t *testing.T, text string) string {
 
 // In a browser the page draws the ladders, and hostile text stays text.
 func TestPageInBrowser(t *testing.T) {
-	p, s := trackPage(t, capturedPackets(t, "two-links"), PageOptions{Title: "two links"})
+	p, s := trackPage(t, dissecttest.Captured(t, "two-links"), PageOptions{Title: "two links"})
 	dom := browse(t, pageText(t, p, s))
 	if missing := inOrder(dom, ">two links<", "link group 1", "connection 7", "Connection 1: 192.168.76.2:59178", "<svg", "CLC Proposal", "link 2 is active", "20 WRITEs, 2000 B", "</svg>", "Client to server", "<svg", "packet 1,", "tcp.option_kind"); missing != "" {
 		t.Errorf("the browser does not show %q after the earlier ones in\n%.3000s", missing, dom)
 	}
-	dom = browse(t, pageText(t, hostilePage(), &Summary{}))
+	dom = browse(t, pageText(t, hostilePage(), &dissect.Summary{}))
 	if strings.Contains(dom, "<img") || strings.Contains(dom, "<title>x</title>") || !strings.Contains(dom, "&lt;/script&gt;") {
 		t.Errorf("hostile text did not stay text:\n%.3000s", dom)
 	}

@@ -1,9 +1,10 @@
-package dissect
+package render
 
 import (
 	"strconv"
 	"time"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
@@ -22,13 +23,13 @@ func (r *runSide) empty() bool {
 	return r.writes|r.sends|r.messages|r.retransmissions|r.writeBytes|r.sendBytes == 0
 }
 
-func (r *runSide) add(e *Event) {
+func (r *runSide) add(e *dissect.Event) {
 	if e.RoCE != nil && e.RoCE.Retransmission {
 		r.retransmissions++
 		return
 	}
 	switch {
-	case e.Family == CDC:
+	case e.Family == dissect.CDC:
 		r.messages++
 		m := e.Message.(*cdc.Message)
 		if m.ProducerFlags&cdc.WriterBlocked != 0 {
@@ -112,7 +113,7 @@ const maxPlotPoints = 512
 
 // plot adds what a CDC message has changed: the producer cursor of one direction, and the consumer
 // cursor of the other.
-func (l *ladder) plot(e *Event) {
+func (l *ladder) plot(e *dissect.Event) {
 	m, ok := e.Message.(*cdc.Message)
 	if !ok {
 		return
@@ -120,7 +121,7 @@ func (l *ladder) plot(e *Event) {
 	p := &l.plots[side(e.Dir)]
 	p.repeated = p.flags == m.ConnFlags
 	p.flags = m.ConnFlags
-	for _, ring := range []*Ring{e.Progress.Out, e.Progress.In} {
+	for _, ring := range []*dissect.Ring{e.Progress.Out, e.Progress.In} {
 		if ring == nil {
 			continue
 		}

@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"encoding/json"
@@ -6,13 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire/clc"
 )
 
 // asJSON returns the event's object as encoding/json reads it.
-func asJSON(t *testing.T, e *Event) map[string]any {
+func asJSON(t *testing.T, e *dissect.Event) map[string]any {
 	t.Helper()
-	b := e.AppendJSON([]byte("before"))
+	b := AppendJSON([]byte("before"), e)
 	if !strings.HasPrefix(string(b), "before{") || strings.Contains(string(b), "\n") {
 		t.Fatalf("AppendJSON = %q, want one line after what was there", b)
 	}
@@ -28,11 +29,11 @@ func asJSON(t *testing.T, e *Event) map[string]any {
 func TestAppendJSON(t *testing.T) {
 	e := writeEvent()
 	e.Packet.Source = 1
-	e.Dir = ClientToServer
+	e.Dir = dissect.ClientToServer
 	e.Conn.Mode = "SMC-Rv2.1"
-	e.Conn.Group = &LinkGroup{ID: 3}
+	e.Conn.Group = &dissect.LinkGroup{ID: 3}
 	e.Link.Group = e.Conn.Group
-	e.Problems = []Problem{{Nak, "a \"text\"\x01 \\", "IBTA 9.7.5"}, {Kind: Truncated}}
+	e.Problems = []dissect.Problem{{Kind: dissect.Nak, Text: "a \"text\"\x01 \\", Rule: "IBTA 9.7.5"}, {Kind: dissect.Truncated}}
 	e.Bytes = e.Message.(interface{ Append([]byte) []byte }).Append(nil)
 	o := asJSON(t, e)
 	for key, want := range map[string]any{
@@ -113,7 +114,7 @@ func TestJSONFields(t *testing.T) {
 			},
 		},
 	} {
-		o := asJSON(t, MessageEvent(tt.message, nil))
+		o := asJSON(t, dissect.MessageEvent(tt.message, nil))
 		for what, want := range map[string]map[string]any{"fields": tt.fields, "text": tt.text} {
 			got, _ := o[what].(map[string]any)
 			for key, v := range want {

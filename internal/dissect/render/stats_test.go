@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"encoding/json"
@@ -6,16 +6,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire/clc"
 )
 
 func TestWriteStats(t *testing.T) {
-	s := &Summary{
+	s := &dissect.Summary{
 		Packets: 10, Bytes: 1000, First: time.Unix(100, 0), Last: time.Unix(101, 500_000_000), TCPSegments: 4, RoCEPackets: 6,
 		Truncated: 1, Fragments: 2, Undecodable: 3, OtherLinkTypes: 4, Conns: 2,
-		Modes:    []Count{{"SMC-Rv2.1", 1}, {"TCP", 1}},
-		Reasons:  []ReasonCount{{clc.Lookup(clc.DiagNoSMCRDevice, clc.OSLinux), 1}},
-		Messages: []MessageCount{{CLC, "Proposal", 2}, {CDC, "CDC", 12345}}, Problems: []ProblemCount{{Declined, 1}, {Nak, 2}},
+		Modes:    []dissect.Count{{Name: "SMC-Rv2.1", Count: 1}, {Name: "TCP", Count: 1}},
+		Reasons:  []dissect.ReasonCount{{Reason: clc.Lookup(clc.DiagNoSMCRDevice, clc.OSLinux), Count: 1}},
+		Messages: []dissect.MessageCount{{Family: dissect.CLC, Name: "Proposal", Count: 2}, {Family: dissect.CDC, Name: "CDC", Count: 12345}}, Problems: []dissect.ProblemCount{{Kind: dissect.Declined, Count: 1}, {Kind: dissect.Nak, Count: 2}},
 		RDMABytes: 1 << 20, Retransmissions: 5, Gaps: 6, LinkGroups: 1, Links: 2, LinksLost: 1, Failovers: 3,
 	}
 	s.Evicted.Conns, s.Evicted.Flows, s.Evicted.Groups = 7, 8, 9
@@ -50,10 +51,10 @@ func TestWriteStats(t *testing.T) {
 	}
 
 	b.Reset()
-	if err := WriteStats(&b, &Summary{}, &CaptureStats{}); err != nil || strings.Contains(b.String(), "First packet") || strings.Contains(b.String(), "Mode") {
+	if err := WriteStats(&b, &dissect.Summary{}, &CaptureStats{}); err != nil || strings.Contains(b.String(), "First packet") || strings.Contains(b.String(), "Mode") {
 		t.Errorf("WriteStats of nothing, %v:\n%s", err, b.String())
 	}
-	if encoded, err = json.Marshal(NewStatsReport(&Summary{}, &CaptureStats{})); err != nil || !strings.Contains(string(encoded), `"inputs":[],"packets":0,"bytes":0,"first":null`) || !strings.Contains(string(encoded), `"modes":[]`) {
+	if encoded, err = json.Marshal(NewStatsReport(&dissect.Summary{}, &CaptureStats{})); err != nil || !strings.Contains(string(encoded), `"inputs":[],"packets":0,"bytes":0,"first":null`) || !strings.Contains(string(encoded), `"modes":[]`) {
 		t.Errorf("the report of nothing is %s, %v", encoded, err)
 	}
 }

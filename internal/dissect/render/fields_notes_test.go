@@ -1,16 +1,18 @@
-package dissect
+package render
 
 import (
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gosmc/smc/internal/dissect"
 )
 
 // Messages whose values somebody else has printed: the field has that value, and -x shows it beside the
 // field's bytes.
 func TestNotes(t *testing.T) {
-	text, err := os.ReadFile("testdata/render/notes.txt")
+	text, err := os.ReadFile("testdata/notes.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,11 +38,11 @@ func TestNotes(t *testing.T) {
 			if len(values) < 9 || len(dump) < 2 {
 				t.Fatalf("notes.txt: %d values and %d rows of bytes in %s", len(values), len(dump), name)
 			}
-			e := MessageEvent(nil, hexBytes(t, strings.Join(dump, " ")))
-			if e.Family != CLC || e.Message == nil {
+			e := dissect.MessageEvent(nil, hexBytes(t, strings.Join(dump, " ")))
+			if e.Family != dissect.CLC || e.Message == nil {
 				t.Fatalf("MessageEvent = %v, %v", e.Family, e.Problems)
 			}
-			hex := string(e.AppendHex(nil))
+			hex := string(AppendHex(nil, e))
 			for _, l := range values {
 				f := line.FindStringSubmatch(l)
 				key, want := f[2], f[3]
@@ -57,7 +59,7 @@ func TestNotes(t *testing.T) {
 }
 
 // checkNote finds a value in the words of the field with the key, and in the row that -x has for it.
-func checkNote(t *testing.T, e *Event, hex, key, want string) {
+func checkNote(t *testing.T, e *dissect.Event, hex, key, want string) {
 	t.Helper()
 	f := fieldNamed(t, e, key)
 	// A number may stand beside its hexadecimal form, and a name behind its number.

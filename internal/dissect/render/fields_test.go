@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"bytes"
@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/gosmc/smc/internal/dissect"
 )
 
 // eventBytes returns the bytes that the fields of an event refer to.
-func eventBytes(e *Event) []byte {
+func eventBytes(e *dissect.Event) []byte {
 	if e.Bytes != nil {
 		return e.Bytes
 	}
@@ -65,7 +67,7 @@ func checkFields(b []byte, fields []Field) error {
 func TestFieldsCoverAllMessages(t *testing.T) {
 	for _, s := range samples(t) {
 		b := eventBytes(s.event)
-		fields := s.event.Fields()
+		fields := Fields(s.event)
 		if err := checkFields(b, fields); err != nil {
 			t.Errorf("Fields of %s (%x): %v", s.name, b, err)
 		}
@@ -84,8 +86,8 @@ func TestFieldsOfDamagedMessages(t *testing.T) {
 	for _, s := range samples(t) {
 		b := bytes.Clone(eventBytes(s.event))
 		check := func(b []byte, what string, i int) {
-			e := &Event{Family: s.event.Family, Bytes: b, Message: s.event.Message}
-			if err := checkFields(b, e.Fields()); err != nil {
+			e := &dissect.Event{Family: s.event.Family, Bytes: b, Message: s.event.Message}
+			if err := checkFields(b, Fields(e)); err != nil {
 				t.Fatalf("Fields of %s, %s %d (%x): %v", s.name, what, i, b, err)
 			}
 		}
@@ -118,7 +120,7 @@ func TestKeysAreStable(t *testing.T) {
 		if s.partial {
 			continue
 		}
-		for _, f := range s.event.Fields() {
+		for _, f := range Fields(s.event) {
 			got := shape{fmt.Sprintf("%T", f.Value), f.List, s.name}
 			if f.Value == nil {
 				continue
@@ -138,7 +140,7 @@ func TestKeysAreStable(t *testing.T) {
 	}
 	for _, s := range samples(t) {
 		count := make(map[string]int)
-		for _, f := range s.event.Fields() {
+		for _, f := range Fields(s.event) {
 			if count[f.Key]++; count[f.Key] > 1 && !f.List {
 				t.Errorf("%s: %s is there more than once, and no list", s.name, f.Key)
 			}
@@ -147,14 +149,14 @@ func TestKeysAreStable(t *testing.T) {
 }
 
 // fieldNamed returns the only field, or the first of a list, with a key.
-func fieldNamed(t *testing.T, e *Event, key string) Field {
+func fieldNamed(t *testing.T, e *dissect.Event, key string) Field {
 	t.Helper()
-	for _, f := range e.Fields() {
+	for _, f := range Fields(e) {
 		if f.Key == key && !(f.Reserved && key != "smc.reserved") {
 			return f
 		}
 	}
-	t.Fatalf("%s has no field %s", e.AppendLine(nil), key)
+	t.Fatalf("%s has no field %s", AppendLine(nil, e), key)
 	return Field{}
 }
 
@@ -164,13 +166,13 @@ func FuzzRender(f *testing.F) {
 		f.Add(uint8(s.event.Family), eventBytes(s.event), len(eventBytes(s.event)))
 	}
 	f.Fuzz(func(t *testing.T, family uint8, b []byte, wireLen int) {
-		e := &Event{Family: Family(family%7 + 1), Bytes: b, Name: "message"}
-		if e.Family == RoCE {
-			e.RoCE = &Transport{PayloadLen: wireLen}
+		e := &dissect.Event{Family: dissect.Family(family%7 + 1), Bytes: b, Name: "message"}
+		if e.Family == dissect.RoCE {
+			e.RoCE = &dissect.Transport{PayloadLen: wireLen}
 		}
-		for _, e := range []*Event{e, MessageEvent(nil, b)} {
-			if e.Family != TCP && e.Family != Note {
-				if err := checkFields(b, e.Fields()); err != nil {
+		for _, e := range []*dissect.Event{e, dissect.MessageEvent(nil, b)} {
+			if e.Family != dissect.TCP && e.Family != dissect.Note {
+				if err := checkFields(b, Fields(e)); err != nil {
 					t.Errorf("Fields of %v %x: %v", e.Family, b, err)
 				}
 			}
@@ -178,11 +180,11 @@ func FuzzRender(f *testing.F) {
 			if bytes.ContainsAny(line, "\n\x1b") {
 				t.Errorf("the line of %x has control characters: %q", b, line)
 			}
-			if j := e.AppendJSON(nil); !json.Valid(j) {
+			if j := AppendJSON(nil, e); !json.Valid(j) {
 				t.Errorf("AppendJSON of %x = %s, which is no JSON", b, j)
 			}
-			e.AppendVerbose(nil)
-			hex := string(e.AppendHex(nil))
+			AppendVerbose(nil, e)
+			hex := string(AppendHex(nil, e))
 			if len(b) > 0 && !strings.HasPrefix(hex, fmt.Sprintf("0x0000  %02x", b[0])) {
 				t.Errorf("AppendHex of %x = %q", b, hex)
 			}

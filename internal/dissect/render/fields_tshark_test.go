@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dissect/dissecttest"
 	"github.com/gosmc/smc/internal/frame"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -170,9 +172,9 @@ type comparison struct {
 }
 
 // compare reports fields of tshark that ours differ from.
-func (c *comparison) compare(t *testing.T, what string, theirs map[string][]string, e *Event) {
+func (c *comparison) compare(t *testing.T, what string, theirs map[string][]string, e *dissect.Event) {
 	t.Helper()
-	ours := e.Fields()
+	ours := Fields(e)
 	for key, values := range theirs {
 		if tsharkIgnored[key] != "" || strings.Contains(key, "_ws.") || isTsharkError(key, e.Bytes) {
 			continue
@@ -229,17 +231,17 @@ func unzip(t *testing.T, name, dir string) string {
 func TestTsharkCaptures(t *testing.T) {
 	version := requireTshark(t)
 	dir := t.TempDir()
-	for _, files := range captureFiles {
+	for _, files := range dissecttest.Captures {
 		for _, name := range files {
 			t.Run(filepath.Base(name), func(t *testing.T) {
 				theirs := tsharkFields(t, unzip(t, name, dir))
 				c := comparison{}
 				compared := make(map[int]bool)
-				tr := New(Options{})
-				packets := pcapPackets(t, name)
+				tr := dissect.New(dissect.Options{})
+				packets := dissecttest.ReadPcap(t, name)
 				for i := range packets {
 					packets[i].Number = i + 1
-					tr.Packet(packets[i], func(e *Event) {
+					tr.Packet(packets[i], func(e *dissect.Event) {
 						fields := theirs[e.Packet.Number]
 						if fields == nil || e.Bytes == nil || compared[e.Packet.Number] {
 							return
@@ -261,9 +263,9 @@ func TestTsharkCaptures(t *testing.T) {
 
 // compareEvent compares an event of a packet, which may be a message in a RoCEv2 packet. tshark 4.0 takes
 // messages of LLC in version 2 for malformed ones or for others: what it says of them is left out.
-func (c *comparison) compareEvent(t *testing.T, theirs map[string][]string, e *Event) {
-	what := fmt.Sprintf("packet %d, %s", e.Packet.Number, e.AppendLine(nil))
-	if e.Family == CLC {
+func (c *comparison) compareEvent(t *testing.T, theirs map[string][]string, e *dissect.Event) {
+	what := fmt.Sprintf("packet %d, %s", e.Packet.Number, AppendLine(nil, e))
+	if e.Family == dissect.CLC {
 		c.compare(t, what, theirs, e)
 		return
 	}
@@ -275,12 +277,12 @@ func (c *comparison) compareEvent(t *testing.T, theirs map[string][]string, e *E
 			transport[key] = v
 		}
 	}
-	if e.Family == CDC || e.Family == LLC && e.Bytes[0]&0xf0 == 0 {
+	if e.Family == dissect.CDC || e.Family == dissect.LLC && e.Bytes[0]&0xf0 == 0 {
 		c.compare(t, what, smc, e)
 	}
 	if p := e.Packet.Data; e.RoCE != nil && e.Packet.Link == frame.Ethernet {
 		datagram := p[14+20+8:] // Ethernet, IPv4 and UDP, as in all captures
-		c.compare(t, what, transport, &Event{Family: RoCE, Bytes: datagram})
+		c.compare(t, what, transport, &dissect.Event{Family: dissect.RoCE, Bytes: datagram})
 	}
 }
 
@@ -288,18 +290,18 @@ func (c *comparison) compareEvent(t *testing.T, theirs map[string][]string, e *E
 // have none, with tshark.
 func TestTsharkMessages(t *testing.T) {
 	version := requireTshark(t)
-	var events []*Event
+	var events []*dissect.Event
 	file := binary.LittleEndian.AppendUint32(nil, 0xa1b2c3d4)
 	for _, word := range []uint32{2 | 4<<16, 0, 0, 1 << 16, uint32(frame.Ethernet)} {
 		file = binary.LittleEndian.AppendUint32(file, word)
 	}
 	for _, s := range samples(t) {
 		b := eventBytes(s.event)
-		isV1 := s.event.Family == CLC || s.event.Family == CDC && !isSMCD(s.event.Message) || s.event.Family == LLC && b[0]&0xf0 == 0
+		isV1 := s.event.Family == dissect.CLC || s.event.Family == dissect.CDC && !isSMCD(s.event.Message) || s.event.Family == dissect.LLC && b[0]&0xf0 == 0
 		if s.partial || !isV1 {
 			continue
 		}
-		events = append(events, &Event{Family: s.event.Family, Bytes: b, Message: s.event.Message})
+		events = append(events, &dissect.Event{Family: s.event.Family, Bytes: b, Message: s.event.Message})
 		frame := ethernetFrame(s.event.Family, len(events), b)
 		for _, word := range []uint32{1, 0, uint32(len(frame)), uint32(len(frame))} {
 			file = binary.LittleEndian.AppendUint32(file, word)
@@ -320,25 +322,25 @@ func TestTsharkMessages(t *testing.T) {
 			}
 		}
 		if len(smc) == 0 {
-			t.Errorf("tshark has no fields of %s", e.AppendLine(nil))
+			t.Errorf("tshark has no fields of %s", AppendLine(nil, e))
 		}
-		c.compare(t, fmt.Sprintf("%x, %s", e.Bytes, MessageEvent(nil, e.Bytes).AppendLine(nil)), smc, e)
+		c.compare(t, fmt.Sprintf("%x, %s", e.Bytes, AppendLine(nil, dissect.MessageEvent(nil, e.Bytes))), smc, e)
 	}
 	t.Logf("%s: %d fields of %d messages are the same", version, c.fields-c.differ, len(events))
 }
 
 // ethernetFrame returns a frame with message number i: in TCP on a connection of its own, or in an RC
 // SEND ONLY.
-func ethernetFrame(family Family, i int, message []byte) []byte {
+func ethernetFrame(family dissect.Family, i int, message []byte) []byte {
 	var body []byte
-	protocol := byte(protoTCP)
-	if family == CLC {
+	protocol := byte(dissecttest.TCP)
+	if family == dissect.CLC {
 		body = binary.BigEndian.AppendUint16(body, uint16(10000+i))
 		body = binary.BigEndian.AppendUint16(body, 5000)
-		body = append(body, 0, 0, 0, 1, 0, 0, 0, 1, 5<<4, tcpACK, 0xff, 0xff, 0, 0, 0, 0)
+		body = append(body, 0, 0, 0, 1, 0, 0, 0, 1, 5<<4, dissecttest.ACK, 0xff, 0xff, 0, 0, 0, 0)
 		body = append(body, message...)
 	} else {
-		protocol = protoUDP
+		protocol = dissecttest.UDP
 		p := roce.Packet{BTH: roce.BTH{Opcode: roce.SendOnly, DestQPN: 17, PSN: 1, PKey: roce.DefaultPKey}, Payload: message}
 		datagram := append(p.Append(nil), 0, 0, 0, 0) // the ICRC is not looked at
 		body = binary.BigEndian.AppendUint16(body, 49152)

@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"bufio"
@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -59,18 +60,18 @@ func NewPage(opts PageOptions) *Page {
 }
 
 // Add takes the next event of the capture. It keeps nothing of the event but its Conn and Link.
-func (p *Page) Add(e *Event) { p.ladders.add(e) }
+func (p *Page) Add(e *dissect.Event) { p.ladders.add(e) }
 
 // A pageMessage is a message as the page has it. The fields are worked out when the page is written.
 type pageMessage struct {
-	event Event // on its own: with Packet.Data nil and Bytes cut
-	dir   Direction
+	event dissect.Event // on its own: with Packet.Data nil and Bytes cut
+	dir   dissect.Direction
 	size  int // of the bytes
 }
 
 // keep remembers the event in the step, if there is room.
-func (b *ladders) keep(l *ladder, s *step, e *Event, dir Direction) {
-	if !b.pages || e.Family == Note || len(e.Bytes) == 0 {
+func (b *ladders) keep(l *ladder, s *step, e *dissect.Event, dir dissect.Direction) {
+	if !b.pages || e.Family == dissect.Note || len(e.Bytes) == 0 {
 		return
 	}
 	if b.kept >= maxPageMessages || l.kept >= maxLadderPage || len(s.messages) >= maxRunPage {
@@ -82,7 +83,7 @@ func (b *ladders) keep(l *ladder, s *step, e *Event, dir Direction) {
 	m := &pageMessage{event: *e, dir: dir, size: len(e.Bytes)}
 	m.event.Packet.Data = nil
 	limit := maxPageBytes
-	if e.Family == RoCE {
+	if e.Family == dissect.RoCE {
 		limit = maxPagePayload
 	}
 	m.event.Bytes = bytes.Clone(e.Bytes[:min(len(e.Bytes), limit)])
@@ -95,7 +96,7 @@ func (b *ladders) keep(l *ladder, s *step, e *Event, dir Direction) {
 		if t.Packet != nil {
 			p := *t.Packet
 			p.Payload = nil
-			if n := len(t.Packet.Payload); n > 0 && e.Family == RoCE {
+			if n := len(t.Packet.Payload); n > 0 && e.Family == dissect.RoCE {
 				// The payload is a part of Bytes, after the headers.
 				from := min(p.Opcode.HeaderLen(), len(m.event.Bytes))
 				p.Payload = m.event.Bytes[from:min(from+n, len(m.event.Bytes))]
@@ -206,7 +207,7 @@ func (w *pageWriter) seconds(t time.Time) float64 {
 }
 
 // Write writes the page. The summary, which may be nil, makes its head.
-func (p *Page) Write(out io.Writer, s *Summary) error {
+func (p *Page) Write(out io.Writer, s *dissect.Summary) error {
 	w := &pageWriter{start: p.ladders.start, index: make(map[string]int), numbers: make(map[*pageMessage]int)}
 	w.Title = p.opts.Title
 	w.Facts, w.Ladders, w.Messages, w.Strings = [][2]string{}, []pageLadder{}, []pageMessageData{}, []string{}
@@ -261,7 +262,7 @@ func writePage(out io.Writer, title string, data []byte) error {
 }
 
 // facts makes the head of the page.
-func (w *pageWriter) facts(s *Summary) {
+func (w *pageWriter) facts(s *dissect.Summary) {
 	add := func(name, value string) { w.Facts = append(w.Facts, [2]string{name, value}) }
 	add("packets", strconv.FormatUint(s.Packets, 10))
 	if !s.First.IsZero() {
@@ -296,9 +297,9 @@ func (w *pageWriter) ladder(b *ladders, l *ladder) pageLadder {
 		p.Title = fmt.Sprintf("Connection %d: %s → %s, %s", c.ID, c.Client, c.Server, p.Mode)
 		p.Sub = fmt.Sprintf("%s → %s", c.Client, c.Server)
 		if c.Group != nil && !c.Group.SMCD {
-			p.Sub = fmt.Sprintf("↑ %s ↓ %s, %s", bytesText(c.ToServer.moved()), bytesText(c.ToClient.moved()), p.Sub)
+			p.Sub = fmt.Sprintf("↑ %s ↓ %s, %s", bytesText(moved(&c.ToServer)), bytesText(moved(&c.ToClient)), p.Sub)
 		}
-		p.Declined = c.State == ConnDeclined
+		p.Declined = c.State == dissect.ConnDeclined
 		p.Client, p.Server = c.Client.String(), c.Server.String()
 		p.Facts = append(p.Facts, connFacts(c)...)
 		w.plots(&p, l)
@@ -370,7 +371,7 @@ func (w *pageWriter) step(s *step) pageStep {
 }
 
 // ownMessage returns a message that does not share memory with the tracker, as far as
-// [Event.Fields] needs it.
+// [Fields] needs it.
 func ownMessage(m any) any {
 	switch m := m.(type) {
 	case *cdc.Message:
@@ -385,7 +386,7 @@ func ownMessage(m any) any {
 	return m
 }
 
-func problemTexts(problems []Problem) []string {
+func problemTexts(problems []dissect.Problem) []string {
 	list := make([]string, len(problems))
 	for i, p := range problems {
 		list[i] = printableText(p.String())
@@ -400,7 +401,7 @@ func (w *pageWriter) message(m *pageMessage, lane string) pageMessageData {
 		Text: printableText(e.Text), Src: e.Src.String(), Dst: e.Dst.String(), Lane: lane, Hex: hex.EncodeToString(e.Bytes), Size: m.size,
 		Problems: problemTexts(e.Problems), Fields: []pageField{},
 	}
-	for _, f := range e.Fields() {
+	for _, f := range Fields(e) {
 		if f.Parent {
 			continue
 		}
@@ -416,12 +417,12 @@ func (w *pageWriter) message(m *pageMessage, lane string) pageMessageData {
 // plots adds the plots of a connection, those of directions in which nothing is known left out.
 func (w *pageWriter) plots(p *pageLadder, l *ladder) {
 	titles := [2]string{"Client to server", "Server to client"}
-	for i, ring := range []*Ring{&l.conn.ToServer, &l.conn.ToClient} {
+	for i, ring := range []*dissect.Ring{&l.conn.ToServer, &l.conn.ToClient} {
 		points := l.plots[i].all()
 		if len(points) < 2 {
 			continue
 		}
-		plot := pagePlot{Title: titles[i] + ", " + bytesText(ring.moved())}
+		plot := pagePlot{Title: titles[i] + ", " + bytesText(moved(ring))}
 		if ring.Known {
 			plot.Capacity = ring.Capacity
 		}

@@ -1,4 +1,4 @@
-package dissect
+package render
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/llc"
@@ -41,24 +42,24 @@ const (
 // A step is one line of a ladder, or a few.
 type step struct {
 	kind         stepKind
-	family       Family
-	dir          Direction
+	family       dissect.Family
+	dir          dissect.Direction
 	wide         bool // of a link group: it concerns all connections
 	number, last int  // of the first packet and of the last
 	at, until    time.Time
-	link         *Link // nil for TCP, and where it is not known
+	link         *dissect.Link // nil for TCP, and where it is not known
 	name, text   string
 	repeats      int         // retransmissions of a message
 	rkeys        []wire.RKey // that an LLC message is about
-	problems     []Problem
+	problems     []dissect.Problem
 	run          [2]runSide     // by index of the direction
 	messages     []*pageMessage // with their bytes: for pages only
 	left         int            // messages that there was no room for
 }
 
 // side returns the index of a direction among two; that of an unknown one is the first.
-func side(d Direction) int {
-	if d == ServerToClient {
+func side(d dissect.Direction) int {
+	if d == dissect.ServerToClient {
 		return 1
 	}
 	return 0
@@ -67,8 +68,8 @@ func side(d Direction) int {
 // A ladderKey names what a ladder is about: a connection, a link group, or, of packets that belong
 // to neither, two addresses, the smaller one first.
 type ladderKey struct {
-	conn  *Conn
-	group *LinkGroup
+	conn  *dissect.Conn
+	group *dissect.LinkGroup
 	a, b  netip.Addr
 }
 
@@ -85,11 +86,11 @@ type ladder struct {
 	kept        int // messages with their bytes
 
 	// Of a connection: what its link group has been told.
-	link           *Link
+	link           *dissect.Link
 	opened, closed bool
 	epoch          int // of the group, when the last step was added
 	// Of a link group: the states of its links that are marked.
-	states []LinkState
+	states []dissect.LinkState
 	plots  [2]plot // of a connection, by index of the direction
 }
 
@@ -111,7 +112,7 @@ func (b *ladders) init(start time.Time) {
 }
 
 // of returns the ladder with a key, nil if there is no room for another.
-func (b *ladders) of(key ladderKey, e *Event) *ladder {
+func (b *ladders) of(key ladderKey, e *dissect.Event) *ladder {
 	if l := b.byKey[key]; l != nil {
 		return l
 	}
@@ -134,13 +135,13 @@ func (b *ladders) of(key ladderKey, e *Event) *ladder {
 }
 
 // add takes the next event.
-func (b *ladders) add(e *Event) {
+func (b *ladders) add(e *dissect.Event) {
 	if b.start.IsZero() {
 		b.start = e.Packet.Time
 	}
 	key := ladderKey{conn: e.Conn}
 	switch {
-	case e.Family == LLC && e.Link != nil && e.Link.Group != nil:
+	case e.Family == dissect.LLC && e.Link != nil && e.Link.Group != nil:
 		key = ladderKey{group: e.Link.Group}
 	case e.Conn != nil:
 	case e.Link != nil && e.Link.Group != nil:
@@ -168,16 +169,16 @@ func (b *ladders) add(e *Event) {
 	if key.conn != nil {
 		b.noticeClose(e, l)
 	}
-	if e.Family == LLC && key.group != nil {
+	if e.Family == dissect.LLC && key.group != nil {
 		b.noticeLinks(e, l)
 	}
 }
 
 // addTo appends the event to the ladder, or makes it a part of the last step.
-func (b *ladders) addTo(l *ladder, e *Event) {
+func (b *ladders) addTo(l *ladder, e *dissect.Event) {
 	dir := e.Dir
-	if dir == DirUnknown && l.conn == nil && l.group == nil && e.Src.Addr() != l.client {
-		dir = ServerToClient
+	if dir == dissect.DirUnknown && l.conn == nil && l.group == nil && e.Src.Addr() != l.client {
+		dir = dissect.ServerToClient
 	}
 	if isAck(e) {
 		return // part of what it acknowledges
@@ -204,7 +205,7 @@ func (b *ladders) addTo(l *ladder, e *Event) {
 		kind: stepMessage, family: e.Family, dir: dir, link: e.Link, number: e.Packet.Number, last: e.Packet.Number,
 		at: e.Packet.Time, until: e.Packet.Time, name: e.Name, problems: slices.Clone(e.Problems),
 	}
-	if e.Family == Note {
+	if e.Family == dissect.Note {
 		s.kind, s.text = stepMark, e.Name
 		if e.Text != "" {
 			s.text += ": " + e.Text
@@ -212,7 +213,7 @@ func (b *ladders) addTo(l *ladder, e *Event) {
 	} else {
 		s.text = stepText(e)
 	}
-	if e.Family == LLC {
+	if e.Family == dissect.LLC {
 		s.wide, s.rkeys = llcConcern(e.Message)
 	}
 	b.keep(l, b.append(l, s), e, dir)
@@ -220,20 +221,20 @@ func (b *ladders) addTo(l *ladder, e *Event) {
 }
 
 // isAck reports whether the event is an acknowledgement that tells of nothing else.
-func isAck(e *Event) bool {
-	return e.Family == RoCE && len(e.Problems) == 0 && e.RoCE != nil && e.RoCE.Packet != nil &&
+func isAck(e *dissect.Event) bool {
+	return e.Family == dissect.RoCE && len(e.Problems) == 0 && e.RoCE != nil && e.RoCE.Packet != nil &&
 		e.RoCE.Packet.Opcode.HasAETH() && e.RoCE.Packet.AETH.Syndrome.Kind() == 0
 }
 
 // data reports whether the event only moves data or cursors, so that many of its kind are one line.
-func (b *ladders) data(e *Event) bool {
+func (b *ladders) data(e *dissect.Event) bool {
 	if len(e.Problems) > 0 {
 		return false
 	}
 	switch e.Family {
-	case RoCE:
+	case dissect.RoCE:
 		return e.Write != nil || e.RoCE != nil && e.RoCE.Packet != nil && !e.RoCE.Packet.Opcode.HasAETH()
-	case CDC:
+	case dissect.CDC:
 		m, ok := e.Message.(*cdc.Message)
 		if !ok || e.Progress != nil && e.Progress.Failover || m.ProducerFlags&(cdc.UrgentPending|cdc.UrgentPresent|cdc.FailoverValidation) != 0 {
 			return false
@@ -249,7 +250,7 @@ func (b *ladders) data(e *Event) bool {
 }
 
 // continues reports whether the event, which is data, belongs to the run that ends the ladder.
-func (l *ladder) continues(last *step, e *Event, b *ladders) bool {
+func (l *ladder) continues(last *step, e *dissect.Event, b *ladders) bool {
 	return last != nil && last.kind == stepRun && last.link == e.Link &&
 		e.Packet.Time.Sub(last.until) < runPause && l.epoch == b.epochOf(l)
 }
@@ -336,7 +337,7 @@ func (l *ladder) all() []step {
 }
 
 // mark adds a line that is not a message.
-func (b *ladders) mark(l *ladder, e *Event, link *Link, wide bool, text string) {
+func (b *ladders) mark(l *ladder, e *dissect.Event, link *dissect.Link, wide bool, text string) {
 	b.append(l, step{
 		kind: stepMark, link: link, wide: wide, number: e.Packet.Number, last: e.Packet.Number,
 		at: e.Packet.Time, until: e.Packet.Time, text: text,
@@ -344,9 +345,9 @@ func (b *ladders) mark(l *ladder, e *Event, link *Link, wide bool, text string) 
 }
 
 // noticeConn marks that a connection begins, or changes its link.
-func (b *ladders) noticeConn(e *Event) {
+func (b *ladders) noticeConn(e *dissect.Event) {
 	c := e.Conn
-	if c.Group == nil || c.State != ConnEstablished {
+	if c.Group == nil || c.State != dissect.ConnEstablished {
 		return
 	}
 	l := b.of(ladderKey{conn: c}, e)
@@ -375,7 +376,7 @@ func (b *ladders) noticeConn(e *Event) {
 }
 
 // noticeClose marks that a connection has ended.
-func (b *ladders) noticeClose(e *Event, l *ladder) {
+func (b *ladders) noticeClose(e *dissect.Event, l *ladder) {
 	c := e.Conn
 	if c.Group == nil || c.Closed.IsZero() || l.closed {
 		return
@@ -392,27 +393,27 @@ func (b *ladders) noticeClose(e *Event, l *ladder) {
 
 // moved returns how many bytes went through the buffer: by the cursors, or where those are
 // not known by the WRITEs.
-func (r *Ring) moved() uint64 { return max(r.Produced, r.Written) }
+func moved(r *dissect.Ring) uint64 { return max(r.Produced, r.Written) }
 
 // noticeLinks marks what has become of the links of a group.
-func (b *ladders) noticeLinks(e *Event, l *ladder) {
+func (b *ladders) noticeLinks(e *dissect.Event, l *ladder) {
 	for i, link := range l.group.Links {
 		if i == len(l.states) {
-			l.states = append(l.states, LinkLearned)
+			l.states = append(l.states, dissect.LinkLearned)
 		}
 		if l.states[i] == link.State {
 			continue
 		}
 		l.states[i] = link.State
 		l.epoch++
-		if link.State == LinkLearned {
+		if link.State == dissect.LinkLearned {
 			continue // the message says it
 		}
 		text := linkName(link) + " is " + link.State.String()
-		if link.State == LinkDeleting {
+		if link.State == dissect.LinkDeleting {
 			text = linkName(link) + " is being deleted"
 		}
-		if link.State != LinkActive && link.Reason != "" {
+		if link.State != dissect.LinkActive && link.Reason != "" {
 			text += ": " + link.Reason
 		}
 		b.mark(l, e, link, true, text)
@@ -421,7 +422,7 @@ func (b *ladders) noticeLinks(e *Event, l *ladder) {
 
 // linkName returns "link 2", by our own number, which the lines of [Lines] have as well, and the
 // number that the server gave it where that is another one.
-func linkName(l *Link) string {
+func linkName(l *dissect.Link) string {
 	name := "link " + strconv.Itoa(l.ID)
 	if n := int(l.Num); n != l.ID && n != 0 {
 		name += " (number " + strconv.Itoa(n) + ")"
@@ -430,7 +431,7 @@ func linkName(l *Link) string {
 }
 
 // linkLane returns the short name of a link, "" for none.
-func linkLane(l *Link) string {
+func linkLane(l *dissect.Link) string {
 	if l == nil {
 		return ""
 	}
@@ -438,10 +439,10 @@ func linkLane(l *Link) string {
 }
 
 // stepText returns what a line of [Lines] says of the event, without its problems.
-func stepText(e *Event) string {
+func stepText(e *dissect.Event) string {
 	plain := *e
 	plain.Problems = nil
-	return string(plain.appendContent(nil))
+	return string(appendContent(nil, &plain))
 }
 
 // connSteps returns the steps of a connection with those of its link group that concern it.
