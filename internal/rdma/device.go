@@ -45,13 +45,10 @@ type Device struct {
 
 	keepers keeperPool
 
-	// While inHandlers is true queue pairs that want to send are put into posted, and the
-	// receiving goroutine sends for them. It is changed with the lock held.
-	inHandlers atomic.Bool
-	posted     struct {
-		sync.Mutex
-		qps []*QP
-	}
+	sched scheduler
+
+	inHandlers atomic.Bool // the receiving goroutine sends for all when the handlers are done
+	asleep     atomic.Bool // the receiving goroutine is, and looks at sched before that
 
 	mu     sync.RWMutex
 	qps    map[wire.QPN]*QP
@@ -210,6 +207,7 @@ func (d *Device) Close() error {
 		q.Fail() // the error is that it had failed already
 	}
 	err := d.sock.Close()
+	d.sched.close()
 	<-d.stopped
 	return err
 }

@@ -56,6 +56,23 @@ const (
 	// been halved.
 	windowStep = 16
 
+	// The budget of a path: what the queue pairs to one address may have on their way together. Its
+	// ceiling is that of one of them. The floor keeps an answer coming, from which to learn.
+	minBudget = 2
+	maxBudget = maxWindow
+	// maxFlight is the same for all paths of a device. It keeps acknowledgements, which come back
+	// all to one socket, from filling it: they take some 1 KiB each there.
+	maxFlight = 4 * maxBudget
+	// turnBytes is how much a queue pair may send while others wait for their turns: a WRITE of
+	// 64 KiB, with a short message behind it, as SMC-R has them. turnPackets is that in packets of
+	// 1024 bytes.
+	turnBytes   = 64 << 10
+	turnPackets = turnBytes / 1024
+	// expressPackets is how many packets a message may have that does not wait for its turn; all
+	// such messages together may go beyond the budget by one expressPart-th.
+	expressPackets = 2
+	expressPart    = 4
+
 	// keepAhead is how far beyond the expected packet others are kept. A power of two, so that PSNs
 	// go round evenly, and no less than the largest window of peers like us.
 	keepAhead = 1024

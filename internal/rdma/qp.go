@@ -27,9 +27,10 @@ type QP struct {
 
 	// Set on the way to RTR.
 	remote netip.AddrPort
-	txFlow *roce.Flow // of packets to the peer
-	rxFlow roce.Flow  // of packets from the peer's port rxPort: the device's own until another is seen
-	rxPort uint16     // any: 0 is a port that a packet can come from
+	path   *path
+	share  share
+	rxFlow roce.Flow // of packets from the peer's port rxPort: the device's own until another is seen
+	rxPort uint16    // any: 0 is a port that a packet can come from
 
 	sendUnpolled, recvUnpolled atomic.Int32 // completions that wait in the queues
 }
@@ -56,6 +57,7 @@ func (pd *PD) NewQP(cfg QPConfig) (*QP, error) {
 		return nil, err
 	}
 	q := &QP{dev: pd.dev, pd: pd, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, c: newQPC(0, pd, &pd.dev.keepers, cfg.MaxSend, cfg.MaxRecv)}
+	q.share.qp = q
 	if err := pd.dev.add(q); err != nil {
 		cfg.SendCQ.release(nil, cfg.MaxSend)
 		cfg.RecvCQ.release(nil, cfg.MaxRecv)
@@ -111,8 +113,7 @@ func (q *QP) ReadyToReceive(a RTR) error {
 		return err
 	}
 	q.remote = netip.AddrPortFrom(remote, q.dev.addr.Port())
-	flow := roce.NewFlow(q.dev.addr, q.remote)
-	q.txFlow = &flow
+	q.path = q.dev.sched.join(&q.share, q.dev.addr, q.remote, turnBytes/q.c.mtu+1)
 	q.rxFlow, q.rxPort = roce.NewFlow(q.remote, q.dev.addr), q.remote.Port()
 	return nil
 }
@@ -121,7 +122,11 @@ func (q *QP) ReadyToReceive(a RTR) error {
 func (q *QP) ReadyToSend(a RTS) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.c.readyToSend(a)
+	if err := q.c.readyToSend(a); err != nil {
+		return err
+	}
+	q.share.una = a.SendPSN
+	return nil
 }
 
 // Fail moves to ERR: what is posted completes with [StatusFlushed].
@@ -132,7 +137,9 @@ func (q *QP) Fail() error {
 		return stateError("to ERR", q.c.state)
 	}
 	q.c.fail()
+	q.settle(q.dev.now())
 	q.unlockAndTell()
+	q.dev.kick()
 	return nil
 }
 
@@ -144,6 +151,7 @@ func (q *QP) Reset() error {
 		return q.closedError()
 	}
 	q.c.reset()
+	q.leave()
 	return nil
 }
 
@@ -157,6 +165,7 @@ func (q *QP) Close() error {
 	}
 	q.closed = true
 	q.c.reset()
+	q.leave()
 	if q.timer != nil {
 		q.timer.Stop()
 	}
@@ -171,6 +180,13 @@ func (q *QP) Close() error {
 	return nil
 }
 
+// leave takes q off its path, after a reset. The caller holds mu.
+func (q *QP) leave() {
+	q.dev.sched.leave(&q.share)
+	q.path = nil
+	q.dev.kick() // its part of the budget is free
+}
+
 func (q *QP) closedError() error { return fmt.Errorf("rdma: queue pair %v: %w", q.c.qpn, ErrClosed) }
 
 // PostSend adds work to the send queue and sends what the window allows. If one of wrs cannot be
@@ -183,6 +199,7 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return q.closedError()
 	}
 	var err error
+	before := q.c.posted
 	for i := range wrs {
 		if q.c.tail-q.c.head+uint32(len(q.c.done))+uint32(q.sendUnpolled.Load()) >= q.c.maxSend {
 			err = ErrQueueFull
@@ -199,9 +216,10 @@ func (q *QP) PostSend(wrs ...SendWR) error {
 		return err
 	}
 	idle := !q.sending && q.c.wantsToTransmit(q.dev.now())
+	packets := int(q.c.posted-before) & int(wire.MaxPSN) // half of the sequence space fits into a message
 	q.mu.Unlock()
 	if idle {
-		q.dev.send(q)
+		q.dev.send(q, max(packets, 1))
 	}
 	return err
 }
@@ -298,11 +316,14 @@ func (q *QP) onTimer() {
 		q.c.advance(now)
 	}
 	q.arm(now)
+	q.settle(now)
 	send, recv := q.deliver()
 	wants := q.c.wantsToTransmit(now)
 	q.mu.Unlock()
 	q.tell(send, recv)
 	if wants {
-		q.dev.send(q)
+		q.dev.send(q, turnPackets)
+	} else {
+		q.dev.kick() // what it had on its way may have been others' turn
 	}
 }

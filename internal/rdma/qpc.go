@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/gosmc/smc/wire"
@@ -69,6 +70,7 @@ func newQPC(qpn wire.QPN, pd *PD, keepers *keeperPool, maxSend, maxRecv int) *qp
 	q.sq = make([]sendEntry, powerOfTwo(maxSend))
 	q.rq = make([]RecvWR, powerOfTwo(maxRecv))
 	q.maxSend, q.maxRecv, q.keepers = uint32(maxSend), uint32(maxRecv), keepers
+	q.quota = math.MaxInt
 	return q
 }
 
@@ -158,6 +160,7 @@ func (q *qpc) fail() {
 func (q *qpc) reset() {
 	q.letGo()
 	fresh := qpc{qpn: q.qpn, pd: q.pd, stats: q.stats, done: q.done}
+	fresh.quota = q.quota
 	fresh.sq, fresh.rq, fresh.maxSend, fresh.maxRecv, fresh.keepers = q.sq, q.rq, q.maxSend, q.maxRecv, q.keepers
 	clear(fresh.sq)
 	clear(fresh.rq)
@@ -220,7 +223,12 @@ func (q *qpc) transmit(now time.Duration, b []byte) int {
 	return 0
 }
 
-// wantsToTransmit reports whether transmit would make a packet.
+// urgent reports whether transmit would make a packet even with a quota of zero.
+func (q *qpc) urgent(now time.Duration) bool {
+	return q.answerIsDue(now) || q.state == StateRTS && q.probe
+}
+
+// wantsToTransmit reports whether transmit would make a packet, given a quota.
 func (q *qpc) wantsToTransmit(now time.Duration) bool {
 	return q.answerIsDue(now) || q.state == StateRTS && q.mayTransmit(now)
 }

@@ -26,6 +26,7 @@ type requester struct {
 	posted         wire.PSN // one past the last of the queue
 
 	window      window
+	quota       int      // packets that may be sent, beside what the window allows; for whoever shares the path
 	sinceAckReq int      // packets sent since one asked for an acknowledgement
 	recovering  bool     // a loss has shrunk the window, and recoverPSN is not acknowledged
 	recoverPSN  wire.PSN // one past the newest packet when that happened
@@ -117,6 +118,20 @@ func (q *requester) mayTransmit(now time.Duration) bool {
 	return q.next.Sub(q.una) < q.window.size
 }
 
+// flight returns how many packets are to count as being on their way. A queue pair that gets no answer
+// to its probes counts ever less, so that peers that are gone do not take the path from others.
+func (q *qpc) flight() int {
+	if q.state != StateRTS || q.rnrUntil != 0 {
+		return 0
+	}
+	return q.next.Sub(q.una) >> min(max(q.probes, 1)-1, 16)
+}
+
+// short reports whether all that there is to send are a packet or two.
+func (q *requester) short() bool {
+	return q.tail-q.cur <= expressPackets && q.posted.Sub(q.next) <= expressPackets
+}
+
 // beginsLong reports whether the next packet is the first of several of a message.
 func (q *requester) beginsLong() bool {
 	if q.cur == q.tail {
@@ -137,17 +152,21 @@ func (q *qpc) transmitRequest(now time.Duration, b []byte) int {
 		q.stats.Retransmitted++
 		return q.makePacket(now, q.entry(q.head), q.una, true, b)
 	}
+	if q.quota == 0 {
+		return 0
+	}
 	q.rnrUntil = 0
 	if q.next == q.una { // nothing was unacknowledged: the timer of verbs starts here
 		q.progressAt = now
 	}
 	psn, e := q.next, q.entry(q.cur)
 	q.sinceAckReq++
-	asks := q.asksForAck(psn, e)
+	asks := q.quota == 1 || q.asksForAck(psn, e)
 	n := q.makePacket(now, e, psn, asks, b)
 	if n == 0 {
 		return 0
 	}
+	q.quota--
 	if asks {
 		q.sinceAckReq = 0
 	}

@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"time"
@@ -28,7 +29,7 @@ const (
 type receiver struct {
 	dev    *Device
 	batch  *udp.RxBatch
-	tx     *sender // its queue: queue pairs with something to send
+	tx     *sender
 	packet roce.Packet
 	qp     *QP // whose lock is held: that of the last packet
 	qpn    wire.QPN
@@ -37,7 +38,7 @@ type receiver struct {
 
 	watch   watch
 	hurry   bool   // a queue pair of the last batch expects a packet
-	packets uint64 // received
+	packets uint64 // received and sent
 }
 
 // receiveLoop is the device's goroutine. It receives a batch, has queue pairs take it, calls
@@ -47,10 +48,10 @@ func (d *Device) receiveLoop() {
 	r := &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), watch: newWatch(d.spin == 0)}
 	for {
 		var err error
-		if len(r.tx.queue) == 0 {
-			err = r.wait()
-		} else {
+		if d.sched.hasWork() {
 			_, err = d.sock.TryRecv(r.batch)
+		} else {
+			err = r.wait()
 		}
 		switch {
 		case errors.Is(err, net.ErrClosed):
@@ -61,17 +62,22 @@ func (d *Device) receiveLoop() {
 		case r.batch.Len() > 0:
 			r.take()
 		}
-		if len(r.tx.queue) > 0 {
-			d.round(r.tx)
-		}
+		r.send()
 	}
+}
+
+// send sends one batch of what may be sent.
+func (r *receiver) send() {
+	var sent int
+	r.tx, sent = r.dev.round(r.tx)
+	r.packets += uint64(sent)
 }
 
 // wait receives a batch, and may look for one for a while before it goes to sleep.
 func (r *receiver) wait() (err error) {
 	start, got := r.dev.now(), false
 	if r.watch.look || r.hurry && r.dev.spin > 0 {
-		for end := start + r.dev.spin; !got && err == nil && r.dev.now() < end; {
+		for end := start + r.dev.spin; !got && err == nil && r.dev.now() < end && !r.dev.sched.hasWork(); {
 			if got, err = r.dev.sock.TryRecv(r.batch); !got {
 				runtime.Gosched()
 				// The peer may be waiting for this very processor.
@@ -80,10 +86,26 @@ func (r *receiver) wait() (err error) {
 		}
 	}
 	if !got && err == nil {
-		err = r.dev.sock.Recv(r.batch)
+		err = r.sleep()
 	}
 	now := r.dev.now()
-	r.watch.waited(now, now-start, r.packets+r.tx.sent)
+	r.watch.waited(now, now-start, r.packets)
+	return err
+}
+
+// sleep receives a batch, and waits for it, unless there is something to send: see [Device.kick].
+func (r *receiver) sleep() error {
+	d := r.dev
+	d.asleep.Store(true)
+	defer d.asleep.Store(false)
+	if d.sched.hasWork() {
+		_, err := d.sock.TryRecv(r.batch)
+		return err
+	}
+	err := d.sock.Recv(r.batch)
+	if errors.Is(err, os.ErrDeadlineExceeded) { // kicked
+		err = d.sock.SetReadDeadline(time.Time{})
+	}
 	return err
 }
 
@@ -104,7 +126,7 @@ func (r *receiver) take() {
 		}
 		if r.qp != nil && r.qp.c.answer == answerNak { // the sooner the peer knows, the less it sends for nothing
 			r.release()
-			r.dev.round(r.tx)
+			r.send()
 		}
 	}
 	r.release()
@@ -118,25 +140,13 @@ func (r *receiver) take() {
 // callHandlers tells the completion queues that have news. Queue pairs on which handlers post send
 // afterwards.
 func (r *receiver) callHandlers() {
-	posted := &r.dev.posted
-	posted.Lock()
 	r.dev.inHandlers.Store(true)
-	posted.Unlock()
 	for _, c := range r.news {
 		c.notify()
 	}
 	clear(r.news)
 	r.news = r.news[:0]
-	posted.Lock()
 	r.dev.inHandlers.Store(false)
-	for _, q := range posted.qps {
-		if !slices.Contains(r.tx.queue, q) {
-			r.tx.queue = append(r.tx.queue, q)
-		}
-	}
-	clear(posted.qps)
-	posted.qps = posted.qps[:0]
-	posted.Unlock()
 }
 
 // datagram takes datagram b of message m, which should have the IPv4 identification id. It goes
@@ -218,15 +228,13 @@ func (r *receiver) release() {
 	r.hurry = r.hurry || q.c.expects()
 	send, recv := q.deliver()
 	q.arm(r.now)
-	wants := !q.sending && q.c.wantsToTransmit(r.now)
+	q.settle(r.now)
+	q.requeue(r.now)
 	q.mu.Unlock()
 	if recv && !slices.Contains(r.news, q.recvCQ) {
 		r.news = append(r.news, q.recvCQ)
 	}
 	if send && !slices.Contains(r.news, q.sendCQ) {
 		r.news = append(r.news, q.sendCQ)
-	}
-	if wants && !slices.Contains(r.tx.queue, q) {
-		r.tx.queue = append(r.tx.queue, q)
 	}
 }

@@ -1,6 +1,9 @@
 package rdma
 
 import (
+	"math"
+	"time"
+
 	"github.com/gosmc/smc/internal/udp"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -21,113 +24,225 @@ const (
 // A sender is what one goroutine needs to send packets: a batch, and the queue pairs in it.
 type sender struct {
 	batch   *udp.TxBatch
-	queue   []*QP // that want to send
-	claimed []*QP // whose packets are in the batch
-	flows   []*roce.Flow
-	sent    uint64 // packets, in all
+	claimed []*QP   // whose packets are in the batch
+	paths   []*path // by the tag of their packets
+	sent    uint64  // packets, in all
 }
 
 func newSender() *sender { return &sender{batch: udp.NewTxBatch(batchBytes)} }
 
 // Seal writes the ICRC of a packet in the batch, now that its IPv4 identification is known.
-func (t *sender) Seal(tag int, id uint16, datagram []byte) { t.flows[tag].Seal(id, datagram) }
+func (t *sender) Seal(tag int, id uint16, datagram []byte) { t.paths[tag].flow.Seal(id, datagram) }
 
-// send sends what q has, as far as its window allows, on the calling goroutine. While the device is
-// in handlers it does so afterwards, all at once.
-func (d *Device) send(q *QP) {
-	if d.inHandlers.Load() {
-		d.posted.Lock()
-		if d.inHandlers.Load() {
-			d.posted.qps = append(d.posted.qps, q)
-			d.posted.Unlock()
-			return
-		}
-		d.posted.Unlock()
+// begin empties the batch.
+func (t *sender) begin() {
+	t.batch.Reset()
+	t.claimed, t.paths = t.claimed[:0], t.paths[:0]
+}
+
+// to makes p the destination of the packets that follow. Packets of several queue pairs to one peer
+// go into one super-packet: nothing in its headers, nor in what the ICRC covers of them, is a queue
+// pair's own.
+func (t *sender) to(p *path) {
+	if n := len(t.paths); n == 0 || t.paths[n-1] != p {
+		t.paths = append(t.paths, p)
 	}
-	var t *sender
+	t.batch.To(p.remote, len(t.paths)-1)
+}
+
+// getSender returns a sender that nobody uses.
+func (d *Device) getSender() *sender {
 	select {
-	case t = <-d.idle:
+	case t := <-d.idle:
+		return t
 	default:
-		t = newSender()
+		return newSender()
 	}
-	t.queue = append(t.queue[:0], q)
-	for len(t.queue) > 0 {
-		d.round(t)
-	}
+}
+
+func (d *Device) putSender(t *sender) {
 	select {
 	case d.idle <- t:
 	default:
 	}
 }
 
-// round sends one batch of packets of the queue pairs in t.queue, and leaves those there that have
-// more.
+// send sends packets of q on the calling goroutine, as far as its window and the path allow. It leaves to
+// the device's goroutine what goes beyond limit packets, and what has to wait for others: nobody sends
+// for others. While the device is in handlers it does so afterwards, all at once.
+func (d *Device) send(q *QP, limit int) {
+	if d.inHandlers.Load() {
+		q.mu.Lock()
+		q.requeue(d.now())
+		q.mu.Unlock()
+		d.kick() // the handlers may just have ended
+		return
+	}
+	t := d.getSender()
+	for again := true; again; {
+		n := d.sched.claim(&q.share)
+		t.begin()
+		made, _ := d.fill(t, q, d.now(), n, limit)
+		if made == 0 {
+			break // it waits for its turn, or for an answer, or somebody else is sending for it
+		}
+		limit -= made
+		if !d.transmit(t) {
+			return
+		}
+		now := d.now()
+		q.mu.Lock()
+		q.sending = false
+		if again = limit > 0 && !q.closed && q.c.wantsToTransmit(now); !again {
+			q.requeue(now)
+		}
+		q.mu.Unlock()
+	}
+	d.putSender(t)
+	d.kick()
+}
+
+// round sends one batch of packets of those whose turn it is. It returns how many packets those were,
+// and the sender for the next batch.
+func (d *Device) round(t *sender) (*sender, int) {
+	if !d.collect(t, false) {
+		return t, 0
+	}
+	made := t.batch.Len()
+	if !d.transmit(t) {
+		return d.getSender(), made
+	}
+	d.unclaim(t)
+	return t, made
+}
+
+// collect fills the batch of t with packets of those whose turn it is, and reports whether there were
+// any. mine is as in [scheduler.next].
+func (d *Device) collect(t *sender, mine bool) bool {
+	t.begin()
+	now := d.now()
+	for full := false; !full; {
+		sh, n := d.sched.next(mine)
+		if sh == nil {
+			break
+		}
+		_, full = d.fill(t, sh.qp, now, n, math.MaxInt)
+	}
+	return len(t.claimed) > 0
+}
+
+// fill puts packets of q into the batch of t, up to n of those that count for the path and some limit
+// in all. It returns how many, and whether the batch is full.
 //
 // A queue pair whose packets are in somebody's batch is marked as sending until the batch is out, so
 // that its packets leave in order. Whoever finds the mark has nothing to do: the one who set it looks
 // for more when it takes it off.
-func (d *Device) round(t *sender) {
-	t.batch.Reset()
-	t.claimed, t.flows = t.claimed[:0], t.flows[:0]
-	now := d.now()
-	rest := 0
-	for i, q := range t.queue {
-		q.mu.Lock()
-		if q.sending || q.closed {
-			q.mu.Unlock()
-			continue
-		}
-		t.batch.To(q.remote, len(t.flows))
-		n, full := 0, false
-		for !q.c.recovering || n < lossyBurst {
-			if t.batch.Bytes() >= burstBytes && q.c.beginsLong() {
-				full = n == 0 // others have filled it
-				break
-			}
-			room := t.batch.Next(q.c.maxPacketLen() + roce.ICRCLen)
-			if room == nil {
-				full = true
-				break
-			}
-			size := q.c.transmit(now, room)
-			if size == 0 {
-				break
-			}
-			t.batch.Commit(size + roce.ICRCLen)
-			n++
-		}
-		q.arm(now)
-		if len(q.c.done) > 0 { // it failed: its memory is gone
-			send, recv := q.deliver()
-			go q.tell(send, recv)
-		}
-		if n > 0 {
-			q.sending = true
-			t.claimed = append(t.claimed, q)
-			t.flows = append(t.flows, q.txFlow)
-		}
-		q.mu.Unlock()
-		if full {
-			rest = copy(t.queue, t.queue[i+min(n, 1):]) // without q, if it is claimed
+func (d *Device) fill(t *sender, q *QP, now time.Duration, n, limit int) (made int, full bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.sending || q.closed || q.path == nil {
+		d.sched.settle(now, &q.share, q.c, n)
+		return 0, false
+	}
+	t.to(q.path)
+	q.c.quota = n
+	for made < limit && (!q.c.recovering || made < lossyBurst) {
+		if t.batch.Bytes() >= burstBytes && q.c.beginsLong() {
+			full = made == 0 // others have filled it
 			break
 		}
+		room := t.batch.Next(q.c.maxPacketLen() + roce.ICRCLen)
+		if room == nil {
+			full = true
+			break
+		}
+		size := q.c.transmit(now, room)
+		if size == 0 {
+			break
+		}
+		t.batch.Commit(size + roce.ICRCLen)
+		made++
 	}
-	t.queue = t.queue[:rest]
-	if len(t.claimed) == 0 {
-		return
+	q.c.quota = 0
+	q.arm(now)
+	if len(q.c.done) > 0 { // it failed: its memory is gone
+		send, recv := q.deliver()
+		go q.tell(send, recv)
 	}
-	t.sent += uint64(t.batch.Len())
-	if err := d.sock.Send(t.batch, t); err != nil {
+	switch {
+	case made > 0:
+		q.sending = true
+		t.claimed = append(t.claimed, q)
+		d.sched.settle(now, &q.share, q.c, n)
+	case full:
+		d.sched.giveBack(&q.share, n, q.c.urgent(now))
+	default:
+		d.sched.settle(now, &q.share, q.c, n)
+		q.requeue(now)
+	}
+	return made, full
+}
+
+// transmit sends the batch of t. If the socket is full another goroutine takes t over, and false is
+// returned: neither who posts nor who receives waits for room.
+func (d *Device) transmit(t *sender) bool {
+	all, err := d.sock.TrySend(t.batch, t)
+	if err != nil {
 		d.stats.sendErrors.Add(1) // the packets are lost; retries and the retry count decide
+		return true
 	}
-	now = d.now()
+	if all || !d.sched.stall() {
+		return true
+	}
+	go d.drain(t)
+	return false
+}
+
+// drain waits until the batch of t is out, and then sends for all until there is nothing to send.
+func (d *Device) drain(t *sender) {
+	for more := true; more; {
+		err := d.sock.Send(t.batch, t)
+		if err != nil {
+			d.stats.sendErrors.Add(1)
+		}
+		d.unclaim(t)
+		more = err == nil && d.collect(t, true)
+	}
+	d.putSender(t)
+	d.sched.resume()
+	d.kick()
+	d.sched.drains.Done()
+}
+
+// unclaim takes the mark off those whose packets have been sent, and sees what else they want to send.
+func (d *Device) unclaim(t *sender) {
+	now := d.now()
 	for _, q := range t.claimed {
 		q.mu.Lock()
 		q.sending = false
-		more := !q.closed && q.c.wantsToTransmit(now)
+		q.requeue(now)
 		q.mu.Unlock()
-		if more {
-			t.queue = append(t.queue, q)
-		}
+	}
+}
+
+// requeue gives q the place in the scheduler that what it wants to send now asks for. The caller holds
+// mu.
+func (q *QP) requeue(now time.Duration) {
+	switch {
+	case q.sending || q.closed:
+	case q.c.urgent(now): // the sooner the peer knows of a gap, the less it sends for nothing
+		q.dev.sched.hurry(&q.share, q.c.answer == answerNak)
+	case q.c.wantsToTransmit(now):
+		q.dev.sched.wait(&q.share, q.c.short())
+	}
+}
+
+// settle tells the path what has become of q's packets. The caller holds mu.
+func (q *QP) settle(now time.Duration) { q.dev.sched.settle(now, &q.share, q.c, 0) }
+
+// kick wakes the device's goroutine if it is somebody's turn to send.
+func (d *Device) kick() {
+	if d.asleep.Load() && d.sched.hasWork() && d.asleep.Swap(false) {
+		_ = d.sock.SetReadDeadline(time.Unix(0, 1)) // the error is that it is closed
 	}
 }

@@ -31,7 +31,7 @@ type Stats struct {
 	Sent, Received Traffic
 
 	SegmentationRefused uint64 // super-packets that the kernel would not segment
-	Full                uint64 // times that a sender had to wait for room
+	Full                uint64 // times that a sender found no room
 	SendErrors          SendErrors
 
 	Dropped       uint64 // datagrams that Config.Drop wanted lost

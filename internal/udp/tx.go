@@ -44,7 +44,8 @@ type TxBatch struct {
 	joinable  bool // the next datagram may extend the last message
 	limit     int  // bytes that a message to the present destination may have
 
-	// What follows belongs to Send.
+	// What follows belongs to Send and TrySend.
+	at       txCursor // where they go on
 	headers  [txChunk]mmsghdr
 	iovecs   [txChunk]unix.Iovec
 	controls [txChunk]control
@@ -109,6 +110,7 @@ func (b *TxBatch) Reset() {
 	b.messages = b.messages[:0]
 	b.dests = b.dests[:0]
 	b.joinable = false
+	b.at = txCursor{}
 }
 
 // To sets the destination of the datagrams that follow, and the tag that the [Sealer] is given for
@@ -188,20 +190,32 @@ type txCount struct {
 // If the kernel refuses a super-packet its datagrams are sealed again and sent one by one, and once
 // that has succeeded no more super-packets are made on this socket.
 func (s *Socket) Send(b *TxBatch, seal Sealer) error {
+	_, err := s.send(b, seal, true)
+	return err
+}
+
+// TrySend is Send without waiting. It reports whether it is done with all datagrams; if not, because
+// the socket is full, the next call of Send or TrySend goes on where this one has ended.
+func (s *Socket) TrySend(b *TxBatch, seal Sealer) (all bool, err error) {
+	return s.send(b, seal, false)
+}
+
+// send sends what of b has not been sent, and reports whether it is done with all of it.
+func (s *Socket) send(b *TxBatch, seal Sealer, patient bool) (all bool, err error) {
 	s.resolve(b)
 	var (
 		count    txCount
 		deadline time.Time // for waiting; set when that begins
-		at       txCursor
+		at       = b.at
 		split    = -1 // the message that the kernel would not segment
-		err      error
 	)
+	all, b.at = true, txCursor{}
 chunks:
 	for at.message < len(b.messages) {
 		n, next := s.fill(b, at, split, seal)
 		for i := 0; i < n; {
 			b.pending = b.headers[i:n]
-			if err = s.transmit(b, &deadline); err != nil {
+			if err = s.transmit(b, patient, &deadline); err != nil {
 				break chunks
 			}
 			count.calls++
@@ -219,7 +233,12 @@ chunks:
 				}
 				i += b.sent
 			case unix.EINTR:
-			case unix.EAGAIN: // waited long enough
+			case unix.EAGAIN:
+				if !patient {
+					all, b.at = false, txCursor{b.units[i].message, b.units[i].first}
+					break chunks
+				}
+				// Waited long enough.
 				s.stats.overdue.Add(uint64(b.remaining(b.units[i])))
 				break chunks
 			case unix.EIO, unix.EINVAL:
@@ -242,7 +261,7 @@ chunks:
 	}
 	b.pending = nil
 	s.stats.tx.add(&count)
-	return err
+	return all, err
 }
 
 // A txCursor is a datagram of a batch.
@@ -327,14 +346,17 @@ func (s *Socket) fill(b *TxBatch, at txCursor, split int, seal Sealer) (n int, n
 	return n, at
 }
 
-// transmit makes one system call with b.pending and waits for room before it, if there is none,
+// transmit makes one system call with b.pending. If there is no room a patient one waits for it
 // until deadline, which it sets when it begins to wait. b.sent and b.errno say what came of it:
 // EAGAIN means that there was no room in time. The error is net.ErrClosed.
-func (s *Socket) transmit(b *TxBatch, deadline *time.Time) error {
+func (s *Socket) transmit(b *TxBatch, patient bool, deadline *time.Time) error {
 	if err := s.writer.Control(b.try); err != nil || b.errno != unix.EAGAIN {
 		return err
 	}
 	s.stats.full.Add(1)
+	if !patient {
+		return nil
+	}
 	if deadline.IsZero() {
 		*deadline = time.Now().Add(sendPatience)
 	}

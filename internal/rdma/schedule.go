@@ -1,0 +1,373 @@
+package rdma
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// A scheduler says whose turn it is to send, and how much. The queue pairs of a path take turns in
+// the order in which they came, each with up to a turn's packets and no more than the path's budget
+// has left, and the paths take turns too. Who waits has nothing on its way and so no timer that could
+// expire: thousands of busy queue pairs cost a path no more than a few.
+//
+//	         requeue, wait                       next, claim
+//	queue pair ------> urgent ----------------------> turn: n packets are promised
+//	     |  ^   answers, probes, short messages         |
+//	     |  |                                           v
+//	     |  +------------------ settle: what of it is on its way
+//	     v
+//	path.waiting ----- when its budget has room ------> turn
+//
+// Answers and probes do not wait for the budget, and nor does a message of one or two packets as long
+// as not many do: they would wait for all others to have had their turns.
+//
+// A scheduler does not send. It may be used by several goroutines, also by one that holds the lock of
+// a queue pair.
+type scheduler struct {
+	mu     sync.Mutex
+	paths  map[netip.AddrPort]*path
+	urgent shareQueue
+	open   []*path // with somebody waiting, and with room
+	flight int     // of all paths
+	closed bool
+
+	// stalled is how many goroutines wait until the socket has room. They send for all: there is no
+	// room for others.
+	stalled int
+	drains  sync.WaitGroup // the same
+}
+
+// A share is a queue pair's place in the scheduler of its device. Its fields belong to the lock of
+// the scheduler.
+type share struct {
+	qp    *QP
+	path  *path // nil before RTR
+	turn  int   // packets of a turn
+	links [2]shareLink
+
+	express  bool // in urgent with a short message
+	charged  int  // packets on their way
+	promised int  // for turns that are not settled
+
+	// What the path has been told of already.
+	una                     wire.PSN
+	retransmitted, timeouts uint64
+}
+
+// A lane is one of the queues that a share can be in.
+type lane uint8
+
+const (
+	laneUrgent lane = iota
+	laneWaiting
+)
+
+type shareLink struct {
+	prev, next *share
+	in         bool
+}
+
+// A shareQueue is a queue of shares, linked through the link of its lane.
+type shareQueue struct {
+	lane       lane
+	head, tail *share
+	len        int
+}
+
+func (l *shareQueue) push(sh *share) {
+	link := &sh.links[l.lane]
+	if link.in {
+		return
+	}
+	*link = shareLink{prev: l.tail, in: true}
+	if l.tail == nil {
+		l.head = sh
+	} else {
+		l.tail.links[l.lane].next = sh
+	}
+	l.tail = sh
+	l.len++
+}
+
+func (l *shareQueue) pushFront(sh *share) {
+	link := &sh.links[l.lane]
+	if link.in {
+		return
+	}
+	*link = shareLink{next: l.head, in: true}
+	if l.head == nil {
+		l.tail = sh
+	} else {
+		l.head.links[l.lane].prev = sh
+	}
+	l.head = sh
+	l.len++
+}
+
+func (l *shareQueue) remove(sh *share) {
+	link := &sh.links[l.lane]
+	if !link.in {
+		return
+	}
+	if link.prev == nil {
+		l.head = link.next
+	} else {
+		link.prev.links[l.lane].next = link.next
+	}
+	if link.next == nil {
+		l.tail = link.prev
+	} else {
+		link.next.links[l.lane].prev = link.prev
+	}
+	*link = shareLink{}
+	l.len--
+}
+
+func (l *shareQueue) pop() *share {
+	sh := l.head
+	if sh != nil {
+		l.remove(sh)
+	}
+	return sh
+}
+
+// join gives sh a path to remote, the one that others have if there are any. turn is how many packets
+// it may send while others wait.
+func (s *scheduler) join(sh *share, local, remote netip.AddrPort, turn int) *path {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.part(sh)
+	p := s.paths[remote]
+	if p == nil {
+		p = &path{remote: remote, flow: roce.NewFlow(local, remote), budget: newBudget()}
+		p.waiting.lane = laneWaiting
+		if s.paths == nil {
+			s.paths = make(map[netip.AddrPort]*path)
+		}
+		s.paths[remote] = p
+	}
+	p.users++
+	sh.path, sh.turn = p, turn
+	return p
+}
+
+// leave takes sh out of everything.
+func (s *scheduler) leave(sh *share) {
+	s.mu.Lock()
+	s.part(sh)
+	s.mu.Unlock()
+}
+
+func (s *scheduler) part(sh *share) {
+	p := sh.path
+	if p == nil {
+		return
+	}
+	s.urgent.remove(sh)
+	p.waiting.remove(sh)
+	p.flight -= sh.charged + sh.promised
+	s.flight -= sh.charged + sh.promised
+	sh.path, sh.charged, sh.promised, sh.express = nil, 0, 0, false
+	if p.users--; p.users == 0 {
+		delete(s.paths, p.remote)
+	}
+	s.reopen(p)
+}
+
+// hurry puts sh where its turn comes before those of all who wait for a budget; first before all
+// others too.
+func (s *scheduler) hurry(sh *share, first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case sh.path == nil:
+	case first:
+		s.urgent.remove(sh)
+		s.urgent.pushFront(sh)
+	default:
+		s.urgent.push(sh)
+	}
+}
+
+// wait puts sh behind the others that have packets to send on its path. short says that it has very
+// few.
+func (s *scheduler) wait(sh *share, short bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := sh.path
+	switch {
+	case p == nil:
+	case short && p.waiting.len > 0 && !sh.links[laneWaiting].in && p.flight < p.budget.size+p.budget.size/expressPart:
+		sh.express = true
+		s.urgent.push(sh)
+	default:
+		p.waiting.push(sh)
+		s.reopen(p)
+	}
+}
+
+// reopen puts p among those with a turn to give, if it has one.
+func (s *scheduler) reopen(p *path) {
+	if !p.open && p.waiting.len > 0 && p.room() > 0 {
+		p.open = true
+		s.open = append(s.open, p)
+	}
+}
+
+// mayBegin reports whether the device's own budget has room for a turn.
+func (s *scheduler) mayBegin() bool { return s.flight+turnPackets <= maxFlight }
+
+// promise says how many packets sh may send, and counts them as being on their way.
+func (s *scheduler) promise(sh *share) int {
+	p := sh.path
+	n := p.room()
+	if n == 0 || !s.mayBegin() {
+		return 0
+	}
+	n = min(n, maxFlight-s.flight)
+	if p.waiting.len > 0 {
+		n = min(n, sh.turn)
+	}
+	s.count(sh, n)
+	return n
+}
+
+func (s *scheduler) count(sh *share, n int) {
+	sh.promised += n
+	sh.path.flight += n
+	s.flight += n
+}
+
+// next returns whose turn it is, nil if it is nobody's, and how many packets it may send, beside
+// answers and probes. The caller calls settle with that number, unless it calls giveBack. While
+// goroutines wait for the socket only they have turns: for them mine is true.
+func (s *scheduler) next(mine bool) (sh *share, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stalled > 0 && !mine {
+		return nil, 0
+	}
+	if sh = s.urgent.pop(); sh != nil {
+		p := sh.path
+		switch {
+		case sh.express:
+			sh.express = false
+			n = expressPackets
+			s.count(sh, n)
+		case p.waiting.head == sh:
+			if n = s.promise(sh); n > 0 {
+				p.waiting.remove(sh)
+			}
+		case p.waiting.len == 0:
+			n = s.promise(sh)
+		}
+		return sh, n
+	}
+	for len(s.open) > 0 && s.mayBegin() {
+		p := s.open[0]
+		s.open = s.open[:copy(s.open, s.open[1:])]
+		p.open = false
+		if p.room() == 0 || p.waiting.len == 0 {
+			continue
+		}
+		sh = p.waiting.pop()
+		n = s.promise(sh)
+		s.reopen(p)
+		return sh, n
+	}
+	return nil, 0
+}
+
+// claim gives sh a turn at once, with n packets, if nobody waits for one before it.
+func (s *scheduler) claim(sh *share) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := sh.path; p != nil && s.stalled == 0 && p.waiting.len == 0 {
+		n = s.promise(sh)
+	}
+	return n
+}
+
+// giveBack ends a turn of sh with n packets in which nothing could be sent. It has the next one.
+func (s *scheduler) giveBack(sh *share, n int, urgent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := sh.path
+	if p == nil {
+		return
+	}
+	s.count(sh, -min(n, sh.promised))
+	if urgent {
+		s.urgent.pushFront(sh)
+	}
+	if n > 0 {
+		p.waiting.pushFront(sh)
+	}
+	s.reopen(p)
+}
+
+// settle notes what q has on its way, and what became of its packets since the last time. promised is
+// the number of its turn, 0 if it had none. The caller holds what protects q.
+func (s *scheduler) settle(now time.Duration, sh *share, q *qpc, promised int) {
+	flight, acked := q.flight(), 0
+	if promised == 0 && flight == sh.charged && q.una == sh.una && q.stats.Retransmitted == sh.retransmitted && q.stats.Timeouts == sh.timeouts {
+		return // sh's own numbers change with that held, too
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := sh.path
+	if p == nil {
+		return
+	}
+	s.count(sh, -min(promised, sh.promised)) // less after it was taken out in the middle
+	p.flight += flight - sh.charged
+	s.flight += flight - sh.charged
+	sh.charged = flight
+	if q.state == StateRTS {
+		acked = max(q.una.Sub(sh.una), 0)
+		p.budget.onProgress(now, acked, int(q.stats.Retransmitted-sh.retransmitted))
+		if q.stats.Timeouts != sh.timeouts {
+			p.budget.onTimeout(now, q.timeout)
+		}
+	}
+	sh.una, sh.retransmitted, sh.timeouts = q.una, q.stats.Retransmitted, q.stats.Timeouts
+	s.reopen(p)
+}
+
+// hasWork reports whether it is somebody's turn, and nobody waits for the socket.
+func (s *scheduler) hasWork() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stalled == 0 && (s.urgent.len > 0 || len(s.open) > 0 && s.mayBegin())
+}
+
+// stall notes that a goroutine begins to wait for the socket. It reports false after close.
+func (s *scheduler) stall() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.stalled++
+	s.drains.Add(1)
+	return true
+}
+
+// resume ends what stall has begun. The goroutine calls drains.Done when it has nothing more to do.
+func (s *scheduler) resume() {
+	s.mu.Lock()
+	s.stalled--
+	s.mu.Unlock()
+}
+
+// close makes stall report false, and waits for those who wait for the socket, which is closed.
+func (s *scheduler) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.drains.Wait()
+}
