@@ -161,6 +161,13 @@ func (d *hostsDump) Nobody() error {
 	if f.dir != "" {
 		where = f.dir
 	}
+	if e := survey.Missing(f.dir); e != nil {
+		missing := printable(e.Path + ": " + e.Text)
+		if !f.all {
+			return errors.New(missing)
+		}
+		d.cmd.PrintErrln("gosmc:", missing) // it may come
+	}
 	switch {
 	case f.all:
 		d.cmd.PrintErrf("gosmc: there is no host in %s yet\n", printable(where))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -25,12 +26,23 @@ func (f *gatherFlags) gather(ctx context.Context) survey.Answers { return survey
 
 // complain says what could not be seen.
 func complain(cmd *cobra.Command, a *survey.Answers) {
-	for _, e := range a.Errors {
+	for i, e := range a.Errors {
+		if i == 0 && a.Missing {
+			continue // incomplete says it
+		}
 		cmd.PrintErrf("gosmc: %s: %s\n", printable(e.Path), printable(e.Text))
 	}
 	if a.Denied > 0 {
 		cmd.PrintErrf("gosmc: not shown: what belongs to other users (%d found); run as root to see it\n", a.Denied)
 	}
+}
+
+// incomplete is the error of a verb that has looked in a place that is not there; what it has to say is printed already.
+func incomplete(a *survey.Answers) error {
+	if !a.Missing {
+		return nil
+	}
+	return errors.New(a.Errors[0].Path + ": " + a.Errors[0].Text)
 }
 
 // process names the program behind a host: pid/command.

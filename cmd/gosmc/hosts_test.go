@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/survey"
 )
@@ -24,14 +26,15 @@ func testHosts() survey.Answers {
 	noSMC := control.FallbackCount{Code: 0x03010000, Tag: "PEER_NO_SMC", Text: "the peer did not signal SMC"}
 	counted := func(n uint64) control.FallbackCount { f := noSMC; f.Count = n; return f }
 	return survey.Answers{
+		NetNS: 4025,
 		Hosts: []control.Status{{
 			PID: 100, Command: "server", Dir: "/run/gosmc", Started: at,
-			Listeners: []control.StatusListener{{Local: "0.0.0.0:80", Require: "any", UID: 1, Inode: 2, Accepted: 3, Pending: 4}},
+			Listeners: []control.StatusListener{{Local: "0.0.0.0:80", Require: "any", UID: 1, Inode: 2, Accepted: 3, Pending: 4, NetNS: 4026}},
 			Connections: []control.StatusConn{
 				{State: "Active", Local: "127.0.0.1:80", Peer: "127.0.0.1:50000", Role: "server", Mode: "SMC-D", Version: "2.1", EID: "E",
 					UID: 1, Inode: 5, RecvQ: 10, SendQ: 20, RcvBuf: 30, SndBuf: 40, BytesIn: 50, BytesOut: 60, PeerPID: 200, PeerCommand: "client", PeerHost: "H", AgeSeconds: 1.5},
 				{State: "Active", Local: "[2001:db8::1234:5678:9abc]:80", Peer: "[2001:db8::2]:50001", Role: "server", Mode: "TCP",
-					ReasonCode: noSMC.Code, Reason: noSMC.Text},
+					ReasonCode: noSMC.Code, Reason: noSMC.Text, NetNS: 4026},
 			},
 			ConnectionsOmitted: 7,
 			Counters: control.StatusCounters{
@@ -173,24 +176,105 @@ func TestInfoWithoutRunDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("GOSMC_DIR", filepath.Join(file, "dir")) // under a file
+	dir := os.Getenv("GOSMC_DIR")
 	got := gosmc(t, "", "info", "--json")
 	var r infoReport
 	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || r.Error == "" || got.code != exitFailure {
 		t.Errorf("gosmc info --json = %d, %v, error %q, want 1 and the reason", got.code, err, r.Error)
 	}
-	if !strings.Contains(got.stderr, "no host can be made here") {
-		t.Errorf("gosmc info says %q", got.stderr)
+	if c := r.Capabilities.SMCDv2; c.Available || !strings.Contains(c.Why, dir+": not a directory") || c.Advice == "" || len(r.Limits) == 0 {
+		t.Errorf("gosmc info --json has %+v and %d limits, want why not, what to do, and all limits", c, len(r.Limits))
 	}
-	if got := gosmc(t, "", "info"); got.code != exitFailure || !strings.Contains(got.stdout, "Kernel") {
-		t.Errorf("gosmc info = %d, %q, want 1 and what can be said", got.code, got.stdout)
+	got = gosmc(t, "", "info")
+	if want := "gosmc: shared memory cannot be used here: "; got.code != exitFailure || !strings.HasPrefix(got.stderr, want) || strings.Contains(got.stderr, "?") {
+		t.Errorf("gosmc info = %d and says %q, want 1 and %q", got.code, got.stderr, want)
 	}
-	if got := gosmc(t, "", "ss"); got.code != exitOK {
-		t.Errorf("gosmc ss = %d, %q, want 0", got.code, got.stderr)
+	for _, want := range []string{"Kernel", dir + " (does not exist)", "Capability", dir + ": not a directory", "Set GOSMC_DIR", "SMC-R v2", "Limit", "open files"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("gosmc info shows\n%swant %q in it", got.stdout, want)
+		}
 	}
 	// An SMC listener without a run directory is a TCP listener.
 	l := start(t, "listen", "--echo", "--json", "-v", "127.0.0.1:0")
-	if got := gosmc(t, "text", "connect", "-v", l.addr()); got.code != exitOK || got.stdout != "text" || !strings.Contains(got.stderr, "because") {
+	addr := l.addr()
+	var w warningEvent
+	if l.event(&w); w.Event != "warning" || w.Schema != jsonSchema || !strings.Contains(w.Warning, "clients will use TCP") || !strings.Contains(w.Error, dir) {
+		t.Errorf("listen without a run directory says %+v, want a warning with the cause", w)
+	}
+	if got := gosmc(t, "text", "connect", "-v", addr); got.code != exitOK || got.stdout != "text" || !strings.Contains(got.stderr, "because") {
 		t.Errorf("connect without a run directory = %d, %q, %q, want an echo over TCP and a reason", got.code, got.stdout, got.stderr)
+	}
+	// It says so also when nothing is asked for.
+	quiet := start(t, "listen", "--echo", "127.0.0.1:0")
+	if !quiet.events.Scan() || !strings.HasPrefix(quiet.events.Text(), "gosmc: ") || !strings.Contains(quiet.events.Text(), dir) {
+		t.Errorf("listen without a run directory says %q, want a line with the cause", quiet.events.Text())
+	}
+}
+
+// A run directory that is named and is not there is no empty one.
+func TestMissingRunDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "misspelt")
+	for _, verb := range []string{"ss", "stats"} {
+		for _, flag := range []string{"--dir", "GOSMC_DIR"} {
+			args := []string{verb, "--dir", dir}
+			if flag == "GOSMC_DIR" {
+				t.Setenv("GOSMC_DIR", dir)
+				args = args[:1]
+			}
+			want := "gosmc: " + dir + ": " + flag + " names a directory that does not exist"
+			if got := gosmc(t, "", args...); got.code != exitFailure || !strings.HasPrefix(got.stderr, want) || strings.Count(got.stderr, "\n") != 1 {
+				t.Errorf("gosmc %q = %d, %q, want 1 and %q", args, got.code, got.stderr, want)
+			}
+			got := gosmc(t, "", append(args, "--json")...)
+			var r struct{ Errors []survey.Error }
+			if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.code != exitFailure || len(r.Errors) != 1 || r.Errors[0].Path != dir {
+				t.Errorf("gosmc %q --json = %d, %v, %+v, want 1 and the error", args, got.code, err, r)
+			}
+		}
+		t.Setenv("GOSMC_DIR", t.TempDir())
+		if got := gosmc(t, "", verb); got.code != exitOK || got.stderr != "" {
+			t.Errorf("gosmc %s with an empty run directory = %d, %q, want 0", verb, got.code, got.stderr)
+		}
+	}
+	if got := gosmc(t, "", "dump", "--pid", strconv.Itoa(os.Getpid()), "--dir", dir); got.code != exitFailure || !strings.Contains(got.stderr, "--dir names a directory that does not exist") {
+		t.Errorf("gosmc dump --dir = %d, %q, want 1 and the directory", got.code, got.stderr)
+	}
+}
+
+// What is in another network namespace is marked: its 127.0.0.1 is not ours.
+func TestSSOtherNetworkNamespace(t *testing.T) {
+	dir := ownRunDir(t)
+	hosts := make([]*smc.Host, 2)
+	listen := func(i int) {
+		h, err := smc.NewHost(&smc.Config{Dir: dir})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		hosts[i] = h
+		if _, err := (&smc.ListenConfig{Host: h}).Listen(t.Context(), "tcp", "127.0.0.1:0"); err != nil {
+			t.Error(err)
+		}
+	}
+	defer func() {
+		for _, h := range hosts {
+			if h != nil {
+				h.Close()
+			}
+		}
+	}()
+	listen(0)
+	inLoopback(t, func() { listen(1) })
+	got := gosmc(t, "", "ss", "-l", "--json", "--dir", dir)
+	var r ssReport
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || len(r.Listeners) != 2 {
+		t.Fatalf("gosmc ss --json = %+v, %v, want two listeners", r, err)
+	}
+	if a, b := r.Listeners[0], r.Listeners[1]; a.OtherNetNS == b.OtherNetNS || a.NetNS == b.NetNS || a.NetNS == 0 || b.NetNS == 0 {
+		t.Errorf("gosmc ss --json = %+v and %+v, want one of them in another network namespace", a, b)
+	}
+	if got := gosmc(t, "", "ss", "-l", "--dir", dir); strings.Count(got.stdout, "in another network namespace\n") != 1 {
+		t.Errorf("gosmc ss = %q, want one line marked", got.stdout)
 	}
 }
 

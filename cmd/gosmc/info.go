@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/measure"
+	"github.com/gosmc/smc/internal/survey"
 )
 
 // An infoReport is what info --json prints. Memory is in bytes.
@@ -35,7 +35,7 @@ type infoReport struct {
 	Capabilities control.StatusCapabilities `json:"capabilities"`
 	Limits       []control.StatusLimit      `json:"limits"`
 	Hosts        int                        `json:"hosts"` // live in the run directory, the one made for the occasion not counted
-	Error        string                     `json:"error"` // why no host could be made; most of the above is empty then
+	Error        string                     `json:"error"` // why no shared memory can be used; what can be said is said all the same
 }
 
 // openFiles is the limit of file descriptors of a process: RLIMIT_NOFILE.
@@ -51,7 +51,7 @@ func newInfoCommand() *cobra.Command {
 		Short: "Show what this host can do, and why not more",
 		Long: `Show the kinds of SMC that a program started here and now could use, the reason for each
 kind that it could not, and the limits that apply. No other program need be running: a host is made
-for the occasion and asked.`,
+for the occasion and asked. The exit status is 1 if shared memory cannot be used here, and the table says why.`,
 		Example: `  gosmc info
   GOSMC_DIR=/shared/gosmc gosmc info
   gosmc info --json | jq .capabilities.smc_d_v2`,
@@ -68,8 +68,8 @@ for the occasion and asked.`,
 	return cmd
 }
 
-// newInfoReport makes a host, asks it as any tool would, and looks around. The error says why no host could
-// be made; the report then holds the rest.
+// newInfoReport makes a host, asks it, and looks around. The error says why shared memory cannot be used; the
+// report then holds the rest.
 func newInfoReport(ctx context.Context) (infoReport, error) {
 	r := infoReport{
 		Schema: jsonSchema, Time: time.Now(), Machine: measure.ReadMachine(),
@@ -85,11 +85,14 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
 		r.OpenFiles = openFiles{limit.Cur, limit.Max}
 	}
-	err := r.askProbe(ctx)
+	p, err := survey.NewProbe(ctx)
 	if err != nil {
 		r.Error = err.Error()
-		err = fmt.Errorf("no host can be made here: %w", err)
+		err = fmt.Errorf("shared memory cannot be used here: %w", err)
 	}
+	r.Dir, r.Hosts, r.GID, r.SEID = p.Dir, p.Others, p.GID, p.SEID
+	r.Capabilities, r.Limits = p.Capabilities, append(r.Limits, p.Limits...)
+	r.UEIDs = append(r.UEIDs, p.UEIDs...)
 	if r.Dir != "" {
 		if info, err := os.Stat(r.Dir); err == nil {
 			r.DirMode = info.Mode().String()
@@ -97,48 +100,6 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 	}
 	return r, err
 }
-
-// askProbe makes a host, fills in what it says about itself, and closes it.
-func (r *infoReport) askProbe(ctx context.Context) error {
-	h, err := smc.NewHost(nil)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	r.Dir = h.Dir()
-	// A host takes nothing from the system before it is used.
-	l, err := (&smc.ListenConfig{Host: h}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	hosts, errs := control.Gather(ctx, r.Dir)
-	for _, st := range hosts {
-		if st.PID != os.Getpid() {
-			r.Hosts++
-			continue
-		}
-		r.HostName, r.GID, r.SEID = st.HostName, st.GID, st.SEID
-		r.Capabilities, r.Limits, r.UEIDs = st.Capabilities, st.Limits, st.UEIDs
-	}
-	if r.GID != "" {
-		return nil
-	}
-	// Such a host falls back to TCP, and says why when it is made to connect.
-	d := smc.Dialer{Host: h, Require: smc.RequireSMC, Timeout: probeTimeout}
-	c, err := d.DialContext(ctx, "tcp", l.Addr().String())
-	if err == nil {
-		c.Close()
-		err = fmt.Errorf("it works, but does not answer in %s", r.Dir)
-	}
-	if fallback, ok := errors.AsType[*smc.FallbackError](err); ok && fallback.Reason.Advice != "" {
-		err = fmt.Errorf("%w. %s", err, fallback.Reason.Advice)
-	}
-	return errors.Join(append([]error{err}, errs...)...)
-}
-
-// probeTimeout bounds a connection to ourselves.
-const probeTimeout = 10 * time.Second
 
 func (r *infoReport) write(w io.Writer) error {
 	t := table{columns: []column{{}, {}}}
@@ -149,20 +110,23 @@ func (r *infoReport) write(w io.Writer) error {
 	t.add("Memory", formatBytes(r.MemoryTotal))
 	t.add("Open files", fmt.Sprintf("%d, at most %d", r.OpenFiles.Soft, r.OpenFiles.Hard))
 	dir := orNA(r.Dir)
-	if r.DirMode != "" {
+	switch {
+	case r.DirMode != "":
 		dir += " (" + r.DirMode + ")"
+	case r.Dir != "":
+		dir += " (does not exist)"
 	}
 	t.add("Run directory", dir)
 	t.add("Hosts running", strconv.Itoa(r.Hosts))
 	t.add("SEID", orNA(r.SEID))
 	t.add("UEIDs", orNA(strings.Join(r.UEIDs, ", ")))
 	t.add("GID", orNA(r.GID))
-	if err := t.write(w); err != nil || r.Error != "" {
+	if err := t.write(w); err != nil {
 		return err
 	}
 
 	can := table{columns: []column{{title: "Capability"}, {title: "Available"}, {title: "Why not"}}}
-	c := r.Capabilities
+	c, advice := r.Capabilities, ""
 	for _, row := range []struct {
 		name string
 		c    control.Capability
@@ -179,6 +143,10 @@ func (r *infoReport) write(w io.Writer) error {
 			available = "yes"
 		}
 		can.add(row.name, available, printable(row.c.Why))
+		if row.c.Advice != "" && row.c.Advice != advice {
+			advice = row.c.Advice // the same for all that it stands in the way of
+			can.add("", "", printable(advice))
+		}
 	}
 	limits := table{columns: []column{{title: "Limit"}, {title: "Value", right: true}, {title: "In use", right: true}}}
 	for _, l := range r.Limits {

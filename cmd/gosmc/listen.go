@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -24,6 +25,16 @@ type listenEvent struct {
 	Local  string    `json:"local"`
 }
 
+// warningEvent is what listen --json says when something is not as it should be, such as a run directory that cannot be used.
+type warningEvent struct {
+	Schema  int       `json:"schema"`
+	Event   string    `json:"event"` // "warning"
+	Time    time.Time `json:"time"`
+	Verb    string    `json:"verb"`
+	Warning string    `json:"warning"`
+	Error   string    `json:"error"` // its cause
+}
+
 func newListenCommand() *cobra.Command {
 	var flags netcatFlags
 	var echo, discard, keep bool
@@ -34,7 +45,10 @@ func newListenCommand() *cobra.Command {
 
 Without --echo and --discard the first connection is joined with standard input and output, and
 its end ends the command; --keep goes on with the next one. With --echo everything is sent back, with
---discard it is dropped; both serve any number of connections at a time until interrupted.`,
+--discard it is dropped; both serve any number of connections at a time until interrupted.
+
+Where SMC cannot be used every connection is plain TCP, and a line on standard error says why; with --json it
+is an object whose event is "warning".`,
 		Example: `  gosmc listen 127.0.0.1:7000 < /dev/null > file
   gosmc listen --echo -v :7000
   gosmc listen --discard --require smc-d --json :7000`,
@@ -82,7 +96,8 @@ type netcatServer struct {
 
 func (s *netcatServer) run(cmd *cobra.Command, addr string) error {
 	ctx := cmd.Context()
-	h, err := smc.NewHost(nil)
+	warned := &warnings{show: s.warn}
+	h, err := smc.NewHost(&smc.Config{Logger: slog.New(warned)})
 	if err != nil {
 		return err
 	}
@@ -97,6 +112,7 @@ func (s *netcatServer) run(cmd *cobra.Command, addr string) error {
 	unhook := context.AfterFunc(ctx, func() { l.Close() })
 	defer unhook()
 	s.sayListening(addrString(l.Addr()))
+	warned.release()
 	if s.serve != nil {
 		err = s.serveMany(ctx, l)
 	} else {
@@ -118,6 +134,18 @@ func (s *netcatServer) sayListening(addr string) {
 	case s.flags.verbose:
 		fmt.Fprintf(s.errOut, "listening on %s\n", addr)
 	}
+}
+
+// warn says on standard error what keeps connections from using SMC, and the like: also without --verbose, since nothing
+// else would.
+func (s *netcatServer) warn(w warning) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flags.json {
+		writeJSONLine(s.errOut, warningEvent{jsonSchema, "warning", time.Now(), "listen", w.what, w.why})
+		return
+	}
+	fmt.Fprintf(s.errOut, "gosmc: %s; see 'gosmc info'\n", printable(w.String()))
 }
 
 // serveStdio joins one connection after the other with standard input and output.

@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -57,11 +58,16 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if e, ok := errors.AsType[*exitError](err); ok {
 		code = e.code
 	}
-	fmt.Fprintln(stderr, "gosmc:", printable(err.Error()))
+	fmt.Fprintln(stderr, "gosmc:", errorText(err))
 	if code == exitUsage {
 		fmt.Fprintf(stderr, "See '%s --help'.\n", cmd.CommandPath())
 	}
 	return code
+}
+
+// errorText is an error in one line: errors that were joined have a line each, whose end printable would make a question mark.
+func errorText(err error) string {
+	return printable(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
 }
 
 // An exitError asks for an exit code other than exitFailure.

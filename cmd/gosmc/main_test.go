@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"io"
 	"os"
@@ -145,6 +146,14 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("gosmc %s wrote %q to standard output, want nothing", tt.args, got.stdout)
 			}
 		})
+	}
+}
+
+// Several errors are one line, without what a terminal could take for a command.
+func TestErrorText(t *testing.T) {
+	err := errors.Join(errors.New("one"), errors.Join(errors.New("two\x1b"), errors.New("three\n")))
+	if got, want := errorText(err), "one; two?; three"; got != want {
+		t.Errorf("errorText = %q, want %q", got, want)
 	}
 }
 

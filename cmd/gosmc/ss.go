@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -15,6 +17,9 @@ import (
 
 // addressWidth is how much of an address ss shows without --wide, as smcss does.
 const addressWidth = 23
+
+// otherNetNS marks a line whose addresses cannot be reached from here, or are somebody else's here.
+const otherNetNS = "in another network namespace"
 
 // An ssReport is what ss --json prints. Queues and buffers are bytes.
 type ssReport struct {
@@ -29,16 +34,18 @@ type ssReport struct {
 
 type ssConn struct {
 	control.StatusConn
-	PID     int    `json:"pid"`
-	Command string `json:"command"`
-	Dir     string `json:"dir"`
+	PID        int    `json:"pid"`
+	Command    string `json:"command"`
+	Dir        string `json:"dir"`
+	OtherNetNS bool   `json:"other_netns"` // its addresses are those of another network namespace than ours
 }
 
 type ssListener struct {
 	control.StatusListener
-	PID     int    `json:"pid"`
-	Command string `json:"command"`
-	Dir     string `json:"dir"`
+	PID        int    `json:"pid"`
+	Command    string `json:"command"`
+	Dir        string `json:"dir"`
+	OtherNetNS bool   `json:"other_netns"` // as that of a connection
 }
 
 func newSSCommand() *cobra.Command {
@@ -51,7 +58,10 @@ func newSSCommand() *cobra.Command {
 TCP connections why they do not use SMC. A connection within the machine has two ends and two lines.
 
 Recv-Q is received and not yet read by the program, Send-Q written and not yet taken by the
-peer, both in bytes.`,
+peer, both in bytes. Addresses in another network namespace than that of this command are marked: 127.0.0.1
+there is not 127.0.0.1 here.
+
+The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist.`,
 		Example: `  gosmc ss
   gosmc ss -a --wide
   gosmc ss --json | jq '.connections[] | select(.mode == "TCP") | .reason'`,
@@ -63,7 +73,7 @@ peer, both in bytes.`,
 			g := flags.gather(cmd.Context())
 			r := newSSReport(&g, all || !listening, all || listening)
 			if flags.json {
-				return writeJSON(cmd.OutOrStdout(), r)
+				return errors.Join(writeJSON(cmd.OutOrStdout(), r), incomplete(&g))
 			}
 			if err := r.write(cmd.OutOrStdout(), wide); err != nil {
 				return err
@@ -72,7 +82,7 @@ peer, both in bytes.`,
 			if r.Omitted > 0 {
 				cmd.PrintErrf("gosmc: %d more connections are not listed by their hosts\n", r.Omitted)
 			}
-			return nil
+			return incomplete(&g)
 		},
 	}
 	flags.register(cmd)
@@ -93,13 +103,13 @@ func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 	for _, h := range g.Hosts {
 		if connections {
 			for _, c := range h.Connections {
-				r.Connections = append(r.Connections, ssConn{c, h.PID, h.Command, h.Dir})
+				r.Connections = append(r.Connections, ssConn{c, h.PID, h.Command, h.Dir, g.Elsewhere(c.NetNS)})
 			}
 			r.Omitted += h.ConnectionsOmitted
 		}
 		if listeners {
 			for _, l := range h.Listeners {
-				r.Listeners = append(r.Listeners, ssListener{l, h.PID, h.Command, h.Dir})
+				r.Listeners = append(r.Listeners, ssListener{l, h.PID, h.Command, h.Dir, g.Elsewhere(l.NetNS)})
 			}
 		}
 	}
@@ -118,7 +128,11 @@ func (r *ssReport) write(w io.Writer, wide bool) error {
 		{title: "Local Address"}, {title: "Peer Address"}, {title: "Mode"}, {title: "Process"}, {},
 	}}
 	for _, l := range r.Listeners {
-		t.add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", "", process(l.PID, l.Command))
+		mark := ""
+		if l.OtherNetNS {
+			mark = otherNetNS
+		}
+		t.add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", "", process(l.PID, l.Command), mark)
 	}
 	for _, c := range r.Connections {
 		mode := orNA(c.Mode)
@@ -128,8 +142,15 @@ func (r *ssReport) write(w io.Writer, wide bool) error {
 		if c.ReasonCode != 0 {
 			mode += " " + c.ReasonCode.String()
 		}
+		var notes []string
+		if c.OtherNetNS {
+			notes = append(notes, otherNetNS)
+		}
+		if c.Reason != "" {
+			notes = append(notes, printable(c.Reason))
+		}
 		t.add(orNA(c.State), strconv.FormatUint(c.RecvQ, 10), strconv.FormatUint(c.SendQ, 10),
-			address(c.Local), address(c.Peer), mode, process(c.PID, c.Command), printable(c.Reason))
+			address(c.Local), address(c.Peer), mode, process(c.PID, c.Command), strings.Join(notes, "; "))
 	}
 	return t.write(w)
 }

@@ -41,7 +41,8 @@ func newStatsCommand() *cobra.Command {
 		Use:   "stats [flags]",
 		Short: "Show counters: connections by mode, bytes, fallbacks by reason",
 		Long: `Show what the hosts of this machine have counted since they started, summed and for each
-host. A host ends with its process, and its counters with it.`,
+host. A host ends with its process, and its counters with it. The exit status is 1 if the run directory that --dir or
+GOSMC_DIR names does not exist.`,
 		Example: `  gosmc stats
   gosmc stats --watch 2
   gosmc stats --json | jq .total.fallbacks`,
@@ -75,6 +76,13 @@ func runStats(cmd *cobra.Command, flags *gatherFlags, interval time.Duration) er
 			}
 			err = r.write(cmd.OutOrStdout())
 			complain(cmd, &g)
+		}
+		switch missing := incomplete(&g); {
+		case err != nil || missing == nil:
+		case interval == 0:
+			err = missing
+		default: // it may come
+			cmd.PrintErrln("gosmc:", printable(missing.Error()))
 		}
 		if err != nil || interval == 0 {
 			return err

@@ -45,12 +45,13 @@ type StatusCapabilities struct {
 // A Capability is one thing that a host can or cannot do.
 type Capability struct {
 	Available bool   `json:"available"`
-	Why       string `json:"why,omitempty"` // why not, in words; empty when available
+	Why       string `json:"why,omitempty"`    // why not, in words; empty when available
+	Advice    string `json:"advice,omitempty"` // what to do about it, where something can be done
 }
 
 // A StatusLimit is a named bound and how much of it is in use.
 type StatusLimit struct {
-	Name  string `json:"name"`  // such as "memory", "connections", "peers", "open files"
+	Name  string `json:"name"`  // such as "memory", "peers", "open files": README explains them
 	Limit int64  `json:"limit"` // -1: none
 	Used  int64  `json:"used"`  // -1: not counted
 	Unit  string `json:"unit"`  // "bytes", "seconds", or empty for a count
@@ -88,6 +89,7 @@ type StatusListener struct {
 	Require  string `json:"require"`  // "any", "smc", "smc-d", "smc-r"
 	UID      uint32 `json:"uid"`      // owner of the socket
 	Inode    uint64 `json:"inode"`    // of the TCP socket
+	NetNS    uint64 `json:"netns"`    // the network namespace of the socket, by the number that SO_NETNS_COOKIE has; 0: not known
 	Accepted uint64 `json:"accepted"` // connections since it was opened
 	Pending  int    `json:"pending"`  // in a handshake, or not yet accepted by the application
 }
@@ -105,6 +107,7 @@ type StatusConn struct {
 	Reason      string     `json:"reason"`      // in words
 	UID         uint32     `json:"uid"`
 	Inode       uint64     `json:"inode"`  // of the TCP socket
+	NetNS       uint64     `json:"netns"`  // as that of a listener
 	RecvQ       uint64     `json:"recv_q"` // received, not yet read by the application
 	SendQ       uint64     `json:"send_q"` // written, not yet consumed by the peer
 	RcvBuf      uint64     `json:"rcvbuf"`

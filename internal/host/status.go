@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -41,7 +43,6 @@ func (h *Host) Status() control.Status {
 	for l := range h.listeners {
 		listeners = append(listeners, l)
 	}
-	peers := len(h.peers)
 	h.mu.Unlock()
 
 	s := control.Status{
@@ -57,17 +58,20 @@ func (h *Host) Status() control.Status {
 	if !h.seid.IsZero() {
 		s.SEID = h.seid.String()
 	}
-	var used int64
+	var device ism.Stats
 	h.fabricMu.Lock()
 	if h.fabric != nil {
 		s.GID = h.fabric.device.GID().String()
-		used = h.fabric.device.Stats().Bytes
+		device = h.fabric.device.Stats()
 	}
 	h.fabricMu.Unlock()
 	s.Limits = []control.StatusLimit{
-		{Name: "memory", Limit: h.cfg.MemoryBudget, Used: used, Unit: "bytes"},
+		{Name: "memory", Limit: h.cfg.MemoryBudget, Used: device.Bytes, Unit: "bytes"},
+		{Name: "memory of peers", Limit: h.cfg.MemoryBudget, Used: device.MappedBytes, Unit: "bytes"},
 		{Name: "read buffer", Limit: int64(h.cfg.ReadBuffer), Used: -1, Unit: "bytes"},
-		{Name: "peers", Limit: -1, Used: int64(peers)},
+		{Name: "peers", Limit: ism.MaxPeers, Used: device.PeersDialed + device.PeersAccepted},
+		{Name: "connections with a peer", Limit: ism.SlotCount, Used: -1},
+		mappings(),
 		openFiles(),
 	}
 	for _, l := range listeners {
@@ -111,8 +115,9 @@ func (h *Host) capabilityStatus() control.StatusCapabilities {
 	_, reason, err := h.open()
 	switch {
 	case err != nil:
-		why := fmt.Sprintf("%s (%v)", clc.Lookup(reason, clc.OSUnspecified).Sentence, err)
-		c.SMCDv2, c.LocalRendezvous = control.Capability{Why: why}, control.Capability{Why: why}
+		r := clc.Lookup(reason, clc.OSUnspecified)
+		c.SMCDv2 = control.Capability{Why: fmt.Sprintf("%s (%v)", r.Sentence, err), Advice: r.Advice}
+		c.LocalRendezvous = c.SMCDv2
 	case h.seid.IsZero() && len(h.ueids) == 0:
 		c.LocalRendezvous.Available = true
 		c.SMCDv2.Why = "there is no EID: the kernel's boot id cannot be read, and no UEID is configured"
@@ -150,6 +155,11 @@ func (h *Host) counterStatus() control.StatusCounters {
 	return s
 }
 
+func mappings() control.StatusLimit {
+	used, limit := ism.Mappings()
+	return control.StatusLimit{Name: "memory mappings", Limit: int64(limit), Used: int64(used)}
+}
+
 func openFiles() control.StatusLimit {
 	l := control.StatusLimit{Name: "open files", Limit: -1, Used: -1}
 	var r unix.Rlimit
@@ -170,6 +180,7 @@ func (l *Listener) status() control.StatusListener {
 		Pending:  len(l.busy) + len(l.ready),
 	}
 	s.UID, s.Inode = socketOwner(l.tcp)
+	s.NetNS = socketNetns(l.tcp)
 	return s
 }
 
@@ -199,6 +210,7 @@ func (c *Conn) status(names map[int]string) control.StatusConn {
 	}
 	s.BytesIn, s.BytesOut = c.Totals()
 	s.UID, s.Inode = socketOwner(c.tcp)
+	s.NetNS = socketNetns(c.tcp)
 	if c.data == nil {
 		s.RecvQ, s.SendQ = tcpQueues(c.tcp)
 		return s
@@ -228,6 +240,19 @@ func socketOwner(sc syscall.Conn) (uid uint32, inode uint64) {
 		}
 	})
 	return uid, inode
+}
+
+// socketNetns returns the network namespace of a socket, zero if it is closed.
+func socketNetns(sc syscall.Conn) uint64 {
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	netns, err := rendezvous.SocketNetns(raw)
+	if err != nil {
+		return 0
+	}
+	return netns
 }
 
 // tcpQueues returns what waits in the socket's buffers.

@@ -240,9 +240,9 @@ func (d *Device) Peer(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 	case d.closed:
 		d.mu.Unlock()
 		return nil, net.ErrClosed
-	case dl == nil && len(d.dialed)+len(d.accepted) >= maxPeers:
+	case dl == nil && len(d.dialed)+len(d.accepted) >= MaxPeers:
 		d.mu.Unlock()
-		return nil, fmt.Errorf("%w: %d peers", ErrLimit, maxPeers)
+		return nil, fmt.Errorf("%w: %d peers", ErrLimit, MaxPeers)
 	case dl == nil:
 		dl = &dialing{done: make(chan struct{})}
 		d.dialed[gid] = dl
@@ -299,7 +299,7 @@ func (d *Device) start(p *Peer) {
 func (d *Device) enter(p *Peer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || len(d.dialed)+len(d.accepted) >= maxPeers {
+	if d.closed || len(d.dialed)+len(d.accepted) >= MaxPeers {
 		return false
 	}
 	d.accepted[p] = struct{}{}

@@ -190,7 +190,7 @@ func (d *Device) accept(fd int) {
 		case !inTime:
 			err = context.DeadlineExceeded
 		case !d.enter(p):
-			err = fmt.Errorf("%w: %d peers", ErrLimit, maxPeers)
+			err = fmt.Errorf("%w: %d peers", ErrLimit, MaxPeers)
 		}
 		if err != nil {
 			o.discard()

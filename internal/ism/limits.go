@@ -16,12 +16,11 @@ const (
 	HeaderLen = 32
 )
 
+// MaxPeers bounds the peerings of a device, dialled and accepted together. Each has three descriptors and two goroutines.
+const MaxPeers = 1024
+
 // Our own limits. None is negotiated; a peer may have others.
 const (
-	// maxPeers bounds the peerings of a device, dialled and accepted together. Each has three
-	// descriptors and two goroutines.
-	maxPeers = 1024
-
 	// maxHelloing bounds accepted connections whose Hello has not come yet, so that whoever can
 	// connect cannot pin descriptors.
 	maxHelloing = 64

@@ -53,6 +53,15 @@ func (c *mappingCount) take(n, share int) error {
 	return nil
 }
 
+// Mappings returns how many memory mappings this process has, as far as is known, and how many it may have before
+// connections are made without shared memory.
+func Mappings() (used, limit int) {
+	mappings.mu.Lock()
+	defer mappings.mu.Unlock()
+	mappings.recount()
+	return mappings.own + mappings.others, mappings.limit / 100 * mappingShare
+}
+
 // room is take without taking.
 func (c *mappingCount) room(n, share int) error {
 	err := c.take(n, share)

@@ -10,6 +10,7 @@ type Stats struct {
 	CachedDMBs    int64 // now, released and kept to be used again
 	Bytes         int64 // now, of all DMBs, at their full size
 	Windows       int64 // now, in use
+	MappedBytes   int64 // now, of all memory of peers that is mapped here
 
 	DMBsReused        uint64 // NewDMB calls that the cache has answered
 	DMBsEvicted       uint64 // DMBs that left the cache unused
@@ -45,6 +46,7 @@ func (d *Device) Stats() Stats {
 		CachedDMBs:        s.cached.Load(),
 		Bytes:             d.budget.Load(),
 		Windows:           s.windows.Load(),
+		MappedBytes:       d.mapped.Load(),
 		DMBsReused:        s.reused.Load(),
 		DMBsEvicted:       s.evicted.Load(),
 		DMBsRevoked:       s.revoked.Load(),

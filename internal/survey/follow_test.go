@@ -99,7 +99,14 @@ func TestAskNobody(t *testing.T) {
 	if a := Ask(t.Context(), dir); !slices.Equal(a.Dirs, []string{dir}) || len(a.Hosts) != 0 || len(a.Errors) != 0 || a.Errors == nil {
 		t.Errorf("Ask(empty directory) = %+v", a)
 	}
-	if a := Ask(t.Context(), "/dev/null"); len(a.Errors) != 1 || !strings.HasPrefix(a.Errors[0].Path, "/dev/null") {
-		t.Errorf("Ask(a file) = %+v, want an error with its path", a)
+	for dir, want := range map[string]string{"/dev/null": "not a directory", "/dev/null/x": "not a directory", t.TempDir() + "/x": "does not exist"} {
+		a := Ask(t.Context(), dir)
+		if !a.Missing || len(a.Errors) != 1 || a.Errors[0].Path != dir || !strings.Contains(a.Errors[0].Text, want) {
+			t.Errorf("Ask(%s) = %+v, want an error that says %q", dir, a, want)
+		}
+		t.Setenv("GOSMC_DIR", dir)
+		if a := Ask(t.Context(), ""); !a.Missing || len(a.Errors) == 0 || a.Errors[0].Path != dir {
+			t.Errorf("Ask() with GOSMC_DIR=%s = %+v, want that error", dir, a)
+		}
 	}
 }

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gosmc/smc"
+	"github.com/gosmc/smc/internal/control"
+)
+
+// readmeTable reads the table under a heading of the README: the cells of each row, without the heading's.
+func readmeTable(t *testing.T, heading string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(text), "\n"+heading+"\n")
+	if !ok {
+		t.Fatalf("README has no heading %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	var rows [][]string
+	for line := range strings.Lines(section) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		var cells []string
+		for _, cell := range strings.Split(strings.Trim(line, "|"), "|") {
+			cells = append(cells, strings.TrimSpace(cell))
+		}
+		rows = append(rows, cells)
+	}
+	if len(rows) < 3 {
+		t.Fatalf("README has no table under %q", heading)
+	}
+	return rows[2:]
+}
+
+// What README says about limits is what info prints: each limit of the one is in the other, with its number.
+func TestREADMELimits(t *testing.T) {
+	got := gosmc(t, "", "info", "--json")
+	var r infoReport
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.code != exitOK {
+		t.Fatalf("gosmc info --json = %d, %v, %q", got.code, err, got.stderr)
+	}
+	limits := make(map[string]control.StatusLimit)
+	for _, l := range r.Limits {
+		limits[l.Name] = l
+		if l.Limit < 0 {
+			t.Errorf("info prints no limit for %q", l.Name)
+		}
+	}
+	said := make(map[string]string)
+	for _, row := range readmeTable(t, "## Limits") {
+		if name := row[1]; name != "" {
+			said[name] = row[2]
+			if _, ok := limits[name]; !ok {
+				t.Errorf("README explains a limit %q, which info does not print", name)
+			}
+		}
+	}
+	for name := range limits {
+		if said[name] == "" {
+			t.Errorf("info prints a limit %q, which README does not explain", name)
+		}
+	}
+
+	// Numbers that are always the same.
+	for _, name := range []string{"peers", "connections with a peer"} {
+		first := regexp.MustCompile(`[0-9,]+`).FindString(said[name])
+		if want := fmt.Sprint(limits[name].Limit); strings.ReplaceAll(first, ",", "") != want {
+			t.Errorf("README says %q of %s, info %s", said[name], name, want)
+		}
+	}
+	// Numbers that depend on the machine.
+	if l := limits["open files"].Limit; uint64(l) != r.OpenFiles.Soft {
+		t.Errorf("info says that %d files can be open, and %d", l, r.OpenFiles.Soft)
+	}
+	var maps int64
+	if text, err := os.ReadFile("/proc/sys/vm/max_map_count"); err == nil {
+		fmt.Sscan(string(text), &maps)
+		if l := limits["memory mappings"].Limit; l < maps*74/100 || l > maps*76/100 {
+			t.Errorf("info says that %d mappings are the limit, README three quarters of %d", l, maps)
+		}
+	}
+	memory := limits["memory"].Limit
+	if twice := 2 * r.MemoryTotal; memory > twice || memory < twice && !strings.Contains(said["memory"], "or half of the control group's limit") {
+		t.Errorf("info says that the budget is %d, README %q, and the machine has %d", memory, said["memory"], r.MemoryTotal)
+	}
+	if l := limits["memory of peers"].Limit; l != memory {
+		t.Errorf("info says that peers' memory is bounded by %d, README as the budget, which is %d", l, memory)
+	}
+
+	// "1 to 4 MiB by default, ... and 128 KiB or more ...; 16 KiB to 8 MiB with ReadBuffer".
+	var low, high, least, from, to int
+	buffer := regexp.MustCompile(`^(\d+) to (\d+) MiB by default.* (\d+) KiB or more .*; (\d+) KiB to (\d+) MiB with`).FindStringSubmatch(said["read buffer"])
+	if buffer == nil {
+		t.Fatalf("README says %q of the read buffer, want its range", said["read buffer"])
+	}
+	fmt.Sscan(strings.Join(buffer[1:], " "), &low, &high, &least, &from, &to)
+	if l := limits["read buffer"].Limit; l < int64(low)<<20 && l < int64(least)<<10 || l > int64(high)<<20 {
+		t.Errorf("info says that a buffer has %d bytes, README %q", l, said["read buffer"])
+	}
+	for size, ok := range map[int]bool{from << 10: true, from<<10 - 1: false, to << 20: true, to<<20 + 1: false} {
+		h, err := smc.NewHost(&smc.Config{ReadBuffer: size})
+		if err == nil {
+			h.Close()
+		}
+		if (err == nil) != ok {
+			t.Errorf("ReadBuffer of %d = %v, README says %q", size, err, said["read buffer"])
+		}
+	}
+}

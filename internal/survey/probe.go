@@ -1,0 +1,60 @@
+package survey
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/host"
+)
+
+// A Probe is what a program that is started here and now could do.
+type Probe struct {
+	control.Status     // of a host made for the occasion: as it sees itself, whether or not others could ask it
+	Others         int // hosts that are live in its run directory
+}
+
+// NewProbe makes a host in its default settings, has it listen, which takes from the system what a host takes, asks it,
+// and closes it. The error says why it can have no shared memory, or cannot be asked by others, with what to do about it;
+// the Probe holds all that can be said then.
+func NewProbe(ctx context.Context) (*Probe, error) {
+	p := new(Probe)
+	h, err := host.New(host.Config{})
+	if err != nil {
+		return p, err
+	}
+	defer h.Close()
+	l, err := h.Listen(ctx, "tcp", "127.0.0.1:0", host.ListenOptions{})
+	if err == nil {
+		defer l.Close()
+	}
+	p.Status = h.Status()
+	p.Dir = h.Dir()
+	if err != nil {
+		return p, err
+	}
+	if c := p.Capabilities.SMCDv2; !c.Available {
+		return p, errors.New(strings.TrimSpace(c.Why + " " + c.Advice))
+	}
+	answers := Ask(ctx, p.Dir)
+	found := false
+	for _, st := range answers.Hosts {
+		if st.PID == os.Getpid() && st.GID == p.GID {
+			found = true
+			p.PID, p.UID, p.Name = st.PID, st.UID, st.Name
+		} else {
+			p.Others++
+		}
+	}
+	if found {
+		return p, nil
+	}
+	why := []string{fmt.Sprintf("a host works here, but does not answer in %s", p.Dir)}
+	for _, e := range answers.Errors {
+		why = append(why, e.Path+": "+e.Text)
+	}
+	return p, errors.New(strings.Join(why, "; "))
+}
