@@ -114,14 +114,24 @@ func (c *Conn) readFromFile(f *os.File, limit int64) (total int64, err error) {
 	for total < limit {
 		n, err := c.readFileOnce(f, limit-total)
 		total += int64(n)
-		if err == io.EOF {
-			return total, nil
+		if err == io.EOF || err != nil && total > 0 && atEnd(f) {
+			return total, nil // what went wrong after the last byte is the next Write's affair
 		}
 		if err != nil {
 			return total, err
 		}
 	}
 	return total, nil
+}
+
+// atEnd reports whether there is no more to read from f.
+func atEnd(f *os.File) bool {
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && at >= info.Size()
 }
 
 // readFileOnce waits for room and fills a contiguous piece of it from f.
@@ -138,6 +148,9 @@ func (c *Conn) readFileOnce(f *os.File, limit int64) (n int, err error) {
 		}
 		if w.free > 0 {
 			break
+		}
+		if atEnd(f) {
+			return 0, io.EOF // there is nothing that needs room
 		}
 		c.setBlocked(true)
 		w.want = slack(len(c.wdata), len(c.wdata))

@@ -7,12 +7,14 @@ import (
 // Write copies all of b to the peer, waiting for room. It returns early with
 // os.ErrDeadlineExceeded, net.ErrClosed, EPIPE after CloseWrite or the peer's close,
 // ECONNRESET after an abort, or the error given to Fail, and with the count of bytes
-// that the peer was given. It allocates nothing.
+// that the peer was given. What comes after the last byte was taken is the next Write's
+// affair. It allocates nothing.
 func (c *Conn) Write(b []byte) (int, error) {
 	raceRelease()
 	w := &c.w
 	w.mu.Lock()
-	if uint32(len(b)) <= w.free && len(b) <= publishChunk && w.state.Load() == 0 && !peerGone(c.inCons.Load()) {
+	// An empty one is for writeSlow, which publishes nothing.
+	if uint32(len(b)) <= w.free && uint(len(b)-1) < publishChunk && w.state.Load() == 0 && !peerGone(c.inCons.Load()) {
 		c.put(b)
 		c.publish()
 		w.mu.Unlock()
@@ -29,6 +31,9 @@ func (c *Conn) WriteBuffers(bufs [][]byte) (total int64, err error) {
 	w := &c.w
 	w.mu.Lock()
 	pending := 0
+	if err = c.writeError(); err != nil {
+		bufs = nil
+	}
 	for _, b := range bufs {
 		if len(b) <= publishChunk-pending && uint32(len(b)) <= w.free && w.state.Load() == 0 {
 			c.put(b)
@@ -50,10 +55,6 @@ func (c *Conn) WriteBuffers(bufs [][]byte) (total int64, err error) {
 	if pending > 0 {
 		c.publish()
 	}
-	// If nothing was written nobody has looked yet whether we are closed, and the memory gone.
-	if err == nil && (total == 0 || peerGone(c.inCons.Load())) {
-		err = c.writeError()
-	}
 	c.unlockWriter(err)
 	return total, err
 }
@@ -65,8 +66,8 @@ func (c *Conn) writeSlow(b []byte) (total int, err error) {
 		if err := c.writeError(); err != nil {
 			return total, err
 		}
-		if len(b) == 0 {
-			return total, nil
+		if len(b) == 0 { // from the beginning
+			return 0, nil
 		}
 		if w.free < uint32(min(len(b), len(c.wdata))) {
 			if err := c.pollConsumer(); err != nil {
@@ -76,7 +77,9 @@ func (c *Conn) writeSlow(b []byte) (total int, err error) {
 		if n := min(len(b), int(w.free), publishChunk); n > 0 {
 			c.put(b[:n])
 			c.publish()
-			b, total = b[n:], total+n
+			if b, total = b[n:], total+n; len(b) == 0 {
+				return total, nil
+			}
 			continue
 		}
 		c.setBlocked(true)
