@@ -56,9 +56,10 @@ var mayImport = map[string][]string{
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child"},
 	"internal/survey":  {"internal/control", "internal/host", "internal/rendezvous"}, // all hosts of the machine at once, and one made for the occasion
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":        {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
-	"test/interop":     {"wire/...", "internal/rdma", "internal/udp"},
-	"internal/smctest": {"wire/...", "internal/..."},
+	"cmd/gosmc":                 {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
+	"test/interop":              {"wire/...", "internal/rdma", "internal/udp"},
+	"test/interop/guest/limits": {"."}, // a program in the virtual machine
+	"internal/smctest":          {"wire/...", "internal/..."},
 }
 
 // testOnly packages are imported by tests and by nothing else.
