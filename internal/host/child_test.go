@@ -25,11 +25,16 @@ func init() {
 	})
 }
 
-// childServe listens in the run directory of its first argument, says where, and echoes.
+// childServe listens in the run directory of its first argument, says where, and echoes. With a
+// second argument, that is the address, which it shares.
 func childServe(p *smctest.Parent) {
 	h, err := New(Config{Dir: p.Args[0]})
 	p.Check(err)
-	l, err := h.Listen(context.Background(), "tcp", "127.0.0.1:0", ListenOptions{})
+	addr, opts := "127.0.0.1:0", ListenOptions{}
+	if len(p.Args) > 1 {
+		addr, opts.Net.Control = p.Args[1], reusePort
+	}
+	l, err := h.Listen(context.Background(), "tcp", addr, opts)
 	p.Check(err)
 	p.Say("listening %v", l.Addr())
 	for {

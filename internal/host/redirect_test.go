@@ -207,3 +207,25 @@ func TestRedirected(t *testing.T) {
 		}
 	}
 }
+
+// TestReusePortMany has many processes listen on one port: whichever gets a connection, it is
+// SMC-D at once.
+func TestReusePortMany(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := t.TempDir()
+	const servers = 12
+	addr := "127.0.0.1:0"
+	for range servers {
+		child := smctest.Start(t, "host-serve", dir, addr)
+		addr = child.Hear("listening")
+	}
+	client := newTestHost(t, Config{Dir: dir})
+	at, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const count = 120
+	if outcomes := dialMany(t, client, at, count); outcomes["SMC-D "] != count {
+		t.Errorf("outcomes = %v, want %d times SMC-D", outcomes, count)
+	}
+}

@@ -25,6 +25,7 @@ type Call struct {
 	point *Point
 
 	mu       sync.Mutex
+	over     bool // it is known which socket won, or that none did
 	attempts []*attempt
 	reasons  map[netip.AddrPort]clc.Diagnosis // by destination, where there is no attempt
 }
@@ -35,22 +36,50 @@ func (p *Point) NewCall() *Call { return &Call{point: p} }
 // Ask asks for SMC on a socket that is about to connect to dest, if anybody announced a listener
 // there.
 func (c *Call) Ask(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) {
-	a, reason := c.point.prepare(ctx, raw, dest)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if a != nil {
-		c.attempts = append(c.attempts, a)
+	if c.isOver() {
 		return
 	}
-	if c.reasons == nil {
+	a, reason := c.point.prepare(ctx, raw, dest)
+	if !c.note(a, dest, reason) && a != nil {
+		c.point.endAttempt(a, true)
+	}
+}
+
+func (c *Call) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
+}
+
+// note keeps what has become of asking. It reports false if nobody wants to know any more: package
+// net does not wait for the sockets that have lost.
+func (c *Call) note(a *attempt, dest netip.AddrPort, reason clc.Diagnosis) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.over:
+		return false
+	case a != nil:
+		c.attempts = append(c.attempts, a)
+		return true
+	case c.reasons == nil:
 		c.reasons = make(map[netip.AddrPort]clc.Diagnosis)
 	}
 	c.reasons[netip.AddrPortFrom(dest.Addr().Unmap().WithZone(""), dest.Port())] = reason
+	return true
+}
+
+// end keeps later Asks from asking, and returns what was asked for.
+func (c *Call) end() []*attempt {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	return c.attempts
 }
 
 // HangUp takes back whatever was asked for.
 func (c *Call) HangUp() {
-	for _, a := range c.attempts {
+	for _, a := range c.end() {
 		c.point.endAttempt(a, true)
 	}
 }
@@ -69,15 +98,14 @@ func (c *Call) Await(ctx context.Context, tcp *net.TCPConn) (Peer, clc.Diagnosis
 // outcome returns the attempt of the connected socket, and cancels the others, or the
 // reason why there is none.
 func (c *Call) outcome(tcp *net.TCPConn) (*attempt, clc.Diagnosis) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	attempts := c.end()
 	remote := AddrPort(tcp.RemoteAddr())
 	var socket uint64
-	if raw, err := tcp.SyscallConn(); err == nil && len(c.attempts) > 0 {
+	if raw, err := tcp.SyscallConn(); err == nil && len(attempts) > 0 {
 		socket, _ = SocketCookie(raw)
 	}
 	var mine *attempt
-	for _, a := range c.attempts {
+	for _, a := range attempts {
 		if a.socket == socket {
 			mine = a
 		} else {
@@ -87,7 +115,7 @@ func (c *Call) outcome(tcp *net.TCPConn) (*attempt, clc.Diagnosis) {
 	if mine != nil {
 		return mine, clc.DiagNone
 	}
-	if reason, ok := c.reasons[remote]; ok {
+	if reason, ok := c.reasons[remote]; ok { // nobody writes to it after end
 		return nil, reason
 	}
 	return nil, clc.DiagNotAccepted // the connection went elsewhere than to what was asked for
@@ -235,7 +263,7 @@ func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.Add
 	reason = clc.DiagStale
 	var peers []Peer
 	for _, ann := range found {
-		if len(peers) == maxAnnouncers || ctx.Err() != nil {
+		if ctx.Err() != nil {
 			break
 		}
 		peer, err := d.Peer(ctx, ann.gid)
@@ -257,9 +285,13 @@ func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.Add
 			reason = clc.DiagForeign
 			continue
 		}
-		if !slices.Contains(peers, peer) {
-			peers = append(peers, peer)
+		if slices.Contains(peers, peer) {
+			continue
 		}
+		if len(peers) == maxAnnouncers {
+			return nil, clc.DiagCrowded
+		}
+		peers = append(peers, peer)
 	}
 	return peers, reason
 }

@@ -20,8 +20,10 @@ const (
 	// is there only for hosts that are stopped.
 	PeeringTime = time.Second
 
-	// maxAnnouncers is how many listeners on one port are asked about one connection.
-	maxAnnouncers = 8
+	// maxAnnouncers is how many processes that share a port (SO_REUSEPORT) are asked about one
+	// connection. All have to be, since the kernel chooses who gets it: where there are more, the
+	// connection is plain TCP at once. Each costs a client some 5 µs.
+	maxAnnouncers = 64
 
 	// MaxAnnouncements bounds the names that are read of one port's folder, and
 	// maxAnnounceFolders the folders that are remembered. announceSettled is how long after

@@ -69,6 +69,8 @@ const (
 	DiagRendezvousTimeout Diagnosis = localSpace + 0x07
 	DiagNotAccepted       Diagnosis = localSpace + 0x08
 	DiagIncompatible      Diagnosis = localSpace + 0x09
+	DiagCrowded           Diagnosis = localSpace + 0x0a
+	DiagNoSockDiag        Diagnosis = localSpace + 0x0b
 	DiagNetwork           Diagnosis = localSpace + 0x10
 	DiagDisabled          Diagnosis = localSpace + 0x11
 	DiagPolicy            Diagnosis = localSpace + 0x12

@@ -66,6 +66,7 @@ func TestLocalReasons(t *testing.T) {
 		DiagNotLocal: DiagPeerNoSMC, DiagNoListener: DiagPeerNoSMC, DiagStale: DiagPeerNoSMC, DiagForeign: DiagPeerNoSMC,
 		DiagOtherUser: DiagConfig, DiagRefused: DiagPeerNoSMC, DiagNoRunDir: DiagConfig,
 		DiagRendezvousTimeout: DiagPeerNoSMC, DiagNotAccepted: DiagPeerNoSMC, DiagIncompatible: DiagVersion,
+		DiagCrowded: DiagPeerNoSMC, DiagNoSockDiag: DiagConfig,
 		DiagNetwork: DiagConfig, DiagDisabled: DiagConfig, DiagPolicy: DiagConfig, DiagClosing: DiagConfig,
 		DiagInherited: DiagPeerNoSMC,
 		DiagBudget:    DiagMemory, DiagNoFile: DiagMemory, DiagLimit: DiagMaxDMB, DiagBusy: DiagPeerNoSMC,

@@ -311,6 +311,22 @@ var reasons = []Reason{
 		Local:    true,
 		wire:     DiagVersion,
 	}, {
+		Code:     DiagCrowded,
+		Tag:      "CROWDED",
+		Sentence: "More programs share the server's address than can be asked about one connection.",
+		Cause:    "More than 64 processes listen at this address (SO_REUSEPORT).",
+		Advice:   "Let fewer processes share the address.",
+		Local:    true,
+		wire:     DiagPeerNoSMC,
+	}, {
+		Code:     DiagNoSockDiag,
+		Tag:      "NO_SOCK_DIAG",
+		Sentence: "The kernel does not tell this process whose TCP sockets are at the other end.",
+		Cause:    "Netlink sockets are forbidden to the process, or the kernel has no sock_diag for TCP.",
+		Advice:   "Permit AF_NETLINK: with systemd, add it to RestrictAddressFamilies; in a container, to the seccomp profile.",
+		Local:    true,
+		wire:     DiagConfig,
+	}, {
 		Code:     DiagNetwork,
 		Tag:      "NETWORK",
 		Sentence: "SMC does not work on this kind of network.",

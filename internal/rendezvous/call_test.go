@@ -1,0 +1,132 @@
+package rendezvous
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// TestLoserAsksLate has a socket that has lost the race ask when another one is connected already,
+// as package net has them where a name has several addresses: nothing of it may be left.
+func TestLoserAsksLate(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(t *testing.T, c *Call, l *net.TCPListener)
+	}{
+		{"another one won", func(t *testing.T, c *Call, l *net.TCPListener) {
+			tcp, err := net.Dial("tcp4", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tcp.Close()
+			if p, _, err := c.Await(t.Context(), tcp.(*net.TCPConn)); p != nil || err != nil {
+				t.Errorf("Await = %v, %v; want neither peering nor error", p, err)
+			}
+		}},
+		{"none won", func(_ *testing.T, c *Call, _ *net.TCPListener) { c.HangUp() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, d := newPoint(t, 1)
+			peer := d.peers[testGID(2)]
+			l := plainListener(t)
+			announceAll(t, p, d, l)
+			asking, goOn := make(chan struct{}), make(chan struct{})
+			d.hold = func() { close(asking); <-goOn }
+			c := p.NewCall()
+			late := make(chan struct{})
+			loser := net.Dialer{ControlContext: func(ctx context.Context, _, address string, raw syscall.RawConn) error {
+				c.Ask(ctx, raw, netip.MustParseAddrPort(address))
+				close(late)
+				return context.Canceled
+			}}
+			go loser.Dial("tcp4", l.Addr().String())
+			<-asking
+			tt.end(t, c, l)
+			close(goOn)
+			<-late
+			if n := p.Attempts(); n != 0 {
+				t.Errorf("%d attempts are left, want none", n)
+			}
+			if asked, cancelled := peer.count(Expect), peer.count(Cancel); asked != cancelled {
+				t.Errorf("%d Expects and %d Cancels were sent, want as many", asked, cancelled)
+			}
+			// Whoever comes later does not even ask.
+			asked := peer.count(Expect)
+			dial(t, c, l).Close()
+			if n := peer.count(Expect); n != asked {
+				t.Errorf("a socket asked after the end of its call: %d Expects, were %d", n, asked)
+			}
+		})
+	}
+}
+
+// TestManyAnnouncers has as many processes at one address as are asked, and one more: a connection
+// of theirs waits for none that was not asked.
+func TestManyAnnouncers(t *testing.T) {
+	for _, count := range []int{9, maxAnnouncers, maxAnnouncers + 1} {
+		p, d := newPoint(t, count)
+		l := plainListener(t)
+		announceAll(t, p, d, l)
+		// The one that is asked last has the connection.
+		last := make(chan *fakePeer, count)
+		for _, peer := range d.peers {
+			peer.on = func(m Message) {
+				if m.Kind == Expect {
+					last <- peer
+				}
+			}
+		}
+		c := p.NewCall()
+		tcp := dial(t, c, l)
+		if count > maxAnnouncers {
+			if peer, reason, err := c.Await(t.Context(), tcp); peer != nil || reason != clc.DiagCrowded || err != nil {
+				t.Errorf("%d announcers: Await = %v, %v, %v; want TCP because of %v", count, peer, reason, err, clc.DiagCrowded)
+			}
+			if len(last) > 0 || p.Attempts() > 0 {
+				t.Errorf("%d announcers: %d were asked, want none", count, len(last))
+			}
+			continue
+		}
+		if len(last) != count {
+			t.Errorf("%d announcers: %d were asked, want all", count, len(last))
+			c.HangUp()
+			continue
+		}
+		var want *fakePeer
+		for range count {
+			want = <-last
+		}
+		id := want.sent[0].ID
+		if err := p.Signal(want, (&Message{Kind: Accepted, ID: id}).Append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		if peer, reason, err := c.Await(ctx, tcp); peer != want || err != nil {
+			t.Errorf("%d announcers: Await = %v, %v, %v; want the last one", count, peer, reason, err)
+		}
+		cancel()
+	}
+}
+
+// TestDeadAnnouncersDoNotCrowd has many announcements of dead processes beside few live ones.
+func TestDeadAnnouncersDoNotCrowd(t *testing.T) {
+	p, d := newPoint(t, 2*maxAnnouncers)
+	l := plainListener(t)
+	announceAll(t, p, d, l)
+	live := d.peers[testGID(2)]
+	clear(d.peers)
+	d.peers[live.gid] = live
+	c := p.NewCall()
+	dial(t, c, l)
+	if n := live.count(Expect); n != 1 {
+		t.Errorf("the live announcer was asked %d times, want once", n)
+	}
+	c.HangUp()
+	if n := p.Attempts(); n != 0 {
+		t.Errorf("%d attempts are left", n)
+	}
+}
