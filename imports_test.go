@@ -31,14 +31,15 @@ var mayImport = map[string][]string{
 	"wire/roce":        {"wire"},
 	"internal/core":    {"wire/..."},
 	"internal/pnet":    {"wire/..."},
-	"internal/ism":     {"wire"}, // not core: a fabric is useful without SMC
-	"internal/udp":     {},       // sockets; of no protocol
+	"internal/ism":     {"wire", "internal/rundir", "internal/user"}, // not core: a fabric is useful without SMC
+	"internal/udp":     {},                                           // sockets; of no protocol
 	"internal/rdma":    {"wire", "wire/roce", "internal/udp"},
-	"internal/stream":  {"wire/cdc"}, // not core, not a fabric: it is given memory and functions
-	"internal/control": {"wire/..."}, // not host: it shows what a snapshot has
-	"internal/rundir":  {},           // files and directories
+	"internal/stream":  {"wire/cdc"},                    // not core, not a fabric: it is given memory and functions
+	"internal/control": {"wire/...", "internal/rundir"}, // not host: it shows what a snapshot has
+	"internal/user":    {},                              // numbers of users
+	"internal/rundir":  {"internal/user"},               // files and directories
 	// Not host: it is told of peerings, and answers with one.
-	"internal/rendezvous": {"wire/...", "internal/ism", "internal/rundir"},
+	"internal/rendezvous": {"wire/...", "internal/ism", "internal/rundir", "internal/user"},
 	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/stream", "internal/rendezvous", "internal/rundir"},
 	".":                   {"wire/...", "internal/host"},
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it

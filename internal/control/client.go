@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rundir"
 )
 
 // An Error says that one host, or one run directory, could not be asked.
@@ -51,7 +53,7 @@ func GatherSome(ctx context.Context, dir string, want func(name string) bool) ([
 	case errors.Is(err, os.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, []error{&Error{Path: filepath.Join(dir, socketsDir), Err: bareError(err)}}
+		return nil, []error{&Error{Path: rundir.Path(dir, socketsDir), Err: bareError(err)}}
 	}
 	defer ctl.Close()
 	names, err := ctl.Readdirnames(maxSockets)

@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rundir"
 )
 
 // testStatus has a value in every field, so that one lost on the way is seen.
@@ -147,7 +149,7 @@ func TestControlFiles(t *testing.T) {
 	}{
 		{"private", 0o700, 0o700},
 		{"readable", 0o755, 0o700},
-		{"shared by a group", 0o770, 0o770 | os.ModeSticky},
+		{"shared by a group", 0o770 | os.ModeSticky, 0o770 | os.ModeSticky},
 		{"shared by all", 0o777 | os.ModeSticky, 0o777 | os.ModeSticky},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -156,10 +158,10 @@ func TestControlFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := serve(t, dir, "x", testStatus)
-			if info, err := os.Stat(filepath.Join(dir, "ctl")); err != nil || info.Mode() != tt.ctlMode|os.ModeDir {
+			if info, err := os.Stat(rundir.Path(dir, "ctl")); err != nil || info.Mode() != tt.ctlMode|os.ModeDir {
 				t.Errorf("mode of ctl = %v, %v, want %v", info.Mode(), err, tt.ctlMode|os.ModeDir)
 			}
-			if info, err := os.Stat(filepath.Join(dir, "ctl", "x")); err != nil || info.Mode() != 0o600|os.ModeSocket {
+			if info, err := os.Stat(filepath.Join(rundir.Path(dir, "ctl"), "x")); err != nil || info.Mode() != 0o600|os.ModeSocket {
 				t.Errorf("mode of the socket = %v, %v, want %v", info.Mode(), err, 0o600|os.ModeSocket)
 			}
 			if err := s.Close(); err != nil {
@@ -168,7 +170,7 @@ func TestControlFiles(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Errorf("second Close = %v", err)
 			}
-			if names, err := os.ReadDir(filepath.Join(dir, "ctl")); err != nil || len(names) != 0 {
+			if names, err := os.ReadDir(rundir.Path(dir, "ctl")); err != nil || len(names) != 0 {
 				t.Errorf("after Close ctl holds %v, %v, want nothing", names, err)
 			}
 		})
@@ -183,15 +185,15 @@ func TestServeRefuses(t *testing.T) {
 			t.Errorf("Serve(name %q) = nil, want an error", name)
 		}
 	}
-	if s, err := Serve(filepath.Join(dir, "absent"), "a", testHost{status: testStatus}); !errors.Is(err, os.ErrNotExist) {
+	if s, err := Serve(filepath.Join(dir, "absent", "dir"), "a", testHost{status: testStatus}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Serve(no directory) = %v, %v, want ErrNotExist", s, err)
 	}
 
 	open := t.TempDir() // a ctl directory in which anybody may replace our socket
-	if err := os.Mkdir(filepath.Join(open, "ctl"), 0o700); err != nil {
+	if err := os.MkdirAll(rundir.Path(open, "ctl"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(filepath.Join(open, "ctl"), 0o777); err != nil {
+	if err := os.Chmod(rundir.Path(open, "ctl"), 0o777); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := Serve(open, "a", testHost{status: testStatus}); err == nil {
@@ -200,7 +202,10 @@ func TestServeRefuses(t *testing.T) {
 	}
 
 	linked := t.TempDir()
-	if err := os.Symlink(t.TempDir(), filepath.Join(linked, "ctl")); err != nil {
+	if err := os.MkdirAll(rundir.Own(linked), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(t.TempDir(), rundir.Path(linked, "ctl")); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := Serve(linked, "a", testHost{status: testStatus}); err == nil {
@@ -255,7 +260,7 @@ func leaveSocket(t *testing.T, path string) {
 func TestGatherCleansUp(t *testing.T) {
 	dir := t.TempDir()
 	serve(t, dir, "live", testStatus)
-	ctl := filepath.Join(dir, "ctl")
+	ctl := rundir.Path(dir, "ctl")
 	leaveSocket(t, filepath.Join(ctl, "dead"))
 	leaveSocket(t, filepath.Join(ctl, ".young"))
 	leaveSocket(t, filepath.Join(ctl, ".old"))
@@ -402,10 +407,10 @@ func TestGatherHostileHost(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.Mkdir(filepath.Join(dir, "ctl"), 0o700); err != nil {
+			if err := os.MkdirAll(rundir.Path(dir, "ctl"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			l, err := net.Listen("unix", filepath.Join(dir, "ctl", "x"))
+			l, err := net.Listen("unix", filepath.Join(rundir.Path(dir, "ctl"), "x"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -432,10 +437,10 @@ func TestGatherHostileHost(t *testing.T) {
 // A silent host is given up when the context ends.
 func TestGatherCanceled(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "ctl"), 0o700); err != nil {
+	if err := os.MkdirAll(rundir.Path(dir, "ctl"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", filepath.Join(dir, "ctl", "x"))
+	l, err := net.Listen("unix", filepath.Join(rundir.Path(dir, "ctl"), "x"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -474,7 +479,10 @@ func TestGatherForeignDirectory(t *testing.T) {
 	if os.Geteuid() == 0 {
 		// Root reads everything; a directory that is a file fails for root too.
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "ctl"), nil, 0o600); err != nil {
+		if err := os.MkdirAll(rundir.Own(dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(rundir.Path(dir, "ctl"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if list, errs := Gather(t.Context(), dir); len(list) != 0 || len(errs) != 1 || !errors.Is(errs[0], unix.ENOTDIR) {
@@ -483,7 +491,10 @@ func TestGatherForeignDirectory(t *testing.T) {
 		return
 	}
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "ctl"), 0); err != nil {
+	if err := os.MkdirAll(rundir.Own(dir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(rundir.Path(dir, "ctl"), 0); err != nil {
 		t.Fatal(err)
 	}
 	if list, errs := Gather(t.Context(), dir); len(list) != 0 || len(errs) != 1 || !errors.Is(errs[0], os.ErrPermission) {

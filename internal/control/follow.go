@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/rundir"
+
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -50,7 +52,7 @@ func FollowTrace(ctx context.Context, dir, name string, opts TraceOptions, handl
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return &Error{Path: filepath.Join(dir, socketsDir, name), Err: bareError(err)}
+		return &Error{Path: filepath.Join(rundir.Path(dir, socketsDir), name), Err: bareError(err)}
 	}
 	c, err := connect(ctx, dir, name)
 	if err != nil {

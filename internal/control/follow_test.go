@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -245,10 +246,10 @@ func TestTraceHostileHost(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.Mkdir(filepath.Join(dir, "ctl"), 0o700); err != nil {
+			if err := os.MkdirAll(rundir.Path(dir, "ctl"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			l, err := net.Listen("unix", filepath.Join(dir, "ctl", "x"))
+			l, err := net.Listen("unix", filepath.Join(rundir.Path(dir, "ctl"), "x"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -190,7 +191,7 @@ func newAdversary(tb testing.TB, dir string, anyUser bool) *adversary {
 	tb.Helper()
 	a := &adversary{tb: tb, dir: dir, signals: make(chan signal, 4096), expected: make(map[uint64]signal)}
 	var err error
-	if a.device, err = ism.Open(ism.Config{Dir: dir, Handler: a, AnyUser: anyUser}); err != nil {
+	if a.device, err = ism.Open(ism.Config{Dir: rundir.Own(dir), Handler: a, AnyUser: anyUser}); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(a.close)

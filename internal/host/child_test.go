@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 )
@@ -82,7 +83,7 @@ func childNobody(p *smctest.Parent) {
 func childClaim(p *smctest.Parent) {
 	becomeNobody(p)
 	handler := &claimer{p: p}
-	d, err := ism.Open(ism.Config{Dir: p.Args[0], AnyUser: true, Handler: handler})
+	d, err := ism.Open(ism.Config{Dir: rundir.Own(p.Args[0]), AnyUser: true, Handler: handler})
 	p.Check(err)
 	at, err := netip.ParseAddrPort(p.Args[1])
 	p.Check(err)

@@ -60,7 +60,7 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 		return nil, resourceReason(err), err
 	}
 	device, err := ism.Open(ism.Config{
-		Dir:     h.cfg.Dir,
+		Dir:     rundir.Own(h.cfg.Dir),
 		Budget:  h.cfg.MemoryBudget,
 		AnyUser: h.cfg.AnyUser,
 		Handler: (*fabricHandler)(h),

@@ -16,6 +16,8 @@ func (h *Host) newPoint() *rendezvous.Point {
 	return rendezvous.New(rendezvous.Config{
 		Dir:      h.cfg.Dir,
 		Disabled: h.cfg.Disabled,
+		AnyUser:  h.cfg.AnyUser,
+		Reason:   resourceReason,
 		Open: func() (rendezvous.Device, clc.Diagnosis, error) {
 			f, reason, err := h.open()
 			if err != nil {

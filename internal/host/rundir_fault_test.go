@@ -82,16 +82,18 @@ func TestRunDirectory(t *testing.T) {
 			return dir + "/link"
 		}, clc.DiagNoRunDir},
 		{"a FIFO among the announcements", func(tb testing.TB, dir string) string {
-			must(tb, os.MkdirAll(dir+"/"+rundir.Listen, 0o700))
-			must(tb, unix.Mkfifo(dir+"/"+rundir.Listen+"/fifo", 0o600))
+			must(tb, os.MkdirAll(rundir.Path(dir, rundir.Listen), 0o700))
+			must(tb, unix.Mkfifo(rundir.Path(dir, rundir.Listen)+"/fifo", 0o600))
 			return dir
 		}, clc.DiagNone},
 		{"a file for the sockets", func(tb testing.TB, dir string) string {
-			must(tb, os.WriteFile(dir+"/"+rundir.ISM, nil, 0o600))
+			must(tb, os.MkdirAll(rundir.Own(dir), 0o700))
+			must(tb, os.WriteFile(rundir.Path(dir, rundir.ISM), nil, 0o600))
 			return dir
 		}, clc.DiagNoRunDir},
 		{"a link for the announcements", func(tb testing.TB, dir string) string {
-			must(tb, os.Symlink(".", dir+"/"+rundir.Listen))
+			must(tb, os.MkdirAll(rundir.Own(dir), 0o700))
+			must(tb, os.Symlink(".", rundir.Path(dir, rundir.Listen)))
 			return dir
 		}, clc.DiagNoRunDir},
 		{"writable for the group", func(tb testing.TB, dir string) string { must(tb, os.Chmod(dir, 0o770)); return dir }, clc.DiagNoRunDir},

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -39,7 +40,7 @@ func TestControlNames(t *testing.T) {
 		h := newTestHost(t, cfg)
 		mustListen(t, h, "127.0.0.1:0")
 		name := controlOf(h)
-		if _, err := os.Lstat(filepath.Join(dir, "ctl", name)); err != nil || names[name] {
+		if _, err := os.Lstat(filepath.Join(rundir.Path(dir, rundir.Control), name)); err != nil || names[name] {
 			t.Errorf("control socket %q of %+v: %v, want one of its own", name, cfg, err)
 		}
 		names[name] = true

@@ -79,7 +79,6 @@ func (noHandler) PeerGone(*Peer, error) {}
 // A Device is an Emulated-ISM device with CHID 0xffff. Its methods may be called from any goroutine.
 type Device struct {
 	gid     wire.ISMGID
-	uid     int
 	anyUser bool
 	handler Handler
 	log     *slog.Logger
@@ -129,7 +128,6 @@ type dialing struct {
 func Open(config Config) (*Device, error) {
 	d := &Device{
 		gid:      newGID(),
-		uid:      os.Geteuid(),
 		anyUser:  config.AnyUser,
 		handler:  config.Handler,
 		log:      config.Logger,

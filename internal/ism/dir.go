@@ -9,11 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/rundir"
+	"github.com/gosmc/smc/internal/user"
 	"github.com/gosmc/smc/wire"
 )
 
 // socketsDir is the directory of the devices' sockets, in Config.Dir.
-const socketsDir = "ism"
+const socketsDir = rundir.ISM
 
 // maxSunPath is the longest path that fits a Unix socket address, without the zero byte at its end.
 const maxSunPath = 107
@@ -59,21 +61,21 @@ func openSocketDir(dir string, shared bool) (*socketDir, error) {
 		unix.Close(fd)
 		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if err := checkSocketDir(path, st.Uid, uint32(os.Geteuid()), st.Mode); err != nil {
+	if err := checkSocketDir(path, int(st.Uid), st.Mode); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
 	return &socketDir{fd: fd, path: path}, nil
 }
 
-// checkSocketDir decides whether a directory with this owner and mode is good for user us.
-func checkSocketDir(path string, owner, us, mode uint32) error {
-	sticky := mode&unix.S_ISVTX != 0
-	switch {
-	case owner != us && owner != 0 && !(sticky && mode&0o002 != 0):
-		return fmt.Errorf("%w: %s belongs to user %d", ErrDir, path, owner)
-	case mode&0o022 != 0 && !sticky:
-		return fmt.Errorf("%w: others may write to %s, mode %#o", ErrDir, path, mode&0o7777)
+// checkSocketDir decides whether a directory with this owner and mode is good for us.
+func checkSocketDir(path string, owner int, mode uint32) error {
+	m := fs.FileMode(mode & 0o777)
+	if mode&unix.S_ISVTX != 0 {
+		m |= fs.ModeSticky
+	}
+	if err := rundir.Check(path, owner, m); err != nil {
+		return fmt.Errorf("%w: %w", ErrDir, err)
 	}
 	return nil
 }
@@ -143,7 +145,7 @@ func (d *socketDir) connect(gid wire.ISMGID) (fd int, err error) {
 	unix.Close(fd)
 	var st unix.Stat_t
 	found := unix.Fstatat(d.fd, gid.String(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
-	foreign := found && int(st.Uid) != os.Geteuid()
+	foreign := found && !user.Ours(int(st.Uid))
 	switch {
 	case err == unix.ECONNREFUSED:
 		if found && !foreign && st.Mode&unix.S_IFMT == unix.S_IFSOCK {

@@ -55,30 +55,6 @@ func TestOpenDir(t *testing.T) {
 	}
 }
 
-func TestCheckSocketDir(t *testing.T) {
-	for _, tt := range []struct {
-		owner, us, mode uint32
-		want            error
-	}{
-		{1000, 1000, 0o700, nil},
-		{0, 1000, 0o755, nil},
-		{0, 1000, 0o1777, nil},
-		{0, 1000, 0o777, ErrDir},
-		{0, 1000, 0o775, ErrDir},
-		{1000, 1000, 0o722, ErrDir},
-		{1001, 1000, 0o755, ErrDir},
-		{1001, 1000, 0o700, ErrDir},
-		{1001, 1000, 0o1755, ErrDir},
-		{1001, 1000, 0o1777, nil},
-		{1000, 0, 0o700, ErrDir}, // a user's directory is no place for root
-		{0, 0, 0o700, nil},
-	} {
-		if err := checkSocketDir("x", tt.owner, tt.us, tt.mode); !errors.Is(err, tt.want) {
-			t.Errorf("checkSocketDir(owner %d, us %d, mode %#o) = %v, want %v", tt.owner, tt.us, tt.mode, err, tt.want)
-		}
-	}
-}
-
 // What is made has the right modes, whatever the umask; for AnyUser all can use it.
 func TestDirModes(t *testing.T) {
 	checkLeaks(t)

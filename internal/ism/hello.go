@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/user"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -309,9 +310,11 @@ func (c *conn) refuse(err error) {
 	}
 }
 
-// checkUser decides whether a process may be a peer.
+// checkUser decides whether a process may be a peer: whether it has the user that we have now. A
+// process that gives up a user while it has a device is a peer of nobody's: others know the device
+// by the user who opened it.
 func (d *Device) checkUser(cred Cred) error {
-	if cred.UID == d.uid {
+	if user.Ours(cred.UID) {
 		return nil
 	}
 	if d.anyUser && !overcommit.isStrict() {
@@ -322,5 +325,5 @@ func (d *Device) checkUser(cred Cred) error {
 		return fmt.Errorf("%w: process %d has user %d, and under vm.overcommit_memory=2 the memory of others can end this one",
 			ErrOtherUser, cred.PID, cred.UID)
 	}
-	return fmt.Errorf("%w: process %d has user %d, this one %d", ErrOtherUser, cred.PID, cred.UID, d.uid)
+	return fmt.Errorf("%w: process %d has user %d, this one %d", ErrOtherUser, cred.PID, cred.UID, os.Geteuid())
 }

@@ -18,8 +18,9 @@ import (
 
 // A listener announces itself with an empty file whose name says everything:
 //
-//	<run directory>/listen/<network namespace>.<port>/<gid>.<n>@<address>
+//	<run directory>/<boot>/listen/<network namespace>.<port>/<gid>.<n>@<address>
 //
+//	boot               the kernel's boot id, 32 hexadecimal digits
 //	network namespace  its cookie, 16 hexadecimal digits
 //	port               decimal
 //	gid                Extended GID of the host's Emulated-ISM device, in UUID form
@@ -42,7 +43,7 @@ func Announce(dir string, netns uint64, gid wire.ISMGID, addr netip.AddrPort, du
 	folder := Folder(dir, netns, addr.Port())
 	name := fmt.Sprintf("%s.%d@%s", gid, announcements.Add(1), host)
 	for try := 1; ; try++ {
-		err := makeAnnouncement(filepath.Join(dir, rundir.Listen), folder, name)
+		err := makeAnnouncement(rundir.Path(dir, rundir.Listen), folder, name)
 		if errors.Is(err, fs.ErrNotExist) && try < announceTries {
 			continue // another listener on this port went away and took the folder along
 		}
@@ -57,31 +58,28 @@ func Announce(dir string, netns uint64, gid wire.ISMGID, addr netip.AddrPort, du
 // missing. Where several users share the run directory, any of them can have put something
 // else in the folder's place, such as a symbolic link to a directory that is not theirs.
 func makeAnnouncement(parent, folder, name string) error {
-	made := os.Mkdir(folder, 0o755)
-	if made != nil && !errors.Is(made, fs.ErrExist) {
-		return made
+	info, err := os.Stat(parent)
+	if err != nil {
+		return err
 	}
-	f, err := openFolder(folder)
+	if info.Mode()&fs.ModeSticky != 0 { // shared, so others may have a listener on this port, too
+		err = rundir.Mkdir(folder, info.Mode()&(fs.ModePerm|fs.ModeSticky|fs.ModeSetgid))
+	} else {
+		err = os.Mkdir(folder, 0o755)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	f, err := rundir.OpenDir(folder)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if info, err := os.Stat(parent); made == nil && err == nil && info.Mode()&fs.ModeSticky != 0 {
-		if err := f.Chmod(info.Mode() & (fs.ModePerm | fs.ModeSticky)); err != nil {
-			return err
-		}
-	}
 	fd, err := unix.Openat(int(f.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return &os.PathError{Op: "create", Path: filepath.Join(folder, name), Err: err}
 	}
 	return unix.Close(fd)
-}
-
-// openFolder opens a directory that somebody else may have made: it follows no link, and does
-// not wait for a writer of a FIFO.
-func openFolder(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
 // Withdraw removes the announcement. nil does nothing.
@@ -100,7 +98,7 @@ func removeAnnouncement(path string) {
 // Folder is where the listeners on a port of a network namespace announce themselves in a run
 // directory.
 func Folder(dir string, netns uint64, port uint16) string {
-	return filepath.Join(dir, rundir.Listen, fmt.Sprintf("%016x.%d", netns, port))
+	return filepath.Join(rundir.Path(dir, rundir.Listen), fmt.Sprintf("%016x.%d", netns, port))
 }
 
 // listenOn is where a listener listens: one address, or any of one or both families.

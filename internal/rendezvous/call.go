@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/user"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -129,6 +130,7 @@ type attempt struct {
 	netns   uint64
 	socket  uint64      // its cookie
 	asked   []Peer      // no peer twice
+	unsure  []Peer      // those asked who have to show that the connection is theirs
 	answers chan answer // room for every answer that can come
 }
 
@@ -205,7 +207,7 @@ func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Add
 		return nil, clc.DiagFabric
 	}
 	found, err := p.announced.lookup(p.cfg.Dir, netns, plain)
-	if err != nil && reasonOf(err) == clc.DiagNoFile {
+	if err != nil && p.cfg.Reason(err) == clc.DiagNoFile {
 		return nil, clc.DiagNoFile
 	}
 	if len(found) == 0 {
@@ -214,7 +216,7 @@ func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Add
 		}
 		return nil, clc.DiagNoListener
 	}
-	peers, reason := p.findPeers(ctx, found, plain)
+	peers, unsure, reason := p.findPeers(ctx, found, plain)
 	if len(peers) == 0 {
 		return nil, reason
 	}
@@ -228,6 +230,7 @@ func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Add
 		netns:   netns,
 		socket:  socket,
 		asked:   peers,
+		unsure:  unsure,
 		answers: make(chan answer, 2*len(peers)),
 	}
 	p.mu.Lock()
@@ -253,15 +256,18 @@ func loopback(a netip.Addr) netip.Addr {
 
 // findPeers returns the peerings with those who announced themselves, as far as they can
 // be trusted and reached, or the reason for the last one that could not.
-func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.AddrPort) ([]Peer, clc.Diagnosis) {
+//
+// A listening socket belongs to whoever has made it, which need not be who accepts from it: root may
+// have handed it over. Of a process at a socket of root's it shows later whether the connection
+// has come to it, so that is in unsure, too.
+func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.AddrPort) (peers, unsure []Peer, reason clc.Diagnosis) {
 	d, reason, err := p.cfg.Open()
 	if err != nil {
-		return nil, reason
+		return nil, nil, reason
 	}
 	ctx, cancel := context.WithTimeout(ctx, PeeringTime)
 	defer cancel()
 	reason = clc.DiagStale
-	var peers []Peer
 	for _, ann := range found {
 		if ctx.Err() != nil {
 			break
@@ -273,7 +279,7 @@ func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.Add
 			reason = clc.DiagStale
 			continue
 		case err != nil:
-			reason = reasonOf(err)
+			reason = p.cfg.Reason(err)
 			continue
 		}
 		owner, err := p.owners.owner(dest)
@@ -281,7 +287,9 @@ func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.Add
 			reason = clc.DiagStale // nobody listens there
 			continue
 		}
-		if cred := peer.Cred(); cred.UID != int(owner) && cred.UID != 0 {
+		uid := peer.Cred().UID
+		sure := uid == 0 || uid == int(owner) && user.Known(uid)
+		if !sure && owner != 0 {
 			reason = clc.DiagForeign
 			continue
 		}
@@ -289,11 +297,21 @@ func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.Add
 			continue
 		}
 		if len(peers) == maxAnnouncers {
-			return nil, clc.DiagCrowded
+			return nil, nil, clc.DiagCrowded
 		}
 		peers = append(peers, peer)
+		if !sure {
+			unsure = append(unsure, peer)
+		}
 	}
-	return peers, reason
+	return peers, unsure, reason
+}
+
+// isTheirs reports whether a connection was accepted by the user of a peer that says so.
+func (p *Point) isTheirs(a *attempt, peer Peer, tcp *net.TCPConn) bool {
+	uid := peer.Cred().UID
+	s, err := p.ends.find(a.netns, AddrPort(tcp.RemoteAddr()), AddrPort(tcp.LocalAddr()))
+	return err == nil && s.inode != 0 && int(s.uid) == uid && user.Known(uid)
 }
 
 // await waits for the answers to an attempt; see [Call.Await].
@@ -309,6 +327,9 @@ func (p *Point) await(ctx context.Context, a *attempt, tcp *net.TCPConn) (Peer, 
 		case ans := <-a.answers:
 			if ans.kind == Accepted {
 				p.endAttempt(a, len(a.asked) > 1 && !cancelled)
+				if slices.Contains(a.unsure, ans.peer) && !p.isTheirs(a, ans.peer, tcp) {
+					return nil, clc.DiagForeign, nil
+				}
 				return ans.peer, clc.DiagNone, nil
 			}
 			if !slices.Contains(refused, ans.peer) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -128,5 +130,52 @@ func TestDeadAnnouncersDoNotCrowd(t *testing.T) {
 	c.HangUp()
 	if n := p.Attempts(); n != 0 {
 		t.Errorf("%d attempts are left", n)
+	}
+}
+
+// TestSocketOfRoot has a listening socket that root has made, and a process of another user that
+// says it accepts from it, as one that has inherited it. It is believed if the connection was
+// accepted by that user.
+func TestSocketOfRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const uid = 60001
+	for _, tt := range []struct {
+		acceptedBy int
+		reason     clc.Diagnosis // DiagNone: the peering
+	}{
+		{uid, clc.DiagNone},
+		{uid + 1, clc.DiagForeign},
+		{0, clc.DiagForeign},
+	} {
+		p, d := newPoint(t, 1)
+		peer := d.peers[testGID(2)]
+		peer.uid = uid
+		peer.on = func(m Message) {
+			if m.Kind == Expect {
+				p.Signal(peer, (&Message{Kind: Accepted, ID: m.ID}).Append(nil))
+			}
+		}
+		l := plainListener(t)
+		announceAll(t, p, d, l)
+		c := p.NewCall()
+		tcp := dial(t, c, l)
+		accepted := make(chan net.Conn)
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			syscall.Setfsuid(tt.acceptedBy)
+			s, err := l.Accept()
+			if err != nil {
+				t.Error(err)
+			}
+			accepted <- s
+		}()
+		s := <-accepted
+		got, reason, err := c.Await(t.Context(), tcp)
+		if err != nil || reason != tt.reason || (got == peer) != (tt.reason == clc.DiagNone) {
+			t.Errorf("accepted by user %d: Await = %v, %v, %v; want %v", tt.acceptedBy, got, reason, err, tt.reason)
+		}
+		s.Close()
 	}
 }

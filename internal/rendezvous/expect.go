@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gosmc/smc/internal/user"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -39,6 +40,9 @@ func (p *Point) expect(peer Peer, m Message) (why clc.Diagnosis, rival expectati
 	}
 	if !p.listensLocked(m.Netns, m.Dest) {
 		return clc.DiagNoListener, rival
+	}
+	if !p.cfg.AnyUser && !user.Ours(peer.Cred().UID) { // we have become another one
+		return clc.DiagOtherUser, rival
 	}
 	if state.expected >= MaxExpected {
 		p.dropStaleLocked()
@@ -114,7 +118,7 @@ func (p *Point) takeExpected(s endSocket) (expectation, bool) {
 	if !ok {
 		return e, false
 	}
-	if uid := e.peer.Cred().UID; uid != int(s.uid) && uid != 0 {
+	if uid := e.peer.Cred().UID; uid != 0 && (uid != int(s.uid) || !user.Known(uid)) {
 		return e, false
 	}
 	p.unexpectLocked(s.cookie, e)

@@ -108,6 +108,7 @@ func newPoint(tb testing.TB, peers int) (*Point, *fakeDevice) {
 		Dir:       dir,
 		Open:      func() (Device, clc.Diagnosis, error) { return d, clc.DiagNone, nil },
 		Opened:    func() Device { return d },
+		Reason:    func(error) clc.Diagnosis { return clc.DiagUnreachable },
 		DirFailed: func() bool { return false },
 		Trace:     func(Peer, *Message, bool) {},
 		Logger:    slog.New(slog.DiscardHandler),

@@ -47,11 +47,6 @@ const (
 	outboxPause    = 100 * time.Microsecond
 	maxOutboxPause = 10 * time.Millisecond
 
-	// maxTidied is how many files of each kind a host looks at for left-overs of dead
-	// processes, and tidyAge how old they must be.
-	maxTidied = 64
-	tidyAge   = time.Minute
-
 	localAddrsAge   = time.Second // how old the list of our addresses may be
 	ownerAge        = time.Second // how long the owner of a listening socket is believed
 	maxOwnerEntries = 256

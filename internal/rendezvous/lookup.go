@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -71,7 +72,7 @@ func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort
 
 // readAnnouncements reads the folder of a port.
 func readAnnouncements(folder string) (found []announced, err error) {
-	f, err := openFolder(folder)
+	f, err := rundir.OpenDir(folder)
 	if err != nil {
 		return nil, err
 	}

@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -47,11 +45,17 @@ type Config struct {
 	// Disabled means that no call asks for SMC.
 	Disabled bool
 
+	// AnyUser means that connections with processes of other users are wanted.
+	AnyUser bool
+
 	// Open returns the device, opening it if need be, or the reason why there is none.
 	Open func() (Device, clc.Diagnosis, error)
 
 	// Opened returns the device if it is open, nil otherwise.
 	Opened func() Device
+
+	// Reason says why a peering did not come about, or a file could not be read.
+	Reason func(error) clc.Diagnosis
 
 	// DirFailed reports whether the run directory is known to be of no use. It is asked when no
 	// announcement was found.
@@ -176,19 +180,4 @@ func (p *Point) PeerGone(peer Peer) {
 	for _, a := range p.attempts {
 		a.answer(peer, answer{kind: Refused, reason: clc.DiagStale})
 	}
-}
-
-// reasonOf is the reason to give when a peering did not come about.
-func reasonOf(err error) clc.Diagnosis {
-	switch {
-	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return clc.DiagNoFile
-	case errors.Is(err, ism.ErrLimit):
-		return clc.DiagLimit
-	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC):
-		return clc.DiagMemory
-	case errors.Is(err, ism.ErrOtherUser):
-		return clc.DiagOtherUser
-	}
-	return clc.DiagUnreachable
 }

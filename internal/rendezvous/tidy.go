@@ -1,12 +1,7 @@
 package rendezvous
 
 import (
-	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
-	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,66 +15,46 @@ import (
 // Tidy removes what dead processes of this user have left in the run directory. It looks at
 // a bounded number of files.
 func Tidy(dir string) {
-	tidySockets(filepath.Join(dir, rundir.ISM), unix.SOCK_SEQPACKET)
-	tidySockets(filepath.Join(dir, rundir.Control), unix.SOCK_STREAM)
-	// An announcement is dead if its device's socket is gone.
-	for _, folder := range someNames(filepath.Join(dir, rundir.Listen)) {
-		folder = filepath.Join(dir, rundir.Listen, folder)
-		for _, name := range someNames(folder) {
-			gid, _, ok := parseAnnouncement(name)
-			if !ok {
-				continue
-			}
-			_, err := os.Lstat(filepath.Join(dir, rundir.ISM, gid.String()))
-			if os.IsNotExist(err) && leftOver(filepath.Join(folder, name)) {
-				removeAnnouncement(filepath.Join(folder, name))
-			}
-		}
-		unix.Rmdir(folder) // fails unless it is empty
-	}
-}
-
-// tidySockets removes the sockets in a directory behind which nobody listens.
-func tidySockets(dir string, kind int) {
-	d, err := os.Open(dir)
+	rundir.RemoveOtherBoots(dir)
+	ism, err := rundir.OpenDir(rundir.Path(dir, rundir.ISM))
 	if err != nil {
 		return
 	}
-	defer d.Close()
-	for _, name := range someNames(dir) {
-		if name[0] == '.' || !leftOver(filepath.Join(dir, name)) {
+	defer ism.Close()
+	rundir.RemoveDead(ism, unix.SOCK_SEQPACKET)
+	if ctl, err := rundir.OpenDir(rundir.Path(dir, rundir.Control)); err == nil {
+		rundir.RemoveDead(ctl, unix.SOCK_STREAM)
+		ctl.Close()
+	}
+	listen, err := rundir.OpenDir(rundir.Path(dir, rundir.Listen))
+	if err != nil {
+		return
+	}
+	defer listen.Close()
+	for _, name := range rundir.Names(listen) {
+		tidyPort(listen, name, ism)
+	}
+}
+
+// tidyPort removes the announcements on one port whose devices' sockets are gone, and their
+// folder if that was all.
+func tidyPort(listen *os.File, name string, ism *os.File) {
+	fd, err := unix.Openat(int(listen.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	folder := os.NewFile(uintptr(fd), name)
+	defer folder.Close()
+	for _, name := range rundir.Names(folder) {
+		gid, _, ok := parseAnnouncement(name)
+		if !ok {
 			continue
 		}
-		fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return
+		var st unix.Stat_t
+		gone := unix.Fstatat(int(ism.Fd()), gid.String(), &st, unix.AT_SYMLINK_NOFOLLOW) == unix.ENOENT
+		if gone && rundir.LeftOver(folder, name, unix.S_IFREG) {
+			unix.Unlinkat(fd, name, 0)
 		}
-		// The path of a socket may have 107 bytes; this one leads to the same place.
-		addr := unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name)}
-		if unix.Connect(fd, &addr) == unix.ECONNREFUSED {
-			os.Remove(filepath.Join(dir, name))
-		}
-		unix.Close(fd)
 	}
-}
-
-// leftOver reports whether a file is ours to remove and is not just being made.
-func leftOver(path string) bool {
-	info, err := os.Lstat(path)
-	if err != nil || info.Mode()&fs.ModeDir != 0 {
-		return false
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid() && time.Since(info.ModTime()) > tidyAge
-}
-
-// someNames returns names in a directory, at most maxTidied.
-func someNames(dir string) []string {
-	f, err := openFolder(dir)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	names, _ := f.Readdirnames(maxTidied)
-	return names
+	unix.Unlinkat(int(listen.Fd()), name, unix.AT_REMOVEDIR) // fails unless it is empty
 }

@@ -1,5 +1,8 @@
 // Package rundir keeps the run directory, where the programs of one machine find each other:
 // which one it is, what is in it, and who may put things there.
+//
+// A directory can be shared by several machines (over NFS, or by virtual machines). What a program
+// puts there can be of use only as long as its kernel runs, so it goes into a subdirectory named after that.
 package rundir
 
 import (
@@ -9,10 +12,16 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/user"
 )
 
-// Subdirectories of the run directory; see docs/shared-memory.md.
+// What a boot's part of a run directory has; see docs/shared-memory.md.
 const (
 	ISM     = "ism"    // <gid>: sockets of Emulated-ISM devices
 	Listen  = "listen" // <netns cookie>.<port>/<gid>...: announcements
@@ -26,56 +35,128 @@ const (
 
 // Default returns the run directory that a host uses when nobody says otherwise:
 // $GOSMC_DIR, else /run/gosmc if it can be written to, else $XDG_RUNTIME_DIR/gosmc, else
-// gosmc-<uid> under /tmp. It need not exist yet.
+// gosmc-<uid> under /tmp. It need not exist yet. A program that has privileges which its caller
+// has not (setuid, setgid, file capabilities) does not look at the environment.
 func Default() string {
-	if dir := os.Getenv(envDir); dir != "" {
+	getenv := os.Getenv
+	if secure() {
+		getenv = func(string) string { return "" }
+	}
+	if dir := getenv(envDir); dir != "" {
 		return dir
 	}
-	if info, err := os.Stat(systemDir); err == nil && info.IsDir() && syscall.Access(systemDir, 2 /* W_OK */) == nil {
+	if info, err := os.Stat(systemDir); err == nil && info.IsDir() && unix.Faccessat(unix.AT_FDCWD, systemDir, unix.W_OK, unix.AT_EACCESS) == nil {
 		return systemDir
 	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+	if dir := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "gosmc")
 	}
-	return "/tmp/gosmc-" + strconv.Itoa(os.Getuid())
+	return "/tmp/gosmc-" + strconv.Itoa(os.Geteuid())
 }
 
-// Prepare makes dir and its subdirectories where they are missing, and checks that
+// secure reports whether the caller of this program has less privileges than it has: AT_SECURE of
+// getauxval(3).
+var secure = sync.OnceValue(func() bool {
+	const atSecure = 23
+	vector, err := unix.Auxv()
+	if err != nil {
+		return os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid()
+	}
+	for _, entry := range vector {
+		if entry[0] == atSecure {
+			return entry[1] != 0
+		}
+	}
+	return false
+})
+
+// boot names this boot of this machine: the kernel's boot id, 32 hexadecimal digits.
+var boot = sync.OnceValue(func() string {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id := strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")
+	if err != nil || !isBoot(id) {
+		return "unknown"
+	}
+	return id
+})
+
+// isBoot reports whether a name is that of a boot.
+func isBoot(name string) bool {
+	return len(name) == 32 && strings.Trim(name, "0123456789abcdef") == ""
+}
+
+// Own returns the part of a run directory that belongs to this boot of this machine.
+func Own(dir string) string { return filepath.Join(dir, boot()) }
+
+// Path returns a subdirectory of this boot's part of a run directory.
+func Path(dir, sub string) string { return filepath.Join(dir, boot(), sub) }
+
+// Prepare makes dir and what belongs into it where that is missing, and checks that
 // nobody but us, root, or users who were let in on purpose can put things there.
 func Prepare(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("run directory %q is not an absolute path", dir)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	mode, err := check(dir)
+	mode, err := prepare(dir, 0o700)
 	if err != nil {
 		return err
 	}
+	if mode, err = prepare(Own(dir), mode); err != nil {
+		return err
+	}
 	for _, sub := range []string{ISM, Listen, Control} {
-		path := filepath.Join(dir, sub)
-		switch err := os.Mkdir(path, 0o700); {
-		case err == nil:
-			// A directory that several users share must not become one user's because
-			// that one came first.
-			if mode.Perm() != 0o700 {
-				if err := os.Chmod(path, mode); err != nil {
-					return err
-				}
-			}
-		case !errors.Is(err, fs.ErrExist):
+		path := Path(dir, sub)
+		if _, err := prepare(path, mode); err != nil {
 			return err
-		default:
-			if _, err := check(path); err != nil {
-				return err
-			}
 		}
-		if err := syscall.Access(path, 2|1 /* W_OK|X_OK */); err != nil {
+		if err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
 			return &os.PathError{Op: "access", Path: path, Err: err}
 		}
 	}
 	return nil
+}
+
+// prepare makes a directory with this mode if others may write to it, and a private one otherwise,
+// unless it is there, and returns the mode of what is.
+func prepare(path string, mode fs.FileMode) (fs.FileMode, error) {
+	var err error
+	if mode.Perm()&0o022 != 0 {
+		err = Mkdir(path, mode)
+	} else {
+		err = os.Mkdir(path, 0o700)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return 0, err
+	}
+	return check(path)
+}
+
+// Mkdir makes a directory that has this mode from the moment on in which it can be seen, whatever
+// the umask: one that several users share must not look like one user's to those who come next.
+func Mkdir(path string, mode fs.FileMode) error {
+	if _, err := os.Lstat(path); err == nil {
+		return &os.PathError{Op: "mkdir", Path: path, Err: fs.ErrExist}
+	}
+	early, err := os.MkdirTemp(filepath.Dir(path), ".new-")
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(early, mode); err != nil {
+		os.Remove(early)
+		return err
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, early, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	if err == nil {
+		return nil
+	}
+	os.Remove(early)
+	if err != unix.EINVAL && err != unix.ENOSYS {
+		return &os.PathError{Op: "mkdir", Path: path, Err: err}
+	}
+	if err := os.Mkdir(path, 0o700); err != nil { // a file system that cannot do better
+		return err
+	}
+	return os.Chmod(path, mode)
 }
 
 // check returns the mode of a directory that can be trusted.
@@ -87,13 +168,26 @@ func check(path string) (fs.FileMode, error) {
 	if !info.IsDir() {
 		return 0, fmt.Errorf("run directory %s is not a directory", path)
 	}
-	mode := info.Mode() & (fs.ModePerm | fs.ModeSticky)
-	owner := int(info.Sys().(*syscall.Stat_t).Uid)
-	if owner != 0 && owner != os.Getuid() {
-		return 0, fmt.Errorf("run directory %s belongs to user %d; set %s to a directory of your own", path, owner, envDir)
-	}
-	if mode.Perm()&0o022 != 0 && mode&fs.ModeSticky == 0 {
-		return 0, fmt.Errorf("run directory %s can be written by others without the sticky bit; chmod it 0700, or 1777 to share it", path)
+	mode := info.Mode() & (fs.ModePerm | fs.ModeSticky | fs.ModeSetgid)
+	if err := Check(path, int(info.Sys().(*syscall.Stat_t).Uid), mode); err != nil {
+		return 0, err
 	}
 	return mode, nil
+}
+
+// Check decides whether a directory with this owner and mode (permissions and sticky bit) is good
+// for us: whether others can put something there in the place of what is ours.
+//
+// In one that is sticky and open to all, or to a group, somebody has to come first, and may be any
+// of them. Its owner could remove what others have there, and so make their connections TCP; but not be taken
+// for them, since who is behind a socket is what the kernel says.
+func Check(path string, owner int, mode fs.FileMode) error {
+	sticky := mode&fs.ModeSticky != 0
+	switch {
+	case mode.Perm()&0o022 != 0 && !sticky:
+		return fmt.Errorf("run directory %s can be written by others without the sticky bit; chmod it 0700, or 1777 to share it", path)
+	case owner != 0 && !user.Ours(owner) && !(sticky && mode.Perm()&0o022 != 0):
+		return fmt.Errorf("run directory %s belongs to user %d; set %s to a directory of your own, or chmod it 1777 to share it", path, owner, envDir)
+	}
+	return nil
 }

@@ -282,8 +282,8 @@ var reasons = []Reason{
 		Code:     DiagNoRunDir,
 		Tag:      "NO_RUNDIR",
 		Sentence: "The run directory cannot be used.",
-		Cause:    "It does not exist, belongs to another user, or others may write to it.",
-		Advice:   "Set GOSMC_DIR to a directory that belongs to this user, or create /run/gosmc.",
+		Cause:    "It cannot be made or written to, belongs to another user, or others may replace files in it.",
+		Advice:   "Set GOSMC_DIR to a directory that belongs to this user, or have root make /run/gosmc open to all (mode 1777).",
 		Local:    true,
 		wire:     DiagConfig,
 	}, {
