@@ -236,7 +236,7 @@ func (d *Device) add(q *QP) error {
 	for {
 		n := firstQPN + wire.QPN(rand.Uint32N(uint32(wire.MaxQPN-firstQPN))) // never MaxQPN, which is multicast
 		if d.qps[n] == nil {
-			q.c.qpn = n
+			q.qpn, q.c.qpn = n, n
 			d.qps[n] = q
 			return nil
 		}
@@ -245,7 +245,7 @@ func (d *Device) add(q *QP) error {
 
 func (d *Device) remove(q *QP) {
 	d.mu.Lock()
-	delete(d.qps, q.c.qpn)
+	delete(d.qps, q.qpn)
 	d.mu.Unlock()
 }
 

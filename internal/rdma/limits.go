@@ -73,6 +73,10 @@ const (
 	expressPackets = 2
 	expressPart    = 4
 
+	// maxRun is how many packets are sent again for one NAK by a peer that keeps others: the most of a
+	// super-packet.
+	maxRun = 64
+
 	// keepAhead is how far beyond the expected packet others are kept. A power of two, so that PSNs
 	// go round evenly, and no less than the largest window of peers like us.
 	keepAhead = 1024

@@ -15,6 +15,7 @@ import (
 // goroutines; work is done in the order in which it was posted.
 type QP struct {
 	dev            *Device
+	qpn            wire.QPN // the same for life
 	pd             *PD
 	sendCQ, recvCQ *CQ
 
@@ -70,7 +71,7 @@ func (pd *PD) NewQP(cfg QPConfig) (*QP, error) {
 }
 
 // QPN returns the queue pair's number.
-func (q *QP) QPN() wire.QPN { return q.c.qpn }
+func (q *QP) QPN() wire.QPN { return q.qpn }
 
 // State returns the state.
 func (q *QP) State() State {
@@ -187,7 +188,7 @@ func (q *QP) leave() {
 	q.dev.kick() // its part of the budget is free
 }
 
-func (q *QP) closedError() error { return fmt.Errorf("rdma: queue pair %v: %w", q.c.qpn, ErrClosed) }
+func (q *QP) closedError() error { return fmt.Errorf("rdma: queue pair %v: %w", q.qpn, ErrClosed) }
 
 // PostSend adds work to the send queue and sends what the window allows. If one of wrs cannot be
 // posted those after it are not, and the error, which says which one, wraps [ErrQueueFull],

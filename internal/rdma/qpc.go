@@ -126,6 +126,7 @@ func (q *qpc) readyToSend(a RTS) error {
 		return argError("timeout %d, retry count %d, RNR retry %d", a.Timeout, a.RetryCount, a.RNRRetry)
 	}
 	q.una, q.next, q.max, q.posted = a.SendPSN, a.SendPSN, a.SendPSN, a.SendPSN
+	q.runFirst, q.runEnd = a.SendPSN, a.SendPSN
 	q.retryCount, q.rnrRetry = a.RetryCount, a.RNRRetry
 	if a.Timeout > 0 {
 		q.timeout = ackTimeoutUnit << a.Timeout
@@ -197,6 +198,7 @@ func (q *qpc) receive(now time.Duration, p *roce.Packet) {
 	case p.Opcode == roce.Acknowledge:
 		q.receiveAck(now, p)
 	case p.Opcode.IsRequest():
+		q.heard = true
 		q.receiveRequest(now, p)
 	default: // answers to READ and atomics, which we never send
 		q.stats.Dropped++
@@ -225,7 +227,7 @@ func (q *qpc) transmit(now time.Duration, b []byte) int {
 
 // urgent reports whether transmit would make a packet even with a quota of zero.
 func (q *qpc) urgent(now time.Duration) bool {
-	return q.answerIsDue(now) || q.state == StateRTS && q.probe
+	return q.answerIsDue(now) || q.state == StateRTS && q.run == runWaiting
 }
 
 // wantsToTransmit reports whether transmit would make a packet, given a quota.

@@ -37,14 +37,21 @@ type requester struct {
 	retries, rnrRetries uint8 // left until progress is made
 
 	progressAt time.Duration // when the timer of verbs was started: last progress, or the first of what waits
-	activeAt   time.Duration // when the probe's timer was started: last packet in or out
+	activeAt   time.Duration // when the probe's timer was started: last answer, or the first packet that asks for one
+	asked      bool          // a packet that asks is unacknowledged, the newest has askPSN
+	askPSN     wire.PSN
+	heard      bool          // the peer has sent messages since activeAt: an answer may wait behind them
+	timedOut   bool          // the timeout of verbs has passed since progress was made
 	repairedAt time.Duration // when next last went back, or the packet at una was sent again
 	rnrUntil   time.Duration // no packet goes out before; 0: free to go
 	probes     uint8         // since something came back
-	probe      bool          // the packet at una is to be sent again
-	probed     bool          // and was, with PSN probePSN
-	probePSN   wire.PSN
-	probedAt   time.Duration
+
+	// The packets from runFirst to before runEnd are to be sent again, or were, without going back; runNext,
+	// of entry runCur, is the first that has to.
+	run                       runState
+	runFirst, runNext, runEnd wire.PSN
+	runCur                    uint32
+	runSentAt                 time.Duration
 
 	// keeps: the peer keeps packets that come after a gap, as a keeper does. Then it is enough to send
 	// what it misses. It shows in that, after we went back for a gap, packets are acknowledged that were
@@ -55,6 +62,15 @@ type requester struct {
 	timedPSN wire.PSN
 	timedAt  time.Duration
 }
+
+// A runState is what has become of packets that are to be sent again without going back.
+type runState uint8
+
+const (
+	runNone    runState = iota // there are none, or something has come back since
+	runWaiting                 // not all have gone out
+	runSent                    // all have
+)
 
 // A sendEntry is a message.
 type sendEntry struct {
@@ -110,7 +126,7 @@ func (q *qpc) completeSend(wr *SendWR, status Status) {
 // mayTransmit reports whether transmitRequest would make a packet.
 func (q *requester) mayTransmit(now time.Duration) bool {
 	switch {
-	case q.probe:
+	case q.run == runWaiting:
 		return true
 	case q.cur == q.tail, q.rnrUntil > now: // PSNs may have gone round once between next and posted
 		return false
@@ -146,11 +162,8 @@ func (q *qpc) transmitRequest(now time.Duration, b []byte) int {
 	if !q.mayTransmit(now) {
 		return 0
 	}
-	if q.probe {
-		q.probe, q.probed, q.probePSN, q.probedAt = false, true, q.una, now
-		q.timing = false // an answer may be to this packet: the time says nothing
-		q.stats.Retransmitted++
-		return q.makePacket(now, q.entry(q.head), q.una, true, b)
+	if q.run == runWaiting {
+		return q.transmitRun(now, b)
 	}
 	if q.quota == 0 {
 		return 0
@@ -183,6 +196,22 @@ func (q *qpc) transmitRequest(now time.Duration, b []byte) int {
 		q.stats.Retransmitted++
 	}
 	return n
+}
+
+// transmitRun writes the next packet of a run. The last one asks for an acknowledgement.
+func (q *qpc) transmitRun(now time.Duration, b []byte) int {
+	psn, e := q.runNext, q.entry(q.runCur)
+	q.runNext = psn.Add(1)
+	if q.runNext == e.end() {
+		q.runCur++
+	}
+	last := q.runNext == q.runEnd
+	if last {
+		q.run, q.runSentAt = runSent, now
+	}
+	q.timing = false // an answer may be to this packet: the time says nothing
+	q.stats.Retransmitted++
+	return q.makePacket(now, e, psn, last, b)
 }
 
 // asksForAck decides about the acknowledge bit. It has to be set where the queue or the window ends,
@@ -224,7 +253,12 @@ func (q *qpc) makePacket(now time.Duration, e *sendEntry, psn wire.PSN, ackReq b
 		q.failSend(psn, StatusLocalProtection)
 		return 0
 	}
-	q.activeAt = now
+	if !q.asked { // else what goes out does not put the probe off
+		q.activeAt, q.heard = now, false
+	}
+	if ackReq && (!q.asked || psn.Sub(q.askPSN) > 0) {
+		q.asked, q.askPSN = true, psn
+	}
 	q.stats.SentPackets++
 	q.stats.SentBytes += uint64(n)
 	return len(b)
@@ -285,10 +319,10 @@ func (q *qpc) receiveAck(now time.Duration, p *roce.Packet) {
 	}
 	switch s := p.AETH.Syndrome; s.Kind() {
 	case roce.KindAck:
-		wasProbe := q.probed && psn == q.probePSN
+		ofRun := q.run == runSent && psn.Add(1) == q.runEnd
 		q.acked(now, psn.Add(1))
-		if wasProbe && q.una != q.max {
-			// The peer has the packet that was sent again and nothing after it.
+		if ofRun && q.una != q.max {
+			// The peer has what was sent again and nothing after it.
 			q.keeps = false
 			q.lost(now)
 		}
@@ -337,7 +371,9 @@ func (q *qpc) receiveNak(now time.Duration, psn wire.PSN, s roce.Syndrome) {
 			q.retries--
 		}
 		if q.keeps {
-			q.repair(now)
+			if !progress || psn.Sub(q.runEnd) >= 0 || psn.Sub(q.runFirst) <= 0 {
+				q.repair(now)
+			} // else it was told when a packet of the run came, and the next ones are behind it
 			return
 		}
 		q.lost(now)
@@ -361,18 +397,21 @@ func (q *qpc) fatalNak(now time.Duration, psn wire.PSN, status Status) {
 
 // acked takes that the peer has all packets before psn, which is in una to max.
 func (q *qpc) acked(now time.Duration, psn wire.PSN) {
-	q.activeAt, q.probes, q.probed = now, 0, false
+	q.activeAt, q.heard, q.probes = now, false, 0
+	if q.run == runSent {
+		q.run = runNone
+	}
 	n := psn.Sub(q.una)
 	if n == 0 {
 		return
 	}
+	q.asked = q.asked && q.askPSN.Sub(psn) >= 0
 	if q.timing && psn.Sub(q.timedPSN) > 0 {
 		q.timing = false
 		q.window.onRoundTrip(now - q.timedAt)
 	}
-	q.una, q.progressAt = psn, now
+	q.una, q.progressAt, q.timedOut = psn, now, false
 	q.retries, q.rnrRetries = q.retryCount, q.rnrRetry
-	q.probe = false
 	if q.recovering && psn.Sub(q.recoverPSN) >= 0 {
 		q.recovering = false
 	}
@@ -389,6 +428,12 @@ func (q *qpc) acked(now time.Duration, psn wire.PSN) {
 		q.head++
 		q.stats.Messages++
 	}
+	if q.run == runWaiting && psn.Sub(q.runNext) > 0 {
+		q.runNext, q.runCur = psn, q.head
+		if psn.Sub(q.runEnd) >= 0 {
+			q.run = runNone
+		}
+	}
 	if q.next.Sub(psn) < 0 { // what was to be sent again has come through after all
 		q.next, q.cur, q.rnrUntil = psn, q.head, 0
 		if q.wentBack { // and more of it will have, or we hear of the next gap
@@ -404,7 +449,8 @@ func (q *qpc) acked(now time.Duration, psn wire.PSN) {
 // rewind makes everything unacknowledged be sent again.
 func (q *qpc) rewind(now time.Duration) {
 	q.next, q.cur, q.repairedAt, q.timing = q.una, q.head, now, false
-	q.probe, q.probed, q.wentBack = false, false, false
+	q.run, q.runFirst, q.runEnd = runNone, q.una, q.una
+	q.asked, q.wentBack = false, false
 	q.stats.Rewinds++
 }
 
@@ -414,10 +460,24 @@ func (q *qpc) lost(now time.Duration) {
 	q.rewind(now)
 }
 
-// repair takes that the packet at una was lost, and what came after it was kept.
+// repair takes that the packet at una was lost, and what came after it was kept. If that is just where
+// the last run ended more is missing than one packet, such as a whole super-packet: each run in a row is
+// twice as long as the one before, for a NAK and a round trip each.
 func (q *qpc) repair(now time.Duration) {
+	n := 1
+	if q.una == q.runEnd {
+		n = min(max(2*q.runEnd.Sub(q.runFirst), 1), maxRun)
+	}
 	q.noteLoss()
-	q.probe, q.timing, q.repairedAt = true, false, now
+	q.timing, q.repairedAt = false, now
+	q.startRun(n)
+}
+
+// startRun has up to n packets from una on sent again, as far as they were sent at all.
+func (q *qpc) startRun(n int) {
+	if n = min(n, q.next.Sub(q.una)); n > 0 { // else una goes out as it is
+		q.run, q.runFirst, q.runNext, q.runEnd, q.runCur = runWaiting, q.una, q.una, q.una.Add(n), q.head
+	}
 }
 
 // noteLoss makes the window smaller: one loss, one reaction, however many packets it cost.
@@ -448,7 +508,7 @@ func (q *qpc) failSend(psn wire.PSN, status Status) {
 }
 
 func (q *requester) stopTimers() {
-	q.probe, q.probed, q.timing, q.recovering, q.rnrUntil = false, false, false, false, 0
+	q.run, q.timing, q.recovering, q.rnrUntil = runNone, false, false, 0
 }
 
 // waiting reports whether packets are unacknowledged, and may be answered.
@@ -457,10 +517,24 @@ func (q *requester) waiting() bool { return q.next != q.una && q.rnrUntil == 0 }
 // probeAt returns when the next probe is due.
 func (q *requester) probeAt() time.Duration {
 	from := q.activeAt
-	if q.probed { // new packets do not help with the one that is missing
-		from = q.probedAt
+	if q.run == runSent {
+		from = q.runSentAt
 	}
-	return from + q.window.probeAfter()<<min(q.probes, 16)
+	wait := q.window.probeAfter()
+	if q.heard { // see answerWaits
+		wait += maxAckDelay
+	}
+	return from + wait<<min(q.probes, 16)
+}
+
+// timeoutAt returns when the timeout of verbs is due. A peer that is stopped for a while, or a network that
+// is full, must not end the queue pair: verbs let a requester take up to four times the time.
+// IBTA 9.7.6.1.3.
+func (q *requester) timeoutAt() time.Duration {
+	if !q.timedOut {
+		return q.progressAt + 2*q.timeout
+	}
+	return q.progressAt + 4*q.timeout
 }
 
 func (q *requester) deadline() time.Duration {
@@ -472,7 +546,7 @@ func (q *requester) deadline() time.Duration {
 	}
 	at := q.probeAt()
 	if q.timeout > 0 {
-		at = min(at, q.progressAt+q.timeout)
+		at = min(at, q.timeoutAt())
 	}
 	return at
 }
@@ -486,8 +560,9 @@ func (q *qpc) onTimer(now time.Duration) {
 			q.rnrUntil = 0
 		}
 	case !q.waiting():
-	case q.timeout > 0 && now >= q.progressAt+q.timeout:
+	case q.timeout > 0 && now >= q.timeoutAt():
 		q.stats.Timeouts++
+		q.timedOut = true
 		if q.retries == 0 {
 			q.failSend(q.una, StatusRetryExceeded)
 			return
@@ -499,7 +574,10 @@ func (q *qpc) onTimer(now time.Duration) {
 		q.rewind(now)
 	case now >= q.probeAt():
 		q.probes++
-		q.probe, q.activeAt = true, now
+		q.activeAt = now
+		if q.run != runWaiting {
+			q.startRun(1)
+		}
 		q.stats.Probes++
 	}
 }

@@ -153,19 +153,20 @@ func TestStaleSequenceNak(t *testing.T) {
 }
 
 // TestExhaustion leaves a queue pair without answers, and looks at the time when it gives up: the
-// timeout of 4.096 us << code, once and for each retry. IBTA 11.2.4.2.
+// timeout of 4.096 us << code, twice and then four times for each retry: not before a stopped peer has
+// had two to four times what its owner asked for. IBTA 9.7.6.1.3, 11.2.4.2.
 func TestExhaustion(t *testing.T) {
 	for _, tt := range []struct {
 		timeout, retries uint8
 		want             time.Duration // since the first packet
 	}{
-		{8, 0, 1048576 * time.Nanosecond},
-		{8, 3, 4 * 1048576 * time.Nanosecond},
-		{8, 7, 8 * 1048576 * time.Nanosecond},
-		{14, 7, 8 * 67108864 * time.Nanosecond},
-		{15, 7, 8 * 134217728 * time.Nanosecond}, // what SMC sets
-		{1, 2, 3 * 8192 * time.Nanosecond},
-		{31, 1, 2 * 8796093022208 * time.Nanosecond},
+		{8, 0, 2 * 1048576 * time.Nanosecond},
+		{8, 3, 14 * 1048576 * time.Nanosecond},
+		{8, 7, 30 * 1048576 * time.Nanosecond},
+		{14, 7, 30 * 67108864 * time.Nanosecond},
+		{15, 7, 30 * 134217728 * time.Nanosecond}, // what SMC sets
+		{1, 2, 10 * 8192 * time.Nanosecond},
+		{31, 1, 6 * 8796093022208 * time.Nanosecond},
 		{0, 7, 0}, // never
 	} {
 		t.Run(fmt.Sprintf("timeout %d, %d retries", tt.timeout, tt.retries), func(t *testing.T) {
@@ -209,7 +210,7 @@ func TestTimeoutGoesBack(t *testing.T) {
 	s := newRTS(t)
 	s.post(1, 40*256)
 	first := s.drain()
-	s.now += 4096 * time.Nanosecond << testRTS.Timeout
+	s.now += 2 * 4096 * time.Nanosecond << testRTS.Timeout
 	s.advance(s.now)
 	again := s.drain()
 	if len(first) != 40 || len(again) != lossWindow {
@@ -284,4 +285,118 @@ func TestProbe(t *testing.T) {
 			t.Errorf("the probe was measured as a round trip of %v", s.window.smoothed)
 		}
 	})
+}
+
+// TestRepairRuns loses up to several super-packets on the way to a peer that keeps what comes after them:
+// they are sent again in runs that double, for a NAK each, and not packet by packet.
+func TestRepairRuns(t *testing.T) {
+	const from = 5 // the first that is lost
+	for _, tt := range []struct{ lost, naks, again int }{
+		{1, 1, 1}, {2, 2, 3}, {3, 2, 3}, {7, 3, 7}, {40, 6, 63}, {63, 6, 63}, {300, 10, 63 + 4*64},
+	} {
+		s := newRTS(t)
+		s.keeps, s.window.size = true, maxWindow
+		for id := range 3 {
+			s.post(uint64(id), 200*256)
+		}
+		arrived := make([]bool, len(s.drain()))
+		for i := range arrived {
+			arrived[i] = i < from || i >= from+tt.lost
+		}
+		naks, again := 0, 0
+		for missing := from; missing >= 0; missing = slices.Index(arrived, false) {
+			s.now += time.Millisecond
+			s.reply(missing, roce.NakSequence)
+			naks++
+			all := s.drain()
+			for i, p := range all {
+				if index(p.PSN) != missing+i || p.AckReq != (i == len(all)-1) {
+					t.Fatalf("%d lost: packet %d after the NAK of %d is %v", tt.lost, i, missing, &p)
+				}
+				arrived[missing+i] = true
+			}
+			if again += len(all); len(all) == 0 {
+				t.Fatalf("%d lost: nothing goes out after the NAK of %d", tt.lost, missing)
+			}
+		}
+		s.reply(len(arrived)-1, roce.AckUnlimited)
+		if naks != tt.naks || again != tt.again || len(s.completions()) != 3 || s.stats.Rewinds != 0 {
+			t.Errorf("%d lost: %d NAKs and %d packets, want %d and %d; %+v", tt.lost, naks, again, tt.naks, tt.again, s.stats)
+		}
+	}
+}
+
+// TestNakWithinRun has a peer that tells of the next packet for each one of a run, as it does where they
+// come one by one: nothing goes out for those that are on their way, and a run that gets lost is found by the
+// probe. Another gap begins with one packet again.
+func TestNakWithinRun(t *testing.T) {
+	s := newRTS(t)
+	s.keeps, s.window.size = true, maxWindow
+	for id := range 3 {
+		s.post(uint64(id), 200*256)
+	}
+	s.drain()
+	want := func(what string, first, n int) {
+		t.Helper()
+		all := s.drain()
+		if len(all) != n || n > 0 && index(all[0].PSN) != first {
+			t.Fatalf("%s: %d packets go out, want %d from %d: %v", what, len(all), n, first, all)
+		}
+	}
+	nak := func(i int) { s.now += 50 * time.Microsecond; s.reply(i, roce.NakSequence) }
+	for _, n := range []int{1, 2, 4} {
+		nak(10 + n - 1)
+		want("a run", 10+n-1, n)
+	}
+	for i := 14; i < 17; i++ { // of the last run
+		nak(i)
+		want("a NAK within the run", 0, 0)
+	}
+	nak(17)
+	want("the end of the run", 17, 8)
+	nak(19)
+	s.now = s.deadline()
+	s.advance(s.now)
+	want("the probe", 19, 1)
+	nak(20)
+	want("after the probe", 20, 2)
+	nak(300)
+	want("another gap", 300, 1)
+	if s.state != StateRTS || s.retries != maxRetry {
+		t.Errorf("state %v, %d retries left", s.state, s.retries)
+	}
+}
+
+// TestProbeIsNotPutOff goes on sending while the first packet is lost: the probe comes when it is due, and
+// only as much later as an acknowledgement may wait behind messages of the peer.
+func TestProbeIsNotPutOff(t *testing.T) {
+	for _, hears := range []bool{false, true} {
+		s := newRTS(t)
+		s.window.smoothed, s.window.variance = 100*time.Microsecond, 10*time.Microsecond
+		s.post(1, 256)
+		s.drain()
+		due := s.now + s.window.probeAfter()
+		if hears {
+			due += maxAckDelay
+			s.now += time.Microsecond
+			s.take(s.byteAt(0, 1))
+		}
+		for s.now += 20 * time.Microsecond; s.now < due; s.now += 20 * time.Microsecond {
+			if at := s.requester.deadline(); at != due {
+				t.Fatalf("hears %v: the probe is due at %v, want %v", hears, at, due)
+			}
+			s.post(2, 256)
+			s.drain()
+		}
+		s.now = due
+		s.advance(s.now)
+		if s.stats.Probes != 1 {
+			t.Errorf("hears %v: %d probes, want 1", hears, s.stats.Probes)
+		}
+		// An answer to what was sent later begins the time anew.
+		s.reply(3, roce.AckUnlimited)
+		if got := s.requester.deadline(); got != due+s.window.probeAfter() {
+			t.Errorf("hears %v: after an acknowledgement the next probe is due at %v, want %v", hears, got, due+s.window.probeAfter())
+		}
+	}
 }

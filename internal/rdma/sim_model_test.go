@@ -109,6 +109,7 @@ type simSide struct {
 	pumping     bool
 	timerAt     time.Duration
 	lastArrival time.Duration
+	losing      int // packets of its that get lost, after the last one did
 	faults      map[uint32]int
 	ackBits     [4 * maxWindow]bool // by PSN: whether it was asked for an acknowledgement
 	owed        int                 // packets sent since an answer is due; -1: none is

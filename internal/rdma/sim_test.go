@@ -110,6 +110,7 @@ type simConfig struct {
 	misfortune                                     misfortune
 	misfortuneAt                                   time.Duration
 	model                                          bool // side 1 is a modelPeer
+	loseRun                                        int  // packets that are lost in a row, at most; 0 for one at a time
 	burst                                          int  // packets of one side between two looks at what has arrived
 	keepNothing                                    bool // packets that come before their turn are dropped
 	shortReceives                                  bool // some have no room for what comes
@@ -148,6 +149,9 @@ func randomConfig(r *rand.Rand) simConfig {
 		burst:       pick(r, 1, 3, 32, 128),
 		keepNothing: r.IntN(4) == 0,
 		onlyWrites:  r.IntN(6) == 0, onlySends: r.IntN(6) == 0, bigMessages: r.IntN(4) == 0, allSignals: r.IntN(4) == 0,
+	}
+	if r.IntN(4) == 0 { // super-packets get lost
+		c.loseRun, c.lose = pick(r, 8, 50, 200), min(c.lose, 0.01)
 	}
 	if r.IntN(3) == 0 { // and nothing else goes wrong in two of three
 		c.misfortune = misfortune(r.IntN(int(misfortunes)))
@@ -373,7 +377,12 @@ func (s *sim) send(d *simSide, b []byte) {
 	for range copies {
 		damaged := false
 		if d.faults[key] < maxFaults {
-			if s.r.Float64() < s.cfg.lose {
+			if d.losing > 0 || s.r.Float64() < s.cfg.lose {
+				if d.losing > 0 {
+					d.losing--
+				} else if s.cfg.loseRun > 0 {
+					d.losing = s.r.IntN(s.cfg.loseRun)
+				}
 				d.faults[key]++
 				s.counts.Lost++
 				if s.trace {

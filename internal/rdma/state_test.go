@@ -284,3 +284,32 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// TestNumberWhileReset asks a queue pair for its number while it is reset: it never changes.
+func TestNumberWhileReset(t *testing.T) {
+	s := newSide(t, randomLoopback(), nil, nil)
+	want := s.qp.QPN()
+	done := make(chan error)
+	go func() {
+		for range 1000 {
+			if err := s.qp.Reset(); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+			if got := s.qp.QPN(); got != want {
+				t.Fatalf("QPN() = %v, was %v", got, want)
+			}
+		}
+	}
+}
