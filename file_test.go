@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -144,12 +146,12 @@ func TestConnFile(t *testing.T) {
 	}
 }
 
-// The functions that use the default host do what those of package net do.
+// The functions that use the default host do what those of package net do, and leave nothing running.
 func TestDefaultHostFiles(t *testing.T) {
 	smctest.CheckLeaks(t)
 	t.Setenv("GOSMC_DIR", t.TempDir())
 	child := smctest.Start(t, "files")
-	for _, want := range []string{"SMC-D", "TCP INHERITED", "hello"} {
+	for _, want := range []string{"SMC-D", "TCP INHERITED", "hello", "nothing runs"} {
 		if got := child.Hear("result"); got != want {
 			t.Errorf("result = %q, want %q", got, want)
 		}
@@ -162,6 +164,7 @@ func TestDefaultHostFiles(t *testing.T) {
 
 // childFiles listens on a file, dials that, and makes a connection of a file.
 func childFiles(p *smctest.Parent) {
+	before := goleak.IgnoreCurrent()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	p.Check(err)
 	f, err := inner.(*net.TCPListener).File()
@@ -197,4 +200,11 @@ func childFiles(p *smctest.Parent) {
 	p.Say("result %s", b)
 	p.Check(s.Close())
 	p.Check(l.Close())
+	for deadline := time.Now().Add(patience); ; { // each try takes some 400 ms
+		if err = goleak.Find(before); err == nil || time.Now().After(deadline) {
+			break
+		}
+	}
+	p.Check(err)
+	p.Say("result nothing runs")
 }

@@ -25,15 +25,16 @@ func NewHost(config *Config) (*Host, error) {
 }
 
 var defaultHost = sync.OnceValue(func() *Host {
-	h, err := NewHost(nil)
+	h, err := host.New(host.Config{ReleaseIdle: true})
 	if err != nil { // the zero configuration is always good
 		panic(err)
 	}
-	return h
+	return &Host{h: h}
 })
 
 // DefaultHost returns the host that is used where none is named. It is made with the zero
-// [Config] on first use, and lives as long as the process.
+// [Config] on first use, and lives as long as the process. It has goroutines, descriptors and a control socket only
+// while it is used: a tenth of a second after its last connection and listener are gone it gives them back.
 func DefaultHost() *Host { return defaultHost() }
 
 // or returns h, or the default host for nil.

@@ -90,6 +90,13 @@ func Serve(dir, name string, host Host) (*Server, error) {
 	return s, nil
 }
 
+// Clients returns how many clients are connected.
+func (s *Server) Clients() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
 // Name returns the name of the socket.
 func (s *Server) Name() string { return s.name }
 

@@ -78,6 +78,8 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
+	h.hold()
+	defer h.letGo()
 	h.openControl()
 	d := dialing{host: h, opts: &opts, call: h.meeting.NewCall()}
 	return d.dial(ctx, network, address, buffer)
@@ -85,6 +87,8 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 
 // Adopt makes a plain TCP connection of one that was made elsewhere. If it succeeds, tcp belongs to the result.
 func (h *Host) Adopt(tcp *net.TCPConn) (*Conn, error) {
+	h.hold()
+	defer h.letGo()
 	h.openControl()
 	c := h.newConn(tcp, false, nil)
 	c.mode, c.reason = ModeTCP, clc.Lookup(clc.DiagInherited, clc.OSUnspecified)

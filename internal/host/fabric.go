@@ -18,6 +18,11 @@ type fabric struct {
 	watcher *watcher
 }
 
+func (f *fabric) close() {
+	f.device.Close() // reports every peer gone, which ends what waits for an answer
+	f.watcher.close()
+}
+
 // fabricResult remembers why the fabric is not there, so that a host which cannot have it
 // does not try for every connection.
 type fabricResult struct {

@@ -37,6 +37,7 @@ type Host struct {
 	trace    control.Trace[traceRecord]
 	connIDs  atomic.Uint64 // of connections so far
 
+	releaseMu    sync.Mutex // held while the fabric and the control socket are closed
 	fabricMu     sync.Mutex
 	fabric       *fabric // nil until it could be opened
 	opened       fabricResult
@@ -54,6 +55,10 @@ type Host struct {
 
 	groupsSwept time.Time // when idle link groups were last looked for
 	nextLinkID  uint32
+
+	holders   int    // who uses the host, besides connections and listeners
+	holds     uint64 // calls of hold so far
+	lingering bool   // linger runs
 
 	idle chan struct{} // closed and replaced when the last connection goes; nil if nobody waits
 }
@@ -156,6 +161,7 @@ func (h *Host) forget(c *Conn) {
 		close(h.idle)
 		h.idle = nil
 	}
+	h.checkIdleLocked()
 }
 
 // Shutdown closes all listeners, waits until the application has closed all connections,
@@ -224,6 +230,8 @@ func (h *Host) release() {
 	}
 	h.sweeper.stop()
 	h.meeting.Close()
+	h.releaseMu.Lock()
+	defer h.releaseMu.Unlock()
 	h.fabricMu.Lock()
 	f, server := h.fabric, h.control
 	h.fabric, h.control = nil, nil
@@ -233,8 +241,7 @@ func (h *Host) release() {
 		server.Close()
 	}
 	if f != nil {
-		f.device.Close() // reports every peer gone, which ends what waits for an answer
-		f.watcher.close()
+		f.close()
 	}
 }
 

@@ -37,6 +37,10 @@ const (
 	// leaves further ones to the kernel's queue.
 	acceptBacklog = 128
 
+	// idleLinger is how long a host that nobody uses keeps what it has of the system. Checks for leaked
+	// goroutines wait some 400 ms.
+	idleLinger = 100 * time.Millisecond
+
 	// fabricRetry is how long a host that could not open its device, or use its run
 	// directory, does without before it tries again.
 	fabricRetry = 5 * time.Second

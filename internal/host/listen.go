@@ -85,6 +85,8 @@ func (h *Host) ListenOn(inner *net.TCPListener, opts ListenOptions) (*Listener, 
 }
 
 func (h *Host) listenOn(inner *net.TCPListener, buffer int, opts ListenOptions) (*Listener, error) {
+	h.hold()
+	defer h.letGo()
 	l := &Listener{
 		host:   h,
 		tcp:    inner,
@@ -275,6 +277,8 @@ func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.tcp.Syscall
 func (l *Listener) Close() error {
 	err := l.error("close", net.ErrClosed)
 	l.once.Do(func() {
+		l.host.hold()
+		defer l.host.letGo()
 		l.meeting.Withdraw()
 		l.cancel()
 		err = l.tcp.Close()

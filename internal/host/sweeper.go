@@ -31,6 +31,16 @@ func (s *sweeper) wake() {
 	}
 }
 
+// reset gives back its timer, which a later one takes the place of.
+func (s *sweeper) reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.timer, s.armed = nil, false
+}
+
 // stop ends it for good.
 func (s *sweeper) stop() {
 	s.mu.Lock()

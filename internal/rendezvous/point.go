@@ -112,6 +112,9 @@ func (p *Point) Stop() {
 	p.closed = true
 }
 
+// Release gives back what the point holds of the system while it has nothing to do.
+func (p *Point) Release() { p.ends.release() }
+
 // Close stops, and gives back what the point holds of the system. Listeners are the caller's to close.
 func (p *Point) Close() {
 	p.Stop()

@@ -57,6 +57,16 @@ func (f *endFinder) find(netns uint64, local, remote netip.AddrPort) (endSocket,
 	return s, err
 }
 
+// release gives the netlink socket back, until the next question.
+func (f *endFinder) release() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.open {
+		unix.Close(f.fd)
+	}
+	f.open = false
+}
+
 // close gives the netlink socket back.
 func (f *endFinder) close() {
 	f.mu.Lock()

@@ -1,0 +1,98 @@
+package host
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A host with Config.ReleaseIdle gives back what it has of the system when nobody uses it any more: the
+// device with its peerings, the control socket, and all goroutines. The next use takes them again. It waits
+// for idleLinger first, because one connection is often followed by another, which would have to make
+// the acquaintance of its peer anew.
+
+// hold keeps the host from being idle until letGo.
+func (h *Host) hold() {
+	h.mu.Lock()
+	h.holders++
+	h.holds++
+	h.mu.Unlock()
+}
+
+func (h *Host) letGo() {
+	h.mu.Lock()
+	h.holders--
+	h.checkIdleLocked()
+	h.mu.Unlock()
+}
+
+// idleLocked reports whether nobody uses the host.
+func (h *Host) idleLocked() bool { return h.holders == 0 && len(h.conns) == 0 && len(h.listeners) == 0 }
+
+// checkIdleLocked is called when a user has gone.
+func (h *Host) checkIdleLocked() {
+	if h.cfg.ReleaseIdle && !h.lingering && !h.closing && h.idleLocked() {
+		h.lingering = true
+		go h.linger()
+	}
+}
+
+// linger releases the host when it has been idle for idleLinger, and returns when it has, or is not idle.
+func (h *Host) linger() {
+	for {
+		h.mu.Lock()
+		holds := h.holds
+		h.mu.Unlock()
+		realSleep(idleLinger)
+		if h.lingered(holds) {
+			return
+		}
+	}
+}
+
+// lingered reports whether there is nothing left to wait for. holds is how often the host was held when the
+// wait began.
+func (h *Host) lingered(holds uint64) bool {
+	h.releaseMu.Lock()
+	defer h.releaseMu.Unlock()
+	h.fabricMu.Lock()
+	h.mu.Lock()
+	over := h.closing || !h.idleLocked()
+	wait := h.holds != holds || h.control != nil && h.control.Clients() > 0 // somebody looks at it
+	if over || !wait {
+		h.lingering = false
+	}
+	if over || wait {
+		h.mu.Unlock()
+		h.fabricMu.Unlock()
+		return over
+	}
+	f, server := h.fabric, h.control
+	h.fabric, h.control = nil, nil
+	if server != nil {
+		h.controlTried = false
+	}
+	h.sweeper.reset()
+	h.mu.Unlock()
+	h.fabricMu.Unlock() // who comes from now on opens others
+	if server != nil {
+		server.Close()
+	}
+	if f != nil {
+		f.close()
+	}
+	h.meeting.Release()
+	return true
+}
+
+// realSleep sleeps by the clock of the system. In a bubble of package synctest the one of package time stands still
+// while a goroutine waits for the network, as some of those do that the host is about to end.
+func realSleep(d time.Duration) {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return
+	}
+	until := unix.NsecToTimespec(now.Nano() + d.Nanoseconds())
+	for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &until, nil) == unix.EINTR {
+	}
+}

@@ -1,0 +1,160 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+// sockets counts the sockets in a run directory.
+func sockets(t *testing.T, dir string) (n int) {
+	t.Helper()
+	for _, sub := range []string{"ism", "ctl"} {
+		names, err := os.ReadDir(filepath.Join(dir, sub))
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		n += len(names)
+	}
+	return n
+}
+
+// talk makes a connection between two hosts, uses it and ends it.
+func talk(t testing.TB, client, server *Host, want Mode) {
+	t.Helper()
+	l, err := server.Listen(context.Background(), "tcp", "127.0.0.1:0", ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := mustDial(t, client, l.Addr())
+	s := mustAccept(t, l)
+	if c.Mode() != want || s.Mode() != want {
+		t.Fatalf("modes are %v and %v (%v), want %v", c.Mode(), s.Mode(), c.Reason(), want)
+	}
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
+	l.Close()
+}
+
+// A host that nobody uses has no goroutine, no descriptor and no file, and can be used again.
+func TestReleaseIdle(t *testing.T) {
+	for _, disabled := range []bool{false, true} {
+		t.Run(fmt.Sprintf("disabled=%v", disabled), func(t *testing.T) {
+			smctest.CheckLeaks(t) // at the end: the hosts are not closed
+			before := goleak.IgnoreCurrent()
+			dir := t.TempDir()
+			cfg := Config{Dir: dir, ReleaseIdle: true, Disabled: disabled}
+			want := ModeSMCD
+			if disabled {
+				want = ModeTCP
+			}
+			client, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			server, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				talk(t, client, server, want)
+				smctest.Eventually(t, patience, "the hosts give back what they have", func() bool {
+					return sockets(t, dir) == 0 && goleak.Find(before) == nil
+				})
+			}
+			if got := server.Status().Counters.Connections[want.String()]; got != 3 {
+				t.Errorf("the server counts %d connections, want 3", got)
+			}
+			client.Close()
+			server.Close()
+		})
+	}
+}
+
+// A host is released neither beside a listener or a connection, nor while somebody looks at it.
+func TestReleaseIdleNotYet(t *testing.T) {
+	dir := t.TempDir()
+	server := newTestHost(t, Config{Dir: dir, ReleaseIdle: true})
+	client := newTestHost(t, Config{Dir: dir, ReleaseIdle: true})
+	l := mustListen(t, server, "127.0.0.1:0")
+	c := mustDial(t, client, l.Addr())
+	s := mustAccept(t, l)
+	gids := [2]string{gidOf(t, client).String(), gidOf(t, server).String()}
+	realSleep(2 * idleLinger)
+	if got := [2]string{gidOf(t, client).String(), gidOf(t, server).String()}; got != gids {
+		t.Errorf("devices %s were replaced by %s beside a connection and a listener", gids, got)
+	}
+	f := followHost(t, client, control.TraceOptions{History: 100})
+	c.Close()
+	s.Close()
+	f.await("closed")
+	realSleep(2 * idleLinger)
+	if got := gidOf(t, client).String(); got != gids[0] {
+		t.Errorf("device %s was replaced by %s, though somebody follows the host", gids[0], got)
+	}
+	f.cancel()
+	<-f.end
+	smctest.Eventually(t, patience, "the client's sockets are gone", func() bool { return sockets(t, dir) == 2 })
+}
+
+// A host that was used while it lingered goes on to linger.
+func TestReleaseIdleUsedMeanwhile(t *testing.T) {
+	h := newTestHost(t, Config{}) // which does not linger by itself
+	gid := gidOf(t, h)
+	h.hold()
+	h.letGo()
+	if h.lingered(0) || h.openFabricOrNil() == nil {
+		t.Error("a host was released that had been used while it lingered")
+	}
+	if !h.lingered(1) || h.openFabricOrNil() != nil {
+		t.Error("an idle host was not released")
+	}
+	if gidOf(t, h) == gid {
+		t.Error("a device that was closed and opened again has its old GID")
+	}
+	h.hold()
+	defer h.letGo()
+	if !h.lingered(2) || h.openFabricOrNil() == nil {
+		t.Error("a host was released that is held")
+	}
+}
+
+// In a bubble of synctest, whose clock stands still while anything waits for the network, it is the same.
+func TestReleaseIdleInBubble(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := t.TempDir()
+	for range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := Config{Dir: dir, ReleaseIdle: true}
+			client, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			server, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			talk(t, client, server, ModeSMCD)
+		}) // returns when every goroutine of the bubble has ended
+	}
+}
+
+// BenchmarkOpen is what a host costs that was released, or is new.
+func BenchmarkOpen(b *testing.B) {
+	h := newTestHost(b, Config{})
+	for b.Loop() {
+		if _, _, err := h.open(); err != nil {
+			b.Fatal(err)
+		}
+		h.lingered(0)
+	}
+}
