@@ -107,11 +107,11 @@ type Conn struct {
 	isn       uint32 // of the client's SYN, if it is known
 	isnKnown  bool
 	sideKnown bool // else Client and Server are a guess
-	forgotten bool
 	onLink    bool // counted in Link.Conns
 
-	older, newer *Conn // neighbours in the order of the last packet
-	wait         waiter
+	used      entry[Conn] // in connTable
+	wait      entry[Conn] // in Tracker.waits
+	waitSince time.Time   // of the message before the one that it awaits
 }
 
 // Ring returns the buffer that is written to in direction d, nil if d is not known.

@@ -22,44 +22,11 @@ func makeConnKey(a netip.Addr, aPort uint16, b netip.Addr, bPort uint16) connKey
 
 // A connTable has the connections that are remembered, in the order of their last packet.
 type connTable struct {
-	byKey          map[connKey]*Conn
-	oldest, newest *Conn
+	byKey map[connKey]*Conn
+	used  list[Conn]
 }
 
 func (t *connTable) init() { t.byKey = make(map[connKey]*Conn) }
-
-// touch makes c the newest.
-func (t *connTable) touch(c *Conn) {
-	if t.newest == c {
-		return
-	}
-	t.unlink(c)
-	t.link(c)
-}
-
-func (t *connTable) link(c *Conn) {
-	c.older, c.newer = t.newest, nil
-	if t.newest != nil {
-		t.newest.newer = c
-	} else {
-		t.oldest = c
-	}
-	t.newest = c
-}
-
-func (t *connTable) unlink(c *Conn) {
-	if c.older != nil {
-		c.older.newer = c.newer
-	} else {
-		t.oldest = c.newer
-	}
-	if c.newer != nil {
-		c.newer.older = c.older
-	} else {
-		t.newest = c.older
-	}
-	c.older, c.newer = nil, nil
-}
 
 // newConn remembers a connection that the current packet begins.
 func (t *Tracker) newConn(key connKey, client, server netip.AddrPort) *Conn {
@@ -68,7 +35,7 @@ func (t *Tracker) newConn(key connKey, client, server netip.AddrPort) *Conn {
 	}
 	if len(t.conns.byKey) >= maxConns {
 		t.count.Evicted.Conns++
-		t.forget(t.conns.oldest)
+		t.forget(t.conns.used.first())
 	}
 	t.lastID.conn++
 	t.count.Conns++
@@ -80,18 +47,17 @@ func (t *Tracker) newConn(key connKey, client, server netip.AddrPort) *Conn {
 	c.ToServer.Conn, c.ToClient.Conn = c, c
 	t.setMode(c, modeUnknown)
 	t.conns.byKey[key] = c
-	t.conns.link(c)
+	t.conns.used.add(&c.used, c)
 	return c
 }
 
 // forget drops a connection from all tables. Events that have it keep it.
 func (t *Tracker) forget(c *Conn) {
-	if c.forgotten {
+	if c.used.of == nil {
 		return
 	}
-	c.forgotten = true
-	t.waits.remove(c)
-	t.conns.unlink(c)
+	t.waits.remove(&c.wait)
+	t.conns.used.remove(&c.used)
 	delete(t.conns.byKey, c.key)
 	t.buffered -= c.toServer.size() + c.toClient.size()
 	c.toServer, c.toClient = &stream{over: true}, &stream{over: true}
@@ -120,11 +86,12 @@ func (t *Tracker) setState(c *Conn, s ConnState) {
 		if c.Mode == modeTCP {
 			t.setMode(c, modeUnknown)
 		}
-		t.waits.add(c, t.now)
+		c.waitSince = t.now
+		t.waits.add(&c.wait, c)
 	case ConnSYN, ConnEstablished, ConnFailed:
-		t.waits.remove(c)
+		t.waits.remove(&c.wait)
 	case ConnDeclined, ConnTCP:
-		t.waits.remove(c)
+		t.waits.remove(&c.wait)
 		t.setMode(c, modeTCP)
 	}
 }

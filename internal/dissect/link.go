@@ -105,9 +105,8 @@ type LinkGroup struct {
 	adding     *Link // of an ADD LINK that awaits its reply
 	calls      []*call
 	// hosts of SMC-D
-	dKey         groupKeyD
-	older, newer *LinkGroup // neighbours in the order of their last use
-	forgotten    bool
+	dKey groupKeyD
+	used entry[LinkGroup] // in linkTable
 }
 
 // index returns the index of d, which is not DirUnknown, in arrays that have both directions.

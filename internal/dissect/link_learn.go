@@ -73,7 +73,7 @@ func (t *Tracker) learnD(c *Conn, a *clc.Accept, f *clc.Confirm) {
 		g.dKey = key
 		t.links.groupsD[key] = g
 	}
-	t.touchGroup(g)
+	t.links.groups.touch(&g.used)
 	c.Group = g
 	for _, side := range []struct {
 		ring *Ring
@@ -104,7 +104,7 @@ func (t *Tracker) learnR(c *Conn, a *clc.Accept, f *clc.Confirm) {
 		t.attach(l)
 	}
 	g := l.Group
-	t.touchGroup(g)
+	t.links.groups.touch(&g.used)
 	if g.Mode == "" { // made by CONFIRM LINK, which does not say
 		g.Mode = modeOf(a, -1)
 	}

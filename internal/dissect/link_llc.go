@@ -315,7 +315,7 @@ func (t *Tracker) confirmRKey(f *flow, m llc.ConfirmRKey) {
 
 // overdueCalls reports LLC requests that are without a reply for too long.
 func (t *Tracker) overdueCalls() {
-	for c := t.links.firstCall; c != nil && t.now.Sub(c.since) >= silence; c = t.links.firstCall {
+	for c := t.links.calls.first(); c != nil && t.now.Sub(c.since) >= silence; c = t.links.calls.first() {
 		t.endCall(c)
 		if !c.answer.holds() || c.link.State >= LinkDeleting {
 			continue // the capture may lack the reply; or the link may be gone before it

@@ -18,10 +18,10 @@ type flowKey struct {
 
 // A flow is one direction of a queue pair.
 type flow struct {
-	key          flowKey
-	src, dst     netip.AddrPort // of the newest packet
-	icrc         roce.Flow      // for these
-	older, newer *flow          // neighbours in the order of the last packet
+	key      flowKey
+	src, dst netip.AddrPort // of the newest packet
+	icrc     roce.Flow      // for these
+	used     entry[flow]    // in linkTable
 
 	link *Link // nil if not known
 	dir  Direction
@@ -78,15 +78,13 @@ type groupKeyD struct {
 
 // A linkTable has the flows, links and link groups that are remembered.
 type linkTable struct {
-	flows                    map[flowKey]*flow
-	oldestFlow, newestFlow   *flow
-	ends                     map[endKey]*Link
-	groupsD                  map[groupKeyD]*LinkGroup
-	groups                   int
-	regions                  int // of all links
-	oldestGroup, newestGroup *LinkGroup
-	// Requests of LLC that await a reply, in the order of their times.
-	firstCall, lastCall *call
+	flows     map[flowKey]*flow
+	flowsUsed list[flow]
+	ends      map[endKey]*Link
+	groupsD   map[groupKeyD]*LinkGroup
+	groups    list[LinkGroup]
+	regions   int        // of all links
+	calls     list[call] // LLC requests that await a reply, in the order of their times
 }
 
 func (t *linkTable) init() {
@@ -97,46 +95,24 @@ func (t *linkTable) init() {
 
 // flow returns the flow with the key, and makes it the newest.
 func (t *Tracker) flow(key flowKey) *flow {
-	if f := t.links.newestFlow; f != nil && f.key == key {
-		return f
+	if e := t.links.flowsUsed.newest; e != nil && e.of.key == key {
+		return e.of
 	}
 	f := t.links.flows[key]
 	if f == nil {
 		if len(t.links.flows) >= maxFlows {
 			t.count.Evicted.Flows++
-			t.forgetFlow(t.links.oldestFlow)
+			t.forgetFlow(t.links.flowsUsed.first())
 		}
 		f = &flow{key: key}
 		t.links.flows[key] = f
-	} else {
-		t.links.unlinkFlow(f)
 	}
-	f.older, f.newer = t.links.newestFlow, nil
-	if f.older != nil {
-		f.older.newer = f
-	} else {
-		t.links.oldestFlow = f
-	}
-	t.links.newestFlow = f
+	t.links.flowsUsed.add(&f.used, f)
 	return f
 }
 
-func (t *linkTable) unlinkFlow(f *flow) {
-	if f.older != nil {
-		f.older.newer = f.newer
-	} else {
-		t.oldestFlow = f.newer
-	}
-	if f.newer != nil {
-		f.newer.older = f.older
-	} else {
-		t.newestFlow = f.older
-	}
-	f.older, f.newer = nil, nil
-}
-
 func (t *Tracker) forgetFlow(f *flow) {
-	t.links.unlinkFlow(f)
+	t.links.flowsUsed.remove(&f.used)
 	delete(t.links.flows, f.key)
 	f.detach()
 	f.epoch++ // what was learned from it cannot be relied on
@@ -160,9 +136,9 @@ func (f *flow) reverse() *flow {
 
 // newGroup remembers a link group.
 func (t *Tracker) newGroup(mode string, client, server netip.Addr) *LinkGroup {
-	if t.links.groups >= maxGroups {
+	if t.links.groups.len >= maxGroups {
 		t.count.Evicted.Groups++
-		t.forgetGroup(t.links.oldestGroup)
+		t.forgetGroup(t.links.groups.first())
 	}
 	t.lastID.group++
 	t.count.LinkGroups++
@@ -170,48 +146,13 @@ func (t *Tracker) newGroup(mode string, client, server netip.Addr) *LinkGroup {
 		ID: t.lastID.group, Mode: mode, Release: -1, Opened: t.packet.Time,
 		Client: client, Server: server,
 	}
-	t.links.groups++
-	t.links.linkGroup(g)
+	t.links.groups.add(&g.used, g)
 	return g
-}
-
-func (t *linkTable) linkGroup(g *LinkGroup) {
-	g.older, g.newer = t.newestGroup, nil
-	if g.older != nil {
-		g.older.newer = g
-	} else {
-		t.oldestGroup = g
-	}
-	t.newestGroup = g
-}
-
-func (t *linkTable) unlinkGroup(g *LinkGroup) {
-	if g.older != nil {
-		g.older.newer = g.newer
-	} else {
-		t.oldestGroup = g.newer
-	}
-	if g.newer != nil {
-		g.newer.older = g.older
-	} else {
-		t.newestGroup = g.older
-	}
-	g.older, g.newer = nil, nil
-}
-
-// touchGroup makes g the newest.
-func (t *Tracker) touchGroup(g *LinkGroup) {
-	if t.links.newestGroup != g && !g.forgotten {
-		t.links.unlinkGroup(g)
-		t.links.linkGroup(g)
-	}
 }
 
 // forgetGroup drops a link group from all tables. Events that have it keep it.
 func (t *Tracker) forgetGroup(g *LinkGroup) {
-	g.forgotten = true
-	t.links.unlinkGroup(g)
-	t.links.groups--
+	t.links.groups.remove(&g.used)
 	if t.links.groupsD[g.dKey] == g {
 		delete(t.links.groupsD, g.dKey)
 	}
@@ -297,7 +238,7 @@ func (f *flow) justAfter(psn wire.PSN) bool {
 // restart forgets the numbers of the flow: the next packet has psn.
 func (f *flow) restart(psn wire.PSN) {
 	*f = flow{
-		key: f.key, src: f.src, dst: f.dst, icrc: f.icrc, older: f.older, newer: f.newer,
+		key: f.key, src: f.src, dst: f.dst, icrc: f.icrc, used: f.used,
 		link: f.link, dir: f.dir, goodICRC: f.goodICRC,
 		started: true, next: psn, epoch: f.epoch + 1, firstEpoch: f.epoch + 1, whole: true, send: assembly{buf: f.send.buf[:0]},
 	}
@@ -313,7 +254,7 @@ type call struct {
 	answer  mark   // of the flow that would carry the reply, if it is known
 	since   time.Time
 
-	prev, next *call // neighbours in linkTable
+	place entry[call] // in linkTable
 }
 
 // startCall remembers a request.
@@ -322,18 +263,13 @@ func (t *Tracker) startCall(f *flow, m llc.Message) {
 	if len(g.calls) >= maxCalls {
 		t.endCall(g.calls[0])
 	}
-	c := &call{group: g, link: f.link, dir: f.dir, message: m, packet: t.packet, since: t.now, prev: t.links.lastCall}
+	c := &call{group: g, link: f.link, dir: f.dir, message: m, packet: t.packet, since: t.now}
 	c.packet.Data = nil
 	if r := f.reverse(); r != nil {
 		c.answer = r.mark()
 	}
 	g.calls = append(g.calls, c)
-	if c.prev != nil {
-		c.prev.next = c
-	} else {
-		t.links.firstCall = c
-	}
-	t.links.lastCall = c
+	t.links.calls.add(&c.place, c)
 }
 
 // endCall forgets a request.
@@ -341,15 +277,5 @@ func (t *Tracker) endCall(c *call) {
 	if i := slices.Index(c.group.calls, c); i >= 0 {
 		c.group.calls = slices.Delete(c.group.calls, i, i+1)
 	}
-	if c.prev != nil {
-		c.prev.next = c.next
-	} else {
-		t.links.firstCall = c.next
-	}
-	if c.next != nil {
-		c.next.prev = c.prev
-	} else {
-		t.links.lastCall = c.prev
-	}
-	c.prev, c.next = nil, nil
+	t.links.calls.remove(&c.place)
 }

@@ -120,7 +120,7 @@ func (t *Tracker) llc(e *Event, f *flow, b []byte, where place) {
 		t.setLink(e, f)
 	}
 	if f.link != nil {
-		t.touchGroup(f.link.Group)
+		t.links.groups.touch(&f.link.Group.used)
 		t.handleLLC(e, f, m)
 	}
 }
@@ -144,9 +144,7 @@ func (t *Tracker) cdc(e *Event, f *flow, b []byte, where place) {
 		return
 	}
 	e.Conn = c
-	if !c.forgotten {
-		t.conns.touch(c)
-	}
+	t.conns.used.touch(&c.used)
 	t.progressOf(e, f, c, &t.cdcMsg, where)
 }
 

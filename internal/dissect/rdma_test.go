@@ -252,9 +252,9 @@ func TestTables(t *testing.T) {
 		m := llc.ConfirmLink{Header: request, GID: wire.GIDFromAddr(server), QPN: wire.QPN(i), Link: 1}
 		packet(dissecttest.RoCEPacket(server, client, &roce.Packet{BTH: roce.BTH{Opcode: roce.SendOnly, DestQPN: 5, PSN: 1}, Payload: m.Append(nil)}))
 	}
-	if len(tr.links.flows) > maxFlows || tr.links.groups > maxGroups || len(tr.links.ends) > 2*maxGroups {
+	if len(tr.links.flows) > maxFlows || tr.links.groups.len > maxGroups || len(tr.links.ends) > 2*maxGroups {
 		t.Errorf("%d flows, %d link groups, %d ends; want at most %d, %d, %d",
-			len(tr.links.flows), tr.links.groups, len(tr.links.ends), maxFlows, maxGroups, 2*maxGroups)
+			len(tr.links.flows), tr.links.groups.len, len(tr.links.ends), maxFlows, maxGroups, 2*maxGroups)
 	}
 	if e := tr.Summary().Evicted; e.Flows == 0 || e.Groups == 0 {
 		t.Errorf("Summary().Evicted = %+v, want flows and groups", e)
@@ -271,7 +271,7 @@ func TestTables(t *testing.T) {
 	for _, p := range s.Packets {
 		tr.Packet(p, func(*Event) {})
 	}
-	g := tr.links.newestGroup
+	g := tr.links.groups.newest.of
 	if len(g.Links) > maxLinksSeen || len(g.calls) > maxCalls || len(g.Links[0].rkeys[1]) > maxRegions {
 		t.Errorf("%d links, %d calls, %d regions; want at most %d, %d, %d",
 			len(g.Links), len(g.calls), len(g.Links[0].rkeys[1]), maxLinksSeen, maxCalls, maxRegions)

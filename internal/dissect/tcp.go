@@ -85,7 +85,7 @@ func (t *Tracker) tcp(l *layers) {
 		}
 		c = t.newConn(key, client, server)
 	}
-	t.conns.touch(c)
+	t.conns.used.touch(&c.used)
 	st := c.stream(c.dir(src))
 	if s.flags&tcpACK != 0 {
 		st.acked, st.ack = true, s.ack
@@ -94,9 +94,9 @@ func (t *Tracker) tcp(l *layers) {
 		before := st.size()
 		t.segment(c, st, &s, src, dst)
 		t.buffered += st.size() - before
-		for t.buffered > maxBuffered && t.conns.oldest != c {
+		for t.buffered > maxBuffered && t.conns.used.first() != c {
 			t.count.Evicted.Conns++
-			t.forget(t.conns.oldest)
+			t.forget(t.conns.used.first())
 		}
 	}
 	if s.flags&tcpRST != 0 {
@@ -208,7 +208,7 @@ func (t *Tracker) synACK(c *Conn, key connKey, s *tcpSegment, src, dst netip.Add
 			}
 		}
 	}
-	t.conns.touch(c)
+	t.conns.used.touch(&c.used)
 	e := t.begin(TCPOption, name, src, dst)
 	e.Conn, e.Dir = c, ServerToClient
 	e.Message, e.Bytes = optionInSYNACK, option

@@ -280,8 +280,8 @@ func (c *Conn) awaited() string {
 
 // expire reports what is overdue.
 func (t *Tracker) expire() {
-	for c := t.waits.first; c != nil && t.now.Sub(c.wait.since) >= silence; c = t.waits.first {
-		t.waits.remove(c)
+	for c := t.waits.first(); c != nil && t.now.Sub(c.waitSince) >= silence; c = t.waits.first() {
+		t.waits.remove(&c.wait)
 		t.unfinished(c, true)
 	}
 	t.overdueCalls()
@@ -315,9 +315,9 @@ func (t *Tracker) unfinished(c *Conn, overdue bool) {
 
 // closeConns reports handshakes that are not over at the end of the input.
 func (t *Tracker) closeConns() {
-	for c := t.waits.first; c != nil; c = t.waits.first {
-		overdue := t.now.Sub(c.wait.since) >= silence
-		t.waits.remove(c)
+	for c := t.waits.first(); c != nil; c = t.waits.first() {
+		overdue := t.now.Sub(c.waitSince) >= silence
+		t.waits.remove(&c.wait)
 		t.unfinished(c, overdue)
 	}
 }

@@ -26,8 +26,8 @@ type Tracker struct {
 
 	conns    connTable
 	links    linkTable
-	buffered int      // bytes that streams of connections remember
-	waits    waitList // connections, in the order in which they become overdue
+	buffered int        // bytes that streams of connections remember
+	waits    list[Conn] // that await a message, in the order in which they become overdue
 	lastID   struct{ conn, link, group int }
 
 	// What events point to, used again for each of them.
@@ -121,42 +121,4 @@ func (t *Tracker) send(e *Event) {
 		t.count.problems[e.Problems[i].Kind]++
 	}
 	t.emit(e)
-}
-
-// A waiter is an entry of a waitList: a connection that awaits a message, since its last one.
-type waiter struct {
-	prev, next *Conn
-	since      time.Time
-	listed     bool
-}
-
-// A waitList has connections in the order of their since.
-type waitList struct{ first, last *Conn }
-
-func (w *waitList) add(c *Conn, now time.Time) {
-	w.remove(c)
-	c.wait = waiter{prev: w.last, since: now, listed: true}
-	if w.last != nil {
-		w.last.wait.next = c
-	} else {
-		w.first = c
-	}
-	w.last = c
-}
-
-func (w *waitList) remove(c *Conn) {
-	if !c.wait.listed {
-		return
-	}
-	if c.wait.prev != nil {
-		c.wait.prev.wait.next = c.wait.next
-	} else {
-		w.first = c.wait.next
-	}
-	if c.wait.next != nil {
-		c.wait.next.wait.prev = c.wait.prev
-	} else {
-		w.last = c.wait.prev
-	}
-	c.wait = waiter{}
 }

@@ -47,7 +47,7 @@ func (t *Tracker) again(l *Link, psn [2]int) {
 // rounds returns a function that plays a round of packets.
 func rounds(tb testing.TB) (play func(), packets []Packet) {
 	t, packets := bulk(tb)
-	l := t.links.newestGroup.Links[0]
+	l := t.links.groups.newest.of.Links[0]
 	start := [2]int{}
 	for i, f := range l.flows {
 		start[i] = int(f.next)
