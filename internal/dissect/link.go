@@ -56,10 +56,12 @@ type Endpoint struct {
 type Link struct {
 	ID     int // from 1, in the order in which they appear, over all link groups
 	Group  *LinkGroup
-	Num    llc.LinkNum // the server's number for it, 0 if not known yet
+	Num    llc.LinkNum // the server's number for it, if NumKnown; any number may come, 0 too
 	Client Endpoint
 	Server Endpoint
 	State  LinkState
+	// NumKnown means that ADD LINK or CONFIRM LINK has told Num.
+	NumKnown bool
 	// First means that it is the link of the first contact.
 	First   bool
 	Opened  time.Time // first told of

@@ -50,7 +50,7 @@ func (t *Tracker) handleLLC(e *Event, f *flow, m llc.Message) {
 			return // version 1: it asks the server to send one
 		}
 		l := t.newLink(g, f.link)
-		l.Num = m.Link
+		l.Num, l.NumKnown = m.Link, true
 		l.Server = endpointOfAddLink(&m)
 		g.adding = l
 		t.addLinkRegions(f, l, m.RKeys)
@@ -186,7 +186,7 @@ func (l *Link) fromStart() bool {
 // link returns the link with a number, the newest if there are several, nil if there is none.
 func (g *LinkGroup) link(n llc.LinkNum) *Link {
 	for i := len(g.Links) - 1; i >= 0; i-- {
-		if l := g.Links[i]; l.Num == n && l.State != LinkRejected {
+		if l := g.Links[i]; l.NumKnown && l.Num == n && l.State != LinkRejected {
 			return l
 		}
 	}
@@ -235,14 +235,14 @@ func (t *Tracker) confirmLink(e *Event, f *flow, m llc.ConfirmLink) {
 		e.problem(Violation, "the server sends the request, the client the reply", "RFC 7609 p.27")
 	}
 	for _, other := range g.Links {
-		if other != l && other.Num == m.Link && m.Link != 0 && other.State < LinkDeleted {
+		if other != l && other.NumKnown && other.Num == m.Link && other.State < LinkDeleted {
 			other.State = LinkAbandoned
 		}
 	}
-	if l.Num != 0 && l.Num != m.Link {
+	if l.NumKnown && l.Num != m.Link {
 		e.problem(Violation, fmt.Sprintf("it has link number %d, and the link is %d", m.Link, l.Num), "RFC 7609 p.140")
 	} else {
-		l.Num = m.Link
+		l.Num, l.NumKnown = m.Link, true
 	}
 	d := f.dir.Reverse() // of writes to the sender's buffers
 	if has := !m.HasNoEyecatcher(); has != g.eyecatcher[d.index()] {

@@ -43,7 +43,7 @@ type Tracker struct {
 
 // New returns a tracker that has seen nothing.
 func New(opts Options) *Tracker {
-	t := &Tracker{opts: opts}
+	t := &Tracker{opts: opts, now: time.Unix(0, 0)} // as early as a time of a capture can be
 	t.count.init()
 	t.conns.init()
 	t.links.init()
@@ -57,11 +57,16 @@ func (t *Tracker) Packet(p Packet, emit func(*Event)) {
 	t.emit = emit
 	t.count.Packets++
 	t.count.Bytes += uint64(len(p.Data))
-	if t.count.Packets == 1 {
-		t.count.First, t.count.Last = p.Time, p.Time
+	if !p.Time.IsZero() {
+		if t.count.First.IsZero() {
+			t.count.First, t.count.Last = p.Time, p.Time
+		}
+		if p.Time.After(t.count.Last) {
+			t.count.Last = p.Time
+		}
 	}
-	if p.Time.After(t.count.Last) {
-		t.count.Last = p.Time
+	if p.Time.IsZero() { // the file has none: it is taken for that of the packet before
+		p.Time = t.now
 	}
 	t.packet = p
 	if p.Time.After(t.now) {

@@ -206,7 +206,7 @@ func connMode(c *dissect.Conn) string {
 // connFacts returns lines about a connection as a whole.
 func connFacts(c *dissect.Conn) []string {
 	var lines []string
-	if c.Reason.Code != 0 {
+	if c.State == dissect.ConnDeclined || c.Reason.Code != 0 { // a Decline may have the code 0
 		text := "reason: " + c.Reason.String()
 		switch c.DeclinedBy {
 		case dissect.ClientToServer:

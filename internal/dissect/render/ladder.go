@@ -424,7 +424,7 @@ func (b *ladders) noticeLinks(e *dissect.Event, l *ladder) {
 // number that the server gave it where that is another one.
 func linkName(l *dissect.Link) string {
 	name := "link " + strconv.Itoa(l.ID)
-	if n := int(l.Num); n != l.ID && n != 0 {
+	if n := int(l.Num); n != l.ID && l.NumKnown {
 		name += " (number " + strconv.Itoa(n) + ")"
 	}
 	return name

@@ -300,3 +300,14 @@ func FuzzLadders(f *testing.F) {
 		readPage(t, page, tr.Summary())
 	})
 }
+
+// A Decline may give the reason 0, and is one all the same.
+func TestFlowDeclineWithoutReason(t *testing.T) {
+	s := dissecttest.NewScript()
+	s.Open(true, true)
+	s.CLC(dissecttest.ToServer, s.Proposal())
+	s.CLC(dissecttest.ToClient, clc.Decline{Version: clc.V2})
+	if got := drawFlow(t, s.Packets, FlowOptions{}); !strings.Contains(got, "\ndeclined by the server: ") {
+		t.Errorf("Flow does not say who declined:\n%s", got)
+	}
+}

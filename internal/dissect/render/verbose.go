@@ -84,7 +84,11 @@ func appendContextItems(b []byte, e *dissect.Event) []byte {
 	if l := e.Link; l != nil {
 		s := fmt.Sprintf("%d, QPN %v and %v, %v", l.ID, l.Client.QPN, l.Server.QPN, l.State)
 		if l.Group != nil {
-			s += fmt.Sprintf(", number %d of link group %d", l.Num, l.Group.ID)
+			s += ", "
+			if l.NumKnown {
+				s += fmt.Sprintf("number %d ", l.Num)
+			}
+			s += fmt.Sprintf("of link group %d", l.Group.ID)
 		}
 		b = appendItem(b, "link", s)
 	}

@@ -31,7 +31,7 @@ func TestAppendVerbose(t *testing.T) {
 		ID: 3, Mode: "SMC-Rv2.1", State: dissect.ConnEstablished,
 		Client: netip.MustParseAddrPort("192.0.2.1:40000"), Server: netip.MustParseAddrPort("192.0.2.2:5000"),
 	}
-	link := &dissect.Link{ID: 7, Num: 2, State: dissect.LinkActive, Group: &dissect.LinkGroup{ID: 4}, Client: dissect.Endpoint{QPN: 17}, Server: dissect.Endpoint{QPN: 18}}
+	link := &dissect.Link{ID: 7, Num: 2, NumKnown: true, State: dissect.LinkActive, Group: &dissect.LinkGroup{ID: 4}, Client: dissect.Endpoint{QPN: 17}, Server: dissect.Endpoint{QPN: 18}}
 	for _, tt := range []struct {
 		name   string
 		change func(*dissect.Event)
