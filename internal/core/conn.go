@@ -39,6 +39,7 @@ import (
 //	AppCloseWait1/2        Close, C not received     PeerFinCloseWait   SendFlags C, ShutdownTCP, SetTimer
 //	AppCloseWait1/2        Close, C received         Closed             SendFlags C, ShutdownTCP, done
 //	AppCloseWait1          C                         same               WriteClosed by peer
+//	AppCloseWait1          Unsent, C received        ProcessAbort       SendFlags A, fail
 //	PeerFinCloseWait       C                         Closed             ClearTimer, done
 //	AppFinCloseWait        Close                     Closed             SendFlags D+C, ShutdownTCP, done
 //
@@ -106,6 +107,9 @@ func (c *Conn) Deadline() time.Time { return c.deadline }
 // flags can make it fail: unknown flag bits are ignored.
 func (c *Conn) Handle(now time.Time, ev ConnEvent, out []Output) []Output {
 	out = c.handlePeerFlags(now, ev.Peer, out)
+	if ev.Unsent {
+		out = c.onUnsent(now, out)
+	}
 	switch ev.Kind {
 	case EventEstablished:
 		return c.onEstablished(now, out)
@@ -142,12 +146,12 @@ func (c *Conn) setState(now time.Time, s ConnState, out []Output) []Output {
 	switch s {
 	case StatePeerCloseWait1, StatePeerCloseWait2:
 		if c.appGone {
-			timeout = PeerCloseWaitTimeout
+			timeout = PeerCloseWaitTimeout // rule: TestConnTable: PeerCloseWaitTimeout -> 0
 		}
 	case StatePeerFinCloseWait:
-		timeout = PeerFinCloseWaitTimeout
+		timeout = PeerFinCloseWaitTimeout // rule: TestConnTable: PeerFinCloseWaitTimeout -> 0
 	case StatePeerAbortWait:
-		timeout = PeerAbortWaitTimeout
+		timeout = PeerAbortWaitTimeout // rule: TestConnTable: PeerAbortWaitTimeout -> 0
 	case StateInit, StateActive, StateAppCloseWait1, StateAppCloseWait2,
 		StateAppFinCloseWait, StateProcessAbort, StateClosed:
 		// These await our own side, or nothing.
@@ -171,13 +175,13 @@ func (c *Conn) enterClosed(now time.Time, out []Output) []Output {
 		out = append(out, CloseTCP{})
 	}
 	// The promise of a peer that broke the protocol is worth nothing.
-	clean := c.peerFinished() && c.why != FailProtocol
+	clean := c.peerFinished() && c.why != FailProtocol // rule: TestConnTable: c.why != FailProtocol -> true
 	return append(out, ReleaseBuffers{Clean: clean}, ConnClosed{Why: c.why})
 }
 
 // sendFlags sets flags of ours. After C or A nothing is sent any more.
 func (c *Conn) sendFlags(f cdc.ConnFlags, out []Output) []Output {
-	if c.sent&(cdc.Closed|cdc.Abort) != 0 {
+	if c.sent&(cdc.Closed|cdc.Abort) != 0 { // rule: TestConnTable
 		return out
 	}
 	c.sent |= f
@@ -284,6 +288,24 @@ func (c *Conn) handleClosing(now time.Time, fresh cdc.ConnFlags, out []Output) [
 	panic("core: impossible connection state " + c.state.String())
 }
 
+// onUnsent takes the news that bytes which the application has written are still ours: "if there is
+// any pending data to be written and PeerConnectionClosed is on, then an SMC-R connection reset must
+// be performed" (RFC 7609 p.84, 4A). The peer learns that it has not got all there was.
+func (c *Conn) onUnsent(now time.Time, out []Output) []Output {
+	switch c.state {
+	case StateAppCloseWait1:
+		if c.peer&cdc.Closed == 0 {
+			return out // it may still read
+		}
+		return c.enterPeerAbortWait(now, FailReset, out) // rule: TestConnTable: c.enterPeerAbortWait(now, FailReset, out) -> out
+	case StateInit, StateActive: // the peer has not closed
+	case StatePeerCloseWait1, StatePeerCloseWait2, StateAppCloseWait2,
+		StatePeerFinCloseWait, StateAppFinCloseWait: // we are done writing ourselves
+	case StatePeerAbortWait, StateProcessAbort, StateClosed: // it is reset, or over
+	}
+	return out
+}
+
 // handleAbort takes A for the first time (RFC 7609 p.88, 2A and 2B).
 func (c *Conn) handleAbort(now time.Time, out []Output) []Output {
 	switch c.state {
@@ -291,6 +313,7 @@ func (c *Conn) handleAbort(now time.Time, out []Output) []Output {
 		return c.enterClosed(now, c.fail(FailReset, out))
 	case StateActive, StatePeerCloseWait1, StatePeerCloseWait2, StateAppCloseWait1,
 		StateAppCloseWait2, StatePeerFinCloseWait, StateAppFinCloseWait:
+		// rule: TestConnTable
 		out = c.sendFlags(cdc.Abort, out) // not after C
 		return c.enterAborted(now, c.fail(FailReset, out))
 	case StatePeerAbortWait:
@@ -327,7 +350,7 @@ func (c *Conn) onClose(now time.Time, abortive bool, out []Output) []Output {
 	case StateActive, StatePeerCloseWait1, StatePeerCloseWait2, StateAppCloseWait1,
 		StateAppCloseWait2, StateAppFinCloseWait:
 		c.appGone = true
-		if abortive {
+		if abortive { // rule: TestConnTable
 			return c.enterPeerAbortWait(now, FailAborted, out)
 		}
 		out = append(c.sendFlags(cdc.Closed, out), ShutdownTCP{})
@@ -393,7 +416,7 @@ func (c *Conn) onFatal(now time.Time, why FailKind, out []Output) []Output {
 
 // onTCPFin takes the end of the peer's direction of TCP.
 func (c *Conn) onTCPFin(now time.Time, readAll bool, out []Output) []Output {
-	if c.mode == SMCR || c.state == StatePeerAbortWait {
+	if c.mode == SMCR || c.state == StatePeerAbortWait { // rule: TestConnTable
 		// SMC-R: the flags may still be on their way. PeerAbortWait: we have reset TCP
 		// ourselves, and this is older than that.
 		return out
@@ -408,7 +431,7 @@ func (c *Conn) onTCPReset(now time.Time, out []Output) []Output {
 	if c.peerFinished() {
 		return out
 	}
-	return c.onFatal(now, FailReset, out)
+	return c.onFatal(now, FailReset, out) // rule: TestConnTable: c.onFatal(now, FailReset, out) -> out
 }
 
 // onPeerDead takes the news that nobody is left on the other side. The application gets what TCP gives when a

@@ -83,6 +83,8 @@ var connEvents = map[string]ConnEvent{
 	"shutdown":    {Kind: EventShutdownWrite},
 	"abort":       {Kind: EventAbort},
 	"none":        {Kind: EventPeerFlags},
+	"unsent":      {Kind: EventPeerFlags, Unsent: true},
+	"C unsent":    {Kind: EventPeerFlags, Peer: cdc.Closed, Unsent: true},
 	"D":           {Kind: EventPeerFlags, Peer: cdc.DoneWriting},
 	"C":           {Kind: EventPeerFlags, Peer: cdc.Closed},
 	"D+C":         {Kind: EventPeerFlags, Peer: cdc.DoneWriting | cdc.Closed},
@@ -127,6 +129,7 @@ var connStates = []struct {
 	{"PAW open", "established abort", StatePeerAbortWait},
 	{"PAW gone", "established close!", StatePeerAbortWait},
 	{"ProcessAbort A", "established A", StateProcessAbort},
+	{"ProcessAbort violated", "established violation C", StateProcessAbort},
 	{"ProcessAbort dead", "established dead", StateProcessAbort},
 	{"Closed", "established close C", StateClosed},
 }
@@ -153,8 +156,9 @@ func play(t *testing.T, mode Mode, words string) (*Conn, []Output) {
 }
 
 // connEventOrder is the order of the events in the table.
-var connEventOrder = strings.Fields(`established close close! shutdown abort
-	none D C D+C A D+A C+A fin fin~ fin+D fin+C fin+A rst rst+C rst+A dead dead~ dead+C violation early late`)
+var connEventOrder = append(strings.Fields(`established close close! shutdown abort
+	none D C D+C A D+A C+A fin fin~ fin+D fin+C fin+A rst rst+C rst+A dead dead~ dead+C violation early late`),
+	"unsent", "C unsent")
 
 // TestConnTable checks the next state and the outputs of every event in every state against
 // testdata/conn.txt, in which each cell is spelled out. "=" is the same state and no output.

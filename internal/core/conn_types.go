@@ -122,6 +122,9 @@ type ConnEvent struct {
 	// ReadAll, with TCPFin and PeerDead, says that the peer is known to have read everything that was
 	// written. The kernel would have ended the TCP connection of such a process with a FIN, not a RST.
 	ReadAll bool
+	// Unsent, with the peer's flags, says that the peer was found to have closed in the middle of
+	// a write, some of whose bytes it was not given. To report it again is harmless.
+	Unsent bool
 }
 
 // A FailKind says why a connection failed.
@@ -160,8 +163,9 @@ type (
 	// ReadEOF lets reads end with EOF after the bytes already received.
 	ReadEOF struct{}
 
-	// WriteClosed lets writes fail from now on: with EPIPE, or with ECONNRESET if ByPeer,
-	// which says that the peer closed and will not read.
+	// WriteClosed lets writes fail from now on, with EPIPE. ByPeer says that the peer closed and
+	// will not read. A write that this cuts short fails with ECONNRESET, and is reported as
+	// [ConnEvent].Unsent.
 	WriteClosed struct{ ByPeer bool }
 
 	// FailIO lets writes fail, and lets reads fail after the bytes already received. A

@@ -25,7 +25,7 @@ func FuzzConn(f *testing.F) {
 		released, ended, tcpEnds, fails, eofs := 0, 0, 0, 0, 0
 		for ; len(in) >= 3; in = in[3:] {
 			now = now.Add(time.Duration(in[2]) * time.Second)
-			ev := ConnEvent{Kind: ConnEventKind(in[0] & 0x0f), Abortive: in[0]&0x40 != 0, Peer: cdc.ConnFlags(in[1])}
+			ev := ConnEvent{Kind: ConnEventKind(in[0] & 0x0f), Abortive: in[0]&0x40 != 0, Unsent: in[0]&0x20 != 0, Peer: cdc.ConnFlags(in[1])}
 			before, sent := c.State(), c.SentFlags()
 			outs := c.Handle(now, ev, nil)
 			if other := again.Handle(now, ev, nil); !slices.Equal(outs, other) || *c != *again {

@@ -24,6 +24,7 @@ func (c *Conn) eventLocked(ev core.ConnEvent) {
 	if c.dmb != nil && ev.Kind != core.EventEstablished {
 		ev.Peer = c.data.PeerFlags()
 		ev.ReadAll = c.data.PeerReadAll()
+		ev.Unsent = c.data.Unsent() // rule: TestServerClosedInWrite
 	}
 	before, flags := c.life.State(), c.life.PeerFlags()
 	c.outputs = c.life.Handle(time.Now(), ev, c.outputs[:0])

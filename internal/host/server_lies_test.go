@@ -568,3 +568,51 @@ func TestServerAbortedAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestServerClosedInWrite has a client that closes while the server waits for room in its buffer. The
+// server's write fails, and the client is told by Abort and a reset that there was more: RFC 7609
+// p.84, 4A.
+func TestServerClosedInWrite(t *testing.T) {
+	r := newServerRig(t)
+	c := r.a.start(core.RoleClient, r.a.connect(r.p, r.l), r.p)
+	c.write(c.encoded())
+	m, err := c.read()
+	accept, ok := m.(clc.Accept)
+	if err != nil || !ok {
+		t.Fatalf("the server answered %v, %v, want an Accept", m, err)
+	}
+	w, err := r.p.Attach(boundedContext(t), accept.D.Token, accept.D.DMBESize.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Release(false)
+	half := func(element []byte) *atomic.Uint64 {
+		return (*atomic.Uint64)(unsafe.Pointer(&element[cdc.ConsumerOffset]))
+	}
+	c.write(c.encoded())
+	s := mustAccept(t, r.l)
+	defer s.Close()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.Write(make([]byte, 2*adversaryBuffer))
+		failed <- err
+	}()
+	smctest.Eventually(t, patience, "a writer that waits", func() bool {
+		_, flags, _ := cdc.UnpackConsumer(half(c.dmb.Mem()).Load())
+		return flags&cdc.WriterBlocked != 0
+	})
+	half(w.Mem()).Store(cdc.PackConsumer(cdc.Cursor{}, 0, cdc.Closed))
+	w.Ring()
+	if err := <-failed; !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("Write = %v, want ECONNRESET", err)
+	}
+	if n, err := s.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("Read = %d, %v, want EOF", n, err)
+	}
+	if _, _, flags := cdc.UnpackConsumer(half(c.dmb.Mem()).Load()); flags&cdc.Abort == 0 {
+		t.Errorf("the server has set %v, want Abort", flags)
+	}
+	if _, err := c.tcp.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("TCP: %v, want a reset", err)
+	}
+}

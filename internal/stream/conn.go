@@ -149,6 +149,8 @@ type producer struct {
 	given    int           // up to where pages were last given back
 	givenAt  uint64        // total at that time
 	noticed  cdc.ConnFlags // what made a write fail, for the notice
+	waits    bool          // the write under way has had to wait for room
+	unsent   atomic.Bool   // the peer closed while a write waited for room
 	waiter
 	deadline deadline
 }
@@ -307,6 +309,10 @@ func (c *Conn) PeerReadAll() bool {
 	cons, _, _ := cdc.UnpackConsumer(c.inCons.Load())
 	return c.peerRead.Load() == written || (written-absolute(cons, len(c.wdata)))%(uint64(len(c.wdata))<<16) == 0
 }
+
+// Unsent reports whether the peer closed while a write waited for room: "any pending data to be written"
+// of RFC 7609 p.84. Bytes of that write have not reached the peer.
+func (c *Conn) Unsent() bool { return c.w.unsent.Load() }
 
 // violation fails the connection for a broken rule and returns the error.
 func (c *Conn) violation(field string, err error) error {

@@ -153,6 +153,7 @@ func (c *Conn) readFileOnce(f *os.File, limit int64) (n int, err error) {
 			return 0, io.EOF // there is nothing that needs room
 		}
 		c.setBlocked(true)
+		w.waits = true
 		w.want = slack(len(c.wdata), len(c.wdata))
 		w.wait(c.stats)
 	}

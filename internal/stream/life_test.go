@@ -75,6 +75,51 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
+// A peer that closes while a write waits for room resets the connection for the writer: not all that
+// was written has been sent. What the peer wrote before ends with EOF all the same.
+func TestClosedInWrite(t *testing.T) {
+	watchdog(t)
+	p := newPuppet(64, 100)
+	p.conn.SetWriteDeadline(time.Now().Add(time.Hour))
+	type result struct {
+		n   int
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		n, err := p.conn.Write(make([]byte, 101))
+		done <- result{n, err}
+	}()
+	p.asleep(t, 1)
+	if p.conn.Unsent() {
+		t.Error("Unsent = true while the peer has not closed")
+	}
+	p.consume(cdc.Cursor{}, 0, cdc.Closed)
+	p.conn.Wake()
+	if r := <-done; r.n != 100 || r.err != syscall.ECONNRESET || !p.conn.Unsent() {
+		t.Errorf("Write = %d, %v with Unsent %t, want 100, ECONNRESET, true", r.n, r.err, p.conn.Unsent())
+	}
+	if n, err := p.conn.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("Read = %d, %v, want EOF", n, err)
+	}
+
+	p = newPuppet(64, 100)
+	go func() {
+		n, err := p.conn.Write(make([]byte, 101))
+		done <- result{n, err}
+	}()
+	p.asleep(t, 1)
+	p.consume(at(20, 100), 0, 0)
+	p.conn.Wake()
+	if r := <-done; r.n != 101 || r.err != nil { // with the flag WriterBlocked still set
+		t.Errorf("Write = %d, %v, want 101", r.n, r.err)
+	}
+	p.consume(cdc.Cursor{}, 0, cdc.Closed)
+	if n, err := p.conn.Write([]byte("x")); n != 0 || err != syscall.EPIPE || p.conn.Unsent() {
+		t.Errorf("Write after the close = %d, %v with Unsent %t, want 0, EPIPE, false", n, err, p.conn.Unsent())
+	}
+}
+
 // The peer's flags end reading only after the last byte, and writing as they say.
 func TestPeerFlags(t *testing.T) {
 	for _, tt := range []struct {

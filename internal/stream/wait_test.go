@@ -222,7 +222,7 @@ func TestWakeBy(t *testing.T) {
 		{"Fail", func(c, _ *Conn) { c.Fail(errFailed) }, errFailed, errFailed},
 		{"Detach", func(c, _ *Conn) { c.Detach() }, errTest, syscall.ECONNRESET},
 		{"peer: DoneWriting", func(_, p *Conn) { p.SendFlags(cdc.DoneWriting) }, io.EOF, errTest},
-		{"peer: Closed", func(_, p *Conn) { p.SendFlags(cdc.Closed) }, io.EOF, syscall.EPIPE},
+		{"peer: Closed", func(_, p *Conn) { p.SendFlags(cdc.Closed) }, io.EOF, syscall.ECONNRESET},
 		{"peer: Abort", func(_, p *Conn) { p.SendFlags(cdc.Abort) }, syscall.ECONNRESET, syscall.ECONNRESET},
 		{"peer: DoneWriting and Abort", func(_, p *Conn) { p.SendFlags(cdc.DoneWriting | cdc.Abort) },
 			io.EOF, syscall.ECONNRESET},

@@ -6,9 +6,9 @@ import (
 
 // Write copies all of b to the peer, waiting for room. It returns early with
 // os.ErrDeadlineExceeded, net.ErrClosed, EPIPE after CloseWrite or the peer's close,
-// ECONNRESET after an abort, or the error given to Fail, and with the count of bytes
-// that the peer was given. What comes after the last byte was taken is the next Write's
-// affair. It allocates nothing.
+// ECONNRESET after an abort and where the peer closes while we wait for room, or the error
+// given to Fail, and with the count of bytes that the peer was given. What comes after the
+// last byte was taken is the next Write's affair. It allocates nothing.
 func (c *Conn) Write(b []byte) (int, error) {
 	raceRelease()
 	w := &c.w
@@ -78,11 +78,13 @@ func (c *Conn) writeSlow(b []byte) (total int, err error) {
 			c.put(b[:n])
 			c.publish()
 			if b, total = b[n:], total+n; len(b) == 0 {
+				w.waits = false
 				return total, nil
 			}
 			continue
 		}
 		c.setBlocked(true)
+		w.waits = true
 		w.want = slack(len(c.wdata), len(b))
 		w.wait(c.stats)
 	}
@@ -118,6 +120,10 @@ func (c *Conn) writeError() error {
 		return errReset
 	case flags&cdc.Closed != 0:
 		c.w.noticed = flags
+		if c.w.waits { // rule: TestClosedInWrite
+			c.w.unsent.Store(true)
+			return errReset
+		}
 		return errPipe
 	}
 	return nil
@@ -126,7 +132,7 @@ func (c *Conn) writeError() error {
 // unlockWriter ends a write, and gives the notice of what it ran into.
 func (c *Conn) unlockWriter(err error) {
 	flags := c.w.noticed
-	c.w.noticed = 0
+	c.w.noticed, c.w.waits = 0, false
 	c.w.mu.Unlock()
 	if broken, ok := err.(*PeerError); ok {
 		c.notice(0, broken)
