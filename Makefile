@@ -7,7 +7,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 10s
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check fmt vet cross staticcheck tidy race fuzz bench golden interop
+.PHONY: help build test check fmt vet cross staticcheck tidy race fuzz bench rules golden interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ fuzz: ## run every fuzz target for FUZZTIME (10s), one after the other
 bench: ## measure: the benchmarks of the packages, then SMC-D beside TCP and Unix sockets
 	go test -run '^$$' -bench . ./...
 	go run ./cmd/gosmc bench
+
+rules: ## take the rules that are marked in the source out, one at a time: does the test beside each fail?
+	go run ./test/rules
 
 golden: ## rewrite the expected output in testdata/; look at the difference before you commit it
 	@set -e; for dir in $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -r -n 1 dirname | sort -u); do \

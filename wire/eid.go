@@ -38,7 +38,7 @@ func ParseEID(s string) (EID, error) {
 // Valid reports whether e has the form that the specification asks for.
 func (e EID) Valid() bool {
 	text := strings.TrimRight(string(e[:]), " ")
-	if text == "" || text[0] == '.' || text[0] == '-' || strings.Contains(text, "..") {
+	if text == "" || text[0] == '.' || text[0] == '-' || strings.Contains(text, "..") { // rule: TestParseEID
 		return false
 	}
 	for _, c := range []byte(text) {

@@ -107,7 +107,7 @@ func (p PSN) Add(n int) PSN { return (p + PSN(n)) & MaxPSN }
 
 // Sub returns how many packets p is after q, from -1<<23 to 1<<23-1: negative if p is before q.
 // Numbers go round, so that p is taken to be less than half the circle away.
-func (p PSN) Sub(q PSN) int { return int(int32(p-q) << 8 >> 8) }
+func (p PSN) Sub(q PSN) int { return int(int32(p-q) << 8 >> 8) } // rule: TestPSN: int(int32(p-q) << 8 >> 8) -> int(p) - int(q)
 
 // String returns "0x501".
 func (k RKey) String() string { return fmt.Sprintf("%#x", uint32(k)) }

@@ -51,7 +51,7 @@ const (
 )
 
 // Valid reports whether m is one of the defined values.
-func (m MTU) Valid() bool { return MTU256 <= m && m <= MTU4096 }
+func (m MTU) Valid() bool { return MTU256 <= m && m <= MTU4096 } // rule: TestMTU: MTU256 <= m -> true
 
 // Bytes returns the payload bytes of a packet, 0 for a reserved value.
 func (m MTU) Bytes() int {

@@ -61,18 +61,18 @@ type RNIC struct {
 func (c Capabilities) normalized() Capabilities {
 	c.Release = min(c.Release, clc.Release1)
 	c.UEIDs = c.UEIDs[:min(len(c.UEIDs), clc.MaxUEIDs)]
-	c.MaxConns = max(c.MaxConns, maxConnsFloor)
-	c.MaxLinks = min(max(c.MaxLinks, maxLinksFloor), maxLinksCeiling)
+	c.MaxConns = max(c.MaxConns, maxConnsFloor)                       // rule: TestOfferedDevices
+	c.MaxLinks = min(max(c.MaxLinks, maxLinksFloor), maxLinksCeiling) // rule: TestOfferedDevices
 	if c.VendorOUI == ([3]byte{}) {
 		c.VendorOffer, c.VendorOptions = [5]byte{}, [4]byte{}
 	}
 	var ism []clc.ISMDevice
 	entries := 0
 	for _, d := range c.ISM {
-		if d.CHID.IsEmulated() && c.Release < clc.Release1 {
+		if d.CHID.IsEmulated() && c.Release < clc.Release1 { // rule: TestOfferedDevices
 			continue
 		}
-		if entries+d.Entries() > clc.MaxISMEntries {
+		if entries+d.Entries() > clc.MaxISMEntries { // rule: TestOfferedDevices
 			continue // one that takes fewer entries may still fit
 		}
 		entries += d.Entries()
@@ -80,9 +80,9 @@ func (c Capabilities) normalized() Capabilities {
 	}
 	c.ISM = ism
 	if c.Release >= clc.Release1 {
-		c.Features |= clc.FeatureEmulatedISM
+		c.Features |= clc.FeatureEmulatedISM // rule: TestOfferedDevices
 	}
-	if c.RoCEv2 != nil && !c.rightFamily(c.RoCEv2.GID) {
+	if c.RoCEv2 != nil && !c.rightFamily(c.RoCEv2.GID) { // rule: TestClientOffers
 		c.RoCEv2 = nil
 	}
 	if len(c.Networks) == 0 {
@@ -129,10 +129,10 @@ func (c *Capabilities) matchUEID(offered []wire.EID) (wire.EID, bool) {
 
 // matchEID is matchUEID for SMC-D, where the SEID comes first.
 func (c *Capabilities) matchEID(x *clc.ProposalV2) (wire.EID, bool) {
-	if x.D != nil && x.D.HasSEID && !c.SEID.IsZero() && x.D.SEID == c.SEID {
+	if x.D != nil && x.D.HasSEID && !c.SEID.IsZero() && x.D.SEID == c.SEID { // rule: TestEIDOrder
 		return c.SEID, true
 	}
-	return c.matchUEID(x.UEIDs)
+	return c.matchUEID(x.UEIDs) // rule: TestEIDOrder: c.matchUEID(x.UEIDs) -> wire.EID{}, false
 }
 
 // matchNetwork reports whether the client is on one of our networks: for IPv4 and IPv6 alike,
@@ -146,7 +146,7 @@ func (c *Capabilities) matchNetwork(a *clc.IPArea) bool {
 		offered = []netip.Prefix{a.IPv4}
 	}
 	for _, o := range offered {
-		if o.Addr().Is6() && o.Addr().IsLinkLocalUnicast() {
+		if o.Addr().Is6() && o.Addr().IsLinkLocalUnicast() { // rule: TestNetworks
 			continue // every host is on that network
 		}
 		for _, n := range c.Networks {

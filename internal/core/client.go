@@ -33,8 +33,8 @@ func (h *Handshake) startClient(now time.Time, out []Output) []Output {
 func (c *Capabilities) proposal() (clc.Proposal, bool) {
 	p := clc.Proposal{Version: clc.V2, IP: c.ipArea()}
 	// Version 2 needs an EID: any for SMC-D, a UEID for SMC-R (SMCv2 p.57, note 2).
-	dv2 := len(c.ISM) > 0 && (!c.SEID.IsZero() || len(c.UEIDs) > 0)
-	rv2 := c.RoCEv2 != nil && len(c.UEIDs) > 0
+	dv2 := len(c.ISM) > 0 && (!c.SEID.IsZero() || len(c.UEIDs) > 0) // rule: TestClientOffers: && -> ||
+	rv2 := c.RoCEv2 != nil && len(c.UEIDs) > 0                      // rule: TestClientOffers: len(c.UEIDs) > 0 -> true
 	if p.IP != nil {
 		p.V1 = clc.MakeSMCTypes(c.RoCEv1 != nil, c.ISMv1 != nil)
 	} else {
@@ -88,12 +88,12 @@ func (h *Handshake) handleAccept(now time.Time, a clc.Accept, out []Output) []Ou
 	switch {
 	case (a.R == nil) == (a.D == nil):
 		return broken("not exactly one of SMC-R and SMC-D")
-	case a.R != nil && !offered.HasR(), a.D != nil && !offered.HasD():
+	case a.R != nil && !offered.HasR(), a.D != nil && !offered.HasD(): // rule: TestClientChecksAccept
 		return h.decline(now, clc.DiagMode, out) // as Linux net/smc
 	case a.Version == clc.V2 && a.FirstContact != (a.FCE != nil):
 		return broken("first contact without its extension")
 	}
-	if a.Version == clc.V2 && !h.offeredEID(a) {
+	if a.Version == clc.V2 && !h.offeredEID(a) { // rule: TestClientChecksAccept
 		return broken("EID %q was not offered", a.EID)
 	}
 	choice := Choice{
@@ -105,7 +105,7 @@ func (h *Handshake) handleAccept(now time.Time, a clc.Accept, out []Output) []Ou
 		if !ok {
 			return broken("CHID %v was not offered", a.D.CHID)
 		}
-		if a.D.GID.IsZero() {
+		if a.D.GID.IsZero() { // rule: TestClientChecksAccept
 			return broken("no GID")
 		}
 		choice.Local = local
@@ -136,7 +136,7 @@ func (h *Handshake) offeredEID(a clc.Accept) bool {
 	if a.EID.IsZero() {
 		return false
 	}
-	return h.caps.hasUEID(a.EID) || a.D != nil && a.EID == h.caps.SEID
+	return h.caps.hasUEID(a.EID) || a.D != nil && a.EID == h.caps.SEID // rule: TestClientChecksAccept: a.D != nil -> true
 }
 
 // offeredDevice returns the device of ours that the Accept names by its CHID. A version 1 Accept
@@ -158,15 +158,16 @@ func (h *Handshake) offeredDevice(a clc.Accept) (clc.ISMDevice, bool) {
 // or DECLINE the connection" (SMCv2, notes on the v2.1 handshake examples, item 3).
 func (h *Handshake) checkFCE(a clc.Accept) clc.Diagnosis {
 	switch f := a.FCE; {
-	case f.Release > h.caps.Release:
+	case f.Release > h.caps.Release: // rule: TestClientChecksAccept
 		return clc.DiagRelease
+	// rule: TestClientChecksAccept
 	case a.D != nil && a.D.CHID.IsEmulated() && (f.Release < clc.Release1 || f.Features&clc.FeatureEmulatedISM == 0):
 		return clc.DiagRelease // a feature needs both hosts' bits (SMCv2 p.44, 4.a.iii)
 	case f.Release == clc.Release0 || a.R == nil:
 		return clc.DiagNone
-	case f.MaxConns < maxConnsFloor:
+	case f.MaxConns < maxConnsFloor: // rule: TestClientChecksAccept
 		return clc.DiagMaxConns
-	case f.MaxLinks < maxLinksFloor || f.MaxLinks > maxLinksCeiling:
+	case f.MaxLinks < maxLinksFloor || f.MaxLinks > maxLinksCeiling: // rule: TestClientChecksAccept
 		return clc.DiagMaxLinks
 	}
 	return clc.DiagNone
@@ -175,11 +176,11 @@ func (h *Handshake) checkFCE(a clc.Accept) clc.Diagnosis {
 // checkParamsR checks what the peer says of its end of SMC-R.
 func (h *Handshake) checkParamsR(v clc.Version, p *clc.ParamsR) error {
 	switch {
-	case p.GID.IsZero() || p.QPN == 0:
+	case p.GID.IsZero() || p.QPN == 0: // rule: TestClientChecksAccept, TestServerChecksConfirm
 		return errors.New("no GID or no queue pair")
-	case v == clc.V2 && !h.caps.rightFamily(p.GID):
+	case v == clc.V2 && !h.caps.rightFamily(p.GID): // rule: TestClientChecksAccept, TestServerChecksConfirm
 		return fmt.Errorf("GID %v is not of the TCP connection's IP version", p.GID) // SMCv2 pp.66, 73
-	case p.RMBEIndex == 0:
+	case p.RMBEIndex == 0: // rule: TestClientChecksAccept, TestServerChecksConfirm
 		return errors.New("RMB element index 0") // "valid value range is 1-255" (RFC 7609 p.15)
 	}
 	return nil
@@ -200,11 +201,12 @@ func (h *Handshake) sendConfirm(now time.Time, r Resources, out []Output) []Outp
 		c.FCE = h.caps.fce(server.Release)
 		c.FCE.Direct = server.Direct
 		if server.Release >= clc.Release1 {
-			result.Features = server.Features & h.caps.Features
+			result.Features = server.Features & h.caps.Features // rule: TestHandshakeTypes: & h.caps.Features -> | h.caps.Features
 			if h.caps.VendorOUI != ([3]byte{}) {
-				result.VendorOptions = server.VendorOptions
+				result.VendorOptions = server.VendorOptions // rule: TestHandshakeVendor
 			}
 			c.FCE.Features = result.Features
+			// rule: TestHandshakeVendor
 			c.FCE.VendorOptions = result.VendorOptions // SMCv2 p.73, note 6: as in the Accept
 			c.FCE.MaxConns, c.FCE.MaxLinks = server.MaxConns, server.MaxLinks
 		}

@@ -169,6 +169,7 @@ func (h *Handshake) handleBroken(now time.Time, err error, out []Output) []Outpu
 func (h *Handshake) handleDecline(now time.Time, m clc.Decline, out []Output) []Output {
 	// The out-of-sync flag counts only where the client has seen us name a link group. In
 	// other places a peer that sets it must not be able to end anything.
+	// rule: TestHandshakeTable: && h.state == HandshakeAwaitConfirm -> && true
 	outOfSync := m.OutOfSync && h.state == HandshakeAwaitConfirm && !h.accept.FirstContact
 	return h.end(now, HandshakeFellBack, FallBack{
 		ByPeer: true, Diagnosis: m.Diagnosis, OS: m.OS, OutOfSync: outOfSync, ByType: m.ByType,
@@ -343,8 +344,9 @@ func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Ou
 	}
 	crossing := h.state == HandshakeLinkTurn
 	if h.state == HandshakeAwaitProposal || h.role == RoleServer && h.state == HandshakePreparing {
-		h.fillByType(why)
+		h.fillByType(why) // rule: TestServerOrder
 		if m.Version == clc.V2 {
+			// rule: TestDeclineForms
 			m.ByType = wireByType(h.byType) // Linux net/smc sends zeros
 		}
 	}

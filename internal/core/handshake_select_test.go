@@ -299,6 +299,10 @@ func TestNetworks(t *testing.T) {
 	if s.matchNetwork(&clc.IPArea{}) || s.matchNetwork(nil) {
 		t.Error("matchNetwork of an empty area = true")
 	}
+	s = Capabilities{Networks: prefixes("fe80::1/64 2001:db8::1/64")}
+	if s.matchNetwork(&clc.IPArea{IPv6: prefixes("fe80::/64")}) {
+		t.Error("matchNetwork of a client's link-local network = true: every host is on that")
+	}
 	linkLocal := Capabilities{Networks: prefixes("fe80::1/64")}
 	if a := linkLocal.ipArea(); a != nil {
 		t.Errorf("ipArea of a link-local network = %v, want nil", a)
@@ -405,5 +409,77 @@ func TestPrepareTimer(t *testing.T) {
 	}
 	if PrepareTimeout >= HandshakeTimeout || LinkTurnTimeout >= LinkWaitTimeout {
 		t.Error("a Decline would find that the peer has given up")
+	}
+}
+
+// TestMaximaOfBoth checks that a server agrees to what the host with the lower limits has, whichever
+// that is.
+func TestMaximaOfBoth(t *testing.T) {
+	for _, tt := range []struct{ clientConns, clientLinks, serverConns, serverLinks, conns, links uint8 }{
+		{64, 2, 32, 1, 32, 1},
+		{32, 1, 64, 2, 32, 1},
+		{16, 2, 255, 1, 16, 1},
+		{255, 2, 255, 2, 255, 2},
+	} {
+		client, server := only(clientCaps(t), "Rv2"), only(serverCaps(t), "Rv2")
+		client.MaxConns, client.MaxLinks = tt.clientConns, tt.clientLinks
+		server.MaxConns, server.MaxLinks = tt.serverConns, tt.serverLinks
+		p := newPair(t, client, server).run()
+		for _, role := range []Role{RoleClient, RoleServer} {
+			if r := p.result[role]; r.MaxConns != tt.conns || r.MaxLinks != tt.links {
+				t.Errorf("%+v: %v has %d connections and %d links", tt, role, r.MaxConns, r.MaxLinks)
+			}
+		}
+	}
+}
+
+// TestAssociatedDeviceFirst checks that a server tries the ISM device of the client's own network
+// before those in the list, for version 2 too: SMCv2 p.54, note 4.
+func TestAssociatedDeviceFirst(t *testing.T) {
+	client := only(clientCaps(t), "Dv2 Dv1").normalized()
+	p, _ := client.proposal()
+	h := NewHandshake(RoleServer, serverCaps(t))
+	h.SetReachable(clientGID, wire.ISMGID{Hi: clientNative})
+	h.Start(epoch, nil)
+	outs := h.HandleMessage(epoch, p, nil, nil)
+	var order []wire.CHID
+	for {
+		prepare, ok := outs[len(outs)-1].(Prepare)
+		if !ok || prepare.Choice.Version != clc.V2 {
+			break
+		}
+		order = append(order, prepare.Choice.Remote.CHID)
+		outs = h.PrepareFailed(epoch, clc.DiagMemory, nil)
+	}
+	if want := []wire.CHID{0x0700, wire.CHIDLoopback}; !slices.Equal(order, want) {
+		t.Errorf("devices were tried in the order %v, want %v", order, want)
+	}
+}
+
+// TestReasonKept checks the bit "SMC Type RC Saved" of an Accept for SMC-Rv2: whether the client offered
+// SMC-D too, and the server knows why it did not take that (SMCv2 p.66).
+func TestReasonKept(t *testing.T) {
+	for _, tt := range []struct {
+		client, server string
+		want           bool
+	}{
+		{"Rv2", "Rv2", false},
+		{"Dv2 Rv2", "Rv2", true},
+		{"Dv1 Rv2", "Rv2", true},
+		{"Dv2 Rv2", "Dv2 Rv2", true},
+		{"Dv1 Rv1", "Rv1", false}, // version 1 has no such bit
+	} {
+		p := newPair(t, only(clientCaps(t), tt.client), only(serverCaps(t), tt.server))
+		p.try = func(_ Role, c Choice) clc.Diagnosis {
+			if c.Mode == SMCD {
+				return clc.DiagMemory
+			}
+			return clc.DiagNone
+		}
+		p.run()
+		got := p.result[RoleClient]
+		if got.Mode != SMCR || got.ReasonKept != tt.want {
+			t.Errorf("client %q, server %q: client has %v with ReasonKept %t, want SMC-R with %t", tt.client, tt.server, got.Mode, got.ReasonKept, tt.want)
+		}
 	}
 }

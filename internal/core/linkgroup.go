@@ -28,12 +28,12 @@ type GroupKey struct {
 
 // Key returns the key of the group that c belongs to.
 func (c Choice) Key(role Role) GroupKey {
-	k := GroupKey{Mode: c.Mode, Role: role, Version: c.Version}
+	k := GroupKey{Mode: c.Mode, Role: role, Version: c.Version} // rule: TestChoiceKey: role -> 0
 	switch c.Mode {
 	case SMCD:
-		k.Local, k.Remote = c.Local, c.Remote
+		k.Local, k.Remote = c.Local, c.Remote // rule: TestChoiceKey
 	case SMCR:
-		k.PeerID, k.GID = c.PeerID, c.GID
+		k.PeerID, k.GID = c.PeerID, c.GID // rule: TestChoiceKey
 	}
 	return k
 }
@@ -85,7 +85,7 @@ func NewGroups(limit int) *Groups {
 // the client may read the second Accept before the first. The reason is clc.DiagNone, or why there is no group.
 func (g *Groups) ServerJoin(key GroupKey, id wire.LinkID, maxConns int) (lg *LinkGroup, firstContact bool, why clc.Diagnosis) {
 	for _, lg := range g.groups[key] {
-		if lg.state == groupConfirmed && lg.Conns < lg.MaxConns {
+		if lg.state == groupConfirmed && lg.Conns < lg.MaxConns { // rule: TestGroupsServer: lg.Conns < lg.MaxConns -> true
 			lg.Conns++
 			return lg, false, clc.DiagNone
 		}
@@ -110,6 +110,7 @@ func (g *Groups) ClientJoin(key GroupKey, firstContact bool, id, peerID wire.Lin
 	}
 	var found *LinkGroup
 	for _, lg := range g.groups[key] {
+		// rule: TestGroupsClient: lg.state == groupConfirmed -> true
 		if lg.state == groupConfirmed && (found == nil || lg.PeerID == peerID && found.PeerID != peerID) {
 			found = lg
 		}
@@ -137,6 +138,7 @@ func (g *Groups) add(key GroupKey, id wire.LinkID) (*LinkGroup, clc.Diagnosis) {
 func (g *Groups) evict() bool {
 	var oldest *LinkGroup
 	for _, lg := range g.All() {
+		// rule: TestGroupsLimit: lg.Key.Role == RoleServer -> true
 		if lg.Conns == 0 && lg.Key.Role == RoleServer && (oldest == nil || lg.idleSince.Before(oldest.idleSince)) {
 			oldest = lg
 		}
@@ -159,7 +161,7 @@ func (g *Groups) Confirm(lg *LinkGroup, r Result) {
 		lg.PeerID = r.D.LinkID
 	}
 	if r.Mode == SMCR && r.MaxConns > 0 {
-		lg.MaxConns = min(lg.MaxConns, int(r.MaxConns))
+		lg.MaxConns = min(lg.MaxConns, int(r.MaxConns)) // rule: TestGroupsMaxConns
 	}
 }
 

@@ -135,13 +135,13 @@ func (c *Capabilities) usable(p *clc.Proposal) (offer, clc.Diagnosis) {
 	}
 	// The limits are a matter of release 1: a host that is below "can tolerate (interoperate with
 	// or ignore) all protocol updates" (SMCv2 p.41, 4a).
-	limits := o.rv2 && o.release >= clc.Release1
+	limits := o.rv2 && o.release >= clc.Release1 // rule: TestTolerationServer: o.release -> p.Ext.Release
 	switch {
 	case !o.dv2 && !o.dv1 && !o.rv2 && !o.rv1:
 		return o, why
-	case limits && p.Ext.MaxConns < maxConnsFloor:
+	case limits && p.Ext.MaxConns < maxConnsFloor: // rule: TestProposalChecks
 		return o, clc.DiagMaxConns
-	case limits && p.Ext.MaxLinks < maxLinksFloor:
+	case limits && p.Ext.MaxLinks < maxLinksFloor: // rule: TestProposalChecks
 		return o, clc.DiagMaxLinks
 	}
 	return o, clc.DiagNone
@@ -157,7 +157,7 @@ func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 	if o.dv2 {
 		steps = append(steps, h.planDv2(p, o.release)...)
 	}
-	sameNetwork := (o.dv1 || o.rv1) && h.caps.matchNetwork(p.IP)
+	sameNetwork := (o.dv1 || o.rv1) && h.caps.matchNetwork(p.IP) // rule: TestServerOrder: h.caps.matchNetwork(p.IP) -> true
 	if o.dv1 {
 		switch remote := (clc.ISMDevice{GID: wire.ISMGID{Hi: p.ISMGID}}); {
 		case !sameNetwork:
@@ -176,6 +176,7 @@ func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 		switch {
 		case !ok:
 			unusable(SMCR, clc.V2, clc.DiagNoUEID)
+		// rule: TestProposalChecks: !h.caps.rightFamily(p.Ext.GID) -> false
 		case h.caps.RoCEv2 == nil || p.Ext.GID.IsZero() || !h.caps.rightFamily(p.Ext.GID):
 			unusable(SMCR, clc.V2, clc.DiagNoSMCRDevice)
 		default:
@@ -206,7 +207,7 @@ func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 func (h *Handshake) planDv2(p *clc.Proposal, release clc.Release) []step {
 	var remotes []clc.ISMDevice
 	if p.ISMCHID != 0 && p.ISMGID != 0 {
-		remotes = append(remotes, clc.ISMDevice{GID: wire.ISMGID{Hi: p.ISMGID}, CHID: p.ISMCHID})
+		remotes = append(remotes, clc.ISMDevice{GID: wire.ISMGID{Hi: p.ISMGID}, CHID: p.ISMCHID}) // rule: TestAssociatedDeviceFirst
 	}
 	if p.Ext.D != nil {
 		remotes = append(remotes, p.Ext.D.Devices...)
@@ -216,6 +217,7 @@ func (h *Handshake) planDv2(p *clc.Proposal, release clc.Release) []step {
 	var steps []step
 	for _, remote := range remotes {
 		local, ok := h.caps.device(remote.CHID)
+		// rule: TestKernelDeviceSkipped, TestProposalChecks
 		if !ok || !h.reachable[remote.GID] || remote.CHID.IsEmulated() && !emulated {
 			continue
 		}
@@ -242,16 +244,18 @@ func (h *Handshake) sendAccept(now time.Time, r Resources, out []Output) []Outpu
 		if h.choice.Release >= clc.Release1 {
 			a.FCE.Features = h.caps.Features
 			if h.sameVendor() {
-				a.FCE.VendorOptions = h.caps.VendorOptions
+				a.FCE.VendorOptions = h.caps.VendorOptions // rule: TestHandshakeVendor
 			}
 			if h.choice.Mode == SMCR {
+				// rule: TestMaximaOfBoth: min(h.caps.MaxConns, h.proposal.Ext.MaxConns) -> h.caps.MaxConns
 				a.FCE.MaxConns = min(h.caps.MaxConns, h.proposal.Ext.MaxConns)
+				// rule: TestMaximaOfBoth: min(h.caps.MaxLinks, h.proposal.Ext.MaxLinks) -> h.caps.MaxLinks
 				a.FCE.MaxLinks = min(h.caps.MaxLinks, h.proposal.Ext.MaxLinks)
 			}
 		}
 	}
 	if a.R != nil && a.Version == clc.V2 { // SMCv2 p.66
-		a.ReasonKept = h.byType.SMCDv2 != clc.DiagNone || h.byType.SMCDv1 != clc.DiagNone
+		a.ReasonKept = h.byType.SMCDv2 != clc.DiagNone || h.byType.SMCDv1 != clc.DiagNone // rule: TestReasonKept
 	}
 	if a.Validate() != nil {
 		return h.PrepareFailed(now, clc.DiagInternal, out)
@@ -301,20 +305,20 @@ func (h *Handshake) handleConfirm(now time.Time, c clc.Confirm, out []Output) []
 func (h *Handshake) checkConfirm(c *clc.Confirm) error {
 	a := &h.accept
 	switch {
-	case c.Version != a.Version:
+	case c.Version != a.Version: // rule: TestServerChecksConfirm
 		return fmt.Errorf("%w: version %d", errNotAsAccepted, c.Version)
 	case (c.R == nil) != (a.R == nil), (c.D == nil) != (a.D == nil):
 		return fmt.Errorf("%w: another SMC type", errNotAsAccepted)
-	case c.Version == clc.V2 && c.EID != a.EID:
+	case c.Version == clc.V2 && c.EID != a.EID: // rule: TestServerChecksConfirm
 		return fmt.Errorf("%w: EID %q", errNotAsAccepted, c.EID)
 	case c.Version == clc.V2 && c.FirstContact != a.FirstContact,
 		c.Version == clc.V2 && c.FirstContact != (c.FCE != nil):
 		return fmt.Errorf("%w: first contact", errNotAsAccepted)
-	case c.D != nil && c.Version == clc.V2 && c.D.CHID != a.D.CHID:
+	case c.D != nil && c.Version == clc.V2 && c.D.CHID != a.D.CHID: // rule: TestServerChecksConfirm
 		return fmt.Errorf("%w: CHID %v", errNotAsAccepted, c.D.CHID)
-	case c.D != nil && c.D.GID != h.choice.Remote.GID:
+	case c.D != nil && c.D.GID != h.choice.Remote.GID: // rule: TestServerChecksConfirm
 		return errForeignGID
-	case c.R != nil && h.proposal.PeerID != zeroPeer && c.R.PeerID != h.proposal.PeerID:
+	case c.R != nil && h.proposal.PeerID != zeroPeer && c.R.PeerID != h.proposal.PeerID: // rule: TestServerChecksConfirm
 		return errForeignPeer
 	case c.R != nil:
 		return h.checkParamsR(c.Version, c.R)
@@ -328,15 +332,15 @@ func (h *Handshake) checkConfirm(c *clc.Confirm) error {
 func (h *Handshake) checkConfirmValues(c *clc.Confirm) clc.Diagnosis {
 	ours, theirs := h.accept.FCE, c.FCE
 	switch {
-	case c.R != nil && h.accept.FirstContact && !c.R.MTU.Valid():
+	case c.R != nil && h.accept.FirstContact && !c.R.MTU.Valid(): // rule: TestServerChecksConfirm
 		return clc.DiagVersion // a reserved value: RFC 7609 C.6
 	case ours == nil || theirs == nil:
 		return clc.DiagNone
-	case theirs.Release != ours.Release:
+	case theirs.Release != ours.Release: // rule: TestServerChecksConfirm
 		return clc.DiagRelease
-	case c.R != nil && ours.Direct && !h.sameMAC(c.R.MAC):
+	case c.R != nil && ours.Direct && !h.sameMAC(c.R.MAC): // rule: TestServerChecksConfirm
 		return clc.DiagVersion // "must match the MAC from the original Proposal" (SMCv2 p.74, note 1a)
-	case len(c.ClientGIDs) > 0 && c.ClientGIDs[0].Addr() != c.R.GID.Addr():
+	case len(c.ClientGIDs) > 0 && c.ClientGIDs[0].Addr() != c.R.GID.Addr(): // rule: TestServerChecksConfirm
 		return clc.DiagVersion // the first is "of the current active link" (SMCv2 p.77, note 6a)
 	case ours.Release == clc.Release0:
 		return clc.DiagNone
@@ -356,15 +360,15 @@ func (h *Handshake) checkConfirmFeatures(c *clc.Confirm) clc.Diagnosis {
 	ours, theirs := h.accept.FCE, c.FCE
 	common := ours.Features & h.proposal.Ext.Features
 	switch {
-	case theirs.Features&^common != 0:
+	case theirs.Features&^common != 0: // rule: TestServerChecksConfirm
 		return clc.DiagRelease
-	case c.D != nil && c.D.CHID.IsEmulated() && theirs.Features&clc.FeatureEmulatedISM == 0:
+	case c.D != nil && c.D.CHID.IsEmulated() && theirs.Features&clc.FeatureEmulatedISM == 0: // rule: TestServerChecksConfirm
 		return clc.DiagRelease // it "can only be exploited when both ... indicate mutual support" (SMCv2 p.44)
-	case theirs.VendorOptions != ours.VendorOptions:
+	case theirs.VendorOptions != ours.VendorOptions: // rule: TestServerChecksConfirm
 		return clc.DiagRelease // SMCv2 p.74, note 6
-	case c.R != nil && theirs.MaxConns != ours.MaxConns:
+	case c.R != nil && theirs.MaxConns != ours.MaxConns: // rule: TestServerChecksConfirm
 		return clc.DiagMaxConns
-	case c.R != nil && theirs.MaxLinks != ours.MaxLinks:
+	case c.R != nil && theirs.MaxLinks != ours.MaxLinks: // rule: TestServerChecksConfirm
 		return clc.DiagMaxLinks
 	}
 	return clc.DiagNone

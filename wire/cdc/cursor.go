@@ -59,10 +59,10 @@ func Check(old, new Cursor, limit, capacity uint32) (uint32, error) {
 	// and for a step back it is, being unsigned, huge: one comparison rejects both.
 	w := uint64(new.Wrap - old.Wrap)
 	advance := w*uint64(capacity) + uint64(new.Count) - uint64(old.Count)
-	if new.Count >= capacity {
+	if new.Count >= capacity { // rule: TestCheck
 		return 0, ErrCount
 	}
-	if advance > uint64(limit) {
+	if advance > uint64(limit) { // rule: TestCheck
 		return 0, ErrAdvance
 	}
 	return uint32(advance), nil

@@ -60,13 +60,13 @@ func (m Message) IsFailoverValidation() bool { return m.ProducerFlags&FailoverVa
 // IsStale reports whether m is older than the message with number last, and must be dropped
 // (RFC 7609 p.127). A message with the same number is not stale, as for Linux net/smc. Numbers
 // are compared modulo 1<<16.
-func (m Message) IsStale(last uint16) bool { return int16(m.Seq-last) < 0 }
+func (m Message) IsStale(last uint16) bool { return int16(m.Seq-last) < 0 } // rule: TestIsStale: < 0 -> <= 0
 
 // Append appends the encoded message, 44 bytes, to b and returns the extended slice. Every
 // Message has an encoding; reserved flags are not sent.
 func (m Message) Append(b []byte) []byte {
 	if m.IsFailoverValidation() {
-		m = NewFailoverValidation(m.Seq, m.AlertToken)
+		m = NewFailoverValidation(m.Seq, m.AlertToken) // rule: TestFailoverValidation
 	}
 	var e [MessageLen]byte
 	e[0], e[1] = TypeMessage, MessageLen
@@ -101,7 +101,7 @@ func ParseMessage(b []byte) (Message, error) {
 		Producer:      Cursor{binary.BigEndian.Uint16(b[10:]), binary.BigEndian.Uint32(b[12:])},
 		Consumer:      Cursor{binary.BigEndian.Uint16(b[18:]), binary.BigEndian.Uint32(b[20:])},
 		ProducerFlags: ProducerFlags(b[24]) & allProducerFlags,
-		ConnFlags:     ConnFlags(b[25]) & allConnFlags,
+		ConnFlags:     ConnFlags(b[25]) & allConnFlags, // rule: TestMessage: & allConnFlags -> & 0xff
 	}
 	if m.IsFailoverValidation() {
 		return NewFailoverValidation(m.Seq, m.AlertToken), nil

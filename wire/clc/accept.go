@@ -72,7 +72,7 @@ func (a Accept) Append(b []byte) []byte {
 	start := len(b)
 	b = appendExchange(b, a.exchange(), TypeAccept)
 	if a.ReasonKept {
-		b[start+flagsOffset] |= flagReasonKept
+		b[start+flagsOffset] |= flagReasonKept // rule: TestVectors
 	}
 	return b
 }
@@ -86,7 +86,7 @@ func ParseAccept(b []byte) (Accept, error) {
 	}
 	return Accept{
 		Version: c.Version, FirstContact: c.FirstContact, R: c.R, D: c.D, EID: c.EID, FCE: c.FCE,
-		ReasonKept: c.R != nil && c.Version > V1 && b[flagsOffset]&flagReasonKept != 0,
+		ReasonKept: c.R != nil && c.Version > V1 && b[flagsOffset]&flagReasonKept != 0, // rule: TestReserved: c.R != nil -> true
 	}, nil
 }
 

@@ -242,14 +242,14 @@ func parseHeader(message string, b []byte) (Header, error) {
 	switch {
 	case len(b) < HeaderLen:
 		return fail("message", len(b), wire.ErrTruncated)
-	case !isEyecatcher(b):
+	case !isEyecatcher(b): // rule: TestHeaderLies
 		return fail("eyecatcher", 0, wire.ErrEyecatcher)
-	case b[7]>>4 == 0:
+	case b[7]>>4 == 0: // rule: TestHeaderLies
 		return fail("version", 7, wire.ErrVersion)
 	}
 	h := Header{
 		Type:    Type(b[4]),
-		Version: min(Version(b[7]>>4), V2),
+		Version: min(Version(b[7]>>4), V2), // rule: TestHigherVersions: min(Version(b[7]>>4), V2) -> Version(b[7]>>4)
 		Len:     int(binary.BigEndian.Uint16(b[5:])),
 		flags:   b[7] & 0x0f,
 	}
@@ -270,7 +270,7 @@ func parseHeader(message string, b []byte) (Header, error) {
 	default:
 		return fail("type", 4, wire.ErrType)
 	}
-	if h.Len < minLen || h.Len > MaxLen {
+	if h.Len < minLen || h.Len > MaxLen { // rule: TestLengths
 		return fail("length", 5, wire.ErrLength)
 	}
 	return h, nil
@@ -292,7 +292,7 @@ func frame(message string, want Type, b []byte) (Header, []byte, error) {
 		return fail("message", len(b), wire.ErrTruncated)
 	}
 	b = b[:h.Len]
-	if end := h.Len - eyecatcherLen; !isEyecatcher(b[end:]) {
+	if end := h.Len - eyecatcherLen; !isEyecatcher(b[end:]) { // rule: TestEitherEyecatcher
 		return fail("eyecatcher", end, wire.ErrEyecatcher)
 	}
 	return h, b, nil
@@ -300,7 +300,7 @@ func frame(message string, want Type, b []byte) (Header, []byte, error) {
 
 func isEyecatcher(b []byte) bool {
 	e := string(b[:eyecatcherLen])
-	return e == eyecatcherSMCR || e == eyecatcherSMCD
+	return e == eyecatcherSMCR || e == eyecatcherSMCD // rule: TestEitherEyecatcher: || e == eyecatcherSMCD -> || false
 }
 
 // begin appends a header whose length is yet unknown; end fills it in.

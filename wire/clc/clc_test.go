@@ -214,6 +214,13 @@ func TestEitherEyecatcher(t *testing.T) {
 				}
 			}
 		}
+		for _, at := range []int{0, len(encoded) - eyecatcherLen} {
+			bad := bytes.Clone(encoded)
+			bad[at+eyecatcherLen-1] ^= 1
+			if got, err := Parse(bad); !errors.Is(err, wire.ErrEyecatcher) {
+				t.Errorf("%s with a wrong eyecatcher at %d: Parse = %v, %v; want ErrEyecatcher", tt.name, at, got, err)
+			}
+		}
 	}
 }
 

@@ -105,7 +105,7 @@ func ParseDecline(b []byte) (Decline, error) {
 		return Decline{}, err
 	}
 	// A longer version 2 message may come from a later release; its tail is not known here.
-	if h.Len != declineV1Len && h.Len != declineV2Len && (h.Version == V1 || h.Len < declineV2Len) {
+	if h.Len != declineV1Len && h.Len != declineV2Len && (h.Version == V1 || h.Len < declineV2Len) { // rule: TestLengths
 		return Decline{}, &wire.DecodeError{Message: message, Field: "length", Offset: 5, Err: wire.ErrLength}
 	}
 	d := Decline{

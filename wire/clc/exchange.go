@@ -38,7 +38,7 @@ func validateExchange(c Confirm, t Type) error {
 		return invalid(message, "FCE in version 1")
 	case c.Version == V2 && c.FirstContact != (c.FCE != nil):
 		return invalid(message, "FCE and first contact do not go together")
-	case needsGIDs && (len(c.ClientGIDs) == 0 || len(c.ClientGIDs) > MaxClientGIDs):
+	case needsGIDs && (len(c.ClientGIDs) == 0 || len(c.ClientGIDs) > MaxClientGIDs): // rule: TestValidate
 		return invalid(message, "%d client GIDs, need 1 to %d", len(c.ClientGIDs), MaxClientGIDs)
 	case !needsGIDs && len(c.ClientGIDs) > 0:
 		return invalid(message, "client GIDs without first contact of SMC-R version 2")
@@ -125,7 +125,7 @@ func parseExchange(message string, t Type, b []byte) (Confirm, error) {
 			return fail("length", 5, wire.ErrLength)
 		}
 		c.R = parseParamsR(b)
-		if c.FirstContact && !c.R.MTU.Valid() {
+		if c.FirstContact && !c.R.MTU.Valid() { // rule: TestLies
 			return fail("MTU", 50, wire.ErrReservedEnum)
 		}
 		if c.Version > V1 {
@@ -140,13 +140,13 @@ func parseExchange(message string, t Type, b []byte) (Confirm, error) {
 		if c.Version > V1 {
 			c.D.CHID = wire.CHID(binary.BigEndian.Uint16(b[32:]))
 			c.EID = wire.EID(b[34:66])
-			if c.D.CHID.IsEmulated() {
+			if c.D.CHID.IsEmulated() { // rule: TestVectors
 				c.D.GID.Lo = binary.BigEndian.Uint64(b[66:])
 			}
 		}
 		fceOffset = fceDOffset
 	case TypesNone, TypesBoth: // reserved here: only a Proposal has them
-		return fail("SMC type", flagsOffset, wire.ErrReservedEnum)
+		return fail("SMC type", flagsOffset, wire.ErrReservedEnum) // rule: TestLies: wire.ErrReservedEnum -> wire.ErrValue
 	}
 	if c.Version == V1 || !c.FirstContact {
 		return c, nil // an FCE without first contact is to be ignored: SMCv2 p.61
@@ -157,7 +157,7 @@ func parseExchange(message string, t Type, b []byte) (Confirm, error) {
 	c.FCE = parseFCE(body[fceOffset:], c.R != nil)
 	if t == TypeConfirm && c.R != nil && len(body) >= gidsOffset {
 		n := int(body[gidListOffset])
-		if n == 0 || n > MaxClientGIDs || len(body) < gidsOffset+n*gidLen {
+		if n == 0 || n > MaxClientGIDs || len(body) < gidsOffset+n*gidLen { // rule: TestNineGIDs: n > MaxClientGIDs -> false
 			return fail("number of GIDs", gidListOffset, wire.ErrValue)
 		}
 		c.ClientGIDs = make([]wire.GID, n)
@@ -172,7 +172,7 @@ func parseExchange(message string, t Type, b []byte) (Confirm, error) {
 // version 2.
 func exchangeLenOK(h Header, v1Len, v2Len int) bool {
 	if h.Version == V1 {
-		return h.Len == v1Len
+		return h.Len == v1Len // rule: TestLengths: h.Len == v1Len -> h.Len >= v1Len
 	}
 	return h.Len >= v2Len
 }

@@ -81,7 +81,7 @@ func parseFCE(b []byte, smcr bool) *FCE {
 		Release:  Release(b[1] & 0x0f),
 		HostName: parseHostName(b[4:fceLen]),
 	}
-	if f.Release == Release0 || len(b) < fceV21Len {
+	if f.Release == Release0 || len(b) < fceV21Len { // rule: TestVectors: f.Release == Release0 -> false
 		return f
 	}
 	if smcr {
@@ -99,7 +99,7 @@ func parseHostName(b []byte) string {
 		if c == ' ' || c == 0 {
 			return string(b[:i])
 		}
-		if c < ' ' || c > '~' {
+		if c < ' ' || c > '~' { // rule: TestHostName
 			return ""
 		}
 	}

@@ -74,7 +74,7 @@ func parseIPArea(r reader, start int) (*IPArea, int, error) {
 	}
 	n := int(head[7])
 	array, ok := r.at(start+ipAreaLen, n*prefixLen)
-	if n > MaxPrefixes || !ok {
+	if n > MaxPrefixes || !ok { // rule: TestLies
 		return nil, 0, r.fail("number of prefixes", start+7)
 	}
 	a := &IPArea{}

@@ -304,3 +304,49 @@ func asSent(m Message) Message {
 	}
 	return m
 }
+
+// TestNineGIDs has Confirms that are long enough for the number of GIDs they announce: 1 to 8 are read,
+// any other number is an error (SMCv2 p.77, note 3a).
+func TestNineGIDs(t *testing.T) {
+	b := vectorBytes(t, "Confirm v2.1 R, first contact, 8 GIDs")
+	for count := range (MaxLen - gidsOffset) / gidLen {
+		c := resize(b, gidsOffset+count*gidLen+eyecatcherLen)
+		c[gidListOffset] = byte(count)
+		got, err := Parse(c)
+		if count >= 1 && count <= MaxClientGIDs {
+			if err != nil || len(got.(Confirm).ClientGIDs) != count {
+				t.Errorf("Parse with %d GIDs = %v, %v", count, got, err)
+			}
+			continue
+		}
+		if !errors.Is(err, wire.ErrValue) {
+			t.Errorf("Parse with %d GIDs = %v, %v; want ErrValue", count, got, err)
+		}
+	}
+}
+
+// TestNineEntries has Proposals that are long enough for the number of ISM devices they announce.
+func TestNineEntries(t *testing.T) {
+	b := vectorBytes(t, capD+" 4") // one Emulated-ISM device, two entries
+	const v2, entries = 80, 200
+	if b[v2+1] != 2 {
+		t.Fatalf("%d entries, want 2", b[v2+1])
+	}
+	for count := 0; count <= 255; count++ {
+		c := resize(b[:entries+eyecatcherLen], entries+count*ismEntryLen+eyecatcherLen)
+		c[v2+1] = byte(count)
+		for i := range count {
+			binary.BigEndian.PutUint64(c[entries+i*ismEntryLen:], uint64(i+1))
+		}
+		got, err := Parse(c)
+		if count <= MaxISMEntries {
+			if err != nil || len(got.(Proposal).Ext.D.Devices) != count {
+				t.Errorf("Parse with %d entries = %v, %v", count, got, err)
+			}
+			continue
+		}
+		if !errors.Is(err, wire.ErrValue) {
+			t.Errorf("Parse with %d entries = %v, %v; want ErrValue", count, got, err)
+		}
+	}
+}

@@ -37,7 +37,7 @@ func AppendOptionPadded(b []byte) []byte {
 // the option says. A longer option with the same identifier counts, as long as its length is
 // even, as for Linux net/smc.
 func ParseOption(b []byte) bool {
-	return len(b) >= OptionLen && len(b)%2 == 0 &&
+	return len(b) >= OptionLen && len(b)%2 == 0 && // rule: TestOption: len(b)%2 == 0 -> true
 		b[0] == OptionKind && int(b[1]) == len(b) && string(b[2:6]) == eyecatcherSMCR
 }
 

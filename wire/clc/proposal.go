@@ -181,7 +181,7 @@ func ParseProposal(b []byte) (Proposal, error) {
 	}
 	ipStart := ipOffsetEnd + int(binary.BigEndian.Uint16(b[38:]))
 	if p.V1 != TypesNone {
-		if ipStart < next {
+		if ipStart < next { // rule: TestLies
 			return fail("IP offset", 38, wire.ErrValue)
 		}
 		if p.IP, next, err = parseIPArea(r, ipStart); err != nil {
@@ -208,13 +208,13 @@ func ParseProposal(b []byte) (Proposal, error) {
 	if v2Offset == 0 {
 		return p, nil
 	}
-	if v2OffsetEnd+v2Offset < next {
+	if v2OffsetEnd+v2Offset < next { // rule: TestLies
 		return fail("v2 offset", 50, wire.ErrValue)
 	}
 	if p.Ext, err = parseProposalV2(r, v2OffsetEnd+v2Offset, p.V2.HasD()); err != nil {
 		return Proposal{}, err
 	}
-	if oui := [3]byte(b[52:55]); p.Ext.Release > Release0 && oui != ([3]byte{}) {
+	if oui := [3]byte(b[52:55]); p.Ext.Release > Release0 && oui != ([3]byte{}) { // rule: TestVectors
 		p.VendorOUI, p.VendorOptions = oui, [5]byte(b[55:60])
 	}
 	return p, nil

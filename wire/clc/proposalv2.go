@@ -94,7 +94,7 @@ func (x *ProposalV2) validate(offersD bool) error {
 	switch {
 	case x.Release > 15:
 		return invalid(message, "release %d has more than 4 bits", x.Release)
-	case len(x.UEIDs) > MaxUEIDs:
+	case len(x.UEIDs) > MaxUEIDs: // rule: TestValidate
 		return invalid(message, "%d UEIDs, at most %d", len(x.UEIDs), MaxUEIDs)
 	case offersD != (x.D != nil):
 		return invalid(message, "SMC-Dv2 extension and types do not go together")
@@ -175,10 +175,10 @@ func parseProposalV2(r reader, start int, offersD bool) (*ProposalV2, error) {
 	}
 	ueids, entries := int(head[0]), int(head[1])
 	array, ok := r.at(start+proposalV2Len, ueids*eidLen)
-	if ueids > MaxUEIDs || !ok {
+	if ueids > MaxUEIDs || !ok { // rule: TestLies
 		return nil, r.fail("number of UEIDs", start)
 	}
-	if entries > MaxISMEntries {
+	if entries > MaxISMEntries { // rule: TestNineEntries
 		return nil, r.fail("number of ISM entries", start+1)
 	}
 	x := &ProposalV2{Release: Release(head[3] >> 4), GID: wire.GID(head[8:24])}
@@ -234,11 +234,11 @@ func parseProposalDv2(r reader, v2Start, start, entries int, hasSEID bool) (*Pro
 		d := ISMDevice{GID: wire.ISMGID{Hi: gid}, CHID: chid}
 		if chid.IsEmulated() {
 			i++
-			if i == entries {
+			if i == entries { // rule: TestLies
 				return nil, r.fail("ISM entry", start+proposalDv2Len+(i-1)*ismEntryLen)
 			}
 			lo, again := ismEntry(array, i)
-			if again != chid {
+			if again != chid { // rule: TestLies
 				return nil, r.fail("ISM entry", start+proposalDv2Len+i*ismEntryLen)
 			}
 			d.GID.Lo = lo

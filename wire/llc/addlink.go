@@ -126,7 +126,7 @@ func (a AddLink) Validate() error {
 		return invalid(TypeAddLink, "MTU %d has more than 4 bits", uint8(a.MTU))
 	case len(a.RKeys) > MaxRKeys:
 		return invalid(TypeAddLink, "%d RKeys are more than %d", len(a.RKeys), MaxRKeys)
-	case !a.Reply && a.isEmpty():
+	case !a.Reply && a.isEmpty(): // rule: TestValidate
 		return invalid(TypeAddLink, "a request of zeros")
 	}
 	return nil
@@ -153,9 +153,9 @@ func (a AddLink) Append(b []byte) []byte {
 	copy(e[4:], a.MAC[:])
 	copy(e[12:], a.GID[:])
 	putUint24(e[28:], uint32(a.QPN))
-	e[31] = byte(a.Link)
-	e[32] = byte(a.MTU)
-	putUint24(e[33:], uint32(a.PSN))
+	e[31] = byte(a.Link)             // rule: TestVectors
+	e[32] = byte(a.MTU)              // rule: TestVectors
+	putUint24(e[33:], uint32(a.PSN)) // rule: TestVectors
 	if !a.hasV2() {
 		return b
 	}
@@ -165,8 +165,8 @@ func (a AddLink) Append(b []byte) []byte {
 	}
 	b = append(b, direct, 0)
 	b = append(b, a.TargetGID[:]...)
-	b = append(b, make([]byte, 8+2)...) // reserved, number of RKeys
-	a.Form.putUint16(b[len(b)-2:], uint16(len(a.RKeys)))
+	b = append(b, make([]byte, 8+2)...)                  // reserved, number of RKeys
+	a.Form.putUint16(b[len(b)-2:], uint16(len(a.RKeys))) // rule: TestVectors
 	for _, p := range a.RKeys {
 		b = p.append(b)
 	}
@@ -202,6 +202,7 @@ func ParseAddLink(b []byte) (AddLink, error) {
 		return a, nil
 	case len(b) < addLinkV2Len:
 		return AddLink{}, fail("length", 1, wire.ErrLength)
+	// rule: TestLies, TestFewerThanAnnounced
 	case b[70] != 0 && b[71] != 0: // above 255 in either byte order
 		return AddLink{}, fail("number of RKeys", 70, wire.ErrValue)
 	}
@@ -277,7 +278,7 @@ func (a AddLinkCont) Validate() error {
 func (a AddLinkCont) Append(b []byte) []byte {
 	mustValidate(a)
 	b, e := begin(b, TypeAddLinkCont, a.Header, 0)
-	e[4], e[5] = byte(a.Link), a.Remaining
+	e[4], e[5] = byte(a.Link), a.Remaining // rule: TestVectors
 	pairs := e[8:8]
 	for _, p := range a.RKeys {
 		pairs = p.append(pairs)

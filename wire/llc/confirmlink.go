@@ -49,7 +49,7 @@ const cacheSizeMask = 0x0f
 
 // HasNoEyecatcher reports whether the sender, as Linux net/smc understands it, has RMB elements
 // without an eyecatcher.
-func (c ConfirmLink) HasNoEyecatcher() bool { return c.CacheSize&NoEyecatcher != 0 }
+func (c ConfirmLink) HasNoEyecatcher() bool { return c.CacheSize&NoEyecatcher != 0 } // rule: TestHasNoEyecatcher: != 0 -> == 0
 
 // Type returns [TypeConfirmLink].
 func (c ConfirmLink) Type() Type { return TypeConfirmLink }
@@ -75,11 +75,11 @@ func (c ConfirmLink) Append(b []byte) []byte {
 	copy(e[4:], c.MAC[:])
 	copy(e[10:], c.GID[:])
 	putUint24(e[26:], uint32(c.QPN))
-	e[29] = byte(c.Link)
-	binary.BigEndian.PutUint32(e[30:], uint32(c.LinkUserID))
-	e[34] = c.MaxLinks
+	e[29] = byte(c.Link)                                     // rule: TestVectors
+	binary.BigEndian.PutUint32(e[30:], uint32(c.LinkUserID)) // rule: TestVectors
+	e[34] = c.MaxLinks                                       // rule: TestVectors
 	if c.Form.Version() == 2 {
-		e[35] = c.MaxConns
+		e[35] = c.MaxConns // rule: TestVectors
 	}
 	return b
 }
@@ -102,7 +102,7 @@ func ParseConfirmLink(b []byte) (ConfirmLink, error) {
 		MaxLinks:   b[34],
 	}
 	if h.Form.Version() == 2 {
-		c.MaxConns = b[35]
+		c.MaxConns = b[35] // rule: TestVectors
 	}
 	return c, nil
 }

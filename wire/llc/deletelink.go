@@ -82,15 +82,15 @@ func (d DeleteLink) Append(b []byte) []byte {
 	mustValidate(d)
 	var flags byte
 	if d.Orderly {
-		flags |= flagOrderly
+		flags |= flagOrderly // rule: TestVectors
 	}
 	if d.All {
 		flags |= flagAll
 		d.Link = 0
 	}
 	b, e := begin(b, TypeDeleteLink, d.Header, flags)
-	e[4] = byte(d.Link)
-	binary.BigEndian.PutUint32(e[5:], uint32(d.Reason))
+	e[4] = byte(d.Link)                                 // rule: TestVectors
+	binary.BigEndian.PutUint32(e[5:], uint32(d.Reason)) // rule: TestVectors
 	return b
 }
 
@@ -107,6 +107,7 @@ func ParseDeleteLink(b []byte) (DeleteLink, error) {
 		Orderly: b[3]&flagOrderly != 0,
 		Reason:  DeleteReason(binary.BigEndian.Uint32(b[5:])),
 	}
+	// rule: TestReserved
 	if !d.All { // else "this field has no meaning"
 		d.Link = LinkNum(b[4])
 	}

@@ -56,7 +56,7 @@ func (d DeleteRKey) Answer(deleted func(wire.RKey) bool) DeleteRKey {
 		}
 		r.Negative = true
 		if d.Form == V1 {
-			r.ErrorMask |= 0x80 >> i
+			r.ErrorMask |= 0x80 >> i // rule: TestAnswer: 0x80 >> i -> 1 << i
 			continue
 		}
 		r.Invalid++
@@ -147,14 +147,15 @@ func ParseDeleteRKey(b []byte) (DeleteRKey, error) {
 		count = 0
 		if d.Negative {
 			d.Invalid = b[5]
-			if d.Invalid > d.Count {
+			if d.Invalid > d.Count { // rule: TestLies
 				return DeleteRKey{}, fail("number of RKeys not deleted", 5, wire.ErrValue)
 			}
 			count = min(int(d.Invalid), maxRKeysShort)
 		}
-	case count > d.maxRKeys() || rkeysOffset+count*rkeyLen > len(b):
+	case count > d.maxRKeys() || rkeysOffset+count*rkeyLen > len(b): // rule: TestLies: count > d.maxRKeys() -> false
 		return DeleteRKey{}, fail("number of RKeys", 4, wire.ErrValue)
 	case d.Negative:
+		// rule: TestErrorMask: &^ (0xff >> count) -> & 0xff
 		d.ErrorMask = b[5] &^ (0xff >> count) // no bits for RKeys that are not there
 	}
 	for i := range count {

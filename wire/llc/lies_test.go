@@ -2,6 +2,7 @@ package llc
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"reflect"
 	"testing"
@@ -148,6 +149,7 @@ func TestAnswer(t *testing.T) {
 		want DeleteRKey
 	}{
 		{2, request1, DeleteRKey{Header: reply1, RKeys: rkeys(2)}},
+		{3, request1, DeleteRKey{Header: reply1, Negative: true, RKeys: rkeys(3), ErrorMask: 0x20}},
 		{8, request1, DeleteRKey{Header: reply1, Negative: true, RKeys: rkeys(8), ErrorMask: 0x24}},
 		{2, request2, DeleteRKey{Header: reply2, Count: 2}},
 		{8, request2l, DeleteRKey{Header: reply2l, Negative: true, Count: 8, Invalid: 2, RKeys: unknown(8)}},
@@ -253,4 +255,55 @@ func mayLack(m Message) bool {
 		return !m.Reply && len(m.RKeys) == 0
 	}
 	return false
+}
+
+// TestNineGIDs has REQUEST ADD LINKs that are long enough for the number of GIDs they announce: 1 to 8
+// are read, any other number is an error (SMCv2 p.77, note 3a).
+func TestNineGIDs(t *testing.T) {
+	_, full := vectorNamed(t, "REQUEST ADD LINK of eight")
+	for count := range 256 {
+		b := make([]byte, max(MinLen, gidsOffset+count*gidLen))
+		copy(b, full)
+		binary.BigEndian.PutUint16(b[1:], uint16(len(b)))
+		b[gidCountOffset] = byte(count)
+		got, err := Parse(b)
+		if count >= 1 && count <= MaxGIDs {
+			if err != nil || len(got.(RequestAddLink).GIDs) != count {
+				t.Errorf("Parse with %d GIDs = %v, %v", count, got, err)
+			}
+			continue
+		}
+		wantDecodeError(t, "REQUEST ADD LINK", got, err, wire.ErrValue)
+	}
+}
+
+// TestLongerFixed has messages of version 2 whose length is fixed at 44, but which say that they are
+// longer, and are: they are read without their tail, see [Parse].
+func TestLongerFixed(t *testing.T) {
+	tried := 0
+	for _, tt := range allVectors(t) {
+		switch tt.msg.Type() {
+		case TypeConfirmLink, TypeDeleteLink, TypeConfirmRKey, TypeTestLink:
+		default:
+			continue
+		}
+		if tt.msg.Head().Form.Version() != 2 {
+			continue
+		}
+		for _, n := range []int{45, 60, 255, 256, MaxLen} {
+			b := append(unhex(t, tt.hex), bytes.Repeat([]byte{0xff}, n-MinLen)...)
+			form := tt.msg.Head().Form
+			form.putUint16(b[1:], uint16(n))
+			got, err := Parse(b)
+			if err != nil || got.String() != tt.msg.String() {
+				t.Errorf("%s, %d bytes long: Parse = %v, %v; want %v", tt.name, n, got, err, tt.msg)
+			}
+			got, err = Parse(b[:n-1])
+			wantDecodeError(t, tt.name+" that lacks a byte", got, err, wire.ErrTruncated)
+			tried++
+		}
+	}
+	if tried < 20 {
+		t.Errorf("%d messages were tried", tried)
+	}
 }

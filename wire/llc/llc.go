@@ -207,6 +207,11 @@ type Message interface {
 // is: hosts accept both on any link. Bytes after a message of 44 bytes are left alone; a longer one
 // has to fill its SEND, for its length can be read in two ways.
 //
+// In version 2 "all LLC messages are either exactly (padded to) 44 bytes ... or variable length greater
+// than 44 bytes" (SMCv2 p.81, note 3). A message of the first kind that is longer all the same is read
+// without its tail: Linux net/smc reads it so, a later release may add fields there as releases
+// have done before, and to refuse it would cost the link for bytes that nobody asks for.
+//
 // Errors are of type [*wire.DecodeError]. [ErrOptional] among them means that the message is to be
 // discarded. A type that does not exist in its version is [wire.ErrType], as is a CDC message, and a
 // version above 2 is [wire.ErrVersion]; Linux net/smc ignores all of these.
@@ -256,6 +261,7 @@ func parseHeader(message string, b []byte) (Header, Type, []byte, error) {
 	var h Header
 	t := Type(b[0] & typeMask)
 	switch {
+	// rule: TestFirstByte
 	case b[0]>>6 == 0b10: // whatever the rest is
 		return fail("type", 0, ErrOptional)
 	case b[0]>>6 == 0b11: // CDC
@@ -268,19 +274,20 @@ func parseHeader(message string, b []byte) (Header, Type, []byte, error) {
 		return fail("version", 0, wire.ErrVersion)
 	}
 	switch {
-	case !t.In(h.Form.Version()):
+	case !t.In(h.Form.Version()): // rule: TestFirstByte
 		return fail("type", 0, wire.ErrType)
 	case len(b) < MinLen:
 		return fail("message", len(b), wire.ErrTruncated)
 	}
 	h.Reply = b[3]&flagReply != 0
 	if h.Form == V1 {
-		if b[1] != MinLen {
+		if b[1] != MinLen { // rule: TestLies
 			return fail("length", 1, wire.ErrLength)
 		}
 		return h, t, b[:MinLen], nil
 	}
 	big, little := int(binary.BigEndian.Uint16(b[1:])), int(binary.LittleEndian.Uint16(b[1:]))
+	// rule: TestLongerFixed: n == len(b) -> false
 	fits := func(n int) bool { return n == MinLen || MinLen < n && n <= MaxLen && n == len(b) }
 	beyond := func(n int) bool { return len(b) < n && n <= MaxLen }
 	switch {

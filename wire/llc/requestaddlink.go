@@ -51,7 +51,7 @@ func (r RequestAddLink) Validate() error {
 		return invalid(TypeRequestAddLink, "a request cannot reject")
 	case r.Reason > reasonMask:
 		return invalid(TypeRequestAddLink, "reason %d has more than 4 bits", r.Reason)
-	case !r.Reply && (len(r.GIDs) < 1 || len(r.GIDs) > MaxGIDs):
+	case !r.Reply && (len(r.GIDs) < 1 || len(r.GIDs) > MaxGIDs): // rule: TestValidate
 		return invalid(TypeRequestAddLink, "%d GIDs are not 1 to %d", len(r.GIDs), MaxGIDs)
 	}
 	return nil
@@ -92,7 +92,7 @@ func ParseRequestAddLink(b []byte) (RequestAddLink, error) {
 		return r, nil
 	}
 	count := int(b[gidCountOffset])
-	if count < 1 || count > MaxGIDs || gidsOffset+count*gidLen > len(b) {
+	if count < 1 || count > MaxGIDs || gidsOffset+count*gidLen > len(b) { // rule: TestNineGIDs: count > MaxGIDs -> false
 		return RequestAddLink{}, fail("number of GIDs", gidCountOffset, wire.ErrValue)
 	}
 	for i := range count {
