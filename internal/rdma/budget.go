@@ -80,6 +80,7 @@ type path struct {
 	flight  int        // packets on their way, or promised to who has the turn
 	waiting shareQueue // those with packets to send, in the order of their turns
 	open    bool       // in the scheduler's list of paths with a turn to give
+	keeps   bool       // a queue pair has found out that the peer keeps packets that come after a gap
 }
 
 // room returns how many packets more may be on their way, 0 if too few to begin a turn.

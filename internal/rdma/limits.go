@@ -51,7 +51,7 @@ const (
 	// it asked for, was lost. More than rxe can have on their way, which is 128.
 	nakAgain = 192
 	// lossWindow is the window after a timeout, when nothing at all came back.
-	lossWindow = 16
+	lossWindow = 2
 	// windowStep is by how many packets the window grows per window acknowledged, once it has
 	// been halved.
 	windowStep = 16
@@ -68,6 +68,9 @@ const (
 	// 1024 bytes.
 	turnBytes   = 64 << 10
 	turnPackets = turnBytes / 1024
+	// firstTurn is the turn of a queue pair whose peer has not answered yet, or no more. Peers that are gone
+	// hold so little of the budget that others hardly notice.
+	firstTurn = 4
 	// expressPackets is how many packets a message may have that does not wait for its turn; all
 	// such messages together may go beyond the budget by one expressPart-th.
 	expressPackets = 2

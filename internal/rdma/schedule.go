@@ -56,6 +56,9 @@ type share struct {
 	// What the path has been told of already.
 	una                     wire.PSN
 	retransmitted, timeouts uint64
+
+	answered   bool // since it began, or since its last timeout
+	knowsKeeps bool // that its peer does, or has been told so
 }
 
 // A lane is one of the queues that a share can be in.
@@ -152,6 +155,7 @@ func (s *scheduler) join(sh *share, local, remote netip.AddrPort, turn int) *pat
 	}
 	p.users++
 	sh.path, sh.turn = p, turn
+	sh.answered, sh.knowsKeeps = false, false
 	return p
 }
 
@@ -230,7 +234,11 @@ func (s *scheduler) promise(sh *share) int {
 	}
 	n = min(n, maxFlight-s.flight)
 	if p.waiting.len > 0 {
-		n = min(n, sh.turn)
+		turn := sh.turn
+		if !sh.answered {
+			turn = firstTurn
+		}
+		n = min(n, turn)
 	}
 	s.count(sh, n)
 	return n
@@ -330,9 +338,16 @@ func (s *scheduler) settle(now time.Duration, sh *share, q *qpc, promised int) {
 	if q.state == StateRTS {
 		acked = max(q.una.Sub(sh.una), 0)
 		p.budget.onProgress(now, acked, int(q.stats.Retransmitted-sh.retransmitted))
+		sh.answered = sh.answered || acked > 0
 		if q.stats.Timeouts != sh.timeouts {
+			sh.answered = false
 			p.budget.onTimeout(now, q.timeout)
 		}
+	}
+	if q.keeps {
+		p.keeps, sh.knowsKeeps = true, true
+	} else if p.keeps && !sh.knowsKeeps { // if that is not so it will find out
+		q.keeps, sh.knowsKeeps = true, true
 	}
 	sh.una, sh.retransmitted, sh.timeouts = q.una, q.stats.Retransmitted, q.stats.Timeouts
 	s.reopen(p)

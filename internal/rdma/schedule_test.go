@@ -28,6 +28,7 @@ func newTurnTaker(s *scheduler, remote netip.AddrPort) *turnTaker {
 	k := new(turnTaker)
 	k.q.state = StateRTS
 	s.join(&k.share, schedLocal, remote, turnPackets)
+	k.answered = true
 	return k
 }
 
@@ -96,6 +97,55 @@ func TestTurnAlone(t *testing.T) {
 	a.send(&s, 300, 700)
 	s.wait(&a.share, false)
 	expectTurn(t, &s, a, 400)
+}
+
+// TestFirstTurn has a queue pair whose peer has not answered yet, and one whose peer does no more.
+func TestFirstTurn(t *testing.T) {
+	var s scheduler
+	a, b := newTurnTaker(&s, schedPeers[0]), newTurnTaker(&s, schedPeers[0])
+	a.path.budget.size, a.path.budget.progressAt = 700, time.Second
+	a.answered = false
+	s.wait(&a.share, false)
+	s.wait(&b.share, false)
+	expectTurn(t, &s, a, firstTurn)
+	a.send(&s, firstTurn, firstTurn)
+	a.acked(&s, 1)
+	s.wait(&a.share, false)
+	s.wait(&b.share, false)
+	expectTurn(t, &s, b, 64)
+	b.send(&s, 64, 64)
+	s.wait(&b.share, false)
+	expectTurn(t, &s, a, 64)
+	a.q.stats.Timeouts++
+	a.q.timeout = time.Second
+	a.send(&s, 0, 64)
+	s.wait(&a.share, false)
+	expectTurn(t, &s, b, 64)
+	s.wait(&b.share, false)
+	expectTurn(t, &s, a, firstTurn)
+}
+
+// TestKeepsIsShared has a queue pair find out that the peer keeps packets after a gap. Others need not
+// lose a window each to find it out too, and find out by themselves if it is not so with them.
+func TestKeepsIsShared(t *testing.T) {
+	var s scheduler
+	a, b := newTurnTaker(&s, schedPeers[0]), newTurnTaker(&s, schedPeers[0])
+	a.send(&s, 1, 0)
+	b.send(&s, 1, 0)
+	if b.q.keeps {
+		t.Fatal("who said so?")
+	}
+	a.q.keeps = true
+	a.acked(&s, 1)
+	b.acked(&s, 1)
+	if !b.q.keeps {
+		t.Error("b has not heard that the peer keeps packets")
+	}
+	b.q.keeps = false
+	b.send(&s, 1, 0)
+	if b.q.keeps {
+		t.Error("b has been told again what it has found wrong")
+	}
 }
 
 // TestPathsTakeTurns has a path with many queue pairs, and one with a single one.
