@@ -160,6 +160,70 @@ func TestCases(t *testing.T) {
 	}
 }
 
+// TestReadme holds README.md against the code: which cases there are, and how much they do.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "## The cases\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	readme := strings.Join(strings.Fields(section), " ")
+	says := func(what string) {
+		t.Helper()
+		if !strings.Contains(readme, what) {
+			t.Errorf("README.md, The cases: nowhere %q", what)
+		}
+	}
+	says(fmt.Sprintf("There are %d.", len(allCases())))
+	for before, runs := range map[string][]pingPong{
+		"Rounds of each size in bytes: ": allSizes, "with losses ": withLoss, "in the other variants ": someSizes,
+	} {
+		var list []string
+		for _, r := range runs {
+			list = append(list, fmt.Sprintf("%d (%d)", r.size, r.rounds))
+		}
+		says(before + strings.Join(list, ", "))
+	}
+	writes := func(c conditions) int {
+		l := &lab{conditions: c}
+		return len(l.transfers(rand.New(rand.NewPCG(transferSeed, 0))))
+	}
+	thousands := func(n int) string {
+		if n < 1000 {
+			return fmt.Sprint(n)
+		}
+		return fmt.Sprintf("%d,%03d", n/1000, n%1000)
+	}
+	says(fmt.Sprintf("These are %s WRITEs, %s with jumbo frames, %s with losses.",
+		thousands(writes(conditions{})), thousands(writes(jumbo)), thousands(writes(losing))))
+	text = bytes.ReplaceAll(text, []byte("\n"), []byte(" "))
+	if want := fmt.Sprintf("allowed, %d and %d in twenty", lateLimit(0), lateLimit(20)-lateLimit(0)); !bytes.Contains(text, []byte(want)) {
+		t.Errorf("README.md: nowhere %q", want)
+	}
+	says(fmt.Sprintf("all %d alignments", alignments))
+	for _, netem := range []string{netemFromGuest, netemToGuest} {
+		_, loss, _ := strings.Cut(netem, " loss ")
+		loss, _, _ = strings.Cut(loss, "%")
+		says(loss + " % of the packets are lost")
+	}
+	// A name in the text is that of a case, with "..." for any beginning or end.
+	named := func(name string) bool {
+		for _, word := range strings.Split(section, "`") {
+			begin, end, dots := strings.Cut(word, "...")
+			if word == name || dots && word != "..." && strings.HasPrefix(name, begin) && strings.HasSuffix(name, end) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, c := range allCases() {
+		if !named(c.name) {
+			t.Errorf("README.md, The cases: nothing of %s", c.name)
+		}
+	}
+}
+
 // TestArchive has cpio unpack what write makes.
 func TestArchive(t *testing.T) {
 	cpio, err := exec.LookPath("cpio")
