@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -234,4 +236,64 @@ func TestOptions(t *testing.T) {
 			t.Errorf("Options() = %+v after an error, want %+v", got, want)
 		}
 	})
+}
+
+// A brokenStream fails on every call.
+type brokenStream struct{ err error }
+
+func (b brokenStream) Read([]byte) (int, error)  { return 0, b.err }
+func (b brokenStream) Write([]byte) (int, error) { return 0, b.err }
+
+// Errors of copies have the type that they have in package net, whichever end they are from.
+func TestCopyErrors(t *testing.T) {
+	type copier interface {
+		testConn
+		io.ReaderFrom
+		io.WriterTo
+	}
+	dir := t.TempDir()
+	hosts := [2]*Host{newHost(t, Config{Dir: dir}), newHost(t, Config{Dir: dir})}
+	plain := newHost(t, Config{Dir: dir, Disabled: true})
+	errBroken := errors.New("broken")
+	for _, kind := range []struct {
+		name string
+		pair func() (a, b copier)
+	}{
+		{"net", func() (a, b copier) { return netPair(t) }},
+		{"TCP", func() (a, b copier) { return connect(t, plain, hosts[1], ModeTCP) }},
+		{"SMC-D", func() (a, b copier) { return connect(t, hosts[0], hosts[1], ModeSMCD) }},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			check := func(call, op string, err, want error) {
+				t.Helper()
+				var opErr *net.OpError
+				var netErr net.Error
+				if !errors.As(err, &opErr) || opErr.Op != op || opErr.Net != "tcp" || !errors.As(err, &netErr) || !errors.Is(err, want) {
+					t.Errorf("%s = %#v, want a *net.OpError of %s around %v", call, err, op, want)
+				}
+			}
+			a, b := kind.pair()
+			defer a.Close()
+			a.SetDeadline(time.Now().Add(patience))
+			_, err := a.ReadFrom(brokenStream{errBroken})
+			check("ReadFrom(broken)", "readfrom", err, errBroken)
+			if _, err := b.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			_, err = a.WriteTo(brokenStream{errBroken})
+			check("WriteTo(broken)", "writeto", err, errBroken)
+
+			b.SetLinger(0)
+			b.Close()
+			smctest.Eventually(t, patience, "the reset arrives", func() bool {
+				_, err = a.ReadFrom(strings.NewReader("y"))
+				return err != nil
+			})
+			want := error(syscall.ECONNRESET)
+			if errors.Is(err, syscall.EPIPE) { // what a second write gets
+				want = syscall.EPIPE
+			}
+			check("ReadFrom after a reset", "readfrom", err, want)
+		})
+	}
 }

@@ -8,6 +8,8 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
+	"strconv"
 
 	"github.com/gosmc/smc"
 )
@@ -139,4 +141,16 @@ func ExampleDialer_require() {
 	// Output:
 	// true
 	// NO_LISTENER
+}
+
+// systemd hands the sockets of a unit over as files from number 3 on.
+func ExampleFileListener() {
+	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return
+	}
+	l, err := smc.FileListener(os.NewFile(3, "systemd"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(http.Serve(l, nil))
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -86,13 +87,17 @@ func (h *Host) lingered(holds uint64) bool {
 }
 
 // realSleep sleeps by the clock of the system. In a bubble of package synctest the one of package time stands still
-// while a goroutine waits for the network, as some of those do that the host is about to end.
+// while a goroutine waits for the network, as some of those do that the host is about to end. It waits in the
+// poller of the runtime, since a thread in a system call would keep its processor from other goroutines for a while.
 func realSleep(d time.Duration) {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil { // out of descriptors
+		time.Sleep(d)
 		return
 	}
-	until := unix.NsecToTimespec(now.Nano() + d.Nanoseconds())
-	for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &until, nil) == unix.EINTR {
+	f := os.NewFile(uintptr(fd), "timerfd")
+	defer f.Close()
+	if unix.TimerfdSettime(fd, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(d.Nanoseconds())}, nil) == nil {
+		f.Read(make([]byte, 8))
 	}
 }

@@ -2,8 +2,9 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
@@ -14,15 +15,20 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// sockets counts the sockets in a run directory.
+// sockets counts the sockets below a run directory.
 func sockets(t *testing.T, dir string) (n int) {
 	t.Helper()
-	for _, sub := range []string{"ism", "ctl"} {
-		names, err := os.ReadDir(filepath.Join(dir, sub))
-		if err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type() == fs.ModeSocket {
+			n++
 		}
-		n += len(names)
+		if errors.Is(err, fs.ErrNotExist) { // what is just going away
+			err = nil
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return n
 }
@@ -88,6 +94,9 @@ func TestReleaseIdleNotYet(t *testing.T) {
 	l := mustListen(t, server, "127.0.0.1:0")
 	c := mustDial(t, client, l.Addr())
 	s := mustAccept(t, l)
+	if n := sockets(t, dir); n != 4 {
+		t.Fatalf("two hosts have %d sockets, want a device's and a control socket each", n)
+	}
 	gids := [2]string{gidOf(t, client).String(), gidOf(t, server).String()}
 	realSleep(2 * idleLinger)
 	if got := [2]string{gidOf(t, client).String(), gidOf(t, server).String()}; got != gids {
