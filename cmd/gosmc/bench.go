@@ -41,7 +41,7 @@ look at the load average in the heading.`,
   gosmc bench --quick --only bulk-64k,cpu
   gosmc bench --only rdma-write-1500,rdma-pingpong-64
   gosmc bench --check --json > result.json`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if list {
 				return listBenchmarks(cmd)
@@ -63,7 +63,7 @@ look at the load average in the heading.`,
 			return reportBench(cmd.OutOrStdout(), r, asJSON, check)
 		},
 	}
-	cmd.Flags().StringSliceVar(&only, "only", nil, "measure only these benchmarks, separated by commas")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "measure only the benchmarks with these `NAMES`, separated by commas")
 	cmd.Flags().BoolVar(&quick, "quick", false, "fewer and shorter rounds")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&check, "check", false, "fail if a must is missed, and say which")

@@ -22,11 +22,8 @@ input goes to the peer, what the peer sends to standard output. The end of the i
 on; the connection is over when both sides have ended (at a terminal: when the peer has).`,
 		Example: `  echo hello | gosmc connect -v 127.0.0.1:7000
   gosmc connect --require smc-d --json 127.0.0.1:7000 < file`,
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: oneAddress,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkAddr(args[0]); err != nil {
-				return err
-			}
 			return connect(cmd, args[0], &flags, timeout)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -28,7 +28,7 @@ connections used SMC-D and every byte was right.`,
 		Example: `  gosmc demo
   gosmc demo --size 4GiB
   gosmc demo --json | jq .file_ratio`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if size < 1 || size > 1<<40 {
 				return usagef("--size %v: want at least 1 byte and at most 1TiB", &size)

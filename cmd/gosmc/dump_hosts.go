@@ -40,7 +40,7 @@ func (f *hostFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&f.pid, "pid", 0, "show the messages of the running process `PID`")
 	flags.StringVar(&f.name, "name", "", "show those of the hosts of a `NAME`, as ss shows it: a command, or PID/COMMAND")
 	flags.BoolVar(&f.all, "all", false, "show those of all running hosts, also of such as start later")
-	flags.StringVar(&f.dir, "dir", "", "with --pid, --name, --all: look in this run directory only")
+	flags.StringVar(&f.dir, "dir", "", "with --pid, --name, --all: look in the run directory `DIR` only")
 	flags.DurationVar(&f.cursors, "cursors", 0, "with them: also the cursors of each SMC connection, every `INTERVAL`")
 	flags.IntVar(&f.history, "history", defaultKept, "with them: begin with at most this `NUMBER` of events from before")
 }

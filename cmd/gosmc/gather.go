@@ -17,7 +17,7 @@ type gatherFlags struct {
 }
 
 func (f *gatherFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dir, "dir", "", "look in this run directory only")
+	cmd.Flags().StringVar(&f.dir, "dir", "", "look in the run directory `DIR` only")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 }
 

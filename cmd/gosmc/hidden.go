@@ -21,7 +21,7 @@ func newHiddenCommands() []*cobra.Command {
 		list = append(list, &cobra.Command{
 			Use:    verb,
 			Hidden: true,
-			Args:   usageArgs(cobra.NoArgs),
+			Args:   noArguments,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				return work(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 			},

@@ -55,7 +55,7 @@ for the occasion and asked. The exit status is 1 if shared memory cannot be used
 		Example: `  gosmc info
   GOSMC_DIR=/shared/gosmc gosmc info
   gosmc info --json | jq .capabilities.smc_d_v2`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := newInfoReport(cmd.Context())
 			if asJSON {

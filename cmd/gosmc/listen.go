@@ -52,11 +52,8 @@ is an object whose event is "warning".`,
 		Example: `  gosmc listen 127.0.0.1:7000 < /dev/null > file
   gosmc listen --echo -v :7000
   gosmc listen --discard --require smc-d --json :7000`,
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: oneAddress,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkAddr(args[0]); err != nil {
-				return err
-			}
 			if echo && discard {
 				return usagef("--echo and --discard exclude each other")
 			}

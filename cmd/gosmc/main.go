@@ -45,9 +45,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root := newRootCommand()
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	out := &output{w: stdout}
+	root.SetOut(out)
 	root.SetErr(stderr)
+	addCompletion(root)
 	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		err = out.failure() // of help, which does not look
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -80,21 +85,6 @@ func (e *exitError) Error() string { return e.err.Error() }
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// usagef makes the error for a command line that is not understood.
-func usagef(format string, args ...any) error {
-	return &exitError{exitUsage, fmt.Errorf(format, args...)}
-}
-
-// usageArgs makes the errors of a check of arguments usage errors.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &exitError{exitUsage, err}
-		}
-		return nil
-	}
-}
-
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gosmc",
@@ -104,7 +94,11 @@ whose bytes travel through shared memory (SMC-D) or by RDMA (SMC-R).
 
 Start with 'gosmc demo'. Then 'gosmc ss' shows the connections of this machine,
 'gosmc info' what this host can do, 'gosmc dump' what its packets say, and
-'gosmc bench' how fast it is.`,
+'gosmc bench' how fast it is.
+
+Exit status: 0 for success, 2 for a command line that is not understood, 3 when --require is not met, 4 when
+dump --problems has found some, 1 for every other failure. Errors go to standard error. All that is printed can be
+had as JSON, with --json.`,
 		Example: `  gosmc demo
   gosmc listen --echo 127.0.0.1:7000 &
   echo hello | gosmc connect -v 127.0.0.1:7000
@@ -116,14 +110,15 @@ Start with 'gosmc demo'. Then 'gosmc ss' shows the connections of this machine,
 			if len(args) == 0 {
 				return nil
 			}
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				return usagef("unknown verb %q; did you mean %q?", args[0], near[0])
-			}
-			return usagef("unknown verb %q", args[0])
+			return unknownVerb(cmd, args[0])
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitUsage, err} })
+	root.SetFlagErrorFunc(flagError)
+	root.Version = versionLine()
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version") // without the letter -v, which is --verbose elsewhere
+	root.SetHelpCommand(newHelpCommand())
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
 		newSSCommand(), newInfoCommand(), newStatsCommand(), newDumpCommand(),

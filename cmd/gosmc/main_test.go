@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 var update = flag.Bool("update", false, "rewrite the files in testdata")
@@ -91,23 +92,34 @@ func TestExitCodes(t *testing.T) {
 		{"bench --list", exitOK, ""},
 		{"frobnicate", exitUsage, `gosmc: unknown verb "frobnicate"`},
 		{"lisen", exitUsage, `did you mean "listen"?`},
-		{"--frob", exitUsage, "unknown flag"},
-		{"version extra", exitUsage, "extra"},
-		{"connect", exitUsage, "accepts 1 arg"},
-		{"connect a b", exitUsage, "accepts 1 arg"},
+		{"--frob", exitUsage, "gosmc has no flag --frob"},
+		{"ss --js", exitUsage, "ss has no flag --js; did you mean --json?"},
+		{"ss --lisening", exitUsage, "did you mean --listening?"},
+		{"ss -Wq", exitUsage, "ss has no flag -q"},
+		{"ss --dir", exitUsage, "--dir needs a value: DIR"},
+		{"ss --json=maybe", exitUsage, `--json "maybe": want true or false`},
+		{"help frobnicate", exitUsage, `unknown verb "frobnicate"`},
+		{"help ss x", exitUsage, `unknown verb "ss x"`},
+		{"completion frobnicate", exitUsage, `completion takes no arguments, but got "frobnicate"`},
+		{"completion bash x", exitUsage, `completion bash takes no arguments, but got "x"`},
+		{"--version", exitOK, ""},
+		{"help ss", exitOK, ""},
+		{"version extra", exitUsage, `version takes no arguments, but got "extra"`},
+		{"connect", exitUsage, "connect needs an address, HOST:PORT"},
+		{"connect a b", exitUsage, "connect takes one address, but got 2 arguments"},
 		{"connect nowhere", exitUsage, `address "nowhere": want HOST:PORT`},
 		{"connect ::1:80", exitUsage, "want HOST:PORT"},
-		{"connect --require tcp 127.0.0.1:1", exitUsage, "want smc, smc-d or smc-r"},
-		{"connect --timeout soon 127.0.0.1:1", exitUsage, "invalid argument"},
+		{"connect --require tcp 127.0.0.1:1", exitUsage, `--require "tcp": want smc, smc-d or smc-r`},
+		{"connect --timeout soon 127.0.0.1:1", exitUsage, `--timeout "soon": want a time such as`},
 		{"connect 127.0.0.1:0", exitFailure, "gosmc: "},
-		{"listen", exitUsage, "accepts 1 arg"},
+		{"listen", exitUsage, "listen needs an address"},
 		{"listen --echo --discard 127.0.0.1:0", exitUsage, "exclude each other"},
 		{"listen 203.0.113.1:0", exitFailure, "gosmc: "},
 		{"ss -a -l", exitUsage, "exclude each other"},
-		{"ss x", exitUsage, "unknown command"},
+		{"ss x", exitUsage, `ss takes no arguments, but got "x"`},
 		{"stats --watch -1", exitUsage, "want a number of seconds"},
-		{"stats --watch x", exitUsage, "invalid argument"},
-		{"demo --size nothing", exitUsage, "want a number and"},
+		{"stats --watch x", exitUsage, `--watch "x": want a whole number`},
+		{"demo --size nothing", exitUsage, `--size "nothing": want a number and`},
 		{"demo --size 0", exitUsage, "at least 1 byte"},
 		{"demo --size 900GiB", exitFailure, "use a smaller --size"},
 		{"bench --only pingpong", exitUsage, `no benchmark "pingpong"; there are: pingpong-64,`},
@@ -126,7 +138,8 @@ func TestExitCodes(t *testing.T) {
 		{"dump --conn 0 x.pcap", exitUsage, "numbered from 1"},
 		{"dump --linkgroup -1 x.pcap", exitUsage, "numbered from 1"},
 		{"dump --time late x.pcap", exitUsage, "want relative, absolute, delta, none"},
-		{"dump -c -1 x.pcap", exitUsage, "invalid argument"},
+		{"dump -c -1 x.pcap", exitUsage, `--count "-1": want a whole number, 0 or more`},
+		{"dump --conn x x.pcap", exitUsage, `--conn "x": want whole numbers`},
 		{"dump no-such-file.pcap", exitFailure, "no-such-file.pcap"},
 		{"dump testdata/ss.txt", exitFailure, "packet 1, offset 0: not a capture file"},
 		{"dump -i no-such-if", exitFailure, "there is no interface no-such-if"},
@@ -148,6 +161,29 @@ func TestExitCodes(t *testing.T) {
 		})
 	}
 }
+
+// What cannot be printed is a failure, also of help.
+func TestFullOutput(t *testing.T) {
+	for _, args := range []string{"--help", "", "ss --help", "help ss", "--version", "version", "version --json", "bench --list", "info", "info --json", "ss", "ss --json", "stats", "stats --json", "completion bash"} {
+		for _, tt := range []struct {
+			err  error
+			code int
+		}{{unix.ENOSPC, exitFailure}, {unix.EPIPE, exitOK}} {
+			if tt.code == exitOK && !strings.Contains(args, "help") {
+				continue // the others return what Write does, and a pipe without a reader kills a process
+			}
+			var stderr bytes.Buffer
+			code := run(t.Context(), strings.Fields(args), strings.NewReader(""), failingWriter{tt.err}, &stderr)
+			if want := "gosmc: " + tt.err.Error() + "\n"; code != tt.code || code != exitOK && stderr.String() != want {
+				t.Errorf("gosmc %s, where nothing can be written: %v = %d, %q, want %d", args, tt.err, code, stderr.String(), tt.code)
+			}
+		}
+	}
+}
+
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 
 // Several errors are one line, without what a terminal could take for a command.
 func TestErrorText(t *testing.T) {
@@ -207,6 +243,9 @@ func TestCompletion(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	got := gosmc(t, "", "version")
+	if short := gosmc(t, "", "--version"); short != got {
+		t.Errorf("gosmc --version = %+v, want %+v", short, got)
+	}
 	if !strings.HasPrefix(got.stdout, "gosmc ") || strings.Count(got.stdout, "\n") != 1 {
 		t.Errorf("gosmc version = %q, want one line", got.stdout)
 	}

@@ -41,7 +41,7 @@ func (f *requireFlag) Set(s string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("want smc, smc-d or smc-r")
+	return errors.New("want smc, smc-d or smc-r")
 }
 
 // met says whether a connection in this mode is good enough.

@@ -2,12 +2,15 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"unicode"
 	"unicode/utf8"
 
@@ -164,7 +167,7 @@ func (s *byteSize) Set(text string) error {
 	factor, ok := byteUnits[unit]
 	v, err := strconv.ParseFloat(digits, 64)
 	if !ok || err != nil || math.IsNaN(v) || v < 0 || v*factor >= math.MaxInt64 {
-		return fmt.Errorf("size %q: want a number and B, KiB, MiB, GiB, KB, MB or GB", text)
+		return errors.New("want a number and B, KiB, MiB, GiB, KB, MB or GB")
 	}
 	*s = byteSize(v * factor)
 	return nil
@@ -177,8 +180,35 @@ var byteUnits = map[string]float64{
 	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
 }
 
+// An output is standard output. It remembers that something could not be written, for those who do not look.
+type output struct {
+	w   io.Writer
+	err atomic.Pointer[error]
+}
+
+// Write implements [io.Writer].
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	if err != nil {
+		o.err.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// failure is the first error of Write. That the reader has had enough is none.
+func (o *output) failure() error {
+	err := o.err.Load()
+	if err == nil || errors.Is(*err, syscall.EPIPE) || errors.Is(*err, io.ErrClosedPipe) {
+		return nil
+	}
+	return *err
+}
+
 // isTerminal says whether v, a stream of the command, is a terminal.
 func isTerminal(v any) bool {
+	if o, ok := v.(*output); ok {
+		v = o.w
+	}
 	f, ok := v.(*os.File)
 	if !ok {
 		return false

@@ -65,7 +65,7 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 		Example: `  gosmc ss
   gosmc ss -a --wide
   gosmc ss --json | jq '.connections[] | select(.mode == "TCP") | .reason'`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if all && listening {
 				return usagef("--all and --listening exclude each other")

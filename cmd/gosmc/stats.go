@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -46,7 +45,7 @@ GOSMC_DIR names does not exist.`,
 		Example: `  gosmc stats
   gosmc stats --watch 2
   gosmc stats --json | jq .total.fallbacks`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if watch < 0 || watch > 24*60*60 {
 				return usagef("--watch %d: want a number of seconds, up to a day", watch)
@@ -180,16 +179,20 @@ func (r *statsReport) write(w io.Writer) error {
 		c := h.Counters.Connections
 		hosts.add(process(h.PID, h.Command), count(c["SMC-D"]), count(c["SMC-R"]), count(c["TCP"]), h.Started.Local().Format(time.DateTime), printable(h.Dir))
 	}
-	var errs []error
-	for i, t := range []*table{&byMode, &totals, &fallbacks, &hosts} {
+	first := true
+	for _, t := range []*table{&byMode, &totals, &fallbacks, &hosts} {
 		if len(t.rows) == 0 {
 			continue
 		}
-		if i > 0 {
-			_, err := fmt.Fprintln(w)
-			errs = append(errs, err)
+		if !first {
+			if _, err := fmt.Fprintln(w); err != nil {
+				return err
+			}
 		}
-		errs = append(errs, t.write(w))
+		first = false
+		if err := t.write(w); err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
+	return nil
 }

@@ -25,16 +25,25 @@ func newVersionCommand() *cobra.Command {
 		Short: "Print the version",
 		Example: `  gosmc version
   gosmc version --json`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versionReport{jsonSchema, measure.ModuleVersion(), measure.BuildCommit(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), v)
+				return writeJSON(cmd.OutOrStdout(), newVersionReport())
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "gosmc %s (commit %s, %s, %s/%s)\n", v.Version, v.Commit, v.Go, v.OS, v.Arch)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
+}
+
+func newVersionReport() versionReport {
+	return versionReport{jsonSchema, measure.ModuleVersion(), measure.BuildCommit(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
+}
+
+// versionLine is what version and --version print.
+func versionLine() string {
+	v := newVersionReport()
+	return fmt.Sprintf("gosmc %s (commit %s, %s, %s/%s)", v.Version, v.Commit, v.Go, v.OS, v.Arch)
 }
