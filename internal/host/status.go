@@ -122,6 +122,11 @@ func (h *Host) capabilityStatus() control.StatusCapabilities {
 		c.LocalRendezvous.Available = true
 		c.SMCDv2.Why = "there is no EID: the kernel's boot id cannot be read, and no UEID is configured"
 	default:
+		if reason := h.meeting.Usable(); reason != clc.DiagNone {
+			why := clc.Lookup(reason, clc.OSUnspecified).Sentence
+			c.SMCDv2, c.LocalRendezvous = control.Capability{Why: why}, control.Capability{Why: why}
+			break
+		}
 		c.SMCDv2.Available, c.LocalRendezvous.Available = true, true
 	}
 	return c

@@ -129,6 +129,7 @@ type attempt struct {
 	dest    netip.AddrPort
 	netns   uint64
 	socket  uint64      // its cookie
+	iface   uint32      // that it is bound to, 0 for none
 	asked   []Peer      // no peer twice
 	unsure  []Peer      // those asked who have to show that the connection is theirs
 	answers chan answer // room for every answer that can come
@@ -229,6 +230,7 @@ func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Add
 		dest:    plain,
 		netns:   netns,
 		socket:  socket,
+		iface:   boundTo(raw, dest.Addr()),
 		asked:   peers,
 		unsure:  unsure,
 		answers: make(chan answer, 2*len(peers)),
@@ -239,7 +241,7 @@ func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Add
 	ctx, cancel := context.WithTimeout(ctx, PeeringTime)
 	defer cancel()
 	for _, peer := range peers {
-		m := Message{Kind: Expect, ID: a.id, Netns: netns, Socket: socket, Dest: plain}
+		m := Message{Kind: Expect, ID: a.id, Netns: netns, Socket: socket, Dest: plain, Iface: a.iface}
 		if why := p.sendExpect(ctx, peer, m); why != clc.DiagNone {
 			a.answer(peer, answer{kind: Refused, reason: why})
 		}
@@ -284,7 +286,7 @@ func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.Add
 		}
 		owner, err := p.owners.owner(dest)
 		if err != nil {
-			reason = clc.DiagStale // nobody listens there
+			reason = p.diagReason(err)
 			continue
 		}
 		uid := peer.Cred().UID
@@ -310,7 +312,7 @@ func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.Add
 // isTheirs reports whether a connection was accepted by the user of a peer that says so.
 func (p *Point) isTheirs(a *attempt, peer Peer, tcp *net.TCPConn) bool {
 	uid := peer.Cred().UID
-	s, err := p.ends.find(a.netns, AddrPort(tcp.RemoteAddr()), AddrPort(tcp.LocalAddr()))
+	s, err := p.serverEnd(a, tcp)
 	return err == nil && s.inode != 0 && int(s.uid) == uid && user.Known(uid)
 }
 
@@ -362,6 +364,17 @@ func (p *Point) await(ctx context.Context, a *attempt, tcp *net.TCPConn) (Peer, 
 // awaitsAccept reports whether nobody has accepted the connection yet: the socket at its
 // other end belongs to no file.
 func (p *Point) awaitsAccept(a *attempt, tcp *net.TCPConn) bool {
-	s, err := p.ends.find(a.netns, AddrPort(tcp.RemoteAddr()), AddrPort(tcp.LocalAddr()))
+	s, err := p.serverEnd(a, tcp)
 	return err == nil && s.inode == 0
+}
+
+// serverEnd returns the socket at the other end of a connection. It is bound as the listener is, or,
+// at a link-local address, to the interface that this one is bound to.
+func (p *Point) serverEnd(a *attempt, tcp *net.TCPConn) (endSocket, error) {
+	local, remote := AddrPort(tcp.LocalAddr()), AddrPort(tcp.RemoteAddr())
+	s, err := p.ends.find(a.netns, remote, local, a.iface)
+	if errors.Is(err, errNoSocket) {
+		s, err = p.ends.find(a.netns, remote, local, ifaceOf(remote.Addr()))
+	}
+	return s, err
 }

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/gosmc/smc/internal/user"
@@ -13,9 +14,10 @@ import (
 
 // An expectation is noted under the cookie of the client's socket.
 type expectation struct {
-	peer Peer
-	id   uint64
-	at   time.Time
+	peer  Peer
+	id    uint64
+	iface uint32 // that the socket is bound to, as the peer says; 0 for none
+	at    time.Time
 }
 
 // onExpect notes a connection that peer is about to make, or refuses it.
@@ -54,7 +56,7 @@ func (p *Point) expect(peer Peer, m Message) (why clc.Diagnosis, rival expectati
 		p.unexpectLocked(m.Socket, old)
 		return clc.DiagRefused, old
 	}
-	p.expected[m.Socket] = expectation{peer: peer, id: m.ID, at: time.Now()}
+	p.expected[m.Socket] = expectation{peer: peer, id: m.ID, iface: m.Iface, at: time.Now()}
 	state.expected++
 	return clc.DiagNone, rival
 }
@@ -123,4 +125,18 @@ func (p *Point) takeExpected(s endSocket) (expectation, bool) {
 	}
 	p.unexpectLocked(s.cookie, e)
 	return e, true
+}
+
+// expectedIfaces returns the interfaces that expected sockets are bound to, at most maxIfaces.
+func (p *Point) expectedIfaces() (ifaces []uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.expected {
+		if e.iface != 0 && !slices.Contains(ifaces, e.iface) {
+			if ifaces = append(ifaces, e.iface); len(ifaces) == maxIfaces {
+				break
+			}
+		}
+	}
+	return ifaces
 }

@@ -47,6 +47,10 @@ const (
 	outboxPause    = 100 * time.Microsecond
 	maxOutboxPause = 10 * time.Millisecond
 
+	// maxIfaces bounds the interfaces that are tried to find the socket at the other end of a
+	// connection: those that clients say theirs are bound to.
+	maxIfaces = 8
+
 	localAddrsAge   = time.Second // how old the list of our addresses may be
 	ownerAge        = time.Second // how long the owner of a listening socket is believed
 	maxOwnerEntries = 256

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 
@@ -53,10 +54,33 @@ func (p *Point) Listen(tcp *net.TCPListener) (*Listening, error) {
 		l.reason = reason
 		return l, err
 	}
+	// Who is announced costs each client a wait if he cannot tell its connection from others.
+	if err := p.checkDiag(l.addr); err != nil {
+		l.reason = p.diagReason(err)
+		return l, err
+	}
 	if l.said, err = Announce(p.cfg.Dir, l.netns, d.GID(), l.addr, dual); err != nil {
 		l.reason = clc.DiagNoRunDir
 	}
 	return l, err
+}
+
+// checkDiag makes sure that the kernel can be asked whose sockets there are, as clients of a listener
+// ask for its owner, and as we do for theirs.
+func (p *Point) checkDiag(addr netip.AddrPort) error {
+	if _, err := listenerOwner(addr); errors.Is(err, errDiag) {
+		return err
+	}
+	return p.ends.ready()
+}
+
+// Usable returns why no listener of this process is announced, or asked, at all; DiagNone if nothing is
+// known against it.
+func (p *Point) Usable() clc.Diagnosis {
+	if err := p.checkDiag(netip.AddrPortFrom(netip.IPv6Loopback(), 1)); err != nil {
+		return p.diagReason(err)
+	}
+	return clc.DiagNone
 }
 
 // Netns returns the network namespace of the listener.
@@ -133,8 +157,18 @@ func (l *Listening) claim(local, remote netip.AddrPort) (expectation, clc.Diagno
 		polled = true
 	}
 	s, err := p.ends.find(l.netns, remote, local)
+	if errors.Is(err, errNoSocket) { // it may be bound to an interface
+		if !polled {
+			d.Poll()
+			polled = true
+		}
+		s, err = p.ends.find(l.netns, remote, local, p.expectedIfaces()...)
+	}
 	if err != nil {
 		p.cfg.Logger.Debug("no socket found for a connection", "peer", remote, "err", err)
+		if errors.Is(err, errDiag) {
+			return expectation{}, clc.DiagNoSockDiag
+		}
 		return expectation{}, clc.DiagPeerNoSMC
 	}
 	e, ok := p.takeExpected(s)

@@ -43,6 +43,7 @@ import (
 //	    20     8  socket       cookie of the client's socket
 //	    28     2  destination port
 //	    30    16  destination  IPv6 or IPv4-mapped address
+//	    46     4  interface    index of the one that the client's socket is bound to, 0 for none
 //
 //	Refused
 //	    12     4  reason       a Diagnosis
@@ -54,6 +55,7 @@ type Message struct {
 	Netns  uint64         // Expect
 	Socket uint64         // Expect
 	Dest   netip.AddrPort // Expect; unmapped, without zone. Of the others only known where they are sent
+	Iface  uint32         // Expect
 	Reason uint32         // Refused
 }
 
@@ -71,7 +73,7 @@ const (
 // Lengths in bytes.
 const (
 	HeaderLen  = 12 // Accepted and Cancel
-	expectLen  = 46
+	expectLen  = 50
 	refusedLen = 16
 )
 
@@ -88,6 +90,7 @@ func (m *Message) Append(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint16(b, m.Dest.Port())
 		addr := m.Dest.Addr().As16()
 		b = append(b, addr[:]...)
+		b = binary.LittleEndian.AppendUint32(b, m.Iface)
 	case Refused:
 		b = binary.LittleEndian.AppendUint32(b, m.Reason)
 	}
@@ -119,6 +122,7 @@ func Parse(b []byte) (m Message, err error) {
 		m.Netns = binary.LittleEndian.Uint64(b[12:])
 		m.Socket = binary.LittleEndian.Uint64(b[20:])
 		m.Dest = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[30:])).Unmap(), binary.LittleEndian.Uint16(b[28:]))
+		m.Iface = binary.LittleEndian.Uint32(b[46:])
 	case Refused:
 		m.Reason = binary.LittleEndian.Uint32(b[12:])
 	}

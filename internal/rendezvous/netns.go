@@ -30,7 +30,7 @@ func netnsOf(fd int) (uint64, error) {
 type localAddrs struct {
 	mu   sync.Mutex
 	read time.Time
-	set  map[netip.Addr]struct{}
+	set  map[netip.Addr]struct{} // nil if it cannot be read
 }
 
 // contains reports whether a is an address of this host.
@@ -48,16 +48,19 @@ func (l *localAddrs) contains(a netip.Addr) bool {
 		l.set = readLocalAddrs()
 		l.read = time.Now()
 	}
+	if l.set == nil {
+		return routesHere(a)
+	}
 	_, ok := l.set[a]
 	return ok
 }
 
 func readLocalAddrs() map[netip.Addr]struct{} {
-	set := make(map[netip.Addr]struct{})
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		return set // then only loopback counts as local
+		return nil
 	}
+	set := make(map[netip.Addr]struct{})
 	for _, a := range addrs {
 		if p, ok := a.(*net.IPNet); ok {
 			if addr, ok := netip.AddrFromSlice(p.IP); ok {
@@ -66,4 +69,35 @@ func readLocalAddrs() map[netip.Addr]struct{} {
 		}
 	}
 	return set
+}
+
+// ifaceOf returns the index of the interface that has an address, 0 if none has.
+func ifaceOf(a netip.Addr) uint32 {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return 0
+	}
+	for _, ifi := range interfaces {
+		addrs, err := ifi.Addrs()
+		if err != nil {
+			return 0
+		}
+		for _, b := range addrs {
+			if p, ok := b.(*net.IPNet); ok && p.IP.Equal(a.AsSlice()) {
+				return uint32(ifi.Index)
+			}
+		}
+	}
+	return 0
+}
+
+// routesHere reports whether a is an address of this host where those cannot be read, for want of
+// netlink: whoever sends to one of them does so from the same.
+func routesHere(a netip.Addr) bool {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9))) // sends nothing
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("") == a
 }

@@ -9,7 +9,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire/clc"
 )
+
+// errDiag is matched by errors that mean that the kernel could not be asked about sockets.
+var errDiag = errors.New("sock_diag")
 
 // errNoListener means that nobody listens at the address that was asked for.
 var errNoListener = errors.New("nobody listens there")
@@ -63,6 +68,7 @@ const (
 	diagDport      = 10
 	diagSrc        = 12
 	diagDst        = 28
+	diagIface      = 44 // in host order
 	diagCookie     = 48
 	diagMsgLen     = 72
 	diagMsgSport   = 4
@@ -79,12 +85,12 @@ const (
 func listListening(family uint8, port uint16) ([]listening, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return nil, fmt.Errorf("sock_diag: %w", err)
+		return nil, fmt.Errorf("%w: %w", errDiag, err)
 	}
 	defer unix.Close(fd)
 	timeout := unix.NsecToTimeval(int64(sockDiagTimeout))
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-		return nil, fmt.Errorf("sock_diag: %w", err)
+		return nil, fmt.Errorf("%w: %w", errDiag, err)
 	}
 	req := make([]byte, unix.SizeofNlMsghdr+diagRequestLen)
 	binary.NativeEndian.PutUint32(req[0:], uint32(len(req)))
@@ -95,7 +101,7 @@ func listListening(family uint8, port uint16) ([]listening, error) {
 	binary.NativeEndian.PutUint32(body[diagStates:], 1<<tcpListen)
 	binary.BigEndian.PutUint16(body[diagSport:], port)
 	if err := unix.Sendto(fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, fmt.Errorf("sock_diag: %w", err)
+		return nil, fmt.Errorf("%w: %w", errDiag, err)
 	}
 	var found []listening
 	buf := make([]byte, 32<<10)
@@ -105,7 +111,7 @@ func listListening(family uint8, port uint16) ([]listening, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("sock_diag: %w", err)
+			return nil, fmt.Errorf("%w: %w", errDiag, err)
 		}
 		done, err := parseDiag(buf[:n], family, port, &found)
 		if err != nil || done {
@@ -119,17 +125,22 @@ func parseDiag(b []byte, family uint8, port uint16, found *[]listening) (done bo
 	for len(b) >= unix.SizeofNlMsghdr {
 		length := int(binary.NativeEndian.Uint32(b))
 		if length < unix.SizeofNlMsghdr || length > len(b) {
-			return true, errors.New("sock_diag: malformed answer")
+			return true, fmt.Errorf("%w: malformed answer", errDiag)
 		}
 		msg := b[unix.SizeofNlMsghdr:length]
 		switch binary.NativeEndian.Uint16(b[4:]) {
 		case unix.NLMSG_DONE:
+			if len(msg) >= 4 { // the dump may have failed: the kernel has no module for it
+				if errno := -int32(binary.NativeEndian.Uint32(msg)); errno > 0 {
+					return true, fmt.Errorf("%w: %w", errDiag, unix.Errno(errno))
+				}
+			}
 			return true, nil
 		case unix.NLMSG_ERROR:
 			if len(msg) < 4 {
-				return true, errors.New("sock_diag: malformed error")
+				return true, fmt.Errorf("%w: malformed error", errDiag)
 			}
-			return true, fmt.Errorf("sock_diag: %w", unix.Errno(-int32(binary.NativeEndian.Uint32(msg))))
+			return true, fmt.Errorf("%w: %w", errDiag, unix.Errno(-int32(binary.NativeEndian.Uint32(msg))))
 		case unix.SOCK_DIAG_BY_FAMILY:
 			if len(msg) >= diagMsgLen && binary.BigEndian.Uint16(msg[diagMsgSport:]) == port {
 				s := listening{uid: binary.NativeEndian.Uint32(msg[diagMsgUID:])}
@@ -177,4 +188,15 @@ func (c *ownerCache) owner(addr netip.AddrPort) (uint32, error) {
 		c.entries[addr] = e
 	}
 	return e.uid, e.err
+}
+
+// diagReason is the reason to give when the owner of a listening socket could not be found.
+func (p *Point) diagReason(err error) clc.Diagnosis {
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return clc.DiagNoFile
+	case errors.Is(err, errDiag):
+		return clc.DiagNoSockDiag
+	}
+	return clc.DiagStale // nobody listens there, or users who cannot be told apart
 }

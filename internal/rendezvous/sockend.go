@@ -28,28 +28,55 @@ type endFinder struct {
 	seq   uint32 // of the last question
 }
 
-// find returns the socket whose own address is local and that is connected to remote, in a
-// network namespace named by its cookie.
-func (f *endFinder) find(netns uint64, local, remote netip.AddrPort) (endSocket, error) {
+// ready makes the netlink socket, so that later there need be no descriptor for it.
+func (f *endFinder) ready() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.open && !f.done {
-		fd, err := diagSocket()
-		if err != nil {
-			return endSocket{}, err
+	return f.readyLocked()
+}
+
+func (f *endFinder) readyLocked() error {
+	if f.open || f.done {
+		return nil
+	}
+	fd, err := diagSocket()
+	if err != nil {
+		return err
+	}
+	f.netns, err = netnsOf(fd)
+	if err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("%w: %w", errDiag, err)
+	}
+	f.fd, f.open = fd, true
+	return nil
+}
+
+// find returns the socket whose own address is local and that is connected to remote, in a
+// network namespace named by its cookie, and that is bound to none but one of these interfaces. The
+// kernel finds one that is bound only if its interface is in the question. Errors match errDiag if it was
+// not possible to ask.
+func (f *endFinder) find(netns uint64, local, remote netip.AddrPort, ifaces ...uint32) (endSocket, error) {
+	s, err := f.ask(netns, local, remote, 0)
+	for _, iface := range ifaces {
+		if iface != 0 && errors.Is(err, errNoSocket) {
+			s, err = f.ask(netns, local, remote, iface)
 		}
-		f.netns, err = netnsOf(fd)
-		if err != nil {
-			unix.Close(fd)
-			return endSocket{}, fmt.Errorf("sock_diag: %w", err)
-		}
-		f.fd, f.open = fd, true
+	}
+	return s, err
+}
+
+func (f *endFinder) ask(netns uint64, local, remote netip.AddrPort, iface uint32) (endSocket, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.readyLocked(); err != nil {
+		return endSocket{}, err
 	}
 	if !f.open || f.netns != netns {
-		return otherEnd(local, remote) // a process in several namespaces
+		return otherEnd(local, remote, iface) // a process in several namespaces
 	}
 	f.seq++
-	s, err := askEnd(f.fd, f.seq, local, remote)
+	s, err := askEnd(f.fd, f.seq, local, remote, iface)
 	if errors.Is(err, errDiagSocket) {
 		unix.Close(f.fd)
 		f.open = false
@@ -77,36 +104,39 @@ func (f *endFinder) close() {
 	f.open, f.done = false, true
 }
 
-// otherEnd is endFinder.find in the network namespace of the calling thread.
-func otherEnd(local, remote netip.AddrPort) (endSocket, error) {
+// otherEnd is endFinder.ask in the network namespace of the calling thread.
+func otherEnd(local, remote netip.AddrPort, iface uint32) (endSocket, error) {
 	fd, err := diagSocket()
 	if err != nil {
 		return endSocket{}, err
 	}
 	defer unix.Close(fd)
-	return askEnd(fd, 1, local, remote)
+	return askEnd(fd, 1, local, remote, iface)
 }
 
 // CookieOf returns the cookie of the socket whose own address is local and that is connected to
 // remote, in the network namespace of the calling thread.
 func CookieOf(local, remote netip.AddrPort) (uint64, error) {
-	s, err := otherEnd(local, remote)
+	s, err := otherEnd(local, remote, 0)
 	return s.cookie, err
 }
 
 func diagSocket() (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return -1, fmt.Errorf("sock_diag: %w", err)
+		return -1, fmt.Errorf("%w: %w", errDiag, err)
 	}
 	return fd, nil
 }
 
 // errDiagSocket means that a netlink socket is out of step, and is to be replaced.
-var errDiagSocket = errors.New("sock_diag: unexpected answer")
+var errDiagSocket = fmt.Errorf("%w: unexpected answer", errDiag)
+
+// errNoSocket means that there is no such connection.
+var errNoSocket = errors.New("no such socket")
 
 // askEnd asks on a netlink socket for one socket. seq tells the answer from older ones.
-func askEnd(fd int, seq uint32, local, remote netip.AddrPort) (endSocket, error) {
+func askEnd(fd int, seq uint32, local, remote netip.AddrPort, iface uint32) (endSocket, error) {
 	family, addrLen := byte(unix.AF_INET6), 16
 	if local.Addr().Is4() {
 		family, addrLen = unix.AF_INET, 4
@@ -123,6 +153,7 @@ func askEnd(fd int, seq uint32, local, remote netip.AddrPort) (endSocket, error)
 	binary.BigEndian.PutUint16(body[diagDport:], remote.Port())
 	copy(body[diagSrc:][:addrLen], local.Addr().AsSlice())
 	copy(body[diagDst:][:addrLen], remote.Addr().AsSlice())
+	binary.NativeEndian.PutUint32(body[diagIface:], iface)
 	binary.NativeEndian.PutUint64(body[diagCookie:], ^uint64(0)) // INET_DIAG_NOCOOKIE
 	if err := unix.Sendto(fd, req[:], 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return endSocket{}, fmt.Errorf("%w: %w", errDiagSocket, err)
@@ -143,7 +174,11 @@ func parseEnd(b []byte, seq uint32) (endSocket, error) {
 	msg := b[unix.SizeofNlMsghdr:]
 	switch kind := binary.NativeEndian.Uint16(b[4:]); {
 	case kind == unix.NLMSG_ERROR:
-		return endSocket{}, fmt.Errorf("sock_diag: %w", unix.Errno(-int32(binary.NativeEndian.Uint32(msg))))
+		errno := unix.Errno(-int32(binary.NativeEndian.Uint32(msg)))
+		if errno == unix.ENOENT {
+			return endSocket{}, errNoSocket
+		}
+		return endSocket{}, fmt.Errorf("%w: %w", errDiag, errno)
 	case kind != unix.SOCK_DIAG_BY_FAMILY || len(msg) < diagMsgLen:
 		return endSocket{}, errDiagSocket
 	}

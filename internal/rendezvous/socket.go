@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"net"
 	"net/netip"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -34,4 +35,25 @@ func SocketNetns(raw syscall.RawConn) (netns uint64, err error) {
 		err = cerr
 	}
 	return netns, err
+}
+
+// boundTo returns the index of the interface that a socket is bound to, or will be when it connects to
+// addr; 0 for none.
+func boundTo(raw syscall.RawConn, addr netip.Addr) (iface uint32) {
+	const soBindToIfindex = 62 // SO_BINDTOIFINDEX, Linux 5.1
+	raw.Control(func(fd uintptr) {
+		if n, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soBindToIfindex); err == nil {
+			iface = uint32(n)
+		}
+	})
+	if iface != 0 || addr.Zone() == "" {
+		return iface
+	}
+	if n, err := strconv.ParseUint(addr.Zone(), 10, 31); err == nil {
+		return uint32(n)
+	}
+	if ifi, err := net.InterfaceByName(addr.Zone()); err == nil {
+		iface = uint32(ifi.Index)
+	}
+	return iface
 }
