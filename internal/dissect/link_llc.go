@@ -102,7 +102,7 @@ func (t *Tracker) handleReply(e *Event, f *flow, m llc.Message, request *call) {
 	case llc.AddLinkCont:
 		t.addLinkRegions(f, g.link(m.Link), m.RKeys)
 	case llc.DeleteLink:
-		t.linkDeleted(e, f, m)
+		t.linkDeleted(f, m)
 	case llc.RequestAddLink:
 		if m.Rejected {
 			e.problem(Declined, "REQUEST ADD LINK was rejected: "+rejectReason(m.Reason), "")
@@ -289,10 +289,8 @@ func (t *Tracker) deleteLink(f *flow, m llc.DeleteLink) {
 }
 
 // linkDeleted takes the reply to DELETE LINK.
-func (t *Tracker) linkDeleted(e *Event, f *flow, m llc.DeleteLink) {
-	if m.Reason != 0 {
-		e.Text = m.Reason.String() // no trouble: the client has deleted the link before
-	}
+func (t *Tracker) linkDeleted(f *flow, m llc.DeleteLink) {
+	// A reason is no trouble here: the client has deleted the link before.
 	g := f.link.Group
 	if m.All {
 		return

@@ -169,7 +169,6 @@ func (t *Tracker) forgetGroup(g *LinkGroup) {
 // keep, which carries the current message.
 func (t *Tracker) newLink(g *LinkGroup, keep *Link) *Link {
 	t.lastID.link++
-	t.count.Links++
 	l := &Link{ID: t.lastID.link, Group: g, Opened: t.packet.Time}
 	if len(g.Links) >= maxLinksSeen {
 		drop := slices.IndexFunc(g.Links, func(l *Link) bool { return l.State >= LinkDeleted && l != keep })
@@ -206,6 +205,7 @@ func (e *Endpoint) key() endKey { return endKey{e.Addr.As16(), e.QPN} }
 
 // attach ties the flows of a link to it, of which both ends are known.
 func (t *Tracker) attach(l *Link) {
+	t.count.Links++ // now that it is more than an offer
 	if !l.Client.Addr.IsValid() || !l.Server.Addr.IsValid() {
 		return
 	}

@@ -120,7 +120,7 @@ func TestMutations(t *testing.T) {
 func TestSummary(t *testing.T) {
 	for name, want := range map[string]string{
 		"smcd":      "conns=3 modes=[{SMC-Dv2.1 3}] groups=1 links=0 lost=0 failovers=0 rdma=0 retransmissions=0 problems=[]",
-		"one-link":  "conns=1 modes=[{SMC-Rv2.1 1}] groups=1 links=2 lost=0 failovers=0 rdma=11600 retransmissions=0 problems=[]",
+		"one-link":  "conns=1 modes=[{SMC-Rv2.1 1}] groups=1 links=1 lost=0 failovers=0 rdma=11600 retransmissions=0 problems=[]",
 		"two-links": "conns=7 modes=[{SMC-Rv2.1 7}] groups=1 links=3 lost=1 failovers=1 rdma=160103 retransmissions=98 problems=[{timeout 1}]",
 		"verbs":     "conns=0 modes=[] groups=0 links=0 lost=0 failovers=0 rdma=154624 retransmissions=0 problems=[]",
 	} {

@@ -1,6 +1,7 @@
 package dissect
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -269,5 +270,22 @@ func TestRules(t *testing.T) {
 			tt.play(s)
 			wantProblems(t, s.Packets, tt.want...)
 		})
+	}
+}
+
+// A link that was offered and rejected never was one; that it was rejected is told once.
+func TestRejectedLink(t *testing.T) {
+	s := dissecttest.NewScript()
+	s.Handshake()
+	offer := llc.AddLink{Header: llc.Header{Form: llc.V2}, GID: s.Accept().R.GID, QPN: 0x77, Link: 2, MTU: wire.MTU1024, PSN: 5}
+	s.LLC(s2c, 0, offer)
+	offer.Reply, offer.Rejected = true, true
+	s.LLC(c2s, 0, offer)
+	if lines, sum := track(s.Packets, Options{}); sum.Links != 1 {
+		t.Errorf("Summary().Links = %d with a rejected one, want 1:\n%s", sum.Links, strings.Join(lines, "\n"))
+	}
+	s.SecondLink()
+	if lines, sum := track(s.Packets, Options{}); sum.Links != 2 {
+		t.Errorf("Summary().Links = %d after ADD LINK, want 2:\n%s", sum.Links, strings.Join(lines, "\n"))
 	}
 }

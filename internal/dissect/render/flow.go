@@ -55,7 +55,7 @@ func NewFlow(opts FlowOptions) *Flow {
 	}
 	opts.Width = max(opts.Width, flowMinWidth)
 	f := &Flow{opts: opts}
-	f.ladders.init(opts.Start)
+	f.ladders.init(opts.Start, choice{opts.Conns, opts.LinkGroups})
 	return f
 }
 
@@ -69,7 +69,7 @@ func (f *Flow) Write(w io.Writer) error {
 		d.set = asciiStrokes
 	}
 	first := true
-	for _, l := range f.ladders.sorted(f.opts.Conns, f.opts.LinkGroups) {
+	for _, l := range f.ladders.sorted() {
 		if !first {
 			d.WriteByte('\n')
 		}
@@ -106,9 +106,10 @@ func (f *Flow) Write(w io.Writer) error {
 }
 
 // sorted returns the ladders in the order in which they are drawn: each link group before its
-// connections, then connections without one, then strangers. nil selects all of a kind; if any is
-// selected there are no strangers, and of link groups and connections those that belong together.
-func (b *ladders) sorted(conns, groups []int) []*ladder {
+// connections, then connections without one, then strangers. If any is chosen there are no
+// strangers, and of link groups and connections those that belong together.
+func (b *ladders) sorted() []*ladder {
+	conns, groups := b.choice.conns, b.choice.groups
 	var selected []*ladder
 	wanted := make(map[*dissect.LinkGroup]bool) // link groups of the connections wanted
 	for _, l := range b.order {
@@ -253,6 +254,17 @@ func hostText(addr, name string) string {
 		return addr
 	}
 	return addr + " (" + name + ")"
+}
+
+// linkCount returns how many links a group has had: those that were rejected never were one.
+func linkCount(g *dissect.LinkGroup) int {
+	n := 0
+	for _, l := range g.Links {
+		if l.State != dissect.LinkRejected {
+			n++
+		}
+	}
+	return n
 }
 
 // groupFacts returns a line about each link of a group, and one about its connections.

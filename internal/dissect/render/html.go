@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -29,6 +30,11 @@ const (
 	maxPageBytes    = 4096 // that are shown of one message: all of CLC
 	maxPagePayload  = 160  // and of a RoCEv2 packet, whose payload is the program's
 	maxPageLadders  = 500
+
+	// What long ladders share: each has as many steps, and each plot as many points, as leave
+	// room for the others; those that need fewer leave theirs to them. A step takes some 200 bytes, a point 30.
+	maxPageSteps  = 20_000
+	maxPagePoints = 50_000
 )
 
 // PageOptions say what a [Page] shows. The zero value is useful.
@@ -54,7 +60,7 @@ type Page struct {
 // NewPage returns a Page without events.
 func NewPage(opts PageOptions) *Page {
 	p := &Page{opts: opts}
-	p.ladders.init(opts.Start)
+	p.ladders.init(opts.Start, choice{opts.Conns, opts.LinkGroups})
 	p.ladders.pages = true
 	return p
 }
@@ -190,6 +196,8 @@ type pageWriter struct {
 	start   time.Time
 	index   map[string]int // of Strings
 	numbers map[*pageMessage]int
+
+	maxPoints int // of one plot
 }
 
 func (w *pageWriter) string(s string) int {
@@ -214,13 +222,24 @@ func (p *Page) Write(out io.Writer, s *dissect.Summary) error {
 	if s != nil {
 		w.facts(s)
 	}
-	sorted := p.ladders.sorted(p.opts.Conns, p.opts.LinkGroups)
+	sorted := p.ladders.sorted()
 	if more := len(sorted) - maxPageLadders; more > 0 {
 		sorted = sorted[:maxPageLadders]
 		w.Facts = append(w.Facts, [2]string{"not on this page", strconv.Itoa(more) + " connections"})
 	}
-	for _, l := range sorted {
-		w.Ladders = append(w.Ladders, w.ladder(&p.ladders, l))
+	steps, counts, points := make([][]step, len(sorted)), make([]int, len(sorted)), []int(nil)
+	for i, l := range sorted {
+		if steps[i] = l.all(); l.conn != nil {
+			steps[i] = p.ladders.connSteps(l)
+		}
+		counts[i] = len(steps[i])
+		points = append(points, len(l.plots[0].points)+1, len(l.plots[1].points)+1)
+	}
+	maxSteps := share(counts, maxPageSteps)
+	w.maxPoints = share(points, maxPagePoints)
+	for i, l := range sorted {
+		w.Ladders = append(w.Ladders, w.ladder(l, shorten(steps[i], maxSteps)))
+		steps[i] = nil
 	}
 	data, err := json.Marshal(&w.pageData) // in which < > and & are escaped
 	if err != nil {
@@ -285,14 +304,43 @@ func (w *pageWriter) facts(s *dissect.Summary) {
 	add("problems", strconv.FormatUint(problems, 10))
 }
 
+// share returns the most that each may have so that all together have at most limit, where those who want
+// less leave the rest to the others.
+func share(wanted []int, limit int) int {
+	sorted := slices.Sorted(slices.Values(wanted))
+	for i, n := range sorted {
+		each := limit / (len(sorted) - i)
+		if n > each {
+			return each
+		}
+		limit -= n
+	}
+	return math.MaxInt
+}
+
+// shorten returns at most n steps: the first, the last, and a mark between them.
+func shorten(steps []step, n int) []step {
+	if len(steps) <= n {
+		return steps
+	}
+	head := n / 2
+	tail := max(n-head-1, 0)
+	omitted := 0
+	for _, s := range steps[head : len(steps)-tail] {
+		omitted += 1 + s.omitted
+		if s.omitted > 0 {
+			omitted-- // the mark itself
+		}
+	}
+	return slices.Concat(steps[:head], []step{omittedSteps(omitted)}, steps[len(steps)-tail:])
+}
+
 // ladder makes one entry of the list with what is shown for it.
-func (w *pageWriter) ladder(b *ladders, l *ladder) pageLadder {
+func (w *pageWriter) ladder(l *ladder, steps []step) pageLadder {
 	p := pageLadder{Facts: []string{}, Steps: []pageStep{}, Plots: []pagePlot{}, Problems: l.problems, Omitted: l.omitted}
-	steps := l.all()
 	switch {
 	case l.conn != nil:
 		c := l.conn
-		steps = b.connSteps(l)
 		p.Kind, p.Name, p.Mode = "conn", "connection "+strconv.Itoa(c.ID), connMode(c)
 		p.Title = fmt.Sprintf("Connection %d: %s → %s, %s", c.ID, c.Client, c.Server, p.Mode)
 		p.Sub = fmt.Sprintf("%s → %s", c.Client, c.Server)
@@ -308,7 +356,7 @@ func (w *pageWriter) ladder(b *ladders, l *ladder) pageLadder {
 		p.Kind, p.Name, p.Mode = "group", "link group "+strconv.Itoa(g.ID), g.Mode
 		p.Title = fmt.Sprintf("Link group %d, %s", g.ID, g.Mode)
 		p.Client, p.Server = hostText(g.Client.String(), g.ClientHost), hostText(g.Server.String(), g.ServerHost)
-		p.Sub = p.Client + " → " + p.Server + ", " + plural(len(g.Links), "link")
+		p.Sub = p.Client + " → " + p.Server + ", " + plural(linkCount(g), "link")
 		p.Facts = append(p.Facts, groupFacts(g)...)
 	default:
 		other := l.a
@@ -414,11 +462,24 @@ func (w *pageWriter) message(m *pageMessage, lane string) pageMessageData {
 	return p
 }
 
+// thin returns at most n points: every second, third and so on, and the last.
+func thin(points []plotPoint, n int) []plotPoint {
+	if len(points) <= n || n < 2 {
+		return points[:min(len(points), n)]
+	}
+	stride := (len(points) + n - 2) / (n - 1)
+	var list []plotPoint
+	for i := 0; i < len(points)-1; i += stride {
+		list = append(list, points[i])
+	}
+	return append(list, points[len(points)-1])
+}
+
 // plots adds the plots of a connection, those of directions in which nothing is known left out.
 func (w *pageWriter) plots(p *pageLadder, l *ladder) {
 	titles := [2]string{"Client to server", "Server to client"}
 	for i, ring := range []*dissect.Ring{&l.conn.ToServer, &l.conn.ToClient} {
-		points := l.plots[i].all()
+		points := thin(l.plots[i].all(), w.maxPoints)
 		if len(points) < 2 {
 			continue
 		}

@@ -4,16 +4,20 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/internal/dissect/dissecttest"
+	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -231,5 +235,140 @@ func TestPageInBrowser(t *testing.T) {
 	dom = browse(t, pageText(t, hostilePage(), &dissect.Summary{}))
 	if strings.Contains(dom, "<img") || strings.Contains(dom, "<title>x</title>") || !strings.Contains(dom, "&lt;/script&gt;") {
 		t.Errorf("hostile text did not stay text:\n%.3000s", dom)
+	}
+}
+
+// However many connections, steps and moments there are, a page has a size that a browser can show, and each
+// connection has its beginning and its end.
+func TestPageIsBounded(t *testing.T) {
+	p := NewPage(PageOptions{})
+	group := &dissect.LinkGroup{ID: 1}
+	const conns, steps = 200, 3 * maxLadderSteps
+	m := cdc.Message{Seq: 1}
+	for i := range conns {
+		c := &dissect.Conn{ID: i + 1, Group: group, State: dissect.ConnEstablished, Mode: "SMC-R"}
+		c.ToServer = dissect.Ring{Conn: c, Dir: dissect.ClientToServer, Known: true, Size: 1 << 20, Capacity: 1 << 20}
+		c.ToClient = dissect.Ring{Conn: c, Dir: dissect.ServerToClient, Known: true, Size: 1 << 20, Capacity: 1 << 20}
+		for n := range steps {
+			c.ToServer.Produced++
+			c.ToClient.Produced++
+			at := dissect.Packet{Number: i*steps + n + 1, Time: time.Unix(int64(10*n), int64(i))}
+			p.Add(&dissect.Event{
+				Packet: at, Family: dissect.CDC, Name: "CDC", Conn: c, Dir: dissect.ClientToServer, Message: &m,
+				Progress: &dissect.Progress{Out: &c.ToServer, In: &c.ToClient}, Problems: []dissect.Problem{{Kind: dissect.Violation, Text: "a test"}},
+			})
+		}
+	}
+	data := readPage(t, p, nil)
+	total, points := 0, 0
+	for _, l := range data.Ladders {
+		total += len(l.Steps)
+		for _, plot := range l.Plots {
+			points += len(plot.T)
+		}
+		if l.Kind != "conn" {
+			continue
+		}
+		var id int
+		if _, err := fmt.Sscanf(l.Name, "connection %d", &id); err != nil {
+			t.Fatal(err)
+		}
+		if first, last := l.Steps[0].Number, l.Steps[len(l.Steps)-1].Number; first != (id-1)*steps+1 || last != id*steps {
+			t.Fatalf("%s has packets %d to %d, want %d to %d", l.Name, first, last, (id-1)*steps+1, id*steps)
+		}
+	}
+	if len(data.Ladders) != conns+1 || total > maxPageSteps || total < maxPageSteps/2 || points > maxPagePoints || points < maxPagePoints/2 {
+		t.Errorf("%d ladders with %d steps and %d moments, want %d with up to %d and %d", len(data.Ladders), total, points, conns+1, maxPageSteps, maxPagePoints)
+	}
+	if text := pageText(t, p, nil); len(text) > 16<<20 {
+		t.Errorf("the page has %d MiB", len(text)>>20)
+	}
+}
+
+func TestShare(t *testing.T) {
+	for _, tt := range []struct {
+		wanted []int
+		limit  int
+		want   int
+	}{
+		{nil, 10, math.MaxInt}, {[]int{3, 4}, 10, math.MaxInt}, {[]int{5, 5}, 10, math.MaxInt}, {[]int{20}, 10, 10},
+		{[]int{6, 6}, 10, 5}, {[]int{2, 9, 9}, 10, 4}, {[]int{9, 1, 1, 9}, 10, 4}, {[]int{1, 1, 1}, 2, 0},
+	} {
+		if got := share(tt.wanted, tt.limit); got != tt.want {
+			t.Errorf("share(%v, %d) = %d, want %d", tt.wanted, tt.limit, got, tt.want)
+		}
+	}
+	var steps []step
+	for i := range 10 {
+		steps = append(steps, step{number: i})
+	}
+	steps = append(steps[:6:6], append([]step{omittedSteps(7)}, steps[6:]...)...)
+	for n := range 15 {
+		got := shorten(steps, n)
+		if len(got) > max(n, 1) {
+			t.Errorf("shorten to %d has %d steps", n, len(got))
+		}
+		shown, left := 0, 0
+		for _, s := range got {
+			if s.omitted > 0 {
+				left += s.omitted
+			} else {
+				shown++
+			}
+		}
+		if shown+left != 17 {
+			t.Errorf("shorten to %d shows %d steps and leaves %d out, of 17", n, shown, left)
+		}
+	}
+	points := make([]plotPoint, 100)
+	for i := range points {
+		points[i].window = i
+	}
+	for n := 2; n < 110; n++ {
+		got := thin(points, n)
+		if len(got) > n || len(got) < min(n, 100)/2 || got[0].window != 0 || got[len(got)-1].window != 99 {
+			t.Errorf("thin to %d has %d points from %d to %d", n, len(got), got[0].window, got[len(got)-1].window)
+		}
+	}
+}
+
+// A page of one link group has room for its connections, whatever others there are; and what
+// is not drawn is not kept.
+func TestPageOfLinkGroup(t *testing.T) {
+	p := NewPage(PageOptions{LinkGroups: []int{2}})
+	groups := []*dissect.LinkGroup{{ID: 1}, {ID: 2}}
+	decline := clc.Decline{Version: clc.V1}
+	n := 0
+	add := func(c *dissect.Conn) {
+		n++
+		p.Add(&dissect.Event{Packet: dissect.Packet{Number: n, Time: time.Unix(int64(n), 0)}, Family: dissect.CLC, Name: "Decline", Conn: c, Message: decline, Bytes: decline.Append(nil)})
+	}
+	wanted := &dissect.Conn{ID: 1, State: dissect.ConnProposed}
+	add(wanted) // whose group comes out later
+	for i := range 2 * maxLadders {
+		c := &dissect.Conn{ID: i + 2, State: dissect.ConnProposed}
+		add(c)
+		if i%2 == 0 {
+			c.State, c.Group = dissect.ConnEstablished, groups[0]
+		} else {
+			c.State = dissect.ConnDeclined
+		}
+		add(c)
+		add(c)
+	}
+	wanted.State, wanted.Group = dissect.ConnEstablished, groups[1]
+	add(wanted)
+	late := &dissect.Conn{ID: 4 * maxLadders, State: dissect.ConnEstablished, Group: groups[1]}
+	add(late)
+	data := readPage(t, p, nil)
+	var names []string
+	for _, l := range data.Ladders {
+		names = append(names, l.Name)
+	}
+	if want := []string{"link group 2", "connection 1", fmt.Sprint("connection ", late.ID)}; !slices.Equal(names, want) {
+		t.Errorf("the page has %q, want %q", names, want)
+	}
+	if len(data.Messages) != 3 || p.ladders.kept != 3 || p.ladders.counts != [3]int{2, 1, 0} || p.ladders.omitted != [3]int{} {
+		t.Errorf("%d messages, %d kept, of %v ladders, %v left out", len(data.Messages), p.ladders.kept, p.ladders.counts, p.ladders.omitted)
 	}
 }

@@ -55,6 +55,7 @@ type step struct {
 	run          [2]runSide     // by index of the direction
 	messages     []*pageMessage // with their bytes: for pages only
 	left         int            // messages that there was no room for
+	omitted      int            // steps, of a mark in their place
 }
 
 // side returns the index of a direction among two; that of an unknown one is the first.
@@ -85,10 +86,8 @@ type ladder struct {
 	packets     uint64
 	kept        int // messages with their bytes
 
-	// Of a connection: what its link group has been told.
-	link           *dissect.Link
-	opened, closed bool
-	epoch          int // of the group, when the last step was added
+	told      // of a connection
+	epoch int // of the group, when the last step was added
 	// Of a link group: the states of its links that are marked.
 	states []dissect.LinkState
 	plots  [2]plot // of a connection, by index of the direction
@@ -104,11 +103,50 @@ type ladders struct {
 	counts  [3]int // of connections, groups and strangers
 	omitted [3]int // likewise: packets of ladders for which there was no room
 	steps   int
+
+	choice choice
+	// others are connections that were not chosen, of link groups that were: only what their
+	// group is told of them is remembered.
+	others map[*dissect.Conn]*told
 }
 
-func (b *ladders) init(start time.Time) {
-	b.start = start
+func (b *ladders) init(start time.Time, c choice) {
+	b.start, b.choice = start, c
 	b.byKey = make(map[ladderKey]*ladder)
+	b.others = make(map[*dissect.Conn]*told)
+}
+
+// A choice has the numbers of the connections and link groups to draw; nil means all.
+type choice struct{ conns, groups []int }
+
+// all reports whether everything is to be drawn, strangers too.
+func (c *choice) all() bool { return c.conns == nil && c.groups == nil }
+
+// group reports whether a link group is to be drawn, or may turn out to be.
+func (c *choice) group(g *dissect.LinkGroup) bool {
+	return c.groups == nil || slices.Contains(c.groups, g.ID)
+}
+
+// conn reports whether a connection is to be drawn. One without a link group may get it later, until
+// it is known to go on without.
+func (c *choice) conn(conn *dissect.Conn) bool {
+	if c.conns != nil && !slices.Contains(c.conns, conn.ID) {
+		return false
+	}
+	if c.groups == nil || conn.Group != nil {
+		return conn.Group == nil || c.group(conn.Group)
+	}
+	switch conn.State {
+	case dissect.ConnDeclined, dissect.ConnTCP, dissect.ConnFailed:
+		return false
+	}
+	return true
+}
+
+// told is what the link group of a connection has been told of it.
+type told struct {
+	link           *dissect.Link
+	opened, closed bool
 }
 
 // of returns the ladder with a key, nil if there is no room for another.
@@ -152,12 +190,20 @@ func (b *ladders) add(e *dissect.Event) {
 			key.a, key.b = key.b, key.a
 		}
 	}
-	if key.conn != nil {
-		b.noticeConn(e) // before the message, which may be the first on another link
+	switch {
+	case key.conn != nil && !b.choice.conn(key.conn):
+		b.drop(key)
+		b.addOther(e)
+		return
+	case key.group != nil && !b.choice.group(key.group), key.conn == nil && key.group == nil && !b.choice.all():
+		return
 	}
 	l := b.of(key, e)
 	if l == nil {
 		return
+	}
+	if key.conn != nil {
+		b.noticeConn(e, l, &l.told) // before the message, which may be the first on another link
 	}
 	l.last = e.Packet.Number
 	l.packets++
@@ -167,11 +213,42 @@ func (b *ladders) add(e *dissect.Event) {
 	}
 	b.addTo(l, e)
 	if key.conn != nil {
-		b.noticeClose(e, l)
+		b.noticeClose(e, &l.told)
 	}
 	if e.Family == dissect.LLC && key.group != nil {
 		b.noticeLinks(e, l)
 	}
+}
+
+// addOther takes an event of a connection that is not drawn, for its link group, which may be.
+func (b *ladders) addOther(e *dissect.Event) {
+	c := e.Conn
+	if c.Group == nil || !b.choice.group(c.Group) {
+		return
+	}
+	t := b.others[c]
+	if t == nil {
+		if len(b.others) == maxLadders {
+			return
+		}
+		t = &told{}
+		b.others[c] = t
+	}
+	b.noticeConn(e, nil, t)
+	b.noticeClose(e, t)
+}
+
+// drop forgets a ladder that turned out not to be wanted.
+func (b *ladders) drop(key ladderKey) {
+	l := b.byKey[key]
+	if l == nil {
+		return
+	}
+	delete(b.byKey, key)
+	b.order = slices.DeleteFunc(b.order, func(other *ladder) bool { return other == l })
+	b.counts[0]--
+	b.kept -= l.kept
+	b.steps -= len(l.head) + len(l.tail)
 }
 
 // addTo appends the event to the ladder, or makes it a part of the last step.
@@ -330,10 +407,15 @@ func (b *ladders) append(l *ladder, s step) *step {
 func (l *ladder) all() []step {
 	steps := slices.Clone(l.head)
 	if l.omitted > 0 {
-		steps = append(steps, step{kind: stepMark, number: -1, text: strconv.Itoa(l.omitted) + " steps are left out here"})
+		steps = append(steps, omittedSteps(l.omitted))
 	}
 	steps = append(steps, l.tail[l.oldest:]...)
 	return append(steps, l.tail[:l.oldest]...)
+}
+
+// omittedSteps returns a mark in place of n steps.
+func omittedSteps(n int) step {
+	return step{kind: stepMark, number: -1, text: strconv.Itoa(n) + " steps are left out here", omitted: n}
 }
 
 // mark adds a line that is not a message.
@@ -344,14 +426,11 @@ func (b *ladders) mark(l *ladder, e *dissect.Event, link *dissect.Link, wide boo
 	})
 }
 
-// noticeConn marks that a connection begins, or changes its link.
-func (b *ladders) noticeConn(e *dissect.Event) {
+// noticeConn marks that a connection begins, or changes its link, in the ladder of its link group and in its own, l, if
+// it has one.
+func (b *ladders) noticeConn(e *dissect.Event, l *ladder, t *told) {
 	c := e.Conn
-	if c.Group == nil || c.State != dissect.ConnEstablished {
-		return
-	}
-	l := b.of(ladderKey{conn: c}, e)
-	if l == nil || l.opened && l.link == c.Link {
+	if c.Group == nil || c.State != dissect.ConnEstablished || t.opened && t.link == c.Link {
 		return
 	}
 	g := b.of(ladderKey{group: c.Group}, e)
@@ -360,28 +439,30 @@ func (b *ladders) noticeConn(e *dissect.Event) {
 	}
 	name := "connection " + strconv.Itoa(c.ID)
 	switch {
-	case !l.opened:
-		l.opened = true
+	case !t.opened:
+		t.opened = true
 		text := name + " opens"
 		if c.Link != nil {
 			text += " on " + linkName(c.Link)
 		}
 		b.mark(g, e, c.Link, false, text)
-	case l.link != nil && c.Link != nil:
-		text := fmt.Sprintf("moves from %s to %s", linkName(l.link), linkName(c.Link))
+	case t.link != nil && c.Link != nil:
+		text := fmt.Sprintf("moves from %s to %s", linkName(t.link), linkName(c.Link))
 		b.mark(g, e, c.Link, false, name+" "+text)
-		b.mark(l, e, c.Link, true, "failover: the connection "+text)
+		if l != nil {
+			b.mark(l, e, c.Link, true, "failover: the connection "+text)
+		}
 	}
-	l.link = c.Link
+	t.link = c.Link
 }
 
 // noticeClose marks that a connection has ended.
-func (b *ladders) noticeClose(e *dissect.Event, l *ladder) {
+func (b *ladders) noticeClose(e *dissect.Event, t *told) {
 	c := e.Conn
-	if c.Group == nil || c.Closed.IsZero() || l.closed {
+	if c.Group == nil || c.Closed.IsZero() || t.closed {
 		return
 	}
-	l.closed = true
+	t.closed = true
 	if g := b.of(ladderKey{group: c.Group}, e); g != nil {
 		text := fmt.Sprintf("connection %d closes", c.ID)
 		if !c.Group.SMCD {
@@ -452,7 +533,12 @@ func (b *ladders) connSteps(l *ladder) []step {
 	if l.conn.Group == nil || g == nil {
 		return steps
 	}
-	own := []wire.RKey{l.conn.ToServer.RKey, l.conn.ToClient.RKey}
+	var own []wire.RKey
+	for _, r := range []*dissect.Ring{&l.conn.ToServer, &l.conn.ToClient} {
+		if r.Known {
+			own = append(own, r.RKey)
+		}
+	}
 	var concern []step
 	for _, s := range g.all() {
 		if s.number >= l.first && s.number <= l.last &&

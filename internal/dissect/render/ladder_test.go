@@ -188,7 +188,7 @@ func TestLaddersAreBounded(t *testing.T) {
 // All ladders together are bounded, too: later ones still have their last steps.
 func TestStepsAreBounded(t *testing.T) {
 	var b ladders
-	b.init(time.Unix(0, 0))
+	b.init(time.Unix(0, 0), choice{})
 	b.steps = maxAllSteps
 	e := dissect.Event{Family: dissect.TCP, Name: "FIN", Conn: &dissect.Conn{ID: 1}}
 	for i := range 5 {
