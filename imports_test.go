@@ -60,6 +60,7 @@ var mayImport = map[string][]string{
 	"cmd/gosmc":                 {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
 	"test/interop":              {"wire/...", "internal/rdma", "internal/udp"},
 	"test/interop/guest/limits": {"."}, // a program in the virtual machine
+	"test/std":                  {},    // Go's own tests, in a copy of GOROOT
 	"test/rules":                {},    // source text in, runs of tests out
 	"internal/smctest":          {"wire/...", "internal/..."},
 }
