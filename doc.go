@@ -1,15 +1,19 @@
-// Package smc is Shared Memory Communications in user space: a TCP connection whose bytes
-// travel through shared memory, between two programs on one host (SMC-D), negotiated in
-// the connection itself and falling back to plain TCP so that nobody notices. It speaks the
-// wire protocol of Linux AF_SMC, z/OS and AIX (RFC 7609 and SMCv2).
+// Package smc moves TCP connections between two programs of one machine to shared memory: they connect over
+// TCP as always, agree in the connection itself to leave it, and copy straight into each other's buffers from then on.
+// Where that is not possible, as to other machines, to other users and to programs that do not use
+// this package, the result is a TCP connection like any other. [Conn.State] says which it became, and why.
 //
-// It is shaped like package net. Replace net.Dial with [Dial] and net.Listen with
-// [Listen] on both ends; where the other end does not do SMC, the result is a TCP
-// connection like any other. [Conn.State] says which it became, and why.
+// It is shaped like package net. Replace net.Dial with [Dial] and net.Listen with [Listen] on both ends:
+//
+//	import "github.com/gosmc/smc"
 //
 //	l, err := smc.Listen("tcp", "127.0.0.1:8080")
 //	...
 //	http.Serve(l, handler)
+//
+// The protocol is Shared Memory Communications, that of Linux AF_SMC, z/OS and AIX (RFC 7609 and SMCv2), as
+// SMC-D with an Emulated-ISM device. Such kernels are not reached yet, and SMC-R, which goes to other machines, is
+// not offered yet.
 //
 // Two programs find each other through the run directory, which any user has: see
 // [Config]. Nothing needs privilege or configuration.
