@@ -90,7 +90,7 @@ func (h *Handshake) handleAccept(now time.Time, a clc.Accept, out []Output) []Ou
 		return broken("not exactly one of SMC-R and SMC-D")
 	case a.R != nil && !offered.HasR(), a.D != nil && !offered.HasD(): // rule: TestClientChecksAccept
 		return h.decline(now, clc.DiagMode, out) // as Linux net/smc
-	case a.Version == clc.V2 && a.FirstContact != (a.FCE != nil):
+	case a.Version == clc.V2 && a.FirstContact != (a.FCE != nil): // rule: TestClientChecksAccept
 		return broken("first contact without its extension")
 	}
 	if a.Version == clc.V2 && !h.offeredEID(a) { // rule: TestClientChecksAccept

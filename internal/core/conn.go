@@ -259,7 +259,7 @@ func (c *Conn) handleClosing(now time.Time, fresh cdc.ConnFlags, out []Output) [
 	case StatePeerCloseWait1, StatePeerCloseWait2:
 		out = c.sendEOF(out)
 		switch {
-		case closed && c.appGone:
+		case closed && c.appGone: // rule: TestConnTable
 			return c.enterClosed(now, out)
 		case closed:
 			return c.setState(now, StateAppFinCloseWait, out)
@@ -355,7 +355,7 @@ func (c *Conn) onClose(now time.Time, abortive bool, out []Output) []Output {
 		}
 		out = append(c.sendFlags(cdc.Closed, out), ShutdownTCP{})
 		switch {
-		case c.peer&cdc.Closed != 0:
+		case c.peer&cdc.Closed != 0: // rule: TestConnTable
 			return c.enterClosed(now, out)
 		case c.state == StateActive:
 			return c.setState(now, StatePeerCloseWait1, out)

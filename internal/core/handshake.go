@@ -145,7 +145,7 @@ func (h *Handshake) HandleMessage(now time.Time, m clc.Message, err error, out [
 
 // handleBroken takes a message that could not be decoded.
 func (h *Handshake) handleBroken(now time.Time, err error, out []Output) []Output {
-	if errors.Is(err, wire.ErrReservedEnum) {
+	if errors.Is(err, wire.ErrReservedEnum) { // rule: TestHandshakeTable
 		// A later version of the protocol, with which we cannot do SMC: RFC 7609 C.6.
 		switch h.state {
 		case HandshakeAwaitAccept:
@@ -217,7 +217,7 @@ func (h *Handshake) LinkRequested(now time.Time, out []Output) []Output {
 		return h.setState(now, HandshakeLinkWait, out)
 	case h.role == RoleClient && h.state == HandshakeLinkWait:
 		out = h.setState(now, HandshakeLinkTurn, out)
-		if h.linkFailed != clc.DiagNone {
+		if h.linkFailed != clc.DiagNone { // rule: TestHandshakeTable
 			return h.decline(now, h.linkFailed, out)
 		}
 	}
@@ -285,11 +285,11 @@ func (h *Handshake) setState(now time.Time, s HandshakeState, out []Output) []Ou
 	case HandshakeAwaitProposal, HandshakeAwaitAccept, HandshakeAwaitConfirm:
 		timeout = HandshakeTimeout
 	case HandshakePreparing:
-		timeout = PrepareTimeout
+		timeout = PrepareTimeout // rule: TestPrepareTimer, TestHandshakeTable: PrepareTimeout -> HandshakeTimeout
 	case HandshakeLinkTurn:
 		timeout = LinkTurnTimeout
 	case HandshakeLinkWait:
-		timeout = LinkWaitTimeout
+		timeout = LinkWaitTimeout // rule: TestHandshakeTable: LinkWaitTimeout -> LinkTurnTimeout
 	case HandshakeInit, HandshakeEstablished, HandshakeFellBack, HandshakeFailed:
 		if h.deadline.IsZero() {
 			return out
@@ -328,6 +328,7 @@ func (h *Handshake) unexpected(now time.Time, m clc.Message, out []Output) []Out
 // mayDeclineLate reports whether a Confirm may be answered with a Decline: only while the first
 // link of a new SMC-R link group has not been confirmed. Other connections are in use from the
 // Confirm on.
+// rule: TestHandshakeTable: h.accept.FirstContact -> true
 func (h *Handshake) mayDeclineLate() bool { return h.choice.Mode == SMCR && h.accept.FirstContact }
 
 // decline ends the handshake with a Decline. The caller has made sure that it is our turn.
@@ -337,7 +338,7 @@ func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Ou
 		// Only a client that has seen the Accept may say so: the kernel's net/smc fails
 		// badly on it elsewhere.
 		OutOfSync: why == clc.DiagSync && h.role == RoleClient &&
-			h.state == HandshakePreparing && !h.accept.FirstContact,
+			h.state == HandshakePreparing && !h.accept.FirstContact, // rule: TestHandshakeTable: !h.accept.FirstContact -> true
 		PeerID:    h.caps.PeerID,
 		Diagnosis: why.WireCode(),
 		OS:        h.caps.OS,

@@ -139,6 +139,8 @@ func TestProposalChecks(t *testing.T) {
 		{"no EIDs", "Dv2 Rv2", func(p *clc.Proposal) { p.Ext.UEIDs, p.Ext.D.HasSEID = nil, false }, "send Decline v2 NOUEID (0x03030008), -t, fallback NOUEID (0x03030008)"},
 		{"SEID only", "Dv2 Rv2", func(p *clc.Proposal) { p.Ext.UEIDs = nil }, "t(4), prepare SMC-Dv2"},
 		{"SEID only, SMC-R", "Rv2", func(p *clc.Proposal) { p.Ext.UEIDs = nil }, "send Decline v2 NOUEID (0x03030008), -t, fallback NOUEID (0x03030008)"},
+		{"SEID only, and no limits either", "Rv2", func(p *clc.Proposal) { p.Ext.UEIDs, p.Ext.MaxConns = nil, 0 }, "send Decline v2 NOUEID (0x03030008), -t, fallback NOUEID (0x03030008)"},
+		{"SEID only, SMC-R without limits", "Dv2 Rv2", func(p *clc.Proposal) { p.Ext.UEIDs, p.Ext.MaxConns = nil, 0 }, "t(4), prepare SMC-Dv2"},
 		{"SEID flag off", "Dv2", func(p *clc.Proposal) { p.Ext.D.HasSEID = false; p.Ext.UEIDs = p.Ext.UEIDs[1:] }, "t(4), prepare SMC-Dv2"},
 		{"max conns 15", "Rv2", func(p *clc.Proposal) { p.Ext.MaxConns = 15 }, "send Decline v2 MAXCONNS (0x0303000a), -t, fallback MAXCONNS (0x0303000a)"},
 		{"max conns 15, SMC-D would do", "Dv2 Rv2", func(p *clc.Proposal) { p.Ext.MaxConns = 15 }, "send Decline v2 MAXCONNS (0x0303000a), -t, fallback MAXCONNS (0x0303000a)"},
@@ -481,5 +483,19 @@ func TestReasonKept(t *testing.T) {
 		if got.Mode != SMCR || got.ReasonKept != tt.want {
 			t.Errorf("client %q, server %q: client has %v with ReasonKept %t, want SMC-R with %t", tt.client, tt.server, got.Mode, got.ReasonKept, tt.want)
 		}
+	}
+}
+
+// TestSEIDNotForSMCR checks that a system EID in common does not let two hosts use SMC-R, which needs a
+// UEID: SMCv2 p.57, note 2, p.60, note 2.
+func TestSEIDNotForSMCR(t *testing.T) {
+	client, server := only(clientCaps(t), "Dv2 Rv2"), only(serverCaps(t), "Rv2")
+	client.UEIDs, server.UEIDs = []wire.EID{eid(t, "X")}, []wire.EID{eid(t, "A")}
+	if client.SEID != server.SEID {
+		t.Fatal("no SEID in common")
+	}
+	p := newPair(t, client, server).run()
+	if len(p.tried) > 0 || p.end(RoleServer) != "fallback NOUEID (0x03030008)" {
+		t.Errorf("the server tried %v and ended with %s, want a Decline for want of a UEID", p.tried, p.end(RoleServer))
 	}
 }

@@ -92,7 +92,7 @@ func (g *Groups) ServerJoin(key GroupKey, id wire.LinkID, maxConns int) (lg *Lin
 	}
 	lg, why = g.add(key, id)
 	if lg != nil {
-		lg.MaxConns = max(maxConns, 1)
+		lg.MaxConns = max(maxConns, 1) // rule: TestGroupsMaxConns
 	}
 	return lg, lg != nil, why
 }
@@ -124,7 +124,7 @@ func (g *Groups) ClientJoin(key GroupKey, firstContact bool, id, peerID wire.Lin
 
 // add makes a group with one connection.
 func (g *Groups) add(key GroupKey, id wire.LinkID) (*LinkGroup, clc.Diagnosis) {
-	if g.count >= g.limit && !g.evict() {
+	if g.count >= g.limit && !g.evict() { // rule: TestGroupsLimit
 		return nil, clc.DiagLimit
 	}
 	lg := &LinkGroup{Key: key, ID: id, Conns: 1}
@@ -175,7 +175,7 @@ func (g *Groups) Leave(now time.Time, lg *LinkGroup) {
 		return
 	}
 	lg.idleSince = now
-	if lg.state == groupPending {
+	if lg.state == groupPending { // rule: TestGroupsEnd
 		g.Drop(lg)
 	}
 }
@@ -199,6 +199,7 @@ func (g *Groups) Drop(lg *LinkGroup) {
 // PeerGone drops all groups with the ISM device of a peer that has vanished, and returns them in
 // the order of their IDs. Their connections have to be told ([EventPeerDead]).
 func (g *Groups) PeerGone(gid wire.ISMGID) []*LinkGroup {
+	// rule: TestGroupsPeerGone: lg.Key.Mode == SMCD -> true
 	return g.dropIf(func(lg *LinkGroup) bool { return lg.Key.Mode == SMCD && lg.Key.Remote.GID == gid })
 }
 

@@ -46,6 +46,7 @@ func (h *Handshake) tryNext(now time.Time, out []Output) []Output {
 			continue
 		}
 		h.choice = s.choice
+		// rule: TestPrepareTimer: h.state != HandshakePreparing -> true
 		if h.state != HandshakePreparing { // one timer for all choices
 			out = h.setState(now, HandshakePreparing, out)
 		}
@@ -114,7 +115,7 @@ func (c *Capabilities) usable(p *clc.Proposal) (offer, clc.Diagnosis) {
 		}
 	}
 	if len(c.ISM) == 0 {
-		dropD(clc.DiagNoISMv2)
+		dropD(clc.DiagNoISMv2) // rule: TestServerOrder
 	}
 	if x := p.Ext; x == nil {
 		dropD(clc.DiagNoV2Extension)
@@ -123,11 +124,11 @@ func (c *Capabilities) usable(p *clc.Proposal) (offer, clc.Diagnosis) {
 		o.release = min(x.Release, c.Release)
 		// Without the extension a client may still offer the ISM device of its network
 		// (SMCv2 p.57, note 3). Linux net/smc does not take that.
-		if x.D == nil && p.ISMCHID == 0 {
+		if x.D == nil && p.ISMCHID == 0 { // rule: TestProposalChecks
 			dropD(clc.DiagNoDv2Extension)
 		}
 		if len(x.UEIDs) == 0 {
-			dropR(clc.DiagNoUEID)
+			dropR(clc.DiagNoUEID) // rule: TestProposalChecks
 			if x.D == nil || !x.D.HasSEID {
 				dropD(clc.DiagNoUEID)
 			}
@@ -162,7 +163,7 @@ func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 		switch remote := (clc.ISMDevice{GID: wire.ISMGID{Hi: p.ISMGID}}); {
 		case !sameNetwork:
 			unusable(SMCD, clc.V1, clc.DiagPrefix)
-		case h.caps.ISMv1 == nil || !h.reachable[remote.GID]:
+		case h.caps.ISMv1 == nil || !h.reachable[remote.GID]: // rule: TestServerOrder: !h.reachable[remote.GID] -> false
 			unusable(SMCD, clc.V1, clc.DiagNoSMCDDevice)
 		default:
 			try(Choice{
@@ -172,7 +173,7 @@ func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 		}
 	}
 	if o.rv2 {
-		eid, ok := h.caps.matchUEID(p.Ext.UEIDs)
+		eid, ok := h.caps.matchUEID(p.Ext.UEIDs) // rule: TestSEIDNotForSMCR: h.caps.matchUEID(p.Ext.UEIDs) -> h.caps.matchEID(p.Ext)
 		switch {
 		case !ok:
 			unusable(SMCR, clc.V2, clc.DiagNoUEID)

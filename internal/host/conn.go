@@ -238,7 +238,8 @@ func (c *Conn) Close() error {
 		return c.tcp.Close()
 	}
 	unread := c.data.Close()
-	abort := unread > 0 || c.options.abortive()
+	// rule: TestCloseResets: c.options.abortive() -> false
+	abort := unread > 0 || c.options.abortive() // rule: TestCloseResets: unread > 0 -> unread < 0
 	c.event(core.ConnEvent{Kind: core.EventClose, Abortive: abort})
 	return nil
 }

@@ -139,7 +139,7 @@ func (c *Conn) onTCP(events uint32) {
 		return
 	}
 	switch {
-	case events&unix.EPOLLERR != 0 && socketError(c.tcp) != nil:
+	case events&unix.EPOLLERR != 0 && socketError(c.tcp) != nil: // rule: TestTCPReset
 		c.eventLocked(core.ConnEvent{Kind: core.EventTCPReset})
 	case events&unix.EPOLLIN != 0 && !c.peerFinished() && hasBytes(c.tcp):
 		c.host.cfg.Logger.Warn("bytes on the idle TCP connection", "peer", c.RemoteAddr())

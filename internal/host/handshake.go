@@ -215,6 +215,7 @@ func (s *handshake) prepare(choice core.Choice) {
 }
 
 func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) {
+	// rule: TestClientLies: choice.Remote.GID != s.peer.GID() -> false
 	if choice.Mode != core.SMCD || choice.Remote.GID != s.peer.GID() {
 		return r, errUnreachable
 	}
@@ -352,7 +353,7 @@ func (s *handshake) finished(missing error) bool {
 
 // fellBack makes the connection plain TCP.
 func (s *handshake) fellBack(out core.FallBack) {
-	if out.OutOfSync {
+	if out.OutOfSync { // rule: TestOutOfSync
 		s.dropGroup()
 	}
 	s.release()

@@ -48,7 +48,7 @@ func ParseUEID(text string) (wire.EID, error) {
 		return fail("is empty")
 	case len(name) > len(wire.EID{}):
 		return fail("has %d characters, %d are allowed", len(name), len(wire.EID{}))
-	case name[0] == '.' || name[0] == '-':
+	case name[0] == '.' || name[0] == '-': // rule: TestParseUEID
 		return fail("starts with %q; the first character must be a letter or a digit", name[0])
 	case strings.Contains(name, ".."):
 		return fail("has two dots in a row")
@@ -80,9 +80,9 @@ func ParseUEIDs(texts []string) ([]wire.EID, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case seen[eid]:
+		case seen[eid]: // rule: TestParseUEIDs
 			return nil, &NameError{Kind: "UEID", Text: text, Reason: "comes twice"}
-		case len(eids) == MaxUEIDs:
+		case len(eids) == MaxUEIDs: // rule: TestParseUEIDs
 			return nil, &NameError{Kind: "UEID", Text: text, Reason: fmt.Sprintf("is one too many, %d are allowed", MaxUEIDs)}
 		}
 		seen[eid] = true

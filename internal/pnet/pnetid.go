@@ -51,4 +51,4 @@ func (p PNETID) String() string { return strings.TrimRight(string(p[:]), " \x00"
 // Matches reports whether p and q name the same physical network. An unset PNETID matches
 // nothing, not even another unset one. In Linux net/smc two unset ones compare equal, which can pair
 // devices of unrelated networks.
-func (p PNETID) Matches(q PNETID) bool { return !p.IsZero() && p == q }
+func (p PNETID) Matches(q PNETID) bool { return !p.IsZero() && p == q } // rule: TestPNETID: !p.IsZero() -> true

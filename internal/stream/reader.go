@@ -61,10 +61,10 @@ func (c *Conn) readSlow(b []byte) (n int, err error) {
 			n = c.take(b)
 			break
 		}
-		if flags&endOfData != 0 {
+		if flags&endOfData != 0 { // rule: TestPeerFlags
 			tell = flags
 			err = io.EOF
-			if flags&(cdc.Abort|cdc.DoneWriting) == cdc.Abort {
+			if flags&(cdc.Abort|cdc.DoneWriting) == cdc.Abort { // rule: TestPeerFlags
 				err = errReset // with DoneWriting, we have all that was to come
 			}
 			break
@@ -79,6 +79,7 @@ func (c *Conn) readSlow(b []byte) (n int, err error) {
 			break
 		}
 		if !r.spin(c.stats) {
+			// rule: TestWindowUpdateBeforePark
 			c.sayRead() // we are idle: let the peer know how far we are
 			r.park(c.stats)
 		}
@@ -149,11 +150,12 @@ func (c *Conn) take(b []byte) int {
 func (c *Conn) windowDue() bool {
 	r := &c.r
 	capacity := uint32(len(c.rdata))
-	if r.unread+r.unsaid > capacity/2 && r.unsaid >= capacity/10 {
+	if r.unread+r.unsaid > capacity/2 && r.unsaid >= capacity/10 { // rule: TestWindowUpdate
 		return true
 	}
 	_, prod, _ := cdc.UnpackConsumer(c.inCons.Load())
-	return prod&(cdc.WriterBlocked|cdc.CursorUpdateRequested) != 0
+	// rule: TestWindowUpdate: |cdc.CursorUpdateRequested -> |0
+	return prod&(cdc.WriterBlocked|cdc.CursorUpdateRequested) != 0 // rule: TestWindowUpdateFollowsBlocked: cdc.WriterBlocked -> 0
 }
 
 // sayRead publishes the consumer cursor, if there is anything new to say, and wakes a

@@ -83,7 +83,7 @@ func (c *Conn) writeSlow(b []byte) (total int, err error) {
 			}
 			continue
 		}
-		c.setBlocked(true)
+		c.setBlocked(true) // rule: TestWriterBlockedFlag
 		w.waits = true
 		w.want = slack(len(c.wdata), len(b))
 		w.wait(c.stats)
@@ -115,10 +115,10 @@ func (c *Conn) writeError() error {
 	}
 	_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
 	switch {
-	case flags&cdc.Abort != 0:
+	case flags&cdc.Abort != 0: // rule: TestPeerFlags
 		c.w.noticed = flags
 		return errReset
-	case flags&cdc.Closed != 0:
+	case flags&cdc.Closed != 0: // rule: TestPeerFlags
 		c.w.noticed = flags
 		if c.w.waits { // rule: TestClosedInWrite
 			c.w.unsent.Store(true)
@@ -179,7 +179,7 @@ func (c *Conn) pollConsumer() error {
 	w.seen, w.seenWord = next, word
 	w.free += n
 	if w.blocked && w.free >= capacity/2 {
-		c.setBlocked(false)
+		c.setBlocked(false) // rule: TestWriterBlockedFlag
 	}
 	return nil
 }

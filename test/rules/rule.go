@@ -98,7 +98,8 @@ func parseRules(file string, src []byte) ([]rule, error) {
 			r := rule{file: file, line: at.Line, code: strings.TrimSpace(lines[at.Line-1][:at.Column-1])}
 			if r.code == "" { // the marker has a line of its own
 				r.line++
-				r.code = strings.TrimSpace(lines[r.line-1])
+				code, _, _ := strings.Cut(lines[r.line-1], marker) // it may have one at its end too
+				r.code = strings.TrimSpace(code)
 			}
 			if err := r.parseMarker(text); err != nil {
 				return nil, fmt.Errorf("%s:%d: %w", file, at.Line, err)

@@ -1,0 +1,80 @@
+package host
+
+import (
+	"errors"
+	"io"
+	"syscall"
+	"testing"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+// TestCloseResets closes an SMC connection in several ways and looks at what the peer gets: the end
+// of the stream, or a reset if bytes were left unread (RFC 7609 p.83, 3A) or the application asked for
+// one by SO_LINGER with zero seconds.
+func TestCloseResets(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := t.TempDir()
+	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
+	l := mustListen(t, server, "127.0.0.1:0")
+	for _, tt := range []struct {
+		name  string
+		close func(c *Conn) // c has 10 bytes to read
+		want  error
+	}{
+		{"all read", func(c *Conn) { io.ReadFull(c, make([]byte, 10)) }, io.EOF},
+		{"one byte unread", func(c *Conn) { io.ReadFull(c, make([]byte, 9)) }, syscall.ECONNRESET},
+		{"nothing read", func(*Conn) {}, syscall.ECONNRESET},
+		{"linger 0", func(c *Conn) { io.ReadFull(c, make([]byte, 10)); c.SetLinger(0) }, syscall.ECONNRESET},
+		{"linger 1", func(c *Conn) { io.ReadFull(c, make([]byte, 10)); c.SetLinger(1) }, io.EOF},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, closer := range []string{"client", "server"} {
+				c := mustDial(t, client, l.Addr())
+				peer := mustAccept(t, l)
+				if closer == "server" {
+					c, peer = peer, c
+				}
+				if c.Mode() != ModeSMCD {
+					t.Fatalf("mode = %v (%v), want SMC-D", c.Mode(), c.Reason().Tag)
+				}
+				if _, err := peer.Write(make([]byte, 10)); err != nil {
+					t.Fatal(err)
+				}
+				tt.close(c)
+				if err := c.Close(); err != nil {
+					t.Fatalf("%s: Close = %v", closer, err)
+				}
+				if n, err := peer.Read(make([]byte, 1)); n != 0 || !errors.Is(err, tt.want) {
+					t.Errorf("%s closes: the peer's Read = %d, %v, want %v", closer, n, err, tt.want)
+				}
+				peer.Close()
+			}
+		})
+	}
+}
+
+// TestTCPReset has a client that resets the idle TCP connection and says nothing in shared memory:
+// that is an abort (RFC 7609 p.88).
+func TestTCPReset(t *testing.T) {
+	r := newServerRig(t)
+	c := r.begin(atConfirm)
+	c.write(c.encoded())
+	s := mustAccept(t, r.l)
+	defer s.Close()
+	if s.Mode() != ModeSMCD {
+		t.Fatalf("mode = %v (%v), want SMC-D", s.Mode(), s.Reason().Tag)
+	}
+	c.tcp.SetLinger(0)
+	c.tcp.Close()
+	if n, err := s.Read(make([]byte, 1)); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("Read = %d, %v, want ECONNRESET", n, err)
+	}
+	s.mu.Lock()
+	why := s.life.Failure()
+	s.mu.Unlock()
+	if why != core.FailReset {
+		t.Errorf("the connection has ended because of %v, want %v", why, core.FailReset)
+	}
+}
