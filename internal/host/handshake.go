@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync/atomic"
 	"time"
@@ -60,7 +61,7 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 	}
 	s := &handshake{
 		ctx: ctx, host: h, conn: c, peer: peer, buffer: buffer, require: require,
-		core: core.NewHandshake(role, h.capabilities(f)),
+		core: core.NewHandshake(role, h.capabilities(f, c.RemoteAddr())),
 		data: new(atomic.Pointer[stream.Conn]),
 	}
 	if role == core.RoleServer {
@@ -83,8 +84,9 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 var longAgo = time.Unix(1, 0)
 
 // capabilities is what this host offers and accepts for a connection to a local peer.
-func (h *Host) capabilities(f *fabric) core.Capabilities {
+func (h *Host) capabilities(f *fabric, peer net.Addr) core.Capabilities {
 	return core.Capabilities{
+		Peer:     addrOf(peer), // rule: TestCapabilitiesPeer: addrOf(peer) -> netip.Addr{}
 		OS:       clc.OSLinux,
 		HostName: h.name,
 		Release:  clc.Release1,
@@ -94,6 +96,14 @@ func (h *Host) capabilities(f *fabric) core.Capabilities {
 		MaxConns: maxConnsPerGroup,
 		MaxLinks: 2,
 	}
+}
+
+// addrOf returns the IP address of one end of a TCP connection, zero if that is closed.
+func addrOf(a net.Addr) netip.Addr {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr()
+	}
+	return netip.Addr{}
 }
 
 // run drives the handshake to its end.
