@@ -44,7 +44,7 @@ look at the load average in the heading.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if list {
-				return listBenchmarks(cmd)
+				return listBenchmarks(cmd.OutOrStdout(), asJSON)
 			}
 			chosen, err := bench.Choose(only)
 			if err != nil {
@@ -67,17 +67,39 @@ look at the load average in the heading.`,
 	cmd.Flags().BoolVar(&quick, "quick", false, "fewer and shorter rounds")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&check, "check", false, "fail if a must is missed, and say which")
-	cmd.Flags().BoolVar(&list, "list", false, "list the benchmarks and measure nothing")
+	cmd.Flags().BoolVar(&list, "list", false, "list the benchmarks and measure nothing; with --json also what they must reach")
 	cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(bench.Names(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func listBenchmarks(cmd *cobra.Command) error {
+// A benchList is what bench --list --json prints.
+type benchList struct {
+	Schema     int          `json:"schema"`
+	Benchmarks []benchEntry `json:"benchmarks"`
+}
+
+type benchEntry struct {
+	Name       string        `json:"name"`
+	Title      string        `json:"title"`
+	Unit       string        `json:"unit"`
+	Better     string        `json:"better"` // "lower" or "higher"
+	Transports []string      `json:"transports"`
+	Bounds     []bench.Bound `json:"bounds"`
+}
+
+func listBenchmarks(w io.Writer, asJSON bool) error {
+	if asJSON {
+		list := benchList{Schema: jsonSchema}
+		for _, b := range bench.Rows() {
+			list.Benchmarks = append(list.Benchmarks, benchEntry{b.Name, b.Title, b.Unit, b.Better(), b.Transports, b.Bounds()})
+		}
+		return writeJSON(w, list)
+	}
 	t := table{columns: []column{{title: "BENCHMARK"}, {title: "UNIT"}, {title: "TRANSPORTS"}, {title: "MEASURES"}}}
 	for _, b := range bench.Rows() {
 		t.add(b.Name, b.Unit, strings.Join(b.Transports, " "), b.Title)
 	}
-	return t.write(cmd.OutOrStdout())
+	return t.write(w)
 }
 
 // reportBench prints a report. With check a missed must is an error.

@@ -68,6 +68,15 @@ func TestBenchCommand(t *testing.T) {
 	if got := gosmc(t, "", "bench", "--list"); !strings.Contains(got.stdout, "pingpong-64-nospin") {
 		t.Errorf("bench --list = %q, want the names", got.stdout)
 	}
+	var list benchList
+	if got := gosmc(t, "", "bench", "--list", "--json"); json.Unmarshal([]byte(got.stdout), &list) != nil || len(list.Benchmarks) != len(bench.Names()) || list.Schema != jsonSchema {
+		t.Errorf("bench --list --json = %q, want all %d", got.stdout, len(bench.Names()))
+	}
+	for _, b := range list.Benchmarks {
+		if b.Name == "" || b.Unit == "" || b.Better == "" || len(b.Transports) < 2 || len(b.Bounds) == 0 {
+			t.Errorf("bench --list --json has %+v, want all of it", b)
+		}
+	}
 	got := gosmc(t, "", "bench", "--quick", "--only", "connect", "--json")
 	var r bench.Report
 	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.code != exitOK {

@@ -116,6 +116,7 @@ read, and the exit status is 1 at the end.`,
 	flags.Uint64VarP(&f.count, "count", "c", 0, "end after this `NUMBER` of messages")
 	flags.StringVar(&f.time, "time", "relative", "show times in this `FORMAT`: relative, absolute, delta or none")
 	f.hosts.register(flags)
+	completeDirs(cmd, "dir")
 	fixed := func(name string, values ...string) {
 		if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 			panic("gosmc: " + err.Error()) // there is no such flag

@@ -19,6 +19,14 @@ type gatherFlags struct {
 func (f *gatherFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dir, "dir", "", "look in the run directory `DIR` only")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	completeDirs(cmd, "dir")
+}
+
+// completeDirs completes the value of a flag with directories.
+func completeDirs(cmd *cobra.Command, flag string) {
+	if err := cmd.MarkFlagDirname(flag); err != nil {
+		panic("gosmc: " + err.Error()) // there is no such flag
+	}
 }
 
 // gather asks all hosts in all run directories, or in one.

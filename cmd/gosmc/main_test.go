@@ -233,6 +233,9 @@ func TestCompletion(t *testing.T) {
 		{"dump --time ", "absolute\n"},
 		{"dump -i ", "any\n"},
 		{"li", "listen\t"},
+		{"help st", "stats\t"},
+		{"ss --dir ", ":16\n"}, // directories
+		{"dump --all --dir ", ":16\n"},
 	} {
 		words := append([]string{cobra.ShellCompRequestCmd}, strings.Split(tt.args, " ")...)
 		if got := gosmc(t, "", words...); got.code != exitOK || !strings.Contains(got.stdout, tt.want) {

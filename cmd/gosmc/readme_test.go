@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc"
+	"github.com/gosmc/smc/internal/bench"
 	"github.com/gosmc/smc/internal/control"
 )
 
@@ -115,5 +116,76 @@ func TestREADMELimits(t *testing.T) {
 		if (err == nil) != ok {
 			t.Errorf("ReadBuffer of %d = %v, README says %q", size, err, said["read buffer"])
 		}
+	}
+}
+
+// readmeBlock returns the lines of the block in the README that begins with a command.
+func readmeBlock(t *testing.T, command string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, ok := strings.Cut(string(text), "\n$ "+command+"\n")
+	if !ok {
+		t.Fatalf("README does not show %q", command)
+	}
+	block, _, _ = strings.Cut(block, "\n```")
+	return strings.Split(block, "\n")
+}
+
+// The capabilities that README shows are those that info prints, in the same words.
+func TestREADMEInfo(t *testing.T) {
+	printed := make(map[string]bool)
+	for line := range strings.Lines(gosmc(t, "", "info").stdout) {
+		printed[strings.Join(strings.Fields(line), " ")] = true
+	}
+	table := false
+	for _, line := range readmeBlock(t, "gosmc info") {
+		line = strings.Join(strings.Fields(line), " ")
+		table = table || strings.HasPrefix(line, "Capability ")
+		if table && !printed[line] {
+			t.Errorf("README shows %q of info, which prints something else", line)
+		}
+	}
+	if !table {
+		t.Error("README shows no table of info")
+	}
+}
+
+// docs/performance.md says of every row what it is, and of no other.
+func TestRowsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/performance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := make(map[string]bool)
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		for _, name := range regexp.MustCompile("`([a-z0-9-]+)`").FindAllStringSubmatch(cells[1], -1) {
+			documented[name[1]] = true
+		}
+	}
+	transports := make(map[string]bool)
+	for _, b := range bench.Rows() {
+		if !documented[b.Name] {
+			t.Errorf("docs/performance.md does not explain the row %s", b.Name)
+		}
+		delete(documented, b.Name)
+		for _, transport := range b.Transports {
+			transports[transport] = true
+		}
+	}
+	for name := range transports {
+		if !documented[name] {
+			t.Errorf("docs/performance.md does not explain the transport %s", name)
+		}
+		delete(documented, name)
+	}
+	for name := range documented {
+		t.Errorf("docs/performance.md explains %s, which bench does not have", name)
 	}
 }

@@ -61,6 +61,31 @@ type bound struct {
 	aim     float64 // 0: none
 }
 
+// A Bound compares two transports of a row: the ratio of their medians, subject to against.
+type Bound struct {
+	Subject string  `json:"subject"`
+	Against string  `json:"against"`
+	Must    float64 `json:"must"` // 0: none
+	Aim     float64 `json:"aim"`  // 0: none
+}
+
+// Better says which value is the better one: "lower" or "higher".
+func (b *Row) Better() string {
+	if b.lower {
+		return "lower"
+	}
+	return "higher"
+}
+
+// Bounds returns what the row must reach, and what it should.
+func (b *Row) Bounds() []Bound {
+	list := make([]Bound, len(b.bounds))
+	for i, o := range b.bounds {
+		list[i] = Bound{o.subject, o.against, o.must, o.aim}
+	}
+	return list
+}
+
 // Rows returns all rows, in the order in which they run.
 func Rows() []*Row { return slices.Clone(rows) }
 

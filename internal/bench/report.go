@@ -90,10 +90,7 @@ func (r *Report) evaluate(chosen []*Row, rounds roundTable) {
 		if b.from != "" {
 			measured = rounds[b.from]
 		}
-		result := Result{Name: b.Name, Title: b.Title, Unit: b.Unit, Better: "higher"}
-		if b.lower {
-			result.Better = "lower"
-		}
+		result := Result{Name: b.Name, Title: b.Title, Unit: b.Unit, Better: b.Better()}
 		for _, name := range b.Transports {
 			result.Results = append(result.Results, sumUp(b, name, measured[name]))
 			for _, round := range measured[name] {
