@@ -51,6 +51,7 @@ type workSettings struct {
 	MaxOps int  `json:"max_ops"` // a round ends when so many are done; 0: never
 	Reads  int  `json:"reads"`   // bytes that the reader asks for at a time
 	Packet int  `json:"packet"`  // bytes of payload in a packet, where that is ours to say
+	Buffer int  `json:"buffer"`  // bytes of a socket's buffers; 0: as the library likes
 }
 
 // A bound compares two transports of a benchmark: the ratio of their medians, subject to against.

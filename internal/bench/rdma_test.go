@@ -66,6 +66,7 @@ func TestPacketWorkloads(t *testing.T) {
 	}{
 		{"rdmaWrite", rdmaWrite(0), 64 << 10},
 		{"rdmaWrite with losses", rdmaWrite(0.02), 64 << 10},
+		{"rdmaMany", rdmaMany(20), 64 << 10},
 		{"rdmaPingPong", rdmaPingPong, 64},
 		{"udpWrite", udpWrite, 64 << 10},
 		{"udpEcho", udpEcho, 64},

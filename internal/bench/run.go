@@ -21,6 +21,7 @@ type roundResult struct {
 	mode    string  // of the connections, in words
 	buffer  int     // receive buffer of a connection in bytes, where known
 	lost    float64 // share of the packets, where known
+	least   float64 // what the one with the least got, of what each got on average, where many share
 	note    string  // about the site, in words
 	problem string  // why there is no result; the rest is zero
 }
@@ -211,6 +212,7 @@ func combine(b *Row, transport string, server, client workerMessage) (roundResul
 		p99:    time.Duration(client.P99),
 		mode:   client.Mode,
 		buffer: server.Buffer,
+		least:  counting.Least,
 	}
 	if packets := server.Packets + client.Packets; packets > 0 {
 		r.lost = float64(max(server.Lost+client.Lost, 0)) / float64(packets)

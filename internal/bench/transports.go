@@ -21,6 +21,11 @@ const (
 	transportUDP      = "udp"
 	transportRDMA     = "rdma"
 	transportLossless = "lossless" // RDMA, where the other one loses packets
+
+	// RDMA with so many queue pairs.
+	transportQP8    = "8 qps"
+	transportQP64   = "64 qps"
+	transportQP1000 = "1000 qps"
 )
 
 // An endpoint is one transport in one worker.
@@ -42,6 +47,9 @@ var transports = map[string]func(workerSpec) (*endpoint, error){
 	transportUDP:      tcpEndpoint,
 	transportRDMA:     tcpEndpoint,
 	transportLossless: tcpEndpoint,
+	transportQP8:      tcpEndpoint,
+	transportQP64:     tcpEndpoint,
+	transportQP1000:   tcpEndpoint,
 }
 
 const dialTimeout = 10 * time.Second

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,7 +55,8 @@ type workerMessage struct {
 	Mode       string  `json:"mode,omitempty"`
 	Buffer     int     `json:"buffer,omitempty"` // bytes
 	Packets    uint64  `json:"packets,omitempty"`
-	Lost       int64   `json:"lost,omitempty"` // of the packets; negative if more turned up than went missing
+	Lost       int64   `json:"lost,omitempty"`  // of the packets; negative if more turned up than went missing
+	Least      float64 `json:"least,omitempty"` // what the one with the least got, of what each got on average
 	Problem    string  `json:"problem,omitempty"`
 }
 
@@ -89,6 +91,8 @@ type meter struct {
 	packets, lost atomic.Uint64
 	_             [64]byte
 
+	shares []atomic.Uint64 // ops of each, where many share; see shareAmong
+
 	phase   atomic.Int32
 	working chan struct{} // closed by the first call of start
 	begun   chan struct{} // closed at the end of the warm-up
@@ -115,6 +119,7 @@ type snapshot struct {
 	cpu           time.Duration
 	ops, bytes    uint64
 	packets, lost uint64
+	shares        []uint64
 }
 
 func newMeter(s workSettings, check func(net.Conn) error) *meter {
@@ -159,8 +164,26 @@ func (m *meter) countPackets(all, lost int) {
 	m.lost.Add(uint64(lost))
 }
 
+// shareAmong says that n share the work, before it begins: how fairly is of interest. They count with
+// countOf.
+func (m *meter) shareAmong(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.shares = make([]atomic.Uint64, n)
+}
+
+// countOf adds an operation of the i-th to the result.
+func (m *meter) countOf(i, bytes int) {
+	m.shares[i].Add(1)
+	m.count(1, bytes)
+}
+
 func (m *meter) snapshot() snapshot {
-	return snapshot{time.Now(), measure.CPUTime(), m.ops.Load(), m.bytes.Load(), m.packets.Load(), m.lost.Load()}
+	s := snapshot{time.Now(), measure.CPUTime(), m.ops.Load(), m.bytes.Load(), m.packets.Load(), m.lost.Load(), nil}
+	for i := range m.shares {
+		s.shares = append(s.shares, m.shares[i].Load())
+	}
+	return s
 }
 
 // beginInterval ends the warm-up.
@@ -192,7 +215,12 @@ func (m *meter) finish() {
 func (m *meter) report() workerMessage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	shares := slices.Clone(m.end.shares)
+	for i := range m.begin.shares {
+		shares[i] -= m.begin.shares[i]
+	}
 	return workerMessage{
+		Least:      leastShare(shares),
 		Seconds:    m.end.at.Sub(m.begin.at).Seconds(),
 		Ops:        m.end.ops - m.begin.ops,
 		Bytes:      m.end.bytes - m.begin.bytes,
