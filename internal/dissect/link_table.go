@@ -26,7 +26,7 @@ type flow struct {
 	link *Link // nil if not known
 	dir  Direction
 
-	goodICRC bool // a packet had a good ICRC: those that have not are damaged
+	goodICRC uint16 // a packet had a good ICRC, by index of its place: those that have not are damaged
 
 	// Numbers of requests. The numbers of responses are those of the other direction.
 	started bool

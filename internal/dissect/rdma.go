@@ -79,11 +79,11 @@ func (t *Tracker) roce(l *layers, b []byte, n int, src, dst netip.AddrPort) {
 	}
 	switch tr.ICRC {
 	case ICRCGood:
-		f.goodICRC = true
+		f.goodICRC |= 1 << t.seen.lastAt
 	case ICRCBad:
 		e.problem(BadICRC, "the ICRC is wrong", "IBTA A17.3.3")
-		if f.goodICRC {
-			// The host drops it. Where no packet has a good one, adapters add them later, behind
+		if f.goodICRC&(1<<t.seen.lastAt) != 0 || t.seen.differs {
+			// The host drops it. Where no packet of the place has a good one, adapters add them later, behind
 			// the capture.
 			t.send(e)
 			return

@@ -15,6 +15,7 @@ type Summary struct {
 	First, Last    time.Time
 	TCPSegments    uint64
 	RoCEPackets    uint64
+	AlsoSeen       uint64 // views of a packet that another input, or interface, has too: counted in Packets only
 	Truncated      uint64 // packets of SMC that the capture does not have whole
 	Fragments      uint64 // IP fragments, which are not put together
 	Undecodable    uint64 // packets whose headers end early or contradict themselves

@@ -24,6 +24,8 @@ type Tracker struct {
 	now    time.Time // the latest time of a packet
 	packet Packet    // the current one
 
+	seen     sightings
+	first    int // number of the packet of which the current one is another view, else 0
 	conns    connTable
 	links    linkTable
 	buffered int        // bytes that streams of connections remember
@@ -51,7 +53,7 @@ func New(opts Options) *Tracker {
 }
 
 // Packet takes the next packet and calls emit for everything that it completes, most often once or not
-// at all. Data is not kept. The event belongs to the tracker, see [Event]. emit must not call the
+// at all. A packet that was captured at several places, see [frame.Packet.Point], counts once. Data is not kept. The event belongs to the tracker, see [Event]. emit must not call the
 // tracker.
 func (t *Tracker) Packet(p Packet, emit func(*Event)) {
 	t.emit = emit
@@ -75,6 +77,11 @@ func (t *Tracker) Packet(p Packet, emit func(*Event)) {
 	}
 	l := &t.layers
 	l.decode(&t.packet)
+	if t.first = t.seen.also(&t.packet, l); t.first != 0 {
+		t.count.AlsoSeen++
+		t.emit = nil
+		return
+	}
 	switch l.outcome {
 	case outcomeOther:
 		if !p.Link.Known() {
@@ -94,6 +101,10 @@ func (t *Tracker) Packet(p Packet, emit func(*Event)) {
 	}
 	t.emit = nil
 }
+
+// FirstSeen returns the number of the packet of which the one that the tracker took last is another view, as one
+// that both hosts have captured; 0 if it is no such view. Of a view there are no events.
+func (t *Tracker) FirstSeen() int { return t.first }
 
 // Close says that the input has ended: emit is called for every handshake and every request that is
 // left without an answer, as a timeout where the capture has gone on for long enough. The tracker

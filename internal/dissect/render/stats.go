@@ -50,6 +50,7 @@ func WriteStats(w io.Writer, s *dissect.Summary, c *CaptureStats) error {
 		name string
 		n    uint64
 	}{
+		{"Seen at another place, too", s.AlsoSeen},
 		{"Truncated by the capture", s.Truncated},
 		{"IP fragments", s.Fragments},
 		{"Undecodable headers", s.Undecodable},
@@ -135,6 +136,7 @@ type StatsReport struct {
 	Links           uint64          `json:"links"`
 	LinksLost       uint64          `json:"links_lost"`
 	Failovers       uint64          `json:"failovers"`
+	AlsoSeen        uint64          `json:"also_seen"` // packets that another input or interface has, too: only counted in packets
 	Truncated       uint64          `json:"truncated"`
 	Fragments       uint64          `json:"fragments"`
 	Undecodable     uint64          `json:"undecodable"`
@@ -179,7 +181,7 @@ func NewStatsReport(s *dissect.Summary, c *CaptureStats) *StatsReport {
 		Modes: []statsCount{}, Declines: []statsDecline{}, Messages: []statsMessage{}, Problems: []statsCount{},
 		RDMABytes: s.RDMABytes, Retransmissions: s.Retransmissions, Gaps: s.Gaps,
 		LinkGroups: s.LinkGroups, Links: s.Links, LinksLost: s.LinksLost, Failovers: s.Failovers,
-		Truncated: s.Truncated, Fragments: s.Fragments, Undecodable: s.Undecodable, OtherLinkTypes: s.OtherLinkTypes,
+		AlsoSeen: s.AlsoSeen, Truncated: s.Truncated, Fragments: s.Fragments, Undecodable: s.Undecodable, OtherLinkTypes: s.OtherLinkTypes,
 		Forgotten:   statsForgotten{s.Evicted.Conns, s.Evicted.Flows, s.Evicted.Groups},
 		InputErrors: c.Errors,
 	}
