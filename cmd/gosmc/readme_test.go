@@ -165,7 +165,7 @@ func TestRowsAreDocumented(t *testing.T) {
 		if len(cells) < 4 {
 			continue
 		}
-		for _, name := range regexp.MustCompile("`([a-z0-9-]+)`").FindAllStringSubmatch(cells[1], -1) {
+		for _, name := range regexp.MustCompile("`([a-z0-9 -]+)`").FindAllStringSubmatch(cells[1], -1) {
 			documented[name[1]] = true
 		}
 	}
