@@ -329,7 +329,7 @@ func (s *handshake) established(f *fabric, r core.Result) {
 func (s *handshake) streamConfig() stream.Config {
 	h := s.host
 	cfg := stream.Config{
-		Local:        s.dmb.Mem(),
+		In:           stream.ElementInbox(s.dmb.Mem()),
 		ReaderSleeps: s.dmb.ReaderSleeps(), WriterSleeps: s.dmb.WriterSleeps(),
 		Read:     s.dmb.Read(),
 		Doorbell: s.peer,
@@ -339,15 +339,11 @@ func (s *handshake) streamConfig() stream.Config {
 		Stats:    &h.counters.data,
 	}
 	if s.window == nil {
-		cfg.Remote = make([]byte, wire.SizeCode(0).Bytes())
-		cfg.PeerReaderSleeps, cfg.PeerWriterSleeps = new(atomic.Uint32), new(atomic.Uint32)
-		cfg.Ring = func() {}
+		cfg.Out = stream.NoMemory()
 		return cfg
 	}
-	cfg.Remote = s.window.Mem()
-	cfg.PeerReaderSleeps, cfg.PeerWriterSleeps = s.window.PeerReaderSleeps(), s.window.PeerWriterSleeps()
+	cfg.Out = stream.NewMemory(s.window.Mem(), s.window.PeerReaderSleeps(), s.window.PeerWriterSleeps(), s.window.Ring)
 	cfg.PeerRead = s.window.PeerRead()
-	cfg.Ring = s.window.Ring
 	return cfg
 }
 

@@ -70,3 +70,19 @@ func benchmarkOneWay(b *testing.B, write, read int) {
 func BenchmarkBulk64K(b *testing.B)   { benchmarkOneWay(b, 64<<10, 64<<10) }
 func BenchmarkBulk1M(b *testing.B)    { benchmarkOneWay(b, 1<<20, 1<<20) }
 func BenchmarkStream100(b *testing.B) { benchmarkOneWay(b, 100, 64<<10) }
+
+// benchmarkTurns writes and reads in one goroutine: what the data path itself costs, without waiting.
+func benchmarkTurns(b *testing.B, size int) {
+	x, y := newPair(b, 2<<20-32, 0)
+	buf := make([]byte, size)
+	b.SetBytes(int64(size))
+	b.ReportAllocs()
+	for b.Loop() {
+		x.Write(buf)
+		y.Read(buf)
+	}
+}
+
+func BenchmarkTurns1(b *testing.B)   { benchmarkTurns(b, 1) }
+func BenchmarkTurns100(b *testing.B) { benchmarkTurns(b, 100) }
+func BenchmarkTurns64K(b *testing.B) { benchmarkTurns(b, 64<<10) }

@@ -14,26 +14,23 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// Config says what memory a [Conn] moves bytes through and whom to tell. All slices and
+// Config says what a [Conn] moves bytes through and whom to tell. All slices and
 // pointers stay the caller's; they must stay mapped until [Conn.Close] has returned.
 type Config struct {
-	// Local is our element: header, then data. Only the peer writes it, but for what we
-	// trust it for, see the package comment. Remote is the peer's element. Both begin on
-	// an 8-byte boundary and are longer than the header.
-	Local, Remote []byte
+	// In is what the peer writes: for what we trust it for, see the package comment. Its
+	// header is zero.
+	In Inbox
+
+	// Out takes what we have for the peer.
+	Out Carrier
 
 	// ReaderSleeps and WriterSleeps are set to 1 by this side just before it parks and
-	// set to 0 by whoever wakes it. The peer's pair is the same for the other side.
-	ReaderSleeps, WriterSleeps         *atomic.Uint32
-	PeerReaderSleeps, PeerWriterSleeps *atomic.Uint32
+	// set to 0 by whoever wakes it. Both may be nil where nobody looks.
+	ReaderSleeps, WriterSleeps *atomic.Uint32
 
 	// Read is where we say how many bytes were read, at every read: more than the published cursor
 	// tells. PeerRead is where the peer does. Both may be nil.
 	Read, PeerRead *atomic.Uint64
-
-	// Ring wakes the peer; the peer's side then calls [Conn.Wake]. It is called with
-	// locks held and must not block.
-	Ring func()
 
 	// Doorbell is where the peer's rings arrive; nil if somebody else waits there.
 	Doorbell Doorbell
@@ -89,16 +86,15 @@ const (
 // and a Write never wait for each other.
 type Conn struct {
 	// What the fast paths of both directions load; nothing here changes while data flows.
-	inProd, inCons   *atomic.Uint64 // the peer's cursors, in the header of our element
-	outProd, outCons *atomic.Uint64 // ours, in the header of the peer's element
-	rdata, wdata     []byte         // data areas: of our element, of the peer's
-	peerReaderSleeps *atomic.Uint32
-	peerWriterSleeps *atomic.Uint32
-	read, peerRead   *atomic.Uint64
-	ring             func()
-	notice           func(cdc.ConnFlags, error)
-	dirty            func()
-	stats            *Stats
+	inProd, inCons *atomic.Uint64 // the peer's header
+	rdata          []byte         // our buffer
+	carrier        Carrier
+	wdata          []byte // the carrier's buffer
+	capacity       uint32 // of the peer's buffer
+	read, peerRead *atomic.Uint64
+	notice         func(cdc.ConnFlags, error)
+	dirty          func()
+	stats          *Stats
 
 	_ [64]byte
 	r consumer
@@ -139,9 +135,11 @@ type producer struct {
 	mu       sync.Mutex
 	state    atomic.Uint32
 	cursor   cdc.Cursor // up to where we have written and published
+	at       int        // the same place in the carrier's buffer
 	seen     cdc.Cursor // the peer's consumer cursor, checked
 	seenWord uint64     // as loaded, with the flags
 	free     uint32     // bytes that can be written
+	held     uint32     // bytes that the peer has room for beyond that, but the carrier has not
 	blocked  bool       // WriterBlocked is published
 	total    atomic.Uint64
 	clean    bool          // nothing was written since pages were last given back
@@ -157,24 +155,22 @@ type producer struct {
 
 // New returns a connection over freshly zeroed headers.
 func New(cfg Config) *Conn {
-	if len(cfg.Local) <= cdc.HeaderLen || len(cfg.Remote) <= cdc.HeaderLen {
-		panic(fmt.Sprintf("stream: elements of %d and %d bytes", len(cfg.Local), len(cfg.Remote)))
+	wdata, capacity := cfg.Out.Buffer(), cfg.Out.PeerBuffer()
+	if len(cfg.In.Data) == 0 || len(wdata) == 0 || capacity == 0 {
+		panic(fmt.Sprintf("stream: buffers of %d, %d and %d bytes", len(cfg.In.Data), len(wdata), capacity))
 	}
 	c := &Conn{
-		inProd:           word(cfg.Local, cdc.ProducerOffset),
-		inCons:           word(cfg.Local, cdc.ConsumerOffset),
-		outProd:          word(cfg.Remote, cdc.ProducerOffset),
-		outCons:          word(cfg.Remote, cdc.ConsumerOffset),
-		rdata:            cfg.Local[cdc.HeaderLen:len(cfg.Local):len(cfg.Local)],
-		wdata:            cfg.Remote[cdc.HeaderLen:len(cfg.Remote):len(cfg.Remote)],
-		peerReaderSleeps: cfg.PeerReaderSleeps,
-		peerWriterSleeps: cfg.PeerWriterSleeps,
-		read:             cfg.Read,
-		peerRead:         cfg.PeerRead,
-		ring:             cfg.Ring,
-		notice:           cfg.Notice,
-		dirty:            cfg.Dirty,
-		stats:            cfg.Stats,
+		inProd:   cfg.In.Producer,
+		inCons:   cfg.In.Consumer,
+		rdata:    cfg.In.Data,
+		carrier:  cfg.Out,
+		wdata:    wdata,
+		capacity: uint32(capacity),
+		read:     cfg.Read,
+		peerRead: cfg.PeerRead,
+		notice:   cfg.Notice,
+		dirty:    cfg.Dirty,
+		stats:    cfg.Stats,
 	}
 	if c.notice == nil {
 		c.notice = func(cdc.ConnFlags, error) {}
@@ -191,8 +187,13 @@ func New(cfg Config) *Conn {
 	if c.peerRead == nil {
 		c.peerRead = new(atomic.Uint64)
 	}
-	word(cfg.Remote, cdc.TypeOffset).Store(cdc.TypeWord)
-	c.w.free = uint32(len(c.wdata))
+	if cfg.ReaderSleeps == nil {
+		cfg.ReaderSleeps = new(atomic.Uint32)
+	}
+	if cfg.WriterSleeps == nil {
+		cfg.WriterSleeps = new(atomic.Uint32)
+	}
+	c.setRoom(c.capacity)
 	c.w.clean = true
 	c.r.waiter.init(cfg.ReaderSleeps, cfg.Spin, cfg.Doorbell, c.readable)
 	c.w.waiter.init(cfg.WriterSleeps, cfg.Spin, cfg.Doorbell, c.writable)
@@ -203,6 +204,9 @@ func New(cfg Config) *Conn {
 
 // word is the 8 bytes of a header at offset, as one atomic.
 func word(element []byte, offset int) *atomic.Uint64 {
+	if len(element) <= cdc.HeaderLen {
+		panic(fmt.Sprintf("stream: element of %d bytes", len(element)))
+	}
 	p := unsafe.Pointer(&element[offset])
 	if uintptr(p)%8 != 0 {
 		panic("stream: header is not aligned")
@@ -226,8 +230,8 @@ func (c *Conn) SendFlags(flags cdc.ConnFlags) {
 	}
 	c.out.conn |= flags
 	c.storeConsumer()
-	c.ringPeer(c.peerReaderSleeps)
-	c.ringPeer(c.peerWriterSleeps)
+	c.wakeReader()
+	c.wakeWriter()
 }
 
 // SendLast is SendFlags for what nothing may follow, Closed or Abort: the peer may use its
@@ -242,8 +246,8 @@ func (c *Conn) SendLast(flags cdc.ConnFlags) {
 	}
 	c.out.conn |= flags
 	c.storeConsumer()
-	c.ringPeer(c.peerReaderSleeps)
-	c.ringPeer(c.peerWriterSleeps)
+	c.wakeReader()
+	c.wakeWriter()
 	c.out.detached = true
 }
 
@@ -264,21 +268,20 @@ func (c *Conn) stopWrites() {
 }
 
 // storeConsumer publishes the consumer half. c.out must be locked and not detached.
-func (c *Conn) storeConsumer() {
-	c.outCons.Store(cdc.PackConsumer(c.out.cursor, c.out.prod, c.out.conn))
-}
+func (c *Conn) storeConsumer() { c.carrier.Consume(c.out.cursor, c.out.prod, c.out.conn) }
 
-// ringPeer wakes the peer's reader or writer if its word says that it sleeps. What it
-// should see must have been stored before. c.w.mu or c.out must be locked, so that the
-// connection is not detached meanwhile.
-func (c *Conn) ringPeer(sleeps *atomic.Uint32) {
-	if sleeps.Load() != 0 && sleeps.Swap(0) != 0 {
+// wakeReader and wakeWriter wake the peer's half. c.w.mu or c.out must be locked, so that the connection
+// is not detached meanwhile.
+func (c *Conn) wakeReader() { c.rang(c.carrier.WakeReader()) }
+func (c *Conn) wakeWriter() { c.rang(c.carrier.WakeWriter()) }
+
+func (c *Conn) rang(rang bool) {
+	if rang {
 		c.stats.Rings.Add(1)
-		c.ring()
 	}
 }
 
-// Wake is what the peer's Ring ends in: both directions look again.
+// Wake is what the peer's ring ends in, or its message, or a completion: both directions look again.
 func (c *Conn) Wake() {
 	c.r.wake()
 	c.w.wake()
@@ -307,7 +310,7 @@ func (c *Conn) End() { c.Fail(errEnded) }
 func (c *Conn) PeerReadAll() bool {
 	written := c.w.total.Load()
 	cons, _, _ := cdc.UnpackConsumer(c.inCons.Load())
-	return c.peerRead.Load() == written || (written-absolute(cons, len(c.wdata)))%(uint64(len(c.wdata))<<16) == 0
+	return c.peerRead.Load() == written || (written-absolute(cons, int(c.capacity)))%(uint64(c.capacity)<<16) == 0
 }
 
 // Unsent reports whether the peer closed while a write waited for room: "any pending data to be written"
@@ -371,8 +374,8 @@ func (c *Conn) Queues() (recv, send int) {
 	recv = between(c.r.total.Load(), c.inProd.Load(), len(c.rdata))
 	sendMod := c.w.total.Load()
 	cons, _, _ := cdc.UnpackConsumer(c.inCons.Load())
-	behind := (sendMod - absolute(cons, len(c.wdata))) % (uint64(len(c.wdata)) << 16)
-	if behind <= uint64(len(c.wdata)) {
+	behind := (sendMod - absolute(cons, int(c.capacity))) % (uint64(c.capacity) << 16)
+	if behind <= uint64(c.capacity) {
 		send = int(behind)
 	}
 	return recv, send
@@ -397,7 +400,7 @@ func absolute(c cdc.Cursor, capacity int) uint64 {
 func (c *Conn) Totals() (read, written uint64) { return c.r.total.Load(), c.w.total.Load() }
 
 // Buffers returns the capacities of our buffer and the peer's, in bytes.
-func (c *Conn) Buffers() (local, remote int) { return len(c.rdata), len(c.wdata) }
+func (c *Conn) Buffers() (local, remote int) { return len(c.rdata), int(c.capacity) }
 
 // SetReadDeadline and SetWriteDeadline are those of [net.Conn].
 func (c *Conn) SetReadDeadline(t time.Time) error {

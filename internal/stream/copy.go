@@ -152,18 +152,12 @@ func (c *Conn) readFileOnce(f *os.File, limit int64) (n int, err error) {
 		if atEnd(f) {
 			return 0, io.EOF // there is nothing that needs room
 		}
-		c.setBlocked(true)
-		w.waits = true
-		w.want = slack(len(c.wdata), len(c.wdata))
-		w.wait(c.stats)
+		c.awaitRoom(c.limit())
 	}
-	at := int(w.cursor.Count)
-	room := min(int64(w.free), int64(len(c.wdata)-at), bufferedCopy, limit)
-	n, err = f.Read(c.wdata[at : at+int(room)])
+	room := min(int64(w.free), int64(len(c.wdata)-w.at), bufferedCopy, limit)
+	n, err = f.Read(c.wdata[w.at : w.at+int(room)])
 	if n > 0 {
-		w.cursor = w.cursor.Advance(uint32(n), uint32(len(c.wdata)))
-		w.free -= uint32(n)
-		w.total.Store(w.total.Load() + uint64(n))
+		c.advance(n)
 		c.publish()
 	}
 	return n, err

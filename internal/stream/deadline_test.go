@@ -18,7 +18,7 @@ type half struct {
 
 // halves are those of p, whose ring is filled so that a Write waits.
 func halves(p *puppet) []half {
-	p.conn.Write(make([]byte, len(p.conn.wdata)))
+	p.conn.Write(make([]byte, p.conn.capacity))
 	return []half{
 		{"read", p.conn.Read, p.conn.SetReadDeadline, &p.conn.r.deadline},
 		{"write", p.conn.Write, p.conn.SetWriteDeadline, &p.conn.w.deadline},

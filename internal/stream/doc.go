@@ -16,6 +16,10 @@
 //	   |  peer's producer cursor ----> Read          ^  our producer cursor <---- Write
 //	   |  peer's consumer cursor ----> Write         ^  our consumer cursor <---- Read
 //
+// That is SMC-D. What the producer writes to, and how the header gets to the peer, is a [Carrier]; where the
+// peer's header arrives is an [Inbox]. On SMC-R the producer puts bytes into a send ring, from which they are written
+// into the peer's element, and the header travels in CDC messages; all that is said of cursors is the same.
+//
 // # Waiting
 //
 // A reader that finds nothing, or a writer that finds no room, first spins for as long

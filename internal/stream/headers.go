@@ -12,10 +12,5 @@ func (c *Conn) PeerHeader() (h cdc.Header) {
 	return h
 }
 
-// OwnHeader is PeerHeader for the header of the peer's element, which we write: not to be called once the
-// peer's element may be gone, that is after SendLast or Detach.
-func (c *Conn) OwnHeader() (h cdc.Header) {
-	h.Consumer, h.ProducerFlags, h.ConnFlags = cdc.UnpackConsumer(c.outCons.Load())
-	h.Producer = cdc.UnpackProducer(c.outProd.Load())
-	return h
-}
+// OwnHeader is PeerHeader for the header that the peer has from us: not to be called after SendLast or Detach.
+func (c *Conn) OwnHeader() cdc.Header { return c.carrier.Published() }

@@ -223,14 +223,13 @@ func TestScribbledHeader(t *testing.T) {
 	for round := range rounds {
 		capacity := 1 + random.IntN(3000)
 		m := newMemory(capacity+cdc.HeaderLen, capacity+cdc.HeaderLen)
-		cfg := m.config(0)
+		var c *Conn
+		cfg := m.config(0, func() { c.Wake() }) // as a peer would that rings back at once
 		if round%2 == 0 {
 			cfg.Spin = 0
 		}
-		var c *Conn
 		var notices atomic.Int64
 		cfg.Notice = func(cdc.ConnFlags, error) { notices.Add(1) }
-		cfg.Ring = func() { c.Wake() } // as a peer would that rings back at once
 		c = New(cfg)
 		quit := make(chan struct{})
 		var scribbling, working sync.WaitGroup
@@ -361,7 +360,7 @@ func FuzzHostileHeader(f *testing.F) {
 			p.element[i] = large[i][margin : margin+capacity+cdc.HeaderLen]
 			clear(p.element[i][:cdc.HeaderLen])
 		}
-		p.conn = New(p.puppetConfig())
+		p.conn = New(p.puppetConfig(p.countRing))
 		data := bytes.Clone(p.element[0][cdc.HeaderLen:])
 		expireWhenIdle(p.conn)
 		var read, written uint64

@@ -314,11 +314,11 @@ func TestDetachDuringWrite(t *testing.T) {
 		}, make([]byte, 1000))
 		eventually(t, "a byte", func() bool { _, written := a.Totals(); return written > 0 })
 		a.Detach()
-		cursor := a.outProd.Load()
+		cursor := a.OwnHeader().Producer
 		if got := <-writing; got.err != syscall.ECONNRESET {
 			t.Fatalf("Write = %v, want ECONNRESET", got.err)
 		}
-		if a.outProd.Load() != cursor {
+		if a.OwnHeader().Producer != cursor {
 			t.Fatal("the producer cursor has changed after Detach")
 		}
 		b.Close()
@@ -369,10 +369,9 @@ func newFaulty(t *testing.T) (c *Conn, forbidLocal, forbidRemote func(), file *o
 		return (*atomic.Uint32)(unsafe.Pointer(&page[size+128*i]))
 	}
 	c = New(Config{
-		Local: local[:size], Remote: remote[:size],
+		In:           ElementInbox(local[:size]),
+		Out:          NewMemory(remote[:size], flag(remote, 0), flag(remote, 1), func() {}),
 		ReaderSleeps: flag(local, 0), WriterSleeps: flag(local, 1),
-		PeerReaderSleeps: flag(remote, 0), PeerWriterSleeps: flag(remote, 1),
-		Ring: func() {},
 	})
 	name := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(name, []byte("text"), 0o600); err != nil {

@@ -7,6 +7,9 @@ const (
 	// that a large write is copied in and copied out at the same time.
 	publishChunk = 64 << 10
 
+	// noMemoryLen is the size of the buffer that stands in for that of a peer which is gone.
+	noMemoryLen = 4 << 10
+
 	// bufferedCopy is the size of the pooled buffers of WriteTo, and how much ReadFrom takes
 	// from a file at a time.
 	bufferedCopy = 256 << 10

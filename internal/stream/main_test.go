@@ -109,23 +109,28 @@ type notice struct {
 // newPuppet returns a Conn that never spins, over rings of these capacities.
 func newPuppet(localCapacity, remoteCapacity int) *puppet {
 	p := &puppet{memory: newMemory(localCapacity+cdc.HeaderLen, remoteCapacity+cdc.HeaderLen)}
-	p.conn = New(p.puppetConfig())
+	p.conn = New(p.puppetConfig(p.countRing))
 	return p
 }
 
-func (p *puppet) puppetConfig() Config {
-	cfg := p.config(0)
+func (p *puppet) countRing() {
+	p.mu.Lock()
+	p.rings++
+	p.mu.Unlock()
+}
+
+func (p *puppet) puppetConfig(ring func()) Config {
+	cfg := p.config(0, ring)
+	if joined != byMemory {
+		cfg.Out = p.sendByMessages()
+	}
 	cfg.Spin = 0
 	cfg.Stats = &p.stats
-	count := func(n *int) func() {
-		return func() {
-			p.mu.Lock()
-			*n++
-			p.mu.Unlock()
-		}
+	cfg.Dirty = func() {
+		p.mu.Lock()
+		p.dirty++
+		p.mu.Unlock()
 	}
-	cfg.Ring = count(&p.rings)
-	cfg.Dirty = count(&p.dirty)
 	cfg.Notice = func(flags cdc.ConnFlags, err error) {
 		p.mu.Lock()
 		p.notices = append(p.notices, notice{flags, err})

@@ -25,8 +25,8 @@ func (c *Conn) Idle() (idle, dirty bool) {
 	return idle, !w.clean
 }
 
-// ReturnPages calls give with ranges of the peer's element (offsets from its start) that
-// hold nothing, so that their pages can be returned to the system; they read as zeroes
+// ReturnPages, over a [Memory], calls give with ranges of the peer's element (offsets from its start)
+// that hold nothing, so that their pages can be returned to the system; they read as zeroes
 // afterwards. The page with the header and the one being written are kept. It gives way
 // to a Write, and returns the first error of give.
 func (c *Conn) ReturnPages(give func(from, to int) error) error {
@@ -43,7 +43,7 @@ func (c *Conn) ReturnPages(give func(from, to int) error) error {
 	}
 	// Free space starts at the cursor and may wrap. Offsets in the element are those in
 	// the ring plus the header.
-	start := int(w.cursor.Count)
+	start := w.at
 	end := start + int(w.free)
 	size := len(c.wdata)
 	total := w.total.Load()

@@ -37,6 +37,7 @@ func TestReturnPages(t *testing.T) {
 				p := newPuppet(64, capacity)
 				w := &p.conn.w
 				w.cursor = at(uint64(5*capacity+count), capacity)
+				w.at = count
 				w.free = uint32(free)
 				w.seen = at(uint64(4*capacity+count+free), capacity)
 				p.consume(w.seen, 0, 0)
@@ -164,12 +165,10 @@ func TestReturnPagesConcurrent(t *testing.T) {
 	local, _ := sharedMemory(t, pageSize)
 	remote, fd := sharedMemory(t, size)
 	var flags memory
-	ca, cb := flags.config(0), flags.config(1)
-	ca.Local, ca.Remote = local, remote
-	cb.Local, cb.Remote = remote, local
+	flags.element = [2][]byte{local, remote}
 	var a, b *Conn
-	ca.Ring = func() { b.Wake() }
-	cb.Ring = func() { a.Wake() }
+	ca := flags.config(0, func() { b.Wake() })
+	cb := flags.config(1, func() { a.Wake() })
 	a, b = New(ca), New(cb)
 
 	given := 0

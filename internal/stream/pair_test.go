@@ -28,13 +28,13 @@ func newMemory(size0, size1 int) *memory {
 	return &memory{element: [2][]byte{alignedBytes(size0), alignedBytes(size1)}}
 }
 
-// config is that of side i (0 or 1), without Ring.
-func (m *memory) config(i int) Config {
+// config is that of side i (0 or 1), which rings the other one by ring.
+func (m *memory) config(i int, ring func()) Config {
 	j := 1 - i
 	return Config{
-		Local: m.element[i], Remote: m.element[j],
+		In:           ElementInbox(m.element[i]),
+		Out:          NewMemory(m.element[j], &m.sleeps[j][0], &m.sleeps[j][1], ring),
 		ReaderSleeps: &m.sleeps[i][0], WriterSleeps: &m.sleeps[i][1],
-		PeerReaderSleeps: &m.sleeps[j][0], PeerWriterSleeps: &m.sleeps[j][1],
 		Read: &m.read[i], PeerRead: &m.read[j],
 		Spin: DefaultSpin,
 	}
@@ -43,11 +43,19 @@ func (m *memory) config(i int) Config {
 // newPair returns two connected ends whose rings hold capacity bytes each.
 func newPair(tb testing.TB, capacity int, spin time.Duration) (a, b *Conn) {
 	tb.Helper()
-	m := newMemory(capacity+cdc.HeaderLen, capacity+cdc.HeaderLen)
-	ca, cb := m.config(0), m.config(1)
+	return newUnequalPair(tb, capacity, capacity, spin)
+}
+
+// newUnequalPair returns two ends; ringA holds what b writes and ringB what a writes.
+func newUnequalPair(tb testing.TB, ringA, ringB int, spin time.Duration) (a, b *Conn) {
+	tb.Helper()
+	if joined != byMemory {
+		return newMessagePair(tb, ringA, ringB, spin)
+	}
+	m := newMemory(ringA+cdc.HeaderLen, ringB+cdc.HeaderLen)
+	ca := m.config(0, func() { b.Wake() })
+	cb := m.config(1, func() { a.Wake() })
 	ca.Spin, cb.Spin = spin, spin
-	ca.Ring = func() { b.Wake() }
-	cb.Ring = func() { a.Wake() }
 	a, b = New(ca), New(cb)
 	return a, b
 }

@@ -48,10 +48,9 @@ func (s *stress) conn(stats *Stats) *Conn {
 	}
 	me, peer := s.side, 1-s.side
 	return New(Config{
-		Local: element(me), Remote: element(peer),
+		In:           ElementInbox(element(me)),
+		Out:          NewMemory(element(peer), sleeps(peer, 0), sleeps(peer, 1), func() { ring(s.bells[1]) }),
 		ReaderSleeps: sleeps(me, 0), WriterSleeps: sleeps(me, 1),
-		PeerReaderSleeps: sleeps(peer, 0), PeerWriterSleeps: sleeps(peer, 1),
-		Ring:  func() { ring(s.bells[1]) },
 		Spin:  s.spin,
 		Stats: stats,
 	})

@@ -173,7 +173,7 @@ func (c *Conn) sayRead() {
 		c.storeConsumer()
 	}
 	if r.unread == 0 || uint32(len(c.rdata))-r.unread >= slack(len(c.rdata), blockedSlack) {
-		c.ringPeer(c.peerWriterSleeps)
+		c.wakeWriter()
 	}
 }
 

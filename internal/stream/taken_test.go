@@ -80,16 +80,14 @@ func TestTaken(t *testing.T) {
 			t.Run(way.name+"/"+blow.name, func(t *testing.T) {
 				watchdog(t)
 				p := newPuppet(1000, capacity)
-				cfg := p.puppetConfig()
 				all := at(first+uint64(len(second)), capacity)
-				cfg.Ring = func() {
+				p.conn = New(p.puppetConfig(func() {
 					if p.produced() == all {
 						blow.strike(p)
 						return
 					}
 					p.sleeps[1][0].Store(1) // to hear of the next piece too
-				}
-				p.conn = New(cfg)
+				}))
 				if _, err := p.conn.Write(make([]byte, first)); err != nil {
 					t.Fatal(err)
 				}

@@ -17,17 +17,6 @@ import (
 // capacities are ring sizes that are likely to go wrong; the random test adds others.
 var capacities = []int{1, 2, 3, 15, 16, 17, 33, 100, 255, 1021, 4095, 4096, 4064, 16<<10 - 32, 64<<10 - 32, 64 << 10}
 
-// newUnequalPair returns two ends; ringA holds what b writes and ringB what a writes.
-func newUnequalPair(ringA, ringB int, spin time.Duration) (a, b *Conn) {
-	m := newMemory(ringA+cdc.HeaderLen, ringB+cdc.HeaderLen)
-	ca, cb := m.config(0), m.config(1)
-	ca.Spin, cb.Spin = spin, spin
-	ca.Ring = func() { b.Wake() }
-	cb.Ring = func() { a.Wake() }
-	a, b = New(ca), New(cb)
-	return a, b
-}
-
 // A patternReader reads the bytes of a stream from place on, in pieces of random size.
 type patternReader struct {
 	random *rand.Rand
@@ -227,7 +216,7 @@ func TestTransfer(t *testing.T) {
 						return 1 + random.IntN(64<<10)
 					}
 					ringA, ringB := capacity(), capacity()
-					a, b := newUnequalPair(ringA, ringB, spin)
+					a, b := newUnequalPair(t, ringA, ringB, spin)
 					var sizes [4]int
 					sizes[0], sizes[1] = opSizes(random, ringB)
 					sizes[2], sizes[3] = opSizes(random, ringA)
@@ -288,7 +277,7 @@ func TestWrapOfWrapConcurrent(t *testing.T) {
 	watchdog(t)
 	random := newRandom(t)
 	total := 3 * (1<<16 + 100)
-	if raceEnabled {
+	if raceEnabled || joined == byMessagesLate {
 		total = 3 * 30000
 	}
 	file := patternFile(t, total)

@@ -24,15 +24,14 @@ func newBellPair(capacity int, spin time.Duration) (a, b *Conn, stats *Stats, st
 	var bells [2]chan struct{}
 	var conns [2]*Conn
 	for i := range conns {
-		cfg := m.config(i)
-		cfg.Spin, cfg.Stats = spin, stats
-		bells[i] = make(chan struct{}, 1)
-		cfg.Ring = func() {
+		cfg := m.config(i, func() {
 			select {
 			case bells[1-i] <- struct{}{}:
 			default:
 			}
-		}
+		})
+		cfg.Spin, cfg.Stats = spin, stats
+		bells[i] = make(chan struct{}, 1)
 		conns[i] = New(cfg)
 	}
 	quit := make(chan struct{})

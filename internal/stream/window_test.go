@@ -130,9 +130,10 @@ func TestSillyWindow(t *testing.T) {
 	m := newMemory(capacity+cdc.HeaderLen, capacity+cdc.HeaderLen)
 	var a, b *Conn
 	var writer, reader Stats
-	ca, cb := m.config(0), m.config(1)
-	ca.Spin, ca.Stats, ca.Ring = 0, &writer, func() { b.Wake() }
-	cb.Spin, cb.Stats, cb.Ring = 0, &reader, func() { a.Wake() }
+	ca := m.config(0, func() { b.Wake() })
+	cb := m.config(1, func() { a.Wake() })
+	ca.Spin, ca.Stats = 0, &writer
+	cb.Spin, cb.Stats = 0, &reader
 	a, b = New(ca), New(cb)
 
 	a.Write(make([]byte, capacity))

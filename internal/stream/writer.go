@@ -69,7 +69,7 @@ func (c *Conn) writeSlow(b []byte) (total int, err error) {
 		if len(b) == 0 { // from the beginning
 			return 0, nil
 		}
-		if w.free < uint32(min(len(b), len(c.wdata))) {
+		if w.free < uint32(min(len(b), c.limit())) {
 			if err := c.pollConsumer(); err != nil {
 				return total, err
 			}
@@ -83,11 +83,21 @@ func (c *Conn) writeSlow(b []byte) (total int, err error) {
 			}
 			continue
 		}
-		c.setBlocked(true) // rule: TestWriterBlockedFlag
-		w.waits = true
-		w.want = slack(len(c.wdata), len(b))
-		w.wait(c.stats)
+		c.awaitRoom(len(b))
 	}
+}
+
+// limit is the most that there can be room for.
+func (c *Conn) limit() int { return min(len(c.wdata), int(c.capacity)) }
+
+// awaitRoom waits until some of n bytes may find room. w.mu must be locked.
+func (c *Conn) awaitRoom(n int) {
+	w := &c.w
+	w.want = slack(c.limit(), n)
+	// Unless it is the carrier that we wait for.
+	c.setBlocked(w.free+w.held < w.want) // rule: TestWriterBlockedFlag
+	w.waits = true
+	w.wait(c.stats)
 }
 
 // slack is how much room a writer of n bytes waits for in a buffer of the given size.
@@ -148,13 +158,14 @@ func (c *Conn) writable() bool {
 	if w.state.Load() != 0 || peerGone(word) {
 		return true
 	}
-	if word == w.seenWord {
+	if word == w.seenWord && w.held == 0 {
 		return false
 	}
 	// More room, but enough of it? A cursor that is out of bounds is looked at too, and refused.
 	cons, _, _ := cdc.UnpackConsumer(word)
-	n, err := cdc.Check(w.seen, cons, uint32(len(c.wdata))-w.free, uint32(len(c.wdata)))
-	return err != nil || w.free+n >= w.want
+	window := w.free + w.held
+	n, err := cdc.Check(w.seen, cons, c.capacity-window, c.capacity)
+	return err != nil || c.carrier.Room(window+n) >= w.want
 }
 
 // peerGone says whether a consumer half has a flag after which nothing may be written.
@@ -163,37 +174,53 @@ func peerGone(word uint64) bool {
 	return flags&(cdc.Closed|cdc.Abort) != 0
 }
 
-// pollConsumer takes note of how far the peer has read. w.mu must be locked.
+// pollConsumer takes note of how far the peer has read, and of what the carrier can take. w.mu must be
+// locked, and everything that was put be published.
 func (c *Conn) pollConsumer() error {
 	w := &c.w
-	word := c.inCons.Load()
-	if word == w.seenWord {
+	window := w.free + w.held
+	if word := c.inCons.Load(); word != w.seenWord {
+		next, _, _ := cdc.UnpackConsumer(word)
+		n, err := cdc.Check(w.seen, next, c.capacity-window, c.capacity)
+		if err != nil {
+			return c.violation("consumer cursor", err)
+		}
+		w.seen, w.seenWord = next, word
+		window += n
+		if w.blocked && window >= c.capacity/2 {
+			c.setBlocked(false) // rule: TestWriterBlockedFlag
+		}
+	} else if w.held == 0 {
 		return nil
 	}
-	next, _, _ := cdc.UnpackConsumer(word)
-	capacity := uint32(len(c.wdata))
-	n, err := cdc.Check(w.seen, next, capacity-w.free, capacity)
-	if err != nil {
-		return c.violation("consumer cursor", err)
-	}
-	w.seen, w.seenWord = next, word
-	w.free += n
-	if w.blocked && w.free >= capacity/2 {
-		c.setBlocked(false) // rule: TestWriterBlockedFlag
-	}
+	c.setRoom(window)
 	return nil
+}
+
+// setRoom takes note of what the carrier can take of the window. w.mu must be locked.
+func (c *Conn) setRoom(window uint32) {
+	c.w.free = c.carrier.Room(window)
+	c.w.held = window - c.w.free
 }
 
 // put copies b behind the producer cursor. It must fit. w.mu must be locked.
 func (c *Conn) put(b []byte) {
-	w := &c.w
-	n := copy(c.wdata[w.cursor.Count:], b)
+	n := copy(c.wdata[c.w.at:], b)
 	if n < len(b) {
 		copy(c.wdata, b[n:])
 	}
-	w.cursor = w.cursor.Advance(uint32(len(b)), uint32(len(c.wdata)))
-	w.free -= uint32(len(b))
-	w.total.Store(w.total.Load() + uint64(len(b)))
+	c.advance(len(b))
+}
+
+// advance takes note of n bytes put. w.mu must be locked.
+func (c *Conn) advance(n int) {
+	w := &c.w
+	if w.at += n; w.at >= len(c.wdata) {
+		w.at -= len(c.wdata)
+	}
+	w.cursor = w.cursor.Advance(uint32(n), c.capacity)
+	w.free -= uint32(n)
+	w.total.Store(w.total.Load() + uint64(n))
 }
 
 // publish lets the peer see what was put, and wakes its reader. w.mu must be locked.
@@ -202,10 +229,7 @@ func (c *Conn) publish() {
 		c.w.clean = false
 		c.dirty()
 	}
-	c.outProd.Store(cdc.PackProducer(c.w.cursor))
-	if c.peerReaderSleeps.Load() != 0 {
-		c.ringPeer(c.peerReaderSleeps)
-	}
+	c.rang(c.carrier.Produce(c.w.cursor))
 }
 
 // setBlocked tells the peer whether it should publish every read. w.mu must be locked.

@@ -1,0 +1,77 @@
+package stream
+
+import (
+	"sync/atomic"
+
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// A Carrier takes what a [Conn] has for its peer. [Memory] is that of SMC-D: the peer sees memory as it is
+// written. One for SMC-R keeps what was put in a ring of its own, writes it into the peer's buffer, and sends CDC
+// messages.
+//
+// A Conn calls these methods with locks held. They must neither block nor call the Conn, except for Wake, Receive
+// and Fail. Those of one direction are called by one goroutine at a time, Room and Produce with the
+// writer's lock, Consume with another one; the Wake methods with either. After [Conn.SendLast] or [Conn.Detach]
+// none is called any more.
+type Carrier interface {
+	// Buffer is the ring into which Write copies, round and round from its beginning. It is always the same.
+	Buffer() []byte
+
+	// PeerBuffer is the size of the peer's buffer in bytes, round which the cursors go.
+	PeerBuffer() int
+
+	// Room returns how many bytes can be put into Buffer now, at most window, which is what the
+	// peer has room for. Everything that was put before has been produced. Who makes room later calls
+	// [Conn.Wake].
+	Room(window uint32) uint32
+
+	// Produce lets the peer see everything that was put, which ends at to in its buffer, and wakes its
+	// reader. It reports whether that took a ring. It takes whatever Room has allowed, in as
+	// many pieces as the Conn likes: what cannot be sent at once goes with what follows.
+	Produce(to cdc.Cursor) (rang bool)
+
+	// Consume publishes how far we have read, and our flags. It does not wake anybody who sleeps by its
+	// sleep word.
+	Consume(to cdc.Cursor, prod cdc.ProducerFlags, conn cdc.ConnFlags)
+
+	// WakeReader and WakeWriter wake the peer's reader or writer if it sleeps, and report whether that took
+	// a ring. Where a message wakes by its arrival they do nothing.
+	WakeReader() (rang bool)
+	WakeWriter() (rang bool)
+
+	// Published is the header as the peer will have it when everything has arrived. Any goroutine
+	// may call it until the Conn is detached.
+	Published() cdc.Header
+}
+
+// An Inbox is where arrives what the peer has for us: bytes in a ring, and the two halves of its header, as
+// package cdc packs them.
+type Inbox struct {
+	Data     []byte
+	Producer *atomic.Uint64
+	Consumer *atomic.Uint64
+}
+
+// ElementInbox is an inbox in an element of SMC-D, header first, which the peer writes.
+func ElementInbox(element []byte) Inbox {
+	return Inbox{
+		Data:     element[cdc.HeaderLen:len(element):len(element)],
+		Producer: word(element, cdc.ProducerOffset),
+		Consumer: word(element, cdc.ConsumerOffset),
+	}
+}
+
+// MessageInbox is an inbox for data that is placed by the fabric, and headers that come as messages, for
+// [Conn.Receive].
+func MessageInbox(data []byte) Inbox {
+	return Inbox{Data: data, Producer: new(atomic.Uint64), Consumer: new(atomic.Uint64)}
+}
+
+// Receive takes the peer's header out of a message, which came after the data that it speaks of, and wakes
+// who waits for it. Messages have to be given in their order, by one goroutine at a time.
+func (c *Conn) Receive(h cdc.Header) {
+	c.inProd.Store(cdc.PackProducer(h.Producer)) // before the flags: what was written before the end is not missed
+	c.inCons.Store(cdc.PackConsumer(h.Consumer, h.ProducerFlags, h.ConnFlags))
+	c.Wake()
+}
