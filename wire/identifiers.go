@@ -60,7 +60,7 @@ func (g GID) IPv4() (netip.Addr, bool) {
 	v4 := [4]byte(g[12:])
 	mapped := g[10] == 0xff && g[11] == 0xff
 	aligned := g[10] == 0 && g[11] == 0 && v4 != [4]byte{} && v4 != [4]byte{0, 0, 0, 1}
-	if !mapped && !aligned {
+	if !mapped && !aligned { // rule: TestGID
 		return netip.Addr{}, false
 	}
 	return netip.AddrFrom4(v4), true

@@ -14,7 +14,7 @@ const (
 )
 
 // IsEmulated reports whether c belongs to Emulated-ISM devices, loopback included.
-func (c CHID) IsEmulated() bool { return c >= CHIDEmulatedFirst }
+func (c CHID) IsEmulated() bool { return c >= CHIDEmulatedFirst } // rule: TestISMGID: c >= CHIDEmulatedFirst -> c > CHIDEmulatedFirst
 
 // String returns four hexadecimal digits.
 func (c CHID) String() string { return fmt.Sprintf("%04x", uint16(c)) }

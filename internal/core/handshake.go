@@ -283,7 +283,7 @@ func (h *Handshake) setState(now time.Time, s HandshakeState, out []Output) []Ou
 	var timeout time.Duration
 	switch s {
 	case HandshakeAwaitProposal, HandshakeAwaitAccept, HandshakeAwaitConfirm:
-		timeout = HandshakeTimeout
+		timeout = HandshakeTimeout // rule: TestHandshakeTable: HandshakeTimeout -> PrepareTimeout
 	case HandshakePreparing:
 		timeout = PrepareTimeout // rule: TestPrepareTimer, TestHandshakeTable: PrepareTimeout -> HandshakeTimeout
 	case HandshakeLinkTurn:
@@ -359,11 +359,11 @@ func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Ou
 // Proposal, of a client that of the Accept, or for its first word 2 if it has a device for SMC-Dv2.
 func (h *Handshake) declineVersion() clc.Version {
 	switch {
-	case h.role == RoleServer && h.proposal.Version != 0:
+	case h.role == RoleServer && h.proposal.Version != 0: // rule: TestDeclineForms
 		return h.proposal.Version
-	case h.role == RoleClient && h.accept.Version != 0:
+	case h.role == RoleClient && h.accept.Version != 0: // rule: TestDeclineForms
 		return h.accept.Version
-	case h.role == RoleClient && len(h.caps.ISM) > 0:
+	case h.role == RoleClient && len(h.caps.ISM) > 0: // rule: TestDeclineForms
 		return clc.V2
 	}
 	return clc.V1

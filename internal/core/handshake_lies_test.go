@@ -311,6 +311,13 @@ func TestDeclineForms(t *testing.T) {
 	check("client without ISM", decline(NewHandshake(RoleClient, c).Start(epoch, nil)), clc.V1, 28, wire.PeerID{})
 	c.ISM = []clc.ISMDevice{{GID: wire.ISMGID{Hi: 1}, CHID: 1}}
 	check("client with ISM", decline(NewHandshake(RoleClient, c).Start(epoch, nil)), clc.V2, 44, wire.PeerID{})
+	// Version 1 was chosen by the server, so that it is spoken though we have a device for version 2.
+	client, _, _, accept, _ := capture(t, "Dv1", true, clc.Release1)
+	client.ISM = clientCaps(t).ISM
+	h := NewHandshake(RoleClient, client)
+	h.Start(epoch, nil)
+	h.HandleMessage(epoch, accept, nil, nil)
+	check("client with ISM after an Accept Dv1", decline(h.PrepareFailed(epoch, clc.DiagMemory, nil)), clc.V1, 28, clientPeer)
 	for _, tt := range []struct {
 		types   string
 		version clc.Version

@@ -63,7 +63,7 @@ func ParseHeader(b []byte) (Header, error) {
 	switch {
 	case len(b) < HeaderLen:
 		return fail("message", len(b), wire.ErrTruncated)
-	case b[0] != TypeMessage:
+	case b[0] != TypeMessage: // rule: TestHeader
 		return fail("type", 0, wire.ErrType)
 	}
 	var h Header

@@ -68,7 +68,7 @@ func (d Decline) Validate() error {
 		return invalid("Decline", "OS %d has more than 4 bits", d.OS)
 	}
 	for _, c := range []Diagnosis{d.Diagnosis, d.ByType.SMCDv2, d.ByType.SMCDv1, d.ByType.SMCRv2, d.ByType.SMCRv1} {
-		if c.IsLocal() {
+		if c.IsLocal() { // rule: TestValidate
 			return invalid("Decline", "%v is local, send its WireCode", c)
 		}
 	}

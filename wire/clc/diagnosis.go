@@ -100,7 +100,7 @@ func (d Diagnosis) IsLocal() bool { return d&localSpaceMask == localSpace }
 // reason the number of Linux that comes closest. [DiagPeerDeclined] has one too, though a Decline
 // is never answered with a Decline.
 func (d Diagnosis) WireCode() Diagnosis {
-	if r, ok := find(d); ok && r.wire != 0 {
+	if r, ok := find(d); ok && r.wire != 0 { // rule: TestLocalReasons
 		return r.wire
 	}
 	if d.IsLocal() {

@@ -54,7 +54,7 @@ func (h Header) maxRemaining() int {
 // result returns the flags of a reply's outcome.
 func result(negative, retry bool) byte {
 	switch {
-	case negative && retry:
+	case negative && retry: // rule: TestVectors
 		return flagNegative | flagRetry
 	case negative:
 		return flagNegative
@@ -88,7 +88,7 @@ func (c ConfirmRKey) Append(b []byte) []byte {
 	e[4] = c.Remaining
 	binary.BigEndian.PutUint32(e[5:], uint32(c.RToken.RKey))
 	binary.BigEndian.PutUint64(e[9:], c.RToken.VA)
-	putLinkRTokens(e[17:], c.Others)
+	putLinkRTokens(e[17:], c.Others) // rule: TestVectors
 	return b
 }
 
@@ -99,7 +99,7 @@ func ParseConfirmRKey(b []byte) (ConfirmRKey, error) {
 	if err != nil {
 		return ConfirmRKey{}, err
 	}
-	if int(b[4]) > h.maxRemaining() {
+	if int(b[4]) > h.maxRemaining() { // rule: TestLies
 		return ConfirmRKey{}, fail("number of other RTokens", 4, wire.ErrValue)
 	}
 	c := ConfirmRKey{
@@ -109,7 +109,7 @@ func ParseConfirmRKey(b []byte) (ConfirmRKey, error) {
 		Remaining: b[4],
 		Others:    parseLinkRTokens(b[17:], min(int(b[4]), maxOthers)),
 	}
-	c.Retry = c.Negative && b[3]&flagRetry != 0
+	c.Retry = c.Negative && b[3]&flagRetry != 0 // rule: TestReserved: c.Negative -> true
 	return c, nil
 }
 
@@ -183,7 +183,7 @@ func ParseConfirmRKeyCont(b []byte) (ConfirmRKeyCont, error) {
 	if err != nil {
 		return ConfirmRKeyCont{}, err
 	}
-	if int(b[4]) > h.maxRemaining() {
+	if int(b[4]) > h.maxRemaining() { // rule: TestLies
 		return ConfirmRKeyCont{}, fail("number of RTokens", 4, wire.ErrValue)
 	}
 	return ConfirmRKeyCont{

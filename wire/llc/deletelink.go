@@ -86,7 +86,7 @@ func (d DeleteLink) Append(b []byte) []byte {
 	}
 	if d.All {
 		flags |= flagAll
-		d.Link = 0
+		d.Link = 0 // rule: TestNotSent
 	}
 	b, e := begin(b, TypeDeleteLink, d.Header, flags)
 	e[4] = byte(d.Link)                                 // rule: TestVectors

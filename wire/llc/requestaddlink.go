@@ -66,7 +66,7 @@ func (r RequestAddLink) Append(b []byte) []byte {
 	if r.Rejected {
 		e[3] |= byte(r.Reason)
 	}
-	if r.Reply {
+	if r.Reply { // rule: TestNotSent
 		return b
 	}
 	e[gidCountOffset] = byte(len(r.GIDs))

@@ -1,6 +1,7 @@
 package llc
 
 import (
+	"bytes"
 	"reflect"
 	"strings"
 	"testing"
@@ -115,6 +116,9 @@ func TestNotSent(t *testing.T) {
 		got, err := Parse(tt.got.Append(nil))
 		if err != nil || !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s: Parse(Append) = %v, %v; want %v", tt.what, got, err, tt.want)
+		}
+		if got, want := tt.got.Append(nil), tt.want.Append(nil); !bytes.Equal(got, want) {
+			t.Errorf("%s: Append = %x, want %x", tt.what, got, want)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func (s Syndrome) Value() uint8 { return uint8(s & syndromeValue) }
 // Credits returns how many messages the responder is ready to receive, and whether s says so: it
 // is an ACK, and not one without credits.
 func (s Syndrome) Credits() (n int, limited bool) {
-	if v := s.Value(); s.Kind() == KindAck && int(v) < len(credits) {
+	if v := s.Value(); s.Kind() == KindAck && int(v) < len(credits) { // rule: TestCredits: s.Kind() == KindAck -> true
 		return credits[v], true
 	}
 	return 0, false

@@ -45,6 +45,11 @@ func TestCredits(t *testing.T) {
 			t.Errorf("Ack(%d) = %#x, want %#x", n, uint8(got), v)
 		}
 	}
+	for _, s := range []Syndrome{0x1f, RNRNak(5), NakSequence, NakInvalidRequest} {
+		if got, limited := s.Credits(); got != 0 || limited {
+			t.Errorf("%v.Credits() = %d, %t; want none", s, got, limited)
+		}
+	}
 	for n, want := range map[int]Syndrome{-1: 0, 5: 4, 7: 5, 47: 10, 32767: 29, 32769: 30, 1 << 30: 30} {
 		if got := Ack(n); got != want {
 			t.Errorf("Ack(%d) = %#x, want %#x", n, uint8(got), uint8(want))

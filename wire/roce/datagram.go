@@ -46,11 +46,11 @@ func cutIP(ip []byte) (packet []byte, ipLen int, err error) {
 		switch ipLen = ipv4HeaderLen; {
 		case len(ip) < ipLen+udpHeaderLen:
 			return fail("message", len(ip), wire.ErrTruncated)
-		case ip[0]&0x0f != ipv4HeaderLen/4:
+		case ip[0]&0x0f != ipv4HeaderLen/4: // rule: TestPacketICRCErrors
 			return fail("header length", 0, wire.ErrLength)
-		case binary.BigEndian.Uint16(ip[ipv4Flags:])&0x3fff != 0:
+		case binary.BigEndian.Uint16(ip[ipv4Flags:])&0x3fff != 0: // rule: TestPacketICRCErrors
 			return fail("fragment offset", ipv4Flags, wire.ErrValue)
-		case ip[ipv4Protocol] != protocolUDP:
+		case ip[ipv4Protocol] != protocolUDP: // rule: TestPacketICRCErrors
 			return fail("protocol", ipv4Protocol, wire.ErrType)
 		}
 		total = int(binary.BigEndian.Uint16(ip[ipv4TotalLength:]))
@@ -58,7 +58,7 @@ func cutIP(ip []byte) (packet []byte, ipLen int, err error) {
 		switch ipLen = ipv6HeaderLen; {
 		case len(ip) < ipLen+udpHeaderLen:
 			return fail("message", len(ip), wire.ErrTruncated)
-		case ip[ipv6NextHeader] != protocolUDP:
+		case ip[ipv6NextHeader] != protocolUDP: // rule: TestPacketICRCErrors
 			return fail("next header", ipv6NextHeader, wire.ErrType)
 		}
 		total = ipLen + int(binary.BigEndian.Uint16(ip[ipv6PayloadLength:]))
@@ -66,7 +66,7 @@ func cutIP(ip []byte) (packet []byte, ipLen int, err error) {
 		return fail("version", 0, wire.ErrVersion)
 	}
 	switch udpLen := int(binary.BigEndian.Uint16(ip[ipLen+udpLength:])); {
-	case udpLen != total-ipLen, udpLen < udpHeaderLen+MinPacketLen:
+	case udpLen != total-ipLen, udpLen < udpHeaderLen+MinPacketLen: // rule: TestPacketICRCErrors
 		return fail("UDP length", ipLen+udpLength, wire.ErrLength)
 	case len(ip) < total:
 		return fail("message", len(ip), wire.ErrTruncated)

@@ -186,18 +186,19 @@ func (f *Flow) Seal(id uint16, b []byte) {
 // Datagrams that are too short or too long for a packet, or not a multiple of four bytes, are Bad.
 func (f *Flow) Verify(id uint16, b []byte) (got uint16, v Verdict) {
 	n := len(b) - ICRCLen
-	if n < BTHLen || n&3 != 0 || len(b) > maxDatagram {
+	if n < BTHLen || n&3 != 0 || len(b) > maxDatagram { // rule: TestVerifyBad
 		return 0, Bad
 	}
 	diff := f.ICRC(id, b[:n]) ^ binary.LittleEndian.Uint32(b[n:])
 	if diff == 0 {
 		return id, Exact
 	}
-	if f.headers != &headersIPv4 {
+	if f.headers != &headersIPv4 { // rule: TestVerifyIPv6
 		return 0, Bad
 	}
 	// From the four bytes at ipv4ID to the end of the packet.
 	w := back(diff, ipv4HeaderLen-ipv4ID+udpHeaderLen+n)
+	// rule: TestVerifyDamage
 	if w>>16 != 0 { // more than the identification differs
 		return 0, Bad
 	}

@@ -243,6 +243,25 @@ func TestVerifyDamage(t *testing.T) {
 	}
 }
 
+// TestVerifyIPv6 has a packet over IPv6 that differs from a good one as two packets over IPv4 do whose
+// identifications differ. IPv6 has none to be solved for, so that it is bad.
+func TestVerifyIPv6(t *testing.T) {
+	f4, f6 := NewFlow(v4Source, v4Destination), NewFlow(v6Source, v6Destination)
+	b := make([]byte, 64)
+	n := len(b) - ICRCLen
+	for _, id := range []uint16{1, 0x100, 0x1234, 0xffff} {
+		diff := f4.ICRC(0, b[:n]) ^ f4.ICRC(id, b[:n])
+		binary.LittleEndian.PutUint32(b[n:], f4.ICRC(0, b[:n])^diff)
+		if got, v := f4.Verify(0, b); got != id || v != Solved {
+			t.Errorf("Verify over IPv4 = %#x, %v; want %#x, solved", got, v, id)
+		}
+		binary.LittleEndian.PutUint32(b[n:], f6.ICRC(0, b[:n])^diff)
+		if got, v := f6.Verify(0, b); got != 0 || v != Bad {
+			t.Errorf("Verify over IPv6 = %#x, %v; want bad", got, v)
+		}
+	}
+}
+
 // TestVerifyFragmentBits checks that only the identification is solved for, not the bits after it.
 func TestVerifyFragmentBits(t *testing.T) {
 	ip := unhex(t, icrcVectors[3].hex)

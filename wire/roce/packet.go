@@ -174,6 +174,7 @@ func (p *Packet) Parse(b []byte) error {
 	headerLen := uint(info.headerLen)
 	// A payload of less than nothing becomes a huge number.
 	payloadEnd := uint(len(b)) - ICRCLen - uint(b[1]>>4&3)
+	// rule: TestPacketOpcodes: headerLen == 0 -> false
 	if headerLen == 0 || b[1]&0x0f != 0 || len(b)&3 != 0 || payloadEnd < headerLen || payloadEnd > uint(len(b)) {
 		return parseError(b)
 	}
