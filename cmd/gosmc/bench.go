@@ -31,6 +31,7 @@ addresses of the loopback interface, and a NOTE says so.
 
   rdma      reliable connections, as SMC-R uses them: a WRITE and a SEND behind it
   lossless  the same, in the benchmark in which rdma loses packets
+  N qps     rdma-many: so many of them at a time
   udp       rdma-write: packets of the same size, made, checked and put in place in the same way, with no
             protocol; rdma-pingpong: package net
   tcp       package net

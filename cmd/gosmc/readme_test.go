@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 
 	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/bench"
@@ -179,7 +182,11 @@ func TestRowsAreDocumented(t *testing.T) {
 			transports[transport] = true
 		}
 	}
+	help := gosmc(t, "", "bench", "--help").stdout
 	for name := range transports {
+		if !strings.Contains(help, "\n  "+regexp.MustCompile(`^\d+`).ReplaceAllString(name, "N")+" ") {
+			t.Errorf("bench --help does not explain the transport %s", name)
+		}
 		if !documented[name] {
 			t.Errorf("docs/performance.md does not explain the transport %s", name)
 		}
@@ -187,5 +194,50 @@ func TestRowsAreDocumented(t *testing.T) {
 	}
 	for name := range documented {
 		t.Errorf("docs/performance.md explains %s, which bench does not have", name)
+	}
+}
+
+// Every flag that the documents name is one, of some verb, and docs/dump.md has all flags of dump.
+func TestDocumentedFlags(t *testing.T) {
+	flags := make(map[string]bool)
+	var dump []*pflag.Flag
+	for _, cmd := range newRootCommand().Commands() {
+		cmd.InitDefaultHelpFlag()
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			flags[f.Name] = true
+			if cmd.Name() == "dump" && f.Name != "help" {
+				dump = append(dump, f)
+			}
+		})
+	}
+	flags["version"] = true
+	documents, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inDump := make(map[string]bool)
+	for _, document := range append(documents, "../../README.md", "../../CHANGELOG.md") {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("[`( ]--([a-z][a-z-]*)").FindAllStringSubmatch(string(text), -1) {
+			if !flags[m[1]] {
+				t.Errorf("%s names --%s, which no verb has", filepath.Base(document), m[1])
+			}
+			if strings.HasSuffix(document, "/dump.md") {
+				inDump[m[1]] = true
+			}
+		}
+		if strings.HasSuffix(document, "/dump.md") {
+			for _, m := range regexp.MustCompile("[`( ]-([a-zA-Z])\\b").FindAllStringSubmatch(string(text), -1) {
+				inDump[m[1]] = true
+			}
+		}
+	}
+	for _, f := range dump {
+		if !inDump[f.Name] && !inDump[f.Shorthand] {
+			t.Errorf("docs/dump.md does not explain --%s", f.Name)
+		}
 	}
 }
