@@ -229,19 +229,20 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 	if choice.Mode != core.SMCD || choice.Remote.GID != s.peer.GID() {
 		return r, errUnreachable
 	}
-	if choice.D != nil { // we are the client
-		if s.window, err = s.attach(choice.D); err != nil {
-			return r, err
-		}
-	}
 	data := s.data
 	ring := func() {
 		if d := data.Load(); d != nil {
 			d.Wake()
 		}
 	}
+	// Our buffer comes first: it looks for room for the peer's, which is not to be there already.
 	if s.dmb, err = s.peer.NewDMB(s.buffer, ring); err != nil {
 		return r, err
+	}
+	if choice.D != nil { // we are the client
+		if s.window, err = s.attach(choice.D); err != nil {
+			return r, err
+		}
 	}
 	return s.joinGroup(choice, core.Resources{D: &clc.ParamsD{
 		Token:    s.dmb.Token(),
