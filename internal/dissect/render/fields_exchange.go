@@ -58,10 +58,15 @@ func (w *walker) exchange(typ clc.Type, version clc.Version, k *exchangeKeys) {
 			firstKey = k.firstR
 		}
 	}
-	flags := w.bits("flags", k.flags,
-		bit{0xf0, "version", "smc.proposal.smc.version", nil, false},
-		bit{0x08, "first contact", firstKey, nil, false},
-		bit{0x03, "SMC type", k.smcType, typesText, true})
+	parts := []bit{
+		{0xf0, "version", "smc.proposal.smc.version", nil, false},
+		{0x08, "first contact", firstKey, nil, false},
+		{0x03, "SMC type", k.smcType, typesText, true},
+	}
+	if typ == clc.TypeAccept && version > clc.V1 && smcType == clc.TypesR && w.b[w.at]&0x04 != 0 {
+		parts = append(parts, bit{0x04, "reason for not SMC-D kept", "smc.v21.rc_saved", nil, false}) // SMCv2 p.66
+	}
+	flags := w.bits("flags", k.flags, parts...)
 	hasFCE := version > clc.V1 && flags&0x08 != 0
 	switch smcType {
 	case clc.TypesR:

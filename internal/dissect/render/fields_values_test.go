@@ -120,6 +120,8 @@ func TestFieldValues(t *testing.T) {
 			smc.confirm.peer.host.name @108 "ZOS1"
 			smc.confirm.gid.list.entry_count @156 1
 			smc.confirm.gid.list.entry @160 fe80::9a03:9bff:feab:cdef`},
+		{clc.Accept{Version: clc.V2, R: sampleR, ReasonKept: true}, `
+			smc.v21.rc_saved @7 yes`},
 		{clc.Accept{Version: clc.V2, FirstContact: true, R: sampleR, FCE: sampleFCE}, `
 			smc.accept.server.rmb.element.alert.token @46 0x8090a0b (134810123)
 			smc.v21.max_conns @140 32

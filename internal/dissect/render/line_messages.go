@@ -21,9 +21,9 @@ func appendCLC(b []byte, message clc.Message) []byte {
 	case *clc.Proposal:
 		return appendProposal(b, m)
 	case clc.Accept:
-		return appendExchange(b, m.Version, m.FirstContact, m.R, m.D, m.EID, m.FCE)
+		return appendAccept(b, &m)
 	case *clc.Accept:
-		return appendExchange(b, m.Version, m.FirstContact, m.R, m.D, m.EID, m.FCE)
+		return appendAccept(b, m)
 	case clc.Confirm:
 		return appendConfirm(b, &m)
 	case *clc.Confirm:
@@ -146,6 +146,14 @@ func appendVendor(b []byte, parts ...[]byte) []byte {
 				return fmt.Appendf(b, " vendor=%x", parts)
 			}
 		}
+	}
+	return b
+}
+
+func appendAccept(b []byte, a *clc.Accept) []byte {
+	b = appendExchange(b, a.Version, a.FirstContact, a.R, a.D, a.EID, a.FCE)
+	if a.ReasonKept {
+		b = append(b, " reason-kept"...)
 	}
 	return b
 }

@@ -261,3 +261,15 @@ func BenchmarkJSON(b *testing.B) {
 		})
 	}
 }
+
+// TestReasonKept has the line of an Accept whose server knows why it is not SMC-D.
+func TestReasonKept(t *testing.T) {
+	a := clc.Accept{Version: clc.V2, R: sampleR}
+	for _, kept := range []bool{false, true} {
+		a.ReasonKept = kept
+		line := string(AppendLine(nil, dissect.MessageEvent(nil, a.Append(nil))))
+		if strings.Contains(line, " reason-kept") != kept {
+			t.Errorf("AppendLine = %s, want reason-kept: %t", line, kept)
+		}
+	}
+}
