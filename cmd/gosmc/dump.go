@@ -43,7 +43,7 @@ func newDumpCommand() *cobra.Command {
 		Long: `Read captures, or capture on an interface, and show what they have of SMC: the TCP
 option, the CLC handshake, LLC and CDC messages, and the RoCEv2 packets that carry them and the
 data. Files are pcap or pcapng, also compressed with gzip; "-" is standard input; several files are
-merged by time. Capturing needs the capability CAP_NET_RAW.
+merged by time, and a packet that several have, such as those of both hosts, counts once. Capturing needs the capability CAP_NET_RAW.
 
 Each message is a line, which begins with the number of its packet, the time, the addresses, and
 the numbers of its connection (c1) and link (l1). Other outputs take its place:
@@ -53,8 +53,8 @@ the numbers of its connection (c1) and link (l1). Other outputs take its place:
   --flow         a ladder diagram of each link group and each connection, in text
   --html FILE    one page for a browser: ladders, bytes by field, cursors and window over time
   --stats        what there is how often; with --json as one object
-  --write FILE   the packets of the selected messages as pcapng, with all TCP segments of
-                 selected connections unless --type or --problems selects
+  --write FILE   the packets of the selected messages as pcapng; unless --type or --problems selects, with
+                 all TCP segments of selected connections, and with --conn what their link group has said
 
 Filters choose messages; several filters must all hold, several values of one filter are
 alternatives. --stats counts the whole capture, whatever is filtered. In a live capture, and from

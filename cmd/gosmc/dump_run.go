@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -45,18 +46,20 @@ type dumper struct {
 	gate  sync.Mutex // held while a packet of standard input is looked at
 	left  bool       // the reader has been left; under gate
 
-	tracker  *dissect.Tracker
-	faults   int
-	inRow    int    // faults since the last packet
-	shown    uint64 // messages that the filter chose
-	wrong    uint64 // of those, with problems
-	selected bool   // one of the current packet was chosen
-	summary  *dissect.Summary
+	tracker *dissect.Tracker
+	faults  int
+	inRow   int           // faults since the last packet
+	shown   uint64        // messages that the filter chose
+	wrong   uint64        // of those, with problems
+	packets *packetChoice // of --write
+	summary *dissect.Summary
 }
 
 // newDumper opens the inputs and the outputs.
 func newDumper(cmd *cobra.Command, flags *dumpFlags, args []string) (*dumper, error) {
-	d := &dumper{cmd: cmd, flags: flags, names: args, stdin: slices.Contains(args, "-")}
+	d := &dumper{
+		cmd: cmd, flags: flags, names: args, stdin: slices.Contains(args, "-"), packets: newPacketChoice(&flags.filter),
+	}
 	if flags.iface != "" {
 		live, err := capture.Live(flags.iface, capture.LiveOptions{Promiscuous: flags.promiscuous})
 		if err != nil {
@@ -69,7 +72,7 @@ func newDumper(cmd *cobra.Command, flags *dumpFlags, args []string) (*dumper, er
 			return nil, err
 		}
 		d.in = in
-		if len(flags.linkGroups) > 0 {
+		if len(flags.linkGroups) > 0 || len(flags.conns) > 0 {
 			if err := d.findGroups(args); err != nil {
 				in.Close()
 				return nil, err
@@ -123,7 +126,8 @@ func openCaptures(names []string) (capture.Source, error) {
 }
 
 // findGroups reads the files once to find out which connections belong to which link groups, so
-// that their handshakes can be chosen. Inputs that cannot be read twice are not.
+// that their handshakes can be chosen, and the first contacts of chosen connections. Inputs that cannot be read
+// twice are not.
 func (d *dumper) findGroups(names []string) error {
 	for _, name := range names {
 		if info, err := os.Stat(name); name == "-" || err != nil || !info.Mode().IsRegular() {
@@ -143,6 +147,7 @@ func (d *dumper) findGroups(names []string) error {
 		if e.Conn != nil && e.Conn.Group != nil {
 			groups[e.Conn.ID] = e.Conn.Group.ID
 		}
+		d.packets.learn(e)
 	}
 	for faults := 0; faults < maxFaultsInRow; {
 		p, err := in.Next()
@@ -178,6 +183,8 @@ func (d *dumper) run() error {
 		return err
 	case d.live == nil && ctx.Err() != nil:
 		return ctx.Err()
+	case d.missing() != nil:
+		return d.missing()
 	case d.summary.OtherLinkTypes > 0:
 		return errOtherLinks(d.summary)
 	case d.faults > 0:
@@ -245,9 +252,8 @@ func (d *dumper) take(p *capture.Packet, err error, emit func(*dissect.Event)) (
 	}
 	d.inRow = 0
 	d.out.begin(p.Time)
-	d.selected = false
 	d.tracker.Packet(*p, emit)
-	if d.out.packets != nil && (d.selected || d.flags.filter.MatchPacket(d.tracker)) {
+	if d.out.packets != nil && d.packets.packet(p, d.tracker) {
 		if err := d.out.packets.Write(p); err != nil {
 			return false, err
 		}
@@ -261,10 +267,11 @@ func (d *dumper) event(e *dissect.Event) {
 		return
 	}
 	d.out.gather(e)
-	if !d.flags.filter.Match(e) {
+	chosen := d.flags.filter.Match(e)
+	d.packets.event(e, chosen)
+	if !chosen {
 		return
 	}
-	d.selected = true
 	d.shown++
 	if len(e.Problems) > 0 {
 		d.wrong++
@@ -306,6 +313,27 @@ func (d *dumper) finish() error {
 			d.summary.Packets, d.shown, stats.Dropped)
 	}
 	return err
+}
+
+// missing says which connections and link groups were chosen and are not there; nil if all are.
+func (d *dumper) missing() error {
+	var errs []error
+	for _, choice := range []struct {
+		what    string
+		numbers []int
+		there   uint64
+	}{{"connection", d.flags.conns, d.summary.Conns}, {"link group", d.flags.linkGroups, d.summary.LinkGroups}} {
+		var none []string
+		for _, n := range choice.numbers {
+			if uint64(n) > choice.there {
+				none = append(none, strconv.Itoa(n))
+			}
+		}
+		if len(none) > 0 {
+			errs = append(errs, fmt.Errorf("there is no %s %s: the capture has %d", choice.what, strings.Join(none, ", "), choice.there))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // errOtherLinks says which packets could not be looked into.

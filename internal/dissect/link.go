@@ -89,6 +89,7 @@ type LinkGroup struct {
 	Release int    // of version 2: 0 or 1; -1 if not known
 	// FirstContact means that the capture has it.
 	FirstContact bool
+	FirstConn    int // the number of its connection; 0 if the capture does not have it
 	// Client and Server are the TCP addresses of the first connection seen. With SMC-D either
 	// host may be the client of a later one.
 	Client, Server             netip.Addr

@@ -69,7 +69,8 @@ func (t *Tracker) learnD(c *Conn, a *clc.Accept, f *clc.Confirm) {
 	}
 	if g == nil || a.FirstContact {
 		g = t.newGroup(modeOf(a, releaseOf(a)), c.Client.Addr(), c.Server.Addr())
-		g.SMCD, g.FirstContact, g.Release = true, a.FirstContact, releaseOf(a)
+		g.SMCD, g.Release = true, releaseOf(a)
+		g.setFirst(c, a)
 		g.dKey = key
 		t.links.groupsD[key] = g
 	}
@@ -94,7 +95,8 @@ func (t *Tracker) learnR(c *Conn, a *clc.Accept, f *clc.Confirm) {
 	}
 	if l == nil || a.FirstContact {
 		g := t.newGroup(modeOf(a, releaseOf(a)), f.R.GID.Addr(), a.R.GID.Addr())
-		g.FirstContact, g.Release = a.FirstContact, releaseOf(a)
+		g.Release = releaseOf(a)
+		g.setFirst(c, a)
 		g.ServerPeerID, g.ClientPeerID = a.R.PeerID, f.R.PeerID
 		l = t.newLink(g, nil)
 		l.First = a.FirstContact
@@ -113,6 +115,13 @@ func (t *Tracker) learnR(c *Conn, a *clc.Accept, f *clc.Confirm) {
 	c.onLink = true
 	t.learnRing(c, &c.ToServer, a.R)
 	t.learnRing(c, &c.ToClient, f.R)
+}
+
+// setFirst notes whether c, whose Accept is a, is the first contact that made the link group.
+func (g *LinkGroup) setFirst(c *Conn, a *clc.Accept) {
+	if g.FirstContact = a.FirstContact; g.FirstContact {
+		g.FirstConn = c.ID
+	}
 }
 
 func endpointOf(p *clc.ParamsR) Endpoint {
