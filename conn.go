@@ -1,6 +1,7 @@
 package smc
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -41,7 +42,7 @@ func FileConn(f *os.File) (*Conn, error) {
 	tcp, ok := inner.(*net.TCPConn)
 	if !ok {
 		inner.Close()
-		return nil, notTCP("file", inner.LocalAddr())
+		return nil, notTCP("file", inner.LocalAddr(), inner)
 	}
 	c, err := DefaultHost().h.Adopt(tcp)
 	if err != nil {
@@ -51,9 +52,9 @@ func FileConn(f *os.File) (*Conn, error) {
 	return newConn(c), nil
 }
 
-// notTCP is the error for a socket of another kind.
-func notTCP(op string, addr net.Addr) error {
-	return &net.OpError{Op: op, Net: addr.Network(), Addr: addr, Err: &net.AddrError{Err: "not a TCP address", Addr: addr.String()}}
+// notTCP is the error for what is not of TCP in package net, or hides that it is.
+func notTCP(op string, addr net.Addr, what any) error {
+	return &net.OpError{Op: op, Net: addr.Network(), Addr: addr, Err: fmt.Errorf("smc: cannot take over a %T", what)}
 }
 
 var (

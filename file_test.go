@@ -7,10 +7,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/smctest"
 )
@@ -81,6 +83,21 @@ func TestNewListener(t *testing.T) {
 	}
 }
 
+// boundFile is a TCP socket that neither listens nor is connected.
+func boundFile(t *testing.T) *os.File {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "bound")
+	t.Cleanup(func() { f.Close() })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 // What is no TCP listener is refused, and stays what it is.
 func TestNewListenerRefuses(t *testing.T) {
 	smctest.CheckLeaks(t)
@@ -100,6 +117,20 @@ func TestNewListenerRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
+	if l, err := lc.NewListener(struct{ net.Listener }{plain}); !errors.As(err, &opErr) {
+		t.Errorf("NewListener(something around a TCP listener) = %v, %v, want a *net.OpError", l, err)
+	}
+	deaf, err := net.FileListener(boundFile(t)) // package net does not look
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	if l, err := lc.NewListener(deaf); !errors.Is(err, syscall.EINVAL) || !errors.As(err, &opErr) {
+		t.Errorf("NewListener(not listening) = %v, %v, want a *net.OpError around EINVAL", l, err)
+	}
+	if c, err := FileConn(boundFile(t)); !errors.Is(err, syscall.ENOTCONN) || !errors.As(err, &opErr) {
+		t.Errorf("FileConn(not connected) = %v, %v, want a *net.OpError around ENOTCONN", c, err)
+	}
 	host.Close()
 	if l, err := lc.NewListener(plain); !errors.As(err, &opErr) {
 		t.Errorf("NewListener on a closed host = %v, %v, want a *net.OpError", l, err)

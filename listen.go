@@ -61,7 +61,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*List
 func (lc *ListenConfig) NewListener(inner net.Listener) (*Listener, error) {
 	tcp, ok := inner.(*net.TCPListener)
 	if !ok {
-		return nil, notTCP("listen", inner.Addr())
+		return nil, notTCP("listen", inner.Addr(), inner)
 	}
 	opts, err := lc.options("tcp")
 	if err != nil {

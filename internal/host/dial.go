@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -87,6 +88,9 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 
 // Adopt makes a plain TCP connection of one that was made elsewhere. If it succeeds, tcp belongs to the result.
 func (h *Host) Adopt(tcp *net.TCPConn) (*Conn, error) {
+	if tcp.RemoteAddr() == nil {
+		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Err: os.NewSyscallError("getpeername", syscall.ENOTCONN)}
+	}
 	h.hold()
 	defer h.letGo()
 	h.openControl()

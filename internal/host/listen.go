@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/wire/clc"
@@ -74,6 +76,9 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 // the options has no effect.
 func (h *Host) ListenOn(inner *net.TCPListener, opts ListenOptions) (*Listener, error) {
 	buffer, err := h.begin("tcp", opts.ReadBuffer)
+	if err == nil {
+		err = checkListening(inner)
+	}
 	var l *Listener
 	if err == nil {
 		l, err = h.listenOn(inner, buffer, opts)
@@ -82,6 +87,24 @@ func (h *Host) ListenOn(inner *net.TCPListener, opts ListenOptions) (*Listener, 
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: inner.Addr(), Err: err}
 	}
 	return l, nil
+}
+
+// checkListening says what is wrong with a listener of package net, which takes any socket for one.
+func checkListening(l *net.TCPListener) error {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	listens := 0
+	if cerr := raw.Control(func(fd uintptr) {
+		listens, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	}); cerr != nil {
+		return cerr
+	}
+	if err == nil && listens == 0 {
+		err = unix.EINVAL // as accept has it
+	}
+	return err
 }
 
 func (h *Host) listenOn(inner *net.TCPListener, buffer int, opts ListenOptions) (*Listener, error) {
