@@ -17,10 +17,13 @@
 // and reorder what it likes. Around it, in device.go, rx.go, tx.go and qp.go, are the socket, the
 // locks and the timers.
 //
+// Queue pairs to one address take turns, and have a budget of packets together: schedule.go, budget.go.
+//
 // Nothing runs per queue pair. A device has one goroutine, which receives, lets queue pairs answer,
 // calls the handlers of completion queues, and sends what that opened the way for. Work that is
-// posted is sent by the goroutine that posts it. A timer of a queue pair is armed only while
-// something is unacknowledged.
+// posted is sent by the goroutine that posts it, as far as it is the queue pair's turn. While the socket
+// is full another goroutine waits for it. A timer of a queue pair is armed only while something is
+// unacknowledged.
 //
 // The packet formats are in wire/roce, the sockets in internal/udp.
 //

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -143,6 +144,40 @@ func TestManyQueuePairs(t *testing.T) {
 	}
 	t.Logf("%d packets, %d sent again", sent, again)
 	awaitIdle(t, &c.a.sched)
+}
+
+// TestPathsEnd has queue pairs be reset and closed with packets on their way. Nothing of them stays.
+func TestPathsEnd(t *testing.T) {
+	s, other := newSide(t, randomLoopback(), nil, nil), newSide(t, randomLoopback(), nil, nil)
+	for range 3 {
+		connect(t, s, other, wire.MTU1024)
+		err := s.qp.PostSend(SendWR{Op: OpWrite, Remote: other.mr.Addr(), RKey: other.mr.RKey(), Local: [2]SGE{{s.mr, s.mr.Addr(), testRegion}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, end := range []*side{s, other} {
+			if end.qp.Stats().Budget == 0 {
+				t.Error("a connected queue pair has no budget")
+			}
+			if err := end.qp.Reset(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, end := range []*side{s, other} {
+		end.qp.Close()
+		end.qp.Init(0)
+		err := end.qp.ReadyToReceive(RTR{RemoteGID: other.dev.GID(), RemoteQPN: 77, PathMTU: wire.MTU1024})
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("ReadyToReceive after Close: %v", err)
+		}
+		sched := &end.dev.sched
+		sched.mu.Lock()
+		if sched.flight != 0 || len(sched.paths) != 0 || sched.urgent.len != 0 {
+			t.Errorf("after Close: %d packets, %d paths, %d urgent", sched.flight, len(sched.paths), sched.urgent.len)
+		}
+		sched.mu.Unlock()
+	}
 }
 
 // awaitIdle waits until nothing counts as being on its way.

@@ -86,6 +86,7 @@ func (q *QP) Stats() QPStats {
 	defer q.mu.Unlock()
 	s := q.c.stats
 	s.RoundTrip, s.Window = uint64(q.c.window.smoothed), uint64(q.c.window.size)
+	s.Budget = uint64(q.dev.sched.budgetOf(&q.share))
 	return s
 }
 
@@ -110,6 +111,9 @@ func (q *QP) ReadyToReceive(a RTR) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.closed {
+		return q.closedError()
+	}
 	if err := q.c.readyToReceive(a); err != nil {
 		return err
 	}

@@ -353,6 +353,16 @@ func (s *scheduler) settle(now time.Duration, sh *share, q *qpc, promised int) {
 	s.reopen(p)
 }
 
+// budgetOf returns how many packets sh's path may have on its way, 0 without a path.
+func (s *scheduler) budgetOf(sh *share) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sh.path == nil {
+		return 0
+	}
+	return sh.path.budget.size
+}
+
 // hasWork reports whether it is somebody's turn, and nobody waits for the socket.
 func (s *scheduler) hasWork() bool {
 	s.mu.Lock()

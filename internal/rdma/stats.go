@@ -27,6 +27,7 @@ type QPStats struct {
 	Dropped       uint64 `json:"dropped"`            // in a state that takes none, or of no use to us
 	RoundTrip     uint64 `json:"round_trip_ns"`      // smoothed, nanoseconds; 0 while unknown
 	Window        uint64 `json:"window"`             // packets that may be unacknowledged now
+	Budget        uint64 `json:"budget"`             // packets of all queue pairs to the peer's address that may be
 }
 
 // DeviceStats counts what a device received and could not use, beside what its queue pairs count.
