@@ -19,7 +19,7 @@
 // [Config]. Nothing needs privilege or configuration.
 //
 // Nothing runs in the background before the first connection or listener, and nothing goes on after the last: the goroutines
-// of the default host end a tenth of a second later, a [Host] of one's own ends with Close or Shutdown. In
+// of the default host end 150 ms later, a [Host] of one's own ends with Close or Shutdown. In
 // a bubble of testing/synctest use such a Host, or let all connections of the program be in one bubble: goroutines,
 // and with them peers, belong to the bubble that was the first to need them.
 package smc

@@ -34,7 +34,7 @@ var defaultHost = sync.OnceValue(func() *Host {
 
 // DefaultHost returns the host that is used where none is named. It is made with the zero
 // [Config] on first use, and lives as long as the process. It has goroutines, descriptors and a control socket only
-// while it is used: a tenth of a second after its last connection and listener are gone it gives them back.
+// while it is used: 150 ms after its last connection and listener are gone it gives them back.
 func DefaultHost() *Host { return defaultHost() }
 
 // or returns h, or the default host for nil.

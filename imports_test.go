@@ -91,7 +91,7 @@ var (
 	captureModules = []string{"golang.org/x/sys", "golang.org/x/net", "github.com/gopacket/gopacket"}
 	testModules    = []string{
 		"golang.org/x/sys", "golang.org/x/net", "github.com/google/go-cmp", "github.com/gopacket/gopacket",
-		"github.com/spf13/cobra", "go.uber.org/goleak", "pgregory.net/rapid",
+		"github.com/spf13/cobra", "github.com/spf13/pflag", "go.uber.org/goleak", "pgregory.net/rapid",
 	}
 )
 

@@ -37,9 +37,10 @@ const (
 	// leaves further ones to the kernel's queue.
 	acceptBacklog = 128
 
-	// idleLinger is how long a host that nobody uses keeps what it has of the system. Checks for leaked
+	// idleLinger is how long a host that nobody uses keeps what it has of the system. It is longer than the 100 ms
+	// after which gosmc dump looks for new hosts again, so that none is missed. Checks for leaked
 	// goroutines wait some 400 ms.
-	idleLinger = 100 * time.Millisecond
+	idleLinger = 150 * time.Millisecond
 
 	// fabricRetry is how long a host that could not open its device, or use its run
 	// directory, does without before it tries again.
