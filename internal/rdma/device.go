@@ -45,6 +45,10 @@ type Device struct {
 
 	keepers keeperPool
 
+	events    events
+	port      *portWatch // nil if the interface is not watched
+	unwatched error      // why not
+
 	sched scheduler
 
 	inHandlers atomic.Bool // the receiving goroutine sends for all when the handlers are done
@@ -81,9 +85,11 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 		local = local.WithZone(iface.Name)
 	}
 	addr := netip.AddrPortFrom(local, c.Port)
+	var refused func(error, int) // set before anything is sent
 	sock, err := udp.Listen(udp.Config{
 		Local: addr, Interface: sendInterface(iface), NoSegmentation: c.NoSegmentation, NoCoalescing: c.NoCoalescing,
 		ReadBuffer: c.ReadBuffer, WriteBuffer: c.WriteBuffer, Headers: c.Headers, Drop: c.Drop,
+		Refused: func(reason error, datagrams int) { refused(reason, datagrams) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("rdma: device %v: %w", local, err)
@@ -98,46 +104,16 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 		spin: c.Spin, addr: addr, iface: iface, sock: sock, epoch: time.Now(),
 		idle: make(chan *sender, idleSenders), qps: make(map[wire.QPN]*QP), stopped: make(chan struct{}),
 	}
+	d.events.init(portState{up: true, address: true, mtu: pathMTU(iface.MTU)})
+	refused = d.events.sendsRefused
+	if d.port, d.unwatched = watchPort(iface.Index, local); d.port != nil {
+		if s, err := d.port.state(); err == nil { // something may be wrong from the beginning
+			d.events.setPort(s)
+		}
+		go d.port.run(d.events.setPort)
+	}
 	go d.receiveLoop()
 	return d, nil
-}
-
-// sendInterface returns the index of the interface that a device sends on, as an adapter sends on its own port:
-// two devices are two paths, also if both lead to the same network. An address of the loopback
-// interface that others reach, as routers announce them, belongs to no cable: 0, the routing table decides.
-func sendInterface(iface net.Interface) int {
-	if iface.Flags&net.FlagLoopback != 0 {
-		return 0
-	}
-	return iface.Index
-}
-
-// interfaceOf returns the interface that has an address. All of 127.0.0.0/8 belongs to loopback.
-func interfaceOf(addr netip.Addr) (net.Interface, error) {
-	ifaces, err := net.Interfaces()
-	if err != nil {
-		return net.Interface{}, fmt.Errorf("rdma: device %v: %w", addr, err)
-	}
-	for _, iface := range ifaces {
-		if zone := addr.Zone(); zone != "" && zone != iface.Name && zone != fmt.Sprint(iface.Index) {
-			continue
-		}
-		if addr.IsLoopback() && iface.Flags&net.FlagLoopback != 0 {
-			return iface, nil
-		}
-		addrs, err := iface.Addrs()
-		if err != nil {
-			continue // it has just gone
-		}
-		for _, a := range addrs {
-			if prefix, ok := a.(*net.IPNet); ok {
-				if ip, ok := netip.AddrFromSlice(prefix.IP); ok && ip.Unmap() == addr.WithZone("") {
-					return iface, nil
-				}
-			}
-		}
-	}
-	return net.Interface{}, argError("no interface has the address %v", addr)
 }
 
 // Addr returns the device's address.
@@ -162,10 +138,18 @@ func (d *Device) Interface() string { return d.iface.Name }
 const headerRoom = 80
 
 // MTU returns the largest path MTU that the device's interface has room for, as rxe chooses it:
-// 1024 on Ethernet, 4096 with jumbo frames. The interface's MTU is that of the time of [Open].
-func (d *Device) MTU() wire.MTU {
+// 1024 on Ethernet, 4096 with jumbo frames. The interface's MTU is that of now, or of the time of [Open] if the
+// interface is not watched.
+func (d *Device) MTU() wire.MTU { return d.events.mtu() }
+
+// Unwatched returns why there are no events about the interface, such as that the process may not have an
+// AF_NETLINK socket; nil if there are.
+func (d *Device) Unwatched() error { return d.unwatched }
+
+// pathMTU returns the largest one that an interface's MTU of n bytes has room for, and 256 if there is none.
+func pathMTU(n int) wire.MTU {
 	m := wire.MTU256
-	for m < wire.MTU4096 && (m+1).Bytes()+headerRoom <= d.iface.MTU {
+	for m < wire.MTU4096 && (m+1).Bytes()+headerRoom <= n {
 		m++
 	}
 	return m
@@ -205,6 +189,9 @@ func (d *Device) Close() error {
 	}
 	for _, q := range qps {
 		q.Fail() // the error is that it had failed already
+	}
+	if d.port != nil {
+		d.port.close()
 	}
 	err := d.sock.Close()
 	d.sched.close()

@@ -176,6 +176,7 @@ func (q *QP) Close() error {
 	}
 	q.mu.Unlock()
 
+	q.dev.events.drop(q)
 	q.dev.remove(q)
 	q.pd.mu.Lock()
 	delete(q.pd.qps, q)
@@ -259,6 +260,10 @@ func (q *QP) PostRecv(wrs ...RecvWR) error {
 // deliver moves the completions of q to their queues and reports which ones have news. The caller
 // holds mu, and calls notify for those once it has let go of it.
 func (q *QP) deliver() (send, recv bool) {
+	if q.c.failure.happened {
+		q.dev.events.qpFailed(q, q.c.failure)
+		q.c.failure = failure{}
+	}
 	for i := range q.c.done {
 		done := &q.c.done[i]
 		done.QP = q

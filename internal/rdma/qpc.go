@@ -39,6 +39,8 @@ type qpc struct {
 	stats QPStats
 	done  []Completion
 
+	failure failure // that the owner has not taken out
+
 	access    Access // of the peer to this queue pair
 	remoteQPN wire.QPN
 	mtu       int   // payload bytes of a full packet

@@ -504,6 +504,7 @@ func (q *qpc) failSend(psn wire.PSN, status Status) {
 		q.head++
 		break
 	}
+	q.failure = failure{happened: true, status: status}
 	q.fail()
 }
 

@@ -136,6 +136,7 @@ func (q *qpc) carryOut(now time.Duration, p *roce.Packet) bool {
 		return false
 	}
 	q.stats.SentFatalNaks++
+	q.failure = failure{happened: true, nak: syndrome}
 	q.fail()
 	return false
 }

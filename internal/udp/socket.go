@@ -58,6 +58,10 @@ type Config struct {
 	// reports true is not delivered: losses for tests and benchmarks. It is called by Recv and
 	// TryRecv, on their goroutines, and must not keep the slice.
 	Drop func(datagram []byte) bool
+
+	// Refused, if not nil, is told of datagrams that the kernel would not send, but for want of memory, and the
+	// reason, a [unix.Errno]. It is called by senders, on their goroutines, and must not block.
+	Refused func(reason error, datagrams int)
 }
 
 // Capabilities are what is in use by a [Socket], after all fallbacks.
@@ -76,6 +80,7 @@ type Capabilities struct {
 type Socket struct {
 	local   netip.AddrPort
 	drop    func([]byte) bool
+	refused func(error, int)
 	writer  *descriptor // the UDP socket
 	packets *descriptor // the packet socket, nil without one
 	reader  *descriptor // packets if there is one, else writer
@@ -99,7 +104,7 @@ func Listen(cfg Config) (*Socket, error) {
 	if !local.IsValid() {
 		return nil, fmt.Errorf("udp: listen: %w: no address to bind", unix.EINVAL)
 	}
-	s := &Socket{drop: cfg.Drop}
+	s := &Socket{drop: cfg.Drop, refused: cfg.Refused}
 	if err := s.open(local, &cfg); err != nil {
 		s.Close()
 		return nil, err

@@ -379,7 +379,11 @@ func (s *Socket) transmit(b *TxBatch, patient bool, deadline *time.Time) error {
 
 // failed notes that the kernel would not send unit, for the reason in b.errno.
 func (s *Socket) failed(unit *txUnit, b *TxBatch) {
-	s.stats.sendErrors[sendErrorOf(b.errno)].Add(uint64(unit.count))
+	reason := sendErrorOf(b.errno)
+	s.stats.sendErrors[reason].Add(uint64(unit.count))
+	if s.refused != nil && reason != noMemory {
+		s.refused(b.errno, unit.count)
+	}
 	if b.errno == unix.ENODEV || b.errno == unix.EINVAL || b.errno == unix.EADDRNOTAVAIL {
 		if d := &b.dests[b.messages[unit.message].dest]; d.addr.Addr().Zone() != "" {
 			s.zones.forget(s.local.Addr()) // the interface may have come back with another index
