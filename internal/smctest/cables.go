@@ -49,6 +49,9 @@ func NewCables(t testing.TB, n int) *Cables {
 			c.IP(end, fmt.Sprintf("link set cable%d up", i))
 		}
 		c.Addr, c.Six = append(c.Addr, four), append(c.Six, six)
+		for _, run := range c.Run {
+			AwaitCarrier(t, run, fmt.Sprintf("cable%d", i))
+		}
 	}
 	return c
 }

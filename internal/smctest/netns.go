@@ -3,9 +3,11 @@ package smctest
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,4 +41,23 @@ func EnterNamespace(t testing.TB) (run func(func()), name string) {
 	}
 	t.Cleanup(func() { close(work); <-done })
 	return func(f func()) { work <- f; <-done }, name
+}
+
+// AwaitCarrier waits until an interface passes packets on: the kernel takes its time between "up" and that.
+func AwaitCarrier(t testing.TB, run func(func()), name string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
+		var iface *net.Interface
+		var err error
+		run(func() { iface, err = net.InterfaceByName(name) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if iface.Flags&net.FlagRunning != 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s has no carrier: %v", name, iface.Flags)
+		}
+	}
 }

@@ -60,6 +60,9 @@ func newVeth(t testing.TB, gsoMaxSegs int) *veth {
 	if t.Failed() {
 		t.FailNow()
 	}
+	for _, run := range v.run {
+		smctest.AwaitCarrier(t, run, "veth")
+	}
 	return v
 }
 

@@ -505,16 +505,7 @@ func TestSendWaits(t *testing.T) {
 		for s.stats.full.Load() == 0 { // nobody reads, so it gets full
 			runtime.Gosched()
 		}
-		var err error
-		for sending := true; sending; {
-			select {
-			case err = <-done:
-				sending = false
-			default:
-				drain()
-			}
-		}
-		if err != nil {
+		if err := drainUntil(done, drain); err != nil {
 			t.Fatal(err)
 		}
 		st := s.Stats()
