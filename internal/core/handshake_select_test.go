@@ -71,6 +71,8 @@ func TestServerOrder(t *testing.T) {
 		{name: "no common EID leaves version 1", client: "Dv2 Dv1 Rv2", server: "Dv2 Dv1 Rv2", change: otherEIDs, tried: "SMC-Dv1"},
 		{name: "refused", client: "Dv2 Rv2", server: "Dv2 Rv2", change: func(c *Capabilities) { c.Refuse = clc.DiagBusy }, diagnosis: clc.DiagBusy,
 			byType: clc.DiagnosisByType{SMCDv2: clc.DiagBusy, SMCRv2: clc.DiagBusy}},
+		{name: "refused, all types", client: "Dv2 Dv1 Rv2 Rv1", server: "Dv2 Rv2", change: func(c *Capabilities) { c.Refuse = clc.DiagBusy }, diagnosis: clc.DiagBusy,
+			byType: clc.DiagnosisByType{SMCDv2: clc.DiagBusy, SMCDv1: clc.DiagBusy, SMCRv2: clc.DiagBusy, SMCRv1: clc.DiagBusy}},
 		{name: "server without anything", client: "Dv2 Dv1 Rv2 Rv1", server: "", diagnosis: clc.DiagNoDevice,
 			byType: clc.DiagnosisByType{SMCDv2: clc.DiagNoISMv2, SMCDv1: clc.DiagNoSMCDDevice, SMCRv2: clc.DiagNoSMCRDevice, SMCRv1: clc.DiagNoDevice}},
 	} {

@@ -80,9 +80,9 @@ func (h *Handshake) fillByType(why clc.Diagnosis) {
 		}
 	}
 	fill(h.proposal.V2.HasD(), &h.byType.SMCDv2)
-	fill(h.proposal.V1.HasD(), &h.byType.SMCDv1)
+	fill(h.proposal.V1.HasD(), &h.byType.SMCDv1) // rule: TestServerOrder
 	fill(h.proposal.V2.HasR(), &h.byType.SMCRv2)
-	fill(h.proposal.V1.HasR(), &h.byType.SMCRv1)
+	fill(h.proposal.V1.HasR(), &h.byType.SMCRv1) // rule: TestServerOrder
 }
 
 // wireByType returns the reasons as a Decline carries them.
