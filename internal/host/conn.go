@@ -12,9 +12,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/stream"
-	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -32,6 +30,9 @@ var modeNames = [...]string{ModeTCP: "TCP", ModeSMCD: "SMC-D", ModeSMCR: "SMC-R"
 
 func (m Mode) String() string { return modeNames[m] }
 
+// modes are those of core.
+var modes = map[core.Mode]Mode{core.SMCD: ModeSMCD, core.SMCR: ModeSMCR}
+
 // A Conn is an established connection, over SMC-D or plain TCP. Its methods may be called
 // by several goroutines at once, and have the meaning that they have in package net.
 type Conn struct {
@@ -41,13 +42,13 @@ type Conn struct {
 	data *stream.Conn // nil on plain TCP
 	mode Mode
 
-	client bool
-	since  time.Time
-	reason clc.Reason // why plain TCP
-	byPeer bool       // the peer declined
-	agreed Agreed     // zero on plain TCP
-	peer   *ism.Peer  // SMC-D
-	group  *core.LinkGroup
+	client  bool
+	since   time.Time
+	reason  clc.Reason // why plain TCP
+	byPeer  bool       // the peer declined
+	agreed  Agreed     // zero on plain TCP
+	group   *core.LinkGroup
+	carrier carrier // nil on plain TCP
 
 	tcpIn, tcpOut atomic.Uint64 // bytes, on plain TCP
 
@@ -56,9 +57,9 @@ type Conn struct {
 	// mu guards what follows. It is held while outputs of life are carried out.
 	mu       sync.Mutex
 	life     *core.Conn
-	dmb      *ism.DMB    // ours; nil once released
-	window   *ism.Window // the peer's; nil once released, or if the peer was gone before we had it
-	watcher  *watcher    // nil if the TCP socket is not watched
+	sends    bool     // the way to the peer is open
+	holds    bool     // our buffer is there
+	watcher  *watcher // nil if the TCP socket is not watched
 	watchKey int64
 	tcpEnded bool // the TCP socket is closed
 	timer    *time.Timer
@@ -309,7 +310,7 @@ func (c *Conn) Buffers() (local, remote int) {
 		return 0, 0
 	}
 	local, remote = c.data.Buffers()
-	return local + cdc.HeaderLen, remote + cdc.HeaderLen
+	return local + c.carrier.headerLen(), remote + c.carrier.headerLen()
 }
 
 // Reason says why the connection is plain TCP.

@@ -21,7 +21,7 @@ func (c *Conn) eventLocked(ev core.ConnEvent) {
 	// own buffer, so they can be read until it is released. But the connection is established
 	// first: one that the peer has aborted already still has an application, and its buffers
 	// are not to be released before that has closed it.
-	if c.dmb != nil && ev.Kind != core.EventEstablished {
+	if c.holds && ev.Kind != core.EventEstablished {
 		ev.Peer = c.data.PeerFlags()
 		ev.ReadAll = c.data.PeerReadAll()
 		ev.Unsent = c.data.Unsent() // rule: TestServerClosedInWrite
@@ -38,7 +38,7 @@ func (c *Conn) eventLocked(ev core.ConnEvent) {
 func (c *Conn) carryOut(out core.Output) {
 	switch out := out.(type) {
 	case core.SendFlags:
-		if c.window == nil {
+		if !c.sends {
 			return
 		}
 		c.traceFlags(out.Flags) // before: after the last ones the peer may use its element for something else
@@ -47,8 +47,8 @@ func (c *Conn) carryOut(out core.Output) {
 			return
 		}
 		c.data.SendLast(out.Flags)
-		c.window.Release(true)
-		c.window = nil
+		c.sends = false
+		c.carrier.detach(true)
 	case core.ReadEOF, core.WriteClosed:
 		// The data path has seen the flags by itself; those of ours came through it.
 	case core.FailIO:
@@ -76,14 +76,14 @@ func (c *Conn) carryOut(out core.Output) {
 			c.timer.Stop()
 		}
 	case core.ReleaseBuffers:
-		if c.window != nil {
+		if c.sends {
+			c.sends = false
 			c.data.Detach()
-			c.window.Release(false)
-			c.window = nil
+			c.carrier.detach(false)
 		}
-		if c.dmb != nil {
-			c.dmb.Release(out.Clean)
-			c.dmb = nil
+		if c.holds {
+			c.holds = false
+			c.carrier.release(out.Clean)
 		}
 	case core.ConnClosed:
 		c.host.forget(c)
@@ -128,7 +128,7 @@ func (c *Conn) watch(w *watcher) error {
 
 // peerFinished reports whether the peer has said that nothing more will come. c.mu is held.
 func (c *Conn) peerFinished() bool {
-	return c.dmb != nil && c.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
+	return c.holds && c.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
 }
 
 // onTCP runs when something happened on the TCP socket of an SMC connection.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/control"
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rundir"
@@ -118,22 +117,7 @@ func (h *Host) openControlLocked() {
 type fabricHandler Host
 
 // PeerUp implements [ism.Handler].
-func (h *fabricHandler) PeerUp(p *ism.Peer) { (*Host)(h).addPeer(p) }
-
-// addPeer makes sure that the host knows a peering. It reports false for one that is gone.
-func (h *Host) addPeer(p *ism.Peer) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	select {
-	case <-p.Done():
-		return false // PeerGone has come, or will come and find what we add
-	default:
-	}
-	if h.peers[p] == nil {
-		h.peers[p] = &peerState{conns: make(map[*Conn]struct{})}
-	}
-	return true
-}
+func (h *fabricHandler) PeerUp(p *ism.Peer) { (*Host)(h).addEnd(p) }
 
 // Signal implements [ism.Handler]: a rendezvous message.
 func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
@@ -147,21 +131,11 @@ func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
 func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	host := (*Host)(h)
 	host.mu.Lock()
-	state := host.peers[p]
-	delete(host.peers, p)
-	var conns []*Conn
-	if state != nil {
-		for c := range state.conns {
-			conns = append(conns, c)
-		}
-	}
 	host.groups.PeerGone(p.GID())
 	host.mu.Unlock()
 	host.meeting.PeerGone(p)
-	h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", len(conns), "err", err)
-	host.trace.Add(&traceRecord{kind: control.TracePeerGone, pid: p.Cred().PID, count: len(conns)}, nil)
-	for _, c := range conns {
-		c.event(core.ConnEvent{Kind: core.EventPeerDead})
-		c.data.Wake() // it may have died after it published its last bytes and its close, and before it rang
-	}
+	host.endGone(p, func(count int) {
+		h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", count, "err", err)
+		host.trace.Add(&traceRecord{kind: control.TracePeerGone, pid: p.Cred().PID, count: count}, nil)
+	})
 }

@@ -5,13 +5,12 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// joinGroup finds a link group for the connection, and completes r.
-func (s *handshake) joinGroup(choice core.Choice, r core.Resources) (core.Resources, error) {
+// joinGroup finds a link group for the connection.
+func (s *handshake) joinGroup(choice core.Choice) (lg *core.LinkGroup, firstContact bool, err error) {
 	h := s.host
 	now := time.Now()
 	h.mu.Lock()
@@ -24,15 +23,14 @@ func (s *handshake) joinGroup(choice core.Choice, r core.Resources) (core.Resour
 	id := wire.LinkID(h.nextLinkID)
 	var why clc.Diagnosis
 	if choice.D == nil {
-		s.group, r.FirstContact, why = h.groups.ServerJoin(choice.Key(core.RoleServer), id, maxConnsPerGroup)
+		s.group, firstContact, why = h.groups.ServerJoin(choice.Key(core.RoleServer), id, maxConnsPerGroup)
 	} else {
 		s.group, why = h.groups.ClientJoin(choice.Key(core.RoleClient), choice.FirstContact, id, choice.D.LinkID)
 	}
 	if s.group == nil {
-		return r, &declined{why}
+		return nil, false, &declined{why}
 	}
-	r.D.LinkID = s.group.ID
-	return r, nil
+	return s.group, firstContact, nil
 }
 
 // declined is an error with a reason of its own.
@@ -62,7 +60,7 @@ func (s *handshake) dropGroup() {
 }
 
 // agreed remembers what a first contact has told, and describes the connection.
-func (h *Host) agreed(peer *ism.Peer, lg *core.LinkGroup, r core.Result) Agreed {
+func (h *Host) agreed(peerPID int, lg *core.LinkGroup, r core.Result) Agreed {
 	h.mu.Lock()
 	if r.FirstContact {
 		h.groups.Confirm(lg, r)
@@ -74,6 +72,6 @@ func (h *Host) agreed(peer *ism.Peer, lg *core.LinkGroup, r core.Result) Agreed 
 		EID:      r.EID.String(),
 		PeerHost: first.PeerHostName,
 		PeerOS:   first.PeerOS.String(),
-		PeerPID:  peer.Cred().PID,
+		PeerPID:  peerPID,
 	}
 }

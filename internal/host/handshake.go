@@ -25,16 +25,15 @@ type handshake struct {
 	ctx     context.Context
 	host    *Host
 	conn    *Conn
-	peer    *ism.Peer
+	ways    []way // to the peer, no two of a mode
 	buffer  int
 	require Requirement
 
-	core   *core.Handshake
-	queue  []core.Output // yet to be carried out
-	dmb    *ism.DMB
-	window *ism.Window
-	group  *core.LinkGroup
-	data   *atomic.Pointer[stream.Conn] // what a ring of the peer wakes
+	core    *core.Handshake
+	queue   []core.Output // yet to be carried out
+	carrier carrier       // nil before core has chosen
+	group   *core.LinkGroup
+	data    atomic.Pointer[stream.Conn] // what something that arrives wakes
 
 	err error // of the end, nil if the connection can be used
 }
@@ -52,6 +51,7 @@ func (h *Host) accept(ctx context.Context, c *Conn, peer *ism.Peer, buffer int, 
 	return h.shake(ctx, core.RoleServer, c, peer, buffer, require)
 }
 
+// shake finds the ways to the peer and does the handshake.
 func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
 	f, reason, err := h.open()
 	if err != nil {
@@ -59,13 +59,15 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 		c.traceFailed(err)
 		return &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
 	}
+	ways := []way{&smcdWay{device: f.device, peer: peer}}
 	s := &handshake{
-		ctx: ctx, host: h, conn: c, peer: peer, buffer: buffer, require: require,
-		core: core.NewHandshake(role, h.capabilities(f, c.RemoteAddr())),
-		data: new(atomic.Pointer[stream.Conn]),
+		ctx: ctx, host: h, conn: c, ways: ways, buffer: buffer, require: require,
+		core: core.NewHandshake(role, h.capabilities(ways, c.RemoteAddr())),
 	}
 	if role == core.RoleServer {
-		s.core.SetReachable(peer.GID())
+		for _, w := range ways {
+			s.core.SetReachable(w.reachable()...)
+		}
 	}
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -83,19 +85,22 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)
 
-// capabilities is what this host offers and accepts for a connection to a local peer.
-func (h *Host) capabilities(f *fabric, peer net.Addr) core.Capabilities {
-	return core.Capabilities{
+// capabilities is what this host offers and accepts for a connection to a peer, by these ways.
+func (h *Host) capabilities(ways []way, peer net.Addr) core.Capabilities {
+	caps := core.Capabilities{
 		Peer:     addrOf(peer), // rule: TestCapabilitiesPeer: addrOf(peer) -> netip.Addr{}
 		OS:       clc.OSLinux,
 		HostName: h.name,
 		Release:  clc.Release1,
 		SEID:     h.seid,
 		UEIDs:    h.ueids,
-		ISM:      []clc.ISMDevice{{GID: f.device.GID(), CHID: wire.CHIDLoopback}},
 		MaxConns: maxConnsPerGroup,
 		MaxLinks: 2,
 	}
+	for _, w := range ways {
+		w.offer(&caps)
+	}
+	return caps
 }
 
 // addrOf returns the IP address of one end of a TCP connection, zero if that is closed.
@@ -193,7 +198,7 @@ func (s *handshake) carryOut(f *fabric) {
 		case core.SetTimer, core.ClearTimer:
 			// The deadline is asked for before each wait.
 		case core.StartLink:
-			panic("host: impossible SMC-R link without a device")
+			s.startLink(out.Result)
 		default:
 			panic(fmt.Sprintf("host: impossible output %T", out))
 		}
@@ -212,12 +217,12 @@ func (s *handshake) send(m clc.Message) {
 	}
 }
 
-// prepare makes our buffer ready, and on the client maps the server's.
+// prepare makes our buffer ready, and on the client reaches the server's.
 func (s *handshake) prepare(choice core.Choice) {
 	r, err := s.resources(choice)
 	if err != nil {
 		s.release()
-		s.host.cfg.Logger.Debug("no resources for a connection", "peer", s.peer.GID(), "err", err)
+		s.host.cfg.Logger.Debug("no resources for a connection", "peer", s.conn.RemoteAddr(), "mode", choice.Mode, "err", err)
 		s.queue = s.core.PrepareFailed(time.Now(), resourceReason(err), s.queue)
 		return
 	}
@@ -225,54 +230,51 @@ func (s *handshake) prepare(choice core.Choice) {
 }
 
 func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) {
-	// rule: TestClientLies: choice.Remote.GID != s.peer.GID() -> false
-	if choice.Mode != core.SMCD || choice.Remote.GID != s.peer.GID() {
-		return r, errUnreachable
-	}
-	data := s.data
-	ring := func() {
-		if d := data.Load(); d != nil {
-			d.Wake()
+	ctx, cancel := s.untilDeadline()
+	defer cancel()
+	for _, w := range s.ways {
+		if w.mode() != choice.Mode {
+			continue
 		}
-	}
-	// Our buffer comes first: it looks for room for the peer's, which is not to be there already.
-	if s.dmb, err = s.peer.NewDMB(s.buffer, ring); err != nil {
+		s.carrier, r, err = w.prepare(ctx, terms{
+			choice: choice,
+			buffer: s.buffer,
+			wake: func() {
+				if d := s.data.Load(); d != nil {
+					d.Wake()
+				}
+			},
+			join: func() (*core.LinkGroup, bool, error) { return s.joinGroup(choice) },
+		})
 		return r, err
 	}
-	if choice.D != nil { // we are the client
-		if s.window, err = s.attach(choice.D); err != nil {
-			return r, err
-		}
-	}
-	return s.joinGroup(choice, core.Resources{D: &clc.ParamsD{
-		Token:    s.dmb.Token(),
-		DMBESize: wire.SizeCodeFor(s.buffer),
-	}})
+	return r, errUnreachable
 }
 
-var errUnreachable = errors.New("the peer's device is not the one that the connection was agreed on with")
+// startLink begins the first contact of SMC-R.
+func (s *handshake) startLink(r core.Result) {
+	if err := s.carrier.startLink(r); err != nil {
+		s.host.cfg.Logger.Debug("no link", "peer", s.conn.RemoteAddr(), "err", err)
+		s.queue = s.core.LinkFailed(time.Now(), resourceReason(err), s.queue)
+	}
+}
 
-// attach maps the peer's buffer. If the peer is stopped, that ends while a Decline still finds
+// untilDeadline bounds what waits for the peer. If that is stopped, it ends while a Decline still finds
 // it listening, or for a server, which has got its Confirm, after some time.
-func (s *handshake) attach(d *clc.ParamsD) (*ism.Window, error) {
+func (s *handshake) untilDeadline() (context.Context, context.CancelFunc) {
 	until := s.core.Deadline()
 	if until.IsZero() {
 		until = time.Now().Add(clcTimeout)
 	}
-	ctx, cancel := context.WithDeadline(s.ctx, until)
-	defer cancel()
-	return s.peer.Attach(ctx, d.Token, d.DMBESize.Bytes())
+	return context.WithDeadline(s.ctx, until)
 }
 
 // release gives back what was made ready.
 func (s *handshake) release() {
-	if s.window != nil {
-		s.window.Release(false)
-		s.window = nil
-	}
-	if s.dmb != nil {
-		s.dmb.Release(false)
-		s.dmb = nil
+	if s.carrier != nil {
+		s.carrier.detach(false)
+		s.carrier.release(false)
+		s.carrier = nil
 	}
 	s.leaveGroup()
 }
@@ -280,24 +282,26 @@ func (s *handshake) release() {
 // established puts the connection onto shared memory.
 func (s *handshake) established(f *fabric, r core.Result) {
 	h, c := s.host, s.conn
-	var missing error // why we, the server, do not have the client's buffer
-	if s.window == nil {
-		s.window, missing = s.attach(r.D)
-	}
-	if !s.require.met(ModeSMCD) {
+	mode := modes[r.Mode]
+	ctx, cancel := s.untilDeadline()
+	missing := s.carrier.attach(ctx, r)
+	cancel()
+	if !s.require.met(mode) {
 		s.failed(&FallbackError{Reason: clc.Lookup(clc.DiagPolicy, clc.OSUnspecified)})
 		return
 	}
-	c.mode, c.peer, c.group = ModeSMCD, s.peer, s.group
-	c.agreed = h.agreed(s.peer, s.group, r)
-	c.dmb, c.window = s.dmb, s.window
-	c.life = core.NewConn(core.SMCD)
-	c.data = stream.New(s.streamConfig())
+	cfg := s.carrier.stream()
+	cfg.Spin, cfg.Notice = h.cfg.Spin, c.onNotice
+	cfg.Dirty, cfg.Stats = h.sweeper.wake, &h.counters.data
+	c.data = stream.New(cfg)
 	if missing != nil && !s.finished(missing) {
-		c.dmb = nil
-		s.failed(fmt.Errorf("attach the client's buffer: %w", missing))
+		s.failed(missing)
 		return
 	}
+	c.mode, c.group = mode, s.group
+	c.agreed = h.agreed(s.carrier.peerPID(), s.group, r)
+	c.carrier, c.sends, c.holds = s.carrier, true, true
+	c.life = core.NewConn(r.Mode)
 	s.data.Store(c.data)
 	c.tcp.SetDeadline(time.Time{})
 	c.traceEstablished()
@@ -309,7 +313,7 @@ func (s *handshake) established(f *fabric, r core.Result) {
 		s.err = c.setupError(err)
 		return
 	}
-	// From here on PeerGone and Close find the connection, if the peer is not gone already.
+	// From here on endGone and Close find the connection, if the peer is not gone already.
 	if err := c.watch(f.watcher); err != nil {
 		c.traceFailed(err)
 		c.abandon()
@@ -318,34 +322,11 @@ func (s *handshake) established(f *fabric, r core.Result) {
 	}
 	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // of a peer that was done before we were
 	select {
-	case <-s.peer.Done():
+	case <-c.carrier.end().Done():
 		c.event(core.ConnEvent{Kind: core.EventPeerDead})
-	default: // PeerGone is still to come, and finds the connection
+	default: // endGone is still to come, and finds the connection
 	}
 	h.counters.handshakesOK.Add(1)
-}
-
-// streamConfig is what the data path needs to know. In place of a buffer of the peer that we could not have
-// there is memory that nobody else sees.
-func (s *handshake) streamConfig() stream.Config {
-	h := s.host
-	cfg := stream.Config{
-		In:           stream.ElementInbox(s.dmb.Mem()),
-		ReaderSleeps: s.dmb.ReaderSleeps(), WriterSleeps: s.dmb.WriterSleeps(),
-		Read:     s.dmb.Read(),
-		Doorbell: s.peer,
-		Spin:     h.cfg.Spin,
-		Notice:   s.conn.onNotice,
-		Dirty:    h.sweeper.wake,
-		Stats:    &h.counters.data,
-	}
-	if s.window == nil {
-		cfg.Out = stream.NoMemory()
-		return cfg
-	}
-	cfg.Out = stream.NewMemory(s.window.Mem(), s.window.PeerReaderSleeps(), s.window.PeerWriterSleeps(), s.window.Ring)
-	cfg.PeerRead = s.window.PeerRead()
-	return cfg
 }
 
 // finished reports whether a client whose buffer we could not attach has no need of it: it is gone, or it
@@ -355,7 +336,7 @@ func (s *handshake) finished(missing error) bool {
 	if s.ctx.Err() != nil {
 		return false // we are being closed
 	}
-	return errors.Is(missing, ism.ErrPeerGone) || s.conn.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
+	return errors.Is(missing, errGone) || s.conn.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
 }
 
 // fellBack makes the connection plain TCP.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/stream"
@@ -50,7 +49,7 @@ type Host struct {
 	closing   bool
 	conns     map[*Conn]struct{}
 	listeners map[*Listener]struct{}
-	peers     map[*ism.Peer]*peerState
+	ends      map[end]map[*Conn]struct{} // the connections that end with something
 	groups    *core.Groups
 
 	groupsSwept time.Time // when idle link groups were last looked for
@@ -61,11 +60,6 @@ type Host struct {
 	lingering bool   // linger runs
 
 	idle chan struct{} // closed and replaced when the last connection goes; nil if nobody waits
-}
-
-// peerState is what a host knows of one peering. Host.mu guards it.
-type peerState struct {
-	conns map[*Conn]struct{}
 }
 
 var errHostClosed = errors.New("smc: host is closed")
@@ -87,7 +81,7 @@ func New(cfg Config) (*Host, error) {
 		started:   time.Now(),
 		conns:     make(map[*Conn]struct{}),
 		listeners: make(map[*Listener]struct{}),
-		peers:     make(map[*ism.Peer]*peerState),
+		ends:      make(map[end]map[*Conn]struct{}),
 		groups:    core.NewGroups(maxGroups),
 	}
 	h.name, _ = os.Hostname()
@@ -121,7 +115,7 @@ func (h *Host) isClosing() bool {
 	return h.closing
 }
 
-// add puts a new connection into the table. It fails when the host is closing. PeerGone will not find a
+// add puts a new connection into the table. It fails when the host is closing. endGone will not find a
 // connection whose peer is gone already.
 func (h *Host) add(c *Conn) error {
 	h.mu.Lock()
@@ -129,9 +123,9 @@ func (h *Host) add(c *Conn) error {
 	if h.closing {
 		return errHostClosed
 	}
-	if c.peer != nil {
-		if p := h.peers[c.peer]; p != nil {
-			p.conns[c] = struct{}{}
+	if c.carrier != nil {
+		if conns := h.ends[c.carrier.end()]; conns != nil {
+			conns[c] = struct{}{}
 		}
 	}
 	h.conns[c] = struct{}{}
@@ -147,8 +141,8 @@ func (h *Host) forget(c *Conn) {
 		return
 	}
 	delete(h.conns, c)
-	if p := h.peers[c.peer]; c.peer != nil && p != nil {
-		delete(p.conns, c)
+	if c.carrier != nil {
+		delete(h.ends[c.carrier.end()], c)
 	}
 	if c.group != nil {
 		h.groups.Leave(time.Now(), c.group)

@@ -49,7 +49,7 @@ func (d meetingDevice) Peer(ctx context.Context, gid wire.ISMGID) (rendezvous.Pe
 	if err != nil {
 		return nil, err
 	}
-	if !d.host.addPeer(p) {
+	if !d.host.addEnd(p) {
 		return nil, ism.ErrPeerGone
 	}
 	return p, nil

@@ -273,7 +273,7 @@ func TestStale(t *testing.T) {
 	smctest.Eventually(t, patience, "the news of the death", func() bool {
 		client.mu.Lock()
 		defer client.mu.Unlock()
-		return len(client.peers) == 0
+		return len(client.ends) == 0
 	})
 	checkStaleOrNone(t, r, l)
 	// The announcement was removed, so now nobody listens.

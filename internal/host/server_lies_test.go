@@ -296,8 +296,8 @@ func (r *serverRig) beginAs(at step, strangers bool) *clcPeer {
 		smctest.Eventually(r.tb, patience, "the end of the peering", func() bool {
 			r.server.mu.Lock()
 			defer r.server.mu.Unlock()
-			for p := range r.server.peers {
-				if p.GID() == r.a.device.GID() {
+			for p := range r.server.ends {
+				if p.(*ism.Peer).GID() == r.a.device.GID() {
 					return false
 				}
 			}
@@ -507,7 +507,7 @@ func TestServerPeerVanishes(t *testing.T) {
 			smctest.Eventually(t, patience, "the end of the peering", func() bool {
 				r.server.mu.Lock()
 				defer r.server.mu.Unlock()
-				return len(r.server.peers) == 0
+				return len(r.server.ends) == 0
 			})
 			if at < afterAll {
 				c.write(c.encoded())

@@ -225,7 +225,7 @@ func (c *Conn) status(names map[int]string) control.StatusConn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.State = c.life.State().String()
-	if c.dmb != nil { // else what Queues looks at is gone
+	if c.holds { // else what Queues looks at is gone
 		recv, send := c.data.Queues()
 		s.RecvQ, s.SendQ = uint64(recv), uint64(send)
 	}

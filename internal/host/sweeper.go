@@ -81,7 +81,7 @@ func (h *Host) sweep() (again bool) {
 func (c *Conn) sweep() (dirty bool) {
 	c.mu.Lock() // keeps the buffers where they are
 	defer c.mu.Unlock()
-	if c.window == nil || c.dmb == nil {
+	if !c.holds || !c.sends {
 		return false
 	}
 	c.data.SayRead()
@@ -95,7 +95,7 @@ func (c *Conn) sweep() (dirty bool) {
 		return true
 	}
 	c.unreadSweeps = 0
-	if err := c.data.ReturnPages(c.window.ReturnPages); err != nil {
+	if err := c.data.ReturnPages(c.carrier.returnPages); err != nil {
 		c.host.cfg.Logger.Debug("pages not given back", "err", err)
 	}
 	_, dirty = c.data.Idle() // still, if the peer has not read everything

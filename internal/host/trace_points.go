@@ -33,7 +33,7 @@ func (c *Conn) traceEstablished() {
 
 // traceEvent traces what an event has changed: flags of the peer, and the state. c.mu is held.
 func (c *Conn) traceEvent(ev *core.ConnEvent, before core.ConnState, flags cdc.ConnFlags) {
-	if c.life.PeerFlags() != flags && c.dmb != nil {
+	if c.life.PeerFlags() != flags && c.holds {
 		c.traceHeader(c.data.PeerHeader(), false)
 	}
 	if to := c.life.State(); to != before {
@@ -41,7 +41,7 @@ func (c *Conn) traceEvent(ev *core.ConnEvent, before core.ConnState, flags cdc.C
 	}
 }
 
-// traceFlags traces flags that are about to be sent. c.mu is held, and there is a window.
+// traceFlags traces flags that are about to be sent. c.mu is held, and the way to the peer is open.
 func (c *Conn) traceFlags(flags cdc.ConnFlags) {
 	h := c.data.OwnHeader()
 	h.ConnFlags |= flags
@@ -93,7 +93,7 @@ func (h *Host) sampleCursors(list []control.TraceEvent) (_ []control.TraceEvent,
 // sampleCursors appends both directions of a connection, unless its buffers are gone.
 func (c *Conn) sampleCursors(list []control.TraceEvent) []control.TraceEvent {
 	c.mu.Lock() // keeps the buffers where they are
-	if c.dmb == nil || c.window == nil {
+	if !c.holds || !c.sends {
 		c.mu.Unlock()
 		return list
 	}

@@ -1,0 +1,118 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire"
+)
+
+// What a connection needs of its fabric, whichever that is. Handshake and Conn know these interfaces and carry out
+// what core decides; smcd.go has SMC-D's.
+
+// A way is how one handshake can reach its peer: one fabric, and where on it the peer is.
+type way interface {
+	// mode is that of the connections that go this way.
+	mode() core.Mode
+
+	// offer adds what this way has to what the handshake offers and accepts.
+	offer(caps *core.Capabilities)
+
+	// reachable are the ISM devices of a client that a server can reach this way.
+	reachable() []wire.ISMGID
+
+	// prepare makes our buffer ready for what core has chosen, and on the client reaches the server's. It
+	// may wait until ctx ends. When it fails nothing is left of it but the group that was joined.
+	prepare(ctx context.Context, t terms) (carrier, core.Resources, error)
+}
+
+// Terms are what prepare is asked for.
+type terms struct {
+	choice core.Choice
+	buffer int    // size of our buffer in bytes
+	wake   func() // to be called when something may have arrived, from any goroutine
+
+	// join finds or makes the connection's link group. prepare calls it once: a way whose buffers
+	// belong to a group begins with it, others end with it, so that nobody waits for them.
+	join func() (lg *core.LinkGroup, firstContact bool, err error)
+}
+
+// A carrier is what one connection has of a fabric: our buffer, the way to the peer's, and the peer's end.
+// Its methods are called by one goroutine at a time.
+type carrier interface {
+	// startLink begins the first contact of SMC-R: the server sends CONFIRM LINK, the client awaits it. An
+	// error ends it.
+	startLink(r core.Result) error
+
+	// attach reaches the peer's buffer as told in its last message, unless prepare has. An error that matches
+	// errGone says that there is no peer any more.
+	attach(ctx context.Context, r core.Result) error
+
+	// stream is what the data path goes through: the fields of the configuration that belong to the
+	// fabric. Where attach has failed, what is written goes nowhere.
+	stream() stream.Config
+
+	// headerLen is how many bytes of a buffer are not data.
+	headerLen() int
+
+	// detach ends the use of the peer's buffer, and release that of ours. clean says that the connection has
+	// ended in order and that the memory may be used again. The data path must not touch either afterwards. Calls
+	// after the first do nothing.
+	detach(clean bool)
+	release(clean bool)
+
+	// returnPages gives pages of the peer's buffer back that hold nothing, as stream.Conn.ReturnPages asks.
+	returnPages(from, to int) error
+
+	// end is what this connection shares its end with.
+	end() end
+
+	// peerPID is the process at the other end, 0 if it cannot be seen.
+	peerPID() int
+}
+
+// An end ends the connections that depend on it: a peering on SMC-D, a link group on SMC-R. Who serves
+// the fabric calls [Host.endGone].
+type end interface {
+	// Done is closed when it has ended.
+	Done() <-chan struct{}
+}
+
+var (
+	errUnreachable = errors.New("the peer's device is not the one that the connection was agreed on with")
+	errGone        = errors.New("the peer is gone")
+	errNoLinks     = errors.New("this fabric has no links")
+)
+
+// addEnd makes sure that the host knows an end. It reports false for one that has come.
+func (h *Host) addEnd(e end) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case <-e.Done():
+		return false // endGone was called, or will be and find what we add
+	default:
+	}
+	if h.ends[e] == nil {
+		h.ends[e] = make(map[*Conn]struct{})
+	}
+	return true
+}
+
+// endGone tells the connections of an end that their peer is gone, after tell was told how many they are. To be
+// called once, after Done was closed.
+func (h *Host) endGone(e end, tell func(count int)) {
+	h.mu.Lock()
+	conns := slices.Collect(maps.Keys(h.ends[e]))
+	delete(h.ends, e)
+	h.mu.Unlock()
+	tell(len(conns))
+	for _, c := range conns {
+		c.event(core.ConnEvent{Kind: core.EventPeerDead})
+		c.data.Wake() // it may have died after it published its last bytes and its close, and before it rang
+	}
+}

@@ -1,0 +1,134 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/cdc"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// An smcdWay reaches a peer through shared memory of this machine.
+type smcdWay struct {
+	device *ism.Device
+	peer   *ism.Peer
+}
+
+func (w *smcdWay) mode() core.Mode { return core.SMCD }
+
+func (w *smcdWay) offer(caps *core.Capabilities) {
+	caps.ISM = append(caps.ISM, clc.ISMDevice{GID: w.device.GID(), CHID: wire.CHIDLoopback})
+}
+
+func (w *smcdWay) reachable() []wire.ISMGID { return []wire.ISMGID{w.peer.GID()} }
+
+func (w *smcdWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {
+	// rule: TestClientLies: t.choice.Remote.GID != w.peer.GID() -> false
+	if t.choice.Remote.GID != w.peer.GID() {
+		return nil, core.Resources{}, errUnreachable
+	}
+	c := &smcdCarrier{peer: w.peer}
+	r, err := c.prepare(ctx, t)
+	if err != nil {
+		c.detach(false)
+		c.release(false)
+		return nil, r, err
+	}
+	return c, r, nil
+}
+
+// An smcdCarrier is the carrier of SMC-D: a DMB of ours, and a window into one of the peer's.
+type smcdCarrier struct {
+	peer   *ism.Peer
+	dmb    *ism.DMB    // nil once released
+	window *ism.Window // nil before attach and after detach
+}
+
+func (c *smcdCarrier) prepare(ctx context.Context, t terms) (r core.Resources, err error) {
+	// Our buffer comes first: it looks for room for the peer's, which is not to be there already.
+	if c.dmb, err = c.peer.NewDMB(t.buffer, t.wake); err != nil {
+		return r, err
+	}
+	if t.choice.D != nil { // we are the client
+		if err := c.attachTo(ctx, t.choice.D); err != nil {
+			return r, err
+		}
+	}
+	group, first, err := t.join()
+	if err != nil {
+		return r, err
+	}
+	return core.Resources{FirstContact: first, D: &clc.ParamsD{
+		Token:    c.dmb.Token(),
+		DMBESize: wire.SizeCodeFor(t.buffer),
+		LinkID:   group.ID,
+	}}, nil
+}
+
+func (c *smcdCarrier) attachTo(ctx context.Context, d *clc.ParamsD) (err error) {
+	c.window, err = c.peer.Attach(ctx, d.Token, d.DMBESize.Bytes())
+	if errors.Is(err, ism.ErrPeerGone) {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	return err
+}
+
+func (c *smcdCarrier) attach(ctx context.Context, r core.Result) error {
+	if c.window != nil {
+		return nil
+	}
+	if err := c.attachTo(ctx, r.D); err != nil {
+		return fmt.Errorf("attach the client's buffer: %w", err)
+	}
+	return nil
+}
+
+func (c *smcdCarrier) startLink(core.Result) error { return errNoLinks }
+
+func (c *smcdCarrier) stream() stream.Config {
+	cfg := stream.Config{
+		In:           stream.ElementInbox(c.dmb.Mem()),
+		ReaderSleeps: c.dmb.ReaderSleeps(), WriterSleeps: c.dmb.WriterSleeps(),
+		Read:     c.dmb.Read(),
+		Doorbell: c.peer,
+	}
+	if c.window == nil {
+		cfg.Out = stream.NoMemory()
+		return cfg
+	}
+	cfg.Out = stream.NewMemory(c.window.Mem(), c.window.PeerReaderSleeps(), c.window.PeerWriterSleeps(), c.window.Ring)
+	cfg.PeerRead = c.window.PeerRead()
+	return cfg
+}
+
+func (c *smcdCarrier) headerLen() int { return cdc.HeaderLen }
+
+func (c *smcdCarrier) detach(clean bool) {
+	if c.window != nil {
+		c.window.Release(clean)
+		c.window = nil
+	}
+}
+
+func (c *smcdCarrier) release(clean bool) {
+	if c.dmb != nil {
+		c.dmb.Release(clean)
+		c.dmb = nil
+	}
+}
+
+func (c *smcdCarrier) returnPages(from, to int) error {
+	if c.window == nil {
+		return nil
+	}
+	return c.window.ReturnPages(from, to)
+}
+
+func (c *smcdCarrier) end() end { return c.peer }
+
+func (c *smcdCarrier) peerPID() int { return c.peer.Cred().PID }
