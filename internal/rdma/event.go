@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 
@@ -133,6 +134,7 @@ func (e *events) next(to *Event) bool {
 		*to = Event{Kind: EventMTUChanged, MTU: e.port.mtu}
 	case len(e.failed) > 0:
 		*to = e.failed[0]
+		to.QP.inEvents = false
 		e.failed[0] = Event{}
 		if e.failed = e.failed[1:]; len(e.failed) == 0 {
 			e.failed = nil
@@ -176,6 +178,7 @@ func (e *events) mtu() wire.MTU {
 func (e *events) qpFailed(q *QP, why failure) {
 	e.drop(q) // of an earlier life
 	e.mu.Lock()
+	q.inEvents = true
 	e.failed = append(e.failed, Event{Kind: EventQPFailed, QP: q, Status: why.status, Nak: why.nak})
 	e.mu.Unlock()
 	e.ring()
@@ -185,12 +188,11 @@ func (e *events) qpFailed(q *QP, why failure) {
 func (e *events) drop(q *QP) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i := range e.failed {
-		if e.failed[i].QP == q {
-			e.failed = append(e.failed[:i], e.failed[i+1:]...)
-			return
-		}
+	if !q.inEvents { // thousands may fail at once
+		return
 	}
+	q.inEvents = false
+	e.failed = slices.DeleteFunc(e.failed, func(old Event) bool { return old.QP == q })
 }
 
 // sendsRefused takes that the kernel would not send packets.

@@ -33,6 +33,8 @@ type QP struct {
 	rxFlow roce.Flow // of packets from the peer's port rxPort: the device's own until another is seen
 	rxPort uint16    // any: 0 is a port that a packet can come from
 
+	inEvents bool // its failure is to be told; of the device's events, under their lock
+
 	sendUnpolled, recvUnpolled atomic.Int32 // completions that wait in the queues
 }
 
