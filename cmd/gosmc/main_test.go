@@ -122,6 +122,7 @@ func TestExitCodes(t *testing.T) {
 		{"demo --size nothing", exitUsage, `--size "nothing": want a number and`},
 		{"demo --size 0", exitUsage, "at least 1 byte"},
 		{"demo --size 900GiB", exitFailure, "use a smaller --size"},
+		{`bench --only "x`, exitUsage, `--only "\"x": want words, separated by commas`},
 		{"bench --only pingpong", exitUsage, `no benchmark "pingpong"; there are: pingpong-64,`},
 		{"dump", exitUsage, "nothing to read"},
 		{"dump -i eth0 x.pcap", exitUsage, "exclude each other"},

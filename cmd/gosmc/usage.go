@@ -45,6 +45,8 @@ var wantedValues = map[string]string{
 	"uint64":   "a whole number, 0 or more",
 	"duration": "a time such as 500ms, 10s or 1m30s",
 	"intSlice": "whole numbers, separated by commas",
+
+	"stringSlice": "words, separated by commas",
 }
 
 // flagError says what is wrong with the flags of a command line, and what would be right.
