@@ -105,6 +105,8 @@ func report(ctx context.Context, rules []rule, jobs int) (int, error) {
 			for _, t := range res.passed {
 				fmt.Printf("NOT HELD  %v\n          %v passes without it\n", r, t)
 			}
+		case res.hung:
+			fmt.Printf("held      %v\n          by a test that did not end within %v\n", r, testTimeout)
 		default:
 			fmt.Printf("held      %v\n", r)
 		}

@@ -21,6 +21,7 @@ const testTimeout = 90 * time.Second
 // A result says what the tests of a rule did without it.
 type result struct {
 	passed []test
+	hung   bool  // one of them did not end in time, which counts as failed
 	err    error // what kept them from being run
 }
 
@@ -43,6 +44,8 @@ func (r rule) runWithout(ctx context.Context) result {
 			return result{err: fmt.Errorf("%v: %w\n%s", t, err, output)}
 		case !failed:
 			res.passed = append(res.passed, t)
+		case bytes.Contains(output, []byte("panic: test timed out")):
+			res.hung = true
 		}
 	}
 	return res
