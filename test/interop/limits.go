@@ -40,6 +40,6 @@ var (
 	smallGroup = limited(
 		"mkdir -p /tmp/cg; mount -t cgroup2 cgroup2 /tmp/cg; echo +memory >/tmp/cg/cgroup.subtree_control; "+
 			"mkdir /tmp/cg/small; echo 64M >/tmp/cg/small/memory.max",
-		"-max 60 -cgroup /tmp/cg/small",
+		"-max 60 -buffer 2097152 -cgroup /tmp/cg/small",
 		"rmdir /tmp/cg/small; umount /tmp/cg")
 )

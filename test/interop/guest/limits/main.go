@@ -11,6 +11,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"flag"
@@ -19,6 +20,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,12 +37,13 @@ func main() {
 	reason := flag.String("reason", "", "tag of the reason for which connections must become TCP; empty: they need not")
 	most := flag.Int("max", 100, "connections at most")
 	group := flag.String("cgroup", "", "control group, a directory, that the client enters")
+	buffer := flag.Int("buffer", 0, "bytes of each of the server's receive buffers; 0: the default")
 	flag.Parse()
 	err := error(nil)
 	if os.Getenv(serving) != "" {
-		err = serve()
+		err = serve(*buffer)
 	} else {
-		err = dial(*reason, *most, *group)
+		err = dial(*reason, *most, *group, *buffer)
 	}
 	if err != nil {
 		fmt.Println("limits:", err)
@@ -50,8 +53,9 @@ func main() {
 
 // serve accepts connections and leaves what they bring alone until standard input ends. Then it
 // reads and checks everything, and answers each connection with the number of its bytes.
-func serve() error {
-	l, err := smc.Listen("tcp", "127.0.0.1:0")
+func serve(buffer int) error {
+	lc := smc.ListenConfig{ReadBuffer: buffer}
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
@@ -115,8 +119,8 @@ type filled struct {
 	sent uint64
 }
 
-func dial(reason string, most int, group string) error {
-	server := exec.Command("/proc/self/exe")
+func dial(reason string, most int, group string, buffer int) error {
+	server := exec.Command("/proc/self/exe", "-buffer", strconv.Itoa(buffer))
 	server.Env = append(os.Environ(), serving+"=1")
 	server.Stderr = os.Stderr
 	start, err := server.StdinPipe()
