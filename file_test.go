@@ -239,3 +239,92 @@ func childFiles(p *smctest.Parent) {
 	p.Check(err)
 	p.Say("result nothing runs")
 }
+
+// A program that hands out its listening socket and accepts nothing itself, as those do that fork their workers,
+// leaves every connection to whoever accepts.
+func TestSharedListener(t *testing.T) {
+	smctest.CheckLeaks(t)
+	config := Config{Dir: t.TempDir()}
+	client, server := newHost(t, config), newHost(t, config)
+	lc := ListenConfig{Host: server}
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	inner, err := net.FileListener(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker := inner.(*net.TCPListener)
+	defer worker.Close()
+
+	// serve makes a connection and has the worker accept it.
+	serve := func(what string, dial func(network, address string) (net.Conn, error)) net.Conn {
+		t.Helper()
+		c, err := dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		worker.SetDeadline(time.Now().Add(20 * time.Second))
+		w, err := worker.Accept()
+		if err != nil {
+			t.Fatalf("%s did not reach the worker: %v", what, err)
+		}
+		w.Close()
+		return c
+	}
+	d := Dialer{Host: client}
+	dialSMC := func(network, address string) (net.Conn, error) { return d.Dial(network, address) }
+	for range 10 {
+		serve("a connection over TCP", net.Dial)
+		c := serve("a connection that asks for SMC", dialSMC)
+		if tag := c.(*Conn).State().Reason.Tag; tag != "NO_LISTENER" {
+			t.Errorf("connection to a worker without SMC: %s, want NO_LISTENER: nobody is announced", tag)
+		}
+	}
+
+	// With Accept it takes connections again, one for each call. It is announced by the first call, so that the
+	// first connection may have come too early.
+	type result struct {
+		c   *Conn
+		err error
+	}
+	for i := range 3 {
+		got := make(chan result, 1)
+		go func() {
+			c, err := l.AcceptSMC()
+			got <- result{c, err}
+		}()
+		c, err := d.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := <-got
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if i > 0 && r.c.State().Mode != ModeSMCD {
+			t.Errorf("connection %d that Accept took: %+v, want SMC-D", i, r.c.State().Reason)
+		}
+		c.Close()
+		r.c.Close()
+		serve("the connection after one that Accept took", net.Dial)
+	}
+	// An Accept that gives up leaves nothing behind that takes connections.
+	if err := l.SetDeadline(time.Now().Add(time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("Accept = %v, want a timeout", err)
+	}
+	for range 4 {
+		serve("a connection after a timeout", net.Dial)
+	}
+}

@@ -29,21 +29,23 @@ type ListenOptions struct {
 // asked for it. It accepts on its own, so that a slow application does not keep a client
 // waiting for the handshake.
 type Listener struct {
-	host    *Host
-	tcp     *net.TCPListener
-	opts    ListenOptions
-	buffer  int
-	addr    netip.AddrPort
-	meeting *rendezvous.Listening
-	since   time.Time
-	ready   chan accepted
-	ctx     context.Context // of the handshakes; ends when the listener is closed
-	cancel  context.CancelFunc
-	closed  <-chan struct{} // ctx.Done()
-	once    sync.Once
-	working sync.WaitGroup // accept loop and handshakes
-	busy    chan struct{}  // a token for each handshake under way
-	timeout acceptDeadline
+	host      *Host
+	tcp       *net.TCPListener
+	opts      ListenOptions
+	buffer    int
+	addr      netip.AddrPort
+	meeting   atomic.Pointer[rendezvous.Listening]
+	withdrawn atomic.Bool // the announcement, by File
+	pace      pacer
+	since     time.Time
+	ready     chan accepted
+	ctx       context.Context // of the handshakes; ends when the listener is closed
+	cancel    context.CancelFunc
+	closed    <-chan struct{} // ctx.Done()
+	once      sync.Once
+	working   sync.WaitGroup // accept loop and handshakes
+	busy      chan struct{}  // a token for each handshake under way
+	timeout   acceptDeadline
 
 	handled atomic.Uint64
 }
@@ -123,6 +125,7 @@ func (h *Host) listenOn(inner *net.TCPListener, buffer int, opts ListenOptions) 
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.closed = l.ctx.Done()
 	l.timeout.init()
+	l.pace.init()
 	if err := l.announce(); err != nil {
 		return nil, err
 	}
@@ -139,7 +142,7 @@ func (l *Listener) announce() error {
 	if meeting == nil {
 		return errHostClosed
 	}
-	l.meeting = meeting
+	l.meeting.Store(meeting)
 	h.mu.Lock()
 	closing := h.closing
 	if !closing {
@@ -162,7 +165,7 @@ func (l *Listener) loop() {
 	defer l.working.Done()
 	var pause time.Duration
 	for {
-		tcp, err := l.tcp.AcceptTCP()
+		tcp, err := l.acceptTCP()
 		if err != nil {
 			select {
 			case <-l.closed:
@@ -201,7 +204,7 @@ func (l *Listener) sleep(d time.Duration) bool {
 // route decides what a new connection is.
 func (l *Listener) route(tcp *net.TCPConn) {
 	h := l.host
-	claim, reason := l.meeting.Claim(tcp)
+	claim, reason := l.meeting.Load().Claim(tcp)
 	if claim != nil {
 		select {
 		case l.busy <- struct{}{}:
@@ -212,6 +215,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 			}
 			<-l.busy
 			tcp.Close() // the client does not know what to make of it either
+			l.settled()
 			return
 		default:
 			claim.Refuse(clc.DiagBusy)
@@ -221,7 +225,9 @@ func (l *Listener) route(tcp *net.TCPConn) {
 	c := h.newConn(tcp, false, nil)
 	if h.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), l.opts.Require, nil) == nil {
 		l.deliver(accepted{conn: c})
+		return
 	}
+	l.settled()
 }
 
 // serve does the handshake on a connection that a client has asked for.
@@ -232,6 +238,7 @@ func (l *Listener) serve(tcp *net.TCPConn, peer *ism.Peer) {
 	<-l.busy
 	if err != nil {
 		l.host.cfg.Logger.Debug("handshake ended", "peer", tcp.RemoteAddr(), "err", err)
+		l.settled()
 		return
 	}
 	l.deliver(accepted{conn: c})
@@ -262,12 +269,19 @@ func (l *Listener) Accept() (*Conn, error) {
 		return nil, l.error("accept", os.ErrDeadlineExceeded)
 	default:
 	}
+	l.enter()
 	select {
 	case a := <-l.ready:
+		l.leave() // first, or the loop would accept one more for this call
+		if a.conn != nil {
+			l.settled()
+		}
 		return a.conn, a.err
 	case <-l.closed:
+		l.leave()
 		return nil, l.error("accept", net.ErrClosed)
 	case <-l.timeout.wait():
+		l.leave()
 		return nil, l.error("accept", os.ErrDeadlineExceeded)
 	}
 }
@@ -290,9 +304,6 @@ func (l *Listener) SetDeadline(t time.Time) error {
 	return nil
 }
 
-// File returns a copy of the listening socket.
-func (l *Listener) File() (*os.File, error) { return l.tcp.File() }
-
 // SyscallConn returns the TCP socket.
 func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.tcp.SyscallConn() }
 
@@ -302,10 +313,10 @@ func (l *Listener) Close() error {
 	l.once.Do(func() {
 		l.host.hold()
 		defer l.host.letGo()
-		l.meeting.Withdraw()
+		l.meeting.Load().Withdraw()
 		l.cancel()
 		err = l.tcp.Close()
-		l.meeting.Close()
+		l.meeting.Load().Close()
 		l.host.mu.Lock()
 		delete(l.host.listeners, l)
 		l.host.mu.Unlock()

@@ -143,7 +143,7 @@ func TestMalformedSignals(t *testing.T) {
 func TestExpectFlood(t *testing.T) {
 	r := newServerRig(t)
 	dest := addrPort(r.l.Addr())
-	netns := r.l.meeting.Netns()
+	netns := r.l.meeting.Load().Netns()
 	var busy atomic.Uint32
 	r.a.handle(rendezvous.Refused, func(_ *ism.Peer, m rendezvous.Message) {
 		if m.Reason != uint32(clc.DiagBusy) {
@@ -199,7 +199,7 @@ func TestContestedSocket(t *testing.T) {
 			if second == r.a {
 				p = r.p
 			}
-			second.send(p, rendezvous.Message{Kind: rendezvous.Expect, ID: id + 1, Netns: r.l.meeting.Netns(), Socket: socket, Dest: addrPort(r.l.Addr())})
+			second.send(p, rendezvous.Message{Kind: rendezvous.Expect, ID: id + 1, Netns: r.l.meeting.Load().Netns(), Socket: socket, Dest: addrPort(r.l.Addr())})
 			if m := second.awaitSignal(rendezvous.Refused, id+1); clc.Diagnosis(m.Reason) != clc.DiagRefused {
 				t.Errorf("second refused with %#x, want %v", m.Reason, clc.DiagRefused)
 			}

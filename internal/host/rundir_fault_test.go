@@ -193,7 +193,7 @@ func TestAnnouncementsOddFiles(t *testing.T) {
 	dir := t.TempDir()
 	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
 	l := mustListen(t, server, "127.0.0.1:0")
-	folder := rendezvous.Folder(dir, l.meeting.Netns(), l.addr.Port())
+	folder := rendezvous.Folder(dir, l.meeting.Load().Netns(), l.addr.Port())
 	gid := testGID(0xabcdef).String()
 	for _, name := range []string{
 		"x", "@", ".", gid, gid + "@", gid + ".@*", gid + ".1", gid + ".1@", gid + ".-1@*", gid + ".1@**", gid + ".1@127.0.0.1%lo",
@@ -222,7 +222,7 @@ func TestAnnouncementsMany(t *testing.T) {
 	dir := t.TempDir()
 	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
 	l := mustListen(t, server, "127.0.0.1:0")
-	folder := rendezvous.Folder(dir, l.meeting.Netns(), l.addr.Port())
+	folder := rendezvous.Folder(dir, l.meeting.Load().Netns(), l.addr.Port())
 	for _, count := range []int{500, 5000} {
 		for i := range count {
 			if err := os.WriteFile(filepath.Join(folder, testGID(uint64(count+i)).String()+".1@*"), nil, 0o600); err != nil {
@@ -303,7 +303,7 @@ func TestForeign(t *testing.T) {
 			client := newTestHost(t, Config{Dir: dir, AnyUser: anyUser})
 			l := mustListen(t, server, "127.0.0.1:0")
 			plain := plainListener(t, "127.0.0.1:0")
-			child := smctest.Start(t, "host-claim", dir, plain.Addr().String(), gidOf(t, server).String(), fmt.Sprintf("%x", l.meeting.Netns()))
+			child := smctest.Start(t, "host-claim", dir, plain.Addr().String(), gidOf(t, server).String(), fmt.Sprintf("%x", l.meeting.Load().Netns()))
 			child.Hear("ready")
 			r := &clientRig{tb: t, client: client, evil: plain}
 			want := clc.DiagForeign

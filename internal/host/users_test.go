@@ -86,7 +86,7 @@ func serveAndDial(p *smctest.Parent, dir string) {
 			}()
 		}
 	}()
-	p.Say("listening %v %v", l.Addr(), l.meeting.Reason())
+	p.Say("listening %v %v", l.Addr(), l.meeting.Load().Reason())
 	for {
 		c, err := h.Dial(context.Background(), "tcp", p.Hear(), DialOptions{})
 		p.Check(err)

@@ -1,0 +1,138 @@
+package host
+
+import (
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/gosmc/smc/internal/rendezvous"
+)
+
+// A pacer says when a listener may accept. Most listeners accept on their own, whether the application
+// waits or not. One whose socket was handed out with File may not: another process may be the one
+// that is to serve it, as in programs that fork their workers or restart without a pause. It accepts
+// only for calls of Accept that wait, as the kernel does.
+type pacer struct {
+	shared   atomic.Bool   // File was called
+	waiting  atomic.Int64  // calls of Accept
+	underWay atomic.Int64  // connections that were accepted, and that no call of Accept has yet
+	changed  chan struct{} // has room for one; there may be reason to go on
+}
+
+func (p *pacer) init() { p.changed = make(chan struct{}, 1) }
+
+// may reports whether the loop may accept a connection now.
+func (p *pacer) may() bool { return !p.shared.Load() || p.waiting.Load() > p.underWay.Load() }
+
+// poke makes the loop look again.
+func (p *pacer) poke() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// await waits until the loop may accept. It reports false when the listener is closed.
+func (l *Listener) await() bool {
+	for !l.pace.may() {
+		select {
+		case <-l.pace.changed:
+		case <-l.closed:
+			return false
+		}
+	}
+	return true
+}
+
+// enter says that a call of Accept begins.
+func (l *Listener) enter() {
+	l.pace.waiting.Add(1)
+	if l.pace.shared.Load() {
+		l.announceAgain()
+		l.pace.poke()
+	}
+}
+
+// leave says that a call of Accept ends.
+func (l *Listener) leave() {
+	l.pace.waiting.Add(-1)
+	if l.pace.shared.Load() && !l.pace.may() {
+		l.tcp.SetDeadline(longAgo) // the loop may be in accept
+	}
+}
+
+// acceptTCP accepts a connection when it may. The error is net.ErrClosed once the listener is closed.
+func (l *Listener) acceptTCP() (*net.TCPConn, error) {
+	for {
+		if !l.await() {
+			return nil, net.ErrClosed
+		}
+		tcp, err := l.tcp.AcceptTCP()
+		if err == nil {
+			l.pace.underWay.Add(1)
+			return tcp, nil
+		}
+		if !isTimeout(err) {
+			return nil, err
+		}
+		// leave or File has ended the wait, and may do so again right after this, when another call of
+		// Accept has come: it is looked at again whenever one does.
+		l.tcp.SetDeadline(time.Time{})
+	}
+}
+
+func isTimeout(err error) bool {
+	e, ok := err.(net.Error)
+	return ok && e.Timeout()
+}
+
+// settled says that a connection which was accepted has reached the application, or come to nothing.
+func (l *Listener) settled() {
+	l.pace.underWay.Add(-1)
+	l.pace.poke()
+}
+
+// File returns a copy of the listening socket. From then on the listener accepts only while a call of Accept
+// waits. If none does now, it is no longer announced until one does.
+func (l *Listener) File() (*os.File, error) {
+	f, err := l.tcp.File()
+	if err != nil {
+		return nil, err
+	}
+	if !l.pace.shared.Swap(true) && l.pace.waiting.Load() == 0 {
+		l.meeting.Load().Withdraw()
+		l.withdrawn.Store(true)
+	}
+	if !l.pace.may() {
+		l.tcp.SetDeadline(longAgo)
+	}
+	return f, nil
+}
+
+// announceAgain is for a listener whose announcement File has withdrawn.
+func (l *Listener) announceAgain() {
+	if !l.withdrawn.Swap(false) {
+		return
+	}
+	l.host.hold()
+	defer l.host.letGo()
+	meeting, err := l.host.meeting.Listen(l.tcp)
+	if meeting == nil {
+		return // the host is closed
+	}
+	if err != nil {
+		l.host.cfg.Logger.Warn("listener is not announced, clients will use TCP", "addr", l.addr, "err", err)
+	}
+	l.replaceMeeting(meeting)
+}
+
+// replaceMeeting puts a new announcement in the place of the one before.
+func (l *Listener) replaceMeeting(m *rendezvous.Listening) {
+	l.meeting.Swap(m).Close()
+	select {
+	case <-l.closed: // Close may not have seen it
+		m.Close()
+	default:
+	}
+}
