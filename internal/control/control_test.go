@@ -161,7 +161,7 @@ func TestControlFiles(t *testing.T) {
 			if info, err := os.Stat(rundir.Path(dir, "ctl")); err != nil || info.Mode() != tt.ctlMode|os.ModeDir {
 				t.Errorf("mode of ctl = %v, %v, want %v", info.Mode(), err, tt.ctlMode|os.ModeDir)
 			}
-			if info, err := os.Stat(filepath.Join(rundir.Path(dir, "ctl"), "x")); err != nil || info.Mode() != 0o600|os.ModeSocket {
+			if info, err := os.Stat(filepath.Join(rundir.Path(dir, "ctl"), "x")); err != nil || info.Mode() != 0o600|os.ModeSocket|os.ModeSticky {
 				t.Errorf("mode of the socket = %v, %v, want %v", info.Mode(), err, 0o600|os.ModeSocket)
 			}
 			if err := s.Close(); err != nil {

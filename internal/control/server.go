@@ -114,7 +114,7 @@ func (s *Server) listen() error {
 	}
 	l.SetUnlinkOnClose(false) // the name changes, and Close removes it
 	var st unix.Stat_t
-	err = unix.Fchmodat(fd, temporary, 0o600, 0)
+	err = unix.Fchmodat(fd, temporary, unix.S_ISVTX|0o600, 0) // sticky: cleaners pass it by
 	if err == nil {
 		err = unix.Fstatat(fd, temporary, &st, unix.AT_SYMLINK_NOFOLLOW)
 	}

@@ -26,6 +26,7 @@ type Config struct {
 	AnyUser      bool
 	Logger       *slog.Logger
 	SweepEvery   time.Duration // 0: sweepEvery; for tests that cannot wait as long
+	CheckEvery   time.Duration // 0: that of the rendezvous; for tests that cannot wait as long
 	ReleaseIdle  bool          // keep nothing of the system, and no goroutine, while nobody uses the host
 }
 

@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
@@ -31,9 +33,10 @@ func (h *Host) newPoint() *rendezvous.Point {
 			}
 			return nil
 		},
-		DirFailed: func() bool { return h.runDirFailed.Load() && rundir.Prepare(h.cfg.Dir) != nil },
-		Trace:     h.traceRendezvous,
-		Logger:    h.cfg.Logger,
+		CheckEvery: h.cfg.CheckEvery,
+		DirFailed:  func() bool { return h.runDirFailed.Load() && rundir.Prepare(h.cfg.Dir) != nil },
+		Trace:      h.traceRendezvous,
+		Logger:     h.cfg.Logger,
 	})
 }
 
@@ -53,6 +56,48 @@ func (d meetingDevice) Peer(ctx context.Context, gid wire.ISMGID) (rendezvous.Pe
 		return nil, ism.ErrPeerGone
 	}
 	return p, nil
+}
+
+// Renew implements [rendezvous.Device]. Who removes the device's socket may remove the control socket, too.
+func (d meetingDevice) Renew() error {
+	if !d.Device.IsThere() {
+		if err := rundir.Prepare(d.host.cfg.Dir); err != nil {
+			return err
+		}
+		if err := d.Device.Renew(); err != nil {
+			return err
+		}
+	}
+	return d.host.renewControl()
+}
+
+// renewControl serves the control socket anew if that was removed. Whoever is connected to the old one
+// has to come again.
+func (h *Host) renewControl() error {
+	h.fabricMu.Lock()
+	old := h.control
+	if old == nil {
+		if h.runDirFailed.Load() && rundir.Prepare(h.cfg.Dir) == nil { // it can be used now
+			h.runDirFailed.Store(false)
+			h.controlTried = false
+			h.openControlLocked()
+		}
+		h.fabricMu.Unlock()
+		return nil
+	}
+	if _, err := os.Lstat(filepath.Join(rundir.Path(h.cfg.Dir, rundir.Control), h.id)); !os.IsNotExist(err) {
+		h.fabricMu.Unlock()
+		return nil
+	}
+	server, err := control.Serve(h.cfg.Dir, h.id, (*controlView)(h))
+	if err == nil {
+		h.control = server
+	}
+	h.fabricMu.Unlock()
+	if err == nil {
+		old.Close() // waits for calls, which may need the lock
+	}
+	return err
 }
 
 // traceRendezvous traces a message to or from a peer.

@@ -86,8 +86,6 @@ type Device struct {
 	lim     cacheLimits
 	opened  time.Time
 	dir     *socketDir
-	socket  *os.File
-	raw     syscall.RawConn
 	ctx     context.Context // ends with the device
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup // every goroutine of the device and its peers
@@ -101,7 +99,8 @@ type Device struct {
 
 	mu       sync.Mutex
 	closed   bool
-	helloing int // accepted, Hello not finished
+	socket   *os.File // listens; Renew replaces it
+	helloing int      // accepted, Hello not finished
 	dialed   map[wire.ISMGID]*dialing
 	accepted map[*Peer]struct{}
 	closing  sync.Once
@@ -168,16 +167,53 @@ func Open(config Config) (*Device, error) {
 		return nil, fmt.Errorf("ism: %w", err)
 	}
 	d.socket = os.NewFile(uintptr(fd), "ism listener")
-	if d.raw, err = d.socket.SyscallConn(); err != nil {
+	raw, err := d.socket.SyscallConn()
+	if err != nil {
 		d.dir.remove(d.gid)
 		d.socket.Close()
 		d.dir.close()
 		return nil, fmt.Errorf("ism: %w", err)
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.wg.Go(d.listen)
+	d.wg.Go(func() { d.listen(raw) })
 	return d, nil
 }
+
+// Renew makes the device's socket again if that was removed from its directory, with or without that.
+// Peerings go on; and others find the device as before, by its GID.
+func (d *Device) Renew() error {
+	if d.IsThere() {
+		return nil
+	}
+	if err := d.dir.reopen(); err != nil {
+		return fmt.Errorf("ism: %w", err)
+	}
+	fd, err := d.dir.listen(d.gid, d.anyUser)
+	if err != nil {
+		return fmt.Errorf("ism: %w", err)
+	}
+	socket := os.NewFile(uintptr(fd), "ism listener")
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		socket.Close()
+		return fmt.Errorf("ism: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		d.dir.remove(d.gid)
+		socket.Close()
+		return net.ErrClosed
+	}
+	old := d.socket
+	d.socket = socket
+	d.wg.Go(func() { d.listen(raw) })
+	old.Close() // nobody can reach it, and its goroutine ends
+	return nil
+}
+
+// IsThere reports whether the device's socket is where others look for it. It costs a system call.
+func (d *Device) IsThere() bool { return d.dir.has(d.gid) }
 
 // GID returns the device's Extended GID.
 func (d *Device) GID() wire.ISMGID { return d.gid }
@@ -192,10 +228,11 @@ func (d *Device) Close() error {
 	d.closing.Do(func() {
 		d.mu.Lock()
 		d.closed = true
+		socket := d.socket
 		d.mu.Unlock()
 		d.dir.remove(d.gid)
 		d.cancel()
-		d.socket.Close()
+		socket.Close()
 		for _, p := range d.peers() {
 			p.Close()
 		}
@@ -404,12 +441,12 @@ func (d *Device) room(size int) error {
 }
 
 // listen is the goroutine that accepts connections.
-func (d *Device) listen() {
+func (d *Device) listen(raw syscall.RawConn) {
 	pause := 5 * time.Millisecond
 	for {
 		var fd int
 		var err error
-		if d.raw.Read(func(s uintptr) bool {
+		if raw.Read(func(s uintptr) bool {
 			for {
 				fd, _, err = unix.Accept4(int(s), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 				if err != unix.EINTR && err != unix.ECONNABORTED {

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -22,8 +24,11 @@ const maxSunPath = 107
 
 // A socketDir is the open directory that holds the devices' sockets.
 type socketDir struct {
-	fd   int
-	path string
+	path   string
+	shared bool
+
+	mu sync.RWMutex // of the descriptor
+	fd int
 }
 
 // openSocketDir opens dir/ism, and makes it if need be, and checks that no third user can put a
@@ -34,7 +39,15 @@ func openSocketDir(dir string, shared bool) (*socketDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dir, socketsDir)
+	d := &socketDir{path: filepath.Join(dir, socketsDir), shared: shared, fd: -1}
+	if d.fd, err = openSockets(d.path, shared); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// openSockets is openSocketDir for the path of the directory itself.
+func openSockets(path string, shared bool) (fd int, err error) {
 	perm := os.FileMode(0o700)
 	if shared {
 		perm = 0o777 | os.ModeSticky
@@ -44,28 +57,28 @@ func openSocketDir(dir string, shared bool) (*socketDir, error) {
 		// The process's umask has no say here. If the directory was replaced meanwhile, the check
 		// finds it.
 		if err := os.Chmod(path, perm); err != nil {
-			return nil, err
+			return -1, err
 		}
 	case err != nil && !errors.Is(err, fs.ErrExist):
-		return nil, err
+		return -1, err
 	}
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err = unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == unix.ENOTDIR || err == unix.ELOOP {
-		return nil, fmt.Errorf("%w: %s is not a directory, or is a symbolic link", ErrDir, path)
+		return -1, fmt.Errorf("%w: %s is not a directory, or is a symbolic link", ErrDir, path)
 	}
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		unix.Close(fd)
-		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+		return -1, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if err := checkSocketDir(path, int(st.Uid), st.Mode); err != nil {
 		unix.Close(fd)
-		return nil, err
+		return -1, err
 	}
-	return &socketDir{fd: fd, path: path}, nil
+	return fd, nil
 }
 
 // checkSocketDir decides whether a directory with this owner and mode is good for us.
@@ -80,7 +93,46 @@ func checkSocketDir(path string, owner int, mode uint32) error {
 	return nil
 }
 
-func (d *socketDir) close() { unix.Close(d.fd) }
+func (d *socketDir) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	unix.Close(d.fd)
+	d.fd = -1
+}
+
+// isThere reports whether the directory is still what its path leads to.
+func (d *socketDir) isThere() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var open, there unix.Stat_t
+	return unix.Fstat(d.fd, &open) == nil && unix.Lstat(d.path, &there) == nil && open.Dev == there.Dev && open.Ino == there.Ino
+}
+
+// reopen opens the directory anew if it was removed and made again; if need be it makes it.
+func (d *socketDir) reopen() error {
+	if d.isThere() {
+		return nil
+	}
+	fd, err := openSockets(d.path, d.shared)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fd < 0 { // closed meanwhile
+		unix.Close(fd)
+		return net.ErrClosed
+	}
+	unix.Close(d.fd)
+	d.fd = fd
+	return nil
+}
+
+// has reports whether the socket of a device is where others look for it.
+func (d *socketDir) has(gid wire.ISMGID) bool {
+	var st unix.Stat_t
+	return unix.Lstat(filepath.Join(d.path, gid.String()), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK
+}
 
 // address returns the address of a file in the directory. A path that is too long for an address
 // is replaced by a short one that leads to the same place.
@@ -100,6 +152,8 @@ func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
 		return -1, os.NewSyscallError("socket", err)
 	}
 	name, early := gid.String(), ".new-"+gid.String()
+	d.mu.RLock()
+	defer d.mu.RUnlock()
 	defer func() {
 		if err != nil {
 			unix.Unlinkat(d.fd, early, 0)
@@ -109,9 +163,11 @@ func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
 	if err = unix.Bind(sock, d.address(early)); err != nil {
 		return -1, &os.PathError{Op: "bind", Path: filepath.Join(d.path, early), Err: err}
 	}
-	perm := uint32(0o600)
+	// The sticky bit of a file tells those who clean up by age to pass it by: tmpfiles.d(5), XDG
+	// Base Directory Specification.
+	perm := uint32(unix.S_ISVTX | 0o600)
 	if shared {
-		perm = 0o666
+		perm = unix.S_ISVTX | 0o666
 	}
 	if err = unix.Fchmodat(d.fd, early, perm, 0); err != nil {
 		return -1, &os.PathError{Op: "chmod", Path: filepath.Join(d.path, early), Err: err}
@@ -125,10 +181,24 @@ func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
 	return sock, nil
 }
 
-func (d *socketDir) remove(gid wire.ISMGID) { unix.Unlinkat(d.fd, gid.String(), 0) }
+func (d *socketDir) remove(gid wire.ISMGID) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	unix.Unlinkat(d.fd, gid.String(), 0)
+}
 
 // connect makes one attempt to connect to a device. unix.EAGAIN means that its backlog is full.
 func (d *socketDir) connect(gid wire.ISMGID) (fd int, err error) {
+	fd, err = d.tryConnect(gid)
+	if errors.Is(err, unix.ENOENT) && !d.isThere() && d.reopen() == nil {
+		return d.tryConnect(gid)
+	}
+	return fd, err
+}
+
+func (d *socketDir) tryConnect(gid wire.ISMGID) (fd int, err error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
@@ -149,7 +219,7 @@ func (d *socketDir) connect(gid wire.ISMGID) (fd int, err error) {
 	switch {
 	case err == unix.ECONNREFUSED:
 		if found && !foreign && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
-			d.remove(gid)
+			unix.Unlinkat(d.fd, gid.String(), 0)
 		}
 		return -1, fmt.Errorf("%w: %v: %w", ErrDead, gid, err)
 	case err == unix.ENOENT:

@@ -70,7 +70,7 @@ func TestDirModes(t *testing.T) {
 			t.Errorf("any user %v: directory has mode %v, %v; want %v", any, st.Mode(), err, wantDir)
 		}
 		st, err = os.Stat(filepath.Join(dir, socketsDir, d.GID().String()))
-		if err != nil || st.Mode().Perm() != wantSocket || st.Mode()&os.ModeSocket == 0 {
+		if err != nil || st.Mode() != wantSocket|os.ModeSocket|os.ModeSticky {
 			t.Errorf("any user %v: socket has mode %v, %v; want %v", any, st.Mode(), err, wantSocket)
 		}
 		if list, _ := os.ReadDir(filepath.Join(dir, socketsDir)); len(list) != 1 {

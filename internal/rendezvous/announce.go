@@ -54,6 +54,10 @@ func Announce(dir string, netns uint64, gid wire.ISMGID, addr netip.AddrPort, du
 	}
 }
 
+// announceMode is the mode of an announcement. The sticky bit of a file tells those who clean up by
+// age to pass it by: tmpfiles.d(5), XDG Base Directory Specification.
+const announceMode = unix.S_ISVTX | 0o644
+
 // makeAnnouncement makes an empty file in a folder under parent, and the folder if it is
 // missing. Where several users share the run directory, any of them can have put something
 // else in the folder's place, such as a symbolic link to a directory that is not theirs.
@@ -75,11 +79,17 @@ func makeAnnouncement(parent, folder, name string) error {
 		return err
 	}
 	defer f.Close()
-	fd, err := unix.Openat(int(f.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+	fd, err := unix.Openat(int(f.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, announceMode)
 	if err != nil {
 		return &os.PathError{Op: "create", Path: filepath.Join(folder, name), Err: err}
 	}
 	return unix.Close(fd)
+}
+
+// isThere reports whether the announcement has not been removed by somebody else.
+func (a *Announcement) isThere() bool {
+	var st unix.Stat_t
+	return unix.Lstat(a.path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
 }
 
 // Withdraw removes the announcement. nil does nothing.

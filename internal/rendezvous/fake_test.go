@@ -75,6 +75,7 @@ type fakeDevice struct {
 
 func (d *fakeDevice) GID() wire.ISMGID { return testGID(1) }
 func (d *fakeDevice) Poll()            {}
+func (d *fakeDevice) Renew() error     { return nil }
 
 func (d *fakeDevice) Peer(_ context.Context, gid wire.ISMGID) (Peer, error) {
 	d.mu.Lock()

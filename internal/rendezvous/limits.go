@@ -33,6 +33,11 @@ const (
 	maxAnnounceFolders = 64
 	announceSettled    = 20 * time.Millisecond
 
+	// checkEvery is how often it is made sure that announcements are there, and maxCheckPause how
+	// long it is left alone, in the end, where that fails.
+	checkEvery    = 10 * time.Second
+	maxCheckPause = 5 * time.Minute
+
 	// announceTries is how often a folder is made that others remove.
 	announceTries = 100
 

@@ -4,39 +4,49 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/wire/clc"
 )
 
 // A Listening is a listener as the rendezvous knows it: where it listens, and its announcement.
 type Listening struct {
-	point  *Point
-	addr   netip.AddrPort
-	on     listenOn
-	netns  uint64
+	point *Point
+	addr  netip.AddrPort
+	on    listenOn
+	netns uint64
+
+	reason atomic.Uint32 // why it is not announced, a Diagnosis
+
+	mu     sync.Mutex
+	closed bool
 	said   *Announcement // nil if it is not announced
-	reason clc.Diagnosis // why not
+	pause  time.Duration // until check looks again
 }
 
 // Listen makes a listener known to the clients of this machine. The error says why it is not
-// announced, and matches [ErrClosed] if the point was closed; in any other case the Listening can
+// announced yet, and matches [ErrClosed] if the point was closed; in any other case the Listening can
 // be used, and is to be closed.
+//
+// As long as it is not closed, it is made sure now and then that the announcement is there.
 func (p *Point) Listen(tcp *net.TCPListener) (*Listening, error) {
 	l := &Listening{point: p, addr: AddrPort(tcp.Addr())}
 	raw, err := tcp.SyscallConn()
 	if err == nil {
 		l.netns, err = SocketNetns(raw)
 	}
-	dual := false
+	l.on.addr = l.addr.Addr()
 	if err == nil && l.addr.Addr().IsUnspecified() && l.addr.Addr().Is6() {
 		raw.Control(func(fd uintptr) {
 			only, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
-			dual = err == nil && only == 0
+			l.on.any = err == nil && only == 0
 		})
 	}
-	l.on = listenOn{addr: l.addr.Addr(), any: dual}
 	// The listener is in the table before it is announced: whoever finds the announcement
 	// may ask at once.
 	p.mu.Lock()
@@ -49,20 +59,79 @@ func (p *Point) Listen(tcp *net.TCPListener) (*Listening, error) {
 	if err != nil {
 		return l, err
 	}
-	d, reason, err := p.cfg.Open()
-	if err != nil {
-		l.reason = reason
-		return l, err
-	}
-	// Who is announced costs each client a wait if he cannot tell its connection from others.
-	if err := p.checkDiag(l.addr); err != nil {
-		l.reason = p.diagReason(err)
-		return l, err
-	}
-	if l.said, err = Announce(p.cfg.Dir, l.netns, d.GID(), l.addr, dual); err != nil {
-		l.reason = clc.DiagNoRunDir
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err = l.announceLocked()
+	if !p.cfg.Disabled {
+		l.pause = p.cfg.CheckEvery
+		time.AfterFunc(l.pause, l.check)
 	}
 	return l, err
+}
+
+// announceLocked makes the announcement, and notes why not. l.mu is held.
+func (l *Listening) announceLocked() error {
+	p := l.point
+	d, reason, err := p.cfg.Open()
+	if err == nil {
+		// Who is announced costs each client a wait if he cannot tell its connection from others.
+		if err = p.checkDiag(l.addr); err != nil {
+			reason = p.diagReason(err)
+		} else if l.said, err = Announce(p.cfg.Dir, l.netns, d.GID(), l.addr, l.on.any); err != nil {
+			reason = clc.DiagNoRunDir
+		}
+	}
+	if err == nil {
+		reason = clc.DiagNone
+	}
+	l.reason.Store(uint32(reason))
+	return err
+}
+
+// check makes sure that the announcement is there, and the device that it names. Files in /tmp are
+// removed by age and those under $XDG_RUNTIME_DIR at logout; and what stood in the way of an
+// announcement may be over, such as a full directory.
+//
+// Each listener has a timer of its own, and nobody ever stops one: in a bubble of package synctest only
+// those inside may.
+func (l *Listening) check() {
+	p := l.point
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || p.isClosed() {
+		return
+	}
+	if err := l.checkLocked(); err != nil {
+		p.cfg.Logger.Debug("listener is not announced", "addr", l.addr, "err", err)
+		l.pause = min(2*l.pause, max(maxCheckPause, p.cfg.CheckEvery))
+	} else {
+		l.pause = p.cfg.CheckEvery
+	}
+	time.AfterFunc(l.pause, l.check)
+}
+
+func (l *Listening) checkLocked() error {
+	p := l.point
+	if l.said != nil {
+		d := p.cfg.Opened()
+		if d == nil {
+			return errors.New("there is no device") // the host is closing
+		}
+		if err := d.Renew(); err != nil {
+			return err
+		}
+		if l.said.isThere() {
+			return nil
+		}
+	}
+	if err := rundir.Prepare(p.cfg.Dir); err != nil {
+		return err
+	}
+	if err := l.announceLocked(); err != nil {
+		return err
+	}
+	p.cfg.Logger.Info("listener is announced again", "addr", l.addr)
+	return nil
 }
 
 // checkDiag makes sure that the kernel can be asked whose sockets there are, as clients of a listener
@@ -87,10 +156,15 @@ func (p *Point) Usable() clc.Diagnosis {
 func (l *Listening) Netns() uint64 { return l.netns }
 
 // Reason returns why no client of this machine will ask for SMC; DiagNone if they can.
-func (l *Listening) Reason() clc.Diagnosis { return l.reason }
+func (l *Listening) Reason() clc.Diagnosis { return clc.Diagnosis(l.reason.Load()) }
 
 // Withdraw removes the announcement, so that no new client asks.
-func (l *Listening) Withdraw() { l.said.Withdraw() }
+func (l *Listening) Withdraw() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	l.said.Withdraw()
+}
 
 // Close withdraws, and lets nobody expect anything of the listener any more.
 func (l *Listening) Close() {
@@ -135,8 +209,8 @@ func (l *Listening) Claim(tcp *net.TCPConn) (*Claim, clc.Diagnosis) {
 	if e.peer != nil {
 		return &Claim{point: p, peer: e.peer, id: e.id, dest: local}, clc.DiagNone
 	}
-	if l.reason != clc.DiagNone {
-		reason = l.reason
+	if why := l.Reason(); why != clc.DiagNone {
+		reason = why
 	}
 	return nil, reason
 }

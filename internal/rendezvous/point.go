@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/wire"
@@ -33,6 +34,9 @@ type Device interface {
 	// Errors are those of [ism.Device.Peer].
 	Peer(ctx context.Context, gid wire.ISMGID) (Peer, error)
 
+	// Renew makes what others find the device by again, if it was removed.
+	Renew() error
+
 	// Poll delivers all signals that were sent before the call.
 	Poll()
 }
@@ -60,6 +64,9 @@ type Config struct {
 	// DirFailed reports whether the run directory is known to be of no use. It is asked when no
 	// announcement was found.
 	DirFailed func() bool
+
+	// CheckEvery is how often it is made sure that announcements are there; 0 means 10 s.
+	CheckEvery time.Duration
 
 	// Trace is told each message. It must not call the Point.
 	Trace func(p Peer, m *Message, sent bool)
@@ -96,6 +103,9 @@ var ErrClosed = errors.New("rendezvous: closed")
 
 // New returns a point. It touches nothing of the system.
 func New(cfg Config) *Point {
+	if cfg.CheckEvery == 0 {
+		cfg.CheckEvery = checkEvery
+	}
 	return &Point{
 		cfg:       cfg,
 		listeners: make(map[*Listening]struct{}),
@@ -114,6 +124,12 @@ func (p *Point) Stop() {
 
 // Release gives back what the point holds of the system while it has nothing to do.
 func (p *Point) Release() { p.ends.release() }
+
+func (p *Point) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
 
 // Close stops, and gives back what the point holds of the system. Listeners are the caller's to close.
 func (p *Point) Close() {
