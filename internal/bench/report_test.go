@@ -40,7 +40,7 @@ func TestMusts(t *testing.T) {
 		}
 	}
 	for row, conns := range map[string]int{"http-4": 4, "http-8": 8, "http": 64} {
-		if b := findRow(row); b.settings.Conns != conns {
+		if b := findRow(row); b != nil && b.settings.Conns != conns {
 			t.Errorf("%s uses %d connections, want %d", row, b.settings.Conns, conns)
 		}
 	}
