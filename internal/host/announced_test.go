@@ -53,7 +53,7 @@ func TestAnnouncementRemoved(t *testing.T) {
 		remove func(dir string, l *Listener) error
 	}{
 		{"the announcement", func(dir string, l *Listener) error {
-			return os.RemoveAll(rendezvous.Folder(dir, l.meeting.Netns(), l.addr.Port()))
+			return os.RemoveAll(rendezvous.Folder(dir, l.meeting.Load().Netns(), l.addr.Port()))
 		}},
 		{"all announcements", func(dir string, _ *Listener) error { return os.RemoveAll(rundir.Path(dir, rundir.Listen)) }},
 		{"the device's socket", func(dir string, l *Listener) error {
@@ -109,14 +109,14 @@ func TestAnnouncedLater(t *testing.T) {
 			t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 			server := newTestHost(t, Config{Dir: dir, CheckEvery: checkOften})
 			l := mustListen(t, server, "127.0.0.1:0")
-			if l.meeting.Reason() == 0 {
+			if l.meeting.Load().Reason() == 0 {
 				t.Errorf("with %d inodes the listener is announced", inodes)
 			}
 			if err := unix.Mount("none", dir, "", unix.MS_REMOUNT, "mode=0700,nr_inodes=100"); err != nil {
 				t.Fatal(err)
 			}
 			eventuallySMC(t, dir, l)
-			smctest.Eventually(t, patience, "the listener's reason", func() bool { return l.meeting.Reason() == 0 })
+			smctest.Eventually(t, patience, "the listener's reason", func() bool { return l.meeting.Load().Reason() == 0 })
 		})
 	}
 }
