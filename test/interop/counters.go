@@ -163,7 +163,7 @@ func (l *lab) addStats(prefix string, stats any) error {
 		return err
 	}
 	for name, n := range counters {
-		if name == "round_trip_ns" || name == "window" { // of one queue pair: nothing to add up
+		if name == "round_trip_ns" || name == "window" || name == "budget" { // of one queue pair: nothing to add up
 			continue
 		}
 		l.ours[prefix+name] += n

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -140,6 +141,21 @@ func TestCheckCounters(t *testing.T) {
 	} {
 		if err := checkCounters(tt.counted, tt.c); (err == nil) != tt.ok {
 			t.Errorf("%s: checkCounters(%v) = %v, want ok %t", tt.name, tt.counted, err, tt.ok)
+		}
+	}
+}
+
+// TestOurCountersAreKnown has every counter of ours be in the table: a case with one that is not fails.
+func TestOurCountersAreKnown(t *testing.T) {
+	l := &lab{ours: make(map[string]uint64)}
+	for prefix, stats := range map[string]any{"our ": rdma.QPStats{}, "our device ": rdma.DeviceStats{}} {
+		if err := l.addStats(prefix, stats); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name := range l.ours {
+		if _, known := counterClasses[name]; !known {
+			t.Errorf("counter %q is not in counterClasses", name)
 		}
 	}
 }
