@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -18,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/roce"
 )
 
@@ -122,6 +125,70 @@ func TestDumpLive(t *testing.T) {
 	}
 	if got, want := len(readPackets(t, written)), strings.Count(stdout.b.String(), "\n"); got != want {
 		t.Errorf("%d packets were written, want %d", got, want)
+	}
+}
+
+// An interface that goes down and comes up again is told, and is no fault; one that is removed ends the capture.
+func TestDumpInterfaceDown(t *testing.T) {
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skipf("needs iproute2: %v", err)
+	}
+	for _, tt := range []struct {
+		then string // with the interface, when it is down
+		code int
+		want string
+	}{
+		{"link set wire up", exitOK, "packets dropped by the kernel"},
+		{"link del wire", exitFailure, "gosmc: wire: packet 1: the interface is gone\n"},
+	} {
+		inside, _ := smctest.EnterNamespace(t)
+		stderr := &noticingWriter{got: make(chan struct{})}
+		ctx, interrupt := context.WithTimeout(t.Context(), 60*time.Second)
+		defer interrupt()
+		code := -1
+		inside(func() {
+			// The shell stays in the namespace, and does one thing for each line that it reads.
+			shell := exec.Command("sh", "-c", "ip link add wire type veth peer name peer && ip link set wire up && echo && read x && ip link set wire down && read x && ip "+tt.then+" && echo")
+			in, errIn := shell.StdinPipe()
+			out, errOut := shell.StdoutPipe()
+			if err := errors.Join(errIn, errOut, shell.Start()); err != nil {
+				t.Error(err)
+				return
+			}
+			defer shell.Wait()
+			defer in.Close()
+			done := bufio.NewReader(out)
+			if _, err := done.ReadString('\n'); err != nil {
+				t.Error("ip link add: ", err)
+				return
+			}
+			go func() {
+				io.WriteString(in, "\n")
+				<-stderr.got // that it is down
+				io.WriteString(in, "\n")
+				if _, err := done.ReadString('\n'); err != nil || tt.code == exitOK {
+					interrupt()
+				}
+			}()
+			code = run(ctx, []string{"dump", "-i", "wire"}, strings.NewReader(""), io.Discard, stderr)
+		})
+		said := stderr.b.String()
+		if code != tt.code || !strings.HasPrefix(said, "gosmc: wire: packet 1: the interface is down; waiting for it to come up\n") || !strings.Contains(said, tt.want) || strings.Contains(said, "offset") {
+			t.Errorf("down, then ip %s: gosmc dump -i wire = %d, %q, want %d and %q", tt.then, code, said, tt.code, tt.want)
+		}
+	}
+}
+
+// Packets are not written to a terminal.
+func TestDumpToTerminal(t *testing.T) {
+	tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("needs pseudo terminals: %v", err)
+	}
+	defer tty.Close()
+	var stderr bytes.Buffer
+	if code := run(t.Context(), []string{"dump", "--type", "rst", "-w", "-", oneFile(t)}, strings.NewReader(""), tty, &stderr); code != exitUsage || !strings.Contains(stderr.String(), "not for a terminal: name a file, or pipe them") {
+		t.Errorf("gosmc dump -w - on a terminal = %d, %q, want 2 and advice", code, stderr.String())
 	}
 }
 

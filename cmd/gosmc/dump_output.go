@@ -52,6 +52,10 @@ func newDumpOutput(d *dumper, inputs []string) (*dumpOutput, error) {
 		switch out.name {
 		case "":
 		case "-":
+			if out.name == f.write && isTerminal(d.cmd.OutOrStdout()) {
+				o.closeFiles()
+				return nil, usagef("--write - writes packets, which are not for a terminal: name a file, or pipe them, as into 'wireshark -k -i -'")
+			}
 			out.set(d.cmd.OutOrStdout())
 		default:
 			file, err := createApart(out.name, inputs)

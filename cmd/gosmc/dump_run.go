@@ -48,6 +48,7 @@ type dumper struct {
 
 	tracker *dissect.Tracker
 	faults  int
+	gone    error         // the interface was removed
 	inRow   int           // faults since the last packet
 	shown   uint64        // messages that the filter chose
 	wrong   uint64        // of those, with problems
@@ -183,7 +184,9 @@ func (d *dumper) run() error {
 		return err
 	case d.live == nil && ctx.Err() != nil:
 		return ctx.Err()
-	case d.missing() != nil:
+	case d.gone != nil:
+		return d.gone
+	case d.live == nil && d.missing() != nil: // of an interface it may still have come
 		return d.missing()
 	case d.summary.OtherLinkTypes > 0:
 		return errOtherLinks(d.summary)
@@ -243,6 +246,12 @@ func (d *dumper) take(p *capture.Packet, err error, emit func(*dissect.Event)) (
 	case err == io.EOF:
 		d.tracker.Close(emit)
 		return false, d.out.err
+	case errors.Is(err, capture.ErrDown): // which is no fault: packets come again
+		d.cmd.PrintErrln("gosmc:", printable(err.Error()))
+		return true, nil
+	case errors.Is(err, capture.ErrGone):
+		d.gone = err
+		return true, nil // to the end
 	case err != nil:
 		d.fault(err)
 		if d.inRow++; d.inRow == maxFaultsInRow {

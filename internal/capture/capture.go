@@ -46,6 +46,13 @@ var (
 	// ErrTruncated means that a file ends within a packet or block.
 	ErrTruncated = errors.New("the file ends too early")
 
+	// ErrDown means that an interface is down. It is no fault: packets come again when it is up.
+	ErrDown = errors.New("the interface is down; waiting for it to come up")
+
+	// ErrGone means that an interface was removed, or taken to another network namespace: its capture has
+	// ended.
+	ErrGone = errors.New("the interface is gone")
+
 	// ErrCorrupt means that a packet or block says of itself what cannot be.
 	ErrCorrupt = errors.New("corrupt")
 )
@@ -54,12 +61,15 @@ var (
 type Error struct {
 	Name   string // of the input
 	Packet int    // which packet of this input has the fault or would have come next, from 1
-	Offset int64  // of the packet's or block's header in bytes; in what a compressed file unpacks to
+	Offset int64  // of the packet's or block's header in bytes; in what a compressed file unpacks to; -1 of an interface
 	Err    error
 }
 
 // Error names the input, the packet and the offset.
 func (e *Error) Error() string {
+	if e.Offset < 0 {
+		return fmt.Sprintf("%s: packet %d: %v", e.Name, e.Packet, e.Err)
+	}
 	return fmt.Sprintf("%s: packet %d, offset %d: %v", e.Name, e.Packet, e.Offset, e.Err)
 }
 

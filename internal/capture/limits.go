@@ -1,5 +1,7 @@
 package capture
 
+import "time"
+
 const (
 	// MaxPacket is the most bytes of one packet that are read. Frames on a wire have up to 9 KiB;
 	// on an interface that merges segments, up to 512 KiB (Linux include/linux/netdevice.h,
@@ -42,6 +44,10 @@ const (
 	// blockPatience is how long, in milliseconds, the kernel waits for more packets in a block. A
 	// packet is seen that much later at most.
 	blockPatience = 20
+
+	// downPatience is how often an interface that is down is asked for whether it is still there: the kernel
+	// tells of its removal only while it is up.
+	downPatience = 500 * time.Millisecond
 
 	// MinSnapLen is the least that can be asked for: the headers up to the TCP options must be seen
 	// to tell what belongs to SMC. 14 bytes of Ethernet, 12 of VLAN tags, 40 of IPv6, 60 of TCP.

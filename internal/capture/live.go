@@ -137,10 +137,13 @@ type live struct {
 	buf    []byte // of packet.Data
 	flows  *flows
 
-	mu     sync.Mutex // guards what follows, and the ring's memory
-	ring   *ring      // nil once closed
-	stats  LiveStats
-	failed error // of the interface, to be told by Next
+	mu    sync.Mutex // guards what follows, and the ring's memory
+	ring  *ring      // nil once closed
+	stats LiveStats
+	downs int  // how often the interface went down
+	told  int  // of those, by Next
+	gone  bool // the interface was removed
+	ended bool // which Next has told
 }
 
 // open makes the socket. No packet comes before the filter and the ring are there, since the
@@ -262,7 +265,7 @@ func (l *live) take() (found bool, err error) {
 		}
 		f, ok, err := l.ring.next()
 		if err != nil {
-			return false, &Error{Name: l.name, Packet: l.packet.Number + 1, Err: err}
+			return false, l.fault(err)
 		}
 		if !ok {
 			return false, nil
@@ -287,31 +290,80 @@ func (l *live) take() (found bool, err error) {
 	}
 }
 
-// wait returns when there is something in the ring. Errors are those of Next.
+// fault is an error in place of the next packet.
+func (l *live) fault(err error) error {
+	return &Error{Name: l.name, Packet: l.packet.Number + 1, Offset: -1, Err: err}
+}
+
+// wait returns when there may be something in the ring, or something is to be told. Errors are those of Next.
 func (l *live) wait() error {
+	var failed error
 	err := l.raw.Read(func(fd uintptr) bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.ring == nil || l.ring.ready() {
 			return true
 		}
-		if errno, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); err == nil && errno != 0 {
-			l.failed = os.NewSyscallError("packet socket", syscall.Errno(errno))
-			return true
-		}
-		return false
+		failed = l.look(int(fd))
+		return failed != nil || l.gone || l.downs > l.told
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	failed := l.failed
-	l.failed = nil
 	switch {
 	case l.ring == nil:
 		return io.EOF
-	case failed != nil: // that the interface went down; it can come back
-		return &Error{Name: l.name, Packet: l.packet.Number + 1, Err: failed}
+	case failed != nil:
+		return l.fault(failed)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return l.lookSoon()
 	case err != nil:
-		return &Error{Name: l.name, Packet: l.packet.Number + 1, Err: err}
+		return l.fault(err)
+	case l.ring.ready():
+		return nil
+	case l.ended:
+		return io.EOF
+	case l.gone:
+		l.ended = true
+		return l.fault(ErrGone)
+	case l.downs > l.told:
+		l.told = l.downs
+		if err := l.lookSoon(); err != nil {
+			return err
+		}
+		return l.fault(ErrDown)
+	}
+	return nil
+}
+
+// lookSoon lets wait look after the interface although the kernel says nothing.
+func (l *live) lookSoon() error {
+	if err := l.file.SetReadDeadline(time.Now().Add(downPatience)); err != nil {
+		return l.fault(err)
+	}
+	return nil
+}
+
+// look finds out what has become of the interface. The kernel tells when it goes down; that it was removed
+// afterwards shows only in that the socket has none. It returns any other error of the socket. l.mu is held.
+func (l *live) look(fd int) error {
+	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	switch {
+	case err != nil:
+		return os.NewSyscallError("getsockopt SO_ERROR", err)
+	case syscall.Errno(errno) == unix.ENETDOWN:
+		l.downs++
+	case errno != 0:
+		return os.NewSyscallError("packet socket", syscall.Errno(errno))
+	}
+	if l.downs == 0 {
+		return nil
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return os.NewSyscallError("getsockname", err)
+	}
+	if ll, ok := name.(*unix.SockaddrLinklayer); ok && ll.Ifindex < 0 {
+		l.gone = true
 	}
 	return nil
 }

@@ -312,8 +312,8 @@ func TestLiveWake(t *testing.T) {
 	default:
 	}
 	w.ip(t, 0, "link set wire down")
-	if err := <-done; !errors.Is(err, unix.ENETDOWN) {
-		t.Fatalf("Next() = %v, want %v", err, unix.ENETDOWN)
+	if err := <-done; !errors.Is(err, ErrDown) || strings.Contains(err.Error(), "offset") {
+		t.Fatalf("Next() = %v, want %v, and no offset", err, ErrDown)
 	}
 	w.ip(t, 0, "link set wire up")
 	w.sender(t, 1, "wire")(filterPackets[0].frame())
@@ -332,6 +332,64 @@ func TestLiveWake(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("Close() again = %v", err)
+	}
+}
+
+// TestLiveGone takes the interface away, while it is up and while it is down: what was captured can be read, and the
+// capture ends.
+func TestLiveGone(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		w := newWire(t)
+		s := w.live(t, 0, "wire", LiveOptions{})
+		stop := time.AfterFunc(patience, func() { s.Close() })
+		defer stop.Stop()
+		w.sender(t, 1, "wire")(filterPackets[0].frame())
+		if down {
+			w.ip(t, 0, "link set wire down")
+		} else {
+			w.ip(t, 0, "link del wire")
+		}
+		var got []error
+		packets := 0
+		for {
+			p, err := s.Next()
+			if err == io.EOF {
+				break
+			}
+			if p != nil {
+				packets++
+				continue
+			}
+			got = append(got, err)
+			if down && errors.Is(err, ErrDown) {
+				go w.run[0](func() { // mostly while Next waits
+					if out, err := exec.Command("ip", "link", "del", "wire").CombinedOutput(); err != nil {
+						t.Errorf("ip link del: %v: %s", err, out)
+					}
+				})
+			}
+		}
+		if packets != 1 || len(got) == 0 || !errors.Is(got[len(got)-1], ErrGone) || len(got) > 2 || len(got) == 2 && !errors.Is(got[0], ErrDown) {
+			t.Errorf("down first %v: %d packets and %v; want 1, and at last %v", down, packets, got, ErrGone)
+		}
+		if _, err := s.Next(); err != io.EOF {
+			t.Errorf("Next() after the end: %v", err)
+		}
+	}
+}
+
+// TestLiveDownAgain takes an interface down twice: each time is told.
+func TestLiveDownAgain(t *testing.T) {
+	w := newWire(t)
+	s := w.live(t, 0, "wire", LiveOptions{})
+	stop := time.AfterFunc(patience, func() { s.Close() })
+	defer stop.Stop()
+	for range 2 {
+		w.ip(t, 0, "link set wire down")
+		if _, err := s.Next(); !errors.Is(err, ErrDown) {
+			t.Fatalf("Next() = %v, want %v", err, ErrDown)
+		}
+		w.ip(t, 0, "link set wire up")
 	}
 }
 

@@ -49,6 +49,8 @@ func open(name string, f *os.File, closeFile func() error) (Source, error) {
 	in := &input{name: name, file: f, closeFile: closeFile}
 	if info, err := f.Stat(); err != nil {
 		return nil, err
+	} else if info.IsDir() {
+		return nil, fmt.Errorf("%s is a directory: name the captures in it", name)
 	} else if info.Mode().IsRegular() {
 		in.size = info.Size()
 	}

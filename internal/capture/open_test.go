@@ -39,7 +39,7 @@ func TestOpenOther(t *testing.T) {
 	if _, err := Open(t.TempDir() + "/none"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Open of a file that is not there: %v, want %v", err, fs.ErrNotExist)
 	}
-	if _, err := Open(t.TempDir()); err == nil || !strings.Contains(err.Error(), "directory") {
+	if _, err := Open(t.TempDir()); err == nil || !strings.HasSuffix(err.Error(), " is a directory: name the captures in it") {
 		t.Errorf("Open of a directory: %v, want one that says so", err)
 	}
 }
