@@ -24,7 +24,6 @@ type crowd struct {
 	left    atomic.Int64  // members that have not reached it
 	over    chan struct{} // closed when none is left
 	failed  atomic.Int64
-	message SendWR
 }
 
 type crowdMember struct {

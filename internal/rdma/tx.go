@@ -26,7 +26,6 @@ type sender struct {
 	batch   *udp.TxBatch
 	claimed []*QP   // whose packets are in the batch
 	paths   []*path // by the tag of their packets
-	sent    uint64  // packets, in all
 }
 
 func newSender() *sender { return &sender{batch: udp.NewTxBatch(batchBytes)} }
