@@ -21,6 +21,7 @@ const checkOften = 5 * time.Millisecond
 // eventuallySMC dials, as a program that has just started, until a connection uses SMC-D.
 func eventuallySMC(t *testing.T, dir string, l *Listener) {
 	t.Helper()
+	l.SetDeadline(time.Time{})
 	go serveEcho(l.Accept)
 	last := ""
 	deadline := time.Now().Add(patience)
@@ -33,6 +34,7 @@ func eventuallySMC(t *testing.T, dir string, l *Listener) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		c.SetDeadline(time.Now().Add(patience))
 		if err := echo(c); err != nil {
 			t.Error(err)
 		}
@@ -41,7 +43,7 @@ func eventuallySMC(t *testing.T, dir string, l *Listener) {
 		client.Close()
 	}
 	if last != "SMC-D " {
-		t.Errorf("a client gets %s, want SMC-D in the end", last)
+		t.Fatalf("a client gets %s, want SMC-D in the end", last)
 	}
 }
 
