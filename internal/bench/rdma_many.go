@@ -248,6 +248,7 @@ func receiveMany(m *meter, peer *controlConn, n int) error {
 			return nil
 		}
 		if err == nil {
+			e.dev.Close() // ends its goroutine, so that nobody writes any more
 			err = e.checkData()
 		}
 	}
