@@ -19,7 +19,7 @@ import (
 // The transitions. "open" is a state while the application still holds the connection, "gone"
 // after its close. D, C and A are the flags cdc.DoneWriting, cdc.Closed and cdc.Abort; a peer
 // that sends several at once has the effect of the rightmost, after D's. "fail" is FailIO
-// (if open) and ResetTCP; "done" is CloseTCP (unless TCP was reset), ReleaseBuffers and ConnClosed.
+// (if open) and ResetTCP; "done" is CloseTCP (unless TCP has ended), ReleaseBuffers and ConnClosed.
 //
 //	state                  event                     next               output
 //	Init                   Established               Active
@@ -27,25 +27,25 @@ import (
 //	Init                   A, Close, Abort,          Closed             fail, done
 //	                       TCPFin without C, TCPReset without C,
 //	                       PeerDead without C, ProtocolViolation
-//	Active                 Close                     PeerCloseWait1     SendFlags C, ShutdownTCP, SetTimer
+//	Active                 Close                     PeerCloseWait1     SendFlags C, CloseTCP, SetTimer
 //	Active                 ShutdownWrite             PeerCloseWait1     SendFlags D, WriteClosed
 //	Active                 D or C                    AppCloseWait1      ReadEOF; C: WriteClosed by peer
-//	PeerCloseWait1 open    Close                     same, gone         SendFlags D+C, ShutdownTCP, SetTimer
-//	PeerCloseWait2 open    Close                     same, gone         SendFlags D+C, ShutdownTCP, SetTimer
+//	PeerCloseWait1 open    Close                     same, gone         SendFlags D+C, CloseTCP, SetTimer
+//	PeerCloseWait2 open    Close                     same, gone         SendFlags D+C, CloseTCP, SetTimer
 //	PeerCloseWait1         D                         PeerCloseWait2     ReadEOF if open
 //	PeerCloseWait1/2 open  C                         AppFinCloseWait    ReadEOF if it was not yet
 //	PeerCloseWait1/2 gone  C                         Closed             ClearTimer, done
 //	AppCloseWait1          ShutdownWrite             AppCloseWait2      SendFlags D, WriteClosed
-//	AppCloseWait1/2        Close, C not received     PeerFinCloseWait   SendFlags C, ShutdownTCP, SetTimer
-//	AppCloseWait1/2        Close, C received         Closed             SendFlags C, ShutdownTCP, done
+//	AppCloseWait1/2        Close, C not received     PeerFinCloseWait   SendFlags C, CloseTCP, SetTimer
+//	AppCloseWait1/2        Close, C received         Closed             SendFlags C, done
 //	AppCloseWait1          C                         same               WriteClosed by peer
 //	AppCloseWait1          Unsent, C received        ProcessAbort       SendFlags A, fail
 //	PeerFinCloseWait       C                         Closed             ClearTimer, done
-//	AppFinCloseWait        Close                     Closed             SendFlags D+C, ShutdownTCP, done
+//	AppFinCloseWait        Close                     Closed             SendFlags D+C, done
 //
-//	gone, not aborted      Timer                     Closed             ResetTCP, ClearTimer, done
+//	gone, not aborted      Timer                     Closed             ClearTimer, done
 //	gone, not aborted      A, Abort, TCPFin or TCPReset or PeerDead without C,
-//	                       ProtocolViolation         Closed             ResetTCP, ClearTimer, done
+//	                       ProtocolViolation         Closed             ClearTimer, done
 //	any open               A                         ProcessAbort       SendFlags A, fail
 //	any open               TCPFin, PeerDead, without C  ProcessAbort    fail
 //	any open               Abort, ProtocolViolation  PeerAbortWait      SendFlags A, fail, SetTimer
@@ -170,13 +170,20 @@ func (c *Conn) setState(now time.Time, s ConnState, out []Output) []Output {
 // enterClosed ends the connection's life.
 func (c *Conn) enterClosed(now time.Time, out []Output) []Output {
 	out = c.setState(now, StateClosed, out)
-	if !c.tcpGone {
-		c.tcpGone = true
-		out = append(out, CloseTCP{})
-	}
+	out = c.closeTCP(out)
 	// The promise of a peer that broke the protocol is worth nothing.
 	clean := c.peerFinished() && c.why != FailProtocol // rule: TestConnTable: c.why != FailProtocol -> true
 	return append(out, ReleaseBuffers{Clean: clean}, ConnClosed{Why: c.why})
+}
+
+// closeTCP ends TCP in order. After C it has nothing more to tell either side: the peer has seen C before the FIN,
+// and its own end is learned from its flags, or from the fabric when it dies.
+func (c *Conn) closeTCP(out []Output) []Output {
+	if c.tcpGone {
+		return out
+	}
+	c.tcpGone = true
+	return append(out, CloseTCP{})
 }
 
 // sendFlags sets flags of ours. After C or A nothing is sent any more.
@@ -353,7 +360,7 @@ func (c *Conn) onClose(now time.Time, abortive bool, out []Output) []Output {
 		if abortive { // rule: TestConnTable
 			return c.enterPeerAbortWait(now, FailAborted, out)
 		}
-		out = append(c.sendFlags(cdc.Closed, out), ShutdownTCP{})
+		out = c.closeTCP(c.sendFlags(cdc.Closed, out))
 		switch {
 		case c.peer&cdc.Closed != 0: // rule: TestConnTable
 			return c.enterClosed(now, out)

@@ -18,7 +18,7 @@ import (
 //	eof       ReadEOF
 //	wc, wcp   WriteClosed by us, by the peer
 //	fail(k)   FailIO
-//	fin rst close   ShutdownTCP, ResetTCP, CloseTCP
+//	rst close   ResetTCP, CloseTCP
 //	t(n) -t   SetTimer n seconds from now, ClearTimer
 //	clean dirty     ReleaseBuffers
 //	end(k)    ConnClosed
@@ -52,8 +52,6 @@ func outputWord(now time.Time, o Output) string {
 		return "wc"
 	case FailIO:
 		return "fail(" + failWords[o.Kind] + ")"
-	case ShutdownTCP:
-		return "fin"
 	case ResetTCP:
 		return "rst"
 	case CloseTCP:

@@ -173,9 +173,6 @@ type (
 	// It comes at most once.
 	FailIO struct{ Kind FailKind }
 
-	// ShutdownTCP asks for a FIN on the TCP connection, which stays open for reading.
-	ShutdownTCP struct{}
-
 	// ResetTCP asks for the TCP socket to be closed with a RST. It replaces CloseTCP.
 	ResetTCP struct{}
 
@@ -203,7 +200,6 @@ func (SendFlags) output()      {}
 func (ReadEOF) output()        {}
 func (WriteClosed) output()    {}
 func (FailIO) output()         {}
-func (ShutdownTCP) output()    {}
 func (ResetTCP) output()       {}
 func (CloseTCP) output()       {}
 func (SetTimer) output()       {}

@@ -188,8 +188,6 @@ func (p *simPeer) carryOut(o Output) {
 	case WriteClosed:
 	case FailIO:
 		p.fails++
-	case ShutdownTCP:
-		p.sendTCP("fin")
 	case ResetTCP:
 		p.tcpEnds++
 		p.sendTCP("rst")

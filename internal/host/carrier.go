@@ -113,6 +113,6 @@ func (h *Host) endGone(e end, tell func(count int)) {
 	tell(len(conns))
 	for _, c := range conns {
 		c.event(core.ConnEvent{Kind: core.EventPeerDead})
-		c.data.Wake() // it may have died after it published its last bytes and its close, and before it rang
+		c.wake() // it may have died after it published its last bytes and its close, and before it rang
 	}
 }

@@ -54,6 +54,8 @@ type Conn struct {
 
 	options optionStore
 
+	ready atomic.Bool // data is there for wake
+
 	// mu guards what follows. It is held while outputs of life are carried out.
 	mu       sync.Mutex
 	life     *core.Conn

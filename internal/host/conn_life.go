@@ -32,6 +32,28 @@ func (c *Conn) eventLocked(ev core.ConnEvent) {
 	for _, out := range c.outputs {
 		c.carryOut(out)
 	}
+	if c.tcpEnded && c.holds && c.awaited() {
+		// TCP will not tell any more when the peer has answered.
+		if flags := c.data.AwaitFlags(); flags&^c.life.PeerFlags()&(cdc.DoneWriting|cdc.Closed|cdc.Abort) != 0 {
+			c.eventLocked(core.ConnEvent{Kind: core.EventPeerFlags}) // each time with a flag more
+		}
+	}
+}
+
+// awaited reports whether the connection only waits for flags of the peer. c.mu is held.
+func (c *Conn) awaited() bool {
+	switch c.life.State() {
+	case core.StatePeerCloseWait1, core.StatePeerCloseWait2, core.StatePeerFinCloseWait, core.StatePeerAbortWait:
+		return true
+	}
+	return false
+}
+
+// wake runs when the peer has rung, or something else may have arrived. It does not block.
+func (c *Conn) wake() {
+	if c.ready.Load() && c.data.Wake() {
+		go c.event(core.ConnEvent{Kind: core.EventPeerFlags})
+	}
 }
 
 // carryOut does one thing that core decided. c.mu is held.
@@ -57,8 +79,6 @@ func (c *Conn) carryOut(out core.Output) {
 			return
 		}
 		c.data.Fail(failError(out.Kind))
-	case core.ShutdownTCP:
-		c.tcp.CloseWrite()
 	case core.ResetTCP:
 		c.tcp.SetLinger(0)
 		c.endTCP()
@@ -83,6 +103,7 @@ func (c *Conn) carryOut(out core.Output) {
 		}
 		if c.holds {
 			c.holds = false
+			c.data.Wake() // ends AwaitFlags
 			c.carrier.release(out.Clean)
 		}
 	case core.ConnClosed:

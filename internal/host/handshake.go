@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
@@ -33,7 +32,6 @@ type handshake struct {
 	queue   []core.Output // yet to be carried out
 	carrier carrier       // nil before core has chosen
 	group   *core.LinkGroup
-	data    atomic.Pointer[stream.Conn] // what something that arrives wakes
 
 	err error // of the end, nil if the connection can be used
 }
@@ -239,12 +237,8 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 		s.carrier, r, err = w.prepare(ctx, terms{
 			choice: choice,
 			buffer: s.buffer,
-			wake: func() {
-				if d := s.data.Load(); d != nil {
-					d.Wake()
-				}
-			},
-			join: func() (*core.LinkGroup, bool, error) { return s.joinGroup(choice) },
+			wake:   s.conn.wake, // not more: it lives as long as the connection
+			join:   func() (*core.LinkGroup, bool, error) { return s.joinGroup(choice) },
 		})
 		return r, err
 	}
@@ -302,7 +296,7 @@ func (s *handshake) established(f *fabric, r core.Result) {
 	c.agreed = h.agreed(s.carrier.peerPID(), s.group, r)
 	c.carrier, c.sends, c.holds = s.carrier, true, true
 	c.life = core.NewConn(r.Mode)
-	s.data.Store(c.data)
+	c.ready.Store(true)
 	c.tcp.SetDeadline(time.Time{})
 	c.traceEstablished()
 	c.event(core.ConnEvent{Kind: core.EventEstablished})

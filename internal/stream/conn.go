@@ -112,6 +112,8 @@ type Conn struct {
 		detached bool // the peer's element and sleep words must not be touched
 	}
 
+	awaiting atomic.Bool // flags, with nobody parked
+
 	failOnce sync.Once
 	failure  error // why stFailed is set; written before it
 }
@@ -282,9 +284,25 @@ func (c *Conn) rang(rang bool) {
 }
 
 // Wake is what the peer's ring ends in, or its message, or a completion: both directions look again.
-func (c *Conn) Wake() {
+//
+// It reports whether flags were awaited, see [Conn.AwaitFlags]: the caller looks at them again.
+func (c *Conn) Wake() (awaited bool) {
+	awaited = c.awaiting.Load() && c.awaiting.Swap(false)
 	c.r.wake()
 	c.w.wake()
+	return awaited
+}
+
+// AwaitFlags has the peer ring when it sets flags, although nobody reads or writes any more: after Close, or
+// after a failure. It returns the flags that there are. It is good for one Wake. Not to be called once
+// the memory may be gone; [Conn.Wake] ends it.
+func (c *Conn) AwaitFlags() cdc.ConnFlags {
+	r := &c.r
+	r.mu.Lock() // after who was reading has left
+	defer r.mu.Unlock()
+	c.awaiting.Store(true)
+	r.expect()
+	return c.PeerFlags()
 }
 
 // Fail ends the connection with err: writes fail at once, reads after the bytes that

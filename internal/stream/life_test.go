@@ -428,7 +428,7 @@ func TestClosedTouchesNothing(t *testing.T) {
 		"SayRead":     c.SayRead,
 		"Idle":        func() { c.Idle() },
 		"ReturnPages": func() { c.ReturnPages(func(int, int) error { return errors.New("pages given") }) },
-		"Wake":        c.Wake,
+		"Wake":        func() { c.Wake() },
 		"Fail":        func() { c.Fail(errTest) },
 		"Detach":      c.Detach,
 		"Totals":      func() { c.Totals() },

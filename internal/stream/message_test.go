@@ -321,7 +321,7 @@ func TestHeldByCarrier(t *testing.T) {
 	m.wire, held.ends[0] = held, m
 	cfg.Out = m
 	p.conn = New(cfg)
-	m.wake = p.conn.Wake
+	m.wake = func() { p.conn.Wake() }
 	room := len(m.Buffer())
 	if n, err := p.conn.Write(make([]byte, room)); n != room || err != nil {
 		t.Fatalf("Write of what there is room for: %d, %v", n, err)

@@ -77,6 +77,20 @@ func (w *waiter) unpark() bool {
 	return true
 }
 
+// expect does what a goroutine does that is about to park, for nobody: the next wake ends it.
+func (w *waiter) expect() {
+	if w.bell != nil {
+		w.bell.Parked().Add(1)
+	}
+	if !w.parked.CompareAndSwap(false, true) && w.bell != nil {
+		w.bell.Parked().Add(-1) // it was expected already
+	}
+	w.sleeps.Store(1)
+	if w.bell != nil {
+		w.bell.Lead(func() bool { return true }) // so that somebody does, now that one is parked
+	}
+}
+
 // wait returns when ready may have become true; the caller looks for itself.
 func (w *waiter) wait(stats *Stats) {
 	if !w.spin(stats) {
