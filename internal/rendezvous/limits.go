@@ -22,7 +22,7 @@ const (
 
 	// maxAnnouncers is how many processes that share a port (SO_REUSEPORT) are asked about one
 	// connection. All have to be, since the kernel chooses who gets it: where there are more, the
-	// connection is plain TCP at once. Each costs a client some 5 µs.
+	// connection is plain TCP at once. Each costs a client up to three messages.
 	maxAnnouncers = 64
 
 	// MaxAnnouncements bounds the names that are read of one port's folder, and
