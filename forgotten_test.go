@@ -139,3 +139,44 @@ func TestWaitedForIsNotForgotten(t *testing.T) {
 		}
 	})
 }
+
+type contextKey struct{}
+
+// A context that Dial was given is not kept beyond Dial, nor are the values in it: net/http has the request there.
+func TestForgottenContext(t *testing.T) {
+	forgettingModes(t, func(t *testing.T, client, server *Host, mode Mode) {
+		lc := ListenConfig{Host: server}
+		l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		gone := make(chan struct{})
+		dial := func() *Conn { // the only frame that has the context
+			value := new([1024]byte)
+			runtime.AddCleanup(value, func(gone chan struct{}) { close(gone) }, gone)
+			ctx, cancel := context.WithCancel(context.WithValue(context.Background(), contextKey{}, value))
+			defer cancel()
+			d := Dialer{Host: client}
+			c, err := d.DialContext(ctx, "tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		c := dial()
+		defer c.Close()
+		if got := c.State().Mode; got != mode {
+			t.Fatalf("mode %v, want %v", got, mode)
+		}
+		smctest.Eventually(t, patience, "the end of the context", func() bool {
+			runtime.GC()
+			select {
+			case <-gone:
+				return true
+			default:
+				return false
+			}
+		})
+	})
+}
