@@ -27,6 +27,7 @@ type sightings struct {
 	lastAt     int           // its index
 	taken      int           // packets, up to soloPackets
 	young, old map[uint64]sighting
+	idle       bool // nothing is remembered, for there is one place
 	differs    bool // the newest packet begins as another does, and goes on differently
 }
 
@@ -62,9 +63,7 @@ func (s *sightings) also(p *Packet, l *layers) (first int) {
 	s.differs = false
 	if len(s.points) < 2 {
 		if s.taken >= soloPackets {
-			if s.young != nil {
-				s.young, s.old = nil, nil
-			}
+			s.idle, s.young, s.old = true, nil, nil
 			return 0
 		}
 		s.taken++
@@ -103,9 +102,14 @@ func (s *sightings) also(p *Packet, l *layers) (first int) {
 	return first
 }
 
+// needs reports whether also has to be asked about a packet: of one place no more, once it is the only one for long.
+func (s *sightings) needs(p *Packet) bool {
+	return !s.idle || p.Source != s.last.Source || p.Interface != s.last.Interface || p.Link == frame.Cooked2
+}
+
 // enter notes the place of the newest packet.
 func (s *sightings) enter(point frame.Point) {
-	s.last = point
+	s.last, s.idle = point, false
 	if s.lastAt = slices.Index(s.points, point); s.lastAt >= 0 {
 		return
 	}

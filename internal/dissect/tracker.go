@@ -77,10 +77,13 @@ func (t *Tracker) Packet(p Packet, emit func(*Event)) {
 	}
 	l := &t.layers
 	l.decode(&t.packet)
-	if t.first = t.seen.also(&t.packet, l); t.first != 0 {
-		t.count.AlsoSeen++
-		t.emit = nil
-		return
+	t.first = 0
+	if t.seen.needs(&t.packet) {
+		if t.first = t.seen.also(&t.packet, l); t.first != 0 {
+			t.count.AlsoSeen++
+			t.emit = nil
+			return
+		}
 	}
 	switch l.outcome {
 	case outcomeOther:
