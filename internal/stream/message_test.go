@@ -273,7 +273,6 @@ func TestOverMessages(t *testing.T) {
 		{"ReadHappensAfterWrite", TestReadHappensAfterWrite, true},
 		{"HalfClose", TestHalfClose, false},
 		{"PeerFlags", TestPeerFlags, false},
-		{"EndAfterData", TestEndAfterData, false},
 		{"Fail", TestFail, false},
 		{"Detach", TestDetach, false},
 		{"DetachDuringWrite", TestDetachDuringWrite, true},
