@@ -3,6 +3,7 @@ package host
 import (
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,8 @@ type pacer struct {
 	waiting  atomic.Int64  // calls of Accept
 	underWay atomic.Int64  // connections that were accepted, and that no call of Accept has yet
 	changed  chan struct{} // has room for one; there may be reason to go on
+
+	accepting sync.Mutex // held while the loop is in accept, or about to be
 }
 
 func (p *pacer) init() { p.changed = make(chan struct{}, 1) }
@@ -58,8 +61,15 @@ func (l *Listener) enter() {
 func (l *Listener) leave() {
 	l.pace.waiting.Add(-1)
 	if l.pace.shared.Load() && !l.pace.may() {
-		l.tcp.SetDeadline(longAgo) // the loop may be in accept
+		l.stopAccepting()
 	}
+}
+
+// stopAccepting returns when the loop is not in accept, which it does not enter again until it may.
+func (l *Listener) stopAccepting() {
+	l.tcp.SetDeadline(longAgo)
+	l.pace.accepting.Lock()
+	defer l.pace.accepting.Unlock()
 }
 
 // acceptTCP accepts a connection when it may. The error is net.ErrClosed once the listener is closed.
@@ -68,18 +78,29 @@ func (l *Listener) acceptTCP() (*net.TCPConn, error) {
 		if !l.await() {
 			return nil, net.ErrClosed
 		}
-		tcp, err := l.tcp.AcceptTCP()
-		if err == nil {
-			l.pace.underWay.Add(1)
-			return tcp, nil
+		if tcp, err := l.tryAccept(); tcp != nil || err != nil {
+			return tcp, err
 		}
-		if !isTimeout(err) {
-			return nil, err
-		}
-		// leave or File has ended the wait, and may do so again right after this, when another call of
-		// Accept has come: it is looked at again whenever one does.
-		l.tcp.SetDeadline(time.Time{})
 	}
+}
+
+// tryAccept accepts a connection if it may. It returns nil and no error if it may not, or not any more.
+func (l *Listener) tryAccept() (*net.TCPConn, error) {
+	l.pace.accepting.Lock()
+	defer l.pace.accepting.Unlock()
+	if !l.pace.may() { // stopAccepting was faster
+		return nil, nil
+	}
+	tcp, err := l.tcp.AcceptTCP()
+	switch {
+	case err == nil:
+		l.pace.underWay.Add(1)
+		return tcp, nil
+	case isTimeout(err):
+		l.tcp.SetDeadline(time.Time{})
+		return nil, nil
+	}
+	return nil, err
 }
 
 func isTimeout(err error) bool {
@@ -105,7 +126,7 @@ func (l *Listener) File() (*os.File, error) {
 		l.withdrawn.Store(true)
 	}
 	if !l.pace.may() {
-		l.tcp.SetDeadline(longAgo)
+		l.stopAccepting()
 	}
 	return f, nil
 }
