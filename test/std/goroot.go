@@ -45,7 +45,7 @@ var edits = []edit{
 	inFunc("net/tcpsock_posix.go", "(c *TCPConn) readFrom(r io.Reader) (int64, error)", "if c.fd.over != nil { n, err := c.fd.over.ReadFrom(r); return n, smcError(err) }"),
 	inFunc("net/tcpsock_posix.go", "(c *TCPConn) writeTo(w io.Writer) (int64, error)", "if c.fd.over != nil { n, err := c.fd.over.WriteTo(w); return n, smcError(err) }"),
 	inFunc("net/tcpsock_posix.go", "(sd *sysDialer) doDialTCPProto(ctx context.Context, laddr, raddr *TCPAddr, proto int) (*TCPConn, error)",
-		"if SMCDial != nil && !smcIsRaw(ctx) { return sd.smcDialTCP(ctx, laddr, raddr) }"),
+		"if SMCDial != nil && !smcIsRaw(ctx) && smcCanName(raddr) { return sd.smcDialTCP(ctx, laddr, raddr) }"),
 	// The hooks of package net's tests are asked once, not again for the socket below.
 	inFunc("net/tcpsock_posix.go", "(sd *sysDialer) dialTCP(ctx context.Context, laddr, raddr *TCPAddr) (*TCPConn, error)",
 		"if smcIsRaw(ctx) { return sd.doDialTCP(ctx, laddr, raddr) }"),

@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// totalTimeout is for everything; it is several times of what was seen on two busy cores.
-const totalTimeout = 40 * time.Minute
+// totalTimeout is for everything; it is several times of what was seen on two cores.
+const totalTimeout = 30 * time.Minute
 
 type options struct {
 	pkg     *regexp.Regexp

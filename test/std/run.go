@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -16,110 +13,160 @@ import (
 	"time"
 )
 
-// suiteTimeout bounds one run of one package's tests, as go test -timeout.
-const suiteTimeout = "4m"
-
 // retries is how often a test that failed over SMC-D only is run again by itself. A test that passes then
 // depends on time or on luck, as several of these do on a busy machine, over TCP too.
 const retries = 3
-
-// afterTests stands for a process that fails although its tests have passed.
-const afterTests = "(after the tests)"
 
 // A runner runs suites in a copy of GOROOT.
 type runner struct {
 	opt          options
 	goroot, work string
+	converter    string // makes events of what tests print
 }
 
-// An outcome is what one run of a package's tests gave.
-type outcome struct {
-	passed, failed, skipped map[string]bool
-	output                  map[string]string // of each test
-	smcd                    int               // connections that moved to shared memory
+// A report is what is to be said about a package's tests.
+type report struct {
+	good  bool
+	notes []string
+}
+
+func (r *report) note(what, format string, args ...any) {
+	r.notes = append(r.notes, fmt.Sprintf("%-10s ", what)+fmt.Sprintf(format, args...))
+}
+
+func (r *report) bad(what, format string, args ...any) {
+	r.good = false
+	r.note(what, format, args...)
 }
 
 // suite runs a package's tests both ways and prints what differs. It reports whether that was expected.
 func (r *runner) suite(ctx context.Context, s suite) (good bool, err error) {
 	began := time.Now()
-	dir, err := r.prepare(ctx, s)
+	p, err := r.compile(ctx, s)
 	if err != nil {
 		return false, err
 	}
-	plain, err := r.run(ctx, dir, s, true, r.opt.run)
+	plain, err := r.runAll(ctx, p, s, true)
 	if err != nil {
 		return false, fmt.Errorf("over TCP: %w", err)
 	}
-	over, err := r.run(ctx, dir, s, false, r.opt.run)
+	over, err := r.runAll(ctx, p, s, false)
 	if err != nil {
 		return false, fmt.Errorf("over SMC-D: %w", err)
 	}
-	var lucky []string
-	differs := make(map[string]bool)
-	for name := range over.failed {
-		if plain.failed[name] {
-			continue
-		}
-		if hasFailingChild(name, over.failed) { // which says what is wrong
-			continue
-		}
-		if _, listed := expected[s.pkg][name]; !listed {
-			ok, err := r.again(ctx, dir, s, name)
-			if err != nil {
-				return false, err
+	rep := &report{good: true}
+	differs, err := r.differences(ctx, p, s, plain, over, rep)
+	if err != nil {
+		return false, err
+	}
+	listed := make(map[string]bool) // those of the list that were seen
+	for _, name := range differs {
+		if entry := expectedAs(s.pkg, name, over.output[name]); entry != "" {
+			if !listed[entry] { // once, for all of its subtests
+				rep.note("expected", "%s: %s", entry, expected[s.pkg][entry].why)
 			}
-			if ok {
-				lucky = append(lucky, name)
+			listed[entry] = true
+			continue
+		}
+		what := "DIFFERENT"
+		if over.hung[name] {
+			what = "HANGS"
+		}
+		rep.bad(what, "%s", name)
+		if r.opt.verbose {
+			rep.notes = append(rep.notes, indent(over.output[name]))
+		}
+	}
+	r.wholeness(s, plain, over, listed, rep)
+	verdict := "ok  "
+	if !rep.good {
+		verdict = "FAIL"
+	}
+	fmt.Printf("%s  %-32s %4d passed, %d failed over both, %d skipped, %d of %d connections SMC-D, %.0f s\n",
+		verdict, s.pkg, len(over.passed), countBoth(plain.failed, over.failed), len(over.skipped), over.smcd, over.dialled, time.Since(began).Seconds())
+	for _, n := range rep.notes {
+		fmt.Println("      " + n)
+	}
+	return rep.good, nil
+}
+
+// differences returns the tests that fail over SMC-D and not over TCP, sorted.
+func (r *runner) differences(ctx context.Context, p program, s suite, plain, over outcome, rep *report) (names []string, err error) {
+	for _, name := range slices.Sorted(maps.Keys(over.failed)) {
+		if hasChild(name, over.failed) { // which says what is wrong
+			continue
+		}
+		if plain.failed[name] {
+			lucky, err := r.again(ctx, p, s, name, true, 1)
+			if err != nil {
+				return nil, err
+			}
+			if !lucky {
+				rep.note("both", "%s fails over TCP, too", name)
 				continue
 			}
 		}
-		differs[name] = true
-	}
-	good = true
-	var notes []string
-	for _, name := range slices.Sorted(maps.Keys(differs)) {
-		if why, ok := expected[s.pkg][name]; ok {
-			notes = append(notes, fmt.Sprintf("expected   %s: %s", name, why))
-			continue
+		if !over.hung[name] && expectedAs(s.pkg, name, over.output[name]) == "" {
+			lucky, err := r.again(ctx, p, s, name, false, retries)
+			if err != nil {
+				return nil, err
+			}
+			if lucky {
+				rep.note("once", "%s failed, and passed when run again", name)
+				continue
+			}
 		}
-		good = false
-		notes = append(notes, "DIFFERENT  "+name)
-		if r.opt.verbose {
-			notes = append(notes, indent(over.output[name]))
-		}
+		names = append(names, name)
 	}
-	for name, why := range expected[s.pkg] {
-		if r.opt.run == "" && !differs[name] && over.passed[name] && !strings.HasPrefix(why, sometimes) {
-			good = false
-			notes = append(notes, "NO MORE    "+name+" passes: take it from the list")
-		}
-	}
-	for _, name := range lucky {
-		notes = append(notes, "once       "+name+" failed, and passed when run again")
-	}
-	if over.smcd == 0 && !noConnections[s.pkg] && r.opt.run == "" {
-		good = false
-		notes = append(notes, "NO SMC-D   not one connection moved to shared memory")
-	}
-	verdict := "ok  "
-	if !good {
-		verdict = "FAIL"
-	}
-	fmt.Printf("%s  %-32s %4d passed, %d failed over both, %d skipped, %d connections SMC-D, %.0f s\n",
-		verdict, s.pkg, len(over.passed), countBoth(plain.failed, over.failed), len(over.skipped), over.smcd, time.Since(began).Seconds())
-	for _, n := range notes {
-		fmt.Println("      " + n)
-	}
-	return good, nil
+	return names, nil
 }
 
-func hasFailingChild(name string, failed map[string]bool) bool {
-	for other := range failed {
-		if strings.HasPrefix(other, name+"/") {
-			return true
+// wholeness finds what makes a result worth nothing: tests that did not run, connections that stayed TCP, a
+// list that is not true any more.
+func (r *runner) wholeness(s suite, plain, over outcome, listed map[string]bool, rep *report) {
+	if !over.over {
+		rep.bad("UNFINISHED", "the tests end early again and again")
+	}
+	for _, name := range slices.Sorted(maps.Keys(plain.passed)) {
+		if !strings.Contains(name, "/") && !over.passed[name] && !over.failed[name] && !hasChild(name, over.failed) {
+			rep.bad("NOT RUN", "%s passes over TCP and is left out over SMC-D", name)
 		}
 	}
-	return false
+	if r.opt.run != "" {
+		return
+	}
+	if over.smcd < s.least {
+		rep.bad("NO SMC-D", "only %d connections moved to shared memory, want %d", over.smcd, s.least)
+	}
+	for _, name := range slices.Sorted(maps.Keys(expected[s.pkg])) {
+		if !listed[name] && !over.failed[name] && !expected[s.pkg][name].sometimes {
+			rep.bad("NO MORE", "%s passes: take it from the list", name)
+		}
+	}
+}
+
+// again runs one test up to times times by itself, until it passes, and reports whether it did.
+func (r *runner) again(ctx context.Context, p program, s suite, name string, plain bool, times int) (bool, error) {
+	if strings.HasPrefix(name, "(") {
+		return false, nil
+	}
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = "^" + quote(p) + "$"
+	}
+	for range times {
+		o, err := r.process(ctx, p, s, choice{plain: plain, pattern: strings.Join(parts, "/"), timeout: againTimeout})
+		if err != nil {
+			return false, err
+		}
+		if len(o.failed) == 0 {
+			return true, nil
+		}
+		if len(o.hung) != 0 {
+			break
+		}
+	}
+	return false, nil
 }
 
 func countBoth(a, b map[string]bool) (n int) {
@@ -129,6 +176,29 @@ func countBoth(a, b map[string]bool) (n int) {
 		}
 	}
 	return n
+}
+
+// compile compiles a package's tests.
+func (r *runner) compile(ctx context.Context, s suite) (program, error) {
+	dir, err := r.prepare(ctx, s)
+	if err != nil {
+		return program{}, err
+	}
+	if r.converter == "" {
+		r.converter = filepath.Join(r.work, "test2json")
+		if _, err := r.goCommand(ctx, filepath.Join(r.goroot, "src"), "build", "-o", r.converter, "cmd/test2json"); err != nil {
+			return program{}, err
+		}
+	}
+	file := filepath.Join(r.work, strings.ReplaceAll(s.pkg, "/", "_")+".test")
+	if _, err := r.goCommand(ctx, dir, "test", "-vet=off", "-c", "-o", file, s.pkg); err != nil {
+		return program{}, err
+	}
+	in, err := r.goCommand(ctx, dir, "list", "-f", "{{.Dir}}", s.pkg)
+	if err != nil {
+		return program{}, err
+	}
+	return program{file: file, dir: firstLine(in), env: r.environment(dir)}, nil
 }
 
 // prepare returns the directory from which the tests of a suite can be run.
@@ -148,12 +218,12 @@ func (r *runner) prepare(ctx context.Context, s suite) (string, error) {
 		{"mod", "init", "example.com/std"},
 		{"get", "-t", s.pkg + "@" + s.version},
 	} {
-		if _, err := r.goCommand(ctx, dir, nil, args...); err != nil {
+		if _, err := r.goCommand(ctx, dir, args...); err != nil {
 			return "", err
 		}
 	}
 	// The tests run in a copy of the module, where go.mod is their own.
-	from, err := r.goCommand(ctx, dir, nil, "list", "-m", "-f", "{{.Dir}}", module)
+	from, err := r.goCommand(ctx, dir, "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
 		return "", err
 	}
@@ -164,144 +234,42 @@ func (r *runner) prepare(ctx context.Context, s suite) (string, error) {
 	if _, err := run(ctx, "", "chmod", "-R", "u+w", copied); err != nil {
 		return "", err
 	}
-	_, err = r.goCommand(ctx, copied, nil, "mod", "download")
+	_, err = r.goCommand(ctx, copied, "mod", "download")
 	return copied, err
 }
 
-// goCommand runs the go command of the copy.
-func (r *runner) goCommand(ctx context.Context, dir string, env []string, args ...string) (string, error) {
-	cmd := r.command(ctx, dir, env, args...)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return string(out), fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out), nil
-}
-
-func (r *runner) command(ctx context.Context, dir string, env []string, args ...string) *exec.Cmd {
+// goCommand runs the go command of the copy and returns what it prints on standard output.
+func (r *runner) goCommand(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(r.goroot, "bin", "go"), args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOROOT="+r.goroot, "GOFLAGS=-mod=mod", "GOTOOLCHAIN=local", "GOWORK=off",
-		"PATH="+filepath.Join(r.goroot, "bin")+":"+os.Getenv("PATH"))
-	if strings.HasPrefix(dir, r.goroot) {
-		cmd.Env = append(cmd.Env, "GOFLAGS=")
-	}
-	cmd.Env = append(cmd.Env, env...)
+	cmd.Env = r.environment(dir)
 	cmd.WaitDelay = 10 * time.Second
-	return cmd
+	return output(cmd)
 }
 
-// run runs a package's tests once, those that match pattern.
-func (r *runner) run(ctx context.Context, dir string, s suite, plain bool, pattern string) (outcome, error) {
-	o := outcome{passed: map[string]bool{}, failed: map[string]bool{}, skipped: map[string]bool{}, output: map[string]string{}}
-	rundir, err := os.MkdirTemp("", "gosmc-") // short: it holds Unix sockets
-	if err != nil {
-		return o, err
+// environment is that of commands and tests in a directory.
+func (r *runner) environment(dir string) []string {
+	flags := "-mod=mod"
+	if strings.HasPrefix(dir, r.goroot) {
+		flags = ""
 	}
-	defer os.RemoveAll(rundir)
-	count := filepath.Join(rundir, "count")
-	env := []string{"GOSMC_DIR=" + filepath.Join(rundir, "run"), "GOSMC_STD_COUNT=" + count}
-	if plain {
-		env = append(env, "GOSMC_STD_PLAIN=1")
-	}
-	args := append([]string{"test", "-json", "-count=1", "-vet=off", "-timeout", suiteTimeout}, s.args...)
-	if pattern != "" {
-		args = append(args, "-run", pattern)
-	}
-	cmd := r.command(ctx, dir, env, append(args, s.pkg)...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, runErr := cmd.Output()
-	var rest strings.Builder // what belongs to no test
-	running := make(map[string]bool)
-	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
-		var e struct{ Action, Test, Output string }
-		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			rest.Write(lines.Bytes())
-			continue
-		}
-		switch e.Action {
-		case "run":
-			running[e.Test] = true
-		case "output":
-			o.output[e.Test] += e.Output
-		case "pass":
-			o.passed[e.Test] = true
-			delete(running, e.Test)
-		case "fail":
-			o.failed[e.Test] = true
-			delete(running, e.Test)
-		case "skip":
-			o.skipped[e.Test] = true
-			delete(running, e.Test)
-		}
-	}
-	for name := range running { // when the process ended
-		o.failed[name] = true
-	}
-	for _, m := range []map[string]bool{o.passed, o.failed, o.skipped} {
-		delete(m, "") // the package
-	}
-	if marks, err := os.ReadFile(count); err == nil {
-		o.smcd = len(marks)
-	}
-	var exit *exec.ExitError
-	if runErr != nil && !errors.As(runErr, &exit) {
-		return o, runErr
-	}
-	if runErr != nil && len(o.failed) == 0 {
-		if len(o.passed) == 0 && len(o.skipped) == 0 {
-			return o, fmt.Errorf("%w\n%s%s%s", runErr, o.output[""], rest.String(), stderr.String())
-		}
-		// The process failed after its tests: a check for leaks, most likely.
-		o.failed[afterTests] = true
-		o.output[afterTests] = o.output[""]
-	}
-	return o, nil
-}
-
-// again runs one test that failed over SMC-D, by itself, and reports whether it passes.
-func (r *runner) again(ctx context.Context, dir string, s suite, name string) (bool, error) {
-	if strings.HasPrefix(name, "(") {
-		return false, nil
-	}
-	parts := strings.Split(name, "/")
-	for i, p := range parts {
-		parts[i] = "^" + quote(p) + "$"
-	}
-	for range retries {
-		o, err := r.run(ctx, dir, s, false, strings.Join(parts, "/"))
-		if err != nil {
-			return false, err
-		}
-		if len(o.failed) == 0 {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// quote makes a pattern of a test's name as go test prints it.
-func quote(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if strings.ContainsRune(`\.+*?()|[]{}^$`, r) {
-			b.WriteByte('\\')
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
+	return append(os.Environ(), "GOROOT="+r.goroot, "GOFLAGS="+flags, "GOTOOLCHAIN=local", "GOWORK=off",
+		"PATH="+filepath.Join(r.goroot, "bin")+":"+os.Getenv("PATH"))
 }
 
 // run runs a program of this machine and returns what it printed on standard output.
 func run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
+	return output(cmd)
+}
+
+func output(cmd *exec.Cmd) (string, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return string(out), fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, stderr.String())
+		return string(out), fmt.Errorf("%s: %w\n%s%s", strings.Join(cmd.Args, " "), err, out, stderr.String())
 	}
 	return string(out), nil
 }
