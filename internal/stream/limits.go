@@ -42,6 +42,10 @@ const (
 	maxTrials = 2
 	trialTime = 100 * time.Millisecond
 
+	// crowd is how many others may be parked, waiting for the same peer, for a waiter to spin: the
+	// other direction of its connection.
+	crowd = 1
+
 	// trialPause is how long a waiter that was not worth it does not try again, and how long
 	// nobody in the process does; the latter doubles up to trialPauseMax while trials fail.
 	trialPause    = 10 * time.Millisecond

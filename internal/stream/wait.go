@@ -128,9 +128,13 @@ func (w *waiter) park(stats *Stats) {
 	}
 }
 
+// crowded reports whether others are parked that wait for the same peer. It has work for each of
+// them, and a processor that spins here is one that the peer, or one of them, could use.
+func (w *waiter) crowded() bool { return w.bell != nil && w.bell.Parked().Load() > crowd }
+
 // spin reports whether ready became true while it spun, if it did at all.
 func (w *waiter) spin(stats *Stats) bool {
-	if w.spinner.credit <= 0 {
+	if w.spinner.credit <= 0 || w.crowded() {
 		return false
 	}
 	start := time.Now()
