@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -238,6 +240,176 @@ func childFiles(p *smctest.Parent) {
 	}
 	p.Check(err)
 	p.Say("result nothing runs")
+}
+
+// inheritedListener returns a listener on a copy of f.
+func inheritedListener(t *testing.T, h *Host, f *os.File) *Listener {
+	t.Helper()
+	inner, err := net.FileListener(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lc := ListenConfig{Host: h}
+	l, err := lc.NewListener(inner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// accepted returns how many connections the only listener of a host has taken.
+func accepted(h *Host) (n uint64) {
+	for _, l := range h.h.Status().Listeners {
+		n += l.Accepted
+	}
+	return n
+}
+
+// A listener at a socket that others share took connections which they would have got. Closed, it still
+// hands those out, and nothing else.
+func TestInheritedListenerCloses(t *testing.T) {
+	smctest.CheckLeaks(t)
+	config := Config{Dir: t.TempDir()}
+	client, server := newHost(t, config), newHost(t, config)
+	f := fileListener(t)
+	l := inheritedListener(t, server, f)
+	d := Dialer{Host: client}
+	for _, dial := range []func(network, address string) (net.Conn, error){
+		net.Dial,
+		func(network, address string) (net.Conn, error) { return d.Dial(network, address) },
+	} {
+		c, err := dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(patience))
+		if _, err := c.Write([]byte("taken")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for accepted(server) < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatalf("Accept of what had been taken = %v", err)
+		}
+		s.SetDeadline(time.Now().Add(patience))
+		b := make([]byte, 5)
+		if _, err := io.ReadFull(s, b); string(b) != "taken" || err != nil {
+			t.Errorf("ReadFull = %q, %v", b, err)
+		}
+		s.Close()
+	}
+	if c, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept after all = %v, %v, want ErrClosed", c, err)
+	}
+	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("second Close = %v, want ErrClosed", err)
+	}
+
+	// If nobody calls Accept, what was taken is reset after a while, or when the host closes.
+	for _, end := range []func(*Listener){func(*Listener) {}, func(*Listener) { server.Close() }} {
+		l := inheritedListener(t, server, f)
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for accepted(server) < 1 {
+			time.Sleep(time.Millisecond)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		end(l)
+		c.SetDeadline(time.Now().Add(patience))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("Read of a connection that nobody accepted = %v, want a reset", err)
+		}
+		if c, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Accept in the end = %v, %v, want ErrClosed", c, err)
+		}
+	}
+}
+
+// A server that is replaced by another one at the same socket, again and again, loses no connection.
+func TestRestartLosesNothing(t *testing.T) {
+	smctest.CheckLeaks(t)
+	config := Config{Dir: t.TempDir()}
+	f := fileListener(t)
+	serve := func(l *Listener, servers *sync.WaitGroup) {
+		for {
+			s, err := l.Accept()
+			if err != nil {
+				return
+			}
+			servers.Go(func() {
+				defer s.Close()
+				s.SetDeadline(time.Now().Add(patience))
+				b := make([]byte, 4)
+				if _, err := io.ReadFull(s, b); err != nil {
+					t.Errorf("server reads: %v", err)
+				}
+				s.Write(b)
+			})
+		}
+	}
+	var stop atomic.Bool
+	var clients, servers sync.WaitGroup
+	start := func() (*Host, *Listener) {
+		h := newHost(t, config)
+		l := inheritedListener(t, h, f)
+		servers.Go(func() { serve(l, &servers) })
+		return h, l
+	}
+	h, l := start()
+	addr := l.Addr().String()
+	for range 4 {
+		d := Dialer{Host: newHost(t, config), Timeout: patience}
+		clients.Go(func() {
+			for !stop.Load() {
+				c, err := d.Dial("tcp", addr)
+				if err != nil {
+					t.Errorf("Dial during restarts = %v", err)
+					return
+				}
+				c.SetDeadline(time.Now().Add(patience))
+				_, err = c.Write([]byte("echo"))
+				if err == nil {
+					_, err = io.ReadFull(c, make([]byte, 4))
+				}
+				if err != nil {
+					t.Errorf("connection (%v) during restarts: %v", c.State().Mode, err)
+				}
+				c.Close()
+			}
+		})
+	}
+	for range 10 {
+		time.Sleep(20 * time.Millisecond)
+		oldHost, old := h, l
+		h, l = start()
+		if err := old.Close(); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		servers.Go(func() {
+			defer cancel()
+			if err := oldHost.Shutdown(ctx); err != nil {
+				t.Errorf("Shutdown of a server that was replaced = %v", err)
+			}
+		})
+	}
+	stop.Store(true)
+	clients.Wait()
+	l.Close()
+	servers.Wait()
 }
 
 // A program that hands out its listening socket and accepts nothing itself, as those do that fork their workers,

@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -162,8 +164,20 @@ func (h *Host) forget(c *Conn) {
 // and releases everything. When ctx ends first, it resets what is left and returns
 // ctx.Err().
 func (h *Host) Shutdown(ctx context.Context) error {
-	for _, l := range h.stop() {
+	h.mu.Lock()
+	listeners := slices.Collect(maps.Keys(h.listeners))
+	h.mu.Unlock()
+	for _, l := range listeners {
 		l.Close()
+	}
+	for _, l := range listeners {
+		select {
+		case <-l.finished: // what it had taken is the application's
+		case <-ctx.Done():
+		}
+	}
+	for _, l := range h.stop() {
+		l.closeNow()
 	}
 	var err error
 	for {
@@ -192,7 +206,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 // Close closes all listeners, resets all connections and releases everything.
 func (h *Host) Close() error {
 	for _, l := range h.stop() {
-		l.Close()
+		l.closeNow()
 	}
 	h.release()
 	return nil
@@ -204,11 +218,7 @@ func (h *Host) stop() []*Listener {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closing = true
-	var listeners []*Listener
-	for l := range h.listeners {
-		listeners = append(listeners, l)
-	}
-	return listeners
+	return slices.Collect(maps.Keys(h.listeners))
 }
 
 // release resets the connections that are left, and closes the fabric.

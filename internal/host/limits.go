@@ -37,6 +37,10 @@ const (
 	// leaves further ones to the kernel's queue.
 	acceptBacklog = 128
 
+	// drainTime is how long a listener that was closed goes on with the connections it had taken, where another
+	// process might have taken them in its place.
+	drainTime = time.Second
+
 	// idleLinger is how long a host that nobody uses keeps what it has of the system. It is longer than the 100 ms
 	// after which gosmc dump looks for new hosts again, so that none is missed. Checks for leaked
 	// goroutines wait some 400 ms.

@@ -34,14 +34,16 @@ type Listener struct {
 	opts      ListenOptions
 	buffer    int
 	addr      netip.AddrPort
+	inherited bool // made elsewhere: others may accept from its socket, too
 	meeting   atomic.Pointer[rendezvous.Listening]
 	withdrawn atomic.Bool // the announcement, by File
 	pace      pacer
 	since     time.Time
 	ready     chan accepted
-	ctx       context.Context // of the handshakes; ends when the listener is closed
+	closed    chan struct{}   // nothing more is taken from the system
+	ctx       context.Context // of the handshakes; ends when nobody gets what was taken any more
 	cancel    context.CancelFunc
-	closed    <-chan struct{} // ctx.Done()
+	finished  chan struct{}
 	once      sync.Once
 	working   sync.WaitGroup // accept loop and handshakes
 	busy      chan struct{}  // a token for each handshake under way
@@ -66,7 +68,7 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 	if err != nil {
 		return nil, err
 	}
-	l, err := h.listenOn(inner.(*net.TCPListener), buffer, opts)
+	l, err := h.listenOn(inner.(*net.TCPListener), false, buffer, opts)
 	if err != nil {
 		inner.Close()
 		return nil, fail(err)
@@ -83,7 +85,7 @@ func (h *Host) ListenOn(inner *net.TCPListener, opts ListenOptions) (*Listener, 
 	}
 	var l *Listener
 	if err == nil {
-		l, err = h.listenOn(inner, buffer, opts)
+		l, err = h.listenOn(inner, true, buffer, opts)
 	}
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: inner.Addr(), Err: err}
@@ -109,21 +111,23 @@ func checkListening(l *net.TCPListener) error {
 	return err
 }
 
-func (h *Host) listenOn(inner *net.TCPListener, buffer int, opts ListenOptions) (*Listener, error) {
+func (h *Host) listenOn(inner *net.TCPListener, inherited bool, buffer int, opts ListenOptions) (*Listener, error) {
 	h.hold()
 	defer h.letGo()
 	l := &Listener{
-		host:   h,
-		tcp:    inner,
-		opts:   opts,
-		buffer: buffer,
-		addr:   addrPort(inner.Addr()),
-		since:  time.Now(),
-		ready:  make(chan accepted, acceptBacklog),
-		busy:   make(chan struct{}, maxHandshakes),
+		host:      h,
+		tcp:       inner,
+		inherited: inherited,
+		opts:      opts,
+		buffer:    buffer,
+		addr:      addrPort(inner.Addr()),
+		since:     time.Now(),
+		ready:     make(chan accepted, acceptBacklog),
+		busy:      make(chan struct{}, maxHandshakes),
+		closed:    make(chan struct{}),
+		finished:  make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.closed = l.ctx.Done()
 	l.timeout.init()
 	l.pace.init()
 	if err := l.announce(); err != nil {
@@ -244,15 +248,15 @@ func (l *Listener) serve(tcp *net.TCPConn, peer *ism.Peer) {
 	l.deliver(accepted{conn: c})
 }
 
-// deliver hands a result to Accept, or drops it when the listener is closed.
+// deliver hands a result to Accept, or drops it when nobody gets it any more.
 func (l *Listener) deliver(a accepted) {
 	select {
-	case <-l.closed:
+	case <-l.ctx.Done():
 	default:
 		select {
 		case l.ready <- a:
 			return
-		case <-l.closed:
+		case <-l.ctx.Done():
 		}
 	}
 	if a.conn != nil {
@@ -263,7 +267,7 @@ func (l *Listener) deliver(a accepted) {
 // Accept returns the next connection.
 func (l *Listener) Accept() (*Conn, error) {
 	select {
-	case <-l.closed:
+	case <-l.ctx.Done():
 		return nil, l.error("accept", net.ErrClosed)
 	case <-l.timeout.wait():
 		return nil, l.error("accept", os.ErrDeadlineExceeded)
@@ -277,7 +281,7 @@ func (l *Listener) Accept() (*Conn, error) {
 			l.settled()
 		}
 		return a.conn, a.err
-	case <-l.closed:
+	case <-l.ctx.Done():
 		l.leave()
 		return nil, l.error("accept", net.ErrClosed)
 	case <-l.timeout.wait():
@@ -307,34 +311,76 @@ func (l *Listener) SetDeadline(t time.Time) error {
 // SyscallConn returns the TCP socket.
 func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.tcp.SyscallConn() }
 
-// Close ends listening. Connections that Accept has not returned are reset.
-func (l *Listener) Close() error {
+// Close ends listening. Connections that Accept has not returned are reset, but for those that were taken from a
+// socket which others may accept from, too: see drain.
+func (l *Listener) Close() error { return l.end(l.inherited || l.pace.shared.Load()) }
+
+// closeNow is Close for the host, which takes everything along.
+func (l *Listener) closeNow() {
+	l.end(false)
+	l.cancel()
+	<-l.finished
+}
+
+// end ends listening. With drain, connections that were taken may still be accepted for a while.
+func (l *Listener) end(drain bool) error {
 	err := l.error("close", net.ErrClosed)
 	l.once.Do(func() {
 		l.host.hold()
-		defer l.host.letGo()
 		l.meeting.Load().Withdraw()
-		l.cancel()
+		close(l.closed)
 		err = l.tcp.Close()
 		l.meeting.Load().Close()
-		l.host.mu.Lock()
-		delete(l.host.listeners, l)
-		l.host.mu.Unlock()
-		l.working.Wait()
-		l.timeout.set(time.Time{})
-		for {
-			select {
-			case a := <-l.ready:
-				if a.conn != nil {
-					a.conn.abandon()
-				}
-				continue
-			default:
-			}
-			break
+		l.pace.accepting.Lock() // what was in accept is under way now
+		drain = drain && l.pace.underWay.Load() > 0
+		l.pace.accepting.Unlock()
+		if drain {
+			go l.drain()
+		} else {
+			l.finish()
 		}
 	})
 	return err
+}
+
+// drain ends a listener from whose socket others may accept, too, once Accept has returned what was taken from it,
+// or after drainTime. Had we not taken those connections, the others would have them now: who closes one
+// such listener while another one serves, as in a restart without a pause, loses none.
+func (l *Listener) drain() {
+	late := time.NewTimer(drainTime)
+	defer late.Stop()
+	for l.pace.underWay.Load() > 0 && l.ctx.Err() == nil {
+		select {
+		case <-l.pace.changed: // the loop does not wait for it any more
+		case <-l.ctx.Done():
+		case <-late.C:
+			l.cancel()
+		}
+	}
+	l.finish()
+}
+
+// finish resets what nobody has accepted.
+func (l *Listener) finish() {
+	defer l.host.letGo()
+	l.cancel()
+	l.working.Wait()
+	l.host.mu.Lock()
+	delete(l.host.listeners, l)
+	l.host.mu.Unlock()
+	l.timeout.set(time.Time{})
+	for {
+		select {
+		case a := <-l.ready:
+			if a.conn != nil {
+				a.conn.abandon()
+			}
+			continue
+		default:
+		}
+		break
+	}
+	close(l.finished)
 }
 
 // acceptDeadline is a deadline as a channel.

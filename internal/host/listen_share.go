@@ -38,14 +38,21 @@ func (p *pacer) poke() {
 
 // await waits until the loop may accept. It reports false when the listener is closed.
 func (l *Listener) await() bool {
-	for !l.pace.may() {
+	for {
+		select {
+		case <-l.closed:
+			l.pace.poke() // drain, from which this may have taken a poke
+			return false
+		default:
+		}
+		if l.pace.may() {
+			return true
+		}
 		select {
 		case <-l.pace.changed:
 		case <-l.closed:
-			return false
 		}
 	}
-	return true
 }
 
 // enter says that a call of Accept begins.
@@ -133,6 +140,11 @@ func (l *Listener) File() (*os.File, error) {
 
 // announceAgain is for a listener whose announcement File has withdrawn.
 func (l *Listener) announceAgain() {
+	select {
+	case <-l.closed:
+		return
+	default:
+	}
 	if !l.withdrawn.Swap(false) {
 		return
 	}
