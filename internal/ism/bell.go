@@ -148,6 +148,7 @@ func openRinger(fd, chime int, nonce [16]byte) (ringer, error) {
 // close ends the use of the peer's bell.
 func (r *ringer) close() {
 	unmapBell(r.seg)
+	empty(r.chime)
 	unix.Close(r.chime)
 }
 

@@ -137,4 +137,7 @@ func (w *chimeWaiter) resume(err error) bool {
 }
 
 // close makes sleep return with an error, now and later.
-func (w *chimeWaiter) close() { w.file.Close() }
+func (w *chimeWaiter) close() {
+	w.raw.Control(func(fd uintptr) { empty(int(fd)) })
+	w.file.Close()
+}

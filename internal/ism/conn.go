@@ -76,6 +76,7 @@ func (c *conn) close() {
 	}
 	c.queue = nil
 	c.sendMu.Unlock()
+	c.raw.Control(func(fd uintptr) { empty(int(fd)) })
 	c.file.Close()
 }
 
@@ -150,7 +151,8 @@ func (b *inbox) recvmsg(fd int) (n int, flags int32, err error) {
 	b.hdr.SetIovlen(1)
 	b.hdr.SetControllen(unix.CmsgLen(4 * maxFDs))
 	for {
-		r, _, errno := unix.Syscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.hdr)),
+		// Raw, because of what the kernel does with descriptors that do not fit: see foreign.go.
+		r, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.hdr)),
 			unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		if errno == unix.EINTR {
 			continue
@@ -190,8 +192,9 @@ func (b *inbox) take() int {
 
 // discard closes the descriptors that nobody took.
 func (b *inbox) discard() {
-	for ; b.n > 0; b.n-- {
-		unix.Close(b.fds[b.n-1])
+	if b.n > 0 {
+		closeForeign(b.fds[:b.n]...)
+		b.n = 0
 	}
 }
 

@@ -278,6 +278,9 @@ func (d *Device) Peer(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 	case dl == nil && len(d.dialed)+len(d.accepted) >= MaxPeers:
 		d.mu.Unlock()
 		return nil, fmt.Errorf("%w: %d peers", ErrLimit, MaxPeers)
+	case dl == nil && closing.Load() >= maxClosing:
+		d.mu.Unlock()
+		return nil, fmt.Errorf("%w: %d descriptors of peers do not close", ErrLimit, maxClosing)
 	case dl == nil:
 		dl = &dialing{done: make(chan struct{})}
 		d.dialed[gid] = dl
@@ -479,7 +482,7 @@ func (d *Device) listen(raw syscall.RawConn) {
 func (d *Device) beginHello() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || d.helloing >= maxHelloing {
+	if d.closed || d.helloing >= maxHelloing || closing.Load() >= maxClosing {
 		return false
 	}
 	d.helloing++
@@ -505,6 +508,7 @@ func fewDescriptors(fd int) bool {
 func (d *Device) turnAway(fd int) {
 	m := message{kind: kindRefuse, reason: refuseLimit}
 	sendNow(fd, m.append(nil))
+	empty(fd)
 	unix.Close(fd)
 	d.stats.refused.Add(1)
 }

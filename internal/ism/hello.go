@@ -278,9 +278,9 @@ func (d *Device) awaitHello(c *conn, cred Cred, o *offer, check func(*message) e
 	}
 	memFD, chimeFD := c.in.take(), c.in.take()
 	r, err := openRinger(memFD, chimeFD, m.nonce)
-	unix.Close(memFD)
+	closeForeign(memFD)
 	if err != nil {
-		unix.Close(chimeFD)
+		closeForeign(chimeFD)
 		return nil, err
 	}
 	p := &Peer{

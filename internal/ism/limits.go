@@ -100,6 +100,15 @@ const (
 	// two of which it keeps, and the program needs some for itself.
 	minFreeFDs = 16
 
+	// foreignCloseTime is how long the close of a descriptor that a peer has sent is waited for. At most maxClosing, and
+	// one or two for each peer that there is, may go on after that: each has a thread.
+	foreignCloseTime = 20 * time.Millisecond
+	maxClosing       = 64
+
+	// maxUnread is more messages than there can be in the buffer of a socket. Each takes 768 bytes of it
+	// or more, of twice net.core.wmem_max.
+	maxUnread = 1024
+
 	// maxFDs is the room for descriptors that a received message has: one more than any
 	// message carries, so that too many are seen.
 	maxFDs = 3

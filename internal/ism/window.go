@@ -338,7 +338,7 @@ func (p *Peer) handleAttachReply(m *message, in *inbox, short bool) error {
 	default:
 		fd := in.take()
 		mem, err = mapReceived(fd, r.size)
-		unix.Close(fd)
+		closeForeign(fd)
 	}
 	if err == nil && r.abandoned {
 		unmap(mem)
