@@ -20,6 +20,7 @@
 //
 // Nothing runs in the background before the first connection or listener, and nothing goes on after the last: the goroutines
 // of the default host end 150 ms later, a [Host] of one's own ends with Close or Shutdown. In
-// a bubble of testing/synctest use such a Host, or let all connections of the program be in one bubble: goroutines,
-// and with them peers, belong to the bubble that was the first to need them.
+// a bubble of testing/synctest use such a Host: while a host is in use outside of the bubble, its connections
+// inside are plain TCP, and the other way round, since goroutines of the two cannot wake each other. Bubbles
+// that run at the same time need a Host each.
 package smc

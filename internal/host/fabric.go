@@ -4,6 +4,8 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
@@ -15,6 +17,7 @@ import (
 type fabric struct {
 	device  *ism.Device
 	watcher *watcher
+	bubble  bool // its goroutines are in a bubble of testing/synctest
 }
 
 func (f *fabric) close() {
@@ -36,6 +39,8 @@ func (h *Host) open() (*fabric, clc.Diagnosis, error) {
 	h.fabricMu.Lock()
 	defer h.fabricMu.Unlock()
 	switch {
+	case h.fabric != nil && h.fabric.bubble != inBubble(): // rule: TestBubble
+		return nil, clc.DiagBubble, errors.New("the host is in use on the other side of a testing/synctest bubble")
 	case h.fabric != nil:
 		return h.fabric, clc.DiagNone, nil
 	case h.cfg.Disabled:
@@ -78,7 +83,22 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 		}
 		return nil, reason, err
 	}
-	return &fabric{device: device, watcher: w}, clc.DiagNone, nil
+	return &fabric{device: device, watcher: w, bubble: inBubble()}, clc.DiagNone, nil
+}
+
+// inBubble reports whether the caller is in a bubble of testing/synctest. Channels and timers of a bubble can
+// only be used inside, so a host and what uses it have to be on the same side. The clock tells: that of a bubble
+// begins at the first day of 2000. Two bubbles at the same time are not told apart.
+func inBubble() bool {
+	now := time.Now()
+	if now.Year() >= bubbleEnds {
+		return false
+	}
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_REALTIME, &ts) != nil {
+		return false
+	}
+	return time.Unix(ts.Unix()).Sub(now).Abs() > time.Hour
 }
 
 // openFabricOrNil returns the fabric if it is open.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // sockets counts the sockets below a run directory.
@@ -154,6 +155,85 @@ func TestReleaseIdleInBubble(t *testing.T) {
 			}
 			talk(t, client, server, ModeSMCD)
 		}) // returns when every goroutine of the bubble has ended
+	}
+}
+
+// A host that is in use outside of a bubble is one for TCP inside, and the other way round: their goroutines
+// cannot wake each other, and the runtime ends a process that tries.
+func TestBubble(t *testing.T) {
+	for _, opened := range []string{"outside", "inside"} {
+		t.Run(opened, func(t *testing.T) {
+			smctest.CheckLeaks(t)
+			dir := t.TempDir()
+			var client, server *Host
+			start := func(t *testing.T) *Listener { // opens what the hosts have
+				cfg := Config{Dir: dir, ReleaseIdle: true}
+				var err error
+				if client, err = New(cfg); err != nil {
+					t.Fatal(err)
+				}
+				if server, err = New(cfg); err != nil {
+					t.Fatal(err)
+				}
+				l, err := server.Listen(context.Background(), "tcp", "127.0.0.1:0", ListenOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return l
+			}
+			// stay holds a connection over SMC-D open while the other side talks.
+			stay := func(t *testing.T, other func(l *Listener)) {
+				l := start(t)
+				c := mustDial(t, client, l.Addr())
+				s := mustAccept(t, l)
+				if c.Mode() != ModeSMCD {
+					t.Errorf("on its own side of the bubble a connection is %v because of %v", c.Mode(), c.Reason())
+				}
+				other(l)
+				checkExchange(t, c, s)
+				c.Close()
+				s.Close()
+				l.Close()
+			}
+			across := func(t *testing.T, other *Listener) {
+				announced := mustDial(t, client, other.Addr())
+				if r := announced.Reason(); announced.Mode() != ModeTCP || r.Code != clc.DiagBubble {
+					t.Errorf("to a listener across a bubble a connection is %v because of %v, want TCP because of the bubble", announced.Mode(), r)
+				}
+				announced.Close()
+				l, err := server.Listen(context.Background(), "tcp", "127.0.0.1:0", ListenOptions{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c := mustDial(t, client, l.Addr())
+				s := mustAccept(t, l)
+				if c.Mode() != ModeTCP || s.Mode() != ModeTCP {
+					t.Errorf("across a bubble the modes are %v and %v, want TCP", c.Mode(), s.Mode())
+				}
+				checkExchange(t, c, s)
+				c.Close()
+				s.Close()
+				l.Close()
+			}
+			if opened == "outside" {
+				stay(t, func(l *Listener) {
+					synctest.Test(t, func(t *testing.T) { across(t, l) })
+				})
+				return
+			}
+			ask, done := make(chan *Listener), make(chan struct{})
+			go func() {
+				defer close(done)
+				across(t, <-ask)
+			}()
+			synctest.Test(t, func(t *testing.T) {
+				stay(t, func(l *Listener) {
+					ask <- l
+					<-done
+				})
+			})
+		})
 	}
 }
 

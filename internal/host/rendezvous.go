@@ -28,7 +28,7 @@ func (h *Host) newPoint() *rendezvous.Point {
 			return meetingDevice{h, f.device}, clc.DiagNone, nil
 		},
 		Opened: func() rendezvous.Device {
-			if f := h.openFabricOrNil(); f != nil {
+			if f := h.openFabricOrNil(); f != nil && f.bubble == inBubble() { // rule: TestBubble: f.bubble == inBubble() -> true
 				return meetingDevice{h, f.device}
 			}
 			return nil

@@ -76,6 +76,7 @@ const (
 	DiagPolicy            Diagnosis = localSpace + 0x12
 	DiagClosing           Diagnosis = localSpace + 0x13
 	DiagInherited         Diagnosis = localSpace + 0x14
+	DiagBubble            Diagnosis = localSpace + 0x15
 	DiagBudget            Diagnosis = localSpace + 0x20
 	DiagNoFile            Diagnosis = localSpace + 0x21
 	DiagLimit             Diagnosis = localSpace + 0x22

@@ -367,6 +367,14 @@ var reasons = []Reason{
 		Local:    true,
 		wire:     DiagPeerNoSMC,
 	}, {
+		Code:     DiagBubble,
+		Tag:      "BUBBLE",
+		Sentence: "The host is in use on the other side of a testing/synctest bubble.",
+		Cause:    "Goroutines inside of a bubble and outside cannot wake each other.",
+		Advice:   "Make a Host in the bubble if SMC is wanted there.",
+		Local:    true,
+		wire:     DiagConfig,
+	}, {
 		Code:     DiagBudget,
 		Tag:      "BUDGET",
 		Sentence: "The memory budget for buffers is used up.",
