@@ -3,6 +3,7 @@ package stream
 import (
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -33,4 +34,23 @@ func TestNoSpinInACrowd(t *testing.T) {
 			t.Errorf("with %d others parked it spun: %t, want %t", tt.parked, got, tt.want)
 		}
 	}
+}
+
+// In a bubble, where time stands still while anybody runs, a waiter does not wait for its time to be up.
+func TestSpinInBubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const enough = 1_000_000
+		looks := 0
+		var stats Stats
+		var sleeps atomic.Uint32
+		var w waiter
+		w.init(&sleeps, 50*time.Microsecond, nil, func() bool {
+			looks++
+			return looks == enough
+		})
+		w.spinner.credit = spinCredit
+		if w.spin(&stats) || looks == enough {
+			t.Errorf("a waiter looked %d times while the clock stood still", looks)
+		}
+	})
 }
