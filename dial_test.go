@@ -3,6 +3,7 @@ package smc
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -64,5 +65,54 @@ func TestDialTimeoutNegative(t *testing.T) {
 	}
 	if c != nil {
 		c.Close()
+	}
+}
+
+// Where SMC-R is required neither end gets a connection over SMC-D, and both are told the reason.
+func TestRequireNotOffered(t *testing.T) {
+	dir := t.TempDir()
+	client, server := newHost(t, Config{Dir: dir}), newHost(t, Config{Dir: dir})
+	listen := func(r Requirement) *Listener {
+		lc := ListenConfig{Host: server, Require: r}
+		l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+
+	d := Dialer{Host: client, Require: RequireSMCR}
+	l := listen(AnyMode)
+	c, err := d.Dial("tcp", l.Addr().String())
+	var fallback *FallbackError
+	if !errors.As(err, &fallback) || fallback.Reason.Tag != "POLICY" {
+		t.Errorf("Dial that requires SMC-R = %v, %v, want a FallbackError with POLICY", c, err)
+	}
+	d.Require = AnyMode
+	if c, err = d.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := l.AcceptSMC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if s.RemoteAddr().String() != c.LocalAddr().String() {
+		t.Errorf("accepted a connection in mode %v from %v, want that from %v", s.State().Mode, s.RemoteAddr(), c.LocalAddr())
+	}
+
+	c, err = d.Dial("tcp", listen(RequireSMCR).Addr().String())
+	if err != nil {
+		t.Fatalf("Dial of a listener that requires SMC-R = %v, want a connection over TCP", err)
+	}
+	defer c.Close()
+	if st := c.State(); st.Mode != ModeTCP || st.Reason.Tag != "POLICY" {
+		t.Errorf("Dial of a listener that requires SMC-R is %v because of %v, want TCP because of POLICY", st.Mode, st.Reason)
+	}
+	c.SetDeadline(time.Now().Add(patience))
+	if n, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("Read from a listener that requires SMC-R = %d, %v, want EOF", n, err)
 	}
 }

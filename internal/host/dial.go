@@ -45,6 +45,10 @@ func (r Requirement) met(m Mode) bool {
 	panic("host: impossible requirement")
 }
 
+// offered reports whether a handshake can lead to what is required. SMC-R is offered to nobody yet: a handshake would
+// give the peer a connection over SMC-D, and reset it.
+func (r Requirement) offered() bool { return r != RequireSMCR }
+
 // DialOptions say how to dial. The zero value is useful.
 type DialOptions struct {
 	Require    Requirement
@@ -130,6 +134,9 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		return nil, dialError(network, tcp, err)
 	}
 	c := d.host.newConn(tcp, true, &d.opts.Net)
+	if peer != nil && !d.opts.Require.offered() {
+		peer, reason = nil, clc.DiagPolicy
+	}
 	if peer == nil {
 		return c, d.host.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), d.opts.Require, nil)
 	}

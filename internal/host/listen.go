@@ -209,6 +209,10 @@ func (l *Listener) sleep(d time.Duration) bool {
 func (l *Listener) route(tcp *net.TCPConn) {
 	h := l.host
 	claim, reason := l.meeting.Load().Claim(tcp)
+	if claim != nil && !l.opts.Require.offered() {
+		claim.Refuse(clc.DiagPolicy)
+		claim, reason = nil, clc.DiagPolicy
+	}
 	if claim != nil {
 		select {
 		case l.busy <- struct{}{}:

@@ -345,9 +345,9 @@ var reasons = []Reason{
 	}, {
 		Code:     DiagPolicy,
 		Tag:      "POLICY",
-		Sentence: "The configuration excludes this address or port.",
-		Cause:    "A rule for addresses or ports matched.",
-		Advice:   "Change the rule if SMC is wanted here.",
+		Sentence: "The kind of SMC that is required is not available.",
+		Cause:    "One of the programs requires SMC-R, which this release does not use for connections yet.",
+		Advice:   "Require SMC-D, or SMC of any kind.",
 		Local:    true,
 		wire:     DiagConfig,
 	}, {
