@@ -22,12 +22,12 @@ const (
 )
 
 // RemoveDead removes the sockets of type kind in a directory behind which nobody listens, if they
-// are this user's and not just being made. Files of any other kind are not touched: the
+// are this user's and not just being made: old enough, for those get their name only when they listen. Files of any other kind are not touched: the
 // directory may have been somebody's before it became a run directory. It looks at a bounded number
 // of files.
 func RemoveDead(d *os.File, kind int) {
 	for _, name := range Names(d) {
-		if name[0] == '.' || !leftOver(d, name, unix.S_IFSOCK, tidyAge) {
+		if !leftOver(d, name, unix.S_IFSOCK, tidyAge) {
 			continue
 		}
 		fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)

@@ -38,6 +38,8 @@ func TestRemoveDead(t *testing.T) {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	deadSocket(t, at("dead"))
 	deadSocket(t, at("young"))
+	deadSocket(t, at(".new-dead")) // of a process that was killed while it made its socket
+	deadSocket(t, at(".new-young"))
 	live, err := net.Listen("unix", at("live"))
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +57,7 @@ func TestRemoveDead(t *testing.T) {
 	if err := os.Symlink("dead", at("link")); err != nil { // to a dead socket
 		t.Fatal(err)
 	}
-	for _, name := range []string{"dead", "live", "notes.txt", "fifo", "empty", "link"} {
+	for _, name := range []string{"dead", ".new-dead", "live", "notes.txt", "fifo", "empty", "link"} {
 		makeOld(t, at(name))
 	}
 	d, err := OpenDir(dir)
@@ -69,7 +71,7 @@ func TestRemoveDead(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if want := []string{"empty", "fifo", "link", "live", "notes.txt", "young"}; err != nil || !slices.Equal(names, want) {
+	if want := []string{".new-young", "empty", "fifo", "link", "live", "notes.txt", "young"}; err != nil || !slices.Equal(names, want) {
 		t.Errorf("left are %q, %v; want %q", names, err, want)
 	}
 }
