@@ -141,10 +141,11 @@ func (l *Listener) AcceptSMC() (*Conn, error) {
 	return newConn(c), nil
 }
 
-// Close implements [net.Listener]. Connections that have not been accepted are reset. But a Listener whose socket is
-// shared, because it was inherited ([FileListener], [ListenConfig.NewListener]) or handed out with File, leaves what it
-// has not taken to the others, and Accept goes on for up to a second to return what it has: a server that is
-// replaced by another one at the same socket loses no connection.
+// Close implements [net.Listener]. Connections that have not been accepted are reset, with two exceptions. If a call of
+// Accept waits, it gets the connection whose handshake is under way. And a Listener whose socket is shared, because it
+// was inherited ([FileListener], [ListenConfig.NewListener]) or handed out with File, leaves what it has not taken to
+// the others, and Accept returns what it has: a server that is replaced by another one at the same
+// socket loses no connection. All that is for a second at most.
 func (l *Listener) Close() error { return l.l.Close() }
 
 // Addr implements [net.Listener].

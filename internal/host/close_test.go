@@ -3,8 +3,10 @@ package host
 import (
 	"errors"
 	"io"
+	"net"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
@@ -50,6 +52,56 @@ func TestCloseResets(t *testing.T) {
 					t.Errorf("%s closes: the peer's Read = %d, %v, want %v", closer, n, err, tt.want)
 				}
 				peer.Close()
+			}
+		})
+	}
+}
+
+// TestCloseInHandshake closes a listener while a client is in its handshake. A call of Accept that waits gets
+// the connection, for which others may have been refused; without one it is reset, and so it is if the host closes.
+func TestCloseInHandshake(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		waits  bool
+		end    func(*serverRig)
+		served bool
+	}{
+		{"Accept waits", true, func(r *serverRig) { r.l.Close() }, true},
+		{"Shutdown, Accept waits", true, func(r *serverRig) { go r.server.Shutdown(t.Context()); <-r.l.closed }, true},
+		{"nobody waits", false, func(r *serverRig) { r.l.Close() }, false},
+		{"Host.Close", true, func(r *serverRig) { r.server.Close() }, false},
+		{"Close, then Host.Close", true, func(r *serverRig) { r.l.Close(); r.server.Close() }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newServerRig(t)
+			results := make(chan accepted, 2)
+			accept := func() {
+				c, err := r.l.Accept()
+				results <- accepted{c, err}
+			}
+			if tt.waits {
+				go accept()
+				for r.l.pace.waiting.Load() == 0 {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			client := r.begin(atConfirm)
+			tt.end(r)
+			if tt.served {
+				client.write(client.encoded())
+				a := <-results
+				if a.err != nil || a.conn.Mode() != ModeSMCD {
+					t.Fatalf("Accept = %+v, want a connection over SMC-D", a)
+				}
+				a.conn.Close()
+			} else {
+				client.checkEnded()
+			}
+			if !tt.waits || tt.served {
+				accept()
+			}
+			if a := <-results; !errors.Is(a.err, net.ErrClosed) {
+				t.Errorf("Accept after that = %+v, want ErrClosed", a)
 			}
 		})
 	}

@@ -37,8 +37,7 @@ const (
 	// leaves further ones to the kernel's queue.
 	acceptBacklog = 128
 
-	// drainTime is how long a listener that was closed goes on with the connections it had taken, where another
-	// process might have taken them in its place.
+	// drainTime is how long a listener that was closed goes on with the connections it had taken.
 	drainTime = time.Second
 
 	// idleLinger is how long a host that nobody uses keeps what it has of the system. It is longer than the 100 ms

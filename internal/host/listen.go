@@ -40,7 +40,7 @@ type Listener struct {
 	pace      pacer
 	since     time.Time
 	ready     chan accepted
-	closed    chan struct{}   // nothing more is taken from the system
+	closed    chan struct{}   // once nothing more is taken from the system
 	ctx       context.Context // of the handshakes; ends when nobody gets what was taken any more
 	cancel    context.CancelFunc
 	finished  chan struct{}
@@ -315,9 +315,11 @@ func (l *Listener) SetDeadline(t time.Time) error {
 // SyscallConn returns the TCP socket.
 func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.tcp.SyscallConn() }
 
-// Close ends listening. Connections that Accept has not returned are reset, but for those that were taken from a
-// socket which others may accept from, too: see drain.
-func (l *Listener) Close() error { return l.end(l.inherited || l.pace.shared.Load()) }
+// Close ends listening. Connections that Accept has not returned are reset, unless a call of Accept waits for them, or
+// others may accept from the socket, too: see drain.
+func (l *Listener) Close() error {
+	return l.end(l.inherited || l.pace.shared.Load() || l.pace.waiting.Load() > 0)
+}
 
 // closeNow is Close for the host, which takes everything along.
 func (l *Listener) closeNow() {
@@ -347,9 +349,10 @@ func (l *Listener) end(drain bool) error {
 	return err
 }
 
-// drain ends a listener from whose socket others may accept, too, once Accept has returned what was taken from it,
-// or after drainTime. Had we not taken those connections, the others would have them now: who closes one
-// such listener while another one serves, as in a restart without a pause, loses none.
+// drain ends a listener once Accept has returned what was taken, or after drainTime. A socket of package net has handed
+// a connection to a waiting Accept at once, where ours is still in its handshake. And had we not taken those
+// of a socket that others share, the others would have them now: a server that is replaced by another one, as
+// in a restart without a pause, loses none.
 func (l *Listener) drain() {
 	late := time.NewTimer(drainTime)
 	defer late.Stop()
