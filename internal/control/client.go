@@ -74,7 +74,7 @@ func GatherSome(ctx context.Context, dir string, want func(name string) bool) ([
 		tokens <- struct{}{} // bounded: every question is
 		wg.Go(func() {
 			defer func() { <-tokens }()
-			st, err := askHost(ctx, ctl, name)
+			st, err := askHostFor(ctx, ctl, name)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -109,6 +109,34 @@ func bareError(err error) error {
 	return err
 }
 
+// askHostFor is askHost, and waits for it no longer than that can take. A host may send descriptors along with
+// its answer, which the kernel throws away within our read: where that closes the last one of a TCP socket with SO_LINGER, or when we
+// close a socket that has such in it, the call returns when the host wishes.
+func askHostFor(ctx context.Context, ctl *os.File, name string) (*Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*ioTimeout)
+	type answer struct {
+		st  *Status
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		defer cancel()
+		st, err := askHost(ctx, ctl, name)
+		answered <- answer{st, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.st, a.err
+	case <-ctx.Done():
+	}
+	select {
+	case a := <-answered:
+		return a.st, a.err
+	case <-time.After(closeTime):
+		return nil, os.ErrDeadlineExceeded
+	}
+}
+
 // askHost asks the host behind one name of ctl. It returns nil and no error for what is
 // not a live host: another kind of file, a socket in the making, a host that is gone.
 func askHost(ctx context.Context, ctl *os.File, name string) (*Status, error) {
@@ -126,8 +154,6 @@ func askHost(ctx context.Context, ctl *os.File, name string) (*Status, error) {
 	if inTheMaking && time.Since(time.Unix(st.Mtim.Unix())) < staleTemporary {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*ioTimeout)
-	defer cancel()
 	c, err := dialHost(ctx, ctl, name)
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):

@@ -435,6 +435,77 @@ func TestGatherHostileHost(t *testing.T) {
 }
 
 // A silent host is given up when the context ends.
+// A host that sends descriptors can make the kernel close them within a call of ours, and that take as long as it likes.
+func TestGatherLingering(t *testing.T) {
+	dir := t.TempDir()
+	serve(t, dir, "b", testStatus)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(rundir.Path(dir, socketsDir), "a")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var lingering []int
+	for range 8 {
+		lingering = append(lingering, lingeringSocket(t))
+	}
+	go func() {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		for _, fd := range lingering {
+			c.WriteMsgUnix([]byte(" "), unix.UnixRights(fd), nil)
+			unix.Close(fd)
+		}
+		io.Copy(io.Discard, c)
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	start := time.Now()
+	list, errs := Gather(ctx, dir)
+	if took := time.Since(start); len(list) != 1 || len(errs) != 1 || took > 20*time.Second {
+		t.Errorf("Gather = %v, %v after %v; want that of b and an error of a, soon", list, errs, took)
+	}
+}
+
+// lingeringSocket returns a TCP socket whose last close takes a minute: nobody reads what was written.
+func lingeringSocket(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	other, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
+	f, err := c.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fd, err := unix.Dup(int(f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.SetNonblock(fd, true)
+	for b := make([]byte, 1<<20); err == nil; {
+		_, err = unix.Write(fd, b)
+	}
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 60}); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
 func TestGatherCanceled(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(rundir.Path(dir, "ctl"), 0o700); err != nil {

@@ -25,6 +25,7 @@ const (
 	gatherConcurrency = 4                     // hosts asked at a time
 	queueRetry        = 10 * time.Millisecond // while a host's accept queue is full
 	readInitial       = 64 << 10              // bytes of buffer for a response
+	closeTime         = 1 * time.Second       // for a question to end that is given up
 )
 
 // Bounds of the trace of one host.
