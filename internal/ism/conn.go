@@ -27,7 +27,7 @@ type conn struct {
 	sendMu   sync.Mutex // may be taken with Peer.mu held
 	sendFD   int        // -1 when the conn is closed
 	queue    []outgoing // in order, only while the socket buffer is full
-	replies  int        // messages in queue that have a descriptor
+	replies  int        // answers in queue
 	flushing bool       // a goroutine empties the queue
 }
 
@@ -269,11 +269,11 @@ func (c *conn) sendControl(m *message, fd int) error {
 			return os.NewSyscallError("sendmsg", err)
 		}
 	}
-	if len(c.queue) >= maxQueued || fd >= 0 && c.replies >= maxQueuedReplies {
+	if len(c.queue) >= maxQueued || o.isReply() && c.replies >= maxQueuedReplies {
 		return errFull
 	}
 	c.queue = append(c.queue, o)
-	if fd >= 0 {
+	if o.isReply() {
 		c.replies++
 	}
 	if !c.flushing {
@@ -284,6 +284,9 @@ func (c *conn) sendControl(m *message, fd int) error {
 }
 
 var errFull = fmt.Errorf("%w: it does not read its answers", ErrProtocol)
+
+// isReply reports whether the peer can ask for such messages, as many as it likes.
+func (o *outgoing) isReply() bool { return kind(o.buf[0]) == kindAttachReply }
 
 func (o *outgoing) send(fd int) error {
 	if o.fd >= 0 {
@@ -319,7 +322,7 @@ func (c *conn) sendQueued() bool {
 		}
 		// With any other error the peer has gone, or an answer is lost whose descriptor the
 		// kernel will not carry; the peer then waits for as long as its caller says.
-		if o.fd >= 0 {
+		if o.isReply() {
 			c.replies--
 		}
 		o.close()

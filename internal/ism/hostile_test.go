@@ -359,6 +359,23 @@ func TestHostileAttachFlood(t *testing.T) {
 	}
 }
 
+// Answers without a descriptor take memory as well: a token that is no more can be asked for as often as one likes.
+func TestHostileRefusedAttachFlood(t *testing.T) {
+	_, r, p, s := newVictim(t)
+	d := mustDMB(t, p, 16<<10, nil)
+	token := d.Token()
+	d.Release(false)
+	sent := 0
+	for s.sendMessage(message{kind: kindAttach, token: token, size: 16 << 10}) == nil {
+		if sent++; sent == maxQueued/4 {
+			t.Fatalf("%d requests are waiting for an answer that nobody reads, want the end of the peering", sent)
+		}
+	}
+	if e := await(t, "PeerGone", r.gone); !errors.Is(e.err, ErrProtocol) {
+		t.Errorf("PeerGone(%v), want ErrProtocol", e.err)
+	}
+}
+
 // A peer that is slow to read gets everything, in order; signals meanwhile are refused, not lost.
 func TestSlowPeer(t *testing.T) {
 	d, _, p, s := newVictim(t)

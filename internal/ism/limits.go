@@ -53,7 +53,7 @@ const (
 	// that the answers of the peer always fit its socket buffer. Further calls wait their turn.
 	maxAttaching = 64
 
-	// maxQueuedReplies bounds the answers, with their descriptors, that wait because the peer does
+	// maxQueuedReplies bounds the answers, some with descriptors, that wait because the peer does
 	// not read. A peer which keeps to maxAttaching stays far below; beyond, it is dropped.
 	maxQueuedReplies = 128
 
