@@ -107,6 +107,35 @@ func TestCloseInHandshake(t *testing.T) {
 	}
 }
 
+// TestSharedListenerSilentClient has clients that fall silent in their handshake with a listener that accepts only for
+// calls of Accept: others do not wait for them.
+func TestSharedListenerSilentClient(t *testing.T) {
+	r := newServerRig(t)
+	f, err := r.l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	results := make(chan accepted, 1)
+	go func() {
+		c, err := r.l.Accept()
+		results <- accepted{c, err}
+	}()
+	for _, at := range []step{atProposal, atConfirm} {
+		r.begin(at)
+	}
+	dialPlain(t, r.l)
+	select {
+	case a := <-results:
+		if a.err != nil || a.conn.Mode() != ModeTCP {
+			t.Fatalf("Accept beside silent clients = %+v, want the connection over TCP", a)
+		}
+		a.conn.Close()
+	case <-time.After(clcTimeout / 2):
+		t.Error("Accept waits for silent clients")
+	}
+}
+
 // TestTCPReset has a client that resets the idle TCP connection and says nothing in shared memory:
 // that is an abort (RFC 7609 p.88).
 func TestTCPReset(t *testing.T) {

@@ -37,6 +37,10 @@ const (
 	// leaves further ones to the kernel's queue.
 	acceptBacklog = 128
 
+	// paceTime is how long a listener that accepts only for calls of Accept does not accept another connection because of
+	// one that is in its handshake, which takes a fraction of that.
+	paceTime = 20 * time.Millisecond
+
 	// drainTime is how long a listener that was closed goes on with the connections it had taken.
 	drainTime = time.Second
 

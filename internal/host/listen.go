@@ -242,7 +242,9 @@ func (l *Listener) route(tcp *net.TCPConn) {
 func (l *Listener) serve(tcp *net.TCPConn, peer *ism.Peer) {
 	defer l.working.Done()
 	c := l.host.newConn(tcp, false, nil)
+	end := l.pace.watch()
 	err := l.host.accept(l.ctx, c, peer, l.buffer, l.opts.Require)
+	end()
 	<-l.busy
 	if err != nil {
 		l.host.cfg.Logger.Debug("handshake ended", "peer", tcp.RemoteAddr(), "err", err)

@@ -18,6 +18,7 @@ type pacer struct {
 	shared   atomic.Bool   // File was called
 	waiting  atomic.Int64  // calls of Accept
 	underWay atomic.Int64  // connections that were accepted, and that no call of Accept has yet
+	slow     atomic.Int64  // those of them that others do not wait for
 	changed  chan struct{} // has room for one; there may be reason to go on
 
 	accepting sync.Mutex // held while the loop is in accept, or about to be
@@ -26,7 +27,29 @@ type pacer struct {
 func (p *pacer) init() { p.changed = make(chan struct{}, 1) }
 
 // may reports whether the loop may accept a connection now.
-func (p *pacer) may() bool { return !p.shared.Load() || p.waiting.Load() > p.underWay.Load() }
+func (p *pacer) may() bool {
+	return !p.shared.Load() || p.waiting.Load() > p.underWay.Load()-p.slow.Load()
+}
+
+// watch says that a handshake begins. If that takes longer than paceTime, as with a client that is stopped in the
+// middle, the loop goes on without it. The caller calls end when it is over.
+func (p *pacer) watch() (end func()) {
+	if !p.shared.Load() {
+		return func() {}
+	}
+	fired := make(chan struct{})
+	timer := time.AfterFunc(paceTime, func() {
+		p.slow.Add(1)
+		p.poke()
+		close(fired)
+	})
+	return func() {
+		if !timer.Stop() {
+			<-fired
+			p.slow.Add(-1)
+		}
+	}
+}
 
 // poke makes the loop look again.
 func (p *pacer) poke() {
