@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,13 +52,13 @@ type outcome struct {
 	passed, failed, skipped map[string]bool
 	hung                    map[string]bool   // those of the failed that did not end
 	output                  map[string]string // of each test
-	dialled, smcd           int               // connections, and those of them that moved to shared memory
+	dialled                 map[string]int    // connections, by what they became and why, as "SMC-D " or "TCP NO_LISTENER"
 	over                    bool              // every test had its turn
 }
 
 func newOutcome() outcome {
 	return outcome{passed: map[string]bool{}, failed: map[string]bool{}, skipped: map[string]bool{}, hung: map[string]bool{},
-		output: map[string]string{}}
+		output: map[string]string{}, dialled: map[string]int{}}
 }
 
 // finished returns the tests that have a result, without subtests.
@@ -82,8 +81,9 @@ func (o *outcome) add(p outcome) {
 	maps.Copy(o.skipped, p.skipped)
 	maps.Copy(o.hung, p.hung)
 	maps.Copy(o.output, p.output)
-	o.dialled += p.dialled
-	o.smcd += p.smcd
+	for what, n := range p.dialled {
+		o.dialled[what] += n
+	}
 	o.over = p.over
 }
 
@@ -144,8 +144,10 @@ func (r *runner) process(ctx context.Context, p program, s suite, ch choice) (ou
 	if err != nil {
 		return o, err
 	}
-	if marks, err := os.ReadFile(count); err == nil {
-		o.dialled, o.smcd = len(marks), bytes.Count(marks, []byte{'D'})
+	if text, err := os.ReadFile(count); err == nil {
+		for line := range strings.Lines(string(text)) {
+			o.dialled[strings.TrimSuffix(line, "\n")]++
+		}
 	}
 	t.end(exit)
 	if exit != 0 && ch.skip == "" && o.failed[afterTests] && len(o.failed)+len(o.passed)+len(o.skipped) == 1 {
