@@ -52,7 +52,7 @@ var expected = map[string]map[string]difference{
 	},
 	"golang.org/x/net/http2": {
 		"TestTransportFailureErrorForHTTP1Response": {
-			why:       "a Write after the peer has closed fails at once; TCP takes what is written before the peer's reset is there",
+			why:       "a Write after the peer has closed fails at once; TCP takes one more, which the peer answers with a reset",
 			complaint: `got write tcp .*: broken pipe$`,
 			sometimes: true,
 		},
