@@ -46,18 +46,21 @@ func (p *Point) expect(peer Peer, m Message) (why clc.Diagnosis, rival expectati
 	if !p.cfg.AnyUser && !user.Ours(peer.Cred().UID) { // we have become another one
 		return clc.DiagOtherUser, rival
 	}
-	if state.expected >= MaxExpected {
-		p.dropStaleLocked()
-		if state.expected >= MaxExpected {
+	if len(state.expected) >= MaxExpected {
+		p.dropStaleLocked(state)
+		if len(state.expected) >= MaxExpected {
 			return clc.DiagBusy, rival
 		}
+	}
+	if _, twice := state.expected[m.ID]; twice {
+		return clc.DiagRefused, rival
 	}
 	if old, ok := p.expected[m.Socket]; ok {
 		p.unexpectLocked(m.Socket, old)
 		return clc.DiagRefused, old
 	}
 	p.expected[m.Socket] = expectation{peer: peer, id: m.ID, iface: m.Iface, at: time.Now()}
-	state.expected++
+	state.expected[m.ID] = m.Socket
 	return clc.DiagNone, rival
 }
 
@@ -65,14 +68,19 @@ func (p *Point) expect(peer Peer, m Message) (why clc.Diagnosis, rival expectati
 func (p *Point) unexpectLocked(socket uint64, e expectation) {
 	delete(p.expected, socket)
 	if state := p.peers[e.peer]; state != nil {
-		state.expected--
+		delete(state.expected, e.id)
 	}
 }
 
-// dropStaleLocked forgets connections that never came.
-func (p *Point) dropStaleLocked() {
-	for socket, e := range p.expected {
-		if time.Since(e.at) > expectAge {
+// dropStaleLocked forgets connections of a peer that never came. It looks at all that are expected, and so does that
+// only now and then: who accepts waits for it.
+func (p *Point) dropStaleLocked(state *peerState) {
+	if time.Since(state.swept) < sweepPause {
+		return
+	}
+	state.swept = time.Now()
+	for _, socket := range state.expected {
+		if e := p.expected[socket]; time.Since(e.at) > expectAge {
 			p.unexpectLocked(socket, e)
 		}
 	}
@@ -91,11 +99,10 @@ func (p *Point) listensLocked(netns uint64, dest netip.AddrPort) bool {
 func (p *Point) onCancel(peer Peer, id uint64) {
 	p.mu.Lock()
 	found := false
-	for socket, e := range p.expected {
-		if e.peer == peer && e.id == id {
-			p.unexpectLocked(socket, e)
-			found = true
-			break
+	if state := p.peers[peer]; state != nil {
+		var socket uint64
+		if socket, found = state.expected[id]; found {
+			p.unexpectLocked(socket, p.expected[socket])
 		}
 	}
 	p.mu.Unlock()

@@ -42,9 +42,11 @@ const (
 	announceTries = 100
 
 	// MaxExpected bounds the connections that one peer says it is about to make, and
-	// expectAge how long that is remembered.
+	// expectAge how long that is remembered. Who is at that bound has those that are too old looked for
+	// once in sweepPause.
 	MaxExpected = 4096
 	expectAge   = 30 * time.Second
+	sweepPause  = time.Second
 
 	// maxOutbox bounds the messages that wait because a peer does not read, and the pauses
 	// are those after which it is looked whether it has.

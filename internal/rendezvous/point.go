@@ -94,8 +94,9 @@ type Point struct {
 
 // peerState is what a point knows of one peering. Point.mu guards it.
 type peerState struct {
-	expected int       // entries of Point.expected
-	outbox   []Message // not yet sent; while it is not empty, flush runs
+	expected map[uint64]uint64 // by id the sockets that are its in Point.expected
+	swept    time.Time         // when it was last looked which of them never came
+	outbox   []Message         // not yet sent; while it is not empty, flush runs
 }
 
 // ErrClosed means that the point was closed.
@@ -161,7 +162,7 @@ func (p *Point) stateLocked(peer Peer) *peerState {
 	}
 	state := p.peers[peer]
 	if state == nil {
-		state = new(peerState)
+		state = &peerState{expected: make(map[uint64]uint64)}
 		p.peers[peer] = state
 	}
 	return state
@@ -190,12 +191,12 @@ func (p *Point) Signal(peer Peer, payload []byte) error {
 func (p *Point) PeerGone(peer Peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.peers, peer)
-	for key, e := range p.expected {
-		if e.peer == peer {
-			delete(p.expected, key)
+	if state := p.peers[peer]; state != nil {
+		for _, socket := range state.expected {
+			delete(p.expected, socket)
 		}
 	}
+	delete(p.peers, peer)
 	for _, a := range p.attempts {
 		a.answer(peer, answer{kind: Refused, reason: clc.DiagStale})
 	}
