@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -114,5 +115,63 @@ func TestRequireNotOffered(t *testing.T) {
 	c.SetDeadline(time.Now().Add(patience))
 	if n, err := c.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("Read from a listener that requires SMC-R = %d, %v, want EOF", n, err)
+	}
+}
+
+// A lateContext is over from some call of Err on.
+type lateContext struct {
+	context.Context
+	left atomic.Int32
+}
+
+func (c *lateContext) Err() error {
+	if c.left.Add(-1) < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// Whenever the context of a dial ends, there is an error or a connection that works.
+func TestDialContextEnds(t *testing.T) {
+	dir := t.TempDir()
+	client, server := newHost(t, Config{Dir: dir}), newHost(t, Config{Dir: dir})
+	lc := ListenConfig{Host: server}
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				io.Copy(c, c)
+			}()
+		}
+	}()
+	d := Dialer{Host: client}
+	for calls := range int32(30) {
+		ctx := &lateContext{Context: context.Background()}
+		ctx.left.Store(calls)
+		c, err := d.DialContext(ctx, "tcp", l.Addr().String())
+		if err != nil {
+			if ctx.left.Load() >= 0 || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Dial = %v after %d calls of Err of at most %d, want DeadlineExceeded or none", err, calls-ctx.left.Load(), calls)
+			}
+			continue
+		}
+		c.SetDeadline(time.Now().Add(patience))
+		b := []byte{1}
+		if _, err := c.Write(b); err != nil {
+			t.Errorf("after %d calls of Err: Write = %v", calls, err)
+		}
+		if _, err := io.ReadFull(c, b); err != nil {
+			t.Errorf("after %d calls of Err: Read = %v", calls, err)
+		}
+		c.Close()
 	}
 }

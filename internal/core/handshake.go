@@ -46,6 +46,7 @@ import (
 //	any but Init   both    Decline                        FellBack       FallBack by peer
 //	any            both    another message, or a broken one  Failed      EndTCP
 //	any            both    HandleTCPEnd                   Failed         EndTCP
+//	Established, FellBack  both  HandleTCPEnd, before it was carried out  Failed  EndTCP in its place
 //
 // Every end also clears the timer. What the table lacks changes nothing.
 //
@@ -176,9 +177,16 @@ func (h *Handshake) handleDecline(now time.Time, m clc.Decline, out []Output) []
 	}, out)
 }
 
-// HandleTCPEnd takes the end of the TCP connection, or its failure: err is handed on.
+// HandleTCPEnd takes the end of the TCP connection, or its failure: err is handed on. out has what is not carried out
+// yet. If the message did not go out that an Established or FallBack there was to follow, the peer knows nothing of either.
 func (h *Handshake) HandleTCPEnd(now time.Time, err error, out []Output) []Output {
 	if h.Over() {
+		for i := range out {
+			switch out[i].(type) {
+			case Established, FallBack:
+				h.state, out[i] = HandshakeFailed, EndTCP{Err: err}
+			}
+		}
 		return out
 	}
 	return h.end(now, HandshakeFailed, EndTCP{Err: err}, out)

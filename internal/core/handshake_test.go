@@ -364,6 +364,30 @@ func TestHandshakeVendor(t *testing.T) {
 	}
 }
 
+// TestHandshakeUnsent checks that nobody takes a handshake for done whose last message could not be sent.
+func TestHandshakeUnsent(t *testing.T) {
+	p := newPair(t, only(clientCaps(t), "Dv2"), only(serverCaps(t), "Dv2")).run()
+	if p.client.State() != HandshakeEstablished {
+		t.Fatalf("client is in state %v, want Established", p.client.State())
+	}
+	refuses := clientCaps(t)
+	refuses.Refuse = clc.DiagPolicy
+	declined := NewHandshake(RoleClient, refuses)
+	for _, tt := range []struct {
+		h   *Handshake
+		out []Output
+	}{
+		{p.client, []Output{Established{p.result[RoleClient]}}},
+		{declined, declined.Start(epoch, nil)},
+	} {
+		outs := tt.h.HandleTCPEnd(epoch, io.ErrClosedPipe, tt.out)
+		last, ok := outs[len(outs)-1].(EndTCP)
+		if !ok || !errors.Is(last.Err, io.ErrClosedPipe) || tt.h.State() != HandshakeFailed {
+			t.Errorf("after %v that is not carried out HandleTCPEnd = %v in state %v, want EndTCP with its error", tt.out, outs, tt.h.State())
+		}
+	}
+}
+
 // TestHandshakeTCPEnd checks that the caller's error comes back.
 func TestHandshakeTCPEnd(t *testing.T) {
 	h := NewHandshake(RoleServer, serverCaps(t))
