@@ -79,6 +79,39 @@ func TestShutdownWaits(t *testing.T) {
 	}
 }
 
+// Shutdown waits for the application, not for peers that keep their ends of connections open. What was written reaches
+// them all the same.
+func TestShutdownPeerHoldsOn(t *testing.T) {
+	smctest.CheckLeaks(t)
+	config := Config{Dir: t.TempDir()}
+	client, server := newHost(t, config), newHost(t, config)
+	c, s := connect(t, client, server, ModeSMCD)
+	defer s.Close()
+	if _, err := c.Write([]byte("last words")); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- client.Shutdown(context.Background()) }()
+	select {
+	case err := <-done:
+		t.Errorf("Shutdown = %v with a connection in use", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	c.Close()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("Shutdown = %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("Shutdown waits for the peer")
+	}
+	s.SetDeadline(time.Now().Add(patience))
+	if b, err := io.ReadAll(s); string(b) != "last words" || err != nil {
+		t.Errorf("the peer reads %q, %v", b, err)
+	}
+}
+
 func TestShutdownForced(t *testing.T) {
 	smctest.CheckLeaks(t)
 	for _, mode := range []Mode{ModeSMCD, ModeTCP} {

@@ -49,6 +49,7 @@ type Conn struct {
 	agreed  Agreed     // zero on plain TCP
 	group   *core.LinkGroup
 	carrier carrier // nil on plain TCP
+	unused  bool    // the application has closed it; guarded by the host's mu
 
 	tcpIn, tcpOut atomic.Uint64 // bytes, on plain TCP
 
@@ -244,6 +245,7 @@ func (c *Conn) Close() error {
 	// rule: TestCloseResets: c.options.abortive() -> false
 	abort := unread > 0 || c.options.abortive() // rule: TestCloseResets: unread > 0 -> unread < 0
 	c.event(core.ConnEvent{Kind: core.EventClose, Abortive: abort})
+	c.host.unused(c)
 	return nil
 }
 

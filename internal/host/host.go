@@ -50,6 +50,7 @@ type Host struct {
 	mu        sync.Mutex
 	closing   bool
 	conns     map[*Conn]struct{}
+	inUse     int // of conns, those that the application has not closed
 	listeners map[*Listener]struct{}
 	ends      map[end]map[*Conn]struct{} // the connections that end with something
 	groups    *core.Groups
@@ -61,7 +62,7 @@ type Host struct {
 	holds     uint64 // calls of hold so far
 	lingering bool   // linger runs
 
-	idle chan struct{} // closed and replaced when the last connection goes; nil if nobody waits
+	idle chan struct{} // closed and replaced when the last connection in use goes; nil if nobody waits
 }
 
 var errHostClosed = errors.New("smc: host is closed")
@@ -131,6 +132,7 @@ func (h *Host) add(c *Conn) error {
 		}
 	}
 	h.conns[c] = struct{}{}
+	h.inUse++
 	h.counters.connections[c.mode].Add(1)
 	return nil
 }
@@ -153,11 +155,29 @@ func (h *Host) forget(c *Conn) {
 	h.counters.bytesIn[c.mode].Add(in)
 	h.counters.bytesOut[c.mode].Add(out)
 	c.traceClosed(in, out)
-	if len(h.conns) == 0 && h.idle != nil {
+	h.unusedLocked(c)
+	h.checkIdleLocked()
+}
+
+// unused says that the application has closed a connection, which may still wait for its peer.
+func (h *Host) unused(c *Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.conns[c]; ok {
+		h.unusedLocked(c)
+	}
+}
+
+func (h *Host) unusedLocked(c *Conn) {
+	if c.unused {
+		return
+	}
+	c.unused = true
+	h.inUse--
+	if h.inUse == 0 && h.idle != nil {
 		close(h.idle)
 		h.idle = nil
 	}
-	h.checkIdleLocked()
 }
 
 // Shutdown closes all listeners, waits until the application has closed all connections,
@@ -182,7 +202,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	var err error
 	for {
 		h.mu.Lock()
-		if len(h.conns) == 0 {
+		if h.inUse == 0 {
 			h.mu.Unlock()
 			break
 		}
