@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -233,6 +234,7 @@ func transfer(ctx context.Context, c *smc.Conn, in *input, out io.Writer, r *con
 	start := time.Now()
 
 	stop := make(chan struct{})
+	stopSending := sync.OnceFunc(func() { close(stop) })
 	sent := make(chan error, 1)
 	go func() {
 		n, eof, err := in.copyTo(c, stop)
@@ -245,7 +247,7 @@ func transfer(ctx context.Context, c *smc.Conn, in *input, out io.Writer, r *con
 	n, receiveErr := io.Copy(out, c)
 	r.BytesIn = n
 	if receiveErr != nil || in.terminal || ctx.Err() != nil {
-		close(stop)
+		stopSending()
 		c.Close() // a Write may wait for a peer that does not read
 	}
 	select {
@@ -255,7 +257,7 @@ func transfer(ctx context.Context, c *smc.Conn, in *input, out io.Writer, r *con
 		}
 	case <-ctx.Done():
 		c.Close()
-		close(stop)
+		stopSending()
 		<-sent
 	}
 	r.Seconds = time.Since(start).Seconds()

@@ -5,12 +5,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc"
 )
 
 // testTimeout ends a test that hangs, with its own words.
@@ -333,6 +336,27 @@ func TestListenEchoDiscard(t *testing.T) {
 }
 
 // A chunk that one connection did not take is there for the next.
+// An interrupt ends a transfer whose input has ended, and whose peer says nothing, and does so once.
+func TestTransferInterrupted(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 20 {
+		c, err := smc.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := newInput(strings.NewReader("hello"))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(5*time.Millisecond, cancel)
+		if err := transfer(ctx, c, in, io.Discard, new(connReport)); !errors.Is(err, context.Canceled) {
+			t.Fatalf("transfer = %v, want context.Canceled", err)
+		}
+	}
+}
+
 func TestInput(t *testing.T) {
 	r, w := io.Pipe()
 	in := newInput(r)
