@@ -123,7 +123,7 @@ type dialing struct {
 // Open makes a device with a new, random GID, that other devices can find. The caller closes it.
 //
 // Errors match ErrDir (the directory is not safe), ErrDenied or ErrMappings (no peering could be
-// made), or are the kernel's.
+// made), or are the kernel's: EMFILE also where too few descriptors are left for a peering.
 func Open(config Config) (*Device, error) {
 	d := &Device{
 		gid:      newGID(),
@@ -168,6 +168,10 @@ func Open(config Config) (*Device, error) {
 	}
 	d.socket = os.NewFile(uintptr(fd), "ism listener")
 	raw, err := d.socket.SyscallConn()
+	if err == nil && fewDescriptors(fd) {
+		// It would refuse everybody, and what it takes the program may need for plain TCP.
+		err = fmt.Errorf("fewer than %d descriptors are left (ulimit -n): %w", minFreeFDs, unix.EMFILE)
+	}
 	if err != nil {
 		d.dir.remove(d.gid)
 		d.socket.Close()

@@ -311,6 +311,35 @@ func TestFewDescriptors(t *testing.T) {
 	}
 }
 
+// A device that could not have a peering is not opened: it would take what the program needs for plain TCP.
+func TestOpenFewDescriptors(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	checkLeaks(t)
+	fd, err := unix.Dup(0) // the lowest that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeFD(t, fd)
+	few := limit
+	few.Cur = uint64(fd + minFreeFDs)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Open(Config{Dir: t.TempDir()})
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, unix.EMFILE) {
+		t.Errorf("Open with %d descriptors left = %v, want EMFILE", minFreeFDs, err)
+	}
+	if err == nil {
+		d.Close()
+	}
+}
+
 // childDenied opens a device where the limit on the size of files is smaller than what is needed.
 func childDenied() error {
 	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: 1 << 20}); err != nil {
