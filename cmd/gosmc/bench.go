@@ -47,6 +47,9 @@ look at the load average in the heading.`,
 			if list {
 				return listBenchmarks(cmd.OutOrStdout(), asJSON)
 			}
+			if cmd.Flags().Changed("only") && len(only) == 0 { // an empty variable does not mean all of them
+				return usagef("--only: want the names of benchmarks")
+			}
 			chosen, err := bench.Choose(only)
 			if err != nil {
 				return &exitError{exitUsage, err}

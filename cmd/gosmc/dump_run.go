@@ -190,6 +190,8 @@ func (d *dumper) run() error {
 		return d.missing()
 	case d.summary.OtherLinkTypes > 0:
 		return errOtherLinks(d.summary)
+	case d.faults == 1:
+		return errors.New("the input has 1 fault, which was read over")
 	case d.faults > 0:
 		return fmt.Errorf("the input has %d faults, which were read over", d.faults)
 	case d.flags.problems && d.wrong > 0:

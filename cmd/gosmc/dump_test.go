@@ -426,7 +426,7 @@ func TestDumpBadFiles(t *testing.T) {
 
 	short := write("short.pcap", good[:len(good)-10])
 	got = gosmc(t, "", "dump", short)
-	if got.code != exitFailure || !strings.Contains(got.stderr, short+": packet 79, offset ") || strings.Count(got.stdout, "\n") < all-1 {
+	if got.code != exitFailure || !strings.Contains(got.stderr, short+": packet 79, offset ") || !strings.Contains(got.stderr, "the input has 1 fault, ") || strings.Count(got.stdout, "\n") < all-1 {
 		t.Errorf("dump of a file that ends early = %d, %d lines of %d, %q", got.code, strings.Count(got.stdout, "\n"), all, got.stderr)
 	}
 

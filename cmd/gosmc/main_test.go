@@ -123,6 +123,7 @@ func TestExitCodes(t *testing.T) {
 		{"demo --size 0", exitUsage, "at least 1 byte"},
 		{"demo --size 900GiB", exitFailure, "use a smaller --size"},
 		{`bench --only "x`, exitUsage, `--only "\"x": want words, separated by commas`},
+		{"bench --only=", exitUsage, "--only: want the names of benchmarks"},
 		{"bench --only pingpong", exitUsage, `no benchmark "pingpong"; there are: pingpong-64,`},
 		{"dump", exitUsage, "nothing to read"},
 		{"dump -i eth0 x.pcap", exitUsage, "exclude each other"},
