@@ -2,6 +2,7 @@ package rundir
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"time"
 
@@ -12,8 +13,9 @@ import (
 
 const (
 	// maxTidied is how many files of each kind are looked at for left-overs of dead
-	// processes, and tidyAge how old they must be.
+	// processes, of at most maxNames, and tidyAge how old they must be.
 	maxTidied = 64
+	maxNames  = 16 << 10
 	tidyAge   = time.Minute
 
 	// otherBootAge is how old a file of another boot must be to be taken for left over. It may
@@ -55,9 +57,15 @@ func leftOver(d *os.File, name string, format uint32, age time.Duration) bool {
 	return user.Ours(int(st.Uid)) && time.Since(time.Unix(st.Mtim.Unix())) > age
 }
 
-// Names returns names in a directory, at most those that are looked at for left-overs.
+// Names returns names in a directory, at most those that are looked at for left-overs. Where there are more it
+// chooses by chance: tmpfs lists the newest files first, so that behind those of short-lived
+// processes, of which one a second is enough, nothing old would ever be seen.
 func Names(d *os.File) []string {
-	names, _ := d.Readdirnames(maxTidied)
+	names, _ := d.Readdirnames(maxNames)
+	if len(names) > maxTidied {
+		rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		names = names[:maxTidied]
+	}
 	return names
 }
 

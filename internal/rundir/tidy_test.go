@@ -1,6 +1,7 @@
 package rundir
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -73,6 +74,32 @@ func TestRemoveDead(t *testing.T) {
 	}
 	if want := []string{".new-young", "empty", "fifo", "link", "live", "notes.txt", "young"}; err != nil || !slices.Equal(names, want) {
 		t.Errorf("left are %q, %v; want %q", names, err, want)
+	}
+}
+
+// TestRemoveDeadAmongMany has left-overs among those of many processes that have just ended: they go in time.
+func TestRemoveDeadAmongMany(t *testing.T) {
+	dir := t.TempDir()
+	const old, young = 20, 150
+	for i := range old {
+		path := filepath.Join(dir, fmt.Sprint("old", i))
+		deadSocket(t, path)
+		makeOld(t, path)
+	}
+	for i := range young {
+		deadSocket(t, filepath.Join(dir, fmt.Sprint("young", i)))
+	}
+	for range 200 { // each looks at every third
+		d, err := OpenDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		RemoveDead(d, unix.SOCK_STREAM)
+		d.Close()
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != young {
+		t.Errorf("%d of %d sockets are left, %v; want the %d young ones", len(entries), old+young, err, young)
 	}
 }
 
