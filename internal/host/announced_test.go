@@ -99,6 +99,28 @@ func TestAnnouncementRemoved(t *testing.T) {
 	}
 }
 
+// TestListenAfterRemoval listens with a host whose run directory was removed: the new listener is announced at once, as
+// one of a new host is.
+func TestListenAfterRemoval(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
+	for _, removed := range []string{"nothing", dir, rundir.Path(dir, rundir.Listen)} {
+		if err := os.RemoveAll(removed); err != nil {
+			t.Fatal(err)
+		}
+		l := mustListen(t, server, "127.0.0.1:0")
+		c := mustDial(t, client, l.Addr())
+		s := mustAccept(t, l)
+		if c.Mode() != ModeSMCD {
+			t.Errorf("%s was removed: a client of a new listener gets %v %v, want SMC-D", removed, c.Mode(), c.Reason().Tag)
+		}
+		c.Close()
+		s.Close()
+		l.Close()
+	}
+}
+
 // TestAnnouncedLater has no room for an announcement, or for anything, when a server begins to listen.
 func TestAnnouncedLater(t *testing.T) {
 	needRoot(t)

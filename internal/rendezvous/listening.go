@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"errors"
+	"io/fs"
 	"net"
 	"net/netip"
 	"sync"
@@ -77,7 +78,7 @@ func (l *Listening) announceLocked() error {
 		// Who is announced costs each client a wait if he cannot tell its connection from others.
 		if err = p.checkDiag(l.addr); err != nil {
 			reason = p.diagReason(err)
-		} else if l.said, err = Announce(p.cfg.Dir, l.netns, d.GID(), l.addr, l.on.any); err != nil {
+		} else if l.said, err = l.announceBy(d); err != nil {
 			reason = clc.DiagNoRunDir
 		}
 	}
@@ -86,6 +87,16 @@ func (l *Listening) announceLocked() error {
 	}
 	l.reason.Store(uint32(reason))
 	return err
+}
+
+// announceBy makes the announcement, and the run directory if somebody has removed that since the device was opened.
+func (l *Listening) announceBy(d Device) (*Announcement, error) {
+	dir := l.point.cfg.Dir
+	said, err := Announce(dir, l.netns, d.GID(), l.addr, l.on.any)
+	if !errors.Is(err, fs.ErrNotExist) || rundir.Prepare(dir) != nil || d.Renew() != nil {
+		return said, err
+	}
+	return Announce(dir, l.netns, d.GID(), l.addr, l.on.any)
 }
 
 // check makes sure that the announcement is there, and the device that it names. Files in /tmp are
