@@ -234,7 +234,7 @@ func TestTsharkCaptures(t *testing.T) {
 	for _, files := range dissecttest.Captures {
 		for _, name := range files {
 			t.Run(filepath.Base(name), func(t *testing.T) {
-				theirs := tsharkFields(t, unzip(t, name, dir))
+				theirs := tsharkFields(t, unzip(t, dissecttest.File(t, name), dir))
 				c := comparison{}
 				compared := make(map[int]bool)
 				tr := dissect.New(dissect.Options{})
