@@ -35,7 +35,7 @@ var (
 		"echo 0 >/proc/sys/vm/overcommit_memory")
 	fewMappings = limited(
 		"echo 300 >/proc/sys/vm/max_map_count",
-		"-reason MAPPINGS -max 300",
+		"-reason MAPPINGS,MEMORY -max 300",
 		"echo 65530 >/proc/sys/vm/max_map_count")
 	smallGroup = limited(
 		"mkdir -p /tmp/cg; mount -t cgroup2 cgroup2 /tmp/cg; echo +memory >/tmp/cg/cgroup.subtree_control; "+

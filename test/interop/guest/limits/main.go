@@ -3,7 +3,8 @@
 // processes live, that every byte arrives, and that what is no longer possible is plain TCP for the
 // reason that was expected.
 //
-//	limits -reason MEMORY -max 200     dial until a connection is TCP for that reason; at most 200
+//	limits -reason MEMORY -max 200     dial until a connection is TCP for that reason; at most 200. What the
+//	                                   server declines for comes with a reason that Linux has, too: MEMORY
 //	limits -max 60                     dial 60, whatever they are
 //
 // It prints one line and exits with 0 if all is well.
@@ -11,6 +12,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -20,6 +22,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,7 +37,7 @@ const (
 )
 
 func main() {
-	reason := flag.String("reason", "", "tag of the reason for which connections must become TCP; empty: they need not")
+	reason := flag.String("reason", "", "tags of reasons, with commas, for one of which connections must become TCP; empty: they need not")
 	most := flag.Int("max", 100, "connections at most")
 	group := flag.String("cgroup", "", "control group, a directory, that the client enters")
 	buffer := flag.Int("buffer", 0, "bytes of each of the server's receive buffers; 0: the default")
@@ -75,6 +78,9 @@ func serve(buffer int) error {
 	}()
 	io.Copy(io.Discard, os.Stdin)
 	l.Close()
+	if err := checkMappings(); err != nil {
+		return err
+	}
 	for c := range conns {
 		c.SetDeadline(time.Now().Add(patience))
 		var p pattern
@@ -86,6 +92,27 @@ func serve(buffer int) error {
 			return fmt.Errorf("after %d bytes: %w", n, err)
 		}
 		c.Close()
+	}
+	return nil
+}
+
+// checkMappings makes sure that a tenth of the mappings that the process may have are left for the runtime,
+// which ends the process when it gets none.
+func checkMappings() error {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile("/proc/sys/vm/max_map_count")
+	if err != nil {
+		return err
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return err
+	}
+	if n := bytes.Count(maps, []byte{'\n'}); n > limit*9/10 {
+		return fmt.Errorf("%d mappings of %d", n, limit)
 	}
 	return nil
 }
@@ -158,7 +185,7 @@ func dial(reason string, most int, group string, buffer int) error {
 		what := state.Mode.String()
 		if state.Mode == smc.ModeTCP {
 			what += " " + state.Reason.Tag
-			met = met || state.Reason.Tag == reason
+			met = met || slices.Contains(strings.Split(reason, ","), state.Reason.Tag)
 		}
 		modes[what]++
 	}
@@ -169,6 +196,9 @@ func dial(reason string, most int, group string, buffer int) error {
 		return fmt.Errorf("no connection is SMC-D: %v", modes)
 	}
 
+	if err := checkMappings(); err != nil {
+		return err
+	}
 	start.Close()
 	total := uint64(0)
 	for i, c := range conns {
