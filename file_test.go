@@ -288,9 +288,7 @@ func TestInheritedListenerCloses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for accepted(server) < 2 {
-		time.Sleep(time.Millisecond)
-	}
+	smctest.Eventually(t, patience, "two connections that are accepted", func() bool { return accepted(server) >= 2 })
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -321,9 +319,7 @@ func TestInheritedListenerCloses(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		for accepted(server) < 1 {
-			time.Sleep(time.Millisecond)
-		}
+		smctest.Eventually(t, patience, "a connection that is accepted", func() bool { return accepted(server) >= 1 })
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}

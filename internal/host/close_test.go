@@ -81,9 +81,7 @@ func TestCloseInHandshake(t *testing.T) {
 			}
 			if tt.waits {
 				go accept()
-				for r.l.pace.waiting.Load() == 0 {
-					time.Sleep(time.Millisecond)
-				}
+				smctest.Eventually(t, patience, "a call of Accept that waits", func() bool { return r.l.pace.waiting.Load() > 0 })
 			}
 			client := r.begin(atConfirm)
 			tt.end(r)
