@@ -1,0 +1,236 @@
+package core
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// A LinkEnd is one end of a link: a queue pair on a port of an RNIC.
+type LinkEnd struct {
+	GID wire.GID
+	MAC wire.MAC
+	QPN wire.QPN
+	PSN wire.PSN
+	MTU wire.MTU
+}
+
+// An RMBID is the caller's name for one of its own RMBs, unique in its link group.
+type RMBID uint32
+
+// A ControlConfig is what a [LinkControl] begins with.
+type ControlConfig struct {
+	// Result is that of [StartLink]: our role, the version, the peer's end of the first link and its
+	// first RMB, and the maxima.
+	Result Result
+	// Local is our end of the first link, as we have told it in the CLC messages.
+	Local LinkEnd
+	// GroupID is our name for the link group. The links' user IDs are made from it.
+	GroupID wire.LinkID
+	// RMB is the one that was announced in the CLC messages: it needs no CONFIRM RKEY. Token is where
+	// it is, on the first link.
+	RMB   RMBID
+	Token llc.RToken
+	// Owner is who uses the element of the peer's RMB that the CLC messages have named,
+	// see [LinkControl.TakeElement].
+	Owner Owner
+	// Second is what a server offers as its end of a second link, where the maximum is not 1. "If it only
+	// has one RNIC available on the LAN, it will attempt to set up the second SMC-R link over that one
+	// RNIC" (RFC 7609 p.35): GID and MAC may be those of Local. The number must be that of a
+	// queue pair with no other use. A client that accepts it is told to delete the link again:
+	// there is one link for now. Zero: the attempt is left out, and a Linux client waits 3 seconds for it.
+	Second LinkEnd
+	// TestInterval is how long nothing has been heard from the peer before it is asked with TEST LINK;
+	// zero: [TestLinkInterval], negative: never.
+	TestInterval time.Duration
+	// RefuseEyecatcher ends the first contact with a peer whose RMB elements begin with an eyecatcher,
+	// as Linux net/smc does. Otherwise see [LinkControl.PeerEyecatcher].
+	RefuseEyecatcher bool
+}
+
+// An Owner is the caller's name for a connection that uses an element of a peer's RMB; not 0.
+type Owner uint32
+
+// A ControlState says how far a link group is.
+type ControlState uint8
+
+// The states of a [LinkControl].
+const (
+	ControlInit       ControlState = iota // not started
+	ControlConfirming                     // server: CONFIRM LINK sent, awaited: the reply; client: awaited: CONFIRM LINK
+	ControlReplied                        // client: the reply to CONFIRM LINK is posted, awaited: its completion
+	ControlAdding                         // server: ADD LINK sent, awaited: the reply; client: awaited: ADD LINK
+	ControlActive                         // connections may use the group
+	ControlEnding                         // no connection may use it; awaited: the last messages
+	ControlEnded                          // over
+
+	numControlStates = iota
+)
+
+var controlStateNames = [numControlStates]string{
+	"Init", "Confirming", "Replied", "Adding", "Active", "Ending", "Ended",
+}
+
+// String returns the state's name.
+func (s ControlState) String() string {
+	if int(s) < len(controlStateNames) {
+		return controlStateNames[s]
+	}
+	return fmt.Sprintf("ControlState(%d)", uint8(s))
+}
+
+// A LinkStepKind is one step of the first contact's LLC messages, as the handshake has to know it.
+type LinkStepKind uint8
+
+// The steps, in their order.
+const (
+	// StepRequested: the send of CONFIRM LINK is complete (server), or it has been received (client).
+	StepRequested LinkStepKind = iota + 1
+	// StepReplied: the reply to CONFIRM LINK is posted (client). Whether it has arrived is not known
+	// before StepConfirmed.
+	StepReplied
+	// StepConfirmed: the reply has been received (server), or its send is complete (client).
+	StepConfirmed
+	// StepUp: a second link was attempted, or is not to be.
+	StepUp
+	// StepFailed: the link cannot be used. It may come in place of any other.
+	StepFailed
+)
+
+// String returns the step in a word.
+func (k LinkStepKind) String() string {
+	switch k {
+	case StepRequested:
+		return "requested"
+	case StepReplied:
+		return "replied"
+	case StepConfirmed:
+		return "confirmed"
+	case StepUp:
+		return "up"
+	case StepFailed:
+		return "failed"
+	}
+	return fmt.Sprintf("LinkStepKind(%d)", uint8(k))
+}
+
+// An EndKind says why a link group ended.
+type EndKind uint8
+
+// The kinds of end.
+const (
+	EndNone       EndKind = iota // it has not
+	EndIdle                      // it had no connections for a while
+	EndOperator                  // an operator wanted it
+	EndShutdown                  // the host ends
+	EndOutOfSync                 // the peer has lost it
+	EndPeer                      // the peer deleted it, or its last link
+	EndLinkFailed                // the last link failed
+	EndSilent                    // the peer did not answer TEST LINK
+	EndViolation                 // the peer broke the protocol of LLC
+	EndFallBack                  // its first contact came to nothing
+)
+
+var endKindNames = [...]string{
+	"none", "idle", "operator", "shutdown", "out of sync", "deleted by peer", "link failed", "peer silent", "protocol violation", "fell back",
+}
+
+// String returns the kind in words.
+func (k EndKind) String() string {
+	if int(k) < len(endKindNames) {
+		return endKindNames[k]
+	}
+	return fmt.Sprintf("EndKind(%d)", uint8(k))
+}
+
+// A GroupEnd says why a link group ended.
+type GroupEnd struct {
+	Kind   EndKind
+	Reason llc.DeleteReason // EndPeer: the peer's
+	Err    error            // EndLinkFailed: what was given; EndViolation: a [*ProtocolError]; else nil
+}
+
+// String returns the kind, and what is known besides.
+func (e GroupEnd) String() string {
+	switch {
+	case e.Kind == EndPeer:
+		return fmt.Sprintf("%v: %v", e.Kind, e.Reason)
+	case e.Err != nil:
+		return fmt.Sprintf("%v: %v", e.Kind, e.Err)
+	}
+	return e.Kind.String()
+}
+
+// A Tag says which of a [LinkControl]'s messages was sent.
+type Tag uint8
+
+// The messages whose completion is awaited.
+const (
+	tagNone    Tag = iota
+	tagConfirm     // CONFIRM LINK, or the reply
+	tagEnd         // the last message of a group
+)
+
+// Outputs of a [LinkControl], besides [SetTimer] and [ClearTimer].
+type (
+	// ReadyToSend asks for the queue pair of a link to be able to send, if it is not yet: the peer
+	// has shown that it can receive. Client only.
+	ReadyToSend struct{ Link llc.LinkNum }
+
+	// SendLLC asks for a message to be sent on a link. With a Tag other than 0, [LinkControl.Sent] is
+	// to be called when the send is complete. A message that cannot be sent is a link that has
+	// failed: [LinkControl.LinkFailed].
+	SendLLC struct {
+		Link    llc.LinkNum
+		Message llc.Message
+		Tag     Tag
+	}
+
+	// LinkStep is for the handshake of the first contact: [Handshake.LinkStep].
+	LinkStep struct {
+		Kind LinkStepKind
+		Why  clc.Diagnosis // StepFailed
+	}
+
+	// RMBConfirmed says that the peer knows one of our RMBs, so that it may be announced in a CLC message.
+	RMBConfirmed struct{ ID RMBID }
+
+	// RMBRefused says that the peer does not take the RMB, or that nothing is known of it. Why is for
+	// [Handshake.PrepareFailed]. The peer may know it all the same: give it back with [LinkControl.DeleteRMB].
+	RMBRefused struct {
+		ID  RMBID
+		Why clc.Diagnosis
+	}
+
+	// RMBDeleted says that the peer has forgotten one of our RMBs: its memory may be given back.
+	RMBDeleted struct{ ID RMBID }
+
+	// ElementLost says that the peer has given the element of its RMB that a connection uses to
+	// another one, or deleted the RMB: the connection must not write any more. [EventElementLost].
+	ElementLost struct{ Owner Owner }
+
+	// GroupEnding says that connections must not use the group any more: no new one may join
+	// ([Groups.Drop]), and those that it has must end. LinkAlive says that a message may still get through
+	// ([EventAbort]), else none does ([EventLinkLost]). It comes once.
+	GroupEnding struct {
+		Why       GroupEnd
+		LinkAlive bool
+	}
+
+	// GroupEnded is the last output: links, queue pairs and all memory of the group may be given
+	// back, that in quarantine included. Connections that still wait for the peer get [EventLinkLost].
+	GroupEnded struct{}
+)
+
+func (ReadyToSend) output()  {}
+func (SendLLC) output()      {}
+func (LinkStep) output()     {}
+func (RMBConfirmed) output() {}
+func (RMBRefused) output()   {}
+func (RMBDeleted) output()   {}
+func (ElementLost) output()  {}
+func (GroupEnding) output()  {}
+func (GroupEnded) output()   {}
