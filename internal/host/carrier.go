@@ -25,6 +25,9 @@ type way interface {
 	// reachable are the ISM devices of a client that a server can reach this way.
 	reachable() []wire.ISMGID
 
+	// watcher is what looks after the TCP sockets of its connections.
+	watcher() *watcher
+
 	// prepare makes our buffer ready for what core has chosen, and on the client reaches the server's. It
 	// may wait until ctx ends. When it fails nothing is left of it but the group that was joined.
 	prepare(ctx context.Context, t terms) (carrier, core.Resources, error)
@@ -44,9 +47,9 @@ type terms struct {
 // A carrier is what one connection has of a fabric: our buffer, the way to the peer's, and the peer's end.
 // Its methods are called by one goroutine at a time.
 type carrier interface {
-	// startLink begins the first contact of SMC-R: the server sends CONFIRM LINK, the client awaits it. An
-	// error ends it.
-	startLink(r core.Result) error
+	// startLink begins the first contact of SMC-R: the server sends CONFIRM LINK, the client awaits it. It does not
+	// wait: what becomes of the link is told, from any goroutine. An error ends it.
+	startLink(r core.Result, tell func(news)) error
 
 	// attach reaches the peer's buffer as told in its last message, unless prepare has. An error that matches
 	// errGone says that there is no peer any more.

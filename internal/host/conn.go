@@ -52,6 +52,7 @@ type Conn struct {
 	unused  bool    // the application has closed it; guarded by the host's mu
 
 	tcpIn, tcpOut atomic.Uint64 // bytes, on plain TCP
+	crossing      *crossing     // what plain TCP may begin with; nil for most
 
 	options optionStore
 
@@ -78,7 +79,7 @@ func (c *Conn) Mode() Mode { return c.mode }
 // Read implements [net.Conn].
 func (c *Conn) Read(b []byte) (int, error) {
 	if c.data == nil {
-		n, err := c.tcp.Read(b)
+		n, err := c.readTCP(b)
 		c.tcpIn.Add(uint64(n))
 		return n, err
 	}
@@ -87,6 +88,16 @@ func (c *Conn) Read(b []byte) (int, error) {
 		err = opError("read", c, err)
 	}
 	return n, err
+}
+
+// readTCP reads from plain TCP.
+func (c *Conn) readTCP(b []byte) (int, error) {
+	if c.crossing != nil && len(b) > 0 {
+		if n, err, ok := c.crossing.read(c.tcp, b); ok {
+			return n, err
+		}
+	}
+	return c.tcp.Read(b)
 }
 
 // Write implements [net.Conn].
@@ -147,12 +158,25 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 // WriteTo implements [io.WriterTo].
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	if c.data == nil {
-		n, err := c.tcp.WriteTo(w)
+		n, err := c.writeTCPTo(w)
 		c.tcpIn.Add(uint64(n))
 		return n, err
 	}
 	n, err := c.data.WriteTo(w)
 	return n, c.copyError("writeto", err)
+}
+
+// writeTCPTo is WriteTo on plain TCP.
+func (c *Conn) writeTCPTo(w io.Writer) (int64, error) {
+	if c.crossing == nil {
+		return c.tcp.WriteTo(w)
+	}
+	held, err := c.crossing.writeTo(c.tcp, w)
+	if err != nil {
+		return held, err
+	}
+	n, err := c.tcp.WriteTo(w)
+	return held + n, err
 }
 
 // copyError wraps the error of a copy, whichever end it is from, as package net does.

@@ -22,10 +22,14 @@ func (s *handshake) joinGroup(choice core.Choice) (lg *core.LinkGroup, firstCont
 	h.nextLinkID++
 	id := wire.LinkID(h.nextLinkID)
 	var why clc.Diagnosis
-	if choice.D == nil {
+	if s.role == core.RoleServer {
 		s.group, firstContact, why = h.groups.ServerJoin(choice.Key(core.RoleServer), id, maxConnsPerGroup)
 	} else {
-		s.group, why = h.groups.ClientJoin(choice.Key(core.RoleClient), choice.FirstContact, id, choice.D.LinkID)
+		var peerID wire.LinkID // SMC-R's groups are told apart by their links
+		if choice.D != nil {
+			peerID = choice.D.LinkID
+		}
+		s.group, why = h.groups.ClientJoin(choice.Key(core.RoleClient), choice.FirstContact, id, peerID)
 	}
 	if s.group == nil {
 		return nil, false, &declined{why}

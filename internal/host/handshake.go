@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -24,13 +23,17 @@ type handshake struct {
 	ctx     context.Context
 	host    *Host
 	conn    *Conn
+	role    core.Role
 	ways    []way // to the peer, no two of a mode
 	buffer  int
 	require Requirement
 
 	core    *core.Handshake
+	reader  clcReader
+	news    linkNews
 	queue   []core.Output // yet to be carried out
-	carrier carrier       // nil before core has chosen
+	chosen  way           // nil before core has chosen
+	carrier carrier       // likewise
 	group   *core.LinkGroup
 
 	err error // of the end, nil if the connection can be used
@@ -57,9 +60,13 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 		c.traceFailed(err)
 		return &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
 	}
-	ways := []way{&smcdWay{device: f.device, peer: peer}}
+	return h.shakeOn(ctx, role, c, []way{&smcdWay{fabric: f, peer: peer}}, buffer, require)
+}
+
+// shakeOn does the handshake on TCP, for one of the ways.
+func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way, buffer int, require Requirement) error {
 	s := &handshake{
-		ctx: ctx, host: h, conn: c, ways: ways, buffer: buffer, require: require,
+		ctx: ctx, host: h, conn: c, role: role, ways: ways, buffer: buffer, require: require,
 		core: core.NewHandshake(role, h.capabilities(ways, c.RemoteAddr())),
 	}
 	if role == core.RoleServer {
@@ -67,12 +74,13 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 			s.core.SetReachable(w.reachable()...)
 		}
 	}
+	s.news.tcp = c.tcp
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		c.tcp.SetDeadline(longAgo)
 		close(interrupted)
 	})
-	s.run(f)
+	s.run()
 	if !stop() {
 		<-interrupted
 		c.tcp.SetDeadline(time.Time{}) // if the handshake had just ended well, so it has
@@ -110,19 +118,24 @@ func addrOf(a net.Addr) netip.Addr {
 }
 
 // run drives the handshake to its end.
-func (s *handshake) run(f *fabric) {
+func (s *handshake) run() {
 	s.queue = s.core.Start(time.Now(), s.queue)
 	for {
-		s.carryOut(f)
+		s.carryOut()
 		if s.core.Over() {
 			return
 		}
-		m, err := s.read()
+		b, err := s.read()
 		now := time.Now()
 		var decode *wire.DecodeError
 		switch {
-		case err == nil || errors.As(err, &decode):
+		case err == nil:
+			m, err := clc.Parse(b)
 			s.queue = s.core.HandleMessage(now, m, err, s.queue)
+		case errors.As(err, &decode):
+			s.queue = s.core.HandleMessage(now, nil, err, s.queue)
+		case errors.Is(err, errNews) || s.ctx.Err() == nil && errors.Is(err, os.ErrDeadlineExceeded) && s.news.any():
+			s.takeNews(now)
 		case errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil:
 			s.queue = s.core.Advance(now, s.queue)
 		default:
@@ -131,29 +144,34 @@ func (s *handshake) run(f *fabric) {
 	}
 }
 
-// read reads one CLC message and not a byte more. Errors are of type *wire.DecodeError, or
-// those of the TCP connection.
-func (s *handshake) read() (clc.Message, error) {
+// read reads one CLC message and not a byte more. It is interrupted by news of the link, and then goes on
+// where it was. Errors are of type *wire.DecodeError, those of the TCP connection, or errNews.
+func (s *handshake) read() ([]byte, error) {
 	tcp := s.conn.tcp
 	if err := s.setDeadline(tcp.SetReadDeadline); err != nil {
 		return nil, err
 	}
-	var header [clc.HeaderLen]byte
-	if _, err := io.ReadFull(tcp, header[:]); err != nil {
+	if s.news.any() { // after the deadline was set: who has news moves it afterwards
+		return nil, errNews
+	}
+	b, err := s.reader.read(tcp)
+	var decode *wire.DecodeError
+	switch {
+	case err == nil:
+		s.conn.traceCLC(b, false)
+	case errors.As(err, &decode):
+		s.conn.traceCLC(s.reader.take(), false)
+	default:
 		return nil, s.tcpError(err)
 	}
-	h, err := clc.ParseHeader(header[:])
-	if err != nil {
-		s.conn.traceCLC(header[:], false)
-		return nil, err
+	return b, err
+}
+
+// takeNews tells core what has become of the link.
+func (s *handshake) takeNews(now time.Time) {
+	for _, tell := range s.news.take() {
+		s.queue = tell(s.core, now, s.queue)
 	}
-	b := make([]byte, h.Len)
-	copy(b, header[:])
-	if _, err := io.ReadFull(tcp, b[clc.HeaderLen:]); err != nil {
-		return nil, s.tcpError(err)
-	}
-	s.conn.traceCLC(b, false)
-	return clc.Parse(b)
 }
 
 // setDeadline sets the deadline of core, or one that has passed if the caller gave up.
@@ -178,8 +196,11 @@ func (s *handshake) tcpError(err error) error {
 }
 
 // carryOut does what core has asked for, and what comes of that.
-func (s *handshake) carryOut(f *fabric) {
+func (s *handshake) carryOut() {
 	for len(s.queue) > 0 {
+		if s.core.Over() {
+			s.news.stop() // deadlines are the application's now
+		}
 		out := s.queue[0]
 		s.queue = s.queue[1:]
 		switch out := out.(type) {
@@ -188,7 +209,7 @@ func (s *handshake) carryOut(f *fabric) {
 		case core.Prepare:
 			s.prepare(out.Choice)
 		case core.Established:
-			s.established(f, out.Result)
+			s.established(out.Result)
 		case core.FallBack:
 			s.fellBack(out)
 		case core.EndTCP:
@@ -234,6 +255,7 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 		if w.mode() != choice.Mode {
 			continue
 		}
+		s.chosen = w
 		s.carrier, r, err = w.prepare(ctx, terms{
 			choice: choice,
 			buffer: s.buffer,
@@ -247,7 +269,7 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 
 // startLink begins the first contact of SMC-R.
 func (s *handshake) startLink(r core.Result) {
-	if err := s.carrier.startLink(r); err != nil {
+	if err := s.carrier.startLink(r, s.news.tell); err != nil {
 		s.host.cfg.Logger.Debug("no link", "peer", s.conn.RemoteAddr(), "err", err)
 		s.queue = s.core.LinkFailed(time.Now(), resourceReason(err), s.queue)
 	}
@@ -274,7 +296,7 @@ func (s *handshake) release() {
 }
 
 // established puts the connection onto shared memory.
-func (s *handshake) established(f *fabric, r core.Result) {
+func (s *handshake) established(r core.Result) {
 	h, c := s.host, s.conn
 	mode := modes[r.Mode]
 	ctx, cancel := s.untilDeadline()
@@ -308,7 +330,7 @@ func (s *handshake) established(f *fabric, r core.Result) {
 		return
 	}
 	// From here on endGone and Close find the connection, if the peer is not gone already.
-	if err := c.watch(f.watcher); err != nil {
+	if err := c.watch(s.chosen.watcher()); err != nil {
 		c.traceFailed(err)
 		c.abandon()
 		s.err = c.setupError(err)
@@ -345,6 +367,9 @@ func (s *handshake) fellBack(out core.FallBack) {
 	}
 	s.conn.tcp.SetDeadline(time.Time{})
 	s.conn.byPeer = out.ByPeer
+	if out.Crossing {
+		s.conn.crossing = newCrossing(s.reader.take())
+	}
 	s.err = s.host.finishTCP(s.conn, reason, s.require, nil)
 }
 

@@ -15,17 +15,19 @@ import (
 
 // An smcdWay reaches a peer through shared memory of this machine.
 type smcdWay struct {
-	device *ism.Device
+	fabric *fabric
 	peer   *ism.Peer
 }
 
 func (w *smcdWay) mode() core.Mode { return core.SMCD }
 
 func (w *smcdWay) offer(caps *core.Capabilities) {
-	caps.ISM = append(caps.ISM, clc.ISMDevice{GID: w.device.GID(), CHID: wire.CHIDLoopback})
+	caps.ISM = append(caps.ISM, clc.ISMDevice{GID: w.fabric.device.GID(), CHID: wire.CHIDLoopback})
 }
 
 func (w *smcdWay) reachable() []wire.ISMGID { return []wire.ISMGID{w.peer.GID()} }
+
+func (w *smcdWay) watcher() *watcher { return w.fabric.watcher }
 
 func (w *smcdWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {
 	// rule: TestClientLies: t.choice.Remote.GID != w.peer.GID() -> false
@@ -88,7 +90,7 @@ func (c *smcdCarrier) attach(ctx context.Context, r core.Result) error {
 	return nil
 }
 
-func (c *smcdCarrier) startLink(core.Result) error { return errNoLinks }
+func (c *smcdCarrier) startLink(core.Result, func(news)) error { return errNoLinks }
 
 func (c *smcdCarrier) stream() stream.Config {
 	cfg := stream.Config{

@@ -1,0 +1,112 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A clcReader reads CLC messages from TCP, and not a byte more: what follows the last one is the application's. A
+// read that is interrupted by a deadline keeps what it has, and the next one goes on from there. So a message
+// can be awaited while something else happens. The zero value is ready.
+type clcReader struct {
+	header [clc.HeaderLen]byte
+	msg    []byte // of the length that the header says; nil before that is complete
+	have   int    // bytes that were read, of header or of msg
+}
+
+// read returns the next message. Errors are of type *wire.DecodeError, for a header that is none, or those of r.
+func (c *clcReader) read(r io.Reader) ([]byte, error) {
+	if c.msg == nil {
+		if err := c.fill(r, c.header[:]); err != nil {
+			return nil, err
+		}
+		h, err := clc.ParseHeader(c.header[:])
+		if err != nil {
+			return nil, err
+		}
+		c.msg = make([]byte, h.Len)
+		copy(c.msg, c.header[:])
+	}
+	if err := c.fill(r, c.msg); err != nil {
+		return nil, err
+	}
+	return c.take(), nil
+}
+
+// fill reads until all of b is there.
+func (c *clcReader) fill(r io.Reader, b []byte) error {
+	n, err := io.ReadFull(r, b[c.have:])
+	if err == io.EOF && c.have > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	c.have += n
+	return err
+}
+
+// take returns what was read of a message, and begins with the next one.
+func (c *clcReader) take() []byte {
+	b := c.msg
+	if b == nil {
+		b = bytes.Clone(c.header[:])
+	}
+	b = b[:c.have]
+	c.msg, c.have = nil, 0
+	return b
+}
+
+// News is something that core is to be told about the first link of SMC-R, such as (*core.Handshake).LinkUp.
+type news func(h *core.Handshake, now time.Time, out []core.Output) []core.Output
+
+// linkNews is how a handshake, which waits for a CLC message, learns of its link. Both matter at the same time:
+// "a Decline" may come in place of any message of LLC (RFC 7609 C.3).
+type linkNews struct {
+	tcp *net.TCPConn
+
+	mu   sync.Mutex
+	list []news // yet to be told
+	over bool   // the handshake is: its deadlines are no longer ours to move
+}
+
+// errNews is what a read returns because there are news.
+var errNews = errors.New("news of the link")
+
+// tell hands news to the handshake, and interrupts its read. Any goroutine may call it, at any time.
+func (l *linkNews) tell(n news) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return
+	}
+	l.list = append(l.list, n)
+	l.tcp.SetReadDeadline(longAgo)
+}
+
+// any reports whether there is something to take.
+func (l *linkNews) any() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.list) > 0
+}
+
+// take returns what is to be told, oldest first.
+func (l *linkNews) take() []news {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.list
+	l.list = nil
+	return list
+}
+
+// stop makes further news go nowhere.
+func (l *linkNews) stop() {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+}

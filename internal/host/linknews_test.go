@@ -1,0 +1,355 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/cdc"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A fakeWay is SMC-R without links: the test says what becomes of them. Its connections move nothing.
+type fakeWay struct {
+	gid    wire.GID
+	w      *watcher
+	linked chan func(news) // has what tells the handshake of its link, once that begins
+}
+
+func newFakeWay(t *testing.T) *fakeWay {
+	w, err := newWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.close)
+	return &fakeWay{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(news), 1)}
+}
+
+func (w *fakeWay) mode() core.Mode            { return core.SMCR }
+func (w *fakeWay) reachable() []wire.ISMGID   { return nil }
+func (w *fakeWay) watcher() *watcher          { return w.w }
+func (w *fakeWay) offer(c *core.Capabilities) { *c = fakeCaps(w.gid) }
+
+func (w *fakeWay) prepare(_ context.Context, t terms) (carrier, core.Resources, error) {
+	_, first, err := t.join()
+	return &fakeCarrier{way: w, done: make(chan struct{})}, fakeResources(w.gid, first), err
+}
+
+func fakeCaps(gid wire.GID) core.Capabilities {
+	return core.Capabilities{
+		PeerID: wire.PeerID{1, 2, 3}, OS: clc.OSLinux, Release: clc.Release1, UEIDs: []wire.EID{fakeEID},
+		RoCEv2: &core.RNIC{GID: gid, MAC: wire.MAC{2, 1}}, MaxConns: 16, MaxLinks: 2,
+	}
+}
+
+func fakeResources(gid wire.GID, first bool) core.Resources {
+	return core.Resources{FirstContact: first, ClientGIDs: []wire.GID{gid}, R: &clc.ParamsR{
+		GID: gid, MAC: wire.MAC{2, 1}, QPN: 0x11, RKey: 0x501, RMBEIndex: 1, AlertToken: 7, RMBESize: 1, MTU: wire.MTU1024, RMBAddr: 1 << 40, PSN: 5,
+	}}
+}
+
+var fakeEID = func() wire.EID {
+	e, err := wire.ParseEID("GOSMC.TEST")
+	if err != nil {
+		panic(err)
+	}
+	return e
+}()
+
+type fakeCarrier struct {
+	way  *fakeWay
+	done chan struct{}
+}
+
+func (c *fakeCarrier) startLink(_ core.Result, tell func(news)) error {
+	c.way.linked <- tell
+	return nil
+}
+func (c *fakeCarrier) attach(context.Context, core.Result) error { return nil }
+func (c *fakeCarrier) stream() stream.Config {
+	return stream.Config{In: stream.MessageInbox(make([]byte, 4<<10)), Out: stream.NoMemory()}
+}
+func (c *fakeCarrier) headerLen() int                 { return cdc.HeaderLen }
+func (c *fakeCarrier) detach(bool)                    {}
+func (c *fakeCarrier) release(bool)                   {}
+func (c *fakeCarrier) returnPages(from, to int) error { return nil }
+func (c *fakeCarrier) end() end                       { return c }
+func (c *fakeCarrier) Done() <-chan struct{}          { return c.done }
+func (c *fakeCarrier) peerPID() int                   { return 0 }
+
+// A linkRig is a handshake of ours for SMC-R, whose link the test has in its hands, with a peer that does what the
+// test says.
+type linkRig struct {
+	t    *testing.T
+	way  *fakeWay
+	conn *Conn
+	err  chan error
+	peer *core.Handshake
+	tcp  *net.TCPConn // the peer's
+	out  []core.Output
+}
+
+// newLinkRig brings the handshake to where the first link is to be confirmed.
+func newLinkRig(t *testing.T, role core.Role) *linkRig {
+	t.Helper()
+	h := newTestHost(t, Config{})
+	ours, theirs := tcpPair(t)
+	r := &linkRig{t: t, way: newFakeWay(t), err: make(chan error, 1), tcp: theirs}
+	peerRole := core.RoleServer
+	if role == core.RoleServer {
+		peerRole = core.RoleClient
+	}
+	caps := fakeCaps(wire.GIDFromAddr(netip.MustParseAddr("192.0.2.2")))
+	caps.PeerID[7] = 9
+	r.peer = core.NewHandshake(peerRole, caps)
+	r.conn = h.newConn(ours, role == core.RoleClient, nil)
+	go func() { r.err <- h.shakeOn(boundedContext(t), role, r.conn, []way{r.way}, 1<<16, AnyMode) }()
+	r.do(r.peer.Start(time.Now(), nil))
+	for r.peer.State() < core.HandshakeLinkTurn {
+		m := r.read()
+		r.do(r.peer.HandleMessage(time.Now(), m, nil, nil))
+	}
+	return r
+}
+
+// do carries out what the peer's handshake asks for.
+func (r *linkRig) do(out []core.Output) {
+	r.t.Helper()
+	for len(out) > 0 {
+		o := out[0]
+		out = out[1:]
+		switch o := o.(type) {
+		case core.SendCLC:
+			r.write(o.Message.Append(nil))
+		case core.Prepare:
+			out = r.peer.Prepared(time.Now(), fakeResources(wire.GIDFromAddr(netip.MustParseAddr("192.0.2.2")), true), out)
+		case core.FallBack, core.EndTCP:
+			r.t.Fatalf("the peer's handshake ended in %+v", o)
+		}
+	}
+}
+
+func (r *linkRig) read() clc.Message {
+	r.t.Helper()
+	r.tcp.SetReadDeadline(time.Now().Add(patience))
+	var reader clcReader
+	b, err := reader.read(r.tcp)
+	if err != nil {
+		r.t.Fatalf("the peer reads: %v", err)
+	}
+	m, err := clc.Parse(b)
+	if err != nil {
+		r.t.Fatalf("the peer reads %x: %v", b, err)
+	}
+	return m
+}
+
+func (r *linkRig) write(b []byte) {
+	r.t.Helper()
+	if _, err := r.tcp.Write(b); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// tell waits for the link to begin, and says what becomes of it.
+func (r *linkRig) tell(list ...news) {
+	r.t.Helper()
+	select {
+	case tell := <-r.way.linked:
+		for _, n := range list {
+			tell(n)
+		}
+		r.way.linked <- tell
+	case <-time.After(patience):
+		r.t.Fatal("the link was never begun")
+	}
+}
+
+// checkMode waits for the end of our handshake.
+func (r *linkRig) checkMode(mode Mode, reason clc.Diagnosis, byPeer bool) {
+	r.t.Helper()
+	if err := <-r.err; err != nil {
+		r.t.Fatalf("the handshake ended with %v, want %v", err, mode)
+	}
+	r.t.Cleanup(func() { r.conn.abandon() })
+	if r.conn.Mode() != mode || r.conn.Reason().Code != reason || r.conn.byPeer != byPeer {
+		r.t.Errorf("mode %v, reason %v, by peer %v; want %v, %v, %v", r.conn.Mode(), r.conn.Reason(), r.conn.byPeer, mode, reason, byPeer)
+	}
+	if mode == ModeTCP {
+		r.conn.SetDeadline(time.Now().Add(patience))
+		r.tcp.SetDeadline(time.Now().Add(patience))
+	}
+}
+
+func linkFailed(why clc.Diagnosis) news {
+	return func(h *core.Handshake, now time.Time, out []core.Output) []core.Output {
+		return h.LinkFailed(now, why, out)
+	}
+}
+
+func tcpPair(t *testing.T) (client, server *net.TCPConn) {
+	t.Helper()
+	l := plainListener(t, "127.0.0.1:0")
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); s.Close() })
+	return c.(*net.TCPConn), s
+}
+
+var fallBackDecline = clc.Decline{Version: clc.V2, PeerID: wire.PeerID{9}, Diagnosis: clc.DiagTimeoutConfirmLink, OS: clc.OSLinux}
+
+// TestLinkNews lets a handshake learn of its link while it waits for a message of CLC, and of a message while
+// the link is under way.
+func TestLinkNews(t *testing.T) {
+	smctest.CheckLeaks(t)
+	requested, up := news((*core.Handshake).LinkRequested), news((*core.Handshake).LinkUp)
+	for _, role := range []core.Role{core.RoleClient, core.RoleServer} {
+		t.Run(role.String()+", link up", func(t *testing.T) {
+			r := newLinkRig(t, role)
+			r.tell(requested)
+			r.tell(up)
+			told := time.Now()
+			r.checkMode(ModeSMCR, 0, false)
+			if took := time.Since(told); took > core.LinkTurnTimeout { // then core would have given up
+				t.Errorf("the news took %v", took)
+			}
+			r.conn.Close()
+		})
+		t.Run(role.String()+", Decline in pieces", func(t *testing.T) {
+			r := newLinkRig(t, role)
+			b := fallBackDecline.Append(nil)
+			for i := range b[1:] {
+				r.write(b[i : i+1])
+				r.tell(func(_ *core.Handshake, _ time.Time, out []core.Output) []core.Output { return out }) // interrupts
+			}
+			r.write(append(b[len(b)-1:len(b):len(b)], "and the application"...))
+			r.checkMode(ModeTCP, clc.DiagTimeoutConfirmLink, true)
+			got := make([]byte, len("and the application"))
+			if _, err := io.ReadFull(r.conn, got); err != nil || string(got) != "and the application" {
+				t.Errorf("read %q, %v after the Decline", got, err)
+			}
+			checkExchange(t, r.conn, r.tcp)
+		})
+		for _, crossing := range []string{"no Decline", "Decline before", "Decline after", "half before"} {
+			t.Run(role.String()+", link fails, "+crossing, func(t *testing.T) {
+				r := newLinkRig(t, role)
+				b := fallBackDecline.Append(nil)
+				switch crossing {
+				case "half before":
+					r.write(b[:20])
+					b = b[20:]
+				case "no Decline":
+					b = nil
+				}
+				if role == core.RoleClient {
+					r.tell(requested)
+				}
+				r.tell(linkFailed(clc.DiagMemory))
+				if m := r.read(); m.Type() != clc.TypeDecline {
+					t.Fatalf("the peer got %v, want a Decline", m)
+				}
+				if crossing == "Decline before" {
+					r.write(b)
+					b = nil
+				}
+				r.checkMode(ModeTCP, clc.DiagMemory, false)
+				r.tell(up) // too late: the deadlines are the application's
+				r.write(b)
+				checkExchange(t, r.tcp, r.conn)
+			})
+		}
+	}
+	t.Run("server, link fails after CONFIRM LINK", func(t *testing.T) {
+		r := newLinkRig(t, core.RoleServer)
+		r.tell(requested)
+		r.tell(linkFailed(clc.DiagMemory))
+		if err := <-r.err; err == nil || !strings.Contains(err.Error(), "link failed after CONFIRM LINK") {
+			t.Errorf("the handshake ended with %v", err)
+		}
+	})
+}
+
+// TestCrossing looks for a Decline at the beginning of what an application reads, which comes in pieces of every length.
+func TestCrossing(t *testing.T) {
+	v1 := clc.Decline{Version: clc.V1, Diagnosis: clc.DiagMemory}.Append(nil)
+	v2 := fallBackDecline.Append(nil)
+	other := append([]byte(nil), v1...)
+	other[4] = byte(clc.TypeConfirm)
+	long := append([]byte(nil), v2...)
+	long[5], long[6] = 1, 0
+	for _, tt := range []struct {
+		name     string
+		in, want string
+	}{
+		{"nothing", "", ""},
+		{"text", "hello", "hello"},
+		{"Decline", string(v2), ""},
+		{"Decline of version 1 and text", string(v1) + "hello", "hello"},
+		{"two Declines", string(v2) + string(v2), string(v2)}, // an application may well send what looks like one
+		{"another message", string(other), string(other)},
+		{"a long one", string(long), string(long)},
+		{"part of a Decline", string(v2[:11]), string(v2[:11])},
+		{"eyecatcher", string(v2[:4]), string(v2[:4])},
+		{"like one at first", string(v2[:6]) + "hello", string(v2[:6]) + "hello"},
+	} {
+		for already := 0; already <= min(len(tt.in), len(v1)-1); already++ { // never more than the first message
+			for name, pieces := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "bytes": iotest.OneByteReader, "half": iotest.HalfReader} {
+				x := newCrossing([]byte(tt.in)[:already])
+				tcp := pieces(strings.NewReader(tt.in[already:]))
+				got, err := io.ReadAll(readerFunc(func(b []byte) (int, error) {
+					if n, err, ok := x.read(tcp, b[:1]); ok {
+						return n, err
+					}
+					return tcp.Read(b)
+				}))
+				if err != nil || string(got) != tt.want {
+					t.Errorf("%s, %d read before, %s: read %q, %v; want %q", tt.name, already, name, got, err, tt.want)
+				}
+				x = newCrossing([]byte(tt.in)[:already])
+				tcp = pieces(strings.NewReader(tt.in[already:]))
+				var all bytes.Buffer
+				n, err := x.writeTo(tcp, &all)
+				rest, err2 := io.Copy(&all, tcp)
+				if err != nil || err2 != nil || all.String() != tt.want || n+rest != int64(len(tt.want)) {
+					t.Errorf("%s, %d read before, %s: copied %d and %d bytes, %q, %v, %v; want %q", tt.name, already, name, n, rest, all.String(), err, err2, tt.want)
+				}
+			}
+		}
+	}
+	// A deadline in the middle changes nothing.
+	x, rest := newCrossing(v2[:9]), iotest.OneByteReader(strings.NewReader(string(v2[9:])+"hello"))
+	late := readerFunc(func([]byte) (int, error) { return 0, os.ErrDeadlineExceeded })
+	for range 20 {
+		if _, err, ok := x.read(late, make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) || !ok {
+			t.Fatalf("a read that timed out = %v, %v", err, ok)
+		}
+	}
+	if n, err, ok := x.read(rest, make([]byte, 10)); n != 0 || err != nil || ok {
+		t.Fatalf("the next = %d, %v, %v", n, err, ok)
+	}
+	if got, err := io.ReadAll(rest); string(got) != "hello" || err != nil {
+		t.Errorf("left is %q, %v", got, err)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
