@@ -171,6 +171,7 @@ type bell struct {
 	shorts  int           // short waits in a row; of whoever leads
 	asleep  atomic.Bool   // and waits for the chime, or is about to
 	shared  atomic.Bool   // others than the bell goroutine may lead
+	crowded atomic.Int64  // when several waited, in nanoseconds since bellEpoch; 0: not lately
 	parked  atomic.Int32  // who waits for a ring function
 	relief  chan struct{} // has room for one call of the bell goroutine
 	done    chan struct{} // closed when the bell is
@@ -259,7 +260,9 @@ func (b *bell) setUser(slot uint32, d *DMB) {
 // Who waits for rings. One goroutine at a time leads: it waits for the chime and calls the
 // functions of the slots that were rung. That is the bell goroutine, unless those who wait to
 // be woken by ring functions take part, see [Peer.Lead]: then it is one of them as long as
-// it is the only one, which spares it being woken by another goroutine, and else the bell goroutine.
+// it is the only one, which spares it being woken by another goroutine. Where several wait at a time
+// the bell goroutine leads, and keeps the lead until none has had company for crowdTime: each time that one of
+// them led and was woken itself, the others would wait until another goroutine has taken over.
 //
 // parked counts those who wait. It is raised before Lead is called, and lowered when one is
 // woken. Whoever gives up the lead looks at it afterwards, and whoever raised it tries to lead
@@ -286,8 +289,15 @@ func (b *bell) run() {
 func (b *bell) unneeded() bool { return b.shared.Load() && b.parked.Load() == 0 }
 
 // leadUntil leads until until says that it is enough, or the bell was closed, or not at all if
-// somebody else does.
+// somebody else does or is to.
 func (b *bell) leadUntil(until func() bool) {
+	if b.isCrowded() {
+		b.shared.Store(false)
+		if !b.lead.Load() {
+			b.relieve()
+		}
+		return
+	}
 	if !b.shared.Load() && b.shared.CompareAndSwap(false, true) {
 		b.interrupt() // the bell goroutine has led so far
 	}
@@ -297,12 +307,37 @@ func (b *bell) leadUntil(until func() bool) {
 	b.listen(until, true)
 	b.lead.Store(false)
 	if b.parked.Load() > 0 {
-		select {
-		case b.relief <- struct{}{}:
-		default: // it has been called
-		}
+		b.relieve()
 	}
 }
+
+// relieve calls the bell goroutine.
+func (b *bell) relieve() {
+	select {
+	case b.relief <- struct{}{}:
+	default: // it has been called
+	}
+}
+
+// isCrowded reports whether several wait now, or did within crowdTime.
+func (b *bell) isCrowded() bool {
+	if b.parked.Load() > 1 {
+		b.crowded.Store(int64(time.Since(bellEpoch)) + 1)
+		return true
+	}
+	at := b.crowded.Load()
+	if at == 0 {
+		return false
+	}
+	if time.Since(bellEpoch)-time.Duration(at) < crowdTime {
+		return true
+	}
+	b.crowded.Store(0)
+	return false
+}
+
+// bellEpoch is what bell.crowded counts from.
+var bellEpoch = time.Now()
 
 // listen is what the one who leads does. With mayBlock it waits in the kernel while waits are short.
 func (b *bell) listen(until func() bool, mayBlock bool) {

@@ -92,6 +92,9 @@ const (
 	blockTime   = time.Millisecond
 	maxBlockers = 2
 
+	// crowdTime is how long the bell goroutine keeps the lead after several have waited at a time.
+	crowdTime = 10 * time.Millisecond
+
 	// maxWindow is the largest element of a peer that is mapped, in bytes: the largest that gosmc
 	// makes. A peer may announce 512 MiB, every page of which we would pay for.
 	maxWindow = 8 << 20
