@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -35,7 +36,18 @@ func fileListener(t *testing.T) *os.File {
 	return f
 }
 
-// A listener that was handed over as a file serves SMC, and can be handed over again.
+// announced returns how many listeners are announced in a run directory.
+func announced(tb testing.TB, dir string) int {
+	tb.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "*", "listen", "*", "*"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return len(found)
+}
+
+// A listener that was handed over as a file serves SMC while its application calls Accept, and can be handed over
+// again. Clients that come while it does not are not kept waiting.
 func TestNewListener(t *testing.T) {
 	smctest.CheckLeaks(t)
 	config := Config{Dir: t.TempDir()}
@@ -53,19 +65,49 @@ func TestNewListener(t *testing.T) {
 	}
 	defer l.Close()
 	d := Dialer{Host: client}
-	c, err := d.Dial("tcp", inner.Addr().String())
-	if err != nil {
-		t.Fatal(err)
+	dial := func() State {
+		t.Helper()
+		c, err := d.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.State()
 	}
-	defer c.Close()
-	s, err := l.AcceptSMC()
-	if err != nil {
-		t.Fatal(err)
+	accept := func() State {
+		t.Helper()
+		l.SetDeadline(time.Now().Add(patience))
+		s, err := l.AcceptSMC()
+		if err != nil {
+			t.Error(err)
+			return State{}
+		}
+		defer s.Close()
+		return s.State()
 	}
-	defer s.Close()
-	if st := s.State(); st.Mode != ModeSMCD || st.ReadBuffer != 32<<10 {
+	if st := dial(); st.Mode != ModeTCP || st.Reason.Tag != "NO_LISTENER" {
+		t.Errorf("connection before the first Accept = %+v, want NO_LISTENER", st)
+	}
+	accept()
+	states := make(chan State, 1)
+	for { // until one comes while Accept waits
+		go func() { states <- accept() }()
+		smctest.Eventually(t, patience, "an announcement while Accept waits", func() bool { return announced(t, config.Dir) == 1 })
+		st := dial()
+		if st.Mode == ModeSMCD || t.Failed() {
+			break
+		}
+		<-states
+	}
+	if st := <-states; st.Mode != ModeSMCD || st.ReadBuffer != 32<<10 {
 		t.Errorf("connection of a handed-over listener = %+v, want SMC-D with a buffer of %d", st, 32<<10)
 	}
+	// At once, when it is still announced.
+	if st := dial(); st.Mode != ModeTCP || st.Reason.Tag != "NO_LISTENER" {
+		t.Errorf("connection after the last Accept = %+v, want NO_LISTENER: nobody has to wait for the next Accept", st)
+	}
+	smctest.Eventually(t, patience, "no announcement while nobody calls Accept", func() bool { return announced(t, config.Dir) == 0 })
+	accept()
 
 	again, err := l.File()
 	if err != nil {
@@ -206,12 +248,21 @@ func childFiles(p *smctest.Parent) {
 	l, err := FileListener(f)
 	p.Check(err)
 	p.Check(f.Close())
+	accepted := make(chan net.Conn)
+	go func() {
+		s, err := l.Accept()
+		p.Check(err)
+		accepted <- s
+	}()
+	for found := []string(nil); len(found) == 0; runtime.Gosched() { // the test has patience
+		found, err = filepath.Glob(filepath.Join(os.Getenv("GOSMC_DIR"), "*", "listen", "*", "*"))
+		p.Check(err)
+	}
 	c, err := DialContext(context.Background(), "tcp", l.Addr().String())
 	p.Check(err)
 	p.Say("result %v", c.State().Mode)
 	p.Check(c.Close())
-	s, err := l.Accept()
-	p.Check(err)
+	s := <-accepted
 	p.Check(s.Close())
 
 	plain, err := net.Dial("tcp", l.Addr().String())
@@ -265,14 +316,106 @@ func accepted(h *Host) (n uint64) {
 	return n
 }
 
-// A listener at a socket that others share took connections which they would have got. Closed, it still
-// hands those out, and nothing else.
-func TestInheritedListenerCloses(t *testing.T) {
+// childShare has inherited a listening socket. Arguments: run directory, accept or idle.
+func childShare(p *smctest.Parent) {
+	inner, err := net.FileListener(os.NewFile(3, "inherited"))
+	p.Check(err)
+	lc := ListenConfig{Host: childHost(p, p.Args[0])}
+	l, err := lc.NewListener(inner)
+	p.Check(err)
+	if p.Args[1] == "accept" {
+		go func() {
+			for {
+				s, err := l.Accept()
+				p.Check(err)
+				go func() {
+					defer s.Close()
+					io.Copy(s, s)
+				}()
+			}
+		}()
+	}
+	p.Say("ready")
+	p.Hear()
+}
+
+// Of two processes with the same listening socket only one accepts. It gets every connection, whatever the other
+// one could do with them, and none is kept waiting.
+func TestInheritedByTwo(t *testing.T) {
+	smctest.CheckLeaks(t)
+	config := Config{Dir: t.TempDir()}
+	f := fileListener(t)
+	for _, does := range []string{"idle", "accept", "idle"} {
+		smctest.StartWith(t, []*os.File{f}, "share", config.Dir, does).Hear("ready")
+	}
+	smctest.Eventually(t, patience, "an announcement", func() bool { return announced(t, config.Dir) > 0 })
+	if n := announced(t, config.Dir); n != 1 {
+		t.Errorf("%d processes are announced, want the one that accepts", n)
+	}
+	inner, err := net.FileListener(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := inner.Addr().String()
+	inner.Close()
+	d := Dialer{Host: newHost(t, config)}
+	var clients sync.WaitGroup
+	var shared atomic.Int64
+	for range 4 {
+		clients.Go(func() {
+			for i := range 50 {
+				dial := net.Dial
+				if i%2 == 0 {
+					dial = func(network, address string) (net.Conn, error) { return d.Dial(network, address) }
+				}
+				c, err := dial("tcp", addr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if c, ok := c.(*Conn); ok {
+					switch st := c.State(); {
+					case st.Mode == ModeSMCD:
+						shared.Add(1)
+					case st.Reason.Tag != "NO_LISTENER":
+						t.Errorf("a connection is TCP because of %v", st.Reason)
+					}
+				}
+				c.SetDeadline(time.Now().Add(patience))
+				_, err = c.Write([]byte("echo"))
+				if err == nil {
+					_, err = io.ReadFull(c, make([]byte, 4))
+				}
+				if err != nil {
+					t.Errorf("a connection was not served: %v", err)
+				}
+				c.Close()
+			}
+		})
+	}
+	clients.Wait()
+	if shared.Load() == 0 {
+		t.Error("no connection uses SMC-D")
+	}
+}
+
+// A listener whose socket others share by now has taken connections before. Closed, it still hands those out, and
+// nothing else.
+func TestSharedListenerCloses(t *testing.T) {
 	smctest.CheckLeaks(t)
 	config := Config{Dir: t.TempDir()}
 	client, server := newHost(t, config), newHost(t, config)
-	f := fileListener(t)
-	l := inheritedListener(t, server, f)
+	l, err := listenOn(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	share := func(l *Listener) {
+		f, err := l.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+	}
 	d := Dialer{Host: client}
 	for _, dial := range []func(network, address string) (net.Conn, error){
 		net.Dial,
@@ -289,6 +432,7 @@ func TestInheritedListenerCloses(t *testing.T) {
 		}
 	}
 	smctest.Eventually(t, patience, "two connections that are accepted", func() bool { return accepted(server) >= 2 })
+	share(l)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -313,13 +457,17 @@ func TestInheritedListenerCloses(t *testing.T) {
 
 	// If nobody calls Accept, what was taken is reset after a while, or when the host closes.
 	for _, end := range []func(*Listener){func(*Listener) {}, func(*Listener) { server.Close() }} {
-		l := inheritedListener(t, server, f)
+		l, err := listenOn(server)
+		if err != nil {
+			t.Fatal(err)
+		}
 		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
 		smctest.Eventually(t, patience, "a connection that is accepted", func() bool { return accepted(server) >= 1 })
+		share(l)
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}

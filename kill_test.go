@@ -34,6 +34,7 @@ func init() {
 		"crowd":   childCrowd,
 		"idle":    childIdle,
 		"files":   childFiles,
+		"share":   childShare,
 	})
 }
 

@@ -56,8 +56,10 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*List
 // result and is not to be used any more; otherwise it is as it was. Control, KeepAlive and
 // KeepAliveConfig have no effect: inner has its own.
 //
-// Clients move to shared memory only if the socket was made by the user that this process runs as, or this
-// process runs as root: for them, who has made the socket is who listens.
+// Other processes may have the same socket, so a connection is only taken for a call of Accept that waits; and
+// clients move to shared memory only while Accept is called, which has to be again and again, as in a loop. They do that only
+// if the socket was made by the user that this process runs as, or this process runs as root: for them, who has made
+// the socket is who listens.
 func (lc *ListenConfig) NewListener(inner net.Listener) (*Listener, error) {
 	tcp, ok := inner.(*net.TCPListener)
 	if !ok {
@@ -108,7 +110,7 @@ func (lc *ListenConfig) options(network string) (host.ListenOptions, error) {
 
 // A Listener is a [net.Listener] whose connections are SMC where the client can. It takes
 // connections from the system at once, also while nobody calls Accept, so that clients do
-// not wait for their handshake.
+// not wait for their handshake; unless its socket is shared, see File and [ListenConfig.NewListener].
 //
 // A Listener that becomes unreachable without Close is closed by the garbage collector.
 type Listener struct {
@@ -167,6 +169,6 @@ func (l *Listener) SyscallConn() (syscall.RawConn, error) {
 //
 // A Listener takes connections from the system before Accept asks for them. From the first call of File on it does
 // so only while a call of Accept waits, so that a program which hands the socket to its workers, and accepts
-// nothing itself, leaves all connections to them; and while none waits it is not announced. Connections
+// nothing itself, leaves all connections to them; and while Accept is not called it is not announced. Connections
 // that it has already taken stay with it.
 func (l *Listener) File() (*os.File, error) { return l.l.File() }

@@ -41,6 +41,11 @@ const (
 	// one that is in its handshake, which takes a fraction of that.
 	paceTime = 20 * time.Millisecond
 
+	// quietTime is how long a shared listener whose application does not call Accept stays announced. A client that asks
+	// in that time waits for the rest of it, so it is no longer than what a dial may take without being noticed; and an
+	// application is back in Accept in far less, unless it serves connections one after the other.
+	quietTime = 50 * time.Millisecond
+
 	// drainTime is how long a listener that was closed goes on with the connections it had taken.
 	drainTime = time.Second
 

@@ -29,25 +29,24 @@ type ListenOptions struct {
 // asked for it. It accepts on its own, so that a slow application does not keep a client
 // waiting for the handshake.
 type Listener struct {
-	host      *Host
-	tcp       *net.TCPListener
-	opts      ListenOptions
-	buffer    int
-	addr      netip.AddrPort
-	inherited bool // made elsewhere: others may accept from its socket, too
-	meeting   atomic.Pointer[rendezvous.Listening]
-	withdrawn atomic.Bool // the announcement, by File
-	pace      pacer
-	since     time.Time
-	ready     chan accepted
-	closed    chan struct{}   // once nothing more is taken from the system
-	ctx       context.Context // of the handshakes; ends when nobody gets what was taken any more
-	cancel    context.CancelFunc
-	finished  chan struct{}
-	once      sync.Once
-	working   sync.WaitGroup // accept loop and handshakes
-	busy      chan struct{}  // a token for each handshake under way
-	timeout   acceptDeadline
+	host     *Host
+	tcp      *net.TCPListener
+	opts     ListenOptions
+	buffer   int
+	addr     netip.AddrPort
+	meeting  atomic.Pointer[rendezvous.Listening]
+	crier    crier
+	pace     pacer
+	since    time.Time
+	ready    chan accepted
+	closed   chan struct{}   // once nothing more is taken from the system
+	ctx      context.Context // of the handshakes; ends when nobody gets what was taken any more
+	cancel   context.CancelFunc
+	finished chan struct{}
+	once     sync.Once
+	working  sync.WaitGroup // accept loop and handshakes
+	busy     chan struct{}  // a token for each handshake under way
+	timeout  acceptDeadline
 
 	handled atomic.Uint64
 }
@@ -68,29 +67,35 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 	if err != nil {
 		return nil, err
 	}
-	l, err := h.listenOn(inner.(*net.TCPListener), false, buffer, opts)
+	l := h.newListener(inner.(*net.TCPListener), buffer, opts)
+	err = l.announce()
 	if err != nil {
 		inner.Close()
 		return nil, fail(err)
 	}
+	l.start()
 	return l, nil
 }
 
-// ListenOn announces a listener that was made elsewhere. If it succeeds, inner belongs to the result. Net of
-// the options has no effect.
+// ListenOn makes a listener of one that was made elsewhere. Others may accept from its socket, too, so it accepts only
+// while Accept waits, and is not announced before. If it succeeds, inner belongs to the result. Net of the options has
+// no effect.
 func (h *Host) ListenOn(inner *net.TCPListener, opts ListenOptions) (*Listener, error) {
 	buffer, err := h.begin("tcp", opts.ReadBuffer)
 	if err == nil {
 		err = checkListening(inner)
 	}
-	var l *Listener
 	if err == nil {
-		l, err = h.listenOn(inner, true, buffer, opts)
+		l := h.newListener(inner, buffer, opts)
+		l.pace.shared.Store(true)
+		l.crier.silent = true
+		if err = l.enlist(h.meeting.Unannounced(inner)); err == nil {
+			h.openControl()
+			l.start()
+			return l, nil
+		}
 	}
-	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: inner.Addr(), Err: err}
-	}
-	return l, nil
+	return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: inner.Addr(), Err: err}
 }
 
 // checkListening says what is wrong with a listener of package net, which takes any socket for one.
@@ -111,41 +116,54 @@ func checkListening(l *net.TCPListener) error {
 	return err
 }
 
-func (h *Host) listenOn(inner *net.TCPListener, inherited bool, buffer int, opts ListenOptions) (*Listener, error) {
-	h.hold()
-	defer h.letGo()
+func (h *Host) newListener(inner *net.TCPListener, buffer int, opts ListenOptions) *Listener {
 	l := &Listener{
-		host:      h,
-		tcp:       inner,
-		inherited: inherited,
-		opts:      opts,
-		buffer:    buffer,
-		addr:      addrPort(inner.Addr()),
-		since:     time.Now(),
-		ready:     make(chan accepted, acceptBacklog),
-		busy:      make(chan struct{}, maxHandshakes),
-		closed:    make(chan struct{}),
-		finished:  make(chan struct{}),
+		host:     h,
+		tcp:      inner,
+		opts:     opts,
+		buffer:   buffer,
+		addr:     addrPort(inner.Addr()),
+		since:    time.Now(),
+		ready:    make(chan accepted, acceptBacklog),
+		busy:     make(chan struct{}, maxHandshakes),
+		closed:   make(chan struct{}),
+		finished: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.timeout.init()
 	l.pace.init()
-	if err := l.announce(); err != nil {
-		return nil, err
-	}
+	return l
+}
+
+// start begins to accept connections.
+func (l *Listener) start() {
 	l.working.Add(1)
 	go l.loop()
-	return l, nil
 }
 
 // announce lets local clients know. A listener that cannot is one for plain TCP. The
 // only error is that the host is closed.
 func (l *Listener) announce() error {
 	h := l.host
+	h.hold()
+	defer h.letGo()
 	meeting, err := h.meeting.Listen(l.tcp)
 	if meeting == nil {
 		return errHostClosed
 	}
+	if err := l.enlist(meeting); err != nil {
+		return err
+	}
+	if err != nil {
+		h.openControl()
+		h.cfg.Logger.Warn("listener is not announced, clients will use TCP", "addr", l.addr, "err", err)
+	}
+	return nil
+}
+
+// enlist makes the listener one of the host's. The only error is that the host is closed.
+func (l *Listener) enlist(meeting *rendezvous.Listening) error {
+	h := l.host
 	l.meeting.Store(meeting)
 	h.mu.Lock()
 	closing := h.closing
@@ -156,10 +174,6 @@ func (l *Listener) announce() error {
 	if closing {
 		meeting.Close()
 		return errHostClosed
-	}
-	if err != nil {
-		h.openControl()
-		h.cfg.Logger.Warn("listener is not announced, clients will use TCP", "addr", l.addr, "err", err)
 	}
 	return nil
 }
@@ -320,7 +334,7 @@ func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.tcp.Syscall
 // Close ends listening. Connections that Accept has not returned are reset, unless a call of Accept waits for them, or
 // others may accept from the socket, too: see drain.
 func (l *Listener) Close() error {
-	return l.end(l.inherited || l.pace.shared.Load() || l.pace.waiting.Load() > 0)
+	return l.end(l.pace.shared.Load() || l.pace.waiting.Load() > 0)
 }
 
 // closeNow is Close for the host, which takes everything along.

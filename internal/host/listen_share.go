@@ -11,11 +11,11 @@ import (
 )
 
 // A pacer says when a listener may accept. Most listeners accept on their own, whether the application
-// waits or not. One whose socket was handed out with File may not: another process may be the one
+// waits or not. One whose socket was inherited, or handed out with File, may not: another process may be the one
 // that is to serve it, as in programs that fork their workers or restart without a pause. It accepts
 // only for calls of Accept that wait, as the kernel does.
 type pacer struct {
-	shared   atomic.Bool   // File was called
+	shared   atomic.Bool   // the socket was made elsewhere, or File was called
 	waiting  atomic.Int64  // calls of Accept
 	underWay atomic.Int64  // connections that were accepted, and that no call of Accept has yet
 	slow     atomic.Int64  // those of them that others do not wait for
@@ -82,7 +82,7 @@ func (l *Listener) await() bool {
 func (l *Listener) enter() {
 	l.pace.waiting.Add(1)
 	if l.pace.shared.Load() {
-		l.announceAgain()
+		l.cry()
 		l.pace.poke()
 	}
 }
@@ -90,8 +90,11 @@ func (l *Listener) enter() {
 // leave says that a call of Accept ends.
 func (l *Listener) leave() {
 	l.pace.waiting.Add(-1)
-	if l.pace.shared.Load() && !l.pace.may() {
-		l.stopAccepting()
+	if l.pace.shared.Load() {
+		if !l.pace.may() {
+			l.stopAccepting()
+		}
+		l.hushLater()
 	}
 }
 
@@ -145,15 +148,14 @@ func (l *Listener) settled() {
 }
 
 // File returns a copy of the listening socket. From then on the listener accepts only while a call of Accept
-// waits. If none does now, it is no longer announced until one does.
+// waits, and is not announced where none does.
 func (l *Listener) File() (*os.File, error) {
 	f, err := l.tcp.File()
 	if err != nil {
 		return nil, err
 	}
-	if !l.pace.shared.Swap(true) && l.pace.waiting.Load() == 0 {
-		l.meeting.Load().Withdraw()
-		l.withdrawn.Store(true)
+	if !l.pace.shared.Swap(true) {
+		l.hush()
 	}
 	if !l.pace.may() {
 		l.stopAccepting()
@@ -161,16 +163,29 @@ func (l *Listener) File() (*os.File, error) {
 	return f, nil
 }
 
-// announceAgain is for a listener whose announcement File has withdrawn.
-func (l *Listener) announceAgain() {
+// A crier knows whether a shared listener is announced. It is while its application calls Accept: a client that asks
+// for SMC waits until its connection is accepted, and would wait in vain for one that does not.
+type crier struct {
+	mu     sync.Mutex // held while the announcement changes
+	silent bool       // it is not announced
+	calls  uint64     // of Accept that began
+	looks  bool       // a timer runs, after which it may fall silent
+}
+
+// cry announces a listener that was silent: a call of Accept waits.
+func (l *Listener) cry() {
+	l.crier.mu.Lock()
+	defer l.crier.mu.Unlock()
+	l.crier.calls++
+	if !l.crier.silent {
+		return
+	}
 	select {
 	case <-l.closed:
 		return
 	default:
 	}
-	if !l.withdrawn.Swap(false) {
-		return
-	}
+	l.crier.silent = false
 	l.host.hold()
 	defer l.host.letGo()
 	meeting, err := l.host.meeting.Listen(l.tcp)
@@ -181,6 +196,49 @@ func (l *Listener) announceAgain() {
 		l.host.cfg.Logger.Warn("listener is not announced, clients will use TCP", "addr", l.addr, "err", err)
 	}
 	l.replaceMeeting(meeting)
+}
+
+// hush withdraws the announcement unless a call of Accept waits.
+func (l *Listener) hush() {
+	l.crier.mu.Lock()
+	defer l.crier.mu.Unlock()
+	l.hushLocked()
+}
+
+func (l *Listener) hushLocked() {
+	if l.crier.silent || l.pace.waiting.Load() > 0 {
+		return
+	}
+	l.crier.silent = true
+	l.meeting.Load().Close() // once more does nothing
+}
+
+// hushLater withdraws the announcement when Accept was not called for quietTime. Nobody ever stops a timer: in a
+// bubble of package synctest only those inside may.
+func (l *Listener) hushLater() {
+	l.crier.mu.Lock()
+	defer l.crier.mu.Unlock()
+	l.hushLaterLocked()
+}
+
+func (l *Listener) hushLaterLocked() {
+	if l.crier.silent || l.crier.looks {
+		return
+	}
+	l.crier.looks = true
+	calls := l.crier.calls
+	time.AfterFunc(quietTime, func() {
+		l.crier.mu.Lock()
+		defer l.crier.mu.Unlock()
+		l.crier.looks = false
+		switch {
+		case l.pace.waiting.Load() > 0: // which ends with hushLater
+		case l.crier.calls != calls:
+			l.hushLaterLocked()
+		default:
+			l.hushLocked()
+		}
+	})
 }
 
 // replaceMeeting puts a new announcement in the place of the one before.

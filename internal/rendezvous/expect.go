@@ -16,6 +16,8 @@ import (
 type expectation struct {
 	peer  Peer
 	id    uint64
+	netns uint64 // of the socket, as the peer says
+	dest  netip.AddrPort
 	iface uint32 // that the socket is bound to, as the peer says; 0 for none
 	at    time.Time
 }
@@ -59,7 +61,7 @@ func (p *Point) expect(peer Peer, m Message) (why clc.Diagnosis, rival expectati
 		p.unexpectLocked(m.Socket, old)
 		return clc.DiagRefused, old
 	}
-	p.expected[m.Socket] = expectation{peer: peer, id: m.ID, iface: m.Iface, at: time.Now()}
+	p.expected[m.Socket] = expectation{peer: peer, id: m.ID, netns: m.Netns, dest: m.Dest, iface: m.Iface, at: time.Now()}
 	state.expected[m.ID] = m.Socket
 	return clc.DiagNone, rival
 }
@@ -88,11 +90,23 @@ func (p *Point) dropStaleLocked(state *peerState) {
 
 func (p *Point) listensLocked(netns uint64, dest netip.AddrPort) bool {
 	for l := range p.listeners {
-		if l.netns == netns && l.addr.Port() == dest.Port() && l.on.covers(dest.Addr()) {
+		if l.listensAt(netns, dest) {
 			return true
 		}
 	}
 	return false
+}
+
+// unexpectLeftLocked forgets what is expected of a listener that has gone, unless another one listens there, and
+// returns it.
+func (p *Point) unexpectLeftLocked(gone *Listening) (forgotten []expectation) {
+	for socket, e := range p.expected {
+		if gone.listensAt(e.netns, e.dest) && !p.listensLocked(e.netns, e.dest) {
+			p.unexpectLocked(socket, e)
+			forgotten = append(forgotten, e)
+		}
+	}
+	return forgotten
 }
 
 // onCancel forgets what peer said with id, and says so unless the connection was accepted.

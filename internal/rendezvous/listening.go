@@ -36,18 +36,7 @@ type Listening struct {
 //
 // As long as it is not closed, it is made sure now and then that the announcement is there.
 func (p *Point) Listen(tcp *net.TCPListener) (*Listening, error) {
-	l := &Listening{point: p, addr: AddrPort(tcp.Addr())}
-	raw, err := tcp.SyscallConn()
-	if err == nil {
-		l.netns, err = SocketNetns(raw)
-	}
-	l.on.addr = l.addr.Addr()
-	if err == nil && l.addr.Addr().IsUnspecified() && l.addr.Addr().Is6() {
-		raw.Control(func(fd uintptr) {
-			only, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
-			l.on.any = err == nil && only == 0
-		})
-	}
+	l, err := p.newListening(tcp)
 	// The listener is in the table before it is announced: whoever finds the announcement
 	// may ask at once.
 	p.mu.Lock()
@@ -66,6 +55,31 @@ func (p *Point) Listen(tcp *net.TCPListener) (*Listening, error) {
 	if !p.cfg.Disabled {
 		l.pause = p.cfg.CheckEvery
 		time.AfterFunc(l.pause, l.check)
+	}
+	return l, err
+}
+
+// Unannounced returns a listener that the clients of this machine do not know of: none may expect anything of it, and
+// nothing of the system is taken for it.
+func (p *Point) Unannounced(tcp *net.TCPListener) *Listening {
+	l, _ := p.newListening(tcp) // whoever has it announced learns of the error
+	l.closed = true
+	return l
+}
+
+// newListening returns a listener that nobody knows of. If there is an error, it cannot be announced.
+func (p *Point) newListening(tcp *net.TCPListener) (*Listening, error) {
+	l := &Listening{point: p, addr: AddrPort(tcp.Addr())}
+	raw, err := tcp.SyscallConn()
+	if err == nil {
+		l.netns, err = SocketNetns(raw)
+	}
+	l.on.addr = l.addr.Addr()
+	if err == nil && l.addr.Addr().IsUnspecified() && l.addr.Addr().Is6() {
+		raw.Control(func(fd uintptr) {
+			only, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+			l.on.any = err == nil && only == 0
+		})
 	}
 	return l, err
 }
@@ -163,6 +177,11 @@ func (p *Point) Usable() clc.Diagnosis {
 	return clc.DiagNone
 }
 
+// listensAt reports whether a connection to dest, in a network namespace, may be the listener's.
+func (l *Listening) listensAt(netns uint64, dest netip.AddrPort) bool {
+	return l.netns == netns && l.addr.Port() == dest.Port() && l.on.covers(dest.Addr())
+}
+
 // Netns returns the network namespace of the listener.
 func (l *Listening) Netns() uint64 { return l.netns }
 
@@ -177,12 +196,17 @@ func (l *Listening) Withdraw() {
 	l.said.Withdraw()
 }
 
-// Close withdraws, and lets nobody expect anything of the listener any more.
+// Close withdraws, and lets nobody expect anything of the listener any more. Clients that do are told: their
+// connections, which somebody else may accept, are plain TCP.
 func (l *Listening) Close() {
 	l.Withdraw()
 	l.point.mu.Lock()
-	defer l.point.mu.Unlock()
 	delete(l.point.listeners, l)
+	left := l.point.unexpectLeftLocked(l)
+	l.point.mu.Unlock()
+	for _, e := range left {
+		l.point.send(e.peer, Message{Kind: Refused, ID: e.id, Dest: e.dest, Reason: uint32(clc.DiagNoListener)})
+	}
 }
 
 // A Claim is a connection on which a client expects SMC.

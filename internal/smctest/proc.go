@@ -87,6 +87,17 @@ func Start(tb testing.TB, program string, args ...string) *Process {
 // StartIn is Start in new namespaces, which are flags of clone such as [syscall.CLONE_NEWPID].
 func StartIn(tb testing.TB, namespaces uintptr, program string, args ...string) *Process {
 	tb.Helper()
+	return start(tb, namespaces, nil, program, args)
+}
+
+// StartWith is Start with files that the process inherits, as descriptors from 3 on.
+func StartWith(tb testing.TB, files []*os.File, program string, args ...string) *Process {
+	tb.Helper()
+	return start(tb, 0, files, program, args)
+}
+
+func start(tb testing.TB, namespaces uintptr, files []*os.File, program string, args []string) *Process {
+	tb.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		tb.Fatal(err)
@@ -105,6 +116,7 @@ func StartIn(tb testing.TB, namespaces uintptr, program string, args ...string) 
 	p.cmd = exec.Command(exe, args...)
 	p.cmd.Env = append(os.Environ(), childEnv+"="+program)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = inRead, outWrite, os.Stderr
+	p.cmd.ExtraFiles = files
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
 	err = p.cmd.Start()
 	inRead.Close()
