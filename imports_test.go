@@ -34,10 +34,11 @@ var mayImport = map[string][]string{
 	"internal/ism":     {"wire", "internal/rundir", "internal/user"}, // not core: a fabric is useful without SMC
 	"internal/udp":     {},                                           // sockets; of no protocol
 	"internal/rdma":    {"wire", "wire/roce", "internal/udp"},
-	"internal/stream":  {"wire/cdc"},                    // not core, not a fabric: it is given memory and functions
-	"internal/control": {"wire/...", "internal/rundir"}, // not host: it shows what a snapshot has
-	"internal/user":    {},                              // numbers of users
-	"internal/rundir":  {"internal/user"},               // files and directories
+	"internal/link":    {"wire/...", "internal/rdma", "internal/stream"}, // not core: what LLC messages say is for their owner
+	"internal/stream":  {"wire/cdc"},                                     // not core, not a fabric: it is given memory and functions
+	"internal/control": {"wire/...", "internal/rundir"},                  // not host: it shows what a snapshot has
+	"internal/user":    {},                                               // numbers of users
+	"internal/rundir":  {"internal/user"},                                // files and directories
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/ism", "internal/rundir", "internal/user"},
 	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/stream", "internal/rendezvous", "internal/rundir"},

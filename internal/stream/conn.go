@@ -32,6 +32,11 @@ type Config struct {
 	// tells. PeerRead is where the peer does. Both may be nil.
 	Read, PeerRead *atomic.Uint64
 
+	// Told is where a carrier whose headers are messages says how many bytes the peer knows to be read:
+	// it takes the number from Read for each message, before it sends it. As messages cost something, there are
+	// none then because a reader waits or closes. nil where the peer knows what Consume tells.
+	Told *atomic.Uint64
+
 	// Doorbell is where the peer's rings arrive; nil if somebody else waits there.
 	Doorbell Doorbell
 
@@ -92,6 +97,7 @@ type Conn struct {
 	wdata          []byte // the carrier's buffer
 	capacity       uint32 // of the peer's buffer
 	read, peerRead *atomic.Uint64
+	told           *atomic.Uint64 // nil where a header costs nothing
 	notice         func(cdc.ConnFlags, error)
 	dirty          func()
 	stats          *Stats
@@ -170,6 +176,7 @@ func New(cfg Config) *Conn {
 		capacity: uint32(capacity),
 		read:     cfg.Read,
 		peerRead: cfg.PeerRead,
+		told:     cfg.Told,
 		notice:   cfg.Notice,
 		dirty:    cfg.Dirty,
 		stats:    cfg.Stats,
@@ -375,7 +382,7 @@ func (c *Conn) Close() (unread int) {
 	c.r.deadline.set(time.Time{})
 	c.w.deadline.set(time.Time{})
 	c.pollProducer() // an error here changes nothing: the caller aborts or closes anyway
-	c.sayRead()
+	c.sayIdle()
 	return int(c.r.unread)
 }
 

@@ -80,7 +80,7 @@ func (c *Conn) readSlow(b []byte) (n int, err error) {
 		}
 		if !r.spin(c.stats) {
 			// rule: TestWindowUpdateBeforePark
-			c.sayRead() // we are idle: let the peer know how far we are
+			c.sayIdle()
 			r.park(c.stats)
 		}
 	}
@@ -113,6 +113,7 @@ func (c *Conn) pollProducer() error {
 	}
 	next := cdc.UnpackProducer(word)
 	capacity := uint32(len(c.rdata))
+	c.learnTold()
 	n, err := cdc.Check(r.seen, next, capacity-r.unread-r.unsaid, capacity)
 	if err != nil {
 		return c.violation("producer cursor", err)
@@ -127,6 +128,7 @@ func (c *Conn) pollProducer() error {
 func (c *Conn) take(b []byte) int {
 	r := &c.r
 	total := 0
+	read := r.total.Load()
 	for total < len(b) && r.unread > 0 {
 		at := r.cursor.Count
 		n := copy(b[total:], c.rdata[at:at+min(r.unread, uint32(len(c.rdata))-at, publishChunk)])
@@ -134,13 +136,13 @@ func (c *Conn) take(b []byte) int {
 		r.unread -= uint32(n)
 		r.unsaid += uint32(n)
 		total += n
+		read += uint64(n)
+		r.total.Store(read)
+		c.read.Store(read) // first: a message takes it from there
 		if c.windowDue() {
 			c.sayRead()
 		}
 	}
-	read := r.total.Load() + uint64(total)
-	r.total.Store(read)
-	c.read.Store(read)
 	return total
 }
 
@@ -149,6 +151,7 @@ func (c *Conn) take(b []byte) int {
 // tenth of it, and after any read while the writer says that it is blocked.
 func (c *Conn) windowDue() bool {
 	r := &c.r
+	c.learnTold()
 	capacity := uint32(len(c.rdata))
 	if r.unread+r.unsaid > capacity/2 && r.unsaid >= capacity/10 { // rule: TestWindowUpdate
 		return true
@@ -156,6 +159,21 @@ func (c *Conn) windowDue() bool {
 	_, prod, _ := cdc.UnpackConsumer(c.inCons.Load())
 	// rule: TestWindowUpdate: |cdc.CursorUpdateRequested -> |0
 	return prod&(cdc.WriterBlocked|cdc.CursorUpdateRequested) != 0 // rule: TestWindowUpdateFollowsBlocked: cdc.WriterBlocked -> 0
+}
+
+// learnTold takes note of what messages have told the peer meanwhile. r.mu must be locked.
+func (c *Conn) learnTold() {
+	if c.told != nil {
+		c.r.unsaid = uint32(c.r.total.Load() - c.told.Load())
+	}
+}
+
+// sayIdle is sayRead for a reader that waits, or closes: it lets the peer know how far we are, unless that costs a
+// message that nobody waits for. r.mu must be locked.
+func (c *Conn) sayIdle() {
+	if c.told == nil || c.windowDue() {
+		c.sayRead()
+	}
 }
 
 // sayRead publishes the consumer cursor, if there is anything new to say, and wakes a

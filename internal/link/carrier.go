@@ -1,0 +1,266 @@
+package link
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// A Carrier is what one connection has of a link group: see [stream.Carrier], whose methods are for [stream.Conn]
+// alone. The owner calls the others:
+//
+//	Group.NewCarrier   the alert token is known to the peer soon, and what it sends is kept
+//	Attach             the peer's element is known: what was kept is there, and all may be sent
+//	Detach             nothing new is sent. What was said last still goes out
+//	Release            nothing comes any more
+type Carrier struct {
+	group *Group
+	rmb   *RMB
+	token wire.AlertToken
+	wake  func()
+
+	// Our inbox, and how far it was read: see [stream.Config].
+	inProd, inCons atomic.Uint64
+	read, told     atomic.Uint64
+
+	// in guards what follows: the receiving side.
+	in struct {
+		sync.Mutex
+		open     bool        // Attach was called
+		released bool        // Release was called: the RMB must not be touched
+		held     bool        // message came before Attach
+		message  cdc.Message // the newest before Attach
+		seq      uint16      // of the newest message
+		base     uint32      // of our cursors, as the peer counts
+		broken   bool        // the peer broke a rule that cursors do not show
+	}
+
+	finished atomic.Uint64 // bytes that have arrived at the peer
+	short    atomic.Bool   // somebody may be waiting for them to be more
+	put      uint64        // bytes in all; changed with the lock of the stream's writer and mu
+
+	next *Carrier // in the link's queue, and guarded by its lock
+
+	// mu guards what follows: the sending side.
+	mu       sync.Mutex
+	link     *Link
+	sendSize int
+	ring     *memory // nil before Attach, and when it was given back
+	region   *rdma.MR
+	peer     PeerRMBE
+	base     uint32 // of cursors in the peer's element
+	size     uint32 // of the data in it
+	posted   uint64 // bytes that are on their way or there
+	out      int    // messages on their way
+	seq      uint16 // of the newest message
+	prod     cdc.ProducerFlags
+	conn     cdc.ConnFlags
+	said     cdc.ConnFlags // as in the newest message
+	urgent   bool          // there is news that does not wait for more
+	queued   bool          // in the link's queue, or about to be served
+	posting  bool          // a goroutine is posting, and looks again afterwards
+	detached bool
+}
+
+// CarrierConfig says what a carrier is made of.
+type CarrierConfig struct {
+	// RMB is what the peer will write to. It stays the owner's, and must not be freed before Release.
+	RMB *RMB
+
+	// Wake is called when something has arrived, or there is more room, mostly on a device's goroutine. It must not
+	// block: stream.Conn.Wake, or what calls it.
+	Wake func()
+
+	// SendBuffer is the size of the send ring in bytes; 0 means 512 KiB. It is at least 16 KiB, and a power of two.
+	SendBuffer int
+}
+
+// NewCarrier makes a carrier with an alert token of its own.
+func (g *Group) NewCarrier(cfg CarrierConfig) (*Carrier, error) {
+	size := minSendBuffer
+	if cfg.SendBuffer == 0 {
+		cfg.SendBuffer = defaultSendBuffer
+	}
+	for size < min(cfg.SendBuffer, maxSendBuffer) {
+		size *= 2
+	}
+	c := &Carrier{group: g, rmb: cfg.RMB, wake: cfg.Wake, sendSize: size}
+	if err := g.addToken(c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// AlertToken returns the token by which the peer names this connection in its messages.
+func (c *Carrier) AlertToken() wire.AlertToken { return c.token }
+
+// A PeerRMBE is the element of the peer's RMB that a connection writes to, as the peer has told in Accept or Confirm.
+type PeerRMBE struct {
+	AlertToken wire.AlertToken
+	RKey       wire.RKey // of the link that the connection is attached to
+	Addr       uint64    // of the RMB
+	Index      uint8     // from 1
+	Size       wire.SizeCode
+	Eyecatcher bool // the peer's CONFIRM LINK did not say that there is none: RFC 7609 p.127
+}
+
+// eyecatcher is at the beginning of an RMB element, in the form of RFC 7609 §4.4.1: "SMCR" in EBCDIC.
+const eyecatcher = "\xe2\xd4\xc3\xd9"
+
+// Attach tells where the connection writes, and over which link, which must be ready to send. With ownEyecatcher the
+// peer expects our element in the form of RFC 7609: an eyecatcher, and cursors that begin after it. What the
+// peer has said before is taken now. It is called once.
+func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
+	if to.Index == 0 || to.Size > wire.MaxSizeCode {
+		return l.error(fmt.Errorf("%w: RMB element %d of size %v", ErrArgument, to.Index, to.Size))
+	}
+	l.mu.Lock()
+	ready := l.ready && !l.gone
+	l.mu.Unlock()
+	if !ready {
+		return l.error(ErrNotReady)
+	}
+	ring, err := c.group.getRing(c.sendSize)
+	if err != nil {
+		return l.error(err)
+	}
+	region := c.group.region(ring, l)
+	if region == nil {
+		c.group.putRing(ring)
+		return l.error(ErrNotReady)
+	}
+	c.mu.Lock()
+	c.link, c.ring, c.region, c.peer = l, ring, region, to
+	c.peer.Addr += uint64(to.Size.Bytes()) * uint64(to.Index-1) // modulo 1<<64: any number may be an address there
+	c.size = uint32(to.Size.Bytes())
+	if to.Eyecatcher {
+		c.base = uint32(len(eyecatcher))
+		c.size -= c.base
+	}
+	c.mu.Unlock()
+
+	c.in.Lock()
+	if ownEyecatcher {
+		c.in.base = uint32(copy(c.rmb.Bytes(), eyecatcher))
+	}
+	c.in.open = true
+	if c.in.held {
+		c.take(&c.in.message)
+	}
+	c.in.Unlock()
+	return nil
+}
+
+// Stream returns what [stream.New] has to know of the carrier. Before Attach, and where that has failed, what is written
+// goes nowhere.
+func (c *Carrier) Stream() stream.Config {
+	cfg := stream.Config{
+		In:   stream.Inbox{Data: c.rmb.Bytes()[c.in.base:], Producer: &c.inProd, Consumer: &c.inCons},
+		Out:  stream.NoMemory(),
+		Read: &c.read,
+	}
+	if c.ring != nil {
+		cfg.Out, cfg.Told = c, &c.told
+	}
+	return cfg
+}
+
+// Detach ends the use of the peer's element, after [stream.Conn.SendLast] or [stream.Conn.Detach]. If Closed or Abort
+// was said last that still goes out, and before Closed all data; otherwise what has not been posted is dropped. Calls
+// after the first do nothing.
+func (c *Carrier) Detach() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.detached {
+		return
+	}
+	c.detached = true
+	if c.conn&(cdc.Closed|cdc.Abort) == 0 {
+		c.put = c.posted
+		c.urgent, c.conn = false, c.said
+	}
+	c.drained()
+}
+
+// Release ends the use of our RMB, which is the owner's again: its memory is not touched by this package any more, but by
+// the peer it may be. Messages that come later are dropped. Calls after the first do nothing.
+func (c *Carrier) Release() {
+	c.group.dropToken(c)
+	c.in.Lock()
+	c.in.released = true
+	c.in.Unlock()
+}
+
+// ReturnPages gives pages of the send ring back, as [stream.Conn.ReturnPages] asks. It counts from the beginning of
+// an element with a header, which a ring has not.
+func (c *Carrier) ReturnPages(from, to int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ring == nil {
+		return nil
+	}
+	page := os.Getpagesize()
+	return c.ring.giveBack(roundUp(max(from-cdc.HeaderLen, 0), page), (to-cdc.HeaderLen)/page*page)
+}
+
+// receive takes a message of the peer, and reports false for one that was overtaken. It is called on
+// the device's goroutine.
+func (c *Carrier) receive(m *cdc.Message) bool {
+	c.in.Lock()
+	switch {
+	case c.in.released:
+		c.in.Unlock()
+		return false
+	case !c.in.open:
+		fresh := !c.in.held || !m.IsStale(c.in.message.Seq)
+		if fresh && !m.IsFailoverValidation() {
+			c.in.held, c.in.message = true, *m
+		}
+		c.in.Unlock()
+		return fresh
+	}
+	ok := c.take(m)
+	c.in.Unlock()
+	if ok {
+		c.wake()
+	}
+	return ok
+}
+
+// impossible is a cursor that is outside any buffer, so that whoever looks at it ends the connection.
+var impossible = cdc.PackProducer(cdc.Cursor{Count: 1<<32 - 1})
+
+// take puts a message into the inbox. c.in is locked.
+func (c *Carrier) take(m *cdc.Message) bool {
+	if m.IsFailoverValidation() {
+		// It asks whether the message of that number has come: RFC 7609 §4.6.1.
+		if int16(c.in.seq-m.Seq) >= 0 {
+			return true
+		}
+		c.in.broken = true
+	} else if m.IsStale(c.in.seq) {
+		return false
+	} else {
+		c.in.seq = m.Seq
+	}
+	if c.in.base > 0 && string(c.rmb.Bytes()[:len(eyecatcher)]) != eyecatcher {
+		c.in.broken = true // somebody has written where nobody may: RFC 7609 §4.4.1
+	}
+	if c.in.broken {
+		c.inProd.Store(impossible)
+		return true
+	}
+	// A count below the base becomes one that is outside the buffer. The cursor comes before the flags: what was
+	// written before the end is not missed.
+	m.Producer.Count -= c.in.base
+	m.Consumer.Count -= c.base
+	c.inProd.Store(cdc.PackProducer(m.Producer))
+	c.inCons.Store(cdc.PackConsumer(m.Consumer, m.ProducerFlags, m.ConnFlags))
+	return true
+}

@@ -1,0 +1,212 @@
+package link
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"slices"
+	"sync"
+
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/wire"
+)
+
+// A Group is what the links of one link group share. Its methods may be called by several goroutines.
+type Group struct {
+	news chan struct{}
+
+	tokenMu sync.RWMutex
+	tokens  map[wire.AlertToken]*Carrier
+
+	// mu guards what follows, and the regions of memories. It is taken with no other lock of this package held but
+	// that of a Carrier.
+	mu       sync.Mutex
+	closed   bool
+	links    []*Link
+	memories []*memory
+	rings    []*memory // of memories: send rings that nobody uses, oldest first
+	events   []Event
+}
+
+// An EventKind says what an [Event] tells.
+type EventKind uint8
+
+// All kinds of events.
+const (
+	EventLLC    EventKind = iota + 1 // a message came that is not CDC
+	EventSent                        // the message with Tag has reached the peer's device
+	EventFailed                      // the link has failed, or its owner has called Fail
+)
+
+var eventNames = [...]string{EventLLC: "LLC", EventSent: "sent", EventFailed: "failed"}
+
+// String returns "LLC" and so on.
+func (k EventKind) String() string { return eventNames[k] }
+
+// An Event is news of a link, for whoever owns the group.
+type Event struct {
+	Kind    EventKind
+	Link    *Link
+	Message []byte // of EventLLC: not parsed, the receiver's own
+	Tag     uint64 // of EventSent
+	Err     error  // of EventFailed
+}
+
+// NewGroup makes a group without links.
+func NewGroup() *Group {
+	return &Group{news: make(chan struct{}, 1), tokens: make(map[wire.AlertToken]*Carrier)}
+}
+
+// News returns a channel that has a value if something has happened since the last one was taken out of it. Take
+// the value, then call [Group.Poll] until there is nothing.
+func (g *Group) News() <-chan struct{} { return g.news }
+
+// Poll returns the oldest event, and false if there is none. Those of one link are in order, EventFailed
+// comes last and is never left out.
+func (g *Group) Poll() (Event, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.events) == 0 {
+		return Event{}, false
+	}
+	e := g.events[0]
+	g.events[0] = Event{}
+	if g.events = g.events[1:]; len(g.events) == 0 {
+		g.events = nil
+	}
+	if e.Kind == EventLLC {
+		e.Link.unpolled--
+	}
+	return e, true
+}
+
+// tell adds an event. It reports false if that is one LLC message too many.
+func (g *Group) tell(e Event) bool {
+	g.mu.Lock()
+	if e.Kind == EventLLC {
+		if e.Link.unpolled >= maxLLCQueue {
+			g.mu.Unlock()
+			return false
+		}
+		e.Link.unpolled++
+	}
+	g.events = append(g.events, e)
+	g.mu.Unlock()
+	select {
+	case g.news <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// Close closes all links, and frees all but the RMBs that the owner has not freed yet. Carriers have to be
+// released first, or are so by this: what has arrived can still be read, nothing can be sent.
+func (g *Group) Close() {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return
+	}
+	g.closed = true
+	links := slices.Clone(g.links)
+	g.mu.Unlock()
+	for _, l := range links {
+		l.Close()
+	}
+	g.mu.Lock()
+	rings := g.rings
+	g.rings = nil
+	g.mu.Unlock()
+	for _, ring := range rings {
+		g.freeMemory(ring)
+	}
+	g.tokenMu.Lock()
+	clear(g.tokens)
+	g.tokenMu.Unlock()
+}
+
+// addToken gives c a token that nobody can guess and no other connection of the group has: RFC 7609 p.10.
+func (g *Group) addToken(c *Carrier) error {
+	g.tokenMu.Lock()
+	defer g.tokenMu.Unlock()
+	if len(g.tokens) >= maxTokens {
+		return ErrTooMany
+	}
+	for c.token == 0 || g.tokens[c.token] != nil {
+		var b [4]byte
+		rand.Read(b[:]) // never fails
+		c.token = wire.AlertToken(binary.BigEndian.Uint32(b[:]))
+	}
+	g.tokens[c.token] = c
+	return nil
+}
+
+// carrier returns the one with a token, nil if there is none.
+func (g *Group) carrier(t wire.AlertToken) *Carrier {
+	g.tokenMu.RLock()
+	c := g.tokens[t]
+	g.tokenMu.RUnlock()
+	return c
+}
+
+func (g *Group) dropToken(c *Carrier) {
+	g.tokenMu.Lock()
+	if g.tokens[c.token] == c {
+		delete(g.tokens, c.token)
+	}
+	g.tokenMu.Unlock()
+}
+
+// carriers returns all that have a token.
+func (g *Group) carriers() []*Carrier {
+	g.tokenMu.RLock()
+	defer g.tokenMu.RUnlock()
+	all := make([]*Carrier, 0, len(g.tokens))
+	for _, c := range g.tokens {
+		all = append(all, c)
+	}
+	return all
+}
+
+// getRing returns a send ring of a size, from the idle ones if it can.
+func (g *Group) getRing(size int) (*memory, error) {
+	g.mu.Lock()
+	for i, ring := range slices.Backward(g.rings) {
+		if len(ring.bytes) == size {
+			g.rings = slices.Delete(g.rings, i, i+1)
+			g.mu.Unlock()
+			return ring, nil
+		}
+	}
+	g.mu.Unlock()
+	return g.newMemory(size, rdma.Access(0))
+}
+
+// putRing takes back a send ring that no work names any more.
+func (g *Group) putRing(ring *memory) {
+	g.mu.Lock()
+	var surplus []*memory
+	if g.closed {
+		surplus = append(surplus, ring)
+	} else {
+		g.rings = append(g.rings, ring)
+		total := 0
+		for i, r := range slices.Backward(g.rings) {
+			if total += len(r.bytes); total > maxIdleRings {
+				surplus = slices.Clone(g.rings[:i+1])
+				g.rings = slices.Delete(g.rings, 0, i+1)
+				break
+			}
+		}
+	}
+	g.mu.Unlock()
+	for _, r := range surplus {
+		g.freeMemory(r)
+	}
+}
+
+// region returns what a memory is to a link.
+func (g *Group) region(m *memory, l *Link) *rdma.MR {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return m.region(l)
+}

@@ -1,0 +1,85 @@
+package link
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rdma"
+)
+
+// A memory is what several links can reach: mapped once, and registered with each of them, whose protection domain is
+// its own (RFC 7609 p.14). The group's lock guards it, but for bytes.
+type memory struct {
+	bytes   []byte
+	access  rdma.Access
+	regions []region
+}
+
+// A region is what a memory is to one link.
+type region struct {
+	link *Link
+	mr   *rdma.MR
+}
+
+// mapMemory returns size bytes, zero and page-aligned, without a page until they are touched.
+func mapMemory(size int, access rdma.Access) (*memory, error) {
+	page := unix.Getpagesize()
+	b, err := unix.Mmap(-1, 0, (size+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, fmt.Errorf("smc: buffer of %d bytes: %w", size, err)
+	}
+	_ = unix.Madvise(b, unix.MADV_DONTFORK) // best effort: a child has no use for it
+	return &memory{bytes: b[:size], access: access}, nil
+}
+
+// register makes it known to a link.
+func (m *memory) register(l *Link) error {
+	mr, err := l.pd.RegisterMR(m.bytes, m.access)
+	if err != nil {
+		return l.error(err)
+	}
+	m.regions = append(m.regions, region{l, mr})
+	return nil
+}
+
+// region returns what it is to a link, nil if it was not registered.
+func (m *memory) region(l *Link) *rdma.MR {
+	for _, r := range m.regions {
+		if r.link == l {
+			return r.mr
+		}
+	}
+	return nil
+}
+
+// forget takes back what register did. The queue pair of l does not use it afterwards.
+func (m *memory) forget(l *Link) {
+	m.regions = slices.DeleteFunc(m.regions, func(r region) bool {
+		if r.link != l {
+			return false
+		}
+		r.mr.Deregister()
+		return true
+	})
+}
+
+// unmap ends it, for all links.
+func (m *memory) unmap() {
+	for _, r := range m.regions {
+		r.mr.Deregister()
+	}
+	m.regions = nil
+	b := m.bytes[:cap(m.bytes)]
+	m.bytes = nil
+	unix.Munmap(b)
+}
+
+// giveBack returns the pages from from to to, multiples of the page size, to the system. They read as zero.
+func (m *memory) giveBack(from, to int) error {
+	if from >= to {
+		return nil
+	}
+	return unix.Madvise(m.bytes[from:to], unix.MADV_DONTNEED)
+}

@@ -1,0 +1,234 @@
+package link
+
+import (
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// Buffer implements [stream.Carrier].
+func (c *Carrier) Buffer() []byte { return c.ring.bytes }
+
+// PeerBuffer implements [stream.Carrier].
+func (c *Carrier) PeerBuffer() int { return int(c.size) }
+
+// Room implements [stream.Carrier].
+func (c *Carrier) Room(window uint32) uint32 {
+	room := c.room()
+	if room < window {
+		// A completion from now on wakes the writer; one that came just before is seen by looking again.
+		c.short.Store(true)
+		room = c.room()
+	}
+	return min(room, window)
+}
+
+func (c *Carrier) room() uint32 { return uint32(uint64(c.sendSize) - (c.put - c.finished.Load())) }
+
+// Produce implements [stream.Carrier].
+func (c *Carrier) Produce(to cdc.Cursor) (rang bool) {
+	c.mu.Lock()
+	c.put += uint64(cdc.Diff(cursor(c.put, c.size), to, c.size))
+	c.poke()
+	c.mu.Unlock()
+	return false
+}
+
+// Consume implements [stream.Carrier]. How far we have read is looked up when the message is made. That the writer
+// is not blocked any more can wait for what it writes.
+func (c *Carrier) Consume(_ cdc.Cursor, prod cdc.ProducerFlags, conn cdc.ConnFlags) {
+	c.mu.Lock()
+	unblocked := c.prod&^prod == cdc.WriterBlocked && conn == c.conn
+	c.prod, c.conn = prod, conn
+	c.urgent = c.urgent || !unblocked
+	if conn&cdc.Abort != 0 {
+		c.put = c.posted // nobody will read it
+	}
+	c.poke()
+	c.mu.Unlock()
+}
+
+// WakeReader implements [stream.Carrier]: a message wakes by itself.
+func (c *Carrier) WakeReader() (rang bool) { return false }
+
+// WakeWriter implements [stream.Carrier].
+func (c *Carrier) WakeWriter() (rang bool) { return false }
+
+// Published implements [stream.Carrier].
+func (c *Carrier) Published() cdc.Header {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return cdc.Header{
+		Producer: cursor(c.put, c.size), Consumer: cursor(c.told.Load(), c.ownSize()),
+		ProducerFlags: c.prod, ConnFlags: c.conn,
+	}
+}
+
+// cursor is the place of byte number n of a stream in a ring of a size.
+func cursor(n uint64, size uint32) cdc.Cursor {
+	return cdc.Cursor{Wrap: uint16(n / uint64(size)), Count: uint32(n % uint64(size))}
+}
+
+// ownSize is the size of the data in our element.
+func (c *Carrier) ownSize() uint32 { return uint32(c.rmb.code.Bytes()) - c.in.base }
+
+// last reports whether the peer was told that nothing follows. c.mu is held.
+func (c *Carrier) last() bool { return c.said&(cdc.Closed|cdc.Abort) != 0 }
+
+// due reports whether a message is to be sent now. c.mu is held.
+//
+//	data            at once if no message is on its way or there is much of it, or an end is near
+//	urgent          at once: flags, window updates, that the writer is blocked
+//	DoneWriting     with the last data, or after it
+//	Closed          when all data has arrived: RFC 7609 p.83
+//	Abort           at once, in place of data
+func (c *Carrier) due() bool {
+	switch unsaid := c.conn &^ c.said; {
+	case c.ring == nil || c.last():
+		return false
+	case c.put != c.posted:
+		return c.out == 0 || c.put-c.posted >= corkBytes || c.urgent || unsaid != 0
+	case unsaid&cdc.Closed != 0 && unsaid&cdc.Abort == 0:
+		return c.out == 0
+	default:
+		return c.urgent || unsaid != 0
+	}
+}
+
+// poke posts what is due, or queues for a place. c.mu is held, and let go of meanwhile.
+func (c *Carrier) poke() {
+	if c.posting || c.queued || !c.due() {
+		return
+	}
+	if i, ok := c.link.take(c); ok {
+		c.post(i)
+	}
+}
+
+// serve uses the place that c has waited for.
+func (c *Carrier) serve(i int) {
+	c.mu.Lock()
+	c.queued = false
+	if c.due() {
+		c.post(i)
+	} else {
+		c.link.giveBack(i)
+	}
+	c.drained()
+	c.mu.Unlock()
+}
+
+// post uses a place, and further ones if there are and it has use for them. c.mu is held, and let go of
+// meanwhile.
+func (c *Carrier) post(i int) {
+	l := c.link
+	c.posting = true
+	for ok := true; ok; {
+		n := c.fill(i)
+		c.mu.Unlock()
+		l.post(i, n)
+		c.mu.Lock()
+		if !c.due() {
+			break
+		}
+		i, ok = l.take(c)
+	}
+	c.posting = false
+	c.drained()
+}
+
+// fill makes the work of a post, and returns how many requests that are. c.mu is held.
+func (c *Carrier) fill(i int) (n int) {
+	p := &c.link.places[i]
+	size := uint32(min(c.put-c.posted, maxPost))
+	if size > 0 {
+		at := uint32(c.posted % uint64(c.size))
+		first := min(size, c.size-at)
+		c.write(&p.work[0], i, at, first)
+		if n = 1; first < size {
+			c.write(&p.work[1], i, 0, size-first)
+			n = 2
+		}
+	}
+	c.out++
+	p.end = c.posted
+	m := c.message(size)
+	m.Append(c.link.message(i)[:0])
+	p.work[n] = rdma.SendWR{
+		ID: idCDC | uint64(i), Op: rdma.OpSend, Signaled: true, Solicited: true,
+		Local: [2]rdma.SGE{{MR: c.link.mr, Addr: c.link.mr.Addr() + uint64(cdcAt+i*cdcLen), Len: cdc.MessageLen}},
+	}
+	c.link.stats.sentCDC.Add(1)
+	c.link.stats.sentBytes.Add(uint64(size))
+	return n + 1
+}
+
+// write makes a WRITE of the next size bytes, which go to offset at of the data in the peer's element.
+func (c *Carrier) write(w *rdma.SendWR, i int, at, size uint32) {
+	ring := uint64(c.sendSize)
+	from := c.posted % ring
+	first := min(uint64(size), ring-from)
+	*w = rdma.SendWR{
+		ID: idCDC | uint64(i), Op: rdma.OpWrite,
+		Local: [2]rdma.SGE{
+			{MR: c.region, Addr: c.region.Addr() + from, Len: uint32(first)},
+			{MR: c.region, Addr: c.region.Addr(), Len: size - uint32(first)},
+		},
+		Remote: c.peer.Addr + uint64(c.base) + uint64(at), RKey: c.peer.RKey,
+	}
+	c.posted += uint64(size)
+}
+
+// message is the CDC message of a post of size bytes. c.mu is held.
+func (c *Carrier) message(size uint32) cdc.Message {
+	if c.put == c.posted {
+		c.urgent, c.said = false, c.conn
+		if c.conn&cdc.Abort == 0 && (size > 0 || c.out > 1) {
+			c.said &^= cdc.Closed // not before all has arrived
+		}
+	}
+	c.seq++
+	read := c.read.Load()
+	c.told.Store(read) // before the peer can use the room
+	m := cdc.Message{
+		Seq: c.seq, AlertToken: c.peer.AlertToken,
+		Producer: cursor(c.posted, c.size), Consumer: cursor(read, c.ownSize()),
+		ProducerFlags: c.prod, ConnFlags: c.said,
+	}
+	m.Producer.Count += c.base
+	m.Consumer.Count += c.in.base
+	return m
+}
+
+// completed takes that a message and what was written before it have arrived, or never will.
+func (c *Carrier) completed(end uint64, ok bool) {
+	c.mu.Lock()
+	c.out--
+	if ok {
+		c.finished.Store(end)
+		c.poke()
+	}
+	c.drained()
+	detached := c.detached
+	c.mu.Unlock()
+	if !detached && c.short.Load() && c.short.Swap(false) {
+		c.wake()
+	}
+}
+
+// abandon takes that the link has failed while c waited for a place.
+func (c *Carrier) abandon() {
+	c.mu.Lock()
+	c.queued = false
+	c.drained()
+	c.mu.Unlock()
+}
+
+// drained gives the send ring back if nothing is or will be on its way any more. c.mu is held.
+func (c *Carrier) drained() {
+	if !c.detached || c.ring == nil || c.out > 0 || c.posting || c.due() && c.link.Err() == nil {
+		return
+	}
+	ring := c.ring
+	c.ring, c.region = nil, nil
+	c.group.putRing(ring)
+}
