@@ -25,6 +25,17 @@ type Config struct {
 	// Programs on one machine always have one, derived from the kernel's boot id.
 	UEIDs []string
 
+	// SMCRPeers says with which hosts connections are to use SMC-R: addresses or prefixes, with the server's port
+	// if only connections to that are meant, as in "192.0.2.0/24", "192.0.2.7:8080" or
+	// "[2001:db8::/32]:443". It counts for dialing, and for accepting connections from there. Programs at these
+	// addresses must expect it, and have a UEID of ours: a program that speaks plain TCP would get bytes that it
+	// does not understand. Empty: SMC-R is not used.
+	SMCRPeers []string
+
+	// SMCRDevices are the addresses of this machine, or prefixes of them, over which SMC-R may send: UDP port 4791.
+	// Empty: the addresses of the interface that the TCP connection uses.
+	SMCRDevices []string
+
 	// Spin is the longest time that a Read or Write looks for the peer before it sleeps. It
 	// adapts below that, and connections whose peer is slow do not spin. 0 means 50
 	// microseconds; negative never spins.
@@ -58,6 +69,8 @@ func (c *Config) internal() host.Config {
 		Disabled:     c.Disabled,
 		Dir:          c.Dir,
 		UEIDs:        c.UEIDs,
+		SMCRPeers:    c.SMCRPeers,
+		SMCRDevices:  c.SMCRDevices,
 		Spin:         c.Spin,
 		ReadBuffer:   c.ReadBuffer,
 		MemoryBudget: c.MemoryBudget,

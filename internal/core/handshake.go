@@ -72,6 +72,7 @@ type Handshake struct {
 	// Server: choices not tried yet, and why others failed.
 	steps     []step
 	reachable map[wire.ISMGID]bool
+	noRNIC    clc.Diagnosis // why there is none
 	reason    clc.Diagnosis // the last that was noted
 	byType    clc.DiagnosisByType
 

@@ -19,6 +19,15 @@ type step struct {
 	why    clc.Diagnosis // why the type cannot be used; DiagNone: try the choice
 }
 
+// SetRNIC tells a server which of its RNICs reach those that the client's Proposal names, in place of
+// Capabilities.RoCEv1 and RoCEv2, and why there is none where one is nil (DiagNone: no particular reason). Call
+// it before the Proposal is passed to HandleMessage: the RNIC depends on where the client's is.
+func (h *Handshake) SetRNIC(v1, v2 *RNIC, why clc.Diagnosis) {
+	caps := h.caps
+	caps.RoCEv1, caps.RoCEv2 = v1, v2
+	h.caps, h.noRNIC = caps.normalized(), why
+}
+
 // handleProposal looks for choices and tries the first.
 func (h *Handshake) handleProposal(now time.Time, p clc.Proposal, out []Output) []Output {
 	h.proposal = p
@@ -178,6 +187,8 @@ func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 		case !ok:
 			unusable(SMCR, clc.V2, clc.DiagNoUEID)
 		// rule: TestProposalChecks: !h.caps.rightFamily(p.Ext.GID) -> false
+		case h.caps.RoCEv2 == nil && h.noRNIC != clc.DiagNone: // rule: TestSetRNIC
+			unusable(SMCR, clc.V2, h.noRNIC)
 		case h.caps.RoCEv2 == nil || p.Ext.GID.IsZero() || !h.caps.rightFamily(p.Ext.GID):
 			unusable(SMCR, clc.V2, clc.DiagNoSMCRDevice)
 		default:
@@ -191,6 +202,8 @@ func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 		switch {
 		case !sameNetwork:
 			unusable(SMCR, clc.V1, clc.DiagPrefix)
+		case h.caps.RoCEv1 == nil && h.noRNIC != clc.DiagNone: // rule: TestSetRNIC
+			unusable(SMCR, clc.V1, h.noRNIC)
 		case h.caps.RoCEv1 == nil:
 			unusable(SMCR, clc.V1, clc.DiagNoDevice)
 		default:

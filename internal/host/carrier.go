@@ -8,7 +8,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/stream"
-	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // What a connection needs of its fabric, whichever that is. Handshake and Conn know these interfaces and carry out
@@ -22,8 +22,8 @@ type way interface {
 	// offer adds what this way has to what the handshake offers and accepts.
 	offer(caps *core.Capabilities)
 
-	// reachable are the ISM devices of a client that a server can reach this way.
-	reachable() []wire.ISMGID
+	// meet tells a server's handshake, before it takes the client's Proposal, what of that can be reached this way.
+	meet(p *clc.Proposal, h *core.Handshake)
 
 	// watcher is what looks after the TCP sockets of its connections.
 	watcher() *watcher

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
@@ -24,9 +25,13 @@ type Config struct {
 	ReadBuffer   int           // bytes; 0: default
 	MemoryBudget int64         // bytes; 0: default
 	AnyUser      bool
+	SMCRPeers    []string // addresses and prefixes, see parsePeer
+	SMCRDevices  []string // addresses and prefixes that devices may have; empty: those of the TCP connection's interface
 	Logger       *slog.Logger
 	SweepEvery   time.Duration // 0: sweepEvery; for tests that cannot wait as long
 	CheckEvery   time.Duration // 0: that of the rendezvous; for tests that cannot wait as long
+	RDMA         rdma.Config   // of the devices; for tests
+	Namespace    func(func())  // calls a function on a thread in the network namespace of the devices; for tests; nil: at once
 	ReleaseIdle  bool          // keep nothing of the system, and no goroutine, while nobody uses the host
 }
 
@@ -60,6 +65,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MemoryBudget < 0 {
 		return c, fmt.Errorf("MemoryBudget: %d is negative", c.MemoryBudget)
+	}
+	if c.Namespace == nil {
+		c.Namespace = func(f func()) { f() }
 	}
 	if c.SweepEvery == 0 {
 		c.SweepEvery = sweepEvery

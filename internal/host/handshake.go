@@ -69,11 +69,6 @@ func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way,
 		ctx: ctx, host: h, conn: c, role: role, ways: ways, buffer: buffer, require: require,
 		core: core.NewHandshake(role, h.capabilities(ways, c.RemoteAddr())),
 	}
-	if role == core.RoleServer {
-		for _, w := range ways {
-			s.core.SetReachable(w.reachable()...)
-		}
-	}
 	s.news.tcp = c.tcp
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -131,6 +126,11 @@ func (s *handshake) run() {
 		switch {
 		case err == nil:
 			m, err := clc.Parse(b)
+			if p, ok := m.(clc.Proposal); ok && err == nil && s.core.State() == core.HandshakeAwaitProposal {
+				for _, w := range s.ways {
+					w.meet(&p, s.core)
+				}
+			}
 			s.queue = s.core.HandleMessage(now, m, err, s.queue)
 		case errors.As(err, &decode):
 			s.queue = s.core.HandleMessage(now, nil, err, s.queue)

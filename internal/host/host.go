@@ -25,16 +25,18 @@ import (
 // prepared, the device opened and the control socket served when the first connection or
 // listener needs them.
 type Host struct {
-	cfg     Config
-	id      string // of the host on all machines; names its control socket
-	name    string // as sent to peers
-	ueids   []wire.EID
-	seid    wire.EID
-	started time.Time
+	cfg       Config
+	id        string // of the host on all machines; names its control socket
+	name      string // as sent to peers
+	ueids     []wire.EID
+	peerRules []peerRule // who speaks CLC, as configured
+	seid      wire.EID
+	started   time.Time
 
 	meeting  *rendezvous.Point
 	counters counters
 	sweeper  sweeper
+	rnics    rnics
 	trace    control.Trace[traceRecord]
 	connIDs  atomic.Uint64 // of connections so far
 
@@ -77,10 +79,19 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("smc: %w", err)
 	}
+	peerRules, err := parsePeers(cfg.SMCRPeers)
+	if err != nil {
+		return nil, fmt.Errorf("smc: SMCRPeers: %w", err)
+	}
+	devices, err := parsePrefixes(cfg.SMCRDevices)
+	if err != nil {
+		return nil, fmt.Errorf("smc: SMCRDevices: %w", err)
+	}
 	h := &Host{
 		cfg:       cfg,
 		id:        newHostID(),
 		ueids:     ueids,
+		peerRules: peerRules,
 		started:   time.Now(),
 		conns:     make(map[*Conn]struct{}),
 		listeners: make(map[*Listener]struct{}),
@@ -94,6 +105,7 @@ func New(cfg Config) (*Host, error) {
 		}
 	}
 	h.sweeper.host = h
+	h.rnics.host, h.rnics.allowed = h, devices
 	h.meeting = h.newPoint()
 	return h, nil
 }
@@ -267,6 +279,7 @@ func (h *Host) release() {
 	if f != nil {
 		f.close()
 	}
+	h.rnics.close(true)
 }
 
 // counters only grow. Indexes are modes.

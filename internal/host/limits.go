@@ -49,6 +49,11 @@ const (
 	// drainTime is how long a listener that was closed goes on with the connections it had taken.
 	drainTime = time.Second
 
+	// rnicLinger is how long a RoCE device stays open that nobody uses, and maxRNICs bounds how many are open: more
+	// than machines have adapters.
+	rnicLinger = time.Second
+	maxRNICs   = 64
+
 	// idleLinger is how long a host that nobody uses keeps what it has of the system. It is longer than the 100 ms
 	// after which gosmc dump looks for new hosts again, so that none is missed. Checks for leaked
 	// goroutines wait some 400 ms.

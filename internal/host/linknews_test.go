@@ -37,10 +37,10 @@ func newFakeWay(t *testing.T) *fakeWay {
 	return &fakeWay{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(news), 1)}
 }
 
-func (w *fakeWay) mode() core.Mode            { return core.SMCR }
-func (w *fakeWay) reachable() []wire.ISMGID   { return nil }
-func (w *fakeWay) watcher() *watcher          { return w.w }
-func (w *fakeWay) offer(c *core.Capabilities) { *c = fakeCaps(w.gid) }
+func (w *fakeWay) mode() core.Mode                         { return core.SMCR }
+func (w *fakeWay) meet(_ *clc.Proposal, h *core.Handshake) { h.SetRNIC(nil, fakeCaps(w.gid).RoCEv2, 0) }
+func (w *fakeWay) watcher() *watcher                       { return w.w }
+func (w *fakeWay) offer(c *core.Capabilities)              { *c = fakeCaps(w.gid) }
 
 func (w *fakeWay) prepare(_ context.Context, t terms) (carrier, core.Resources, error) {
 	_, first, err := t.join()

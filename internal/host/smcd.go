@@ -25,7 +25,7 @@ func (w *smcdWay) offer(caps *core.Capabilities) {
 	caps.ISM = append(caps.ISM, clc.ISMDevice{GID: w.fabric.device.GID(), CHID: wire.CHIDLoopback})
 }
 
-func (w *smcdWay) reachable() []wire.ISMGID { return []wire.ISMGID{w.peer.GID()} }
+func (w *smcdWay) meet(_ *clc.Proposal, h *core.Handshake) { h.SetReachable(w.peer.GID()) }
 
 func (w *smcdWay) watcher() *watcher { return w.fabric.watcher }
 

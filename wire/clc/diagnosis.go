@@ -83,8 +83,10 @@ const (
 	DiagBusy              Diagnosis = localSpace + 0x23
 	DiagMappings          Diagnosis = localSpace + 0x24
 	DiagDenied            Diagnosis = localSpace + 0x25
+	DiagPortInUse         Diagnosis = localSpace + 0x26
 	DiagUnreachable       Diagnosis = localSpace + 0x30
 	DiagFabric            Diagnosis = localSpace + 0x31
+	DiagRNICDown          Diagnosis = localSpace + 0x32
 )
 
 // The space of local reasons: the upper 16 bits are 7e01. No operating system is known to send

@@ -423,6 +423,14 @@ var reasons = []Reason{
 		Local:    true,
 		wire:     DiagMemory,
 	}, {
+		Code:     DiagPortInUse,
+		Tag:      "PORT_IN_USE",
+		Sentence: "Another process has UDP port 4791 of the address that RDMA was to use.",
+		Cause:    "One socket has the port: that of another program that uses SMC-R, or of the kernel's rxe device.",
+		Advice:   "Run gosmc agent, with which programs share the port; or remove the rxe device (rdma link delete).",
+		Local:    true,
+		wire:     DiagNoSMCRDevice,
+	}, {
 		Code:     DiagUnreachable,
 		Tag:      "UNREACHABLE",
 		Sentence: "The peer's device cannot be reached on the fabric.",
@@ -438,6 +446,14 @@ var reasons = []Reason{
 		Advice:   "Look at the log for the error.",
 		Local:    true,
 		wire:     DiagBufferRegistration,
+	}, {
+		Code:     DiagRNICDown,
+		Tag:      "RNIC_DOWN",
+		Sentence: "The interface that RDMA was to use is down, or has lost its address.",
+		Cause:    "Somebody changed the interface, or a cable was unplugged.",
+		Advice:   "Bring the interface and its address up; the next connection uses it.",
+		Local:    true,
+		wire:     DiagNoSMCRDevice,
 	}, {
 		Code:     DiagInternalOld,
 		Tag:      "INTERR_OLD",
