@@ -39,6 +39,9 @@ var mayImport = map[string][]string{
 	"internal/control": {"wire/...", "internal/rundir"},                  // not host: it shows what a snapshot has
 	"internal/user":    {},                                               // numbers of users
 	"internal/rundir":  {"internal/user"},                                // files and directories
+	"internal/option":  {},                                               // TCP option 254 of a socket, of no protocol above
+	"internal/port":    {"wire"},                                         // a socket on a UDP port that an agent shares
+	"bpf":              {},                                               // programs in the kernel; of these and the agent nothing in the library knows
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/ism", "internal/rundir", "internal/user"},
 	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/rdma", "internal/stream", "internal/rendezvous", "internal/rundir"},
@@ -90,8 +93,9 @@ var (
 	libraryModules = []string{"golang.org/x/sys"}
 	commandModules = []string{"golang.org/x/sys", "github.com/spf13/cobra", "github.com/spf13/pflag"}
 	captureModules = []string{"golang.org/x/sys", "golang.org/x/net", "github.com/gopacket/gopacket"}
+	agentModules   = []string{"golang.org/x/sys", "github.com/cilium/ebpf"}
 	testModules    = []string{
-		"golang.org/x/sys", "golang.org/x/net", "github.com/google/go-cmp", "github.com/gopacket/gopacket",
+		"golang.org/x/sys", "github.com/cilium/ebpf", "golang.org/x/net", "github.com/google/go-cmp", "github.com/gopacket/gopacket",
 		"github.com/spf13/cobra", "github.com/spf13/pflag", "go.uber.org/goleak", "pgregory.net/rapid",
 	}
 )
@@ -127,6 +131,8 @@ func checkImport(dir, imported string, test bool) error {
 			modules = commandModules
 		case dir == "internal/capture":
 			modules = captureModules
+		case dir == "bpf":
+			modules = agentModules
 		}
 		if !slices.ContainsFunc(modules, func(m string) bool { return covers(m+"/...", imported) }) {
 			return fmt.Errorf("package %s depends on %s, which it may not", dir, imported)
