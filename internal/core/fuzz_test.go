@@ -141,7 +141,9 @@ func FuzzHandshake(f *testing.F) {
 				take(h.Prepared(epoch, resources(choice, role, answers&1 != 0, 7), nil))
 			case 4:
 				take(h.LinkRequested(epoch, nil))
+				take(h.LinkReplied(epoch, nil))
 			case 5:
+				take(h.LinkConfirmed(epoch, nil))
 				take(h.LinkUp(epoch, nil))
 			case 6:
 				take(h.LinkFailed(epoch, clc.DiagLink, nil))

@@ -12,7 +12,7 @@ import (
 // A Handshake is one side of the CLC handshake on one TCP connection.
 //
 // The caller makes one, calls Start, reads one CLC message at a time while State is one of the
-// Await states or HandshakeLinkWait, and passes it to HandleMessage with the error of [clc.Parse].
+// Await states, or from StartLink on any, and passes it to HandleMessage with the error of [clc.Parse].
 // It carries out the outputs: SendCLC writes to TCP, Prepare is answered with Prepared or
 // PrepareFailed, and one of Established, FallBack and EndTCP is the last. Advance is called when
 // the timer fires, HandleTCPEnd when TCP fails. Nothing has an effect once the handshake is over.
@@ -36,12 +36,21 @@ import (
 //	AwaitConfirm   server  Confirm, SMC-R first contact   LinkTurn       StartLink, SetTimer
 //	AwaitConfirm   server  the same, not acceptable       FellBack       SendCLC Decline, FallBack
 //	LinkTurn       server  LinkRequested                  LinkWait       SetTimer
-//	LinkTurn       both    LinkUp                         Established    Established
+//	LinkTurn       client  LinkReplied                    LinkReplied    SetTimer
 //	LinkTurn       both    LinkFailed, Advance            FellBack       SendCLC Decline, FallBack
-//	LinkWait       server  LinkUp                         Established    Established
+//	LinkTurn       server  Advance, one link              Failed         EndTCP
+//	LinkTurn, LinkWait  server  LinkConfirmed             AddLink        SetTimer
 //	LinkWait       server  LinkFailed                     Failed         EndTCP
 //	LinkWait       client  LinkRequested                  LinkTurn       SetTimer
 //	LinkWait       client  LinkFailed                     same           (declines when it is its turn)
+//	LinkReplied    client  LinkConfirmed                  AddLink        SetTimer
+//	LinkReplied    client  LinkFailed, Advance, one link  Failed         EndTCP
+//	LinkReplied    client  LinkFailed, Advance            FellBack       SendCLC Decline, FallBack
+//	AddLink        both    LinkUp                         Established    Established
+//	AddLink        client  LinkFailed                     FellBack       SendCLC Decline, FallBack
+//	AddLink        client  LinkFailed, one link           Failed         EndTCP
+//	AddLink        server  LinkFailed                     Failed         EndTCP
+//	AddLink        both    Advance                        Failed         EndTCP
 //	Await, LinkWait  both  Advance                        Failed         EndTCP
 //	any but Init   both    Decline                        FellBack       FallBack by peer
 //	any            both    another message, or a broken one  Failed      EndTCP
@@ -58,6 +67,14 @@ import (
 // Accept or Confirm that is not for an SMC-R first contact no Decline is sent at all (RFC 7609
 // C.3). A message that is broken, or not expected, ends the TCP connection (C.6), as does silence
 // (C.5); only a reserved enumeration value is answered with a Decline.
+//
+// A client that has posted its reply to CONFIRM LINK and then loses the link does not know whether the reply
+// arrived. It may decline all the same where a second link is to be attempted: the server, which then
+// awaits the client's word on that, still reads Declines and has not opened the connection. That is why
+// the point of no return of a first contact is ADD LINK (RFC 7609 C.3): for the client its reply to it, for the server
+// the request, whose fate it would not know either. Where there is to be one link only, there is no such
+// second word, and the TCP connection ends. A link that failed must have failed for both before it is reported:
+// the caller ends its queue pair, and reports what had arrived on it, before it calls LinkFailed.
 type Handshake struct {
 	role     Role
 	caps     Capabilities
@@ -158,7 +175,8 @@ func (h *Handshake) handleBroken(now time.Time, err error, out []Output) []Outpu
 			if h.mayDeclineLate() {
 				return h.decline(now, clc.DiagVersion, out)
 			}
-		case HandshakeInit, HandshakePreparing, HandshakeLinkTurn, HandshakeLinkWait:
+		case HandshakeInit, HandshakePreparing, HandshakeLinkTurn, HandshakeLinkWait,
+			HandshakeLinkReplied, HandshakeAddLink:
 			// No message with such a field is awaited.
 		case HandshakeEstablished, HandshakeFellBack, HandshakeFailed:
 			return out
@@ -233,11 +251,28 @@ func (h *Handshake) LinkRequested(now time.Time, out []Output) []Output {
 	return out
 }
 
-// LinkUp says that the reply to CONFIRM LINK has been received (server), or that its send is
+// LinkReplied says that the client has posted its reply to CONFIRM LINK.
+func (h *Handshake) LinkReplied(now time.Time, out []Output) []Output {
+	if h.role == RoleClient && h.state == HandshakeLinkTurn {
+		return h.setState(now, HandshakeLinkReplied, out)
+	}
+	return out
+}
+
+// LinkConfirmed says that the reply to CONFIRM LINK has been received (server), or that its send is
 // complete (client). A server may learn of the reply before it learns that its request is sent.
-func (h *Handshake) LinkUp(now time.Time, out []Output) []Output {
+func (h *Handshake) LinkConfirmed(now time.Time, out []Output) []Output {
 	switch {
-	case h.state == HandshakeLinkTurn, h.state == HandshakeLinkWait && h.role == RoleServer:
+	case h.role == RoleServer && (h.state == HandshakeLinkTurn || h.state == HandshakeLinkWait),
+		h.role == RoleClient && h.state == HandshakeLinkReplied:
+		return h.setState(now, HandshakeAddLink, out)
+	}
+	return out
+}
+
+// LinkUp says that connections may use the group: a second link was attempted, or is not to be.
+func (h *Handshake) LinkUp(now time.Time, out []Output) []Output {
+	if h.state == HandshakeAddLink {
 		return h.end(now, HandshakeEstablished, Established{h.result}, out)
 	}
 	return out
@@ -248,13 +283,45 @@ func (h *Handshake) LinkFailed(now time.Time, why clc.Diagnosis, out []Output) [
 	switch {
 	case h.state == HandshakeLinkTurn:
 		return h.decline(now, why, out)
-	case h.state == HandshakeLinkWait && h.role == RoleServer:
+	case h.state == HandshakeLinkReplied, h.state == HandshakeAddLink && h.role == RoleClient:
+		return h.replyLost(now, why, out)
+	case h.state == HandshakeAddLink, h.state == HandshakeLinkWait && h.role == RoleServer:
 		// "The client should get a negative return code and initiate fallback" (RFC 7609
-		// C.7); we have sent CONFIRM LINK and may not.
-		return h.end(now, HandshakeFailed, EndTCP{Err: fmt.Errorf("core: link failed after CONFIRM LINK: %v", why)}, out)
+		// C.7); we have sent CONFIRM LINK, or ADD LINK, and may not.
+		return h.linkLost(now, why, out)
 	case h.state == HandshakeLinkWait:
 		// The server notices too, and declines; or its CONFIRM LINK comes, and then we do.
 		h.linkFailed = why
+	}
+	return out
+}
+
+// replyLost ends the handshake when nobody knows whether the server has the reply to CONFIRM LINK.
+func (h *Handshake) replyLost(now time.Time, why clc.Diagnosis, out []Output) []Output {
+	if h.result.MaxLinks == 1 { // rule: TestHandshakeOneLink
+		return h.linkLost(now, why, out)
+	}
+	return h.decline(now, why, out)
+}
+
+// linkLost ends TCP, because the peer may take the link for confirmed.
+func (h *Handshake) linkLost(now time.Time, why clc.Diagnosis, out []Output) []Output {
+	return h.end(now, HandshakeFailed, EndTCP{Err: fmt.Errorf("core: link failed after CONFIRM LINK: %v", why)}, out)
+}
+
+// LinkStep takes what the [LinkControl] of the new link group says of the first contact.
+func (h *Handshake) LinkStep(now time.Time, s LinkStep, out []Output) []Output {
+	switch s.Kind {
+	case StepRequested:
+		return h.LinkRequested(now, out)
+	case StepReplied:
+		return h.LinkReplied(now, out)
+	case StepConfirmed:
+		return h.LinkConfirmed(now, out)
+	case StepUp:
+		return h.LinkUp(now, out)
+	case StepFailed:
+		return h.LinkFailed(now, s.Why, out)
 	}
 	return out
 }
@@ -279,7 +346,14 @@ func (h *Handshake) Advance(now time.Time, out []Output) []Output {
 	case HandshakePreparing:
 		return h.decline(now, clc.DiagInternal, out) // the peer is still waiting for our word
 	case HandshakeLinkTurn:
+		if h.role == RoleServer { // the request is posted, and the reply may be there
+			return h.replyLost(now, clc.DiagTimeoutConfirmLink, out)
+		}
 		return h.decline(now, clc.DiagTimeoutConfirmLink, out)
+	case HandshakeLinkReplied:
+		return h.replyLost(now, clc.DiagTimeoutConfirmLink, out)
+	case HandshakeAddLink:
+		return h.timeout(now, "ADD LINK", out)
 	case HandshakeInit, HandshakeEstablished, HandshakeFellBack, HandshakeFailed:
 		// These have no timer.
 	}
@@ -299,6 +373,10 @@ func (h *Handshake) setState(now time.Time, s HandshakeState, out []Output) []Ou
 		timeout = LinkTurnTimeout
 	case HandshakeLinkWait:
 		timeout = LinkWaitTimeout // rule: TestHandshakeTable: LinkWaitTimeout -> LinkTurnTimeout
+	case HandshakeLinkReplied:
+		timeout = LinkTurnTimeout
+	case HandshakeAddLink:
+		timeout = AddLinkStateTimeout // rule: TestHandshakeTable: AddLinkStateTimeout -> LinkTurnTimeout
 	case HandshakeInit, HandshakeEstablished, HandshakeFellBack, HandshakeFailed:
 		if h.deadline.IsZero() {
 			return out
@@ -352,7 +430,7 @@ func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Ou
 		Diagnosis: why.WireCode(),
 		OS:        h.caps.OS,
 	}
-	crossing := h.state == HandshakeLinkTurn
+	crossing := h.state == HandshakeLinkTurn || h.state == HandshakeLinkReplied || h.state == HandshakeAddLink
 	if h.state == HandshakeAwaitProposal || h.role == RoleServer && h.state == HandshakePreparing {
 		h.fillByType(why) // rule: TestServerOrder
 		if m.Version == clc.V2 {

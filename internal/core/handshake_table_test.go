@@ -14,13 +14,13 @@ import (
 // hsEvents are all inputs of a handshake. A message fits the handshake as it is, so that only
 // the state decides.
 var hsEventOrder = strings.Fields(`start proposal accept confirm decline sync broken reserved
-	prepared unprepared failed sync-failed requested up down tcp-end early late`)
+	prepared unprepared failed sync-failed requested replied linked up down tcp-end early late`)
 
 // hsStates lists the states for each type that differs: SMC-D, SMC-R on first contact and later.
 // rest says with "r" or "d" which type, with "1" that it is a first contact.
 var hsStates = []struct {
 	role Role
-	kind string // "d1 d0 r1 r0": SMC-D or SMC-R, first contact or not
+	kind string // "d1 d0 r1 r0 s1": SMC-D or SMC-R, first contact or not; s: SMC-R with one link at most
 	path string
 	want HandshakeState
 }{
@@ -33,6 +33,11 @@ var hsStates = []struct {
 	{RoleClient, "r1", "start accept prepared", HandshakeLinkWait},
 	{RoleClient, "r1", "start accept prepared down", HandshakeLinkWait},
 	{RoleClient, "r1", "start accept prepared requested", HandshakeLinkTurn},
+	{RoleClient, "r1", "start accept prepared requested replied", HandshakeLinkReplied},
+	{RoleClient, "s1", "start accept prepared requested replied", HandshakeLinkReplied},
+	{RoleClient, "r1", "start accept prepared requested replied linked", HandshakeAddLink},
+	{RoleClient, "s1", "start accept prepared requested replied linked", HandshakeAddLink},
+	{RoleClient, "r1", "start accept prepared requested replied linked up", HandshakeEstablished},
 	{RoleClient, "d1", "start accept prepared", HandshakeEstablished},
 	{RoleClient, "r0", "start accept prepared", HandshakeEstablished},
 	{RoleClient, "d1", "start decline", HandshakeFellBack},
@@ -47,7 +52,10 @@ var hsStates = []struct {
 	{RoleServer, "r1", "start proposal prepared", HandshakeAwaitConfirm},
 	{RoleServer, "r0", "start proposal prepared", HandshakeAwaitConfirm},
 	{RoleServer, "r1", "start proposal prepared confirm", HandshakeLinkTurn},
+	{RoleServer, "s1", "start proposal prepared confirm", HandshakeLinkTurn},
 	{RoleServer, "r1", "start proposal prepared confirm requested", HandshakeLinkWait},
+	{RoleServer, "r1", "start proposal prepared confirm linked", HandshakeAddLink},
+	{RoleServer, "r1", "start proposal prepared confirm linked up", HandshakeEstablished},
 	{RoleServer, "d1", "start proposal prepared confirm", HandshakeEstablished},
 	{RoleServer, "r0", "start proposal prepared confirm", HandshakeEstablished},
 	{RoleServer, "d1", "start decline", HandshakeFellBack},
@@ -68,10 +76,14 @@ type hsBench struct {
 func newBench(t *testing.T, role Role, kind string) *hsBench {
 	t.Helper()
 	types := "Dv2"
-	if kind[0] == 'r' {
+	if kind[0] != 'd' {
 		types = "Rv2"
 	}
 	client, server := only(clientCaps(t), types), only(serverCaps(t), types)
+	client.MaxLinks, server.MaxLinks = 2, 2
+	if kind[0] == 's' {
+		server.MaxLinks = 1
+	}
 	b := &hsBench{t: t, first: kind[1] == '1'}
 	p := newPair(t, client, server)
 	p.firstContact = b.first
@@ -129,11 +141,15 @@ func (b *hsBench) do(word string) (time.Time, []Output) {
 	case "sync-failed":
 		outs = h.PrepareFailed(now, clc.DiagSync, nil)
 	case "requested":
-		outs = h.LinkRequested(now, nil)
+		outs = h.LinkStep(now, LinkStep{Kind: StepRequested}, nil)
+	case "replied":
+		outs = h.LinkStep(now, LinkStep{Kind: StepReplied}, nil)
+	case "linked":
+		outs = h.LinkStep(now, LinkStep{Kind: StepConfirmed}, nil)
 	case "up":
-		outs = h.LinkUp(now, nil)
+		outs = h.LinkStep(now, LinkStep{Kind: StepUp}, nil)
 	case "down":
-		outs = h.LinkFailed(now, clc.DiagLink, nil)
+		outs = h.LinkStep(now, LinkStep{Kind: StepFailed, Why: clc.DiagLink}, nil)
 	case "tcp-end":
 		outs = h.HandleTCPEnd(now, io.EOF, nil)
 	case "early":
@@ -163,7 +179,7 @@ func TestHandshakeTable(t *testing.T) {
 	reached := map[HandshakeState]bool{}
 	var s strings.Builder
 	s.WriteString("# Every input in every state of a handshake: next state, outputs.\n" +
-		"# The inputs are explained in handshake_table_test.go. d and r: SMC-D and SMC-R; 1 and 0: first contact or not.\n" +
+		"# The inputs are explained in handshake_table_test.go. d and r: SMC-D and SMC-R, s: SMC-R with one link; 1 and 0: first contact or not.\n" +
 		"# Rewritten with go test -run TestHandshakeTable -update.\n")
 	for _, st := range hsStates {
 		fmt.Fprintf(&s, "\n%v %v %s: %s\n", st.role, st.want, st.kind, st.path)
@@ -212,6 +228,10 @@ func checkCell(t *testing.T, name string, b *hsBench, from HandshakeState, outs 
 				switch from {
 				case HandshakeInit, HandshakeAwaitProposal, HandshakeAwaitAccept, HandshakePreparing, HandshakeLinkTurn:
 				case HandshakeLinkWait: // the client's CONFIRM LINK has just come
+				case HandshakeLinkReplied, HandshakeAddLink:
+					if b.h.role == RoleServer || b.h.result.MaxLinks == 1 {
+						t.Errorf("%s: Decline after the point of no return", name)
+					}
 				case HandshakeAwaitConfirm:
 					if b.accept.R == nil || !b.first {
 						t.Errorf("%s: Decline after the Accept of a connection that is in use", name)
@@ -227,5 +247,22 @@ func checkCell(t *testing.T, name string, b *hsBench, from HandshakeState, outs 
 	}
 	if (from >= HandshakeEstablished) && len(outs) > 0 {
 		t.Errorf("%s: outputs after the end: %v", name, outs)
+	}
+}
+
+// TestHandshakeOneLink loses the client's reply to CONFIRM LINK where there will be no ADD LINK: the server may have it, and
+// then the connection is open there.
+func TestHandshakeOneLink(t *testing.T) {
+	for kind, want := range map[string]string{
+		"r1": "send Decline v2 LINKERR (0x09990002), -t, fallback LINKERR (0x09990002)",
+		"s1": "-t, end: core: link failed after CONFIRM LINK: LINKERR (0x09990002)",
+	} {
+		b := newBench(t, RoleClient, kind)
+		for _, w := range strings.Fields("start accept prepared requested replied") {
+			b.do(w)
+		}
+		if now, outs := b.do("down"); words(now, outs) != want {
+			t.Errorf("%s: %s, want %s", kind, words(now, outs), want)
+		}
 	}
 }

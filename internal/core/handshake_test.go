@@ -219,6 +219,9 @@ func (p *pair) do(role Role, outs []Output) {
 			if role == RoleServer { // the client has got there before
 				p.do(role, h.LinkRequested(epoch, nil))
 				p.do(RoleClient, p.client.LinkRequested(epoch, nil))
+				p.do(RoleClient, p.client.LinkReplied(epoch, nil))
+				p.do(RoleClient, p.client.LinkConfirmed(epoch, nil))
+				p.do(role, h.LinkConfirmed(epoch, nil))
 				p.do(RoleClient, p.client.LinkUp(epoch, nil))
 				p.do(role, h.LinkUp(epoch, nil))
 			}

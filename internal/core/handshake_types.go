@@ -39,6 +39,8 @@ const (
 	HandshakeAwaitConfirm                        // server: Accept sent, awaited: Confirm
 	HandshakeLinkTurn                            // SMC-R first contact, our turn: CONFIRM LINK or its reply has to be sent
 	HandshakeLinkWait                            // SMC-R first contact; awaited: CONFIRM LINK or its reply
+	HandshakeLinkReplied                         // SMC-R first contact, client: the reply is posted; awaited: its completion
+	HandshakeAddLink                             // SMC-R first contact, link confirmed; awaited: the attempt at a second link
 	HandshakeEstablished                         // over: the connection uses SMC
 	HandshakeFellBack                            // over: the connection goes on over TCP
 	HandshakeFailed                              // over: the TCP connection has to end
@@ -48,7 +50,7 @@ const (
 
 var handshakeStateNames = [numHandshakeStates]string{
 	"Init", "AwaitProposal", "AwaitAccept", "Preparing", "AwaitConfirm",
-	"LinkTurn", "LinkWait", "Established", "FellBack", "Failed",
+	"LinkTurn", "LinkWait", "LinkReplied", "AddLink", "Established", "FellBack", "Failed",
 }
 
 // String returns the state's name.

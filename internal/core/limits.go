@@ -47,6 +47,10 @@ const (
 	LinkTurnTimeout = 2 * time.Second
 	LinkWaitTimeout = 5 * time.Second
 
+	// AddLinkStateTimeout bounds the attempt at a second link as a whole. LinkControl has the timers of its
+	// messages, which are shorter together.
+	AddLinkStateTimeout = 2*AddLinkReplyTimeout + 2*time.Second
+
 	// defaultMaxConns and defaultMaxLinks are what a link group of SMC-R has where the release
 	// does not negotiate it: Linux net/smc.
 	defaultMaxConns = 255
@@ -61,4 +65,38 @@ const (
 	ServerGroupIdleTimeout = 600 * time.Second
 	ClientGroupIdleTimeout = ServerGroupIdleTimeout + PeerCloseWaitTimeout + groupIdleMargin
 	groupIdleMargin        = 10 * time.Second
+)
+
+// Timers of the link layer control of SMC-R. RFC 7609 C.7 leaves their lengths open; they are those of
+// Linux net/smc where nothing else is said.
+const (
+	// LLCTimeout is how long an answer may take.
+	LLCTimeout = 2 * time.Second
+
+	// AddLinkTimeout is how long a client waits for the server's ADD LINK on first contact: Linux net/smc waits 2
+	// seconds, and looks 1 second longer for a Decline.
+	AddLinkTimeout = 3 * time.Second
+
+	// AddLinkReplyTimeout is how long a server waits for the answer, and then for that to its DELETE LINK. A client
+	// that keeps to RFC 7609 never takes so long, and with one that does not the connection ends.
+	AddLinkReplyTimeout = 5 * time.Second
+
+	// GroupEndTimeout bounds the end of a group: the completion of the last send, or the peer's answer.
+	GroupEndTimeout = LLCTimeout
+
+	// TestLinkInterval is how long nothing may be heard from a peer before it is asked.
+	TestLinkInterval = 30 * time.Second
+	// TestLinkTimeout is how long the answer may take.
+	TestLinkTimeout = LLCTimeout
+
+	// RKeyTimeout bounds CONFIRM RKEY with all its tries. It is no longer than PrepareTimeout, as a
+	// connection waits for it. Ours; Linux net/smc tries once.
+	RKeyTimeout = PrepareTimeout
+	rkeyTries   = 2
+	// rkeyRetryDelay is how long the peer's change of links may take before we ask again.
+	rkeyRetryDelay = 100 * time.Millisecond
+
+	// FirstContactWait is how long a connection waits for another's first contact with the same peer,
+	// before it makes one of its own: a peer that stalls one handshake must not stall others.
+	FirstContactWait = 2 * time.Second
 )

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // A simEnd is one end of a TCP connection on which a handshake runs, with a caller that takes its
@@ -24,7 +25,11 @@ type simEnd struct {
 	sentCLC  int
 	strip    bool // the next bytes may be a Decline that crossed ours
 	appBytes int
-	linkDead bool // the path of the link does not work
+
+	own      *clc.ParamsR
+	qp       *simQP
+	pathDead bool // nothing of this end's arrives on the link
+	lossy    bool // the link delivers messages that are not handled
 }
 
 func (e *simEnd) send(what func(to *simEnd)) {
@@ -64,17 +69,26 @@ func (e *simEnd) do(outs []Output) {
 		case Prepare:
 			e.prepare(o.Choice)
 		case StartLink:
-			e.startLink()
+			e.startLink(o.Result)
 		case Established:
 			e.last = o
 		case FallBack:
 			e.last = o
+			e.drop()
 			e.strip = o.Crossing
 			e.send(func(to *simEnd) { to.receiveData() }) // the application goes on over TCP
 		case EndTCP:
 			e.last = o
+			e.drop()
 			e.resetTCP()
 		}
+	}
+}
+
+// drop ends the link of a first contact that came to nothing.
+func (e *simEnd) drop() {
+	if e.qp != nil {
+		e.doLink(e.qp.lc.Drop(e.w.now, nil))
 	}
 }
 
@@ -127,61 +141,117 @@ func (e *simEnd) prepare(c Choice) {
 		case fail:
 			e.do(e.h.PrepareFailed(w.now, clc.DiagMemory, nil))
 		default:
-			e.do(e.h.Prepared(w.now, resources(c, e.role, first, uint8(e.role)*0x10), nil))
+			r := resources(c, e.role, first, uint8(e.role)*0x10)
+			e.own = r.R
+			e.do(e.h.Prepared(w.now, r, nil))
 		}
 	})
 }
 
-// startLink plays CONFIRM LINK and its reply over a fabric that may fail in all ways.
-func (e *simEnd) startLink() {
+// startLink begins the first contact's LLC messages.
+func (e *simEnd) startLink(r Result) {
 	w := e.w
-	if w.chance(5) {
-		w.after(w.delay(), func() { e.do(e.h.LinkFailed(w.now, clc.DiagLink, nil)) })
+	own := LinkEnd{GID: e.own.GID, MAC: e.own.MAC, QPN: e.own.QPN, PSN: e.own.PSN, MTU: e.own.MTU}
+	second := own
+	second.QPN++
+	e.qp = &simQP{e: e, lc: NewLinkControl(ControlConfig{
+		Result: r, Local: own, GroupID: 0x100, RMB: 1, Token: llc.RToken{RKey: e.own.RKey, VA: e.own.RMBAddr},
+		Owner: 1, Second: second, TestInterval: -1,
+	})}
+	if w.chance(5) { // the device fails
+		w.after(w.delay(), e.qp.fail)
 	}
-	if e.role == RoleClient {
-		return
+	if !e.lossy && w.chance(12) { // the path fails, one way
+		w.after(w.delay()/5, func() { e.pathDead = true })
 	}
-	client := e.other
-	delivered, completed := !w.chance(10), true
-	if !delivered {
-		completed = w.chance(10) // the send that "shouldn't occur": complete, but not delivered
-	}
-	if delivered && w.chance(5) {
-		// The acknowledgement is lost: this end takes the link for dead, and the reply of the
-		// other will not get through either.
-		completed = false
-		e.linkDead = true
-	}
-	w.after(w.delay()/10, func() {
-		if completed {
-			e.do(e.h.LinkRequested(w.now, nil))
-		} else {
-			w.after(time.Second, func() { e.do(e.h.LinkFailed(w.now, clc.DiagLink, nil)) })
-		}
-		if delivered {
-			w.after(w.delay()/10, client.reply)
-		}
-	})
+	e.doLink(e.qp.lc.Start(w.now, nil))
 }
 
-// reply is the client's side of CONFIRM LINK.
-func (e *simEnd) reply() {
-	w, server := e.w, e.other
-	if e.h.Over() {
-		return
+// doLink carries out what the link group says.
+func (e *simEnd) doLink(outs []Output) {
+	w := e.w
+	if len(outs) > 0 {
+		w.logf("%v %v: %s", e.role, e.qp.lc.State(), controlWords(w.now, outs))
 	}
-	e.do(e.h.LinkRequested(w.now, nil))
-	w.after(w.delay()/10, func() {
-		if e.h.Over() || server.h.Over() || server.linkDead || w.chance(10) {
-			// Nobody acknowledges it.
-			w.after(time.Second, func() { e.do(e.h.LinkFailed(w.now, clc.DiagLink, nil)) })
+	for _, o := range outs {
+		switch o := o.(type) {
+		case SendLLC:
+			e.qp.send(o)
+		case LinkStep:
+			if e.last == nil {
+				e.do(e.h.LinkStep(w.now, o, nil))
+			}
+		case SetTimer:
+			w.at(o.At, func() { e.doLink(e.qp.lc.Advance(w.now, nil)) })
+		case GroupEnded:
+			e.qp.failed = true
+		}
+	}
+}
+
+// A simQP is an end of the link: a queue pair whose messages arrive in order, or fail.
+type simQP struct {
+	e      *simEnd
+	lc     *LinkControl
+	failed bool
+	rx     []llc.Message // arrived, and acknowledged
+	pipe   time.Time     // when the last message sent to it arrives
+}
+
+func (q *simQP) send(o SendLLC) {
+	w := q.e.w
+	b := o.Message.Append(nil)
+	m, err := llc.Parse(b)
+	if err != nil {
+		w.failf("%v sent a message that does not decode: %v", q.e.role, err)
+	}
+	at := w.now.Add(w.delay() / 10)
+	if at.Before(q.pipe) {
+		at = q.pipe
+	}
+	q.pipe = at
+	w.at(at, func() {
+		to := q.e.other.qp
+		switch {
+		case q.failed:
+			return
+		case q.e.pathDead || to == nil || to.failed:
+			w.after(time.Second, q.fail)
 			return
 		}
-		e.do(e.h.LinkUp(w.now, nil))
-		if !w.chance(5) { // else acknowledged, but lost in the server
-			server.do(server.h.LinkUp(w.now, nil))
+		if !q.e.lossy || !w.chance(5) { // else it is lost in the host
+			to.rx = append(to.rx, m)
+			w.after(w.delay()/20, to.drain)
+		}
+		if q.e.other.pathDead {
+			w.after(time.Second, q.fail) // the acknowledgement is lost
+		} else if o.Tag != 0 {
+			w.after(w.delay()/20, func() {
+				if !q.failed {
+					q.e.doLink(q.lc.Sent(w.now, o.Tag, nil))
+				}
+			})
 		}
 	})
+}
+
+// drain handles what has arrived.
+func (q *simQP) drain() {
+	for len(q.rx) > 0 {
+		m := q.rx[0]
+		q.rx = q.rx[1:]
+		q.e.doLink(q.lc.HandleMessage(q.e.w.now, 0, m, nil, nil))
+	}
+}
+
+// fail ends the queue pair, then tells.
+func (q *simQP) fail() {
+	if q.failed {
+		return
+	}
+	q.failed = true
+	q.drain()
+	q.e.doLink(q.lc.LinkFailed(q.e.w.now, 0, io.ErrClosedPipe, nil))
 }
 
 func TestSimHandshake(t *testing.T) {
@@ -203,12 +273,15 @@ func TestSimHandshake(t *testing.T) {
 		if w.chance(20) {
 			scaps.Release = clc.Release0
 		}
+		ccaps.MaxLinks, scaps.MaxLinks = 2, uint8(1+w.rng.IntN(2))
 		client := &simEnd{w: w, role: RoleClient, h: NewHandshake(RoleClient, ccaps)}
 		server := &simEnd{w: w, role: RoleServer, h: NewHandshake(RoleServer, scaps), other: client}
 		client.other = server
 		if !w.chance(10) {
 			server.h.SetReachable(clientGID, wire.ISMGID{Hi: clientNative})
 		}
+		client.lossy = w.chance(20)
+		server.lossy = client.lossy
 		w.logf("client has %q, server %q", clientTypes, serverTypes)
 		w.after(w.delay()/3, func() { server.do(server.h.Start(w.now, nil)) })
 		w.after(w.delay()/3, func() { client.do(client.h.Start(w.now, nil)) })

@@ -221,10 +221,13 @@ var fallBackDecline = clc.Decline{Version: clc.V2, PeerID: wire.PeerID{9}, Diagn
 func TestLinkNews(t *testing.T) {
 	smctest.CheckLeaks(t)
 	requested, up := news((*core.Handshake).LinkRequested), news((*core.Handshake).LinkUp)
+	replied, confirmed := news((*core.Handshake).LinkReplied), news((*core.Handshake).LinkConfirmed)
 	for _, role := range []core.Role{core.RoleClient, core.RoleServer} {
 		t.Run(role.String()+", link up", func(t *testing.T) {
 			r := newLinkRig(t, role)
 			r.tell(requested)
+			r.tell(replied) // a server's handshake has no use for it
+			r.tell(confirmed)
 			r.tell(up)
 			told := time.Now()
 			r.checkMode(ModeSMCR, 0, false)

@@ -1,0 +1,375 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// A LinkControl is one side of a link group of SMC-R: its links, where the RMBs of both sides are, and
+// the exchanges of LLC messages that set them up and take them down.
+//
+// The caller makes one when the handshake of a first contact says [StartLink], calls Start when its
+// queue pair can send (server) or receive (client), passes what arrives to HandleMessage with the error of
+// [llc.Parse], and tells completions (Sent), failures (LinkFailed) and the passing of time (Advance). It carries
+// out the outputs in order. [GroupEnded] is the last one; after it nothing has an effect.
+//
+// Links are kept in a list and named by their numbers, but there is one link in a group for now: a
+// client rejects ADD LINK, a server goes on when its own is rejected, and the end of the link is the
+// end of the group. A link number of 0 means the first link.
+//
+//	state       role    event                          next        output
+//	Init        server  Start                          Confirming  SendLLC CONFIRM LINK
+//	Init        client  Start                          Confirming
+//	Confirming  server  Sent                           same        requested
+//	Confirming  server  CONFIRM LINK reply             Adding      confirmed, SendLLC ADD LINK
+//	Confirming  server  the same, no second link       Active      confirmed, up
+//	Confirming  client  CONFIRM LINK                   Replied     ReadyToSend, requested, SendLLC reply, replied
+//	Confirming  both    CONFIRM LINK of another link   Ended       (client: requested,) failed, end
+//	Confirming  client  ADD LINK                       Ended       failed, end
+//	Replied     client  Sent                           Adding      confirmed
+//	Replied     client  the same, no second link       Active      confirmed, up
+//	Replied     client  ADD LINK                       Active      confirmed, SendLLC rejection, up
+//	Adding      client  ADD LINK                       Active      SendLLC rejection, up
+//	Adding      client  Advance                        Active      up
+//	Adding      server  ADD LINK reply, rejected       Active      up
+//	Adding      server  ADD LINK reply                 same        SendLLC DELETE LINK for the new link
+//	Adding      server  DELETE LINK reply              Active      up
+//	Adding      server  Advance                        Ended       failed, end
+//	Active      both    End                            Ending      GroupEnding, SendLLC DELETE LINK all
+//	Active      client  DELETE LINK for the link       Ending      SendLLC reply, GroupEnding
+//	Active      server  DELETE LINK for the link       Ending      GroupEnding, SendLLC DELETE LINK for it
+//	Active      both    out of sync                    Ending      GroupEnding, SendLLC DELETE LINK all
+//	Confirming..Active  client  DELETE LINK all        Ended       (failed,) end
+//	Confirming..Active  server  DELETE LINK all        Ending      (failed,) GroupEnding, SendLLC DELETE LINK all
+//	Confirming..Active  both    LinkFailed, TEST LINK not answered  Ended  (failed,) end
+//	Confirming..Adding  both    Drop                   Ended       end
+//	Confirming..Adding  both    out of sync            Ended       failed, end
+//	Ending      server  Sent, or DELETE LINK reply for the link   Ended  GroupEnded
+//	Ending      client  Sent of the reply, or DELETE LINK all     Ended  GroupEnded
+//	Ending      both    LinkFailed, Advance            Ended       GroupEnded
+//
+// "requested", "replied" and so on are a [LinkStep], "failed" only before Active; "end" is GroupEnding and
+// GroupEnded. TEST LINK is answered from Confirming to Ending. What the table lacks, and is not in the tables
+// of the exchanges below, changes nothing: replies that nobody awaits, which may be late; what is said about links that are
+// gone. A message that cannot be, or not now, is "out of sync" (RFC 7609 C.7.1): CONFIRM LINK for a link that is
+// confirmed, a request that is the other role's, and what does not decode.
+//
+// CONFIRM RKEY and DELETE RKEY are in control_rkey.go, the end of a link and of the group in control_end.go.
+//
+// Sources: RFC 7609 §3.5.1, §3.5.5, C.7; SMCv2 pp.80-97. Where Linux net/smc does something else it is said.
+type LinkControl struct {
+	cfg   ControlConfig
+	role  Role
+	state ControlState
+	form  llc.Form  // of our requests
+	heard bool      // the form is the peer's
+	until time.Time // when the state's wait ends; zero: it has none
+	timer time.Time // the last SetTimer; zero: none runs
+
+	links      []controlLink
+	eyecatcher bool             // the peer's RMB elements have one
+	deleting   llc.LinkNum      // server, Adding: the link whose DELETE LINK reply is awaited; 0: none
+	parked     []llc.DeleteLink // server: the client's, to be served after the exchange
+	end        GroupEnd
+
+	peer     rtokens
+	first    Element       // of the peer's first RMB
+	broken   clc.Diagnosis // why that cannot be
+	own      map[RMBID]*ownRMB
+	wishes   []RMBID // ours that wait for their exchange, in order
+	exchange rkeyExchange
+}
+
+// A controlLink is a link of the group.
+type controlLink struct {
+	num   llc.LinkNum // 0: the server has not told it yet
+	local LinkEnd
+	peer  LinkEnd
+
+	lastHeard time.Time // when something arrived, as far as we were told
+	test      linkTest
+}
+
+// A GroupLink is a link as [Groups] look for it.
+type GroupLink struct {
+	Num   llc.LinkNum
+	Local LinkEnd
+	Peer  LinkEnd
+}
+
+// firstLink is the number of a link group's first link. Linux net/smc counts from 1 too.
+const firstLink llc.LinkNum = 1
+
+// NewLinkControl returns the link group of a first contact, not yet started.
+func NewLinkControl(cfg ControlConfig) *LinkControl {
+	r := &cfg.Result
+	lc := &LinkControl{cfg: cfg, role: r.Role, form: llc.V1, own: make(map[RMBID]*ownRMB)}
+	if r.Version == clc.V2 {
+		lc.form = llc.V2
+		if r.PeerOS == clc.OSLinux {
+			lc.form = llc.V2Little // a guess, until its first message says
+		}
+	}
+	link := controlLink{local: cfg.Local}
+	if r.R != nil {
+		link.peer = LinkEnd{GID: r.R.GID, MAC: r.R.MAC, QPN: r.R.QPN, PSN: r.R.PSN, MTU: r.R.MTU}
+	}
+	if lc.role == RoleServer {
+		link.num = firstLink
+	}
+	lc.links = append(lc.links, link)
+	lc.own[cfg.RMB] = &ownRMB{state: rmbConfirmed, token: cfg.Token}
+	if r.R != nil {
+		lc.peer.add(0, llc.RToken{RKey: r.R.RKey, VA: r.R.RMBAddr})
+		lc.first, _, lc.broken = lc.peer.take(0, r.R, cfg.Owner)
+	}
+	return lc
+}
+
+// State returns the current state.
+func (lc *LinkControl) State() ControlState { return lc.state }
+
+// Deadline returns when Advance is due, zero if no timer runs.
+func (lc *LinkControl) Deadline() time.Time { return lc.timer }
+
+// Failure returns why the group ended, or is ending.
+func (lc *LinkControl) Failure() GroupEnd { return lc.end }
+
+// PeerEyecatcher reports whether elements of the peer's RMBs begin with an eyecatcher of 4 bytes, as in RFC
+// 7609 §4.2. It is known when the first link is confirmed.
+func (lc *LinkControl) PeerEyecatcher() bool { return lc.eyecatcher }
+
+// Links returns the links that connections may use: none before the first is confirmed, and none in a group
+// that ends.
+func (lc *LinkControl) Links() []GroupLink {
+	if lc.state != ControlAdding && lc.state != ControlActive {
+		return nil
+	}
+	list := make([]GroupLink, len(lc.links))
+	for i, l := range lc.links {
+		list[i] = GroupLink{Num: l.num, Local: l.local, Peer: l.peer}
+	}
+	return list
+}
+
+// Start begins the first contact: call it when the queue pair can receive, and a server's can send.
+func (lc *LinkControl) Start(now time.Time, out []Output) []Output {
+	if lc.state != ControlInit {
+		return out
+	}
+	lc.setState(now, ControlConfirming)
+	lc.links[0].lastHeard = now
+	if lc.broken != clc.DiagNone { // rule: TestControlFirstElement
+		return lc.fail(now, GroupEnd{Kind: EndFallBack}, lc.broken, out)
+	}
+	if lc.role == RoleServer {
+		out = append(out, SendLLC{lc.links[0].num, lc.confirmLink(llc.Header{Form: lc.form}), tagConfirm})
+	}
+	return lc.arm(out)
+}
+
+// setState is the only writer of lc.state. It sets the time that the state may take.
+func (lc *LinkControl) setState(now time.Time, s ControlState) {
+	lc.state = s
+	lc.until = time.Time{}
+	switch s {
+	case ControlAdding:
+		lc.until = now.Add(AddLinkReplyTimeout)
+		if lc.role == RoleClient {
+			lc.until = now.Add(AddLinkTimeout) // rule: TestControlTable: AddLinkTimeout -> AddLinkReplyTimeout
+		}
+	case ControlEnding:
+		lc.until = now.Add(GroupEndTimeout)
+	case ControlInit, ControlConfirming, ControlReplied: // the handshake of the first contact has the timer
+	case ControlActive, ControlEnded: // nothing is awaited
+	}
+}
+
+// HandleMessage takes what llc.Parse returned for a message that arrived on a link. It is for LLC messages
+// only, not for CDC messages.
+func (lc *LinkControl) HandleMessage(now time.Time, num llc.LinkNum, m llc.Message, err error, out []Output) []Output {
+	link := lc.link(num)
+	if lc.state == ControlInit || lc.state == ControlEnded || link == nil {
+		return out
+	}
+	link.hear(now)
+	return lc.arm(lc.handle(now, link, m, err, out))
+}
+
+func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, err error, out []Output) []Output {
+	switch {
+	case errors.Is(err, llc.ErrOptional): // rule: TestControlHostile
+		return out // "must silently" be discarded
+	case err != nil:
+		return lc.outOfSync(now, "LLC message", err, out)
+	}
+	if f := m.Head().Form; !lc.heard && f.Version() == lc.form.Version() {
+		lc.heard, lc.form = true, f // rule: TestControlForms
+	}
+	switch m := m.(type) {
+	case llc.TestLink:
+		return lc.handleTestLink(now, link, m, out)
+	case llc.ConfirmLink:
+		return lc.handleConfirmLink(now, link, m, out)
+	case llc.AddLink:
+		return lc.handleAddLink(now, link, m, out)
+	case llc.AddLinkCont:
+		return lc.handleAddLinkCont(now, m, out)
+	case llc.RequestAddLink:
+		return lc.handleRequestAddLink(now, link, m, out)
+	case llc.DeleteLink:
+		return lc.handleDeleteLink(now, link, m, out)
+	case llc.ConfirmRKey:
+		return lc.handleConfirmRKey(now, link, m, out)
+	case llc.DeleteRKey:
+		return lc.handleDeleteRKey(now, link, m, out)
+	case llc.ConfirmRKeyCont:
+		// It would follow a CONFIRM RKEY with more links than a group has here, which was refused.
+		// Linux net/smc ignores it too.
+		return out
+	}
+	return out
+}
+
+// Sent says that the send of a message is complete: the peer's RNIC has it.
+func (lc *LinkControl) Sent(now time.Time, tag Tag, out []Output) []Output {
+	switch {
+	case tag == tagConfirm && lc.state == ControlConfirming && lc.role == RoleServer:
+		out = append(out, LinkStep{Kind: StepRequested})
+	case tag == tagConfirm && lc.state == ControlReplied:
+		out = lc.confirmed(now, out)
+	case tag == tagEnd && lc.state == ControlEnding:
+		out = lc.finish(out)
+	}
+	return lc.arm(out)
+}
+
+// LinkFailed says that a link cannot be used any more. What had arrived on it before is to be handed
+// to HandleMessage first.
+func (lc *LinkControl) LinkFailed(now time.Time, num llc.LinkNum, err error, out []Output) []Output {
+	if lc.state == ControlInit || lc.state == ControlEnded || lc.link(num) == nil {
+		return out
+	}
+	return lc.fail(now, GroupEnd{Kind: EndLinkFailed, Err: err}, clc.DiagLink, out)
+}
+
+// Advance ends waits whose time is up. Too early is harmless.
+func (lc *LinkControl) Advance(now time.Time, out []Output) []Output {
+	if lc.timer.IsZero() || now.Before(lc.timer) {
+		return out
+	}
+	lc.timer = time.Time{}
+	if !lc.until.IsZero() && !now.Before(lc.until) {
+		out = lc.stateTimeout(now, out)
+	}
+	out = lc.advanceExchange(now, out)
+	out = lc.advanceTests(now, out)
+	return lc.arm(out)
+}
+
+// stateTimeout ends the wait of the state.
+func (lc *LinkControl) stateTimeout(now time.Time, out []Output) []Output {
+	switch lc.state {
+	case ControlAdding:
+		if lc.role == RoleClient {
+			// RFC 7609 C.7.1 ends the connection here. Linux net/smc goes on with one link, as a
+			// host that is the server may which cannot have a second one.
+			return lc.up(now, out)
+		}
+		return lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out)
+	case ControlEnding:
+		return lc.finish(out)
+	case ControlInit, ControlConfirming, ControlReplied, ControlActive, ControlEnded:
+		// These have no wait of ours.
+	}
+	panic("core: timer in link group state " + lc.state.String())
+}
+
+// arm sets the timer if something is due before it. One that is too early is left alone, so that
+// messages do not move it.
+func (lc *LinkControl) arm(out []Output) []Output {
+	if lc.state == ControlEnded {
+		return out
+	}
+	next := earliest(earliest(lc.until, lc.exchange.until), lc.testsDue())
+	switch {
+	case next.IsZero() && !lc.timer.IsZero():
+		lc.timer = next
+		return append(out, ClearTimer{})
+	case !next.IsZero() && (lc.timer.IsZero() || next.Before(lc.timer)):
+		lc.timer = next
+		return append(out, SetTimer{next})
+	}
+	return out
+}
+
+// earliest returns the earlier of two times of which either may be zero, which means never.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// link returns the link with a number, nil if there is none.
+func (lc *LinkControl) link(num llc.LinkNum) *controlLink {
+	if num == 0 {
+		return &lc.links[0]
+	}
+	for i := range lc.links {
+		if lc.links[i].num == num {
+			return &lc.links[i]
+		}
+	}
+	return nil
+}
+
+// index returns the place of a link in lc.links.
+func (lc *LinkControl) index(link *controlLink) int {
+	for i := range lc.links {
+		if &lc.links[i] == link {
+			return i
+		}
+	}
+	panic("core: a link of another group")
+}
+
+// outOfSync ends the group because the peer broke the protocol.
+func (lc *LinkControl) outOfSync(now time.Time, message string, err error, out []Output) []Output {
+	if lc.state == ControlEnding {
+		return out // it ends anyway
+	}
+	end := GroupEnd{Kind: EndViolation, Err: &ProtocolError{Message: message, State: lc.state.String(), Err: err}}
+	if lc.state != ControlActive {
+		return lc.fail(now, end, clc.DiagLink, out)
+	}
+	// "Treat as if detected that the link has gone down" (RFC 7609 C.7.1): the peer is told, no more.
+	out = lc.ending(now, end, false, out)
+	return append(out, lc.deleteAll(llc.DeleteViolation, false))
+}
+
+// errNotNow is the cause of an out-of-sync message that is good in itself.
+var errNotNow = errors.New("not expected now")
+
+// unexpected ends the group for a message that does not fit.
+func (lc *LinkControl) unexpected(now time.Time, m llc.Message, out []Output) []Output {
+	return lc.outOfSync(now, m.Type().String(), errNotNow, out)
+}
+
+// describeEnd returns what differs between an end of a link and what the CLC messages said of it.
+func describeEnd(got llc.ConfirmLink, want LinkEnd) error {
+	switch {
+	case got.QPN != want.QPN: // rule: TestConfirmLinkChecked
+		return fmt.Errorf("queue pair %v in place of %v", got.QPN, want.QPN)
+	case got.GID.Addr() != want.GID.Addr(): // rule: TestConfirmLinkChecked
+		return fmt.Errorf("GID %v in place of %v", got.GID, want.GID)
+	case want.MAC != (wire.MAC{}) && got.MAC != want.MAC: // rule: TestConfirmLinkChecked
+		return fmt.Errorf("MAC %v in place of %v", got.MAC, want.MAC)
+	}
+	return nil
+}

@@ -1,0 +1,318 @@
+package core
+
+import (
+	"errors"
+	"time"
+
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// This file has the end of a link and of a link group: DELETE LINK, and TEST LINK, which finds out that
+// the other side is gone.
+
+// End ends a group in order: an idle one (EndIdle), or one that has connections, which are ended too.
+// "Operator command" and the end of the host are EndOperator and EndShutdown. EndOutOfSync is for a group
+// that the peer has lost: it is not told. Before the first contact is over it is Drop.
+func (lc *LinkControl) End(now time.Time, kind EndKind, out []Output) []Output {
+	switch lc.state {
+	case ControlInit, ControlConfirming, ControlReplied, ControlAdding:
+		return lc.Drop(now, out)
+	case ControlActive:
+		if kind == EndOutOfSync {
+			return lc.fail(now, GroupEnd{Kind: kind}, clc.DiagNone, out)
+		}
+		reason := llc.DeleteProgram
+		if kind == EndOperator {
+			reason = llc.DeleteOperator
+		}
+		out = lc.ending(now, GroupEnd{Kind: kind}, true, out)
+		return lc.arm(append(out, lc.deleteAll(reason, true)))
+	case ControlEnding, ControlEnded:
+		return out
+	}
+	panic("core: impossible link group state " + lc.state.String())
+}
+
+// Drop ends a group whose first contact came to nothing: the peer falls back too, or its TCP connection
+// has ended, and it drops its own. A group that is in use ends as with End.
+func (lc *LinkControl) Drop(now time.Time, out []Output) []Output {
+	switch lc.state {
+	case ControlInit, ControlConfirming, ControlReplied, ControlAdding:
+		out = lc.ending(now, GroupEnd{Kind: EndFallBack}, false, out)
+		return lc.finish(out)
+	case ControlActive:
+		return lc.End(now, EndIdle, out)
+	case ControlEnding, ControlEnded:
+		return out
+	}
+	panic("core: impossible link group state " + lc.state.String())
+}
+
+// deleteAll returns the DELETE LINK for the whole group. A server is done when it is sent; a client's is a wish, and the
+// server's own DELETE LINK the answer.
+func (lc *LinkControl) deleteAll(reason llc.DeleteReason, orderly bool) SendLLC {
+	m := SendLLC{Link: lc.links[0].num, Message: llc.DeleteLink{
+		Header: llc.Header{Form: lc.form}, All: true, Orderly: orderly, Reason: reason,
+	}}
+	if lc.role == RoleServer || reason == llc.DeleteViolation {
+		m.Tag = tagEnd
+	}
+	return m
+}
+
+// fail ends the group at once, without a word to the peer. A first contact is told why.
+func (lc *LinkControl) fail(now time.Time, end GroupEnd, why clc.Diagnosis, out []Output) []Output {
+	if lc.state < ControlActive {
+		out = append(out, LinkStep{StepFailed, why})
+	}
+	if lc.state != ControlEnding {
+		out = lc.ending(now, end, false, out)
+	}
+	return lc.finish(out)
+}
+
+// ending takes the group out of use.
+func (lc *LinkControl) ending(now time.Time, end GroupEnd, alive bool, out []Output) []Output {
+	lc.setState(now, ControlEnding)
+	lc.end = end
+	lc.parked, lc.deleting = nil, 0
+	for i := range lc.links {
+		lc.links[i].test = linkTest{}
+	}
+	out = lc.refuseAll(clc.DiagNoActiveLink, out)
+	return append(out, GroupEnding{Why: end, LinkAlive: alive})
+}
+
+// finish ends the life of the group.
+func (lc *LinkControl) finish(out []Output) []Output {
+	lc.setState(time.Time{}, ControlEnded)
+	if !lc.timer.IsZero() {
+		lc.timer = time.Time{}
+		out = append(out, ClearTimer{})
+	}
+	return append(out, GroupEnded{})
+}
+
+// handleDeleteLink takes DELETE LINK: a server's order to a client, a client's wish to a server, or the
+// answer to ours.
+//
+//	state                role    message                 next    output
+//	Replied..Active      client  request, our link       Ending  (failed,) SendLLC reply, GroupEnding
+//	Confirming..Ending   client  request, other link     same    SendLLC reply "unknown link"
+//	Confirming..Active   client  request, all            Ended   (failed,) end
+//	Ending               client  request, our link       same    SendLLC reply
+//	Ending               client  request, all            Ended   GroupEnded
+//	Adding               server  request, our link       same    (parked)
+//	Active               server  request, our link       Ending  GroupEnding, SendLLC DELETE LINK for it
+//	Active, in exchange  server  request, our link       same    (parked)
+//	Confirming..Active   server  request, other link     same    SendLLC reply "unknown link"
+//	Adding               server  request, the new link   same    (ours is the answer)
+//	Confirming..Active   server  request, all            Ending  (failed,) GroupEnding, SendLLC DELETE LINK all
+//	Adding               server  reply, the new link     Active  up
+//	Ending               server  reply                   Ended   GroupEnded
+//	any other combination                                same
+//
+// The link is the last one: connections have none to move to, and end with it. RFC 7609 §3.5.4, §3.5.5.1, C.7.1.
+func (lc *LinkControl) handleDeleteLink(now time.Time, link *controlLink, m llc.DeleteLink, out []Output) []Output {
+	switch {
+	case m.Reply:
+		return lc.handleDeleteLinkReply(now, m, out)
+	case m.All:
+		return lc.handleDeleteAll(now, m, out)
+	case m.Link == 0 || lc.link(m.Link) == nil:
+		switch {
+		case lc.role == RoleServer && lc.state == ControlAdding && m.Link == secondLink: // rule: TestControlTable
+			return out
+		case lc.role == RoleServer && lc.state == ControlEnding:
+			return out // "assume timing window and ignore message" (RFC 7609 C.7.1)
+		}
+		return append(out, SendLLC{Link: link.num, Message: answerDelete(m, llc.DeleteUnknownLink)})
+	case lc.role == RoleServer:
+		switch lc.state {
+		case ControlActive:
+			if lc.exchange.kind == exchangeNone {
+				return lc.deleteLink(now, m, out)
+			}
+			return lc.park(m, out)
+		case ControlAdding:
+			return lc.park(m, out)
+		}
+		return out
+	}
+	reply := SendLLC{Link: link.num, Message: answerDelete(m, 0), Tag: tagEnd}
+	if lc.state == ControlEnding {
+		reply.Tag = tagNone
+		return append(out, reply)
+	}
+	if lc.state < ControlActive {
+		out = append(out, LinkStep{StepFailed, clc.DiagLink})
+	}
+	out = append(out, reply)
+	return lc.ending(now, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out)
+}
+
+// answerDelete returns the reply to a DELETE LINK: the request's link, and what is wrong with it.
+func answerDelete(m llc.DeleteLink, reason llc.DeleteReason) llc.DeleteLink {
+	return llc.DeleteLink{Header: llc.Header{Form: m.Form, Reply: true}, Orderly: m.Orderly, Link: m.Link, Reason: reason}
+}
+
+// handleDeleteAll takes the end of the group from the peer.
+func (lc *LinkControl) handleDeleteAll(now time.Time, m llc.DeleteLink, out []Output) []Output {
+	if lc.state == ControlEnding {
+		if lc.role == RoleServer {
+			return out // ours is on its way
+		}
+		return lc.finish(out) // rule: TestControlTable: lc.finish(out) -> out
+	}
+	end := GroupEnd{Kind: EndPeer, Reason: m.Reason}
+	if lc.role == RoleClient {
+		return lc.fail(now, end, clc.DiagLink, out) // "must immediately comply" (RFC 7609 p.44)
+	}
+	if lc.state < ControlActive {
+		out = append(out, LinkStep{StepFailed, clc.DiagLink})
+	}
+	out = lc.ending(now, end, false, out)
+	return append(out, lc.deleteAll(m.Reason, true)) // rule: TestControlTable
+}
+
+// handleDeleteLinkReply takes the client's answer to our DELETE LINK. Whether it knew the link does not matter.
+func (lc *LinkControl) handleDeleteLinkReply(now time.Time, m llc.DeleteLink, out []Output) []Output {
+	switch {
+	case lc.role == RoleClient:
+		return out // the answer is a request: this is "unknown link", or nobody has asked
+	case lc.state == ControlAdding && lc.deleting != 0 && m.Link == lc.deleting: // rule: TestControlTable
+		return lc.up(now, out)
+	case lc.state == ControlEnding: // rule: TestControlTable
+		return lc.finish(out)
+	}
+	return out
+}
+
+// deleteLink ends the link that the client wants to have deleted.
+func (lc *LinkControl) deleteLink(now time.Time, m llc.DeleteLink, out []Output) []Output {
+	link := lc.link(m.Link)
+	out = lc.ending(now, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out)
+	return append(out, SendLLC{Link: link.num, Message: llc.DeleteLink{
+		Header: llc.Header{Form: lc.form}, Orderly: m.Orderly, Link: link.num, Reason: m.Reason,
+	}})
+}
+
+// park keeps the client's wish until the exchange that is under way is over. Of those for one link the first counts, so that there
+// are no more than links.
+func (lc *LinkControl) park(m llc.DeleteLink, out []Output) []Output {
+	for _, p := range lc.parked {
+		if p.Link == m.Link { // rule: TestControlFlood
+			return out
+		}
+	}
+	lc.parked = append(lc.parked, m)
+	return out
+}
+
+// A linkTest is a TEST LINK under way.
+type linkTest struct {
+	due  time.Time // when the answer has to be there; zero: none is awaited
+	sent time.Time
+	n    uint64 // which it is: the user data
+}
+
+// hear notes that something arrived.
+func (l *controlLink) hear(now time.Time) {
+	if now.After(l.lastHeard) {
+		l.lastHeard = now
+	}
+}
+
+// Heard says that something else than an LLC message has arrived on a link at the given time. It need not
+// be told each time: when Advance is due is early enough.
+func (lc *LinkControl) Heard(num llc.LinkNum, at time.Time) {
+	if link := lc.link(num); link != nil {
+		link.hear(at)
+	}
+}
+
+// testInterval returns how long a link may be silent, 0 for ever.
+func (lc *LinkControl) testInterval() time.Duration {
+	switch {
+	case lc.cfg.TestInterval < 0:
+		return 0
+	case lc.cfg.TestInterval == 0:
+		return TestLinkInterval
+	}
+	return lc.cfg.TestInterval
+}
+
+// testsDue returns when advanceTests is due.
+func (lc *LinkControl) testsDue() (next time.Time) {
+	if lc.state != ControlActive {
+		return next
+	}
+	for i := range lc.links {
+		switch l := &lc.links[i]; {
+		case !l.test.due.IsZero():
+			next = earliest(next, l.test.due)
+		case lc.testInterval() > 0:
+			next = earliest(next, l.lastHeard.Add(lc.testInterval()))
+		}
+	}
+	return next
+}
+
+// advanceTests asks on links that have been silent, and ends those that stay so. What arrives in place of the answer
+// shows as well that there is somebody.
+func (lc *LinkControl) advanceTests(now time.Time, out []Output) []Output {
+	if due := lc.testsDue(); due.IsZero() || now.Before(due) {
+		return out
+	}
+	for i := range lc.links {
+		l := &lc.links[i]
+		switch {
+		case l.test.due.IsZero():
+			if lc.testInterval() > 0 && !now.Before(l.lastHeard.Add(lc.testInterval())) { // rule: TestControlKeepalive
+				out = lc.probe(now, l, out)
+			}
+		case now.Before(l.test.due):
+		case l.lastHeard.After(l.test.sent): // rule: TestControlKeepalive
+			l.test.due = time.Time{}
+		default:
+			return lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagNone, out)
+		}
+	}
+	return out
+}
+
+// probe sends TEST LINK, unless one is under way.
+func (lc *LinkControl) probe(now time.Time, l *controlLink, out []Output) []Output {
+	if !l.test.due.IsZero() {
+		return out
+	}
+	l.test = linkTest{due: now.Add(TestLinkTimeout), sent: now, n: l.test.n + 1}
+	return append(out, SendLLC{Link: l.num, Message: llc.TestLink{Header: llc.Header{Form: lc.form}, UserData: l.test.data()}})
+}
+
+// data returns what the answer has to repeat.
+func (t linkTest) data() (d [16]byte) {
+	for i := range 8 {
+		d[i] = byte(t.n >> (8 * i))
+	}
+	return d
+}
+
+// handleTestLink answers TEST LINK, at once and whatever else is under way, and takes the answer to ours. A
+// wrong one is "as if detected that the link has gone down" (RFC 7609 C.7.1).
+func (lc *LinkControl) handleTestLink(now time.Time, link *controlLink, m llc.TestLink, out []Output) []Output {
+	switch {
+	case !m.Reply:
+		return append(out, SendLLC{Link: link.num, Message: llc.TestLink{Header: llc.Header{Form: m.Form, Reply: true}, UserData: m.UserData}})
+	case link.test.due.IsZero():
+		return out // nobody has asked, or the answer is late
+	case m.UserData != link.test.data(): // rule: TestControlKeepalive
+		return lc.outOfSync(now, m.Type().String(), errTestData, out)
+	}
+	link.test.due = time.Time{}
+	return out
+}
+
+// errTestData is the cause of a wrong answer to TEST LINK.
+var errTestData = errors.New("not the data that was sent")
