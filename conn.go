@@ -72,8 +72,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write implements [net.Conn]. Once the peer has closed it fails with EPIPE, or with ECONNRESET if
-// it was waiting for room when the peer closed, so that some of b is lost, or if the connection was reset.
+// Write implements [net.Conn]. Once the peer has closed one more is taken, as with TCP, and goes nowhere; the next
+// fails with EPIPE. It fails with ECONNRESET if it was waiting for room when the peer closed, so that some of b is
+// lost, or if the connection was reset.
 func (c *Conn) Write(b []byte) (int, error) {
 	n, err := c.c.Write(b)
 	runtime.KeepAlive(c)

@@ -136,7 +136,7 @@ const (
 	FailReset                     // the peer aborted, or TCP was reset: ECONNRESET
 	FailAborted                   // we aborted it: ECONNABORTED
 	FailPeerDied                  // the peer vanished without closing, and had not read everything: ECONNRESET
-	FailPeerEnded                 // the peer vanished without closing, and had read everything: EOF, EPIPE
+	FailPeerEnded                 // the peer vanished without closing, and had read everything: EOF, EPIPE after one more write
 	FailTimeout                   // the peer did not answer a close in time; no application is left to tell
 	FailProtocol                  // the peer broke the protocol: ECONNABORTED
 )

@@ -119,6 +119,11 @@ func TestSharedListenerSilentClient(t *testing.T) {
 		c, err := r.l.Accept()
 		results <- accepted{c, err}
 	}()
+	smctest.Eventually(t, patience, "the announcement, by Accept", func() bool {
+		r.l.crier.mu.Lock()
+		defer r.l.crier.mu.Unlock()
+		return r.l.crier.calls > 0 && !r.l.crier.silent
+	})
 	for _, at := range []step{atProposal, atConfirm} {
 		r.begin(at)
 	}

@@ -157,6 +157,8 @@ type producer struct {
 	noticed  cdc.ConnFlags // what made a write fail, for the notice
 	waits    bool          // the write under way has had to wait for room
 	unsent   atomic.Bool   // the peer closed while a write waited for room
+	dropping int           // bytes of the write under way that go nowhere, because the peer has closed
+	dropped  bool          // an earlier write has lost bytes so
 	waiter
 	deadline deadline
 }
@@ -327,7 +329,7 @@ func (c *Conn) Fail(err error) {
 }
 
 // End ends the connection for a peer that is gone and has left nothing unread: reads return io.EOF
-// after the bytes that have already arrived, writes fail with EPIPE. The first failure counts.
+// after the bytes that have already arrived, writes fail as those to a peer that has closed. The first failure counts.
 func (c *Conn) End() { c.Fail(errEnded) }
 
 // PeerReadAll reports whether the peer is known to have read everything that was written. It is meant for
@@ -461,5 +463,6 @@ var (
 	errReset error = syscall.ECONNRESET
 
 	errEnded      = errors.New("smc: peer has ended")
+	errPeerClosed = errors.New("smc: peer has closed")
 	errNoProgress = errors.New("smc: writer returned an impossible count")
 )

@@ -126,12 +126,36 @@ func (c *Conn) readFromFile(f *os.File, limit int64) (total int64, err error) {
 
 // atEnd reports whether there is no more to read from f.
 func atEnd(f *os.File) bool {
+	left, err := bytesLeft(f)
+	return err == nil && left <= 0
+}
+
+// bytesLeft returns how much there is to read from f.
+func bytesLeft(f *os.File) (int64, error) {
 	at, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {
-		return false
+		return 0, err
 	}
 	info, err := f.Stat()
-	return err == nil && at >= info.Size()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size() - at, nil
+}
+
+// dropFile is drop for what is left of f. w.mu must be locked.
+func (c *Conn) dropFile(f *os.File, limit int64, err error) (int, error) {
+	left, ferr := bytesLeft(f)
+	if ferr != nil {
+		return 0, ferr
+	}
+	n, err := c.drop(int(max(0, min(left, limit, int64(c.limit())))), err)
+	if n > 0 {
+		f.Seek(int64(n), io.SeekCurrent)
+	} else if err == nil {
+		err = io.EOF
+	}
+	return n, err
 }
 
 // readFileOnce waits for room and fills a contiguous piece of it from f.
@@ -141,7 +165,7 @@ func (c *Conn) readFileOnce(f *os.File, limit int64) (n int, err error) {
 	defer func() { c.unlockWriter(err) }()
 	for {
 		if err := c.writeError(); err != nil {
-			return 0, err
+			return c.dropFile(f, limit, err)
 		}
 		if err := c.pollConsumer(); err != nil {
 			return 0, err

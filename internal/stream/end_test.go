@@ -8,7 +8,7 @@ import (
 )
 
 // TestEnd ends a connection as for a peer that is gone and left nothing unread: what has arrived is
-// read, then comes EOF; writes fail like those to a peer that has closed.
+// read, then comes EOF; writes fail like those to a peer that has closed, after one more.
 func TestEnd(t *testing.T) {
 	a, b := newPair(t, 250, 0)
 	if _, err := a.Write([]byte("last words")); err != nil {
@@ -20,8 +20,11 @@ func TestEnd(t *testing.T) {
 	if string(got) != "last words" || err != nil {
 		t.Errorf("read %q, %v", got, err)
 	}
+	if n, err := b.Write([]byte("x")); n != 1 || err != nil {
+		t.Errorf("first Write = %d, %v, want it taken", n, err)
+	}
 	if n, err := b.Write([]byte("x")); n != 0 || !errors.Is(err, syscall.EPIPE) {
-		t.Errorf("Write = %d, %v, want EPIPE", n, err)
+		t.Errorf("second Write = %d, %v, want EPIPE", n, err)
 	}
 }
 

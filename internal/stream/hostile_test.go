@@ -188,8 +188,11 @@ func TestFlagWithdrawn(t *testing.T) {
 	if _, err := p.conn.Read(buf); err != io.EOF {
 		t.Errorf("Read = %v, want EOF", err)
 	}
+	if _, err := p.conn.Write(buf); err != nil {
+		t.Errorf("first Write = %v, want it taken", err)
+	}
 	if _, err := p.conn.Write(buf); err != syscall.EPIPE {
-		t.Errorf("Write = %v, want EPIPE", err)
+		t.Errorf("second Write = %v, want EPIPE", err)
 	}
 	p.consume(cdc.Cursor{}, 0, 0)
 	copy(p.element[0][cdc.HeaderLen:], "more")

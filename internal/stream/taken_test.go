@@ -17,7 +17,7 @@ import (
 type lateBlow struct {
 	name   string
 	strike func(p *puppet)
-	err    error // of the next write
+	err    error // of the next write, or, if that is EPIPE, of the one after that
 }
 
 var lateBlows = []lateBlow{
@@ -35,7 +35,7 @@ func (p *puppet) flag(flags cdc.ConnFlags) {
 	p.consume(cursor, 0, flags)
 }
 
-// TestTaken ends the connection when the last byte of a write was taken: the write has succeeded, and the next
+// TestTaken ends the connection when the last byte of a write was taken: the write has succeeded, and a later
 // one fails.
 func TestTaken(t *testing.T) {
 	const capacity, first = 200_000, 150_000
@@ -97,6 +97,11 @@ func TestTaken(t *testing.T) {
 				if n != int64(len(second)) || err != nil || p.produced() != all {
 					t.Errorf("%d, %v, want all %d and no error", n, err, len(second))
 				}
+				if blow.err == syscall.EPIPE {
+					if n, err := p.conn.Write([]byte("x")); n != 1 || err != nil || p.produced() != all {
+						t.Errorf("one more write: %d, %v, want it taken, and dropped", n, err)
+					}
+				}
 				if n, err := p.conn.Write([]byte("x")); n != 0 || !errors.Is(err, blow.err) {
 					t.Errorf("the next write: %d, %v, want %v", n, err, blow.err)
 				}
@@ -121,8 +126,86 @@ func TestWriteNothing(t *testing.T) {
 		t.Errorf("%d rings, %d times dirty", p.ringCount(), p.dirty)
 	}
 	p.flag(cdc.Closed)
-	if _, err := p.conn.Write(nil); !errors.Is(err, syscall.EPIPE) {
-		t.Errorf("Write to a peer that has closed: %v, want EPIPE", err)
+	for _, want := range []error{nil, syscall.EPIPE} { // before and after the one that is taken
+		if _, err := p.conn.Write(nil); err != want {
+			t.Errorf("empty Write to a peer that has closed: %v, want %v", err, want)
+		}
+		if _, err := p.conn.WriteBuffers(nil); err != want && want == nil {
+			t.Errorf("empty WriteBuffers to a peer that has closed: %v, want %v", err, want)
+		}
+		if _, err := p.conn.Write([]byte("x")); err != want {
+			t.Errorf("Write to a peer that has closed: %v, want %v", err, want)
+		}
+	}
+}
+
+// TestOneMore writes to a peer that has closed in order. As with TCP, one write is taken and goes nowhere, whatever
+// is written, and the next one fails. After our own CloseWrite all fail.
+func TestOneMore(t *testing.T) {
+	const capacity = 1000
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, make([]byte, capacity+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, way := range []struct {
+		name  string
+		write func(c *Conn, f *os.File, size int) (int64, error)
+	}{
+		{"Write", func(c *Conn, _ *os.File, size int) (int64, error) {
+			n, err := c.Write(make([]byte, size))
+			return int64(n), err
+		}},
+		{"WriteBuffers", func(c *Conn, _ *os.File, size int) (int64, error) {
+			return c.WriteBuffers([][]byte{{1}, make([]byte, size-2), {2}})
+		}},
+		{"ReadFrom", func(c *Conn, _ *os.File, size int) (int64, error) {
+			return c.ReadFrom(bytes.NewReader(make([]byte, size)))
+		}},
+		{"ReadFrom file", func(c *Conn, f *os.File, size int) (int64, error) {
+			return c.ReadFrom(io.LimitReader(f, int64(size)))
+		}},
+	} {
+		for _, end := range []struct {
+			name string
+			ends func(p *puppet)
+		}{
+			{"closed", func(p *puppet) { p.flag(cdc.Closed) }},
+			{"done and closed", func(p *puppet) { p.flag(cdc.DoneWriting | cdc.Closed) }},
+			{"ended", func(p *puppet) { p.conn.End() }},
+		} {
+			for _, size := range []int{10, capacity, capacity + 1} {
+				f, err := os.Open(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := newPuppet(64, capacity)
+				end.ends(p)
+				n, err := way.write(p.conn, f, size)
+				switch {
+				case size <= capacity && (n != int64(size) || err != nil):
+					t.Errorf("%s of %d bytes, %s: %d, %v, want it taken", way.name, size, end.name, n, err)
+				case size > capacity && (n != capacity || err != syscall.EPIPE):
+					t.Errorf("%s of %d bytes, %s: %d, %v, want %d, EPIPE", way.name, size, end.name, n, err, capacity)
+				}
+				if at, err := f.Seek(0, io.SeekCurrent); way.name == "ReadFrom file" && (at != n || err != nil) {
+					t.Errorf("%s of %d bytes, %s: the file is at %d, want %d", way.name, size, end.name, at, n)
+				}
+				if n, err := way.write(p.conn, f, 2); n != 0 || err != syscall.EPIPE {
+					t.Errorf("%s, %s, once more: %d, %v, want EPIPE", way.name, end.name, n, err)
+				}
+				f.Close()
+				if p.ringCount() != 0 || p.produced() != (cdc.Cursor{}) || p.conn.Unsent() {
+					t.Errorf("%s, %s: the peer was told of something, Unsent %t", way.name, end.name, p.conn.Unsent())
+				}
+
+				p = newPuppet(64, capacity)
+				p.conn.CloseWrite()
+				end.ends(p)
+				if n, err := p.conn.Write([]byte("x")); n != 0 || err != syscall.EPIPE {
+					t.Errorf("%s after CloseWrite, %s: %d, %v, want EPIPE", way.name, end.name, n, err)
+				}
+			}
+		}
 	}
 }
 

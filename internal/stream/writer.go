@@ -5,10 +5,14 @@ import (
 )
 
 // Write copies all of b to the peer, waiting for room. It returns early with
-// os.ErrDeadlineExceeded, net.ErrClosed, EPIPE after CloseWrite or the peer's close,
-// ECONNRESET after an abort and where the peer closes while we wait for room, or the error
-// given to Fail, and with the count of bytes that the peer was given. What comes after the
-// last byte was taken is the next Write's affair. It allocates nothing.
+// os.ErrDeadlineExceeded, net.ErrClosed, EPIPE after CloseWrite, ECONNRESET after an abort
+// and where the peer closes while we wait for room, or the error given to Fail, and with the
+// count of bytes that the peer was given. What comes after the last byte was taken is the
+// next Write's affair. It allocates nothing.
+//
+// The first Write that meets a peer which has closed is taken, and its bytes go nowhere; further ones get EPIPE.
+// So it is with TCP, where only the answer to that Write, a reset, tells that nobody reads any more. Programs rely
+// on it that say good-bye to a peer which does not wait for it, as TLS does.
 func (c *Conn) Write(b []byte) (int, error) {
 	raceRelease()
 	w := &c.w
@@ -31,11 +35,13 @@ func (c *Conn) WriteBuffers(bufs [][]byte) (total int64, err error) {
 	w := &c.w
 	w.mu.Lock()
 	pending := 0
-	if err = c.writeError(); err != nil {
+	if err = c.writeError(); err == errPeerClosed {
+		err = nil // for writeSlow
+	} else if err != nil {
 		bufs = nil
 	}
 	for _, b := range bufs {
-		if len(b) <= publishChunk-pending && uint32(len(b)) <= w.free && w.state.Load() == 0 {
+		if c.w.noticed == 0 && len(b) <= publishChunk-pending && uint32(len(b)) <= w.free && w.state.Load() == 0 {
 			c.put(b)
 			pending += len(b)
 			total += int64(len(b))
@@ -64,7 +70,8 @@ func (c *Conn) writeSlow(b []byte) (total int, err error) {
 	w := &c.w
 	for {
 		if err := c.writeError(); err != nil {
-			return total, err
+			n, err := c.drop(len(b), err)
+			return total + n, err
 		}
 		if len(b) == 0 { // from the beginning
 			return 0, nil
@@ -105,7 +112,28 @@ func slack(capacity, n int) uint32 {
 	return uint32(max(1, min(n, capacity/16, blockedSlack)))
 }
 
-// writeError is the reason why nothing may be written, or nil. w.mu must be locked.
+// drop takes what is left of a write, n bytes, for a peer that has closed, unless an earlier write had that. err is
+// that of writeError, and the one for the application comes back. More than there can be room for is not taken,
+// nor would TCP take it before it knows. w.mu must be locked.
+func (c *Conn) drop(n int, err error) (int, error) {
+	w := &c.w
+	switch {
+	case err != errPeerClosed:
+		return 0, err
+	case w.dropped: // rule: TestOneMore
+		return 0, errPipe
+	}
+	if room := c.limit() - w.dropping; n > room {
+		n, err = room, errPipe
+	} else {
+		err = nil
+	}
+	w.dropping += n
+	return n, err
+}
+
+// writeError is the reason why nothing may be written, or nil. It is errPeerClosed, which is for drop, if
+// the peer has closed in order. w.mu must be locked.
 func (c *Conn) writeError() error {
 	state := c.w.state.Load()
 	if err := localError(state); err != nil {
@@ -115,8 +143,8 @@ func (c *Conn) writeError() error {
 		return errPipe
 	}
 	if state&stFailed != 0 {
-		if c.failure == errEnded {
-			return errPipe
+		if c.failure == errEnded { // rule: TestEnd
+			return errPeerClosed
 		}
 		return c.failure
 	}
@@ -132,9 +160,10 @@ func (c *Conn) writeError() error {
 		c.w.noticed = flags
 		if c.w.waits { // rule: TestClosedInWrite
 			c.w.unsent.Store(true)
+			c.w.dropped = true
 			return errReset
 		}
-		return errPipe
+		return errPeerClosed
 	}
 	return nil
 }
@@ -142,7 +171,8 @@ func (c *Conn) writeError() error {
 // unlockWriter ends a write, and gives the notice of what it ran into.
 func (c *Conn) unlockWriter(err error) {
 	flags := c.w.noticed
-	c.w.noticed, c.w.waits = 0, false
+	c.w.dropped = c.w.dropped || c.w.dropping > 0
+	c.w.noticed, c.w.waits, c.w.dropping = 0, false, 0
 	c.w.mu.Unlock()
 	if broken, ok := err.(*PeerError); ok {
 		c.notice(0, broken)

@@ -50,22 +50,6 @@ var expected = map[string]map[string]difference{
 			sometimes: true,
 		},
 	},
-	"net/smtp": {
-		"TestTLSClient": afterClose("failed to send closeNotify alert"),
-	},
-	"golang.org/x/net/http2": {
-		"TestTransportFailureErrorForHTTP1Response": afterClose("got"),
-	},
-}
-
-// afterClose is for a test that writes once more to a peer which may have closed already: here the last alert of TLS, and
-// a request to a server that has answered. What complains has the text before in front of the error of Write.
-func afterClose(before string) difference {
-	return difference{
-		why:       "a Write after the peer has closed fails at once; TCP takes one more, which the peer answers with a reset",
-		complaint: regexp.QuoteMeta(before) + `( .*)? write tcp .*: broken pipe$`,
-		sometimes: true,
-	}
 }
 
 var noFile = difference{
