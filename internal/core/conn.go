@@ -26,7 +26,7 @@ import (
 //	Init                   D or C                    AppCloseWait1      ReadEOF; C: WriteClosed by peer
 //	Init                   A, Close, Abort,          Closed             fail, done
 //	                       TCPFin without C, TCPReset without C,
-//	                       PeerDead without C, ProtocolViolation
+//	                       PeerDead without C, LinkLost, ElementLost, ProtocolViolation
 //	Active                 Close                     PeerCloseWait1     SendFlags C, CloseTCP, SetTimer
 //	Active                 ShutdownWrite             PeerCloseWait1     SendFlags D, WriteClosed
 //	Active                 D or C                    AppCloseWait1      ReadEOF; C: WriteClosed by peer
@@ -45,19 +45,23 @@ import (
 //
 //	gone, not aborted      Timer                     Closed             ClearTimer, done
 //	gone, not aborted      A, Abort, TCPFin or TCPReset or PeerDead without C,
-//	                       ProtocolViolation         Closed             ClearTimer, done
+//	                       LinkLost, ElementLost, ProtocolViolation  Closed  ClearTimer, done
 //	any open               A                         ProcessAbort       SendFlags A, fail
 //	any open               TCPFin, PeerDead, without C  ProcessAbort    fail
 //	any open               Abort, ProtocolViolation  PeerAbortWait      SendFlags A, fail, SetTimer
 //	any open               TCPReset without C        PeerAbortWait      SendFlags A, fail, SetTimer
 //	any open               Close abortive            PeerAbortWait      SendFlags A, ResetTCP, SetTimer
 //	PeerAbortWait          C, A, Timer, PeerDead     ProcessAbort if open, else Closed, done
+//	any open               LinkLost, ElementLost, without C  ProcessAbort  fail
+//	PeerAbortWait          LinkLost                  ProcessAbort if open, else Closed, done
 //	PeerAbortWait          Close                     same, gone
 //	ProcessAbort           Close                     Closed             done
 //	Closed                 any                       same
 //
 // An abort whose peer has already sent C has nobody to wait for: it passes through
 // PeerAbortWait to the state after it at once. What the table lacks changes nothing.
+//
+// After LinkLost and ElementLost no flags are sent, whatever comes.
 //
 // Three rules stand behind it:
 //
@@ -76,6 +80,7 @@ type Conn struct {
 	mode     Mode
 	state    ConnState
 	appGone  bool          // the application has closed
+	mute     bool          // flags do not reach the peer, or another connection of its
 	eof      bool          // ReadEOF has been sent
 	sent     cdc.ConnFlags // by us
 	peer     cdc.ConnFlags // by the peer
@@ -127,6 +132,10 @@ func (c *Conn) Handle(now time.Time, ev ConnEvent, out []Output) []Output {
 		return c.onTCPReset(now, out)
 	case EventPeerDead:
 		return c.onPeerDead(now, ev.ReadAll, out)
+	case EventLinkLost:
+		return c.onLost(now, FailLinkLost, out)
+	case EventElementLost:
+		return c.onLost(now, FailReset, out)
 	case EventProtocolViolation:
 		return c.onFatal(now, FailProtocol, out)
 	case EventTimer:
@@ -188,7 +197,7 @@ func (c *Conn) closeTCP(out []Output) []Output {
 
 // sendFlags sets flags of ours. After C or A nothing is sent any more.
 func (c *Conn) sendFlags(f cdc.ConnFlags, out []Output) []Output {
-	if c.sent&(cdc.Closed|cdc.Abort) != 0 { // rule: TestConnTable
+	if c.mute || c.sent&(cdc.Closed|cdc.Abort) != 0 { // rule: TestConnTable
 		return out
 	}
 	c.sent |= f
@@ -451,6 +460,22 @@ func (c *Conn) onPeerDead(now time.Time, readAll bool, out []Output) []Output {
 	if readAll {
 		why = FailPeerEnded
 	}
+	return c.leave(now, why, out)
+}
+
+// onLost takes the loss of the way to the peer, or of the place that we write. "It must not attempt to perform
+// any RDMA writes to this RMBE" (RFC 7609 p.62). Unlike there, what had arrived before stays readable, as after
+// any other failure.
+func (c *Conn) onLost(now time.Time, why FailKind, out []Output) []Output {
+	c.mute = true // rule: TestConnTable
+	if c.peerFinished() {
+		return out
+	}
+	return c.leave(now, why, out)
+}
+
+// leave ends the connection without the peer, which cannot be told.
+func (c *Conn) leave(now time.Time, why FailKind, out []Output) []Output {
 	switch c.state {
 	case StateInit:
 		return c.enterClosed(now, c.fail(why, out))

@@ -33,6 +33,7 @@ func outputText(now time.Time, outs []Output) string {
 var failWords = map[FailKind]string{
 	FailNone: "ok", FailReset: "reset", FailAborted: "aborted",
 	FailPeerDied: "died", FailPeerEnded: "ended", FailTimeout: "timeout", FailProtocol: "protocol",
+	FailLinkLost: "link",
 }
 
 func flagWord(f cdc.ConnFlags) string {
@@ -100,6 +101,9 @@ var connEvents = map[string]ConnEvent{
 	"fin~":        {Kind: EventTCPFin, ReadAll: true},
 	"dead~":       {Kind: EventPeerDead, ReadAll: true},
 	"dead+C":      {Kind: EventPeerDead, Peer: cdc.Closed},
+	"link":        {Kind: EventLinkLost},
+	"link+C":      {Kind: EventLinkLost, Peer: cdc.Closed},
+	"element":     {Kind: EventElementLost},
 	"violation":   {Kind: EventProtocolViolation},
 	"early":       {Kind: EventTimer}, // before the deadline
 	"late":        {Kind: EventTimer}, // at the deadline, or in an hour if there is none
@@ -120,6 +124,7 @@ var connStates = []struct {
 	{"PCW2 gone", "established close D", StatePeerCloseWait2},
 	{"ACW1 D", "established D", StateAppCloseWait1},
 	{"ACW1 C", "established C", StateAppCloseWait1},
+	{"ACW1 C mute", "established C link", StateAppCloseWait1},
 	{"ACW2 D", "established D shutdown", StateAppCloseWait2},
 	{"ACW2 C", "established C shutdown", StateAppCloseWait2},
 	{"PFCW", "established D close", StatePeerFinCloseWait},
@@ -155,7 +160,7 @@ func play(t *testing.T, mode Mode, words string) (*Conn, []Output) {
 
 // connEventOrder is the order of the events in the table.
 var connEventOrder = append(strings.Fields(`established close close! shutdown abort
-	none D C D+C A D+A C+A fin fin~ fin+D fin+C fin+A rst rst+C rst+A dead dead~ dead+C violation early late`),
+	none D C D+C A D+A C+A fin fin~ fin+D fin+C fin+A rst rst+C rst+A dead dead~ dead+C link link+C element violation early late`),
 	"unsent", "C unsent")
 
 // TestConnTable checks the next state and the outputs of every event in every state against

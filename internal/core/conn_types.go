@@ -85,6 +85,12 @@ const (
 	EventTCPReset
 	// EventPeerDead: the fabric reports that the peer's process or instance is gone.
 	EventPeerDead
+	// EventLinkLost: the last link to the peer is gone, and its link group ends. Nothing gets through to
+	// the peer any more, and nothing is awaited from it. SMC-R.
+	EventLinkLost
+	// EventElementLost: the peer has given the place in its RMB that this connection writes to
+	// another one, so for the peer it has ended: [ElementLost]. SMC-R.
+	EventElementLost
 	// EventProtocolViolation: the peer published something impossible, such as a cursor
 	// that passed the end of the buffer.
 	EventProtocolViolation
@@ -96,7 +102,7 @@ const (
 
 var connEventNames = [numConnEvents]string{
 	"Established", "Close", "ShutdownWrite", "Abort", "PeerFlags",
-	"TCPFin", "TCPReset", "PeerDead", "ProtocolViolation", "Timer",
+	"TCPFin", "TCPReset", "PeerDead", "LinkLost", "ElementLost", "ProtocolViolation", "Timer",
 }
 
 // String returns the event's name.
@@ -115,7 +121,7 @@ type ConnEvent struct {
 	// RFC 7609 p.83), or that it asked for a reset (SO_LINGER with zero seconds).
 	Abortive bool
 	// Peer holds the peer's flags. It belongs to every event that comes from outside
-	// (PeerFlags, TCPFin, TCPReset, PeerDead, ProtocolViolation): the caller reads the flags
+	// (PeerFlags, TCPFin, TCPReset, PeerDead, LinkLost, ElementLost, ProtocolViolation): the caller reads the flags
 	// after it learned of the event and before it reports it, so that a peer which published a
 	// flag and then ended TCP is not taken for dead. Other events may leave it zero.
 	Peer cdc.ConnFlags
@@ -139,9 +145,10 @@ const (
 	FailPeerEnded                 // the peer vanished without closing, and had read everything: EOF, EPIPE after one more write
 	FailTimeout                   // the peer did not answer a close in time; no application is left to tell
 	FailProtocol                  // the peer broke the protocol: ECONNABORTED
+	FailLinkLost                  // the last link to the peer is gone: ECONNABORTED, as Linux net/smc
 )
 
-var failKindNames = [...]string{"none", "reset by peer", "aborted", "peer died", "peer ended", "timeout", "protocol violation"}
+var failKindNames = [...]string{"none", "reset by peer", "aborted", "peer died", "peer ended", "timeout", "protocol violation", "link lost"}
 
 // String returns the kind in words.
 func (k FailKind) String() string {

@@ -117,6 +117,8 @@ type simPeer struct {
 	arrived   cdc.ConnFlags // what the other's flags were when they were last seen (SMC-R: received)
 	tcpIn     []string      // "fin" or "rst", in order, arriving
 	dead      bool          // killed
+	linkDead  bool          // SMC-R: nothing of this peer's flags arrives any more
+	mute      bool          // it has been told that the link is lost
 	aborted   bool          // something other than an orderly close was done here
 
 	closedAt time.Time // the application's close
@@ -168,6 +170,9 @@ func (p *simPeer) carryOut(o Output) {
 		if o.Flags&p.published != p.published || o.Flags == p.published {
 			w.failf("%s: SendFlags %v after %v is not sticky, or new", p.name, o.Flags, p.published)
 		}
+		if p.mute {
+			w.failf("%s: SendFlags %v after the link was lost", p.name, o.Flags)
+		}
 		p.published = o.Flags
 		delay := w.delay()
 		if p.mode == SMCD && w.chance(5) {
@@ -176,6 +181,9 @@ func (p *simPeer) carryOut(o Output) {
 		w.after(delay, func() { // the doorbell, or the CDC message
 			if p.mode == SMCR && p.dead && w.chance(50) {
 				return // lost with its sender
+			}
+			if p.linkDead {
+				return
 			}
 			other.arrived |= o.Flags
 			other.handle(EventPeerFlags, false)
@@ -244,6 +252,26 @@ func (p *simPeer) kill() {
 	p.w.after(p.w.delay()+time.Duration(p.w.rng.Int64N(int64(time.Second))), func() { p.other.handle(EventPeerDead, false) })
 }
 
+// loseLink ends the path between the peers. Both learn of it, from retries or from TEST LINK.
+func (p *simPeer) loseLink() {
+	if p.mode != SMCR {
+		return
+	}
+	for _, x := range []*simPeer{p, p.other} {
+		x.linkDead = true
+		x.w.after(x.w.delay(), func() { x.lose(EventLinkLost) })
+	}
+}
+
+// lose tells a peer that it cannot send any more.
+func (p *simPeer) lose(kind ConnEventKind) {
+	if p.mode != SMCR || p.dead {
+		return
+	}
+	p.aborted, p.mute = true, true
+	p.handle(kind, false)
+}
+
 func TestSimConn(t *testing.T) {
 	ended := map[FailKind]int{}
 	forEachSeed(t, func(w *world) {
@@ -265,7 +293,7 @@ func TestSimConn(t *testing.T) {
 		}
 	})
 	if *simSeed == 0 && *simSeeds >= 1000 {
-		for k := FailNone; k <= FailProtocol; k++ {
+		for k := FailNone; k <= FailLinkLost; k++ {
 			if ended[k] == 0 {
 				t.Errorf("no connection ended with %v: the simulation misses something", k)
 			}
@@ -302,6 +330,8 @@ func (p *simPeer) script() {
 		{5, func() { p.aborted = true; p.handle(EventProtocolViolation, false) }},
 		{10, p.kill},
 		{5, func() { p.aborted = true; p.handle(EventTCPReset, false) }}, // a box on the way
+		{5, p.loseLink},
+		{2, func() { p.lose(EventElementLost) }},
 	}
 	for _, f := range faults {
 		if w.chance(f.percent) {

@@ -46,7 +46,7 @@ func opError(op string, c *Conn, err error) error {
 // failError is what the application gets when a connection has failed.
 func failError(kind core.FailKind) error {
 	switch kind {
-	case core.FailAborted, core.FailProtocol:
+	case core.FailAborted, core.FailProtocol, core.FailLinkLost:
 		return os.NewSyscallError("smc", syscall.ECONNABORTED)
 	case core.FailTimeout:
 		return os.NewSyscallError("smc", syscall.ETIMEDOUT)
