@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	"internal/rundir":  {"internal/user"},                                // files and directories
 	"internal/option":  {},                                               // TCP option 254 of a socket, of no protocol above
 	"internal/port":    {"wire"},                                         // a socket on a UDP port that an agent shares
-	"bpf":              {},                                               // programs in the kernel; of these and the agent nothing in the library knows
+	"bpf":              {"wire/clc", "internal/option"},                  // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/ism", "internal/rundir", "internal/user"},
 	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/rdma", "internal/stream", "internal/rendezvous", "internal/rundir"},

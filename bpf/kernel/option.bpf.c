@@ -124,27 +124,23 @@ struct smc_option {
 #define SMC_OPTION { 254, 6, { 0xe2, 0xd4, 0xc3, 0xd9 } }
 
 // has_smc says whether the segment has the option: that at hand, or the SYN. As for Linux net/smc a longer one with
-// the same magic counts; it does not fit, which is another error than that there is none.
+// the same magic counts, if its length is even. The kernel is asked for half of the magic: it looks no further where
+// an experimental option is too short for what it is asked for, such as Fast Open's.
 static __always_inline int has_smc(struct bpf_sock_ops *s, __u64 where) {
-	struct smc_option o = SMC_OPTION;
-	long n = bpf_load_hdr_opt(s, &o, sizeof(o), where);
-	return n > 0 || n == -28 /* ENOSPC */;
+	__u8 o[40] = { 254, 4, 0xe2, 0xd4 };
+	long n = bpf_load_hdr_opt(s, o, sizeof(o), where);
+	return n >= 6 && n % 2 == 0 && o[4] == 0xc3 && o[5] == 0xd9;
 }
 
 static __always_inline int has_kind(struct bpf_sock_ops *s, __u8 kind, __u64 where) {
 	__u8 o[40] = { kind };
-	long n = bpf_load_hdr_opt(s, o, sizeof(o), where);
-	return n > 0 || n == -28;
+	return bpf_load_hdr_opt(s, o, sizeof(o), where) > 0;
 }
 
 // has_fast_open says whether the segment has the option of Fast Open, in one of its two forms: RFC 7413 §4.1.1.
 static __always_inline int has_fast_open(struct bpf_sock_ops *s, __u64 where) {
 	__u8 o[40] = { 254, 4, 0xf9, 0x89 };
-	long n;
-	if (has_kind(s, 34, where))
-		return 1;
-	n = bpf_load_hdr_opt(s, o, sizeof(o), where);
-	return n > 0 || n == -28;
+	return has_kind(s, 34, where) || bpf_load_hdr_opt(s, o, sizeof(o), where) > 0;
 }
 
 // excluded says whether the SYN has an option that does not go together with ours: MD5, AO, multipath TCP,

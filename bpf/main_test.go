@@ -1,0 +1,168 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+func TestMain(m *testing.M) {
+	smctest.RunChild(programs)
+	os.Exit(m.Run())
+}
+
+// needRoot skips a test that cannot load programs.
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to load eBPF programs")
+	}
+	if root, err := CgroupRoot(); err != nil {
+		t.Skipf("needs control groups: %v", err)
+	} else if unix.Access(root, unix.W_OK) != nil {
+		t.Skipf("needs to write to %s", root)
+	}
+}
+
+// enterGroup moves the process into a control group of its own until the test ends, so that programs are attached to
+// nobody else.
+func enterGroup(t testing.TB) string {
+	t.Helper()
+	root, err := CgroupRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := root
+	for line := range strings.Lines(string(own)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			before = filepath.Join(root, path)
+		}
+	}
+	group, err := os.MkdirTemp(before, "gosmc-test-")
+	if err != nil {
+		t.Skipf("needs a control group: %v", err)
+	}
+	move := func(to string) error {
+		return os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
+	}
+	t.Cleanup(func() {
+		if err := move(before); err != nil {
+			t.Errorf("leave the control group: %v", err)
+		}
+		for range 1000 { // those of children that have just ended are still in it
+			if err = os.Remove(group); !errors.Is(err, unix.EBUSY) {
+				break
+			}
+			runtime.Gosched()
+		}
+		if err != nil {
+			t.Errorf("remove the control group: %v", err)
+		}
+	})
+	if err := move(group); err != nil {
+		t.Fatal(err)
+	}
+	return group
+}
+
+// mountPins makes a directory for pins.
+func mountPins(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		t.Skipf("needs to mount a file system of the type bpf: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	pins := filepath.Join(dir, "gosmc")
+	if err := PreparePins(pins); err != nil {
+		t.Fatal(err)
+	}
+	return pins
+}
+
+// A place is where the programs are attached for a test: a control group, pins, and a network namespace with
+// its loopback interface up.
+type place struct {
+	group, pins string
+	run         func(func()) // in the namespace
+	netns       string
+	option      *Option
+}
+
+func newPlace(t testing.TB) *place {
+	needRoot(t)
+	p := &place{group: enterGroup(t), pins: mountPins(t)}
+	p.run, p.netns = smctest.EnterNamespace(t)
+	var err error
+	p.run(func() { err = up("lo") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.attach(t)
+	t.Cleanup(func() {
+		p.option.Close()
+		if err := DetachOption(p.pins); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func (p *place) attach(t testing.TB) {
+	t.Helper()
+	o, err := AttachOption(p.group, p.pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.option != nil {
+		p.option.Close()
+	}
+	p.option = o
+}
+
+// sysctl sets a variable of the namespace.
+func (p *place) sysctl(t testing.TB, name, value string) {
+	t.Helper()
+	var err error
+	p.run(func() {
+		err = os.WriteFile("/proc/sys/"+strings.ReplaceAll(name, ".", "/"), []byte(value), 0)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// up sets an interface of the thread's namespace up.
+func up(name string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	r, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, r); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	r.SetUint16(r.Uint16() | unix.IFF_UP)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r)
+}

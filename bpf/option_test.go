@@ -1,0 +1,453 @@
+package bpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/option"
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+// asking is what Control is for a socket that asks for the option, or does not.
+func asking(ask bool) func(string, string, syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		if ask {
+			return option.AskConn(c)
+		}
+		return nil
+	}
+}
+
+func (p *place) listen(t testing.TB, addr string, ask bool) *net.TCPListener {
+	t.Helper()
+	var l net.Listener
+	var err error
+	p.run(func() {
+		lc := net.ListenConfig{Control: asking(ask)}
+		lc.SetMultipathTCP(false)
+		l, err = lc.Listen(context.Background(), "tcp", addr)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.(*net.TCPListener)
+}
+
+// A pair is the two ends of a connection.
+type pair struct{ client, server *net.TCPConn }
+
+// connect makes a connection, and has a byte go each way.
+func (p *place) connect(t testing.TB, l *net.TCPListener, to string, ask bool, also ...func(fd uintptr)) pair {
+	t.Helper()
+	var c net.Conn
+	var err error
+	p.run(func() {
+		d := net.Dialer{Control: func(network, address string, raw syscall.RawConn) error {
+			for _, f := range also {
+				raw.Control(f)
+			}
+			return asking(ask)(network, address, raw)
+		}}
+		d.SetMultipathTCP(false)
+		c, err = d.Dial("tcp", to)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if _, err := c.Write([]byte("a")); err != nil { // for Fast Open this is when the SYN goes
+		t.Fatal(err)
+	}
+	s, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	pr := pair{c.(*net.TCPConn), s}
+	pr.check(t)
+	return pr
+}
+
+// check has what the client has written, and a byte back, go through.
+func (pr pair) check(t testing.TB) {
+	t.Helper()
+	var b [1]byte
+	if _, err := io.ReadFull(pr.server, b[:]); err != nil || b[0] != 'a' {
+		t.Fatalf("read %q, %v", b, err)
+	}
+	if _, err := pr.server.Write([]byte("b")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(pr.client, b[:]); err != nil || b[0] != 'b' {
+		t.Fatalf("read %q, %v", b, err)
+	}
+}
+
+// A fate is what becomes of a socket's wish.
+type fate struct {
+	state  option.State
+	reason option.Reason
+}
+
+func fateOf(t testing.TB, c syscall.Conn) (f fate) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err == nil {
+		f.state, f.reason, err = option.ReadConn(raw)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (pr pair) want(t testing.TB, client, server fate) {
+	t.Helper()
+	if got := fateOf(t, pr.client); got != client {
+		t.Errorf("client: %v %v, want %v %v", got.state, got.reason, client.state, client.reason)
+	}
+	if got := fateOf(t, pr.server); got != server {
+		t.Errorf("server: %v %v, want %v %v", got.state, got.reason, server.state, server.reason)
+	}
+}
+
+func ports(pr pair) (client, server uint16) {
+	return pr.client.LocalAddr().(*net.TCPAddr).AddrPort().Port(), pr.server.LocalAddr().(*net.TCPAddr).AddrPort().Port()
+}
+
+var (
+	both     = fate{option.Both, option.NoReason}
+	notAsked = fate{option.NotAsked, option.NoReason}
+	silent   = fate{option.Alone, option.PeerSilent}
+)
+
+// TestOptionOnWire looks at the segments of connections whose ends have asked or not: the option is on the SYN of
+// those that asked, on the SYN-ACK if both did, and nowhere else.
+func TestOptionOnWire(t *testing.T) {
+	p := newPlace(t)
+	for _, network := range []struct{ name, listen, dial string }{
+		{"IPv4", "127.0.0.1:0", "127.0.0.1"},
+		{"IPv4 any", "0.0.0.0:0", "127.0.0.1"},
+		{"IPv6", "[::1]:0", "::1"},
+		{"IPv6 any", "[::]:0", "::1"},
+		{"IPv4 to IPv6", "[::]:0", "127.0.0.1"},
+	} {
+		for _, tt := range []struct {
+			clientAsks, serverAsks bool
+			client, server         fate
+		}{
+			{true, true, both, both},
+			{true, false, silent, notAsked},
+			{false, true, notAsked, silent},
+			{false, false, notAsked, notAsked},
+		} {
+			t.Run(fmt.Sprintf("%s/%v,%v", network.name, tt.clientAsks, tt.serverAsks), func(t *testing.T) {
+				l := p.listen(t, network.listen, tt.serverAsks)
+				wire := p.tap(t)
+				pr := p.connect(t, l, net.JoinHostPort(network.dial, fmt.Sprint(l.Addr().(*net.TCPAddr).Port)), tt.clientAsks)
+				checkWire(t, wire.segments(ports(pr)), tt.clientAsks, tt.clientAsks && tt.serverAsks)
+				pr.want(t, tt.client, tt.server)
+			})
+		}
+	}
+	c, err := p.option.Counters()
+	if want := (OptionCounters{SYNSent: 10, SYNACKSent: 5, ClientBoth: 5, ClientAlone: 5, ServerBoth: 5, ServerAlone: 5}); err != nil || c != want {
+		t.Errorf("counters %+v, %v; want %+v", c, err, want)
+	}
+}
+
+// TestOptionWithout has connections whose option cannot be, though both ends asked. They are plain TCP for both.
+func TestOptionWithout(t *testing.T) {
+	p := newPlace(t)
+	notSent := fate{option.Alone, option.NotSent}
+	t.Run("SYN cookie", func(t *testing.T) {
+		p.sysctl(t, "net.ipv4.tcp_syncookies", "2")
+		defer p.sysctl(t, "net.ipv4.tcp_syncookies", "1")
+		l := p.listen(t, "127.0.0.1:0", true)
+		wire := p.tap(t)
+		pr := p.connect(t, l, l.Addr().String(), true)
+		checkWire(t, wire.segments(ports(pr)), true, false)
+		pr.want(t, silent, silent)
+	})
+	t.Run("Fast Open", func(t *testing.T) {
+		p.sysctl(t, "net.ipv4.tcp_fastopen", "3")
+		l := p.listen(t, "127.0.0.1:0", true)
+		raw, _ := l.SyscallConn()
+		raw.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_FASTOPEN, 16) })
+		for range 2 { // first a cookie is asked for, and then it is used
+			wire := p.tap(t)
+			pr := p.connect(t, l, l.Addr().String(), true, func(fd uintptr) {
+				if err := unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_FASTOPEN_CONNECT, 1); err != nil {
+					t.Error(err)
+				}
+			})
+			checkWire(t, wire.segments(ports(pr)), false, false)
+			pr.want(t, fate{option.Alone, option.FastOpen}, silent)
+		}
+	})
+	t.Run("MD5", func(t *testing.T) { // no room for the option beside it
+		l := p.listen(t, "127.0.0.1:0", true)
+		key := func(fd uintptr) {
+			sig := &unix.TCPMD5Sig{Keylen: 1, Key: [80]byte{'k'}}
+			sa := (*unix.RawSockaddrInet4)(pointer(&sig.Addr))
+			sa.Family, sa.Addr = unix.AF_INET, [4]byte{127, 0, 0, 1}
+			if err := unix.SetsockoptTCPMD5Sig(int(fd), unix.SOL_TCP, unix.TCP_MD5SIG, sig); err != nil {
+				t.Skipf("TCP_MD5SIG: %v", err)
+			}
+		}
+		raw, _ := l.SyscallConn()
+		raw.Control(key)
+		pr := p.connect(t, l, l.Addr().String(), true, key)
+		if got := fateOf(t, pr.client); got.state != option.Alone {
+			t.Errorf("client: %v", got)
+		}
+		if got := fateOf(t, pr.server); got != notSent && got != silent {
+			t.Errorf("server: %v", got)
+		}
+	})
+	t.Run("multipath TCP", func(t *testing.T) {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_MPTCP)
+		if err != nil {
+			t.Skipf("no multipath TCP: %v", err)
+		}
+		defer unix.Close(fd)
+		if err := option.Ask(uintptr(fd)); !errors.Is(err, option.ErrNoAgent) {
+			t.Errorf("asked on such a socket: %v", err)
+		}
+	})
+}
+
+// TestOptionTooLate asks on sockets that listen or are connected, and takes a wish back in time.
+func TestOptionTooLate(t *testing.T) {
+	p := newPlace(t)
+	l := p.listen(t, "127.0.0.1:0", false)
+	pr := p.connect(t, l, l.Addr().String(), false)
+	for name, c := range map[string]syscall.Conn{"listener": l, "client": pr.client, "server": pr.server} {
+		raw, _ := c.SyscallConn()
+		if err := option.AskConn(raw); !errors.Is(err, option.ErrTooLate) {
+			t.Errorf("%s: Ask = %v, want ErrTooLate", name, err)
+		}
+		if got := fateOf(t, c); got != notAsked {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	asked := p.listen(t, "127.0.0.1:0", true)
+	if got := fateOf(t, asked); got.state != option.Listening {
+		t.Errorf("a socket that asked and listens: %v", got)
+	}
+	pr = p.connect(t, asked, asked.Addr().String(), true, func(fd uintptr) {
+		if err := option.Ask(fd); err != nil {
+			t.Error(err)
+		}
+		if s, _, err := option.Read(fd); s != option.Asked || err != nil {
+			t.Errorf("after Ask: %v, %v", s, err)
+		}
+		if err := option.Withdraw(fd); err != nil {
+			t.Error(err)
+		}
+		if s, _, err := option.Read(fd); s != option.NotAsked || err != nil {
+			t.Errorf("after Withdraw: %v, %v", s, err)
+		}
+	})
+	pr.want(t, both, both) // connect asks after the functions
+}
+
+// TestOptionOfOthers has another program that wants to write options on every socket that listens: those that did
+// not ask answer nothing all the same, and its callbacks stay on.
+func TestOptionOfOthers(t *testing.T) {
+	p := newPlace(t)
+	const flag = 1 << 6 // BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG
+	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SockOps, AttachType: ebpf.AttachCGroupSockOps, License: "Apache-2.0",
+		Instructions: asm.Instructions{
+			asm.Mov.Reg(asm.R6, asm.R1),
+			asm.LoadMem(asm.R0, asm.R6, 0, asm.Word),  // op
+			asm.JNE.Imm(asm.R0, 11, "end"),            // BPF_SOCK_OPS_TCP_LISTEN_CB
+			asm.LoadMem(asm.R2, asm.R6, 84, asm.Word), // bpf_sock_ops_cb_flags
+			asm.Or.Imm(asm.R2, flag),
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.FnSockOpsCbFlagsSet.Call(),
+			asm.Mov.Imm(asm.R0, 1).WithSymbol("end"),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	defer other.Close()
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: p.group, Attach: ebpf.AttachCGroupSockOps, Program: other})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, asks := range []bool{false, true} {
+		server := p.listen(t, "127.0.0.1:0", asks)
+		wire := p.tap(t)
+		pr := p.connect(t, server, server.Addr().String(), true)
+		checkWire(t, wire.segments(ports(pr)), true, asks)
+		if asks {
+			pr.want(t, both, both)
+		} else {
+			pr.want(t, silent, notAsked)
+		}
+	}
+}
+
+// TestOptionRestart exchanges the programs, as a new process of the agent does, between all steps of connections.
+// A listening socket goes on, and what is known of connections stays.
+func TestOptionRestart(t *testing.T) {
+	p := newPlace(t)
+	l := p.listen(t, "127.0.0.1:0", true)
+	first := p.connect(t, l, l.Addr().String(), true)
+	for range 3 {
+		p.option.Close() // as a process that is killed does
+		if again := p.connect(t, l, l.Addr().String(), true); true {
+			again.want(t, both, both) // while there is no agent
+		}
+		p.attach(t)
+		if !p.option.Found || !p.option.Attached() {
+			t.Errorf("found %v, attached %v", p.option.Found, p.option.Attached())
+		}
+		first.want(t, both, both)
+		p.connect(t, l, l.Addr().String(), true).want(t, both, both)
+	}
+	if c, err := p.option.Counters(); err != nil || c.ClientBoth != 7 {
+		t.Errorf("%d connections are counted, %v; want 7 of all processes", c.ClientBoth, err)
+	}
+}
+
+// TestOptionDetach takes the programs away while another process has them open. Connections go on, nobody can ask
+// any more, and nothing is left behind.
+func TestOptionDetach(t *testing.T) {
+	p := newPlace(t)
+	l := p.listen(t, "127.0.0.1:0", true)
+	pr := p.connect(t, l, l.Addr().String(), true)
+	if err := DetachOption(p.pins); err != nil {
+		t.Fatal(err)
+	}
+	if p.option.Attached() {
+		t.Error("still attached")
+	}
+	if _, err := pr.client.Write([]byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	pr.check(t)
+	raw, _ := pr.client.SyscallConn()
+	if _, _, err := option.ReadConn(raw); !errors.Is(err, option.ErrNoAgent) {
+		t.Errorf("Read = %v, want ErrNoAgent", err)
+	}
+	wire := p.tap(t)
+	plain := p.connect(t, l, l.Addr().String(), false)
+	checkWire(t, wire.segments(ports(plain)), false, false)
+	names, err := os.ReadDir(p.pins)
+	if err != nil || len(names) > 0 {
+		t.Errorf("left are %v, %v", names, err)
+	}
+	if err := DetachOption(p.pins); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+	p.attach(t)
+	if p.option.Found {
+		t.Error("found what was detached")
+	}
+	fresh := p.listen(t, "127.0.0.1:0", true)
+	p.connect(t, fresh, fresh.Addr().String(), true).want(t, both, both)
+}
+
+// TestForeignOptions has socket options of others pass through the programs as they are, also those longer than what a
+// program is shown.
+func TestForeignOptions(t *testing.T) {
+	p := newPlace(t)
+	l := p.listen(t, "127.0.0.1:0", false)
+	raw, _ := l.SyscallConn()
+	raw.Control(func(fd uintptr) {
+		for _, size := range []int{4, 4096, 4097, 65536} {
+			value := make([]byte, size)
+			value[1] = 32 // 8192
+			if err := unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, string(value)); err != nil {
+				t.Errorf("set %d bytes: %v", size, err)
+			}
+			for i := range value {
+				value[i] = 0xff
+			}
+			length := uint32(size)
+			_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_RCVBUF, uintptr(pointer(&value[0])), uintptr(pointer(&length)), 0)
+			if errno != 0 || length != 4 || value[0] != 0 || value[1] != 64 || value[2] != 0 { // the kernel doubles it
+				t.Errorf("get %d bytes: %v, %d bytes %x", size, errno, length, value[:4])
+			}
+		}
+		for name, f := range map[string]func() error{
+			"another option of SOL_SMC": func() error { return unix.SetsockoptInt(int(fd), option.Level, 1, 1) },
+			"another level":             func() error { return unix.SetsockoptInt(int(fd), 287, option.Name, 1) },
+		} {
+			if err := f(); err != unix.ENOPROTOOPT {
+				t.Errorf("%s: %v, want ENOPROTOOPT", name, err)
+			}
+		}
+	})
+	var udp net.PacketConn
+	p.run(func() { udp, _ = net.ListenPacket("udp", "127.0.0.1:0") })
+	defer udp.Close()
+	raw, _ = udp.(*net.UDPConn).SyscallConn()
+	if err := option.AskConn(raw); !errors.Is(err, option.ErrNoAgent) {
+		t.Errorf("Ask of a UDP socket: %v", err)
+	}
+}
+
+// programs are those of child processes.
+var programs = map[string]func(*smctest.Parent){"nobody": nobody}
+
+// nobody is a process without privileges, which asks and reads.
+func nobody(p *smctest.Parent) {
+	for _, f := range []func() error{
+		func() error { return syscall.Setgroups(nil) },
+		func() error { return syscall.Setresgid(65534, 65534, 65534) },
+		func() error { return syscall.Setresuid(65534, 65534, 65534) },
+	} {
+		p.Check(f())
+	}
+	lc := net.ListenConfig{Control: asking(true)}
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	p.Check(err)
+	d := net.Dialer{Control: asking(true)}
+	d.SetMultipathTCP(false)
+	c, err := d.Dial("tcp", l.Addr().String())
+	p.Check(err)
+	s, err := l.Accept()
+	p.Check(err)
+	for _, end := range []net.Conn{c, s} {
+		raw, err := end.(*net.TCPConn).SyscallConn()
+		p.Check(err)
+		state, reason, err := option.ReadConn(raw)
+		p.Check(err)
+		p.Say("state %v %v", state, reason)
+	}
+}
+
+// TestUnprivileged has a process of no privileges use the option.
+func TestUnprivileged(t *testing.T) {
+	p := newPlace(t)
+	var child *smctest.Process
+	p.run(func() { child = smctest.Start(t, "nobody") })
+	for range 2 {
+		if got := child.Hear("state"); got != "both " && got != "both" {
+			t.Errorf("state %q, want both", got)
+		}
+	}
+	if err := child.Wait(); err != nil {
+		t.Error(err)
+	}
+}

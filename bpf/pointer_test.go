@@ -1,0 +1,5 @@
+package bpf
+
+import "unsafe"
+
+func pointer[T any](p *T) unsafe.Pointer { return unsafe.Pointer(p) }
