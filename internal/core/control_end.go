@@ -173,7 +173,7 @@ func (lc *LinkControl) handleDeleteAll(now time.Time, m llc.DeleteLink, out []Ou
 		out = append(out, LinkStep{StepFailed, clc.DiagLink})
 	}
 	out = lc.ending(now, end, false, out)
-	return append(out, lc.deleteAll(m.Reason, true)) // rule: TestControlTable
+	return append(out, lc.deleteAll(m.Reason, true)) // rule: TestControlTable: append(out, lc.deleteAll(m.Reason, true)) -> out
 }
 
 // handleDeleteLinkReply takes the client's answer to our DELETE LINK. Whether it knew the link does not matter.

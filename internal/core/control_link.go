@@ -111,7 +111,7 @@ func (lc *LinkControl) checkConfirmLink(link *controlLink, m llc.ConfirmLink) (e
 //	both    the maximum is 1 link    Active  confirmed, up
 func (lc *LinkControl) confirmed(now time.Time, out []Output) []Output {
 	out = append(out, LinkStep{Kind: StepConfirmed})
-	attempt := lc.cfg.Result.MaxLinks != 1 // rule: TestControlTable
+	attempt := lc.cfg.Result.MaxLinks != 1 // rule: TestControlTable: lc.cfg.Result.MaxLinks != 1 -> true
 	if lc.role == RoleServer {
 		attempt = attempt && lc.cfg.Second.QPN != 0
 	}

@@ -67,7 +67,7 @@ type rkeyExchange struct {
 
 // Room reports whether both sides can have another RMB.
 func (lc *LinkControl) Room() bool {
-	return len(lc.own) < llc.MaxRKeys && lc.peer.room() // rule: TestControlRKeyLimit
+	return len(lc.own) < llc.MaxRKeys && lc.peer.room() // rule: TestControlRKeyLimit: len(lc.own) < llc.MaxRKeys -> true
 }
 
 // ConfirmRMB tells the peer of an RMB of ours, before a CLC message names it. The answer is [RMBConfirmed] or

@@ -48,9 +48,16 @@ type LinkGroup struct {
 	MaxConns int         // connections at a time; the server keeps to it
 	Conns    int         // connections now, with those whose handshake is under way
 	Result   Result      // of the first contact, once it is confirmed
+	VLAN     uint16      // SMC-R: the network, see JoinRequest
+	PNETID   string      // SMC-R: likewise
 
 	state     groupState
 	idleSince time.Time // when Conns became 0
+
+	// SMC-R.
+	peer  wire.PeerID // zero: not known yet
+	links []GroupLink
+	full  bool // no room for another RMB
 }
 
 type groupState uint8
@@ -64,7 +71,7 @@ const (
 // Groups is the table of link groups of a host. Methods must not be called at the same time. The
 // number of groups is bounded; at the bound new peers fall back to TCP with clc.DiagLimit.
 //
-// A server calls ServerJoin when it is to Prepare a [Choice], a client ClientJoin; both call Confirm
+// A server calls ServerJoin when it is to Prepare a [Choice], a client ClientJoin, both of them JoinLinks for SMC-R; both call Confirm
 // when a first contact is [Established], and Leave when the handshake fell back, or the
 // connection has ended (ConnClosed). A group without connections stays for a while, on the client
 // longer than on the server: if the client forgot it first, the server would name a group that
@@ -73,6 +80,7 @@ type Groups struct {
 	limit  int
 	count  int
 	groups map[GroupKey][]*LinkGroup
+	linked []*LinkGroup // those of SMC-R that JoinLinks has made, in that order
 }
 
 // NewGroups returns a table for at most limit groups.
@@ -133,13 +141,13 @@ func (g *Groups) add(key GroupKey, id wire.LinkID) (*LinkGroup, clc.Diagnosis) {
 	return lg, clc.DiagNone
 }
 
-// evict makes room by the group that has been idle longest, if it is one that a server made:
+// evict makes room by the SMC-D group that has been idle longest, if it is one that a server made:
 // forgetting it does no harm.
 func (g *Groups) evict() bool {
 	var oldest *LinkGroup
 	for _, lg := range g.All() {
 		// rule: TestGroupsLimit: lg.Key.Role == RoleServer -> true
-		if lg.Conns == 0 && lg.Key.Role == RoleServer && (oldest == nil || lg.idleSince.Before(oldest.idleSince)) {
+		if lg.Conns == 0 && lg.Key.Mode == SMCD && lg.Key.Role == RoleServer && (oldest == nil || lg.idleSince.Before(oldest.idleSince)) {
 			oldest = lg
 		}
 	}
@@ -150,10 +158,11 @@ func (g *Groups) evict() bool {
 	return true
 }
 
-// Confirm says that lg's first contact is over: other connections may join. r is kept.
-func (g *Groups) Confirm(lg *LinkGroup, r Result) {
+// Confirm says that lg's first contact is over: other connections may join. r is kept. Groups with an earlier
+// instance of an SMC-R peer are dropped and returned: they have to be ended.
+func (g *Groups) Confirm(lg *LinkGroup, r Result) (stale []*LinkGroup) {
 	if lg.state != groupPending {
-		return
+		return nil
 	}
 	lg.state = groupConfirmed
 	lg.Result = r
@@ -163,6 +172,10 @@ func (g *Groups) Confirm(lg *LinkGroup, r Result) {
 	if r.Mode == SMCR && r.MaxConns > 0 {
 		lg.MaxConns = min(lg.MaxConns, int(r.MaxConns)) // rule: TestGroupsMaxConns
 	}
+	if r.R != nil {
+		return g.confirmLinks(lg, r.R)
+	}
+	return nil
 }
 
 // Leave takes a connection out of lg. A group that was never confirmed goes with it.
@@ -188,6 +201,7 @@ func (g *Groups) Drop(lg *LinkGroup) {
 	}
 	lg.state = groupGone
 	g.count--
+	g.linked = slices.DeleteFunc(g.linked, func(x *LinkGroup) bool { return x == lg })
 	rest := slices.DeleteFunc(g.groups[lg.Key], func(x *LinkGroup) bool { return x == lg })
 	if len(rest) == 0 {
 		delete(g.groups, lg.Key)

@@ -89,13 +89,13 @@ func (t *rtokens) take(link int, p *clc.ParamsR, owner Owner) (el Element, previ
 	if p.RMBEIndex == 0 || va+uint64(size-1) < va { // rule: TestRTokens
 		return Element{}, 0, clc.DiagRToken
 	}
-	// The peer should have told of the RMB with CONFIRM RKEY, but for that of the first contact. Linux net/smc takes
-	// it from the CLC message too.
-	if !t.add(link, llc.RToken{RKey: p.RKey, VA: p.RMBAddr}) {
+	// The peer has told of the RMB with CONFIRM RKEY, on the link. Linux net/smc does so too, but would take one
+	// from the CLC message: from whoever is on the TCP connection, who may not be that peer.
+	b := t.find(link, p.RKey)
+	if b == nil || b.tokens[link].VA != p.RMBAddr { // rule: TestRTokens
 		return Element{}, 0, clc.DiagRToken
 	}
 	t.release(owner)
-	b := t.find(link, p.RKey)
 	if previous = b.users[p.RMBEIndex]; previous != 0 {
 		delete(t.users, previous) // rule: TestRTokens
 	}
@@ -119,8 +119,8 @@ func (t *rtokens) release(owner Owner) {
 }
 
 // TakeElement finds the element of a peer's RMB that its Accept or Confirm names, for a connection that writes
-// on the first link, and keeps for whom. An RMB that the peer has not told before is taken from the message. If it cannot be, why
-// is the reason to decline. Of a connection that had the element before, the peer thinks that it has ended: it "must
+// on the first link, and keeps for whom. If it cannot be one, such as for an RMB that the peer has not told of, why is the
+// reason to decline, where that is possible. Of a connection that had the element before, the peer thinks that it has ended: it "must
 // abort the existing SMC-R connection associated with this RMBE" (RFC 7609 §4.4.2), see [ElementLost].
 func (lc *LinkControl) TakeElement(p *clc.ParamsR, owner Owner, out []Output) (Element, clc.Diagnosis, []Output) {
 	if lc.state == ControlEnding || lc.state == ControlEnded {

@@ -186,9 +186,9 @@ func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 		switch {
 		case !ok:
 			unusable(SMCR, clc.V2, clc.DiagNoUEID)
-		// rule: TestProposalChecks: !h.caps.rightFamily(p.Ext.GID) -> false
 		case h.caps.RoCEv2 == nil && h.noRNIC != clc.DiagNone: // rule: TestSetRNIC
 			unusable(SMCR, clc.V2, h.noRNIC)
+		// rule: TestProposalChecks: !h.caps.rightFamily(p.Ext.GID) -> false
 		case h.caps.RoCEv2 == nil || p.Ext.GID.IsZero() || !h.caps.rightFamily(p.Ext.GID):
 			unusable(SMCR, clc.V2, clc.DiagNoSMCRDevice)
 		default:
