@@ -77,7 +77,8 @@ type CarrierConfig struct {
 	// block: stream.Conn.Wake, or what calls it.
 	Wake func()
 
-	// SendBuffer is the size of the send ring in bytes; 0 means 512 KiB. It is at least 16 KiB, and a power of two.
+	// SendBuffer is the size of the send ring in bytes; 0 means 512 KiB. It is made a power of two, at least 16 KiB,
+	// and at most the size of the peer's element.
 	SendBuffer int
 }
 
@@ -126,7 +127,8 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 	if !ready {
 		return l.error(ErrNotReady)
 	}
-	ring, err := c.group.getRing(c.sendSize)
+	size := min(c.sendSize, to.Size.Bytes()) // more would never be filled
+	ring, err := c.group.getRing(size)
 	if err != nil {
 		return l.error(err)
 	}
@@ -136,7 +138,7 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 		return l.error(ErrNotReady)
 	}
 	c.mu.Lock()
-	c.link, c.ring, c.region, c.peer = l, ring, region, to
+	c.link, c.ring, c.region, c.peer, c.sendSize = l, ring, region, to, size
 	c.peer.Addr += uint64(to.Size.Bytes()) * uint64(to.Index-1) // modulo 1<<64: any number may be an address there
 	c.size = uint32(to.Size.Bytes())
 	if to.Eyecatcher {

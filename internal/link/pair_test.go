@@ -3,12 +3,15 @@ package link
 import (
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/cdc"
 )
 
 // randomLoopback returns an address of 127.0.0.0/8 that nobody else is likely to have.
@@ -72,12 +75,89 @@ func joinSides(t testing.TB, a, b *rdma.Device) sides {
 	return s
 }
 
+// A valve is a network that can be shut for as long as a test likes.
+type valve struct{ shut atomic.Bool }
+
+// newValve makes sides with a valve between them, whose queue pairs wait for ever.
+func newValve(t testing.TB) (*valve, sides) {
+	t.Helper()
+	v := &valve{}
+	cfg := &rdma.Config{Drop: func([]byte) bool { return v.shut.Load() }}
+	s := sides{newSide(t, openDevice(t, randomLoopback(), cfg)), newSide(t, openDevice(t, randomLoopback(), cfg))}
+	for i := range s {
+		l := s[i].link
+		if err := l.ReadyToReceive(s[1-i].peer()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.qp.ReadyToSend(rdma.RTS{SendPSN: l.psn, RetryCount: retryCount, RNRRetry: rnrRetryCount}); err != nil {
+			t.Fatal(err)
+		}
+		l.ready = true
+	}
+	return v, s
+}
+
+// poll returns the next event of s.
+func (s *side) poll(t testing.TB) Event {
+	t.Helper()
+	for {
+		if e, ok := s.group.Poll(); ok {
+			return e
+		}
+		select {
+		case <-s.group.News():
+		case <-time.After(time.Minute):
+			t.Fatal("no event")
+		}
+	}
+}
+
+// close ends the connection in order, or with an abort, and gives its memory back.
+func (e *end) close(flags cdc.ConnFlags) (unread int) {
+	unread = e.Conn.Close()
+	e.SendLast(flags)
+	e.carrier.Detach()
+	e.carrier.Release()
+	e.rmb.Free()
+	return unread
+}
+
+// awaitDrained waits until nothing of a detached end is on its way.
+func (e *end) awaitDrained(t testing.TB) {
+	t.Helper()
+	eventually(t, "the ring is given back", func() bool {
+		e.carrier.mu.Lock()
+		defer e.carrier.mu.Unlock()
+		return e.carrier.ring == nil
+	})
+}
+
+// eventually waits for something that has no news of its own.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
 // An end is one end of a connection.
 type end struct {
 	*stream.Conn
 	side    *side
 	rmb     *RMB
 	carrier *Carrier
+	ready   atomic.Bool // Conn is there for wake
+}
+
+// open makes the stream, after Attach.
+func (e *end) open(spin time.Duration) {
+	cfg := e.carrier.Stream()
+	cfg.Spin = spin
+	e.Conn = stream.New(cfg)
+	e.ready.Store(true)
+	e.Wake()
 }
 
 // settings say how a connection is made; the zero value is as with Linux.
@@ -86,7 +166,6 @@ type settings struct {
 	sendBuffer int
 	eyecatcher [2]bool
 	spin       time.Duration
-	notice     func(error)
 }
 
 // prepare makes an end that waits for its peer.
@@ -98,7 +177,7 @@ func (s *side) prepare(t testing.TB, code wire.SizeCode, sendBuffer int) *end {
 		t.Fatal(err)
 	}
 	wake := func() {
-		if e.Conn != nil {
+		if e.ready.Load() {
 			e.Wake()
 		}
 	}
@@ -129,9 +208,7 @@ func (s sides) connect(t testing.TB, set settings) (a, b *end) {
 		if err := e.carrier.Attach(s[i].link, ends[1-i].as(t, set.eyecatcher[1-i]), set.eyecatcher[i]); err != nil {
 			t.Fatal(err)
 		}
-		cfg := e.carrier.Stream()
-		cfg.Spin = set.spin
-		e.Conn = stream.New(cfg)
+		e.open(set.spin)
 	}
 	return ends[0], ends[1]
 }
@@ -141,3 +218,5 @@ func watchdog(t testing.TB) {
 	timer := time.AfterFunc(2*time.Minute, func() { panic(t.Name() + " hangs") })
 	t.Cleanup(func() { timer.Stop() })
 }
+
+func sizes(a, b wire.SizeCode) [2]wire.SizeCode { return [2]wire.SizeCode{a, b} }

@@ -76,7 +76,7 @@ func (c *Carrier) last() bool { return c.said&(cdc.Closed|cdc.Abort) != 0 }
 
 // due reports whether a message is to be sent now. c.mu is held.
 //
-//	data            at once if no message is on its way or there is much of it, or an end is near
+//	data            at once if what was sent before has arrived, or there is much of it, or an end is near
 //	urgent          at once: flags, window updates, that the writer is blocked
 //	DoneWriting     with the last data, or after it
 //	Closed          when all data has arrived: RFC 7609 p.83
@@ -86,12 +86,19 @@ func (c *Carrier) due() bool {
 	case c.ring == nil || c.last():
 		return false
 	case c.put != c.posted:
-		return c.out == 0 || c.put-c.posted >= corkBytes || c.urgent || unsaid != 0
+		return c.out == 0 || c.put-c.posted >= corkBytes || c.urgent || unsaid != 0 || c.answered()
 	case unsaid&cdc.Closed != 0 && unsaid&cdc.Abort == 0:
 		return c.out == 0
 	default:
 		return c.urgent || unsaid != 0
 	}
+}
+
+// answered reports whether the peer says that it has read all that was sent. Its device may put off the
+// acknowledgement then, as there was an answer to send. c.mu is held.
+func (c *Carrier) answered() bool {
+	at, _, _ := cdc.UnpackConsumer(c.inCons.Load())
+	return at == cursor(c.posted, c.size)
 }
 
 // poke posts what is due, or queues for a place. c.mu is held, and let go of meanwhile.

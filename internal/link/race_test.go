@@ -1,0 +1,6 @@
+//go:build race
+
+package link
+
+// raceEnabled says that the race detector makes everything some ten times slower.
+const raceEnabled = true
