@@ -38,6 +38,7 @@ type terms struct {
 	choice core.Choice
 	buffer int    // size of our buffer in bytes
 	wake   func() // to be called when something may have arrived, from any goroutine
+	left   func() // to be called, from any goroutine, once the peer is known to have no part in the connection any more
 
 	// join finds or makes the connection's link group. prepare calls it once: a way whose buffers
 	// belong to a group begins with it, others end with it, so that nobody waits for them.

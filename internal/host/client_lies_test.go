@@ -338,6 +338,39 @@ func TestClientPeerVanishes(t *testing.T) {
 	}
 }
 
+// TestServerLeaves has a server that gives up after the client's Confirm, which is all that the client waits for: a
+// client that has closed and waits for the server's flags does not sit out its timer.
+func TestServerLeaves(t *testing.T) {
+	r := newClientRig(t)
+	for _, closesFirst := range []bool{true, false} {
+		c, result := r.begin()
+		c.write(c.encoded())
+		res := <-result
+		if res.err != nil || res.conn.Mode() != ModeSMCD {
+			t.Fatalf("Dial = %+v, want a connection over SMC-D", res)
+		}
+		if _, err := res.conn.Write([]byte("nobody will read this")); err != nil {
+			t.Error(err)
+		}
+		leave := func() { c.dmb.Release(false) } // and nothing of the client's was attached
+		if closesFirst {
+			res.conn.Close()
+			leave()
+		} else {
+			leave()
+			smctest.Eventually(t, patience, "the client learns of it", res.conn.left.Load)
+			res.conn.Close()
+		}
+		smctest.Eventually(t, patience, "the end of the client's connection", func() bool {
+			r.client.mu.Lock()
+			defer r.client.mu.Unlock()
+			return len(r.client.conns) == 0
+		})
+	}
+	r.checkServes()
+	r.checkIdle()
+}
+
 // TestClientCancelled ends the context of a dial at each step of the handshake.
 func TestClientCancelled(t *testing.T) {
 	for _, tt := range []struct {

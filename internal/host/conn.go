@@ -57,6 +57,7 @@ type Conn struct {
 	options optionStore
 
 	ready atomic.Bool // data is there for wake
+	left  atomic.Bool // peerLeft has run
 
 	// mu guards what follows. It is held while outputs of life are carried out.
 	mu       sync.Mutex

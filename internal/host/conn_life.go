@@ -36,6 +36,8 @@ func (c *Conn) eventLocked(ev core.ConnEvent) {
 		// TCP will not tell any more when the peer has answered.
 		if flags := c.data.AwaitFlags(); flags&^c.life.PeerFlags()&(cdc.DoneWriting|cdc.Closed|cdc.Abort) != 0 {
 			c.eventLocked(core.ConnEvent{Kind: core.EventPeerFlags}) // each time with a flag more
+		} else if c.left.Load() { // rule: TestServerLeaves
+			c.eventLocked(core.ConnEvent{Kind: core.EventPeerDead})
 		}
 	}
 }
@@ -53,6 +55,16 @@ func (c *Conn) awaited() bool {
 func (c *Conn) wake() {
 	if c.ready.Load() && c.data.Wake() {
 		go c.event(core.ConnEvent{Kind: core.EventPeerFlags})
+	}
+}
+
+// peerLeft runs when the peer has no part in the connection any more, as a server that could not do its part after our
+// Confirm: it resets the TCP connection, and has no other way to say so. Who has closed that waits for flags which do not
+// come. It does not block.
+func (c *Conn) peerLeft() {
+	c.left.Store(true)
+	if c.ready.Load() {
+		go c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // if there are any, they count
 	}
 }
 

@@ -260,6 +260,7 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 			choice: choice,
 			buffer: s.buffer,
 			wake:   s.conn.wake, // not more: it lives as long as the connection
+			left:   s.conn.peerLeft,
 			join:   func() (*core.LinkGroup, bool, error) { return s.joinGroup(choice) },
 		})
 		return r, err

@@ -49,6 +49,7 @@ type smcdCarrier struct {
 	peer   *ism.Peer
 	dmb    *ism.DMB    // nil once released
 	window *ism.Window // nil before attach and after detach
+	last   *ism.Window // the same, until release
 }
 
 func (c *smcdCarrier) prepare(ctx context.Context, t terms) (r core.Resources, err error) {
@@ -60,6 +61,8 @@ func (c *smcdCarrier) prepare(ctx context.Context, t terms) (r core.Resources, e
 		if err := c.attachTo(ctx, t.choice.D); err != nil {
 			return r, err
 		}
+		c.last = c.window
+		c.last.OnRevoke(t.left)
 	}
 	group, first, err := t.join()
 	if err != nil {
@@ -118,6 +121,10 @@ func (c *smcdCarrier) detach(clean bool) {
 }
 
 func (c *smcdCarrier) release(clean bool) {
+	if c.last != nil {
+		c.last.OnRevoke(nil)
+		c.last = nil
+	}
 	if c.dmb != nil {
 		c.dmb.Release(clean)
 		c.dmb = nil

@@ -314,6 +314,63 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
+// Who writes a DMB learns that its owner has given it up, also when it was released already; not who had it in an
+// earlier connection, or does not want to know any more.
+func TestOnRevoke(t *testing.T) {
+	x := newPair(t)
+	told := make(chan string, 10)
+	tell := func(name string) func() { return func() { told <- name } }
+	attach := func() (*DMB, *Window) {
+		d := mustDMB(t, x.pa, 16<<10, nil)
+		return d, mustAttach(t, x.pb, d)
+	}
+
+	d, w := attach()
+	w.OnRevoke(tell("in use"))
+	d.Release(false)
+	if got := await(t, "the news of memory in use", told); got != "in use" {
+		t.Errorf("%q was told", got)
+	}
+	w.OnRevoke(tell("late"))
+	if got := await(t, "late news", told); got != "late" {
+		t.Errorf("%q was told", got)
+	}
+	w.Release(true)
+
+	d, w = attach()
+	w.OnRevoke(tell("released"))
+	w.Release(true)
+	d.Release(false)
+	if got := await(t, "the news of memory that was released", told); got != "released" {
+		t.Errorf("%q was told", got)
+	}
+
+	d, w = attach()
+	w.OnRevoke(tell("earlier"))
+	d.Release(true)
+	w.Release(true)
+	again, w2 := attach()
+	if again.Token() != d.Token() {
+		t.Fatal("the memory was not used again")
+	}
+	w.OnRevoke(tell("too early"))
+	again.Release(false)
+	w2.Release(true)
+
+	d, w = attach()
+	w.OnRevoke(tell("not wanted"))
+	w.OnRevoke(nil)
+	d.Release(false)
+	w.Release(true)
+	x.pa.Send([]byte("after all Revokes"))
+	x.rb.next(t, 0)
+	select {
+	case got := <-told:
+		t.Errorf("%q was told", got)
+	default:
+	}
+}
+
 // A peer that has dropped a DMB makes its owner forget it, in the cache as well.
 func TestDropOfCached(t *testing.T) {
 	x := newPair(t)

@@ -31,6 +31,15 @@ type remote struct {
 	slot    uint32
 	busy    bool // a Window uses it
 	revoked bool // to be unmapped when no longer busy
+
+	user     *Window // the newest; it may be released
+	onRevoke func()  // the user's
+}
+
+// use returns a Window on the mapping. Peer.mu is held.
+func (rem *remote) use() *Window {
+	rem.user, rem.onRevoke = &Window{rem: rem}, nil
+	return rem.user
 }
 
 // A takeover is an Attach that waits for a mapping which is still in use.
@@ -115,7 +124,7 @@ func (p *Peer) Attach(ctx context.Context, token wire.Token, size int) (*Window,
 	case r.rem != nil:
 		p.dev.stats.attached.Add(1)
 		p.dev.stats.windows.Add(1)
-		return &Window{rem: r.rem}, nil
+		return r.rem.use(), nil
 	case r.err != nil:
 		return nil, r.err
 	case p.gone || p.closing():
@@ -147,7 +156,7 @@ func (p *Peer) attachKnown(ctx context.Context, token wire.Token, size int) (*Wi
 	p.refs.Add(1)
 	p.dev.stats.reattached.Add(1)
 	p.dev.stats.windows.Add(1)
-	return &Window{rem: rem}, nil
+	return rem.use(), nil
 }
 
 // takeOver waits for a mapping that is in use. p.mu is held, and released while it waits.
@@ -172,7 +181,7 @@ func (p *Peer) takeOver(ctx context.Context, rem *remote) (*Window, error) {
 	case t.ok:
 		p.dev.stats.reattached.Add(1)
 		p.dev.stats.windows.Add(1)
-		return &Window{rem: rem}, nil
+		return rem.use(), nil
 	case p.closing():
 		return nil, ErrPeerGone
 	case ctx.Err() != nil:
@@ -215,6 +224,25 @@ func (w *Window) PeerRead() *atomic.Uint64 {
 // allocates, and makes a system call only if the peer's bell goroutine sleeps. It does nothing
 // when the peer has gone.
 func (w *Window) Ring() { w.rem.peer.ringer.ring(w.rem.slot) }
+
+// OnRevoke has f called when the owner of the memory has given it up for good: nobody reads what is written there, and
+// who has used it makes no more use of ours. f is called at once if that is so already, otherwise from a goroutine
+// that serves all memory of the peer, and must not block. It also comes after a Release that was clean, unless the memory was
+// attached again, and not after OnRevoke(nil). It is for connections that wait for the peer to end; of a peer that
+// is gone [Handler] is told.
+func (w *Window) OnRevoke(f func()) {
+	rem := w.rem
+	rem.peer.mu.Lock()
+	late := false
+	if rem.user == w {
+		late = f != nil && rem.revoked
+		rem.onRevoke = f
+	}
+	rem.peer.mu.Unlock()
+	if late {
+		f()
+	}
+}
 
 // ReturnPages gives the whole pages within the bytes [from, to) of the element back to the
 // system; they read as zero after that, on both sides. Only who writes the element may do so, and
@@ -366,15 +394,22 @@ func (p *Peer) handleAttachReply(m *message, in *inbox, short bool) error {
 func (p *Peer) handleRevoke(m *message) {
 	p.mu.Lock()
 	rem := p.remotes[m.token]
-	if rem == nil || rem.busy {
-		if rem != nil {
-			rem.revoked = true
-		}
+	if rem == nil {
 		p.mu.Unlock()
 		return
 	}
-	delete(p.remotes, m.token)
-	p.idleWindows--
+	rem.revoked = true
+	tell, idle := rem.onRevoke, !rem.busy
+	rem.onRevoke = nil
+	if idle {
+		delete(p.remotes, m.token)
+		p.idleWindows--
+	}
 	p.mu.Unlock()
-	p.dev.unmapRemote(rem)
+	if idle {
+		p.dev.unmapRemote(rem)
+	}
+	if tell != nil {
+		tell() // rule: TestOnRevoke
+	}
 }
