@@ -37,14 +37,15 @@ var mayImport = map[string][]string{
 	"internal/link":    {"wire/...", "internal/rdma", "internal/stream"}, // not core: what LLC messages say is for their owner
 	"internal/stream":  {"wire/cdc"},                                     // not core, not a fabric: it is given memory and functions
 	"internal/control": {"wire/...", "internal/rundir"},                  // not host: it shows what a snapshot has
+	"internal/late":    {},                                               // contexts
 	"internal/user":    {},                                               // numbers of users
 	"internal/rundir":  {"internal/user"},                                // files and directories
 	"internal/option":  {},                                               // TCP option 254 of a socket, of no protocol above
 	"internal/port":    {"wire"},                                         // a socket on a UDP port that an agent shares
 	"bpf":              {"wire/clc", "internal/option"},                  // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
-	"internal/rendezvous": {"wire/...", "internal/ism", "internal/rundir", "internal/user"},
-	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/rdma", "internal/stream", "internal/rendezvous", "internal/rundir"},
+	"internal/rendezvous": {"wire/...", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
+	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/stream", "internal/rendezvous", "internal/rundir"},
 	".":                   {"wire/...", "internal/host"},
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
 	"internal/capture":    {"internal/frame"},             // packets; of no protocol but what it must know to choose them

@@ -162,9 +162,10 @@ func checkExchange(tb testing.TB, a, b net.Conn) {
 // An adversary is a peer that a test plays: it has a device of its own, and speaks the
 // rendezvous and CLC by hand. It can be on either side.
 type adversary struct {
-	tb     testing.TB
-	dir    string
-	device *ism.Device
+	stopPolling func() // nil if it does not poll
+	tb          testing.TB
+	dir         string
+	device      *ism.Device
 
 	// hold, if it has a channel, keeps every message waiting until that is closed: then
 	// the adversary is deaf, and answers no Attach either.
@@ -199,6 +200,9 @@ func newAdversary(tb testing.TB, dir string, anyUser bool) *adversary {
 }
 
 func (a *adversary) close() {
+	if a.stopPolling != nil {
+		a.stopPolling()
+	}
 	a.device.Close()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -243,6 +247,28 @@ func (a *adversary) Signal(p *ism.Peer, payload []byte) {
 		default:
 		}
 	}
+}
+
+// keepPolling has the adversary learn at once of what is left for it, until it is closed.
+func (a *adversary) keepPolling() {
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				a.device.Poll()
+			}
+		}
+	})
+	a.stopPolling = sync.OnceFunc(func() {
+		close(stop)
+		wg.Wait()
+	})
 }
 
 // handle says what to do with messages of a kind.

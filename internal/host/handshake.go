@@ -11,6 +11,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/late"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
@@ -36,7 +37,8 @@ type handshake struct {
 	carrier carrier       // likewise
 	group   *core.LinkGroup
 
-	err error // of the end, nil if the connection can be used
+	end time.Time // of all patience with a client, zero for none
+	err error     // of the end, nil if the connection can be used
 }
 
 // connect does the client's handshake with the host behind peer. When it returns nil, c is
@@ -47,8 +49,6 @@ func (h *Host) connect(ctx context.Context, c *Conn, peer *ism.Peer, buffer int,
 
 // accept is connect for the server.
 func (h *Host) accept(ctx context.Context, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
-	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
-	defer cancel()
 	return h.shake(ctx, core.RoleServer, c, peer, buffer, require)
 }
 
@@ -68,6 +68,9 @@ func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way,
 	s := &handshake{
 		ctx: ctx, host: h, conn: c, role: role, ways: ways, buffer: buffer, require: require,
 		core: core.NewHandshake(role, h.capabilities(ways, c.RemoteAddr())),
+	}
+	if role == core.RoleServer {
+		s.end = time.Now().Add(handshakeTimeout)
 	}
 	s.news.tcp = c.tcp
 	interrupted := make(chan struct{})
@@ -136,8 +139,10 @@ func (s *handshake) run() {
 			s.queue = s.core.HandleMessage(now, nil, err, s.queue)
 		case errors.Is(err, errNews) || s.ctx.Err() == nil && errors.Is(err, os.ErrDeadlineExceeded) && s.news.any():
 			s.takeNews(now)
-		case errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.outOfTime(now):
 			s.queue = s.core.Advance(now, s.queue)
+		case s.outOfTime(now):
+			s.queue = s.core.HandleTCPEnd(now, context.DeadlineExceeded, s.queue)
 		default:
 			s.queue = s.core.HandleTCPEnd(now, err, s.queue)
 		}
@@ -176,11 +181,7 @@ func (s *handshake) takeNews(now time.Time) {
 
 // setDeadline sets the deadline of core, or one that has passed if the caller gave up.
 func (s *handshake) setDeadline(set func(time.Time) error) error {
-	at := s.core.Deadline()
-	if at.IsZero() {
-		at = time.Now().Add(clcTimeout)
-	}
-	if err := set(at); err != nil {
+	if err := set(s.deadline()); err != nil {
 		return err
 	}
 	// The order matters: what runs when ctx ends sets the deadline too.
@@ -249,8 +250,8 @@ func (s *handshake) prepare(choice core.Choice) {
 }
 
 func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) {
-	ctx, cancel := s.untilDeadline()
-	defer cancel()
+	ctx := s.untilDeadline()
+	defer ctx.Cancel()
 	for _, w := range s.ways {
 		if w.mode() != choice.Mode {
 			continue
@@ -276,14 +277,25 @@ func (s *handshake) startLink(r core.Result) {
 	}
 }
 
+// deadline is that of core, or where it has none, that of a wait of its own.
+func (s *handshake) deadline() time.Time {
+	at := s.core.Deadline()
+	if at.IsZero() {
+		at = time.Now().Add(clcTimeout)
+	}
+	if !s.end.IsZero() && s.end.Before(at) {
+		return s.end
+	}
+	return at
+}
+
+// outOfTime reports whether a client has taken longer than we have patience for.
+func (s *handshake) outOfTime(now time.Time) bool { return !s.end.IsZero() && !now.Before(s.end) }
+
 // untilDeadline bounds what waits for the peer. If that is stopped, it ends while a Decline still finds
 // it listening, or for a server, which has got its Confirm, after some time.
-func (s *handshake) untilDeadline() (context.Context, context.CancelFunc) {
-	until := s.core.Deadline()
-	if until.IsZero() {
-		until = time.Now().Add(clcTimeout)
-	}
-	return context.WithDeadline(s.ctx, until)
+func (s *handshake) untilDeadline() *late.Context {
+	return late.WithDeadline(s.ctx, s.deadline())
 }
 
 // release gives back what was made ready.
@@ -300,9 +312,9 @@ func (s *handshake) release() {
 func (s *handshake) established(r core.Result) {
 	h, c := s.host, s.conn
 	mode := modes[r.Mode]
-	ctx, cancel := s.untilDeadline()
+	ctx := s.untilDeadline()
 	missing := s.carrier.attach(ctx, r)
-	cancel()
+	ctx.Cancel()
 	if !s.require.met(mode) {
 		s.failed(&FallbackError{Reason: clc.Lookup(clc.DiagPolicy, clc.OSUnspecified)})
 		return

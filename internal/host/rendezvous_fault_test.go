@@ -89,6 +89,7 @@ func TestForgedAnnouncement(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newClientRig(t)
+			r.a.keepPolling()
 			r.a.handle(rendezvous.Expect, tt.expect(r.a))
 			r.a.handle(rendezvous.Cancel, refuse(r.a, clc.DiagNotAccepted))
 			checkPlain(t, <-r.dial(boundedContext(t)), r.evil, tt.reason)
@@ -103,6 +104,7 @@ func TestAcceptedByStranger(t *testing.T) {
 	r := newClientRig(t)
 	stranger := newAdversary(t, r.a.dir, false)
 	p := stranger.peering(r.client)
+	r.a.keepPolling()
 	r.a.handle(rendezvous.Expect, func(_ *ism.Peer, m rendezvous.Message) {
 		stranger.send(p, rendezvous.Message{Kind: rendezvous.Accepted, ID: m.ID})
 	})

@@ -25,7 +25,7 @@ import (
 //	   132        4  seat        processor on which the ringer struck last, counted from 1; 0: unknown
 //	   136      120  reserved
 //	   256       64  L1          8 words of 64 bits: bit w of word w/64 set: look into word w of L0
-//	   320     3776  reserved
+//	   320     3776  tray        what the peer has to say without waking anybody, see [tray]
 //	  4096     4096  L0          512 words of 64 bits: bit i of word i/64 set: slot i was rung
 //	  8192  4194304  slots       128 bytes each, see [slotFlags]
 //
@@ -41,7 +41,7 @@ type bellSegment struct {
 	seat      atomic.Uint32
 	_         [120]byte
 	l1        [l1Words]atomic.Uint64
-	_         [3776]byte
+	tray      tray
 	l0        [l0Words]atomic.Uint64
 	slots     [SlotCount]slotFlags
 }

@@ -29,6 +29,8 @@ type conn struct {
 	queue    []outgoing // in order, only while the socket buffer is full
 	replies  int        // answers in queue
 	flushing bool       // a goroutine empties the queue
+	tray     *tray      // the peer's; nil if it has none. Not to be used when the conn is closed
+	put      uint32     // letters in it so far
 }
 
 // An outgoing is a control message that awaits room in the socket buffer.
@@ -211,7 +213,14 @@ func (c *conn) sendSignal(payload []byte) error {
 	if len(c.queue) > 0 { // messages stay in order
 		return ErrCongested
 	}
-	switch err := sendNow(c.sendFD, b); {
+	if c.tray != nil {
+		c.tray.sent.Add(1) // first: who polls must not miss it
+	}
+	err := sendNow(c.sendFD, b)
+	if err != 0 && c.tray != nil {
+		c.tray.sent.Add(^uint32(0))
+	}
+	switch {
 	case err == 0:
 		return nil
 	case err == unix.EAGAIN:

@@ -291,6 +291,11 @@ func (d *Device) Peer(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 		d.wg.Go(func() { d.runDial(gid, dl) })
 	}
 	d.mu.Unlock()
+	select { // first without ctx, which may have to start its timer
+	case <-dl.done:
+		return dl.peer, dl.err
+	default:
+	}
 	select {
 	case <-dl.done:
 		return dl.peer, dl.err
@@ -374,10 +379,10 @@ func (d *Device) remove(p *Peer) {
 // Poll handles, on the calling goroutine, every message that has arrived on the accepted
 // peerings, so that all signals that were sent before the call have been delivered when it
 // returns. It does not wait for messages to arrive, only for handler functions that are running.
-// It costs one system call for each accepted peering.
+// It costs a look into memory for each accepted peering, and a system call where a signal did not fit there.
 func (d *Device) Poll() {
 	for _, p := range *d.polled.Load() {
-		p.receive()
+		p.poll()
 	}
 }
 

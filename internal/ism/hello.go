@@ -33,7 +33,7 @@ func (d *Device) newOffer() (*offer, error) {
 
 // send sends the Hello. It can be called once.
 func (o *offer) send(c *conn, own, peer wire.ISMGID) error {
-	m := message{kind: kindHello, gid: own, peerGID: peer, nonce: o.nonce, slots: SlotCount}
+	m := message{kind: kindHello, gid: own, peerGID: peer, nonce: o.nonce, slots: SlotCount, options: optionTray}
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
 	if c.sendFD < 0 {
@@ -295,6 +295,10 @@ func (d *Device) awaitHello(c *conn, cred Cred, o *offer, check func(*message) e
 		segments:  make(map[wire.Token]*segment),
 		remotes:   make(map[wire.Token]*remote),
 		requests:  make(map[wire.Token]*request),
+	}
+	if m.options&optionTray != 0 {
+		p.trays = true
+		c.tray = &r.seg.tray
 	}
 	p.refs.Store(2) // one for each goroutine of start
 	return p, nil

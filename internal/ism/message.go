@@ -82,7 +82,7 @@ const helloMagic = "gosmcISM"
 //	32    16  GID of the receiver, as the sender knows it
 //	48    16  nonce     random; the bell's header repeats it
 //	64     4  slots     32768
-//	68     4  reserved
+//	68     4  options   1: the sender has a tray and uses that of the receiver; others are ignored
 //
 // Refuse, 16 bytes.
 //
@@ -119,6 +119,7 @@ type message struct {
 	peerGID wire.ISMGID
 	nonce   [16]byte
 	slots   uint32
+	options uint32
 	reason  refusal
 	token   wire.Token
 	size    uint32
@@ -161,7 +162,7 @@ func (m *message) append(b []byte) []byte {
 		b = append(b, peer[:]...)
 		b = append(b, m.nonce[:]...)
 		b = be.AppendUint32(b, m.slots)
-		b = be.AppendUint32(b, 0)
+		b = be.AppendUint32(b, m.options)
 	case kindRefuse:
 		b = be.AppendUint32(b, uint32(m.reason))
 		b = be.AppendUint32(b, 0)
@@ -235,6 +236,7 @@ func parse(b []byte) (message, error) {
 		m.peerGID = wire.ISMGIDFromUUID([16]byte(b[32:48]))
 		m.nonce = [16]byte(b[48:64])
 		m.slots = be.Uint32(b[64:68])
+		m.options = be.Uint32(b[68:72])
 		switch {
 		case string(b[8:16]) != helloMagic:
 			return fail("magic", 8, wire.ErrEyecatcher)

@@ -42,6 +42,11 @@ type Peer struct {
 	err      error         // set before done is closed
 	done     chan struct{} // closed when the peering has ended
 
+	trays    bool            // the peer leaves letters, and counts its signals
+	taken    uint32          // letters so far; this and the next two with conn.recvMu held
+	received uint32          // signals by socket so far
+	letter   [maxLetter]byte // the one that is being delivered
+
 	// attaching has an element for each Attach that awaits its answer.
 	attaching chan struct{}
 
@@ -171,6 +176,9 @@ func (p *Peer) receive() bool {
 		}
 		m, short, err := p.conn.receive()
 		if err == nil {
+			err = p.emptyTray() // what was left there may be older
+		}
+		if err == nil {
 			err = p.handle(&m, short)
 		}
 		if lent {
@@ -200,6 +208,7 @@ func (p *Peer) handle(m *message, short bool) error {
 	case kindDrop:
 		return p.handleDrop(m)
 	case kindSignal:
+		p.received++
 		p.dev.handler.Signal(p, m.payload)
 		return nil
 	case kindHello, kindRefuse:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/late"
 	"github.com/gosmc/smc/internal/user"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -238,11 +239,11 @@ func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Add
 	p.mu.Lock()
 	p.attempts[a.id] = a
 	p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, PeeringTime)
-	defer cancel()
+	wait := late.WithTimeout(ctx, PeeringTime)
+	defer wait.Cancel()
 	for _, peer := range peers {
 		m := Message{Kind: Expect, ID: a.id, Netns: netns, Socket: socket, Dest: plain, Iface: a.iface}
-		if why := p.sendExpect(ctx, peer, m); why != clc.DiagNone {
+		if why := p.sendExpect(wait, peer, m); why != clc.DiagNone {
 			a.answer(peer, answer{kind: Refused, reason: why})
 		}
 	}
@@ -267,14 +268,14 @@ func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.Add
 	if err != nil {
 		return nil, nil, reason
 	}
-	ctx, cancel := context.WithTimeout(ctx, PeeringTime)
-	defer cancel()
+	wait := late.WithTimeout(ctx, PeeringTime)
+	defer wait.Cancel()
 	reason = clc.DiagStale
 	for _, ann := range found {
-		if ctx.Err() != nil {
+		if wait.Err() != nil {
 			break
 		}
-		peer, err := d.Peer(ctx, ann.gid)
+		peer, err := d.Peer(wait, ann.gid)
 		switch {
 		case errors.Is(err, ism.ErrDead):
 			removeAnnouncement(ann.path) // of a process that was killed; fails if it is not ours

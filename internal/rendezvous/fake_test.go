@@ -39,6 +39,8 @@ func (p *fakePeer) GID() wire.ISMGID      { return p.gid }
 func (p *fakePeer) Cred() ism.Cred        { return ism.Cred{PID: 1, UID: p.uid} }
 func (p *fakePeer) Done() <-chan struct{} { return p.done }
 
+func (p *fakePeer) Leave(b []byte) error { return p.Send(b) }
+
 func (p *fakePeer) Send(b []byte) error {
 	m, err := Parse(b)
 	if err != nil {

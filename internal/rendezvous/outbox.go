@@ -34,7 +34,7 @@ func (p *Point) sendExpect(ctx context.Context, peer Peer, m Message) clc.Diagno
 	b := m.Append(buf[:0])
 	p.cfg.Trace(peer, &m, true)
 	for pause := outboxPause; ; pause = min(2*pause, maxOutboxPause) {
-		switch err := peer.Send(b); {
+		switch err := peer.Leave(b); {
 		case err == nil:
 			return clc.DiagNone
 		case !errors.Is(err, ism.ErrCongested):

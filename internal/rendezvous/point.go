@@ -22,6 +22,9 @@ type Peer interface {
 	// matches [ism.ErrCongested] means that there will be room for them.
 	Send(payload []byte) error
 
+	// Leave is Send for what need not wake the other side: it gets it with the next signal, or when it polls.
+	Leave(payload []byte) error
+
 	// Done returns a channel that is closed when the peering has ended.
 	Done() <-chan struct{}
 }
