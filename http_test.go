@@ -85,14 +85,20 @@ func testHandler() http.Handler {
 	return mux
 }
 
-// httpPair serves testHandler over SMC and returns the server, its client and how to end them.
+// httpPair serves testHandler over SMC-D and returns the server and its client.
 func httpPair(t *testing.T, start func(*httptest.Server), protocols func(*http.Protocols)) (*httptest.Server, *http.Client) {
 	t.Helper()
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()
 	client, server := newHost(t, Config{Dir: dir}), newHost(t, Config{Dir: dir})
+	return httpOver(t, Dialer{Host: client, Require: RequireSMCD}, server, "127.0.0.1:0", start, protocols)
+}
+
+// httpOver serves testHandler at an address of a host.
+func httpOver(t *testing.T, d Dialer, server *Host, address string, start func(*httptest.Server), protocols func(*http.Protocols)) (*httptest.Server, *http.Client) {
+	t.Helper()
 	lc := ListenConfig{Host: server}
-	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	l, err := lc.Listen(context.Background(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +116,6 @@ func httpPair(t *testing.T, start func(*httptest.Server), protocols func(*http.P
 	t.Cleanup(ts.Close)
 	hc := ts.Client()
 	tr := hc.Transport.(*http.Transport)
-	d := Dialer{Host: client, Require: RequireSMCD}
 	tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return d.DialContext(ctx, network, addr)
 	}
@@ -145,61 +150,69 @@ func request(t *testing.T, hc *http.Client, method, url string, body io.Reader, 
 	return res, string(text)
 }
 
+// httpKinds are the ways in which HTTP uses a connection.
+var httpKinds = []struct {
+	name      string
+	start     func(*httptest.Server)
+	protocols func(*http.Protocols)
+	proto     string
+}{
+	{"HTTP/1.1", (*httptest.Server).Start, nil, "HTTP/1.1"},
+	{"HTTP/1.1 over TLS", (*httptest.Server).StartTLS, nil, "HTTP/1.1"},
+	{"HTTP/2 over TLS", func(ts *httptest.Server) { ts.EnableHTTP2 = true; ts.StartTLS() }, nil, "HTTP/2.0"},
+	{"HTTP/2 without TLS", (*httptest.Server).Start, func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) }, "HTTP/2.0"},
+}
+
 func TestHTTP(t *testing.T) {
-	for _, tt := range []struct {
-		name      string
-		start     func(*httptest.Server)
-		protocols func(*http.Protocols)
-		proto     string
-	}{
-		{"HTTP/1.1", (*httptest.Server).Start, nil, "HTTP/1.1"},
-		{"HTTP/1.1 over TLS", (*httptest.Server).StartTLS, nil, "HTTP/1.1"},
-		{"HTTP/2 over TLS", func(ts *httptest.Server) { ts.EnableHTTP2 = true; ts.StartTLS() }, nil, "HTTP/2.0"},
-		{"HTTP/2 without TLS", (*httptest.Server).Start, func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) }, "HTTP/2.0"},
-	} {
+	for _, tt := range httpKinds {
 		t.Run(tt.name, func(t *testing.T) {
 			ts, hc := httpPair(t, tt.start, tt.protocols)
-			res, text := request(t, hc, "GET", ts.URL+"/mode", nil)
-			if text != "SMC-D" || res.Proto != tt.proto {
-				t.Errorf("GET /mode = %q over %s, want SMC-D over %s", text, res.Proto, tt.proto)
-			}
-			// The same connection serves the next request.
-			reused := false
-			ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{
-				GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused },
-			})
-			req, _ := http.NewRequestWithContext(ctx, "GET", ts.URL+"/mode", nil)
-			if res, err := hc.Do(req); err != nil {
-				t.Error(err)
-			} else {
-				io.Copy(io.Discard, res.Body)
-				res.Body.Close()
-			}
-			if !reused {
-				t.Error("the connection was not used again")
-			}
-
-			want := patternHash(bigBody)
-			for _, query := range []string{"", "?chunked"} {
-				_, text := request(t, hc, "GET", ts.URL+"/big"+query, nil)
-				if got := sha256.Sum256([]byte(text)); hex.EncodeToString(got[:]) != want {
-					t.Errorf("GET /big%s: %d bytes with another hash", query, len(text))
-				}
-			}
-			// A body whose length the client does not know is sent in chunks.
-			_, text = request(t, hc, "POST", ts.URL+"/hash", io.MultiReader(patternReader(bigBody)))
-			if !strings.HasPrefix(text, want) || tt.proto == "HTTP/1.1" && !strings.HasSuffix(text, "[chunked]") {
-				t.Errorf("POST /hash, chunked = %s, want %s", text, want)
-			}
-			_, text = request(t, hc, "POST", ts.URL+"/hash", patternReader(bigBody), "Expect", "100-continue")
-			if !strings.HasPrefix(text, want) {
-				t.Errorf("POST /hash with 100-continue = %s, want %s", text, want)
-			}
-			res, _ = request(t, hc, "POST", ts.URL+"/refuse", strings.NewReader("body"), "Expect", "100-continue")
-			if res.StatusCode != http.StatusRequestEntityTooLarge {
-				t.Errorf("POST /refuse = %v", res.Status)
-			}
+			testHTTP(t, ts, hc, tt.proto, ModeSMCD)
 		})
+	}
+}
+
+// testHTTP makes requests of all kinds.
+func testHTTP(t *testing.T, ts *httptest.Server, hc *http.Client, proto string, mode Mode) {
+	res, text := request(t, hc, "GET", ts.URL+"/mode", nil)
+	if text != mode.String() || res.Proto != proto {
+		t.Errorf("GET /mode = %q over %s, want %v over %s", text, res.Proto, mode, proto)
+	}
+	// The same connection serves the next request.
+	reused := false
+	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused },
+	})
+	req, _ := http.NewRequestWithContext(ctx, "GET", ts.URL+"/mode", nil)
+	if res, err := hc.Do(req); err != nil {
+		t.Error(err)
+	} else {
+		io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+	}
+	if !reused {
+		t.Error("the connection was not used again")
+	}
+
+	want := patternHash(bigBody)
+	for _, query := range []string{"", "?chunked"} {
+		_, text := request(t, hc, "GET", ts.URL+"/big"+query, nil)
+		if got := sha256.Sum256([]byte(text)); hex.EncodeToString(got[:]) != want {
+			t.Errorf("GET /big%s: %d bytes with another hash", query, len(text))
+		}
+	}
+	// A body whose length the client does not know is sent in chunks.
+	_, text = request(t, hc, "POST", ts.URL+"/hash", io.MultiReader(patternReader(bigBody)))
+	if !strings.HasPrefix(text, want) || proto == "HTTP/1.1" && !strings.HasSuffix(text, "[chunked]") {
+		t.Errorf("POST /hash, chunked = %s, want %s", text, want)
+	}
+	_, text = request(t, hc, "POST", ts.URL+"/hash", patternReader(bigBody), "Expect", "100-continue")
+	if !strings.HasPrefix(text, want) {
+		t.Errorf("POST /hash with 100-continue = %s, want %s", text, want)
+	}
+	res, _ = request(t, hc, "POST", ts.URL+"/refuse", strings.NewReader("body"), "Expect", "100-continue")
+	if res.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("POST /refuse = %v", res.Status)
 	}
 }
 
@@ -232,6 +245,11 @@ func TestTLS(t *testing.T) {
 	defer ts.Close()
 	dir := t.TempDir()
 	c, s := connect(t, newHost(t, Config{Dir: dir}), newHost(t, Config{Dir: dir}), ModeSMCD)
+	testTLS(t, ts, c, s)
+}
+
+// testTLS moves much data over a connection with the certificate of a server.
+func testTLS(t *testing.T, ts *httptest.Server, c, s *Conn) {
 	client := tls.Client(c, &tls.Config{RootCAs: ts.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs, ServerName: "example.com"})
 	server := tls.Server(s, &tls.Config{Certificates: ts.TLS.Certificates})
 	want := patternHash(bigBody)

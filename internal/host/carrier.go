@@ -39,10 +39,11 @@ type terms struct {
 	buffer int    // size of our buffer in bytes
 	wake   func() // to be called when something may have arrived, from any goroutine
 	left   func() // to be called, from any goroutine, once the peer is known to have no part in the connection any more
+	lost   func() // to be called when the peer has given our element of its buffer to another connection
 
 	// join finds or makes the connection's link group. prepare calls it once: a way whose buffers
 	// belong to a group begins with it, others end with it, so that nobody waits for them.
-	join func() (lg *core.LinkGroup, firstContact bool, err error)
+	join func(ctx context.Context) (lg *core.LinkGroup, firstContact bool, err error)
 }
 
 // A carrier is what one connection has of a fabric: our buffer, the way to the peer's, and the peer's end.
@@ -107,7 +108,15 @@ func (h *Host) addEnd(e end) bool {
 	return true
 }
 
-// endGone tells the connections of an end that their peer is gone, after tell was told how many they are. To be
+// fate is what connections are told when their end has come.
+func fate(e end) core.ConnEvent {
+	if g, ok := e.(*smcrGroup); ok {
+		return core.ConnEvent{Kind: g.fateOf()}
+	}
+	return core.ConnEvent{Kind: core.EventPeerDead}
+}
+
+// endGone tells the connections of an end that it has come, after tell was told how many they are. To be
 // called once, after Done was closed.
 func (h *Host) endGone(e end, tell func(count int)) {
 	h.mu.Lock()
@@ -116,7 +125,7 @@ func (h *Host) endGone(e end, tell func(count int)) {
 	h.mu.Unlock()
 	tell(len(conns))
 	for _, c := range conns {
-		c.event(core.ConnEvent{Kind: core.EventPeerDead})
+		c.event(fate(e))
 		c.wake() // it may have died after it published its last bytes and its close, and before it rang
 	}
 }

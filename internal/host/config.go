@@ -30,6 +30,7 @@ type Config struct {
 	Logger       *slog.Logger
 	SweepEvery   time.Duration // 0: sweepEvery; for tests that cannot wait as long
 	CheckEvery   time.Duration // 0: that of the rendezvous; for tests that cannot wait as long
+	Release0     bool          // speak version 2.0 of SMC and not 2.1; for tests
 	RDMA         rdma.Config   // of the devices; for tests
 	Namespace    func(func())  // calls a function on a thread in the network namespace of the devices; for tests; nil: at once
 	ReleaseIdle  bool          // keep nothing of the system, and no goroutine, while nobody uses the host

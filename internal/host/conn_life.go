@@ -68,6 +68,13 @@ func (c *Conn) peerLeft() {
 	}
 }
 
+// elementLost runs when the peer has given our element of its RMB to another connection.
+func (c *Conn) elementLost() {
+	if c.ready.Load() {
+		c.event(core.ConnEvent{Kind: core.EventElementLost})
+	}
+}
+
 // carryOut does one thing that core decided. c.mu is held.
 func (c *Conn) carryOut(out core.Output) {
 	switch out := out.(type) {

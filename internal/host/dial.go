@@ -134,6 +134,12 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		return nil, dialError(network, tcp, err)
 	}
 	c := d.host.newConn(tcp, true, &d.opts.Net)
+	if remote := addrPort(tcp.RemoteAddr()); peer == nil && d.host.speaksCLC(remote.Addr(), remote.Port()) {
+		if err := d.host.connectSMCR(ctx, c, buffer, d.opts.Require); err != nil {
+			return nil, err
+		}
+		return c, nil
+	}
 	if peer != nil && !d.opts.Require.offered() {
 		peer, reason = nil, clc.DiagPolicy
 	}

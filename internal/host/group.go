@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -9,8 +10,16 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// joinGroup finds a link group for the connection.
-func (s *handshake) joinGroup(choice core.Choice) (lg *core.LinkGroup, firstContact bool, err error) {
+// joinGroup finds a link group for the connection. With SMC-R it may wait until ctx ends for the first contact of another
+// connection, so that many to one peer make one group.
+func (s *handshake) joinGroup(ctx context.Context, choice core.Choice) (lg *core.LinkGroup, firstContact bool, err error) {
+	if choice.Mode == core.SMCR {
+		return s.joinSMCR(ctx, choice)
+	}
+	return s.joinSMCD(choice)
+}
+
+func (s *handshake) joinSMCD(choice core.Choice) (lg *core.LinkGroup, firstContact bool, err error) {
 	h := s.host
 	now := time.Now()
 	h.mu.Lock()
@@ -25,16 +34,110 @@ func (s *handshake) joinGroup(choice core.Choice) (lg *core.LinkGroup, firstCont
 	if s.role == core.RoleServer {
 		s.group, firstContact, why = h.groups.ServerJoin(choice.Key(core.RoleServer), id, maxConnsPerGroup)
 	} else {
-		var peerID wire.LinkID // SMC-R's groups are told apart by their links
-		if choice.D != nil {
-			peerID = choice.D.LinkID
-		}
-		s.group, why = h.groups.ClientJoin(choice.Key(core.RoleClient), choice.FirstContact, id, peerID)
+		s.group, why = h.groups.ClientJoin(choice.Key(core.RoleClient), choice.FirstContact, id, choice.D.LinkID)
 	}
 	if s.group == nil {
 		return nil, false, &declined{why}
 	}
 	return s.group, firstContact, nil
+}
+
+func (s *handshake) joinSMCR(ctx context.Context, choice core.Choice) (*core.LinkGroup, bool, error) {
+	h := s.host
+	var late <-chan time.Time
+	waited := false
+	for {
+		h.mu.Lock()
+		h.nextLinkID++
+		id := wire.LinkID(h.nextLinkID)
+		j := h.groups.JoinLinks(core.JoinRequest{
+			Role: s.role, Choice: choice, ID: id, MaxConns: maxConnsPerGroup, Waited: waited,
+		})
+		if j.Wait && h.changed == nil {
+			h.changed = make(chan struct{})
+		}
+		changed := h.changed
+		ended := h.runningLocked(j.Ended)
+		h.mu.Unlock()
+		for _, g := range ended {
+			g.finish(core.EndIdle)
+		}
+		switch {
+		case j.Wait:
+		case j.Group == nil:
+			return nil, false, &declined{j.Why}
+		default:
+			s.group = j.Group
+			return j.Group, j.FirstContact, nil
+		}
+		if late == nil {
+			t := time.NewTimer(core.FirstContactWait)
+			defer t.Stop()
+			late = t.C
+		}
+		select {
+		case <-changed:
+		case <-late:
+			waited = true
+		case <-ctx.Done():
+			return nil, false, &declined{clc.DiagBusy}
+		}
+	}
+}
+
+// runningLocked returns the link groups of SMC-R at work behind some of the table. h.mu is held.
+func (h *Host) runningLocked(list []*core.LinkGroup) (running []*smcrGroup) {
+	for _, lg := range list {
+		if g := h.smcrGroups[lg]; g != nil {
+			running = append(running, g)
+		}
+	}
+	return running
+}
+
+// linksOf returns the links of a link group of SMC-R, nil for one of SMC-D.
+func (h *Host) linksOf(lg *core.LinkGroup) []core.GroupLink {
+	if lg.Key.Mode != core.SMCR {
+		return nil
+	}
+	g, err := h.smcrGroup(lg)
+	if err != nil {
+		return nil
+	}
+	return g.links()
+}
+
+// leaveLocked takes a connection out of its link group. h.mu is held.
+func (h *Host) leaveLocked(lg *core.LinkGroup) {
+	h.groups.Leave(time.Now(), lg)
+	if lg.Key.Mode == core.SMCR {
+		h.groupsChanged() // a first contact may have come to nothing, or there is room
+		h.armSweepLocked()
+	}
+}
+
+// armSweepLocked makes sure that idle link groups of SMC-R are ended in time: a peer is told, and holds memory for
+// us. Those of SMC-D have nothing that costs anything. h.mu is held.
+func (h *Host) armSweepLocked() {
+	at := h.groups.Deadline()
+	switch {
+	case at.IsZero() || h.closing:
+	case h.groupTimer == nil:
+		h.groupTimer = time.AfterFunc(time.Until(at), h.sweepGroups)
+	default:
+		h.groupTimer.Reset(time.Until(at))
+	}
+}
+
+// sweepGroups ends the link groups that have been idle for too long.
+func (h *Host) sweepGroups() {
+	h.mu.Lock()
+	ended := h.runningLocked(h.groups.Advance(time.Now()))
+	h.armSweepLocked()
+	h.mu.Unlock()
+	for _, g := range ended {
+		g.finish(core.EndIdle)
+	}
 }
 
 // declined is an error with a reason of its own.
@@ -46,7 +149,7 @@ func (e *declined) Error() string { return clc.Lookup(e.why, clc.OSUnspecified).
 func (s *handshake) leaveGroup() {
 	if s.group != nil {
 		s.host.mu.Lock()
-		s.host.groups.Leave(time.Now(), s.group)
+		s.host.leaveLocked(s.group)
 		s.host.mu.Unlock()
 		s.group = nil
 	}
@@ -59,18 +162,31 @@ func (s *handshake) dropGroup() {
 	if s.group != nil {
 		s.host.mu.Lock()
 		s.host.groups.Drop(s.group)
+		lost := s.host.runningLocked([]*core.LinkGroup{s.group})
 		s.host.mu.Unlock()
+		for _, g := range lost {
+			g.finish(core.EndOutOfSync)
+		}
 	}
 }
 
 // agreed remembers what a first contact has told, and describes the connection.
 func (h *Host) agreed(peerPID int, lg *core.LinkGroup, r core.Result) Agreed {
+	links := h.linksOf(lg)
+	var stale []*smcrGroup // with an instance of the peer that is no more
 	h.mu.Lock()
 	if r.FirstContact {
-		h.groups.Confirm(lg, r)
+		stale = h.runningLocked(h.groups.Confirm(lg, r))
+		if links != nil {
+			h.groups.SetLinks(lg, links)
+			h.groupsChanged()
+		}
 	}
 	first := lg.Result
 	h.mu.Unlock()
+	for _, g := range stale {
+		g.finish(core.EndOutOfSync)
+	}
 	return Agreed{
 		Version:  fmt.Sprintf("%d.%d", r.Version, first.Release),
 		EID:      r.EID.String(),

@@ -52,6 +52,27 @@ func (h *Host) accept(ctx context.Context, c *Conn, peer *ism.Peer, buffer int, 
 	return h.shake(ctx, core.RoleServer, c, peer, buffer, require)
 }
 
+// connectSMCR is connect to a peer that expects CLC and shares no memory with us.
+func (h *Host) connectSMCR(ctx context.Context, c *Conn, buffer int, require Requirement) error {
+	return h.shakeSMCR(ctx, core.RoleClient, c, buffer, require)
+}
+
+// acceptSMCR is connectSMCR for the server.
+func (h *Host) acceptSMCR(ctx context.Context, c *Conn, buffer int, require Requirement) error {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	return h.shakeSMCR(ctx, core.RoleServer, c, buffer, require)
+}
+
+func (h *Host) shakeSMCR(ctx context.Context, role core.Role, c *Conn, buffer int, require Requirement) error {
+	w := h.newSMCRWay(role, addrOf(c.LocalAddr()))
+	defer w.leave()
+	if !require.met(ModeSMCR) {
+		w.why = clc.DiagPolicy // it awaits our word, and would be reset if it got SMC-R
+	}
+	return h.shakeOn(ctx, role, c, []way{w}, buffer, require)
+}
+
 // shake finds the ways to the peer and does the handshake.
 func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
 	f, reason, err := h.open()
@@ -100,6 +121,9 @@ func (h *Host) capabilities(ways []way, peer net.Addr) core.Capabilities {
 		UEIDs:    h.ueids,
 		MaxConns: maxConnsPerGroup,
 		MaxLinks: 2,
+	}
+	if h.cfg.Release0 {
+		caps.Release = clc.Release0
 	}
 	for _, w := range ways {
 		w.offer(&caps)
@@ -262,7 +286,8 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 			buffer: s.buffer,
 			wake:   s.conn.wake, // not more: it lives as long as the connection
 			left:   s.conn.peerLeft,
-			join:   func() (*core.LinkGroup, bool, error) { return s.joinGroup(choice) },
+			lost:   s.conn.elementLost,
+			join:   func(ctx context.Context) (*core.LinkGroup, bool, error) { return s.joinGroup(ctx, choice) },
 		})
 		return r, err
 	}
@@ -352,7 +377,7 @@ func (s *handshake) established(r core.Result) {
 	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // of a peer that was done before we were
 	select {
 	case <-c.carrier.end().Done():
-		c.event(core.ConnEvent{Kind: core.EventPeerDead})
+		c.event(fate(c.carrier.end()))
 	default: // endGone is still to come, and finds the connection
 	}
 	h.counters.handshakesOK.Add(1)

@@ -29,6 +29,7 @@ type Host struct {
 	id        string // of the host on all machines; names its control socket
 	name      string // as sent to peers
 	ueids     []wire.EID
+	peerID    wire.PeerID
 	peerRules []peerRule // who speaks CLC, as configured
 	seid      wire.EID
 	started   time.Time
@@ -37,6 +38,7 @@ type Host struct {
 	counters counters
 	sweeper  sweeper
 	rnics    rnics
+	rmbBytes atomic.Int64 // of all RMBs
 	trace    control.Trace[traceRecord]
 	connIDs  atomic.Uint64 // of connections so far
 
@@ -56,6 +58,10 @@ type Host struct {
 	listeners map[*Listener]struct{}
 	ends      map[end]map[*Conn]struct{} // the connections that end with something
 	groups    *core.Groups
+
+	smcrGroups map[*core.LinkGroup]*smcrGroup // that connections may join
+	changed    chan struct{}                  // closed when a first contact of SMC-R is over; nil if nobody waits
+	groupTimer *time.Timer                    // runs sweepGroups; nil before it was needed
 
 	groupsSwept time.Time // when idle link groups were last looked for
 	nextLinkID  uint32
@@ -97,8 +103,11 @@ func New(cfg Config) (*Host, error) {
 		listeners: make(map[*Listener]struct{}),
 		ends:      make(map[end]map[*Conn]struct{}),
 		groups:    core.NewGroups(maxGroups),
+
+		smcrGroups: make(map[*core.LinkGroup]*smcrGroup),
 	}
 	h.name, _ = os.Hostname()
+	h.peerID = newPeerID()
 	if !cfg.NoSEID {
 		if h.seid, err = systemEID(); err != nil {
 			cfg.Logger.Warn("no system EID", "err", err)
@@ -118,6 +127,16 @@ func newHostID() string {
 	u[6] = u[6]&0x0f | 0x40
 	u[8] = u[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// newPeerID returns a peer ID that no other host has. Its second part is to be the MAC of an RNIC, for the sake of that:
+// "the MAC address portion ... insures uniqueness" (RFC 7609 p.93). But several processes may share our RNICs, and
+// each is an instance of its own beside the others, not one that takes the place of another; so it is a
+// random, locally administered one.
+func newPeerID() (id wire.PeerID) {
+	rand.Read(id[:])
+	id[2] = id[2]&^1 | 2
+	return id
 }
 
 // Dir returns the run directory.
@@ -161,7 +180,7 @@ func (h *Host) forget(c *Conn) {
 		delete(h.ends[c.carrier.end()], c)
 	}
 	if c.group != nil {
-		h.groups.Leave(time.Now(), c.group)
+		h.leaveLocked(c.group)
 	}
 	in, out := c.Totals()
 	h.counters.bytesIn[c.mode].Add(in)
@@ -266,6 +285,7 @@ func (h *Host) release() {
 	}
 	h.sweeper.stop()
 	h.meeting.Close()
+	h.closeSMCR(true)
 	h.releaseMu.Lock()
 	defer h.releaseMu.Unlock()
 	h.fabricMu.Lock()
@@ -279,7 +299,6 @@ func (h *Host) release() {
 	if f != nil {
 		f.close()
 	}
-	h.rnics.close(true)
 }
 
 // counters only grow. Indexes are modes.

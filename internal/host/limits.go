@@ -49,6 +49,14 @@ const (
 	// drainTime is how long a listener that was closed goes on with the connections it had taken.
 	drainTime = time.Second
 
+	// groupEndTime is how long a host that ends waits for its link groups to end in order: DELETE LINK, and its
+	// acknowledgement.
+	groupEndTime = time.Second
+
+	// maxIdleRMBs bounds the bytes of RMBs that a link group keeps for connections to come. A new one takes an exchange
+	// of messages with the peer.
+	maxIdleRMBs = 32 << 20
+
 	// rnicLinger is how long a RoCE device stays open that nobody uses, and maxRNICs bounds how many are open: more
 	// than machines have adapters.
 	rnicLinger = time.Second

@@ -43,7 +43,7 @@ func (w *fakeWay) watcher() *watcher                       { return w.w }
 func (w *fakeWay) offer(c *core.Capabilities)              { *c = fakeCaps(w.gid) }
 
 func (w *fakeWay) prepare(_ context.Context, t terms) (carrier, core.Resources, error) {
-	_, first, err := t.join()
+	_, first, err := t.join(nil)
 	return &fakeCarrier{way: w, done: make(chan struct{})}, fakeResources(w.gid, first), err
 }
 

@@ -232,7 +232,10 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		case l.busy <- struct{}{}:
 			if claim.Accept() {
 				l.working.Add(1)
-				go l.serve(tcp, claim.Peer().(*ism.Peer))
+				peer := claim.Peer().(*ism.Peer)
+				go l.serve(tcp, func(ctx context.Context, c *Conn, buffer int, require Requirement) error {
+					return h.accept(ctx, c, peer, buffer, require)
+				})
 				return
 			}
 			<-l.busy
@@ -244,6 +247,17 @@ func (l *Listener) route(tcp *net.TCPConn) {
 			reason = clc.DiagBusy
 		}
 	}
+	if claim == nil && h.speaksCLC(addrOf(tcp.RemoteAddr()), addrPort(tcp.LocalAddr()).Port()) {
+		select {
+		case l.busy <- struct{}{}: // it awaits our word, so others wait meanwhile
+			l.working.Add(1)
+			go l.serve(tcp, l.host.acceptSMCR)
+		case <-l.ctx.Done():
+			tcp.Close()
+			l.settled()
+		}
+		return
+	}
 	c := h.newConn(tcp, false, nil)
 	if h.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), l.opts.Require, nil) == nil {
 		l.deliver(accepted{conn: c})
@@ -253,12 +267,12 @@ func (l *Listener) route(tcp *net.TCPConn) {
 }
 
 // serve does the handshake on a connection that a client has asked for.
-func (l *Listener) serve(tcp *net.TCPConn, peer *ism.Peer) {
+func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *Conn, buffer int, require Requirement) error) {
 	defer l.working.Done()
 	deepen()
 	c := l.host.newConn(tcp, false, nil)
 	end := l.pace.watch()
-	err := l.host.accept(l.ctx, c, peer, l.buffer, l.opts.Require)
+	err := accept(l.ctx, c, l.buffer, l.opts.Require)
 	end()
 	<-l.busy
 	if err != nil {

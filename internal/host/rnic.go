@@ -43,8 +43,8 @@ var (
 	errRNICDown = errors.New("the RoCE device cannot be used")
 )
 
-// rnic is how peers address it.
-func (n *rnic) rnic() *core.RNIC { return &core.RNIC{GID: n.dev.GID(), MAC: n.dev.MAC()} }
+// ends is how peers address it.
+func (n *rnic) ends() *core.RNIC { return &core.RNIC{GID: n.dev.GID(), MAC: n.dev.MAC()} }
 
 // direct reports whether no router is between it and an RNIC of a peer.
 func (n *rnic) direct(gid wire.GID) bool {
@@ -129,6 +129,13 @@ func (n *rnic) tell(mtu wire.MTU, reason error) {
 	}
 }
 
+// retain begins one more use.
+func (n *rnic) retain() {
+	n.mu.Lock()
+	n.users++
+	n.mu.Unlock()
+}
+
 // release ends one use.
 func (n *rnic) release() {
 	n.mu.Lock()
@@ -150,7 +157,25 @@ type rnics struct {
 	open   map[netip.Addr]*rnic
 	failed map[netip.Addr]rnicFailure
 	timer  *time.Timer // runs closeUnused
+	tcp    *watcher    // of the TCP sockets of connections; nil before it was needed
 	closed bool
+}
+
+// watch returns what looks after the TCP sockets of connections.
+func (r *rnics) watch() (*watcher, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, errHostClosed
+	}
+	if r.tcp == nil {
+		w, err := newWatcher()
+		if err != nil {
+			return nil, err
+		}
+		r.tcp = w
+	}
+	return r.tcp, nil
 }
 
 // A rnicFailure is remembered for a while, so that not every connection tries again.
@@ -367,6 +392,10 @@ func (r *rnics) close(forGood bool) {
 		n.close()
 	}
 	r.failed = nil
+	if r.tcp != nil {
+		r.tcp.close()
+		r.tcp = nil
+	}
 }
 
 // rnicReason is why there is no device.

@@ -2,7 +2,6 @@ package host
 
 import (
 	"errors"
-	"net"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -19,30 +18,6 @@ var (
 	loop2 = netip.MustParseAddr("127.0.0.2")
 )
 
-// freePort returns a UDP port that nobody has at any of the addresses.
-func freePort(t testing.TB, addrs ...netip.Addr) uint16 {
-	t.Helper()
-next:
-	for range 100 {
-		first, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addrs[0], 0)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer first.Close()
-		port := uint16(first.LocalAddr().(*net.UDPAddr).Port)
-		for _, a := range addrs[1:] {
-			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, port)))
-			if err != nil {
-				continue next
-			}
-			defer c.Close()
-		}
-		return port
-	}
-	t.Fatal("no free port")
-	return 0
-}
-
 // rnicUse counts what its device tells.
 type rnicUse struct {
 	ends   atomic.Int32
@@ -56,7 +31,7 @@ func (u *rnicUse) rnicEvent(_ wire.MTU, reason error) {
 
 func TestRNIC(t *testing.T) {
 	smctest.CheckLeaks(t)
-	cfg := Config{RDMA: rdma.Config{Port: freePort(t, loop1)}}
+	cfg := Config{RDMA: rdma.Config{Port: smctest.FreePort(t, loop1)}}
 	h, other := newTestHost(t, cfg), newTestHost(t, cfg)
 	a, err := h.rnics.acquire(loop1)
 	if err != nil {

@@ -64,7 +64,7 @@ func (c *smcdCarrier) prepare(ctx context.Context, t terms) (r core.Resources, e
 		c.last = c.window
 		c.last.OnRevoke(t.left)
 	}
-	group, first, err := t.join()
+	group, first, err := t.join(ctx)
 	if err != nil {
 		return r, err
 	}

@@ -1,0 +1,251 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// An smcrWay reaches a peer on another machine by RDMA.
+type smcrWay struct {
+	host  *Host
+	local netip.Addr // our end of the TCP connection
+
+	rnic *rnic         // of ours; a server's is nil before it has the Proposal
+	why  clc.Diagnosis // there is none
+	w    *watcher
+}
+
+// newSMCRWay returns the way for a connection from or to a local address. The caller calls leave when the
+// handshake is over.
+func (h *Host) newSMCRWay(role core.Role, local netip.Addr) *smcrWay {
+	w := &smcrWay{host: h, local: local}
+	var err error
+	if w.w, err = h.rnics.watch(); err != nil {
+		w.why = rnicReason(err)
+		return w
+	}
+	if len(h.ueids) == 0 {
+		w.why = clc.DiagNoUEID
+	} else if role == core.RoleClient {
+		w.open(netip.Addr{})
+	}
+	return w
+}
+
+// open opens the device for a peer's RNIC, or finds out why there is none.
+func (w *smcrWay) open(remote netip.Addr) {
+	addr, err := w.host.rnics.choose(w.local, remote)
+	if err == nil {
+		w.rnic, err = w.host.rnics.acquire(addr)
+	}
+	if err != nil {
+		w.why = rnicReason(err)
+	}
+}
+
+// leave ends the use of the device by the handshake. Link groups have their own.
+func (w *smcrWay) leave() {
+	if w.rnic != nil {
+		w.rnic.release()
+		w.rnic = nil
+	}
+}
+
+func (w *smcrWay) mode() core.Mode   { return core.SMCR }
+func (w *smcrWay) watcher() *watcher { return w.w }
+
+func (w *smcrWay) offer(caps *core.Capabilities) {
+	caps.PeerID = w.host.peerID
+	caps.Refuse = w.why
+	if w.rnic != nil {
+		caps.RoCEv2 = w.rnic.ends()
+	}
+}
+
+// meet opens the device that reaches the client's.
+func (w *smcrWay) meet(p *clc.Proposal, h *core.Handshake) {
+	if w.rnic == nil && w.why == clc.DiagNone && p.Ext != nil && p.V2.HasR() {
+		w.open(p.Ext.GID.Addr())
+	}
+	if w.rnic == nil {
+		h.SetRNIC(nil, nil, w.why)
+		return
+	}
+	h.SetRNIC(nil, w.rnic.ends(), clc.DiagNone)
+}
+
+func (w *smcrWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {
+	if w.rnic == nil {
+		return nil, core.Resources{}, errNoRNIC
+	}
+	lg, first, err := t.join(ctx)
+	if err != nil {
+		return nil, core.Resources{}, err
+	}
+	c := &smcrCarrier{lost: t.lost}
+	r, err := c.prepare(ctx, w, lg, first, t)
+	if err != nil {
+		c.detach(false)
+		c.release(false)
+		return nil, r, err
+	}
+	return c, r, nil
+}
+
+// An smcrCarrier is the carrier of SMC-R: an RMB of ours, an element of one of the peer's, and a link between.
+type smcrCarrier struct {
+	group   *smcrGroup
+	first   bool          // our connection made the group
+	rmb     *smcrRMB      // nil once released
+	link    *link.Carrier // nil before prepare
+	owner   core.Owner    // of the peer's element
+	element *core.Element // nil before it is known
+	lost    func()        // the peer has given the element to another connection
+}
+
+// prepare makes our RMB known to the peer, unless the CLC messages do, and on the client readies our end of the link.
+func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGroup, first bool, t terms) (r core.Resources, err error) {
+	c.first = first
+	if first {
+		c.group, err = w.host.newSMCRGroup(lg, w.rnic)
+	} else {
+		c.group, err = w.host.smcrGroup(lg)
+	}
+	if err != nil {
+		return r, err
+	}
+	g := c.group
+	if c.rmb, err = g.takeRMB(ctx, wire.SizeCodeFor(t.buffer)); err != nil {
+		return r, err
+	}
+	if c.link, err = g.net.NewCarrier(link.CarrierConfig{RMB: c.rmb.rmb, Wake: t.wake}); err != nil {
+		return r, err
+	}
+	if server := t.choice.R; server != nil { // we are the client
+		if first {
+			err = g.link.ReadyToReceive(peerOf(server))
+		} else {
+			err = c.takeElement(server)
+		}
+		if err != nil {
+			return r, err
+		}
+	}
+	token, ok := c.rmb.rmb.Token(g.link)
+	if !ok {
+		return r, errGone
+	}
+	us := g.rnic.ends()
+	return core.Resources{
+		FirstContact: first,
+		Direct:       g.rnic.direct(t.choice.GID),
+		ClientGIDs:   []wire.GID{us.GID},
+		R: &clc.ParamsR{
+			GID: us.GID, MAC: us.MAC, QPN: g.link.QPN(), PSN: g.link.PSN(), MTU: g.link.MTU(),
+			RKey: token.RKey, RMBAddr: token.Addr, RMBEIndex: 1, RMBESize: c.rmb.rmb.Size(), AlertToken: c.link.AlertToken(),
+		},
+	}, nil
+}
+
+// peerOf is the peer's end of a link as it has told it.
+func peerOf(r *clc.ParamsR) link.Peer {
+	return link.Peer{GID: r.GID, QPN: r.QPN, PSN: r.PSN, MTU: r.MTU}
+}
+
+// takeElement makes the element of the peer's RMB that a message of a later contact names ours.
+func (c *smcrCarrier) takeElement(p *clc.ParamsR) error {
+	var why clc.Diagnosis
+	c.group.do(func(now time.Time, out []core.Output) []core.Output {
+		c.owner = c.group.newOwner(c)
+		var e core.Element
+		e, why, out = c.group.ctl.TakeElement(p, c.owner, out)
+		if why == clc.DiagNone {
+			c.element = &e
+		}
+		return out
+	})
+	if why != clc.DiagNone {
+		return &declined{why}
+	}
+	return nil
+}
+
+func (c *smcrCarrier) startLink(r core.Result, tell func(news)) error {
+	return c.group.start(c, r, tell)
+}
+
+func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
+	g := c.group
+	var eyecatcher bool
+	if c.first {
+		g.confirmed()
+	} else if c.element == nil {
+		if err := g.checkConfirm(r); err != nil {
+			return err
+		}
+		if err := c.takeElement(r.R); err != nil {
+			return err
+		}
+	}
+	g.mu.Lock()
+	if c.first {
+		e := g.ctl.FirstElement()
+		c.element = &e
+	}
+	eyecatcher = g.ctl.PeerEyecatcher()
+	g.mu.Unlock()
+	err := c.link.Attach(g.link, link.PeerRMBE{
+		AlertToken: r.R.AlertToken, RKey: c.element.RKey, Addr: c.element.VA, Index: 1, Size: r.R.RMBESize, Eyecatcher: eyecatcher,
+	}, false)
+	if err != nil && g.isOver() {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	return err
+}
+
+func (c *smcrCarrier) stream() stream.Config { return c.link.Stream() }
+
+func (c *smcrCarrier) headerLen() int { return 0 }
+
+func (c *smcrCarrier) detach(bool) {
+	if c.link != nil {
+		c.link.Detach()
+	}
+}
+
+func (c *smcrCarrier) release(clean bool) {
+	if c.link != nil {
+		c.link.Release()
+	}
+	if c.group == nil {
+		return
+	}
+	if c.owner != 0 {
+		c.group.releaseElement(c.owner)
+		c.owner = 0
+	}
+	if c.rmb != nil {
+		c.group.releaseRMB(c.rmb, clean)
+		c.rmb = nil
+	}
+	if c.first && !clean {
+		c.group.abandon() // unless its first contact was confirmed
+	}
+}
+
+func (c *smcrCarrier) returnPages(from, to int) error { return c.link.ReturnPages(from, to) }
+
+func (c *smcrCarrier) end() end { return c.group }
+
+func (c *smcrCarrier) peerPID() int { return 0 }
+
+var errNoGroup = errors.New("the link group has just ended")

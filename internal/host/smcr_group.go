@@ -1,0 +1,469 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// An smcrGroup is a link group of SMC-R at work: what core decides, done with links and memory. There is one link for
+// now.
+//
+// Once its first contact begins it has a goroutine, which hands LLC messages to core, and tells connections what
+// befalls the group. Others call core too, with mu held; what would need a lock of a connection they leave to the
+// goroutine. mu comes before the host's.
+type smcrGroup struct {
+	host *Host
+	lg   *core.LinkGroup
+	rnic *rnic
+	net  *link.Group
+	link *link.Link
+	done chan struct{} // closed when its connections must end
+
+	kick    chan struct{} // there is something in later
+	stopped chan struct{} // closed when the goroutine has ended
+
+	mtu atomic.Uint32 // wire.MTU of the path, 0 before it is known
+
+	mu        sync.Mutex
+	ctl       *core.LinkControl // nil before the first contact begins
+	tell      func(news)        // to the handshake of the first contact
+	spare     *rdma.QP          // what ADD LINK offers; nil if there is none
+	sparePD   *rdma.PD
+	timer     *time.Timer
+	inUse     bool               // the first contact was confirmed
+	fate      core.ConnEventKind // what connections are told at the end
+	over      bool               // GroupEnding
+	gone      bool               // GroupEnded: links and memory are
+	queue     []core.Output
+	later     []func() // for the goroutine
+	owners    map[core.Owner]*smcrCarrier
+	lastOwner core.Owner
+	rmbs      rmbPool
+}
+
+// Done is closed when its connections must end.
+func (g *smcrGroup) Done() <-chan struct{} { return g.done }
+
+// newSMCRGroup makes what a new link group consists of: a link whose queue pair the peer may be told.
+func (h *Host) newSMCRGroup(lg *core.LinkGroup, n *rnic) (*smcrGroup, error) {
+	g := &smcrGroup{
+		host: h, lg: lg, rnic: n, net: link.NewGroup(), done: make(chan struct{}),
+		kick: make(chan struct{}, 1), stopped: make(chan struct{}), owners: make(map[core.Owner]*smcrCarrier),
+	}
+	g.rmbs.init(g)
+	var err error
+	if g.link, err = g.net.NewLink(n.dev); err == nil {
+		err = n.add(g)
+	}
+	if err != nil {
+		g.net.Close()
+		return nil, err
+	}
+	n.retain()
+	h.mu.Lock()
+	h.smcrGroups[lg] = g
+	h.mu.Unlock()
+	h.addEnd(g)
+	return g, nil
+}
+
+// smcrGroup returns the one that a connection has joined.
+func (h *Host) smcrGroup(lg *core.LinkGroup) (*smcrGroup, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if g := h.smcrGroups[lg]; g != nil {
+		return g, nil
+	}
+	return nil, errNoGroup
+}
+
+// start begins the first contact: r has the peer's end of the link.
+func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error {
+	if r.Role == core.RoleServer {
+		if err := g.link.ReadyToReceive(peerOf(r.R)); err != nil {
+			return err
+		}
+		if err := g.link.ReadyToSend(); err != nil {
+			return err
+		}
+	}
+	g.mtu.Store(uint32(min(r.R.MTU, g.link.MTU())))
+	us := g.rnic.ends()
+	local := core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: g.link.QPN(), PSN: g.link.PSN(), MTU: g.link.MTU()}
+	cfg := core.ControlConfig{Result: r, Local: local, GroupID: g.lg.ID, RMB: c.rmb.id}
+	if token, ok := c.rmb.rmb.Token(g.link); ok {
+		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
+	}
+	if r.Role == core.RoleServer && r.MaxLinks > 1 {
+		if qpn, err := g.makeSpare(); err == nil {
+			cfg.Second = local
+			cfg.Second.QPN, cfg.Second.PSN = qpn, rdma.RandomPSN()
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c.rmb.known = true
+	c.owner = g.newOwner(c)
+	cfg.Owner = c.owner
+	g.ctl = core.NewLinkControl(cfg)
+	g.tell = tell
+	go g.run()
+	g.doLocked(g.ctl.Start)
+	return nil
+}
+
+// makeSpare makes the queue pair that a server offers as the end of a second link, which a host with one adapter does
+// not get (RFC 7609 p.35): only its number is of use.
+func (g *smcrGroup) makeSpare() (qpn wire.QPN, err error) {
+	if g.sparePD, err = g.rnic.dev.NewPD(); err != nil {
+		return 0, err
+	}
+	cq, err := g.rnic.dev.NewCQ(2, nil)
+	if err != nil {
+		return 0, err
+	}
+	if g.spare, err = g.sparePD.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1}); err != nil {
+		return 0, err
+	}
+	return g.spare.QPN(), nil
+}
+
+// dropSpare takes it away. g.mu is held.
+func (g *smcrGroup) dropSpare() {
+	if g.spare != nil {
+		g.spare.Close()
+		g.spare = nil
+	}
+}
+
+// newOwner names a connection to core. g.mu is held.
+func (g *smcrGroup) newOwner(c *smcrCarrier) core.Owner {
+	g.lastOwner++
+	g.owners[g.lastOwner] = c
+	return g.lastOwner
+}
+
+// do has core decide something, and carries it out. Not before the first contact has begun.
+func (g *smcrGroup) do(f func(now time.Time, out []core.Output) []core.Output) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.doLocked(f)
+}
+
+func (g *smcrGroup) doLocked(f func(now time.Time, out []core.Output) []core.Output) {
+	g.queue = f(time.Now(), g.queue)
+	for len(g.queue) > 0 {
+		out := g.queue[0]
+		g.queue = g.queue[1:]
+		g.carryOut(out)
+	}
+	g.queue = nil
+}
+
+// carryOut does one thing that core decided. g.mu is held.
+func (g *smcrGroup) carryOut(out core.Output) {
+	switch out := out.(type) {
+	case core.ReadyToSend:
+		if err := g.link.ReadyToSend(); err != nil {
+			g.queue = g.ctl.LinkFailed(time.Now(), 0, err, g.queue)
+		}
+	case core.SendLLC:
+		b := out.Message.Append(nil)
+		if err := g.link.SendLLC(b, uint64(out.Tag)); err != nil {
+			g.queue = g.ctl.LinkFailed(time.Now(), 0, err, g.queue)
+		}
+	case core.LinkStep:
+		g.tell(func(h *core.Handshake, now time.Time, queue []core.Output) []core.Output {
+			return h.LinkStep(now, out, queue)
+		})
+		if out.Kind == core.StepUp {
+			g.dropSpare()
+		}
+	case core.RMBConfirmed:
+		g.rmbs.answer(out.ID, clc.DiagNone)
+	case core.RMBRefused:
+		g.rmbs.answer(out.ID, out.Why)
+	case core.RMBDeleted:
+		g.rmbs.deleted(out.ID)
+	case core.ElementLost:
+		if c := g.owners[out.Owner]; c != nil {
+			g.afterwards(c.lost)
+		}
+	case core.GroupEnding:
+		g.ending(out)
+	case core.GroupEnded:
+		g.gone = true
+		g.dropSpare()
+		g.stopTimer()
+		g.afterwards(func() {})
+	case core.SetTimer:
+		wait := time.Until(out.At)
+		if g.timer == nil {
+			g.timer = time.AfterFunc(wait, g.onTimer)
+		} else {
+			g.timer.Reset(wait)
+		}
+	case core.ClearTimer:
+		g.stopTimer()
+	default:
+		panic(fmt.Sprintf("host: impossible output %T", out))
+	}
+}
+
+func (g *smcrGroup) stopTimer() {
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+}
+
+func (g *smcrGroup) onTimer() { g.do(g.advance) }
+
+func (g *smcrGroup) advance(now time.Time, out []core.Output) []core.Output {
+	if g.gone {
+		return out
+	}
+	return g.ctl.Advance(now, out)
+}
+
+// afterwards has the goroutine do something. g.mu is held.
+func (g *smcrGroup) afterwards(f func()) {
+	g.later = append(g.later, f)
+	select {
+	case g.kick <- struct{}{}:
+	default:
+	}
+}
+
+// ending makes its connections end. g.mu is held.
+func (g *smcrGroup) ending(out core.GroupEnding) {
+	g.over = true
+	g.fate = core.EventLinkLost
+	if out.LinkAlive {
+		g.fate = core.EventAbort
+	}
+	g.host.dropSMCRGroup(g)
+	g.rmbs.end()
+	close(g.done)
+	why := out.Why
+	g.afterwards(func() {
+		g.host.endGone(g, func(count int) {
+			g.host.cfg.Logger.Debug("link group ended", "peer", g.lg.Key.GID, "connections", count, "why", why.String())
+		})
+	})
+}
+
+// run is the group's goroutine.
+func (g *smcrGroup) run() {
+	defer close(g.stopped)
+	for {
+		select {
+		case <-g.net.News():
+		case <-g.kick:
+		}
+		for ev, ok := g.net.Poll(); ok; ev, ok = g.net.Poll() {
+			g.linkEvent(ev)
+		}
+		g.mu.Lock()
+		later, gone := g.later, g.gone
+		g.later = nil
+		g.mu.Unlock()
+		for _, f := range later {
+			f()
+		}
+		if gone {
+			g.tearDown()
+			return
+		}
+	}
+}
+
+// linkEvent hands news of a link to core.
+func (g *smcrGroup) linkEvent(ev link.Event) {
+	g.do(func(now time.Time, out []core.Output) []core.Output {
+		if g.gone {
+			return out
+		}
+		switch ev.Kind {
+		case link.EventLLC:
+			m, err := llc.Parse(ev.Message)
+			return g.ctl.HandleMessage(now, 0, m, err, out)
+		case link.EventSent:
+			return g.ctl.Sent(now, core.Tag(ev.Tag), out)
+		case link.EventFailed:
+			return g.ctl.LinkFailed(now, 0, ev.Err, out)
+		}
+		return out
+	})
+}
+
+// tearDown gives everything back but the RMBs that connections have.
+func (g *smcrGroup) tearDown() {
+	g.rnic.remove(g)
+	g.net.Close()
+	g.mu.Lock()
+	g.dropSpare()
+	g.rmbs.freeUnused()
+	g.mu.Unlock()
+	g.rnic.release()
+}
+
+// rnicEvent implements [rnicUser].
+func (g *smcrGroup) rnicEvent(mtu wire.MTU, reason error) {
+	if uint32(mtu) < g.mtu.Load() || mtu == 0 {
+		g.link.Fail(reason)
+	}
+}
+
+// finish ends the group, in order if it can.
+func (g *smcrGroup) finish(why core.EndKind) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctl == nil || g.gone {
+		return
+	}
+	g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.End(now, why, out) })
+}
+
+// confirmed says that the first contact is over, and connections have it.
+func (g *smcrGroup) confirmed() {
+	g.mu.Lock()
+	g.inUse = true
+	g.mu.Unlock()
+}
+
+// abandon ends a group whose first contact came to nothing.
+func (g *smcrGroup) abandon() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.inUse || g.gone:
+	case g.ctl != nil:
+		g.doLocked(g.ctl.Drop)
+	default: // it has no goroutine yet
+		g.over, g.gone = true, true
+		g.host.dropSMCRGroup(g)
+		close(g.done)
+		g.afterwards(func() { g.host.endGone(g, func(int) {}) })
+		go g.run()
+	}
+}
+
+// fateOf is what connections are told at the end.
+func (g *smcrGroup) fateOf() core.ConnEventKind {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.fate
+}
+
+// links are those that connections may use.
+func (g *smcrGroup) links() []core.GroupLink {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ctl.Links()
+}
+
+// noteRoom tells the host's table whether there is room for more RMBs.
+func (g *smcrGroup) noteRoom() {
+	g.mu.Lock()
+	full := !g.ctl.Room()
+	g.mu.Unlock()
+	g.host.mu.Lock()
+	g.host.groups.SetFull(g.lg, full)
+	g.host.mu.Unlock()
+}
+
+func (g *smcrGroup) isOver() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.over
+}
+
+// releaseElement ends the use of an element of the peer.
+func (g *smcrGroup) releaseElement(o core.Owner) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.owners, o)
+	if !g.gone {
+		g.ctl.ReleaseElement(o)
+	}
+}
+
+// checkConfirm compares the client's end of the link in a later contact's Confirm with those of the group.
+func (g *smcrGroup) checkConfirm(r core.Result) error {
+	g.host.mu.Lock()
+	_, ok := g.lg.ConfirmedLink(r.Version, r.R)
+	g.host.mu.Unlock()
+	if !ok {
+		return &core.ProtocolError{Message: "CLC Confirm", State: core.HandshakeAwaitConfirm.String(), Err: errForeignLink}
+	}
+	return nil
+}
+
+// dropSMCRGroup takes a group out of the tables: no connection joins it any more.
+func (h *Host) dropSMCRGroup(g *smcrGroup) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.groups.Drop(g.lg)
+	delete(h.smcrGroups, g.lg)
+	h.groupsChanged()
+}
+
+// groupsChanged wakes those who wait for a first contact to be over. h.mu is held.
+func (h *Host) groupsChanged() {
+	if h.changed != nil {
+		close(h.changed)
+		h.changed = nil
+	}
+}
+
+// closeSMCR ends all link groups of SMC-R, in order as far as that does not take long, and closes the devices.
+func (h *Host) closeSMCR(forGood bool) {
+	h.mu.Lock()
+	groups := make([]*smcrGroup, 0, len(h.smcrGroups))
+	for _, g := range h.smcrGroups {
+		groups = append(groups, g)
+	}
+	h.mu.Unlock()
+	for _, g := range groups {
+		g.finish(core.EndShutdown)
+	}
+	late := time.NewTimer(groupEndTime)
+	defer late.Stop()
+	expired := false
+	for _, g := range groups {
+		if !g.started() {
+			continue // its handshake ends it
+		}
+		if !expired {
+			select {
+			case <-g.stopped:
+				continue
+			case <-late.C:
+				expired = true
+			}
+		}
+		g.link.Fail(errHostClosed)
+		<-g.stopped
+	}
+	h.rnics.close(forGood)
+}
+
+func (g *smcrGroup) started() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ctl != nil
+}
+
+var errForeignLink = errors.New("it names no link of the link group")
+
+var errRMBs = errors.New("the peer does not take another RMB")

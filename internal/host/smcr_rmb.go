@@ -1,0 +1,172 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// An smcrRMB is one of our RMBs.
+type smcrRMB struct {
+	rmb   *link.RMB
+	id    core.RMBID
+	known bool // to the peer
+
+	answered chan clc.Diagnosis // has the peer's answer to CONFIRM RKEY; DiagNone: it knows the RMB
+}
+
+// An rmbPool has a link group's RMBs: those in use, those that wait for another connection, and those that the peer may
+// still write to, which are never used again. The group's mu guards it.
+type rmbPool struct {
+	group  *smcrGroup
+	last   core.RMBID
+	all    map[core.RMBID]*smcrRMB // that the pool frees when the group ends: all but those in use
+	free   map[wire.SizeCode][]*smcrRMB
+	asked  map[core.RMBID]*smcrRMB
+	kept   int // bytes in free
+	bytes  int64
+	closed bool // the group is ending
+}
+
+func (p *rmbPool) init(g *smcrGroup) {
+	p.group = g
+	p.all, p.free, p.asked = make(map[core.RMBID]*smcrRMB), make(map[wire.SizeCode][]*smcrRMB), make(map[core.RMBID]*smcrRMB)
+}
+
+// takeRMB returns an RMB of the size, which the peer knows: one that was used before, or a new one. For
+// a first contact the CLC messages announce it.
+func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, error) {
+	g.mu.Lock()
+	p := &g.rmbs
+	if p.closed {
+		g.mu.Unlock()
+		return nil, errNoGroup
+	}
+	if list := p.free[size]; len(list) > 0 {
+		m := list[len(list)-1]
+		p.free[size] = list[:len(list)-1]
+		p.kept -= size.Bytes()
+		delete(p.all, m.id)
+		g.mu.Unlock()
+		return m, nil
+	}
+	m, err := p.make(size)
+	if err != nil || g.ctl == nil { // a first contact
+		g.mu.Unlock()
+		return m, err
+	}
+	token, ok := m.rmb.Token(g.link)
+	if !ok {
+		p.freeNow(m)
+		g.mu.Unlock()
+		return nil, errNoGroup
+	}
+	p.asked[m.id] = m
+	m.answered = make(chan clc.Diagnosis, 1)
+	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
+		return g.ctl.ConfirmRMB(now, m.id, llc.RToken{RKey: token.RKey, VA: token.Addr}, out)
+	})
+	g.mu.Unlock()
+	var why clc.Diagnosis
+	select {
+	case why = <-m.answered:
+	case <-ctx.Done():
+		why = clc.DiagBufferRegistration
+	}
+	m.known = true // as far as anybody knows
+	if why == clc.DiagNone {
+		g.noteRoom()
+		return m, nil
+	}
+	g.releaseRMB(m, false)
+	return nil, fmt.Errorf("%w: %w", errRMBs, &declined{why})
+}
+
+// make makes a new one.
+func (p *rmbPool) make(size wire.SizeCode) (*smcrRMB, error) {
+	h := p.group.host
+	n := int64(size.Bytes())
+	if h.rmbBytes.Add(n) > h.cfg.MemoryBudget {
+		h.rmbBytes.Add(-n)
+		return nil, ism.ErrBudget
+	}
+	rmb, err := p.group.net.NewRMB(size)
+	if err != nil {
+		h.rmbBytes.Add(-n)
+		return nil, err
+	}
+	p.last++
+	return &smcrRMB{rmb: rmb, id: p.last}, nil
+}
+
+func (p *rmbPool) freeNow(m *smcrRMB) {
+	p.group.host.rmbBytes.Add(-int64(m.rmb.Size().Bytes()))
+	m.rmb.Free()
+}
+
+// releaseRMB takes back one that no connection has any more. clean says that the peer does not write to it. If
+// it is not known to be so it is in quarantine until the group ends: the peer could not tell from a failed
+// WRITE of one connection that the link is good for others.
+func (g *smcrGroup) releaseRMB(m *smcrRMB, clean bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p := &g.rmbs
+	size := m.rmb.Size()
+	switch {
+	case g.gone || g.ctl == nil && !m.known: // nobody can write to it any more, or knows it
+		p.freeNow(m)
+		return
+	case p.closed:
+		p.all[m.id] = m
+	case clean && p.kept+size.Bytes() <= maxIdleRMBs:
+		m.rmb.Clear()
+		p.all[m.id] = m
+		p.free[size] = append(p.free[size], m)
+		p.kept += size.Bytes()
+	default:
+		p.all[m.id] = m
+		if g.ctl != nil {
+			g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.DeleteRMB(now, m.id, clean, out) })
+		}
+	}
+}
+
+// answer takes what the peer says of an RMB. g.mu is held.
+func (p *rmbPool) answer(id core.RMBID, why clc.Diagnosis) {
+	if m := p.asked[id]; m != nil {
+		delete(p.asked, id)
+		m.answered <- why
+	}
+}
+
+// deleted frees an RMB that the peer has forgotten. g.mu is held.
+func (p *rmbPool) deleted(id core.RMBID) {
+	if m := p.all[id]; m != nil {
+		delete(p.all, id)
+		p.freeNow(m)
+	}
+}
+
+// end makes it give nothing out any more. g.mu is held.
+func (p *rmbPool) end() {
+	p.closed = true
+	clear(p.free)
+	for id := range p.asked {
+		p.answer(id, clc.DiagNoActiveLink)
+	}
+}
+
+// freeUnused frees all that no connection has, once the links are gone. g.mu is held.
+func (p *rmbPool) freeUnused() {
+	for id, m := range p.all {
+		delete(p.all, id)
+		p.freeNow(m)
+	}
+}

@@ -1,0 +1,133 @@
+package host
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+// An smcrRig is two hosts with an RNIC each, who know of nothing but SMC-R between them.
+type smcrRig struct {
+	t              testing.TB
+	client, server *Host
+	l              *Listener
+}
+
+// newSMCRRig makes hosts at 127.0.0.1 and 127.0.0.2, which change may configure first.
+func newSMCRRig(t testing.TB, change func(client, server *Config)) *smcrRig {
+	t.Helper()
+	smctest.CheckLeaks(t)
+	port := smctest.FreePort(t, loop1, loop2)
+	var cfg [2]Config
+	for i := range cfg {
+		cfg[i] = Config{UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8"}, RDMA: rdma.Config{Port: port}}
+	}
+	if change != nil {
+		change(&cfg[0], &cfg[1])
+	}
+	r := &smcrRig{t: t, client: newTestHost(t, cfg[0]), server: newTestHost(t, cfg[1])}
+	r.l = mustListen(t, r.server, loop2.String()+":0")
+	return r
+}
+
+func (r *smcrRig) dial(o DialOptions) (*Conn, error) {
+	o.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0))
+	return r.client.Dial(boundedContext(r.t), "tcp", r.l.Addr().String(), o)
+}
+
+// connect makes a connection, and both its ends.
+func (r *smcrRig) connect() (c, s *Conn) {
+	r.t.Helper()
+	c, err := r.dial(DialOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s = mustAccept(r.t, r.l)
+	return c, s
+}
+
+// checkSMCR makes sure that a connection is one of SMC-R.
+func checkSMCR(t testing.TB, conns ...*Conn) {
+	t.Helper()
+	for _, c := range conns {
+		if c.Mode() != ModeSMCR {
+			t.Fatalf("mode %v, reason %v; want SMC-R", c.Mode(), c.Reason())
+		}
+	}
+}
+
+func TestSMCR(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
+}
+
+// groupsOf returns the link groups of a host that connections may join.
+func groupsOf(h *Host) (list []*smcrGroup) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, g := range h.smcrGroups {
+		list = append(list, g)
+	}
+	return list
+}
+
+// TestSMCRGroup makes many connections at once, which make one link group, and uses it again.
+func TestSMCRGroup(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	const count = 50
+	conns := make([]*Conn, count)
+	errs := make([]error, count)
+	var wg sync.WaitGroup
+	for i := range conns {
+		wg.Go(func() { conns[i], errs[i] = r.dial(DialOptions{ReadBuffer: 64 << 10}) })
+	}
+	var accepted []*Conn
+	for range conns {
+		accepted = append(accepted, mustAccept(t, r.l))
+	}
+	wg.Wait()
+	for i, c := range conns {
+		if errs[i] != nil {
+			t.Fatal(errs[i])
+		}
+		checkSMCR(t, c)
+		if _, err := c.Write([]byte{byte(i)}); err != nil {
+			t.Error(err)
+		}
+	}
+	checkSMCR(t, accepted...)
+	seen := make(map[byte]bool)
+	for _, s := range accepted {
+		var b [1]byte
+		if _, err := s.Read(b[:]); err != nil {
+			t.Error(err)
+		}
+		seen[b[0]] = true
+	}
+	if len(seen) != count {
+		t.Errorf("%d connections were told apart, want %d", len(seen), count)
+	}
+	if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != 1 || len(b) != 1 {
+		t.Errorf("%d and %d link groups, want one", len(a), len(b))
+	}
+	for i := range conns {
+		conns[i].Close()
+		accepted[i].Close()
+	}
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != 1 || len(b) != 1 || a[0] != c.carrier.end() || b[0] != s.carrier.end() {
+		t.Errorf("%d and %d link groups, want the one there was", len(a), len(b))
+	}
+	c.Close()
+	s.Close()
+}
