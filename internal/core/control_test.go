@@ -3,7 +3,12 @@ package core
 import (
 	"fmt"
 	"strings"
+	"testing"
 	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // controlWords describes the outputs of a LinkControl in short.
@@ -50,4 +55,522 @@ func controlWords(now time.Time, outs []Output) string {
 		}
 	}
 	return strings.Join(list, ", ")
+}
+
+// TestConfirmLinkChecked has another host, another queue pair or other limits in CONFIRM LINK than CLC has said.
+func TestConfirmLinkChecked(t *testing.T) {
+	for name, change := range map[string]func(m *llc.ConfirmLink){
+		"queue pair":      func(m *llc.ConfirmLink) { m.QPN++ },
+		"GID":             func(m *llc.ConfirmLink) { m.GID[15]++ },
+		"MAC":             func(m *llc.ConfirmLink) { m.MAC[5]++ },
+		"link":            func(m *llc.ConfirmLink) { m.Link = 0 },
+		"max links":       func(m *llc.ConfirmLink) { m.MaxLinks++ },
+		"max connections": func(m *llc.ConfirmLink) { m.MaxConns++ },
+		"eyecatcher":      func(m *llc.ConfirmLink) { m.CacheSize = 0 },
+	} {
+		for _, role := range []Role{RoleClient, RoleServer} {
+			b := newControlBench(t, role, "r", func(c *ControlConfig) { c.RefuseEyecatcher = true })
+			b.play("start")
+			m := b.confirmLink(llc.Header{Form: llc.V2, Reply: role == RoleServer})
+			change(&m)
+			outs := b.lc.HandleMessage(epoch, 0, m, nil, nil)
+			if b.lc.State() != ControlEnded || b.lc.Failure().Kind != EndViolation {
+				t.Errorf("%v, another %s: %v, %s", role, name, b.lc.State(), controlWords(epoch, outs))
+			}
+			steps := strings.Join(stepsOf(outs), " ")
+			if want := map[Role]string{RoleClient: "requested failed", RoleServer: "failed"}[role]; steps != want {
+				t.Errorf("%v, another %s: steps %q, want %q", role, name, steps, want)
+			}
+		}
+	}
+	b := newControlBench(t, RoleServer, "r")
+	b.play("start")
+	m := b.confirmLink(llc.Header{Form: llc.V2, Reply: true})
+	m.Link = 2
+	if b.lc.HandleMessage(epoch, 0, m, nil, nil); b.lc.State() != ControlEnded {
+		t.Errorf("a reply for link 2: %v", b.lc.State())
+	}
+	// What is only informational, or not asked for.
+	for name, change := range map[string]func(c *ControlConfig, m *llc.ConfirmLink){
+		"MAC of an indirect link":      func(c *ControlConfig, m *llc.ConfirmLink) { c.Result.Direct = false; m.MAC[5]++ },
+		"limits of release 0":          func(c *ControlConfig, m *llc.ConfirmLink) { c.Result.Release = 0; m.MaxLinks, m.MaxConns = 7, 0 },
+		"GID in the other form":        func(c *ControlConfig, m *llc.ConfirmLink) { m.GID[10], m.GID[11] = 0, 0 },
+		"eyecatcher, which is allowed": func(c *ControlConfig, m *llc.ConfirmLink) { m.CacheSize = 0 },
+	} {
+		var m llc.ConfirmLink
+		b := newControlBench(t, RoleClient, "r", func(c *ControlConfig) { change(c, &llc.ConfirmLink{}) })
+		b.play("start")
+		m = b.confirmLink(llc.Header{Form: llc.V2})
+		change(&ControlConfig{}, &m)
+		b.lc.HandleMessage(epoch, 0, m, nil, nil)
+		if b.lc.State() != ControlReplied || b.lc.PeerEyecatcher() != (m.CacheSize == 0) {
+			t.Errorf("%s: %v, %v, eyecatcher %t", name, b.lc.State(), b.lc.Failure(), b.lc.PeerEyecatcher())
+		}
+	}
+}
+
+// stepsOf returns the steps among outputs.
+func stepsOf(outs []Output) (list []string) {
+	for _, o := range outs {
+		if s, ok := o.(LinkStep); ok {
+			list = append(list, s.Kind.String())
+		}
+	}
+	return list
+}
+
+// sentOf returns the messages among outputs.
+func sentOf(outs []Output) (list []llc.Message) {
+	for _, o := range outs {
+		if s, ok := o.(SendLLC); ok {
+			list = append(list, s.Message)
+		}
+	}
+	return list
+}
+
+// TestControlForms sends requests in the form of the peer's first message, and answers in that of the request.
+func TestControlForms(t *testing.T) {
+	for _, tt := range []struct {
+		form, want llc.Form
+		v1         bool
+	}{{llc.V2, llc.V2, false}, {llc.V2Little, llc.V2Little, false}, {llc.V1, llc.V1, true}, {llc.V1, llc.V2, false}, {llc.V2Little, llc.V1, true}} {
+		b := newControlBench(t, RoleClient, "r", func(c *ControlConfig) {
+			c.Result.Release = 0
+			if tt.v1 {
+				c.Result.Version = clc.V1
+			}
+		})
+		b.head.Form = tt.form
+		b.play("start confirm sent-confirm add")
+		for _, m := range sentOf(b.all) {
+			if m.Head().Form != tt.form {
+				t.Errorf("form %v: answered %v", tt.form, m)
+			}
+		}
+		b.all = nil
+		b.play("want")
+		if m := sentOf(b.all); len(m) != 1 || m[0].Head().Form != tt.want {
+			t.Errorf("form %v: asked %v, want %v", tt.form, m, tt.want)
+		}
+		b.play("rkey-reply")
+		if tt.form != tt.want {
+			continue
+		}
+		b.head.Form = llc.V2Little // later messages change nothing
+		b.play("test")
+		b.all = nil
+		b.play("unwanted")
+		if m := sentOf(b.all); len(m) != 1 || m[0].Head().Form != tt.want {
+			t.Errorf("form %v: asked %v later, want %v", tt.form, m, tt.want)
+		}
+	}
+	// A server's first message is a guess: it goes by the peer's operating system.
+	for os, want := range map[clc.OS]llc.Form{clc.OSLinux: llc.V2Little, clc.OSZOS: llc.V2} {
+		b := newControlBench(t, RoleServer, "r", func(c *ControlConfig) { c.Result.PeerOS = os })
+		b.play("start")
+		if m := sentOf(b.all); m[0].Head().Form != want {
+			t.Errorf("%v: first message %v", os, m[0])
+		}
+	}
+}
+
+func TestControlRejects(t *testing.T) {
+	for word, want := range map[string]llc.RejectReason{"add": llc.RejectNoPath, "add-mtu": llc.RejectMTU} {
+		b := newControlBench(t, RoleClient, "r")
+		b.play("start confirm sent-confirm " + word)
+		m, _ := sentOf(b.all)[1].(llc.AddLink)
+		if !m.Rejected || m.Reason != want || m.QPN != 0x44 || m.Link != 2 {
+			t.Errorf("%s: %v, want the reason %v", word, m, want)
+		}
+	}
+}
+
+// TestControlHostile has messages that lie, or come where they have no place: the group ends, or nothing happens.
+func TestControlHostile(t *testing.T) {
+	b := newControlBench(t, RoleServer, "r")
+	b.play(serverActive)
+	if got := b.play("optional"); got != "" || b.lc.State() != ControlActive {
+		t.Errorf("an optional message: %s, %v", got, b.lc.State())
+	}
+	many := llc.ConfirmRKey{Header: llc.Header{Form: llc.V1}, RToken: llc.RToken{RKey: 0x300}, Remaining: 3,
+		Others: []llc.LinkRToken{{Link: 7}, {Link: 8}}}
+	m, _ := sentOf(b.lc.HandleMessage(b.now, 1, many, nil, nil))[0].(llc.ConfirmRKey)
+	if !m.Negative || !m.Retry || b.lc.peer.find(0, 0x300) != nil {
+		t.Errorf("CONFIRM RKEY for more links than there are: %v", m)
+	}
+	if outs := b.lc.HandleMessage(b.now, 9, llc.TestLink{Header: b.head}, nil, nil); len(outs) > 0 {
+		t.Errorf("a message on a link that is not ours: %s", controlWords(b.now, outs))
+	}
+	if outs := b.lc.LinkFailed(b.now, 9, nil, nil); len(outs) > 0 {
+		t.Errorf("the failure of a link that is not ours: %s", controlWords(b.now, outs))
+	}
+	keys := llc.DeleteRKey{Header: llc.Header{Form: llc.V2}}
+	for i := range llc.MaxRKeys {
+		keys.RKeys = append(keys.RKeys, wire.RKey(i))
+	}
+	outs := b.lc.HandleMessage(b.now, 1, keys, nil, nil) // 200 of them twice would be as good
+	if d, ok := sentOf(outs)[0].(llc.DeleteRKey); !ok || !d.Negative || d.Count != 255 || d.Invalid != 255 {
+		t.Errorf("DELETE RKEY of 255 that are not known: %v", sentOf(outs))
+	}
+}
+
+// TestControlFlood sends a thousand of each message: each has one answer at most, and nothing grows.
+func TestControlFlood(t *testing.T) {
+	for _, role := range []Role{RoleClient, RoleServer} {
+		for _, word := range controlEventOrder {
+			b := newControlBench(t, role, "r")
+			b.play(map[Role]string{RoleClient: clientActive, RoleServer: serverActive}[role] + " want")
+			m := b.message(word)
+			if m == nil {
+				continue
+			}
+			b.all = nil
+			for range 1000 {
+				b.do(word)
+			}
+			if n := len(sentOf(b.all)); n > 1000 {
+				t.Errorf("%v: 1000 of %s have %d answers", role, word, n)
+			}
+			if len(b.lc.parked) > llc.MaxLinks || len(b.lc.wishes) > 1 || len(b.lc.peer.rmbs) > 2 {
+				t.Errorf("%v, %s: %d parked, %d wishes, %d RMBs", role, word, len(b.lc.parked), len(b.lc.wishes), len(b.lc.peer.rmbs))
+			}
+		}
+	}
+	// A thousand RMBs, of which a link group has 255.
+	b := newControlBench(t, RoleServer, "r")
+	b.play(serverActive)
+	taken := 0
+	for i := range 1000 {
+		outs := b.lc.HandleMessage(b.now, 0, llc.ConfirmRKey{Header: b.head, RToken: llc.RToken{RKey: wire.RKey(0x1000 + i)}}, nil, nil)
+		if m, _ := sentOf(outs)[0].(llc.ConfirmRKey); !m.Negative {
+			taken++
+		} else if m.Retry {
+			t.Fatal("a full table asks to try again")
+		}
+	}
+	if taken != llc.MaxRKeys-1 || b.lc.Room() { // one came with CLC
+		t.Errorf("%d RMBs taken, room %t", taken, b.lc.Room())
+	}
+}
+
+// TestControlKeepalive asks on a link that is silent, and only there.
+func TestControlKeepalive(t *testing.T) {
+	b := newControlBench(t, RoleServer, "r")
+	b.play(serverActive)
+	at := func(d time.Duration) []Output {
+		b.now = epoch.Add(d)
+		return b.lc.Advance(b.now, nil)
+	}
+	at(5 * time.Second) // the timer of ADD LINK
+	b.lc.Heard(1, epoch.Add(20*time.Second))
+	if outs := at(TestLinkInterval); len(sentOf(outs)) > 0 {
+		t.Errorf("a link that was heard is tested: %s", controlWords(b.now, outs))
+	}
+	outs := at(50 * time.Second)
+	if m := sentOf(outs); len(m) != 1 || m[0].Type() != llc.TypeTestLink {
+		t.Fatalf("a silent link: %s", controlWords(b.now, outs))
+	}
+	if got := b.play("test-reply"); got != "" || b.lc.links[0].test.due != (time.Time{}) {
+		t.Errorf("the answer: %s", got)
+	}
+	at(52 * time.Second) // the timer is still that of the answer
+	if outs := at(80 * time.Second); len(sentOf(outs)) != 1 || sentOf(outs)[0].(llc.TestLink).UserData == [16]byte{1} {
+		t.Errorf("the second: %s", controlWords(b.now, outs))
+	}
+	b.lc.Heard(1, epoch.Add(81*time.Second)) // the answer may be behind much data
+	if at(82 * time.Second); b.lc.State() != ControlActive {
+		t.Errorf("%v: a link that was heard is given up", b.lc.Failure())
+	}
+	at(111 * time.Second)
+	outs = at(113 * time.Second)
+	if b.lc.State() != ControlEnded || b.lc.Failure().Kind != EndSilent {
+		t.Errorf("a silent peer: %v, %s", b.lc.State(), controlWords(b.now, outs))
+	}
+
+	b = newControlBench(t, RoleServer, "r")
+	b.play(serverActive)
+	b.now = epoch.Add(time.Minute)
+	b.lc.Advance(b.now, nil)
+	b.now = epoch.Add(2 * time.Minute)
+	b.lc.Advance(b.now, nil)
+	if b.play("test-wrong"); b.lc.Failure().Kind != EndViolation && b.lc.Failure().Kind != EndSilent {
+		t.Errorf("a wrong answer: %v", b.lc.Failure())
+	}
+	b = newControlBench(t, RoleServer, "r")
+	b.play(serverActive + " late late")
+	if b.lc.links[0].test.due.IsZero() {
+		t.Fatal("no test is under way")
+	}
+	if b.play("test-wrong"); b.lc.Failure().Kind != EndViolation {
+		t.Errorf("a wrong answer: %v", b.lc.Failure())
+	}
+
+	b = newControlBench(t, RoleServer, "r", func(c *ControlConfig) { c.TestInterval = -1 })
+	b.play(serverActive)
+	if at(time.Hour); !b.lc.Deadline().IsZero() {
+		t.Errorf("a timer runs at %v, and no test is wanted", b.lc.Deadline())
+	}
+}
+
+// rmbAnswers returns what is said about RMBs.
+func rmbAnswers(outs []Output) string {
+	var list []Output
+	for _, o := range outs {
+		if isRMBAnswer(o) {
+			list = append(list, o)
+		}
+	}
+	return controlWords(epoch, list)
+}
+
+func TestControlRKeyLimit(t *testing.T) {
+	b := newControlBench(t, RoleServer, "r")
+	b.play(serverActive)
+	for i := range RMBID(llc.MaxRKeys - 1) {
+		if !b.lc.Room() {
+			t.Fatalf("no room after %d RMBs", i+1)
+		}
+		if got := rmbAnswers(b.lc.ConfirmRMB(b.now, 100+i, llc.RToken{RKey: wire.RKey(i)}, nil)); got != "" {
+			t.Fatalf("RMB %d: %s", i, got)
+		}
+	}
+	if b.lc.Room() {
+		t.Error("room for another RMB")
+	}
+	if got := rmbAnswers(b.lc.ConfirmRMB(b.now, 9999, llc.RToken{RKey: 9999}, nil)); got != "refused(9999) RTOKENERR (0x09990001)" {
+		t.Errorf("one more: %s", got)
+	}
+}
+
+// TestControlQuarantine keeps an RMB into which the peer may still write.
+func TestControlQuarantine(t *testing.T) {
+	b := newControlBench(t, RoleServer, "r")
+	b.play(serverActive)
+	if got := b.play("quarantine unwanted want rkey-reply drop-reply"); got != "" || len(sentOf(b.all)) != 3 {
+		t.Errorf("an RMB in quarantine: %q, sent %v", got, sentOf(b.all))
+	}
+	if _, ok := b.lc.own[1]; !ok {
+		t.Error("the RMB was forgotten")
+	}
+	if got := b.play("end unwanted sent-end unwanted"); got != "deleted(1)" {
+		t.Errorf("after the end of the group: %q", got)
+	}
+}
+
+// TestControlRKeyTimeout has a peer that does not answer: Linux net/smc drops requests that cross its own.
+func TestControlRKeyTimeout(t *testing.T) {
+	for _, kind := range []string{"CONFIRM RKEY", "DELETE RKEY"} {
+		b := newControlBench(t, RoleServer, "r", func(c *ControlConfig) { c.TestInterval = -1 })
+		b.play(serverActive)
+		b.now = epoch.Add(5 * time.Second)
+		b.lc.Advance(b.now, nil) // the timer of ADD LINK
+		b.all = nil
+		if kind == "CONFIRM RKEY" {
+			b.play("want")
+			b.all = append(b.all, b.lc.ConfirmRMB(b.now, 3, llc.RToken{RKey: 0x103}, nil)...)
+		} else {
+			b.play("unwanted")
+			b.all = append(b.all, b.lc.DeleteRMB(b.now, 5, true, nil)...)
+		}
+		if m := sentOf(b.all); len(m) != 1 || m[0].Type().String() != kind {
+			t.Fatalf("%s: sent %v", kind, m)
+		}
+		b.play("late")
+		if m := sentOf(b.all); len(m) != 2 || m[1].String() != m[0].String() || rmbAnswers(b.all) != "" && kind == "CONFIRM RKEY" {
+			t.Fatalf("%s: sent %v", kind, m)
+		}
+		b.play("late")
+		m := sentOf(b.all)
+		if len(m) != 3 || m[2].Type() != llc.TypeTestLink || b.lc.State() != ControlActive {
+			t.Fatalf("%s: sent %v", kind, m)
+		}
+		want := "refused(2) REGERR (0x09990003), refused(3) REGERR (0x09990003)"
+		if kind == "DELETE RKEY" {
+			want = "deleted(5)" // which nobody knew
+			if b.lc.own[1].state != rmbQuarantined {
+				t.Errorf("the RMB is in state %d", b.lc.own[1].state)
+			}
+		}
+		if got := rmbAnswers(b.all); got != want {
+			t.Errorf("%s: %s, want %s", kind, got, want)
+		}
+		b.now = b.now.Add(time.Second)
+		if got := b.play("rkey-reply drop-reply"); got != "" {
+			t.Errorf("%s, late answers: %s", kind, got)
+		}
+		if kind == "CONFIRM RKEY" { // the peer may know it all the same
+			if b.play("test-reply"); b.lc.State() != ControlActive {
+				t.Errorf("the peer has answered: %v", b.lc.Failure())
+			}
+			b.all = nil
+			if b.lc.DeleteRMB(b.now, 3, true, nil); len(b.lc.own) != 2 {
+				t.Errorf("%d RMBs", len(b.lc.own))
+			}
+			if m := sentOf(b.lc.DeleteRMB(b.now, 2, true, nil)); len(m) != 1 || m[0].Type() != llc.TypeDeleteRKey {
+				t.Errorf("sent %v", m)
+			}
+			continue
+		}
+		if b.lc.links[0].lastHeard = epoch; true { // nothing else was heard
+			b.play("late")
+		}
+		if b.lc.State() != ControlEnded || b.lc.Failure().Kind != EndSilent {
+			t.Errorf("the peer is silent: %v, %v", b.lc.State(), b.lc.Failure())
+		}
+	}
+}
+
+// TestControlRKeyRetry asks again when the peer's links are as they are to be, but not for ever.
+func TestControlRKeyRetry(t *testing.T) {
+	b := newControlBench(t, RoleClient, "r")
+	b.play(clientActive + " want rkey-retry")
+	b.all = nil
+	b.play("rkey-reply") // nobody has asked
+	if rmbAnswers(b.all) != "" {
+		t.Errorf("an answer that was not asked for: %s", controlWords(b.now, b.all))
+	}
+	b.play("late")
+	if m := sentOf(b.all); len(m) != 1 || m[0].Type() != llc.TypeConfirmRKey {
+		t.Fatalf("sent %v", m)
+	}
+	b.play("rkey-reply")
+	if got := rmbAnswers(b.all); got != "confirmed(2)" {
+		t.Errorf("%s", got)
+	}
+
+	b = newControlBench(t, RoleClient, "r")
+	b.play(clientActive + " want")
+	for range 100 {
+		b.play("rkey-retry late")
+	}
+	if got := rmbAnswers(b.all); got != "refused(2) REGERR (0x09990003)" || b.lc.State() != ControlActive || b.lc.exchange.kind != exchangeNone {
+		t.Errorf("a peer that always asks to try again: %s, %v", got, b.lc.State())
+	}
+}
+
+// TestControlUnasked gives answers to what was not asked, or was asked before.
+func TestControlUnasked(t *testing.T) {
+	b := newControlBench(t, RoleServer, "r")
+	b.play(serverActive + " want unwanted")
+	b.all = nil
+	outs := b.lc.HandleMessage(b.now, 0, llc.ConfirmRKey{Header: llc.Header{Form: llc.V2, Reply: true}, RToken: llc.RToken{RKey: 0x999}}, nil, nil)
+	outs = append(outs, b.do("drop-reply")...)
+	if len(outs) > 0 {
+		t.Errorf("%s", controlWords(b.now, outs))
+	}
+	b.play("rkey-reply")
+	if outs := b.do("rkey-reply"); len(outs) > 0 { // twice
+		t.Errorf("%s", controlWords(b.now, outs))
+	}
+
+	b = newControlBench(t, RoleServer, "r", func(c *ControlConfig) { c.Result.Version, c.Result.Release = clc.V1, 0 })
+	b.play(serverActive + " unwanted")
+	wrong := llc.DeleteRKey{Header: llc.Header{Form: llc.V1, Reply: true}, RKeys: []wire.RKey{0x999}}
+	if outs := b.lc.HandleMessage(b.now, 0, wrong, nil, nil); len(outs) > 0 {
+		t.Errorf("the answer for another RKey: %s", controlWords(b.now, outs))
+	}
+	if got := b.play("drop-reply"); got != "deleted(1)" {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestControlFirstElement(t *testing.T) {
+	b := newControlBench(t, RoleServer, "r", func(c *ControlConfig) {
+		p := *c.Result.R
+		p.RMBEIndex, p.RMBESize = 3, wire.SizeCodeFor(65536)
+		c.Result.R = &p
+	})
+	want := Element{RKey: peerToken.RKey, VA: peerToken.VA + 2*65536, Size: 65536}
+	if got := b.lc.FirstElement(); got != want {
+		t.Errorf("FirstElement = %+v, want %+v", got, want)
+	}
+	for _, role := range []Role{RoleClient, RoleServer} {
+		b = newControlBench(t, role, "r", func(c *ControlConfig) {
+			p := *c.Result.R
+			p.RMBAddr = 1<<64 - 100
+			c.Result.R = &p
+		})
+		if got := b.play("start"); got != "step failed RTOKENERR (0x09990001), ending fell back, ended" {
+			t.Errorf("%v, an element that goes on at address 0: %s", role, got)
+		}
+	}
+}
+
+func TestControlElements(t *testing.T) {
+	b := newControlBench(t, RoleServer, "r")
+	b.play(serverActive)
+	p := *b.lc.cfg.Result.R
+	el, why, outs := b.lc.TakeElement(&p, 11, nil)
+	if why != clc.DiagNone || el.VA != peerToken.VA || controlWords(b.now, outs) != "lost(10)" {
+		t.Errorf("the element of the first connection: %+v, %v, %s", el, why, controlWords(b.now, outs))
+	}
+	b.lc.ReleaseElement(10) // which has it no more
+	if _, _, outs = b.lc.TakeElement(&p, 12, nil); controlWords(b.now, outs) != "lost(11)" {
+		t.Errorf("taken again: %s", controlWords(b.now, outs))
+	}
+	b.lc.ReleaseElement(12)
+	if _, _, outs = b.lc.TakeElement(&p, 13, nil); len(outs) > 0 {
+		t.Errorf("taken after its release: %s", controlWords(b.now, outs))
+	}
+	if got := b.play("drop-rkey"); !strings.HasPrefix(got, "lost(13), send(1) DELETE RKEY reply") {
+		t.Errorf("the RMB is deleted: %s", got)
+	}
+	if _, why, _ = b.lc.TakeElement(&p, 14, nil); why != clc.DiagRToken {
+		t.Errorf("an element of an RMB that is deleted: %v", why)
+	}
+}
+
+func TestRTokens(t *testing.T) {
+	var table rtokens
+	p := clc.ParamsR{RKey: 1, RMBAddr: 1 << 40, RMBEIndex: 255, RMBESize: wire.SizeCodeFor(16384)}
+	if _, _, why := table.take(0, &p, 1); why != clc.DiagRToken {
+		t.Errorf("an RMB that nobody has told of: %v", why)
+	}
+	table.add(0, llc.RToken{RKey: 1, VA: 1 << 40})
+	if el, _, why := table.take(0, &p, 1); why != clc.DiagNone || el.VA != 1<<40+254*16384 || el.Size != 16384 {
+		t.Errorf("take = %+v, %v", el, why)
+	}
+	for name, change := range map[string]func(p *clc.ParamsR){
+		"index 0":         func(p *clc.ParamsR) { p.RMBEIndex = 0 },
+		"another address": func(p *clc.ParamsR) { p.RMBAddr++ },
+		"the last address": func(p *clc.ParamsR) {
+			p.RKey, p.RMBEIndex, p.RMBAddr = 2, 1, 1<<64-16383
+		},
+	} {
+		lie := p
+		change(&lie)
+		table.add(0, llc.RToken{RKey: 2, VA: 1<<64 - 16383})
+		if el, _, why := table.take(0, &lie, 2); why != clc.DiagRToken {
+			t.Errorf("%s: %+v, %v", name, el, why)
+		}
+	}
+	last := clc.ParamsR{RKey: 3, RMBAddr: 1<<64 - 16384, RMBEIndex: 1}
+	table.add(0, llc.RToken{RKey: 3, VA: last.RMBAddr})
+	if _, _, why := table.take(0, &last, 3); why != clc.DiagNone {
+		t.Errorf("an element up to the last address: %v", why)
+	}
+	if table.add(0, llc.RToken{RKey: 1, VA: 7}) {
+		t.Error("the address of an RMB in use has changed")
+	}
+	if table.release(1); !table.add(0, llc.RToken{RKey: 1, VA: 7}) || len(table.rmbs) != 3 {
+		t.Errorf("the RMB is not told again: %d RMBs", len(table.rmbs))
+	}
+	p.RMBAddr = 7
+	table.take(0, &p, 4)
+	if _, previous, _ := table.take(0, &p, 5); previous != 4 || len(table.users) != 2 {
+		t.Errorf("the previous user is %d of %d", previous, len(table.users))
+	}
+	p.RMBEIndex = 7
+	if _, previous, _ := table.take(0, &p, 5); previous != 0 || len(table.users) != 2 { // it has moved
+		t.Errorf("the previous user is %d of %d", previous, len(table.users))
+	}
+	for i := range llc.MaxRKeys - 3 {
+		if !table.add(0, llc.RToken{RKey: wire.RKey(100 + i)}) {
+			t.Fatalf("no room after %d", i)
+		}
+	}
+	if table.add(0, llc.RToken{RKey: 9999}) || table.room() {
+		t.Error("room for more than 255 RMBs")
+	}
 }
