@@ -469,6 +469,46 @@ func TestGatherLingering(t *testing.T) {
 	}
 }
 
+// A client can do the same: nobody but the goroutine that serves it waits for that.
+func TestServerLingering(t *testing.T) {
+	dir := t.TempDir()
+	s := serve(t, dir, "a", testStatus)
+	c := dial(t, dir, "a")
+	fd := lingeringSocket(t)
+	if _, err := c.Write(bytes.Repeat([]byte("x"), maxRequest)); err != nil { // too long, so that nothing more is read
+		t.Fatal(err)
+	}
+	if _, _, err := c.WriteMsgUnix([]byte(" "), unix.UnixRights(fd), nil); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+	io.Copy(io.Discard, c) // until the server is in its close
+	served := make(chan error, 1)
+	go func() {
+		s.Clients() // as the host asks when it is idle, with locks held
+		other, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(rundir.Path(dir, socketsDir), "a")})
+		if err == nil {
+			defer other.Close()
+			_, err = other.Write([]byte(`{"version":1,"request":"status"}` + "\n"))
+		}
+		if err == nil {
+			_, err = bufio.NewReader(other).ReadSlice('\n')
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			err = nil
+		}
+		served <- err
+	}()
+	select {
+	case err := <-served:
+		if err != nil {
+			t.Errorf("another client: %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("another client waits for what one has sent to be closed")
+	}
+}
+
 // lingeringSocket returns a TCP socket whose last close takes a minute: nobody reads what was written.
 func lingeringSocket(t *testing.T) int {
 	t.Helper()

@@ -273,11 +273,13 @@ func (s *Server) track(c *net.UnixConn) bool {
 	return !s.closed
 }
 
+// untrack closes c, which Close may have done. A client may have sent descriptors whose close takes as long as it likes:
+// nobody else waits for that.
 func (s *Server) untrack(c *net.UnixConn) {
+	c.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	c.Close()
 }
 
 // Close removes the socket, ends its clients and waits for them. A second call does nothing.
@@ -289,14 +291,18 @@ func (s *Server) Close() error {
 	}
 	s.closed = true
 	close(s.done)
+	var ends []*net.UnixConn
 	for c, follows := range s.conns {
 		if follows {
 			c.SetWriteDeadline(time.Now().Add(traceFarewell))
 		} else {
-			c.Close()
+			ends = append(ends, c)
 		}
 	}
 	s.mu.Unlock()
+	for _, c := range ends {
+		c.Close() // see untrack
+	}
 	err := s.listener.Close()
 	s.wg.Wait()
 	var st unix.Stat_t
