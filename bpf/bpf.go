@@ -52,7 +52,7 @@ func isBPF(dir string) (bool, error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return false, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	return st.Type == unix.BPF_FS_MAGIC, nil
+	return uint32(st.Type) == unix.BPF_FS_MAGIC, nil
 }
 
 // CgroupRoot returns where the control groups of version 2 are mounted.

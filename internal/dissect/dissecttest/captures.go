@@ -63,7 +63,7 @@ func ReadPcap(t testing.TB, name string) (packets []frame.Packet) {
 		t.Fatal(err)
 	}
 	word := func(i int) int { return int(binary.LittleEndian.Uint32(b[i:])) }
-	if len(b) < 24 || word(0) != 0xa1b2c3d4 {
+	if len(b) < 24 || binary.LittleEndian.Uint32(b) != 0xa1b2c3d4 {
 		t.Fatalf("%s is no little-endian pcap file", name)
 	}
 	link := frame.LinkType(word(20))
