@@ -44,15 +44,15 @@ look at the load average in the heading.`,
   gosmc bench --check --json > result.json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if list {
-				return listBenchmarks(cmd.OutOrStdout(), asJSON)
-			}
 			if cmd.Flags().Changed("only") && len(only) == 0 { // an empty variable does not mean all of them
 				return usagef("--only: want the names of benchmarks")
 			}
 			chosen, err := bench.Choose(only)
 			if err != nil {
 				return &exitError{exitUsage, err}
+			}
+			if list {
+				return listBenchmarks(cmd.OutOrStdout(), chosen, asJSON)
 			}
 			plan := bench.Full
 			if quick {
@@ -67,7 +67,7 @@ look at the load average in the heading.`,
 			return reportBench(cmd.OutOrStdout(), r, asJSON, check)
 		},
 	}
-	cmd.Flags().StringSliceVar(&only, "only", nil, "measure only the benchmarks with these `NAMES`, separated by commas")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "measure, or list, only the benchmarks with these `NAMES`, separated by commas")
 	cmd.Flags().BoolVar(&quick, "quick", false, "fewer and shorter rounds")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&check, "check", false, "fail if a must is missed, and say which")
@@ -91,16 +91,16 @@ type benchEntry struct {
 	Bounds     []bench.Bound `json:"bounds"`
 }
 
-func listBenchmarks(w io.Writer, asJSON bool) error {
+func listBenchmarks(w io.Writer, chosen []*bench.Row, asJSON bool) error {
 	if asJSON {
 		list := benchList{Schema: jsonSchema}
-		for _, b := range bench.Rows() {
+		for _, b := range chosen {
 			list.Benchmarks = append(list.Benchmarks, benchEntry{b.Name, b.Title, b.Unit, b.Better(), b.Transports, b.Bounds()})
 		}
 		return writeJSON(w, list)
 	}
 	t := table{columns: []column{{title: "BENCHMARK"}, {title: "UNIT"}, {title: "TRANSPORTS"}, {title: "MEASURES"}}}
-	for _, b := range bench.Rows() {
+	for _, b := range chosen {
 		t.add(b.Name, b.Unit, strings.Join(b.Transports, " "), b.Title)
 	}
 	return t.write(w)

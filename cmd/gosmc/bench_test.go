@@ -68,6 +68,12 @@ func TestBenchCommand(t *testing.T) {
 	if got := gosmc(t, "", "bench", "--list"); !strings.Contains(got.stdout, "pingpong-64-nospin") {
 		t.Errorf("bench --list = %q, want the names", got.stdout)
 	}
+	if got := gosmc(t, "", "bench", "--list", "--only", "cpu"); !strings.Contains(got.stdout, "\ncpu ") || strings.Contains(got.stdout, "pingpong") {
+		t.Errorf("bench --list --only cpu = %q, want that one", got.stdout)
+	}
+	if got := gosmc(t, "", "bench", "--list", "--only", "nothing"); got.code != exitUsage {
+		t.Errorf("bench --list --only nothing = %+v, want status %d", got, exitUsage)
+	}
 	var list benchList
 	if got := gosmc(t, "", "bench", "--list", "--json"); json.Unmarshal([]byte(got.stdout), &list) != nil || len(list.Benchmarks) != len(bench.Names()) || list.Schema != jsonSchema {
 		t.Errorf("bench --list --json = %q, want all %d", got.stdout, len(bench.Names()))

@@ -95,7 +95,11 @@ func TestStatsReport(t *testing.T) {
 
 func TestSumCountersOfNothing(t *testing.T) {
 	got := sumCounters(nil)
-	want := control.StatusCounters{Connections: map[string]uint64{}, Bytes: map[string]control.ByteCount{}, Fallbacks: []control.FallbackCount{}}
+	want := control.StatusCounters{
+		Connections: map[string]uint64{"SMC-D": 0, "SMC-R": 0, "TCP": 0}, // whoever asks for one of them gets a number
+		Bytes:       map[string]control.ByteCount{"SMC-D": {}, "SMC-R": {}, "TCP": {}},
+		Fallbacks:   []control.FallbackCount{},
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("sumCounters(nothing) (-want +got):\n%s", diff)
 	}

@@ -111,9 +111,16 @@ func newStatsReport(g *survey.Answers) statsReport {
 	return r
 }
 
-// sumCounters adds up the counters of several hosts; fallbacks are ordered by their number.
+// usualModes are those that connections can have; a host of another version may have more.
+var usualModes = []string{"SMC-D", "SMC-R", "TCP"}
+
+// sumCounters adds up the counters of several hosts; fallbacks are ordered by their number. The usual modes are there
+// also if there is no host.
 func sumCounters(list []control.StatusCounters) control.StatusCounters {
 	sum := control.StatusCounters{Connections: map[string]uint64{}, Bytes: map[string]control.ByteCount{}, Fallbacks: []control.FallbackCount{}}
+	for _, mode := range usualModes {
+		sum.Connections[mode], sum.Bytes[mode] = 0, control.ByteCount{}
+	}
 	for _, c := range list {
 		for mode, n := range c.Connections {
 			sum.Connections[mode] += n
@@ -146,7 +153,7 @@ func sumCounters(list []control.StatusCounters) control.StatusCounters {
 
 // modes lists the modes that counters know, the usual ones first.
 func modes(c *control.StatusCounters) []string {
-	list := []string{"SMC-D", "SMC-R", "TCP"}
+	list := slices.Clone(usualModes)
 	for _, m := range slices.Sorted(maps.Keys(c.Connections)) {
 		if !slices.Contains(list, m) {
 			list = append(list, m)

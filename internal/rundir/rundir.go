@@ -116,6 +116,15 @@ func Prepare(dir string) error {
 	return nil
 }
 
+// RemoveEmpty removes a run directory that nobody has put anything in: what [Prepare] makes.
+func RemoveEmpty(dir string) {
+	for _, sub := range []string{ISM, Listen, Control} {
+		unix.Rmdir(Path(dir, sub))
+	}
+	unix.Rmdir(Own(dir))
+	unix.Rmdir(dir)
+}
+
 // prepare makes a directory with this mode if others may write to it, and a private one otherwise,
 // unless it is there, and returns the mode of what is.
 func prepare(path string, mode fs.FileMode) (fs.FileMode, error) {

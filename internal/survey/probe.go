@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/rundir"
 )
 
 // A Probe is what a program that is started here and now could do.
@@ -25,6 +27,9 @@ func NewProbe(ctx context.Context) (*Probe, error) {
 	h, err := host.New(host.Config{})
 	if err != nil {
 		return p, err
+	}
+	if _, err := os.Stat(h.Dir()); errors.Is(err, fs.ErrNotExist) {
+		defer rundir.RemoveEmpty(h.Dir()) // it may be misspelt, and looking leaves nothing behind
 	}
 	defer h.Close()
 	l, err := h.Listen(ctx, "tcp", "127.0.0.1:0", host.ListenOptions{})

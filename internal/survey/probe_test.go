@@ -2,6 +2,7 @@ package survey
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -11,6 +12,19 @@ func TestProbe(t *testing.T) {
 	p, err := NewProbe(t.Context())
 	if err != nil || !p.Capabilities.SMCDv2.Available || p.GID == "" || p.Dir != os.Getenv("GOSMC_DIR") || p.PID != os.Getpid() || p.Others != 0 || len(p.Limits) == 0 {
 		t.Errorf("NewProbe = %+v, %v, want SMC-D and limits", p, err)
+	}
+}
+
+// To look at a directory that is not there, as one that is misspelt, does not make it.
+func TestProbeLeavesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "misspelt")
+	t.Setenv("GOSMC_DIR", dir)
+	p, err := NewProbe(t.Context())
+	if err != nil || !p.Capabilities.SMCDv2.Available {
+		t.Errorf("NewProbe = %+v, %v, want SMC-D", p, err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("Stat of the run directory after that = %v, want it gone", err)
 	}
 }
 
