@@ -11,7 +11,7 @@ import (
 // later changes have no effect.
 type Config struct {
 	// Disabled makes every connection plain TCP. The environment variable
-	// GOSMC_DISABLED=1 does the same for a whole process.
+	// GOSMC_DISABLED=1 (also true, yes, on) does the same for a whole process.
 	Disabled bool
 
 	// Dir is the run directory, an absolute path, where the programs of one machine find

@@ -155,8 +155,8 @@ func (c *Conn) SetReadBuffer(bytes int) error { return c.c.SetReadBuffer(bytes) 
 // SetWriteBuffer sets the send buffer of a plain TCP connection; see SetReadBuffer.
 func (c *Conn) SetWriteBuffer(bytes int) error { return c.c.SetWriteBuffer(bytes) }
 
-// SyscallConn returns the TCP socket. On SMC no data passes through it: reading from it
-// or writing to it breaks the connection.
+// SyscallConn returns the TCP socket. On SMC no data passes through it: its Write method fails with an error
+// that matches [errors.ErrUnsupported], and whoever writes to the descriptor in another way breaks the connection.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	raw, err := c.c.SyscallConn()
 	if err == nil && c.c.Mode() != host.ModeTCP {

@@ -221,6 +221,46 @@ func TestConnFile(t *testing.T) {
 	}
 }
 
+// The socket of a connection over shared memory can be looked at, and written to only by those who insist.
+func TestRawConn(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := t.TempDir()
+	c, s := connect(t, newHost(t, Config{Dir: dir}), newHost(t, Config{Dir: dir}), ModeSMCD)
+	defer c.Close()
+	defer s.Close()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var opErr *net.OpError
+	err = raw.Write(func(fd uintptr) bool {
+		unix.Write(int(fd), []byte("stray"))
+		return true
+	})
+	if !errors.Is(err, errors.ErrUnsupported) || !errors.As(err, &opErr) || opErr.Op != "raw-write" {
+		t.Errorf("Write of the socket = %v, want a *net.OpError of raw-write around ErrUnsupported", err)
+	}
+	var peeked error
+	err = raw.Read(func(fd uintptr) bool { // as drivers of databases do to see whether a connection is alive
+		_, _, peeked = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return true
+	})
+	if err != nil || peeked != unix.EAGAIN {
+		t.Errorf("Read of the socket = %v, and recv %v, want EAGAIN", err, peeked)
+	}
+	if err := raw.Control(func(uintptr) {}); err != nil {
+		t.Errorf("Control of the socket = %v", err)
+	}
+	s.SetDeadline(time.Now().Add(patience))
+	b := make([]byte, 4)
+	if _, err := c.Write([]byte("data")); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.ReadFull(s, b); string(b) != "data" || err != nil {
+		t.Errorf("ReadFull after that = %q, %v", b, err)
+	}
+}
+
 // The functions that use the default host do what those of package net do, and leave nothing running.
 func TestDefaultHostFiles(t *testing.T) {
 	smctest.CheckLeaks(t)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gosmc/smc/internal/rdma"
@@ -13,6 +15,20 @@ import (
 )
 
 const envDisabled = "GOSMC_DISABLED"
+
+// disabled reports what a value of the environment variable stands for, and whether it is one of those that we know:
+// those of [strconv.ParseBool], and yes, no, on and off. Whoever sets it to anything else wants something, and that is most
+// likely what the name says.
+func disabled(value string) (yes, known bool) {
+	switch strings.ToLower(value) {
+	case "", "no", "off":
+		return false, true
+	case "yes", "on":
+		return true, true
+	}
+	yes, err := strconv.ParseBool(strings.ToLower(value))
+	return yes || err != nil, err == nil
+}
 
 // Config is what a host is made with. The zero value is useful. The exported smc.Config
 // describes the fields.
@@ -38,8 +54,14 @@ type Config struct {
 
 // withDefaults returns a copy in which every field has its final value.
 func (c Config) withDefaults() (Config, error) {
-	if os.Getenv(envDisabled) == "1" {
-		c.Disabled = true
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	value := os.Getenv(envDisabled)
+	yes, known := disabled(value)
+	c.Disabled = c.Disabled || yes
+	if !known {
+		c.Logger.Warn("all connections are TCP, because of a variable whose value is neither yes nor no", "variable", envDisabled+"="+value)
 	}
 	if c.Dir == "" {
 		c.Dir = rundir.Default()
@@ -72,9 +94,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.SweepEvery == 0 {
 		c.SweepEvery = sweepEvery
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c, nil
 }

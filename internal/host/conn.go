@@ -297,12 +297,24 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	if err != nil || c.data == nil {
 		return raw, err
 	}
-	return opaqueConn{raw}, nil
+	return opaqueConn{raw, c}, nil
 }
 
 // An opaqueConn hides what package os would find behind a RawConn of package net: a socket into
 // which io.Copy(conn, file) sends the file, past our Write.
-type opaqueConn struct{ syscall.RawConn }
+//
+// Nor does it write: who does that wants to send data, and would break the connection. To read is harmless: there is
+// nothing, and some look in that way whether a connection is still alive.
+type opaqueConn struct {
+	syscall.RawConn
+	conn *Conn
+}
+
+// Write implements [syscall.RawConn].
+func (o opaqueConn) Write(func(fd uintptr) bool) error { return opError("raw-write", o.conn, errNoSocket) }
+
+// errNoSocket says that data does not pass through a socket.
+var errNoSocket = fmt.Errorf("smc: the data of a connection over shared memory passes through no socket: %w", errors.ErrUnsupported)
 
 // errNoFile says that the bytes of a connection pass through no socket.
 var errNoFile = fmt.Errorf("smc: a connection over shared memory has no file: %w", errors.ErrUnsupported)
