@@ -156,7 +156,7 @@ func (c *Conn) SetReadBuffer(bytes int) error { return c.c.SetReadBuffer(bytes) 
 func (c *Conn) SetWriteBuffer(bytes int) error { return c.c.SetWriteBuffer(bytes) }
 
 // SyscallConn returns the TCP socket. On SMC no data passes through it: its Write method fails with an error
-// that matches [errors.ErrUnsupported], and whoever writes to the descriptor in another way breaks the connection.
+// that matches [errors.ErrUnsupported], as Read does in place of waiting, and whoever writes to the descriptor in another way breaks the connection.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	raw, err := c.c.SyscallConn()
 	if err == nil && c.c.Mode() != host.ModeTCP {

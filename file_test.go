@@ -248,6 +248,9 @@ func TestRawConn(t *testing.T) {
 	if err != nil || peeked != unix.EAGAIN {
 		t.Errorf("Read of the socket = %v, and recv %v, want EAGAIN", err, peeked)
 	}
+	if err := raw.Read(func(uintptr) bool { return false }); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("Read of the socket that waits = %v, want ErrUnsupported", err)
+	}
 	if err := raw.Control(func(uintptr) {}); err != nil {
 		t.Errorf("Control of the socket = %v", err)
 	}

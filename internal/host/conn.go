@@ -303,15 +303,30 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 // An opaqueConn hides what package os would find behind a RawConn of package net: a socket into
 // which io.Copy(conn, file) sends the file, past our Write.
 //
-// Nor does it write: who does that wants to send data, and would break the connection. To read is harmless: there is
-// nothing, and some look in that way whether a connection is still alive.
+// Nor does it write: who does that wants to send data, and would break the connection. Reading is for those who look
+// in that way whether a connection is alive. It waits for nothing, since nothing comes.
 type opaqueConn struct {
 	syscall.RawConn
 	conn *Conn
 }
 
 // Write implements [syscall.RawConn].
-func (o opaqueConn) Write(func(fd uintptr) bool) error { return opError("raw-write", o.conn, errNoSocket) }
+func (o opaqueConn) Write(func(fd uintptr) bool) error {
+	return opError("raw-write", o.conn, errNoSocket)
+}
+
+// Read implements [syscall.RawConn].
+func (o opaqueConn) Read(f func(fd uintptr) (done bool)) error {
+	done := false
+	err := o.RawConn.Read(func(fd uintptr) bool {
+		done = f(fd)
+		return true
+	})
+	if err == nil && !done {
+		err = opError("raw-read", o.conn, errNoSocket)
+	}
+	return err
+}
 
 // errNoSocket says that data does not pass through a socket.
 var errNoSocket = fmt.Errorf("smc: the data of a connection over shared memory passes through no socket: %w", errors.ErrUnsupported)
