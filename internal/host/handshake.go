@@ -37,6 +37,9 @@ type handshake struct {
 	carrier carrier       // likewise
 	group   *core.LinkGroup
 
+	sent    [256]byte      // memory for messages that are sent
+	outputs [6]core.Output // and for queue
+
 	end time.Time // of all patience with a client, zero for none
 	err error     // of the end, nil if the connection can be used
 }
@@ -94,6 +97,10 @@ func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way,
 		s.end = time.Now().Add(handshakeTimeout)
 	}
 	s.news.tcp = c.tcp
+	if ctx.Done() == nil { // it never ends
+		s.run()
+		return s.err
+	}
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		c.tcp.SetDeadline(longAgo)
@@ -141,7 +148,7 @@ func addrOf(a net.Addr) netip.Addr {
 
 // run drives the handshake to its end.
 func (s *handshake) run() {
-	s.queue = s.core.Start(time.Now(), s.queue)
+	s.queue = s.core.Start(time.Now(), s.outputs[:0])
 	for {
 		s.carryOut()
 		if s.core.Over() {
@@ -222,13 +229,11 @@ func (s *handshake) tcpError(err error) error {
 
 // carryOut does what core has asked for, and what comes of that.
 func (s *handshake) carryOut() {
-	for len(s.queue) > 0 {
+	for i := 0; i < len(s.queue); i++ { // which what is carried out may make longer
 		if s.core.Over() {
 			s.news.stop() // deadlines are the application's now
 		}
-		out := s.queue[0]
-		s.queue = s.queue[1:]
-		switch out := out.(type) {
+		switch out := s.queue[i].(type) {
 		case core.SendCLC:
 			s.send(out.Message)
 		case core.Prepare:
@@ -247,12 +252,14 @@ func (s *handshake) carryOut() {
 			panic(fmt.Sprintf("host: impossible output %T", out))
 		}
 	}
+	clear(s.queue)
+	s.queue = s.queue[:0]
 }
 
 func (s *handshake) send(m clc.Message) {
 	err := s.setDeadline(s.conn.tcp.SetWriteDeadline)
 	if err == nil {
-		b := m.Append(nil)
+		b := m.Append(s.sent[:0])
 		s.conn.traceCLC(b, true) // before the answer can be there
 		_, err = s.conn.tcp.Write(b)
 	}
@@ -368,7 +375,9 @@ func (s *handshake) established(r core.Result) {
 		return
 	}
 	// From here on endGone and Close find the connection, if the peer is not gone already.
-	if err := c.watch(s.chosen.watcher()); err != nil {
+	if mode == ModeSMCD {
+		s.chosen.watcher().watchSoon(c)
+	} else if err := c.watch(s.chosen.watcher()); err != nil {
 		c.traceFailed(err)
 		c.abandon()
 		s.err = c.setupError(err)

@@ -74,6 +74,9 @@ const (
 	// maxFallbackReasons bounds the reasons that are counted; peers can make them up.
 	maxFallbackReasons = 256
 
+	// watchDelay is how long, at most, nobody looks what happens on the TCP socket of a new connection of SMC-D.
+	watchDelay = 20 * time.Millisecond
+
 	// sweepEvery is how often connections that wrote something are looked at; one that
 	// has been quiet for a whole period gives its pages back. Nothing runs while all are
 	// clean.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,6 +23,9 @@ type watcher struct {
 	mu      sync.Mutex
 	next    int64
 	watched map[int64]func(events uint32)
+	soon    []*Conn     // to be watched
+	timer   *time.Timer // runs watchNow while there are some; nil before the first
+	closed  bool
 }
 
 func newWatcher() (*watcher, error) {
@@ -74,6 +78,35 @@ func (w *watcher) watch(conn *net.TCPConn, event func(events uint32)) (key int64
 	return key, nil
 }
 
+// watchSoon watches the TCP socket of a connection of SMC-D within watchDelay, unless it has ended by then: many are
+// over sooner. The peer's death is learned from the peering, and what else happens on the socket can wait.
+func (w *watcher) watchSoon(c *Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.soon = append(w.soon, c)
+	if len(w.soon) > 1 || w.closed {
+		return
+	}
+	if w.timer == nil {
+		w.timer = time.AfterFunc(watchDelay, w.watchNow)
+	} else {
+		w.timer.Reset(watchDelay)
+	}
+}
+
+// watchNow watches those for whom it has been soon.
+func (w *watcher) watchNow() {
+	w.mu.Lock()
+	conns := w.soon
+	w.soon = nil
+	w.mu.Unlock()
+	for _, c := range conns {
+		if err := c.watch(w); err != nil {
+			c.host.cfg.Logger.Warn("the TCP connection is not watched", "peer", c.RemoteAddr(), "err", err)
+		}
+	}
+}
+
 // forget ends a watch. An event that is being delivered may still arrive.
 func (w *watcher) forget(key int64) {
 	w.mu.Lock()
@@ -107,6 +140,12 @@ func (w *watcher) loop() {
 }
 
 func (w *watcher) close() {
+	w.mu.Lock()
+	w.closed, w.soon = true, nil
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	w.mu.Unlock()
 	w.file.Close()
 	<-w.done
 }

@@ -15,9 +15,10 @@ type Context struct {
 	parent context.Context
 	at     time.Time
 
-	mu     sync.Mutex
-	inner  context.Context // nil before somebody has waited
-	cancel context.CancelFunc
+	mu        sync.Mutex
+	inner     context.Context // nil before somebody has waited
+	cancel    context.CancelFunc
+	cancelled bool
 }
 
 // WithDeadline returns a context that ends at a time. Its Cancel has to be called.
@@ -34,10 +35,10 @@ func WithTimeout(parent context.Context, d time.Duration) *Context {
 func (c *Context) Cancel() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.inner == nil {
-		c.inner, c.cancel = context.WithCancel(c.parent)
+	c.cancelled = true
+	if c.cancel != nil {
+		c.cancel()
 	}
-	c.cancel()
 }
 
 // Done implements [context.Context].
@@ -46,6 +47,9 @@ func (c *Context) Done() <-chan struct{} {
 	defer c.mu.Unlock()
 	if c.inner == nil {
 		c.inner, c.cancel = context.WithDeadline(c.parent, c.at)
+		if c.cancelled {
+			c.cancel()
+		}
 	}
 	return c.inner.Done()
 }
@@ -59,6 +63,8 @@ func (c *Context) Err() error {
 		return c.inner.Err()
 	case c.parent.Err() != nil:
 		return c.parent.Err()
+	case c.cancelled:
+		return context.Canceled
 	case !time.Now().Before(c.at):
 		return context.DeadlineExceeded
 	}
