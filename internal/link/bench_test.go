@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/stream"
@@ -36,7 +38,7 @@ type benchTicket struct {
 	TCP  uint16 // the port of the peer's listener
 }
 
-const benchSize = wire.SizeCode(6) // 1 MiB
+const benchSize = wire.SizeCode(6)
 
 // A benchEnd is an end of the connection that is measured.
 type benchEnd struct {
@@ -204,7 +206,9 @@ func benchOver(b *testing.B, work string, f func(b *testing.B, e *benchEnd)) {
 	for _, over := range []string{"link", "tcp"} {
 		b.Run(over, func(b *testing.B) {
 			e := newBench(b, over, work, benchSpin())
+			start := cpuTime()
 			f(b, e)
+			b.ReportMetric(float64(cpuTime()-start)/float64(b.N), "cpu-ns/op")
 			if l := e.link; l != nil {
 				s := l.Stats()
 				b.ReportMetric(float64(s.SentCDC)/float64(b.N), "cdc/op")
@@ -253,4 +257,11 @@ func benchSpin() time.Duration {
 		return stream.DefaultSpin
 	}
 	return d
+}
+
+// cpuTime is what this process has used of processors.
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	unix.Getrusage(unix.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -160,7 +160,7 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 }
 
 // Stream returns what [stream.New] has to know of the carrier. Before Attach, and where that has failed, what is written
-// goes nowhere.
+// goes nowhere. Spin is better left zero: who waits has the device look for packets.
 func (c *Carrier) Stream() stream.Config {
 	cfg := stream.Config{
 		In:   stream.Inbox{Data: c.rmb.Bytes()[c.in.base:], Producer: &c.inProd, Consumer: &c.inCons},
@@ -169,6 +169,7 @@ func (c *Carrier) Stream() stream.Config {
 	}
 	if c.ring != nil {
 		cfg.Out, cfg.Told = c, &c.told
+		cfg.Doorbell = c.link.dev
 	}
 	return cfg
 }

@@ -53,6 +53,7 @@ type Device struct {
 
 	inHandlers atomic.Bool // the receiving goroutine sends for all when the handlers are done
 	asleep     atomic.Bool // the receiving goroutine is, and looks at sched before that
+	lead       lead
 
 	mu     sync.RWMutex
 	qps    map[wire.QPN]*QP
@@ -112,6 +113,7 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 		}
 		go d.port.run(d.events.setPort)
 	}
+	d.lead.init(d)
 	go d.receiveLoop()
 	return d, nil
 }
@@ -195,6 +197,7 @@ func (d *Device) Close() error {
 	}
 	err := d.sock.Close()
 	d.sched.close()
+	d.lead.end()
 	<-d.stopped
 	return err
 }

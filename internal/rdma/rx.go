@@ -39,14 +39,22 @@ type receiver struct {
 	watch   watch
 	hurry   bool   // a queue pair of the last batch expects a packet
 	packets uint64 // received and sent
+
+	until func() bool // of serve
+	lazy  bool        // see Device.Lead
 }
 
-// receiveLoop is the device's goroutine. It receives a batch, has queue pairs take it, calls
-// handlers, and sends what has become possible, one batch between two looks at the socket.
-func (d *Device) receiveLoop() {
-	defer close(d.stopped)
-	r := &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), watch: newWatch(d.spin == 0)}
-	for {
+func newReceiver(d *Device) *receiver {
+	return &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), watch: newWatch(d.spin == 0)}
+}
+
+// serve receives batches, has queue pairs take them, calls handlers, and sends what has become possible, one
+// batch between two looks at the socket. It returns when until reports true, and true itself once the
+// socket is closed. The caller has the turn.
+func (r *receiver) serve(until func() bool) (closed bool) {
+	d := r.dev
+	r.until = until
+	for !until() {
 		var err error
 		if d.sched.hasWork() {
 			_, err = d.sock.TryRecv(r.batch)
@@ -55,15 +63,19 @@ func (d *Device) receiveLoop() {
 		}
 		switch {
 		case errors.Is(err, net.ErrClosed):
-			return
+			return true
 		case err != nil:
 			d.stats.receiveErrors.Add(1)
 			time.Sleep(errorPause)
 		case r.batch.Len() > 0:
 			r.take()
+			if r.lazy && until() {
+				return false // what there is to send goes with what the caller is about to send
+			}
 		}
 		r.send()
 	}
+	return false
 }
 
 // send sends one batch of what may be sent.
@@ -77,7 +89,7 @@ func (r *receiver) send() {
 func (r *receiver) wait() (err error) {
 	start, got := r.dev.now(), false
 	if r.watch.look || r.hurry && r.dev.spin > 0 {
-		for end := start + r.dev.spin; !got && err == nil && r.dev.now() < end && !r.dev.sched.hasWork(); {
+		for end := start + r.dev.spin; !got && err == nil && r.dev.now() < end && !r.dev.sched.hasWork() && !r.until(); {
 			if got, err = r.dev.sock.TryRecv(r.batch); !got {
 				runtime.Gosched()
 				// The peer may be waiting for this very processor.
@@ -93,12 +105,13 @@ func (r *receiver) wait() (err error) {
 	return err
 }
 
-// sleep receives a batch, and waits for it, unless there is something to send: see [Device.kick].
+// sleep receives a batch, and waits for it, unless there is something to send or it is enough: see [Device.kick]
+// and [Device.Interrupt].
 func (r *receiver) sleep() error {
 	d := r.dev
 	d.asleep.Store(true)
 	defer d.asleep.Store(false)
-	if d.sched.hasWork() {
+	if d.sched.hasWork() || r.until() {
 		_, err := d.sock.TryRecv(r.batch)
 		return err
 	}

@@ -1,0 +1,194 @@
+package rdma
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// One goroutine at a time has the turn to receive. That is the device's own, unless somebody who waits for what comes out of
+// completions takes it, see [Device.Lead]: then a packet wakes the goroutine that it is for, and not another
+// one that wakes it.
+//
+// The device's goroutine gives the turn away when that is worth it: one goroutine has waited at a time, for little and
+// not for long, several times in a row. Then it stands by. In between nobody may have the turn while nobody
+// waits: who computes between two waits would only be disturbed. If that takes long, or somebody asks for it, the
+// device's goroutine takes the turn again.
+//
+// Nobody is forgotten. Who parks raises parked, and then tries to take the turn. Who gives it up looks at parked
+// afterwards, and calls the device's goroutine if there is anyone.
+type lead struct {
+	receiver *receiver // of whoever has the turn
+	turn     atomic.Bool
+	parked   atomic.Int32
+	wanted   atomic.Bool   // somebody would have led
+	shared   atomic.Bool   // the device's goroutine stands by
+	dozing   atomic.Bool   // and waits to be called
+	count    atomic.Uint32 // times that somebody led
+	relief   chan struct{} // has room for one call of the device's goroutine
+	ended    atomic.Bool
+
+	// Of the device's goroutine, while it has the turn.
+	shorts int           // waits in a row that were worth to be led
+	since  time.Duration // when the last one began
+	before uint64        // packets at that time
+
+	// prompt is for how many leads more what is to be sent is sent before they end. Of whoever has the turn.
+	prompt int
+}
+
+const (
+	// leadAfter is how many waits in a row have to be short, and of few packets, for the device's goroutine to give
+	// the turn away; leadTime and leadPackets say what that is.
+	leadAfter   = 8
+	leadTime    = 500 * time.Microsecond
+	leadPackets = 12
+
+	// standTick is how long nobody may have the turn, while nobody waits.
+	standTick = time.Millisecond
+
+	// promptLeads is how many leads send acknowledgements themselves, after one has been late for want of data
+	// that it could have gone with.
+	promptLeads = 64
+)
+
+func (l *lead) init(d *Device) {
+	l.receiver = newReceiver(d)
+	l.relief = make(chan struct{}, 1)
+}
+
+// receiveLoop is the device's goroutine.
+func (d *Device) receiveLoop() {
+	defer close(d.stopped)
+	l := &d.lead
+	for {
+		if l.turn.CompareAndSwap(false, true) {
+			l.begin(d)
+			l.receiver.lazy = false
+			closed := l.receiver.serve(func() bool { return l.gives(d) })
+			l.turn.Store(false)
+			if closed {
+				return
+			}
+		}
+		if l.parked.Load() > 0 && !l.turn.Load() {
+			continue
+		}
+		l.standBy(d)
+	}
+}
+
+// begin begins to count waits.
+func (l *lead) begin(d *Device) {
+	l.shared.Store(false)
+	l.shorts, l.since, l.before = 0, d.now(), l.receiver.packets
+}
+
+// gives reports whether the device's goroutine is to give the turn away.
+func (l *lead) gives(d *Device) bool {
+	if !l.wanted.Load() {
+		return false
+	}
+	if packets := l.receiver.packets; packets != l.before {
+		now := d.now()
+		if now-l.since < leadTime && packets-l.before < leadPackets {
+			l.shorts++
+		} else {
+			l.shorts = 0
+		}
+		l.since, l.before = now, packets
+		l.wanted.Store(false)
+	}
+	if l.shorts < leadAfter || l.parked.Load() > 0 || d.sched.hasWork() {
+		return false
+	}
+	l.shared.Store(true)
+	return true
+}
+
+// standBy waits until the device's goroutine is needed.
+func (l *lead) standBy(d *Device) {
+	tick := time.NewTimer(standTick)
+	defer tick.Stop()
+	for count := l.count.Load(); ; {
+		select {
+		case <-l.relief:
+			return
+		case <-tick.C:
+		}
+		switch now := l.count.Load(); {
+		case now != count:
+			count = now
+			tick.Reset(standTick)
+		case l.turn.Load(): // somebody leads for long
+			l.dozing.Store(true)
+			if l.turn.Load() {
+				<-l.relief
+			}
+			l.dozing.Store(false)
+			return
+		default:
+			if d.sched.hasWork() && l.turn.CompareAndSwap(false, true) {
+				l.prompt = promptLeads
+				l.turn.Store(false)
+			}
+			return
+		}
+	}
+}
+
+// call calls the device's goroutine.
+func (l *lead) call() {
+	select {
+	case l.relief <- struct{}{}:
+	default: // it has been called
+	}
+}
+
+// end waits until nobody leads any more, now that the socket is closed.
+func (l *lead) end() {
+	l.ended.Store(true)
+	l.call()
+}
+
+// Parked counts goroutines that wait for what comes out of completions and that nobody has woken yet. They count
+// themselves, before [Device.Lead]; whoever wakes one takes it off.
+func (d *Device) Parked() *atomic.Int32 { return &d.lead.parked }
+
+// Lead has the calling goroutine receive for the device, and call handlers, until until reports true. It returns
+// at once if that is not worth it, or somebody else receives, and when the device is closed. until is called
+// often, and must not block. Handlers must not wait for anything that the caller holds.
+//
+// An acknowledgement that is due when it ends may be left to what the caller sends next.
+func (d *Device) Lead(until func() bool) {
+	l := &d.lead
+	if l.ended.Load() {
+		return
+	}
+	l.wanted.Store(true)
+	if !l.shared.Load() {
+		return // the device's goroutine has the turn, or is about to
+	}
+	if !l.turn.CompareAndSwap(false, true) {
+		return
+	}
+	l.count.Add(1)
+	r := l.receiver
+	if r.lazy = l.prompt == 0; !r.lazy {
+		l.prompt--
+	}
+	start, before := d.now(), r.packets
+	closed := r.serve(until)
+	worth := d.now()-start < leadTime && r.packets-before < leadPackets
+	l.turn.Store(false)
+	if closed || !worth || l.parked.Load() > 0 || l.dozing.Load() {
+		l.shared.Store(false)
+		l.call()
+	}
+}
+
+// Interrupt makes whoever leads ask until again.
+func (d *Device) Interrupt() {
+	if d.asleep.Load() {
+		_ = d.sock.SetReadDeadline(time.Unix(0, 1)) // the error is that it is closed
+	}
+}

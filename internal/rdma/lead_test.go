@@ -1,0 +1,270 @@
+package rdma
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+)
+
+// A sleeper waits for messages as the data path of a connection does: it parks, leads if it may, and is woken by the
+// handler of a completion queue.
+type sleeper struct {
+	*side
+	tokens chan struct{}
+	asleep chan struct{} // has a token while the sleeper is parked
+	sent   uint64        // messages
+}
+
+func newSleeper(t testing.TB) *sleeper {
+	t.Helper()
+	dev, err := Open(randomLoopback(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	return newSleeperOn(t, dev)
+}
+
+func newSleeperOn(t testing.TB, dev *Device) *sleeper {
+	t.Helper()
+	s := &sleeper{tokens: make(chan struct{}, 1), asleep: make(chan struct{}, 1)}
+	var batch [64]Completion
+	s.side = newSideOn(t, dev, func(cq *CQ) {
+		for n := cq.Poll(batch[:]); n > 0; n = cq.Poll(batch[:]) {
+			for _, c := range batch[:n] {
+				if c.Op == Received && c.Status == StatusOK {
+					s.qp.PostRecv(s.receive(c.ID))
+					s.wake()
+				}
+			}
+		}
+	})
+	return s
+}
+
+func (s *sleeper) receive(id uint64) RecvWR {
+	return RecvWR{ID: id, Local: [2]SGE{{s.mr, s.mr.Addr() + id*64, 64}}}
+}
+
+// ready posts receives.
+func (s *sleeper) ready(t testing.TB) {
+	for i := range uint64(64) {
+		if err := s.qp.PostRecv(s.receive(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// wake gives the sleeper a token.
+func (s *sleeper) wake() {
+	select {
+	case <-s.asleep:
+		s.dev.Parked().Add(-1)
+	default:
+	}
+	select {
+	case s.tokens <- struct{}{}:
+	default:
+	}
+}
+
+// sleep waits for a token.
+func (s *sleeper) sleep() {
+	s.dev.Parked().Add(1)
+	s.asleep <- struct{}{}
+	if len(s.tokens) == 0 {
+		s.dev.Lead(func() bool { return len(s.tokens) > 0 })
+	}
+	<-s.tokens
+	select {
+	case <-s.asleep: // the token was there before
+		s.dev.Parked().Add(-1)
+	default:
+	}
+}
+
+// send sends a message.
+func (s *sleeper) send(t testing.TB) {
+	s.sent++
+	if err := s.qp.PostSend(SendWR{Op: OpSend, Local: [2]SGE{{s.mr, s.mr.Addr(), 44}}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// newSleepers returns two, joined.
+func newSleepers(t testing.TB) (a, b *sleeper) {
+	t.Helper()
+	timer := time.AfterFunc(2*time.Minute, func() { panic(t.Name() + " hangs") })
+	t.Cleanup(func() { timer.Stop() })
+	a, b = newSleeper(t), newSleeper(t)
+	connect(t, a.side, b.side, wire.MTU1024)
+	a.ready(t)
+	b.ready(t)
+	return a, b
+}
+
+// rally sends a message there and back, n times, and returns when nobody waits any more.
+func rally(t testing.TB, a, b *sleeper, n int) {
+	t.Helper()
+	var both sync.WaitGroup
+	both.Go(func() {
+		for range n {
+			b.sleep()
+			b.send(t)
+		}
+	})
+	for range n {
+		a.send(t)
+		a.sleep()
+	}
+	both.Wait()
+}
+
+// untilLed makes rallies until the sleepers of a device lead, and its goroutine stands by.
+func untilLed(t testing.TB, a, b *sleeper) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); a.dev.lead.count.Load() == 0; {
+		rally(t, a, b, 20)
+		if time.Now().After(end) {
+			t.Fatal("nobody has led")
+		}
+	}
+}
+
+// TestLead has those who wait receive for themselves, after a while.
+func TestLead(t *testing.T) {
+	a, b := newSleepers(t)
+	untilLed(t, a, b)
+	untilLed(t, b, a)
+	rally(t, a, b, 100)
+}
+
+// TestStandBy has the device's goroutine take over when nobody leads any more: messages are taken, and acknowledged,
+// though nobody waits.
+func TestStandBy(t *testing.T) {
+	a, b := newSleepers(t)
+	for range 5 {
+		a.dev.lead.count.Store(0)
+		untilLed(t, a, b)
+		before := a.qp.Stats().RcvdMessages
+		b.send(t)
+		end := time.Now().Add(time.Minute)
+		for a.qp.Stats().RcvdMessages == before || b.qp.Stats().Messages != b.sent {
+			if time.Now().After(end) {
+				t.Fatal("nobody takes a message")
+			}
+		}
+		a.sleep() // there is a token
+	}
+}
+
+// TestLeadLong has somebody lead for longer than the device's goroutine ticks, so that it waits to be called; and then
+// nobody.
+func TestLeadLong(t *testing.T) {
+	a, b := newSleepers(t)
+	l := &a.dev.lead
+	for dozed, end := 0, time.Now().Add(time.Minute); dozed < 3; {
+		l.count.Store(0)
+		untilLed(t, a, b)
+		woken := make(chan struct{})
+		go func() {
+			a.sleep()
+			close(woken)
+		}()
+		for l.shared.Load() && !l.dozing.Load() {
+		}
+		if l.dozing.Load() {
+			dozed++
+		}
+		b.send(t)
+		<-woken
+		b.send(t) // to a device that nobody waits for
+		a.sleep()
+		if time.Now().After(end) {
+			t.Fatal("nobody leads for long")
+		}
+	}
+}
+
+// TestLeadInterrupt ends a lead from outside.
+func TestLeadInterrupt(t *testing.T) {
+	a, b := newSleepers(t)
+	for range 10 {
+		untilLed(t, a, b)
+		woken := make(chan struct{})
+		go func() {
+			a.sleep()
+			close(woken)
+		}()
+		for range rand.IntN(1000) {
+			a.dev.Stats()
+		}
+		a.wake()
+		a.dev.Interrupt()
+		<-woken
+	}
+}
+
+// TestLeadClosed closes a device while somebody leads, or may be about to.
+func TestLeadClosed(t *testing.T) {
+	for range 5 {
+		a, b := newSleepers(t)
+		untilLed(t, a, b)
+		led := make(chan struct{})
+		closed := make(chan struct{})
+		go func() {
+			a.dev.Parked().Add(1)
+			a.dev.Lead(func() bool {
+				select {
+				case <-closed:
+					return true
+				default:
+					return false
+				}
+			})
+			a.dev.Parked().Add(-1)
+			close(led)
+		}()
+		for range rand.IntN(1000) {
+			a.dev.Stats()
+		}
+		a.dev.Close()
+		close(closed)
+		<-led
+		a.dev.Lead(func() bool { return false })
+	}
+}
+
+// TestLeadMany has several goroutines wait on each device, with all that may come of it. None is forgotten.
+func TestLeadMany(t *testing.T) {
+	a, b := newSleepers(t)
+	ends := [][2]*sleeper{{a, b}}
+	for range 3 {
+		c, d := newSleeperOn(t, a.dev), newSleeperOn(t, b.dev)
+		connect(t, c.side, d.side, wire.MTU1024)
+		c.ready(t)
+		d.ready(t)
+		ends = append(ends, [2]*sleeper{c, d})
+	}
+	rounds := 300
+	if raceEnabled {
+		rounds = 100
+	}
+	for _, at := range []int{1, len(ends)} { // alone first, so that it leads
+		var all sync.WaitGroup
+		for _, e := range ends[:at] {
+			all.Go(func() {
+				for range rounds {
+					rally(t, e[0], e[1], 1+rand.IntN(5))
+					for range rand.IntN(2000) { // think
+						e[0].dev.lead.count.Load()
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+}
