@@ -108,6 +108,12 @@ func TestErrors(t *testing.T) {
 		if _, err := b.Read(make([]byte, 1)); err != tt.read {
 			t.Errorf("%v: Read: %v, want %v", tt.flags, err, tt.read)
 		}
+		if tt.flags == cdc.Closed { // one write is taken, and goes nowhere
+			sent := b.side.link.Stats().SentBytes
+			if n, err := b.Write(make([]byte, 1)); n != 1 || err != nil || b.side.link.Stats().SentBytes != sent {
+				t.Errorf("the first Write to who has closed: %d, %v", n, err)
+			}
+		}
 		if _, err := b.Write(make([]byte, 1)); err != tt.write {
 			t.Errorf("%v: Write: %v, want %v", tt.flags, err, tt.write)
 		}
