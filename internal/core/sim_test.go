@@ -1,10 +1,10 @@
 package core
 
 import (
+	"container/heap"
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,14 +26,33 @@ type world struct {
 	rng  *rand.Rand
 	now  time.Time
 	seq  int
-	todo []simEvent
+	todo simEvents
 	log  []string
+
+	quiet bool // nothing is logged but what -seed plays
 }
 
 type simEvent struct {
 	at  time.Time
 	seq int // orders events of the same time
 	do  func()
+}
+
+// simEvents is a heap of what is to happen, the next first.
+type simEvents []simEvent
+
+func (q simEvents) Len() int      { return len(q) }
+func (q simEvents) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q simEvents) Less(i, j int) bool {
+	c := q[i].at.Compare(q[j].at)
+	return c < 0 || c == 0 && q[i].seq < q[j].seq
+}
+func (q *simEvents) Push(e any) { *q = append(*q, e.(simEvent)) }
+func (q *simEvents) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	*q = (*q)[:last]
+	return e
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -67,7 +86,7 @@ func (w *world) failf(format string, args ...any) {
 
 func (w *world) at(at time.Time, do func()) {
 	w.seq++
-	w.todo = append(w.todo, simEvent{at, w.seq, do})
+	heap.Push(&w.todo, simEvent{at, w.seq, do})
 }
 
 func (w *world) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
@@ -79,14 +98,7 @@ func (w *world) run() {
 			w.failf("the simulation does not end")
 			return
 		}
-		i := 0
-		for j, e := range w.todo {
-			if c := e.at.Compare(w.todo[i].at); c < 0 || c == 0 && e.seq < w.todo[i].seq {
-				i = j
-			}
-		}
-		e := w.todo[i]
-		w.todo = slices.Delete(w.todo, i, i+1)
+		e := heap.Pop(&w.todo).(simEvent)
 		w.now = e.at
 		e.do()
 	}

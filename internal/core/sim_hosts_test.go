@@ -1,0 +1,514 @@
+package core
+
+import (
+	"io"
+	"slices"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// Two hosts with SMC-R: everything between the TCP sockets of applications and the queue pairs, with faults. The
+// simulation plays what internal/host does with the outputs of Handshake, Groups and LinkControl.
+
+// A simHost is one host: its device, its link groups.
+type simHost struct {
+	w      *world
+	name   string
+	other  *simHost
+	caps   Capabilities
+	groups *Groups
+	live   map[*LinkGroup]*simGroup
+	ports  map[wire.QPN]*simPort
+	conns  []*simSocket
+	last   uint32 // identifiers are counted
+	faulty bool   // messages and paths fail
+
+	madeGroups, established, fellBack, failed int
+}
+
+func (h *simHost) next() uint32 { h.last++; return h.last }
+
+// delay is short, and now and then long enough for timers.
+func (h *simHost) delay() time.Duration {
+	if h.faulty && h.w.chance(2) {
+		return time.Duration(h.w.rng.Int64N(int64(4 * time.Second)))
+	}
+	return time.Duration(h.w.rng.Int64N(int64(2 * time.Millisecond)))
+}
+
+// A simPort is a queue pair.
+type simPort struct {
+	g      *simGroup
+	qpn    wire.QPN
+	peer   *simPort // nil until it is connected
+	failed bool
+	cut    bool // what it sends does not arrive
+	rx     []llc.Message
+	pipe   time.Time
+}
+
+// A simGroup is a link group with what the host keeps for it.
+type simGroup struct {
+	h       *simHost
+	lg      *LinkGroup
+	lc      *LinkControl // nil before StartLink
+	port    *simPort
+	first   *simSocket
+	sockets map[Owner]*simSocket
+	pool    []RMBID // confirmed, in no use
+	tokens  map[RMBID]llc.RToken
+	ending  bool
+	ended   bool
+	deleted int
+}
+
+// A simSocket is one end of a TCP connection with its handshake.
+type simSocket struct {
+	h       *simHost
+	other   *simSocket
+	role    Role
+	hs      *Handshake
+	pipe    time.Time
+	tcpGone bool
+	last    Output
+	group   *simGroup
+	owner   Owner
+	rmb     RMBID
+	hasRMB  bool
+	waited  time.Time // since when it waits for a first contact
+	element Element
+	in      bool // it is established and in use
+	leaving bool // the other end has closed
+	over    bool // its memory has been given back
+}
+
+func newSimHost(w *world, name string, caps Capabilities) *simHost {
+	return &simHost{w: w, name: name, caps: caps, groups: NewGroups(16), live: map[*LinkGroup]*simGroup{}, ports: map[wire.QPN]*simPort{}}
+}
+
+// connect begins a connection from h to the other host.
+func (h *simHost) connect() {
+	c := &simSocket{h: h, role: RoleClient, hs: NewHandshake(RoleClient, h.caps)}
+	s := &simSocket{h: h.other, role: RoleServer, hs: NewHandshake(RoleServer, h.other.caps), other: c}
+	c.other = s
+	for _, x := range []*simSocket{c, s} {
+		x.owner = Owner(x.h.next())
+		x.h.conns = append(x.h.conns, x)
+	}
+	w := h.w
+	s.do(s.hs.Start(w.now, nil))
+	w.after(h.delay(), func() { c.do(c.hs.Start(w.now, nil)) })
+	if h.faulty && w.chance(3) {
+		w.after(h.delay(), func() { c.resetTCP(); s.resetTCP() })
+	}
+}
+
+func (x *simSocket) sendTCP(what func(to *simSocket)) {
+	w, to := x.h.w, x.other
+	at := w.now.Add(x.h.delay())
+	if at.Before(to.pipe) {
+		at = to.pipe
+	}
+	to.pipe = at
+	w.at(at, func() {
+		if !to.tcpGone {
+			what(to)
+		}
+	})
+}
+
+func (x *simSocket) do(outs []Output) {
+	w := x.h.w
+	if len(outs) > 0 && !w.quiet {
+		w.logf("%s/%d %v %v: %s", x.h.name, x.owner, x.role, x.hs.State(), words(w.now, outs))
+	}
+	for _, o := range outs {
+		switch o := o.(type) {
+		case SendCLC:
+			m, err := clc.Parse(o.Message.Append(nil))
+			if err != nil {
+				w.failf("%v", err)
+			}
+			x.sendTCP(func(to *simSocket) {
+				if to.last != nil { // it has ended: only a Decline that crossed may come, and the end of the connection
+					if f, ok := to.last.(FallBack); ok && (!f.Crossing || m.Type() != clc.TypeDecline) {
+						w.failf("%s/%d: %v reaches the application", to.h.name, to.owner, m.Type())
+					}
+					return
+				}
+				to.do(to.hs.HandleMessage(w.now, m, nil, nil))
+			})
+		case SetTimer:
+			w.at(o.At, func() { x.do(x.hs.Advance(w.now, nil)) })
+		case Prepare:
+			x.prepare(o.Choice)
+		case StartLink:
+			x.group.start(o.Result)
+		case Established:
+			x.last = o
+			x.establish(o.Result)
+		case FallBack:
+			x.last = o
+			x.h.fellBack++
+			if o.OutOfSync && x.group != nil {
+				x.h.groups.Drop(x.group.lg)
+				x.group.control((*LinkControl).End, EndOutOfSync)
+			}
+			x.release(true)
+		case EndTCP:
+			x.last = o
+			x.h.failed++
+			x.release(true)
+			x.resetTCP()
+		}
+	}
+}
+
+// resetTCP ends the TCP connection.
+func (x *simSocket) resetTCP() {
+	if x.tcpGone {
+		return
+	}
+	x.tcpGone = true
+	w := x.h.w
+	x.do(x.hs.HandleTCPEnd(w.now, io.EOF, nil))
+	x.close(false)
+	x.sendTCP(func(to *simSocket) { to.resetTCP() })
+}
+
+// prepare finds a link group and an RMB.
+func (x *simSocket) prepare(c Choice) {
+	h, w := x.h, x.h.w
+	if x.hs.State() != HandshakePreparing {
+		return // it has ended while it waited
+	}
+	q := JoinRequest{Role: x.role, Choice: c, ID: wire.LinkID(h.next()), MaxConns: 16}
+	if x.waited.IsZero() {
+		x.waited = w.now
+	}
+	q.Waited = w.now.Sub(x.waited) >= FirstContactWait
+	j := h.groups.JoinLinks(q)
+	for _, lg := range j.Ended {
+		h.live[lg].control((*LinkControl).End, EndIdle)
+	}
+	switch {
+	case j.Wait:
+		w.after(10*time.Millisecond, func() { x.prepare(c) })
+		return
+	case j.Why != clc.DiagNone:
+		x.do(x.hs.PrepareFailed(w.now, j.Why, nil))
+		return
+	}
+	if j.FirstContact {
+		h.madeGroups++
+		g := &simGroup{h: h, lg: j.Group, first: x, sockets: map[Owner]*simSocket{}, tokens: map[RMBID]llc.RToken{}}
+		g.port = &simPort{g: g, qpn: wire.QPN(h.next())}
+		h.ports[g.port.qpn] = g.port
+		h.live[j.Group] = g
+		x.join(g)
+		x.rmb, x.hasRMB = RMBID(h.next()), true
+		g.tokens[x.rmb] = llc.RToken{RKey: wire.RKey(h.next()), VA: uint64(h.next()) << 20}
+		x.prepared()
+		return
+	}
+	g := h.live[j.Group]
+	x.join(g)
+	if x.role == RoleClient && !x.take(c.R) {
+		x.do(x.hs.PrepareFailed(w.now, clc.DiagRToken, nil))
+		return
+	}
+	x.rmb, x.hasRMB = RMBID(h.next()), true
+	if n := len(g.pool); n > 0 && w.chance(70) {
+		x.rmb, g.pool = g.pool[n-1], g.pool[:n-1]
+	} else {
+		g.tokens[x.rmb] = llc.RToken{RKey: wire.RKey(h.next()), VA: uint64(h.next()) << 20}
+	}
+	g.do(g.lc.ConfirmRMB(w.now, x.rmb, g.tokens[x.rmb], nil))
+}
+
+func (x *simSocket) join(g *simGroup) {
+	x.group = g
+	g.sockets[x.owner] = x
+}
+
+// prepared announces the RMB.
+func (x *simSocket) prepared() {
+	h, g := x.h, x.group
+	token := g.tokens[x.rmb]
+	r := Resources{FirstContact: g.first == x, Direct: true, R: &clc.ParamsR{
+		GID: h.caps.RoCEv2.GID, MAC: h.caps.RoCEv2.MAC, QPN: g.port.qpn, RKey: token.RKey, RMBEIndex: 1,
+		AlertToken: wire.AlertToken(x.owner), MTU: wire.MTU1024, RMBAddr: token.VA, PSN: 7,
+	}}
+	if g.first == x && x.role == RoleClient {
+		r.ClientGIDs = []wire.GID{r.R.GID}
+	}
+	x.do(x.hs.Prepared(h.w.now, r, nil))
+}
+
+// take takes the peer's element, and reports whether there is one.
+func (x *simSocket) take(r *clc.ParamsR) bool {
+	el, why, outs := x.group.lc.TakeElement(r, x.owner, nil)
+	x.element = el
+	x.group.do(outs)
+	return why == clc.DiagNone
+}
+
+// establish opens the connection, for a while.
+func (x *simSocket) establish(r Result) {
+	h, g, w := x.h, x.group, x.h.w
+	x.in = true
+	h.established++
+	if r.FirstContact {
+		for _, lg := range h.groups.Confirm(g.lg, r) {
+			if s := h.live[lg]; s != nil {
+				s.control((*LinkControl).End, EndOutOfSync)
+			}
+		}
+		h.groups.SetLinks(g.lg, g.lc.Links())
+		x.element = g.lc.FirstElement()
+	} else if x.role == RoleServer {
+		if _, ok := g.lg.ConfirmedLink(r.Version, r.R); !ok || g.ending || !x.take(r.R) {
+			x.resetTCP()
+			return
+		}
+	}
+	if g.ending {
+		x.resetTCP()
+		return
+	}
+	h.groups.SetFull(g.lg, !g.lc.Room())
+	// What we write arrives where the peer reads.
+	if o := x.other; o.group != nil && o.hasRMB {
+		if t := o.group.tokens[o.rmb]; t.RKey != x.element.RKey || t.VA != x.element.VA || o.group.port.peer != g.port {
+			w.failf("%s/%d writes to %+v, %s/%d reads %v", h.name, x.owner, x.element, o.h.name, o.owner, t)
+		}
+	}
+	if x.leaving {
+		x.close(true)
+	}
+	if x.role == RoleClient {
+		w.after(time.Duration(w.rng.Int64N(int64(30*time.Second))), func() {
+			if h.faulty && w.chance(10) {
+				x.resetTCP()
+				return
+			}
+			x.close(true)
+			x.other.close(true)
+			x.other.leaving = true // if it has not heard of the Confirm yet
+		})
+	}
+}
+
+// close ends an established connection.
+func (x *simSocket) close(clean bool) {
+	if x.in {
+		x.in, x.tcpGone = false, true
+		x.release(clean)
+	}
+}
+
+// release gives back what the connection has of its group.
+func (x *simSocket) release(clean bool) {
+	g, w := x.group, x.h.w
+	if g == nil || x.over {
+		return
+	}
+	x.over = true
+	delete(g.sockets, x.owner)
+	if g.lc == nil || g.lc.State() < ControlActive {
+		if g.first == x {
+			x.h.groups.Drop(g.lg)
+			g.drop()
+		}
+	} else {
+		g.lc.ReleaseElement(x.owner)
+		if x.hasRMB {
+			if clean && w.chance(50) && !g.ending && g.lc.own[x.rmb] != nil && g.lc.own[x.rmb].state == rmbConfirmed {
+				g.pool = append(g.pool, x.rmb)
+			} else {
+				g.do(g.lc.DeleteRMB(w.now, x.rmb, clean, nil))
+			}
+		}
+	}
+	x.hasRMB = false
+	x.h.groups.Leave(w.now, g.lg)
+}
+
+// start begins the LLC messages of a first contact.
+func (g *simGroup) start(r Result) {
+	h, w := g.h, g.h.w
+	p := h.other.ports[r.R.QPN]
+	g.port.peer = p
+	local := LinkEnd{GID: h.caps.RoCEv2.GID, MAC: h.caps.RoCEv2.MAC, QPN: g.port.qpn, PSN: 7, MTU: wire.MTU1024}
+	second := local
+	second.QPN = wire.QPN(h.next())
+	g.lc = NewLinkControl(ControlConfig{
+		Result: r, Local: local, GroupID: wire.LinkID(h.next()), RMB: g.first.rmb, Token: g.tokens[g.first.rmb], Owner: g.first.owner, Second: second,
+	})
+	if h.faulty && w.chance(8) {
+		w.after(h.delay()*500, func() { g.port.cut = true })
+	}
+	if h.faulty && w.chance(4) {
+		w.after(time.Duration(w.rng.Int64N(int64(20*time.Second))), g.port.fail)
+	}
+	g.do(g.lc.Start(w.now, nil))
+}
+
+func (g *simGroup) control(f func(lc *LinkControl, now time.Time, kind EndKind, out []Output) []Output, kind EndKind) {
+	if g.lc != nil {
+		g.do(f(g.lc, g.h.w.now, kind, nil))
+	}
+}
+
+// drop ends the group of a first contact that came to nothing.
+func (g *simGroup) drop() {
+	if g.lc != nil {
+		g.do(g.lc.Drop(g.h.w.now, nil))
+	} else {
+		g.end()
+	}
+}
+
+// end gives back the queue pair.
+func (g *simGroup) end() {
+	if g.ended {
+		g.h.w.failf("%s: group %v ended twice", g.h.name, g.lg.ID)
+	}
+	g.ended, g.ending, g.port.failed = true, true, true
+	delete(g.h.ports, g.port.qpn)
+	delete(g.h.live, g.lg)
+}
+
+func (g *simGroup) do(outs []Output) {
+	h, w := g.h, g.h.w
+	if len(outs) > 0 && !w.quiet {
+		w.logf("%s group %v %v: %s", h.name, g.lg.ID, g.lc.State(), controlWords(w.now, outs))
+	}
+	for _, o := range outs {
+		if g.ended {
+			if isRMBAnswer(o) {
+				continue
+			}
+			w.failf("%s: %T after the end of group %v", h.name, o, g.lg.ID)
+		}
+		switch o := o.(type) {
+		case SendLLC:
+			g.port.send(o)
+		case LinkStep:
+			if x := g.first; x.last == nil {
+				x.do(x.hs.LinkStep(w.now, o, nil))
+			}
+		case RMBConfirmed:
+			if x := g.socketOf(o.ID); x != nil {
+				x.prepared()
+			} else {
+				g.do(g.lc.DeleteRMB(w.now, o.ID, true, nil)) // nobody waits for it any more
+			}
+		case RMBRefused:
+			if x := g.socketOf(o.ID); x != nil {
+				x.do(x.hs.PrepareFailed(w.now, o.Why, nil))
+			}
+		case RMBDeleted:
+			g.deleted++
+			delete(g.tokens, o.ID)
+			if g.socketOf(o.ID) != nil {
+				w.failf("%s: RMB %d deleted in use", h.name, o.ID)
+			}
+		case ElementLost:
+			if x := g.sockets[o.Owner]; x != nil {
+				x.resetTCP()
+			}
+		case SetTimer:
+			w.at(o.At, func() { g.do(g.lc.Advance(w.now, nil)) })
+		case GroupEnding:
+			g.ending = true
+			h.groups.Drop(g.lg)
+			for _, x := range g.inUse() {
+				x.resetTCP()
+			}
+		case GroupEnded:
+			g.end()
+		}
+	}
+}
+
+// inUse returns the established connections in order.
+func (g *simGroup) inUse() (list []*simSocket) {
+	for _, x := range g.sockets {
+		if x.in {
+			list = append(list, x)
+		}
+	}
+	slices.SortFunc(list, func(a, b *simSocket) int { return int(a.owner) - int(b.owner) })
+	return list
+}
+
+func (g *simGroup) socketOf(id RMBID) *simSocket {
+	for _, x := range g.sockets {
+		if x.hasRMB && x.rmb == id {
+			return x
+		}
+	}
+	return nil
+}
+
+// send delivers a message in order, or fails the queue pair.
+func (p *simPort) send(o SendLLC) {
+	h, w := p.g.h, p.g.h.w
+	m, err := llc.Parse(o.Message.Append(nil))
+	if err != nil {
+		w.failf("%s sent %v: %v", h.name, o.Message, err)
+	}
+	at := w.now.Add(h.delay() / 4)
+	if at.Before(p.pipe) {
+		at = p.pipe
+	}
+	p.pipe = at
+	w.at(at, func() {
+		to := p.peer
+		switch {
+		case p.failed:
+			return
+		case p.cut || to == nil || to.failed || to.peer != p:
+			w.after(time.Second, p.fail)
+			return
+		}
+		t := m.Type()
+		ignored := h.faulty && !m.Head().Reply && (t == llc.TypeConfirmRKey || t == llc.TypeDeleteRKey) && w.chance(4)
+		if !ignored { // else it crosses something, as with Linux net/smc
+			to.rx = append(to.rx, m)
+			w.after(h.delay()/10, to.drain)
+		}
+		if to.cut {
+			w.after(time.Second, p.fail)
+		} else if o.Tag != 0 {
+			w.after(h.delay()/10, func() {
+				if !p.failed {
+					p.g.do(p.g.lc.Sent(w.now, o.Tag, nil))
+				}
+			})
+		}
+	})
+}
+
+func (p *simPort) drain() {
+	for len(p.rx) > 0 && p.g.lc != nil {
+		m := p.rx[0]
+		p.rx = p.rx[1:]
+		p.g.do(p.g.lc.HandleMessage(p.g.h.w.now, 0, m, nil, nil))
+	}
+}
+
+func (p *simPort) fail() {
+	if p.failed {
+		return
+	}
+	p.failed = true
+	if p.g.lc != nil {
+		p.drain()
+		p.g.do(p.g.lc.LinkFailed(p.g.h.w.now, 0, io.ErrClosedPipe, nil))
+	}
+}
