@@ -232,6 +232,17 @@ func (lc *LinkControl) Heard(num llc.LinkNum, at time.Time) {
 	}
 }
 
+// Suspect asks the peer with TEST LINK at once, since something says that it may be gone: the TCP connection of
+// one that has not closed has ended, as the kernel does it for a process that was killed. A link of SMC-R notices
+// nothing of that while it has nothing to send.
+func (lc *LinkControl) Suspect(now time.Time, num llc.LinkNum, out []Output) []Output {
+	link := lc.link(num)
+	if lc.state != ControlActive || link == nil { // rule: TestControlSuspect
+		return out
+	}
+	return lc.arm(lc.probe(now, link, out))
+}
+
 // testInterval returns how long a link may be silent, 0 for ever.
 func (lc *LinkControl) testInterval() time.Duration {
 	switch {

@@ -41,8 +41,8 @@ type terms struct {
 	left   func() // to be called, from any goroutine, once the peer is known to have no part in the connection any more
 	lost   func() // to be called when the peer has given our element of its buffer to another connection
 
-	// join finds or makes the connection's link group. prepare calls it once: a way whose buffers
-	// belong to a group begins with it, others end with it, so that nobody waits for them.
+	// join finds or makes the connection's link group. A way whose buffers belong to a group begins with it,
+	// others end with it, so that nobody waits for them. A second call leaves the group of the first one.
 	join func(ctx context.Context) (lg *core.LinkGroup, firstContact bool, err error)
 }
 
@@ -75,6 +75,9 @@ type carrier interface {
 
 	// end is what this connection shares its end with.
 	end() end
+
+	// suspect says that the peer may be gone, since its TCP connection has ended and it has not closed.
+	suspect()
 
 	// peerPID is the process at the other end, 0 if it cannot be seen.
 	peerPID() int

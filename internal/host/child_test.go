@@ -23,6 +23,7 @@ func init() {
 		"host-serve":  childServe,
 		"host-nobody": childNobody,
 		"host-claim":  childClaim,
+		"host-smcr":   childSMCR,
 	})
 }
 

@@ -178,6 +178,9 @@ func (c *Conn) onTCP(events uint32) {
 	if c.tcpEnded {
 		return
 	}
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 && !c.peerFinished() {
+		c.carrier.suspect() // before what releases it
+	}
 	switch {
 	case events&unix.EPOLLERR != 0 && socketError(c.tcp) != nil: // rule: TestTCPReset
 		c.eventLocked(core.ConnEvent{Kind: core.EventTCPReset})

@@ -13,6 +13,7 @@ import (
 // joinGroup finds a link group for the connection. With SMC-R it may wait until ctx ends for the first contact of another
 // connection, so that many to one peer make one group.
 func (s *handshake) joinGroup(ctx context.Context, choice core.Choice) (lg *core.LinkGroup, firstContact bool, err error) {
+	s.leaveGroup()
 	if choice.Mode == core.SMCR {
 		return s.joinSMCR(ctx, choice)
 	}

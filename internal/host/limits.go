@@ -53,6 +53,10 @@ const (
 	// acknowledgement.
 	groupEndTime = time.Second
 
+	// lastAckTime is how long a link stays after its group has ended, so that what came last is acknowledged. Package
+	// rdma delays acknowledgements for up to 500 microseconds.
+	lastAckTime = 5 * time.Millisecond
+
 	// maxIdleRMBs bounds the bytes of RMBs that a link group keeps for connections to come. A new one takes an exchange
 	// of messages with the peer.
 	maxIdleRMBs = 32 << 20

@@ -87,6 +87,7 @@ func (c *fakeCarrier) release(bool)                   {}
 func (c *fakeCarrier) returnPages(from, to int) error { return nil }
 func (c *fakeCarrier) end() end                       { return c }
 func (c *fakeCarrier) Done() <-chan struct{}          { return c.done }
+func (c *fakeCarrier) suspect()                       {}
 func (c *fakeCarrier) peerPID() int                   { return 0 }
 
 // A linkRig is a handshake of ours for SMC-R, whose link the test has in its hands, with a peer that does what the

@@ -87,18 +87,23 @@ func (w *smcrWay) prepare(ctx context.Context, t terms) (carrier, core.Resources
 	if w.rnic == nil {
 		return nil, core.Resources{}, errNoRNIC
 	}
-	lg, first, err := t.join(ctx)
-	if err != nil {
-		return nil, core.Resources{}, err
-	}
-	c := &smcrCarrier{lost: t.lost}
-	r, err := c.prepare(ctx, w, lg, first, t)
-	if err != nil {
+	for {
+		lg, first, err := t.join(ctx)
+		if err != nil {
+			return nil, core.Resources{}, err
+		}
+		c := &smcrCarrier{lost: t.lost}
+		r, err := c.prepare(ctx, w, lg, first, t)
+		if err == nil {
+			return c, r, nil
+		}
 		c.detach(false)
 		c.release(false)
-		return nil, r, err
+		// A server that finds the group dead makes another one. What a client joins its server has said.
+		if t.choice.R != nil || first || ctx.Err() != nil || c.group != nil && !c.group.isOver() {
+			return nil, r, err
+		}
 	}
-	return c, r, nil
 }
 
 // An smcrCarrier is the carrier of SMC-R: an RMB of ours, an element of one of the peer's, and a link between.
@@ -245,6 +250,8 @@ func (c *smcrCarrier) release(clean bool) {
 func (c *smcrCarrier) returnPages(from, to int) error { return c.link.ReturnPages(from, to) }
 
 func (c *smcrCarrier) end() end { return c.group }
+
+func (c *smcrCarrier) suspect() { c.group.suspect() }
 
 func (c *smcrCarrier) peerPID() int { return 0 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -55,10 +56,13 @@ func TestSMCREnds(t *testing.T) {
 		}},
 		{"reset", func(t *testing.T, c, s *Conn) {
 			s.Write(data[:100])
+			if _, err := io.ReadFull(c, make([]byte, 100)); err != nil { // which a reset overtakes, as with TCP
+				t.Error(err)
+			}
 			s.SetLinger(0)
 			s.Close()
-			if got, err := io.ReadAll(c); err == nil || len(got) != 100 {
-				t.Errorf("read %d bytes, %v; want 100, and a reset", len(got), err)
+			if got, err := io.ReadAll(c); err == nil || len(got) != 0 {
+				t.Errorf("read %d bytes, %v; want a reset", len(got), err)
 			}
 		}},
 		{"close with a writer blocked", func(t *testing.T, c, s *Conn) {
@@ -138,6 +142,9 @@ func TestSMCRHostCloses(t *testing.T) {
 			}
 			g := other.carrier.end().(*smcrGroup)
 			ended.Close()
+			if why := endOf(ended, s, c).ctl.Failure(); why.Kind != core.EndShutdown {
+				t.Errorf("the group of the host that closes ended for %v", why)
+			}
 			if _, err := other.Read(make([]byte, 1)); err == nil || err == io.EOF {
 				t.Errorf("read = %v, want an error", err)
 			}
@@ -145,6 +152,9 @@ func TestSMCRHostCloses(t *testing.T) {
 			case <-g.stopped:
 			case <-time.After(patience):
 				t.Error("the group is still there")
+			}
+			if why := g.ctl.Failure(); why.Kind != core.EndPeer {
+				t.Errorf("the group of the other host ended for %v", why)
 			}
 			for _, x := range []*Conn{c, s, idleC, idleS} {
 				x.Close()
@@ -157,6 +167,16 @@ func TestSMCRHostCloses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// endOf returns the group of the end that a host has.
+func endOf(h *Host, conns ...*Conn) *smcrGroup {
+	for _, c := range conns {
+		if c.host == h {
+			return c.carrier.end().(*smcrGroup)
+		}
+	}
+	return nil
 }
 
 // TestSMCRDecline has handshakes that lead to TCP, with the same reason at both ends.

@@ -48,6 +48,7 @@ type smcrGroup struct {
 	later     []func() // for the goroutine
 	owners    map[core.Owner]*smcrCarrier
 	lastOwner core.Owner
+	heard     uint64 // messages, when core was told last
 	rmbs      rmbPool
 }
 
@@ -232,7 +233,27 @@ func (g *smcrGroup) advance(now time.Time, out []core.Output) []core.Output {
 	if g.gone {
 		return out
 	}
+	g.hear(now)
 	return g.ctl.Advance(now, out)
+}
+
+// hear tells core whether anything has come since it was called last. g.mu is held.
+func (g *smcrGroup) hear(now time.Time) {
+	if n := g.link.Heard(); n != g.heard {
+		g.heard = n
+		g.ctl.Heard(0, now)
+	}
+}
+
+// suspect has the peer asked whether it is there.
+func (g *smcrGroup) suspect() {
+	g.do(func(now time.Time, out []core.Output) []core.Output {
+		if g.ctl == nil || g.gone {
+			return out
+		}
+		g.hear(now)
+		return g.ctl.Suspect(now, 0, out)
+	})
 }
 
 // afterwards has the goroutine do something. g.mu is held.
@@ -309,6 +330,12 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 // tearDown gives everything back but the RMBs that connections have.
 func (g *smcrGroup) tearDown() {
 	g.rnic.remove(g)
+	if g.link.Err() == nil { // the peer waits for the acknowledgement of its DELETE LINK
+		select {
+		case <-time.After(lastAckTime):
+		case <-g.link.Failed():
+		}
+	}
 	g.net.Close()
 	g.mu.Lock()
 	g.dropSpare()

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
@@ -15,6 +16,8 @@ type smcrRig struct {
 	t              testing.TB
 	client, server *Host
 	l              *Listener
+	local          netip.Addr   // of the client
+	in             func(func()) // calls a function where the client is
 }
 
 // newSMCRRig makes hosts at 127.0.0.1 and 127.0.0.2, which change may configure first.
@@ -29,14 +32,18 @@ func newSMCRRig(t testing.TB, change func(client, server *Config)) *smcrRig {
 	if change != nil {
 		change(&cfg[0], &cfg[1])
 	}
-	r := &smcrRig{t: t, client: newTestHost(t, cfg[0]), server: newTestHost(t, cfg[1])}
+	r := &smcrRig{t: t, client: newTestHost(t, cfg[0]), server: newTestHost(t, cfg[1]), local: loop1, in: func(f func()) { f() }}
 	r.l = mustListen(t, r.server, loop2.String()+":0")
 	return r
 }
 
-func (r *smcrRig) dial(o DialOptions) (*Conn, error) {
-	o.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0))
-	return r.client.Dial(boundedContext(r.t), "tcp", r.l.Addr().String(), o)
+func (r *smcrRig) dial(o DialOptions) (c *Conn, err error) {
+	o.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.local, 0))
+	r.in(func() { c, err = r.client.Dial(boundedContext(r.t), "tcp", r.l.Addr().String(), o) })
+	if err == nil {
+		c.SetDeadline(time.Now().Add(patience))
+	}
+	return c, err
 }
 
 // connect makes a connection, and both its ends.

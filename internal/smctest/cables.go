@@ -5,8 +5,11 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Cables are two network namespaces joined by cables, each with an interface at either end: cable0,
@@ -17,7 +20,8 @@ type Cables struct {
 	Addr [][2]netip.Addr   // IPv4, by cable and end
 	Six  [][2]netip.Addr   // IPv6, not link-local
 
-	t testing.TB
+	t  testing.TB
+	ns [2]string // of the namespaces, as files
 }
 
 // NewCables makes n cables. The test is skipped where that is not permitted.
@@ -27,7 +31,7 @@ func NewCables(t testing.TB, n int) *Cables {
 		t.Skipf("needs iproute2: %v", err)
 	}
 	c := &Cables{t: t}
-	var ns [2]string
+	ns := &c.ns
 	for end := range c.Run {
 		c.Run[end], ns[end] = EnterNamespace(t)
 		c.IP(end, "link set lo up")
@@ -54,6 +58,26 @@ func NewCables(t testing.TB, n int) *Cables {
 		}
 	}
 	return c
+}
+
+// Visit calls f on a thread of its own that is in the namespace of an end, also from within Run.
+func (c *Cables) Visit(end int, f func()) {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		ns, err := os.Open(c.ns[end])
+		if err == nil {
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+			ns.Close()
+		}
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		c.t.Errorf("entering the namespace: %v", err)
+	}
 }
 
 // IP runs ip(8) at an end, with arguments that have no spaces.

@@ -1,0 +1,215 @@
+package host
+
+import (
+	"context"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+// newCableRig is newSMCRRig with a network namespace for each host, joined by cables.
+func newCableRig(t testing.TB, cables *smctest.Cables, six bool, change func(client, server *Config)) *smcrRig {
+	t.Helper()
+	var cfg [2]Config
+	for i := range cfg {
+		cfg[i] = Config{UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"10.99.0.0/16", "fd00::/8"}, Namespace: func(f func()) { cables.Visit(i, f) }}
+	}
+	if change != nil {
+		change(&cfg[0], &cfg[1])
+	}
+	addrs := cables.Addr[0]
+	if six {
+		addrs = cables.Six[0]
+	}
+	r := &smcrRig{t: t, client: newTestHost(t, cfg[0]), server: newTestHost(t, cfg[1]), local: addrs[0]}
+	cables.Run[1](func() { r.l = mustListen(t, r.server, netip.AddrPortFrom(addrs[1], 0).String()) })
+	r.in = cables.Run[0]
+	return r
+}
+
+// TestSMCRNamespaces has connections between two network namespaces, in both versions of IP.
+func TestSMCRNamespaces(t *testing.T) {
+	for _, six := range []bool{false, true} {
+		name := "IPv4"
+		if six {
+			name = "IPv6"
+		}
+		t.Run(name, func(t *testing.T) {
+			smctest.CheckLeaks(t)
+			r := newCableRig(t, smctest.NewCables(t, 1), six, nil)
+			for range 3 {
+				c, s := r.connect()
+				checkSMCR(t, c, s)
+				checkExchange(t, c, s)
+				checkTransfer(t, c, s, 16<<20)
+				c.Close()
+				s.Close()
+			}
+			if n := len(groupsOf(r.server)); n != 1 {
+				t.Errorf("%d link groups, want one", n)
+			}
+		})
+	}
+}
+
+// checkTransfer moves bytes both ways at once, and closes both ends for writing.
+func checkTransfer(t testing.TB, a, b *Conn, size int) {
+	t.Helper()
+	done := make(chan error, 4)
+	for _, end := range []*Conn{a, b} {
+		go func() {
+			buf := make([]byte, 100<<10)
+			for at := 0; at < size; at += len(buf) {
+				buf = buf[:min(len(buf), size-at)]
+				smctest.Pattern(buf, uint64(at))
+				if _, err := end.Write(buf); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- end.CloseWrite()
+		}()
+		go func() {
+			buf := make([]byte, 64<<10)
+			at := 0
+			for {
+				n, err := end.Read(buf)
+				if err2 := smctest.CheckPattern(buf[:n], uint64(at)); err2 != nil {
+					done <- err2
+					return
+				}
+				at += n
+				if err == io.EOF && at == size {
+					err = nil
+				} else if err == nil {
+					continue
+				}
+				done <- err
+				return
+			}
+		}()
+	}
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestSMCRLoss has connections over a network that loses one packet in a hundred.
+func TestSMCRLoss(t *testing.T) {
+	drop := func([]byte) bool { return rand.N(100) == 0 }
+	r := newSMCRRig(t, func(c, s *Config) { c.RDMA.Drop, s.RDMA.Drop = drop, drop })
+	for range 3 {
+		c, s := r.connect()
+		checkSMCR(t, c, s)
+		checkTransfer(t, c, s, 4<<20)
+		c.Close()
+		s.Close()
+	}
+}
+
+// TestSMCRDeviceDown takes the interface and the address of a device away.
+func TestSMCRDeviceDown(t *testing.T) {
+	smctest.CheckLeaks(t)
+	cables := smctest.NewCables(t, 2)
+	// TCP over the first cable, RDMA over the second one.
+	r := newCableRig(t, cables, false, func(c, s *Config) {
+		c.SMCRDevices, s.SMCRDevices = []string{cables.Addr[1][0].String()}, []string{cables.Addr[1][1].String()}
+	})
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	g := c.carrier.end().(*smcrGroup)
+	cables.IP(0, "link set cable1 down")
+	for _, x := range []*Conn{c, s} {
+		if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
+			t.Errorf("read = %v, want an error", err)
+		}
+		x.Close()
+	}
+	<-g.stopped
+	if why := g.ctl.Failure().String(); !strings.Contains(why, rdma.EventInterfaceDown.String()) {
+		t.Errorf("the group ended for %q", why)
+	}
+	c, s = r.connect()
+	if c.Mode() != ModeTCP || c.Reason().Tag != "RNIC_DOWN" {
+		t.Errorf("with the interface down: mode %v, reason %v", c.Mode(), c.Reason())
+	}
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
+	cables.IP(0, "link set cable1 up")
+	smctest.AwaitCarrier(t, cables.Run[0], "cable1")
+	smctest.Eventually(t, patience, "a connection over SMC-R", func() bool {
+		c, s := r.connect()
+		defer c.Close()
+		defer s.Close()
+		checkExchange(t, c, s)
+		return c.Mode() == ModeSMCR
+	})
+}
+
+// TestSMCRKilled kills the process at the other end.
+func TestSMCRKilled(t *testing.T) {
+	smctest.CheckLeaks(t)
+	cfg := Config{UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8"}, RDMA: rdma.Config{Port: smctest.FreePort(t, loop1, loop2)}}
+	h := newTestHost(t, cfg)
+	for range 2 { // the next one is another instance
+		child := smctest.Start(t, "host-smcr", t.TempDir(), netip.AddrPortFrom(loop2, cfg.RDMA.Port).String(), loop2.String())
+		addr := strings.TrimPrefix(child.Hear("listening"), "listening ")
+		var conns []*Conn
+		for range 3 {
+			c, err := h.Dial(boundedContext(t), "tcp", addr, DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0)), Require: RequireSMCR})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Write([]byte("x")); err != nil {
+				t.Error(err)
+			}
+			if _, err := c.Read(make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+			conns = append(conns, c)
+		}
+		g := conns[0].carrier.end().(*smcrGroup)
+		child.Kill()
+		for _, c := range conns {
+			if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {
+				t.Errorf("read of one whose peer was killed = %d, %v", n, err)
+			}
+			c.Close()
+		}
+		checkGone(t, h)
+		// The end of the TCP connection makes us ask: the link itself would notice when it has something to send.
+		<-g.stopped
+		if why := g.ctl.Failure(); why.Kind != core.EndSilent {
+			t.Errorf("the group ended for %v", why)
+		}
+	}
+}
+
+// childSMCR echoes over SMC-R at the address of its first argument, with the UDP port of its second one.
+func childSMCR(p *smctest.Parent) {
+	port := netip.MustParseAddrPort(p.Args[1]).Port()
+	h, err := New(Config{Dir: p.Args[0], UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8"}, RDMA: rdma.Config{Port: port}})
+	p.Check(err)
+	l, err := h.Listen(context.Background(), "tcp", p.Args[2]+":0", ListenOptions{Require: RequireSMCR})
+	p.Check(err)
+	p.Say("listening %v", l.Addr())
+	for {
+		c, err := l.Accept()
+		p.Check(err)
+		go func() {
+			defer c.Close()
+			io.Copy(c, c)
+		}()
+	}
+}
