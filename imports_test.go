@@ -60,7 +60,7 @@ var mayImport = map[string][]string{
 	"internal/child":   {}, // this program a second time
 	"internal/bench":   {".", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child"},
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child"},
-	"internal/survey":  {"internal/control", "internal/host", "internal/rendezvous"}, // all hosts of the machine at once, and one made for the occasion
+	"internal/survey":  {"internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                 {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
 	"test/interop":              {"wire/...", "internal/rdma", "internal/udp"},
