@@ -352,7 +352,10 @@ func (s *handshake) established(r core.Result) {
 		return
 	}
 	cfg := s.carrier.stream()
-	cfg.Spin, cfg.Notice = h.cfg.Spin, c.onNotice
+	cfg.Notice = c.onNotice
+	if r.Mode == core.SMCD { // an RNIC looks for packets itself
+		cfg.Spin = h.cfg.Spin
+	}
 	cfg.Dirty, cfg.Stats = h.sweeper.wake, &h.counters.data
 	c.data = stream.New(cfg)
 	if missing != nil && !s.finished(missing) {

@@ -225,6 +225,9 @@ func (r *rnics) openRNIC(addr netip.Addr) (n *rnic, err error) {
 		return nil, fmt.Errorf("%d RoCE devices are open: %w", len(r.open), errNoRNIC)
 	}
 	cfg := r.host.cfg.RDMA
+	if cfg.Spin == 0 && r.host.cfg.Spin == 0 {
+		cfg.Spin = -1 // nobody is to look without sleeping
+	}
 	r.host.cfg.Namespace(func() {
 		var dev *rdma.Device
 		if dev, err = rdma.Open(addr, &cfg); err != nil {

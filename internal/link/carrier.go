@@ -77,7 +77,7 @@ type CarrierConfig struct {
 	// block: stream.Conn.Wake, or what calls it.
 	Wake func()
 
-	// SendBuffer is the size of the send ring in bytes; 0 means 512 KiB. It is made a power of two, at least 16 KiB,
+	// SendBuffer is the size of the send ring in bytes; 0 means 1 MiB. It is made a power of two, at least 16 KiB,
 	// and at most the size of the peer's element.
 	SendBuffer int
 }
