@@ -51,6 +51,12 @@ const (
 	trialPause    = 10 * time.Millisecond
 	trialPauseMax = time.Second
 
+	// After promptWaits waits in a row that ended within the first promptLooks looks, a reader lets the
+	// writer go on for lingerTime before it takes what has come.
+	promptWaits = 32
+	promptLooks = 4
+	lingerTime  = 700 * time.Nanosecond
+
 	// spinYield is how often a spinning goroutine lets others run, and yieldBusy is how
 	// long that may take before we conclude that the processors are wanted elsewhere.
 	spinYield = 2 * time.Microsecond

@@ -25,6 +25,8 @@ type waiter struct {
 	woken   func() bool   // there is a token
 	spinner spinner
 	want    uint32 // producer only: how much room ends the wait
+	batches bool   // consumer only: it pays to let the peer go on for a moment, see linger
+	prompt  int    // waits in a row that ended at once
 }
 
 // A Doorbell is where the rings of a peer arrive, for all connections with it. A goroutine
@@ -132,6 +134,25 @@ func (w *waiter) park(stats *Stats) {
 // them, and a processor that spins here is one that the peer, or one of them, could use.
 func (w *waiter) crowded() bool { return w.bell != nil && w.bell.Parked().Load() > crowd }
 
+// linger lets a peer go on that writes little at a time and all the time. Looking at every write takes the
+// cache line of the cursor away from it each time, which costs it more than the write. prompt says
+// that the wait ended at once: one for an answer takes longer.
+func (w *waiter) linger(prompt bool) {
+	if !prompt || !w.batches {
+		w.prompt = 0
+		return
+	}
+	if w.prompt++; w.prompt < promptWaits { // rule: TestLinger: w.prompt < promptWaits -> true
+		return
+	}
+	for start := time.Now(); ; {
+		pause(8)
+		if spent := time.Since(start); spent >= lingerTime || spent <= 0 { // 0: in a bubble, where time stands still
+			return
+		}
+	}
+}
+
 // spin reports whether ready became true while it spun, if it did at all.
 func (w *waiter) spin(stats *Stats) bool {
 	if w.spinner.credit <= 0 || w.crowded() {
@@ -140,10 +161,11 @@ func (w *waiter) spin(stats *Stats) bool {
 	start := time.Now()
 	var spent, yielded time.Duration
 	for {
-		for range 16 {
+		for i := range 16 {
 			if w.ready() {
 				stats.Spins.Add(1)
 				w.spinner.hit()
+				w.linger(i < promptLooks && spent == 0)
 				return true
 			}
 			pause(1)
