@@ -25,6 +25,9 @@ type Config struct {
 	Headers                      udp.HeaderMode
 	Drop                         func(datagram []byte) bool // losses, for tests and benchmarks
 
+	// Share, if not nil, is a socket on a port that other processes share.
+	Share *Share
+
 	// Spin is how long the device looks for packets before it goes to sleep, where that has been
 	// found to pay. 0 means 50 microseconds, less than 0 never. With one processor it never does.
 	Spin time.Duration
@@ -38,6 +41,7 @@ type Device struct {
 	addr  netip.AddrPort // with the zone of a link-local address
 	iface net.Interface
 	sock  *udp.Socket
+	share *Share    // nil if the port is not shared
 	epoch time.Time // times in queue pairs are counted from here
 	spin  time.Duration
 	idle  chan *sender
@@ -71,6 +75,11 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 	if cfg != nil {
 		c = *cfg
 	}
+	share, err := c.Share.take()
+	if err != nil {
+		return nil, err
+	}
+	defer share.release()
 	if c.Port == 0 {
 		c.Port = roce.Port
 	}
@@ -91,6 +100,7 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 		Local: addr, Interface: sendInterface(iface), NoSegmentation: c.NoSegmentation, NoCoalescing: c.NoCoalescing,
 		ReadBuffer: c.ReadBuffer, WriteBuffer: c.WriteBuffer, Headers: c.Headers, Drop: c.Drop,
 		Refused: func(reason error, datagrams int) { refused(reason, datagrams) },
+		Socket:  share.socket(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("rdma: device %v: %w", local, err)
@@ -102,7 +112,7 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 		c.Spin = defaultSpin
 	}
 	d := &Device{
-		spin: c.Spin, addr: addr, iface: iface, sock: sock, epoch: time.Now(),
+		spin: c.Spin, addr: addr, iface: iface, sock: sock, share: share, epoch: time.Now(),
 		idle: make(chan *sender, idleSenders), qps: make(map[wire.QPN]*QP), stopped: make(chan struct{}),
 	}
 	d.events.init(portState{up: true, address: true, mtu: pathMTU(iface.MTU)})
@@ -220,11 +230,12 @@ func (d *Device) add(q *QP) error {
 	if d.closed {
 		return fmt.Errorf("rdma: device: %w", ErrClosed)
 	}
-	if len(d.qps) >= maxQPs {
+	first, count := d.share.numbers()
+	if len(d.qps) >= min(maxQPs, count/2) { // of half of them a free one is soon found
 		return fmt.Errorf("rdma: %d queue pairs: %w", len(d.qps), ErrExhausted)
 	}
 	for {
-		n := firstQPN + wire.QPN(rand.Uint32N(uint32(wire.MaxQPN-firstQPN))) // never MaxQPN, which is multicast
+		n := first + wire.QPN(rand.Uint32N(uint32(count)))
 		if d.qps[n] == nil {
 			q.qpn, q.c.qpn = n, n
 			d.qps[n] = q
@@ -243,6 +254,7 @@ func (d *Device) remove(q *QP) {
 type deviceStats struct {
 	packets, truncated, malformed, unknownQP, wrongPeer, wrongPKey atomic.Uint64
 	badICRC, solvedICRC, sendErrors, receiveErrors, congestion     atomic.Uint64
+	handedOn, handedOver, handOnErrors                             atomic.Uint64
 }
 
 // Stats returns what has been counted.
@@ -260,5 +272,8 @@ func (d *Device) Stats() DeviceStats {
 		SendErrors:     s.sendErrors.Load(),
 		ReceiveErrors:  s.receiveErrors.Load(),
 		CongestionNote: s.congestion.Load(),
+		HandedOn:       s.handedOn.Load(),
+		HandedOver:     s.handedOver.Load(),
+		HandOnErrors:   s.handOnErrors.Load(),
 	}
 }

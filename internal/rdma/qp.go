@@ -120,7 +120,7 @@ func (q *QP) ReadyToReceive(a RTR) error {
 		return err
 	}
 	q.remote = netip.AddrPortFrom(remote, q.dev.addr.Port())
-	q.path = q.dev.sched.join(&q.share, q.dev.addr, q.remote, turnBytes/q.c.mtu+1)
+	q.path = q.dev.sched.join(&q.share, q.dev.sock.SourceAddr(), q.remote, turnBytes/q.c.mtu+1)
 	q.rxFlow, q.rxPort = roce.NewFlow(q.remote, q.dev.addr), q.remote.Port()
 	return nil
 }

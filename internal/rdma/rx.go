@@ -30,6 +30,7 @@ type receiver struct {
 	dev    *Device
 	batch  *udp.RxBatch
 	tx     *sender
+	relay  relay
 	packet roce.Packet
 	qp     *QP // whose lock is held: that of the last packet
 	qpn    wire.QPN
@@ -143,6 +144,7 @@ func (r *receiver) take() {
 		}
 	}
 	r.release()
+	r.handOnRest()
 	r.packets += uint64(packets)
 	r.dev.stats.packets.Add(uint64(packets))
 	if len(r.news) > 0 {
@@ -168,6 +170,10 @@ func (r *receiver) datagram(m *udp.Message, b []byte, id uint16) {
 	s := &r.dev.stats
 	p := &r.packet
 	if p.Parse(b) != nil {
+		if r.dev.share != nil && isHandedOn(b) {
+			r.takeOver(m, b)
+			return
+		}
 		if len(b) < roce.MinPacketLen {
 			s.truncated.Add(1)
 		} else {
@@ -187,6 +193,10 @@ func (r *receiver) datagram(m *udp.Message, b []byte, id uint16) {
 		r.release()
 		q := r.dev.lookup(p.DestQPN)
 		if q == nil {
+			if r.dev.share.ofOthers(p.DestQPN) && !r.relay.taking {
+				r.handOn(m, b, id)
+				return
+			}
 			s.unknownQP.Add(1)
 			return
 		}

@@ -43,4 +43,7 @@ type DeviceStats struct {
 	SendErrors     uint64 `json:"send_err"`      // the socket refused a batch
 	ReceiveErrors  uint64 `json:"rcvd_err"`      // the socket failed to receive one
 	CongestionNote uint64 `json:"rcvd_cnp"`      // congestion notification packets, ignored
+	HandedOn       uint64 `json:"handed_on"`     // merged with ours, and sent on to those whose they are
+	HandedOver     uint64 `json:"handed_over"`   // ours, that others have sent on
+	HandOnErrors   uint64 `json:"hand_on_err"`   // lost on the way, or not from one who shares the port
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/udp"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
 )
 
@@ -24,8 +25,9 @@ const (
 // A sender is what one goroutine needs to send packets: a batch, and the queue pairs in it.
 type sender struct {
 	batch   *udp.TxBatch
-	claimed []*QP   // whose packets are in the batch
-	paths   []*path // by the tag of their packets
+	claimed []*QP    // whose packets are in the batch
+	paths   []*path  // by the tag of their packets
+	sharer  wire.QPN // the slot of the last packet to a peer whose port may be shared, and one more; 0 for none
 }
 
 func newSender() *sender { return &sender{batch: udp.NewTxBatch(batchBytes)} }
@@ -37,6 +39,7 @@ func (t *sender) Seal(tag int, id uint16, datagram []byte) { t.paths[tag].flow.S
 func (t *sender) begin() {
 	t.batch.Reset()
 	t.claimed, t.paths = t.claimed[:0], t.paths[:0]
+	t.sharer = 0
 }
 
 // to makes p the destination of the packets that follow. Packets of several queue pairs to one peer
@@ -47,6 +50,20 @@ func (t *sender) to(p *path) {
 		t.paths = append(t.paths, p)
 	}
 	t.batch.To(p.remote, len(t.paths)-1)
+}
+
+// apart ends the super-packet if q's packets may be for another process than those before them: where the peer's port
+// is shared a super-packet goes to one of those who share it, as a whole. Stacks like this one that do not share
+// their port send from it. The caller holds q.mu.
+func (t *sender) apart(q *QP) {
+	sharer := wire.QPN(0)
+	if q.rxPort != q.remote.Port() {
+		sharer = q.c.remoteQPN>>shareBits + 1
+	}
+	if sharer != t.sharer {
+		t.batch.Break()
+	}
+	t.sharer = sharer
 }
 
 // getSender returns a sender that nobody uses.
@@ -144,6 +161,7 @@ func (d *Device) fill(t *sender, q *QP, now time.Duration, n, limit int) (made i
 		return 0, false
 	}
 	t.to(q.path)
+	t.apart(q)
 	q.c.quota = n
 	for made < limit && (!q.c.recovering || made < lossyBurst) {
 		if t.batch.Bytes() >= burstBytes && q.c.beginsLong() {

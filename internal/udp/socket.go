@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,12 @@ type Config struct {
 	// Local is the address and port to bind; port 0 has the kernel choose one. An IPv6 address is
 	// not joined by IPv4. A link-local address needs its zone, an interface's name or index.
 	Local netip.AddrPort
+
+	// Socket, if not nil, is a UDP socket to receive on, bound to Local, which others may have theirs beside (SO_REUSEPORT).
+	// What is sent leaves from another socket, whose port the kernel chooses: so what several who share a
+	// port send is several flows, and no receiver takes their datagrams for one message. There are no Headers then.
+	// Listen takes the file over, also when there is an error.
+	Socket *os.File
 
 	// Interface is the index of the interface that everything is sent on, whatever other interfaces lead
 	// to its destination; where the routing table has none over this one it is taken to be on the
@@ -79,11 +86,13 @@ type Capabilities struct {
 // number of goroutines at a time.
 type Socket struct {
 	local   netip.AddrPort
+	source  netip.AddrPort // what datagrams are sent from: local, but for a shared port
 	drop    func([]byte) bool
 	refused func(error, int)
 	writer  *descriptor // the UDP socket
 	packets *descriptor // the packet socket, nil without one
-	reader  *descriptor // packets if there is one, else writer
+	shared  *descriptor // Config.Socket, nil without one
+	reader  *descriptor // packets or shared if there is one, else writer
 
 	coalescing              bool
 	readBuffer, writeBuffer int
@@ -102,6 +111,9 @@ type Socket struct {
 func Listen(cfg Config) (*Socket, error) {
 	local := netip.AddrPortFrom(cfg.Local.Addr().Unmap(), cfg.Local.Port())
 	if !local.IsValid() {
+		if cfg.Socket != nil {
+			cfg.Socket.Close()
+		}
 		return nil, fmt.Errorf("udp: listen: %w: no address to bind", unix.EINVAL)
 	}
 	s := &Socket{drop: cfg.Drop, refused: cfg.Refused}
@@ -118,6 +130,9 @@ func (s *Socket) open(local netip.AddrPort, cfg *Config) error {
 	if local.Addr().Is4() {
 		family = unix.AF_INET
 	}
+	if cfg.Socket != nil {
+		return s.openShared(local, family, cfg)
+	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
 	if err != nil {
 		return fmt.Errorf("udp: socket: %w", err)
@@ -126,7 +141,7 @@ func (s *Socket) open(local netip.AddrPort, cfg *Config) error {
 		return err
 	}
 	s.reader = s.writer
-	if err := s.setOptions(fd, family, cfg); err != nil {
+	if err := s.setOptions(fd, family, cfg, false); err != nil {
 		return err
 	}
 
@@ -137,17 +152,18 @@ func (s *Socket) open(local netip.AddrPort, cfg *Config) error {
 			return fmt.Errorf("udp: filter: %w", err)
 		}
 	}
-	if err := s.bind(fd, local); err != nil {
+	if s.local, err = s.bind(fd, local); err != nil {
 		return err
 	}
+	s.source = s.local
 	if headers {
 		return s.openPackets(cfg)
 	}
 	return nil
 }
 
-// setOptions sets what must be set before the socket is bound, and finds out what the kernel can do.
-func (s *Socket) setOptions(fd, family int, cfg *Config) error {
+// setOptions sets what must be set before the socket is bound, unless it is, and finds out what the kernel can do.
+func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 	must := func(name string, level, option, value int) error {
 		if err := unix.SetsockoptInt(fd, level, option, value); err != nil {
 			return fmt.Errorf("udp: set %s: %w", name, err)
@@ -169,8 +185,10 @@ func (s *Socket) setOptions(fd, family int, cfg *Config) error {
 		if err := must("IPV6_UNICAST_IF", unix.IPPROTO_IPV6, unix.IPV6_UNICAST_IF, index); err != nil {
 			return err
 		}
-		if err := must("IPV6_V6ONLY", unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
-			return err
+		if !bound { // or it is too late
+			if err := must("IPV6_V6ONLY", unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+				return err
+			}
 		}
 		if err := must("IPV6_MTU_DISCOVER", unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE); err != nil {
 			return err
@@ -213,33 +231,39 @@ func setBuffer(fd, force, option, size int) int {
 	return granted
 }
 
-// bind binds fd to local and notes the address that it has then.
-func (s *Socket) bind(fd int, local netip.AddrPort) error {
+// bind binds fd to local and returns the address that it has then.
+func (s *Socket) bind(fd int, local netip.AddrPort) (netip.AddrPort, error) {
 	var sa unix.Sockaddr
 	if ip := local.Addr(); ip.Is4() {
 		sa = &unix.SockaddrInet4{Addr: ip.As4(), Port: int(local.Port())}
 	} else {
 		index, err := s.zones.index(ip.Zone())
 		if err != nil {
-			return fmt.Errorf("udp: listen on %v: %w", local, err)
+			return netip.AddrPort{}, fmt.Errorf("udp: listen on %v: %w", local, err)
 		}
 		sa = &unix.SockaddrInet6{Addr: ip.As16(), Port: int(local.Port()), ZoneId: index}
 		s.zones.prefer(index, ip.Zone())
 	}
 	if err := unix.Bind(fd, sa); err != nil {
-		return bindError(local, err)
+		return netip.AddrPort{}, bindError(local, err)
 	}
-	bound, err := unix.Getsockname(fd)
+	bound, err := boundTo(fd)
+	return netip.AddrPortFrom(local.Addr(), bound.Port()), err
+}
+
+// boundTo returns the address of a socket, without a zone.
+func boundTo(fd int) (netip.AddrPort, error) {
+	name, err := unix.Getsockname(fd)
 	if err != nil {
-		return fmt.Errorf("udp: getsockname: %w", err)
+		return netip.AddrPort{}, fmt.Errorf("udp: getsockname: %w", err)
 	}
-	switch sa := bound.(type) {
+	switch sa := name.(type) {
 	case *unix.SockaddrInet4:
-		s.local = netip.AddrPortFrom(local.Addr(), uint16(sa.Port))
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)), nil
 	case *unix.SockaddrInet6:
-		s.local = netip.AddrPortFrom(local.Addr(), uint16(sa.Port))
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port)), nil
 	}
-	return nil
+	return netip.AddrPort{}, nil // of another family
 }
 
 // bindError says what err, of binding local, means.
@@ -263,6 +287,9 @@ func bindError(local netip.AddrPort, err error) error {
 // LocalAddr is the address that the socket is bound to, with the zone that [Config] had.
 func (s *Socket) LocalAddr() netip.AddrPort { return s.local }
 
+// SourceAddr is the address that datagrams are sent from: LocalAddr, but for a shared port.
+func (s *Socket) SourceAddr() netip.AddrPort { return s.source }
+
 // Capabilities reports what is in use now.
 func (s *Socket) Capabilities() Capabilities {
 	return Capabilities{
@@ -281,8 +308,8 @@ func (s *Socket) SetReadDeadline(t time.Time) error { return s.reader.setDeadlin
 // Close gives the port back. Calls that wait, and later ones, return [net.ErrClosed]. Closing twice
 // is no error.
 func (s *Socket) Close() error {
-	var errs [2]error
-	for i, d := range []*descriptor{s.packets, s.writer} {
+	var errs [3]error
+	for i, d := range []*descriptor{s.packets, s.shared, s.writer} {
 		if d != nil {
 			errs[i] = d.Close()
 		}

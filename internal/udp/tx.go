@@ -134,6 +134,9 @@ func (b *TxBatch) To(dst netip.AddrPort, tag int) {
 	b.dests = append(b.dests, txDest{addr: dst, tag: tag})
 }
 
+// Break has the next datagram begin a new message, though it may go where the last one goes.
+func (b *TxBatch) Break() { b.joinable = false }
+
 // Next returns room for a datagram of up to n bytes, nil if the batch is full and has to be sent
 // first. It is nil in any case if n is more than the batch, or a datagram, can hold, and before To.
 // The room is valid until the next call of Next, Send or Reset.
