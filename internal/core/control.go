@@ -205,6 +205,8 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 	switch {
 	case errors.Is(err, llc.ErrOptional): // rule: TestControlHostile
 		return out // "must silently" be discarded
+	case errors.Is(err, llc.ErrForeign): // rule: TestControlForeign
+		return out
 	case err != nil:
 		return lc.outOfSync(now, "LLC message", err, out)
 	}

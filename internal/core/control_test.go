@@ -215,6 +215,20 @@ func TestControlHostile(t *testing.T) {
 	}
 }
 
+// TestControlForeign has types that no specification has: of one it is known who sends it.
+func TestControlForeign(t *testing.T) {
+	for first, want := range map[byte]ControlState{0x0a: ControlActive, 0x2a: ControlActive, 0x0b: ControlEnding, 0x20: ControlEnding, 0xfe: ControlEnding} {
+		b := newControlBench(t, RoleServer, "r")
+		b.play(serverActive)
+		raw := make([]byte, llc.MinLen)
+		raw[0], raw[1] = first, llc.MinLen
+		m, err := llc.Parse(raw)
+		if b.lc.HandleMessage(b.now, 0, m, err, nil); b.lc.State() != want {
+			t.Errorf("type %#x: %v, want %v", first, b.lc.State(), want)
+		}
+	}
+}
+
 // TestControlFlood sends a thousand of each message: each has one answer at most, and nothing grows.
 func TestControlFlood(t *testing.T) {
 	for _, role := range []Role{RoleClient, RoleServer} {

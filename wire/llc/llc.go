@@ -183,6 +183,14 @@ const (
 // other bits have. That no known host sends, and it calls for nothing either.
 var ErrOptional = errors.New("optional message, to be discarded")
 
+// ErrForeign is the cause of a [wire.DecodeError] for type 10, with which Linux kernels of OpenAnolis tell of receive
+// credits. It is a [wire.ErrType], as it is in no specification; but to take the link for out of sync would cost those
+// hosts their connections, and nothing is lost by discarding it, as Linux net/smc does with any type that it does not know.
+var ErrForeign = fmt.Errorf("another vendor's message, to be discarded: %w", wire.ErrType)
+
+// typeCredits is the type of [ErrForeign].
+const typeCredits Type = 10
+
 // A Message is one of [ConfirmLink], [AddLink], [AddLinkCont], [DeleteLink], [RequestAddLink],
 // [ConfirmRKey], [ConfirmRKeyCont], [DeleteRKey] and [TestLink]. It is a value: it shares no memory
 // with the bytes it was parsed from.
@@ -274,6 +282,8 @@ func parseHeader(message string, b []byte) (Header, Type, []byte, error) {
 		return fail("version", 0, wire.ErrVersion)
 	}
 	switch {
+	case t == typeCredits: // rule: TestForeign
+		return fail("type", 0, ErrForeign)
 	case !t.In(h.Form.Version()): // rule: TestFirstByte
 		return fail("type", 0, wire.ErrType)
 	case len(b) < MinLen:

@@ -143,6 +143,18 @@ func TestLonger(t *testing.T) {
 }
 
 // TestFirstByte has every first byte: 15 are types, and a quarter is to be discarded.
+// TestForeign reads type 10, in both versions: it can be told from types that nobody has.
+func TestForeign(t *testing.T) {
+	for _, first := range []byte{0x0a, 0x2a, 0x0b, 0x2b} {
+		b := make([]byte, MinLen)
+		b[0], b[1] = first, MinLen
+		_, err := Parse(b)
+		if !errors.Is(err, wire.ErrType) || errors.Is(err, ErrForeign) != (first&0xf == 10) {
+			t.Errorf("type %#x: %v", first, err)
+		}
+	}
+}
+
 func TestFirstByte(t *testing.T) {
 	types := map[byte]Type{
 		0x01: TypeConfirmLink, 0x02: TypeAddLink, 0x03: TypeAddLinkCont, 0x04: TypeDeleteLink, 0x06: TypeConfirmRKey,
