@@ -17,8 +17,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// slack is how much later than its deadline a handshake may end on a busy machine.
-const slack = 3 * time.Second
+// slack is how much later than its deadline a handshake may end on a busy machine. Which deadline that was is in the
+// error.
+const slack = 8 * time.Second
 
 // TestSilence waits for the deadlines that a user would wait for, for all at the same time.
 func TestSilence(t *testing.T) {
@@ -58,6 +59,7 @@ func testServerSilentClients(t *testing.T) {
 		{"part of a Confirm", atConfirm, 40, clcTimeout, "CLC Confirm"},
 		{"all but a byte of a Confirm", atConfirm, -1, clcTimeout, "CLC Confirm"},
 	} {
+		start := time.Now() // before the server's clock starts
 		c := r.begin(tt.at)
 		b := c.encoded()
 		if tt.length < 0 {
@@ -66,7 +68,6 @@ func testServerSilentClients(t *testing.T) {
 			b = b[:tt.length]
 		}
 		c.write(b)
-		start := time.Now()
 		wg.Go(func() {
 			c.checkEnded()
 			if took := time.Since(start); took < tt.within-time.Second || took > tt.within+slack {
@@ -93,21 +94,23 @@ func testServerSilentClients(t *testing.T) {
 			t.Errorf("byte by byte: ended after %v, want %v", took, clcTimeout)
 		}
 	})
+	lateStart := time.Now()
 	late := r.begin(atProposal)
 	wg.Go(func() {
-		<-time.After(clcTimeout - time.Second)
+		<-time.After(clcTimeout - 3*time.Second/2)
 		late.write(late.encoded())
 		if _, err := late.read(); err != nil {
 			t.Errorf("no Accept for a Proposal that came in time: %v", err)
 		}
 		late.checkEnded()
-		if took := time.Since(start); took < handshakeTimeout-time.Second || took > handshakeTimeout+slack/2 {
+		if took := time.Since(lateStart); took < handshakeTimeout-time.Second || took > handshakeTimeout+slack {
 			t.Errorf("late Proposal and no Confirm: ended after %v, want %v", took, handshakeTimeout)
 		}
 		r.checkFailed(late, context.DeadlineExceeded.Error())
 	})
+	honest := time.Now()
 	checkServes(t, r.client, r.l) // the others do not have to wait
-	if took := time.Since(start); took > 2*time.Second {
+	if took := time.Since(honest); took > clcTimeout-time.Second {
 		t.Errorf("an honest connection took %v beside silent ones", took)
 	}
 	wg.Wait()
@@ -120,9 +123,9 @@ func testClientSilentServers(t *testing.T) {
 	r := makeClientRig(t)
 	var wg sync.WaitGroup
 	for _, length := range []int{0, 5, clc.HeaderLen, 77} {
+		start := time.Now()
 		c, result := r.begin()
 		c.write(c.encoded()[:length])
-		start := time.Now()
 		wg.Go(func() {
 			res := <-result
 			var ne net.Error
@@ -154,16 +157,17 @@ func testClientSilentServers(t *testing.T) {
 func testClientNoRendezvousAnswer(t *testing.T) {
 	r := makeClientRig(t)
 	start := time.Now()
-	res := <-r.dial(boundedContext(t))
+	result := r.dial(boundedContext(t))
+	tcp, err := r.evil.AcceptTCP() // else the client would wait longer for that
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := <-result
 	if took := time.Since(start); took < rendezvous.CancelTime || took > rendezvous.AcceptTime+rendezvous.CancelTime+slack {
 		t.Errorf("ended after %v, want %v", took, rendezvous.AcceptTime+rendezvous.CancelTime)
 	}
 	if !errors.Is(res.err, syscall.ETIMEDOUT) {
 		t.Errorf("Dial = %+v, want %v", res, syscall.ETIMEDOUT)
-	}
-	tcp, err := r.evil.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
 	}
 	(&clcPeer{a: r.a, tcp: tcp}).checkEnded() // without a byte
 	tcp.Close()
