@@ -3,9 +3,11 @@ package rendezvous
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -322,9 +324,9 @@ func (p *Point) await(ctx context.Context, a *attempt, tcp *net.TCPConn) (Peer, 
 	var refused []Peer
 	reason := clc.DiagRefused
 	start := time.Now()
-	timer := time.NewTimer(AcceptTime)
+	timer := time.NewTimer(lookTime)
 	defer timer.Stop()
-	cancelled := false
+	looked, cancelled := false, false
 	for len(refused) < len(a.asked) {
 		select {
 		case ans := <-a.answers:
@@ -344,7 +346,13 @@ func (p *Point) await(ctx context.Context, a *attempt, tcp *net.TCPConn) (Peer, 
 				p.endAttempt(a, false)
 				return nil, clc.DiagRendezvousTimeout, os.NewSyscallError("connect", syscall.ETIMEDOUT)
 			}
-			if time.Since(start) < maxAcceptTime && p.awaitsAccept(a, tcp) {
+			if !looked {
+				looked = true
+				if !p.isElsewhere(a, tcp) {
+					timer.Reset(AcceptTime - lookTime)
+					continue
+				}
+			} else if time.Since(start) < maxAcceptTime && p.awaitsAccept(a, tcp) {
 				timer.Reset(AcceptTime)
 				continue
 			}
@@ -367,6 +375,50 @@ func (p *Point) await(ctx context.Context, a *attempt, tcp *net.TCPConn) (Peer, 
 func (p *Point) awaitsAccept(a *attempt, tcp *net.TCPConn) bool {
 	s, err := p.serverEnd(a, tcp)
 	return err == nil && s.inode == 0
+}
+
+// isElsewhere reports whether the connection is known to have been accepted by another process than those asked, as one
+// that shares their port (SO_REUSEPORT) and knows nothing of SMC.
+func (p *Point) isElsewhere(a *attempt, tcp *net.TCPConn) bool {
+	s, err := p.serverEnd(a, tcp)
+	if err != nil || s.inode == 0 {
+		return false
+	}
+	for _, peer := range a.asked {
+		if has, err := hasSocket(peer.Cred().PID, s.inode); has || err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// hasSocket reports whether a process has a descriptor of the socket with this inode. An error means that it
+// cannot be seen.
+func hasSocket(pid int, inode uint32) (bool, error) {
+	if pid <= 0 { // in another PID namespace
+		return false, os.ErrNotExist
+	}
+	dir, err := os.Open(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(maxFDs + 1)
+	switch {
+	case err != nil:
+		return false, err
+	case len(names) > maxFDs:
+		return false, errors.New("too many descriptors to look at")
+	}
+	want := fmt.Sprintf("socket:[%d]", inode)
+	for _, name := range names {
+		if target, err := os.Readlink(filepath.Join(dir.Name(), name)); err == nil && target == want {
+			return true, nil
+		} else if errors.Is(err, os.ErrPermission) {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 // serverEnd returns the socket at the other end of a connection. It is bound as the listener is, or,

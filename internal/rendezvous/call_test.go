@@ -5,9 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"runtime"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -177,5 +179,70 @@ func TestSocketOfRoot(t *testing.T) {
 			t.Errorf("accepted by user %d: Await = %v, %v, %v; want %v", tt.acceptedBy, got, reason, err, tt.reason)
 		}
 		s.Close()
+	}
+}
+
+// TestIsElsewhere has a process without SMC at the port of one that was asked. When it has accepted the connection, that
+// is known; not before, and not where the one that was asked has.
+func TestIsElsewhere(t *testing.T) {
+	plain := exec.Command("sleep", "1000")
+	if err := plain.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		plain.Process.Kill()
+		plain.Wait()
+	})
+	p, d := newPoint(t, 1)
+	peer := d.peers[testGID(2)]
+	l := plainListener(t)
+	announceAll(t, p, d, l)
+	peer.on = func(m Message) {
+		if m.Kind == Cancel {
+			p.Signal(peer, (&Message{Kind: Refused, ID: m.ID, Reason: uint32(clc.DiagNotAccepted)}).Append(nil))
+		}
+	}
+	c := p.NewCall()
+	tcp := dial(t, c, l)
+	a := c.attempts[0]
+	check := func(when string, pid int, want bool) {
+		t.Helper()
+		peer.pid = pid
+		if got := p.isElsewhere(a, tcp); got != want {
+			t.Errorf("%s: isElsewhere = %t, want %t", when, got, want)
+		}
+	}
+	check("before somebody has accepted it", plain.Process.Pid, false)
+	s, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	check("accepted by the one that was asked", os.Getpid(), false)
+	check("the one that was asked cannot be seen", 0, false)
+	check("the one that was asked has ended", 1<<30, false)
+	check("accepted by another one", plain.Process.Pid, true)
+
+	// The client goes on at once, or soon at least where the machine is busy, and not after AcceptTime.
+	for deadline := time.Now().Add(patience); ; {
+		start := time.Now()
+		if got, reason, err := c.Await(t.Context(), tcp); got != nil || reason != clc.DiagNotAccepted || err != nil {
+			t.Fatalf("Await = %v, %v, %v; want TCP because of %v", got, reason, err, clc.DiagNotAccepted)
+		}
+		took := time.Since(start)
+		if took < AcceptTime {
+			t.Logf("after %v", took)
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Await takes %v where another process has the connection, want less than %v", took, AcceptTime)
+		}
+		c = p.NewCall()
+		tcp = dial(t, c, l)
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
 	}
 }

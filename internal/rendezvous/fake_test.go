@@ -24,6 +24,7 @@ const patience = 20 * time.Second
 type fakePeer struct {
 	gid  wire.ISMGID
 	uid  int
+	pid  int
 	done chan struct{}
 
 	mu   sync.Mutex
@@ -36,7 +37,7 @@ func newFakePeer(gid wire.ISMGID) *fakePeer {
 }
 
 func (p *fakePeer) GID() wire.ISMGID      { return p.gid }
-func (p *fakePeer) Cred() ism.Cred        { return ism.Cred{PID: 1, UID: p.uid} }
+func (p *fakePeer) Cred() ism.Cred        { return ism.Cred{PID: p.pid, UID: p.uid} }
 func (p *fakePeer) Done() <-chan struct{} { return p.done }
 
 func (p *fakePeer) Leave(b []byte) error { return p.Send(b) }
