@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -24,7 +25,7 @@ type clcReader struct {
 // read returns the next message. Errors are of type *wire.DecodeError, for a header that is none, or those of r.
 func (c *clcReader) read(r io.Reader) ([]byte, error) {
 	if c.msg == nil {
-		if err := c.fill(r, c.header[:]); err != nil {
+		if err := c.fillHeader(r); err != nil {
 			return nil, err
 		}
 		h, err := clc.ParseHeader(c.header[:])
@@ -38,6 +39,31 @@ func (c *clcReader) read(r io.Reader) ([]byte, error) {
 		return nil, err
 	}
 	return c.take(), nil
+}
+
+// fillHeader reads a header, or as much of it as shows that it is none: who does not speak CLC may say less than that, and
+// wait for the answer.
+func (c *clcReader) fillHeader(r io.Reader) error {
+	for c.have < len(c.header) {
+		n, err := r.Read(c.header[c.have:])
+		c.have += n
+		if !eyecatcherStarts(c.header[:c.have]) {
+			return &wire.DecodeError{Message: "clc.Header", Field: "eyecatcher", Err: wire.ErrEyecatcher}
+		}
+		if err == io.EOF && c.have > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil && c.have < len(c.header) {
+			return err
+		}
+	}
+	return nil
+}
+
+// eyecatcherStarts reports whether a message can begin with b.
+func eyecatcherStarts(b []byte) bool {
+	n := min(len(b), 4)
+	return string(b[:n]) == "\xe2\xd4\xc3\xd9"[:n] || string(b[:n]) == "\xe2\xd4\xc3\xc4"[:n]
 }
 
 // fill reads until all of b is there.

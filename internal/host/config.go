@@ -46,6 +46,7 @@ type Config struct {
 	Logger       *slog.Logger
 	SweepEvery   time.Duration // 0: sweepEvery; for tests that cannot wait as long
 	CheckEvery   time.Duration // 0: that of the rendezvous; for tests that cannot wait as long
+	Option       optionSource  // of TCP option 254; for tests; nil: by gosmc agent
 	Release0     bool          // speak version 2.0 of SMC and not 2.1; for tests
 	RDMA         rdma.Config   // of the devices; for tests
 	Namespace    func(func())  // calls a function on a thread in the network namespace of the devices; for tests; nil: at once
@@ -88,6 +89,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MemoryBudget < 0 {
 		return c, fmt.Errorf("MemoryBudget: %d is negative", c.MemoryBudget)
+	}
+	if c.Option == nil {
+		c.Option = agentOption{}
 	}
 	if c.Namespace == nil {
 		c.Namespace = func(f func()) { f() }

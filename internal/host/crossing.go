@@ -22,6 +22,9 @@ type crossing struct {
 	decided bool       // buf is the application's
 }
 
+// givenBack has bytes that were read and are the application's.
+func givenBack(read []byte) *crossing { return &crossing{buf: read, decided: true} }
+
 // newCrossing returns one for a connection of which some bytes were read already.
 func newCrossing(read []byte) *crossing {
 	return &crossing{buf: append([]byte(nil), read...)}
@@ -120,11 +123,5 @@ const longestDecline = 44
 
 // declineStarts reports whether a Decline can begin with b, which is shorter than a header.
 func declineStarts(b []byte) bool {
-	for _, start := range []string{"\xe2\xd4\xc3\xd9\x04", "\xe2\xd4\xc3\xc4\x04"} { // eyecatcher and type
-		n := min(len(b), len(start))
-		if string(b[:n]) == start[:n] {
-			return true
-		}
-	}
-	return false
+	return eyecatcherStarts(b) && (len(b) < 5 || b[4] == byte(clc.TypeDecline))
 }

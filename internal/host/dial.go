@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -113,6 +114,8 @@ type dialing struct {
 	host *Host
 	opts *DialOptions
 	call *rendezvous.Call
+
+	asked atomic.Bool // for TCP option 254, on a socket
 }
 
 func (d *dialing) dial(ctx context.Context, network, address string, buffer int) (*Conn, error) {
@@ -134,7 +137,19 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		return nil, dialError(network, tcp, err)
 	}
 	c := d.host.newConn(tcp, true, &d.opts.Net)
-	if remote := addrPort(tcp.RemoteAddr()); peer == nil && d.host.speaksCLC(remote.Addr(), remote.Port()) {
+	speaksCLC := false
+	if peer == nil {
+		remote := addrPort(tcp.RemoteAddr())
+		speaksCLC = d.host.speaksCLC(remote.Addr(), remote.Port())
+		if d.asked.Load() {
+			both, why := d.host.readOption(tcp)
+			speaksCLC = speaksCLC || both
+			if reason == clc.DiagNotLocal && why != clc.DiagNone {
+				reason = why
+			}
+		}
+	}
+	if speaksCLC {
 		if err := d.host.connectSMCR(ctx, c, buffer, d.opts.Require); err != nil {
 			return nil, err
 		}
@@ -158,6 +173,9 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 		if err := d.opts.Control(ctx, network, address, raw); err != nil {
 			return err
 		}
+	}
+	if d.host.askOption(raw) {
+		d.asked.Store(true)
 	}
 	if dest, ok := destination(network, address); ok { // else it is a matter of TCP alone
 		d.call.Ask(ctx, raw, dest)

@@ -40,6 +40,10 @@ type handshake struct {
 	sent    [256]byte      // memory for messages that are sent
 	outputs [6]core.Output // and for queue
 
+	// foreign has what a client said in place of a Proposal, where that may be one of a program that does not speak
+	// CLC.
+	foreign []byte
+
 	end time.Time // of all patience with a client, zero for none
 	err error     // of the end, nil if the connection can be used
 }
@@ -62,8 +66,6 @@ func (h *Host) connectSMCR(ctx context.Context, c *Conn, buffer int, require Req
 
 // acceptSMCR is connectSMCR for the server.
 func (h *Host) acceptSMCR(ctx context.Context, c *Conn, buffer int, require Requirement) error {
-	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
-	defer cancel()
 	return h.shakeSMCR(ctx, core.RoleServer, c, buffer, require)
 }
 
@@ -166,6 +168,9 @@ func (s *handshake) run() {
 				}
 			}
 			s.queue = s.core.HandleMessage(now, m, err, s.queue)
+		case errors.As(err, &decode) && s.foreign != nil:
+			s.notCLC()
+			return
 		case errors.As(err, &decode):
 			s.queue = s.core.HandleMessage(now, nil, err, s.queue)
 		case errors.Is(err, errNews) || s.ctx.Err() == nil && errors.Is(err, os.ErrDeadlineExceeded) && s.news.any():
@@ -196,11 +201,26 @@ func (s *handshake) read() ([]byte, error) {
 	case err == nil:
 		s.conn.traceCLC(b, false)
 	case errors.As(err, &decode):
-		s.conn.traceCLC(s.reader.take(), false)
+		b := s.reader.take()
+		s.conn.traceCLC(b, false)
+		// rule: TestNotCLC
+		if decode.Field == "eyecatcher" && s.core.State() == core.HandshakeAwaitProposal && s.ways[0].mode() == core.SMCR {
+			s.foreign = b
+		}
 	default:
 		return nil, s.tcpError(err)
 	}
 	return b, err
+}
+
+// notCLC makes the connection plain TCP whose client began to speak without a word of CLC. Its address is one where we
+// expect that, but other programs may connect from there; and something on the way may have taken the TCP option from
+// our SYN-ACK, so that the client does not know of it.
+func (s *handshake) notCLC() {
+	s.news.stop()
+	s.conn.tcp.SetDeadline(time.Time{})
+	s.conn.crossing = givenBack(s.foreign)
+	s.err = s.host.finishTCP(s.conn, clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified), s.require, nil)
 }
 
 // takeNews tells core what has become of the link.

@@ -39,6 +39,7 @@ type Host struct {
 	sweeper  sweeper
 	rnics    rnics
 	rmbBytes atomic.Int64 // of all RMBs
+	option   optionAsker
 	trace    control.Trace[traceRecord]
 	connIDs  atomic.Uint64 // of connections so far
 
@@ -114,6 +115,7 @@ func New(cfg Config) (*Host, error) {
 		}
 	}
 	h.sweeper.host = h
+	h.option.source = cfg.Option
 	h.rnics.host, h.rnics.allowed = h, devices
 	h.meeting = h.newPoint()
 	return h, nil

@@ -34,6 +34,7 @@ type Listener struct {
 	opts     ListenOptions
 	buffer   int
 	addr     netip.AddrPort
+	asked    bool // for TCP option 254
 	meeting  atomic.Pointer[rendezvous.Listening]
 	crier    crier
 	pace     pacer
@@ -63,11 +64,28 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 	if err != nil {
 		return nil, fail(err)
 	}
-	inner, err := opts.Net.Listen(ctx, network, address)
+	var asked atomic.Bool
+	lc := opts.Net
+	if h.wantsOption() {
+		lc.SetMultipathTCP(false) // which has no room for it
+		lc.Control = func(network, address string, c syscall.RawConn) error {
+			if opts.Net.Control != nil {
+				if err := opts.Net.Control(network, address, c); err != nil {
+					return err
+				}
+			}
+			if h.option.source.Ask(c) == nil {
+				asked.Store(true)
+			}
+			return nil
+		}
+	}
+	inner, err := lc.Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
 	l := h.newListener(inner.(*net.TCPListener), buffer, opts)
+	l.asked = asked.Load()
 	err = l.announce()
 	if err != nil {
 		inner.Close()
@@ -247,7 +265,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 			reason = clc.DiagBusy
 		}
 	}
-	if claim == nil && h.speaksCLC(addrOf(tcp.RemoteAddr()), addrPort(tcp.LocalAddr()).Port()) {
+	if claim == nil && l.speaksCLC(tcp, &reason) {
 		select {
 		case l.busy <- struct{}{}: // it awaits our word, so others wait meanwhile
 			l.working.Add(1)
@@ -264,6 +282,21 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		return
 	}
 	l.settled()
+}
+
+// speaksCLC reports whether a client that has not said so on this machine begins with CLC. Otherwise reason may
+// become better.
+func (l *Listener) speaksCLC(tcp *net.TCPConn, reason *clc.Diagnosis) bool {
+	if l.asked {
+		both, why := l.host.readOption(tcp)
+		if both {
+			return true
+		}
+		if *reason == clc.DiagNotLocal && why != clc.DiagNone {
+			*reason = why
+		}
+	}
+	return l.host.speaksCLC(addrOf(tcp.RemoteAddr()), addrPort(tcp.LocalAddr()).Port())
 }
 
 // serve does the handshake on a connection that a client has asked for.

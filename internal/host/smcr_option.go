@@ -1,0 +1,68 @@
+package host
+
+import (
+	"errors"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gosmc/smc/internal/option"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// An optionSource is TCP option 254 on sockets, as package option has it.
+type optionSource interface {
+	Ask(c syscall.RawConn) error
+	Read(c syscall.RawConn) (option.State, option.Reason, error)
+}
+
+// agentOption is the option with the help of gosmc agent.
+type agentOption struct{}
+
+func (agentOption) Ask(c syscall.RawConn) error { return option.AskConn(c) }
+func (agentOption) Read(c syscall.RawConn) (option.State, option.Reason, error) {
+	return option.ReadConn(c)
+}
+
+// optionAsker asks for the option on the sockets of a host with a UEID, without which there is no SMC with
+// another machine.
+type optionAsker struct {
+	source optionSource
+	pause  atomic.Int64 // until when nobody asks, as there is no agent; in nanoseconds of Unix time
+}
+
+// wantsOption reports whether sockets of h are to have the option.
+func (h *Host) wantsOption() bool { return len(h.ueids) > 0 && !h.cfg.Disabled }
+
+// askOption asks for it on a socket that is about to connect, and reports whether it may have it. Without an agent it
+// does not ask again for a while.
+func (h *Host) askOption(c syscall.RawConn) bool {
+	if !h.wantsOption() || time.Now().UnixNano() < h.option.pause.Load() {
+		return false
+	}
+	err := h.option.source.Ask(c)
+	if errors.Is(err, option.ErrNoAgent) {
+		h.option.pause.Store(time.Now().Add(fabricRetry).UnixNano())
+	}
+	return err == nil
+}
+
+// readOption reports whether both ends of a connection have it: CLC has to follow. Otherwise the reason is why not.
+func (h *Host) readOption(tcp *net.TCPConn) (both bool, why clc.Diagnosis) {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return false, clc.DiagNone
+	}
+	state, reason, err := h.option.source.Read(raw)
+	switch {
+	case err != nil:
+	case state == option.Both:
+		return true, clc.DiagNone
+	case reason == option.FastOpen:
+		return false, clc.DiagFastOpen
+	case state == option.Alone:
+		return false, clc.DiagPeerNoSMC
+	}
+	return false, clc.DiagNone
+}
