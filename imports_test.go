@@ -39,10 +39,12 @@ var mayImport = map[string][]string{
 	"internal/control": {"wire/...", "internal/rundir"},                  // not host: it shows what a snapshot has
 	"internal/late":    {},                                               // contexts
 	"internal/user":    {},                                               // numbers of users
-	"internal/rundir":  {"internal/user"},                                // files and directories
-	"internal/option":  {},                                               // TCP option 254 of a socket, of no protocol above
-	"internal/port":    {"wire"},                                         // a socket on a UDP port that an agent shares
-	"bpf":              {"wire/clc", "internal/option"},                  // programs in the kernel; in tests, who asks them
+	// The privileged helper of those that use SMC. Not host: it serves any process. A device only in tests.
+	"internal/agent":  {"wire", "wire/roce", "bpf", "internal/port", "internal/rdma"},
+	"internal/rundir": {"internal/user"},               // files and directories
+	"internal/option": {},                              // TCP option 254 of a socket, of no protocol above
+	"internal/port":   {"wire"},                        // a socket on a UDP port that an agent shares
+	"bpf":             {"wire/clc", "internal/option"}, // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/rundir"},

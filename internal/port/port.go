@@ -76,8 +76,9 @@ type (
 	Request struct {
 		Version int        `json:"version"`
 		Request string     `json:"request"`           // "port" or "status"
-		Address netip.Addr `json:"address,omitzero"`  // of the port, without a zone; a link-local one with its interface's number
+		Address netip.Addr `json:"address,omitzero"`  // of the port; a link-local one with its zone
 		UDPPort uint16     `json:"udp_port,omitzero"` // 0 for 4791
+		Thread  int        `json:"tid,omitzero"`      // that asks, whose network namespace the socket is to be in
 	}
 	// An Answer is what the agent says. Error is empty if all is well.
 	Answer struct {
@@ -105,7 +106,7 @@ const (
 //
 // The error matches [ErrNoAgent] if there is nobody to ask, and is a [*RefusedError] if the agent says no.
 func Claim(ctx context.Context, dir string, local netip.Addr, udpPort uint16) (*Grant, error) {
-	answer, socket, err := Ask(ctx, dir, Request{Request: "port", Address: local, UDPPort: udpPort})
+	answer, socket, err := Ask(ctx, dir, Request{Request: "port", Address: local, UDPPort: udpPort, Thread: unix.Gettid()})
 	if err != nil {
 		return nil, err
 	}

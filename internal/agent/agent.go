@@ -1,0 +1,431 @@
+// Package agent is what only a privileged process can do for those that use SMC: it puts TCP option 254 on the
+// segments of sockets that ask for it, and shares UDP port 4791 of an address among processes. 'gosmc agent' runs it.
+//
+// It is on no data path. What it has set up is in the kernel, pinned, and stays when it ends: the programs that write the
+// option, the steering of packets, the sockets of processes. An agent that is started again, or one of another version,
+// finds all of it. See docs/agent.md.
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/bpf"
+	"github.com/gosmc/smc/internal/port"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// Config says what an [Agent] does.
+type Config struct {
+	Socket string // path of its Unix socket, whose directory exists
+	Cgroup string // control group whose processes can ask for the option; empty for the root of them all
+	Pins   string // where programs are pinned; empty for [bpf.DefaultPins]
+
+	NoOption bool // do not write TCP option 254
+	NoPort   bool // do not share ports
+	Policy   Policy
+
+	Logger *slog.Logger // nil for none
+}
+
+// An Agent serves until it is closed.
+type Agent struct {
+	cfg      Config
+	log      *slog.Logger
+	option   *bpf.Option // nil with NoOption
+	ports    *ports      // nil with NoPort
+	listener *net.UnixListener
+	inode    uint64 // of the socket, so that Close removes no other
+	lock     *os.File
+	started  time.Time
+
+	clients chan struct{} // a token for each that is served
+	wg      sync.WaitGroup
+
+	mu      sync.Mutex
+	conns   map[*net.UnixConn]uint32 // whose user
+	served  Counters
+	stopped bool
+}
+
+// Status is what [port.Ask] gets for "status".
+type Status struct {
+	PID     int          `json:"pid"`
+	Started time.Time    `json:"started"`
+	Socket  string       `json:"socket"`
+	Pins    string       `json:"pins"`
+	Option  OptionStatus `json:"option"`
+	Ports   []PortStatus `json:"ports"`
+	Served  Counters     `json:"requests"`
+}
+
+// OptionStatus is that of TCP option 254.
+type OptionStatus struct {
+	Enabled  bool               `json:"enabled"`
+	Attached bool               `json:"attached"` // somebody may have detached it
+	Cgroup   string             `json:"cgroup,omitempty"`
+	Counters bpf.OptionCounters `json:"counters"`
+}
+
+// PortStatus is that of a shared port.
+type PortStatus struct {
+	Address   string         `json:"address"`
+	Namespace uint64         `json:"netns_cookie"`
+	Sockets   []SocketStatus `json:"sockets"`
+}
+
+// SocketStatus is that of a socket on a shared port.
+type SocketStatus struct {
+	FirstQPN uint32 `json:"first_qpn"`
+	QPNs     uint32 `json:"qpns"`
+	Process  uint32 `json:"pid"` // that it was given to; 0 if that is not known
+	User     uint32 `json:"uid"`
+}
+
+// Counters count requests.
+type Counters struct {
+	Granted uint64 `json:"granted"` // sockets
+	Refused uint64 `json:"refused"` // by the policy, a limit or the system
+	Unfit   uint64 `json:"unfit"`   // no request, or none in time
+}
+
+// Start sets up what cfg says, and serves. The error says what is missing.
+func Start(cfg Config) (*Agent, error) {
+	a := &Agent{cfg: cfg, log: cfg.Logger, started: time.Now(), clients: make(chan struct{}, maxClients), conns: make(map[*net.UnixConn]uint32)}
+	if a.log == nil {
+		a.log = slog.New(slog.DiscardHandler)
+	}
+	if err := a.start(); err != nil {
+		a.Close()
+		return nil, err
+	}
+	a.wg.Go(a.acceptLoop)
+	return a, nil
+}
+
+func (a *Agent) start() (err error) {
+	cfg := &a.cfg
+	if cfg.Pins == "" {
+		cfg.Pins = bpf.DefaultPins
+	}
+	if err := a.takeLock(); err != nil {
+		return err
+	}
+	if err := bpf.PreparePins(cfg.Pins); err != nil {
+		return err
+	}
+	if !cfg.NoOption {
+		if cfg.Cgroup == "" {
+			if cfg.Cgroup, err = bpf.CgroupRoot(); err != nil {
+				return err
+			}
+		}
+		if a.option, err = bpf.AttachOption(cfg.Cgroup, cfg.Pins); err != nil {
+			return err
+		}
+		a.log.Info("TCP option 254", "cgroup", cfg.Cgroup, "taken over", a.option.Found)
+	}
+	if !cfg.NoPort {
+		if a.ports, err = newPorts(cfg.Pins); err != nil {
+			return err
+		}
+		a.log.Info("shared ports", "found", len(a.ports.open))
+	}
+	return a.listen()
+}
+
+// takeLock makes sure that there is one agent for a socket.
+func (a *Agent) takeLock() error {
+	f, err := os.OpenFile(a.cfg.Socket+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("agent: another one serves %s", a.cfg.Socket)
+		}
+		return fmt.Errorf("agent: lock %s: %w", f.Name(), err)
+	}
+	a.lock = f
+	return nil
+}
+
+// listen makes the socket under another name, and moves it into place when it has its mode. Whoever connects is told
+// in words if it may not ask.
+func (a *Agent) listen() error {
+	early := a.cfg.Socket + ".new"
+	if err := os.Remove(early); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("agent: %w", err)
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: early})
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	a.listener = l
+	var st unix.Stat_t
+	if err = os.Chmod(early, 0o666); err == nil {
+		if err = unix.Lstat(early, &st); err == nil {
+			err = os.Rename(early, a.cfg.Socket)
+		}
+	}
+	if err != nil {
+		os.Remove(early)
+		return fmt.Errorf("agent: %w", err)
+	}
+	a.inode = st.Ino
+	a.log.Info("serving", "socket", a.cfg.Socket)
+	return nil
+}
+
+func (a *Agent) acceptLoop() {
+	for {
+		c, err := a.listener.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			time.Sleep(acceptPause)
+			continue
+		}
+		a.clients <- struct{}{} // bounded: each client is served under deadlines
+		who, err := identify(c)
+		if err != nil || !a.track(c, who.user) {
+			c.Close()
+			<-a.clients
+			continue
+		}
+		a.wg.Go(func() {
+			a.serve(c, &who)
+			a.untrack(c)
+			<-a.clients
+		})
+	}
+}
+
+// track remembers a client. It reports false for one too many of a user, and after Close.
+func (a *Agent) track(c *net.UnixConn, user uint32) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	own := 0
+	for _, u := range a.conns {
+		if u == user {
+			own++
+		}
+	}
+	if a.stopped || user != 0 && own >= maxUserClients {
+		return false
+	}
+	a.conns[c] = user
+	return true
+}
+
+func (a *Agent) untrack(c *net.UnixConn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.conns, c)
+	c.Close()
+}
+
+// serve answers one request of a client.
+func (a *Agent) serve(c *net.UnixConn, who *client) {
+	c.SetDeadline(time.Now().Add(ioTimeout))
+	request, err := receive(c)
+	if err != nil {
+		a.count(func(n *Counters) { n.Unfit++ })
+		if !errors.Is(err, errSilent) {
+			send(c, port.Answer{Error: err.Error()}, -1)
+		}
+		return
+	}
+	switch request.Request {
+	case "status":
+		answer := port.Answer{}
+		status, err := a.Status()
+		if err == nil {
+			answer.Status, err = json.Marshal(status)
+		}
+		if err != nil {
+			answer = port.Answer{Error: err.Error()}
+		}
+		send(c, answer, -1)
+	case "port":
+		a.servePort(c, who, request)
+	default:
+		a.count(func(n *Counters) { n.Unfit++ })
+		send(c, port.Answer{Error: fmt.Sprintf("unknown request %q, want \"port\" or \"status\"", request.Request)}, -1)
+	}
+}
+
+func (a *Agent) servePort(c *net.UnixConn, who *client, request port.Request) {
+	answer, fd, err := a.grant(who, request)
+	if err == nil {
+		err = send(c, answer, fd)
+		unix.Close(fd) // the client has it now, or nobody
+	} else {
+		send(c, port.Answer{Error: err.Error()}, -1)
+	}
+	if err != nil {
+		a.count(func(n *Counters) { n.Refused++ })
+		a.log.Warn("port refused", "address", request.Address, "pid", who.pid, "uid", who.user, "reason", err)
+		return
+	}
+	a.count(func(n *Counters) { n.Granted++ })
+	a.log.Info("port granted", "address", request.Address, "pid", who.pid, "uid", who.user, "first QPN", answer.First)
+}
+
+func (a *Agent) grant(who *client, request port.Request) (port.Answer, int, error) {
+	if a.ports == nil {
+		return port.Answer{}, -1, errors.New("this agent shares no ports")
+	}
+	if err := a.cfg.Policy.allows(who); err != nil {
+		return port.Answer{}, -1, err
+	}
+	udp := request.UDPPort
+	if udp == 0 {
+		udp = roce.Port
+	}
+	if udp != roce.Port && who.user != 0 {
+		return port.Answer{}, -1, fmt.Errorf("port %d is not %d, that of RoCEv2", udp, roce.Port)
+	}
+	return a.ports.grant(who, netip.AddrPortFrom(request.Address, udp), request.Thread)
+}
+
+func (a *Agent) count(f func(*Counters)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f(&a.served)
+}
+
+// errSilent is that a client has said nothing.
+var errSilent = errors.New("the client has said nothing")
+
+// receive reads a request. Descriptors that come along are closed.
+func receive(c *net.UnixConn) (request port.Request, err error) {
+	b, oob := make([]byte, port.MaxRequest), make([]byte, unix.CmsgSpace(4*253)) // as many as the kernel lets pass
+	n, oobn, flags, _, err := c.ReadMsgUnix(b, oob)
+	if oobn > 0 {
+		closeRights(oob[:oobn])
+	}
+	switch {
+	case err != nil || n == 0:
+		return request, errSilent
+	case flags&unix.MSG_TRUNC != 0:
+		return request, fmt.Errorf("the request is longer than %d bytes", port.MaxRequest)
+	}
+	if err := json.Unmarshal(b[:n], &request); err != nil {
+		return request, fmt.Errorf("the request: %w", err)
+	}
+	if request.Version != port.Version {
+		return request, fmt.Errorf("version %d is not spoken here, only %d", request.Version, port.Version)
+	}
+	return request, nil
+}
+
+func closeRights(oob []byte) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return
+	}
+	for i := range messages {
+		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			for _, fd := range fds {
+				unix.Close(fd)
+			}
+		}
+	}
+}
+
+// send sends an answer, with a descriptor unless that is -1.
+func send(c *net.UnixConn, answer port.Answer, fd int) error {
+	answer.Version = port.Version
+	b, err := json.Marshal(answer)
+	if err == nil && len(b) > port.MaxAnswer {
+		b, err = json.Marshal(port.Answer{Version: port.Version, Error: "the answer does not fit into a message"})
+	}
+	if err != nil {
+		return err
+	}
+	var oob []byte
+	if fd >= 0 {
+		oob = unix.UnixRights(fd)
+	}
+	_, _, err = c.WriteMsgUnix(b, oob, nil)
+	return err
+}
+
+// Status returns what the agent does and has done.
+func (a *Agent) Status() (Status, error) {
+	s := Status{PID: os.Getpid(), Started: a.started, Socket: a.cfg.Socket, Pins: a.cfg.Pins, Ports: []PortStatus{}}
+	if a.option != nil {
+		s.Option = OptionStatus{Enabled: true, Attached: a.option.Attached(), Cgroup: a.option.Cgroup()}
+		var err error
+		if s.Option.Counters, err = a.option.Counters(); err != nil {
+			return s, err
+		}
+	}
+	if a.ports != nil {
+		var err error
+		if s.Ports, err = a.ports.status(); err != nil {
+			return s, err
+		}
+	}
+	a.mu.Lock()
+	s.Served = a.served
+	a.mu.Unlock()
+	return s, nil
+}
+
+// Close ends the agent. What it has set up stays: [bpf.DetachOption] takes the programs away.
+func (a *Agent) Close() error {
+	a.mu.Lock()
+	stopped := a.stopped
+	a.stopped = true
+	for c := range a.conns {
+		c.Close()
+	}
+	a.mu.Unlock()
+	if stopped {
+		return nil
+	}
+	var err error
+	if a.listener != nil {
+		var st unix.Stat_t
+		if unix.Lstat(a.cfg.Socket, &st) == nil && st.Ino == a.inode {
+			err = os.Remove(a.cfg.Socket)
+		}
+		a.listener.Close()
+	}
+	a.wg.Wait()
+	if a.ports != nil {
+		a.ports.close()
+	}
+	if a.option != nil {
+		a.option.Close()
+	}
+	if a.lock != nil {
+		a.lock.Close()
+	}
+	return err
+}
+
+// Serve is Start and, when ctx has ended, Close.
+func Serve(ctx context.Context, cfg Config) error {
+	a, err := Start(cfg)
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return a.Close()
+}

@@ -1,0 +1,22 @@
+package agent
+
+import "time"
+
+// All limits are ours: nothing else speaks this protocol.
+const (
+	// firstSlot and lastSlot are the slots that are given away: in the first are the numbers that management has, in
+	// the last that of multicast (IBTA 3.5.10), and other stacks begin with the lowest.
+	firstSlot, lastSlot = 1, 254
+	slotBits            = 16 // of a queue pair's number are within a slot
+
+	maxClients     = 32 // served at a time; more wait in the accept queue
+	maxUserClients = 8  // of one user but root
+
+	ioTimeout = 2 * time.Second // for each message, in each direction
+
+	maxPorts     = 256 // addresses with a shared port
+	maxUserPorts = 16  // that one user but root has had made
+	maxUserSlots = 64  // of a port, that one user but root has
+
+	acceptPause = 50 * time.Millisecond // after a passing shortage, such as of descriptors
+)

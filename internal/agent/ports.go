@@ -1,0 +1,235 @@
+package agent
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/bpf"
+	"github.com/gosmc/smc/internal/port"
+	"github.com/gosmc/smc/wire"
+)
+
+// An endpoint is a port that is shared: in one network namespace, of one address.
+type endpoint struct {
+	netns uint64
+	addr  netip.AddrPort // with the zone of a link-local address
+}
+
+// pin is the name under which an endpoint is pinned. The names of such a file system have no dots.
+//
+//	port-<cookie of the namespace>-<address, 32 hexadecimal digits>-<port>-<zone, in hexadecimal digits>
+func (e endpoint) pin() string {
+	addr := e.addr.Addr().As16()
+	return fmt.Sprintf("port-%d-%x-%d-%x", e.netns, addr, e.addr.Port(), e.addr.Addr().Zone())
+}
+
+// parsePin is the other way round.
+func parsePin(name string) (e endpoint, ok bool) {
+	fields := strings.Split(name, "-")
+	if len(fields) != 5 || fields[0] != "port" {
+		return e, false
+	}
+	netns, err1 := strconv.ParseUint(fields[1], 10, 64)
+	addr, err2 := hex.DecodeString(fields[2])
+	udp, err3 := strconv.ParseUint(fields[3], 10, 16)
+	zone, err4 := hex.DecodeString(fields[4])
+	if err1 != nil || err2 != nil || err3 != nil || err4 != nil || len(addr) != 16 {
+		return e, false
+	}
+	ip := netip.AddrFrom16([16]byte(addr)).Unmap().WithZone(string(zone))
+	return endpoint{netns, netip.AddrPortFrom(ip, uint16(udp))}, true
+}
+
+// ports are the ports that are shared. What there is to know of them is in the kernel, so that an agent that is
+// started again goes on where the last one has ended.
+type ports struct {
+	pins string
+
+	mu   sync.Mutex
+	open map[endpoint]*sharedPort
+}
+
+// A sharedPort is one of them.
+type sharedPort struct {
+	*bpf.Port
+	user uint32 // whose process had it made; 0 for one that was found
+}
+
+// newPorts finds those that are pinned, and forgets those that nobody has any more.
+func newPorts(pins string) (*ports, error) {
+	p := &ports{pins: pins, open: make(map[endpoint]*sharedPort)}
+	entries, err := os.ReadDir(pins)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		e, ok := parsePin(entry.Name())
+		if !ok {
+			continue
+		}
+		bp, err := bpf.OpenPort(pins, entry.Name(), randomKey())
+		if err != nil { // of another version, or half removed: it is made again when somebody asks
+			_ = bpf.RemovePort(pins, entry.Name())
+			continue
+		}
+		p.open[e] = &sharedPort{Port: bp}
+	}
+	p.sweep()
+	return p, nil
+}
+
+func randomKey() (key [16]byte) {
+	rand.Read(key[:]) // never fails
+	return key
+}
+
+// sweep forgets the ports that nobody has any more. The caller holds mu, or is alone.
+func (p *ports) sweep() {
+	for e, sp := range p.open {
+		if owners, err := sp.Owners(); err == nil && len(owners) == 0 {
+			_ = sp.Remove() // a file that stays is found next time
+			delete(p.open, e)
+		}
+	}
+}
+
+// grant makes a socket for a client, one of whose threads has asked.
+func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port.Answer, fd int, err error) {
+	ip := addr.Addr()
+	if !ip.IsValid() || ip.IsUnspecified() || ip.IsMulticast() || ip.Is4In6() || addr.Port() == 0 || len(ip.Zone()) >= unix.IFNAMSIZ || (ip.Zone() != "" && !ip.IsLinkLocalUnicast()) {
+		return answer, -1, fmt.Errorf("%v is not an address and port of a device", addr)
+	}
+	e := endpoint{who.netns, addr}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sp, err := p.find(e, who)
+	if err != nil {
+		return answer, -1, err
+	}
+	defer func() {
+		if err != nil {
+			p.sweep() // it may have been made for nothing
+		}
+	}()
+	slot, err := sp.choose(who)
+	if err != nil {
+		return answer, -1, err
+	}
+	if fd, err = bindShared(addr, who, thread); err != nil {
+		return answer, -1, err
+	}
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err == nil {
+		err = sp.Put(slot, fd, bpf.Owner{Cookie: cookie, User: who.user, Process: uint32(who.pid)})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return answer, -1, err
+	}
+	key := sp.Secret()
+	return port.Answer{First: wire.QPN(slot) << slotBits, Count: 1 << slotBits, Key: hex.EncodeToString(key[:])}, fd, nil
+}
+
+// find returns the port, which it makes if need be.
+func (p *ports) find(e endpoint, who *client) (*sharedPort, error) {
+	if sp := p.open[e]; sp != nil {
+		return sp, nil
+	}
+	p.sweep()
+	if len(p.open) >= maxPorts {
+		return nil, fmt.Errorf("%d addresses have a shared port", len(p.open))
+	}
+	if who.user != 0 {
+		own := 0
+		for _, sp := range p.open {
+			if sp.user == who.user {
+				own++
+			}
+		}
+		if own >= maxUserPorts {
+			return nil, fmt.Errorf("user %d has %d shared ports", who.user, own)
+		}
+	}
+	bp, err := bpf.OpenPort(p.pins, e.pin(), randomKey())
+	if err != nil {
+		return nil, err
+	}
+	sp := &sharedPort{bp, who.user}
+	p.open[e] = sp
+	return sp, nil
+}
+
+// choose returns a free slot, any of them: who knows an old number should not find its next owner.
+func (sp *sharedPort) choose(who *client) (uint32, error) {
+	owners, err := sp.Owners()
+	if err != nil {
+		return 0, err
+	}
+	own := 0
+	for _, o := range owners {
+		if o.User == who.user {
+			own++
+		}
+	}
+	if who.user != 0 && own >= maxUserSlots {
+		return 0, fmt.Errorf("user %d has %d sockets on this port", who.user, own)
+	}
+	var free []uint32
+	for slot := uint32(firstSlot); slot <= lastSlot; slot++ {
+		if _, taken := owners[slot]; !taken {
+			free = append(free, slot)
+		}
+	}
+	if len(free) == 0 {
+		return 0, fmt.Errorf("%d processes share this port", len(owners))
+	}
+	n, err := rand.Int(rand.Reader, big.NewInt(int64(len(free))))
+	if err != nil {
+		return 0, err
+	}
+	return free[n.Int64()], nil
+}
+
+// status lists the ports, and who has a socket.
+func (p *ports) status() ([]PortStatus, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := []PortStatus{}
+	for e, sp := range p.open {
+		owners, err := sp.Owners()
+		if err != nil {
+			return nil, err
+		}
+		if len(owners) == 0 {
+			continue
+		}
+		s := PortStatus{Address: e.addr.String(), Namespace: e.netns, Sockets: []SocketStatus{}}
+		for slot, o := range owners {
+			s.Sockets = append(s.Sockets, SocketStatus{FirstQPN: slot << slotBits, QPNs: 1 << slotBits, Process: o.Process, User: o.User})
+		}
+		slices.SortFunc(s.Sockets, func(a, b SocketStatus) int { return int(a.FirstQPN) - int(b.FirstQPN) })
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b PortStatus) int { return strings.Compare(a.Address, b.Address) })
+	return list, nil
+}
+
+func (p *ports) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sweep()
+	for _, sp := range p.open {
+		sp.Close()
+	}
+	clear(p.open)
+}
