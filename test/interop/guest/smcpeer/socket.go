@@ -1,0 +1,153 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// connectTime bounds connect(2), and each read and write: the guest is slow, but not that slow.
+const connectTime = 90 * time.Second
+
+// A socket is an AF_SMC socket, which blocks. It is a talk.Conn.
+type socket struct {
+	fd    int
+	close sync.Once
+}
+
+func newSocket() (*socket, error) {
+	const overTCP4 = 0 // SMCPROTO_SMC, linux/smc.h
+	fd, err := unix.Socket(unix.AF_SMC, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, overTCP4)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	s := &socket{fd: fd}
+	wait := unix.NsecToTimeval(int64(connectTime))
+	for _, opt := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, opt, &wait); err != nil {
+			s.Close()
+			return nil, os.NewSyscallError("setsockopt", err)
+		}
+	}
+	return s, nil
+}
+
+// rawAddr is addr as AF_SMC wants it: a struct sockaddr_in, for which package unix asks for a socket of AF_INET.
+func rawAddr(addr netip.AddrPort) unix.RawSockaddrInet4 {
+	raw := unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: addr.Addr().As4()}
+	port := (*[2]byte)(unsafe.Pointer(&raw.Port))
+	port[0], port[1] = byte(addr.Port()>>8), byte(addr.Port())
+	return raw
+}
+
+func (s *socket) withAddr(call uintptr, name string, addr netip.AddrPort) error {
+	raw := rawAddr(addr)
+	if _, _, errno := unix.Syscall(call, uintptr(s.fd), uintptr(unsafe.Pointer(&raw)), unsafe.Sizeof(raw)); errno != 0 {
+		return os.NewSyscallError(name, errno)
+	}
+	return nil
+}
+
+func connect(dest netip.AddrPort) (*socket, error) {
+	s, err := newSocket()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.withAddr(unix.SYS_CONNECT, "connect", dest); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func listen(port uint16) (*socket, error) {
+	s, err := newSocket()
+	if err != nil {
+		return nil, err
+	}
+	err = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err == nil {
+		err = s.withAddr(unix.SYS_BIND, "bind", netip.AddrPortFrom(netip.IPv4Unspecified(), port))
+	}
+	if err == nil {
+		err = os.NewSyscallError("listen", unix.Listen(s.fd, 128))
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *socket) accept() (*socket, error) {
+	fd, _, errno := unix.Syscall(unix.SYS_ACCEPT, uintptr(s.fd), 0, 0)
+	if errno != 0 {
+		return nil, os.NewSyscallError("accept", errno)
+	}
+	return &socket{fd: int(fd)}, nil
+}
+
+// mode says what the kernel has made of the connection.
+func (s *socket) mode() string {
+	// AF_SMC's getsockname has an address of its TCP socket.
+	var raw unix.RawSockaddrInet4
+	size := uint32(unsafe.Sizeof(raw))
+	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(s.fd), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size))); errno != 0 {
+		return fmt.Sprintf("mode=unknown (getsockname: %v)", errno)
+	}
+	local := *(*[2]byte)(unsafe.Pointer(&raw.Port))
+	size = uint32(unsafe.Sizeof(raw))
+	if _, _, errno := unix.Syscall(unix.SYS_GETPEERNAME, uintptr(s.fd), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size))); errno != 0 {
+		return fmt.Sprintf("mode=unknown (getpeername: %v)", errno)
+	}
+	remote := *(*[2]byte)(unsafe.Pointer(&raw.Port))
+	mode, err := diagMode(local, remote)
+	if err != nil {
+		return fmt.Sprintf("mode=unknown (%v)", err)
+	}
+	return mode
+}
+
+func (s *socket) Read(b []byte) (int, error) {
+	n, err := unix.Read(s.fd, b)
+	switch {
+	case err != nil:
+		return 0, os.NewSyscallError("read", err)
+	case n == 0 && len(b) > 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (s *socket) Write(b []byte) (int, error) {
+	for done := 0; done < len(b); {
+		n, err := unix.Write(s.fd, b[done:])
+		if err != nil {
+			return done, os.NewSyscallError("write", err)
+		}
+		done += n
+	}
+	return len(b), nil
+}
+
+func (s *socket) CloseWrite() error {
+	return os.NewSyscallError("shutdown", unix.Shutdown(s.fd, unix.SHUT_WR))
+}
+
+func (s *socket) SetLinger(seconds int) error {
+	return os.NewSyscallError("setsockopt", unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: int32(seconds)}))
+}
+
+func (s *socket) Close() (err error) {
+	s.close.Do(func() {
+		unix.Shutdown(s.fd, unix.SHUT_RDWR) // ends what another goroutine is in
+		err = os.NewSyscallError("close", unix.Close(s.fd))
+	})
+	return err
+}
