@@ -64,12 +64,14 @@ var mayImport = map[string][]string{
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child"},
 	"internal/survey":  {"internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":                 {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
-	"test/interop":              {"wire/...", "internal/rdma", "internal/udp"},
-	"test/interop/guest/limits": {"."}, // a program in the virtual machine
-	"test/std":                  {},    // Go's own tests, in a copy of GOROOT
-	"test/rules":                {},    // source text in, runs of tests out
-	"internal/smctest":          {"wire/...", "internal/..."},
+	"cmd/gosmc":                  {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
+	"test/interop":               {".", "bpf", "wire/...", "internal/option", "internal/rdma", "internal/udp", "test/interop/talk"},
+	"test/interop/talk":          {},
+	"test/interop/guest/smcpeer": {"test/interop/talk"}, // a program in the virtual machine
+	"test/interop/guest/limits":  {"."},                 // a program in the virtual machine
+	"test/std":                   {},                    // Go's own tests, in a copy of GOROOT
+	"test/rules":                 {},                    // source text in, runs of tests out
+	"internal/smctest":           {"wire/...", "internal/..."},
 }
 
 // testOnly packages are imported by tests and by nothing else.

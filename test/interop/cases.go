@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/gosmc/smc/internal/udp"
+	"github.com/gosmc/smc/test/interop/talk"
 )
 
 // The runs of the ping-pong cases.
@@ -48,6 +49,15 @@ func allCases() []testCase {
 	client, server, write, written := pingPongs(true, allSizes), pingPongs(false, allSizes), writes(true), writes(false)
 	end := refuseRegion - 10
 	return []testCase{
+		{
+			name: "smcr/echo/client", what: "SMC-R: echo of 1 B to 8 MiB, the guest's kernel is the server",
+			run: smcrClient(says(talk.Echo, 1), says(talk.Echo, 100), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Echo, 8<<20)),
+		},
+		{
+			name: "smcr/echo/server", what: "SMC-R: the same, the guest's kernel is the client",
+			run: smcrServer(says(talk.Echo, 1), says(talk.Echo, 100), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Echo, 8<<20)),
+		},
+
 		{name: "pingpong/client", what: asClient, run: client},
 		{name: "pingpong/server", what: asServer, run: server},
 		{name: "pingpong/client/loss", what: asClient, run: pingPongs(true, withLoss), conditions: losing, provokes: lostBoth},

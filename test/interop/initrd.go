@@ -21,7 +21,7 @@ import (
 // kernel or is a dependency of one of these.
 var guestModules = []string{
 	"virtio_net", "sch_netem", "ifb", "sch_ingress", "cls_matchall", "act_mirred", "crc32_generic",
-	"rdma_rxe", "ib_uverbs", "tcp_diag",
+	"rdma_rxe", "ib_uverbs", "tcp_diag", "smc", "smc_diag",
 }
 
 // An archive is the root file system of the guest: names without a leading slash.

@@ -34,8 +34,11 @@ var files = []struct{ name, pkg string }{
 // bookworm's own 6.1 is no usable peer for SMC-R, which later cases need.
 const kernelSuite = "bookworm-backports"
 
-// limitsPackage is built for the guest: see guest/limits.
-const limitsPackage = "github.com/gosmc/smc/test/interop/guest/limits"
+// What is built for the guest: see guest/limits and guest/smcpeer.
+const (
+	limitsPackage  = "github.com/gosmc/smc/test/interop/guest/limits"
+	smcpeerPackage = "github.com/gosmc/smc/test/interop/guest/smcpeer"
+)
 
 //go:embed guest/init.sh
 var guestInit []byte
@@ -66,7 +69,11 @@ func prepare(ctx context.Context, dir string) error {
 	if _, err := run(ctx, "env", "CGO_ENABLED=0", "go", "build", "-o", limits, limitsPackage); err != nil {
 		return err
 	}
-	return buildInitrd(ctx, kernel, map[string]string{"verbspeer": peer, "limits": limits}, filepath.Join(dir, "initrd"))
+	smcpeer := filepath.Join(dir, "smcpeer")
+	if _, err := run(ctx, "env", "CGO_ENABLED=0", "go", "build", "-o", smcpeer, smcpeerPackage); err != nil {
+		return err
+	}
+	return buildInitrd(ctx, kernel, map[string]string{"verbspeer": peer, "limits": limits, "smcpeer": smcpeer}, filepath.Join(dir, "initrd"))
 }
 
 // run runs a program of this machine and returns what it printed; an error has that text too.

@@ -19,7 +19,7 @@ done
 
 # busybox gives the kernel the compressed module first, hence "Invalid ELF header magic", then the
 # one that it has unpacked itself.
-for module in virtio_net sch_netem ifb sch_ingress cls_matchall act_mirred crc32_generic rdma_rxe ib_uverbs tcp_diag; do
+for module in virtio_net sch_netem ifb sch_ingress cls_matchall act_mirred crc32_generic rdma_rxe ib_uverbs tcp_diag smc smc_diag; do
 	modprobe "$module" || echo "init: no module $module"
 done
 
