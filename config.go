@@ -36,6 +36,11 @@ type Config struct {
 	// Empty: the addresses of the interface that the TCP connection uses.
 	SMCRDevices []string
 
+	// SMCRv1 offers and accepts version 1 of SMC-R too, which needs no UEID: between hosts of one IP network. It
+	// runs over RoCEv2, as the other versions do. Linux kernels want RoCEv1 for it, which this package has not, so
+	// it is for hosts that are known to do the same.
+	SMCRv1 bool
+
 	// Spin is the longest time that a Read or Write looks for the peer before it sleeps. It
 	// adapts below that, and connections whose peer is slow do not spin. 0 means 50
 	// microseconds; negative never spins.
@@ -71,6 +76,7 @@ func (c *Config) internal() host.Config {
 		UEIDs:        c.UEIDs,
 		SMCRPeers:    c.SMCRPeers,
 		SMCRDevices:  c.SMCRDevices,
+		SMCRv1:       c.SMCRv1,
 		Spin:         c.Spin,
 		ReadBuffer:   c.ReadBuffer,
 		MemoryBudget: c.MemoryBudget,

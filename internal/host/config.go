@@ -43,6 +43,7 @@ type Config struct {
 	AnyUser      bool
 	SMCRPeers    []string // addresses and prefixes, see parsePeer
 	SMCRDevices  []string // addresses and prefixes that devices may have; empty: those of the TCP connection's interface
+	SMCRv1       bool     // offer and accept version 1 of SMC-R, over RoCEv2
 	Logger       *slog.Logger
 	SweepEvery   time.Duration // 0: sweepEvery; for tests that cannot wait as long
 	CheckEvery   time.Duration // 0: that of the rendezvous; for tests that cannot wait as long

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -229,6 +231,11 @@ func (r *rnics) openRNIC(addr netip.Addr) (n *rnic, err error) {
 		cfg.Spin = -1 // nobody is to look without sleeping
 	}
 	r.host.cfg.Namespace(func() {
+		if cfg.Port == 0 { // that of RoCEv2, which others want too
+			if cfg.Share, err = claimPort(r.host.cfg.Dir, addr); err != nil {
+				return
+			}
+		}
 		var dev *rdma.Device
 		if dev, err = rdma.Open(addr, &cfg); err != nil {
 			return
@@ -242,6 +249,37 @@ func (r *rnics) openRNIC(addr netip.Addr) (n *rnic, err error) {
 		go n.watch()
 	}
 	return n, err
+}
+
+// claimPort gets our part of UDP port 4791 of an address from the agent, nil if there is none: then the port belongs to who
+// opens it first.
+func claimPort(dir string, addr netip.Addr) (*rdma.Share, error) {
+	grant, err := port.Claim(context.Background(), dir, addr, 0)
+	switch {
+	case err == nil:
+		return &rdma.Share{Socket: grant.Socket, First: grant.First, Count: grant.Count, Key: grant.Key}, nil
+	case errors.Is(err, port.ErrNoAgent):
+		return nil, nil
+	}
+	return nil, err
+}
+
+// networksOf returns those of the interface that has an address.
+func networksOf(addr netip.Addr) []netip.Prefix {
+	ifaces, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	for _, iface := range ifaces {
+		addrs, _ := iface.Addrs()
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err == nil && (p.Addr().Unmap() == addr || addr.IsLoopback() && p.Addr().IsLoopback() && p.Contains(addr)) {
+				return networks(iface.Name, addr.Is4())
+			}
+		}
+	}
+	return nil
 }
 
 // networks returns those of an interface, in one version of IP.
@@ -403,7 +441,10 @@ func (r *rnics) close(forGood bool) {
 
 // rnicReason is why there is no device.
 func rnicReason(err error) clc.Diagnosis {
+	var refused *port.RefusedError
 	switch {
+	case errors.As(err, &refused): // the log has its words
+		return clc.DiagPortInUse
 	case errors.Is(err, unix.EADDRINUSE):
 		return clc.DiagPortInUse
 	case errors.Is(err, errRNICDown):

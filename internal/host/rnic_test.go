@@ -2,11 +2,14 @@ package host
 
 import (
 	"errors"
+	"net"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
@@ -143,5 +146,32 @@ func TestRNICChoice(t *testing.T) {
 		if got != tt.want || (err != nil) != !tt.want.IsValid() {
 			t.Errorf("allowed %v: choose(%v, %v) = %v, %v, want %v", tt.allowed, tt.local, tt.remote, got, err, tt.want)
 		}
+	}
+}
+
+// TestRNICAgent has an agent that refuses its part of the port.
+func TestRNICAgent(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(port.EnvSocket, "")
+	l, err := net.Listen("unixpacket", filepath.Join(dir, port.SocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Read(make([]byte, port.MaxRequest))
+			c.Write([]byte(`{"version":1,"error":"not you"}`))
+			c.Close()
+		}
+	}()
+	h := newTestHost(t, Config{Dir: dir})
+	_, err = h.rnics.acquire(loop1)
+	if err == nil || rnicReason(err) != clc.DiagPortInUse || !strings.Contains(err.Error(), "not you") {
+		t.Errorf("acquire = %v, reason %v", err, rnicReason(err))
 	}
 }

@@ -19,8 +19,9 @@ type smcrWay struct {
 	host  *Host
 	local netip.Addr // our end of the TCP connection
 
-	rnic *rnic         // of ours; a server's is nil before it has the Proposal
-	why  clc.Diagnosis // there is none
+	nets []netip.Prefix // of the TCP connection's interface, for version 1; nil if that is off
+	rnic *rnic          // of ours; a server's is nil before it has the Proposal
+	why  clc.Diagnosis  // there is none
 	w    *watcher
 }
 
@@ -33,7 +34,10 @@ func (h *Host) newSMCRWay(role core.Role, local netip.Addr) *smcrWay {
 		w.why = rnicReason(err)
 		return w
 	}
-	if len(h.ueids) == 0 {
+	if h.cfg.SMCRv1 {
+		h.cfg.Namespace(func() { w.nets = networksOf(local.Unmap()) })
+	}
+	if len(h.ueids) == 0 && !h.cfg.SMCRv1 {
 		w.why = clc.DiagNoUEID
 	} else if role == core.RoleClient {
 		w.open(netip.Addr{})
@@ -66,21 +70,36 @@ func (w *smcrWay) watcher() *watcher { return w.w }
 func (w *smcrWay) offer(caps *core.Capabilities) {
 	caps.PeerID = w.host.peerID
 	caps.Refuse = w.why
+	caps.Networks = w.nets
 	if w.rnic != nil {
-		caps.RoCEv2 = w.rnic.ends()
+		caps.RoCEv1, caps.RoCEv2 = w.ends()
 	}
+}
+
+// ends is our device as each version knows it: the same, as version 1 runs over RoCEv2 here.
+func (w *smcrWay) ends() (v1, v2 *core.RNIC) {
+	if w.host.cfg.SMCRv1 {
+		v1 = w.rnic.ends()
+	}
+	return v1, w.rnic.ends()
 }
 
 // meet opens the device that reaches the client's.
 func (w *smcrWay) meet(p *clc.Proposal, h *core.Handshake) {
-	if w.rnic == nil && w.why == clc.DiagNone && p.Ext != nil && p.V2.HasR() {
-		w.open(p.Ext.GID.Addr())
+	if w.rnic == nil && w.why == clc.DiagNone {
+		switch {
+		case p.Ext != nil && p.V2.HasR():
+			w.open(p.Ext.GID.Addr())
+		case p.V1.HasR() && w.host.cfg.SMCRv1:
+			w.open(p.GID.Addr())
+		}
 	}
 	if w.rnic == nil {
 		h.SetRNIC(nil, nil, w.why)
 		return
 	}
-	h.SetRNIC(nil, w.rnic.ends(), clc.DiagNone)
+	v1, v2 := w.ends()
+	h.SetRNIC(v1, v2, clc.DiagNone)
 }
 
 func (w *smcrWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {

@@ -36,19 +36,29 @@ func newCableRig(t testing.TB, cables *smctest.Cables, six bool, change func(cli
 
 // TestSMCRNamespaces has connections between two network namespaces, in both versions of IP.
 func TestSMCRNamespaces(t *testing.T) {
-	for _, six := range []bool{false, true} {
-		name := "IPv4"
-		if six {
-			name = "IPv6"
-		}
-		t.Run(name, func(t *testing.T) {
+	for _, tt := range []struct {
+		name, version string
+		six           bool
+		change        func(c, s *Config)
+	}{
+		{"IPv4", "2.1", false, nil},
+		{"IPv6", "2.1", true, nil},
+		{"IPv4, version 2.0", "2.0", false, func(c, _ *Config) { c.Release0 = true }},
+		{"IPv4, version 1", "1.0", false, func(c, s *Config) { c.SMCRv1, s.SMCRv1, c.UEIDs, s.UEIDs = true, true, nil, nil }},
+		{"IPv6, version 1", "1.0", true, func(c, s *Config) { c.SMCRv1, s.SMCRv1, c.UEIDs = true, true, nil }},
+		{"IPv4, both versions", "2.1", false, func(c, s *Config) { c.SMCRv1, s.SMCRv1 = true, true }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			smctest.CheckLeaks(t)
-			r := newCableRig(t, smctest.NewCables(t, 1), six, nil)
+			r := newCableRig(t, smctest.NewCables(t, 1), tt.six, tt.change)
 			for range 3 {
 				c, s := r.connect()
 				checkSMCR(t, c, s)
+				if c.Agreed().Version != tt.version || s.Agreed().Version != tt.version {
+					t.Errorf("versions %s and %s, want %s", c.Agreed().Version, s.Agreed().Version, tt.version)
+				}
 				checkExchange(t, c, s)
-				checkTransfer(t, c, s, 16<<20)
+				checkTransfer(t, c, s, 4<<20)
 				c.Close()
 				s.Close()
 			}
