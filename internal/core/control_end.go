@@ -12,16 +12,12 @@ import (
 // the other side is gone.
 
 // End ends a group in order: an idle one (EndIdle), or one that has connections, which are ended too.
-// "Operator command" and the end of the host are EndOperator and EndShutdown. EndOutOfSync is for a group
-// that the peer has lost: it is not told. Before the first contact is over it is Drop.
+// "Operator command" and the end of the host are EndOperator and EndShutdown. Before the first contact is over it is Drop.
 func (lc *LinkControl) End(now time.Time, kind EndKind, out []Output) []Output {
 	switch lc.state {
 	case ControlInit, ControlConfirming, ControlReplied, ControlAdding:
 		return lc.Drop(now, out)
 	case ControlActive:
-		if kind == EndOutOfSync {
-			return lc.fail(now, GroupEnd{Kind: kind}, clc.DiagNone, out)
-		}
 		reason := llc.DeleteProgram
 		if kind == EndOperator {
 			reason = llc.DeleteOperator

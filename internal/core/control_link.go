@@ -26,7 +26,7 @@ func (lc *LinkControl) confirmLink(h llc.Header) llc.ConfirmLink {
 	m := llc.ConfirmLink{
 		Header: h, CacheSize: llc.NoEyecatcher,
 		MAC: link.local.MAC, GID: link.local.GID, QPN: link.local.QPN,
-		Link: link.num, LinkUserID: lc.cfg.GroupID + wire.LinkID(link.num),
+		Link: link.num, LinkUserID: lc.cfg.GroupID<<8 | wire.LinkID(link.num),
 		MaxLinks: max(lc.cfg.Result.MaxLinks, 1),
 	}
 	if lc.release1() {

@@ -50,7 +50,7 @@ func linuxControl(t *testing.T, role Role, capture string) *LinkControl {
 				Role: role, Mode: SMCR, Version: clc.V2, Release: x.accept.FCE.Release, FirstContact: true, R: peer,
 				MaxConns: x.accept.FCE.MaxConns, MaxLinks: x.accept.FCE.MaxLinks, PeerOS: clc.OSLinux, Direct: true,
 			},
-			Local: local, GroupID: 0x100, RMB: 1, Token: llc.RToken{RKey: own.RKey, VA: own.RMBAddr}, Owner: 1, Second: second,
+			Local: local, GroupID: 1, RMB: 1, Token: llc.RToken{RKey: own.RKey, VA: own.RMBAddr}, Owner: 1, Second: second,
 		})
 	}
 	t.Fatalf("no first contact in %s", capture)

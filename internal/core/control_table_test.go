@@ -70,7 +70,7 @@ func (b *controlBench) confirmLink(h llc.Header) llc.ConfirmLink {
 var controlEventOrder = strings.Fields(`start confirm confirm-reply crossed crossed-reply add add-mtu rejected accepted cont cont-reply
 	request-add request-add-reply delete delete2 delete-reply delete2-reply delete-all delete-all-reply
 	rkey rkey-reply rkey-negative rkey-retry rkey-cont drop-rkey drop-unknown drop-reply
-	test test-reply test-wrong optional broken sent-confirm sent-end fail drop end out-of-sync
+	test test-reply test-wrong optional broken sent-confirm sent-end fail drop end
 	want unwanted quarantine take take-unknown early late`)
 
 // message returns the peer's message for a word, nil if it is none.
@@ -177,8 +177,6 @@ func (b *controlBench) do(word string) []Output {
 		outs = lc.Drop(b.now, nil)
 	case "end":
 		outs = lc.End(b.now, EndIdle, nil)
-	case "out-of-sync":
-		outs = lc.End(b.now, EndOutOfSync, nil)
 	case "want":
 		outs = lc.ConfirmRMB(b.now, 2, llc.RToken{RKey: 0x102, VA: 0x20000}, nil)
 	case "unwanted":

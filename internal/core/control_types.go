@@ -28,7 +28,7 @@ type ControlConfig struct {
 	Result Result
 	// Local is our end of the first link, as we have told it in the CLC messages.
 	Local LinkEnd
-	// GroupID is our name for the link group. The links' user IDs are made from it.
+	// GroupID is our name for the link group; its lower 24 bits and the link's number are the link's user ID.
 	GroupID wire.LinkID
 	// RMB is the one that was announced in the CLC messages: it needs no CONFIRM RKEY. Token is where
 	// it is, on the first link.
@@ -126,7 +126,6 @@ const (
 	EndIdle                      // it had no connections for a while
 	EndOperator                  // an operator wanted it
 	EndShutdown                  // the host ends
-	EndOutOfSync                 // the peer has lost it
 	EndPeer                      // the peer deleted it, or its last link
 	EndLinkFailed                // the last link failed
 	EndSilent                    // the peer did not answer TEST LINK
@@ -135,7 +134,7 @@ const (
 )
 
 var endKindNames = [...]string{
-	"none", "idle", "operator", "shutdown", "out of sync", "deleted by peer", "link failed", "peer silent", "protocol violation", "fell back",
+	"none", "idle", "operator", "shutdown", "deleted by peer", "link failed", "peer silent", "protocol violation", "fell back",
 }
 
 // String returns the kind in words.

@@ -58,6 +58,8 @@ type LinkGroup struct {
 	peer  wire.PeerID // zero: not known yet
 	links []GroupLink
 	full  bool // no room for another RMB
+
+	doubted bool // a client says that it does not have it
 }
 
 type groupState uint8
@@ -158,9 +160,9 @@ func (g *Groups) evict() bool {
 	return true
 }
 
-// Confirm says that lg's first contact is over: other connections may join. r is kept. Groups with an earlier
-// instance of an SMC-R peer are dropped and returned: they have to be ended.
-func (g *Groups) Confirm(lg *LinkGroup, r Result) (stale []*LinkGroup) {
+// Confirm says that lg's first contact is over: other connections may join. r is kept. It returns the groups of
+// SMC-R whose peer may have been started again since, and has to be asked whether it is there ([LinkControl.Suspect]).
+func (g *Groups) Confirm(lg *LinkGroup, r Result) (suspects []*LinkGroup) {
 	if lg.state != groupPending {
 		return nil
 	}

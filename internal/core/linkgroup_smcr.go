@@ -66,6 +66,7 @@ func (g *Groups) serverJoinLinks(q JoinRequest) Join {
 		switch {
 		case lg.state == groupPending:
 			pending = true
+		case lg.doubted: // rule: TestLinksDoubt
 		case lg.Conns < lg.MaxConns && !lg.full && len(lg.links) > 0: // rule: TestLinksServer
 			lg.Conns++
 			return Join{Group: lg, Link: lg.links[0]}
@@ -146,6 +147,12 @@ func (g *Groups) SetLinks(lg *LinkGroup, links []GroupLink) { lg.links = slices.
 // SetFull says whether a group has no room for another RMB ([LinkControl.Room]). A server then makes another one.
 func (g *Groups) SetFull(lg *LinkGroup, full bool) { lg.full = full }
 
+// Doubt says that a client does not have the group that a server has named to it ([FallBack].OutOfSync): no connection
+// joins it any more. "The receiving peer must clean up its representation of the link group" (RFC 7609 p.105) - but the client
+// on the TCP connection need not be the peer on the link, whose other connections would be lost. So that peer is to be asked
+// whether it is there ([LinkControl.Suspect]), and the group ends if it is not, or when it is idle.
+func (g *Groups) Doubt(lg *LinkGroup) { lg.doubted = true }
+
 // Pending reports whether the first contact of a group is under way, for which others wait.
 func (lg *LinkGroup) Pending() bool { return lg.state == groupPending }
 
@@ -159,8 +166,9 @@ func (lg *LinkGroup) ConfirmedLink(version clc.Version, p *clc.ParamsR) (GroupLi
 	return lg.linkTo(version, p)
 }
 
-// confirmLinks takes what a first contact has told of the peer, and returns the groups of an earlier instance of
-// it: the host at that address is known to be this one now. They are dropped.
+// confirmLinks takes what a first contact has told of the peer, and returns the groups with other instances at the
+// same RNIC and address: of a peer that was started again, or of programs that share an RNIC. That is not known from
+// their identity, so they are asked ([LinkControl.Suspect]).
 func (g *Groups) confirmLinks(lg *LinkGroup, r *clc.ParamsR) []*LinkGroup {
 	lg.peer = r.PeerID // rule: TestLinksZeroPeer
 	if len(lg.links) == 0 {
@@ -169,11 +177,15 @@ func (g *Groups) confirmLinks(lg *LinkGroup, r *clc.ParamsR) []*LinkGroup {
 	if r.PeerID == zeroPeer {
 		return nil
 	}
-	return g.dropIf(func(x *LinkGroup) bool {
-		restarted := x.peer.MAC() == r.PeerID.MAC() && x.peer.Instance() != r.PeerID.Instance()
+	var suspects []*LinkGroup
+	for _, x := range g.linked {
+		other := x.peer.MAC() == r.PeerID.MAC() && x.peer.Instance() != r.PeerID.Instance()
 		// rule: TestLinksRestart: x.reaches(r.GID) -> true
-		return x != lg && x.state == groupConfirmed && x.peer != zeroPeer && restarted && x.reaches(r.GID)
-	})
+		if x.state == groupConfirmed && x.peer != zeroPeer && other && x.reaches(r.GID) {
+			suspects = append(suspects, x)
+		}
+	}
+	return suspects
 }
 
 // serves reports whether a server's group is with the client that has sent a Proposal. Linux net/smc leaves the

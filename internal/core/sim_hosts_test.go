@@ -154,8 +154,8 @@ func (x *simSocket) do(outs []Output) {
 			x.last = o
 			x.h.fellBack++
 			if o.OutOfSync && x.group != nil {
-				x.h.groups.Drop(x.group.lg)
-				x.group.control((*LinkControl).End, EndOutOfSync)
+				x.h.groups.Doubt(x.group.lg)
+				x.group.do(x.group.lc.Suspect(w.now, 0, nil))
 			}
 			x.release(true)
 		case EndTCP:
@@ -263,9 +263,8 @@ func (x *simSocket) establish(r Result) {
 	h.established++
 	if r.FirstContact {
 		for _, lg := range h.groups.Confirm(g.lg, r) {
-			if s := h.live[lg]; s != nil {
-				s.control((*LinkControl).End, EndOutOfSync)
-			}
+			s := h.live[lg]
+			s.do(s.lc.Suspect(w.now, 0, nil))
 		}
 		h.groups.SetLinks(g.lg, g.lc.Links())
 		x.element = g.lc.FirstElement()

@@ -156,28 +156,35 @@ func (s *handshake) leaveGroup() {
 	}
 }
 
-// dropGroup forgets the link group that our Accept named and that the client has lost: "the
-// receiving peer must clean up its representation of the link group" (RFC 7609 p.105). The next
-// connection makes a new one. Connections that the group has go on: each has memory of its own.
+// dropGroup has no more connections join the link group that our Accept named and that the client has lost: "the
+// receiving peer must clean up its representation of the link group" (RFC 7609 p.105). The next connection makes a new one.
+// Connections that the group has go on: in SMC-D each has memory of its own, and in SMC-R the peer on the link may be another one, so
+// it is asked whether it is there.
 func (s *handshake) dropGroup() {
-	if s.group != nil {
-		s.host.mu.Lock()
-		s.host.groups.Drop(s.group)
-		lost := s.host.runningLocked([]*core.LinkGroup{s.group})
-		s.host.mu.Unlock()
-		for _, g := range lost {
-			g.finish(core.EndOutOfSync)
-		}
+	if s.group == nil {
+		return
+	}
+	h := s.host
+	h.mu.Lock()
+	if s.group.Key.Mode == core.SMCD {
+		h.groups.Drop(s.group)
+	} else {
+		h.groups.Doubt(s.group)
+	}
+	suspects := h.runningLocked([]*core.LinkGroup{s.group})
+	h.mu.Unlock()
+	for _, g := range suspects {
+		g.suspect()
 	}
 }
 
 // agreed remembers what a first contact has told, and describes the connection.
 func (h *Host) agreed(peerPID int, lg *core.LinkGroup, r core.Result) Agreed {
 	links := h.linksOf(lg)
-	var stale []*smcrGroup // with an instance of the peer that is no more
+	var suspects []*smcrGroup // with what may be an instance of the peer that is no more
 	h.mu.Lock()
 	if r.FirstContact {
-		stale = h.runningLocked(h.groups.Confirm(lg, r))
+		suspects = h.runningLocked(h.groups.Confirm(lg, r))
 		if links != nil {
 			h.groups.SetLinks(lg, links)
 			h.groupsChanged()
@@ -185,8 +192,8 @@ func (h *Host) agreed(peerPID int, lg *core.LinkGroup, r core.Result) Agreed {
 	}
 	first := lg.Result
 	h.mu.Unlock()
-	for _, g := range stale {
-		g.finish(core.EndOutOfSync)
+	for _, g := range suspects {
+		g.suspect()
 	}
 	return Agreed{
 		Version:  fmt.Sprintf("%d.%d", r.Version, first.Release),
