@@ -210,7 +210,8 @@ func (l *Listener) hushLocked() {
 		return
 	}
 	l.crier.silent = true
-	l.meeting.Load().Close() // once more does nothing
+	l.meeting.Load().Close()                       // once more does nothing
+	time.AfterFunc(quietTime, l.host.meeting.Poll) // for who had found the announcement just before
 }
 
 // hushLater withdraws the announcement when Accept was not called for quietTime. Nobody ever stops a timer: in a

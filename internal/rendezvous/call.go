@@ -149,7 +149,7 @@ var attemptIDs atomic.Uint64
 // answer hands on an answer if p was asked. It never blocks: a peer that answers more
 // than it was asked is not heard.
 func (a *attempt) answer(p Peer, ans answer) {
-	if !slices.Contains(a.asked, p) {
+	if !slices.Contains(a.asked, p) { // rule: TestAnswerUnasked
 		return
 	}
 	ans.peer = p
@@ -301,7 +301,7 @@ func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.Add
 		if slices.Contains(peers, peer) {
 			continue
 		}
-		if len(peers) == maxAnnouncers {
+		if len(peers) == maxAnnouncers { // rule: TestManyAnnouncers
 			return nil, nil, clc.DiagCrowded
 		}
 		peers = append(peers, peer)
@@ -332,7 +332,7 @@ func (p *Point) await(ctx context.Context, a *attempt, tcp *net.TCPConn) (Peer, 
 		case ans := <-a.answers:
 			if ans.kind == Accepted {
 				p.endAttempt(a, len(a.asked) > 1 && !cancelled)
-				if slices.Contains(a.unsure, ans.peer) && !p.isTheirs(a, ans.peer, tcp) {
+				if slices.Contains(a.unsure, ans.peer) && !p.isTheirs(a, ans.peer, tcp) { // rule: TestSocketOfRoot
 					return nil, clc.DiagForeign, nil
 				}
 				return ans.peer, clc.DiagNone, nil

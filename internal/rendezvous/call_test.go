@@ -135,6 +135,26 @@ func TestDeadAnnouncersDoNotCrowd(t *testing.T) {
 	}
 }
 
+// TestAnswerUnasked has a peer answer that was not asked: it is not heard.
+func TestAnswerUnasked(t *testing.T) {
+	p, d := newPoint(t, 1)
+	asked := d.peers[testGID(2)]
+	stranger := newFakePeer(testGID(9))
+	asked.on = func(m Message) {
+		if m.Kind == Expect {
+			p.Signal(stranger, (&Message{Kind: Accepted, ID: m.ID}).Append(nil))
+			p.Signal(asked, (&Message{Kind: Refused, ID: m.ID, Reason: uint32(clc.DiagBusy)}).Append(nil))
+		}
+	}
+	l := plainListener(t)
+	announceAll(t, p, d, l)
+	c := p.NewCall()
+	tcp := dial(t, c, l)
+	if got, reason, err := c.Await(t.Context(), tcp); got != nil || reason != clc.DiagBusy || err != nil {
+		t.Errorf("Await = %v, %v, %v; want what the one that was asked says, %v", got, reason, err, clc.DiagBusy)
+	}
+}
+
 // TestSocketOfRoot has a listening socket that root has made, and a process of another user that
 // says it accepts from it, as one that has inherited it. It is believed if the connection was
 // accepted by that user.

@@ -42,22 +42,23 @@ func (p *Point) expect(peer Peer, m Message) (why clc.Diagnosis, rival expectati
 	if p.closed || state == nil {
 		return clc.DiagClosing, rival
 	}
-	if !p.listensLocked(m.Netns, m.Dest) {
+	if !p.listensLocked(m.Netns, m.Dest) { // rule: TestExpectRefused
 		return clc.DiagNoListener, rival
 	}
+	// rule: TestExpectRefused
 	if !p.cfg.AnyUser && !user.Ours(peer.Cred().UID) { // we have become another one
 		return clc.DiagOtherUser, rival
 	}
 	if len(state.expected) >= MaxExpected {
 		p.dropStaleLocked(state)
-		if len(state.expected) >= MaxExpected {
+		if len(state.expected) >= MaxExpected { // rule: TestExpectRefused
 			return clc.DiagBusy, rival
 		}
 	}
-	if _, twice := state.expected[m.ID]; twice {
+	if _, twice := state.expected[m.ID]; twice { // rule: TestExpectRefused
 		return clc.DiagRefused, rival
 	}
-	if old, ok := p.expected[m.Socket]; ok {
+	if old, ok := p.expected[m.Socket]; ok { // rule: TestExpectRefused, internal/host TestContestedSocket
 		p.unexpectLocked(m.Socket, old)
 		return clc.DiagRefused, old
 	}
@@ -141,7 +142,7 @@ func (p *Point) takeExpected(s endSocket) (expectation, bool) {
 	if !ok {
 		return e, false
 	}
-	if uid := e.peer.Cred().UID; uid != 0 && (uid != int(s.uid) || !user.Known(uid)) {
+	if uid := e.peer.Cred().UID; uid != 0 && (uid != int(s.uid) || !user.Known(uid)) { // rule: TestTakeExpected
 		return e, false
 	}
 	p.unexpectLocked(s.cookie, e)

@@ -74,11 +74,18 @@ type fakeDevice struct {
 	mu    sync.Mutex
 	peers map[wire.ISMGID]*fakePeer
 	hold  func()
+	poll  func() // what Poll does; nil: nothing
 }
 
 func (d *fakeDevice) GID() wire.ISMGID { return testGID(1) }
-func (d *fakeDevice) Poll()            {}
-func (d *fakeDevice) Renew() error     { return nil }
+
+// Poll implements [Device].
+func (d *fakeDevice) Poll() {
+	if d.poll != nil {
+		d.poll()
+	}
+}
+func (d *fakeDevice) Renew() error { return nil }
 
 func (d *fakeDevice) Peer(_ context.Context, gid wire.ISMGID) (Peer, error) {
 	d.mu.Lock()

@@ -177,6 +177,13 @@ func (p *Point) Usable() clc.Diagnosis {
 	return clc.DiagNone
 }
 
+// Poll looks at what peers have sent and nobody has seen yet. Whoever accepts does so anyway.
+func (p *Point) Poll() {
+	if d := p.cfg.Opened(); d != nil {
+		d.Poll()
+	}
+}
+
 // listensAt reports whether a connection to dest, in a network namespace, may be the listener's.
 func (l *Listening) listensAt(netns uint64, dest netip.AddrPort) bool {
 	return l.netns == netns && l.addr.Port() == dest.Port() && l.on.covers(dest.Addr())
@@ -201,10 +208,16 @@ func (l *Listening) Withdraw() {
 func (l *Listening) Close() {
 	l.Withdraw()
 	l.point.mu.Lock()
+	_, known := l.point.listeners[l]
 	delete(l.point.listeners, l)
 	left := l.point.unexpectLeftLocked(l)
 	l.point.mu.Unlock()
-	for _, e := range left {
+	if known {
+		// What nobody has looked at yet is refused, too.
+		// rule: TestCloseRefuses
+		l.point.Poll()
+	}
+	for _, e := range left { // rule: TestCloseRefuses: range left -> range left[:0]
 		l.point.send(e.peer, Message{Kind: Refused, ID: e.id, Dest: e.dest, Reason: uint32(clc.DiagNoListener)})
 	}
 }
