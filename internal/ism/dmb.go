@@ -58,7 +58,7 @@ func (p *Peer) NewDMB(size int, ring func()) (*DMB, error) {
 	if err := p.dev.room(size); err != nil {
 		return nil, err
 	}
-	if !p.dev.reserve(int64(size)) {
+	if !p.dev.reserve(int64(size)) { // rule: TestBudget
 		return nil, fmt.Errorf("%w: %d bytes more", ErrBudget, size)
 	}
 	seg, err := p.newSegment(code)
@@ -110,7 +110,7 @@ func (p *Peer) claimSlot() (uint32, error) {
 	if p.gone {
 		return 0, ErrPeerGone
 	}
-	if p.unattached >= maxUnattached {
+	if p.unattached >= maxUnattached { // rule: TestUnattachedLimit
 		return 0, fmt.Errorf("%w: %d DMBs of this peer wait to be attached", ErrLimit, maxUnattached)
 	}
 	slot, ok := p.bell.takeSlot()
@@ -148,8 +148,8 @@ func (p *Peer) reuse(code wire.SizeCode, ring func()) (*DMB, error) {
 	p.dev.stats.dmbs.Add(1)
 	p.dev.stats.cached.Add(-1)
 	p.dev.stats.reused.Add(1)
-	clear(seg.mem[:HeaderLen])
-	p.bell.clearFlags(seg.slot)
+	clear(seg.mem[:HeaderLen])  // rule: TestReuse
+	p.bell.clearFlags(seg.slot) // rule: TestReuse
 	d := &DMB{seg: seg, ring: ring}
 	p.bell.setUser(seg.slot, d)
 	return d, nil
@@ -379,10 +379,10 @@ func (p *Peer) handleAttach(m *message) error {
 	case seg == nil:
 		answer.status = attachUnknown
 		guess = !p.isRetired(m.token)
-	case seg.fd < 0:
+	case seg.fd < 0: // rule: TestHostileAttach
 		answer.status = attachTaken
 		guess = !seg.dropped // a peer that has dropped it may have asked before it knew
-	case int(m.size) != len(seg.mem):
+	case int(m.size) != len(seg.mem): // rule: TestHostileAttach
 		answer.status = attachSize
 		guess = true
 	default:
@@ -390,7 +390,7 @@ func (p *Peer) handleAttach(m *message) error {
 	}
 	p.dev.stats.badTokens.Add(1)
 	if guess {
-		if p.badTokens++; p.badTokens > maxBadTokens {
+		if p.badTokens++; p.badTokens > maxBadTokens { // rule: TestHostileMessages: p.badTokens > maxBadTokens -> false
 			return violation("more than %d attach requests for DMBs that are not to be had", maxBadTokens)
 		}
 	}
@@ -422,7 +422,7 @@ func (p *Peer) handleDrop(m *message) error {
 		p.mu.Unlock()
 		return nil
 	}
-	if seg.fd >= 0 {
+	if seg.fd >= 0 { // rule: TestHostileDrop
 		p.mu.Unlock()
 		return violation("Drop of a DMB that was not attached")
 	}

@@ -158,7 +158,7 @@ func (d *Device) dialHello(c *conn, gid wire.ISMGID) (*Peer, *offer, error) {
 		return nil, nil, err
 	}
 	p, err := d.awaitHello(c, cred, o, func(m *message) error {
-		if m.gid != gid || m.peerGID != d.gid {
+		if m.gid != gid || m.peerGID != d.gid { // rule: TestDialRefusals
 			return fmt.Errorf("%w: %v answered %v", ErrWrongGID, m.gid, m.peerGID)
 		}
 		return nil
@@ -232,7 +232,7 @@ func (d *Device) acceptHello(c *conn) (*Peer, *offer, error) {
 		return nil, nil, err
 	}
 	p, err := d.awaitHello(c, cred, o, func(m *message) error {
-		if m.peerGID != d.gid {
+		if m.peerGID != d.gid { // rule: TestRefusals
 			return fmt.Errorf("%w: asked for %v, this is %v", ErrWrongGID, m.peerGID, d.gid)
 		}
 		return nil

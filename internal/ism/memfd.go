@@ -108,7 +108,7 @@ func mapReceived(fd, size int) ([]byte, error) {
 	if err != nil {
 		return nil, violation("descriptor is no memfd: %v", err)
 	}
-	if seals&^sealExec != requiredSeals {
+	if seals&^sealExec != requiredSeals { // rule: TestHostileAttachReply
 		return nil, violation("memfd has seals %#x, want %#x", seals, requiredSeals)
 	}
 	// Huge pages may run out at the first access, which raises SIGBUS.
@@ -124,7 +124,7 @@ func mapReceived(fd, size int) ([]byte, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("fstat: %w", err)
 	}
-	if st.Size != int64(size) {
+	if st.Size != int64(size) { // rule: TestHostileAttachReply
 		return nil, violation("memfd has %d bytes, want %d", st.Size, size)
 	}
 	if overcommit.isStrict() {

@@ -199,7 +199,7 @@ func parse(b []byte) (message, error) {
 	}
 	m := message{kind: kind(b[0])}
 	name = "ism." + m.kind.String()
-	if b[1] != version {
+	if b[1] != version { // rule: TestMessageRefused
 		return fail("version", 1, wire.ErrVersion)
 	}
 	want := 0

@@ -69,7 +69,7 @@ func (p *Peer) Attach(ctx context.Context, token wire.Token, size int) (*Window,
 	if _, ok := elementSize(size); !ok {
 		return nil, fmt.Errorf("%w: no DMB has %d bytes", ErrSize, size)
 	}
-	if size > maxWindow {
+	if size > maxWindow { // rule: TestDMB
 		return nil, fmt.Errorf("%w: a DMB of %d bytes; of others, at most %d are taken", ErrSize, size, maxWindow)
 	}
 	if token == 0 {

@@ -97,7 +97,7 @@ func (q *qpc) postSend(wr *SendWR) error {
 		return argError("operation %v", wr.Op)
 	}
 	length := wr.length()
-	if length > MaxMessage {
+	if length > MaxMessage { // rule: TestPostSend
 		return argError("a message of %d bytes", length)
 	}
 	if err := q.checkLocal(&wr.Local, 0); err != nil {
@@ -313,7 +313,7 @@ func gather(pieces *[maxSGE]SGE, offset uint32, b []byte) bool {
 func (q *qpc) receiveAck(now time.Duration, p *roce.Packet) {
 	q.stats.RcvdAcks++
 	psn := p.PSN
-	if q.state != StateRTS || psn.Sub(q.una) < 0 || psn.Sub(q.max) >= 0 {
+	if q.state != StateRTS || psn.Sub(q.una) < 0 || psn.Sub(q.max) >= 0 { // rule: TestForgedAcks: psn.Sub(q.max) >= 0 -> false
 		q.stats.AckUnexpected++
 		return
 	}

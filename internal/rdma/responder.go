@@ -102,7 +102,7 @@ func (q *qpc) receiveRequest(now time.Duration, p *roce.Packet) {
 		}
 		q.nakGap()
 		return
-	case d < 0:
+	case d < 0: // rule: TestRequests
 		q.stats.Duplicates++
 		if p.Opcode.IsSend() || p.Opcode.IsWrite() {
 			q.ack(now)
@@ -173,7 +173,7 @@ func (q *qpc) carryOutKept(now time.Duration) {
 }
 
 func (q *qpc) nakGap() {
-	if !q.naked {
+	if !q.naked { // rule: TestOneNak: !q.naked -> true
 		q.nak(roce.NakSequence)
 		q.stats.SentSeqNaks++
 	}
@@ -220,9 +220,11 @@ func (q *qpc) nak(s roce.Syndrome) {
 // that it earns. In the latter case nothing was written by a WRITE, and the packet is still expected.
 func (q *qpc) execute(p *roce.Packet) roce.Syndrome {
 	op := p.Opcode
+	// rule: TestRequestChecks
 	if !op.IsSend() && !op.IsWrite() || op.HasIETH() { // READ, atomics, SEND with invalidate
 		return roce.NakInvalidRequest
 	}
+	// rule: TestRequestChecks
 	if op.Starts() != (q.receiving == receivingNothing) ||
 		q.receiving == receivingSend && !op.IsSend() || q.receiving == receivingWrite && !op.IsWrite() {
 		return roce.NakInvalidRequest
@@ -230,10 +232,10 @@ func (q *qpc) execute(p *roce.Packet) roce.Syndrome {
 	// What every packet has to be: full unless it is the last.
 	n := len(p.Payload)
 	if op.Ends() {
-		if n > q.mtu || n == 0 && !op.Starts() {
+		if n > q.mtu || n == 0 && !op.Starts() { // rule: TestRequestChecks
 			return roce.NakInvalidRequest
 		}
-	} else if n != q.mtu {
+	} else if n != q.mtu { // rule: TestRequestChecks
 		return roce.NakInvalidRequest
 	}
 	if op.IsWrite() {
@@ -243,7 +245,7 @@ func (q *qpc) execute(p *roce.Packet) roce.Syndrome {
 }
 
 func (q *qpc) executeWrite(p *roce.Packet) roce.Syndrome {
-	if q.access&RemoteWrite == 0 {
+	if q.access&RemoteWrite == 0 { // rule: TestRequestChecks
 		return roce.NakInvalidRequest
 	}
 	op, n := p.Opcode, uint32(len(p.Payload))
@@ -252,24 +254,25 @@ func (q *qpc) executeWrite(p *roce.Packet) roce.Syndrome {
 		region, addr, left = nil, p.RETH.VA, p.RETH.Length
 	}
 	switch {
-	case left > maxWriteLen:
+	case left > maxWriteLen: // rule: TestRequestChecks
 		return roce.NakInvalidRequest
+	// rule: TestRequestChecks
 	case op.Ends() && n != left, !op.Ends() && n >= left:
 		return roce.NakInvalidRequest // the packets and the announced length disagree
-	case op.HasImm() && q.rqHead == q.rqTail:
+	case op.HasImm() && q.rqHead == q.rqTail: // rule: TestRequestChecks
 		return roce.RNRNak(q.minRNR)
 	}
 	if op.Starts() && left > 0 { // a WRITE of nothing needs no key: IBTA 9.7.4.1.5
 		region = q.pd.lookup(p.RETH.RKey)
-		if region == nil || region.access&RemoteWrite == 0 {
+		if region == nil || region.access&RemoteWrite == 0 { // rule: TestRequestChecks: region.access&RemoteWrite == 0 -> false
 			return roce.NakRemoteAccess
 		}
-		if _, ok := region.slice(addr, uint64(left)); !ok {
+		if _, ok := region.slice(addr, uint64(left)); !ok { // rule: TestRequestChecks
 			return roce.NakRemoteAccess
 		}
 	}
 	if n > 0 {
-		if region.dead.Load() {
+		if region.dead.Load() { // rule: TestDeadRegion
 			return roce.NakRemoteAccess
 		}
 		to, ok := region.slice(addr, uint64(n))
@@ -303,6 +306,7 @@ func (q *qpc) executeSend(p *roce.Packet) roce.Syndrome {
 	if p.Opcode.Starts() {
 		received = 0
 	}
+	// rule: TestRequestChecks, TestSendOf2GiB
 	if uint64(received)+uint64(len(p.Payload)) > min(wr.length(), maxWriteLen) { // no message is longer
 		q.completeRecv(Completion{ID: q.takeRecv().ID, Op: Received, Status: StatusLocalLength})
 		return roce.NakInvalidRequest

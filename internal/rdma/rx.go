@@ -185,7 +185,7 @@ func (r *receiver) datagram(m *udp.Message, b []byte, id uint16) {
 		s.congestion.Add(1) // the window knows no more from it than from losses
 		return
 	}
-	if p.PKey&pkeyBits != roce.DefaultPKey&pkeyBits {
+	if p.PKey&pkeyBits != roce.DefaultPKey&pkeyBits { // rule: TestDropped
 		s.wrongPKey.Add(1)
 		return
 	}
@@ -207,9 +207,9 @@ func (r *receiver) datagram(m *udp.Message, b []byte, id uint16) {
 	switch {
 	case q.closed || q.c.state != StateRTR && q.c.state != StateRTS:
 		q.c.stats.Dropped++
-	case m.From.Addr() != q.remote.Addr():
+	case m.From.Addr() != q.remote.Addr(): // rule: TestDropped
 		s.wrongPeer.Add(1)
-	case !q.verify(m, b, id, s):
+	case !q.verify(m, b, id, s): // rule: TestDropped
 		s.badICRC.Add(1)
 	default:
 		q.c.receive(r.now, p)
