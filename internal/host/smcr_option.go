@@ -7,6 +7,9 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/option"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -66,3 +69,23 @@ func (h *Host) readOption(tcp *net.TCPConn) (both bool, why clc.Diagnosis) {
 	}
 	return false, clc.DiagNone
 }
+
+// optionStatus says whether sockets of this process can have the option: by asking on one.
+func (h *Host) optionStatus() control.Capability {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return control.Capability{Why: err.Error()}
+	}
+	defer unix.Close(fd)
+	if err := h.option.source.Ask(socketFD(fd)); err != nil {
+		return control.Capability{Why: err.Error()}
+	}
+	return control.Capability{Available: true}
+}
+
+// A socketFD is a descriptor as a [syscall.RawConn], to ask for the option on.
+type socketFD int
+
+func (s socketFD) Control(f func(fd uintptr)) error         { f(uintptr(s)); return nil }
+func (s socketFD) Read(func(fd uintptr) (done bool)) error  { return syscall.ENOSYS }
+func (s socketFD) Write(func(fd uintptr) (done bool)) error { return syscall.ENOSYS }
