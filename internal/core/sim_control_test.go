@@ -33,10 +33,19 @@ func TestSimControl(t *testing.T) {
 	total := map[string]int{}
 	play := func(w *world, faulty bool) {
 		w.quiet = *simSeed == 0
+		v1, ipv6 := w.chance(25), w.chance(25)
 		caps := func(n byte) Capabilities {
-			c := only(clientCaps(t), "Rv2")
+			c := only(clientCaps(t), "")
 			c.PeerID = wire.PeerID{0, 1, 2, 0, 0, 0, 0, n}
-			c.RoCEv2 = &RNIC{GID: wire.GIDFromAddr(netip.AddrFrom4([4]byte{10, 0, 0, n})), MAC: wire.MAC{2, 5: n}}
+			rnic := &RNIC{GID: wire.GIDFromAddr(netip.AddrFrom4([4]byte{10, 0, 0, n})), MAC: wire.MAC{2, 5: n}}
+			if ipv6 {
+				rnic.GID = wire.GID{0: 0xfd, 15: n}
+			}
+			if v1 {
+				c.RoCEv1 = rnic
+			} else {
+				c.RoCEv2 = rnic
+			}
 			c.MaxConns = 16
 			c.MaxLinks = uint8(1 + w.rng.IntN(2))
 			if w.chance(30) {
@@ -47,6 +56,7 @@ func TestSimControl(t *testing.T) {
 		a, b := newSimHost(w, "a", caps(1)), newSimHost(w, "b", caps(2))
 		a.other, b.other = b, a
 		a.faulty, b.faulty = faulty, faulty
+		a.shy = !v1 && w.chance(40)
 		hosts := []*simHost{a, b}
 		burst := 0
 		for _, h := range hosts {
@@ -63,6 +73,10 @@ func TestSimControl(t *testing.T) {
 					}
 				})
 			}
+			if faulty && w.chance(10) {
+				total["restarts"]++
+				w.after(time.Duration(w.rng.Int64N(int64(50*time.Second))), h.restart)
+			}
 			if faulty && w.chance(20) {
 				w.after(time.Duration(w.rng.Int64N(int64(40*time.Second))), func() {
 					for _, lg := range h.groups.All() {
@@ -72,6 +86,9 @@ func TestSimControl(t *testing.T) {
 					}
 				})
 			}
+		}
+		if w.chance(30) { // of no effect on anybody's connections
+			w.after(time.Duration(w.rng.Int64N(int64(40*time.Second))), a.intrude)
 		}
 		w.runUntil(epoch.Add(200 * time.Second))
 		checkQuiet(w, hosts, faulty)
@@ -107,7 +124,7 @@ func TestSimControl(t *testing.T) {
 	})
 	t.Logf("%v", total)
 	if *simSeed == 0 && *simSeeds >= 1000 {
-		for _, what := range []string{"established", "fell back", "failed", "idle"} {
+		for _, what := range []string{"established", "fell back", "failed", "idle", "restarts"} {
 			if total[what] == 0 {
 				t.Errorf("none %s: the simulation misses something", what)
 			}

@@ -19,12 +19,14 @@ type simHost struct {
 	name   string
 	other  *simHost
 	caps   Capabilities
+	rnic   RNIC
 	groups *Groups
 	live   map[*LinkGroup]*simGroup
 	ports  map[wire.QPN]*simPort
 	conns  []*simSocket
 	last   uint32 // identifiers are counted
 	faulty bool   // messages and paths fail
+	shy    bool   // its Proposals do not say who it is, as those of Linux net/smc
 
 	madeGroups, established, fellBack, failed int
 }
@@ -62,6 +64,7 @@ type simGroup struct {
 	tokens  map[RMBID]llc.RToken
 	ending  bool
 	ended   bool
+	dead    bool // its process has ended
 	deleted int
 }
 
@@ -82,11 +85,35 @@ type simSocket struct {
 	element Element
 	in      bool // it is established and in use
 	leaving bool // the other end has closed
+	dead    bool // its process has ended
 	over    bool // its memory has been given back
 }
 
 func newSimHost(w *world, name string, caps Capabilities) *simHost {
-	return &simHost{w: w, name: name, caps: caps, groups: NewGroups(16), live: map[*LinkGroup]*simGroup{}, ports: map[wire.QPN]*simPort{}}
+	rnic := caps.RoCEv2
+	if rnic == nil {
+		rnic = caps.RoCEv1
+	}
+	return &simHost{w: w, name: name, caps: caps, rnic: *rnic, groups: NewGroups(16), live: map[*LinkGroup]*simGroup{}, ports: map[wire.QPN]*simPort{}}
+}
+
+// restart ends the host's process, and begins another one at the same address. Its kernel resets its TCP connections.
+func (h *simHost) restart() {
+	h.w.logf("%s is started again", h.name)
+	for _, x := range h.conns {
+		if x.tcpGone {
+			continue
+		}
+		x.sendTCP(func(to *simSocket) { to.resetTCP() })
+	}
+	for _, x := range h.conns {
+		x.dead, x.tcpGone, x.in, x.hasRMB, x.over = true, true, false, false, true
+	}
+	for _, p := range h.ports {
+		p.failed, p.g.dead = true, true
+	}
+	h.groups, h.live, h.ports = NewGroups(16), map[*LinkGroup]*simGroup{}, map[wire.QPN]*simPort{}
+	h.caps.PeerID[1]++
 }
 
 // connect begins a connection from h to the other host.
@@ -122,6 +149,9 @@ func (x *simSocket) sendTCP(what func(to *simSocket)) {
 
 func (x *simSocket) do(outs []Output) {
 	w := x.h.w
+	if x.dead {
+		return
+	}
 	if len(outs) > 0 && !w.quiet {
 		w.logf("%s/%d %v %v: %s", x.h.name, x.owner, x.role, x.hs.State(), words(w.now, outs))
 	}
@@ -131,6 +161,10 @@ func (x *simSocket) do(outs []Output) {
 			m, err := clc.Parse(o.Message.Append(nil))
 			if err != nil {
 				w.failf("%v", err)
+			}
+			if p, ok := m.(clc.Proposal); ok && x.h.shy {
+				p.PeerID, p.MAC = zeroPeer, wire.MAC{}
+				m = p
 			}
 			x.sendTCP(func(to *simSocket) {
 				if to.last != nil { // it has ended: only a Decline that crossed may come, and the end of the connection
@@ -172,8 +206,11 @@ func (x *simSocket) resetTCP() {
 	if x.tcpGone {
 		return
 	}
-	x.tcpGone = true
 	w := x.h.w
+	if x.in && !x.h.faulty {
+		w.failf("%s/%d is reset without a fault", x.h.name, x.owner)
+	}
+	x.tcpGone = true
 	x.do(x.hs.HandleTCPEnd(w.now, io.EOF, nil))
 	x.close(false)
 	x.sendTCP(func(to *simSocket) { to.resetTCP() })
@@ -182,7 +219,7 @@ func (x *simSocket) resetTCP() {
 // prepare finds a link group and an RMB.
 func (x *simSocket) prepare(c Choice) {
 	h, w := x.h, x.h.w
-	if x.hs.State() != HandshakePreparing {
+	if x.dead || x.hs.State() != HandshakePreparing {
 		return // it has ended while it waited
 	}
 	q := JoinRequest{Role: x.role, Choice: c, ID: wire.LinkID(h.next()), MaxConns: 16}
@@ -239,10 +276,10 @@ func (x *simSocket) prepared() {
 	h, g := x.h, x.group
 	token := g.tokens[x.rmb]
 	r := Resources{FirstContact: g.first == x, Direct: true, R: &clc.ParamsR{
-		GID: h.caps.RoCEv2.GID, MAC: h.caps.RoCEv2.MAC, QPN: g.port.qpn, RKey: token.RKey, RMBEIndex: 1,
+		GID: h.rnic.GID, MAC: h.rnic.MAC, QPN: g.port.qpn, RKey: token.RKey, RMBEIndex: 1,
 		AlertToken: wire.AlertToken(x.owner), MTU: wire.MTU1024, RMBAddr: token.VA, PSN: 7,
 	}}
-	if g.first == x && x.role == RoleClient {
+	if g.first == x && x.role == RoleClient && h.caps.RoCEv2 != nil {
 		r.ClientGIDs = []wire.GID{r.R.GID}
 	}
 	x.do(x.hs.Prepared(h.w.now, r, nil))
@@ -341,7 +378,7 @@ func (g *simGroup) start(r Result) {
 	h, w := g.h, g.h.w
 	p := h.other.ports[r.R.QPN]
 	g.port.peer = p
-	local := LinkEnd{GID: h.caps.RoCEv2.GID, MAC: h.caps.RoCEv2.MAC, QPN: g.port.qpn, PSN: 7, MTU: wire.MTU1024}
+	local := LinkEnd{GID: h.rnic.GID, MAC: h.rnic.MAC, QPN: g.port.qpn, PSN: 7, MTU: wire.MTU1024}
 	second := local
 	second.QPN = wire.QPN(h.next())
 	g.lc = NewLinkControl(ControlConfig{
@@ -383,6 +420,9 @@ func (g *simGroup) end() {
 
 func (g *simGroup) do(outs []Output) {
 	h, w := g.h, g.h.w
+	if g.dead {
+		return
+	}
 	if len(outs) > 0 && !w.quiet {
 		w.logf("%s group %v %v: %s", h.name, g.lg.ID, g.lc.State(), controlWords(w.now, outs))
 	}
@@ -494,7 +534,7 @@ func (p *simPort) send(o SendLLC) {
 }
 
 func (p *simPort) drain() {
-	for len(p.rx) > 0 && p.g.lc != nil {
+	for len(p.rx) > 0 && p.g.lc != nil && !p.g.dead {
 		m := p.rx[0]
 		p.rx = p.rx[1:]
 		p.g.do(p.g.lc.HandleMessage(p.g.h.w.now, 0, m, nil, nil))
@@ -510,4 +550,21 @@ func (p *simPort) fail() {
 		p.drain()
 		p.g.do(p.g.lc.LinkFailed(p.g.h.w.now, 0, io.ErrClosedPipe, nil))
 	}
+}
+
+// intrude has a host that is neither of the two name itself as a client of h's, and say that it has lost the link group.
+func (h *simHost) intrude() {
+	w := h.w
+	hs := NewHandshake(RoleServer, h.other.caps)
+	p, _ := h.caps.proposal()
+	x := &simSocket{h: h.other, role: RoleServer, hs: hs, owner: Owner(h.other.next())}
+	x.other = &simSocket{h: h, role: RoleClient, tcpGone: true, other: x}
+	h.other.conns = append(h.other.conns, x)
+	x.do(hs.Start(w.now, nil))
+	x.do(hs.HandleMessage(w.now, p, nil, nil))
+	w.after(time.Second, func() {
+		if x.last == nil && !x.dead {
+			x.do(hs.HandleMessage(w.now, clc.Decline{Version: clc.V2, OutOfSync: true, Diagnosis: clc.DiagSync}, nil, nil))
+		}
+	})
 }
