@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child"},
 	"internal/survey":  {"internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":                  {".", "wire/...", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
+	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
 	"test/interop":               {".", "bpf", "wire/...", "internal/option", "internal/rdma", "internal/udp", "test/interop/talk"},
 	"test/interop/talk":          {},
 	"test/interop/guest/smcpeer": {"test/interop/talk"}, // a program in the virtual machine

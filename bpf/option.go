@@ -42,6 +42,10 @@ func AttachOption(cgroup, pins string) (*Option, error) {
 	if err := unix.Stat(cgroup, &group); err != nil {
 		return nil, fmt.Errorf("bpf: control group %s: %w", cgroup, err)
 	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(cgroup, &fs); err != nil || fs.Type != unix.CGROUP2_SUPER_MAGIC {
+		return nil, fmt.Errorf("bpf: %s is no control group of version 2", cgroup)
+	}
 	spec, err := load(optionObject)
 	if err != nil {
 		return nil, err

@@ -122,7 +122,7 @@ had as JSON, with --json.`,
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
 		newSSCommand(), newInfoCommand(), newStatsCommand(), newDumpCommand(),
-		newBenchCommand(), newVersionCommand(),
+		newAgentCommand(), newBenchCommand(), newVersionCommand(),
 	)
 	root.AddCommand(newHiddenCommands()...)
 	return root

@@ -17,6 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	os.Unsetenv(port.EnvSocket)
 	smctest.RunChild(programs)
 	goleak.VerifyTestMain(m)
 }
@@ -88,7 +89,7 @@ func (p *place) claim(t *testing.T, run func(func()), addr netip.Addr) *port.Gra
 // status asks the agent.
 func (p *place) status(t *testing.T) (s Status) {
 	t.Helper()
-	answer, _, err := port.Ask(context.Background(), p.dir, port.Request{Request: "status"})
+	answer, _, err := port.Ask(context.Background(), port.Paths(p.dir), port.Request{Request: "status"})
 	if err == nil {
 		err = json.Unmarshal(answer.Status, &s)
 	}

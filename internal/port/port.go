@@ -106,27 +106,28 @@ const (
 //
 // The error matches [ErrNoAgent] if there is nobody to ask, and is a [*RefusedError] if the agent says no.
 func Claim(ctx context.Context, dir string, local netip.Addr, udpPort uint16) (*Grant, error) {
-	answer, socket, err := Ask(ctx, dir, Request{Request: "port", Address: local, UDPPort: udpPort, Thread: unix.Gettid()})
+	answer, socket, err := Ask(ctx, Paths(dir), Request{Request: "port", Address: local, UDPPort: udpPort, Thread: unix.Gettid()})
 	if err != nil {
 		return nil, err
 	}
 	g := &Grant{Socket: socket, First: answer.First, Count: answer.Count}
 	key, err := hex.DecodeString(answer.Key)
-	if socket == nil || err != nil || copy(g.Key[:], key) != len(g.Key) || g.Count < 1 || uint64(g.First)+uint64(g.Count)-1 > uint64(wire.MaxQPN) {
+	if socket == nil || err != nil || len(key) != len(g.Key) || g.Count < 1 || uint64(g.First)+uint64(g.Count)-1 > uint64(wire.MaxQPN) {
 		if socket != nil {
 			socket.Close()
 		}
 		return nil, fmt.Errorf("port: the agent's answer makes no sense: numbers %d + %d", answer.First, answer.Count)
 	}
+	copy(g.Key[:], key)
 	return g, nil
 }
 
-// Ask sends a request to the agent and returns its answer, and the socket that came along, nil for none.
+// Ask sends a request to the agent at the first of paths that has one, and returns its answer, and the socket that came along, nil for none.
 // An answer with an error is a [*RefusedError].
-func Ask(ctx context.Context, dir string, request Request) (Answer, *os.File, error) {
+func Ask(ctx context.Context, paths []string, request Request) (Answer, *os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	c, err := dial(ctx, dir)
+	c, err := dial(ctx, paths)
 	if err != nil {
 		return Answer{}, nil, err
 	}
@@ -152,9 +153,9 @@ func Ask(ctx context.Context, dir string, request Request) (Answer, *os.File, er
 }
 
 // dial connects to the first agent that is there, and can be trusted: root's, or one of this user.
-func dial(ctx context.Context, dir string) (*net.UnixConn, error) {
+func dial(ctx context.Context, paths []string) (*net.UnixConn, error) {
 	last := error(ErrNoAgent)
-	for _, path := range Paths(dir) {
+	for _, path := range paths {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, "unixpacket", path)
 		if err != nil {

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/bpf"
+	"github.com/gosmc/smc/internal/agent"
+	"github.com/gosmc/smc/internal/port"
+)
+
+// agentFlags are those of the verb agent.
+type agentFlags struct {
+	socket, cgroup, pins string
+	users, groups        []string
+	everyone             bool
+	noOption, noPort     bool
+	status, detach, json bool
+}
+
+// An agentReport is what agent --status --json prints.
+type agentReport struct {
+	Schema int       `json:"schema"`
+	Time   time.Time `json:"time"`
+	agent.Status
+}
+
+func newAgentCommand() *cobra.Command {
+	var f agentFlags
+	cmd := &cobra.Command{
+		Use:   "agent [flags]",
+		Short: "Put TCP option 254 on segments, and share UDP port 4791, for the programs of this machine",
+		Long: `Serve, as root, what programs cannot do for themselves, until interrupted:
+
+- TCP option 254, by which peers on other hosts learn that a program speaks SMC. Programs in the kernel (eBPF) put it
+  on the SYN and SYN-ACK of sockets that ask for it, and of no others. Any program may ask.
+- UDP port 4791, which belongs to one socket of an address. Every program that asks gets one of its own, and its
+  packets come straight to it. Root may ask, and those that --user, --group and --everyone let in.
+
+Programs go on when the agent ends. What it has attached stays, and the next agent takes it over, without a connection
+lost; that is also how to change to another version. --detach takes the programs in the kernel away: from then on
+new connections to other hosts are TCP.
+
+Exit status: 0 when interrupted, 1 if something is missing, which it names; with --status, 1 if no agent answers.`,
+		Example: `  gosmc agent --group smc
+  gosmc agent --status
+  gosmc agent --status --json | jq .option.counters
+  gosmc agent --detach`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case f.status && f.detach:
+				return usagef("--status and --detach exclude each other")
+			case f.noOption && f.noPort:
+				return usagef("with --no-option and --no-port there is nothing to do")
+			case f.status:
+				return f.showStatus(cmd)
+			case f.detach:
+				return f.runDetach(cmd)
+			}
+			return f.serve(cmd)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.socket, "socket", defaultAgentSocket(), "the Unix socket on which programs ask; "+port.EnvSocket+" says where they look for it")
+	fl.StringVar(&f.cgroup, "cgroup", "", "the control group whose programs may ask for the option (default the root of them all)")
+	fl.StringVar(&f.pins, "pins", bpf.DefaultPins, "where the programs are pinned, in a file system of the type bpf")
+	fl.StringSliceVar(&f.users, "user", nil, "`users` who may share the port, by name or number")
+	fl.StringSliceVar(&f.groups, "group", nil, "`groups` whose members may")
+	fl.BoolVar(&f.everyone, "everyone", false, "every user may")
+	fl.BoolVar(&f.noOption, "no-option", false, "do not attach programs for TCP option 254")
+	fl.BoolVar(&f.noPort, "no-port", false, "do not share ports")
+	fl.BoolVar(&f.status, "status", false, "show what the agent at the socket does, and end")
+	fl.BoolVar(&f.detach, "detach", false, "take the programs for TCP option 254 away, and end")
+	fl.BoolVar(&f.json, "json", false, "log, or show the status, as JSON")
+	return cmd
+}
+
+// defaultAgentSocket is where programs look first, as far as the environment says.
+func defaultAgentSocket() string {
+	if path := os.Getenv(port.EnvSocket); path != "" {
+		return path
+	}
+	return port.SystemSocket
+}
+
+func (f *agentFlags) serve(cmd *cobra.Command) error {
+	policy, err := f.policy()
+	if err != nil {
+		return err
+	}
+	var handler slog.Handler = slog.NewTextHandler(cmd.ErrOrStderr(), nil)
+	if f.json {
+		handler = slog.NewJSONHandler(cmd.ErrOrStderr(), nil)
+	}
+	return agent.Serve(cmd.Context(), agent.Config{
+		Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPort: f.noPort, Policy: policy, Logger: slog.New(handler),
+	})
+}
+
+// policy looks names of users and groups up.
+func (f *agentFlags) policy() (agent.Policy, error) {
+	p := agent.Policy{Everyone: f.everyone}
+	for _, name := range f.users {
+		id, err := idOf(name, func() (string, error) {
+			u, err := user.Lookup(name)
+			if err != nil {
+				return "", err
+			}
+			return u.Uid, nil
+		})
+		if err != nil {
+			return p, usagef("--user %q: %w", name, err)
+		}
+		p.Users = append(p.Users, id)
+	}
+	for _, name := range f.groups {
+		id, err := idOf(name, func() (string, error) {
+			g, err := user.LookupGroup(name)
+			if err != nil {
+				return "", err
+			}
+			return g.Gid, nil
+		})
+		if err != nil {
+			return p, usagef("--group %q: %w", name, err)
+		}
+		p.Groups = append(p.Groups, id)
+	}
+	return p, nil
+}
+
+// idOf is the number that name is, or stands for.
+func idOf(name string, lookup func() (string, error)) (uint32, error) {
+	n, err := strconv.ParseUint(name, 10, 32)
+	if err == nil {
+		return uint32(n), nil
+	}
+	number, err := lookup()
+	if err != nil {
+		return 0, err
+	}
+	n, err = strconv.ParseUint(number, 10, 32)
+	return uint32(n), err
+}
+
+func (f *agentFlags) runDetach(cmd *cobra.Command) error {
+	if _, err := os.Stat(f.pins); errors.Is(err, os.ErrNotExist) {
+		return nil // nothing was ever attached
+	} else if err != nil {
+		return err
+	}
+	return bpf.DetachOption(f.pins)
+}
+
+func (f *agentFlags) showStatus(cmd *cobra.Command) error {
+	r := agentReport{Schema: jsonSchema, Time: time.Now()}
+	answer, extra, err := port.Ask(cmd.Context(), []string{f.socket}, port.Request{Request: "status"})
+	if extra != nil {
+		extra.Close()
+	}
+	if err != nil {
+		return agentError(f.socket, err)
+	}
+	if err := json.Unmarshal(answer.Status, &r.Status); err != nil {
+		return fmt.Errorf("status of the agent: %w", err)
+	}
+	if f.json {
+		return writeJSON(cmd.OutOrStdout(), r)
+	}
+	return r.write(cmd.OutOrStdout())
+}
+
+func agentError(socket string, err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", socket, err)
+}
+
+// write prints the report for people.
+func (r *agentReport) write(w io.Writer) error {
+	t := table{columns: []column{{}, {}}}
+	t.add("agent", fmt.Sprintf("process %d, since %s", r.PID, r.Started.Format(time.DateTime)))
+	t.add("socket", printable(r.Socket))
+	t.add("pins", printable(r.Pins))
+	switch o := &r.Option; {
+	case !o.Enabled:
+		t.add("TCP option 254", "not its task")
+	case !o.Attached:
+		t.add("TCP option 254", "detached")
+	default:
+		c := &o.Counters
+		t.add("TCP option 254", "attached to "+printable(o.Cgroup))
+		t.add("  SYN", listCounts(
+			count{c.SYNSent, "with it"}, count{c.SYNNoRoom, "without room"}, count{c.SYNFastOpen, "with Fast Open"}))
+		t.add("  SYN-ACK", listCounts(
+			count{c.SYNACKSent, "with it"}, count{c.SYNACKCookie, "with a cookie"}, count{c.SYNACKNoRoom, "without room"}, count{c.SYNACKExcluded, "excluded by another option"}))
+		t.add("  clients", listCounts(count{c.ClientBoth, "answered"}, count{c.ClientAlone, "not answered"}))
+		t.add("  servers", listCounts(count{c.ServerBoth, "asked"}, count{c.ServerAlone, "not asked"}))
+		if c.ListenersFull > 0 {
+			t.add("  listeners", fmt.Sprintf("%d too many", c.ListenersFull))
+		}
+	}
+	t.add("requests", listCounts(count{r.Served.Granted, "granted"}, count{r.Served.Refused, "refused"}, count{r.Served.Unfit, "unfit"}))
+	if err := t.write(w); err != nil {
+		return err
+	}
+	if len(r.Ports) == 0 {
+		return nil
+	}
+	ports := table{columns: []column{{title: "Shared port"}, {title: "Netns", right: true}, {title: "First QPN"}, {title: "QPNs", right: true}, {title: "PID", right: true}, {title: "UID", right: true}}}
+	for _, p := range r.Ports {
+		for _, s := range p.Sockets {
+			pid, uid := "n/a", "n/a"
+			if s.Process != 0 {
+				pid, uid = strconv.Itoa(int(s.Process)), strconv.Itoa(int(s.User))
+			}
+			ports.add(printable(p.Address), strconv.FormatUint(p.Namespace, 10), fmt.Sprintf("%#08x", s.FirstQPN), strconv.Itoa(int(s.QPNs)), pid, uid)
+		}
+	}
+	if _, err := io.WriteString(w, "\n"); err != nil {
+		return err
+	}
+	return ports.write(w)
+}
+
+// A count is a number of things.
+type count struct {
+	n    uint64
+	what string
+}
+
+// listCounts lists the first of counts and those that are not zero.
+func listCounts(counts ...count) string {
+	var parts []string
+	for i, c := range counts {
+		if i == 0 || c.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
