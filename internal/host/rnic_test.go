@@ -19,6 +19,7 @@ import (
 var (
 	loop1 = netip.MustParseAddr("127.0.0.1")
 	loop2 = netip.MustParseAddr("127.0.0.2")
+	loop3 = netip.MustParseAddr("127.0.0.3")
 )
 
 // rnicUse counts what its device tells.

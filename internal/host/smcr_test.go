@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
 	"sync"
@@ -24,7 +25,7 @@ type smcrRig struct {
 func newSMCRRig(t testing.TB, change func(client, server *Config)) *smcrRig {
 	t.Helper()
 	smctest.CheckLeaks(t)
-	port := smctest.FreePort(t, loop1, loop2)
+	port := smctest.FreePort(t, loop1, loop2, loop3)
 	var cfg [2]Config
 	for i := range cfg {
 		cfg[i] = Config{UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8"}, RDMA: rdma.Config{Port: port}}
@@ -72,8 +73,35 @@ func TestSMCR(t *testing.T) {
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
+	for _, x := range []*Conn{c, s} {
+		n := x.carrier.end().(*smcrGroup).rnic
+		n.mu.Lock()
+		if n.users != 1 {
+			t.Errorf("the device has %d users beside the link group, want none", n.users-1)
+		}
+		n.mu.Unlock()
+	}
 	c.Close()
 	s.Close()
+	checkGone(t, r.client, r.server)
+	// What a connection has left is nothing for the next one to see.
+	for _, h := range []*Host{r.client, r.server} {
+		g := groupsOf(h)[0]
+		smctest.Eventually(t, patience, "an RMB is free", func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			free := 0
+			for _, list := range g.rmbs.free {
+				for _, m := range list {
+					free++
+					if i := bytes.IndexFunc(m.rmb.Bytes(), func(r rune) bool { return r != 0 }); i >= 0 {
+						t.Errorf("byte %d of a free RMB is not zero", i)
+					}
+				}
+			}
+			return free == 1
+		})
+	}
 }
 
 // groupsOf returns the link groups of a host that connections may join.

@@ -1,0 +1,114 @@
+package host
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// TestSMCRGrowth makes more connections than a link group has room for.
+func TestSMCRGrowth(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	const count = maxConnsPerGroup + 20
+	var clients, servers [count]*Conn
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range servers {
+			servers[i] = mustAccept(t, r.l)
+		}
+	})
+	for part := range 5 { // at a time
+		wg.Go(func() {
+			for i := part; i < count; i += 5 {
+				c, err := r.dial(DialOptions{ReadBuffer: 16 << 10, Require: RequireSMCR})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				clients[i] = c
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	checkSMCR(t, servers[:]...)
+	if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != 2 || len(b) != 2 {
+		t.Errorf("%d and %d link groups, want 2", len(a), len(b))
+	}
+	for i, c := range clients {
+		if _, err := c.Write([]byte{byte(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range servers {
+		if _, err := s.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range clients {
+		clients[i].Close()
+		servers[i].Close()
+	}
+	checkGone(t, r.client, r.server)
+}
+
+// TestSMCRStalled has a client that stalls its first contact: others of its host wait for a while, and those of
+// other hosts not at all.
+func TestSMCRStalled(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0))}
+	conn, err := d.Dial("tcp", r.l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stalled := conn.(*net.TCPConn)
+	defer stalled.Close()
+	stalled.SetDeadline(time.Now().Add(patience))
+	caps := fakeCaps(wire.GIDFromAddr(loop1))
+	caps.PeerID = r.client.peerID // it says that it is the same host
+	for _, out := range core.NewHandshake(core.RoleClient, caps).Start(time.Now(), nil) {
+		if send, ok := out.(core.SendCLC); ok {
+			if _, err := stalled.Write(send.Message.Append(nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var reader clcReader
+	if b, err := reader.read(stalled); err != nil || b[4] != byte(clc.TypeAccept) {
+		t.Fatalf("the server answers %x, %v, want an Accept", b, err)
+	}
+
+	other := newTestHost(t, Config{UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8"}, RDMA: rdma.Config{Port: r.client.cfg.RDMA.Port}})
+	began := time.Now()
+	c, err := other.Dial(boundedContext(t), "tcp", r.l.Addr().String(), DialOptions{Require: RequireSMCR, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop3, 0))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took >= core.FirstContactWait {
+		t.Errorf("a client of another host waited %v", took)
+	}
+	s := mustAccept(t, r.l)
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
+
+	began = time.Now()
+	c, s = r.connect()
+	if took := time.Since(began); took < core.FirstContactWait {
+		t.Errorf("a client of the same host waited %v, want %v at least", took, core.FirstContactWait)
+	}
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
+}
