@@ -45,8 +45,8 @@ func TestPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if c, m := l.onTheirWay(); c != cdcSends || m != llcReserve {
-		t.Errorf("%d CDC and %d LLC messages are on their way, want %d and %d", c, m, cdcSends, llcReserve)
+	if c, m := l.onTheirWay(); c != 14 || m != 2 {
+		t.Errorf("%d CDC and %d LLC messages are on their way, want 14 and 2", c, m)
 	}
 	v.shut.Store(false)
 	for i, e := range to {
@@ -65,6 +65,61 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// TestPlacesAfterLLC is TestPlaces where LLC has come first.
+func TestPlacesAfterLLC(t *testing.T) {
+	watchdog(t)
+	v, s := newValve(t)
+	const conns = 20
+	var from, to [conns]*end
+	for i := range conns {
+		from[i], to[i] = s.connect(t, settings{})
+	}
+	v.shut.Store(true)
+	l := s[0].link
+	for range 6 {
+		if err := l.SendLLC([]byte{7}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range from {
+		if _, err := e.Write([]byte("bytes")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c, m := l.onTheirWay(); c != 12 || m != 4 {
+		t.Errorf("%d CDC and %d LLC messages are on their way, want 12 and 4", c, m)
+	}
+	v.shut.Store(false)
+	for _, e := range to {
+		if _, err := io.ReadFull(e, make([]byte, 5)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestQueued ends a connection that waits for a place, and then the link: its send ring comes back.
+func TestQueued(t *testing.T) {
+	watchdog(t)
+	v, s := newValve(t)
+	big, _ := s.connect(t, settings{code: sizes(6, 6)})
+	e, _ := s.connect(t, settings{})
+	v.shut.Store(true)
+	if _, err := big.Write(make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Write([]byte("bytes")); err != nil {
+		t.Fatal(err)
+	}
+	e.Conn.Close()
+	e.SendLast(cdc.Closed)
+	e.carrier.Detach()
+	if e.carrier.ring == nil || !e.carrier.queued {
+		t.Fatal("it does not wait for a place")
+	}
+	s[0].link.Fail(io.EOF)
+	e.awaitDrained(t)
+}
+
 // TestTurns shuts the network while one connection has much to send and others little: each waits once for
 // a place, in the order in which they came.
 func TestTurns(t *testing.T) {
@@ -75,7 +130,12 @@ func TestTurns(t *testing.T) {
 	for i := range small {
 		small[i], others[i] = s.connect(t, settings{})
 	}
+	late, lateOther := s.connect(t, settings{})
 	v.shut.Store(true)
+	place, ok := s[0].link.take(late.carrier) // one that somebody gives back later
+	if !ok {
+		t.Fatal("no place")
+	}
 	data := make([]byte, 2<<20)
 	for i := range data {
 		data[i] = byte(i >> 8)
@@ -91,6 +151,10 @@ func TestTurns(t *testing.T) {
 		}
 	}
 	l := s[0].link
+	l.giveBack(place)
+	if _, err := late.Write([]byte("oneone")); err != nil {
+		t.Fatal(err)
+	}
 	l.mu.Lock()
 	var got []*Carrier
 	for c := l.waiting.first; c != nil; c = c.next {
@@ -101,6 +165,7 @@ func TestTurns(t *testing.T) {
 	for _, e := range small {
 		want = append(want, e.carrier)
 	}
+	want = append(want, late.carrier) // though there was a place
 	if len(got) != len(want) {
 		t.Fatalf("%d connections wait, want %d", len(got), len(want))
 	}
@@ -111,7 +176,7 @@ func TestTurns(t *testing.T) {
 	}
 	before := l.Stats().SentCDC
 	v.shut.Store(false)
-	for _, e := range others {
+	for _, e := range append(others[:], lateOther) {
 		b := make([]byte, 6)
 		if n, err := e.Read(b); string(b[:n]) != "oneone" || err != nil { // what gathered went together
 			t.Errorf("%q, %v", b[:n], err)
@@ -121,8 +186,9 @@ func TestTurns(t *testing.T) {
 	if _, err := io.ReadFull(sink, all); err != nil || !bytes.Equal(all, data) {
 		t.Errorf("the bytes of the big one: %v", err)
 	}
-	if n := l.Stats().SentCDC - before; n > 5+32 {
-		t.Errorf("%d messages more for 5 small ones and %d bytes", n, len(data)-cdcSends*maxPost)
+	left := len(data) - (cdcSends-1)*maxPost
+	if n := int(l.Stats().SentCDC - before); n != 6+left/maxPost {
+		t.Errorf("%d messages more for 6 small ones and %d bytes", n, left)
 	}
 }
 
@@ -371,8 +437,8 @@ func TestWindowUpdate(t *testing.T) {
 	a.carrier.Consume(cdc.Cursor{}, cdc.WriterBlocked, 0)
 	eventually(t, "an update", func() bool { return updates() > before })
 	eventually(t, "its arrival", func() bool { return a.PeerReadAll() })
-	a.carrier.Consume(cdc.Cursor{}, 0, 0) // goes with the byte
 	sent := s[0].link.Stats().SentCDC
+	a.carrier.Consume(cdc.Cursor{}, 0, 0) // goes with the byte
 	if _, err := a.Write(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}

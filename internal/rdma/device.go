@@ -207,7 +207,6 @@ func (d *Device) Close() error {
 	}
 	err := d.sock.Close()
 	d.sched.close()
-	d.lead.end()
 	<-d.stopped
 	return err
 }

@@ -22,10 +22,8 @@ type lead struct {
 	parked   atomic.Int32
 	wanted   atomic.Bool   // somebody would have led
 	shared   atomic.Bool   // the device's goroutine stands by
-	dozing   atomic.Bool   // and waits to be called
 	count    atomic.Uint32 // times that somebody led
 	relief   chan struct{} // has room for one call of the device's goroutine
-	ended    atomic.Bool
 
 	// Of the device's goroutine, while it has the turn.
 	shorts int           // waits in a row that were worth to be led
@@ -43,7 +41,7 @@ const (
 	leadTime    = 500 * time.Microsecond
 	leadPackets = 12
 
-	// standTick is how long nobody may have the turn, while nobody waits.
+	// standTick is how long nobody may have the turn, while nobody waits. It is longer than leadTime.
 	standTick = time.Millisecond
 
 	// promptLeads is how many leads send acknowledgements themselves, after one has been late for want of data
@@ -119,12 +117,8 @@ func (l *lead) standBy(d *Device) {
 		case now != count:
 			count = now
 			tick.Reset(standTick)
-		case l.turn.Load(): // somebody leads for long
-			l.dozing.Store(true)
-			if l.turn.Load() {
-				<-l.relief
-			}
-			l.dozing.Store(false)
+		case l.turn.Load(): // somebody has led since the last tick, which is long enough to call in the end
+			<-l.relief
 			return
 		default:
 			if d.sched.hasWork() && l.turn.CompareAndSwap(false, true) {
@@ -144,12 +138,6 @@ func (l *lead) call() {
 	}
 }
 
-// end waits until nobody leads any more, now that the socket is closed.
-func (l *lead) end() {
-	l.ended.Store(true)
-	l.call()
-}
-
 // Parked counts goroutines that wait for what comes out of completions and that nobody has woken yet. They count
 // themselves, before [Device.Lead]; whoever wakes one takes it off.
 func (d *Device) Parked() *atomic.Int32 { return &d.lead.parked }
@@ -161,9 +149,6 @@ func (d *Device) Parked() *atomic.Int32 { return &d.lead.parked }
 // An acknowledgement that is due when it ends may be left to what the caller sends next.
 func (d *Device) Lead(until func() bool) {
 	l := &d.lead
-	if l.ended.Load() {
-		return
-	}
 	l.wanted.Store(true)
 	if !l.shared.Load() {
 		return // the device's goroutine has the turn, or is about to
@@ -180,7 +165,7 @@ func (d *Device) Lead(until func() bool) {
 	closed := r.serve(until)
 	worth := d.now()-start < leadTime && r.packets-before < leadPackets
 	l.turn.Store(false)
-	if closed || !worth || l.parked.Load() > 0 || l.dozing.Load() {
+	if closed || !worth || l.parked.Load() > 0 {
 		l.shared.Store(false)
 		l.call()
 	}

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -161,50 +162,116 @@ func TestStandBy(t *testing.T) {
 	}
 }
 
+// leads has a sleep, and reports whether it leads; woken is closed when it has ended.
+func (s *sleeper) leads() (woken chan struct{}, ok bool) {
+	l := &s.dev.lead
+	before := l.count.Load()
+	woken = make(chan struct{})
+	go func() {
+		s.sleep()
+		close(woken)
+	}()
+	for l.shared.Load() && l.count.Load() == before {
+		runtime.Gosched()
+	}
+	return woken, l.count.Load() != before
+}
+
 // TestLeadLong has somebody lead for longer than the device's goroutine ticks, so that it waits to be called; and then
 // nobody.
 func TestLeadLong(t *testing.T) {
 	a, b := newSleepers(t)
 	l := &a.dev.lead
-	for dozed, end := 0, time.Now().Add(time.Minute); dozed < 3; {
+	for long := 0; long < 5; {
 		l.count.Store(0)
 		untilLed(t, a, b)
-		woken := make(chan struct{})
-		go func() {
-			a.sleep()
-			close(woken)
-		}()
-		for l.shared.Load() && !l.dozing.Load() {
+		woken, ok := a.leads()
+		if ok {
+			long++
 		}
-		if l.dozing.Load() {
-			dozed++
+		for end := time.Now().Add(3 * standTick); ok && time.Now().Before(end); {
+			runtime.Gosched()
 		}
 		b.send(t)
 		<-woken
 		b.send(t) // to a device that nobody waits for
 		a.sleep()
-		if time.Now().After(end) {
-			t.Fatal("nobody leads for long")
-		}
 	}
 }
 
-// TestLeadInterrupt ends a lead from outside.
+// TestLeadCrowd has a second one wait while one leads: the device's goroutine is called.
+func TestLeadCrowd(t *testing.T) {
+	a, b := newSleepers(t)
+	l := &a.dev.lead
+	for led := 0; led < 5; {
+		l.count.Store(0)
+		untilLed(t, a, b)
+		woken, ok := a.leads()
+		a.dev.Parked().Add(1)
+		b.send(t)
+		<-woken
+		if ok {
+			led++
+			if l.shared.Load() {
+				t.Error("nobody has called the device's goroutine")
+			}
+		}
+		a.dev.Parked().Add(-1)
+	}
+}
+
+// TestLeadInterrupt ends leads from outside, soon after they have begun.
 func TestLeadInterrupt(t *testing.T) {
 	a, b := newSleepers(t)
-	for range 10 {
+	rounds := 500
+	if raceEnabled {
+		rounds = 50
+	}
+	for led := 0; led < rounds; {
+		a.dev.lead.count.Store(0)
 		untilLed(t, a, b)
-		woken := make(chan struct{})
-		go func() {
-			a.sleep()
-			close(woken)
-		}()
-		for range rand.IntN(1000) {
-			a.dev.Stats()
+		woken, ok := a.leads()
+		if ok {
+			led++
+			for range rand.IntN(200) {
+				a.dev.lead.count.Load()
+			}
 		}
 		a.wake()
 		a.dev.Interrupt()
 		<-woken
+	}
+}
+
+// TestLeadPrompt has who led send nothing, so that acknowledgements that were left to what it would send are late:
+// they are sent at once for a while.
+func TestLeadPrompt(t *testing.T) {
+	a, b := newSleepers(t)
+	l := &a.dev.lead
+	prompt := func() int {
+		for !l.turn.CompareAndSwap(false, true) { // whoever has it looks for packets
+			a.dev.Interrupt()
+			runtime.Gosched()
+			if !l.shared.Load() {
+				return 0 // the device's goroutine has it
+			}
+		}
+		defer l.turn.Store(false)
+		return l.prompt
+	}
+	for end := time.Now().Add(time.Minute); prompt() == 0; {
+		if time.Now().After(end) {
+			t.Fatal("acknowledgements are late for ever")
+		}
+		l.count.Store(0)
+		untilLed(t, a, b)
+		woken, _ := a.leads()
+		b.send(t)
+		<-woken
+		for b.qp.Stats().Messages != b.sent {
+			runtime.Gosched()
+		}
+		rally(t, a, b, 30)
 	}
 }
 
