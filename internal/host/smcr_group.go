@@ -49,6 +49,7 @@ type smcrGroup struct {
 	owners    map[core.Owner]*smcrCarrier
 	lastOwner core.Owner
 	heard     uint64 // messages, when core was told last
+	full      bool   // no room for another RMB, as the host's table has it
 	rmbs      rmbPool
 }
 
@@ -325,6 +326,12 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 		}
 		return out
 	})
+	g.mu.Lock()
+	again := g.full && g.ctl != nil && g.ctl.Room()
+	g.mu.Unlock()
+	if again {
+		g.noteRoom()
+	}
 }
 
 // tearDown gives everything back but the RMBs that connections have.
@@ -403,6 +410,7 @@ func (g *smcrGroup) links() []core.GroupLink {
 func (g *smcrGroup) noteRoom() {
 	g.mu.Lock()
 	full := !g.ctl.Room()
+	g.full = full
 	g.mu.Unlock()
 	g.host.mu.Lock()
 	g.host.groups.SetFull(g.lg, full)

@@ -119,6 +119,7 @@ func (g *smcrGroup) releaseRMB(m *smcrRMB, clean bool) {
 	defer g.mu.Unlock()
 	p := &g.rmbs
 	size := m.rmb.Size()
+	delete(p.asked, m.id) // nobody waits for the answer any more
 	switch {
 	case g.gone || g.ctl == nil && !m.known: // nobody can write to it any more, or knows it
 		p.freeNow(m)
