@@ -58,7 +58,7 @@ func (lc *LinkControl) handleConfirmLink(now time.Time, link *controlLink, m llc
 	case !m.Reply && (lc.role == RoleServer || lc.state != ControlConfirming): // rule: TestControlTable
 		return lc.unexpected(now, m, out)
 	}
-	err, why := lc.checkConfirmLink(link, m)
+	why, err := lc.checkConfirmLink(link, m)
 	if lc.role == RoleClient {
 		out = append(out, ReadyToSend{m.Link}, LinkStep{Kind: StepRequested})
 	}
@@ -79,27 +79,27 @@ func (lc *LinkControl) handleConfirmLink(now time.Time, link *controlLink, m llc
 // checkConfirmLink compares the message with what the CLC messages have said: the server or the client
 // on the other end of the queue pair may be another than the one on the TCP connection. Linux net/smc
 // compares nothing. "Protocol error ... If this is a first contact, fall back to IP" (RFC 7609 C.7.1).
-func (lc *LinkControl) checkConfirmLink(link *controlLink, m llc.ConfirmLink) (error, clc.Diagnosis) {
+func (lc *LinkControl) checkConfirmLink(link *controlLink, m llc.ConfirmLink) (clc.Diagnosis, error) {
 	want := link.peer
 	if lc.cfg.Result.Version == clc.V2 && !lc.cfg.Result.Direct {
 		want.MAC = wire.MAC{} // informational: SMCv2 p.83
 	}
 	if err := describeEnd(m, want); err != nil {
-		return err, clc.DiagLink
+		return clc.DiagLink, err
 	}
 	switch r := &lc.cfg.Result; {
 	case lc.role == RoleServer && m.Link != link.num: // rule: TestConfirmLinkChecked
-		return fmt.Errorf("link %d in place of %d", m.Link, link.num), clc.DiagLink
+		return clc.DiagLink, fmt.Errorf("link %d in place of %d", m.Link, link.num)
 	case m.Link == 0: // rule: TestConfirmLinkChecked
-		return errors.New("link 0"), clc.DiagLink
+		return clc.DiagLink, errors.New("link 0")
 	case lc.release1() && m.MaxLinks != r.MaxLinks: // rule: TestConfirmLinkChecked
-		return fmt.Errorf("at most %d links in place of %d", m.MaxLinks, r.MaxLinks), clc.DiagMaxLinks // SMCv2 p.84
+		return clc.DiagMaxLinks, fmt.Errorf("at most %d links in place of %d", m.MaxLinks, r.MaxLinks) // SMCv2 p.84
 	case lc.release1() && m.MaxConns != r.MaxConns: // rule: TestConfirmLinkChecked
-		return fmt.Errorf("at most %d connections in place of %d", m.MaxConns, r.MaxConns), clc.DiagMaxConns
+		return clc.DiagMaxConns, fmt.Errorf("at most %d connections in place of %d", m.MaxConns, r.MaxConns)
 	case lc.cfg.RefuseEyecatcher && !m.HasNoEyecatcher(): // rule: TestConfirmLinkChecked
-		return errors.New("RMB elements begin with an eyecatcher"), clc.DiagRMBEEyecatcher
+		return clc.DiagRMBEEyecatcher, errors.New("RMB elements begin with an eyecatcher")
 	}
-	return nil, clc.DiagNone
+	return clc.DiagNone, nil
 }
 
 // confirmed goes on when the first link is known to work. "TCP data will not be allowed to flow on the

@@ -16,7 +16,7 @@ import (
 // failure prints; go test -run TestSim -seed=N plays that one again and logs its events.
 var (
 	simSeed  = flag.Uint64("seed", 0, "play only this seed of the simulations, and log it")
-	simSeeds = flag.Uint64("seeds", 4000, "how many seeds each simulation plays")
+	simSeeds = flag.Uint64("seeds", defaultSeeds, "how many seeds each simulation plays")
 )
 
 // A world is virtual time and what will happen in it.
