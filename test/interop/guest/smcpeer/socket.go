@@ -86,7 +86,7 @@ func listen(port uint16) (*socket, error) {
 }
 
 func (s *socket) accept() (*socket, error) {
-	fd, _, errno := unix.Syscall(unix.SYS_ACCEPT, uintptr(s.fd), 0, 0)
+	fd, _, errno := unix.Syscall6(unix.SYS_ACCEPT4, uintptr(s.fd), 0, 0, 0, 0, 0) // accept is not everywhere
 	if errno != 0 {
 		return nil, os.NewSyscallError("accept", errno)
 	}
