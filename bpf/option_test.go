@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -262,6 +264,100 @@ func TestOptionTooLate(t *testing.T) {
 		}
 	})
 	pr.want(t, both, both) // connect asks after the functions
+}
+
+// TestOptionWithdrawn has both ends ask, and take that back before they listen or connect.
+func TestOptionWithdrawn(t *testing.T) {
+	p := newPlace(t)
+	withdraw := func(fd uintptr) {
+		if err := errors.Join(option.Ask(fd), option.Withdraw(fd)); err != nil {
+			t.Error(err)
+		}
+	}
+	var l net.Listener
+	var err error
+	p.run(func() {
+		lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return c.Control(withdraw) }}
+		lc.SetMultipathTCP(false)
+		l, err = lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, asks := range []bool{false, true} {
+		wire := p.tap(t)
+		pr := p.connect(t, l.(*net.TCPListener), l.Addr().String(), asks, func(fd uintptr) {
+			if !asks {
+				withdraw(fd)
+			}
+		})
+		checkWire(t, wire.segments(ports(pr)), asks, false)
+		if asks {
+			pr.want(t, silent, notAsked)
+		} else {
+			pr.want(t, notAsked, notAsked)
+		}
+	}
+}
+
+// TestOptionListeners has sockets listen, two of them at one endpoint, and end: what is noted of them ends too.
+func TestOptionListeners(t *testing.T) {
+	p := newPlace(t)
+	m, err := ebpf.LoadPinnedMap(filepath.Join(p.pins, "listeners"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	counts := func() (list []uint64) {
+		var key [32]byte
+		var n uint64
+		for it := m.Iterate(); it.Next(&key, &n); {
+			list = append(list, n)
+		}
+		slices.Sort(list)
+		return list
+	}
+	var list []net.Listener
+	for _, addr := range []string{"127.0.0.1:7", "127.0.0.1:7", "127.0.0.2:7", "[::]:8"} {
+		p.run(func() {
+			lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+				return errors.Join(option.AskConn(c), c.Control(func(fd uintptr) {
+					if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+						t.Error(err)
+					}
+				}))
+			}}
+			lc.SetMultipathTCP(false)
+			var l net.Listener
+			if l, err = lc.Listen(context.Background(), "tcp", addr); err == nil {
+				list = append(list, l)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := counts(); !slices.Equal(got, []uint64{1, 1, 2}) {
+		t.Errorf("%v listen at each endpoint, want 1, 1 and 2", got)
+	}
+	list[0].Close()
+	if got := counts(); !slices.Equal(got, []uint64{1, 1, 1}) {
+		t.Errorf("after one has ended: %v", got)
+	}
+	pr := p.connect(t, list[1].(*net.TCPListener), "127.0.0.1:7", true) // the other one there goes on
+	pr.want(t, both, both)
+	for _, l := range list[1:] {
+		l.Close()
+	}
+	if got := counts(); len(got) > 0 {
+		t.Errorf("after all have ended: %v", got)
+	}
+	pr.client.Close() // connections are not counted
+	pr.server.Close()
+	if got := counts(); len(got) > 0 {
+		t.Errorf("after the connection has ended: %v", got)
+	}
 }
 
 // TestOptionOfOthers has another program that wants to write options on every socket that listens: those that did

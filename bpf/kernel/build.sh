@@ -8,7 +8,7 @@ include=/usr/include/$(uname -m)-linux-gnu # asm/types.h, on Debian
 for source in *.bpf.c; do
 	for target in bpfel bpfeb; do
 		object=../${source%.bpf.c}_$target.o
-		clang -O2 -g -Wall -Werror -mcpu=v2 -target $target -I"$include" -c "$source" -o "$object"
+		clang -O2 -g -Wall -Werror -mcpu=v2 -target $target -fdebug-compilation-dir=. -I"$include" -c "$source" -o "$object"
 		llvm-strip -g "$object"
 	done
 done

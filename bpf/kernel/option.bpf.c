@@ -33,7 +33,7 @@
 #define FLAG_ACK 0x10
 
 // What is seen of a foreign socket option at most: programs must set the length of a longer one to 0, which
-// stands for "as it was", or the kernel refuses it. Linux kernel/bpf/cgroup.c.
+// stands for "as it was", or kernels before Linux 6.5 refuse it. Linux kernel/bpf/cgroup.c.
 #define MAX_FOREIGN 4096
 
 enum state { NOT_ASKED, ASKED, LISTENING, SENT, BOTH, ALONE };               // internal/option: State

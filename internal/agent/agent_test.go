@@ -23,7 +23,7 @@ import (
 )
 
 // programs are those of child processes.
-var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs}
+var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs, "silent": silent}
 
 const (
 	half   = 1 << 20 // what is written from, before what is written to
@@ -311,6 +311,18 @@ func TestNamespaces(t *testing.T) {
 	var err error
 	c.Run[0](func() { _, err = port.Claim(context.Background(), p.dir, c.Addr[0][1], 0) })
 	refused(t, err) // the other end's
+	// A thread of another namespace is not the one that asks, whatever is said.
+	var others int
+	c.Run[1](func() { others = unix.Gettid() })
+	var socket *os.File
+	c.Run[0](func() {
+		_, socket, err = port.Ask(context.Background(), port.Paths(p.dir), port.Request{Request: "port", Address: c.Addr[0][1], Thread: others})
+	})
+	refused(t, err)
+	if socket != nil {
+		socket.Close()
+		t.Error("got a socket in another namespace")
+	}
 }
 
 // claimAs is a process of another user.

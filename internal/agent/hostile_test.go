@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -117,6 +118,36 @@ func TestSilentClients(t *testing.T) {
 	if err != nil {
 		t.Errorf("behind silent clients: %v", err)
 	}
+}
+
+// silent is a process of another user that connects many times and says nothing.
+func silent(p *smctest.Parent) {
+	path := p.Hear()
+	p.Check(syscall.Setgroups(nil))
+	p.Check(syscall.Setresgid(4001, 4001, 4001))
+	p.Check(syscall.Setresuid(4001, 4001, 4001))
+	var held []net.Conn
+	for range 2 * maxClients {
+		c, err := net.Dial("unixpacket", path)
+		p.Check(err)
+		held = append(held, c)
+	}
+	p.Say("connected")
+	p.Hear()
+	for _, c := range held {
+		c.Close()
+	}
+}
+
+// TestSilentUser has a user who may not even ask hold all that it can. Others do not wait for it.
+func TestSilentUser(t *testing.T) {
+	p := newPlace(t)
+	child := smctest.Start(t, "silent")
+	child.Say("%s", filepath.Join(p.dir, port.SocketName))
+	child.Hear("connected")
+	p.claim(t, here, netip.MustParseAddr("127.0.0.1"))
+	child.Say("done")
+	child.Wait()
 }
 
 // TestManyClients asks for more than there is.

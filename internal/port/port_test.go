@@ -78,9 +78,11 @@ func openNull(t *testing.T) *os.File {
 
 func TestClaim(t *testing.T) {
 	null := openNull(t)
-	var request Request
+	asked := make(chan Request, 1)
 	dir := fakeAgent(t, func(c *net.UnixConn, b []byte) {
+		var request Request
 		json.Unmarshal(b, &request)
+		asked <- request
 		answer(c, goodText, null)
 	})
 	g, err := Claim(context.Background(), dir, local, 0)
@@ -97,7 +99,7 @@ func TestClaim(t *testing.T) {
 			t.Errorf("children inherit the socket: %#x, %v", flags, err)
 		}
 	})
-	if request.Version != Version || request.Request != "port" || request.Address != local || request.Thread == 0 {
+	if request := <-asked; request.Version != Version || request.Request != "port" || request.Address != local || request.Thread == 0 {
 		t.Errorf("asked %+v", request)
 	}
 }
