@@ -36,6 +36,8 @@ addresses of the loopback interface, and a NOTE says so.
             protocol; rdma-pingpong: package net
   tcp       package net
 
+The smcr benchmarks do the same for connections of this library over SMC-R, smc-r, beside tcp.
+
 The full run takes some five minutes, --quick some one and a half. Results of a busy machine are worth little:
 look at the load average in the heading.`,
 		Example: `  gosmc bench

@@ -262,7 +262,7 @@ func TestMeasureRound(t *testing.T) {
 			continue
 		}
 		for _, transport := range b.Transports {
-			if b != findRow("bulk-64k") && b.workOver == nil && transport != transportTCP && transport != transportSMCD {
+			if b != findRow("bulk-64k") && b.workOver == nil && transport != transportTCP && transport != transportSMCD && transport != transportSMCR {
 				continue
 			}
 			t.Run(b.Name+"/"+transport, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestMeasureRound(t *testing.T) {
 				if (r.note == "") != (b.veth == 0) {
 					t.Errorf("note is %q, want one for veth only", r.note)
 				}
-				for mode, of := range map[string][]string{"SMC-D": {transportSMCD}, "RoCEv2": {transportRDMA, transportLossless}} {
+				for mode, of := range map[string][]string{"SMC-D": {transportSMCD}, "SMC-R": {transportSMCR}, "RoCEv2": {transportRDMA, transportLossless}} {
 					if got, want := strings.HasPrefix(r.mode, mode), slices.Contains(of, transport); got != want {
 						t.Errorf("mode of %s is %q", transport, r.mode)
 					}

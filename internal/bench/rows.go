@@ -156,9 +156,60 @@ var rows = []*Row{
 		from:       "rdma-many-208k", value: leastOf,
 		bounds: []bound{{transportQP1000, transportQP8, 0.25, 0.5}},
 	},
+
+	// SMC-R, in the same two network namespaces. TCP on a veth pair skips what no packet on a wire can.
+	{
+		Name: "smcr-bulk-1500", Title: "one way, writes of 64 KiB over SMC-R, veth MTU 1500", Unit: "GB/s",
+		Transports: smcrTransports,
+		veth:       1500,
+		settings:   workSettings{Size: 64 << 10, Reads: 64 << 10},
+		work:       oneWay, value: gigabytes,
+		bounds: []bound{{transportSMCR, transportTCP, 0.5, 0.9}},
+	},
+	{
+		Name: "smcr-bulk-9000", Title: "the same, veth MTU 9000", Unit: "GB/s",
+		Transports: smcrTransports,
+		veth:       9000,
+		settings:   workSettings{Size: 64 << 10, Reads: 64 << 10},
+		work:       oneWay, value: gigabytes,
+		bounds: []bound{{transportSMCR, transportTCP, 0.7, 1.1}},
+	},
+	{
+		Name: "smcr-pingpong-64", Title: "round trip of 64 bytes over SMC-R, half of them take less", Unit: "µs", lower: true,
+		Transports: smcrTransports,
+		veth:       1500,
+		settings:   workSettings{Size: 64},
+		work:       pingPong, value: microseconds,
+		bounds: []bound{{transportSMCR, transportTCP, 1.0, 0.4}},
+	},
+	{
+		Name: "smcr-stream-100", Title: "one way, writes of 100 bytes back to back over SMC-R", Unit: "messages/s",
+		Transports: smcrTransports,
+		veth:       1500,
+		settings:   workSettings{Size: 100, Reads: 64 << 10},
+		work:       oneWay, value: func(r roundResult) float64 { return r.bytes / 100 },
+		bounds: []bound{{transportSMCR, transportTCP, 1.0, 3}},
+	},
+	{
+		Name: "smcr-connect", Title: "SMC-R connections of a link group made, used for one byte there and back, and closed", Unit: "connections/s",
+		Transports: smcrTransports,
+		veth:       1500,
+		settings:   workSettings{Conns: 8, MaxOps: 2000},
+		work:       connectClose, value: perSecond,
+		bounds: []bound{{transportSMCR, transportTCP, 0.2, 0.5}},
+	},
+	{
+		Name: "smcr-http", Title: "net/http GETs of a small body over SMC-R, 64 connections kept alive", Unit: "requests/s",
+		Transports: smcrTransports,
+		veth:       1500,
+		settings:   workSettings{Conns: 64, Size: 128},
+		work:       httpGets, value: perSecond,
+		bounds: []bound{{transportSMCR, transportTCP, 0.7, 1.2}},
+	},
 }
 
 var (
+	smcrTransports = []string{transportTCP, transportSMCR}
 	manyTransports = []string{transportQP8, transportQP64, transportQP1000}
 	manyWork       = map[string]*workload{transportQP8: rdmaMany(8), transportQP64: rdmaMany(64), transportQP1000: rdmaMany(1000)}
 )

@@ -16,6 +16,7 @@ const (
 	transportTCP   = "tcp"
 	transportUnix  = "unix"
 	transportSMCD  = "smc-d"
+	transportSMCR  = "smc-r"
 	transportLimit = "limit"
 
 	transportUDP      = "udp"
@@ -41,6 +42,7 @@ var transports = map[string]func(workerSpec) (*endpoint, error){
 	transportTCP:   tcpEndpoint,
 	transportUnix:  unixEndpoint,
 	transportSMCD:  smcdEndpoint,
+	transportSMCR:  smcrEndpoint,
 	transportLimit: limitEndpoint,
 
 	// Those that are not net.Conns have one for control.
@@ -89,7 +91,16 @@ func abstractName() string { return fmt.Sprintf("@gosmc-bench-%d", os.Getpid()) 
 
 // smcdEndpoint is this library in its default settings; a connection in another mode is an error.
 func smcdEndpoint(spec workerSpec) (*endpoint, error) {
-	var config smc.Config
+	return smcEndpoint(spec, smc.Config{}, smc.RequireSMCD, smc.ModeSMCD)
+}
+
+// smcrEndpoint is the same for SMC-R with any peer.
+func smcrEndpoint(spec workerSpec) (*endpoint, error) {
+	config := smc.Config{UEIDs: []string{"GOSMC.BENCH"}, SMCRPeers: []string{"0.0.0.0/0"}}
+	return smcEndpoint(spec, config, smc.RequireSMCR, smc.ModeSMCR)
+}
+
+func smcEndpoint(spec workerSpec, config smc.Config, require smc.Requirement, mode smc.Mode) (*endpoint, error) {
 	if spec.Settings.NoSpin {
 		config.Spin = -1
 	}
@@ -97,10 +108,15 @@ func smcdEndpoint(spec workerSpec) (*endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := smc.Dialer{Host: h, Require: smc.RequireSMCD, Timeout: dialTimeout}
+	d := smc.Dialer{Host: h, Require: require, Timeout: dialTimeout}
+	local := netip.AddrPortFrom(loopback, 0)
+	if spec.Local.IsValid() {
+		local = netip.AddrPortFrom(spec.Local, 0)
+		d.LocalAddr = net.TCPAddrFromAddrPort(local)
+	}
 	return &endpoint{
 		listen: func() (net.Listener, error) {
-			return (&smc.ListenConfig{Host: h}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+			return (&smc.ListenConfig{Host: h}).Listen(context.Background(), "tcp", local.String())
 		},
 		dial: func(addr string) (net.Conn, error) { return d.Dial("tcp", addr) },
 		check: func(c net.Conn, m *meter) error {
@@ -109,8 +125,8 @@ func smcdEndpoint(spec workerSpec) (*endpoint, error) {
 				return fmt.Errorf("not an SMC connection but a %T", c)
 			}
 			st := conn.State()
-			if st.Mode != smc.ModeSMCD {
-				return fmt.Errorf("mode is %v, not SMC-D: %v", st.Mode, st.Reason)
+			if st.Mode != mode {
+				return fmt.Errorf("mode is %v, not %v: %v", st.Mode, mode, st.Reason)
 			}
 			m.note(st.Mode.String(), st.ReadBuffer)
 			return nil
