@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -96,8 +97,9 @@ type linkNews struct {
 	tcp *net.TCPConn
 
 	mu   sync.Mutex
-	list []news // yet to be told
-	over bool   // the handshake is: its deadlines are no longer ours to move
+	list []news        // yet to be told
+	wake chan struct{} // closed by the next news; nil unless somebody waits
+	over bool          // the handshake is: its deadlines are no longer ours to move
 }
 
 // errNews is what a read returns because there are news.
@@ -111,6 +113,10 @@ func (l *linkNews) tell(n news) {
 		return
 	}
 	l.list = append(l.list, n)
+	if l.wake != nil {
+		close(l.wake)
+		l.wake = nil
+	}
 	l.tcp.SetReadDeadline(longAgo)
 }
 
@@ -119,6 +125,24 @@ func (l *linkNews) any() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.list) > 0
+}
+
+// wait waits for news, without the TCP connection, and reports whether there are any.
+func (l *linkNews) wait(ctx context.Context) bool {
+	l.mu.Lock()
+	if len(l.list) > 0 {
+		l.mu.Unlock()
+		return true
+	}
+	wake := make(chan struct{})
+	l.wake = wake
+	l.mu.Unlock()
+	select {
+	case <-wake:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // take returns what is to be told, oldest first.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -43,6 +44,8 @@ type handshake struct {
 	// foreign has what a client said in place of a Proposal, where that may be one of a program that does not speak
 	// CLC.
 	foreign []byte
+
+	ended bool // the peer has closed TCP while its link was still to come
 
 	end time.Time // of all patience with a client, zero for none
 	err error     // of the end, nil if the connection can be used
@@ -179,16 +182,44 @@ func (s *handshake) run() {
 			s.queue = s.core.Advance(now, s.queue)
 		case s.outOfTime(now):
 			s.queue = s.core.HandleTCPEnd(now, context.DeadlineExceeded, s.queue)
+		case err == io.EOF && !s.ended && s.linking():
+			s.ended = true // rule: TestLinkNewsEOF
 		default:
 			s.queue = s.core.HandleTCPEnd(now, err, s.queue)
 		}
 	}
 }
 
+// linking reports whether the first contact has come so far that for the peer the connection may be established: then it
+// may have closed already, and its FIN can overtake what makes us established, which comes over the link.
+func (s *handshake) linking() bool {
+	switch s.core.State() {
+	case core.HandshakeLinkTurn, core.HandshakeLinkWait, core.HandshakeLinkReplied, core.HandshakeAddLink:
+		return true
+	}
+	return false
+}
+
+// awaitNews is read once the peer has nothing more to say on TCP.
+func (s *handshake) awaitNews() error {
+	ctx := s.untilDeadline()
+	defer ctx.Cancel()
+	switch {
+	case s.news.wait(ctx):
+		return errNews
+	case s.ctx.Err() != nil:
+		return s.ctx.Err()
+	}
+	return os.ErrDeadlineExceeded
+}
+
 // read reads one CLC message and not a byte more. It is interrupted by news of the link, and then goes on
 // where it was. Errors are of type *wire.DecodeError, those of the TCP connection, or errNews.
 func (s *handshake) read() ([]byte, error) {
 	tcp := s.conn.tcp
+	if s.ended {
+		return nil, s.awaitNews()
+	}
 	if err := s.setDeadline(tcp.SetReadDeadline); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -288,6 +289,37 @@ func TestLinkNews(t *testing.T) {
 		if err := <-r.err; err == nil || !strings.Contains(err.Error(), "link failed after CONFIRM LINK") {
 			t.Errorf("the handshake ended with %v", err)
 		}
+	})
+}
+
+// TestLinkNewsEOF has a peer that closes before we know that the connection is established: its FIN overtakes what comes
+// over the link.
+func TestLinkNewsEOF(t *testing.T) {
+	smctest.CheckLeaks(t)
+	nothing := news(func(_ *core.Handshake, _ time.Time, out []core.Output) []core.Output { return out })
+	for _, role := range []core.Role{core.RoleClient, core.RoleServer} {
+		t.Run(role.String(), func(t *testing.T) {
+			r := newLinkRig(t, role)
+			r.tcp.CloseWrite()
+			for _, n := range []news{nothing, (*core.Handshake).LinkRequested, nothing, (*core.Handshake).LinkReplied, (*core.Handshake).LinkConfirmed, (*core.Handshake).LinkUp} {
+				r.tell(n)
+			}
+			r.checkMode(ModeSMCR, 0, false)
+		})
+		t.Run(role.String()+", reset", func(t *testing.T) {
+			r := newLinkRig(t, role)
+			r.tcp.SetLinger(0)
+			r.tcp.Close()
+			if err := <-r.err; !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the handshake ended with %v, want a reset", err)
+			}
+		})
+	}
+	t.Run("server, link fails", func(t *testing.T) {
+		r := newLinkRig(t, core.RoleServer)
+		r.tcp.CloseWrite()
+		r.tell(nothing, linkFailed(clc.DiagMemory))
+		r.checkMode(ModeTCP, clc.DiagMemory, false)
 	})
 }
 

@@ -220,6 +220,7 @@ func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 			return err
 		}
 	}
+	g.noteRoom()
 	g.mu.Lock()
 	if c.first {
 		e := g.ctl.FirstElement()
@@ -244,6 +245,11 @@ func (c *smcrCarrier) detach(bool) {
 	if c.link != nil {
 		c.link.Detach()
 	}
+	if c.owner != 0 {
+		// Nothing more is written to it, so that the peer may give it to its next connection before it answers our Closed.
+		c.group.releaseElement(c.owner) // rule: TestSMCRChurn
+		c.owner = 0
+	}
 }
 
 func (c *smcrCarrier) release(clean bool) {
@@ -252,10 +258,6 @@ func (c *smcrCarrier) release(clean bool) {
 	}
 	if c.group == nil {
 		return
-	}
-	if c.owner != 0 {
-		c.group.releaseElement(c.owner)
-		c.owner = 0
 	}
 	if c.rmb != nil {
 		c.group.releaseRMB(c.rmb, clean)

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -59,6 +60,49 @@ func TestSMCRGrowth(t *testing.T) {
 		servers[i].Close()
 	}
 	checkGone(t, r.client, r.server)
+}
+
+// TestSMCRChurn makes and closes many connections one after the other. Their memory is used again: none of it is taken
+// for such that the peer may still write to.
+func TestSMCRChurn(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	go func() {
+		for {
+			c, err := r.l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				io.Copy(io.Discard, c)
+				c.Close()
+			}()
+		}
+	}()
+	const count = 600
+	for i := range count {
+		c, err := r.dial(DialOptions{Require: RequireSMCR, ReadBuffer: 16 << 10})
+		if err != nil {
+			t.Fatalf("dial %d: %v", i, err)
+		}
+		c.Close()
+	}
+	checkGone(t, r.client, r.server)
+	for _, h := range []*Host{r.client, r.server} {
+		groups := groupsOf(h)
+		if len(groups) != 1 {
+			t.Fatalf("%d link groups, want one", len(groups))
+		}
+		g := groups[0]
+		g.mu.Lock()
+		free := 0
+		for _, list := range g.rmbs.free {
+			free += len(list)
+		}
+		if all := len(g.rmbs.all); free != all || int(g.rmbs.last) > count/4 {
+			t.Errorf("%d RMBs were made for %d connections, %d of %d are free", g.rmbs.last, count, free, all)
+		}
+		g.mu.Unlock()
+	}
 }
 
 // TestSMCRStalled has a client that stalls its first contact: others of its host wait for a while, and those of
