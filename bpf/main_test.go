@@ -1,12 +1,9 @@
 package bpf
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -33,64 +30,10 @@ func needRoot(t testing.TB) {
 	}
 }
 
-// enterGroup moves the process into a control group of its own until the test ends, so that programs are attached to
-// nobody else.
-func enterGroup(t testing.TB) string {
-	t.Helper()
-	root, err := CgroupRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := root
-	for line := range strings.Lines(string(own)) {
-		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			before = filepath.Join(root, path)
-		}
-	}
-	group, err := os.MkdirTemp(before, "gosmc-test-")
-	if err != nil {
-		t.Skipf("needs a control group: %v", err)
-	}
-	move := func(to string) error {
-		return os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
-	}
-	t.Cleanup(func() {
-		if err := move(before); err != nil {
-			t.Errorf("leave the control group: %v", err)
-		}
-		for range 1000 { // those of children that have just ended are still in it
-			if err = os.Remove(group); !errors.Is(err, unix.EBUSY) {
-				break
-			}
-			runtime.Gosched()
-		}
-		if err != nil {
-			t.Errorf("remove the control group: %v", err)
-		}
-	})
-	if err := move(group); err != nil {
-		t.Fatal(err)
-	}
-	return group
-}
-
 // mountPins makes a directory for pins.
 func mountPins(t testing.TB) string {
 	t.Helper()
-	dir := t.TempDir()
-	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		t.Skipf("needs to mount a file system of the type bpf: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	pins := filepath.Join(dir, "gosmc")
+	pins := filepath.Join(smctest.MountBPF(t), "gosmc")
 	if err := PreparePins(pins); err != nil {
 		t.Fatal(err)
 	}
@@ -108,9 +51,12 @@ type place struct {
 
 func newPlace(t testing.TB) *place {
 	needRoot(t)
-	p := &place{group: enterGroup(t), pins: mountPins(t)}
+	root, err := CgroupRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &place{group: smctest.EnterCgroup(t, root), pins: mountPins(t)}
 	p.run, p.netns = smctest.EnterNamespace(t)
-	var err error
 	p.run(func() { err = up("lo") })
 	if err != nil {
 		t.Fatal(err)

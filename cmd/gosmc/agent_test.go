@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gosmc/smc/bpf"
+	"github.com/gosmc/smc/internal/smctest"
 )
 
 // agentPlace makes a control group, a file system for pins, and a path for a socket, and returns the flags that name them.
@@ -30,12 +29,7 @@ func agentPlace(t *testing.T) []string {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { os.Remove(group) })
-	bpffs := t.TempDir()
-	if err := unix.Mount("bpf", bpffs, "bpf", 0, ""); err != nil {
-		t.Skipf("needs to mount a file system of the type bpf: %v", err)
-	}
-	t.Cleanup(func() { unix.Unmount(bpffs, unix.MNT_DETACH) })
-	return []string{"--socket", filepath.Join(t.TempDir(), "socket"), "--pins", filepath.Join(bpffs, "gosmc"), "--cgroup", group}
+	return []string{"--socket", filepath.Join(t.TempDir(), "socket"), "--pins", filepath.Join(smctest.MountBPF(t), "gosmc"), "--cgroup", group}
 }
 
 // A runningAgent is the verb, on a goroutine.

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/smctest"
@@ -40,16 +39,7 @@ func newPlace(t *testing.T, change ...func(*Config)) *place {
 			t.Fatal(err)
 		}
 	}
-	bpffs := t.TempDir()
-	if err := unix.Mount("bpf", bpffs, "bpf", 0, ""); err != nil {
-		t.Skipf("needs to mount a file system of the type bpf: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(bpffs, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	p.pins = filepath.Join(bpffs, "gosmc")
+	p.pins = filepath.Join(smctest.MountBPF(t), "gosmc")
 	p.start(t, change...)
 	t.Cleanup(func() { p.agent.Close() })
 	return p
