@@ -424,6 +424,48 @@ func TestOptionRestart(t *testing.T) {
 	}
 }
 
+// TestOptionUpgrade finds what a version with another layout has pinned, and what was half removed: both are made anew.
+func TestOptionUpgrade(t *testing.T) {
+	p := newPlace(t)
+	works := func() {
+		t.Helper()
+		l := p.listen(t, "127.0.0.1:0", true)
+		p.connect(t, l, l.Addr().String(), true).want(t, both, both)
+	}
+	for _, name := range optionMaps {
+		pin := filepath.Join(p.pins, name)
+		if err := os.Remove(pin); err != nil {
+			t.Fatal(err)
+		}
+		p.attach(t)
+		works()
+		if err := os.Remove(pin); err != nil {
+			t.Fatal(err)
+		}
+		other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 12, ValueSize: 20, MaxEntries: 5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		if err := other.Pin(pin); err != nil {
+			t.Fatal(err)
+		}
+		p.attach(t)
+		works()
+	}
+	for _, prog := range optionPrograms {
+		if err := os.Remove(linkPin(p.pins, prog.name)); err != nil { // detaches it, as nobody else has it open
+			t.Fatal(err)
+		}
+		p.option.Close()
+		p.attach(t)
+		works()
+		if !p.option.Attached() {
+			t.Errorf("without the link of %s: not attached", prog.name)
+		}
+	}
+}
+
 // TestOptionDetach takes the programs away while another process has them open. Connections go on, nobody can ask
 // any more, and nothing is left behind.
 func TestOptionDetach(t *testing.T) {

@@ -1,4 +1,7 @@
 // One UDP port for many processes: which of the sockets that share it a packet of RoCEv2 goes to.
+//
+// The maps outlive agents of many versions: whoever changes their layout takes the packets of those who have a socket
+// then away from them.
 
 #include <linux/bpf.h>
 #include <linux/types.h>

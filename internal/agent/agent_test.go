@@ -7,12 +7,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/port"
@@ -322,6 +324,76 @@ func TestNamespaces(t *testing.T) {
 	if socket != nil {
 		socket.Close()
 		t.Error("got a socket in another namespace")
+	}
+}
+
+// TestLinkLocal shares the port of an address that needs its interface.
+func TestLinkLocal(t *testing.T) {
+	c := smctest.NewCables(t, 1)
+	p := newPlace(t)
+	const addr = "fe80::5:1"
+	c.IP(0, "addr add "+addr+"/64 dev cable0 nodad")
+	local := netip.MustParseAddr(addr + "%cable0")
+	for range 2 {
+		g := p.claim(t, c.Run[0], local)
+		var d *rdma.Device
+		var err error
+		c.Run[0](func() {
+			d, err = rdma.Open(local, &rdma.Config{Share: &rdma.Share{Socket: g.Socket, First: g.First, Count: g.Count, Key: g.Key}})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+	}
+	if s := p.status(t); len(s.Ports) != 1 || len(s.Ports[0].Sockets) != 2 || s.Ports[0].Address != "[fe80::5:1%cable0]:4791" {
+		t.Errorf("%+v", s.Ports)
+	}
+	p.start(t)
+	if s := p.status(t); len(s.Ports) != 1 || s.Ports[0].Address != "[fe80::5:1%cable0]:4791" {
+		t.Errorf("the next agent: %+v", s.Ports)
+	}
+}
+
+// TestHalfRemoved has pins of a port that are not all there, or another version's. They are made anew, and what other
+// things are in the directory stays.
+func TestHalfRemoved(t *testing.T) {
+	p := newPlace(t)
+	addr := netip.MustParseAddr("127.0.0.1")
+	for _, name := range []string{"sockets", "owners", "secrets"} {
+		p.claim(t, here, addr)
+		entries, err := filepath.Glob(filepath.Join(p.pins, "port-*", name))
+		if err != nil || len(entries) != 1 {
+			t.Fatalf("pins %q, %v", entries, err)
+		}
+		for _, replace := range []bool{false, true} {
+			if err := os.Remove(entries[0]); err != nil {
+				t.Fatal(err)
+			}
+			if replace {
+				other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 12, ValueSize: 20, MaxEntries: 5})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer other.Close()
+				if err := other.Pin(entries[0]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.start(t)
+			p.claim(t, here, addr) // until the end, so that there is something to find
+		}
+		if err := os.MkdirAll(filepath.Join(p.pins, "port-of-call"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		p.start(t)
+		p.claim(t, here, addr).Close()
+		if _, err := os.Stat(filepath.Join(p.pins, "port-of-call")); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(p.pins, "port-of-call")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -6,8 +6,9 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// benchmarkWrites measures WRITEs of size bytes, 16 at a time, between two devices of one process.
-func benchmarkWrites(b *testing.B, mtu wire.MTU, size uint32) {
+// benchmarkWrites measures WRITEs of size bytes, 16 at a time, between two devices of one process, each on a port that it
+// has alone or shares.
+func benchmarkWrites(b *testing.B, mtu wire.MTU, size uint32, shared bool) {
 	left, spent := 0, make(chan struct{})
 	var a, z *side
 	post := func() {
@@ -23,7 +24,14 @@ func benchmarkWrites(b *testing.B, mtu wire.MTU, size uint32) {
 	}
 	done := 0
 	var buf [64]Completion
-	a = newSide(b, randomLoopback(), nil, func(cq *CQ) {
+	open := func(handler func(*CQ)) *side {
+		addr, cfg := randomLoopback(), &Config{}
+		if shared {
+			cfg.Share = shares(b, addr, 1)[0]
+		}
+		return newSide(b, addr, cfg, handler)
+	}
+	a = open(func(cq *CQ) {
 		for n := cq.Poll(buf[:]); n > 0; n = cq.Poll(buf[:]) {
 			for range n {
 				if done++; left > 0 {
@@ -34,7 +42,7 @@ func benchmarkWrites(b *testing.B, mtu wire.MTU, size uint32) {
 			}
 		}
 	})
-	z = newSide(b, randomLoopback(), nil, nil)
+	z = open(nil)
 	connect(b, a, z, mtu)
 	b.SetBytes(int64(size))
 	b.ReportAllocs()
@@ -51,8 +59,9 @@ func benchmarkWrites(b *testing.B, mtu wire.MTU, size uint32) {
 }
 
 func BenchmarkWrite64K(b *testing.B) {
-	b.Run("mtu=1024", func(b *testing.B) { benchmarkWrites(b, wire.MTU1024, 64<<10) })
-	b.Run("mtu=4096", func(b *testing.B) { benchmarkWrites(b, wire.MTU4096, 64<<10) })
+	b.Run("mtu=1024", func(b *testing.B) { benchmarkWrites(b, wire.MTU1024, 64<<10, false) })
+	b.Run("mtu=4096", func(b *testing.B) { benchmarkWrites(b, wire.MTU4096, 64<<10, false) })
+	b.Run("shared", func(b *testing.B) { benchmarkWrites(b, wire.MTU1024, 64<<10, true) })
 }
 
 // benchmarkRally measures a WRITE of 64 bytes and a SEND of 44, there and back.

@@ -162,7 +162,8 @@ func (s *Socket) open(local netip.AddrPort, cfg *Config) error {
 	return nil
 }
 
-// setOptions sets what must be set before the socket is bound, unless it is, and finds out what the kernel can do.
+// setOptions sets what must be set before the socket is bound, and finds out what the kernel can do. One that is bound
+// already only receives.
 func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 	must := func(name string, level, option, value int) error {
 		if err := unix.SetsockoptInt(fd, level, option, value); err != nil {
@@ -182,10 +183,10 @@ func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 			return err
 		}
 	} else {
-		if err := must("IPV6_UNICAST_IF", unix.IPPROTO_IPV6, unix.IPV6_UNICAST_IF, index); err != nil {
-			return err
-		}
 		if !bound { // or it is too late
+			if err := must("IPV6_UNICAST_IF", unix.IPPROTO_IPV6, unix.IPV6_UNICAST_IF, index); err != nil {
+				return err
+			}
 			if err := must("IPV6_V6ONLY", unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 				return err
 			}
