@@ -468,6 +468,9 @@ func (h *Host) closeSMCR(forGood bool) {
 	for _, g := range h.smcrGroups {
 		groups = append(groups, g)
 	}
+	if h.groupTimer != nil {
+		h.groupTimer.Stop()
+	}
 	h.mu.Unlock()
 	for _, g := range groups {
 		g.finish(core.EndShutdown)
