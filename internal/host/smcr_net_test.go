@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gosmc/smc/internal/core"
@@ -124,6 +125,48 @@ func TestSMCRLoss(t *testing.T) {
 		c.Close()
 		s.Close()
 	}
+}
+
+// TestSMCRFiltered has a network that lets nothing through but TCP, or not in one direction: connections use TCP, and have
+// an application's bytes and nothing else.
+func TestSMCRFiltered(t *testing.T) {
+	smctest.CheckLeaks(t)
+	var wg sync.WaitGroup
+	for _, tt := range []struct {
+		name           string
+		client, server bool // what arrives there is lost
+	}{
+		{"both ways", true, true},
+		{"to the client", true, false},
+		{"to the server", false, true},
+	} {
+		wg.Go(func() { // they wait for timers
+			t.Run(tt.name, func(t *testing.T) {
+				all := func([]byte) bool { return true }
+				r := makeSMCRRig(t, func(c, s *Config) {
+					if tt.client {
+						c.RDMA.Drop = all
+					}
+					if tt.server {
+						s.RDMA.Drop = all
+					}
+				})
+				c, s := r.connect()
+				if c.Mode() != ModeTCP || s.Mode() != ModeTCP {
+					t.Errorf("modes %v and %v, want TCP", c.Mode(), s.Mode())
+				}
+				t.Logf("reasons %v and %v", c.Reason(), s.Reason())
+				checkExchange(t, c, s)
+				checkExchange(t, s, c)
+				c.Close()
+				s.Close()
+				for _, h := range []*Host{r.client, r.server} {
+					smctest.Eventually(t, patience, "the group is gone", func() bool { return len(groupsOf(h)) == 0 && h.rmbBytes.Load() == 0 })
+				}
+			})
+		})
+	}
+	wg.Wait()
 }
 
 // TestSMCRDeviceDown takes the interface and the address of a device away.

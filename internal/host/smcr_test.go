@@ -25,6 +25,12 @@ type smcrRig struct {
 func newSMCRRig(t testing.TB, change func(client, server *Config)) *smcrRig {
 	t.Helper()
 	smctest.CheckLeaks(t)
+	return makeSMCRRig(t, change)
+}
+
+// makeSMCRRig is newSMCRRig without a check for leaks, for tests that run at the same time.
+func makeSMCRRig(t testing.TB, change func(client, server *Config)) *smcrRig {
+	t.Helper()
 	port := smctest.FreePort(t, loop1, loop2, loop3)
 	var cfg [2]Config
 	for i := range cfg {
