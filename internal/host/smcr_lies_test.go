@@ -26,6 +26,7 @@ type smcrLiar struct {
 	tcp    *net.TCPConn
 	accept clc.Accept
 	peerID wire.PeerID
+	gid    wire.GID // in its Proposal
 }
 
 // newSMCRLiar opens a device at 127.0.0.3.
@@ -36,7 +37,7 @@ func newSMCRLiar(t *testing.T, r *smcrRig) *smcrLiar {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	x := &smcrLiar{t: t, r: r, dev: dev, net: link.NewGroup(), peerID: wire.PeerID{0, 9, 2, 0, 0, 0, 0, 3}}
+	x := &smcrLiar{t: t, r: r, dev: dev, net: link.NewGroup(), peerID: wire.PeerID{0, 9, 2, 0, 0, 0, 0, 3}, gid: wire.GIDFromAddr(loop3)}
 	t.Cleanup(x.net.Close)
 	if x.link, err = x.net.NewLink(dev); err != nil {
 		t.Fatal(err)
@@ -65,7 +66,7 @@ func (x *smcrLiar) propose() *net.TCPConn {
 	}
 	x.write(clc.Proposal{
 		Version: clc.V2, V1: clc.TypesNone, V2: clc.MakeSMCTypes(true, false), PeerID: x.peerID, MAC: x.peerID.MAC(),
-		Ext: &clc.ProposalV2{Release: clc.Release1, UEIDs: []wire.EID{eid}, GID: wire.GIDFromAddr(loop3), MaxConns: 16, MaxLinks: 2},
+		Ext: &clc.ProposalV2{Release: clc.Release1, UEIDs: []wire.EID{eid}, GID: x.gid, MaxConns: 16, MaxLinks: 2},
 	})
 	m, err := readCLC(x.tcp)
 	a, ok := m.(clc.Accept)
@@ -403,5 +404,32 @@ func TestSMCRLaterLies(t *testing.T) {
 			first.abort()
 			first.Close()
 		})
+	}
+}
+
+// TestSMCRIntruder has another host that names itself as a client which has a group, and says that it has lost it. The client keeps
+// its connections, and its next one makes another group.
+func TestSMCRIntruder(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	c, s := r.connect()
+	x := newSMCRLiar(t, r)
+	x.peerID, x.gid = groupsOf(r.server)[0].lg.Result.R.PeerID, wire.GIDFromAddr(loop1)
+	x.propose()
+	if x.accept.FirstContact {
+		t.Fatal("the server does not take it for the client")
+	}
+	x.write(clc.Decline{Version: clc.V2, OutOfSync: true, PeerID: x.peerID, Diagnosis: clc.DiagSync, OS: clc.OSLinux})
+	fell := mustAccept(t, r.l)
+	defer fell.Close()
+	checkExchange(t, fell, x.tcp)
+	x.checkOthers(c, s)
+	c2, s2 := r.connect()
+	x.checkOthers(c2, s2)
+	x.checkOthers(c, s)
+	if s.carrier.end() == s2.carrier.end() {
+		t.Error("the next connection joined the group that was said to be lost")
+	}
+	for _, conn := range []*Conn{c, s, c2, s2} {
+		conn.Close()
 	}
 }
