@@ -202,6 +202,8 @@ func (a *Agent) acceptLoop() {
 		a.clients <- struct{}{} // bounded: each client is served under deadlines
 		who, err := identify(c)
 		if err != nil || !a.track(c, who.user) {
+			// There is room in a new socket: this does not wait.
+			send(c, port.Answer{Error: fmt.Sprintf("%d requests of user %d are being served", maxUserClients, who.user), Code: port.CodeBusy}, -1)
 			c.Close()
 			<-a.clients
 			continue
@@ -274,7 +276,11 @@ func (a *Agent) servePort(c *net.UnixConn, who *client, request port.Request) {
 		err = send(c, answer, fd)
 		unix.Close(fd) // the client has it now, or nobody
 	} else {
-		send(c, port.Answer{Error: err.Error()}, -1)
+		refusal := port.Answer{Error: err.Error()}
+		if errors.Is(err, errNoPorts) {
+			refusal.Code = port.CodeNoPorts
+		}
+		send(c, refusal, -1)
 	}
 	if err != nil {
 		a.count(func(n *Counters) { n.Refused++ })
@@ -285,9 +291,11 @@ func (a *Agent) servePort(c *net.UnixConn, who *client, request port.Request) {
 	a.log.Info("port granted", "address", request.Address, "pid", who.pid, "uid", who.user, "first QPN", answer.First)
 }
 
+var errNoPorts = errors.New("this agent shares no ports")
+
 func (a *Agent) grant(who *client, request port.Request) (port.Answer, int, error) {
 	if a.ports == nil {
-		return port.Answer{}, -1, errors.New("this agent shares no ports")
+		return port.Answer{}, -1, errNoPorts
 	}
 	if err := a.cfg.Policy.allows(who); err != nil {
 		return port.Answer{}, -1, err

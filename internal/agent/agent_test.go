@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,7 +26,7 @@ import (
 )
 
 // programs are those of child processes.
-var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs, "silent": silent}
+var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs, "silent": silent, "crowd": crowd}
 
 const (
 	half   = 1 << 20 // what is written from, before what is written to
@@ -470,6 +471,58 @@ func TestUserLimit(t *testing.T) {
 	p.claim(t, here, netip.MustParseAddr("127.0.0.1")) // there is room for others
 	child.Kill()
 	child.Wait()
+}
+
+// crowd is a process of another user that asks many times at once.
+func crowd(p *smctest.Parent) {
+	dir := p.Hear()
+	p.Check(syscall.Setgroups(nil))
+	p.Check(syscall.Setresgid(4001, 4001, 4001))
+	p.Check(syscall.Setresuid(4001, 4001, 4001))
+	type result struct {
+		grant *port.Grant
+		err   error
+	}
+	results := make(chan result)
+	for range 5 * maxUserClients {
+		go func() {
+			g, err := port.Claim(context.Background(), dir, netip.MustParseAddr("127.0.0.1"), 0)
+			results <- result{g, err}
+		}()
+	}
+	var held []*port.Grant
+	for range 5 * maxUserClients {
+		r := <-results
+		p.Check(r.err)
+		held = append(held, r.grant)
+	}
+	p.Say("granted")
+	p.Hear()
+	runtime.KeepAlive(held)
+}
+
+// TestCrowd has more processes of a user ask at once than are served: they ask again.
+func TestCrowd(t *testing.T) {
+	p := newPlace(t, func(c *Config) { c.Policy.Everyone = true })
+	child := smctest.Start(t, "crowd")
+	child.Say("%s", p.dir)
+	child.Hear("granted")
+	if n := p.sockets(t); n != 5*maxUserClients {
+		t.Errorf("%d sockets, want %d", n, 5*maxUserClients)
+	}
+	child.Kill()
+	child.Wait()
+}
+
+// TestNoPorts asks an agent that shares no ports: a process opens its port by itself, as without one.
+func TestNoPorts(t *testing.T) {
+	p := newPlace(t, func(c *Config) { c.NoPort = true })
+	if _, err := port.Claim(context.Background(), p.dir, netip.MustParseAddr("127.0.0.1"), 0); !errors.Is(err, port.ErrNoAgent) || !strings.Contains(err.Error(), "shares no ports") {
+		t.Errorf("error %v", err)
+	}
+	if s := p.status(t); s.Ports == nil || s.Option.Enabled {
+		t.Errorf("%+v", s)
+	}
 }
 
 // TestPortTaken asks for a port that a process has alone.

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -84,11 +85,20 @@ type (
 	Answer struct {
 		Version int             `json:"version"`
 		Error   string          `json:"error,omitempty"`
+		Code    Code            `json:"code,omitempty"` // beside an error that is more than words
 		First   wire.QPN        `json:"first,omitempty"`
 		Count   int             `json:"count,omitempty"`
 		Key     string          `json:"key,omitempty"` // in hexadecimal digits
 		Status  json.RawMessage `json:"status,omitempty"`
 	}
+)
+
+// A Code tells errors apart that a process does something about.
+type Code string
+
+const (
+	CodeBusy    Code = "busy"     // the agent serves many others: ask again
+	CodeNoPorts Code = "no-ports" // it shares no ports, as if it was not there
 )
 
 // Version is that of the messages.
@@ -99,6 +109,7 @@ const (
 	MaxRequest = 512
 	MaxAnswer  = 64 << 10
 	patience   = 2 * time.Second // for the agent to answer
+	busyPause  = 20 * time.Millisecond
 )
 
 // Claim asks the agent for a socket on a UDP port (4791 for RoCEv2) of a local address, in the network namespace
@@ -106,7 +117,20 @@ const (
 //
 // The error matches [ErrNoAgent] if there is nobody to ask, and is a [*RefusedError] if the agent says no.
 func Claim(ctx context.Context, dir string, local netip.Addr, udpPort uint16) (*Grant, error) {
-	answer, socket, err := Ask(ctx, Paths(dir), Request{Request: "port", Address: local, UDPPort: udpPort, Thread: unix.Gettid()})
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	request := Request{Request: "port", Address: local, UDPPort: udpPort, Thread: unix.Gettid()}
+	answer, socket, err := Ask(ctx, Paths(dir), request)
+	for answer.Code == CodeBusy && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(busyPause/2 + rand.N(busyPause)):
+			answer, socket, err = Ask(ctx, Paths(dir), request)
+		}
+	}
+	if answer.Code == CodeNoPorts {
+		err = fmt.Errorf("%w: %w", ErrNoAgent, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -139,9 +163,12 @@ func Ask(ctx context.Context, paths []string, request Request) (Answer, *os.File
 		return Answer{}, nil, fmt.Errorf("port: %w", err)
 	}
 	if _, err := c.Write(b); err != nil {
-		return Answer{}, nil, fmt.Errorf("port: ask the agent: %w", err)
+		return Answer{Code: codeOf(err)}, nil, fmt.Errorf("port: ask the agent: %w", err)
 	}
 	answer, socket, err := receive(c)
+	if err != nil {
+		answer.Code = codeOf(err)
+	}
 	if err == nil && answer.Error != "" {
 		err = &RefusedError{answer.Error}
 	}
@@ -150,6 +177,14 @@ func Ask(ctx context.Context, paths []string, request Request) (Answer, *os.File
 		socket = nil
 	}
 	return answer, socket, err
+}
+
+// codeOf is what an error of the socket stands for. An agent that is busy hangs up on a request that it has not read.
+func codeOf(err error) Code {
+	if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+		return CodeBusy
+	}
+	return ""
 }
 
 // dial connects to the first agent that is there, and can be trusted: root's, or one of this user.
