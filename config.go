@@ -22,18 +22,19 @@ type Config struct {
 
 	// UEIDs are user-defined enterprise IDs, in order of preference: 1 to 32 characters of
 	// A-Z, 0-9, dot and hyphen, at most 8. Two hosts use SMC if they have one in common.
-	// Programs on one machine always have one, derived from the kernel's boot id.
+	// Programs on one machine always have one, derived from the kernel's boot id. Empty means $GOSMC_UEIDS, a
+	// list with commas; it and the variables below that are malformed count as empty.
 	UEIDs []string
 
 	// SMCRPeers says with which hosts connections are to use SMC-R: addresses or prefixes, with the server's port
 	// if only connections to that are meant, as in "192.0.2.0/24", "192.0.2.7:8080" or
 	// "[2001:db8::/32]:443". It counts for dialing, and for accepting connections from there. Programs at these
 	// addresses must expect it, and have a UEID of ours: a program that speaks plain TCP would get bytes that it
-	// does not understand. Empty: SMC-R is not used.
+	// does not understand. Empty means $GOSMC_SMCR_PEERS, and without that only those that have TCP option 254.
 	SMCRPeers []string
 
 	// SMCRDevices are the addresses of this machine, or prefixes of them, over which SMC-R may send: UDP port 4791.
-	// Empty: the addresses of the interface that the TCP connection uses.
+	// Empty means $GOSMC_SMCR_DEVICES, and without that the addresses of the interface that the TCP connection uses.
 	SMCRDevices []string
 
 	// SMCRv1 offers and accepts version 1 of SMC-R too, which needs no UEID: between hosts of one IP network. It

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/stream"
@@ -54,6 +55,37 @@ type Config struct {
 	ReleaseIdle  bool          // keep nothing of the system, and no goroutine, while nobody uses the host
 }
 
+// Variables of the environment for lists that the program leaves empty, whose entries commas or spaces separate.
+const (
+	envUEIDs       = "GOSMC_UEIDS"
+	envSMCRPeers   = "GOSMC_SMCR_PEERS"
+	envSMCRDevices = "GOSMC_SMCR_DEVICES"
+)
+
+// fillLists takes lists from the environment. One that is broken counts as empty: it is not the program's
+// mistake, and the program goes on with TCP.
+func (c *Config) fillLists() {
+	for _, l := range []struct {
+		variable string
+		list     *[]string
+		check    func([]string) error
+	}{
+		{envUEIDs, &c.UEIDs, func(l []string) error { _, err := pnet.ParseUEIDs(l); return err }},
+		{envSMCRPeers, &c.SMCRPeers, func(l []string) error { _, err := parsePeers(l); return err }},
+		{envSMCRDevices, &c.SMCRDevices, func(l []string) error { _, err := parsePrefixes(l); return err }},
+	} {
+		if len(*l.list) > 0 {
+			continue
+		}
+		list := strings.FieldsFunc(os.Getenv(l.variable), func(r rune) bool { return r == ',' || r == ' ' })
+		if err := l.check(list); err != nil {
+			c.Logger.Warn("a variable is ignored", "variable", l.variable, "err", err)
+			continue
+		}
+		*l.list = list
+	}
+}
+
 // withDefaults returns a copy in which every field has its final value.
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
@@ -65,6 +97,7 @@ func (c Config) withDefaults() (Config, error) {
 	if !known {
 		c.Logger.Warn("all connections are TCP, because of a variable whose value is neither yes nor no", "variable", envDisabled+"="+value)
 	}
+	c.fillLists()
 	if c.Dir == "" {
 		c.Dir = rundir.Default()
 	}

@@ -2,6 +2,8 @@ package host
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -46,5 +48,34 @@ func TestPeerRules(t *testing.T) {
 	h := newTestHost(t, Config{SMCRPeers: []string{"0.0.0.0/0"}, Disabled: true})
 	if h.speaksCLC(netip.MustParseAddr("192.0.2.1"), 80) {
 		t.Error("a disabled host has peers")
+	}
+}
+
+// TestListsFromEnvironment leaves lists to the environment. One that is broken does not keep a program from working.
+func TestListsFromEnvironment(t *testing.T) {
+	for _, tt := range []struct {
+		config, env, want []string // UEIDs, peers, devices
+		warns             bool
+	}{
+		{[]string{"", "", ""}, []string{"", "", ""}, []string{"", "", ""}, false},
+		{[]string{"", "", ""}, []string{"A,B", "192.0.2.0/24:80, [2001:db8::/32]:443", "192.0.2.1"}, []string{"A B", "192.0.2.0/24:80 [2001:db8::/32]:443", "192.0.2.1"}, false},
+		{[]string{"C", "192.0.2.9", "192.0.2.8"}, []string{"A", "192.0.2.1", "192.0.2.2"}, []string{"C", "192.0.2.9", "192.0.2.8"}, false},
+		{[]string{"", "", ""}, []string{"not a UEID: ?", "192.0.2.1:99999", "here"}, []string{"", "", ""}, true},
+	} {
+		log := new(record)
+		for i, variable := range []string{envUEIDs, envSMCRPeers, envSMCRDevices} {
+			t.Setenv(variable, tt.env[i])
+		}
+		h := newTestHost(t, Config{
+			UEIDs: strings.Fields(tt.config[0]), SMCRPeers: strings.Fields(tt.config[1]), SMCRDevices: strings.Fields(tt.config[2]), Logger: log.logger(),
+		})
+		for i, got := range [][]string{h.cfg.UEIDs, h.cfg.SMCRPeers, h.cfg.SMCRDevices} {
+			if want := strings.Fields(tt.want[i]); !slices.Equal(got, want) {
+				t.Errorf("with %q in the configuration and %q in the environment: %q, want %q", tt.config[i], tt.env[i], got, want)
+			}
+		}
+		if warned := strings.Contains(log.String(), envSMCRPeers); warned != tt.warns {
+			t.Errorf("environment %q: the log has %q", tt.env, log.String())
+		}
 	}
 }
