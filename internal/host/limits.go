@@ -57,8 +57,8 @@ const (
 	// rdma delays acknowledgements for up to 500 microseconds.
 	lastAckTime = 5 * time.Millisecond
 
-	// maxIdleRMBs bounds the bytes of RMBs that a link group keeps for connections to come, whose pages are given back. A
-	// new one takes an exchange of messages with the peer.
+	// maxIdleRMBs bounds the bytes of RMBs that a link group keeps for connections to come, whose pages are given back, but for
+	// those of their first 64 KiB. A new one takes an exchange of messages with the peer.
 	maxIdleRMBs = 256 << 20
 
 	// rnicLinger is how long a RoCE device stays open that nobody uses, and maxRNICs bounds how many are open: more

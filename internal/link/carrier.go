@@ -57,6 +57,7 @@ type Carrier struct {
 	base     uint32 // of cursors in the peer's element
 	size     uint32 // of the data in it
 	posted   uint64 // bytes that are on their way or there
+	dropped  bool   // some were put and never posted
 	out      int    // messages on their way
 	seq      uint16 // of the newest message
 	prod     cdc.ProducerFlags
@@ -164,13 +165,14 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 func (c *Carrier) Stream() stream.Config {
 	cfg := stream.Config{
 		In:   stream.Inbox{Data: c.rmb.Bytes()[c.in.base:], Producer: &c.inProd, Consumer: &c.inCons},
-		Out:  stream.NoMemory(),
 		Read: &c.read,
 	}
-	if c.ring != nil {
-		cfg.Out, cfg.Told = c, &c.told
-		cfg.Doorbell = c.link.dev
+	if c.ring == nil {
+		cfg.Out = stream.NoMemory()
+		return cfg
 	}
+	cfg.Out, cfg.Told = c, &c.told
+	cfg.Doorbell = c.link.dev
 	return cfg
 }
 
@@ -185,7 +187,7 @@ func (c *Carrier) Detach() {
 	}
 	c.detached = true
 	if c.conn&(cdc.Closed|cdc.Abort) == 0 {
-		c.put = c.posted
+		c.drop()
 		c.urgent, c.conn = false, c.said
 	}
 	c.drained()
@@ -196,8 +198,25 @@ func (c *Carrier) Detach() {
 func (c *Carrier) Release() {
 	c.group.dropToken(c)
 	c.in.Lock()
-	c.in.released = true
+	if !c.in.released {
+		c.in.released = true
+		c.rmb.touched = c.touched()
+	}
 	c.in.Unlock()
+}
+
+// touched is how many bytes at the beginning of our RMB may have been written. c.in is locked.
+func (c *Carrier) touched() int {
+	all := len(c.rmb.Bytes())
+	_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
+	if !c.in.open || c.in.broken || flags&cdc.Closed == 0 || flags&cdc.Abort != 0 {
+		return all // the peer may have written more than it has said
+	}
+	to := cdc.UnpackProducer(c.inProd.Load())
+	if to.Wrap != 0 || c.read.Load() >= uint64(c.ownSize()) { // the wrap itself may have come back to 0
+		return all
+	}
+	return int(min(uint64(c.in.base)+uint64(to.Count), uint64(all)))
 }
 
 // ReturnPages gives pages of the send ring back, as [stream.Conn.ReturnPages] asks. It counts from the beginning of

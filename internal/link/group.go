@@ -191,7 +191,7 @@ func (g *Group) putRing(ring *memory) {
 		g.rings = append(g.rings, ring)
 		total := 0
 		for i, r := range slices.Backward(g.rings) {
-			if total += len(r.bytes); total > maxIdleRings {
+			if total += min(len(r.bytes), keptBytes); total > maxIdleRings {
 				surplus = slices.Clone(g.rings[:i+1])
 				g.rings = slices.Delete(g.rings, 0, i+1)
 				break

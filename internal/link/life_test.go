@@ -241,9 +241,9 @@ func TestAlertTokens(t *testing.T) {
 func TestIdleRings(t *testing.T) {
 	watchdog(t)
 	s := newSides(t, nil)
-	const code, size = 6, 1 << 20
+	const code, size, kept = 6, 1 << 20, maxIdleRings / keptBytes
 	var ends []*end
-	for range 2 + maxIdleRings/size {
+	for range 1 + kept {
 		a, b := s.connect(t, settings{code: sizes(code, code), sendBuffer: size})
 		rally(t, a, b)
 		ends = append(ends, a, b)
@@ -251,7 +251,7 @@ func TestIdleRings(t *testing.T) {
 	ring := ends[len(ends)-2].carrier.ring
 	finish(t, ends...)
 	g := s[0].group
-	if n := len(g.rings); n != maxIdleRings/size {
+	if n := len(g.rings); n != kept {
 		t.Errorf("%d idle rings", n)
 	}
 	a, b := s.connect(t, settings{code: sizes(code, code), sendBuffer: size})

@@ -40,7 +40,12 @@ const (
 	minSendBuffer     = 16 << 10
 	maxSendBuffer     = 512 << 20
 
-	// maxIdleRings is how many bytes of send rings of former connections a group keeps for new ones.
+	// keptBytes is how much of a buffer keeps its pages for the next connection: for one that says little they are
+	// all it needs, and to give pages back and touch others takes longer than to clear these.
+	keptBytes = 64 << 10
+
+	// maxIdleRings is how many bytes of send rings of former connections a group keeps for new ones: what of them
+	// has pages.
 	maxIdleRings = 4 << 20
 
 	// maxTokens is how many connections a group can have. A link group has 255 at most; those that end

@@ -1,6 +1,8 @@
 package link
 
 import (
+	"os"
+
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -41,7 +43,7 @@ func (c *Carrier) Consume(_ cdc.Cursor, prod cdc.ProducerFlags, conn cdc.ConnFla
 	c.prod, c.conn = prod, conn
 	c.urgent = c.urgent || !unblocked
 	if conn&cdc.Abort != 0 {
-		c.put = c.posted // nobody will read it
+		c.drop() // nobody will read it
 	}
 	c.poke()
 	c.mu.Unlock()
@@ -230,6 +232,12 @@ func (c *Carrier) abandon() {
 	c.mu.Unlock()
 }
 
+// drop drops what was put and is not on its way. c.mu is held.
+func (c *Carrier) drop() {
+	c.dropped = c.dropped || c.put != c.posted
+	c.put = c.posted
+}
+
 // drained gives the send ring back if nothing is or will be on its way any more. c.mu is held.
 func (c *Carrier) drained() {
 	if !c.detached || c.ring == nil || c.out > 0 || c.posting || c.due() && c.link.Err() == nil {
@@ -237,5 +245,8 @@ func (c *Carrier) drained() {
 	}
 	ring := c.ring
 	c.ring, c.region = nil, nil
+	if c.dropped || c.posted > keptBytes {
+		ring.giveBack(0, roundUp(len(ring.bytes), os.Getpagesize())) // the error is that they stay a while longer
+	}
 	c.group.putRing(ring)
 }

@@ -16,6 +16,8 @@ type RMB struct {
 	group *Group
 	code  wire.SizeCode
 	mem   *memory
+
+	touched int // bytes at the beginning that may not be zero, as the last Carrier knows
 }
 
 // An RMBToken is what a peer needs to write to an RMB over one link: RFC 7609 p.14.
@@ -30,7 +32,7 @@ func (g *Group) NewRMB(code wire.SizeCode) (*RMB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &RMB{group: g, code: code, mem: mem}, nil
+	return &RMB{group: g, code: code, mem: mem, touched: code.Bytes()}, nil
 }
 
 // Bytes returns the memory. It may be used until [RMB.Free].
@@ -50,12 +52,16 @@ func (r *RMB) Token(l *Link) (RMBToken, bool) {
 	return RMBToken{RKey: mr.RKey(), Addr: mr.Addr()}, true
 }
 
-// Clear makes it zero for the next connection, and gives its pages back: "the RMBE must be cleared before it is
-// reused". No Carrier may have it.
+// Clear makes it zero for the next connection, and gives its pages back but for a few: "the RMBE must be cleared before
+// it is reused". A Carrier that had it has to be released first.
 func (r *RMB) Clear() {
-	if r.mem.giveBack(0, roundUp(len(r.mem.bytes), os.Getpagesize())) != nil {
-		clear(r.mem.bytes)
+	all := r.mem.bytes
+	if r.touched <= keptBytes {
+		clear(all[:r.touched])
+	} else if r.mem.giveBack(0, roundUp(len(all), os.Getpagesize())) != nil {
+		clear(all)
 	}
+	r.touched = len(all) // until the next Carrier has said how many
 }
 
 // Free ends it. A peer that still writes to it gets a NAK, which ends the link. No Carrier may have
