@@ -24,6 +24,7 @@ var (
 // The conditions under which cases run. UDP sockets without privilege are the rule.
 var (
 	losing = conditions{loss: true}
+	lossy  = conditions{lossy: true}
 	ipv6   = conditions{ipv6: true}
 	jumbo  = conditions{jumbo: true}
 	packet = conditions{headers: udp.HeadersAlways}
@@ -56,6 +57,38 @@ func allCases() []testCase {
 		{
 			name: "smcr/echo/server", what: "SMC-R: the same, the guest's kernel is the client",
 			run: smcrServer(says(talk.Echo, 1), says(talk.Echo, 100), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Echo, 8<<20)),
+		},
+		{
+			name: "smcr/duplex/client", what: "SMC-R: 100 MB each way at once, we are the client",
+			run: smcrClient(says(talk.Duplex, 100_000_000)),
+		},
+		{
+			name: "smcr/duplex/server", what: "SMC-R: 100 MB each way at once, the guest is the client",
+			run: smcrServer(says(talk.Duplex, 100_000_000)),
+		},
+		{
+			name: "smcr/many/client", what: "SMC-R: 50 connections at once, then 50 more in the same link group, we are the client",
+			run: smcrClient(says(talk.Echo, 100_000).times(50), says(talk.Echo, 1000).times(50)),
+		},
+		{
+			name: "smcr/many/server", what: "SMC-R: the same, the guest is the client",
+			run: smcrServer(says(talk.Echo, 100_000).times(50), says(talk.Echo, 1000).times(50)),
+		},
+		{
+			name: "smcr/end/client", what: "SMC-R: half close, close with unread data, reset; we are the client",
+			run: smcrClient(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Echo, 1000)),
+		},
+		{
+			name: "smcr/end/server", what: "SMC-R: the same, and the guest's process is killed; the guest is the client",
+			run: smcrServer(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Gone, 1000), says(talk.Echo, 1000)),
+		},
+		{
+			name: "smcr/loss/client", what: "SMC-R: echo and duplex where packets are lost, we are the client",
+			run: smcrClient(says(talk.Echo, 100_000).times(5), says(talk.Duplex, 1_000_000)), conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"},
+		},
+		{
+			name: "smcr/loss/server", what: "SMC-R: the same, the guest is the client",
+			run: smcrServer(says(talk.Echo, 100_000).times(5), says(talk.Duplex, 1_000_000)), conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"},
 		},
 
 		{name: "pingpong/client", what: asClient, run: client},

@@ -18,6 +18,7 @@ import (
 type conditions struct {
 	jumbo   bool           // jumbo frames, else Ethernet's own
 	loss    bool           // the data network loses, delays and reorders packets
+	lossy   bool           // it loses one packet of a hundred, and no more
 	ipv6    bool           // GIDs are IPv6 addresses
 	headers udp.HeaderMode // of our device
 }
@@ -27,6 +28,7 @@ type conditions struct {
 const (
 	netemFromGuest = "netem limit 20000 loss 2% delay 1ms reorder 25% 50%"
 	netemToGuest   = "netem limit 20000 loss 2%"
+	netemLossy     = "netem limit 20000 loss 1%"
 )
 
 // A lab is what a case works with.
@@ -116,8 +118,12 @@ func (l *lab) setNetwork(ctx context.Context) error {
 		}
 		l.vm.mtu = mtu
 	}
-	if l.loss {
-		script := "set -e; /bin/tc qdisc add dev eth0 root " + netemFromGuest + "; /bin/tc qdisc add dev ifb0 root " + netemToGuest + "; " +
+	if l.loss || l.lossy {
+		from, to := netemFromGuest, netemToGuest
+		if l.lossy {
+			from, to = netemLossy, netemLossy
+		}
+		script := "set -e; /bin/tc qdisc add dev eth0 root " + from + "; /bin/tc qdisc add dev ifb0 root " + to + "; " +
 			"/bin/tc qdisc add dev eth0 ingress; /bin/tc filter add dev eth0 parent ffff: matchall action mirred egress redirect dev ifb0"
 		if _, err := l.vm.run(ctx, commandTimeout, script); err != nil {
 			return err

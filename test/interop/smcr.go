@@ -115,7 +115,7 @@ type conversation struct {
 }
 
 func says(kind talk.Kind, n int) conversation {
-	return conversation{talk.Script{Kind: kind, N: n, Seed: 1}, 1}
+	return conversation{talk.Script{Kind: kind, N: n, Seed: 1, Soft: true}, 1}
 }
 
 func (c conversation) times(conns int) conversation { c.conns = conns; return c }

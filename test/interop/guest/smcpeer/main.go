@@ -55,7 +55,7 @@ func run(args []string) error {
 				return err
 			}
 		}
-		return dial(dest, talk.Script{Kind: kind, N: n[0], Rounds: n[1], Seed: 1}, n[2])
+		return dial(dest, talk.Script{Kind: kind, N: n[0], Rounds: n[1], Seed: 1, Soft: true}, n[2])
 	}
 	return fmt.Errorf("arguments %q: see the comment of the program", args)
 }
