@@ -31,6 +31,10 @@ var (
 	both   = conditions{headers: udp.HeadersAlways, loss: true}
 )
 
+// One connection after the other: rxe does a registration of memory again when it goes back to a lost packet from
+// before, which fails, and ends the queue pair. The kernel registers memory for a connection while others have data on their way.
+var underLoss = []conversation{says(talk.Echo, 1000), says(talk.Echo, 100_000), says(talk.Echo, 1_000_000), says(talk.Duplex, 3_000_000), says(talk.Half, 300_000)}
+
 // Counters that show that the network has lost packets, or it would prove nothing.
 var (
 	lostToGuest = []string{"our rcvd_seq_err", "our retransmitted", "guest out_of_seq_request"}
@@ -84,11 +88,11 @@ func allCases() []testCase {
 		},
 		{
 			name: "smcr/loss/client", what: "SMC-R: echo and duplex where packets are lost, we are the client",
-			run: smcrClient(says(talk.Echo, 100_000).times(5), says(talk.Duplex, 1_000_000)), conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"},
+			run: smcrClient(underLoss...), conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"},
 		},
 		{
 			name: "smcr/loss/server", what: "SMC-R: the same, the guest is the client",
-			run: smcrServer(says(talk.Echo, 100_000).times(5), says(talk.Duplex, 1_000_000)), conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"},
+			run: smcrServer(underLoss...), conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"},
 		},
 
 		{name: "pingpong/client", what: asClient, run: client},
