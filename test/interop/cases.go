@@ -94,6 +94,13 @@ func allCases() []testCase {
 			name: "smcr/loss/server", what: "SMC-R: the same, the guest is the client",
 			run: smcrServer(underLoss...), conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"},
 		},
+		{name: "smcr/mismatch/client", what: "SMC-R: no UEID in common, the guest declines; then TCP", run: strangersDial},
+		{name: "smcr/mismatch/server", what: "SMC-R: no UEID in common, we decline; then TCP", run: strangersListen},
+		{name: "smcr/killed", what: "SMC-R: the guest's program is killed in the middle of a transfer; then another connection", run: killed},
+		{
+			name: "smcr/vanished", what: "SMC-R: the guest's interface goes down in the middle of a transfer; then another connection",
+			run: vanished, tolerates: []string{"guest link_downed", "guest retry_exceeded_err", "guest out_of_seq_request", "guest rcvd_seq_err"},
+		},
 
 		{name: "pingpong/client", what: asClient, run: client},
 		{name: "pingpong/server", what: asServer, run: server},

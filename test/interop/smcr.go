@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -141,27 +139,16 @@ func smcrClient(list ...conversation) func(context.Context, *lab) error {
 }
 
 func (l *lab) dialGuest(ctx context.Context, h *smc.Host, c conversation) error {
-	guestPort++
-	finish, err := l.vm.start(ctx, fmt.Sprintf("smcpeer serve %d %d", guestPort, c.conns))
+	dest, finish, err := l.guestServes(ctx, c.conns)
 	if err != nil {
 		return err
 	}
-	listening := fmt.Sprintf("until grep -q ':%04X 00000000:0000 0A' /proc/net/tcp; do sleep 0.05; done", guestPort)
-	if _, err := l.vm.run(ctx, commandTimeout, listening); err != nil {
-		return err
-	}
 	began := time.Now()
-	dest := netip.AddrPortFrom(guestAddr4, guestPort)
 	ours := all(c.conns, func(i int) error {
-		d := smc.Dialer{Host: h, Require: smc.RequireSMCR, ControlContext: func(_ context.Context, _, _ string, raw syscall.RawConn) error {
-			return askOption(raw)
-		}}
-		conn, err := d.DialContext(ctx, "tcp4", dest.String())
+		conn, err := l.dial(ctx, h, smc.RequireSMCR, dest)
 		if err != nil {
 			return err
 		}
-		stop := context.AfterFunc(ctx, func() { conn.SetLinger(0); conn.Close() })
-		defer stop()
 		s := c.Script
 		s.Seed += uint64(i) << 32
 		return talk.Client(conn, s)
@@ -184,12 +171,10 @@ func smcrServer(list ...conversation) func(context.Context, *lab) error {
 		if err != nil {
 			return err
 		}
-		lc := smc.ListenConfig{Host: h, Require: smc.RequireSMCR, Control: func(_, _ string, raw syscall.RawConn) error { return askOption(raw) }}
-		listener, err := lc.Listen(ctx, "tcp4", net.JoinHostPort(ourAddr4.String(), "0"))
+		listener, err := l.listen(ctx, h, smc.RequireSMCR)
 		if err != nil {
 			return err
 		}
-		l.atEnd(listener.Close)
 		for _, c := range list {
 			if err := l.serveGuest(ctx, listener, c); err != nil {
 				return fmt.Errorf("%v: %w", c, err)
