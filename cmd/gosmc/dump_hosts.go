@@ -251,7 +251,7 @@ func (d *hostsDump) ended(e *survey.Event) error {
 // way says which way a message went, "" for what is none.
 func way(e *survey.Event) string {
 	switch e.Kind {
-	case control.TraceCLC, control.TraceCDC, control.TraceRendezvous, control.TraceCursors:
+	case control.TraceCLC, control.TraceLLC, control.TraceCDC, control.TraceRendezvous, control.TraceCursors:
 		if e.Sent {
 			return "sent"
 		}

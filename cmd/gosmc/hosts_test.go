@@ -99,6 +99,9 @@ func TestSumCountersOfNothing(t *testing.T) {
 		Connections: map[string]uint64{"SMC-D": 0, "SMC-R": 0, "TCP": 0}, // whoever asks for one of them gets a number
 		Bytes:       map[string]control.ByteCount{"SMC-D": {}, "SMC-R": {}, "TCP": {}},
 		Fallbacks:   []control.FallbackCount{},
+		CLC:         []control.MessageCount{},
+		LLC:         []control.MessageCount{},
+		Groups:      map[string]int{},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("sumCounters(nothing) (-want +got):\n%s", diff)

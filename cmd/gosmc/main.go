@@ -122,6 +122,7 @@ had as JSON, with --json.`,
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
 		newSSCommand(), newInfoCommand(), newStatsCommand(), newDumpCommand(),
+		newLinkGroupCommand(), newLinkCommand(), newDeviceCommand(),
 		newAgentCommand(), newBenchCommand(), newVersionCommand(),
 	)
 	root.AddCommand(newHiddenCommands()...)

@@ -217,7 +217,7 @@ func TestVerbs(t *testing.T) {
 		})
 	}
 	slices.Sort(verbs)
-	if want := []string{"agent", "bench", "connect", "demo", "dump", "info", "listen", "ss", "stats", "version"}; !slices.Equal(verbs, want) {
+	if want := []string{"agent", "bench", "connect", "demo", "device", "dump", "info", "link", "linkgroup", "listen", "ss", "stats", "version"}; !slices.Equal(verbs, want) {
 		t.Errorf("verbs = %v, want %v", verbs, want)
 	}
 }

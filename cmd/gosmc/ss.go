@@ -59,7 +59,8 @@ TCP connections why they do not use SMC. A connection within the machine has two
 
 Recv-Q is received and not yet read by the program, Send-Q written and not yet taken by the
 peer, both in bytes. Addresses in another network namespace than that of this command are marked: 127.0.0.1
-there is not 127.0.0.1 here.
+there is not 127.0.0.1 here. LG-ID is the connection's link group in its host, and Link, of SMC-R, the link's number in
+that: see 'gosmc linkgroup' and 'gosmc link'.
 
 The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist.`,
 		Example: `  gosmc ss
@@ -125,14 +126,14 @@ func (r *ssReport) write(w io.Writer, wide bool) error {
 	}
 	t := table{columns: []column{
 		{title: "State"}, {title: "Recv-Q", right: true}, {title: "Send-Q", right: true},
-		{title: "Local Address"}, {title: "Peer Address"}, {title: "Mode"}, {title: "Process"}, {},
+		{title: "Local Address"}, {title: "Peer Address"}, {title: "Mode"}, {title: "LG-ID"}, {title: "Link"}, {title: "Process"}, {},
 	}}
 	for _, l := range r.Listeners {
 		mark := ""
 		if l.OtherNetNS {
 			mark = otherNetNS
 		}
-		t.add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", "", process(l.PID, l.Command), mark)
+		t.add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", "", "", "", process(l.PID, l.Command), mark)
 	}
 	for _, c := range r.Connections {
 		mode := orNA(c.Mode)
@@ -142,6 +143,13 @@ func (r *ssReport) write(w io.Writer, wide bool) error {
 		if c.ReasonCode != 0 {
 			mode += " " + c.ReasonCode.String()
 		}
+		group, link := "", ""
+		if c.Group != 0 {
+			group = lgID(c.Group)
+		}
+		if c.Link != 0 {
+			link = strconv.Itoa(int(c.Link))
+		}
 		var notes []string
 		if c.OtherNetNS {
 			notes = append(notes, otherNetNS)
@@ -150,7 +158,7 @@ func (r *ssReport) write(w io.Writer, wide bool) error {
 			notes = append(notes, printable(c.Reason))
 		}
 		t.add(orNA(c.State), strconv.FormatUint(c.RecvQ, 10), strconv.FormatUint(c.SendQ, 10),
-			address(c.Local), address(c.Peer), mode, process(c.PID, c.Command), strings.Join(notes, "; "))
+			address(c.Local), address(c.Peer), mode, group, link, process(c.PID, c.Command), strings.Join(notes, "; "))
 	}
 	return t.write(w)
 }

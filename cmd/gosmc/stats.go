@@ -38,9 +38,9 @@ func newStatsCommand() *cobra.Command {
 	var watch int
 	cmd := &cobra.Command{
 		Use:   "stats [flags]",
-		Short: "Show counters: connections by mode, bytes, fallbacks by reason",
+		Short: "Show counters: connections by mode, bytes, messages by type, fallbacks by reason",
 		Long: `Show what the hosts of this machine have counted since they started, summed and for each
-host. A host ends with its process, and its counters with it. The exit status is 1 if the run directory that --dir or
+host; link groups and the memory of RMBs, the receive buffers of SMC-R, are those that there are now. A host ends with its process, and its counters with it. The exit status is 1 if the run directory that --dir or
 GOSMC_DIR names does not exist.`,
 		Example: `  gosmc stats
   gosmc stats --watch 2
@@ -117,7 +117,10 @@ var usualModes = []string{"SMC-D", "SMC-R", "TCP"}
 // sumCounters adds up the counters of several hosts; fallbacks are ordered by their number. The usual modes are there
 // also if there is no host.
 func sumCounters(list []control.StatusCounters) control.StatusCounters {
-	sum := control.StatusCounters{Connections: map[string]uint64{}, Bytes: map[string]control.ByteCount{}, Fallbacks: []control.FallbackCount{}}
+	sum := control.StatusCounters{
+		Connections: map[string]uint64{}, Bytes: map[string]control.ByteCount{}, Fallbacks: []control.FallbackCount{},
+		CLC: []control.MessageCount{}, LLC: []control.MessageCount{}, Groups: map[string]int{},
+	}
 	for _, mode := range usualModes {
 		sum.Connections[mode], sum.Bytes[mode] = 0, control.ByteCount{}
 	}
@@ -136,6 +139,11 @@ func sumCounters(list []control.StatusCounters) control.StatusCounters {
 		sum.DoorbellsRung += c.DoorbellsRung
 		sum.Sleeps += c.Sleeps
 		sum.Spins += c.Spins
+		sum.CLC, sum.LLC = sumMessages(sum.CLC, c.CLC), sumMessages(sum.LLC, c.LLC)
+		for mode, n := range c.Groups {
+			sum.Groups[mode] += n
+		}
+		sum.RMBBytes += c.RMBBytes
 		for _, f := range c.Fallbacks {
 			same := func(g control.FallbackCount) bool { return g.Code == f.Code && g.Text == f.Text }
 			if i := slices.IndexFunc(sum.Fallbacks, same); i >= 0 {
@@ -148,6 +156,19 @@ func sumCounters(list []control.StatusCounters) control.StatusCounters {
 	slices.SortStableFunc(sum.Fallbacks, func(a, b control.FallbackCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Code, b.Code))
 	})
+	return sum
+}
+
+// sumMessages adds messages to a sum, in which types stay in the order in which they came.
+func sumMessages(sum, list []control.MessageCount) []control.MessageCount {
+	for _, m := range list {
+		if i := slices.IndexFunc(sum, func(x control.MessageCount) bool { return x.Type == m.Type }); i >= 0 {
+			sum[i].Sent += m.Sent
+			sum[i].Rcvd += m.Rcvd
+		} else {
+			sum = append(sum, m)
+		}
+	}
 	return sum
 }
 
@@ -177,6 +198,21 @@ func (r *statsReport) write(w io.Writer) error {
 	totals.add("Waits ended spinning", count(r.Total.Spins))
 	totals.add("Waits ended asleep", count(r.Total.Sleeps))
 
+	for _, m := range slices.Sorted(maps.Keys(r.Total.Groups)) {
+		totals.add("Link groups of "+printable(m), count(uint64(max(r.Total.Groups[m], 0))))
+	}
+	totals.add("Memory of RMBs", formatBytes(r.Total.RMBBytes))
+
+	messages := table{columns: []column{{title: "Message"}, {title: "Sent", right: true}, {title: "Received", right: true}}}
+	for _, family := range []struct {
+		name string
+		list []control.MessageCount
+	}{{"CLC", r.Total.CLC}, {"LLC", r.Total.LLC}} {
+		for _, m := range family.list {
+			messages.add(family.name+" "+printable(m.Type), count(m.Sent), count(m.Rcvd))
+		}
+	}
+
 	fallbacks := table{columns: []column{{title: "Fallbacks", right: true}, {title: "Code"}, {title: "Reason"}}}
 	for _, f := range r.Total.Fallbacks {
 		fallbacks.add(count(f.Count), orNA(f.Code.String()), orNA(f.Text))
@@ -187,7 +223,7 @@ func (r *statsReport) write(w io.Writer) error {
 		hosts.add(process(h.PID, h.Command), count(c["SMC-D"]), count(c["SMC-R"]), count(c["TCP"]), h.Started.Local().Format(time.DateTime), printable(h.Dir))
 	}
 	first := true
-	for _, t := range []*table{&byMode, &totals, &fallbacks, &hosts} {
+	for _, t := range []*table{&byMode, &totals, &messages, &fallbacks, &hosts} {
 		if len(t.rows) == 0 {
 			continue
 		}

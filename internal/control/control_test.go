@@ -41,7 +41,11 @@ func testStatus() Status {
 			Connections: map[string]uint64{"TCP": 1, "SMC-D": 2}, Bytes: map[string]ByteCount{"TCP": {In: 3, Out: 4}},
 			HandshakesOK: 5, HandshakesFailed: 6, DoorbellsRung: 7, Sleeps: 9, Spins: 10,
 			Fallbacks: []FallbackCount{{Code: 0x03010000, Tag: "PEER_NO_SMC", Text: "peer did not signal SMC", Count: 1}},
+			CLC:       []MessageCount{{Type: "Proposal", Sent: 1, Rcvd: 2}}, LLC: []MessageCount{{Type: "CONFIRM LINK", Rcvd: 3}},
+			Groups: map[string]int{"SMC-R": 1}, RMBBytes: 25,
 		},
+		Groups:    []StatusGroup{{ID: 26, Mode: "SMC-R", Links: []StatusLink{{Number: 1, State: "LINK_ACTIVE", LocalQPN: 27}}}},
+		Devices:   []StatusDevice{{NetDev: "eth0", Address: "192.0.2.1", State: "ACTIVE", Links: 28}},
 		Listeners: []StatusListener{{Local: "0.0.0.0:80", Require: "any", UID: 11, Inode: 12, Accepted: 13, Pending: 14}},
 		Connections: []StatusConn{{
 			State: "Active", Local: "127.0.0.1:80", Peer: "127.0.0.1:5000", Role: "server", Mode: "TCP", Version: "2.1", EID: "E1",

@@ -12,6 +12,7 @@ type TraceKind string
 const (
 	TraceRendezvous  TraceKind = "rendezvous"  // a message to or from another host about a connection to come
 	TraceCLC         TraceKind = "clc"         // a CLC message
+	TraceLLC         TraceKind = "llc"         // an LLC message of SMC-R: of a link, and of no connection
 	TraceCDC         TraceKind = "cdc"         // one side has set flags: done writing, closed, abort
 	TraceEstablished TraceKind = "established" // the connection uses shared memory
 	TraceFallback    TraceKind = "fallback"    // the connection is plain TCP
@@ -30,14 +31,15 @@ type TraceEvent struct {
 	Time   time.Time      `json:"time"`
 	Kind   TraceKind      `json:"event"`
 	Conn   uint64         `json:"conn,omitempty"`   // number of the connection in its host, from 1; 0: of none
-	Client bool           `json:"client,omitempty"` // the host is the client of the connection
+	Group  uint32         `json:"lg_id,omitempty"`  // of TraceLLC: number of the link group in its host
+	Client bool           `json:"client,omitempty"` // the host is the client of the connection, or of the link group
 	Sent   bool           `json:"sent,omitempty"`   // by the host; else it has received it, if it is a message
-	Local  netip.AddrPort `json:"local,omitzero"`   // TCP addresses of the connection
+	Local  netip.AddrPort `json:"local,omitzero"`   // TCP addresses of the connection; of TraceLLC those of the link, without a port
 	Peer   netip.AddrPort `json:"peer,omitzero"`
 	Name   string         `json:"name,omitempty"`  // of a rendezvous message
 	Text   string         `json:"text,omitempty"`  // in words, all that the other fields do not say
 	Mode   string         `json:"mode,omitempty"`  // of the connection: "SMC-Dv2.1", "TCP"; empty until it is known
-	Bytes  []byte         `json:"bytes,omitempty"` // the CLC message; the CDC header of the sender, 32 bytes
+	Bytes  []byte         `json:"bytes,omitempty"` // the CLC or LLC message; the CDC header of the sender, 32 bytes
 	Moved  uint64         `json:"moved,omitempty"` // of TraceCursors: bytes in this direction, from the start
 	Window int            `json:"window,omitempty"`
 	Count  uint64         `json:"count,omitempty"`

@@ -19,7 +19,7 @@ import (
 
 	"github.com/gosmc/smc/internal/rundir"
 
-	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // How a trace ends.
@@ -146,8 +146,8 @@ func ParseTraceLine(line []byte) (e TraceEvent, end bool, err error) {
 		return e, l.End, nil
 	}
 	e = *l.Event
-	if len(e.Bytes) > clc.MaxLen {
-		return e, false, fmt.Errorf("message of %d bytes in an event, want at most %d", len(e.Bytes), clc.MaxLen)
+	if len(e.Bytes) > llc.MaxLen {
+		return e, false, fmt.Errorf("message of %d bytes in an event, want at most %d", len(e.Bytes), llc.MaxLen)
 	}
 	e.Kind = TraceKind(plainText(string(e.Kind)))
 	e.Name, e.Text, e.Mode = plainText(e.Name), plainText(e.Text), plainText(e.Mode)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smctest"
-	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // patience bounds waits for what has to come.
@@ -239,7 +239,7 @@ func TestTraceHostileHost(t *testing.T) {
 		{"event not JSON", first + "hello\n", "event is not understood"},
 		{"event of a wrong type", first + `{"event":{"conn":-1}}` + "\n", "event is not understood"},
 		{"address", first + `{"event":{"local":"nowhere"}}` + "\n", "event is not understood"},
-		{"long message", first + `{"event":{"bytes":"` + strings.Repeat("AAAA", clc.MaxLen) + `"}}` + "\n", "message of 12288 bytes"},
+		{"long message", first + `{"event":{"bytes":"` + strings.Repeat("AAAA", llc.MaxLen) + `"}}` + "\n", "message of 24576 bytes"},
 		{"endless line", first + strings.Repeat("x", 2*maxTraceLine), "line exceeds"},
 		{"cuts it off", first + `{"event":{}}` + "\n", ErrTraceCut.Error()},
 		{"end", first + `{"end":true}` + "\n" + "more", ErrHostClosed.Error()},

@@ -7,11 +7,14 @@ import "time"
 // MaxConns is how many connections there are in one [Status]. The rest is counted in its ConnectionsOmitted.
 const MaxConns = 8192
 
+// MaxGroups is how many link groups there are in one [Status].
+const MaxGroups = 2048
+
 // Bounds of the control socket.
 const (
 	maxName        = 64               // bytes; with /proc/self/fd/N/ it stays within sun_path (108)
 	maxRequest     = 4 << 10          // bytes in a request line
-	maxResponse    = 8 << 20          // bytes in a response line: MaxConns of some 600 bytes, with room
+	maxResponse    = 16 << 20         // bytes in a response line: MaxConns of some 600 bytes and MaxGroups of 1,500, with room
 	maxList        = 4096             // entries in any other list of a Status
 	maxClients     = 8                // clients served at a time; more wait in the accept queue
 	maxRequests    = 64               // requests answered on one socket

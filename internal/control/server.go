@@ -246,6 +246,10 @@ func (s *Server) statusResponse() responseLine {
 	st.Limits = emptyNotNil(st.Limits)
 	st.Listeners = emptyNotNil(st.Listeners)
 	st.Connections = emptyNotNil(st.Connections)
+	st.Groups = emptyNotNil(st.Groups[:min(len(st.Groups), MaxGroups)])
+	st.Devices = emptyNotNil(st.Devices[:min(len(st.Devices), maxList)])
+	st.Counters.CLC = emptyNotNil(st.Counters.CLC)
+	st.Counters.LLC = emptyNotNil(st.Counters.LLC)
 	st.Counters.Fallbacks = emptyNotNil(st.Counters.Fallbacks)
 	return responseLine{Status: &st}
 }

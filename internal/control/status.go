@@ -27,6 +27,8 @@ type Status struct {
 	Counters     StatusCounters     `json:"counters"`
 	Listeners    []StatusListener   `json:"listeners"`
 	Connections  []StatusConn       `json:"connections"`
+	Groups       []StatusGroup      `json:"link_groups"` // in the order of their IDs
+	Devices      []StatusDevice     `json:"devices"`     // of SMC-R
 
 	// ConnectionsOmitted counts live connections that did not fit into Connections.
 	ConnectionsOmitted int `json:"connections_omitted"`
@@ -67,6 +69,10 @@ type StatusCounters struct {
 	DoorbellsRung    uint64               `json:"doorbells_rung"`
 	Sleeps           uint64               `json:"sleeps"` // waits that ended asleep
 	Spins            uint64               `json:"spins"`  // waits that ended while spinning
+	CLC              []MessageCount       `json:"clc"`    // by type, those that there were; what is none is "malformed"
+	LLC              []MessageCount       `json:"llc"`
+	Groups           map[string]int       `json:"link_groups"` // that there are now, by mode
+	RMBBytes         int64                `json:"rmb_bytes"`   // of the RMBs of SMC-R, now
 }
 
 // A ByteCount is payload in both directions, in bytes.
@@ -103,6 +109,8 @@ type StatusConn struct {
 	Mode        string     `json:"mode"`        // "TCP", "SMC-D", "SMC-R"
 	Version     string     `json:"version"`     // "2.1"; empty for TCP
 	EID         string     `json:"eid"`         // the one agreed on
+	Group       uint32     `json:"lg_id"`       // its link group; 0: none
+	Link        uint8      `json:"link"`        // of SMC-R: the number of its link in the group; 0: none
 	ReasonCode  ReasonCode `json:"reason_code"` // 0 unless Mode is TCP
 	Reason      string     `json:"reason"`      // in words
 	UID         uint32     `json:"uid"`

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // A Tracer has the events of a host, for those who follow it. A [Trace] is one.
@@ -63,7 +63,7 @@ type traceListener[R TraceRecord] struct {
 
 var errTraceListeners = fmt.Errorf("%d programs follow this host already, which is the limit", maxTraceListeners)
 
-// Add keeps an event and, of message, a copy of at most a CLC message's length. It does not keep r, and fills
+// Add keeps an event and, of message, a copy of at most the length of the longest LLC message. It does not keep r, and fills
 // in the time. If no memory is to be taken for a longer message than ever before, it does not allocate.
 func (t *Trace[R]) Add(r *R, message []byte) {
 	t.mu.Lock()
@@ -74,7 +74,7 @@ func (t *Trace[R]) Add(r *R, message []byte) {
 	slot := &t.ring[t.next%uint64(len(t.ring))]
 	slot.at = time.Now() // here, so that time has the order of the events
 	slot.record = *r
-	slot.bytes = append(slot.bytes[:0], message[:min(len(message), clc.MaxLen)]...)
+	slot.bytes = append(slot.bytes[:0], message[:min(len(message), llc.MaxLen)]...)
 	t.next++
 	t.oldest = max(t.oldest, t.next-min(t.next, uint64(len(t.ring))))
 	for l := range t.listeners {

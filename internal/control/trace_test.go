@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // A testRecord is of the size that those of a host have.
@@ -140,14 +140,14 @@ func TestTraceMemory(t *testing.T) {
 	message := []byte("first")
 	tr.Add(&testRecord{TraceEvent: TraceEvent{Kind: TraceCLC}}, message)
 	copy(message, "other")
-	tr.Add(&testRecord{TraceEvent: TraceEvent{Kind: TraceCLC}}, bytes.Repeat([]byte("x"), 2*clc.MaxLen))
+	tr.Add(&testRecord{TraceEvent: TraceEvent{Kind: TraceCLC}}, bytes.Repeat([]byte("x"), 2*llc.MaxLen))
 	l, err := tr.Listen(2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, _ := l.Read(nil, 2)
-	if string(got[0].Bytes) != "first" || len(got[1].Bytes) != clc.MaxLen {
-		t.Errorf("read = %q and %d bytes, want first and %d", got[0].Bytes, len(got[1].Bytes), clc.MaxLen)
+	if string(got[0].Bytes) != "first" || len(got[1].Bytes) != llc.MaxLen {
+		t.Errorf("read = %q and %d bytes, want first and %d", got[0].Bytes, len(got[1].Bytes), llc.MaxLen)
 	}
 	l.Leave()
 	message = make([]byte, 200)

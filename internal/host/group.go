@@ -196,10 +196,13 @@ func (h *Host) agreed(peerPID int, lg *core.LinkGroup, r core.Result) Agreed {
 		g.suspect()
 	}
 	return Agreed{
-		Version:  fmt.Sprintf("%d.%d", r.Version, first.Release),
+		Version:  agreedVersion(r.Version, first.Release),
 		EID:      r.EID.String(),
 		PeerHost: first.PeerHostName,
 		PeerOS:   first.PeerOS.String(),
 		PeerPID:  peerPID,
 	}
 }
+
+// agreedVersion is a version of SMC as people write it: "2.1".
+func agreedVersion(v clc.Version, r clc.Release) string { return fmt.Sprintf("%d.%d", v, r) }

@@ -310,6 +310,7 @@ type counters struct {
 	handshakesOK      atomic.Uint64
 	handshakesFailed  atomic.Uint64
 	data              stream.Stats
+	messages          messageCounters
 
 	mu        sync.Mutex
 	fallbacks map[clc.Reason]uint64

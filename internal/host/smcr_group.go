@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,7 +33,8 @@ type smcrGroup struct {
 	kick    chan struct{} // there is something in later
 	stopped chan struct{} // closed when the goroutine has ended
 
-	mtu atomic.Uint32 // wire.MTU of the path, 0 before it is known
+	mtu  atomic.Uint32 // wire.MTU of the path, 0 before it is known
+	peer netip.Addr    // the other end of the first link; written before there is a message
 
 	mu        sync.Mutex
 	ctl       *core.LinkControl // nil before the first contact begins
@@ -100,6 +102,7 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error 
 		}
 	}
 	g.mtu.Store(uint32(min(r.R.MTU, g.link.MTU())))
+	g.peer = r.R.GID.Addr()
 	us := g.rnic.ends()
 	local := core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: g.link.QPN(), PSN: g.link.PSN(), MTU: g.link.MTU()}
 	cfg := core.ControlConfig{Result: r, Local: local, GroupID: g.lg.ID, RMB: c.rmb.id}
@@ -181,6 +184,7 @@ func (g *smcrGroup) carryOut(out core.Output) {
 		}
 	case core.SendLLC:
 		b := out.Message.Append(nil)
+		g.traceLLC(b, true) // before the answer can be there
 		if err := g.link.SendLLC(b, uint64(out.Tag)); err != nil {
 			g.queue = g.ctl.LinkFailed(time.Now(), 0, err, g.queue)
 		}
@@ -317,6 +321,7 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 		}
 		switch ev.Kind {
 		case link.EventLLC:
+			g.traceLLC(ev.Message, false)
 			m, err := llc.Parse(ev.Message)
 			return g.ctl.HandleMessage(now, 0, m, err, out)
 		case link.EventSent:

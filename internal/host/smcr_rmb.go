@@ -30,9 +30,10 @@ type rmbPool struct {
 	all    map[core.RMBID]*smcrRMB // that the pool frees when the group ends: all but those in use
 	free   map[wire.SizeCode][]*smcrRMB
 	asked  map[core.RMBID]*smcrRMB
-	kept   int // bytes in free
-	bytes  int64
-	closed bool // the group is ending
+	kept   int   // bytes in free
+	count  int   // of RMBs that are not freed
+	bytes  int64 // of these
+	closed bool  // the group is ending
 }
 
 func (p *rmbPool) init(g *smcrGroup) {
@@ -103,11 +104,16 @@ func (p *rmbPool) make(size wire.SizeCode) (*smcrRMB, error) {
 		return nil, err
 	}
 	p.last++
+	p.count++
+	p.bytes += n
 	return &smcrRMB{rmb: rmb, id: p.last}, nil
 }
 
 func (p *rmbPool) freeNow(m *smcrRMB) {
-	p.group.host.rmbBytes.Add(-int64(m.rmb.Size().Bytes()))
+	n := int64(m.rmb.Size().Bytes())
+	p.group.host.rmbBytes.Add(-n)
+	p.count--
+	p.bytes -= n
 	m.rmb.Free()
 }
 

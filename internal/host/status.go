@@ -54,6 +54,8 @@ func (h *Host) Status() control.Status {
 		Counters:     h.counterStatus(),
 		Listeners:    []control.StatusListener{},
 		Connections:  []control.StatusConn{},
+		Groups:       h.groupStatus(),
+		Devices:      h.rnics.status(),
 	}
 	if !h.seid.IsZero() {
 		s.SEID = h.seid.String()
@@ -85,8 +87,17 @@ func (h *Host) Status() control.Status {
 		conns = conns[:control.MaxConns]
 	}
 	names := make(map[int]string)
+	links := make(map[uint32]uint8) // by group
+	for _, g := range s.Groups {
+		s.Counters.Groups[g.Mode]++
+		if len(g.Links) > 0 {
+			links[g.ID] = g.Links[0].Number
+		}
+	}
 	for _, c := range conns {
-		s.Connections = append(s.Connections, c.status(names))
+		k := c.status(names)
+		k.Link = links[k.Group]
+		s.Connections = append(s.Connections, k)
 	}
 	// What live connections have moved is not in the counters yet.
 	for _, c := range s.Connections {
@@ -167,6 +178,9 @@ func (h *Host) counterStatus() control.StatusCounters {
 		Sleeps:           k.data.Sleeps.Load(),
 		Spins:            k.data.Spins.Load(),
 	}
+	s.CLC, s.LLC = k.messages.status()
+	s.Groups = map[string]int{ModeSMCD.String(): 0, ModeSMCR.String(): 0}
+	s.RMBBytes = h.rmbBytes.Load()
 	for m := ModeTCP; m <= ModeSMCR; m++ {
 		s.Connections[m.String()] = k.connections[m].Load()
 		s.Bytes[m.String()] = control.ByteCount{In: k.bytesIn[m].Load(), Out: k.bytesOut[m].Load()}
@@ -231,6 +245,9 @@ func (c *Conn) status(names map[int]string) control.StatusConn {
 	}
 	if c.client {
 		s.Role = "client"
+	}
+	if c.group != nil {
+		s.Group = uint32(c.group.ID)
 	}
 	if pid := c.agreed.PeerPID; pid != 0 && s.PeerCommand == "" {
 		s.PeerCommand = processName(pid)

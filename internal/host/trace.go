@@ -19,6 +19,7 @@ import (
 type traceRecord struct {
 	kind   control.TraceKind
 	conn   uint64
+	group  uint32 // LLC, established: the link group
 	client bool
 	sent   bool
 	local  netip.AddrPort
@@ -47,7 +48,7 @@ type traceRecord struct {
 // Event implements [control.TraceRecord].
 func (r traceRecord) Event() control.TraceEvent {
 	e := control.TraceEvent{
-		Kind: r.kind, Conn: r.conn, Client: r.client, Sent: r.sent,
+		Kind: r.kind, Conn: r.conn, Group: r.group, Client: r.client, Sent: r.sent,
 		Local: r.local, Peer: r.peer, Text: r.text,
 	}
 	switch {
@@ -81,7 +82,7 @@ func (r traceRecord) Event() control.TraceEvent {
 		e.Text = fmt.Sprintf("%v in=%d out=%d after %v", r.mode, r.in, r.out, r.age.Round(time.Microsecond))
 	case control.TracePeerGone:
 		e.Text = fmt.Sprintf("process %d, %d connections", r.pid, r.count)
-	case control.TraceCLC, control.TraceCDC, control.TraceFailed, control.TraceCursors, control.TraceOmitted, control.TraceLost:
+	case control.TraceCLC, control.TraceLLC, control.TraceCDC, control.TraceFailed, control.TraceCursors, control.TraceOmitted, control.TraceLost:
 	}
 	return e
 }

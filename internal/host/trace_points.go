@@ -2,6 +2,7 @@ package host
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -21,7 +22,17 @@ func (c *Conn) trace(r *traceRecord, message []byte) {
 
 // traceCLC traces a CLC message, or what came in place of one.
 func (c *Conn) traceCLC(b []byte, sent bool) {
+	c.host.counters.messages.countCLC(b, sent)
 	c.trace(&traceRecord{kind: control.TraceCLC, sent: sent}, b)
+}
+
+// traceLLC traces an LLC message, or what came in place of one. It belongs to a link, and to no connection.
+func (g *smcrGroup) traceLLC(b []byte, sent bool) {
+	g.host.counters.messages.countLLC(b, sent)
+	r := traceRecord{kind: control.TraceLLC, group: uint32(g.lg.ID), client: g.lg.Key.Role == core.RoleClient, sent: sent}
+	r.local = netip.AddrPortFrom(g.rnic.dev.Addr(), 0)
+	r.peer = netip.AddrPortFrom(g.peer, 0)
+	g.host.trace.Add(&r, b)
 }
 
 // traceEstablished traces that the connection uses shared memory.

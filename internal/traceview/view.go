@@ -2,6 +2,7 @@
 package traceview
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // modeTCP is how a host calls plain TCP.
@@ -58,7 +60,7 @@ func (v *View) Event(host string, e *control.TraceEvent) *dissect.Event {
 	out := v.content(e)
 	out.Packet.Time = e.Time
 	out.Src, out.Dst = e.Local, e.Peer
-	isMessage := e.Kind == control.TraceCLC || e.Kind == control.TraceCDC || e.Kind == control.TraceCursors || e.Kind == control.TraceRendezvous
+	isMessage := e.Kind == control.TraceCLC || e.Kind == control.TraceLLC || e.Kind == control.TraceCDC || e.Kind == control.TraceCursors || e.Kind == control.TraceRendezvous
 	if isMessage && !e.Sent {
 		out.Src, out.Dst = out.Dst, out.Src
 	}
@@ -80,6 +82,8 @@ func (v *View) content(e *control.TraceEvent) *dissect.Event {
 	switch e.Kind {
 	case control.TraceCLC:
 		return clcEvent(e.Bytes)
+	case control.TraceLLC:
+		return llcEvent(e)
 	case control.TraceCDC, control.TraceCursors:
 		h, err := cdc.ParseHeader(e.Bytes)
 		if err != nil {
@@ -112,6 +116,22 @@ func clcEvent(b []byte) *dissect.Event {
 		e.Problems = []dissect.Problem{{Kind: dissect.Declined, Text: text}}
 	}
 	return e
+}
+
+// llcEvent makes the event of an LLC message.
+func llcEvent(e *control.TraceEvent) *dissect.Event {
+	m, err := llc.Parse(e.Bytes)
+	var out *dissect.Event
+	switch {
+	case errors.Is(err, llc.ErrOptional):
+		out = &dissect.Event{Family: dissect.LLC, Name: "optional message", Bytes: e.Bytes}
+	case err != nil:
+		out = malformed(dissect.LLC, e.Bytes, err)
+	default:
+		out = dissect.MessageEvent(m, e.Bytes)
+	}
+	out.Text = fmt.Sprintf("lg=%08x", e.Group) // its group in its host, as gosmc linkgroup has it
+	return out
 }
 
 func malformed(family dissect.Family, b []byte, err error) *dissect.Event {
@@ -200,7 +220,7 @@ func (c *viewConn) learn(out *dissect.Event, e *control.TraceEvent) {
 		c.Closed = e.Time
 	case control.TraceCursors:
 		c.sampled(out, e)
-	case control.TraceRendezvous, control.TraceCLC, control.TraceCDC, control.TraceEstablished, control.TraceFallback, control.TraceState, control.TracePeerGone, control.TraceOmitted, control.TraceLost:
+	case control.TraceRendezvous, control.TraceCLC, control.TraceLLC, control.TraceCDC, control.TraceEstablished, control.TraceFallback, control.TraceState, control.TracePeerGone, control.TraceOmitted, control.TraceLost:
 	}
 }
 

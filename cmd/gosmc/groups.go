@@ -1,0 +1,348 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/survey"
+)
+
+// Verbs that show link groups, links and devices, with the columns that smcr and smcd have.
+
+// A groupsReport is what linkgroup --json and link --json print.
+type groupsReport struct {
+	Schema int            `json:"schema"`
+	Time   time.Time      `json:"time"`
+	Groups []groupOf      `json:"link_groups"`
+	Errors []survey.Error `json:"errors"`
+	Denied int            `json:"other_users"`
+}
+
+// A groupOf is a link group, and whose it is.
+type groupOf struct {
+	control.StatusGroup
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+	Dir     string `json:"dir"`
+}
+
+// A devicesReport is what device --json prints.
+type devicesReport struct {
+	Schema  int            `json:"schema"`
+	Time    time.Time      `json:"time"`
+	Devices []deviceOf     `json:"devices"`
+	Errors  []survey.Error `json:"errors"`
+	Denied  int            `json:"other_users"`
+}
+
+// A deviceOf is a device, and whose it is.
+type deviceOf struct {
+	control.StatusDevice
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+	Dir     string `json:"dir"`
+}
+
+// showFlags are those of verbs that show objects of hosts.
+type showFlags struct {
+	gatherFlags
+	details bool
+}
+
+func (f *showFlags) register(cmd *cobra.Command) {
+	f.gatherFlags.register(cmd)
+	cmd.Flags().BoolVarP(&f.details, "details", "d", false, "show more of each")
+}
+
+// showArgs are the arguments of such a verb: the word show, which is what it does, and as many more as it takes.
+func showArgs(more int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if args = withoutShow(args); len(args) > more {
+			return usagef("%s does not know what to do with %q", verbOf(cmd), args[more])
+		}
+		return nil
+	}
+}
+
+func withoutShow(args []string) []string {
+	if len(args) > 0 && args[0] == "show" {
+		return args[1:]
+	}
+	return args
+}
+
+// completeShow completes the arguments of such a verb.
+func completeShow(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return []cobra.Completion{cobra.CompletionWithDesc("show", "which is what it does without, too")}, cobra.ShellCompDirectiveNoFileComp
+}
+
+func newLinkGroupCommand() *cobra.Command {
+	var flags showFlags
+	cmd := &cobra.Command{
+		Use:   "linkgroup [show] [LG-ID] [flags]",
+		Short: "Show the link groups of all hosts on this machine",
+		Long: `Show every link group of the hosts of this machine, or the one with the number LG-ID in each of them: who the peer is, and how
+many connections there are. A group of SMC-R has a link, which 'gosmc link' shows. LG-ID is the host's own
+number, LG-Role ours in the group, and LG-Type NONE while the first contact is under way, then SINGLE: there is one link.
+
+The exit status is 1 if there is no group LG-ID, or if the run directory that --dir or GOSMC_DIR names does not exist.`,
+		Example: `  gosmc linkgroup
+  gosmc linkgroup show 00000001 -d
+  gosmc linkgroup --json | jq '.link_groups[] | select(.mode == "SMC-R") | .rmb_bytes'`,
+		Args:              showArgs(1),
+		ValidArgsFunction: completeShow,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runGroups(cmd, &flags, args, func(w io.Writer, r *groupsReport) error {
+				if flags.details {
+					return r.writeDetails(w)
+				}
+				return r.write(w)
+			})
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+func newLinkCommand() *cobra.Command {
+	var flags showFlags
+	cmd := &cobra.Command{
+		Use:   "link [show] [LG-ID] [flags]",
+		Short: "Show the links of SMC-R of all hosts on this machine",
+		Long: `Show the links of all link groups of SMC-R, or of those with the number LG-ID: one queue pair of ours and one of the
+peer each. IB-Dev is the address of the device, which 'gosmc device' shows; its port is 1 always. With --details there are the
+link's user ID, both ends, and what went over it.
+
+The exit status is 1 if there is no group LG-ID, or if the run directory that --dir or GOSMC_DIR names does not exist.`,
+		Example: `  gosmc link
+  gosmc link -d
+  gosmc link --json | jq '.link_groups[].links[].retransmitted'`,
+		Args:              showArgs(1),
+		ValidArgsFunction: completeShow,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runGroups(cmd, &flags, args, func(w io.Writer, r *groupsReport) error { return r.writeLinks(w, flags.details) })
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+// runGroups shows link groups, by a function for people.
+func runGroups(cmd *cobra.Command, flags *showFlags, args []string, write func(io.Writer, *groupsReport) error) error {
+	var only *uint32
+	if args = withoutShow(args); len(args) == 1 {
+		id, err := strconv.ParseUint(strings.TrimPrefix(args[0], "0x"), 16, 32)
+		if err != nil {
+			return usagef("%q is no LG-ID: want up to 8 hexadecimal digits, as 'gosmc linkgroup' prints them", args[0])
+		}
+		only = new(uint32(id))
+	}
+	g := flags.gather(cmd.Context())
+	r := newGroupsReport(&g, only)
+	err := incomplete(&g)
+	if only != nil && len(r.Groups) == 0 && err == nil {
+		err = fmt.Errorf("no host has a link group %08x", *only)
+	}
+	if flags.json {
+		return errors.Join(writeJSON(cmd.OutOrStdout(), r), err)
+	}
+	if e := write(cmd.OutOrStdout(), &r); e != nil {
+		return e
+	}
+	complain(cmd, &g)
+	return err
+}
+
+func newGroupsReport(g *survey.Answers, only *uint32) groupsReport {
+	r := groupsReport{Schema: jsonSchema, Time: time.Now(), Groups: []groupOf{}, Errors: g.Errors, Denied: g.Denied}
+	if r.Errors == nil {
+		r.Errors = []survey.Error{}
+	}
+	for _, h := range g.Hosts {
+		for _, x := range h.Groups {
+			if only == nil || *only == x.ID {
+				r.Groups = append(r.Groups, groupOf{x, h.PID, h.Command, h.Dir})
+			}
+		}
+	}
+	return r
+}
+
+// lgRole is a role as smcr has it.
+func lgRole(role string) string {
+	switch role {
+	case "client":
+		return "CLNT"
+	case "server":
+		return "SERV"
+	}
+	return orNA(role)
+}
+
+func lgID(id uint32) string { return fmt.Sprintf("%08x", id) }
+
+func yesNo(b bool) string {
+	if b {
+		return "Yes"
+	}
+	return "No"
+}
+
+func (r *groupsReport) write(w io.Writer) error {
+	t := table{columns: []column{
+		{title: "LG-ID"}, {title: "LG-Role"}, {title: "LG-Type"}, {title: "VLAN", right: true}, {title: "#Conns", right: true}, {title: "PNET-ID"},
+		{title: "Mode"}, {title: "Peer"}, {title: "Process"},
+	}}
+	for _, g := range r.Groups {
+		t.add(lgID(g.ID), lgRole(g.Role), orNA(g.Type), strconv.Itoa(int(g.VLAN)), strconv.Itoa(g.Conns), orNA(g.PNETID),
+			strings.TrimSpace(orNA(g.Mode)+" "+printable(g.Version)), orNA(g.Peer), process(g.PID, g.Command))
+	}
+	return t.write(w)
+}
+
+// writeDetails prints a block for each group.
+func (r *groupsReport) writeDetails(w io.Writer) error {
+	for i, g := range r.Groups {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		t := table{columns: []column{{}, {}}}
+		row := func(name, value string) { t.add(name, ": "+value) }
+		row("LG-ID", lgID(g.ID))
+		row("Mode", orNA(g.Mode))
+		row("State", orNA(g.State))
+		row("LG-Role", lgRole(g.Role))
+		if g.Type != "" {
+			row("LG-Type", printable(g.Type))
+		}
+		row("VLAN", strconv.Itoa(int(g.VLAN)))
+		row("PNET-ID", orNA(g.PNETID))
+		row("Version", orNA(g.Version))
+		row("Peer", orNA(g.Peer))
+		if g.PeerID != "" {
+			row("Peer-ID", printable(g.PeerID))
+		}
+		row("Peer-Host", orNA(g.PeerHost))
+		row("Peer-OS", orNA(g.PeerOS))
+		if g.Type != "" {
+			row("Direct", yesNo(g.Direct))
+		}
+		row("EID", orNA(g.EID))
+		row("#Conns", fmt.Sprintf("%d, at most %d", g.Conns, g.MaxConns))
+		if g.Type != "" {
+			row("RMB", fmt.Sprintf("%d B, %d buffers: %d idle, %d in quarantine", g.RMBBytes, g.RMBs, g.IdleRMBs, g.Quarantined))
+		}
+		row("Process", process(g.PID, g.Command))
+		if err := t.write(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *groupsReport) writeLinks(w io.Writer, details bool) error {
+	t := table{columns: []column{
+		{title: "LG-ID"}, {title: "LG-Role"}, {title: "LG-Type"}, {title: "Net-Dev"}, {title: "Link-State"}, {title: "#Conns", right: true},
+	}}
+	if details {
+		t.columns = append(t.columns, column{title: "Link-UID"}, column{title: "IB-Dev"}, column{title: "IB-P", right: true},
+			column{title: "Local-GID"}, column{title: "Local-QP"}, column{title: "Peer-GID"}, column{title: "Peer-QP"},
+			column{title: "MTU", right: true}, column{title: "RTT", right: true}, column{title: "Sent", right: true}, column{title: "Resent", right: true})
+	}
+	t.columns = append(t.columns, column{title: "Process"}, column{})
+	for _, g := range r.Groups {
+		for _, l := range g.Links {
+			cells := []string{lgID(g.ID), lgRole(g.Role), orNA(g.Type), orNA(l.NetDev), orNA(l.State), strconv.Itoa(l.Conns)}
+			if details {
+				rtt, mtu := "n/a", "n/a"
+				if l.RoundTrip > 0 {
+					rtt = formatNumber(float64(l.RoundTrip)/1e3) + " µs"
+				}
+				if l.MTU > 0 {
+					mtu = strconv.Itoa(l.MTU)
+				}
+				cells = append(cells, lgID(l.UID), orNA(l.Device), strconv.Itoa(l.Port), orNA(l.LocalGID), fmt.Sprintf("%#x", l.LocalQPN),
+					orNA(l.PeerGID), fmt.Sprintf("%#x", l.PeerQPN), mtu, rtt, formatBytes(int64(min(l.SentBytes, 1<<62))), strconv.FormatUint(l.Retransmitted, 10))
+			}
+			t.add(append(cells, process(g.PID, g.Command), printable(l.Why))...)
+		}
+	}
+	return t.write(w)
+}
+
+func newDeviceCommand() *cobra.Command {
+	var flags showFlags
+	cmd := &cobra.Command{
+		Use:   "device [show] [flags]",
+		Short: "Show the devices of SMC-R of all hosts on this machine",
+		Long: `Show the RoCEv2 devices that the hosts of this machine have open, and those that could not be opened, with the reason. A
+device is software: a UDP socket at one address of an interface, which is its name under IB-Dev. Hosts open one when a
+connection first needs it, and close it when it has not been used for a while. Crit says that a link group would end with it.
+
+The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist.`,
+		Example: `  gosmc device
+  gosmc device -d
+  gosmc device --json | jq '.devices[] | select(.state != "ACTIVE") | .why'`,
+		Args:              showArgs(0),
+		ValidArgsFunction: completeShow,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			g := flags.gather(cmd.Context())
+			r := newDevicesReport(&g)
+			if flags.json {
+				return errors.Join(writeJSON(cmd.OutOrStdout(), r), incomplete(&g))
+			}
+			if err := r.write(cmd.OutOrStdout(), flags.details); err != nil {
+				return err
+			}
+			complain(cmd, &g)
+			return incomplete(&g)
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+func newDevicesReport(g *survey.Answers) devicesReport {
+	r := devicesReport{Schema: jsonSchema, Time: time.Now(), Devices: []deviceOf{}, Errors: slices.Clone(g.Errors), Denied: g.Denied}
+	if r.Errors == nil {
+		r.Errors = []survey.Error{}
+	}
+	for _, h := range g.Hosts {
+		for _, d := range h.Devices {
+			r.Devices = append(r.Devices, deviceOf{d, h.PID, h.Command, h.Dir})
+		}
+	}
+	return r
+}
+
+func (r *devicesReport) write(w io.Writer, details bool) error {
+	t := table{columns: []column{
+		{title: "Net-Dev"}, {title: "IB-Dev"}, {title: "IB-P", right: true}, {title: "IB-State"}, {title: "Type"}, {title: "Crit"},
+		{title: "#Links", right: true}, {title: "PNET-ID"},
+	}}
+	if details {
+		t.columns = append(t.columns, column{title: "GID"}, column{title: "MAC"}, column{title: "MTU", right: true},
+			column{title: "Received", right: true}, column{title: "Bad-ICRC", right: true}, column{title: "No-QP", right: true}, column{title: "Send-Err", right: true})
+	}
+	t.columns = append(t.columns, column{title: "Process"}, column{})
+	for _, d := range r.Devices {
+		cells := []string{orNA(d.NetDev), orNA(d.Address), strconv.Itoa(d.Port), orNA(d.State), orNA(d.Type), yesNo(d.Critical), strconv.Itoa(d.Links), orNA(d.PNETID)}
+		if details {
+			count := func(n uint64) string { return strconv.FormatUint(n, 10) }
+			cells = append(cells, orNA(d.GID), orNA(d.MAC), strconv.Itoa(d.MTU), count(d.RcvdPackets), count(d.BadICRC), count(d.UnknownQP), count(d.SendErrors))
+		}
+		t.add(append(cells, process(d.PID, d.Command), printable(d.Why))...)
+	}
+	return t.write(w)
+}

@@ -1,0 +1,205 @@
+package host
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// Link groups, links, devices and messages, as tools show them. Names are those that operators know from smcr and smcd.
+
+// groupStatus describes the link groups, in the order of their IDs.
+func (h *Host) groupStatus() []control.StatusGroup {
+	h.mu.Lock()
+	all := h.groups.All()
+	list := make([]control.StatusGroup, 0, min(len(all), control.MaxGroups))
+	groups := make([]*smcrGroup, 0, cap(list)) // those of SMC-R, nil for others
+	for _, lg := range all[:cap(list)] {
+		list = append(list, lgStatus(lg))
+		groups = append(groups, h.smcrGroups[lg])
+	}
+	h.mu.Unlock()
+	for i, g := range groups { // without the lock: that of a group comes before it
+		if g != nil {
+			g.status(&list[i])
+		}
+	}
+	return list
+}
+
+// lgStatus describes a link group as its table has it. The host's mu is held.
+func lgStatus(lg *core.LinkGroup) control.StatusGroup {
+	s := control.StatusGroup{
+		ID: uint32(lg.ID), Mode: modes[lg.Key.Mode].String(), State: "Active", Role: lg.Key.Role.String(),
+		VLAN: lg.VLAN, PNETID: lg.PNETID, Conns: lg.Conns, MaxConns: lg.MaxConns, Links: []control.StatusLink{},
+	}
+	switch lg.Key.Mode {
+	case core.SMCD:
+		s.Peer = lg.Key.Remote.GID.String()
+	case core.SMCR:
+		s.Peer, s.Type = lg.Key.GID.String(), "NONE"
+	}
+	r := &lg.Result
+	if r.Mode == 0 {
+		s.State = "Pending"
+		return s
+	}
+	s.Version = agreedVersion(r.Version, r.Release)
+	s.PeerHost, s.PeerOS, s.Direct = r.PeerHostName, r.PeerOS.String(), r.Direct
+	if !r.EID.IsZero() {
+		s.EID = r.EID.String()
+	}
+	if r.R != nil {
+		s.Peer, s.PeerID = r.R.GID.String(), r.R.PeerID.String()
+	}
+	return s
+}
+
+// status adds what a group of SMC-R has: its link and its memory.
+func (g *smcrGroup) status(s *control.StatusGroup) {
+	stats, queue := g.link.Stats(), g.link.QPStats()
+	us := g.rnic.ends()
+	l := control.StatusLink{
+		State: "LINK_ACTIVATING", NetDev: g.rnic.dev.Interface(), Device: g.rnic.dev.Addr().String(), Port: devicePort,
+		LocalGID: us.GID.String(), LocalQPN: uint32(g.link.QPN()), PeerGID: s.Peer, Conns: s.Conns,
+		SentCDC: stats.SentCDC, RcvdCDC: stats.ReceivedCDC, SentLLC: stats.SentLLC, RcvdLLC: stats.ReceivedLLC, SentBytes: stats.SentBytes,
+		SentPackets: queue.SentPackets, RcvdPackets: queue.RcvdPackets, Retransmitted: queue.Retransmitted, RoundTrip: queue.RoundTrip,
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctl != nil {
+		if links := g.ctl.Links(); len(links) > 0 {
+			first := links[0]
+			l.State, l.Number, l.MTU = "LINK_ACTIVE", uint8(first.Num), min(first.Local.MTU, first.Peer.MTU).Bytes()
+			l.PeerGID, l.PeerQPN = first.Peer.GID.String(), uint32(first.Peer.QPN)
+			l.UID = uint32(g.lg.ID)<<8 | uint32(first.Num)
+			s.Type = "SINGLE"
+		}
+	}
+	if err := g.link.Err(); err != nil {
+		l.State, l.Why = "LINK_INACTIVE", err.Error()
+	}
+	s.Links = append(s.Links, l)
+	g.rmbs.status(s)
+}
+
+// status adds up the RMBs. The group's mu is held.
+func (p *rmbPool) status(s *control.StatusGroup) {
+	s.RMBs, s.RMBBytes = p.count, p.bytes
+	for _, list := range p.free {
+		s.IdleRMBs += len(list)
+	}
+	s.Quarantined = len(p.all) - s.IdleRMBs
+}
+
+// devicePort is the port of every device: one of ours is an address, and has no more.
+const devicePort = 1
+
+// status describes the devices that are open, and the addresses that cannot have one.
+func (r *rnics) status() []control.StatusDevice {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]control.StatusDevice, 0, len(r.open)+len(r.failed))
+	for _, n := range r.open {
+		list = append(list, n.status())
+	}
+	for addr, f := range r.failed {
+		list = append(list, control.StatusDevice{
+			Address: addr.String(), Port: devicePort, State: "FAILED", Type: deviceType, PNETID: r.pnetID(""),
+			Why: clc.Lookup(rnicReason(f.err), clc.OSUnspecified).Sentence + " (" + f.err.Error() + ")",
+		})
+	}
+	slices.SortFunc(list, func(a, b control.StatusDevice) int {
+		x, _ := netip.ParseAddr(a.Address)
+		y, _ := netip.ParseAddr(b.Address)
+		return cmp.Or(x.Compare(y), cmp.Compare(a.Address, b.Address))
+	})
+	return list
+}
+
+// deviceType is what devices are: software, on UDP.
+const deviceType = "RoCEv2"
+
+func (n *rnic) status() control.StatusDevice {
+	var stats rdma.DeviceStats = n.dev.Stats()
+	us := n.ends()
+	s := control.StatusDevice{
+		NetDev: n.dev.Interface(), Address: n.dev.Addr().String(), Port: devicePort, State: "ACTIVE", Type: deviceType,
+		GID: us.GID.String(), MAC: us.MAC.String(), MTU: n.dev.MTU().Bytes(), PNETID: n.all.pnetID(n.dev.Interface()),
+		RcvdPackets: stats.RcvdPackets, BadICRC: stats.BadICRC, UnknownQP: stats.UnknownQP, SendErrors: stats.SendErrors,
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s.Links = len(n.links)
+	s.Critical = s.Links > 0 // a group has one link
+	if n.down != "" {
+		s.State, s.Why = "DOWN", n.down
+	}
+	return s
+}
+
+// pnetID returns the PNETID of an interface, "" if it has none.
+func (r *rnics) pnetID(string) string { return "" }
+
+// messageCounters count CLC and LLC messages by type: index 0 is for what is none.
+type messageCounters struct {
+	clc [clc.TypeDecline + 1]twoWays
+	llc [llc.TypeDeleteRKey + 1]twoWays
+}
+
+// twoWays counts what was received, and what was sent.
+type twoWays [2]atomic.Uint64
+
+func (w *twoWays) add(sent bool) {
+	if sent {
+		w[1].Add(1)
+	} else {
+		w[0].Add(1)
+	}
+}
+
+// countCLC counts a message as it is on the wire.
+func (m *messageCounters) countCLC(b []byte, sent bool) {
+	typ := clc.Type(0)
+	if len(b) > 4 && b[0] == 0xe2 && b[1] == 0xd4 && b[2] == 0xc3 && clc.Type(b[4]) <= clc.TypeDecline {
+		typ = clc.Type(b[4])
+	}
+	m.clc[typ].add(sent)
+}
+
+// countLLC counts one as it is on the wire.
+func (m *messageCounters) countLLC(b []byte, sent bool) {
+	typ := llc.Type(0)
+	if len(b) > 0 && llc.Type(b[0]&0x0f) <= llc.TypeDeleteRKey { // the upper half is the version
+		typ = llc.Type(b[0] & 0x0f)
+	}
+	m.llc[typ].add(sent)
+}
+
+// status lists the types that there were.
+func (m *messageCounters) status() (ofCLC, ofLLC []control.MessageCount) {
+	list := func(list []control.MessageCount, index int, name string, w *twoWays) []control.MessageCount {
+		c := control.MessageCount{Type: name, Sent: w[1].Load(), Rcvd: w[0].Load()}
+		if index == 0 {
+			c.Type = "malformed"
+		}
+		if c.Sent+c.Rcvd > 0 {
+			list = append(list, c)
+		}
+		return list
+	}
+	for i := range m.clc {
+		ofCLC = list(ofCLC, i, clc.Type(i).String(), &m.clc[i])
+	}
+	for i := range m.llc {
+		ofLLC = list(ofLLC, i, llc.Type(i).String(), &m.llc[i])
+	}
+	return ofCLC, ofLLC
+}
