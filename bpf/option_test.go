@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -401,6 +404,33 @@ func TestOptionOfOthers(t *testing.T) {
 	}
 }
 
+// TestOptionTwice has the programs attached twice, as by an agent for all control groups and one for some. The option is
+// written once, and both say so.
+func TestOptionTwice(t *testing.T) {
+	p := newPlace(t)
+	second, err := AttachOption(p.group, mountPins(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := p.listen(t, "127.0.0.1:0", true)
+	wire := p.tap(t)
+	pr := p.connect(t, l, l.Addr().String(), true)
+	list := wire.segments(ports(pr))
+	checkWire(t, list, true, true)
+	for _, s := range list[:2] {
+		if n := bytes.Count(s.options, []byte{0xe2, 0xd4, 0xc3, 0xd9}); n != 1 {
+			t.Errorf("%d times in %x", n, s.options)
+		}
+	}
+	pr.want(t, both, both)
+	for _, o := range []*Option{p.option, second} {
+		if c, err := o.Counters(); err != nil || c.ClientBoth != 1 || c.ServerBoth != 1 || c.SYNNoRoom+c.SYNACKNoRoom > 0 {
+			t.Errorf("counters %+v, %v", c, err)
+		}
+	}
+	second.Close() // and with its pins it is gone
+}
+
 // TestOptionRestart exchanges the programs, as a new process of the agent does, between all steps of connections.
 // A listening socket goes on, and what is known of connections stays.
 func TestOptionRestart(t *testing.T) {
@@ -502,6 +532,48 @@ func TestOptionDetach(t *testing.T) {
 	}
 	fresh := p.listen(t, "127.0.0.1:0", true)
 	p.connect(t, fresh, fresh.Addr().String(), true).want(t, both, both)
+}
+
+// TestNoPrivilege attaches the programs without the capabilities for it, and in places that will not do. The error says
+// what is missing, and nothing is left behind.
+func TestNoPrivilege(t *testing.T) {
+	needRoot(t)
+	root, err := CgroupRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, pins := smctest.EnterCgroup(t, root), mountPins(t)
+	without := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err := unix.Capset(&header, &none[0]); err != nil {
+			without <- err
+			return
+		}
+		o, err := AttachOption(group, pins)
+		if err == nil {
+			o.Close()
+		}
+		without <- err
+	}()
+	for what, tt := range map[string]struct {
+		err  error
+		want string
+	}{
+		"no capabilities": {<-without, "CAP_BPF"},
+		"no cgroup":       {func() error { _, err := AttachOption(t.TempDir(), pins); return err }(), "no control group of version 2"},
+		"nothing":         {func() error { _, err := AttachOption("/nowhere", pins); return err }(), "no such file"},
+		"no bpf":          {PreparePins(filepath.Join(t.TempDir(), "pins")), "type bpf"},
+	} {
+		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", what, tt.err, tt.want)
+		}
+	}
+	if names, err := os.ReadDir(pins); err != nil || len(names) > 0 {
+		t.Errorf("left are %v, %v", names, err)
+	}
 }
 
 // TestForeignOptions has socket options of others pass through the programs as they are, also those longer than what a

@@ -316,18 +316,25 @@ static __always_inline void on_length(struct bpf_sock_ops *s) {
 	}
 }
 
-static __always_inline void on_write(struct bpf_sock_ops *s) {
+// store writes the option. That it is there already is as good: an agent for another control group above or below
+// this one has the same programs.
+static __always_inline int store(struct bpf_sock_ops *s) {
 	struct smc_option o = SMC_OPTION;
+	long err = bpf_store_hdr_opt(s, &o, sizeof(o), 0);
+	return !err || err == -17 /* EEXIST */;
+}
+
+static __always_inline void on_write(struct bpf_sock_ops *s) {
 	struct wish *w;
 	if (!(s->skb_tcp_flags & FLAG_SYN))
 		return;
 	if (s->skb_tcp_flags & FLAG_ACK) {
 		if (!synack_wanted(s, 0) || note(s, YES)) // no option that we do not remember
 			return;
-		if (bpf_store_hdr_opt(s, &o, sizeof(o), 0))
-			note(s, NO);
-		else
+		if (store(s))
 			count(SYNACK_SENT);
+		else
+			note(s, NO);
 		return;
 	}
 	w = wish_of(s);
@@ -339,7 +346,7 @@ static __always_inline void on_write(struct bpf_sock_ops *s) {
 		count(SYN_FAST_OPEN);
 		return;
 	}
-	if (bpf_store_hdr_opt(s, &o, sizeof(o), 0)) {
+	if (!store(s)) {
 		w->state = ASKED;
 		w->reason = NO_ROOM;
 		count(SYN_NO_ROOM);

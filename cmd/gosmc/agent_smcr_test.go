@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,8 +21,31 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
+// startAgentProcess starts an agent in a process of its own, and returns a function that kills it.
+func startAgentProcess(t *testing.T, flags ...string) (kill func()) {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.Command("/proc/self/exe", append([]string{"agent"}, flags...)...) // gosmc, by childOfTest
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	t.Cleanup(kill)
+	for end := time.Now().Add(20 * time.Second); gosmc(t, "", "agent", "--status", flags[0], flags[1]).code != exitOK; {
+		if time.Now().After(end) {
+			kill()
+			t.Fatalf("no agent answers: %s", stderr.String())
+		}
+	}
+	return kill
+}
+
 // TestAgentSMCR has three hosts that know nothing of each other meet by TCP option 254: two of them share an address. The
-// agent is ended, and started again, under their connections.
+// agent is killed, and started again, under their connections.
 func TestAgentSMCR(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to load eBPF programs")
@@ -43,7 +68,7 @@ func TestAgentSMCR(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	a := startAgent(t, flags...)
+	killed := startAgentProcess(t, flags...)
 	servers, client := address(), newHost()
 	from := &net.TCPAddr{IP: net.ParseIP(address())}
 	type connection struct{ client, server *smc.Conn }
@@ -99,11 +124,11 @@ func TestAgentSMCR(t *testing.T) {
 	if n := strings.Count(status.stdout, servers+":4791"); n != 2 {
 		t.Errorf("%d sockets of the servers, want 2: %s", n, status.stdout)
 	}
-	a.end(t)
+	killed()
 	all()
 	list = append(list, connect(listeners[0]), connect(listeners[1])) // in the same link groups
 	all()
-	a = startAgent(t, flags...)
+	a := startAgent(t, flags...)
 	l, err := (&smc.ListenConfig{Host: newHost()}).Listen(ctx, "tcp", servers+":0")
 	if err != nil {
 		t.Fatal(err)
