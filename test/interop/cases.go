@@ -99,7 +99,7 @@ func allCases() []testCase {
 		{name: "smcr/killed", what: "SMC-R: the guest's program is killed in the middle of a transfer; then another connection", run: killed},
 		{
 			name: "smcr/vanished", what: "SMC-R: the guest's interface goes down in the middle of a transfer; then another connection",
-			run: vanished, tolerates: []string{"guest link_downed", "guest retry_exceeded_err", "guest out_of_seq_request", "guest rcvd_seq_err"},
+			run: vanished, tolerates: []string{"guest link_downed", "guest send_err", "guest retry_exceeded_err", "guest out_of_seq_request", "guest rcvd_seq_err"},
 		},
 
 		{name: "pingpong/client", what: asClient, run: client},

@@ -81,8 +81,9 @@ func isTCP(ours smc.State, guest string) error {
 	return nil
 }
 
-// endsWithin is the time in which an end must be noticed: a dead link takes what a queue pair's retries take.
-const endsWithin = 20 * time.Second
+// endsWithin is the time in which an end must be noticed: with something on its way what a queue pair's retries take, else
+// 30 s until the link is tested.
+const endsWithin = 60 * time.Second
 
 // killed kills the guest's program in the middle of a transfer.
 func killed(ctx context.Context, l *lab) error {

@@ -87,6 +87,9 @@ func listen(port uint16) (*socket, error) {
 
 func (s *socket) accept() (*socket, error) {
 	fd, _, errno := unix.Syscall6(unix.SYS_ACCEPT4, uintptr(s.fd), 0, 0, 0, 0, 0) // accept is not everywhere
+	for errno == unix.EINTR {
+		fd, _, errno = unix.Syscall6(unix.SYS_ACCEPT4, uintptr(s.fd), 0, 0, 0, 0, 0)
+	}
 	if errno != 0 {
 		return nil, os.NewSyscallError("accept", errno)
 	}
@@ -116,6 +119,9 @@ func (s *socket) mode() string {
 
 func (s *socket) Read(b []byte) (int, error) {
 	n, err := unix.Read(s.fd, b)
+	for err == unix.EINTR { // the runtime's signals
+		n, err = unix.Read(s.fd, b)
+	}
 	switch {
 	case err != nil:
 		return 0, os.NewSyscallError("read", err)
@@ -128,6 +134,9 @@ func (s *socket) Read(b []byte) (int, error) {
 func (s *socket) Write(b []byte) (int, error) {
 	for done := 0; done < len(b); {
 		n, err := unix.Write(s.fd, b[done:])
+		if err == unix.EINTR {
+			continue
+		}
 		if err != nil {
 			return done, os.NewSyscallError("write", err)
 		}
