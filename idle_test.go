@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -35,14 +37,32 @@ type idleProgram struct {
 	conns []*Conn
 	work  sync.WaitGroup // goroutines that serve connections
 	large atomic.Bool    // those accepted from now on are served with a large buffer
+
+	dialer  Dialer
+	packets atomic.Int64 // of RoCEv2, received
 }
 
 // childIdle does what the test says, a line for each command and for each answer.
-// Arguments: run directory, address to dial or "".
+// Arguments: run directory, address to dial or "", UDP port for SMC-R, and none for SMC-D.
 func childIdle(p *smctest.Parent) {
-	cfg, err := host.New(host.Config{Dir: p.Args[0], SweepEvery: idleSweep})
+	g := &idleProgram{p: p}
+	cfg := host.Config{Dir: p.Args[0], SweepEvery: idleSweep}
+	if len(p.Args) > 2 {
+		port, err := strconv.ParseUint(p.Args[2], 10, 16)
+		p.Check(err)
+		cfg.UEIDs, cfg.SMCRPeers, cfg.RDMA.Port = []string{"GOSMC.TEST"}, []string{"127.0.0.0/8"}, uint16(port)
+		cfg.RDMA.Drop = func([]byte) bool {
+			g.packets.Add(1)
+			return false
+		}
+		g.dialer.Require, g.dialer.LocalAddr = RequireSMCR, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}
+	} else {
+		g.dialer.Require = RequireSMCD
+	}
+	h, err := host.New(cfg)
 	p.Check(err)
-	g := &idleProgram{p: p, host: &Host{h: cfg}}
+	g.host = &Host{h: h}
+	g.dialer.Host, g.dialer.Timeout = g.host, slow
 	addr := p.Args[1]
 	if addr == "" {
 		g.l, err = listenOn(g.host)
@@ -73,6 +93,9 @@ func childIdle(p *smctest.Parent) {
 			start := time.Now()
 			p.Check(g.transfer(g.conns[len(g.conns)-1], n<<20))
 			p.Say("transferred %d", time.Since(start).Milliseconds())
+			continue
+		case "packets":
+			p.Say("packets %d", g.packets.Load())
 			continue
 		case "collect":
 			runtime.GC()
@@ -118,10 +141,9 @@ func (g *idleProgram) dial(addr string, n int) {
 	for range 4 {
 		wg.Go(func() {
 			for left.Add(-1) >= 0 {
-				d := Dialer{Host: g.host, Require: RequireSMCD, Timeout: slow}
-				c, err := d.Dial("tcp", addr)
+				c, err := g.dialer.Dial("tcp", addr)
 				for try := 0; errors.Is(err, ErrFallback) && try < 10; try++ {
-					c, err = d.Dial("tcp", addr) // the machine is so busy that the server did not accept in time
+					c, err = g.dialer.Dial("tcp", addr) // the machine is so busy that the server did not accept in time
 				}
 				g.p.Check(err)
 				g.mu.Lock()
@@ -434,6 +456,76 @@ func TestIdle(t *testing.T) {
 	})
 	t.Logf("all closed in %v", time.Since(start))
 	ends.both("end")
+}
+
+// packets is how many packets of RoCEv2 the two have received.
+func (ends idleEnds) packets(t *testing.T) (n int) {
+	t.Helper()
+	for _, p := range ends {
+		p.Say("packets")
+		count, err := strconv.Atoi(p.Hear("packets"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += count
+	}
+	return n
+}
+
+// TestSMCRIdle holds 1,000 connections of SMC-R between two processes, in as few link groups as 255 connections in each
+// allow, and measures what they cost when nothing happens on them.
+func TestSMCRIdle(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes 1,000 connections")
+	}
+	const conns, warm = 1000, 50
+	needLimits(t, conns)
+	smctest.CheckLeaks(t)
+	port := strconv.Itoa(int(smctest.FreePort(t, netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2"))))
+	server := smctest.Start(t, "idle", t.TempDir(), "", port) // of its own: nor do the two share memory
+	addr := server.Hear("listening")
+	ends := idleEnds{smctest.Start(t, "idle", t.TempDir(), addr, port), server}
+
+	ends.dial(t, warm, warm)
+	memory0, descriptors0, _ := ends.measure(t)
+	ends.dial(t, conns-warm, conns)
+	memory, descriptors, _ := ends.measure(t)
+	for i, name := range idleNames {
+		anon := float64(memory[i].Anon-memory0[i].Anon) / (conns - warm)
+		fds := float64(descriptors[i]-descriptors0[i]) / (conns - warm)
+		t.Logf("%s, per idle connection: %.0f bytes of private memory, %.3f descriptors", name, anon, fds)
+		if anon > 16<<10 && !raceEnabled() {
+			t.Errorf("%s has %.0f bytes of private memory per idle connection, want at most 16 KiB", name, anon)
+		}
+		if fds > 1.01 {
+			t.Errorf("%s has %.3f descriptors per idle connection, want 1", name, fds)
+		}
+	}
+
+	// A goroutine in Read of each connection, as a server has it.
+	server.Say("serve")
+	server.Hear("done")
+	before := ends.packets(t)
+	if !ends.quiet(t, 2*time.Second) {
+		t.Error("processes with idle connections do not sleep")
+	}
+	// The links of a few groups may have been tested meanwhile, but nothing was said of connections.
+	if n := ends.packets(t) - before; n > conns/10 {
+		t.Errorf("%d packets while nothing happened", n)
+	}
+
+	// They are all there afterwards, and there is quiet again.
+	ends[0].Say("burst %d", 1000)
+	ends[0].Hear("done")
+	if !ends.quiet(t, 2*time.Second) {
+		t.Error("processes do not sleep after a burst")
+	}
+	ends[0].Say("close")
+	ends[0].Hear("done")
+	for _, p := range []*smctest.Process{server, ends[0]} { // the one that reads has to see all ends first
+		p.Say("end")
+		p.Hear("done")
+	}
 }
 
 // TestPagesOfSlowReader has a peer that says late that it has read all. The pages go back all the same.
