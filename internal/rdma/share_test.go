@@ -6,12 +6,15 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/udp"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
@@ -218,6 +221,101 @@ func TestHandOn(t *testing.T) {
 	first, second := ends[0].dev.Stats(), ends[1].dev.Stats()
 	if first.HandedOn != each || second.HandedOver != each || first.HandOnErrors+second.HandOnErrors+second.HandedOn > 0 {
 		t.Errorf("first %+v\nsecond %+v", first, second)
+	}
+}
+
+// setOffload switches a feature of an interface: unix.ETHTOOL_SGRO, say.
+func setOffload(name string, feature, on uint32) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	value := struct{ cmd, on uint32 }{feature, on} // struct ethtool_value, Linux include/uapi/linux/ethtool.h
+	r := struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: unsafe.Pointer(&value)}
+	copy(r.name[:], name)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&r))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// TestHandOnMany has a peer send to two devices that share an address over a cable whose end joins packets, one by one as
+// other stacks send them: what is joined wrongly is handed on, and all of it arrives.
+func TestHandOnMany(t *testing.T) {
+	c := smctest.NewCables(t, 1)
+	var err error
+	// A veth joins what it receives if the other end could not have sent it joined: Linux drivers/net/veth.c.
+	c.Run[0](func() { err = setOffload("cable0", unix.ETHTOOL_SGRO, 1) })
+	if err == nil {
+		c.Run[1](func() { err = setOffload("cable0", unix.ETHTOOL_STSO, 0) })
+	}
+	if err == nil {
+		// What has come is held back for a moment, to be joined with what comes next.
+		script := "mount -t sysfs sysfs /sys && cd /sys/class/net/cable0 && echo 200000 > gro_flush_timeout && echo 2 > napi_defer_hard_irqs"
+		c.Run[0](func() { err = exec.Command("unshare", "-m", "sh", "-c", script).Run() })
+	}
+	if err != nil {
+		t.Skipf("the cable does not join packets: %v", err)
+	}
+	var far *Device
+	c.Run[1](func() { far, err = Open(c.Addr[0][1], &Config{NoSegmentation: true}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { far.Close() })
+	var pairs [][2]*side
+	c.Run[0](func() {
+		for _, share := range shares(t, c.Addr[0][0], 2) {
+			pairs = append(pairs, [2]*side{newSide(t, c.Addr[0][0], &Config{Share: share}, nil), nil})
+		}
+	})
+	for i := range pairs {
+		pairs[i][1] = newSideOn(t, far, nil)
+		connect(t, pairs[i][0], pairs[i][1], wire.MTU1024)
+	}
+	const n = testRegion / 4
+	for round := range 8 {
+		for i, pair := range pairs {
+			from := pair[1].mr.Bytes()
+			for k := range n {
+				from[k] = byte(round + i*7 + k + k>>9)
+			}
+			for k := range uint64(8) { // in pieces, so that they take turns
+				err := pair[1].qp.PostSend(SendWR{Op: OpWrite, Signaled: k == 7, Remote: pair[0].mr.Addr() + k*n/8, RKey: pair[0].mr.RKey(),
+					Local: [2]SGE{{pair[1].mr, pair[1].mr.Addr() + k*n/8, n / 8}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for i, pair := range pairs {
+			if got := pair[1].await(t); got.Status != StatusOK {
+				t.Fatalf("round %d, share %d: %+v", round, i, got)
+			}
+			if !bytes.Equal(pair[0].mr.Bytes()[:n], pair[1].mr.Bytes()[:n]) {
+				t.Fatalf("round %d, share %d: what has arrived is different", round, i)
+			}
+		}
+	}
+	var on, over, joined uint64
+	for i, pair := range pairs {
+		st := pair[0].dev.Stats()
+		on, over = on+st.HandedOn, over+st.HandedOver
+		if st.UnknownQP+st.BadICRC+st.Malformed+st.WrongPeer > 0 {
+			t.Errorf("share %d: %+v", i, st)
+		}
+		joined += pair[0].dev.SocketStats().Received.SuperPackets
+	}
+	if joined == 0 {
+		t.Skip("the kernel has joined nothing")
+	}
+	if on == 0 || over == 0 || on < over {
+		t.Errorf("%d packets were handed on, and %d taken", on, over)
 	}
 }
 
