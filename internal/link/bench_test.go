@@ -8,6 +8,9 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,73 +28,96 @@ import (
 //	go test -run '^$' -bench . ./internal/link
 
 const (
-	envPeer = "SMC_LINK_BENCH_PEER" // the address of the peer's device
-	envWork = "SMC_LINK_BENCH_WORK"
-	envOver = "SMC_LINK_BENCH_OVER"
-	envSpin = "SMC_LINK_BENCH_SPIN"
+	envPeer  = "SMC_LINK_BENCH_PEER" // the address of the peer's device
+	envWork  = "SMC_LINK_BENCH_WORK"
+	envOver  = "SMC_LINK_BENCH_OVER"
+	envConns = "SMC_LINK_BENCH_CONNS"
 )
 
 // benchTicket is what one side tells the other.
 type benchTicket struct {
-	Peer Peer
-	RMBE PeerRMBE
-	TCP  uint16 // the port of the peer's listener
+	Peer  Peer
+	RMBEs []PeerRMBE
+	TCP   uint16 // the port of the peer's listener
 }
 
-const benchSize = wire.SizeCode(6)
+const benchSize = wire.SizeCode(6) // 1 MiB
 
-// A benchEnd is an end of the connection that is measured.
+// A benchEnd is an end of the connections that are measured.
 type benchEnd struct {
-	conn   io.ReadWriter
+	conns  []io.ReadWriter
 	ticket benchTicket
 	join   func(benchTicket) error
 	link   *Link
 }
 
 // newBenchEnd makes one on an address.
-func newBenchEnd(over string, addr netip.Addr, spin time.Duration, listen bool) (*benchEnd, error) {
-	e := &benchEnd{}
+func newBenchEnd(over string, addr netip.Addr, conns int, listen bool) (*benchEnd, error) {
+	e := &benchEnd{conns: make([]io.ReadWriter, conns)}
 	if over == "tcp" {
-		if listen {
-			l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
-			if err != nil {
-				return nil, err
+		return e, e.overTCP(addr, listen)
+	}
+	return e, e.overLink(addr)
+}
+
+func (e *benchEnd) overTCP(addr netip.Addr, listen bool) error {
+	if !listen {
+		e.join = func(t benchTicket) (err error) {
+			for i := range e.conns {
+				if e.conns[i], err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.Peer.GID.Addr(), t.TCP))); err != nil {
+					return err
+				}
 			}
-			e.ticket.TCP = uint16(l.Addr().(*net.TCPAddr).Port)
-			e.join = func(benchTicket) (err error) {
-				e.conn, err = l.AcceptTCP()
+			return nil
+		}
+		return nil
+	}
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		return err
+	}
+	e.ticket.TCP = uint16(l.Addr().(*net.TCPAddr).Port)
+	e.join = func(benchTicket) (err error) {
+		for i := range e.conns {
+			if e.conns[i], err = l.AcceptTCP(); err != nil {
 				return err
 			}
-			return e, nil
 		}
-		e.join = func(t benchTicket) (err error) {
-			e.conn, err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.Peer.GID.Addr(), t.TCP)))
-			return err
-		}
-		return e, nil
+		return nil
 	}
+	return nil
+}
+
+func (e *benchEnd) overLink(addr netip.Addr) error {
 	dev, err := rdma.Open(addr, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	g := NewGroup()
 	l, err := g.NewLink(dev)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	rmb, err := g.NewRMB(benchSize)
-	if err != nil {
-		return nil, err
-	}
-	var conn *stream.Conn
-	c, err := g.NewCarrier(CarrierConfig{RMB: rmb, Wake: func() { conn.Wake() }, SendBuffer: benchSize.Bytes()})
-	if err != nil {
-		return nil, err
-	}
-	token, _ := rmb.Token(l)
 	e.link = l
 	e.ticket.Peer = Peer{GID: dev.GID(), QPN: l.QPN(), PSN: l.PSN(), MTU: dev.MTU()}
-	e.ticket.RMBE = PeerRMBE{AlertToken: c.AlertToken(), RKey: token.RKey, Addr: token.Addr, Index: 1, Size: benchSize}
+	carriers, streams := make([]*Carrier, len(e.conns)), make([]*stream.Conn, len(e.conns))
+	var ready atomic.Bool
+	for i := range e.conns {
+		rmb, err := g.NewRMB(benchSize)
+		if err != nil {
+			return err
+		}
+		wake := func() {
+			if ready.Load() {
+				streams[i].Wake()
+			}
+		}
+		if carriers[i], err = g.NewCarrier(CarrierConfig{RMB: rmb, Wake: wake, SendBuffer: benchSize.Bytes()}); err != nil {
+			return err
+		}
+		token, _ := rmb.Token(l)
+		e.ticket.RMBEs = append(e.ticket.RMBEs, PeerRMBE{AlertToken: carriers[i].AlertToken(), RKey: token.RKey, Addr: token.Addr, Index: 1, Size: benchSize})
+	}
 	e.join = func(t benchTicket) error {
 		if err := l.ReadyToReceive(t.Peer); err != nil {
 			return err
@@ -99,18 +125,17 @@ func newBenchEnd(over string, addr netip.Addr, spin time.Duration, listen bool) 
 		if err := l.ReadyToSend(); err != nil {
 			return err
 		}
-		l.group.tokenMu.Lock() // nothing may come in between
-		defer l.group.tokenMu.Unlock()
-		if err := c.Attach(l, t.RMBE, false); err != nil {
-			return err
+		for i, c := range carriers {
+			if err := c.Attach(l, t.RMBEs[i], false); err != nil {
+				return err
+			}
+			streams[i] = stream.New(c.Stream())
+			e.conns[i] = streams[i]
 		}
-		cfg := c.Stream()
-		cfg.Spin = spin
-		conn = stream.New(cfg)
-		e.conn = conn
+		ready.Store(true)
 		return nil
 	}
-	return e, nil
+	return nil
 }
 
 // benchPeer is the other process: it sends its ticket, receives ours, and works.
@@ -119,8 +144,11 @@ func benchPeer() error {
 	if err != nil {
 		return err
 	}
-	spin, _ := time.ParseDuration(os.Getenv(envSpin))
-	e, err := newBenchEnd(os.Getenv(envOver), addr, spin, true)
+	conns, err := strconv.Atoi(os.Getenv(envConns))
+	if err != nil {
+		return err
+	}
+	e, err := newBenchEnd(os.Getenv(envOver), addr, conns, true)
 	if err != nil {
 		return err
 	}
@@ -137,34 +165,34 @@ func benchPeer() error {
 		return err
 	}
 	fmt.Println("{}")
-	go func() {
-		io.Copy(io.Discard, os.Stdin) // until the other process has had enough
-		os.Exit(0)
-	}()
-	b := make([]byte, 64<<10)
-	for {
-		n, err := e.conn.Read(b)
-		if err == nil && os.Getenv(envWork) == "echo" {
-			_, err = e.conn.Write(b[:n])
-		}
-		if err != nil {
-			return err
-		}
+	for _, c := range e.conns {
+		go func() {
+			b := make([]byte, 64<<10)
+			for {
+				n, err := c.Read(b)
+				if err == nil && os.Getenv(envWork) == "echo" {
+					_, err = c.Write(b[:n])
+				}
+				if err != nil {
+					return
+				}
+			}
+		}()
 	}
+	io.Copy(io.Discard, os.Stdin) // until the other process has had enough
+	return nil
 }
 
 // newBench returns an end whose peer does the work.
-func newBench(b *testing.B, over, work string, spin time.Duration) *benchEnd {
+func newBench(b *testing.B, over, work string, conns int) *benchEnd {
 	b.Helper()
 	cables := smctest.NewCables(b, 1)
 	self, err := os.Executable()
 	if err != nil {
 		b.Fatal(err)
 	}
-	var cmd *exec.Cmd
-	var e *benchEnd
-	cmd = exec.Command(self)
-	cmd.Env = append(os.Environ(), envPeer+"="+cables.Addr[0][1].String(), envWork+"="+work, envOver+"="+over, envSpin+"="+spin.String())
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), envPeer+"="+cables.Addr[0][1].String(), envWork+"="+work, envOver+"="+over, envConns+"="+strconv.Itoa(conns))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -179,7 +207,8 @@ func newBench(b *testing.B, over, work string, spin time.Duration) *benchEnd {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { in.Close(); cmd.Wait() })
-	cables.Run[0](func() { e, err = newBenchEnd(over, cables.Addr[0][0], spin, false) })
+	var e *benchEnd
+	cables.Run[0](func() { e, err = newBenchEnd(over, cables.Addr[0][0], conns, false) })
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -202,10 +231,10 @@ func newBench(b *testing.B, over, work string, spin time.Duration) *benchEnd {
 }
 
 // benchOver runs a benchmark over a link and over TCP.
-func benchOver(b *testing.B, work string, f func(b *testing.B, e *benchEnd)) {
+func benchOver(b *testing.B, work string, conns int, f func(b *testing.B, e *benchEnd)) {
 	for _, over := range []string{"link", "tcp"} {
 		b.Run(over, func(b *testing.B) {
-			e := newBench(b, over, work, benchSpin())
+			e := newBench(b, over, work, conns)
 			start := cpuTime()
 			f(b, e)
 			b.ReportMetric(float64(cpuTime()-start)/float64(b.N), "cpu-ns/op")
@@ -221,12 +250,12 @@ func benchOver(b *testing.B, work string, f func(b *testing.B, e *benchEnd)) {
 }
 
 func benchWrites(b *testing.B, size int) {
-	benchOver(b, "sink", func(b *testing.B, e *benchEnd) {
+	benchOver(b, "sink", 1, func(b *testing.B, e *benchEnd) {
 		data := make([]byte, size)
 		b.SetBytes(int64(size))
 		b.ReportAllocs()
 		for b.Loop() {
-			if n, err := e.conn.Write(data); n != size || err != nil {
+			if n, err := e.conns[0].Write(data); n != size || err != nil {
 				b.Fatal(n, err)
 			}
 		}
@@ -237,26 +266,44 @@ func BenchmarkBulk(b *testing.B)      { benchWrites(b, 64<<10) }
 func BenchmarkStream100(b *testing.B) { benchWrites(b, 100) }
 
 func BenchmarkPingPong(b *testing.B) {
-	benchOver(b, "echo", func(b *testing.B, e *benchEnd) {
+	benchOver(b, "echo", 1, func(b *testing.B, e *benchEnd) {
 		data := make([]byte, 64)
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := e.conn.Write(data); err != nil {
+			if _, err := e.conns[0].Write(data); err != nil {
 				b.Fatal(err)
 			}
-			if _, err := io.ReadFull(e.conn, data); err != nil {
+			if _, err := io.ReadFull(e.conns[0], data); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 }
 
-func benchSpin() time.Duration {
-	d, err := time.ParseDuration(os.Getenv(envSpin))
-	if err != nil {
-		return stream.DefaultSpin
-	}
-	return d
+// BenchmarkConns has 64 connections that send 64 bytes there and back, all at once.
+func BenchmarkConns(b *testing.B) {
+	benchOver(b, "echo", 64, func(b *testing.B, e *benchEnd) {
+		var all sync.WaitGroup
+		var left atomic.Int64
+		left.Store(int64(b.N))
+		b.ResetTimer()
+		for _, c := range e.conns {
+			all.Go(func() {
+				data := make([]byte, 64)
+				for left.Add(-1) >= 0 {
+					if _, err := c.Write(data); err != nil {
+						b.Error(err)
+						return
+					}
+					if _, err := io.ReadFull(c, data); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+	})
 }
 
 // cpuTime is what this process has used of processors.

@@ -43,6 +43,7 @@ type Link struct {
 	llcPosting bool
 
 	// Of the completion handler.
+	round  round
 	batch  [pollBatch]rdma.Completion
 	repost [pollBatch]rdma.RecvWR
 

@@ -113,15 +113,27 @@ func (c *Carrier) poke() {
 	}
 }
 
-// serve uses the place that c has waited for.
-func (c *Carrier) serve(i int) {
+// prepare fills the place that c has waited for, and reports whether it has use for it. Then it is posting, and the caller
+// calls done.
+func (c *Carrier) prepare(i int) bool {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.queued = false
-	if c.due() {
-		c.post(i)
-	} else {
+	if !c.due() {
 		c.link.giveBack(i)
+		c.drained()
+		return false
 	}
+	c.posting = true
+	c.fill(i)
+	return true
+}
+
+// done ends what prepare has begun.
+func (c *Carrier) done() {
+	c.mu.Lock()
+	c.posting = false
+	c.poke()
 	c.drained()
 	c.mu.Unlock()
 }
@@ -132,9 +144,9 @@ func (c *Carrier) post(i int) {
 	l := c.link
 	c.posting = true
 	for ok := true; ok; {
-		n := c.fill(i)
+		c.fill(i)
 		c.mu.Unlock()
-		l.post(i, n)
+		l.post(i)
 		c.mu.Lock()
 		if !c.due() {
 			break
@@ -145,9 +157,10 @@ func (c *Carrier) post(i int) {
 	c.drained()
 }
 
-// fill makes the work of a post, and returns how many requests that are. c.mu is held.
-func (c *Carrier) fill(i int) (n int) {
+// fill makes the work of a post. c.mu is held.
+func (c *Carrier) fill(i int) {
 	p := &c.link.places[i]
+	n := 0
 	size := uint32(min(c.put-c.posted, maxPost))
 	if size > 0 {
 		at := uint32(c.posted % uint64(c.size))
@@ -159,7 +172,7 @@ func (c *Carrier) fill(i int) (n int) {
 		}
 	}
 	c.out++
-	p.end = c.posted
+	p.end, p.count = c.posted, n+1
 	m := c.message(size)
 	m.Append(c.link.message(i)[:0])
 	p.work[n] = rdma.SendWR{
@@ -168,7 +181,6 @@ func (c *Carrier) fill(i int) (n int) {
 	}
 	c.link.stats.sentCDC.Add(1)
 	c.link.stats.sentBytes.Add(uint64(size))
-	return n + 1
 }
 
 // write makes a WRITE of the next size bytes, which go to offset at of the data in the peer's element.

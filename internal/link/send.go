@@ -22,6 +22,7 @@ type place struct {
 	carrier *Carrier // nil: not on its way
 	end     uint64   // of the connection's stream, once it has arrived
 	work    [workPerPost]rdma.SendWR
+	count   int // of work
 }
 
 // message is the memory of a place's CDC message.
@@ -83,24 +84,68 @@ func (l *Link) takePlace(c *Carrier) (int, bool) {
 	return i, true
 }
 
-// pump gives places to those who wait.
+// A round is what pump posts at a time. Only the completion handler uses it.
+type round struct {
+	carriers [cdcSends]*Carrier
+	indexes  [cdcSends]int
+	writes   []rdma.SendWR
+	messages []rdma.SendWR
+}
+
+// pump gives places to those who wait, and posts for all of them at once: the WRITEs first and then the messages, so that
+// packets of one size follow each other. Those are cheap to send.
 func (l *Link) pump() {
-	for {
-		l.mu.Lock()
-		c := l.waiting.first
-		if c == nil || l.gone {
-			l.mu.Unlock()
+	r := &l.round
+	for more := true; more; {
+		n, size := 0, uint32(0)
+		r.writes, r.messages = r.writes[:0], r.messages[:0]
+		for more && n < len(r.carriers) && size < maxPost { // no message waits for more WRITEs than that
+			c, i := l.next()
+			if more = c != nil; more && c.prepare(i) {
+				work := l.places[i].work[:]
+				k := l.places[i].count - 1
+				for _, w := range work[:k] {
+					size += w.Local[0].Len + w.Local[1].Len
+				}
+				r.writes = append(r.writes, work[:k]...)
+				r.messages = append(r.messages, work[k])
+				r.carriers[n], r.indexes[n] = c, i
+				n++
+			}
+		}
+		if n == 0 {
 			return
 		}
-		i, ok := l.takePlace(c)
-		if !ok {
-			l.mu.Unlock()
-			return
+		err := l.qp.PostSend(r.writes...)
+		if err == nil {
+			err = l.qp.PostSend(r.messages...)
 		}
-		l.waiting.pop()
-		l.mu.Unlock()
-		c.serve(i)
+		if err != nil {
+			l.Fail(l.error(err))
+		}
+		for k, c := range r.carriers[:n] {
+			if err != nil {
+				l.completed(r.indexes[k], false)
+			}
+			c.done()
+			r.carriers[k] = nil
+		}
 	}
+}
+
+// next gives a place to the first that waits.
+func (l *Link) next() (*Carrier, int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.waiting.first
+	if c == nil || l.gone {
+		return nil, 0
+	}
+	i, ok := l.takePlace(c)
+	if !ok {
+		return nil, 0
+	}
+	return l.waiting.pop(), i
 }
 
 // giveBack returns a place that was not used.
@@ -112,8 +157,9 @@ func (l *Link) giveBack(i int) {
 }
 
 // post posts the work of a place. No lock is held.
-func (l *Link) post(i, n int) {
-	if err := l.qp.PostSend(l.places[i].work[:n]...); err != nil {
+func (l *Link) post(i int) {
+	p := &l.places[i]
+	if err := l.qp.PostSend(p.work[:p.count]...); err != nil {
 		l.Fail(l.error(err))
 		l.completed(i, false)
 	}

@@ -22,6 +22,7 @@ type lead struct {
 	parked   atomic.Int32
 	wanted   atomic.Bool   // somebody would have led
 	shared   atomic.Bool   // the device's goroutine stands by
+	dozing   atomic.Bool   // and waits to be called, whatever time that takes
 	count    atomic.Uint32 // times that somebody led
 	relief   chan struct{} // has room for one call of the device's goroutine
 
@@ -41,7 +42,7 @@ const (
 	leadTime    = 500 * time.Microsecond
 	leadPackets = 12
 
-	// standTick is how long nobody may have the turn, while nobody waits. It is longer than leadTime.
+	// standTick is how long nobody may have the turn, while nobody waits.
 	standTick = time.Millisecond
 
 	// promptLeads is how many leads send acknowledgements themselves, after one has been late for want of data
@@ -117,8 +118,12 @@ func (l *lead) standBy(d *Device) {
 		case now != count:
 			count = now
 			tick.Reset(standTick)
-		case l.turn.Load(): // somebody has led since the last tick, which is long enough to call in the end
-			<-l.relief
+		case l.turn.Load(): // somebody leads for long, or is about to count
+			l.dozing.Store(true)
+			if l.turn.Load() { // and looks at dozing after having given it up
+				<-l.relief
+			}
+			l.dozing.Store(false)
 			return
 		default:
 			if d.sched.hasWork() && l.turn.CompareAndSwap(false, true) {
@@ -165,7 +170,7 @@ func (d *Device) Lead(until func() bool) {
 	closed := r.serve(until)
 	worth := d.now()-start < leadTime && r.packets-before < leadPackets
 	l.turn.Store(false)
-	if closed || !worth || l.parked.Load() > 0 {
+	if closed || !worth || l.parked.Load() > 0 || l.dozing.Load() {
 		l.shared.Store(false)
 		l.call()
 	}

@@ -243,6 +243,37 @@ func TestLeadInterrupt(t *testing.T) {
 	}
 }
 
+// TestLeadDozing has the device's goroutine take somebody who leads for a moment for one who leads for long: it is called
+// all the same.
+func TestLeadDozing(t *testing.T) {
+	a, b := newSleepers(t)
+	l := &a.dev.lead
+	for dozed, end := 0, time.Now().Add(time.Minute); dozed < 20; {
+		if time.Now().After(end) {
+			t.Fatal("the device's goroutine never dozes")
+		}
+		l.count.Store(0)
+		untilLed(t, a, b)
+		for !l.shared.Load() || !l.turn.CompareAndSwap(false, true) { // as one who is about to lead
+			rally(t, a, b, 1)
+		}
+		for !l.dozing.Load() && l.shared.Load() {
+			runtime.Gosched()
+		}
+		if l.dozing.Load() {
+			dozed++
+		}
+		b.send(t)
+		a.dev.Parked().Add(1)
+		a.asleep <- struct{}{}
+		l.turn.Store(false) // and leads now, for a moment
+		a.dev.Lead(func() bool { return len(a.tokens) > 0 })
+		<-a.tokens
+		b.send(t) // to a device that nobody waits for
+		a.sleep()
+	}
+}
+
 // TestLeadPrompt has who led send nothing, so that acknowledgements that were left to what it would send are late:
 // they are sent at once for a while.
 func TestLeadPrompt(t *testing.T) {
@@ -256,7 +287,11 @@ func TestLeadPrompt(t *testing.T) {
 				return 0 // the device's goroutine has it
 			}
 		}
-		defer l.turn.Store(false)
+		defer func() {
+			if l.turn.Store(false); l.dozing.Load() {
+				l.call()
+			}
+		}()
 		return l.prompt
 	}
 	for end := time.Now().Add(time.Minute); prompt() == 0; {

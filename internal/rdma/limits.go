@@ -93,7 +93,10 @@ const (
 	// and maxAckDelay how long it may wait for them. The shortest timeout that a peer of verbs is
 	// likely to have is that of code 14, 67 ms; Linux SMC has 134 ms.
 	ackAfterPackets = 16
-	maxAckDelay     = 500 * time.Microsecond
+	// ackAfterAsked is how many messages may wait for it. A peer has only so many on their way (SMC-R: 16), and others
+	// behind them.
+	ackAfterAsked = 4
+	maxAckDelay   = 500 * time.Microsecond
 
 	// The probe: when nothing has come back for a few round trips, the oldest packet is sent
 	// again with the acknowledge bit, well before the verbs timeout. It does not count as a retry.

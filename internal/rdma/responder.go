@@ -43,6 +43,7 @@ type responder struct {
 	syndrome    roce.Syndrome // of a NAK
 	sinceAnswer int           // packets of ours that went out while it waited
 	answerBy    time.Duration // when an ACK goes out at the latest
+	ackAsked    int           // times that an ACK was asked for since one went out
 	naked       bool          // a sequence or RNR NAK went out for the expected packet
 
 	beyond int // packets beyond the expected one since then
@@ -202,10 +203,11 @@ func (q *responder) answerIsDue(now time.Duration) bool {
 
 // answerWaits reports whether there is an ACK that may wait until answerBy.
 func (q *responder) answerWaits() bool {
-	return q.answer == answerAck && q.sinceAnswer > 0 && q.sinceAnswer < ackAfterPackets
+	return q.answer == answerAck && q.sinceAnswer > 0 && q.sinceAnswer < ackAfterPackets && q.ackAsked < ackAfterAsked
 }
 
 func (q *qpc) ack(now time.Duration) {
+	q.ackAsked++
 	if q.answer == answerNone { // a NAK that waits says all that an ACK would
 		q.answer, q.sinceAnswer, q.answerBy = answerAck, 0, now+maxAckDelay
 	}
@@ -383,7 +385,7 @@ func (q *qpc) transmitAnswer(b []byte) int {
 	if q.answer == answerNak {
 		p.PSN, p.AETH.Syndrome = q.expected, q.syndrome
 	}
-	q.answer = answerNone
+	q.answer, q.ackAsked = answerNone, 0
 	q.stats.SentAcks++
 	q.stats.SentPackets++
 	return len(p.Append(b[:0]))
