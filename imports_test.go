@@ -60,8 +60,9 @@ var mayImport = map[string][]string{
 	// the command.
 	"internal/measure": {}, // durations, processor time, the machine: of no protocol
 	"internal/child":   {}, // this program a second time
-	"internal/bench":   {".", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child"},
-	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child"},
+	"internal/netns":   {}, // network namespaces that a veth pair joins
+	"internal/bench":   {".", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
+	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns"},
 	"internal/survey":  {"internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},

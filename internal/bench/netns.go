@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/child"
+	"github.com/gosmc/smc/internal/netns"
 )
 
 // A site is where the two workers of a round run, and by which addresses they reach each other.
@@ -235,40 +236,16 @@ func startInherited(ctx context.Context, firstPipe int, newNetns bool) (*exec.Cm
 
 // joinNetns makes a veth pair between our network namespace and that of process client.
 func joinNetns(mtu, client int) error {
-	here, err := openNetlink()
+	here, err := netns.Open()
 	if err != nil {
 		return err
 	}
-	defer here.close()
-	if err := here.addVeth(mtu, client); err != nil {
+	defer here.Close()
+	if err := here.AddVeth(mtu, client); err != nil {
 		return err
 	}
-	if err := here.setUpVeth(serverPrefix); err != nil {
+	if err := here.SetUpVeth(serverPrefix); err != nil {
 		return err
 	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread, which is elsewhere then, ends with this function
-		done <- setUpVethOf(client)
-	}()
-	return <-done
-}
-
-// setUpVethOf sets up the end of the pair in the network namespace of a process. The calling
-// thread is in that namespace afterwards.
-func setUpVethOf(pid int) error {
-	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-		return os.NewSyscallError("setns", err)
-	}
-	there, err := openNetlink()
-	if err != nil {
-		return err
-	}
-	defer there.close()
-	return there.setUpVeth(clientPrefix)
+	return netns.SetUpVethOf(client, clientPrefix)
 }

@@ -1,5 +1,5 @@
-// Package demo is what gosmc demo does: it moves a file and HTTP requests between two processes, over SMC-D and over
-// TCP, and checks every byte. What is printed of a [Report] is the command's concern.
+// Package demo is what gosmc demo does: it moves a file and HTTP requests between two processes, over SMC-D, or between two
+// hosts over SMC-R, and over TCP, and checks every byte. What is printed of a [Report] is the command's concern.
 package demo
 
 import (
@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/child"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/measure"
@@ -36,6 +35,7 @@ const (
 // Names of the two transports, and of the two processes.
 const (
 	transportSMCD = "smc-d"
+	transportSMCR = "smc-r"
 	transportTCP  = "tcp"
 	roleServer    = "server"
 	roleClient    = "client"
@@ -46,19 +46,20 @@ type Report struct {
 	Schema    int             `json:"schema"` // the version of what the command prints; Run leaves it zero
 	Time      time.Time       `json:"time"`
 	Machine   measure.Machine `json:"machine"`
-	Size      int64           `json:"size"`   // of the file, in bytes
-	SHA256    string          `json:"sha256"` // of the file, as it was made
-	Runs      []Outcome       `json:"runs"`   // SMC-D first, then TCP
+	Size      int64           `json:"size"`              // of the file, in bytes
+	SHA256    string          `json:"sha256"`            // of the file, as it was made
+	Runs      []Outcome       `json:"runs"`              // SMC-D or SMC-R first, then TCP
+	Network   string          `json:"network,omitempty"` // what is between the hosts, in words; empty: one host
 	FileRatio float64         `json:"file_ratio"`
-	HTTPRatio float64         `json:"http_ratio"` // of requests per second, SMC-D to TCP
-	OK        bool            `json:"ok"`         // SMC-D was used and every byte was right
+	HTTPRatio float64         `json:"http_ratio"` // of requests per second, SMC to TCP
+	OK        bool            `json:"ok"`         // SMC was used and every byte was right
 	Problems  []string        `json:"problems"`   // why not, in words
 }
 
 // An Outcome is the file and the HTTP requests over one transport.
 type Outcome struct {
-	Transport  string             `json:"transport"` // what was asked for: "smc-d" or "tcp"
-	Mode       string             `json:"mode"`      // what it was: "SMC-D" or "TCP"
+	Transport  string             `json:"transport"` // what was asked for: "smc-d", "smc-r" or "tcp"
+	Mode       string             `json:"mode"`      // what it was: "SMC-D", "SMC-R" or "TCP"
 	Version    string             `json:"version"`
 	EID        string             `json:"eid"`
 	Peer       string             `json:"peer"` // address
@@ -96,26 +97,35 @@ type HTTP struct {
 type Options struct {
 	Size     int64                            // of the file, in bytes
 	HTTPTime time.Duration                    // for each transport
+	Hosts    bool                             // two hosts with SMC-R, for which the caller has to be root; else one with SMC-D
 	Show     func(format string, args ...any) // told now and then what is going on; nil: nobody
 }
 
 // Memory is how many bytes of memory a demo needs for a file of that size.
 func Memory(size int64) int64 { return 2*size + headroom }
 
-// Run makes the file, moves it over SMC-D and over TCP, asks for pages over both, and judges. The error is for what
-// could not be done at all; [Report.OK] says whether it went well.
+// Run makes the file, moves it over SMC and over TCP, asks for pages over both, and judges. The error is for what
+// could not be done at all, such as ErrNotRoot; [Report.OK] says whether it went well.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Show == nil {
 		o.Show = func(string, ...any) {}
 	}
 	r := &Report{Time: time.Now(), Machine: measure.ReadMachine(), Size: o.Size, Problems: []string{}}
+	smcTransport := transportSMCD
+	if o.Hosts {
+		smcTransport = transportSMCR
+		r.Network = fmt.Sprintf("two network namespaces, a veth pair of MTU %d", vethMTU)
+		if err := checkRoot(); err != nil {
+			return nil, err
+		}
+	}
 	file, sum, err := makeFile(ctx, o.Size, o.Show)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
 	r.SHA256 = sum
-	for _, transport := range []string{transportSMCD, transportTCP} {
+	for _, transport := range []string{smcTransport, transportTCP} {
 		run, err := runTransport(ctx, transport, file, o)
 		if err != nil {
 			return nil, err
@@ -131,8 +141,8 @@ func (r *Report) judge() {
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		run.File.Right = run.File.Bytes == r.Size && run.File.SHA256 == r.SHA256
-		if run.Transport == transportSMCD && run.Mode != smc.ModeSMCD.String() {
-			problem := fmt.Sprintf("the connection uses %s, not SMC-D: %s%s", run.Mode, cmp.Or(run.Reason, "n/a"), inBrackets(run.ReasonCode))
+		if want := wantedMode(run.Transport); run.Mode != want {
+			problem := fmt.Sprintf("the connection uses %s, not %s: %s%s", run.Mode, want, cmp.Or(run.Reason, "n/a"), inBrackets(run.ReasonCode))
 			if run.Advice != "" {
 				problem += ". " + run.Advice
 			}
@@ -151,6 +161,9 @@ func (r *Report) judge() {
 	}
 	r.OK = len(r.Problems) == 0
 }
+
+// wantedMode is the mode of the connections of a transport.
+func wantedMode(transport string) string { return strings.ToUpper(transport) }
 
 func inBrackets(c control.ReasonCode) string {
 	if c == 0 {
@@ -193,11 +206,15 @@ func runTransport(ctx context.Context, transport string, file *os.File, o Option
 	run := Outcome{Transport: transport}
 	name := strings.ToUpper(transport)
 	task := spec{Role: roleServer, Transport: transport, Size: o.Size}
-	server, err := child.Start(ctx, roleServer, WorkerVerb)
+	server, client, err := start(ctx, file, o.Hosts)
 	if err != nil {
 		return run, err
 	}
 	defer server.Stop()
+	defer client.Stop()
+	if o.Hosts {
+		task.Listen = serverPrefix.Addr().String()
+	}
 	if err := server.Send(task); err != nil {
 		return run, err
 	}
@@ -206,11 +223,6 @@ func runTransport(ctx context.Context, transport string, file *os.File, o Option
 		return run, err
 	}
 	task.Role, task.FileAddr, task.HTTPAddr, task.HTTPSeconds = roleClient, ready.FileAddr, ready.HTTPAddr, o.HTTPTime.Seconds()
-	client, err := child.Start(ctx, roleClient, WorkerVerb, file)
-	if err != nil {
-		return run, err
-	}
-	defer client.Stop()
 	o.Show("%s: the file", name)
 	if err := client.Send(task); err != nil {
 		return run, err

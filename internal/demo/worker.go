@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -34,6 +35,7 @@ type spec struct {
 	Role        string  `json:"role,omitempty"`
 	Transport   string  `json:"transport,omitempty"`
 	Size        int64   `json:"size,omitempty"`
+	Listen      string  `json:"listen,omitempty"` // address of the server; empty: 127.0.0.1
 	FileAddr    string  `json:"file_addr,omitempty"`
 	HTTPAddr    string  `json:"http_addr,omitempty"`
 	HTTPSeconds float64 `json:"http_seconds,omitempty"`
@@ -88,7 +90,7 @@ type worker struct {
 
 // newWorker uses what an application would use: package net, or package smc in its place.
 func newWorker(task spec, parent *child.Parent) (*worker, error) {
-	const anyPort = "127.0.0.1:0"
+	anyPort := net.JoinHostPort(cmp.Or(task.Listen, "127.0.0.1"), "0")
 	w := &worker{spec: task, parent: parent, close: func() {}}
 	switch task.Transport {
 	case transportTCP:
@@ -97,8 +99,12 @@ func newWorker(task spec, parent *child.Parent) (*worker, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", addr)
 		}
-	case transportSMCD:
-		h, err := smc.NewHost(nil)
+	case transportSMCD, transportSMCR:
+		var config smc.Config
+		if task.Transport == transportSMCR {
+			config.UEIDs, config.SMCRPeers = []string{"GOSMC.DEMO"}, []string{serverPrefix.Masked().String()}
+		}
+		h, err := smc.NewHost(&config)
 		if err != nil {
 			return nil, fmt.Errorf("SMC cannot be used here: %w", err)
 		}

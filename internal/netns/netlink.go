@@ -1,4 +1,5 @@
-package bench
+// Package netns joins network namespaces, for what gosmc measures and shows between two hosts on one machine.
+package netns
 
 import (
 	"encoding/binary"
@@ -7,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,8 +16,8 @@ import (
 // Of rtnetlink(7), what it takes to join two network namespaces: a pair of virtual Ethernet
 // interfaces, an address for each, and both up.
 
-// vethName is what the interface is called in both namespaces.
-const vethName = "gosmc0"
+// VethName is what the interface is called in both namespaces.
+const VethName = "gosmc0"
 
 // From linux/veth.h, which golang.org/x/sys/unix lacks.
 const vethInfoPeer = 1
@@ -23,13 +25,14 @@ const vethInfoPeer = 1
 // netlinkTimeout bounds the wait for the kernel's answer.
 const netlinkTimeoutSeconds = 5
 
-// A netlinkSocket configures the network namespace of the thread that opened it.
-type netlinkSocket struct {
+// A Socket configures the network namespace of the thread that opened it.
+type Socket struct {
 	fd  int
 	seq uint32
 }
 
-func openNetlink() (*netlinkSocket, error) {
+// Open opens one for the network namespace of the calling thread.
+func Open() (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -38,13 +41,14 @@ func openNetlink() (*netlinkSocket, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("setsockopt", err)
 	}
-	return &netlinkSocket{fd: fd}, nil
+	return &Socket{fd: fd}, nil
 }
 
-func (s *netlinkSocket) close() { unix.Close(s.fd) }
+// Close closes it.
+func (s *Socket) Close() { unix.Close(s.fd) }
 
 // do sends one request and waits for its acknowledgement.
-func (s *netlinkSocket) do(what string, kind, flags uint16, body []byte) error {
+func (s *Socket) do(what string, kind, flags uint16, body []byte) error {
 	s.seq++
 	m := make([]byte, 0, unix.NLMSG_HDRLEN+len(body))
 	m = binary.NativeEndian.AppendUint32(m, uint32(unix.NLMSG_HDRLEN+len(body)))
@@ -91,7 +95,7 @@ const notOurAck = unix.Errno(1<<16 - 1)
 //	    12     4  port
 //	    16     4  0, or a negative error number
 //
-// Then follows the request. All in the byte order of the measure.Machine: netlink(7).
+// Then follows the request. All in the byte order of the machine: netlink(7).
 func parseAck(m []byte, seq uint32) (unix.Errno, error) {
 	if len(m) < unix.NLMSG_HDRLEN+4 {
 		return 0, errors.New("netlink answers in a message that is too short")
@@ -124,10 +128,10 @@ func linkBody(index int32, flags, change uint32) []byte {
 	return binary.NativeEndian.AppendUint32(b, change)
 }
 
-// addVeth makes the pair, one end here and one in the network namespace of process peer.
-func (s *netlinkSocket) addVeth(mtu int, peer int) error {
+// AddVeth makes the pair, one end here and one in the network namespace of process peer. mtu is in bytes.
+func (s *Socket) AddVeth(mtu int, peer int) error {
 	end := func(b []byte) []byte {
-		b = appendAttr(b, unix.IFLA_IFNAME, append([]byte(vethName), 0))
+		b = appendAttr(b, unix.IFLA_IFNAME, append([]byte(VethName), 0))
 		return appendAttr(b, unix.IFLA_MTU, nativeUint32(uint32(mtu)))
 	}
 	other := appendAttr(end(linkBody(0, 0, 0)), unix.IFLA_NET_NS_PID, nativeUint32(uint32(peer)))
@@ -138,7 +142,7 @@ func (s *netlinkSocket) addVeth(mtu int, peer int) error {
 }
 
 // addAddr gives the interface an IPv4 address.
-func (s *netlinkSocket) addAddr(index int32, p netip.Prefix) error {
+func (s *Socket) addAddr(index int32, p netip.Prefix) error {
 	body := []byte{unix.AF_INET, byte(p.Bits()), 0, unix.RT_SCOPE_UNIVERSE}
 	body = binary.NativeEndian.AppendUint32(body, uint32(index))
 	body = appendAttr(body, unix.IFA_LOCAL, p.Addr().AsSlice())
@@ -146,14 +150,14 @@ func (s *netlinkSocket) addAddr(index int32, p netip.Prefix) error {
 	return s.do("give an interface its address", unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, body)
 }
 
-func (s *netlinkSocket) setUp(index int32) error {
+func (s *Socket) setUp(index int32) error {
 	return s.do("bring an interface up", unix.RTM_NEWLINK, 0, linkBody(index, unix.IFF_UP, unix.IFF_UP))
 }
 
-// setUpVeth gives our end of the pair, in the network namespace of this thread, its address
+// SetUpVeth gives our end of the pair, in the network namespace of this thread, its address
 // and brings it up.
-func (s *netlinkSocket) setUpVeth(p netip.Prefix) error {
-	i, err := net.InterfaceByName(vethName)
+func (s *Socket) SetUpVeth(p netip.Prefix) error {
+	i, err := net.InterfaceByName(VethName)
 	if err != nil {
 		return err
 	}
@@ -161,4 +165,55 @@ func (s *netlinkSocket) setUpVeth(p netip.Prefix) error {
 		return err
 	}
 	return s.setUp(int32(i.Index))
+}
+
+// In calls a function on a thread in the network namespace of a process. The thread ends with it.
+func In(pid int, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread, which is elsewhere then, ends with this function
+		done <- func() error {
+			ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+			if err != nil {
+				return err
+			}
+			defer ns.Close()
+			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+				return os.NewSyscallError("setns", err)
+			}
+			return f()
+		}()
+	}()
+	return <-done
+}
+
+// SetUpVethOf sets up the end of the pair in the network namespace of a process.
+func SetUpVethOf(pid int, p netip.Prefix) error {
+	return In(pid, func() error {
+		s, err := Open()
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return s.SetUpVeth(p)
+	})
+}
+
+// Join makes a veth pair between the network namespaces of two processes, gives each end its address, and brings both up.
+func Join(mtu, a int, addrA netip.Prefix, b int, addrB netip.Prefix) error {
+	err := In(a, func() error {
+		s, err := Open()
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if err := s.AddVeth(mtu, b); err != nil {
+			return err
+		}
+		return s.SetUpVeth(addrA)
+	})
+	if err != nil {
+		return err
+	}
+	return SetUpVethOf(b, addrB)
 }
