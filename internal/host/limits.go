@@ -33,6 +33,11 @@ const (
 	// stay TCP.
 	maxHandshakes = 1024
 
+	// crowdTime is how long a client of another machine may take for its handshake while others wait for its place, and
+	// crowdTick how often those look.
+	crowdTime = time.Second
+	crowdTick = 10 * time.Millisecond
+
 	// acceptBacklog is how many connections a listener keeps ready for Accept before it
 	// leaves further ones to the kernel's queue.
 	acceptBacklog = 128

@@ -35,6 +35,7 @@ type Listener struct {
 	buffer   int
 	addr     netip.AddrPort
 	asked    bool // for TCP option 254
+	crowd    crowd
 	meeting  atomic.Pointer[rendezvous.Listening]
 	crier    crier
 	pace     pacer
@@ -266,14 +267,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		}
 	}
 	if claim == nil && l.speaksCLC(tcp, &reason) {
-		select {
-		case l.busy <- struct{}{}: // it awaits our word, so others wait meanwhile
-			l.working.Add(1)
-			go l.serve(tcp, l.host.acceptSMCR)
-		case <-l.ctx.Done():
-			tcp.Close()
-			l.settled()
-		}
+		l.serveCLC(tcp)
 		return
 	}
 	c := h.newConn(tcp, false, nil)

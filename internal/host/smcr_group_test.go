@@ -156,3 +156,27 @@ func TestSMCRStalled(t *testing.T) {
 	c.Close()
 	s.Close()
 }
+
+// TestSMCRCrowd has as many clients that stall as a listener takes handshakes: others are served all the same.
+func TestSMCRCrowd(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop3, 0))}
+	for range maxHandshakes {
+		c, err := d.Dial("tcp", r.l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	began := time.Now()
+	for range 3 {
+		c, s := r.connect()
+		checkSMCR(t, c, s)
+		checkExchange(t, c, s)
+		c.Close()
+		s.Close()
+	}
+	if took := time.Since(began); took > core.HandshakeTimeout {
+		t.Errorf("three connections took %v beside clients that stall", took)
+	}
+}
