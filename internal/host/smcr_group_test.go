@@ -161,6 +161,7 @@ func TestSMCRStalled(t *testing.T) {
 func TestSMCRCrowd(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop3, 0))}
+	began := time.Now()
 	for range maxHandshakes {
 		c, err := d.Dial("tcp", r.l.Addr().String())
 		if err != nil {
@@ -168,7 +169,6 @@ func TestSMCRCrowd(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	began := time.Now()
 	for range 3 {
 		c, s := r.connect()
 		checkSMCR(t, c, s)
@@ -176,7 +176,7 @@ func TestSMCRCrowd(t *testing.T) {
 		c.Close()
 		s.Close()
 	}
-	if took := time.Since(began); took > core.HandshakeTimeout {
+	if took := time.Since(began); took >= core.HandshakeTimeout { // when the others go by themselves
 		t.Errorf("three connections took %v beside clients that stall", took)
 	}
 }
