@@ -123,7 +123,7 @@ func (lc *LinkControl) confirmed(now time.Time, out []Output) []Output {
 		return out
 	}
 	second := lc.cfg.Second
-	var target wire.GID // "zero", or one that the client has named (SMCv2 p.86)
+	var target wire.GID // zero, or one that the client has named: SMCv2 "SMC-Rv2 LLC ADD LINK Message", note 7
 	if gids := lc.cfg.Result.PeerGIDs; len(gids) > 1 {
 		target = gids[1]
 	}
@@ -159,9 +159,8 @@ func (lc *LinkControl) up(now time.Time, out []Output) []Output {
 //	Adding            server  reply              same    SendLLC DELETE LINK for the new link
 //	any other combination                        same
 //
-// The client has one RNIC here: the link would be parallel to the first (RFC 7609 p.35). A server would
-// have nothing to offer to a client's other RNIC but its own first one, which the next version of this
-// table does; the hint needs no answer (RFC 7609 p.46).
+// The client has one RNIC here: the link would be parallel to the first (RFC 7609 p.35). While a group has one
+// link a server takes no hint; none needs an answer (RFC 7609 p.46).
 func (lc *LinkControl) handleAddLink(now time.Time, link *controlLink, m llc.AddLink, out []Output) []Output {
 	if lc.role == RoleServer {
 		if !m.Reply || lc.state != ControlAdding || lc.deleting != 0 { // rule: TestControlTable
@@ -219,7 +218,7 @@ func (lc *LinkControl) handleAddLinkCont(now time.Time, m llc.AddLinkCont, out [
 }
 
 // handleRequestAddLink takes a client's wish for another link. The server "should not reject", and need not
-// add one (SMCv2 p.87).
+// add one (SMCv2 "SMC-Rv2 LLC Request Add Link Message", notes 5 and 6).
 //
 //	state            role    message  output
 //	Active           server  request  SendLLC reply
