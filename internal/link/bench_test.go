@@ -238,6 +238,11 @@ func benchOver(b *testing.B, work string, conns int, f func(b *testing.B, e *ben
 			start := cpuTime()
 			f(b, e)
 			b.ReportMetric(float64(cpuTime()-start)/float64(b.N), "cpu-ns/op")
+			for _, c := range e.conns {
+				if c, ok := c.(*net.TCPConn); ok {
+					c.Close()
+				}
+			}
 			if l := e.link; l != nil {
 				s := l.Stats()
 				b.ReportMetric(float64(s.SentCDC)/float64(b.N), "cdc/op")

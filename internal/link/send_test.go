@@ -541,3 +541,40 @@ func TestElement(t *testing.T) {
 		t.Errorf("the bytes are at %d", at)
 	}
 }
+
+// TestRound has completions post for many that wait at once.
+func TestRound(t *testing.T) {
+	watchdog(t)
+	v, s := newValve(t)
+	big, sink := s.connect(t, settings{code: sizes(6, 6)})
+	var from, to [10]*end
+	for i := range from {
+		from[i], to[i] = s.connect(t, settings{})
+	}
+	v.shut.Store(true)
+	if _, err := big.Write(make([]byte, 1<<20)); err != nil { // takes all places
+		t.Fatal(err)
+	}
+	for i, e := range from {
+		if _, err := e.Write([]byte{byte(i), 1, 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := s[0].link
+	l.mu.Lock()
+	if n := len(l.free); n != 0 {
+		t.Errorf("%d places are free", n)
+	}
+	l.mu.Unlock()
+	v.shut.Store(false)
+	for i, e := range to {
+		b := make([]byte, 3)
+		if _, err := io.ReadFull(e, b); err != nil || b[0] != byte(i) {
+			t.Errorf("connection %d: %v, %v", i, b, err)
+		}
+	}
+	if _, err := io.ReadFull(sink, make([]byte, 1<<20)); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "all completions", func() bool { c, _ := l.onTheirWay(); return c == 0 })
+}

@@ -528,6 +528,24 @@ func TestAnswerComesSoon(t *testing.T) {
 	}
 }
 
+// TestAnswerToMany has an ACK wait behind our packets, as long as few messages wait for it.
+func TestAnswerToMany(t *testing.T) {
+	for asked := 1; asked <= 6; asked++ {
+		s := newRTS(t)
+		s.post(1, 1)
+		s.take(s.request(roce.WriteOnly, 0, nil))
+		if s.drain(); s.answerOf() != silent {
+			t.Fatal("the ACK did not wait")
+		}
+		for i := 1; i < asked; i++ {
+			s.take(s.request(roce.WriteOnly, i, nil))
+		}
+		if got, want := s.wantsToTransmit(s.now), asked >= 4; got != want {
+			t.Errorf("with %d messages that wait for it an ACK is due: %v", asked, got)
+		}
+	}
+}
+
 // TestNoAnswerUnasked has packets that do not ask for an acknowledgement.
 func TestNoAnswerUnasked(t *testing.T) {
 	s := newRTS(t)
