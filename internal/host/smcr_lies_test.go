@@ -433,3 +433,83 @@ func TestSMCRIntruder(t *testing.T) {
 		conn.Close()
 	}
 }
+
+// obey answers the server's requests until the link fails, and hands its other messages on.
+func (x *smcrLiar) obey() <-chan llc.Message {
+	others := make(chan llc.Message, 64)
+	go func() {
+		defer close(others)
+		for range x.net.News() {
+			for ev, ok := x.net.Poll(); ok; ev, ok = x.net.Poll() {
+				if ev.Kind == link.EventFailed {
+					return
+				}
+				switch m, _ := llc.Parse(ev.Message); m := m.(type) {
+				case llc.ConfirmRKey:
+					if m.Reply {
+						others <- m
+						continue
+					}
+					m.Reply = true
+					x.send(m.Append(nil))
+				case llc.DeleteRKey:
+					if m.Reply {
+						others <- m
+						continue
+					}
+					x.send(m.Answer(func(wire.RKey) bool { return true }).Append(nil))
+				case llc.TestLink:
+					m.Reply = true
+					x.send(m.Append(nil))
+				}
+			}
+		}
+	}()
+	return others
+}
+
+// TestSMCRRoom fills the table of a client's RMBs: the server makes another group, and uses the first again when there is room.
+func TestSMCRRoom(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	x := newSMCRLiar(t, r)
+	s := x.connect()
+	others := x.obey()
+	for i := range llc.MaxRKeys - 1 {
+		x.send(llc.ConfirmRKey{Header: liarForm, RToken: llc.RToken{RKey: wire.RKey(1000 + i)}}.Append(nil))
+		if m, ok := (<-others).(llc.ConfirmRKey); !ok || m.Negative {
+			t.Fatalf("RMB %d: %v", i, m)
+		}
+	}
+	// contact goes as far as the Accept, and reports whether that was a first contact.
+	contact := func() bool {
+		tcp := x.propose()
+		first := x.accept.FirstContact
+		tcp.Close()
+		smctest.Eventually(t, patience, "the server has given it up", func() bool { return groupConns(r.server) == 1 })
+		return first
+	}
+	contact() // finds out
+	if !contact() {
+		t.Error("a connection joined a group without room")
+	}
+	x.send(llc.DeleteRKey{Header: liarForm, RKeys: []wire.RKey{1000}}.Append(nil))
+	if m, ok := (<-others).(llc.DeleteRKey); !ok || m.Negative {
+		t.Fatalf("DELETE RKEY: %v", m)
+	}
+	smctest.Eventually(t, patience, "the group is used again", func() bool { return !contact() })
+	s.abort()
+	s.Close()
+	x.link.Fail(nil)
+	for range others {
+	}
+}
+
+// groupConns counts the connections of all link groups.
+func groupConns(h *Host) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, lg := range h.groups.All() {
+		n += lg.Conns
+	}
+	return n
+}
