@@ -578,3 +578,28 @@ func TestRound(t *testing.T) {
 	}
 	eventually(t, "all completions", func() bool { c, _ := l.onTheirWay(); return c == 0 })
 }
+
+// TestQueuedForNothing has a connection that waits for a place lose what it had to send: others get the place.
+func TestQueuedForNothing(t *testing.T) {
+	watchdog(t)
+	v, s := newValve(t)
+	big, sink := s.connect(t, settings{code: sizes(6, 6)})
+	e, _ := s.connect(t, settings{})
+	v.shut.Store(true)
+	if _, err := big.Write(make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Write([]byte("bytes")); err != nil {
+		t.Fatal(err)
+	}
+	e.Conn.Detach()
+	e.carrier.Detach()
+	v.shut.Store(false)
+	if _, err := io.ReadFull(sink, make([]byte, 1<<20)); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "all places are free", func() bool { c, _ := s[0].link.onTheirWay(); return c == 0 })
+	if n := s[0].link.Stats().SentBytes; n != 1<<20 {
+		t.Errorf("%d bytes were sent", n)
+	}
+}
