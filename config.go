@@ -9,6 +9,10 @@ import (
 
 // Config says how a [Host] works. The zero value, and nil, are the defaults. It is copied;
 // later changes have no effect.
+//
+// UEIDs, SMCRPeers and SMCRDevices that are empty, and a SMCRv1 that is false, are what the operator says, if anything: the
+// environment variables GOSMC_UEIDS, GOSMC_SMCR_PEERS, GOSMC_SMCR_DEVICES and GOSMC_SMCR_V1, else the file /etc/gosmc.conf, or that
+// which GOSMC_CONFIG names ('gosmc ueid --help' describes it).
 type Config struct {
 	// Disabled makes every connection plain TCP. The environment variable
 	// GOSMC_DISABLED=1 (also true, yes, on) does the same for a whole process.

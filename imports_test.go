@@ -41,13 +41,14 @@ var mayImport = map[string][]string{
 	"internal/user":    {},                                               // numbers of users
 	// The privileged helper of those that use SMC. Not host: it serves any process. A device only in tests.
 	"internal/agent":  {"wire", "wire/roce", "bpf", "internal/port", "internal/rdma"},
-	"internal/rundir": {"internal/user"},               // files and directories
-	"internal/option": {},                              // TCP option 254 of a socket, of no protocol above
-	"internal/port":   {"wire"},                        // a socket on a UDP port that an agent shares
-	"bpf":             {"wire/clc", "internal/option"}, // programs in the kernel; in tests, who asks them
+	"internal/rundir": {"internal/user"},                            // files and directories
+	"internal/config": {"wire", "internal/pnet", "internal/rundir"}, // a file, and the environment
+	"internal/option": {},                                           // TCP option 254 of a socket, of no protocol above
+	"internal/port":   {"wire"},                                     // a socket on a UDP port that an agent shares
+	"bpf":             {"wire/clc", "internal/option"},              // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
-	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/rundir"},
+	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/rundir", "internal/config"},
 	".":                   {"wire/...", "internal/host"},
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
 	"internal/capture":    {"internal/frame"},             // packets; of no protocol but what it must know to choose them
@@ -63,9 +64,9 @@ var mayImport = map[string][]string{
 	"internal/netns":   {}, // network namespaces that a veth pair joins
 	"internal/bench":   {".", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns"},
-	"internal/survey":  {"internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
+	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey"},
+	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey", "internal/config", "internal/pnet"},
 	"test/interop":               {".", "bpf", "wire/...", "internal/option", "internal/rdma", "internal/udp", "test/interop/talk"},
 	"test/interop/talk":          {},
 	"test/interop/guest/smcpeer": {"test/interop/talk"}, // a program in the virtual machine

@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Setenv(childOfTest, "1")
+	os.Setenv("GOSMC_CONFIG", os.DevNull)                         // the configuration of this machine is none of the tests'
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each child takes a second to end
 	os.Setenv("GOSMC_DIR", dir)                                   // apart from the hosts of this machine
 	code := m.Run()

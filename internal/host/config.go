@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/stream"
@@ -42,9 +41,10 @@ type Config struct {
 	ReadBuffer   int           // bytes; 0: default
 	MemoryBudget int64         // bytes; 0: default
 	AnyUser      bool
-	SMCRPeers    []string // addresses and prefixes, see parsePeer
-	SMCRDevices  []string // addresses and prefixes that devices may have; empty: those of the TCP connection's interface
-	SMCRv1       bool     // offer and accept version 1 of SMC-R, over RoCEv2
+	SMCRPeers    []string          // addresses and prefixes, see parsePeer
+	SMCRDevices  []string          // addresses and prefixes that devices may have; empty: those of the TCP connection's interface
+	PNET         map[string]string // PNETIDs by the name of the interface; nil: those of the configuration file
+	SMCRv1       bool              // offer and accept version 1 of SMC-R, over RoCEv2
 	Logger       *slog.Logger
 	SweepEvery   time.Duration // 0: sweepEvery; for tests that cannot wait as long
 	CheckEvery   time.Duration // 0: that of the rendezvous; for tests that cannot wait as long
@@ -55,49 +55,18 @@ type Config struct {
 	ReleaseIdle  bool          // keep nothing of the system, and no goroutine, while nobody uses the host
 }
 
-// Variables of the environment for lists that the program leaves empty, whose entries commas or spaces separate.
-const (
-	envUEIDs       = "GOSMC_UEIDS"
-	envSMCRPeers   = "GOSMC_SMCR_PEERS"
-	envSMCRDevices = "GOSMC_SMCR_DEVICES"
-)
-
-// fillLists takes lists from the environment. One that is broken counts as empty: it is not the program's
-// mistake, and the program goes on with TCP.
-func (c *Config) fillLists() {
-	for _, l := range []struct {
-		variable string
-		list     *[]string
-		check    func([]string) error
-	}{
-		{envUEIDs, &c.UEIDs, func(l []string) error { _, err := pnet.ParseUEIDs(l); return err }},
-		{envSMCRPeers, &c.SMCRPeers, func(l []string) error { _, err := parsePeers(l); return err }},
-		{envSMCRDevices, &c.SMCRDevices, func(l []string) error { _, err := parsePrefixes(l); return err }},
-	} {
-		if len(*l.list) > 0 {
-			continue
-		}
-		list := strings.FieldsFunc(os.Getenv(l.variable), func(r rune) bool { return r == ',' || r == ' ' })
-		if err := l.check(list); err != nil {
-			c.Logger.Warn("a variable is ignored", "variable", l.variable, "err", err)
-			continue
-		}
-		*l.list = list
-	}
-}
-
 // withDefaults returns a copy in which every field has its final value.
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.settle()
 	value := os.Getenv(envDisabled)
 	yes, known := disabled(value)
 	c.Disabled = c.Disabled || yes
 	if !known {
 		c.Logger.Warn("all connections are TCP, because of a variable whose value is neither yes nor no", "variable", envDisabled+"="+value)
 	}
-	c.fillLists()
 	if c.Dir == "" {
 		c.Dir = rundir.Default()
 	}

@@ -47,12 +47,13 @@ func (s *handshake) joinSMCR(ctx context.Context, choice core.Choice) (*core.Lin
 	h := s.host
 	var late <-chan time.Time
 	waited := false
+	network := h.rnics.pnetOf(addrPort(s.conn.tcp.LocalAddr()).Addr().Unmap())
 	for {
 		h.mu.Lock()
 		h.nextLinkID++
 		id := wire.LinkID(h.nextLinkID)
 		j := h.groups.JoinLinks(core.JoinRequest{
-			Role: s.role, Choice: choice, ID: id, MaxConns: maxConnsPerGroup, Waited: waited,
+			Role: s.role, Choice: choice, ID: id, MaxConns: maxConnsPerGroup, Waited: waited, PNETID: network,
 		})
 		if j.Wait && h.changed == nil {
 			h.changed = make(chan struct{})

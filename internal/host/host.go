@@ -94,6 +94,9 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("smc: SMCRDevices: %w", err)
 	}
+	if err := checkPNET(cfg.PNET); err != nil {
+		return nil, fmt.Errorf("smc: PNET: %w", err)
+	}
 	h := &Host{
 		cfg:       cfg,
 		id:        newHostID(),

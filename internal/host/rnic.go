@@ -313,7 +313,7 @@ func (r *rnics) choose(local, remote netip.Addr) (addr netip.Addr, err error) {
 
 func (r *rnics) chooseAllowed(local, remote netip.Addr) (netip.Addr, error) {
 	if remote.IsValid() && remote != local {
-		if source := sourceTo(remote); source.IsValid() && source != local && r.allows(source) && !sameInterface(source, local) {
+		if source := sourceTo(remote); source.IsValid() && source != local && r.allows(source) && r.connected(source, local) && !sameInterface(source, local) {
 			return source, nil
 		}
 	}
@@ -326,7 +326,7 @@ func (r *rnics) chooseAllowed(local, remote netip.Addr) (netip.Addr, error) {
 	}
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			if addr := p.Addr().Unmap(); addr.Is4() == local.Is4() && !addr.IsLinkLocalUnicast() && r.allows(addr) {
+			if addr := p.Addr().Unmap(); addr.Is4() == local.Is4() && !addr.IsLinkLocalUnicast() && r.allows(addr) && r.connected(addr, local) {
 				return addr, nil
 			}
 		}

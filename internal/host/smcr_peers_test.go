@@ -63,7 +63,7 @@ func TestListsFromEnvironment(t *testing.T) {
 		{[]string{"", "", ""}, []string{"not a UEID: ?", "192.0.2.1:99999", "here"}, []string{"", "", ""}, true},
 	} {
 		log := new(record)
-		for i, variable := range []string{envUEIDs, envSMCRPeers, envSMCRDevices} {
+		for i, variable := range []string{"GOSMC_UEIDS", "GOSMC_SMCR_PEERS", "GOSMC_SMCR_DEVICES"} {
 			t.Setenv(variable, tt.env[i])
 		}
 		h := newTestHost(t, Config{
@@ -74,7 +74,7 @@ func TestListsFromEnvironment(t *testing.T) {
 				t.Errorf("with %q in the configuration and %q in the environment: %q, want %q", tt.config[i], tt.env[i], got, want)
 			}
 		}
-		if warned := strings.Contains(log.String(), envSMCRPeers); warned != tt.warns {
+		if warned := strings.Contains(log.String(), "GOSMC_SMCR_PEERS"); warned != tt.warns {
 			t.Errorf("environment %q: the log has %q", tt.env, log.String())
 		}
 	}

@@ -112,7 +112,7 @@ func (r *rnics) status() []control.StatusDevice {
 	}
 	for addr, f := range r.failed {
 		list = append(list, control.StatusDevice{
-			Address: addr.String(), Port: devicePort, State: "FAILED", Type: deviceType, PNETID: r.pnetID(""),
+			Address: addr.String(), Port: devicePort, State: "FAILED", Type: deviceType, PNETID: r.pnetOf(addr),
 			Why: clc.Lookup(rnicReason(f.err), clc.OSUnspecified).Sentence + " (" + f.err.Error() + ")",
 		})
 	}
@@ -144,9 +144,6 @@ func (n *rnic) status() control.StatusDevice {
 	}
 	return s
 }
-
-// pnetID returns the PNETID of an interface, "" if it has none.
-func (r *rnics) pnetID(string) string { return "" }
 
 // messageCounters count CLC and LLC messages by type: index 0 is for what is none.
 type messageCounters struct {

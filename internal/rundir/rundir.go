@@ -38,20 +38,25 @@ const (
 // gosmc-<uid> under /tmp. It need not exist yet. A program that has privileges which its caller
 // has not (setuid, setgid, file capabilities) does not look at the environment.
 func Default() string {
-	getenv := os.Getenv
-	if secure() {
-		getenv = func(string) string { return "" }
-	}
-	if dir := getenv(envDir); dir != "" {
+	if dir := Getenv(envDir); dir != "" {
 		return dir
 	}
 	if info, err := os.Stat(systemDir); err == nil && info.IsDir() && unix.Faccessat(unix.AT_FDCWD, systemDir, unix.W_OK, unix.AT_EACCESS) == nil {
 		return systemDir
 	}
-	if dir := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+	if dir := Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "gosmc")
 	}
 	return "/tmp/gosmc-" + strconv.Itoa(os.Geteuid())
+}
+
+// Getenv is [os.Getenv] for a variable that says where something is. A program that has privileges which its caller has not does not
+// look at the environment: it gets "".
+func Getenv(name string) string {
+	if secure() {
+		return ""
+	}
+	return os.Getenv(name)
 }
 
 // secure reports whether the caller of this program has less privileges than it has: AT_SECURE of

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/internal/rundir"
@@ -62,4 +63,17 @@ func NewProbe(ctx context.Context) (*Probe, error) {
 		why = append(why, e.Path+": "+e.Text)
 	}
 	return p, errors.New(strings.Join(why, "; "))
+}
+
+// Look makes a host in its default settings and asks it, without its taking more from the system than that needs. The error says that the
+// configuration file, or the environment, is not understood.
+func Look() (*control.Status, error) {
+	if _, err := config.Load(); err != nil {
+		return nil, err
+	}
+	h, err := host.New(host.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return h.Names(), h.Close()
 }

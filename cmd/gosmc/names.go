@@ -1,0 +1,261 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/pnet"
+	"github.com/gosmc/smc/internal/survey"
+)
+
+// Verbs for names that hosts have in common: UEIDs, the system's own EID, and PNETIDs. They are in the configuration file,
+// which every program reads when it makes its host.
+
+// aboutConfig says where the names are.
+const aboutConfig = `The file is /etc/gosmc.conf, or what GOSMC_CONFIG names. Lines are a word and its value; # begins a comment:
+
+  ueid    EXAMPLE.PLEX1    user-defined enterprise ID, in order of preference    GOSMC_UEIDS
+  seid    off              do without the system's own EID: on, off              GOSMC_SEID
+  peer    192.0.2.0/24     a peer that speaks SMC-R; [2001:db8::/32]:443 with    GOSMC_SMCR_PEERS
+                           the server's port
+  device  192.0.2.1        address or prefix that SMC-R may send from            GOSMC_SMCR_DEVICES
+  smcr-v1 on               version 1 of SMC-R too, over RoCEv2: on, off          GOSMC_SMCR_V1
+  pnet    NET1 eth1        PNETID of an interface
+
+A variable of the environment, with commas or spaces between its values, takes the place of all lines of its word, and what a program sets in
+smc.Config that of both. Programs read the file when they make their host: those that run already keep what they have.`
+
+// A namesReport is what ueid --json, seid --json and pnet --json print.
+type namesReport struct {
+	Schema int       `json:"schema"`
+	Time   time.Time `json:"time"`
+	File   string    `json:"file"`
+	UEIDs  []string  `json:"ueids,omitzero"` // that a program started now has
+	SEID   *seidOf   `json:"seid,omitempty"`
+	PNET   []pnetOf  `json:"pnet,omitzero"`
+}
+
+type seidOf struct {
+	EID     string `json:"eid"` // empty: there is none
+	Enabled bool   `json:"enabled"`
+}
+
+// A pnetOf is an interface, and the PNETID that it has.
+type pnetOf struct {
+	PNETID string `json:"pnet_id"` // empty: none
+	NetDev string `json:"net_dev"`
+	Exists bool   `json:"exists"` // in this network namespace
+}
+
+// namesCommand makes a verb with subcommands, the first of which, show, is what it does without.
+func namesCommand(use, short, long, example string, show func(cmd *cobra.Command, asJSON bool) error) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long + "\n\n" + aboutConfig, Example: example,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("%s has no command %q", verbOf(cmd), args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return show(cmd, asJSON) },
+	}
+	shows := &cobra.Command{
+		Use: "show", Short: "Show them, which is what happens without a command, too", Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return show(cmd, asJSON) },
+	}
+	cmd.AddCommand(shows)
+	for _, c := range []*cobra.Command{cmd, shows} {
+		c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	}
+	return cmd
+}
+
+// change adds a command that changes the configuration file.
+func change(parent *cobra.Command, use, short string, args int, do func(f *config.File, args []string) error) {
+	parent.AddCommand(&cobra.Command{
+		Use: use, Short: short,
+		Args: func(cmd *cobra.Command, got []string) error {
+			if len(got) != args {
+				return usagef("%s takes %d arguments, but got %d: %s", verbOf(cmd), args, len(got), use)
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error {
+			f, err := config.Read(config.Path())
+			if err != nil {
+				return fmt.Errorf("nothing is changed, as the file has to be mended by hand first: %w", err)
+			}
+			if err := do(f, args); err != nil {
+				return err
+			}
+			err = f.Write()
+			if errors.Is(err, fs.ErrPermission) {
+				return fmt.Errorf("%s cannot be written: run as root, or name another file with %s: %w", config.Path(), config.EnvFile, err)
+			}
+			return err
+		},
+	})
+}
+
+// add adds a line to the file; one that is there is an error.
+func add(f *config.File, word, value string) error {
+	switch added, err := f.Add(word, value); {
+	case err != nil:
+		return &exitError{exitUsage, err}
+	case !added:
+		return fmt.Errorf("%s has %s %s already", config.Path(), word, value)
+	}
+	return nil
+}
+
+// drop removes lines from the file; none is an error.
+func drop(f *config.File, word, value string, chosen func(string) bool) error {
+	if f.Delete(word, chosen) == 0 {
+		return fmt.Errorf("%s has no %s %s", config.Path(), word, value)
+	}
+	return nil
+}
+
+func newUEIDCommand() *cobra.Command {
+	cmd := namesCommand("ueid [show | add UEID | del UEID | flush]", "Show and change the user-defined enterprise IDs of this machine",
+		`Show the UEIDs that a program started now has, in order of preference. Two hosts on different machines use SMC only if they
+have one in common: 1 to 32 characters of A-Z, 0-9, dot and hyphen, at most 8 of them. 'add' and 'del' change the configuration file.`,
+		"  gosmc ueid\n  sudo gosmc ueid add EXAMPLE.PLEX1\n  gosmc ueid --json | jq .ueids",
+		func(cmd *cobra.Command, asJSON bool) error {
+			p, err := survey.Look()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), namesReport{Schema: jsonSchema, Time: time.Now(), File: config.Path(), UEIDs: p.UEIDs})
+			}
+			for _, eid := range p.UEIDs {
+				fmt.Fprintln(cmd.OutOrStdout(), printable(eid))
+			}
+			return nil
+		})
+	change(cmd, "add UEID", "Add one to the configuration file", 1, func(f *config.File, args []string) error {
+		if n := len(f.Values(config.UEID)); n >= pnet.MaxUEIDs {
+			return fmt.Errorf("%s has %d UEIDs already, which is the most that a host may have", config.Path(), n)
+		}
+		return add(f, config.UEID, args[0])
+	})
+	change(cmd, "del UEID", "Take one out of the configuration file", 1, func(f *config.File, args []string) error {
+		return drop(f, config.UEID, args[0], func(v string) bool { return v == args[0] })
+	})
+	change(cmd, "flush", "Take all out of the configuration file", 0, func(f *config.File, _ []string) error {
+		f.Delete(config.UEID, func(string) bool { return true })
+		return nil
+	})
+	return cmd
+}
+
+func newSEIDCommand() *cobra.Command {
+	cmd := namesCommand("seid [show | enable | disable]", "Show, enable and disable the system's own enterprise ID",
+		`Show the system EID, which all programs of this machine have in common, and whether it is enabled. It is derived from the
+kernel's boot id, and good for SMC-D within the machine. Without it programs need a UEID in common for that, too, so it
+cannot be disabled while there is none.`,
+		"  gosmc seid\n  sudo gosmc seid disable",
+		func(cmd *cobra.Command, asJSON bool) error {
+			p, err := survey.Look()
+			if err != nil {
+				return err
+			}
+			s := seidOf{EID: p.SEID, Enabled: p.SEID != ""}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), namesReport{Schema: jsonSchema, Time: time.Now(), File: config.Path(), SEID: &s})
+			}
+			state := "[disabled]"
+			if s.Enabled {
+				state = printable(s.EID) + " [enabled]"
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), state)
+			return nil
+		})
+	set := func(value string) func(*config.File, []string) error {
+		return func(f *config.File, _ []string) error {
+			if value == "off" && len(f.Values(config.UEID)) == 0 {
+				return fmt.Errorf("%s has no UEID: without one, the system EID cannot be disabled", config.Path())
+			}
+			f.Delete(config.SEID, func(string) bool { return true })
+			return add(f, config.SEID, value)
+		}
+	}
+	change(cmd, "enable", "Use it", 0, set("on"))
+	change(cmd, "disable", "Do without it", 0, set("off"))
+	return cmd
+}
+
+func newPNETCommand() *cobra.Command {
+	cmd := namesCommand("pnet [show | add PNETID INTERFACE | del PNETID | flush]", "Show and change which physical network an interface is on",
+		`Show the interfaces of this machine with their PNETIDs, also those that have none. Interfaces with the same PNETID are on one
+physical network: SMC-R for a TCP connection over one of them may use a device on another one. A device ('device' below) on a
+network that is known to be another one is not used. A PNETID is 1 to 16 characters of A-Z and 0-9.`,
+		"  gosmc pnet\n  sudo gosmc pnet add NET1 eth1\n  sudo gosmc pnet del NET1",
+		func(cmd *cobra.Command, asJSON bool) error {
+			list, err := pnetTable()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), namesReport{Schema: jsonSchema, Time: time.Now(), File: config.Path(), PNET: list})
+			}
+			t := table{columns: []column{{title: "PNET-ID"}, {title: "Net-Dev"}, {}}}
+			for _, p := range list {
+				note := ""
+				if !p.Exists {
+					note = "there is no such interface here"
+				}
+				t.add(orNA(p.PNETID), printable(p.NetDev), note)
+			}
+			return t.write(cmd.OutOrStdout())
+		})
+	change(cmd, "add PNETID INTERFACE", "Say which network an interface is on", 2, func(f *config.File, args []string) error {
+		for _, v := range f.Values(config.PNET) {
+			if id, iface, _ := strings.Cut(v, " "); iface == args[1] && id != args[0] {
+				return fmt.Errorf("%s has %s for %s already", config.Path(), id, iface)
+			}
+		}
+		return add(f, config.PNET, args[0]+" "+args[1])
+	})
+	change(cmd, "del PNETID", "Forget a network", 1, func(f *config.File, args []string) error {
+		return drop(f, config.PNET, args[0], func(v string) bool { id, _, _ := strings.Cut(v, " "); return id == args[0] })
+	})
+	change(cmd, "flush", "Forget all networks", 0, func(f *config.File, _ []string) error {
+		f.Delete(config.PNET, func(string) bool { return true })
+		return nil
+	})
+	return cmd
+}
+
+// pnetTable lists interfaces with their PNETIDs: those that are here, and those that the configuration file names.
+func pnetTable() ([]pnetOf, error) {
+	s, err := config.Load()
+	if err != nil {
+		return nil, err
+	}
+	ifaces, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	list := []pnetOf{}
+	for _, iface := range ifaces {
+		list = append(list, pnetOf{PNETID: s.PNET[iface.Name], NetDev: iface.Name, Exists: true})
+		delete(s.PNET, iface.Name)
+	}
+	for iface, id := range s.PNET {
+		list = append(list, pnetOf{PNETID: id, NetDev: iface})
+	}
+	slices.SortFunc(list, func(a, b pnetOf) int { return strings.Compare(a.NetDev, b.NetDev) })
+	return list, nil
+}

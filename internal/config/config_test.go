@@ -1,0 +1,98 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// write makes a configuration file that the environment names.
+func write(t *testing.T, text string) (path string) {
+	t.Helper()
+	for _, name := range Variables {
+		t.Setenv(name, "")
+	}
+	path = filepath.Join(t.TempDir(), "gosmc.conf")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(EnvFile, path)
+	return path
+}
+
+func TestLoad(t *testing.T) {
+	write(t, "# ours\nueid B.1 # first\n  ueid\tA.1\n\npeer 192.0.2.0/24\npeer [2001:db8::1]:80\ndevice 192.0.2.1\nseid off\nsmcr-v1 on\npnet NET1   eth1")
+	s, err := Load()
+	want := Settings{
+		UEIDs: []string{"B.1", "A.1"}, NoSEID: true, Peers: []string{"192.0.2.0/24", "[2001:db8::1]:80"}, Devices: []string{"192.0.2.1"},
+		SMCRv1: true, PNET: map[string]string{"eth1": "NET1"},
+	}
+	if diff := cmp.Diff(want, s); diff != "" || err != nil {
+		t.Errorf("Load: %v (-want +got):\n%s", err, diff)
+	}
+	// The environment takes the place of the file's lines.
+	t.Setenv("GOSMC_UEIDS", "C.1, D.1")
+	t.Setenv("GOSMC_SMCR_PEERS", "198.51.100.7")
+	t.Setenv("GOSMC_SEID", "on")
+	want.UEIDs, want.Peers, want.NoSEID = []string{"C.1", "D.1"}, []string{"198.51.100.7"}, false
+	s, err = Load()
+	if diff := cmp.Diff(want, s); diff != "" || err != nil {
+		t.Errorf("Load with an environment: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+// What is not understood is told, and the rest counts.
+func TestLoadErrors(t *testing.T) {
+	path := write(t, "ueid lower\nueid GOOD\nfoo bar\nseid maybe\npnet NET1\npeer\n")
+	t.Setenv("GOSMC_SMCR_V1", "perhaps")
+	s, err := Load()
+	if diff := cmp.Diff(Settings{UEIDs: []string{"GOOD"}}, s); diff != "" {
+		t.Errorf("Load (-want +got):\n%s", diff)
+	}
+	for _, want := range []string{path + ":1: UEID \"lower\"", `:3: unknown word "foo"`, `:4: seid "maybe"`, ":5: pnet", ":6: peer", "GOSMC_SMCR_V1: smcr-v1"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Load = %v, want %q in it", err, want)
+		}
+	}
+	for _, path := range []string{filepath.Join(t.TempDir(), "absent"), os.DevNull} {
+		t.Setenv(EnvFile, path)
+		t.Setenv("GOSMC_SMCR_V1", "")
+		if s, err := Load(); err != nil || !cmp.Equal(s, Settings{}) {
+			t.Errorf("Load of %s = %+v, %v", path, s, err)
+		}
+	}
+}
+
+// Changes keep what else is in the file.
+func TestChange(t *testing.T) {
+	path := write(t, "# ours\nueid A # mine\nueid B\n")
+	f, err := Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		value string
+		added bool
+		err   bool
+	}{{"C", true, false}, {"A", false, false}, {"x", false, true}} {
+		if added, err := f.Add(UEID, tt.value); added != tt.added || (err != nil) != tt.err {
+			t.Errorf("Add(%q) = %v, %v", tt.value, added, err)
+		}
+	}
+	if n := f.Delete(UEID, func(v string) bool { return v == "B" }); n != 1 {
+		t.Errorf("Delete = %d, want 1", n)
+	}
+	if err := f.Write(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if want := "# ours\nueid A # mine\nueid C\n"; string(text) != want || err != nil {
+		t.Errorf("file is %q, %v, want %q", text, err, want)
+	}
+	if names, _ := os.ReadDir(filepath.Dir(path)); len(names) != 1 {
+		t.Errorf("%d files are left, want the one", len(names))
+	}
+}

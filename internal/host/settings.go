@@ -1,0 +1,105 @@
+package host
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/pnet"
+)
+
+// settle fills in what the program leaves to the environment and the configuration file: see package config. What is not
+// understood there is told to the logger and left out: it is not the program's mistake, and the program goes on with TCP.
+func (c *Config) settle() {
+	s, err := config.Load()
+	if err != nil {
+		c.Logger.Warn("parts of the configuration are left out", "err", err)
+	}
+	for _, l := range []struct {
+		word  string
+		list  *[]string
+		value []string
+		check func([]string) error
+	}{
+		{config.UEID, &c.UEIDs, s.UEIDs, func(l []string) error { _, err := pnet.ParseUEIDs(l); return err }},
+		{config.Peer, &c.SMCRPeers, s.Peers, func(l []string) error { _, err := parsePeers(l); return err }},
+		{config.Device, &c.SMCRDevices, s.Devices, func(l []string) error { _, err := parsePrefixes(l); return err }},
+	} {
+		if len(*l.list) > 0 {
+			continue
+		}
+		if err := l.check(l.value); err != nil {
+			c.Logger.Warn("a part of the configuration is left out", "word", l.word, "variable", config.Variables[l.word], "err", err)
+			continue
+		}
+		*l.list = l.value
+	}
+	c.SMCRv1 = c.SMCRv1 || s.SMCRv1
+	c.NoSEID = c.NoSEID || s.NoSEID && len(c.UEIDs) > 0 // else there would be no EID at all
+	if c.PNET == nil {
+		c.PNET = s.PNET
+	}
+}
+
+// pnetID returns the PNETID of an interface, "" if it has none.
+func (r *rnics) pnetID(iface string) string { return r.host.cfg.PNET[iface] }
+
+// pnetOf returns the PNETID of the interface that has an address, "" if there is none.
+func (r *rnics) pnetOf(addr netip.Addr) (id string) {
+	if len(r.host.cfg.PNET) == 0 {
+		return ""
+	}
+	r.host.cfg.Namespace(func() { id = r.pnetID(interfaceOf(addr)) })
+	return id
+}
+
+// connected reports whether an address is on the physical network of another one: RFC 7609 §2.2.1. Where the network of either is not known
+// it may be.
+func (r *rnics) connected(a, b netip.Addr) bool {
+	if len(r.host.cfg.PNET) == 0 || a == b {
+		return true
+	}
+	return mayBeSame(r.pnetID(interfaceOf(a)), r.pnetID(interfaceOf(b)))
+}
+
+// mayBeSame reports whether two PNETIDs, "" for one that is not known, may be those of one network.
+func mayBeSame(a, b string) bool { return a == "" || b == "" || a == b } // rule: TestPNET: a == b -> true
+
+// interfaceOf returns the name of the interface that has an address, "" if none has.
+func interfaceOf(addr netip.Addr) string {
+	ifaces, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	for _, iface := range ifaces {
+		addrs, _ := iface.Addrs()
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err == nil && (p.Addr().Unmap() == addr.WithZone("") || addr.IsLoopback() && p.Addr().IsLoopback() && p.Contains(addr)) {
+				return iface.Name
+			}
+		}
+	}
+	return ""
+}
+
+// checkPNET says what is wrong with PNETIDs of interfaces.
+func checkPNET(table map[string]string) error {
+	for iface, id := range table {
+		if _, err := pnet.ParsePNETID(id); err != nil {
+			return fmt.Errorf("interface %s: %w", iface, err)
+		}
+	}
+	return nil
+}
+
+// Names returns what the host is called by peers: of a Status HostName, SEID and UEIDs.
+func (h *Host) Names() *control.Status {
+	s := &control.Status{HostName: h.name, UEIDs: append([]string{}, h.cfg.UEIDs...)}
+	if !h.seid.IsZero() {
+		s.SEID = h.seid.String()
+	}
+	return s
+}
