@@ -38,6 +38,7 @@ type receiver struct {
 	now    time.Duration
 
 	watch   watch
+	woke    bool   // handlers were called since it slept
 	hurry   bool   // a queue pair of the last batch expects a packet
 	packets uint64 // received and sent
 
@@ -98,6 +99,13 @@ func (r *receiver) wait() (err error) {
 			}
 		}
 	}
+	if !got && err == nil && r.woke {
+		// Who was woken runs here and now: a thread that sleeps in the kernel keeps its share of the runtime
+		// for a while, and takes packets one by one.
+		runtime.Gosched()
+		got, err = r.dev.sock.TryRecv(r.batch)
+	}
+	r.woke = false
 	if !got && err == nil {
 		err = r.sleep()
 	}
@@ -149,6 +157,7 @@ func (r *receiver) take() {
 	r.dev.stats.packets.Add(uint64(packets))
 	if len(r.news) > 0 {
 		r.callHandlers()
+		r.woke = true
 	}
 }
 
