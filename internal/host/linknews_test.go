@@ -100,7 +100,6 @@ type linkRig struct {
 	err  chan error
 	peer *core.Handshake
 	tcp  *net.TCPConn // the peer's
-	out  []core.Output
 }
 
 // newLinkRig brings the handshake to where the first link is to be confirmed.

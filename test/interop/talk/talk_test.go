@@ -1,6 +1,7 @@
 package talk
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -74,6 +75,7 @@ type spoiler struct {
 
 func (s *spoiler) Write(b []byte) (int, error) {
 	if s.at >= 0 && s.at < len(b) {
+		b = bytes.Clone(b)
 		b[s.at] ^= 1
 	}
 	s.at -= len(b)
