@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/measure"
 	"github.com/gosmc/smc/internal/survey"
@@ -28,6 +29,8 @@ type infoReport struct {
 	OpenFiles    openFiles                  `json:"open_files"`
 	Dir          string                     `json:"dir"`
 	DirMode      string                     `json:"dir_mode"`
+	ConfigFile   string                     `json:"config_file"`
+	ConfigError  string                     `json:"config_error"` // what of file and environment is not understood, and left out
 	GID          string                     `json:"gid"` // of a host made for the occasion: every process has its own
 	SEID         string                     `json:"seid"`
 	UEIDs        []string                   `json:"ueids"`
@@ -50,7 +53,7 @@ func newInfoCommand() *cobra.Command {
 		Use:   "info [flags]",
 		Short: "Show what this host can do, and why not more",
 		Long: `Show the kinds of SMC that a program started here and now could use, the reason for each
-kind that it could not, and the limits that apply. No other program need be running: a host is made
+kind that it could not, with all that is missing for it, and the limits that apply. No other program need be running: a host is made
 for the occasion and asked. The exit status is 1 if shared memory cannot be used here, and the table says why.`,
 		Example: `  gosmc info
   GOSMC_DIR=/shared/gosmc gosmc info
@@ -93,6 +96,10 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 	r.Dir, r.Hosts, r.GID, r.SEID = p.Dir, p.Others, p.GID, p.SEID
 	r.Capabilities, r.Limits = p.Capabilities, append(r.Limits, p.Limits...)
 	r.UEIDs = append(r.UEIDs, p.UEIDs...)
+	r.ConfigFile = config.Path()
+	if _, err := config.Load(); err != nil {
+		r.ConfigError = errorText(err)
+	}
 	if r.Dir != "" {
 		if info, err := os.Stat(r.Dir); err == nil {
 			r.DirMode = info.Mode().String()
@@ -117,6 +124,14 @@ func (r *infoReport) write(w io.Writer) error {
 		dir += " (does not exist)"
 	}
 	t.add("Run directory", dir)
+	file := printable(r.ConfigFile)
+	if _, err := os.Stat(r.ConfigFile); errors.Is(err, os.ErrNotExist) {
+		file += " (does not exist)"
+	}
+	t.add("Configuration", file)
+	if r.ConfigError != "" {
+		t.add("", "left out: "+printable(r.ConfigError))
+	}
 	t.add("Hosts running", strconv.Itoa(r.Hosts))
 	t.add("SEID", orNA(r.SEID))
 	t.add("UEIDs", orNA(strings.Join(r.UEIDs, ", ")))

@@ -75,6 +75,9 @@ func TestNames(t *testing.T) {
 			t.Errorf("gosmc %s with a broken file = %d, %q", args, got.code, got.stderr)
 		}
 	}
+	if got := gosmc(t, "", "info").stdout; !strings.Contains(got, "left out: "+path+`:2: unknown word "nonsense"`) {
+		t.Errorf("gosmc info with a broken file shows\n%s", got)
+	}
 	if text, err := os.ReadFile(path); string(text) != broken || err != nil {
 		t.Errorf("the broken file is %q now, %v", text, err)
 	}

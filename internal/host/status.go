@@ -112,40 +112,12 @@ func (h *Host) Status() control.Status {
 // capabilityStatus says what the host can do. It opens the device, so that the answer is
 // the truth and not a guess.
 func (h *Host) capabilityStatus() control.StatusCapabilities {
-	const (
-		noUEID   = "no UEID is configured, which SMC with another machine needs"
-		noPeers  = "no peer is configured, and there is no agent to ask peers by TCP option 254"
-		v1Off    = "switched off, since Linux speaks it over RoCEv1 only"
-		noNative = "needs an ISM device of a mainframe; Emulated-ISM is version 2 only"
-	)
+	const noNative = "needs an ISM device of a mainframe; Emulated-ISM is version 2 only"
 	c := control.StatusCapabilities{
 		SMCDv1:    control.Capability{Why: noNative},
 		TCPOption: h.optionStatus(),
 	}
-	peers := len(h.peerRules) > 0 || c.TCPOption.Available
-	switch {
-	case h.cfg.Disabled: // said below
-	case len(h.ueids) == 0:
-		c.SMCRv2.Why = noUEID
-	case !peers:
-		c.SMCRv2.Why = noPeers
-	default:
-		c.SMCRv2.Available = true
-	}
-	switch {
-	case h.cfg.Disabled:
-	case !h.cfg.SMCRv1:
-		c.SMCRv1.Why = v1Off
-	case !peers:
-		c.SMCRv1.Why = noPeers
-	default:
-		c.SMCRv1.Available = true
-	}
-	if h.cfg.Disabled {
-		r := clc.Lookup(clc.DiagDisabled, clc.OSUnspecified)
-		c.SMCRv1 = control.Capability{Why: r.Sentence, Advice: r.Advice}
-		c.SMCRv2 = c.SMCRv1
-	}
+	c.SMCRv1, c.SMCRv2 = h.smcrStatus(c.TCPOption)
 	_, reason, err := h.open()
 	switch {
 	case err != nil:
