@@ -76,6 +76,10 @@ type carrier interface {
 	// end is what this connection shares its end with.
 	end() end
 
+	// sent waits, after the application has closed and for a limited time, until what it has written is where the end of this
+	// process does not matter any more.
+	sent()
+
 	// suspect says that the peer may be gone, since its TCP connection has ended and it has not closed.
 	suspect()
 

@@ -270,6 +270,9 @@ func (c *Conn) Close() error {
 	// rule: TestCloseResets: c.options.abortive() -> false
 	abort := unread > 0 || c.options.abortive() // rule: TestCloseResets: unread > 0 -> unread < 0
 	c.event(core.ConnEvent{Kind: core.EventClose, Abortive: abort})
+	if !abort {
+		c.carrier.sent() // rule: TestSMCRExit
+	}
 	c.host.unused(c)
 	return nil
 }

@@ -58,6 +58,9 @@ const (
 	// acknowledgement.
 	groupEndTime = time.Second
 
+	// pendingCloseTime bounds how long Close waits for the acknowledgement of what was written. Linux net/smc.
+	pendingCloseTime = 2 * time.Second
+
 	// lastAckTime is how long a link stays after its group has ended, so that what came last is acknowledged. Package
 	// rdma delays acknowledgements for up to 500 microseconds.
 	lastAckTime = 5 * time.Millisecond

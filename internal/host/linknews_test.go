@@ -88,6 +88,7 @@ func (c *fakeCarrier) release(bool)                   {}
 func (c *fakeCarrier) returnPages(from, to int) error { return nil }
 func (c *fakeCarrier) end() end                       { return c }
 func (c *fakeCarrier) Done() <-chan struct{}          { return c.done }
+func (c *fakeCarrier) sent()                          {}
 func (c *fakeCarrier) suspect()                       {}
 func (c *fakeCarrier) peerPID() int                   { return 0 }
 

@@ -140,6 +140,8 @@ func (c *smcdCarrier) returnPages(from, to int) error {
 
 func (c *smcdCarrier) end() end { return c.peer }
 
+func (c *smcdCarrier) sent() {} // it is in the peer's memory
+
 func (c *smcdCarrier) suspect() {} // its peering ends with it
 
 func (c *smcdCarrier) peerPID() int { return c.peer.Cred().PID }

@@ -272,6 +272,23 @@ func (c *smcrCarrier) returnPages(from, to int) error { return c.link.ReturnPage
 
 func (c *smcrCarrier) end() end { return c.group }
 
+// sent waits for the acknowledgement of our Closed, behind all data. With TCP the kernel would see to it that a peer
+// gets all that, though the process ends the next moment. RFC 7609 p.83, 3A; Linux net/smc waits 2 seconds as well.
+func (c *smcrCarrier) sent() {
+	select {
+	case <-c.link.Sent():
+		return
+	default:
+	}
+	late := time.NewTimer(pendingCloseTime)
+	defer late.Stop()
+	select {
+	case <-c.link.Sent():
+	case <-c.group.stopped:
+	case <-late.C:
+	}
+}
+
 func (c *smcrCarrier) suspect() { c.group.suspect() }
 
 func (c *smcrCarrier) peerPID() int { return 0 }

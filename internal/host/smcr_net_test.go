@@ -6,9 +6,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rdma"
@@ -249,6 +251,28 @@ func TestSMCRKilled(t *testing.T) {
 	}
 }
 
+// TestSMCRExit has a process that writes, closes and exits: all of it arrives, and the end of it, as with TCP.
+func TestSMCRExit(t *testing.T) {
+	smctest.CheckLeaks(t)
+	cfg := Config{UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8"}, RDMA: rdma.Config{Port: smctest.FreePort(t, loop1, loop2)}}
+	h := newTestHost(t, cfg)
+	child := smctest.Start(t, "host-smcr", t.TempDir(), netip.AddrPortFrom(loop2, cfg.RDMA.Port).String(), loop2.String(), "exit")
+	addr := strings.TrimPrefix(child.Hear("listening"), "listening ")
+	c, err := h.Dial(boundedContext(t), "tcp", addr, DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0)), Require: RequireSMCR})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	if got, err := io.ReadAll(c); err != nil || len(got) != exitBytes {
+		t.Errorf("read %d bytes, %v; want %d", len(got), err, exitBytes)
+	}
+	child.Wait()
+}
+
+// exitBytes is what a process writes before it exits: less than a buffer.
+const exitBytes = 900 << 10
+
 // childSMCR echoes over SMC-R at the address of its first argument, with the UDP port of its second one.
 func childSMCR(p *smctest.Parent) {
 	port := netip.MustParseAddrPort(p.Args[1]).Port()
@@ -260,6 +284,12 @@ func childSMCR(p *smctest.Parent) {
 	for {
 		c, err := l.Accept()
 		p.Check(err)
+		if len(p.Args) > 3 { // exit
+			_, err := c.Write(make([]byte, exitBytes))
+			p.Check(err)
+			p.Check(c.Close())
+			os.Exit(0)
+		}
 		go func() {
 			defer c.Close()
 			io.Copy(c, c)

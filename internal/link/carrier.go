@@ -67,6 +67,7 @@ type Carrier struct {
 	queued   bool          // in the link's queue, or about to be served
 	posting  bool          // a goroutine is posting, and looks again afterwards
 	detached bool
+	sent     chan struct{} // closed when detached and nothing is on its way any more
 }
 
 // CarrierConfig says what a carrier is made of.
@@ -92,7 +93,7 @@ func (g *Group) NewCarrier(cfg CarrierConfig) (*Carrier, error) {
 	for size < min(cfg.SendBuffer, maxSendBuffer) {
 		size *= 2
 	}
-	c := &Carrier{group: g, rmb: cfg.RMB, wake: cfg.Wake, sendSize: size}
+	c := &Carrier{group: g, rmb: cfg.RMB, wake: cfg.Wake, sendSize: size, sent: make(chan struct{})}
 	if err := g.addToken(c); err != nil {
 		return nil, err
 	}
@@ -186,12 +187,20 @@ func (c *Carrier) Detach() {
 		return
 	}
 	c.detached = true
+	if c.ring == nil { // never attached
+		close(c.sent)
+		return
+	}
 	if c.conn&(cdc.Closed|cdc.Abort) == 0 {
 		c.drop()
 		c.urgent, c.conn = false, c.said
 	}
 	c.drained()
 }
+
+// Sent returns a channel that is closed, after Detach, when everything has arrived at the peer's device that is to go
+// out, or never will as the link has failed. Before that it must not end with its process: nobody else sends it.
+func (c *Carrier) Sent() <-chan struct{} { return c.sent }
 
 // Release ends the use of our RMB, which is the owner's again: its memory is not touched by this package any more, but by
 // the peer it may be. Messages that come later are dropped. Calls after the first do nothing.

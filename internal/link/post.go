@@ -257,6 +257,7 @@ func (c *Carrier) drained() {
 	}
 	ring := c.ring
 	c.ring, c.region = nil, nil
+	close(c.sent)
 	if c.dropped || c.posted > keptBytes {
 		ring.giveBack(0, roundUp(len(ring.bytes), os.Getpagesize())) // the error is that they stay a while longer
 	}
