@@ -31,7 +31,7 @@ type infoReport struct {
 	DirMode      string                     `json:"dir_mode"`
 	ConfigFile   string                     `json:"config_file"`
 	ConfigError  string                     `json:"config_error"` // what of file and environment is not understood, and left out
-	GID          string                     `json:"gid"` // of a host made for the occasion: every process has its own
+	GID          string                     `json:"gid"`          // of a host made for the occasion: every process has its own
 	SEID         string                     `json:"seid"`
 	UEIDs        []string                   `json:"ueids"`
 	BootID       string                     `json:"boot_id"` // that the SEID is derived from
