@@ -97,7 +97,26 @@ func smcdEndpoint(spec workerSpec) (*endpoint, error) {
 // smcrEndpoint is the same for SMC-R with any peer.
 func smcrEndpoint(spec workerSpec) (*endpoint, error) {
 	config := smc.Config{UEIDs: []string{"GOSMC.BENCH"}, SMCRPeers: []string{"0.0.0.0/0"}}
-	return smcEndpoint(spec, config, smc.RequireSMCR, smc.ModeSMCR)
+	if !spec.Local.IsLoopback() {
+		return smcEndpoint(spec, config, smc.RequireSMCR, smc.ModeSMCR)
+	}
+	// The other worker is on this machine too, but must not be found there: they would share memory.
+	dir, err := os.MkdirTemp("", "gosmc-bench-")
+	if err != nil {
+		return nil, err
+	}
+	config.Dir = dir
+	e, err := smcEndpoint(spec, config, smc.RequireSMCR, smc.ModeSMCR)
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	closeHost := e.close
+	e.close = func() {
+		closeHost()
+		os.RemoveAll(dir)
+	}
+	return e, nil
 }
 
 func smcEndpoint(spec workerSpec, config smc.Config, require smc.Requirement, mode smc.Mode) (*endpoint, error) {
