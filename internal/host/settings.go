@@ -55,7 +55,7 @@ func (r *rnics) pnetOf(addr netip.Addr) (id string) {
 	return id
 }
 
-// connected reports whether an address is on the physical network of another one: RFC 7609 §2.2.1. Where the network of either is not known
+// connected reports whether an address is on the physical network of another one: SMCv2, "Physical Network ID". Where the network of either is not known
 // it may be.
 func (r *rnics) connected(a, b netip.Addr) bool {
 	if len(r.host.cfg.PNET) == 0 || a == b {
