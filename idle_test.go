@@ -442,7 +442,7 @@ func TestIdle(t *testing.T) {
 	start = time.Now()
 	ends[0].Say("close")
 	ends[0].Hear("done")
-	smctest.Eventually(t, slow, "all descriptors are closed", func() bool {
+	smctest.Eventually(t, 3*slow, "all descriptors are closed", func() bool {
 		for i, p := range ends {
 			u, err := smctest.UsageOf(p.PID())
 			if err != nil {

@@ -92,7 +92,8 @@ func explain(what string, err error) error {
 	var refused *ebpf.VerifierError
 	switch {
 	case errors.As(err, &refused): // no matter of privilege, and the error says more
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, ebpf.ErrNotSupported) && !privileged():
+		// Without privilege the loader's probes fail too, and it takes what they ask for to be unknown.
 		hint = "; it needs root, or CAP_BPF and CAP_NET_ADMIN"
 		if errors.Is(err, unix.EPERM) && what == "attach" {
 			hint += ", and no program that was attached exclusively to the same control group"
@@ -101,6 +102,17 @@ func explain(what string, err error) error {
 		hint = "; it needs Linux 5.14 with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF"
 	}
 	return fmt.Errorf("bpf: %s: %w%s", what, err, hint)
+}
+
+// privileged reports whether this thread may load programs at all.
+func privileged() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		return true // nothing is known against it
+	}
+	has := func(c uint) bool { return caps[c/32].Effective&(1<<(c%32)) != 0 }
+	return has(unix.CAP_SYS_ADMIN) || has(unix.CAP_BPF)
 }
 
 func closeAll[K comparable, T interface{ Close() error }](things map[K]T) {
