@@ -442,13 +442,14 @@ func TestIdle(t *testing.T) {
 	start = time.Now()
 	ends[0].Say("close")
 	ends[0].Hear("done")
-	smctest.Eventually(t, 3*slow, "all descriptors are closed", func() bool {
+	smctest.Eventually(t, slow, "all descriptors are closed", func() bool {
 		for i, p := range ends {
 			u, err := smctest.UsageOf(p.PID())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(u.Descriptors) > descriptors0[i]-warm {
+			// One more is the netlink socket of a dial that was not accepted at once, and asked why.
+			if len(u.Descriptors) > descriptors0[i]-warm+1 {
 				return false
 			}
 		}
