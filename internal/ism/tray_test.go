@@ -101,10 +101,10 @@ func TestPollCounts(t *testing.T) {
 		if err := x.pb.Err(); err != nil {
 			t.Fatalf("after a lie of %d: %v", lie, err)
 		}
+		before := len(x.rb.received())
 		if err := x.pa.Send([]byte("still here")); err != nil {
 			t.Fatal(err)
 		}
-		before := len(x.rb.received())
 		x.b.Poll()
 		x.rb.next(t, before)
 	}
