@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -342,6 +343,18 @@ func TestCombineNothing(t *testing.T) {
 }
 
 // A client that fails says so, also when it is told to end at the same time.
+// A telltale says when something was written to it.
+type telltale struct {
+	strings.Builder
+	told chan struct{}
+	once sync.Once
+}
+
+func (t *telltale) Write(b []byte) (int, error) {
+	defer t.once.Do(func() { close(t.told) })
+	return t.Builder.Write(b)
+}
+
 func TestObeyReportsProblems(t *testing.T) {
 	for _, tt := range []struct {
 		name, role string
@@ -354,7 +367,7 @@ func TestObeyReportsProblems(t *testing.T) {
 		{"client fails at the end", roleClient, errors.New("reset"), []workerCommand{{doBegin}, {doEnd}}, "reset"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var out strings.Builder
+			out := telltale{told: make(chan struct{})}
 			m := newMeter(workSettings{}, nil)
 			finished := make(chan error, 1)
 			finished <- tt.err
@@ -363,6 +376,10 @@ func TestObeyReportsProblems(t *testing.T) {
 				defer close(commands)
 				for _, c := range tt.commands {
 					commands <- c
+				}
+				select { // the end of the commands ends the worker
+				case <-out.told:
+				case <-time.After(10 * time.Second):
 				}
 			}()
 			if err := obey(child.NewParent(strings.NewReader(""), &out), m, tt.role, commands, finished); err != nil {
