@@ -548,6 +548,7 @@ func TestRestartLosesNothing(t *testing.T) {
 		}
 	}
 	var stop atomic.Bool
+	var exchanges atomic.Int64
 	var clients, servers sync.WaitGroup
 	start := func() (*Host, *Listener) {
 		h := newHost(t, config)
@@ -575,11 +576,13 @@ func TestRestartLosesNothing(t *testing.T) {
 					t.Errorf("connection (%v) during restarts: %v", c.State().Mode, err)
 				}
 				c.Close()
+				exchanges.Add(1)
 			}
 		})
 	}
 	for range 10 {
-		time.Sleep(20 * time.Millisecond)
+		before := exchanges.Load()
+		smctest.Eventually(t, patience, "exchanges with this server", func() bool { return exchanges.Load() >= before+8 })
 		oldHost, old := h, l
 		h, l = start()
 		if err := old.Close(); err != nil {

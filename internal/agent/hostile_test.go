@@ -91,8 +91,6 @@ func TestUnfitRequests(t *testing.T) {
 	p.dial(t).Close() // without a word
 	smctest.Eventually(t, 20*time.Second, "the agent to hold no more than before", func() bool {
 		now, err := smctest.UsageOf(os.Getpid())
-		t.Log(len(now.Descriptors), len(before.Descriptors), now.Descriptors)
-		time.Sleep(5 * time.Second)
 		return err == nil && len(now.Descriptors) <= len(before.Descriptors)+4 // the runtime's poller, and those of the test's own closed sockets
 	})
 	if s := p.status(t); s.Served.Granted != 0 || s.Served.Unfit < 10 || s.Served.Refused < 10 || len(s.Ports) != 0 {

@@ -115,7 +115,7 @@ func (p pingPong) run(ctx context.Context, l *lab, dev *rdma.Device) error {
 		return err
 	}
 
-	err = p.play(ctx, e, slot)
+	err = p.play(ctx, e, slot, l.loss)
 	output, programErr := program()
 	if err = errors.Join(err, programErr); err != nil {
 		return err
@@ -203,7 +203,10 @@ const sendID = 100
 
 // play sends and receives in turns, the client first. The guest has one buffer: what it sends is
 // what it has received last, so that every byte that comes back can be compared.
-func (p pingPong) play(ctx context.Context, e *endpoint, slot int) error {
+//
+// With the last answer the guest has all and ends. If its acknowledgement of our last message was lost, which loss says is
+// possible, there is nobody to repeat it.
+func (p pingPong) play(ctx context.Context, e *endpoint, slot int, loss bool) error {
 	sent, received := e.mr.Bytes()[:p.size], e.mr.Bytes()[slot:slot+p.size]
 	want := make([]byte, p.size) // the guest's buffer
 	for i := range want {
@@ -227,7 +230,8 @@ func (p pingPong) play(ctx context.Context, e *endpoint, slot int) error {
 			}
 			sending = true
 		}
-		for arrived := false; !arrived || sending; {
+		last := round == p.rounds-1
+		for arrived := false; !arrived || sending && !(last && loss); {
 			c, err := e.await(ctx)
 			switch {
 			case err != nil:
