@@ -277,7 +277,8 @@ func (h *Host) stop() []*Listener {
 	return slices.Collect(maps.Keys(h.listeners))
 }
 
-// release resets the connections that are left, and closes the fabric.
+// release resets the connections that are left, and closes the fabric. What was written to connections that the application has
+// closed reaches their peers first.
 func (h *Host) release() {
 	h.mu.Lock()
 	var left []*Conn
@@ -285,6 +286,15 @@ func (h *Host) release() {
 		left = append(left, c)
 	}
 	h.mu.Unlock()
+	var last sync.WaitGroup
+	for _, c := range left {
+		if c.carrier != nil && c.isClosed() { // rule: TestSMCRCloseAll: c.isClosed() -> false
+			last.Go(c.carrier.sent) // DELETE LINK would overtake it
+		} else {
+			c.abort()
+		}
+	}
+	last.Wait()
 	for _, c := range left {
 		c.abort()
 	}

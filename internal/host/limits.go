@@ -58,8 +58,10 @@ const (
 	// acknowledgement.
 	groupEndTime = time.Second
 
-	// pendingCloseTime bounds how long Close waits for the acknowledgement of what was written. Linux net/smc.
+	// pendingCloseTime is how long Close waits for the acknowledgement of what was written while none comes, as Linux net/smc
+	// has it, and lastBytesTime bounds the wait as a whole.
 	pendingCloseTime = 2 * time.Second
+	lastBytesTime    = 30 * time.Second
 
 	// lastAckTime is how long a link stays after its group has ended, so that what came last is acknowledged. Package
 	// rdma delays acknowledgements for up to 500 microseconds.

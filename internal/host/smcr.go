@@ -273,19 +273,31 @@ func (c *smcrCarrier) returnPages(from, to int) error { return c.link.ReturnPage
 func (c *smcrCarrier) end() end { return c.group }
 
 // sent waits for the acknowledgement of our Closed, behind all data. With TCP the kernel would see to it that a peer
-// gets all that, though the process ends the next moment. RFC 7609 p.83, 3A; Linux net/smc waits 2 seconds as well.
+// gets all that, though the process ends the next moment. RFC 7609 p.83, 3A; Linux net/smc waits 2 seconds as well, and not
+// for longer, since its kernel goes on. We wait as long as something arrives.
 func (c *smcrCarrier) sent() {
 	select {
 	case <-c.link.Sent():
 		return
 	default:
 	}
-	late := time.NewTimer(pendingCloseTime)
-	defer late.Stop()
-	select {
-	case <-c.link.Sent():
-	case <-c.group.stopped:
-	case <-late.C:
+	end := time.Now().Add(lastBytesTime)
+	quiet := time.NewTimer(pendingCloseTime)
+	defer quiet.Stop()
+	for before := c.link.Arrived(); ; {
+		select {
+		case <-c.link.Sent():
+			return
+		case <-c.group.stopped:
+			return
+		case now := <-quiet.C:
+			arrived := c.link.Arrived()
+			if arrived == before || now.After(end) {
+				return
+			}
+			before = arrived
+			quiet.Reset(pendingCloseTime)
+		}
 	}
 }
 

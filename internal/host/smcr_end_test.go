@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -166,6 +167,40 @@ func TestSMCRHostCloses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSMCRCloseAll closes a host while the application closes its connections: the peer gets what was written to them, and
+// their ends.
+func TestSMCRCloseAll(t *testing.T) {
+	r := newSMCRRig(t, func(c, s *Config) { c.ReadBuffer, s.ReadBuffer = 1<<20, 1<<20 })
+	data := make([]byte, 1<<20) // what the peer has room for, and more than is on its way at a time
+	smctest.Pattern(data, 0)
+	const count = 32
+	var clients, servers [count]*Conn
+	for i := range clients {
+		clients[i], servers[i] = r.connect()
+	}
+	checkSMCR(t, clients[:]...)
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		wg.Go(func() {
+			if _, err := c.Write(data); err != nil {
+				t.Error(err)
+			}
+			c.Close()
+		})
+	}
+	for _, c := range clients {
+		smctest.Eventually(t, patience, "Close was called", c.isClosed)
+	}
+	r.client.Close()
+	wg.Wait()
+	for i, s := range servers {
+		if got, err := io.ReadAll(s); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("connection %d: read %d bytes, %v; want %d", i, len(got), err, len(data))
+		}
+		s.Close()
 	}
 }
 

@@ -202,6 +202,9 @@ func (c *Carrier) Detach() {
 // out, or never will as the link has failed. Before that it must not end with its process: nobody else sends it.
 func (c *Carrier) Sent() <-chan struct{} { return c.sent }
 
+// Arrived returns how many bytes have arrived at the peer's device.
+func (c *Carrier) Arrived() uint64 { return c.finished.Load() }
+
 // Release ends the use of our RMB, which is the owner's again: its memory is not touched by this package any more, but by
 // the peer it may be. Messages that come later are dropped. Calls after the first do nothing.
 func (c *Carrier) Release() {
