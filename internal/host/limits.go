@@ -63,6 +63,10 @@ const (
 	pendingCloseTime = 2 * time.Second
 	lastBytesTime    = 30 * time.Second
 
+	// closeAskTime is how often the peer of a link group is asked whether it is there, while connections that are closed await its
+	// last word. Those wait for a minute at most.
+	closeAskTime = 2 * time.Second
+
 	// lastAckTime is how long a link stays after its group has ended, so that what came last is acknowledged. Package
 	// rdma delays acknowledgements for up to 500 microseconds.
 	lastAckTime = 5 * time.Millisecond

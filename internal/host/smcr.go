@@ -133,6 +133,7 @@ type smcrCarrier struct {
 	link    *link.Carrier // nil before prepare
 	owner   core.Owner    // of the peer's element
 	element *core.Element // nil before it is known
+	awaits  bool          // said its last word, and is not released
 	lost    func()        // the peer has given the element to another connection
 }
 
@@ -241,7 +242,11 @@ func (c *smcrCarrier) stream() stream.Config { return c.link.Stream() }
 
 func (c *smcrCarrier) headerLen() int { return 0 }
 
-func (c *smcrCarrier) detach(bool) {
+func (c *smcrCarrier) detach(clean bool) {
+	if clean && !c.awaits {
+		c.awaits = true
+		c.group.awaits(+1)
+	}
 	if c.link != nil {
 		c.link.Detach()
 	}
@@ -253,6 +258,10 @@ func (c *smcrCarrier) detach(bool) {
 }
 
 func (c *smcrCarrier) release(clean bool) {
+	if c.awaits {
+		c.awaits = false
+		c.group.awaits(-1)
+	}
 	if c.link != nil {
 		c.link.Release()
 	}

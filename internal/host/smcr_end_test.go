@@ -204,6 +204,20 @@ func TestSMCRCloseAll(t *testing.T) {
 	}
 }
 
+// TestSMCRAsksForClosed has a link fail at one end only, while the other has but a closed connection that awaits its peer's last
+// word: nothing is sent over the link, and TCP is closed.
+func TestSMCRAsksForClosed(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	c.Close()
+	s.carrier.end().(*smcrGroup).link.Fail(errRNICDown)
+	checkGone(t, r.client) // long before a silent link is tested
+	s.Close()
+	checkGone(t, r.server)
+}
+
 // endOf returns the group of the end that a host has.
 func endOf(h *Host, conns ...*Conn) *smcrGroup {
 	for _, c := range conns {

@@ -50,8 +50,10 @@ type smcrGroup struct {
 	later     []func() // for the goroutine
 	owners    map[core.Owner]*smcrCarrier
 	lastOwner core.Owner
-	heard     uint64 // messages, when core was told last
-	full      bool   // no room for another RMB, as the host's table has it
+	heard     uint64      // messages, when core was told last
+	closing   int         // connections that have said their last word and await the peer's
+	asker     *time.Timer // runs ask while there are such; nil before it was needed
+	full      bool        // no room for another RMB, as the host's table has it
 	rmbs      rmbPool
 }
 
@@ -259,6 +261,34 @@ func (g *smcrGroup) suspect() {
 		g.hear(now)
 		return g.ctl.Suspect(now, 0, out)
 	})
+}
+
+// awaits counts a connection that has said its last word, +1, or has ended, -1. A link that has failed only at the peer's end stays
+// silent, and the TCP connection, which would tell, is closed. So while there are such the peer is asked now and then.
+func (g *smcrGroup) awaits(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closing += n; n < 0 || g.closing > 1 || g.gone {
+		return // it runs already, or will not go on
+	}
+	if g.asker == nil {
+		g.asker = time.AfterFunc(closeAskTime, g.ask)
+	} else {
+		g.asker.Reset(closeAskTime)
+	}
+}
+
+// ask has the peer asked on behalf of closed connections.
+func (g *smcrGroup) ask() {
+	g.mu.Lock()
+	again := g.closing > 0 && !g.gone
+	if again {
+		g.asker.Reset(closeAskTime)
+	}
+	g.mu.Unlock()
+	if again {
+		g.suspect() // rule: TestSMCRAsksForClosed
+	}
 }
 
 // afterwards has the goroutine do something. g.mu is held.
