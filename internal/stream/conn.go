@@ -207,7 +207,7 @@ func New(cfg Config) *Conn {
 	c.setRoom(c.capacity)
 	c.w.clean = true
 	c.r.waiter.init(cfg.ReaderSleeps, cfg.Spin, cfg.Doorbell, c.readable)
-	c.r.waiter.batches = true
+	c.r.waiter.written = &c.w.total
 	c.w.waiter.init(cfg.WriterSleeps, cfg.Spin, cfg.Doorbell, c.writable)
 	c.r.deadline.init(&c.r.state, &c.r.waiter)
 	c.w.deadline.init(&c.w.state, &c.w.waiter)

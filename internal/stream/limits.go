@@ -51,11 +51,11 @@ const (
 	trialPause    = 10 * time.Millisecond
 	trialPauseMax = time.Second
 
-	// After promptWaits waits in a row that ended within the first promptLooks looks, a reader lets the
-	// writer go on for lingerTime before it takes what has come.
+	// After promptWaits waits that ended within the first promptLooks looks, a reader that writes nothing lets the
+	// writer go on for lingerTime before it takes what has come. A wait that takes longer halves their number.
 	promptWaits = 32
-	promptLooks = 4
-	lingerTime  = 700 * time.Nanosecond
+	promptLooks = 8
+	lingerTime  = 2 * time.Microsecond
 
 	// spinYield is how often a spinning goroutine lets others run, and yieldBusy is how
 	// long that may take before we conclude that the processors are wanted elsewhere.

@@ -10,24 +10,32 @@ import (
 func TestLinger(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		batches bool
-		looks   int // until there is something
+		reads   bool
+		writes  bool // in between
+		looks   int  // until there is something
 		lingers bool
 	}{
-		{"reader, at once", true, 1, true},
-		{"reader, soon", true, promptLooks, true},
-		{"reader, as for an answer", true, promptLooks + 1, false},
-		{"writer, at once", false, 1, false},
+		{"reader, at once", true, false, 1, true},
+		{"reader, soon", true, false, promptLooks, true},
+		{"reader, as for an answer", true, false, promptLooks + 1, false},
+		{"reader that answers", true, true, 1, false},
+		{"writer, at once", false, false, 1, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var sleeps atomic.Uint32
 			var w waiter
 			looks := 0
 			w.init(&sleeps, time.Minute, nil, func() bool { looks++; return looks >= tt.looks })
-			w.batches = tt.batches
+			var written atomic.Uint64
+			if tt.reads {
+				w.written = &written
+			}
 			w.spinner.credit = time.Minute
 			spin := func() time.Duration {
 				looks = 0
+				if tt.writes {
+					written.Add(1)
+				}
 				start := time.Now()
 				if !w.spin(new(Stats)) {
 					t.Fatal("the spin found nothing")
@@ -45,9 +53,9 @@ func TestLinger(t *testing.T) {
 				t.Errorf("took %v, lingers %v, want %v", took, lingers, tt.lingers)
 			}
 			if tt.lingers {
-				looks = tt.looks - promptLooks - 1 // one that takes longer ends it
-				if !w.spin(new(Stats)) || w.prompt != 0 {
-					t.Errorf("after a longer wait %d prompt ones, want 0", w.prompt)
+				looks = tt.looks - promptLooks - 1 // one that takes longer
+				if !w.spin(new(Stats)) || w.prompt != promptWaits/2 {
+					t.Errorf("after a longer wait %d prompt ones, want %d", w.prompt, promptWaits/2)
 				}
 			}
 		})

@@ -137,8 +137,8 @@ func (c *Conn) take(b []byte) int {
 		r.unsaid += uint32(n)
 		total += n
 		read += uint64(n)
-		r.total.Store(read)
-		c.read.Store(read) // first: a message takes it from there
+		storeRelease(&r.total, read)
+		storeRelease(c.read, read) // first: a message takes it from there
 		if c.windowDue() {
 			c.sayRead()
 		}

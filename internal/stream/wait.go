@@ -25,8 +25,10 @@ type waiter struct {
 	woken   func() bool   // there is a token
 	spinner spinner
 	want    uint32 // producer only: how much room ends the wait
-	batches bool   // consumer only: it pays to let the peer go on for a moment, see linger
-	prompt  int    // waits in a row that ended at once
+	prompt  int    // waits that ended at once, less some for each that did not, see linger
+
+	written   *atomic.Uint64 // consumer only: bytes that we have written, see linger
+	writtenAt uint64         // as of the last wait that ended at once
 }
 
 // A Doorbell is where the rings of a peer arrive, for all connections with it. A goroutine
@@ -136,13 +138,18 @@ func (w *waiter) crowded() bool { return w.bell != nil && w.bell.Parked().Load()
 
 // linger lets a peer go on that writes little at a time and all the time. Looking at every write takes the
 // cache line of the cursor away from it each time, which costs it more than the write. prompt says
-// that the wait ended at once: one for an answer takes longer.
+// that the wait ended at once: one for an answer takes longer. Nor does it linger who writes in between: that may
+// be what the peer waits for.
 func (w *waiter) linger(prompt bool) {
-	if !prompt || !w.batches {
-		w.prompt = 0
+	if !prompt || w.written == nil {
+		w.prompt /= 2 // rule: TestLinger: w.prompt /= 2 -> _ = 0
 		return
 	}
-	if w.prompt++; w.prompt < promptWaits { // rule: TestLinger: w.prompt < promptWaits -> true
+	if n := w.written.Load(); n != w.writtenAt { // rule: TestLinger: n != w.writtenAt -> n == 1
+		w.prompt, w.writtenAt = 0, n
+		return
+	}
+	if w.prompt = min(w.prompt+1, promptWaits); w.prompt < promptWaits { // rule: TestLinger: w.prompt < promptWaits -> true
 		return
 	}
 	for start := time.Now(); ; {

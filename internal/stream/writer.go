@@ -250,7 +250,7 @@ func (c *Conn) advance(n int) {
 	}
 	w.cursor = w.cursor.Advance(uint32(n), c.capacity)
 	w.free -= uint32(n)
-	w.total.Store(w.total.Load() + uint64(n))
+	storeRelease(&w.total, w.total.Load()+uint64(n))
 }
 
 // publish lets the peer see what was put, and wakes its reader. w.mu must be locked.
