@@ -40,6 +40,7 @@ func testHosts() survey.Answers {
 			Counters: control.StatusCounters{
 				Connections: map[string]uint64{"SMC-D": 1, "TCP": 1}, Bytes: map[string]control.ByteCount{"SMC-D": {In: 50, Out: 60}},
 				HandshakesOK: 1, DoorbellsRung: 2, Sleeps: 4, Spins: 5, Fallbacks: []control.FallbackCount{counted(1)},
+				Ends: []control.EndCount{{What: "handshake", Reason: "timeout waiting for CLC Accept", Count: 2}, {What: "link group", Reason: "idle", Count: 2}},
 			},
 		}, {
 			PID: 200, Command: "cli\x1bent", Dir: "/run/gosmc", Started: at,
@@ -48,6 +49,7 @@ func testHosts() survey.Answers {
 				Connections: map[string]uint64{"SMC-D": 1, "SMC-X": 9}, Bytes: map[string]control.ByteCount{"SMC-D": {In: 60, Out: 5 << 20}},
 				HandshakesOK: 1, HandshakesFailed: 1,
 				Fallbacks: []control.FallbackCount{{Code: 0x03030000, Tag: "NOSMCDEV", Text: "no SMC device", Count: 2}, counted(4)},
+				Ends:      []control.EndCount{{What: "link group", Reason: "idle", Count: 1}},
 			},
 		}},
 		Errors: []survey.Error{{Path: "/run/gosmc/ctl/x", Text: "host answered: no"}},
@@ -99,6 +101,7 @@ func TestSumCountersOfNothing(t *testing.T) {
 		Connections: map[string]uint64{"SMC-D": 0, "SMC-R": 0, "TCP": 0}, // whoever asks for one of them gets a number
 		Bytes:       map[string]control.ByteCount{"SMC-D": {}, "SMC-R": {}, "TCP": {}},
 		Fallbacks:   []control.FallbackCount{},
+		Ends:        []control.EndCount{},
 		CLC:         []control.MessageCount{},
 		LLC:         []control.MessageCount{},
 		Groups:      map[string]int{},

@@ -38,9 +38,10 @@ func newStatsCommand() *cobra.Command {
 	var watch int
 	cmd := &cobra.Command{
 		Use:   "stats [flags]",
-		Short: "Show counters: connections by mode, bytes, messages by type, fallbacks by reason",
+		Short: "Show counters: connections by mode, bytes, messages by type, fallbacks and ends by reason",
 		Long: `Show what the hosts of this machine have counted since they started, summed and for each
-host; link groups and the memory of RMBs, the receive buffers of SMC-R, are those that there are now. A host ends with its process, and its counters with it. The exit status is 1 if the run directory that --dir or
+host; link groups and the memory of RMBs, the receive buffers of SMC-R, are those that there are now. Ends are
+those of handshakes and connections that did not end in order, and of link groups of SMC-R. A host ends with its process, and its counters with it. The exit status is 1 if the run directory that --dir or
 GOSMC_DIR names does not exist.`,
 		Example: `  gosmc stats
   gosmc stats --watch 2
@@ -119,7 +120,7 @@ var usualModes = []string{"SMC-D", "SMC-R", "TCP"}
 func sumCounters(list []control.StatusCounters) control.StatusCounters {
 	sum := control.StatusCounters{
 		Connections: map[string]uint64{}, Bytes: map[string]control.ByteCount{}, Fallbacks: []control.FallbackCount{},
-		CLC: []control.MessageCount{}, LLC: []control.MessageCount{}, Groups: map[string]int{},
+		Ends: []control.EndCount{}, CLC: []control.MessageCount{}, LLC: []control.MessageCount{}, Groups: map[string]int{},
 	}
 	for _, mode := range usualModes {
 		sum.Connections[mode], sum.Bytes[mode] = 0, control.ByteCount{}
@@ -144,6 +145,14 @@ func sumCounters(list []control.StatusCounters) control.StatusCounters {
 			sum.Groups[mode] += n
 		}
 		sum.RMBBytes += c.RMBBytes
+		for _, e := range c.Ends {
+			same := func(x control.EndCount) bool { return x.What == e.What && x.Reason == e.Reason }
+			if i := slices.IndexFunc(sum.Ends, same); i >= 0 {
+				sum.Ends[i].Count += e.Count
+			} else {
+				sum.Ends = append(sum.Ends, e)
+			}
+		}
 		for _, f := range c.Fallbacks {
 			same := func(g control.FallbackCount) bool { return g.Code == f.Code && g.Text == f.Text }
 			if i := slices.IndexFunc(sum.Fallbacks, same); i >= 0 {
@@ -156,6 +165,7 @@ func sumCounters(list []control.StatusCounters) control.StatusCounters {
 	slices.SortStableFunc(sum.Fallbacks, func(a, b control.FallbackCount) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Code, b.Code))
 	})
+	slices.SortFunc(sum.Ends, control.CompareEnds)
 	return sum
 }
 
@@ -217,13 +227,17 @@ func (r *statsReport) write(w io.Writer) error {
 	for _, f := range r.Total.Fallbacks {
 		fallbacks.add(count(f.Count), orNA(f.Code.String()), orNA(f.Text))
 	}
+	ends := table{columns: []column{{title: "Ends", right: true}, {title: "Of"}, {title: "Reason"}}}
+	for _, e := range r.Total.Ends {
+		ends.add(count(e.Count), printable(e.What), printable(e.Reason))
+	}
 	hosts := table{columns: []column{{title: "Process"}, {title: "SMC-D", right: true}, {title: "SMC-R", right: true}, {title: "TCP", right: true}, {title: "Started"}, {title: "Run directory"}}}
 	for _, h := range r.Hosts {
 		c := h.Counters.Connections
 		hosts.add(process(h.PID, h.Command), count(c["SMC-D"]), count(c["SMC-R"]), count(c["TCP"]), h.Started.Local().Format(time.DateTime), printable(h.Dir))
 	}
 	first := true
-	for _, t := range []*table{&byMode, &totals, &messages, &fallbacks, &hosts} {
+	for _, t := range []*table{&byMode, &totals, &messages, &fallbacks, &ends, &hosts} {
 		if len(t.rows) == 0 {
 			continue
 		}

@@ -254,6 +254,9 @@ func parseResponse(line []byte) (*Status, error) {
 	type boundedCounters struct {
 		plainCounters
 		Fallbacks boundedList[FallbackCount] `json:"fallbacks"`
+		Ends      boundedList[EndCount]      `json:"ends"`
+		CLC       boundedList[MessageCount]  `json:"clc"`
+		LLC       boundedList[MessageCount]  `json:"llc"`
 	}
 	type boundedStatus struct {
 		plainStatus
@@ -262,6 +265,8 @@ func parseResponse(line []byte) (*Status, error) {
 		Counters    boundedCounters             `json:"counters"`
 		Listeners   boundedList[StatusListener] `json:"listeners"`
 		Connections boundedList[StatusConn]     `json:"connections"`
+		Groups      boundedList[StatusGroup]    `json:"link_groups"`
+		Devices     boundedList[StatusDevice]   `json:"devices"`
 	}
 	var response struct {
 		Version int            `json:"version"`
@@ -283,19 +288,26 @@ func parseResponse(line []byte) (*Status, error) {
 	st := Status(b.plainStatus)
 	st.UEIDs, st.Limits, st.Listeners, st.Connections = b.UEIDs, b.Limits, b.Listeners, b.Connections
 	st.Counters = StatusCounters(b.Counters.plainCounters)
-	st.Counters.Fallbacks = b.Counters.Fallbacks
+	st.Groups, st.Devices = b.Groups, b.Devices
+	st.Counters.Fallbacks, st.Counters.Ends = b.Counters.Fallbacks, b.Counters.Ends
+	st.Counters.CLC, st.Counters.LLC = b.Counters.CLC, b.Counters.LLC
 	return &st, nil
 }
 
-// A boundedList is a list from outside: of at most MaxConns entries for connections,
-// and maxList for anything else.
+// A boundedList is a list from outside: of at most MaxConns connections, MaxGroups link groups with maxLinks links
+// each, and maxList entries of anything else.
 type boundedList[T any] []T
 
 // UnmarshalJSON takes an array or null, and refuses one that is too long before it makes room for it.
 func (l *boundedList[T]) UnmarshalJSON(b []byte) error {
 	limit := maxList
-	if _, ok := any(l).(*boundedList[StatusConn]); ok {
+	switch any(l).(type) {
+	case *boundedList[StatusConn]:
 		limit = MaxConns
+	case *boundedList[StatusGroup]:
+		limit = MaxGroups
+	case *boundedList[StatusLink]:
+		limit = maxLinks
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	start, err := d.Token()

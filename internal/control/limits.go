@@ -15,6 +15,7 @@ const (
 	maxName        = 64               // bytes; with /proc/self/fd/N/ it stays within sun_path (108)
 	maxRequest     = 4 << 10          // bytes in a request line
 	maxResponse    = 16 << 20         // bytes in a response line: MaxConns of some 600 bytes and MaxGroups of 1,500, with room
+	maxLinks       = 16               // links of one link group: twice what RFC 7609 §2.2.2 has
 	maxList        = 4096             // entries in any other list of a Status
 	maxClients     = 8                // clients served at a time; more wait in the accept queue
 	maxRequests    = 64               // requests answered on one socket

@@ -251,6 +251,7 @@ func (s *Server) statusResponse() responseLine {
 	st.Counters.CLC = emptyNotNil(st.Counters.CLC)
 	st.Counters.LLC = emptyNotNil(st.Counters.LLC)
 	st.Counters.Fallbacks = emptyNotNil(st.Counters.Fallbacks)
+	st.Counters.Ends = emptyNotNil(st.Counters.Ends)
 	return responseLine{Status: &st}
 }
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -66,6 +67,7 @@ type StatusCounters struct {
 	HandshakesOK     uint64               `json:"handshakes_ok"`
 	HandshakesFailed uint64               `json:"handshakes_failed"` // ended the connection; a fallback is not a failure
 	Fallbacks        []FallbackCount      `json:"fallbacks"`
+	Ends             []EndCount           `json:"ends"` // handshakes, connections and link groups that ended for a reason of their own
 	DoorbellsRung    uint64               `json:"doorbells_rung"`
 	Sleeps           uint64               `json:"sleeps"` // waits that ended asleep
 	Spins            uint64               `json:"spins"`  // waits that ended while spinning
@@ -87,6 +89,19 @@ type FallbackCount struct {
 	Tag   string     `json:"tag"`    // short name, such as PEER_NO_SMC
 	Text  string     `json:"reason"` // in words
 	Count uint64     `json:"count"`
+}
+
+// An EndCount says how many of something ended for one reason: handshakes that ended their TCP connection, connections that did not
+// end in order, and link groups of SMC-R, these also in order.
+type EndCount struct {
+	What   string `json:"what"`   // "handshake", "connection", "link group"
+	Reason string `json:"reason"` // in words, such as "link failed: receive: local length error"
+	Count  uint64 `json:"count"`
+}
+
+// CompareEnds orders ends: the most frequent first.
+func CompareEnds(a, b EndCount) int {
+	return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.What, b.What), strings.Compare(a.Reason, b.Reason))
 }
 
 // A StatusListener is one listening socket of a host.

@@ -4,28 +4,31 @@ package control
 
 // A StatusGroup is a link group: all connections with one peer, in one role.
 type StatusGroup struct {
-	ID          uint32       `json:"lg_id"`   // ours, unique in the host
-	Mode        string       `json:"mode"`    // "SMC-D", "SMC-R"
-	Version     string       `json:"version"` // "2.1"; empty before the first contact is over
-	State       string       `json:"state"`   // "Pending": first contact under way; "Active"
-	Role        string       `json:"role"`    // ours: "client" or "server"
-	Type        string       `json:"type"`    // of SMC-R: "NONE", "SINGLE": how many links it has; empty for SMC-D
-	VLAN        uint16       `json:"vlan"`    // 0: none
-	PNETID      string       `json:"pnet_id"` // empty: none
-	EID         string       `json:"eid"`     // agreed on; empty in version 1
-	Peer        string       `json:"peer"`    // of SMC-R: its GID; of SMC-D: that of its device
-	PeerID      string       `json:"peer_id"` // of SMC-R: instance and MAC address
-	PeerHost    string       `json:"peer_host"`
-	PeerOS      string       `json:"peer_os"`
-	Direct      bool         `json:"direct"`      // of SMC-R: no router in between
-	Conns       int          `json:"conns"`       // with those whose handshake is under way
-	MaxConns    int          `json:"max_conns"`   // as agreed
-	RMBBytes    int64        `json:"rmb_bytes"`   // of SMC-R: all our RMBs, those in use and those kept
-	RMBs        int          `json:"rmbs"`        // how many these are
-	IdleRMBs    int          `json:"idle_rmbs"`   // of them, that wait for a connection
-	Quarantined int          `json:"quarantined"` // of them, that the peer may still write, and nobody uses again
-	Links       []StatusLink `json:"links"`
+	ID          uint32   `json:"lg_id"`   // ours, unique in the host
+	Mode        string   `json:"mode"`    // "SMC-D", "SMC-R"
+	Version     string   `json:"version"` // "2.1"; empty before the first contact is over
+	State       string   `json:"state"`   // "Pending": first contact under way; "Active"
+	Role        string   `json:"role"`    // ours: "client" or "server"
+	Type        string   `json:"type"`    // of SMC-R: "NONE", "SINGLE": how many links it has; empty for SMC-D
+	VLAN        uint16   `json:"vlan"`    // 0: none
+	PNETID      string   `json:"pnet_id"` // empty: none
+	EID         string   `json:"eid"`     // agreed on; empty in version 1
+	Peer        string   `json:"peer"`    // of SMC-R: its GID; of SMC-D: that of its device
+	PeerID      string   `json:"peer_id"` // of SMC-R: instance and MAC address
+	PeerHost    string   `json:"peer_host"`
+	PeerOS      string   `json:"peer_os"`
+	Direct      bool     `json:"direct"`      // of SMC-R: no router in between
+	Conns       int      `json:"conns"`       // with those whose handshake is under way
+	MaxConns    int      `json:"max_conns"`   // as agreed
+	RMBBytes    int64    `json:"rmb_bytes"`   // of SMC-R: all our RMBs, those in use and those kept
+	RMBs        int      `json:"rmbs"`        // how many these are
+	IdleRMBs    int      `json:"idle_rmbs"`   // of them, that wait for a connection
+	Quarantined int      `json:"quarantined"` // of them, that the peer may still write, and nobody uses again
+	Links       LinkList `json:"links"`
 }
+
+// A LinkList has the links of a link group.
+type LinkList = boundedList[StatusLink]
 
 // A StatusLink is a link of a group of SMC-R: a queue pair of ours, and one of the peer's.
 type StatusLink struct {

@@ -1,6 +1,10 @@
 package core
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gosmc/smc/wire/clc"
+)
 
 // A ProtocolError reports that the peer broke the protocol. The TCP connection must be ended:
 // RFC 7609 C.6 allows no fallback, because the two sides no longer agree on what the bytes mean.
@@ -32,3 +36,14 @@ func (e *TimeoutError) Timeout() bool { return true }
 
 // Temporary reports false.
 func (e *TimeoutError) Temporary() bool { return false }
+
+// A LinkLostError reports that the first link of a link group failed when the peer may have taken it for confirmed, so
+// that nothing could be declined any more: RFC 7609 C.3. The TCP connection must be ended.
+type LinkLostError struct {
+	Why clc.Diagnosis
+}
+
+// Error says so.
+func (e *LinkLostError) Error() string {
+	return fmt.Sprintf("core: link failed after CONFIRM LINK: %v", e.Why)
+}

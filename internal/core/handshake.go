@@ -2,7 +2,6 @@ package core
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/gosmc/smc/wire"
@@ -306,7 +305,7 @@ func (h *Handshake) replyLost(now time.Time, why clc.Diagnosis, out []Output) []
 
 // linkLost ends TCP, because the peer may take the link for confirmed.
 func (h *Handshake) linkLost(now time.Time, why clc.Diagnosis, out []Output) []Output {
-	return h.end(now, HandshakeFailed, EndTCP{Err: fmt.Errorf("core: link failed after CONFIRM LINK: %v", why)}, out)
+	return h.end(now, HandshakeFailed, EndTCP{Err: &LinkLostError{why}}, out)
 }
 
 // LinkStep takes what the [LinkControl] of the new link group says of the first contact.

@@ -68,7 +68,9 @@ type Conn struct {
 	watchKey int64
 	tcpEnded bool // the TCP socket is closed
 	timer    *time.Timer
-	closed   bool // Close was called
+	closed   bool  // Close was called
+	broken   error // the rule that the peer broke; nil if it has not
+	counted  bool  // that it failed
 	outputs  []core.Output
 
 	unreadSweeps int // sweeps in which the connection was quiet, but not all was known to be read

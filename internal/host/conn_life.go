@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,10 @@ func (c *Conn) eventLocked(ev core.ConnEvent) {
 	before, flags := c.life.State(), c.life.PeerFlags()
 	c.outputs = c.life.Handle(time.Now(), ev, c.outputs[:0])
 	c.traceEvent(&ev, before, flags)
+	if why := c.life.Failure(); why != core.FailNone && !c.counted {
+		c.counted = true
+		c.host.counters.ended(endOfConnection, connEndReason(why, ev.Kind, c.broken)) // rule: TestSMCRDataLies
+	}
 	for _, out := range c.outputs {
 		c.carryOut(out)
 	}
@@ -146,6 +151,9 @@ func (c *Conn) endTCP() {
 func (c *Conn) onNotice(_ cdc.ConnFlags, broken error) {
 	if broken != nil {
 		c.host.cfg.Logger.Warn("peer broke the protocol", "peer", c.RemoteAddr(), "err", broken)
+		c.mu.Lock()
+		c.broken = broken
+		c.mu.Unlock()
 		c.event(core.ConnEvent{Kind: core.EventProtocolViolation})
 		return
 	}
@@ -186,8 +194,11 @@ func (c *Conn) onTCP(events uint32) {
 		c.eventLocked(core.ConnEvent{Kind: core.EventTCPReset})
 	case events&unix.EPOLLIN != 0 && !c.peerFinished() && hasBytes(c.tcp):
 		c.host.cfg.Logger.Warn("bytes on the idle TCP connection", "peer", c.RemoteAddr())
+		c.broken = errTCPBytes
 		c.eventLocked(core.ConnEvent{Kind: core.EventProtocolViolation})
 	case events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0:
 		c.eventLocked(core.ConnEvent{Kind: core.EventTCPFin})
 	}
 }
+
+var errTCPBytes = errors.New("bytes on the idle TCP connection")

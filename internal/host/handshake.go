@@ -478,6 +478,7 @@ func (s *handshake) fellBack(out core.FallBack) {
 func (s *handshake) failed(err error) {
 	s.release()
 	s.host.counters.handshakesFailed.Add(1)
+	s.host.counters.ended(endOfHandshake, handshakeEndReason(err)) // rule: TestSMCRSilence
 	s.conn.tcp.SetLinger(0)
 	s.conn.tcp.Close()
 	s.conn.traceFailed(err)

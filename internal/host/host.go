@@ -327,6 +327,7 @@ type counters struct {
 
 	mu        sync.Mutex
 	fallbacks map[clc.Reason]uint64
+	ends      map[endKey]uint64
 }
 
 // fallback counts a connection that went on over TCP.

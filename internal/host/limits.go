@@ -92,6 +92,9 @@ const (
 	// maxFallbackReasons bounds the reasons that are counted; peers can make them up.
 	maxFallbackReasons = 256
 
+	// maxEndReasons bounds the reasons why handshakes, connections and link groups have ended that are counted.
+	maxEndReasons = 256
+
 	// watchDelay is how long, at most, nobody looks what happens on the TCP socket of a new connection of SMC-D.
 	watchDelay = 20 * time.Millisecond
 

@@ -303,6 +303,7 @@ func (g *smcrGroup) afterwards(f func()) {
 // ending makes its connections end. g.mu is held.
 func (g *smcrGroup) ending(out core.GroupEnding) {
 	g.over = true
+	g.host.counters.ended(endOfGroup, groupEndReason(out.Why)) // rule: TestSMCRCrossed
 	g.fate = core.EventLinkLost
 	if out.LinkAlive {
 		g.fate = core.EventAbort

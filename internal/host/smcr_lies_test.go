@@ -52,6 +52,20 @@ func newSMCRLiar(t *testing.T, r *smcrRig) *smcrLiar {
 // propose connects TCP, and goes as far as the Accept.
 func (x *smcrLiar) propose() *net.TCPConn {
 	x.t.Helper()
+	x.dial()
+	x.write(x.proposal())
+	m, err := readCLC(x.tcp)
+	a, ok := m.(clc.Accept)
+	if err != nil || !ok {
+		x.t.Fatalf("the server answered %v, %v, want an Accept", m, err)
+	}
+	x.accept = a
+	return x.tcp
+}
+
+// dial connects TCP.
+func (x *smcrLiar) dial() {
+	x.t.Helper()
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop3, 0))}
 	c, err := d.Dial("tcp", x.r.l.Addr().String())
 	if err != nil {
@@ -60,21 +74,19 @@ func (x *smcrLiar) propose() *net.TCPConn {
 	x.t.Cleanup(func() { c.Close() })
 	x.tcp = c.(*net.TCPConn)
 	x.tcp.SetDeadline(time.Now().Add(patience))
+}
+
+// proposal is an honest Proposal.
+func (x *smcrLiar) proposal() clc.Proposal {
+	x.t.Helper()
 	eid, err := wire.ParseEID("GOSMC.TEST")
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	x.write(clc.Proposal{
+	return clc.Proposal{
 		Version: clc.V2, V1: clc.TypesNone, V2: clc.MakeSMCTypes(true, false), PeerID: x.peerID, MAC: x.peerID.MAC(),
 		Ext: &clc.ProposalV2{Release: clc.Release1, UEIDs: []wire.EID{eid}, GID: x.gid, MaxConns: 16, MaxLinks: 2},
-	})
-	m, err := readCLC(x.tcp)
-	a, ok := m.(clc.Accept)
-	if err != nil || !ok {
-		x.t.Fatalf("the server answered %v, %v, want an Accept", m, err)
 	}
-	x.accept = a
-	return x.tcp
 }
 
 func (x *smcrLiar) write(m clc.Message) {
@@ -298,17 +310,19 @@ func TestSMCRGroupLies(t *testing.T) {
 		name string
 		lie  func(x *smcrLiar)
 		ends bool // the group
+		why  string
 	}{
-		{"bytes that are no message", func(x *smcrLiar) { x.send(bytes.Repeat([]byte{0x2b}, llc.MinLen)) }, true},
-		{"nothing", func(x *smcrLiar) { x.send([]byte{0x21}) }, true},
-		{"CONFIRM LINK again", repeat(1, llc.ConfirmLink{Header: liarForm, Link: 1}), true},
-		{"ADD LINK CONTINUATION for no ADD LINK", repeat(1, llc.AddLinkCont{Header: llc.Header{Form: llc.V1}, Link: 1}), true},
-		{"DELETE LINK", repeat(1, llc.DeleteLink{Header: liarForm, Link: 1, Reason: llc.DeleteLostPath}), true},
-		{"DELETE LINK all", repeat(1, llc.DeleteLink{Header: liarForm, All: true, Reason: llc.DeleteOperator}), true},
+		{"bytes that are no message", func(x *smcrLiar) { x.send(bytes.Repeat([]byte{0x2b}, llc.MinLen)) }, true, "protocol violation: LLC message in Active"},
+		{"nothing", func(x *smcrLiar) { x.send([]byte{0x21}) }, true, "protocol violation: LLC message in Active"},
+		{"CONFIRM LINK again", repeat(1, llc.ConfirmLink{Header: liarForm, Link: 1}), true, "protocol violation: CONFIRM LINK in Active"},
+		{"ADD LINK CONTINUATION for no ADD LINK", repeat(1, llc.AddLinkCont{Header: llc.Header{Form: llc.V1}, Link: 1}), true, "protocol violation: ADD LINK CONTINUATION in Active"},
+		{"DELETE LINK", repeat(1, llc.DeleteLink{Header: liarForm, Link: 1, Reason: llc.DeleteLostPath}), true, "deleted by peer: lost path"},
+		{"DELETE LINK all", repeat(1, llc.DeleteLink{Header: liarForm, All: true, Reason: llc.DeleteOperator}), true, "deleted by peer: operator"},
+		{"DELETE LINK all for a reason that is none", repeat(1, llc.DeleteLink{Header: liarForm, All: true, Reason: 0x4711}), true, "deleted by peer: for no known reason"},
 		{"DELETE RKEY of an RMB in use", func(x *smcrLiar) {
 			token, _ := x.rmb.Token(x.link)
 			x.send(llc.DeleteRKey{Header: liarForm, RKeys: []wire.RKey{token.RKey}}.Append(nil))
-		}, true}, // for its connection
+		}, true, ""}, // for its connection
 		{"answers that nobody awaits", func(x *smcrLiar) {
 			reply := llc.Header{Form: llc.V2, Reply: true}
 			for _, m := range []llc.Message{
@@ -317,8 +331,8 @@ func TestSMCRGroupLies(t *testing.T) {
 			} {
 				x.send(m.Append(nil))
 			}
-		}, false},
-		{"DELETE LINK of a link that is not there", repeat(20, llc.DeleteLink{Header: liarForm, Link: 9}), false},
+		}, false, ""},
+		{"DELETE LINK of a link that is not there", repeat(20, llc.DeleteLink{Header: liarForm, Link: 9}), false, ""},
 		{"RMBs without number", func(x *smcrLiar) {
 			for i := range 600 {
 				x.send(llc.ConfirmRKey{Header: liarForm, RToken: llc.RToken{RKey: wire.RKey(1000 + i)}}.Append(nil))
@@ -326,7 +340,7 @@ func TestSMCRGroupLies(t *testing.T) {
 					x.t.Fatalf("RMB %d: %v", i, m)
 				}
 			}
-		}, false},
+		}, false, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newSMCRRig(t, nil)
@@ -339,6 +353,10 @@ func TestSMCRGroupLies(t *testing.T) {
 				if n, err := s.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 					t.Errorf("read %d bytes, %v from a connection that should have ended", n, err)
 				}
+				if tt.why == "" {
+					checkEnd(t, r.server, endOfConnection, "the peer uses our element")
+				}
+				checkEnd(t, r.server, endOfGroup, tt.why)
 			} else {
 				x.send(llc.TestLink{Header: liarForm, UserData: [16]byte{1}}.Append(nil))
 				for {

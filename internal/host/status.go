@@ -161,6 +161,7 @@ func (h *Host) counterStatus() control.StatusCounters {
 	for r, n := range k.fallbacks {
 		s.Fallbacks = append(s.Fallbacks, control.FallbackCount{Code: control.ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n})
 	}
+	s.Ends = k.endStatus()
 	k.mu.Unlock()
 	sort.Slice(s.Fallbacks, func(i, j int) bool {
 		a, b := s.Fallbacks[i], s.Fallbacks[j]

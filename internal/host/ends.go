@@ -1,0 +1,146 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"syscall"
+
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// What has ended, and why, is counted, so that an operator who finds connections reset learns what peers did. The
+// reasons are words of ours: what a peer says is in them only where it can say a few things.
+
+// An endKey is what is counted together.
+type endKey struct{ what, reason string }
+
+// What ends.
+const (
+	endOfHandshake  = "handshake"
+	endOfConnection = "connection"
+	endOfGroup      = "link group"
+)
+
+// ended counts an end.
+func (c *counters) ended(what, reason string) {
+	k := endKey{what, reason}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ends == nil {
+		c.ends = make(map[endKey]uint64)
+	}
+	if _, ok := c.ends[k]; !ok && len(c.ends) >= maxEndReasons {
+		k.reason = "other"
+	}
+	c.ends[k]++
+}
+
+// endStatus lists the ends, the most frequent first. c.mu is held.
+func (c *counters) endStatus() []control.EndCount {
+	list := make([]control.EndCount, 0, len(c.ends))
+	for k, n := range c.ends {
+		list = append(list, control.EndCount{What: k.what, Reason: k.reason, Count: n})
+	}
+	slices.SortFunc(list, control.CompareEnds)
+	return list
+}
+
+// groupEndReason is why a link group has ended.
+func groupEndReason(e core.GroupEnd) string {
+	switch e.Kind {
+	case core.EndPeer:
+		return e.Kind.String() + ": " + knownReason(e.Reason)
+	case core.EndViolation, core.EndLinkFailed:
+		return e.Kind.String() + detail(e.Err)
+	}
+	return e.Kind.String()
+}
+
+// knownReason is the reason of a DELETE LINK, if it is one that there is.
+func knownReason(r llc.DeleteReason) string {
+	switch r {
+	case 0, llc.DeleteLostPath, llc.DeleteOperator, llc.DeleteProgram, llc.DeleteViolation, llc.DeleteAsymmetric,
+		llc.DeleteUnknownLink, llc.DeleteUnknownGroup:
+		return r.String()
+	}
+	return "for no known reason"
+}
+
+// detail is what an error says beyond its kind, without what is in it of the peer's numbers.
+func detail(err error) string {
+	if e, ok := errors.AsType[*core.ProtocolError](err); ok {
+		return ": " + e.Message + " in " + e.State + decodeDetail(err)
+	}
+	if e, ok := errors.AsType[*link.WorkError](err); ok {
+		return ": " + e.Op.String() + ": " + e.Status.String()
+	}
+	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, errRNICDown, errHostClosed} {
+		if errors.Is(err, known) {
+			return ": " + known.Error()
+		}
+	}
+	return ""
+}
+
+// decodeDetail names the field of a message that could not be decoded.
+func decodeDetail(err error) string {
+	if e, ok := errors.AsType[*wire.DecodeError](err); ok {
+		return ": " + e.Message + " " + e.Field
+	}
+	return ""
+}
+
+// connEndReason is why a connection has failed.
+func connEndReason(why core.FailKind, cause core.ConnEventKind, broken error) string {
+	switch {
+	case cause == core.EventElementLost:
+		return "the peer uses our element of its RMB for something else"
+	case why == core.FailProtocol && broken != nil:
+		if e, ok := errors.AsType[*stream.PeerError](broken); ok {
+			return why.String() + ": " + e.Field + ": " + e.Err.Error()
+		}
+		return why.String() + ": " + broken.Error()
+	}
+	return why.String()
+}
+
+// handshakeEndReason is why a handshake has ended its TCP connection.
+func handshakeEndReason(err error) string {
+	if e, ok := errors.AsType[*core.ProtocolError](err); ok {
+		return "protocol violation: " + e.Message + " in " + e.State + decodeDetail(err)
+	}
+	if e, ok := errors.AsType[*core.TimeoutError](err); ok {
+		return "timeout waiting for " + e.Awaited
+	}
+	if e, ok := errors.AsType[*core.LinkLostError](err); ok {
+		return e.Error()
+	}
+	if e, ok := errors.AsType[*FallbackError](err); ok {
+		return e.Reason.Sentence
+	}
+	switch {
+	case errors.Is(err, errHostClosed):
+		return errHostClosed.Error()
+	case errors.Is(err, errGone):
+		return errGone.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it took too long"
+	case errors.Is(err, context.Canceled):
+		return "given up"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "the peer has closed TCP"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "the peer has reset TCP"
+	}
+	if d, ok := errors.AsType[*declined](err); ok {
+		return d.Error()
+	}
+	return "other"
+}

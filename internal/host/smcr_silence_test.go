@@ -1,0 +1,150 @@
+package host
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// TestSMCRSilence has clients that begin something and do not go on. Their connection, or their link group, ends when
+// its time is up, and says why; what they hold up meanwhile is their own.
+func TestSMCRSilence(t *testing.T) {
+	smctest.CheckLeaks(t)
+	var all sync.WaitGroup // their times run out together
+	for _, tt := range []struct {
+		name string
+		what string // that ends
+		why  string
+		run  func(x *smcrLiar)
+	}{
+		{"no Proposal", endOfHandshake, "timeout waiting for CLC Proposal", func(x *smcrLiar) { x.dial() }},
+		{"half a Proposal", endOfHandshake, "timeout waiting for CLC Proposal", func(x *smcrLiar) {
+			x.dial()
+			x.tcp.Write([]byte{0xe2, 0xd4, 0xc3, 0xd9, 1, 0, 200})
+		}},
+		{"no Confirm", endOfHandshake, "timeout waiting for CLC Confirm", func(x *smcrLiar) { x.propose() }},
+		{"no reply to CONFIRM LINK", endOfHandshake, "timeout waiting for CONFIRM LINK reply", func(x *smcrLiar) {
+			x.propose()
+			x.confirm(nil)
+		}},
+		{"no reply to ADD LINK", endOfHandshake, "core: link failed after CONFIRM LINK", func(x *smcrLiar) {
+			x.propose()
+			x.confirm(nil)
+			x.send(x.confirmLink(x.next()).Append(nil))
+		}},
+		{"ADD LINK accepted, and no reply to DELETE LINK", endOfHandshake, "core: link failed after CONFIRM LINK", func(x *smcrLiar) {
+			x.propose()
+			x.confirm(nil)
+			x.send(x.confirmLink(x.next()).Append(nil))
+			add := x.next().(llc.AddLink)
+			add.Header.Reply = true
+			x.send(add.Append(nil))
+			if m, ok := x.next().(llc.DeleteLink); !ok || m.Link != 2 {
+				x.t.Errorf("the server said %v, want DELETE LINK of the second link", m)
+			}
+		}},
+		{"no acknowledgement of CONFIRM LINK", endOfGroup, "fell back", func(x *smcrLiar) {
+			x.propose()
+			x.confirmGID(func(*clc.ParamsR) {}) // its queue pair takes nothing
+		}},
+		{"no reply to TEST LINK", endOfGroup, "peer silent", func(x *smcrLiar) {
+			s := x.connect()
+			x.tcp.CloseWrite() // as of a process that was killed
+			if m, ok := x.next().(llc.TestLink); !ok || m.Reply {
+				x.t.Errorf("the server said %v, want TEST LINK", m)
+			}
+			s.Close()
+		}},
+		{"no reply to CONFIRM RKEY", endOfGroup, "peer silent", func(x *smcrLiar) {
+			s := x.connect()
+			x.declined(clc.DiagBufferRegistration)
+			s.Close()
+		}},
+		{"CONFIRM RKEY refused, and again, for ever", "", "", func(x *smcrLiar) {
+			s := x.connect()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				x.declined(clc.DiagBufferRegistration)
+			}()
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					if n < 2 {
+						x.t.Errorf("the server has asked %d times", n)
+					}
+					if s.carrier.end().(*smcrGroup).isOver() {
+						x.t.Error("the link group has ended")
+					}
+					s.Close()
+					return
+				case <-x.net.News():
+				}
+				for ev, ok := x.net.Poll(); ok; ev, ok = x.net.Poll() {
+					if m, err := llc.Parse(ev.Message); err == nil && ev.Kind == link.EventLLC && m.Type() == llc.TypeConfirmRKey {
+						r := m.(llc.ConfirmRKey)
+						r.Reply, r.Negative, r.Retry = true, true, true
+						x.send(r.Append(nil))
+					}
+				}
+			}
+		}},
+		{"no reply to DELETE LINK", endOfGroup, "operator", func(x *smcrLiar) {
+			s := x.connect()
+			s.carrier.end().(*smcrGroup).finish(core.EndOperator)
+			if m, ok := x.next().(llc.DeleteLink); !ok || !m.All {
+				x.t.Errorf("the server said %v, want DELETE LINK all", m)
+			}
+			s.Close()
+		}},
+	} {
+		all.Go(func() {
+			t.Run(tt.name, func(t *testing.T) {
+				r := makeSMCRRig(t, nil)
+				x := newSMCRLiar(t, r)
+				tt.run(x)
+				c, s := r.connect() // others are served meanwhile
+				x.checkOthers(c, s)
+				checkEnd(t, r.server, tt.what, tt.why)
+				if tt.what == endOfHandshake {
+					if n, err := x.tcp.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+						t.Errorf("read %d bytes, %v from a connection that should have ended", n, err)
+					}
+				}
+				if tt.what != "" {
+					smctest.Eventually(t, patience, "the group is gone", func() bool { return len(groupsOf(r.server)) == 1 })
+				}
+				x.checkOthers(c, s)
+				c.Close()
+				s.Close()
+			})
+		})
+	}
+	all.Wait()
+}
+
+// declined proposes another connection, which the server declines for a reason.
+func (x *smcrLiar) declined(why clc.Diagnosis) {
+	x.t.Helper()
+	x.dial()
+	x.write(x.proposal())
+	m, err := readCLC(x.tcp)
+	if d, ok := m.(clc.Decline); err != nil || !ok || d.Diagnosis != why {
+		x.t.Errorf("the server answered %v, %v; want a Decline for %v", m, err, why)
+		return
+	}
+	s, err := x.r.l.Accept()
+	if err != nil {
+		x.t.Error(err)
+		return
+	}
+	defer s.Close()
+	if s.Mode() != ModeTCP {
+		x.t.Errorf("accepted: mode %v, want TCP", s.Mode())
+	}
+}
