@@ -58,7 +58,8 @@ type Config struct {
 	ReadBuffer int
 
 	// MemoryBudget bounds the receive buffers of all connections together, in bytes, each
-	// counted with its full size, and separately those of peers that are mapped here.
+	// counted with its full size, and separately those of peers that are mapped here, and
+	// those of SMC-R, receive and send buffers.
 	// Above it connections use TCP. 0 means twice the machine's memory, or half of what the
 	// process's control group may have, if that is less.
 	MemoryBudget int64

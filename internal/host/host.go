@@ -39,9 +39,11 @@ type Host struct {
 	sweeper  sweeper
 	rnics    rnics
 	rmbBytes atomic.Int64 // of all RMBs
-	option   optionAsker
-	trace    control.Trace[traceRecord]
-	connIDs  atomic.Uint64 // of connections so far
+
+	ringBytes atomic.Int64 // of the send rings of connections over SMC-R
+	option    optionAsker
+	trace     control.Trace[traceRecord]
+	connIDs   atomic.Uint64 // of connections so far
 
 	releaseMu    sync.Mutex // held while the fabric and the control socket are closed
 	fabricMu     sync.Mutex

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
@@ -132,6 +133,7 @@ type smcrCarrier struct {
 	rmb     *smcrRMB      // nil once released
 	link    *link.Carrier // nil before prepare
 	owner   core.Owner    // of the peer's element
+	ring    atomic.Int64  // bytes of the send ring that count in the host's budget
 	element *core.Element // nil before it is known
 	awaits  bool          // said its last word, and is not released
 	lost    func()        // the peer has given the element to another connection
@@ -152,7 +154,17 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 	if c.rmb, err = g.takeRMB(ctx, wire.SizeCodeFor(t.buffer)); err != nil {
 		return r, err
 	}
-	if c.link, err = g.net.NewCarrier(link.CarrierConfig{RMB: c.rmb.rmb, Wake: t.wake}); err != nil {
+	ring := c.ringSize(w.host, t.choice)
+	if err = w.host.takeMemory(&w.host.ringBytes, ring); err != nil { // rule: TestSMCRBudget
+		return r, err
+	}
+	c.ring.Store(ring)
+	c.link, err = g.net.NewCarrier(link.CarrierConfig{
+		RMB: c.rmb.rmb, Wake: t.wake, SendBuffer: int(ring),
+		Done: func() { g.host.ringBytes.Add(-c.ring.Swap(0)) },
+	})
+	if err != nil {
+		g.host.ringBytes.Add(-c.ring.Swap(0))
 		return r, err
 	}
 	if server := t.choice.R; server != nil { // we are the client
@@ -179,6 +191,16 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 			RKey: token.RKey, RMBAddr: token.Addr, RMBEIndex: 1, RMBESize: c.rmb.rmb.Size(), AlertToken: c.link.AlertToken(),
 		},
 	}, nil
+}
+
+// ringSize is how large a send ring is asked for. It is no larger than the receive buffer that a connection has unless something is
+// said, which is small where memory is; and no larger than the peer's element, as far as that is known.
+func (c *smcrCarrier) ringSize(h *Host, choice core.Choice) int64 {
+	size := min(link.DefaultSendBuffer, h.cfg.ReadBuffer)
+	if choice.R != nil {
+		size = min(size, choice.R.RMBESize.Bytes())
+	}
+	return int64(size)
 }
 
 // peerOf is the peer's end of a link as it has told it.
@@ -229,6 +251,10 @@ func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 	}
 	eyecatcher = g.ctl.PeerEyecatcher()
 	g.mu.Unlock()
+	if surplus := c.ring.Load() - int64(r.R.RMBESize.Bytes()); surplus > 0 {
+		c.ring.Add(-surplus)
+		g.host.ringBytes.Add(-surplus)
+	}
 	err := c.link.Attach(g.link, link.PeerRMBE{
 		AlertToken: r.R.AlertToken, RKey: c.element.RKey, Addr: c.element.VA, Index: 1, Size: r.R.RMBESize, Eyecatcher: eyecatcher,
 	}, false)

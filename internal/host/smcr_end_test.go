@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -119,6 +121,21 @@ func TestSMCREnds(t *testing.T) {
 // checkGone waits until hosts have no connections.
 func checkGone(t testing.TB, hosts ...*Host) {
 	t.Helper()
+	defer func() { // on a failure
+		for _, h := range hosts {
+			h.mu.Lock()
+			left := slices.Collect(maps.Keys(h.conns))
+			h.mu.Unlock()
+			for _, c := range left {
+				t.Logf("left: client %v, %v, closed %v", c.client, c.Mode(), c.isClosed())
+				if c.carrier != nil {
+					c.mu.Lock()
+					t.Logf("state %v, flags sent %v, of the peer %v", c.life.State(), c.life.SentFlags(), c.life.PeerFlags())
+					c.mu.Unlock()
+				}
+			}
+		}
+	}()
 	for _, h := range hosts {
 		smctest.Eventually(t, patience, "no connection is left", func() bool {
 			h.mu.Lock()
@@ -162,8 +179,8 @@ func TestSMCRHostCloses(t *testing.T) {
 			}
 			checkGone(t, r.client, r.server)
 			for _, h := range []*Host{r.client, r.server} {
-				if n := h.rmbBytes.Load(); n != 0 {
-					t.Errorf("%d bytes of RMBs are left", n)
+				if n := h.smcrMemory(); n != 0 {
+					t.Errorf("%d bytes of buffers are left", n)
 				}
 			}
 		})
@@ -258,9 +275,53 @@ func TestSMCRDecline(t *testing.T) {
 				t.Errorf("%d and %d link groups are left", len(a), len(b))
 			}
 			for _, h := range []*Host{r.client, r.server} {
-				if n := h.rmbBytes.Load(); n != 0 {
-					t.Errorf("%d bytes of RMBs are left", n)
+				if n := h.smcrMemory(); n != 0 {
+					t.Errorf("%d bytes of buffers are left", n)
 				}
+			}
+		})
+	}
+}
+
+// TestSMCRBudget has a budget with room for the receive buffers of three connections, and the send buffers of two.
+func TestSMCRBudget(t *testing.T) {
+	const buffer = 64 << 10
+	for _, end := range []string{"client", "server"} {
+		t.Run(end, func(t *testing.T) {
+			r := newSMCRRig(t, func(c, s *Config) {
+				c.ReadBuffer, s.ReadBuffer = buffer, buffer
+				if end == "client" {
+					c.MemoryBudget = 5 * buffer
+				} else {
+					s.MemoryBudget = 5 * buffer
+				}
+			})
+			short := map[string]*Host{"client": r.client, "server": r.server}[end]
+			wantC, wantS := clc.DiagBudget, clc.DiagMemory
+			if end == "server" {
+				wantC, wantS = wantS, wantC
+			}
+			for range 2 { // what was counted is given back
+				var conns []*Conn
+				for range 2 {
+					c, s := r.connect()
+					checkSMCR(t, c, s)
+					checkExchange(t, c, s)
+					conns = append(conns, c, s)
+				}
+				if n := short.ringBytes.Load(); n != 2*buffer {
+					t.Errorf("%d bytes of send rings count, want %d", n, 2*buffer)
+				}
+				c, s := r.connect()
+				if c.Mode() != ModeTCP || s.Mode() != ModeTCP || c.Reason().Code != wantC || s.Reason().Code != wantS {
+					t.Errorf("modes %v, %v, reasons %v, %v; want TCP, %v, %v", c.Mode(), s.Mode(), c.Reason(), s.Reason(), wantC, wantS)
+				}
+				checkExchange(t, c, s)
+				for _, c := range append(conns, c, s) {
+					c.Close()
+				}
+				checkGone(t, r.client, r.server)
+				smctest.Eventually(t, patience, "all send rings are given back", func() bool { return short.ringBytes.Load() == 0 })
 			}
 		})
 	}

@@ -163,7 +163,7 @@ func TestSMCRFiltered(t *testing.T) {
 				c.Close()
 				s.Close()
 				for _, h := range []*Host{r.client, r.server} {
-					smctest.Eventually(t, patience, "the group is gone", func() bool { return len(groupsOf(h)) == 0 && h.rmbBytes.Load() == 0 })
+					smctest.Eventually(t, patience, "the group is gone", func() bool { return len(groupsOf(h)) == 0 && h.smcrMemory() == 0 })
 				}
 			})
 		})

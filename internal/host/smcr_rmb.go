@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
@@ -94,9 +95,8 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 func (p *rmbPool) make(size wire.SizeCode) (*smcrRMB, error) {
 	h := p.group.host
 	n := int64(size.Bytes())
-	if h.rmbBytes.Add(n) > h.cfg.MemoryBudget {
-		h.rmbBytes.Add(-n)
-		return nil, ism.ErrBudget
+	if err := h.takeMemory(&h.rmbBytes, n); err != nil {
+		return nil, err
 	}
 	rmb, err := p.group.net.NewRMB(size)
 	if err != nil {
@@ -108,6 +108,19 @@ func (p *rmbPool) make(size wire.SizeCode) (*smcrRMB, error) {
 	p.bytes += n
 	return &smcrRMB{rmb: rmb, id: p.last}, nil
 }
+
+// takeMemory counts n bytes more in what, RMBs or send rings, which have a budget together.
+func (h *Host) takeMemory(what *atomic.Int64, n int64) error {
+	what.Add(n)
+	if used := h.smcrMemory(); used > h.cfg.MemoryBudget {
+		what.Add(-n)
+		return fmt.Errorf("%w: %d bytes more", ism.ErrBudget, n)
+	}
+	return nil
+}
+
+// smcrMemory is what the buffers of SMC-R have, each counted with its full size.
+func (h *Host) smcrMemory() int64 { return h.rmbBytes.Load() + h.ringBytes.Load() }
 
 func (p *rmbPool) freeNow(m *smcrRMB) {
 	n := int64(m.rmb.Size().Bytes())

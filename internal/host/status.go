@@ -70,6 +70,7 @@ func (h *Host) Status() control.Status {
 	s.Limits = []control.StatusLimit{
 		{Name: "memory", Limit: h.cfg.MemoryBudget, Used: device.Bytes, Unit: "bytes"},
 		{Name: "memory of peers", Limit: h.cfg.MemoryBudget, Used: device.MappedBytes, Unit: "bytes"},
+		{Name: "memory of SMC-R", Limit: h.cfg.MemoryBudget, Used: h.smcrMemory(), Unit: "bytes"},
 		{Name: "read buffer", Limit: int64(h.cfg.ReadBuffer), Used: -1, Unit: "bytes"},
 		{Name: "peers", Limit: ism.MaxPeers, Used: device.PeersDialed + device.PeersAccepted},
 		{Name: "connections with a peer", Limit: ism.SlotCount, Used: -1},

@@ -24,6 +24,7 @@ type Carrier struct {
 	rmb   *RMB
 	token wire.AlertToken
 	wake  func()
+	ended func() // CarrierConfig.Done
 
 	// Our inbox, and how far it was read: see [stream.Config].
 	inProd, inCons atomic.Uint64
@@ -82,18 +83,25 @@ type CarrierConfig struct {
 	// SendBuffer is the size of the send ring in bytes; 0 means 1 MiB. It is made a power of two, at least 16 KiB,
 	// and at most the size of the peer's element.
 	SendBuffer int
+
+	// Done, unless nil, is called when the send ring is not used any more, or never will be: once, after Detach, on any
+	// goroutine. It must not block, nor call the carrier.
+	Done func()
 }
 
 // NewCarrier makes a carrier with an alert token of its own.
 func (g *Group) NewCarrier(cfg CarrierConfig) (*Carrier, error) {
 	size := minSendBuffer
+	if cfg.Done == nil {
+		cfg.Done = func() {}
+	}
 	if cfg.SendBuffer == 0 {
-		cfg.SendBuffer = defaultSendBuffer
+		cfg.SendBuffer = DefaultSendBuffer
 	}
 	for size < min(cfg.SendBuffer, maxSendBuffer) {
 		size *= 2
 	}
-	c := &Carrier{group: g, rmb: cfg.RMB, wake: cfg.Wake, sendSize: size, sent: make(chan struct{})}
+	c := &Carrier{group: g, rmb: cfg.RMB, wake: cfg.Wake, ended: cfg.Done, sendSize: size, sent: make(chan struct{})}
 	if err := g.addToken(c); err != nil {
 		return nil, err
 	}
@@ -189,6 +197,7 @@ func (c *Carrier) Detach() {
 	c.detached = true
 	if c.ring == nil { // never attached
 		close(c.sent)
+		c.ended()
 		return
 	}
 	if c.conn&(cdc.Closed|cdc.Abort) == 0 {

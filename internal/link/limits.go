@@ -34,9 +34,9 @@ const (
 	// its completion, and more may join them.
 	corkBytes = 16 << 10
 
-	// defaultSendBuffer is the size of a send ring unless the owner says, where the peer's element is not smaller. It
+	// DefaultSendBuffer is the size of a send ring unless the owner says, where the peer's element is not smaller. It
 	// covers what a device has on its way; pages that are never written take no memory.
-	defaultSendBuffer = 1 << 20
+	DefaultSendBuffer = 1 << 20
 	minSendBuffer     = 16 << 10
 	maxSendBuffer     = 512 << 20
 

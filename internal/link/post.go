@@ -262,4 +262,5 @@ func (c *Carrier) drained() {
 		ring.giveBack(0, roundUp(len(ring.bytes), os.Getpagesize())) // the error is that they stay a while longer
 	}
 	c.group.putRing(ring)
+	c.ended()
 }
