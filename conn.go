@@ -15,10 +15,12 @@ import (
 // A Conn is a connection over SMC or over plain TCP. It is a [net.Conn] with the methods
 // that [net.TCPConn] has, and may be used by several goroutines at once.
 //
-// Read and Write allocate nothing. What Write has taken is in the peer's memory, and
+// Read and Write allocate nothing. With SMC-D, what Write has taken is in the peer's memory, and
 // reaches it even if this process dies, from the first byte on. As on TCP, the peer of a
 // process that ends without closing reads what was written and then [io.EOF], or a reset
-// if that process had left something unread.
+// if that process had left something unread. With SMC-R it is this process that sends: it should
+// not end before Close has returned, which waits for the peer's acknowledgement. The peer of
+// one that did reads what had arrived, and then an error, never io.EOF.
 //
 // A Conn that becomes unreachable without Close is closed by the garbage collector, as those of package net are.
 type Conn struct {

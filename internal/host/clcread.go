@@ -127,8 +127,8 @@ func (l *linkNews) any() bool {
 	return len(l.list) > 0
 }
 
-// wait waits for news, without the TCP connection, and reports whether there are any.
-func (l *linkNews) wait(ctx context.Context) bool {
+// wait waits for news, without the TCP connection, and reports whether there are any. When gone is closed there are no more.
+func (l *linkNews) wait(ctx context.Context, gone <-chan struct{}) bool {
 	l.mu.Lock()
 	if len(l.list) > 0 {
 		l.mu.Unlock()
@@ -140,6 +140,8 @@ func (l *linkNews) wait(ctx context.Context) bool {
 	select {
 	case <-wake:
 		return true
+	case <-gone:
+		return l.any()
 	case <-ctx.Done():
 		return false
 	}

@@ -263,6 +263,7 @@ func (c *Conn) Close() error {
 		return opError("close", c, net.ErrClosed)
 	}
 	c.closed = true
+	finished := c.peerFinished()
 	c.mu.Unlock()
 	if c.data == nil {
 		c.host.forget(c)
@@ -272,7 +273,7 @@ func (c *Conn) Close() error {
 	// rule: TestCloseResets: c.options.abortive() -> false
 	abort := unread > 0 || c.options.abortive() // rule: TestCloseResets: unread > 0 -> unread < 0
 	c.event(core.ConnEvent{Kind: core.EventClose, Abortive: abort})
-	if !abort {
+	if !abort && !finished { // rule: TestSMCRCloseAfterPeer: !abort && !finished -> !abort
 		c.carrier.sent() // rule: TestSMCRExit
 	}
 	c.host.unused(c)

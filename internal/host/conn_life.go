@@ -179,6 +179,24 @@ func (c *Conn) peerFinished() bool {
 	return c.holds && c.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
 }
 
+// doubt has the peer asked whether it is there, unless its flags come soon: TCP's FIN overtakes them. What was on its way
+// counts for a sign of life, and so the peer is asked again, in longer and longer intervals, but not for ever: one that keeps
+// its half of the connection may have ended that of TCP in good order, as Linux net/smc does. c.mu is held.
+func (c *Conn) doubt(after time.Duration) {
+	if after > suspectUntil {
+		return
+	}
+	time.AfterFunc(after, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.holds || c.peerFinished() {
+			return
+		}
+		c.carrier.suspect()
+		c.doubt(2 * after)
+	})
+}
+
 // onTCP runs when something happened on the TCP socket of an SMC connection.
 func (c *Conn) onTCP(events uint32) {
 	c.mu.Lock()
@@ -187,7 +205,10 @@ func (c *Conn) onTCP(events uint32) {
 		return
 	}
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 && !c.peerFinished() {
-		c.carrier.suspect() // before what releases it
+		if events&unix.EPOLLERR != 0 {
+			c.carrier.suspect() // before what releases it
+		}
+		c.doubt(suspectAfter)
 	}
 	switch {
 	case events&unix.EPOLLERR != 0 && socketError(c.tcp) != nil: // rule: TestTCPReset

@@ -184,6 +184,7 @@ func (s *handshake) run() {
 			s.queue = s.core.HandleTCPEnd(now, context.DeadlineExceeded, s.queue)
 		case err == io.EOF && !s.ended && s.linking():
 			s.ended = true // rule: TestLinkNewsEOF
+			s.carrier.suspect()
 		default:
 			s.queue = s.core.HandleTCPEnd(now, err, s.queue)
 		}
@@ -200,17 +201,23 @@ func (s *handshake) linking() bool {
 	return false
 }
 
-// awaitNews is read once the peer has nothing more to say on TCP.
+// awaitNews is read once the peer has nothing more to say on TCP. When the link has nothing more to tell either the peer is gone.
 func (s *handshake) awaitNews() error {
 	ctx := s.untilDeadline()
 	defer ctx.Cancel()
-	switch {
-	case s.news.wait(ctx):
+	gone := s.carrier.end().Done()
+	if s.news.wait(ctx, gone) {
 		return errNews
-	case s.ctx.Err() != nil:
-		return s.ctx.Err()
 	}
-	return os.ErrDeadlineExceeded
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case <-gone:
+		return io.EOF
+	default:
+		return os.ErrDeadlineExceeded
+	}
 }
 
 // read reads one CLC message and not a byte more. It is interrupted by news of the link, and then goes on

@@ -67,6 +67,16 @@ const (
 	// last word. Those wait for a minute at most.
 	closeAskTime = 2 * time.Second
 
+	// suspectAfter is how long after TCP's FIN, without a flag of the peer, that is asked whether it is there, and suspectUntil
+	// bounds how much later it is asked for the last time.
+	suspectAfter = 20 * time.Millisecond
+	suspectUntil = 320 * time.Millisecond
+
+	// knockAfter is how long nothing has come over a link whose peer is suspected to be gone, before its kernel is asked, and
+	// knockTimeout how long that may take. The kernel answers at once, and TEST LINK decides after two seconds.
+	knockAfter   = 20 * time.Millisecond
+	knockTimeout = time.Second
+
 	// lastAckTime is how long a link stays after its group has ended, so that what came last is acknowledged. Package
 	// rdma delays acknowledgements for up to 500 microseconds.
 	lastAckTime = 5 * time.Millisecond

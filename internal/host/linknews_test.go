@@ -27,6 +27,7 @@ type fakeWay struct {
 	gid    wire.GID
 	w      *watcher
 	linked chan func(news) // has what tells the handshake of its link, once that begins
+	done   chan struct{}   // closed when its link group has ended
 }
 
 func newFakeWay(t *testing.T) *fakeWay {
@@ -35,7 +36,7 @@ func newFakeWay(t *testing.T) *fakeWay {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.close)
-	return &fakeWay{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(news), 1)}
+	return &fakeWay{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(news), 1), done: make(chan struct{})}
 }
 
 func (w *fakeWay) mode() core.Mode                         { return core.SMCR }
@@ -45,7 +46,7 @@ func (w *fakeWay) offer(c *core.Capabilities)              { *c = fakeCaps(w.gid
 
 func (w *fakeWay) prepare(_ context.Context, t terms) (carrier, core.Resources, error) {
 	_, first, err := t.join(nil)
-	return &fakeCarrier{way: w, done: make(chan struct{})}, fakeResources(w.gid, first), err
+	return &fakeCarrier{way: w}, fakeResources(w.gid, first), err
 }
 
 func fakeCaps(gid wire.GID) core.Capabilities {
@@ -70,8 +71,7 @@ var fakeEID = func() wire.EID {
 }()
 
 type fakeCarrier struct {
-	way  *fakeWay
-	done chan struct{}
+	way *fakeWay
 }
 
 func (c *fakeCarrier) startLink(_ core.Result, tell func(news)) error {
@@ -87,7 +87,7 @@ func (c *fakeCarrier) detach(bool)                    {}
 func (c *fakeCarrier) release(bool)                   {}
 func (c *fakeCarrier) returnPages(from, to int) error { return nil }
 func (c *fakeCarrier) end() end                       { return c }
-func (c *fakeCarrier) Done() <-chan struct{}          { return c.done }
+func (c *fakeCarrier) Done() <-chan struct{}          { return c.way.done }
 func (c *fakeCarrier) sent()                          {}
 func (c *fakeCarrier) suspect()                       {}
 func (c *fakeCarrier) peerPID() int                   { return 0 }
@@ -315,6 +315,14 @@ func TestLinkNewsEOF(t *testing.T) {
 			}
 		})
 	}
+	t.Run("client, link ends", func(t *testing.T) { // the peer's process has, before it has said anything over the link
+		r := newLinkRig(t, core.RoleClient)
+		r.tcp.CloseWrite()
+		close(r.way.done)
+		if err := <-r.err; !errors.Is(err, io.EOF) {
+			t.Errorf("the handshake ended with %v, want EOF", err)
+		}
+	})
 	t.Run("server, link fails", func(t *testing.T) {
 		r := newLinkRig(t, core.RoleServer)
 		r.tcp.CloseWrite()

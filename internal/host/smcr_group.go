@@ -33,6 +33,8 @@ type smcrGroup struct {
 	kick    chan struct{} // there is something in later
 	stopped chan struct{} // closed when the goroutine has ended
 
+	knocking atomic.Bool // see knock
+
 	mtu  atomic.Uint32 // wire.MTU of the path, 0 before it is known
 	peer netip.Addr    // the other end of the first link; written before there is a message
 
@@ -254,13 +256,18 @@ func (g *smcrGroup) hear(now time.Time) {
 
 // suspect has the peer asked whether it is there.
 func (g *smcrGroup) suspect() {
+	begun := false
 	g.do(func(now time.Time, out []core.Output) []core.Output {
 		if g.ctl == nil || g.gone {
 			return out
 		}
+		begun = true
 		g.hear(now)
 		return g.ctl.Suspect(now, 0, out)
 	})
+	if begun {
+		g.knock()
+	}
 }
 
 // awaits counts a connection that has said its last word, +1, or has ended, -1. A link that has failed only at the peer's end stays

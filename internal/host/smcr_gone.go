@@ -1,0 +1,65 @@
+package host
+
+import (
+	"cmp"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// What becomes of a peer whose process ends without a word is told by its kernel alone: it closes the TCP connections, and
+// answers packets to the UDP port with "port unreachable". The link's own socket is not told of those, and must not be, as
+// everybody can forge them. So where the end of a TCP connection makes us ask the peer whether it is there, and nothing
+// has come over the link for a while, one datagram from a socket of its own asks the kernel. TEST LINK, which needs no help
+// of the kernel and takes two seconds, decides where that has no answer: a host that is gone, a port that is shared
+// or that another process has opened meanwhile, rxe.
+
+var errPeerGone = errors.New("the peer's process has ended: nobody has its UDP port any more")
+
+// knock asks the peer's kernel a little later, unless something comes over the link meanwhile, and ends the link if nobody is
+// there. It does not block.
+func (g *smcrGroup) knock() {
+	if !g.knocking.CompareAndSwap(false, true) {
+		return
+	}
+	heard := g.link.Heard()
+	quiet := func() bool { return g.link.Heard() == heard && g.link.Err() == nil }
+	time.AfterFunc(knockAfter, func() {
+		defer g.knocking.Store(false)
+		if !quiet() || !g.rnic.refuses(g.peer) {
+			return
+		}
+		// What it had sent before is in our socket.
+		time.AfterFunc(knockAfter, func() {
+			if quiet() {
+				g.link.Fail(errPeerGone)
+			}
+		})
+	})
+}
+
+// refuses reports whether the kernel of a peer says that nobody has the UDP port of its RNIC. Not to know is no.
+func (n *rnic) refuses(peer netip.Addr) (refused bool) {
+	n.all.host.cfg.Namespace(func() {
+		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(n.dev.Addr(), 0)), Timeout: knockTimeout}
+		if peer.Is6() && peer.IsLinkLocalUnicast() {
+			peer = peer.WithZone(n.dev.Interface())
+		}
+		c, err := d.Dial("udp", netip.AddrPortFrom(peer, cmp.Or(n.all.host.cfg.RDMA.Port, roce.Port)).String())
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(knockTimeout))
+		if _, err = c.Write([]byte{0}); err == nil { // too short for a packet: RNICs drop it
+			_, err = c.Read(make([]byte, 1))
+		}
+		refused = errors.Is(err, unix.ECONNREFUSED)
+	})
+	return refused
+}
