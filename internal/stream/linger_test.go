@@ -42,7 +42,7 @@ func TestLinger(t *testing.T) {
 				}
 				return time.Since(start)
 			}
-			for range promptWaits - 1 {
+			for range 2 * promptWaits {
 				spin()
 			}
 			took := time.Hour // the shortest of some: any may be interrupted

@@ -145,7 +145,7 @@ func (w *waiter) linger(prompt bool) {
 		w.prompt /= 2 // rule: TestLinger: w.prompt /= 2 -> _ = 0
 		return
 	}
-	if n := w.written.Load(); n != w.writtenAt { // rule: TestLinger: n != w.writtenAt -> n == 1
+	if n := w.written.Load(); n != w.writtenAt { // rule: TestLinger: n != w.writtenAt -> n+1 == 0
 		w.prompt, w.writtenAt = 0, n
 		return
 	}
