@@ -54,7 +54,8 @@ type Conn struct {
 	tcpIn, tcpOut atomic.Uint64 // bytes, on plain TCP
 	crossing      *crossing     // what plain TCP may begin with; nil for most
 
-	options optionStore
+	options   optionStore
+	keepAlive lateKeepAlive // put off until the mode is known
 
 	ready atomic.Bool // data is there for wake
 	left  atomic.Bool // peerLeft has run

@@ -125,6 +125,7 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		nd.LocalAddr = d.opts.LocalAddr
 	}
 	nd.ControlContext = d.control
+	keepAlive := putOff(nd.KeepAliveConfig, &nd.KeepAlive)
 	conn, err := nd.DialContext(ctx, network, address)
 	if err != nil {
 		d.call.HangUp()
@@ -137,6 +138,7 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		return nil, dialError(network, tcp, err)
 	}
 	c := d.host.newConn(tcp, true, &d.opts.Net)
+	c.keepAlive = keepAlive
 	speaksCLC := false
 	if peer == nil {
 		remote := addrPort(tcp.RemoteAddr())
@@ -230,6 +232,7 @@ func (h *Host) newConn(tcp *net.TCPConn, client bool, nd *net.Dialer) *Conn {
 // is closed, and the error says why.
 func (h *Host) finishTCP(c *Conn, reason clc.Reason, require Requirement, cause error) error {
 	c.mode, c.reason = ModeTCP, reason
+	c.keepAlive.turnOn(c.tcp)
 	h.counters.fallback(reason)
 	c.trace(&traceRecord{kind: control.TraceFallback, reason: reason, byPeer: c.byPeer}, nil)
 	if !require.met(ModeTCP) {

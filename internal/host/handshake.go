@@ -421,6 +421,9 @@ func (s *handshake) established(r core.Result) {
 		return
 	}
 	c.mode, c.group = mode, s.group
+	if mode != ModeSMCD { // rule: TestKeepAlive: mode != ModeSMCD -> true
+		c.keepAlive.turnOn(c.tcp) // rule: TestSMCR
+	}
 	c.agreed = h.agreed(s.carrier.peerPID(), s.group, r)
 	c.carrier, c.sends, c.holds = s.carrier, true, true
 	c.life = core.NewConn(r.Mode)

@@ -29,26 +29,27 @@ type ListenOptions struct {
 // asked for it. It accepts on its own, so that a slow application does not keep a client
 // waiting for the handshake.
 type Listener struct {
-	host     *Host
-	tcp      *net.TCPListener
-	opts     ListenOptions
-	buffer   int
-	addr     netip.AddrPort
-	asked    bool // for TCP option 254
-	crowd    crowd
-	meeting  atomic.Pointer[rendezvous.Listening]
-	crier    crier
-	pace     pacer
-	since    time.Time
-	ready    chan accepted
-	closed   chan struct{}   // once nothing more is taken from the system
-	ctx      context.Context // of the handshakes; ends when nobody gets what was taken any more
-	cancel   context.CancelFunc
-	finished chan struct{}
-	once     sync.Once
-	working  sync.WaitGroup // accept loop and handshakes
-	busy     chan struct{}  // a token for each handshake under way
-	timeout  acceptDeadline
+	host      *Host
+	tcp       *net.TCPListener
+	opts      ListenOptions
+	buffer    int
+	addr      netip.AddrPort
+	asked     bool          // for TCP option 254
+	keepAlive lateKeepAlive // of each connection
+	crowd     crowd
+	meeting   atomic.Pointer[rendezvous.Listening]
+	crier     crier
+	pace      pacer
+	since     time.Time
+	ready     chan accepted
+	closed    chan struct{}   // once nothing more is taken from the system
+	ctx       context.Context // of the handshakes; ends when nobody gets what was taken any more
+	cancel    context.CancelFunc
+	finished  chan struct{}
+	once      sync.Once
+	working   sync.WaitGroup // accept loop and handshakes
+	busy      chan struct{}  // a token for each handshake under way
+	timeout   acceptDeadline
 
 	handled atomic.Uint64
 }
@@ -81,12 +82,13 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 			return nil
 		}
 	}
+	keepAlive := putOff(lc.KeepAliveConfig, &lc.KeepAlive)
 	inner, err := lc.Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
 	l := h.newListener(inner.(*net.TCPListener), buffer, opts)
-	l.asked = asked.Load()
+	l.asked, l.keepAlive = asked.Load(), keepAlive
 	err = l.announce()
 	if err != nil {
 		inner.Close()
@@ -271,6 +273,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		return
 	}
 	c := h.newConn(tcp, false, nil)
+	c.keepAlive = l.keepAlive
 	if h.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), l.opts.Require, nil) == nil {
 		l.deliver(accepted{conn: c})
 		return
@@ -298,6 +301,7 @@ func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *C
 	defer l.working.Done()
 	deepen()
 	c := l.host.newConn(tcp, false, nil)
+	c.keepAlive = l.keepAlive
 	end := l.pace.watch()
 	err := accept(l.ctx, c, l.buffer, l.opts.Require)
 	end()

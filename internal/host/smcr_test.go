@@ -80,6 +80,9 @@ func TestSMCR(t *testing.T) {
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
 	for _, x := range []*Conn{c, s} {
+		if got := keepAliveOf(t, x); got != 15 {
+			t.Errorf("TCP's keepalive after %d s, want 15, as package net has it", got)
+		}
 		n := x.carrier.end().(*smcrGroup).rnic
 		n.mu.Lock()
 		if n.users != 1 {
