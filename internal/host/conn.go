@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,9 @@ type Conn struct {
 	host *Host
 	id   uint64 // of the host's connections, from 1
 	tcp  *net.TCPConn
+
+	local, remote netip.AddrPort // of tcp; unmapped, without zone
+
 	data *stream.Conn // nil on plain TCP
 	mode Mode
 
@@ -46,7 +50,7 @@ type Conn struct {
 	since   time.Time
 	reason  clc.Reason // why plain TCP
 	byPeer  bool       // the peer declined
-	agreed  Agreed     // zero on plain TCP
+	agreed  *Agreed    // never changed; nil on plain TCP, and before there is anything
 	group   *core.LinkGroup
 	carrier carrier // nil on plain TCP
 	unused  bool    // the application has closed it; guarded by the host's mu
@@ -389,4 +393,9 @@ type Agreed struct {
 }
 
 // Agreed returns what the handshake agreed on; the zero value on plain TCP.
-func (c *Conn) Agreed() Agreed { return c.agreed }
+func (c *Conn) Agreed() (a Agreed) {
+	if c.agreed != nil {
+		a = *c.agreed
+	}
+	return a
+}

@@ -105,7 +105,7 @@ func (h *Host) Adopt(tcp *net.TCPConn) (*Conn, error) {
 		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
 	}
 	h.counters.fallback(c.reason)
-	c.trace(&traceRecord{kind: control.TraceFallback, reason: c.reason}, nil)
+	c.trace(&traceRecord{kind: control.TraceFallback, reason: tracedReason(c.reason)}, nil)
 	return c, nil
 }
 
@@ -221,6 +221,7 @@ func (c *Conn) setupError(err error) error {
 // newConn returns a connection that is not yet anything.
 func (h *Host) newConn(tcp *net.TCPConn, client bool, nd *net.Dialer) *Conn {
 	c := &Conn{host: h, id: h.connIDs.Add(1), tcp: tcp, client: client, since: time.Now()}
+	c.local, c.remote = addrPort(tcp.LocalAddr()), addrPort(tcp.RemoteAddr())
 	c.options.values = Options{NoDelay: true, Linger: -1}
 	if nd != nil {
 		c.options.values.KeepAlive = nd.KeepAliveConfig
@@ -234,7 +235,7 @@ func (h *Host) finishTCP(c *Conn, reason clc.Reason, require Requirement, cause 
 	c.mode, c.reason = ModeTCP, reason
 	c.keepAlive.turnOn(c.tcp)
 	h.counters.fallback(reason)
-	c.trace(&traceRecord{kind: control.TraceFallback, reason: reason, byPeer: c.byPeer}, nil)
+	c.trace(&traceRecord{kind: control.TraceFallback, reason: tracedReason(reason), byPeer: c.byPeer}, nil)
 	if !require.met(ModeTCP) {
 		err := &FallbackError{Reason: reason, Err: cause}
 		c.tcp.Close()

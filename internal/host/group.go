@@ -180,7 +180,7 @@ func (s *handshake) dropGroup() {
 }
 
 // agreed remembers what a first contact has told, and describes the connection.
-func (h *Host) agreed(peerPID int, lg *core.LinkGroup, r core.Result) Agreed {
+func (h *Host) agreed(peerPID int, lg *core.LinkGroup, r core.Result) *Agreed {
 	links := h.linksOf(lg)
 	var suspects []*smcrGroup // with what may be an instance of the peer that is no more
 	h.mu.Lock()
@@ -191,19 +191,44 @@ func (h *Host) agreed(peerPID int, lg *core.LinkGroup, r core.Result) Agreed {
 			h.groupsChanged()
 		}
 	}
-	first := lg.Result
+	a := h.agreement.about(agreement{r.Version, lg.Result.Release, r.EID, lg.Result.PeerHostName, lg.Result.PeerOS, peerPID})
 	h.mu.Unlock()
 	for _, g := range suspects {
 		g.suspect()
 	}
-	return Agreed{
-		Version:  agreedVersion(r.Version, first.Release),
-		EID:      r.EID.String(),
-		PeerHost: first.PeerHostName,
-		PeerOS:   first.PeerOS.String(),
-		PeerPID:  peerPID,
-	}
+	return a
 }
 
 // agreedVersion is a version of SMC as people write it: "2.1".
 func agreedVersion(v clc.Version, r clc.Release) string { return fmt.Sprintf("%d.%d", v, r) }
+
+// agreement is what an [Agreed] is about.
+type agreement struct {
+	version  clc.Version
+	release  clc.Release
+	eid      wire.EID
+	peerHost string
+	peerOS   clc.OS
+	peerPID  int
+}
+
+// An agreedCache has the last agreement in words: that of one connection is most often that of the one before.
+type agreedCache struct {
+	last  agreement
+	words *Agreed
+}
+
+// about returns an agreement in words, which are not to be changed.
+func (c *agreedCache) about(a agreement) *Agreed {
+	if c.words == nil || a != c.last {
+		c.last = a
+		c.words = &Agreed{
+			Version:  agreedVersion(a.version, a.release),
+			EID:      a.eid.String(),
+			PeerHost: a.peerHost,
+			PeerOS:   a.peerOS.String(),
+			PeerPID:  a.peerPID,
+		}
+	}
+	return c.words
+}

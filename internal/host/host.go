@@ -61,6 +61,7 @@ type Host struct {
 	listeners map[*Listener]struct{}
 	ends      map[end]map[*Conn]struct{} // the connections that end with something
 	groups    *core.Groups
+	agreement agreedCache
 
 	smcrGroups map[*core.LinkGroup]*smcrGroup // that connections may join
 	changed    chan struct{}                  // closed when a first contact of SMC-R is over; nil if nobody waits

@@ -102,7 +102,7 @@ func (h *Host) renewControl() error {
 
 // traceRendezvous traces a message to or from a peer.
 func (h *Host) traceRendezvous(p rendezvous.Peer, m *rendezvous.Message, sent bool) {
-	r := traceRecord{kind: control.TraceRendezvous, message: *m, pid: p.Cred().PID, sent: sent}
+	r := traceRecord{kind: control.TraceRendezvous, message: m.Kind, numbers: [2]uint64{m.ID, m.Socket}, refusal: clc.Diagnosis(m.Reason), pid: p.Cred().PID, sent: sent}
 	// Expect and Cancel go to the server, the others to the client.
 	r.client = sent == (m.Kind == rendezvous.Expect || m.Kind == rendezvous.Cancel)
 	if r.client {

@@ -202,19 +202,20 @@ func (l *Listener) status() control.StatusListener {
 
 // status describes a connection. names holds the names of processes already looked up.
 func (c *Conn) status(names map[int]string) control.StatusConn {
+	agreed := c.Agreed()
 	s := control.StatusConn{
 		State:       "Active",
 		Local:       c.LocalAddr().String(),
 		Peer:        c.RemoteAddr().String(),
 		Role:        "server",
 		Mode:        c.mode.String(),
-		Version:     c.agreed.Version,
-		EID:         c.agreed.EID,
+		Version:     agreed.Version,
+		EID:         agreed.EID,
 		ReasonCode:  control.ReasonCode(c.reason.Code),
 		Reason:      c.reason.Sentence,
-		PeerPID:     c.agreed.PeerPID,
-		PeerHost:    c.agreed.PeerHost,
-		PeerCommand: names[c.agreed.PeerPID],
+		PeerPID:     agreed.PeerPID,
+		PeerHost:    agreed.PeerHost,
+		PeerCommand: names[agreed.PeerPID],
 		AgeSeconds:  time.Since(c.since).Seconds(),
 	}
 	if c.client {
@@ -223,7 +224,7 @@ func (c *Conn) status(names map[int]string) control.StatusConn {
 	if c.group != nil {
 		s.Group = uint32(c.group.ID)
 	}
-	if pid := c.agreed.PeerPID; pid != 0 && s.PeerCommand == "" {
+	if pid := agreed.PeerPID; pid != 0 && s.PeerCommand == "" {
 		s.PeerCommand = processName(pid)
 		names[pid] = s.PeerCommand
 	}

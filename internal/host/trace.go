@@ -18,30 +18,28 @@ import (
 // A traceRecord is an event as it is kept. It is a [control.TraceRecord].
 type traceRecord struct {
 	kind   control.TraceKind
-	conn   uint64
-	group  uint32 // LLC, established: the link group
 	client bool
 	sent   bool
+	mode   Mode   // of the connection, if agreed is not nil or it is over
+	group  uint32 // LLC, established: the link group
+	conn   uint64
 	local  netip.AddrPort
 	peer   netip.AddrPort
+	agreed *Agreed // never changed; nil: nothing, or not yet
 
-	mode    Mode   // of the connection, if version is known or it is over
-	version string // empty: not known, or none
-
-	// By kind:
-	message  rendezvous.Message // rendezvous
-	pid      int                // of the peer: rendezvous, peer gone
-	agreed   Agreed             // established
-	buffers  [2]int             // established: ours, the peer's
-	reason   clc.Reason         // fallback
+	// By kind. There are a dozen for each connection, so what is large or rare shares its place.
+	message  rendezvous.Kind    // rendezvous
 	byPeer   bool               // fallback
+	abortive bool               // state
 	from, to core.ConnState     // state
 	fail     core.FailKind      // state
 	cause    core.ConnEventKind // state
-	abortive bool               // state
-	in, out  uint64             // closed: bytes
-	age      time.Duration      // closed
+	refusal  clc.Diagnosis      // rendezvous: Refused
+	pid      int                // of the peer: rendezvous, peer gone
 	count    int                // peer gone: connections
+	numbers  [2]uint64          // rendezvous: attempt, socket; established: our buffer, the peer's; closed: bytes in, out
+	age      time.Duration      // closed
+	reason   *clc.Reason        // fallback
 	text     string             // failed
 }
 
@@ -52,21 +50,21 @@ func (r traceRecord) Event() control.TraceEvent {
 		Local: r.local, Peer: r.peer, Text: r.text,
 	}
 	switch {
-	case r.version != "":
-		e.Mode = modeVersion(r.mode, r.version)
+	case r.agreed != nil:
+		e.Mode = modeVersion(r.mode, r.agreed.Version)
 	case r.kind == control.TraceFallback || r.kind == control.TraceClosed:
 		e.Mode = r.mode.String()
 	}
 	switch r.kind {
 	case control.TraceRendezvous:
-		e.Name, e.Text = words(&r.message, r.pid)
+		e.Name, e.Text = r.words()
 	case control.TraceEstablished:
-		e.Text = fmt.Sprintf("eid=%s buffers=%d,%d", r.agreed.EID, r.buffers[0], r.buffers[1])
+		e.Text = fmt.Sprintf("eid=%s buffers=%d,%d", r.agreed.EID, r.numbers[0], r.numbers[1])
 		if r.agreed.PeerPID != 0 {
 			e.Text += fmt.Sprintf(" peer-pid=%d", r.agreed.PeerPID)
 		}
 	case control.TraceFallback:
-		e.Text = fmt.Sprintf("%v: %s", r.reason, r.reason.Sentence)
+		e.Text = fmt.Sprintf("%v: %s", *r.reason, r.reason.Sentence)
 		if r.byPeer {
 			e.Text += ", says the peer"
 		}
@@ -79,7 +77,7 @@ func (r traceRecord) Event() control.TraceEvent {
 			e.Text += ": " + r.fail.String()
 		}
 	case control.TraceClosed:
-		e.Text = fmt.Sprintf("%v in=%d out=%d after %v", r.mode, r.in, r.out, r.age.Round(time.Microsecond))
+		e.Text = fmt.Sprintf("%v in=%d out=%d after %v", r.mode, r.numbers[0], r.numbers[1], r.age.Round(time.Microsecond))
 	case control.TracePeerGone:
 		e.Text = fmt.Sprintf("process %d, %d connections", r.pid, r.count)
 	case control.TraceCLC, control.TraceLLC, control.TraceCDC, control.TraceFailed, control.TraceCursors, control.TraceOmitted, control.TraceLost:
@@ -90,18 +88,18 @@ func (r traceRecord) Event() control.TraceEvent {
 // modeVersion is a mode with its version, as package dissect writes it.
 func modeVersion(m Mode, version string) string { return m.String() + "v" + version }
 
-// words returns the name of a message and what it says.
-func words(m *rendezvous.Message, pid int) (name, text string) {
-	text = fmt.Sprintf("attempt=%d peer-pid=%d", m.ID, pid)
-	switch m.Kind {
+// words returns the name of a message of the rendezvous and what it says.
+func (r *traceRecord) words() (name, text string) {
+	text = fmt.Sprintf("attempt=%d peer-pid=%d", r.numbers[0], r.pid)
+	switch r.message {
 	case rendezvous.Expect:
-		return "Expect", text + fmt.Sprintf(" socket=%#x", m.Socket)
+		return "Expect", text + fmt.Sprintf(" socket=%#x", r.numbers[1])
 	case rendezvous.Accepted:
 		return "Accepted", text
 	case rendezvous.Refused:
-		return "Refused", text + " " + clc.Lookup(clc.Diagnosis(m.Reason), clc.OSUnspecified).String()
+		return "Refused", text + " " + clc.Lookup(r.refusal, clc.OSUnspecified).String()
 	case rendezvous.Cancel:
 		return "Cancel", text
 	}
-	return fmt.Sprintf("type %d", m.Kind), text
+	return fmt.Sprintf("type %d", r.message), text
 }

@@ -9,14 +9,15 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/wire/cdc"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // What the parts of a host say to its tracer.
 
 // trace traces an event of the connection.
 func (c *Conn) trace(r *traceRecord, message []byte) {
-	r.conn, r.client, r.mode, r.version = c.id, c.client, c.mode, c.agreed.Version
-	r.local, r.peer = addrPort(c.tcp.LocalAddr()), addrPort(c.tcp.RemoteAddr())
+	r.conn, r.client, r.mode, r.agreed = c.id, c.client, c.mode, c.agreed
+	r.local, r.peer = c.local, c.remote
 	c.host.trace.Add(r, message)
 }
 
@@ -37,9 +38,8 @@ func (g *smcrGroup) traceLLC(b []byte, sent bool) {
 
 // traceEstablished traces that the connection uses shared memory.
 func (c *Conn) traceEstablished() {
-	r := traceRecord{kind: control.TraceEstablished, agreed: c.agreed}
-	r.buffers[0], r.buffers[1] = c.Buffers()
-	c.trace(&r, nil)
+	local, remote := c.Buffers()
+	c.trace(&traceRecord{kind: control.TraceEstablished, numbers: [2]uint64{uint64(local), uint64(remote)}}, nil)
 }
 
 // traceEvent traces what an event has changed: flags of the peer, and the state. c.mu is held.
@@ -65,6 +65,9 @@ func (c *Conn) traceHeader(h cdc.Header, sent bool) {
 	c.trace(&traceRecord{kind: control.TraceCDC, sent: sent}, h.Append(b[:0]))
 }
 
+// tracedReason is a reason of its own: a record of it must not hold on to the connection.
+func tracedReason(r clc.Reason) *clc.Reason { return &r }
+
 // traceFailed traces the end of a connection that did not come about.
 func (c *Conn) traceFailed(err error) {
 	text := "no reason"
@@ -76,7 +79,7 @@ func (c *Conn) traceFailed(err error) {
 
 // traceClosed traces the end of a connection.
 func (c *Conn) traceClosed(in, out uint64) {
-	c.trace(&traceRecord{kind: control.TraceClosed, in: in, out: out, age: time.Since(c.since)}, nil)
+	c.trace(&traceRecord{kind: control.TraceClosed, numbers: [2]uint64{in, out}, age: time.Since(c.since)}, nil)
 }
 
 // sampleCursors appends both directions of every SMC connection to list, and returns how many connections
@@ -114,8 +117,8 @@ func (c *Conn) sampleCursors(list []control.TraceEvent) []control.TraceEvent {
 	c.mu.Unlock()
 	local, remote := c.data.Buffers()
 	e := control.TraceEvent{
-		Time: time.Now().Round(0), Kind: control.TraceCursors, Conn: c.id, Client: c.client, Mode: modeVersion(c.mode, c.agreed.Version),
-		Local: addrPort(c.tcp.LocalAddr()), Peer: addrPort(c.tcp.RemoteAddr()),
+		Time: time.Now().Round(0), Kind: control.TraceCursors, Conn: c.id, Client: c.client, Mode: modeVersion(c.mode, c.Agreed().Version),
+		Local: c.local, Peer: c.remote,
 	}
 	e.Sent, e.Bytes, e.Moved = true, out.Append(nil), written
 	e.Window = window(in.Consumer, out.Producer, remote)

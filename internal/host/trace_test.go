@@ -10,21 +10,21 @@ import (
 )
 
 func TestTraceEventText(t *testing.T) {
-	established := traceRecord{kind: control.TraceEstablished, mode: ModeSMCD, version: "2.1", agreed: Agreed{EID: "E", PeerPID: 7}, buffers: [2]int{1, 2}}
+	established := traceRecord{kind: control.TraceEstablished, mode: ModeSMCD, agreed: &Agreed{Version: "2.1", EID: "E", PeerPID: 7}, numbers: [2]uint64{1, 2}}
 	for _, tt := range []struct {
 		record     traceRecord
 		name, text string
 	}{
-		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Message{Kind: rendezvous.Expect, ID: 3, Socket: 0xabc}}, "Expect", "attempt=3 peer-pid=7 socket=0xabc"},
-		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Message{Kind: rendezvous.Accepted, ID: 3}}, "Accepted", "attempt=3 peer-pid=7"},
-		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Message{Kind: rendezvous.Refused, ID: 3, Reason: uint32(clc.DiagNoListener)}}, "Refused",
+		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Expect, numbers: [2]uint64{3, 0xabc}}, "Expect", "attempt=3 peer-pid=7 socket=0xabc"},
+		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Accepted, numbers: [2]uint64{3}}, "Accepted", "attempt=3 peer-pid=7"},
+		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Refused, numbers: [2]uint64{3}, refusal: clc.DiagNoListener}, "Refused",
 			"attempt=3 peer-pid=7 " + clc.Lookup(clc.DiagNoListener, clc.OSUnspecified).String()},
-		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Message{Kind: rendezvous.Cancel, ID: 3}}, "Cancel", "attempt=3 peer-pid=7"},
-		{traceRecord{kind: control.TraceRendezvous, message: rendezvous.Message{Kind: 9}}, "type 9", "attempt=0 peer-pid=0"},
+		{traceRecord{kind: control.TraceRendezvous, pid: 7, message: rendezvous.Cancel, numbers: [2]uint64{3}}, "Cancel", "attempt=3 peer-pid=7"},
+		{traceRecord{kind: control.TraceRendezvous, message: 9}, "type 9", "attempt=0 peer-pid=0"},
 		{established, "", "eid=E buffers=1,2 peer-pid=7"},
-		{traceRecord{kind: control.TraceFallback, reason: clc.Reason{Tag: "T", Code: 1, Sentence: "it is so"}, byPeer: true}, "", "T (0x00000001): it is so, says the peer"},
+		{traceRecord{kind: control.TraceFallback, reason: &clc.Reason{Tag: "T", Code: 1, Sentence: "it is so"}, byPeer: true}, "", "T (0x00000001): it is so, says the peer"},
 		{traceRecord{kind: control.TraceState, from: 1, to: 8, cause: 1, abortive: true, fail: 2}, "", "Active > PeerAbortWait on Close, abortive: aborted"},
-		{traceRecord{kind: control.TraceClosed, mode: ModeSMCD, in: 1, out: 2, age: time.Second}, "", "SMC-D in=1 out=2 after 1s"},
+		{traceRecord{kind: control.TraceClosed, mode: ModeSMCD, numbers: [2]uint64{1, 2}, age: time.Second}, "", "SMC-D in=1 out=2 after 1s"},
 		{traceRecord{kind: control.TracePeerGone, pid: 7, count: 2}, "", "process 7, 2 connections"},
 		{traceRecord{kind: control.TraceFailed, text: "why"}, "", "why"},
 	} {
