@@ -101,7 +101,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 // readTCP reads from plain TCP.
 func (c *Conn) readTCP(b []byte) (int, error) {
 	if c.crossing != nil && len(b) > 0 {
-		if n, err, ok := c.crossing.read(c.tcp, b); ok {
+		if n, err, ok := c.crossing.read(socket{c.tcp}, b); ok {
 			return n, err
 		}
 	}
@@ -179,7 +179,7 @@ func (c *Conn) writeTCPTo(w io.Writer) (int64, error) {
 	if c.crossing == nil {
 		return c.tcp.WriteTo(w)
 	}
-	held, err := c.crossing.writeTo(c.tcp, w)
+	held, err := c.crossing.writeTo(socket{c.tcp}, w)
 	if err != nil {
 		return held, err
 	}
@@ -305,10 +305,15 @@ func (c *Conn) abandon() {
 // through it.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	raw, err := c.tcp.SyscallConn()
-	if err != nil || c.data == nil {
+	switch {
+	case err != nil:
 		return raw, err
+	case c.data != nil:
+		return opaqueConn{raw, c}, nil
+	case c.crossing != nil && !c.crossing.over.Load():
+		return filteredConn{raw, c}, nil
 	}
-	return opaqueConn{raw, c}, nil
+	return raw, nil
 }
 
 // An opaqueConn hides what package os would find behind a RawConn of package net: a socket into
@@ -345,10 +350,20 @@ var errNoSocket = fmt.Errorf("smc: the data of a connection over shared memory p
 // errNoFile says that the bytes of a connection pass through no socket.
 var errNoFile = fmt.Errorf("smc: a connection over shared memory has no file: %w", errors.ErrUnsupported)
 
-// File returns a copy of the TCP socket of a plain TCP connection. On SMC it fails.
+// File returns a copy of the TCP socket of a plain TCP connection. On SMC it fails, and where the last message of a handshake that
+// led to TCP may still come, before the first Read.
 func (c *Conn) File() (*os.File, error) {
 	if c.data != nil {
 		return nil, opError("file", c, errNoFile)
+	}
+	if c.crossing != nil {
+		raw, err := c.tcp.SyscallConn()
+		if err == nil {
+			err = c.crossing.ready(raw)
+		}
+		if err != nil {
+			return nil, opError("file", c, err)
+		}
 	}
 	return c.tcp.File()
 }

@@ -2,10 +2,15 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -70,8 +75,10 @@ func (x *crossing) writeTo(tcp io.Reader, w io.Writer) (written int64, err error
 	return int64(n), err
 }
 
-// decide reads until it is known what the bytes are. After a deadline it can be called again. x.mu is held.
+// decide reads until it is known what the bytes are, of an [io.Reader] that is a peeker no more than of a Decline. After a
+// deadline it can be called again. x.mu is held.
 func (x *crossing) decide(tcp io.Reader) error {
+	p, peeks := tcp.(peeker)
 	for !x.decided {
 		more, is := declineSoFar(x.buf)
 		if more == 0 {
@@ -82,6 +89,16 @@ func (x *crossing) decide(tcp io.Reader) error {
 			break
 		}
 		b := make([]byte, more)
+		if peeks && len(x.buf) == 0 {
+			n, err := p.peek(b)
+			if err != nil {
+				return err
+			}
+			if !declineStarts(b[:n]) {
+				x.decided = true
+				break
+			}
+		}
 		n, err := tcp.Read(b)
 		x.buf = append(x.buf, b[:n]...)
 		if n > 0 || err == nil {
@@ -94,6 +111,109 @@ func (x *crossing) decide(tcp io.Reader) error {
 	}
 	return nil
 }
+
+// A peeker can tell what a Read would return. It waits as that does.
+type peeker interface {
+	io.Reader
+	peek(b []byte) (n int, err error)
+}
+
+// A socket is a TCP connection that is a peeker.
+type socket struct{ *net.TCPConn }
+
+func (s socket) peek(b []byte) (n int, err error) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	waited := raw.Read(func(fd uintptr) bool {
+		n, err = descriptor(fd).peek(b)
+		return !errors.Is(err, os.ErrDeadlineExceeded)
+	})
+	if waited != nil {
+		return 0, waited
+	}
+	return n, err
+}
+
+// A descriptor is that of a TCP connection, a peeker that does not wait: where there is nothing its deadline has passed.
+type descriptor int
+
+func (fd descriptor) peek(b []byte) (int, error) { return fd.receive(b, unix.MSG_PEEK) }
+func (fd descriptor) Read(b []byte) (int, error) { return fd.receive(b, 0) }
+func (fd descriptor) receive(b []byte, flags int) (n int, err error) {
+	for {
+		n, _, err = unix.Recvfrom(int(fd), b, flags|unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return 0, os.ErrDeadlineExceeded
+		case err != nil:
+			return 0, os.NewSyscallError("recvfrom", err)
+		case n == 0:
+			return 0, io.EOF
+		}
+		return n, nil
+	}
+}
+
+// A filteredConn keeps the Decline from those who read the socket by themselves.
+type filteredConn struct {
+	syscall.RawConn
+	conn *Conn
+}
+
+// Read implements [syscall.RawConn]. Where bytes were taken from the socket that are the application's it fails, until they
+// were read from the connection.
+func (r filteredConn) Read(f func(fd uintptr) (done bool)) error {
+	x := r.conn.crossing
+	if x.over.Load() {
+		return r.RawConn.Read(f)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	held := false
+	err := r.RawConn.Read(func(fd uintptr) bool {
+		held = x.lookLocked(descriptor(fd)) != nil
+		return held || f(fd) // which finds nothing there as long as it is not decided
+	})
+	if err == nil && held {
+		err = opError("raw-read", r.conn, errHeld)
+	}
+	return err
+}
+
+// lookLocked looks at what is there by now. It reports an error if bytes of the application have been read. x.mu is held.
+func (x *crossing) lookLocked(fd descriptor) error {
+	_ = x.decide(fd) // its error is that nothing is there, or one that the application will see
+	switch {
+	case len(x.buf) > 0 && x.decided:
+		return errHeld
+	case x.decided:
+		x.over.Store(true)
+	}
+	return nil
+}
+
+// ready reports an error unless nothing needs to be kept from who has the socket.
+func (x *crossing) ready(raw syscall.RawConn) (err error) {
+	if x.over.Load() {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	failed := raw.Control(func(fd uintptr) { err = x.lookLocked(descriptor(fd)) })
+	switch {
+	case failed != nil:
+		return failed
+	case err == nil && !x.decided:
+		err = errHeld
+	}
+	return err
+}
+
+var errHeld = fmt.Errorf("smc: the end of the handshake may still be on the socket, or bytes behind it have been read; Read first: %w", errors.ErrUnsupported)
 
 // declineSoFar reports how many bytes more it takes to know whether b is a Decline, 0 if that is known.
 func declineSoFar(b []byte) (more int, is bool) {

@@ -41,8 +41,8 @@ type handshake struct {
 	sent    [256]byte      // memory for messages that are sent
 	outputs [6]core.Output // and for queue
 
-	// foreign has what a client said in place of a Proposal, where that may be one of a program that does not speak
-	// CLC.
+	// foreign has what was read of something that a client said in place of a Proposal, where that may be one of a program that
+	// does not speak CLC; nil if there is none.
 	foreign []byte
 
 	ended bool // the peer has closed TCP while its link was still to come
@@ -233,6 +233,15 @@ func (s *handshake) read() ([]byte, error) {
 	if s.news.any() { // after the deadline was set: who has news moves it afterwards
 		return nil, errNews
 	}
+	mayBeForeign := s.core.State() == core.HandshakeAwaitProposal && s.ways[0].mode() == core.SMCR
+	if mayBeForeign && s.reader.have == 0 {
+		// Looked at first: what is the application's stays where it can be got by any way.
+		var start [clc.HeaderLen]byte
+		if n, err := (socket{tcp}).peek(start[:]); err == nil && !eyecatcherStarts(start[:n]) {
+			s.foreign = []byte{}
+			return nil, &wire.DecodeError{Message: "clc.Header", Field: "eyecatcher", Err: wire.ErrEyecatcher}
+		}
+	}
 	b, err := s.reader.read(tcp)
 	var decode *wire.DecodeError
 	switch {
@@ -242,7 +251,7 @@ func (s *handshake) read() ([]byte, error) {
 		b := s.reader.take()
 		s.conn.traceCLC(b, false)
 		// rule: TestNotCLC
-		if decode.Field == "eyecatcher" && s.core.State() == core.HandshakeAwaitProposal && s.ways[0].mode() == core.SMCR {
+		if decode.Field == "eyecatcher" && mayBeForeign {
 			s.foreign = b
 		}
 	default:
@@ -257,7 +266,9 @@ func (s *handshake) read() ([]byte, error) {
 func (s *handshake) notCLC() {
 	s.news.stop()
 	s.conn.tcp.SetDeadline(time.Time{})
-	s.conn.crossing = givenBack(s.foreign)
+	if len(s.foreign) > 0 {
+		s.conn.crossing = givenBack(s.foreign)
+	}
 	s.err = s.host.finishTCP(s.conn, clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified), s.require, nil)
 }
 

@@ -98,6 +98,12 @@ func TestNotCLC(t *testing.T) {
 		if s.Mode() != ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
 			t.Errorf("after %q: mode %v, reason %v", said, s.Mode(), s.Reason())
 		}
+		// The application may look for itself, but where it began as we do.
+		if f, err := s.File(); err == nil {
+			f.Close()
+		} else if !eyecatcherStarts([]byte(said[:1])) {
+			t.Errorf("File after %q: %v", said, err)
+		}
 		got := make([]byte, len(said))
 		for n := 0; n < len(said); {
 			k, err := s.Read(got[n:])
