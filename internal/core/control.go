@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gosmc/smc/wire"
@@ -18,28 +19,25 @@ import (
 // [llc.Parse], and tells completions (Sent), failures (LinkFailed) and the passing of time (Advance). It carries
 // out the outputs in order. [GroupEnded] is the last one; after it nothing has an effect.
 //
-// Links are kept in a list and named by their numbers, but there is one link in a group for now: a
-// client rejects ADD LINK, a server goes on when its own is rejected, and the end of the link is the
-// end of the group. A link number of 0 means the first link.
+// A group begins with one link. The server makes further ones (control_add.go), both sides take them away (control_links.go); the
+// end of the last one is the end of the group. A link number of 0 means the first link in the list. The table is that of a
+// group with one link:
 //
 //	state       role    event                          next        output
 //	Init        server  Start                          Confirming  SendLLC CONFIRM LINK
 //	Init        client  Start                          Confirming
 //	Confirming  server  Sent                           same        requested
-//	Confirming  server  CONFIRM LINK reply             Adding      confirmed, SendLLC ADD LINK
+//	Confirming  server  CONFIRM LINK reply             Adding      confirmed, OpenLink
 //	Confirming  server  the same, no second link       Active      confirmed, up
 //	Confirming  client  CONFIRM LINK                   Replied     ReadyToSend, requested, SendLLC reply, replied
 //	Confirming  both    CONFIRM LINK of another link   Ended       (client: requested,) failed, end
 //	Confirming  client  ADD LINK                       Ended       failed, end
 //	Replied     client  Sent                           Adding      confirmed
 //	Replied     client  the same, no second link       Active      confirmed, up
-//	Replied     client  ADD LINK                       Active      confirmed, SendLLC rejection, up
-//	Adding      client  ADD LINK                       Active      SendLLC rejection, up
-//	Adding      client  Advance                        Active      up
-//	Adding      server  ADD LINK reply, rejected       Active      up
-//	Adding      server  ADD LINK reply                 same        SendLLC DELETE LINK for the new link
-//	Adding      server  DELETE LINK reply              Active      up
-//	Adding      server  Advance                        Ended       failed, end
+//	Replied     client  ADD LINK                       Adding      confirmed, and as in Adding
+//	Adding      both    the attempt is over            Active      up
+//	Adding      client  no ADD LINK in time            Active      up
+//	Adding      both    no answer to ADD LINK in time  Ended       failed, end
 //	Active      both    End                            Ending      GroupEnding, SendLLC DELETE LINK all
 //	Active      client  DELETE LINK for the link       Ending      SendLLC reply, GroupEnding
 //	Active      server  DELETE LINK for the link       Ending      GroupEnding, SendLLC DELETE LINK for it
@@ -71,11 +69,16 @@ type LinkControl struct {
 	until time.Time // when the state's wait ends; zero: it has none
 	timer time.Time // the last SetTimer; zero: none runs
 
-	links      []controlLink
-	eyecatcher bool             // the peer's RMB elements have one
-	deleting   llc.LinkNum      // server, Adding: the link whose DELETE LINK reply is awaited; 0: none
-	parked     []llc.DeleteLink // server: the client's, to be served after the exchange
+	links      []*controlLink // in the order of their making; never empty
+	lastNum    llc.LinkNum    // server: of the newest link
+	maxLinks   int            // symmetric ones
+	rnics      []RNIC         // of ours
+	eyecatcher bool           // the peer's RMB elements have one
+	add        linkAdd        // the making of a link
+	retry      addRetry       // server: when to attempt another one
+	deletes    []linkDelete   // links whose end the peer is to be told, or has to answer
 	end        GroupEnd
+	last       SendLLC // the last message of the group, with LinkAlive
 
 	peer     rtokens
 	first    Element       // of the peer's first RMB
@@ -83,15 +86,28 @@ type LinkControl struct {
 	own      map[RMBID]*ownRMB
 	wishes   []RMBID // ours that wait for their exchange, in order
 	exchange rkeyExchange
+	learning rkeyLearning
 }
+
+// A linkState says whether a link can be used.
+type linkState uint8
+
+const (
+	linkActive linkState = iota // connections may use it; the first link is so from the beginning
+	linkAdding                  // it is being made
+	linkFailed                  // no more; DELETE LINK is to come, or under way
+)
 
 // A controlLink is a link of the group.
 type controlLink struct {
 	num   llc.LinkNum // 0: the server has not told it yet
+	slot  uint8       // of the table of the peer's RMBs
+	state linkState
 	local LinkEnd
 	peer  LinkEnd
 
 	lastHeard time.Time // when something arrived, as far as we were told
+	upSince   time.Time
 	test      linkTest
 }
 
@@ -100,6 +116,8 @@ type GroupLink struct {
 	Num   llc.LinkNum
 	Local LinkEnd
 	Peer  LinkEnd
+	// Asymmetric: it has an RNIC in common with an earlier link, at one end. RFC 7609 §2.2.1.
+	Asymmetric bool
 }
 
 // firstLink is the number of a link group's first link. Linux net/smc counts from 1 too.
@@ -115,15 +133,21 @@ func NewLinkControl(cfg ControlConfig) *LinkControl {
 			lc.form = llc.V2Little // a guess, until its first message says
 		}
 	}
-	link := controlLink{local: cfg.Local}
+	link := &controlLink{local: cfg.Local}
 	if r.R != nil {
 		link.peer = LinkEnd{GID: r.R.GID, MAC: r.R.MAC, QPN: r.R.QPN, PSN: r.R.PSN, MTU: r.R.MTU}
 	}
 	if lc.role == RoleServer {
-		link.num = firstLink
+		link.num, lc.lastNum = firstLink, firstLink
 	}
 	lc.links = append(lc.links, link)
-	lc.own[cfg.RMB] = &ownRMB{state: rmbConfirmed, token: cfg.Token}
+	lc.rnics = slices.Clone(cfg.RNICs)
+	lc.maxLinks = max(int(r.MaxLinks), 1)
+	if r.Version == clc.V1 && cfg.MaxLinks > 0 {
+		lc.maxLinks = min(int(cfg.MaxLinks), llc.MaxLinks)
+	}
+	lc.retry.gids = r.PeerGIDs
+	lc.own[cfg.RMB] = &ownRMB{state: rmbConfirmed, tokens: map[llc.LinkNum]llc.RToken{link.num: cfg.Token}, told: map[llc.LinkNum]bool{link.num: true}}
 	if r.R != nil {
 		lc.peer.add(0, llc.RToken{RKey: r.R.RKey, VA: r.R.RMBAddr})
 		lc.first, _, lc.broken = lc.peer.take(0, r.R, cfg.Owner)
@@ -150,9 +174,12 @@ func (lc *LinkControl) Links() []GroupLink {
 	if lc.state != ControlAdding && lc.state != ControlActive {
 		return nil
 	}
-	list := make([]GroupLink, len(lc.links))
-	for i, l := range lc.links {
-		list[i] = GroupLink{Num: l.num, Local: l.local, Peer: l.peer}
+	var list []GroupLink
+	_, asymmetric := lc.split()
+	for _, l := range lc.links {
+		if l.state == linkActive {
+			list = append(list, GroupLink{Num: l.num, Local: l.local, Peer: l.peer, Asymmetric: l == asymmetric})
+		}
 	}
 	return list
 }
@@ -163,12 +190,12 @@ func (lc *LinkControl) Start(now time.Time, out []Output) []Output {
 		return out
 	}
 	lc.setState(now, ControlConfirming)
-	lc.links[0].lastHeard = now
+	lc.links[0].hear(now)
 	if lc.broken != clc.DiagNone { // rule: TestControlFirstElement
 		return lc.fail(now, GroupEnd{Kind: EndFallBack}, lc.broken, out)
 	}
 	if lc.role == RoleServer {
-		out = append(out, SendLLC{lc.links[0].num, lc.confirmLink(llc.Header{Form: lc.form}), tagConfirm})
+		out = append(out, SendLLC{lc.links[0].num, lc.confirmLink(lc.links[0], llc.Header{Form: lc.form}), tagConfirm})
 	}
 	return lc.arm(out)
 }
@@ -179,8 +206,7 @@ func (lc *LinkControl) setState(now time.Time, s ControlState) {
 	lc.until = time.Time{}
 	switch s {
 	case ControlAdding:
-		lc.until = now.Add(AddLinkReplyTimeout)
-		if lc.role == RoleClient {
+		if lc.role == RoleClient { // the server's messages have timers of their own
 			lc.until = now.Add(AddLinkTimeout) // rule: TestControlTable: AddLinkTimeout -> AddLinkReplyTimeout
 		}
 	case ControlEnding:
@@ -208,7 +234,10 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 	case errors.Is(err, llc.ErrForeign): // rule: TestControlForeign
 		return out
 	case err != nil:
-		return lc.outOfSync(now, "LLC message", err, out)
+		return lc.outOfSync(now, link, "LLC message", err, out)
+	}
+	if link.state == linkFailed && lc.ignores(link, m) { // rule: TestDeleteLinkIgnores
+		return out
 	}
 	if f := m.Head().Form; !lc.heard && f.Version() == lc.form.Version() {
 		lc.heard, lc.form = true, f // rule: TestControlForms
@@ -221,7 +250,7 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 	case llc.AddLink:
 		return lc.handleAddLink(now, link, m, out)
 	case llc.AddLinkCont:
-		return lc.handleAddLinkCont(now, m, out)
+		return lc.handleAddLinkCont(now, link, m, out)
 	case llc.RequestAddLink:
 		return lc.handleRequestAddLink(now, link, m, out)
 	case llc.DeleteLink:
@@ -231,9 +260,7 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 	case llc.DeleteRKey:
 		return lc.handleDeleteRKey(now, link, m, out)
 	case llc.ConfirmRKeyCont:
-		// It would follow a CONFIRM RKEY with more links than a group has here, which was refused.
-		// Linux net/smc ignores it too.
-		return out
+		return lc.handleConfirmRKeyCont(now, link, m, out)
 	}
 	return out
 }
@@ -241,6 +268,8 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 // Sent says that the send of a message is complete: the peer's RNIC has it.
 func (lc *LinkControl) Sent(now time.Time, tag Tag, out []Output) []Output {
 	switch {
+	case tag&0xff == tagAdded:
+		out = lc.addReplySent(now, llc.LinkNum(tag>>8), out)
 	case tag == tagConfirm && lc.state == ControlConfirming && lc.role == RoleServer:
 		out = append(out, LinkStep{Kind: StepRequested})
 	case tag == tagConfirm && lc.state == ControlReplied:
@@ -254,10 +283,11 @@ func (lc *LinkControl) Sent(now time.Time, tag Tag, out []Output) []Output {
 // LinkFailed says that a link cannot be used any more. What had arrived on it before is to be handed
 // to HandleMessage first.
 func (lc *LinkControl) LinkFailed(now time.Time, num llc.LinkNum, err error, out []Output) []Output {
-	if lc.state == ControlInit || lc.state == ControlEnded || lc.link(num) == nil {
+	link := lc.link(num)
+	if lc.state == ControlInit || lc.state == ControlEnded || link == nil {
 		return out
 	}
-	return lc.fail(now, GroupEnd{Kind: EndLinkFailed, Err: err}, clc.DiagLink, out)
+	return lc.arm(lc.lose(now, link, GroupEnd{Kind: EndLinkFailed, Err: err}, clc.DiagLink, out))
 }
 
 // Advance ends waits whose time is up. Too early is harmless.
@@ -269,21 +299,20 @@ func (lc *LinkControl) Advance(now time.Time, out []Output) []Output {
 	if !lc.until.IsZero() && !now.Before(lc.until) {
 		out = lc.stateTimeout(now, out)
 	}
+	out = lc.advanceAdd(now, out)
+	out = lc.advanceDeletes(now, out)
 	out = lc.advanceExchange(now, out)
 	out = lc.advanceTests(now, out)
-	return lc.arm(out)
+	return lc.arm(lc.next(now, out))
 }
 
 // stateTimeout ends the wait of the state.
 func (lc *LinkControl) stateTimeout(now time.Time, out []Output) []Output {
 	switch lc.state {
 	case ControlAdding:
-		if lc.role == RoleClient {
-			// RFC 7609 C.7.1 ends the connection here. Linux net/smc goes on with one link, as a
-			// host that is the server may which cannot have a second one.
-			return lc.up(now, out)
-		}
-		return lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out)
+		// RFC 7609 C.7.1 ends the connection here. Linux net/smc goes on with one link, as a
+		// host that is the server may which cannot have a second one.
+		return lc.up(now, out)
 	case ControlEnding:
 		return lc.finish(out)
 	case ControlInit, ControlConfirming, ControlReplied, ControlActive, ControlEnded:
@@ -299,6 +328,10 @@ func (lc *LinkControl) arm(out []Output) []Output {
 		return out
 	}
 	next := earliest(earliest(lc.until, lc.exchange.until), lc.testsDue())
+	next = earliest(next, earliest(lc.add.until, lc.deletesDue()))
+	if lc.state == ControlActive && lc.add.phase == addNone && lc.exchange.kind == exchangeNone && len(lc.deletes) == 0 {
+		next = earliest(next, lc.retry.at) // else it waits for the end of what is under way
+	}
 	switch {
 	case next.IsZero() && !lc.timer.IsZero():
 		lc.timer = next
@@ -321,46 +354,39 @@ func earliest(a, b time.Time) time.Time {
 // link returns the link with a number, nil if there is none.
 func (lc *LinkControl) link(num llc.LinkNum) *controlLink {
 	if num == 0 {
-		return &lc.links[0]
+		return lc.links[0]
 	}
-	for i := range lc.links {
-		if lc.links[i].num == num {
-			return &lc.links[i]
+	for _, l := range lc.links {
+		if l.num == num {
+			return l
 		}
 	}
 	return nil
 }
 
-// index returns the place of a link in lc.links.
-func (lc *LinkControl) index(link *controlLink) int {
-	for i := range lc.links {
-		if &lc.links[i] == link {
-			return i
-		}
-	}
-	panic("core: a link of another group")
-}
-
-// outOfSync ends the group because the peer broke the protocol.
-func (lc *LinkControl) outOfSync(now time.Time, message string, err error, out []Output) []Output {
+// outOfSync ends the link, and with the last one the group, because the peer broke the protocol.
+func (lc *LinkControl) outOfSync(now time.Time, link *controlLink, message string, err error, out []Output) []Output {
 	if lc.state == ControlEnding {
 		return out // it ends anyway
 	}
 	end := GroupEnd{Kind: EndViolation, Err: &ProtocolError{Message: message, State: lc.state.String(), Err: err}}
-	if lc.state != ControlActive {
+	switch {
+	case lc.usable(link) != nil:
+		return lc.lose(now, link, end, clc.DiagLink, out)
+	case lc.state != ControlActive:
 		return lc.fail(now, end, clc.DiagLink, out)
 	}
 	// "Treat as if detected that the link has gone down" (RFC 7609 C.7.1): the peer is told, no more.
 	out = lc.ending(now, end, false, out)
-	return append(out, lc.deleteAll(llc.DeleteViolation, false))
+	return lc.say(lc.deleteAll(llc.DeleteViolation, false), out)
 }
 
 // errNotNow is the cause of an out-of-sync message that is good in itself.
 var errNotNow = errors.New("not expected now")
 
 // unexpected ends the group for a message that does not fit.
-func (lc *LinkControl) unexpected(now time.Time, m llc.Message, out []Output) []Output {
-	return lc.outOfSync(now, m.Type().String(), errNotNow, out)
+func (lc *LinkControl) unexpected(now time.Time, link *controlLink, m llc.Message, out []Output) []Output {
+	return lc.outOfSync(now, link, m.Type().String(), errNotNow, out)
 }
 
 // describeEnd returns what differs between an end of a link and what the CLC messages said of it.

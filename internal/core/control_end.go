@@ -2,13 +2,14 @@ package core
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// This file has the end of a link and of a link group: DELETE LINK, and TEST LINK, which finds out that
+// This file has the end of a link group: DELETE LINK for all links, and for the last one; and TEST LINK, which finds out that
 // the other side is gone.
 
 // End ends a group in order: an idle one (EndIdle), or one that has connections, which are ended too.
@@ -23,7 +24,7 @@ func (lc *LinkControl) End(now time.Time, kind EndKind, out []Output) []Output {
 			reason = llc.DeleteOperator
 		}
 		out = lc.ending(now, GroupEnd{Kind: kind}, true, out)
-		return lc.arm(append(out, lc.deleteAll(reason, true)))
+		return lc.arm(lc.say(lc.deleteAll(reason, true), out))
 	case ControlEnding, ControlEnded:
 		return out
 	}
@@ -48,7 +49,7 @@ func (lc *LinkControl) Drop(now time.Time, out []Output) []Output {
 // deleteAll returns the DELETE LINK for the whole group. A server is done when it is sent; a client's is a wish, and the
 // server's own DELETE LINK the answer.
 func (lc *LinkControl) deleteAll(reason llc.DeleteReason, orderly bool) SendLLC {
-	m := SendLLC{Link: lc.links[0].num, Message: llc.DeleteLink{
+	m := SendLLC{Link: lc.main().num, Message: llc.DeleteLink{
 		Header: llc.Header{Form: lc.form}, All: true, Orderly: orderly, Reason: reason,
 	}}
 	if lc.role == RoleServer || reason == llc.DeleteViolation {
@@ -72,9 +73,9 @@ func (lc *LinkControl) fail(now time.Time, end GroupEnd, why clc.Diagnosis, out 
 func (lc *LinkControl) ending(now time.Time, end GroupEnd, alive bool, out []Output) []Output {
 	lc.setState(now, ControlEnding)
 	lc.end = end
-	lc.parked, lc.deleting = nil, 0
-	for i := range lc.links {
-		lc.links[i].test = linkTest{}
+	lc.add, lc.deletes, lc.retry.at = linkAdd{}, nil, time.Time{}
+	for _, l := range lc.links {
+		l.test = linkTest{}
 	}
 	out = lc.refuseAll(clc.DiagNoActiveLink, out)
 	return append(out, GroupEnding{Why: end, LinkAlive: alive})
@@ -88,64 +89,6 @@ func (lc *LinkControl) finish(out []Output) []Output {
 		out = append(out, ClearTimer{})
 	}
 	return append(out, GroupEnded{})
-}
-
-// handleDeleteLink takes DELETE LINK: a server's order to a client, a client's wish to a server, or the
-// answer to ours.
-//
-//	state                role    message                 next    output
-//	Replied..Active      client  request, our link       Ending  (failed,) SendLLC reply, GroupEnding
-//	Confirming..Ending   client  request, other link     same    SendLLC reply "unknown link"
-//	Confirming..Active   client  request, all            Ended   (failed,) end
-//	Ending               client  request, our link       same    SendLLC reply
-//	Ending               client  request, all            Ended   GroupEnded
-//	Adding               server  request, our link       same    (parked)
-//	Active               server  request, our link       Ending  GroupEnding, SendLLC DELETE LINK for it
-//	Active, in exchange  server  request, our link       same    (parked)
-//	Confirming..Active   server  request, other link     same    SendLLC reply "unknown link"
-//	Adding               server  request, the new link   same    (ours is the answer)
-//	Confirming..Active   server  request, all            Ending  (failed,) GroupEnding, SendLLC DELETE LINK all
-//	Adding               server  reply, the new link     Active  up
-//	Ending               server  reply                   Ended   GroupEnded
-//	any other combination                                same
-//
-// The link is the last one: connections have none to move to, and end with it. RFC 7609 §3.5.4, §3.5.5.1, C.7.1.
-func (lc *LinkControl) handleDeleteLink(now time.Time, link *controlLink, m llc.DeleteLink, out []Output) []Output {
-	switch {
-	case m.Reply:
-		return lc.handleDeleteLinkReply(now, m, out)
-	case m.All:
-		return lc.handleDeleteAll(now, m, out)
-	case m.Link == 0 || lc.link(m.Link) == nil:
-		switch {
-		case lc.role == RoleServer && lc.state == ControlAdding && m.Link == secondLink: // rule: TestControlTable
-			return out
-		case lc.role == RoleServer && lc.state == ControlEnding:
-			return out // "assume timing window and ignore message" (RFC 7609 C.7.1)
-		}
-		return append(out, SendLLC{Link: link.num, Message: answerDelete(m, llc.DeleteUnknownLink)})
-	case lc.role == RoleServer:
-		switch lc.state {
-		case ControlActive:
-			if lc.exchange.kind == exchangeNone {
-				return lc.deleteLink(now, m, out)
-			}
-			return lc.park(m, out)
-		case ControlAdding:
-			return lc.park(m, out)
-		}
-		return out
-	}
-	reply := SendLLC{Link: link.num, Message: answerDelete(m, 0), Tag: tagEnd}
-	if lc.state == ControlEnding {
-		reply.Tag = tagNone
-		return append(out, reply)
-	}
-	if lc.state < ControlActive {
-		out = append(out, LinkStep{StepFailed, clc.DiagLink})
-	}
-	out = append(out, reply)
-	return lc.ending(now, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out)
 }
 
 // answerDelete returns the reply to a DELETE LINK: the request's link, and what is wrong with it.
@@ -169,41 +112,13 @@ func (lc *LinkControl) handleDeleteAll(now time.Time, m llc.DeleteLink, out []Ou
 		out = append(out, LinkStep{StepFailed, clc.DiagLink})
 	}
 	out = lc.ending(now, end, false, out)
-	return append(out, lc.deleteAll(m.Reason, true)) // rule: TestControlTable: append(out, lc.deleteAll(m.Reason, true)) -> out
+	return lc.say(lc.deleteAll(m.Reason, true), out) // rule: TestControlTable: lc.say(lc.deleteAll(m.Reason, true), out) -> out
 }
 
-// handleDeleteLinkReply takes the client's answer to our DELETE LINK. Whether it knew the link does not matter.
-func (lc *LinkControl) handleDeleteLinkReply(now time.Time, m llc.DeleteLink, out []Output) []Output {
-	switch {
-	case lc.role == RoleClient:
-		return out // the answer is a request: this is "unknown link", or nobody has asked
-	case lc.state == ControlAdding && lc.deleting != 0 && m.Link == lc.deleting: // rule: TestControlTable
-		return lc.up(now, out)
-	case lc.state == ControlEnding: // rule: TestControlTable
-		return lc.finish(out)
-	}
-	return out
-}
-
-// deleteLink ends the link that the client wants to have deleted.
-func (lc *LinkControl) deleteLink(now time.Time, m llc.DeleteLink, out []Output) []Output {
-	link := lc.link(m.Link)
-	out = lc.ending(now, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out)
-	return append(out, SendLLC{Link: link.num, Message: llc.DeleteLink{
-		Header: llc.Header{Form: lc.form}, Orderly: m.Orderly, Link: link.num, Reason: m.Reason,
-	}})
-}
-
-// park keeps the client's wish until the exchange that is under way is over. Of those for one link the first counts, so that there
-// are no more than links.
-func (lc *LinkControl) park(m llc.DeleteLink, out []Output) []Output {
-	for _, p := range lc.parked {
-		if p.Link == m.Link { // rule: TestControlFlood
-			return out
-		}
-	}
-	lc.parked = append(lc.parked, m)
-	return out
+// say sends the last message of the group. If its link fails there may be another one.
+func (lc *LinkControl) say(m SendLLC, out []Output) []Output {
+	lc.last = m
+	return append(out, m)
 }
 
 // A linkTest is a TEST LINK under way.
@@ -255,8 +170,9 @@ func (lc *LinkControl) testsDue() (next time.Time) {
 	if lc.state != ControlActive {
 		return next
 	}
-	for i := range lc.links {
-		switch l := &lc.links[i]; {
+	for _, l := range lc.links {
+		switch {
+		case l.state != linkActive:
 		case !l.test.due.IsZero():
 			next = earliest(next, l.test.due)
 		case lc.testInterval() > 0:
@@ -272,9 +188,9 @@ func (lc *LinkControl) advanceTests(now time.Time, out []Output) []Output {
 	if due := lc.testsDue(); due.IsZero() || now.Before(due) {
 		return out
 	}
-	for i := range lc.links {
-		l := &lc.links[i]
+	for _, l := range slices.Clone(lc.links) {
 		switch {
+		case l.state != linkActive || lc.state != ControlActive:
 		case l.test.due.IsZero():
 			if lc.testInterval() > 0 && !now.Before(l.lastHeard.Add(lc.testInterval())) { // rule: TestControlKeepalive
 				out = lc.probe(now, l, out)
@@ -283,7 +199,7 @@ func (lc *LinkControl) advanceTests(now time.Time, out []Output) []Output {
 		case l.lastHeard.After(l.test.sent): // rule: TestControlKeepalive
 			l.test.due = time.Time{}
 		default:
-			return lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagNone, out)
+			out = lc.lose(now, l, GroupEnd{Kind: EndSilent}, clc.DiagNone, out)
 		}
 	}
 	return out
@@ -291,7 +207,7 @@ func (lc *LinkControl) advanceTests(now time.Time, out []Output) []Output {
 
 // probe sends TEST LINK, unless one is under way.
 func (lc *LinkControl) probe(now time.Time, l *controlLink, out []Output) []Output {
-	if !l.test.due.IsZero() {
+	if !l.test.due.IsZero() || l.state != linkActive {
 		return out
 	}
 	l.test = linkTest{due: now.Add(TestLinkTimeout), sent: now, n: l.test.n + 1}
@@ -315,7 +231,7 @@ func (lc *LinkControl) handleTestLink(now time.Time, link *controlLink, m llc.Te
 	case link.test.due.IsZero():
 		return out // nobody has asked, or the answer is late
 	case m.UserData != link.test.data(): // rule: TestControlKeepalive
-		return lc.outOfSync(now, m.Type().String(), errTestData, out)
+		return lc.outOfSync(now, link, m.Type().String(), errTestData, out)
 	}
 	link.test.due = time.Time{}
 	return out

@@ -43,14 +43,12 @@ func linuxControl(t *testing.T, role Role, capture string) *LinkControl {
 			own, peer = peer, own
 		}
 		local := peerEnd(own)
-		second := local
-		second.QPN++
 		return NewLinkControl(ControlConfig{
 			Result: Result{
 				Role: role, Mode: SMCR, Version: clc.V2, Release: x.accept.FCE.Release, FirstContact: true, R: peer,
 				MaxConns: x.accept.FCE.MaxConns, MaxLinks: x.accept.FCE.MaxLinks, PeerOS: clc.OSLinux, Direct: true,
 			},
-			Local: local, GroupID: 1, RMB: 1, Token: llc.RToken{RKey: own.RKey, VA: own.RMBAddr}, Owner: 1, Second: second,
+			Local: local, GroupID: 1, RMB: 1, Token: llc.RToken{RKey: own.RKey, VA: own.RMBAddr}, Owner: 1, RNICs: []RNIC{{GID: local.GID, MAC: local.MAC}},
 		})
 	}
 	t.Fatalf("no first contact in %s", capture)
@@ -78,13 +76,19 @@ func TestControlLinux(t *testing.T) {
 	}
 	server := linuxControl(t, RoleServer, capture)
 	sent("server's CONFIRM LINK", server.Start(epoch, nil), frame("10"))
-	add := sentOf(take(server, frame("12")))
+	outs := take(server, frame("12"))
+	second := server.cfg.Local
+	second.QPN++
+	add := sentOf(server.LinkOpened(epoch, 2, second, map[RMBID]llc.RToken{1: {RKey: 0x999, VA: 0x77000}}, outs))
 	if len(add) != 1 || add[0].Type() != llc.TypeAddLink || server.State() != ControlAdding {
 		t.Fatalf("after the client's reply: %v, %v", server.State(), add)
 	}
 	want := frame("14")
-	// The kernel has a new PSN and queue pair for the second link, announces an RMB for it, and puts its own address where ours has none.
-	if got := add[0].Append(nil); string(got[:28]) != string(append([]byte{0x22, 72}, want[2:28]...)) || got[31] != want[31] || got[32] != want[32] {
+	// The kernel has a new PSN and queue pair for the second link, an RKey of its own for its RMB, and puts its own address where ours has none.
+	if len(want) != len(add[0].Append(nil)) || string(add[0].Append(nil)[70:76]) != string(want[70:76]) {
+		t.Errorf("server's ADD LINK:\n got %x\nwant %x", add[0].Append(nil), want)
+	}
+	if got := add[0].Append(nil); string(got[:28]) != string(want[:28]) || got[31] != want[31] || got[32] != want[32] {
 		t.Errorf("server's ADD LINK:\n got %x\nwant %x", got, want)
 	}
 	if outs := take(server, frame("16")); server.State() != ControlActive {
@@ -111,6 +115,7 @@ func TestControlLinux(t *testing.T) {
 		lc := linuxControl(t, tt.role, two)
 		lc.state = ControlActive
 		lc.links[0].num = 1
+		lc.own[1].tokens, lc.own[1].told = onFirst(lc.cfg.Token), map[llc.LinkNum]bool{1: true}
 		lc.form = llc.V2Little
 		outs := take(lc, linuxLLC(t, two, tt.request))
 		sent("reply to DELETE RKEY", outs[1:], linuxLLC(t, two, tt.reply))
@@ -120,7 +125,7 @@ func TestControlLinux(t *testing.T) {
 			t.Errorf("after the reply: %s", controlWords(epoch, outs))
 		}
 		// The same RKey comes back.
-		outs = lc.ConfirmRMB(epoch, 1, own, nil)
+		outs = lc.ConfirmRMB(epoch, 1, onFirst(own), nil)
 		if m, ok := sentOf(outs)[0].(llc.ConfirmRKey); !ok || m.RToken.RKey != own.RKey {
 			t.Errorf("CONFIRM RKEY: %s", controlWords(epoch, outs))
 		}

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,9 +18,10 @@ import (
 //	message                      while our exchange is under way
 //	TEST LINK                    answered
 //	CONFIRM RKEY, DELETE RKEY    answered
-//	ADD LINK from the server     rejected, as always
-//	DELETE LINK from the client  parked, served when the exchange is over
-//	DELETE LINK from the server  served; the group ends with the link
+//	ADD LINK from the client     answered by an attempt afterwards
+//	ADD LINK from the server     served: it refuses our RKey, which is told again afterwards
+//	DELETE LINK from the client  queued, served when the exchange is over
+//	DELETE LINK from the server  served, likewise
 //	DELETE LINK all              the group ends at once
 //
 // An answer that does not come in time may be one that the peer never gave: Linux net/smc drops requests
@@ -42,8 +45,10 @@ const (
 // An ownRMB is one of our RMBs.
 type ownRMB struct {
 	state  ownRMBState
-	token  llc.RToken // on the first link
-	delete bool       // rmbConfirming: not wanted any more
+	tokens map[llc.LinkNum]llc.RToken // on each link, also one that is being made
+	told   map[llc.LinkNum]bool       // on which the peer knows it
+	delete bool                       // rmbConfirming: not wanted any more
+	again  bool                       // rmbConfirming: the peer knew it before, but not on all links
 }
 
 // An exchangeKind says which exchange of ours is under way.
@@ -59,6 +64,9 @@ const (
 type rkeyExchange struct {
 	kind  exchangeKind
 	id    RMBID
+	via   llc.LinkNum      // that carries it
+	named []llc.LinkNum    // the links that the request names
+	rest  []llc.LinkRToken // CONFIRM RKEY, version 1: what is still to be told
 	tries int
 	until time.Time // when the answer has to be there, or when to try again
 	retry bool      // the peer has asked to try again
@@ -71,10 +79,11 @@ func (lc *LinkControl) Room() bool {
 }
 
 // ConfirmRMB tells the peer of an RMB of ours, before a CLC message names it. The answer is [RMBConfirmed] or
-// [RMBRefused]. An RMB that the peer knows is confirmed at once.
-func (lc *LinkControl) ConfirmRMB(now time.Time, id RMBID, token llc.RToken, out []Output) []Output {
+// [RMBRefused]. An RMB that the peer knows is confirmed at once. tokens says where it is on each link, also on one for
+// which [OpenLink] was the last word.
+func (lc *LinkControl) ConfirmRMB(now time.Time, id RMBID, tokens map[llc.LinkNum]llc.RToken, out []Output) []Output {
 	switch b := lc.own[id]; {
-	case b != nil && b.state == rmbConfirmed && lc.state == ControlActive && b.token == token:
+	case b != nil && b.state == rmbConfirmed && lc.state == ControlActive && maps.Equal(b.tokens, tokens):
 		return append(out, RMBConfirmed{id})
 	case b != nil:
 		return append(out, RMBRefused{id, clc.DiagBufferRegistration}) // still in use, or in quarantine
@@ -83,7 +92,7 @@ func (lc *LinkControl) ConfirmRMB(now time.Time, id RMBID, token llc.RToken, out
 	case len(lc.own) >= llc.MaxRKeys: // rule: TestControlRKeyLimit
 		return append(out, RMBRefused{id, clc.DiagRToken})
 	}
-	lc.own[id] = &ownRMB{state: rmbQueued, token: token}
+	lc.own[id] = &ownRMB{state: rmbQueued, tokens: maps.Clone(tokens), told: make(map[llc.LinkNum]bool)}
 	lc.wishes = append(lc.wishes, id)
 	return lc.arm(lc.next(now, out))
 }
@@ -114,6 +123,7 @@ func (lc *LinkControl) DeleteRMB(now time.Time, id RMBID, clean bool, out []Outp
 		return out
 	case rmbConfirmed, rmbUnsure:
 		b.state = rmbUnwanted
+		lc.wishes = slices.DeleteFunc(lc.wishes, func(w RMBID) bool { return w == id })
 		lc.wishes = append(lc.wishes, id)
 		return lc.arm(lc.next(now, out))
 	case rmbUnwanted, rmbDeleting, rmbQuarantined:
@@ -128,33 +138,67 @@ func (lc *LinkControl) deleted(id RMBID, out []Output) []Output {
 	return append(out, RMBDeleted{id})
 }
 
-// next begins what has waited: first what the client has asked for, then RMBs for which a connection waits, then
-// those that nobody needs.
-func (lc *LinkControl) next(now time.Time, out []Output) []Output {
-	if lc.state != ControlActive || lc.exchange.kind != exchangeNone {
-		return out
-	}
-	for len(lc.parked) > 0 {
-		m := lc.parked[0]
-		lc.parked = lc.parked[1:]
-		if lc.link(m.Link) != nil {
-			return lc.deleteLink(now, m, out)
+// ownIDs returns our RMBs in order.
+func (lc *LinkControl) ownIDs() []RMBID { return slices.Sorted(maps.Keys(lc.own)) }
+
+// refreshRMBs has the peer told where our RMBs are on links that were added meanwhile.
+func (lc *LinkControl) refreshRMBs() {
+	for _, id := range lc.ownIDs() {
+		if b := lc.own[id]; b.state == rmbConfirmed && lc.isShort(b) && !slices.Contains(lc.wishes, id) {
+			lc.wishes = append(lc.wishes, id)
 		}
 	}
+}
+
+// isShort reports whether the peer does not know an RMB on all links.
+func (lc *LinkControl) isShort(b *ownRMB) bool {
+	return slices.ContainsFunc(lc.links, func(l *controlLink) bool {
+		_, ok := b.tokens[l.num]
+		return l.state == linkActive && ok && !b.told[l.num]
+	})
+}
+
+// nextRMB begins the exchange for an RMB that has waited: first those for which a connection waits, then
+// those that are not known on all links, then those that nobody needs.
+func (lc *LinkControl) nextRMB(now time.Time, out []Output) []Output {
 	if len(lc.wishes) == 0 {
 		return out
 	}
-	i := max(0, slices.IndexFunc(lc.wishes, func(id RMBID) bool { return lc.own[id].state == rmbQueued }))
+	i := slices.IndexFunc(lc.wishes, func(id RMBID) bool { return lc.own[id].state == rmbQueued })
+	if i < 0 {
+		i = max(0, slices.IndexFunc(lc.wishes, func(id RMBID) bool { return lc.own[id].state == rmbConfirmed }))
+	}
 	id := lc.wishes[i]
 	lc.wishes = slices.Delete(lc.wishes, i, i+1)
 	b := lc.own[id]
+	if _, ok := b.tokens[lc.main().num]; b.state == rmbUnwanted && !ok { // the links are gone on which the peer knew it
+		return lc.next(now, lc.deleted(id, out))
+	}
 	lc.exchange = rkeyExchange{kind: exchangeDeleteRKey, id: id, end: now.Add(RKeyTimeout)}
-	if b.state == rmbQueued {
+	switch b.state {
+	case rmbConfirmed, rmbQueued:
+		b.again = b.state == rmbConfirmed
 		b.state, lc.exchange.kind = rmbConfirming, exchangeConfirmRKey
-	} else {
+	default:
 		b.state = rmbDeleting
 	}
 	return lc.request(now, out)
+}
+
+// restartExchange has the exchange that is under way begin anew.
+func (lc *LinkControl) restartExchange() {
+	id := lc.exchange.id
+	b := lc.own[id]
+	lc.exchange = rkeyExchange{}
+	switch {
+	case b.state == rmbDeleting || b.delete:
+		b.state, b.delete = rmbUnwanted, false
+	case b.again:
+		b.state = rmbConfirmed
+	default:
+		b.state = rmbQueued
+	}
+	lc.wishes = slices.Insert(lc.wishes, 0, id)
 }
 
 // request sends the request of the exchange.
@@ -163,14 +207,25 @@ func (lc *LinkControl) request(now time.Time, out []Output) []Output {
 	x.tries++
 	x.retry = false
 	x.until = now.Add(LLCTimeout)
-	link := &lc.links[0]
-	token := lc.own[x.id].token
-	if x.kind == exchangeConfirmRKey {
-		return append(out, SendLLC{Link: link.num, Message: llc.ConfirmRKey{Header: llc.Header{Form: lc.form}, RToken: token}})
+	link := lc.main()
+	x.via = link.num
+	b := lc.own[x.id]
+	if x.kind == exchangeDeleteRKey {
+		return append(out, SendLLC{Link: link.num, Message: llc.DeleteRKey{
+			Header: llc.Header{Form: lc.form}, RKeys: []wire.RKey{b.tokens[link.num].RKey},
+		}})
 	}
-	return append(out, SendLLC{Link: link.num, Message: llc.DeleteRKey{
-		Header: llc.Header{Form: lc.form}, RKeys: []wire.RKey{token.RKey},
-	}})
+	x.named, x.rest = []llc.LinkNum{link.num}, nil
+	for _, l := range lc.links {
+		if token, ok := b.tokens[l.num]; ok && l != link && l.state == linkActive {
+			x.rest = append(x.rest, llc.LinkRToken{Link: l.num, RToken: token})
+			x.named = append(x.named, l.num)
+		}
+	}
+	m := llc.ConfirmRKey{Header: llc.Header{Form: lc.form}, RToken: b.tokens[link.num], Remaining: uint8(len(x.rest))}
+	n := min(len(x.rest), 2)
+	m.Others, x.rest = x.rest[:n:n], x.rest[n:]
+	return append(out, SendLLC{Link: link.num, Message: m})
 }
 
 // advanceExchange tries again, or gives up.
@@ -178,6 +233,9 @@ func (lc *LinkControl) advanceExchange(now time.Time, out []Output) []Output {
 	x := &lc.exchange
 	switch {
 	case x.kind == exchangeNone || now.Before(x.until):
+		return out
+	case x.retry && now.Before(x.end) && lc.add.phase != addNone: // the answer would be the same
+		x.until = now.Add(rkeyRetryDelay)
 		return out
 	case x.retry && now.Before(x.end), x.tries < rkeyTries && !x.retry: // rule: TestControlRKeyTimeout
 		return lc.request(now, out)
@@ -193,7 +251,7 @@ func (lc *LinkControl) advanceExchange(now time.Time, out []Output) []Output {
 	if !asked {
 		// Those behind it would wait in vain for as long: their connections go on over TCP.
 		out = lc.refuseQueued(clc.DiagBufferRegistration, out) // rule: TestControlRKeyTimeout
-		out = lc.probe(now, &lc.links[0], out)                 // rule: TestControlRKeyTimeout
+		out = lc.probe(now, lc.main(), out)                    // rule: TestControlRKeyTimeout
 	}
 	return lc.next(now, out)
 }
@@ -201,6 +259,10 @@ func (lc *LinkControl) advanceExchange(now time.Time, out []Output) []Output {
 // refused ends CONFIRM RKEY without success.
 func (lc *LinkControl) refused(id RMBID, s ownRMBState, out []Output) []Output {
 	b := lc.own[id]
+	if b.again && !b.delete {
+		b.state = rmbConfirmed // as far as it was
+		return out
+	}
 	b.state = s
 	if !b.delete {
 		return append(out, RMBRefused{id, clc.DiagBufferRegistration})
@@ -230,7 +292,7 @@ func (lc *LinkControl) refuseQueued(why clc.Diagnosis, out []Output) []Output {
 
 // refuseAll gives up all exchanges: the group ends.
 func (lc *LinkControl) refuseAll(why clc.Diagnosis, out []Output) []Output {
-	if x := lc.exchange; x.kind == exchangeConfirmRKey && !lc.own[x.id].delete {
+	if x := lc.exchange; x.kind == exchangeConfirmRKey && !lc.own[x.id].delete && !lc.own[x.id].again {
 		out = append(out, RMBRefused{x.id, why})
 	}
 	out = lc.refuseQueued(why, out)
@@ -243,6 +305,7 @@ func (lc *LinkControl) refuseAll(why clc.Diagnosis, out []Output) []Output {
 //	state                 message   output
 //	Active                request   SendLLC reply
 //	Adding                request   client: SendLLC reply; server: SendLLC refusal, try again
+//	the same, and a link is added or (server) deleted   SendLLC refusal, try again
 //	Confirming, Replied   request   SendLLC refusal, try again
 //	Ending                request   SendLLC refusal
 //	Active, our exchange  reply     RMBConfirmed or RMBRefused, next exchange; or later again
@@ -255,14 +318,14 @@ func (lc *LinkControl) handleConfirmRKey(now time.Time, link *controlLink, m llc
 	}
 	reply := m
 	reply.Reply, reply.Negative, reply.Retry = true, false, false
+	var missing []*controlLink
 	switch lc.state {
-	case ControlActive:
-		reply.Negative, reply.Retry = lc.learn(link, m)
-	case ControlAdding:
-		if lc.role == RoleServer { // rule: TestControlTable
+	case ControlActive, ControlAdding:
+		// "RKeys cannot change while links are being added or deleted" (RFC 7609 p.57).
+		if lc.add.phase != addNone || lc.role == RoleServer && (lc.state == ControlAdding || lc.deletesDue() != time.Time{}) { // rule: TestControlTable, TestCollisions
 			reply.Negative, reply.Retry = true, true
 		} else {
-			reply.Negative, reply.Retry = lc.learn(link, m)
+			reply.Negative, reply.Retry, missing = lc.learn(link, m)
 		}
 	case ControlConfirming, ControlReplied:
 		reply.Negative, reply.Retry = true, true
@@ -270,39 +333,143 @@ func (lc *LinkControl) handleConfirmRKey(now time.Time, link *controlLink, m llc
 		reply.Negative = true
 	case ControlInit, ControlEnded:
 	}
-	return append(out, SendLLC{Link: link.num, Message: reply})
+	out = append(out, SendLLC{Link: link.num, Message: reply})
+	for _, l := range missing {
+		out = lc.lose(now, l, GroupEnd{Kind: EndViolation, Err: &ProtocolError{
+			Message: m.Type().String(), State: lc.state.String(), Err: errNoRKey,
+		}}, clc.DiagLink, out)
+	}
+	return out
 }
 
+// errNoRKey is why a link failed that a CONFIRM RKEY does not name.
+var errNoRKey = errors.New("no RKey for the link")
+
 // learn takes an RMB of the peer's. A message that speaks of more links than there can be comes from a peer that counts
-// on links which we do not have: it is asked to try again when it knows better, as by Linux net/smc.
-func (lc *LinkControl) learn(link *controlLink, m llc.ConfirmRKey) (negative, retry bool) {
-	if int(m.Remaining) > maxLinksCeiling { // rule: TestControlHostile
-		return true, true
+// on links which we do not have: it is asked to try again when it knows better, as by Linux net/smc. A link of which it
+// does not speak is one that the peer does not have: "treat as if detected failure of the link(s)" (RFC 7609 C.7.1).
+func (lc *LinkControl) learn(link *controlLink, m llc.ConfirmRKey) (negative, retry bool, missing []*controlLink) {
+	if int(m.Remaining) > lc.maxLinks { // rule: TestControlHostile
+		return true, true, nil
 	}
-	return !lc.peer.add(lc.index(link), m.RToken), false
+	b := lc.peer.add(link.slot, m.RToken)
+	if b == nil {
+		return true, false, nil
+	}
+	lc.learning = rkeyLearning{b, int(m.Remaining) - len(m.Others)}
+	lc.learnOthers(b, m.Others)
+	if lc.learning.owed > 0 {
+		return false, false, nil
+	}
+	return false, false, lc.missing(link, b)
+}
+
+// A rkeyLearning is a CONFIRM RKEY of the peer's that is to be continued.
+type rkeyLearning struct {
+	rmb  *peerRMB
+	owed int
+}
+
+func (lc *LinkControl) learnOthers(b *peerRMB, others []llc.LinkRToken) {
+	for _, t := range others {
+		if l := lc.link(t.Link); l != nil && t.Link != 0 {
+			if old, ok := b.on(l.slot); ok && old != t.RToken && len(b.users) > 0 {
+				continue // as with the first
+			}
+			b.set(l.slot, t.RToken)
+		}
+	}
+}
+
+// missing returns the links in use on which an RMB is not known.
+func (lc *LinkControl) missing(via *controlLink, b *peerRMB) (list []*controlLink) {
+	for _, l := range lc.links {
+		if _, ok := b.on(l.slot); l.state == linkActive && l != via && !ok { // rule: TestC71
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// handleConfirmRKeyCont takes where the RMB of the last CONFIRM RKEY is on further links. Version 1 only; Linux net/smc
+// ignores it.
+func (lc *LinkControl) handleConfirmRKeyCont(now time.Time, link *controlLink, m llc.ConfirmRKeyCont, out []Output) []Output {
+	x := &lc.exchange
+	if m.Reply {
+		if x.kind != exchangeConfirmRKey || len(x.rest) == 0 || int(m.Remaining) != len(x.rest) {
+			return out
+		}
+		x.rest = x.rest[min(len(x.rest), 3):]
+		return lc.rkeyAnswered(now, m.Negative, out)
+	}
+	l := &lc.learning
+	if l.rmb == nil || int(m.Remaining) != l.owed || l.owed == 0 {
+		return out
+	}
+	reply := m
+	reply.Reply = true
+	lc.learnOthers(l.rmb, m.RTokens)
+	l.owed -= len(m.RTokens)
+	out = append(out, SendLLC{Link: link.num, Message: reply})
+	if l.owed > 0 {
+		return out
+	}
+	b := l.rmb
+	*l = rkeyLearning{}
+	for _, lost := range lc.missing(link, b) {
+		out = lc.lose(now, lost, GroupEnd{Kind: EndViolation, Err: &ProtocolError{
+			Message: m.Type().String(), State: lc.state.String(), Err: errNoRKey,
+		}}, clc.DiagLink, out)
+	}
+	return out
 }
 
 func (lc *LinkControl) handleConfirmRKeyReply(now time.Time, m llc.ConfirmRKey, out []Output) []Output {
 	x := &lc.exchange
-	if x.kind != exchangeConfirmRKey || x.retry || m.RToken.RKey != lc.own[x.id].token.RKey { // rule: TestControlUnasked
+	if x.kind != exchangeConfirmRKey || x.retry || m.RToken.RKey != lc.own[x.id].tokens[x.via].RKey { // rule: TestControlUnasked
 		return out
 	}
-	id, b := x.id, lc.own[x.id]
-	switch {
-	case m.Negative && m.Retry && now.Before(x.end) && !b.delete:
+	if m.Negative && m.Retry && now.Before(x.end) && !lc.own[x.id].delete {
 		x.retry, x.until = true, now.Add(rkeyRetryDelay) // rule: TestControlRKeyRetry
 		return out
-	case m.Negative:
-		lc.exchange = rkeyExchange{}
-		out = lc.refused(id, rmbRefused, out)
+	}
+	return lc.rkeyAnswered(now, m.Negative, out)
+}
+
+// rkeyAnswered goes on after an answer of the peer's.
+func (lc *LinkControl) rkeyAnswered(now time.Time, negative bool, out []Output) []Output {
+	x := &lc.exchange
+	id, b := x.id, lc.own[x.id]
+	if !negative && len(x.rest) > 0 {
+		x.until = now.Add(LLCTimeout)
+		return append(out, SendLLC{Link: x.via, Message: llc.ConfirmRKeyCont{
+			Header: llc.Header{Form: lc.form}, Remaining: uint8(len(x.rest)), RTokens: x.rest[:min(len(x.rest), 3)],
+		}})
+	}
+	named := x.named
+	lc.exchange = rkeyExchange{}
+	if negative {
+		return lc.next(now, lc.refused(id, rmbRefused, out))
+	}
+	for _, num := range named {
+		b.told[num] = true
+	}
+	switch {
 	case b.delete:
-		lc.exchange = rkeyExchange{}
-		b.state = rmbUnwanted
+		b.state, b.delete = rmbUnwanted, false
+		lc.wishes = append(lc.wishes, id)
+	case lc.isShort(b): // a link was added meanwhile
+		b.state = rmbQueued
+		if b.again {
+			b.state = rmbConfirmed
+		}
 		lc.wishes = append(lc.wishes, id)
 	default:
-		lc.exchange = rkeyExchange{}
 		b.state = rmbConfirmed
-		out = append(out, RMBConfirmed{id})
+		if !b.again {
+			out = append(out, RMBConfirmed{id})
+		}
+		b.again = false
 	}
 	return lc.next(now, out)
 }
@@ -319,7 +486,7 @@ func (lc *LinkControl) handleDeleteRKey(now time.Time, link *controlLink, m llc.
 	if !m.Reply {
 		var lost []Owner
 		reply := m.Answer(func(key wire.RKey) bool {
-			users, ok := lc.peer.remove(lc.index(link), key)
+			users, ok := lc.peer.remove(link.slot, key)
 			lost = append(lost, users...)
 			return ok
 		})
@@ -332,7 +499,7 @@ func (lc *LinkControl) handleDeleteRKey(now time.Time, link *controlLink, m llc.
 	if x.kind != exchangeDeleteRKey { // rule: TestControlUnasked
 		return out
 	}
-	if m.Form == llc.V1 && !slices.Contains(m.RKeys, lc.own[x.id].token.RKey) { // rule: TestControlUnasked
+	if m.Form == llc.V1 && !slices.Contains(m.RKeys, lc.own[x.id].tokens[x.via].RKey) { // rule: TestControlUnasked
 		return out
 	}
 	id := x.id

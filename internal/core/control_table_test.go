@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,9 @@ type controlBench struct {
 	head llc.Header
 	peer LinkEnd
 	all  []Output
+
+	via     llc.LinkNum // over which messages come; 0: the first link
+	noLinks bool        // our end of a link cannot be made
 }
 
 var (
@@ -29,7 +33,12 @@ var (
 	peerToken    = llc.RToken{RKey: 0x200, VA: 0x2000000} // of the peer's
 )
 
-// newControlBench returns a group in SMC-Rv2, release 1. One link at most: "s"; else "r".
+// controlRNIC is another RNIC, of ours (odd) or of the peer's.
+func controlRNIC(n byte) RNIC {
+	return RNIC{GID: wire.GID{10: 0xff, 11: 0xff, 12: 10, 15: n}, MAC: wire.MAC{2, 5: n}}
+}
+
+// newControlBench returns a group in SMC-Rv2, release 1. One link at most: "s"; two RNICs: "t"; else "r".
 func newControlBench(t testing.TB, role Role, kind string, change ...func(*ControlConfig)) *controlBench {
 	r := Result{
 		Role: role, Mode: SMCR, Version: clc.V2, FirstContact: true, Release: clc.Release1, MaxConns: 32, MaxLinks: 2, Direct: true, PeerOS: clc.OSZOS,
@@ -41,9 +50,14 @@ func newControlBench(t testing.TB, role Role, kind string, change ...func(*Contr
 	if kind == "s" {
 		r.MaxLinks = 1
 	}
-	second := controlOurs
-	second.QPN, second.PSN = 0x33, 0x3333
-	cfg := ControlConfig{Result: r, Local: controlOurs, GroupID: 0x700, RMB: 1, Token: controlToken, Owner: 10, Second: second}
+	rnics := []RNIC{{GID: controlOurs.GID, MAC: controlOurs.MAC}}
+	if kind == "t" {
+		rnics = append(rnics, controlRNIC(3))
+	}
+	cfg := ControlConfig{
+		Result: r, Local: controlOurs, GroupID: 0x700, RMB: 1, Token: controlToken, Owner: 10,
+		RNICs: rnics,
+	}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -71,6 +85,7 @@ var controlEventOrder = strings.Fields(`start confirm confirm-reply crossed cros
 	request-add request-add-reply delete delete2 delete-reply delete2-reply delete-all delete-all-reply
 	rkey rkey-reply rkey-negative rkey-retry rkey-cont drop-rkey drop-unknown drop-reply
 	test test-reply test-wrong optional broken sent-confirm sent-end fail drop end
+	add-new accepted-new confirm-new confirm-new-reply crossed-new sent-added fail2 delete3 delete3-reply rnic
 	want unwanted quarantine take take-unknown early late`)
 
 // message returns the peer's message for a word, nil if it is none.
@@ -94,6 +109,20 @@ func (b *controlBench) message(word string) llc.Message {
 		second.Header = h
 	case "add-mtu":
 		second.Header, second.MTU = h, 9
+	case "add-new":
+		second.Header, second.MAC, second.GID = h, controlRNIC(4).MAC, controlRNIC(4).GID
+	case "accepted-new":
+		second.Header, second.MAC, second.GID = reply, controlRNIC(4).MAC, controlRNIC(4).GID
+	case "confirm-new", "confirm-new-reply", "crossed-new":
+		m := b.confirmLink(h)
+		m.MAC, m.GID, m.QPN, m.Link = controlRNIC(4).MAC, controlRNIC(4).GID, 0x44, 2
+		if word == "confirm-new-reply" {
+			m.Header = reply
+		}
+		if word == "crossed-new" {
+			m.QPN++
+		}
+		return m
 	case "rejected":
 		second.Header, second.Rejected, second.Reason = reply, true, llc.RejectNoPath
 	case "accepted":
@@ -110,6 +139,10 @@ func (b *controlBench) message(word string) llc.Message {
 		return llc.DeleteLink{Header: h, Link: 1, Reason: llc.DeleteOperator, Orderly: true}
 	case "delete2":
 		return llc.DeleteLink{Header: h, Link: 2, Reason: llc.DeleteLostPath}
+	case "delete3":
+		return llc.DeleteLink{Header: h, Link: 3, Reason: llc.DeleteLostPath}
+	case "delete3-reply":
+		return llc.DeleteLink{Header: reply, Link: 3, Reason: llc.DeleteUnknownLink}
 	case "delete-reply":
 		return llc.DeleteLink{Header: reply, Link: 1}
 	case "delete2-reply":
@@ -156,7 +189,11 @@ func (b *controlBench) do(word string) []Output {
 		if err != nil {
 			b.t.Fatalf("%s: %v", word, err)
 		}
-		outs = lc.HandleMessage(b.now, 0, got, nil, nil)
+		via := b.via
+		if strings.Contains(word, "-new") && got.Type() == llc.TypeConfirmLink && lc.link(2) != nil {
+			via = 2
+		}
+		outs = b.opened(lc.HandleMessage(b.now, via, got, nil, nil))
 		b.all = append(b.all, outs...)
 		return outs
 	}
@@ -171,6 +208,12 @@ func (b *controlBench) do(word string) []Output {
 		outs = lc.Sent(b.now, tagConfirm, nil)
 	case "sent-end":
 		outs = lc.Sent(b.now, tagEnd, nil)
+	case "sent-added":
+		outs = lc.Sent(b.now, tagAdded|2<<8, nil)
+	case "fail2":
+		outs = lc.LinkFailed(b.now, 2, errors.New("retries"), nil)
+	case "rnic":
+		outs = lc.SetRNICs(b.now, append(slices.Clone(lc.rnics), controlRNIC(5)), nil)
 	case "fail":
 		outs = lc.LinkFailed(b.now, 0, errors.New("retries"), nil)
 	case "drop":
@@ -178,7 +221,7 @@ func (b *controlBench) do(word string) []Output {
 	case "end":
 		outs = lc.End(b.now, EndIdle, nil)
 	case "want":
-		outs = lc.ConfirmRMB(b.now, 2, llc.RToken{RKey: 0x102, VA: 0x20000}, nil)
+		outs = lc.ConfirmRMB(b.now, 2, onFirst(llc.RToken{RKey: 0x102, VA: 0x20000}), nil)
 	case "unwanted":
 		outs = lc.DeleteRMB(b.now, 1, true, nil)
 	case "quarantine":
@@ -205,7 +248,33 @@ func (b *controlBench) do(word string) []Output {
 	default:
 		b.t.Fatalf("no event %q", word)
 	}
+	outs = b.opened(outs)
 	b.all = append(b.all, outs...)
+	return outs
+}
+
+// opened answers OpenLink, unless there is to be no link.
+func (b *controlBench) opened(outs []Output) []Output {
+	for i := 0; i < len(outs); i++ {
+		if o, ok := outs[i].(OpenLink); ok {
+			end := LinkEnd{GID: o.GID, QPN: 0x30 + wire.QPN(o.Link), PSN: 0x3333, MTU: wire.MTU1024}
+			for _, r := range b.lc.rnics {
+				if r.GID == o.GID {
+					end.MAC = r.MAC
+				}
+			}
+			if b.noLinks {
+				end = LinkEnd{}
+			}
+			tokens := map[RMBID]llc.RToken{}
+			for id, own := range b.lc.own {
+				token := own.tokens[b.lc.main().num]
+				token.RKey += 0x10000 * wire.RKey(o.Link)
+				tokens[id] = token
+			}
+			outs = b.lc.LinkOpened(b.now, o.Link, end, tokens, outs)
+		}
+	}
 	return outs
 }
 
@@ -219,9 +288,16 @@ func (b *controlBench) play(words string) string {
 	return controlWords(b.now, outs)
 }
 
+// onFirst is where an RMB is in a group with one link.
+func onFirst(token llc.RToken) map[llc.LinkNum]llc.RToken {
+	return map[llc.LinkNum]llc.RToken{1: token}
+}
+
 const (
 	clientActive = "start confirm sent-confirm add"
 	serverActive = "start sent-confirm confirm-reply rejected"
+	clientTwo    = "start confirm sent-confirm add-new confirm-new sent-added"
+	serverTwo    = "start sent-confirm confirm-reply accepted-new confirm-new-reply"
 )
 
 var controlStates = []struct {
@@ -244,6 +320,15 @@ var controlStates = []struct {
 	{RoleClient, "r", clientActive + " broken", ControlEnding},
 	{RoleClient, "r", clientActive + " fail", ControlEnded},
 
+	{RoleClient, "t", "start confirm sent-confirm add-new", ControlAdding},
+	{RoleClient, "t", "start confirm sent-confirm add-new confirm-new", ControlAdding},
+	{RoleClient, "t", "start confirm sent-confirm add-new late", ControlAdding}, // DELETE LINK is sent
+	{RoleClient, "t", clientTwo, ControlActive},
+	{RoleClient, "t", clientTwo + " want", ControlActive},
+	{RoleClient, "t", clientTwo + " fail2", ControlActive},
+	{RoleClient, "t", clientTwo + " fail", ControlActive},
+	{RoleClient, "t", clientTwo + " end", ControlEnding},
+
 	{RoleServer, "r", "", ControlInit},
 	{RoleServer, "r", "start", ControlConfirming},
 	{RoleServer, "s", "start", ControlConfirming},
@@ -260,6 +345,14 @@ var controlStates = []struct {
 	{RoleServer, "r", serverActive + " delete-all", ControlEnding},
 	{RoleServer, "r", serverActive + " broken", ControlEnding},
 	{RoleServer, "r", serverActive + " fail", ControlEnded},
+	{RoleServer, "t", "start sent-confirm confirm-reply", ControlAdding},
+	{RoleServer, "t", "start sent-confirm confirm-reply accepted-new", ControlAdding},
+	{RoleServer, "t", "start sent-confirm confirm-reply accepted-new late", ControlAdding}, // DELETE LINK is sent
+	{RoleServer, "t", serverTwo, ControlActive},
+	{RoleServer, "t", serverTwo + " want", ControlActive},
+	{RoleServer, "t", serverTwo + " fail2", ControlActive},
+	{RoleServer, "t", serverTwo + " fail2 rnic delete2-reply late", ControlActive}, // ADD LINK is sent again
+	{RoleServer, "t", serverTwo + " end", ControlEnding},
 }
 
 // TestControlTable checks the next state and the outputs of every input in every state against

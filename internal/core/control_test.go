@@ -30,6 +30,16 @@ func controlWords(now time.Time, outs []Output) string {
 			list = append(list, w)
 		case ReadyToSend:
 			list = append(list, fmt.Sprintf("ready(%d)", o.Link))
+		case OpenLink:
+			list = append(list, fmt.Sprintf("open(%d) %v", o.Link, o.GID))
+		case ConnectLink:
+			list = append(list, fmt.Sprintf("connect(%d) %v", o.Link, o.Peer.QPN))
+		case LinkUp:
+			list = append(list, fmt.Sprintf("up(%d)", o.Link))
+		case LinkDown:
+			list = append(list, fmt.Sprintf("down(%d) %v", o.Link, o.Why))
+		case CloseLink:
+			list = append(list, fmt.Sprintf("close(%d)", o.Link))
 		case RMBConfirmed:
 			list = append(list, fmt.Sprintf("confirmed(%d)", o.ID))
 		case RMBRefused:
@@ -246,8 +256,8 @@ func TestControlFlood(t *testing.T) {
 			if n := len(sentOf(b.all)); n > 1000 {
 				t.Errorf("%v: 1000 of %s have %d answers", role, word, n)
 			}
-			if len(b.lc.parked) > llc.MaxLinks || len(b.lc.wishes) > 1 || len(b.lc.peer.rmbs) > 2 {
-				t.Errorf("%v, %s: %d parked, %d wishes, %d RMBs", role, word, len(b.lc.parked), len(b.lc.wishes), len(b.lc.peer.rmbs))
+			if len(b.lc.deletes) > llc.MaxLinks || len(b.lc.wishes) > 1 || len(b.lc.peer.rmbs) > 2 {
+				t.Errorf("%v, %s: %d parked, %d wishes, %d RMBs", role, word, len(b.lc.deletes), len(b.lc.wishes), len(b.lc.peer.rmbs))
 			}
 		}
 	}
@@ -345,14 +355,14 @@ func TestControlRKeyLimit(t *testing.T) {
 		if !b.lc.Room() {
 			t.Fatalf("no room after %d RMBs", i+1)
 		}
-		if got := rmbAnswers(b.lc.ConfirmRMB(b.now, 100+i, llc.RToken{RKey: wire.RKey(i)}, nil)); got != "" {
+		if got := rmbAnswers(b.lc.ConfirmRMB(b.now, 100+i, onFirst(llc.RToken{RKey: wire.RKey(i)}), nil)); got != "" {
 			t.Fatalf("RMB %d: %s", i, got)
 		}
 	}
 	if b.lc.Room() {
 		t.Error("room for another RMB")
 	}
-	if got := rmbAnswers(b.lc.ConfirmRMB(b.now, 9999, llc.RToken{RKey: 9999}, nil)); got != "refused(9999) RTOKENERR (0x09990001)" {
+	if got := rmbAnswers(b.lc.ConfirmRMB(b.now, 9999, onFirst(llc.RToken{RKey: 9999}), nil)); got != "refused(9999) RTOKENERR (0x09990001)" {
 		t.Errorf("one more: %s", got)
 	}
 }
@@ -382,7 +392,7 @@ func TestControlRKeyTimeout(t *testing.T) {
 		b.all = nil
 		if kind == "CONFIRM RKEY" {
 			b.play("want")
-			b.all = append(b.all, b.lc.ConfirmRMB(b.now, 3, llc.RToken{RKey: 0x103}, nil)...)
+			b.all = append(b.all, b.lc.ConfirmRMB(b.now, 3, onFirst(llc.RToken{RKey: 0x103}), nil)...)
 		} else {
 			b.play("unwanted")
 			b.all = append(b.all, b.lc.DeleteRMB(b.now, 5, true, nil)...)
@@ -564,10 +574,10 @@ func TestRTokens(t *testing.T) {
 	if _, _, why := table.take(0, &last, 3); why != clc.DiagNone {
 		t.Errorf("an element up to the last address: %v", why)
 	}
-	if table.add(0, llc.RToken{RKey: 1, VA: 7}) {
+	if table.add(0, llc.RToken{RKey: 1, VA: 7}) != nil {
 		t.Error("the address of an RMB in use has changed")
 	}
-	if table.release(1); !table.add(0, llc.RToken{RKey: 1, VA: 7}) || len(table.rmbs) != 3 {
+	if table.release(1); table.add(0, llc.RToken{RKey: 1, VA: 7}) == nil || len(table.rmbs) != 3 {
 		t.Errorf("the RMB is not told again: %d RMBs", len(table.rmbs))
 	}
 	p.RMBAddr = 7
@@ -580,11 +590,11 @@ func TestRTokens(t *testing.T) {
 		t.Errorf("the previous user is %d of %d", previous, len(table.users))
 	}
 	for i := range llc.MaxRKeys - 3 {
-		if !table.add(0, llc.RToken{RKey: wire.RKey(100 + i)}) {
+		if table.add(0, llc.RToken{RKey: wire.RKey(100 + i)}) == nil {
 			t.Fatalf("no room after %d", i)
 		}
 	}
-	if table.add(0, llc.RToken{RKey: 9999}) || table.room() {
+	if table.add(0, llc.RToken{RKey: 9999}) != nil || table.room() {
 		t.Error("room for more than 255 RMBs")
 	}
 }

@@ -37,15 +37,20 @@ type ControlConfig struct {
 	// Owner is who uses the element of the peer's RMB that the CLC messages have named,
 	// see [LinkControl.TakeElement].
 	Owner Owner
-	// Second is what a server offers as its end of a second link, where the maximum is not 1. "If it only
-	// has one RNIC available on the LAN, it will attempt to set up the second SMC-R link over that one
-	// RNIC" (RFC 7609 p.35): GID and MAC may be those of Local. The number must be that of a
-	// queue pair with no other use. A client that accepts it is told to delete the link again:
-	// there is one link for now. Zero: the attempt is left out, and a Linux client waits 3 seconds for it.
-	Second LinkEnd
+	// RNICs are those of ours that may be an end of a link of the group: on the network of the first link, and
+	// usable. That of Local is one of them. See [LinkControl.SetRNICs]. "If it only has one RNIC available on the LAN, it will
+	// attempt to set up the second SMC-R link over that one RNIC" (RFC 7609 p.35). Without any a server leaves
+	// the attempt out, and a Linux client waits 3 seconds for it.
+	RNICs []RNIC
+	// MaxLinks is how many symmetric links we allow in version 1, 1 to 8; 0: what Result says. Version 2 negotiates it in the
+	// CLC messages.
+	MaxLinks uint8
 	// TestInterval is how long nothing has been heard from the peer before it is asked with TEST LINK;
 	// zero: [TestLinkInterval], negative: never.
 	TestInterval time.Duration
+	// RetryInterval is how long a server waits after an attempt at another link that has come to nothing, the first time;
+	// zero: [AddLinkRetry], negative: for ever, unless something new is known.
+	RetryInterval time.Duration
 	// RefuseEyecatcher ends the first contact with a peer whose RMB elements begin with an eyecatcher,
 	// as Linux net/smc does. Otherwise see [LinkControl.PeerEyecatcher].
 	RefuseEyecatcher bool
@@ -62,7 +67,7 @@ const (
 	ControlInit       ControlState = iota // not started
 	ControlConfirming                     // server: CONFIRM LINK sent, awaited: the reply; client: awaited: CONFIRM LINK
 	ControlReplied                        // client: the reply to CONFIRM LINK is posted, awaited: its completion
-	ControlAdding                         // server: ADD LINK sent, awaited: the reply; client: awaited: ADD LINK
+	ControlAdding                         // the first link works, a second one is attempted
 	ControlActive                         // connections may use the group
 	ControlEnding                         // no connection may use it; awaited: the last messages
 	ControlEnded                          // over
@@ -131,10 +136,11 @@ const (
 	EndSilent                    // the peer did not answer TEST LINK
 	EndViolation                 // the peer broke the protocol of LLC
 	EndFallBack                  // its first contact came to nothing
+	EndAsymmetric                // a link: there are symmetric ones
 )
 
 var endKindNames = [...]string{
-	"none", "idle", "operator", "shutdown", "deleted by peer", "link failed", "peer silent", "protocol violation", "fell back",
+	"none", "idle", "operator", "shutdown", "deleted by peer", "link failed", "peer silent", "protocol violation", "fell back", "asymmetric",
 }
 
 // String returns the kind in words.
@@ -164,14 +170,36 @@ func (e GroupEnd) String() string {
 }
 
 // A Tag says which of a [LinkControl]'s messages was sent.
-type Tag uint8
+type Tag uint16
 
 // The messages whose completion is awaited.
 const (
 	tagNone    Tag = iota
 	tagConfirm     // CONFIRM LINK, or the reply
 	tagEnd         // the last message of a group
+	tagAdded       // the reply to CONFIRM LINK for a further link; with its number << 8
 )
+
+// A Redundancy says how many paths there are between the RNICs of a link group.
+type Redundancy uint8
+
+// The levels, from none to full.
+const (
+	RedundancyNone       Redundancy = iota // no link is in use
+	RedundancySingle                       // one link
+	RedundancyAsymmetric                   // two links, which have an RNIC in common at one end
+	RedundancySymmetric                    // two links or more, each between RNICs of its own
+)
+
+var redundancyNames = [...]string{"none", "single", "asymmetric", "symmetric"}
+
+// String returns the level in a word.
+func (r Redundancy) String() string {
+	if int(r) < len(redundancyNames) {
+		return redundancyNames[r]
+	}
+	return fmt.Sprintf("Redundancy(%d)", uint8(r))
+}
 
 // Outputs of a [LinkControl], besides [SetTimer] and [ClearTimer].
 type (
@@ -193,6 +221,35 @@ type (
 		Kind LinkStepKind
 		Why  clc.Diagnosis // StepFailed
 	}
+
+	// OpenLink asks for our end of another link on the RNIC with the address GID: a queue pair, with which all our RMBs
+	// are registered. [LinkControl.LinkOpened] is the answer, also if there is none.
+	OpenLink struct {
+		Link llc.LinkNum
+		GID  wire.GID
+	}
+
+	// ConnectLink says what is at the other end of a link that was opened: its queue pair is to be able to receive,
+	// and a server's to send. If it cannot, that is [LinkControl.LinkFailed].
+	ConnectLink struct {
+		Link llc.LinkNum
+		Peer LinkEnd
+	}
+
+	// LinkUp says that connections may use another link.
+	LinkUp struct{ Link llc.LinkNum }
+
+	// LinkDown says that connections must not use a link any more, and go on over another one
+	// ([LinkControl.ElementOn]). The queue pair is of no use if Why is not an order of the peer's or our
+	// own; the peer may still be using it until CloseLink.
+	LinkDown struct {
+		Link llc.LinkNum
+		Why  GroupEnd
+	}
+
+	// CloseLink says that both sides have done with a link, or with one that was never up: its queue pair is to
+	// be given back.
+	CloseLink struct{ Link llc.LinkNum }
 
 	// RMBConfirmed says that the peer knows one of our RMBs, so that it may be announced in a CLC message.
 	RMBConfirmed struct{ ID RMBID }
@@ -227,6 +284,11 @@ type (
 func (ReadyToSend) output()  {}
 func (SendLLC) output()      {}
 func (LinkStep) output()     {}
+func (OpenLink) output()     {}
+func (ConnectLink) output()  {}
+func (LinkUp) output()       {}
+func (LinkDown) output()     {}
+func (CloseLink) output()    {}
 func (RMBConfirmed) output() {}
 func (RMBRefused) output()   {}
 func (RMBDeleted) output()   {}

@@ -52,8 +52,8 @@ func FuzzControl(f *testing.F) {
 			}
 			b.all = append(b.all, outs...)
 			checkControl(t, "fuzz", b, before, outs)
-			if len(b.lc.own) > llc.MaxRKeys || len(b.lc.peer.rmbs) > llc.MaxRKeys || len(b.lc.parked) > llc.MaxLinks || len(b.lc.wishes) > llc.MaxRKeys {
-				t.Fatalf("%d and %d RMBs, %d parked, %d wishes", len(b.lc.own), len(b.lc.peer.rmbs), len(b.lc.parked), len(b.lc.wishes))
+			if len(b.lc.own) > llc.MaxRKeys || len(b.lc.peer.rmbs) > llc.MaxRKeys || len(b.lc.deletes) > maxSlots || len(b.lc.wishes) > llc.MaxRKeys {
+				t.Fatalf("%d and %d RMBs, %d deletes, %d wishes", len(b.lc.own), len(b.lc.peer.rmbs), len(b.lc.deletes), len(b.lc.wishes))
 			}
 			if t.Failed() {
 				return
@@ -92,7 +92,7 @@ func fuzzInput(b *controlBench, op, arg byte, message []byte) []Output {
 			return lc.LinkFailed(b.now, 0, errors.New("retries"), nil)
 		}
 	case 4:
-		return lc.ConfirmRMB(b.now, id, llc.RToken{RKey: 0x100 + wire.RKey(id), VA: uint64(id) << 16}, nil)
+		return b.opened(lc.ConfirmRMB(b.now, id, onFirst(llc.RToken{RKey: 0x100 + wire.RKey(id), VA: uint64(id) << 16}), nil))
 	case 5:
 		return lc.DeleteRMB(b.now, id, arg&8 == 0, nil)
 	case 6:

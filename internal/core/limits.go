@@ -49,7 +49,7 @@ const (
 
 	// AddLinkStateTimeout bounds the attempt at a second link as a whole. LinkControl has the timers of its
 	// messages, which are shorter together.
-	AddLinkStateTimeout = 2*AddLinkReplyTimeout + 2*time.Second
+	AddLinkStateTimeout = 2*AddLinkReplyTimeout + ConfirmLinkTimeout + deleteTries*LLCTimeout + 2*time.Second
 
 	// defaultMaxConns and defaultMaxLinks are what a link group of SMC-R has where the release
 	// does not negotiate it: Linux net/smc.
@@ -77,9 +77,24 @@ const (
 	// seconds, and looks 1 second longer for a Decline.
 	AddLinkTimeout = 3 * time.Second
 
-	// AddLinkReplyTimeout is how long a server waits for the answer, and then for that to its DELETE LINK. A client
+	// AddLinkReplyTimeout is how long a server waits for the answer on first contact. A client
 	// that keeps to RFC 7609 never takes so long, and with one that does not the connection ends.
 	AddLinkReplyTimeout = 5 * time.Second
+
+	// ConfirmLinkTimeout is how long CONFIRM LINK on a further link may take, and its reply.
+	ConfirmLinkTimeout = 5 * time.Second
+
+	// deleteTries is how often DELETE LINK is sent over a link before that counts as failed too. Ours; Linux net/smc, which drops
+	// requests that cross its own, tries once.
+	deleteTries = 2
+
+	// AddLinkRetry is how long a server waits with another attempt at a further link, RFC 7609 C.8; each time twice as long,
+	// up to AddLinkRetryMax. AddLinkPause is the least time between two attempts, whatever the reason for the second; a link that
+	// has held for linkSteady was no failure. All ours: Linux net/smc tries when a port comes up, or a link is lost.
+	AddLinkRetry    = 10 * time.Second
+	AddLinkRetryMax = 5 * time.Minute
+	AddLinkPause    = time.Second
+	linkSteady      = 10 * time.Second
 
 	// GroupEndTimeout bounds the end of a group: the completion of the last send, or the peer's answer.
 	GroupEndTimeout = LLCTimeout

@@ -16,8 +16,11 @@ type Element struct {
 	Size int    // bytes
 }
 
+// maxSlots is how many links a group may have at a time: the symmetric ones, and an asymmetric one.
+const maxSlots = llc.MaxLinks + 1
+
 // rtokens are the RMBs of a peer, as many as one link group can have, and which of our connections uses which
-// element.
+// element. Links are told apart by their slots, which are below maxSlots.
 type rtokens struct {
 	rmbs  []*peerRMB
 	users map[Owner]elementUse
@@ -25,20 +28,30 @@ type rtokens struct {
 
 // A peerRMB is one of the peer's RMBs: "one RToken per RMB and link".
 type peerRMB struct {
-	tokens [llc.MaxLinks]llc.RToken // by the index of the link
-	known  uint8                    // which of tokens are there: a bit for each
-	users  map[uint8]Owner          // by the index of the element
+	tokens [maxSlots]llc.RToken
+	known  uint16          // which of tokens are there: a bit for each
+	users  map[uint8]Owner // by the index of the element
 }
 
 type elementUse struct {
 	rmb   *peerRMB
 	index uint8
+	size  int // bytes
+}
+
+// on returns where the RMB is on a link, and whether that is known.
+func (b *peerRMB) on(slot uint8) (llc.RToken, bool) { return b.tokens[slot], b.known&(1<<slot) != 0 }
+
+// set takes where the RMB is on a link.
+func (b *peerRMB) set(slot uint8, token llc.RToken) {
+	b.tokens[slot] = token
+	b.known |= 1 << slot
 }
 
 // find returns the RMB with an RKey on a link, nil if there is none.
-func (t *rtokens) find(link int, key wire.RKey) *peerRMB {
+func (t *rtokens) find(slot uint8, key wire.RKey) *peerRMB {
 	for _, b := range t.rmbs {
-		if b.known&(1<<link) != 0 && b.tokens[link].RKey == key {
+		if token, ok := b.on(slot); ok && token.RKey == key {
 			return b
 		}
 	}
@@ -48,51 +61,77 @@ func (t *rtokens) find(link int, key wire.RKey) *peerRMB {
 // room reports whether another RMB has a place.
 func (t *rtokens) room() bool { return len(t.rmbs) < llc.MaxRKeys } // rule: TestRTokens: len(t.rmbs) < llc.MaxRKeys -> true
 
-// add takes an RMB, and reports whether it did. One that is known is told again when it is used again: Linux net/smc.
+// add takes an RMB, and returns nil if it did not. One that is known is told again when it is used again: Linux net/smc.
 // Its address can change while nobody uses it.
-func (t *rtokens) add(link int, token llc.RToken) bool {
-	if b := t.find(link, token.RKey); b != nil {
-		if b.tokens[link] != token && len(b.users) > 0 { // rule: TestRTokens
-			return false
+func (t *rtokens) add(slot uint8, token llc.RToken) *peerRMB {
+	if b := t.find(slot, token.RKey); b != nil {
+		if b.tokens[slot] != token && len(b.users) > 0 { // rule: TestRTokens
+			return nil
 		}
-		b.tokens[link] = token
-		return true
+		b.tokens[slot] = token
+		return b
 	}
 	if !t.room() {
-		return false
+		return nil
 	}
-	b := &peerRMB{known: 1 << link}
-	b.tokens[link] = token
+	b := new(peerRMB)
+	b.set(slot, token)
 	t.rmbs = append(t.rmbs, b)
-	return true
+	return b
 }
 
-// remove forgets an RMB, and returns who has used its elements, in order. It reports whether there was one.
-func (t *rtokens) remove(link int, key wire.RKey) ([]Owner, bool) {
-	b := t.find(link, key)
-	if b == nil {
-		return nil, false
+// learn takes where RMBs are on a new link, of those that are known on the link via.
+func (t *rtokens) learn(via, slot uint8, pairs []llc.RKeyPair) {
+	for _, p := range pairs {
+		if b := t.find(via, p.Reference); b != nil {
+			b.set(slot, p.New)
+		}
 	}
+}
+
+// forget takes a link out of the table, and returns who has used RMBs that are on no other link, in order.
+func (t *rtokens) forget(slot uint8) (lost []Owner) {
+	t.rmbs = slices.DeleteFunc(t.rmbs, func(b *peerRMB) bool {
+		b.known &^= 1 << slot
+		if b.known == 0 {
+			lost = append(lost, t.drop(b)...)
+		}
+		return b.known == 0
+	})
+	return lost
+}
+
+// drop ends all use of an RMB, and returns whose.
+func (t *rtokens) drop(b *peerRMB) []Owner {
 	users := slices.Sorted(maps.Values(b.users))
 	for _, owner := range users {
 		delete(t.users, owner)
 	}
+	return users
+}
+
+// remove forgets an RMB, and returns who has used its elements, in order. It reports whether there was one.
+func (t *rtokens) remove(slot uint8, key wire.RKey) ([]Owner, bool) {
+	b := t.find(slot, key)
+	if b == nil {
+		return nil, false
+	}
 	t.rmbs = slices.DeleteFunc(t.rmbs, func(x *peerRMB) bool { return x == b })
-	return users, true
+	return t.drop(b), true
 }
 
 // take gives the element that p names to owner. A previous one has lost it, and is returned.
-func (t *rtokens) take(link int, p *clc.ParamsR, owner Owner) (el Element, previous Owner, why clc.Diagnosis) {
+func (t *rtokens) take(slot uint8, p *clc.ParamsR, owner Owner) (el Element, previous Owner, why clc.Diagnosis) {
 	size := p.RMBESize.Bytes()
-	va := p.RMBAddr + uint64(p.RMBEIndex-1)*uint64(size)
+	va := elementAt(p.RMBAddr, p.RMBEIndex, size)
 	// "Valid value range is 1-255" (RFC 7609 p.15). An address is any number, but memory does not go on at 0.
 	if p.RMBEIndex == 0 || va+uint64(size-1) < va { // rule: TestRTokens
 		return Element{}, 0, clc.DiagRToken
 	}
 	// The peer has told of the RMB with CONFIRM RKEY, on the link. Linux net/smc does so too, but would take one
 	// from the CLC message: from whoever is on the TCP connection, who may not be that peer.
-	b := t.find(link, p.RKey)
-	if b == nil || b.tokens[link].VA != p.RMBAddr { // rule: TestRTokens
+	b := t.find(slot, p.RKey)
+	if b == nil || b.tokens[slot].VA != p.RMBAddr { // rule: TestRTokens
 		return Element{}, 0, clc.DiagRToken
 	}
 	t.release(owner)
@@ -106,8 +145,25 @@ func (t *rtokens) take(link int, p *clc.ParamsR, owner Owner) (el Element, previ
 		t.users = make(map[Owner]elementUse)
 	}
 	b.users[p.RMBEIndex] = owner
-	t.users[owner] = elementUse{b, p.RMBEIndex}
+	t.users[owner] = elementUse{b, p.RMBEIndex, size}
 	return Element{RKey: p.RKey, VA: va, Size: size}, previous, clc.DiagNone
+}
+
+// elementAt is the address of an element of an RMB.
+func elementAt(rmb uint64, index uint8, size int) uint64 { return rmb + uint64(index-1)*uint64(size) }
+
+// element returns owner's element as a writer on a link addresses it, and whether the peer has told where it is there.
+func (t *rtokens) element(slot uint8, owner Owner) (Element, bool) {
+	use, ok := t.users[owner]
+	if !ok {
+		return Element{}, false
+	}
+	token, ok := use.rmb.on(slot)
+	va := elementAt(token.VA, use.index, use.size)
+	if !ok || va+uint64(use.size-1) < va {
+		return Element{}, false
+	}
+	return Element{RKey: token.RKey, VA: va, Size: use.size}, true
 }
 
 // release ends owner's use of its element.
@@ -119,18 +175,34 @@ func (t *rtokens) release(owner Owner) {
 }
 
 // TakeElement finds the element of a peer's RMB that its Accept or Confirm names, for a connection that writes
-// on the first link, and keeps for whom. If it cannot be one, such as for an RMB that the peer has not told of, why is the
-// reason to decline, where that is possible. Of a connection that had the element before, the peer thinks that it has ended: it "must
+// on the link which the message names too, and keeps for whom. If it cannot be one, such as for an RMB that the peer has not told of,
+// why is the reason to decline, where that is possible. Of a connection that had the element before, the peer thinks that it has ended: it "must
 // abort the existing SMC-R connection associated with this RMBE" (RFC 7609 §4.4.2), see [ElementLost].
 func (lc *LinkControl) TakeElement(p *clc.ParamsR, owner Owner, out []Output) (Element, clc.Diagnosis, []Output) {
 	if lc.state == ControlEnding || lc.state == ControlEnded {
 		return Element{}, clc.DiagNoActiveLink, out
 	}
-	el, previous, why := lc.peer.take(0, p, owner)
+	link := lc.links[0]
+	for _, l := range lc.links {
+		if l.peer.QPN == p.QPN && l.peer.GID.Addr() == p.GID.Addr() {
+			link = l
+		}
+	}
+	el, previous, why := lc.peer.take(link.slot, p, owner)
 	if previous != 0 {
 		out = append(out, ElementLost{previous}) // rule: TestControlElements
 	}
 	return el, why, out
+}
+
+// ElementOn returns the element of a connection as a writer on a link addresses it. It is false for a link that is not in
+// use, and for an RMB that the peer has not told of there.
+func (lc *LinkControl) ElementOn(owner Owner, num llc.LinkNum) (Element, bool) {
+	link := lc.link(num)
+	if link == nil || link.state != linkActive || lc.state == ControlEnding || lc.state == ControlEnded {
+		return Element{}, false
+	}
+	return lc.peer.element(link.slot, owner)
 }
 
 // ReleaseElement says that a connection does not use its element any more.

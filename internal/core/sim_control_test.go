@@ -163,7 +163,7 @@ func checkQuiet(w *world, hosts []*simHost, faulty bool) {
 			if len(g.sockets) > 0 || g.lg.Conns != 0 {
 				w.failf("%s: group %v has %d connections, %d counted", h.name, g.lg.ID, len(g.sockets), g.lg.Conns)
 			}
-			if len(g.lc.peer.users) > 0 || g.lc.exchange.kind != exchangeNone || len(g.lc.wishes) > 0 || len(g.lc.parked) > 0 {
+			if len(g.lc.peer.users) > 0 || g.lc.exchange.kind != exchangeNone || len(g.lc.wishes) > 0 || len(g.lc.deletes) > 0 {
 				w.failf("%s: group %v has %d elements in use, exchange %+v, %d wishes", h.name, g.lg.ID, len(g.lc.peer.users), g.lc.exchange, len(g.lc.wishes))
 			}
 			p := g.port.peer
@@ -172,11 +172,11 @@ func checkQuiet(w *world, hosts []*simHost, faulty bool) {
 				continue
 			}
 			for id, own := range g.lc.own {
-				known := p.g.lc.peer.find(0, own.token.RKey)
+				known := p.g.lc.peer.find(0, own.tokens[1].RKey)
 				switch own.state {
 				case rmbConfirmed:
-					if known == nil || known.tokens[0] != own.token {
-						w.failf("%s: RMB %d %v is not known to the peer", h.name, id, own.token)
+					if known == nil || known.tokens[0] != own.tokens[1] {
+						w.failf("%s: RMB %d %v is not known to the peer", h.name, id, own.tokens[1])
 					}
 				case rmbQuarantined:
 				default:
@@ -189,7 +189,7 @@ func checkQuiet(w *world, hosts []*simHost, faulty bool) {
 			for _, known := range g.lc.peer.rmbs {
 				found := false
 				for _, own := range p.g.lc.own {
-					found = found || own.token == known.tokens[0]
+					found = found || own.tokens[1] == known.tokens[0]
 				}
 				if !found {
 					w.failf("%s: group %v knows %v, which the peer does not have", h.name, g.lg.ID, known.tokens[0])

@@ -152,11 +152,9 @@ func (e *simEnd) prepare(c Choice) {
 func (e *simEnd) startLink(r Result) {
 	w := e.w
 	own := LinkEnd{GID: e.own.GID, MAC: e.own.MAC, QPN: e.own.QPN, PSN: e.own.PSN, MTU: e.own.MTU}
-	second := own
-	second.QPN++
 	e.qp = &simQP{e: e, lc: NewLinkControl(ControlConfig{
 		Result: r, Local: own, GroupID: 0x100, RMB: 1, Token: llc.RToken{RKey: e.own.RKey, VA: e.own.RMBAddr},
-		Owner: 1, Second: second, TestInterval: -1,
+		Owner: 1, RNICs: []RNIC{{GID: own.GID, MAC: own.MAC}}, TestInterval: -1, RetryInterval: -1,
 	})}
 	if w.chance(5) { // the device fails
 		w.after(w.delay(), e.qp.fail)
@@ -183,6 +181,9 @@ func (e *simEnd) doLink(outs []Output) {
 			}
 		case SetTimer:
 			w.at(o.At, func() { e.doLink(e.qp.lc.Advance(w.now, nil)) })
+		case OpenLink: // which is asked for to be rejected
+			end := LinkEnd{GID: o.GID, MAC: e.own.MAC, QPN: e.own.QPN + 1, PSN: 7, MTU: e.own.MTU}
+			e.doLink(e.qp.lc.LinkOpened(w.now, o.Link, end, nil, nil))
 		case GroupEnded:
 			e.qp.failed = true
 		}

@@ -263,7 +263,7 @@ func (x *simSocket) prepare(c Choice) {
 	} else {
 		g.tokens[x.rmb] = llc.RToken{RKey: wire.RKey(h.next()), VA: uint64(h.next()) << 20}
 	}
-	g.do(g.lc.ConfirmRMB(w.now, x.rmb, g.tokens[x.rmb], nil))
+	g.do(g.lc.ConfirmRMB(w.now, x.rmb, onFirst(g.tokens[x.rmb]), nil))
 }
 
 func (x *simSocket) join(g *simGroup) {
@@ -379,10 +379,9 @@ func (g *simGroup) start(r Result) {
 	p := h.other.ports[r.R.QPN]
 	g.port.peer = p
 	local := LinkEnd{GID: h.rnic.GID, MAC: h.rnic.MAC, QPN: g.port.qpn, PSN: 7, MTU: wire.MTU1024}
-	second := local
-	second.QPN = wire.QPN(h.next())
 	g.lc = NewLinkControl(ControlConfig{
-		Result: r, Local: local, GroupID: wire.LinkID(h.next()), RMB: g.first.rmb, Token: g.tokens[g.first.rmb], Owner: g.first.owner, Second: second,
+		Result: r, Local: local, GroupID: wire.LinkID(h.next()), RMB: g.first.rmb, Token: g.tokens[g.first.rmb], Owner: g.first.owner,
+		RNICs: []RNIC{h.rnic},
 	})
 	if h.faulty && w.chance(8) {
 		w.after(h.delay()*500, func() { g.port.cut = true })
@@ -468,6 +467,8 @@ func (g *simGroup) do(outs []Output) {
 			for _, x := range g.inUse() {
 				x.resetTCP()
 			}
+		case OpenLink: // which is asked for to be rejected
+			g.do(g.lc.LinkOpened(w.now, o.Link, LinkEnd{GID: o.GID, MAC: h.rnic.MAC, QPN: wire.QPN(h.next()), PSN: 7, MTU: wire.MTU1024}, nil, nil))
 		case GroupEnded:
 			g.end()
 		}

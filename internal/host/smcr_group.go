@@ -42,7 +42,6 @@ type smcrGroup struct {
 	ctl       *core.LinkControl // nil before the first contact begins
 	tell      func(news)        // to the handshake of the first contact
 	spare     *rdma.QP          // what ADD LINK offers; nil if there is none
-	sparePD   *rdma.PD
 	timer     *time.Timer
 	inUse     bool               // the first contact was confirmed
 	fate      core.ConnEventKind // what connections are told at the end
@@ -113,12 +112,7 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error 
 	if token, ok := c.rmb.rmb.Token(g.link); ok {
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
 	}
-	if r.Role == core.RoleServer && r.MaxLinks > 1 {
-		if qpn, err := g.makeSpare(); err == nil {
-			cfg.Second = local
-			cfg.Second.QPN, cfg.Second.PSN = qpn, rdma.RandomPSN()
-		}
-	}
+	cfg.RNICs = []core.RNIC{*us}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.rmb.known = true
@@ -131,20 +125,25 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error 
 	return nil
 }
 
-// makeSpare makes the queue pair that a server offers as the end of a second link, which a host with one adapter does
-// not get (RFC 7609 p.35): only its number is of use.
-func (g *smcrGroup) makeSpare() (qpn wire.QPN, err error) {
-	if g.sparePD, err = g.rnic.dev.NewPD(); err != nil {
-		return 0, err
+// openSpare makes the queue pair that a server offers as the end of a second link, which a host with one adapter does
+// not get (RFC 7609 p.35): only its number is of use. g.mu is held.
+func (g *smcrGroup) openSpare() core.LinkEnd {
+	if g.lg.Key.Role == core.RoleClient {
+		return core.LinkEnd{}
+	}
+	pd, err := g.rnic.dev.NewPD()
+	if err != nil {
+		return core.LinkEnd{}
 	}
 	cq, err := g.rnic.dev.NewCQ(2, nil)
 	if err != nil {
-		return 0, err
+		return core.LinkEnd{}
 	}
-	if g.spare, err = g.sparePD.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1}); err != nil {
-		return 0, err
+	if g.spare, err = pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1}); err != nil {
+		return core.LinkEnd{}
 	}
-	return g.spare.QPN(), nil
+	us := g.rnic.ends()
+	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: g.spare.QPN(), PSN: rdma.RandomPSN(), MTU: g.link.MTU()}
 }
 
 // dropSpare takes it away. g.mu is held.
@@ -186,6 +185,14 @@ func (g *smcrGroup) carryOut(out core.Output) {
 		if err := g.link.ReadyToSend(); err != nil {
 			g.queue = g.ctl.LinkFailed(time.Now(), 0, err, g.queue)
 		}
+	case core.OpenLink:
+		g.queue = g.ctl.LinkOpened(time.Now(), out.Link, g.openSpare(), nil, g.queue)
+	case core.ConnectLink: // a host with one adapter has no use for another link
+		g.queue = g.ctl.LinkFailed(time.Now(), out.Link, errOneLink, g.queue)
+	case core.CloseLink:
+		g.dropSpare()
+	case core.LinkUp, core.LinkDown:
+		panic(fmt.Sprintf("host: impossible output %T with one link", out))
 	case core.SendLLC:
 		b := out.Message.Append(nil)
 		g.traceLLC(b, true) // before the answer can be there
@@ -196,9 +203,6 @@ func (g *smcrGroup) carryOut(out core.Output) {
 		g.tell(func(h *core.Handshake, now time.Time, queue []core.Output) []core.Output {
 			return h.LinkStep(now, out, queue)
 		})
-		if out.Kind == core.StepUp {
-			g.dropSpare()
-		}
 	case core.RMBConfirmed:
 		g.rmbs.answer(out.ID, clc.DiagNone)
 	case core.RMBRefused:
@@ -546,5 +550,7 @@ func (g *smcrGroup) started() bool {
 }
 
 var errForeignLink = errors.New("it names no link of the link group")
+
+var errOneLink = errors.New("there is one link")
 
 var errRMBs = errors.New("the peer does not take another RMB")

@@ -73,7 +73,11 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 	p.asked[m.id] = m
 	m.answered = make(chan clc.Diagnosis, 1)
 	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
-		return g.ctl.ConfirmRMB(now, m.id, llc.RToken{RKey: token.RKey, VA: token.Addr}, out)
+		tokens := make(map[llc.LinkNum]llc.RToken)
+		for _, l := range g.ctl.Links() {
+			tokens[l.Num] = llc.RToken{RKey: token.RKey, VA: token.Addr}
+		}
+		return g.ctl.ConfirmRMB(now, m.id, tokens, out)
 	})
 	g.mu.Unlock()
 	var why clc.Diagnosis

@@ -1,0 +1,587 @@
+package core
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// This file has the making of further links, RFC 7609 §3.5.1.6 and §3.5.5.1, C.8: ADD LINK, its continuations, CONFIRM LINK on
+// the new link, and REQUEST ADD LINK.
+//
+//	phase       role    event                                next        output
+//	none        server  an attempt is due                    Opening     OpenLink
+//	none        client  ADD LINK that would help             Opening     OpenLink
+//	none        client  ADD LINK that would not              none        SendLLC rejection
+//	Opening     both    LinkOpened without a queue pair      none        client: SendLLC rejection
+//	Opening     server  LinkOpened                           Requested   SendLLC ADD LINK
+//	Opening     client  LinkOpened, version 1                Telling     ConnectLink, SendLLC reply
+//	Opening     client  LinkOpened, version 2                Confirming  ConnectLink, SendLLC reply
+//	Requested   server  reply, rejected                      none        CloseLink
+//	Requested   server  reply, version 1                     Telling     ConnectLink, SendLLC ADD LINK CONTINUATION
+//	Requested   server  reply, version 2                     Confirming  ConnectLink, SendLLC CONFIRM LINK
+//	Requested   server  reply that would not help            none        SendLLC DELETE LINK
+//	Telling     server  CONTINUATION reply, more to tell     same        SendLLC ADD LINK CONTINUATION
+//	Telling     server  CONTINUATION reply                   Confirming  SendLLC CONFIRM LINK
+//	Telling     client  CONTINUATION                         same or Confirming  SendLLC reply
+//	Confirming  server  CONFIRM LINK reply                   none        LinkUp
+//	Confirming  client  CONFIRM LINK                         Replied     ReadyToSend, SendLLC reply
+//	Replied     client  Sent                                 none        LinkUp
+//	any         both    the new link fails, or is not what was said  none  SendLLC DELETE LINK
+//
+// When it has come to nothing, a server tries again: when the retry timer says so, when either side has another RNIC.
+// While it is under way (RFC 7609 §3.5.5.3.1):
+//
+//	message from the client          server
+//	TEST LINK                        answered
+//	ADD LINK, REQUEST ADD LINK       ignored: the server's own is the answer
+//	DELETE LINK of one link          queued
+//	DELETE LINK all                  the group ends at once
+//	CONFIRM RKEY                     refused, with the flag that asks to try again
+//
+// A client does not begin CONFIRM RKEY then. One that has begun is refused by the server, and made again with the new link.
+
+// An addPhase says how far a new link is.
+type addPhase uint8
+
+const (
+	addNone       addPhase = iota
+	addOpening             // our end is being made
+	addRequested           // server: ADD LINK is sent, awaited: the reply
+	addTelling             // version 1: where RMBs are is being told
+	addConfirming          // server: CONFIRM LINK is sent, awaited: the reply; client: awaited: CONFIRM LINK
+	addReplied             // client: the reply is posted, awaited: its completion
+)
+
+// A linkAdd is the making of a link.
+type linkAdd struct {
+	phase   addPhase
+	link    *controlLink
+	via     *controlLink // that carries ADD LINK
+	until   time.Time
+	target  wire.GID       // server: for the client to use
+	request llc.AddLink    // client: to be answered
+	tell    []llc.RKeyPair // version 1: ours that are still to be told
+	told    []RMBID        // ours that the peer will know on the link
+	owed    int            // version 1: how many of the peer's are to come; below 0: not known yet
+}
+
+// An addRetry says when a server attempts another link.
+type addRetry struct {
+	at        time.Time // zero: not by itself
+	last      time.Time // of the last attempt
+	delay     time.Duration
+	attempted bool       // in the first contact
+	hinted    bool       // the client has another RNIC
+	gids      []wire.GID // the client's, as it has told
+}
+
+// SetRNICs says which RNICs of ours may be an end of a link now. A new one is a reason to attempt another link, or to ask
+// the server for it.
+func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Output {
+	var fresh []RNIC
+	for _, r := range rnics {
+		if !slices.Contains(lc.rnics, r) {
+			fresh = append(fresh, r)
+		}
+	}
+	lc.rnics = slices.Clone(rnics)
+	if len(fresh) == 0 || lc.state != ControlActive {
+		return out
+	}
+	if lc.role == RoleServer {
+		lc.retry.hinted = true
+		lc.retry.at = lc.notBefore(now, AddLinkPause)
+		return lc.arm(lc.next(now, out))
+	}
+	return lc.askForLink(now, fresh[0], out)
+}
+
+// askForLink tells the server of another RNIC of a client, unless the group is symmetric, or can have no more links. "The client
+// must not wait for a response or throw an error if one does not come" (RFC 7609 p.46).
+func (lc *LinkControl) askForLink(now time.Time, r RNIC, out []Output) []Output {
+	symmetric, _ := lc.split()
+	link := lc.main()
+	switch {
+	case len(symmetric) >= lc.maxLinks || usesLocal(symmetric, r.end()) || lc.add.phase != addNone:
+		return out
+	case lc.form.Version() == 1:
+		return append(out, SendLLC{Link: link.num, Message: llc.AddLink{Header: llc.Header{Form: lc.form}, MAC: r.MAC, GID: r.GID}})
+	case len(symmetric) > 1: // "the client should not send this message when the LG is symmetric"
+		return out
+	}
+	return append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{
+		Header: llc.Header{Form: lc.form}, GIDs: []wire.GID{link.local.GID, r.GID},
+	}})
+}
+
+// plan finds an RNIC of the server's for another link, and the client's that it would like to be used. In a first contact it is always
+// something; later only what is likely to help.
+func (lc *LinkControl) plan(first bool) (local RNIC, target wire.GID, ok bool) {
+	symmetric, asymmetric := lc.split()
+	if len(symmetric) == 0 || len(symmetric) >= lc.maxLinks || len(lc.links) >= maxSlots || len(lc.rnics) == 0 {
+		return local, target, false
+	}
+	for _, gid := range lc.retry.gids {
+		if target.IsZero() && !usesPeer(symmetric, LinkEnd{GID: gid}) {
+			target = gid
+		}
+	}
+	for _, r := range lc.rnics {
+		if !usesLocal(symmetric, r.end()) {
+			return r, target, true
+		}
+	}
+	if asymmetric != nil || !first && target.IsZero() {
+		return local, target, false
+	}
+	for _, r := range lc.rnics {
+		if sameRNIC(r.end(), symmetric[0].local) {
+			return r, target, true
+		}
+	}
+	return local, target, false
+}
+
+// beginAdd begins an attempt if there is anything to attempt.
+func (lc *LinkControl) beginAdd(now time.Time, out []Output) []Output {
+	local, target, ok := lc.plan(lc.state == ControlAdding || lc.retry.hinted || lc.form.Version() == 1)
+	lc.retry.at, lc.retry.hinted = time.Time{}, false
+	if !ok {
+		return out
+	}
+	lc.retry.last = now
+	for lc.lastNum++; lc.lastNum == 0 || lc.link(lc.lastNum) != nil; lc.lastNum++ {
+		// "Link numbers cannot be reused until the entire link numbering space has been exhausted" (RFC 7609 p.24).
+	}
+	return lc.open(lc.lastNum, local, lc.main(), target, out)
+}
+
+// open asks for our end of a new link.
+func (lc *LinkControl) open(num llc.LinkNum, local RNIC, via *controlLink, target wire.GID, out []Output) []Output {
+	used := uint16(0)
+	for _, l := range lc.links {
+		used |= 1 << l.slot
+	}
+	slot := uint8(0)
+	for used&(1<<slot) != 0 {
+		slot++
+	}
+	link := &controlLink{num: num, slot: slot, state: linkAdding, local: local.end()}
+	lc.links = append(lc.links, link)
+	lc.add = linkAdd{phase: addOpening, link: link, via: via, target: target, owed: -1}
+	return append(out, OpenLink{num, local.GID})
+}
+
+// LinkOpened answers [OpenLink]: local is our end of the link, without a queue pair if there is none, and tokens is where
+// our RMBs are on it.
+func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local LinkEnd, tokens map[RMBID]llc.RToken, out []Output) []Output {
+	a := &lc.add
+	if a.phase != addOpening || a.link.num != num {
+		return append(out, CloseLink{num}) // nobody wants it any more
+	}
+	if local.QPN == 0 {
+		if lc.role == RoleClient {
+			out = lc.reject(a.via, a.request, out)
+		}
+		return lc.arm(lc.next(now, lc.abortAdd(now, 0, false, out)))
+	}
+	a.link.local = local
+	for id, token := range tokens {
+		if b := lc.own[id]; b != nil {
+			b.tokens[num] = token
+		}
+	}
+	pairs := lc.pairs(a)
+	m := llc.AddLink{
+		Header: llc.Header{Form: lc.form}, MAC: local.MAC, GID: local.GID, QPN: local.QPN, Link: num, MTU: local.MTU, PSN: local.PSN,
+		Direct: lc.cfg.Result.Direct, TargetGID: a.target,
+	}
+	if lc.role == RoleClient {
+		m.Header = llc.Header{Form: a.request.Form, Reply: true}
+		m.MTU, m.Direct = min(m.MTU, a.request.MTU), a.request.Direct
+	}
+	if m.Form == llc.V1 {
+		a.tell = pairs
+	} else {
+		m.RKeys = pairs
+	}
+	send := SendLLC{Link: a.via.num, Message: m}
+	if lc.role == RoleServer {
+		a.phase, a.until = addRequested, now.Add(lc.addTimeout())
+		return lc.arm(append(out, send))
+	}
+	r := &a.request
+	a.link.peer = LinkEnd{GID: r.GID, MAC: r.MAC, QPN: r.QPN, PSN: r.PSN, MTU: r.MTU}
+	lc.peer.learn(a.via.slot, a.link.slot, r.RKeys)
+	out = append(out, ConnectLink{num, a.link.peer}, send)
+	a.phase, a.until = addTelling, now.Add(lc.addTimeout())
+	if m.Form != llc.V1 {
+		a.phase, a.until = addConfirming, now.Add(ConfirmLinkTimeout)
+	}
+	return lc.arm(out)
+}
+
+// addTimeout is how long an answer to ADD LINK may take: on first contact long enough for a Decline (RFC 7609 C.7).
+func (lc *LinkControl) addTimeout() time.Duration {
+	if lc.state == ControlAdding {
+		return AddLinkReplyTimeout
+	}
+	return LLCTimeout
+}
+
+// pairs returns where our RMBs are on the new link, of those that the peer knows.
+func (lc *LinkControl) pairs(a *linkAdd) (pairs []llc.RKeyPair) {
+	for _, id := range lc.ownIDs() {
+		b := lc.own[id]
+		token, ok := b.tokens[a.link.num]
+		if ok && b.told[a.via.num] {
+			pairs = append(pairs, llc.RKeyPair{Reference: b.tokens[a.via.num].RKey, New: token})
+			a.told = append(a.told, id)
+		}
+	}
+	return pairs
+}
+
+// abortAdd ends the making of a link. With tell the peer is to know: it may have its end.
+func (lc *LinkControl) abortAdd(now time.Time, reason llc.DeleteReason, tell bool, out []Output) []Output {
+	link, phase := lc.add.link, lc.add.phase
+	lc.add = linkAdd{}
+	if tell && phase > addOpening {
+		link.state = linkFailed // resources are kept until the answer
+		lc.enqueue(linkDelete{num: link.num, reason: reason})
+	} else {
+		out = lc.remove(link, out)
+	}
+	lc.retryLater(now)
+	return out
+}
+
+// retryLater has the server try again after a while, longer each time: "the server peer ... must set a timer" (RFC 7609 C.8).
+func (lc *LinkControl) retryLater(now time.Time) {
+	first := lc.cfg.RetryInterval
+	if first == 0 {
+		first = AddLinkRetry
+	}
+	if _, _, ok := lc.plan(lc.form.Version() == 1); ok && lc.role == RoleServer && first > 0 {
+		lc.retry.delay = min(max(2*lc.retry.delay, first), max(first, AddLinkRetryMax))
+		lc.retry.at = now.Add(lc.retry.delay)
+	}
+}
+
+// retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long.
+func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
+	if now.Sub(lost.upSince) >= linkSteady {
+		lc.retry.delay = 0
+	}
+	if lc.role == RoleServer {
+		lc.retry.at = lc.notBefore(now, max(lc.retry.delay, AddLinkPause))
+	}
+}
+
+// notBefore is when the next attempt may be, if there is a reason for one now.
+func (lc *LinkControl) notBefore(now time.Time, pause time.Duration) time.Time {
+	if at := lc.retry.last.Add(pause); !lc.retry.last.IsZero() && at.After(now) { // rule: TestAddLinkFlapping
+		return at
+	}
+	return now
+}
+
+// handleAddLink takes ADD LINK: a server's wish for a further link, a client's hint that it has another
+// RNIC, or the reply to ours.
+func (lc *LinkControl) handleAddLink(now time.Time, via *controlLink, m llc.AddLink, out []Output) []Output {
+	switch {
+	case lc.role == RoleServer && m.Reply:
+		return lc.handleAddLinkReply(now, via, m, out)
+	case lc.role == RoleServer:
+		return lc.hint(now, out)
+	case m.Reply || lc.state == ControlEnding:
+		return out // nobody has asked, or wants it
+	case lc.state == ControlConfirming:
+		return lc.unexpected(now, via, m, out)
+	case lc.state == ControlReplied:
+		out = append(out, LinkStep{Kind: StepConfirmed}) // it has the reply, or it would not ask
+		lc.setState(now, ControlAdding)
+	}
+	if lc.add.phase != addNone { // it begins anew, after what we have not noticed
+		out = lc.abortAdd(now, 0, false, out)
+	}
+	lc.until = time.Time{}
+	lc.retry.attempted = true
+	local, ok := lc.accept(m)
+	if !ok || !m.MTU.Valid() {
+		return lc.next(now, lc.reject(via, m, out))
+	}
+	out = lc.open(m.Link, local, via, wire.GID{}, out)
+	lc.add.request = m
+	return out
+}
+
+// accept finds the client's RNIC for a link that the server offers, RFC 7609 §3.5.1.6.1. It reports false if there is none: the
+// link would be parallel to another one, or a second asymmetric one, or one too many, or ends at ourselves.
+func (lc *LinkControl) accept(m llc.AddLink) (RNIC, bool) {
+	peer := LinkEnd{GID: m.GID, MAC: m.MAC}
+	symmetric, asymmetric := lc.split()
+	switch {
+	case m.Link == 0 || lc.link(m.Link) != nil || len(lc.links) >= maxSlots || len(symmetric) >= lc.maxLinks: // rule: TestAddLinkRefused
+		return RNIC{}, false
+	case lc.isOurs(m.GID): // rule: TestAddLinkRefused
+		return RNIC{}, false
+	}
+	known := usesPeer(symmetric, peer)
+	var free *RNIC
+	for i := range lc.rnics {
+		r := &lc.rnics[i]
+		if usesLocal(symmetric, r.end()) || asymmetric != nil && sameRNIC(asymmetric.local, r.end()) && sameRNIC(asymmetric.peer, peer) {
+			continue
+		}
+		if free == nil || r.GID.Addr() == m.TargetGID.Addr() {
+			free = r
+		}
+	}
+	switch {
+	case !known && free != nil:
+		return *free, true // symmetric
+	case asymmetric != nil: // rule: TestAddLinkRefused
+		return RNIC{}, false
+	case free != nil:
+		return *free, true // asymmetric: the server has one RNIC
+	case known: // rule: TestAddLinkRefused
+		return RNIC{}, false
+	}
+	for _, r := range lc.rnics {
+		if sameRNIC(r.end(), lc.main().local) {
+			return r, true // asymmetric: we have one
+		}
+	}
+	return RNIC{}, false
+}
+
+// isOurs reports whether a GID is one of ours: a link to ourselves is none.
+func (lc *LinkControl) isOurs(gid wire.GID) bool {
+	return slices.ContainsFunc(lc.rnics, func(r RNIC) bool { return r.GID.Addr() == gid.Addr() })
+}
+
+// reject answers ADD LINK as Linux net/smc does: with the request's own fields.
+func (lc *LinkControl) reject(link *controlLink, m llc.AddLink, out []Output) []Output {
+	reason := llc.RejectNoPath
+	if !m.MTU.Valid() {
+		reason = llc.RejectMTU // rule: TestControlRejects
+	}
+	return append(out, SendLLC{Link: link.num, Message: llc.AddLink{
+		Header: llc.Header{Form: m.Form, Reply: true}, Rejected: true, Reason: reason,
+		MAC: m.MAC, GID: m.GID, QPN: m.QPN, Link: m.Link, MTU: m.MTU, PSN: m.PSN,
+	}})
+}
+
+// handleAddLinkReply takes the client's answer.
+func (lc *LinkControl) handleAddLinkReply(now time.Time, via *controlLink, m llc.AddLink, out []Output) []Output {
+	a := &lc.add
+	if a.phase != addRequested || m.Link != a.link.num { // rule: TestControlTable
+		return out
+	}
+	if m.Rejected {
+		return lc.next(now, lc.abortAdd(now, 0, false, out))
+	}
+	a.link.peer = LinkEnd{GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, MTU: m.MTU}
+	if !lc.fits(a.link) || !m.MTU.Valid() { // "parallel links are not permitted" (RFC 7609 C.7.1)
+		return lc.next(now, lc.abortAdd(now, llc.DeleteLostPath, true, out))
+	}
+	lc.peer.learn(a.via.slot, a.link.slot, m.RKeys)
+	out = append(out, ConnectLink{a.link.num, a.link.peer})
+	if m.Form == llc.V1 {
+		a.phase = addTelling
+		return lc.tellMore(now, llc.Header{Form: llc.V1}, out)
+	}
+	return lc.confirmNew(now, out)
+}
+
+// fits reports whether a link may be in the group with the others.
+func (lc *LinkControl) fits(link *controlLink) bool {
+	if lc.isOurs(link.peer.GID) {
+		return false
+	}
+	symmetric, asymmetric := lc.split()
+	all := symmetric
+	if asymmetric != nil {
+		all = append(all, asymmetric)
+	}
+	for _, l := range all {
+		if sameRNIC(l.local, link.local) && sameRNIC(l.peer, link.peer) { // rule: TestAddLinkParallel
+			return false
+		}
+	}
+	return asymmetric == nil || !usesLocal(symmetric, link.local) && !usesPeer(symmetric, link.peer) // rule: TestAddLinkParallel
+}
+
+// confirmNew begins CONFIRM LINK on the new link.
+func (lc *LinkControl) confirmNew(now time.Time, out []Output) []Output {
+	a := &lc.add
+	a.phase, a.until = addConfirming, now.Add(ConfirmLinkTimeout)
+	return append(out, SendLLC{Link: a.link.num, Message: lc.confirmLink(a.link, llc.Header{Form: lc.form})})
+}
+
+// tellMore sends the next ADD LINK CONTINUATION, of up to two RMBs.
+func (lc *LinkControl) tellMore(now time.Time, h llc.Header, out []Output) []Output {
+	a := &lc.add
+	n := min(len(a.tell), 2)
+	m := llc.AddLinkCont{Header: h, Link: a.link.num, Remaining: uint8(len(a.tell)), RKeys: a.tell[:n]}
+	a.tell = a.tell[n:]
+	a.until = now.Add(lc.addTimeout())
+	return append(out, SendLLC{Link: a.via.num, Message: m})
+}
+
+// errCount is the cause of an ADD LINK CONTINUATION that does not go on where the last one ended.
+var errCount = errors.New("another number of RKeys than before")
+
+// handleAddLinkCont takes ADD LINK CONTINUATION: where two of the peer's RMBs are on the new link. Requests and replies take
+// turns until neither side has more. Linux net/smc may announce more RMBs than it has: these are zeros.
+func (lc *LinkControl) handleAddLinkCont(now time.Time, via *controlLink, m llc.AddLinkCont, out []Output) []Output {
+	a := &lc.add
+	switch {
+	case m.Reply != (lc.role == RoleServer):
+		if m.Reply {
+			return out
+		}
+		return lc.unexpected(now, via, m, out)
+	case a.phase != addTelling || m.Link != a.link.num:
+		if m.Reply || lc.state == ControlEnding {
+			return out
+		}
+		return lc.unexpected(now, via, m, out)
+	case a.owed >= 0 && int(m.Remaining) != a.owed: // rule: TestAddLinkContinuation
+		return lc.outOfSync(now, via, m.Type().String(), errCount, out)
+	}
+	lc.peer.learn(a.via.slot, a.link.slot, m.RKeys)
+	a.owed = int(m.Remaining) - min(int(m.Remaining), 2)
+	if lc.role == RoleClient {
+		out = lc.tellMore(now, llc.Header{Form: m.Form, Reply: true}, out)
+		if a.owed == 0 && len(a.tell) == 0 {
+			a.phase, a.until = addConfirming, now.Add(ConfirmLinkTimeout)
+		}
+		return out
+	}
+	if a.owed == 0 && len(a.tell) == 0 {
+		return lc.confirmNew(now, out)
+	}
+	return lc.tellMore(now, llc.Header{Form: m.Form}, out)
+}
+
+// handleConfirmNew takes CONFIRM LINK on the new link.
+func (lc *LinkControl) handleConfirmNew(now time.Time, m llc.ConfirmLink, out []Output) []Output {
+	a := &lc.add
+	switch {
+	case m.Reply && (lc.role == RoleClient || a.phase != addConfirming):
+		return out // nobody has asked
+	case !m.Reply && (lc.role == RoleServer || a.phase != addConfirming):
+		return lc.unexpected(now, a.link, m, out)
+	}
+	if _, err := lc.checkConfirmLink(a.link, m); err != nil {
+		// "The link must be brought down by sending a DELETE LINK for the link over another link" (RFC 7609 C.7.1).
+		return lc.next(now, lc.abortAdd(now, llc.DeleteViolation, true, out)) // rule: TestC71
+	}
+	if lc.role == RoleServer {
+		return lc.linkUp(now, out)
+	}
+	a.phase, a.until = addReplied, now.Add(ConfirmLinkTimeout)
+	num := a.link.num
+	reply := lc.confirmLink(a.link, llc.Header{Form: m.Form, Reply: true})
+	return append(out, ReadyToSend{num}, SendLLC{num, reply, tagAdded | Tag(num)<<8})
+}
+
+// addReplySent takes that the server's RNIC has the client's reply.
+func (lc *LinkControl) addReplySent(now time.Time, num llc.LinkNum, out []Output) []Output {
+	if lc.add.phase != addReplied || lc.add.link.num != num {
+		return out
+	}
+	return lc.linkUp(now, out)
+}
+
+// linkUp takes the new link into use. RMBs that the peer does not know on it are told, and an asymmetric link that is not needed
+// any more is deleted.
+func (lc *LinkControl) linkUp(now time.Time, out []Output) []Output {
+	a := lc.add
+	lc.add = linkAdd{}
+	a.link.state, a.link.upSince = linkActive, now
+	a.link.hear(now)
+	for _, id := range a.told {
+		if b := lc.own[id]; b != nil {
+			b.told[a.link.num] = true
+		}
+	}
+	out = append(out, LinkUp{a.link.num})
+	if symmetric, asymmetric := lc.split(); lc.role == RoleServer && asymmetric != nil && len(symmetric) > 1 {
+		lc.enqueue(linkDelete{num: asymmetric.num, reason: llc.DeleteAsymmetric, orderly: true}) // rule: TestAddLinkReplacesAsymmetric
+	} else if asymmetric != nil {
+		lc.retryLater(now)
+	} else if lc.role == RoleServer && len(symmetric) < lc.maxLinks {
+		lc.retry.at = now.Add(AddLinkPause) // there may be more to have
+	}
+	lc.refreshRMBs()
+	return lc.next(now, out)
+}
+
+// advanceAdd ends a wait for a message of the exchange.
+//
+// RFC 7609 C.7.1 has it that the link fails that carries ADD LINK. But Linux net/smc drops a request that crosses one of its
+// own; so it is asked with TEST LINK whether it is there, and another attempt follows.
+func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
+	a := &lc.add
+	if a.phase == addNone || a.until.IsZero() || now.Before(a.until) {
+		return out
+	}
+	via := a.via
+	switch a.phase {
+	case addRequested, addTelling:
+		if lc.state == ControlAdding {
+			// "The connection is past the point where the server can fall back to IP."
+			return lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out) // rule: TestC7
+		}
+		out = lc.abortAdd(now, llc.DeleteLostPath, true, out)
+		return lc.probe(now, via, out)
+	case addConfirming, addReplied: // rule: TestC7
+		return lc.abortAdd(now, llc.DeleteLostPath, true, out)
+	case addNone, addOpening:
+	}
+	return out
+}
+
+// hint takes a client's word that it has another RNIC. It is of no use while a link is being made: that is the answer.
+func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
+	if lc.state != ControlActive || lc.add.phase != addNone { // rule: TestCollisions
+		return out
+	}
+	lc.retry.hinted = true
+	lc.retry.at = lc.notBefore(now, AddLinkPause)
+	return lc.next(now, out)
+}
+
+// handleRequestAddLink takes a client's wish for another link. The server "should not reject", and need not
+// add one (SMCv2 "SMC-Rv2 LLC Request Add Link Message", notes 5 and 6).
+//
+//	state            role    message  output
+//	Active           server  request  SendLLC reply, unless ADD LINK follows at once
+//	Adding, Ending   server  request  (ADD LINK is the answer; or nobody needs one)
+//	Confirming       server  request  out of sync
+//	any but Ending   client  request  out of sync
+//	any              both    reply    (nobody has asked)
+func (lc *LinkControl) handleRequestAddLink(now time.Time, link *controlLink, m llc.RequestAddLink, out []Output) []Output {
+	switch {
+	case m.Reply:
+		return out
+	case lc.role == RoleClient || lc.state == ControlConfirming:
+		return lc.unexpected(now, link, m, out)
+	case lc.state != ControlActive || lc.add.phase != addNone: // rule: TestControlTable
+		return out
+	}
+	lc.retry.gids = slices.Clone(m.GIDs)
+	out = lc.hint(now, out)
+	if lc.add.phase == addNone {
+		out = append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{Header: llc.Header{Form: m.Form, Reply: true}}})
+	}
+	return out
+}

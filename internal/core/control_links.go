@@ -1,0 +1,405 @@
+package core
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// This file has which links a group has, and the end of one of them: the RNICs that links use, failures, and DELETE LINK.
+//
+// A link that is lost (failed, silent, out of sync) is taken out of use at once, and its connections go on over the others.
+// Then the peer is told with DELETE LINK: by the server as an exchange, by the client as a notice, which the server answers with such
+// an exchange. Both keep what the link consists of until then. The collisions with that exchange (RFC 7609 §3.5.5.3.2):
+//
+//	message from the client          server
+//	TEST LINK                        answered
+//	ADD LINK, REQUEST ADD LINK       answered by an attempt afterwards
+//	DELETE LINK of one link          queued, or what is under way is the answer
+//	DELETE LINK all                  the group ends at once
+//	CONFIRM RKEY                     refused, with the flag that asks to try again
+//	DELETE RKEY                      answered
+//
+// An answer that does not come in time is asked for once more, as Linux net/smc drops what crosses an exchange of its own;
+// then "the link over which the server sent the DELETE LINK is no longer usable either" (RFC 7609 C.7.1).
+
+// A linkDelete is a link whose end the peer is to be told.
+type linkDelete struct {
+	num     llc.LinkNum
+	reason  llc.DeleteReason
+	orderly bool
+	via     llc.LinkNum // over which it was sent; 0: it was not, or has to be again
+	tries   int
+	until   time.Time
+}
+
+// sameRNIC reports whether two ends are on one RNIC. One with several addresses fails with all of them.
+func sameRNIC(a, b LinkEnd) bool {
+	return a.GID.Addr() == b.GID.Addr() || a.MAC == b.MAC && a.MAC != wire.MAC{}
+}
+
+// end is an RNIC as an end of a link.
+func (r RNIC) end() LinkEnd { return LinkEnd{GID: r.GID, MAC: r.MAC} }
+
+// split returns the links in use: the symmetric ones, and the asymmetric one, nil if there is none. Which it is follows from the
+// RNICs of the others, so that the last link of a group is never asymmetric.
+func (lc *LinkControl) split() (symmetric []*controlLink, asymmetric *controlLink) {
+	for _, l := range lc.links {
+		if l.state != linkActive {
+			continue
+		}
+		if usesLocal(symmetric, l.local) || usesPeer(symmetric, l.peer) {
+			asymmetric = l
+		} else {
+			symmetric = append(symmetric, l)
+		}
+	}
+	return symmetric, asymmetric
+}
+
+func usesLocal(links []*controlLink, e LinkEnd) bool {
+	return slices.ContainsFunc(links, func(l *controlLink) bool { return sameRNIC(l.local, e) })
+}
+
+func usesPeer(links []*controlLink, e LinkEnd) bool {
+	return slices.ContainsFunc(links, func(l *controlLink) bool { return sameRNIC(l.peer, e) })
+}
+
+// Redundancy says what the group has to lose.
+func (lc *LinkControl) Redundancy() Redundancy {
+	if lc.state != ControlAdding && lc.state != ControlActive {
+		return RedundancyNone
+	}
+	switch symmetric, asymmetric := lc.split(); {
+	case len(symmetric) > 1:
+		return RedundancySymmetric
+	case asymmetric != nil:
+		return RedundancyAsymmetric
+	}
+	return RedundancySingle
+}
+
+// usable returns the first link in use that is not the one given, nil if there is none.
+func (lc *LinkControl) usable(but *controlLink) *controlLink {
+	for _, l := range lc.links {
+		if l.state == linkActive && l != but {
+			return l
+		}
+	}
+	return nil
+}
+
+// main returns the link that requests of ours go over.
+func (lc *LinkControl) main() *controlLink {
+	if l := lc.usable(nil); l != nil {
+		return l
+	}
+	return lc.links[0]
+}
+
+// lose takes a link out of use that is of no more use, and has the peer told. The group ends with its last one.
+func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why clc.Diagnosis, out []Output) []Output {
+	other := lc.usable(link)
+	switch {
+	case lc.state == ControlEnding:
+		link.state = linkFailed
+		if other == nil {
+			return lc.finish(out)
+		}
+		if lc.last.Message != nil && lc.last.Link == link.num { // "try resending on other links" (RFC 7609 C.7.1)
+			lc.last.Link = other.num
+			out = append(out, lc.last)
+		}
+		return out
+	case link.state == linkAdding:
+		reason := llc.DeleteLostPath
+		if end.Kind == EndViolation {
+			reason = llc.DeleteViolation
+		}
+		return lc.next(now, lc.abortAdd(now, reason, true, out))
+	case link.state == linkFailed:
+		return out
+	case other == nil:
+		return lc.fail(now, end, why, out)
+	}
+	d := linkDelete{num: link.num, reason: llc.DeleteLostPath}
+	if end.Kind == EndViolation {
+		d.reason = llc.DeleteViolation
+	}
+	lc.enqueue(d)
+	out = lc.down(now, link, end, out)
+	lc.retrySoon(now, link)
+	return lc.next(now, out)
+}
+
+// down takes a link out of use. What was under way on it begins anew on another one: "the initiator of an LLC message exchange that
+// fails will be responsible for retrying" (RFC 7609 p.25).
+func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, out []Output) []Output {
+	link.state = linkFailed
+	link.test = linkTest{}
+	out = append(out, LinkDown{link.num, end})
+	if lc.exchange.kind != exchangeNone && lc.exchange.via == link.num {
+		lc.restartExchange()
+	}
+	if lc.add.link != nil && lc.add.via == link && lc.add.phase < addConfirming {
+		out = lc.abortAdd(now, llc.DeleteLostPath, lc.role == RoleServer, out)
+	}
+	for i := range lc.deletes {
+		if d := &lc.deletes[i]; d.via == link.num {
+			d.via, d.tries = 0, 0
+		}
+	}
+	return out
+}
+
+// enqueue has the peer told of a link's end, once.
+func (lc *LinkControl) enqueue(d linkDelete) {
+	if lc.deleteOf(d.num) == nil { // rule: TestControlFlood
+		lc.deletes = append(lc.deletes, d)
+	}
+}
+
+func (lc *LinkControl) deleteOf(num llc.LinkNum) *linkDelete {
+	for i := range lc.deletes {
+		if lc.deletes[i].num == num {
+			return &lc.deletes[i]
+		}
+	}
+	return nil
+}
+
+func (lc *LinkControl) dropDelete(num llc.LinkNum) {
+	lc.deletes = slices.DeleteFunc(lc.deletes, func(d linkDelete) bool { return d.num == num })
+}
+
+// remove forgets a link, which is not the last one.
+func (lc *LinkControl) remove(link *controlLink, out []Output) []Output {
+	lc.links = slices.DeleteFunc(lc.links, func(l *controlLink) bool { return l == link })
+	for _, owner := range lc.peer.forget(link.slot) {
+		out = append(out, ElementLost{owner})
+	}
+	for _, b := range lc.own {
+		delete(b.tokens, link.num)
+		delete(b.told, link.num)
+	}
+	return append(out, CloseLink{link.num})
+}
+
+// DeleteLink ends a link in order, for an operator: connections move away before it ends. The last link ends with the group
+// only ([LinkControl.End]).
+func (lc *LinkControl) DeleteLink(now time.Time, num llc.LinkNum, out []Output) []Output {
+	link := lc.link(num)
+	if lc.state != ControlActive || link == nil || link.state != linkActive || lc.usable(link) == nil {
+		return out
+	}
+	lc.enqueue(linkDelete{num: link.num, reason: llc.DeleteOperator, orderly: true})
+	return lc.arm(lc.next(now, out))
+}
+
+// sendDeletes tells the peer of the links that end: the server one at a time and while nothing else is under way, the client at
+// once.
+func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
+	for i := 0; i < len(lc.deletes); i++ {
+		d := &lc.deletes[i]
+		switch {
+		case d.via != 0 && lc.role == RoleServer:
+			return out
+		case d.via != 0:
+			continue
+		case lc.role == RoleServer && (lc.add.phase != addNone || lc.exchange.kind != exchangeNone):
+			return out
+		}
+		link := lc.link(d.num)
+		if lc.role == RoleServer && link.state == linkActive {
+			if lc.state != ControlActive {
+				continue // when the first contact is over
+			}
+			end := GroupEnd{Kind: EndPeer, Reason: d.reason}
+			switch {
+			case d.reason == llc.DeleteAsymmetric:
+				end = GroupEnd{Kind: EndAsymmetric}
+			case d.reason == llc.DeleteOperator && d.orderly:
+				end = GroupEnd{Kind: EndOperator}
+			}
+			if lc.usable(link) == nil {
+				return lc.deleteLast(now, *d, out)
+			}
+			out = lc.down(now, link, end, out)
+		}
+		via := lc.usable(link)
+		if via == nil {
+			via = lc.main()
+		}
+		d.via, d.until = via.num, now.Add(LLCTimeout)
+		d.tries++
+		out = append(out, SendLLC{Link: via.num, Message: llc.DeleteLink{
+			Header: llc.Header{Form: lc.form}, Orderly: d.orderly, Link: d.num, Reason: d.reason,
+		}})
+		if lc.role == RoleServer {
+			return out
+		}
+	}
+	return out
+}
+
+// deleteLast ends the last link, as the client wishes, and with it the group.
+func (lc *LinkControl) deleteLast(now time.Time, d linkDelete, out []Output) []Output {
+	out = lc.ending(now, GroupEnd{Kind: EndPeer, Reason: d.reason}, false, out)
+	return lc.say(SendLLC{Link: d.num, Message: llc.DeleteLink{
+		Header: llc.Header{Form: lc.form}, Orderly: d.orderly, Link: d.num, Reason: d.reason,
+	}}, out)
+}
+
+// deletesDue returns when advanceDeletes is due.
+func (lc *LinkControl) deletesDue() (next time.Time) {
+	for i := range lc.deletes {
+		if lc.deletes[i].via != 0 {
+			next = earliest(next, lc.deletes[i].until)
+		}
+	}
+	return next
+}
+
+// advanceDeletes asks again, or gives up the link over which was asked.
+func (lc *LinkControl) advanceDeletes(now time.Time, out []Output) []Output {
+	for _, d := range slices.Clone(lc.deletes) {
+		p := lc.deleteOf(d.num)
+		if p == nil || p.via == 0 || now.Before(p.until) {
+			continue
+		}
+		via := lc.link(p.via)
+		p.via = 0
+		if p.tries < deleteTries {
+			continue // next sends it
+		}
+		p.tries = 0
+		if via != nil && via.state == linkActive {
+			out = lc.lose(now, via, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out) // rule: TestC7
+		}
+	}
+	return out
+}
+
+// handleDeleteLink takes DELETE LINK: a server's order to a client, a client's wish to a server, or the
+// answer to ours.
+//
+//	state                role    message                  next    output
+//	Replied..Active      client  request, the last link   Ending  (failed,) SendLLC reply, GroupEnding
+//	Confirming..Ending   client  request, unknown link    same    SendLLC reply "unknown link"
+//	Adding, Active       client  request, a further link  same    (LinkDown,) SendLLC reply, CloseLink
+//	Confirming..Active   client  request, all             Ended   (failed,) end
+//	Ending               client  request, our link        same    SendLLC reply
+//	Ending               client  request, all             Ended   GroupEnded
+//	Adding               server  request, the first link  same    (when the first contact is over)
+//	Active               server  request, the last link   Ending  GroupEnding, SendLLC DELETE LINK for it
+//	Adding, Active       server  request, a further link  same    (LinkDown,) SendLLC DELETE LINK for it
+//	Active, in exchange  server  request                  same    (queued; LinkDown if it is not orderly)
+//	Confirming..Active   server  request, unknown link    same    SendLLC reply "unknown link"
+//	Adding, Active       server  request, one that ends   same    (ours is the answer)
+//	Confirming..Active   server  request, all             Ending  (failed,) GroupEnding, SendLLC DELETE LINK all
+//	Adding, Active       both    reply, one that ends     same    CloseLink
+//	Ending               server  reply                    Ended   GroupEnded
+//	any other combination                                 same
+//
+// Connections of the last link have none to move to, and end with it. RFC 7609 §3.5.4, §3.5.5.1, C.7.1.
+func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.DeleteLink, out []Output) []Output {
+	switch {
+	case m.Reply:
+		return lc.handleDeleteLinkReply(now, m, out)
+	case m.All:
+		return lc.handleDeleteAll(now, m, out)
+	}
+	link := lc.link(m.Link)
+	if m.Link == 0 {
+		link = nil
+	}
+	switch {
+	case lc.role == RoleClient:
+		return lc.obeyDelete(now, via, link, m, out)
+	case lc.state == ControlEnding:
+		return out // "assume timing window and ignore message" (RFC 7609 C.7.1)
+	case link == nil:
+		return append(out, SendLLC{Link: via.num, Message: answerDelete(m, llc.DeleteUnknownLink)})
+	case lc.state == ControlConfirming, link.state == linkFailed: // rule: TestDeleteLinkCrossing
+		return out
+	case link.state == linkAdding: // the client has waited in vain for CONFIRM LINK
+		return lc.next(now, lc.abortAdd(now, m.Reason, true, out))
+	}
+	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly})
+	if !m.Orderly && lc.state == ControlActive && lc.usable(link) != nil { // "must delete the link right away"
+		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
+		lc.retrySoon(now, link)
+	}
+	return lc.next(now, out)
+}
+
+// obeyDelete ends a link as the server says: a client "cannot decline".
+func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.DeleteLink, out []Output) []Output {
+	lc.dropDelete(m.Link)
+	if link == nil {
+		out = append(out, SendLLC{Link: via.num, Message: answerDelete(m, llc.DeleteUnknownLink)})
+		return lc.next(now, out)
+	}
+	reply := SendLLC{Link: via.num, Message: answerDelete(m, 0)}
+	other := lc.usable(link)
+	switch {
+	case lc.state == ControlEnding:
+		return append(out, reply)
+	case other == nil && link.state == linkActive:
+		if lc.state < ControlActive {
+			out = append(out, LinkStep{StepFailed, clc.DiagLink})
+		}
+		reply.Tag = tagEnd
+		out = lc.say(reply, out)
+		return lc.ending(now, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out)
+	case via == link && other != nil:
+		// An answer "flows on the same link"; but this one is given up at once, and the answer could be lost with it.
+		reply.Link = other.num
+	}
+	out = append(out, reply)
+	switch link.state {
+	case linkAdding:
+		out = lc.abortAdd(now, m.Reason, false, out)
+	case linkActive:
+		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
+		out = lc.remove(link, out)
+	case linkFailed:
+		out = lc.remove(link, out)
+	}
+	return lc.next(now, out)
+}
+
+// handleDeleteLinkReply takes the answer to our DELETE LINK. Whether the peer knew the link does not matter.
+func (lc *LinkControl) handleDeleteLinkReply(now time.Time, m llc.DeleteLink, out []Output) []Output {
+	if lc.state == ControlEnding && lc.role == RoleServer { // rule: TestControlTable
+		return lc.finish(out)
+	}
+	d := lc.deleteOf(m.Link)
+	if d == nil || d.via == 0 || lc.state == ControlEnding {
+		return out // nobody has asked
+	}
+	lc.dropDelete(m.Link)
+	if link := lc.link(m.Link); link != nil && lc.usable(link) != nil {
+		if link.state == linkActive { // ours was a wish; the server does not have the link
+			out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
+		}
+		out = lc.remove(link, out)
+	}
+	return lc.next(now, out)
+}
+
+// ignores reports whether a message on a link is void as we have asked to delete that: "ignore the LLC message. Worst case: the
+// server will time out" (RFC 7609 C.7.1).
+func (lc *LinkControl) ignores(link *controlLink, m llc.Message) bool {
+	if lc.role != RoleClient || lc.deleteOf(link.num) == nil {
+		return false
+	}
+	switch m.(type) {
+	case llc.DeleteLink, llc.TestLink:
+		return false
+	}
+	return true
+}
