@@ -351,6 +351,7 @@ func FuzzHostileHeader(f *testing.F) {
 	f.Add(slices.Concat(step(3, 100), step(1, cdc.PackConsumer(at(100, capacity), 0, 0)), step(3, 250)))
 	f.Add(slices.Concat(step(3, 10), step(1, cdc.PackConsumer(at(11, capacity), 0, 0)), step(3, 100), step(2, 1)))
 	f.Add(slices.Concat(step(1, cdc.PackConsumer(cdc.Cursor{}, 0xff, cdc.DoneWriting)), step(2, 1), step(4, 3), step(5, 1)))
+	f.Add(slices.Concat(step(3, 10), step(1, cdc.PackConsumer(cdc.Cursor{}, 0, cdc.Closed)), step(3, 100), step(3, 5)))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		p := newPuppet(capacity, capacity)
 		// What is beyond the elements must stay: they are cut out of larger memory.
@@ -367,6 +368,7 @@ func FuzzHostileHeader(f *testing.F) {
 		data := bytes.Clone(p.element[0][cdc.HeaderLen:])
 		expireWhenIdle(p.conn)
 		var read, written uint64
+		dropped := false
 		for len(script) >= 9 {
 			kind, arg := script[0], binary.NativeEndian.Uint64(script[1:])
 			script = script[9:]
@@ -389,11 +391,19 @@ func FuzzHostileHeader(f *testing.F) {
 				read += uint64(n)
 			case 3:
 				b := bytes.Repeat([]byte{byte(arg >> 32)}, int(arg%(3*capacity)))
+				before := p.produced()
 				n, err := p.conn.Write(b)
-				if !allowed(err) || n < len(b) && err == nil {
-					t.Fatalf("Write(%d bytes) = %d, %v", len(b), n, err)
+				given := int(cdc.Diff(before, p.produced(), capacity))
+				if !allowed(err) || n < len(b) && err == nil || given > n {
+					t.Fatalf("Write(%d bytes) = %d, %v, and %d are given", len(b), n, err, given)
 				}
-				written += uint64(n)
+				if given < n { // for a peer that has closed one write is taken
+					if dropped || p.conn.PeerFlags()&cdc.Closed == 0 {
+						t.Fatalf("Write(%d bytes) = %d, %v, and %d are given, with flags %v", len(b), n, err, given, p.conn.PeerFlags())
+					}
+					dropped = true
+				}
+				written += uint64(given)
 			case 4:
 				p.sleeps[arg&1][arg>>1&1].Store(uint32(arg >> 2))
 			case 5:
