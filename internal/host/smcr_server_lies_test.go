@@ -1,8 +1,6 @@
 package host
 
 import (
-	"net"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -15,28 +13,7 @@ import (
 func (x *smcrLiar) serve() <-chan dialed {
 	t := x.t
 	t.Helper()
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop3, 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	result := make(chan dialed, 1)
-	go func() {
-		o := DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0))}
-		c, err := x.r.client.Dial(boundedContext(t), "tcp", l.Addr().String(), o)
-		result <- dialed{c, err}
-	}()
-	l.SetDeadline(time.Now().Add(patience))
-	if x.tcp, err = l.AcceptTCP(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { x.tcp.Close() })
-	x.tcp.SetDeadline(time.Now().Add(patience))
-	m, err := readCLC(x.tcp)
-	p, ok := m.(clc.Proposal)
-	if err != nil || !ok {
-		t.Fatalf("the client sent %v, %v, want a Proposal", m, err)
-	}
+	result, p := x.meet()
 	token, _ := x.rmb.Token(x.link)
 	x.write(clc.Accept{
 		Version: clc.V2, FirstContact: true, EID: p.Ext.UEIDs[0],
@@ -46,7 +23,7 @@ func (x *smcrLiar) serve() <-chan dialed {
 			RKey: token.RKey, RMBAddr: token.Addr, RMBEIndex: 1, AlertToken: 7,
 		},
 	})
-	m, err = readCLC(x.tcp)
+	m, err := readCLC(x.tcp)
 	c, ok := m.(clc.Confirm)
 	if err != nil || !ok {
 		t.Fatalf("the client sent %v, %v, want a Confirm", m, err)
