@@ -67,7 +67,8 @@ var mayImport = map[string][]string{
 	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey", "internal/config", "internal/pnet"},
-	"test/interop":               {".", "bpf", "wire/...", "internal/option", "internal/rdma", "internal/udp", "test/interop/talk"},
+	"test/interop":               {"bpf", "wire/...", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for what only tests set
+	"test/interop/gosmcpeer":     {".", "test/interop/talk"},
 	"test/interop/talk":          {},
 	"test/interop/guest/smcpeer": {"test/interop/talk"}, // a program in the virtual machine
 	"test/interop/guest/limits":  {"."},                 // a program in the virtual machine

@@ -31,9 +31,25 @@ var (
 	both   = conditions{headers: udp.HeadersAlways, loss: true}
 )
 
-// One connection after the other: rxe does a registration of memory again when it goes back to a lost packet from
-// before, which fails, and ends the queue pair. The kernel registers memory for a connection while others have data on their way.
-var underLoss = []conversation{says(talk.Echo, 1000), says(talk.Echo, 100_000), says(talk.Echo, 1_000_000), says(talk.Duplex, 3_000_000), says(talk.Half, 300_000)}
+// The conversations of the cases of SMC-R.
+var (
+	echoes   = visits(says(talk.Echo, 1), says(talk.Echo, 100), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Echo, 8<<20))
+	bulk     = visits(says(talk.Duplex, 100_000_000))
+	many     = visits(says(talk.Echo, 100_000).times(50), says(talk.Echo, 1000).times(50))
+	growth   = visit{list: []conversation{says(talk.Echo, 30_000).times(40), says(talk.Duplex, 30_000).times(40)}, maxConns: 16, groups: 3}
+	release0 = visit{list: []conversation{says(talk.Echo, 1_000_003), says(talk.Duplex, 1_000_000).times(4)}, version: "2.0"}
+	ends     = visits(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Echo, 1000))
+
+	endsAndGone = visits(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Gone, 1000), says(talk.Echo, 1000))
+
+	// One connection after the other: rxe does a registration of memory again when it goes back to a lost packet from
+	// before, which fails, and ends the queue pair. The kernel registers memory for a connection while others have data on their way.
+	underLoss = visits(says(talk.Echo, 1000), says(talk.Echo, 100_000), says(talk.Echo, 1_000_000), says(talk.Duplex, 3_000_000), says(talk.Half, 300_000))
+
+	declined   = []string{"declined"}
+	endOfLink  = []string{"NAK", "timeout", "reset"}
+	ofVanished = []string{"guest link_downed", "guest send_err", "guest retry_exceeded_err", "guest out_of_seq_request", "guest rcvd_seq_err"}
+)
 
 // Counters that show that the network has lost packets, or it would prove nothing.
 var (
@@ -54,53 +70,41 @@ func allCases() []testCase {
 	client, server, write, written := pingPongs(true, allSizes), pingPongs(false, allSizes), writes(true), writes(false)
 	end := refuseRegion - 10
 	return []testCase{
+		{name: "smcr/echo/client", what: "SMC-R: echo of 1 B to 8 MiB, the guest's kernel is the server", run: echoes.client},
+		{name: "smcr/echo/server", what: "SMC-R: the same, the guest's kernel is the client", run: echoes.server},
+		{name: "smcr/duplex/client", what: "SMC-R: 100 MB each way at once, we are the client", run: bulk.client},
+		{name: "smcr/duplex/server", what: "SMC-R: 100 MB each way at once, the guest is the client", run: bulk.server},
+		{name: "smcr/many/client", what: "SMC-R: 50 connections at once, then 50 more in the same link group, we are the client", run: many.client},
+		{name: "smcr/many/server", what: "SMC-R: the same, the guest is the client", run: many.server},
+		{name: "smcr/growth/client", what: "SMC-R: 40 connections at once in link groups that take 16, we are the client", run: growth.client},
+		{name: "smcr/growth/server", what: "SMC-R: the same, the guest is the client", run: growth.server},
+		{name: "smcr/release/client", what: "SMC-R: version 2.0, where the guest has 2.1; we are the client", run: release0.client},
+		{name: "smcr/release/server", what: "SMC-R: the same, the guest is the client", run: release0.server},
+		{name: "smcr/end/client", what: "SMC-R: half close, close with unread data, reset; we are the client", run: ends.client},
 		{
-			name: "smcr/echo/client", what: "SMC-R: echo of 1 B to 8 MiB, the guest's kernel is the server",
-			run: smcrClient(says(talk.Echo, 1), says(talk.Echo, 100), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Echo, 8<<20)),
-		},
-		{
-			name: "smcr/echo/server", what: "SMC-R: the same, the guest's kernel is the client",
-			run: smcrServer(says(talk.Echo, 1), says(talk.Echo, 100), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Echo, 8<<20)),
-		},
-		{
-			name: "smcr/duplex/client", what: "SMC-R: 100 MB each way at once, we are the client",
-			run: smcrClient(says(talk.Duplex, 100_000_000)),
-		},
-		{
-			name: "smcr/duplex/server", what: "SMC-R: 100 MB each way at once, the guest is the client",
-			run: smcrServer(says(talk.Duplex, 100_000_000)),
-		},
-		{
-			name: "smcr/many/client", what: "SMC-R: 50 connections at once, then 50 more in the same link group, we are the client",
-			run: smcrClient(says(talk.Echo, 100_000).times(50), says(talk.Echo, 1000).times(50)),
-		},
-		{
-			name: "smcr/many/server", what: "SMC-R: the same, the guest is the client",
-			run: smcrServer(says(talk.Echo, 100_000).times(50), says(talk.Echo, 1000).times(50)),
-		},
-		{
-			name: "smcr/end/client", what: "SMC-R: half close, close with unread data, reset; we are the client",
-			run: smcrClient(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Echo, 1000)),
-		},
-		{
-			name: "smcr/end/server", what: "SMC-R: the same, and the guest's process is killed; the guest is the client",
-			run: smcrServer(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Gone, 1000), says(talk.Echo, 1000)),
+			name: "smcr/end/server", what: "SMC-R: the same, and the guest's process is killed; the guest is the client", run: endsAndGone.server,
 		},
 		{
 			name: "smcr/loss/client", what: "SMC-R: echo and duplex where packets are lost, we are the client",
-			run: smcrClient(underLoss...), conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"},
+			run: underLoss.client, conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"}, finds: []string{"NAK"},
 		},
 		{
 			name: "smcr/loss/server", what: "SMC-R: the same, the guest is the client",
-			run: smcrServer(underLoss...), conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"},
+			run: underLoss.server, conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"}, finds: []string{"NAK"},
 		},
-		{name: "smcr/mismatch/client", what: "SMC-R: no UEID in common, the guest declines; then TCP", run: strangersDial},
-		{name: "smcr/mismatch/server", what: "SMC-R: no UEID in common, we decline; then TCP", run: strangersListen},
-		{name: "smcr/killed", what: "SMC-R: the guest's program is killed in the middle of a transfer; then another connection", run: killed},
+		{name: "smcr/mismatch/client", what: "SMC-R: no UEID in common, the guest declines; then TCP", run: strangers.client, finds: declined},
+		{name: "smcr/mismatch/server", what: "SMC-R: no UEID in common, we decline; then TCP", run: strangers.server, finds: declined},
+		{name: "smcr/decline/client", what: "SMC-R: we dial without a device, and decline; then TCP", run: deviceless.client, finds: declined},
+		{name: "smcr/decline/server", what: "SMC-R: the guest dials without a UEID, and declines; then TCP", run: nameless.server, finds: declined},
+		{name: "smcr/killed/client", what: "SMC-R: the guest's server is killed in the middle of a transfer; then another connection", run: killed.client},
+		{name: "smcr/killed/server", what: "SMC-R: the same, the guest is the client", run: killed.server},
 		{
-			name: "smcr/vanished", what: "SMC-R: the guest's interface goes down in the middle of a transfer; then another connection",
-			run: vanished, tolerates: []string{"guest link_downed", "guest send_err", "guest retry_exceeded_err", "guest out_of_seq_request", "guest rcvd_seq_err"},
+			name: "smcr/vanished/client", what: "SMC-R: the guest's interface goes down in the middle of a transfer; then another connection",
+			run: vanished.client, tolerates: ofVanished, mayFind: endOfLink,
 		},
+		{name: "smcr/vanished/server", what: "SMC-R: the same, the guest is the client", run: vanished.server, tolerates: ofVanished, mayFind: endOfLink},
+		{name: "smcr/agent/client", what: "SMC-R: two processes of ours share an address and gosmc agent, and dial the guest", run: sharedClient},
+		{name: "smcr/agent/server", what: "SMC-R: the same, the guest is the client of both", run: sharedServer},
 
 		{name: "pingpong/client", what: asClient, run: client},
 		{name: "pingpong/server", what: asServer, run: server},

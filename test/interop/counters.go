@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,6 +86,63 @@ var counterClasses = map[string]class{
 	"our device send_err":      ifAsked,
 	"our device rcvd_err":      ifAsked,
 	"our device rcvd_cnp":      ifAsked,
+}
+
+// lostHere returns how many packets this machine's kernel has dropped in this network namespace, since a queue was full: those that a
+// socket of ours had no room for, and those on their way through the tap.
+func lostHere() (uint64, error) {
+	snmp, err := os.ReadFile("/proc/thread-self/net/snmp")
+	if err != nil {
+		return 0, err
+	}
+	dev, err := os.ReadFile("/proc/thread-self/net/dev")
+	if err != nil {
+		return 0, err
+	}
+	return parseLost(string(snmp), string(dev))
+}
+
+// parseLost takes RcvbufErrors of UDP from snmp, and what the tap of the data network dropped from dev.
+func parseLost(snmp, dev string) (lost uint64, err error) {
+	var titles []string
+	found := 0
+	for line := range strings.Lines(snmp) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0 || words[0] != "Udp:":
+		case titles == nil:
+			titles = words
+		default:
+			at := slices.Index(titles, "RcvbufErrors")
+			if at < 0 || at >= len(words) {
+				return 0, fmt.Errorf("no RcvbufErrors in %q", snmp)
+			}
+			n, err := strconv.ParseUint(words[at], 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			lost += n
+			found++
+		}
+	}
+	columns := []int{3, 11} // of /proc/net/dev: received and transmitted packets that were dropped
+	for line := range strings.Lines(dev) {
+		name, numbers, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if words := strings.Fields(numbers); name == dataTap && len(words) > slices.Max(columns) {
+			for _, column := range columns {
+				n, err := strconv.ParseUint(words[column], 10, 64)
+				if err != nil {
+					return 0, err
+				}
+				lost += n
+			}
+			found++
+		}
+	}
+	if found != 2 {
+		return 0, fmt.Errorf("no counters of UDP and %s in\n%s%s", dataTap, snmp, dev)
+	}
+	return lost, nil
 }
 
 // checkCounters checks what was counted during a case: nothing that was not provoked, and all

@@ -35,10 +35,15 @@ const (
 type lab struct {
 	conditions
 	vm      *vm
+	dir     string // what was prepared, and what the case leaves
 	verbose bool
 	notes   []string          // for the line about a case that passed
 	ours    map[string]uint64 // counters of our queue pairs and devices, added up
 	close   []func() error    // what the case has opened, to be closed last first
+	finds   []string          // of the case
+	mayFind []string          // the same
+	lost    uint64            // lostHere when the case began
+	environ []string          // of processes of ours, beside what this one has
 }
 
 func (l *lab) note(format string, args ...any) {
@@ -198,6 +203,8 @@ type testCase struct {
 	conditions
 	provokes  []string // counters of errors that have to count
 	tolerates []string // those that may; all others must not
+	finds     []string // kinds of problems that gosmc dump has to find where SMC-R is spoken
+	mayFind   []string // those that it may; no others
 	run       func(context.Context, *lab) error
 }
 
@@ -215,12 +222,15 @@ func runCase(ctx context.Context, l *lab, c testCase) (err error) {
 		}
 	}()
 	defer func() { err = errors.Join(err, l.closeAll()) }()
-	l.conditions, l.ours = c.conditions, make(map[string]uint64)
+	l.conditions, l.ours, l.finds, l.mayFind = c.conditions, make(map[string]uint64), c.finds, c.mayFind
 	if err := l.setNetwork(ctx); err != nil {
 		return err
 	}
 	before, err := l.guestCounters(ctx)
 	if err != nil {
+		return err
+	}
+	if l.lost, err = lostHere(); err != nil {
 		return err
 	}
 	runErr := c.run(ctx, l)
@@ -243,6 +253,14 @@ func runCase(ctx context.Context, l *lab, c testCase) (err error) {
 	}
 	if runErr != nil {
 		return runErr
+	}
+	lost, err := lostHere()
+	if err != nil {
+		return err
+	}
+	if lost != l.lost {
+		l.note("this machine was too busy for %d packets", lost-l.lost)
+		c.loss = true // as far as counters go
 	}
 	return checkCounters(counted, c)
 }

@@ -24,7 +24,7 @@ import (
 
 // Limits. Each is several times of what was seen on a machine with two busy cores and no KVM.
 const (
-	totalTimeout   = 15 * time.Minute // for everything
+	totalTimeout   = 20 * time.Minute // for everything
 	prepareTimeout = 8 * time.Minute  // packages and kernel come over a network
 	bootTimeout    = 2 * time.Minute
 	kvmBootTimeout = 30 * time.Second // then it is tried without KVM
@@ -182,7 +182,7 @@ func runInside(ctx context.Context, opt options) error {
 	failed := 0
 	for _, c := range cases {
 		began := time.Now()
-		l := &lab{vm: vm, verbose: opt.verbose}
+		l := &lab{vm: vm, dir: opt.inside, verbose: opt.verbose}
 		err := runCase(ctx, l, c)
 		seconds := time.Since(began).Seconds()
 		if err == nil {

@@ -34,10 +34,12 @@ var files = []struct{ name, pkg string }{
 // bookworm's own 6.1 is no usable peer for SMC-R, which later cases need.
 const kernelSuite = "bookworm-backports"
 
-// What is built for the guest: see guest/limits and guest/smcpeer.
-const (
-	limitsPackage  = "github.com/gosmc/smc/test/interop/guest/limits"
-	smcpeerPackage = "github.com/gosmc/smc/test/interop/guest/smcpeer"
+// What is built, by its name: for the guest, and for this machine.
+const modulePath = "github.com/gosmc/smc/"
+
+var (
+	guestPackages = map[string]string{"limits": "test/interop/guest/limits", "smcpeer": "test/interop/guest/smcpeer"}
+	ourPackages   = map[string]string{"gosmc": "cmd/gosmc", "gosmcpeer": "test/interop/gosmcpeer"}
 )
 
 //go:embed guest/init.sh
@@ -46,7 +48,7 @@ var guestInit []byte
 //go:embed guest/verbspeer.c
 var verbspeerSource []byte
 
-// prepare makes in dir what boots: vmlinuz and initrd.
+// prepare makes in dir what boots, vmlinuz and initrd, and the programs that are run here.
 func prepare(ctx context.Context, dir string) error {
 	if err := installPackages(ctx); err != nil {
 		return err
@@ -65,15 +67,19 @@ func prepare(ctx context.Context, dir string) error {
 	if _, err := run(ctx, "gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", peer, source, "-libverbs"); err != nil {
 		return err
 	}
-	limits := filepath.Join(dir, "limits")
-	if _, err := run(ctx, "env", "CGO_ENABLED=0", "go", "build", "-o", limits, limitsPackage); err != nil {
-		return err
+	built := map[string]string{"verbspeer": peer}
+	for _, packages := range []map[string]string{guestPackages, ourPackages} {
+		for name, pkg := range packages {
+			file := filepath.Join(dir, name)
+			if _, err := run(ctx, "env", "CGO_ENABLED=0", "go", "build", "-o", file, modulePath+pkg); err != nil {
+				return err
+			}
+		}
 	}
-	smcpeer := filepath.Join(dir, "smcpeer")
-	if _, err := run(ctx, "env", "CGO_ENABLED=0", "go", "build", "-o", smcpeer, smcpeerPackage); err != nil {
-		return err
+	for name := range guestPackages {
+		built[name] = filepath.Join(dir, name)
 	}
-	return buildInitrd(ctx, kernel, map[string]string{"verbspeer": peer, "limits": limits, "smcpeer": smcpeer}, filepath.Join(dir, "initrd"))
+	return buildInitrd(ctx, kernel, built, filepath.Join(dir, "initrd"))
 }
 
 // run runs a program of this machine and returns what it printed; an error has that text too.

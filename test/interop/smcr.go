@@ -4,112 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
+	"net"
+	"net/netip"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	smc "github.com/gosmc/smc"
-	"github.com/gosmc/smc/bpf"
-	"github.com/gosmc/smc/internal/option"
+	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/test/interop/talk"
 )
 
 // The cases of SMC-R: programs on this library here, on AF_SMC sockets of the guest's kernel there. Every
 // connection must be SMC-R on both sides, unless the case is about one that is not.
 
-// ueid is what both sides have in common: a stock kernel has SMC-R version 2 with rxe, which asks for one.
-const ueid = "GOSMC.INTEROP"
-
-// guestSMCR has the guest speak SMC-R, once for each boot.
-const guestSMCR = "smcpeer ueid del " + ueid + " >/dev/null; smcpeer ueid add " + ueid
-
-// withOption puts TCP option 254 on the segments of sockets of this process that ask for it.
-func (l *lab) withOption() error {
-	root, err := bpf.CgroupRoot()
-	if err != nil {
-		return err
-	}
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return err
-	}
-	home := root
-	for line := range strings.Lines(string(text)) {
-		if path, ok := strings.CutPrefix(line, "0::"); ok {
-			home = filepath.Join(root, strings.TrimSpace(path))
-		}
-	}
-	enter := func(dir string) error {
-		return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
-	}
-	name := "gosmc-interop-" + strconv.Itoa(os.Getpid())
-	group, pins := filepath.Join(root, name), filepath.Join(filepath.Dir(bpf.DefaultPins), name)
-	if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	l.atEnd(func() error { return os.Remove(group) })
-	if err := enter(group); err != nil {
-		return err
-	}
-	l.atEnd(func() error { return enter(home) })
-	if err := bpf.PreparePins(pins); err != nil {
-		return err
-	}
-	l.atEnd(func() error { return os.Remove(pins) })
-	o, err := bpf.AttachOption(group, pins)
-	if err != nil {
-		return err
-	}
-	l.atEnd(func() error { o.Close(); return bpf.DetachOption(pins) })
-	return nil
-}
-
-// host makes a host of ours.
-func (l *lab) host(eid string) (*smc.Host, error) {
-	dir, err := os.MkdirTemp("", "gosmc-interop-run-")
-	if err != nil {
-		return nil, err
-	}
-	l.atEnd(func() error { return os.RemoveAll(dir) })
-	h, err := smc.NewHost(&smc.Config{
-		Dir: dir, UEIDs: []string{eid}, SMCRPeers: []string{guestAddr4.String() + "/32"},
-	})
-	if err != nil {
-		return nil, err
-	}
-	l.atEnd(h.Close)
-	return h, nil
-}
-
-// ready prepares a case: the guest's kernel, the option, and a host of ours.
-func (l *lab) ready(ctx context.Context) (*smc.Host, error) {
-	if _, err := l.vm.run(ctx, commandTimeout, guestSMCR); err != nil {
-		return nil, err
-	}
-	if err := l.withOption(); err != nil {
-		return nil, err
-	}
-	return l.host(ueid)
-}
-
-func askOption(c syscall.RawConn) error {
-	if err := option.AskConn(c); err != nil {
-		return fmt.Errorf("TCP option 254: %w", err)
-	}
-	return nil
-}
-
-// guestPort is the port of the guest's servers, another one for each: a port waits after its connections.
-var guestPort uint16 = 9000
-
 // A conversation is a script, and how often.
 type conversation struct {
 	talk.Script
-	conns int
+	conns int // that are open at the same time
 }
 
 func says(kind talk.Kind, n int) conversation {
@@ -122,37 +33,131 @@ func (c conversation) String() string {
 	return fmt.Sprintf("%v %d B, %d connections", c.Kind, c.N, c.conns)
 }
 
-// smcrClient has the guest serve and us dial, for each of the conversations in turn with one host.
-func smcrClient(list ...conversation) func(context.Context, *lab) error {
-	return func(ctx context.Context, l *lab) error {
-		h, err := l.ready(ctx)
-		if err != nil {
-			return err
-		}
-		for _, c := range list {
-			if err := l.dialGuest(ctx, h, c); err != nil {
-				return fmt.Errorf("%v: %w", c, err)
-			}
-		}
-		return nil
-	}
+// A visit is a case: conversations of one host of ours with the guest, one after the other.
+type visit struct {
+	list     []conversation
+	version  string // of SMC-R that both agree on; empty: 2.1
+	groups   int    // link groups that there are in the end; 0: one, which all use
+	maxConns int    // connections of a link group that the guest agrees to; 0: 255
 }
 
-func (l *lab) dialGuest(ctx context.Context, h *smc.Host, c conversation) error {
+func visits(list ...conversation) visit { return visit{list: list} }
+
+// begin makes the host.
+func (v visit) begin(ctx context.Context, l *lab) (*host.Host, *census, error) {
+	if err := l.ready(ctx); err != nil {
+		return nil, nil, err
+	}
+	if v.maxConns == 0 {
+		v.maxConns = 255
+	}
+	if _, err := l.vm.run(ctx, commandTimeout, fmt.Sprintf("echo %d >/proc/sys/net/smc/smcr_max_conns_per_lgr", v.maxConns)); err != nil {
+		return nil, nil, err
+	}
+	if v.version == "" {
+		v.version = "2.1"
+	}
+	v.groups = max(v.groups, 1)
+	h, err := l.host(host.Config{Release0: v.version == "2.0"})
+	return h, &census{lab: l, want: v, seen: make(map[uint32]bool)}, err
+}
+
+// client has the guest serve and us dial.
+func (v visit) client(ctx context.Context, l *lab) error {
+	h, groups, err := v.begin(ctx, l)
+	if err != nil {
+		return err
+	}
+	for _, c := range v.list {
+		if err := l.dialGuest(ctx, h, c, groups); err != nil {
+			return fmt.Errorf("%v: %w", c, err)
+		}
+	}
+	return groups.result()
+}
+
+// server has the guest dial and us serve.
+func (v visit) server(ctx context.Context, l *lab) error {
+	h, groups, err := v.begin(ctx, l)
+	if err != nil {
+		return err
+	}
+	listener, err := l.listen(ctx, h, host.RequireSMCR)
+	if err != nil {
+		return err
+	}
+	for _, c := range v.list {
+		if err := l.serveGuest(ctx, listener, c, groups); err != nil {
+			return fmt.Errorf("%v: %w", c, err)
+		}
+	}
+	return groups.result()
+}
+
+// A census counts link groups while connections are open.
+type census struct {
+	lab  *lab
+	want visit
+	seen map[uint32]bool // by LG-ID
+}
+
+// take asks 'gosmc linkgroup' while so many connections are open; nil counts nothing.
+func (s *census) take(ctx context.Context, conns int) error {
+	if s == nil {
+		return nil
+	}
+	groups, err := s.lab.linkGroups(ctx)
+	if err != nil {
+		return err
+	}
+	total := 0
+	for _, g := range groups {
+		if g.Mode != "SMC-R" || g.Version != s.want.version || g.MaxConns != s.want.maxConns || g.Conns > g.MaxConns {
+			return fmt.Errorf("link group %+v; want SMC-R %s with at most %d connections", g, s.want.version, s.want.maxConns)
+		}
+		total += g.Conns
+		s.seen[g.ID] = true
+	}
+	if total < conns {
+		return fmt.Errorf("%d connections in link groups, want %d: %+v", total, conns, groups)
+	}
+	return nil
+}
+
+func (s *census) result() error {
+	if len(s.seen) != s.want.groups {
+		return fmt.Errorf("there were %d link groups, want %d", len(s.seen), s.want.groups)
+	}
+	return nil
+}
+
+func (l *lab) dialGuest(ctx context.Context, h *host.Host, c conversation, groups *census) error {
 	dest, finish, err := l.guestServes(ctx, c.conns)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	ours := all(c.conns, func(i int) error {
-		conn, err := l.dial(ctx, h, smc.RequireSMCR, dest)
-		if err != nil {
-			return err
-		}
-		s := c.Script
-		s.Seed += uint64(i) << 32
-		return talk.Client(conn, s)
+	conns := make([]*host.Conn, c.conns)
+	ours := all(c.conns, func(i int) (err error) {
+		conns[i], err = l.dial(ctx, h, host.RequireSMCR, dest)
+		return err
 	})
+	if ours == nil {
+		ours = groups.take(ctx, c.conns)
+	}
+	if ours == nil {
+		ours = all(c.conns, func(i int) error {
+			s := c.Script
+			s.Seed += uint64(i) << 32
+			return talk.Client(conns[i], s)
+		})
+	} else {
+		for _, conn := range conns {
+			if conn != nil {
+				conn.Close() // the guest awaits something of it
+			}
+		}
+	}
 	said, err := finish()
 	if err := errors.Join(ours, err); err != nil {
 		return fmt.Errorf("%w\nthe guest says:\n%s", err, said)
@@ -164,27 +169,7 @@ func (l *lab) dialGuest(ctx context.Context, h *smc.Host, c conversation) error 
 	return nil
 }
 
-// smcrServer has the guest dial and us serve.
-func smcrServer(list ...conversation) func(context.Context, *lab) error {
-	return func(ctx context.Context, l *lab) error {
-		h, err := l.ready(ctx)
-		if err != nil {
-			return err
-		}
-		listener, err := l.listen(ctx, h, smc.RequireSMCR)
-		if err != nil {
-			return err
-		}
-		for _, c := range list {
-			if err := l.serveGuest(ctx, listener, c); err != nil {
-				return fmt.Errorf("%v: %w", c, err)
-			}
-		}
-		return nil
-	}
-}
-
-func (l *lab) serveGuest(ctx context.Context, listener *smc.Listener, c conversation) error {
+func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c conversation, groups *census) error {
 	began := time.Now()
 	finish, err := l.vm.start(ctx, fmt.Sprintf("smcpeer dial %v %v %d %d %d", listener.Addr(), c.Kind, c.N, c.Rounds, c.conns))
 	if err != nil {
@@ -202,33 +187,31 @@ func (l *lab) serveGuest(ctx context.Context, listener *smc.Listener, c conversa
 		}
 		reports <- report{said, err}
 	}()
-	var served sync.WaitGroup
-	errs := make(chan error, c.conns)
+	var conns []*host.Conn
+	var ours error
 	for range c.conns {
-		conn, err := listener.AcceptSMC()
+		conn, err := listener.Accept()
 		if err != nil {
-			errs <- err
-			continue
+			ours = err
+			break
 		}
-		served.Go(func() {
-			stop := context.AfterFunc(ctx, func() { conn.SetLinger(0); conn.Close() })
-			defer stop()
-			if mode := conn.State().Mode; mode != smc.ModeSMCR {
-				errs <- fmt.Errorf("a connection with mode %v", mode)
-			}
-			_, err := talk.Serve(conn)
-			errs <- err
-		})
+		stop := context.AfterFunc(ctx, func() { conn.SetLinger(0); conn.Close() })
+		defer stop()
+		if mode := conn.Mode(); mode != host.ModeSMCR {
+			ours = errors.Join(ours, fmt.Errorf("a connection with mode %v", mode))
+		}
+		conns = append(conns, conn)
 	}
-	served.Wait()
-	close(errs)
-	var ours []error
-	for err := range errs {
-		ours = append(ours, err)
+	if ours == nil {
+		ours = groups.take(ctx, c.conns)
 	}
+	ours = errors.Join(ours, all(len(conns), func(i int) error {
+		_, err := talk.Serve(conns[i])
+		return err
+	}))
 	r := <-reports
 	listener.SetDeadline(time.Time{})
-	if err := errors.Join(append(ours, r.err)...); err != nil {
+	if err := errors.Join(ours, r.err); err != nil {
 		return fmt.Errorf("%w\nthe guest says:\n%s", err, r.said)
 	}
 	if err := allSMCR(r.said, c); err != nil {
@@ -249,7 +232,7 @@ func all(n int, f func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// allSMCR checks what the guest says of the connections.
+// allSMCR checks what one of the ends says of the connections.
 func allSMCR(said string, c conversation) error {
 	want := fmt.Sprintf("ok %v mode=smc-r", c.Kind)
 	good := 0
@@ -259,7 +242,44 @@ func allSMCR(said string, c conversation) error {
 		}
 	}
 	if good != c.conns {
-		return fmt.Errorf("%d times %q from the guest, want %d:\n%s", good, want, c.conns, said)
+		return fmt.Errorf("%d times %q, want %d:\n%s", good, want, c.conns, said)
 	}
 	return nil
+}
+
+// lastPort is the port of the newest server in another process, here or in the guest. Each has one of its own: a port waits after its connections.
+var lastPort uint16 = 9000
+
+// isListening is what /proc/net/tcp has of a server's port.
+func isListening(port uint16) string { return fmt.Sprintf(":%04X 00000000:0000 0A", port) }
+
+// guestServes has the guest serve so many connections.
+func (l *lab) guestServes(ctx context.Context, conns int) (dest netip.AddrPort, finish func() (string, error), err error) {
+	lastPort++
+	if finish, err = l.vm.start(ctx, fmt.Sprintf("smcpeer serve %d %d", lastPort, conns)); err != nil {
+		return dest, nil, err
+	}
+	_, err = l.vm.run(ctx, commandTimeout, "until grep -q '"+isListening(lastPort)+"' /proc/net/tcp; do sleep 0.05; done")
+	return netip.AddrPortFrom(guestAddr4, lastPort), finish, err
+}
+
+// dial dials the guest.
+func (l *lab) dial(ctx context.Context, h *host.Host, require host.Requirement, dest netip.AddrPort) (*host.Conn, error) {
+	c, err := h.Dial(ctx, "tcp4", dest.String(), host.DialOptions{Require: require})
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { c.SetLinger(0); c.Close() })
+	l.atEnd(func() error { stop(); c.Close(); return nil })
+	return c, nil
+}
+
+// listen listens for the guest.
+func (l *lab) listen(ctx context.Context, h *host.Host, require host.Requirement) (*host.Listener, error) {
+	listener, err := h.Listen(ctx, "tcp4", net.JoinHostPort(ourAddr4.String(), "0"), host.ListenOptions{Require: require})
+	if err != nil {
+		return nil, err
+	}
+	l.atEnd(func() error { listener.Close(); return nil })
+	return listener, nil
 }

@@ -4,24 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"strings"
-	"syscall"
 	"time"
 
-	smc "github.com/gosmc/smc"
+	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/test/interop/talk"
 )
 
 // Cases of SMC-R in which something is wrong, and connections are plain TCP, or end.
 
-// strangersDial: both have no UEID in common: the server declines, and both go on over TCP.
-func strangersDial(ctx context.Context, l *lab) error {
-	if _, err := l.ready(ctx); err != nil {
-		return err
-	}
-	h, err := l.host("SOMEBODY.ELSE")
+// A refusal is a case: a handshake that one side ends with a Decline. The connection goes on over TCP, and says why on both sides.
+type refusal struct {
+	config host.Config // of ours
+	guest  string      // a shell command in the guest
+}
+
+var (
+	strangers  = refusal{config: host.Config{UEIDs: []string{"SOMEBODY.ELSE"}}}      // the server finds no UEID that both have
+	deviceless = refusal{config: host.Config{SMCRDevices: []string{"198.51.100.1"}}} // we have no device
+	nameless   = refusal{guest: "smcpeer ueid del " + ueid}                          // the guest has no UEID
+)
+
+// client has us dial.
+func (r refusal) client(ctx context.Context, l *lab) error {
+	h, err := r.begin(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -29,29 +35,22 @@ func strangersDial(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	c, err := l.dial(ctx, h, smc.AnyMode, dest)
+	c, err := l.dial(ctx, h, host.AnyMode, dest)
 	if err != nil {
 		return err
 	}
-	state := c.State()
 	err = talk.Client(c, talk.Script{Kind: talk.Echo, N: 100_000})
 	said, guestErr := finish()
-	if err := errors.Join(err, guestErr, isTCP(state, said)); err != nil {
-		return err
-	}
-	l.note("%v; %s", state.Reason, strings.TrimSpace(said))
-	return nil
+	return errors.Join(err, guestErr, l.isTCP(c, said))
 }
 
-func strangersListen(ctx context.Context, l *lab) error {
-	if _, err := l.ready(ctx); err != nil {
-		return err
-	}
-	h, err := l.host("SOMEBODY.ELSE")
+// server has the guest dial.
+func (r refusal) server(ctx context.Context, l *lab) error {
+	h, err := r.begin(ctx, l)
 	if err != nil {
 		return err
 	}
-	listener, err := l.listen(ctx, h, smc.AnyMode)
+	listener, err := l.listen(ctx, h, host.AnyMode)
 	if err != nil {
 		return err
 	}
@@ -60,24 +59,33 @@ func strangersListen(ctx context.Context, l *lab) error {
 		return err
 	}
 	listener.SetDeadline(time.Now().Add(commandTimeout))
-	c, err := listener.AcceptSMC()
+	c, err := listener.Accept()
 	if err != nil {
 		return err
 	}
-	state := c.State()
 	_, err = talk.Serve(c)
 	said, guestErr := finish()
-	if err := errors.Join(err, guestErr, isTCP(state, said)); err != nil {
-		return err
-	}
-	l.note("%v; %s", state.Reason, strings.TrimSpace(said))
-	return nil
+	return errors.Join(err, guestErr, l.isTCP(c, said))
 }
 
-func isTCP(ours smc.State, guest string) error {
-	if ours.Mode != smc.ModeTCP || ours.Reason.Code == 0 || !strings.Contains(guest, "ok echo mode=tcp reason=0x0") {
-		return fmt.Errorf("mode %v, reason %v, and the guest says %q; want TCP on both sides, with reasons", ours.Mode, ours.Reason, guest)
+func (r refusal) begin(ctx context.Context, l *lab) (*host.Host, error) {
+	if err := l.ready(ctx); err != nil {
+		return nil, err
 	}
+	if r.guest != "" {
+		if _, err := l.vm.run(ctx, commandTimeout, r.guest); err != nil {
+			return nil, err
+		}
+	}
+	return l.host(r.config)
+}
+
+// isTCP checks that a connection is TCP on both sides, and both know why.
+func (l *lab) isTCP(c *host.Conn, guest string) error {
+	if c.Mode() != host.ModeTCP || c.Reason().Code == 0 || !strings.Contains(guest, "ok echo mode=tcp reason=0x0") {
+		return fmt.Errorf("mode %v, reason %v, and the guest says %q; want TCP on both sides, with reasons", c.Mode(), c.Reason(), guest)
+	}
+	l.note("%s [%s]; %s", c.Reason().Sentence, c.Reason().Tag, strings.TrimSpace(guest))
 	return nil
 }
 
@@ -85,21 +93,22 @@ func isTCP(ours smc.State, guest string) error {
 // 30 s until the link is tested.
 const endsWithin = 60 * time.Second
 
-// killed kills the guest's program in the middle of a transfer.
-func killed(ctx context.Context, l *lab) error {
-	return l.cut(ctx, "kill -9 $(pidof smcpeer)", "")
-}
+// A cut is a case: something happens to the guest in the middle of a transfer in both directions. Our side must see its end, and there must be
+// connections again after the repair.
+type cut struct{ harm, repair string } // shell commands in the guest
 
-// vanished takes the guest's interface down in the middle of a transfer, and up again.
-func vanished(ctx context.Context, l *lab) error {
-	return l.cut(ctx, "/bin/ip link set eth0 down", "kill -9 $(pidof smcpeer); /bin/ip link set eth0 up; /bin/ip -6 addr add "+
-		guestAddr6.String()+prefix6+" dev eth0 nodad 2>/dev/null; true")
-}
+var (
+	killed   = cut{"kill -9 $(pidof smcpeer)", ""} // the guest's program
+	vanished = cut{"/bin/ip link set eth0 down", "kill -9 $(pidof smcpeer); /bin/ip link set eth0 up; /bin/ip -6 addr add " +
+		guestAddr6.String() + prefix6 + " dev eth0 nodad 2>/dev/null; true"} // its interface
+)
 
-// cut does something to the guest in the middle of a transfer in both directions: our side must see its end, and connect again after
-// repair.
-func (l *lab) cut(ctx context.Context, harm, repair string) error {
-	h, err := l.ready(ctx)
+// client has us dial.
+func (x cut) client(ctx context.Context, l *lab) error {
+	if err := l.ready(ctx); err != nil {
+		return err
+	}
+	h, err := l.host(host.Config{})
 	if err != nil {
 		return err
 	}
@@ -107,17 +116,61 @@ func (l *lab) cut(ctx context.Context, harm, repair string) error {
 	if err != nil {
 		return err
 	}
-	c, err := l.dial(ctx, h, smc.RequireSMCR, dest)
+	c, err := l.dial(ctx, h, host.RequireSMCR, dest)
 	if err != nil {
 		return err
 	}
+	err = x.cut(ctx, l, c, func() error { return talk.Client(c, talk.Script{Kind: talk.Duplex, N: 1 << 30}) })
+	finish() // it was killed
+	if err != nil {
+		return err
+	}
+	return l.dialGuest(ctx, h, says(talk.Echo, 100_000), nil)
+}
+
+// server has the guest dial.
+func (x cut) server(ctx context.Context, l *lab) error {
+	if err := l.ready(ctx); err != nil {
+		return err
+	}
+	h, err := l.host(host.Config{})
+	if err != nil {
+		return err
+	}
+	listener, err := l.listen(ctx, h, host.RequireSMCR)
+	if err != nil {
+		return err
+	}
+	finish, err := l.vm.start(ctx, fmt.Sprintf("smcpeer dial %v duplex %d 1 1", listener.Addr(), 1<<30))
+	if err != nil {
+		return err
+	}
+	listener.SetDeadline(time.Now().Add(commandTimeout))
+	c, err := listener.Accept()
+	if err != nil {
+		return err
+	}
+	listener.SetDeadline(time.Time{})
+	err = x.cut(ctx, l, c, func() error { _, err := talk.Serve(c); return err })
+	finish() // it was killed
+	if err != nil {
+		return err
+	}
+	return l.serveGuest(ctx, listener, says(talk.Echo, 100_000), nil)
+}
+
+func (x cut) cut(ctx context.Context, l *lab, c *host.Conn, transfer func() error) error {
 	ended := make(chan error, 1)
-	go func() { ended <- talk.Client(c, talk.Script{Kind: talk.Duplex, N: 1 << 30}) }()
-	if err := try(ctx, "bytes of the transfer", func() (bool, error) { return c.State().BytesRead > 1<<20, nil }); err != nil {
+	go func() { ended <- transfer() }()
+	err := try(ctx, "bytes of the transfer", func() (bool, error) {
+		in, _ := c.Totals()
+		return in > 1<<20, nil
+	})
+	if err != nil {
 		return err
 	}
 	began := time.Now()
-	_, harmErr := l.vm.run(ctx, commandTimeout, harm)
+	_, harmErr := l.vm.run(ctx, commandTimeout, x.harm)
 	var repairErr error
 	select {
 	case err = <-ended:
@@ -128,10 +181,9 @@ func (l *lab) cut(ctx context.Context, harm, repair string) error {
 		err = nil
 	}
 	took := time.Since(began)
-	if repair != "" {
-		_, repairErr = l.vm.run(ctx, commandTimeout, repair)
+	if x.repair != "" {
+		_, repairErr = l.vm.run(ctx, commandTimeout, x.repair)
 	}
-	finish() // it was killed
 	if err := errors.Join(harmErr, repairErr); err != nil {
 		return err
 	}
@@ -139,41 +191,5 @@ func (l *lab) cut(ctx context.Context, harm, repair string) error {
 		return fmt.Errorf("the transfer has not ended with an error within %v", endsWithin)
 	}
 	l.note("ended after %.1f s: %v", took.Seconds(), err)
-	return l.dialGuest(ctx, h, says(talk.Echo, 100_000))
-}
-
-// guestServes has the guest serve so many connections.
-func (l *lab) guestServes(ctx context.Context, conns int) (dest netip.AddrPort, finish func() (string, error), err error) {
-	guestPort++
-	if finish, err = l.vm.start(ctx, fmt.Sprintf("smcpeer serve %d %d", guestPort, conns)); err != nil {
-		return dest, nil, err
-	}
-	listening := fmt.Sprintf("until grep -q ':%04X 00000000:0000 0A' /proc/net/tcp; do sleep 0.05; done", guestPort)
-	_, err = l.vm.run(ctx, commandTimeout, listening)
-	return netip.AddrPortFrom(guestAddr4, guestPort), finish, err
-}
-
-// dial dials the guest with TCP option 254.
-func (l *lab) dial(ctx context.Context, h *smc.Host, require smc.Requirement, dest netip.AddrPort) (*smc.Conn, error) {
-	d := smc.Dialer{Host: h, Require: require, ControlContext: func(_ context.Context, _, _ string, raw syscall.RawConn) error {
-		return askOption(raw)
-	}}
-	c, err := d.DialContext(ctx, "tcp4", dest.String())
-	if err != nil {
-		return nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { c.SetLinger(0); c.Close() })
-	l.atEnd(func() error { stop(); c.Close(); return nil })
-	return c, nil
-}
-
-// listen listens for the guest with TCP option 254.
-func (l *lab) listen(ctx context.Context, h *smc.Host, require smc.Requirement) (*smc.Listener, error) {
-	lc := smc.ListenConfig{Host: h, Require: require, Control: func(_, _ string, raw syscall.RawConn) error { return askOption(raw) }}
-	listener, err := lc.Listen(ctx, "tcp4", net.JoinHostPort(ourAddr4.String(), "0"))
-	if err != nil {
-		return nil, err
-	}
-	l.atEnd(func() error { listener.Close(); return nil })
-	return listener, nil
+	return nil
 }

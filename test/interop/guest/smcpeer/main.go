@@ -9,12 +9,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"strconv"
-	"sync"
 
 	"github.com/gosmc/smc/test/interop/talk"
 )
@@ -27,103 +24,18 @@ func main() {
 }
 
 func run(args []string) error {
-	switch {
-	case len(args) == 3 && args[0] == "ueid":
+	if len(args) == 3 && args[0] == "ueid" {
 		return changeUEID(args[1], args[2])
-	case len(args) == 3 && args[0] == "serve":
-		port, err := strconv.ParseUint(args[1], 10, 16)
-		if err != nil {
-			return err
-		}
-		count, err := strconv.Atoi(args[2])
-		if err != nil {
-			return err
-		}
-		return serve(uint16(port), count)
-	case len(args) == 6 && args[0] == "dial":
-		dest, err := netip.ParseAddrPort(args[1])
-		if err != nil {
-			return err
-		}
-		kind, err := talk.ParseKind(args[2])
-		if err != nil {
-			return err
-		}
-		var n [3]int
-		for i := range n {
-			if n[i], err = strconv.Atoi(args[3+i]); err != nil {
-				return err
-			}
-		}
-		return dial(dest, talk.Script{Kind: kind, N: n[0], Rounds: n[1], Seed: 1, Soft: true}, n[2])
 	}
-	return fmt.Errorf("arguments %q: see the comment of the program", args)
-}
-
-var errFailed = errors.New("not every connection went well")
-
-// A board prints results, one at a time.
-type board struct {
-	mu     sync.Mutex
-	failed bool
-}
-
-func (b *board) say(what, mode string, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err != nil {
-		b.failed = true
-		fmt.Printf("fail %s %s: %v\n", what, mode, err)
-		return
-	}
-	fmt.Printf("ok %s %s\n", what, mode)
-}
-
-func (b *board) result() error {
-	if b.failed {
-		return errFailed
-	}
-	return nil
-}
-
-func serve(port uint16, count int) error {
-	l, err := listen(port)
-	if err != nil {
-		return err
-	}
-	var b board
-	var wg sync.WaitGroup
-	for range count {
-		c, err := l.accept()
-		if err != nil {
-			return err
-		}
-		mode := c.mode()
-		wg.Go(func() {
-			s, err := talk.Serve(c)
-			b.say(s.Kind.String(), mode, err)
-		})
-	}
-	wg.Wait()
-	return b.result()
-}
-
-func dial(dest netip.AddrPort, s talk.Script, conns int) error {
-	var b board
-	var wg sync.WaitGroup
-	for i := range conns {
-		wg.Go(func() {
-			c, err := connect(dest)
+	return talk.Network{
+		Dial: func(dest netip.AddrPort) (talk.Conn, error) { return connect(dest) },
+		Listen: func(port uint16) (func() (talk.Conn, error), error) {
+			l, err := listen(port)
 			if err != nil {
-				b.say(s.Kind.String(), "", err)
-				return
+				return nil, err
 			}
-			mode := c.mode()
-			mine := s
-			mine.Seed += uint64(i) << 32
-			b.say(s.Kind.String(), mode, talk.Client(c, mine))
-		})
-	}
-	wg.Wait()
-	return b.result()
+			return func() (talk.Conn, error) { return l.accept() }, nil
+		},
+		Mode: func(c talk.Conn) string { return c.(*socket).mode() },
+	}.Run(os.Stdout, args)
 }

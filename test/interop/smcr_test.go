@@ -1,0 +1,78 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gosmc/smc/test/interop/talk"
+)
+
+// What gosmc dump finds is held against what a case expects, and so is that it has seen packets at all.
+func TestCheckFindings(t *testing.T) {
+	const (
+		saw      = "gosmc: 7 packets of SMC, 1 messages shown, 0 packets dropped by the kernel\n"
+		declines = `{"packet":4,"info":"Decline","problems":[{"kind":"declined","text":"no device","rule":""}]}` + "\n"
+		refuses  = `{"packet":9,"info":"NAK","problems":[{"kind":"NAK"}]}` + "\n"
+	)
+	for _, tt := range []struct {
+		name, messages, remarks string
+		expected, tolerated     []string
+		want                    string // in the error; empty: none
+	}{
+		{"nothing", "", saw, nil, nil, ""},
+		{"no packets", "", strings.Replace(saw, "7", "0", 1), nil, nil, "want packets"},
+		{"packets dropped", "", strings.Replace(saw, "0 packets", "3 packets", 1), nil, nil, "none dropped"},
+		{"no remark", "", "", nil, nil, "want packets"},
+		{"expected", declines, saw, []string{"declined"}, nil, ""},
+		{"expected in vain", "", saw, []string{"declined"}, nil, `nothing of the kind "declined"`},
+		{"unexpected", declines + refuses, saw, []string{"declined"}, nil, "1 findings"},
+		{"tolerated", declines + refuses, saw, []string{"declined"}, []string{"NAK"}, ""},
+		{"tolerated in vain", "", saw, nil, []string{"NAK"}, ""},
+		{"no JSON", "Decline", saw, nil, nil, "dump --json"},
+	} {
+		err := checkFindings(tt.messages, tt.remarks, tt.expected, tt.tolerated)
+		switch {
+		case tt.want == "" && err != nil:
+			t.Errorf("%s: %v", tt.name, err)
+		case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+// What the ends say counts only if all connections are SMC-R.
+func TestAllSMCR(t *testing.T) {
+	c := says(talk.Echo, 1).times(2)
+	const good = "ok echo mode=smc-r\n"
+	for said, ok := range map[string]bool{
+		good + good:                          true,
+		good:                                 false,
+		good + good + good:                   false,
+		good + "ok echo mode=tcp reason=0x1": false,
+		good + "fail echo mode=smc-r: EOF\n": false,
+		good + "ok half mode=smc-r\n":        false,
+	} {
+		if err := allSMCR(said, c); (err == nil) != ok {
+			t.Errorf("allSMCR(%q) = %v, want ok %t", said, err, ok)
+		}
+	}
+}
+
+// A machine that was too busy is known by what its kernel has dropped.
+func TestParseLost(t *testing.T) {
+	const (
+		snmp = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\nUdp: 10 1 5 10 4 0\nUdpLite: InDatagrams\nUdpLite: 0\n"
+		dev  = "Inter-|   Receive                                                |  Transmit\n" +
+			" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n" +
+			"    lo: 1 2 0 9 0 0 0 0 1 2 0 9 0 0 0 0\n" +
+			" data0: 9900 99 0 8 0 0 0 0 7700 77 0 3 0 0 0 0\n"
+	)
+	if got, err := parseLost(snmp, dev); got != 15 || err != nil {
+		t.Errorf("parseLost = %d, %v; want 15", got, err)
+	}
+	for _, bad := range [][2]string{{"", dev}, {snmp, ""}, {strings.ReplaceAll(snmp, "Rcvbuf", "Other"), dev}, {snmp, strings.ReplaceAll(dev, "77 0 3", "77 0 x")}} {
+		if got, err := parseLost(bad[0], bad[1]); err == nil {
+			t.Errorf("parseLost(%q) = %d, want an error", bad, got)
+		}
+	}
+}
