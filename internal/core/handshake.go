@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/gosmc/smc/wire"
@@ -87,7 +88,7 @@ type Handshake struct {
 
 	// Server: choices not tried yet, and why others failed.
 	steps     []step
-	reachable map[wire.ISMGID]bool
+	reachable []wire.ISMGID
 	noRNIC    clc.Diagnosis // why there is none
 	reason    clc.Diagnosis // the last that was noted
 	byType    clc.DiagnosisByType
@@ -97,7 +98,14 @@ type Handshake struct {
 
 // NewHandshake returns the handshake of a client or a server, not yet started.
 func NewHandshake(role Role, caps Capabilities) *Handshake {
-	return &Handshake{role: role, caps: caps.normalized()}
+	h := new(Handshake)
+	h.Reset(role, &caps)
+	return h
+}
+
+// Reset makes h a new handshake, which is not yet started.
+func (h *Handshake) Reset(role Role, caps *Capabilities) {
+	*h = Handshake{role: role, caps: caps.normalized()}
 }
 
 // State returns the current state.
@@ -113,10 +121,7 @@ func (h *Handshake) Over() bool { return h.state >= HandshakeEstablished }
 // looks at the Proposal ([clc.Proposal].Ext.D.Devices and ISMGID), asks the fabrics, and calls
 // this before it passes the Proposal to HandleMessage. Without it nothing is reachable.
 func (h *Handshake) SetReachable(gids ...wire.ISMGID) {
-	h.reachable = make(map[wire.ISMGID]bool, len(gids))
-	for _, g := range gids {
-		h.reachable[g] = true
-	}
+	h.reachable = slices.Clone(gids)
 }
 
 // Start begins the handshake: call it when TCP is connected and both sides know that the other

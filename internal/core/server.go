@@ -172,7 +172,7 @@ func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 		switch remote := (clc.ISMDevice{GID: wire.ISMGID{Hi: p.ISMGID}}); {
 		case !sameNetwork:
 			unusable(SMCD, clc.V1, clc.DiagPrefix)
-		case h.caps.ISMv1 == nil || !h.reachable[remote.GID]: // rule: TestServerOrder: !h.reachable[remote.GID] -> false
+		case h.caps.ISMv1 == nil || !slices.Contains(h.reachable, remote.GID): // rule: TestServerOrder: !slices.Contains(h.reachable, remote.GID) -> false
 			unusable(SMCD, clc.V1, clc.DiagNoSMCDDevice)
 		default:
 			try(Choice{
@@ -232,7 +232,7 @@ func (h *Handshake) planDv2(p *clc.Proposal, release clc.Release) []step {
 	for _, remote := range remotes {
 		local, ok := h.caps.device(remote.CHID)
 		// rule: TestKernelDeviceSkipped, TestProposalChecks
-		if !ok || !h.reachable[remote.GID] || remote.CHID.IsEmulated() && !emulated {
+		if !ok || !slices.Contains(h.reachable, remote.GID) || remote.CHID.IsEmulated() && !emulated {
 			continue
 		}
 		steps = append(steps, step{choice: Choice{

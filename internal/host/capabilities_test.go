@@ -3,16 +3,29 @@ package host
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/gosmc/smc/internal/core"
 )
 
 // TestCapabilitiesPeer checks that decisions know the IP version of the TCP connection.
 func TestCapabilitiesPeer(t *testing.T) {
 	h := newTestHost(t, Config{})
-	l := mustListen(t, h, "127.0.0.1:0")
-	if got := h.capabilities(nil, l.Addr()).Peer; got != netip.MustParseAddr("127.0.0.1") {
-		t.Errorf("capabilities for a peer at %v: Peer = %v", l.Addr(), got)
+	for _, peer := range []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("2001:db8::1"), {}} {
+		var caps core.Capabilities
+		h.capabilities(&caps, nil, peer)
+		if caps.Peer != peer {
+			t.Errorf("capabilities for a peer at %v: Peer = %v", peer, caps.Peer)
+		}
 	}
-	if got := h.capabilities(nil, nil).Peer; got.IsValid() {
-		t.Errorf("capabilities for no peer: Peer = %v, want none", got)
+}
+
+// TestRecycle checks that a handshake is used again only if nobody can tell it anything any more.
+func TestRecycle(t *testing.T) {
+	for _, linked := range []bool{true, false} {
+		s := &handshake{buffer: 1, linked: linked}
+		s.recycle()
+		if kept := s.buffer != 0; kept != linked {
+			t.Errorf("a link knows it: %v; it was left alone: %v", linked, kept)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
@@ -30,7 +31,7 @@ type handshake struct {
 	buffer  int
 	require Requirement
 
-	core    *core.Handshake
+	core    *core.Handshake // engine
 	reader  clcReader
 	news    linkNews
 	queue   []core.Output // yet to be carried out
@@ -49,6 +50,24 @@ type handshake struct {
 
 	end time.Time // of all patience with a client, zero for none
 	err error     // of the end, nil if the connection can be used
+
+	linked bool // a link of SMC-R knows it
+
+	engine core.Handshake
+	caps   core.Capabilities
+	ism    [1]clc.ISMDevice // memory for those of caps
+}
+
+// handshakes has memory for them: it is most of what a connection would leave to the garbage collector.
+var handshakes = sync.Pool{New: func() any { return new(handshake) }}
+
+// recycle gives the memory back, unless somebody else still knows it.
+func (s *handshake) recycle() {
+	if s.linked { // rule: TestRecycle
+		return
+	}
+	*s = handshake{} // it holds on to nothing meanwhile
+	handshakes.Put(s)
 }
 
 // connect does the client's handshake with the host behind peer. When it returns nil, c is
@@ -94,10 +113,13 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 
 // shakeOn does the handshake on TCP, for one of the ways.
 func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way, buffer int, require Requirement) error {
-	s := &handshake{
-		ctx: ctx, host: h, conn: c, role: role, ways: ways, buffer: buffer, require: require,
-		core: core.NewHandshake(role, h.capabilities(ways, c.RemoteAddr())),
-	}
+	s := handshakes.Get().(*handshake)
+	defer s.recycle()
+	s.ctx, s.host, s.conn, s.role, s.ways, s.buffer, s.require = ctx, h, c, role, ways, buffer, require
+	s.caps.ISM = s.ism[:0]
+	h.capabilities(&s.caps, ways, c.remote.Addr())
+	s.core = &s.engine
+	s.core.Reset(role, &s.caps)
 	if role == core.RoleServer {
 		s.end = time.Now().Add(handshakeTimeout)
 	}
@@ -107,7 +129,7 @@ func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way,
 		return s.err
 	}
 	interrupted := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
+	stop := context.AfterFunc(ctx, func() { // which knows nothing of s
 		c.tcp.SetDeadline(longAgo)
 		close(interrupted)
 	})
@@ -122,10 +144,11 @@ func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way,
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)
 
-// capabilities is what this host offers and accepts for a connection to a peer, by these ways.
-func (h *Host) capabilities(ways []way, peer net.Addr) core.Capabilities {
-	caps := core.Capabilities{
-		Peer:     addrOf(peer), // rule: TestCapabilitiesPeer: addrOf(peer) -> netip.Addr{}
+// capabilities fills in what this host offers and accepts for a connection to a peer, by these ways. There may be memory
+// for its devices in caps.
+func (h *Host) capabilities(caps *core.Capabilities, ways []way, peer netip.Addr) {
+	*caps = core.Capabilities{
+		Peer:     peer, // rule: TestCapabilitiesPeer: peer -> netip.Addr{}
 		OS:       clc.OSLinux,
 		HostName: h.name,
 		Release:  clc.Release1,
@@ -133,14 +156,14 @@ func (h *Host) capabilities(ways []way, peer net.Addr) core.Capabilities {
 		UEIDs:    h.ueids,
 		MaxConns: maxConnsPerGroup,
 		MaxLinks: 2,
+		ISM:      caps.ISM[:0],
 	}
 	if h.cfg.Release0 {
 		caps.Release = clc.Release0
 	}
 	for _, w := range ways {
-		w.offer(&caps)
+		w.offer(caps)
 	}
-	return caps
 }
 
 // addrOf returns the IP address of one end of a TCP connection, zero if that is closed.
@@ -372,6 +395,7 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 
 // startLink begins the first contact of SMC-R.
 func (s *handshake) startLink(r core.Result) {
+	s.linked = true
 	if err := s.carrier.startLink(r, s.news.tell); err != nil {
 		s.host.cfg.Logger.Debug("no link", "peer", s.conn.RemoteAddr(), "err", err)
 		s.queue = s.core.LinkFailed(time.Now(), resourceReason(err), s.queue)
