@@ -142,6 +142,9 @@ func (t *Tracker) badPacket(b []byte, truncated bool, err error, src, dst netip.
 	case errors.Is(err, wire.ErrType):
 		e.Name = "other packet"
 		e.Text = roce.Opcode(b[0]).String() + ", not of a reliable connection"
+	case len(b) == 1 && b[0] == 0: // of this module: package host asks so whether the peer's process has ended
+		e.Name = "knock"
+		e.Text = "asks the kernel whether anybody has the port"
 	default:
 		e.problem(Malformed, err.Error(), "IBTA 9.2")
 	}
