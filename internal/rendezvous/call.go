@@ -206,7 +206,7 @@ func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Add
 	if !p.locals.contains(plain.Addr()) {
 		return nil, clc.DiagNotLocal
 	}
-	netns, err := SocketNetns(raw)
+	socket, netns, iface, err := identify(raw, dest.Addr())
 	if err != nil {
 		return nil, clc.DiagFabric
 	}
@@ -220,20 +220,18 @@ func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Add
 		}
 		return nil, clc.DiagNoListener
 	}
-	peers, unsure, reason := p.findPeers(ctx, found, plain)
+	wait := late.WithTimeout(ctx, PeeringTime)
+	defer wait.Cancel()
+	peers, unsure, reason := p.findPeers(wait, found, plain)
 	if len(peers) == 0 {
 		return nil, reason
-	}
-	socket, err := SocketCookie(raw)
-	if err != nil {
-		return nil, clc.DiagFabric
 	}
 	a := &attempt{
 		id:      attemptIDs.Add(1),
 		dest:    plain,
 		netns:   netns,
 		socket:  socket,
-		iface:   boundTo(raw, dest.Addr()),
+		iface:   iface,
 		asked:   peers,
 		unsure:  unsure,
 		answers: make(chan answer, 2*len(peers)),
@@ -241,8 +239,6 @@ func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.Add
 	p.mu.Lock()
 	p.attempts[a.id] = a
 	p.mu.Unlock()
-	wait := late.WithTimeout(ctx, PeeringTime)
-	defer wait.Cancel()
 	for _, peer := range peers {
 		m := Message{Kind: Expect, ID: a.id, Netns: netns, Socket: socket, Dest: plain, Iface: a.iface}
 		if why := p.sendExpect(wait, peer, m); why != clc.DiagNone {
@@ -265,13 +261,11 @@ func loopback(a netip.Addr) netip.Addr {
 // A listening socket belongs to whoever has made it, which need not be who accepts from it: root may
 // have handed it over. Of a process at a socket of root's it shows later whether the connection
 // has come to it, so that is in unsure, too.
-func (p *Point) findPeers(ctx context.Context, found []announced, dest netip.AddrPort) (peers, unsure []Peer, reason clc.Diagnosis) {
+func (p *Point) findPeers(wait context.Context, found []announced, dest netip.AddrPort) (peers, unsure []Peer, reason clc.Diagnosis) {
 	d, reason, err := p.cfg.Open()
 	if err != nil {
 		return nil, nil, reason
 	}
-	wait := late.WithTimeout(ctx, PeeringTime)
-	defer wait.Cancel()
 	reason = clc.DiagStale
 	for _, ann := range found {
 		if wait.Err() != nil {

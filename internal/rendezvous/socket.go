@@ -37,23 +37,33 @@ func SocketNetns(raw syscall.RawConn) (netns uint64, err error) {
 	return netns, err
 }
 
-// boundTo returns the index of the interface that a socket is bound to, or will be when it connects to
-// addr; 0 for none.
-func boundTo(raw syscall.RawConn, addr netip.Addr) (iface uint32) {
+// identify returns what the kernel calls a socket, its network namespace, and the index of the interface that it is bound
+// to, or will be when it connects to addr; 0 for none.
+func identify(raw syscall.RawConn, addr netip.Addr) (cookie, netns uint64, iface uint32, err error) {
 	const soBindToIfindex = 62 // SO_BINDTOIFINDEX, Linux 5.1
-	raw.Control(func(fd uintptr) {
+	if cerr := raw.Control(func(fd uintptr) {
+		if netns, err = netnsOf(int(fd)); err == nil {
+			cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+		}
 		if n, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soBindToIfindex); err == nil {
 			iface = uint32(n)
 		}
-	})
-	if iface != 0 || addr.Zone() == "" {
-		return iface
+	}); cerr != nil {
+		err = cerr
 	}
-	if n, err := strconv.ParseUint(addr.Zone(), 10, 31); err == nil {
+	if iface == 0 && addr.Zone() != "" {
+		iface = zoneIndex(addr.Zone())
+	}
+	return cookie, netns, iface, err
+}
+
+// zoneIndex returns the index of the interface that a zone names, 0 if there is none.
+func zoneIndex(zone string) uint32 {
+	if n, err := strconv.ParseUint(zone, 10, 31); err == nil {
 		return uint32(n)
 	}
-	if ifi, err := net.InterfaceByName(addr.Zone()); err == nil {
-		iface = uint32(ifi.Index)
+	if ifi, err := net.InterfaceByName(zone); err == nil {
+		return uint32(ifi.Index)
 	}
-	return iface
+	return 0
 }
