@@ -24,10 +24,18 @@ type announced struct {
 // that a client which connects again and again reads them once.
 type announcementCache struct {
 	mu      sync.Mutex
-	folders map[string]announceFolder
+	folders map[folderKey]announceFolder
+}
+
+// folderKey is what the path of a folder is made of.
+type folderKey struct {
+	dir   string
+	netns uint64
+	port  uint16
 }
 
 type announceFolder struct {
+	path    string
 	ino     uint64
 	changed unix.Timespec
 	read    time.Time
@@ -36,29 +44,32 @@ type announceFolder struct {
 
 // lookup returns who says that it listens at addr. An error means that it could not be found out.
 func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort) ([]announced, error) {
-	path := Folder(dir, netns, addr.Port())
+	key := folderKey{dir, netns, addr.Port()}
+	c.mu.Lock()
+	f, ok := c.folders[key]
+	c.mu.Unlock()
+	if !ok {
+		f.path = Folder(dir, netns, addr.Port())
+	}
 	var st unix.Stat_t
-	if unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if unix.Lstat(f.path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return nil, nil
 	}
-	c.mu.Lock()
-	f, ok := c.folders[path]
-	c.mu.Unlock()
 	// The clock of the file system ticks some hundred times a second: what was read just
 	// after a change may have missed another one in the same tick.
 	changed := time.Unix(st.Mtim.Unix())
 	if !ok || f.ino != st.Ino || f.changed != st.Mtim || f.read.Sub(changed) < announceSettled {
 		read := time.Now()
-		found, err := readAnnouncements(path)
+		found, err := readAnnouncements(f.path)
 		if err != nil {
 			return nil, err // not remembered: next time there may be a descriptor for it
 		}
-		f = announceFolder{ino: st.Ino, changed: st.Mtim, read: read, found: found}
+		f = announceFolder{path: f.path, ino: st.Ino, changed: st.Mtim, read: read, found: found}
 		c.mu.Lock()
 		if c.folders == nil || len(c.folders) >= maxAnnounceFolders {
-			c.folders = make(map[string]announceFolder)
+			c.folders = make(map[folderKey]announceFolder)
 		}
-		c.folders[path] = f
+		c.folders[key] = f
 		c.mu.Unlock()
 	}
 	var found []announced
