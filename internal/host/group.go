@@ -125,16 +125,16 @@ func (h *Host) armSweepLocked() {
 	switch {
 	case at.IsZero() || h.closing:
 	case h.groupTimer == nil:
-		h.groupTimer = time.AfterFunc(time.Until(at), h.sweepGroups)
+		h.groupTimer = time.AfterFunc(time.Until(at), func() { h.sweepGroups(time.Now()) })
 	default:
 		h.groupTimer.Reset(time.Until(at))
 	}
 }
 
 // sweepGroups ends the link groups that have been idle for too long.
-func (h *Host) sweepGroups() {
+func (h *Host) sweepGroups(now time.Time) {
 	h.mu.Lock()
-	ended := h.runningLocked(h.groups.Advance(time.Now()))
+	ended := h.runningLocked(h.groups.Advance(now))
 	h.armSweepLocked()
 	h.mu.Unlock()
 	for _, g := range ended {

@@ -327,6 +327,10 @@ func (s *handshake) carryOut() {
 		}
 		switch out := s.queue[i].(type) {
 		case core.SendCLC:
+			if out.Message.Type() == clc.TypeDecline {
+				// Before it: a link that is being made must not come about while its Decline is on the way.
+				s.release() // rule: TestLinkEndsBeforeDecline
+			}
 			s.send(out.Message)
 		case core.Prepare:
 			s.prepare(out.Choice)

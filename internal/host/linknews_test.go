@@ -31,6 +31,8 @@ type fakeWay struct {
 	w      *watcher
 	linked chan func(news) // has what tells the handshake of its link, once that begins
 	done   chan struct{}   // closed when its link group has ended
+
+	released func() // called when the carrier is; nil: nothing
 }
 
 func newFakeWay(t *testing.T) *fakeWay {
@@ -85,9 +87,13 @@ func (c *fakeCarrier) attach(context.Context, core.Result) error { return nil }
 func (c *fakeCarrier) stream() stream.Config {
 	return stream.Config{In: stream.MessageInbox(make([]byte, 4<<10)), Out: stream.NoMemory()}
 }
-func (c *fakeCarrier) headerLen() int                 { return cdc.HeaderLen }
-func (c *fakeCarrier) detach(bool)                    {}
-func (c *fakeCarrier) release(bool)                   {}
+func (c *fakeCarrier) headerLen() int { return cdc.HeaderLen }
+func (c *fakeCarrier) detach(bool)    {}
+func (c *fakeCarrier) release(bool) {
+	if c.way.released != nil {
+		c.way.released()
+	}
+}
 func (c *fakeCarrier) returnPages(from, to int) error { return nil }
 func (c *fakeCarrier) end() end                       { return c }
 func (c *fakeCarrier) Done() <-chan struct{}          { return c.way.done }
@@ -217,6 +223,27 @@ func tcpPair(t *testing.T) (client, server *net.TCPConn) {
 	}
 	t.Cleanup(func() { c.Close(); s.Close() })
 	return c.(*net.TCPConn), s
+}
+
+// TestLinkEndsBeforeDecline has our side decline when its link has failed: the link is given up before the Decline is sent, so that
+// the peer does not find it good after it has read that.
+func TestLinkEndsBeforeDecline(t *testing.T) {
+	smctest.CheckLeaks(t)
+	r := newLinkRig(t, core.RoleServer)
+	ended := make(chan error, 1)
+	r.way.released = func() {
+		r.tcp.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // where it came before this sees it
+		_, err := r.tcp.Read(make([]byte, 1))
+		ended <- err
+	}
+	r.tell(linkFailed(clc.DiagLink))
+	if err := <-ended; !isTimeout(err) {
+		t.Errorf("when the link is given up the peer reads %v, want nothing yet", err)
+	}
+	if m, ok := r.read().(clc.Decline); !ok {
+		t.Errorf("the peer reads %v, want a Decline", m)
+	}
+	r.checkMode(ModeTCP, clc.DiagLink, false)
 }
 
 var fallBackDecline = clc.Decline{Version: clc.V2, PeerID: wire.PeerID{9}, Diagnosis: clc.DiagTimeoutConfirmLink, OS: clc.OSLinux}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -77,9 +78,11 @@ func (w *smcrWay) offer(caps *core.Capabilities) {
 	}
 }
 
-// ends is our device as each version knows it: the same, as version 1 runs over RoCEv2 here.
+// ends is our device as each version knows it: the same, as version 1 runs over RoCEv2 here. In version 1 it has to be in the
+// network that the peers have in common, the one of the TCP connection: RFC 7609 p.31.
 func (w *smcrWay) ends() (v1, v2 *core.RNIC) {
-	if w.host.cfg.SMCRv1 {
+	common := func(p netip.Prefix) bool { return p.Contains(w.rnic.dev.Addr().WithZone("")) }
+	if w.host.cfg.SMCRv1 && slices.ContainsFunc(w.nets, common) { // rule: TestSMCRv1Network: slices.ContainsFunc(w.nets, common) -> true
 		v1 = w.rnic.ends()
 	}
 	return v1, w.rnic.ends()
@@ -249,6 +252,7 @@ func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 		e := g.ctl.FirstElement()
 		c.element = &e
 	}
+	// A peer that does not say "no eyecatcher" keeps to RFC 7609, which has one in all elements: it expects it in ours too.
 	eyecatcher = g.ctl.PeerEyecatcher()
 	g.mu.Unlock()
 	if surplus := c.ring.Load() - int64(r.R.RMBESize.Bytes()); surplus > 0 {
@@ -257,7 +261,7 @@ func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 	}
 	err := c.link.Attach(g.link, link.PeerRMBE{
 		AlertToken: r.R.AlertToken, RKey: c.element.RKey, Addr: c.element.VA, Index: 1, Size: r.R.RMBESize, Eyecatcher: eyecatcher,
-	}, false)
+	}, eyecatcher) // rule: TestSMCREyecatcher: }, eyecatcher) -> }, false)
 	if err != nil && g.isOver() {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}

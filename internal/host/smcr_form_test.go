@@ -1,0 +1,127 @@
+package host
+
+import (
+	"io"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// TestSMCREyecatcher has a client that keeps to RFC 7609 and does not know of "no eyecatcher": in the elements of both sides data
+// begins after one.
+func TestSMCREyecatcher(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	x := newSMCRLiar(t, r)
+	var conn atomic.Pointer[stream.Conn]
+	carrier, err := x.net.NewCarrier(link.CarrierConfig{RMB: x.rmb, Wake: func() {
+		if c := conn.Load(); c != nil {
+			c.Wake()
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.propose()
+	x.confirm(func(p *clc.ParamsR) { p.AlertToken = carrier.AlertToken() })
+	reply := x.confirmLink(x.next())
+	reply.CacheSize = 0
+	x.send(reply.Append(nil))
+	x.reject(x.next())
+	s := mustAccept(t, r.l)
+	checkSMCR(t, s)
+	s.SetDeadline(time.Now().Add(patience))
+	a := x.accept.R
+	to := link.PeerRMBE{AlertToken: a.AlertToken, RKey: a.RKey, Addr: a.RMBAddr, Index: a.RMBEIndex, Size: a.RMBESize, Eyecatcher: true}
+	if err := carrier.Attach(x.link, to, true); err != nil {
+		t.Fatal(err)
+	}
+	c := stream.New(carrier.Stream())
+	conn.Store(c)
+	c.Wake()
+	c.SetReadDeadline(time.Now().Add(patience))
+	for range 3 { // each more than once round
+		data := make([]byte, 100<<10)
+		smctest.Pattern(data, 0)
+		for _, ends := range [][2]io.ReadWriter{{s, c}, {c, s}} {
+			go ends[0].Write(data)
+			got := make([]byte, len(data))
+			if _, err := io.ReadFull(ends[1], got); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got, data) {
+				t.Fatal("other bytes than were written")
+			}
+		}
+	}
+	s.abort()
+	s.Close()
+	c.Fail(nil)
+	carrier.Detach()
+	carrier.Release()
+}
+
+// TestSMCRv1Network has a device outside of the network that a connection of version 1 is in: it is not offered there.
+func TestSMCRv1Network(t *testing.T) {
+	r := newSMCRRig(t, func(c, s *Config) { c.SMCRv1, s.SMCRv1 = true, true })
+	n, err := r.client.rnics.acquire(loop1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.release()
+	for _, tt := range []struct {
+		net  string
+		want bool
+	}{{"127.0.0.0/8", true}, {"192.0.2.0/24", false}} {
+		w := &smcrWay{host: r.client, rnic: n, nets: []netip.Prefix{netip.MustParsePrefix(tt.net)}}
+		if v1, v2 := w.ends(); (v1 != nil) != tt.want || v2 == nil {
+			t.Errorf("in %s: version 1 %v, version 2 %v", tt.net, v1, v2)
+		}
+	}
+}
+
+// TestSMCRIdleGroup lets the time of an idle link group run out: the server deletes it, the client complies, and the next connection
+// makes another.
+func TestSMCRIdleGroup(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	client, server := groupsOf(r.client)[0], groupsOf(r.server)[0]
+	c.Close()
+	s.Close()
+	checkGone(t, r.client, r.server)
+	r.client.sweepGroups(time.Now().Add(core.ServerGroupIdleTimeout)) // a client waits longer
+	if len(groupsOf(r.client)) != 1 {
+		t.Error("the client has ended the group first")
+	}
+	for _, g := range []*smcrGroup{server, client} {
+		smctest.Eventually(t, patience, "the group has ended", func() bool {
+			r.server.sweepGroups(time.Now().Add(core.ServerGroupIdleTimeout)) // once it is known to be idle
+			select {
+			case <-g.stopped:
+				return true
+			default:
+				return false
+			}
+		})
+	}
+	checkEnd(t, r.server, endOfGroup, "idle")
+	checkEnd(t, r.client, endOfGroup, "deleted by peer: program initiated")
+	c, s = r.connect()
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	for _, h := range []*Host{r.client, r.server} {
+		if n := len(groupsOf(h)); n != 1 {
+			t.Errorf("%d link groups, want a new one", n)
+		}
+	}
+	c.Close()
+	s.Close()
+}
