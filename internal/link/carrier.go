@@ -17,6 +17,7 @@ import (
 //
 //	Group.NewCarrier   the alert token is known to the peer soon, and what it sends is kept
 //	Attach             the peer's element is known: what was kept is there, and all may be sent
+//	Move               its link has failed: it goes on over another one
 //	Detach             nothing new is sent. What was said last still goes out
 //	Release            nothing comes any more
 type Carrier struct {
@@ -40,6 +41,8 @@ type Carrier struct {
 		seq      uint16      // of the newest message
 		base     uint32      // of our cursors, as the peer counts
 		broken   bool        // the peer broke a rule that cursors do not show
+		link     *Link       // over which the newest message came
+		moved    bool        // the peer has moved to another link, and may say again what it has said before
 	}
 
 	finished atomic.Uint64 // bytes that have arrived at the peer
@@ -65,6 +68,11 @@ type Carrier struct {
 	conn     cdc.ConnFlags
 	said     cdc.ConnFlags // as in the newest message
 	urgent   bool          // there is news that does not wait for more
+	done     progress      // as of the newest message that is known to be there
+	gen      atomic.Uint32 // how often it has moved; changed with mu
+	move     *move         // to be done when nobody is posting
+	validate bool          // the next message is the failover validation message
+	lost     bool          // there is no link to go on over
 	queued   bool          // in the link's queue, or about to be served
 	posting  bool          // a goroutine is posting, and looks again afterwards
 	detached bool
@@ -156,6 +164,7 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 		c.size -= c.base
 	}
 	c.mu.Unlock()
+	c.group.attach(c)
 
 	c.in.Lock()
 	if ownEyecatcher {
@@ -201,6 +210,7 @@ func (c *Carrier) Detach() {
 		return
 	}
 	if c.conn&(cdc.Closed|cdc.Abort) == 0 {
+		c.lost = true // nothing of it is worth another link
 		c.drop()
 		c.urgent, c.conn = false, c.said
 	}
@@ -254,7 +264,7 @@ func (c *Carrier) ReturnPages(from, to int) error {
 
 // receive takes a message of the peer, and reports false for one that was overtaken. It is called on
 // the device's goroutine.
-func (c *Carrier) receive(m *cdc.Message) bool {
+func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
 	c.in.Lock()
 	switch {
 	case c.in.released:
@@ -262,14 +272,25 @@ func (c *Carrier) receive(m *cdc.Message) bool {
 		return false
 	case !c.in.open:
 		fresh := !c.in.held || !m.IsStale(c.in.message.Seq)
-		if fresh && !m.IsFailoverValidation() {
+		if m.IsFailoverValidation() {
+			c.in.moved = true
+			c.in.broken = c.in.broken || int16(c.in.message.Seq-m.Seq) < 0 // nothing was held: 0
+		} else if fresh {
 			c.in.held, c.in.message = true, *m
 		}
 		c.in.Unlock()
 		return fresh
 	}
+	left := c.in.link
+	if c.in.link = l; left != l && left != nil {
+		c.in.moved = true
+	}
 	ok := c.take(m)
 	c.in.Unlock()
+	if left != nil && left != l && m.IsFailoverValidation() {
+		// What the peer had sent over that link may still be on its way, and must not arrive after what takes its place.
+		left.Fail(left.error(ErrMoved)) // rule: TestMoveEndsOldLink
+	}
 	if ok {
 		c.wake()
 	}
@@ -283,7 +304,8 @@ var impossible = cdc.PackProducer(cdc.Cursor{Count: 1<<32 - 1})
 func (c *Carrier) take(m *cdc.Message) bool {
 	if m.IsFailoverValidation() {
 		// It asks whether the message of that number has come: RFC 7609 §4.6.1.
-		if int16(c.in.seq-m.Seq) >= 0 {
+		c.in.moved = true
+		if int16(c.in.seq-m.Seq) >= 0 { // rule: TestMoveLost
 			return true
 		}
 		c.in.broken = true
@@ -303,7 +325,22 @@ func (c *Carrier) take(m *cdc.Message) bool {
 	// written before the end is not missed.
 	m.Producer.Count -= c.in.base
 	m.Consumer.Count -= c.base
-	c.inProd.Store(cdc.PackProducer(m.Producer))
+	if prod := cdc.PackProducer(m.Producer); !c.in.moved || !c.isBehind(m.Producer) {
+		c.inProd.Store(prod) // else it is what we have already, written once more
+	}
 	c.inCons.Store(cdc.PackConsumer(m.Consumer, m.ProducerFlags, m.ConnFlags))
 	return true
+}
+
+// isBehind reports whether a cursor of the peer's is at a place that it has passed: no further back than our buffer is
+// long. c.in is locked.
+func (c *Carrier) isBehind(to cdc.Cursor) bool {
+	size := uint64(c.ownSize())
+	if uint64(to.Count) >= size {
+		return false // impossible, and seen as such
+	}
+	round := size << 16
+	at := cdc.UnpackProducer(c.inProd.Load())
+	back := (uint64(at.Wrap)*size + uint64(at.Count) + round - uint64(to.Wrap)*size - uint64(to.Count)) % round
+	return back > 0 && back <= size
 }

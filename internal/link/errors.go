@@ -14,6 +14,9 @@ var (
 	ErrTooMany  = errors.New("too many of these")
 	ErrArgument = errors.New("impossible argument")
 
+	// ErrMoved is why a link failed over which the peer says that it writes no more.
+	ErrMoved = errors.New("the peer has moved its connections to another link")
+
 	// ErrFlood is why a link failed whose peer sent more LLC messages than anybody could look at.
 	ErrFlood = errors.New("the peer sends more LLC messages than are taken")
 )

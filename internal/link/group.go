@@ -3,6 +3,7 @@ package link
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"maps"
 	"slices"
 	"sync"
 
@@ -23,7 +24,8 @@ type Group struct {
 	closed   bool
 	links    []*Link
 	memories []*memory
-	rings    []*memory // of memories: send rings that nobody uses, oldest first
+	rings    []*memory             // of memories: send rings that nobody uses, oldest first
+	attached map[*Carrier]struct{} // those that have a send ring
 	events   []Event
 }
 
@@ -53,7 +55,7 @@ type Event struct {
 
 // NewGroup makes a group without links.
 func NewGroup() *Group {
-	return &Group{news: make(chan struct{}, 1), tokens: make(map[wire.AlertToken]*Carrier)}
+	return &Group{news: make(chan struct{}, 1), tokens: make(map[wire.AlertToken]*Carrier), attached: make(map[*Carrier]struct{})}
 }
 
 // News returns a channel that has a value if something has happened since the last one was taken out of it. Take
@@ -165,6 +167,43 @@ func (g *Group) carriers() []*Carrier {
 		all = append(all, c)
 	}
 	return all
+}
+
+// attach and forget keep which carriers have a send ring.
+func (g *Group) attach(c *Carrier) {
+	g.mu.Lock()
+	g.attached[c] = struct{}{}
+	g.mu.Unlock()
+}
+
+func (g *Group) forget(c *Carrier) {
+	g.mu.Lock()
+	delete(g.attached, c)
+	g.mu.Unlock()
+}
+
+// survives reports whether there is a link to which connections of a failed one can move.
+func (g *Group) survives(failed *Link) bool {
+	g.mu.Lock()
+	links, closed := slices.Clone(g.links), g.closed
+	g.mu.Unlock()
+	return !closed && slices.ContainsFunc(links, func(l *Link) bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l != failed && l.ready && !l.gone
+	})
+}
+
+// giveUp ends what carriers have left to send when the last link has failed.
+func (g *Group) giveUp() {
+	g.mu.Lock()
+	all := slices.Collect(maps.Keys(g.attached))
+	g.mu.Unlock()
+	for _, c := range all {
+		c.mu.Lock()
+		c.drained()
+		c.mu.Unlock()
+	}
 }
 
 // getRing returns a send ring of a size, from the idle ones if it can.

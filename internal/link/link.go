@@ -208,6 +208,9 @@ func (l *Link) end(reason error) (first bool) {
 		for c := waiting.pop(); c != nil; c = waiting.pop() {
 			c.abandon()
 		}
+		if !l.group.survives(l) {
+			l.group.giveUp()
+		}
 	})
 	return first
 }

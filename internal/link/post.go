@@ -85,7 +85,11 @@ func (c *Carrier) last() bool { return c.said&(cdc.Closed|cdc.Abort) != 0 }
 //	Abort           at once, in place of data
 func (c *Carrier) due() bool {
 	switch unsaid := c.conn &^ c.said; {
-	case c.ring == nil || c.last():
+	case c.ring == nil || c.move != nil:
+		return false
+	case c.validate:
+		return true
+	case c.last():
 		return false
 	case c.put != c.posted:
 		return c.out == 0 || c.put-c.posted >= corkBytes || c.urgent || unsaid != 0 || c.answered()
@@ -114,13 +118,14 @@ func (c *Carrier) poke() {
 }
 
 // prepare fills the place that c has waited for, and reports whether it has use for it. Then it is posting, and the caller
-// calls done.
+// calls postedAll.
 func (c *Carrier) prepare(i int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.queued = false
 	if !c.due() {
 		c.link.giveBack(i)
+		c.settle()
 		c.drained()
 		return false
 	}
@@ -129,10 +134,11 @@ func (c *Carrier) prepare(i int) bool {
 	return true
 }
 
-// done ends what prepare has begun.
-func (c *Carrier) done() {
+// postedAll ends what prepare has begun.
+func (c *Carrier) postedAll() {
 	c.mu.Lock()
 	c.posting = false
+	c.settle()
 	c.poke()
 	c.drained()
 	c.mu.Unlock()
@@ -154,6 +160,7 @@ func (c *Carrier) post(i int) {
 		i, ok = l.take(c)
 	}
 	c.posting = false
+	c.settle()
 	c.drained()
 }
 
@@ -162,6 +169,9 @@ func (c *Carrier) fill(i int) {
 	p := &c.link.places[i]
 	n := 0
 	size := uint32(min(c.put-c.posted, maxPost))
+	if c.validate {
+		size = 0
+	}
 	if size > 0 {
 		at := uint32(c.posted % uint64(c.size))
 		first := min(size, c.size-at)
@@ -173,7 +183,15 @@ func (c *Carrier) fill(i int) {
 	}
 	c.out++
 	p.end, p.count = c.posted, n+1
-	m := c.message(size)
+	var m cdc.Message
+	if c.validate {
+		m = c.validation()
+		c.validate = false
+		p.done = c.done
+	} else {
+		m = c.message(size)
+		p.done = progress{c.seq, c.said}
+	}
 	m.Append(c.link.message(i)[:0])
 	p.work[n] = rdma.SendWR{
 		ID: idCDC | uint64(i), Op: rdma.OpSend, Signaled: true, Solicited: true,
@@ -221,11 +239,16 @@ func (c *Carrier) message(size uint32) cdc.Message {
 }
 
 // completed takes that a message and what was written before it have arrived, or never will.
-func (c *Carrier) completed(end uint64, ok bool) {
+func (c *Carrier) completed(gen uint32, end uint64, done progress, ok bool) {
 	c.mu.Lock()
+	if gen != c.gen.Load() { // it was sent again over another link
+		c.mu.Unlock()
+		return
+	}
 	c.out--
 	if ok {
 		c.finished.Store(end)
+		c.done = done
 		c.poke()
 	}
 	c.drained()
@@ -240,6 +263,7 @@ func (c *Carrier) completed(end uint64, ok bool) {
 func (c *Carrier) abandon() {
 	c.mu.Lock()
 	c.queued = false
+	c.settle()
 	c.drained()
 	c.mu.Unlock()
 }
@@ -250,13 +274,24 @@ func (c *Carrier) drop() {
 	c.put = c.posted
 }
 
+// unfinished reports whether the peer is not known to have all that was put and said. c.mu is held.
+func (c *Carrier) unfinished() bool { return c.finished.Load() != c.put || c.done.said != c.conn }
+
 // drained gives the send ring back if nothing is or will be on its way any more. c.mu is held.
 func (c *Carrier) drained() {
-	if !c.detached || c.ring == nil || c.out > 0 || c.posting || c.due() && c.link.Err() == nil {
+	switch {
+	case !c.detached || c.ring == nil || c.out > 0 || c.posting || c.move != nil && !c.lost:
 		return
+	case c.link.Err() == nil:
+		if c.due() {
+			return
+		}
+	case c.unfinished() && !c.lost && c.group.survives(c.link):
+		return // it is going to be moved
 	}
 	ring := c.ring
-	c.ring, c.region = nil, nil
+	c.ring, c.region, c.move = nil, nil, nil
+	c.group.forget(c)
 	close(c.sent)
 	if c.dropped || c.posted > keptBytes {
 		ring.giveBack(0, roundUp(len(ring.bytes), os.Getpagesize())) // the error is that they stay a while longer

@@ -88,7 +88,7 @@ func (l *Link) receiveCDC(b []byte) {
 		return
 	}
 	l.stats.receivedCDC.Add(1)
-	if !c.receive(&m) {
+	if !c.receive(l, &m) {
 		l.stats.stale.Add(1)
 	}
 }

@@ -20,7 +20,9 @@ const (
 // A place is room for one CDC message on its way, and the WRITEs before it.
 type place struct {
 	carrier *Carrier // nil: not on its way
+	gen     uint32   // of the carrier's, when it got the place
 	end     uint64   // of the connection's stream, once it has arrived
+	done    progress // likewise
 	work    [workPerPost]rdma.SendWR
 	count   int // of work
 }
@@ -80,7 +82,7 @@ func (l *Link) takePlace(c *Carrier) (int, bool) {
 	}
 	i := int(l.free[n-1])
 	l.free = l.free[:n-1]
-	l.places[i].carrier = c
+	l.places[i].carrier, l.places[i].gen = c, c.gen.Load()
 	return i, true
 }
 
@@ -127,7 +129,7 @@ func (l *Link) pump() {
 			if err != nil {
 				l.completed(r.indexes[k], false)
 			}
-			c.done()
+			c.postedAll()
 			r.carriers[k] = nil
 		}
 	}
@@ -175,13 +177,15 @@ func (l *Link) completed(i int, ok bool) {
 		return // it was given up before
 	}
 	var end uint64
+	var done progress
 	if ok { // else somebody may still be about to fill it
-		end = p.end
+		end, done = p.end, p.done
 	}
+	gen := p.gen
 	p.carrier = nil
 	l.free = append(l.free, uint8(i))
 	l.mu.Unlock()
-	c.completed(end, ok)
+	c.completed(gen, end, done, ok)
 }
 
 // An llcPlace is room for one LLC message on its way.

@@ -1,0 +1,93 @@
+package link
+
+import (
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// progress is what a message has said, for the time when it is known to be there.
+type progress struct {
+	seq  uint16
+	said cdc.ConnFlags
+}
+
+// A move is to another link.
+type move struct {
+	link *Link
+	to   RMBToken
+}
+
+// Move has the connection go on over another link of the group, which must be ready to send, after its own has failed: [Link.Fail]
+// first, if it has not failed by itself. to is where the peer's RMB element is there. "The sender must first send a CDC message with the F-bit",
+// then everything that is not known to have arrived, in order, and then what follows (RFC 7609 §4.6): as new messages, which
+// may have more in them than the old ones had. The peer learns in any order from either side that a link has failed; this is our
+// direction only.
+//
+// Calls while somebody is posting are carried out when that ends; the last one counts. One for a connection that has nothing more to say does
+// nothing. The error is [ErrNotReady] for a link that cannot send, or does not know our send ring.
+func (c *Carrier) Move(l *Link, to RMBToken) error {
+	l.mu.Lock()
+	ready := l.ready && !l.gone
+	l.mu.Unlock()
+	if !ready {
+		return l.error(ErrNotReady)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ring == nil || c.link == l {
+		return nil
+	}
+	if c.group.region(c.ring, l) == nil {
+		return l.error(ErrNotReady)
+	}
+	c.move = &move{l, to}
+	c.settle()
+	return nil
+}
+
+// Link returns the link that the connection writes over, nil before Attach.
+func (c *Carrier) Link() *Link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.move != nil {
+		return c.move.link
+	}
+	return c.link
+}
+
+// GiveUp says that there is no link to move to: what is left to send stays unsent.
+func (c *Carrier) GiveUp() {
+	c.mu.Lock()
+	c.lost = true
+	c.drained()
+	c.mu.Unlock()
+}
+
+// settle carries out a move, unless somebody is posting or about to. c.mu is held, and let go of meanwhile.
+func (c *Carrier) settle() {
+	if c.move == nil || c.posting || c.queued || c.ring == nil {
+		return
+	}
+	m := c.move
+	c.move = nil
+	region := c.group.region(c.ring, m.link)
+	if region == nil { // it was closed meanwhile
+		return
+	}
+	c.gen.Add(1) // completions of the old link count no more
+	c.link, c.region = m.link, region
+	c.peer.RKey, c.peer.Addr = m.to.RKey, m.to.Addr
+	c.posted = c.finished.Load()
+	c.out = 0
+	c.said = c.done.said
+	if c.conn&cdc.Abort != 0 {
+		c.put = c.posted // nobody will read it
+	}
+	c.validate, c.urgent = true, true
+	c.poke()
+	c.drained()
+}
+
+// validation is the failover validation message: it has the number of the last message that is known to be there.
+func (c *Carrier) validation() cdc.Message {
+	return cdc.NewFailoverValidation(c.done.seq, c.peer.AlertToken)
+}

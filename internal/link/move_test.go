@@ -1,0 +1,306 @@
+package link
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// twins are two groups with several links between them, each over devices of its own.
+type twins struct {
+	t     testing.TB
+	sides sides // with the first link
+	links [2][]*Link
+	cut   []atomic.Bool // a link's packets vanish
+
+	mu    sync.Mutex
+	pairs [][2]*end
+	done  chan struct{}
+	all   sync.WaitGroup
+}
+
+// newTwins makes two groups with n links, whose owners move connections when a link fails: each side by itself, when it hears of it.
+func newTwins(t testing.TB, n int) *twins {
+	t.Helper()
+	w := &twins{t: t, cut: make([]atomic.Bool, n), done: make(chan struct{})}
+	for i := range n {
+		cfg := &rdma.Config{Drop: func([]byte) bool { return w.cut[i].Load() || rand.IntN(500) == 0 }}
+		a, b := openDevice(t, randomLoopback(), cfg), openDevice(t, randomLoopback(), cfg)
+		if i == 0 {
+			w.sides = joinSides(t, a, b)
+			w.links = [2][]*Link{{w.sides[0].link}, {w.sides[1].link}}
+			continue
+		}
+		w.addLink(a, b)
+	}
+	for i := range w.sides {
+		w.all.Go(func() { w.own(i) })
+	}
+	t.Cleanup(func() { close(w.done); w.all.Wait() })
+	return w
+}
+
+func (w *twins) addLink(devs ...*rdma.Device) {
+	w.t.Helper()
+	var pair [2]*side
+	for k, dev := range devs {
+		l, err := w.sides[k].group.NewLink(dev)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		pair[k] = &side{dev: dev, link: l}
+		w.links[k] = append(w.links[k], l)
+	}
+	for k := range pair {
+		if err := pair[k].link.ReadyToReceive(pair[1-k].peer()); err != nil {
+			w.t.Fatal(err)
+		}
+		if err := pair[k].link.ReadyToSend(); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// own is the owner of a side's group.
+func (w *twins) own(i int) {
+	for {
+		select {
+		case <-w.sides[i].group.News():
+		case <-w.done:
+			return
+		}
+		for e, ok := w.sides[i].group.Poll(); ok; e, ok = w.sides[i].group.Poll() {
+			if e.Kind == EventFailed {
+				w.moveAll(i, e.Link)
+			}
+		}
+	}
+}
+
+// moveAll moves what a side has on a link to its first good one.
+func (w *twins) moveAll(i int, failed *Link) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, pair := range w.pairs {
+		for k, l := range w.links[i] {
+			if l.Err() != nil {
+				continue
+			}
+			if c := pair[i].carrier; c.Link() == failed {
+				if token, ok := pair[1-i].rmb.Token(w.links[1-i][k]); !ok {
+					c.GiveUp()
+				} else if err := c.Move(l, token); err != nil && l.Err() == nil {
+					w.t.Errorf("move: %v", err)
+				}
+			}
+			break
+		}
+	}
+}
+
+func (w *twins) connect(set settings) (a, b *end) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a, b = w.sides.connect(w.t, set)
+	w.pairs = append(w.pairs, [2]*end{a, b})
+	return a, b
+}
+
+// TestMove moves bytes both ways through many connections, fails their link in the middle, as either side or both notice it, or as
+// packets vanish, and compares every byte. Whatever the reason, each side moves on its own.
+func TestMove(t *testing.T) {
+	watchdog(t)
+	rounds := 6
+	if raceEnabled {
+		rounds = 3
+	}
+	for round := range rounds {
+		r := rand.New(rand.NewPCG(uint64(round), 9))
+		w := newTwins(t, 3)
+		set := []settings{{}, {code: sizes(0, 4), sendBuffer: 16 << 10}, {eyecatcher: [2]bool{true, true}}, {code: sizes(2, 2)}}[round%4]
+		conns, size := 10, 400_000
+		var all sync.WaitGroup
+		for range conns {
+			a, b := w.connect(set)
+			all.Go(func() {
+				exchange(t, a, b, size)
+				finish(t, a, b)
+			})
+		}
+		var ends []*end
+		for _, p := range w.pairs {
+			ends = append(ends, p[0], p[1])
+		}
+		for k := range 2 { // two of the three links, one after the other
+			// In the middle of the transfer, wherever that is.
+			goal := uint64(r.IntN(size * conns))
+			eventually(t, "some of it", func() bool {
+				var n uint64
+				for _, e := range ends {
+					_, sent := e.Totals()
+					n += sent
+				}
+				return n/2 >= goal
+			})
+			switch r.IntN(4) {
+			case 0:
+				w.links[0][k].Fail(io.ErrClosedPipe)
+			case 1:
+				w.links[1][k].Fail(io.ErrClosedPipe)
+			case 2:
+				w.links[0][k].Fail(io.ErrClosedPipe)
+				w.links[1][k].Fail(io.ErrClosedPipe)
+			case 3: // as TEST LINK finds out
+				w.cut[k].Store(true)
+				w.links[r.IntN(2)][k].Fail(io.ErrClosedPipe)
+			}
+		}
+		all.Wait()
+		for i := range w.sides {
+			w.sides[i].group.mu.Lock()
+			if n := len(w.sides[i].group.attached); n > 0 {
+				t.Errorf("round %d: %d connections still have a send ring", round, n)
+			}
+			w.sides[i].group.mu.Unlock()
+			for k, l := range w.links[i] {
+				if st := l.Stats(); st.Malformed > 0 || st.UnknownToken > uint64(conns) {
+					t.Errorf("round %d, link %d: %+v", round, k, st)
+				}
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("in round %d", round)
+		}
+	}
+}
+
+// TestMoveClosing has a connection closed, with data and Closed on their way, when the link fails: all of it arrives.
+func TestMoveClosing(t *testing.T) {
+	watchdog(t)
+	w := newTwins(t, 2)
+	a, b := w.connect(settings{code: sizes(2, 2)})
+	w.cut[0].Store(true)
+	message := make([]byte, 40_000)
+	for i := range message {
+		message[i] = byte(i * 7)
+	}
+	if _, err := a.Write(message); err != nil {
+		t.Fatal(err)
+	}
+	a.Conn.Close()
+	a.SendLast(cdc.Closed)
+	a.carrier.Detach()
+	select {
+	case <-a.carrier.Sent():
+		t.Fatal("sent over a link that is cut")
+	default:
+	}
+	w.links[0][0].Fail(io.ErrClosedPipe)
+	got, err := io.ReadAll(b)
+	if err != nil || string(got) != string(message) {
+		t.Errorf("read %d bytes, %v; want %d", len(got), err, len(message))
+	}
+	if b.PeerFlags()&cdc.Closed == 0 {
+		eventually(t, "Closed", func() bool { return b.PeerFlags()&cdc.Closed != 0 })
+	}
+	<-a.carrier.Sent() // rule: TestMoveClosing
+}
+
+// TestMoveEndsOldLink has the receiver of the validation message give up the link that the connection has left: what was sent there
+// must not arrive later.
+func TestMoveEndsOldLink(t *testing.T) {
+	watchdog(t)
+	w := newTwins(t, 2)
+	a, b := w.connect(settings{})
+	a.Write([]byte("x"))
+	io.ReadFull(b, make([]byte, 1))
+	w.links[0][0].Fail(io.ErrClosedPipe)
+	<-w.links[1][0].Failed()
+	if err := w.links[1][0].Err(); !errors.Is(err, ErrMoved) {
+		t.Errorf("the other end failed for %v", err)
+	}
+	go b.Write([]byte("y"))
+	if _, err := io.ReadFull(a, make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMoveLost has validation messages of peers whose messages have arrived, and of one whose have not: that connection
+// ends, and no other.
+func TestMoveLost(t *testing.T) {
+	watchdog(t)
+	for seq, lost := range map[uint16]bool{0: false, 9: false, 10: false, 11: true, 2000: true, 65535: false} {
+		l, _ := newLiar(t, settings{})
+		l.say(t, cdc.Message{Seq: 10, Producer: cdc.Cursor{Count: 5}})
+		l.say(t, cdc.NewFailoverValidation(seq, l.carrier.AlertToken()))
+		l.say(t, cdc.Message{Seq: 12, Producer: cdc.Cursor{Count: 3}}) // said again, with less
+		l.say(t, cdc.Message{Seq: 13, Producer: cdc.Cursor{Count: 6}})
+		n, err := io.ReadFull(l.Conn, make([]byte, 6))
+		if lost != (err != nil) || !lost && n != 6 {
+			t.Errorf("validation of %d: read %d bytes, %v", seq, n, err)
+		}
+		if l.side.link.Err() != nil {
+			t.Errorf("validation of %d: the link failed for %v", seq, l.side.link.Err())
+		}
+	}
+	// Without one, a cursor that goes back is a lie.
+	l, _ := newLiar(t, settings{})
+	l.say(t, cdc.Message{Seq: 10, Producer: cdc.Cursor{Count: 5}})
+	io.ReadFull(l.Conn, make([]byte, 5)) // which has seen it
+	l.say(t, cdc.Message{Seq: 12, Producer: cdc.Cursor{Count: 3}})
+	if n, err := io.ReadFull(l.Conn, make([]byte, 6)); err == nil {
+		t.Errorf("read %d bytes up to a cursor that went back", n)
+	}
+	// As is one that is nowhere, whatever was validated.
+	l, _ = newLiar(t, settings{})
+	l.say(t, cdc.Message{Seq: 1, Producer: cdc.Cursor{Count: 5}})
+	l.say(t, cdc.NewFailoverValidation(1, l.carrier.AlertToken()))
+	l.say(t, cdc.Message{Seq: 2, Producer: cdc.Cursor{Count: 1 << 30}})
+	if n, err := io.ReadFull(l.Conn, make([]byte, 6)); err == nil {
+		t.Errorf("read %d bytes up to a cursor that is nowhere", n)
+	}
+}
+
+// TestMoveGivenUp has a group lose all links: nothing is left that waits for another one.
+func TestMoveGivenUp(t *testing.T) {
+	watchdog(t)
+	w := newTwins(t, 2)
+	a, _ := w.connect(settings{})
+	w.cut[0].Store(true)
+	w.cut[1].Store(true)
+	a.Write(make([]byte, 1000))
+	a.Conn.Close()
+	a.SendLast(cdc.Closed)
+	a.carrier.Detach()
+	w.links[0][0].Fail(io.ErrClosedPipe)
+	w.links[0][1].Fail(io.ErrClosedPipe)
+	<-a.carrier.Sent()
+	a.awaitDrained(t)
+}
+
+// TestMoveNotReady has moves that cannot be.
+func TestMoveNotReady(t *testing.T) {
+	w := newTwins(t, 2)
+	a, _ := w.connect(settings{})
+	w.links[0][1].Fail(io.ErrClosedPipe)
+	if err := a.carrier.Move(w.links[0][1], RMBToken{}); !errors.Is(err, ErrNotReady) {
+		t.Errorf("to a link that has failed: %v", err)
+	}
+	l, err := w.sides[0].group.NewLink(w.sides[0].dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.carrier.Move(l, RMBToken{}); !errors.Is(err, ErrNotReady) {
+		t.Errorf("to one that is not connected: %v", err)
+	}
+	if err := a.carrier.Move(w.links[0][0], RMBToken{}); err != nil || a.carrier.Link() != w.links[0][0] {
+		t.Errorf("to its own: %v", err)
+	}
+}
