@@ -3,6 +3,7 @@ package host
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/internal/core"
 )
@@ -22,7 +23,10 @@ func TestCapabilitiesPeer(t *testing.T) {
 // TestRecycle checks that a handshake is used again only if nobody can tell it anything any more.
 func TestRecycle(t *testing.T) {
 	for _, linked := range []bool{true, false} {
-		s := &handshake{buffer: 1, linked: linked}
+		s := &handshake{buffer: 1}
+		if linked {
+			s.linkSince = time.Now()
+		}
 		s.recycle()
 		if kept := s.buffer != 0; kept != linked {
 			t.Errorf("a link knows it: %v; it was left alone: %v", linked, kept)

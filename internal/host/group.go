@@ -70,6 +70,10 @@ func (s *handshake) joinSMCR(ctx context.Context, choice core.Choice) (*core.Lin
 			return nil, false, &declined{j.Why}
 		default:
 			s.group = j.Group
+			if j.FirstContact && s.require == AnyMode && h.filtered.is(s.remote(), time.Now()) {
+				s.leaveGroup()
+				return nil, false, &declined{clc.DiagFiltered}
+			}
 			return j.Group, j.FirstContact, nil
 		}
 		if late == nil {

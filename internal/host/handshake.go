@@ -46,12 +46,12 @@ type handshake struct {
 	// does not speak CLC; nil if there is none.
 	foreign []byte
 
+	linkSince time.Time // when the first contact began, zero without one
+
 	ended bool // the peer has closed TCP while its link was still to come
 
 	end time.Time // of all patience with a client, zero for none
 	err error     // of the end, nil if the connection can be used
-
-	linked bool // a link of SMC-R knows it
 
 	engine core.Handshake
 	caps   core.Capabilities
@@ -63,8 +63,8 @@ var handshakes = sync.Pool{New: func() any { return new(handshake) }}
 
 // recycle gives the memory back, unless somebody else still knows it.
 func (s *handshake) recycle() {
-	if s.linked { // rule: TestRecycle
-		return
+	if !s.linkSince.IsZero() { // rule: TestRecycle
+		return // a link of SMC-R knows it
 	}
 	*s = handshake{} // it holds on to nothing meanwhile
 	handshakes.Put(s)
@@ -399,7 +399,7 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 
 // startLink begins the first contact of SMC-R.
 func (s *handshake) startLink(r core.Result) {
-	s.linked = true
+	s.linkSince = time.Now()
 	if err := s.carrier.startLink(r, s.news.tell); err != nil {
 		s.host.cfg.Logger.Debug("no link", "peer", s.conn.RemoteAddr(), "err", err)
 		s.queue = s.core.LinkFailed(time.Now(), resourceReason(err), s.queue)
@@ -441,6 +441,9 @@ func (s *handshake) release() {
 func (s *handshake) established(r core.Result) {
 	h, c := s.host, s.conn
 	mode := modes[r.Mode]
+	if !s.linkSince.IsZero() {
+		h.filtered.forget(s.remote())
+	}
 	ctx := s.untilDeadline()
 	missing := s.carrier.attach(ctx, r)
 	ctx.Cancel()
@@ -510,6 +513,7 @@ func (s *handshake) fellBack(out core.FallBack) {
 	if out.OutOfSync { // rule: TestOutOfSync
 		s.dropGroup()
 	}
+	s.noteFiltered()
 	s.release()
 	reason := clc.Lookup(out.Diagnosis, clc.OSUnspecified)
 	if out.ByPeer { // never to be taken for one of our own
@@ -525,6 +529,10 @@ func (s *handshake) fellBack(out core.FallBack) {
 
 // failed ends the TCP connection: the two sides no longer agree on what its bytes mean.
 func (s *handshake) failed(err error) {
+	var late *core.TimeoutError
+	if s.ctx.Err() != nil || errors.As(err, &late) {
+		s.noteFiltered()
+	}
 	s.release()
 	s.host.counters.handshakesFailed.Add(1)
 	s.host.counters.ended(endOfHandshake, handshakeEndReason(err)) // rule: TestSMCRSilence

@@ -38,6 +38,7 @@ type Host struct {
 	counters counters
 	sweeper  sweeper
 	rnics    rnics
+	filtered filteredPeers
 	rmbBytes atomic.Int64 // of all RMBs
 
 	ringBytes atomic.Int64 // of the send rings of connections over SMC-R

@@ -63,6 +63,14 @@ const (
 	pendingCloseTime = 2 * time.Second
 	lastBytesTime    = 30 * time.Second
 
+	// filteredAfter is how long a link was waited for that did not come about, at least, for the peer to count as one to which
+	// RDMA does not get through. That is tried again after minFilteredPause, then twice as long, up to maxFilteredPause:
+	// each time one connection waits two seconds. maxFilteredPeers bounds how many are remembered.
+	filteredAfter    = 250 * time.Millisecond
+	minFilteredPause = 10 * time.Second
+	maxFilteredPause = 5 * time.Minute
+	maxFilteredPeers = 1024
+
 	// closeAskTime is how often the peer of a link group is asked whether it is there, while connections that are closed await its
 	// last word. Those wait for a minute at most.
 	closeAskTime = 2 * time.Second

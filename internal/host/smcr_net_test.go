@@ -10,12 +10,14 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // newCableRig is newSMCRRig with a network namespace for each host, joined by cables.
@@ -130,6 +132,57 @@ func TestSMCRLoss(t *testing.T) {
 	}
 }
 
+// TestSMCRImpatient dials with less patience than it takes to find out that RDMA does not get through: the first dial fails, the
+// next one has TCP. When RDMA gets through, and is tried again, it is used.
+func TestSMCRImpatient(t *testing.T) {
+	var cut atomic.Bool
+	cut.Store(true)
+	drop := func([]byte) bool { return cut.Load() }
+	r := newSMCRRig(t, func(c, s *Config) { c.RDMA.Drop, s.RDMA.Drop = drop, drop })
+	dial := func() (*Conn, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*filteredAfter)
+		defer cancel()
+		return r.client.Dial(ctx, "tcp", r.l.Addr().String(), DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.local, 0))})
+	}
+	if c, err := dial(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Dial = %v, %v; want a timeout", c, err)
+	}
+	c, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mustAccept(t, r.l)
+	for s.RemoteAddr().String() != c.LocalAddr().String() { // of the first dial
+		s.Close()
+		s = mustAccept(t, r.l)
+	}
+	if c.Reason().Code != clc.DiagFiltered {
+		t.Errorf("reason %v, want %v", c.Reason(), clc.DiagFiltered)
+	}
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
+	cut.Store(false)
+	for _, h := range []*Host{r.client, r.server} { // as if the time had come
+		h.filtered.mu.Lock()
+		for peer, p := range h.filtered.list {
+			p.until = time.Now()
+			h.filtered.list[peer] = p
+		}
+		h.filtered.mu.Unlock()
+	}
+	smctest.Eventually(t, patience, "a connection over SMC-R", func() bool {
+		c, s := r.connect()
+		defer c.Close()
+		defer s.Close()
+		checkExchange(t, c, s)
+		return c.Mode() == ModeSMCR && s.Mode() == ModeSMCR
+	})
+	if len(r.client.filtered.list) != 0 {
+		t.Errorf("still known: %v", r.client.filtered.list)
+	}
+}
+
 // TestSMCRFiltered has a network that lets nothing through but TCP, or not in one direction: connections use TCP, and have
 // an application's bytes and nothing else.
 func TestSMCRFiltered(t *testing.T) {
@@ -158,11 +211,27 @@ func TestSMCRFiltered(t *testing.T) {
 				if c.Mode() != ModeTCP || s.Mode() != ModeTCP {
 					t.Errorf("modes %v and %v, want TCP", c.Mode(), s.Mode())
 				}
-				t.Logf("reasons %v and %v", c.Reason(), s.Reason())
 				checkExchange(t, c, s)
 				checkExchange(t, s, c)
 				c.Close()
 				s.Close()
+				// The next one does not wait: at both ends is known that it would be in vain.
+				c, s = r.connect()
+				if c.Reason().Code != clc.DiagFiltered && !c.byPeer || s.Reason().Code != clc.DiagFiltered && !s.byPeer {
+					t.Errorf("then reasons %v and %v, want %v", c.Reason(), s.Reason(), clc.DiagFiltered)
+				}
+				checkExchange(t, c, s)
+				c.Close()
+				s.Close()
+				for _, h := range []*Host{r.client, r.server} {
+					if !h.filtered.is(loop1, time.Now()) && !h.filtered.is(loop2, time.Now()) {
+						t.Error("a host has forgotten it")
+					}
+				}
+				if _, err := r.dial(DialOptions{Require: RequireSMCR}); err == nil { // it is tried
+					t.Error("a connection over SMC-R")
+				}
+				mustAccept(t, r.l).Close()
 				for _, h := range []*Host{r.client, r.server} {
 					smctest.Eventually(t, patience, "the group is gone", func() bool { return len(groupsOf(h)) == 0 && h.smcrMemory() == 0 })
 				}

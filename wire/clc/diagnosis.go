@@ -87,6 +87,7 @@ const (
 	DiagUnreachable       Diagnosis = localSpace + 0x30
 	DiagFabric            Diagnosis = localSpace + 0x31
 	DiagRNICDown          Diagnosis = localSpace + 0x32
+	DiagFiltered          Diagnosis = localSpace + 0x33
 )
 
 // The space of local reasons: the upper 16 bits are 7e01. No operating system is known to send

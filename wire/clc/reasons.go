@@ -455,6 +455,14 @@ var reasons = []Reason{
 		Local:    true,
 		wire:     DiagNoSMCRDevice,
 	}, {
+		Code:     DiagFiltered,
+		Tag:      "FILTERED",
+		Sentence: "RDMA did not get through to the peer when it was tried last, so it is left alone for a while.",
+		Cause:    "A firewall drops UDP port 4791, in one direction at least.",
+		Advice:   "Let UDP port 4791 through in both directions; RDMA is tried again within five minutes.",
+		Local:    true,
+		wire:     DiagTimeoutConfirmLink,
+	}, {
 		Code:     DiagInternalOld,
 		Tag:      "INTERR_OLD",
 		Sentence: "An internal error on a peer with Linux 4.",
