@@ -104,6 +104,7 @@ func (w *waiter) wait(stats *Stats) {
 
 // park waits without using the processor. It may return early.
 func (w *waiter) park(stats *Stats) {
+	timed := !w.crowded() // in a crowd nobody spins, however short the wait
 	// Whoever makes ready true looks at parked or at *sleeps afterwards; we look at ready
 	// after having set both.
 	if w.bell != nil {
@@ -113,7 +114,10 @@ func (w *waiter) park(stats *Stats) {
 	w.sleeps.Store(1)
 	if !w.ready() {
 		stats.Sleeps.Add(1)
-		start := time.Now()
+		var start time.Time
+		if timed {
+			start = time.Now()
+		}
 		if w.bell != nil {
 			// Whoever wakes us puts the token in and looks at leads afterwards; Lead looks
 			// for the token after leads was set.
@@ -122,7 +126,9 @@ func (w *waiter) park(stats *Stats) {
 			w.leads.Store(false)
 		}
 		<-w.wakeup
-		w.spinner.slept(start, time.Now())
+		if timed {
+			w.spinner.slept(start, time.Now())
+		}
 	}
 	w.sleeps.Store(0)
 	w.unpark()
