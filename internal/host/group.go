@@ -48,12 +48,17 @@ func (s *handshake) joinSMCR(ctx context.Context, choice core.Choice) (*core.Lin
 	var late <-chan time.Time
 	waited := false
 	network := h.rnics.pnetOf(addrPort(s.conn.tcp.LocalAddr()).Addr().Unmap())
+	var vlan uint16
+	if w, ok := s.chosen.(*smcrWay); ok && choice.Version == clc.V1 {
+		// Packets of version 2 are routed, so that the ends may well be in different ones. Linux net/smc looks no further either.
+		vlan = w.vlan // rule: TestSMCRVLAN: w.vlan -> 0*w.vlan
+	}
 	for {
 		h.mu.Lock()
 		h.nextLinkID++
 		id := wire.LinkID(h.nextLinkID)
 		j := h.groups.JoinLinks(core.JoinRequest{
-			Role: s.role, Choice: choice, ID: id, MaxConns: maxConnsPerGroup, Waited: waited, PNETID: network,
+			Role: s.role, Choice: choice, ID: id, MaxConns: maxConnsPerGroup, Waited: waited, PNETID: network, VLAN: vlan,
 		})
 		if j.Wait && h.changed == nil {
 			h.changed = make(chan struct{})

@@ -123,7 +123,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.sweeper.host = h
 	h.option.source = cfg.Option
-	h.rnics.host, h.rnics.allowed = h, devices
+	h.rnics.host, h.rnics.allowed, h.rnics.vlan = h, devices, h.rnics.vlanOf
 	h.meeting = h.newPoint()
 	return h, nil
 }

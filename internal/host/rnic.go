@@ -48,16 +48,6 @@ var (
 // ends is how peers address it.
 func (n *rnic) ends() *core.RNIC { return &core.RNIC{GID: n.dev.GID(), MAC: n.dev.MAC()} }
 
-// direct reports whether no router is between it and an RNIC of a peer.
-func (n *rnic) direct(gid wire.GID) bool {
-	for _, p := range n.nets {
-		if p.Contains(gid.Addr()) {
-			return true
-		}
-	}
-	return false
-}
-
 // add and remove say who is to be told of its end. add fails if that has come.
 func (n *rnic) add(u rnicUser) error {
 	n.mu.Lock()
@@ -153,7 +143,8 @@ func (n *rnic) release() {
 // rnics are all that a host has open.
 type rnics struct {
 	host    *Host
-	allowed []netip.Prefix // empty: the address of the TCP connection
+	allowed []netip.Prefix          // empty: the address of the TCP connection
+	vlan    func(netip.Addr) uint16 // vlanOf, but in tests
 
 	mu     sync.Mutex
 	open   map[netip.Addr]*rnic

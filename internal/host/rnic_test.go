@@ -41,7 +41,7 @@ func TestRNIC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !a.direct(wire.GIDFromAddr(loop2)) || a.direct(wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1"))) {
+	if a.route(loop2) != routeDirect || a.route(netip.MustParseAddr("192.0.2.1")) == routeDirect {
 		t.Errorf("direct on the networks %v: not 127.0.0.2, or 192.0.2.1", a.nets)
 	}
 	b, err := h.rnics.acquire(loop1)

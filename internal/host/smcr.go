@@ -22,6 +22,7 @@ type smcrWay struct {
 	local netip.Addr // our end of the TCP connection
 
 	nets []netip.Prefix // of the TCP connection's interface, for version 1; nil if that is off
+	vlan uint16         // of that interface, likewise; 0 if it is in none
 	rnic *rnic          // of ours; a server's is nil before it has the Proposal
 	why  clc.Diagnosis  // there is none
 	w    *watcher
@@ -38,6 +39,7 @@ func (h *Host) newSMCRWay(role core.Role, local netip.Addr) *smcrWay {
 	}
 	if h.cfg.SMCRv1 {
 		h.cfg.Namespace(func() { w.nets = networksOf(local.Unmap()) })
+		w.vlan = h.rnics.vlan(local)
 	}
 	if len(h.ueids) == 0 && !h.cfg.SMCRv1 {
 		w.why = clc.DiagNoUEID
@@ -79,10 +81,14 @@ func (w *smcrWay) offer(caps *core.Capabilities) {
 }
 
 // ends is our device as each version knows it: the same, as version 1 runs over RoCEv2 here. In version 1 it has to be in the
-// network that the peers have in common, the one of the TCP connection: RFC 7609 p.31.
+// network that the peers have in common, the one of the TCP connection (RFC 7609 p.31), and in its VLAN: RoCE "cannot traverse multiple
+// VLANs" (RFC 7609 p.89).
 func (w *smcrWay) ends() (v1, v2 *core.RNIC) {
-	common := func(p netip.Prefix) bool { return p.Contains(w.rnic.dev.Addr().WithZone("")) }
-	if w.host.cfg.SMCRv1 && slices.ContainsFunc(w.nets, common) { // rule: TestSMCRv1Network: slices.ContainsFunc(w.nets, common) -> true
+	addr := w.rnic.dev.Addr().WithZone("")
+	common := func(p netip.Prefix) bool { return p.Contains(addr) }
+	// rule: TestSMCRv1Network: slices.ContainsFunc(w.nets, common) -> true
+	// rule: TestSMCRVLANDevice: w.host.rnics.vlan(addr) == w.vlan -> true
+	if w.host.cfg.SMCRv1 && slices.ContainsFunc(w.nets, common) && (addr == w.local.Unmap() || w.host.rnics.vlan(addr) == w.vlan) {
 		v1 = w.rnic.ends()
 	}
 	return v1, w.rnic.ends()
@@ -170,6 +176,12 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 		g.host.ringBytes.Add(-c.ring.Swap(0))
 		return r, err
 	}
+	var direct bool
+	if first {
+		if direct, err = c.checkRoute(t.choice); err != nil {
+			return r, err
+		}
+	}
 	if server := t.choice.R; server != nil { // we are the client
 		if first {
 			err = g.link.ReadyToReceive(peerOf(server))
@@ -187,13 +199,29 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 	us := g.rnic.ends()
 	return core.Resources{
 		FirstContact: first,
-		Direct:       g.rnic.direct(t.choice.GID),
+		Direct:       direct,
 		ClientGIDs:   []wire.GID{us.GID},
 		R: &clc.ParamsR{
 			GID: us.GID, MAC: us.MAC, QPN: g.link.QPN(), PSN: g.link.PSN(), MTU: g.link.MTU(),
 			RKey: token.RKey, RMBAddr: token.Addr, RMBEIndex: 1, RMBESize: c.rmb.rmb.Size(), AlertToken: c.link.AlertToken(),
 		},
 	}, nil
+}
+
+// checkRoute reports whether no router is between our RNIC and the peer's. A client compares it with what the server says in version 2, which
+// decides by it whose MAC packets go to: Linux net/smc does not take "indirect" for a path without a router, and looks no
+// further where the server says "direct". Neither do we.
+func (c *smcrCarrier) checkRoute(choice core.Choice) (direct bool, err error) {
+	route := c.group.rnic.route(choice.GID.Addr())
+	if choice.R != nil && choice.Version == clc.V2 && !choice.Direct {
+		switch route {
+		case routeNone:
+			return false, &declined{clc.DiagNoRoute}
+		case routeDirect:
+			return false, &declined{clc.DiagIndirect} // rule: TestSMCRIndirect: clc.DiagIndirect -> clc.DiagNoRoute
+		}
+	}
+	return route == routeDirect, nil
 }
 
 // ringSize is how large a send ring is asked for. It is no larger than the receive buffer that a connection has unless something is

@@ -63,6 +63,9 @@ func TestSMCRNamespaces(t *testing.T) {
 				if c.Agreed().Version != tt.version || s.Agreed().Version != tt.version {
 					t.Errorf("versions %s and %s, want %s", c.Agreed().Version, s.Agreed().Version, tt.version)
 				}
+				if tt.version != "1.0" && !s.group.Result.Direct {
+					t.Error("the server takes the cable for a router")
+				}
 				checkExchange(t, c, s)
 				checkTransfer(t, c, s, 4<<20)
 				c.Close()

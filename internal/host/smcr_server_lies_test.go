@@ -14,15 +14,7 @@ func (x *smcrLiar) serve() <-chan dialed {
 	t := x.t
 	t.Helper()
 	result, p := x.meet()
-	token, _ := x.rmb.Token(x.link)
-	x.write(clc.Accept{
-		Version: clc.V2, FirstContact: true, EID: p.Ext.UEIDs[0],
-		FCE: &clc.FCE{OS: clc.OSLinux, Release: clc.Release1, Direct: true, MaxConns: 16, MaxLinks: 2},
-		R: &clc.ParamsR{
-			PeerID: x.peerID, GID: x.gid, MAC: x.peerID.MAC(), QPN: x.link.QPN(), PSN: x.link.PSN(), MTU: x.link.MTU(),
-			RKey: token.RKey, RMBAddr: token.Addr, RMBEIndex: 1, AlertToken: 7,
-		},
-	})
+	x.write(x.honestAccept(p, true))
 	m, err := readCLC(x.tcp)
 	c, ok := m.(clc.Confirm)
 	if err != nil || !ok {
@@ -35,6 +27,37 @@ func (x *smcrLiar) serve() <-chan dialed {
 		t.Fatal(err)
 	}
 	return result
+}
+
+// honestAccept is an honest Accept, if direct is.
+func (x *smcrLiar) honestAccept(p clc.Proposal, direct bool) clc.Accept {
+	token, _ := x.rmb.Token(x.link)
+	return clc.Accept{
+		Version: clc.V2, FirstContact: true, EID: p.Ext.UEIDs[0],
+		FCE: &clc.FCE{OS: clc.OSLinux, Release: clc.Release1, Direct: direct, MaxConns: 16, MaxLinks: 2},
+		R: &clc.ParamsR{
+			PeerID: x.peerID, GID: x.gid, MAC: x.peerID.MAC(), QPN: x.link.QPN(), PSN: x.link.PSN(), MTU: x.link.MTU(),
+			RKey: token.RKey, RMBAddr: token.Addr, RMBEIndex: 1, AlertToken: 7,
+		},
+	}
+}
+
+// TestSMCRIndirect has a server that says that a router is between us, where there is none: Linux net/smc.
+func TestSMCRIndirect(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	x := newSMCRLiar(t, r)
+	result, p := x.meet()
+	x.write(x.honestAccept(p, false))
+	m, err := readCLC(x.tcp)
+	if d, ok := m.(clc.Decline); err != nil || !ok || d.Diagnosis != clc.DiagIndirect {
+		t.Fatalf("the client sent %v, %v, want a Decline", m, err)
+	}
+	res := <-result
+	if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.Reason().Code != clc.DiagIndirect {
+		t.Fatalf("Dial = %+v, want TCP", res)
+	}
+	checkExchange(t, res.conn, x.tcp)
+	res.conn.Close()
 }
 
 // serverConfirm is an honest CONFIRM LINK.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -123,26 +124,37 @@ func groupsOf(h *Host) (list []*smcrGroup) {
 	return list
 }
 
-// TestSMCRGroup makes many connections at once, which make one link group, and uses it again.
-func TestSMCRGroup(t *testing.T) {
-	r := newSMCRRig(t, nil)
-	const count = 50
-	conns := make([]*Conn, count)
-	errs := make([]error, count)
+// burst makes many connections at once, in one link group. It reports false if a machine that was busy with other things had no time
+// for that: each CONFIRM RKEY waits for those before it, and nobody waits for ever.
+func (r *smcrRig) burst(count int) (conns, accepted []*Conn, all bool) {
+	r.t.Helper()
+	conns = make([]*Conn, count)
 	var wg sync.WaitGroup
 	for i := range conns {
-		wg.Go(func() { conns[i], errs[i] = r.dial(DialOptions{ReadBuffer: 64 << 10}) })
-	}
-	var accepted []*Conn
-	for range conns {
-		accepted = append(accepted, mustAccept(t, r.l))
+		wg.Go(func() { conns[i], _ = r.dial(DialOptions{ReadBuffer: 64 << 10, Require: RequireSMCR}) })
 	}
 	wg.Wait()
-	for i, c := range conns {
-		if errs[i] != nil {
-			t.Fatal(errs[i])
+	conns = slices.DeleteFunc(conns, func(c *Conn) bool { return c == nil })
+	if all = len(conns) == count && len(groupsOf(r.server)) == 1; all {
+		for range conns {
+			accepted = append(accepted, mustAccept(r.t, r.l))
 		}
-		checkSMCR(t, c)
+	}
+	return conns, accepted, all
+}
+
+// TestSMCRGroup makes many connections at once, which make one link group, and uses it again.
+func TestSMCRGroup(t *testing.T) {
+	const count, attempts = 50, 5
+	var r *smcrRig
+	var conns, accepted []*Conn
+	for i, all := 1, false; !all; i++ {
+		r = newSMCRRig(t, nil)
+		if conns, accepted, all = r.burst(count); !all && i == attempts {
+			t.Fatalf("%d of %d dials got SMC-R, in %d link groups, in the last of %d attempts", len(conns), count, len(groupsOf(r.server)), attempts)
+		}
+	}
+	for i, c := range conns {
 		if _, err := c.Write([]byte{byte(i)}); err != nil {
 			t.Error(err)
 		}

@@ -1,0 +1,67 @@
+package host
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+// routeReply is a message of the kernel, laid out by hand from rtnetlink(7) and netlink(7).
+func routeReply(kind uint16, body []byte) []byte {
+	b := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = append(b, make([]byte, 10)...) // flags, sequence number, port
+	return append(b, body...)
+}
+
+func TestParseRoute(t *testing.T) {
+	found := func(kind byte, attrs ...byte) []byte {
+		return append([]byte{unix.AF_INET, 32, 0, 0, 254, 0, 0, kind, 0, 0, 0, 0}, attrs...)
+	}
+	errno := func(e unix.Errno) []byte {
+		return append(binary.NativeEndian.AppendUint32(nil, uint32(-int32(e))), make([]byte, 16)...)
+	}
+	dst := appendRouteAttr(nil, unix.RTA_DST, []byte{192, 0, 2, 9})
+	for _, tt := range []struct {
+		name string
+		in   []byte
+		want route
+	}{
+		{"on the link", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNICAST, dst...)), routeDirect},
+		{"local", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_LOCAL, dst...)), routeDirect},
+		{"router", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNICAST, appendRouteAttr(dst, unix.RTA_GATEWAY, []byte{192, 0, 2, 1})...)), routeIndirect},
+		{"router of the other version", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNICAST, appendRouteAttr(dst, unix.RTA_VIA, make([]byte, 20))...)), routeIndirect},
+		{"unreachable", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNREACHABLE, dst...)), routeNone},
+		{"no route", routeReply(unix.NLMSG_ERROR, errno(unix.ENETUNREACH)), routeNone},
+		{"not permitted", routeReply(unix.NLMSG_ERROR, errno(unix.EPERM)), routeUnknown},
+		{"nothing", nil, routeUnknown},
+		{"another message", routeReply(unix.RTM_NEWLINK, found(unix.RTN_UNICAST)), routeUnknown},
+		{"short", routeReply(unix.RTM_NEWROUTE, []byte{2, 32}), routeUnknown},
+	} {
+		if got := parseRoute(tt.in); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestRoute asks the kernel.
+func TestRoute(t *testing.T) {
+	if got := routeTo(netip.MustParseAddr("127.0.0.9"), 0); got != routeDirect {
+		t.Errorf("the route to the loopback interface is %v", got)
+	}
+	cables := smctest.NewCables(t, 1)
+	cables.Run[0](func() {
+		for _, to := range []netip.Addr{cables.Addr[0][1], cables.Six[0][1]} {
+			if got := routeTo(to, 0); got != routeDirect {
+				t.Errorf("the route over the cable to %v is %v", to, got)
+			}
+		}
+		if got := routeTo(netip.MustParseAddr("203.0.113.1"), 0); got != routeNone {
+			t.Errorf("the route to nowhere is %v", got)
+		}
+	})
+}

@@ -1,0 +1,67 @@
+package host
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// onVLANs tells hosts in which VLANs their interfaces are.
+func (r *smcrRig) onVLANs(vlan func(netip.Addr) uint16) {
+	r.client.rnics.vlan, r.server.rnics.vlan = vlan, vlan
+}
+
+// TestSMCRVLAN has connections from several VLANs, as far as the hosts can tell: in version 1 each has a link group of its own.
+func TestSMCRVLAN(t *testing.T) {
+	if id := vlanOfInterface("lo"); id != 0 {
+		t.Errorf("the loopback interface is in VLAN %d", id)
+	}
+	for _, tt := range []struct {
+		version string
+		groups  int
+	}{
+		{"1.0", 2},
+		{"2.1", 1}, // whose packets are routed
+	} {
+		t.Run(tt.version, func(t *testing.T) {
+			r := newSMCRRig(t, func(c, s *Config) {
+				c.SMCRv1, s.SMCRv1 = true, true
+				if tt.version == "1.0" {
+					c.UEIDs = nil
+				}
+			})
+			for id := range uint16(2) {
+				for range 2 {
+					r.onVLANs(func(netip.Addr) uint16 { return 5 + id })
+					c, s := r.connect()
+					checkSMCR(t, c, s)
+					if c.Agreed().Version != tt.version {
+						t.Errorf("version %s, want %s", c.Agreed().Version, tt.version)
+					}
+					checkExchange(t, c, s)
+					c.Close()
+					s.Close()
+				}
+			}
+			if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != tt.groups || len(b) != tt.groups {
+				t.Errorf("%d and %d link groups, want %d", len(a), len(b), tt.groups)
+			}
+		})
+	}
+}
+
+// TestSMCRVLANDevice has a device that is not on the interface of the TCP connection: in version 1 it is used in the same VLAN only.
+func TestSMCRVLANDevice(t *testing.T) {
+	r := newSMCRRig(t, func(c, _ *Config) { c.SMCRv1 = true })
+	n, err := r.client.rnics.acquire(loop1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.release()
+	for _, vlan := range []uint16{5, 6} {
+		r.onVLANs(func(netip.Addr) uint16 { return vlan })
+		w := &smcrWay{host: r.client, local: loop2, nets: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, vlan: 5, rnic: n}
+		if v1, v2 := w.ends(); v2 == nil || (v1 != nil) != (vlan == w.vlan) {
+			t.Errorf("from VLAN %d to VLAN %d there are %v and %v", w.vlan, vlan, v1, v2)
+		}
+	}
+}
