@@ -54,7 +54,8 @@ type Dialer struct {
 
 	// FallbackDelay, KeepAlive, KeepAliveConfig and Resolver are those of [net.Dialer].
 	// Keepalive probes go over the TCP connection, which stays idle beside SMC; when they
-	// find the peer unreachable the connection ends.
+	// find the peer unreachable the connection ends. Beside SMC-D, whose peer is on this machine, there
+	// are none unless KeepAliveConfig enables them.
 	FallbackDelay   time.Duration
 	KeepAlive       time.Duration
 	KeepAliveConfig net.KeepAliveConfig

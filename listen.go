@@ -19,7 +19,7 @@ type ListenConfig struct {
 	// Require closes connections that are less, before Accept sees them.
 	Require Requirement
 
-	// Control, KeepAlive and KeepAliveConfig are those of [net.ListenConfig].
+	// Control, KeepAlive and KeepAliveConfig are those of [net.ListenConfig]. For keepalive see [Dialer].
 	Control         func(network, address string, c syscall.RawConn) error
 	KeepAlive       time.Duration
 	KeepAliveConfig net.KeepAliveConfig
