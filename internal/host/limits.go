@@ -93,6 +93,9 @@ const (
 	// those of their first 64 KiB. A new one takes an exchange of messages with the peer.
 	maxIdleRMBs = 256 << 20
 
+	// rnicPatience is how long an RNIC may be down before its links end, whose packets are sent again for four seconds.
+	rnicPatience = time.Second
+
 	// rnicLinger is how long a RoCE device stays open that nobody uses, and maxRNICs bounds how many are open: more
 	// than machines have adapters.
 	rnicLinger = time.Second

@@ -36,7 +36,8 @@ type rnic struct {
 
 // An rnicUser has links on an rnic.
 type rnicUser interface {
-	// rnicEvent tells that links must end that do not do with less than mtu, for a reason. It does not block.
+	// rnicEvent tells that links must end that do not do with less than mtu, for a reason; with mtu 0 all, since the RNIC is
+	// down. It does not block.
 	rnicEvent(mtu wire.MTU, reason error)
 }
 
@@ -87,7 +88,14 @@ func (n *rnic) watch() {
 	}
 }
 
-// event takes one. While the interface is down nothing gets through: links end at once and not after their
+// isDown reports whether it cannot be used now.
+func (n *rnic) isDown() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.down != ""
+}
+
+// event takes one. While the interface is down nothing gets through: links end soon and not after their
 // retries, as an adapter reports it.
 func (n *rnic) event(e *rdma.Event) {
 	log := n.all.host.cfg.Logger
@@ -142,9 +150,10 @@ func (n *rnic) release() {
 
 // rnics are all that a host has open.
 type rnics struct {
-	host    *Host
-	allowed []netip.Prefix          // empty: the address of the TCP connection
-	vlan    func(netip.Addr) uint16 // vlanOf, but in tests
+	host     *Host
+	patience time.Duration           // with an RNIC that is down: rnicPatience, but in tests
+	allowed  []netip.Prefix          // empty: the address of the TCP connection
+	vlan     func(netip.Addr) uint16 // vlanOf, but in tests
 
 	mu     sync.Mutex
 	open   map[netip.Addr]*rnic

@@ -398,9 +398,17 @@ func (g *smcrGroup) tearDown() {
 	g.rnic.release()
 }
 
-// rnicEvent implements [rnicUser].
+// rnicEvent implements [rnicUser]. An interface that is down, or has lost its address, is given a moment to come back, as there
+// is no other link: TCP survives that, and so do connections whose packets are sent again.
 func (g *smcrGroup) rnicEvent(mtu wire.MTU, reason error) {
-	if uint32(mtu) < g.mtu.Load() || mtu == 0 {
+	switch {
+	case mtu == 0:
+		time.AfterFunc(g.rnic.all.patience, func() {
+			if g.rnic.isDown() {
+				g.link.Fail(reason)
+			}
+		})
+	case uint32(mtu) < g.mtu.Load():
 		g.link.Fail(reason)
 	}
 }

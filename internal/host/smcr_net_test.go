@@ -285,6 +285,33 @@ func TestSMCRDeviceDown(t *testing.T) {
 	})
 }
 
+// TestSMCRFlap takes the interface and the address of a device away and gives them back: connections go on.
+func TestSMCRFlap(t *testing.T) {
+	smctest.CheckLeaks(t)
+	cables := smctest.NewCables(t, 1)
+	r := newCableRig(t, cables, false, nil)
+	for _, h := range []*Host{r.client, r.server} {
+		h.rnics.patience = patience // however slow the machine
+	}
+	c, s := r.connect()
+	defer c.Close()
+	defer s.Close()
+	checkSMCR(t, c, s)
+	n := c.carrier.end().(*smcrGroup).rnic
+	addr := cables.Addr[0][0].String() + "/24 dev cable0"
+	for _, tt := range []struct{ down, up string }{
+		{"link set cable0 down", "link set cable0 up"},
+		{"addr del " + addr, "addr add " + addr},
+	} {
+		cables.IP(0, tt.down)
+		smctest.Eventually(t, patience, tt.down, n.isDown)
+		cables.IP(0, tt.up)
+		smctest.Eventually(t, patience, tt.up, func() bool { return !n.isDown() })
+		checkExchange(t, c, s)
+		checkExchange(t, s, c)
+	}
+}
+
 // TestSMCRKilled kills the process at the other end.
 func TestSMCRKilled(t *testing.T) {
 	smctest.CheckLeaks(t)
