@@ -21,7 +21,7 @@ func TestCheckFindings(t *testing.T) {
 	}{
 		{"nothing", "", saw, nil, nil, ""},
 		{"no packets", "", strings.Replace(saw, "7", "0", 1), nil, nil, "want packets"},
-		{"packets dropped", "", strings.Replace(saw, "0 packets", "3 packets", 1), nil, nil, "none dropped"},
+		{"packets missed", "", strings.Replace(saw, "0 packets", "3 packets", 1), nil, nil, ""},
 		{"no remark", "", "", nil, nil, "want packets"},
 		{"expected", declines, saw, []string{"declined"}, nil, ""},
 		{"expected in vain", "", saw, []string{"declined"}, nil, `nothing of the kind "declined"`},
@@ -30,7 +30,10 @@ func TestCheckFindings(t *testing.T) {
 		{"tolerated in vain", "", saw, nil, []string{"NAK"}, ""},
 		{"no JSON", "Decline", saw, nil, nil, "dump --json"},
 	} {
-		err := checkFindings(tt.messages, tt.remarks, tt.expected, tt.tolerated)
+		missed, err := checkFindings(tt.messages, tt.remarks, tt.expected, tt.tolerated)
+		if want := map[bool]string{true: "3", false: "0"}[tt.name == "packets missed"]; missed != want {
+			t.Errorf("%s: %s missed, want %s", tt.name, missed, want)
+		}
 		switch {
 		case tt.want == "" && err != nil:
 			t.Errorf("%s: %v", tt.name, err)
