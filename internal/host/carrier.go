@@ -124,8 +124,8 @@ func fate(e end) core.ConnEvent {
 }
 
 // endGone tells the connections of an end that it has come, after tell was told how many they are. To be
-// called once, after Done was closed.
-func (h *Host) endGone(e end, tell func(count int)) {
+// called once, after Done was closed. It returns these connections.
+func (h *Host) endGone(e end, tell func(count int)) []*Conn {
 	h.mu.Lock()
 	conns := slices.Collect(maps.Keys(h.ends[e]))
 	delete(h.ends, e)
@@ -135,4 +135,5 @@ func (h *Host) endGone(e end, tell func(count int)) {
 		c.event(fate(e))
 		c.wake() // it may have died after it published its last bytes and its close, and before it rang
 	}
+	return conns
 }

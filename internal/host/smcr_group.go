@@ -35,6 +35,8 @@ type smcrGroup struct {
 
 	knocking atomic.Bool // see knock
 
+	orphans []*Conn // that it had when it ended; of the goroutine
+
 	mtu  atomic.Uint32 // wire.MTU of the path, 0 before it is known
 	peer netip.Addr    // the other end of the first link; written before there is a message
 
@@ -324,7 +326,7 @@ func (g *smcrGroup) ending(out core.GroupEnding) {
 	close(g.done)
 	why := out.Why
 	g.afterwards(func() {
-		g.host.endGone(g, func(count int) {
+		g.orphans = g.host.endGone(g, func(count int) {
 			g.host.cfg.Logger.Debug("link group ended", "peer", g.lg.Key.GID, "connections", count, "why", why.String())
 		})
 	})
@@ -350,6 +352,10 @@ func (g *smcrGroup) run() {
 		}
 		if gone {
 			g.tearDown()
+			for _, c := range g.orphans { // which may await an answer that cannot come any more
+				c.event(core.ConnEvent{Kind: core.EventLinkLost}) // rule: TestSMCRCloseInHandshake
+			}
+			g.orphans = nil
 			return
 		}
 	}

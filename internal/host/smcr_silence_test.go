@@ -3,6 +3,7 @@ package host
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
@@ -146,5 +147,61 @@ func (x *smcrLiar) declined(why clc.Diagnosis) {
 	defer s.Close()
 	if s.Mode() != ModeTCP {
 		x.t.Errorf("accepted: mode %v, want TCP", s.Mode())
+	}
+}
+
+// TestSMCRCloseInHandshake closes the server while a handshake waits for its client: Close does not wait for it, and nothing is left.
+func TestSMCRCloseInHandshake(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		run  func(x *smcrLiar) *Conn // that there is already
+	}{
+		{"for the Proposal", func(x *smcrLiar) *Conn { x.dial(); return nil }},
+		{"for the Confirm", func(x *smcrLiar) *Conn { x.propose(); return nil }},
+		{"for the reply to CONFIRM LINK", func(x *smcrLiar) *Conn { x.propose(); x.confirm(nil); x.next(); return nil }},
+		{"for the reply to ADD LINK", func(x *smcrLiar) *Conn {
+			x.propose()
+			x.confirm(nil)
+			x.send(x.confirmLink(x.next()).Append(nil))
+			x.next()
+			return nil
+		}},
+		{"for the reply to CONFIRM RKEY", func(x *smcrLiar) *Conn {
+			s := x.connect()
+			x.dial()
+			x.write(x.proposal())
+			if m, ok := x.next().(llc.ConfirmRKey); !ok {
+				x.t.Errorf("the server said %v, want CONFIRM RKEY", m)
+			}
+			return s
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newSMCRRig(t, nil)
+			x := newSMCRLiar(t, r)
+			s := tt.run(x)
+			closed := make(chan struct{})
+			go func() {
+				defer close(closed)
+				r.server.Close()
+			}()
+			if n, err := x.tcp.Read(make([]byte, 100)); n == 0 && isTimeout(err) {
+				t.Errorf("read %d bytes, %v from a server that has closed", n, err)
+			}
+			select {
+			case <-closed:
+			case <-time.After(patience):
+				t.Error("Close waits for the client")
+			}
+			if s != nil {
+				s.Close()
+				s.mu.Lock()
+				if state := s.life.State(); state != core.StateClosed {
+					t.Errorf("the connection is in %v, but nothing can come any more", state)
+				}
+				s.mu.Unlock()
+			}
+			smctest.Eventually(t, patience, "no RMB is left", func() bool { return r.server.rmbBytes.Load() == 0 })
+		})
 	}
 }

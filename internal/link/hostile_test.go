@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
@@ -244,5 +245,24 @@ func TestFloodOfCDC(t *testing.T) {
 	}
 	if l.side.link.Stats().UnknownToken == 0 {
 		t.Error("no message was of an unknown token")
+	}
+}
+
+// TestImmediate has a peer send more WRITEs with immediate data, which SMC has not, than there are receives: nobody takes notice, and messages
+// come through as before.
+func TestImmediate(t *testing.T) {
+	watchdog(t)
+	l, s := newLiar(t, settings{})
+	c, d := s.connect(t, settings{})
+	token, _ := l.rmb.Token(l.side.link)
+	for range 3 * receives {
+		eventually(t, "room to send", func() bool {
+			return l.link.qp.PostSend(rdma.SendWR{ID: idLLC, Op: rdma.OpWriteImm, Remote: token.Addr, RKey: token.RKey}) == nil
+		})
+	}
+	eventually(t, "all of them", func() bool { return l.side.link.Stats().Malformed == 3*receives })
+	exchange(t, c, d, 1<<16)
+	if err := l.side.link.Err(); err != nil {
+		t.Error(err)
 	}
 }
