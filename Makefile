@@ -7,7 +7,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 10s
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check fmt vet cross staticcheck tidy race fuzz bench rules golden bpf std-test interop
+.PHONY: help build test check fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,9 @@ golden: ## rewrite the expected output in testdata/; look at the difference befo
 
 bpf: ## rebuild the programs that gosmc agent runs in the kernel: needs clang, llvm and libbpf-dev
 	sh bpf/kernel/build.sh
+
+preload: ## rebuild the library that gosmc run puts into programs: needs gcc and gcc-aarch64-linux-gnu
+	sh preload/build.sh
 
 std-test: ## the tests of Go's own net, net/http, crypto/tls and others over SMC-D: see test/std/README.md
 	go run ./test/std

@@ -34,7 +34,11 @@ const (
 const jsonSchema = 1
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if signal.Ignored(syscall.SIGINT) { // in the background: what run executes has to inherit that
+		signals = signals[1:]
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -124,8 +128,9 @@ had as JSON, with --json.`,
 		newSSCommand(), newInfoCommand(), newStatsCommand(), newDumpCommand(),
 		newLinkGroupCommand(), newLinkCommand(), newDeviceCommand(),
 		newUEIDCommand(), newSEIDCommand(), newPNETCommand(),
-		newAgentCommand(), newBenchCommand(), newVersionCommand(),
+		newRunCommand(), newAgentCommand(), newBenchCommand(), newVersionCommand(),
 	)
 	root.AddCommand(newHiddenCommands()...)
+	root.AddCommand(newSupervisorCommands()...)
 	return root
 }

@@ -26,6 +26,7 @@ const (
 	ISM     = "ism"    // <gid>: sockets of Emulated-ISM devices
 	Listen  = "listen" // <netns cookie>.<port>/<gid>...: announcements
 	Control = "ctl"    // control sockets
+	Run     = "run"    // supervisors of gosmc run
 )
 
 const (
@@ -109,7 +110,7 @@ func Prepare(dir string) error {
 	if mode, err = prepare(Own(dir), mode); err != nil {
 		return err
 	}
-	for _, sub := range []string{ISM, Listen, Control} {
+	for _, sub := range []string{ISM, Listen, Control, Run} {
 		path := Path(dir, sub)
 		if _, err := prepare(path, mode); err != nil {
 			return err
@@ -123,7 +124,7 @@ func Prepare(dir string) error {
 
 // RemoveEmpty removes a run directory that nobody has put anything in: what [Prepare] makes.
 func RemoveEmpty(dir string) {
-	for _, sub := range []string{ISM, Listen, Control} {
+	for _, sub := range []string{ISM, Listen, Control, Run} {
 		unix.Rmdir(Path(dir, sub))
 	}
 	unix.Rmdir(Own(dir))

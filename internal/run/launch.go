@@ -1,0 +1,178 @@
+package run
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rundir"
+)
+
+// Verbs with which this program is started again: LaunchVerb starts SuperviseVerb and ends, so that the program
+// has no child that it did not start.
+const (
+	LaunchVerb    = "run-launch"
+	SuperviseVerb = "run-supervise"
+)
+
+const preloadVariable = "LD_PRELOAD"
+
+// resultFD is where a supervisor says whether it is ready.
+const resultFD = 3
+
+// Prepare starts a supervisor for this process and returns the environment in which a program has the library. The environment of
+// a program that was started by 'gosmc run' is returned as it is: its supervisor serves this one, too.
+func Prepare(environ []string) ([]string, error) {
+	if path := lookup(environ, EnvSocket); path != "" && answers(path) {
+		return environ, nil
+	}
+	dir := rundir.Default()
+	library, err := install(dir)
+	if err != nil {
+		return nil, err
+	}
+	socket, err := launch(dir)
+	if err != nil {
+		return nil, err
+	}
+	list := library
+	for _, have := range strings.FieldsFunc(lookup(environ, preloadVariable), func(r rune) bool { return r == ' ' || r == ':' }) {
+		if !strings.HasPrefix(filepath.Base(have), "libgosmc-") {
+			list += ":" + have
+		}
+	}
+	environ = slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
+		return strings.HasPrefix(e, preloadVariable+"=") || strings.HasPrefix(e, EnvSocket+"=")
+	})
+	return append(environ, preloadVariable+"="+list, EnvSocket+"="+socket), nil
+}
+
+func lookup(environ []string, name string) string {
+	for _, e := range environ {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// launch starts a supervisor and returns the path of its socket. Descriptors that were handed to this process
+// are for the program: the supervisor gets none of them.
+func launch(dir string) (string, error) {
+	restore := keepDescriptors()
+	defer restore()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		w.Close()
+		return "", err
+	}
+	defer null.Close()
+	p, err := os.StartProcess("/proc/self/exe", []string{"gosmc", LaunchVerb, dir, strconv.Itoa(os.Getpid())},
+		&os.ProcAttr{Files: []*os.File{null, null, null, w}, Env: supervisorEnviron()})
+	w.Close()
+	if err != nil {
+		return "", err
+	}
+	p.Wait() // what it says is in the pipe
+	r.SetReadDeadline(time.Now().Add(launchTimeout))
+	line, err := bufio.NewReader(io.LimitReader(r, 1<<16)).ReadString('\n')
+	socket, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "ok ")
+	if ok {
+		return socket, nil
+	}
+	if line != "" {
+		return "", errors.New(strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "error "))
+	}
+	return "", fmt.Errorf("the supervisor did not start: %w", err)
+}
+
+// supervisorEnviron is the environment of a supervisor: nothing by which it could be taken for one of its programs, or be changed.
+func supervisorEnviron() []string {
+	return slices.DeleteFunc(os.Environ(), func(e string) bool {
+		return strings.HasPrefix(e, "LD_") || strings.HasPrefix(e, EnvSocket+"=")
+	})
+}
+
+// keepDescriptors marks the descriptors that this process has inherited close-on-exec, and returns what takes the mark away again.
+func keepDescriptors() (restore func()) {
+	var marked []int
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= 2 {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err == nil {
+				marked = append(marked, fd)
+			}
+		}
+	}
+	return func() {
+		for _, fd := range marked {
+			unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+		}
+	}
+}
+
+// Launch is [LaunchVerb]: it starts a supervisor in a session of its own and leaves it alone.
+func Launch(args []string) error {
+	result := os.NewFile(resultFD, "result")
+	p, err := os.StartProcess("/proc/self/exe", append([]string{"gosmc", SuperviseVerb}, args...), &os.ProcAttr{
+		Dir: "/", Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, result}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		fmt.Fprintf(result, "error %v\n", err)
+		return err
+	}
+	return p.Release()
+}
+
+// Supervise is [SuperviseVerb]: the life of a supervisor. Its arguments are the run directory and the process that it is for.
+func Supervise(args []string) error {
+	result := os.NewFile(resultFD, "result")
+	unix.CloseOnExec(resultFD)
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	s, err := superviseArgs(args)
+	if err != nil {
+		fmt.Fprintf(result, "error %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return err
+	}
+	fmt.Fprintf(result, "ok %s\n", s.path)
+	result.Close()
+	defer s.close()
+	terminate := make(chan os.Signal, 1)
+	signal.Notify(terminate, syscall.SIGTERM)
+	go func() {
+		<-terminate
+		s.stop()
+	}()
+	return s.serve()
+}
+
+func superviseArgs(args []string) (*supervisor, error) {
+	if len(args) != 2 {
+		return nil, errors.New("want a directory and a process")
+	}
+	pid, err := strconv.Atoi(args[1])
+	if err != nil {
+		return nil, err
+	}
+	return newSupervisor(args[0], pid)
+}

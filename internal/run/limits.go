@@ -1,0 +1,20 @@
+package run
+
+import "time"
+
+// Limits of ours.
+const (
+	maxOffers    = 4096 // that nobody has claimed; as many as the longest queue of a listener usually has
+	maxTalks     = 4096 // sockets of programs that are in the middle of something
+	maxListeners = 4096
+	maxPrograms  = 65536
+	maxRelays    = 4096
+
+	// A listener is looked for again when an offer for it comes, and it was not for so long.
+	listenerAge = time.Second
+	// An offer that was accepted, and not claimed at the next look either, is joined to TCP.
+	firstLook = 20 * time.Millisecond
+	lastLook  = time.Second
+	// launchTimeout bounds how long the start of a program waits for its supervisor.
+	launchTimeout = 10 * time.Second
+)

@@ -1,0 +1,164 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A listener is a TCP socket on which a program of ours listens.
+type listener struct {
+	local  netip.AddrPort // unmapped
+	cookie uint64
+}
+
+// listeners are those of one supervisor, by port. A symbolic link <netns>.<port> in the directory, whose target is the
+// name of the supervisor's socket, tells programs that connect whom to ask.
+type listeners struct {
+	dir, socket string // socket is a name in dir
+	netns       uint64
+	ports       map[uint16][]listener
+	looked      map[uint16]time.Time
+	count       int
+}
+
+func newListeners(dir, socket string, netns uint64) *listeners {
+	return &listeners{dir: dir, socket: socket, netns: netns, ports: make(map[uint16][]listener), looked: make(map[uint16]time.Time)}
+}
+
+func (l *listeners) link(port uint16) string {
+	return filepath.Join(l.dir, fmt.Sprintf("%016x.%d", l.netns, port))
+}
+
+// add announces a listener. It reports false if connections to it have to stay TCP: another supervisor has the port,
+// or the program is in another network namespace than its supervisor.
+func (l *listeners) add(m message) bool {
+	port := m.local.Port()
+	if m.netns != l.netns || port == 0 || l.count >= maxListeners {
+		return false
+	}
+	if slices.ContainsFunc(l.ports[port], func(have listener) bool { return have.cookie == m.unique }) {
+		return true // listen may be called again
+	}
+	if len(l.ports[port]) == 0 && !l.publish(port, m.unique) {
+		return false
+	}
+	l.ports[port] = append(l.ports[port], listener{m.local, m.unique})
+	l.looked[port] = time.Now()
+	l.count++
+	return true
+}
+
+// publish makes the link for a port on which a socket of ours listens, which this cookie names. A link that is there already
+// belongs to whoever listens beside us, if somebody does; else it was left over.
+func (l *listeners) publish(port uint16, cookie uint64) bool {
+	err := os.Symlink(l.socket, l.link(port))
+	if err == nil {
+		return true
+	}
+	target, err2 := os.Readlink(l.link(port))
+	if !errors.Is(err, fs.ErrExist) || err2 != nil {
+		return false
+	}
+	if target == l.socket {
+		return true
+	}
+	if filepath.Base(target) == target && answers(filepath.Join(l.dir, target)) {
+		now, err := diagListeners(port)
+		if err != nil || slices.ContainsFunc(now, func(s socketState) bool { return s.cookie != cookie }) {
+			return false
+		}
+	}
+	early := filepath.Join(l.dir, fmt.Sprintf(".new-%s-%d", l.socket, port))
+	if os.Symlink(l.socket, early) != nil {
+		return false
+	}
+	if os.Rename(early, l.link(port)) != nil {
+		os.Remove(early)
+		return false
+	}
+	return true
+}
+
+// has reports whether one of ours gets connections to an address.
+func (l *listeners) has(to netip.AddrPort) bool {
+	l.refresh(to.Port())
+	return slices.ContainsFunc(l.ports[to.Port()], func(have listener) bool {
+		ip := have.local.Addr()
+		return ip == to.Addr() || ip.IsUnspecified() && (ip.Is6() || to.Addr().Is4())
+	})
+}
+
+// refresh forgets the listeners on a port that are not there any more.
+func (l *listeners) refresh(port uint16) {
+	if len(l.ports[port]) == 0 || time.Since(l.looked[port]) < listenerAge {
+		return
+	}
+	now, err := diagListeners(port)
+	if err != nil {
+		return // what is wrong shows when nobody claims
+	}
+	l.looked[port] = time.Now()
+	before := len(l.ports[port])
+	l.ports[port] = slices.DeleteFunc(l.ports[port], func(have listener) bool {
+		return !slices.ContainsFunc(now, func(s socketState) bool { return s.cookie == have.cookie })
+	})
+	l.count -= before - len(l.ports[port])
+	if len(l.ports[port]) == 0 {
+		l.withdraw(port)
+	}
+}
+
+func (l *listeners) withdraw(port uint16) {
+	delete(l.ports, port)
+	delete(l.looked, port)
+	if target, err := os.Readlink(l.link(port)); err == nil && target == l.socket {
+		os.Remove(l.link(port))
+	}
+}
+
+// close withdraws everything.
+func (l *listeners) close() {
+	for port := range l.ports {
+		l.withdraw(port)
+	}
+}
+
+// answers reports whether a supervisor, or anything, answers at a socket.
+func answers(path string) bool {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return true // not known
+	}
+	defer unix.Close(fd)
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+	return err != unix.ECONNREFUSED && err != unix.ENOENT
+}
+
+// tidy removes what supervisors that were killed have left. A socket gets its final name when it can be connected to.
+func tidy(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, sockets := range []bool{true, false} { // then the links to them
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			switch {
+			case sockets && e.Type() == fs.ModeSocket && e.Name()[0] != '.' && !answers(path):
+				os.Remove(path)
+			case !sockets && e.Type() == fs.ModeSymlink:
+				if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+					os.Remove(path)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package run
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+)
+
+// kind is what a message is about.
+type kind uint8
+
+const (
+	kindAnnounce  kind = 1 // the sender listens
+	kindOffer     kind = 2 // the sender is about to connect, and has a pair whose other end comes with it
+	kindConnected kind = 3 // it has connected, and its TCP socket comes with it; no reply
+	kindCancel    kind = 4 // it has not
+	kindClaim     kind = 5 // the sender has accepted
+	kindBoard     kind = 6 // the sender wants the board
+)
+
+// status is the answer to a message.
+type status uint32
+
+const (
+	statusOK      status = 0
+	statusNo      status = 1 // stay with TCP
+	statusClaimed status = 2 // a Cancel that came too late
+)
+
+// Integers are in host order: the two ends are processes of one machine.
+const (
+	messageVersion = 1
+	messageLen     = 64
+	replyLen       = 16
+	flagIPv6       = 1
+)
+
+// A message is what the library says.
+//
+//	offset  size  field
+//	     0     1  kind
+//	     1     1  version     1
+//	     2     2  length      64
+//	     4     4  flags       1: the program's socket is AF_INET6
+//	     8     8  netns       cookie of its network namespace; Announce and Offer
+//	    16    16  local       address of the sender's end; IPv4 is mapped
+//	    32    16  peer        address of the other end
+//	    48     2  local port
+//	    50     2  peer port
+//	    52     4  reserved
+//	    56     8  unique      Announce: cookie of the listener. Offer: cookie of the sender's end of the pair
+type message struct {
+	kind        kind
+	ipv6        bool
+	netns       uint64
+	local, peer netip.AddrPort // unmapped
+	unique      uint64
+}
+
+var errMessage = errors.New("run: malformed message")
+
+func parseMessage(b []byte) (message, error) {
+	if len(b) != messageLen || b[1] != messageVersion || binary.NativeEndian.Uint16(b[2:]) != messageLen {
+		return message{}, errMessage
+	}
+	k := kind(b[0])
+	if k < kindAnnounce || k > kindBoard {
+		return message{}, errMessage
+	}
+	address := func(ip, port int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[ip:])).Unmap(), binary.NativeEndian.Uint16(b[port:]))
+	}
+	return message{
+		kind:   k,
+		ipv6:   binary.NativeEndian.Uint32(b[4:])&flagIPv6 != 0,
+		netns:  binary.NativeEndian.Uint64(b[8:]),
+		local:  address(16, 48),
+		peer:   address(32, 50),
+		unique: binary.NativeEndian.Uint64(b[56:]),
+	}, nil
+}
+
+// appendReply appends the answer to a message.
+//
+//	offset  size  field
+//	     0     1  kind        of the message, with 0x80
+//	     1     1  version     1
+//	     2     2  length      16
+//	     4     4  status
+//	     8     8  reserved
+func appendReply(b []byte, k kind, s status) []byte {
+	b = append(b, byte(k)|0x80, messageVersion)
+	b = binary.NativeEndian.AppendUint16(b, replyLen)
+	b = binary.NativeEndian.AppendUint32(b, uint32(s))
+	return append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+}

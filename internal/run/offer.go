@@ -1,0 +1,170 @@
+package run
+
+import (
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An offer is a connection whose server end nobody has claimed.
+//
+//	state      event              next       what is done
+//	(none)     Offer              offered    the end is kept
+//	offered    Connected          connected  the TCP socket is kept
+//	offered    Cancel, hang-up    dropped
+//	both       Claim              claimed    the end is named and handed to the server, the TCP socket closed
+//	connected  TCP is readable    relayed    see relay.go
+//	connected  accepted, twice    relayed
+//	connected  TCP is not there   relayed
+//	both       supervisor ends    dropped
+type offer struct {
+	key     pairKey
+	server  netip.AddrPort
+	client  netip.AddrPort
+	unique  uint64
+	end     int // of the server
+	tcp     int // of the client, once it is connected; -1 before
+	claimed bool
+	due     time.Time // of the next look whether somebody else has accepted; zero before it is connected
+	wait    time.Duration
+	seen    bool // accepted at the last look
+}
+
+func keyOf(client, server netip.AddrPort) pairKey {
+	return pairKey{client.String(), server.String()}
+}
+
+// take keeps the end that a client offers. It returns nil, and has closed the end, if the connection has to be TCP.
+func (s *supervisor) take(m message, end int) *offer {
+	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, end: end, tcp: -1}
+	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
+	if !s.listeners.has(m.peer) || m.netns != s.listeners.netns || len(s.offers) >= maxOffers || s.offers[o.key] != nil ||
+		!isSocket(end, unix.AF_UNIX) || peerName(end) != theirs.String() {
+		unix.Close(end)
+		return nil
+	}
+	s.offers[o.key] = o
+	s.board.setWaiting(len(s.offers))
+	return o
+}
+
+func peerName(fd int) string {
+	sa, err := unix.Getpeername(fd)
+	if err != nil {
+		return ""
+	}
+	if u, ok := sa.(*unix.SockaddrUnix); ok {
+		return u.Name
+	}
+	return ""
+}
+
+// connected keeps the client's TCP socket until somebody claims the connection.
+func (s *supervisor) connected(o *offer, tcp int) {
+	if o.claimed {
+		unix.Close(tcp)
+		return
+	}
+	if !isSocket(tcp, unix.AF_INET, unix.AF_INET6) {
+		unix.Close(tcp)
+		s.drop(o)
+		return
+	}
+	o.tcp, o.wait = tcp, firstLook
+	o.due = time.Now().Add(o.wait)
+	s.held[tcp] = o
+	if s.poll.add(tcp, unix.EPOLLIN|unix.EPOLLRDHUP) != nil {
+		s.drop(o)
+	}
+}
+
+// cancel ends an offer, unless it was claimed.
+func (s *supervisor) cancel(o *offer) bool {
+	if o.claimed {
+		return false
+	}
+	s.drop(o)
+	return true
+}
+
+// claim hands an end to the program that has accepted its connection.
+func (s *supervisor) claim(t *talk, m message) {
+	o := s.offers[keyOf(m.peer, m.local)]
+	if o == nil || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
+		t.reply(kindClaim, statusNo, -1)
+		return
+	}
+	o.claimed = true
+	s.drop(o)
+}
+
+// bind gives the server's end its name, which says what family the listener has. It may have been given before, if the
+// answer could not be sent.
+func (o *offer) bind(ipv6 bool) bool {
+	ours := name{role: roleServer, ipv6: ipv6, local: o.server, peer: o.client, unique: o.unique}.String()
+	if err := unix.Bind(o.end, &unix.SockaddrUnix{Name: ours}); err == nil {
+		return true
+	}
+	sa, err := unix.Getsockname(o.end)
+	u, ok := sa.(*unix.SockaddrUnix)
+	return err == nil && ok && u.Name == ours
+}
+
+// forget takes an offer out; its descriptors are the caller's.
+func (s *supervisor) forget(o *offer) {
+	if s.offers[o.key] != o {
+		return
+	}
+	delete(s.offers, o.key)
+	s.board.setWaiting(len(s.offers))
+	if o.tcp >= 0 {
+		delete(s.held, o.tcp)
+		s.poll.remove(o.tcp)
+	}
+}
+
+func (s *supervisor) drop(o *offer) {
+	if s.offers[o.key] != o {
+		return
+	}
+	s.forget(o)
+	unix.Close(o.end)
+	if o.tcp >= 0 {
+		// Both programs know by now what became of it: the port need not wait for late packets.
+		unix.SetsockoptLinger(o.tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		unix.Close(o.tcp)
+	}
+}
+
+// timeout is how long the loop may sleep, in milliseconds.
+func (s *supervisor) timeout() int {
+	var next time.Time
+	for _, o := range s.held {
+		if next.IsZero() || o.due.Before(next) {
+			next = o.due
+		}
+	}
+	if next.IsZero() {
+		return -1
+	}
+	return max(0, int(time.Until(next)/time.Millisecond)+1)
+}
+
+// look sees to offers that are due: has somebody accepted the connection who does not claim it?
+func (s *supervisor) look(now time.Time) {
+	for _, o := range s.held {
+		if now.Before(o.due) {
+			continue
+		}
+		state, err := diagConnection(o.server, o.client)
+		accepted := err != nil || state.inode != 0 // not there, or not to be asked about: then TCP will show
+		if accepted && o.seen {
+			s.relay(o)
+			continue
+		}
+		o.seen = accepted
+		o.wait = min(2*o.wait, lastLook)
+		o.due = now.Add(o.wait)
+	}
+}

@@ -1,0 +1,87 @@
+package run
+
+import (
+	"io"
+	"net"
+)
+
+// relay joins an end that nobody claims to the client's TCP connection, whose server has accepted without us: a program
+// that was started in another way, and has the listener by inheritance. It is slower than TCP, and it is right.
+func (s *supervisor) relay(o *offer) {
+	select {
+	case s.relays <- struct{}{}:
+	default:
+		s.drop(o)
+		return
+	}
+	s.forget(o)
+	end, tcp := stream(o.end), stream(o.tcp)
+	if end == nil || tcp == nil {
+		closeStreams(end, tcp)
+		<-s.relays
+		return
+	}
+	go func() {
+		defer func() { <-s.relays }()
+		join(end, tcp)
+	}()
+}
+
+// A half is one side of a relay.
+type half interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// stream makes a net.Conn of a descriptor, which it closes. It returns nil if it cannot.
+func stream(fd int) half {
+	f := file(fd)
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil
+	}
+	h, ok := c.(half)
+	if !ok {
+		c.Close()
+		return nil
+	}
+	return h
+}
+
+func closeStreams(list ...half) {
+	for _, h := range list {
+		if h != nil {
+			h.Close()
+		}
+	}
+}
+
+// join copies in both directions until both have ended.
+func join(a, b half) {
+	done := make(chan error, 2)
+	pump := func(to, from half) {
+		_, err := io.Copy(to, from)
+		if err == nil {
+			err = to.CloseWrite()
+		}
+		done <- err
+	}
+	go pump(a, b)
+	go pump(b, a)
+	if err := <-done; err != nil {
+		reset(a, b) // the other direction has no future
+	}
+	<-done
+	closeStreams(a, b)
+}
+
+// reset ends both sides as a program's reset would.
+func reset(list ...half) {
+	for _, h := range list {
+		if t, ok := h.(*net.TCPConn); ok {
+			t.SetLinger(0)
+		}
+		h.Close()
+	}
+}

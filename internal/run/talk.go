@@ -1,0 +1,177 @@
+package run
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/user"
+)
+
+// A talk is one socket on which a program asks.
+type talk struct {
+	fd      int
+	watched bool
+	offer   *offer // that it has made; it may have been claimed since
+}
+
+// accept takes new talks. A message that is there already is answered at once.
+func (s *supervisor) accept() {
+	for {
+		fd, _, err := unix.Accept4(s.socket, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err != nil {
+			return // none is left, or no descriptors: who waits gives up by itself
+		}
+		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil || !user.Ours(int(cred.Uid)) || len(s.talks) >= maxTalks {
+			unix.Close(fd)
+			continue
+		}
+		if cred.Pid > 0 { // 0: in a PID namespace that we do not see
+			s.programs.add(int(cred.Pid)) // a program that cannot be watched is served as long as others are there
+		}
+		t := &talk{fd: fd}
+		s.talks[fd] = t
+		s.hear(t)
+	}
+}
+
+// hear takes one message.
+func (s *supervisor) hear(t *talk) {
+	var b [messageLen + 1]byte
+	var control [64]byte
+	n, controlLen, flags, _, err := unix.Recvmsg(t.fd, b[:], control[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	if err == unix.EAGAIN || err == unix.EINTR {
+		if !t.watched {
+			t.watched = s.poll.add(t.fd, unix.EPOLLIN) == nil
+		}
+		if !t.watched {
+			s.hangUp(t)
+		}
+		return
+	}
+	fds := descriptors(control[:max(controlLen, 0)])
+	m, parseErr := parseMessage(b[:max(n, 0)])
+	wanted := 0
+	if m.kind == kindOffer || m.kind == kindConnected {
+		wanted = 1
+	}
+	if err != nil || parseErr != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(fds) != wanted {
+		closeAll(fds)
+		s.hangUp(t)
+		return
+	}
+	if s.answer(t, m, append(fds, -1)[0]) {
+		if !t.watched {
+			t.watched = s.poll.add(t.fd, unix.EPOLLIN) == nil
+		}
+		if t.watched {
+			return
+		}
+	}
+	s.hangUp(t)
+}
+
+// answer carries out a message. fd is what came with it, and ours. It reports whether another message may follow.
+func (s *supervisor) answer(t *talk, m message, fd int) (more bool) {
+	if t.offer == nil && (m.kind == kindConnected || m.kind == kindCancel) || t.offer != nil && m.kind != kindConnected && m.kind != kindCancel {
+		closeAll([]int{fd})
+		return false
+	}
+	switch m.kind {
+	case kindAnnounce:
+		t.reply(m.kind, okOr(s.listeners.add(m), statusNo), -1)
+	case kindBoard:
+		t.reply(m.kind, statusOK, s.board.fd)
+	case kindOffer:
+		t.offer = s.take(m, fd)
+		if t.offer == nil {
+			t.reply(m.kind, statusNo, -1)
+			return false
+		}
+		return t.reply(m.kind, statusOK, -1)
+	case kindConnected:
+		s.connected(t.offer, fd)
+		t.offer = nil
+	case kindCancel:
+		o := t.offer
+		t.offer = nil
+		t.reply(m.kind, okOr(s.cancel(o), statusClaimed), -1)
+	case kindClaim:
+		s.claim(t, m)
+	}
+	return false
+}
+
+func okOr(ok bool, otherwise status) status {
+	if ok {
+		return statusOK
+	}
+	return otherwise
+}
+
+// reply sends an answer, with a descriptor unless fd is negative. It reports whether it was sent.
+func (t *talk) reply(k kind, s status, fd int) bool {
+	var rights []byte
+	if fd >= 0 {
+		rights = unix.UnixRights(fd)
+	}
+	return unix.Sendmsg(t.fd, appendReply(nil, k, s), rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) == nil
+}
+
+// hangUp ends a talk. An offer that was neither connected nor cancelled ends with it: its program has died.
+func (s *supervisor) hangUp(t *talk) {
+	delete(s.talks, t.fd)
+	s.poll.remove(t.fd)
+	unix.Close(t.fd)
+	if t.offer != nil {
+		s.cancel(t.offer)
+		t.offer = nil
+	}
+}
+
+// descriptors returns those that came with a message.
+func descriptors(control []byte) (fds []int) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil
+	}
+	for _, m := range messages {
+		if list, err := unix.ParseUnixRights(&m); err == nil {
+			fds = append(fds, list...)
+		}
+	}
+	return fds
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// isSocket reports whether a descriptor that a program has sent is a stream socket of a family.
+func isSocket(fd int, families ...int) bool {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return false
+	}
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil || kind != unix.SOCK_STREAM {
+		return false
+	}
+	for _, f := range families {
+		if domain == f {
+			return true
+		}
+	}
+	return false
+}
+
+// file makes an [os.File] of a descriptor, with which the poller of the runtime can wait.
+func file(fd int) *os.File {
+	unix.SetNonblock(fd, true)
+	return os.NewFile(uintptr(fd), "socket")
+}

@@ -1,0 +1,25 @@
+// Package preload has the library that 'gosmc run' puts into programs: C, built by build.sh, and committed so that
+// nobody needs a compiler.
+package preload
+
+import (
+	_ "embed" // of the libraries
+	"runtime"
+)
+
+//go:embed libgosmc_amd64.so
+var amd64 []byte
+
+//go:embed libgosmc_arm64.so
+var arm64 []byte
+
+// Library returns the shared library for the architecture of this program, nil if there is none. It must not be changed.
+func Library() []byte {
+	switch runtime.GOARCH {
+	case "amd64":
+		return amd64
+	case "arm64":
+		return arm64
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+/*
+ * listen and accept: a listener is announced, and stays what it is. When a connection has been
+ * accepted and offers wait, our supervisor is asked whether this is one of them.
+ */
+#include "preload.h"
+
+#include <fcntl.h>
+
+EXPORT int listen(int fd, int backlog)
+{
+	long r = SYS(listen, fd, backlog);
+	struct identity id = {0};
+	int protocol = 0;
+	socklen_t len = sizeof(protocol);
+	struct message m;
+	int sock;
+
+	if (r != 0 || !settings.on || SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) != 0 ||
+	    protocol != IPPROTO_TCP || !address_of(fd, false, &id.local, &id.ipv6))
+		return (int)sys_return(r);
+	birth_never(fd);
+	sock = supervisor_open(settings.socket);
+	if (sock < 0)
+		return (int)sys_return(r);
+	message_fill(&m, KIND_ANNOUNCE, &id);
+	m.netns = netns_of(fd);
+	len = sizeof(m.unique);
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_COOKIE, &m.unique, &len) == 0) {
+		(void)board_waiting(); /* have it before somebody is told of us */
+		if (supervisor_send(sock, &m, -1))
+			(void)supervisor_receive(sock, KIND_ANNOUNCE, NULL);
+	}
+	SYS(close, sock);
+	return (int)sys_return(r);
+}
+
+/* claim asks for the other end of a connection. Below 0: there is none. */
+static int claim(const struct identity *id)
+{
+	struct message m;
+	int end = -1;
+	int sock = supervisor_open(settings.socket);
+	long spare;
+
+	if (sock < 0)
+		return -1;
+	/* An end for which there is no descriptor would be lost, so one is kept free. */
+	spare = SYS(fcntl, sock, F_DUPFD_CLOEXEC, 0);
+	message_fill(&m, KIND_CLAIM, id);
+	if (spare >= 0) {
+		SYS(close, spare);
+		if (supervisor_send(sock, &m, -1) && supervisor_receive(sock, KIND_CLAIM, &end) != STATUS_OK && end >= 0) {
+			SYS(close, end);
+			end = -1;
+		}
+	}
+	SYS(close, sock);
+	return end;
+}
+
+/* moved puts the pair in the place of a connection that was accepted just now. */
+static int moved(int fd, int flags)
+{
+	struct identity id;
+	struct linger reset = {.l_onoff = 1};
+	bool six;
+	long r;
+	int end;
+
+	if (fd < 0 || !settings.on || !board_waiting() || !address_of(fd, false, &id.local, &id.ipv6) ||
+	    !address_of(fd, true, &id.peer, &six))
+		return fd;
+	end = claim(&id);
+	if (end < 0)
+		return fd;
+	options_copy(fd, end);
+	if (flags & SOCK_NONBLOCK)
+		SYS(fcntl, end, F_SETFL, O_RDWR | O_NONBLOCK);
+	/* TCP has done what it was for. Reset, it is gone at once and leaves no port waiting. */
+	SYS(setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	do
+		r = SYS(dup3, end, fd, flags & SOCK_CLOEXEC ? O_CLOEXEC : 0);
+	while (r == -EBUSY || r == -EINTR);
+	SYS(close, end);
+	return fd;
+}
+
+EXPORT int accept(int fd, struct sockaddr *sa, socklen_t *len)
+{
+	return moved(next.accept(fd, sa, len), 0);
+}
+
+EXPORT int accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
+{
+	return moved(next.accept4(fd, sa, len, flags), flags);
+}

@@ -1,0 +1,161 @@
+/*
+ * Births: which descriptors are TCP sockets that nobody else can have, and how epoll knows them. Only
+ * such a one can be exchanged inside connect: it was made here by socket(), was not dup'ed, and no
+ * process was forked since. What is not seen here can only take a descriptor out, not let one in.
+ */
+#include "preload.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BIRTHS 65536 /* descriptors above stay with TCP */
+
+struct birth {
+	uint64_t cookie; /* of the socket; 0: not one of ours */
+	uint64_t data;	 /* of its registration, as events and epfd */
+	uint32_t generation;
+	uint32_t registrations;
+	uint32_t events;
+	int32_t epfd;
+};
+
+static struct birth births[BIRTHS];
+static uint32_t generation = 1; /* counts forks */
+
+static struct birth *birth_at(int fd)
+{
+	return fd >= 0 && fd < BIRTHS ? &births[fd] : NULL;
+}
+
+static uint64_t cookie_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	return SYS(getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
+}
+
+/* birth_never takes a descriptor out: its connection will be TCP. */
+void birth_never(int fd)
+{
+	struct birth *b = birth_at(fd);
+
+	if (b)
+		b->cookie = 0;
+}
+
+/* birth_may_swap says whether connect may put something else in the place of this socket. */
+bool birth_may_swap(int fd)
+{
+	const struct birth *b = birth_at(fd);
+
+	return b && b->cookie != 0 && b->generation == __atomic_load_n(&generation, __ATOMIC_RELAXED) &&
+	       b->registrations <= 1 && b->cookie == cookie_of(fd);
+}
+
+/* birth_registration returns the one registration with epoll that the socket has. False: it has none. */
+bool birth_registration(int fd, int *epfd, struct epoll_event *event)
+{
+	const struct birth *b = birth_at(fd);
+
+	if (!b || b->registrations != 1)
+		return false;
+	*epfd = b->epfd;
+	event->events = b->events;
+	event->data.u64 = b->data;
+	return true;
+}
+
+EXPORT int socket(int domain, int type, int protocol)
+{
+	long fd = SYS(socket, domain, type, protocol);
+	struct birth *b;
+
+	if (settings.on && fd >= 0 && (b = birth_at((int)fd))) {
+		bool tcp = (domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM &&
+			   (protocol == 0 || protocol == IPPROTO_TCP);
+
+		b->cookie = tcp ? cookie_of((int)fd) : 0;
+		b->generation = __atomic_load_n(&generation, __ATOMIC_RELAXED);
+		b->registrations = 0;
+	}
+	return (int)sys_return(fd);
+}
+
+EXPORT int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
+{
+	long r = SYS(epoll_ctl, epfd, op, fd, event);
+	struct birth *b = birth_at(fd);
+
+	if (r == 0 && b && b->cookie) {
+		bool same = b->registrations == 1 && b->epfd == epfd;
+
+		if (op == EPOLL_CTL_ADD)
+			b->registrations++;
+		if ((op == EPOLL_CTL_ADD && b->registrations == 1) || (op == EPOLL_CTL_MOD && same)) {
+			b->epfd = epfd;
+			b->events = event->events;
+			b->data = event->data.u64;
+		}
+		if (op == EPOLL_CTL_DEL && same)
+			b->registrations = 0;
+	}
+	return (int)sys_return(r);
+}
+
+EXPORT pid_t fork(void)
+{
+	if (!next.fork)
+		next_resolve();
+	__atomic_fetch_add(&generation, 1, __ATOMIC_RELAXED);
+	return next.fork();
+}
+
+EXPORT int dup(int fd)
+{
+	birth_never(fd);
+	return (int)sys_return(SYS(dup, fd));
+}
+
+EXPORT int dup2(int fd, int to)
+{
+	birth_never(fd);
+	if (fd == to) {
+		long r = SYS(fcntl, fd, F_GETFD);
+
+		return (int)sys_return(r < 0 ? r : to);
+	}
+	return (int)sys_return(SYS(dup3, fd, to, 0));
+}
+
+EXPORT int dup3(int fd, int to, int flags)
+{
+	birth_never(fd);
+	return (int)sys_return(SYS(dup3, fd, to, flags));
+}
+
+static bool duplicates(int cmd)
+{
+	return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC;
+}
+
+#define FCNTL(name)                                                              \
+	EXPORT int name(int fd, int cmd, ...)                                    \
+	{                                                                        \
+		va_list args;                                                    \
+		void *arg;                                                       \
+										 \
+		va_start(args, cmd);                                             \
+		arg = va_arg(args, void *);                                      \
+		va_end(args);                                                    \
+		if (duplicates(cmd))                                             \
+			birth_never(fd);                                         \
+		if (next.name)                                                   \
+			return next.name(fd, cmd, arg);                          \
+		return (int)sys_return(SYS(fcntl, fd, cmd, arg));                \
+	}
+
+FCNTL(fcntl)
+FCNTL(fcntl64)

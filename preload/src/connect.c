@@ -1,0 +1,255 @@
+/*
+ * connect: where the destination is a program of this machine that runs like us, its supervisor is
+ * given one end of a new pair before TCP connects, and the other end takes the place of the
+ * connected socket. TCP makes the connection all the same: whoever listens sees it come.
+ *
+ * Until the supervisor has said yes nothing has happened. Afterwards there are two outcomes, and both
+ * sides agree on them: our end of the pair is in place, or the offer was cancelled before the
+ * server took the other one.
+ */
+#include "preload.h"
+
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+
+struct attempt {
+	int sock; /* to the server's supervisor */
+	int end;  /* of the pair */
+	struct identity id;
+};
+
+/* announced finds the supervisor of whoever listens on a port of this network namespace. */
+static bool announced(int fd, uint16_t port, char path[static sizeof(settings.socket)])
+{
+	static const char digits[] = "0123456789abcdef";
+	char link[sizeof(settings.socket) + 32];
+	char decimal[5];
+	char *p = link;
+	uint64_t netns = netns_of(fd);
+	size_t n = 0;
+	long r;
+
+	if (netns == 0)
+		return false;
+	memcpy(p, settings.socket, settings.dir);
+	p += settings.dir;
+	for (int shift = 60; shift >= 0; shift -= 4)
+		*p++ = digits[netns >> shift & 15];
+	*p++ = '.';
+	do
+		decimal[n++] = (char)('0' + port % 10);
+	while (port /= 10);
+	while (n)
+		*p++ = decimal[--n];
+	*p = 0;
+	memcpy(path, settings.socket, settings.dir);
+	r = SYS(readlinkat, AT_FDCWD, link, path + settings.dir, sizeof(settings.socket) - settings.dir);
+	if (r <= 0 || (size_t)r >= sizeof(settings.socket) - settings.dir)
+		return false;
+	path[settings.dir + (size_t)r] = 0;
+	return !strchr(path + settings.dir, '/');
+}
+
+/*
+ * source says which address of its own the kernel will use for a destination. False: the destination
+ * is not on this machine, where the two are the same.
+ */
+static bool source(const struct address *to, bool ipv6, struct address *from)
+{
+	struct sockaddr_storage ss;
+	socklen_t len;
+	bool six;
+	bool ok;
+	int probe;
+
+	*from = *to;
+	from->port = 0;
+	if (address_is_loopback(to)) {
+		if (from->ip[10] == 0xff) { /* all of 127.0.0.0/8 is reached from here */
+			static const uint8_t here[4] = {127, 0, 0, 1};
+
+			memcpy(from->ip + 12, here, 4);
+		}
+		return true;
+	}
+	probe = (int)SYS(socket, ipv6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (probe < 0)
+		return false;
+	len = address_format(to, ipv6, &ss);
+	ok = SYS(connect, probe, &ss, len) == 0 && address_of(probe, false, from, &six) &&
+	     memcmp(from->ip, to->ip, sizeof(to->ip)) == 0;
+	SYS(close, probe);
+	from->port = 0;
+	return ok;
+}
+
+/* attempt_local makes sure that the socket's own address is known before it connects. */
+static bool attempt_local(struct attempt *a, int fd, const struct address *from)
+{
+	struct sockaddr_storage ss;
+	bool six;
+
+	if (a->id.local.port == 0) {
+		struct address want = address_is_any(&a->id.local) ? *from : a->id.local;
+		socklen_t len = address_format(&want, a->id.ipv6, &ss);
+
+		return SYS(bind, fd, &ss, len) == 0 && address_of(fd, false, &a->id.local, &six);
+	}
+	if (address_is_any(&a->id.local))
+		memcpy(a->id.local.ip, from->ip, sizeof(from->ip));
+	return true;
+}
+
+static bool of_ipv6(const struct sockaddr *sa)
+{
+	sa_family_t family;
+
+	memcpy(&family, sa, sizeof(family));
+	return family == AF_INET6;
+}
+
+static void attempt_drop(struct attempt *a)
+{
+	SYS(close, a->sock);
+	SYS(close, a->end);
+}
+
+/* attempt_begin offers an end of a pair to the supervisor of the destination. False: TCP, nothing has happened. */
+static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, socklen_t len)
+{
+	char path[sizeof(settings.socket)];
+	struct message m;
+	struct address from;
+	int pair[2];
+	bool ok;
+
+	if (!settings.on || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || !birth_may_swap(fd) ||
+	    !announced(fd, a->id.peer.port, path))
+		return false;
+	if (!address_of(fd, false, &a->id.local, &a->id.ipv6) || a->id.ipv6 != of_ipv6(sa))
+		return false;
+	if (address_is_any(&a->id.peer)) {
+		if (a->id.peer.ip[10] == 0xff)
+			a->id.peer.ip[12] = 127;
+		a->id.peer.ip[15] = 1;
+	}
+	if (!source(&a->id.peer, a->id.ipv6, &from))
+		return false;
+	a->sock = supervisor_open(path);
+	if (a->sock < 0)
+		return false;
+	if (SYS(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+		SYS(close, a->sock);
+		return false;
+	}
+	a->end = pair[0];
+	message_fill(&m, KIND_OFFER, NULL);
+	ok = false;
+	if (attempt_local(a, fd, &from)) {
+		socklen_t n = sizeof(m.unique);
+
+		message_fill(&m, KIND_OFFER, &a->id);
+		m.netns = netns_of(fd);
+		ok = SYS(getsockopt, a->end, SOL_SOCKET, SO_COOKIE, &m.unique, &n) == 0 &&
+		     identity_bind(a->end, &a->id, 'c', m.unique) && supervisor_send(a->sock, &m, pair[1]) &&
+		     supervisor_receive(a->sock, KIND_OFFER, NULL) == STATUS_OK;
+	}
+	SYS(close, pair[1]);
+	if (!ok)
+		attempt_drop(a);
+	return ok;
+}
+
+static bool established(const struct attempt *a, int fd)
+{
+	struct tcp_info info;
+	struct address local;
+	socklen_t len = sizeof(info);
+	bool six;
+
+	return SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_ESTABLISHED &&
+	       address_of(fd, false, &local, &six) && address_equal(&local, &a->id.local);
+}
+
+/* given_up says whether the other end of the pair is closed: the supervisor has gone. */
+static bool given_up(int end)
+{
+	struct pollfd p = {.fd = end};
+	struct timespec now = {0};
+
+	return SYS(ppoll, &p, 1, &now, NULL, 0) == 1 && (p.revents & (POLLHUP | POLLERR));
+}
+
+/* swap puts our end in the place of the socket, with everything that the program has set on that. */
+static void swap(struct attempt *a, int fd)
+{
+	long status = SYS(fcntl, fd, F_GETFL);
+	long flags = SYS(fcntl, fd, F_GETFD);
+	struct epoll_event event;
+	int epfd;
+	bool registered = birth_registration(fd, &epfd, &event);
+	long r;
+
+	options_copy(fd, a->end);
+	SYS(fcntl, a->end, F_SETFL, status);
+	do
+		r = SYS(dup3, a->end, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
+	while (r == -EBUSY || r == -EINTR);
+	if (registered)
+		SYS(epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &event);
+	birth_never(fd);
+}
+
+/*
+ * attempt_end looks what has become of the connection. True: the descriptor is our end of the pair, and
+ * is connected. False: it is the TCP socket, in the state that connect left it in.
+ */
+static bool attempt_end(struct attempt *a, int fd, bool connected)
+{
+	struct message m;
+	bool moved;
+
+	if (connected || established(a, fd)) {
+		message_fill(&m, KIND_CONNECTED, &a->id);
+		moved = supervisor_send(a->sock, &m, fd) || !given_up(a->end);
+	} else {
+		/* Not yet, or not at all; or the server was so fast that TCP is closed again. */
+		message_fill(&m, KIND_CANCEL, &a->id);
+		moved = supervisor_send(a->sock, &m, -1) && supervisor_receive(a->sock, KIND_CANCEL, NULL) == STATUS_CLAIMED;
+	}
+	if (moved)
+		swap(a, fd);
+	attempt_drop(a);
+	return moved;
+}
+
+EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
+{
+	struct attempt a;
+	struct identity id;
+	bool moved;
+	int saved = errno;
+	int r;
+	int error;
+
+	if (!attempt_begin(&a, fd, sa, len)) {
+		r = next.connect(fd, sa, len);
+		if (r != 0 && settings.on && errno == EINVAL && address_parse(sa, len, &id.peer)) {
+			error = errno;
+			errno = identity_of(fd, &id) ? EISCONN : error;
+		}
+		return r;
+	}
+	r = next.connect(fd, sa, len);
+	error = errno;
+	moved = attempt_end(&a, fd, r == 0);
+	/* A program that does not want to wait is told to, as always; others were told of a reset that is none of theirs. */
+	if (moved && r != 0 && error != EINPROGRESS && error != EINTR) {
+		r = 0;
+		error = saved;
+	}
+	errno = r == 0 ? saved : error;
+	return r;
+}

@@ -1,0 +1,189 @@
+/*
+ * Identity: both ends of a pair are bound to abstract names that say which TCP connection they are.
+ * The kernel keeps a name as long as the socket, through dup, fork, exec and SCM_RIGHTS, so nobody
+ * needs a table of descriptors, and 'gosmc ss' finds the connections in /proc/net/unix.
+ *
+ *	\0 gosmc/1/<role>/<family>/<local ip>.<port>/<peer ip>.<port>/<unique>
+ *
+ * role is c (has connected) or s (has accepted), family 4 or 6, addresses are 32 hexadecimal digits,
+ * ports 4, unique 16.
+ */
+#include "preload.h"
+
+#include <string.h>
+
+#define PREFIX "\0gosmc/1/"
+#define PREFIX_LEN (sizeof(PREFIX) - 1)
+#define NAME_LEN (PREFIX_LEN + 4 + 37 + 1 + 37 + 1 + 16)
+_Static_assert(NAME_LEN <= sizeof(((struct sockaddr_un *)0)->sun_path), "a name fits");
+
+static const char digits[] = "0123456789abcdef";
+
+static char *put_hex(char *p, const uint8_t *b, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		*p++ = digits[b[i] >> 4];
+		*p++ = digits[b[i] & 15];
+	}
+	return p;
+}
+
+static const char *get_hex(const char *p, uint8_t *b, size_t n)
+{
+	for (size_t i = 0; p && i < 2 * n; i++, p++) {
+		const char *d = *p ? strchr(digits, *p) : NULL;
+
+		if (!d)
+			return NULL;
+		b[i / 2] = (uint8_t)(b[i / 2] << 4 | (d - digits));
+	}
+	return p;
+}
+
+static char *put_address(char *p, const struct address *a)
+{
+	uint8_t port[2] = {(uint8_t)(a->port >> 8), (uint8_t)a->port};
+
+	p = put_hex(p, a->ip, sizeof(a->ip));
+	*p++ = '.';
+	return put_hex(p, port, sizeof(port));
+}
+
+static const char *get_address(const char *p, struct address *a)
+{
+	uint8_t port[2];
+
+	p = get_hex(p, a->ip, sizeof(a->ip));
+	if (!p || *p++ != '.')
+		return NULL;
+	p = get_hex(p, port, sizeof(port));
+	a->port = (uint16_t)(port[0] << 8 | port[1]);
+	return p;
+}
+
+/* identity_bind gives one end of a pair its name. False: the name is taken, or not possible. */
+bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique)
+{
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	uint8_t u[8];
+	char *p = sun.sun_path;
+
+	for (int i = 0; i < 8; i++)
+		u[i] = (uint8_t)(unique >> (56 - 8 * i));
+	memcpy(p, PREFIX, PREFIX_LEN);
+	p += PREFIX_LEN;
+	*p++ = role;
+	*p++ = '/';
+	*p++ = id->ipv6 ? '6' : '4';
+	*p++ = '/';
+	p = put_address(p, &id->local);
+	*p++ = '/';
+	p = put_address(p, &id->peer);
+	*p++ = '/';
+	put_hex(p, u, sizeof(u));
+	return SYS(bind, fd, &sun, offsetof(struct sockaddr_un, sun_path) + NAME_LEN) == 0;
+}
+
+/* identity_of reads the name of a descriptor. False: it is none of ours. */
+bool identity_of(int fd, struct identity *id)
+{
+	struct sockaddr_un sun;
+	socklen_t len = sizeof(sun);
+	const char *p = sun.sun_path + PREFIX_LEN;
+
+	if (SYS(getsockname, fd, &sun, &len) != 0 || sun.sun_family != AF_UNIX ||
+	    len != offsetof(struct sockaddr_un, sun_path) + NAME_LEN || memcmp(sun.sun_path, PREFIX, PREFIX_LEN) != 0)
+		return false;
+	if ((p[0] != 'c' && p[0] != 's') || p[1] != '/' || (p[2] != '4' && p[2] != '6') || p[3] != '/')
+		return false;
+	id->ipv6 = p[2] == '6';
+	p = get_address(p + 4, &id->local);
+	if (!p || *p++ != '/')
+		return false;
+	p = get_address(p, &id->peer);
+	return p && *p == '/';
+}
+
+static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+/* address_parse takes the address of a program's TCP socket. False: not one that we know how to move. */
+bool address_parse(const struct sockaddr *sa, socklen_t len, struct address *a)
+{
+	sa_family_t family;
+
+	if (!sa || len < sizeof(family))
+		return false;
+	memcpy(&family, sa, sizeof(family));
+	if (family == AF_INET && len >= sizeof(struct sockaddr_in)) {
+		struct sockaddr_in in;
+
+		memcpy(&in, sa, sizeof(in));
+		memcpy(a->ip, mapped, sizeof(mapped));
+		memcpy(a->ip + 12, &in.sin_addr, 4);
+		a->port = ntohs(in.sin_port);
+		return true;
+	}
+	if (family == AF_INET6 && len >= sizeof(struct sockaddr_in6)) {
+		struct sockaddr_in6 in6;
+
+		memcpy(&in6, sa, sizeof(in6));
+		if (in6.sin6_scope_id != 0)
+			return false; /* the same address on another link is another host */
+		memcpy(a->ip, &in6.sin6_addr, 16);
+		a->port = ntohs(in6.sin6_port);
+		return true;
+	}
+	return false;
+}
+
+/* address_format makes the socket address that a program expects, and returns its length. */
+socklen_t address_format(const struct address *a, bool ipv6, struct sockaddr_storage *out)
+{
+	memset(out, 0, sizeof(*out));
+	if (ipv6) {
+		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
+
+		in6->sin6_family = AF_INET6;
+		in6->sin6_port = htons(a->port);
+		memcpy(&in6->sin6_addr, a->ip, 16);
+		return sizeof(*in6);
+	}
+	struct sockaddr_in *in = (struct sockaddr_in *)out;
+
+	in->sin_family = AF_INET;
+	in->sin_port = htons(a->port);
+	memcpy(&in->sin_addr, a->ip + 12, 4);
+	return sizeof(*in);
+}
+
+/* address_of asks the kernel for an address of a TCP socket. */
+bool address_of(int fd, bool peer, struct address *a, bool *ipv6)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+	long r = peer ? SYS(getpeername, fd, &ss, &len) : SYS(getsockname, fd, &ss, &len);
+
+	if (r != 0 || !address_parse((struct sockaddr *)&ss, len, a))
+		return false;
+	*ipv6 = ss.ss_family == AF_INET6;
+	return true;
+}
+
+bool address_is_any(const struct address *a)
+{
+	static const uint8_t zero[16];
+
+	return memcmp(a->ip, zero, 16) == 0 || (memcmp(a->ip, mapped, 12) == 0 && memcmp(a->ip + 12, zero, 4) == 0);
+}
+
+bool address_is_loopback(const struct address *a)
+{
+	static const uint8_t one[16] = {[15] = 1};
+
+	return memcmp(a->ip, one, 16) == 0 || (memcmp(a->ip, mapped, 12) == 0 && a->ip[12] == 127);
+}
+
+bool address_equal(const struct address *a, const struct address *b)
+{
+	return a->port == b->port && memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
+}

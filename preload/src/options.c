@@ -1,0 +1,192 @@
+/*
+ * Options: those of sockets are the kernel's, on a Unix socket as on TCP. Those of TCP and IP are
+ * taken, and mean nothing where no packet is sent; the few that programs read back are kept in the
+ * socket's priority, which a Unix socket has no use for and which lives as long as it does.
+ */
+#include "preload.h"
+
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/time.h>
+
+#define KEEP_NODELAY 1
+#define KEEP_CORK 2
+
+#define SEND_BUFFER (4 << 20) /* asked for; the kernel gives at most net.core.wmem_max */
+
+/* Options that a socket has had set and that only TCP can honour: it stays TCP. */
+static bool only_tcp(int level, int name)
+{
+	if (level == SOL_SOCKET)
+		return name == SO_BINDTODEVICE || name == SO_MARK || name == SO_ZEROCOPY || name == SO_TIMESTAMPING;
+	if (level == IPPROTO_TCP)
+		return name == TCP_ULP || name == TCP_MD5SIG || name == TCP_FASTOPEN_CONNECT || name == TCP_REPAIR;
+	return (level == IPPROTO_IP && (name == IP_TRANSPARENT || name == IP_OPTIONS));
+}
+
+static int priority(int fd)
+{
+	int v = 0;
+	socklen_t len = sizeof(v);
+
+	SYS(getsockopt, fd, SOL_SOCKET, SO_PRIORITY, &v, &len);
+	return v;
+}
+
+/* options_copy gives an end of a pair what a program has set on the TCP socket, or on the listener that it came from. */
+void options_copy(int from, int to)
+{
+	static const int same[] = {SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SO_OOBINLINE, SO_RCVLOWAT};
+	union {
+		int number;
+		struct linger linger;
+		struct timeval time;
+	} v;
+	socklen_t len;
+	int keep = 0;
+	int size = SEND_BUFFER;
+
+	for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+		len = sizeof(v);
+		if (SYS(getsockopt, from, SOL_SOCKET, same[i], &v, &len) == 0)
+			SYS(setsockopt, to, SOL_SOCKET, same[i], &v, len);
+	}
+	len = sizeof(v.number);
+	if (SYS(getsockopt, from, IPPROTO_TCP, TCP_NODELAY, &v, &len) == 0 && v.number)
+		keep |= KEEP_NODELAY;
+	len = sizeof(v.number);
+	if (SYS(getsockopt, from, IPPROTO_TCP, TCP_CORK, &v, &len) == 0 && v.number)
+		keep |= KEEP_CORK;
+	if (keep)
+		SYS(setsockopt, to, SOL_SOCKET, SO_PRIORITY, &keep, sizeof(keep));
+	SYS(setsockopt, to, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+}
+
+static int give(void *val, socklen_t *len, const void *from, size_t size)
+{
+	size_t n = *len < size ? *len : size;
+
+	memcpy(val, from, n);
+	*len = (socklen_t)n;
+	return 0;
+}
+
+static int give_number(void *val, socklen_t *len, int number)
+{
+	return give(val, len, &number, sizeof(number));
+}
+
+static int get_tcp(int fd, int name, void *val, socklen_t *len)
+{
+	struct tcp_info info;
+
+	switch (name) {
+	case TCP_NODELAY:
+		return give_number(val, len, !!(priority(fd) & KEEP_NODELAY));
+	case TCP_CORK:
+		return give_number(val, len, !!(priority(fd) & KEEP_CORK));
+	case TCP_MAXSEG:
+		return give_number(val, len, 65483); /* that of the loopback interface */
+	case TCP_KEEPIDLE:
+		return give_number(val, len, 7200);
+	case TCP_KEEPINTVL:
+		return give_number(val, len, 75);
+	case TCP_KEEPCNT:
+		return give_number(val, len, 9);
+	case TCP_SYNCNT:
+		return give_number(val, len, 6);
+	case TCP_LINGER2:
+		return give_number(val, len, 60);
+	case TCP_QUICKACK:
+		return give_number(val, len, 1);
+	case TCP_WINDOW_CLAMP:
+	case TCP_DEFER_ACCEPT:
+	case TCP_USER_TIMEOUT:
+	case TCP_FASTOPEN:
+	case TCP_NOTSENT_LOWAT:
+	case TCP_TIMESTAMP:
+	case TCP_INQ:
+		return give_number(val, len, 0);
+	case TCP_CONGESTION:
+		return give(val, len, "cubic", sizeof("cubic"));
+	case TCP_INFO:
+		memset(&info, 0, sizeof(info));
+		info.tcpi_state = TCP_ESTABLISHED;
+		info.tcpi_snd_mss = info.tcpi_rcv_mss = info.tcpi_advmss = 65483;
+		info.tcpi_pmtu = 65535;
+		info.tcpi_snd_cwnd = 10;
+		return give(val, len, &info, sizeof(info));
+	default:
+		return (int)sys_return(-ENOPROTOOPT);
+	}
+}
+
+static int get_ip(int level, int name, void *val, socklen_t *len)
+{
+	if (level == IPPROTO_IP && name == IP_OPTIONS)
+		return give(val, len, "", 0);
+	if ((level == IPPROTO_IP && name == IP_MTU) || (level == IPPROTO_IPV6 && name == IPV6_MTU))
+		return give_number(val, len, 65535);
+	if ((level == IPPROTO_IP && name == IP_TTL) || (level == IPPROTO_IPV6 && name == IPV6_UNICAST_HOPS))
+		return give_number(val, len, 64);
+	return give_number(val, len, 0);
+}
+
+static bool of_tcp(int level)
+{
+	return level == IPPROTO_TCP || level == IPPROTO_IP || level == IPPROTO_IPV6;
+}
+
+EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
+{
+	long r = SYS(getsockopt, fd, level, name, val, len);
+	struct identity id;
+
+	if (r == 0 && level == SOL_SOCKET && (name == SO_DOMAIN || name == SO_PROTOCOL) && settings.on &&
+	    *len == sizeof(int)) {
+		int v;
+
+		memcpy(&v, val, sizeof(v));
+		if (v == (name == SO_DOMAIN ? AF_UNIX : 0) && identity_of(fd, &id)) {
+			v = name == SO_PROTOCOL ? IPPROTO_TCP : id.ipv6 ? AF_INET6 : AF_INET;
+			memcpy(val, &v, sizeof(v));
+		}
+	}
+	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && identity_of(fd, &id)) {
+		if (!val || !len)
+			return (int)sys_return(-EFAULT);
+		return level == IPPROTO_TCP ? get_tcp(fd, name, val, len) : get_ip(level, name, val, len);
+	}
+	return (int)sys_return(r);
+}
+
+static int set_tcp(int fd, int name, const void *val, socklen_t len)
+{
+	int bit = name == TCP_NODELAY ? KEEP_NODELAY : name == TCP_CORK ? KEEP_CORK : 0;
+	int v;
+
+	if (name == TCP_ULP || name == TCP_MD5SIG || name == TCP_REPAIR)
+		return (int)sys_return(-ENOPROTOOPT);
+	if (!val)
+		return (int)sys_return(-EFAULT);
+	if (!bit)
+		return 0;
+	if (len < sizeof(v))
+		return (int)sys_return(-EINVAL);
+	memcpy(&v, val, sizeof(v));
+	v = v ? priority(fd) | bit : priority(fd) & ~bit;
+	return (int)sys_return(SYS(setsockopt, fd, SOL_SOCKET, SO_PRIORITY, &v, sizeof(v)));
+}
+
+EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t len)
+{
+	long r = SYS(setsockopt, fd, level, name, val, len);
+	struct identity id;
+
+	if (r == 0 && only_tcp(level, name))
+		birth_never(fd);
+	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && identity_of(fd, &id))
+		return level == IPPROTO_TCP ? set_tcp(fd, name, val, len) : 0;
+	return (int)sys_return(r);
+}

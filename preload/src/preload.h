@@ -1,0 +1,137 @@
+/*
+ * The library that 'gosmc run' puts into a program. It gives the descriptors of TCP connections
+ * within this machine to one end of a Unix socket pair, and sees to it that they go on looking like
+ * TCP. docs/run.md has what is wrapped and why; internal/run is the other side of the messages.
+ *
+ * Rules of every file here: no memory from malloc, no thread, no signal handler, no descriptor that
+ * stays open, no lock that a fork could leave held. What cannot be done leaves TCP as it is.
+ */
+#ifndef GOSMC_PRELOAD_H
+#define GOSMC_PRELOAD_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+#include "sys.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* An end of a TCP connection as both address families have it: IPv4 is mapped. */
+struct address {
+	uint8_t ip[16];
+	uint16_t port; /* in host order */
+};
+
+/* Who a descriptor pretends to be. */
+struct identity {
+	struct address local;
+	struct address peer;
+	bool ipv6; /* the program sees AF_INET6 */
+};
+
+/* identity.c */
+bool identity_of(int fd, struct identity *id);
+bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique);
+bool address_parse(const struct sockaddr *sa, socklen_t len, struct address *a);
+socklen_t address_format(const struct address *a, bool ipv6, struct sockaddr_storage *out);
+bool address_of(int fd, bool peer, struct address *a, bool *ipv6);
+bool address_is_any(const struct address *a);
+bool address_is_loopback(const struct address *a);
+bool address_equal(const struct address *a, const struct address *b);
+
+/* Messages to the supervisor: docs/shared-memory.md, section 9. */
+enum kind {
+	KIND_ANNOUNCE = 1,
+	KIND_OFFER = 2,
+	KIND_CONNECTED = 3,
+	KIND_CANCEL = 4,
+	KIND_CLAIM = 5,
+	KIND_BOARD = 6,
+};
+
+enum status {
+	STATUS_OK = 0,
+	STATUS_NO = 1,	    /* stay with TCP */
+	STATUS_CLAIMED = 2, /* Cancel came too late: the server has the other end */
+	STATUS_LOST = 100,  /* there was no answer */
+};
+
+#define MESSAGE_VERSION 1
+#define FLAG_IPV6 1u
+
+struct message {
+	uint8_t kind;
+	uint8_t version;
+	uint16_t length;
+	uint32_t flags;
+	uint64_t netns;
+	uint8_t local[16];
+	uint8_t peer[16];
+	uint16_t local_port;
+	uint16_t peer_port;
+	uint32_t reserved;
+	uint64_t unique;
+};
+_Static_assert(sizeof(struct message) == 64, "struct message");
+
+struct reply {
+	uint8_t kind;
+	uint8_t version;
+	uint16_t length;
+	uint32_t status;
+	uint64_t reserved;
+};
+_Static_assert(sizeof(struct reply) == 16, "struct reply");
+
+/* supervisor.c */
+int supervisor_open(const char *path);
+bool supervisor_send(int sock, struct message *m, int fd);
+enum status supervisor_receive(int sock, enum kind kind, int *fd);
+void message_fill(struct message *m, enum kind kind, const struct identity *id);
+bool board_waiting(void);
+
+/* start.c: what the environment says, once. */
+struct settings {
+	bool on;
+	char socket[108]; /* of our supervisor */
+	size_t dir;	  /* how much of it is the directory, with the last slash */
+};
+extern struct settings settings;
+uint64_t netns_of(int fd);
+
+/* births.c */
+bool birth_may_swap(int fd);
+bool birth_registration(int fd, int *epfd, struct epoll_event *event);
+void birth_never(int fd);
+
+/* options.c */
+void options_copy(int from, int to);
+
+/* next.c: the functions that we stand before; system calls until start.c has run. */
+struct next {
+	int (*accept)(int, struct sockaddr *, socklen_t *);
+	int (*accept4)(int, struct sockaddr *, socklen_t *, int);
+	int (*connect)(int, const struct sockaddr *, socklen_t);
+	ssize_t (*sendto)(int, const void *, size_t, int, const struct sockaddr *, socklen_t);
+	ssize_t (*sendmsg)(int, const struct msghdr *, int);
+	int (*sendmmsg)(int, struct mmsghdr *, unsigned int, int);
+	ssize_t (*recvfrom)(int, void *, size_t, int, struct sockaddr *, socklen_t *);
+	ssize_t (*recvmsg)(int, struct msghdr *, int);
+	int (*recvmmsg)(int, struct mmsghdr *, unsigned int, int, struct timespec *);
+	pid_t (*fork)(void);	   /* null until then */
+	int (*fcntl)(int, int, ...);   /* null until then */
+	int (*fcntl64)(int, int, ...); /* null until then */
+};
+extern struct next next;
+void next_resolve(void);
+
+#endif

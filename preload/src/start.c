@@ -1,0 +1,51 @@
+/* What the environment says, before main. */
+#include "preload.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+
+struct settings settings;
+
+static bool disabled(const char *v)
+{
+	static const char *const no[] = {"", "0", "no", "off", "false"};
+
+	for (size_t i = 0; v && i < sizeof(no) / sizeof(no[0]); i++)
+		if (strcmp(v, no[i]) == 0)
+			return false;
+	return v != NULL;
+}
+
+__attribute__((constructor)) static void start(void)
+{
+	const char *path = getenv("GOSMC_RUN");
+	const char *slash;
+	size_t n;
+
+	next_resolve();
+	if (!path || path[0] != '/' || getauxval(AT_SECURE) || disabled(getenv("GOSMC_DISABLED")))
+		return;
+	n = strlen(path);
+	if (n >= sizeof(settings.socket))
+		return;
+	memcpy(settings.socket, path, n + 1);
+	slash = strrchr(settings.socket, '/');
+	settings.dir = (size_t)(slash - settings.socket) + 1;
+	settings.on = true;
+}
+
+/* netns_of is the cookie of a socket's network namespace, 0 if the kernel does not know it (before 5.14). */
+uint64_t netns_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) != 0)
+		return 0;
+	return cookie;
+}
