@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -188,7 +189,7 @@ func TestSMCRIsSeen(t *testing.T) {
 	client.conn.Close()
 	server.conn.Close()
 	got := gosmc(t, "", "dump", "--pid", strconv.Itoa(os.Getpid()), "--dir", server.dir, "--type", "cdc", "-c", "2")
-	if got.code != exitOK || !strings.Contains(got.stdout, "sent") || !strings.Contains(got.stdout, "recv") || !strings.Contains(got.stdout, "CDC SMC-R ") || !strings.Contains(got.stdout, " closed") {
+	if got.code != exitOK || !strings.Contains(got.stdout, "sent") || !strings.Contains(got.stdout, "recv") || !regexp.MustCompile(`CDC seq=[1-9]\d* token=0x[0-9a-f]+ prod=`).MatchString(got.stdout) || !strings.Contains(got.stdout, " closed") {
 		t.Errorf("gosmc dump of CDC = %d, %s%s, want the Closed of both", got.code, got.stdout, got.stderr)
 	}
 }

@@ -39,7 +39,7 @@ type TraceEvent struct {
 	Name   string         `json:"name,omitempty"`  // of a rendezvous message
 	Text   string         `json:"text,omitempty"`  // in words, all that the other fields do not say
 	Mode   string         `json:"mode,omitempty"`  // of the connection: "SMC-Dv2.1", "TCP"; empty until it is known
-	Bytes  []byte         `json:"bytes,omitempty"` // the CLC or LLC message; the CDC header of the sender, 32 bytes
+	Bytes  []byte         `json:"bytes,omitempty"` // the CLC or LLC message; of SMC-D the CDC header of the sender, 32 bytes, of SMC-R its CDC message, 44 bytes
 	Moved  uint64         `json:"moved,omitempty"` // of TraceCursors: bytes in this direction, from the start
 	Window int            `json:"window,omitempty"`
 	Count  uint64         `json:"count,omitempty"`

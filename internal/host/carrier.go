@@ -8,6 +8,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -60,6 +61,9 @@ type carrier interface {
 	// stream is what the data path goes through: the fields of the configuration that belong to the
 	// fabric. Where attach has failed, what is written goes nowhere.
 	stream() stream.Config
+
+	// appendHeader appends a CDC header as it is on the way to the peer, or from it if own is false.
+	appendHeader(b []byte, h cdc.Header, own bool) []byte
 
 	// headerLen is how many bytes of a buffer are not data.
 	headerLen() int

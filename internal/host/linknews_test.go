@@ -88,7 +88,10 @@ func (c *fakeCarrier) stream() stream.Config {
 	return stream.Config{In: stream.MessageInbox(make([]byte, 4<<10)), Out: stream.NoMemory()}
 }
 func (c *fakeCarrier) headerLen() int { return cdc.HeaderLen }
-func (c *fakeCarrier) detach(bool)    {}
+func (c *fakeCarrier) appendHeader(b []byte, h cdc.Header, _ bool) []byte {
+	return h.Append(b)
+}
+func (c *fakeCarrier) detach(bool) {}
 func (c *fakeCarrier) release(bool) {
 	if c.way.released != nil {
 		c.way.released()

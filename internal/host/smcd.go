@@ -111,6 +111,8 @@ func (c *smcdCarrier) stream() stream.Config {
 	return cfg
 }
 
+func (c *smcdCarrier) appendHeader(b []byte, h cdc.Header, _ bool) []byte { return h.Append(b) }
+
 func (c *smcdCarrier) headerLen() int { return cdc.HeaderLen }
 
 func (c *smcdCarrier) detach(clean bool) {

@@ -13,6 +13,7 @@ import (
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -297,6 +298,10 @@ func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 }
 
 func (c *smcrCarrier) stream() stream.Config { return c.link.Stream() }
+
+func (c *smcrCarrier) appendHeader(b []byte, h cdc.Header, own bool) []byte {
+	return c.link.Message(h, own).Append(b)
+}
 
 func (c *smcrCarrier) headerLen() int { return 0 }
 

@@ -348,3 +348,45 @@ func TestWindow(t *testing.T) {
 		}
 	}
 }
+
+// TestSMCRTraced has CDC messages of SMC-R as they are on the network: each side's with the other's alert token.
+func TestSMCRTraced(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	f := map[*Host]*follower{r.client: followHost(t, r.client, control.TraceOptions{}), r.server: followHost(t, r.server, control.TraceOptions{})}
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	if _, err := c.Write(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(s, make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	s.Close()
+	checkGone(t, r.client, r.server)
+	message := func(h *Host, sent bool) (m cdc.Message) {
+		t.Helper()
+		smctest.Eventually(t, patience, "a CDC message", func() bool {
+			for _, e := range f[h].events() {
+				if e.Kind == control.TraceCDC && e.Sent == sent {
+					var err error
+					if m, err = cdc.ParseMessage(e.Bytes); err != nil {
+						t.Fatal(err)
+					}
+					return true
+				}
+			}
+			return false
+		})
+		return m
+	}
+	for _, ends := range [][2]*Host{{r.client, r.server}, {r.server, r.client}} {
+		sent, received := message(ends[0], true), message(ends[1], false)
+		if sent.AlertToken == 0 || sent.AlertToken != received.AlertToken || received.Seq == 0 || received.ConnFlags&cdc.Closed == 0 {
+			t.Errorf("sent %+v, received %+v", sent, received)
+		}
+	}
+	if m := message(r.server, false); m.Producer != (cdc.Cursor{Count: 100}) {
+		t.Errorf("the client's message is %+v", m)
+	}
+}

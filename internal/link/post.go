@@ -65,6 +65,29 @@ func (c *Carrier) Published() cdc.Header {
 	}
 }
 
+// Message is the CDC message with which a header travels to the peer, or from it if own is false, for those who look at it from
+// outside. Its number is that of the newest one there was.
+func (c *Carrier) Message(h cdc.Header, own bool) cdc.Message {
+	m := cdc.Message{
+		AlertToken: c.token, Producer: h.Producer, Consumer: h.Consumer, ProducerFlags: h.ProducerFlags, ConnFlags: h.ConnFlags,
+	}
+	c.mu.Lock()
+	seq, token, base := c.seq, c.peer.AlertToken, c.base
+	c.mu.Unlock()
+	c.in.Lock()
+	defer c.in.Unlock()
+	if own {
+		m.Seq, m.AlertToken = seq, token
+		m.Producer.Count += base
+		m.Consumer.Count += c.in.base
+	} else {
+		m.Seq = c.in.seq
+		m.Producer.Count += c.in.base
+		m.Consumer.Count += base
+	}
+	return m
+}
+
 // cursor is the place of byte number n of a stream in a ring of a size.
 func cursor(n uint64, size uint32) cdc.Cursor {
 	return cdc.Cursor{Wrap: uint16(n / uint64(size)), Count: uint32(n % uint64(size))}

@@ -54,7 +54,7 @@ type viewSample struct{ byClient, toServer bool }
 // Event returns what to show of an event of a host. The result does not keep e, but refers to its bytes, and
 // to a Conn that changes as events come. Packet.Number is left to the caller.
 //
-// Messages are of the families of a capture: CLC, and CDC with the header of SMC-D. Everything else is
+// Messages are of the families of a capture: CLC, LLC, and CDC with the header of SMC-D or the message of SMC-R. Everything else is
 // a Note, named by its kind, or a rendezvous message by its name.
 func (v *View) Event(host string, e *control.TraceEvent) *dissect.Event {
 	out := v.content(e)
@@ -85,6 +85,13 @@ func (v *View) content(e *control.TraceEvent) *dissect.Event {
 	case control.TraceLLC:
 		return llcEvent(e)
 	case control.TraceCDC, control.TraceCursors:
+		if len(e.Bytes) == cdc.MessageLen {
+			m, err := cdc.ParseMessage(e.Bytes)
+			if err != nil {
+				return malformed(dissect.CDC, e.Bytes, err)
+			}
+			return dissect.MessageEvent(&m, e.Bytes)
+		}
 		h, err := cdc.ParseHeader(e.Bytes)
 		if err != nil {
 			return malformed(dissect.CDC, e.Bytes, err)
@@ -238,6 +245,10 @@ func (c *viewConn) sampled(out *dissect.Event, e *control.TraceEvent) {
 	out.Progress = p
 	var text strings.Builder
 	fmt.Fprintf(&text, "moved=%d", e.Moved)
+	if _, ok := out.Message.(*cdc.Message); ok {
+		out.Text = text.String() // the rest is said of every CDC message
+		return
+	}
 	if p.Produced > 0 {
 		fmt.Fprintf(&text, " produced=%d", p.Produced)
 	}

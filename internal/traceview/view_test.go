@@ -142,6 +142,8 @@ func TestViewSamples(t *testing.T) {
 	header := cdc.Header{Producer: cdc.Cursor{Count: 1000}}.Append(nil)
 	e := control.TraceEvent{Kind: control.TraceCursors, Conn: 1, Client: true, Sent: true, Bytes: header, Moved: 1000, Window: 500}
 	other := control.TraceEvent{Kind: control.TraceCursors, Conn: 1, Client: true, Bytes: header, Moved: 7, Window: 9}
+	message := cdc.Message{Seq: 3, AlertToken: 0x12, Producer: cdc.Cursor{Count: 16}}.Append(nil)
+	smcr := control.TraceEvent{Kind: control.TraceCursors, Conn: 2, Client: true, Sent: true, Bytes: message, Moved: 16, Window: 5}
 	again := e
 	again.Moved, again.Window = 1300, 200
 	for i, tt := range []struct {
@@ -153,6 +155,7 @@ func TestViewSamples(t *testing.T) {
 		{&other, -1, "moved=7 window=9"},
 		{&again, 300, "moved=1300 produced=300 window=200"},
 		{&again, 0, "moved=1300 window=200"},
+		{&smcr, -1, "CDC seq=3 token=0x12 prod=0000:00000010 cons=0000:00000000 window=5 moved=16"},
 	} {
 		out := v.Event("h", tt.event)
 		if p := out.Progress; p == nil || p.Window != tt.event.Window || p.Produced != tt.produced {

@@ -3,7 +3,6 @@ package render
 import (
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gosmc/smc/internal/dissect"
@@ -155,9 +154,9 @@ func appendContent(b []byte, e *dissect.Event) []byte {
 	case cdc.Message:
 		b = appendCDC(b, e, &m)
 	case *cdc.Header:
-		b = appendHeader(b, e, m)
+		b = appendHeader(b, m)
 	case cdc.Header:
-		b = appendHeader(b, e, &m)
+		b = appendHeader(b, &m)
 	case *roce.Packet:
 		b = appendRoCE(b, e, m)
 	case clc.Message:
@@ -238,13 +237,9 @@ func appendCDC(b []byte, e *dissect.Event, m *cdc.Message) []byte {
 	return appendFlags(b, m.ProducerFlags&^cdc.FailoverValidation, m.ConnFlags)
 }
 
-// appendHeader appends the CDC state of SMC-D, or, of a running program, that of SMC-R in the same form.
-func appendHeader(b []byte, e *dissect.Event, h *cdc.Header) []byte {
-	if e.Conn != nil && strings.HasPrefix(e.Conn.Mode, "SMC-R") {
-		b = append(b, " SMC-R"...)
-	} else {
-		b = append(b, " SMC-D"...)
-	}
+// appendHeader appends the CDC state of SMC-D.
+func appendHeader(b []byte, h *cdc.Header) []byte {
+	b = append(b, " SMC-D"...)
 	b = appendCursors(b, h.Producer, h.Consumer)
 	return appendFlags(b, h.ProducerFlags, h.ConnFlags)
 }
