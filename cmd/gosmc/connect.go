@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
+	"net/netip"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,33 +16,46 @@ import (
 func newConnectCommand() *cobra.Command {
 	var flags netcatFlags
 	var timeout time.Duration
+	var source string
 	cmd := &cobra.Command{
 		Use:   "connect [flags] HOST:PORT",
 		Short: "Connect, and copy standard input and output over the connection",
 		Long: `Connect to a TCP address, over SMC if both ends can and over plain TCP if not. Standard
 input goes to the peer, what the peer sends to standard output. The end of the input is passed
-on; the connection is over when both sides have ended (at a terminal: when the peer has).`,
+on; the connection is over when both sides have ended (at a terminal: when the peer has).
+
+` + aboutSMCR,
 		Example: `  echo hello | gosmc connect -v 127.0.0.1:7000
-  gosmc connect --require smc-d --json 127.0.0.1:7000 < file`,
+  gosmc connect --require smc-d --json 127.0.0.1:7000 < file
+  gosmc connect -v --ueid ACCOUNTING --peer 192.0.2.7:7000 192.0.2.7:7000 < file`,
 		Args: oneAddress,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return connect(cmd, args[0], &flags, timeout)
+			return connect(cmd, args[0], &flags, timeout, source)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.register(cmd)
+	cmd.Flags().StringVar(&source, "source", "", "connect from this `address`; SMC-R then uses it too, unless --device says otherwise")
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "give up connecting after this time")
 	return cmd
 }
 
-func connect(cmd *cobra.Command, addr string, flags *netcatFlags, timeout time.Duration) error {
+func connect(cmd *cobra.Command, addr string, flags *netcatFlags, timeout time.Duration, source string) error {
 	ctx := cmd.Context()
-	h, err := smc.NewHost(nil)
+	d := smc.Dialer{Require: flags.require.Requirement, Timeout: timeout}
+	if source != "" {
+		ip, err := netip.ParseAddr(source)
+		if err != nil {
+			return usagef("--source %q: want an IP address", source)
+		}
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0))
+	}
+	h, err := flags.smcr.host(smc.Config{})
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	d := smc.Dialer{Host: h, Require: flags.require.Requirement, Timeout: timeout}
+	d.Host = h
 	c, err := d.DialContext(ctx, "tcp", addr)
 	if fallback, ok := errors.AsType[*smc.FallbackError](err); ok {
 		r := connReport{

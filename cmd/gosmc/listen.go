@@ -48,10 +48,13 @@ its end ends the command; --keep goes on with the next one. With --echo everythi
 --discard it is dropped; both serve any number of connections at a time until interrupted.
 
 Where SMC cannot be used every connection is plain TCP, and a line on standard error says why; with --json it
-is an object whose event is "warning".`,
+is an object whose event is "warning".
+
+` + aboutSMCR,
 		Example: `  gosmc listen 127.0.0.1:7000 < /dev/null > file
   gosmc listen --echo -v :7000
-  gosmc listen --discard --require smc-d --json :7000`,
+  gosmc listen --discard --require smc-d --json :7000
+  gosmc listen --echo -v --ueid ACCOUNTING --peer 192.0.2.0/24:7000 192.0.2.7:7000`,
 		Args: oneAddress,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if echo && discard {
@@ -94,7 +97,7 @@ type netcatServer struct {
 func (s *netcatServer) run(cmd *cobra.Command, addr string) error {
 	ctx := cmd.Context()
 	warned := &warnings{show: s.warn}
-	h, err := smc.NewHost(&smc.Config{Logger: slog.New(warned)})
+	h, err := s.flags.smcr.host(smc.Config{Logger: slog.New(warned)})
 	if err != nil {
 		return err
 	}

@@ -80,12 +80,14 @@ func codeInBrackets(c control.ReasonCode) string {
 
 // netcatFlags are common to connect and listen.
 type netcatFlags struct {
+	smcr    smcrFlags
 	require requireFlag
 	json    bool
 	verbose bool
 }
 
 func (f *netcatFlags) register(cmd *cobra.Command) {
+	f.smcr.register(cmd)
 	cmd.Flags().Var(&f.require, "require", "fail with exit status 3 unless the connection uses `mode`: smc, smc-d, smc-r")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object for each connection on standard error, on a line")
 	cmd.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "say on standard error what happens to each connection")

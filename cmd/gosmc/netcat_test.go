@@ -6,14 +6,19 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/gosmc/smc"
+	"github.com/gosmc/smc/internal/port"
 )
 
 // testTimeout ends a test that hangs, with its own words.
@@ -234,6 +239,39 @@ func TestConnectRequireUnmet(t *testing.T) {
 		if !strings.Contains(rest, "does not meet --require "+mode) {
 			t.Errorf("connect --require %s says %q, want what is not met", mode, rest)
 		}
+	}
+}
+
+// TestNetcatSMCR has both commands get SMC-R by their flags alone. They have run directories of their own, as on two machines.
+func TestNetcatSMCR(t *testing.T) {
+	t.Setenv(port.EnvSocket, filepath.Join(t.TempDir(), "no agent"))
+	t.Setenv("GOSMC_CONFIG", "/dev/null")
+	random := func() string { return fmt.Sprintf("127.%d.%d.%d", 2+rand.IntN(250), rand.IntN(250), 2+rand.IntN(250)) }
+	common := []string{"--require", "smc-r", "--json"}
+	for _, tt := range []struct {
+		name            string
+		listen, connect []string
+		version         string
+	}{
+		{"UEID", []string{"--ueid", "GOSMC.OTHER,GOSMC.TEST", "--peer", "127.0.0.0/8"}, []string{"--ueid", "GOSMC.TEST", "--peer", "::1", "--peer", "127.0.0.0/8"}, "2.1"},
+		{"version 1", []string{"--smcr-v1", "--peer", "127.0.0.0/8", "--device", "127.0.0.0/8"}, []string{"--smcr-v1", "--peer", "127.0.0.0/8"}, "1.0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("GOSMC_DIR", t.TempDir())
+			l := start(t, slices.Concat([]string{"listen", "-v"}, common, tt.listen, []string{random() + ":0"})...)
+			addr := l.addr()
+			t.Setenv("GOSMC_DIR", t.TempDir())
+			l.stdin.Close()
+			out := gosmc(t, "question", slices.Concat([]string{"connect", "--source", random()}, common, tt.connect, []string{addr})...)
+			var e connEvent
+			if err := json.Unmarshal([]byte(out.stderr), &e); err != nil || out.code != exitOK || e.Mode != "SMC-R" || e.Version != tt.version {
+				t.Errorf("connect = %d, %q, %v, want SMC-R %s", out.code, out.stderr, err, tt.version)
+			}
+			l.event(&e)
+			if code := l.wait(); code != exitOK || e.Mode != "SMC-R" || l.stdout.String() != "question" {
+				t.Errorf("listen = %d, %q, mode %s", code, l.stdout.String(), e.Mode)
+			}
+		})
 	}
 }
 
