@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/wire"
 )
 
 // TestCapabilitiesPeer checks that decisions know the IP version of the TCP connection.
@@ -31,5 +32,17 @@ func TestRecycle(t *testing.T) {
 		if kept := s.buffer != 0; kept != linked {
 			t.Errorf("a link knows it: %v; it was left alone: %v", linked, kept)
 		}
+	}
+}
+
+// TestPeerID checks that a host has an identity of its own each time it is made, with a MAC address of nobody's adapter.
+func TestPeerID(t *testing.T) {
+	seen := make(map[wire.PeerID]bool)
+	for range 100 {
+		id := newPeerID()
+		if mac := id.MAC(); mac[0]&3 != 2 || seen[id] {
+			t.Fatalf("peer ID %v: want a MAC that is local and of one station, and one that is new", id)
+		}
+		seen[id] = true
 	}
 }

@@ -295,3 +295,33 @@ func TestReturnPages(t *testing.T) {
 		})
 	}
 }
+
+// TestPathMTU has peers with a smaller path MTU than that of the device, which counts, or with one that is none.
+func TestPathMTU(t *testing.T) {
+	watchdog(t)
+	s := sides{newSide(t, openDevice(t, randomLoopback(), nil)), newSide(t, openDevice(t, randomLoopback(), nil))}
+	for i := range s {
+		p := s[1-i].peer()
+		for _, p.MTU = range []wire.MTU{0, 6, 15} {
+			if err := s[i].link.ReadyToReceive(p); !errors.Is(err, ErrArgument) {
+				t.Errorf("path MTU %d: %v", p.MTU, err)
+			}
+		}
+		p.MTU = wire.MTU256
+		if err := s[i].link.ReadyToReceive(p); err != nil {
+			t.Fatal(err)
+		}
+		if err := s[i].link.ReadyToSend(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, b := s.connect(t, settings{})
+	before := s[1].link.QPStats().SentPackets
+	if _, err := b.Write(make([]byte, 4096)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all of it", func() bool { return s[0].link.Stats().ReceivedCDC > 0 })
+	if n := s[1].link.QPStats().SentPackets - before; n < 4096/256+1 {
+		t.Errorf("%d packets for 4096 bytes and a message, with a path MTU of 256", n)
+	}
+}
