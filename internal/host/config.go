@@ -12,6 +12,7 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 const envDisabled = "GOSMC_DISABLED"
@@ -43,6 +44,7 @@ type Config struct {
 	AnyUser      bool
 	SMCRPeers    []string          // addresses and prefixes, see parsePeer
 	SMCRDevices  []string          // addresses and prefixes that devices may have; empty: those of the TCP connection's interface
+	SMCRLinks    int               // symmetric links of a link group, at most: 1 to 8; 0: 2. More than 2 in version 1 only
 	PNET         map[string]string // PNETIDs by the name of the interface; nil: those of the configuration file
 	SMCRv1       bool              // offer and accept version 1 of SMC-R, over RoCEv2
 	Logger       *slog.Logger
@@ -92,6 +94,12 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MemoryBudget < 0 {
 		return c, fmt.Errorf("MemoryBudget: %d is negative", c.MemoryBudget)
+	}
+	switch {
+	case c.SMCRLinks == 0:
+		c.SMCRLinks = defaultSMCRLinks
+	case c.SMCRLinks < 1 || c.SMCRLinks > llc.MaxLinks:
+		return c, fmt.Errorf("SMCRLinks: %d is not 1 to %d", c.SMCRLinks, llc.MaxLinks)
 	}
 	if c.Option == nil {
 		c.Option = agentOption{}

@@ -115,7 +115,7 @@ func (h *Host) linksOf(lg *core.LinkGroup) []core.GroupLink {
 	if err != nil {
 		return nil
 	}
-	return g.links()
+	return g.usable()
 }
 
 // leaveLocked takes a connection out of its link group. h.mu is held.

@@ -155,7 +155,7 @@ func (h *Host) capabilities(caps *core.Capabilities, ways []way, peer netip.Addr
 		SEID:     h.seid,
 		UEIDs:    h.ueids,
 		MaxConns: maxConnsPerGroup,
-		MaxLinks: 2,
+		MaxLinks: uint8(h.cfg.SMCRLinks), // normalized
 		ISM:      caps.ISM[:0],
 	}
 	if h.cfg.Release0 {

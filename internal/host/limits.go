@@ -131,6 +131,9 @@ const (
 	// written is known to be read, before it gives back what it can and forgets the
 	// connection. With one period to become quiet, that is less than a minute.
 	maxUnreadSweeps = 3
+
+	// defaultSMCRLinks is how many symmetric links a link group has at most: as Linux net/smc.
+	defaultSMCRLinks = 2
 )
 
 // bubbleEnds is the year from which on a clock is not that of a bubble of testing/synctest, which begins in 2000. It

@@ -28,10 +28,11 @@ type rnic struct {
 	done chan struct{}  // closed when watch has ended
 
 	mu     sync.Mutex
-	users  int               // link groups, and handshakes under way
-	unused time.Time         // since when there are none
-	links  map[rnicUser]bool // who is told of its end
-	down   string            // why it cannot be used now, as an rdma.Event says it; "" if it can
+	users  int                 // link groups, and handshakes under way
+	unused time.Time           // since when there are none
+	links  map[rnicUser]bool   // who is told of its end
+	groups map[*smcrGroup]bool // that are told when it can or cannot be used
+	down   string              // why it cannot be used now, as an rdma.Event says it; "" if it can
 }
 
 // An rnicUser has links on an rnic.
@@ -106,11 +107,13 @@ func (n *rnic) event(e *rdma.Event) {
 		n.down = e.Kind.String()
 		n.mu.Unlock()
 		n.tell(0, fmt.Errorf("%w: %v", errRNICDown, e.Kind))
+		n.tellGroups()
 	case rdma.EventInterfaceUp, rdma.EventAddressBack:
 		log.Info("RoCE device is up", "addr", n.dev.Addr(), "event", e.Kind)
 		n.mu.Lock()
 		n.down = ""
 		n.mu.Unlock()
+		n.tellGroups()
 	case rdma.EventMTUChanged:
 		log.Info("RoCE device has another MTU", "addr", n.dev.Addr(), "mtu", e.MTU)
 		n.tell(e.MTU, fmt.Errorf("%w: the path MTU is now %v", errRNICDown, e.MTU))
@@ -241,7 +244,7 @@ func (r *rnics) openRNIC(addr netip.Addr) (n *rnic, err error) {
 			return
 		}
 		n = &rnic{
-			all: r, dev: dev, nets: networks(dev.Interface(), addr.Is4()), links: make(map[rnicUser]bool),
+			all: r, dev: dev, nets: networks(dev.Interface(), addr.Is4()), links: make(map[rnicUser]bool), groups: make(map[*smcrGroup]bool),
 			stop: make(chan struct{}), done: make(chan struct{}),
 		}
 	})

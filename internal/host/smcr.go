@@ -138,15 +138,17 @@ func (w *smcrWay) prepare(ctx context.Context, t terms) (carrier, core.Resources
 
 // An smcrCarrier is the carrier of SMC-R: an RMB of ours, an element of one of the peer's, and a link between.
 type smcrCarrier struct {
-	group   *smcrGroup
-	first   bool          // our connection made the group
-	rmb     *smcrRMB      // nil once released
-	link    *link.Carrier // nil before prepare
-	owner   core.Owner    // of the peer's element
-	ring    atomic.Int64  // bytes of the send ring that count in the host's budget
-	element *core.Element // nil before it is known
-	awaits  bool          // said its last word, and is not released
-	lost    func()        // the peer has given the element to another connection
+	group    *smcrGroup
+	first    bool          // our connection made the group
+	rmb      *smcrRMB      // nil once released
+	link     *link.Carrier // nil before prepare
+	owner    core.Owner    // of the peer's element
+	closing  atomic.Uint32 // the owner, from its last word until nothing is on its way
+	detached bool          // nothing new is sent; guarded by the group's mu
+	ring     atomic.Int64  // bytes of the send ring that count in the host's budget
+	element  *core.Element // nil before it is known
+	awaits   bool          // said its last word, and is not released
+	lost     func()        // the peer has given the element to another connection
 }
 
 // prepare makes our RMB known to the peer, unless the CLC messages do, and on the client readies our end of the link.
@@ -171,7 +173,10 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 	c.ring.Store(ring)
 	c.link, err = g.net.NewCarrier(link.CarrierConfig{
 		RMB: c.rmb.rmb, Wake: t.wake, SendBuffer: int(ring),
-		Done: func() { g.host.ringBytes.Add(-c.ring.Swap(0)) },
+		Done: func() {
+			g.host.ringBytes.Add(-c.ring.Swap(0))
+			g.freed.add(core.Owner(c.closing.Swap(0)))
+		},
 	})
 	if err != nil {
 		g.host.ringBytes.Add(-c.ring.Swap(0))
@@ -185,7 +190,7 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 	}
 	if server := t.choice.R; server != nil { // we are the client
 		if first {
-			err = g.link.ReadyToReceive(peerOf(server))
+			err = g.links[0].net.ReadyToReceive(peerOf(server))
 		} else {
 			err = c.takeElement(server)
 		}
@@ -193,17 +198,24 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 			return r, err
 		}
 	}
-	token, ok := c.rmb.rmb.Token(g.link)
+	g.mu.Lock()
+	l := g.main()
+	g.mu.Unlock()
+	token, ok := c.rmb.rmb.Token(l.net)
 	if !ok {
 		return r, errGone
 	}
-	us := g.rnic.ends()
+	us := l.rnic.ends()
+	gids := []wire.GID{us.GID}
+	if first {
+		gids = gidsOf(w.host.rnics.alternatives(g.rnic, t.choice.Version))
+	}
 	return core.Resources{
 		FirstContact: first,
 		Direct:       direct,
-		ClientGIDs:   []wire.GID{us.GID},
+		ClientGIDs:   gids,
 		R: &clc.ParamsR{
-			GID: us.GID, MAC: us.MAC, QPN: g.link.QPN(), PSN: g.link.PSN(), MTU: g.link.MTU(),
+			GID: us.GID, MAC: us.MAC, QPN: l.net.QPN(), PSN: l.net.PSN(), MTU: l.net.MTU(),
 			RKey: token.RKey, RMBAddr: token.Addr, RMBEIndex: 1, RMBESize: c.rmb.rmb.Size(), AlertToken: c.link.AlertToken(),
 		},
 	}, nil
@@ -264,7 +276,6 @@ func (c *smcrCarrier) startLink(r core.Result, tell func(news)) error {
 
 func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 	g := c.group
-	var eyecatcher bool
 	if c.first {
 		g.confirmed()
 	} else if c.element == nil {
@@ -276,25 +287,36 @@ func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 		}
 	}
 	g.noteRoom()
-	g.mu.Lock()
-	if c.first {
-		e := g.ctl.FirstElement()
-		c.element = &e
-	}
-	// A peer that does not say "no eyecatcher" keeps to RFC 7609, which has one in all elements: it expects it in ours too.
-	eyecatcher = g.ctl.PeerEyecatcher()
-	g.mu.Unlock()
 	if surplus := c.ring.Load() - int64(r.R.RMBESize.Bytes()); surplus > 0 {
 		c.ring.Add(-surplus)
 		g.host.ringBytes.Add(-surplus)
 	}
-	err := c.link.Attach(g.link, link.PeerRMBE{
-		AlertToken: r.R.AlertToken, RKey: c.element.RKey, Addr: c.element.VA, Index: 1, Size: r.R.RMBESize, Eyecatcher: eyecatcher,
-	}, eyecatcher) // rule: TestSMCREyecatcher: }, eyecatcher) -> }, false)
+	if c.first {
+		g.mu.Lock()
+		e := g.ctl.FirstElement()
+		g.mu.Unlock()
+		c.element = &e
+	}
+	err := g.attach(c, r)
 	if err != nil && g.isOver() {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
 	return err
+}
+
+// attach has a connection write over one of the links. With the lock none of them goes down meanwhile.
+func (g *smcrGroup) attach(c *smcrCarrier, r core.Result) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l, el := g.pick(c.owner)
+	if l == nil { // the group ends: what has come before can be read
+		l, el = g.main(), *c.element // rule: TestSMCROneShot
+	}
+	// A peer that does not say "no eyecatcher" keeps to RFC 7609, which has one in all elements: it expects it in ours too.
+	eyecatcher := g.ctl.PeerEyecatcher()
+	return c.link.Attach(l.net, link.PeerRMBE{
+		AlertToken: r.R.AlertToken, RKey: el.RKey, Addr: el.VA, Index: 1, Size: r.R.RMBESize, Eyecatcher: eyecatcher,
+	}, eyecatcher) // rule: TestSMCREyecatcher: }, eyecatcher) -> }, false)
 }
 
 func (c *smcrCarrier) stream() stream.Config { return c.link.Stream() }
@@ -310,13 +332,28 @@ func (c *smcrCarrier) detach(clean bool) {
 		c.awaits = true
 		c.group.awaits(+1)
 	}
+	g := c.group
+	if g != nil {
+		g.mu.Lock()
+		c.detached = true
+		g.mu.Unlock()
+	}
+	owner := c.owner
+	c.owner = 0
+	if clean && c.link != nil {
+		c.closing.Store(uint32(owner)) // what it has said last may have to go over another link
+		owner = 0
+	}
 	if c.link != nil {
 		c.link.Detach()
+		select {
+		case <-c.link.Sent():
+			owner = max(owner, core.Owner(c.closing.Swap(0)))
+		default:
+		}
 	}
-	if c.owner != 0 {
-		// Nothing more is written to it, so that the peer may give it to its next connection before it answers our Closed.
-		c.group.releaseElement(c.owner) // rule: TestSMCRChurn
-		c.owner = 0
+	if owner != 0 {
+		g.releaseElement(owner)
 	}
 }
 

@@ -229,7 +229,7 @@ func TestSMCRAsksForClosed(t *testing.T) {
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
 	c.Close()
-	s.carrier.end().(*smcrGroup).link.Fail(errRNICDown)
+	s.carrier.end().(*smcrGroup).fail(errRNICDown)
 	checkGone(t, r.client) // long before a silent link is tested
 	s.Close()
 	checkGone(t, r.server)
@@ -401,7 +401,7 @@ func TestSMCRLinkFails(t *testing.T) {
 			if end == "server" {
 				failing = s
 			}
-			failing.carrier.end().(*smcrGroup).link.Fail(errRNICDown)
+			failing.carrier.end().(*smcrGroup).fail(errRNICDown)
 			for _, x := range []*Conn{c, s} {
 				if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
 					t.Errorf("read = %v, want an error", err)

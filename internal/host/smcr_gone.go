@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,19 +28,27 @@ func (g *smcrGroup) knock() {
 	if !g.knocking.CompareAndSwap(false, true) {
 		return
 	}
-	heard := g.link.Heard()
-	quiet := func() bool { return g.link.Heard() == heard && g.link.Err() == nil }
+	g.mu.Lock()
+	links := slices.Clone(g.links)
+	g.mu.Unlock()
+	heard := make([]uint64, len(links))
+	for i, l := range links {
+		heard[i] = l.net.Heard()
+	}
+	quiet := func(i int) bool { return links[i].net.Heard() == heard[i] && links[i].net.Err() == nil }
 	time.AfterFunc(knockAfter, func() {
 		defer g.knocking.Store(false)
-		if !quiet() || !g.rnic.refuses(g.peer) {
-			return
-		}
-		// What it had sent before is in our socket.
-		time.AfterFunc(knockAfter, func() {
-			if quiet() {
-				g.link.Fail(errPeerGone)
+		for i, l := range links {
+			if !quiet(i) || !l.peer.IsValid() || !l.rnic.refuses(l.peer) {
+				continue
 			}
-		})
+			// What it had sent before is in our socket.
+			time.AfterFunc(knockAfter, func() {
+				if quiet(i) {
+					l.net.Fail(errPeerGone)
+				}
+			})
+		}
 	})
 }
 

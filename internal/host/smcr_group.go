@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,13 +12,11 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/rdma"
-	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// An smcrGroup is a link group of SMC-R at work: what core decides, done with links and memory. There is one link for
-// now.
+// An smcrGroup is a link group of SMC-R at work: what core decides, done with links and memory. Links are in smcr_links.go.
 //
 // Once its first contact begins it has a goroutine, which hands LLC messages to core, and tells connections what
 // befalls the group. Others call core too, with mu held; what would need a lock of a connection they leave to the
@@ -25,9 +24,8 @@ import (
 type smcrGroup struct {
 	host *Host
 	lg   *core.LinkGroup
-	rnic *rnic
+	rnic *rnic // of the first link
 	net  *link.Group
-	link *link.Link
 	done chan struct{} // closed when its connections must end
 
 	kick    chan struct{} // there is something in later
@@ -37,13 +35,20 @@ type smcrGroup struct {
 
 	orphans []*Conn // that it had when it ended; of the goroutine
 
-	mtu  atomic.Uint32 // wire.MTU of the path, 0 before it is known
-	peer netip.Addr    // the other end of the first link; written before there is a message
+	peer netip.Addr // the other end of the first link; written before there is a message
+
+	openers sync.WaitGroup // of devices for further links
+	freed   freedOwners
+	upLinks atomic.Int32 // that connections may use
 
 	mu        sync.Mutex
 	ctl       *core.LinkControl // nil before the first contact begins
 	tell      func(news)        // to the handshake of the first contact
 	spare     *rdma.QP          // what ADD LINK offers; nil if there is none
+	links     []*smcrLink       // never empty
+	devices   []*rnic           // that are watched for this group, and kept open
+	oneEach   bool              // both sides have one RNIC
+	failovers uint64            // links that were lost
 	timer     *time.Timer
 	inUse     bool               // the first contact was confirmed
 	fate      core.ConnEventKind // what connections are told at the end
@@ -53,7 +58,6 @@ type smcrGroup struct {
 	later     []func() // for the goroutine
 	owners    map[core.Owner]*smcrCarrier
 	lastOwner core.Owner
-	heard     uint64      // messages, when core was told last
 	closing   int         // connections that have said their last word and await the peer's
 	asker     *time.Timer // runs ask while there are such; nil before it was needed
 	full      bool        // no room for another RMB, as the host's table has it
@@ -70,15 +74,15 @@ func (h *Host) newSMCRGroup(lg *core.LinkGroup, n *rnic) (*smcrGroup, error) {
 		kick: make(chan struct{}, 1), stopped: make(chan struct{}), owners: make(map[core.Owner]*smcrCarrier),
 	}
 	g.rmbs.init(g)
-	var err error
-	if g.link, err = g.net.NewLink(n.dev); err == nil {
-		err = n.add(g)
-	}
+	n.retain()
+	l, err := g.addLink(n, 0)
 	if err != nil {
 		g.net.Close()
 		return nil, err
 	}
-	n.retain()
+	l.up = true
+	g.upLinks.Store(1)
+	g.watchDevice(n)
 	h.mu.Lock()
 	h.smcrGroups[lg] = g
 	h.mu.Unlock()
@@ -98,23 +102,27 @@ func (h *Host) smcrGroup(lg *core.LinkGroup) (*smcrGroup, error) {
 
 // start begins the first contact: r has the peer's end of the link.
 func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error {
+	g.mu.Lock()
+	l := g.links[0]
+	g.mu.Unlock()
 	if r.Role == core.RoleServer {
-		if err := g.link.ReadyToReceive(peerOf(r.R)); err != nil {
+		l.num = 1 // as core has it
+		if err := l.net.ReadyToReceive(peerOf(r.R)); err != nil {
 			return err
 		}
-		if err := g.link.ReadyToSend(); err != nil {
+		if err := l.net.ReadyToSend(); err != nil {
 			return err
 		}
 	}
-	g.mtu.Store(uint32(min(r.R.MTU, g.link.MTU())))
-	g.peer = r.R.GID.Addr()
-	us := g.rnic.ends()
-	local := core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: g.link.QPN(), PSN: g.link.PSN(), MTU: g.link.MTU()}
-	cfg := core.ControlConfig{Result: r, Local: local, GroupID: g.lg.ID, RMB: c.rmb.id}
-	if token, ok := c.rmb.rmb.Token(g.link); ok {
+	l.mtu.Store(uint32(min(r.R.MTU, l.net.MTU())))
+	l.peer = r.R.GID.Addr()
+	g.peer = l.peer
+	cfg := core.ControlConfig{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.host.cfg.SMCRLinks)}
+	if token, ok := c.rmb.rmb.Token(l.net); ok {
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
 	}
-	cfg.RNICs = []core.RNIC{*us}
+	cfg.RNICs = g.host.rnics.alternatives(g.rnic, r.Version)
+	g.oneEach = len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.rmb.known = true
@@ -127,37 +135,9 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error 
 	return nil
 }
 
-// openSpare makes the queue pair that a server offers as the end of a second link, which a host with one adapter does
-// not get (RFC 7609 p.35): only its number is of use. g.mu is held.
-func (g *smcrGroup) openSpare() core.LinkEnd {
-	if g.lg.Key.Role == core.RoleClient {
-		return core.LinkEnd{}
-	}
-	pd, err := g.rnic.dev.NewPD()
-	if err != nil {
-		return core.LinkEnd{}
-	}
-	cq, err := g.rnic.dev.NewCQ(2, nil)
-	if err != nil {
-		return core.LinkEnd{}
-	}
-	if g.spare, err = pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1}); err != nil {
-		return core.LinkEnd{}
-	}
-	us := g.rnic.ends()
-	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: g.spare.QPN(), PSN: rdma.RandomPSN(), MTU: g.link.MTU()}
-}
-
-// dropSpare takes it away. g.mu is held.
-func (g *smcrGroup) dropSpare() {
-	if g.spare != nil {
-		g.spare.Close()
-		g.spare = nil
-	}
-}
-
 // newOwner names a connection to core. g.mu is held.
 func (g *smcrGroup) newOwner(c *smcrCarrier) core.Owner {
+	g.forgetFreed()
 	g.lastOwner++
 	g.owners[g.lastOwner] = c
 	return g.lastOwner
@@ -184,22 +164,32 @@ func (g *smcrGroup) doLocked(f func(now time.Time, out []core.Output) []core.Out
 func (g *smcrGroup) carryOut(out core.Output) {
 	switch out := out.(type) {
 	case core.ReadyToSend:
-		if err := g.link.ReadyToSend(); err != nil {
-			g.queue = g.ctl.LinkFailed(time.Now(), 0, err, g.queue)
+		l := g.linkOf(out.Link)
+		l.num = out.Link
+		if err := l.net.ReadyToSend(); err != nil {
+			g.queue = g.ctl.LinkFailed(time.Now(), out.Link, err, g.queue)
 		}
 	case core.OpenLink:
-		g.queue = g.ctl.LinkOpened(time.Now(), out.Link, g.openSpare(), nil, g.queue)
-	case core.ConnectLink: // a host with one adapter has no use for another link
-		g.queue = g.ctl.LinkFailed(time.Now(), out.Link, errOneLink, g.queue)
+		g.openLink(out)
+	case core.ConnectLink:
+		if err := g.connectLink(out); err != nil {
+			g.queue = g.ctl.LinkFailed(time.Now(), out.Link, err, g.queue)
+		}
+	case core.LinkUp:
+		g.linkUp(out.Link)
+	case core.LinkDown:
+		g.linkDown(out)
 	case core.CloseLink:
 		g.dropSpare()
-	case core.LinkUp, core.LinkDown:
-		panic(fmt.Sprintf("host: impossible output %T with one link", out))
+		if l := g.linkOf(out.Link); l != nil && l.num == out.Link && len(g.links) > 1 {
+			g.dropLink(l)
+		}
 	case core.SendLLC:
+		l := g.linkOf(out.Link)
 		b := out.Message.Append(nil)
-		g.traceLLC(b, true) // before the answer can be there
-		if err := g.link.SendLLC(b, uint64(out.Tag)); err != nil {
-			g.queue = g.ctl.LinkFailed(time.Now(), 0, err, g.queue)
+		g.traceLLC(l, b, true) // before the answer can be there
+		if err := l.net.SendLLC(b, uint64(out.Tag)); err != nil {
+			g.queue = g.ctl.LinkFailed(time.Now(), out.Link, err, g.queue)
 		}
 	case core.LinkStep:
 		g.tell(func(h *core.Handshake, now time.Time, queue []core.Output) []core.Output {
@@ -212,7 +202,8 @@ func (g *smcrGroup) carryOut(out core.Output) {
 	case core.RMBDeleted:
 		g.rmbs.deleted(out.ID)
 	case core.ElementLost:
-		if c := g.owners[out.Owner]; c != nil {
+		// One that has closed has said all, or could not have been told apart from the next one with its element.
+		if c := g.owners[out.Owner]; c != nil && !c.detached { // rule: TestSMCRChurn
 			g.afterwards(c.lost)
 		}
 	case core.GroupEnding:
@@ -252,11 +243,13 @@ func (g *smcrGroup) advance(now time.Time, out []core.Output) []core.Output {
 	return g.ctl.Advance(now, out)
 }
 
-// hear tells core whether anything has come since it was called last. g.mu is held.
+// hear tells core on which links anything has come since it was called last. g.mu is held.
 func (g *smcrGroup) hear(now time.Time) {
-	if n := g.link.Heard(); n != g.heard {
-		g.heard = n
-		g.ctl.Heard(0, now)
+	for _, l := range g.links {
+		if n := l.net.Heard(); n != l.heard {
+			l.heard = n
+			g.ctl.Heard(l.num, now)
+		}
 	}
 }
 
@@ -269,7 +262,10 @@ func (g *smcrGroup) suspect() {
 		}
 		begun = true
 		g.hear(now)
-		return g.ctl.Suspect(now, 0, out)
+		for _, l := range g.links {
+			out = g.ctl.Suspect(now, l.num, out)
+		}
+		return out
 	})
 	if begun {
 		g.knock()
@@ -367,15 +363,20 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 		if g.gone {
 			return out
 		}
+		i := slices.IndexFunc(g.links, func(l *smcrLink) bool { return l.net == ev.Link })
+		if i < 0 {
+			return out // it was closed
+		}
+		l := g.links[i]
 		switch ev.Kind {
 		case link.EventLLC:
-			g.traceLLC(ev.Message, false)
+			g.traceLLC(l, ev.Message, false)
 			m, err := llc.Parse(ev.Message)
-			return g.ctl.HandleMessage(now, 0, m, err, out)
+			return g.ctl.HandleMessage(now, l.num, m, err, out)
 		case link.EventSent:
 			return g.ctl.Sent(now, core.Tag(ev.Tag), out)
 		case link.EventFailed:
-			return g.ctl.LinkFailed(now, 0, ev.Err, out)
+			return g.ctl.LinkFailed(now, l.num, ev.Err, out)
 		}
 		return out
 	})
@@ -389,11 +390,25 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 
 // tearDown gives everything back but the RMBs that connections have.
 func (g *smcrGroup) tearDown() {
-	g.rnic.remove(g)
-	if g.link.Err() == nil { // the peer waits for the acknowledgement of its DELETE LINK
-		select {
-		case <-time.After(lastAckTime):
-		case <-g.link.Failed():
+	g.openers.Wait()
+	g.mu.Lock()
+	links, devices := g.links, g.devices
+	g.devices = nil
+	g.mu.Unlock()
+	for _, n := range devices {
+		n.watchBy(g, false)
+	}
+	late := time.NewTimer(lastAckTime)
+	defer late.Stop()
+	expired := false
+	for _, l := range links {
+		l.rnic.remove(l)
+		if l.net.Err() == nil && !expired { // the peer waits for the acknowledgement of its DELETE LINK
+			select {
+			case <-late.C:
+				expired = true
+			case <-l.net.Failed():
+			}
 		}
 	}
 	g.net.Close()
@@ -401,21 +416,11 @@ func (g *smcrGroup) tearDown() {
 	g.dropSpare()
 	g.rmbs.freeUnused()
 	g.mu.Unlock()
-	g.rnic.release()
-}
-
-// rnicEvent implements [rnicUser]. An interface that is down, or has lost its address, is given a moment to come back, as there
-// is no other link: TCP survives that, and so do connections whose packets are sent again.
-func (g *smcrGroup) rnicEvent(mtu wire.MTU, reason error) {
-	switch {
-	case mtu == 0:
-		time.AfterFunc(g.rnic.all.patience, func() {
-			if g.rnic.isDown() {
-				g.link.Fail(reason)
-			}
-		})
-	case uint32(mtu) < g.mtu.Load():
-		g.link.Fail(reason)
+	for _, l := range links {
+		l.rnic.release()
+	}
+	for _, n := range devices {
+		n.release()
 	}
 }
 
@@ -460,8 +465,8 @@ func (g *smcrGroup) fateOf() core.ConnEventKind {
 	return g.fate
 }
 
-// links are those that connections may use.
-func (g *smcrGroup) links() []core.GroupLink {
+// usable are the links that connections may use.
+func (g *smcrGroup) usable() []core.GroupLink {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.ctl.Links()
@@ -488,9 +493,41 @@ func (g *smcrGroup) isOver() bool {
 func (g *smcrGroup) releaseElement(o core.Owner) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.forgetOwner(o)
+}
+
+// forgetOwner is releaseElement with g.mu held.
+func (g *smcrGroup) forgetOwner(o core.Owner) {
 	delete(g.owners, o)
 	if !g.gone {
 		g.ctl.ReleaseElement(o)
+	}
+}
+
+// freedOwners are connections that have closed and have nothing more on its way. They come with locks held that come after the group's,
+// and wait until somebody has that.
+type freedOwners struct {
+	sync.Mutex
+	list []core.Owner
+}
+
+func (f *freedOwners) add(o core.Owner) {
+	if o == 0 {
+		return
+	}
+	f.Lock()
+	f.list = append(f.list, o)
+	f.Unlock()
+}
+
+// forgetFreed ends their use of elements. g.mu is held.
+func (g *smcrGroup) forgetFreed() {
+	g.freed.Lock()
+	list := g.freed.list
+	g.freed.list = nil
+	g.freed.Unlock()
+	for _, o := range list {
+		g.forgetOwner(o)
 	}
 }
 
@@ -551,7 +588,7 @@ func (h *Host) closeSMCR(forGood bool) {
 				expired = true
 			}
 		}
-		g.link.Fail(errHostClosed)
+		g.fail(errHostClosed)
 		<-g.stopped
 	}
 	h.rnics.close(forGood)
@@ -564,7 +601,5 @@ func (g *smcrGroup) started() bool {
 }
 
 var errForeignLink = errors.New("it names no link of the link group")
-
-var errOneLink = errors.New("there is one link")
 
 var errRMBs = errors.New("the peer does not take another RMB")

@@ -11,7 +11,6 @@ import (
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
-	"github.com/gosmc/smc/wire/llc"
 )
 
 // An smcrRMB is one of our RMBs.
@@ -29,6 +28,7 @@ type rmbPool struct {
 	group  *smcrGroup
 	last   core.RMBID
 	all    map[core.RMBID]*smcrRMB // that the pool frees when the group ends: all but those in use
+	every  map[core.RMBID]*smcrRMB // that is not freed
 	free   map[wire.SizeCode][]*smcrRMB
 	asked  map[core.RMBID]*smcrRMB
 	kept   int   // bytes in free
@@ -39,6 +39,7 @@ type rmbPool struct {
 
 func (p *rmbPool) init(g *smcrGroup) {
 	p.group = g
+	p.every = make(map[core.RMBID]*smcrRMB)
 	p.all, p.free, p.asked = make(map[core.RMBID]*smcrRMB), make(map[wire.SizeCode][]*smcrRMB), make(map[core.RMBID]*smcrRMB)
 }
 
@@ -64,20 +65,10 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 		g.mu.Unlock()
 		return m, err
 	}
-	token, ok := m.rmb.Token(g.link)
-	if !ok {
-		p.freeNow(m)
-		g.mu.Unlock()
-		return nil, errNoGroup
-	}
 	p.asked[m.id] = m
 	m.answered = make(chan clc.Diagnosis, 1)
 	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
-		tokens := make(map[llc.LinkNum]llc.RToken)
-		for _, l := range g.ctl.Links() {
-			tokens[l.Num] = llc.RToken{RKey: token.RKey, VA: token.Addr}
-		}
-		return g.ctl.ConfirmRMB(now, m.id, tokens, out)
+		return g.ctl.ConfirmRMB(now, m.id, g.tokens(m), out)
 	})
 	g.mu.Unlock()
 	var why clc.Diagnosis
@@ -110,7 +101,9 @@ func (p *rmbPool) make(size wire.SizeCode) (*smcrRMB, error) {
 	p.last++
 	p.count++
 	p.bytes += n
-	return &smcrRMB{rmb: rmb, id: p.last}, nil
+	m := &smcrRMB{rmb: rmb, id: p.last}
+	p.every[m.id] = m
+	return m, nil
 }
 
 // takeMemory counts n bytes more in what, RMBs or send rings, which have a budget together.
@@ -131,6 +124,7 @@ func (p *rmbPool) freeNow(m *smcrRMB) {
 	p.group.host.rmbBytes.Add(-n)
 	p.count--
 	p.bytes -= n
+	delete(p.every, m.id)
 	m.rmb.Free()
 }
 

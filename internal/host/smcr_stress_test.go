@@ -69,7 +69,7 @@ func TestSMCRStress(t *testing.T) {
 				h = r.server
 			}
 			for _, g := range groupsOf(h) {
-				g.link.Fail(errors.New("test"))
+				g.fail(errors.New("test"))
 			}
 		}
 	})

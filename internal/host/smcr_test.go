@@ -86,8 +86,8 @@ func TestSMCR(t *testing.T) {
 		}
 		n := x.carrier.end().(*smcrGroup).rnic
 		n.mu.Lock()
-		if n.users != 1 {
-			t.Errorf("the device has %d users beside the link group, want none", n.users-1)
+		if n.users != 2 { // the group and its link
+			t.Errorf("the device has %d users beside the link group, want none", n.users-2)
 		}
 		n.mu.Unlock()
 	}

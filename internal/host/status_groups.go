@@ -9,6 +9,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
 )
@@ -62,31 +63,46 @@ func lgStatus(lg *core.LinkGroup) control.StatusGroup {
 	return s
 }
 
-// status adds what a group of SMC-R has: its link and its memory.
+// redundancyTypes are the words of smcr(8) for them.
+var redundancyTypes = map[core.Redundancy]string{
+	core.RedundancyNone: "NONE", core.RedundancySingle: "SINGLE", core.RedundancyAsymmetric: "ASYMMETRIC", core.RedundancySymmetric: "SYMMETRIC",
+}
+
+// status adds what a group of SMC-R has: its links and its memory.
 func (g *smcrGroup) status(s *control.StatusGroup) {
-	stats, queue := g.link.Stats(), g.link.QPStats()
-	us := g.rnic.ends()
-	l := control.StatusLink{
-		State: "LINK_ACTIVATING", NetDev: g.rnic.dev.Interface(), Device: g.rnic.dev.Addr().String(), Port: devicePort,
-		LocalGID: us.GID.String(), LocalQPN: uint32(g.link.QPN()), PeerGID: s.Peer, Conns: s.Conns,
-		SentCDC: stats.SentCDC, RcvdCDC: stats.ReceivedCDC, SentLLC: stats.SentLLC, RcvdLLC: stats.ReceivedLLC, SentBytes: stats.SentBytes,
-		SentPackets: queue.SentPackets, RcvdPackets: queue.RcvdPackets, Retransmitted: queue.Retransmitted, RoundTrip: queue.RoundTrip,
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	var links []core.GroupLink
 	if g.ctl != nil {
-		if links := g.ctl.Links(); len(links) > 0 {
-			first := links[0]
-			l.State, l.Number, l.MTU = "LINK_ACTIVE", uint8(first.Num), min(first.Local.MTU, first.Peer.MTU).Bytes()
-			l.PeerGID, l.PeerQPN = first.Peer.GID.String(), uint32(first.Peer.QPN)
-			l.UID = uint32(g.lg.ID)<<8 | uint32(first.Num)
-			s.Type = "SINGLE"
+		links = g.ctl.Links()
+		s.Type = redundancyTypes[g.ctl.Redundancy()]
+	}
+	for _, l := range g.links {
+		stats, queue := l.net.Stats(), l.net.QPStats()
+		us := l.rnic.ends()
+		x := control.StatusLink{
+			State: "LINK_ACTIVATING", NetDev: l.rnic.dev.Interface(), Device: l.rnic.dev.Addr().String(), Port: devicePort,
+			LocalGID: us.GID.String(), LocalQPN: uint32(l.net.QPN()), PeerGID: s.Peer,
+			SentCDC: stats.SentCDC, RcvdCDC: stats.ReceivedCDC, SentLLC: stats.SentLLC, RcvdLLC: stats.ReceivedLLC, SentBytes: stats.SentBytes,
+			SentPackets: queue.SentPackets, RcvdPackets: queue.RcvdPackets, Retransmitted: queue.Retransmitted, RoundTrip: queue.RoundTrip,
 		}
+		if l.peer.IsValid() {
+			x.PeerGID = wire.GIDFromAddr(l.peer).String()
+		}
+		for _, first := range links {
+			if l.up && (first.Num == l.num || l.num == 0) {
+				x.State, x.Number, x.MTU = "LINK_ACTIVE", uint8(first.Num), min(first.Local.MTU, first.Peer.MTU).Bytes()
+				x.PeerGID, x.PeerQPN = first.Peer.GID.String(), uint32(first.Peer.QPN)
+				x.UID = uint32(g.lg.ID)<<8 | uint32(first.Num)
+				x.Conns = g.connsOn(l)
+				break
+			}
+		}
+		if err := l.net.Err(); err != nil {
+			x.State, x.Why = "LINK_INACTIVE", err.Error()
+		}
+		s.Links = append(s.Links, x)
 	}
-	if err := g.link.Err(); err != nil {
-		l.State, l.Why = "LINK_INACTIVE", err.Error()
-	}
-	s.Links = append(s.Links, l)
 	g.rmbs.status(s)
 }
 

@@ -28,11 +28,11 @@ func (c *Conn) traceCLC(b []byte, sent bool) {
 }
 
 // traceLLC traces an LLC message, or what came in place of one. It belongs to a link, and to no connection.
-func (g *smcrGroup) traceLLC(b []byte, sent bool) {
+func (g *smcrGroup) traceLLC(l *smcrLink, b []byte, sent bool) {
 	g.host.counters.messages.countLLC(b, sent)
 	r := traceRecord{kind: control.TraceLLC, group: uint32(g.lg.ID), client: g.lg.Key.Role == core.RoleClient, sent: sent}
-	r.local = netip.AddrPortFrom(g.rnic.dev.Addr(), 0)
-	r.peer = netip.AddrPortFrom(g.peer, 0)
+	r.local = netip.AddrPortFrom(l.rnic.dev.Addr(), 0)
+	r.peer = netip.AddrPortFrom(l.peer, 0)
 	g.host.trace.Add(&r, b)
 }
 

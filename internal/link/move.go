@@ -16,13 +16,15 @@ type move struct {
 	to   RMBToken
 }
 
-// Move has the connection go on over another link of the group, which must be ready to send, after its own has failed: [Link.Fail]
-// first, if it has not failed by itself. to is where the peer's RMB element is there. "The sender must first send a CDC message with the F-bit",
-// then everything that is not known to have arrived, in order, and then what follows (RFC 7609 §4.6): as new messages, which
-// may have more in them than the old ones had. The peer learns in any order from either side that a link has failed; this is our
-// direction only.
+// Move has the connection go on over another link of the group, which must be ready to send. to is where the peer's RMB element
+// is there.
 //
-// Calls while somebody is posting are carried out when that ends; the last one counts. One for a connection that has nothing more to say does
+// After a failure, [Link.Fail] first if the link has not failed by itself, "the sender must first send a CDC message with the F-bit",
+// then everything that is not known to have arrived, in order, and then what follows (RFC 7609 §4.6): as new messages, which
+// may have more in them than the old ones had. From a link that is good nothing new is sent until all has arrived, and the connection
+// goes on without more ado. Each side moves its own direction, when it likes.
+//
+// Moves that have to wait are carried out later; the last one counts. One for a connection that has nothing more to say does
 // nothing. The error is [ErrNotReady] for a link that cannot send, or does not know our send ring.
 func (c *Carrier) Move(l *Link, to RMBToken) error {
 	l.mu.Lock()
@@ -67,6 +69,10 @@ func (c *Carrier) settle() {
 	if c.move == nil || c.posting || c.queued || c.ring == nil {
 		return
 	}
+	failed := c.link.Err() != nil
+	if !failed && c.out > 0 {
+		return // rule: TestMoveGood
+	}
 	m := c.move
 	c.move = nil
 	region := c.group.region(c.ring, m.link)
@@ -76,13 +82,15 @@ func (c *Carrier) settle() {
 	c.gen.Add(1) // completions of the old link count no more
 	c.link, c.region = m.link, region
 	c.peer.RKey, c.peer.Addr = m.to.RKey, m.to.Addr
-	c.posted = c.finished.Load()
-	c.out = 0
-	c.said = c.done.said
-	if c.conn&cdc.Abort != 0 {
-		c.put = c.posted // nobody will read it
+	if failed {
+		c.posted = c.finished.Load()
+		c.out = 0
+		c.said = c.done.said
+		if c.conn&cdc.Abort != 0 {
+			c.put = c.posted // nobody will read it
+		}
+		c.validate, c.urgent = true, true
 	}
-	c.validate, c.urgent = true, true
 	c.poke()
 	c.drained()
 }

@@ -285,6 +285,39 @@ func TestMoveGivenUp(t *testing.T) {
 	a.awaitDrained(t)
 }
 
+// TestMoveGood moves connections to and fro between links that are good, in the middle of a transfer: nothing is said twice, and no
+// link ends.
+func TestMoveGood(t *testing.T) {
+	watchdog(t)
+	w := newTwins(t, 2)
+	a, b := w.connect(settings{code: sizes(2, 2)})
+	var all sync.WaitGroup
+	all.Go(func() { exchange(t, a, b, 8<<20) })
+	for i := range 200 {
+		for k, e := range []*end{a, b} {
+			to := (i + k) % 2
+			token, _ := w.pairs[0][1-k].rmb.Token(w.links[1-k][to])
+			if err := e.carrier.Move(w.links[k][to], token); err != nil {
+				t.Fatal(err)
+			}
+			_, sent := e.Totals()
+			eventually(t, "a while", func() bool { _, now := e.Totals(); return now > sent || now == 8<<20 })
+		}
+	}
+	all.Wait()
+	finish(t, a, b)
+	for i := range w.sides {
+		for k, l := range w.links[i] {
+			if st := l.Stats(); l.Err() != nil || st.SentBytes == 0 {
+				t.Errorf("link %d of side %d: %v, %+v", k, i, l.Err(), st)
+			}
+		}
+	}
+	if n := w.links[0][0].Stats().SentBytes + w.links[0][1].Stats().SentBytes; n != 8<<20 {
+		t.Errorf("%d bytes were written, of %d", n, 8<<20)
+	}
+}
+
 // TestMoveNotReady has moves that cannot be.
 func TestMoveNotReady(t *testing.T) {
 	w := newTwins(t, 2)

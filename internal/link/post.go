@@ -272,6 +272,9 @@ func (c *Carrier) completed(gen uint32, end uint64, done progress, ok bool) {
 	if ok {
 		c.finished.Store(end)
 		c.done = done
+	}
+	c.settle()
+	if ok {
 		c.poke()
 	}
 	c.drained()

@@ -1,0 +1,143 @@
+package host
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+// newTwinRig is a rig whose hosts have two devices each, on a cable of its own each.
+func newTwinRig(t testing.TB, change func(client, server *Config)) (*smcrRig, *smctest.Cables) {
+	t.Helper()
+	smctest.CheckLeaks(t)
+	cables := smctest.NewCables(t, 2)
+	r := newCableRig(t, cables, false, func(c, s *Config) {
+		c.SMCRDevices, s.SMCRDevices = []string{"10.99.0.0/16"}, []string{"10.99.0.0/16"}
+		if change != nil {
+			change(c, s)
+		}
+	})
+	return r, cables
+}
+
+// redundancy is what both ends of a group say, "" if they differ.
+func (r *smcrRig) redundancy() string {
+	got := [2]core.Redundancy{}
+	for i, h := range []*Host{r.client, r.server} {
+		groups := groupsOf(h)
+		if len(groups) != 1 {
+			return ""
+		}
+		g := groups[0]
+		g.mu.Lock()
+		if g.ctl != nil {
+			got[i] = g.ctl.Redundancy()
+		}
+		g.mu.Unlock()
+	}
+	if got[0] != got[1] {
+		return ""
+	}
+	return got[0].String()
+}
+
+// failovers counts the ends that have lost a link.
+func (r *smcrRig) failovers() (n int) {
+	for _, h := range []*Host{r.client, r.server} {
+		for _, g := range groupsOf(h) {
+			g.mu.Lock()
+			if g.failovers > 0 {
+				n++
+			}
+			g.mu.Unlock()
+		}
+	}
+	return n
+}
+
+func (r *smcrRig) awaitRedundancy(want string) {
+	r.t.Helper()
+	smctest.Eventually(r.t, patience, "redundancy "+want, func() bool { return r.redundancy() == want })
+}
+
+// TestSMCRFailover transfers over two links, and takes one of them away in the middle: its interface goes down at either end, or its
+// packets vanish and nobody is told. No byte is lost, and no connection; and the link comes back.
+func TestSMCRFailover(t *testing.T) {
+	for _, tt := range []struct {
+		name, version string
+		change        func(c, s *Config)
+		cut           func(cables *smctest.Cables)
+		heal          func(cables *smctest.Cables)
+	}{
+		{"first link down at the client", "2.1", nil,
+			func(c *smctest.Cables) { c.IP(0, "link set cable0 down") }, func(c *smctest.Cables) { c.IP(0, "link set cable0 up") }},
+		{"first link down at the server", "2.1", nil,
+			func(c *smctest.Cables) { c.IP(1, "link set cable0 down") }, func(c *smctest.Cables) { c.IP(1, "link set cable0 up") }},
+		{"second link down at the client", "2.1", nil,
+			func(c *smctest.Cables) { c.IP(0, "link set cable1 down") }, func(c *smctest.Cables) { c.IP(0, "link set cable1 up") }},
+		{"second link down at the server, version 1", "1.0",
+			func(c, s *Config) { c.SMCRv1, s.SMCRv1, c.UEIDs, s.UEIDs = true, true, nil, nil },
+			func(c *smctest.Cables) { c.IP(1, "link set cable1 down") }, func(c *smctest.Cables) { c.IP(1, "link set cable1 up") }},
+		{"packets of the second link vanish", "2.1", nil,
+			func(c *smctest.Cables) {
+				c.IP(0, fmt.Sprintf("neigh replace %v lladdr 02:00:00:00:00:99 dev cable1 nud permanent", c.Addr[1][1]))
+				c.IP(1, fmt.Sprintf("neigh replace %v lladdr 02:00:00:00:00:99 dev cable1 nud permanent", c.Addr[1][0]))
+			},
+			func(c *smctest.Cables) {
+				c.IP(0, fmt.Sprintf("neigh del %v dev cable1", c.Addr[1][1]))
+				c.IP(1, fmt.Sprintf("neigh del %v dev cable1", c.Addr[1][0]))
+			}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, cables := newTwinRig(t, tt.change)
+			const count, size = 8, 6 << 20
+			var pairs [][2]*Conn
+			for range count {
+				c, s := r.connect()
+				checkSMCR(t, c, s)
+				if c.Agreed().Version != tt.version {
+					t.Errorf("version %s, want %s", c.Agreed().Version, tt.version)
+				}
+				pairs = append(pairs, [2]*Conn{c, s})
+			}
+			r.awaitRedundancy("symmetric")
+			g := groupsOf(r.client)[0]
+			g.mu.Lock()
+			for _, l := range g.links {
+				if n := g.connsOn(l); n != count/2 {
+					t.Errorf("link %d has %d connections of %d", l.num, n, count)
+				}
+			}
+			g.mu.Unlock()
+			var all sync.WaitGroup
+			for _, p := range pairs {
+				all.Go(func() { checkTransfer(t, p[0], p[1], size) })
+			}
+			smctest.Eventually(t, patience, "some data", func() bool {
+				read, _ := pairs[count-1][1].Totals()
+				return read > size/8
+			})
+			tt.cut(cables)
+			all.Wait()
+			if got := len(groupsOf(r.client)); got != 1 {
+				t.Errorf("%d link groups, want one", got)
+			}
+			smctest.Eventually(t, patience, "both ends have lost the link", func() bool { return r.failovers() == 2 })
+			tt.heal(cables)
+			r.awaitRedundancy("symmetric")
+			c, s := r.connect() // over the same group
+			checkSMCR(t, c, s)
+			checkTransfer(t, c, s, 1<<20)
+			for _, p := range append(pairs, [2]*Conn{c, s}) {
+				p[0].Close()
+				p[1].Close()
+			}
+			if got := len(groupsOf(r.server)); got != 1 {
+				t.Errorf("%d link groups in the end, want one", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,429 @@
+package host
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// This file has the links of a group: over which devices, which connection writes over which, and what happens when one
+// comes or goes.
+//
+// A connection begins on the link with the fewest connections, and when a link comes some of the others' move to it, so that
+// all have the same number. An asymmetric link has none while there is another one: it shares a device with that.
+
+// An smcrLink is one link of a group. The group's mu guards it, but for what never changes.
+type smcrLink struct {
+	group *smcrGroup
+	rnic  *rnic
+	net   *link.Link
+
+	num   llc.LinkNum   // 0: the first one of a client, before the server has told it
+	peer  netip.Addr    // its other end, once that is known
+	mtu   atomic.Uint32 // wire.MTU of the path, 0 before it is known
+	heard uint64        // messages, when core was told last
+	up    bool          // connections may use it
+}
+
+// rnicEvent implements [rnicUser]. An interface that is down, or has lost its address, is given a moment to come back where there
+// is no other link: TCP survives that, and so do connections whose packets are sent again.
+func (l *smcrLink) rnicEvent(mtu wire.MTU, reason error) {
+	switch {
+	case mtu == 0 && l.group.upLinks.Load() < 2:
+		time.AfterFunc(l.rnic.all.patience, func() {
+			if l.rnic.isDown() {
+				l.net.Fail(reason)
+			}
+		})
+	case mtu == 0, uint32(mtu) < l.mtu.Load():
+		l.net.Fail(reason)
+	}
+}
+
+var (
+	errLinkEnded = errors.New("the link was deleted")
+	errOneLink   = errors.New("the peer has one RNIC, and so have we")
+)
+
+// addLink makes our end of a link on a device that the caller has acquired, and that is the group's from now on, also
+// after an error. g.mu is held, or nobody else knows the group.
+func (g *smcrGroup) addLink(n *rnic, num llc.LinkNum) (*smcrLink, error) {
+	l := &smcrLink{group: g, rnic: n, num: num}
+	var err error
+	if l.net, err = g.net.NewLink(n.dev); err == nil {
+		if err = n.add(l); err != nil {
+			l.net.Close()
+		}
+	}
+	if err != nil {
+		n.release()
+		return nil, err
+	}
+	g.links = append(g.links, l)
+	return l, nil
+}
+
+// dropLink takes away a link. g.mu is held.
+func (g *smcrGroup) dropLink(l *smcrLink) {
+	g.links = slices.DeleteFunc(g.links, func(x *smcrLink) bool { return x == l })
+	l.rnic.remove(l)
+	l.net.Close()
+	l.rnic.release()
+}
+
+// linkOf returns the link with a number: 0 is that of the first contact, nil if there is none. g.mu is held.
+func (g *smcrGroup) linkOf(num llc.LinkNum) *smcrLink {
+	for _, l := range g.links {
+		if l.num == num || num == 0 || l.num == 0 {
+			return l
+		}
+	}
+	return nil
+}
+
+// main returns the link that is named to peers: the first one that connections may use, or that is left. g.mu is held.
+func (g *smcrGroup) main() *smcrLink {
+	for _, l := range g.links {
+		if l.up {
+			return l
+		}
+	}
+	return g.links[0]
+}
+
+// fail makes all links fail.
+func (g *smcrGroup) fail(reason error) {
+	g.mu.Lock()
+	links := slices.Clone(g.links)
+	g.mu.Unlock()
+	for _, l := range links {
+		l.net.Fail(reason)
+	}
+}
+
+// local is our end of a link.
+func (l *smcrLink) local() core.LinkEnd {
+	us := l.rnic.ends()
+	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: l.net.QPN(), PSN: l.net.PSN(), MTU: l.net.MTU()}
+}
+
+// openLink makes our end of another link, at once where the device is open, else on a goroutine. g.mu is held.
+func (g *smcrGroup) openLink(o core.OpenLink) {
+	if g.oneEach && o.GID == g.rnic.dev.GID() {
+		g.queue = g.ctl.LinkOpened(time.Now(), o.Link, g.openSpare(g.rnic), nil, g.queue)
+		return
+	}
+	for _, n := range g.devices {
+		if o.GID == n.dev.GID() {
+			n.retain()
+			g.opened(n, o.Link)
+			return
+		}
+	}
+	g.openers.Go(func() {
+		n, err := g.host.rnics.acquire(o.GID.Addr())
+		if err == nil {
+			g.watchDevice(n)
+		}
+		g.do(func(now time.Time, out []core.Output) []core.Output {
+			if err != nil || g.gone {
+				if err == nil {
+					n.release()
+				}
+				if g.gone {
+					return out
+				}
+				return g.ctl.LinkOpened(now, o.Link, core.LinkEnd{}, nil, out)
+			}
+			g.queue = out
+			g.opened(n, o.Link)
+			return g.queue
+		})
+	})
+}
+
+// opened answers OpenLink. g.mu is held.
+func (g *smcrGroup) opened(n *rnic, num llc.LinkNum) {
+	l, err := g.addLink(n, num)
+	if err != nil {
+		g.host.cfg.Logger.Warn("no further link", "device", n.dev.Addr(), "err", err)
+		g.queue = g.ctl.LinkOpened(time.Now(), num, core.LinkEnd{}, nil, g.queue)
+		return
+	}
+	tokens := make(map[core.RMBID]llc.RToken, len(g.rmbs.every))
+	for id, m := range g.rmbs.every {
+		if t, ok := m.rmb.Token(l.net); ok {
+			tokens[id] = llc.RToken{RKey: t.RKey, VA: t.Addr}
+		}
+	}
+	g.queue = g.ctl.LinkOpened(time.Now(), num, l.local(), tokens, g.queue)
+}
+
+// tokens is where an RMB is on each link. g.mu is held.
+func (g *smcrGroup) tokens(m *smcrRMB) map[llc.LinkNum]llc.RToken {
+	tokens := make(map[llc.LinkNum]llc.RToken, len(g.links))
+	for _, l := range g.links {
+		if t, ok := m.rmb.Token(l.net); ok {
+			tokens[l.num] = llc.RToken{RKey: t.RKey, VA: t.Addr}
+		}
+	}
+	return tokens
+}
+
+// openSpare makes the queue pair that a server offers as the end of a second link where both have one adapter, so that
+// there will be none (RFC 7609 p.35): only its number is of use. g.mu is held.
+func (g *smcrGroup) openSpare(n *rnic) core.LinkEnd {
+	if g.lg.Key.Role == core.RoleClient {
+		return core.LinkEnd{}
+	}
+	pd, err := n.dev.NewPD()
+	if err != nil {
+		return core.LinkEnd{}
+	}
+	cq, err := n.dev.NewCQ(2, nil)
+	if err != nil {
+		return core.LinkEnd{}
+	}
+	if g.spare, err = pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1}); err != nil {
+		return core.LinkEnd{}
+	}
+	us := n.ends()
+	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: g.spare.QPN(), PSN: rdma.RandomPSN(), MTU: n.dev.MTU()}
+}
+
+// dropSpare takes it away. g.mu is held.
+func (g *smcrGroup) dropSpare() {
+	if g.spare != nil {
+		g.spare.Close()
+		g.spare = nil
+	}
+}
+
+// connectLink joins a link with its other end. g.mu is held.
+func (g *smcrGroup) connectLink(o core.ConnectLink) error {
+	l := g.linkOf(o.Link)
+	if l == nil || l.num != o.Link {
+		return errOneLink
+	}
+	p := o.Peer
+	if err := l.net.ReadyToReceive(link.Peer{GID: p.GID, QPN: p.QPN, PSN: p.PSN, MTU: p.MTU}); err != nil {
+		return err
+	}
+	l.mtu.Store(uint32(min(p.MTU, l.net.MTU())))
+	l.peer = p.GID.Addr()
+	if g.lg.Key.Role == core.RoleServer {
+		return l.net.ReadyToSend()
+	}
+	return nil
+}
+
+// linkUp takes a link into use. g.mu is held.
+func (g *smcrGroup) linkUp(num llc.LinkNum) {
+	l := g.linkOf(num)
+	l.up = true
+	g.upLinks.Add(1)
+	g.host.cfg.Logger.Info("link added", "group", g.lg.ID, "link", num, "local", l.rnic.dev.Addr(), "peer", l.peer, "redundancy", g.ctl.Redundancy())
+	g.linksChanged()
+	g.balance()
+}
+
+// linkDown takes a link out of use, and moves its connections. g.mu is held.
+func (g *smcrGroup) linkDown(o core.LinkDown) {
+	l := g.linkOf(o.Link)
+	if l.up {
+		g.upLinks.Add(-1)
+	}
+	l.up = false
+	if o.Why.Kind != core.EndAsymmetric && o.Why.Kind != core.EndOperator { // else it still carries what is on its way
+		l.net.Fail(errLinkEnded) // the error is why it failed before, if it did
+	}
+	moved := g.moveAll(l)
+	g.failovers++
+	g.host.cfg.Logger.Warn("link ended, connections go on over others",
+		"group", g.lg.ID, "link", o.Link, "local", l.rnic.dev.Addr(), "peer", l.peer, "why", o.Why.String(), "connections", moved, "redundancy", g.ctl.Redundancy())
+	g.linksChanged()
+}
+
+// linksChanged tells the host's table, by which later connections find the group.
+func (g *smcrGroup) linksChanged() {
+	links := g.ctl.Links()
+	g.afterwards(func() {
+		g.host.mu.Lock()
+		g.host.groups.SetLinks(g.lg, links)
+		g.host.mu.Unlock()
+	})
+}
+
+// moveAll moves what writes over a link to others, and returns how many. g.mu is held.
+func (g *smcrGroup) moveAll(from *smcrLink) (moved int) {
+	for owner, c := range g.owners {
+		if c.link == nil || c.link.Link() != from.net {
+			continue
+		}
+		to, el := g.pick(owner)
+		if to == nil || c.link.Move(to.net, link.RMBToken{RKey: el.RKey, Addr: el.VA}) != nil {
+			c.link.GiveUp()
+			if !c.detached {
+				g.afterwards(c.lost)
+			}
+			continue
+		}
+		moved++
+	}
+	return moved
+}
+
+// pick returns the link for a connection to write over, with its element there; nil if there is none. g.mu is held.
+func (g *smcrGroup) pick(owner core.Owner) (best *smcrLink, at core.Element) {
+	least, asymmetric := 0, false
+	for _, x := range g.ctl.Links() {
+		l := g.linkOf(x.Num)
+		el, ok := g.ctl.ElementOn(owner, x.Num)
+		if l == nil || !l.up || !ok || l.net.Err() != nil {
+			continue
+		}
+		if n := g.connsOn(l); best == nil || asymmetric && !x.Asymmetric || asymmetric == x.Asymmetric && n < least {
+			best, at, least, asymmetric = l, el, n, x.Asymmetric
+		}
+	}
+	return best, at
+}
+
+// connsOn counts the connections that write over a link. g.mu is held.
+func (g *smcrGroup) connsOn(l *smcrLink) (n int) {
+	for _, c := range g.owners {
+		if c.link != nil && !c.detached && c.link.Link() == l.net {
+			n++
+		}
+	}
+	return n
+}
+
+// balance spreads connections when a link has come: each move leaves the one that had more with no fewer. g.mu is held.
+func (g *smcrGroup) balance() {
+	for owner, c := range g.owners {
+		if c.link == nil || c.detached {
+			continue
+		}
+		from := c.link.Link()
+		to, el := g.pick(owner)
+		if from == nil || to == nil || to.net == from {
+			continue
+		}
+		if here := g.connsOn(&smcrLink{net: from}); here > g.connsOn(to)+1 { // rule: TestSMCRFailover
+			_ = c.link.Move(to.net, link.RMBToken{RKey: el.RKey, Addr: el.VA}) // else it stays
+		}
+	}
+}
+
+// watchDevice keeps a device for as long as the group lasts, so that it is known when it can be used again.
+func (g *smcrGroup) watchDevice(n *rnic) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gone || slices.Contains(g.devices, n) {
+		return
+	}
+	n.retain()
+	n.watchBy(g, true)
+	g.devices = append(g.devices, n)
+}
+
+// rnicsChanged tells core which devices there are. It does not block.
+func (g *smcrGroup) rnicsChanged() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctl == nil || g.gone {
+		return
+	}
+	g.afterwards(func() {
+		list := g.host.rnics.alternatives(g.rnic, g.lg.Key.Version)
+		g.do(func(now time.Time, out []core.Output) []core.Output {
+			if g.gone {
+				return out
+			}
+			return g.ctl.SetRNICs(now, list, out)
+		})
+	})
+}
+
+// alternatives returns the RNICs of ours that may be ends of the links of a group whose first one is on n: that one first, and the other
+// addresses that the configuration has, of the same family and network; in version 1 of the same VLAN too.
+func (r *rnics) alternatives(n *rnic, version clc.Version) (list []core.RNIC) {
+	if !n.isDown() {
+		list = append(list, *n.ends())
+	}
+	if len(r.allowed) == 0 || r.host.cfg.SMCRLinks == 1 {
+		return list
+	}
+	first := n.dev.Addr()
+	r.host.cfg.Namespace(func() {
+		ifaces, err := net.Interfaces()
+		if err != nil {
+			return
+		}
+		for _, iface := range ifaces {
+			if iface.Flags&net.FlagUp == 0 || iface.Flags&net.FlagRunning == 0 {
+				continue
+			}
+			addrs, _ := iface.Addrs()
+			for _, a := range addrs {
+				p, err := netip.ParsePrefix(a.String())
+				if err != nil {
+					continue
+				}
+				addr := p.Addr().Unmap()
+				if addr == first || addr.Is4() != first.Is4() || addr.IsLinkLocalUnicast() || !r.allows(addr) || !r.connected(addr, first) || len(list) >= llc.MaxGIDs {
+					continue
+				}
+				if version == clc.V1 && r.vlan(addr) != r.vlan(first) {
+					continue
+				}
+				us := core.RNIC{GID: wire.GIDFromAddr(addr)}
+				if len(iface.HardwareAddr) == len(us.MAC) {
+					copy(us.MAC[:], iface.HardwareAddr)
+				}
+				list = append(list, us)
+			}
+		}
+	})
+	return list
+}
+
+// watchBy says whether a group is to be told when the device can or cannot be used.
+func (n *rnic) watchBy(g *smcrGroup, on bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if on {
+		n.groups[g] = true
+	} else {
+		delete(n.groups, g)
+	}
+}
+
+// tellGroups has groups look at which devices there are.
+func (n *rnic) tellGroups() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for g := range n.groups {
+		go g.rnicsChanged() // whose lock comes first
+	}
+}
+
+// gidsOf returns the addresses of RNICs.
+func gidsOf(list []core.RNIC) []wire.GID {
+	gids := make([]wire.GID, len(list))
+	for i, r := range list {
+		gids[i] = r.GID
+	}
+	return gids
+}
