@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -255,6 +256,7 @@ func TestMissingRunDirectory(t *testing.T) {
 func TestSSOtherNetworkNamespace(t *testing.T) {
 	dir := ownRunDir(t)
 	hosts := make([]*smc.Host, 2)
+	var listeners []net.Listener
 	listen := func(i int) {
 		h, err := smc.NewHost(&smc.Config{Dir: dir})
 		if err != nil {
@@ -262,11 +264,17 @@ func TestSSOtherNetworkNamespace(t *testing.T) {
 			return
 		}
 		hosts[i] = h
-		if _, err := (&smc.ListenConfig{Host: h}).Listen(t.Context(), "tcp", "127.0.0.1:0"); err != nil {
+		l, err := (&smc.ListenConfig{Host: h}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
 			t.Error(err)
+			return
 		}
+		listeners = append(listeners, l) // one that nobody knows any more is closed
 	}
 	defer func() {
+		for _, l := range listeners {
+			l.Close()
+		}
 		for _, h := range hosts {
 			if h != nil {
 				h.Close()

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -378,6 +379,7 @@ func TestLiveGone(t *testing.T) {
 		}
 		var got []error
 		packets := 0
+		var deleting sync.WaitGroup
 		for {
 			p, err := s.Next()
 			if err == io.EOF {
@@ -389,13 +391,16 @@ func TestLiveGone(t *testing.T) {
 			}
 			got = append(got, err)
 			if down && errors.Is(err, ErrDown) {
-				go w.run[0](func() { // mostly while Next waits
-					if out, err := exec.Command("ip", "link", "del", "wire").CombinedOutput(); err != nil {
-						t.Errorf("ip link del: %v: %s", err, out)
-					}
+				deleting.Go(func() {
+					w.run[0](func() { // mostly while Next waits
+						if out, err := exec.Command("ip", "link", "del", "wire").CombinedOutput(); err != nil {
+							t.Errorf("ip link del: %v: %s", err, out)
+						}
+					})
 				})
 			}
 		}
+		deleting.Wait()
 		if (packets == 0) != down || len(got) == 0 || !errors.Is(got[len(got)-1], ErrGone) || len(got) > 2 || len(got) == 2 && !errors.Is(got[0], ErrDown) {
 			t.Errorf("down first %v: %d packets and %v; want one at least if it was up, and at last %v", down, packets, got, ErrGone)
 		}

@@ -415,7 +415,7 @@ func (lc *LinkControl) fits(link *controlLink) bool {
 			return false
 		}
 	}
-	return asymmetric == nil || !usesLocal(symmetric, link.local) && !usesPeer(symmetric, link.peer) // rule: TestAddLinkParallel
+	return asymmetric == nil || !usesLocal(symmetric, link.local) && !usesPeer(symmetric, link.peer) // rule: TestAddLinkParallel: !usesLocal(symmetric, link.local) && !usesPeer(symmetric, link.peer) -> true
 }
 
 // confirmNew begins CONFIRM LINK on the new link.
@@ -482,7 +482,7 @@ func (lc *LinkControl) handleConfirmNew(now time.Time, m llc.ConfirmLink, out []
 	}
 	if _, err := lc.checkConfirmLink(a.link, m); err != nil {
 		// "The link must be brought down by sending a DELETE LINK for the link over another link" (RFC 7609 C.7.1).
-		return lc.next(now, lc.abortAdd(now, llc.DeleteViolation, true, out)) // rule: TestC71
+		return lc.next(now, lc.abortAdd(now, llc.DeleteViolation, true, out)) // rule: TestC71: lc.abortAdd(now, llc.DeleteViolation, true, out) -> out
 	}
 	if lc.role == RoleServer {
 		return lc.linkUp(now, out)
@@ -539,12 +539,12 @@ func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
 	case addRequested, addTelling:
 		if lc.state == ControlAdding {
 			// "The connection is past the point where the server can fall back to IP."
-			return lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out) // rule: TestC7
+			return lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out) // rule: TestC7: lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out) -> append(out, lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, nil)[:0]...)
 		}
 		out = lc.abortAdd(now, llc.DeleteLostPath, true, out)
 		return lc.probe(now, via, out)
-	case addConfirming, addReplied: // rule: TestC7
-		return lc.abortAdd(now, llc.DeleteLostPath, true, out)
+	case addConfirming, addReplied:
+		return lc.abortAdd(now, llc.DeleteLostPath, true, out) // rule: TestC7: lc.abortAdd(now, llc.DeleteLostPath, true, out) -> out
 	case addNone, addOpening:
 	}
 	return out

@@ -86,10 +86,9 @@ func (w *smcrWay) offer(caps *core.Capabilities) {
 // VLANs" (RFC 7609 p.89).
 func (w *smcrWay) ends() (v1, v2 *core.RNIC) {
 	addr := w.rnic.dev.Addr().WithZone("")
-	common := func(p netip.Prefix) bool { return p.Contains(addr) }
-	// rule: TestSMCRv1Network: slices.ContainsFunc(w.nets, common) -> true
-	// rule: TestSMCRVLANDevice: w.host.rnics.vlan(addr) == w.vlan -> true
-	if w.host.cfg.SMCRv1 && slices.ContainsFunc(w.nets, common) && (addr == w.local.Unmap() || w.host.rnics.vlan(addr) == w.vlan) {
+	inNetwork := slices.ContainsFunc(w.nets, func(p netip.Prefix) bool { return p.Contains(addr) })
+	inVLAN := addr == w.local.Unmap() || w.host.rnics.vlan(addr) == w.vlan // rule: TestSMCRVLANDevice: w.host.rnics.vlan(addr) == w.vlan -> true
+	if w.host.cfg.SMCRv1 && inNetwork && inVLAN {                          // rule: TestSMCRv1Network: inNetwork -> (inNetwork || true)
 		v1 = w.rnic.ends()
 	}
 	return v1, w.rnic.ends()
