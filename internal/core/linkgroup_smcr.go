@@ -104,7 +104,7 @@ func (g *Groups) clientJoinLinks(q JoinRequest) Join {
 func (g *Groups) addLinks(q JoinRequest) Join {
 	var j Join
 	if g.count >= g.limit {
-		idle := g.evictLinks()
+		idle := g.EvictIdle()
 		if idle == nil { // rule: TestLinksLimit
 			j.Why = clc.DiagLimit
 			return j
@@ -126,8 +126,9 @@ func (g *Groups) addLinks(q JoinRequest) Join {
 	return j
 }
 
-// evictLinks drops the group that has been idle longest, nil if none is.
-func (g *Groups) evictLinks() *LinkGroup {
+// EvictIdle drops the link group of SMC-R that has been idle for longest, to make room for others, and returns it, nil if none is
+// idle. The caller ends it ([LinkControl.End]).
+func (g *Groups) EvictIdle() *LinkGroup {
 	var oldest *LinkGroup
 	for _, lg := range g.linked {
 		if lg.Conns == 0 && (oldest == nil || lg.idleSince.Before(oldest.idleSince)) { // rule: TestLinksLimit

@@ -96,6 +96,9 @@ const (
 	// rnicPatience is how long an RNIC may be down before its links end, whose packets are sent again for four seconds.
 	rnicPatience = time.Second
 
+	// shedTime is how long a connection for which there is no memory waits for that of an idle link group, whose peer may not answer.
+	shedTime = 250 * time.Millisecond
+
 	// rnicLinger is how long a RoCE device stays open that nobody uses, and maxRNICs bounds how many are open: more
 	// than machines have adapters.
 	rnicLinger = time.Second

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
@@ -166,7 +167,11 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 		return r, err
 	}
 	ring := c.ringSize(w.host, t.choice)
-	if err = w.host.takeMemory(&w.host.ringBytes, ring); err != nil { // rule: TestSMCRBudget
+	err = w.host.takeMemory(&w.host.ringBytes, ring)
+	for errors.Is(err, ism.ErrBudget) && w.host.shed(ctx) {
+		err = w.host.takeMemory(&w.host.ringBytes, ring)
+	}
+	if err != nil { // rule: TestSMCRBudget
 		return r, err
 	}
 	c.ring.Store(ring)

@@ -2,6 +2,7 @@ package host
 
 import (
 	"io"
+	"net"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -121,6 +122,48 @@ func TestSMCRIdleGroup(t *testing.T) {
 		if n := len(groupsOf(h)); n != 1 {
 			t.Errorf("%d link groups, want a new one", n)
 		}
+	}
+	c.Close()
+	s.Close()
+}
+
+// TestSMCRShed has clients that come once and go, each with an identity of its own, as processes have: the memory that is kept for their
+// next connections is there for others.
+func TestSMCRShed(t *testing.T) {
+	const buffer = 64 << 10
+	r := newSMCRRig(t, func(c, s *Config) {
+		c.ReadBuffer, s.ReadBuffer = buffer, buffer
+		s.MemoryBudget = 4 * buffer // of which one is a client's send ring, while it is there
+	})
+	for i := range byte(6) {
+		addr := netip.AddrFrom4([4]byte{127, 0, 0, 10 + i})
+		other := newTestHost(t, Config{
+			UEIDs: r.client.cfg.UEIDs, SMCRPeers: r.client.cfg.SMCRPeers, ReadBuffer: buffer, RDMA: r.client.cfg.RDMA,
+		})
+		c, err := other.Dial(boundedContext(t), "tcp", r.l.Addr().String(), DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := mustAccept(t, r.l)
+		checkSMCR(t, c, s)
+		checkExchange(t, c, s)
+		c.Close()
+		s.Close()
+		checkGone(t, other, r.server)
+		smctest.Eventually(t, patience, "the send ring is given back", func() bool { return r.server.ringBytes.Load() == 0 })
+	}
+	// One that needs more than what is left takes that of several.
+	l, err := r.server.Listen(t.Context(), "tcp", loop2.String()+":0", ListenOptions{ReadBuffer: 2 * buffer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r.l = l
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	if used := r.server.smcrMemory(); used > r.server.cfg.MemoryBudget {
+		t.Errorf("%d bytes are in use, more than the budget", used)
 	}
 	c.Close()
 	s.Close()

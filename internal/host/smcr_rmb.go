@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -61,6 +62,17 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 		return m, nil
 	}
 	m, err := p.make(size)
+	for errors.Is(err, ism.ErrBudget) && !p.closed { // rule: TestSMCRShed
+		g.mu.Unlock()
+		if !g.host.shed(ctx) {
+			return nil, err
+		}
+		g.mu.Lock()
+		if m, err = p.make(size); err == nil && p.closed {
+			p.freeNow(m)
+			m, err = nil, errNoGroup
+		}
+	}
 	if err != nil || g.ctl == nil { // a first contact
 		g.mu.Unlock()
 		return m, err
@@ -114,6 +126,29 @@ func (h *Host) takeMemory(what *atomic.Int64, n int64) error {
 		return fmt.Errorf("%w: %d bytes more", ism.ErrBudget, n)
 	}
 	return nil
+}
+
+// shed ends the link group that has been idle for longest, whose RMBs are kept for connections to come, since there is no memory for one that
+// is here. It waits until that is given back, but not for a peer that does not answer. It reports false if there is none.
+func (h *Host) shed(ctx context.Context) bool {
+	h.mu.Lock()
+	var idle []*smcrGroup
+	lg := h.groups.EvictIdle()
+	if lg != nil {
+		idle = h.runningLocked([]*core.LinkGroup{lg})
+	}
+	h.mu.Unlock()
+	for _, g := range idle {
+		g.finish(core.EndIdle)
+		late := time.NewTimer(shedTime)
+		select {
+		case <-g.stopped:
+		case <-late.C:
+		case <-ctx.Done():
+		}
+		late.Stop()
+	}
+	return lg != nil && ctx.Err() == nil
 }
 
 // smcrMemory is what the buffers of SMC-R have, each counted with its full size.
