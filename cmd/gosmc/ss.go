@@ -12,11 +12,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/control"
+	supervise "github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/survey"
 )
 
 // addressWidth is how much of an address ss shows without --wide, as smcss does.
 const addressWidth = 23
+
+// modeUnix is the mode of a connection that 'gosmc run' has moved to a pair of Unix sockets.
+const modeUnix = "Unix"
 
 // otherNetNS marks a line whose addresses cannot be reached from here, or are somebody else's here.
 const otherNetNS = "in another network namespace"
@@ -59,7 +63,7 @@ TCP connections why they do not use SMC. A connection within the machine has two
 
 Recv-Q is received and not yet read by the program, Send-Q written and not yet taken by the
 peer, both in bytes. Addresses in another network namespace than that of this command are marked: 127.0.0.1
-there is not 127.0.0.1 here. LG-ID is the connection's link group in its host, and Link, of SMC-R, the link's number in
+there is not 127.0.0.1 here. The mode Unix is that of programs started by 'gosmc run', in this network namespace. LG-ID is the connection's link group in its host, and Link, of SMC-R, the link's number in
 that: see 'gosmc linkgroup' and 'gosmc link'.
 
 The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist.`,
@@ -73,6 +77,9 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 			}
 			g := flags.gather(cmd.Context())
 			r := newSSReport(&g, all || !listening, all || listening)
+			if (all || !listening) && flags.dir == "" {
+				r.addMoved()
+			}
 			if flags.json {
 				return errors.Join(writeJSON(cmd.OutOrStdout(), r), incomplete(&g))
 			}
@@ -115,6 +122,22 @@ func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 		}
 	}
 	return r
+}
+
+// addMoved adds the connections of 'gosmc run', which are the kernel's and in no run directory. Where it cannot be asked about Unix
+// sockets there is nothing to say: neither can it say whether there are any.
+func (r *ssReport) addMoved() {
+	list, _ := supervise.Connections()
+	for _, c := range list {
+		role := "client"
+		if c.Server {
+			role = "server"
+		}
+		r.Connections = append(r.Connections, ssConn{StatusConn: control.StatusConn{
+			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: role, Mode: modeUnix,
+			UID: c.UID, Inode: c.Inode, RecvQ: c.RecvQ, SendQ: c.SendQ,
+		}, PID: c.PID, Command: c.Command})
+	}
 }
 
 func (r *ssReport) write(w io.Writer, wide bool) error {

@@ -520,3 +520,40 @@ func TestTidy(t *testing.T) {
 	}
 	os.Remove(filepath.Join(dir, "0000000000000001.81"))
 }
+
+// TestEnds has a supervisor end with its program, whoever else has come by: another supervisor that looks whether it is there, and
+// would be kept by it in turn.
+func TestEnds(t *testing.T) {
+	dir, err := os.MkdirTemp("", "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	life := exec.Command("sleep", "1000")
+	if err := life.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer life.Wait()
+	defer life.Process.Kill()
+	s, err := newSupervisor(dir, life.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.serve() }()
+	p := s.program(t)
+	p.send(testMessage(message{kind: kindOffer}), p.fd)
+	if got, _ := p.reply(); got != statusNo {
+		t.Errorf("Offer of nothing: status %d, want %d", got, statusNo)
+	}
+	life.Process.Kill()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the supervisor is there without a program")
+	}
+	s.close()
+}

@@ -11,6 +11,7 @@ import (
 // A talk is one socket on which a program asks.
 type talk struct {
 	fd      int
+	pid     int // of the program; 0 if it is in a PID namespace that we do not see
 	watched bool
 	offer   *offer // that it has made; it may have been claimed since
 }
@@ -27,10 +28,7 @@ func (s *supervisor) accept() {
 			unix.Close(fd)
 			continue
 		}
-		if cred.Pid > 0 { // 0: in a PID namespace that we do not see
-			s.programs.add(int(cred.Pid)) // a program that cannot be watched is served as long as others are there
-		}
-		t := &talk{fd: fd}
+		t := &talk{fd: fd, pid: int(cred.Pid)}
 		s.talks[fd] = t
 		s.hear(t)
 	}
@@ -77,6 +75,14 @@ func (s *supervisor) answer(t *talk, m message, fd int) (more bool) {
 	if t.offer == nil && (m.kind == kindConnected || m.kind == kindCancel) || t.offer != nil && m.kind != kindConnected && m.kind != kindCancel {
 		closeAll([]int{fd})
 		return false
+	}
+	switch m.kind {
+	case kindAnnounce, kindBoard, kindClaim:
+		// It is one of ours: we are there as long as it is. Who offers has another supervisor, and who says nothing may be
+		// one. A program that cannot be watched is served as long as others are there.
+		if t.pid > 0 {
+			s.programs.add(t.pid)
+		}
 	}
 	switch m.kind {
 	case kindAnnounce:

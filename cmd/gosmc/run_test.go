@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// runEnviron is the environment in which 'gosmc run' finds a run directory of its own. What is left there in the end is an error.
+func runEnviron(t *testing.T) []string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "run") // a short name: sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return append(os.Environ(), "GOSMC_DIR="+dir)
+}
+
+// runCommand is 'gosmc run' with arguments, by the binary of this test.
+func runCommand(t *testing.T, environ []string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"run"}, args...)...)
+	cmd.Env = environ
+	return cmd
+}
+
+// TestRunStatus has a program keep what is its own: process ID, descriptors, arguments, exit status.
+func TestRunStatus(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := runCommand(t, runEnviron(t), "sh", "-c", `echo $$ "$@"; echo five >&5; exec 5>&-; read x; echo children $(cat /proc/$$/task/$$/children); exit 7`, "sh", "-x", "a b")
+	cmd.ExtraFiles = []*os.File{nil, nil, w}
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	// The end of file shows that the supervisor, which is there, has not kept the descriptor.
+	r.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if got, err := io.ReadAll(r); err != nil || string(got) != "five\n" {
+		t.Errorf("descriptor 5 has %q, %v", got, err)
+	}
+	in.Close()
+	pid := cmd.Process.Pid
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 7 {
+		t.Errorf("exit status %d, want 7", code)
+	}
+	want := strconv.Itoa(pid) + " -x a b\nchildren"
+	if got := out.String(); !strings.HasPrefix(got, want) {
+		t.Errorf("output %q, want %q", got, want)
+	}
+}
+
+// TestRunErrors has the exit statuses of a program that cannot be run.
+func TestRunErrors(t *testing.T) {
+	environ := runEnviron(t)
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, []byte("not a program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{nil, exitUsage, "which program?"},
+		{[]string{"no-such-program"}, exitNotFound, "not found"},
+		{[]string{plain}, exitNotExecutable, "permission denied"},
+		{[]string{"--require", os.Args[0], "version"}, exitFellBack, "cannot be moved from TCP"},
+	} {
+		out, err := runCommand(t, environ, tt.args...).CombinedOutput()
+		code := -1
+		if e, ok := err.(*exec.ExitError); ok {
+			code = e.ExitCode()
+		}
+		if code != tt.code || !strings.Contains(string(out), tt.text) {
+			t.Errorf("run %q: status %d, %q; want %d, %q", tt.args, code, out, tt.code, tt.text)
+		}
+	}
+	out, err := runCommand(t, environ, os.Args[0], "version").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "stays with TCP: ") {
+		t.Errorf("run of a Go program: %v, %q; want a line that it stays with TCP", err, out)
+	}
+}
+
+// An echoProgram is a program that serves, or one that asks it, for tests that have python3.
+const echoProgram = `
+import os, socket, sys
+if len(sys.argv) == 1:
+    l = socket.create_server(("127.0.0.1", 0))
+    print(l.getsockname()[1], os.environ.get("GOSMC_RUN", ""), flush=True)
+    while True:
+        c, _ = l.accept()
+        if os.fork() == 0:
+            while d := c.recv(65536): c.sendall(d)
+            os._exit(0)
+        c.close()
+c = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+for line in sys.stdin:
+    c.sendall(line.encode())
+    print(c.recv(65536).decode(), end="", flush=True)
+`
+
+// A talker is a program with which the test exchanges lines.
+type talker struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func startTalker(t *testing.T, cmd *exec.Cmd) *talker {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return &talker{cmd, in, bufio.NewReader(out)}
+}
+
+func (p *talker) exchange(t *testing.T, line string) {
+	t.Helper()
+	io.WriteString(p.in, line+"\n")
+	if got, err := p.out.ReadString('\n'); err != nil || got != line+"\n" {
+		t.Errorf("sent %q, got %q, %v", line, got, err)
+	}
+}
+
+// movedModes returns the mode of each connection to a port, as ss has it.
+func movedModes(t *testing.T, environ []string, port string) (list []string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "ss", "--json")
+	cmd.Env = environ
+	out, err := cmd.Output()
+	var report struct {
+		Connections []struct{ Local, Peer, Mode string }
+	}
+	if err != nil || json.Unmarshal(out, &report) != nil {
+		t.Fatalf("ss: %v, %s", err, out)
+	}
+	for _, c := range report.Connections {
+		if strings.HasSuffix(c.Local, ":"+port) || strings.HasSuffix(c.Peer, ":"+port) {
+			list = append(list, c.Mode)
+		}
+	}
+	return list
+}
+
+// TestRunMoves has two programs that do not know us talk, and a third one that was not started by us. When the supervisor is
+// killed their connection goes on, and the next one is TCP.
+func TestRunMoves(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3")
+	}
+	environ := runEnviron(t)
+	server := startTalker(t, runCommand(t, environ, python, "-c", echoProgram))
+	line, err := server.out.ReadString('\n')
+	port, socket, ok := strings.Cut(strings.TrimSpace(line), " ")
+	if err != nil || !ok {
+		t.Fatalf("the server says %q, %v", line, err)
+	}
+	client := startTalker(t, runCommand(t, environ, python, "-c", echoProgram, port))
+	client.exchange(t, "over a pair")
+	if got := movedModes(t, environ, port); len(got) != 2 || got[0] != modeUnix || got[1] != modeUnix {
+		t.Errorf("ss shows %q, want two ends of a pair", got)
+	}
+	foreign := exec.Command(python, "-c", echoProgram, port)
+	foreign.Env = environ
+	other := startTalker(t, foreign)
+	other.exchange(t, "over TCP")
+	if got := movedModes(t, environ, port); len(got) != 2 {
+		t.Errorf("ss shows %q, want two ends still", got)
+	}
+	pid := supervisorOf(t, socket)
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	client.exchange(t, "without a supervisor")
+	late := startTalker(t, runCommand(t, environ, python, "-c", echoProgram, port))
+	late.exchange(t, "over TCP, too")
+	if got := movedModes(t, environ, port); len(got) != 2 {
+		t.Errorf("ss shows %q, want the two ends of before", got)
+	}
+}
+
+// supervisorOf returns the process that listens on a supervisor's socket. It has handled what had happened before.
+func supervisorOf(t *testing.T, path string) (pid int) {
+	t.Helper()
+	for range 3 {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+			t.Fatalf("the supervisor does not answer: %v", err)
+		}
+		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid = int(cred.Pid)
+		unix.Write(fd, []byte("no message"))
+		unix.Read(fd, make([]byte, 1)) // until it hangs up
+	}
+	return pid
+}
+
+// TestRunLeavesNothing has the supervisor end with the last of its programs, though that was left behind by the first.
+func TestRunLeavesNothing(t *testing.T) {
+	environ := runEnviron(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	cmd := runCommand(t, environ, "sh", "-c", `(read line) <&3 >/dev/null 2>&1 & echo $GOSMC_RUN`)
+	cmd.ExtraFiles = []*os.File{r}
+	out, err := cmd.Output()
+	r.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := strings.TrimSpace(string(out))
+	pidfd, err := unix.PidfdOpen(supervisorOf(t, socket), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	w.Close() // the last program ends
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 20000); n != 1 {
+		t.Fatalf("the supervisor has not ended: %v", err)
+	}
+	if _, err := os.Lstat(socket); !os.IsNotExist(err) {
+		t.Errorf("its socket: %v, want none", err)
+	}
+}
+
+// TestRunInherits has signals that the caller ignores stay ignored, as nohup wants it.
+func TestRunInherits(t *testing.T) {
+	cmd := exec.Command("sh", "-c", `trap "" HUP INT; exec "$0" run grep SigIgn /proc/self/status`, os.Args[0])
+	cmd.Env = append(runEnviron(t), childOfTest+"=main")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mask, _ := strings.Cut(strings.TrimSpace(string(out)), "\t")
+	ignored, err := strconv.ParseUint(mask, 16, 64)
+	want := uint64(1)<<(syscall.SIGHUP-1) | 1<<(syscall.SIGINT-1)
+	if err != nil || ignored&want != want {
+		t.Errorf("%q, %v; want SIGHUP and SIGINT ignored", out, err)
+	}
+}

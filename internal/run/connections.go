@@ -1,0 +1,173 @@
+package run
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Connection is one end of a connection that was moved. Both ends are on this machine, so there are two.
+type Connection struct {
+	Local, Peer  netip.AddrPort
+	Server       bool // it has accepted
+	Inode        uint64
+	UID          uint32
+	RecvQ, SendQ uint64 // bytes that the program has not read, and that its peer has not
+	PID          int    // a process that has the descriptor; 0 if it is another user's, or on its way to its program
+	Command      string
+}
+
+// Sizes, attributes and flags of linux/unix_diag.h.
+const (
+	unixRequestLen = 24
+	unixMsgLen     = 16
+	unixName       = 0
+	unixQueues     = 4
+	unixUID        = 7
+	unixShow       = 0x01 | 0x10 | 0x40
+)
+
+// Connections asks the kernel for the connections that were moved, in the network namespace of the calling thread.
+func Connections() ([]Connection, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: diagTimeoutSec}); err != nil {
+		return nil, os.NewSyscallError("setsockopt", err)
+	}
+	req := make([]byte, unix.SizeofNlMsghdr+unixRequestLen)
+	binary.NativeEndian.PutUint32(req[0:], uint32(len(req)))
+	binary.NativeEndian.PutUint16(req[4:], unix.SOCK_DIAG_BY_FAMILY)
+	binary.NativeEndian.PutUint16(req[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	body := req[unix.SizeofNlMsghdr:]
+	body[0] = unix.AF_UNIX
+	binary.NativeEndian.PutUint32(body[4:], 1<<1) // established
+	binary.NativeEndian.PutUint32(body[12:], unixShow)
+	if err := unix.Sendto(fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, os.NewSyscallError("sendto", err)
+	}
+	var list []Connection
+	buf := make([]byte, 64<<10)
+	for {
+		n, _, err := unix.Recvfrom(fd, buf, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, os.NewSyscallError("recvfrom", err)
+		}
+		done, err := parseUnix(buf[:n], &list)
+		if err != nil {
+			return nil, err
+		}
+		if done {
+			break
+		}
+	}
+	if len(list) > 0 {
+		sendQueues(list)
+		owners(list)
+	}
+	return list, nil
+}
+
+// parseUnix reads netlink messages, adds the ends of ours to list, and says whether the dump has ended.
+func parseUnix(b []byte, list *[]Connection) (done bool, err error) {
+	for len(b) >= unix.SizeofNlMsghdr {
+		length := int(binary.NativeEndian.Uint32(b))
+		if length < unix.SizeofNlMsghdr || length > len(b) {
+			return true, errMessage
+		}
+		msg := b[unix.SizeofNlMsghdr:length]
+		switch binary.NativeEndian.Uint16(b[4:]) {
+		case unix.NLMSG_DONE:
+			return true, nil
+		case unix.NLMSG_ERROR:
+			if len(msg) < 4 {
+				return true, errMessage
+			}
+			return true, os.NewSyscallError("sock_diag", unix.Errno(-int32(binary.NativeEndian.Uint32(msg))))
+		case unix.SOCK_DIAG_BY_FAMILY:
+			if c, ok := parseEnd(msg); ok {
+				*list = append(*list, c)
+			}
+		}
+		b = b[min(len(b), (length+3)&^3):]
+	}
+	return false, nil
+}
+
+func parseEnd(msg []byte) (c Connection, ok bool) {
+	if len(msg) < unixMsgLen {
+		return c, false
+	}
+	c.Inode = uint64(binary.NativeEndian.Uint32(msg[4:]))
+	for msg = msg[unixMsgLen:]; len(msg) >= 4; {
+		length := int(binary.NativeEndian.Uint16(msg))
+		if length < 4 || length > len(msg) {
+			return c, false
+		}
+		value := msg[4:length]
+		switch attribute := binary.NativeEndian.Uint16(msg[2:]); {
+		case attribute == unixName && len(value) > 0 && value[0] == 0:
+			n, ours := parseName("@" + string(value[1:]))
+			c.Local, c.Peer, c.Server, ok = n.local, n.peer, n.role == roleServer, ours
+		case attribute == unixQueues && len(value) >= 8:
+			c.RecvQ = uint64(binary.NativeEndian.Uint32(value))
+		case attribute == unixUID && len(value) >= 4:
+			c.UID = binary.NativeEndian.Uint32(value)
+		}
+		msg = msg[min(len(msg), (length+3)&^3):]
+	}
+	return c, ok
+}
+
+// sendQueues gives each end what its peer has not read: the kernel counts memory on the sending side, not bytes.
+func sendQueues(list []Connection) {
+	type ends struct{ local, peer netip.AddrPort }
+	unread := make(map[ends]uint64, len(list))
+	for _, c := range list {
+		unread[ends{c.Local, c.Peer}] = c.RecvQ
+	}
+	for i := range list {
+		list[i].SendQ = unread[ends{list[i].Peer, list[i].Local}]
+	}
+}
+
+// owners finds processes by their descriptors. Of several that have one the first that started counts.
+func owners(list []Connection) {
+	byInode := make(map[string]*Connection, len(list))
+	for i := range list {
+		byInode["socket:["+strconv.FormatUint(list[i].Inode, 10)+"]"] = &list[i]
+	}
+	processes, _ := filepath.Glob("/proc/[0-9]*")
+	for _, process := range processes {
+		pid, err := strconv.Atoi(filepath.Base(process))
+		if err != nil {
+			continue
+		}
+		entries, err := os.ReadDir(filepath.Join(process, "fd"))
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			target, err := os.Readlink(filepath.Join(process, "fd", e.Name()))
+			if c := byInode[target]; err == nil && c != nil && (c.PID == 0 || pid < c.PID) {
+				c.PID = pid
+			}
+		}
+	}
+	for i := range list {
+		if list[i].PID != 0 {
+			comm, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(list[i].PID), "comm"))
+			list[i].Command = strings.TrimSuffix(string(comm), "\n")
+		}
+	}
+}
