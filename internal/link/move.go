@@ -70,8 +70,8 @@ func (c *Carrier) settle() {
 		return
 	}
 	failed := c.link.Err() != nil
-	if !failed && c.out > 0 {
-		return // rule: TestMoveGood
+	if !failed && c.out > 0 { // rule: TestMoveGood
+		return
 	}
 	m := c.move
 	c.move = nil
