@@ -41,6 +41,11 @@ type Config struct {
 	// Empty means $GOSMC_SMCR_DEVICES, and without that the addresses of the interface that the TCP connection uses.
 	SMCRDevices []string
 
+	// SMCRLinks is how many links a link group of SMC-R has at most, 1 to 8, each between interfaces of its own: where SMCRDevices
+	// has addresses of several interfaces at both ends, connections go on over another link when one is lost. 0 means 2; version 2 of SMC-R has
+	// no more than that.
+	SMCRLinks int
+
 	// SMCRv1 offers and accepts version 1 of SMC-R too, which needs no UEID: between hosts of one IP network. It
 	// runs over RoCEv2, as the other versions do. Linux kernels want RoCEv1 for it, which this package has not, so
 	// it is for hosts that are known to do the same.
@@ -82,6 +87,7 @@ func (c *Config) internal() host.Config {
 		UEIDs:        c.UEIDs,
 		SMCRPeers:    c.SMCRPeers,
 		SMCRDevices:  c.SMCRDevices,
+		SMCRLinks:    c.SMCRLinks,
 		SMCRv1:       c.SMCRv1,
 		Spin:         c.Spin,
 		ReadBuffer:   c.ReadBuffer,

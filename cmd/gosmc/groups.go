@@ -93,8 +93,10 @@ func newLinkGroupCommand() *cobra.Command {
 		Use:   "linkgroup [show] [LG-ID] [flags]",
 		Short: "Show the link groups of all hosts on this machine",
 		Long: `Show every link group of the hosts of this machine, or the one with the number LG-ID in each of them: who the peer is, and how
-many connections there are. A group of SMC-R has a link, which 'gosmc link' shows. LG-ID is the host's own
-number, LG-Role ours in the group, and LG-Type NONE while the first contact is under way, then SINGLE: there is one link.
+many connections there are. A group of SMC-R has one link or more, which 'gosmc link' shows. LG-ID is the host's own
+number, LG-Role ours in the group, and LG-Type its redundancy: NONE while the first contact is under way, SINGLE with one link,
+SYMMETRIC with two or more that have no RNIC in common, ASYMMETRIC with a second one that does. -d counts the links that were lost while there
+were others, and the connections that outlived them.
 
 The exit status is 1 if there is no group LG-ID, or if the run directory that --dir or GOSMC_DIR names does not exist.`,
 		Example: `  gosmc linkgroup
@@ -241,6 +243,7 @@ func (r *groupsReport) writeDetails(w io.Writer) error {
 		row("EID", orNA(g.EID))
 		row("#Conns", fmt.Sprintf("%d, at most %d", g.Conns, g.MaxConns))
 		if g.Type != "" {
+			row("Failovers", fmt.Sprintf("%d, of %d connections", g.Failovers, g.Moved))
 			row("RMB", fmt.Sprintf("%d B, %d buffers: %d idle, %d in quarantine", g.RMBBytes, g.RMBs, g.IdleRMBs, g.Quarantined))
 		}
 		row("Process", process(g.PID, g.Command))

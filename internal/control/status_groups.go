@@ -9,7 +9,7 @@ type StatusGroup struct {
 	Version     string   `json:"version"` // "2.1"; empty before the first contact is over
 	State       string   `json:"state"`   // "Pending": first contact under way; "Active"
 	Role        string   `json:"role"`    // ours: "client" or "server"
-	Type        string   `json:"type"`    // of SMC-R: "NONE", "SINGLE": how many links it has; empty for SMC-D
+	Type        string   `json:"type"`    // of SMC-R, its redundancy: "NONE", "SINGLE", "ASYMMETRIC", "SYMMETRIC"; empty for SMC-D
 	VLAN        uint16   `json:"vlan"`    // 0: none
 	PNETID      string   `json:"pnet_id"` // empty: none
 	EID         string   `json:"eid"`     // agreed on; empty in version 1
@@ -24,6 +24,8 @@ type StatusGroup struct {
 	RMBs        int      `json:"rmbs"`        // how many these are
 	IdleRMBs    int      `json:"idle_rmbs"`   // of them, that wait for a connection
 	Quarantined int      `json:"quarantined"` // of them, that the peer may still write, and nobody uses again
+	Failovers   uint64   `json:"failovers"`   // of SMC-R: links that it has lost, or given up, while it had others
+	Moved       uint64   `json:"moved"`       // connections that went on over another link then
 	Links       LinkList `json:"links"`
 }
 

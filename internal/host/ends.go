@@ -26,6 +26,7 @@ const (
 	endOfHandshake  = "handshake"
 	endOfConnection = "connection"
 	endOfGroup      = "link group"
+	endOfLink       = "link" // while its group had others
 )
 
 // ended counts an end.
@@ -81,7 +82,7 @@ func detail(err error) string {
 	if e, ok := errors.AsType[*link.WorkError](err); ok {
 		return ": " + e.Op.String() + ": " + e.Status.String()
 	}
-	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, errRNICDown, errHostClosed} {
+	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, link.ErrMoved, errRNICDown, errHostClosed} {
 		if errors.Is(err, known) {
 			return ": " + known.Error()
 		}

@@ -2,9 +2,11 @@ package host
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
 )
@@ -112,6 +114,9 @@ func TestSMCRFailover(t *testing.T) {
 				}
 			}
 			g.mu.Unlock()
+			if st := r.server.Status(); st.Groups[0].Type != "SYMMETRIC" || len(st.Groups[0].Links) != 2 {
+				t.Errorf("type %s, links %+v", st.Groups[0].Type, st.Groups[0].Links)
+			}
 			var all sync.WaitGroup
 			for _, p := range pairs {
 				all.Go(func() { checkTransfer(t, p[0], p[1], size) })
@@ -126,6 +131,11 @@ func TestSMCRFailover(t *testing.T) {
 				t.Errorf("%d link groups, want one", got)
 			}
 			smctest.Eventually(t, patience, "both ends have lost the link", func() bool { return r.failovers() == 2 })
+			st := r.client.Status()
+			lost := slices.ContainsFunc(st.Counters.Ends, func(e control.EndCount) bool { return e.What == endOfLink })
+			if x := st.Groups[0]; x.Failovers == 0 || x.Moved == 0 || !lost {
+				t.Errorf("%d failovers of %d connections are shown, and the ends %v", x.Failovers, x.Moved, st.Counters.Ends)
+			}
 			tt.heal(cables)
 			r.awaitRedundancy("symmetric")
 			c, s := r.connect() // over the same group

@@ -48,7 +48,8 @@ type smcrGroup struct {
 	links     []*smcrLink       // never empty
 	devices   []*rnic           // that are watched for this group, and kept open
 	oneEach   bool              // both sides have one RNIC
-	failovers uint64            // links that were lost
+	failovers uint64            // links that were lost while there were others
+	moved     uint64            // connections that went on over another link then
 	timer     *time.Timer
 	inUse     bool               // the first contact was confirmed
 	fate      core.ConnEventKind // what connections are told at the end

@@ -249,6 +249,8 @@ func (g *smcrGroup) linkDown(o core.LinkDown) {
 	}
 	moved := g.moveAll(l)
 	g.failovers++
+	g.moved += uint64(moved)
+	g.host.counters.ended(endOfLink, groupEndReason(o.Why)) // rule: TestSMCRFailover
 	g.host.cfg.Logger.Warn("link ended, connections go on over others",
 		"group", g.lg.ID, "link", o.Link, "local", l.rnic.dev.Addr(), "peer", l.peer, "why", o.Why.String(), "connections", moved, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()
@@ -297,6 +299,22 @@ func (g *smcrGroup) pick(owner core.Owner) (best *smcrLink, at core.Element) {
 		}
 	}
 	return best, at
+}
+
+// numberOf returns the number of the link that a connection writes over, 0 if there is none.
+func (g *smcrGroup) numberOf(c *smcrCarrier) uint8 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c.link == nil {
+		return 0
+	}
+	over := c.link.Link()
+	for _, l := range g.links {
+		if l.net == over {
+			return uint8(l.num)
+		}
+	}
+	return 0
 }
 
 // connsOn counts the connections that write over a link. g.mu is held.

@@ -98,6 +98,9 @@ func (h *Host) Status() control.Status {
 	for _, c := range conns {
 		k := c.status(names)
 		k.Link = links[k.Group]
+		if x, ok := c.carrier.(*smcrCarrier); ok && c.data != nil {
+			k.Link = x.group.numberOf(x)
+		}
 		s.Connections = append(s.Connections, k)
 	}
 	// What live connections have moved is not in the counters yet.

@@ -103,6 +103,7 @@ func (g *smcrGroup) status(s *control.StatusGroup) {
 		}
 		s.Links = append(s.Links, x)
 	}
+	s.Failovers, s.Moved = g.failovers, g.moved
 	g.rmbs.status(s)
 }
 
@@ -154,7 +155,11 @@ func (n *rnic) status() control.StatusDevice {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s.Links = len(n.links)
-	s.Critical = s.Links > 0 // a group has one link
+	for u := range n.links {
+		if l, ok := u.(*smcrLink); ok && l.group.upLinks.Load() < 2 {
+			s.Critical = true // a group would end with it
+		}
+	}
 	if n.down != "" {
 		s.State, s.Why = "DOWN", n.down
 	}
