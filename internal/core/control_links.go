@@ -387,6 +387,9 @@ func (lc *LinkControl) handleDeleteLinkReply(now time.Time, m llc.DeleteLink, ou
 			out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
 		}
 		out = lc.remove(link, out)
+		if lc.retry.at.IsZero() {
+			lc.retryLater(now) // rule: TestSimLinks
+		}
 	}
 	return lc.next(now, out)
 }

@@ -18,6 +18,12 @@
 // has gathered meanwhile. A connection that has a message on its way lets small writes gather as well,
 // until its completion: they cost the same then as one.
 //
+// # Failover
+//
+// When a link fails its owner moves each [Carrier] to another one: see [Carrier.Move]. Completions of the old link count no
+// more then. A connection that has said its last word and not all of whose bytes have arrived waits for that, while there is another
+// link in the group; without one its send ring is given back.
+//
 // # Receiving
 //
 // The completion handler of a link runs on the goroutine of its device. It parses CDC messages in place, finds the

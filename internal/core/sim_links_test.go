@@ -1,0 +1,213 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// A linkWorld is a linkPair whose messages are in one queue for each link and direction, delivered in any order of
+// these, and lost with the link.
+type linkWorld struct {
+	*linkPair
+	rng    *rand.Rand
+	queues map[string][]func()
+	order  []string
+	dead   map[string]bool // side and link
+	story  []string
+}
+
+// playLinks has a schedule of messages, failures, RNICs that come and go, and RMBs, and checks what is left when it is quiet.
+func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
+	w = &linkWorld{rng: rand.New(rand.NewPCG(seed, 5)), queues: map[string][]func(){}, dead: map[string]bool{}}
+	o := pairOptions{v1: w.rng.IntN(2) == 0, server: 1 + w.rng.IntN(2), client: 1 + w.rng.IntN(2)}
+	if o.v1 && w.rng.IntN(4) == 0 {
+		o.server, o.client, o.max = 3, 3, 3
+	}
+	w.linkPair = newLinkPair(t, o)
+	p := w.linkPair
+	say := func(format string, args ...any) { w.story = append(w.story, fmt.Sprintf("%v ", p.now.Sub(epoch))+fmt.Sprintf(format, args...)) }
+	key := func(s *pairSide, num llc.LinkNum) string { return fmt.Sprintf("%s/%d", s.name, num) }
+	quiet := false
+	p.lose = func(from *pairSide, o SendLLC) bool {
+		if o.Message.Type() != llc.TypeTestLink {
+			say("%s(%d) %v", from.name, o.Link, o.Message)
+		}
+		if p.now.Sub(epoch) == 0 {
+			return false
+		}
+		k := key(from, o.Link)
+		if w.dead[k] || w.dead[key(from.other, o.Link)] {
+			return true // whoever has noticed nothing yet will
+		}
+		// Linux net/smc drops requests that cross its own.
+		if !quiet && !o.Message.Head().Reply && w.rng.IntN(50) == 0 {
+			return true
+		}
+		b := o.Message.Append(nil)
+		if len(w.queues[k]) == 0 && !slices.Contains(w.order, k) {
+			w.order = append(w.order, k)
+		}
+		w.queues[k] = append(w.queues[k], func() {
+			if w.dead[k] || w.dead[key(from.other, o.Link)] {
+				return
+			}
+			m, err := llc.Parse(b)
+			to := from.other
+			if to.lc.link(o.Link) != nil {
+				to.do(to.lc.HandleMessage(p.now, o.Link, m, err, nil))
+			}
+			if o.Tag != 0 && from.lc.link(o.Link) != nil {
+				from.do(from.lc.Sent(p.now, o.Tag, nil))
+			}
+		})
+		return true
+	}
+	fail := func(s *pairSide, num llc.LinkNum) {
+		if s.lc.link(num) == nil || w.dead[key(s, num)] {
+			return
+		}
+		say("%s: link %d fails", s.name, num)
+		w.dead[key(s, num)] = true
+		s.fail(num)
+	}
+	deliver := func() bool {
+		for i := len(w.order) - 1; i >= 0; i-- {
+			if len(w.queues[w.order[i]]) == 0 {
+				w.order = slices.Delete(w.order, i, i+1)
+			}
+		}
+		if len(w.order) == 0 {
+			return false
+		}
+		k := w.order[w.rng.IntN(len(w.order))]
+		f := w.queues[k][0]
+		w.queues[k] = w.queues[k][1:]
+		f()
+		return true
+	}
+	// A link that is dead at one end is noticed at the other one, by the transport, when it sends.
+	notice := func() {
+		for _, s := range []*pairSide{p.server, p.client} {
+			for _, l := range slices.Clone(s.lc.links) {
+				if w.dead[key(s.other, l.num)] && !w.dead[key(s, l.num)] && l.state != linkFailed {
+					fail(s, l.num)
+				}
+			}
+		}
+	}
+	advance := func(d time.Duration) {
+		end := p.now.Add(d)
+		for {
+			next := end
+			for _, s := range []*pairSide{p.server, p.client} {
+				if at := s.lc.Deadline(); !at.IsZero() && at.Before(next) {
+					next = at
+				}
+			}
+			p.now = next
+			if !next.Before(end) {
+				return
+			}
+			for _, s := range []*pairSide{p.server, p.client} {
+				s.do(s.lc.Advance(p.now, nil))
+			}
+			for deliver() {
+			}
+			notice()
+		}
+	}
+	advance(time.Second)
+	id := RMBID(10)
+	for range 5 + w.rng.IntN(60) {
+		s := []*pairSide{p.server, p.client}[w.rng.IntN(2)]
+		switch w.rng.IntN(9) {
+		case 0, 1, 2, 3:
+			deliver()
+		case 4:
+			id++
+			say("%s: RMB %d", s.name, id)
+			s.do(s.lc.ConfirmRMB(p.now, id, s.tokens(id), nil))
+		case 5:
+			if ids := s.lc.ownIDs(); len(ids) > 0 {
+				s.do(s.lc.DeleteRMB(p.now, ids[w.rng.IntN(len(ids))], true, nil))
+			}
+		case 6:
+			if links := s.lc.links; len(links) > 1 && w.rng.IntN(2) == 0 {
+				fail(s, links[w.rng.IntN(len(links))].num)
+			} else if w.rng.IntN(4) == 0 {
+				s.do(s.lc.DeleteLink(p.now, links[w.rng.IntN(len(links))].num, nil))
+			}
+		case 7:
+			n := 1 + w.rng.IntN(len(s.rnics))
+			say("%s: %d RNICs", s.name, n)
+			s.do(s.lc.SetRNICs(p.now, s.rnics[:n], nil))
+		case 8:
+			advance(time.Duration(w.rng.Int64N(int64(3 * time.Second))))
+			notice()
+		}
+	}
+	quiet = true
+	for _, s := range []*pairSide{p.server, p.client} {
+		s.do(s.lc.SetRNICs(p.now, s.rnics, nil))
+	}
+	for deliver() {
+	}
+	notice()
+	advance(20 * time.Minute)
+	return w
+}
+
+// TestSimLinks plays groups of several links with faults, and looks at the tables of both sides when it is quiet: every exchange has ended,
+// both have the same links, as many as they can have, and know where each other's RMBs are on all of them. Or the group
+// has ended on both sides.
+func TestSimLinks(t *testing.T) {
+	seeds := *simSeeds
+	total := map[string]int{}
+	for seed := uint64(1); seed <= uint64(seeds); seed++ {
+		if *simSeed != 0 {
+			seed = uint64(*simSeed)
+		}
+		sub := &seedT{TB: t}
+		w := playLinks(sub, seed)
+		s, c := w.server.lc, w.client.lc
+		switch {
+		case s.State() == ControlEnded || c.State() == ControlEnded:
+			total["ended"]++
+			if s.State() != c.State() && s.State() != ControlActive && c.State() != ControlActive {
+				sub.Errorf("states %v and %v", s.State(), c.State())
+			}
+		default:
+			total[s.Redundancy().String()]++
+			w.check(fmt.Sprintf("seed %d", seed), w.server.links(), s.Redundancy())
+			if want := min(len(w.server.rnics), len(w.client.rnics), s.maxLinks); len(s.Links()) < want {
+				sub.Errorf("%d links, want %d", len(s.Links()), want)
+			}
+		}
+		if sub.failed {
+			for _, line := range tailOf(w.story, 80) {
+				t.Log(line)
+			}
+			t.Fatalf("replay with: go test -run TestSimLinks -seed=%d", seed)
+		}
+		if *simSeed != 0 {
+			break
+		}
+	}
+	t.Logf("%v", total)
+}
+
+func tailOf(list []string, n int) []string { return list[max(0, len(list)-n):] }
+
+// A seedT notes a failure, so that the story can be told.
+type seedT struct {
+	testing.TB
+	failed bool
+}
+
+func (s *seedT) Errorf(format string, args ...any) { s.failed = true; s.TB.Errorf(format, args...) }
+func (s *seedT) Fatalf(format string, args ...any) { s.failed = true; s.TB.Fatalf(format, args...) }
