@@ -26,11 +26,12 @@ type listeners struct {
 	netns       uint64
 	ports       map[uint16][]listener
 	looked      map[uint16]time.Time
+	claims      map[uint16]int // how many more connections were claimed than relayed
 	count       int
 }
 
 func newListeners(dir, socket string, netns uint64) *listeners {
-	return &listeners{dir: dir, socket: socket, netns: netns, ports: make(map[uint16][]listener), looked: make(map[uint16]time.Time)}
+	return &listeners{dir: dir, socket: socket, netns: netns, ports: make(map[uint16][]listener), looked: make(map[uint16]time.Time), claims: make(map[uint16]int)}
 }
 
 func (l *listeners) link(port uint16) string {
@@ -116,9 +117,22 @@ func (l *listeners) refresh(port uint16) {
 	}
 }
 
+// claimed notes that a program has claimed a connection to a port.
+func (l *listeners) claimed(port uint16) { l.claims[port]++ }
+
+// relayed notes that nobody has: whoever accepts there does so without us. A relay costs more than it could gain, so where
+// that is the rule connections stay TCP, until a program listens on the port anew.
+func (l *listeners) relayed(port uint16) {
+	if l.claims[port]--; l.claims[port] < 0 {
+		l.withdraw(port)
+	}
+}
+
 func (l *listeners) withdraw(port uint16) {
+	l.count -= len(l.ports[port])
 	delete(l.ports, port)
 	delete(l.looked, port)
+	delete(l.claims, port)
 	if target, err := os.Readlink(l.link(port)); err == nil && target == l.socket {
 		os.Remove(l.link(port))
 	}

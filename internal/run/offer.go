@@ -96,6 +96,7 @@ func (s *supervisor) claim(t *talk, m message) {
 		return
 	}
 	o.claimed = true
+	s.listeners.claimed(o.server.Port())
 	s.drop(o)
 }
 

@@ -15,6 +15,7 @@ func (s *supervisor) relay(o *offer) {
 		return
 	}
 	s.forget(o)
+	s.listeners.relayed(o.server.Port())
 	end, tcp := stream(o.end), stream(o.tcp)
 	if end == nil || tcp == nil {
 		closeStreams(end, tcp)

@@ -94,6 +94,9 @@ func (p *program) reply() (status, int) {
 	p.t.Helper()
 	b, control := make([]byte, 64), make([]byte, 64)
 	n, controlLen, _, _, err := unix.Recvmsg(p.fd, b, control, unix.MSG_CMSG_CLOEXEC)
+	for err == unix.EINTR {
+		n, controlLen, _, _, err = unix.Recvmsg(p.fd, b, control, unix.MSG_CMSG_CLOEXEC)
+	}
 	if err == unix.ECONNRESET || err == nil && n == 0 {
 		return 99, -1
 	}
@@ -301,6 +304,9 @@ func TestRelay(t *testing.T) {
 	if _, err := io.ReadFull(conn, b); err != nil || string(b) != early {
 		t.Fatalf("the server has read %q, %v", b, err)
 	}
+	if _, err := os.Lstat(s.listeners.link(c.server.Port())); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the listener is still announced, %v: the next connection will be relayed, too", err)
+	}
 	large := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	go func() {
 		conn.Write(large)
@@ -377,6 +383,24 @@ func TestGoneListener(t *testing.T) {
 	}
 	if _, err := os.Lstat(l.link(port)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its announcement: %v, want none", err)
+	}
+}
+
+// TestRelayedNowAndThen has a program miss a connection: that is no reason to give its listener up.
+func TestRelayedNowAndThen(t *testing.T) {
+	l := newListeners(t.TempDir(), "x", 1)
+	to := netip.MustParseAddrPort("127.0.0.1:1")
+	l.add(message{netns: 1, local: to, unique: 1})
+	for range 3 {
+		l.claimed(1)
+		l.relayed(1)
+		if !l.has(to) {
+			t.Error("given up though as many were claimed")
+		}
+	}
+	l.relayed(1)
+	if l.has(to) || l.count != 0 {
+		t.Errorf("not given up, count %d", l.count)
 	}
 }
 
