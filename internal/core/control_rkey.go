@@ -78,6 +78,12 @@ func (lc *LinkControl) Room() bool {
 	return len(lc.own) < llc.MaxRKeys && lc.peer.room() // rule: TestControlRKeyLimit: len(lc.own) < llc.MaxRKeys -> true
 }
 
+// Spare reports whether both sides have an RMB for one more connection: a new one; or of ours one that is free, if there is such;
+// or of the peer's one that no connection of ours writes to, which is likely to be free there.
+func (lc *LinkControl) Spare(free bool) bool {
+	return (free || len(lc.own) < llc.MaxRKeys) && (lc.peer.room() || lc.peer.idle()) // rule: TestControlSpare: lc.peer.idle() -> false
+}
+
 // ConfirmRMB tells the peer of an RMB of ours, before a CLC message names it. The answer is [RMBConfirmed] or
 // [RMBRefused]. An RMB that the peer knows is confirmed at once. tokens says where it is on each link, also on one for
 // which [OpenLink] was the last word.

@@ -61,6 +61,11 @@ func (t *rtokens) find(slot uint8, key wire.RKey) *peerRMB {
 // room reports whether another RMB has a place.
 func (t *rtokens) room() bool { return len(t.rmbs) < llc.MaxRKeys } // rule: TestRTokens: len(t.rmbs) < llc.MaxRKeys -> true
 
+// idle reports whether there is an RMB of which no element is in use.
+func (t *rtokens) idle() bool {
+	return slices.ContainsFunc(t.rmbs, func(b *peerRMB) bool { return len(b.users) == 0 })
+}
+
 // add takes an RMB, and returns nil if it did not. One that is known is told again when it is used again: Linux net/smc.
 // Its address can change while nobody uses it.
 func (t *rtokens) add(slot uint8, token llc.RToken) *peerRMB {

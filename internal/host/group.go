@@ -166,6 +166,17 @@ func (s *handshake) leaveGroup() {
 	}
 }
 
+// noteDeclined tells the link group that the peer has declined another connection of it: there may be none of its RMBs that it
+// could use.
+func (s *handshake) noteDeclined() {
+	if s.group == nil || s.group.Key.Mode != core.SMCR || !s.linkSince.IsZero() {
+		return
+	}
+	if g, err := s.host.smcrGroup(s.group); err == nil {
+		g.declined()
+	}
+}
+
 // dropGroup has no more connections join the link group that our Accept named and that the client has lost: "the
 // receiving peer must clean up its representation of the link group" (RFC 7609 p.105). The next connection makes a new one.
 // Connections that the group has go on: in SMC-D each has memory of its own, and in SMC-R the peer on the link may be another one, so

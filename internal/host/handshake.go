@@ -513,6 +513,9 @@ func (s *handshake) fellBack(out core.FallBack) {
 	if out.OutOfSync { // rule: TestOutOfSync
 		s.dropGroup()
 	}
+	if out.ByPeer {
+		s.noteDeclined() // rule: TestSMCRRoom
+	}
 	s.noteFiltered()
 	s.release()
 	reason := clc.Lookup(out.Diagnosis, clc.OSUnspecified)

@@ -62,6 +62,7 @@ type smcrGroup struct {
 	closing   int         // connections that have said their last word and await the peer's
 	asker     *time.Timer // runs ask while there are such; nil before it was needed
 	full      bool        // no room for another RMB, as the host's table has it
+	refused   bool        // the peer has declined while there was no room for new ones
 	rmbs      rmbPool
 }
 
@@ -382,7 +383,7 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 		return out
 	})
 	g.mu.Lock()
-	again := g.full && g.ctl != nil && g.ctl.Room()
+	again := g.full && g.ctl != nil
 	g.mu.Unlock()
 	if again {
 		g.noteRoom()
@@ -473,10 +474,13 @@ func (g *smcrGroup) usable() []core.GroupLink {
 	return g.ctl.Links()
 }
 
-// noteRoom tells the host's table whether there is room for more RMBs.
+// noteRoom tells the host's table whether there are RMBs for another connection, new ones or some that were used before. The
+// peer's may be of other sizes than it wants, and then it declines.
 func (g *smcrGroup) noteRoom() {
 	g.mu.Lock()
-	full := !g.ctl.Room()
+	room := g.ctl.Room()
+	g.refused = g.refused && !room
+	full := !g.ctl.Spare(g.rmbs.kept > 0) || g.refused
 	g.full = full
 	g.mu.Unlock()
 	g.host.mu.Lock()
@@ -493,8 +497,12 @@ func (g *smcrGroup) isOver() bool {
 // releaseElement ends the use of an element of the peer.
 func (g *smcrGroup) releaseElement(o core.Owner) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.forgetOwner(o)
+	full := g.full
+	g.mu.Unlock()
+	if full {
+		g.noteRoom()
+	}
 }
 
 // forgetOwner is releaseElement with g.mu held.
@@ -502,6 +510,17 @@ func (g *smcrGroup) forgetOwner(o core.Owner) {
 	delete(g.owners, o)
 	if !g.gone {
 		g.ctl.ReleaseElement(o)
+	}
+}
+
+// declined takes that the peer has declined a connection in place of its Confirm.
+func (g *smcrGroup) declined() {
+	g.mu.Lock()
+	known := g.ctl != nil
+	g.refused = known && !g.ctl.Room()
+	g.mu.Unlock()
+	if known {
+		g.noteRoom()
 	}
 }
 

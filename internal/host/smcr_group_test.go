@@ -180,3 +180,34 @@ func TestSMCRCrowd(t *testing.T) {
 		t.Errorf("three connections took %v beside clients that stall", took)
 	}
 }
+
+// TestSMCRReuse fills a link group, closes all, and makes connections again, also with buffers of other sizes: they use the same
+// group, whose tables of RMBs are full, and the RMBs that it has.
+func TestSMCRReuse(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	fill := func(count, buffer int) {
+		t.Helper()
+		var conns []*Conn
+		for range count {
+			c, err := r.dial(DialOptions{ReadBuffer: buffer, Require: RequireSMCR})
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, c, mustAccept(t, r.l))
+		}
+		checkExchange(t, conns[0], conns[1])
+		for _, c := range conns {
+			c.Close()
+		}
+		checkGone(t, r.client, r.server)
+		if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != 1 || len(b) != 1 {
+			t.Errorf("%d and %d link groups after %d connections of %d bytes, want one", len(a), len(b), count, buffer)
+		}
+	}
+	fill(maxConnsPerGroup, 16<<10)
+	fill(3, 16<<10)
+	fill(3, 64<<10) // has less
+	if n := r.client.rmbBytes.Load(); n != maxConnsPerGroup*16<<10 {
+		t.Errorf("%d bytes of RMBs, want %d", n, maxConnsPerGroup*16<<10)
+	}
+}

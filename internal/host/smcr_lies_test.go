@@ -502,6 +502,7 @@ func TestSMCRRoom(t *testing.T) {
 	contact := func() bool {
 		tcp := x.propose()
 		first := x.accept.FirstContact
+		x.write(clc.Decline{Version: clc.V2, PeerID: x.peerID, Diagnosis: clc.DiagMemory, OS: clc.OSLinux})
 		tcp.Close()
 		smctest.Eventually(t, patience, "the server has given it up", func() bool { return groupConns(r.server) == 1 })
 		return first

@@ -53,6 +53,9 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 		g.mu.Unlock()
 		return nil, errNoGroup
 	}
+	if g.ctl != nil && !g.ctl.Room() {
+		size = p.nearest(size) // rule: TestSMCRReuse: p.nearest(size) -> size
+	}
 	if list := p.free[size]; len(list) > 0 {
 		m := list[len(list)-1]
 		p.free[size] = list[:len(list)-1]
@@ -96,6 +99,22 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 	}
 	g.releaseRMB(m, false)
 	return nil, fmt.Errorf("%w: %w", errRMBs, &declined{why})
+}
+
+// nearest returns the size of the free RMBs that are best for a buffer of a size, where there is no room for new ones: the smallest
+// in which it fits, else the largest; the size itself if there is none.
+func (p *rmbPool) nearest(size wire.SizeCode) wire.SizeCode {
+	for s := size; s <= wire.MaxSizeCode; s++ {
+		if len(p.free[s]) > 0 {
+			return s
+		}
+	}
+	for s := int(size) - 1; s >= 0; s-- {
+		if len(p.free[wire.SizeCode(s)]) > 0 {
+			return wire.SizeCode(s)
+		}
+	}
+	return size
 }
 
 // make makes a new one.
@@ -168,7 +187,15 @@ func (p *rmbPool) freeNow(m *smcrRMB) {
 // WRITE of one connection that the link is good for others.
 func (g *smcrGroup) releaseRMB(m *smcrRMB, clean bool) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.releaseLocked(m, clean)
+	full := g.full
+	g.mu.Unlock()
+	if full {
+		g.noteRoom()
+	}
+}
+
+func (g *smcrGroup) releaseLocked(m *smcrRMB, clean bool) {
 	p := &g.rmbs
 	size := m.rmb.Size()
 	delete(p.asked, m.id) // nobody waits for the answer any more
