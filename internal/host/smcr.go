@@ -180,6 +180,9 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 		Done: func() {
 			g.host.ringBytes.Add(-c.ring.Swap(0))
 			g.freed.add(core.Owner(c.closing.Swap(0)))
+			if g.full.Load() {
+				g.wake()
+			}
 		},
 	})
 	if err != nil {

@@ -61,7 +61,7 @@ type smcrGroup struct {
 	lastOwner core.Owner
 	closing   int         // connections that have said their last word and await the peer's
 	asker     *time.Timer // runs ask while there are such; nil before it was needed
-	full      bool        // no room for another RMB, as the host's table has it
+	full      atomic.Bool // no RMB for another connection, as the host's table has it
 	refused   bool        // the peer has declined while there was no room for new ones
 	rmbs      rmbPool
 }
@@ -305,6 +305,11 @@ func (g *smcrGroup) ask() {
 // afterwards has the goroutine do something. g.mu is held.
 func (g *smcrGroup) afterwards(f func()) {
 	g.later = append(g.later, f)
+	g.wake()
+}
+
+// wake has the goroutine look whether there is something to do. It does not block.
+func (g *smcrGroup) wake() {
 	select {
 	case g.kick <- struct{}{}:
 	default:
@@ -348,6 +353,9 @@ func (g *smcrGroup) run() {
 		for _, f := range later {
 			f()
 		}
+		if g.full.Load() {
+			g.noteRoom()
+		}
 		if gone {
 			g.tearDown()
 			for _, c := range g.orphans { // which may await an answer that cannot come any more
@@ -382,12 +390,6 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 		}
 		return out
 	})
-	g.mu.Lock()
-	again := g.full && g.ctl != nil
-	g.mu.Unlock()
-	if again {
-		g.noteRoom()
-	}
 }
 
 // tearDown gives everything back but the RMBs that connections have.
@@ -478,11 +480,15 @@ func (g *smcrGroup) usable() []core.GroupLink {
 // peer's may be of other sizes than it wants, and then it declines.
 func (g *smcrGroup) noteRoom() {
 	g.mu.Lock()
+	g.forgetFreed()
 	room := g.ctl.Room()
 	g.refused = g.refused && !room
 	full := !g.ctl.Spare(g.rmbs.kept > 0) || g.refused
-	g.full = full
+	g.full.Store(full)
 	g.mu.Unlock()
+	if full && g.freed.any() { // who came after we had looked did not know that it matters
+		g.wake()
+	}
 	g.host.mu.Lock()
 	g.host.groups.SetFull(g.lg, full)
 	g.host.mu.Unlock()
@@ -498,9 +504,8 @@ func (g *smcrGroup) isOver() bool {
 func (g *smcrGroup) releaseElement(o core.Owner) {
 	g.mu.Lock()
 	g.forgetOwner(o)
-	full := g.full
 	g.mu.Unlock()
-	if full {
+	if g.full.Load() {
 		g.noteRoom()
 	}
 }
@@ -538,6 +543,12 @@ func (f *freedOwners) add(o core.Owner) {
 	f.Lock()
 	f.list = append(f.list, o)
 	f.Unlock()
+}
+
+func (f *freedOwners) any() bool {
+	f.Lock()
+	defer f.Unlock()
+	return len(f.list) > 0
 }
 
 // forgetFreed ends their use of elements. g.mu is held.

@@ -188,9 +188,8 @@ func (p *rmbPool) freeNow(m *smcrRMB) {
 func (g *smcrGroup) releaseRMB(m *smcrRMB, clean bool) {
 	g.mu.Lock()
 	g.releaseLocked(m, clean)
-	full := g.full
 	g.mu.Unlock()
-	if full {
+	if g.full.Load() {
 		g.noteRoom()
 	}
 }
