@@ -5,9 +5,12 @@ import (
 	"testing"
 )
 
-// onVLANs tells hosts in which VLANs their interfaces are.
+// onVLANs tells hosts in which VLANs their interfaces are. No connection is being made meanwhile: the listener is another one afterwards,
+// as its goroutine would not know.
 func (r *smcrRig) onVLANs(vlan func(netip.Addr) uint16) {
+	r.l.Close()
 	r.client.rnics.vlan, r.server.rnics.vlan = vlan, vlan
+	r.l = mustListen(r.t, r.server, loop2.String()+":0")
 }
 
 // TestSMCRVLAN has connections from several VLANs, as far as the hosts can tell: in version 1 each has a link group of its own.

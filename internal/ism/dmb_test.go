@@ -90,7 +90,7 @@ func TestDMBCost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := countFDs(t); got != fds {
+	if got := countFDs(t); got > fds { // one of an earlier test may have been closed meanwhile
 		t.Errorf("%d DMBs take %d descriptors, want 0", n, got-fds)
 	}
 	if perDMB := (heapBytes() - heap) / n; perDMB > 400 { // both sides are in this process, tables included
