@@ -11,7 +11,7 @@ import (
 var (
 	allSizes = []pingPong{
 		{size: 1, rounds: 1000}, {size: 2, rounds: 1000}, {size: 63, rounds: 1000}, {size: 1024, rounds: 1000},
-		{size: 1025, rounds: 1000}, {size: 4096, rounds: 1000}, {size: 65536, rounds: 1000}, {size: 1 << 20, rounds: 1000},
+		{size: 1025, rounds: 1000}, {size: 4096, rounds: 1000}, {size: 65536, rounds: 1000}, {size: 1 << 20, rounds: 200},
 	}
 	withLoss = []pingPong{
 		{size: 1, rounds: 1000}, {size: 1025, rounds: 300}, {size: 4096, rounds: 200}, {size: 65536, rounds: 50}, {size: 1 << 20, rounds: 5},

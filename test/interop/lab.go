@@ -101,6 +101,9 @@ func (l *lab) gidIndex(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("rxe0 has no GID %s:\n%s", want, table)
 }
 
+// newRXE makes the guest's device, as guest/init.sh does.
+const newRXE = "/bin/rdma link add rxe0 type rxe netdev eth0; echo 0 >/sys/class/infiniband/rxe0/ports/1/hw_counters/lifespan"
+
 // setNetwork makes the network what the conditions say. Jumbo frames need the rxe device to be made
 // anew: it takes its MTU from the interface when it is made.
 func (l *lab) setNetwork(ctx context.Context) error {
@@ -116,8 +119,7 @@ func (l *lab) setNetwork(ctx context.Context) error {
 		if _, err := run(ctx, "ip", "link", "set", dataTap, "mtu", strconv.Itoa(mtu)); err != nil {
 			return err
 		}
-		script := fmt.Sprintf("set -e; /bin/rdma link del rxe0; /bin/ip link set ifb0 mtu %[1]d; /bin/ip link set eth0 mtu %[1]d; "+
-			"/bin/rdma link add rxe0 type rxe netdev eth0; echo 0 >/sys/class/infiniband/rxe0/ports/1/hw_counters/lifespan", mtu)
+		script := fmt.Sprintf("set -e; /bin/rdma link del rxe0; /bin/ip link set ifb0 mtu %[1]d; /bin/ip link set eth0 mtu %[1]d; "+newRXE, mtu)
 		if _, err := l.vm.run(ctx, commandTimeout, script); err != nil {
 			return err
 		}
