@@ -271,20 +271,24 @@ func (a *Agent) serve(c *net.UnixConn, who *client) {
 }
 
 func (a *Agent) servePort(c *net.UnixConn, who *client, request port.Request) {
+	refused := func(err error) {
+		a.count(func(n *Counters) { n.Refused++ })
+		a.log.Warn("port refused", "address", request.Address, "pid", who.pid, "uid", who.user, "reason", err)
+	}
 	answer, fd, err := a.grant(who, request)
-	if err == nil {
-		err = send(c, answer, fd)
-		unix.Close(fd) // the client has it now, or nobody
-	} else {
+	if err != nil {
+		refused(err) // before the client knows, who may ask for the numbers next
 		refusal := port.Answer{Error: err.Error()}
 		if errors.Is(err, errNoPorts) {
 			refusal.Code = port.CodeNoPorts
 		}
 		send(c, refusal, -1)
+		return
 	}
+	err = send(c, answer, fd)
+	unix.Close(fd) // the client has it now, or nobody
 	if err != nil {
-		a.count(func(n *Counters) { n.Refused++ })
-		a.log.Warn("port refused", "address", request.Address, "pid", who.pid, "uid", who.user, "reason", err)
+		refused(err)
 		return
 	}
 	a.count(func(n *Counters) { n.Granted++ })
