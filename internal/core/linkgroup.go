@@ -59,7 +59,8 @@ type LinkGroup struct {
 	links []GroupLink
 	full  bool // no room for another RMB
 
-	doubted bool // a client says that it does not have it
+	doubted bool   // a client says that it does not have it
+	answer  Answer // of the peer that was asked whether it is there
 }
 
 type groupState uint8

@@ -66,7 +66,9 @@ func (g *Groups) serverJoinLinks(q JoinRequest) Join {
 		switch {
 		case lg.state == groupPending:
 			pending = true
-		case lg.doubted: // rule: TestLinksDoubt
+		case lg.doubted || lg.answer == AnswerLate: // rule: TestLinksDoubt, TestLinksAnswer
+		case lg.answer == AnswerAwaited:
+			pending = true // rule: TestLinksAnswer
 		case lg.Conns < lg.MaxConns && !lg.full && len(lg.links) > 0: // rule: TestLinksServer
 			lg.Conns++
 			return Join{Group: lg, Link: lg.links[0]}
@@ -153,6 +155,20 @@ func (g *Groups) SetFull(lg *LinkGroup, full bool) { lg.full = full }
 // on the TCP connection need not be the peer on the link, whose other connections would be lost. So that peer is to be asked
 // whether it is there ([LinkControl.Suspect]), and the group ends if it is not, or when it is idle.
 func (g *Groups) Doubt(lg *LinkGroup) { lg.doubted = true }
+
+// An Answer is what is known of a peer that was asked whether it is there.
+type Answer uint8
+
+const (
+	AnswerNone    Answer = iota // it was not asked, or has answered
+	AnswerAwaited               // it was asked just now
+	AnswerLate                  // it has not answered for longer than peers take
+)
+
+// SetAnswer says how a peer is about to answer ([LinkControl.Suspect]). A server's connections wait for that before they join the
+// group, and if it takes longer than usual they have another one: this one may be about to end, and then they would
+// fall back with it.
+func (g *Groups) SetAnswer(lg *LinkGroup, a Answer) { lg.answer = a }
 
 // Pending reports whether the first contact of a group is under way, for which others wait.
 func (lg *LinkGroup) Pending() bool { return lg.state == groupPending }

@@ -267,6 +267,25 @@ func TestLinksDoubt(t *testing.T) {
 	}
 }
 
+// TestLinksAnswer asks the peer of a group whether it is there.
+func TestLinksAnswer(t *testing.T) {
+	g := NewGroups(8)
+	p := linkedPeer(1)
+	lg := joined(t, g.JoinLinks(asServer(1, p)), 1, true)
+	g.Confirm(lg, confirmed(p))
+	g.SetAnswer(lg, AnswerAwaited)
+	notJoined(t, g.JoinLinks(asServer(2, p)), true, clc.DiagNone)
+	g.SetAnswer(lg, AnswerNone)
+	joined(t, g.JoinLinks(asServer(3, p)), 1, false)
+	g.SetAnswer(lg, AnswerLate)
+	other := joined(t, g.JoinLinks(asServer(4, p)), 4, true)
+	g.Confirm(other, confirmed(p))
+	joined(t, g.JoinLinks(asServer(5, p)), 4, false)
+	g.SetAnswer(other, AnswerAwaited)
+	g.SetAnswer(lg, AnswerNone) // after all
+	joined(t, g.JoinLinks(asServer(6, p)), 1, false)
+}
+
 func TestLinksLimit(t *testing.T) {
 	g := NewGroups(2)
 	a := joined(t, g.JoinLinks(asServer(1, linkedPeer(1))), 1, true)

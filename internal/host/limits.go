@@ -85,6 +85,10 @@ const (
 	knockAfter   = 20 * time.Millisecond
 	knockTimeout = time.Second
 
+	// answerTime is how long a peer that was asked whether it is there may take to answer, before a server has its connections make
+	// another link group. TEST LINK alone would take two seconds to say so.
+	answerTime = 250 * time.Millisecond
+
 	// lastAckTime is how long a link stays after its group has ended, so that what came last is acknowledged. Package
 	// rdma delays acknowledgements for up to 500 microseconds.
 	lastAckTime = 5 * time.Millisecond

@@ -129,8 +129,8 @@ func (w *smcrWay) prepare(ctx context.Context, t terms) (carrier, core.Resources
 		}
 		c.detach(false)
 		c.release(false)
-		// A server that finds the group dead makes another one. What a client joins its server has said.
-		if t.choice.R != nil || first || ctx.Err() != nil || c.group != nil && !c.group.isOver() {
+		// A server that finds the group dead, or the peer silent, makes another one. What a client joins its server has said.
+		if t.choice.R != nil || first || ctx.Err() != nil || c.group != nil && !c.group.isOver() && !c.group.late() {
 			return nil, r, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/wire/roce"
 )
 
@@ -72,3 +73,56 @@ func (n *rnic) refuses(peer netip.Addr) (refused bool) {
 	})
 	return refused
 }
+
+// awaitAnswer has connections that we accept wait until a peer that was just asked whether it is there has answered, or do without
+// the group if that takes longer than it should. To join the group then takes until it ends, and comes to nothing. It does not block.
+func (g *smcrGroup) awaitAnswer() {
+	if g.lg.Key.Role != core.RoleServer || !g.setAnswer(core.AnswerNone, core.AnswerAwaited) {
+		return
+	}
+	heard := g.messages()
+	time.AfterFunc(answerTime, func() {
+		if g.messages() == heard {
+			g.setAnswer(core.AnswerAwaited, core.AnswerLate)
+		} else {
+			g.setAnswer(core.AnswerAwaited, core.AnswerNone)
+		}
+	})
+}
+
+// messages counts what has come over all links.
+func (g *smcrGroup) messages() (n uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range g.links {
+		n += l.net.Heard()
+	}
+	return n
+}
+
+// answered takes that something has come over the link.
+func (g *smcrGroup) answered() {
+	if core.Answer(g.answer.Load()) != core.AnswerNone && !g.setAnswer(core.AnswerAwaited, core.AnswerNone) {
+		g.setAnswer(core.AnswerLate, core.AnswerNone)
+	}
+}
+
+// setAnswer changes what is known of the peer, if it is what the caller thinks.
+func (g *smcrGroup) setAnswer(from, to core.Answer) bool {
+	if !g.answer.CompareAndSwap(uint32(from), uint32(to)) {
+		return false
+	}
+	g.host.mu.Lock()
+	g.host.groups.SetAnswer(g.lg, core.Answer(g.answer.Load())) // of the newest, whoever comes first
+	g.host.groupsChanged()
+	g.host.mu.Unlock()
+	if to == core.AnswerLate {
+		g.mu.Lock()
+		g.rmbs.refuseAsked()
+		g.mu.Unlock()
+	}
+	return true
+}
+
+// late reports whether the peer has been asked whether it is there, and does not answer.
+func (g *smcrGroup) late() bool { return core.Answer(g.answer.Load()) == core.AnswerLate }

@@ -31,7 +31,8 @@ type smcrGroup struct {
 	kick    chan struct{} // there is something in later
 	stopped chan struct{} // closed when the goroutine has ended
 
-	knocking atomic.Bool // see knock
+	knocking atomic.Bool   // see knock
+	answer   atomic.Uint32 // a core.Answer, as the host has it in its table
 
 	orphans []*Conn // that it had when it ended; of the goroutine
 
@@ -270,6 +271,7 @@ func (g *smcrGroup) suspect() {
 		return out
 	})
 	if begun {
+		g.awaitAnswer()
 		g.knock()
 	}
 }
@@ -369,6 +371,7 @@ func (g *smcrGroup) run() {
 
 // linkEvent hands news of a link to core.
 func (g *smcrGroup) linkEvent(ev link.Event) {
+	heard := false
 	g.do(func(now time.Time, out []core.Output) []core.Output {
 		if g.gone {
 			return out
@@ -380,6 +383,7 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 		l := g.links[i]
 		switch ev.Kind {
 		case link.EventLLC:
+			heard = true
 			g.traceLLC(l, ev.Message, false)
 			m, err := llc.Parse(ev.Message)
 			return g.ctl.HandleMessage(now, l.num, m, err, out)
@@ -390,6 +394,9 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 		}
 		return out
 	})
+	if heard {
+		g.answered()
+	}
 }
 
 // tearDown gives everything back but the RMBs that connections have.

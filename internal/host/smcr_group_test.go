@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -210,4 +211,85 @@ func TestSMCRReuse(t *testing.T) {
 	if n := r.client.rmbBytes.Load(); n != maxConnsPerGroup*16<<10 {
 		t.Errorf("%d bytes of RMBs, want %d", n, maxConnsPerGroup*16<<10)
 	}
+}
+
+// TestSMCRAnswer has a server whose peer was asked whether it is there: connections wait for its answer, for a moment, and then make
+// another link group.
+func TestSMCRAnswer(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	g := s.carrier.end().(*smcrGroup)
+
+	g.setAnswer(core.AnswerNone, core.AnswerAwaited)
+	dialed := make(chan *Conn)
+	go func() {
+		c, err := r.dial(DialOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+		dialed <- c
+	}()
+	smctest.Eventually(t, patience, "the next connection waits", func() bool {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		return r.server.changed != nil
+	})
+	g.answered()
+	c2, s2 := <-dialed, mustAccept(t, r.l)
+	checkSMCR(t, c2, s2)
+	if s2.carrier.end() != g {
+		t.Error("it does not join the group after the answer")
+	}
+
+	// Now the peer is not there any more, of which nothing tells but its silence.
+	c.carrier.end().(*smcrGroup).fail(errRNICDown)
+	g.suspect()
+	if core.Answer(g.answer.Load()) == core.AnswerNone && !g.isOver() {
+		t.Error("nobody waits for the answer of a suspect")
+	}
+	smctest.Eventually(t, patience, "the answer is late", func() bool { return g.late() || g.isOver() })
+	c3, s3 := r.connect()
+	checkSMCR(t, c3, s3)
+	if s3.carrier.end() == g {
+		t.Error("a connection joins the group of a peer that does not answer")
+	}
+	for _, x := range []*Conn{c, s, c2, s2, c3, s3} {
+		x.Close()
+	}
+	checkGone(t, r.client, r.server)
+}
+
+// TestSMCRAnswerLate has a connection that waits for the peer's answer to CONFIRM RKEY when that is found to be silent.
+func TestSMCRAnswerLate(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	theirs, g := c.carrier.end().(*smcrGroup), s.carrier.end().(*smcrGroup)
+	c.Close()
+	s.Close()
+	checkGone(t, r.client, r.server)
+	theirs.fail(errRNICDown)
+	<-theirs.stopped
+	g.mu.Lock()
+	clear(g.rmbs.free) // so that the next connection needs another one
+	g.mu.Unlock()
+	dialed := make(chan *Conn)
+	go func() {
+		c, err := r.dial(DialOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+		dialed <- c
+	}()
+	smctest.Eventually(t, patience, "the next connection waits", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return len(g.rmbs.asked) > 0
+	})
+	g.setAnswer(core.AnswerNone, core.AnswerLate)
+	c, s = <-dialed, mustAccept(t, r.l)
+	checkSMCR(t, c, s)
+	c.Close()
+	s.Close()
 }

@@ -237,6 +237,11 @@ func (p *rmbPool) deleted(id core.RMBID) {
 func (p *rmbPool) end() {
 	p.closed = true
 	clear(p.free)
+	p.refuseAsked()
+}
+
+// refuseAsked ends the waits for the peer's answer. g.mu is held.
+func (p *rmbPool) refuseAsked() {
 	for id := range p.asked {
 		p.answer(id, clc.DiagNoActiveLink)
 	}
