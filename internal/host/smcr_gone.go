@@ -23,6 +23,54 @@ import (
 
 var errPeerGone = errors.New("the peer's process has ended: nobody has its UDP port any more")
 
+// suspect has the peer asked whether it is there.
+func (g *smcrGroup) suspect() {
+	begun := false
+	g.do(func(now time.Time, out []core.Output) []core.Output {
+		if g.ctl == nil || g.gone {
+			return out
+		}
+		begun = true
+		g.hear(now)
+		for _, l := range g.links {
+			out = g.ctl.Suspect(now, l.num, out)
+		}
+		return out
+	})
+	if begun {
+		g.awaitAnswer()
+		g.knock()
+	}
+}
+
+// awaits counts a connection that has said its last word, +1, or has ended, -1. A link that has failed only at the peer's end stays
+// silent, and the TCP connection, which would tell, is closed. So while there are such the peer is asked now and then.
+func (g *smcrGroup) awaits(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closing += n; n < 0 || g.closing > 1 || g.gone {
+		return // it runs already, or will not go on
+	}
+	if g.asker == nil {
+		g.asker = time.AfterFunc(closeAskTime, g.ask)
+	} else {
+		g.asker.Reset(closeAskTime)
+	}
+}
+
+// ask has the peer asked on behalf of closed connections.
+func (g *smcrGroup) ask() {
+	g.mu.Lock()
+	again := g.closing > 0 && !g.gone
+	if again {
+		g.asker.Reset(closeAskTime)
+	}
+	g.mu.Unlock()
+	if again {
+		g.suspect() // rule: TestSMCRAsksForClosed
+	}
+}
+
 // knock asks the peer's kernel a little later, unless something comes over the link meanwhile, and ends the link if nobody is
 // there. It does not block.
 func (g *smcrGroup) knock() {
