@@ -143,6 +143,7 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 	ready := l.ready && !l.gone
 	l.mu.Unlock()
 	if !ready {
+		c.openInbox(ownEyecatcher) // what the peer wrote before it left is there
 		return l.error(ErrNotReady)
 	}
 	size := min(c.sendSize, to.Size.Bytes()) // more would never be filled
@@ -165,8 +166,14 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 	}
 	c.mu.Unlock()
 	c.group.attach(c)
+	c.openInbox(ownEyecatcher)
+	return nil
+}
 
+// openInbox takes what has come before.
+func (c *Carrier) openInbox(ownEyecatcher bool) {
 	c.in.Lock()
+	defer c.in.Unlock()
 	if ownEyecatcher {
 		c.in.base = uint32(copy(c.rmb.Bytes(), eyecatcher))
 	}
@@ -174,8 +181,6 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 	if c.in.held {
 		c.take(&c.in.message)
 	}
-	c.in.Unlock()
-	return nil
 }
 
 // Stream returns what [stream.New] has to know of the carrier. Before Attach, and where that has failed, what is written
