@@ -30,7 +30,9 @@ func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
 	}
 	w.linkPair = newLinkPair(t, o)
 	p := w.linkPair
-	say := func(format string, args ...any) { w.story = append(w.story, fmt.Sprintf("%v ", p.now.Sub(epoch))+fmt.Sprintf(format, args...)) }
+	say := func(format string, args ...any) {
+		w.story = append(w.story, fmt.Sprintf("%v ", p.now.Sub(epoch))+fmt.Sprintf(format, args...))
+	}
 	key := func(s *pairSide, num llc.LinkNum) string { return fmt.Sprintf("%s/%d", s.name, num) }
 	quiet := false
 	p.lose = func(from *pairSide, o SendLLC) bool {

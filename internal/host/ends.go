@@ -82,7 +82,7 @@ func detail(err error) string {
 	if e, ok := errors.AsType[*link.WorkError](err); ok {
 		return ": " + e.Op.String() + ": " + e.Status.String()
 	}
-	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, link.ErrMoved, errRNICDown, errHostClosed} {
+	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, link.ErrMoved, errRNICDown, errStalled, errLinkEnded, errHostClosed} {
 		if errors.Is(err, known) {
 			return ": " + known.Error()
 		}

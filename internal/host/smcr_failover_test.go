@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -135,6 +136,12 @@ func TestSMCRFailover(t *testing.T) {
 			lost := slices.ContainsFunc(st.Counters.Ends, func(e control.EndCount) bool { return e.What == endOfLink })
 			if x := st.Groups[0]; x.Failovers == 0 || x.Moved == 0 || !lost {
 				t.Errorf("%d failovers of %d connections are shown, and the ends %v", x.Failovers, x.Moved, st.Counters.Ends)
+			}
+			if tt.name == "packets of the second link vanish" {
+				ends := append(st.Counters.Ends, r.server.Status().Counters.Ends...)
+				if !slices.ContainsFunc(ends, func(e control.EndCount) bool { return strings.Contains(e.Reason, errStalled.Error()) }) {
+					t.Errorf("nobody has found out that packets vanish, other than by retries: %v", ends)
+				}
 			}
 			tt.heal(cables)
 			r.awaitRedundancy("symmetric")

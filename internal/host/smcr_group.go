@@ -42,29 +42,30 @@ type smcrGroup struct {
 	freed   freedOwners
 	upLinks atomic.Int32 // that connections may use
 
-	mu        sync.Mutex
-	ctl       *core.LinkControl // nil before the first contact begins
-	tell      func(news)        // to the handshake of the first contact
-	spare     *rdma.QP          // what ADD LINK offers; nil if there is none
-	links     []*smcrLink       // never empty
-	devices   []*rnic           // that are watched for this group, and kept open
-	oneEach   bool              // both sides have one RNIC
-	failovers uint64            // links that were lost while there were others
-	moved     uint64            // connections that went on over another link then
-	timer     *time.Timer
-	inUse     bool               // the first contact was confirmed
-	fate      core.ConnEventKind // what connections are told at the end
-	over      bool               // GroupEnding
-	gone      bool               // GroupEnded: links and memory are
-	queue     []core.Output
-	later     []func() // for the goroutine
-	owners    map[core.Owner]*smcrCarrier
-	lastOwner core.Owner
-	closing   int         // connections that have said their last word and await the peer's
-	asker     *time.Timer // runs ask while there are such; nil before it was needed
-	full      atomic.Bool // no RMB for another connection, as the host's table has it
-	refused   bool        // the peer has declined while there was no room for new ones
-	rmbs      rmbPool
+	mu         sync.Mutex
+	ctl        *core.LinkControl // nil before the first contact begins
+	tell       func(news)        // to the handshake of the first contact
+	spare      *rdma.QP          // what ADD LINK offers; nil if there is none
+	links      []*smcrLink       // never empty
+	devices    []*rnic           // that are watched for this group, and kept open
+	stallTimer *time.Timer       // runs checkStalls while there are several links; nil before it was needed
+	oneEach    bool              // both sides have one RNIC
+	failovers  uint64            // links that were lost while there were others
+	moved      uint64            // connections that went on over another link then
+	timer      *time.Timer
+	inUse      bool               // the first contact was confirmed
+	fate       core.ConnEventKind // what connections are told at the end
+	over       bool               // GroupEnding
+	gone       bool               // GroupEnded: links and memory are
+	queue      []core.Output
+	later      []func() // for the goroutine
+	owners     map[core.Owner]*smcrCarrier
+	lastOwner  core.Owner
+	closing    int         // connections that have said their last word and await the peer's
+	asker      *time.Timer // runs ask while there are such; nil before it was needed
+	full       atomic.Bool // no RMB for another connection, as the host's table has it
+	refused    bool        // the peer has declined while there was no room for new ones
+	rmbs       rmbPool
 }
 
 // Done is closed when its connections must end.
@@ -213,6 +214,9 @@ func (g *smcrGroup) carryOut(out core.Output) {
 		g.ending(out)
 	case core.GroupEnded:
 		g.gone = true
+		if g.stallTimer != nil {
+			g.stallTimer.Stop()
+		}
 		g.dropSpare()
 		g.stopTimer()
 		g.afterwards(func() {})

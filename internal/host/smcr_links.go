@@ -33,6 +33,11 @@ type smcrLink struct {
 	mtu   atomic.Uint32 // wire.MTU of the path, 0 before it is known
 	heard uint64        // messages, when core was told last
 	up    bool          // connections may use it
+
+	seen struct { // by checkStalls when it looked last
+		received, timeouts uint64
+		stalls             int // looks in a row at which nothing had come though something was awaited
+	}
 }
 
 // rnicEvent implements [rnicUser]. An interface that is down, or has lost its address, is given a moment to come back where there
@@ -52,6 +57,7 @@ func (l *smcrLink) rnicEvent(mtu wire.MTU, reason error) {
 
 var (
 	errLinkEnded = errors.New("the link was deleted")
+	errStalled   = errors.New("nothing arrives over the link, but over others")
 	errOneLink   = errors.New("the peer has one RNIC, and so have we")
 )
 
@@ -235,6 +241,54 @@ func (g *smcrGroup) linkUp(num llc.LinkNum) {
 	g.host.cfg.Logger.Info("link added", "group", g.lg.ID, "link", num, "local", l.rnic.dev.Addr(), "peer", l.peer, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()
 	g.balance()
+	if g.stallTimer == nil {
+		g.stallTimer = time.AfterFunc(stallCheck, g.checkStalls)
+	} else {
+		g.stallTimer.Reset(stallCheck)
+	}
+}
+
+// checkStalls ends links on which packets vanish, while there are others. A queue pair alone waits for four seconds, since a peer that is stopped for
+// a while looks the same. But such a peer is silent on all links: where it answers on another one the path has failed.
+func (g *smcrGroup) checkStalls() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gone || g.over || g.upLinks.Load() < 2 {
+		return // linkUp begins again
+	}
+	g.stallTimer.Reset(stallCheck)
+	var stalled []*smcrLink
+	alive := false
+	for _, l := range g.links {
+		if !l.up {
+			continue
+		}
+		st := l.net.QPStats()
+		switch {
+		case st.RcvdPackets != l.seen.received:
+			alive, l.seen.stalls = true, 0
+		case st.Timeouts != l.seen.timeouts:
+			l.seen.stalls++
+			stalled = append(stalled, l)
+		}
+		l.seen.received, l.seen.timeouts = st.RcvdPackets, st.Timeouts
+	}
+	for _, l := range stalled {
+		switch {
+		case !alive: // is the peer there?
+			g.doLocked(func(now time.Time, out []core.Output) []core.Output {
+				for _, other := range g.links {
+					if other.up && other.seen.stalls == 0 {
+						out = g.ctl.Suspect(now, other.num, out)
+					}
+				}
+				return out
+			})
+			return
+		case l.seen.stalls >= maxStalls:
+			l.net.Fail(errStalled) // rule: TestSMCRFailover
+		}
+	}
 }
 
 // linkDown takes a link out of use, and moves its connections. g.mu is held.
@@ -288,13 +342,18 @@ func (g *smcrGroup) moveAll(from *smcrLink) (moved int) {
 // pick returns the link for a connection to write over, with its element there; nil if there is none. g.mu is held.
 func (g *smcrGroup) pick(owner core.Owner) (best *smcrLink, at core.Element) {
 	least, asymmetric := 0, false
-	for _, x := range g.ctl.Links() {
+	links := g.ctl.Links()
+	for _, x := range links {
 		l := g.linkOf(x.Num)
 		el, ok := g.ctl.ElementOn(owner, x.Num)
 		if l == nil || !l.up || !ok || l.net.Err() != nil {
 			continue
 		}
-		if n := g.connsOn(l); best == nil || asymmetric && !x.Asymmetric || asymmetric == x.Asymmetric && n < least {
+		n := 0
+		if len(links) > 1 {
+			n = g.connsOn(l)
+		}
+		if best == nil || asymmetric && !x.Asymmetric || asymmetric == x.Asymmetric && n < least {
 			best, at, least, asymmetric = l, el, n, x.Asymmetric
 		}
 	}

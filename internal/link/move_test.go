@@ -183,11 +183,17 @@ func TestMove(t *testing.T) {
 
 // TestMoveClosing has a connection closed, with data and Closed on their way, when the link fails: all of it arrives.
 func TestMoveClosing(t *testing.T) {
+	for _, size := range []int{40_000, 0} { // with none, it is Closed that is on its way
+		testMoveClosing(t, size)
+	}
+}
+
+func testMoveClosing(t *testing.T, size int) {
 	watchdog(t)
 	w := newTwins(t, 2)
 	a, b := w.connect(settings{code: sizes(2, 2)})
 	w.cut[0].Store(true)
-	message := make([]byte, 40_000)
+	message := make([]byte, size)
 	for i := range message {
 		message[i] = byte(i * 7)
 	}
