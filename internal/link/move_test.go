@@ -248,7 +248,7 @@ func TestMoveLost(t *testing.T) {
 		io.ReadFull(l.Conn, make([]byte, 4)) // which has seen it
 		l.say(t, cdc.NewFailoverValidation(seq, l.carrier.AlertToken()))
 		l.say(t, cdc.Message{Seq: 12, Producer: cdc.Cursor{Count: 3}}) // said again, with less
-		k, _ := l.Conn.Read(make([]byte, 10)) // looks at it
+		k, _ := l.Conn.Read(make([]byte, 10))                          // looks at it
 		l.say(t, cdc.Message{Seq: 13, Producer: cdc.Cursor{Count: 6}})
 		n, err := io.ReadFull(l.Conn, make([]byte, 1))
 		if n += k; lost != (err != nil) || !lost && n != 2 {
