@@ -2,7 +2,9 @@ package ism
 
 import (
 	"fmt"
+	"math"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,9 +60,36 @@ func (o *overcommitMode) isStrict() bool {
 // of the largest memory takes less.
 const reserveTries = 100
 
-// reserveMemory takes all pages of a memfd from the system now. An error is the kernel's: ENOSPC or
+// commitSpared is how much of what the kernel may promise is left to others, as a fraction, and at most: Go's
+// runtime, ours included, ends its process when it is refused a page.
+const (
+	commitSpared    = 16
+	maxCommitSpared = 64 << 20 // bytes
+)
+
+// commitRoom returns how many bytes more may be promised, by the text of /proc/meminfo, if it says so. Less than 0: what is
+// to be spared has begun.
+func commitRoom(meminfo string) (room int64, ok bool) {
+	var limit, used int64 = -1, -1
+	for line := range strings.Lines(meminfo) {
+		fmt.Sscanf(line, "CommitLimit: %d kB", &limit)
+		fmt.Sscanf(line, "Committed_AS: %d kB", &used)
+	}
+	if limit < 0 || used < 0 || limit > math.MaxInt64>>10 || used > math.MaxInt64>>10 {
+		return 0, false
+	}
+	limit, used = limit<<10, used<<10
+	return limit - used - min(limit/commitSpared, maxCommitSpared), true
+}
+
+// reserveMemory takes all pages of a memfd from the system now. An error matches that of the kernel: ENOSPC or
 // ENOMEM when it has no room.
 func reserveMemory(fd, size int) error {
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		if room, ok := commitRoom(string(text)); ok && room < int64(size) {
+			return fmt.Errorf("reserving %d bytes (vm.overcommit_memory=2): %w: %d may be taken", size, unix.ENOMEM, max(room, 0))
+		}
+	}
 	for try := 1; ; try++ {
 		err := unix.Fallocate(fd, 0, 0, int64(size))
 		if err == nil {

@@ -372,3 +372,23 @@ func TestDenied(t *testing.T) {
 		t.Errorf("denied(EMFILE) = %v, want EMFILE only", err)
 	}
 }
+
+// TestCommitRoom checks how much is left for others under vm.overcommit_memory=2.
+func TestCommitRoom(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		room       int64
+		ok         bool
+	}{
+		{"large", "MemTotal: 1 kB\nCommitLimit:     8388608 kB\nCommitted_AS:    1048576 kB\n", 7<<30 - 64<<20, true},
+		{"small", "CommitLimit:  163840 kB\nCommitted_AS:  163840 kB\n", -10 << 20, true},
+		{"no limit", "Committed_AS:  163840 kB\n", 0, false},
+		{"no use", "CommitLimit:  163840 kB\n", 0, false},
+		{"too large", "CommitLimit:  9223372036854775807 kB\nCommitted_AS: 1 kB\n", 0, false},
+		{"empty", "", 0, false},
+	} {
+		if room, ok := commitRoom(tt.text); room != tt.room || ok != tt.ok {
+			t.Errorf("%s: %d bytes, %v; want %d, %v", tt.name, room, ok, tt.room, tt.ok)
+		}
+	}
+}
