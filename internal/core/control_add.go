@@ -285,7 +285,7 @@ func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
 
 // notBefore is when the next attempt may be, if there is a reason for one now.
 func (lc *LinkControl) notBefore(now time.Time, pause time.Duration) time.Time {
-	if at := lc.retry.last.Add(pause); !lc.retry.last.IsZero() && at.After(now) { // rule: TestAddLinkFlapping
+	if at := lc.retry.last.Add(pause); !lc.retry.last.IsZero() && at.After(now) {
 		return at
 	}
 	return now
@@ -415,7 +415,7 @@ func (lc *LinkControl) fits(link *controlLink) bool {
 			return false
 		}
 	}
-	return asymmetric == nil || !usesLocal(symmetric, link.local) && !usesPeer(symmetric, link.peer) // rule: TestAddLinkParallel: !usesLocal(symmetric, link.local) && !usesPeer(symmetric, link.peer) -> true
+	return asymmetric == nil || !usesLocal(symmetric, link.local) && !usesPeer(symmetric, link.peer)
 }
 
 // confirmNew begins CONFIRM LINK on the new link.
@@ -482,7 +482,7 @@ func (lc *LinkControl) handleConfirmNew(now time.Time, m llc.ConfirmLink, out []
 	}
 	if _, err := lc.checkConfirmLink(a.link, m); err != nil {
 		// "The link must be brought down by sending a DELETE LINK for the link over another link" (RFC 7609 C.7.1).
-		return lc.next(now, lc.abortAdd(now, llc.DeleteViolation, true, out)) // rule: TestC71: lc.abortAdd(now, llc.DeleteViolation, true, out) -> out
+		return lc.next(now, lc.abortAdd(now, llc.DeleteViolation, true, out))
 	}
 	if lc.role == RoleServer {
 		return lc.linkUp(now, out)
@@ -539,7 +539,7 @@ func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
 	case addRequested, addTelling:
 		if lc.state == ControlAdding {
 			// "The connection is past the point where the server can fall back to IP."
-			return lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out) // rule: TestC7: lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out) -> append(out, lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, nil)[:0]...)
+			return lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out)
 		}
 		out = lc.abortAdd(now, llc.DeleteLostPath, true, out)
 		return lc.probe(now, via, out)
@@ -552,7 +552,7 @@ func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
 
 // hint takes a client's word that it has another RNIC. It is of no use while a link is being made: that is the answer.
 func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
-	if lc.state != ControlActive || lc.add.phase != addNone { // rule: TestCollisions
+	if lc.state != ControlActive || lc.add.phase != addNone {
 		return out
 	}
 	lc.retry.hinted = true

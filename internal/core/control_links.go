@@ -157,7 +157,7 @@ func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, out 
 
 // enqueue has the peer told of a link's end, once.
 func (lc *LinkControl) enqueue(d linkDelete) {
-	if lc.deleteOf(d.num) == nil { // rule: TestControlFlood
+	if lc.deleteOf(d.num) == nil {
 		lc.deletes = append(lc.deletes, d)
 	}
 }
@@ -323,7 +323,7 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		return out // "assume timing window and ignore message" (RFC 7609 C.7.1)
 	case link == nil:
 		return append(out, SendLLC{Link: via.num, Message: answerDelete(m, llc.DeleteUnknownLink)})
-	case lc.state == ControlConfirming, link.state == linkFailed: // rule: TestDeleteLinkCrossing
+	case lc.state == ControlConfirming, link.state == linkFailed:
 		return out
 	case link.state == linkAdding: // the client has waited in vain for CONFIRM LINK
 		return lc.next(now, lc.abortAdd(now, m.Reason, true, out))

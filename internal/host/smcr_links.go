@@ -397,7 +397,7 @@ func (g *smcrGroup) balance() {
 		if from == nil || to == nil || to.net == from {
 			continue
 		}
-		if here := g.connsOn(&smcrLink{net: from}); here > g.connsOn(to)+1 { // rule: TestSMCRFailover
+		if here := g.connsOn(&smcrLink{net: from}); here > g.connsOn(to)+1 {
 			_ = c.link.Move(to.net, link.RMBToken{RKey: el.RKey, Addr: el.VA}) // else it stays
 		}
 	}
