@@ -65,7 +65,7 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 		return m, nil
 	}
 	m, err := p.make(size)
-	for errors.Is(err, ism.ErrBudget) && !p.closed { // rule: TestSMCRShed
+	for errors.Is(err, ism.ErrBudget) && !p.closed { // rule: TestSMCRShed: !p.closed -> false
 		g.mu.Unlock()
 		if !g.host.shed(ctx) {
 			return nil, err
