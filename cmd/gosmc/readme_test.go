@@ -221,7 +221,7 @@ func TestDocumentedFlags(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile("[`( ]--([a-z][a-z-]*)").FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile("[`( ]--([a-z][a-z0-9-]*)").FindAllStringSubmatch(string(text), -1) {
 			if !flags[m[1]] {
 				t.Errorf("%s names --%s, which no verb has", filepath.Base(document), m[1])
 			}
