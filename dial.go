@@ -55,7 +55,7 @@ type Dialer struct {
 	// FallbackDelay, KeepAlive, KeepAliveConfig and Resolver are those of [net.Dialer].
 	// Keepalive probes go over the TCP connection, which stays idle beside SMC; when they
 	// find the peer unreachable the connection ends. Beside SMC-D, whose peer is on this machine, there
-	// are none unless KeepAliveConfig enables them.
+	// are none unless KeepAlive or KeepAliveConfig ask for them.
 	FallbackDelay   time.Duration
 	KeepAlive       time.Duration
 	KeepAliveConfig net.KeepAliveConfig

@@ -46,7 +46,7 @@ func TestKeepAlive(t *testing.T) {
 		want   int
 	}{
 		{"SMC-D", ModeSMCD, 0, net.KeepAliveConfig{}, 0},
-		{"SMC-D, time given", ModeSMCD, 40 * time.Second, net.KeepAliveConfig{}, 0},
+		{"SMC-D, time given", ModeSMCD, 40 * time.Second, net.KeepAliveConfig{}, 40},
 		{"SMC-D, asked for", ModeSMCD, 0, asked, 33},
 		{"TCP", ModeTCP, 0, net.KeepAliveConfig{}, byDefault},
 		{"TCP, time given", ModeTCP, 40 * time.Second, net.KeepAliveConfig{}, 40},

@@ -41,6 +41,8 @@ var expected = map[string]map[string]difference{
 			why:       "package smc does not ask for Multipath TCP: the TCP connection has nothing to carry",
 			complaint: `^Test with GODEBUG|with mptcp: true$|is not (an MPTCP proto|with MPTCP)$`,
 		},
+		"TestDialTCPDefaultKeepAlive": noKeepAlive,
+		"TestDialerKeepAlive":         noKeepAlive,
 		"TestDialerDualStackFDLeak": {
 			why:       "counts the sockets of package net before and after, and a host in use has one for its tools",
 			complaint: `^got \d+; want \d+$`,
@@ -52,6 +54,11 @@ var expected = map[string]map[string]difference{
 var noFile = difference{
 	why:       "the bytes of a connection over shared memory pass through no file that another process could have",
 	complaint: `smc: a connection over shared memory has no file: unsupported operation$|^unexpected type on 2nd nested level: \*fmt.wrapError$|^expected poll.Splice to be called$`,
+}
+
+var noKeepAlive = difference{
+	why:       "looks for the default keepalive, which package smc leaves off beside SMC-D: see smc.Dialer",
+	complaint: `^got keepalive -1ns; want 15s$|^Dialer\.KeepAlive = 0s: SetKeepAlive set to -1ns, want 0s$`,
 }
 
 var noSendfile = difference{
