@@ -481,14 +481,7 @@ func (s *handshake) established(r core.Result) {
 		return
 	}
 	// From here on endGone and Close find the connection, if the peer is not gone already.
-	if mode == ModeSMCD {
-		s.chosen.watcher().watchSoon(c)
-	} else if err := c.watch(s.chosen.watcher()); err != nil {
-		c.traceFailed(err)
-		c.abandon()
-		s.err = c.setupError(err)
-		return
-	}
+	s.chosen.watcher().watchSoon(c)
 	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // of a peer that was done before we were
 	select {
 	case <-c.carrier.end().Done():

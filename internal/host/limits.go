@@ -123,7 +123,7 @@ const (
 	// maxEndReasons bounds the reasons why handshakes, connections and link groups have ended that are counted.
 	maxEndReasons = 256
 
-	// watchDelay is how long, at most, nobody looks what happens on the TCP socket of a new connection of SMC-D.
+	// watchDelay is how long, at most, nobody looks what happens on the TCP socket of a new connection.
 	watchDelay = 20 * time.Millisecond
 
 	// sweepEvery is how often connections that wrote something are looked at; one that

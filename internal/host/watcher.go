@@ -78,8 +78,9 @@ func (w *watcher) watch(conn *net.TCPConn, event func(events uint32)) (key int64
 	return key, nil
 }
 
-// watchSoon watches the TCP socket of a connection of SMC-D within watchDelay, unless it has ended by then: many are
-// over sooner. The peer's death is learned from the peering, and what else happens on the socket can wait.
+// watchSoon watches the TCP socket of a connection within watchDelay, unless it has ended by then: many are
+// over sooner. The peer's death is learned from the peering or the link as well, and what else happens on the socket
+// can wait: it is told when the watch begins.
 func (w *watcher) watchSoon(c *Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

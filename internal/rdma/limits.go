@@ -96,7 +96,7 @@ const (
 	// ackAfterAsked is how many messages may wait for it. A peer has only so many on their way (SMC-R: 16), and others
 	// behind them.
 	ackAfterAsked = 4
-	maxAckDelay   = 500 * time.Microsecond
+	maxAckDelay   = 100 * time.Microsecond
 
 	// The probe: when nothing has come back for a few round trips, the oldest packet is sent
 	// again with the acknowledge bit, well before the verbs timeout. It does not count as a retry.
