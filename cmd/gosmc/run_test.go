@@ -217,6 +217,51 @@ func TestRunMoves(t *testing.T) {
 	}
 }
 
+// A droppingProgram is a server that has root's rights until it listens, as nginx has: who accepts in the end may not look into root's
+// run directory.
+const droppingProgram = `
+import os, socket
+l = socket.create_server(("127.0.0.1", 0))
+print(l.getsockname()[1], flush=True)
+if os.fork() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+    while True:
+        c, _ = l.accept()
+        while d := c.recv(65536): c.sendall(d)
+os.wait()
+`
+
+// TestRunMovesDropped has a server accept that has given up its privileges since it was started.
+func TestRunMovesDropped(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3")
+	}
+	environ := runEnviron(t)
+	cmd := runCommand(t, environ, python, "-c", droppingProgram)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	server := startTalker(t, cmd)
+	defer unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+	line, err := server.out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := strings.TrimSpace(line)
+	for range 2 {
+		client := startTalker(t, runCommand(t, environ, python, "-c", echoProgram, port))
+		client.exchange(t, "to nobody")
+		if got := movedModes(t, environ, port); len(got) != 2 || got[0] != modeUnix || got[1] != modeUnix {
+			t.Errorf("ss shows %q, want two ends of a pair", got)
+		}
+		client.in.Close()
+		client.cmd.Wait()
+	}
+}
+
 // supervisorOf returns the process that listens on a supervisor's socket. It has handled what had happened before.
 func supervisorOf(t *testing.T, path string) (pid int) {
 	t.Helper()

@@ -6,6 +6,7 @@ import "time"
 const (
 	maxOffers    = 4096 // that nobody has claimed; as many as the longest queue of a listener usually has
 	maxTalks     = 4096 // sockets of programs that are in the middle of something
+	maxOutside   = 256  // of these, those of other users: they must not take the places of our own
 	maxListeners = 4096
 	maxPrograms  = 65536
 	maxRelays    = 4096

@@ -88,16 +88,40 @@ func (s *supervisor) cancel(o *offer) bool {
 	return true
 }
 
-// claim hands an end to the program that has accepted its connection.
-func (s *supervisor) claim(t *talk, m message) {
+// claim hands an end to the program that has accepted its connection, which the connection's TCP socket proves: whoever has that could
+// read and write in it.
+func (s *supervisor) claim(t *talk, m message, tcp int) {
 	o := s.offers[keyOf(m.peer, m.local)]
-	if o == nil || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
+	if o == nil || !hasEnds(tcp, m.local, m.peer) || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
 		t.reply(kindClaim, statusNo, -1)
 		return
 	}
 	o.claimed = true
 	s.listeners.claimed(o.server.Port())
 	s.drop(o)
+}
+
+// hasEnds reports whether a TCP socket is that of a connection.
+func hasEnds(fd int, local, peer netip.AddrPort) bool {
+	if !isSocket(fd, unix.AF_INET, unix.AF_INET6) {
+		return false
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil || addrPort(sa) != local {
+		return false
+	}
+	sa, err = unix.Getpeername(fd)
+	return err == nil && addrPort(sa) == peer
+}
+
+func addrPort(sa unix.Sockaddr) netip.AddrPort {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port))
+	}
+	return netip.AddrPort{}
 }
 
 // bind gives the server's end its name, which says what family the listener has. It may have been given before, if the

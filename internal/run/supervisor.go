@@ -20,11 +20,13 @@ const netnsCookie = 71
 type supervisor struct {
 	path      string // of the socket
 	socket    int
+	door      int // as socket, for programs that have another user than we: what they may ask proves itself
 	poll      *poller
 	board     *board
 	listeners *listeners
 	programs  *programs
 	talks     map[int]*talk      // by descriptor
+	outside   int                // how many of them came by the door
 	offers    map[pairKey]*offer // that nobody has claimed
 	held      map[int]*offer     // by the descriptor of their TCP socket
 	relays    chan struct{}      // has an entry for each relay
@@ -42,7 +44,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	dir = rundir.Path(dir, rundir.Run)
 	tidy(dir)
 	s := &supervisor{
-		socket: -1, quit: -1,
+		socket: -1, door: -1, quit: -1,
 		talks: make(map[int]*talk), offers: make(map[pairKey]*offer), held: make(map[int]*offer),
 		relays: make(chan struct{}, maxRelays),
 	}
@@ -86,6 +88,18 @@ func (s *supervisor) open(dir string, pid int) error {
 		return err
 	}
 	s.path = path
+	if s.door, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	if err := unix.Bind(s.door, &unix.SockaddrUnix{Name: "@gosmc-run/" + socketName}); err != nil {
+		return os.NewSyscallError("bind", err)
+	}
+	if err := unix.Listen(s.door, unix.SOMAXCONN); err != nil {
+		return os.NewSyscallError("listen", err)
+	}
+	if err := s.poll.add(s.door, unix.EPOLLIN); err != nil {
+		return err
+	}
 	if s.quit, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return os.NewSyscallError("eventfd", err)
 	}
@@ -149,8 +163,8 @@ func (s *supervisor) stop() error {
 // handle takes an event.
 func (s *supervisor) handle(fd int) {
 	switch {
-	case fd == s.socket:
-		s.accept()
+	case fd == s.socket || fd == s.door:
+		s.accept(fd)
 	case s.talks[fd] != nil:
 		s.hear(s.talks[fd])
 	case s.held[fd] != nil:
@@ -180,7 +194,7 @@ func (s *supervisor) close() {
 	if s.board != nil {
 		s.board.close()
 	}
-	closeAll([]int{s.socket, s.quit})
+	closeAll([]int{s.socket, s.door, s.quit})
 	if s.poll != nil {
 		unix.Close(s.poll.fd)
 	}

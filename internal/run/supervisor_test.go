@@ -64,7 +64,9 @@ type program struct {
 	fd int
 }
 
-func (s *supervisor) program(t *testing.T) *program {
+func (s *supervisor) program(t *testing.T) *program { return s.dial(t, s.path) }
+
+func (s *supervisor) dial(t *testing.T, path string) *program {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -72,7 +74,7 @@ func (s *supervisor) program(t *testing.T) *program {
 	}
 	t.Cleanup(func() { unix.Close(fd) })
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: s.path}); err != nil {
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 		t.Fatal(err)
 	}
 	return &program{t, s, fd}
@@ -114,6 +116,8 @@ type connection struct {
 	end            int // of the client
 	server, socket netip.AddrPort
 	fd             int // the client's TCP socket
+	dialled        bool
+	accepted       *net.TCPConn
 }
 
 // offer announces a listener and offers a connection to it.
@@ -165,8 +169,10 @@ func (s *supervisor) offer(t *testing.T) *connection {
 
 func (c *connection) connect() {
 	c.client.t.Helper()
-	if err := unix.Connect(c.fd, &unix.SockaddrInet4{Addr: c.server.Addr().As4(), Port: int(c.server.Port())}); err != nil {
-		c.client.t.Fatal(err)
+	if !c.dialled {
+		if err := c.dial(); err != nil {
+			c.client.t.Fatal(err)
+		}
 	}
 	m := c.offer
 	m.kind = kindConnected
@@ -175,11 +181,47 @@ func (c *connection) connect() {
 	c.fd = -1
 }
 
+// claimAs plays the server: it accepts, unless the client has not connected yet, and claims.
 func (s *supervisor) claimAs(t *testing.T, c *connection) (status, int) {
 	t.Helper()
-	p := s.program(t)
-	p.send(testMessage(message{kind: kindClaim, local: c.server, peer: c.socket}))
+	return s.program(t).claim(c)
+}
+
+func (p *program) claim(c *connection) (status, int) {
+	p.t.Helper()
+	if c.fd >= 0 && !c.dialled {
+		if err := c.dial(); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	raw, err := c.accept().SyscallConn()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) {
+		p.send(testMessage(message{kind: kindClaim, local: c.server, peer: c.socket}), int(fd))
+	})
 	return p.reply()
+}
+
+func (c *connection) dial() error {
+	c.dialled = true
+	return unix.Connect(c.fd, &unix.SockaddrInet4{Addr: c.server.Addr().As4(), Port: int(c.server.Port())})
+}
+
+// accept accepts, unless that has been done.
+func (c *connection) accept() *net.TCPConn {
+	t := c.client.t
+	t.Helper()
+	if c.accepted == nil {
+		conn, err := c.listener.AcceptTCP()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		c.accepted = conn
+	}
+	return c.accepted
 }
 
 func waiting(t *testing.T, s *supervisor) uint32 {
@@ -241,6 +283,34 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+// TestClaimOutside has a program claim that has another user by now than its supervisor: it shows the TCP socket. It may ask for nothing else,
+// and another socket is no proof.
+func TestClaimOutside(t *testing.T) {
+	s := newTestSupervisor(t)
+	door := func() *program { return s.dial(t, "@gosmc-run/"+filepath.Base(s.path)) }
+	c := s.offer(t)
+	c.connect()
+	for _, k := range []kind{kindAnnounce, kindOffer} {
+		p := door()
+		fds := []int{c.end}[:k-kindAnnounce]
+		p.send(testMessage(message{kind: k, netns: s.listeners.netns, local: c.server, peer: c.server}), fds...)
+		if got, _ := p.reply(); got != 99 {
+			t.Errorf("kind %d: status %d, want to be hung up on", k, got)
+		}
+	}
+	p := door()
+	p.send(testMessage(message{kind: kindClaim, local: c.server, peer: c.socket}), c.end)
+	if got, _ := p.reply(); got != statusNo {
+		t.Errorf("Claim with another socket: status %d, want %d", got, statusNo)
+	}
+	st, end := door().claim(c)
+	if st != statusOK || end < 0 {
+		t.Fatalf("Claim: status %d, descriptor %d", st, end)
+	}
+	defer unix.Close(end)
+	exchange(t, end, c.end, "there")
+}
+
 // TestClaimFirst has the server claim before the client has said that it is connected, or wants to give up.
 func TestClaimFirst(t *testing.T) {
 	s := newTestSupervisor(t)
@@ -294,11 +364,7 @@ func TestRelay(t *testing.T) {
 	if _, err := unix.Write(c.end, []byte(early)); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := c.listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := c.accept()
 	conn.SetDeadline(time.Now().Add(30 * time.Second))
 	b := make([]byte, len(early))
 	if _, err := io.ReadFull(conn, b); err != nil || string(b) != early {
@@ -310,7 +376,7 @@ func TestRelay(t *testing.T) {
 	large := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	go func() {
 		conn.Write(large)
-		conn.(*net.TCPConn).CloseWrite()
+		conn.CloseWrite()
 	}()
 	end := stream(c.end)
 	c.end = -1
@@ -333,10 +399,7 @@ func TestRelayAtOnce(t *testing.T) {
 	s := newTestSupervisor(t)
 	c := s.offer(t)
 	c.connect()
-	conn, err := c.listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := c.accept()
 	io.WriteString(conn, "220 hello")
 	conn.Close()
 	end := stream(c.end)
@@ -462,7 +525,7 @@ func TestHostile(t *testing.T) {
 	}
 	defer null.Close()
 	fd := int(null.Fd())
-	good := testMessage(message{kind: kindClaim})
+	good := testMessage(message{kind: kindBoard})
 	with := func(k kind) []byte { return testMessage(message{kind: k}) }
 	for what, c := range map[string]struct {
 		bytes []byte
@@ -474,7 +537,7 @@ func TestHostile(t *testing.T) {
 		"no kind":              {make([]byte, messageLen), nil},
 		"Offer without an end": {with(kindOffer), nil},
 		"Offer with two":       {with(kindOffer), []int{fd, fd}},
-		"Claim with one":       {with(kindClaim), []int{fd}},
+		"Claim with nothing":   {with(kindClaim), nil},
 		"Board with 100":       {with(kindBoard), bytes100(fd)},
 		"Connected to nothing": {with(kindConnected), []int{fd}},
 		"Cancel of nothing":    {with(kindCancel), nil},

@@ -11,24 +11,29 @@ import (
 // A talk is one socket on which a program asks.
 type talk struct {
 	fd      int
-	pid     int // of the program; 0 if it is in a PID namespace that we do not see
+	pid     int  // of the program; 0 if it is in a PID namespace that we do not see
+	outside bool // its user need not be ours
 	watched bool
 	offer   *offer // that it has made; it may have been claimed since
 }
 
 // accept takes new talks. A message that is there already is answered at once.
-func (s *supervisor) accept() {
+func (s *supervisor) accept(from int) {
 	for {
-		fd, _, err := unix.Accept4(s.socket, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		fd, _, err := unix.Accept4(from, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		if err != nil {
 			return // none is left, or no descriptors: who waits gives up by itself
 		}
 		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if err != nil || !user.Ours(int(cred.Uid)) || len(s.talks) >= maxTalks {
+		outside := from == s.door
+		if err != nil || !outside && !user.Ours(int(cred.Uid)) || len(s.talks) >= maxTalks || outside && s.outside >= maxOutside {
 			unix.Close(fd)
 			continue
 		}
-		t := &talk{fd: fd, pid: int(cred.Pid)}
+		t := &talk{fd: fd, pid: int(cred.Pid), outside: outside}
+		if outside {
+			s.outside++
+		}
 		s.talks[fd] = t
 		s.hear(t)
 	}
@@ -51,7 +56,7 @@ func (s *supervisor) hear(t *talk) {
 	fds := descriptors(control[:max(controlLen, 0)])
 	m, parseErr := parseMessage(b[:max(n, 0)])
 	wanted := 0
-	if m.kind == kindOffer || m.kind == kindConnected {
+	if m.kind == kindOffer || m.kind == kindConnected || m.kind == kindClaim {
 		wanted = 1
 	}
 	if err != nil || parseErr != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(fds) != wanted {
@@ -76,11 +81,15 @@ func (s *supervisor) answer(t *talk, m message, fd int) (more bool) {
 		closeAll([]int{fd})
 		return false
 	}
+	if t.outside && m.kind != kindBoard && m.kind != kindClaim {
+		closeAll([]int{fd})
+		return false
+	}
 	switch m.kind {
 	case kindAnnounce, kindBoard, kindClaim:
 		// It is one of ours: we are there as long as it is. Who offers has another supervisor, and who says nothing may be
 		// one. A program that cannot be watched is served as long as others are there.
-		if t.pid > 0 {
+		if t.pid > 0 && !t.outside {
 			s.programs.add(t.pid)
 		}
 	}
@@ -104,7 +113,8 @@ func (s *supervisor) answer(t *talk, m message, fd int) (more bool) {
 		t.offer = nil
 		t.reply(m.kind, okOr(s.cancel(o), statusClaimed), -1)
 	case kindClaim:
-		s.claim(t, m)
+		s.claim(t, m, fd)
+		unix.Close(fd)
 	}
 	return false
 }
@@ -128,6 +138,9 @@ func (t *talk) reply(k kind, s status, fd int) bool {
 // hangUp ends a talk. An offer that was neither connected nor cancelled ends with it: its program has died.
 func (s *supervisor) hangUp(t *talk) {
 	delete(s.talks, t.fd)
+	if t.outside {
+		s.outside--
+	}
 	s.poll.remove(t.fd)
 	unix.Close(t.fd)
 	if t.offer != nil {

@@ -34,12 +34,12 @@ EXPORT int listen(int fd, int backlog)
 	return (int)sys_return(r);
 }
 
-/* claim asks for the other end of a connection. Below 0: there is none. */
-static int claim(const struct identity *id)
+/* claim asks for the other end of a connection, and shows the TCP socket, which only who has accepted it can. Below 0: there is none. */
+static int claim(const struct identity *id, int fd)
 {
 	struct message m;
 	int end = -1;
-	int sock = supervisor_open(settings.socket);
+	int sock = supervisor_open_own();
 	long spare;
 
 	if (sock < 0)
@@ -49,7 +49,7 @@ static int claim(const struct identity *id)
 	message_fill(&m, KIND_CLAIM, id);
 	if (spare >= 0) {
 		SYS(close, spare);
-		if (supervisor_send(sock, &m, -1) && supervisor_receive(sock, KIND_CLAIM, &end) != STATUS_OK && end >= 0) {
+		if (supervisor_send(sock, &m, fd) && supervisor_receive(sock, KIND_CLAIM, &end) != STATUS_OK && end >= 0) {
 			SYS(close, end);
 			end = -1;
 		}
@@ -70,7 +70,7 @@ static int moved(int fd, int flags)
 	if (fd < 0 || !settings.on || !board_waiting() || !address_of(fd, false, &id.local, &id.ipv6) ||
 	    !address_of(fd, true, &id.peer, &six))
 		return fd;
-	end = claim(&id);
+	end = claim(&id, fd);
 	if (end < 0)
 		return fd;
 	options_copy(fd, end);

@@ -94,6 +94,7 @@ _Static_assert(sizeof(struct reply) == 16, "struct reply");
 
 /* supervisor.c */
 int supervisor_open(const char *path);
+int supervisor_open_own(void);
 bool supervisor_send(int sock, struct message *m, int fd);
 enum status supervisor_receive(int sock, enum kind kind, int *fd);
 void message_fill(struct message *m, enum kind kind, const struct identity *id);
@@ -104,6 +105,7 @@ struct settings {
 	bool on;
 	char socket[108]; /* of our supervisor */
 	size_t dir;	  /* how much of it is the directory, with the last slash */
+	uid_t uid;	  /* of the program when it was started; it may be another one now */
 };
 extern struct settings settings;
 uint64_t netns_of(int fd);

@@ -36,6 +36,7 @@ __attribute__((constructor)) static void start(void)
 	memcpy(settings.socket, path, n + 1);
 	slash = strrchr(settings.socket, '/');
 	settings.dir = (size_t)(slash - settings.socket) + 1;
+	settings.uid = (uid_t)SYS(geteuid);
 	settings.on = true;
 }
 

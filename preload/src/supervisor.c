@@ -10,26 +10,72 @@
 
 #define TIMEOUT_SEC 2
 
-/* supervisor_open connects to a supervisor of our own user. Below 0: there is none. */
+/* dial connects to a supervisor. Below 0 is an error number. */
+static int dial(const struct sockaddr_un *sun, size_t len)
+{
+	struct timeval timeout = {.tv_sec = TIMEOUT_SEC};
+	int sock = (int)SYS(socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	long r;
+
+	if (sock < 0)
+		return sock;
+	SYS(setsockopt, sock, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+	SYS(setsockopt, sock, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+	r = SYS(connect, sock, sun, len);
+	if (r == 0)
+		return sock;
+	SYS(close, sock);
+	return (int)r;
+}
+
+static bool user_of(int sock, uid_t *uid)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	if (SYS(getsockopt, sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0)
+		return false;
+	*uid = cred.uid;
+	return true;
+}
+
+/* supervisor_open connects to a supervisor of our user. Below 0: there is none. */
 int supervisor_open(const char *path)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
-	struct timeval timeout = {.tv_sec = TIMEOUT_SEC};
-	struct ucred cred;
-	socklen_t len = sizeof(cred);
 	size_t n = strlen(path);
+	uid_t uid;
 	int sock;
 
 	if (n >= sizeof(sun.sun_path))
 		return -1;
 	memcpy(sun.sun_path, path, n);
-	sock = (int)SYS(socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (sock < 0)
-		return -1;
-	if (SYS(setsockopt, sock, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) == 0 &&
-	    SYS(setsockopt, sock, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) == 0 &&
-	    SYS(connect, sock, &sun, sizeof(sun)) == 0 &&
-	    SYS(getsockopt, sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 && cred.uid == (uid_t)SYS(geteuid))
+	sock = dial(&sun, sizeof(sun));
+	if (sock < 0 || (user_of(sock, &uid) && uid == (uid_t)SYS(geteuid)))
+		return sock;
+	SYS(close, sock);
+	return -1;
+}
+
+/*
+ * supervisor_open_own connects to our own supervisor, though we may have another user by now than when we were started: then by
+ * its abstract name, as we may not look into its directory. Somebody else could have that name after its death.
+ */
+int supervisor_open_own(void)
+{
+	static const char prefix[] = "\0gosmc-run/";
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	const char *name = settings.socket + settings.dir;
+	size_t n = strlen(name);
+	uid_t uid;
+	int sock = supervisor_open(settings.socket);
+
+	if (sock >= 0 || sizeof(prefix) - 1 + n > sizeof(sun.sun_path))
+		return sock;
+	memcpy(sun.sun_path, prefix, sizeof(prefix) - 1);
+	memcpy(sun.sun_path + sizeof(prefix) - 1, name, n);
+	sock = dial(&sun, offsetof(struct sockaddr_un, sun_path) + sizeof(prefix) - 1 + n);
+	if (sock < 0 || (user_of(sock, &uid) && (uid == settings.uid || uid == 0)))
 		return sock;
 	SYS(close, sock);
 	return -1;
@@ -138,7 +184,7 @@ static const struct board *board_fetch(void)
 	struct message m;
 	const void *p;
 	int fd = -1;
-	int sock = supervisor_open(settings.socket);
+	int sock = supervisor_open_own();
 
 	if (sock < 0)
 		return NULL;
