@@ -36,6 +36,10 @@ type State struct {
 	PeerOS   string // operating system that the peer gave, as "Linux"
 	PeerPID  int    // process at the other end of SMC-D; 0 if unknown
 
+	// Link is the number of the link of SMC-R over which our writes go, 0 with anything else. It changes when a link is lost
+	// or has come.
+	Link uint8
+
 	// ReadBuffer and WriteBuffer are the sizes in bytes of our receive buffer and of the
 	// peer's; 0 on TCP.
 	ReadBuffer, WriteBuffer int
@@ -76,6 +80,7 @@ func (c *Conn) State() State {
 	s.Version, s.EID = agreed.Version, agreed.EID
 	s.PeerHost, s.PeerOS, s.PeerPID = agreed.PeerHost, agreed.PeerOS, agreed.PeerPID
 	s.ReadBuffer, s.WriteBuffer = c.c.Buffers()
+	s.Link = c.c.Link()
 	return s
 }
 

@@ -93,10 +93,10 @@ func benchTable(r *bench.Report) *table {
 	return t
 }
 
-// compareCells makes the cells RATIO, MUST, AIM and Verdict of the bound against a transport.
-func compareCells(b *bench.Result, against string) []string {
+// compareCells makes the cells RATIO, MUST, AIM and Verdict of the bound against a transport, or of that on its value.
+func compareCells(b *bench.Result, transport string) []string {
 	for _, e := range b.Bounds {
-		if e.Against != against {
+		if e.Against != transport && (e.Against != "" || e.Subject != transport) {
 			continue
 		}
 		sign := "≥ "
@@ -105,13 +105,13 @@ func compareCells(b *bench.Result, against string) []string {
 		}
 		must, aim, ratio := "", "", ""
 		if e.Must != 0 {
-			must = sign + bench.FormatRatio(e.Must)
+			must = sign + e.Format(e.Must)
 		}
 		if e.Aim != 0 {
-			aim = sign + bench.FormatRatio(e.Aim)
+			aim = sign + e.Format(e.Aim)
 		}
-		if e.Verdict != bench.Failed {
-			ratio = e.Subject + " " + bench.FormatRatio(e.Ratio)
+		if e.Verdict != bench.Failed && e.Against != "" {
+			ratio = e.Subject + " " + e.Format(e.Ratio)
 		}
 		return []string{ratio, must, aim, string(e.Verdict)}
 	}

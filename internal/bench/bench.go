@@ -25,6 +25,9 @@ type Row struct {
 	// run; 0: they run side by side.
 	veth int
 
+	// pairs is how many such pairs there are: 0 is 1. More need namespaces.
+	pairs int
+
 	// work runs in the two worker processes; workOver has what they do instead over some
 	// transports. There is neither in a benchmark that looks at the rounds of another one, called from.
 	work     *workload
@@ -54,7 +57,8 @@ type workSettings struct {
 	Buffer int  `json:"buffer"`  // bytes of a socket's buffers; 0: as the library likes
 }
 
-// A bound compares two transports of a benchmark: the ratio of their medians, subject to against.
+// A bound compares two transports of a benchmark: the ratio of their medians, subject to against. Without
+// against it is the median itself that is bounded, in the unit of the row.
 type bound struct {
 	subject string
 	against string
@@ -65,9 +69,9 @@ type bound struct {
 // A Bound compares two transports of a row: the ratio of their medians, subject to against.
 type Bound struct {
 	Subject string  `json:"subject"`
-	Against string  `json:"against"`
-	Must    float64 `json:"must"` // 0: none
-	Aim     float64 `json:"aim"`  // 0: none
+	Against string  `json:"against"` // empty: must and aim are values in the unit of the row
+	Must    float64 `json:"must"`    // 0: none
+	Aim     float64 `json:"aim"`     // 0: none
 }
 
 // Better says which value is the better one: "lower" or "higher".

@@ -101,7 +101,7 @@ func TestBenchmarks(t *testing.T) {
 			}
 		}
 		for _, bound := range b.bounds {
-			if !slices.Contains(b.Transports, bound.subject) || !slices.Contains(b.Transports, bound.against) {
+			if !slices.Contains(b.Transports, bound.subject) || bound.against != "" && !slices.Contains(b.Transports, bound.against) {
 				t.Errorf("%s compares %s with %s, and measures only %v", b.Name, bound.subject, bound.against, b.Transports)
 			}
 			if harder := bound.aim > bound.must; bound.must != 0 && bound.aim != 0 && harder == b.lower {
@@ -212,6 +212,23 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// A bound without another transport is one on the value.
+func TestReportOfValue(t *testing.T) {
+	r := &Report{}
+	r.evaluate([]*Row{findRow("smcr-failover")}, roundTable{"smcr-failover": {transportLinks: {{slowest: 2.5}}}})
+	if want := []string{"smcr-failover: 2 links is 2.5 s, must be at most 2"}; !slices.Equal(r.MustMissed, want) {
+		t.Errorf("must missed = %q, want %q", r.MustMissed, want)
+	}
+	r.evaluate([]*Row{findRow("smcr-failover")}, roundTable{"smcr-failover": {transportLinks: {{problem: "no luck"}}}})
+	if want := []string{"smcr-failover: 2 links not measured: no luck"}; !slices.Equal(r.MustMissed, want) {
+		t.Errorf("must missed = %q, want %q", r.MustMissed, want)
+	}
+	r.evaluate([]*Row{findRow("smcr-failover")}, roundTable{"smcr-failover": {transportLinks: {{slowest: 0.15}}}})
+	if got := r.Benchmarks[0].Bounds[0].Verdict; got != PassAim || len(r.MustMissed) != 0 {
+		t.Errorf("verdict %s, must missed = %q, want %s", got, r.MustMissed, PassAim)
+	}
+}
+
 func TestMeterMaxOps(t *testing.T) {
 	m := newMeter(workSettings{MaxOps: 20}, nil)
 	done := make(chan struct{})
@@ -263,7 +280,7 @@ func TestMeasureRound(t *testing.T) {
 			continue
 		}
 		for _, transport := range b.Transports {
-			if b != findRow("bulk-64k") && b.workOver == nil && transport != transportTCP && transport != transportSMCD && transport != transportSMCR {
+			if b != findRow("bulk-64k") && b.workOver == nil && b.pairs == 0 && transport != transportTCP && transport != transportSMCD && transport != transportSMCR {
 				continue
 			}
 			t.Run(b.Name+"/"+transport, func(t *testing.T) {
@@ -274,13 +291,13 @@ func TestMeasureRound(t *testing.T) {
 				if b.value(r) <= 0 || r.rate <= 0 || r.bytes <= 0 {
 					t.Errorf("measureRound = %+v, want a value", r)
 				}
-				if b.lower && (r.p50 <= 0 || r.p99 < r.p50) {
+				if b.Unit == "µs" && (r.p50 <= 0 || r.p99 < r.p50) {
 					t.Errorf("p50 %v and p99 %v, want both in order", r.p50, r.p99)
 				}
 				if (r.note == "") != (b.veth == 0) {
 					t.Errorf("note is %q, want one for veth only", r.note)
 				}
-				for mode, of := range map[string][]string{"SMC-D": {transportSMCD}, "SMC-R": {transportSMCR}, "RoCEv2": {transportRDMA, transportLossless}} {
+				for mode, of := range map[string][]string{"SMC-D": {transportSMCD}, "SMC-R": {transportSMCR, transportLink, transportLinks}, "RoCEv2": {transportRDMA, transportLossless}} {
 					if got, want := strings.HasPrefix(r.mode, mode), slices.Contains(of, transport); got != want {
 						t.Errorf("mode of %s is %q", transport, r.mode)
 					}

@@ -54,11 +54,17 @@ func randomLoopback() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 16 + byte(rand.IntN(240)), byte(rand.IntN(256)), 1 + byte(rand.IntN(254))})
 }
 
-// Addresses of the two ends of the veth pair. Nobody else is in their namespaces.
-var (
-	serverPrefix = netip.MustParsePrefix("10.77.0.1/30")
-	clientPrefix = netip.MustParsePrefix("10.77.0.2/30")
-)
+// vethNet has the addresses of both ends of all veth pairs. Nobody else is in their namespaces.
+var vethNet = netip.MustParsePrefix("10.77.0.0/16")
+
+// vethPrefix is the address of an end of the i-th pair, which is a network of its own.
+func vethPrefix(role string, i int) netip.Prefix {
+	host := byte(1)
+	if role == roleClient {
+		host = 2
+	}
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 77, byte(i), host}), 30)
+}
 
 // NetnsVerb is the hidden verb of the command that makes network namespaces for workers, see [KeepNetns].
 const NetnsVerb = "bench-netns"
@@ -67,15 +73,15 @@ const (
 	firstPipe = 3 // the first of exec.Cmd.ExtraFiles
 )
 
-// siteVeth runs the workers in two new network namespaces that a veth pair joins. They are
-// the children of a third process, which makes the pair: so it can be done without
+// siteVeth runs the workers in two new network namespaces that veth pairs join. They are
+// the children of a third process, which makes the pairs: so it can be done without
 // privilege, in a user namespace where the three are root. A namespace ends with its last process.
-func siteVeth(ctx context.Context, mtu int) (*site, error) {
-	s, err := startNetns(ctx, mtu, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET})
+func siteVeth(ctx context.Context, mtu, pairs int) (*site, error) {
+	s, err := startNetns(ctx, mtu, pairs, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET})
 	if err == nil {
 		return s, nil
 	}
-	s, errUser := startNetns(ctx, mtu, &syscall.SysProcAttr{
+	s, errUser := startNetns(ctx, mtu, pairs, &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
@@ -91,7 +97,7 @@ func siteVeth(ctx context.Context, mtu int) (*site, error) {
 }
 
 // startNetns starts the third process with its namespaces in attr, and through it the workers.
-func startNetns(ctx context.Context, mtu int, attr *syscall.SysProcAttr) (*site, error) {
+func startNetns(ctx context.Context, mtu, pairs int, attr *syscall.SysProcAttr) (*site, error) {
 	var workers [2]*child.Process
 	var theirs []*os.File
 	defer func() {
@@ -121,9 +127,13 @@ func startNetns(ctx context.Context, mtu int, attr *syscall.SysProcAttr) (*site,
 	for _, w := range workers {
 		w.EndsWith(keeper) // they die with it
 	}
+	note := fmt.Sprintf("two network namespaces, a veth pair of MTU %d", mtu)
+	if pairs > 1 {
+		note = fmt.Sprintf("two network namespaces, %d veth pairs of MTU %d, each a network of its own", pairs, mtu)
+	}
 	s := &site{
-		server: serverPrefix.Addr(), client: clientPrefix.Addr(),
-		note: fmt.Sprintf("two network namespaces, a veth pair of MTU %d", mtu),
+		server: vethPrefix(roleServer, 0).Addr(), client: vethPrefix(roleClient, 0).Addr(),
+		note: note,
 		start: func(role string, files ...*os.File) (*child.Process, error) {
 			if len(files) > 0 {
 				return nil, errors.New("a worker in another network namespace can be given no files")
@@ -141,7 +151,7 @@ func startNetns(ctx context.Context, mtu int, attr *syscall.SysProcAttr) (*site,
 		},
 	}
 	var m netnsMessage
-	if err = keeper.Send(netnsSpec{MTU: mtu}); err == nil {
+	if err = keeper.Send(netnsSpec{MTU: mtu, Pairs: pairs}); err == nil {
 		err = keeper.Receive(ctx, child.Patience, &m)
 	}
 	if err == nil && m.Problem != "" {
@@ -156,7 +166,8 @@ func startNetns(ctx context.Context, mtu int, attr *syscall.SysProcAttr) (*site,
 
 // netnsSpec is the first thing that the third process hears.
 type netnsSpec struct {
-	MTU int `json:"mtu"`
+	MTU   int `json:"mtu"`
+	Pairs int `json:"pairs"`
 }
 
 // netnsMessage is what it says when the network is there, or cannot be.
@@ -193,7 +204,7 @@ func KeepNetns(ctx context.Context, in io.Reader, out io.Writer) error {
 			ended <- struct{}{}
 		}()
 	}
-	if err := joinNetns(spec.MTU, workers[1].Process.Pid); err != nil {
+	if err := joinNetns(spec.MTU, spec.Pairs, workers[1].Process.Pid); err != nil {
 		return parent.Send(netnsMessage{Problem: err.Error()})
 	}
 	if err := parent.Send(netnsMessage{}); err != nil {
@@ -234,18 +245,27 @@ func startInherited(ctx context.Context, firstPipe int, newNetns bool) (*exec.Cm
 	return w, nil
 }
 
-// joinNetns makes a veth pair between our network namespace and that of process client.
-func joinNetns(mtu, client int) error {
+// joinNetns makes veth pairs between our network namespace and that of process client.
+func joinNetns(mtu, pairs, client int) error {
 	here, err := netns.Open()
 	if err != nil {
 		return err
 	}
 	defer here.Close()
-	if err := here.AddVeth(mtu, client); err != nil {
+	for i, name := range netns.VethNames(pairs) {
+		if err := here.AddVeth(name, mtu, client); err != nil {
+			return err
+		}
+		if err := here.SetUpVeth(name, vethPrefix(roleServer, i)); err != nil {
+			return err
+		}
+		if err := netns.SetUpVethOf(client, name, vethPrefix(roleClient, i)); err != nil {
+			return err
+		}
+	}
+	names := netns.VethNames(pairs)
+	if err := netns.AwaitRunning(names); err != nil {
 		return err
 	}
-	if err := here.SetUpVeth(serverPrefix); err != nil {
-		return err
-	}
-	return netns.SetUpVethOf(client, clientPrefix)
+	return netns.In(client, func() error { return netns.AwaitRunning(names) })
 }

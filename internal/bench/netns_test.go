@@ -15,7 +15,7 @@ import (
 // vethSite makes two network namespaces, or skips the test where that is not permitted.
 func vethSite(t *testing.T, mtu int) *site {
 	t.Helper()
-	s, err := siteVeth(t.Context(), mtu)
+	s, err := siteVeth(t.Context(), mtu, 1)
 	if err != nil {
 		t.Skipf("needs network namespaces: %v", err)
 	}
@@ -65,7 +65,7 @@ func TestMeasureOverVeth(t *testing.T) {
 // Workers in namespaces do not outlive the process that made these.
 func TestVethKeeperDies(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := siteVeth(ctx, 1500)
+	s, err := siteVeth(ctx, 1500, 1)
 	if err != nil {
 		cancel()
 		t.Skipf("needs network namespaces: %v", err)
@@ -89,7 +89,7 @@ func TestVethKeeperDies(t *testing.T) {
 func TestVethImpossible(t *testing.T) {
 	vethSite(t, 1500).close()
 	const mtu = 1 // less than Ethernet permits
-	if s, err := siteVeth(t.Context(), mtu); err == nil || !strings.Contains(err.Error(), "make a veth pair") {
+	if s, err := siteVeth(t.Context(), mtu, 1); err == nil || !strings.Contains(err.Error(), "make a veth pair") {
 		if err == nil {
 			s.close()
 		}
@@ -118,6 +118,14 @@ func TestStage(t *testing.T) {
 	s, err = st.site(t.Context(), overVeth(findRow("bulk-64k")))
 	if err != nil || s.server == s.client || !s.server.IsLoopback() || !s.client.IsLoopback() {
 		t.Errorf("site(benchmark with veth, no namespaces) = %+v, %v, want two loopback addresses", s, err)
+	}
+}
+
+// Two links are two paths, or what is measured is nothing: without network namespaces there is no such row.
+func TestStagePairs(t *testing.T) {
+	st := stage{noNetns: errors.New("not permitted here")}
+	if s, err := st.site(t.Context(), findRow("smcr-failover")); err == nil || !strings.Contains(err.Error(), "not permitted here") {
+		t.Errorf("site(two pairs, no namespaces) = %+v, %v, want the reason why there are none", s, err)
 	}
 }
 

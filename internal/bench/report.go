@@ -64,10 +64,10 @@ type TransportResult struct {
 // A BoundResult compares two transports.
 type BoundResult struct {
 	Subject string  `json:"subject"`
-	Against string  `json:"against"`
-	Ratio   float64 `json:"ratio"` // of the medians
-	Must    float64 `json:"must"`  // 0: none
-	Aim     float64 `json:"aim"`   // 0: none
+	Against string  `json:"against"` // empty: ratio, must and aim are values in the unit of the row
+	Ratio   float64 `json:"ratio"`   // of the medians
+	Must    float64 `json:"must"`    // 0: none
+	Aim     float64 `json:"aim"`     // 0: none
 	Verdict Verdict `json:"verdict"`
 }
 
@@ -98,7 +98,7 @@ func (r *Report) evaluate(chosen []*Row, rounds roundTable) {
 			}
 		}
 		for _, bound := range b.bounds {
-			e := bound.evaluate(b.lower, result.find(bound.subject), result.find(bound.against))
+			e := bound.evaluate(b.lower, result.find(bound.subject), result.against(bound))
 			result.Bounds = append(result.Bounds, e)
 			if missed := e.missed(&result); missed != "" {
 				r.MustMissed = append(r.MustMissed, missed)
@@ -114,6 +114,14 @@ func (r *Result) find(transport string) TransportResult {
 		return TransportResult{Transport: transport, Error: "not measured"}
 	}
 	return r.Results[i]
+}
+
+// against returns what a bound compares with: 1 if that is nothing.
+func (r *Result) against(b bound) TransportResult {
+	if b.against == "" {
+		return TransportResult{Median: 1}
+	}
+	return r.find(b.against)
 }
 
 // sumUp takes the medians of a transport's rounds. One failed round fails the transport.
@@ -178,9 +186,15 @@ func (e BoundResult) missed(r *Result) string {
 		if r.Better == "lower" {
 			limit = "at most"
 		}
+		if e.Against == "" {
+			return fmt.Sprintf("%s: %s is %s %s, must be %s %s", r.Name, e.Subject, formatNumberPlain(e.Ratio), r.Unit, limit, formatNumberPlain(e.Must))
+		}
 		return fmt.Sprintf("%s: %s is %s of %s, must be %s %s", r.Name, e.Subject, FormatRatio(e.Ratio), e.Against, limit, FormatRatio(e.Must))
 	case Failed:
 		why := r.find(e.Subject).Error
+		if e.Against == "" {
+			return fmt.Sprintf("%s: %s not measured: %s", r.Name, e.Subject, cmp.Or(why, "n/a"))
+		}
 		if why == "" {
 			why = r.find(e.Against).Error
 		}
@@ -189,6 +203,14 @@ func (e BoundResult) missed(r *Result) string {
 		return ""
 	}
 	panic("bench: impossible Verdict " + string(e.Verdict))
+}
+
+// Format prints a value of a bound: a ratio, or a value in the unit of the row.
+func (e BoundResult) Format(v float64) string {
+	if e.Against == "" {
+		return formatNumberPlain(v)
+	}
+	return FormatRatio(v)
 }
 
 // FormatRatio prints a ratio below one tenth as a fraction, which is easier to think of.

@@ -22,24 +22,27 @@ func TestFormatRatio(t *testing.T) {
 // What rows must reach is a promise to users; changing one is a decision, and not an accident.
 func TestMusts(t *testing.T) {
 	for _, tt := range []struct {
-		row, against string
-		must, aim    float64
+		row, subject, against string
+		must, aim             float64
 	}{
-		{"connect", transportTCP, 0.4, 0.5},
-		{"http-4", transportTCP, 0.95, 1.2},
-		{"http-8", transportTCP, 1.05, 1.2},
-		{"http", transportTCP, 1.3, 1.6},
+		{"connect", transportSMCD, transportTCP, 0.4, 0.5},
+		{"http-4", transportSMCD, transportTCP, 0.95, 1.2},
+		{"http-8", transportSMCD, transportTCP, 1.05, 1.2},
+		{"http", transportSMCD, transportTCP, 1.3, 1.6},
+		{"smcr-bulk-2links", transportLinks, transportLink, 0.9, 1.1},
+		{"smcr-failover", transportLinks, "", 2, 0.2},
+		{"smcr-failover-silent", transportLinks, "", 3, 1},
 	} {
 		b := findRow(tt.row)
 		if b == nil {
 			t.Errorf("there is no row %s", tt.row)
 			continue
 		}
-		if want := (bound{transportSMCD, tt.against, tt.must, tt.aim}); !slices.Contains(b.bounds, want) {
+		if want := (bound{tt.subject, tt.against, tt.must, tt.aim}); !slices.Contains(b.bounds, want) {
 			t.Errorf("%s has the bounds %v, want %v among them", tt.row, b.bounds, want)
 		}
 	}
-	for row, conns := range map[string]int{"http-4": 4, "http-8": 8, "http": 64} {
+	for row, conns := range map[string]int{"http-4": 4, "http-8": 8, "http": 64, "smcr-bulk-2links": 8, "smcr-failover": 100, "smcr-failover-silent": 100} {
 		if b := findRow(row); b != nil && b.settings.Conns != conns {
 			t.Errorf("%s uses %d connections, want %d", row, b.settings.Conns, conns)
 		}

@@ -206,6 +206,30 @@ var rows = []*Row{
 		work:       httpGets, value: perSecond,
 		bounds: []bound{{transportSMCR, transportTCP, 0.7, 1.2}},
 	},
+	{
+		Name: "smcr-bulk-2links", Title: "one way, writes of 64 KiB by 8 connections over SMC-R, over one link and spread over two", Unit: "GB/s",
+		Transports: []string{transportLink, transportLinks},
+		veth:       1500, pairs: 2,
+		settings: workSettings{Size: 64 << 10, Reads: 64 << 10, Conns: 8},
+		workOver: map[string]*workload{transportLink: bulkOver(1), transportLinks: bulkOver(2)}, value: gigabytes,
+		bounds: []bound{{transportLinks, transportLink, 0.9, 1.1}},
+	},
+	{
+		Name: "smcr-failover", Title: "how long the slowest of 100 busy connections stands still when the interface of one of two links goes down", Unit: "s", lower: true,
+		Transports: []string{transportLinks},
+		veth:       1500, pairs: 2,
+		settings: workSettings{Size: 16 << 10, Reads: 64 << 10, Conns: 100},
+		work:     failover(cutInterface), value: slowest,
+		bounds: []bound{{transportLinks, "", 2, 0.2}},
+	},
+	{
+		Name: "smcr-failover-silent", Title: "the same when the packets of one link vanish and nobody is told", Unit: "s", lower: true,
+		Transports: []string{transportLinks},
+		veth:       1500, pairs: 2,
+		settings: workSettings{Size: 16 << 10, Reads: 64 << 10, Conns: 100},
+		work:     failover(cutPath), value: slowest,
+		bounds: []bound{{transportLinks, "", 3, 1}},
+	},
 }
 
 var (
@@ -219,6 +243,8 @@ var (
 func perSecond(r roundResult) float64 { return r.rate }
 
 func microseconds(r roundResult) float64 { return float64(r.p50) / float64(time.Microsecond) }
+
+func slowest(r roundResult) float64 { return r.slowest }
 
 const gigabyte = 1e9
 

@@ -22,6 +22,7 @@ type roundResult struct {
 	buffer  int     // receive buffer of a connection in bytes, where known
 	lost    float64 // share of the packets, where known
 	least   float64 // what the one with the least got, of what each got on average, where many share
+	slowest float64 // seconds for which the slowest of many had nothing
 	note    string  // about the site, in words
 	problem string  // why there is no result; the rest is zero
 }
@@ -103,7 +104,7 @@ func (s *stage) site(ctx context.Context, b *Row) (*site, error) {
 		return siteHere(ctx), nil
 	}
 	if s.noNetns == nil {
-		place, err := siteVeth(ctx, b.veth)
+		place, err := siteVeth(ctx, b.veth, max(b.pairs, 1))
 		if err == nil {
 			s.hadNetns = true
 			return place, nil
@@ -112,6 +113,9 @@ func (s *stage) site(ctx context.Context, b *Row) (*site, error) {
 			return nil, err // the rounds of a benchmark are all of one kind
 		}
 		s.noNetns = err
+	}
+	if b.pairs > 1 {
+		return nil, fmt.Errorf("needs network namespaces: %w", s.noNetns)
 	}
 	return siteLoopback(ctx, s.noNetns), nil
 }
@@ -213,6 +217,8 @@ func combine(b *Row, transport string, server, client workerMessage) (roundResul
 		mode:   client.Mode,
 		buffer: server.Buffer,
 		least:  counting.Least,
+
+		slowest: time.Duration(client.Slowest).Seconds(),
 	}
 	if packets := server.Packets + client.Packets; packets > 0 {
 		r.lost = float64(max(server.Lost+client.Lost, 0)) / float64(packets)

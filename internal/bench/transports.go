@@ -19,6 +19,10 @@ const (
 	transportSMCR  = "smc-r"
 	transportLimit = "limit"
 
+	// SMC-R with so many links in the link group.
+	transportLink  = "1 link"
+	transportLinks = "2 links"
+
 	transportUDP      = "udp"
 	transportRDMA     = "rdma"
 	transportLossless = "lossless" // RDMA, where the other one loses packets
@@ -44,6 +48,8 @@ var transports = map[string]func(workerSpec) (*endpoint, error){
 	transportSMCD:  smcdEndpoint,
 	transportSMCR:  smcrEndpoint,
 	transportLimit: limitEndpoint,
+	transportLink:  smcrLinks(1),
+	transportLinks: smcrLinks(2),
 
 	// Those that are not net.Conns have one for control.
 	transportUDP:      tcpEndpoint,
@@ -94,9 +100,21 @@ func smcdEndpoint(spec workerSpec) (*endpoint, error) {
 	return smcEndpoint(spec, smc.Config{}, smc.RequireSMCD, smc.ModeSMCD)
 }
 
+// smcrConfig is for any peer.
+var smcrConfig = smc.Config{UEIDs: []string{"GOSMC.BENCH"}, SMCRPeers: []string{"0.0.0.0/0"}}
+
+// smcrLinks is SMC-R with so many links, over the interfaces of a site with as many veth pairs.
+func smcrLinks(n int) func(workerSpec) (*endpoint, error) {
+	return func(spec workerSpec) (*endpoint, error) {
+		config := smcrConfig
+		config.SMCRDevices, config.SMCRLinks = []string{vethNet.String()}, n
+		return smcEndpoint(spec, config, smc.RequireSMCR, smc.ModeSMCR)
+	}
+}
+
 // smcrEndpoint is the same for SMC-R with any peer.
 func smcrEndpoint(spec workerSpec) (*endpoint, error) {
-	config := smc.Config{UEIDs: []string{"GOSMC.BENCH"}, SMCRPeers: []string{"0.0.0.0/0"}}
+	config := smcrConfig
 	if !spec.Local.IsLoopback() {
 		return smcEndpoint(spec, config, smc.RequireSMCR, smc.ModeSMCR)
 	}

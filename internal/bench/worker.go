@@ -57,6 +57,7 @@ type workerMessage struct {
 	Packets    uint64  `json:"packets,omitempty"`
 	Lost       int64   `json:"lost,omitempty"`  // of the packets; negative if more turned up than went missing
 	Least      float64 `json:"least,omitempty"` // what the one with the least got, of what each got on average
+	Slowest    int64   `json:"slowest_ns,omitempty"`
 	Problem    string  `json:"problem,omitempty"`
 }
 
@@ -90,6 +91,8 @@ type meter struct {
 
 	packets, lost atomic.Uint64
 	_             [64]byte
+
+	slowest atomic.Int64 // how long the slowest of many had nothing, a time.Duration
 
 	shares []atomic.Uint64 // ops of each, where many share; see shareAmong
 
@@ -221,6 +224,7 @@ func (m *meter) report() workerMessage {
 	}
 	return workerMessage{
 		Least:      leastShare(shares),
+		Slowest:    m.slowest.Load(),
 		Seconds:    m.end.at.Sub(m.begin.at).Seconds(),
 		Ops:        m.end.ops - m.begin.ops,
 		Bytes:      m.end.bytes - m.begin.bytes,

@@ -139,10 +139,11 @@ const (
 	// connection. With one period to become quiet, that is less than a minute.
 	maxUnreadSweeps = 3
 
-	// stallCheck is how often the links of a group are looked at that has several, and maxStalls for how many looks in a row
-	// nothing may come over one of them though an acknowledgement is overdue, while something comes over another: with the
-	// timeout of verbs, 134 ms and four times that, a second or a little more.
+	// stallCheck is how often the links of a group are looked at that has several, and stallWatch how often while nothing comes over one of them
+	// though an acknowledgement is overdue. maxStalls is how often the packets of that may be sent again, while something comes over another one: with
+	// the timeout of verbs, 134 ms and four times that, some 700 ms.
 	stallCheck = 300 * time.Millisecond
+	stallWatch = 50 * time.Millisecond
 	maxStalls  = 2
 
 	// defaultSMCRLinks is how many symmetric links a link group has at most: as Linux net/smc.

@@ -49,6 +49,7 @@ type smcrGroup struct {
 	links      []*smcrLink       // never empty
 	devices    []*rnic           // that are watched for this group, and kept open
 	stallTimer *time.Timer       // runs checkStalls while there are several links; nil before it was needed
+	looks      uint64            // of checkStalls
 	oneEach    bool              // both sides have one RNIC
 	failovers  uint64            // links that were lost while there were others
 	moved      uint64            // connections that went on over another link then

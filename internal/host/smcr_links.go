@@ -36,7 +36,8 @@ type smcrLink struct {
 
 	seen struct { // by checkStalls when it looked last
 		received, timeouts uint64
-		stalls             int // looks in a row at which nothing had come though something was awaited
+		stalls             int    // timeouts, of those that a look tells apart, without anything received since
+		since, heard       uint64 // looks: that of the first of those, and the last one at which something had come
 	}
 }
 
@@ -256,30 +257,26 @@ func (g *smcrGroup) checkStalls() {
 	if g.gone || g.over || g.upLinks.Load() < 2 {
 		return // linkUp begins again
 	}
-	g.stallTimer.Reset(stallCheck)
+	g.looks++
 	var stalled []*smcrLink
-	alive := false
 	for _, l := range g.links {
-		if !l.up {
-			continue
-		}
-		st := l.net.QPStats()
-		switch {
-		case st.RcvdPackets != l.seen.received:
-			alive, l.seen.stalls = true, 0
-		case st.Timeouts != l.seen.timeouts:
-			l.seen.stalls++
+		if l.up && l.look(g.looks) {
 			stalled = append(stalled, l)
 		}
-		l.seen.received, l.seen.timeouts = st.RcvdPackets, st.Timeouts
 	}
+	if len(stalled) == 0 {
+		g.stallTimer.Reset(stallCheck)
+		return
+	}
+	g.stallTimer.Reset(stallWatch)
 	for _, l := range stalled {
+		alive := slices.ContainsFunc(g.links, func(x *smcrLink) bool { return x.up && x.seen.heard > l.seen.since })
 		switch {
 		case !alive: // is the peer there?
 			g.doLocked(func(now time.Time, out []core.Output) []core.Output {
-				for _, other := range g.links {
-					if other.up && other.seen.stalls == 0 {
-						out = g.ctl.Suspect(now, other.num, out)
+				for _, x := range g.links {
+					if x.up && x.seen.stalls == 0 {
+						out = g.ctl.Suspect(now, x.num, out)
 					}
 				}
 				return out
@@ -289,6 +286,22 @@ func (g *smcrGroup) checkStalls() {
 			l.net.Fail(errStalled) // rule: TestSMCRFailover
 		}
 	}
+}
+
+// look compares what has come with what had when it was called last, and reports whether an acknowledgement is overdue and nothing
+// has come since. looks counts the calls. g.mu is held.
+func (l *smcrLink) look(looks uint64) bool {
+	st, seen := l.net.QPStats(), &l.seen
+	switch {
+	case st.RcvdPackets != seen.received:
+		seen.heard, seen.stalls = looks, 0
+	case st.Timeouts != seen.timeouts:
+		if seen.stalls++; seen.stalls == 1 {
+			seen.since = looks
+		}
+	}
+	seen.received, seen.timeouts = st.RcvdPackets, st.Timeouts
+	return seen.stalls > 0
 }
 
 // linkDown takes a link out of use, and moves its connections. g.mu is held.
@@ -372,6 +385,14 @@ func (g *smcrGroup) numberOf(c *smcrCarrier) uint8 {
 		if l.net == over {
 			return uint8(l.num)
 		}
+	}
+	return 0
+}
+
+// Link returns the number of the link of SMC-R that what is written goes over, 0 if it is not over one.
+func (c *Conn) Link() uint8 {
+	if x, ok := c.carrier.(*smcrCarrier); ok && c.data != nil {
+		return x.group.numberOf(x)
 	}
 	return 0
 }

@@ -98,8 +98,8 @@ func (h *Host) Status() control.Status {
 	for _, c := range conns {
 		k := c.status(names)
 		k.Link = links[k.Group]
-		if x, ok := c.carrier.(*smcrCarrier); ok && c.data != nil {
-			k.Link = x.group.numberOf(x)
+		if n := c.Link(); n != 0 {
+			k.Link = n
 		}
 		s.Connections = append(s.Connections, k)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,8 +17,17 @@ import (
 // Of rtnetlink(7), what it takes to join two network namespaces: a pair of virtual Ethernet
 // interfaces, an address for each, and both up.
 
-// VethName is what the interface is called in both namespaces.
+// VethName is what the interface is called in both namespaces, where there is one.
 const VethName = "gosmc0"
+
+// VethNames returns what interfaces are called where there are n.
+func VethNames(n int) []string {
+	names := []string{VethName}
+	for i := 1; i < n; i++ {
+		names = append(names, fmt.Sprintf("gosmc%d", i))
+	}
+	return names
+}
 
 // From linux/veth.h, which golang.org/x/sys/unix lacks.
 const vethInfoPeer = 1
@@ -128,10 +138,10 @@ func linkBody(index int32, flags, change uint32) []byte {
 	return binary.NativeEndian.AppendUint32(b, change)
 }
 
-// AddVeth makes the pair, one end here and one in the network namespace of process peer. mtu is in bytes.
-func (s *Socket) AddVeth(mtu int, peer int) error {
+// AddVeth makes a pair, one end here and one in the network namespace of process peer, both called name. mtu is in bytes.
+func (s *Socket) AddVeth(name string, mtu, peer int) error {
 	end := func(b []byte) []byte {
-		b = appendAttr(b, unix.IFLA_IFNAME, append([]byte(VethName), 0))
+		b = appendAttr(b, unix.IFLA_IFNAME, append([]byte(name), 0))
 		return appendAttr(b, unix.IFLA_MTU, nativeUint32(uint32(mtu)))
 	}
 	other := appendAttr(end(linkBody(0, 0, 0)), unix.IFLA_NET_NS_PID, nativeUint32(uint32(peer)))
@@ -154,10 +164,38 @@ func (s *Socket) setUp(index int32) error {
 	return s.do("bring an interface up", unix.RTM_NEWLINK, 0, linkBody(index, unix.IFF_UP, unix.IFF_UP))
 }
 
-// SetUpVeth gives our end of the pair, in the network namespace of this thread, its address
+// SetDown takes an interface in the network namespace of this thread down.
+func (s *Socket) SetDown(name string) error {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return err
+	}
+	return s.do("take an interface down", unix.RTM_NEWLINK, 0, linkBody(int32(i.Index), 0, unix.IFF_UP))
+}
+
+// nowhere is the hardware address of no interface: locally administered, see IEEE 802.
+var nowhere = []byte{2, 0, 0, 0, 0, 0x99}
+
+// Misdirect has packets to an IPv4 address that leave by an interface go to hardware that is not there: they vanish, and nobody is told.
+func (s *Socket) Misdirect(name string, addr netip.Addr) error {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return err
+	}
+	// A struct ndmsg: family, padding, index, state, flags and type.
+	body := []byte{unix.AF_INET, 0, 0, 0}
+	body = binary.NativeEndian.AppendUint32(body, uint32(i.Index))
+	body = binary.NativeEndian.AppendUint16(body, unix.NUD_PERMANENT)
+	body = append(body, 0, 0)
+	body = appendAttr(body, unix.NDA_DST, addr.AsSlice())
+	body = appendAttr(body, unix.NDA_LLADDR, nowhere)
+	return s.do("give a neighbour another address", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, body)
+}
+
+// SetUpVeth gives our end of a pair, in the network namespace of this thread, its address
 // and brings it up.
-func (s *Socket) SetUpVeth(p netip.Prefix) error {
-	i, err := net.InterfaceByName(VethName)
+func (s *Socket) SetUpVeth(name string, p netip.Prefix) error {
+	i, err := net.InterfaceByName(name)
 	if err != nil {
 		return err
 	}
@@ -187,15 +225,44 @@ func In(pid int, f func() error) error {
 	return <-done
 }
 
-// SetUpVethOf sets up the end of the pair in the network namespace of a process.
-func SetUpVethOf(pid int, p netip.Prefix) error {
+// carrierTimeout bounds the wait for interfaces to be running, and carrierLook is how often it is looked.
+const (
+	carrierTimeout = 5 * time.Second
+	carrierLook    = time.Millisecond
+)
+
+// AwaitRunning waits until interfaces in the network namespace of this thread are running: the kernel sees the
+// other end of a pair a moment after it came up.
+func AwaitRunning(names []string) error {
+	for deadline := time.Now().Add(carrierTimeout); ; time.Sleep(carrierLook) {
+		missing := ""
+		for _, name := range names {
+			i, err := net.InterfaceByName(name)
+			if err != nil {
+				return err
+			}
+			if i.Flags&net.FlagRunning == 0 {
+				missing = name
+			}
+		}
+		if missing == "" {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("interface %s does not run", missing)
+		}
+	}
+}
+
+// SetUpVethOf sets up the end of a pair in the network namespace of a process.
+func SetUpVethOf(pid int, name string, p netip.Prefix) error {
 	return In(pid, func() error {
 		s, err := Open()
 		if err != nil {
 			return err
 		}
 		defer s.Close()
-		return s.SetUpVeth(p)
+		return s.SetUpVeth(name, p)
 	})
 }
 
@@ -207,13 +274,13 @@ func Join(mtu, a int, addrA netip.Prefix, b int, addrB netip.Prefix) error {
 			return err
 		}
 		defer s.Close()
-		if err := s.AddVeth(mtu, b); err != nil {
+		if err := s.AddVeth(VethName, mtu, b); err != nil {
 			return err
 		}
-		return s.SetUpVeth(addrA)
+		return s.SetUpVeth(VethName, addrA)
 	})
 	if err != nil {
 		return err
 	}
-	return SetUpVethOf(b, addrB)
+	return SetUpVethOf(b, VethName, addrB)
 }
