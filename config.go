@@ -4,19 +4,34 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/host"
 )
+
+// A Filter says for which servers connections may use SMC. Ports and addresses are the server's, whichever side says it. Both lists have to allow a
+// server; an empty one allows all. Entries with an exclamation mark are exceptions; where there are others, what none of these matches is
+// refused, and stays TCP.
+type Filter struct {
+	Ports     []string // ports and ranges: "5432", "8000-8999", "!22"; "any", "none"
+	Addresses []string // addresses and prefixes: "127.0.0.1", "192.0.2.0/24", "!::1"; "any", "none"
+}
 
 // Config says how a [Host] works. The zero value, and nil, are the defaults. It is copied;
 // later changes have no effect.
 //
-// UEIDs, SMCRPeers and SMCRDevices that are empty, and a SMCRv1 that is false, are what the operator says, if anything: the
-// environment variables GOSMC_UEIDS, GOSMC_SMCR_PEERS, GOSMC_SMCR_DEVICES and GOSMC_SMCR_V1, else the file /etc/gosmc.conf, or that
-// which GOSMC_CONFIG names ('gosmc ueid --help' describes it).
+// UEIDs, SMCRPeers, SMCRDevices, MemoryBudget and lists of Listen and Connect that are empty, and a SMCRv1 that is false, are what the
+// operator says, if anything: the environment variables GOSMC_UEIDS, GOSMC_SMCR_PEERS, GOSMC_SMCR_DEVICES, GOSMC_MEMORY,
+// GOSMC_LISTEN_PORTS, GOSMC_LISTEN_ADDRESSES, GOSMC_CONNECT_PORTS, GOSMC_CONNECT_ADDRESSES and GOSMC_SMCR_V1, else the file
+// /etc/gosmc.conf, or that which GOSMC_CONFIG names ('gosmc policy --help' describes it). They may also keep programs on TCP altogether, by
+// GOSMC_PROGRAMS and in the file.
 type Config struct {
 	// Disabled makes every connection plain TCP. The environment variable
 	// GOSMC_DISABLED=1 (also true, yes, on) does the same for a whole process.
 	Disabled bool
+
+	// Listen says which servers of this host may use SMC, Connect with which servers it may: others use TCP, and [Conn.State] has the
+	// reason NOT_ALLOWED. A listener that is refused is not announced; it is the address to which a connection came that counts.
+	Listen, Connect Filter
 
 	// Dir is the run directory, an absolute path, where the programs of one machine find
 	// each other. Empty means $GOSMC_DIR, else /run/gosmc if it can be written to, else
@@ -83,6 +98,8 @@ func (c *Config) internal() host.Config {
 	}
 	return host.Config{
 		Disabled:     c.Disabled,
+		Listen:       config.Filter(c.Listen),
+		Connect:      config.Filter(c.Connect),
 		Dir:          c.Dir,
 		UEIDs:        c.UEIDs,
 		SMCRPeers:    c.SMCRPeers,

@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/rundir", "internal/config"},
-	".":                   {"wire/...", "internal/host"},
+	".":                   {"wire/...", "internal/config", "internal/host"},
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
 	"internal/capture":    {"internal/frame"},             // packets; of no protocol but what it must know to choose them
 	"internal/dissect":    {"wire/...", "internal/frame"}, // not core, not host: it must read any peer's bytes
@@ -66,7 +66,7 @@ var mayImport = map[string][]string{
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns"},
 	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	"preload":          {},                                                                                                 // the C library of gosmc run, as bytes
-	"internal/run":     {"internal/rundir", "internal/user", "preload"},                                                    // the supervisor of programs that do not know us
+	"internal/run":     {"internal/config", "internal/rundir", "internal/user", "preload"},                                 // the supervisor of programs that do not know us
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey", "internal/config", "internal/pnet", "internal/run"},
 	"test/interop":               {"bpf", "wire/...", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for what only tests set

@@ -127,7 +127,7 @@ had as JSON, with --json.`,
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
 		newSSCommand(), newInfoCommand(), newStatsCommand(), newDumpCommand(),
 		newLinkGroupCommand(), newLinkCommand(), newDeviceCommand(),
-		newUEIDCommand(), newSEIDCommand(), newPNETCommand(),
+		newPolicyCommand(), newUEIDCommand(), newSEIDCommand(), newPNETCommand(),
 		newRunCommand(), newAgentCommand(), newBenchCommand(), newVersionCommand(),
 	)
 	root.AddCommand(newHiddenCommands()...)

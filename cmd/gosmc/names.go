@@ -30,6 +30,19 @@ const aboutConfig = `The file is /etc/gosmc.conf, or what GOSMC_CONFIG names. Li
   smcr-v1 on               version 1 of SMC-R too, over RoCEv2: on, off          GOSMC_SMCR_V1
   pnet    NET1 eth1        PNETID of an interface
 
+What may leave TCP, by the library and by gosmc run. Ports and addresses are the server's, on both sides of a connection; ! makes an exception, and
+where a list has other entries than exceptions, what is not in it is refused:
+
+  smc             on           off: every connection is TCP                      GOSMC_DISABLED says the opposite
+  program         !sshd        by the name a program was started as              GOSMC_PROGRAMS
+  listen-port     8000-8999    of servers here: port or range; any, none         GOSMC_LISTEN_PORTS
+  listen-address  127.0.0.1    address or prefix; any, none                      GOSMC_LISTEN_ADDRESSES
+  connect-port    !5432        of servers that programs here connect to          GOSMC_CONNECT_PORTS
+  connect-address 10.0.0.0/8                                                     GOSMC_CONNECT_ADDRESSES
+  memory          512MiB       receive buffers of a program, at most             GOSMC_MEMORY
+  ring-after      64KiB        bytes in a direction before a ring joins a        GOSMC_RING_AFTER
+                               connection of gosmc run
+
 A variable of the environment, with commas or spaces between its values, takes the place of all lines of its word, and what a program sets in
 smc.Config that of both. Programs read the file when they make their host: those that run already keep what they have.`
 

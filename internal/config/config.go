@@ -10,6 +10,18 @@
 //	smcr-v1 on                 # offer and accept version 1 of SMC-R, over RoCEv2: on, off
 //	pnet    NET1 eth1          # PNETID of an interface
 //
+// What may leave TCP at all, for the library and for programs of 'gosmc run' alike. Ports and addresses are those of the server, on both sides of a
+// connection; "!" makes an exception, and where a list has other entries than exceptions what is not in it is refused:
+//
+//	smc             on          # off: every connection is TCP
+//	program         !sshd       # of the name that a program was started as
+//	listen-port     8000-8999   # of servers here: port or range; any, none
+//	listen-address  127.0.0.1   # address or prefix; any, none
+//	connect-port    !5432       # of servers that programs here connect to
+//	connect-address 10.0.0.0/8
+//	memory          512MiB      # receive buffers of a program, at most
+//	ring-after      64KiB       # bytes in a direction before a ring joins a connection of 'gosmc run'
+//
 // A variable of the environment takes the place of all lines with its word; what a program sets in smc.Config that of both.
 package config
 
@@ -41,18 +53,31 @@ const (
 	Device = "device"
 	SMCRv1 = "smcr-v1"
 	PNET   = "pnet"
+
+	SMC            = "smc"
+	Program        = "program"
+	ListenPort     = "listen-port"
+	ListenAddress  = "listen-address"
+	ConnectPort    = "connect-port"
+	ConnectAddress = "connect-address"
+	Memory         = "memory"
+	RingAfter      = "ring-after"
 )
 
 // Variables are the variables of the environment, by the word whose place they take. Entries of lists are separated by commas or spaces; with
-// one that is wrong the list is empty.
+// one that is wrong the list is empty, or "none" if it is of the policy. That of [SMC] is [EnvDisabled], which says the opposite.
 var Variables = map[string]string{
 	UEID: "GOSMC_UEIDS", SEID: "GOSMC_SEID", Peer: "GOSMC_SMCR_PEERS", Device: "GOSMC_SMCR_DEVICES", SMCRv1: "GOSMC_SMCR_V1",
+	Program: "GOSMC_PROGRAMS", ListenPort: "GOSMC_LISTEN_PORTS", ListenAddress: "GOSMC_LISTEN_ADDRESSES",
+	ConnectPort: "GOSMC_CONNECT_PORTS", ConnectAddress: "GOSMC_CONNECT_ADDRESSES", Memory: "GOSMC_MEMORY", RingAfter: "GOSMC_RING_AFTER",
 }
 
 // Limits of ours.
 const (
 	maxFile  = 1 << 20 // bytes
 	maxLines = 4096
+
+	maxProgram = 64 // bytes of the name of a program
 )
 
 // Settings are what file and environment say. The zero value is that they say nothing.
@@ -63,6 +88,12 @@ type Settings struct {
 	Devices []string
 	SMCRv1  bool
 	PNET    map[string]string // PNETIDs by the name of the interface
+
+	Off             bool     // every connection is TCP
+	Programs        []string // that may leave it, see [NewPolicy]
+	Listen, Connect Filter
+	Memory          int64 // bytes of receive buffers; 0: the default
+	RingAfter       int64 // bytes before a ring joins a connection; 0: the default
 }
 
 // Path returns where the file is. A program with privileges that its caller has not does not look at the environment.
@@ -85,6 +116,9 @@ func Load() (Settings, error) {
 			values[l.word] = append(values[l.word], l.value)
 		}
 	}
+	for _, word := range f.wrong { // rule: TestPolicyErrors: range f.wrong -> range f.wrong[:0]
+		values[word] = []string{matchNone}
+	}
 	for _, word := range slices.Sorted(maps.Keys(Variables)) {
 		name := Variables[word]
 		v := rundir.Getenv(name)
@@ -96,6 +130,9 @@ func Load() (Settings, error) {
 			if err := check(word, item); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 				list = nil
+				if slices.Contains(policyWords, word) { // rule: TestPolicyErrors
+					list = []string{matchNone}
+				}
 				break
 			}
 		}
@@ -115,6 +152,7 @@ func Load() (Settings, error) {
 		}
 		s.PNET[iface] = id
 	}
+	s.settlePolicy(values)
 	return s, errors.Join(errs...)
 }
 
@@ -124,13 +162,29 @@ func check(word, value string) error {
 	case UEID:
 		_, err := pnet.ParseUEID(value)
 		return err
-	case SEID, SMCRv1:
+	case SEID, SMCRv1, SMC:
 		if value != "on" && value != "off" {
 			return fmt.Errorf("%s %q: want on or off", word, value)
 		}
 	case Peer, Device: // the host knows what they may be
 		if value == "" || strings.ContainsAny(value, " ,") {
 			return fmt.Errorf("%s %q: want one address or prefix", word, value)
+		}
+	case Program:
+		if err := CheckProgram(value); err != nil {
+			return fmt.Errorf("%s %w", word, err)
+		}
+	case ListenPort, ConnectPort:
+		if _, err := parsePort(value); err != nil {
+			return fmt.Errorf("%s %w", word, err)
+		}
+	case ListenAddress, ConnectAddress:
+		if _, err := parseAddress(value); err != nil {
+			return fmt.Errorf("%s %w", word, err)
+		}
+	case Memory, RingAfter:
+		if _, err := ParseSize(value); err != nil {
+			return fmt.Errorf("%s %w", word, err)
 		}
 	case PNET:
 		id, iface, _ := strings.Cut(value, " ")
@@ -150,6 +204,7 @@ func check(word, value string) error {
 type File struct {
 	path  string
 	lines []line
+	wrong []string // words of the policy with a value that was not understood
 }
 
 // A line is one of the file.
@@ -190,6 +245,9 @@ func Read(path string) (*File, error) {
 			word, value := fields[0], strings.Join(fields[1:], " ")
 			if err := check(word, value); err != nil {
 				errs = append(errs, fmt.Errorf("%s:%d: %w", path, number, err))
+				if slices.Contains(policyWords, word) {
+					f.wrong = append(f.wrong, word)
+				}
 			} else {
 				l.word, l.value = word, value
 			}

@@ -4,32 +4,15 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/llc"
 )
-
-const envDisabled = "GOSMC_DISABLED"
-
-// disabled reports what a value of the environment variable stands for, and whether it is one of those that we know:
-// those of [strconv.ParseBool], and yes, no, on and off. Whoever sets it to anything else wants something, and that is most
-// likely what the name says.
-func disabled(value string) (yes, known bool) {
-	switch strings.ToLower(value) {
-	case "", "no", "off":
-		return false, true
-	case "yes", "on":
-		return true, true
-	}
-	yes, err := strconv.ParseBool(strings.ToLower(value))
-	return yes || err != nil, err == nil
-}
 
 // Config is what a host is made with. The zero value is useful. The exported smc.Config
 // describes the fields.
@@ -42,6 +25,8 @@ type Config struct {
 	ReadBuffer   int           // bytes; 0: default
 	MemoryBudget int64         // bytes; 0: default
 	AnyUser      bool
+	Listen       config.Filter     // servers here that may have SMC; empty lists: those of the configuration
+	Connect      config.Filter     // servers with which programs here may have it; in the same way
 	SMCRPeers    []string          // addresses and prefixes, see parsePeer
 	SMCRDevices  []string          // addresses and prefixes that devices may have; empty: those of the TCP connection's interface
 	SMCRLinks    int               // symmetric links of a link group, at most: 1 to 8; 0: 2. More than 2 in version 1 only
@@ -55,6 +40,9 @@ type Config struct {
 	RDMA         rdma.Config   // of the devices; for tests
 	Namespace    func(func())  // calls a function on a thread in the network namespace of the devices; for tests; nil: at once
 	ReleaseIdle  bool          // keep nothing of the system, and no goroutine, while nobody uses the host
+	Program      string        // what the program was started as; for tests; empty: by os.Args
+
+	policy *config.Policy // of Listen, Connect and what the configuration says of programs
 }
 
 // withDefaults returns a copy in which every field has its final value.
@@ -62,12 +50,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.settle()
-	value := os.Getenv(envDisabled)
-	yes, known := disabled(value)
-	c.Disabled = c.Disabled || yes
-	if !known {
-		c.Logger.Warn("all connections are TCP, because of a variable whose value is neither yes nor no", "variable", envDisabled+"="+value)
+	if err := c.settle(); err != nil {
+		return c, err
+	}
+	value := os.Getenv(config.EnvDisabled)
+	if _, known := config.ParseDisabled(value); !known {
+		c.Logger.Warn("all connections are TCP, because of a variable whose value is neither yes nor no", "variable", config.EnvDisabled+"="+value)
 	}
 	if c.Dir == "" {
 		c.Dir = rundir.Default()

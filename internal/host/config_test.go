@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/gosmc/smc/internal/config"
 )
 
 // TestDisabledByEnvironment sets the environment variable as people do.
@@ -13,19 +15,19 @@ func TestDisabledByEnvironment(t *testing.T) {
 		"1": true, "true": true, "True": true, "TRUE": true, "yes": true, "YES": true, "on": true, "t": true,
 		"maybe": true, "2": true, " ": true,
 	} {
-		t.Setenv(envDisabled, value)
+		t.Setenv(config.EnvDisabled, value)
 		var log strings.Builder
 		c, err := Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}.withDefaults()
 		if err != nil || c.Disabled != want {
-			t.Errorf("%s=%s: disabled %t, %v, want %t", envDisabled, value, c.Disabled, err, want)
+			t.Errorf("%s=%s: disabled %t, %v, want %t", config.EnvDisabled, value, c.Disabled, err, want)
 		}
 		strange := value == "maybe" || value == "2" || value == " "
-		if told := strings.Contains(log.String(), envDisabled+"="+value); told != strange {
-			t.Errorf("%s=%s: the log has %q, want a warning: %t", envDisabled, value, log.String(), strange)
+		if told := strings.Contains(log.String(), config.EnvDisabled+"="+value); told != strange {
+			t.Errorf("%s=%s: the log has %q, want a warning: %t", config.EnvDisabled, value, log.String(), strange)
 		}
 	}
-	t.Setenv(envDisabled, "no")
+	t.Setenv(config.EnvDisabled, "no")
 	if c, err := (Config{Disabled: true}).withDefaults(); err != nil || !c.Disabled {
-		t.Errorf("Disabled and %s=no: %t, %v, want what the program says", envDisabled, c.Disabled, err)
+		t.Errorf("Disabled and %s=no: %t, %v, want what the program says", config.EnvDisabled, c.Disabled, err)
 	}
 }

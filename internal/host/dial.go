@@ -142,8 +142,12 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	speaksCLC := false
 	if peer == nil {
 		remote := addrPort(tcp.RemoteAddr())
-		speaksCLC = d.host.speaksCLC(remote.Addr(), remote.Port())
-		if d.asked.Load() {
+		if d.host.refusesDial(remote) {
+			reason = clc.DiagNotAllowed
+		} else {
+			speaksCLC = d.host.speaksCLC(remote.Addr(), remote.Port())
+		}
+		if d.asked.Load() { // on this socket or on another: if both have it CLC has to follow
 			both, why := d.host.readOption(tcp)
 			speaksCLC = speaksCLC || both
 			if reason == clc.DiagNotLocal && why != clc.DiagNone {
@@ -176,10 +180,14 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 			return err
 		}
 	}
+	dest, ok := destination(network, address)
+	if ok && d.host.refusesDial(dest) { // rule: TestPolicyDial
+		return nil
+	}
 	if d.host.askOption(raw) {
 		d.asked.Store(true)
 	}
-	if dest, ok := destination(network, address); ok { // else it is a matter of TCP alone
+	if ok { // else it is a matter of TCP alone
 		d.call.Ask(ctx, raw, dest)
 	}
 	return nil

@@ -94,7 +94,10 @@ func (h *Host) acceptSMCR(ctx context.Context, c *Conn, buffer int, require Requ
 func (h *Host) shakeSMCR(ctx context.Context, role core.Role, c *Conn, buffer int, require Requirement) error {
 	w := h.newSMCRWay(role, addrOf(c.LocalAddr()))
 	defer w.leave()
-	if !require.met(ModeSMCR) {
+	switch {
+	case role == core.RoleServer && h.refusesServer(c.local): // rule: TestPolicySMCR
+		w.why = clc.DiagNotAllowed // it has begun with CLC, which needs an answer
+	case !require.met(ModeSMCR):
 		w.why = clc.DiagPolicy // it awaits our word, and would be reset if it got SMC-R
 	}
 	return h.shakeOn(ctx, role, c, []way{w}, buffer, require)

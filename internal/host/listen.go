@@ -76,6 +76,9 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 					return err
 				}
 			}
+			if bound, err := netip.ParseAddrPort(address); err == nil && bound.Port() != 0 && h.refusesListener(bound) {
+				return nil // with TCP option 254 peers would begin with CLC, to be declined
+			}
 			if h.option.source.Ask(c) == nil {
 				asked.Store(true)
 			}
@@ -168,6 +171,10 @@ func (l *Listener) announce() error {
 	h := l.host
 	h.hold()
 	defer h.letGo()
+	if h.refusesListener(l.addr) { // rule: TestPolicyListen
+		h.openControl()
+		return l.enlist(h.meeting.Unannounced(l.tcp))
+	}
 	meeting, err := h.meeting.Listen(l.tcp)
 	if meeting == nil {
 		return errHostClosed
@@ -244,6 +251,12 @@ func (l *Listener) sleep(d time.Duration) bool {
 func (l *Listener) route(tcp *net.TCPConn) {
 	h := l.host
 	claim, reason := l.meeting.Load().Claim(tcp)
+	if h.refusesServer(addrPort(tcp.LocalAddr())) { // rule: TestPolicyAccept
+		if claim != nil {
+			claim.Refuse(clc.DiagNotAllowed)
+		}
+		claim, reason = nil, clc.DiagNotAllowed
+	}
 	if claim != nil && !l.opts.Require.offered() {
 		claim.Refuse(clc.DiagPolicy)
 		claim, reason = nil, clc.DiagPolicy

@@ -186,6 +186,9 @@ func (l *Listener) cry() {
 	default:
 	}
 	l.crier.silent = false
+	if l.host.refusesListener(l.addr) { // rule: TestPolicyListen
+		return
+	}
 	l.host.hold()
 	defer l.host.letGo()
 	meeting, err := l.host.meeting.Listen(l.tcp)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
@@ -12,7 +13,8 @@ import (
 
 // settle fills in what the program leaves to the environment and the configuration file: see package config. What is not
 // understood there is told to the logger and left out: it is not the program's mistake, and the program goes on with TCP.
-func (c *Config) settle() {
+// The error is what is wrong with what the program says.
+func (c *Config) settle() error {
 	s, err := config.Load()
 	if err != nil {
 		c.Logger.Warn("parts of the configuration are left out", "err", err)
@@ -41,6 +43,38 @@ func (c *Config) settle() {
 	if c.PNET == nil {
 		c.PNET = s.PNET
 	}
+	c.Disabled = c.Disabled || s.Off
+	if c.MemoryBudget == 0 {
+		c.MemoryBudget = s.Memory
+	}
+	for _, l := range []struct{ list, value *[]string }{
+		{&c.Listen.Ports, &s.Listen.Ports}, {&c.Listen.Addresses, &s.Listen.Addresses},
+		{&c.Connect.Ports, &s.Connect.Ports}, {&c.Connect.Addresses, &s.Connect.Addresses},
+	} {
+		if len(*l.list) == 0 {
+			*l.list = *l.value
+		}
+	}
+	if c.Program == "" {
+		c.Program = config.ProgramName(os.Args[0])
+	}
+	c.policy, err = config.NewPolicy(c.Listen, c.Connect, s.Programs, c.Program)
+	return err
+}
+
+// refusesDial reports whether the policy keeps connections to a server on TCP.
+func (h *Host) refusesDial(server netip.AddrPort) bool {
+	return !h.cfg.Disabled && h.cfg.policy.Connect.Refuses(server) != ""
+}
+
+// refusesServer reports whether the policy keeps connections to an address of this machine on TCP.
+func (h *Host) refusesServer(local netip.AddrPort) bool {
+	return !h.cfg.Disabled && h.cfg.policy.Listen.Refuses(local) != ""
+}
+
+// refusesListener reports whether the policy keeps all connections of a listener on TCP.
+func (h *Host) refusesListener(local netip.AddrPort) bool {
+	return !h.cfg.Disabled && h.cfg.policy.Listen.RefusesListener(local) != ""
 }
 
 // pnetID returns the PNETID of an interface, "" if it has none.

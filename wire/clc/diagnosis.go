@@ -77,6 +77,7 @@ const (
 	DiagClosing           Diagnosis = localSpace + 0x13
 	DiagInherited         Diagnosis = localSpace + 0x14
 	DiagBubble            Diagnosis = localSpace + 0x15
+	DiagNotAllowed        Diagnosis = localSpace + 0x16
 	DiagBudget            Diagnosis = localSpace + 0x20
 	DiagNoFile            Diagnosis = localSpace + 0x21
 	DiagLimit             Diagnosis = localSpace + 0x22

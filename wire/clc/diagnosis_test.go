@@ -68,7 +68,7 @@ func TestLocalReasons(t *testing.T) {
 		DiagRendezvousTimeout: DiagPeerNoSMC, DiagNotAccepted: DiagPeerNoSMC, DiagIncompatible: DiagVersion,
 		DiagCrowded: DiagPeerNoSMC, DiagNoSockDiag: DiagConfig,
 		DiagNetwork: DiagConfig, DiagDisabled: DiagConfig, DiagPolicy: DiagConfig, DiagClosing: DiagConfig,
-		DiagInherited: DiagPeerNoSMC, DiagBubble: DiagConfig,
+		DiagInherited: DiagPeerNoSMC, DiagBubble: DiagConfig, DiagNotAllowed: DiagConfig,
 		DiagBudget: DiagMemory, DiagNoFile: DiagMemory, DiagLimit: DiagMaxDMB, DiagBusy: DiagPeerNoSMC,
 		DiagUnreachable: DiagNoSMCDv2Device, DiagFabric: DiagBufferRegistration,
 		DiagPeerDeclined: DiagInternal, 0x7e01ffff: DiagInternal,

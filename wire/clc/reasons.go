@@ -375,6 +375,14 @@ var reasons = []Reason{
 		Local:    true,
 		wire:     DiagConfig,
 	}, {
+		Code:     DiagNotAllowed,
+		Tag:      "NOT_ALLOWED",
+		Sentence: "The policy keeps the connection on TCP.",
+		Cause:    "Ports, addresses or programs in the configuration file, the environment or the program leave it out, here or at the server.",
+		Advice:   "'gosmc run --explain ADDRESS' says which rule it is; 'gosmc policy' shows all of them.",
+		Local:    true,
+		wire:     DiagConfig,
+	}, {
 		Code:     DiagBudget,
 		Tag:      "BUDGET",
 		Sentence: "The memory budget for buffers is used up.",

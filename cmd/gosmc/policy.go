@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/config"
+)
+
+// A policyReport is what policy --json prints.
+type policyReport struct {
+	Schema  int          `json:"schema"`
+	Time    time.Time    `json:"time"`
+	File    string       `json:"file"`
+	Entries []policyWord `json:"policy"` // of all words, those of which nothing is said too
+}
+
+type policyWord struct {
+	Word   string   `json:"word"`
+	Values []string `json:"values"` // in force; empty: nothing is said
+	Source string   `json:"source"` // the file, or "$VARIABLE"; empty: nothing is said
+}
+
+// policyOrder are the words of the policy, as people read them.
+var policyOrder = []string{
+	config.SMC, config.Program, config.ListenPort, config.ListenAddress, config.ConnectPort, config.ConnectAddress, config.Memory, config.RingAfter,
+}
+
+func newPolicyCommand() *cobra.Command {
+	cmd := namesCommand("policy [show | add WORD VALUE | del WORD VALUE | flush]", "Show and change what may leave TCP, and what stays with it",
+		`Show what a program started now may move from TCP: which programs, ports and addresses, as servers and as clients. What is refused
+stays TCP, with the reason NOT_ALLOWED. 'gosmc run --explain HOST:PORT' says what that means for a server.`,
+		"  gosmc policy\n  sudo gosmc policy add listen-port 8000-8999\n  sudo gosmc policy add program !sshd\n  gosmc policy --json | jq -r '.policy[] | select(.source != \"\")'",
+		func(cmd *cobra.Command, asJSON bool) error {
+			r, err := newPolicyReport()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), r)
+			}
+			t := table{columns: []column{{title: "Word"}, {title: "Value"}, {title: "Source"}}}
+			for _, w := range r.Entries {
+				t.add(w.Word, orNA(strings.Join(w.Values, " ")), printable(w.Source))
+			}
+			return t.write(cmd.OutOrStdout())
+		})
+	change(cmd, "add WORD VALUE", "Add a line to the configuration file", 2, func(f *config.File, args []string) error {
+		if err := isPolicy(args[0]); err != nil {
+			return err
+		}
+		if single(args[0]) { // the new value takes the place of the old one
+			f.Delete(args[0], func(v string) bool { return v != args[1] })
+		}
+		return add(f, args[0], args[1])
+	})
+	change(cmd, "del WORD VALUE", "Take a line out of the configuration file", 2, func(f *config.File, args []string) error {
+		if err := isPolicy(args[0]); err != nil {
+			return err
+		}
+		return drop(f, args[0], args[1], func(v string) bool { return v == args[1] })
+	})
+	change(cmd, "flush", "Take all of the policy out of the configuration file", 0, func(f *config.File, _ []string) error {
+		for _, word := range policyOrder {
+			f.Delete(word, func(string) bool { return true })
+		}
+		return nil
+	})
+	for _, c := range cmd.Commands() {
+		if c.Name() == "add" || c.Name() == "del" {
+			c.ValidArgsFunction = completePolicy
+		}
+	}
+	return cmd
+}
+
+// single reports whether a word has one value, and no list.
+func single(word string) bool {
+	return word == config.SMC || word == config.Memory || word == config.RingAfter
+}
+
+func isPolicy(word string) error {
+	if !slices.Contains(policyOrder, word) {
+		return usagef("the policy has no %q, but %s", word, strings.Join(policyOrder, ", "))
+	}
+	return nil
+}
+
+// completePolicy completes a word of the policy, and what can be known of its value.
+func completePolicy(_ *cobra.Command, args []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var list []cobra.Completion
+	switch {
+	case len(args) == 0:
+		list = policyOrder
+	case len(args) == 1 && args[0] == config.SMC:
+		list = []cobra.Completion{"on", "off"}
+	case len(args) == 1 && !single(args[0]) && args[0] != config.Program:
+		list = []cobra.Completion{"any", "none"}
+	}
+	list = slices.DeleteFunc(slices.Clone(list), func(c string) bool { return !strings.HasPrefix(c, toComplete) })
+	return list, cobra.ShellCompDirectiveNoFileComp
+}
+
+func newPolicyReport() (policyReport, error) {
+	r := policyReport{Schema: jsonSchema, Time: time.Now(), File: config.Path()}
+	s, err := config.Load()
+	if err != nil {
+		return r, err
+	}
+	smc := "on"
+	if s.Off {
+		smc = "off"
+	}
+	size := func(n int64) []string {
+		if n == 0 {
+			return nil
+		}
+		return []string{fmt.Sprint(n)}
+	}
+	values := map[string][]string{
+		config.SMC: {smc}, config.Program: s.Programs, config.ListenPort: s.Listen.Ports, config.ListenAddress: s.Listen.Addresses,
+		config.ConnectPort: s.Connect.Ports, config.ConnectAddress: s.Connect.Addresses, config.Memory: size(s.Memory), config.RingAfter: size(s.RingAfter),
+	}
+	for _, word := range policyOrder {
+		w := policyWord{Word: word, Values: append([]string{}, values[word]...)}
+		if len(w.Values) > 0 {
+			w.Source = config.Source(word)
+		}
+		r.Entries = append(r.Entries, w)
+	}
+	return r, nil
+}
