@@ -75,6 +75,7 @@ type addRetry struct {
 	at        time.Time // zero: not by itself
 	last      time.Time // of the last attempt
 	delay     time.Duration
+	flaps     int        // links in a row that were lost soon
 	attempted bool       // in the first contact
 	hinted    bool       // the client has another RNIC
 	gids      []wire.GID // the client's, as it has told
@@ -95,7 +96,7 @@ func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Out
 	}
 	if lc.role == RoleServer {
 		lc.retry.hinted = true
-		lc.retry.at = lc.notBefore(now, AddLinkPause)
+		lc.retry.at = lc.notBefore(now, lc.pause())
 		return lc.arm(lc.next(now, out))
 	}
 	return lc.askForLink(now, fresh[0], out)
@@ -276,11 +277,19 @@ func (lc *LinkControl) retryLater(now time.Time) {
 // retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long.
 func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
 	if now.Sub(lost.upSince) >= linkSteady {
-		lc.retry.delay = 0
+		lc.retry.delay, lc.retry.flaps = 0, 0
+	} else {
+		lc.retry.flaps++
 	}
 	if lc.role == RoleServer {
-		lc.retry.at = lc.notBefore(now, max(lc.retry.delay, AddLinkPause))
+		lc.retry.at = lc.notBefore(now, max(lc.retry.delay, lc.pause()))
 	}
+}
+
+// pause is the least time between two attempts: it doubles with each further link that does not hold, so that an RNIC that comes and
+// goes is no storm of ADD LINK, nor does it move connections all the time.
+func (lc *LinkControl) pause() time.Duration {
+	return min(AddLinkPause<<min(max(lc.retry.flaps-1, 0), 16), AddLinkPauseMax) // rule: TestAddLinkFlapping: AddLinkPause<< -> AddLinkPause, AddLinkPause<<
 }
 
 // notBefore is when the next attempt may be, if there is a reason for one now.
@@ -556,7 +565,7 @@ func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
 		return out
 	}
 	lc.retry.hinted = true
-	lc.retry.at = lc.notBefore(now, AddLinkPause)
+	lc.retry.at = lc.notBefore(now, lc.pause())
 	return lc.next(now, out)
 }
 

@@ -331,8 +331,25 @@ func TestAddLinkFlapping(t *testing.T) {
 				n++
 			}
 		}
-		if n > 601 || p.server.lc.State() != ControlActive || p.client.lc.State() != ControlActive {
+		if n > 20 || p.server.lc.State() != ControlActive || p.client.lc.State() != ControlActive {
 			t.Errorf("%s: %d attempts, %v, %v", version, n, p.server.lc.State(), p.client.lc.State())
+		}
+		// A link that holds is the end of it.
+		for range 2 * int(AddLinkPauseMax/time.Second) {
+			p.pass(time.Second)
+		}
+		p.server.sent = nil
+		links := p.client.lc.Links()
+		if len(links) != 2 {
+			t.Fatalf("%s: %d links, want 2", version, len(links))
+		}
+		p.client.fail(links[1].Num)
+		p.run()
+		for range 3 * int(AddLinkPause/time.Second) {
+			p.pass(time.Second)
+		}
+		if links := p.client.lc.Links(); len(links) != 2 {
+			t.Errorf("%s: no link soon after one that held", version)
 		}
 	}
 }

@@ -89,11 +89,12 @@ const (
 	deleteTries = 2
 
 	// AddLinkRetry is how long a server waits with another attempt at a further link, RFC 7609 C.8; each time twice as long,
-	// up to AddLinkRetryMax. AddLinkPause is the least time between two attempts, whatever the reason for the second; a link that
+	// up to AddLinkRetryMax. AddLinkPause is the least time between two attempts, whatever the reason for the second, and AddLinkPauseMax after many links that did not hold; a link that
 	// has held for linkSteady was no failure. All ours: Linux net/smc tries when a port comes up, or a link is lost.
 	AddLinkRetry    = 10 * time.Second
 	AddLinkRetryMax = 5 * time.Minute
 	AddLinkPause    = time.Second
+	AddLinkPauseMax = time.Minute
 	linkSteady      = 10 * time.Second
 
 	// GroupEndTimeout bounds the end of a group: the completion of the last send, or the peer's answer.

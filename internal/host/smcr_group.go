@@ -40,7 +40,7 @@ type smcrGroup struct {
 
 	openers sync.WaitGroup // of devices for further links
 	freed   freedOwners
-	upLinks atomic.Int32 // that connections may use
+	upLinks atomic.Int32 // that connections may use, see smcrLink.counts
 
 	mu         sync.Mutex
 	ctl        *core.LinkControl // nil before the first contact begins
@@ -86,6 +86,7 @@ func (h *Host) newSMCRGroup(lg *core.LinkGroup, n *rnic) (*smcrGroup, error) {
 		return nil, err
 	}
 	l.up = true
+	l.counts.Store(true)
 	g.upLinks.Store(1)
 	g.watchDevice(n)
 	h.mu.Lock()

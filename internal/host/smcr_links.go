@@ -34,6 +34,8 @@ type smcrLink struct {
 	heard uint64        // messages, when core was told last
 	up    bool          // connections may use it
 
+	counts atomic.Bool // in upLinks: it is up, and its RNIC not known to be down
+
 	seen struct { // by checkStalls when it looked last
 		received, timeouts uint64
 		stalls             int    // timeouts, of those that a look tells apart, without anything received since
@@ -45,7 +47,7 @@ type smcrLink struct {
 // is no other link: TCP survives that, and so do connections whose packets are sent again.
 func (l *smcrLink) rnicEvent(mtu wire.MTU, reason error) {
 	switch {
-	case mtu == 0 && l.group.upLinks.Load() < 2:
+	case mtu == 0 && !l.spare():
 		time.AfterFunc(l.rnic.all.patience, func() {
 			if l.rnic.isDown() {
 				l.net.Fail(reason)
@@ -53,6 +55,24 @@ func (l *smcrLink) rnicEvent(mtu wire.MTU, reason error) {
 		})
 	case mtu == 0, uint32(mtu) < l.mtu.Load():
 		l.net.Fail(reason)
+	}
+}
+
+// spare takes a link out of those that count, and reports whether there is another one. The last one goes on to count: of two interfaces that go down at
+// once one is waited for.
+func (l *smcrLink) spare() bool {
+	up := &l.group.upLinks
+	for {
+		n := up.Load()
+		switch {
+		case !l.counts.Load():
+			return n > 0
+		case n < 2: // rule: TestSMCRAllDown
+			return false
+		case up.CompareAndSwap(n, n-1):
+			l.counts.Store(false)
+			return true
+		}
 	}
 }
 
@@ -238,6 +258,7 @@ func (g *smcrGroup) connectLink(o core.ConnectLink) error {
 func (g *smcrGroup) linkUp(num llc.LinkNum) {
 	l := g.linkOf(num)
 	l.up = true
+	l.counts.Store(true)
 	g.upLinks.Add(1)
 	g.host.cfg.Logger.Info("link added", "group", g.lg.ID, "link", num, "local", l.rnic.dev.Addr(), "peer", l.peer, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()
@@ -307,10 +328,10 @@ func (l *smcrLink) look(looks uint64) bool {
 // linkDown takes a link out of use, and moves its connections. g.mu is held.
 func (g *smcrGroup) linkDown(o core.LinkDown) {
 	l := g.linkOf(o.Link)
-	if l.up {
+	l.up = false
+	if l.counts.Swap(false) {
 		g.upLinks.Add(-1)
 	}
-	l.up = false
 	if o.Why.Kind != core.EndAsymmetric && o.Why.Kind != core.EndOperator { // else it still carries what is on its way
 		l.net.Fail(errLinkEnded) // the error is why it failed before, if it did
 	}
