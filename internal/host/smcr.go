@@ -205,9 +205,7 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 			return r, err
 		}
 	}
-	g.mu.Lock()
-	l := g.main()
-	g.mu.Unlock()
+	l := g.named(t.choice.R)
 	token, ok := c.rmb.rmb.Token(l.net)
 	if !ok {
 		return r, errGone

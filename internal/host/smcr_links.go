@@ -128,6 +128,24 @@ func (g *smcrGroup) main() *smcrLink {
 	return g.links[0]
 }
 
+// named returns the link that a later contact's message of ours names. A client names the one that the server's has named, if it can: Linux net/smc
+// takes the RKey of a Confirm for one of that link, whatever else the Confirm says.
+func (g *smcrGroup) named(server *clc.ParamsR) *smcrLink {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if server != nil && g.ctl != nil {
+		for _, x := range g.ctl.Links() {
+			if x.Peer.GID != server.GID || x.Peer.QPN != server.QPN {
+				continue
+			}
+			if l := g.linkOf(x.Num); l != nil && l.up {
+				return l // rule: TestSMCRNamedLink: return l -> return g.main()
+			}
+		}
+	}
+	return g.main()
+}
+
 // fail makes all links fail.
 func (g *smcrGroup) fail(reason error) {
 	g.mu.Lock()
