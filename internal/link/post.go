@@ -42,8 +42,9 @@ func (c *Carrier) Consume(_ cdc.Cursor, prod cdc.ProducerFlags, conn cdc.ConnFla
 	unblocked := c.prod&^prod == cdc.WriterBlocked && conn == c.conn
 	c.prod, c.conn = prod, conn
 	c.urgent = c.urgent || !unblocked
-	if conn&cdc.Abort != 0 {
-		c.drop() // nobody will read it
+	if conn&cdc.Abort != 0 && c.put-c.posted > maxPost { // rule: TestAbort: maxPost -> 0
+		c.dropped = true
+		c.put = c.posted + maxPost
 	}
 	c.poke()
 	c.mu.Unlock()
@@ -105,7 +106,7 @@ func (c *Carrier) last() bool { return c.said&(cdc.Closed|cdc.Abort) != 0 }
 //	urgent          at once: flags, window updates, that the writer is blocked
 //	DoneWriting     with the last data, or after it
 //	Closed          when all data has arrived: RFC 7609 p.83
-//	Abort           at once, in place of data
+//	Abort           at once, with the data that there is, as far as one post takes it
 func (c *Carrier) due() bool {
 	switch unsaid := c.conn &^ c.said; {
 	case c.ring == nil || c.move != nil:
@@ -189,6 +190,9 @@ func (c *Carrier) post(i int) {
 
 // fill makes the work of a post. c.mu is held.
 func (c *Carrier) fill(i int) {
+	if c.conn&cdc.Abort != 0 && c.peerEnded() { // rule: TestAbort: c.peerEnded() -> false
+		c.drop() // nobody will read it, and its element may be another connection's
+	}
 	p := &c.link.places[i]
 	n := 0
 	size := uint32(min(c.put-c.posted, maxPost))
@@ -292,6 +296,12 @@ func (c *Carrier) abandon() {
 	c.settle()
 	c.drained()
 	c.mu.Unlock()
+}
+
+// peerEnded reports whether the peer has said that it has no part in the connection any more.
+func (c *Carrier) peerEnded() bool {
+	_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
+	return flags&(cdc.Closed|cdc.Abort) != 0
 }
 
 // drop drops what was put and is not on its way. c.mu is held.

@@ -318,28 +318,56 @@ func TestClosedAfterWrites(t *testing.T) {
 }
 
 // TestAbort aborts with bytes on their way and others that were not posted yet: Abort does not wait for
-// the former, and the latter are dropped.
+// the former, and takes the latter along, as those that TCP has sent before a reset. What does not fit into a post is dropped, and so is
+// all where the peer has ended the connection.
 func TestAbort(t *testing.T) {
 	watchdog(t)
-	v, s := newValve(t)
-	a, b := s.connect(t, settings{})
-	v.shut.Store(true)
-	for range 2 {
-		if _, err := a.Write([]byte("bytes")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	a.close(cdc.Abort)
-	if n, err := a.Write([]byte("more")); err == nil {
-		t.Errorf("Write after an abort: %d", n)
-	}
-	v.shut.Store(false)
-	eventually(t, "Abort", func() bool { return b.PeerFlags() == cdc.Abort })
-	if h := b.PeerHeader(); h.Producer.Count != 5 {
-		t.Errorf("producer %v", h.Producer)
-	}
-	if n := s[0].link.Stats().SentCDC; n != 2 {
-		t.Errorf("%d messages", n)
+	for _, tt := range []struct {
+		name       string
+		more, want int // bytes
+		peer       cdc.ConnFlags
+	}{
+		{"gathered", 5, 10, 0},
+		{"more than a post", corkBytes + maxPost, 5 + maxPost, 0},
+		{"peer aborted", 5, 5, cdc.Abort},
+		{"peer closed", 5, 5, cdc.DoneWriting | cdc.Closed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			v, s := newValve(t)
+			a, b := s.connect(t, settings{code: sizes(4, 4)}) // 256 KiB
+			v.shut.Store(true)
+			if _, err := a.Write([]byte("bytes")); err != nil {
+				t.Fatal(err)
+			}
+			c := a.carrier
+			c.mu.Lock()
+			c.posting = true // what follows is there when Abort is, however it comes to that
+			c.mu.Unlock()
+			if _, err := a.Write(make([]byte, tt.more)); err != nil {
+				t.Fatal(err)
+			}
+			if tt.peer != 0 {
+				c.receive(s[0].link, &cdc.Message{Seq: 1, AlertToken: c.token, ConnFlags: tt.peer})
+			}
+			a.Conn.Close()
+			a.SendLast(cdc.Abort)
+			a.carrier.Detach()
+			if n, err := a.Write([]byte("more")); err == nil {
+				t.Errorf("Write after an abort: %d", n)
+			}
+			c.postedAll()
+			v.shut.Store(false)
+			eventually(t, "Abort", func() bool { return b.PeerFlags() == cdc.Abort })
+			if h := b.PeerHeader(); h.Producer.Count != uint32(tt.want) {
+				t.Errorf("producer %v, want %d", h.Producer, tt.want)
+			}
+			if n := s[0].link.Stats().SentCDC; n != 2 {
+				t.Errorf("%d messages", n)
+			}
+			a.awaitDrained(t)
+			a.carrier.Release()
+			a.rmb.Free()
+		})
 	}
 }
 
