@@ -236,7 +236,7 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 	case err != nil:
 		return lc.outOfSync(now, link, "LLC message", err, out)
 	}
-	if link.state == linkFailed && lc.ignores(link, m) { // rule: TestDeleteLinkIgnores
+	if link.state == linkFailed && lc.ignores(m) { // rule: TestDeleteLinkIgnores
 		return out
 	}
 	if f := m.Head().Form; !lc.heard && f.Version() == lc.form.Version() {

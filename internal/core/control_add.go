@@ -95,7 +95,6 @@ func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Out
 		return out
 	}
 	if lc.role == RoleServer {
-		lc.retry.hinted = true
 		lc.retry.at = lc.notBefore(now, lc.pause())
 		return lc.arm(lc.next(now, out))
 	}
@@ -108,12 +107,14 @@ func (lc *LinkControl) askForLink(now time.Time, r RNIC, out []Output) []Output 
 	symmetric, _ := lc.split()
 	link := lc.main()
 	switch {
-	case len(symmetric) >= lc.maxLinks || usesLocal(symmetric, r.end()) || lc.add.phase != addNone:
+	case len(symmetric) >= lc.maxLinks: // rule: TestAddLinkHints
+		return out // in version 2 also: "the client should not send this message when the LG is symmetric"
+	case usesLocal(symmetric, r.end()): // rule: TestAddLinkHints
+		return out
+	case lc.add.phase != addNone: // rule: TestAddLinkHints
 		return out
 	case lc.form.Version() == 1:
 		return append(out, SendLLC{Link: link.num, Message: llc.AddLink{Header: llc.Header{Form: lc.form}, MAC: r.MAC, GID: r.GID}})
-	case len(symmetric) > 1: // "the client should not send this message when the LG is symmetric"
-		return out
 	}
 	return append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{
 		Header: llc.Header{Form: lc.form}, GIDs: []wire.GID{link.local.GID, r.GID},
@@ -124,11 +125,11 @@ func (lc *LinkControl) askForLink(now time.Time, r RNIC, out []Output) []Output 
 // something; later only what is likely to help.
 func (lc *LinkControl) plan(first bool) (local RNIC, target wire.GID, ok bool) {
 	symmetric, asymmetric := lc.split()
-	if len(symmetric) == 0 || len(symmetric) >= lc.maxLinks || len(lc.links) >= maxSlots || len(lc.rnics) == 0 {
+	if len(symmetric) == 0 || len(symmetric) >= lc.maxLinks || len(lc.links) >= maxSlots { // rule: TestAddLinkPlan
 		return local, target, false
 	}
 	for _, gid := range lc.retry.gids {
-		if target.IsZero() && !usesPeer(symmetric, LinkEnd{GID: gid}) {
+		if target.IsZero() && !usesPeer(symmetric, LinkEnd{GID: gid}) { // rule: TestAddLinkPlan
 			target = gid
 		}
 	}
@@ -137,7 +138,7 @@ func (lc *LinkControl) plan(first bool) (local RNIC, target wire.GID, ok bool) {
 			return r, target, true
 		}
 	}
-	if asymmetric != nil || !first && target.IsZero() {
+	if asymmetric != nil || !first && target.IsZero() { // rule: TestAddLinkPlan
 		return local, target, false
 	}
 	for _, r := range lc.rnics {
@@ -152,7 +153,7 @@ func (lc *LinkControl) plan(first bool) (local RNIC, target wire.GID, ok bool) {
 func (lc *LinkControl) beginAdd(now time.Time, out []Output) []Output {
 	local, target, ok := lc.plan(lc.state == ControlAdding || lc.retry.hinted || lc.form.Version() == 1)
 	lc.retry.at, lc.retry.hinted = time.Time{}, false
-	if !ok {
+	if !ok { // rule: TestAddLinkHints
 		return out
 	}
 	lc.retry.last = now
@@ -182,7 +183,7 @@ func (lc *LinkControl) open(num llc.LinkNum, local RNIC, via *controlLink, targe
 // our RMBs are on it.
 func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local LinkEnd, tokens map[RMBID]llc.RToken, out []Output) []Output {
 	a := &lc.add
-	if a.phase != addOpening || a.link.num != num {
+	if a.phase != addOpening || a.link.num != num { // rule: TestLinkOpenedLate
 		return append(out, CloseLink{num}) // nobody wants it any more
 	}
 	if local.QPN == 0 {
@@ -240,7 +241,7 @@ func (lc *LinkControl) pairs(a *linkAdd) (pairs []llc.RKeyPair) {
 	for _, id := range lc.ownIDs() {
 		b := lc.own[id]
 		token, ok := b.tokens[a.link.num]
-		if ok && b.told[a.via.num] {
+		if ok && b.told[a.via.num] { // rule: TestAddLinkTokens: ok && -> (ok || true) &&
 			pairs = append(pairs, llc.RKeyPair{Reference: b.tokens[a.via.num].RKey, New: token})
 			a.told = append(a.told, id)
 		}
@@ -252,13 +253,13 @@ func (lc *LinkControl) pairs(a *linkAdd) (pairs []llc.RKeyPair) {
 func (lc *LinkControl) abortAdd(now time.Time, reason llc.DeleteReason, tell bool, out []Output) []Output {
 	link, phase := lc.add.link, lc.add.phase
 	lc.add = linkAdd{}
-	if tell && phase > addOpening {
+	if tell && phase > addOpening { // rule: TestAddLinkAborted: phase > addOpening -> (phase > addOpening || true)
 		link.state = linkFailed // resources are kept until the answer
 		lc.enqueue(linkDelete{num: link.num, reason: reason})
 	} else {
 		out = lc.remove(link, out)
 	}
-	lc.retryLater(now)
+	lc.retryLater(now) // rule: TestAddLinkRetry
 	return out
 }
 
@@ -268,7 +269,7 @@ func (lc *LinkControl) retryLater(now time.Time) {
 	if first == 0 {
 		first = AddLinkRetry
 	}
-	if _, _, ok := lc.plan(lc.form.Version() == 1); ok && lc.role == RoleServer && first > 0 {
+	if _, _, ok := lc.plan(lc.form.Version() == 1); ok && lc.role == RoleServer && first > 0 { // rule: TestAddLinkRetry
 		lc.retry.delay = min(max(2*lc.retry.delay, first), max(first, AddLinkRetryMax))
 		lc.retry.at = now.Add(lc.retry.delay)
 	}
@@ -276,7 +277,7 @@ func (lc *LinkControl) retryLater(now time.Time) {
 
 // retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long.
 func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
-	if now.Sub(lost.upSince) >= linkSteady {
+	if now.Sub(lost.upSince) >= linkSteady { // rule: TestAddLinkRetry
 		lc.retry.delay, lc.retry.flaps = 0, 0
 	} else {
 		lc.retry.flaps++
@@ -294,7 +295,7 @@ func (lc *LinkControl) pause() time.Duration {
 
 // notBefore is when the next attempt may be, if there is a reason for one now.
 func (lc *LinkControl) notBefore(now time.Time, pause time.Duration) time.Time {
-	if at := lc.retry.last.Add(pause); !lc.retry.last.IsZero() && at.After(now) {
+	if at := lc.retry.last.Add(pause); at.After(now) { // rule: TestAddLinkHints, TestFloodOfDeletes
 		return at
 	}
 	return now
@@ -304,12 +305,12 @@ func (lc *LinkControl) notBefore(now time.Time, pause time.Duration) time.Time {
 // RNIC, or the reply to ours.
 func (lc *LinkControl) handleAddLink(now time.Time, via *controlLink, m llc.AddLink, out []Output) []Output {
 	switch {
-	case lc.role == RoleServer && m.Reply:
+	case m.Reply:
 		return lc.handleAddLinkReply(now, via, m, out)
 	case lc.role == RoleServer:
 		return lc.hint(now, out)
-	case m.Reply || lc.state == ControlEnding:
-		return out // nobody has asked, or wants it
+	case lc.state == ControlEnding:
+		return out // nobody wants it
 	case lc.state == ControlConfirming:
 		return lc.unexpected(now, via, m, out)
 	case lc.state == ControlReplied:
@@ -336,7 +337,7 @@ func (lc *LinkControl) accept(m llc.AddLink) (RNIC, bool) {
 	peer := LinkEnd{GID: m.GID, MAC: m.MAC}
 	symmetric, asymmetric := lc.split()
 	switch {
-	case m.Link == 0 || lc.link(m.Link) != nil || len(lc.links) >= maxSlots || len(symmetric) >= lc.maxLinks: // rule: TestAddLinkRefused
+	case m.Link == 0 || lc.link(m.Link) != nil || len(lc.links) >= maxSlots || len(symmetric) >= lc.maxLinks: // rule: TestAddLinkAccept, TestAddLinkRefused
 		return RNIC{}, false
 	case lc.isOurs(m.GID): // rule: TestAddLinkRefused
 		return RNIC{}, false
@@ -345,17 +346,17 @@ func (lc *LinkControl) accept(m llc.AddLink) (RNIC, bool) {
 	var free *RNIC
 	for i := range lc.rnics {
 		r := &lc.rnics[i]
-		if usesLocal(symmetric, r.end()) || asymmetric != nil && sameRNIC(asymmetric.local, r.end()) && sameRNIC(asymmetric.peer, peer) {
+		if usesLocal(symmetric, r.end()) { // rule: TestAddLinkAccept
 			continue
 		}
-		if free == nil || r.GID.Addr() == m.TargetGID.Addr() {
+		if free == nil || r.GID.Addr() == m.TargetGID.Addr() { // rule: TestAddLinkAccept
 			free = r
 		}
 	}
 	switch {
 	case !known && free != nil:
 		return *free, true // symmetric
-	case asymmetric != nil: // rule: TestAddLinkRefused
+	case asymmetric != nil: // rule: TestAddLinkAccept, TestAddLinkRefused
 		return RNIC{}, false
 	case free != nil:
 		return *free, true // asymmetric: the server has one RNIC
@@ -411,19 +412,16 @@ func (lc *LinkControl) handleAddLinkReply(now time.Time, via *controlLink, m llc
 
 // fits reports whether a link may be in the group with the others.
 func (lc *LinkControl) fits(link *controlLink) bool {
-	if lc.isOurs(link.peer.GID) {
+	if lc.isOurs(link.peer.GID) { // rule: TestAddLinkFits, TestAddLinkParallel
 		return false
 	}
 	symmetric, asymmetric := lc.split()
-	all := symmetric
-	if asymmetric != nil {
-		all = append(all, asymmetric)
-	}
-	for _, l := range all {
-		if sameRNIC(l.local, link.local) && sameRNIC(l.peer, link.peer) { // rule: TestAddLinkParallel
+	for _, l := range lc.links {
+		if l.state == linkActive && sameRNIC(l.local, link.local) && sameRNIC(l.peer, link.peer) { // rule: TestAddLinkFits, TestAddLinkParallel
 			return false
 		}
 	}
+	// rule: TestAddLinkFits, TestAddLinkSecondAsymmetric: asymmetric == nil || -> asymmetric == nil || true ||
 	return asymmetric == nil || !usesLocal(symmetric, link.local) && !usesPeer(symmetric, link.peer)
 }
 
@@ -440,7 +438,7 @@ func (lc *LinkControl) tellMore(now time.Time, h llc.Header, out []Output) []Out
 	n := min(len(a.tell), 2)
 	m := llc.AddLinkCont{Header: h, Link: a.link.num, Remaining: uint8(len(a.tell)), RKeys: a.tell[:n]}
 	a.tell = a.tell[n:]
-	a.until = now.Add(lc.addTimeout())
+	a.until = now.Add(lc.addTimeout()) // rule: TestAddLinkSlow
 	return append(out, SendLLC{Link: a.via.num, Message: m})
 }
 
@@ -452,13 +450,13 @@ var errCount = errors.New("another number of RKeys than before")
 func (lc *LinkControl) handleAddLinkCont(now time.Time, via *controlLink, m llc.AddLinkCont, out []Output) []Output {
 	a := &lc.add
 	switch {
-	case m.Reply != (lc.role == RoleServer):
+	case m.Reply != (lc.role == RoleServer): // rule: TestAddLinkContinuationLies
 		if m.Reply {
 			return out
 		}
 		return lc.unexpected(now, via, m, out)
-	case a.phase != addTelling || m.Link != a.link.num:
-		if m.Reply || lc.state == ControlEnding {
+	case a.phase != addTelling || m.Link != a.link.num: // rule: TestAddLinkContinuationLies
+		if m.Reply {
 			return out
 		}
 		return lc.unexpected(now, via, m, out)
@@ -489,7 +487,7 @@ func (lc *LinkControl) handleConfirmNew(now time.Time, m llc.ConfirmLink, out []
 	case !m.Reply && (lc.role == RoleServer || a.phase != addConfirming):
 		return lc.unexpected(now, a.link, m, out)
 	}
-	if _, err := lc.checkConfirmLink(a.link, m); err != nil {
+	if _, err := lc.checkConfirmLink(a.link, m); err != nil { // rule: TestC71
 		// "The link must be brought down by sending a DELETE LINK for the link over another link" (RFC 7609 C.7.1).
 		return lc.next(now, lc.abortAdd(now, llc.DeleteViolation, true, out))
 	}
@@ -504,7 +502,7 @@ func (lc *LinkControl) handleConfirmNew(now time.Time, m llc.ConfirmLink, out []
 
 // addReplySent takes that the server's RNIC has the client's reply.
 func (lc *LinkControl) addReplySent(now time.Time, num llc.LinkNum, out []Output) []Output {
-	if lc.add.phase != addReplied || lc.add.link.num != num {
+	if lc.add.phase != addReplied || lc.add.link.num != num { // rule: TestAddLinkLateCompletion
 		return out
 	}
 	return lc.linkUp(now, out)
@@ -516,21 +514,21 @@ func (lc *LinkControl) linkUp(now time.Time, out []Output) []Output {
 	a := lc.add
 	lc.add = linkAdd{}
 	a.link.state, a.link.upSince = linkActive, now
-	a.link.hear(now)
 	for _, id := range a.told {
 		if b := lc.own[id]; b != nil {
 			b.told[a.link.num] = true
 		}
 	}
 	out = append(out, LinkUp{a.link.num})
+	// rule: TestAddLinkReplacesAsymmetric: lc.role == RoleServer && -> true &&
 	if symmetric, asymmetric := lc.split(); lc.role == RoleServer && asymmetric != nil && len(symmetric) > 1 {
 		lc.enqueue(linkDelete{num: asymmetric.num, reason: llc.DeleteAsymmetric, orderly: true}) // rule: TestAddLinkReplacesAsymmetric
 	} else if asymmetric != nil {
-		lc.retryLater(now)
+		lc.retryLater(now) // rule: TestAddLinkRetry
 	} else if lc.role == RoleServer && len(symmetric) < lc.maxLinks {
 		lc.retry.at = now.Add(AddLinkPause) // there may be more to have
 	}
-	lc.refreshRMBs()
+	lc.refreshRMBs() // rule: TestAddLinkLateRMB
 	return lc.next(now, out)
 }
 
@@ -540,13 +538,13 @@ func (lc *LinkControl) linkUp(now time.Time, out []Output) []Output {
 // own; so it is asked with TEST LINK whether it is there, and another attempt follows.
 func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
 	a := &lc.add
-	if a.phase == addNone || a.until.IsZero() || now.Before(a.until) {
+	if now.Before(a.until) { // rule: TestAddLinkSlow
 		return out
 	}
 	via := a.via
 	switch a.phase {
 	case addRequested, addTelling:
-		if lc.state == ControlAdding {
+		if lc.state == ControlAdding { // rule: TestC7
 			// "The connection is past the point where the server can fall back to IP."
 			return lc.fail(now, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out)
 		}
@@ -561,7 +559,7 @@ func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
 
 // hint takes a client's word that it has another RNIC. It is of no use while a link is being made: that is the answer.
 func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
-	if lc.state != ControlActive || lc.add.phase != addNone {
+	if lc.state != ControlActive || lc.add.phase != addNone { // rule: TestAddLinkHints
 		return out
 	}
 	lc.retry.hinted = true
@@ -587,7 +585,7 @@ func (lc *LinkControl) handleRequestAddLink(now time.Time, link *controlLink, m 
 	case lc.state != ControlActive || lc.add.phase != addNone: // rule: TestControlTable
 		return out
 	}
-	lc.retry.gids = slices.Clone(m.GIDs)
+	lc.retry.gids = slices.Clone(m.GIDs) // rule: TestAddLinkHints
 	out = lc.hint(now, out)
 	if lc.add.phase == addNone {
 		out = append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{Header: llc.Header{Form: m.Form, Reply: true}}})

@@ -231,6 +231,15 @@ func TestDeleteLinkIgnores(t *testing.T) {
 	p.lose = func(*pairSide, SendLLC) bool { return true }
 	p.client.fail(2)
 	p.client.sent = nil
+	// A server answers: the client is not to wait.
+	q := newLinkPair(t, pairOptions{server: 2, client: 2})
+	q.lose = func(*pairSide, SendLLC) bool { return true }
+	q.server.fail(2)
+	q.server.sent = nil
+	q.server.do(q.server.lc.HandleMessage(q.now, 2, llc.ConfirmRKey{Header: headV2, RToken: llc.RToken{RKey: 0x555}}, nil, nil))
+	if n := q.server.count("CONFIRM RKEY"); n != 1 {
+		t.Errorf("the server sent %v", q.server.sent)
+	}
 	for _, m := range []llc.Message{
 		llc.ConfirmRKey{Header: llc.Header{Form: llc.V2}, RToken: llc.RToken{RKey: 0x555}},
 		llc.DeleteRKey{Header: llc.Header{Form: llc.V2}, RKeys: []wire.RKey{0x100}},

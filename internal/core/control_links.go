@@ -23,7 +23,8 @@ import (
 //	CONFIRM RKEY                     refused, with the flag that asks to try again
 //	DELETE RKEY                      answered
 //
-// An answer that does not come in time is asked for once more, as Linux net/smc drops what crosses an exchange of its own;
+// An answer that does not come in time is asked for once more, as Linux net/smc drops what crosses an exchange of its own, and by a
+// client some more times, as its server may be busy with another exchange;
 // then "the link over which the server sent the DELETE LINK is no longer usable either" (RFC 7609 C.7.1).
 
 // A linkDelete is a link whose end the peer is to be told.
@@ -38,7 +39,7 @@ type linkDelete struct {
 
 // sameRNIC reports whether two ends are on one RNIC. One with several addresses fails with all of them.
 func sameRNIC(a, b LinkEnd) bool {
-	return a.GID.Addr() == b.GID.Addr() || a.MAC == b.MAC && a.MAC != wire.MAC{}
+	return a.GID.Addr() == b.GID.Addr() || a.MAC == b.MAC && a.MAC != wire.MAC{} // rule: TestSameRNIC: a.MAC != wire.MAC{} -> (a.MAC != wire.MAC{} || true)
 }
 
 // end is an RNIC as an end of a link.
@@ -70,7 +71,7 @@ func usesPeer(links []*controlLink, e LinkEnd) bool {
 
 // Redundancy says what the group has to lose.
 func (lc *LinkControl) Redundancy() Redundancy {
-	if lc.state != ControlAdding && lc.state != ControlActive {
+	if lc.state != ControlAdding && lc.state != ControlActive { // rule: TestDeleteLinkGuards
 		return RedundancyNone
 	}
 	switch symmetric, asymmetric := lc.split(); {
@@ -105,11 +106,12 @@ func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why 
 	other := lc.usable(link)
 	switch {
 	case lc.state == ControlEnding:
-		link.state = linkFailed
+		link.state = linkFailed // rule: TestEndOverFailingLinks
 		if other == nil {
 			return lc.finish(out)
 		}
-		if lc.last.Message != nil && lc.last.Link == link.num { // "try resending on other links" (RFC 7609 C.7.1)
+		if lc.last.Link == link.num { // rule: TestC7DeleteAll, TestEndOverFailingLinks
+			// "try resending on other links" (RFC 7609 C.7.1)
 			lc.last.Link = other.num
 			out = append(out, lc.last)
 		}
@@ -139,16 +141,15 @@ func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why 
 // fails will be responsible for retrying" (RFC 7609 p.25).
 func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, out []Output) []Output {
 	link.state = linkFailed
-	link.test = linkTest{}
 	out = append(out, LinkDown{link.num, end})
-	if lc.exchange.kind != exchangeNone && lc.exchange.via == link.num {
+	if lc.exchange.via == link.num {
 		lc.restartExchange()
 	}
-	if lc.add.link != nil && lc.add.via == link && lc.add.phase < addConfirming {
+	if lc.add.via == link && lc.add.phase < addConfirming { // rule: TestLinkLostUnderExchange
 		out = lc.abortAdd(now, llc.DeleteLostPath, lc.role == RoleServer, out)
 	}
 	for i := range lc.deletes {
-		if d := &lc.deletes[i]; d.via == link.num {
+		if d := &lc.deletes[i]; d.via == link.num { // rule: TestLinkLostUnderExchange
 			d.via, d.tries = 0, 0
 		}
 	}
@@ -157,7 +158,7 @@ func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, out 
 
 // enqueue has the peer told of a link's end, once.
 func (lc *LinkControl) enqueue(d linkDelete) {
-	if lc.deleteOf(d.num) == nil {
+	if lc.deleteOf(d.num) == nil { // rule: TestDeleteLinkCrossing
 		lc.deletes = append(lc.deletes, d)
 	}
 }
@@ -182,8 +183,8 @@ func (lc *LinkControl) remove(link *controlLink, out []Output) []Output {
 		out = append(out, ElementLost{owner})
 	}
 	for _, b := range lc.own {
-		delete(b.tokens, link.num)
-		delete(b.told, link.num)
+		delete(b.tokens, link.num) // rule: TestAddLinkNumbers
+		delete(b.told, link.num)   // rule: TestAddLinkNumbers
 	}
 	return append(out, CloseLink{link.num})
 }
@@ -192,7 +193,7 @@ func (lc *LinkControl) remove(link *controlLink, out []Output) []Output {
 // only ([LinkControl.End]).
 func (lc *LinkControl) DeleteLink(now time.Time, num llc.LinkNum, out []Output) []Output {
 	link := lc.link(num)
-	if lc.state != ControlActive || link == nil || link.state != linkActive || lc.usable(link) == nil {
+	if lc.state != ControlActive || link == nil || link.state != linkActive || lc.usable(link) == nil { // rule: TestDeleteLinkGuards
 		return out
 	}
 	lc.enqueue(linkDelete{num: link.num, reason: llc.DeleteOperator, orderly: true})
@@ -205,32 +206,32 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 	for i := 0; i < len(lc.deletes); i++ {
 		d := &lc.deletes[i]
 		switch {
-		case d.via != 0 && lc.role == RoleServer:
+		case d.via != 0 && lc.role == RoleServer: // rule: TestDeleteLinkQueue
 			return out
 		case d.via != 0:
 			continue
-		case lc.role == RoleServer && (lc.add.phase != addNone || lc.exchange.kind != exchangeNone):
+		case lc.role == RoleServer && (lc.add.phase != addNone || lc.exchange.kind != exchangeNone): // rule: TestDeleteLinkUnasked, TestCollisions
 			return out
 		}
 		link := lc.link(d.num)
-		if lc.role == RoleServer && link.state == linkActive {
+		if lc.role == RoleServer && link.state == linkActive { // rule: TestDeleteLinkReasons
 			if lc.state != ControlActive {
 				continue // when the first contact is over
 			}
 			end := GroupEnd{Kind: EndPeer, Reason: d.reason}
 			switch {
-			case d.reason == llc.DeleteAsymmetric:
+			case d.reason == llc.DeleteAsymmetric: // rule: TestDeleteLinkReasons
 				end = GroupEnd{Kind: EndAsymmetric}
-			case d.reason == llc.DeleteOperator && d.orderly:
+			case d.reason == llc.DeleteOperator && d.orderly: // rule: TestDeleteLinkReasons
 				end = GroupEnd{Kind: EndOperator}
 			}
-			if lc.usable(link) == nil {
+			if lc.usable(link) == nil { // rule: TestDeleteLinkUnasked, TestControlTable
 				return lc.deleteLast(now, *d, out)
 			}
 			out = lc.down(now, link, end, out)
 		}
 		via := lc.usable(link)
-		if via == nil {
+		if via == nil { // rule: TestDeleteLinkWish
 			via = lc.main()
 		}
 		d.via, d.until = via.num, now.Add(LLCTimeout)
@@ -238,7 +239,7 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 		out = append(out, SendLLC{Link: via.num, Message: llc.DeleteLink{
 			Header: llc.Header{Form: lc.form}, Orderly: d.orderly, Link: d.num, Reason: d.reason,
 		}})
-		if lc.role == RoleServer {
+		if lc.role == RoleServer { // rule: TestDeleteLinkQueue
 			return out
 		}
 	}
@@ -267,17 +268,20 @@ func (lc *LinkControl) deletesDue() (next time.Time) {
 func (lc *LinkControl) advanceDeletes(now time.Time, out []Output) []Output {
 	for _, d := range slices.Clone(lc.deletes) {
 		p := lc.deleteOf(d.num)
-		if p == nil || p.via == 0 || now.Before(p.until) {
+		if p == nil || p.via == 0 || now.Before(p.until) { // rule: TestDeleteLinkTimes
 			continue
 		}
-		via := lc.link(p.via)
-		p.via = 0
-		if p.tries < deleteTries {
-			continue // next sends it
+		via, most := lc.link(p.via), deleteTries
+		if lc.role == RoleClient && lc.state == ControlActive { // rule: TestDeleteLinkPatience
+			most = wishTries
 		}
-		p.tries = 0
-		if via != nil && via.state == linkActive {
+		p.via = 0 // next sends it
+		switch {
+		case p.tries >= most:
+			p.tries = 0                                                                     // rule: TestDeleteLinkTimes
 			out = lc.lose(now, via, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out) // rule: TestC7
+		case p.tries >= deleteTries:
+			out = lc.probe(now, via, out) // rule: TestDeleteLinkPatience
 		}
 	}
 	return out
@@ -313,7 +317,7 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		return lc.handleDeleteAll(now, m, out)
 	}
 	link := lc.link(m.Link)
-	if m.Link == 0 {
+	if m.Link == 0 { // rule: TestDeleteLinkUnasked
 		link = nil
 	}
 	switch {
@@ -321,15 +325,18 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		return lc.obeyDelete(now, via, link, m, out)
 	case lc.state == ControlEnding:
 		return out // "assume timing window and ignore message" (RFC 7609 C.7.1)
-	case link == nil:
+	case link == nil: // rule: TestC71
 		return append(out, SendLLC{Link: via.num, Message: answerDelete(m, llc.DeleteUnknownLink)})
+	// rule: TestDeleteLinkUnasked
 	case lc.state == ControlConfirming, link.state == linkFailed:
 		return out
+	// rule: TestDeleteLinkUnasked
 	case link.state == linkAdding: // the client has waited in vain for CONFIRM LINK
 		return lc.next(now, lc.abortAdd(now, m.Reason, true, out))
 	}
 	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly})
-	if !m.Orderly && lc.state == ControlActive && lc.usable(link) != nil { // "must delete the link right away"
+	// "must delete the link right away". rule: TestDeleteLinkUnasked
+	if !m.Orderly && lc.state == ControlActive && lc.usable(link) != nil {
 		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
 		lc.retrySoon(now, link)
 	}
@@ -338,8 +345,8 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 
 // obeyDelete ends a link as the server says: a client "cannot decline".
 func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.DeleteLink, out []Output) []Output {
-	lc.dropDelete(m.Link)
-	if link == nil {
+	lc.dropDelete(m.Link) // rule: TestDeleteLinkQueue
+	if link == nil {      // rule: TestC71
 		out = append(out, SendLLC{Link: via.num, Message: answerDelete(m, llc.DeleteUnknownLink)})
 		return lc.next(now, out)
 	}
@@ -348,14 +355,14 @@ func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.D
 	switch {
 	case lc.state == ControlEnding:
 		return append(out, reply)
-	case other == nil && link.state == linkActive:
+	case other == nil: // rule: TestControlTable
 		if lc.state < ControlActive {
 			out = append(out, LinkStep{StepFailed, clc.DiagLink})
 		}
 		reply.Tag = tagEnd
 		out = lc.say(reply, out)
 		return lc.ending(now, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out)
-	case via == link && other != nil:
+	case via == link: // rule: TestDeleteLinkAnswers
 		// An answer "flows on the same link"; but this one is given up at once, and the answer could be lost with it.
 		reply.Link = other.num
 	}
@@ -378,17 +385,17 @@ func (lc *LinkControl) handleDeleteLinkReply(now time.Time, m llc.DeleteLink, ou
 		return lc.finish(out)
 	}
 	d := lc.deleteOf(m.Link)
-	if d == nil || d.via == 0 || lc.state == ControlEnding {
+	if d == nil || d.via == 0 { // rule: TestDeleteLinkUnasked
 		return out // nobody has asked
 	}
 	lc.dropDelete(m.Link)
-	if link := lc.link(m.Link); link != nil && lc.usable(link) != nil {
+	if link := lc.link(m.Link); link != nil && lc.usable(link) != nil { // rule: TestDeleteLinkWish
 		if link.state == linkActive { // ours was a wish; the server does not have the link
-			out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
+			out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out) // rule: TestDeleteLinkWish
 		}
 		out = lc.remove(link, out)
 		if lc.retry.at.IsZero() {
-			lc.retryLater(now) // rule: TestSimLinks
+			lc.retryLater(now) // rule: TestDeleteLinkThenMore
 		}
 	}
 	return lc.next(now, out)
@@ -396,8 +403,8 @@ func (lc *LinkControl) handleDeleteLinkReply(now time.Time, m llc.DeleteLink, ou
 
 // ignores reports whether a message on a link is void as we have asked to delete that: "ignore the LLC message. Worst case: the
 // server will time out" (RFC 7609 C.7.1).
-func (lc *LinkControl) ignores(link *controlLink, m llc.Message) bool {
-	if lc.role != RoleClient || lc.deleteOf(link.num) == nil {
+func (lc *LinkControl) ignores(m llc.Message) bool {
+	if lc.role != RoleClient { // rule: TestDeleteLinkIgnores
 		return false
 	}
 	switch m.(type) {

@@ -81,6 +81,11 @@ func TestAddLinkNumbers(t *testing.T) {
 		if seen[num]++; num == 0 || seen[num] > 1 && len(seen) < 255 {
 			t.Fatalf("round %d: number %d again after %d others", i, num, len(seen))
 		}
+		for _, b := range p.server.lc.own {
+			if len(b.tokens) > 3 || len(b.told) > 3 { // links 1 and num, and one before
+				t.Fatalf("round %d: an RMB is known on %d links, and told on %d", i, len(b.tokens), len(b.told))
+			}
+		}
 	}
 }
 
@@ -148,6 +153,9 @@ func TestAddLinkReplacesAsymmetric(t *testing.T) {
 		p.addRNIC(p.client)
 		p.pass(5 * time.Second)
 		p.check(version+", the client has a second", "1:1-1 3:2-2", RedundancySymmetric)
+		if n := p.client.count("DELETE LINK"); n != 1 { // the answer
+			t.Errorf("%s: the client sent %d DELETE LINK", version, n)
+		}
 		if !slices.Contains(p.client.log, "down(2) deleted by peer: asymmetric link no longer needed (0x00050000)") {
 			t.Errorf("%s: the asymmetric link: %v", version, p.client.log)
 		}

@@ -88,6 +88,11 @@ const (
 	// requests that cross its own, tries once.
 	deleteTries = 2
 
+	// wishTries is how often a client that has others sends it: "Server queues the DELETE LINK message and processes it after the ADD
+	// LINK exchange completes" (RFC 7609 p.57), which may take two answers and ConfirmLinkTimeout. From the second time on the link
+	// over which it asks is tested besides.
+	wishTries = 6
+
 	// AddLinkRetry is how long a server waits with another attempt at a further link, RFC 7609 C.8; each time twice as long,
 	// up to AddLinkRetryMax. AddLinkPause is the least time between two attempts, whatever the reason for the second, and AddLinkPauseMax after many links that did not hold; a link that
 	// has held for linkSteady was no failure. All ours: Linux net/smc tries when a port comes up, or a link is lost.

@@ -26,18 +26,20 @@ type linkPair struct {
 
 // A pairSide is one side with its RNICs.
 type pairSide struct {
-	p       *linkPair
-	name    string
-	lc      *LinkControl
-	other   *pairSide
-	rnics   []RNIC
-	last    uint32
-	log     []string // the outputs that have to do with links
-	sent    []string // the types of messages
-	steps   []string
-	answers []string
-	noLinks bool
-	down    map[wire.MAC]bool // RNICs that take no new links
+	p        *linkPair
+	name     string
+	lc       *LinkControl
+	other    *pairSide
+	rnics    []RNIC
+	last     uint32
+	log      []string // the outputs that have to do with links
+	sent     []string // the types of messages
+	steps    []string
+	answers  []string
+	opened   []time.Duration // when OpenLink was said, since the beginning
+	noLinks  bool
+	openLate bool              // nobody answers OpenLink
+	down     map[wire.MAC]bool // RNICs that take no new links
 }
 
 // pairRNIC is RNIC n of a host.
@@ -172,6 +174,10 @@ func (s *pairSide) do(outs []Output) {
 				}
 			})
 		case OpenLink:
+			s.opened = append(s.opened, p.now.Sub(epoch))
+			if s.openLate {
+				continue
+			}
 			end := LinkEnd{GID: o.GID, QPN: wire.QPN(s.next()), PSN: wire.PSN(s.next()), MTU: wire.MTU1024}
 			for _, r := range s.rnics {
 				if r.GID == o.GID {
@@ -194,6 +200,53 @@ func (s *pairSide) do(outs []Output) {
 			s.answers = append(s.answers, controlWords(p.now, []Output{o}))
 		}
 	}
+}
+
+// hold keeps messages back; what it returns delivers them, and holds no more.
+func (p *linkPair) hold(match func(s *pairSide, o SendLLC) bool) (release func()) {
+	var held []func()
+	p.lose = func(s *pairSide, o SendLLC) bool {
+		if !match(s, o) {
+			return false
+		}
+		held = append(held, func() {
+			s.other.do(s.other.lc.HandleMessage(p.now, o.Link, o.Message, nil, nil))
+			if o.Tag != 0 {
+				s.do(s.lc.Sent(p.now, o.Tag, nil))
+			}
+		})
+		return true
+	}
+	return func() {
+		p.t.Helper()
+		if len(held) == 0 {
+			p.t.Error("nothing was held back")
+		}
+		p.lose = nil
+		p.queue = append(held, p.queue...)
+		p.run()
+	}
+}
+
+// newTriplet is a pair of hosts with three RNICs each, and links over all of them.
+func newTriplet(t testing.TB) *linkPair {
+	p := newLinkPair(t, pairOptions{v1: true, server: 3, client: 3, max: 3})
+	p.pass(20 * time.Second)
+	p.check("three links", "1:1-1 2:2-2 3:3-3", RedundancySymmetric)
+	for _, s := range []*pairSide{p.server, p.client} {
+		s.log, s.sent, s.opened = nil, nil, nil
+	}
+	return p
+}
+
+// count is how many messages of a kind a side has sent, by its end of the word that tells of them.
+func (s *pairSide) count(kind string) (n int) {
+	for _, w := range s.sent {
+		if _, w, _ := strings.Cut(w, ":"); w == kind {
+			n++
+		}
+	}
+	return n
 }
 
 // token is where an RMB is on a link.

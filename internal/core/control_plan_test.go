@@ -1,0 +1,171 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// groupOf returns a group in use with links such as "1-1 2-2", which are the numbers of an RNIC of ours and of the peer's. Those with a
+// mark are failed "!", or being made "?".
+func groupOf(t *testing.T, role Role, links, rnics string, most int) *LinkControl {
+	p := newLinkPair(t, pairOptions{v1: true, server: 1, client: 1, max: llc.MaxLinks})
+	lc, us := p.server.lc, byte(1)
+	if role == RoleClient {
+		lc, us = p.client.lc, 2
+	}
+	lc.links, lc.rnics, lc.maxLinks = nil, nil, most
+	for i, w := range strings.Fields(links) {
+		l := &controlLink{num: llc.LinkNum(i + 1), slot: uint8(i)}
+		switch w[len(w)-1] {
+		case '!':
+			l.state = linkFailed
+		case '?':
+			l.state = linkAdding
+		}
+		l.local, l.peer = pairRNIC(us, w[0]-'0').end(), pairRNIC(3-us, w[2]-'0').end()
+		lc.links = append(lc.links, l)
+	}
+	for _, w := range strings.Fields(rnics) {
+		lc.rnics = append(lc.rnics, pairRNIC(us, w[0]-'0'))
+	}
+	return lc
+}
+
+// TestAddLinkPlan has what a server attempts: RFC 7609 §3.5.1.6, C.8.
+func TestAddLinkPlan(t *testing.T) {
+	for _, tt := range []struct {
+		links, rnics, gids string
+		most               int
+		first              bool
+		want               string // RNIC of ours, and of the client's that it would like
+	}{
+		{"1-1", "1 2", "", 2, false, "2 -"},
+		{"1-1", "1 2", "1 2", 2, false, "2 2"},
+		{"1-1", "1 2", "1 3 2", 2, false, "2 3"},
+		{"1-1 2-2!", "1 2", "1 2", 2, false, "2 2"},
+		{"1-1", "1", "", 2, true, "1 -"}, // "it will attempt to set up the second SMC-R link over that one RNIC"
+		{"1-1", "1", "", 2, false, "none"},
+		{"1-1", "1", "1", 2, false, "none"},
+		{"1-1", "1", "1 2", 2, false, "1 2"},
+		{"2-1", "1 2", "1", 2, false, "1 -"},
+		{"1-1 2-1", "1 2", "1", 2, false, "2 -"}, // the asymmetric link may be replaced
+		{"1-1 1-2", "1", "1 2 3", 2, true, "none"},
+		{"1-1 1-2", "1", "1 2 3", 2, false, "none"},
+		{"1-1 2-2", "1 2 3", "1 2 3", 2, true, "none"},
+		{"1-1 2-2", "1 2 3", "1 2 3", 3, true, "3 3"},
+		{"1-1!", "1 2", "", 2, true, "none"},
+		{"1-1 2-2 3-3! 3-3! 3-3! 3-3! 3-3! 3-3!", "1 2 3", "", 8, true, "3 -"},
+		{"1-1 2-2 3-3! 3-3! 3-3! 3-3! 3-3! 3-3! 3-3!", "1 2 3", "", 8, true, "none"}, // no place in the table of the peer's RMBs
+	} {
+		lc := groupOf(t, RoleServer, tt.links, tt.rnics, tt.most)
+		for _, w := range strings.Fields(tt.gids) {
+			lc.retry.gids = append(lc.retry.gids, pairRNIC(2, w[0]-'0').GID)
+		}
+		got := "none"
+		if local, target, ok := lc.plan(tt.first); ok {
+			got = fmt.Sprintf("%d -", local.MAC[5])
+			if !target.IsZero() {
+				got = fmt.Sprintf("%d %d", local.MAC[5], target[13])
+			}
+		}
+		if got != tt.want {
+			t.Errorf("links %s, RNICs %s, the client's %s, at most %d, first %t: %s, want %s", tt.links, tt.rnics, tt.gids, tt.most, tt.first, got, tt.want)
+		}
+	}
+}
+
+// TestAddLinkAccept has which RNIC a client takes for a link that is offered, RFC 7609 §3.5.1.6.1.
+func TestAddLinkAccept(t *testing.T) {
+	for _, tt := range []struct {
+		links, rnics string
+		most         int
+		offer        byte // the server's RNIC
+		target       byte // of ours; 0: none
+		want         string
+	}{
+		{"1-1", "1 2", 2, 2, 0, "2"},  // symmetric
+		{"1-1", "1", 2, 2, 0, "1"},    // asymmetric: we have one RNIC
+		{"1-1", "1 2", 2, 1, 0, "2"},  // asymmetric: the server has one
+		{"1-1", "1", 2, 1, 0, "none"}, // parallel
+		{"1-1", "1 2 3", 2, 2, 3, "3"},
+		{"1-1", "1 2 3", 2, 2, 2, "2"},
+		{"1-1", "1 2 3", 2, 2, 1, "2"},
+		{"1-1", "1 2 3", 2, 2, 9, "2"},
+		{"1-1 2-1", "1 2", 2, 1, 0, "none"}, // parallel to the asymmetric one
+		{"1-1 2-1", "1 2 3", 2, 1, 0, "none"},
+		{"1-1 2-1", "1 2", 2, 3, 0, "2"}, // symmetric, the asymmetric one is to go
+		{"1-1 1-2", "1 2", 2, 2, 0, "2"},
+		{"1-1 1-2", "1", 2, 3, 0, "none"}, // a second asymmetric one
+		{"1-1 2-2", "1 2 3", 2, 3, 0, "none"},
+		{"1-1 2-2", "1 2 3", 3, 3, 0, "3"},
+		{"1-1 2-2!", "1 2", 2, 2, 0, "2"},
+		{"1-1", "2", 2, 2, 0, "2"},
+		{"1-1", "", 2, 2, 0, "none"},
+		{"1-1 2-2 3-3! 3-3! 3-3! 3-3! 3-3! 3-3! 3-3!", "1 2 3", 8, 3, 0, "none"},
+	} {
+		lc := groupOf(t, RoleClient, tt.links, tt.rnics, tt.most)
+		r := pairRNIC(1, tt.offer)
+		m := llc.AddLink{Header: llc.Header{Form: llc.V2}, GID: r.GID, MAC: r.MAC, QPN: 0x99, Link: 20, MTU: wire.MTU1024}
+		if tt.target != 0 {
+			m.TargetGID = pairRNIC(2, tt.target).GID
+		}
+		got := "none"
+		if local, ok := lc.accept(m); ok {
+			got = fmt.Sprint(local.MAC[5])
+		}
+		if got != tt.want {
+			t.Errorf("links %s, RNICs %s, at most %d, offered %d for %d: %s, want %s", tt.links, tt.rnics, tt.most, tt.offer, tt.target, got, tt.want)
+		}
+	}
+}
+
+// TestAddLinkFits has the links that a client may have answered with: none that is parallel to another one (RFC 7609 C.7.1), and no second
+// asymmetric one (§2.2.1).
+func TestAddLinkFits(t *testing.T) {
+	for _, tt := range []struct {
+		links string
+		link  string
+		want  bool
+	}{
+		{"1-1", "2-2", true},
+		{"1-1", "1-2", true},
+		{"1-1", "2-1", true},
+		{"1-1", "1-1", false},
+		{"1-1 2-2", "2-2", false},
+		{"1-1 2-1", "2-1", false}, // parallel to the asymmetric one
+		{"1-1 2-1", "3-1", false}, // a second asymmetric one, for their end
+		{"1-1 1-2", "1-3", false}, // and for ours
+		{"1-1 2-1", "2-2", true},  // in place of the asymmetric one
+		{"1-1 1-2", "2-2", true},
+		{"1-1 2-2!", "2-2", true},
+	} {
+		lc := groupOf(t, RoleServer, tt.links, "1 2 3", 3)
+		link := &controlLink{num: 20, local: pairRNIC(1, tt.link[0]-'0').end(), peer: pairRNIC(2, tt.link[2]-'0').end()}
+		if got := lc.fits(link); got != tt.want {
+			t.Errorf("%s beside %s: %t, want %t", tt.link, tt.links, got, tt.want)
+		}
+		link.peer = pairRNIC(1, 9).end()
+		if lc.rnics = append(lc.rnics, pairRNIC(1, 9)); lc.fits(link) {
+			t.Errorf("a link to ourselves beside %s", tt.links)
+		}
+	}
+}
+
+// TestSameRNIC tells RNICs apart by address and MAC. Not each message has a MAC.
+func TestSameRNIC(t *testing.T) {
+	a, b := pairRNIC(1, 1).end(), pairRNIC(1, 2).end()
+	second := LinkEnd{GID: b.GID, MAC: a.MAC}
+	noMAC, noMAC2 := LinkEnd{GID: a.GID}, LinkEnd{GID: b.GID}
+	for i, tt := range []struct {
+		a, b LinkEnd
+		want bool
+	}{{a, a, true}, {a, b, false}, {a, second, true}, {b, second, true}, {a, noMAC, true}, {a, noMAC2, false}, {noMAC, noMAC2, false}} {
+		if got := sameRNIC(tt.a, tt.b); got != tt.want {
+			t.Errorf("pair %d: %t, want %t", i, got, tt.want)
+		}
+	}
+}
