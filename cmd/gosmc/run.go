@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gosmc/smc/internal/config"
 	supervise "github.com/gosmc/smc/internal/run"
 )
 
@@ -19,9 +21,11 @@ const (
 )
 
 func newRunCommand() *cobra.Command {
-	var require bool
+	var require, asJSON bool
+	var address string
+	var policy policyFlags
 	cmd := &cobra.Command{
-		Use:   "run [flags] [--] PROGRAM [ARGUMENT...]",
+		Use:   "run [flags] [--] PROGRAM [ARGUMENT...] | run --explain HOST:PORT [PROGRAM]",
 		Short: "Run a program whose TCP connections within this machine take a shorter way",
 		Long: `Run PROGRAM, unchanged, with its arguments. Where it connects to another program of the same user on this machine that
 was started by gosmc run, too, the two get a pair of Unix sockets in place of TCP, which carries the same bytes with less work. They go
@@ -32,36 +36,91 @@ PROGRAM, and everything that it has started, has ended.
 
 A program into which the library cannot be loaded (statically linked, setuid, musl, another architecture) runs all the same, with TCP, and
 a line on standard error says why; with --require it does not run, and the exit status is 3. It is 127 if PROGRAM is not found,
-and 126 if it cannot be executed.`,
+and 126 if it cannot be executed.
+
+The policy, see 'gosmc policy --help', says which connections may leave TCP. Flags take the place of what the configuration file and the environment
+say of their word, for PROGRAM and what it starts.
+
+--explain runs nothing: it says what would become of a connection to HOST:PORT, from PROGRAM if it is given, and why. The exit status is 0 if it would
+leave TCP, and 3 if not.`,
 		Example: `  gosmc run redis-server --port 7001
   gosmc run -- nginx -g 'daemon off;'
-  gosmc run psql -h localhost`,
+  gosmc run psql -h localhost
+  gosmc run --listen-port 8000-8999 --connect-port '!5432' ./service
+  gosmc run --explain localhost:7001 redis-cli`,
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveDefault // files
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if asJSON && address == "" {
+				return usagef("--json is for --explain")
+			}
+			s, err := policy.settings(cmd)
+			if err != nil {
+				return err
+			}
+			switch {
+			case address != "":
+				return explainRun(cmd, address, args, s, asJSON)
+			case len(args) == 0:
 				return usagef("which program?")
 			}
-			return runProgram(cmd, args, require)
+			return runProgram(cmd, args, require, s, policy.changed)
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what comes after PROGRAM is its own
 	cmd.Flags().BoolVar(&require, "require", false, "do not run a program that could only use TCP; exit with status 3")
+	cmd.Flags().StringVar(&address, "explain", "", "say what would become of a connection to `HOST:PORT`, and why, and run nothing")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object, with --explain")
+	policy.register(cmd)
 	return cmd
 }
 
-// runProgram returns only if the program could not be started.
-func runProgram(cmd *cobra.Command, args []string, require bool) error {
-	path, err := exec.LookPath(args[0])
-	if err != nil && !errors.Is(err, exec.ErrDot) {
-		code := exitNotFound
-		if errors.Is(err, os.ErrPermission) {
-			code = exitNotExecutable
-		}
-		return &exitError{code, err}
+// explainRun is run --explain.
+func explainRun(cmd *cobra.Command, address string, args []string, s *config.Settings, asJSON bool) error {
+	if err := checkAddr(address); err != nil {
+		return err
 	}
-	environ := os.Environ()
+	program := ""
+	if len(args) > 0 {
+		var err error
+		if program, err = programPath(args[0]); err != nil {
+			return err
+		}
+	}
+	r, err := explain(cmd.Context(), address, program, s)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		err = writeJSON(cmd.OutOrStdout(), r)
+	} else {
+		err = r.write(cmd.OutOrStdout())
+	}
+	return errors.Join(err, r.verdict())
+}
+
+// notRunnable is the error of a program that cannot be run, with the exit code that says so.
+func notRunnable(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return &exitError{exitNotExecutable, err}
+	}
+	return &exitError{exitNotFound, err}
+}
+
+// runProgram returns only if the program could not be started. own says that its policy is not that of what has started us.
+func runProgram(cmd *cobra.Command, args []string, require bool, s *config.Settings, own bool) error {
+	path, err := programPath(args[0])
+	if err != nil {
+		return err
+	}
+	environ := withPolicy(os.Environ(), s)
 	why := supervise.Obstacle(path)
-	if why == "" {
-		with, err := supervise.Prepare(environ)
+	switch {
+	case s.Off: // which is what was wanted, and needs no word
+		why = "SMC is switched off" + from(config.SMC)
+	case why == "":
+		with, err := supervise.Prepare(environ, own)
 		if err == nil {
 			environ = with
 		} else {
@@ -72,9 +131,91 @@ func runProgram(cmd *cobra.Command, args []string, require bool) error {
 		if require {
 			return &exitError{exitFellBack, fmt.Errorf("%s cannot be moved from TCP: %s", args[0], why)}
 		}
-		cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(args[0]), printable(why))
+		if !s.Off {
+			cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(args[0]), printable(why))
+		}
 	}
 	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, environ)}}
+}
+
+// withPolicy is an environment in which programs have the policy of s.
+func withPolicy(environ []string, s *config.Settings) []string {
+	environ = slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return slices.ContainsFunc(policyOrder, func(word string) bool { return config.Variables[word] == name }) || name == config.EnvDisabled
+	})
+	return append(environ, s.Environ()...)
+}
+
+// policyFlags are the words of the policy as flags.
+type policyFlags struct {
+	lists   [len(policyLists)][]string
+	smc     string
+	memory  byteSize
+	ring    byteSize
+	changed bool // some flag was given
+}
+
+// policyLists are the words that are lists, with their flags' help.
+var policyLists = [...]struct{ word, usage string }{
+	{config.Program, "`NAMES` of programs that may leave TCP; !NAME for one that may not"},
+	{config.ListenPort, "`PORTS` and ranges of servers here that may; !PORT for one that may not; any, none"},
+	{config.ListenAddress, "`ADDRESSES` and prefixes of servers here that may"},
+	{config.ConnectPort, "`PORTS` and ranges of servers that may be connected to otherwise than by TCP"},
+	{config.ConnectAddress, "`ADDRESSES` and prefixes of servers that may"},
+}
+
+func (f *policyFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.smc, config.SMC, "", "`on` or off: whether anything may leave TCP")
+	for i, l := range policyLists {
+		flags.StringSliceVar(&f.lists[i], l.word, nil, l.usage)
+	}
+	flags.Var(&f.memory, config.Memory, "`SIZE` of the receive buffers of a program, at most")
+	flags.Var(&f.ring, config.RingAfter, "`SIZE` of what goes in a direction before a ring joins a connection")
+	complete := func(flag string, values ...string) {
+		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+			panic("gosmc: " + err.Error())
+		}
+	}
+	complete(config.SMC, "on", "off")
+	for _, l := range policyLists[1:] {
+		complete(l.word, "any", "none")
+	}
+	complete("explain")
+}
+
+// settings are those of the configuration with the flags in their place. What is not understood is told, and refuses.
+func (f *policyFlags) settings(cmd *cobra.Command) (*config.Settings, error) {
+	s, err := config.Load()
+	if err != nil {
+		cmd.PrintErrf("gosmc: parts of the configuration are left out: %s\n", errorText(err))
+	}
+	for i, list := range [...]*[]string{&s.Programs, &s.Listen.Ports, &s.Listen.Addresses, &s.Connect.Ports, &s.Connect.Addresses} {
+		word := policyLists[i].word
+		if !cmd.Flags().Changed(word) {
+			continue
+		}
+		for _, v := range f.lists[i] {
+			if err := config.Check(word, v); err != nil {
+				return nil, usagef("--%w", err)
+			}
+		}
+		*list, f.changed = f.lists[i], true
+	}
+	if cmd.Flags().Changed(config.SMC) {
+		if err := config.Check(config.SMC, f.smc); err != nil {
+			return nil, usagef("--%w", err)
+		}
+		s.Off, f.changed = f.smc == "off", true
+	}
+	if cmd.Flags().Changed(config.Memory) {
+		s.Memory, f.changed = int64(f.memory), true
+	}
+	if cmd.Flags().Changed(config.RingAfter) {
+		s.RingAfter, f.changed = int64(f.ring), true
+	}
+	return &s, nil
 }
 
 // newSupervisorCommands are the verbs with which run starts this program again.

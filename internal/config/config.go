@@ -127,7 +127,7 @@ func Load() (Settings, error) {
 		}
 		list := strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 		for _, item := range list {
-			if err := check(word, item); err != nil {
+			if err := Check(word, item); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 				list = nil
 				if slices.Contains(policyWords, word) { // rule: TestPolicyErrors
@@ -156,8 +156,8 @@ func Load() (Settings, error) {
 	return s, errors.Join(errs...)
 }
 
-// check says what is wrong with the value of a word.
-func check(word, value string) error {
+// Check says what is wrong with the value of a word.
+func Check(word, value string) error {
 	switch word {
 	case UEID:
 		_, err := pnet.ParseUEID(value)
@@ -243,7 +243,7 @@ func Read(path string) (*File, error) {
 		says, _, _ := strings.Cut(l.text, "#")
 		if fields := strings.Fields(says); len(fields) > 0 {
 			word, value := fields[0], strings.Join(fields[1:], " ")
-			if err := check(word, value); err != nil {
+			if err := Check(word, value); err != nil {
 				errs = append(errs, fmt.Errorf("%s:%d: %w", path, number, err))
 				if slices.Contains(policyWords, word) {
 					f.wrong = append(f.wrong, word)
@@ -269,7 +269,7 @@ func (f *File) Values(word string) (list []string) {
 
 // Add adds a line, unless it is there already, which it reports as false.
 func (f *File) Add(word, value string) (added bool, err error) {
-	if err := check(word, value); err != nil {
+	if err := Check(word, value); err != nil {
 		return false, err
 	}
 	if slices.Contains(f.Values(word), value) {

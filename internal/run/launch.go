@@ -32,9 +32,9 @@ const preloadVariable = "LD_PRELOAD"
 const resultFD = 3
 
 // Prepare starts a supervisor for this process and returns the environment in which a program has the library. The environment of
-// a program that was started by 'gosmc run' is returned as it is: its supervisor serves this one, too.
-func Prepare(environ []string) ([]string, error) {
-	if path := lookup(environ, EnvSocket); path != "" && answers(path) {
+// a program that was started by 'gosmc run' is returned as it is, unless the program is to have a supervisor of its own: that of the other serves this one, too.
+func Prepare(environ []string, own bool) ([]string, error) {
+	if path := lookup(environ, EnvSocket); path != "" && !own && answers(path) {
 		return environ, nil
 	}
 	dir := rundir.Default()
@@ -42,7 +42,7 @@ func Prepare(environ []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	socket, err := launch(dir)
+	socket, err := launch(dir, environ)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func lookup(environ []string, name string) string {
 
 // launch starts a supervisor and returns the path of its socket. Descriptors that were handed to this process
 // are for the program: the supervisor gets none of them.
-func launch(dir string) (string, error) {
+func launch(dir string, environ []string) (string, error) {
 	restore := keepDescriptors()
 	defer restore()
 	r, w, err := os.Pipe()
@@ -84,7 +84,7 @@ func launch(dir string) (string, error) {
 	}
 	defer null.Close()
 	p, err := os.StartProcess("/proc/self/exe", []string{"gosmc", LaunchVerb, dir, strconv.Itoa(os.Getpid())},
-		&os.ProcAttr{Files: []*os.File{null, null, null, w}, Env: supervisorEnviron()})
+		&os.ProcAttr{Files: []*os.File{null, null, null, w}, Env: supervisorEnviron(environ)})
 	w.Close()
 	if err != nil {
 		return "", err
@@ -103,8 +103,8 @@ func launch(dir string) (string, error) {
 }
 
 // supervisorEnviron is the environment of a supervisor: nothing by which it could be taken for one of its programs, or be changed.
-func supervisorEnviron() []string {
-	return slices.DeleteFunc(os.Environ(), func(e string) bool {
+func supervisorEnviron(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		return strings.HasPrefix(e, "LD_") || strings.HasPrefix(e, EnvSocket+"=")
 	})
 }

@@ -91,10 +91,13 @@ func (l *listeners) publish(port uint16, cookie uint64) bool {
 // has reports whether one of ours gets connections to an address.
 func (l *listeners) has(to netip.AddrPort) bool {
 	l.refresh(to.Port())
-	return slices.ContainsFunc(l.ports[to.Port()], func(have listener) bool {
-		ip := have.local.Addr()
-		return ip == to.Addr() || ip.IsUnspecified() && (ip.Is6() || to.Addr().Is4())
-	})
+	return slices.ContainsFunc(l.ports[to.Port()], func(have listener) bool { return have.gets(to) })
+}
+
+// gets reports whether a connection to an address comes to a listener on its port.
+func (l listener) gets(to netip.AddrPort) bool {
+	ip := l.local.Addr()
+	return ip == to.Addr() || ip.IsUnspecified() && (ip.Is6() || to.Addr().Is4())
 }
 
 // refresh forgets the listeners on a port that are not there any more.

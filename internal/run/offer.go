@@ -39,6 +39,10 @@ func keyOf(client, server netip.AddrPort) pairKey {
 func (s *supervisor) take(m message, end int) *offer {
 	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, end: end, tcp: -1}
 	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
+	if s.policy.Listen.Refuses(m.peer) != "" { // rule: TestSupervisorPolicy
+		unix.Close(end)
+		return nil
+	}
 	if !s.listeners.has(m.peer) || m.netns != s.listeners.netns || len(s.offers) >= maxOffers || s.offers[o.key] != nil ||
 		!isSocket(end, unix.AF_UNIX) || peerName(end) != theirs.String() {
 		unix.Close(end)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/rundir"
 )
 
@@ -29,6 +30,7 @@ type supervisor struct {
 	outside   int                // how many of them came by the door
 	offers    map[pairKey]*offer // that nobody has claimed
 	held      map[int]*offer     // by the descriptor of their TCP socket
+	policy    *config.Policy     // of which only what it says of servers counts here: clients know theirs
 	relays    chan struct{}      // has an entry for each relay
 	quit      int                // an eventfd: readable when serve has to return
 }
@@ -47,6 +49,11 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 		socket: -1, door: -1, quit: -1,
 		talks: make(map[int]*talk), offers: make(map[pairKey]*offer), held: make(map[int]*offer),
 		relays: make(chan struct{}, maxRelays),
+	}
+	settings, _ := config.Load() // what is wrong with it is told to who starts a program
+	var err error
+	if s.policy, err = config.NewPolicy(settings.Listen, settings.Connect, nil, ""); err != nil {
+		return nil, err
 	}
 	if err := s.open(dir, pid); err != nil {
 		s.close()

@@ -123,6 +123,16 @@ type connection struct {
 // offer announces a listener and offers a connection to it.
 func (s *supervisor) offer(t *testing.T) *connection {
 	t.Helper()
+	c, got := s.tryOffer(t)
+	if got != statusOK {
+		t.Fatalf("Offer: status %d", got)
+	}
+	return c
+}
+
+// tryOffer is offer, and may be refused.
+func (s *supervisor) tryOffer(t *testing.T) (*connection, status) {
+	t.Helper()
 	l := listenTCP(t, "127.0.0.1:0")
 	c := &connection{listener: l, server: l.Addr().(*net.TCPAddr).AddrPort()}
 	raw, _ := l.SyscallConn()
@@ -161,10 +171,8 @@ func (s *supervisor) offer(t *testing.T) *connection {
 	c.client = s.program(t)
 	c.client.send(testMessage(c.offer), pair[1])
 	unix.Close(pair[1])
-	if got, _ := c.client.reply(); got != statusOK {
-		t.Fatalf("Offer: status %d", got)
-	}
-	return c
+	got, _ := c.client.reply()
+	return c, got
 }
 
 func (c *connection) connect() {

@@ -19,6 +19,8 @@ EXPORT int listen(int fd, int backlog)
 	    protocol != IPPROTO_TCP || !address_of(fd, false, &id.local, &id.ipv6))
 		return (int)sys_return(r);
 	birth_never(fd);
+	if (!policy_listen(&id.local))
+		return (int)sys_return(r);
 	sock = supervisor_open(settings.socket);
 	if (sock < 0)
 		return (int)sys_return(r);

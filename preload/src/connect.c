@@ -135,7 +135,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 			a->id.peer.ip[12] = 127;
 		a->id.peer.ip[15] = 1;
 	}
-	if (!source(&a->id.peer, a->id.ipv6, &from))
+	if (!policy_connect(&a->id.peer) || !source(&a->id.peer, a->id.ipv6, &from))
 		return false;
 	a->sock = supervisor_open(path);
 	if (a->sock < 0)

@@ -110,6 +110,11 @@ struct settings {
 extern struct settings settings;
 uint64_t netns_of(int fd);
 
+/* policy.c */
+void policy_read(void);
+bool policy_listen(const struct address *local);
+bool policy_connect(const struct address *server);
+
 /* births.c */
 bool birth_may_swap(int fd);
 bool birth_registration(int fd, int *epfd, struct epoll_event *event);

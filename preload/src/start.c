@@ -37,6 +37,7 @@ __attribute__((constructor)) static void start(void)
 	slash = strrchr(settings.socket, '/');
 	settings.dir = (size_t)(slash - settings.socket) + 1;
 	settings.uid = (uid_t)SYS(geteuid);
+	policy_read();
 	settings.on = true;
 }
 

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/gosmc/smc/internal/config"
+	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/survey"
+)
+
+// An explainReport is what run --explain --json prints.
+type explainReport struct {
+	Schema  int         `json:"schema"`
+	Time    time.Time   `json:"time"`
+	Address string      `json:"address"` // as it was given
+	Program string      `json:"program"` // that would connect; empty: any
+	Servers []explained `json:"servers"` // one for each address that the name has
+}
+
+// An explained server is what would become of a connection to it.
+type explained struct {
+	Server  string        `json:"server"`
+	Mode    string        `json:"mode"`   // of a connection from a program of 'gosmc run': "Unix", "TCP"
+	Reason  string        `json:"reason"` // of TCP; empty otherwise
+	Steps   []explainStep `json:"steps"`  // what was looked at, in order, up to the first that decides for TCP
+	Listen  string        `json:"listen"` // why a program here that listened at the address would not be announced; empty: it would
+	Library struct {      // the same for a program that uses package smc
+		Mode   string `json:"mode"` // "SMC-D", "TCP"
+		Reason string `json:"reason"`
+	} `json:"library"`
+}
+
+type explainStep struct {
+	OK   bool   `json:"ok"`
+	What string `json:"what"`
+}
+
+// explain reports what would become of connections to an address. program is a path, or empty.
+func explain(ctx context.Context, address, program string, s *config.Settings) (*explainReport, error) {
+	r := &explainReport{Schema: jsonSchema, Time: time.Now(), Address: address, Program: program, Servers: []explained{}}
+	servers, err := resolve(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	name, programs := config.ProgramName(program), s.Programs
+	if program == "" {
+		programs = nil // no name to ask about
+	}
+	policy, err := config.NewPolicy(s.Listen, s.Connect, programs, name)
+	if err != nil {
+		return nil, err
+	}
+	hosts := survey.Ask(ctx, "")
+	for _, server := range servers {
+		e := explained{Server: server.String(), Listen: policy.Listen.RefusesListener(server)}
+		e.follow(server, program, s, policy)
+		e.library(server, s, policy, &hosts)
+		r.Servers = append(r.Servers, e)
+	}
+	return r, nil
+}
+
+// resolve returns the addresses behind HOST:PORT.
+func resolve(ctx context.Context, address string) ([]netip.AddrPort, error) {
+	host, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return nil, err
+	}
+	if port == 0 {
+		return nil, usagef("address %q: want the port of a server", address)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.AddrPort
+	for _, a := range addrs {
+		switch a = a.Unmap(); a { // to which the kernel connects
+		case netip.IPv4Unspecified():
+			a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		case netip.IPv6Unspecified():
+			a = netip.IPv6Loopback()
+		}
+		list = append(list, netip.AddrPortFrom(a, uint16(port)))
+	}
+	return list, nil
+}
+
+// follow takes the steps that a program of 'gosmc run' would.
+func (e *explained) follow(server netip.AddrPort, program string, s *config.Settings, policy *config.Policy) {
+	e.Mode = modeUnix
+	step := func(ok bool, what string, args ...any) bool {
+		what = fmt.Sprintf(what, args...)
+		e.Steps = append(e.Steps, explainStep{ok, what})
+		if !ok {
+			e.Mode, e.Reason = "TCP", what
+		}
+		return ok
+	}
+	if !step(!s.Off, "SMC is switched %s%s", map[bool]string{true: "off", false: "on"}[s.Off], from(config.SMC)) {
+		return
+	}
+	if program != "" {
+		why := supervise.Obstacle(program)
+		if !step(why == "", "%s", or(why, "the library can be loaded into "+program)) {
+			return
+		}
+	}
+	if why := policy.Connect.Refuses(server); !step(why == "", "%s", or(why, "the policy lets programs here connect"+from(config.ConnectPort, config.ConnectAddress, config.Program))) {
+		return
+	}
+	seen, err := supervise.Look(server)
+	if err != nil {
+		step(false, "cannot find out who listens: %v", err)
+		return
+	}
+	who := "somebody"
+	if seen.PID != 0 {
+		who = process(seen.PID, seen.Command)
+	}
+	switch {
+	case !step(seen.Local, "%s is %san address of this machine", server.Addr(), not(seen.Local)):
+	case !step(seen.Listens, "%s listens on it", or(map[bool]string{true: who, false: "nobody"}[seen.Listens], who)):
+	case policy.Listen.Refuses(server) != "":
+		step(false, "%s", policy.Listen.Refuses(server))
+	case !step(seen.Announced != "", "%s", or(map[bool]string{true: "it was started by 'gosmc run'"}[seen.Announced != ""],
+		"no listener on the port is announced: it was not started by 'gosmc run', or in another network namespace or run directory, or its own policy leaves it out")):
+	default:
+		step(seen.Answers, "its supervisor %s", map[bool]string{true: "answers", false: "does not answer: it was killed"}[seen.Answers])
+	}
+}
+
+// library says what a program that uses package smc would get.
+func (e *explained) library(server netip.AddrPort, s *config.Settings, policy *config.Policy, hosts *survey.Answers) {
+	e.Library.Mode = "TCP"
+	if s.Off {
+		e.Library.Reason = "SMC is switched off" + from(config.SMC)
+		return
+	}
+	if why := policy.Connect.Refuses(server); why != "" {
+		e.Library.Reason = why
+		return
+	}
+	for _, h := range hosts.Hosts {
+		for _, l := range h.Listeners {
+			local, err := netip.ParseAddrPort(l.Local)
+			if err != nil || hosts.Elsewhere(l.NetNS) || local.Port() != server.Port() {
+				continue
+			}
+			if a := local.Addr(); a != server.Addr() && (!a.IsUnspecified() || a.Is4() && server.Addr().Is6()) {
+				continue
+			}
+			if e.Library.Reason = policy.Listen.Refuses(server); e.Library.Reason == "" {
+				e.Library.Mode = "SMC-D"
+			}
+			return
+		}
+	}
+	e.Library.Reason = "no program of this machine that uses package smc listens there; for SMC-R with other machines see 'gosmc info'"
+}
+
+// from says where words of the policy are from, in brackets, if anything is said.
+func from(words ...string) string {
+	var list []string
+	for _, w := range words {
+		if source := config.Source(w); source != "" {
+			list = append(list, w+": "+source)
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(list, ", ") + ")"
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func not(yes bool) string {
+	if yes {
+		return ""
+	}
+	return "not "
+}
+
+func (r *explainReport) write(w io.Writer) error {
+	var b strings.Builder
+	for _, e := range r.Servers {
+		fmt.Fprintf(&b, "%s: %s of 'gosmc run' connects by %s\n", printable(e.Server), printable(or(r.Program, "a program")), e.Mode)
+		for _, s := range e.Steps {
+			fmt.Fprintf(&b, "  %-3s  %s\n", map[bool]string{true: "yes", false: "no"}[s.OK], printable(s.What))
+		}
+		fmt.Fprintf(&b, "  A program with package smc connects by %s.\n", e.Library.Mode+printable(prefixed(": ", e.Library.Reason)))
+		if e.Listen == "" {
+			fmt.Fprintf(&b, "  A program here that listens there is announced.\n")
+		} else {
+			fmt.Fprintf(&b, "  A program here that listens there is not announced: %s.\n", printable(e.Listen))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func prefixed(prefix, s string) string {
+	if s == "" {
+		return ""
+	}
+	return prefix + s
+}
+
+// verdict is the error of an explanation: status 3 unless some address would leave TCP.
+func (r *explainReport) verdict() error {
+	var last string
+	for _, e := range r.Servers {
+		if e.Mode != "TCP" {
+			return nil
+		}
+		last = e.Reason
+	}
+	return &exitError{exitFellBack, errors.New(r.Address + " would be TCP: " + last)}
+}
+
+// programPath is where a program is that somebody has named.
+func programPath(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil && !errors.Is(err, exec.ErrDot) {
+		return "", notRunnable(err)
+	}
+	return path, nil
+}
