@@ -56,7 +56,8 @@ type Conn struct {
 	unused  bool    // the application has closed it; guarded by the host's mu
 
 	tcpIn, tcpOut atomic.Uint64 // bytes, on plain TCP
-	crossing      *crossing     // what plain TCP may begin with; nil for most
+	urgent        urgentSocket
+	crossing      *crossing // what plain TCP may begin with; nil for most
 
 	options   optionStore
 	keepAlive lateKeepAlive // put off until the mode is known
@@ -204,6 +205,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
 // SetDeadline implements [net.Conn].
 func (c *Conn) SetDeadline(t time.Time) error {
 	if c.data == nil {
+		c.urgent.setDeadline(t)
 		return c.tcp.SetDeadline(t)
 	}
 	err := c.data.SetReadDeadline(t)
@@ -216,6 +218,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 // SetReadDeadline implements [net.Conn].
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	if c.data == nil {
+		c.urgent.setDeadline(t)
 		return c.tcp.SetReadDeadline(t)
 	}
 	return c.setError(c.data.SetReadDeadline(t))
@@ -272,6 +275,7 @@ func (c *Conn) Close() error {
 	c.mu.Unlock()
 	if c.data == nil {
 		c.host.forget(c)
+		c.urgent.close()
 		return c.tcp.Close()
 	}
 	unread := c.data.Close()

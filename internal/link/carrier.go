@@ -68,6 +68,7 @@ type Carrier struct {
 	conn     cdc.ConnFlags
 	said     cdc.ConnFlags // as in the newest message
 	urgent   bool          // there is news that does not wait for more
+	oob      outOfBand
 	done     progress      // as of the newest message that is known to be there
 	gen      atomic.Uint32 // how often it has moved; changed with mu
 	move     *move         // to be done when nobody is posting
@@ -281,6 +282,9 @@ func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
 			c.in.moved = true
 			c.in.broken = c.in.broken || int16(c.in.message.Seq-m.Seq) < 0 // nothing was held: 0
 		} else if fresh {
+			if c.in.held && c.in.message.Producer == m.Producer {
+				m.ProducerFlags |= c.in.message.ProducerFlags & cdc.UrgentPresent // rule: TestUrgentBeforeAttach
+			}
 			c.in.held, c.in.message = true, *m
 		}
 		c.in.Unlock()
@@ -330,8 +334,9 @@ func (c *Carrier) take(m *cdc.Message) bool {
 	// written before the end is not missed.
 	m.Producer.Count -= c.in.base
 	m.Consumer.Count -= c.base
-	if prod := cdc.PackProducer(m.Producer); !c.in.moved || !c.isBehind(m.Producer) {
-		c.inProd.Store(prod) // else it is what we have already, written once more
+	if !c.in.moved || !c.isBehind(m.Producer) {
+		// Else it is what we have already, written once more.
+		c.inProd.Store(stream.ProducerWord(c.inProd.Load(), m.Producer, m.ProducerFlags, cursor(c.read.Load(), c.ownSize())))
 	}
 	c.inCons.Store(cdc.PackConsumer(m.Consumer, m.ProducerFlags, m.ConnFlags))
 	return true

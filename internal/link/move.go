@@ -90,6 +90,7 @@ func (c *Carrier) settle() {
 			c.put = c.posted // nobody will read it
 		}
 		c.validate, c.urgent = true, true
+		c.oob.again = c.oob.said
 	}
 	c.poke()
 	c.drained()

@@ -30,6 +30,7 @@ func (c *Carrier) room() uint32 { return uint32(uint64(c.sendSize) - (c.put - c.
 func (c *Carrier) Produce(to cdc.Cursor) (rang bool) {
 	c.mu.Lock()
 	c.put += uint64(cdc.Diff(cursor(c.put, c.size), to, c.size))
+	c.oob.state = oobNone
 	c.poke()
 	c.mu.Unlock()
 	return false
@@ -62,7 +63,7 @@ func (c *Carrier) Published() cdc.Header {
 	defer c.mu.Unlock()
 	return cdc.Header{
 		Producer: cursor(c.put, c.size), Consumer: cursor(c.told.Load(), c.ownSize()),
-		ProducerFlags: c.prod, ConnFlags: c.conn,
+		ProducerFlags: c.prod | c.oob.published(), ConnFlags: c.conn,
 	}
 }
 
@@ -258,7 +259,7 @@ func (c *Carrier) message(size uint32) cdc.Message {
 	m := cdc.Message{
 		Seq: c.seq, AlertToken: c.peer.AlertToken,
 		Producer: cursor(c.posted, c.size), Consumer: cursor(read, c.ownSize()),
-		ProducerFlags: c.prod, ConnFlags: c.said,
+		ProducerFlags: c.prod | c.oob.flags(c.posted, size), ConnFlags: c.said,
 	}
 	m.Producer.Count += c.base
 	m.Consumer.Count += c.in.base

@@ -31,6 +31,11 @@ type Carrier interface {
 	// many pieces as the Conn likes: what cannot be sent at once goes with what follows.
 	Produce(to cdc.Cursor) (rang bool)
 
+	// ProduceUrgent is Produce with flags about urgent data: [cdc.UrgentPending] while its last byte has still to be put, both
+	// once that is the last byte that was put, none where it will not come after all. The flags are those of this
+	// cursor: the next Produce takes them back. It wakes the peer also where nobody sleeps by a sleep word.
+	ProduceUrgent(to cdc.Cursor, flags cdc.ProducerFlags) (rang bool)
+
 	// Consume publishes how far we have read, and our flags. It does not wake anybody who sleeps by its
 	// sleep word.
 	Consume(to cdc.Cursor, prod cdc.ProducerFlags, conn cdc.ConnFlags)
@@ -71,7 +76,24 @@ func MessageInbox(data []byte) Inbox {
 // Receive takes the peer's header out of a message, which came after the data that it speaks of, and wakes
 // who waits for it. Messages have to be given in their order, by one goroutine at a time.
 func (c *Conn) Receive(h cdc.Header) {
-	c.inProd.Store(cdc.PackProducer(h.Producer)) // before the flags: what was written before the end is not missed
+	read := at(c.r.total.Load(), len(c.rdata))
+	c.inProd.Store(ProducerWord(c.inProd.Load(), h.Producer, h.ProducerFlags, read)) // before the flags: what was written before the end is not missed
 	c.inCons.Store(cdc.PackConsumer(h.Consumer, h.ProducerFlags, h.ConnFlags))
 	c.Wake()
+}
+
+// ProducerWord is what a message makes of the producer half of an inbox. That urgent data is there must not be lost with the
+// next message, which comes without new data then, before anybody has looked: so it stays until read, which is how far we
+// have read, is there.
+func ProducerWord(old uint64, next cdc.Cursor, flags cdc.ProducerFlags, read cdc.Cursor) uint64 {
+	was, kept := cdc.UnpackUrgent(old)
+	if was == next && was != read {
+		flags |= kept & cdc.UrgentPresent // rule: TestUrgentKept
+	}
+	return cdc.PackUrgent(next, flags)
+}
+
+// at is the place of byte number n of a stream in a ring of a size.
+func at(n uint64, size int) cdc.Cursor {
+	return cdc.Cursor{Wrap: uint16(n / uint64(size)), Count: uint32(n % uint64(size))}
 }

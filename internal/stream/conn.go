@@ -84,7 +84,14 @@ const (
 	stExpired              // the deadline has passed
 	stFailed               // Conn.failure is set
 	stDetached             // the peer's element must not be touched
+
+	// Of a reader, and not to be waited out: what makes it take the way that looks at urgent data.
+	stMarked      // consumer.marked is set
+	stUrgentWaits // somebody waits for urgent data beside it
 )
+
+// stEnds are the bits for which a waiter looks again.
+const stEnds = stClosed | stShut | stExpired | stFailed | stDetached
 
 // A Conn is one end of an established SMC connection's data path. Its methods may be
 // called by several goroutines at once. Reads are serialised, and so are writes; a Read
@@ -120,6 +127,8 @@ type Conn struct {
 
 	awaiting atomic.Bool // flags, with nobody parked
 
+	urgent urgent
+
 	failOnce sync.Once
 	failure  error // why stFailed is set; written before it
 }
@@ -134,6 +143,10 @@ type consumer struct {
 	unread   uint32     // bytes between cursor and seen
 	unsaid   uint32     // bytes between the published consumer cursor and cursor
 	total    atomic.Uint64
+	marked   bool   // there is an urgent byte that reads have not passed
+	skipped  bool   // it was taken out of the stream: cursor is behind it
+	pending  bool   // the peer says that there will be one
+	mark     uint64 // its place in the stream, counted as total
 	waiter
 	deadline deadline
 }
@@ -149,6 +162,7 @@ type producer struct {
 	free     uint32     // bytes that can be written
 	held     uint32     // bytes that the peer has room for beyond that, but the carrier has not
 	blocked  bool       // WriterBlocked is published
+	urgent   bool       // the last byte that was put is urgent, and the peer is not known to have it
 	total    atomic.Uint64
 	clean    bool          // nothing was written since pages were last given back
 	swept    uint64        // total when Idle was last called
@@ -210,6 +224,7 @@ func New(cfg Config) *Conn {
 	c.r.waiter.written = &c.w.total
 	c.w.waiter.init(cfg.WriterSleeps, cfg.Spin, cfg.Doorbell, c.writable)
 	c.r.deadline.init(&c.r.state, &c.r.waiter)
+	c.r.deadline.urgent = &c.urgent
 	c.w.deadline.init(&c.w.state, &c.w.waiter)
 	return c
 }
@@ -298,8 +313,11 @@ func (c *Conn) rang(rang bool) {
 // It reports whether flags were awaited, see [Conn.AwaitFlags]: the caller looks at them again.
 func (c *Conn) Wake() (awaited bool) {
 	awaited = c.awaiting.Load() && c.awaiting.Swap(false)
-	c.r.wake()
+	woken := c.r.wake()
 	c.w.wake()
+	if !woken && c.r.state.Load()&stUrgentWaits != 0 && c.urgentDue() { // a reader looks for itself
+		c.urgent.signal()
+	}
 	return awaited
 }
 
@@ -326,6 +344,7 @@ func (c *Conn) Fail(err error) {
 		c.r.state.Or(stFailed)
 		c.w.state.Or(stFailed)
 		c.Wake()
+		c.urgent.signal()
 	})
 }
 
@@ -358,6 +377,7 @@ func (c *Conn) CloseRead() error {
 		return net.ErrClosed
 	}
 	c.r.wake()
+	c.urgent.signal()
 	return nil
 }
 
@@ -379,6 +399,7 @@ func (c *Conn) Close() (unread int) {
 	c.r.state.Or(stClosed)
 	c.w.state.Or(stClosed)
 	c.Wake()
+	c.urgent.signal()
 	waitOut(&c.w.mu)
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()

@@ -14,6 +14,8 @@ type deadline struct {
 	timer *time.Timer
 	state *atomic.Uint32
 	half  *waiter
+
+	urgent *urgent // nil for the writing half
 }
 
 func (d *deadline) init(state *atomic.Uint32, half *waiter) {
@@ -59,5 +61,8 @@ func (d *deadline) expireLocked() bool {
 	}
 	d.state.Or(stExpired)
 	d.half.wake()
+	if d.urgent != nil {
+		d.urgent.signal()
+	}
 	return true
 }

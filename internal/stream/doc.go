@@ -29,6 +29,12 @@
 // consistent operations, so at least one of them sees the other: no wakeup is lost, and
 // while both sides are awake no doorbell is rung at all.
 //
+// # Urgent data
+//
+// One byte at a time is urgent: see urgent.go. It goes through the ring as any other, and a flag in the word of the producer cursor
+// marks it; the writer puts nothing behind it before the reader has come to it. Who reads it apart gets a copy, made when
+// the cursor is first seen. While there is a mark, or somebody waits for one, reads take their slow path, so that others pay nothing.
+//
 // # Trust
 //
 // The peer can write to both elements and to the sleep flags at any moment. Every shared

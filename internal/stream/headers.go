@@ -8,7 +8,9 @@ import "github.com/gosmc/smc/wire/cdc"
 // may be gone.
 func (c *Conn) PeerHeader() (h cdc.Header) {
 	h.Consumer, h.ProducerFlags, h.ConnFlags = cdc.UnpackConsumer(c.inCons.Load())
-	h.Producer = cdc.UnpackProducer(c.inProd.Load())
+	var urgent cdc.ProducerFlags
+	h.Producer, urgent = cdc.UnpackUrgent(c.inProd.Load())
+	h.ProducerFlags |= urgent
 	return h
 }
 

@@ -164,7 +164,7 @@ func TestReservedBits(t *testing.T) {
 		p.element[0][24+i] = 0xff
 	}
 	header := cdc.Header{Producer: at(3, 64)}.Append(nil)
-	header[14], header[15], header[22], header[23] = 0xff, 0xff, 0x07, 0x1f
+	header[14], header[15], header[22], header[23] = 0x9f, 0xff, 0x07, 0x1f
 	word(p.element[0], cdc.ProducerOffset).Store(binary.NativeEndian.Uint64(header[8:]))
 	word(p.element[0], cdc.ConsumerOffset).Store(binary.NativeEndian.Uint64(header[16:]))
 	if n, err := p.conn.Read(make([]byte, 9)); n != 3 || err != nil {
@@ -274,6 +274,15 @@ func TestScribbledHeader(t *testing.T) {
 		}
 		work("Read", c.Read)
 		work("Write", c.Write)
+		if round%4 == 1 {
+			work("WriteUrgent", c.WriteUrgent)
+			work("ReadUrgent", func(b []byte) (n int, err error) {
+				c.AtUrgentMark()
+				b[0], err = c.ReadUrgent()
+				return 0, err
+			})
+			work("WaitUrgent", func([]byte) (int, error) { return 0, c.WaitUrgent() })
+		}
 		working.Go(func() { c.Queues(); c.SayRead(); c.Idle(); c.PeerFlags() })
 		working.Wait()
 		close(quit)
@@ -365,6 +374,7 @@ func FuzzHostileHeader(f *testing.F) {
 			clear(p.element[i][:cdc.HeaderLen])
 		}
 		p.conn = New(p.puppetConfig(p.countRing))
+		p.conn.SetUrgentInline(true) // what is urgent is counted as any other byte
 		data := bytes.Clone(p.element[0][cdc.HeaderLen:])
 		expireWhenIdle(p.conn)
 		var read, written uint64

@@ -179,11 +179,6 @@ func (p *puppet) asleep(tb testing.TB, n uint64) {
 	eventually(tb, fmt.Sprintf("sleep %d", n), func() bool { return p.stats.Sleeps.Load() >= n })
 }
 
-// at is the cursor that is total bytes after the start of a ring of this capacity.
-func at(total uint64, capacity int) cdc.Cursor {
-	return cdc.Cursor{Wrap: uint16(total / uint64(capacity)), Count: uint32(total % uint64(capacity))}
-}
-
 // pattern is the byte at this place of a stream. It differs between laps of any ring.
 func pattern(place uint64) byte {
 	return byte(place) ^ byte(place>>8)*7 ^ byte(place>>16)*31 ^ byte(place>>24)

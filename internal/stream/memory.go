@@ -53,6 +53,14 @@ func (m *Memory) Produce(to cdc.Cursor) (rang bool) {
 	return m.readerSleeps.Load() != 0 && m.wake(m.readerSleeps)
 }
 
+// ProduceUrgent implements [Carrier]. It rings in any case: who waits for urgent data may do so beside a reader.
+func (m *Memory) ProduceUrgent(to cdc.Cursor, flags cdc.ProducerFlags) (rang bool) {
+	m.prod.Store(cdc.PackUrgent(to, flags)) // rule: TestUrgentScenario5: PackUrgent(to, flags) -> PackProducer(to)
+	m.readerSleeps.Store(0)
+	m.ring() // rule: TestReadUrgentAlone
+	return true
+}
+
 // Consume implements [Carrier].
 func (m *Memory) Consume(to cdc.Cursor, prod cdc.ProducerFlags, conn cdc.ConnFlags) {
 	m.cons.Store(cdc.PackConsumer(to, prod, conn))
@@ -76,6 +84,8 @@ func (m *Memory) wake(sleeps *atomic.Uint32) bool {
 // Published implements [Carrier]. The peer could have changed it.
 func (m *Memory) Published() (h cdc.Header) {
 	h.Consumer, h.ProducerFlags, h.ConnFlags = cdc.UnpackConsumer(m.cons.Load())
-	h.Producer = cdc.UnpackProducer(m.prod.Load())
+	var urgent cdc.ProducerFlags
+	h.Producer, urgent = cdc.UnpackUrgent(m.prod.Load())
+	h.ProducerFlags |= urgent
 	return h
 }

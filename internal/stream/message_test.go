@@ -26,10 +26,11 @@ type messageCarrier struct {
 	ring     []byte
 	newest   cdc.Header // to be sent, or sent
 	dirty    bool       // newest was not posted yet
-	put      uint64     // bytes put,
-	posted   uint64     // posted,
-	finished uint64     // and completed
-	slots    int        // posts that may still be made
+	urgent   cdc.ProducerFlags
+	put      uint64 // bytes put,
+	posted   uint64 // posted,
+	finished uint64 // and completed
+	slots    int    // posts that may still be made
 }
 
 // A post is one send request.
@@ -65,6 +66,16 @@ func (m *messageCarrier) Produce(to cdc.Cursor) bool {
 	m.put += uint64(n)
 	m.newest.Producer = to
 	m.dirty = true
+	m.urgent = 0
+	m.mu.Unlock()
+	m.post()
+	return false
+}
+
+func (m *messageCarrier) ProduceUrgent(to cdc.Cursor, flags cdc.ProducerFlags) bool {
+	m.mu.Lock()
+	m.put += uint64(cdc.Diff(m.newest.Producer, to, uint32(m.size)))
+	m.newest.Producer, m.urgent, m.dirty = to, flags, true
 	m.mu.Unlock()
 	m.post()
 	return false
@@ -92,6 +103,10 @@ func (m *messageCarrier) post() {
 		return
 	}
 	p := post{from: m.posted, to: m.put, header: m.newest}
+	p.header.ProducerFlags |= m.urgent
+	if m.urgent&cdc.UrgentPresent != 0 {
+		m.urgent = 0
+	}
 	m.posted, m.dirty = m.put, false
 	m.slots--
 	m.wire.add(m, p) // locked, so that posts are in order
@@ -252,7 +267,8 @@ func (p *puppet) sendByMessages() *messageCarrier {
 	m.wake = func() {}
 	m.place = func(at int, b []byte) { copy(data[at:], b) }
 	m.header = func(h cdc.Header) {
-		word(p.element[1], cdc.ProducerOffset).Store(cdc.PackProducer(h.Producer))
+		w := word(p.element[1], cdc.ProducerOffset)
+		w.Store(ProducerWord(w.Load(), h.Producer, h.ProducerFlags, cdc.Cursor{Count: 1<<32 - 1}))
 		word(p.element[1], cdc.ConsumerOffset).Store(cdc.PackConsumer(h.Consumer, h.ProducerFlags, h.ConnFlags))
 	}
 	return m
@@ -267,6 +283,17 @@ func TestOverMessages(t *testing.T) {
 		late bool // messages take their time; else they are there at once, as the test expects
 	}{
 		{"Transfer", TestTransfer, true},
+		{"UrgentTransfer", TestUrgentTransfer, true},
+		{"UrgentScenario5", TestUrgentScenario5, false},
+		{"UrgentScenario6", TestUrgentScenario6, false},
+		{"UrgentMark", TestUrgentMark, false},
+		{"UrgentInline", TestUrgentInline, false},
+		{"UrgentWrap", TestUrgentWrap, false},
+		{"UrgentLong", TestUrgentLong, true},
+		{"UrgentInARow", TestUrgentInARow, true},
+		{"UrgentThenEnd", TestUrgentThenEnd, false},
+		{"ReadUrgentAlone", TestReadUrgentAlone, true},
+		{"ReadUrgentBesideRead", TestReadUrgentBesideRead, true},
 		{"WrapOfWrap", TestWrapOfWrap, false},
 		{"WrapOfWrapConcurrent", TestWrapOfWrapConcurrent, true},
 		{"FullWindow", TestFullWindow, false},

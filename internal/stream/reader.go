@@ -28,7 +28,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 // fill looks for news if less than want bytes are known to be unread, and reports whether
 // there are any. r.mu must be locked.
 func (c *Conn) fill(want int) bool {
-	if c.r.unread < uint32(min(want, len(c.rdata))) && c.pollProducer() != nil {
+	if c.r.unread < uint32(min(want, len(c.rdata))) && (c.pollProducer() != nil || c.r.marked) {
 		return false // readSlow will find it again
 	}
 	return c.r.unread > 0
@@ -57,8 +57,15 @@ func (c *Conn) readSlow(b []byte) (n int, err error) {
 			err = broken
 			break
 		}
+		if r.marked {
+			if n = c.takeMarked(b); n > 0 {
+				break
+			}
+		}
 		if r.unread > 0 {
-			n = c.take(b)
+			if !r.marked {
+				n = c.take(b)
+			}
 			break
 		}
 		if flags&endOfData != 0 { // rule: TestPeerFlags
@@ -84,6 +91,9 @@ func (c *Conn) readSlow(b []byte) (n int, err error) {
 			r.park(c.stats)
 		}
 	}
+	if r.state.Load()&stUrgentWaits != 0 {
+		c.callUrgent(err)
+	}
 	r.mu.Unlock()
 	if tell != 0 || broken != nil {
 		c.notice(tell, broken)
@@ -97,7 +107,7 @@ const endOfData = cdc.DoneWriting | cdc.Closed | cdc.Abort
 // readable says whether a reader that found nothing should look again. It takes no lock
 // and is called from the goroutine that holds r.mu.
 func (c *Conn) readable() bool {
-	if c.inProd.Load() != c.r.seenWord || c.r.state.Load() != 0 {
+	if c.inProd.Load() != c.r.seenWord || c.r.state.Load()&stEnds != 0 {
 		return true
 	}
 	_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
@@ -111,15 +121,22 @@ func (c *Conn) pollProducer() error {
 	if word == r.seenWord {
 		return nil
 	}
-	next := cdc.UnpackProducer(word)
+	next, urgent := cdc.UnpackUrgent(word)
 	capacity := uint32(len(c.rdata))
 	c.learnTold()
 	n, err := cdc.Check(r.seen, next, capacity-r.unread-r.unsaid, capacity)
 	if err != nil {
-		return c.violation("producer cursor", err)
+		field := "producer cursor"
+		if urgent&cdc.UrgentPresent != 0 {
+			field = "urgent cursor"
+		}
+		return c.violation(field, err)
 	}
 	r.seen, r.seenWord = next, word
 	r.unread += n
+	if urgent != 0 || r.pending {
+		c.sawUrgent(urgent, n)
+	}
 	return nil
 }
 

@@ -56,10 +56,10 @@ func (w *waiter) init(sleeps *atomic.Uint32, limit time.Duration, bell Doorbell,
 	w.spinner.limit = limit
 }
 
-// wake makes a parked goroutine look again. Any goroutine may call it at any time.
-func (w *waiter) wake() {
+// wake makes a parked goroutine look again, and reports whether there was one. Any goroutine may call it at any time.
+func (w *waiter) wake() bool {
 	if !w.parked.Load() || !w.unpark() {
-		return
+		return false
 	}
 	select {
 	case w.wakeup <- struct{}{}:
@@ -68,6 +68,7 @@ func (w *waiter) wake() {
 	if w.leads.Load() {
 		w.bell.Interrupt()
 	}
+	return true
 }
 
 // unpark reports whether it is the one that ends a park.

@@ -102,7 +102,7 @@ func (c *Conn) awaitRoom(n int) {
 	w := &c.w
 	w.want = slack(c.limit(), n)
 	// Unless it is the carrier that we wait for.
-	c.setBlocked(w.free+w.held < w.want) // rule: TestWriterBlockedFlag
+	c.setBlocked(w.free+w.held < w.want || w.urgent) // rule: TestWriterBlockedFlag
 	w.waits = true
 	w.wait(c.stats)
 }
@@ -188,13 +188,16 @@ func (c *Conn) writable() bool {
 	if w.state.Load() != 0 || peerGone(word) {
 		return true
 	}
-	if word == w.seenWord && w.held == 0 {
+	if word == w.seenWord && (w.held == 0 || w.urgent) {
 		return false
 	}
 	// More room, but enough of it? A cursor that is out of bounds is looked at too, and refused.
 	cons, _, _ := cdc.UnpackConsumer(word)
 	window := w.free + w.held
 	n, err := cdc.Check(w.seen, cons, c.capacity-window, c.capacity)
+	if w.urgent && window+n < c.capacity {
+		return err != nil
+	}
 	return err != nil || c.carrier.Room(window+n) >= w.want
 }
 
@@ -217,7 +220,7 @@ func (c *Conn) pollConsumer() error {
 		}
 		w.seen, w.seenWord = next, word
 		window += n
-		if w.blocked && window >= c.capacity/2 {
+		if w.blocked && window >= c.capacity/2 && (!w.urgent || window == c.capacity) {
 			c.setBlocked(false) // rule: TestWriterBlockedFlag
 		}
 	} else if w.held == 0 {
@@ -227,8 +230,14 @@ func (c *Conn) pollConsumer() error {
 	return nil
 }
 
-// setRoom takes note of what the carrier can take of the window. w.mu must be locked.
+// setRoom takes note of what the carrier can take of the window. w.mu must be locked. Nothing may follow an urgent byte
+// before the peer has it: RFC 7609 p.78.
 func (c *Conn) setRoom(window uint32) {
+	if c.w.urgent && window < c.capacity { // rule: TestUrgentScenario5, TestUrgentScenario6: c.w.urgent && -> false &&
+		c.w.free, c.w.held = 0, window
+		return
+	}
+	c.w.urgent = false
 	c.w.free = c.carrier.Room(window)
 	c.w.held = window - c.w.free
 }

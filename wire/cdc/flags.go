@@ -14,6 +14,9 @@ const (
 	CursorUpdateRequested ProducerFlags = 0x10 // the sender wants the consumer cursor now
 	FailoverValidation    ProducerFlags = 0x08 // SMC-R: see [Message]
 
+	// urgentFlags belong to a producer cursor: see [PackUrgent].
+	urgentFlags = UrgentPending | UrgentPresent
+
 	allProducerFlags = WriterBlocked | UrgentPending | UrgentPresent | CursorUpdateRequested | FailoverValidation
 )
 

@@ -15,7 +15,8 @@ import (
 //	     1     7  reserved
 //	     8     2  producer wrap
 //	    10     4  producer count
-//	    14     2  reserved
+//	    14     1  flags of the producer cursor, see [PackUrgent]
+//	    15     1  reserved
 //	    16     2  consumer wrap
 //	    18     4  consumer count
 //	    22     1  producer flags
@@ -83,6 +84,29 @@ func PackProducer(c Cursor) uint64 {
 		return packBig(c, 0)
 	}
 	return packLittle(c, 0)
+}
+
+// PackUrgent is PackProducer with what is to be known of urgent data together with the cursor, [UrgentPending] and
+// [UrgentPresent]: the byte at offset 14. Other flags are left out. Linux net/smc has the same flags at that place, and
+// sets them in the other word only; for who polls memory they must not come before the cursor, nor after it.
+func PackUrgent(c Cursor, p ProducerFlags) uint64 {
+	flags := uint16(p&urgentFlags) << 8
+	if bigEndian {
+		return packBig(c, flags)
+	}
+	return packLittle(c, flags)
+}
+
+// UnpackUrgent is UnpackProducer with the flags of [PackUrgent].
+func UnpackUrgent(w uint64) (Cursor, ProducerFlags) {
+	var c Cursor
+	var flags uint16
+	if bigEndian {
+		c, flags = unpackBig(w)
+	} else {
+		c, flags = unpackLittle(w)
+	}
+	return c, ProducerFlags(flags>>8) & urgentFlags
 }
 
 // UnpackProducer returns the cursor in the word at [ProducerOffset]. It must be checked before it

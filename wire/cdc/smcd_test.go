@@ -130,6 +130,29 @@ func TestReservedFlags(t *testing.T) {
 	}
 }
 
+// TestUrgentWord checks that the flags about urgent data are at offset 14, and nothing else is.
+func TestUrgentWord(t *testing.T) {
+	c := Cursor{0x0102, 0x03040506}
+	for _, f := range []ProducerFlags{0, UrgentPending, UrgentPresent, UrgentPending | UrgentPresent} {
+		for _, other := range []ProducerFlags{0, WriterBlocked | CursorUpdateRequested | FailoverValidation | 7} {
+			w := PackUrgent(c, f|other)
+			b := binary.NativeEndian.AppendUint64(nil, w)
+			if want := binary.NativeEndian.AppendUint64(nil, PackProducer(c)); !bytes.Equal(b[:6], want[:6]) || b[6] != byte(f) || b[7] != 0 {
+				t.Errorf("PackUrgent(%v, %v) is %x", c, f|other, b)
+			}
+			if got, flags := UnpackUrgent(w); got != c || flags != f {
+				t.Errorf("UnpackUrgent(%x) = %v, %v, want %v, %v", b, got, flags, c, f)
+			}
+			if got := UnpackProducer(w); got != c {
+				t.Errorf("UnpackProducer(%x) = %v, want %v", b, got, c)
+			}
+		}
+	}
+	if _, flags := UnpackUrgent(^uint64(0)); flags != UrgentPending|UrgentPresent {
+		t.Errorf("UnpackUrgent of all ones has %v", flags)
+	}
+}
+
 func FuzzHeader(f *testing.F) {
 	for _, v := range headerVectors {
 		f.Add(unhex(f, v.little))
