@@ -6,14 +6,28 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # How long each fuzz target runs.
 FUZZTIME ?= 10s
 
+# Where 'make install' puts things.
+PREFIX ?= /usr/local
+
 .DEFAULT_GOAL := help
-.PHONY: help build test check fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test interop
+.PHONY: help build install man test check fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## build the gosmc command into bin/
 	go build -o bin/gosmc ./cmd/gosmc
+
+man: ## write the manual pages into bin/man
+	go run ./cmd/gosmc man bin/man
+
+install: build ## install the command, its manual pages and completion: make install PREFIX=/usr DESTDIR=/tmp/package
+	install -D bin/gosmc $(DESTDIR)$(PREFIX)/bin/gosmc
+	bin/gosmc man $(DESTDIR)$(PREFIX)/share/man
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	bin/gosmc completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gosmc
+	bin/gosmc completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gosmc
+	bin/gosmc completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gosmc.fish
 
 test: vet ## vet, and every test: what to run after cloning
 	go test ./...

@@ -117,6 +117,8 @@ read, and the exit status is 1 at the end.`,
 	flags.StringVar(&f.time, "time", "relative", "show times in this `FORMAT`: relative, absolute, delta or none")
 	f.hosts.register(flags)
 	completeDirs(cmd, "dir")
+	mustComplete(cmd, "pid", completeHosts(cmd, hostPID))
+	mustComplete(cmd, "name", completeHosts(cmd, hostName))
 	fixed := func(name string, values ...string) {
 		if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 			panic("gosmc: " + err.Error()) // there is no such flag

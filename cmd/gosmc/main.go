@@ -131,6 +131,9 @@ had as JSON, with --json.`,
 		newRunCommand(), newAgentCommand(), newBenchCommand(), newVersionCommand(),
 	)
 	root.AddCommand(newHiddenCommands()...)
+	root.AddCommand(newManCommand())
 	root.AddCommand(newSupervisorCommands()...)
+	addExits(root)
+	completeRest(root)
 	return root
 }

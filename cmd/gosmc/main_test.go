@@ -232,6 +232,9 @@ func TestVerbs(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
+	if err := os.WriteFile(ownConfig(t), []byte("ueid GOSMC.FILE\nlisten-port 8000-8999\npnet NET1 eth9\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if got := gosmc(t, "", "completion", shell); got.code != exitOK || !strings.Contains(got.stdout, "gosmc") {
 			t.Errorf("gosmc completion %s = %d and %d bytes, want a script", shell, got.code, len(got.stdout))
@@ -247,6 +250,20 @@ func TestCompletion(t *testing.T) {
 		{"help st", "stats\t"},
 		{"ss --dir ", ":16\n"}, // directories
 		{"dump --all --dir ", ":16\n"},
+		{"dump --count ", ":4\n"}, // no files
+		{"dump --write ", ":0\n"}, // files
+		{"run --smc ", "off\n"},
+		{"run --listen-port ", "none\n"},
+		{"run --explain ", ":4\n"},
+		{"run ", ":0\n"},
+		{"policy add ", "listen-port\n"},
+		{"policy add s", "smc\n"},
+		{"policy add smc ", "off\n"},
+		{"policy add listen-address ", "any\n"},
+		{"policy del listen-port ", "8000-8999\n"},
+		{"ueid del ", "GOSMC.FILE\n"},
+		{"pnet del ", "NET1\n"},
+		{"pnet add NET1 ", "lo\n"},
 	} {
 		words := append([]string{cobra.ShellCompRequestCmd}, strings.Split(tt.args, " ")...)
 		if got := gosmc(t, "", words...); got.code != exitOK || !strings.Contains(got.stdout, tt.want) {

@@ -83,7 +83,8 @@ func namesCommand(use, short, long, example string, show func(cmd *cobra.Command
 	}
 	shows := &cobra.Command{
 		Use: "show", Short: "Show them, which is what happens without a command, too", Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error { return show(cmd, asJSON) },
+		Example: "  gosmc " + strings.Fields(use)[0] + " show --json",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return show(cmd, asJSON) },
 	}
 	cmd.AddCommand(shows)
 	for _, c := range []*cobra.Command{cmd, shows} {
@@ -92,17 +93,17 @@ func namesCommand(use, short, long, example string, show func(cmd *cobra.Command
 	return cmd
 }
 
-// change adds a command that changes the configuration file.
-func change(parent *cobra.Command, use, short string, args int, do func(f *config.File, args []string) error) {
+// change adds a command that changes the configuration file. example is its arguments in an example.
+func change(parent *cobra.Command, use, short, example string, args int, do func(f *config.File, args []string) error) {
 	parent.AddCommand(&cobra.Command{
-		Use: use, Short: short,
+		Use: use, Short: short, Example: strings.TrimRight("  sudo gosmc "+parent.Name()+" "+strings.Fields(use)[0]+" "+example, " "),
 		Args: func(cmd *cobra.Command, got []string) error {
 			if len(got) != args {
 				return usagef("%s takes %d arguments, but got %d: %s", verbOf(cmd), args, len(got), use)
 			}
 			return nil
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeNames,
 		RunE: func(_ *cobra.Command, args []string) error {
 			f, err := config.Read(config.Path())
 			if err != nil {
@@ -157,16 +158,16 @@ have one in common: 1 to 32 characters of A-Z, 0-9, dot and hyphen, at most 8 of
 			}
 			return nil
 		})
-	change(cmd, "add UEID", "Add one to the configuration file", 1, func(f *config.File, args []string) error {
+	change(cmd, "add UEID", "Add one to the configuration file", "EXAMPLE.PLEX1", 1, func(f *config.File, args []string) error {
 		if n := len(f.Values(config.UEID)); n >= pnet.MaxUEIDs {
 			return fmt.Errorf("%s has %d UEIDs already, which is the most that a host may have", config.Path(), n)
 		}
 		return add(f, config.UEID, args[0])
 	})
-	change(cmd, "del UEID", "Take one out of the configuration file", 1, func(f *config.File, args []string) error {
+	change(cmd, "del UEID", "Take one out of the configuration file", "EXAMPLE.PLEX1", 1, func(f *config.File, args []string) error {
 		return drop(f, config.UEID, args[0], func(v string) bool { return v == args[0] })
 	})
-	change(cmd, "flush", "Take all out of the configuration file", 0, func(f *config.File, _ []string) error {
+	change(cmd, "flush", "Take all out of the configuration file", "", 0, func(f *config.File, _ []string) error {
 		f.Delete(config.UEID, func(string) bool { return true })
 		return nil
 	})
@@ -204,8 +205,8 @@ cannot be disabled while there is none.`,
 			return add(f, config.SEID, value)
 		}
 	}
-	change(cmd, "enable", "Use it", 0, set("on"))
-	change(cmd, "disable", "Do without it", 0, set("off"))
+	change(cmd, "enable", "Use it", "", 0, set("on"))
+	change(cmd, "disable", "Do without it", "", 0, set("off"))
 	return cmd
 }
 
@@ -233,7 +234,7 @@ network that is known to be another one is not used. A PNETID is 1 to 16 charact
 			}
 			return t.write(cmd.OutOrStdout())
 		})
-	change(cmd, "add PNETID INTERFACE", "Say which network an interface is on", 2, func(f *config.File, args []string) error {
+	change(cmd, "add PNETID INTERFACE", "Say which network an interface is on", "NET1 eth1", 2, func(f *config.File, args []string) error {
 		for _, v := range f.Values(config.PNET) {
 			if id, iface, _ := strings.Cut(v, " "); iface == args[1] && id != args[0] {
 				return fmt.Errorf("%s has %s for %s already", config.Path(), id, iface)
@@ -241,10 +242,10 @@ network that is known to be another one is not used. A PNETID is 1 to 16 charact
 		}
 		return add(f, config.PNET, args[0]+" "+args[1])
 	})
-	change(cmd, "del PNETID", "Forget a network", 1, func(f *config.File, args []string) error {
+	change(cmd, "del PNETID", "Forget a network", "NET1", 1, func(f *config.File, args []string) error {
 		return drop(f, config.PNET, args[0], func(v string) bool { id, _, _ := strings.Cut(v, " "); return id == args[0] })
 	})
-	change(cmd, "flush", "Forget all networks", 0, func(f *config.File, _ []string) error {
+	change(cmd, "flush", "Forget all networks", "", 0, func(f *config.File, _ []string) error {
 		f.Delete(config.PNET, func(string) bool { return true })
 		return nil
 	})

@@ -155,7 +155,12 @@ func formatBytes(n int64) string {
 // A byteSize is a flag that holds a number of bytes: 4096, 64KiB, 1GB.
 type byteSize int64
 
-func (s *byteSize) String() string { return strings.ReplaceAll(formatBytes(int64(*s)), " ", "") }
+func (s *byteSize) String() string {
+	if *s == 0 {
+		return "0" // by which pflag knows that there is no default to tell
+	}
+	return strings.ReplaceAll(formatBytes(int64(*s)), " ", "")
+}
 
 func (s *byteSize) Type() string { return "size" }
 

@@ -49,7 +49,7 @@ stays TCP, with the reason NOT_ALLOWED. 'gosmc run --explain HOST:PORT' says wha
 			}
 			return t.write(cmd.OutOrStdout())
 		})
-	change(cmd, "add WORD VALUE", "Add a line to the configuration file", 2, func(f *config.File, args []string) error {
+	change(cmd, "add WORD VALUE", "Add a line to the configuration file", "listen-port 8000-8999", 2, func(f *config.File, args []string) error {
 		if err := isPolicy(args[0]); err != nil {
 			return err
 		}
@@ -58,23 +58,18 @@ stays TCP, with the reason NOT_ALLOWED. 'gosmc run --explain HOST:PORT' says wha
 		}
 		return add(f, args[0], args[1])
 	})
-	change(cmd, "del WORD VALUE", "Take a line out of the configuration file", 2, func(f *config.File, args []string) error {
+	change(cmd, "del WORD VALUE", "Take a line out of the configuration file", "listen-port 8000-8999", 2, func(f *config.File, args []string) error {
 		if err := isPolicy(args[0]); err != nil {
 			return err
 		}
 		return drop(f, args[0], args[1], func(v string) bool { return v == args[1] })
 	})
-	change(cmd, "flush", "Take all of the policy out of the configuration file", 0, func(f *config.File, _ []string) error {
+	change(cmd, "flush", "Take all of the policy out of the configuration file", "", 0, func(f *config.File, _ []string) error {
 		for _, word := range policyOrder {
 			f.Delete(word, func(string) bool { return true })
 		}
 		return nil
 	})
-	for _, c := range cmd.Commands() {
-		if c.Name() == "add" || c.Name() == "del" {
-			c.ValidArgsFunction = completePolicy
-		}
-	}
 	return cmd
 }
 
@@ -88,21 +83,6 @@ func isPolicy(word string) error {
 		return usagef("the policy has no %q, but %s", word, strings.Join(policyOrder, ", "))
 	}
 	return nil
-}
-
-// completePolicy completes a word of the policy, and what can be known of its value.
-func completePolicy(_ *cobra.Command, args []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	var list []cobra.Completion
-	switch {
-	case len(args) == 0:
-		list = policyOrder
-	case len(args) == 1 && args[0] == config.SMC:
-		list = []cobra.Completion{"on", "off"}
-	case len(args) == 1 && !single(args[0]) && args[0] != config.Program:
-		list = []cobra.Completion{"any", "none"}
-	}
-	list = slices.DeleteFunc(slices.Clone(list), func(c string) bool { return !strings.HasPrefix(c, toComplete) })
-	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
 func newPolicyReport() (policyReport, error) {

@@ -167,22 +167,16 @@ var policyLists = [...]struct{ word, usage string }{
 
 func (f *policyFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.smc, config.SMC, "", "`on` or off: whether anything may leave TCP")
+	flags.StringVar(&f.smc, config.SMC, "", "whether anything may leave TCP: `on|off`")
 	for i, l := range policyLists {
 		flags.StringSliceVar(&f.lists[i], l.word, nil, l.usage)
 	}
 	flags.Var(&f.memory, config.Memory, "`SIZE` of the receive buffers of a program, at most")
 	flags.Var(&f.ring, config.RingAfter, "`SIZE` of what goes in a direction before a ring joins a connection")
-	complete := func(flag string, values ...string) {
-		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-			panic("gosmc: " + err.Error())
-		}
-	}
-	complete(config.SMC, "on", "off")
+	completeFlag(cmd, config.SMC, "on", "off")
 	for _, l := range policyLists[1:] {
-		complete(l.word, "any", "none")
+		completeFlag(cmd, l.word, "any", "none")
 	}
-	complete("explain")
 }
 
 // settings are those of the configuration with the flags in their place. What is not understood is told, and refuses.

@@ -118,9 +118,11 @@ func addCompletion(root *cobra.Command) {
 		if c.Name() != "completion" {
 			continue
 		}
+		c.Example = "  source <(gosmc completion bash)"
 		c.Args, c.RunE = noArguments, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		for _, shell := range c.Commands() {
 			shell.Args = noArguments
+			shell.Example = "  gosmc completion " + shell.Name()
 		}
 	}
 }

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/survey"
+)
+
+// fileFlags are those whose value is the name of a file, which the shell completes.
+var fileFlags = []string{"cgroup", "html", "pins", "read", "socket", "write"}
+
+// completeFlag completes the value of a flag with one of several.
+func completeFlag(cmd *cobra.Command, flag string, values ...cobra.Completion) {
+	mustComplete(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func mustComplete(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
+		panic("gosmc: " + err.Error()) // there is no such flag, or it has one
+	}
+}
+
+// completeRest has the shell offer no files for values that are none.
+func completeRest(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		_, done := cmd.GetFlagCompletionFunc(f.Name)
+		if _, dir := f.Annotations[cobra.BashCompSubdirsInDir]; !done && !dir && f.Value.Type() != "bool" && !slices.Contains(fileFlags, f.Name) {
+			mustComplete(cmd, f.Name, cobra.NoFileCompletions)
+		}
+	})
+	for _, c := range cmd.Commands() {
+		completeRest(c)
+	}
+}
+
+// completeHosts completes what hosts that run have: their process IDs, or the names of their programs.
+func completeHosts(cmd *cobra.Command, what func(pid int, command string) cobra.Completion) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
+		for _, h := range survey.Ask(cmd.Context(), "").Hosts {
+			list = append(list, what(h.PID, printable(h.Command)))
+		}
+		slices.Sort(list)
+		return slices.Compact(list), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func hostPID(pid int, command string) cobra.Completion {
+	return cobra.CompletionWithDesc(fmt.Sprint(pid), command)
+}
+
+func hostName(_ int, command string) cobra.Completion { return command }
+
+// completeNames completes the arguments of commands that change the configuration file: what there is to be deleted, and
+// what is known of what may be added.
+func completeNames(cmd *cobra.Command, args []string, toComplete string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
+	word, policy := cmd.Parent().Name(), cmd.Parent().Name() == "policy"
+	if policy && len(args) > 0 {
+		word, args = args[0], args[1:]
+	}
+	f, _ := config.Read(config.Path()) // what is not understood cannot be completed
+	switch {
+	case policy && word == "policy":
+		list = slices.Clone(policyOrder)
+	case cmd.Name() == "del" && len(args) == 0:
+		for _, v := range f.Values(word) {
+			if word == config.PNET {
+				v, _, _ = strings.Cut(v, " ")
+			}
+			list = append(list, v)
+		}
+	case cmd.Name() != "add":
+	case word == config.PNET && len(args) == 1:
+		ifaces, _ := net.Interfaces()
+		for _, i := range ifaces {
+			list = append(list, i.Name)
+		}
+	case len(args) > 0:
+	case word == config.SMC:
+		list = []cobra.Completion{"on", "off"}
+	case slices.Contains(policyOrder, word) && !single(word) && word != config.Program:
+		list = []cobra.Completion{"any", "none"}
+	}
+	list = slices.DeleteFunc(list, func(c string) bool { return !strings.HasPrefix(c, toComplete) })
+	return list, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// An exitStatus says what an exit status of a command means.
+type exitStatus struct {
+	code int
+	text string
+}
+
+// noDir is the failure of verbs that look for hosts.
+const noDir = "some other failure, such as that the run directory which --dir or GOSMC_DIR names does not exist"
+
+// ownExits has what the exit statuses of verbs mean where that is more than what they all have, or less.
+var ownExits = map[string][]exitStatus{
+	"agent":     {{exitFailure, "something is missing, which it names; with --status, no agent answers"}},
+	"bench":     {{exitFailure, "some other failure; with --check, a must is missed"}},
+	"connect":   {{exitFellBack, "the connection is less than --require wants"}},
+	"device":    {{exitFailure, noDir}},
+	"dump":      {{exitFailure, "some other failure, such as that a file could not be read to its end"}, {exitProblems, "--problems has found some"}},
+	"info":      {{exitFailure, "shared memory cannot be used here, and the table says why; or some other failure"}},
+	"link":      {{exitFailure, noDir}},
+	"linkgroup": {{exitFailure, noDir}},
+	"listen":    {{exitFellBack, "the connection is less than --require wants"}},
+	"run": {
+		{exitOK, "with --explain: the connection would leave TCP"}, {exitFailure, "some other failure of gosmc itself"},
+		{exitFellBack, "with --require: the program could only use TCP; with --explain: the connection would be TCP"},
+		{exitNotExecutable, "PROGRAM was found and cannot be executed"}, {exitNotFound, "PROGRAM was not found"},
+	},
+	"ss":    {{exitFailure, noDir}},
+	"stats": {{exitFailure, noDir}},
+}
+
+// exits returns the exit statuses of a command, in order. Those of commands below a verb are the verb's.
+func exits(cmd *cobra.Command) []exitStatus {
+	list := []exitStatus{{exitOK, "success"}, {exitFailure, "some other failure"}, {exitUsage, "the command line was not understood"}}
+	verb, _, _ := strings.Cut(verbOf(cmd), " ")
+	if cmd == cmd.Root() {
+		list = append(list, exitStatus{exitFellBack, "--require was not met"}, exitStatus{exitProblems, "dump --problems has found some"})
+	}
+	for _, own := range ownExits[verb] {
+		list = slices.DeleteFunc(list, func(e exitStatus) bool { return e.code == own.code })
+		list = append(list, own)
+	}
+	slices.SortFunc(list, func(a, b exitStatus) int { return a.code - b.code })
+	return list
+}
+
+// exitNote is what there is to say besides.
+func exitNote(cmd *cobra.Command) string {
+	if cmd.Name() == "run" {
+		return "Otherwise the exit status is that of PROGRAM."
+	}
+	return ""
+}
+
+// addExits puts exit statuses into the help of all commands.
+func addExits(root *cobra.Command) {
+	cobra.AddTemplateFunc("exitStatuses", func(cmd *cobra.Command) string {
+		var b strings.Builder
+		b.WriteString("\nExit status:\n")
+		for _, e := range exits(cmd) {
+			fmt.Fprintf(&b, "  %-4d %s\n", e.code, e.text)
+		}
+		if note := exitNote(cmd); note != "" {
+			b.WriteString("  " + note + "\n")
+		}
+		return b.String()
+	})
+	root.SetUsageTemplate(root.UsageTemplate() + "{{exitStatuses .}}")
+}

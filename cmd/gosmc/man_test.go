@@ -1,0 +1,112 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gosmc/smc/internal/config"
+)
+
+// documented calls f for every command that people may use.
+func documented(t *testing.T, f func(t *testing.T, cmd *cobra.Command)) {
+	root := newRootCommand()
+	addCompletion(root)
+	for _, cmd := range manCommands(root) {
+		t.Run(manName(cmd), func(t *testing.T) { f(t, cmd) })
+	}
+}
+
+// Every command has a page, which has all of its flags, an example and its exit statuses; and so has its help.
+func TestManPages(t *testing.T) {
+	dir := t.TempDir()
+	if got := gosmc(t, "", "man", dir); got.code != exitOK {
+		t.Fatalf("gosmc man = %d, %q", got.code, got.stderr)
+	}
+	documented(t, func(t *testing.T, cmd *cobra.Command) {
+		text, err := os.ReadFile(filepath.Join(dir, "man1", manName(cmd)+".1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		page := string(text)
+		for _, section := range []string{"NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "ENVIRONMENT", "SEE ALSO"} {
+			if !strings.Contains(page, "\n.SH "+section+"\n") {
+				t.Errorf("there is no %s", section)
+			}
+		}
+		if cmd.Short == "" || cmd.Example == "" {
+			t.Errorf("short help %q, examples %q; want both", cmd.Short, cmd.Example)
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden && !strings.Contains(page, roff("--"+f.Name)) {
+				t.Errorf("there is no --%s", f.Name)
+			}
+		})
+		help := gosmc(t, "", append(strings.Fields(cmd.CommandPath())[1:], "--help")...)
+		if help.code != exitOK || !strings.Contains(help.stdout, "\nExit status:\n") || !strings.Contains(help.stdout, cmd.Example) {
+			t.Errorf("--help = %d, and has no exit status or no examples:\n%s", help.code, help.stdout)
+		}
+		for _, e := range exits(cmd) {
+			if !strings.Contains(page, roffLine(e.text)) || !strings.Contains(help.stdout, e.text) {
+				t.Errorf("exit status %d is not explained", e.code)
+			}
+		}
+	})
+	text, err := os.ReadFile(filepath.Join(dir, "man5", "gosmc.conf.5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for word, name := range config.Variables {
+		if !strings.Contains(string(text), roff(word)) || !strings.Contains(string(text), roff(name)) {
+			t.Errorf("gosmc.conf(5) has no %s or no %s", word, name)
+		}
+	}
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		return // what it would say of the pages is for those who have it
+	}
+	pages, err := filepath.Glob(filepath.Join(dir, "man?", "*"))
+	if err != nil || len(pages) < 30 {
+		t.Fatalf("pages %q, %v", pages, err)
+	}
+	if out, err := exec.Command(groff, append([]string{"-man", "-Tutf8", "-ww", "-z"}, pages...)...).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("groff: %v\n%s", err, out)
+	}
+}
+
+// The shell is told of every value of a flag what it may be, or that it is no file.
+func TestFlagsComplete(t *testing.T) {
+	documented(t, func(t *testing.T, cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			_, ok := cmd.GetFlagCompletionFunc(f.Name)
+			_, dir := f.Annotations[cobra.BashCompSubdirsInDir]
+			for _, name := range fileFlags {
+				ok = ok || f.Name == name
+			}
+			if !ok && !dir && f.Value.Type() != "bool" {
+				t.Errorf("--%s offers files", f.Name)
+			}
+		})
+	})
+}
+
+// What a verb says of its exit statuses is of a verb that there is.
+func TestExitsOfVerbs(t *testing.T) {
+	root := newRootCommand()
+	for verb, list := range ownExits {
+		cmd, rest, err := root.Find([]string{verb})
+		if err != nil || len(rest) > 0 || cmd == root {
+			t.Errorf("%s is no verb", verb)
+		}
+		for i, e := range list {
+			if e.text == "" || i > 0 && list[i-1].code >= e.code {
+				t.Errorf("%s: exit statuses %+v, want them in order and explained", verb, list)
+			}
+		}
+	}
+}
