@@ -10,7 +10,7 @@ FUZZTIME ?= 10s
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := help
-.PHONY: help build install man test check fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test interop
+.PHONY: help build install man test check fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -84,6 +84,9 @@ preload: ## rebuild the library that gosmc run puts into programs: needs gcc and
 
 std-test: ## the tests of Go's own net, net/http, crypto/tls and others over SMC-D: see test/std/README.md
 	go run ./test/std
+
+run-test: ## programs of Debian under gosmc run: see docs/run.md; installs them, as root
+	go run ./test/run
 
 interop: ## RDMA against real Linux in a virtual machine: needs root, see test/interop/README.md
 	go run ./test/interop

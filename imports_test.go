@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"internal/measure": {}, // durations, processor time, the machine: of no protocol
 	"internal/child":   {}, // this program a second time
 	"internal/netns":   {}, // network namespaces that a veth pair joins
-	"internal/bench":   {".", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
+	"internal/bench":   {".", "preload", "internal/run", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns"},
 	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	"preload":          {},                                                                                                 // the C library of gosmc run, as bytes
@@ -75,6 +75,7 @@ var mayImport = map[string][]string{
 	"test/interop/guest/smcpeer": {"test/interop/talk"}, // a program in the virtual machine
 	"test/interop/guest/limits":  {"."},                 // a program in the virtual machine
 	"test/std":                   {},                    // Go's own tests, in a copy of GOROOT
+	"test/run":                   {},                    // programs of Debian, by the gosmc command
 	"test/rules":                 {},                    // source text in, runs of tests out
 	"internal/smctest":           {"wire/...", "internal/..."},
 }

@@ -37,9 +37,18 @@ addresses of the loopback interface, and a NOTE says so.
             protocol; rdma-pingpong: package net
   tcp       package net
 
-The smcr benchmarks do the same for connections of this library over SMC-R, smc-r, beside tcp.
+The smcr benchmarks do the same for connections of this library over SMC-R, smc-r, beside tcp; those of several links, beside another number of them.
 
-The full run takes some five minutes, --quick some one and a half. Results of a busy machine are worth little:
+  N link    SMC-R over so many links
+  N links   SMC-R over so many links
+
+The run benchmarks have programs that know nothing of this library, redis-benchmark and the like, which have to be installed, and a small
+one of our own: bare, tcp, and beside it under 'gosmc run'. "run get" is what the row measures, GET, by way of run. CPU each is the processor time of
+all processes for one operation, that of the supervisors included.
+
+  run     programs as they are, both ends started by 'gosmc run'
+
+The full run takes some ten minutes, --quick some four. Results of a busy machine are worth little:
 look at the load average in the heading.`,
 		Example: `  gosmc bench
   gosmc bench --quick --only bulk-64k,cpu
@@ -92,13 +101,14 @@ type benchEntry struct {
 	Better     string        `json:"better"` // "lower" or "higher"
 	Transports []string      `json:"transports"`
 	Bounds     []bench.Bound `json:"bounds"`
+	CPUBounds  []bench.Bound `json:"cpu_bounds"` // of the processor time of an operation
 }
 
 func listBenchmarks(w io.Writer, chosen []*bench.Row, asJSON bool) error {
 	if asJSON {
 		list := benchList{Schema: jsonSchema}
 		for _, b := range chosen {
-			list.Benchmarks = append(list.Benchmarks, benchEntry{b.Name, b.Title, b.Unit, b.Better(), b.Transports, b.Bounds()})
+			list.Benchmarks = append(list.Benchmarks, benchEntry{b.Name, b.Title, b.Unit, b.Better(), b.Transports, b.Bounds(), b.CPUBounds()})
 		}
 		return writeJSON(w, list)
 	}

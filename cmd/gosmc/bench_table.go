@@ -87,20 +87,25 @@ func benchTable(r *bench.Report) *table {
 				name, unit, result.Transport, formatNumber(result.Median), formatNumber(result.Min),
 				formatNumber(result.Max), p99, formatNumber(result.CPUs),
 			}
-			t.add(append(row, compareCells(&b, result.Transport)...)...)
+			t.add(append(row, compareCells(b.Bounds, b.Better == "lower", result.Transport)...)...)
+			if cells := compareCells(b.CPUBounds, true, result.Transport); cells != nil {
+				t.add(append([]string{"", "", "  CPU each", formatNumber(result.CPUEach) + " µs", "", "", "", ""}, cells...)...)
+			} else if result.CPUEach > 0 && len(b.CPUBounds) > 0 {
+				t.add("", "", "  CPU each", formatNumber(result.CPUEach)+" µs")
+			}
 		}
 	}
 	return t
 }
 
 // compareCells makes the cells RATIO, MUST, AIM and Verdict of the bound against a transport, or of that on its value.
-func compareCells(b *bench.Result, transport string) []string {
-	for _, e := range b.Bounds {
+func compareCells(bounds []bench.BoundResult, lower bool, transport string) []string {
+	for _, e := range bounds {
 		if e.Against != transport && (e.Against != "" || e.Subject != transport) {
 			continue
 		}
 		sign := "≥ "
-		if b.Better == "lower" {
+		if lower {
 			sign = "≤ "
 		}
 		must, aim, ratio := "", "", ""

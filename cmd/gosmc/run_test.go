@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -328,5 +329,30 @@ func TestRunInherits(t *testing.T) {
 	want := uint64(1)<<(syscall.SIGHUP-1) | 1<<(syscall.SIGINT-1)
 	if err != nil || ignored&want != want {
 		t.Errorf("%q, %v; want SIGHUP and SIGINT ignored", out, err)
+	}
+}
+
+// TestBenchRun measures a row in which two programs that do not know us talk, bare and under 'gosmc run': its connections have to be moved then.
+func TestBenchRun(t *testing.T) {
+	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		t.Skip("no program for " + runtime.GOARCH)
+	}
+	out, err := exec.Command(os.Args[0], "bench", "--quick", "--json", "--only", "run-connect").CombinedOutput()
+	var report struct {
+		Benchmarks []struct {
+			Results []struct {
+				Transport, Mode, Error string
+				Median                 float64
+				CPUEach                float64 `json:"cpu_us_each"`
+			}
+		}
+	}
+	if err != nil || json.Unmarshal(out, &report) != nil || len(report.Benchmarks) != 1 || len(report.Benchmarks[0].Results) != 2 {
+		t.Fatalf("bench: %v\n%s", err, out)
+	}
+	for i, want := range []string{"TCP", "gosmc run"} {
+		if r := report.Benchmarks[0].Results[i]; r.Error != "" || r.Mode != want || r.Median <= 0 || r.CPUEach <= 0 {
+			t.Errorf("%+v, want something over %s", r, want)
+		}
 	}
 }

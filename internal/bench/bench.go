@@ -21,6 +21,9 @@ type Row struct {
 	settings workSettings
 	bounds   []bound
 
+	// cpuBounds compare the processor time of an operation, of which less is always better.
+	cpuBounds []bound
+
 	// veth is the MTU of a veth pair between two network namespaces in which the workers
 	// run; 0: they run side by side.
 	veth int
@@ -33,6 +36,9 @@ type Row struct {
 	work     *workload
 	workOver map[string]*workload
 	from     string
+
+	// program is the work of a row in which other programs do it, who know nothing of us.
+	program *programWork
 
 	// value makes the number of one round.
 	value func(roundResult) float64
@@ -93,6 +99,15 @@ func (b *Row) Bounds() []Bound {
 
 // Rows returns all rows, in the order in which they run.
 func Rows() []*Row { return slices.Clone(rows) }
+
+// CPUBounds returns what the processor time of an operation must not exceed, and should not.
+func (b *Row) CPUBounds() []Bound {
+	list := make([]Bound, len(b.cpuBounds))
+	for i, o := range b.cpuBounds {
+		list[i] = Bound{o.subject, o.against, o.must, o.aim}
+	}
+	return list
+}
 
 // Names returns their names.
 func Names() []string {

@@ -93,11 +93,22 @@ func TestBenchmarks(t *testing.T) {
 			t.Errorf("%s is made from %q, which measures nothing", b.Name, b.from)
 		}
 		for _, transport := range b.Transports {
+			if b.program != nil {
+				continue
+			}
 			if transports[transport] == nil {
 				t.Errorf("%s uses transport %q, which does not exist", b.Name, transport)
 			}
 			if hasWork := b.workload(transport) != nil; hasWork != (b.from == "") {
 				t.Errorf("%s has work over %s = %v and from = %q, want one of them", b.Name, transport, hasWork, b.from)
+			}
+		}
+		if b.program != nil && (b.work != nil || b.workOver != nil || b.from != "") {
+			t.Errorf("%s has programs, and other work", b.Name)
+		}
+		for _, bound := range b.cpuBounds {
+			if b.program == nil || !slices.Contains(b.Transports, bound.subject) || !slices.Contains(b.Transports, bound.against) {
+				t.Errorf("%s compares the processor time of %s with %s, and measures only %v", b.Name, bound.subject, bound.against, b.Transports)
 			}
 		}
 		for _, bound := range b.bounds {

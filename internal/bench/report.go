@@ -43,6 +43,9 @@ type Result struct {
 	Note    string            `json:"note"`   // about where the two processes were; empty: side by side
 	Results []TransportResult `json:"results"`
 	Bounds  []BoundResult     `json:"bounds"`
+
+	// CPUBounds compare the processor time of an operation; empty where that is not measured by itself.
+	CPUBounds []BoundResult `json:"cpu_bounds"`
 }
 
 // A TransportResult sums up the rounds of one transport.
@@ -56,6 +59,7 @@ type TransportResult struct {
 	P50         float64   `json:"p50_us"` // median over the rounds; 0 where no round trips are timed
 	P99         float64   `json:"p99_us"`
 	CPUs        float64   `json:"cpus"`         // CPU seconds of both processes per second
+	CPUEach     float64   `json:"cpu_us_each"`  // CPU time of all processes for an operation, in microseconds; 0: not measured by itself
 	BufferBytes int       `json:"buffer_bytes"` // receive buffer of a connection; 0: unknown
 	LostPercent float64   `json:"lost_percent"` // of the packets, median over the rounds; 0: none, or unknown
 	Error       string    `json:"error"`        // why there is no result
@@ -104,6 +108,15 @@ func (r *Report) evaluate(chosen []*Row, rounds roundTable) {
 				r.MustMissed = append(r.MustMissed, missed)
 			}
 		}
+		result.CPUBounds = []BoundResult{}
+		for _, bound := range b.cpuBounds {
+			e := bound.evaluate(true, result.find(bound.subject).ofCPU(), result.find(bound.against).ofCPU())
+			result.CPUBounds = append(result.CPUBounds, e)
+			if e.Verdict == Miss { // what could not be measured is said above
+				r.MustMissed = append(r.MustMissed, fmt.Sprintf("%s: %s takes %s of the processor time of %s, must be at most %s",
+					result.Name, e.Subject, FormatRatio(e.Ratio), e.Against, FormatRatio(e.Must)))
+			}
+		}
 		r.Benchmarks = append(r.Benchmarks, result)
 	}
 }
@@ -124,10 +137,16 @@ func (r *Result) against(b bound) TransportResult {
 	return r.find(b.against)
 }
 
+// ofCPU is a result for the comparison of processor time.
+func (t TransportResult) ofCPU() TransportResult {
+	t.Median = t.CPUEach
+	return t
+}
+
 // sumUp takes the medians of a transport's rounds. One failed round fails the transport.
 func sumUp(b *Row, transport string, rounds []roundResult) TransportResult {
 	t := TransportResult{Transport: transport, Rounds: []float64{}}
-	var p50, p99, cpus, lost []float64
+	var p50, p99, cpus, each, lost []float64
 	for _, round := range rounds {
 		if round.problem != "" {
 			t.Error = round.problem
@@ -137,6 +156,7 @@ func sumUp(b *Row, transport string, rounds []roundResult) TransportResult {
 		p50 = append(p50, float64(round.p50)/float64(time.Microsecond))
 		p99 = append(p99, float64(round.p99)/float64(time.Microsecond))
 		cpus = append(cpus, round.cpu)
+		each = append(each, 1e6*round.cpuEach)
 		lost = append(lost, 100*round.lost)
 		t.Mode, t.BufferBytes = round.mode, round.buffer
 	}
@@ -146,6 +166,7 @@ func sumUp(b *Row, transport string, rounds []roundResult) TransportResult {
 	}
 	t.Median, t.Min, t.Max = measure.Median(t.Rounds), slices.Min(t.Rounds), slices.Max(t.Rounds)
 	t.P50, t.P99, t.CPUs = measure.Median(p50), measure.Median(p99), measure.Median(cpus)
+	t.CPUEach = measure.Median(each)
 	t.LostPercent = measure.Median(lost)
 	return t
 }

@@ -42,6 +42,28 @@ func TestMusts(t *testing.T) {
 			t.Errorf("%s has the bounds %v, want %v among them", tt.row, b.bounds, want)
 		}
 	}
+	for row, want := range map[string][]bound{
+		"run-iperf3":           {{"run", "tcp", 3, 6}, {"run -R", "tcp -R", 3, 6}},
+		"run-redis":            {{"run set", "tcp set", 1.15, 1.4}, {"run get", "tcp get", 1.15, 1.4}},
+		"run-redis-pipeline":   {{"run set", "tcp set", 1.1, 1.3}, {"run get", "tcp get", 1.1, 1.3}},
+		"run-nginx":            {{"run 1k", "tcp 1k", 1.2, 1.7}, {"run 100k", "tcp 100k", 1.2, 1.7}},
+		"run-pgbench":          {{"run", "tcp", 1.0, 1.2}},
+		"run-pingpong":         {{"run", "tcp", 0.85, 0.1}},
+		"run-pingpong-one-cpu": {{"run", "tcp", 1.0, 0.5}},
+		"run-stream-100":       {{"run", "tcp", 2, 15}},
+		"run-connect":          {{"run", "tcp", 0.6, 0.85}},
+		"run-foreign":          {{"run", "tcp", 0.97, 0.99}},
+	} {
+		if b := findRow(row); b == nil || !slices.Equal(b.bounds, want) {
+			t.Errorf("%s is %+v, want one with the bounds %v", row, b, want)
+		}
+	}
+	for row, must := range map[string]float64{"run-redis": 0.8, "run-redis-pipeline": 0.9, "run-nginx": 0.8} {
+		b := findRow(row)
+		if b == nil || len(b.cpuBounds) != 2 || b.cpuBounds[0].must != must || b.cpuBounds[1].must != must {
+			t.Errorf("%s is %+v, want one with CPU bounds of %v", row, b, must)
+		}
+	}
 	for row, conns := range map[string]int{"http-4": 4, "http-8": 8, "http": 64, "smcr-bulk-2links": 8, "smcr-failover": 100, "smcr-failover-silent": 100} {
 		if b := findRow(row); b != nil && b.settings.Conns != conns {
 			t.Errorf("%s uses %d connections, want %d", row, b.settings.Conns, conns)

@@ -230,12 +230,78 @@ var rows = []*Row{
 		work:     failover(cutPath), value: slowest,
 		bounds: []bound{{transportLinks, "", 3, 1}},
 	},
+
+	// Programs that know nothing of us, bare and under 'gosmc run'.
+	{
+		Name: "run-iperf3", Title: "iperf3, one stream, and the other way round", Unit: "GB/s",
+		Transports: []string{transportTCP, transportRun, "tcp -R", "run -R"},
+		program:    iperf3Work, value: gigabytes,
+		bounds: []bound{{transportRun, transportTCP, 3, 6}, {"run -R", "tcp -R", 3, 6}},
+	},
+	{
+		Name: "run-redis", Title: "redis-benchmark, 50 clients", Unit: "requests/s",
+		Transports: redisTransports,
+		program:    redisWork(60_000), value: perSecond,
+		bounds:    []bound{{"run set", "tcp set", 1.15, 1.4}, {"run get", "tcp get", 1.15, 1.4}},
+		cpuBounds: []bound{{"run set", "tcp set", 0.8, 0}, {"run get", "tcp get", 0.8, 0}},
+	},
+	{
+		Name: "run-redis-pipeline", Title: "the same, 16 requests at a time in each connection", Unit: "requests/s",
+		Transports: redisTransports,
+		program:    redisWork(400_000, "-P", "16"), value: perSecond,
+		bounds:    []bound{{"run set", "tcp set", 1.1, 1.3}, {"run get", "tcp get", 1.1, 1.3}},
+		cpuBounds: []bound{{"run set", "tcp set", 0.9, 0}, {"run get", "tcp get", 0.9, 0}},
+	},
+	{
+		Name: "run-nginx", Title: "wrk with 64 connections to nginx with two workers, files of 1000 and 100 000 bytes", Unit: "requests/s",
+		Transports: []string{"tcp 1k", "run 1k", "tcp 100k", "run 100k"},
+		program:    nginxWork, value: perSecond,
+		bounds:    []bound{{"run 1k", "tcp 1k", 1.2, 1.7}, {"run 100k", "tcp 100k", 1.2, 1.7}},
+		cpuBounds: []bound{{"run 1k", "tcp 1k", 0.8, 0}, {"run 100k", "tcp 100k", 0.8, 0}},
+	},
+	{
+		Name: "run-pgbench", Title: "pgbench -S, 8 clients", Unit: "transactions/s",
+		Transports: []string{transportTCP, transportRun},
+		program:    pgbenchWork, value: perSecond,
+		bounds: []bound{{transportRun, transportTCP, 1.0, 1.2}},
+	},
+	{
+		Name: "run-pingpong", Title: "round trip of 64 bytes, two programs on processors of their own", Unit: "µs", lower: true,
+		Transports: []string{transportTCP, transportRun},
+		program:    talkWork{mode: "pingpong", args: size(64), pinned: true}.work(), value: microseconds,
+		bounds: []bound{{transportRun, transportTCP, 0.85, 0.1}},
+	},
+	{
+		Name: "run-pingpong-one-cpu", Title: "the same, both on one processor", Unit: "µs", lower: true,
+		Transports: []string{transportTCP, transportRun},
+		program:    talkWork{mode: "pingpong", args: size(64), oneCPU: true}.work(), value: microseconds,
+		bounds: []bound{{transportRun, transportTCP, 1.0, 0.5}},
+	},
+	{
+		Name: "run-stream-100", Title: "one way, writes of 100 bytes back to back", Unit: "messages/s",
+		Transports: []string{transportTCP, transportRun},
+		program:    talkWork{mode: "stream", args: size(100)}.work(), value: perSecond,
+		bounds: []bound{{transportRun, transportTCP, 2, 15}},
+	},
+	{
+		Name: "run-connect", Title: "connections made, used for one byte there and back, and closed", Unit: "connections/s",
+		Transports: []string{transportTCP, transportRun},
+		program:    talkWork{mode: "connect", args: most(2000, 1)}.work(), value: perSecond,
+		bounds: []bound{{transportRun, transportTCP, 0.6, 0.85}},
+	},
+	{
+		Name: "run-foreign", Title: "the same with ten bytes, by a program without us to one under gosmc run", Unit: "connections/s",
+		Transports: []string{transportTCP, transportRun},
+		program:    talkWork{mode: "connect", args: most(1000, 10), foreign: true}.work(), value: perSecond,
+		bounds: []bound{{transportRun, transportTCP, 0.97, 0.99}},
+	},
 }
 
 var (
-	smcrTransports = []string{transportTCP, transportSMCR}
-	manyTransports = []string{transportQP8, transportQP64, transportQP1000}
-	manyWork       = map[string]*workload{transportQP8: rdmaMany(8), transportQP64: rdmaMany(64), transportQP1000: rdmaMany(1000)}
+	redisTransports = []string{"tcp set", "run set", "tcp get", "run get"}
+	smcrTransports  = []string{transportTCP, transportSMCR}
+	manyTransports  = []string{transportQP8, transportQP64, transportQP1000}
+	manyWork        = map[string]*workload{transportQP8: rdmaMany(8), transportQP64: rdmaMany(64), transportQP1000: rdmaMany(1000)}
 )
 
 // What the number of a row can be.

@@ -18,6 +18,7 @@ type roundResult struct {
 	p50     time.Duration
 	p99     time.Duration
 	cpu     float64 // CPU seconds of both processes per second
+	cpuEach float64 // CPU seconds of all processes for an operation, where programs of others work
 	mode    string  // of the connections, in words
 	buffer  int     // receive buffer of a connection in bytes, where known
 	lost    float64 // share of the packets, where known
@@ -59,6 +60,7 @@ func measureAll(ctx context.Context, chosen []*Row, plan Plan, show func(format 
 		}
 	}
 	var stage stage
+	defer stage.close()
 	for _, b := range needed {
 		rounds[b.Name] = make(map[string][]roundResult)
 		for round := range plan.Rounds {
@@ -68,7 +70,13 @@ func measureAll(ctx context.Context, chosen []*Row, plan Plan, show func(format 
 					continue // it would only fail again
 				}
 				show("%s: round %d of %d, %s", b.Name, round+1, plan.Rounds, name)
-				r, err := stage.measureRound(ctx, b, name, plan, limitRingSize(rounds[b.Name]))
+				var r roundResult
+				var err error
+				if b.program != nil {
+					r, err = stage.measureProgram(ctx, b, name, plan)
+				} else {
+					r, err = stage.measureRound(ctx, b, name, plan, limitRingSize(rounds[b.Name]))
+				}
 				if ctx.Err() != nil {
 					return nil, ctx.Err()
 				}
@@ -96,6 +104,13 @@ func limitRingSize(results map[string][]roundResult) int {
 type stage struct {
 	noNetns  error // why there can be no network namespaces
 	hadNetns bool
+	home     *programHome // nil until a row needs it
+}
+
+func (s *stage) close() {
+	if s.home != nil {
+		s.home.close()
+	}
 }
 
 // site makes the site of one round. The caller closes it.
