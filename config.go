@@ -53,12 +53,13 @@ type Config struct {
 	SMCRPeers []string
 
 	// SMCRDevices are the addresses of this machine, or prefixes of them, over which SMC-R may send: UDP port 4791.
-	// Empty means $GOSMC_SMCR_DEVICES, and without that the addresses of the interface that the TCP connection uses.
+	// Empty means $GOSMC_SMCR_DEVICES, and without that the address of the TCP connection, and for further links those of other interfaces on
+	// the same LAN: in the same IP network, or where interfaces have PNETIDs, with the same one.
 	SMCRDevices []string
 
-	// SMCRLinks is how many links a link group of SMC-R has at most, 1 to 8, each between interfaces of its own: where SMCRDevices
-	// has addresses of several interfaces at both ends, connections go on over another link when one is lost. 0 means 2; version 2 of SMC-R has
-	// no more than that.
+	// SMCRLinks is how many links a link group of SMC-R has at most, 1 to 8, each between interfaces of its own: where there are several
+	// at both ends, connections go on over another link when one is lost. 0 means 2; version 2 of SMC-R has
+	// no more than that. 1 leaves other interfaces alone.
 	SMCRLinks int
 
 	// SMCRv1 offers and accepts version 1 of SMC-R too, which needs no UEID: between hosts of one IP network. It

@@ -28,7 +28,7 @@ type Config struct {
 	Listen       config.Filter     // servers here that may have SMC; empty lists: those of the configuration
 	Connect      config.Filter     // servers with which programs here may have it; in the same way
 	SMCRPeers    []string          // addresses and prefixes, see parsePeer
-	SMCRDevices  []string          // addresses and prefixes that devices may have; empty: those of the TCP connection's interface
+	SMCRDevices  []string          // addresses and prefixes that devices may have; empty: that of the TCP connection, and others on its LAN for further links
 	SMCRLinks    int               // symmetric links of a link group, at most: 1 to 8; 0: 2. More than 2 in version 1 only
 	PNET         map[string]string // PNETIDs by the name of the interface; nil: those of the configuration file
 	SMCRv1       bool              // offer and accept version 1 of SMC-R, over RoCEv2

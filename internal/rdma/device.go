@@ -121,7 +121,7 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 		if s, err := d.port.state(); err == nil { // something may be wrong from the beginning
 			d.events.setPort(s)
 		}
-		go d.port.run(d.events.setPort)
+		go d.port.run(d.events.setPort, d.events.othersChanged)
 	}
 	d.lead.init(d)
 	go d.receiveLoop()

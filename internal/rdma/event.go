@@ -30,6 +30,9 @@ const (
 	// EventSendsRefused: the kernel would not send packets, for a firewall's rule, a route, or their size.
 	// They are lost. Being short of memory is not told, as it goes by.
 	EventSendsRefused
+	// EventOthersChanged: other interfaces of the network namespace have changed, or their addresses: there may be one for another
+	// device, or one less.
+	EventOthersChanged
 )
 
 // String returns "interface down", "queue pair failed" and so on.
@@ -49,6 +52,8 @@ func (k EventKind) String() string {
 		return "queue pair failed"
 	case EventSendsRefused:
 		return "sends refused"
+	case EventOthersChanged:
+		return "other interfaces changed"
 	}
 	return "event(" + strconv.Itoa(int(k)) + ")"
 }
@@ -86,6 +91,7 @@ type events struct {
 	mu      sync.Mutex
 	port    portState
 	told    portState
+	others  bool // have changed
 	failed  []Event
 	refused Event
 }
@@ -132,6 +138,9 @@ func (e *events) next(to *Event) bool {
 	case e.port.mtu != e.told.mtu:
 		e.told.mtu = e.port.mtu
 		*to = Event{Kind: EventMTUChanged, MTU: e.port.mtu}
+	case e.others:
+		e.others = false
+		*to = Event{Kind: EventOthersChanged}
 	case len(e.failed) > 0:
 		*to = e.failed[0]
 		to.QP.inEvents = false
@@ -165,6 +174,14 @@ func (e *events) setPort(p portState) {
 	if news {
 		e.ring()
 	}
+}
+
+// othersChanged takes that other interfaces have changed.
+func (e *events) othersChanged() {
+	e.mu.Lock()
+	e.others = true
+	e.mu.Unlock()
+	e.ring()
 }
 
 // mtu returns that of the interface now.

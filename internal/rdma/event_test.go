@@ -19,14 +19,17 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// nextEvent waits for an event.
+// nextEvent waits for an event of the device itself.
 func nextEvent(t testing.TB, d *Device) (e Event) {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
 		var one [1]Event
 		if d.PollEvents(one[:]) == 1 {
-			return one[0]
+			if one[0].Kind != EventOthersChanged {
+				return one[0]
+			}
+			continue
 		}
 		select {
 		case <-d.Events():
@@ -40,7 +43,7 @@ func nextEvent(t testing.TB, d *Device) (e Event) {
 func noEvent(t testing.TB, d *Device) {
 	t.Helper()
 	var one [1]Event
-	if d.PollEvents(one[:]) != 0 {
+	if d.PollEvents(one[:]) != 0 && one[0].Kind != EventOthersChanged {
 		t.Errorf("event %+v, want none", one[0])
 	}
 }
@@ -119,6 +122,7 @@ func TestEventsCoalesce(t *testing.T) {
 		e.setPort(portState{})
 		e.setPort(portState{true, true, wire.MTU4096})
 		e.sendsRefused(unix.EPERM, 3)
+		e.othersChanged()
 	}
 	e.sendsRefused(unix.EHOSTUNREACH, 1)
 	q, gone := new(QP), new(QP)
@@ -136,6 +140,7 @@ func TestEventsCoalesce(t *testing.T) {
 	all = all[:n+e.poll(all[n:])]
 	want := []Event{
 		{Kind: EventMTUChanged, MTU: wire.MTU4096},
+		{Kind: EventOthersChanged},
 		{Kind: EventQPFailed, QP: q, Nak: roce.NakRemoteAccess},
 		{Kind: EventSendsRefused, Err: unix.EHOSTUNREACH, Count: 3001},
 	}
@@ -147,8 +152,8 @@ func TestEventsCoalesce(t *testing.T) {
 	if n := e.poll(all); n != 0 {
 		t.Errorf("%+v is told of what has gone by", all[:n])
 	}
-	for k := EventInterfaceDown; k <= EventSendsRefused+1; k++ {
-		if unknown := strings.HasPrefix(k.String(), "event("); unknown != (k > EventSendsRefused) {
+	for k := EventInterfaceDown; k <= EventOthersChanged+1; k++ {
+		if unknown := strings.HasPrefix(k.String(), "event("); unknown != (k > EventOthersChanged) {
 			t.Errorf("kind %d is %q", k, k)
 		}
 	}

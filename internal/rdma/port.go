@@ -56,8 +56,8 @@ func (w *portWatch) release() {
 	}
 }
 
-// run tells of the state whenever it may have changed, until close.
-func (w *portWatch) run(tell func(portState)) {
+// run tells of the state whenever it may have changed, and calls others when those of others may have, until close.
+func (w *portWatch) run(tell func(portState), others func()) {
 	defer close(w.stopped)
 	buf := make([]byte, 16<<10)
 	for {
@@ -65,7 +65,10 @@ func (w *portWatch) run(tell func(portState)) {
 		if err != nil && !errors.Is(err, unix.ENOBUFS) { // ENOBUFS: news were lost
 			return
 		}
-		if err == nil && !w.concerns(buf[:n]) {
+		if err != nil || w.concerns(buf[:n], false) {
+			others()
+		}
+		if err == nil && !w.concerns(buf[:n], true) {
 			continue
 		}
 		if s, err := w.state(); err == nil {
@@ -81,15 +84,15 @@ func (w *portWatch) close() {
 	unix.Close(w.ask)
 }
 
-// concerns reports whether messages of the kernel are about the interface. Those about links and those about
+// concerns reports whether messages of the kernel are about the interface, or with own false about others. Those about links and those about
 // addresses have its index at the same place: 4 bytes after the header.
-func (w *portWatch) concerns(b []byte) bool {
+func (w *portWatch) concerns(b []byte, own bool) bool {
 	for len(b) >= unix.SizeofNlMsghdr {
 		n := int(binary.NativeEndian.Uint32(b))
 		if n < unix.SizeofNlMsghdr {
 			return false
 		}
-		if len(b) >= unix.SizeofNlMsghdr+8 && int(binary.NativeEndian.Uint32(b[unix.SizeofNlMsghdr+4:])) == w.index {
+		if len(b) >= unix.SizeofNlMsghdr+8 && (int(binary.NativeEndian.Uint32(b[unix.SizeofNlMsghdr+4:])) == w.index) == own {
 			return true
 		}
 		b = b[min(len(b), (n+3)&^3):]

@@ -1,0 +1,143 @@
+package host
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// TestAlternatives looks at which addresses may be ends of further links.
+func TestAlternatives(t *testing.T) {
+	cables := smctest.NewCables(t, 4)
+	cables.IP(0, "addr add 10.99.0.77/24 dev cable0") // of the same interface
+	cables.IP(0, "addr add 10.98.0.1/24 dev cable1")  // another network
+	cables.IP(0, "addr flush dev cable2")
+	cables.IP(0, "addr add 10.98.0.3/24 dev cable2")
+	cables.IP(0, "link set cable3 down")
+	first, same := cables.Addr[0][0], cables.Addr[1][0]
+	other, third := netip.MustParseAddr("10.98.0.1"), netip.MustParseAddr("10.98.0.3")
+	for _, tt := range []struct {
+		name   string
+		config Config
+		want   []netip.Addr
+	}{
+		{"the same network", Config{}, []netip.Addr{first, same}},
+		{"one link", Config{SMCRLinks: 1}, []netip.Addr{first}},
+		{"eight links", Config{SMCRLinks: 8}, []netip.Addr{first, same}},
+		{"the same PNETID", Config{PNET: map[string]string{"cable0": "NET1", "cable2": "NET1"}}, []netip.Addr{first, third}},
+		{"another PNETID", Config{PNET: map[string]string{"cable0": "NET1", "cable1": "NET2", "cable2": "NET2"}}, []netip.Addr{first}},
+		{"PNETIDs of others", Config{PNET: map[string]string{"cable2": "NET2"}}, []netip.Addr{first, same}},
+		{"the configured ones", Config{SMCRDevices: []string{"10.98.0.0/16", first.String()}}, []netip.Addr{first, other, third}},
+		{"only this one", Config{SMCRDevices: []string{first.String()}}, []netip.Addr{first}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.config.Namespace = cables.Run[0]
+			h := newTestHost(t, tt.config)
+			n, err := h.rnics.acquire(first)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.rnics.close(true)
+			defer n.release()
+			var got []netip.Addr
+			for _, r := range h.rnics.alternatives(n, clc.V2) {
+				got = append(got, r.GID.Addr())
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("alternatives = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestSMCRSecondLinkUnasked has two interfaces at each end on one network, and nobody who has configured them: there are two links, unless one is all
+// that is wanted.
+func TestSMCRSecondLinkUnasked(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(c, s *Config)
+		want   string
+	}{
+		{"two interfaces", nil, "symmetric"},
+		{"one at the client", func(c, _ *Config) { c.SMCRDevices = []string{"10.99.0.1"} }, "asymmetric"},
+		{"one link", func(c, _ *Config) { c.SMCRLinks = 1 }, "single"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			smctest.CheckLeaks(t)
+			r := newCableRig(t, smctest.NewCables(t, 2), false, tt.change)
+			c, s := r.connect()
+			checkSMCR(t, c, s)
+			r.awaitRedundancy(tt.want)
+			for _, m := range r.server.Status().Counters.LLC {
+				if m.Type == "ADD LINK" && m.Sent != 1 {
+					t.Errorf("%d attempts at a second link, want one", m.Sent)
+				}
+			}
+			checkTransfer(t, c, s, 1<<20)
+			c.Close()
+			s.Close()
+		})
+	}
+}
+
+// TestSMCRNewAdapter gives hosts another interface, and another address, when connections are there already: a link is made, and some of them use it.
+func TestSMCRNewAdapter(t *testing.T) {
+	for _, tt := range []struct {
+		name, before, after string
+		serverHasOne        bool
+	}{
+		{"an interface", "link set cable1 down", "link set cable1 up", false},
+		{"an address", "addr del 10.99.0.3/24 dev cable1", "addr add 10.99.0.3/24 dev cable1", false},
+		{"an address, where the server has one interface", "addr del 10.99.0.3/24 dev cable1", "addr add 10.99.0.3/24 dev cable1", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			smctest.CheckLeaks(t)
+			cables := smctest.NewCables(t, 2)
+			cables.IP(0, tt.before)
+			if tt.name == "an interface" {
+				cables.IP(1, tt.before)
+			}
+			r := newCableRig(t, cables, false, func(_, s *Config) {
+				if tt.serverHasOne {
+					s.SMCRDevices = []string{cables.Addr[0][1].String()}
+				}
+			})
+			const count = 6
+			var pairs [count][2]*Conn
+			for i := range pairs {
+				pairs[i][0], pairs[i][1] = r.connect()
+				checkSMCR(t, pairs[i][0])
+			}
+			if got := r.redundancy(); got == "symmetric" {
+				t.Fatalf("redundancy %s before there is another interface", got)
+			}
+			cables.IP(0, tt.after)
+			if tt.name == "an interface" {
+				cables.IP(1, tt.after)
+			}
+			want := []int{count / 2, count / 2}
+			if tt.serverHasOne { // both links end at one interface there: the second one is in reserve
+				want = []int{count, 0}
+				r.awaitRedundancy("asymmetric")
+			} else {
+				r.awaitRedundancy("symmetric")
+			}
+			for _, h := range []*Host{r.client, r.server} {
+				g := groupsOf(h)[0]
+				smctest.Eventually(t, patience, "connections are spread", func() bool {
+					g.mu.Lock()
+					defer g.mu.Unlock()
+					return len(g.links) == 2 && g.connsOn(g.links[0]) == want[0] && g.connsOn(g.links[1]) == want[1]
+				})
+			}
+			for _, p := range pairs {
+				checkExchange(t, p[0], p[1])
+				p[0].Close()
+				p[1].Close()
+			}
+		})
+	}
+}
