@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -74,6 +75,37 @@ func TestSMCRNamespaces(t *testing.T) {
 			if n := len(groupsOf(r.server)); n != 1 {
 				t.Errorf("%d link groups, want one", n)
 			}
+		})
+	}
+}
+
+// TestSMCRRoutedLoopback has hosts that are reached at addresses of their loopback interfaces, as routers announce them. Packets are
+// of a size that the cable between them can take, whatever loopback can.
+func TestSMCRRoutedLoopback(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		six  bool
+	}{{"IPv4", false}, {"IPv6", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			smctest.CheckLeaks(t)
+			cables := smctest.NewCables(t, 1)
+			at, bits := &cables.Addr[0], 32
+			own := [2]netip.Addr{netip.MustParseAddr("10.99.50.1"), netip.MustParseAddr("10.99.50.2")}
+			if tt.six {
+				at, bits = &cables.Six[0], 128
+				own = [2]netip.Addr{netip.MustParseAddr("fd00:50::1"), netip.MustParseAddr("fd00:50::2")}
+			}
+			for end := range 2 {
+				cables.IP(end, fmt.Sprintf("addr add %v/%d dev lo", own[end], bits))
+				cables.IP(end, fmt.Sprintf("route add %v/%d via %v", own[1-end], bits, at[1-end]))
+			}
+			*at = own
+			r := newCableRig(t, cables, tt.six, nil)
+			c, s := r.connect()
+			checkSMCR(t, c, s)
+			checkTransfer(t, c, s, 1<<20)
+			c.Close()
+			s.Close()
 		})
 	}
 }

@@ -115,7 +115,7 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 		spin: c.Spin, addr: addr, iface: iface, sock: sock, share: share, epoch: time.Now(),
 		idle: make(chan *sender, idleSenders), qps: make(map[wire.QPN]*QP), stopped: make(chan struct{}),
 	}
-	d.events.init(portState{up: true, address: true, mtu: pathMTU(iface.MTU)})
+	d.events.init(portState{up: true, address: true, mtu: mtuOf(local, iface.MTU, iface.Flags&net.FlagLoopback != 0)})
 	refused = d.events.sendsRefused
 	if d.port, d.unwatched = watchPort(iface.Index, local); d.port != nil {
 		if s, err := d.port.state(); err == nil { // something may be wrong from the beginning
@@ -150,7 +150,7 @@ func (d *Device) Interface() string { return d.iface.Name }
 const headerRoom = 80
 
 // MTU returns the largest path MTU that the device's interface has room for, as rxe chooses it:
-// 1024 on Ethernet, 4096 with jumbo frames. The interface's MTU is that of now, or of the time of [Open] if the
+// 1024 on Ethernet and at an address of the loopback interface that others reach, 4096 with jumbo frames. The interface's MTU is that of now, or of the time of [Open] if the
 // interface is not watched.
 func (d *Device) MTU() wire.MTU { return d.events.mtu() }
 
@@ -163,6 +163,16 @@ func pathMTU(n int) wire.MTU {
 	m := wire.MTU256
 	for m < wire.MTU4096 && (m+1).Bytes()+headerRoom <= n {
 		m++
+	}
+	return m
+}
+
+// mtuOf returns the path MTU of an address whose interface has an MTU of n bytes. One of the loopback interface that others reach is
+// behind interfaces that are not known, see sendInterface: it has no more than Ethernet has room for.
+func mtuOf(addr netip.Addr, n int, loopback bool) wire.MTU {
+	m := pathMTU(n)
+	if loopback && !addr.IsLoopback() {
+		m = min(m, wire.MTU1024)
 	}
 	return m
 }

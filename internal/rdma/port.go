@@ -109,11 +109,12 @@ func (w *portWatch) state() (s portState, err error) {
 			return nil
 		}
 		const running = unix.IFF_UP | unix.IFF_RUNNING // the latter: it has a carrier, or nobody knows
-		s.up = binary.NativeEndian.Uint32(m.Data[8:])&running == running
+		flags := binary.NativeEndian.Uint32(m.Data[8:])
+		s.up = flags&running == running
 		attrs, err := syscall.ParseNetlinkRouteAttr(m)
 		for _, a := range attrs {
 			if a.Attr.Type == unix.IFLA_MTU && len(a.Value) >= 4 {
-				s.mtu = pathMTU(int(binary.NativeEndian.Uint32(a.Value)))
+				s.mtu = mtuOf(w.addr, int(binary.NativeEndian.Uint32(a.Value)), flags&unix.IFF_LOOPBACK != 0)
 			}
 		}
 		return err
