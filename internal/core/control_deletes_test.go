@@ -315,8 +315,8 @@ func TestDeleteLinkTimes(t *testing.T) {
 	p.client.fail(3)
 	p.client.fail(2)
 	p.pass(wishTries*LLCTimeout + time.Second)
-	if p.client.lc.State() != ControlEnded || p.client.lc.Failure().Kind != EndSilent {
-		t.Errorf("a client: %v, %v", p.client.lc.State(), p.client.lc.Failure())
+	if n := p.client.count("DELETE LINK"); p.client.lc.State() != ControlActive || n != 2*wishTries+2 {
+		t.Errorf("a client: %v, %v, asked %d times", p.client.lc.State(), p.client.lc.Failure(), n)
 	}
 }
 
@@ -355,8 +355,8 @@ func TestEndOverFailingLinks(t *testing.T) {
 }
 
 // TestDeleteLinkPatience has a client wait for the answer of a server that is busy making a link, which does not come up: the link
-// over which it asks is good. One that does not answer at all is given up as soon as it does not answer TEST LINK, and one that answers only
-// that after wishTries.
+// over which it asks is good. One that does not answer at all is given up as soon as it does not answer TEST LINK, and one that answers
+// that is asked for ever.
 func TestDeleteLinkPatience(t *testing.T) {
 	p := newTriplet(t)
 	p.lose = lost("server", llc.TypeConfirmLink, false)
@@ -376,11 +376,9 @@ func TestDeleteLinkPatience(t *testing.T) {
 	start := p.now
 	p.client.do(p.client.lc.DeleteLink(p.now, 3, nil))
 	p.queue, p.lose = nil, lost("client", llc.TypeDeleteLink, false)
-	for !p.client.logHas("down(1)") && p.now.Sub(start) < time.Minute {
-		p.pass(100 * time.Millisecond)
-	}
-	if got := p.now.Sub(start).Truncate(time.Second); got != wishTries*LLCTimeout || p.client.count("TEST LINK") == 0 {
-		t.Errorf("DELETE LINK is not answered: link 1 given up after %v, sent %v", got, p.client.sent)
+	p.pass(10 * time.Minute)
+	if p.client.logHas("down(1)") || p.client.count("TEST LINK") == 0 {
+		t.Errorf("only DELETE LINK is not answered: %v, sent %v", p.client.log, p.client.sent)
 	}
 	p = newTriplet(t)
 	start = p.now

@@ -234,7 +234,7 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 		if via == nil { // rule: TestDeleteLinkWish
 			via = lc.main()
 		}
-		d.via, d.until = via.num, now.Add(LLCTimeout)
+		d.via, d.until = via.num, now.Add(LLCTimeout<<min(max(d.tries-wishTries+1, 0), wishBackoff)) // rule: TestDeleteLinkUnanswered: LLCTimeout<<min(max(d.tries-wishTries+1, 0), wishBackoff) -> LLCTimeout
 		d.tries++
 		out = append(out, SendLLC{Link: via.num, Message: llc.DeleteLink{
 			Header: llc.Header{Form: lc.form}, Orderly: d.orderly, Link: d.num, Reason: d.reason,
@@ -264,24 +264,26 @@ func (lc *LinkControl) deletesDue() (next time.Time) {
 	return next
 }
 
-// advanceDeletes asks again, or gives up the link over which was asked.
+// advanceDeletes asks again, less and less often where a server does not answer, or gives up the link over which was asked.
 func (lc *LinkControl) advanceDeletes(now time.Time, out []Output) []Output {
 	for _, d := range slices.Clone(lc.deletes) {
 		p := lc.deleteOf(d.num)
 		if p == nil || p.via == 0 || now.Before(p.until) { // rule: TestDeleteLinkTimes
 			continue
 		}
-		via, most := lc.link(p.via), deleteTries
-		if lc.role == RoleClient && lc.state == ControlActive { // rule: TestDeleteLinkPatience
-			most = wishTries
-		}
+		via := lc.link(p.via)
 		p.via = 0 // next sends it
 		switch {
-		case p.tries >= most:
-			p.tries = 0                                                                     // rule: TestDeleteLinkTimes
-			out = lc.lose(now, via, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out) // rule: TestC7
-		case p.tries >= deleteTries:
-			out = lc.probe(now, via, out) // rule: TestDeleteLinkPatience
+		case p.tries < deleteTries:
+		case lc.role == RoleClient && lc.state == ControlActive: // rule: TestDeleteLinkPatience
+			if via != nil {
+				out = lc.probe(now, via, out) // rule: TestDeleteLinkPatience
+			}
+		default:
+			p.tries = 0 // rule: TestDeleteLinkTimes
+			if via != nil && via.state == linkActive {
+				out = lc.lose(now, via, GroupEnd{Kind: EndSilent}, clc.DiagTimeoutAddLink, out) // rule: TestC7
+			}
 		}
 	}
 	return out

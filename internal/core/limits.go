@@ -88,10 +88,12 @@ const (
 	// requests that cross its own, tries once.
 	deleteTries = 2
 
-	// wishTries is how often a client that has others sends it: "Server queues the DELETE LINK message and processes it after the ADD
+	// wishTries is how often a client that has others sends it without hesitation: "Server queues the DELETE LINK message and processes it after the ADD
 	// LINK exchange completes" (RFC 7609 p.57), which may take two answers and ConfirmLinkTimeout. From the second time on the link
-	// over which it asks is tested besides.
-	wishTries = 6
+	// over which it asks is tested besides; and as long as that is good the client goes on asking, after wishTries each time half as often as before, wishBackoff times. Linux
+	// net/smc as a server answers when all that it has sent over the lost link has completed, which with soft-RoCE takes as long as its path is dead.
+	wishTries   = 6
+	wishBackoff = 5
 
 	// AddLinkRetry is how long a server waits with another attempt at a further link, RFC 7609 C.8; each time twice as long,
 	// up to AddLinkRetryMax. AddLinkPause is the least time between two attempts, whatever the reason for the second, and AddLinkPauseMax after many links that did not hold; a link that
