@@ -136,9 +136,14 @@ func (q *QP) ReadyToSend(a RTS) error {
 	return nil
 }
 
-// Fail moves to ERR: what is posted completes with [StatusFlushed].
+// Fail moves to ERR: what is posted completes with [StatusFlushed]. From then on the peer gets a NAK, remote operation error, for what it sends, also where the queue
+// pair had failed before.
+//
+// IBTA 10.3.1 has packets dropped in ERR, and the peer run out of retries. But soft-RoCE has no end of them with a retry count of 7, which is that of Linux net/smc; and
+// that waits, with a lock on its link group, until all that it has sent over a link has completed.
 func (q *QP) Fail() error {
 	q.mu.Lock()
+	q.c.refuses = q.c.state != StateReset
 	if q.c.state == StateReset || q.c.state == StateError {
 		defer q.mu.Unlock()
 		return stateError("to ERR", q.c.state)

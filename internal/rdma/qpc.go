@@ -32,6 +32,7 @@ import (
 //	RTS         a fatal NAK     ERR    the same, after the failed request's own completion
 //	RTS         out of retries  ERR    the same
 //	any         reset           RESET  what is posted is forgotten, without completions
+//	ERR         a request       ERR    the peer gets a NAK, if the owner has wanted the failure
 type qpc struct {
 	qpn   wire.QPN
 	pd    *PD
@@ -192,6 +193,9 @@ func (q *qpc) checkLocal(pieces *[maxSGE]SGE, need Access) error {
 func (q *qpc) receive(now time.Duration, p *roce.Packet) {
 	if q.state != StateRTR && q.state != StateRTS {
 		q.stats.Dropped++
+		if q.state == StateError && q.refuses && p.Opcode.IsRequest() && q.answer != answerNak {
+			q.nak(roce.NakRemoteOperation) // rule: TestFailRefuses
+		}
 		return
 	}
 	q.stats.RcvdPackets++

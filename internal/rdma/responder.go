@@ -46,6 +46,8 @@ type responder struct {
 	ackAsked    int           // times that an ACK was asked for since one went out
 	naked       bool          // a sequence or RNR NAK went out for the expected packet
 
+	refuses bool // in ERR the peer is told that what it sends is for nothing
+
 	beyond int // packets beyond the expected one since then
 
 	kept    *keeper // packets beyond the expected one; nil if there are none

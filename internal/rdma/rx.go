@@ -214,7 +214,7 @@ func (r *receiver) datagram(m *udp.Message, b []byte, id uint16) {
 	}
 	q := r.qp
 	switch {
-	case q.closed || q.c.state != StateRTR && q.c.state != StateRTS:
+	case q.closed || q.c.state == StateReset || q.c.state == StateInit || q.path == nil:
 		q.c.stats.Dropped++
 	case m.From.Addr() != q.remote.Addr(): // rule: TestDropped
 		s.wrongPeer.Add(1)

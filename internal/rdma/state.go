@@ -17,7 +17,7 @@ const (
 	// StateRTS, ready to send: all work is done.
 	StateRTS
 	// StateError: work that was posted has been flushed, and so is what is posted now. Packets
-	// are dropped.
+	// are dropped; the peer is told after [QP.Fail].
 	StateError
 )
 
