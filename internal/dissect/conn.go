@@ -162,6 +162,7 @@ type Ring struct {
 	writerAt, readerAt mark
 	pending            uint64 // bytes written since the writer's newest CDC message
 	suspected          bool   // a suspicion has it
+	replays            bool   // the writer's newest message was a failover validation
 }
 
 // Window returns how many bytes the writer may still write, as far as the reader has told; -1 if that is

@@ -29,9 +29,13 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 	if m.IsFailoverValidation() {
 		e.Text = fmt.Sprintf("has message %d arrived?", m.Seq)
 		out.writerAt, in.readerAt = f.mark(), f.mark()
-		out.pending = 0
+		out.pending, out.replays = 0, true
 		out.ProducerKnown, in.ConsumerKnown = false, false
 		return
+	}
+	if out.replays {
+		// What had not arrived on the other link is said again, or all at once with a higher number: RFC 7609 §4.6.
+		out.replays, known = false, false // rule: TestRules: known = false, false -> known = false, known
 	}
 	if known {
 		if older {

@@ -218,6 +218,18 @@ var rules = []struct {
 		s.CDCOver(s2c, 1, dissecttest.Consume(0, 3000))
 		s.CDCOver(c2s, 1, dissecttest.Produce(0, 6000))
 	}, nil},
+	{"failover, after messages that were lost", func(s *dissecttest.Script) {
+		s.SecondLink()
+		s.CDC(c2s, dissecttest.Produce(0, 5000))
+		s.Send(c2s, 1, cdc.NewFailoverValidation(1, 0x11).Append(nil))
+		s.WriteOver(c2s, 1, 3000, 2000)
+		s.CDCOver(c2s, 1, func(m *cdc.Message) { m.Seq, m.Producer.Count = 5, 6000 })
+		s.CDCOver(c2s, 1, func(m *cdc.Message) { m.Seq, m.Producer.Count = 7, 6000 })
+	}, []string{"violation: CDC sequence number 7 after 5, and no packet is missing (RFC 7609 p.126)"}},
+	{"late rejection of a link", func(s *dissecttest.Script) {
+		s.LLC(c2s, 0, llc.AddLink{Header: reply, Rejected: true})
+		s.CDC(s2c, dissecttest.Produce(0, 0))
+	}, nil},
 	{"NAKs", func(s *dissecttest.Script) {
 		nak := func(v roce.Syndrome) {
 			s.RoCE(s2c, 0, roce.Packet{BTH: roce.BTH{Opcode: roce.Acknowledge, PSN: 1}, AETH: roce.AETH{Syndrome: v}})
