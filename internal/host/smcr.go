@@ -229,6 +229,8 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 // checkRoute reports whether no router is between our RNIC and the peer's. A client compares it with what the server says in version 2, which
 // decides by it whose MAC packets go to: Linux net/smc does not take "indirect" for a path without a router, and looks no
 // further where the server says "direct". Neither do we.
+//
+// Behind a router packets are no larger than Ethernet has room for, since an RNIC does not learn what the networks there can take.
 func (c *smcrCarrier) checkRoute(choice core.Choice) (direct bool, err error) {
 	route := c.group.rnic.route(choice.GID.Addr())
 	if choice.R != nil && choice.Version == clc.V2 && !choice.Direct {
@@ -238,6 +240,9 @@ func (c *smcrCarrier) checkRoute(choice core.Choice) (direct bool, err error) {
 		case routeDirect:
 			return false, &declined{clc.DiagIndirect} // rule: TestSMCRIndirect: clc.DiagIndirect -> clc.DiagNoRoute
 		}
+	}
+	if route != routeDirect { // rule: TestSMCRRoutedMTU: route != routeDirect -> false
+		c.group.net.LimitMTU(wire.MTU1024)
 	}
 	return route == routeDirect, nil
 }

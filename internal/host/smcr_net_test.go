@@ -110,6 +110,33 @@ func TestSMCRRoutedLoopback(t *testing.T) {
 	}
 }
 
+// TestSMCRRoutedMTU has hosts with jumbo frames, and between them a router and a network that takes Ethernet's.
+func TestSMCRRoutedMTU(t *testing.T) {
+	smctest.CheckLeaks(t)
+	cables := smctest.NewCables(t, 1)
+	own := [2]netip.Addr{netip.MustParseAddr("10.99.50.1"), netip.MustParseAddr("10.99.50.2")}
+	for end := range 2 {
+		cables.IP(end, "link set cable0 mtu 9000")
+		cables.IP(end, fmt.Sprintf("addr add %v/32 dev cable0", own[end]))
+	}
+	for end := range 2 {
+		cables.IP(end, fmt.Sprintf("route add %v/32 via %v", own[1-end], cables.Addr[0][1-end]))
+	}
+	cables.Addr[0] = own
+	r := newCableRig(t, cables, false, func(c, s *Config) {
+		drop := func(datagram []byte) bool { return len(datagram) > 1500-20-8 }
+		c.RDMA.Drop, s.RDMA.Drop = drop, drop
+	})
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	if s.group.Result.Direct {
+		t.Error("the server sees no router")
+	}
+	checkTransfer(t, c, s, 1<<20)
+	c.Close()
+	s.Close()
+}
+
 // checkTransfer moves bytes both ways at once, and closes both ends for writing.
 func checkTransfer(t testing.TB, a, b *Conn, size int) {
 	t.Helper()

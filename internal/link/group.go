@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/wire"
@@ -13,7 +14,8 @@ import (
 
 // A Group is what the links of one link group share. Its methods may be called by several goroutines.
 type Group struct {
-	news chan struct{}
+	news     chan struct{}
+	limitMTU atomic.Uint32 // a wire.MTU; 0: that of the device
 
 	tokenMu sync.RWMutex
 	tokens  map[wire.AlertToken]*Carrier
@@ -61,6 +63,10 @@ func NewGroup() *Group {
 // News returns a channel that has a value if something has happened since the last one was taken out of it. Take
 // the value, then call [Group.Poll] until there is nothing.
 func (g *Group) News() <-chan struct{} { return g.news }
+
+// LimitMTU has links use packets of at most that path MTU, whatever their devices can send. It is called before the peer
+// is told of any.
+func (g *Group) LimitMTU(m wire.MTU) { g.limitMTU.Store(uint32(m)) }
 
 // Poll returns the oldest event, and false if there is none. Those of one link are in order, EventFailed
 // comes last and is never left out.

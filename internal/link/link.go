@@ -118,8 +118,14 @@ func (l *Link) QPN() wire.QPN { return l.qp.QPN() }
 // PSN returns that of our first packet, which nobody can guess.
 func (l *Link) PSN() wire.PSN { return l.psn }
 
-// MTU returns the largest path MTU that the device has now.
-func (l *Link) MTU() wire.MTU { return l.dev.MTU() }
+// MTU returns the largest path MTU that the device and [Group.LimitMTU] permit now.
+func (l *Link) MTU() wire.MTU {
+	m := l.dev.MTU()
+	if limit := wire.MTU(l.group.limitMTU.Load()); limit != 0 {
+		m = min(m, limit)
+	}
+	return m
+}
 
 // QPStats returns what the queue pair has counted.
 func (l *Link) QPStats() rdma.QPStats { return l.qp.Stats() }
@@ -129,7 +135,7 @@ type Peer struct {
 	GID wire.GID
 	QPN wire.QPN
 	PSN wire.PSN // of its first packet
-	MTU wire.MTU // the smaller one of the peer's and the device's is used
+	MTU wire.MTU // the smaller one of the peer's and the link's is used
 }
 
 // The attributes of queue pairs, as Linux net/smc has them.
@@ -146,7 +152,7 @@ func (l *Link) ReadyToReceive(p Peer) error {
 		return l.error(fmt.Errorf("%w: path MTU %v", ErrArgument, p.MTU))
 	}
 	err := l.qp.ReadyToReceive(rdma.RTR{
-		RemoteGID: p.GID, RemoteQPN: p.QPN, PathMTU: min(p.MTU, l.dev.MTU()), RecvPSN: p.PSN, MinRNRTimer: rnrTimerCode,
+		RemoteGID: p.GID, RemoteQPN: p.QPN, PathMTU: min(p.MTU, l.MTU()), RecvPSN: p.PSN, MinRNRTimer: rnrTimerCode,
 	})
 	if err != nil {
 		return l.error(err)
