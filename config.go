@@ -62,6 +62,11 @@ type Config struct {
 	// no more than that. 1 leaves other interfaces alone.
 	SMCRLinks int
 
+	// SMCRSpread says how the connections of a link group are spread over its links: "connections", as many on each, which is the
+	// default, or "bytes", so that those on each have written as much in their lives. It counts when a connection begins, and for
+	// all when a link has come.
+	SMCRSpread string
+
 	// SMCRv1 offers and accepts version 1 of SMC-R too, which needs no UEID: between hosts of one IP network. It
 	// runs over RoCEv2, as the other versions do. Linux kernels want RoCEv1 for it, which this package has not, so
 	// it is for hosts that are known to do the same.
@@ -106,6 +111,7 @@ func (c *Config) internal() host.Config {
 		SMCRPeers:    c.SMCRPeers,
 		SMCRDevices:  c.SMCRDevices,
 		SMCRLinks:    c.SMCRLinks,
+		SMCRSpread:   c.SMCRSpread,
 		SMCRv1:       c.SMCRv1,
 		Spin:         c.Spin,
 		ReadBuffer:   c.ReadBuffer,

@@ -244,6 +244,7 @@ func (r *groupsReport) writeDetails(w io.Writer) error {
 		row("#Conns", fmt.Sprintf("%d, at most %d", g.Conns, g.MaxConns))
 		if g.Type != "" {
 			row("Failovers", fmt.Sprintf("%d, of %d connections", g.Failovers, g.Moved))
+			row("Spread-By", orNA(g.Spread))
 			row("RMB", fmt.Sprintf("%d B, %d buffers: %d idle, %d in quarantine", g.RMBBytes, g.RMBs, g.IdleRMBs, g.Quarantined))
 		}
 		row("Process", process(g.PID, g.Command))

@@ -26,6 +26,7 @@ type StatusGroup struct {
 	Quarantined int      `json:"quarantined"` // of them, that the peer may still write, and nobody uses again
 	Failovers   uint64   `json:"failovers"`   // of SMC-R: links that it has lost, or given up, while it had others
 	Moved       uint64   `json:"moved"`       // connections that went on over another link then
+	Spread      string   `json:"spread"`      // of SMC-R, what its links are to have the same of: "connections", "bytes"
 	Links       LinkList `json:"links"`
 }
 

@@ -31,6 +31,7 @@ type Config struct {
 	SMCRDevices  []string          // addresses and prefixes that devices may have; empty: that of the TCP connection, and others on its LAN for further links
 	SMCRLinks    int               // symmetric links of a link group, at most: 1 to 8; 0: 2. More than 2 in version 1 only
 	PNET         map[string]string // PNETIDs by the name of the interface; nil: those of the configuration file
+	SMCRSpread   string            // what links are to have the same of: SpreadConnections, the default, or SpreadBytes
 	SMCRv1       bool              // offer and accept version 1 of SMC-R, over RoCEv2
 	Logger       *slog.Logger
 	SweepEvery   time.Duration // 0: sweepEvery; for tests that cannot wait as long
@@ -88,6 +89,13 @@ func (c Config) withDefaults() (Config, error) {
 		c.SMCRLinks = defaultSMCRLinks
 	case c.SMCRLinks < 1 || c.SMCRLinks > llc.MaxLinks:
 		return c, fmt.Errorf("SMCRLinks: %d is not 1 to %d", c.SMCRLinks, llc.MaxLinks)
+	}
+	switch c.SMCRSpread {
+	case "":
+		c.SMCRSpread = SpreadConnections
+	case SpreadConnections, SpreadBytes:
+	default:
+		return c, fmt.Errorf("SMCRSpread: %q is neither %q nor %q", c.SMCRSpread, SpreadConnections, SpreadBytes)
 	}
 	if c.Option == nil {
 		c.Option = agentOption{}

@@ -139,6 +139,9 @@ const (
 	// connection. With one period to become quiet, that is less than a minute.
 	maxUnreadSweeps = 3
 
+	// idleWeight is what a connection counts beyond what it has written where links are to have the same bytes to carry.
+	idleWeight = 64 << 10
+
 	// othersDelay is how long after a change of interfaces link groups look for another device.
 	othersDelay = 100 * time.Millisecond
 

@@ -103,7 +103,7 @@ func (g *smcrGroup) status(s *control.StatusGroup) {
 		}
 		s.Links = append(s.Links, x)
 	}
-	s.Failovers, s.Moved = g.failovers, g.moved
+	s.Failovers, s.Moved, s.Spread = g.failovers, g.moved, g.host.cfg.SMCRSpread
 	g.rmbs.status(s)
 }
 

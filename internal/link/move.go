@@ -56,6 +56,9 @@ func (c *Carrier) Link() *Link {
 	return c.link
 }
 
+// Delivered returns how many bytes have arrived at the peer.
+func (c *Carrier) Delivered() uint64 { return c.finished.Load() }
+
 // GiveUp says that there is no link to move to: what is left to send stays unsent.
 func (c *Carrier) GiveUp() {
 	c.mu.Lock()
