@@ -73,6 +73,7 @@ type Carrier struct {
 	gen      atomic.Uint32 // how often it has moved; changed with mu
 	move     *move         // to be done when nobody is posting
 	validate bool          // the next message is the failover validation message
+	awaited  bool          // it is on its way: nothing else is, before it is known to be there
 	lost     bool          // there is no link to go on over
 	queued   bool          // in the link's queue, or about to be served
 	posting  bool          // a goroutine is posting, and looks again afterwards

@@ -17,7 +17,7 @@ type Link struct {
 	dev   *rdma.Device
 	pd    *rdma.PD
 	cq    *rdma.CQ
-	qp    *rdma.QP
+	qp    queuePair
 	psn   wire.PSN
 	area  []byte // see limits.go. Of the Go heap: who is late touches nothing that is gone
 	mr    *rdma.MR
@@ -50,6 +50,19 @@ type Link struct {
 	unpolled int // events with messages; guarded by the group's mu
 }
 
+// A queuePair is what a link asks of its [rdma.QP].
+type queuePair interface {
+	Init(rdma.Access) error
+	ReadyToReceive(rdma.RTR) error
+	ReadyToSend(rdma.RTS) error
+	PostSend(...rdma.SendWR) error
+	PostRecv(...rdma.RecvWR) error
+	Fail() error
+	Close() error
+	QPN() wire.QPN
+	Stats() rdma.QPStats
+}
+
 // NewLink makes a link on a device, with a queue pair in [rdma.StateInit] whose receives are posted. All RMBs of the
 // group are registered with it.
 func (g *Group) NewLink(dev *rdma.Device) (*Link, error) {
@@ -74,9 +87,11 @@ func (l *Link) open() (err error) {
 	if l.mr, err = l.pd.RegisterMR(l.area, rdma.LocalWrite); err != nil {
 		return err
 	}
-	if l.qp, err = l.pd.NewQP(rdma.QPConfig{SendCQ: l.cq, RecvCQ: l.cq, MaxSend: sendWork, MaxRecv: receives}); err != nil {
+	qp, err := l.pd.NewQP(rdma.QPConfig{SendCQ: l.cq, RecvCQ: l.cq, MaxSend: sendWork, MaxRecv: receives})
+	if err != nil {
 		return err
 	}
+	l.qp = qp
 	if err = l.qp.Init(rdma.LocalWrite | rdma.RemoteWrite); err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ type move struct {
 //
 // After a failure, [Link.Fail] first if the link has not failed by itself, "the sender must first send a CDC message with the F-bit",
 // then everything that is not known to have arrived, in order, and then what follows (RFC 7609 §4.6): as new messages, which
-// may have more in them than the old ones had. From a link that is good nothing new is sent until all has arrived, and the connection
+// may have more in them than the old ones had. It follows when that message is known to be there, so that a peer knows of each link over which
+// data may come late, and ends it when we move on. From a link that is good nothing new is sent until all has arrived, and the connection
 // goes on without more ado. Each side moves its own direction, when it likes.
 //
 // Moves that have to wait are carried out later; the last one counts. One for a connection that has nothing more to say does
@@ -35,7 +36,12 @@ func (c *Carrier) Move(l *Link, to RMBToken) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ring == nil || c.link == l {
+	if c.ring == nil {
+		return nil
+	}
+	if c.link == l {
+		c.move = nil // rule: TestMoveBack, TestSimMove
+		c.poke()
 		return nil
 	}
 	if c.group.region(c.ring, l) == nil {
@@ -92,7 +98,7 @@ func (c *Carrier) settle() {
 		if c.conn&cdc.Abort != 0 {
 			c.put = c.posted // nobody will read it
 		}
-		c.validate, c.urgent = true, true
+		c.validate, c.awaited, c.urgent = true, false, true
 		c.oob.again = c.oob.said
 	}
 	c.poke()

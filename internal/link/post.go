@@ -114,6 +114,8 @@ func (c *Carrier) due() bool {
 		return false
 	case c.validate:
 		return true
+	case c.awaited: // rule: TestMoveTwice, TestSimMove
+		return false
 	case c.last():
 		return false
 	case c.put != c.posted:
@@ -214,7 +216,7 @@ func (c *Carrier) fill(i int) {
 	var m cdc.Message
 	if c.validate {
 		m = c.validation()
-		c.validate = false
+		c.validate, c.awaited = false, true
 		p.done = c.done
 	} else {
 		m = c.message(size)
@@ -277,6 +279,7 @@ func (c *Carrier) completed(gen uint32, end uint64, done progress, ok bool) {
 	if ok {
 		c.finished.Store(end)
 		c.done = done
+		c.awaited = false
 	}
 	c.settle()
 	if ok {
