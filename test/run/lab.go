@@ -28,6 +28,7 @@ type lab struct {
 	dir     string
 	gosmc   string
 	rundir  string
+	others  string     // the run directory of nobody
 	mu      sync.Mutex // of servers
 	servers []*server
 	watch   *watch
@@ -51,6 +52,15 @@ func newLab(ctx context.Context, t *task) (*lab, error) {
 	if l.rundir, err = os.MkdirTemp("", "run"); err != nil {
 		return nil, err
 	}
+	l.others = l.rundir + "n"
+	if err := os.Mkdir(l.others, 0o700); err != nil {
+		return nil, err
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(l.others, nobody, nobody); err != nil {
+			return nil, err
+		}
+	}
 	l.out = outcome{Results: map[string]string{}, Moved: map[string]int{}, Notes: []string{}}
 	l.watch = newWatch(l)
 	return l, nil
@@ -59,6 +69,7 @@ func newLab(ctx context.Context, t *task) (*lab, error) {
 // do runs a script.
 func (l *lab) do(script func(*lab)) *outcome {
 	defer os.RemoveAll(l.rundir)
+	defer os.RemoveAll(l.others)
 	err := l.try(func() {
 		go l.watch.run()
 		script(l)
@@ -159,6 +170,18 @@ func (l *lab) plain(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// nobody is the user that servers run as which refuse to be root's.
+const nobody = 65534
+
+// asNobody has a command run as somebody else than root, who has a run directory of his own.
+func (l *lab) asNobody(cmd *exec.Cmd) *exec.Cmd {
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	cmd.Env = append(cmd.Env, "GOSMC_DIR="+l.others, "HOME="+l.dir, "USER=nobody")
+	return cmd
+}
+
 // finish runs a command and returns what it prints on standard output. It has to succeed.
 func (l *lab) finish(cmd *exec.Cmd) string {
 	var stdout, stderr bytes.Buffer
@@ -217,8 +240,14 @@ func (l *lab) start(cmd *exec.Cmd) *server {
 
 // serve starts a server in this way and waits until it listens on a port.
 func (l *lab) serve(port int, name string, args ...string) *server {
-	s := l.start(l.command(name, args...))
-	s.name = name
+	return l.serveCommand(port, l.command(name, args...))
+}
+
+func (l *lab) serveCommand(port int, cmd *exec.Cmd) *server {
+	s := l.start(cmd)
+	if l.way != bare && len(cmd.Args) > 3 {
+		s.name = filepath.Base(cmd.Args[3])
+	}
 	l.awaitListener(port, s)
 	return s
 }
@@ -303,12 +332,14 @@ func (l *lab) leavesNothing() {
 	}
 	for deadline := time.Now().Add(stopTime); ; {
 		var left []string
-		filepath.Walk(l.rundir, func(path string, info os.FileInfo, err error) error {
-			if err == nil && strings.Contains(path, "/run/") && (info.Mode()&os.ModeSocket != 0 || info.Mode()&os.ModeSymlink != 0) {
-				left = append(left, filepath.Base(path))
-			}
-			return nil
-		})
+		for _, dir := range []string{l.rundir, l.others} {
+			filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+				if err == nil && info.Mode()&(os.ModeSocket|os.ModeSymlink) != 0 {
+					left = append(left, filepath.Base(path))
+				}
+				return nil
+			})
+		}
 		if len(left) == 0 {
 			return
 		}
