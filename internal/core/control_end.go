@@ -199,7 +199,7 @@ func (lc *LinkControl) advanceTests(now time.Time, out []Output) []Output {
 		case l.lastHeard.After(l.test.sent): // rule: TestControlKeepalive
 			l.test.due = time.Time{}
 		default:
-			out = lc.lose(now, l, GroupEnd{Kind: EndSilent}, clc.DiagNone, out)
+			out = lc.lose(now, l, GroupEnd{Kind: EndSilent}, clc.DiagNone, out) // rule: TestControlMutePeer
 		}
 	}
 	return out
