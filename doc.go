@@ -11,6 +11,8 @@
 //	...
 //	http.Serve(l, handler)
 //
+// Beside what package net has, a [Conn] has urgent data, as sockets do with MSG_OOB: see [Conn.WriteUrgent].
+//
 // The protocol is Shared Memory Communications, that of Linux AF_SMC, z/OS and AIX (RFC 7609 and SMCv2), as
 // SMC-D with an Emulated-ISM device within a machine, and as SMC-R with software RoCEv2 between machines, where Linux kernels are
 // reached, too. SMC-R is off unless [Config.SMCRPeers] names the peer, or both ends have TCP option 254 with the help of gosmc agent.

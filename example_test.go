@@ -51,6 +51,50 @@ func Example() {
 	// Output: hello over SMC-D
 }
 
+// A client calls off what it has sent, before the server has read it.
+func ExampleConn_WriteUrgent() {
+	h, err := smc.NewHost(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Close()
+	lc := smc.ListenConfig{Host: h}
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	d := smc.Dialer{Host: h}
+	client, err := d.Dial("tcp", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.AcceptSMC()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+
+	fmt.Fprint(client, "a long job")
+	client.WriteUrgent([]byte{'!'})
+
+	command, err := server.ReadUrgent() // in a goroutine of its own, mostly
+	if err != nil {
+		log.Fatal(err)
+	}
+	skipped := 0
+	for at := false; !at; at, _ = server.AtUrgentMark() {
+		n, err := server.Read(make([]byte, 4))
+		if err != nil {
+			log.Fatal(err)
+		}
+		skipped += n
+	}
+	fmt.Printf("%c, and %d bytes skipped\n", command, skipped)
+	// Output: !, and 10 bytes skipped
+}
+
 // A Listener serves HTTP, and a Dialer carries it.
 func ExampleListen_http() {
 	h, err := smc.NewHost(nil)

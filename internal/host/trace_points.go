@@ -59,6 +59,19 @@ func (c *Conn) traceFlags(flags cdc.ConnFlags) {
 	c.traceHeader(h, true)
 }
 
+// traceUrgent traces the header with which urgent data was sent, or learned of, unless there is an error.
+func (c *Conn) traceUrgent(sent bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil || !c.holds:
+	case !sent:
+		c.traceHeader(c.data.PeerHeader(), false)
+	case c.sends:
+		c.traceHeader(c.data.OwnHeader(), true)
+	}
+}
+
 // traceHeader traces the CDC header of one side, as its fabric carries it.
 func (c *Conn) traceHeader(h cdc.Header, sent bool) {
 	var b [cdc.MessageLen]byte // the longer one

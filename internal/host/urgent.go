@@ -142,6 +142,7 @@ func onSocket(tcp *net.TCPConn, f func(fd int) error) error {
 func (c *Conn) WriteUrgent(b []byte) (n int, err error) {
 	if c.data != nil {
 		n, err = c.data.WriteUrgent(b)
+		c.traceUrgent(true, err)
 	} else {
 		n, err = c.writeUrgentTCP(b)
 		c.tcpOut.Add(uint64(n))
@@ -190,6 +191,7 @@ func (c *Conn) writeUrgentTCP(b []byte) (n int, err error) {
 func (c *Conn) ReadUrgent() (value byte, err error) {
 	if c.data != nil {
 		value, err = c.data.ReadUrgent()
+		c.traceUrgent(false, err)
 	} else {
 		value, err = c.readUrgentTCP()
 	}
@@ -222,6 +224,7 @@ func (c *Conn) readUrgentTCP() (value byte, err error) {
 func (c *Conn) WaitUrgent() (err error) {
 	if c.data != nil {
 		err = c.data.WaitUrgent()
+		c.traceUrgent(false, err)
 	} else {
 		u := &c.urgent
 		err = u.wait(&u.news, c.tcp, func(fd int, events uint32) (bool, error) {

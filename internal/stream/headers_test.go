@@ -32,5 +32,14 @@ func TestHeaders(t *testing.T) {
 	a.Write(make([]byte, 50))
 	b.SayRead()
 	a.SendFlags(cdc.DoneWriting)
-	check("after a wrap", cdc.Header{Producer: cdc.Cursor{Wrap: 1, Count: 20}, ConnFlags: cdc.DoneWriting}, cdc.Header{Consumer: cdc.Cursor{Count: 70}})
+	a.WriteUrgent([]byte("U"))
+	if own, peer := a.OwnHeader(), b.PeerHeader(); joined == byMemory && own != peer || peer.ProducerFlags != bothUrgent {
+		t.Errorf("with urgent data: header of a = %v, seen by its peer %v", own, peer)
+	}
+	if v, err := b.ReadUrgent(); v != 'U' || err != nil {
+		t.Fatal(v, err)
+	}
+	io.ReadFull(b, make([]byte, 50))
+	a.Write(make([]byte, 50))
+	check("after a wrap", cdc.Header{Producer: cdc.Cursor{Wrap: 1, Count: 71}, ConnFlags: cdc.DoneWriting}, b.OwnHeader())
 }

@@ -219,23 +219,36 @@ func (c *Conn) waitUrgent(take func() bool, outOfLine bool) error {
 			raceAcquire()
 			return nil
 		}
-		switch {
-		case outOfLine && u.inline.Load():
+		if outOfLine && u.inline.Load() {
 			return syscall.EINVAL
-		case state&stShut != 0:
-			return io.EOF
-		case looked && flags&(cdc.Abort|cdc.DoneWriting) == cdc.Abort:
-			return errReset
-		case looked && flags&endOfData != 0:
-			return io.EOF
-		case state&stFailed != 0:
-			if c.failure == errEnded {
-				return io.EOF
-			}
-			return c.failure
+		}
+		if err := c.urgentEnd(state, flags, looked); err != nil {
+			return err
 		}
 		<-changed
 	}
+}
+
+// urgentEnd returns why no urgent data can come any more, nil if it can, and gives the notice of that. looked says that the flags are the peer's.
+func (c *Conn) urgentEnd(state uint32, flags cdc.ConnFlags, looked bool) error {
+	switch {
+	case state&stShut != 0:
+		return io.EOF
+	case looked && flags&endOfData != 0:
+		c.notice(flags, nil)
+		if flags&(cdc.Abort|cdc.DoneWriting) == cdc.Abort {
+			return errReset
+		}
+		return io.EOF
+	case state&stFailed == 0:
+		return nil
+	case c.failure == errEnded:
+		return io.EOF
+	}
+	if broken, ok := c.failure.(*PeerError); ok {
+		c.notice(0, broken) // rule: TestUrgentLies
+	}
+	return c.failure
 }
 
 // lookForUrgent takes note of what has come, unless a Read is parked, which does so once it is woken, or changed is

@@ -40,6 +40,11 @@ var (
 	release0 = visit{list: []conversation{says(talk.Echo, 1_000_003), says(talk.Duplex, 1_000_000).times(4)}, version: "2.0"}
 	ends     = visits(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Echo, 1000))
 
+	// Linux net/smc has limits: what it sends has to be shorter than a buffer, as it forgets what is urgent when all before it is read while it waits
+	// for room; and a byte that is read with MSG_OOB while there is nothing before it stays in the stream, for which the other side waits.
+	urgentSent  = visits(urgentData(talk.Urgent, 2), urgentData(talk.Urgent, 5000), urgentData(talk.UrgentInline, 1), urgentData(talk.UrgentInline, 5000), urgentData(talk.UrgentPush, 1_000_003))
+	urgentTaken = visits(urgentData(talk.Urgent, 2), urgentData(talk.Urgent, 5000), urgentData(talk.UrgentInline, 1), urgentData(talk.UrgentInline, 5000))
+
 	endsAndGone = visits(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Gone, 1000), says(talk.Echo, 1000))
 
 	// One connection after the other: rxe does a registration of memory again when it goes back to a lost packet from
@@ -85,6 +90,8 @@ func allCases() []testCase {
 		{
 			name: "smcr/end/server", what: "SMC-R: the same, and the guest's process is killed; the guest is the client", run: endsAndGone.server, mayFind: reset,
 		},
+		{name: "smcr/urgent/client", what: "SMC-R: MSG_OOB both ways, in line and out of line, and with a full window; we are the client", run: urgentSent.client},
+		{name: "smcr/urgent/server", what: "SMC-R: MSG_OOB both ways, in line and out of line; the guest is the client", run: urgentTaken.server},
 		{
 			name: "smcr/loss/client", what: "SMC-R: echo and duplex where packets are lost, we are the client",
 			run: underLoss.client, conditions: lossy, provokes: []string{"guest out_of_seq_request", "guest rcvd_seq_err"}, finds: []string{"NAK"},

@@ -27,6 +27,13 @@ func says(kind talk.Kind, n int) conversation {
 	return conversation{talk.Script{Kind: kind, N: n, Seed: 1, Soft: true}, 1}
 }
 
+// urgentData is says for urgent data: 20 rounds, in 5 connections.
+func urgentData(kind talk.Kind, n int) conversation {
+	c := says(kind, n).times(5)
+	c.Rounds = 20
+	return c
+}
+
 func (c conversation) times(conns int) conversation { c.conns = conns; return c }
 
 func (c conversation) String() string {

@@ -24,15 +24,21 @@ type Kind uint8
 
 // All kinds. N is the number of a [Script].
 const (
-	Echo   Kind = iota + 1 // N bytes there and back, Rounds times
-	Duplex                 // N bytes in both directions at the same time
-	Half                   // N bytes there; the client is done writing; N bytes back; the server closes
-	Unread                 // N bytes there, of which the server reads one and closes: the client is reset
-	Reset                  // N bytes there; the client closes with linger 0: the server is reset
-	Gone                   // N bytes there and back, then the server waits until the client's process is gone
+	Echo         Kind = iota + 1 // N bytes there and back, Rounds times
+	Duplex                       // N bytes in both directions at the same time
+	Half                         // N bytes there; the client is done writing; N bytes back; the server closes
+	Unread                       // N bytes there, of which the server reads one and closes: the client is reset
+	Reset                        // N bytes there; the client closes with linger 0: the server is reset
+	Gone                         // N bytes there and back, then the server waits until the client's process is gone
+	Urgent                       // N bytes there, of which the last is urgent, and some more; then so back; Rounds times
+	UrgentInline                 // likewise, with the byte in its place in the stream
+	UrgentPush                   // there only
 )
 
-var names = map[string]Kind{"echo": Echo, "duplex": Duplex, "half": Half, "unread": Unread, "reset": Reset, "gone": Gone}
+var names = map[string]Kind{
+	"echo": Echo, "duplex": Duplex, "half": Half, "unread": Unread, "reset": Reset, "gone": Gone,
+	"urgent": Urgent, "inline": UrgentInline, "push": UrgentPush,
+}
 
 // ParseKind returns the kind of a name.
 func ParseKind(name string) (Kind, error) {
@@ -138,6 +144,8 @@ func Client(c Conn, s Script) error {
 		return c.Close()
 	case Gone:
 		return exchange(c, s.N, s.Seed)
+	case Urgent, UrgentInline, UrgentPush:
+		return urgent(c, s, true)
 	}
 	return fmt.Errorf("no client for %v", s.Kind)
 }
@@ -195,6 +203,8 @@ func serve(c Conn, s Script) error {
 			return nil
 		}
 		return expectReset("read", err)
+	case Urgent, UrgentInline, UrgentPush:
+		return urgent(c, s, false)
 	}
 	return fmt.Errorf("no server for %v", s.Kind)
 }

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Every script works over TCP, on both sides.
@@ -16,7 +19,10 @@ func TestScripts(t *testing.T) {
 			continue // needs a process to die
 		}
 		t.Run(name, func(t *testing.T) {
-			client, server := pair(t)
+			var client, server Conn = pair(t)
+			if kind >= Urgent {
+				client, server = oobConn{client.(*net.TCPConn)}, oobConn{server.(*net.TCPConn)}
+			}
 			served := make(chan error, 1)
 			go func() {
 				_, err := Serve(server)
@@ -99,4 +105,71 @@ func pair(t *testing.T) (client, server *net.TCPConn) {
 	}
 	t.Cleanup(func() { c.Close(); s.Close() })
 	return c.(*net.TCPConn), s.(*net.TCPConn)
+}
+
+// An oobConn is a TCP connection with MSG_OOB. It waits by trying again.
+type oobConn struct{ *net.TCPConn }
+
+func (c oobConn) control(f func(fd int) error) (err error) {
+	raw, err := c.SyscallConn()
+	if err == nil {
+		raw.Control(func(fd uintptr) { err = f(int(fd)) })
+	}
+	return err
+}
+
+func (c oobConn) WriteUrgent(b []byte) (int, error) {
+	last := len(b) - 1
+	if n, err := c.Write(b[:last]); err != nil {
+		return n, err
+	}
+	return len(b), c.control(func(fd int) error {
+		for {
+			if _, err := unix.SendmsgN(fd, b[last:], nil, nil, unix.MSG_OOB); err != unix.EAGAIN {
+				return err
+			}
+			runtime.Gosched()
+		}
+	})
+}
+
+func (c oobConn) WaitUrgent() error {
+	return c.control(func(fd int) error {
+		for {
+			if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}}, -1); n > 0 || err != unix.EINTR {
+				return err
+			}
+		}
+	})
+}
+
+func (c oobConn) ReadUrgent() (value byte, err error) {
+	b := make([]byte, 1)
+	err = c.control(func(fd int) error {
+		_, _, err := unix.Recvfrom(fd, b, unix.MSG_OOB)
+		return err
+	})
+	return b[0], err
+}
+
+func (c oobConn) AtUrgentMark() (at bool, err error) {
+	err = c.control(func(fd int) error {
+		n, err := unix.IoctlGetInt(fd, unix.SIOCATMARK)
+		at = n != 0
+		return err
+	})
+	return at, err
+}
+
+func (c oobConn) SetUrgentInline(bool) error {
+	return c.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) })
+}
+
+// Where a connection has no urgent data, a script with some says so.
+func TestNoUrgentData(t *testing.T) {
+	client, server := pair(t)
+	defer server.Close()
+	if err := Client(client, Script{Kind: Urgent, N: 1}); err == nil {
+		t.Error("a net.TCPConn has urgent data")
+	}
 }

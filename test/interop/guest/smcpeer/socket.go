@@ -145,6 +145,68 @@ func (s *socket) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// WriteUrgent sends with MSG_OOB.
+func (s *socket) WriteUrgent(b []byte) (int, error) {
+	for done := 0; done < len(b); {
+		n, err := unix.SendmsgN(s.fd, b[done:], nil, nil, unix.MSG_OOB)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return done, os.NewSyscallError("send", err)
+		}
+		done += n
+	}
+	return len(b), nil
+}
+
+// WaitUrgent waits for POLLPRI.
+func (s *socket) WaitUrgent() error {
+	fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLPRI}}
+	for {
+		n, err := unix.Poll(fds, int(connectTime.Milliseconds()))
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return os.NewSyscallError("poll", err)
+		case n == 0:
+			return os.ErrDeadlineExceeded
+		case fds[0].Revents&unix.POLLPRI != 0:
+			return nil
+		default:
+			return fmt.Errorf("poll: events %#x", fds[0].Revents)
+		}
+	}
+}
+
+// ReadUrgent receives with MSG_OOB.
+func (s *socket) ReadUrgent() (byte, error) {
+	b := make([]byte, 1)
+	n, _, err := unix.Recvfrom(s.fd, b, unix.MSG_OOB)
+	for err == unix.EINTR {
+		n, _, err = unix.Recvfrom(s.fd, b, unix.MSG_OOB)
+	}
+	if err == nil && n != 1 {
+		return 0, fmt.Errorf("recv with MSG_OOB: %d bytes", n)
+	}
+	return b[0], os.NewSyscallError("recv", err)
+}
+
+// AtUrgentMark is SIOCATMARK.
+func (s *socket) AtUrgentMark() (bool, error) {
+	at, err := unix.IoctlGetInt(s.fd, unix.SIOCATMARK)
+	return at != 0, os.NewSyscallError("ioctl", err)
+}
+
+// SetUrgentInline is SO_OOBINLINE.
+func (s *socket) SetUrgentInline(inline bool) error {
+	value := 0
+	if inline {
+		value = 1
+	}
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, value))
+}
+
 func (s *socket) CloseWrite() error {
 	return os.NewSyscallError("shutdown", unix.Shutdown(s.fd, unix.SHUT_WR))
 }
