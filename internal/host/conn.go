@@ -73,6 +73,7 @@ type Conn struct {
 	watcher  *watcher // nil if the TCP socket is not watched
 	watchKey int64
 	tcpEnded bool // the TCP socket is closed
+	tcpReset bool // it was reset, which counts a moment later
 	timer    *time.Timer
 	closed   bool  // Close was called
 	broken   error // the rule that the peer broke; nil if it has not

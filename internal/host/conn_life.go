@@ -212,7 +212,7 @@ func (c *Conn) onTCP(events uint32) {
 	}
 	switch {
 	case events&unix.EPOLLERR != 0 && socketError(c.tcp) != nil: // rule: TestTCPReset
-		c.eventLocked(core.ConnEvent{Kind: core.EventTCPReset})
+		c.reset()
 	case events&unix.EPOLLIN != 0 && !c.peerFinished() && hasBytes(c.tcp):
 		c.host.cfg.Logger.Warn("bytes on the idle TCP connection", "peer", c.RemoteAddr())
 		c.broken = errTCPBytes
@@ -220,6 +220,23 @@ func (c *Conn) onTCP(events uint32) {
 	case events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0:
 		c.eventLocked(core.ConnEvent{Kind: core.EventTCPFin})
 	}
+}
+
+// reset takes a reset of TCP. One of a peer of SMC-R may have overtaken what the peer wrote before, and its Abort, which
+// have a moment to come. c.mu is held.
+func (c *Conn) reset() {
+	if c.mode == ModeSMCR && !c.peerFinished() && !c.tcpReset { // rule: TestSMCRResetOvertakes: c.mode == ModeSMCR -> false
+		c.tcpReset = true
+		time.AfterFunc(c.host.rnics.resets, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if !c.tcpEnded {
+				c.eventLocked(core.ConnEvent{Kind: core.EventTCPReset})
+			}
+		})
+		return
+	}
+	c.eventLocked(core.ConnEvent{Kind: core.EventTCPReset})
 }
 
 var errTCPBytes = errors.New("bytes on the idle TCP connection")

@@ -123,6 +123,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.sweeper.host = h
 	h.option.source = cfg.Option
+	h.rnics.resets = resetPatience
 	h.rnics.host, h.rnics.patience, h.rnics.allowed, h.rnics.vlan = h, rnicPatience, devices, h.rnics.vlanOf
 	h.meeting = h.newPoint()
 	return h, nil

@@ -80,6 +80,9 @@ const (
 	suspectAfter = 20 * time.Millisecond
 	suspectUntil = 320 * time.Millisecond
 
+	// resetPatience is how long after a reset of TCP the flags of a peer of SMC-R may come, and what it wrote before.
+	resetPatience = 20 * time.Millisecond
+
 	// knockAfter is how long nothing has come over a link whose peer is suspected to be gone, before its kernel is asked, and
 	// knockTimeout how long that may take. The kernel answers at once, and TEST LINK decides after two seconds.
 	knockAfter   = 20 * time.Millisecond

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -116,6 +117,34 @@ func TestSMCREnds(t *testing.T) {
 	checkExchange(t, c, s)
 	c.Close()
 	s.Close()
+}
+
+// TestSMCRResetOvertakes resets a connection while its last bytes are on their way: TCP is faster, and they are read all the same.
+func TestSMCRResetOvertakes(t *testing.T) {
+	smctest.CheckLeaks(t)
+	var cut atomic.Bool
+	r := newSMCRRig(t, func(c, _ *Config) { c.RDMA.Drop = func([]byte) bool { return cut.Load() } })
+	r.client.rnics.resets = patience
+	c, s := r.connect()
+	defer c.Close()
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	cut.Store(true)
+	want := bytes.Repeat([]byte("last"), 5000)
+	if _, err := s.Write(want); err != nil {
+		t.Error(err)
+	}
+	s.SetLinger(0)
+	s.Close()
+	smctest.Eventually(t, patience, "the reset of TCP", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.tcpReset || c.tcpEnded
+	})
+	cut.Store(false)
+	if got, err := io.ReadAll(c); !bytes.Equal(got, want) || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("read %d bytes, %v; want %d and a reset", len(got), err, len(want))
+	}
 }
 
 // checkGone waits until hosts have no connections.
