@@ -66,7 +66,7 @@ var mayImport = map[string][]string{
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns"},
 	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	"preload":          {},                                                                                                 // the C library of gosmc run, as bytes
-	"internal/run":     {"internal/config", "internal/rundir", "internal/user", "preload"},                                 // the supervisor of programs that do not know us
+	"internal/run":     {"wire/clc", "internal/control", "internal/config", "internal/rundir", "internal/user", "preload"}, // the supervisor of programs that do not know us
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey", "internal/config", "internal/pnet", "internal/run"},
 	"test/interop":               {"bpf", "wire/...", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for what only tests set

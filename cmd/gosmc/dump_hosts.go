@@ -81,9 +81,10 @@ func (f *hostFlags) check(d *dumpFlags, args []string) error {
 func (f *hostFlags) chooses(st *control.Status) bool {
 	switch {
 	case f.pid != 0:
-		return st.PID == f.pid
+		return st.PID == f.pid || slices.ContainsFunc(st.Programs, func(p control.StatusProgram) bool { return p.PID == f.pid })
 	case f.name != "":
-		return slices.Contains([]string{st.Command, process(st.PID, st.Command), st.Name, st.GID}, f.name)
+		return slices.Contains([]string{st.Command, process(st.PID, st.Command), st.Name, st.GID}, f.name) ||
+			slices.ContainsFunc(st.Programs, func(p control.StatusProgram) bool { return f.name == p.Command || f.name == process(p.PID, p.Command) })
 	}
 	return true
 }

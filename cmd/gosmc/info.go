@@ -37,8 +37,9 @@ type infoReport struct {
 	BootID       string                     `json:"boot_id"` // that the SEID is derived from
 	Capabilities control.StatusCapabilities `json:"capabilities"`
 	Limits       []control.StatusLimit      `json:"limits"`
-	Hosts        int                        `json:"hosts"` // live in the run directory, the one made for the occasion not counted
-	Error        string                     `json:"error"` // why no shared memory can be used; what can be said is said all the same
+	Hosts        int                        `json:"hosts"`    // live in the run directory, the one made for the occasion not counted
+	Programs     []control.StatusProgram    `json:"programs"` // of gosmc run, and those that have connected to them
+	Error        string                     `json:"error"`    // why no shared memory can be used; what can be said is said all the same
 }
 
 // openFiles is the limit of file descriptors of a process: RLIMIT_NOFILE.
@@ -77,7 +78,7 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 	r := infoReport{
 		Schema: jsonSchema, Time: time.Now(), Machine: measure.ReadMachine(),
 		BootID: measure.BootID(),
-		UEIDs:  []string{}, Limits: []control.StatusLimit{},
+		UEIDs:  []string{}, Limits: []control.StatusLimit{}, Programs: []control.StatusProgram{},
 	}
 	r.HostName, _ = os.Hostname()
 	var info unix.Sysinfo_t
@@ -96,6 +97,9 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 	r.Dir, r.Hosts, r.GID, r.SEID = p.Dir, p.Others, p.GID, p.SEID
 	r.Capabilities, r.Limits = p.Capabilities, append(r.Limits, p.Limits...)
 	r.UEIDs = append(r.UEIDs, p.UEIDs...)
+	for _, h := range survey.Ask(ctx, r.Dir).Hosts {
+		r.Programs = append(r.Programs, h.Programs...)
+	}
 	r.ConfigFile = config.Path()
 	if _, err := config.Load(); err != nil {
 		r.ConfigError = errorText(err)
@@ -133,6 +137,9 @@ func (r *infoReport) write(w io.Writer) error {
 		t.add("", "left out: "+printable(r.ConfigError))
 	}
 	t.add("Hosts running", strconv.Itoa(r.Hosts))
+	if len(r.Programs) > 0 {
+		t.add("By gosmc run", programs(r.Programs))
+	}
 	t.add("SEID", orNA(r.SEID))
 	t.add("UEIDs", orNA(strings.Join(r.UEIDs, ", ")))
 	t.add("GID", orNA(r.GID))

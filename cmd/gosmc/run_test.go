@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"os"
@@ -198,6 +199,21 @@ func TestRunMoves(t *testing.T) {
 	client.exchange(t, "over a pair")
 	if got := movedModes(t, environ, port); len(got) != 2 || got[0] != modeUnix || got[1] != modeUnix {
 		t.Errorf("ss shows %q, want two ends of a pair", got)
+	}
+	for verb, want := range map[string]string{
+		"stats --json": `"Unix": 1`,
+		"info --json":  `"pid": ` + strconv.Itoa(server.cmd.Process.Pid),
+		"dump --history 100 --count 2 --pid " + strconv.Itoa(server.cmd.Process.Pid): "established a pair of Unix sockets pid=" + strconv.Itoa(server.cmd.Process.Pid),
+		"dump --history 100 --count 2 --pid " + strconv.Itoa(client.cmd.Process.Pid): "Offer pid=" + strconv.Itoa(client.cmd.Process.Pid),
+	} {
+		ctx, stop := context.WithTimeout(t.Context(), 20*time.Second) // dump waits for what there is not
+		cmd := exec.CommandContext(ctx, os.Args[0], strings.Fields(verb)...)
+		cmd.Env = environ
+		out, _ := cmd.CombinedOutput() // info may say that this machine has no shared memory
+		stop()
+		if !strings.Contains(string(out), want) {
+			t.Errorf("gosmc %s has no %s:\n%s", verb, want, out)
+		}
 	}
 	foreign := exec.Command(python, "-c", echoProgram, port)
 	foreign.Env = environ

@@ -20,7 +20,7 @@ import (
 const addressWidth = 23
 
 // modeUnix is the mode of a connection that 'gosmc run' has moved to a pair of Unix sockets.
-const modeUnix = "Unix"
+const modeUnix = supervise.ModeUnix
 
 // otherNetNS marks a line whose addresses cannot be reached from here, or are somebody else's here.
 const otherNetNS = "in another network namespace"

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,8 @@ type statsHost struct {
 	Dir      string                 `json:"dir"`
 	Started  time.Time              `json:"started"`
 	Counters control.StatusCounters `json:"counters"`
+
+	Programs []control.StatusProgram `json:"programs,omitempty"` // of a supervisor of 'gosmc run'
 }
 
 func newStatsCommand() *cobra.Command {
@@ -105,7 +108,7 @@ func newStatsReport(g *survey.Answers) statsReport {
 	}
 	var all []control.StatusCounters
 	for _, h := range g.Hosts {
-		r.Hosts = append(r.Hosts, statsHost{h.PID, h.Command, h.Dir, h.Started, h.Counters})
+		r.Hosts = append(r.Hosts, statsHost{h.PID, h.Command, h.Dir, h.Started, h.Counters, h.Programs})
 		all = append(all, h.Counters)
 	}
 	r.Total = sumCounters(all)
@@ -231,10 +234,16 @@ func (r *statsReport) write(w io.Writer) error {
 	for _, e := range r.Total.Ends {
 		ends.add(count(e.Count), printable(e.What), printable(e.Reason))
 	}
-	hosts := table{columns: []column{{title: "Process"}, {title: "SMC-D", right: true}, {title: "SMC-R", right: true}, {title: "TCP", right: true}, {title: "Started"}, {title: "Run directory"}}}
+	hosts := table{columns: []column{{title: "Process"}, {title: "SMC-D", right: true}, {title: "SMC-R", right: true}, {right: true}, {title: "TCP", right: true}, {title: "Started"}, {title: "Run directory"}, {}}}
+	if slices.ContainsFunc(r.Hosts, func(h statsHost) bool { return h.Counters.Connections[modeUnix] > 0 || len(h.Programs) > 0 }) {
+		hosts.columns[3].title, hosts.columns[7].title = modeUnix, "Programs of gosmc run"
+	}
 	for _, h := range r.Hosts {
-		c := h.Counters.Connections
-		hosts.add(process(h.PID, h.Command), count(c["SMC-D"]), count(c["SMC-R"]), count(c["TCP"]), h.Started.Local().Format(time.DateTime), printable(h.Dir))
+		c, unix := h.Counters.Connections, ""
+		if len(h.Programs) > 0 || c[modeUnix] > 0 {
+			unix = count(c[modeUnix])
+		}
+		hosts.add(process(h.PID, h.Command), count(c["SMC-D"]), count(c["SMC-R"]), unix, count(c["TCP"]), h.Started.Local().Format(time.DateTime), printable(h.Dir), programs(h.Programs))
 	}
 	first := true
 	for _, t := range []*table{&byMode, &totals, &messages, &fallbacks, &ends, &hosts} {
@@ -252,4 +261,17 @@ func (r *statsReport) write(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// programs names the programs behind a supervisor, and how many there are beyond some.
+func programs(list []control.StatusProgram) string {
+	const most = 4
+	var words []string
+	for _, p := range list[:min(len(list), most)] {
+		words = append(words, process(p.PID, p.Command))
+	}
+	if n := len(list) - most; n > 0 {
+		words = append(words, fmt.Sprintf("and %d more", n))
+	}
+	return strings.Join(words, " ")
 }

@@ -31,8 +31,17 @@ type Status struct {
 	Groups       []StatusGroup      `json:"link_groups"` // in the order of their IDs
 	Devices      []StatusDevice     `json:"devices"`     // of SMC-R
 
+	// Programs are the processes that a supervisor of 'gosmc run' serves, and those that have connected to them; empty for other hosts.
+	Programs []StatusProgram `json:"programs,omitempty"`
+
 	// ConnectionsOmitted counts live connections that did not fit into Connections.
 	ConnectionsOmitted int `json:"connections_omitted"`
+}
+
+// A StatusProgram is a process behind a host that is none itself.
+type StatusProgram struct {
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
 }
 
 // StatusCapabilities says what a host can do, and for the rest why not.

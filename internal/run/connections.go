@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -166,8 +165,7 @@ func owners(list []Connection) {
 	}
 	for i := range list {
 		if list[i].PID != 0 {
-			comm, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(list[i].PID), "comm"))
-			list[i].Command = strings.TrimSuffix(string(comm), "\n")
+			list[i].Command = commandOf(list[i].PID)
 		}
 	}
 }

@@ -10,6 +10,7 @@ const (
 	maxListeners = 4096
 	maxPrograms  = 65536
 	maxRelays    = 4096
+	maxCallers   = 256 // programs that have offered, of which a status tells
 
 	// A listener is looked for again when an offer for it comes, and it was not for so long.
 	listenerAge = time.Second

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // An offer is a connection whose server end nobody has claimed.
@@ -35,16 +37,23 @@ func keyOf(client, server netip.AddrPort) pairKey {
 	return pairKey{client.String(), server.String()}
 }
 
-// take keeps the end that a client offers. It returns nil, and has closed the end, if the connection has to be TCP.
-func (s *supervisor) take(m message, end int) *offer {
+// take keeps the end that a client offers, which is process pid. It returns nil, and has closed the end, if the connection has to be TCP.
+func (s *supervisor) take(m message, end, pid int) *offer {
 	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, end: end, tcp: -1}
 	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
-	if s.policy.Listen.Refuses(m.peer) != "" { // rule: TestSupervisorPolicy
-		unix.Close(end)
-		return nil
+	reason := clc.DiagNone
+	switch {
+	case s.policy.Listen.Refuses(m.peer) != "": // rule: TestSupervisorPolicy
+		reason = clc.DiagNotAllowed
+	case !s.listeners.has(m.peer) || m.netns != s.listeners.netns:
+		reason = clc.DiagNoListener
+	case len(s.offers) >= maxOffers || s.offers[o.key] != nil:
+		reason = clc.DiagBusy
+	case !isSocket(end, unix.AF_UNIX) || peerName(end) != theirs.String():
+		reason = clc.DiagRefused
 	}
-	if !s.listeners.has(m.peer) || m.netns != s.listeners.netns || len(s.offers) >= maxOffers || s.offers[o.key] != nil ||
-		!isSocket(end, unix.AF_UNIX) || peerName(end) != theirs.String() {
+	s.record.offered(m, pid, reason)
+	if reason != clc.DiagNone {
 		unix.Close(end)
 		return nil
 	}
@@ -102,6 +111,7 @@ func (s *supervisor) claim(t *talk, m message, tcp int) {
 	}
 	o.claimed = true
 	s.listeners.claimed(o.server.Port())
+	s.record.claimed(o, t.pid)
 	s.drop(o)
 }
 

@@ -1,11 +1,8 @@
 package run
 
 import (
-	"bytes"
 	"errors"
 	"os"
-	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,23 +65,8 @@ func (p *programs) gone() bool {
 
 // find looks for processes whose environment has our socket.
 func (p *programs) find() {
-	want := []byte(EnvSocket + "=" + p.socket)
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		environ, err := os.ReadFile(filepath.Join(dir, "environ"))
-		if err != nil {
-			continue
-		}
-		for entry := range bytes.SplitSeq(environ, []byte{0}) {
-			if bytes.Equal(entry, want) {
-				p.add(pid)
-				break
-			}
-		}
+	for _, pid := range supervised(p.socket) {
+		p.add(pid)
 	}
 }
 

@@ -3,6 +3,8 @@ package run
 import (
 	"io"
 	"net"
+
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // relay joins an end that nobody claims to the client's TCP connection, whose server has accepted without us: a program
@@ -16,6 +18,7 @@ func (s *supervisor) relay(o *offer) {
 	}
 	s.forget(o)
 	s.listeners.relayed(o.server.Port())
+	s.record.stayed(o.server, o.client, clc.DiagNotAccepted)
 	end, tcp := stream(o.end), stream(o.tcp)
 	if end == nil || tcp == nil {
 		closeStreams(end, tcp)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/rundir"
 )
 
@@ -32,6 +33,8 @@ type supervisor struct {
 	held      map[int]*offer     // by the descriptor of their TCP socket
 	policy    *config.Policy     // of which only what it says of servers counts here: clients know theirs
 	relays    chan struct{}      // has an entry for each relay
+	record    record             // any goroutine may use it
+	control   *control.Server    // nil if it could not be opened: then nobody is told what happens here
 	quit      int                // an eventfd: readable when serve has to return
 }
 
@@ -43,6 +46,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	if err := rundir.Prepare(dir); err != nil {
 		return nil, err
 	}
+	runDir := dir
 	dir = rundir.Path(dir, rundir.Run)
 	tidy(dir)
 	s := &supervisor{
@@ -55,10 +59,12 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	if s.policy, err = config.NewPolicy(settings.Listen, settings.Connect, nil, ""); err != nil {
 		return nil, err
 	}
+	s.record.started = time.Now()
 	if err := s.open(dir, pid); err != nil {
 		s.close()
 		return nil, err
 	}
+	s.control, _ = control.Serve(runDir, filepath.Base(s.path), view{&s.record, s.path})
 	return s, nil
 }
 
@@ -183,6 +189,9 @@ func (s *supervisor) handle(fd int) {
 
 // close ends what there is. Connections that both programs have go on.
 func (s *supervisor) close() {
+	if s.control != nil {
+		s.control.Close()
+	}
 	for _, t := range s.talks {
 		s.hangUp(t)
 	}

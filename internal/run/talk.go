@@ -99,7 +99,7 @@ func (s *supervisor) answer(t *talk, m message, fd int) (more bool) {
 	case kindBoard:
 		t.reply(m.kind, statusOK, s.board.fd)
 	case kindOffer:
-		t.offer = s.take(m, fd)
+		t.offer = s.take(m, fd, t.pid)
 		if t.offer == nil {
 			t.reply(m.kind, statusNo, -1)
 			return false

@@ -1,0 +1,158 @@
+package run
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// ModeUnix is the mode of a connection that was moved to a pair of Unix sockets.
+const ModeUnix = "Unix"
+
+// A record is what a supervisor counts, and the trace of it. Programs connect to the supervisor of their server: it knows of both
+// ends, and nothing of connections that nobody has offered.
+type record struct {
+	started time.Time
+	trace   control.Trace[event]
+
+	mu      sync.Mutex
+	moved   uint64
+	tcp     map[clc.Diagnosis]uint64
+	callers []int // programs that have offered connections, the newest last
+}
+
+// An event is one of the trace: an offer, and what became of it.
+type event struct {
+	kind          control.TraceKind
+	name          string
+	local, remote netip.AddrPort // the server's end, and the client's
+	pid           int            // of the program that has asked; 0: not known
+	reason        clc.Diagnosis  // of TCP
+}
+
+// Event implements [control.TraceRecord].
+func (e event) Event() control.TraceEvent {
+	t := control.TraceEvent{Kind: e.kind, Name: e.name, Local: e.local, Peer: e.remote}
+	switch e.kind {
+	case control.TraceFallback:
+		r := clc.Lookup(e.reason, clc.OSUnspecified)
+		t.Mode, t.Text = "TCP", fmt.Sprintf("%v: %s", r, r.Sentence)
+	case control.TraceEstablished:
+		t.Mode, t.Text = ModeUnix, "a pair of Unix sockets"
+	}
+	if e.pid != 0 {
+		t.Text = strings.TrimSpace(fmt.Sprintf("%s pid=%d", t.Text, e.pid))
+	}
+	return t
+}
+
+// offered notes an offer, and why it was refused unless the reason is none.
+func (r *record) offered(m message, pid int, reason clc.Diagnosis) {
+	r.trace.Add(&event{kind: control.TraceRendezvous, name: "Offer", local: m.peer, remote: m.local, pid: pid}, nil)
+	r.mu.Lock()
+	if pid > 0 && !slices.Contains(r.callers, pid) {
+		r.callers = append(r.callers, pid)
+		r.callers = r.callers[max(0, len(r.callers)-maxCallers):]
+	}
+	r.mu.Unlock()
+	if reason != clc.DiagNone {
+		r.stayed(m.peer, m.local, reason)
+	}
+}
+
+// claimed notes that a connection was moved.
+func (r *record) claimed(o *offer, pid int) {
+	r.mu.Lock()
+	r.moved++
+	r.mu.Unlock()
+	r.trace.Add(&event{kind: control.TraceEstablished, local: o.server, remote: o.client, pid: pid}, nil)
+}
+
+// stayed notes that a connection is TCP, for the server at least.
+func (r *record) stayed(server, client netip.AddrPort, reason clc.Diagnosis) {
+	r.mu.Lock()
+	if r.tcp == nil {
+		r.tcp = make(map[clc.Diagnosis]uint64)
+	}
+	r.tcp[reason]++
+	r.mu.Unlock()
+	r.trace.Add(&event{kind: control.TraceFallback, local: server, remote: client, reason: reason}, nil)
+}
+
+// A view is a supervisor as its control socket shows it. It touches nothing that [supervisor.serve] does.
+type view struct {
+	*record
+	socket string // its path
+}
+
+// Status implements [control.Host].
+func (v view) Status() control.Status {
+	st := control.Status{
+		Started: v.started, Command: "gosmc run",
+		Counters: control.StatusCounters{Connections: make(map[string]uint64), Bytes: make(map[string]control.ByteCount)},
+	}
+	v.mu.Lock()
+	callers := slices.Clone(v.callers)
+	st.Counters.Connections[ModeUnix] = v.moved
+	for _, d := range slices.Sorted(maps.Keys(v.tcp)) {
+		n, r := v.tcp[d], clc.Lookup(d, clc.OSUnspecified)
+		st.Counters.Connections["TCP"] += n
+		st.Counters.Fallbacks = append(st.Counters.Fallbacks, control.FallbackCount{Code: control.ReasonCode(d), Tag: r.Tag, Text: r.Sentence, Count: n})
+	}
+	v.mu.Unlock()
+	for _, pid := range append(supervised(v.socket), callers...) {
+		if command := commandOf(pid); command != "" && !slices.ContainsFunc(st.Programs, func(p control.StatusProgram) bool { return p.PID == pid }) {
+			st.Programs = append(st.Programs, control.StatusProgram{PID: pid, Command: command})
+		}
+	}
+	return st
+}
+
+// Trace implements [control.Host].
+func (v view) Trace() control.Tracer { return &v.trace }
+
+// SampleCursors implements [control.Host]. There are none.
+func (v view) SampleCursors(list []control.TraceEvent) ([]control.TraceEvent, int) { return list, 0 }
+
+// supervised returns the processes whose environment has a supervisor's socket.
+func supervised(socket string) (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if of := Supervisor(pid); of != "" && of == socket {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Supervisor returns the socket of the supervisor under which a process was started, "" if there is none, or the process
+// cannot be asked.
+func Supervisor(pid int) string { return Variable(pid, EnvSocket) }
+
+// Variable returns a variable of the environment with which a process was started, "" if it has none or cannot be asked.
+func Variable(pid int, name string) string {
+	environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+	if err != nil {
+		return ""
+	}
+	return lookup(strings.Split(string(environ), "\x00"), name)
+}
+
+func commandOf(pid int) string {
+	comm, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
+	return strings.TrimSuffix(string(comm), "\n")
+}
