@@ -256,6 +256,9 @@ func (lc *LinkControl) abortAdd(now time.Time, reason llc.DeleteReason, tell boo
 	if tell && phase > addOpening { // rule: TestAddLinkAborted: phase > addOpening -> (phase > addOpening || true)
 		link.state = linkFailed // resources are kept until the answer
 		lc.enqueue(linkDelete{num: link.num, reason: reason})
+		if lc.role == RoleClient { // rule: TestAddLinkAskAgain
+			lc.setRetry(now)
+		}
 	} else {
 		out = lc.remove(link, out)
 	}
@@ -265,14 +268,34 @@ func (lc *LinkControl) abortAdd(now time.Time, reason llc.DeleteReason, tell boo
 
 // retryLater has the server try again after a while, longer each time: "the server peer ... must set a timer" (RFC 7609 C.8).
 func (lc *LinkControl) retryLater(now time.Time) {
+	if _, _, ok := lc.plan(lc.form.Version() == 1); ok && lc.role == RoleServer { // rule: TestAddLinkRetry
+		lc.setRetry(now)
+	}
+}
+
+// setRetry sets the timer for another attempt, or a client's for asking the server for it.
+func (lc *LinkControl) setRetry(now time.Time) {
 	first := lc.cfg.RetryInterval
 	if first == 0 {
 		first = AddLinkRetry
 	}
-	if _, _, ok := lc.plan(lc.form.Version() == 1); ok && lc.role == RoleServer && first > 0 { // rule: TestAddLinkRetry
+	if first > 0 { // rule: TestAddLinkRetry
 		lc.retry.delay = min(max(2*lc.retry.delay, first), max(first, AddLinkRetryMax))
 		lc.retry.at = now.Add(lc.retry.delay)
 	}
+}
+
+// askAgain has a client, whose link was not confirmed in time, say once more that it has an RNIC for one: it "set a timer to send an ADD LINK to
+// the server if there is still an unused RNIC on the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer too, Linux net/smc has none.
+func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
+	lc.retry.at = time.Time{}
+	symmetric, _ := lc.split()
+	for _, r := range lc.rnics {
+		if !usesLocal(symmetric, r.end()) {
+			return lc.askForLink(now, r, out)
+		}
+	}
+	return out
 }
 
 // retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long.

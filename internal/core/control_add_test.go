@@ -65,6 +65,41 @@ func TestAddLinkRetry(t *testing.T) {
 	p.check("when the client asks", p.server.links(), RedundancySymmetric)
 }
 
+// TestAddLinkAskAgain has a client whose second link is not confirmed in time ask a server for it that has no timer, as Linux net/smc:
+// by a timer, less and less often, and not when the link has come up meanwhile.
+func TestAddLinkAskAgain(t *testing.T) {
+	for version, v1 := range linkVersions {
+		kind := map[bool]string{true: "ADD LINK", false: "REQUEST ADD LINK"}[v1]
+		p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2, first: func(p *linkPair) {
+			p.server.lc.cfg.RetryInterval = -1
+			confirmed := false // the first link is to be
+			p.lose = func(s *pairSide, o SendLLC) bool {
+				first := !confirmed
+				confirmed = confirmed || o.Message.Type() == llc.TypeConfirmLink
+				return !first && s == p.server && o.Message.Type() == llc.TypeConfirmLink
+			}
+		}})
+		hints := func() (n int) {
+			if n = p.client.count(kind); v1 { // replies are of the same type
+				n -= p.server.count(kind)
+			}
+			return n
+		}
+		p.pass(2 * time.Minute)
+		if n := hints(); n != 3 || p.client.lc.State() != ControlActive { // after 10, 20 and 40 seconds, each with its 5 of waiting
+			t.Errorf("%s: asked %d times in two minutes", version, n)
+		}
+		p.lose = nil
+		p.pass(2 * time.Minute)
+		p.check(version, p.server.links(), RedundancySymmetric)
+		before := hints()
+		p.pass(time.Hour)
+		if n := hints(); n != before {
+			t.Errorf("%s: asked %d times more for a link that is there", version, n-before)
+		}
+	}
+}
+
 // TestAddLinkHints has a client say that it has another RNIC: when that helps, and the server heed it, when that does.
 func TestAddLinkHints(t *testing.T) {
 	for version, v1 := range linkVersions {

@@ -156,6 +156,8 @@ func (lc *LinkControl) next(now time.Time, out []Output) []Output {
 		return out
 	case lc.role == RoleServer && len(lc.deletes) > 0:
 		return out
+	case lc.role == RoleClient && !lc.retry.at.IsZero() && !now.Before(lc.retry.at): // rule: TestAddLinkAskAgain
+		out = lc.askAgain(now, out)
 	case lc.role == RoleServer && !lc.retry.at.IsZero() && !now.Before(lc.retry.at):
 		if out = lc.beginAdd(now, out); lc.add.phase != addNone {
 			return out

@@ -48,7 +48,7 @@ type ControlConfig struct {
 	// TestInterval is how long nothing has been heard from the peer before it is asked with TEST LINK;
 	// zero: [TestLinkInterval], negative: never.
 	TestInterval time.Duration
-	// RetryInterval is how long a server waits after an attempt at another link that has come to nothing, the first time;
+	// RetryInterval is how long a server waits after an attempt at another link that has come to nothing, the first time, and a client before it asks for one;
 	// zero: [AddLinkRetry], negative: for ever, unless something new is known.
 	RetryInterval time.Duration
 	// RefuseEyecatcher ends the first contact with a peer whose RMB elements begin with an eyecatcher,
