@@ -67,6 +67,11 @@ type Config struct {
 	// all when a link has come.
 	SMCRSpread string
 
+	// SMCRKeepAlive is how long nothing may have come over a link of SMC-R before the peer is asked whether it is there (TEST LINK); without an answer within
+	// two seconds the link is lost. 0 means 30 seconds; negative asks only for connections whose keepalive is turned on by the program, in
+	// the time that these give.
+	SMCRKeepAlive time.Duration
+
 	// SMCRv1 offers and accepts version 1 of SMC-R too, which needs no UEID: between hosts of one IP network. It
 	// runs over RoCEv2, as the other versions do. Linux kernels want RoCEv1 for it, which this package has not, so
 	// it is for hosts that are known to do the same.
@@ -103,20 +108,21 @@ func (c *Config) internal() host.Config {
 		return host.Config{}
 	}
 	return host.Config{
-		Disabled:     c.Disabled,
-		Listen:       config.Filter(c.Listen),
-		Connect:      config.Filter(c.Connect),
-		Dir:          c.Dir,
-		UEIDs:        c.UEIDs,
-		SMCRPeers:    c.SMCRPeers,
-		SMCRDevices:  c.SMCRDevices,
-		SMCRLinks:    c.SMCRLinks,
-		SMCRSpread:   c.SMCRSpread,
-		SMCRv1:       c.SMCRv1,
-		Spin:         c.Spin,
-		ReadBuffer:   c.ReadBuffer,
-		MemoryBudget: c.MemoryBudget,
-		AnyUser:      c.AnyUser,
-		Logger:       c.Logger,
+		Disabled:      c.Disabled,
+		Listen:        config.Filter(c.Listen),
+		Connect:       config.Filter(c.Connect),
+		Dir:           c.Dir,
+		UEIDs:         c.UEIDs,
+		SMCRPeers:     c.SMCRPeers,
+		SMCRDevices:   c.SMCRDevices,
+		SMCRLinks:     c.SMCRLinks,
+		SMCRSpread:    c.SMCRSpread,
+		SMCRKeepAlive: c.SMCRKeepAlive,
+		SMCRv1:        c.SMCRv1,
+		Spin:          c.Spin,
+		ReadBuffer:    c.ReadBuffer,
+		MemoryBudget:  c.MemoryBudget,
+		AnyUser:       c.AnyUser,
+		Logger:        c.Logger,
 	}
 }

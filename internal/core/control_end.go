@@ -154,8 +154,14 @@ func (lc *LinkControl) Suspect(now time.Time, num llc.LinkNum, out []Output) []O
 	return lc.arm(lc.probe(now, link, out))
 }
 
-// testInterval returns how long a link may be silent, 0 for ever.
-func (lc *LinkControl) testInterval() time.Duration {
+// SetTestInterval changes how long a link may be silent, see [ControlConfig].
+func (lc *LinkControl) SetTestInterval(d time.Duration, out []Output) []Output {
+	lc.cfg.TestInterval = d
+	return lc.arm(out)
+}
+
+// TestInterval returns how long a link may be silent, 0 for ever.
+func (lc *LinkControl) TestInterval() time.Duration {
 	switch {
 	case lc.cfg.TestInterval < 0:
 		return 0
@@ -175,8 +181,8 @@ func (lc *LinkControl) testsDue() (next time.Time) {
 		case l.state != linkActive:
 		case !l.test.due.IsZero():
 			next = earliest(next, l.test.due)
-		case lc.testInterval() > 0:
-			next = earliest(next, l.lastHeard.Add(lc.testInterval()))
+		case lc.TestInterval() > 0:
+			next = earliest(next, l.lastHeard.Add(lc.TestInterval()))
 		}
 	}
 	return next
@@ -192,7 +198,7 @@ func (lc *LinkControl) advanceTests(now time.Time, out []Output) []Output {
 		switch {
 		case l.state != linkActive || lc.state != ControlActive:
 		case l.test.due.IsZero():
-			if lc.testInterval() > 0 && !now.Before(l.lastHeard.Add(lc.testInterval())) { // rule: TestControlKeepalive
+			if lc.TestInterval() > 0 && !now.Before(l.lastHeard.Add(lc.TestInterval())) { // rule: TestControlKeepalive
 				out = lc.probe(now, l, out)
 			}
 		case now.Before(l.test.due):

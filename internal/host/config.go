@@ -17,31 +17,32 @@ import (
 // Config is what a host is made with. The zero value is useful. The exported smc.Config
 // describes the fields.
 type Config struct {
-	Disabled     bool
-	Dir          string
-	UEIDs        []string
-	NoSEID       bool
-	Spin         time.Duration // 0: default; negative: never
-	ReadBuffer   int           // bytes; 0: default
-	MemoryBudget int64         // bytes; 0: default
-	AnyUser      bool
-	Listen       config.Filter     // servers here that may have SMC; empty lists: those of the configuration
-	Connect      config.Filter     // servers with which programs here may have it; in the same way
-	SMCRPeers    []string          // addresses and prefixes, see parsePeer
-	SMCRDevices  []string          // addresses and prefixes that devices may have; empty: that of the TCP connection, and others on its LAN for further links
-	SMCRLinks    int               // symmetric links of a link group, at most: 1 to 8; 0: 2. More than 2 in version 1 only
-	PNET         map[string]string // PNETIDs by the name of the interface; nil: those of the configuration file
-	SMCRSpread   string            // what links are to have the same of: SpreadConnections, the default, or SpreadBytes
-	SMCRv1       bool              // offer and accept version 1 of SMC-R, over RoCEv2
-	Logger       *slog.Logger
-	SweepEvery   time.Duration // 0: sweepEvery; for tests that cannot wait as long
-	CheckEvery   time.Duration // 0: that of the rendezvous; for tests that cannot wait as long
-	Option       optionSource  // of TCP option 254; for tests; nil: by gosmc agent
-	Release0     bool          // speak version 2.0 of SMC and not 2.1; for tests
-	RDMA         rdma.Config   // of the devices; for tests
-	Namespace    func(func())  // calls a function on a thread in the network namespace of the devices; for tests; nil: at once
-	ReleaseIdle  bool          // keep nothing of the system, and no goroutine, while nobody uses the host
-	Program      string        // what the program was started as; for tests; empty: by os.Args
+	Disabled      bool
+	Dir           string
+	UEIDs         []string
+	NoSEID        bool
+	Spin          time.Duration // 0: default; negative: never
+	ReadBuffer    int           // bytes; 0: default
+	MemoryBudget  int64         // bytes; 0: default
+	AnyUser       bool
+	Listen        config.Filter     // servers here that may have SMC; empty lists: those of the configuration
+	Connect       config.Filter     // servers with which programs here may have it; in the same way
+	SMCRPeers     []string          // addresses and prefixes, see parsePeer
+	SMCRDevices   []string          // addresses and prefixes that devices may have; empty: that of the TCP connection, and others on its LAN for further links
+	SMCRLinks     int               // symmetric links of a link group, at most: 1 to 8; 0: 2. More than 2 in version 1 only
+	PNET          map[string]string // PNETIDs by the name of the interface; nil: those of the configuration file
+	SMCRSpread    string            // what links are to have the same of: SpreadConnections, the default, or SpreadBytes
+	SMCRKeepAlive time.Duration     // how long a link may be silent before the peer is asked; 0: core.TestLinkInterval, negative: for ever
+	SMCRv1        bool              // offer and accept version 1 of SMC-R, over RoCEv2
+	Logger        *slog.Logger
+	SweepEvery    time.Duration // 0: sweepEvery; for tests that cannot wait as long
+	CheckEvery    time.Duration // 0: that of the rendezvous; for tests that cannot wait as long
+	Option        optionSource  // of TCP option 254; for tests; nil: by gosmc agent
+	Release0      bool          // speak version 2.0 of SMC and not 2.1; for tests
+	RDMA          rdma.Config   // of the devices; for tests
+	Namespace     func(func())  // calls a function on a thread in the network namespace of the devices; for tests; nil: at once
+	ReleaseIdle   bool          // keep nothing of the system, and no goroutine, while nobody uses the host
+	Program       string        // what the program was started as; for tests; empty: by os.Args
 
 	policy *config.Policy // of Listen, Connect and what the configuration says of programs
 }

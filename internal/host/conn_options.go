@@ -65,18 +65,21 @@ func (c *Conn) SetNoDelay(noDelay bool) error {
 }
 
 // SetKeepAlive turns TCP's own keepalive on the idle TCP connection on or off; when it
-// finds the peer unreachable, the SMC connection ends too.
+// finds the peer unreachable, the SMC connection ends too. Over SMC-R the link is asked as well.
 func (c *Conn) SetKeepAlive(on bool) error {
+	defer c.tellKeepAlive()
 	return c.setOption(func() error { return c.tcp.SetKeepAlive(on) }, func(o *Options) { o.KeepAlive.Enable = on })
 }
 
 // SetKeepAlivePeriod is that of [net.TCPConn].
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
+	defer c.tellKeepAlive()
 	return c.setOption(func() error { return c.tcp.SetKeepAlivePeriod(d) }, func(o *Options) { o.KeepAlive.Idle, o.KeepAlive.Interval = d, d })
 }
 
 // SetKeepAliveConfig is that of [net.TCPConn].
 func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
+	defer c.tellKeepAlive()
 	return c.setOption(func() error { return c.tcp.SetKeepAliveConfig(config) }, func(o *Options) { o.KeepAlive = config })
 }
 

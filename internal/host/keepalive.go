@@ -3,6 +3,8 @@ package host
 import (
 	"net"
 	"time"
+
+	"github.com/gosmc/smc/internal/core"
 )
 
 // Package net turns TCP's keepalive on for every connection. On one host it tells nothing that the peering does not
@@ -26,4 +28,54 @@ func (k lateKeepAlive) turnOn(tcp *net.TCPConn) {
 	if k { // rule: TestKeepAlive
 		tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true})
 	}
+}
+
+// What TCP's keepalive cannot tell of a connection over SMC-R is whether RDMA still gets through. So its link is asked with TEST LINK when it was silent for as
+// long as the keepalive of any of its connections says: "as long as some SMC-R connections on a given SMC-R link are active ... then there is no need to
+// perform additional link viability testing" (RFC 7609 §4.5.3, p.65). One probe is enough, whatever KeepAliveConfig says of their number and interval, since
+// its packets are sent again.
+
+const (
+	defaultQuiet = 15 * time.Second // as package net has it
+	leastQuiet   = time.Second      // that of TCP: nobody is to ask all the time. RFC 7609 §4.5.3 (p.66) has a least interval too
+)
+
+// tellKeepAlive tells the link group of an SMC-R connection of its keepalive, if the program wants that.
+func (c *Conn) tellKeepAlive() {
+	x, ok := c.carrier.(*smcrCarrier)
+	if !ok || c.data == nil {
+		return
+	}
+	quiet := time.Duration(0)
+	switch k := c.Options().KeepAlive; {
+	case !k.Enable, k.Idle < 0: // the system's time, two hours, is longer than the host's
+	case k.Idle == 0:
+		quiet = defaultQuiet
+	default:
+		quiet = max(k.Idle, leastQuiet)
+	}
+	g := x.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctl != nil && x.quiet != quiet {
+		x.quiet = quiet
+		g.doLocked(g.updateTests)
+	}
+}
+
+// updateTests has links asked as soon as any of the connections wants. g.mu is held.
+func (g *smcrGroup) updateTests(_ time.Time, out []core.Output) []core.Output {
+	if g.gone {
+		return out
+	}
+	d := g.host.cfg.SMCRKeepAlive
+	if d == 0 {
+		d = core.TestLinkInterval
+	}
+	for _, c := range g.owners {
+		if c.quiet > 0 && (d < 0 || c.quiet < d) { // rule: TestSMCRKeepAlive
+			d = c.quiet
+		}
+	}
+	return g.ctl.SetTestInterval(d, out)
 }

@@ -81,3 +81,102 @@ func TestKeepAlive(t *testing.T) {
 		})
 	}
 }
+
+// TestSMCRKeepAlive looks when a link is asked whether the peer is there: as the host likes, and sooner if a program wants that of a
+// connection, for as long as that lasts.
+func TestSMCRKeepAlive(t *testing.T) {
+	asked := func(h *Host) uint64 {
+		for _, m := range h.Status().Counters.LLC {
+			if m.Type == "TEST LINK" {
+				return m.Sent
+			}
+		}
+		return 0
+	}
+	t.Run("by the host", func(t *testing.T) {
+		r := newSMCRRig(t, func(c, s *Config) { c.SMCRKeepAlive, s.SMCRKeepAlive = 20*time.Millisecond, -1 })
+		c, s := r.connect()
+		checkSMCR(t, c, s)
+		smctest.Eventually(t, patience, "the peer was asked", func() bool { return asked(r.client) > 1 })
+		checkExchange(t, c, s)
+		if after := groupsOf(r.server)[0].testsAfter(); after != 0 {
+			t.Errorf("a server that does not want to asks after %v", after)
+		}
+		c.Close()
+		s.Close()
+	})
+	t.Run("by connections", func(t *testing.T) {
+		r := newSMCRRig(t, func(c, s *Config) { c.SMCRKeepAlive, s.SMCRKeepAlive = -1, -1 })
+		c, s := r.connect()
+		checkSMCR(t, c, s)
+		asking, peer := func() (c, s *Conn) {
+			c, err := r.dial(DialOptions{Net: net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Hour}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c, mustAccept(t, r.l)
+		}()
+		g := groupsOf(r.client)[0]
+		check := func(what string, want time.Duration) {
+			t.Helper()
+			if got := g.testsAfter(); got != want {
+				t.Errorf("%s: asks after %v, want %v", what, got, want)
+			}
+		}
+		check("the dialer's time", time.Hour)
+		for _, tt := range []struct {
+			config net.KeepAliveConfig
+			want   time.Duration
+		}{
+			{net.KeepAliveConfig{Enable: true, Idle: 10 * time.Minute}, 10 * time.Minute},
+			{net.KeepAliveConfig{Enable: true, Idle: 2 * time.Hour}, time.Hour},
+			{net.KeepAliveConfig{Enable: true, Idle: -1}, time.Hour},
+			{net.KeepAliveConfig{Enable: true}, defaultQuiet},
+			{net.KeepAliveConfig{Idle: time.Second}, time.Hour},
+		} {
+			if err := c.SetKeepAliveConfig(tt.config); err != nil {
+				t.Fatal(err)
+			}
+			check("after SetKeepAliveConfig", tt.want)
+		}
+		if err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Millisecond}); err != nil {
+			t.Fatal(err)
+		}
+		if c.carrier.(*smcrCarrier).quiet != leastQuiet {
+			t.Error("less than the least time is taken")
+		}
+		smctest.Eventually(t, patience, "the peer was asked", func() bool { return asked(r.client) > 0 })
+		if err := c.SetKeepAlive(false); err != nil {
+			t.Fatal(err)
+		}
+		asking.Close()
+		peer.Close()
+		smctest.Eventually(t, patience, "nobody asks after the connection has ended", func() bool { return g.testsAfter() == 0 })
+		c.Close()
+		s.Close()
+	})
+}
+
+// testsAfter returns how long a link is silent when the peer is asked, 0: it is not.
+func (g *smcrGroup) testsAfter() time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ctl.TestInterval()
+}
+
+// TestSMCRKeepAliveMoves has the packets of a link vanish over which nobody says anything: with keepalive that is found out, and the connection
+// goes on over the other link.
+func TestSMCRKeepAliveMoves(t *testing.T) {
+	r, cables := newTwinRig(t, func(c, s *Config) { c.SMCRKeepAlive, s.SMCRKeepAlive = -1, -1 })
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	r.awaitRedundancy("symmetric")
+	vanish(cables, 1)
+	if err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitRedundancy("single")
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
+}

@@ -36,6 +36,7 @@ type Listener struct {
 	addr      netip.AddrPort
 	asked     bool          // for TCP option 254
 	keepAlive lateKeepAlive // of each connection
+	asksAlive net.KeepAliveConfig
 	crowd     crowd
 	meeting   atomic.Pointer[rendezvous.Listening]
 	crier     crier
@@ -91,7 +92,7 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 		return nil, err
 	}
 	l := h.newListener(inner.(*net.TCPListener), buffer, opts)
-	l.asked, l.keepAlive = asked.Load(), keepAlive
+	l.asked, l.keepAlive, l.asksAlive = asked.Load(), keepAlive, lc.KeepAliveConfig
 	err = l.announce()
 	if err != nil {
 		inner.Close()
@@ -287,6 +288,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 	}
 	c := h.newConn(tcp, false, nil)
 	c.keepAlive = l.keepAlive
+	c.options.values.KeepAlive = l.asksAlive
 	if h.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), l.opts.Require, nil) == nil {
 		l.deliver(accepted{conn: c})
 		return
@@ -315,6 +317,7 @@ func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *C
 	deepen()
 	c := l.host.newConn(tcp, false, nil)
 	c.keepAlive = l.keepAlive
+	c.options.values.KeepAlive = l.asksAlive
 	end := l.pace.watch()
 	err := accept(l.ctx, c, l.buffer, l.opts.Require)
 	end()

@@ -148,6 +148,7 @@ type smcrCarrier struct {
 	ring     atomic.Int64  // bytes of the send ring that count in the host's budget
 	element  *core.Element // nil before it is known
 	awaits   bool          // said its last word, and is not released
+	quiet    time.Duration // how long its link may be silent, 0: as the host likes; guarded by the group's mu
 	lost     func()        // the peer has given the element to another connection
 }
 
@@ -346,6 +347,10 @@ func (c *smcrCarrier) detach(clean bool) {
 	if g != nil {
 		g.mu.Lock()
 		c.detached = true
+		if c.quiet > 0 {
+			c.quiet = 0 // who has closed asks no more
+			g.afterwards(func() { g.do(g.updateTests) })
+		}
 		g.mu.Unlock()
 	}
 	owner := c.owner

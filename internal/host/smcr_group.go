@@ -123,7 +123,7 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error 
 	l.mtu.Store(uint32(min(r.R.MTU, l.net.MTU())))
 	l.peer = r.R.GID.Addr()
 	g.peer = l.peer
-	cfg := core.ControlConfig{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.host.cfg.SMCRLinks)}
+	cfg := core.ControlConfig{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.host.cfg.SMCRLinks), TestInterval: g.host.cfg.SMCRKeepAlive}
 	if token, ok := c.rmb.rmb.Token(l.net); ok {
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
 	}
