@@ -147,6 +147,7 @@ type smcrCarrier struct {
 	detached bool          // nothing new is sent; guarded by the group's mu
 	ring     atomic.Int64  // bytes of the send ring that count in the host's budget
 	element  *core.Element // nil before it is known
+	named    *smcrLink     // by the handshake; nil before prepare
 	awaits   bool          // said its last word, and is not released
 	quiet    time.Duration // how long its link may be silent, 0: as the host likes; guarded by the group's mu
 	lost     func()        // the peer has given the element to another connection
@@ -207,6 +208,7 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 		}
 	}
 	l := g.named(t.choice.R)
+	c.named = l
 	token, ok := c.rmb.rmb.Token(l.net)
 	if !ok {
 		return r, errGone
@@ -319,7 +321,7 @@ func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 func (g *smcrGroup) attach(c *smcrCarrier, r core.Result) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l, el := g.pick(c.owner)
+	l, el := g.pickNamed(c)
 	if l == nil { // the group ends: what has come before can be read
 		l, el = g.main(), *c.element // without it TestSMCROneShot loses bytes now and then
 	}

@@ -130,6 +130,10 @@ func (g *smcrGroup) main() *smcrLink {
 
 // named returns the link that a later contact's message of ours names. A client names the one that the server's has named, if it can: Linux net/smc
 // takes the RKey of a Confirm for one of that link, whatever else the Confirm says.
+//
+// A server that has lost links names the newest one. Linux net/smc looks whether the memory of a connection is registered on the link that is named, and if so
+// registers it on no other, which may have been made since it was used first; but it tells the keys of all. A write with such a key ends the link
+// group. Where the newest link is named the memory is registered on all of them.
 func (g *smcrGroup) named(server *clc.ParamsR) *smcrLink {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -143,7 +147,15 @@ func (g *smcrGroup) named(server *clc.ParamsR) *smcrLink {
 			}
 		}
 	}
-	return g.main()
+	best := g.main()
+	if g.failovers > 0 {
+		for _, l := range g.links {
+			if l.up && l.num > best.num {
+				best = l // rule: TestSMCRNamedNewest: best = l -> _ = l
+			}
+		}
+	}
+	return best
 }
 
 // fail makes all links fail.
@@ -410,6 +422,17 @@ func (g *smcrGroup) pick(owner core.Owner) (best *smcrLink, at core.Element) {
 		}
 	}
 	return best, at
+}
+
+// pickNamed is pick for a new connection: where links were lost it is the link that the handshake has named, on which a Linux peer has registered its memory
+// in any case. g.mu is held.
+func (g *smcrGroup) pickNamed(c *smcrCarrier) (*smcrLink, core.Element) {
+	if l := c.named; g.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: TestSMCRNamedNewest
+		if el, ok := g.ctl.ElementOn(c.owner, l.num); ok {
+			return l, el
+		}
+	}
+	return g.pick(c.owner)
 }
 
 // numberOf returns the number of the link that a connection writes over, 0 if there is none.
