@@ -31,7 +31,7 @@ func (t *Tracker) linkFromConfirm(e *Event, f *flow, m llc.Message) {
 func (t *Tracker) handleLLC(e *Event, f *flow, m llc.Message) {
 	if m.Head().Reply {
 		call := t.answered(f, m)
-		if r := f.reverse(); call == nil && r != nil && f.link.fromStart() && !isDeleteAll(m) && !isLateReject(m) {
+		if r := f.reverse(); call == nil && r != nil && f.link.fromStart() && !isDeleteAll(m) && !isLate(m) {
 			t.suspect(suspicion{
 				link: f.link, dir: f.dir, awaited: r.mark(),
 				text: "the reply to a request that there was not, " + m.Type().String(), rule: "RFC 7609 p.28",
@@ -168,11 +168,16 @@ func (t *Tracker) answered(f *flow, m llc.Message) *call {
 	return nil
 }
 
-// isLateReject reports whether a message may come without a request. Linux net/smc as a client rejects a link when it has accepted that, and waited in vain for
-// CONFIRM LINK on it.
-func isLateReject(m llc.Message) bool {
-	a, ok := m.(llc.AddLink)
-	return ok && a.Rejected // rule: TestRules: a.Rejected -> false
+// isLate reports whether a reply may come without a request that waits for it. Linux net/smc as a client rejects a link when it has accepted that, and waited in vain
+// for CONFIRM LINK on it. Where both sides ask for the end of a link, the requests are each other's answers, and "unknown link" may follow.
+func isLate(m llc.Message) bool {
+	switch m := m.(type) {
+	case llc.AddLink:
+		return m.Rejected // rule: TestRules: m.Rejected -> false
+	case llc.DeleteLink:
+		return m.Reason == llc.DeleteUnknownLink // rule: TestRules: m.Reason == llc.DeleteUnknownLink -> false
+	}
+	return false
 }
 
 func isDeleteAll(m llc.Message) bool {

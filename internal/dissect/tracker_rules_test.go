@@ -230,6 +230,10 @@ var rules = []struct {
 		s.LLC(c2s, 0, llc.AddLink{Header: reply, Rejected: true})
 		s.CDC(s2c, dissecttest.Produce(0, 0))
 	}, nil},
+	{"late answer to DELETE LINK", func(s *dissecttest.Script) {
+		s.LLC(c2s, 0, llc.DeleteLink{Header: reply, Link: 1, Reason: llc.DeleteUnknownLink})
+		s.CDC(s2c, dissecttest.Produce(0, 0))
+	}, nil},
 	{"NAKs", func(s *dissecttest.Script) {
 		nak := func(v roce.Syndrome) {
 			s.RoCE(s2c, 0, roce.Packet{BTH: roce.BTH{Opcode: roce.Acknowledge, PSN: 1}, AETH: roce.AETH{Syndrome: v}})
