@@ -61,7 +61,7 @@ func (lc *LinkControl) handleConfirmLink(now time.Time, link *controlLink, m llc
 		return lc.fail(now, end, why, out)
 	}
 	lc.eyecatcher = !m.HasNoEyecatcher()
-	if n := int(m.MaxLinks); lc.cfg.Result.Version == clc.V1 && n > 0 {
+	if n := int(m.MaxLinks); lc.cfg.Result.Version == clc.V1 && n > 0 { // rule: TestMaxLinksOfClient
 		// "The client maximum link value is optional ... If the client passes a lower value, this lower value then
 		// becomes the final negotiated maximum" (RFC 7609 p.22). Linux net/smc says 2, and does not look.
 		lc.maxLinks = min(lc.maxLinks, n)

@@ -197,7 +197,7 @@ func (lc *LinkControl) restartExchange() {
 	b := lc.own[id]
 	lc.exchange = rkeyExchange{}
 	switch {
-	case b.state == rmbDeleting || b.delete:
+	case b.state == rmbDeleting || b.delete: // rule: TestExchangeOnLostLink
 		b.state, b.delete = rmbUnwanted, false
 	case b.again:
 		b.state = rmbConfirmed
@@ -378,6 +378,7 @@ type rkeyLearning struct {
 
 func (lc *LinkControl) learnOthers(b *peerRMB, others []llc.LinkRToken) {
 	for _, t := range others {
+		// rule: TestConfirmRKeyContinuation: t.Link != 0 -> (t.Link != 0 || true)
 		if l := lc.link(t.Link); l != nil && t.Link != 0 {
 			if old, ok := b.on(l.slot); ok && old != t.RToken && len(b.users) > 0 {
 				continue // as with the first
@@ -402,19 +403,19 @@ func (lc *LinkControl) missing(via *controlLink, b *peerRMB) (list []*controlLin
 func (lc *LinkControl) handleConfirmRKeyCont(now time.Time, link *controlLink, m llc.ConfirmRKeyCont, out []Output) []Output {
 	x := &lc.exchange
 	if m.Reply {
-		if x.kind != exchangeConfirmRKey || len(x.rest) == 0 || int(m.Remaining) != len(x.rest) {
+		if x.kind != exchangeConfirmRKey || len(x.rest) == 0 || int(m.Remaining) != len(x.rest) { // rule: TestConfirmRKeyContinuation
 			return out
 		}
 		x.rest = x.rest[min(len(x.rest), 3):]
 		return lc.rkeyAnswered(now, m.Negative, out)
 	}
 	l := &lc.learning
-	if l.rmb == nil || int(m.Remaining) != l.owed || l.owed == 0 {
+	if l.rmb == nil || int(m.Remaining) != l.owed || l.owed == 0 { // rule: TestConfirmRKeyContinuation
 		return out
 	}
 	reply := m
 	reply.Reply = true
-	lc.learnOthers(l.rmb, m.RTokens)
+	lc.learnOthers(l.rmb, m.RTokens) // rule: TestConfirmRKeyContinuation
 	l.owed -= len(m.RTokens)
 	out = append(out, SendLLC{Link: link.num, Message: reply})
 	if l.owed > 0 {
