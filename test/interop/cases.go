@@ -28,6 +28,7 @@ var (
 	ipv6   = conditions{ipv6: true}
 	jumbo  = conditions{jumbo: true}
 	packet = conditions{headers: udp.HeadersAlways}
+	twin   = conditions{twin: true}
 	both   = conditions{headers: udp.HeadersAlways, loss: true}
 )
 
@@ -51,9 +52,13 @@ var (
 	// before, which fails, and ends the queue pair. The kernel registers memory for a connection while others have data on their way.
 	underLoss = visits(says(talk.Echo, 1000), says(talk.Echo, 100_000), says(talk.Echo, 1_000_000), says(talk.Duplex, 3_000_000), says(talk.Half, 300_000))
 
+	fourMovers = says(talk.Duplex, 6_000_000).times(4)
+
 	declined   = []string{"declined"}
 	endOfLink  = []string{"NAK", "timeout", "reset"}
-	reset      = []string{"reset"} // of TCP, which is not always faster than its end in order
+	staleToo   = []string{"NAK", "timeout", "reset", "violation"} // where soft-RoCE sends old messages again over a link that was given up, once its path is back
+	reset      = []string{"reset"}                                // of TCP, which is not always faster than its end in order
+	ofFailover = ofVanished
 	ofVanished = []string{"guest link_downed", "guest send_err", "guest retry_exceeded_err", "guest out_of_seq_request", "guest rcvd_seq_err"}
 )
 
@@ -113,6 +118,40 @@ func allCases() []testCase {
 		{name: "smcr/vanished/server", what: "SMC-R: the same, the guest is the client", run: vanished.server, tolerates: ofVanished, mayFind: endOfLink},
 		{name: "smcr/agent/client", what: "SMC-R: two processes of ours share an address and gosmc agent, and dial the guest", run: sharedClient},
 		{name: "smcr/agent/server", what: "SMC-R: the same, the guest is the client of both", run: sharedServer},
+		{name: "smcr/links/client", what: "SMC-R: two adapters on each side, and two links; we are the client", run: twoLinks(true), conditions: twin},
+		{name: "smcr/links/server", what: "SMC-R: the same, the guest is the client", run: twoLinks(false), conditions: twin},
+		{
+			name: "smcr/failover/client", what: "SMC-R: an interface goes down in the middle of a transfer, either end's of either link, and returns; we are the client",
+			run: failover{fourMovers, downs}.client, conditions: twin, tolerates: ofFailover, mayFind: endOfLink,
+		},
+		{
+			name: "smcr/failover/server", what: "SMC-R: the same, the guest is the client",
+			run: failover{fourMovers, downs}.server, conditions: twin, tolerates: ofFailover, mayFind: endOfLink,
+		},
+		{
+			name: "smcr/silence/client", what: "SMC-R: packets of a link vanish in the middle of a transfer, both ways or those from the guest; we are the client",
+			run: failover{fourMovers, silences[:3]}.client, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
+		},
+		{
+			name: "smcr/silence/server", what: "SMC-R: the same, and those to the guest; the guest is the client",
+			run: failover{fourMovers, silences}.server, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
+		},
+		{
+			name: "smcr/removed/client", what: "SMC-R: a device is removed in the middle of a transfer, either end's, and comes back; we are the client",
+			run: failover{fourMovers, removals}.client, conditions: twin, tolerates: ofFailover, mayFind: endOfLink,
+		},
+		{
+			name: "smcr/removed/server", what: "SMC-R: the same, the guest is the client",
+			run: failover{fourMovers, removals}.server, conditions: twin, tolerates: ofFailover, mayFind: endOfLink,
+		},
+		{
+			name: "smcr/asymmetric/client", what: "SMC-R: the guest gets its second adapter in the middle of a transfer; we are the client",
+			run: oneSided{fourMovers, false}.client, conditions: twin, tolerates: ofFailover, mayFind: endOfLink,
+		},
+		{
+			name: "smcr/asymmetric/server", what: "SMC-R: we get our second adapter in the middle of a transfer; the guest is the client",
+			run: oneSided{fourMovers, true}.server, conditions: twin, tolerates: ofFailover, mayFind: endOfLink,
+		},
 
 		{name: "pingpong/client", what: asClient, run: client},
 		{name: "pingpong/server", what: asServer, run: server},

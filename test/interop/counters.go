@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,7 +103,7 @@ func lostHere() (uint64, error) {
 	return parseLost(string(snmp), string(dev))
 }
 
-// parseLost takes RcvbufErrors of UDP from snmp, and what the tap of the data network dropped from dev.
+// parseLost takes RcvbufErrors of UDP from snmp, and what the taps of the data networks dropped from dev.
 func parseLost(snmp, dev string) (lost uint64, err error) {
 	var titles []string
 	found := 0
@@ -128,7 +129,7 @@ func parseLost(snmp, dev string) (lost uint64, err error) {
 	columns := []int{3, 11} // of /proc/net/dev: received and transmitted packets that were dropped
 	for line := range strings.Lines(dev) {
 		name, numbers, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if words := strings.Fields(numbers); name == dataTap && len(words) > slices.Max(columns) {
+		if words := strings.Fields(numbers); (name == dataTap || name == secondTap) && len(words) > slices.Max(columns) {
 			for _, column := range columns {
 				n, err := strconv.ParseUint(words[column], 10, 64)
 				if err != nil {
@@ -139,8 +140,8 @@ func parseLost(snmp, dev string) (lost uint64, err error) {
 			found++
 		}
 	}
-	if found != 2 {
-		return 0, fmt.Errorf("no counters of UDP and %s in\n%s%s", dataTap, snmp, dev)
+	if found != 3 {
+		return 0, fmt.Errorf("no counters of UDP, %s and %s in\n%s%s", dataTap, secondTap, snmp, dev)
 	}
 	return lost, nil
 }
@@ -191,21 +192,22 @@ func showCounters(counted map[string]uint64) string {
 	return strings.Join(words, ", ")
 }
 
-// guestCounters returns the counters of rxe0.
+// guestCounters returns the counters of rxe0, and of rxe1 added to them if that is there.
 func (l *lab) guestCounters(ctx context.Context) (map[string]uint64, error) {
-	text, err := l.vm.run(ctx, commandTimeout, "cd /sys/class/infiniband/rxe0/ports/1/hw_counters; grep . *")
+	text, err := l.vm.run(ctx, commandTimeout, "cd /sys/class/infiniband; grep . rxe0/ports/1/hw_counters/* rxe1/ports/1/hw_counters/* 2>/dev/null; true")
 	if err != nil {
 		return nil, err
 	}
 	counters := make(map[string]uint64)
 	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		file, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		name := path.Base(file)
 		n, err := strconv.ParseUint(value, 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("counters of rxe0: %w in\n%s", err, text)
+			return nil, fmt.Errorf("counters of the guest: %w in\n%s", err, text)
 		}
 		if name != "lifespan" { // how long the kernel keeps them, in milliseconds
-			counters[name] = n
+			counters[name] += n
 		}
 	}
 	if len(counters) == 0 {

@@ -19,6 +19,7 @@ type conditions struct {
 	jumbo   bool           // jumbo frames, else Ethernet's own
 	loss    bool           // the data network loses, delays and reorders packets
 	lossy   bool           // it loses one packet of a hundred, and no more
+	twin    bool           // both sides have a second interface on the data network
 	ipv6    bool           // GIDs are IPv6 addresses
 	headers udp.HeaderMode // of our device
 }

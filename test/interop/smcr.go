@@ -76,7 +76,7 @@ func (v visit) client(ctx context.Context, l *lab) error {
 		return err
 	}
 	for _, c := range v.list {
-		if err := l.dialGuest(ctx, h, c, groups); err != nil {
+		if err := l.dialGuest(ctx, h, c, groups.witness()); err != nil {
 			return fmt.Errorf("%v: %w", c, err)
 		}
 	}
@@ -94,11 +94,38 @@ func (v visit) server(ctx context.Context, l *lab) error {
 		return err
 	}
 	for _, c := range v.list {
-		if err := l.serveGuest(ctx, listener, c, groups); err != nil {
+		if err := l.serveGuest(ctx, listener, c, groups.witness()); err != nil {
 			return fmt.Errorf("%v: %w", c, err)
 		}
 	}
 	return groups.result()
+}
+
+// A witness looks on while the connections of a conversation are open. Functions may be nil.
+type witness struct {
+	open    func(ctx context.Context, conns int) error          // before anything is said
+	talking func(ctx context.Context, conns []*host.Conn) error // meanwhile
+	said    func(ctx context.Context) error                     // when our end has said and heard all
+}
+
+// hears has the connections say what they have to say, each by a call of talk.
+func (w witness) hears(ctx context.Context, conns []*host.Conn, talk func(i int) error) error {
+	if w.open != nil {
+		if err := w.open(ctx, len(conns)); err != nil {
+			return err
+		}
+	}
+	said := make(chan error, 1)
+	go func() { said <- all(len(conns), talk) }()
+	var err error
+	if w.talking != nil {
+		err = w.talking(ctx, conns)
+	}
+	err = errors.Join(err, <-said)
+	if w.said != nil {
+		err = errors.Join(err, w.said(ctx))
+	}
+	return err
 }
 
 // A census counts link groups while connections are open.
@@ -108,11 +135,10 @@ type census struct {
 	seen map[uint32]bool // by LG-ID
 }
 
-// take asks 'gosmc linkgroup' while so many connections are open; nil counts nothing.
+func (s *census) witness() witness { return witness{open: s.take} }
+
+// take asks 'gosmc linkgroup' while so many connections are open.
 func (s *census) take(ctx context.Context, conns int) error {
-	if s == nil {
-		return nil
-	}
 	groups, err := s.lab.linkGroups(ctx)
 	if err != nil {
 		return err
@@ -138,7 +164,7 @@ func (s *census) result() error {
 	return nil
 }
 
-func (l *lab) dialGuest(ctx context.Context, h *host.Host, c conversation, groups *census) error {
+func (l *lab) dialGuest(ctx context.Context, h *host.Host, c conversation, w witness) error {
 	dest, finish, err := l.guestServes(ctx, c.conns)
 	if err != nil {
 		return err
@@ -150,15 +176,13 @@ func (l *lab) dialGuest(ctx context.Context, h *host.Host, c conversation, group
 		return err
 	})
 	if ours == nil {
-		ours = groups.take(ctx, c.conns)
-	}
-	if ours == nil {
-		ours = all(c.conns, func(i int) error {
+		ours = w.hears(ctx, conns, func(i int) error {
 			s := c.Script
 			s.Seed += uint64(i) << 32
 			return talk.Client(conns[i], s)
 		})
-	} else {
+	}
+	if ours != nil {
 		for _, conn := range conns {
 			if conn != nil {
 				conn.Close() // the guest awaits something of it
@@ -176,7 +200,7 @@ func (l *lab) dialGuest(ctx context.Context, h *host.Host, c conversation, group
 	return nil
 }
 
-func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c conversation, groups *census) error {
+func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c conversation, w witness) error {
 	began := time.Now()
 	finish, err := l.vm.start(ctx, fmt.Sprintf("smcpeer dial %v %v %d %d %d", listener.Addr(), c.Kind, c.N, c.Rounds, c.conns))
 	if err != nil {
@@ -210,12 +234,16 @@ func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c convers
 		conns = append(conns, conn)
 	}
 	if ours == nil {
-		ours = groups.take(ctx, c.conns)
+		ours = w.hears(ctx, conns, func(i int) error {
+			_, err := talk.Serve(conns[i])
+			return err
+		})
 	}
-	ours = errors.Join(ours, all(len(conns), func(i int) error {
-		_, err := talk.Serve(conns[i])
-		return err
-	}))
+	if ours != nil {
+		for _, conn := range conns {
+			conn.Close() // the guest awaits something of it
+		}
+	}
 	r := <-reports
 	listener.SetDeadline(time.Time{})
 	if err := errors.Join(ours, r.err); err != nil {

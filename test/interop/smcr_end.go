@@ -125,7 +125,7 @@ func (x cut) client(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	return l.dialGuest(ctx, h, says(talk.Echo, 100_000), nil)
+	return l.dialGuest(ctx, h, says(talk.Echo, 100_000), witness{})
 }
 
 // server has the guest dial.
@@ -156,7 +156,7 @@ func (x cut) server(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	return l.serveGuest(ctx, listener, says(talk.Echo, 100_000), nil)
+	return l.serveGuest(ctx, listener, says(talk.Echo, 100_000), witness{})
 }
 
 func (x cut) cut(ctx context.Context, l *lab, c *host.Conn, transfer func() error) error {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,6 +109,9 @@ func (l *lab) host(cfg host.Config) (*host.Host, error) {
 	if cfg.UEIDs == nil {
 		cfg.UEIDs = []string{ueid}
 	}
+	if l.verbose {
+		cfg.Logger = slog.New(slog.NewTextHandler(os.Stdout, nil))
+	}
 	h, err := host.New(cfg)
 	if err != nil {
 		return nil, err
@@ -134,11 +138,18 @@ type linkGroup struct {
 	Version  string `json:"version"`
 	State    string `json:"state"`
 	Role     string `json:"role"`
+	Type     string `json:"type"`
 	Conns    int    `json:"conns"`
 	MaxConns int    `json:"max_conns"`
+	Moved    uint64 `json:"moved"`
 	Links    []struct {
+		Number   uint8  `json:"link"`
+		State    string `json:"state"`
 		Device   string `json:"device"`
+		LocalGID string `json:"local_gid"`
+		PeerGID  string `json:"peer_gid"`
 		LocalQPN uint32 `json:"local_qpn"`
+		Conns    int    `json:"conns"`
 	} `json:"links"`
 }
 
@@ -161,7 +172,11 @@ func (l *lab) linkGroups(ctx context.Context) ([]linkGroup, error) {
 // case expects, and all of these must be there.
 func (l *lab) watch(ctx context.Context) error {
 	var messages, remarks bytes.Buffer
-	cmd := exec.Command(filepath.Join(l.dir, "gosmc"), "dump", "-i", dataTap, "--problems", "--json")
+	network := dataTap
+	if l.twin {
+		network = "any"
+	}
+	cmd := exec.Command(filepath.Join(l.dir, "gosmc"), "dump", "-i", network, "--problems", "--json")
 	cmd.Stdout, cmd.Stderr = &messages, &remarks
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // a Ctrl-C is for us
 	if err := cmd.Start(); err != nil {

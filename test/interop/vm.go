@@ -17,9 +17,10 @@ import (
 	"time"
 )
 
-// The two networks between this process and the guest. The data network carries RoCE, and is the
+// The networks between this process and the guest. The data network carries RoCE, and is the
 // one that loses packets; the control network carries the guest's shell and what test programs say
-// to each other over TCP, and loses none.
+// to each other over TCP, and loses none. Both sides have a second interface on the data network,
+// which is down but in cases with two links.
 var (
 	ourAddr4     = netip.MustParseAddr("192.168.76.1")
 	guestAddr4   = netip.MustParseAddr("192.168.76.2")
@@ -27,6 +28,10 @@ var (
 	guestAddr6   = netip.MustParseAddr("fd00:76::2")
 	ourControl   = netip.MustParseAddr("192.168.77.1")
 	guestControl = netip.MustParseAddr("192.168.77.2")
+
+	// Of the second interfaces on the data network. Linux net/smc takes no GID of another IP network for another link.
+	ourSecond   = netip.MustParseAddr("192.168.76.3")
+	guestSecond = netip.MustParseAddr("192.168.76.4")
 )
 
 const (
@@ -35,6 +40,7 @@ const (
 	shellPort = 7000
 
 	dataTap    = "data0"
+	secondTap  = "data1"
 	controlTap = "ctl0"
 
 	standardMTU = 1500 // of Ethernet: path MTU 1024
@@ -67,6 +73,7 @@ func bootVM(ctx context.Context, opt options) (*vm, error) {
 	if err := errors.Join(
 		ip("link", "set", "lo", "up"),
 		ip("tuntap", "add", dataTap, "mode", "tap"),
+		ip("tuntap", "add", secondTap, "mode", "tap"),
 		ip("tuntap", "add", controlTap, "mode", "tap"),
 		ip("addr", "add", ourAddr4.String()+prefix4, "dev", dataTap),
 		ip("addr", "add", ourAddr6.String()+prefix6, "dev", dataTap, "nodad"),
@@ -115,10 +122,17 @@ func startVM(ctx context.Context, opt options, accel string) (*vm, error) {
 			"mtu=" + strconv.Itoa(standardMTU), "port=" + strconv.Itoa(shellPort),
 		}, " "),
 		// Without offloads: what is on the data network is what was sent, for -pcap above all.
-		"-netdev", "tap,id=data,ifname=" + dataTap + ",script=no,downscript=no,vnet_hdr=off",
-		"-device", "virtio-net-pci,netdev=data,mac=52:54:00:00:00:02,addr=4,romfile=",
+		"-netdev", "tap,id=tap0,ifname=" + dataTap + ",script=no,downscript=no,vnet_hdr=off",
+		"-netdev", "tap,id=tap1,ifname=" + secondTap + ",script=no,downscript=no,vnet_hdr=off",
 		"-netdev", "tap,id=control,ifname=" + controlTap + ",script=no,downscript=no,vnet_hdr=off",
+		// A hub joins both taps and the guest's eth0 and eth2: one LAN, in which each side has two interfaces.
+		"-netdev", "hubport,id=port0,hubid=0,netdev=tap0",
+		"-netdev", "hubport,id=port1,hubid=0,netdev=tap1",
+		"-netdev", "hubport,id=data,hubid=0",
+		"-netdev", "hubport,id=second,hubid=0",
+		"-device", "virtio-net-pci,netdev=data,mac=52:54:00:00:00:02,addr=4,romfile=",
 		"-device", "virtio-net-pci,netdev=control,mac=52:54:00:00:00:03,addr=5,romfile=",
+		"-device", "virtio-net-pci,netdev=second,mac=52:54:00:00:00:04,addr=6,romfile=",
 	}
 	if opt.pcap != "" {
 		args = append(args, "-object", "filter-dump,id=dump,netdev=data,file="+opt.pcap)

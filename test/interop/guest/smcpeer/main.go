@@ -1,6 +1,7 @@
 // Command smcpeer runs in the guest, on AF_SMC sockets of its kernel.
 //
 //	smcpeer ueid add|del NAME                  a user-defined EID of this kernel
+//	smcpeer groups                             the link groups of this kernel, and their links
 //	smcpeer serve PORT COUNT                   serve COUNT connections, whatever they ask for
 //	smcpeer dial ADDR:PORT KIND N ROUNDS CONNS  be the client of CONNS connections at a time
 //
@@ -26,6 +27,9 @@ func main() {
 func run(args []string) error {
 	if len(args) == 3 && args[0] == "ueid" {
 		return changeUEID(args[1], args[2])
+	}
+	if len(args) == 1 && args[0] == "groups" {
+		return showGroups(os.Stdout)
 	}
 	return talk.Network{
 		Dial: func(dest netip.AddrPort) (talk.Conn, error) { return connect(dest) },

@@ -93,7 +93,7 @@ func find(b []byte, want uint16) ([]byte, bool) {
 		if size < attrHeader || size > len(b) {
 			return nil, false
 		}
-		if typ == want {
+		if typ&^unix.NLA_F_NESTED == want {
 			return b[attrHeader:size], true
 		}
 		b = b[min(len(b), (size+3)&^3):]
@@ -107,6 +107,25 @@ func generic(fd int, family uint16, flags uint16, command byte, attrs []byte) er
 	return send(fd, append(b, attrs...))
 }
 
+// smcFamily asks for the number of the family of net/smc.
+func smcFamily(fd int) (family uint16, err error) {
+	if err := generic(fd, controlFamily, 0, controlGetFamily, attribute(controlName, append([]byte(genlFamily), 0))); err != nil {
+		return 0, err
+	}
+	err = receive(fd, func(_ uint16, body []byte) (bool, error) {
+		id, ok := find(body[min(4, len(body)):], controlID)
+		if !ok || len(id) != 2 {
+			return false, fmt.Errorf("no number for %s", genlFamily)
+		}
+		family = binary.NativeEndian.Uint16(id)
+		return true, nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", genlFamily, err)
+	}
+	return family, nil
+}
+
 func changeUEID(what, name string) error {
 	commands := map[string]byte{"add": genlAddUEID, "del": genlRemoveUEID}
 	command, ok := commands[what]
@@ -118,20 +137,9 @@ func changeUEID(what, name string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := generic(fd, controlFamily, 0, controlGetFamily, attribute(controlName, append([]byte(genlFamily), 0))); err != nil {
-		return err
-	}
-	var family uint16
-	err = receive(fd, func(_ uint16, body []byte) (bool, error) {
-		id, ok := find(body[min(4, len(body)):], controlID)
-		if !ok || len(id) != 2 {
-			return false, fmt.Errorf("no number for %s", genlFamily)
-		}
-		family = binary.NativeEndian.Uint16(id)
-		return true, nil
-	})
+	family, err := smcFamily(fd)
 	if err != nil {
-		return fmt.Errorf("%s: %w", genlFamily, err)
+		return err
 	}
 	eid := fmt.Appendf(nil, "%-*s\x00", eidLen, name)
 	if err := generic(fd, family, unix.NLM_F_ACK, command, attribute(genlEID, eid)); err != nil {
