@@ -226,18 +226,19 @@ func (c *Conn) pollConsumer() error {
 	} else if w.held == 0 {
 		return nil
 	}
+	if w.urgent {
+		if window < c.capacity { // rule: TestUrgentScenario5, TestUrgentScenario6
+			w.free, w.held = 0, window // nothing may follow an urgent byte before the peer has it: RFC 7609 p.78
+			return nil
+		}
+		w.urgent = false
+	}
 	c.setRoom(window)
 	return nil
 }
 
-// setRoom takes note of what the carrier can take of the window. w.mu must be locked. Nothing may follow an urgent byte
-// before the peer has it: RFC 7609 p.78.
+// setRoom takes note of what the carrier can take of the window. w.mu must be locked.
 func (c *Conn) setRoom(window uint32) {
-	if c.w.urgent && window < c.capacity { // rule: TestUrgentScenario5, TestUrgentScenario6: c.w.urgent && -> false &&
-		c.w.free, c.w.held = 0, window
-		return
-	}
-	c.w.urgent = false
 	c.w.free = c.carrier.Room(window)
 	c.w.held = window - c.w.free
 }
