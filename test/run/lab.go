@@ -28,6 +28,7 @@ type lab struct {
 	dir     string
 	gosmc   string
 	rundir  string
+	dirty   bool       // supervisors may be killed, and leave their sockets
 	others  string     // the run directory of nobody
 	mu      sync.Mutex // of servers
 	servers []*server
@@ -327,7 +328,7 @@ func (l *lab) port() int {
 
 // leavesNothing waits for the supervisors to end: they have nobody left to serve.
 func (l *lab) leavesNothing() {
-	if l.way == bare {
+	if l.way == bare || l.dirty {
 		return
 	}
 	for deadline := time.Now().Add(stopTime); ; {
