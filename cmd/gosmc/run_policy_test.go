@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // TestRunPolicy has programs that do not know us connect with policies on both sides: what these refuse is TCP, and --explain says so beforehand.
@@ -82,6 +84,19 @@ func TestRunPolicy(t *testing.T) {
 			}
 			if moved != 2*map[bool]int{true: 1}[tt.moved] {
 				t.Errorf("%d ends were moved, want it: %t", moved, tt.moved)
+			}
+			reason := control.ReasonCode(clc.DiagNotAllowed).String()
+			if strings.HasPrefix(tt.why, "SMC is switched off") {
+				reason = control.ReasonCode(clc.DiagDisabled).String()
+			}
+			reasons := tcpReasons(t, environ, port)
+			if !tt.moved && len(reasons) != 2 && !strings.HasPrefix(tt.why, "SMC is switched off") {
+				t.Errorf("ss has %q, want both ends", reasons)
+			}
+			for _, got := range reasons {
+				if tt.moved || !strings.HasPrefix(got, reason) {
+					t.Errorf("ss says of TCP %q, want %s", got, reason)
+				}
 			}
 		})
 	}

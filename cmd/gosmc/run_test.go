@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +18,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // runEnviron is the environment in which 'gosmc run' finds a run directory of its own. What is left there in the end is an error.
@@ -161,21 +165,40 @@ func (p *talker) exchange(t *testing.T, line string) {
 	}
 }
 
-// movedModes returns the mode of each connection to a port, as ss has it.
+// movedModes returns the mode of each connection to a port that is not TCP, as ss has it.
 func movedModes(t *testing.T, environ []string, port string) (list []string) {
+	t.Helper()
+	for _, c := range shown(t, environ, port) {
+		if c.Mode != "TCP" {
+			list = append(list, c.Mode)
+		}
+	}
+	return list
+}
+
+// tcpReasons returns why each connection to a port is TCP that ss has: code and words.
+func tcpReasons(t *testing.T, environ []string, port string) (list []string) {
+	t.Helper()
+	for _, c := range shown(t, environ, port) {
+		if c.Mode == "TCP" && c.PID != 0 && c.Command != "" {
+			list = append(list, strings.TrimSpace(c.ReasonCode.String()+" "+c.Reason))
+		}
+	}
+	return list
+}
+
+func shown(t *testing.T, environ []string, port string) (list []ssConn) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "ss", "--json")
 	cmd.Env = environ
 	out, err := cmd.Output()
-	var report struct {
-		Connections []struct{ Local, Peer, Mode string }
-	}
+	var report ssReport
 	if err != nil || json.Unmarshal(out, &report) != nil {
 		t.Fatalf("ss: %v, %s", err, out)
 	}
 	for _, c := range report.Connections {
 		if strings.HasSuffix(c.Local, ":"+port) || strings.HasSuffix(c.Peer, ":"+port) {
-			list = append(list, c.Mode)
+			list = append(list, c)
 		}
 	}
 	return list
@@ -222,6 +245,9 @@ func TestRunMoves(t *testing.T) {
 	if got := movedModes(t, environ, port); len(got) != 2 {
 		t.Errorf("ss shows %q, want two ends still", got)
 	}
+	if got := tcpReasons(t, environ, port); len(got) != 1 || !strings.HasPrefix(got[0], control.ReasonCode(clc.DiagPeerNoSMC).String()) {
+		t.Errorf("ss says of the end of the server that it is TCP for %q", got)
+	}
 	pid := supervisorOf(t, socket)
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -229,6 +255,14 @@ func TestRunMoves(t *testing.T) {
 	client.exchange(t, "without a supervisor")
 	late := startTalker(t, runCommand(t, environ, python, "-c", echoProgram, port))
 	late.exchange(t, "over TCP, too")
+	if got := tcpReasons(t, environ, port); len(got) != 3 || !slices.Contains(got, loops) {
+		t.Errorf("ss says of connections that are TCP: %q; want %q of one that could have been moved", got, loops)
+	}
+	ss := exec.Command(os.Args[0], "ss")
+	ss.Env = environ
+	if out, err := ss.CombinedOutput(); err != nil || !strings.Contains(string(out), "ends are TCP though both programs were started by 'gosmc run'") {
+		t.Errorf("ss warns of nothing: %v\n%s", err, out)
+	}
 	if got := movedModes(t, environ, port); len(got) != 2 {
 		t.Errorf("ss shows %q, want the two ends of before", got)
 	}

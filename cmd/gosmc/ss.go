@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	supervise "github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/survey"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // addressWidth is how much of an address ss shows without --wide, as smcss does.
@@ -34,6 +36,8 @@ type ssReport struct {
 	Omitted     int            `json:"connections_omitted"` // that a host has beyond what it reports
 	Errors      []survey.Error `json:"errors"`
 	Denied      int            `json:"other_users"` // hosts that the caller may not ask
+
+	loops int // ends of connections between programs of 'gosmc run' that are TCP for no reason that can be seen
 }
 
 type ssConn struct {
@@ -63,7 +67,8 @@ TCP connections why they do not use SMC. A connection within the machine has two
 
 Recv-Q is received and not yet read by the program, Send-Q written and not yet taken by the
 peer, both in bytes. Addresses in another network namespace than that of this command are marked: 127.0.0.1
-there is not 127.0.0.1 here. The mode Unix is that of programs started by 'gosmc run', in this network namespace. LG-ID is the connection's link group in its host, and Link, of SMC-R, the link's number in
+there is not 127.0.0.1 here. The mode Unix is that of programs started by 'gosmc run', in this network namespace; their TCP connections
+are shown, too. LG-ID is the connection's link group in its host, and Link, of SMC-R, the link's number in
 that: see 'gosmc linkgroup' and 'gosmc link'.
 
 The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist.`,
@@ -87,6 +92,9 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 				return err
 			}
 			complain(cmd, &g)
+			if r.loops > 0 {
+				cmd.PrintErrf("gosmc: %d ends are TCP though both programs were started by 'gosmc run': docs/run.md has what is moved\n", r.loops)
+			}
 			if r.Omitted > 0 {
 				cmd.PrintErrf("gosmc: %d more connections are not listed by their hosts\n", r.Omitted)
 			}
@@ -138,7 +146,29 @@ func (r *ssReport) addMoved() {
 			UID: c.UID, Inode: c.Inode, RecvQ: c.RecvQ, SendQ: c.SendQ,
 		}, PID: c.PID, Command: c.Command})
 	}
+	stayed, _ := supervise.TCPConnections()
+	for _, c := range stayed {
+		own := func(x ssConn) bool { return x.Inode == c.Inode && x.PID == c.PID } // of a program that uses package smc, too
+		if slices.ContainsFunc(r.Connections, own) {
+			continue
+		}
+		role, reason := "client", c.Reason.Sentence
+		if c.Server {
+			role = "server"
+		}
+		if c.Reason.Code == clc.DiagNone {
+			reason = loops
+			r.loops++
+		}
+		r.Connections = append(r.Connections, ssConn{StatusConn: control.StatusConn{
+			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: role, Mode: "TCP", ReasonCode: control.ReasonCode(c.Reason.Code), Reason: reason,
+			UID: c.UID, Inode: c.Inode, RecvQ: c.RecvQ, SendQ: c.SendQ,
+		}, PID: c.PID, Command: c.Command})
+	}
 }
+
+// loops is said of a connection for whose being TCP no reason can be seen.
+const loops = "Both ends were started by 'gosmc run', and it is TCP."
 
 func (r *ssReport) write(w io.Writer, wide bool) error {
 	address := func(s string) string {

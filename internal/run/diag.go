@@ -59,14 +59,21 @@ func family(a netip.Addr) byte {
 	return unix.AF_INET6
 }
 
+// diag asks for sockets with the local port of local.
 func diag(flags uint16, family byte, states uint32, local, peer netip.AddrPort) (list []socketState, err error) {
+	err = diagEach(flags, family, states, local, peer, func(msg []byte) { list = appendState(list, msg, local.Port()) })
+	return list, err
+}
+
+// diagEach asks for sockets and calls found for each message about one, which has diagMsgLen bytes at least.
+func diagEach(flags uint16, family byte, states uint32, local, peer netip.AddrPort, found func(msg []byte)) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unix.Close(fd)
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: diagTimeoutSec}); err != nil {
-		return nil, err
+		return err
 	}
 	req := make([]byte, unix.SizeofNlMsghdr+diagRequestLen)
 	binary.NativeEndian.PutUint32(req[0:], uint32(len(req)))
@@ -81,7 +88,7 @@ func diag(flags uint16, family byte, states uint32, local, peer netip.AddrPort) 
 	copy(body[28:44], peer.Addr().AsSlice())
 	binary.NativeEndian.PutUint64(body[48:], ^uint64(0)) // any cookie
 	if err := unix.Sendto(fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, err
+		return err
 	}
 	buf := make([]byte, 32<<10)
 	for {
@@ -90,17 +97,17 @@ func diag(flags uint16, family byte, states uint32, local, peer netip.AddrPort) 
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		done, err := parseDiag(buf[:n], local.Port(), &list)
+		done, err := parseDiag(buf[:n], found)
 		if err != nil || done || flags&unix.NLM_F_DUMP == 0 {
-			return list, err
+			return err
 		}
 	}
 }
 
-// parseDiag reads netlink messages, adds sockets with this local port to list, and says whether a dump has ended.
-func parseDiag(b []byte, port uint16, list *[]socketState) (done bool, err error) {
+// parseDiag reads netlink messages, calls found for each about a socket, and says whether a dump has ended.
+func parseDiag(b []byte, found func(msg []byte)) (done bool, err error) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		length := int(binary.NativeEndian.Uint32(b))
 		if length < unix.SizeofNlMsghdr || length > len(b) {
@@ -116,20 +123,29 @@ func parseDiag(b []byte, port uint16, list *[]socketState) (done bool, err error
 			}
 			return true, errMessage
 		case unix.SOCK_DIAG_BY_FAMILY:
-			if len(msg) < diagMsgLen || binary.BigEndian.Uint16(msg[4:]) != port {
-				break
+			if len(msg) >= diagMsgLen {
+				found(msg)
 			}
-			ip := netip.AddrFrom16([16]byte(msg[8:])).Unmap()
-			if msg[0] == unix.AF_INET {
-				ip = netip.AddrFrom4([4]byte(msg[8:]))
-			}
-			*list = append(*list, socketState{
-				local:  netip.AddrPortFrom(ip, port),
-				cookie: binary.NativeEndian.Uint64(msg[44:]),
-				inode:  binary.NativeEndian.Uint32(msg[68:]),
-			})
 		}
 		b = b[min(len(b), (length+3)&^3):]
 	}
 	return false, nil
+}
+
+// appendState adds what a message says of a socket, if that has a local port.
+func appendState(list []socketState, msg []byte, port uint16) []socketState {
+	local := diagAddress(msg, 8, 4)
+	if local.Port() != port {
+		return list
+	}
+	return append(list, socketState{local: local, cookie: binary.NativeEndian.Uint64(msg[44:]), inode: binary.NativeEndian.Uint32(msg[68:])})
+}
+
+// diagAddress is an address of a socket, unmapped, whose parts are at these offsets of a message.
+func diagAddress(msg []byte, ip, port int) netip.AddrPort {
+	a := netip.AddrFrom16([16]byte(msg[ip:])).Unmap()
+	if msg[0] == unix.AF_INET {
+		a = netip.AddrFrom4([4]byte(msg[ip:]))
+	}
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(msg[port:]))
 }

@@ -1,0 +1,127 @@
+package run
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A TCPConnection is one end of a connection that stayed TCP, of a program that was started by 'gosmc run'.
+type TCPConnection struct {
+	Connection
+	Reason clc.Reason // as far as it can be told from outside; Code is [clc.DiagNone] if nothing is known against it
+}
+
+const tcpEstablished = 1
+
+// TCPConnections returns the established TCP connections, in the network namespace of the calling thread, of programs that were
+// started by 'gosmc run' and have the library. It looks at all processes that it may look at.
+func TCPConnections() ([]TCPConnection, error) {
+	programs := make(map[int]bool)
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && Supervisor(pid) != "" && hasLibrary(pid) {
+			programs[pid] = true
+		}
+	}
+	if len(programs) == 0 {
+		return nil, nil
+	}
+	var all []Connection
+	for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		if err := dumpTCP(family, &all); err != nil {
+			return nil, err
+		}
+	}
+	owners(all)
+	type ends struct{ local, peer netip.AddrPort }
+	byEnds := make(map[ends]*Connection, len(all))
+	for i := range all {
+		byEnds[ends{all[i].Local, all[i].Peer}] = &all[i]
+	}
+	var list []TCPConnection
+	for _, c := range all {
+		if !programs[c.PID] {
+			continue
+		}
+		listening, err := diagListeners(c.Local.Port())
+		if err != nil {
+			return nil, err
+		}
+		c.Server = len(listening) > 0
+		peer := byEnds[ends{c.Peer, c.Local}]
+		list = append(list, TCPConnection{c, clc.Lookup(whyTCP(&c, peer, programs), clc.OSUnspecified)})
+	}
+	return list, nil
+}
+
+// whyTCP says what stands in the way of a connection, whose other end is peer, nil if that is not here.
+func whyTCP(c, peer *Connection, programs map[int]bool) clc.Diagnosis {
+	switch {
+	case peer == nil:
+		return clc.DiagNotLocal
+	case disabled(c.PID) || disabled(peer.PID):
+		return clc.DiagDisabled
+	case peer.UID != c.UID:
+		return clc.DiagOtherUser
+	case !programs[peer.PID]:
+		return clc.DiagPeerNoSMC
+	}
+	client, server := c, peer
+	if c.Server {
+		client, server = peer, c
+	}
+	if refused(server, server.Local, false) || refused(client, server.Local, true) {
+		return clc.DiagNotAllowed
+	}
+	return clc.DiagNone
+}
+
+func disabled(pid int) bool {
+	yes, _ := config.ParseDisabled(Variable(pid, config.EnvDisabled))
+	return yes
+}
+
+// refused reports whether the policy of a program leaves a server out: the lists that its library has read.
+func refused(c *Connection, server netip.AddrPort, connects bool) bool {
+	list := func(word string) []string {
+		return strings.FieldsFunc(Variable(c.PID, config.Variables[word]), func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	argv, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c.PID), "cmdline"))
+	name, _, _ := strings.Cut(string(argv), "\x00")
+	p, err := config.NewPolicy(config.Filter{Ports: list(config.ListenPort), Addresses: list(config.ListenAddress)},
+		config.Filter{Ports: list(config.ConnectPort), Addresses: list(config.ConnectAddress)}, list(config.Program), config.ProgramName(name))
+	switch {
+	case err != nil:
+		return true
+	case connects:
+		return p.Connect.Refuses(server) != ""
+	}
+	return p.Listen.Refuses(server) != ""
+}
+
+// hasLibrary reports whether our library is loaded in a process.
+func hasLibrary(pid int) bool {
+	maps, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "maps"))
+	return err == nil && strings.Contains(string(maps), "/libgosmc-")
+}
+
+// dumpTCP adds the established TCP sockets of a family, which any is the unspecified address of, to list.
+func dumpTCP(any netip.Addr, list *[]Connection) error {
+	all := netip.AddrPortFrom(any, 0)
+	return diagEach(unix.NLM_F_REQUEST|unix.NLM_F_DUMP, family(any), 1<<tcpEstablished, all, all, func(msg []byte) {
+		*list = append(*list, Connection{
+			Local: diagAddress(msg, 8, 4), Peer: diagAddress(msg, 24, 6),
+			RecvQ: uint64(binary.NativeEndian.Uint32(msg[56:])), SendQ: uint64(binary.NativeEndian.Uint32(msg[60:])),
+			UID: binary.NativeEndian.Uint32(msg[64:]), Inode: uint64(binary.NativeEndian.Uint32(msg[68:])),
+		})
+	})
+}
