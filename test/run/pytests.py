@@ -6,7 +6,7 @@ import sys
 import unittest
 
 AGAIN = 3
-TIMEOUT = 240  # seconds for all; what hangs is printed, and the end
+TIMEOUT = 420  # seconds for all; what hangs is printed, and the end
 
 from test import support
 from test.support import os_helper
