@@ -98,6 +98,10 @@ func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Out
 		lc.retry.at = lc.notBefore(now, lc.pause())
 		return lc.arm(lc.next(now, out))
 	}
+	if lc.add.phase != addNone { // a link that is being made without it. rule: TestAddLinkFreshMeanwhile
+		lc.retry.at = now
+		return out
+	}
 	return lc.askForLink(now, fresh[0], out)
 }
 

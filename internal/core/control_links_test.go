@@ -395,3 +395,27 @@ func TestElementOn(t *testing.T) {
 		t.Error("no element on the link that is left")
 	}
 }
+
+// TestAddLinkFreshMeanwhile gives a client another RNIC while a link is being made without it: the server is told afterwards, and not
+// only when it tries again by itself.
+func TestAddLinkFreshMeanwhile(t *testing.T) {
+	for version, v1 := range linkVersions {
+		p := newLinkPair(t, pairOptions{v1: v1, server: 1, client: 1})
+		p.pass(2 * time.Second)
+		release := p.hold(func(s *pairSide, o SendLLC) bool {
+			_, confirm := o.Message.(llc.ConfirmLink)
+			return confirm && s == p.server
+		})
+		p.addRNIC(p.server)
+		p.pass(AddLinkPause)
+		if p.client.lc.add.phase == addNone {
+			t.Fatalf("%s: no link is being made", version)
+		}
+		p.addRNIC(p.client)
+		release()
+		p.pass(4 * time.Second)
+		if p.client.lc.Redundancy() != RedundancySymmetric || p.server.lc.Redundancy() != RedundancySymmetric {
+			t.Errorf("%s: %s and %s", version, p.server.links(), p.client.links())
+		}
+	}
+}
