@@ -77,7 +77,8 @@ func (c *Conn) WriteUrgent(b []byte) (n int, err error) {
 	announced := false
 	n, err = c.writeUrgent(b, &announced)
 	if announced && n < len(b) {
-		c.publishUrgent(0) // who detaches waits until we are done // rule: TestUrgentTakenBack
+		// Who detaches waits until we are done.
+		c.publishUrgent(0) // rule: TestUrgentTakenBack
 	}
 	c.unlockWriter(err)
 	return n, err
