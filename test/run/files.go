@@ -119,14 +119,11 @@ var xinetd = &program{
 	name: "xinetd", what: "programs that get a connection as their descriptors 0 to 2, a service of its own, a redirection",
 	packages: []string{"xinetd", "socat"},
 	needs:    []string{"xinetd", "socat"},
+	root:     true,
 	run: func(l *lab) {
 		cat, sh, inner, redirected := l.port(), l.port(), l.port(), l.port()
-		me := "root"
-		if os.Geteuid() != 0 {
-			me = os.Getenv("USER")
-		}
 		service := func(name string, port int, more string) string {
-			return fmt.Sprintf("service %s\n{\n type = UNLISTED\n socket_type = stream\n protocol = tcp\n bind = 127.0.0.1\n port = %d\n user = %s\n wait = no\n %s\n}\n", name, port, me, more)
+			return fmt.Sprintf("service %s\n{\n type = UNLISTED\n socket_type = stream\n protocol = tcp\n bind = 127.0.0.1\n port = %d\n user = root\n wait = no\n %s\n}\n", name, port, more)
 		}
 		conf := l.file("xinetd.conf", "defaults\n{\n instances = 50\n cps = 1000 1\n}\n"+
 			service("cat", cat, "server = /bin/cat")+

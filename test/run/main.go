@@ -158,7 +158,7 @@ func runAll(ctx context.Context, opt options) (good bool, err error) {
 	}
 	r.Seconds = time.Since(r.Time).Seconds()
 	if lacking > 0 {
-		fmt.Fprintf(out, "%d programs were not tried: they are not installed\n", lacking)
+		fmt.Fprintf(out, "%d programs were not tried, for what they lack\n", lacking)
 	}
 	fmt.Fprintf(out, "%d passed, %d failed\n", passed, failed)
 	if opt.json {

@@ -20,6 +20,7 @@ type program struct {
 	what     string   // it does, in a few words
 	packages []string // of Debian
 	needs    []string // commands, or patterns of files, without which it cannot be tried
+	root     bool     // it can be tried by root only
 	timeout  time.Duration
 	slow     bool // its three ways are done side by side: they mostly wait
 	run      func(*lab)
@@ -111,6 +112,10 @@ func (p *program) try(ctx context.Context, opt options, dir string, must bool) p
 	if lacks := p.lacks(); len(lacks) > 0 {
 		r.Lacks = fmt.Sprintf("%s: apt-get install %s", strings.Join(lacks, ", "), strings.Join(p.packages, " "))
 		r.Good = !must
+		return r
+	}
+	if p.root && os.Geteuid() != 0 {
+		r.Lacks = "it takes root"
 		return r
 	}
 	outcomes := make(map[way]*outcome)
