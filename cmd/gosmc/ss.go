@@ -143,7 +143,7 @@ func (r *ssReport) addMoved() {
 		}
 		r.Connections = append(r.Connections, ssConn{StatusConn: control.StatusConn{
 			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: role, Mode: modeUnix,
-			UID: c.UID, Inode: c.Inode, RecvQ: c.RecvQ, SendQ: c.SendQ,
+			UID: c.UID, Inode: c.Inode, RecvQ: c.RecvQ, SendQ: c.SendQ, Reason: movedBy(c),
 		}, PID: c.PID, Command: c.Command})
 	}
 	stayed, _ := supervise.TCPConnections()
@@ -169,6 +169,19 @@ func (r *ssReport) addMoved() {
 
 // loops is said of a connection for whose being TCP no reason can be seen.
 const loops = "Both ends were started by 'gosmc run', and it is TCP."
+
+// movedBy says how the bytes of an end go.
+func movedBy(c supervise.Connection) string {
+	switch {
+	case c.Sends && c.Receives:
+		return "on rings"
+	case c.Sends:
+		return "sends on a ring"
+	case c.Receives:
+		return "receives on a ring"
+	}
+	return "in-band"
+}
 
 func (r *ssReport) write(w io.Writer, wide bool) error {
 	address := func(s string) string {

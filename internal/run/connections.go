@@ -2,10 +2,12 @@ package run
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,6 +21,9 @@ type Connection struct {
 	RecvQ, SendQ uint64 // bytes that the program has not read, and that its peer has not
 	PID          int    // a process that has the descriptor; 0 if it is another user's, or on its way to its program
 	Command      string
+	Sends        bool // it has a ring in which its program sends, or is about to
+	Receives     bool
+	unique       uint64
 }
 
 // Sizes, attributes and flags of linux/unix_diag.h.
@@ -117,7 +122,7 @@ func parseEnd(msg []byte) (c Connection, ok bool) {
 		switch attribute := binary.NativeEndian.Uint16(msg[2:]); {
 		case attribute == unixName && len(value) > 0 && value[0] == 0:
 			n, ours := parseName("@" + string(value[1:]))
-			c.Local, c.Peer, c.Server, ok = n.local, n.peer, n.role == roleServer, ours
+			c.Local, c.Peer, c.Server, c.unique, ok = n.local, n.peer, n.role == roleServer, n.unique, ours
 		case attribute == unixQueues && len(value) >= 8:
 			c.RecvQ = uint64(binary.NativeEndian.Uint32(value))
 		case attribute == unixUID && len(value) >= 4:
@@ -163,9 +168,42 @@ func owners(list []Connection) {
 			}
 		}
 	}
+	rings := make(map[int]string)
 	for i := range list {
 		if list[i].PID != 0 {
+			if _, ok := rings[list[i].PID]; !ok {
+				rings[list[i].PID] = ringsOf(list[i].PID)
+			}
+			list[i].rings(rings[list[i].PID])
 			list[i].Command = commandOf(list[i].PID)
 		}
 	}
+}
+
+// ringName begins the name of a ring's memory; what follows is the connection, in 16 digits, and the role of who writes.
+const ringName = "/memfd:gosmc-ring."
+
+// ringsOf returns the lines of a process's memory map that are rings.
+func ringsOf(pid int) string {
+	maps, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "maps"))
+	if err != nil {
+		return ""
+	}
+	var found strings.Builder
+	for line := range strings.Lines(string(maps)) {
+		if _, name, ok := strings.Cut(line, ringName); ok {
+			found.WriteString(name)
+		}
+	}
+	return found.String()
+}
+
+// rings looks which of its directions have rings.
+func (c *Connection) rings(of string) {
+	ours, theirs := roleClient, roleServer
+	if c.Server {
+		ours, theirs = theirs, ours
+	}
+	c.Sends = strings.Contains(of, fmt.Sprintf("%016x.%c ", c.unique, ours))
+	c.Receives = strings.Contains(of, fmt.Sprintf("%016x.%c ", c.unique, theirs))
 }

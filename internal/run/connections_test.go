@@ -38,9 +38,27 @@ func TestConnections(t *testing.T) {
 		if got.Inode == 0 || got.Command == "" {
 			t.Errorf("inode %d, command %q", got.Inode, got.Command)
 		}
-		got.Inode, got.Command = 0, ""
+		got.Inode, got.Command, got.unique = 0, "", 0
 		if got != want {
 			t.Errorf("Connections = %+v, want %+v", got, want)
+		}
+	}
+}
+
+// TestRingsOfConnection tells the directions of two connections of one process apart.
+func TestRingsOfConnection(t *testing.T) {
+	const maps = "00000000000000ab.s (deleted)\n00000000000000cd.c (deleted)\n"
+	for _, tt := range []struct {
+		c               Connection
+		sends, receives bool
+	}{
+		{Connection{unique: 0xab, Server: true}, true, false},
+		{Connection{unique: 0xab}, false, true},
+		{Connection{unique: 0xcd, Server: true}, false, true},
+		{Connection{unique: 0xb}, false, false},
+	} {
+		if tt.c.rings(maps); tt.c.Sends != tt.sends || tt.c.Receives != tt.receives {
+			t.Errorf("%+v, want %v and %v", tt.c, tt.sends, tt.receives)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -97,19 +96,8 @@ func TestLibrarySanitized(t *testing.T) {
 	if preload.Library() == nil {
 		t.Skip("no library for " + runtime.GOARCH)
 	}
-	asan, err := exec.Command(compiler(t), "-print-file-name=libasan.so").Output()
-	path, err2 := filepath.EvalSymlinks(strings.TrimSpace(string(asan)))
-	if err != nil || err2 != nil || !filepath.IsAbs(path) {
-		t.Skip("needs libasan")
-	}
+	library := sanitizedLibrary(t)
 	program := sockets(t)
-	library := filepath.Join(t.TempDir(), "libgosmc-asan.so")
-	source, err := filepath.Glob("../../preload/src/*.c")
-	if err != nil || len(source) == 0 {
-		t.Fatalf("no source: %v", err)
-	}
-	compile(t, append([]string{"-std=gnu11", "-g", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
-		"-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", library}, source...)...)
 	s := newTestSupervisor(t)
-	runSockets(t, program, []string{"MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD=" + path + ":" + library, EnvSocket + "=" + s.path})
+	runSockets(t, program, []string{"MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD=" + library, EnvSocket + "=" + s.path})
 }

@@ -84,6 +84,7 @@ static int moved(int fd, int flags)
 		r = SYS(dup3, end, fd, flags & SOCK_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
 	SYS(close, end);
+	end_born(fd);
 	return fd;
 }
 

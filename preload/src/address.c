@@ -1,5 +1,5 @@
 /* Addresses: what a Unix socket says of itself and of its peer, made what TCP would have said. */
-#include "preload.h"
+#include "ring.h"
 
 #include <string.h>
 
@@ -54,18 +54,58 @@ EXPORT int getpeername(int fd, struct sockaddr *sa, socklen_t *len)
 
 EXPORT ssize_t sendto(int fd, const void *b, size_t n, int flags, const struct sockaddr *sa, socklen_t len)
 {
-	ssize_t r = next.sendto(fd, b, n, flags, sa, len);
+	struct iovec one = {(void *)(uintptr_t)b, n};
+	struct end *e = end_at(fd);
 	struct identity id;
+	ssize_t r = NOT_OURS;
+
+	if (e)
+		r = end_send(e, fd, &one, 1, flags);
+	if (r == NOT_OURS)
+		r = next.sendto(fd, b, n, flags, sa, len);
 
 	if (r < 0 && errno == EISCONN && sa && settings.on && identity_of(fd, &id))
 		return next.sendto(fd, b, n, flags, NULL, 0);
 	return r;
 }
 
+/* passed_on has the descriptors that a message takes along go in-band. False: there are bytes in a ring of one of them. */
+static bool passed_on(const struct msghdr *m)
+{
+	struct msghdr copy = *m;
+	bool ok = true;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&copy); c; c = CMSG_NXTHDR(&copy, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
+			continue;
+		for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			ok = end_leave(fd) && ok;
+		}
+	}
+	return ok;
+}
+
 EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
-	ssize_t r = next.sendmsg(fd, m, flags);
+	struct end *e = end_at(fd);
 	struct identity id;
+	ssize_t r = NOT_OURS;
+
+	if (m && m->msg_controllen) {
+		if (!passed_on(m)) {
+			errno = ETOOMANYREFS;
+			return -1;
+		}
+		if (e)
+			leave_out(e, fd); /* what comes with the bytes is the kernel's */
+	} else if (e && m) {
+		r = end_send(e, fd, m->msg_iov, m->msg_iovlen, flags);
+	}
+	if (r == NOT_OURS)
+		r = next.sendmsg(fd, m, flags);
 
 	if (r < 0 && errno == EISCONN && m->msg_name && settings.on && identity_of(fd, &id)) {
 		struct msghdr without = *m;
@@ -79,12 +119,21 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 
 EXPORT int sendmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags)
 {
-	int r = next.sendmmsg(fd, m, n, flags);
-	struct identity id;
 	unsigned int i;
+	int r;
 
-	if (r >= 0 || errno != EISCONN || !settings.on || !identity_of(fd, &id))
-		return r;
+	if (!end_at(fd)) {
+		struct identity id;
+
+		for (i = 0; i < n; i++)
+			if (m[i].msg_hdr.msg_controllen && !passed_on(&m[i].msg_hdr)) {
+				errno = ETOOMANYREFS;
+				return -1;
+			}
+		r = next.sendmmsg(fd, m, n, flags);
+		if (r >= 0 || errno != EISCONN || !settings.on || !identity_of(fd, &id))
+			return r;
+	}
 	for (i = 0; i < n; i++) {
 		ssize_t sent = sendmsg(fd, &m[i].msg_hdr, flags);
 
@@ -115,7 +164,17 @@ static void unname(int fd, const void *sa, socklen_t *len)
 EXPORT ssize_t recvfrom(int fd, void *b, size_t n, int flags, struct sockaddr *sa, socklen_t *len)
 {
 	socklen_t room = sa && len ? *len : 0;
-	ssize_t r = next.recvfrom(fd, b, n, flags, sa, len);
+	struct iovec one = {b, n};
+	struct end *e = end_at(fd);
+	ssize_t r;
+	int out;
+
+	if (e && (r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS) {
+		if (r >= 0 && sa && len)
+			*len = 0;
+		return r;
+	}
+	r = next.recvfrom(fd, b, n, flags, sa, len);
 
 	if (r >= 0 && room >= sizeof(sa->sa_family))
 		unname(fd, sa, len);
@@ -134,7 +193,23 @@ ssize_t __recvfrom_chk(int fd, void *b, size_t n, size_t size, int flags, struct
 EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 {
 	socklen_t room = m && m->msg_name ? m->msg_namelen : 0;
-	ssize_t r = next.recvmsg(fd, m, flags);
+	struct end *e = end_at(fd);
+	ssize_t r;
+	int out;
+
+	if (e && m && m->msg_controllen && !end_is(fd, e)) {
+		end_drop(fd); /* what comes with the bytes of some other socket is the program's */
+		e = NULL;
+	}
+	if (e && m && (r = end_receive(e, fd, m->msg_iov, m->msg_iovlen, flags, &out)) != NOT_OURS) {
+		if (r >= 0) {
+			m->msg_namelen = 0;
+			m->msg_controllen = 0;
+			m->msg_flags = out;
+		}
+		return r;
+	}
+	r = next.recvmsg(fd, m, flags);
 
 	if (r >= 0 && room >= sizeof(sa_family_t))
 		unname(fd, m->msg_name, &m->msg_namelen);
@@ -143,8 +218,28 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 
 EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags, struct timespec *timeout)
 {
-	int r = next.recvmmsg(fd, m, n, flags, timeout);
+	struct end *e;
+	int r;
 
+	if ((e = end_at(fd)) && !end_is(fd, e)) {
+		end_drop(fd);
+		e = NULL;
+	}
+	if (e) {
+		unsigned int i;
+
+		for (i = 0; i < n; i++) {
+			ssize_t got = recvmsg(fd, &m[i].msg_hdr, (flags & ~MSG_WAITFORONE) | (i && flags & MSG_WAITFORONE ? MSG_DONTWAIT : 0));
+
+			if (got < 0)
+				return i ? (int)i : -1;
+			m[i].msg_len = (unsigned int)got;
+			if (got == 0)
+				return (int)i + 1;
+		}
+		return (int)i;
+	}
+	r = next.recvmmsg(fd, m, n, flags, timeout);
 	for (int i = 0; i < r; i++)
 		if (m[i].msg_hdr.msg_name && m[i].msg_hdr.msg_namelen >= sizeof(sa_family_t))
 			unname(fd, m[i].msg_hdr.msg_name, &m[i].msg_hdr.msg_namelen);

@@ -23,13 +23,30 @@ struct birth {
 
 static struct birth births[BIRTHS];
 static uint32_t generation = 1; /* counts forks */
+static pid_t process;
+
+__attribute__((constructor)) static void births_start(void)
+{
+	process = (pid_t)SYS(getpid);
+}
+
+uint32_t births_generation(void)
+{
+	return __atomic_load_n(&generation, __ATOMIC_SEQ_CST);
+}
+
+/* births_process is the process that the tables are of. */
+pid_t births_process(void)
+{
+	return process;
+}
 
 static struct birth *birth_at(int fd)
 {
 	return fd >= 0 && fd < BIRTHS ? &births[fd] : NULL;
 }
 
-static uint64_t cookie_of(int fd)
+uint64_t cookie_of(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -107,16 +124,34 @@ EXPORT int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 
 EXPORT pid_t fork(void)
 {
+	pid_t child;
+
 	if (!next.fork)
 		next_resolve();
-	__atomic_fetch_add(&generation, 1, __ATOMIC_RELAXED);
-	return next.fork();
+	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
+	child = next.fork();
+	if (child == 0) {
+		process = (pid_t)SYS(getpid);
+		ring_forked();
+	}
+	return child;
+}
+
+/* copied takes note of a copy that was made. It is undone if the bytes in a ring would be lost to it. */
+static int copied(int fd, long to)
+{
+	if (to >= 0 && !end_dup(fd, (int)to)) {
+		SYS(close, to);
+		to = -EBUSY;
+	}
+	return (int)sys_return(to);
 }
 
 EXPORT int dup(int fd)
 {
 	birth_never(fd);
-	return (int)sys_return(SYS(dup, fd));
+	end_shared(fd);
+	return copied(fd, SYS(dup, fd));
 }
 
 EXPORT int dup2(int fd, int to)
@@ -127,13 +162,14 @@ EXPORT int dup2(int fd, int to)
 
 		return (int)sys_return(r < 0 ? r : to);
 	}
-	return (int)sys_return(SYS(dup3, fd, to, 0));
+	return dup3(fd, to, 0);
 }
 
 EXPORT int dup3(int fd, int to, int flags)
 {
 	birth_never(fd);
-	return (int)sys_return(SYS(dup3, fd, to, flags));
+	end_shared(fd);
+	return copied(fd, SYS(dup3, fd, to, flags));
 }
 
 static bool duplicates(int cmd)
@@ -150,8 +186,11 @@ static bool duplicates(int cmd)
 		va_start(args, cmd);                                             \
 		arg = va_arg(args, void *);                                      \
 		va_end(args);                                                    \
-		if (duplicates(cmd))                                             \
+		if (duplicates(cmd)) {                                           \
 			birth_never(fd);                                         \
+			end_shared(fd);                                          \
+			return copied(fd, SYS(fcntl, fd, cmd, arg));             \
+		}                                                                \
 		if (next.name)                                                   \
 			return next.name(fd, cmd, arg);                          \
 		return (int)sys_return(SYS(fcntl, fd, cmd, arg));                \

@@ -197,6 +197,7 @@ static void swap(struct attempt *a, int fd)
 	do
 		r = SYS(dup3, a->end, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
+	end_born(fd);
 	if (registered)
 		SYS(epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &event);
 	birth_never(fd);

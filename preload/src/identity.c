@@ -187,3 +187,22 @@ bool address_equal(const struct address *a, const struct address *b)
 {
 	return a->port == b->port && memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
 }
+
+/* identity_ring makes the name of the memory of a ring that this end writes: "gosmc ss" finds it in /proc/PID/maps. */
+void identity_ring(int fd, char out[static 64])
+{
+	struct sockaddr_un sun;
+	socklen_t len = sizeof(sun);
+	char *p = out;
+
+	memcpy(p, "gosmc-ring", sizeof("gosmc-ring"));
+	if (SYS(getsockname, fd, &sun, &len) != 0 || len != offsetof(struct sockaddr_un, sun_path) + NAME_LEN)
+		return;
+	p += sizeof("gosmc-ring") - 1;
+	*p++ = '.';
+	memcpy(p, sun.sun_path + NAME_LEN - 16, 16);
+	p += 16;
+	*p++ = '.';
+	*p++ = sun.sun_path[PREFIX_LEN];
+	*p = 0;
+}

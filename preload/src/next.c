@@ -57,7 +57,61 @@ static int raw_recvmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags, st
 	return (int)sys_return(SYS(recvmmsg, fd, m, n, flags, timeout));
 }
 
+static ssize_t raw_read(int fd, void *b, size_t n)
+{
+	return sys_return(SYS(read, fd, b, n));
+}
+
+static ssize_t raw_write(int fd, const void *b, size_t n)
+{
+	return sys_return(SYS(write, fd, b, n));
+}
+
+static ssize_t raw_readv(int fd, const struct iovec *v, int n)
+{
+	return sys_return(SYS(readv, fd, v, n));
+}
+
+static ssize_t raw_writev(int fd, const struct iovec *v, int n)
+{
+	return sys_return(SYS(writev, fd, v, n));
+}
+
+static ssize_t raw_preadv2(int fd, const struct iovec *v, int n, off_t at, int flags)
+{
+	return sys_return(SYS(preadv2, fd, v, n, at, 0, flags));
+}
+
+static ssize_t raw_pwritev2(int fd, const struct iovec *v, int n, off_t at, int flags)
+{
+	return sys_return(SYS(pwritev2, fd, v, n, at, 0, flags));
+}
+
+static ssize_t raw_recv(int fd, void *b, size_t n, int flags)
+{
+	return sys_return(SYS(recvfrom, fd, b, n, flags, NULL, NULL));
+}
+
+static ssize_t raw_send(int fd, const void *b, size_t n, int flags)
+{
+	return sys_return(SYS(sendto, fd, b, n, flags, NULL, 0));
+}
+
+static int raw_close(int fd)
+{
+	return (int)sys_return(SYS(close, fd));
+}
+
 struct next next = {
+	.read = raw_read,
+	.write = raw_write,
+	.readv = raw_readv,
+	.writev = raw_writev,
+	.preadv2 = raw_preadv2,
+	.pwritev2 = raw_pwritev2,
+	.recv = raw_recv,
+	.send = raw_send,
+	.close = raw_close,
 	.accept = raw_accept,
 	.accept4 = raw_accept4,
 	.connect = raw_connect,
@@ -80,6 +134,24 @@ void next_resolve(void)
 {
 	if (!dlsym)
 		return;
+	RESOLVE(read);
+	RESOLVE(write);
+	RESOLVE(readv);
+	RESOLVE(writev);
+	RESOLVE(preadv2);
+	RESOLVE(pwritev2);
+	RESOLVE(recv);
+	RESOLVE(send);
+	RESOLVE(close);
+	RESOLVE(closefrom);
+	RESOLVE(vdprintf);
+	RESOLVE(fdopen);
+	RESOLVE(system);
+	RESOLVE(popen);
+	RESOLVE(posix_spawn);
+	RESOLVE(posix_spawnp);
+	RESOLVE(posix_spawn_file_actions_adddup2);
+	RESOLVE(execvpe);
 	RESOLVE(accept);
 	RESOLVE(accept4);
 	RESOLVE(connect);

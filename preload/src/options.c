@@ -181,8 +181,12 @@ static int set_tcp(int fd, int name, const void *val, socklen_t len)
 
 EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t len)
 {
-	long r = SYS(setsockopt, fd, level, name, val, len);
 	struct identity id;
+	long r;
+
+	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && end_joined(fd))
+		return val && len >= (socklen_t)sizeof(int) ? 0 : (int)sys_return(-EINVAL); /* its size says when a ring is full */
+	r = SYS(setsockopt, fd, level, name, val, len);
 
 	if (r == 0 && only_tcp(level, name))
 		birth_never(fd);

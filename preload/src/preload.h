@@ -13,9 +13,12 @@
 #define _GNU_SOURCE
 #endif
 #include <netinet/in.h>
+#include <spawn.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -40,6 +43,7 @@ struct identity {
 
 /* identity.c */
 bool identity_of(int fd, struct identity *id);
+void identity_ring(int fd, char out[static 64]);
 bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique);
 bool address_parse(const struct sockaddr *sa, socklen_t len, struct address *a);
 socklen_t address_format(const struct address *a, bool ipv6, struct sockaddr_storage *out);
@@ -105,6 +109,8 @@ struct settings {
 	bool on;
 	char socket[108]; /* of our supervisor */
 	size_t dir;	  /* how much of it is the directory, with the last slash */
+	bool rings;	  /* unless GOSMC_RUN_RINGS says no */
+	uint64_t ring_after; /* bytes in-band before a ring joins: GOSMC_RING_AFTER */
 	uid_t uid;	  /* of the program when it was started; it may be another one now */
 };
 extern struct settings settings;
@@ -119,6 +125,20 @@ bool policy_connect(const struct address *server);
 bool birth_may_swap(int fd);
 bool birth_registration(int fd, int *epfd, struct epoll_event *event);
 void birth_never(int fd);
+uint32_t births_generation(void);
+pid_t births_process(void);
+uint64_t cookie_of(int fd);
+
+/* ends.c, ring.c, shake.c */
+void end_born(int fd);
+void end_drop(int fd);
+void end_shared(int fd);
+bool end_dup(int fd, int to);
+bool end_leave(int fd);
+bool end_joined(int fd);
+int ends_top(void);
+void ring_forked(void);
+void shake_start(const char *v);
 
 /* options.c */
 void options_copy(int from, int to);
@@ -128,12 +148,30 @@ struct next {
 	int (*accept)(int, struct sockaddr *, socklen_t *);
 	int (*accept4)(int, struct sockaddr *, socklen_t *, int);
 	int (*connect)(int, const struct sockaddr *, socklen_t);
+	ssize_t (*read)(int, void *, size_t);
+	ssize_t (*write)(int, const void *, size_t);
+	ssize_t (*readv)(int, const struct iovec *, int);
+	ssize_t (*writev)(int, const struct iovec *, int);
+	ssize_t (*preadv2)(int, const struct iovec *, int, off_t, int);
+	ssize_t (*pwritev2)(int, const struct iovec *, int, off_t, int);
+	ssize_t (*recv)(int, void *, size_t, int);
+	ssize_t (*send)(int, const void *, size_t, int);
+	int (*close)(int);
+	void (*closefrom)(int);
 	ssize_t (*sendto)(int, const void *, size_t, int, const struct sockaddr *, socklen_t);
 	ssize_t (*sendmsg)(int, const struct msghdr *, int);
 	int (*sendmmsg)(int, struct mmsghdr *, unsigned int, int);
 	ssize_t (*recvfrom)(int, void *, size_t, int, struct sockaddr *, socklen_t *);
 	ssize_t (*recvmsg)(int, struct msghdr *, int);
 	int (*recvmmsg)(int, struct mmsghdr *, unsigned int, int, struct timespec *);
+	int (*vdprintf)(int, const char *, va_list);			   /* these too are null until then */
+	FILE *(*fdopen)(int, const char *);
+	int (*system)(const char *);
+	FILE *(*popen)(const char *, const char *);
+	int (*posix_spawn)(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const *, char *const *);
+	int (*posix_spawnp)(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const *, char *const *);
+	int (*posix_spawn_file_actions_adddup2)(posix_spawn_file_actions_t *, int, int);
+	int (*execvpe)(const char *, char *const *, char *const *);
 	pid_t (*fork)(void);	   /* null until then */
 	int (*fcntl)(int, int, ...);   /* null until then */
 	int (*fcntl64)(int, int, ...); /* null until then */

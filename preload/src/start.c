@@ -24,7 +24,7 @@ static bool disabled(const char *v)
 __attribute__((constructor)) static void start(void)
 {
 	const char *path = getenv("GOSMC_RUN");
-	const char *slash;
+	const char *slash, *v;
 	size_t n;
 
 	next_resolve();
@@ -38,6 +38,11 @@ __attribute__((constructor)) static void start(void)
 	settings.dir = (size_t)(slash - settings.socket) + 1;
 	settings.uid = (uid_t)SYS(geteuid);
 	policy_read();
+	shake_start(getenv("GOSMC_RUN_SHAKE"));
+	v = getenv("GOSMC_RUN_RINGS");
+	settings.rings = !v || disabled(v); /* the same words mean no */
+	v = getenv("GOSMC_RING_AFTER");
+	settings.ring_after = v ? strtoull(v, NULL, 10) : 0; /* a size in bytes: gosmc has seen to units */
 	settings.on = true;
 }
 

@@ -1,0 +1,217 @@
+/* Which descriptors are ends of pairs, and whether their directions may join rings. */
+#include "ring.h"
+
+#include <fcntl.h>
+#include <sched.h>
+
+#define GATE_CLOSED 0x80000000u
+
+static struct end ends[ENDS];
+static uint32_t top; /* one more than the highest descriptor that was one */
+
+/* foreign says whether this is another process than the one whose memory this is: after vfork. It leaves the table alone. */
+static bool foreign(void)
+{
+	return SYS(getpid) != births_process();
+}
+
+/* end_at returns what is known of a descriptor, NULL if it is none of ours. */
+struct end *end_at(int fd)
+{
+	struct end *e;
+
+	if (fd < 0 || fd >= ENDS)
+		return NULL;
+	e = &ends[fd];
+	return __atomic_load_n(&e->cookie, __ATOMIC_ACQUIRE) ? e : NULL;
+}
+
+int ends_top(void)
+{
+	return (int)__atomic_load_n(&top, __ATOMIC_RELAXED);
+}
+
+/* end_is says whether a descriptor still is what is known of it. */
+bool end_is(int fd, const struct end *e)
+{
+	return __atomic_load_n(&e->cookie, __ATOMIC_RELAXED) == cookie_of(fd);
+}
+
+/*
+ * end_still is end_is, asked once in some milliseconds, for the way of the data. Whatever in libc closes or replaces
+ * descriptors takes them out of the table; this is for who does it otherwise.
+ */
+bool end_still(int fd, struct end *e)
+{
+	uint64_t now = ring_now();
+
+	if (__atomic_load_n(&e->seen, __ATOMIC_RELAXED) == now)
+		return true;
+	if (!end_is(fd, e))
+		return false;
+	__atomic_store_n(&e->seen, now, __ATOMIC_RELAXED);
+	return true;
+}
+
+/*
+ * end_alone says whether nobody but this process can have the descriptor: it was not dup'ed, nor passed on,
+ * and no process was forked since.
+ */
+bool end_alone(const struct end *e)
+{
+	return __atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation() && !foreign();
+}
+
+static void drop(struct ring **where)
+{
+	struct ring *r = __atomic_exchange_n(where, NULL, __ATOMIC_SEQ_CST);
+
+	if (r)
+		ring_unref(r);
+}
+
+/* end_drop forgets a descriptor that is closed, or about to be. */
+void end_drop(int fd)
+{
+	struct end *e = end_at(fd);
+
+	if (!e || foreign())
+		return;
+	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
+	drop(&e->out);
+	drop(&e->in);
+}
+
+/* end_born takes a descriptor that has become the end of a pair just now. */
+void end_born(int fd)
+{
+	struct end *e;
+	uint32_t have = __atomic_load_n(&top, __ATOMIC_RELAXED);
+
+	if (!settings.rings || fd < 0 || fd >= ENDS || foreign())
+		return;
+	e = &ends[fd];
+	end_drop(fd);
+	drop(&e->out);
+	drop(&e->in);
+	e->generation = births_generation();
+	e->never = e->sending = e->receiving = e->streak = 0;
+	e->sent = e->seen = 0;
+	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+	__atomic_store_n(&e->cookie, cookie_of(fd), __ATOMIC_RELEASE);
+}
+
+/* end_shared keeps a descriptor in-band, or on the rings that it has: others are about to get it. */
+void end_shared(int fd)
+{
+	struct end *e = end_at(fd);
+
+	if (e) {
+		__atomic_fetch_or(&e->never, NEVER_OUT | NEVER_IN, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&e->generation, 0, __ATOMIC_SEQ_CST);
+	}
+}
+
+static void copy(struct ring *const *from, struct ring **to)
+{
+	struct ring *r;
+
+	if (!ring_enter(from, &r))
+		return;
+	ring_ref(r);
+	__atomic_store_n(to, r, __ATOMIC_SEQ_CST);
+	ring_exit(r);
+}
+
+/*
+ * end_dup takes a copy of a descriptor, after end_shared. False: what is in its ring would be lost to whoever
+ * gets the copy.
+ */
+bool end_dup(int fd, int to)
+{
+	struct end *e = end_at(fd);
+	struct end *d;
+
+	if (to < 0 || to == fd)
+		return true;
+	end_drop(to);
+	if (!e || (!e->out && !e->in))
+		return true;
+	if (to >= ENDS || foreign())
+		return leave_out(e, fd) && leave_in(e, fd);
+	end_born(to);
+	d = &ends[to];
+	d->generation = 0;
+	d->never = NEVER_OUT | NEVER_IN;
+	copy(&e->out, &d->out);
+	copy(&e->in, &d->in);
+	return true;
+}
+
+/* end_leave keeps a descriptor in-band from now on, for somebody who knows no rings. False: bytes are in one. */
+bool end_leave(int fd)
+{
+	struct end *e = end_at(fd);
+
+	if (!e)
+		return true;
+	end_shared(fd);
+	return leave_out(e, fd) && leave_in(e, fd);
+}
+
+/* end_forget takes a ring that has ended away from a descriptor. The caller is in it. */
+void end_forget(struct ring **where, struct ring *r)
+{
+	struct ring *have = r;
+
+	if (__atomic_compare_exchange_n(where, &have, NULL, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		ring_unref(r);
+}
+
+/* A gate is passed by calls that know no ring. It is closed while one comes. */
+
+bool gate_enter(uint32_t *gate)
+{
+	for (unsigned turn = 0; turn < 100000; turn++) {
+		uint32_t v = __atomic_load_n(gate, __ATOMIC_SEQ_CST);
+
+		if (v & GATE_CLOSED)
+			SYS(sched_yield);
+		else if (__atomic_compare_exchange_n(gate, &v, v + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return true;
+	}
+	return false; /* it was closed by a thread that is not there: we were forked away from it */
+}
+
+void gate_exit(uint32_t *gate)
+{
+	__atomic_fetch_sub(gate, 1, __ATOMIC_SEQ_CST);
+}
+
+/* gate_close closes it if the caller is the only one who has passed. */
+bool gate_close(uint32_t *gate)
+{
+	uint32_t me = 1;
+
+	return __atomic_compare_exchange_n(gate, &me, 1 | GATE_CLOSED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+void gate_open(uint32_t *gate)
+{
+	__atomic_fetch_and(gate, ~GATE_CLOSED, __ATOMIC_SEQ_CST);
+}
+
+/* would_wait says whether a call waits where it can do nothing at once. */
+bool would_wait(int fd, int flags)
+{
+	return !(flags & MSG_DONTWAIT) && !(SYS(fcntl, fd, F_GETFL) & O_NONBLOCK);
+}
+
+/* end_joined says whether a descriptor has a ring. */
+bool end_joined(int fd)
+{
+	struct end *e = end_at(fd);
+
+	return e && (__atomic_load_n(&e->out, __ATOMIC_SEQ_CST) || __atomic_load_n(&e->in, __ATOMIC_SEQ_CST));
+}

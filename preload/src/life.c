@@ -1,0 +1,376 @@
+/*
+ * What ends the use of rings, or takes a descriptor to somebody who knows none: close, shutdown, other programs,
+ * calls inside libc, and those of the kernel that move bytes by themselves.
+ */
+#include "ring.h"
+
+#include <alloca.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/sendfile.h>
+#include <unistd.h>
+
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC 4
+#endif
+
+EXPORT int close(int fd)
+{
+	struct end *e = end_at(fd);
+
+	if (e) {
+		int saved = errno;
+
+		if (e->in)
+			receive_tidy(e, fd);
+		end_drop(fd);
+		errno = saved;
+	}
+	return next.close(fd);
+}
+
+static void forget(unsigned first, unsigned last)
+{
+	for (unsigned fd = first; fd <= last && fd < (unsigned)ends_top(); fd++)
+		end_drop((int)fd);
+}
+
+EXPORT int close_range(unsigned first, unsigned last, int flags)
+{
+	if (!(flags & CLOSE_RANGE_CLOEXEC))
+		forget(first, last);
+	return (int)sys_return(SYS(close_range, first, last, flags));
+}
+
+EXPORT void closefrom(int first)
+{
+	forget(first < 0 ? 0 : (unsigned)first, ~0u);
+	if (next.closefrom)
+		next.closefrom(first);
+	else
+		SYS(close_range, first, ~0u, 0);
+}
+
+/* Some programs do these without libc's own functions. */
+EXPORT long syscall(long n, ...)
+{
+	long a[6];
+	va_list args;
+
+	va_start(args, n);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(args, long);
+	va_end(args);
+	switch (n) {
+	case SYS_close:
+		return close((int)a[0]);
+	case SYS_close_range:
+		return close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]);
+#ifdef SYS_dup2
+	case SYS_dup2:
+		return dup2((int)a[0], (int)a[1]);
+#endif
+	case SYS_dup3:
+		return dup3((int)a[0], (int)a[1], (int)a[2]);
+	case SYS_dup:
+		return dup((int)a[0]);
+	case SYS_read:
+		return read((int)a[0], (void *)a[1], (size_t)a[2]);
+	case SYS_write:
+		return write((int)a[0], (const void *)a[1], (size_t)a[2]);
+	case SYS_io_uring_setup: /* what is read and written there is not seen */
+		for (int fd = 0; fd < ends_top(); fd++)
+			end_leave(fd);
+		settings.rings = false;
+		break;
+	}
+	return sys_return(sys6(n, a[0], a[1], a[2], a[3], a[4], a[5]));
+}
+
+EXPORT int shutdown(int fd, int how)
+{
+	struct end *e = end_at(fd);
+
+	if (e && how != SHUT_RD)
+		leave_out(e, fd);
+	return (int)sys_return(SYS(shutdown, fd, how));
+}
+
+/* Descriptors that another program would inherit, and that had to be kept from it. */
+struct kept {
+	uint8_t bits[ENDS / 8];
+	bool any;
+};
+
+/*
+ * keep_from has what another program will inherit go in-band, or all descriptors. One that has bytes in its ring is not
+ * inherited: whoever reads there finds no descriptor, in place of something that was never sent.
+ */
+static void keep_from(struct kept *k, bool all)
+{
+	k->any = false;
+	for (int fd = 0; fd < ends_top(); fd++) {
+		long flags;
+
+		if (!end_at(fd) || !end_joined(fd))
+			continue;
+		flags = SYS(fcntl, fd, F_GETFD);
+		if (flags < 0 || (!all && (flags & FD_CLOEXEC)))
+			continue;
+		if (end_leave(fd) || (flags & FD_CLOEXEC))
+			continue;
+		if (!k->any)
+			memset(k->bits, 0, sizeof(k->bits));
+		k->any = true;
+		k->bits[fd / 8] |= (uint8_t)(1u << fd % 8);
+		SYS(fcntl, fd, F_SETFD, flags | FD_CLOEXEC);
+	}
+}
+
+static void keep_no_more(const struct kept *k)
+{
+	int saved = errno;
+
+	for (int fd = 0; k->any && fd < ENDS; fd++) {
+		long flags;
+
+		if (!(k->bits[fd / 8] & (1u << fd % 8)))
+			continue;
+		flags = SYS(fcntl, fd, F_GETFD);
+		SYS(fcntl, fd, F_SETFD, flags & ~FD_CLOEXEC);
+	}
+	errno = saved;
+}
+
+EXPORT int execve(const char *path, char *const *argv, char *const *envp)
+{
+	struct kept k;
+	long r;
+
+	keep_from(&k, false);
+	r = SYS(execve, path, argv, envp);
+	keep_no_more(&k);
+	return (int)sys_return(r);
+}
+
+EXPORT int execv(const char *path, char *const *argv)
+{
+	return execve(path, argv, environ);
+}
+
+EXPORT int execvpe(const char *file, char *const *argv, char *const *envp)
+{
+	struct kept k;
+	int r;
+
+	if (!next.execvpe)
+		next_resolve();
+	keep_from(&k, false);
+	r = next.execvpe(file, argv, envp);
+	keep_no_more(&k);
+	return r;
+}
+
+EXPORT int execvp(const char *file, char *const *argv)
+{
+	return execvpe(file, argv, environ);
+}
+
+EXPORT int execveat(int dir, const char *path, char *const *argv, char *const *envp, int flags);
+int execveat(int dir, const char *path, char *const *argv, char *const *envp, int flags)
+{
+	struct kept k;
+	long r;
+
+	keep_from(&k, false);
+	r = SYS(execveat, dir, path, argv, envp, flags);
+	keep_no_more(&k);
+	return (int)sys_return(r);
+}
+
+EXPORT int fexecve(int fd, char *const *argv, char *const *envp)
+{
+	return execveat(fd, "", argv, envp, AT_EMPTY_PATH);
+}
+
+#define ARGUMENTS(argv, first, args)                                               \
+	va_start(args, first);                                                     \
+	for (n = 1; va_arg(args, char *); n++)                                     \
+		;                                                                  \
+	va_end(args);                                                              \
+	argv = alloca((n + 1) * sizeof(char *));                                   \
+	argv[0] = (char *)(uintptr_t)first;                                        \
+	va_start(args, first);                                                     \
+	for (n = 1; (argv[n] = va_arg(args, char *)); n++)                         \
+		;
+
+EXPORT int execl(const char *path, const char *arg, ...)
+{
+	va_list args;
+	char **argv;
+	size_t n;
+
+	ARGUMENTS(argv, arg, args)
+	va_end(args);
+	return execve(path, argv, environ);
+}
+
+EXPORT int execlp(const char *file, const char *arg, ...)
+{
+	va_list args;
+	char **argv;
+	size_t n;
+
+	ARGUMENTS(argv, arg, args)
+	va_end(args);
+	return execvpe(file, argv, environ);
+}
+
+EXPORT int execle(const char *path, const char *arg, ...)
+{
+	va_list args;
+	char **argv;
+	char *const *envp;
+	size_t n;
+
+	ARGUMENTS(argv, arg, args)
+	envp = va_arg(args, char *const *);
+	va_end(args);
+	return execve(path, argv, envp);
+}
+
+EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr,
+		       char *const *argv, char *const *envp)
+{
+	struct kept k;
+	int r;
+
+	if (!next.posix_spawn)
+		next_resolve();
+	keep_from(&k, false);
+	r = next.posix_spawn(pid, path, actions, attr, argv, envp);
+	keep_no_more(&k);
+	return r;
+}
+
+EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr,
+			char *const *argv, char *const *envp)
+{
+	struct kept k;
+	int r;
+
+	if (!next.posix_spawnp)
+		next_resolve();
+	keep_from(&k, false);
+	r = next.posix_spawnp(pid, file, actions, attr, argv, envp);
+	keep_no_more(&k);
+	return r;
+}
+
+/* The copy is made inside libc: nobody asks us then. */
+EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions, int fd, int to)
+{
+	if (!next.posix_spawn_file_actions_adddup2)
+		next_resolve();
+	if (!end_leave(fd))
+		return EBUSY;
+	return next.posix_spawn_file_actions_adddup2(actions, fd, to);
+}
+
+EXPORT int system(const char *command)
+{
+	struct kept k;
+	int r;
+
+	if (!next.system)
+		next_resolve();
+	keep_from(&k, false);
+	r = next.system(command);
+	keep_no_more(&k);
+	return r;
+}
+
+EXPORT FILE *popen(const char *command, const char *mode)
+{
+	struct kept k;
+	FILE *f;
+
+	if (!next.popen)
+		next_resolve();
+	keep_from(&k, false);
+	f = next.popen(command, mode);
+	keep_no_more(&k);
+	return f;
+}
+
+/* A stream reads and writes inside libc. */
+EXPORT FILE *fdopen(int fd, const char *mode)
+{
+	if (!next.fdopen)
+		next_resolve();
+	if (!end_leave(fd)) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	return next.fdopen(fd, mode);
+}
+
+EXPORT int vdprintf(int fd, const char *format, va_list args)
+{
+	struct end *e = end_at(fd);
+
+	if (!next.vdprintf)
+		next_resolve();
+	if (e) {
+		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
+		leave_out(e, fd);
+	}
+	return next.vdprintf(fd, format, args);
+}
+
+EXPORT int dprintf(int fd, const char *format, ...)
+{
+	va_list args;
+	int r;
+
+	va_start(args, format);
+	r = vdprintf(fd, format, args);
+	va_end(args);
+	return r;
+}
+
+/* The kernel copies files into a socket faster than we into a ring: such a direction stays in-band. */
+static void in_band(int fd)
+{
+	struct end *e = end_at(fd);
+
+	if (e) {
+		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
+		leave_out(e, fd);
+	}
+}
+
+EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t n)
+{
+	in_band(out);
+	return sys_return(SYS(sendfile, out, in, offset, n));
+}
+
+EXPORT ssize_t sendfile64(int out, int in, off64_t *offset, size_t n)
+{
+	in_band(out);
+	return sys_return(SYS(sendfile, out, in, offset, n));
+}
+
+EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t n, unsigned flags)
+{
+	struct end *e = end_at(in);
+
+	in_band(out);
+	if (e) {
+		__atomic_fetch_or(&e->never, NEVER_IN, __ATOMIC_SEQ_CST);
+		if (!leave_in(e, in))
+			return sys_return(-EINVAL); /* as of a file that cannot be spliced; the next time it may be in-band */
+	}
+	return sys_return(SYS(splice, in, in_offset, out, out_offset, n, flags));
+}

@@ -1,0 +1,228 @@
+/* The memory of a ring: who makes it, who has it, and the lock of one side. */
+#include "ring.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define RINGS 512 /* of one process */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+static struct ring rings[RINGS];
+static __thread uint32_t thread __attribute__((tls_model("initial-exec")));
+
+/*
+ * A page that cannot be read. To send from it takes effect nowhere, and waits like any other send: for
+ * room, with the socket's time limit, until a signal, and as a cancellation point.
+ */
+static uint8_t guard[2 * RING_PAGE] __attribute__((aligned(RING_PAGE)));
+const uint8_t *ring_guard;
+
+__attribute__((constructor)) static void guard_page(void)
+{
+	/* Where pages are larger than this it stays readable, and nobody joins a ring. */
+	if (SYS(mprotect, guard, RING_PAGE, PROT_NONE) == 0)
+		ring_guard = guard;
+}
+
+uint64_t ring_now(void)
+{
+	struct timespec t = {0};
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void ring_forked(void)
+{
+	thread = 0;
+}
+
+static uint32_t thread_id(void)
+{
+	if (!thread)
+		thread = (uint32_t)SYS(gettid);
+	return thread;
+}
+
+static bool mapped(long p)
+{
+	return (unsigned long)p <= -4096UL;
+}
+
+/* ring_map makes a slot for a memory file of RING_PAGE + size bytes. */
+static struct ring *ring_map(int memfd, uint32_t size)
+{
+	struct ring *r = NULL;
+	long memory, side;
+
+	for (size_t i = 0; i < RINGS && !r; i++) {
+		uint32_t none = 0;
+
+		if (__atomic_compare_exchange_n(&rings[i].used, &none, 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			r = &rings[i];
+	}
+	if (!r)
+		return NULL;
+	memory = SYS(mmap, NULL, RING_PAGE + (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+	side = SYS(mmap, NULL, RING_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (!mapped(memory) || !mapped(side)) {
+		if (mapped(memory))
+			SYS(munmap, memory, RING_PAGE + (size_t)size);
+		if (mapped(side))
+			SYS(munmap, side, RING_PAGE);
+		__atomic_store_n(&r->used, 0, __ATOMIC_SEQ_CST);
+		return NULL;
+	}
+	r->size = size;
+	r->h = (struct ring_header *)memory;
+	r->data = (uint8_t *)memory + RING_PAGE;
+	r->side = (struct ring_side *)side;
+	r->side->state = RING_WAITING;
+	__atomic_store_n(&r->refs, 1, __ATOMIC_SEQ_CST);
+	return r;
+}
+
+/* ring_make makes a ring for a direction that this process writes. The file is the caller's to close. */
+struct ring *ring_make(int end, int *memfd)
+{
+	char name[64];
+	uint32_t size = shake(2) ? RING_BYTES_LEAST : RING_BYTES;
+	struct ring *r = NULL;
+	long fd;
+
+	if (!ring_guard)
+		return NULL;
+	identity_ring(end, name);
+	fd = SYS(memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return NULL;
+	if (SYS(ftruncate, fd, RING_PAGE + (long)size) == 0 && SYS(fcntl, fd, F_ADD_SEALS, SEALS) == 0)
+		r = ring_map((int)fd, size);
+	if (!r) {
+		SYS(close, fd);
+		return NULL;
+	}
+	r->h->size = size;
+	r->h->pub = PUB_ARMED;
+	__atomic_store_n(&r->h->magic, RING_MAGIC, __ATOMIC_SEQ_CST);
+	*memfd = (int)fd;
+	return r;
+}
+
+/* ring_take maps what a writer has sent, if it is a ring and cannot change its size. */
+struct ring *ring_take(int memfd)
+{
+	struct stat st;
+	struct ring *r;
+	uint32_t size;
+	long seals = SYS(fcntl, memfd, F_GET_SEALS);
+
+	if (!ring_guard || seals < 0 || (seals & SEALS) != SEALS || fstat(memfd, &st) != 0 || st.st_size <= RING_PAGE ||
+	    st.st_size > RING_PAGE + (off_t)RING_BYTES_MOST)
+		return NULL;
+	size = (uint32_t)(st.st_size - RING_PAGE);
+	if (size < RING_BYTES_LEAST || (size & (size - 1)) != 0)
+		return NULL;
+	r = ring_map(memfd, size);
+	if (r && (r->h->magic != RING_MAGIC || r->h->size != size)) {
+		ring_unref(r);
+		r = NULL;
+	}
+	return r;
+}
+
+/* release unmaps a ring that no descriptor and no call has any more. */
+static void release(struct ring *r)
+{
+	uint32_t one = 1;
+
+	if (__atomic_load_n(&r->refs, __ATOMIC_SEQ_CST) != 0 || __atomic_load_n(&r->users, __ATOMIC_SEQ_CST) != 0 ||
+	    !__atomic_compare_exchange_n(&r->used, &one, 2, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return;
+	SYS(munmap, r->h, RING_PAGE + (size_t)r->size);
+	SYS(munmap, r->side, RING_PAGE);
+	__atomic_store_n(&r->used, 0, __ATOMIC_SEQ_CST);
+}
+
+void ring_ref(struct ring *r)
+{
+	__atomic_fetch_add(&r->refs, 1, __ATOMIC_SEQ_CST);
+}
+
+void ring_unref(struct ring *r)
+{
+	__atomic_fetch_sub(&r->refs, 1, __ATOMIC_SEQ_CST);
+	release(r);
+}
+
+/*
+ * ring_enter takes what a descriptor points to, so that it stays until ring_exit. A slot is always there
+ * to be counted in; if it is another one's by then that shows, as the descriptor points elsewhere.
+ */
+bool ring_enter(struct ring *const *where, struct ring **out)
+{
+	for (;;) {
+		struct ring *r = __atomic_load_n(where, __ATOMIC_SEQ_CST);
+
+		if (!r)
+			return false;
+		__atomic_fetch_add(&r->users, 1, __ATOMIC_SEQ_CST);
+		if (__atomic_load_n(where, __ATOMIC_SEQ_CST) == r) {
+			*out = r;
+			return true;
+		}
+		ring_exit(r);
+	}
+}
+
+void ring_exit(struct ring *r)
+{
+	if (__atomic_sub_fetch(&r->users, 1, __ATOMIC_SEQ_CST) == 0 && __atomic_load_n(&r->refs, __ATOMIC_SEQ_CST) == 0)
+		release(r);
+}
+
+/*
+ * ring_lock takes the lock of one side, from a dead owner if it must. False: this thread has it, and was
+ * interrupted by a signal whose handler we are in.
+ */
+bool ring_lock(struct ring *r)
+{
+	uint32_t *lock = &r->side->lock;
+	uint32_t me = thread_id();
+
+	for (unsigned turn = 0;; turn++) {
+		uint32_t owner = 0;
+		struct timespec wait = {.tv_nsec = 10000000};
+
+		if (__atomic_compare_exchange_n(lock, &owner, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return true;
+		if (owner == me)
+			return false;
+		if (turn < 64)
+			continue;
+		if (turn % 8 == 0 && SYS(tkill, owner, 0) == -ESRCH &&
+		    __atomic_compare_exchange_n(lock, &owner, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+			/* It may have been in the middle: neither bytes nor tokens are sure to be counted. */
+			if (r->side->state != RING_ENDED)
+				r->side->state = RING_BROKEN;
+			return true;
+		}
+		SYS(futex, lock, FUTEX_WAIT, owner, &wait, NULL, 0);
+	}
+}
+
+void ring_unlock(struct ring *r)
+{
+	/* Who waits looks again after 10 ms by itself; it is rare that somebody does. */
+	__atomic_store_n(&r->side->lock, 0, __ATOMIC_SEQ_CST);
+}
+
+/* ring_broken resets a connection whose other side has written what it must not. The lock is held. */
+void ring_broken(struct ring *r, int fd)
+{
+	r->side->state = RING_BROKEN;
+	SYS(shutdown, fd, SHUT_RDWR);
+}

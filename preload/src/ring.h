@@ -1,0 +1,234 @@
+/*
+ * Rings: memory through which one direction of a connection goes. docs/shared-memory.md, section 10,
+ * has the layout, the states and the rules; ring.c the memory, send.c and receive.c the two sides,
+ * ends.c which descriptors take part, life.c what makes them leave.
+ */
+#ifndef GOSMC_RING_H
+#define GOSMC_RING_H
+
+#include "preload.h"
+
+#include <limits.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#define RING_MAGIC 0x31306d7267736f67ull
+#define RING_PAGE 4096
+#define RING_BYTES (1u << 20)
+#define RING_BYTES_LEAST 4096u
+#define RING_BYTES_MOST (16u << 20)
+
+/* What the two programs share, before the data. */
+struct ring_header {
+	uint64_t magic;
+	uint32_t size; /* of the data: a power of two */
+	uint8_t pad0[52];
+	uint64_t pub; /* PUB_ below: written by the writer, and by the reader who arms or leaves */
+	uint8_t pad1[56];
+	uint64_t tail; /* what the reader has taken; written by the reader */
+	uint8_t pad2[56];
+	uint32_t wanted; /* the writer waits for room */
+	uint8_t pad3[60];
+	uint32_t attached; /* enum attached */
+};
+_Static_assert(offsetof(struct ring_header, pub) == 64, "pub");
+_Static_assert(offsetof(struct ring_header, tail) == 128, "tail");
+_Static_assert(offsetof(struct ring_header, wanted) == 192, "wanted");
+_Static_assert(offsetof(struct ring_header, attached) == 256, "attached");
+
+#define PUB_BITS 40
+#define PUB_HEAD ((1ull << PUB_BITS) - 1)	  /* what the writer has put there */
+#define PUB_ARMED (1ull << 40)			  /* the next publication comes with a token */
+#define PUB_COUNT_SHIFT 41
+#define PUB_COUNT (0xffffull << PUB_COUNT_SHIFT)  /* tokens that were sent, or are about to be */
+#define PUB_WRITER_LEFT (1ull << 57)		  /* what follows the head is in-band */
+#define PUB_READER_LEFT (1ull << 58)		  /* the same; nothing can be published any more */
+#define PUB_WITHDRAWN (1ull << 59)		  /* the writer has not switched, and will not */
+
+enum attached {
+	ATTACHED_NOT = 0,
+	ATTACHED_YES = 1,
+	ATTACHED_TOO_LATE = 2, /* the writer waits no more */
+	ATTACHED_NO_MORE = 3,  /* the reader has changed its mind */
+	ATTACHED_SWITCHED = 4, /* the second mark is on its way */
+};
+
+enum ring_state {
+	RING_WAITING = 1, /* all bytes are in-band; the reader has the ring, or will get it */
+	RING_JOINED = 2,  /* bytes are in the ring, the socket carries tokens */
+	RING_ENDED = 3,	  /* bytes are in-band, and the ring is forgotten */
+	RING_BROKEN = 4,  /* the other side has broken the rules: the connection is reset */
+};
+
+/* What the processes of one side share, which fork has made out of one. The other side cannot see it. */
+struct ring_side {
+	uint32_t lock; /* thread ID */
+	uint32_t state;
+	uint64_t cursor; /* the head, or the tail */
+	uint64_t tail;	 /* of the writer: what the reader had taken when it was last asked */
+	uint64_t looked; /* when it was last seen that the peer is there */
+	uint32_t sndbuf; /* before the switch */
+	uint32_t small;	 /* since the ring was full for the first time: as the kernel counts. 0: not yet */
+	uint32_t drained; /* how often the ring was */
+	uint32_t luck;	  /* of the reader that looks again before it arms */
+	uint32_t idle;	 /* sends that have waited for the reader to attach */
+	uint16_t taken;	 /* tokens; modulo 65536, like their count */
+};
+
+/* A ring as this process has it. Slots are used again, and never go away. */
+struct ring {
+	uint32_t used;	/* the slot */
+	uint32_t users; /* calls that are in it */
+	uint32_t refs;	/* descriptors */
+	uint32_t size;
+	struct ring_header *h;
+	uint8_t *data;
+	struct ring_side *side;
+};
+
+/* ring.c */
+struct ring *ring_make(int end, int *memfd);
+struct ring *ring_take(int memfd);
+void ring_ref(struct ring *r);
+void ring_unref(struct ring *r);
+bool ring_enter(struct ring *const *where, struct ring **out);
+void ring_exit(struct ring *r);
+bool ring_lock(struct ring *r);
+void ring_unlock(struct ring *r);
+void ring_broken(struct ring *r, int fd);
+void ring_forked(void);
+extern const uint8_t *ring_guard;
+uint64_t ring_now(void);
+
+static inline uint64_t pub_load(const struct ring *r)
+{
+	return __atomic_load_n(&r->h->pub, __ATOMIC_SEQ_CST);
+}
+
+static inline bool pub_swap(struct ring *r, uint64_t *have, uint64_t want)
+{
+	return __atomic_compare_exchange_n(&r->h->pub, have, want, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static inline uint16_t pub_count(uint64_t pub)
+{
+	return (uint16_t)((pub & PUB_COUNT) >> PUB_COUNT_SHIFT);
+}
+
+static inline uint64_t pub_counted(uint64_t pub) /* with one token more */
+{
+	return (pub & ~PUB_COUNT) | ((pub + (1ull << PUB_COUNT_SHIFT)) & PUB_COUNT);
+}
+
+/* A span is the bytes of a program that a call has not seen to yet. */
+struct span {
+	const struct iovec *iov;
+	size_t count;
+	size_t skip; /* of the first */
+	size_t left;
+};
+
+#define SPAN_PARTS 64
+
+static inline bool span_init(struct span *s, const struct iovec *iov, size_t count)
+{
+	*s = (struct span){iov, count, 0, 0};
+	for (size_t i = 0; i < count; i++) {
+		if (iov[i].iov_len > (size_t)SSIZE_MAX - s->left)
+			return false;
+		s->left += iov[i].iov_len;
+	}
+	return true;
+}
+
+static inline void span_skip(struct span *s, size_t n)
+{
+	s->left -= n;
+	s->skip += n;
+	while (s->count && s->skip >= s->iov->iov_len) {
+		s->skip -= s->iov->iov_len;
+		s->iov++;
+		s->count--;
+	}
+}
+
+/* span_parts fills in what is left, as far as there is room for it. */
+static inline size_t span_parts(const struct span *s, struct iovec *parts)
+{
+	size_t n = 0;
+
+	for (; n < s->count && n < SPAN_PARTS; n++)
+		parts[n] = s->iov[n];
+	if (n) {
+		parts[0].iov_base = (char *)parts[0].iov_base + s->skip;
+		parts[0].iov_len -= s->skip;
+	}
+	return n;
+}
+
+/* span_copy copies at most n bytes between a program and a piece of memory. */
+static inline void span_copy(const struct span *from, void *memory, size_t n, bool into_memory)
+{
+	struct span s = *from;
+	char *m = memory;
+
+	while (n) {
+		char *p = (char *)s.iov->iov_base + s.skip;
+		size_t part = s.iov->iov_len - s.skip;
+
+		if (part > n)
+			part = n;
+		if (part && into_memory)
+			memcpy(m, p, part);
+		else if (part)
+			memcpy(p, m, part);
+		m += part;
+		n -= part;
+		span_skip(&s, part);
+	}
+}
+
+/* Descriptors that are ends of pairs, as far as this process knows: ends.c */
+#define ENDS 65536
+#define NEVER_OUT 1u
+#define NEVER_IN 2u
+
+struct end {
+	uint64_t cookie; /* 0: none of ours */
+	uint32_t generation;
+	uint32_t never;
+	uint32_t sending, receiving; /* gates: calls that are in the middle of it */
+	uint32_t streak;	     /* sends since the last receive */
+	uint64_t sent;		     /* bytes, before there was a ring */
+	uint64_t seen;		     /* when the descriptor was last found to be this */
+	struct ring *out, *in;
+};
+
+struct end *end_at(int fd);
+bool end_is(int fd, const struct end *e);
+bool end_still(int fd, struct end *e);
+bool end_alone(const struct end *e);
+bool gate_enter(uint32_t *gate);
+void gate_exit(uint32_t *gate);
+bool gate_close(uint32_t *gate);
+void gate_open(uint32_t *gate);
+void end_forget(struct ring **where, struct ring *r);
+bool would_wait(int fd, int flags);
+
+#define NOT_OURS (-2) /* the descriptor is something else by now */
+
+/* send.c, receive.c */
+ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, int flags);
+ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count, int flags, int *out);
+bool leave_out(struct end *e, int fd);
+bool leave_in(struct end *e, int fd);
+bool receive_waiting(struct end *e, size_t *n);
+bool send_waiting(struct end *e, size_t *n);
+void receive_tidy(struct end *e, int fd);
+
+/* shake.c: the debug switch */
+bool shake(unsigned one_in);
+size_t shake_cut(size_t n);
+bool shaking(void);
+
+#endif
