@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,9 @@ type rnic struct {
 	links  map[rnicUser]bool   // who is told of its end
 	groups map[*smcrGroup]bool // that are told when it can or cannot be used
 	down   string              // why it cannot be used now, as an rdma.Event says it; "" if it can
+
+	noInterface, noAddress bool          // what down is for
+	outages                atomic.Uint64 // how often it went down; changed with mu
 }
 
 // An rnicUser has links on an rnic.
@@ -96,6 +100,40 @@ func (n *rnic) isDown() bool {
 	return n.down != ""
 }
 
+// downSince reports whether it has been down since outages was what it was told.
+func (n *rnic) downSince(outage uint64) bool {
+	return n.isDown() && n.outages.Load() == outage // rule: TestRNICFlaps: n.outages.Load() == outage -> true
+}
+
+// goesDown and comesBack take what an event says. An interface that is up again may lack the address still: with the interface the kernel takes IPv6
+// addresses away. comesBack reports whether it can be used.
+func (n *rnic) goesDown(kind rdma.EventKind) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.down == "" {
+		n.outages.Add(1)
+	}
+	n.noInterface = n.noInterface || kind == rdma.EventInterfaceDown
+	n.noAddress = n.noAddress || kind == rdma.EventAddressGone
+	n.down = kind.String()
+}
+
+func (n *rnic) comesBack(kind rdma.EventKind) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.noInterface = n.noInterface && kind != rdma.EventInterfaceUp
+	n.noAddress = n.noAddress && kind != rdma.EventAddressBack
+	switch {
+	case n.noInterface:
+		n.down = rdma.EventInterfaceDown.String()
+	case n.noAddress: // rule: TestRNICDownTwice: n.noAddress -> false
+		n.down = rdma.EventAddressGone.String()
+	default:
+		n.down = ""
+	}
+	return n.down == ""
+}
+
 // event takes one. While the interface is down nothing gets through: links end soon and not after their
 // retries, as an adapter reports it.
 func (n *rnic) event(e *rdma.Event) {
@@ -103,17 +141,14 @@ func (n *rnic) event(e *rdma.Event) {
 	switch e.Kind {
 	case rdma.EventInterfaceDown, rdma.EventAddressGone:
 		log.Warn("RoCE device is down", "addr", n.dev.Addr(), "event", e.Kind)
-		n.mu.Lock()
-		n.down = e.Kind.String()
-		n.mu.Unlock()
+		n.goesDown(e.Kind)
 		n.tell(0, fmt.Errorf("%w: %v", errRNICDown, e.Kind))
 		n.tellGroups()
 	case rdma.EventInterfaceUp, rdma.EventAddressBack:
-		log.Info("RoCE device is up", "addr", n.dev.Addr(), "event", e.Kind)
-		n.mu.Lock()
-		n.down = ""
-		n.mu.Unlock()
-		n.tellGroups()
+		if n.comesBack(e.Kind) {
+			log.Info("RoCE device is up", "addr", n.dev.Addr(), "event", e.Kind)
+			n.tellGroups()
+		}
 	case rdma.EventMTUChanged:
 		log.Info("RoCE device has another MTU", "addr", n.dev.Addr(), "mtu", e.MTU)
 		n.tell(e.MTU, fmt.Errorf("%w: the path MTU is now %v", errRNICDown, e.MTU))

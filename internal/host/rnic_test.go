@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/rdma"
@@ -122,6 +123,66 @@ func TestRNICDown(t *testing.T) {
 }
 
 // TestRNICChoice looks at which of a machine's addresses is used.
+// TestRNICDownTwice has an interface that goes down and loses its address, as it does with IPv6: it takes both to be back.
+func TestRNICDownTwice(t *testing.T) {
+	smctest.CheckLeaks(t)
+	h := newTestHost(t, Config{RDMA: rdma.Config{Port: smctest.FreePort(t, loop1)}})
+	n, err := h.rnics.acquire(loop1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.release()
+	for _, step := range []struct {
+		kind rdma.EventKind
+		down string
+	}{
+		{rdma.EventInterfaceDown, "interface down"},
+		{rdma.EventAddressGone, "address gone"},
+		{rdma.EventInterfaceUp, "address gone"},
+		{rdma.EventAddressBack, ""},
+		{rdma.EventAddressGone, "address gone"},
+		{rdma.EventInterfaceDown, "interface down"},
+		{rdma.EventAddressBack, "interface down"},
+		{rdma.EventInterfaceUp, ""},
+	} {
+		n.event(&rdma.Event{Kind: step.kind})
+		n.mu.Lock()
+		if n.down != step.down {
+			t.Errorf("after %v it is down for %q, want %q", step.kind, n.down, step.down)
+		}
+		n.mu.Unlock()
+	}
+	if got := n.outages.Load(); got != 2 {
+		t.Errorf("%d outages, want 2", got)
+	}
+}
+
+// TestRNICFlaps has the interface of the only link go down and come back again and again, each time for less than it is waited for. That it
+// is down again when the time of an earlier outage is over ends nothing.
+func TestRNICFlaps(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	const wait = 500 * time.Millisecond
+	r.client.rnics.patience = wait
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	n := groupsOf(r.client)[0].rnic
+	for held := false; !held; {
+		n.event(&rdma.Event{Kind: rdma.EventInterfaceDown})
+		n.event(&rdma.Event{Kind: rdma.EventInterfaceUp})
+		time.Sleep(wait * 4 / 5)
+		again := time.Now()
+		n.event(&rdma.Event{Kind: rdma.EventInterfaceDown})
+		time.Sleep(wait / 2)
+		n.event(&rdma.Event{Kind: rdma.EventInterfaceUp})
+		if held = time.Since(again) < wait; held || len(groupsOf(r.client)) > 0 {
+			checkExchange(t, c, s)
+			continue
+		}
+		c, s = r.connect() // the machine was too slow, and the link rightly lost
+		n = groupsOf(r.client)[0].rnic
+	}
+}
+
 func TestRNICChoice(t *testing.T) {
 	cables := smctest.NewCables(t, 2)
 	first, second := cables.Addr[0][0], cables.Addr[1][0]
