@@ -1,0 +1,98 @@
+package run
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestGoneListener has an offer for a listener that was closed, whose port somebody else may have by now.
+func TestGoneListener(t *testing.T) {
+	s := newTestSupervisor(t)
+	l := newListeners(t.TempDir(), "x", s.listeners.netns)
+	port := uint16(9)
+	l.add(message{netns: l.netns, local: netip.AddrPortFrom(netip.IPv4Unspecified(), port), unique: 1 << 62})
+	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+	if !l.has(to) {
+		t.Error("a listener that was announced just now is not believed")
+	}
+	l.looked[port] = time.Time{}
+	if l.has(to) {
+		t.Error("a listener that the kernel does not have is believed")
+	}
+	if _, err := os.Lstat(l.link(port)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its announcement: %v, want none", err)
+	}
+}
+
+// TestRelayedNowAndThen has a program miss a connection: that is no reason to give its listener up.
+func TestRelayedNowAndThen(t *testing.T) {
+	l := newListeners(t.TempDir(), "x", 1)
+	to := netip.MustParseAddrPort("127.0.0.1:1")
+	l.add(message{netns: 1, local: to, unique: 1})
+	for range 3 {
+		l.claimed(1)
+		l.relayed(1)
+		if !l.has(to) {
+			t.Error("given up though as many were claimed")
+		}
+	}
+	l.relayed(1)
+	if l.has(to) || l.count != 0 {
+		t.Errorf("not given up, count %d", l.count)
+	}
+}
+
+// TestListeners has the addresses that a listener gets connections to.
+func TestListeners(t *testing.T) {
+	l := newListeners(t.TempDir(), "x", 1)
+	for i, local := range []string{"127.0.0.1:1", "0.0.0.0:2", "[::]:3", "[::1]:4"} {
+		if !l.add(message{netns: 1, local: netip.MustParseAddrPort(local), unique: uint64(i + 1)}) {
+			t.Errorf("add(%s): false", local)
+		}
+	}
+	for to, want := range map[string]bool{
+		"127.0.0.1:1": true, "127.0.0.2:1": false, "127.0.0.2:2": true, "[::1]:2": false,
+		"127.0.0.1:3": true, "[::1]:3": true, "[::1]:4": true, "127.0.0.1:4": false, "127.0.0.1:5": false,
+	} {
+		if got := l.has(netip.MustParseAddrPort(to)); got != want {
+			t.Errorf("has(%s) = %t, want %t", to, got, want)
+		}
+	}
+	if l.add(message{netns: 2, local: netip.MustParseAddrPort("127.0.0.1:6"), unique: 9}) {
+		t.Error("a listener of another network namespace is announced here")
+	}
+	l.close()
+	if left, _ := os.ReadDir(l.dir); len(left) != 0 {
+		t.Errorf("close has left %v", left)
+	}
+}
+
+// TestAnnouncedByOther has two supervisors and one port: the first has it while it lives and somebody listens there.
+func TestAnnouncedByOther(t *testing.T) {
+	s := newTestSupervisor(t)
+	l := listenTCP(t, "127.0.0.1:0")
+	m := message{netns: s.listeners.netns, local: l.Addr().(*net.TCPAddr).AddrPort()}
+	raw, _ := l.SyscallConn()
+	raw.Control(func(fd uintptr) { m.unique, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+	first := newListeners(s.listeners.dir, s.listeners.socket, m.netns)
+	second := newListeners(s.listeners.dir, "second", m.netns)
+	beside := m
+	beside.unique++
+	if !first.add(m) || second.add(beside) {
+		t.Error("two supervisors have a port on which both have a listener")
+	}
+	if !second.add(m) {
+		t.Error("a supervisor keeps a port on which nobody listens but a program of another")
+	}
+	if !first.add(beside) {
+		t.Error("a supervisor that is dead keeps a port")
+	}
+	first.close()
+	second.close()
+}

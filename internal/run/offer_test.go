@@ -1,0 +1,266 @@
+package run
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// connection is a TCP connection that a program of ours is about to make to one that listens.
+type connection struct {
+	listener       *net.TCPListener
+	client         *program
+	offer          message
+	end            int // of the client
+	server, socket netip.AddrPort
+	fd             int // the client's TCP socket
+	dialled        bool
+	accepted       *net.TCPConn
+}
+
+// offer announces a listener and offers a connection to it.
+func (s *supervisor) offer(t *testing.T) *connection {
+	t.Helper()
+	c, got := s.tryOffer(t)
+	if got != statusOK {
+		t.Fatalf("Offer: status %d", got)
+	}
+	return c
+}
+
+// tryOffer is offer, and may be refused.
+func (s *supervisor) tryOffer(t *testing.T) (*connection, status) {
+	t.Helper()
+	l := listenTCP(t, "127.0.0.1:0")
+	c := &connection{listener: l, server: l.Addr().(*net.TCPAddr).AddrPort()}
+	raw, _ := l.SyscallConn()
+	announce := message{kind: kindAnnounce, netns: s.listeners.netns, local: c.server}
+	raw.Control(func(fd uintptr) {
+		announce.unique, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+	})
+	p := s.program(t)
+	p.send(testMessage(announce))
+	if got, _ := p.reply(); got != statusOK {
+		t.Fatalf("Announce: status %d", got)
+	}
+	var err error
+	if c.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(c.fd) })
+	if err := unix.Bind(c.fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	sa, _ := unix.Getsockname(c.fd)
+	c.socket = netip.AddrPortFrom(netip.AddrFrom4(sa.(*unix.SockaddrInet4).Addr), uint16(sa.(*unix.SockaddrInet4).Port))
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.end = pair[0]
+	t.Cleanup(func() { unix.Close(c.end) })
+	unix.SetsockoptTimeval(c.end, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
+	c.offer = message{kind: kindOffer, netns: s.listeners.netns, local: c.socket, peer: c.server}
+	c.offer.unique, _ = unix.GetsockoptUint64(c.end, unix.SOL_SOCKET, unix.SO_COOKIE)
+	theirs := name{role: roleClient, local: c.socket, peer: c.server, unique: c.offer.unique}
+	if err := unix.Bind(c.end, &unix.SockaddrUnix{Name: theirs.String()}); err != nil {
+		t.Fatal(err)
+	}
+	c.client = s.program(t)
+	c.client.send(testMessage(c.offer), pair[1])
+	unix.Close(pair[1])
+	got, _ := c.client.reply()
+	return c, got
+}
+
+func (c *connection) connect() {
+	c.client.t.Helper()
+	if !c.dialled {
+		if err := c.dial(); err != nil {
+			c.client.t.Fatal(err)
+		}
+	}
+	m := c.offer
+	m.kind = kindConnected
+	c.client.send(testMessage(m), c.fd)
+	unix.Close(c.fd)
+	c.fd = -1
+}
+
+// claimAs plays the server: it accepts, unless the client has not connected yet, and claims.
+func (s *supervisor) claimAs(t *testing.T, c *connection) (status, int) {
+	t.Helper()
+	return s.program(t).claim(c)
+}
+
+func (p *program) claim(c *connection) (status, int) {
+	p.t.Helper()
+	if c.fd >= 0 && !c.dialled {
+		if err := c.dial(); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	raw, err := c.accept().SyscallConn()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) {
+		p.send(testMessage(message{kind: kindClaim, local: c.server, peer: c.socket}), int(fd))
+	})
+	return p.reply()
+}
+
+func (c *connection) dial() error {
+	c.dialled = true
+	return unix.Connect(c.fd, &unix.SockaddrInet4{Addr: c.server.Addr().As4(), Port: int(c.server.Port())})
+}
+
+// accept accepts, unless that has been done.
+func (c *connection) accept() *net.TCPConn {
+	t := c.client.t
+	t.Helper()
+	if c.accepted == nil {
+		conn, err := c.listener.AcceptTCP()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		c.accepted = conn
+	}
+	return c.accepted
+}
+
+func waiting(t *testing.T, s *supervisor) uint32 {
+	t.Helper()
+	p := s.program(t)
+	p.send(testMessage(message{kind: kindBoard}))
+	st, fd := p.reply()
+	if st != statusOK || fd < 0 {
+		t.Fatalf("Board: status %d, descriptor %d", st, fd)
+	}
+	defer unix.Close(fd)
+	b, err := unix.Mmap(fd, 0, boardSize, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(b)
+	return binary.NativeEndian.Uint32(b)
+}
+
+// exchange sends from one end and receives at the other.
+func exchange(t *testing.T, to, from int, text string) {
+	t.Helper()
+	if _, err := unix.Write(from, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	if n, err := unix.Read(to, b); err != nil || string(b[:n]) != text {
+		t.Errorf("read %q, %v; want %q", b[:max(n, 0)], err, text)
+	}
+}
+
+func TestClaim(t *testing.T) {
+	s := newTestSupervisor(t)
+	c := s.offer(t)
+	if n := waiting(t, s); n != 1 {
+		t.Errorf("the board has %d, want 1", n)
+	}
+	c.connect()
+	st, end := s.claimAs(t, c)
+	if st != statusOK || end < 0 {
+		t.Fatalf("Claim: status %d, descriptor %d", st, end)
+	}
+	defer unix.Close(end)
+	exchange(t, end, c.end, "there")
+	exchange(t, c.end, end, "and back")
+	sa, err := unix.Getsockname(end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := name{role: roleServer, local: c.server, peer: c.socket, unique: c.offer.unique}
+	if got, ok := parseName(sa.(*unix.SockaddrUnix).Name); !ok || got != want {
+		t.Errorf("the server's end is %+v, want %+v", got, want)
+	}
+	if n := waiting(t, s); n != 0 {
+		t.Errorf("the board has %d afterwards, want 0", n)
+	}
+	if st, _ := s.claimAs(t, c); st != statusNo {
+		t.Errorf("a second Claim: status %d, want %d", st, statusNo)
+	}
+}
+
+// TestClaimOutside has a program claim that has another user by now than its supervisor: it shows the TCP socket. It may ask for nothing else,
+// and another socket is no proof.
+func TestClaimOutside(t *testing.T) {
+	s := newTestSupervisor(t)
+	door := func() *program { return s.dial(t, "@gosmc-run/"+filepath.Base(s.path)) }
+	c := s.offer(t)
+	c.connect()
+	for _, k := range []kind{kindAnnounce, kindOffer} {
+		p := door()
+		fds := []int{c.end}[:k-kindAnnounce]
+		p.send(testMessage(message{kind: k, netns: s.listeners.netns, local: c.server, peer: c.server}), fds...)
+		if got, _ := p.reply(); got != 99 {
+			t.Errorf("kind %d: status %d, want to be hung up on", k, got)
+		}
+	}
+	p := door()
+	p.send(testMessage(message{kind: kindClaim, local: c.server, peer: c.socket}), c.end)
+	if got, _ := p.reply(); got != statusNo {
+		t.Errorf("Claim with another socket: status %d, want %d", got, statusNo)
+	}
+	st, end := door().claim(c)
+	if st != statusOK || end < 0 {
+		t.Fatalf("Claim: status %d, descriptor %d", st, end)
+	}
+	defer unix.Close(end)
+	exchange(t, end, c.end, "there")
+}
+
+// TestClaimFirst has the server claim before the client has said that it is connected, or wants to give up.
+func TestClaimFirst(t *testing.T) {
+	s := newTestSupervisor(t)
+	for _, k := range []kind{kindConnected, kindCancel} {
+		c := s.offer(t)
+		st, end := s.claimAs(t, c)
+		if st != statusOK || end < 0 {
+			t.Fatalf("Claim: status %d, descriptor %d", st, end)
+		}
+		if k == kindConnected {
+			c.connect()
+		} else {
+			c.client.send(testMessage(message{kind: kindCancel}))
+			if st, _ := c.client.reply(); st != statusClaimed {
+				t.Errorf("Cancel: status %d, want %d", st, statusClaimed)
+			}
+		}
+		exchange(t, end, c.end, "there")
+		unix.Close(end)
+	}
+}
+
+// TestCancel has a client give up, in words or by its death: nobody gets the end.
+func TestCancel(t *testing.T) {
+	s := newTestSupervisor(t)
+	for _, dies := range []bool{false, true} {
+		c := s.offer(t)
+		if dies {
+			unix.Shutdown(c.client.fd, unix.SHUT_RDWR)
+		} else {
+			c.client.send(testMessage(message{kind: kindCancel}))
+			if st, _ := c.client.reply(); st != statusOK {
+				t.Errorf("Cancel: status %d, want %d", st, statusOK)
+			}
+		}
+		if n, err := unix.Read(c.end, make([]byte, 1)); n != 0 || err != nil {
+			t.Errorf("the other end is open: %d, %v", n, err)
+		}
+		if st, _ := s.claimAs(t, c); st != statusNo {
+			t.Errorf("Claim: status %d, want %d", st, statusNo)
+		}
+	}
+}
