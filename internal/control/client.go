@@ -139,7 +139,29 @@ func askHostFor(ctx context.Context, ctl *os.File, name string) (*Status, error)
 
 // askHost asks the host behind one name of ctl. It returns nil and no error for what is
 // not a live host: another kind of file, a socket in the making, a host that is gone.
-func askHost(ctx context.Context, ctl *os.File, name string) (*Status, error) {
+//
+// A host that ends while it is asked hangs up, and a moment later is not there: so who hangs up is asked again.
+func askHost(ctx context.Context, ctl *os.File, name string) (st *Status, err error) {
+	for range maxAsks {
+		if st, err = askHostOnce(ctx, ctl, name); !hungUp(err) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(queueRetry):
+		}
+	}
+	return st, err
+}
+
+// hungUp reports whether an error is that the other end has closed the connection.
+func hungUp(err error) bool {
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
+}
+
+// askHostOnce is askHost for a host that does not end.
+func askHostOnce(ctx context.Context, ctl *os.File, name string) (*Status, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(ctl.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		if errors.Is(err, unix.ENOENT) {
@@ -267,6 +289,7 @@ func parseResponse(line []byte) (*Status, error) {
 		Connections boundedList[StatusConn]     `json:"connections"`
 		Groups      boundedList[StatusGroup]    `json:"link_groups"`
 		Devices     boundedList[StatusDevice]   `json:"devices"`
+		Programs    boundedList[StatusProgram]  `json:"programs"`
 	}
 	var response struct {
 		Version int            `json:"version"`
@@ -288,7 +311,7 @@ func parseResponse(line []byte) (*Status, error) {
 	st := Status(b.plainStatus)
 	st.UEIDs, st.Limits, st.Listeners, st.Connections = b.UEIDs, b.Limits, b.Listeners, b.Connections
 	st.Counters = StatusCounters(b.Counters.plainCounters)
-	st.Groups, st.Devices = b.Groups, b.Devices
+	st.Groups, st.Devices, st.Programs = b.Groups, b.Devices, b.Programs
 	st.Counters.Fallbacks, st.Counters.Ends = b.Counters.Fallbacks, b.Counters.Ends
 	st.Counters.CLC, st.Counters.LLC = b.Counters.CLC, b.Counters.LLC
 	return &st, nil

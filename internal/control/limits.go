@@ -27,7 +27,8 @@ const (
 const (
 	maxSockets        = 8192                  // names looked at in one ctl directory
 	gatherConcurrency = 4                     // hosts asked at a time
-	queueRetry        = 10 * time.Millisecond // while a host's accept queue is full
+	queueRetry        = 10 * time.Millisecond // while a host's accept queue is full, and when it has hung up
+	maxAsks           = 3                     // of one host that hangs up; when it ends, its socket closes within the second
 	readInitial       = 64 << 10              // bytes of buffer for a response
 	closeTime         = 1 * time.Second       // for a question to end that is given up
 )

@@ -241,6 +241,7 @@ func (s *Server) statusResponse() responseLine {
 		st.ConnectionsOmitted += n
 	}
 	st.Listeners = st.Listeners[:min(len(st.Listeners), maxList)]
+	st.Programs = st.Programs[:min(len(st.Programs), maxList)] // rule: TestControlManyPrograms
 	// An empty list is [] to a reader in another language, not null.
 	st.UEIDs = emptyNotNil(st.UEIDs)
 	st.Limits = emptyNotNil(st.Limits)
@@ -305,10 +306,10 @@ func (s *Server) Close() error {
 		}
 	}
 	s.mu.Unlock()
+	err := s.listener.Close() // first: a client that is hung up on looks whether anybody listens
 	for _, c := range ends {
 		c.Close() // see untrack
 	}
-	err := s.listener.Close()
 	s.wg.Wait()
 	var st unix.Stat_t
 	fd := int(s.dir.Fd())
