@@ -285,7 +285,8 @@ func (lc *LinkControl) setRetry(now time.Time) {
 	}
 	if first > 0 { // rule: TestAddLinkRetry
 		lc.retry.delay = min(max(2*lc.retry.delay, first), max(first, AddLinkRetryMax))
-		lc.retry.at = now.Add(lc.retry.delay)
+		// An RNIC that has come, or a link that was lost, while one was being made does not wait that long.
+		lc.retry.at = earliest(lc.retry.at, now.Add(lc.retry.delay)) // rule: TestAddLinkFreshAfterFailure: earliest(lc.retry.at, now.Add(lc.retry.delay)) -> now.Add(lc.retry.delay)
 	}
 }
 

@@ -396,6 +396,39 @@ func TestElementOn(t *testing.T) {
 	}
 }
 
+// TestAddLinkFreshAfterFailure has an RNIC come while a link is being made without it, which comes to nothing: there is no path. The one that has
+// come is tried then, and not when a link without it would be.
+func TestAddLinkFreshAfterFailure(t *testing.T) {
+	for version, v1 := range linkVersions {
+		for _, who := range []string{"client", "server"} {
+			p := newLinkPair(t, pairOptions{v1: v1, server: 1, client: 1})
+			p.pass(2 * time.Second)
+			var dead llc.LinkNum
+			p.lose = func(s *pairSide, o SendLLC) bool {
+				m, confirm := o.Message.(llc.ConfirmLink)
+				if confirm && dead == 0 {
+					dead = m.Link
+				}
+				return confirm && m.Link == dead
+			}
+			fresh := p.client
+			if p.addRNIC(p.server); who == "server" {
+				fresh = p.server
+				p.addRNIC(p.client) // and the one that comes is a third
+			}
+			p.pass(2 * AddLinkPause)
+			if p.client.lc.add.phase == addNone || p.server.lc.add.phase == addNone {
+				t.Fatalf("%s: no link is being made", version)
+			}
+			p.addRNIC(fresh)
+			p.pass(ConfirmLinkTimeout + AddLinkPause)
+			if p.client.lc.Redundancy() != RedundancySymmetric || p.server.lc.Redundancy() != RedundancySymmetric {
+				t.Errorf("%s, %s: %s and %s", version, who, p.server.links(), p.client.links())
+			}
+		}
+	}
+}
+
 // TestAddLinkFreshMeanwhile gives a client another RNIC while a link is being made without it: the server is told afterwards, and not
 // only when it tries again by itself.
 func TestAddLinkFreshMeanwhile(t *testing.T) {
