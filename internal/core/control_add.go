@@ -260,11 +260,11 @@ func (lc *LinkControl) abortAdd(now time.Time, reason llc.DeleteReason, tell boo
 	if tell && phase > addOpening { // rule: TestAddLinkAborted: phase > addOpening -> (phase > addOpening || true)
 		link.state = linkFailed // resources are kept until the answer
 		lc.enqueue(linkDelete{num: link.num, reason: reason})
-		if lc.role == RoleClient { // rule: TestAddLinkAskAgain
-			lc.setRetry(now)
-		}
 	} else {
 		out = lc.remove(link, out)
+	}
+	if lc.role == RoleClient && lc.retry.at.IsZero() { // rule: TestAddLinkAskAgain
+		lc.setRetry(now)
 	}
 	lc.retryLater(now) // rule: TestAddLinkRetry
 	return out
@@ -290,20 +290,26 @@ func (lc *LinkControl) setRetry(now time.Time) {
 	}
 }
 
-// askAgain has a client, whose link was not confirmed in time, say once more that it has an RNIC for one: it "set a timer to send an ADD LINK to
+// askAgain has a client, whose link was lost or not confirmed, say once more that it has an RNIC for one: it "set a timer to send an ADD LINK to
 // the server if there is still an unused RNIC on the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer too, Linux net/smc has none.
+// As long as there is one link it goes on, less and less often: a request may be dropped, as Linux net/smc does with what crosses an exchange.
 func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
 	lc.retry.at = time.Time{}
-	symmetric, _ := lc.split()
+	symmetric, asymmetric := lc.split()
 	for _, r := range lc.rnics {
-		if !usesLocal(symmetric, r.end()) {
-			return lc.askForLink(now, r, out)
+		if usesLocal(symmetric, r.end()) || len(symmetric) >= lc.maxLinks {
+			continue
 		}
+		if asymmetric == nil { // rule: TestAddLinkAskLonger
+			lc.setRetry(now)
+		}
+		return lc.askForLink(now, r, out)
 	}
 	return out
 }
 
-// retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long.
+// retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long, and a client ask for
+// it after a while.
 func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
 	if now.Sub(lost.upSince) >= linkSteady { // rule: TestAddLinkRetry
 		lc.retry.delay, lc.retry.flaps = 0, 0
@@ -312,6 +318,8 @@ func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
 	}
 	if lc.role == RoleServer {
 		lc.retry.at = lc.notBefore(now, max(lc.retry.delay, lc.pause()))
+	} else if lc.retry.at.IsZero() { // rule: TestAddLinkAskAfterLoss
+		lc.setRetry(now)
 	}
 }
 

@@ -100,6 +100,118 @@ func TestAddLinkAskAgain(t *testing.T) {
 	}
 }
 
+// forgetfulServer has no timer for another attempt, as Linux net/smc, and each side two RNICs and links.
+func forgetfulServer(t *testing.T, v1 bool) (p *linkPair, hints func() int) {
+	p = newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2, first: func(p *linkPair) { p.server.lc.cfg.RetryInterval = -1 }})
+	p.pass(time.Minute)
+	p.check("at first", "1:1-1 2:2-2", RedundancySymmetric)
+	return p, func() (n int) {
+		for _, w := range p.client.sent {
+			if kind := w[2:]; v1 && kind == "ADD LINK" || kind == "REQUEST ADD LINK" {
+				n++
+			}
+		}
+		return n
+	}
+}
+
+// TestAddLinkAskAfterLoss has a server whose one attempt at a link that was lost has failed, and the client ask for it: whoever has noticed
+// the loss, and also if the server does not hear that the new link was confirmed. It does not ask for a link that an operator has ended.
+func TestAddLinkAskAfterLoss(t *testing.T) {
+	for version, v1 := range linkVersions {
+		for name, lost := range map[string]func(p *linkPair){
+			"by the client": func(p *linkPair) { p.client.fail(2) },
+			"by the server": func(p *linkPair) { p.server.fail(2) },
+		} {
+			p, _ := forgetfulServer(t, v1)
+			p.server.noLinks = true
+			lost(p)
+			p.pass(5 * time.Second)
+			p.check(version+", lost "+name, "1:1-1", RedundancySingle)
+			p.server.noLinks = false
+			p.pass(AddLinkRetry)
+			if got := p.server.lc.Redundancy(); got != RedundancySymmetric {
+				t.Errorf("%s, lost %s: still %v", version, name, got)
+			}
+		}
+
+		p, _ := forgetfulServer(t, v1)
+		unheard := 0
+		p.lose = func(s *pairSide, o SendLLC) bool {
+			_, confirm := o.Message.(llc.ConfirmLink)
+			if confirm && s == p.client {
+				unheard++
+				return true
+			}
+			return false
+		}
+		p.client.fail(2)
+		p.pass(ConfirmLinkTimeout + 2*time.Second)
+		if unheard != 1 {
+			t.Errorf("%s: the client has confirmed %d times", version, unheard)
+		}
+		p.lose = nil
+		p.pass(2 * AddLinkRetry)
+		if got := p.server.lc.Redundancy(); got != RedundancySymmetric {
+			t.Errorf("%s, not confirmed: still %v", version, got)
+		}
+
+		p, hints := forgetfulServer(t, v1)
+		before := hints()
+		p.server.do(p.server.lc.DeleteLink(p.now, 2, nil))
+		p.pass(time.Hour)
+		p.check(version+", an operator's wish", "1:1-1", RedundancySingle)
+		if n := hints() - before; n != 0 {
+			t.Errorf("%s: asked %d times for a link that the server's operator has ended", version, n)
+		}
+	}
+}
+
+// TestAddLinkAskLonger has requests for a link dropped, as Linux net/smc does with some: they come less and less often, and end with the link
+// that they are for. A server that has taken what it has for an asymmetric link is not asked all the time.
+func TestAddLinkAskLonger(t *testing.T) {
+	for version, v1 := range linkVersions {
+		p, hints := forgetfulServer(t, v1)
+		p.server.noLinks = true
+		p.client.fail(2)
+		p.pass(time.Second)
+		before := hints()
+		p.lose = func(s *pairSide, o SendLLC) bool {
+			kind := o.Message.Type()
+			return s == p.client && (kind == llc.TypeAddLink || kind == llc.TypeRequestAddLink)
+		}
+		p.pass(time.Hour)
+		if n := hints() - before; n != 15 { // after 10, 20, 40, 80, 160 seconds, and 300 each
+			t.Errorf("%s: asked %d times in an hour", version, n)
+		}
+		p.lose, p.server.noLinks = nil, false
+		p.pass(AddLinkRetryMax)
+		if got := p.server.lc.Redundancy(); got != RedundancySymmetric {
+			t.Errorf("%s: still %v", version, got)
+		}
+		before = hints()
+		p.pass(time.Hour)
+		if n := hints() - before; n != 0 {
+			t.Errorf("%s: asked %d times for a link that is there", version, n)
+		}
+
+		p.server.do(p.server.lc.SetRNICs(p.now, p.server.rnics[:1], nil))
+		p.client.fail(p.client.lc.Links()[1].Num)
+		p.pass(time.Minute)
+		p.client.do(p.client.lc.SetRNICs(p.now, p.client.rnics[:1], nil)) // and is back
+		p.client.do(p.client.lc.SetRNICs(p.now, p.client.rnics, nil))
+		p.pass(time.Minute)
+		if got := p.client.lc.Redundancy(); got != RedundancyAsymmetric {
+			t.Errorf("%s: %v with one RNIC of the server's", version, got)
+		}
+		before = hints()
+		p.pass(time.Hour)
+		if n := hints() - before; n > 1 {
+			t.Errorf("%s: asked %d times for what the server does not have", version, n)
+		}
+	}
+}
+
 // TestAddLinkHints has a client say that it has another RNIC: when that helps, and the server heed it, when that does.
 func TestAddLinkHints(t *testing.T) {
 	for version, v1 := range linkVersions {

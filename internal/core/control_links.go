@@ -375,6 +375,9 @@ func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.D
 	case linkActive:
 		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
 		out = lc.remove(link, out)
+		if m.Reason == llc.DeleteLostPath { // rule: TestAddLinkAskAfterLoss
+			lc.retrySoon(now, link)
+		}
 	case linkFailed:
 		out = lc.remove(link, out)
 	}

@@ -106,6 +106,7 @@ type LinkGroup struct {
 	// eyecatcher says, by index of the direction in which bytes go, whether elements begin with one.
 	eyecatcher [2]bool
 	adding     *Link // of an ADD LINK that awaits its reply
+	wishes     int   // of the client for a link, REQUEST ADD LINK, that may be replied to
 	calls      []*call
 	// hosts of SMC-D
 	dKey groupKeyD

@@ -29,9 +29,10 @@ func (t *Tracker) linkFromConfirm(e *Event, f *flow, m llc.Message) {
 
 // handleLLC takes an LLC message on a link that is known, which the capture has for the first time.
 func (t *Tracker) handleLLC(e *Event, f *flow, m llc.Message) {
+	g := f.link.Group
 	if m.Head().Reply {
 		call := t.answered(f, m)
-		if r := f.reverse(); call == nil && r != nil && f.link.fromStart() && !isDeleteAll(m) && !isLate(m) {
+		if r := f.reverse(); call == nil && r != nil && f.link.fromStart() && !isDeleteAll(m) && !g.takes(m) {
 			t.suspect(suspicion{
 				link: f.link, dir: f.dir, awaited: r.mark(),
 				text: "the reply to a request that there was not, " + m.Type().String(), rule: "RFC 7609 p.28",
@@ -40,7 +41,6 @@ func (t *Tracker) handleLLC(e *Event, f *flow, m llc.Message) {
 		t.handleReply(e, f, m, call)
 		return
 	}
-	g := f.link.Group
 	switch m := m.(type) {
 	case llc.ConfirmLink:
 		t.confirmLink(e, f, m)
@@ -65,7 +65,7 @@ func (t *Tracker) handleLLC(e *Event, f *flow, m llc.Message) {
 	case llc.DeleteLink:
 		t.deleteLink(f, m)
 	case llc.RequestAddLink:
-		// The server may answer with ADD LINK, with a reply, or not at all: SMCv2 p.76.
+		g.wishes++ // the server may answer with ADD LINK, with a reply, or not at all: SMCv2 p.76
 	case llc.ConfirmRKey:
 		t.confirmRKey(f, m)
 		t.startCall(f, m)
@@ -168,10 +168,14 @@ func (t *Tracker) answered(f *flow, m llc.Message) *call {
 	return nil
 }
 
-// isLate reports whether a reply may come without a request that waits for it. Linux net/smc as a client rejects a link when it has accepted that, and waited in vain
+// takes reports whether a reply may come without a request that waits for it. Linux net/smc as a client rejects a link when it has accepted that, and waited in vain
 // for CONFIRM LINK on it. Where both sides ask for the end of a link, the requests are each other's answers, and "unknown link" may follow.
-func isLate(m llc.Message) bool {
+func (g *LinkGroup) takes(m llc.Message) bool {
 	switch m := m.(type) {
+	case llc.RequestAddLink:
+		asked := g.wishes > 0
+		g.wishes = max(g.wishes-1, 0)
+		return asked // rule: TestRules: asked -> asked && false
 	case llc.AddLink:
 		return m.Rejected // rule: TestRules: m.Rejected -> false
 	case llc.DeleteLink:

@@ -230,6 +230,17 @@ var rules = []struct {
 		s.LLC(c2s, 0, llc.AddLink{Header: reply, Rejected: true})
 		s.CDC(s2c, dissecttest.Produce(0, 0))
 	}, nil},
+	{"a client's wish for a link, and no link", func(s *dissecttest.Script) {
+		s.LLC(c2s, 0, llc.RequestAddLink{Header: request, GIDs: []wire.GID{s.Accept().R.GID}})
+		s.LLC(s2c, 0, llc.RequestAddLink{Header: reply})
+		s.CDC(c2s, dissecttest.Produce(0, 0))
+	}, nil},
+	{"one answer too many to a wish for a link", func(s *dissecttest.Script) {
+		s.LLC(c2s, 0, llc.RequestAddLink{Header: request, GIDs: []wire.GID{s.Accept().R.GID}})
+		s.LLC(s2c, 0, llc.RequestAddLink{Header: reply})
+		s.LLC(s2c, 0, llc.RequestAddLink{Header: reply})
+		s.CDC(c2s, dissecttest.Produce(0, 0))
+	}, []string{"the reply to a request that there was not, REQUEST ADD LINK (RFC 7609 p.28)"}},
 	{"late answer to DELETE LINK", func(s *dissecttest.Script) {
 		s.LLC(c2s, 0, llc.DeleteLink{Header: reply, Link: 1, Reason: llc.DeleteUnknownLink})
 		s.CDC(s2c, dissecttest.Produce(0, 0))
