@@ -60,18 +60,23 @@ func exitNote(cmd *cobra.Command) string {
 	return ""
 }
 
+// The functions of templates are cobra's, not a command's: nothing may be added while one runs.
+func init() { cobra.AddTemplateFunc("exitStatuses", exitHelp) }
+
 // addExits puts exit statuses into the help of all commands.
 func addExits(root *cobra.Command) {
-	cobra.AddTemplateFunc("exitStatuses", func(cmd *cobra.Command) string {
-		var b strings.Builder
-		b.WriteString("\nExit status:\n")
-		for _, e := range exits(cmd) {
-			fmt.Fprintf(&b, "  %-4d %s\n", e.code, e.text)
-		}
-		if note := exitNote(cmd); note != "" {
-			b.WriteString("  " + note + "\n")
-		}
-		return b.String()
-	})
 	root.SetUsageTemplate(root.UsageTemplate() + "{{exitStatuses .}}")
+}
+
+// exitHelp is that part of the help of a command.
+func exitHelp(cmd *cobra.Command) string {
+	var b strings.Builder
+	b.WriteString("\nExit status:\n")
+	for _, e := range exits(cmd) {
+		fmt.Fprintf(&b, "  %-4d %s\n", e.code, e.text)
+	}
+	if note := exitNote(cmd); note != "" {
+		b.WriteString("  " + note + "\n")
+	}
+	return b.String()
 }
