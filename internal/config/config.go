@@ -19,7 +19,7 @@
 //	listen-address  127.0.0.1   # address or prefix; any, none
 //	connect-port    !5432       # of servers that programs here connect to
 //	connect-address 10.0.0.0/8
-//	memory          512MiB      # receive buffers of a program, at most
+//	memory          512MiB      # receive buffers of a program with package smc, at most
 //	ring-after      64KiB       # bytes in a direction before a ring joins a connection of 'gosmc run'
 //
 // A variable of the environment takes the place of all lines with its word; what a program sets in smc.Config that of both.
