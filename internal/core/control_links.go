@@ -179,6 +179,9 @@ func (lc *LinkControl) dropDelete(num llc.LinkNum) {
 // remove forgets a link, which is not the last one.
 func (lc *LinkControl) remove(link *controlLink, out []Output) []Output {
 	lc.links = slices.DeleteFunc(lc.links, func(l *controlLink) bool { return l == link })
+	if link.peer.QPN != 0 {
+		lc.peer.remember(link.slot, link.peer)
+	}
 	for _, owner := range lc.peer.forget(link.slot) {
 		out = append(out, ElementLost{owner})
 	}

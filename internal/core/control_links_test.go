@@ -429,6 +429,50 @@ func TestAddLinkFreshAfterFailure(t *testing.T) {
 	}
 }
 
+// TestElementOfFormerLink has a server lose a link on which a Confirm names an element that is on its way: the connection writes over
+// the link that is left. An RMB that was deleted meanwhile is none of those.
+func TestElementOfFormerLink(t *testing.T) {
+	p := newLinkPair(t, pairOptions{server: 2, client: 2})
+	c, s := p.client.lc, p.server.lc
+	for _, id := range []RMBID{5, 6} {
+		p.client.do(c.ConfirmRMB(p.now, id, p.client.tokens(id), nil))
+	}
+	p.run()
+	l := c.Links()[0]
+	p.server.fail(l.Num)
+	p.run()
+	if len(s.links) != 1 {
+		t.Fatalf("the server has %d links, want one", len(s.links))
+	}
+	p.client.do(c.DeleteRMB(p.now, 6, true, nil))
+	p.run()
+	confirm := func(id RMBID, change func(r *clc.ParamsR)) (Element, clc.Diagnosis) {
+		token := p.client.token(id, l.Num)
+		r := clc.ParamsR{GID: l.Local.GID, QPN: l.Local.QPN, RKey: token.RKey, RMBAddr: token.VA, RMBEIndex: 1}
+		change(&r)
+		_, why, _ := s.TakeElement(&r, 7, nil)
+		el, _ := s.ElementOn(7, s.links[0].num)
+		return el, why
+	}
+	for name, change := range map[string]func(r *clc.ParamsR){
+		"another queue pair": func(r *clc.ParamsR) { r.QPN++ },
+		"another GID":        func(r *clc.ParamsR) { r.GID[15]++ },
+		"another RKey":       func(r *clc.ParamsR) { r.RKey++ },
+		"another address":    func(r *clc.ParamsR) { r.RMBAddr++ },
+	} {
+		if _, why := confirm(5, change); why != clc.DiagRToken {
+			t.Errorf("%s: %v", name, why)
+		}
+	}
+	if _, why := confirm(6, func(*clc.ParamsR) {}); why != clc.DiagRToken {
+		t.Errorf("an RMB that was deleted: %v", why)
+	}
+	el, why := confirm(5, func(*clc.ParamsR) {})
+	if want := p.client.token(5, s.links[0].num); why != clc.DiagNone || el.RKey != want.RKey || el.VA != want.VA {
+		t.Errorf("element %+v, %v, want %+v", el, why, want)
+	}
+}
+
 // TestAddLinkFreshMeanwhile gives a client another RNIC while a link is being made without it: the server is told afterwards, and not
 // only when it tries again by itself.
 func TestAddLinkFreshMeanwhile(t *testing.T) {

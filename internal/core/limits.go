@@ -103,6 +103,8 @@ const (
 	AddLinkPause    = time.Second
 	AddLinkPauseMax = time.Minute
 	linkSteady      = 10 * time.Second
+	// maxFormer is how many of the links that a group has lost are remembered, for CLC messages that were on their way meanwhile.
+	maxFormer = 4
 
 	// GroupEndTimeout bounds the end of a group: the completion of the last send, or the peer's answer.
 	GroupEndTimeout = LLCTimeout

@@ -55,9 +55,10 @@ type LinkGroup struct {
 	idleSince time.Time // when Conns became 0
 
 	// SMC-R.
-	peer  wire.PeerID // zero: not known yet
-	links []GroupLink
-	full  bool // no room for another RMB
+	peer   wire.PeerID // zero: not known yet
+	links  []GroupLink
+	former []GroupLink // those that were lost last, see linkTo
+	full   bool        // no room for another RMB
 
 	doubted bool   // a client says that it does not have it
 	answer  Answer // of the peer that was asked whether it is there

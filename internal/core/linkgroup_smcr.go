@@ -145,7 +145,15 @@ func (g *Groups) EvictIdle() *LinkGroup {
 
 // SetLinks tells which links a group has ([LinkControl.Links]): connections are found by them, and a group without
 // links is not joined. To be called when the group is confirmed, and when its links change.
-func (g *Groups) SetLinks(lg *LinkGroup, links []GroupLink) { lg.links = slices.Clone(links) }
+func (g *Groups) SetLinks(lg *LinkGroup, links []GroupLink) {
+	for _, l := range lg.links {
+		if !slices.ContainsFunc(links, func(x GroupLink) bool { return x.Peer.QPN == l.Peer.QPN && x.Peer.GID == l.Peer.GID }) {
+			lg.former = append(lg.former, l)
+		}
+	}
+	lg.former = lg.former[max(0, len(lg.former)-maxFormer):]
+	lg.links = slices.Clone(links)
+}
 
 // SetFull says whether a group has no room for another RMB ([LinkControl.Room]). A server then makes another one.
 func (g *Groups) SetFull(lg *LinkGroup, full bool) { lg.full = full }
@@ -238,9 +246,14 @@ func (lg *LinkGroup) onNetwork(q *JoinRequest) bool {
 	return lg.Key.Version == q.Choice.Version // rule: TestLinksServer: lg.Key.Version == q.Choice.Version -> true
 }
 
-// linkTo returns the link whose other end is p.
+// linkTo returns the link whose other end is p. While the group has others it may be one that was lost not long ago: CLC and LLC overtake each
+// other, and who sends the message may not know that yet.
 func (lg *LinkGroup) linkTo(version clc.Version, p *clc.ParamsR) (GroupLink, bool) {
-	for _, l := range lg.links {
+	list := lg.links
+	if len(list) > 0 { // rule: TestLinksFormer
+		list = slices.Concat(list, lg.former)
+	}
+	for _, l := range list {
 		// rule: TestLinksClient, TestLinksConfirm
 		if l.Peer.QPN == p.QPN && l.Peer.GID.Addr() == p.GID.Addr() && (version == clc.V2 || l.Peer.MAC == p.MAC) {
 			return l, true

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // linkedPeer is how a peer presents itself in tests: as instance 1 of the host with the MAC and the address n.
@@ -221,6 +222,35 @@ func TestLinksConfirm(t *testing.T) {
 	if l, ok := lg.ConfirmedLink(clc.V2, &lie); !ok || l.Num != 1 {
 		t.Errorf("another MAC in version 2: %+v, %t", l, ok)
 	}
+}
+
+// TestLinksFormer finds a group by a link that it has lost just now, which a CLC message may name that was on its way meanwhile; but
+// by none that was lost long ago, nor one that has no link left.
+func TestLinksFormer(t *testing.T) {
+	g := NewGroups(8)
+	p := linkedPeer(1)
+	server := joined(t, g.JoinLinks(asServer(1, p)), 1, true)
+	client := joined(t, g.JoinLinks(asLinkClient(2, p, true)), 2, true)
+	for _, lg := range []*LinkGroup{server, client} {
+		g.Confirm(lg, confirmed(p))
+		for n := range maxFormer + 2 { // each replaces the one before
+			next := p
+			next.QPN += wire.QPN(n)
+			g.SetLinks(lg, []GroupLink{{Num: llc.LinkNum(n + 1), Peer: peerEnd(&next)}})
+		}
+	}
+	lost, long := p, p
+	lost.QPN += maxFormer
+	if l, ok := server.ConfirmedLink(clc.V2, &lost); !ok || l.Num != maxFormer+1 {
+		t.Errorf("a Confirm for a link that was lost: %+v, %t", l, ok)
+	}
+	if l, ok := server.ConfirmedLink(clc.V2, &long); ok {
+		t.Errorf("a Confirm for one that was lost long ago: %+v", l)
+	}
+	joined(t, g.JoinLinks(asLinkClient(3, lost, false)), 2, false)
+	notJoined(t, g.JoinLinks(asLinkClient(4, long, false)), false, clc.DiagSync)
+	g.SetLinks(client, nil)
+	notJoined(t, g.JoinLinks(asLinkClient(5, lost, false)), false, clc.DiagSync)
 }
 
 // TestLinksRestart suspects the groups of a peer that may have started again, once the new one has shown that it is there.

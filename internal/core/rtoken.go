@@ -22,8 +22,15 @@ const maxSlots = llc.MaxLinks + 1
 // rtokens are the RMBs of a peer, as many as one link group can have, and which of our connections uses which
 // element. Links are told apart by their slots, which are below maxSlots.
 type rtokens struct {
-	rmbs  []*peerRMB
-	users map[Owner]elementUse
+	rmbs   []*peerRMB
+	users  map[Owner]elementUse
+	former []formerLink // oldest first
+}
+
+// A formerLink is where RMBs were on a link that is gone: a CLC message that was on its way meanwhile may name it.
+type formerLink struct {
+	peer LinkEnd
+	rmbs map[*peerRMB]llc.RToken
 }
 
 // A peerRMB is one of the peer's RMBs: "one RToken per RMB and link".
@@ -94,6 +101,36 @@ func (t *rtokens) learn(via, slot uint8, pairs []llc.RKeyPair) {
 	}
 }
 
+// remember keeps where RMBs are on a link that is about to be forgotten.
+func (t *rtokens) remember(slot uint8, peer LinkEnd) {
+	f := formerLink{peer, make(map[*peerRMB]llc.RToken)}
+	for _, b := range t.rmbs {
+		if token, ok := b.on(slot); ok {
+			f.rmbs[b] = token
+		}
+	}
+	t.former = append(t.former, f)
+	t.former = t.former[max(0, len(t.former)-maxFormer):]
+}
+
+// namedBefore returns the RMB that p names on a link that is gone, if it is known on another one.
+func (t *rtokens) namedBefore(p *clc.ParamsR) *peerRMB {
+	for _, f := range slices.Backward(t.former) {
+		if !isEnd(f.peer, p) {
+			continue
+		}
+		for _, b := range t.rmbs { // none that was deleted meanwhile
+			if token, ok := f.rmbs[b]; ok && token.RKey == p.RKey && token.VA == p.RMBAddr {
+				return b
+			}
+		}
+	}
+	return nil
+}
+
+// isEnd reports whether a message names that end of a link.
+func isEnd(e LinkEnd, p *clc.ParamsR) bool { return e.QPN == p.QPN && e.GID.Addr() == p.GID.Addr() }
+
 // forget takes a link out of the table, and returns who has used RMBs that are on no other link, in order.
 func (t *rtokens) forget(slot uint8) (lost []Owner) {
 	t.rmbs = slices.DeleteFunc(t.rmbs, func(b *peerRMB) bool {
@@ -137,6 +174,9 @@ func (t *rtokens) take(slot uint8, p *clc.ParamsR, owner Owner) (el Element, pre
 	// from the CLC message: from whoever is on the TCP connection, who may not be that peer.
 	b := t.find(slot, p.RKey)
 	if b == nil || b.tokens[slot].VA != p.RMBAddr { // rule: TestRTokens
+		b = t.namedBefore(p) // rule: TestElementOfFormerLink: t.namedBefore(p) -> nil
+	}
+	if b == nil {
 		return Element{}, 0, clc.DiagRToken
 	}
 	t.release(owner)
@@ -189,7 +229,7 @@ func (lc *LinkControl) TakeElement(p *clc.ParamsR, owner Owner, out []Output) (E
 	}
 	link := lc.links[0]
 	for _, l := range lc.links {
-		if l.peer.QPN == p.QPN && l.peer.GID.Addr() == p.GID.Addr() {
+		if isEnd(l.peer, p) {
 			link = l
 		}
 	}
