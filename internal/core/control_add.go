@@ -38,7 +38,7 @@ import (
 //
 //	message from the client          server
 //	TEST LINK                        answered
-//	ADD LINK, REQUEST ADD LINK       ignored: the server's own is the answer
+//	ADD LINK, REQUEST ADD LINK       before the reply ignored: the server's own is the answer; else followed by another attempt
 //	DELETE LINK of one link          queued
 //	DELETE LINK all                  the group ends at once
 //	CONFIRM RKEY                     refused, with the flag that asks to try again
@@ -94,8 +94,8 @@ func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Out
 	if len(fresh) == 0 || lc.state != ControlActive {
 		return out
 	}
-	if lc.role == RoleServer {
-		lc.retry.at = lc.notBefore(now, lc.pause())
+	if lc.role == RoleServer { // also for the time after a link that is being made without it
+		lc.retryNow(now)
 		return lc.arm(lc.next(now, out))
 	}
 	if lc.add.phase != addNone { // a link that is being made without it. rule: TestAddLinkFreshMeanwhile
@@ -277,7 +277,8 @@ func (lc *LinkControl) retryLater(now time.Time) {
 	}
 }
 
-// setRetry sets the timer for another attempt, or a client's for asking the server for it.
+// setRetry sets the timer for another attempt, or a client's for asking the server for it, unless there is a reason for an earlier one: an RNIC that
+// came, or a link that was lost, while one was being made.
 func (lc *LinkControl) setRetry(now time.Time) {
 	first := lc.cfg.RetryInterval
 	if first == 0 {
@@ -285,9 +286,14 @@ func (lc *LinkControl) setRetry(now time.Time) {
 	}
 	if first > 0 { // rule: TestAddLinkRetry
 		lc.retry.delay = min(max(2*lc.retry.delay, first), max(first, AddLinkRetryMax))
-		// An RNIC that has come, or a link that was lost, while one was being made does not wait that long.
-		lc.retry.at = earliest(lc.retry.at, now.Add(lc.retry.delay)) // rule: TestAddLinkFreshAfterFailure: earliest(lc.retry.at, now.Add(lc.retry.delay)) -> now.Add(lc.retry.delay)
+		lc.retry.at = earliest(lc.retry.at, now.Add(lc.retry.delay)) // rule: TestAddLinkFreshAfterFailure, TestAddLinkFreshKept: earliest(lc.retry.at, now.Add(lc.retry.delay)) -> now.Add(lc.retry.delay)
 	}
+}
+
+// retryNow has a server try as soon as may be, as either side has another RNIC. What has failed before was without it.
+func (lc *LinkControl) retryNow(now time.Time) {
+	lc.retry.delay = 0 // rule: TestAddLinkFreshAnew
+	lc.retry.at = lc.notBefore(now, lc.pause())
 }
 
 // askAgain has a client, whose link was lost or not confirmed, say once more that it has an RNIC for one: it "set a timer to send an ADD LINK to
@@ -593,13 +599,19 @@ func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
 	return out
 }
 
-// hint takes a client's word that it has another RNIC. It is of no use while a link is being made: that is the answer.
+// answersHint reports whether ADD LINK is the answer to a client's word that it has another RNIC. Not so when the client has replied to it: it had not
+// that RNIC then, and the reply to CONFIRM LINK, with which the link is made for the client, comes over another queue pair than its word.
+func (lc *LinkControl) answersHint() bool {
+	return lc.add.phase == addOpening || lc.add.phase == addRequested // rule: TestAddLinkHintOvertakes: lc.add.phase == addOpening || lc.add.phase == addRequested -> lc.add.phase != addNone
+}
+
+// hint takes a client's word that it has another RNIC.
 func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
-	if lc.state != ControlActive || lc.add.phase != addNone { // rule: TestAddLinkHints
+	if lc.state != ControlActive || lc.answersHint() { // rule: TestAddLinkHints
 		return out
 	}
 	lc.retry.hinted = true
-	lc.retry.at = lc.notBefore(now, lc.pause())
+	lc.retryNow(now)
 	return lc.next(now, out)
 }
 
@@ -618,7 +630,7 @@ func (lc *LinkControl) handleRequestAddLink(now time.Time, link *controlLink, m 
 		return out
 	case lc.role == RoleClient || lc.state == ControlConfirming:
 		return lc.unexpected(now, link, m, out)
-	case lc.state != ControlActive || lc.add.phase != addNone: // rule: TestControlTable
+	case lc.state != ControlActive || lc.answersHint(): // rule: TestControlTable
 		return out
 	}
 	lc.retry.gids = slices.Clone(m.GIDs) // rule: TestAddLinkHints

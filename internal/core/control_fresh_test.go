@@ -1,0 +1,116 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// TestAddLinkFreshKept gives a side its second RNIC back while a link is being made without it, which then comes to nothing or is asymmetric: the
+// next attempt is made soon, and not when the timer for failures says so.
+func TestAddLinkFreshKept(t *testing.T) {
+	for version, v1 := range linkVersions {
+		for _, tt := range []struct {
+			name string
+			lost llc.Type // of the client
+			late bool     // it arrives after all
+		}{
+			{"ADD LINK has no answer", llc.TypeAddLink, false},
+			{"CONFIRM LINK has no answer", llc.TypeConfirmLink, false},
+			{"the link is asymmetric", llc.TypeConfirmLink, true},
+		} {
+			p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2})
+			p.pass(linkSteady)
+			p.server.do(p.server.lc.SetRNICs(p.now, p.server.rnics[:1], nil))
+			held := 0
+			release := p.hold(func(s *pairSide, o SendLLC) bool {
+				match := s == p.client && o.Message.Type() == tt.lost
+				if match {
+					held++
+				}
+				return match && held == 1
+			})
+			for _, s := range []*pairSide{p.server, p.client} {
+				s.fail(2)
+			}
+			p.run()
+			p.pass(AddLinkPause)
+			if p.server.lc.add.phase == addNone {
+				t.Fatalf("%s, %s: no link is being made", version, tt.name)
+			}
+			p.server.do(p.server.lc.SetRNICs(p.now, p.server.rnics, nil))
+			if tt.late {
+				release()
+			}
+			p.pass(ConfirmLinkTimeout + 2*AddLinkPause)
+			if p.client.lc.Redundancy() != RedundancySymmetric || p.server.lc.Redundancy() != RedundancySymmetric {
+				t.Errorf("%s, %s: %s and %s", version, tt.name, p.server.links(), p.client.links())
+			}
+		}
+		// The client has its back, and asks a server for it that has no timer.
+		p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2, first: func(p *linkPair) { p.server.lc.cfg.RetryInterval = -1 }})
+		p.pass(linkSteady)
+		p.client.do(p.client.lc.SetRNICs(p.now, p.client.rnics[:1], nil))
+		p.hold(func(s *pairSide, o SendLLC) bool { return s == p.server && o.Message.Type() == llc.TypeConfirmLink })
+		p.server.fail(2)
+		p.run()
+		p.pass(AddLinkPause)
+		if p.client.lc.add.phase == addNone {
+			t.Fatalf("%s: no link is being made", version)
+		}
+		p.client.do(p.client.lc.SetRNICs(p.now, p.client.rnics, nil))
+		p.pass(ConfirmLinkTimeout - time.Second)
+		p.lose = nil
+		p.pass(time.Second + 2*AddLinkPause)
+		if p.client.lc.Redundancy() != RedundancySymmetric || p.server.lc.Redundancy() != RedundancySymmetric {
+			t.Errorf("%s, RNIC of the client: %s and %s", version, p.server.links(), p.client.links())
+		}
+	}
+}
+
+// TestAddLinkHintOvertakes has an asymmetric link that is made for the client, as its reply to CONFIRM LINK was acknowledged, and not yet for the server: the
+// client's word that it has another RNIC, which comes over another queue pair, is not lost.
+func TestAddLinkHintOvertakes(t *testing.T) {
+	for version, v1 := range linkVersions {
+		p := newLinkPair(t, pairOptions{v1: v1, server: 1, client: 1})
+		p.pass(2 * time.Second)
+		var deliver func()
+		p.lose = func(s *pairSide, o SendLLC) bool {
+			if s != p.client || o.Message.Type() != llc.TypeConfirmLink {
+				return false
+			}
+			deliver = func() { p.server.do(p.server.lc.HandleMessage(p.now, o.Link, o.Message, nil, nil)) }
+			p.queue = append(p.queue, func() { p.client.do(p.client.lc.Sent(p.now, o.Tag, nil)) })
+			return true
+		}
+		p.addRNIC(p.server)
+		p.pass(AddLinkPause)
+		p.lose = nil
+		if p.client.lc.Redundancy() != RedundancyAsymmetric || p.server.lc.add.phase != addConfirming {
+			t.Fatalf("%s: the client has %s, the server is in phase %d", version, p.client.links(), p.server.lc.add.phase)
+		}
+		p.addRNIC(p.client)
+		deliver()
+		p.run()
+		p.pass(2 * AddLinkPause)
+		if p.client.lc.Redundancy() != RedundancySymmetric || p.server.lc.Redundancy() != RedundancySymmetric {
+			t.Errorf("%s: %s and %s", version, p.server.links(), p.client.links())
+		}
+	}
+}
+
+// TestAddLinkFreshAnew has attempts come to nothing for long, so that they are rare, and then an RNIC come: attempts with it begin
+// as those of a new group.
+func TestAddLinkFreshAnew(t *testing.T) {
+	for version, v1 := range linkVersions {
+		p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2, first: func(p *linkPair) { p.server.noLinks = true }})
+		p.pass(20 * time.Minute)
+		p.server.opened = nil
+		p.addRNIC(p.server)
+		p.pass(AddLinkRetry + AddLinkPause)
+		if n := len(p.server.opened); n != 2 {
+			t.Errorf("%s: attempts at %v, want one at once and one after %v", version, p.server.opened, AddLinkRetry)
+		}
+	}
+}
