@@ -273,38 +273,43 @@ func (c *Carrier) ReturnPages(from, to int) error {
 // the device's goroutine.
 func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
 	c.in.Lock()
-	switch {
-	case c.in.released:
+	if c.in.released {
 		c.in.Unlock()
 		return false
-	case !c.in.open:
-		fresh := !c.in.held || !m.IsStale(c.in.message.Seq)
-		if m.IsFailoverValidation() {
-			c.in.moved = true
-			c.in.broken = c.in.broken || int16(c.in.message.Seq-m.Seq) < 0 // nothing was held: 0
-		} else if fresh {
-			if c.in.held && c.in.message.Producer == m.Producer {
-				m.ProducerFlags |= c.in.message.ProducerFlags & cdc.UrgentPresent // rule: TestUrgentBeforeAttach
-			}
-			c.in.held, c.in.message = true, *m
-		}
-		c.in.Unlock()
-		return fresh
 	}
-	left := c.in.link
+	left, open, ok := c.in.link, c.in.open, false
 	if c.in.link = l; left != l && left != nil {
 		c.in.moved = true
 	}
-	ok := c.take(m)
+	if open {
+		ok = c.take(m)
+	} else {
+		ok = c.hold(m)
+	}
 	c.in.Unlock()
 	if left != nil && left != l && m.IsFailoverValidation() {
 		// What the peer had sent over that link may still be on its way, and must not arrive after what takes its place.
-		left.Fail(left.error(ErrMoved)) // rule: TestMoveEndsOldLink
+		left.Fail(left.error(ErrMoved)) // rule: TestMoveEndsOldLink, TestMoveBeforeAttach
 	}
-	if ok {
+	if ok && open {
 		c.wake()
 	}
 	return ok
+}
+
+// hold keeps the newest message for Attach. c.in is locked.
+func (c *Carrier) hold(m *cdc.Message) bool {
+	fresh := !c.in.held || !m.IsStale(c.in.message.Seq)
+	if m.IsFailoverValidation() {
+		c.in.moved = true
+		c.in.broken = c.in.broken || int16(c.in.message.Seq-m.Seq) < 0 // nothing was held: 0
+	} else if fresh {
+		if c.in.held && c.in.message.Producer == m.Producer {
+			m.ProducerFlags |= c.in.message.ProducerFlags & cdc.UrgentPresent // rule: TestUrgentBeforeAttach
+		}
+		c.in.held, c.in.message = true, *m
+	}
+	return fresh
 }
 
 // impossible is a cursor that is outside any buffer, so that whoever looks at it ends the connection.

@@ -238,6 +238,49 @@ func TestMoveEndsOldLink(t *testing.T) {
 	}
 }
 
+// TestMoveBeforeAttach is TestMoveEndsOldLink where all that came over the old link came before the connection was attached, the validation
+// message included or not.
+func TestMoveBeforeAttach(t *testing.T) {
+	watchdog(t)
+	for _, late := range []bool{false, true} {
+		w := newTwins(t, 2)
+		e := w.sides[0].prepare(t, 0, 0)
+		say := func(k int, m cdc.Message) {
+			t.Helper()
+			m.AlertToken = e.carrier.AlertToken()
+			before := w.links[0][k].Heard()
+			if err := w.links[1][k].SendLLC(m.Append(nil), 0); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the message", func() bool { return w.links[0][k].Heard() > before })
+		}
+		attach := func() {
+			other := w.sides[1].prepare(t, 0, 0)
+			if err := e.carrier.Attach(w.links[0][1], other.asOn(t, w.links[1][1]), false); err != nil {
+				t.Fatal(err)
+			}
+			e.open(0)
+		}
+		say(0, cdc.Message{Seq: 1, Producer: cdc.Cursor{Count: 5}})
+		if !late {
+			attach()
+		}
+		say(1, cdc.NewFailoverValidation(1, 0))
+		if err := w.links[0][0].Err(); !errors.Is(err, ErrMoved) {
+			t.Errorf("late %v: the old link failed for %v", late, err)
+		}
+		if err := w.links[0][1].Err(); err != nil {
+			t.Errorf("the other link failed for %v", err)
+		}
+		if late {
+			attach()
+		}
+		if n, err := e.Read(make([]byte, 10)); n != 5 || err != nil {
+			t.Errorf("Read = %d, %v", n, err)
+		}
+	}
+}
+
 // TestMoveLost has validation messages of peers whose messages have arrived, and of one whose have not: that connection
 // ends, and no other.
 func TestMoveLost(t *testing.T) {

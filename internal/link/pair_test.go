@@ -190,11 +190,19 @@ func (s *side) prepare(t testing.TB, code wire.SizeCode, sendBuffer int) *end {
 // as is how the peer writes to e.
 func (e *end) as(t testing.TB, eyecatcher bool) PeerRMBE {
 	t.Helper()
-	token, ok := e.rmb.Token(e.side.link)
+	to := e.asOn(t, e.side.link)
+	to.Eyecatcher = eyecatcher
+	return to
+}
+
+// asOn is how the peer writes to e over a link of e's.
+func (e *end) asOn(t testing.TB, l *Link) PeerRMBE {
+	t.Helper()
+	token, ok := e.rmb.Token(l)
 	if !ok {
 		t.Fatal("no token")
 	}
-	return PeerRMBE{AlertToken: e.carrier.AlertToken(), RKey: token.RKey, Addr: token.Addr, Index: 1, Size: e.rmb.Size(), Eyecatcher: eyecatcher}
+	return PeerRMBE{AlertToken: e.carrier.AlertToken(), RKey: token.RKey, Addr: token.Addr, Index: 1, Size: e.rmb.Size()}
 }
 
 // connect makes a connection. Both ends are made before either is attached.
