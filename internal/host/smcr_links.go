@@ -212,6 +212,10 @@ func (g *smcrGroup) openLink(o core.OpenLink) {
 
 // opened answers OpenLink. g.mu is held.
 func (g *smcrGroup) opened(n *rnic, num llc.LinkNum) {
+	if l := g.linkOf(num); l != nil && l.num == num { // rule: TestSMCRAddLinkAgain
+		n.release() // that number was asked for twice: what came first is the answer
+		return
+	}
 	l, err := g.addLink(n, num)
 	if err != nil {
 		g.host.cfg.Logger.Warn("no further link", "device", n.dev.Addr(), "err", err)
