@@ -105,7 +105,7 @@ func (s *supervisor) cancel(o *offer) bool {
 // read and write in it.
 func (s *supervisor) claim(t *talk, m message, tcp int) {
 	o := s.offers[keyOf(m.peer, m.local)]
-	if o == nil || !hasEnds(tcp, m.local, m.peer) || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
+	if o == nil || !s.hasEnds(tcp, m.local, m.peer) || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
 		t.reply(kindClaim, statusNo, -1)
 		return
 	}
@@ -115,17 +115,24 @@ func (s *supervisor) claim(t *talk, m message, tcp int) {
 	s.drop(o)
 }
 
-// hasEnds reports whether a TCP socket is that of a connection.
-func hasEnds(fd int, local, peer netip.AddrPort) bool {
+// hasEnds reports whether a TCP socket is that of a connection. Whoever has a network namespace can have one with any addresses there.
+func (s *supervisor) hasEnds(fd int, local, peer netip.AddrPort) bool {
 	if !isSocket(fd, unix.AF_INET, unix.AF_INET6) {
 		return false
 	}
-	sa, err := unix.Getsockname(fd)
-	if err != nil || addrPort(sa) != local {
+	netns, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, netnsCookie)
+	if err != nil || netns != s.listeners.netns { // rule: TestClaimFromElsewhere
 		return false
 	}
-	sa, err = unix.Getpeername(fd)
-	return err == nil && addrPort(sa) == peer
+	ours, err := unix.Getsockname(fd)
+	if err != nil {
+		return false
+	}
+	theirs, err := unix.Getpeername(fd)
+	if err != nil || addrPort(ours) != local || addrPort(theirs) != peer { // rule: TestClaimOutside
+		return false
+	}
+	return true
 }
 
 func addrPort(sa unix.Sockaddr) netip.AddrPort {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/smctest"
 )
 
 // connection is a TCP connection that a program of ours is about to make to one that listens.
@@ -208,14 +210,77 @@ func TestClaimOutside(t *testing.T) {
 			t.Errorf("kind %d: status %d, want to be hung up on", k, got)
 		}
 	}
-	p := door()
-	p.send(testMessage(message{kind: kindClaim, local: c.server, peer: c.socket}), c.end)
-	if got, _ := p.reply(); got != statusNo {
-		t.Errorf("Claim with another socket: status %d, want %d", got, statusNo)
+	other := s.offer(t)
+	other.connect()
+	raw, err := other.accept().SyscallConn()
+	if err != nil {
+		t.Fatal(err)
 	}
+	raw.Control(func(fd uintptr) {
+		for _, fd := range []int{c.end, int(fd)} {
+			p := door()
+			p.send(testMessage(message{kind: kindClaim, local: c.server, peer: c.socket}), fd)
+			if got, _ := p.reply(); got != statusNo {
+				t.Errorf("Claim with another socket: status %d, want %d", got, statusNo)
+			}
+		}
+	})
 	st, end := door().claim(c)
 	if st != statusOK || end < 0 {
 		t.Fatalf("Claim: status %d, descriptor %d", st, end)
+	}
+	defer unix.Close(end)
+	exchange(t, end, c.end, "there")
+}
+
+// TestClaimFromElsewhere has somebody show a TCP socket with the addresses of a connection that was made in another network namespace.
+func TestClaimFromElsewhere(t *testing.T) {
+	elsewhere, _ := smctest.EnterNamespace(t)
+	s := newTestSupervisor(t)
+	c := s.offer(t)
+	c.connect()
+	forged := *c
+	elsewhere(func() {
+		lo, err := unix.NewIfreq("lo")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		lo.SetUint16(unix.IFF_UP)
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer unix.Close(fd)
+		if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
+			t.Error(err)
+			return
+		}
+		l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(c.server))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { l.Close() })
+		conn, err := net.DialTCP("tcp", net.TCPAddrFromAddrPort(c.socket), net.TCPAddrFromAddrPort(c.server))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { conn.Close() })
+		forged.listener, forged.accepted = l, nil
+	})
+	if t.Failed() {
+		return
+	}
+	if got, end := s.claimAs(t, &forged); got != statusNo {
+		t.Errorf("Claim with a socket of another namespace: status %d, want %d", got, statusNo)
+		unix.Close(end)
+	}
+	st, end := s.claimAs(t, c)
+	if st != statusOK {
+		t.Fatalf("Claim by who has accepted: status %d", st)
 	}
 	defer unix.Close(end)
 	exchange(t, end, c.end, "there")

@@ -81,7 +81,7 @@ func (s *supervisor) answer(t *talk, m message, fd int) (more bool) {
 		closeAll([]int{fd})
 		return false
 	}
-	if t.outside && m.kind != kindBoard && m.kind != kindClaim {
+	if t.outside && m.kind != kindBoard && m.kind != kindClaim { // rule: TestClaimOutside
 		closeAll([]int{fd})
 		return false
 	}
