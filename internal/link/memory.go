@@ -65,12 +65,11 @@ func (m *memory) forget(l *Link) {
 	})
 }
 
-// unmap ends it, for all links.
-func (m *memory) unmap() {
-	for _, r := range m.regions {
+// unmap ends it, and what it was to links, which the caller has taken out of it or has the lock for.
+func (m *memory) unmap(regions []region) {
+	for _, r := range regions {
 		r.mr.Deregister()
 	}
-	m.regions = nil
 	b := m.bytes[:cap(m.bytes)]
 	m.bytes = nil
 	unix.Munmap(b)

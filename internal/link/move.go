@@ -26,11 +26,15 @@ type move struct {
 // goes on without more ado. Each side moves its own direction, when it likes.
 //
 // Moves that have to wait are carried out later; the last one counts. One for a connection that has nothing more to say does
-// nothing. The error is [ErrNotReady] for a link that cannot send, or does not know our send ring.
+// nothing. The error is [ErrNotReady] for a link that cannot send, or does not know our send ring. One that has failed since the caller has
+// looked is such a link, and [Link.Err] says so then: the caller has to find another one, as the event of that failure is about those on it.
 func (c *Carrier) Move(l *Link, to RMBToken) error {
 	l.mu.Lock()
-	ready := l.ready && !l.gone
+	ready, gone := l.ready && !l.gone, l.gone
 	l.mu.Unlock()
+	if gone {
+		<-l.failed // which follows without waiting for anybody
+	}
 	if !ready {
 		return l.error(ErrNotReady)
 	}

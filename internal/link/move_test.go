@@ -88,15 +88,18 @@ func (w *twins) moveAll(i int, failed *Link) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, pair := range w.pairs {
+		c := pair[i].carrier
 		for k, l := range w.links[i] {
 			if l.Err() != nil {
 				continue
 			}
-			if c := pair[i].carrier; c.Link() == failed {
+			if c.Link() == failed {
 				if token, ok := pair[1-i].rmb.Token(w.links[1-i][k]); !ok {
 					c.GiveUp()
 				} else if err := c.Move(l, token); err != nil && l.Err() == nil {
 					w.t.Errorf("move: %v", err)
+				} else if err != nil {
+					continue // it has failed just now, and its event will not find c there
 				}
 			}
 			break
@@ -386,5 +389,36 @@ func TestMoveNotReady(t *testing.T) {
 	}
 	if err := a.carrier.Move(w.links[0][0], RMBToken{}); err != nil || a.carrier.Link() != w.links[0][0] {
 		t.Errorf("to its own: %v", err)
+	}
+}
+
+// TestTokenOfFreed asks for the token of an RMB that is freed meanwhile, as by an owner who hears of a failure.
+func TestTokenOfFreed(t *testing.T) {
+	s := newSides(t, nil)
+	a, _ := s.connect(t, settings{})
+	a.carrier.Release()
+	var all sync.WaitGroup
+	asking, freed := make(chan struct{}), make(chan struct{})
+	all.Go(func() {
+		a.rmb.Token(a.side.link)
+		close(asking)
+		for {
+			_, ok := a.rmb.Token(a.side.link)
+			select {
+			case <-freed:
+				return
+			default:
+				if !ok {
+					return
+				}
+			}
+		}
+	})
+	<-asking
+	a.rmb.Free()
+	close(freed)
+	all.Wait()
+	if token, ok := a.rmb.Token(a.side.link); ok {
+		t.Errorf("an RMB that is freed has token %v", token)
 	}
 }

@@ -41,7 +41,7 @@ func (r *RMB) Bytes() []byte { return r.mem.bytes }
 // Size returns the size of the element.
 func (r *RMB) Size() wire.SizeCode { return r.code }
 
-// Token returns the token for a link, and false if the link is none of the group's, or closed.
+// Token returns the token for a link, and false if the link is none of the group's, or closed, or the RMB is freed.
 func (r *RMB) Token(l *Link) (RMBToken, bool) {
 	r.group.mu.Lock()
 	defer r.group.mu.Unlock()
@@ -77,12 +77,12 @@ func (g *Group) newMemory(size int, access rdma.Access) (*memory, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		m.unmap()
+		m.unmap(m.regions)
 		return nil, ErrClosed
 	}
 	for _, l := range g.links {
 		if err := m.register(l); err != nil {
-			m.unmap()
+			m.unmap(m.regions)
 			return nil, err
 		}
 	}
@@ -90,14 +90,16 @@ func (g *Group) newMemory(size int, access rdma.Access) (*memory, error) {
 	return m, nil
 }
 
-// freeMemory ends a memory of the group.
+// freeMemory ends a memory of the group. Somebody may be asking meanwhile what it is to a link.
 func (g *Group) freeMemory(m *memory) {
 	g.mu.Lock()
 	if i := slices.Index(g.memories, m); i >= 0 {
 		g.memories = slices.Delete(g.memories, i, i+1)
 	}
+	regions := m.regions
+	m.regions = nil // rule: TestTokenOfFreed: m.regions = nil -> _ = m
 	g.mu.Unlock()
-	m.unmap()
+	m.unmap(regions)
 }
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
