@@ -1,6 +1,7 @@
 package core
 
 import (
+	"encoding/binary"
 	"errors"
 	"slices"
 	"time"
@@ -222,10 +223,14 @@ func (lc *LinkControl) probe(now time.Time, l *controlLink, out []Output) []Outp
 
 // data returns what the answer has to repeat.
 func (t linkTest) data() (d [16]byte) {
-	for i := range 8 {
-		d[i] = byte(t.n >> (8 * i))
-	}
+	binary.LittleEndian.PutUint64(d[:], t.n)
 	return d
+}
+
+// before reports whether data is that of a test before this one.
+func (t linkTest) before(data [16]byte) bool {
+	n := binary.LittleEndian.Uint64(data[:])
+	return n != 0 && n < t.n && linkTest{n: n}.data() == data // rule: TestControlLateAnswer: linkTest{n: n}.data() == data -> true
 }
 
 // handleTestLink answers TEST LINK, at once and whatever else is under way, and takes the answer to ours. A
@@ -236,6 +241,8 @@ func (lc *LinkControl) handleTestLink(now time.Time, link *controlLink, m llc.Te
 		return append(out, SendLLC{Link: link.num, Message: llc.TestLink{Header: llc.Header{Form: m.Form, Reply: true}, UserData: m.UserData}})
 	case link.test.due.IsZero():
 		return out // nobody has asked, or the answer is late
+	case link.test.before(m.UserData): // rule: TestControlLateAnswer
+		return out // to one that was given up, as something else has arrived in place of the answer
 	case m.UserData != link.test.data(): // rule: TestControlKeepalive
 		return lc.outOfSync(now, link, m.Type().String(), errTestData, out)
 	}

@@ -337,6 +337,50 @@ func TestControlKeepalive(t *testing.T) {
 	}
 }
 
+// TestControlLateAnswer has the answer to TEST LINK arrive so late that another one is under way, as from a host with too much to do that has
+// been heard meanwhile: it is not taken for a wrong one, nor for that of the other.
+func TestControlLateAnswer(t *testing.T) {
+	b := newControlBench(t, RoleServer, "r")
+	b.play(serverActive)
+	answer := func(data ...byte) {
+		m := llc.TestLink{Header: llc.Header{Form: b.lc.form, Reply: true}}
+		copy(m.UserData[:], data)
+		b.lc.HandleMessage(b.now, 1, m, nil, nil)
+	}
+	at := func(second int) time.Time {
+		b.now = epoch.Add(time.Duration(second) * time.Second)
+		b.lc.Advance(b.now, nil)
+		return b.now
+	}
+	b.lc.Suspect(at(10), 1, nil)
+	b.lc.Heard(1, at(11))
+	b.lc.Suspect(at(20), 1, nil)
+	test := &b.lc.links[0].test
+	if test.n != 2 || test.due.IsZero() {
+		t.Fatalf("not under way: %+v", test)
+	}
+	answer(1)
+	if b.lc.State() != ControlActive || test.due.IsZero() {
+		t.Errorf("an answer that was late: %v, %v, %+v", b.lc.State(), b.lc.Failure(), test)
+	}
+	answer(2)
+	if b.lc.State() != ControlActive || !test.due.IsZero() {
+		t.Errorf("the answer: %v, %v, %+v", b.lc.State(), b.lc.Failure(), test)
+	}
+	for name, wrong := range map[string][]byte{"one that is to come": {4}, "none": {}, "more than was sent": {1, 0, 0, 0, 0, 0, 0, 0, 1}} {
+		b := newControlBench(t, RoleServer, "r")
+		b.play(serverActive)
+		b.lc.links[0].test.n = 2
+		b.now = epoch.Add(time.Minute)
+		b.lc.Advance(b.now, nil)
+		m := llc.TestLink{Header: llc.Header{Form: b.lc.form, Reply: true}}
+		copy(m.UserData[:], wrong)
+		if b.lc.HandleMessage(b.now, 1, m, nil, nil); b.lc.Failure().Kind != EndViolation {
+			t.Errorf("%s: %v, %v", name, b.lc.State(), b.lc.Failure())
+		}
+	}
+}
+
 // rmbAnswers returns what is said about RMBs.
 func rmbAnswers(outs []Output) string {
 	var list []Output
