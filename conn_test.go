@@ -7,9 +7,14 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/net/nettest"
+
+	"github.com/gosmc/smc/internal/smctest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	smctest.ClearEnvironment()
+	goleak.VerifyTestMain(m)
+}
 
 // newHost returns a host with a run directory of its own, which is closed with the test.
 func newHost(tb testing.TB, config Config) *Host {

@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/smctest"
 )
 
 var update = flag.Bool("update", false, "rewrite the files in testdata")
@@ -37,7 +39,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Setenv(childOfTest, "1")
-	os.Setenv("GOSMC_CONFIG", os.DevNull)                         // the configuration of this machine is none of the tests'
+	smctest.ClearEnvironment()
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each child takes a second to end
 	os.Setenv("GOSMC_DIR", dir)                                   // apart from the hosts of this machine
 	code := m.Run()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gosmc/smc/internal/child"
 	"github.com/gosmc/smc/internal/measure"
+	"github.com/gosmc/smc/internal/smctest"
 )
 
 var update = flag.Bool("update", false, "rewrite the files in testdata")
@@ -46,6 +47,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Setenv(childOfTest, "1")
+	smctest.ClearEnvironment()
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each child takes a second to end
 	os.Setenv("GOSMC_DIR", dir)                                   // apart from the hosts of this machine
 	code := m.Run()

@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/gosmc/smc/internal/smctest"
 )
 
 func TestMain(m *testing.M) {
-	os.Setenv("GOSMC_CONFIG", os.DevNull) // the configuration of this machine is none of the tests'
+	smctest.ClearEnvironment()
 	// The runtime opens its poller at first use and keeps it, which must not look like a leak.
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
