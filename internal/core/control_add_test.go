@@ -439,8 +439,7 @@ func TestAddLinkContinuationLies(t *testing.T) {
 		p := newTriplet(t)
 		p.server.fail(3)
 		from := map[string]string{"server": "client", "client": "server"}[tt.to]
-		var release func()
-		release = p.hold(lost(from, llc.TypeAddLinkCont, from == "client"))
+		release := p.hold(lost(from, llc.TypeAddLinkCont, from == "client"))
 		p.run()
 		p.pass(AddLinkPause)
 		to := map[string]*pairSide{"server": p.server, "client": p.client}[tt.to]

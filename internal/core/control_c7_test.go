@@ -18,7 +18,6 @@ func lost(from string, kind llc.Type, reply bool) func(s *pairSide, o SendLLC) b
 
 // TestC7 has the rows of RFC 7609 C.7.1 for timeouts: an answer that does not come.
 func TestC7(t *testing.T) {
-	type side struct{ server, client string }
 	first := func(lose func(s *pairSide, o SendLLC) bool) func(t *testing.T, v1 bool) *linkPair {
 		return func(t *testing.T, v1 bool) *linkPair {
 			p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2, first: func(p *linkPair) { p.lose = lose }})

@@ -373,7 +373,6 @@ func TestDeleteLinkPatience(t *testing.T) {
 	p.check("in the end", p.server.links(), RedundancySymmetric)
 
 	p = newTriplet(t)
-	start := p.now
 	p.client.do(p.client.lc.DeleteLink(p.now, 3, nil))
 	p.queue, p.lose = nil, lost("client", llc.TypeDeleteLink, false)
 	p.pass(10 * time.Minute)
@@ -381,7 +380,7 @@ func TestDeleteLinkPatience(t *testing.T) {
 		t.Errorf("only DELETE LINK is not answered: %v, sent %v", p.client.log, p.client.sent)
 	}
 	p = newTriplet(t)
-	start = p.now
+	start := p.now
 	p.client.do(p.client.lc.DeleteLink(p.now, 3, nil))
 	p.queue, p.lose = nil, func(s *pairSide, o SendLLC) bool { return o.Link == 1 }
 	for !p.client.logHas("down(1)") && p.now.Sub(start) < time.Minute {

@@ -121,11 +121,3 @@ func (l *lab) moved(port, least int) {
 		l.failf("ss has shown %d connections to port %d that were moved, want %d; it has shown: %s", n, port, least, l.watch.list())
 	}
 }
-
-// stayed says that the connections to a port have to be TCP.
-func (l *lab) stayed(port int) {
-	l.watch.look()
-	if n := l.watch.to(port); n > 0 {
-		l.failf("ss has shown %d connections to port %d that were moved, want none", n, port)
-	}
-}
