@@ -19,7 +19,9 @@ var (
 	streamCases = []string{
 		"large", "large-nonblocking", "small", "small-nonblocking", "phases", "phases-nonblocking", "duplex", "killed", "threads",
 	}
-	ringCases = []string{"poll", "signal", "dup", "fork", "exec", "passed", "others"}
+	ringCases = []string{
+		"poll", "signal", "dup", "fork", "exec", "passed", "others", "peek", "starved", "small-files", "fortified", "spawned", "parts", "scribble",
+	}
 )
 
 func ringProgram(t *testing.T) string {

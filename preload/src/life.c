@@ -112,7 +112,7 @@ static void keep_from(struct kept *k, bool all)
 	for (int fd = 0; fd < ends_top(); fd++) {
 		long flags;
 
-		if (!end_at(fd) || !end_joined(fd))
+		if (!end_at(fd))
 			continue;
 		flags = SYS(fcntl, fd, F_GETFD);
 		if (flags < 0 || (!all && (flags & FD_CLOEXEC)))
@@ -315,16 +315,22 @@ EXPORT FILE *fdopen(int fd, const char *mode)
 	return next.fdopen(fd, mode);
 }
 
-EXPORT int vdprintf(int fd, const char *format, va_list args)
+/* Sending stays in-band for good: libc writes by itself, and the kernel copies files into a socket faster than we into a ring. */
+static void in_band(int fd)
 {
 	struct end *e = end_at(fd);
 
-	if (!next.vdprintf)
-		next_resolve();
 	if (e) {
 		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
 		leave_out(e, fd);
 	}
+}
+
+EXPORT int vdprintf(int fd, const char *format, va_list args)
+{
+	if (!next.vdprintf)
+		next_resolve();
+	in_band(fd);
 	return next.vdprintf(fd, format, args);
 }
 
@@ -339,15 +345,26 @@ EXPORT int dprintf(int fd, const char *format, ...)
 	return r;
 }
 
-/* The kernel copies files into a socket faster than we into a ring: such a direction stays in-band. */
-static void in_band(int fd)
+/* What these are where the compiler is told to fortify. */
+EXPORT int __vdprintf_chk(int fd, int flag, const char *format, va_list args);
+int __vdprintf_chk(int fd, int flag, const char *format, va_list args)
 {
-	struct end *e = end_at(fd);
+	if (!next.vdprintf_chk)
+		next_resolve();
+	in_band(fd);
+	return next.vdprintf_chk(fd, flag, format, args);
+}
 
-	if (e) {
-		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
-		leave_out(e, fd);
-	}
+EXPORT int __dprintf_chk(int fd, int flag, const char *format, ...);
+int __dprintf_chk(int fd, int flag, const char *format, ...)
+{
+	va_list args;
+	int r;
+
+	va_start(args, format);
+	r = __vdprintf_chk(fd, flag, format, args);
+	va_end(args);
+	return r;
 }
 
 EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t n)

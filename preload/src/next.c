@@ -123,12 +123,13 @@ struct next next = {
 	.recvmmsg = raw_recvmmsg,
 };
 
-#define RESOLVE(name)                                                  \
+#define RESOLVE_AS(field, name)                                        \
 	do {                                                           \
-		void *found = dlsym(RTLD_NEXT, #name);                 \
+		void *found = dlsym(RTLD_NEXT, name);                  \
 		if (found)                                             \
-			__builtin_memcpy(&next.name, &found, sizeof(found)); \
+			__builtin_memcpy(&next.field, &found, sizeof(found)); \
 	} while (0)
+#define RESOLVE(name) RESOLVE_AS(name, #name)
 
 void next_resolve(void)
 {
@@ -145,6 +146,7 @@ void next_resolve(void)
 	RESOLVE(close);
 	RESOLVE(closefrom);
 	RESOLVE(vdprintf);
+	RESOLVE_AS(vdprintf_chk, "__vdprintf_chk");
 	RESOLVE(fdopen);
 	RESOLVE(system);
 	RESOLVE(popen);

@@ -165,6 +165,7 @@ struct next {
 	ssize_t (*recvmsg)(int, struct msghdr *, int);
 	int (*recvmmsg)(int, struct mmsghdr *, unsigned int, int, struct timespec *);
 	int (*vdprintf)(int, const char *, va_list);			   /* these too are null until then */
+	int (*vdprintf_chk)(int, int, const char *, va_list);
 	FILE *(*fdopen)(int, const char *);
 	int (*system)(const char *);
 	FILE *(*popen)(const char *, const char *);

@@ -45,6 +45,42 @@ static int came(struct msghdr *m)
 	return fd;
 }
 
+/* is_mark says whether bytes came with a mark, also where this process has no descriptor left for what the mark brings. */
+static bool is_mark(struct msghdr *m)
+{
+	int with = came(m);
+
+	if (with >= 0)
+		SYS(close, with);
+	return with >= 0 || (m->msg_flags & MSG_CTRUNC);
+}
+
+/*
+ * peek_on goes on with a peek, so many bytes behind the beginning of what is in the socket: the kernel ends it at a mark, and
+ * would again, however much comes.
+ */
+static size_t peek_on(int fd, struct span *s, size_t behind)
+{
+	int at = (int)behind, off = -1;
+	socklen_t len = sizeof(off);
+	size_t before = s->left;
+	long n = 1;
+
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &off, &len) != 0 || off != -1 ||
+	    SYS(setsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &at, sizeof(at)) != 0)
+		return 0;
+	while (s->left && n > 0) {
+		struct iovec parts[SPAN_PARTS];
+		struct msghdr m = {.msg_iov = parts, .msg_iovlen = span_parts(s, parts)};
+
+		n = SYS(recvmsg, fd, &m, MSG_PEEK | MSG_DONTWAIT);
+		if (n > 0)
+			span_skip(s, (size_t)n);
+	}
+	SYS(setsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &off, sizeof(off));
+	return before - s->left;
+}
+
 /* attach takes a ring that has come with the bytes just read. The caller has passed the gate. */
 static void attach(struct end *e, int fd, int memfd)
 {
@@ -103,6 +139,25 @@ static size_t used(const struct ring *r, uint64_t pub)
 	return (size_t)((pub - r->side->cursor) & PUB_HEAD);
 }
 
+/* peek_ring shows what is in the ring, and behind it if the writer has left. */
+static void peek_ring(struct ring *r, int fd, struct span *s)
+{
+	uint64_t pub = pub_load(r);
+	size_t all = used(r, pub);
+	size_t n = all < s->left ? all : s->left;
+	size_t at = (size_t)(r->side->cursor & (r->size - 1));
+	size_t first = r->size - at < n ? r->size - at : n;
+
+	if (all > r->size)
+		return; /* turn_joined will see it */
+	span_copy(s, r->data + at, first, false);
+	span_skip(s, first);
+	span_copy(s, r->data, n - first, false);
+	span_skip(s, n - first);
+	if (s->left && (pub & PUB_WRITER_LEFT))
+		peek_on(fd, s, outstanding(r, pub));
+}
+
 /* turn_waiting reads in-band, up to the second mark. */
 static enum turn turn_waiting(struct ring *r, int fd, struct span *s, int flags, long *result)
 {
@@ -110,16 +165,17 @@ static enum turn turn_waiting(struct ring *r, int fd, struct span *s, int flags,
 	struct control control;
 	struct msghdr m = with_control(parts, span_parts(s, parts), &control);
 	bool withdrawn = pub_load(r) & PUB_WITHDRAWN;
-	int with = -1;
 
 	*result = SYS(recvmsg, fd, &m, (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	if (*result > 0 && (with = came(&m)) >= 0) {
-		SYS(close, with);
-		if (!(flags & MSG_PEEK)) {
-			if (pub_load(r) & PUB_WITHDRAWN)
-				withdrawn = true; /* it is the first mark of another ring, which we do not take */
-			else
-				r->side->state = RING_JOINED;
+	if (*result > 0 && is_mark(&m)) {
+		if (pub_load(r) & PUB_WITHDRAWN) {
+			withdrawn = true; /* it is the first mark of another ring, which we do not take */
+		} else if (!(flags & MSG_PEEK)) {
+			r->side->state = RING_JOINED;
+		} else if (!(flags & MSG_TRUNC)) {
+			span_skip(s, (size_t)*result);
+			peek_ring(r, fd, s);
+			return TURN_BYTES;
 		}
 	}
 	if (withdrawn)
@@ -209,6 +265,10 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	}
 	if (n == 0)
 		return turn_empty(r, fd, pub, woken);
+	if ((flags & MSG_PEEK) && !(flags & MSG_TRUNC)) {
+		peek_ring(r, fd, s);
+		return TURN_BYTES;
+	}
 	if (n > s->left)
 		n = s->left;
 	first = r->size - at < n ? r->size - at : n;
@@ -320,6 +380,7 @@ static ssize_t plain(struct end *e, int fd, struct span *s, int flags, int *out,
 	struct iovec parts[SPAN_PARTS];
 	struct control control;
 	struct msghdr m;
+	size_t shown = 0;
 	ssize_t n;
 	bool passed = gate_enter(&e->receiving);
 	int memfd;
@@ -331,10 +392,16 @@ static ssize_t plain(struct end *e, int fd, struct span *s, int flags, int *out,
 		return 0;
 	}
 	m = with_control(parts, span_parts(s, parts), &control);
-	if (flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE))
-		m.msg_controllen = 0;
+	for (size_t i = 0; i < m.msg_iovlen; i++)
+		shown += parts[i].iov_len;
 	n = next.recvmsg(fd, &m, flags | MSG_CMSG_CLOEXEC);
-	if (n > 0 && (memfd = came(&m)) >= 0) {
+	if (n > 0 && (flags & MSG_PEEK)) {
+		struct span rest = *s;
+
+		span_skip(&rest, (size_t)n);
+		if ((is_mark(&m) || (size_t)n == shown) && !(flags & MSG_TRUNC))
+			n += (ssize_t)peek_on(fd, &rest, (size_t)n);
+	} else if (n > 0 && (memfd = came(&m)) >= 0) {
 		int saved = errno;
 
 		*marked = true;
@@ -343,11 +410,16 @@ static ssize_t plain(struct end *e, int fd, struct span *s, int flags, int *out,
 		else
 			SYS(close, memfd);
 		errno = saved;
+	} else if (n > 0 && (m.msg_flags & MSG_CTRUNC)) {
+		*marked = true; /* there was no descriptor left for it */
 	}
 	if (passed)
 		gate_exit(&e->receiving);
-	if (n > 0 && !(flags & MSG_PEEK))
+	if (n > 0 && !(flags & MSG_PEEK)) {
+		if ((size_t)n == shown)
+			*marked = true; /* there may be more parts than the kernel was shown */
 		span_skip(s, (size_t)n);
+	}
 	*out = m.msg_flags & ~(MSG_CTRUNC | MSG_CMSG_CLOEXEC);
 	return n;
 }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -91,9 +92,11 @@ struct ring *ring_make(int end, int *memfd)
 	char name[64];
 	uint32_t size = shake(2) ? RING_BYTES_LEAST : RING_BYTES;
 	struct ring *r = NULL;
+	struct rlimit64 most = {0};
 	long fd;
 
-	if (!ring_guard)
+	/* To make a file larger than the program may is a signal to it. */
+	if (!ring_guard || SYS(prlimit64, 0, RLIMIT_FSIZE, NULL, &most) != 0 || most.rlim_cur < RING_PAGE + size)
 		return NULL;
 	identity_ring(end, name);
 	fd = SYS(memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);

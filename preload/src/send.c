@@ -292,7 +292,10 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags)
 		__atomic_store_n(&r->h->wanted, 1, __ATOMIC_SEQ_CST);
 		if (space(r) != 0)
 			return TURN_MORE;
-		if (!fill(r, fd, would_wait(fd, flags)) || space(r) != 0 || !__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST))
+		if (!fill(r, fd, would_wait(fd, flags)))
+			/* Who has read everything has said so before. */
+			return (pub_load(r) & PUB_ARMED) && space(r) == 0 ? TURN_BROKEN : TURN_MORE;
+		if (space(r) != 0 || !__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST))
 			return TURN_MORE;
 		return TURN_FULL;
 	}

@@ -10,13 +10,17 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -699,6 +703,231 @@ static void test_threads(void)
 	CHECK((long)n[0] + (long)n[1] == 20000000);
 }
 
+/* peeked looks at so many bytes, which are there or will be, and takes none of them. */
+static void peeked(int fd, const struct stream *s, size_t n)
+{
+	ssize_t r = 0;
+
+	for (int i = 0; i < 2000 && r < (ssize_t)n; i++) {
+		r = recv(fd, buf, n, MSG_PEEK);
+		CHECK(r > 0);
+		look(s, r);
+		if (r < (ssize_t)n)
+			usleep(1000);
+	}
+	CHECK(r == (ssize_t)n);
+}
+
+/* What a peek shows grows with what has come, wherever a direction goes over to a ring, and back. */
+static void test_peek(void)
+{
+	char path[] = "/tmp/gosmc-rings-XXXXXX";
+	int a, b, f = mkstemp(path);
+
+	CHECK(f >= 0 && unlink(path) == 0);
+	pair(&a, &b);
+	fill(&ab, LARGE);
+	CHECK(write(a, buf, LARGE) == LARGE);
+	ab.at += LARGE;
+	peeked(b, &ab_in, 1);
+	peeked(b, &ab_in, 5);
+	peeked(b, &ab_in, LARGE);
+	take(b, &ab_in, 10, 10);
+	fill(&ab, LARGE);
+	CHECK(write(a, buf, LARGE) == LARGE);
+	ab.at += LARGE;
+	have(2);
+	peeked(b, &ab_in, LARGE + 1000);
+	peeked(b, &ab_in, 2 * LARGE - 10);
+	take(b, &ab_in, 2 * LARGE - 10, LARGE);
+	fill(&ab, 5000);
+	CHECK(write(a, buf, 1000) == 1000 && pwrite(f, buf + 1000, 4000, 0) == 4000);
+	CHECK(lseek(f, 0, SEEK_SET) == 0 && sendfile(a, f, NULL, 4000) == 4000);
+	ab.at += 5000;
+	peeked(b, &ab_in, 1000);
+	peeked(b, &ab_in, 5000);
+	take(b, &ab_in, 5000, 5000);
+	close(a);
+	ended(b);
+}
+
+/* The reader has no descriptor left when the writer switches. */
+static void test_starved(void)
+{
+	struct rlimit few = {50, 50};
+	int a, b;
+
+	pair(&a, &b);
+	for (int i = 0; i < 4; i++) {
+		fill(&ab, LARGE);
+		CHECK(write(a, buf, LARGE) == LARGE);
+		ab.at += LARGE;
+		if (i == 1) {
+			CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+			while (dup(0) >= 0)
+				;
+			CHECK(errno == EMFILE);
+		}
+		take(b, &ab_in, LARGE, LARGE);
+	}
+}
+
+/* No file may be so large: that is no reason to get SIGXFSZ for a ring. */
+static void test_small_files(void)
+{
+	struct rlimit small = {100000, 100000};
+	int a, b;
+
+	CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+	pair(&a, &b);
+	for (int i = 0; i < 3; i++) {
+		fill(&ab, LARGE);
+		CHECK(write(a, buf, LARGE) == LARGE);
+		ab.at += LARGE;
+		take(b, &ab_in, LARGE, LARGE);
+	}
+}
+
+int __dprintf_chk(int fd, int flag, const char *format, ...);
+
+/* What dprintf is in programs that were compiled with _FORTIFY_SOURCE. */
+static void test_fortified(void)
+{
+	int a, b;
+
+	joined(&a, &b);
+	CHECK(__dprintf_chk(a, 1, "%s %d\n", "hello", 7) == 8);
+	CHECK(recv(b, buf, 8, MSG_WAITALL) == 8 && memcmp(buf, "hello 7\n", 8) == 0);
+	put(a, &ab, LARGE, LARGE);
+	take(b, &ab_in, LARGE, LARGE);
+}
+
+/* A program without us has the descriptor since before there was a ring, and writes later: rings late-heir. */
+static void test_spawned(char *self)
+{
+	char number[16], wait[16];
+	char *argv[] = {self, "late-heir", number, wait, NULL}, *environment[] = {NULL};
+	int a, b, go[2], status;
+	pid_t child;
+
+	pair(&a, &b);
+	CHECK(pipe(go) == 0);
+	snprintf(number, sizeof(number), "%d", a);
+	snprintf(wait, sizeof(wait), "%d", go[0]);
+	CHECK(posix_spawn(&child, self, NULL, NULL, argv, environment) == 0);
+	for (int i = 0; i < 4; i++) {
+		put(a, &ab, LARGE, LARGE);
+		take(b, &ab_in, LARGE, LARGE);
+	}
+	CHECK(write(go[1], "x", 1) == 1);
+	CHECK(recv(b, buf, 10, MSG_WAITALL) == 10 && memcmp(buf, "0123456789", 10) == 0);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	put(a, &ab, LARGE, LARGE);
+	take(b, &ab_in, LARGE, LARGE);
+}
+
+/* Many parts are one call. */
+static void test_parts(void)
+{
+	static struct iovec v[1000];
+	struct msghdr m = {.msg_iov = v, .msg_iovlen = 1000};
+	int a, b;
+
+	pair(&a, &b);
+	for (int i = 0; i < 1000; i++)
+		v[i] = (struct iovec){buf + 5 * i, 5};
+	for (int i = 0; i < 6; i++) {
+		fill(&ab, 5000);
+		CHECK(sendmsg(a, &m, 0) == 5000);
+		ab.at += 5000;
+		memset(buf, 0, 5000);
+		CHECK(i % 2 ? readv(b, v, 1000) == 5000 : recvmsg(b, &m, MSG_WAITALL) == 5000);
+		look(&ab_in, 5000);
+		ab_in.at += 5000;
+		put(a, &ab, LARGE, LARGE);
+		take(b, &ab_in, LARGE, LARGE);
+	}
+}
+
+/* ring_memory is where this process has a ring. */
+static char *ring_memory(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[512];
+	unsigned long at = 0;
+
+	while (fgets(line, sizeof(line), f))
+		if (strstr(line, "gosmc-ring"))
+			at = strtoul(line, NULL, 16);
+	fclose(f);
+	return (char *)at;
+}
+
+static void quick(ssize_t r)
+{
+	CHECK(r >= 0 || errno == EAGAIN || errno == EPIPE || errno == ECONNRESET);
+}
+
+/*
+ * A peer writes what it must not into the memory that both have. There may be wrong bytes, which it could have sent as well,
+ * and a reset; nothing waits that must not, and nothing is touched that is not the ring's.
+ */
+static void test_scribble(void)
+{
+	static const uint64_t values[] = {0, ~0ull, 1, 1ull << 39, (1ull << 40) - 1, 1ull << 40, 1ull << 41, 0xffffull << 41, 1ull << 57,
+					  1ull << 58, 1ull << 59, 7ull << 57, 1ull << 63, 1 << 20, 2 << 20, (1 << 20) + 1};
+	static const int places[] = {0, 8, 64, 128, 192, 256};
+
+	signal(SIGPIPE, SIG_IGN);
+	alarm(50);
+	for (unsigned i = 0; i < 3 * sizeof(places) / sizeof(places[0]) * sizeof(values) / sizeof(values[0]); i++) {
+		int place = places[i % 6], full = i / 6 / 16, a, b;
+		uint64_t value = values[i / 6 % 16], old;
+		char *ring;
+
+		joined(&a, &b);
+		ring = ring_memory();
+		if (!ring)
+			return;
+		if (full) /* a part of the ring, or all */
+			while (send(a, buf, LARGE, MSG_DONTWAIT) > 0 && full == 2)
+				;
+		memcpy(&old, ring + place, 8);
+		if (i % 5 == 0)
+			value ^= old;
+		if (i % 5 == 1)
+			value += old;
+		memcpy(ring + place, &value, place > 128 || place == 8 ? 4 : 8);
+		for (int j = 0; j < 40; j++) {
+			if (j == 20) /* let it be, and see */
+				memcpy(ring + place, &old, place > 128 || place == 8 ? 4 : 8);
+			quick(send(a, buf, LARGE, MSG_DONTWAIT));
+			if (!full || j >= 10) {
+				quick(recv(b, buf, LARGE, MSG_DONTWAIT | MSG_PEEK));
+				quick(recv(b, buf, LARGE / 2, MSG_DONTWAIT));
+			}
+		}
+		close(a);
+		for (ssize_t r = 1; r > 0;) {
+			r = recv(b, buf, LARGE, MSG_DONTWAIT);
+			quick(r);
+		}
+		close(b);
+		have(0);
+	}
+	/* It has taken the tokens, and says that it has read everything, with the ring as full as it was. */
+	int a, b;
+
+	joined(&a, &b);
+	while (send(a, buf, LARGE, MSG_DONTWAIT) > 0)
+		;
+	while (syscall(SYS_recvfrom, b, buf, 100, MSG_DONTWAIT, NULL, NULL) > 0)
+		;
+	*(uint64_t *)(ring_memory() + 64) |= 1ull << 40;
+	CHECK(send(a, buf, LARGE, MSG_DONTWAIT) < 0 && errno == ECONNRESET);
+	CHECK(recv(b, buf, LARGE, MSG_DONTWAIT) >= 0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "";
@@ -707,6 +936,10 @@ int main(int argc, char **argv)
 		return heir(argv[2]), 0;
 	if (strcmp(name, "passed-heir") == 0)
 		return passed_heir(argv[2]), 0;
+	if (strcmp(name, "late-heir") == 0) {
+		CHECK(read(atoi(argv[3]), buf, 1) == 1 && write(atoi(argv[2]), "0123456789", 10) == 10);
+		return 0;
+	}
 	if (argc > 2)
 		seed = strtoul(argv[2], NULL, 10) * 1234567 + 1;
 	if (strcmp(name, "large") == 0)
@@ -741,6 +974,20 @@ int main(int argc, char **argv)
 		test_killed();
 	else if (strcmp(name, "threads") == 0)
 		test_threads();
+	else if (strcmp(name, "peek") == 0)
+		test_peek();
+	else if (strcmp(name, "starved") == 0)
+		test_starved();
+	else if (strcmp(name, "small-files") == 0)
+		test_small_files();
+	else if (strcmp(name, "fortified") == 0)
+		test_fortified();
+	else if (strcmp(name, "spawned") == 0)
+		test_spawned(argv[0]);
+	else if (strcmp(name, "parts") == 0)
+		test_parts();
+	else if (strcmp(name, "scribble") == 0)
+		test_scribble();
 	else
 		return 2;
 	return 0;
