@@ -122,6 +122,13 @@ EXPORT int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	return (int)sys_return(r);
 }
 
+/* forked is for the new process, whose tables these are now. */
+static void forked(void)
+{
+	process = (pid_t)SYS(getpid);
+	ring_forked();
+}
+
 EXPORT pid_t fork(void)
 {
 	pid_t child;
@@ -130,10 +137,35 @@ EXPORT pid_t fork(void)
 		next_resolve();
 	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
 	child = next.fork();
-	if (child == 0) {
-		process = (pid_t)SYS(getpid);
-		ring_forked();
-	}
+	if (child == 0)
+		forked();
+	return child;
+}
+
+/* These fork inside libc. */
+EXPORT int daemon(int no_directory, int no_close)
+{
+	int r;
+
+	if (!next.daemon)
+		next_resolve();
+	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
+	r = next.daemon(no_directory, no_close);
+	if (births_process() != (pid_t)SYS(getpid))
+		forked();
+	return r;
+}
+
+EXPORT pid_t _Fork(void)
+{
+	pid_t child;
+
+	if (!next._Fork)
+		next_resolve();
+	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
+	child = next._Fork();
+	if (child == 0)
+		forked();
 	return child;
 }
 

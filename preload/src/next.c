@@ -164,6 +164,8 @@ void next_resolve(void)
 	RESOLVE(recvmsg);
 	RESOLVE(recvmmsg);
 	RESOLVE(fork);
+	RESOLVE(_Fork);
+	RESOLVE(daemon);
 	RESOLVE(fcntl);
 	RESOLVE(fcntl64);
 }

@@ -174,6 +174,8 @@ struct next {
 	int (*posix_spawn_file_actions_adddup2)(posix_spawn_file_actions_t *, int, int);
 	int (*execvpe)(const char *, char *const *, char *const *);
 	pid_t (*fork)(void);	   /* null until then */
+	pid_t (*_Fork)(void);
+	int (*daemon)(int, int);
 	int (*fcntl)(int, int, ...);   /* null until then */
 	int (*fcntl64)(int, int, ...); /* null until then */
 };

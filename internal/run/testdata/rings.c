@@ -849,6 +849,40 @@ static void test_parts(void)
 	}
 }
 
+/* A program that has become a daemon is one like others: what it was before is not there any more. */
+static void test_daemon(void)
+{
+	int status[2];
+	char c = 0;
+	pid_t child;
+
+	CHECK(pipe(status) == 0);
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		int a, b;
+
+		CHECK(daemon(1, 1) == 0);
+		joined(&a, &b);
+		child = fork();
+		if (child == 0) {
+			put(a, &ab, LARGE, LARGE);
+			_exit(0);
+		}
+		take(b, &ab_in, LARGE, LARGE);
+		CHECK(waitpid(child, NULL, 0) == child);
+		close(a);
+		ended(b);
+		close(b);
+		have(0);
+		CHECK(write(status[1], "x", 1) == 1);
+		_exit(0);
+	}
+	close(status[1]);
+	CHECK(waitpid(child, NULL, 0) == child);
+	CHECK(read(status[0], &c, 1) == 1);
+}
+
 /* ring_memory is where this process has a ring. */
 static char *ring_memory(void)
 {
@@ -986,6 +1020,8 @@ int main(int argc, char **argv)
 		test_spawned(argv[0]);
 	else if (strcmp(name, "parts") == 0)
 		test_parts();
+	else if (strcmp(name, "daemon") == 0)
+		test_daemon();
 	else if (strcmp(name, "scribble") == 0)
 		test_scribble();
 	else
