@@ -52,6 +52,7 @@ var (
 	// before, which fails, and ends the queue pair. The kernel registers memory for a connection while others have data on their way.
 	underLoss = visits(says(talk.Echo, 1000), says(talk.Echo, 100_000), says(talk.Echo, 1_000_000), says(talk.Duplex, 3_000_000), says(talk.Half, 300_000))
 
+	crowd      = says(talk.Duplex, 300_000).times(100)
 	fourMovers = says(talk.Duplex, 6_000_000).times(4)
 
 	declined   = []string{"declined"}
@@ -137,7 +138,7 @@ func allCases() []testCase {
 			run: failover{fourMovers, silences}.server, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
 		},
 		{
-			name: "smcr/removed/client", what: "SMC-R: a device is removed in the middle of a transfer, either end's, and comes back; we are the client",
+			name: "smcr/removed/client", what: "SMC-R: a device is removed in the middle of a transfer, either of the guest's or one of ours, and comes back; we are the client",
 			run: failover{fourMovers, removals}.client, conditions: twin, tolerates: ofFailover, mayFind: endOfLink,
 		},
 		{
@@ -151,6 +152,14 @@ func allCases() []testCase {
 		{
 			name: "smcr/asymmetric/server", what: "SMC-R: we get our second adapter in the middle of a transfer; the guest is the client",
 			run: oneSided{fourMovers, true}.server, conditions: twin, tolerates: ofFailover, mayFind: endOfLink,
+		},
+		{
+			name: "smcr/crowd/client", what: "SMC-R: 100 connections with traffic when an interface goes down, either end's; we are the client",
+			run: failover{crowd, downs[1:3]}.client, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
+		},
+		{
+			name: "smcr/crowd/server", what: "SMC-R: the same, the guest is the client",
+			run: failover{crowd, downs[1:3]}.server, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
 		},
 
 		{name: "pingpong/client", what: asClient, run: client},

@@ -246,7 +246,10 @@ func runCase(ctx context.Context, l *lab, c testCase) (err error) {
 	}
 	counted := make(map[string]uint64)
 	for name, n := range after {
-		counted["guest "+name] = n - before[name]
+		if n >= before[name] { // or the device was made anew
+			n -= before[name]
+		}
+		counted["guest "+name] = n
 	}
 	for name, n := range l.ours {
 		counted[name] = n

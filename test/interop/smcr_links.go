@@ -211,6 +211,7 @@ var removals = []damage{
 	{what: "the guest's second device removed", guest: "/bin/rdma link del rxe1", guestAfter: newRXE1},
 	{what: "our second address removed", ours: fmt.Sprintf("ip addr del %v%s dev %s", ourSecond, prefix4, secondTap),
 		oursAfter: fmt.Sprintf("ip addr replace %v%s dev %s", ourSecond, prefix4, secondTap)},
+	{what: "the guest's first device removed", guest: "/bin/rdma link del rxe0", guestAfter: "[ -d /sys/class/infiniband/rxe0 ] || " + newRXE},
 }
 
 // A failover is a case: transfers with damages in their middle, one after the other. No byte is lost, and no connection.
@@ -273,20 +274,33 @@ func (f failover) witness(l *lab, d damage) witness {
 			return errors.Join(l.inGuest(ctx, d.guest), here(ctx, d.ours))
 		},
 		// close(2) of the guest may wait for its kernel, which waits for the path: see Facts in README.md.
-		said: func(ctx context.Context) error { return l.undo(ctx, d) },
+		said: func(ctx context.Context) error { return errors.Join(l.moved(ctx), l.undo(ctx, d)) },
 	}
 }
 
-// moving waits until all connections are in the middle of a transfer.
+// moving waits until the connections, as a whole, are in the middle of their transfers: when the last of a hundred begins, others have ended.
 func (c conversation) moving(ctx context.Context, conns []*host.Conn) error {
 	return try(ctx, "bytes of the transfer", func() (bool, error) {
+		total := uint64(0)
 		for _, conn := range conns {
-			if in, _ := conn.Totals(); in < uint64(c.N)/8 {
-				return false, nil
-			}
+			in, _ := conn.Totals()
+			total += in
 		}
-		return true, nil
+		return total >= uint64(c.N)*uint64(len(conns))/8, nil
 	})
+}
+
+// moved checks that connections were on the link that was lost, and went on over another one.
+func (l *lab) moved(ctx context.Context) error {
+	groups, err := l.linkGroups(ctx)
+	if err != nil {
+		return err
+	}
+	if len(groups) != 1 || groups[0].Moved == 0 {
+		return fmt.Errorf("no connection has changed its link: %+v", groups)
+	}
+	l.note("%d connections moved", groups[0].Moved)
+	return nil
 }
 
 // undo repairs what a damage has done. It may be done twice.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 
@@ -149,7 +150,21 @@ func changeUEID(what, name string) error {
 }
 
 // diagMode asks what the connection between two ports, as they are in headers, is.
-func diagMode(local, remote [2]byte) (string, error) {
+//
+// The kernel tells of many sockets in several messages, and goes on by counting: it leaves one out when another one comes or goes between two of
+// them. So it is asked some times.
+func diagMode(local, remote [2]byte) (mode string, err error) {
+	const tries = 10
+	for range tries {
+		if mode, err = diagModeOnce(local, remote); mode != "" || err != nil {
+			return mode, err
+		}
+	}
+	return "", errors.New("not among the AF_SMC sockets")
+}
+
+// diagModeOnce returns an empty string if the kernel has not told of the socket.
+func diagModeOnce(local, remote [2]byte) (string, error) {
 	fd, err := netlink(unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return "", err
@@ -180,8 +195,5 @@ func diagMode(local, remote [2]byte) (string, error) {
 		}
 		return false, nil // to the end, so that nothing is left to read
 	})
-	if err == nil && mode == "" {
-		err = fmt.Errorf("not among the AF_SMC sockets")
-	}
 	return mode, err
 }
