@@ -277,7 +277,10 @@ func TestWrapOfWrapConcurrent(t *testing.T) {
 	watchdog(t)
 	random := newRandom(t)
 	total := 3 * (1<<16 + 100)
-	if raceEnabled || joined == byMessagesLate {
+	switch {
+	case raceEnabled && joined != byMemory:
+		total = 3 * 10000 // a few milliseconds each
+	case raceEnabled || joined == byMessagesLate:
 		total = 3 * 30000
 	}
 	file := patternFile(t, total)
