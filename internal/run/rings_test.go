@@ -20,7 +20,8 @@ var (
 		"large", "large-nonblocking", "small", "small-nonblocking", "phases", "phases-nonblocking", "duplex", "killed", "threads",
 	}
 	ringCases = []string{
-		"poll", "signal", "dup", "fork", "exec", "passed", "others", "peek", "starved", "small-files", "fortified", "spawned", "parts", "daemon", "scribble",
+		"poll", "signal", "dup", "fork", "exec", "passed", "others", "peek", "starved", "small-files", "fortified", "spawned", "parts", "gone", "stream", "daemon",
+		"scribble",
 	}
 )
 
