@@ -222,7 +222,7 @@ func allCases() []testCase {
 			run: neverReceive,
 		},
 		{
-			name: "gone", what: "the other queue pair is gone: both give up",
+			name: "gone", what: "the other queue pair is gone: both give up, at once where ours was given up",
 			provokes:  []string{"our timeouts", "guest retry_exceeded_err"},
 			tolerates: []string{"our rewinds", "our retransmitted", "our dropped"}, run: neverAnswer,
 		},

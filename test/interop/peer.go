@@ -31,6 +31,7 @@ const (
 	wcFlushed         = 5  // IBV_WC_WR_FLUSH_ERR
 	wcRemoteInvalid   = 9  // IBV_WC_REM_INV_REQ_ERR
 	wcRemoteAccess    = 10 // IBV_WC_REM_ACCESS_ERR
+	wcRemoteOperation = 11 // IBV_WC_REM_OP_ERR
 	wcRetryExceeded   = 12 // IBV_WC_RETRY_EXC_ERR
 	wcRNRExceeded     = 13 // IBV_WC_RNR_RETRY_EXC_ERR
 	wcOpSend          = 0

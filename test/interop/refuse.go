@@ -309,7 +309,7 @@ func neverReceive(ctx context.Context, l *lab) error {
 	return guestFailure(ctx, p, wcRNRExceeded)
 }
 
-// neverAnswer: the other queue pair is gone.
+// neverAnswer: the other queue pair is gone, and then one of ours that was given up, which says so.
 func neverAnswer(ctx context.Context, l *lab) error {
 	dev, err := l.openDevice()
 	if err != nil {
@@ -334,11 +334,27 @@ func neverAnswer(ctx context.Context, l *lab) error {
 	if e, p, err = l.openPair(ctx, dev, refuseRegion, hasty); err != nil {
 		return err
 	}
-	if err := e.qp.Fail(); err != nil { // ours
+	if err := e.qp.Reset(); err != nil { // ours
 		return err
 	}
-	if err := p.all(sendLine(0, flagSignaled, 0, span{0, messageLen}), sendLine(1, flagSignaled, 0, span{0, messageLen})); err != nil {
+	two := []string{sendLine(0, flagSignaled, 0, span{0, messageLen}), sendLine(1, flagSignaled, 0, span{0, messageLen})}
+	if err := p.all(two...); err != nil {
 		return err
 	}
-	return guestFailure(ctx, p, wcRetryExceeded)
+	if err := guestFailure(ctx, p, wcRetryExceeded); err != nil {
+		return err
+	}
+	if err := p.close(); err != nil {
+		return err
+	}
+	if e, p, err = l.openPair(ctx, dev, refuseRegion, hasty); err != nil {
+		return err
+	}
+	if err := e.qp.Fail(); err != nil {
+		return err
+	}
+	if err := p.all(two...); err != nil {
+		return err
+	}
+	return guestFailure(ctx, p, wcRemoteOperation)
 }
