@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/gosmc/smc/internal/rdma"
@@ -51,74 +50,6 @@ type simLink struct {
 	closed bool
 }
 
-// A simQP is a queue pair.
-type simQP struct {
-	w         *world
-	link      *simLink
-	side      int
-	dead      bool
-	wire      []simPacket // posted, and not at the peer's
-	posted    []simPost   // posted, and not completed
-	sent      int         // work requests in all
-	delivered int         // of them
-}
-
-type simPacket struct {
-	write bool
-	addr  uint64
-	rkey  wire.RKey
-	data  []byte
-}
-
-type simPost struct {
-	place, n int // n: which work request it is
-}
-
-func (q *simQP) Init(rdma.Access) error        { return nil }
-func (q *simQP) ReadyToReceive(rdma.RTR) error { return nil }
-func (q *simQP) ReadyToSend(rdma.RTS) error    { return nil }
-func (q *simQP) PostRecv(...rdma.RecvWR) error { return nil }
-func (q *simQP) Fail() error                   { q.dead = true; return nil }
-func (q *simQP) Close() error                  { q.dead, q.wire, q.posted = true, nil, nil; return nil }
-func (q *simQP) QPN() wire.QPN                 { return wire.QPN(q.link.name*2 + q.side) }
-func (q *simQP) Stats() rdma.QPStats           { return rdma.QPStats{} }
-
-// PostSend takes what is to be sent out of memory at once. One that has failed flushes it.
-func (q *simQP) PostSend(wrs ...rdma.SendWR) error {
-	for i := range wrs {
-		wr := &wrs[i]
-		q.sent++
-		if wr.Signaled {
-			q.posted = append(q.posted, simPost{int(wr.ID &^ idKind), q.sent})
-		}
-		if q.dead {
-			continue
-		}
-		p := simPacket{write: wr.Op == rdma.OpWrite, addr: wr.Remote, rkey: wr.RKey}
-		for _, s := range wr.Local {
-			if s.Len > 0 {
-				p.data = append(p.data, q.w.memory(q.side, q.link.ends[q.side], s)...)
-			}
-		}
-		q.wire = append(q.wire, p)
-	}
-	return nil
-}
-
-// memory is what a side's own work request names.
-func (w *world) memory(side int, l *Link, s rdma.SGE) []byte {
-	at := s.Addr - s.MR.Addr()
-	if s.MR == l.mr {
-		return l.area[at:][:s.Len]
-	}
-	for _, m := range w.sides[side].group.memories {
-		if m.region(l) == s.MR {
-			return m.bytes[at:][:s.Len]
-		}
-	}
-	panic(simFailure("a work request of memory that is not registered"))
-}
-
 // A simFailure ends a schedule.
 type simFailure string
 
@@ -128,77 +59,6 @@ func (w *world) say(format string, args ...any) {
 	if w.tell != nil {
 		w.tell(fmt.Sprintf(format, args...))
 	}
-}
-
-// deliver takes the oldest packet to the peer, and reports whether there was a way.
-func (q *simQP) deliver() bool {
-	w, to := q.w, q.link.ends[1-q.side]
-	if len(q.wire) == 0 || q.link.cut || q.link.qps[1-q.side].dead {
-		return false
-	}
-	p := q.wire[0]
-	q.wire = q.wire[1:]
-	q.delivered++
-	if !p.write {
-		m, err := cdc.ParseMessage(p.data)
-		if err != nil {
-			w.failf("message %x: %v", p.data, err)
-		}
-		w.say("%d:%d arrives %v", q.side, q.link.name, m)
-		to.receiveCDC(p.data)
-		if m.IsFailoverValidation() {
-			w.total["validations"]++
-			if w.rng.IntN(4) == 0 {
-				to.receiveCDC(p.data)
-			}
-		}
-		return true
-	}
-	for _, m := range w.sides[1-q.side].group.memories {
-		if mr := m.region(to); mr != nil && mr.RKey() == p.rkey && m.access&rdma.RemoteWrite != 0 {
-			at := p.addr - mr.Addr()
-			if at+uint64(len(p.data)) > uint64(len(m.bytes)) {
-				w.failf("a WRITE of %d bytes to offset %d of %d", len(p.data), at, len(m.bytes))
-			}
-			copy(m.bytes[at:], p.data)
-			return true
-		}
-	}
-	w.failf("side %d, link %d: a WRITE with an RKey of nobody", q.side, q.link.name)
-	return false
-}
-
-// complete takes the oldest acknowledgement to who has posted, or flushes all.
-func (q *simQP) complete() bool {
-	l := q.link.ends[q.side]
-	switch {
-	case len(q.posted) == 0:
-		return false
-	case q.dead:
-		for len(q.posted) > 0 {
-			p := q.posted[0]
-			q.posted = q.posted[1:]
-			l.completed(p.place, false)
-		}
-	case q.posted[0].n > q.delivered || q.link.cut || q.link.qps[1-q.side].dead:
-		return false
-	default:
-		p := q.posted[0]
-		q.posted = q.posted[1:]
-		l.completed(p.place, true)
-	}
-	l.pumpLLC()
-	l.pump()
-	return true
-}
-
-// expire is the end of the retries.
-func (q *simQP) expire() bool {
-	if q.dead || len(q.posted) == 0 || !q.link.cut && !q.link.qps[1-q.side].dead {
-		return false
-	}
-	q.w.fail(q.side, q.link, "retries")
-	return true
 }
 
 func (w *world) fail(side int, l *simLink, why string) {
@@ -676,57 +536,6 @@ func newSimDevices(t testing.TB) (devs [2]*rdma.Device, pds [2]*rdma.PD) {
 		}
 	}
 	return devs, pds
-}
-
-// TestMoveBack moves a connection away from a good link, which waits for what is on its way, and back as the other link fails meanwhile:
-// it is not to go there any more.
-func TestMoveBack(t *testing.T) {
-	devs, pds := newSimDevices(t)
-	w := newWorld(t, devs, pds, 1)
-	defer w.close()
-	x := w.conns[0].ends[0]
-	x.size = 10_000
-	for x.carrier.posted == 0 {
-		w.write(0, x)
-	}
-	from, to := w.links[0], w.links[1]
-	w.move(0, w.conns[0], to)
-	w.fail(0, to, "device down")
-	w.owner(0)
-	w.settle()
-	if l := x.carrier.Link(); l != from.ends[0] || x.carrier.Arrived() != 10_000 || x.carrier.done.seq == 0 {
-		t.Errorf("%d bytes have arrived, over a link with the error %v", x.carrier.Arrived(), l.Err())
-	}
-}
-
-// TestMoveTwice moves a connection whose link has failed, and again before the peer knows of it: no data is on its way over a link that
-// the peer does not know of, as it would not end that link, and the data could come after what takes its place.
-func TestMoveTwice(t *testing.T) {
-	devs, pds := newSimDevices(t)
-	w := newWorld(t, devs, pds, 1)
-	defer w.close()
-	w.addLink(t)
-	x := w.conns[0].ends[0]
-	x.size = 10_000
-	for x.carrier.posted == 0 {
-		w.write(0, x)
-	}
-	for i, l := range w.links[:2] {
-		next := w.links[i+1]
-		next.up[0] = true
-		w.fail(0, l, "device down")
-		for l.qps[0].complete() {
-		}
-		w.owner(0)
-		wire := next.qps[0].wire
-		if data := slices.ContainsFunc(wire, func(p simPacket) bool { return p.write }); data || len(wire) != len(w.conns) {
-			t.Errorf("after move %d %d messages are on their way for %d connections, and data: %t", i+1, len(wire), len(w.conns), data)
-		}
-	}
-	w.settle()
-	if x.carrier.Arrived() != 10_000 {
-		t.Errorf("%d bytes have arrived", x.carrier.Arrived())
-	}
 }
 
 // TestSimMove plays connections over links that come, fail, fall silent, flap and are left, seen by either side at any time, and packets of
