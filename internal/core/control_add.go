@@ -2,7 +2,6 @@ package core
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/gosmc/smc/wire"
@@ -11,7 +10,7 @@ import (
 )
 
 // This file has the making of further links, RFC 7609 §3.5.1.6 and §3.5.5.1, C.8: ADD LINK, its continuations, CONFIRM LINK on
-// the new link, and REQUEST ADD LINK.
+// the new link. Between which RNICs is in control_pairs.go, and when in control_retry.go.
 //
 //	phase       role    event                                next        output
 //	none        server  an attempt is due                    Opening     OpenLink
@@ -68,89 +67,6 @@ type linkAdd struct {
 	tell    []llc.RKeyPair // version 1: ours that are still to be told
 	told    []RMBID        // ours that the peer will know on the link
 	owed    int            // version 1: how many of the peer's are to come; below 0: not known yet
-}
-
-// An addRetry says when a server attempts another link.
-type addRetry struct {
-	at        time.Time // zero: not by itself
-	last      time.Time // of the last attempt
-	delay     time.Duration
-	flaps     int        // links in a row that were lost soon
-	attempted bool       // in the first contact
-	hinted    bool       // the client has another RNIC
-	gids      []wire.GID // the client's, as it has told
-}
-
-// SetRNICs says which RNICs of ours may be an end of a link now. A new one is a reason to attempt another link, or to ask
-// the server for it.
-func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Output {
-	var fresh []RNIC
-	for _, r := range rnics {
-		if !slices.Contains(lc.rnics, r) {
-			fresh = append(fresh, r)
-		}
-	}
-	lc.rnics = slices.Clone(rnics)
-	if len(fresh) == 0 || lc.state != ControlActive {
-		return out
-	}
-	if lc.role == RoleServer { // also for the time after a link that is being made without it
-		lc.retryNow(now)
-		return lc.arm(lc.next(now, out))
-	}
-	if lc.add.phase != addNone { // a link that is being made without it. rule: TestAddLinkFreshMeanwhile
-		lc.retry.at = now
-		return out
-	}
-	return lc.askForLink(now, fresh[0], out)
-}
-
-// askForLink tells the server of another RNIC of a client, unless the group is symmetric, or can have no more links. "The client
-// must not wait for a response or throw an error if one does not come" (RFC 7609 p.46).
-func (lc *LinkControl) askForLink(now time.Time, r RNIC, out []Output) []Output {
-	symmetric, _ := lc.split()
-	link := lc.main()
-	switch {
-	case len(symmetric) >= lc.maxLinks: // rule: TestAddLinkHints
-		return out // in version 2 also: "the client should not send this message when the LG is symmetric"
-	case usesLocal(symmetric, r.end()): // rule: TestAddLinkHints
-		return out
-	case lc.add.phase != addNone: // rule: TestAddLinkHints
-		return out
-	case lc.form.Version() == 1:
-		return append(out, SendLLC{Link: link.num, Message: llc.AddLink{Header: llc.Header{Form: lc.form}, MAC: r.MAC, GID: r.GID}})
-	}
-	return append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{
-		Header: llc.Header{Form: lc.form}, GIDs: []wire.GID{link.local.GID, r.GID},
-	}})
-}
-
-// plan finds an RNIC of the server's for another link, and the client's that it would like to be used. In a first contact it is always
-// something; later only what is likely to help.
-func (lc *LinkControl) plan(first bool) (local RNIC, target wire.GID, ok bool) {
-	symmetric, asymmetric := lc.split()
-	if len(symmetric) == 0 || len(symmetric) >= lc.maxLinks || len(lc.links) >= maxSlots { // rule: TestAddLinkPlan
-		return local, target, false
-	}
-	for _, gid := range lc.retry.gids {
-		if target.IsZero() && !usesPeer(symmetric, LinkEnd{GID: gid}) { // rule: TestAddLinkPlan
-			target = gid
-		}
-	}
-	for _, r := range lc.rnics {
-		if !usesLocal(symmetric, r.end()) {
-			return r, target, true
-		}
-	}
-	if asymmetric != nil || !first && target.IsZero() { // rule: TestAddLinkPlan
-		return local, target, false
-	}
-	for _, r := range lc.rnics {
-		if sameRNIC(r.end(), symmetric[0].local) {
-			return r, target, true
-		}
-	}
-	return local, target, false
 }
 
 // beginAdd begins an attempt if there is anything to attempt.
@@ -270,79 +186,6 @@ func (lc *LinkControl) abortAdd(now time.Time, reason llc.DeleteReason, tell boo
 	return out
 }
 
-// retryLater has the server try again after a while, longer each time: "the server peer ... must set a timer" (RFC 7609 C.8).
-func (lc *LinkControl) retryLater(now time.Time) {
-	if _, _, ok := lc.plan(lc.form.Version() == 1); ok && lc.role == RoleServer { // rule: TestAddLinkRetry
-		lc.setRetry(now)
-	}
-}
-
-// setRetry sets the timer for another attempt, or a client's for asking the server for it, unless there is a reason for an earlier one: an RNIC that
-// came, or a link that was lost, while one was being made.
-func (lc *LinkControl) setRetry(now time.Time) {
-	first := lc.cfg.RetryInterval
-	if first == 0 {
-		first = AddLinkRetry
-	}
-	if first > 0 { // rule: TestAddLinkRetry
-		lc.retry.delay = min(max(2*lc.retry.delay, first), max(first, AddLinkRetryMax))
-		lc.retry.at = earliest(lc.retry.at, now.Add(lc.retry.delay)) // rule: TestAddLinkFreshAfterFailure, TestAddLinkFreshKept: earliest(lc.retry.at, now.Add(lc.retry.delay)) -> now.Add(lc.retry.delay)
-	}
-}
-
-// retryNow has a server try as soon as may be, as either side has another RNIC. What has failed before was without it.
-func (lc *LinkControl) retryNow(now time.Time) {
-	lc.retry.delay = 0 // rule: TestAddLinkFreshAnew
-	lc.retry.at = lc.notBefore(now, lc.pause())
-}
-
-// askAgain has a client, whose link was lost or not confirmed, say once more that it has an RNIC for one: it "set a timer to send an ADD LINK to
-// the server if there is still an unused RNIC on the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer too, Linux net/smc has none.
-// As long as there is one link it goes on, less and less often: a request may be dropped, as Linux net/smc does with what crosses an exchange.
-func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
-	lc.retry.at = time.Time{}
-	symmetric, asymmetric := lc.split()
-	for _, r := range lc.rnics {
-		if usesLocal(symmetric, r.end()) || len(symmetric) >= lc.maxLinks {
-			continue
-		}
-		if asymmetric == nil { // rule: TestAddLinkAskLonger
-			lc.setRetry(now)
-		}
-		return lc.askForLink(now, r, out)
-	}
-	return out
-}
-
-// retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long, and a client ask for
-// it after a while.
-func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
-	if now.Sub(lost.upSince) >= linkSteady { // rule: TestAddLinkRetry
-		lc.retry.delay, lc.retry.flaps = 0, 0
-	} else {
-		lc.retry.flaps++
-	}
-	if lc.role == RoleServer {
-		lc.retry.at = lc.notBefore(now, max(lc.retry.delay, lc.pause()))
-	} else if lc.retry.at.IsZero() { // rule: TestAddLinkAskAfterLoss
-		lc.setRetry(now)
-	}
-}
-
-// pause is the least time between two attempts: it doubles with each further link that does not hold, so that an RNIC that comes and
-// goes is no storm of ADD LINK, nor does it move connections all the time.
-func (lc *LinkControl) pause() time.Duration {
-	return min(AddLinkPause<<min(max(lc.retry.flaps-1, 0), 16), AddLinkPauseMax) // rule: TestAddLinkFlapping: AddLinkPause<< -> AddLinkPause, AddLinkPause<<
-}
-
-// notBefore is when the next attempt may be, if there is a reason for one now.
-func (lc *LinkControl) notBefore(now time.Time, pause time.Duration) time.Time {
-	if at := lc.retry.last.Add(pause); at.After(now) { // rule: TestAddLinkHints, TestFloodOfDeletes
-		return at
-	}
-	return now
-}
-
 // handleAddLink takes ADD LINK: a server's wish for a further link, a client's hint that it has another
 // RNIC, or the reply to ours.
 func (lc *LinkControl) handleAddLink(now time.Time, via *controlLink, m llc.AddLink, out []Output) []Output {
@@ -371,51 +214,6 @@ func (lc *LinkControl) handleAddLink(now time.Time, via *controlLink, m llc.AddL
 	out = lc.open(m.Link, local, via, wire.GID{}, out)
 	lc.add.request = m
 	return out
-}
-
-// accept finds the client's RNIC for a link that the server offers, RFC 7609 §3.5.1.6.1. It reports false if there is none: the
-// link would be parallel to another one, or a second asymmetric one, or one too many, or ends at ourselves.
-func (lc *LinkControl) accept(m llc.AddLink) (RNIC, bool) {
-	peer := LinkEnd{GID: m.GID, MAC: m.MAC}
-	symmetric, asymmetric := lc.split()
-	switch {
-	case m.Link == 0 || lc.link(m.Link) != nil || len(lc.links) >= maxSlots || len(symmetric) >= lc.maxLinks: // rule: TestAddLinkAccept, TestAddLinkRefused
-		return RNIC{}, false
-	case lc.isOurs(m.GID): // rule: TestAddLinkRefused
-		return RNIC{}, false
-	}
-	known := usesPeer(symmetric, peer)
-	var free *RNIC
-	for i := range lc.rnics {
-		r := &lc.rnics[i]
-		if usesLocal(symmetric, r.end()) { // rule: TestAddLinkAccept
-			continue
-		}
-		if free == nil || r.GID.Addr() == m.TargetGID.Addr() { // rule: TestAddLinkAccept
-			free = r
-		}
-	}
-	switch {
-	case !known && free != nil:
-		return *free, true // symmetric
-	case asymmetric != nil: // rule: TestAddLinkAccept, TestAddLinkRefused
-		return RNIC{}, false
-	case free != nil:
-		return *free, true // asymmetric: the server has one RNIC
-	case known: // rule: TestAddLinkRefused
-		return RNIC{}, false
-	}
-	for _, r := range lc.rnics {
-		if sameRNIC(r.end(), lc.main().local) {
-			return r, true // asymmetric: we have one
-		}
-	}
-	return RNIC{}, false
-}
-
-// isOurs reports whether a GID is one of ours: a link to ourselves is none.
-func (lc *LinkControl) isOurs(gid wire.GID) bool {
-	return slices.ContainsFunc(lc.rnics, func(r RNIC) bool { return r.GID.Addr() == gid.Addr() })
 }
 
 // reject answers ADD LINK as Linux net/smc does: with the request's own fields.
@@ -450,21 +248,6 @@ func (lc *LinkControl) handleAddLinkReply(now time.Time, via *controlLink, m llc
 		return lc.tellMore(now, llc.Header{Form: llc.V1}, out)
 	}
 	return lc.confirmNew(now, out)
-}
-
-// fits reports whether a link may be in the group with the others.
-func (lc *LinkControl) fits(link *controlLink) bool {
-	if lc.isOurs(link.peer.GID) { // rule: TestAddLinkFits, TestAddLinkParallel
-		return false
-	}
-	symmetric, asymmetric := lc.split()
-	for _, l := range lc.links {
-		if l.state == linkActive && sameRNIC(l.local, link.local) && sameRNIC(l.peer, link.peer) { // rule: TestAddLinkFits, TestAddLinkParallel
-			return false
-		}
-	}
-	// rule: TestAddLinkFits, TestAddLinkSecondAsymmetric: asymmetric == nil || -> asymmetric == nil || true ||
-	return asymmetric == nil || !usesLocal(symmetric, link.local) && !usesPeer(symmetric, link.peer)
 }
 
 // confirmNew begins CONFIRM LINK on the new link.
@@ -595,48 +378,6 @@ func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
 	case addConfirming, addReplied:
 		return lc.abortAdd(now, llc.DeleteLostPath, true, out) // rule: TestC7: lc.abortAdd(now, llc.DeleteLostPath, true, out) -> out
 	case addNone, addOpening:
-	}
-	return out
-}
-
-// answersHint reports whether ADD LINK is the answer to a client's word that it has another RNIC. Not so when the client has replied to it: it had not
-// that RNIC then, and the reply to CONFIRM LINK, with which the link is made for the client, comes over another queue pair than its word.
-func (lc *LinkControl) answersHint() bool {
-	return lc.add.phase == addOpening || lc.add.phase == addRequested // rule: TestAddLinkHintOvertakes: lc.add.phase == addOpening || lc.add.phase == addRequested -> lc.add.phase != addNone
-}
-
-// hint takes a client's word that it has another RNIC.
-func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
-	if lc.state != ControlActive || lc.answersHint() { // rule: TestAddLinkHints
-		return out
-	}
-	lc.retry.hinted = true
-	lc.retryNow(now)
-	return lc.next(now, out)
-}
-
-// handleRequestAddLink takes a client's wish for another link. The server "should not reject", and need not
-// add one (SMCv2 "SMC-Rv2 LLC Request Add Link Message", notes 5 and 6).
-//
-//	state            role    message  output
-//	Active           server  request  SendLLC reply, unless ADD LINK follows at once
-//	Adding, Ending   server  request  (ADD LINK is the answer; or nobody needs one)
-//	Confirming       server  request  out of sync
-//	any but Ending   client  request  out of sync
-//	any              both    reply    (nobody has asked)
-func (lc *LinkControl) handleRequestAddLink(now time.Time, link *controlLink, m llc.RequestAddLink, out []Output) []Output {
-	switch {
-	case m.Reply:
-		return out
-	case lc.role == RoleClient || lc.state == ControlConfirming:
-		return lc.unexpected(now, link, m, out)
-	case lc.state != ControlActive || lc.answersHint(): // rule: TestControlTable
-		return out
-	}
-	lc.retry.gids = slices.Clone(m.GIDs) // rule: TestAddLinkHints
-	out = lc.hint(now, out)
-	if lc.add.phase == addNone {
-		out = append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{Header: llc.Header{Form: m.Form, Reply: true}}})
 	}
 	return out
 }

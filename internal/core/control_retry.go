@@ -1,0 +1,182 @@
+package core
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// This file has when another link is attempted: by a server's timer, as an RNIC has come, as a link was lost, at the client's request; and
+// the client's part in that, REQUEST ADD LINK. RFC 7609 §3.5.1.6, C.7.1, C.8.
+
+// An addRetry says when a server attempts another link.
+type addRetry struct {
+	at        time.Time // zero: not by itself
+	last      time.Time // of the last attempt
+	delay     time.Duration
+	flaps     int        // links in a row that were lost soon
+	attempted bool       // in the first contact
+	hinted    bool       // the client has another RNIC
+	gids      []wire.GID // the client's, as it has told
+}
+
+// SetRNICs says which RNICs of ours may be an end of a link now. A new one is a reason to attempt another link, or to ask
+// the server for it.
+func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Output {
+	var fresh []RNIC
+	for _, r := range rnics {
+		if !slices.Contains(lc.rnics, r) {
+			fresh = append(fresh, r)
+		}
+	}
+	lc.rnics = slices.Clone(rnics)
+	if len(fresh) == 0 || lc.state != ControlActive {
+		return out
+	}
+	if lc.role == RoleServer { // also for the time after a link that is being made without it
+		lc.retryNow(now)
+		return lc.arm(lc.next(now, out))
+	}
+	if lc.add.phase != addNone { // a link that is being made without it. rule: TestAddLinkFreshMeanwhile
+		lc.retry.at = now
+		return out
+	}
+	return lc.askForLink(now, fresh[0], out)
+}
+
+// askForLink tells the server of another RNIC of a client, unless the group is symmetric, or can have no more links. "The client
+// must not wait for a response or throw an error if one does not come" (RFC 7609 p.46).
+func (lc *LinkControl) askForLink(now time.Time, r RNIC, out []Output) []Output {
+	symmetric, _ := lc.split()
+	link := lc.main()
+	switch {
+	case len(symmetric) >= lc.maxLinks: // rule: TestAddLinkHints
+		return out // in version 2 also: "the client should not send this message when the LG is symmetric"
+	case usesLocal(symmetric, r.end()): // rule: TestAddLinkHints
+		return out
+	case lc.add.phase != addNone: // rule: TestAddLinkHints
+		return out
+	case lc.form.Version() == 1:
+		return append(out, SendLLC{Link: link.num, Message: llc.AddLink{Header: llc.Header{Form: lc.form}, MAC: r.MAC, GID: r.GID}})
+	}
+	return append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{
+		Header: llc.Header{Form: lc.form}, GIDs: []wire.GID{link.local.GID, r.GID},
+	}})
+}
+
+// retryLater has the server try again after a while, longer each time: "the server peer ... must set a timer" (RFC 7609 C.8).
+func (lc *LinkControl) retryLater(now time.Time) {
+	if _, _, ok := lc.plan(lc.form.Version() == 1); ok && lc.role == RoleServer { // rule: TestAddLinkRetry
+		lc.setRetry(now)
+	}
+}
+
+// setRetry sets the timer for another attempt, or a client's for asking the server for it, unless there is a reason for an earlier one: an RNIC that
+// came, or a link that was lost, while one was being made.
+func (lc *LinkControl) setRetry(now time.Time) {
+	first := lc.cfg.RetryInterval
+	if first == 0 {
+		first = AddLinkRetry
+	}
+	if first > 0 { // rule: TestAddLinkRetry
+		lc.retry.delay = min(max(2*lc.retry.delay, first), max(first, AddLinkRetryMax))
+		lc.retry.at = earliest(lc.retry.at, now.Add(lc.retry.delay)) // rule: TestAddLinkFreshAfterFailure, TestAddLinkFreshKept: earliest(lc.retry.at, now.Add(lc.retry.delay)) -> now.Add(lc.retry.delay)
+	}
+}
+
+// retryNow has a server try as soon as may be, as either side has another RNIC. What has failed before was without it.
+func (lc *LinkControl) retryNow(now time.Time) {
+	lc.retry.delay = 0 // rule: TestAddLinkFreshAnew
+	lc.retry.at = lc.notBefore(now, lc.pause())
+}
+
+// askAgain has a client, whose link was lost or not confirmed, say once more that it has an RNIC for one: it "set a timer to send an ADD LINK to
+// the server if there is still an unused RNIC on the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer too, Linux net/smc has none.
+// As long as there is one link it goes on, less and less often: a request may be dropped, as Linux net/smc does with what crosses an exchange.
+func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
+	lc.retry.at = time.Time{}
+	symmetric, asymmetric := lc.split()
+	for _, r := range lc.rnics {
+		if usesLocal(symmetric, r.end()) || len(symmetric) >= lc.maxLinks {
+			continue
+		}
+		if asymmetric == nil { // rule: TestAddLinkAskLonger
+			lc.setRetry(now)
+		}
+		return lc.askForLink(now, r, out)
+	}
+	return out
+}
+
+// retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long, and a client ask for
+// it after a while.
+func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
+	if now.Sub(lost.upSince) >= linkSteady { // rule: TestAddLinkRetry
+		lc.retry.delay, lc.retry.flaps = 0, 0
+	} else {
+		lc.retry.flaps++
+	}
+	if lc.role == RoleServer {
+		lc.retry.at = lc.notBefore(now, max(lc.retry.delay, lc.pause()))
+	} else if lc.retry.at.IsZero() { // rule: TestAddLinkAskAfterLoss
+		lc.setRetry(now)
+	}
+}
+
+// pause is the least time between two attempts: it doubles with each further link that does not hold, so that an RNIC that comes and
+// goes is no storm of ADD LINK, nor does it move connections all the time.
+func (lc *LinkControl) pause() time.Duration {
+	return min(AddLinkPause<<min(max(lc.retry.flaps-1, 0), 16), AddLinkPauseMax) // rule: TestAddLinkFlapping: AddLinkPause<< -> AddLinkPause, AddLinkPause<<
+}
+
+// notBefore is when the next attempt may be, if there is a reason for one now.
+func (lc *LinkControl) notBefore(now time.Time, pause time.Duration) time.Time {
+	if at := lc.retry.last.Add(pause); at.After(now) { // rule: TestAddLinkHints, TestFloodOfDeletes
+		return at
+	}
+	return now
+}
+
+// answersHint reports whether ADD LINK is the answer to a client's word that it has another RNIC. Not so when the client has replied to it: it had not
+// that RNIC then, and the reply to CONFIRM LINK, with which the link is made for the client, comes over another queue pair than its word.
+func (lc *LinkControl) answersHint() bool {
+	return lc.add.phase == addOpening || lc.add.phase == addRequested // rule: TestAddLinkHintOvertakes: lc.add.phase == addOpening || lc.add.phase == addRequested -> lc.add.phase != addNone
+}
+
+// hint takes a client's word that it has another RNIC.
+func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
+	if lc.state != ControlActive || lc.answersHint() { // rule: TestAddLinkHints
+		return out
+	}
+	lc.retry.hinted = true
+	lc.retryNow(now)
+	return lc.next(now, out)
+}
+
+// handleRequestAddLink takes a client's wish for another link. The server "should not reject", and need not
+// add one (SMCv2 "SMC-Rv2 LLC Request Add Link Message", notes 5 and 6).
+//
+//	state            role    message  output
+//	Active           server  request  SendLLC reply, unless ADD LINK follows at once
+//	Adding, Ending   server  request  (ADD LINK is the answer; or nobody needs one)
+//	Confirming       server  request  out of sync
+//	any but Ending   client  request  out of sync
+//	any              both    reply    (nobody has asked)
+func (lc *LinkControl) handleRequestAddLink(now time.Time, link *controlLink, m llc.RequestAddLink, out []Output) []Output {
+	switch {
+	case m.Reply:
+		return out
+	case lc.role == RoleClient || lc.state == ControlConfirming:
+		return lc.unexpected(now, link, m, out)
+	case lc.state != ControlActive || lc.answersHint(): // rule: TestControlTable
+		return out
+	}
+	lc.retry.gids = slices.Clone(m.GIDs) // rule: TestAddLinkHints
+	out = lc.hint(now, out)
+	if lc.add.phase == addNone {
+		out = append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{Header: llc.Header{Form: m.Form, Reply: true}}})
+	}
+	return out
+}
