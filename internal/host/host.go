@@ -124,7 +124,8 @@ func New(cfg Config) (*Host, error) {
 	h.sweeper.host = h
 	h.option.source = cfg.Option
 	h.rnics.resets = resetPatience
-	h.rnics.host, h.rnics.patience, h.rnics.allowed, h.rnics.vlan = h, rnicPatience, devices, h.rnics.vlanOf
+	h.rnics.host, h.rnics.allowed, h.rnics.vlan = h, devices, h.rnics.vlanOf
+	h.rnics.patience = func(over func()) { time.AfterFunc(rnicPatience, over) }
 	h.meeting = h.newPoint()
 	return h, nil
 }

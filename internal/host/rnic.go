@@ -191,7 +191,7 @@ func (n *rnic) release() {
 // rnics are all that a host has open.
 type rnics struct {
 	host     *Host
-	patience time.Duration           // with an RNIC that is down: rnicPatience, but in tests
+	patience func(func())            // calls it when an RNIC was down for rnicPatience, but in tests
 	resets   time.Duration           // before a reset of TCP counts: resetPatience, but in tests
 	allowed  []netip.Prefix          // empty: the address of the TCP connection
 	vlan     func(netip.Addr) uint16 // vlanOf, but in tests

@@ -49,7 +49,7 @@ func (l *smcrLink) rnicEvent(mtu wire.MTU, reason error) {
 	switch {
 	case mtu == 0 && !l.spare():
 		outage := l.rnic.outages.Load()
-		time.AfterFunc(l.rnic.all.patience, func() {
+		l.rnic.all.patience(func() {
 			if l.rnic.downSince(outage) {
 				l.net.Fail(reason)
 			}

@@ -46,7 +46,7 @@ func vanish(c *smctest.Cables, cable int) {
 func TestSMCRAllDown(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
 	for _, h := range []*Host{r.client, r.server} {
-		h.rnics.patience = 50 * time.Millisecond
+		h.rnics.patience = func(over func()) { time.AfterFunc(50*time.Millisecond, over) }
 	}
 	var ended, idle [2]*Conn
 	ended[0], ended[1] = r.connect()

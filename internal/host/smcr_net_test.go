@@ -350,7 +350,7 @@ func TestSMCRFlap(t *testing.T) {
 	cables := smctest.NewCables(t, 1)
 	r := newCableRig(t, cables, false, nil)
 	for _, h := range []*Host{r.client, r.server} {
-		h.rnics.patience = patience // however slow the machine
+		h.rnics.patience = func(func()) {} // however slow the machine
 	}
 	c, s := r.connect()
 	defer c.Close()
