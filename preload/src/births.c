@@ -122,6 +122,13 @@ EXPORT int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	return (int)sys_return(r);
 }
 
+/* before_fork is for this process, which will not be the only one that has its descriptors. */
+static void before_fork(void)
+{
+	options_settle_all();
+	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
+}
+
 /* forked is for the new process, whose tables these are now. */
 static void forked(void)
 {
@@ -135,7 +142,7 @@ EXPORT pid_t fork(void)
 
 	if (!next.fork)
 		next_resolve();
-	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
+	before_fork();
 	child = next.fork();
 	if (child == 0)
 		forked();
@@ -149,7 +156,7 @@ EXPORT int daemon(int no_directory, int no_close)
 
 	if (!next.daemon)
 		next_resolve();
-	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
+	before_fork();
 	r = next.daemon(no_directory, no_close);
 	if (births_process() != (pid_t)SYS(getpid))
 		forked();
@@ -162,7 +169,7 @@ EXPORT pid_t _Fork(void)
 
 	if (!next._Fork)
 		next_resolve();
-	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
+	before_fork();
 	child = next._Fork();
 	if (child == 0)
 		forked();

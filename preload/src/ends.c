@@ -96,6 +96,7 @@ void end_born(int fd)
 	drop(&e->in);
 	e->generation = births_generation();
 	e->never = e->sending = e->receiving = e->streak = 0;
+	e->cork = CORK_KERNEL;
 	e->sent = e->seen = 0;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
@@ -108,6 +109,7 @@ void end_shared(int fd)
 	struct end *e = end_at(fd);
 
 	if (e) {
+		options_settle(fd);
 		__atomic_fetch_or(&e->never, NEVER_OUT | NEVER_IN, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&e->generation, 0, __ATOMIC_SEQ_CST);
 	}

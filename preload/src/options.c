@@ -3,11 +3,10 @@
  * taken, and mean nothing where no packet is sent; the few that programs read back are kept in the
  * socket's priority, which a Unix socket has no use for and which lives as long as it does.
  */
-#include "preload.h"
+#include "ring.h"
 
 #include <fcntl.h>
 #include <netinet/tcp.h>
-#include <string.h>
 #include <sys/time.h>
 
 #define KEEP_NODELAY 1
@@ -63,6 +62,43 @@ void options_copy(int from, int to)
 	SYS(setsockopt, to, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
 }
 
+static void keep(int fd, int bits)
+{
+	SYS(setsockopt, fd, SOL_SOCKET, SO_PRIORITY, &bits, sizeof(bits));
+}
+
+/* options_settle has the kernel keep what only we have. */
+void options_settle(int fd)
+{
+	struct end *e = end_at(fd);
+	uint32_t cork = e ? __atomic_exchange_n(&e->cork, CORK_KERNEL, __ATOMIC_SEQ_CST) : CORK_KERNEL;
+
+	if (cork != CORK_KERNEL && end_is(fd, e))
+		keep(fd, cork == CORK_ON ? priority(fd) | KEEP_CORK : priority(fd) & ~KEEP_CORK);
+}
+
+void options_settle_all(void)
+{
+	for (int fd = 0; fd < ends_top(); fd++)
+		options_settle(fd);
+}
+
+/* only_ours says whether a descriptor is an end that no other process, and no other descriptor, can ask. */
+static struct end *only_ours(int fd)
+{
+	struct end *e = end_at(fd);
+
+	return e && __atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation() && end_still(fd, e) ? e : NULL;
+}
+
+static bool corked(int fd)
+{
+	struct end *e = only_ours(fd);
+	uint32_t cork = e ? __atomic_load_n(&e->cork, __ATOMIC_SEQ_CST) : CORK_KERNEL;
+
+	return cork == CORK_KERNEL ? !!(priority(fd) & KEEP_CORK) : cork == CORK_ON;
+}
+
 static int give(void *val, socklen_t *len, const void *from, size_t size)
 {
 	size_t n = *len < size ? *len : size;
@@ -85,7 +121,7 @@ static int get_tcp(int fd, int name, void *val, socklen_t *len)
 	case TCP_NODELAY:
 		return give_number(val, len, !!(priority(fd) & KEEP_NODELAY));
 	case TCP_CORK:
-		return give_number(val, len, !!(priority(fd) & KEEP_CORK));
+		return give_number(val, len, corked(fd));
 	case TCP_MAXSEG:
 		return give_number(val, len, 65483); /* that of the loopback interface */
 	case TCP_KEEPIDLE:
@@ -140,7 +176,7 @@ static bool of_tcp(int level)
 
 EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 {
-	long r = SYS(getsockopt, fd, level, name, val, len);
+	long r = level == IPPROTO_TCP && only_ours(fd) ? -EOPNOTSUPP : SYS(getsockopt, fd, level, name, val, len);
 	struct identity id;
 
 	if (r == 0 && level == SOL_SOCKET && (name == SO_DOMAIN || name == SO_PROTOCOL) && settings.on &&
@@ -153,7 +189,7 @@ EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 			memcpy(val, &v, sizeof(v));
 		}
 	}
-	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && identity_of(fd, &id)) {
+	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && (only_ours(fd) || identity_of(fd, &id))) {
 		if (!val || !len)
 			return (int)sys_return(-EFAULT);
 		return level == IPPROTO_TCP ? get_tcp(fd, name, val, len) : get_ip(level, name, val, len);
@@ -164,6 +200,7 @@ EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 static int set_tcp(int fd, int name, const void *val, socklen_t len)
 {
 	int bit = name == TCP_NODELAY ? KEEP_NODELAY : name == TCP_CORK ? KEEP_CORK : 0;
+	struct end *e;
 	int v;
 
 	if (name == TCP_ULP || name == TCP_MD5SIG || name == TCP_REPAIR)
@@ -175,6 +212,10 @@ static int set_tcp(int fd, int name, const void *val, socklen_t len)
 	if (len < sizeof(v))
 		return (int)sys_return(-EINVAL);
 	memcpy(&v, val, sizeof(v));
+	if (name == TCP_CORK && (e = only_ours(fd))) {
+		__atomic_store_n(&e->cork, v ? CORK_ON : CORK_OFF, __ATOMIC_SEQ_CST);
+		return 0;
+	}
 	v = v ? priority(fd) | bit : priority(fd) & ~bit;
 	return (int)sys_return(SYS(setsockopt, fd, SOL_SOCKET, SO_PRIORITY, &v, sizeof(v)));
 }
@@ -186,11 +227,10 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 
 	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && end_joined(fd))
 		return val && len >= (socklen_t)sizeof(int) ? 0 : (int)sys_return(-EINVAL); /* its size says when a ring is full */
-	r = SYS(setsockopt, fd, level, name, val, len);
-
+	r = level == IPPROTO_TCP && only_ours(fd) ? -EOPNOTSUPP : SYS(setsockopt, fd, level, name, val, len);
 	if (r == 0 && only_tcp(level, name))
 		birth_never(fd);
-	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && identity_of(fd, &id))
+	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && (only_ours(fd) || identity_of(fd, &id)))
 		return level == IPPROTO_TCP ? set_tcp(fd, name, val, len) : 0;
 	return (int)sys_return(r);
 }

@@ -142,6 +142,8 @@ void shake_start(const char *v);
 
 /* options.c */
 void options_copy(int from, int to);
+void options_settle(int fd);
+void options_settle_all(void);
 
 /* next.c: the functions that we stand before; system calls until start.c has run. */
 struct next {

@@ -202,6 +202,14 @@ struct end {
 	uint64_t sent;		     /* bytes, before there was a ring */
 	uint64_t seen;		     /* when the descriptor was last found to be this */
 	struct ring *out, *in;
+	uint32_t cork; /* enum cork */
+};
+
+/* TCP_CORK as a program sets it with every answer. While nobody else can ask for it, only this table has it. */
+enum cork {
+	CORK_KERNEL = 0, /* the socket's priority has it: options.c */
+	CORK_OFF = 1,
+	CORK_ON = 2,
 };
 
 struct end *end_at(int fd);

@@ -6,17 +6,22 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -1001,6 +1006,61 @@ static void test_scribble(void)
 	CHECK(recv(b, buf, LARGE, MSG_DONTWAIT) >= 0);
 }
 
+/* forbid has the kernel refuse a system call. */
+static void forbid(int number)
+{
+	struct sock_filter f[] = {
+		{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr)},
+		{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, (unsigned)number},
+		{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
+		{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+	};
+	struct sock_fprog all = {sizeof(f) / sizeof(f[0]), f};
+
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) == 0);
+}
+
+static int option(int fd, int name)
+{
+	int v = -1;
+	socklen_t len = sizeof(v);
+
+	CHECK(getsockopt(fd, IPPROTO_TCP, name, &v, &len) == 0 && len == sizeof(v));
+	return v;
+}
+
+/* Some set TCP_CORK twice with every answer. Whoever gets the socket finds it as it was left. */
+static void test_cork(void)
+{
+	int on = 1, off = 0, a, b, c;
+
+	pair(&a, &b);
+	CHECK(setsockopt(a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
+	CHECK(setsockopt(a, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0 && option(a, TCP_CORK) == 1 && option(a, TCP_NODELAY) == 1);
+	CHECK(option(b, TCP_CORK) == 0);
+	c = dup(a);
+	CHECK(c >= 0 && option(c, TCP_CORK) == 1 && option(a, TCP_CORK) == 1);
+	CHECK(setsockopt(c, IPPROTO_TCP, TCP_CORK, &off, sizeof(off)) == 0 && option(a, TCP_CORK) == 0);
+	CHECK(setsockopt(b, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		CHECK(option(b, TCP_CORK) == 1 && setsockopt(b, IPPROTO_TCP, TCP_CORK, &off, sizeof(off)) == 0);
+		_exit(0);
+	}
+	done(child);
+	CHECK(option(b, TCP_CORK) == 0 && option(a, TCP_NODELAY) == 1);
+	pair(&a, &b);
+	if (on_rings()) {
+		forbid(SYS_setsockopt);
+		forbid(SYS_getsockname);
+	}
+	for (int i = 0; i < 100; i++) {
+		CHECK(setsockopt(a, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0 && option(a, TCP_CORK) == 1);
+		CHECK(setsockopt(a, IPPROTO_TCP, TCP_CORK, &off, sizeof(off)) == 0 && option(a, TCP_CORK) == 0);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "";
@@ -1067,6 +1127,8 @@ int main(int argc, char **argv)
 		test_daemon();
 	else if (strcmp(name, "scribble") == 0)
 		test_scribble();
+	else if (strcmp(name, "cork") == 0)
+		test_cork();
 	else
 		return 2;
 	return 0;
