@@ -45,6 +45,8 @@ EXPORT int getpeername(int fd, struct sockaddr *sa, socklen_t *len)
 
 	if (r == 0 && ours(fd, sa, room, &id)) {
 		*len = room;
+		if (end_reset(fd))
+			return (int)sys_return(-ENOTCONN);
 		return answer(&id.peer, id.ipv6, sa, len);
 	}
 	return (int)sys_return(r);

@@ -91,9 +91,14 @@ EXPORT int shutdown(int fd, int how)
 {
 	struct end *e = end_at(fd);
 
+	long r;
+
 	if (e && how != SHUT_RD)
 		leave_out(e, fd);
-	return (int)sys_return(SYS(shutdown, fd, how));
+	r = SYS(shutdown, fd, how);
+	if (e && r == 0 && how != SHUT_RD)
+		end_shut(fd);
+	return (int)sys_return(r);
 }
 
 /* Descriptors that another program would inherit, and that had to be kept from it. */

@@ -192,6 +192,8 @@ static inline void span_copy(const struct span *from, void *memory, size_t n, bo
 #define ENDS 65536
 #define NEVER_OUT 1u
 #define NEVER_IN 2u
+#define GONE_SHUT 4u  /* this process has shut sending down */
+#define GONE_RESET 8u /* TCP would have been reset by the peer */
 
 struct end {
 	uint64_t cookie; /* 0: none of ours */
@@ -233,6 +235,11 @@ bool leave_in(struct end *e, int fd);
 bool receive_waiting(struct end *e, size_t *n);
 bool send_waiting(struct end *e, size_t *n);
 void receive_tidy(struct end *e, int fd);
+
+/* gone.c */
+ssize_t send_refused(struct end *e, int fd, size_t left, int flags);
+bool end_reset(int fd);
+void end_shut(int fd);
 
 /* shake.c: the debug switch */
 bool shake(unsigned one_in);

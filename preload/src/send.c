@@ -218,15 +218,17 @@ static bool peer_gone(struct ring *r, int fd)
 
 	if (now == r->side->looked)
 		return false;
+	if (SYS(ppoll, &p, 1, &none, NULL, 0) == 1 && (p.revents & (POLLHUP | POLLERR)))
+		return true; /* and so it stays */
 	r->side->looked = now;
-	return SYS(ppoll, &p, 1, &none, NULL, 0) == 1 && (p.revents & (POLLHUP | POLLERR));
+	return false;
 }
 
 enum turn {
 	TURN_MORE,
 	TURN_FULL,
 	TURN_ENDED,
-	TURN_GONE, /* the kernel says with what error */
+	TURN_GONE, /* the peer has closed, or one of us has shut sending down */
 	TURN_BROKEN,
 	TURN_ERROR, /* in *error */
 };
@@ -254,12 +256,14 @@ static enum turn turn_waiting(struct end *e, struct ring *r, int fd, struct span
 			return TURN_ENDED;
 		}
 	}
-	n = send_raw(fd, parts, span_parts(s, parts), flags | MSG_DONTWAIT);
+	n = send_raw(fd, parts, span_parts(s, parts), flags | MSG_DONTWAIT | MSG_NOSIGNAL);
 	if (n >= 0) {
 		span_skip(s, (size_t)n);
 		return TURN_MORE;
 	}
 	*error = (int)-n;
+	if (n == -EPIPE)
+		return TURN_GONE;
 	return n == -EAGAIN ? TURN_FULL : TURN_ERROR;
 }
 
@@ -315,8 +319,10 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags)
 		end_out(r, fd);
 		return TURN_ENDED;
 	}
-	if (dead)
+	if (dead) {
+		r->side->looked = 0; /* the next one sees it, too, where no token is due */
 		return TURN_GONE;
+	}
 	span_skip(s, n);
 	return TURN_MORE;
 }
@@ -332,8 +338,6 @@ static ssize_t done_or(size_t done, int error)
 /* ring_send sends what it can. *ended: what is left in the span is for the socket. */
 static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
 {
-	struct iovec parts[SPAN_PARTS];
-
 	while (s->left) {
 		enum turn turn = TURN_BROKEN;
 		int error = ECONNRESET;
@@ -369,17 +373,14 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 		case TURN_GONE:
 			if (all - s->left)
 				return (ssize_t)(all - s->left);
-			return next.sendmsg(fd, &(struct msghdr){.msg_iov = parts, .msg_iovlen = span_parts(s, parts)}, flags);
+			return send_refused(e, fd, s->left, flags);
 		case TURN_FULL:
 			if (!would_wait(fd, flags))
 				return done_or(all - s->left, EAGAIN);
 			if (next.sendto(fd, ring_guard, 1, MSG_NOSIGNAL, NULL, 0) < 0 && errno != EFAULT) {
 				if (all - s->left)
 					return (ssize_t)(all - s->left);
-				if (errno != EPIPE)
-					return -1;
-				/* Again, for the signal. */
-				return next.sendmsg(fd, &(struct msghdr){.msg_iov = parts, .msg_iovlen = span_parts(s, parts)}, flags);
+				return errno == EPIPE ? send_refused(e, fd, s->left, flags) : -1;
 			}
 			break;
 		}
@@ -396,8 +397,13 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 	size_t all;
 	int saved = errno;
 
-	if (!span_init(&s, iov, count) || s.left == 0 || count > IOV_MAX)
+	if (!span_init(&s, iov, count) || count > IOV_MAX)
 		return NOT_OURS;
+	if (s.left == 0) {
+		ssize_t n = end_is(fd, e) ? next.sendto(fd, "", 0, flags | MSG_NOSIGNAL, NULL, 0) : NOT_OURS;
+
+		return n < 0 && n != NOT_OURS && errno == EPIPE ? send_refused(e, fd, 0, flags) : n;
+	}
 	if (flags & (MSG_OOB | MSG_FASTOPEN)) {
 		leave_out(e, fd);
 		return NOT_OURS;
@@ -444,11 +450,11 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 		size_t before = s.left, known = s.count;
 
 		if (s.count == 1) {
-			n = next.sendto(fd, (char *)s.iov->iov_base + s.skip, s.left, flags, NULL, 0);
+			n = next.sendto(fd, (char *)s.iov->iov_base + s.skip, s.left, flags | MSG_NOSIGNAL, NULL, 0);
 		} else {
 			struct msghdr m = {.msg_iov = parts, .msg_iovlen = span_parts(&s, parts)};
 
-			n = next.sendmsg(fd, &m, flags);
+			n = next.sendmsg(fd, &m, flags | MSG_NOSIGNAL);
 		}
 		gate_exit(&e->sending);
 		if (n < 0) {
@@ -456,6 +462,8 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 				end_drop(fd);
 				return NOT_OURS;
 			}
+			if (errno == EPIPE && all == s.left)
+				return send_refused(e, fd, s.left, flags);
 			return all == s.left ? n : (ssize_t)(all - s.left);
 		}
 		if (e->sent < settings.ring_after)

@@ -27,19 +27,11 @@ var pythonModules = []string{
 
 // pythonDiffers has tests that fail under 'gosmc run' and not bare, with the reason: docs/run.md has them as differences to TCP.
 var pythonDiffers = map[string]string{
-	"test.test_socket.ContextManagersTest.testCreateConnectionClose":      afterClose,
-	"test.test_socket.NetworkConnectionBehaviourTest.testOutsideTimeout":  afterClose,
-	"test.test_ssl.TestPreHandshakeClose.test_preauth_data_to_tls_client": afterClose,
-	"test.test_ssl.TestPreHandshakeClose.test_preauth_data_to_tls_server": "it wants the reset of SO_LINGER with 0 seconds",
+	"test.test_ssl.TestPreHandshakeClose.test_preauth_data_to_tls_client": linger,
+	"test.test_ssl.TestPreHandshakeClose.test_preauth_data_to_tls_server": linger,
 }
 
-// pythonSometimes has those that fail in this way only now and then.
-var pythonSometimes = map[string]string{
-	"test.test_ssl.SimpleBackgroundTests.test_bio_handshake":       afterClose,
-	"test.test_ssl.SimpleBackgroundTests.test_bio_read_write_data": afterClose,
-}
-
-const afterClose = "it writes after the peer has closed, which TCP takes once"
+const linger = "it wants the reset of SO_LINGER with 0 seconds"
 
 var python = &program{
 	name: "python", what: "Python's own tests: socket, ssl, selectors, epoll, socketserver, subprocess, asyncio, and those of protocols",
@@ -67,7 +59,7 @@ var python = &program{
 			l.must(json.Unmarshal(text, &results))
 			var failed []string
 			for name, outcome := range results {
-				if l.way == moved && outcome == "failed" && (pythonDiffers[name] != "" || pythonSometimes[name] != "") {
+				if l.way == moved && outcome == "failed" && pythonDiffers[name] != "" {
 					seen[name] = true
 					outcome = "ok"
 				}

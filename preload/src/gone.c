@@ -1,0 +1,62 @@
+/*
+ * What a program hears when its peer has gone. A Unix socket says EPIPE at once; TCP finds out by what it sends, and the peer's
+ * answer to that.
+ */
+#include "ring.h"
+
+#include <poll.h>
+
+#define TAKEN_MOST (128u << 10) /* bytes that TCP would have taken before the answer came */
+
+static short state(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+	struct timespec none = {0};
+
+	return SYS(ppoll, &p, 1, &none, NULL, 0) == 1 ? p.revents : 0;
+}
+
+/*
+ * send_refused is called when the kernel has said EPIPE to a send with MSG_NOSIGNAL of which so many bytes are left, and returns
+ * what TCP would have: ECONNRESET, once, if the peer has closed with bytes unread; all of it for the first send after the peer
+ * has closed, and for any while it only reads no more; EPIPE and the signal from then on, and after shutdown by this process.
+ */
+ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
+{
+	uint32_t had = __atomic_load_n(&e->never, __ATOMIC_SEQ_CST);
+	size_t taken = left < TAKEN_MOST ? left : TAKEN_MOST;
+	int error = 0;
+	socklen_t len = sizeof(error);
+
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error) {
+		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+		return sys_return(-error);
+	}
+	if (!(had & (GONE_SHUT | GONE_RESET))) {
+		if (left && (state(fd) & POLLHUP))
+			__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+		return (ssize_t)taken;
+	}
+	return sys_return(SYS(sendto, fd, "", 1, (flags & MSG_NOSIGNAL) | MSG_DONTWAIT, NULL, 0));
+}
+
+/* end_reset says whether the connection is none any more, to TCP: the peer has reset it, or would have. */
+bool end_reset(int fd)
+{
+	struct end *e = end_at(fd);
+
+	if (!e)
+		return false;
+	if (state(fd) & POLLERR)
+		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+	return __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET;
+}
+
+/* end_shut takes note that this process sends no more. */
+void end_shut(int fd)
+{
+	struct end *e = end_at(fd);
+
+	if (e)
+		__atomic_fetch_or(&e->never, GONE_SHUT, __ATOMIC_SEQ_CST);
+}
