@@ -76,6 +76,7 @@ type LinkControl struct {
 	eyecatcher bool           // the peer's RMB elements have one
 	add        linkAdd        // the making of a link
 	retry      addRetry       // server: when to attempt another one
+	failed     []failedPair   // oldest first
 	deletes    []linkDelete   // links whose end the peer is to be told, or has to answer
 	end        GroupEnd
 	last       SendLLC // the last message of the group, with LinkAlive

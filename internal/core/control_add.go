@@ -71,7 +71,7 @@ type linkAdd struct {
 
 // beginAdd begins an attempt if there is anything to attempt.
 func (lc *LinkControl) beginAdd(now time.Time, out []Output) []Output {
-	local, target, ok := lc.plan(lc.state == ControlAdding || lc.retry.hinted || lc.form.Version() == 1)
+	local, target, ok := lc.plan(now, lc.state == ControlAdding || lc.retry.hinted || lc.form.Version() == 1)
 	lc.retry.at, lc.retry.hinted = time.Time{}, false
 	if !ok { // rule: TestAddLinkHints
 		return out
@@ -110,6 +110,7 @@ func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local LinkEnd,
 		if lc.role == RoleClient {
 			out = lc.reject(a.via, a.request, out)
 		}
+		lc.noteFailed(now, a.link) // rule: TestAddLinkRotate
 		return lc.arm(lc.next(now, lc.abortAdd(now, 0, false, out)))
 	}
 	a.link.local = local
@@ -207,7 +208,7 @@ func (lc *LinkControl) handleAddLink(now time.Time, via *controlLink, m llc.AddL
 	}
 	lc.until = time.Time{}
 	lc.retry.attempted = true
-	local, ok := lc.accept(m)
+	local, ok := lc.accept(now, m)
 	if !ok || !m.MTU.Valid() {
 		return lc.next(now, lc.reject(via, m, out))
 	}
@@ -235,6 +236,8 @@ func (lc *LinkControl) handleAddLinkReply(now time.Time, via *controlLink, m llc
 		return out
 	}
 	if m.Rejected {
+		a.link.peer = LinkEnd{GID: a.target}
+		lc.noteFailed(now, a.link) // rule: TestAddLinkRotate
 		return lc.next(now, lc.abortAdd(now, 0, false, out))
 	}
 	a.link.peer = LinkEnd{GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, MTU: m.MTU}
@@ -376,6 +379,7 @@ func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
 		out = lc.abortAdd(now, llc.DeleteLostPath, true, out)
 		return lc.probe(now, via, out)
 	case addConfirming, addReplied:
+		lc.noteFailed(now, a.link)                             // rule: TestAddLinkRotate
 		return lc.abortAdd(now, llc.DeleteLostPath, true, out) // rule: TestC7: lc.abortAdd(now, llc.DeleteLostPath, true, out) -> out
 	case addNone, addOpening:
 	}

@@ -120,6 +120,8 @@ func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why 
 		reason := llc.DeleteLostPath
 		if end.Kind == EndViolation {
 			reason = llc.DeleteViolation
+		} else {
+			lc.noteFailed(now, link) // rule: TestAddLinkRotate
 		}
 		return lc.next(now, lc.abortAdd(now, reason, true, out))
 	case link.state == linkFailed:
@@ -337,6 +339,7 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		return out
 	// rule: TestDeleteLinkUnasked
 	case link.state == linkAdding: // the client has waited in vain for CONFIRM LINK
+		lc.noteFailed(now, link) // rule: TestAddLinkRotate
 		return lc.next(now, lc.abortAdd(now, m.Reason, true, out))
 	}
 	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly})
@@ -374,6 +377,9 @@ func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.D
 	out = append(out, reply)
 	switch link.state {
 	case linkAdding:
+		if m.Reason == llc.DeleteLostPath {
+			lc.noteFailed(now, link) // rule: TestAddLinkAcceptRotate
+		}
 		out = lc.abortAdd(now, m.Reason, false, out)
 	case linkActive:
 		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)

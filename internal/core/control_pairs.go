@@ -1,7 +1,9 @@
 package core
 
 import (
+	"cmp"
 	"slices"
+	"time"
 
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/llc"
@@ -9,38 +11,103 @@ import (
 
 // This file has between which RNICs a further link is: what a server plans, a client accepts, and what fits beside the links there are.
 // RFC 7609 §2.2.1, §3.5.1.6.
+//
+// That a pair which has failed has to wait until it is its turn again is ours: the next attempt, whose time is in control_retry.go, may be with an RNIC that is idle.
+
+// A failedPair is two RNICs between which a link did not come up, or was lost. Each may be good, and the path between them not, which
+// nobody is told; so another attempt is between others, if there are.
+type failedPair struct {
+	local, peer LinkEnd // peer is zero where it was not known yet: with any
+	at          time.Time
+}
+
+// noteFailed remembers that a link has failed between its RNICs, for FailedPairMemory.
+func (lc *LinkControl) noteFailed(now time.Time, link *controlLink) {
+	lc.failed = slices.DeleteFunc(lc.failed, func(f failedPair) bool {
+		return now.Sub(f.at) >= FailedPairMemory || sameRNIC(f.local, link.local) && sameRNIC(f.peer, link.peer) // rule: TestFailedPairs: now.Sub(f.at) >= FailedPairMemory || -> false ||
+	})
+	lc.failed = append(lc.failed, failedPair{link.local, link.peer, now})
+	lc.failed = lc.failed[max(0, len(lc.failed)-maxFailedPairs):] // rule: TestFailedPairs
+}
+
+// forgetFailed forgets what has failed on an RNIC of ours, which has come back.
+func (lc *LinkControl) forgetFailed(r RNIC) {
+	lc.failed = slices.DeleteFunc(lc.failed, func(f failedPair) bool { return sameRNIC(f.local, r.end()) }) // rule: TestFailedPairs
+}
+
+// A pairTurn orders pairs of RNICs for the next attempt: first those that have not failed, or longest ago; of those, such as have no RNIC that has
+// failed with another one.
+type pairTurn struct{ both, either time.Time }
+
+// turn returns that of a pair. Without a peer it is for any.
+func (lc *LinkControl) turn(now time.Time, local, peer LinkEnd) (t pairTurn) {
+	for _, f := range lc.failed { // oldest first
+		if now.Sub(f.at) >= FailedPairMemory { // rule: TestFailedPairs
+			continue
+		}
+		ours := sameRNIC(f.local, local)
+		theirs := !peer.GID.IsZero() && sameRNIC(f.peer, peer)
+		if ours && (theirs || peer.GID.IsZero() || f.peer.GID.IsZero()) {
+			t.both = f.at
+		}
+		if ours || theirs {
+			t.either = f.at // rule: TestAddLinkRotate
+		}
+	}
+	return t
+}
+
+func (t pairTurn) compare(u pairTurn) int {
+	return cmp.Or(t.both.Compare(u.both), t.either.Compare(u.either))
+}
+
+// unused returns RNICs of ours that none of the links uses, in the order in which it is their turn.
+func (lc *LinkControl) unused(now time.Time, links []*controlLink) []RNIC {
+	list := slices.DeleteFunc(slices.Clone(lc.rnics), func(r RNIC) bool { return usesLocal(links, r.end()) })
+	slices.SortStableFunc(list, func(a, b RNIC) int {
+		// rule: TestAddLinkRequestAll: lc.turn(now, a.end(), LinkEnd{}).compare(lc.turn(now, b.end(), LinkEnd{})) -> 0
+		return lc.turn(now, a.end(), LinkEnd{}).compare(lc.turn(now, b.end(), LinkEnd{}))
+	})
+	return list
+}
 
 // plan finds an RNIC of the server's for another link, and the client's that it would like to be used. In a first contact it is always
-// something; later only what is likely to help.
-func (lc *LinkControl) plan(first bool) (local RNIC, target wire.GID, ok bool) {
+// something; later only what is likely to help. Of several pairs it is that whose turn it is.
+func (lc *LinkControl) plan(now time.Time, first bool) (local RNIC, target wire.GID, ok bool) {
 	symmetric, asymmetric := lc.split()
 	if len(symmetric) == 0 || len(symmetric) >= lc.maxLinks || len(lc.links) >= maxSlots { // rule: TestAddLinkPlan
 		return local, target, false
 	}
+	var targets []wire.GID
 	for _, gid := range lc.retry.gids {
-		if target.IsZero() && !usesPeer(symmetric, LinkEnd{GID: gid}) { // rule: TestAddLinkPlan
-			target = gid
+		if !usesPeer(symmetric, LinkEnd{GID: gid}) { // rule: TestAddLinkPlan
+			targets = append(targets, gid)
 		}
 	}
-	for _, r := range lc.rnics {
-		if !usesLocal(symmetric, r.end()) {
-			return r, target, true
+	if len(targets) == 0 {
+		targets = []wire.GID{{}}
+	}
+	locals := lc.unused(now, symmetric)
+	if len(locals) == 0 {
+		if asymmetric != nil || !first && targets[0].IsZero() { // rule: TestAddLinkPlan
+			return local, target, false
+		}
+		locals = slices.DeleteFunc(slices.Clone(lc.rnics), func(r RNIC) bool { return !sameRNIC(r.end(), symmetric[0].local) })
+	}
+	var best pairTurn
+	for _, r := range locals {
+		for _, gid := range targets {
+			if t := lc.turn(now, r.end(), LinkEnd{GID: gid}); !ok || t.compare(best) < 0 { // rule: TestAddLinkRotate: t.compare(best) < 0 -> t == best && false
+				local, target, ok, best = r, gid, true, t
+			}
 		}
 	}
-	if asymmetric != nil || !first && target.IsZero() { // rule: TestAddLinkPlan
-		return local, target, false
-	}
-	for _, r := range lc.rnics {
-		if sameRNIC(r.end(), symmetric[0].local) {
-			return r, target, true
-		}
-	}
-	return local, target, false
+	return local, target, ok
 }
 
 // accept finds the client's RNIC for a link that the server offers, RFC 7609 §3.5.1.6.1. It reports false if there is none: the
 // link would be parallel to another one, or a second asymmetric one, or one too many, or ends at ourselves.
-func (lc *LinkControl) accept(m llc.AddLink) (RNIC, bool) {
+func (lc *LinkControl) accept(now time.Time, m llc.AddLink) (RNIC, bool) {
 	peer := LinkEnd{GID: m.GID, MAC: m.MAC}
 	symmetric, asymmetric := lc.split()
 	switch {
@@ -50,16 +117,7 @@ func (lc *LinkControl) accept(m llc.AddLink) (RNIC, bool) {
 		return RNIC{}, false
 	}
 	known := usesPeer(symmetric, peer)
-	var free *RNIC
-	for i := range lc.rnics {
-		r := &lc.rnics[i]
-		if usesLocal(symmetric, r.end()) { // rule: TestAddLinkAccept
-			continue
-		}
-		if free == nil || r.GID.Addr() == m.TargetGID.Addr() { // rule: TestAddLinkAccept
-			free = r
-		}
-	}
+	free := lc.choose(now, lc.unused(now, symmetric), peer, m.TargetGID)
 	switch {
 	case !known && free != nil:
 		return *free, true // symmetric
@@ -76,6 +134,23 @@ func (lc *LinkControl) accept(m llc.AddLink) (RNIC, bool) {
 		}
 	}
 	return RNIC{}, false
+}
+
+// choose returns that of a client's RNICs for a link to the server's, nil if there is none: what the server would like, unless that has failed before, else
+// that whose turn it is.
+func (lc *LinkControl) choose(now time.Time, list []RNIC, peer LinkEnd, target wire.GID) (best *RNIC) {
+	var first pairTurn
+	for i := range list {
+		r := &list[i]
+		t := lc.turn(now, r.end(), peer)
+		if r.GID.Addr() == target.Addr() && t.both.IsZero() { // rule: TestAddLinkAccept
+			return r
+		}
+		if best == nil || t.compare(first) < 0 { // rule: TestAddLinkAcceptRotate: t.compare(first) < 0 -> t == first && false
+			best, first = r, t
+		}
+	}
+	return best
 }
 
 // isOurs reports whether a GID is one of ours: a link to ourselves is none.

@@ -17,7 +17,7 @@ func groupOf(t *testing.T, role Role, links, rnics string, most int) *LinkContro
 	if role == RoleClient {
 		lc, us = p.client.lc, 2
 	}
-	lc.links, lc.rnics, lc.maxLinks = nil, nil, most
+	lc.links, lc.rnics, lc.failed, lc.maxLinks = nil, nil, nil, most
 	for i, w := range strings.Fields(links) {
 		l := &controlLink{num: llc.LinkNum(i + 1), slot: uint8(i)}
 		switch w[len(w)-1] {
@@ -66,7 +66,7 @@ func TestAddLinkPlan(t *testing.T) {
 			lc.retry.gids = append(lc.retry.gids, pairRNIC(2, w[0]-'0').GID)
 		}
 		got := "none"
-		if local, target, ok := lc.plan(tt.first); ok {
+		if local, target, ok := lc.plan(epoch, tt.first); ok {
 			got = fmt.Sprintf("%d -", local.MAC[5])
 			if !target.IsZero() {
 				got = fmt.Sprintf("%d %d", local.MAC[5], target[13])
@@ -114,7 +114,7 @@ func TestAddLinkAccept(t *testing.T) {
 			m.TargetGID = pairRNIC(2, tt.target).GID
 		}
 		got := "none"
-		if local, ok := lc.accept(m); ok {
+		if local, ok := lc.accept(epoch, m); ok {
 			got = fmt.Sprint(local.MAC[5])
 		}
 		if got != tt.want {

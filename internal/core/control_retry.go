@@ -29,6 +29,7 @@ func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Out
 	for _, r := range rnics {
 		if !slices.Contains(lc.rnics, r) {
 			fresh = append(fresh, r)
+			lc.forgetFailed(r)
 		}
 	}
 	lc.rnics = slices.Clone(rnics)
@@ -56,19 +57,23 @@ func (lc *LinkControl) askForLink(now time.Time, r RNIC, out []Output) []Output 
 		return out // in version 2 also: "the client should not send this message when the LG is symmetric"
 	case usesLocal(symmetric, r.end()): // rule: TestAddLinkHints
 		return out
-	case lc.add.phase != addNone: // rule: TestAddLinkHints
+	case lc.add.phase != addNone:
 		return out
 	case lc.form.Version() == 1:
 		return append(out, SendLLC{Link: link.num, Message: llc.AddLink{Header: llc.Header{Form: lc.form}, MAC: r.MAC, GID: r.GID}})
 	}
-	return append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{
-		Header: llc.Header{Form: lc.form}, GIDs: []wire.GID{link.local.GID, r.GID},
-	}})
+	gids := []wire.GID{link.local.GID, r.GID}
+	for _, other := range lc.unused(now, symmetric) {
+		if other.GID != r.GID && len(gids) < llc.MaxGIDs { // rule: TestAddLinkRequestAll
+			gids = append(gids, other.GID)
+		}
+	}
+	return append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{Header: llc.Header{Form: lc.form}, GIDs: gids}})
 }
 
 // retryLater has the server try again after a while, longer each time: "the server peer ... must set a timer" (RFC 7609 C.8).
 func (lc *LinkControl) retryLater(now time.Time) {
-	if _, _, ok := lc.plan(lc.form.Version() == 1); ok && lc.role == RoleServer { // rule: TestAddLinkRetry
+	if _, _, ok := lc.plan(now, lc.form.Version() == 1); ok && lc.role == RoleServer { // rule: TestAddLinkRetry
 		lc.setRetry(now)
 	}
 }
@@ -98,14 +103,11 @@ func (lc *LinkControl) retryNow(now time.Time) {
 func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
 	lc.retry.at = time.Time{}
 	symmetric, asymmetric := lc.split()
-	for _, r := range lc.rnics {
-		if usesLocal(symmetric, r.end()) || len(symmetric) >= lc.maxLinks {
-			continue
-		}
+	if unused := lc.unused(now, symmetric); len(unused) > 0 && len(symmetric) < lc.maxLinks {
 		if asymmetric == nil { // rule: TestAddLinkAskLonger
 			lc.setRetry(now)
 		}
-		return lc.askForLink(now, r, out)
+		return lc.askForLink(now, unused[0], out)
 	}
 	return out
 }
@@ -113,6 +115,7 @@ func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
 // retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long, and a client ask for
 // it after a while.
 func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
+	lc.noteFailed(now, lost)                 // rule: TestAddLinkRotate
 	if now.Sub(lost.upSince) >= linkSteady { // rule: TestAddLinkRetry
 		lc.retry.delay, lc.retry.flaps = 0, 0
 	} else {

@@ -1,6 +1,10 @@
 package core
 
-import "time"
+import (
+	"time"
+
+	"github.com/gosmc/smc/wire/llc"
+)
 
 // Limits that the specifications set.
 const (
@@ -103,6 +107,12 @@ const (
 	AddLinkPause    = time.Second
 	AddLinkPauseMax = time.Minute
 	linkSteady      = 10 * time.Second
+
+	// FailedPairMemory is how long two RNICs between which a link has failed are tried after others, and maxFailedPairs of how many pairs that is
+	// known: all that 8 RNICs of either side can make. Ours.
+	FailedPairMemory = time.Hour
+	maxFailedPairs   = llc.MaxGIDs * llc.MaxGIDs
+
 	// maxFormer is how many of the links that a group has lost are remembered, for CLC messages that were on their way meanwhile.
 	maxFormer = 4
 
