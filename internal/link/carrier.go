@@ -3,6 +3,7 @@ package link
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -41,7 +42,8 @@ type Carrier struct {
 		seq      uint16      // of the newest message
 		base     uint32      // of our cursors, as the peer counts
 		broken   bool        // the peer broke a rule that cursors do not show
-		link     *Link       // over which the newest message came
+		link     *Link       // over which the newest message came, other than a validation message
+		next     []*Link     // over which validation messages have come, and nothing else yet
 		moved    bool        // the peer has moved to another link, and may say again what it has said before
 	}
 
@@ -273,28 +275,56 @@ func (c *Carrier) ReturnPages(from, to int) error {
 // the device's goroutine.
 func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
 	c.in.Lock()
+	if !c.in.released && (c.in.link != l || len(c.in.next) > 0) {
+		if left := c.follow(l, m); left != nil {
+			c.in.Unlock()
+			for _, x := range left {
+				x.Fail(x.error(ErrMoved)) // rule: TestMoveEndsOldLink, TestMoveBeforeAttach, TestMoveLateValidation
+			}
+			c.in.Lock()
+		}
+	}
 	if c.in.released {
 		c.in.Unlock()
 		return false
 	}
-	left, open, ok := c.in.link, c.in.open, false
-	if c.in.link = l; left != l && left != nil {
-		c.in.moved = true
-	}
+	open, ok := c.in.open, false
 	if open {
 		ok = c.take(m)
 	} else {
 		ok = c.hold(m)
 	}
 	c.in.Unlock()
-	if left != nil && left != l && m.IsFailoverValidation() {
-		// What the peer had sent over that link may still be on its way, and must not arrive after what takes its place.
-		left.Fail(left.error(ErrMoved)) // rule: TestMoveEndsOldLink, TestMoveBeforeAttach
-	}
 	if ok && open {
 		c.wake()
 	}
 	return ok
+}
+
+// follow notes over which link a message comes, and returns the links that the peer has given up before, as their validation messages show: what
+// it has sent there may still be on its way, and must not arrive after what takes its place. They are to fail before the message is taken,
+// since the peer puts something else in that place when it knows that we have read what was there.
+//
+// A validation message alone does not say that: it may itself be late, of a link that the peer has given up since, and nothing follows
+// it then. c.in is locked.
+func (c *Carrier) follow(l *Link, m *cdc.Message) (left []*Link) {
+	i := slices.Index(c.in.next, l)
+	switch {
+	case m.IsFailoverValidation():
+		if i < 0 {
+			c.in.next = append(slices.DeleteFunc(c.in.next, func(x *Link) bool { return x.Err() != nil }), l)
+		}
+		return nil
+	case i >= 0:
+		left = slices.Delete(c.in.next, i, i+1)
+		c.in.next = nil
+		if c.in.link != nil && c.in.link != l {
+			left = append(left, c.in.link)
+		}
+	}
+	c.in.moved = c.in.moved || c.in.link != nil && c.in.link != l
+	c.in.link = l
+	return left
 }
 
 // hold keeps the newest message for Attach. c.in is locked.

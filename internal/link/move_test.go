@@ -2,6 +2,7 @@ package link
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"sync"
@@ -241,46 +242,113 @@ func TestMoveEndsOldLink(t *testing.T) {
 	}
 }
 
-// TestMoveBeforeAttach is TestMoveEndsOldLink where all that came over the old link came before the connection was attached, the validation
-// message included or not.
+// A teller is a connection whose peer is played: what the peer says comes over the link that a test likes.
+type teller struct {
+	*twins
+	e *end
+}
+
+func newTeller(t *testing.T, links int) *teller {
+	t.Helper()
+	w := newTwins(t, links)
+	return &teller{w, w.sides[0].prepare(t, 0, 0)}
+}
+
+// say sends a message over link number k, and waits until it has come.
+func (w *teller) say(k int, m cdc.Message) {
+	w.t.Helper()
+	m.AlertToken = w.e.carrier.AlertToken()
+	before := w.links[0][k].Heard()
+	if err := w.links[1][k].SendLLC(m.Append(nil), 0); err != nil {
+		w.t.Fatal(err)
+	}
+	eventually(w.t, "the message", func() bool { return w.links[0][k].Heard() > before })
+}
+
+// attach has the connection write over link number k.
+func (w *teller) attach(k int) {
+	w.t.Helper()
+	other := w.sides[1].prepare(w.t, 0, 0)
+	if err := w.e.carrier.Attach(w.links[0][k], other.asOn(w.t, w.links[1][k]), false); err != nil {
+		w.t.Fatal(err)
+	}
+	w.e.open(0)
+}
+
+// checkLeft looks which links are given up as the peer has left them.
+func (w *teller) checkLeft(when string, want ...bool) {
+	w.t.Helper()
+	for k, left := range want {
+		if err := w.links[0][k].Err(); left != errors.Is(err, ErrMoved) || !left && err != nil {
+			w.t.Fatalf("%s: link %d has failed for %v, want %t", when, k, err, left)
+		}
+	}
+}
+
+// TestMoveBeforeAttach is TestMoveEndsOldLink where all that came over the old link came before the connection was attached, what came over
+// the new one included or not.
 func TestMoveBeforeAttach(t *testing.T) {
 	watchdog(t)
 	for _, late := range []bool{false, true} {
-		w := newTwins(t, 2)
-		e := w.sides[0].prepare(t, 0, 0)
-		say := func(k int, m cdc.Message) {
-			t.Helper()
-			m.AlertToken = e.carrier.AlertToken()
-			before := w.links[0][k].Heard()
-			if err := w.links[1][k].SendLLC(m.Append(nil), 0); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, "the message", func() bool { return w.links[0][k].Heard() > before })
-		}
-		attach := func() {
-			other := w.sides[1].prepare(t, 0, 0)
-			if err := e.carrier.Attach(w.links[0][1], other.asOn(t, w.links[1][1]), false); err != nil {
-				t.Fatal(err)
-			}
-			e.open(0)
-		}
-		say(0, cdc.Message{Seq: 1, Producer: cdc.Cursor{Count: 5}})
+		w := newTeller(t, 2)
+		w.say(0, cdc.Message{Seq: 1, Producer: cdc.Cursor{Count: 5}})
 		if !late {
-			attach()
+			w.attach(1)
 		}
-		say(1, cdc.NewFailoverValidation(1, 0))
-		if err := w.links[0][0].Err(); !errors.Is(err, ErrMoved) {
-			t.Errorf("late %v: the old link failed for %v", late, err)
-		}
-		if err := w.links[0][1].Err(); err != nil {
-			t.Errorf("the other link failed for %v", err)
-		}
+		w.say(1, cdc.NewFailoverValidation(1, 0))
+		w.say(1, cdc.Message{Seq: 2, Producer: cdc.Cursor{Count: 5}})
+		w.checkLeft(fmt.Sprint("late ", late), true, false)
 		if late {
-			attach()
+			w.attach(1)
 		}
-		if n, err := e.Read(make([]byte, 10)); n != 5 || err != nil {
+		if n, err := w.e.Read(make([]byte, 10)); n != 5 || err != nil {
 			t.Errorf("Read = %d, %v", n, err)
 		}
+	}
+}
+
+// TestMoveLateValidation has a peer that moves twice, as the first link that it has moved to fails too. The validation message that it sent
+// there comes before, between or after those that follow, or never: the links that it has left are given up, and never the last one.
+func TestMoveLateValidation(t *testing.T) {
+	watchdog(t)
+	validation, next := cdc.NewFailoverValidation(1, 0), cdc.Message{Seq: 2, Producer: cdc.Cursor{Count: 7}}
+	type said struct {
+		link int
+		m    cdc.Message
+	}
+	first, last, data := said{1, validation}, said{2, validation}, said{2, next}
+	for name, tt := range map[string]struct {
+		said []said
+		left bool // the link that was moved to first
+	}{
+		"never":   {[]said{last, data}, false},
+		"before":  {[]said{first, last, data}, true},
+		"between": {[]said{last, first, data}, true},
+		"after":   {[]said{last, data, first}, false},
+	} {
+		w := newTeller(t, 4)
+		w.attach(2)
+		w.say(0, cdc.Message{Seq: 1, Producer: cdc.Cursor{Count: 5}})
+		for _, x := range tt.said {
+			w.checkLeft(name, false, false, false)
+			w.say(x.link, x.m)
+			if x == data {
+				w.checkLeft(name, true, tt.left, false)
+				break
+			}
+		}
+		if name == "after" {
+			w.say(first.link, first.m)
+			w.checkLeft(name, true, false, false)
+		}
+		w.say(2, cdc.Message{Seq: 3, Producer: cdc.Cursor{Count: 8}})
+		w.checkLeft(name, true, tt.left, false)
+		if n, err := w.e.Read(make([]byte, 10)); n != 8 || err != nil {
+			t.Errorf("%s: Read = %d, %v", name, n, err)
+		}
+		w.say(3, cdc.NewFailoverValidation(3, 0))
+		w.say(3, cdc.Message{Seq: 4, Producer: cdc.Cursor{Count: 9}})
+		w.checkLeft(name+", moved again", true, tt.left || name == "after", true, false)
 	}
 }
 
