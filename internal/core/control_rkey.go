@@ -200,7 +200,7 @@ func (lc *LinkControl) restartExchange() {
 	case b.state == rmbDeleting || b.delete: // rule: TestExchangeOnLostLink
 		b.state, b.delete = rmbUnwanted, false
 	case b.again:
-		b.state = rmbConfirmed
+		b.state = rmbConfirmed // rule: TestToldAgain
 	default:
 		b.state = rmbQueued
 	}
@@ -380,7 +380,7 @@ func (lc *LinkControl) learnOthers(b *peerRMB, others []llc.LinkRToken) {
 	for _, t := range others {
 		// rule: TestConfirmRKeyContinuation: t.Link != 0 -> (t.Link != 0 || true)
 		if l := lc.link(t.Link); l != nil && t.Link != 0 {
-			if old, ok := b.on(l.slot); ok && old != t.RToken && len(b.users) > 0 {
+			if old, ok := b.on(l.slot); ok && old != t.RToken && len(b.users) > 0 { // rule: TestConfirmRKeyInUse
 				continue // as with the first
 			}
 			b.set(l.slot, t.RToken)
