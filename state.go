@@ -17,9 +17,10 @@ const (
 	ModeTCP  Mode = iota // plain TCP
 	ModeSMCD             // shared memory of one machine
 	ModeSMCR             // RDMA
+	ModeUnix             // a pair of Unix sockets, with a program that was started by 'gosmc run'; no SMC on the wire
 )
 
-// String returns "TCP", "SMC-D" or "SMC-R".
+// String returns "TCP", "SMC-D", "SMC-R" or "Unix".
 func (m Mode) String() string { return host.Mode(m).String() }
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -28,20 +29,20 @@ func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 // A State says what a connection became, and what has passed through it.
 type State struct {
 	Mode    Mode
-	Version string // of SMC, as "2.1"; empty on TCP
-	EID     string // the enterprise ID that both ends have; empty on TCP
-	Reason  Reason // why TCP; zero on SMC
+	Version string // of SMC, as "2.1"; empty where there is none
+	EID     string // the enterprise ID that both ends have; empty without SMC
+	Reason  Reason // why TCP; zero on anything else
 
 	PeerHost string // host name that the peer gave; may be empty
 	PeerOS   string // operating system that the peer gave, as "Linux"
-	PeerPID  int    // process at the other end of SMC-D; 0 if unknown
+	PeerPID  int    // process at the other end of SMC-D, and of ModeUnix for servers; 0 if unknown
 
 	// Link is the number of the link of SMC-R over which our writes go, 0 with anything else. It changes when a link is lost
 	// or has come.
 	Link uint8
 
 	// ReadBuffer and WriteBuffer are the sizes in bytes of our receive buffer and of the
-	// peer's; 0 on TCP.
+	// peer's; 0 without SMC.
 	ReadBuffer, WriteBuffer int
 
 	BytesRead, BytesWritten uint64 // by the application

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/preload"
 )
 
 // Exit codes of run when there is no program to take one from: those of env(1) and nohup(1).
@@ -120,7 +121,7 @@ func runProgram(cmd *cobra.Command, args []string, require bool, s *config.Setti
 	case s.Off: // which is what was wanted, and needs no word
 		why = "SMC is switched off" + from(config.SMC)
 	case why == "":
-		with, err := supervise.Prepare(environ, own)
+		with, err := supervise.Prepare(environ, own, preload.Library())
 		if err == nil {
 			environ = with
 		} else {

@@ -132,11 +132,16 @@ func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 	return r
 }
 
-// addMoved adds the connections of 'gosmc run', which are the kernel's and in no run directory. Where it cannot be asked about Unix
-// sockets there is nothing to say: neither can it say whether there are any.
+// addMoved adds the connections of 'gosmc run', which are the kernel's and in no run directory; ends that programs of package smc have are there already. Where the
+// kernel cannot be asked about Unix sockets there is nothing to say: neither can it say whether there are any.
 func (r *ssReport) addMoved() {
 	list, _ := supervise.Connections()
 	for _, c := range list {
+		own := func(x ssConn) bool { return x.Mode == modeUnix && x.Inode == c.Inode && x.PID == c.PID }
+		if i := slices.IndexFunc(r.Connections, own); i >= 0 {
+			r.Connections[i].SendQ, r.Connections[i].Reason = c.SendQ, movedBy(c) // what is queued is bytes here, not memory
+			continue
+		}
 		role := "client"
 		if c.Server {
 			role = "server"

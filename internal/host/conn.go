@@ -25,16 +25,17 @@ const (
 	ModeTCP Mode = iota
 	ModeSMCD
 	ModeSMCR
+	ModeUnix // a pair of Unix sockets, with a program of 'gosmc run'
 )
 
-var modeNames = [...]string{ModeTCP: "TCP", ModeSMCD: "SMC-D", ModeSMCR: "SMC-R"}
+var modeNames = [...]string{ModeTCP: "TCP", ModeSMCD: "SMC-D", ModeSMCR: "SMC-R", ModeUnix: "Unix"}
 
 func (m Mode) String() string { return modeNames[m] }
 
 // modes are those of core.
 var modes = map[core.Mode]Mode{core.SMCD: ModeSMCD, core.SMCR: ModeSMCR}
 
-// A Conn is an established connection, over SMC-D or plain TCP. Its methods may be called
+// A Conn is an established connection, over SMC, plain TCP or a pair of Unix sockets. Its methods may be called
 // by several goroutines at once, and have the meaning that they have in package net.
 type Conn struct {
 	host *Host
@@ -43,7 +44,8 @@ type Conn struct {
 
 	local, remote netip.AddrPort // of tcp; unmapped, without zone
 
-	data *stream.Conn // nil on plain TCP
+	data *stream.Conn // nil where bytes pass through a socket
+	pair *pairEnd     // nil but for ModeUnix
 	mode Mode
 
 	client  bool
@@ -89,7 +91,7 @@ func (c *Conn) Mode() Mode { return c.mode }
 // Read implements [net.Conn].
 func (c *Conn) Read(b []byte) (int, error) {
 	if c.data == nil {
-		n, err := c.readTCP(b)
+		n, err := c.readSocket(b)
 		c.tcpIn.Add(uint64(n))
 		return n, err
 	}
@@ -100,8 +102,11 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// readTCP reads from plain TCP.
-func (c *Conn) readTCP(b []byte) (int, error) {
+// readSocket reads from plain TCP, or a pair.
+func (c *Conn) readSocket(b []byte) (int, error) {
+	if c.pair != nil {
+		return c.pair.Read(b)
+	}
 	if c.crossing != nil && len(b) > 0 {
 		if n, err, ok := c.crossing.read(socket{c.tcp}, b); ok {
 			return n, err
@@ -113,7 +118,7 @@ func (c *Conn) readTCP(b []byte) (int, error) {
 // Write implements [net.Conn].
 func (c *Conn) Write(b []byte) (int, error) {
 	if c.data == nil {
-		n, err := c.tcp.Write(b)
+		n, err := c.writeSocket(b)
 		c.tcpOut.Add(uint64(n))
 		return n, err
 	}
@@ -124,11 +129,24 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
+func (c *Conn) writeSocket(b []byte) (int, error) {
+	if c.pair != nil {
+		return c.pair.Write(b)
+	}
+	return c.tcp.Write(b)
+}
+
 // WriteBuffers writes the buffers one after the other, like a writev. On return, bufs
 // holds what was not written.
 func (c *Conn) WriteBuffers(bufs *net.Buffers) (int64, error) {
 	if c.data == nil {
-		n, err := bufs.WriteTo(c.tcp)
+		var n int64
+		var err error
+		if c.pair != nil {
+			n, err = c.pair.writeBuffers(bufs)
+		} else {
+			n, err = bufs.WriteTo(c.tcp)
+		}
 		c.tcpOut.Add(uint64(n))
 		return n, err
 	}
@@ -157,7 +175,7 @@ func consume(bufs *net.Buffers, n int64) {
 // ReadFrom implements [io.ReaderFrom].
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	if c.data == nil {
-		n, err := c.tcp.ReadFrom(r)
+		n, err := c.readSocketFrom(r)
 		c.tcpOut.Add(uint64(n))
 		return n, err
 	}
@@ -165,10 +183,17 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	return n, c.copyError("readfrom", err)
 }
 
+func (c *Conn) readSocketFrom(r io.Reader) (int64, error) {
+	if c.pair != nil {
+		return c.pair.ReadFrom(r)
+	}
+	return c.tcp.ReadFrom(r)
+}
+
 // WriteTo implements [io.WriterTo].
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	if c.data == nil {
-		n, err := c.writeTCPTo(w)
+		n, err := c.writeSocketTo(w)
 		c.tcpIn.Add(uint64(n))
 		return n, err
 	}
@@ -176,8 +201,11 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	return n, c.copyError("writeto", err)
 }
 
-// writeTCPTo is WriteTo on plain TCP.
-func (c *Conn) writeTCPTo(w io.Writer) (int64, error) {
+// writeSocketTo is WriteTo on plain TCP, or a pair.
+func (c *Conn) writeSocketTo(w io.Writer) (int64, error) {
+	if c.pair != nil {
+		return c.pair.WriteTo(w)
+	}
 	if c.crossing == nil {
 		return c.tcp.WriteTo(w)
 	}
@@ -207,7 +235,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
 func (c *Conn) SetDeadline(t time.Time) error {
 	if c.data == nil {
 		c.urgent.setDeadline(t)
-		return c.tcp.SetDeadline(t)
+		return c.setPair(c.socket().SetDeadline(t))
 	}
 	err := c.data.SetReadDeadline(t)
 	if err == nil {
@@ -220,7 +248,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	if c.data == nil {
 		c.urgent.setDeadline(t)
-		return c.tcp.SetReadDeadline(t)
+		return c.setPair(c.socket().SetReadDeadline(t))
 	}
 	return c.setError(c.data.SetReadDeadline(t))
 }
@@ -228,9 +256,17 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline implements [net.Conn].
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.data == nil {
-		return c.tcp.SetWriteDeadline(t)
+		return c.setPair(c.socket().SetWriteDeadline(t))
 	}
 	return c.setError(c.data.SetWriteDeadline(t))
+}
+
+// setPair gives an error of a pair the connection's addresses.
+func (c *Conn) setPair(err error) error {
+	if c.pair != nil {
+		return c.pair.failed(err)
+	}
+	return err
 }
 
 func (c *Conn) setError(err error) error {
@@ -242,7 +278,10 @@ func (c *Conn) setError(err error) error {
 
 // CloseRead ends reading: reads return io.EOF. As with TCP the peer is not told.
 func (c *Conn) CloseRead() error {
-	if c.data == nil {
+	switch {
+	case c.pair != nil:
+		return c.pair.failed(c.pair.CloseRead())
+	case c.data == nil:
 		return c.tcp.CloseRead()
 	}
 	if err := c.data.CloseRead(); err != nil {
@@ -253,7 +292,10 @@ func (c *Conn) CloseRead() error {
 
 // CloseWrite ends writing: the peer reads io.EOF after what was written.
 func (c *Conn) CloseWrite() error {
-	if c.data == nil {
+	switch {
+	case c.pair != nil:
+		return c.pair.failed(c.pair.CloseWrite())
+	case c.data == nil:
 		return c.tcp.CloseWrite()
 	}
 	if err := c.data.CloseWrite(); err != nil {
@@ -277,7 +319,7 @@ func (c *Conn) Close() error {
 	if c.data == nil {
 		c.host.forget(c)
 		c.urgent.close()
-		return c.tcp.Close()
+		return c.setPair(c.socket().Close())
 	}
 	unread := c.data.Close()
 	// rule: TestCloseResets: c.options.abortive() -> false
@@ -306,14 +348,14 @@ func (c *Conn) abandon() {
 	c.Close()
 }
 
-// SyscallConn returns the TCP socket. Only on plain TCP do the connection's bytes pass
-// through it.
+// SyscallConn returns the TCP socket, or our end of a pair. Only on plain TCP may the connection's bytes be read and
+// written there.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) {
-	raw, err := c.tcp.SyscallConn()
+	raw, err := c.socket().SyscallConn()
 	switch {
 	case err != nil:
 		return raw, err
-	case c.data != nil:
+	case c.data != nil, c.pair != nil:
 		return opaqueConn{raw, c}, nil
 	case c.crossing != nil && !c.crossing.over.Load():
 		return filteredConn{raw, c}, nil
@@ -358,7 +400,7 @@ var errNoFile = fmt.Errorf("smc: a connection over shared memory has no file: %w
 // File returns a copy of the TCP socket of a plain TCP connection. On SMC it fails, and where the last message of a handshake that
 // led to TCP may still come, before the first Read.
 func (c *Conn) File() (*os.File, error) {
-	if c.data != nil {
+	if c.data != nil || c.pair != nil {
 		return nil, opError("file", c, errNoFile)
 	}
 	if c.crossing != nil {

@@ -42,7 +42,7 @@ func (c *Conn) setOption(apply func() error, remember func(*Options)) error {
 		return opError("set", c, net.ErrClosed)
 	}
 	// After a reset by the peer the TCP socket is gone, which the application has not closed.
-	if err := apply(); err != nil && (c.data == nil || !errors.Is(err, net.ErrClosed)) {
+	if err := apply(); err != nil && (c.data == nil && c.pair == nil || !errors.Is(err, net.ErrClosed)) {
 		return err
 	}
 	c.options.mu.Lock()
@@ -98,7 +98,12 @@ func (c *Conn) SetReadBuffer(bytes int) error {
 	if c.data != nil {
 		return opError("set", c, errBufferFixed)
 	}
-	return c.setOption(func() error { return c.tcp.SetReadBuffer(bytes) }, func(o *Options) { o.ReadBuffer = bytes })
+	return c.setOption(func() error {
+		if c.pair != nil {
+			return c.pair.failed(c.pair.SetReadBuffer(bytes))
+		}
+		return c.tcp.SetReadBuffer(bytes)
+	}, func(o *Options) { o.ReadBuffer = bytes })
 }
 
 // SetWriteBuffer sets the send buffer of a plain TCP connection. On SMC it fails.
@@ -106,5 +111,10 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	if c.data != nil {
 		return opError("set", c, errBufferFixed)
 	}
-	return c.setOption(func() error { return c.tcp.SetWriteBuffer(bytes) }, func(o *Options) { o.WriteBuffer = bytes })
+	return c.setOption(func() error {
+		if c.pair != nil {
+			return c.pair.failed(c.pair.SetWriteBuffer(bytes))
+		}
+		return c.tcp.SetWriteBuffer(bytes)
+	}, func(o *Options) { o.WriteBuffer = bytes })
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -35,7 +36,7 @@ func (r Requirement) String() string { return requirementNames[r] }
 func (r Requirement) met(m Mode) bool {
 	switch r {
 	case RequireSMC:
-		return m != ModeTCP
+		return m == ModeSMCD || m == ModeSMCR
 	case RequireSMCD:
 		return m == ModeSMCD
 	case RequireSMCR:
@@ -87,7 +88,7 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 	h.hold()
 	defer h.letGo()
 	h.openControl()
-	d := dialing{host: h, opts: &opts, call: h.meeting.NewCall()}
+	d := dialing{host: h, opts: &opts, call: h.meeting.NewCall(), run: run.NewCall(h.cfg.Dir)}
 	return d.dial(ctx, network, address, buffer)
 }
 
@@ -114,6 +115,7 @@ type dialing struct {
 	host *Host
 	opts *DialOptions
 	call *rendezvous.Call
+	run  *run.Call // with programs of 'gosmc run'
 
 	asked atomic.Bool // for TCP option 254, on a socket
 }
@@ -129,16 +131,28 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	conn, err := nd.DialContext(ctx, network, address)
 	if err != nil {
 		d.call.HangUp()
+		d.run.HangUp()
 		return nil, err
 	}
 	tcp := conn.(*net.TCPConn)
 	peer, reason, err := d.call.Await(ctx, tcp)
 	if err != nil {
+		d.run.HangUp()
 		tcp.Close()
 		return nil, dialError(network, tcp, err)
 	}
 	c := d.host.newConn(tcp, true, &d.opts.Net)
 	c.keepAlive = keepAlive
+	if peer != nil {
+		d.run.HangUp() // for other sockets
+	} else if end, why := d.run.Connected(tcp); end != nil {
+		if err := d.host.finishPair(c, end, 0); err != nil {
+			return nil, err
+		}
+		return c, nil
+	} else if why != clc.DiagNone {
+		reason = why
+	}
 	speaksCLC := false
 	if peer == nil {
 		remote := addrPort(tcp.RemoteAddr())
@@ -188,9 +202,29 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 		d.asked.Store(true)
 	}
 	if ok { // else it is a matter of TCP alone
-		d.call.Ask(ctx, raw, dest)
+		reason := d.call.Ask(ctx, raw, dest)
+		if reason == clc.DiagNoListener || reason == clc.DiagStale { // of ours
+			d.offer(ctx, raw, dest)
+		}
 	}
 	return nil
+}
+
+// offer offers a pair to a program of 'gosmc run', if one listens at a destination.
+func (d *dialing) offer(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) {
+	dest = netip.AddrPortFrom(dest.Addr().Unmap(), dest.Port())
+	if !d.opts.Require.met(ModeUnix) || d.host.speaksCLC(dest.Addr(), dest.Port()) {
+		return
+	}
+	var local netip.AddrPort
+	if d.opts.LocalAddr != nil {
+		ip, _ := netip.AddrFromSlice(d.opts.LocalAddr.IP)
+		if !ip.IsValid() {
+			ip = netip.IPv6Unspecified() // package net's nil
+		}
+		local = netip.AddrPortFrom(ip.Unmap(), uint16(d.opts.LocalAddr.Port))
+	}
+	d.run.Offer(ctx, raw, dest, local)
 }
 
 // destination returns where a socket is about to connect. An address without a host, which package

@@ -324,8 +324,8 @@ func (h *Host) release() {
 
 // counters only grow. Indexes are modes.
 type counters struct {
-	connections       [3]atomic.Uint64
-	bytesIn, bytesOut [3]atomic.Uint64
+	connections       [4]atomic.Uint64
+	bytesIn, bytesOut [4]atomic.Uint64
 	handshakesOK      atomic.Uint64
 	handshakesFailed  atomic.Uint64
 	data              stream.Stats

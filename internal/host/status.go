@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"sort"
@@ -157,7 +156,10 @@ func (h *Host) counterStatus() control.StatusCounters {
 	s.CLC, s.LLC = k.messages.status()
 	s.Groups = map[string]int{ModeSMCD.String(): 0, ModeSMCR.String(): 0}
 	s.RMBBytes = h.rmbBytes.Load()
-	for m := ModeTCP; m <= ModeSMCR; m++ {
+	for m := ModeTCP; m <= ModeUnix; m++ {
+		if m == ModeUnix && k.connections[m].Load() == 0 {
+			continue // there are no programs of 'gosmc run', on most machines
+		}
 		s.Connections[m.String()] = k.connections[m].Load()
 		s.Bytes[m.String()] = control.ByteCount{In: k.bytesIn[m].Load(), Out: k.bytesOut[m].Load()}
 	}
@@ -232,10 +234,10 @@ func (c *Conn) status(names map[int]string) control.StatusConn {
 		names[pid] = s.PeerCommand
 	}
 	s.BytesIn, s.BytesOut = c.Totals()
-	s.UID, s.Inode = socketOwner(c.tcp)
-	s.NetNS = socketNetns(c.tcp)
+	s.UID, s.Inode = socketOwner(c.socket())
+	s.NetNS = socketNetns(c.socket())
 	if c.data == nil {
-		s.RecvQ, s.SendQ = tcpQueues(c.tcp)
+		s.RecvQ, s.SendQ = socketQueues(c.socket())
 		return s
 	}
 	local, remote := c.Buffers()
@@ -278,9 +280,9 @@ func socketNetns(sc syscall.Conn) uint64 {
 	return netns
 }
 
-// tcpQueues returns what waits in the socket's buffers.
-func tcpQueues(tcp *net.TCPConn) (recv, send uint64) {
-	raw, err := tcp.SyscallConn()
+// socketQueues returns what waits in the socket's buffers.
+func socketQueues(sc syscall.Conn) (recv, send uint64) {
+	raw, err := sc.SyscallConn()
 	if err != nil {
 		return 0, 0
 	}

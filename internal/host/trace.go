@@ -50,6 +50,8 @@ func (r traceRecord) Event() control.TraceEvent {
 		Local: r.local, Peer: r.peer, Text: r.text,
 	}
 	switch {
+	case r.mode == ModeUnix:
+		e.Mode = r.mode.String()
 	case r.agreed != nil:
 		e.Mode = modeVersion(r.mode, r.agreed.Version)
 	case r.kind == control.TraceFallback || r.kind == control.TraceClosed:
@@ -59,7 +61,9 @@ func (r traceRecord) Event() control.TraceEvent {
 	case control.TraceRendezvous:
 		e.Name, e.Text = r.words()
 	case control.TraceEstablished:
-		e.Text = fmt.Sprintf("eid=%s buffers=%d,%d", r.agreed.EID, r.numbers[0], r.numbers[1])
+		if e.Text = "a pair of Unix sockets"; r.mode != ModeUnix {
+			e.Text = fmt.Sprintf("eid=%s buffers=%d,%d", r.agreed.EID, r.numbers[0], r.numbers[1])
+		}
 		if r.agreed.PeerPID != 0 {
 			e.Text += fmt.Sprintf(" peer-pid=%d", r.agreed.PeerPID)
 		}

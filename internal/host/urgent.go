@@ -49,7 +49,7 @@ func (u *urgentSocket) close() {
 }
 
 // open returns the epoll instance in *file, which it makes if there is none.
-func (u *urgentSocket) open(file **os.File, tcp *net.TCPConn) (*os.File, error) {
+func (u *urgentSocket) open(file **os.File, socket syscall.Conn) (*os.File, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
@@ -63,9 +63,9 @@ func (u *urgentSocket) open(file **os.File, tcp *net.TCPConn) (*os.File, error) 
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
 	if err = unix.SetNonblock(fd, true); err == nil {
-		err = onSocket(tcp, func(socket int) error {
-			event := unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(socket)}
-			return os.NewSyscallError("epoll_ctl", unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, socket, &event))
+		err = onSocket(socket, func(watched int) error {
+			event := unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(watched)}
+			return os.NewSyscallError("epoll_ctl", unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, watched, &event))
 		})
 	}
 	if err != nil {
@@ -83,8 +83,8 @@ func (u *urgentSocket) open(file **os.File, tcp *net.TCPConn) (*os.File, error) 
 
 // wait calls try until it reports true or an error, again each time when something has happened on the socket, of which it is told. Of several
 // callers one waits for that, and the others for that one.
-func (u *urgentSocket) wait(file **os.File, tcp *net.TCPConn, try func(fd int, events uint32) (done bool, err error)) error {
-	f, err := u.open(file, tcp)
+func (u *urgentSocket) wait(file **os.File, socket syscall.Conn, try func(fd int, events uint32) (done bool, err error)) error {
+	f, err := u.open(file, socket)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (u *urgentSocket) wait(file **os.File, tcp *net.TCPConn, try func(fd int, e
 	waited := raw.Read(func(epoll uintptr) (done bool) {
 		events := make([]unix.EpollEvent, 1)
 		unix.EpollWait(int(epoll), events, 0) // first: what comes later is news again
-		err = onSocket(tcp, func(fd int) (err error) {
+		err = onSocket(socket, func(fd int) (err error) {
 			done, err = try(fd, events[0].Events)
 			return err
 		})
@@ -126,8 +126,8 @@ func urgentEnd(fd int) error {
 }
 
 // onSocket calls f with the descriptor of a socket.
-func onSocket(tcp *net.TCPConn, f func(fd int) error) error {
-	raw, err := tcp.SyscallConn()
+func onSocket(socket syscall.Conn, f func(fd int) error) error {
+	raw, err := socket.SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -156,14 +156,14 @@ func (c *Conn) WriteUrgent(b []byte) (n int, err error) {
 // writeUrgentTCP sends the last byte alone: of a send that is cut short the kernel would mark another one.
 func (c *Conn) writeUrgentTCP(b []byte) (n int, err error) {
 	last := max(len(b)-1, 0)
-	if n, err = c.tcp.Write(b[:last]); err != nil || len(b) == 0 {
+	if n, err = c.writeSocket(b[:last]); err != nil || len(b) == 0 {
 		var op *net.OpError
 		if errors.As(err, &op) {
 			err = op.Err
 		}
 		return n, err
 	}
-	raw, err := c.tcp.SyscallConn()
+	raw, err := c.socket().SyscallConn()
 	if err != nil {
 		return n, err
 	}
@@ -200,7 +200,7 @@ func (c *Conn) ReadUrgent() (value byte, err error) {
 
 func (c *Conn) readUrgentTCP() (value byte, err error) {
 	u := &c.urgent
-	err = u.wait(&u.byte, c.tcp, func(fd int, _ uint32) (bool, error) {
+	err = u.wait(&u.byte, c.socket(), func(fd int, _ uint32) (bool, error) {
 		b := make([]byte, 1)
 		n, _, err := unix.Recvfrom(fd, b, unix.MSG_OOB|unix.MSG_DONTWAIT)
 		switch {
@@ -227,7 +227,7 @@ func (c *Conn) WaitUrgent() (err error) {
 		c.traceUrgent(false, err)
 	} else {
 		u := &c.urgent
-		err = u.wait(&u.news, c.tcp, func(fd int, events uint32) (bool, error) {
+		err = u.wait(&u.news, c.socket(), func(fd int, events uint32) (bool, error) {
 			if events&unix.EPOLLPRI != 0 {
 				return true, nil
 			}
@@ -246,7 +246,7 @@ func (c *Conn) SetUrgentInline(inline bool) error {
 	if inline {
 		value = 1
 	}
-	return c.setError(onSocket(c.tcp, func(fd int) error {
+	return c.setError(onSocket(c.socket(), func(fd int) error {
 		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, value))
 	}))
 }
@@ -256,7 +256,7 @@ func (c *Conn) AtUrgentMark() (at bool, err error) {
 	if c.data != nil {
 		at, err = c.data.AtUrgentMark()
 	} else {
-		err = onSocket(c.tcp, func(fd int) error {
+		err = onSocket(c.socket(), func(fd int) error {
 			value, err := unix.IoctlGetInt(fd, unix.SIOCATMARK)
 			at = value != 0
 			return os.NewSyscallError("ioctl", err)

@@ -38,15 +38,16 @@ type Call struct {
 func (p *Point) NewCall() *Call { return &Call{point: p} }
 
 // Ask asks for SMC on a socket that is about to connect to dest, if anybody announced a listener
-// there.
-func (c *Call) Ask(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) {
+// there. It returns the reason if it has not.
+func (c *Call) Ask(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) clc.Diagnosis {
 	if c.isOver() {
-		return
+		return clc.DiagNotAccepted
 	}
 	a, reason := c.point.prepare(ctx, raw, dest)
 	if !c.note(a, dest, reason) && a != nil {
 		c.point.endAttempt(a, true)
 	}
+	return reason
 }
 
 func (c *Call) isOver() bool {

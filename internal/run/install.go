@@ -16,13 +16,11 @@ import (
 
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/user"
-	"github.com/gosmc/smc/preload"
 )
 
 // install puts the library where programs can load it, and returns its path: the run directory, or where nothing there may be
 // executed, the user's cache.
-func install(dir string) (string, error) {
-	library := preload.Library()
+func install(dir string, library []byte) (string, error) {
 	if library == nil {
 		return "", errors.New("there is no library for this architecture")
 	}

@@ -33,12 +33,12 @@ const resultFD = 3
 
 // Prepare starts a supervisor for this process and returns the environment in which a program has the library. The environment of
 // a program that was started by 'gosmc run' is returned as it is, unless the program is to have a supervisor of its own: that of the other serves this one, too.
-func Prepare(environ []string, own bool) ([]string, error) {
+func Prepare(environ []string, own bool, library []byte) ([]string, error) {
 	if path := lookup(environ, EnvSocket); path != "" && !own && answers(path) {
 		return environ, nil
 	}
 	dir := rundir.Default()
-	library, err := install(dir)
+	path, err := install(dir, library)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func Prepare(environ []string, own bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := library
+	list := path
 	for _, have := range strings.FieldsFunc(lookup(environ, preloadVariable), func(r rune) bool { return r == ' ' || r == ':' }) {
 		if !strings.HasPrefix(filepath.Base(have), "libgosmc-") {
 			list += ":" + have

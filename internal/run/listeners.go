@@ -34,8 +34,11 @@ func newListeners(dir, socket string, netns uint64) *listeners {
 	return &listeners{dir: dir, socket: socket, netns: netns, ports: make(map[uint16][]listener), looked: make(map[uint16]time.Time), claims: make(map[uint16]int)}
 }
 
-func (l *listeners) link(port uint16) string {
-	return filepath.Join(l.dir, fmt.Sprintf("%016x.%d", l.netns, port))
+func (l *listeners) link(port uint16) string { return linkOf(l.dir, l.netns, port) }
+
+// linkOf is the path of the link for a port in a network namespace.
+func linkOf(dir string, netns uint64, port uint16) string {
+	return filepath.Join(dir, fmt.Sprintf("%016x.%d", netns, port))
 }
 
 // add announces a listener. It reports false if connections to it have to stay TCP: another supervisor has the port,

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // kind is what a message is about.
@@ -33,9 +35,10 @@ const (
 	messageLen     = 64
 	replyLen       = 16
 	flagIPv6       = 1
+	replyBit       = 0x80 // of the kind
 )
 
-// A message is what the library says.
+// A message is what the library says, or a program of package smc.
 //
 //	offset  size  field
 //	     0     1  kind
@@ -80,17 +83,57 @@ func parseMessage(b []byte) (message, error) {
 	}, nil
 }
 
-// appendReply appends the answer to a message.
+// append appends the encoded message to b.
+func (m message) append(b []byte) []byte {
+	flags := uint32(0)
+	if m.ipv6 {
+		flags = flagIPv6
+	}
+	b = append(b, byte(m.kind), messageVersion)
+	b = binary.NativeEndian.AppendUint16(b, messageLen)
+	b = binary.NativeEndian.AppendUint32(b, flags)
+	b = binary.NativeEndian.AppendUint64(b, m.netns)
+	for _, a := range []netip.AddrPort{m.local, m.peer} {
+		ip := a.Addr().As16()
+		b = append(b, ip[:]...)
+	}
+	b = binary.NativeEndian.AppendUint16(b, m.local.Port())
+	b = binary.NativeEndian.AppendUint16(b, m.peer.Port())
+	b = append(b, 0, 0, 0, 0)
+	return binary.NativeEndian.AppendUint64(b, m.unique)
+}
+
+// A reply is the answer to a message.
 //
 //	offset  size  field
 //	     0     1  kind        of the message, with 0x80
 //	     1     1  version     1
 //	     2     2  length      16
 //	     4     4  status
-//	     8     8  reserved
-func appendReply(b []byte, k kind, s status) []byte {
-	b = append(b, byte(k)|0x80, messageVersion)
+//	     8     4  reason      of status 1 to an Offer, as in an SMC Decline; else 0
+//	    12     4  reserved
+type reply struct {
+	kind   kind
+	status status
+	reason clc.Diagnosis
+}
+
+func (r reply) append(b []byte) []byte {
+	b = append(b, byte(r.kind)|replyBit, messageVersion)
 	b = binary.NativeEndian.AppendUint16(b, replyLen)
-	b = binary.NativeEndian.AppendUint32(b, uint32(s))
-	return append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+	b = binary.NativeEndian.AppendUint32(b, uint32(r.status))
+	b = binary.NativeEndian.AppendUint32(b, uint32(r.reason))
+	return append(b, 0, 0, 0, 0)
+}
+
+// parseReply decodes the answer to a message of a kind.
+func parseReply(b []byte, k kind) (reply, error) {
+	if len(b) != replyLen || b[0] != byte(k)|replyBit || b[1] != messageVersion || binary.NativeEndian.Uint16(b[2:]) != replyLen {
+		return reply{}, errMessage
+	}
+	r := reply{kind: k, status: status(binary.NativeEndian.Uint32(b[4:])), reason: clc.Diagnosis(binary.NativeEndian.Uint32(b[8:]))}
+	if r.status > statusClaimed {
+		return reply{}, errMessage
+	}
+	return r, nil
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"testing"
+
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // testMessage is a message as the library lays it out: preload/src/preload.h.
@@ -34,6 +36,9 @@ func TestParseMessage(t *testing.T) {
 	if got, err := parseMessage(b); err != nil || got != want {
 		t.Errorf("parseMessage = %+v, %v; want %+v", got, err, want)
 	}
+	if got := want.append(nil); !bytes.Equal(got, b) {
+		t.Errorf("append = %x\nwant     %x", got, b)
+	}
 	for n := range b {
 		if _, err := parseMessage(b[:n]); err == nil {
 			t.Errorf("parseMessage of %d bytes: no error", n)
@@ -57,9 +62,26 @@ func TestParseMessage(t *testing.T) {
 }
 
 func TestReply(t *testing.T) {
-	if got, want := appendReply(nil, kindCancel, statusClaimed), []byte{0x84, 1}; !bytes.Equal(got[:2], want) || len(got) != replyLen ||
-		binary.NativeEndian.Uint16(got[2:]) != replyLen || binary.NativeEndian.Uint32(got[4:]) != 2 {
-		t.Errorf("appendReply = %x", got)
+	r := reply{kindOffer, statusNo, clc.DiagNotAllowed}
+	b := r.append(nil)
+	if want := []byte{0x82, 1}; !bytes.Equal(b[:2], want) || len(b) != replyLen || binary.NativeEndian.Uint16(b[2:]) != replyLen ||
+		binary.NativeEndian.Uint32(b[4:]) != 1 || binary.NativeEndian.Uint32(b[8:]) != 0x7e010016 {
+		t.Errorf("append = %x", b)
+	}
+	if got, err := parseReply(b, kindOffer); err != nil || got != r {
+		t.Errorf("parseReply = %+v, %v; want %+v", got, err, r)
+	}
+	for n := range b {
+		if _, err := parseReply(b[:n], kindOffer); err == nil {
+			t.Errorf("parseReply of %d bytes: no error", n)
+		}
+	}
+	for name, i := range map[string]int{"kind": 0, "version": 1, "length field": 2, "status": 5} {
+		wrong := bytes.Clone(b)
+		wrong[i] ^= 0x40
+		if _, err := parseReply(wrong, kindOffer); err == nil {
+			t.Errorf("%s: no error", name)
+		}
 	}
 }
 

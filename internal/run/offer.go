@@ -37,8 +37,8 @@ func keyOf(client, server netip.AddrPort) pairKey {
 	return pairKey{client.String(), server.String()}
 }
 
-// take keeps the end that a client offers, which is process pid. It returns nil, and has closed the end, if the connection has to be TCP.
-func (s *supervisor) take(m message, end, pid int) *offer {
+// take keeps the end that a client offers, which is process pid. It returns nil and the reason, and has closed the end, if the connection has to be TCP.
+func (s *supervisor) take(m message, end, pid int) (*offer, clc.Diagnosis) {
 	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, end: end, tcp: -1}
 	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
 	reason := clc.DiagNone
@@ -55,11 +55,11 @@ func (s *supervisor) take(m message, end, pid int) *offer {
 	s.record.offered(m, pid, reason)
 	if reason != clc.DiagNone {
 		unix.Close(end)
-		return nil
+		return nil, reason
 	}
 	s.offers[o.key] = o
 	s.board.setWaiting(len(s.offers))
-	return o
+	return o, clc.DiagNone
 }
 
 func peerName(fd int) string {

@@ -53,6 +53,16 @@ func stream(fd int) half {
 	return h
 }
 
+// unixConn is stream for an end of a pair.
+func unixConn(fd int) *net.UnixConn {
+	h := stream(fd)
+	if u, ok := h.(*net.UnixConn); ok {
+		return u
+	}
+	closeStreams(h)
+	return nil
+}
+
 func closeStreams(list ...half) {
 	for _, h := range list {
 		if h != nil {

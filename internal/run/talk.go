@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/user"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // A talk is one socket on which a program asks.
@@ -99,9 +100,9 @@ func (s *supervisor) answer(t *talk, m message, fd int) (more bool) {
 	case kindBoard:
 		t.reply(m.kind, statusOK, s.board.fd)
 	case kindOffer:
-		t.offer = s.take(m, fd, t.pid)
-		if t.offer == nil {
-			t.reply(m.kind, statusNo, -1)
+		var reason clc.Diagnosis
+		if t.offer, reason = s.take(m, fd, t.pid); t.offer == nil {
+			t.send(reply{m.kind, statusNo, reason}, -1)
 			return false
 		}
 		return t.reply(m.kind, statusOK, -1)
@@ -127,12 +128,14 @@ func okOr(ok bool, otherwise status) status {
 }
 
 // reply sends an answer, with a descriptor unless fd is negative. It reports whether it was sent.
-func (t *talk) reply(k kind, s status, fd int) bool {
+func (t *talk) reply(k kind, s status, fd int) bool { return t.send(reply{kind: k, status: s}, fd) }
+
+func (t *talk) send(r reply, fd int) bool {
 	var rights []byte
 	if fd >= 0 {
 		rights = unix.UnixRights(fd)
 	}
-	return unix.Sendmsg(t.fd, appendReply(nil, k, s), rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) == nil
+	return unix.Sendmsg(t.fd, r.append(nil), rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) == nil
 }
 
 // hangUp ends a talk. An offer that was neither connected nor cancelled ends with it: its program has died.

@@ -1,0 +1,535 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc"
+	supervise "github.com/gosmc/smc/internal/run"
+)
+
+// A peerProgram is the program under 'gosmc run' that talks to this test, which uses package smc. It does what lines on its standard input say:
+// words, the first of which is a method of it.
+const peerProgram = `
+import hashlib, os, random, socket, struct, sys, threading
+family = socket.AF_INET6 if "6" in sys.argv[1] else socket.AF_INET
+here = "::1" if family == socket.AF_INET6 else "127.0.0.1"
+if sys.argv[1].startswith("serve"):
+    l = socket.create_server(("0.0.0.0" if "any" in sys.argv[1] else here, 0), family=family)
+    print(l.getsockname()[1], flush=True)
+for line in sys.stdin:
+    word, *args = line.split()
+    if word == "accept":
+        c, a = l.accept()
+        print(a[0], a[1], c.getsockname()[1])
+    elif word == "connect":
+        c = socket.socket(family)
+        c.connect((here, int(args[0])))
+        print(c.getsockname()[0], c.getsockname()[1], c.getpeername()[1])
+    elif word == "both": # sends what SEED gives, SIZE bytes, ends that, and says what it has received
+        def send():
+            r = random.Random(int(args[0]))
+            left = int(args[1])
+            while left:
+                n = min(left, r.randrange(1, 100000))
+                c.sendall(r.randbytes(n))
+                left -= n
+            c.shutdown(socket.SHUT_WR)
+        r = random.Random(int(args[0]))
+        left, sent = int(args[1]), hashlib.sha256()
+        while left:
+            n = min(left, r.randrange(1, 100000))
+            sent.update(r.randbytes(n))
+            left -= n
+        t = threading.Thread(target=send)
+        t.start()
+        got, size = hashlib.sha256(), 0
+        while d := c.recv(200000):
+            got.update(d)
+            size += len(d)
+        t.join()
+        print(size, got.hexdigest(), sent.hexdigest())
+    elif word == "send":
+        c.sendall(args[0].encode())
+        print("sent")
+    elif word == "receive":
+        try: print(c.recv(65536).decode() or "EOF")
+        except OSError as e: print(type(e).__name__)
+    elif word == "sink": # receives until the end
+        size = 0
+        while n := len(c.recv(1 << 20)): size += n
+        print(size)
+    elif word == "source":
+        b = bytes(1 << 20)
+        for _ in range(int(args[0])): c.sendall(b)
+        c.close()
+        print("sent")
+    elif word == "reset":
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        c.close()
+        print("reset")
+    elif word == "close":
+        c.close()
+        print("closed")
+    sys.stdout.flush()
+`
+
+// say has the peer do something, and returns what it answers.
+func (p *talker) say(t *testing.T, line string) string {
+	t.Helper()
+	io.WriteString(p.in, line+"\n")
+	return p.hear(t)
+}
+
+func (p *talker) hear(t *testing.T) string {
+	t.Helper()
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("the peer has ended: %v", err)
+	}
+	return strings.TrimSuffix(line, "\n")
+}
+
+// A libraryPeer is a connection of this test, by package smc, with a program under 'gosmc run'.
+type libraryPeer struct {
+	*talker
+	conn *smc.Conn
+	port string // of the server
+}
+
+// A libraryTest has what connections of this test need.
+type libraryTest struct {
+	environ []string
+	host    *smc.Host
+	flags   []string // of gosmc run
+	served  string   // how the peer serves: "serve", "serve6", "serve-any"
+	dials   bool     // this test does, not the program
+}
+
+func newLibraryTest(t *testing.T, config smc.Config) *libraryTest {
+	t.Helper()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3")
+	}
+	environ := runEnviron(t)
+	config.Dir = strings.TrimPrefix(environ[len(environ)-1], "GOSMC_DIR=")
+	host, err := smc.NewHost(&config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	return &libraryTest{environ: environ, host: host, served: "serve", dials: true}
+}
+
+func (l *libraryTest) peer(t *testing.T, role string) *talker {
+	t.Helper()
+	return startTalker(t, runCommand(t, l.environ, append(slices.Clone(l.flags), "python3", "-c", peerProgram, role)...))
+}
+
+// connect makes a connection with a program.
+func (l *libraryTest) connect(t *testing.T) *libraryPeer {
+	t.Helper()
+	if l.dials {
+		p := l.peer(t, l.served)
+		return l.dial(t, p, p.hear(t))
+	}
+	lc := smc.ListenConfig{Host: l.host}
+	address := map[string]string{"serve": "127.0.0.1:0", "serve6": "[::1]:0", "serve-any": "0.0.0.0:0"}[l.served]
+	server, err := lc.Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	return l.accept(t, server, l.peer(t, strings.Replace(l.served, "serve", "connect", 1)))
+}
+
+// accept has a program connect to this test, before that accepts.
+func (l *libraryTest) accept(t *testing.T, server *smc.Listener, p *talker) *libraryPeer {
+	t.Helper()
+	port := strconv.Itoa(server.Addr().(*net.TCPAddr).Port)
+	fields := strings.Fields(p.say(t, "connect "+port))
+	server.SetDeadline(time.Now().Add(60 * time.Second))
+	c, err := server.AcceptSMC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(60 * time.Second))
+	if addr := c.RemoteAddr().(*net.TCPAddr); addr.IP.String() != fields[0] || strconv.Itoa(addr.Port) != fields[1] || fields[2] != port {
+		t.Errorf("the client has %q, and RemoteAddr is %v, LocalAddr %v", fields, addr, c.LocalAddr())
+	}
+	return &libraryPeer{p, c, port}
+}
+
+// dial connects to a program that serves.
+func (l *libraryTest) dial(t *testing.T, p *talker, port string) *libraryPeer {
+	t.Helper()
+	here := "127.0.0.1"
+	if strings.Contains(l.served, "6") {
+		here = "::1"
+	}
+	d := smc.Dialer{Host: l.host, Timeout: 20 * time.Second}
+	c, err := d.Dial("tcp", net.JoinHostPort(here, port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(60 * time.Second))
+	want := strings.Join([]string{here, port}, " ")
+	addr := c.LocalAddr().(*net.TCPAddr)
+	if got := p.say(t, "accept"); got != addr.IP.String()+" "+strconv.Itoa(addr.Port)+" "+port {
+		t.Errorf("the server sees %s, want %v and port %s", got, addr, port)
+	}
+	if remote := c.RemoteAddr().(*net.TCPAddr); remote.IP.String()+" "+strconv.Itoa(remote.Port) != want {
+		t.Errorf("RemoteAddr = %v, want %s", remote, want)
+	}
+	return &libraryPeer{p, c, port}
+}
+
+// directions runs a test for both: who connects is a program, or this test.
+func directions(t *testing.T, run func(t *testing.T, l *libraryTest)) {
+	t.Run("dial", func(t *testing.T) {
+		t.Parallel()
+		run(t, newLibraryTest(t, smc.Config{}))
+	})
+}
+
+// isMoved checks that both ends of a connection are shown as ends of a pair, once each.
+func (l *libraryTest) isMoved(t *testing.T, p *libraryPeer) {
+	t.Helper()
+	if s := p.conn.State(); s.Mode != smc.ModeUnix || s.Reason.Tag != "" {
+		t.Errorf("State = %+v, want %v", s, smc.ModeUnix)
+	}
+	var pids []int
+	for _, c := range shown(t, l.environ, p.port) {
+		if c.Mode != modeUnix || c.PID == 0 || c.Command == "" || !strings.Contains("in-band sends on a ring receives on a ring", c.Reason) {
+			t.Errorf("ss shows %+v", c)
+		}
+		pids = append(pids, c.PID)
+	}
+	slices.Sort(pids)
+	want := []int{os.Getpid(), p.cmd.Process.Pid}
+	slices.Sort(want)
+	if !slices.Equal(pids, want) {
+		t.Errorf("ss shows ends of processes %v, want %v", pids, want)
+	}
+}
+
+// TestLibraryTransfer has both sides send at once, in pieces of all sizes, and end that: hashes agree.
+func TestLibraryTransfer(t *testing.T) {
+	directions(t, func(t *testing.T, l *libraryTest) {
+		p := l.connect(t)
+		l.isMoved(t, p)
+		const size = 20 << 20
+		io.WriteString(p.in, "both 7 "+strconv.Itoa(size)+"\n")
+		sent := sha256.New()
+		go func() {
+			r := rand.New(rand.NewPCG(1, 2))
+			for left := size; left > 0; {
+				b := make([]byte, min(left, 1+r.IntN(100000)))
+				for i := range b {
+					b[i] = byte(r.Uint32())
+				}
+				sent.Write(b)
+				if _, err := p.conn.Write(b); err != nil {
+					t.Error(err)
+					return
+				}
+				left -= len(b)
+			}
+			if err := p.conn.CloseWrite(); err != nil {
+				t.Error(err)
+			}
+		}()
+		got := sha256.New()
+		n, err := io.Copy(got, p.conn)
+		if err != nil || n != size {
+			t.Errorf("received %d bytes, %v; want %d", n, err, size)
+		}
+		fields := strings.Fields(p.hear(t))
+		if fields[0] != strconv.Itoa(size) || fields[1] != hex.EncodeToString(sent.Sum(nil)) {
+			t.Errorf("the peer has received %s bytes with hash %s, want %d with %x", fields[0], fields[1], size, sent.Sum(nil))
+		}
+		if want := hex.EncodeToString(got.Sum(nil)); fields[2] != want {
+			t.Errorf("the peer has sent what has the hash %s, and what came has %s", fields[2], want)
+		}
+		if s := p.conn.State(); s.BytesRead != size || s.BytesWritten != size {
+			t.Errorf("State counts %d and %d bytes, want %d", s.BytesRead, s.BytesWritten, size)
+		}
+	})
+}
+
+// TestLibraryEnds has the ends of a connection: by either side, in good order or with bytes that nobody has read, and by death.
+func TestLibraryEnds(t *testing.T) {
+	read := func(t *testing.T, p *libraryPeer) (string, error) {
+		t.Helper()
+		b, err := io.ReadAll(p.conn)
+		return string(b), err
+	}
+	for name, run := range map[string]func(t *testing.T, l *libraryTest, p *libraryPeer){
+		"peer closes": func(t *testing.T, _ *libraryTest, p *libraryPeer) {
+			p.say(t, "send last")
+			p.say(t, "close")
+			if got, err := read(t, p); got != "last" || err != nil {
+				t.Errorf("read %q, %v", got, err)
+			}
+			if _, err := p.conn.Write([]byte("x")); !errors.Is(err, unix.EPIPE) || !strings.Contains(err.Error(), "tcp 127.0.0.1:") {
+				t.Errorf("Write after that: %v, want EPIPE of a TCP connection", err)
+			}
+		},
+		"peer leaves unread": func(t *testing.T, _ *libraryTest, p *libraryPeer) {
+			if _, err := p.conn.Write([]byte("unread")); err != nil {
+				t.Fatal(err)
+			}
+			p.say(t, "close")
+			if got, err := read(t, p); got != "" || !errors.Is(err, unix.ECONNRESET) || !strings.Contains(err.Error(), "tcp 127.0.0.1:") {
+				t.Errorf("read %q, %v; want ECONNRESET of a TCP connection", got, err)
+			}
+		},
+		"we close": func(t *testing.T, _ *libraryTest, p *libraryPeer) {
+			p.conn.Write([]byte("last"))
+			p.conn.Close()
+			if got, then := p.say(t, "receive"), p.say(t, "receive"); got != "last" || then != "EOF" {
+				t.Errorf("the peer has received %q, then %q", got, then)
+			}
+			if _, err := p.conn.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Read after Close: %v", err)
+			}
+		},
+		"we leave unread": func(t *testing.T, _ *libraryTest, p *libraryPeer) {
+			p.say(t, "send unread")
+			p.conn.Close()
+			if got := p.say(t, "receive"); got != "ConnectionResetError" {
+				t.Errorf("the peer has received %q, want a reset", got)
+			}
+		},
+		"peer resets": func(t *testing.T, _ *libraryTest, p *libraryPeer) {
+			p.say(t, "reset")
+			if got, err := read(t, p); got != "" || err != nil && !errors.Is(err, unix.ECONNRESET) {
+				t.Errorf("read %q, %v", got, err)
+			}
+		},
+		"peer is killed": func(t *testing.T, _ *libraryTest, p *libraryPeer) {
+			p.say(t, "send last")
+			p.cmd.Process.Kill()
+			if got, err := read(t, p); got != "last" || err != nil {
+				t.Errorf("read %q, %v", got, err)
+			}
+		},
+		"deadline": func(t *testing.T, _ *libraryTest, p *libraryPeer) {
+			p.conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+			_, err := p.conn.Read(make([]byte, 1))
+			if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "tcp 127.0.0.1:") {
+				t.Errorf("Read: %v, want that its deadline is over", err)
+			}
+			large := make([]byte, 64<<20)
+			p.conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+			if n, err := p.conn.Write(large); !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 || n == 64<<20 {
+				t.Errorf("Write = %d, %v; want that its deadline is over", n, err)
+			}
+			p.conn.SetDeadline(time.Now().Add(60 * time.Second))
+			p.say(t, "send late")
+			b := make([]byte, 10)
+			if n, err := p.conn.Read(b); string(b[:n]) != "late" {
+				t.Errorf("Read after that: %q, %v", b[:n], err)
+			}
+		},
+		"copies": func(t *testing.T, _ *libraryTest, p *libraryPeer) {
+			bufs := net.Buffers{[]byte("a"), []byte("b"), []byte("c")}
+			if n, err := p.conn.WriteBuffers(&bufs); n != 3 || err != nil || len(bufs) != 0 {
+				t.Errorf("WriteBuffers = %d, %v", n, err)
+			}
+			if got := p.say(t, "receive"); got != "abc" {
+				t.Errorf("the peer has received %q", got)
+			}
+			if n, err := p.conn.ReadFrom(strings.NewReader("from")); n != 4 || err != nil {
+				t.Errorf("ReadFrom = %d, %v", n, err)
+			}
+			if got := p.say(t, "receive"); got != "from" {
+				t.Errorf("the peer has received %q", got)
+			}
+			p.say(t, "send to")
+			p.say(t, "close")
+			var b bytes.Buffer
+			if n, err := p.conn.WriteTo(&b); n != 2 || err != nil || b.String() != "to" {
+				t.Errorf("WriteTo = %d, %v, %q", n, err, b.String())
+			}
+			if _, err := p.conn.File(); !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("File: %v", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			directions(t, func(t *testing.T, l *libraryTest) {
+				p := l.connect(t)
+				run(t, l, p)
+			})
+		})
+	}
+}
+
+// TestLibraryAlone has the supervisor killed: connections go on, and new ones are TCP.
+func TestLibraryAlone(t *testing.T) {
+	t.Parallel()
+	l := newLibraryTest(t, smc.Config{})
+	p := l.connect(t)
+	l.isMoved(t, p)
+	socket := supervise.Supervisor(p.cmd.Process.Pid)
+	if err := unix.Kill(supervisorOf(t, socket), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.say(t, "send alone")
+	b := make([]byte, 10)
+	if n, err := p.conn.Read(b); err != nil || string(b[:n]) != "alone" {
+		t.Errorf("read %q, %v", b[:n], err)
+	}
+	late := l.dial(t, p.talker, p.port)
+	if s := late.conn.State(); s.Mode != smc.ModeTCP || s.Reason.Tag != "STALE" {
+		t.Errorf("State = %+v, want TCP, as the supervisor is gone", s)
+	}
+	p.say(t, "send TCP")
+	if n, err := late.conn.Read(b); err != nil || string(b[:n]) != "TCP" {
+		t.Errorf("read %q, %v", b[:n], err)
+	}
+}
+
+// TestLibraryPolicy has either side refuse: the connection is TCP, and says why.
+func TestLibraryPolicy(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		config smc.Config
+		flags  []string // of gosmc run
+		served string
+		tag    string // of the reason at our end; empty: it is moved
+	}{
+		{"nothing said", smc.Config{}, nil, "serve", ""},
+		{"IPv6", smc.Config{}, nil, "serve6", ""},
+		{"all addresses", smc.Config{}, nil, "serve-any", ""},
+		{"disabled here", smc.Config{Disabled: true}, nil, "serve", "DISABLED"},
+		{"connect here", smc.Config{Connect: smc.Filter{Addresses: []string{"!127.0.0.1"}}}, nil, "serve", "NOT_ALLOWED"},
+		{"another connect here", smc.Config{Connect: smc.Filter{Addresses: []string{"!127.0.0.2"}}}, nil, "serve", ""},
+		{"listen there", smc.Config{}, []string{"--listen-port", "none"}, "serve", "NO_LISTENER"},
+		{"listen address there", smc.Config{}, []string{"--listen-address", "!127.0.0.1"}, "serve-any", "NOT_ALLOWED"},
+		{"off there", smc.Config{}, []string{"--smc", "off"}, "serve", "NO_LISTENER"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLibraryTest(t, tt.config)
+			l.flags, l.served = tt.flags, tt.served
+			p := l.connect(t)
+			if s := p.conn.State(); s.Reason.Tag != tt.tag || (s.Mode == smc.ModeUnix) != (tt.tag == "") {
+				t.Errorf("State = %+v, want reason %q", s, tt.tag)
+			}
+			p.say(t, "send bytes")
+			b := make([]byte, 10)
+			if n, err := p.conn.Read(b); err != nil || string(b[:n]) != "bytes" {
+				t.Errorf("read %q, %v", b[:n], err)
+			}
+		})
+	}
+}
+
+// TestLibraryDialer has settings of a dial by which it is decided whether there can be a pair.
+func TestLibraryDialer(t *testing.T) {
+	free := func(t *testing.T) *net.TCPAddr { // a port that was free just now
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().(*net.TCPAddr)
+	}
+	for _, tt := range []struct {
+		name   string
+		host   string // to which it goes
+		change func(d *smc.Dialer)
+		tag    string // of the reason; empty: it is moved
+		fails  bool
+	}{
+		{"a name", "localhost", func(*smc.Dialer) {}, "", false},
+		{"no host", "", func(*smc.Dialer) {}, "", false},
+		{"a local address", "127.0.0.1", func(d *smc.Dialer) { d.LocalAddr = free(t) }, "", false},
+		{"a local port", "127.0.0.1", func(d *smc.Dialer) { d.LocalAddr = &net.TCPAddr{Port: free(t).Port} }, "", false},
+		{"no local port", "127.0.0.1", func(d *smc.Dialer) { d.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)} }, "NETWORK", false},
+		{"SMC required", "127.0.0.1", func(d *smc.Dialer) { d.Require = smc.RequireSMC }, "NO_LISTENER", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLibraryTest(t, smc.Config{})
+			p := l.peer(t, "serve")
+			port := p.hear(t)
+			d := smc.Dialer{Host: l.host, Timeout: 20 * time.Second}
+			tt.change(&d)
+			c, err := d.Dial("tcp", net.JoinHostPort(tt.host, port))
+			if tt.fails {
+				var fb *smc.FallbackError
+				if !errors.As(err, &fb) || fb.Reason.Tag != tt.tag {
+					t.Errorf("Dial: %v, want reason %s", err, tt.tag)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if s := c.State(); s.Reason.Tag != tt.tag || (s.Mode == smc.ModeUnix) != (tt.tag == "") {
+				t.Errorf("State = %+v, want reason %q", s, tt.tag)
+			}
+			local := c.LocalAddr().(*net.TCPAddr)
+			if got, want := p.say(t, "accept"), local.IP.String()+" "+strconv.Itoa(local.Port)+" "+port; got != want {
+				t.Errorf("the server sees %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// TestLibraryRelay dials a listener that was inherited by a program without our library: its supervisor joins the end to TCP.
+func TestLibraryRelay(t *testing.T) {
+	t.Parallel()
+	l := newLibraryTest(t, smc.Config{})
+	const heir = `
+import os, socket, sys
+l = socket.create_server(("127.0.0.1", 0))
+os.set_inheritable(l.fileno(), True)
+print(l.getsockname()[1], flush=True)
+code = "import socket; l = socket.socket(fileno=%d); c, _ = l.accept(); c.sendall(b'220 hello'); print(len(c.recv(100, socket.MSG_WAITALL)), flush=True); c.close()" % l.fileno()
+environ = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "GOSMC_RUN")}
+os.execve(sys.executable, [sys.executable, "-c", code], environ)
+`
+	p := startTalker(t, runCommand(t, l.environ, "python3", "-c", heir))
+	d := smc.Dialer{Host: l.host, Timeout: 20 * time.Second}
+	c, err := d.Dial("tcp", "127.0.0.1:"+p.hear(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(60 * time.Second))
+	b := make([]byte, 100)
+	if n, err := c.Read(b); err != nil || string(b[:n]) != "220 hello" {
+		t.Errorf("read %q, %v", b[:n], err)
+	}
+	if _, err := c.Write(b); err != nil {
+		t.Error(err)
+	}
+	if got := p.hear(t); got != "100" {
+		t.Errorf("the server has received %s bytes, want 100", got)
+	}
+	if n, err := c.Read(b); n != 0 || err != io.EOF {
+		t.Errorf("Read after the server has closed = %d, %v", n, err)
+	}
+}

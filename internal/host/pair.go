@@ -1,0 +1,80 @@
+package host
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+
+	"github.com/gosmc/smc/internal/control"
+)
+
+// A connection with a program of 'gosmc run' is a pair of Unix sockets, of which we have one end: docs/run.md. Its TCP connection is over when it begins, and
+// only lends it its addresses.
+
+// A pairEnd is our end of such a connection. Its errors are those of a TCP connection.
+type pairEnd struct {
+	*net.UnixConn
+	conn *Conn
+}
+
+// finishPair makes c a connection over a pair of Unix sockets. pid is the process at the other end, 0 if it is not known.
+func (h *Host) finishPair(c *Conn, end *net.UnixConn, pid int) error {
+	if !c.client {
+		c.tcp.SetLinger(0) // TCP has done what it was for. Reset, it is gone at once and leaves no port waiting
+	}
+	c.tcp.Close()
+	c.mode, c.pair, c.agreed = ModeUnix, &pairEnd{end, c}, &Agreed{PeerPID: pid}
+	c.trace(&traceRecord{kind: control.TraceEstablished}, nil)
+	if err := h.add(c); err != nil {
+		end.Close()
+		c.traceFailed(err)
+		return c.setupError(err)
+	}
+	return nil
+}
+
+// socket is what the bytes pass through unless that is shared memory: TCP, or our end of a pair.
+func (c *Conn) socket() interface {
+	net.Conn
+	syscall.Conn
+} {
+	if c.pair != nil {
+		return c.pair
+	}
+	return c.tcp
+}
+
+func (p *pairEnd) Read(b []byte) (int, error) {
+	n, err := p.UnixConn.Read(b)
+	return n, p.failed(err)
+}
+
+func (p *pairEnd) Write(b []byte) (int, error) {
+	n, err := p.UnixConn.Write(b)
+	return n, p.failed(err)
+}
+
+func (p *pairEnd) writeBuffers(bufs *net.Buffers) (int64, error) {
+	n, err := bufs.WriteTo(p.UnixConn)
+	return n, p.failed(err)
+}
+
+// ReadFrom implements [io.ReaderFrom]. That of package net is about packets.
+func (p *pairEnd) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{p}, r)
+}
+
+// WriteTo implements [io.WriterTo].
+func (p *pairEnd) WriteTo(w io.Writer) (int64, error) {
+	return io.Copy(w, struct{ io.Reader }{p})
+}
+
+// failed gives an error of the pair the connection's addresses.
+func (p *pairEnd) failed(err error) error {
+	var op *net.OpError
+	if err == nil || !errors.As(err, &op) {
+		return err // io.EOF
+	}
+	return opError(op.Op, p.conn, op.Err)
+}
