@@ -275,7 +275,7 @@ func (c *Carrier) ReturnPages(from, to int) error {
 // the device's goroutine.
 func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
 	c.in.Lock()
-	if !c.in.released && (c.in.link != l || len(c.in.next) > 0) {
+	if !c.in.released && c.in.link != l {
 		if left := c.follow(l, m); left != nil {
 			c.in.Unlock()
 			for _, x := range left {

@@ -68,3 +68,46 @@ func TestClear(t *testing.T) {
 		})
 	}
 }
+
+// TestTouched has how much of an RMB has to be cleared: what the peer has said that it has written, but all where it may have written more.
+func TestTouched(t *testing.T) {
+	g := NewGroup()
+	t.Cleanup(g.Close)
+	rmb, err := g.NewRMB(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rmb.Free()
+	all := len(rmb.Bytes())
+	for _, tt := range []struct {
+		name   string
+		flags  cdc.ConnFlags
+		wrap   uint16
+		count  uint32
+		read   int
+		closed bool // before Attach
+		broken bool
+		want   int
+	}{
+		{name: "closed", flags: cdc.Closed, count: 100, read: 100, want: 100},
+		{name: "closed, and unread", flags: cdc.Closed, count: 100, want: 100},
+		{name: "nothing said", count: 100, read: 100, want: all},
+		{name: "done writing", flags: cdc.DoneWriting, count: 100, read: 100, want: all},
+		{name: "abort", flags: cdc.Abort, count: 100, want: all},
+		{name: "closed and abort", flags: cdc.Closed | cdc.Abort, count: 100, want: all},
+		{name: "round, and unread", flags: cdc.Closed, wrap: 1, count: 5, read: 7, want: all},
+		{name: "round as often as the cursor counts", flags: cdc.Closed, count: 5, read: all<<16 + 5, want: all},
+		{name: "never attached", flags: cdc.Closed, count: 100, closed: true, want: all},
+		{name: "a liar", flags: cdc.Closed, count: 100, broken: true, want: all},
+		{name: "outside", flags: cdc.Closed, count: 1 << 31, want: all},
+	} {
+		c := &Carrier{rmb: rmb}
+		c.in.open, c.in.broken = !tt.closed, tt.broken
+		c.inProd.Store(cdc.PackProducer(cdc.Cursor{Wrap: tt.wrap, Count: tt.count}))
+		c.inCons.Store(cdc.PackConsumer(cdc.Cursor{}, 0, tt.flags))
+		c.read.Store(uint64(tt.read))
+		if got := c.touched(); got != tt.want {
+			t.Errorf("%s: %d bytes, want %d", tt.name, got, tt.want)
+		}
+	}
+}
