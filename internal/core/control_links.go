@@ -23,6 +23,10 @@ import (
 //	CONFIRM RKEY                     refused, with the flag that asks to try again
 //	DELETE RKEY                      answered
 //
+// Where each side loses another one of two links, at the same time, nothing is left to say ADD LINK over: all LLC messages go over links that both have. So
+// the group ends (RFC 7609 §2.3), though an asymmetric link between the two RNICs that are left would work. Connections are
+// lost then; the next one makes a group of its own, over TCP and CLC.
+//
 // An answer that does not come in time is asked for once more, as Linux net/smc drops what crosses an exchange of its own, and by a
 // client some more times, as its server may be busy with another exchange;
 // then "the link over which the server sent the DELETE LINK is no longer usable either" (RFC 7609 C.7.1).

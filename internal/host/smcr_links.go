@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"errors"
 	"net/netip"
 	"slices"
@@ -16,11 +15,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// This file has the links of a group: over which devices, which connection writes over which, and what happens when one
-// comes or goes.
-//
-// A connection begins on the link with the least load, and when a link comes some of the others' move to it, so that
-// all have the same, by Config.SMCRSpread. An asymmetric link has none while there is another one: it shares a device with that.
+// This file has the links of a group: over which devices, and what happens when one comes or goes. Which connection writes over which is in
+// smcr_spread.go.
 
 // An smcrLink is one link of a group. The group's mu guards it, but for what never changes.
 type smcrLink struct {
@@ -389,57 +385,6 @@ func (g *smcrGroup) linksChanged() {
 	})
 }
 
-// moveAll moves what writes over a link to others, and returns how many. g.mu is held.
-func (g *smcrGroup) moveAll(from *smcrLink) (moved int) {
-	for owner, c := range g.owners {
-		if c.link == nil || c.link.Link() != from.net {
-			continue
-		}
-		to, el := g.pick(owner)
-		if to == nil || c.link.Move(to.net, link.RMBToken{RKey: el.RKey, Addr: el.VA}) != nil {
-			c.link.GiveUp()
-			if !c.detached {
-				g.afterwards(c.lost)
-			}
-			continue
-		}
-		moved++
-	}
-	return moved
-}
-
-// pick returns the link for a connection to write over, with its element there; nil if there is none. g.mu is held.
-func (g *smcrGroup) pick(owner core.Owner) (best *smcrLink, at core.Element) {
-	least, asymmetric := uint64(0), false
-	links := g.ctl.Links()
-	for _, x := range links {
-		l := g.linkOf(x.Num)
-		el, ok := g.ctl.ElementOn(owner, x.Num)
-		if l == nil || !l.up || !ok || l.net.Err() != nil {
-			continue
-		}
-		n := uint64(0)
-		if len(links) > 1 {
-			n = g.loadOf(l.net)
-		}
-		if best == nil || asymmetric && !x.Asymmetric || asymmetric == x.Asymmetric && n < least {
-			best, at, least, asymmetric = l, el, n, x.Asymmetric
-		}
-	}
-	return best, at
-}
-
-// pickNamed is pick for a new connection: where links were lost it is the link that the handshake has named, on which a Linux peer has registered its memory
-// in any case. g.mu is held.
-func (g *smcrGroup) pickNamed(c *smcrCarrier) (*smcrLink, core.Element) {
-	if l := c.named; g.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: TestSMCRNamedNewest
-		if el, ok := g.ctl.ElementOn(c.owner, l.num); ok {
-			return l, el
-		}
-	}
-	return g.pick(c.owner)
-}
-
 // numberOf returns the number of the link that a connection writes over, 0 if there is none.
 func (g *smcrGroup) numberOf(c *smcrCarrier) uint8 {
 	g.mu.Lock()
@@ -472,57 +417,4 @@ func (g *smcrGroup) connsOn(l *smcrLink) (n int) {
 		}
 	}
 	return n
-}
-
-// SpreadConnections and SpreadBytes are policies: by what links are to be loaded alike.
-const (
-	SpreadConnections = "connections" // that write over them
-	SpreadBytes       = "bytes"       // that these have written
-)
-
-// weight is what a connection adds to the load of its link. By bytes one that has written nothing counts too, so that new ones do
-// not all begin on one link.
-func (g *smcrGroup) weight(c *smcrCarrier) uint64 {
-	if g.host.cfg.SMCRSpread == SpreadBytes { // rule: TestSMCRSpread
-		return idleWeight + c.link.Delivered()
-	}
-	return 1
-}
-
-// loadOf adds up the connections that write over a link. g.mu is held.
-func (g *smcrGroup) loadOf(l *link.Link) (load uint64) {
-	for _, c := range g.owners {
-		if c.link != nil && !c.detached && c.link.Link() == l {
-			load += g.weight(c)
-		}
-	}
-	return load
-}
-
-// balance spreads connections when a link has come, the heaviest first: each move leaves the link that had more with no less. g.mu is held.
-func (g *smcrGroup) balance() {
-	type moving struct {
-		owner  core.Owner
-		weight uint64
-	}
-	var all []moving
-	for owner, c := range g.owners {
-		if c.link != nil && !c.detached {
-			all = append(all, moving{owner, g.weight(c)})
-		}
-	}
-	slices.SortFunc(all, func(a, b moving) int {
-		return cmp.Or(-cmp.Compare(a.weight, b.weight), cmp.Compare(a.owner, b.owner))
-	})
-	for _, x := range all {
-		c := g.owners[x.owner]
-		from := c.link.Link()
-		to, el := g.pick(x.owner)
-		if from == nil || to == nil || to.net == from {
-			continue
-		}
-		if g.loadOf(from) > g.loadOf(to.net)+x.weight { // rule: TestSMCRSpread
-			_ = c.link.Move(to.net, link.RMBToken{RKey: el.RKey, Addr: el.VA}) // else it stays
-		}
-	}
 }

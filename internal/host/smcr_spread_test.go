@@ -3,9 +3,13 @@ package host
 import (
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // TestSMCRSpread has connections of which one writes much more than the others, takes a link away and gives it back: by either policy they
@@ -82,5 +86,134 @@ func readN(t testing.TB, c *Conn, n int) {
 		if n -= k; err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// newTripleRig is a rig whose hosts have three devices each, and as many links, in version 1.
+func newTripleRig(t testing.TB) (*smcrRig, *smctest.Cables) {
+	t.Helper()
+	smctest.CheckLeaks(t)
+	cables := smctest.NewCables(t, 3)
+	r := newCableRig(t, cables, false, func(c, s *Config) {
+		for _, x := range []*Config{c, s} {
+			x.SMCRDevices, x.SMCRv1, x.UEIDs, x.SMCRLinks = []string{"10.99.0.0/16"}, true, nil, 3
+		}
+	})
+	return r, cables
+}
+
+// upLinksOf returns the links of a host's group that are up, once there are so many.
+func (r *smcrRig) upLinksOf(h *Host, want int) (g *smcrGroup, links []*smcrLink) {
+	r.t.Helper()
+	g = groupsOf(h)[0]
+	smctest.Eventually(r.t, patience, "all links are up", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		links = nil
+		for _, l := range g.links {
+			if l.up {
+				links = append(links, l)
+			}
+		}
+		return len(links) == want
+	})
+	return g, links
+}
+
+// TestSMCRMoveAnew has a link fail after it was picked for the connections of another one, so that the move comes to nothing: they go on over a third.
+func TestSMCRMoveAnew(t *testing.T) {
+	r, _ := newTripleRig(t)
+	var pairs [][2]*Conn
+	for range 6 {
+		c, s := r.connect()
+		checkSMCR(t, c, s)
+		pairs = append(pairs, [2]*Conn{c, s})
+	}
+	g, links := r.upLinksOf(r.client, 3)
+	g.mu.Lock()
+	from, failing := links[2], links[1]
+	// One that cannot send, and that has no connections, is the first to be picked. Its failure is not to be seen before.
+	unready, err := g.net.NewLink(failing.rnic.dev)
+	if err != nil {
+		g.mu.Unlock()
+		t.Fatal(err)
+	}
+	good := failing.net
+	failing.net = unready
+	count := g.connsOn(from)
+	from.up = false
+	moved := g.moveAll(from)
+	failing.net, from.up = good, true
+	left := g.connsOn(from)
+	g.mu.Unlock()
+	unready.Close()
+	if moved != count || moved == 0 || left != 0 {
+		t.Errorf("%d of %d connections have moved, %d are left", moved, count, left)
+	}
+	for _, p := range pairs {
+		checkExchange(t, p[0], p[1])
+		p[0].Close()
+		p[1].Close()
+	}
+}
+
+// BenchmarkSMCRSpread has connections move away from a link that is lost, and be spread again when it comes back, with the group's lock held. These are many more than a
+// group has, of elements that the peer does not know, and have nothing to say.
+func BenchmarkSMCRSpread(b *testing.B) {
+	const count, rmbs = 10_000, 40
+	r, _ := newTwinRig(b, nil)
+	var conns []*Conn
+	for range rmbs {
+		c, s := r.connect()
+		conns = append(conns, c, s)
+	}
+	r.awaitRedundancy("symmetric")
+	g, links := r.upLinksOf(r.client, 2)
+	g.mu.Lock()
+	unlock := sync.OnceFunc(g.mu.Unlock)
+	defer unlock()
+	l, mine := links[0], conns[0].carrier.(*smcrCarrier)
+	end := g.ctl.Links()[0].Peer
+	var added []*smcrCarrier
+	for i := range count - rmbs {
+		known, ok := g.ctl.ElementOn(conns[2*(i%rmbs)].carrier.(*smcrCarrier).owner, l.num)
+		if !ok {
+			b.Fatal("an element is not known")
+		}
+		c := &smcrCarrier{group: g, rmb: mine.rmb}
+		var err error
+		if c.link, err = g.net.NewCarrier(link.CarrierConfig{RMB: mine.rmb.rmb, Wake: func() {}, SendBuffer: 1}); err != nil {
+			b.Fatal(err)
+		}
+		size := wire.SizeCodeFor(known.Size)
+		to := link.PeerRMBE{AlertToken: 1, RKey: known.RKey, Addr: known.VA, Index: uint8(2 + i/rmbs), Size: size}
+		c.owner = g.newOwner(c)
+		r := clc.ParamsR{GID: end.GID, QPN: end.QPN, RKey: known.RKey, RMBAddr: known.VA, RMBEIndex: to.Index, RMBESize: size}
+		if _, why, _ := g.ctl.TakeElement(&r, c.owner, nil); why != clc.DiagNone {
+			b.Fatal(why)
+		}
+		if err := c.link.Attach(l.net, to, false); err != nil {
+			b.Fatal(err)
+		}
+		c.link.Release() // its token: a group has not as many
+		added = append(added, c)
+	}
+	for b.Loop() {
+		l.up = false
+		g.moveAll(l)
+		l.up = true
+		g.balance()
+		if n := g.connsOn(l); n != count/2 {
+			b.Errorf("%d connections are on the link that has come back, want %d", n, count/2)
+		}
+	}
+	for _, c := range added {
+		c.link.Detach()
+		g.forgetOwner(c.owner)
+	}
+	unlock()
+	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms/round")
+	for _, c := range conns {
+		c.Close()
 	}
 }

@@ -1,0 +1,179 @@
+package host
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/link"
+)
+
+// This file has which connection writes over which link of a group.
+//
+// A connection begins on the link with the least load, and when a link comes some of the others' move to it, so that
+// all have the same, by Config.SMCRSpread. An asymmetric link has none while there is another one: it shares a device with that.
+
+// SpreadConnections and SpreadBytes are policies: by what links are to be loaded alike.
+const (
+	SpreadConnections = "connections" // that write over them
+	SpreadBytes       = "bytes"       // that these have written
+)
+
+// weight is what a connection adds to the load of its link. By bytes one that has written nothing counts too, so that new ones do
+// not all begin on one link.
+func (g *smcrGroup) weight(c *smcrCarrier) uint64 {
+	if g.host.cfg.SMCRSpread == SpreadBytes { // rule: TestSMCRSpread
+		return idleWeight + c.link.Delivered()
+	}
+	return 1
+}
+
+// A spread is how the connections of a group are spread over its links, for as long as g.mu is held. Its maker looks at each connection once; with each that is
+// moved the loads change.
+type spread struct {
+	group *smcrGroup
+	links []spreadLink // that may be used, in the order of core's list
+}
+
+type spreadLink struct {
+	*smcrLink
+	asymmetric bool
+	load       uint64
+}
+
+// spread returns the current one. g.mu is held.
+func (g *smcrGroup) spread() *spread {
+	s := &spread{group: g}
+	for _, x := range g.ctl.Links() {
+		if l := g.linkOf(x.Num); l != nil && l.up {
+			s.links = append(s.links, spreadLink{l, x.Asymmetric, 0})
+		}
+	}
+	if len(s.links) > 1 { // else nobody compares
+		for _, c := range g.owners {
+			if c.link != nil && !c.detached {
+				s.add(c.link.Link(), g.weight(c))
+			}
+		}
+	}
+	return s
+}
+
+// on returns what is known of a link, nil if it is none to be used.
+func (s *spread) on(l *link.Link) *spreadLink {
+	for i := range s.links {
+		if s.links[i].net == l {
+			return &s.links[i]
+		}
+	}
+	return nil
+}
+
+// add adds to the load of a link.
+func (s *spread) add(l *link.Link, weight uint64) {
+	if x := s.on(l); x != nil {
+		x.load += weight
+	}
+}
+
+// pick returns the link for a connection to write over, with its element there, and none of those that have been tried; nil if there is none.
+func (s *spread) pick(owner core.Owner, tried []*spreadLink) (best *spreadLink, at core.Element) {
+	for i := range s.links {
+		x := &s.links[i]
+		if x.net.Err() != nil || slices.Contains(tried, x) {
+			continue
+		}
+		if best != nil && (x.asymmetric && !best.asymmetric || x.asymmetric == best.asymmetric && x.load >= best.load) {
+			continue
+		}
+		if el, ok := s.group.ctl.ElementOn(owner, x.num); ok {
+			best, at = x, el
+		}
+	}
+	return best, at
+}
+
+// move has a connection of a weight go on over a link.
+func (s *spread) move(c *smcrCarrier, to *spreadLink, el core.Element, weight uint64) error {
+	from := c.link.Link()
+	if err := c.link.Move(to.net, link.RMBToken{RKey: el.RKey, Addr: el.VA}); err != nil {
+		return err
+	}
+	if !c.detached {
+		if x := s.on(from); x != nil {
+			x.load -= min(x.load, weight)
+		}
+		to.load += weight
+	}
+	return nil
+}
+
+// moveAll moves what writes over a link to others, and returns how many. A link may fail after it was picked, and with it the move: then another one
+// is picked, as long as there is one. g.mu is held.
+func (g *smcrGroup) moveAll(from *smcrLink) (moved int) {
+	s := g.spread()
+	var tried []*spreadLink
+	for owner, c := range g.owners {
+		if c.link == nil || c.link.Link() != from.net {
+			continue
+		}
+		weight := g.weight(c)
+		to, el := s.pick(owner, nil)
+		for tried = tried[:0]; to != nil && s.move(c, to, el, weight) != nil; to, el = s.pick(owner, tried) {
+			tried = append(tried, to)
+		}
+		if to == nil {
+			c.link.GiveUp()
+			if !c.detached {
+				g.afterwards(c.lost)
+			}
+			continue
+		}
+		moved++
+	}
+	return moved
+}
+
+// pickNamed is pick for a new connection: where links were lost it is the link that the handshake has named, on which a Linux peer has registered its memory
+// in any case. g.mu is held.
+func (g *smcrGroup) pickNamed(c *smcrCarrier) (*smcrLink, core.Element) {
+	if l := c.named; g.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: TestSMCRNamedNewest
+		if el, ok := g.ctl.ElementOn(c.owner, l.num); ok {
+			return l, el
+		}
+	}
+	best, el := g.spread().pick(c.owner, nil)
+	if best == nil {
+		return nil, el
+	}
+	return best.smcrLink, el
+}
+
+// balance spreads connections when a link has come, the heaviest first: each move leaves the link that had more with no less. g.mu is held.
+func (g *smcrGroup) balance() {
+	type moving struct {
+		owner  core.Owner
+		weight uint64
+	}
+	var all []moving
+	for owner, c := range g.owners {
+		if c.link != nil && !c.detached {
+			all = append(all, moving{owner, g.weight(c)})
+		}
+	}
+	slices.SortFunc(all, func(a, b moving) int {
+		return cmp.Or(-cmp.Compare(a.weight, b.weight), cmp.Compare(a.owner, b.owner))
+	})
+	s := g.spread()
+	for _, x := range all {
+		c := g.owners[x.owner]
+		from := s.on(c.link.Link())
+		to, el := s.pick(x.owner, nil)
+		if from == nil || to == nil || to == from {
+			continue
+		}
+		if from.load > to.load+x.weight { // rule: TestSMCRSpread
+			_ = s.move(c, to, el, x.weight) // else it stays
+		}
+	}
+}
