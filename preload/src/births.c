@@ -103,7 +103,7 @@ EXPORT int socket(int domain, int type, int protocol)
 
 EXPORT int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
-	long r = SYS(epoll_ctl, epfd, op, fd, event);
+	long r = epoll_control(epfd, op, fd, event);
 	struct birth *b = birth_at(fd);
 
 	if (r == 0 && b && b->cookie) {
@@ -126,6 +126,7 @@ EXPORT int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 static void before_fork(void)
 {
 	options_settle_all();
+	epoll_settle_all();
 	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
 }
 

@@ -75,6 +75,7 @@ void end_drop(int fd)
 {
 	struct end *e = end_at(fd);
 
+	epoll_closed(fd);
 	if (!e || foreign())
 		return;
 	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
@@ -108,6 +109,7 @@ void end_shared(int fd)
 {
 	struct end *e = end_at(fd);
 
+	epoll_shared(fd);
 	if (e) {
 		options_settle(fd);
 		__atomic_fetch_or(&e->never, NEVER_OUT | NEVER_IN, __ATOMIC_SEQ_CST);
@@ -156,8 +158,10 @@ bool end_leave(int fd)
 {
 	struct end *e = end_at(fd);
 
-	if (!e)
+	if (!e) {
+		epoll_shared(fd);
 		return true;
+	}
 	end_shared(fd);
 	return leave_out(e, fd) && leave_in(e, fd);
 }

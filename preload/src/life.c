@@ -18,20 +18,19 @@ EXPORT int close(int fd)
 {
 	struct end *e = end_at(fd);
 
-	if (e) {
+	if (e && e->in) {
 		int saved = errno;
 
-		if (e->in)
-			receive_tidy(e, fd);
-		end_drop(fd);
+		receive_tidy(e, fd);
 		errno = saved;
 	}
+	end_drop(fd);
 	return next.close(fd);
 }
 
 static void forget(unsigned first, unsigned last)
 {
-	for (unsigned fd = first; fd <= last && fd < (unsigned)ends_top(); fd++)
+	for (unsigned fd = first; fd <= last && (fd < EPOLL_SETS || fd < (unsigned)ends_top()); fd++)
 		end_drop((int)fd);
 }
 
@@ -78,10 +77,21 @@ EXPORT long syscall(long n, ...)
 		return read((int)a[0], (void *)a[1], (size_t)a[2]);
 	case SYS_write:
 		return write((int)a[0], (const void *)a[1], (size_t)a[2]);
+	case SYS_epoll_ctl:
+		return epoll_ctl((int)a[0], (int)a[1], (int)a[2], (struct epoll_event *)a[3]);
+#ifdef SYS_epoll_wait
+	case SYS_epoll_wait:
+		return epoll_wait((int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3]);
+#endif
+	case SYS_epoll_pwait:
+		return epoll_pwait((int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3], (const sigset_t *)a[4]);
+	case SYS_epoll_pwait2:
+		return epoll_pwait2((int)a[0], (struct epoll_event *)a[1], (int)a[2], (const struct timespec *)a[3], (const sigset_t *)a[4]);
 	case SYS_io_uring_setup: /* what is read and written there is not seen */
 		for (int fd = 0; fd < ends_top(); fd++)
 			end_leave(fd);
 		settings.rings = false;
+		epoll_plain_all();
 		break;
 	}
 	return sys_return(sys6(n, a[0], a[1], a[2], a[3], a[4], a[5]));
@@ -114,6 +124,7 @@ struct kept {
 static void keep_from(struct kept *k, bool all)
 {
 	k->any = false;
+	epoll_settle_all();
 	for (int fd = 0; fd < ends_top(); fd++) {
 		long flags;
 

@@ -163,6 +163,13 @@ void next_resolve(void)
 	RESOLVE(recvfrom);
 	RESOLVE(recvmsg);
 	RESOLVE(recvmmsg);
+	RESOLVE(epoll_wait);
+	RESOLVE(epoll_pwait);
+	RESOLVE(epoll_pwait2);
+	RESOLVE(poll);
+	RESOLVE(ppoll);
+	RESOLVE(select);
+	RESOLVE(pselect);
 	RESOLVE(fork);
 	RESOLVE(_Fork);
 	RESOLVE(daemon);

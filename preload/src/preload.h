@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #endif
 #include <netinet/in.h>
+#include <poll.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -20,6 +21,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
@@ -140,6 +142,14 @@ int ends_top(void);
 void ring_forked(void);
 void shake_start(const char *v);
 
+/* epoll.c */
+#define EPOLL_SETS 1024 /* descriptors of epoll instances from there on are libc's */
+long epoll_control(int epfd, int op, int fd, struct epoll_event *event);
+void epoll_shared(int fd);
+void epoll_closed(int fd);
+void epoll_settle_all(void);
+void epoll_plain_all(void);
+
 /* options.c */
 void options_copy(int from, int to);
 void options_settle(int fd);
@@ -159,6 +169,13 @@ struct next {
 	ssize_t (*recv)(int, void *, size_t, int);
 	ssize_t (*send)(int, const void *, size_t, int);
 	int (*close)(int);
+	int (*epoll_wait)(int, struct epoll_event *, int, int); /* these and the next are null until then */
+	int (*epoll_pwait)(int, struct epoll_event *, int, int, const sigset_t *);
+	int (*epoll_pwait2)(int, struct epoll_event *, int, const struct timespec *, const sigset_t *);
+	int (*poll)(struct pollfd *, nfds_t, int);
+	int (*ppoll)(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *);
+	int (*select)(int, fd_set *, fd_set *, fd_set *, struct timeval *);
+	int (*pselect)(int, fd_set *, fd_set *, fd_set *, const struct timespec *, const sigset_t *);
 	void (*closefrom)(int);
 	ssize_t (*sendto)(int, const void *, size_t, int, const struct sockaddr *, socklen_t);
 	ssize_t (*sendmsg)(int, const struct msghdr *, int);

@@ -41,7 +41,8 @@ void ring_forked(void)
 	thread = 0;
 }
 
-static uint32_t thread_id(void)
+/* ring_thread is the thread ID of the caller. */
+uint32_t ring_thread(void)
 {
 	if (!thread)
 		thread = (uint32_t)SYS(gettid);
@@ -194,7 +195,7 @@ void ring_exit(struct ring *r)
 bool ring_lock(struct ring *r)
 {
 	uint32_t *lock = &r->side->lock;
-	uint32_t me = thread_id();
+	uint32_t me = ring_thread();
 
 	for (unsigned turn = 0;; turn++) {
 		uint32_t owner = 0;

@@ -97,6 +97,7 @@ bool ring_lock(struct ring *r);
 void ring_unlock(struct ring *r);
 void ring_broken(struct ring *r, int fd);
 void ring_forked(void);
+uint32_t ring_thread(void);
 extern const uint8_t *ring_guard;
 uint64_t ring_now(void);
 

@@ -1,0 +1,450 @@
+/*
+ * Epoll. What it is to report of the ends of pairs is told to the kernel when the program waits, not each time that
+ * the program changes its mind: many turn to writing and back to reading with every message, in several calls. Where a
+ * socket that is to be written to can be, that is said without telling the kernel at all.
+ *
+ * An instance is treated so if it was made here, and only one thread waits for it, by waiting for events. As soon as
+ * anybody else could see what the kernel was not told it is told, and the instance is as libc has it from then on:
+ * another thread that waits, another process or descriptor that has it, poll, select or another epoll that looks at it.
+ * So are sockets that others can have, and registrations that are edge-triggered or otherwise special.
+ */
+#include "ring.h"
+
+#include <sched.h>
+
+#define CHANGES 128 /* that wait to be told */
+#define SHOWN 64    /* events of ours in one call */
+#define ROUNDS 2    /* calls in a row in which we say that a socket can be written to */
+#define TURNS 100000
+
+/* What may be told later. All of these mean the same to poll. */
+#define PLAIN (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | EPOLLERR | EPOLLHUP)
+_Static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT && EPOLLRDHUP == POLLRDHUP && EPOLLPRI == POLLPRI && EPOLLERR == POLLERR &&
+		       EPOLLHUP == POLLHUP,
+	       "events");
+
+/* A registration. */
+struct watch {
+	uint64_t cookie; /* of the socket */
+	uint64_t data, want_data;
+	uint32_t events, want; /* what the kernel knows, and what it should */
+	uint32_t serial; /* of the instance; 0: nothing is known */
+	uint32_t listed; /* the instance in whose changes it is */
+	int32_t epfd;
+	bool gone; /* it should not be there */
+	bool shown;
+	uint8_t rounds;
+};
+
+/* An epoll instance that was made here. */
+struct set {
+	uint32_t serial; /* 0: none */
+	uint32_t lock;	 /* thread ID */
+	uint32_t owner;	 /* the thread that waits */
+	uint32_t generation;
+	uint32_t plain;	 /* it is as libc has it */
+	uint32_t others; /* registrations whose data is not their descriptor */
+	uint32_t count;
+	int32_t changes[CHANGES];
+};
+
+static struct watch watches[ENDS];
+static struct set sets[EPOLL_SETS];
+static uint32_t serials, sets_top;
+
+static struct set *set_at(int fd)
+{
+	if (fd < 0 || (uint32_t)fd >= __atomic_load_n(&sets_top, __ATOMIC_ACQUIRE))
+		return NULL;
+	return __atomic_load_n(&sets[fd].serial, __ATOMIC_ACQUIRE) ? &sets[fd] : NULL;
+}
+
+/* set_lock returns false to a handler of a signal that has interrupted who has the lock, and if its owner is no more. */
+static bool set_lock(struct set *s)
+{
+	uint32_t me = ring_thread();
+
+	for (int turn = 0; turn < TURNS; turn++) {
+		uint32_t owner = 0;
+
+		if (__atomic_compare_exchange_n(&s->lock, &owner, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return true;
+		if (owner == me)
+			return false;
+		SYS(sched_yield);
+	}
+	return false;
+}
+
+static void set_unlock(struct set *s)
+{
+	__atomic_store_n(&s->lock, 0, __ATOMIC_SEQ_CST);
+}
+
+static bool alone(const struct set *s)
+{
+	return !s->plain && s->generation == births_generation();
+}
+
+/* settle tells the kernel of one registration. The lock is held. */
+static void settle(struct watch *w, int fd)
+{
+	struct epoll_event ev = {.events = w->want, .data.u64 = w->want_data};
+
+	w->rounds = 0;
+	if (w->gone) {
+		SYS(epoll_ctl, w->epfd, EPOLL_CTL_DEL, fd, NULL);
+		w->serial = 0;
+	} else if (w->want != w->events || w->want_data != w->data) {
+		if (SYS(epoll_ctl, w->epfd, EPOLL_CTL_MOD, fd, &ev) != 0)
+			w->serial = 0;
+		w->events = w->want;
+		w->data = w->want_data;
+	}
+}
+
+/* settle_all tells the kernel of all registrations that have changed. The lock is held. */
+static void settle_all(struct set *s)
+{
+	for (uint32_t i = 0; i < s->count; i++) {
+		struct watch *w = &watches[s->changes[i]];
+
+		if (w->listed != s->serial)
+			continue;
+		w->listed = 0;
+		if (w->serial == s->serial)
+			settle(w, s->changes[i]);
+	}
+	s->count = 0;
+}
+
+/* set_plain leaves an instance to the kernel. */
+static void set_plain(struct set *s)
+{
+	if (!s || !set_lock(s))
+		return;
+	s->plain = 1;
+	settle_all(s);
+	set_unlock(s);
+}
+
+/* epoll_shared is for a descriptor that others are about to get. */
+void epoll_shared(int fd)
+{
+	struct watch *w = fd >= 0 && fd < ENDS ? &watches[fd] : NULL;
+	struct set *s = w && w->serial ? set_at(w->epfd) : NULL;
+
+	set_plain(set_at(fd));
+	if (s && w->serial == s->serial && set_lock(s)) {
+		settle(w, fd);
+		w->serial = 0;
+		set_unlock(s);
+	}
+}
+
+/* epoll_plain_all is for a process that does things which we do not see. */
+void epoll_plain_all(void)
+{
+	for (int fd = 0; (uint32_t)fd < sets_top; fd++)
+		set_plain(set_at(fd));
+}
+
+/* epoll_settle_all is for a process that will not be the only one with its descriptors. */
+void epoll_settle_all(void)
+{
+	for (int fd = 0; (uint32_t)fd < sets_top; fd++) {
+		struct set *s = set_at(fd);
+
+		if (s && s->count && set_lock(s)) {
+			settle_all(s);
+			set_unlock(s);
+		}
+	}
+}
+
+/* epoll_closed forgets a descriptor: the kernel has no registration of it any more, as nobody else has the socket. */
+void epoll_closed(int fd)
+{
+	struct set *s = set_at(fd);
+	bool watched = fd >= 0 && fd < ENDS && watches[fd].serial;
+
+	if ((!s && !watched) || (pid_t)SYS(getpid) != births_process()) /* after vfork the tables are another process's */
+		return;
+	if (watched)
+		watches[fd].serial = 0;
+	if (s)
+		__atomic_store_n(&s->serial, 0, __ATOMIC_SEQ_CST);
+}
+
+static int made(long fd)
+{
+	struct set *s = fd >= 0 && fd < EPOLL_SETS ? &sets[fd] : NULL;
+	uint32_t have = __atomic_load_n(&sets_top, __ATOMIC_RELAXED);
+
+	if (!s || !settings.on || !settings.rings)
+		return (int)sys_return(fd);
+	s->lock = s->owner = s->plain = s->others = s->count = 0;
+	s->generation = births_generation();
+	__atomic_store_n(&s->serial, __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED), __ATOMIC_SEQ_CST);
+	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&sets_top, &have, (uint32_t)fd + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+		;
+	return (int)fd;
+}
+
+EXPORT int epoll_create(int size)
+{
+	return made(size > 0 ? SYS(epoll_create1, 0) : -EINVAL);
+}
+
+EXPORT int epoll_create1(int flags)
+{
+	return made(SYS(epoll_create1, flags));
+}
+
+/* change takes a change of a registration that is known. It is told later. The lock is held. */
+static long change(struct set *s, struct watch *w, int op, int fd, const struct epoll_event *ev)
+{
+	if (op == EPOLL_CTL_ADD ? !w->gone : w->gone)
+		return op == EPOLL_CTL_ADD ? -EEXIST : -ENOENT;
+	w->gone = op == EPOLL_CTL_DEL;
+	if (!w->gone) {
+		w->want = ev->events;
+		w->want_data = ev->data.u64;
+	}
+	if (w->listed == s->serial)
+		return 0;
+	if (s->count == CHANGES)
+		settle_all(s);
+	w->listed = s->serial;
+	s->changes[s->count++] = fd;
+	return 0;
+}
+
+/* learn takes a registration that the kernel has taken just now. The lock is held. */
+static void learn(struct set *s, int epfd, struct watch *w, const struct end *e, const struct epoll_event *ev)
+{
+	const struct set *other = w->serial ? set_at(w->epfd) : NULL;
+
+	if (other && other != s && other->serial == w->serial)
+		return; /* it is known where it was registered before, too */
+	w->cookie = e->cookie;
+	w->data = w->want_data = ev->data.u64;
+	w->events = w->want = ev->events;
+	w->epfd = epfd;
+	w->gone = w->shown = false;
+	w->rounds = 0;
+	w->serial = s->serial;
+}
+
+/* epoll_control is epoll_ctl with the result of the kernel. */
+long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
+{
+	struct set *s = set_at(epfd);
+	struct end *e = end_at(fd);
+	struct watch *w;
+	bool plain, known, later;
+	long r;
+
+	if (op == EPOLL_CTL_ADD)
+		set_plain(set_at(fd));
+	if (!s)
+		return SYS(epoll_ctl, epfd, op, fd, ev);
+	if (op != EPOLL_CTL_DEL && ev && ev->data.u64 != (uint64_t)fd)
+		__atomic_store_n(&s->others, 1, __ATOMIC_SEQ_CST);
+	if (!e || (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) || !set_lock(s))
+		return SYS(epoll_ctl, epfd, op, fd, ev);
+	w = &watches[fd];
+	plain = op == EPOLL_CTL_DEL || (ev && !(ev->events & ~PLAIN));
+	known = w->serial == s->serial && w->cookie == e->cookie && end_still(fd, e);
+	later = plain && alone(s) && s->owner == ring_thread() && e->generation == births_generation();
+	if (known && later) {
+		r = change(s, w, op, fd, ev);
+	} else {
+		if (known) {
+			settle(w, fd);
+			w->serial = 0;
+		}
+		r = SYS(epoll_ctl, epfd, op, fd, ev);
+		if (r == 0 && plain && op != EPOLL_CTL_DEL && alone(s) && e->generation == births_generation() && end_is(fd, e))
+			learn(s, epfd, w, e, ev);
+	}
+	set_unlock(s);
+	return r;
+}
+
+/*
+ * can_write finds out which sockets that are to be written to can be, and leaves the kernel as it is about them. It
+ * tells it of all others. The lock is held.
+ */
+static int can_write(struct set *s, struct epoll_event *found, int max)
+{
+	struct pollfd p[SHOWN];
+	struct timespec none = {0};
+	uint32_t kept = 0;
+	int n = 0, shown = 0;
+
+	for (uint32_t i = 0; i < s->count; i++) {
+		struct watch *w = &watches[s->changes[i]];
+
+		if (w->listed == s->serial && w->serial == s->serial && !w->gone && (w->want & EPOLLOUT & ~w->events) && w->rounds < ROUNDS &&
+		    w->want_data == w->data && n < max && n < SHOWN)
+			p[n++] = (struct pollfd){.fd = s->changes[i], .events = (short)w->want};
+	}
+	if (n == 0 || s->others || SYS(ppoll, p, n, &none, NULL, 0) < 0) {
+		settle_all(s);
+		return 0;
+	}
+	for (int i = 0; i < n; i++) {
+		struct watch *w = &watches[p[i].fd];
+
+		w->shown = (p[i].revents & POLLOUT) && !(p[i].revents & POLLNVAL);
+		if (w->shown) {
+			w->rounds++;
+			found[shown].events = (uint32_t)p[i].revents & (w->want | EPOLLERR | EPOLLHUP);
+			found[shown++].data.u64 = w->data;
+		}
+	}
+	for (uint32_t i = 0; i < s->count; i++) {
+		int fd = s->changes[i];
+		struct watch *w = &watches[fd];
+
+		if (w->listed == s->serial && w->serial == s->serial && w->shown) {
+			s->changes[kept++] = fd;
+		} else if (w->listed == s->serial) {
+			w->listed = 0;
+			if (w->serial == s->serial)
+				settle(w, fd);
+		}
+	}
+	s->count = kept;
+	return shown;
+}
+
+/* before tells the kernel what it has to know before the program waits, and returns how many events it need not wait for. */
+static int before(struct set *s, struct epoll_event *found, int max)
+{
+	uint32_t me = ring_thread();
+	int n = 0;
+
+	if (!set_lock(s))
+		return 0;
+	if (s->owner == 0)
+		s->owner = me;
+	if (s->owner != me)
+		s->plain = 1;
+	if (s->count) {
+		if (alone(s))
+			n = can_write(s, found, max / 2);
+		else
+			settle_all(s);
+	}
+	set_unlock(s);
+	return n;
+}
+
+/* together adds events of ours to those of the kernel, which has nothing to say of sockets that ours are about. */
+static int together(struct set *s, struct epoll_event *events, int n, const struct epoll_event *found, int shown)
+{
+	int kept = 0;
+
+	for (int i = 0; i < n; i++) {
+		uint64_t fd = events[i].data.u64;
+
+		if (fd < ENDS && watches[fd].serial == s->serial && watches[fd].shown)
+			continue;
+		events[kept++] = events[i];
+	}
+	for (int i = 0; i < shown; i++) {
+		watches[found[i].data.u64].shown = false;
+		events[kept++] = found[i];
+	}
+	return kept;
+}
+
+#define WAIT(name, parameters, arguments, mask)                                                     \
+	EXPORT int name parameters                                                                  \
+	{                                                                                           \
+		struct set *s = events && max > 0 ? set_at(epfd) : NULL;                            \
+		struct epoll_event found[SHOWN];                                                    \
+		int shown = s ? before(s, found, max) : 0;                                          \
+												    \
+		if (shown) {                                                                        \
+			long n = SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8);           \
+												    \
+			return together(s, events, n < 0 ? 0 : (int)n, found, shown);               \
+		}                                                                                   \
+		if (!next.name)                                                                     \
+			next_resolve();                                                             \
+		return next.name arguments;                                                         \
+	}
+
+WAIT(epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout), (epfd, events, max, timeout), NULL)
+WAIT(epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask), (epfd, events, max, timeout, mask), mask)
+WAIT(epoll_pwait2, (int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask),
+     (epfd, events, max, timeout, mask), mask)
+
+/* Who looks at an epoll instance sees what the kernel knows of it. */
+
+static void looked_at(struct pollfd *p, nfds_t n)
+{
+	if (__atomic_load_n(&sets_top, __ATOMIC_RELAXED) == 0)
+		return;
+	for (nfds_t i = 0; i < n; i++)
+		set_plain(set_at(p[i].fd));
+}
+
+static void selected(int n, const fd_set *set)
+{
+	for (int fd = 0; set && fd < n && (uint32_t)fd < sets_top; fd++)
+		if (FD_ISSET(fd, set))
+			set_plain(set_at(fd));
+}
+
+EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
+{
+	looked_at(p, n);
+	if (!next.poll)
+		next_resolve();
+	return next.poll(p, n, timeout);
+}
+
+EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
+{
+	looked_at(p, n);
+	if (!next.ppoll)
+		next_resolve();
+	return next.ppoll(p, n, timeout, mask);
+}
+
+EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval *timeout)
+{
+	selected(n, in);
+	if (!next.select)
+		next_resolve();
+	return next.select(n, in, out, except, timeout);
+}
+
+EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout, const sigset_t *mask)
+{
+	selected(n, in);
+	if (!next.pselect)
+		next_resolve();
+	return next.pselect(n, in, out, except, timeout, mask);
+}
+
+/* What these are where the compiler knows the size of the array. */
+EXPORT int __poll_chk(struct pollfd *p, nfds_t n, int timeout, size_t size);
+int __poll_chk(struct pollfd *p, nfds_t n, int timeout, size_t size)
+{
+	if (size / sizeof(*p) < n)
+		__builtin_trap();
+	return poll(p, n, timeout);
+}
+
+EXPORT int __ppoll_chk(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigset_t *mask, size_t size);
+int __ppoll_chk(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigset_t *mask, size_t size)
+{
+	if (size / sizeof(*p) < n)
+		__builtin_trap();
+	return ppoll(p, n, timeout, mask);
+}
