@@ -113,17 +113,16 @@ func (e *trafficEnd) kill(t *testing.T, pid int, sig syscall.Signal) {
 // finish has a program end that was left alone, and looks at what it leaves.
 func (e *trafficEnd) finish(t *testing.T) {
 	t.Helper()
-	for left := "?"; left != ""; {
-		line, ok := "", false
+	// It says "idle" when its last connection ends, and nothing if it had none.
+	deadline := time.After(killPatience)
+	for left, alive := e.left(t), true; left != "" && alive; {
 		select {
-		case line, ok = <-e.lines:
-		case <-time.After(killPatience):
+		case _, alive = <-e.lines: // if it has ended Wait says how
+		case <-time.After(20 * time.Millisecond):
+		case <-deadline:
 			t.Fatalf("the %s has connections still: %s", e.name, left)
 		}
-		if !ok {
-			break // it has ended: Wait says how
-		}
-		if line == "idle" {
+		if alive {
 			left = e.left(t)
 		}
 	}

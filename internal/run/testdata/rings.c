@@ -873,6 +873,33 @@ static void test_gone(void)
 	CHECK(failed && (errno == EPIPE || errno == ECONNRESET));
 }
 
+/*
+ * Who closes has read all, but for the end, and for what a ring puts into the socket to say that something is there: to the peer it is no reset.
+ */
+static void test_unread(void)
+{
+	int a, b;
+
+	for (int i = 0; i < 4; i++) {
+		joined(&a, &b);
+		fill(&ab, 100);
+		CHECK(send(a, buf, 100, 0) == 100);
+		if (i & 1)
+			CHECK(shutdown(a, SHUT_WR) == 0);
+		if (i & 2)
+			CHECK(recv(b, buf, 60, 0) == 60 && recv(b, buf + 60, 40, 0) == 40);
+		else
+			CHECK(recv(b, buf, 100, MSG_WAITALL) == 100);
+		look(&ab, 100);
+		ab.at += 100;
+		ab_in.at += 100;
+		close(b);
+		await(a, POLLRDHUP);
+		ended(a);
+		close(a);
+	}
+}
+
 static volatile int pipes;
 
 static void count_pipe(int sig)
@@ -1207,6 +1234,8 @@ int main(int argc, char **argv)
 		test_parts();
 	else if (strcmp(name, "gone") == 0)
 		test_gone();
+	else if (strcmp(name, "unread") == 0)
+		test_unread();
 	else if (strcmp(name, "after-close") == 0)
 		test_after_close();
 	else if (strcmp(name, "stream") == 0)
