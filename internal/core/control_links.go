@@ -36,6 +36,7 @@ type linkDelete struct {
 	num     llc.LinkNum
 	reason  llc.DeleteReason
 	orderly bool
+	last    bool        // the peer's wish for the group's last link, and so for the group's end
 	via     llc.LinkNum // over which it was sent; 0: it was not, or has to be again
 	tries   int
 	until   time.Time
@@ -139,8 +140,17 @@ func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why 
 	}
 	lc.enqueue(d)
 	out = lc.down(now, link, end, out)
+	lc.spareLast()
 	lc.retrySoon(now, link)
 	return lc.next(now, out)
+}
+
+// spareLast has a client wish no more for the end of a link that was one of several then, and is the last one now: the operator did not want the group
+// to end. A server looks when its turn comes, see sendDeletes.
+func (lc *LinkControl) spareLast() {
+	if link := lc.usable(nil); lc.role == RoleClient && link != nil && lc.usable(link) == nil {
+		lc.dropDelete(link.num) // rule: TestDeleteLinkSpared
+	}
 }
 
 // down takes a link out of use. What was under way on it begins anew on another one: "the initiator of an LLC message exchange that
@@ -199,7 +209,7 @@ func (lc *LinkControl) remove(link *controlLink, out []Output) []Output {
 }
 
 // DeleteLink ends a link in order, for an operator: connections move away before it ends. The last link ends with the group
-// only ([LinkControl.End]).
+// only ([LinkControl.End]): a link that becomes the last one before the peer was told stays.
 func (lc *LinkControl) DeleteLink(now time.Time, num llc.LinkNum, out []Output) []Output {
 	link := lc.link(num)
 	if lc.state != ControlActive || link == nil || link.state != linkActive || lc.usable(link) == nil { // rule: TestDeleteLinkGuards
@@ -235,6 +245,11 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 				end = GroupEnd{Kind: EndOperator}
 			}
 			if lc.usable(link) == nil { // rule: TestDeleteLinkUnasked, TestControlTable
+				if d.orderly && !d.last { // rule: TestDeleteLinkSpared
+					lc.dropDelete(d.num)
+					i--
+					continue
+				}
 				return lc.deleteLast(now, *d, out)
 			}
 			out = lc.down(now, link, end, out)
@@ -346,7 +361,7 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		lc.noteFailed(now, link) // rule: TestAddLinkRotate
 		return lc.next(now, lc.abortAdd(now, m.Reason, true, out))
 	}
-	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly})
+	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly, last: lc.usable(link) == nil})
 	// "must delete the link right away". rule: TestDeleteLinkUnasked
 	if !m.Orderly && lc.state == ControlActive && lc.usable(link) != nil {
 		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
@@ -388,6 +403,7 @@ func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.D
 	case linkActive:
 		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
 		out = lc.remove(link, out)
+		lc.spareLast()
 		if m.Reason == llc.DeleteLostPath { // rule: TestAddLinkAskAfterLoss
 			lc.retrySoon(now, link)
 		}
