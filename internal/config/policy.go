@@ -158,6 +158,11 @@ func (r *Rules) Refuses(server netip.AddrPort) (why string) {
 	return r.refusesAddress(server.Addr().Unmap().WithZone(""))
 }
 
+// AnyAddress reports whether the rules allow a port at every address.
+func (r *Rules) AnyAddress(port uint16) bool {
+	return len(r.addresses) == 0 && r.refusesPort(port) == ""
+}
+
 // RefusesListener says why no connection to a listener may leave TCP, "" if one may. What a listener for all addresses gets is to be asked for by each
 // connection.
 func (r *Rules) RefusesListener(local netip.AddrPort) (why string) {

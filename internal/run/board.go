@@ -1,6 +1,7 @@
 package run
 
 import (
+	"encoding/binary"
 	"os"
 	"sync/atomic"
 	"unsafe"
@@ -8,10 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boardSize is a page. Its first word is how many offers wait to be claimed; the rest is reserved.
+// boardSize is a page.
+//
+//	offset  size  field
+//	     0     4  offers that wait to be claimed, but for letters
+//	     4     4  process ID of the supervisor, in its namespace
+//	     8     4  its descriptor for notes
+//	    12     4  reserved
+//	    16   256  16 letterboxes, of 16 bytes: descriptor (4), reserved (4), cookie of the socket (8)
+//	   272        reserved
 const boardSize = 4096
 
-// A board is memory that the programs of a supervisor see: whether an accepted connection is worth a question.
+// A board is memory that the programs of a supervisor see: whether an accepted connection is worth a question, and where letters are.
 type board struct {
 	fd     int
 	memory []byte
@@ -37,6 +46,21 @@ func newBoard() (*board, error) {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	return b, nil
+}
+
+// setLetters stores where letters are, before a program can have the board: our descriptors, and the cookies of the letterboxes.
+func (b *board) setLetters(pid int, notes int, boxes []int) error {
+	binary.NativeEndian.PutUint32(b.memory[4:], uint32(pid))
+	binary.NativeEndian.PutUint32(b.memory[8:], uint32(notes))
+	for i, fd := range boxes {
+		cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+		if err != nil {
+			return os.NewSyscallError("getsockopt", err)
+		}
+		binary.NativeEndian.PutUint32(b.memory[16+16*i:], uint32(fd))
+		binary.NativeEndian.PutUint64(b.memory[24+16*i:], cookie)
+	}
+	return nil
 }
 
 // setWaiting stores how many offers wait. It is stored before a program is told that its offer was taken.

@@ -160,6 +160,7 @@ func (c *Call) attempt(ctx context.Context, raw syscall.RawConn, dest, local net
 	}
 	runDir := rundir.Path(c.dir, rundir.Run)
 	target, err := os.Readlink(linkOf(runDir, s.netns, dest.Port()))
+	target = linkedSocket(target)
 	if err != nil || strings.Contains(target, "/") {
 		return nil, clc.DiagNone
 	}

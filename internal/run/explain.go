@@ -44,6 +44,7 @@ func Look(server netip.AddrPort) (s Server, err error) {
 	}
 	dir := rundir.Path(rundir.Default(), rundir.Run)
 	target, err := os.Readlink(newListeners(dir, "", netns).link(server.Port()))
+	target = linkedSocket(target)
 	if err == nil && filepath.Base(target) == target {
 		s.Announced, s.Answers = target, answers(filepath.Join(dir, target))
 	}

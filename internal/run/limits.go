@@ -12,6 +12,13 @@ const (
 	maxRelays    = 4096
 	maxCallers   = 256 // programs that have offered, of which a status tells
 
+	// letterboxes is how many a supervisor has. Letters of different connections come into different ones mostly, so that whoever takes the first
+	// of one gets its own; and the kernel lets only some ten wait in each (net.unix.max_dgram_qlen).
+	letterboxes = 16
+	maxLetters  = 64 // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
+	// spareDescriptors are those of a supervisor that letters do not take.
+	spareDescriptors = 512
+
 	// A listener is looked for again when an offer for it comes, and it was not for so long.
 	listenerAge = time.Second
 	// An offer that was accepted, and not claimed at the next look either, is joined to TCP.

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,9 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/config"
 )
 
 // A listener is a TCP socket on which a program of ours listens.
@@ -20,7 +24,8 @@ type listener struct {
 }
 
 // listeners are those of one supervisor, by port. A symbolic link <netns>.<port> in the directory, whose target is the
-// name of the supervisor's socket, tells programs that connect whom to ask.
+// name of the supervisor's socket, tells programs that connect whom to ask. Where all listeners of the port have one address, and the policy allows
+// whatever comes there, a dot and the address follow: connections to it need not wait for an answer.
 type listeners struct {
 	dir, socket string // socket is a name in dir
 	netns       uint64
@@ -28,6 +33,7 @@ type listeners struct {
 	looked      map[uint16]time.Time
 	claims      map[uint16]int // how many more connections were claimed than relayed
 	count       int
+	policy      *config.Policy
 }
 
 func newListeners(dir, socket string, netns uint64) *listeners {
@@ -57,6 +63,48 @@ func (l *listeners) add(m message) bool {
 	l.ports[port] = append(l.ports[port], listener{m.local, m.unique})
 	l.looked[port] = time.Now()
 	l.count++
+	l.renew(port)
+	return true
+}
+
+// target is what the link of a port says.
+func (l *listeners) target(port uint16) string {
+	list := l.ports[port]
+	if len(list) == 0 || slices.ContainsFunc(list, func(have listener) bool { return have.local != list[0].local }) {
+		return l.socket
+	}
+	local := list[0].local
+	if l.policy != nil && (local.Addr().IsUnspecified() && !l.policy.Listen.AnyAddress(port) || l.policy.Listen.RefusesListener(local) != "") { // rule: TestLinkSaysAddress
+		return l.socket
+	}
+	ip := local.Addr().As16()
+	return l.socket + "." + hex.EncodeToString(ip[:])
+}
+
+// renew sees to it that the link of a port that we have says what is so.
+func (l *listeners) renew(port uint16) {
+	want := l.target(port)
+	if target, err := os.Readlink(l.link(port)); err == nil && linkedSocket(target) == l.socket && target != want && !l.replace(port, want) {
+		os.Remove(l.link(port)) // it would say what is not so: TCP
+	}
+}
+
+// linkedSocket is the name of the socket in the target of a link.
+func linkedSocket(target string) string {
+	socket, _, _ := strings.Cut(target, ".")
+	return socket
+}
+
+// replace puts a link in the place of the one that a port has.
+func (l *listeners) replace(port uint16, target string) bool {
+	early := filepath.Join(l.dir, fmt.Sprintf(".new-%s-%d", l.socket, port))
+	if os.Symlink(target, early) != nil {
+		return false
+	}
+	if os.Rename(early, l.link(port)) != nil {
+		os.Remove(early)
+		return false
+	}
 	return true
 }
 
@@ -71,24 +119,17 @@ func (l *listeners) publish(port uint16, cookie uint64) bool {
 	if !errors.Is(err, fs.ErrExist) || err2 != nil {
 		return false
 	}
+	target = linkedSocket(target)
 	if target == l.socket {
 		return true
 	}
-	if filepath.Base(target) == target && answers(filepath.Join(l.dir, target)) {
+	if target != "" && filepath.Base(target) == target && answers(filepath.Join(l.dir, target)) {
 		now, err := diagListeners(port)
 		if err != nil || slices.ContainsFunc(now, func(s socketState) bool { return s.cookie != cookie }) {
 			return false
 		}
 	}
-	early := filepath.Join(l.dir, fmt.Sprintf(".new-%s-%d", l.socket, port))
-	if os.Symlink(l.socket, early) != nil {
-		return false
-	}
-	if os.Rename(early, l.link(port)) != nil {
-		os.Remove(early)
-		return false
-	}
-	return true
+	return l.replace(port, l.socket)
 }
 
 // has reports whether one of ours gets connections to an address.
@@ -120,11 +161,13 @@ func (l *listeners) refresh(port uint16) {
 	l.count -= before - len(l.ports[port])
 	if len(l.ports[port]) == 0 {
 		l.withdraw(port)
+	} else {
+		l.renew(port)
 	}
 }
 
-// claimed notes that a program has claimed a connection to a port.
-func (l *listeners) claimed(port uint16) { l.claims[port]++ }
+// claimed notes that programs have claimed n connections to a port.
+func (l *listeners) claimed(port uint16, n int) { l.claims[port] += n }
 
 // relayed notes that nobody has: whoever accepts there does so without us. A relay costs more than it could gain, so where
 // that is the rule connections stay TCP, until a program listens on the port anew.
@@ -139,7 +182,7 @@ func (l *listeners) withdraw(port uint16) {
 	delete(l.ports, port)
 	delete(l.looked, port)
 	delete(l.claims, port)
-	if target, err := os.Readlink(l.link(port)); err == nil && target == l.socket {
+	if target, err := os.Readlink(l.link(port)); err == nil && linkedSocket(target) == l.socket {
 		os.Remove(l.link(port))
 	}
 }
@@ -168,14 +211,22 @@ func tidy(dir string) {
 	if err != nil {
 		return
 	}
+	dead := make(map[string]bool) // by the name of a supervisor's socket, which its letterboxes have before a dot
+	for _, e := range entries {
+		name := linkedSocket(e.Name())
+		if _, known := dead[name]; !known && e.Type() == fs.ModeSocket && name != "" {
+			dead[name] = !answers(filepath.Join(dir, name))
+		}
+	}
 	for _, sockets := range []bool{true, false} { // then the links to them
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
 			switch {
-			case sockets && e.Type() == fs.ModeSocket && e.Name()[0] != '.' && !answers(path):
+			case sockets && e.Type() == fs.ModeSocket && dead[linkedSocket(e.Name())]:
 				os.Remove(path)
 			case !sockets && e.Type() == fs.ModeSymlink:
-				if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+				target, _ := os.Readlink(path)
+				if _, err := os.Lstat(filepath.Join(dir, linkedSocket(target))); errors.Is(err, fs.ErrNotExist) {
 					os.Remove(path)
 				}
 			}

@@ -36,7 +36,7 @@ func TestRelayedNowAndThen(t *testing.T) {
 	to := netip.MustParseAddrPort("127.0.0.1:1")
 	l.add(message{netns: 1, local: to, unique: 1})
 	for range 3 {
-		l.claimed(1)
+		l.claimed(1, 1)
 		l.relayed(1)
 		if !l.has(to) {
 			t.Error("given up though as many were claimed")

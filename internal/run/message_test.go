@@ -46,7 +46,7 @@ func TestParseMessage(t *testing.T) {
 	}
 	for name, change := range map[string]func(b []byte){
 		"kind 0":       func(b []byte) { b[0] = 0 },
-		"kind 7":       func(b []byte) { b[0] = 7 },
+		"kind 9":       func(b []byte) { b[0] = 9 },
 		"version":      func(b []byte) { b[1] = 2 },
 		"length field": func(b []byte) { b[2]++ },
 	} {

@@ -25,8 +25,10 @@ type offer struct {
 	server  netip.AddrPort
 	client  netip.AddrPort
 	unique  uint64
-	end     int // of the server
-	tcp     int // of the client, once it is connected; -1 before
+	end     int  // of the server
+	tcp     int  // of the client, once it is connected; -1 before
+	letter  bool // it came by letter, with the TCP socket that was not connected yet
+	watched bool // the TCP socket is watched
 	claimed bool
 	due     time.Time // of the next look whether somebody else has accepted; zero before it is connected
 	wait    time.Duration
@@ -47,7 +49,7 @@ func (s *supervisor) take(m message, end, pid int) (*offer, clc.Diagnosis) {
 		reason = clc.DiagNotAllowed
 	case !s.listeners.has(m.peer) || m.netns != s.listeners.netns:
 		reason = clc.DiagNoListener
-	case len(s.offers) >= maxOffers || s.offers[o.key] != nil:
+	case len(s.offers) >= s.letters.room || s.offers[o.key] != nil:
 		reason = clc.DiagBusy
 	case !isSocket(end, unix.AF_UNIX) || peerName(end) != theirs.String():
 		reason = clc.DiagRefused
@@ -58,7 +60,8 @@ func (s *supervisor) take(m message, end, pid int) (*offer, clc.Diagnosis) {
 		return nil, reason
 	}
 	s.offers[o.key] = o
-	s.board.setWaiting(len(s.offers))
+	s.asked++
+	s.board.setWaiting(s.asked)
 	return o, clc.DiagNone
 }
 
@@ -84,12 +87,24 @@ func (s *supervisor) connected(o *offer, tcp int) {
 		s.drop(o)
 		return
 	}
-	o.tcp, o.wait = tcp, firstLook
-	o.due = time.Now().Add(o.wait)
-	s.held[tcp] = o
-	if s.poll.add(tcp, unix.EPOLLIN|unix.EPOLLRDHUP) != nil {
+	o.tcp = tcp
+	s.hold(o)
+	if !s.watch(o) {
 		s.drop(o)
 	}
+}
+
+// hold takes an offer that has a TCP socket to those that are looked at now and then.
+func (s *supervisor) hold(o *offer) {
+	o.wait = firstLook
+	o.due = time.Now().Add(o.wait)
+	s.held[o.tcp] = o
+}
+
+// watch has the loop told what the server does on the TCP connection.
+func (s *supervisor) watch(o *offer) bool {
+	o.watched = s.poll.add(o.tcp, unix.EPOLLIN|unix.EPOLLRDHUP) == nil
+	return o.watched
 }
 
 // cancel ends an offer, unless it was claimed.
@@ -110,7 +125,7 @@ func (s *supervisor) claim(t *talk, m message, tcp int) {
 		return
 	}
 	o.claimed = true
-	s.listeners.claimed(o.server.Port())
+	s.listeners.claimed(o.server.Port(), 1)
 	s.record.claimed(o, t.pid)
 	s.drop(o)
 }
@@ -163,7 +178,10 @@ func (s *supervisor) forget(o *offer) {
 		return
 	}
 	delete(s.offers, o.key)
-	s.board.setWaiting(len(s.offers))
+	if !o.letter {
+		s.asked--
+		s.board.setWaiting(s.asked)
+	}
 	if o.tcp >= 0 {
 		delete(s.held, o.tcp)
 		s.poll.remove(o.tcp)
@@ -177,15 +195,17 @@ func (s *supervisor) drop(o *offer) {
 	s.forget(o)
 	unix.Close(o.end)
 	if o.tcp >= 0 {
-		// Both programs know by now what became of it: the port need not wait for late packets.
-		unix.SetsockoptLinger(o.tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		if !o.letter || o.claimed { // else its program may keep it
+			// Both programs know by now what became of it: the port need not wait for late packets.
+			unix.SetsockoptLinger(o.tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		}
 		unix.Close(o.tcp)
 	}
 }
 
 // timeout is how long the loop may sleep, in milliseconds.
 func (s *supervisor) timeout() int {
-	var next time.Time
+	next := s.letters.next
 	for _, o := range s.held {
 		if next.IsZero() || o.due.Before(next) {
 			next = o.due
@@ -203,6 +223,13 @@ func (s *supervisor) look(now time.Time) {
 		if now.Before(o.due) {
 			continue
 		}
+		if o.withdrawn() { // rule: TestLetterWithdrawn
+			s.drop(o)
+			continue
+		}
+		if !o.watched && !s.begun(o) {
+			continue
+		}
 		state, err := diagConnection(o.server, o.client)
 		accepted := err != nil || state.inode != 0 // not there, or not to be asked about: then TCP will show
 		if accepted && o.seen {
@@ -213,4 +240,29 @@ func (s *supervisor) look(now time.Time) {
 		o.wait = min(2*o.wait, lastLook)
 		o.due = now.Add(o.wait)
 	}
+}
+
+// begun looks whether an offer that came by letter is connected by now, and watches it then. It reports false if it is not, or is no more.
+func (s *supervisor) begun(o *offer) bool {
+	info, err := unix.GetsockoptTCPInfo(o.tcp, unix.IPPROTO_TCP, unix.TCP_INFO)
+	switch {
+	case err == nil && info.State != tcpClose && info.State != tcpSynSent:
+		if s.watch(o) {
+			return true
+		}
+		s.drop(o)
+	case err != nil || hungUp(o.end) || info.State == tcpClose && o.wait >= lastLook:
+		s.drop(o) // its program has ended, or its connection
+	default:
+		o.wait = min(2*o.wait, lastLook)
+		o.due = time.Now().Add(o.wait)
+	}
+	return false
+}
+
+// hungUp reports whether nobody has the other end of a pair any more.
+func hungUp(end int) bool {
+	fds := []unix.PollFd{{Fd: int32(end)}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 1 && fds[0].Revents&unix.POLLHUP != 0
 }

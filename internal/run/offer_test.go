@@ -17,7 +17,7 @@ type connection struct {
 	listener       *net.TCPListener
 	client         *program
 	offer          message
-	end            int // of the client
+	end, other     int // of the client, and of the server before the supervisor has it
 	server, socket netip.AddrPort
 	fd             int // the client's TCP socket
 	dialled        bool

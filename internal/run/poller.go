@@ -29,6 +29,11 @@ func (p *poller) add(fd int, events uint32) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
+// again watches a descriptor once more that was to be told of once.
+func (p *poller) again(fd int, events uint32) {
+	unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd), Pad: p.inUse[fd]})
+}
+
 // remove watches a descriptor no more. It need not be watched.
 func (p *poller) remove(fd int) {
 	if _, ok := p.inUse[fd]; ok {

@@ -10,6 +10,10 @@ import (
 // relay joins an end that nobody claims to the client's TCP connection, whose server has accepted without us: a program
 // that was started in another way, and has the listener by inheritance. It is slower than TCP, and it is right.
 func (s *supervisor) relay(o *offer) {
+	if o.withdrawn() {
+		s.drop(o)
+		return
+	}
 	select {
 	case s.relays <- struct{}{}:
 	default:
@@ -17,6 +21,7 @@ func (s *supervisor) relay(o *offer) {
 		return
 	}
 	s.forget(o)
+	s.readNotes()
 	s.listeners.relayed(o.server.Port())
 	s.record.stayed(o.server, o.client, clc.DiagNotAccepted)
 	end, tcp := stream(o.end), stream(o.tcp)

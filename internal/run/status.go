@@ -24,6 +24,7 @@ const ModeUnix = "Unix"
 type record struct {
 	started time.Time
 	trace   control.Trace[event]
+	notes   notes
 
 	mu      sync.Mutex
 	moved   uint64
@@ -101,6 +102,7 @@ func (v view) Status() control.Status {
 		Started: v.started, Command: "gosmc run",
 		Counters: control.StatusCounters{Connections: make(map[string]uint64), Bytes: make(map[string]control.ByteCount)},
 	}
+	v.readNotes()
 	v.mu.Lock()
 	callers := slices.Clone(v.callers)
 	st.Counters.Connections[ModeUnix] = v.moved
@@ -119,7 +121,10 @@ func (v view) Status() control.Status {
 }
 
 // Trace implements [control.Host].
-func (v view) Trace() control.Tracer { return &v.trace }
+func (v view) Trace() control.Tracer {
+	v.readNotes()
+	return &v.trace
+}
 
 // SampleCursors implements [control.Host]. There are none.
 func (v view) SampleCursors(list []control.TraceEvent) ([]control.TraceEvent, int) { return list, 0 }

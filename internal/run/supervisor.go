@@ -23,6 +23,7 @@ type supervisor struct {
 	path      string // of the socket
 	socket    int
 	door      int // as socket, for programs that have another user than we: what they may ask proves itself
+	letters   letters
 	poll      *poller
 	board     *board
 	listeners *listeners
@@ -30,6 +31,7 @@ type supervisor struct {
 	talks     map[int]*talk      // by descriptor
 	outside   int                // how many of them came by the door
 	offers    map[pairKey]*offer // that nobody has claimed
+	asked     int                // how many of them did not come by letter
 	held      map[int]*offer     // by the descriptor of their TCP socket
 	policy    *config.Policy     // of which only what it says of servers counts here: clients know theirs
 	relays    chan struct{}      // has an entry for each relay
@@ -50,7 +52,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	dir = rundir.Path(dir, rundir.Run)
 	tidy(dir)
 	s := &supervisor{
-		socket: -1, door: -1, quit: -1,
+		socket: -1, door: -1, quit: -1, letters: letters{notes: -1, poll: -1},
 		talks: make(map[int]*talk), offers: make(map[pairKey]*offer), held: make(map[int]*offer),
 		relays: make(chan struct{}, maxRelays),
 	}
@@ -101,6 +103,9 @@ func (s *supervisor) open(dir string, pid int) error {
 		return err
 	}
 	s.path = path
+	if err := s.openLetters(); err != nil {
+		return err
+	}
 	if s.door, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 		return os.NewSyscallError("socket", err)
 	}
@@ -124,6 +129,7 @@ func (s *supervisor) open(dir string, pid int) error {
 		return err
 	}
 	s.listeners = newListeners(dir, socketName, netns)
+	s.listeners.policy = s.policy
 	s.programs = newPrograms(s.poll, path)
 	if err := s.programs.add(pid); err != nil {
 		return err
@@ -162,7 +168,9 @@ func (s *supervisor) serve() error {
 				s.handle(int(e.Fd))
 			}
 		}
-		s.look(time.Now())
+		now := time.Now()
+		s.readLetters(now)
+		s.look(now)
 	}
 	return nil
 }
@@ -176,6 +184,8 @@ func (s *supervisor) stop() error {
 // handle takes an event.
 func (s *supervisor) handle(fd int) {
 	switch {
+	case fd == s.letters.poll:
+		s.lettersCame(time.Now())
 	case fd == s.socket || fd == s.door:
 		s.accept(fd)
 	case s.talks[fd] != nil:
@@ -201,6 +211,7 @@ func (s *supervisor) close() {
 	if s.listeners != nil {
 		s.listeners.close()
 	}
+	s.closeLetters()
 	if s.path != "" {
 		os.Remove(s.path)
 	}

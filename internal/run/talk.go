@@ -57,15 +57,18 @@ func (s *supervisor) hear(t *talk) {
 	fds := descriptors(control[:max(controlLen, 0)])
 	m, parseErr := parseMessage(b[:max(n, 0)])
 	wanted := 0
-	if m.kind == kindOffer || m.kind == kindConnected || m.kind == kindClaim {
+	switch m.kind {
+	case kindOffer, kindConnected, kindClaim:
 		wanted = 1
+	case kindReturn:
+		wanted = 2
 	}
 	if err != nil || parseErr != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(fds) != wanted {
 		closeAll(fds)
 		s.hangUp(t)
 		return
 	}
-	if s.answer(t, m, append(fds, -1)[0]) {
+	if s.answer(t, m, fds) {
 		if !t.watched {
 			t.watched = s.poll.add(t.fd, unix.EPOLLIN) == nil
 		}
@@ -76,14 +79,14 @@ func (s *supervisor) hear(t *talk) {
 	s.hangUp(t)
 }
 
-// answer carries out a message. fd is what came with it, and ours. It reports whether another message may follow.
-func (s *supervisor) answer(t *talk, m message, fd int) (more bool) {
+// answer carries out a message. Descriptors that came with it are ours. It reports whether another message may follow.
+func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 	if t.offer == nil && (m.kind == kindConnected || m.kind == kindCancel) || t.offer != nil && m.kind != kindConnected && m.kind != kindCancel {
-		closeAll([]int{fd})
+		closeAll(fds)
 		return false
 	}
 	if t.outside && m.kind != kindBoard && m.kind != kindClaim { // rule: TestClaimOutside
-		closeAll([]int{fd})
+		closeAll(fds)
 		return false
 	}
 	switch m.kind {
@@ -101,21 +104,26 @@ func (s *supervisor) answer(t *talk, m message, fd int) (more bool) {
 		t.reply(m.kind, statusOK, s.board.fd)
 	case kindOffer:
 		var reason clc.Diagnosis
-		if t.offer, reason = s.take(m, fd, t.pid); t.offer == nil {
+		if t.offer, reason = s.take(m, fds[0], t.pid); t.offer == nil {
 			t.send(reply{m.kind, statusNo, reason}, -1)
 			return false
 		}
 		return t.reply(m.kind, statusOK, -1)
 	case kindConnected:
-		s.connected(t.offer, fd)
+		s.connected(t.offer, fds[0])
 		t.offer = nil
 	case kindCancel:
 		o := t.offer
 		t.offer = nil
 		t.reply(m.kind, okOr(s.cancel(o), statusClaimed), -1)
 	case kindClaim:
-		s.claim(t, m, fd)
-		unix.Close(fd)
+		s.readBox(boxOf(m.peer.Port()), true) // rule: TestLetterFirst
+		s.claim(t, m, fds[0])
+		unix.Close(fds[0])
+	case kindReturn:
+		s.keep(m, fds[0], fds[1], 0)
+	case kindTaken:
+		s.record.taken(m)
 	}
 	return false
 }

@@ -20,7 +20,12 @@ type TCPConnection struct {
 	Reason clc.Reason // as far as it can be told from outside; Code is [clc.DiagNone] if nothing is known against it
 }
 
-const tcpEstablished = 1
+// States of linux/tcp_states.h.
+const (
+	tcpEstablished = 1
+	tcpSynSent     = 2
+	tcpClose       = 7
+)
 
 // TCPConnections returns the established TCP connections, in the network namespace of the calling thread, of programs that were
 // started by 'gosmc run' and have the library. It looks at all processes that it may look at.

@@ -1,6 +1,6 @@
 /*
  * listen and accept: a listener is announced, and stays what it is. When a connection has been
- * accepted and offers wait, our supervisor is asked whether this is one of them.
+ * accepted that is marked, or while offers wait, it may be one that is to be moved.
  */
 #include "preload.h"
 
@@ -67,12 +67,19 @@ static int moved(int fd, int flags)
 	struct linger reset = {.l_onoff = 1};
 	bool six;
 	long r;
-	int end;
+	int end = -1;
+	bool asks = true;
+	bool marked;
 
-	if (fd < 0 || !settings.on || !board_waiting() || !address_of(fd, false, &id.local, &id.ipv6) ||
-	    !address_of(fd, true, &id.peer, &six))
+	if (fd < 0 || !settings.on)
 		return fd;
-	end = claim(&id, fd);
+	marked = letter_marked(fd);
+	if ((!marked && !board_waiting()) || !address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))
+		return fd;
+	if (marked)
+		end = letter_claim(&id, fd, &asks);
+	if (end < 0 && asks)
+		end = claim(&id, fd);
 	if (end < 0)
 		return fd;
 	options_copy(fd, end);

@@ -15,22 +15,44 @@
 #include <string.h>
 
 struct attempt {
-	int sock; /* to the server's supervisor */
-	int end;  /* of the pair */
+	int sock;   /* to the server's supervisor; -1 if it has got a letter */
+	int end;    /* of the pair */
+	int other;  /* the other one, while it can be withdrawn; -1 else */
+	int maxseg; /* that the program has asked for, with a letter */
+	long status, flags; /* of the socket */
+	char path[sizeof(settings.socket)]; /* of the supervisor */
 	struct identity id;
 };
 
-/* announced finds the supervisor of whoever listens on a port of this network namespace. */
-static bool announced(int fd, uint16_t port, char path[static sizeof(settings.socket)])
+/* covers says whether whoever listens at an address gets what is sent to another one. */
+static bool covers(const struct address *listener, const struct address *to)
+{
+	static const uint8_t zero[16];
+
+	return memcmp(listener->ip, zero, 16) == 0 || memcmp(listener->ip, to->ip, 16) == 0 ||
+	       (address_is_any(listener) && to->ip[10] == 0xff && memcmp(to->ip, listener->ip, 12) == 0);
+}
+
+/*
+ * announced finds the supervisor of whoever listens at an address of this network namespace. *sure: it takes every connection
+ * there, and need not be asked.
+ */
+static bool announced(int fd, const struct address *to, char path[static sizeof(settings.socket)], uint64_t *in, bool *sure)
 {
 	static const char digits[] = "0123456789abcdef";
 	char link[sizeof(settings.socket) + 32];
 	char decimal[5];
 	char *p = link;
 	uint64_t netns = netns_of(fd);
+	uint16_t port = to->port;
+	struct address listener;
+	char target[128];
+	char *dot;
 	size_t n = 0;
 	long r;
 
+	*in = netns;
+	*sure = false;
 	if (netns == 0)
 		return false;
 	memcpy(p, settings.socket, settings.dir);
@@ -44,12 +66,22 @@ static bool announced(int fd, uint16_t port, char path[static sizeof(settings.so
 	while (n)
 		*p++ = decimal[--n];
 	*p = 0;
-	memcpy(path, settings.socket, settings.dir);
-	r = SYS(readlinkat, AT_FDCWD, link, path + settings.dir, sizeof(settings.socket) - settings.dir);
-	if (r <= 0 || (size_t)r >= sizeof(settings.socket) - settings.dir)
+	r = SYS(readlinkat, AT_FDCWD, link, target, sizeof(target));
+	if (r <= 0 || (size_t)r >= sizeof(target))
 		return false;
-	path[settings.dir + (size_t)r] = 0;
-	return !strchr(path + settings.dir, '/');
+	target[r] = 0;
+	dot = strchr(target, '.');
+	if (dot)
+		*dot = 0;
+	n = strlen(target);
+	if (strchr(target, '/') || settings.dir + n >= sizeof(settings.socket))
+		return false;
+	memcpy(path, settings.socket, settings.dir);
+	memcpy(path + settings.dir, target, n + 1);
+	if (!dot)
+		return true;
+	*sure = get_hex(dot + 1, listener.ip, sizeof(listener.ip)) && covers(&listener, to);
+	return *sure;
 }
 
 /*
@@ -112,51 +144,77 @@ static bool of_ipv6(const struct sockaddr *sa)
 
 static void attempt_drop(struct attempt *a)
 {
-	SYS(close, a->sock);
+	if (a->sock >= 0)
+		SYS(close, a->sock);
+	if (a->other >= 0)
+		SYS(close, a->other);
 	SYS(close, a->end);
+}
+
+/* attempt_ask offers it, and waits. */
+static bool attempt_ask(struct attempt *a, struct message *m)
+{
+	bool sent;
+
+	a->sock = supervisor_open(a->path);
+	if (a->sock < 0)
+		return false;
+	sent = supervisor_send(a->sock, m, a->other);
+	SYS(close, a->other);
+	a->other = -1;
+	return sent && supervisor_receive(a->sock, KIND_OFFER, NULL) == STATUS_OK;
+}
+
+/* prepare gives our end all that the program has set on the socket, before anybody waits for it. */
+static void prepare(struct attempt *a, int fd)
+{
+	a->status = SYS(fcntl, fd, F_GETFL);
+	a->flags = SYS(fcntl, fd, F_GETFD);
+	options_copy(fd, a->end);
+	if (a->status & ~O_ACCMODE)
+		SYS(fcntl, a->end, F_SETFL, a->status);
 }
 
 /* attempt_begin offers an end of a pair to the supervisor of the destination. False: TCP, nothing has happened. */
 static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, socklen_t len)
 {
-	char path[sizeof(settings.socket)];
 	struct message m;
 	struct address from;
+	uint64_t netns;
 	int pair[2];
+	bool sure;
 	bool ok;
 
-	if (!settings.on || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || !birth_may_swap(fd) ||
-	    !announced(fd, a->id.peer.port, path))
-		return false;
-	if (!address_of(fd, false, &a->id.local, &a->id.ipv6) || a->id.ipv6 != of_ipv6(sa))
+	a->sock = -1;
+	if (!settings.on || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || !birth_may_swap(fd))
 		return false;
 	if (address_is_any(&a->id.peer)) {
 		if (a->id.peer.ip[10] == 0xff)
 			a->id.peer.ip[12] = 127;
 		a->id.peer.ip[15] = 1;
 	}
+	if (!announced(fd, &a->id.peer, a->path, &netns, &sure) || !address_of(fd, false, &a->id.local, &a->id.ipv6) ||
+	    a->id.ipv6 != of_ipv6(sa))
+		return false;
 	if (!policy_connect(&a->id.peer) || !source(&a->id.peer, a->id.ipv6, &from))
 		return false;
-	a->sock = supervisor_open(path);
-	if (a->sock < 0)
+	if (SYS(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
 		return false;
-	if (SYS(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
-		SYS(close, a->sock);
-		return false;
-	}
 	a->end = pair[0];
-	message_fill(&m, KIND_OFFER, NULL);
+	a->other = pair[1];
 	ok = false;
 	if (attempt_local(a, fd, &from)) {
 		socklen_t n = sizeof(m.unique);
 
 		message_fill(&m, KIND_OFFER, &a->id);
-		m.netns = netns_of(fd);
+		m.netns = netns;
 		ok = SYS(getsockopt, a->end, SOL_SOCKET, SO_COOKIE, &m.unique, &n) == 0 &&
-		     identity_bind(a->end, &a->id, 'c', m.unique) && supervisor_send(a->sock, &m, pair[1]) &&
-		     supervisor_receive(a->sock, KIND_OFFER, NULL) == STATUS_OK;
+		     identity_bind(a->end, &a->id, 'c', m.unique);
 	}
-	SYS(close, pair[1]);
+	if (ok) {
+		prepare(a, fd);
+		ok = (sure && letter_send(a->path, &a->id, &m, a->other, fd, &a->maxseg)) || attempt_ask(a, &m);
+	}
 	if (!ok)
 		attempt_drop(a);
 	return ok;
@@ -182,25 +240,36 @@ static bool given_up(int end)
 	return SYS(ppoll, &p, 1, &now, NULL, 0) == 1 && (p.revents & (POLLHUP | POLLERR));
 }
 
-/* swap puts our end in the place of the socket, with everything that the program has set on that. */
+/* swap puts our end in the place of the socket. */
 static void swap(struct attempt *a, int fd)
 {
-	long status = SYS(fcntl, fd, F_GETFL);
-	long flags = SYS(fcntl, fd, F_GETFD);
 	struct epoll_event event;
 	int epfd;
 	bool registered = birth_registration(fd, &epfd, &event);
 	long r;
 
-	options_copy(fd, a->end);
-	SYS(fcntl, a->end, F_SETFL, status);
 	do
-		r = SYS(dup3, a->end, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
+		r = SYS(dup3, a->end, fd, a->flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
 	end_born(fd);
 	if (registered)
 		SYS(epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &event);
 	birth_never(fd);
+}
+
+/* attempt_letter_end is attempt_end where a letter was sent. */
+static bool attempt_letter_end(struct attempt *a, int fd, bool connected)
+{
+	if (connected || established(a, fd)) {
+		SYS(close, a->other);
+		a->other = -1;
+		/* It is by a supervisor that has died, or did not like the letter; and by a server that has closed it already. */
+		return !given_up(a->end) || identity_claimed(a->end);
+	}
+	if (!letter_withdraw(&a->id, a->other))
+		return true;
+	letter_unmark(fd, a->maxseg);
+	return false;
 }
 
 /*
@@ -212,7 +281,9 @@ static bool attempt_end(struct attempt *a, int fd, bool connected)
 	struct message m;
 	bool moved;
 
-	if (connected || established(a, fd)) {
+	if (a->sock < 0) {
+		moved = attempt_letter_end(a, fd, connected);
+	} else if (connected || established(a, fd)) {
 		message_fill(&m, KIND_CONNECTED, &a->id);
 		moved = supervisor_send(a->sock, &m, fd) || !given_up(a->end);
 	} else {

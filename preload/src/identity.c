@@ -28,7 +28,8 @@ static char *put_hex(char *p, const uint8_t *b, size_t n)
 	return p;
 }
 
-static const char *get_hex(const char *p, uint8_t *b, size_t n)
+/* get_hex reads n bytes. NULL: that is none, or p was. */
+const char *get_hex(const char *p, uint8_t *b, size_t n)
 {
 	for (size_t i = 0; p && i < 2 * n; i++, p++) {
 		const char *d = *p ? strchr(digits, *p) : NULL;
@@ -82,6 +83,15 @@ bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique
 	*p++ = '/';
 	put_hex(p, u, sizeof(u));
 	return SYS(bind, fd, &sun, offsetof(struct sockaddr_un, sun_path) + NAME_LEN) == 0;
+}
+
+/* identity_claimed says whether the other end of a pair has its name: somebody has it, or had. */
+bool identity_claimed(int end)
+{
+	struct sockaddr_un sun;
+	socklen_t len = sizeof(sun);
+
+	return SYS(getpeername, end, &sun, &len) == 0 && len == offsetof(struct sockaddr_un, sun_path) + NAME_LEN;
 }
 
 /* identity_of reads the name of a descriptor. False: it is none of ours. */

@@ -33,6 +33,19 @@ static int priority(int fd)
 	return v;
 }
 
+/* fresh says whether a value is that of a new socket. */
+static bool fresh(int name, const void *value, size_t n)
+{
+	const char *v = value;
+	int one = 1;
+
+	if (name == SO_RCVLOWAT)
+		return memcmp(v, &one, sizeof(one)) == 0;
+	while (n && v[n - 1] == 0)
+		n--;
+	return n == 0;
+}
+
 /* options_copy gives an end of a pair what a program has set on the TCP socket, or on the listener that it came from. */
 void options_copy(int from, int to)
 {
@@ -48,7 +61,8 @@ void options_copy(int from, int to)
 
 	for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
 		len = sizeof(v);
-		if (SYS(getsockopt, from, SOL_SOCKET, same[i], &v, &len) == 0)
+		memset(&v, 0, sizeof(v));
+		if (SYS(getsockopt, from, SOL_SOCKET, same[i], &v, &len) == 0 && !fresh(same[i], &v, sizeof(v)))
 			SYS(setsockopt, to, SOL_SOCKET, same[i], &v, len);
 	}
 	len = sizeof(v.number);

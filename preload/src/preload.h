@@ -44,6 +44,8 @@ struct identity {
 };
 
 /* identity.c */
+const char *get_hex(const char *p, uint8_t *b, size_t n);
+bool identity_claimed(int end);
 bool identity_of(int fd, struct identity *id);
 void identity_ring(int fd, char out[static 64]);
 bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique);
@@ -62,6 +64,8 @@ enum kind {
 	KIND_CANCEL = 4,
 	KIND_CLAIM = 5,
 	KIND_BOARD = 6,
+	KIND_RETURN = 7,
+	KIND_TAKEN = 8,
 };
 
 enum status {
@@ -98,19 +102,45 @@ struct reply {
 };
 _Static_assert(sizeof(struct reply) == 16, "struct reply");
 
+/* The first bytes of the board, a page of our supervisor. */
+#define LETTERBOXES 16
+
+struct board {
+	uint32_t waiting; /* offers that were asked about. While there are none, and the connection is not marked, accept need not ask */
+	uint32_t pid;	  /* of the supervisor, in its namespace; the rest are its descriptors */
+	uint32_t notes;
+	uint32_t reserved;
+	struct {
+		uint32_t fd;
+		uint32_t reserved;
+		uint64_t cookie; /* of the socket */
+	} boxes[LETTERBOXES];
+};
+_Static_assert(sizeof(struct board) == 16 + 16 * LETTERBOXES, "struct board");
+
 /* supervisor.c */
 int supervisor_open(const char *path);
 int supervisor_open_own(void);
 bool supervisor_send(int sock, struct message *m, int fd);
 enum status supervisor_receive(int sock, enum kind kind, int *fd);
 void message_fill(struct message *m, enum kind kind, const struct identity *id);
+bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int *fds, size_t n, int flags);
+const struct board *board_of_ours(void);
 bool board_waiting(void);
+
+/* letters.c */
+bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg);
+void letter_unmark(int fd, int maxseg);
+bool letter_withdraw(const struct identity *id, int end);
+bool letter_marked(int fd);
+int letter_claim(const struct identity *id, int fd, bool *asks);
 
 /* start.c: what the environment says, once. */
 struct settings {
 	bool on;
 	char socket[108]; /* of our supervisor */
 	size_t dir;	  /* how much of it is the directory, with the last slash */
+	bool letters;	  /* the directory of supervisors is ours alone: what is there can be believed */
 	bool rings;	  /* unless GOSMC_RUN_RINGS says no */
 	uint64_t ring_after; /* bytes in-band before a ring joins: GOSMC_RING_AFTER */
 	uid_t uid;	  /* of the program when it was started; it may be another one now */

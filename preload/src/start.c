@@ -1,9 +1,11 @@
 /* What the environment says, before main. */
 #include "preload.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/stat.h>
 
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
@@ -21,9 +23,18 @@ static bool disabled(const char *v)
 	return v != NULL;
 }
 
+static const char *dir_of(const char *path, size_t n, char *dir)
+{
+	memcpy(dir, path, n);
+	dir[n] = 0;
+	return dir;
+}
+
 __attribute__((constructor)) static void start(void)
 {
 	const char *path = getenv("GOSMC_RUN");
+	char dir[sizeof(settings.socket)];
+	struct stat st;
 	const char *slash, *v;
 	size_t n;
 
@@ -37,6 +48,8 @@ __attribute__((constructor)) static void start(void)
 	slash = strrchr(settings.socket, '/');
 	settings.dir = (size_t)(slash - settings.socket) + 1;
 	settings.uid = (uid_t)SYS(geteuid);
+	settings.letters = SYS(newfstatat, AT_FDCWD, dir_of(settings.socket, settings.dir, dir), &st, 0) == 0 &&
+			   st.st_uid == settings.uid && !(st.st_mode & 077);
 	policy_read();
 	shake_start(getenv("GOSMC_RUN_SHAKE"));
 	v = getenv("GOSMC_RUN_RINGS");

@@ -97,33 +97,39 @@ void message_fill(struct message *m, enum kind kind, const struct identity *id)
 	m->peer_port = id->peer.port;
 }
 
-/* supervisor_send sends a message, with a descriptor unless fd is below 0. */
-bool supervisor_send(int sock, struct message *m, int fd)
+/* message_send sends a message with n descriptors, at most two: to an address, or to where the socket is connected. */
+bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int *fds, size_t n, int flags)
 {
 	union {
 		struct cmsghdr align;
-		char buf[CMSG_SPACE(sizeof(int))];
+		char buf[CMSG_SPACE(2 * sizeof(int))];
 	} control;
 	struct iovec iov = {m, sizeof(*m)};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct msghdr msg = {.msg_name = to, .msg_namelen = to ? sizeof(*to) : 0, .msg_iov = &iov, .msg_iovlen = 1};
 	long r;
 
-	if (fd >= 0) {
+	if (n) {
 		struct cmsghdr *c;
 
 		memset(&control, 0, sizeof(control));
 		msg.msg_control = &control;
-		msg.msg_controllen = sizeof(control.buf);
+		msg.msg_controllen = CMSG_SPACE(n * sizeof(int));
 		c = CMSG_FIRSTHDR(&msg);
 		c->cmsg_level = SOL_SOCKET;
 		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+		c->cmsg_len = CMSG_LEN(n * sizeof(int));
+		memcpy(CMSG_DATA(c), fds, n * sizeof(int));
 	}
 	do
-		r = SYS(sendmsg, sock, &msg, MSG_NOSIGNAL);
+		r = SYS(sendmsg, sock, &msg, MSG_NOSIGNAL | flags);
 	while (r == -EINTR);
 	return r == (long)sizeof(*m);
+}
+
+/* supervisor_send sends a message, with a descriptor unless fd is below 0. */
+bool supervisor_send(int sock, struct message *m, int fd)
+{
+	return message_send(sock, NULL, m, &fd, fd >= 0, 0);
 }
 
 /*
@@ -166,15 +172,8 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 	return (enum status)reply.status;
 }
 
-/*
- * The board is a page of our supervisor: how many offers wait to be claimed. While there are none,
- * accept need not ask. It is fetched when a process accepts for the first time.
- */
+/* The board is fetched when a process accepts for the first time. */
 #define BOARD_SIZE 4096
-
-struct board {
-	uint32_t waiting;
-};
 
 static const struct board *board;
 static uint8_t board_tried;
@@ -201,21 +200,24 @@ static const struct board *board_fetch(void)
 	return p;
 }
 
+/* board_of_ours returns the board, NULL if there is none. */
+const struct board *board_of_ours(void)
+{
+	const struct board *b = __atomic_load_n(&board, __ATOMIC_ACQUIRE);
+	const struct board *none = NULL;
+
+	if (b || __atomic_exchange_n(&board_tried, 1, __ATOMIC_ACQ_REL))
+		return b; /* if not, it is being fetched, or there is none: TCP */
+	b = board_fetch();
+	if (b && !__atomic_compare_exchange_n(&board, &none, b, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		b = none;
+	return b;
+}
+
 /* board_waiting says whether an accepted connection may be one that was offered. */
 bool board_waiting(void)
 {
-	const struct board *b = __atomic_load_n(&board, __ATOMIC_ACQUIRE);
+	const struct board *b = board_of_ours();
 
-	if (!b) {
-		const struct board *none = NULL;
-
-		if (__atomic_exchange_n(&board_tried, 1, __ATOMIC_ACQ_REL))
-			return false; /* it is being fetched, or there is none: TCP */
-		b = board_fetch();
-		if (!b)
-			return false;
-		if (!__atomic_compare_exchange_n(&board, &none, b, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-			b = none;
-	}
-	return __atomic_load_n(&b->waiting, __ATOMIC_SEQ_CST) != 0;
+	return b && __atomic_load_n(&b->waiting, __ATOMIC_SEQ_CST) != 0;
 }

@@ -1,0 +1,368 @@
+package run
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/preload"
+)
+
+// stillSupervisor returns a supervisor that does nothing until start is called, and nothing after the function that returns.
+func stillSupervisor(t *testing.T) (s *supervisor, start func() (stop func())) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s, err = newSupervisor(dir, os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.close)
+	return s, func() func() {
+		done := make(chan error, 1)
+		go func() { done <- s.serve() }()
+		return func() {
+			s.stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			unix.Read(s.quit, make([]byte, 8))
+		}
+	}
+}
+
+// A lettersProgram is testdata/letters.c under the library.
+type lettersProgram struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+	stderr strings.Builder
+	port   uint16
+}
+
+// startLetters starts it; it listens.
+func startLetters(t *testing.T, s *supervisor, mode string, environ ...string) *lettersProgram {
+	t.Helper()
+	if preload.Library() == nil {
+		t.Skip("no library for " + runtime.GOARCH)
+	}
+	dir := t.TempDir()
+	path, library := filepath.Join(dir, "letters"), filepath.Join(dir, "libgosmc.so")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/letters.c")
+	if err := os.WriteFile(library, preload.Library(), 0o555); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(stop)
+	p := &lettersProgram{t: t, cmd: exec.CommandContext(ctx, path, mode)}
+	p.cmd.Env = append(append(os.Environ(), "LD_PRELOAD="+library, EnvSocket+"="+s.path), environ...)
+	p.cmd.Stderr = &p.stderr
+	var err error
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stdout = bufio.NewReader(out)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fscanln(p.stdout, &p.port); err != nil {
+		t.Fatal(err, p.stderr.String())
+	}
+	return p
+}
+
+// run has it make its connections, and returns how many were moved.
+func (p *lettersProgram) run() (moved int) {
+	p.t.Helper()
+	fmt.Fprintln(p.stdin)
+	_, scanErr := fmt.Fscanln(p.stdout, &moved)
+	if err := p.cmd.Wait(); err != nil || scanErr != nil {
+		p.t.Fatalf("%v, %v\n%s", err, scanErr, p.stderr.String())
+	}
+	return moved
+}
+
+// counts returns how many connections were moved, and how many stayed TCP, as 'gosmc stats' has it.
+func counts(s *supervisor) (moved, tcp uint64) {
+	st := view{&s.record, s.path}.Status()
+	return st.Counters.Connections[ModeUnix], st.Counters.Connections["TCP"]
+}
+
+// TestLettersTaken has connections moved while the supervisor does nothing at all, and counted all the same.
+func TestLettersTaken(t *testing.T) {
+	s, start := stillSupervisor(t)
+	stop := start()
+	p := startLetters(t, s, "turn")
+	stop()
+	if n := p.run(); n != 100 {
+		t.Errorf("%d were moved, want 100", n)
+	}
+	if moved, tcp := counts(s); moved != 100 || tcp != 0 {
+		t.Errorf("%d were counted as moved, %d as TCP; want 100 and 0", moved, tcp)
+	}
+	s.readNotes()
+	if n := s.listeners.claims[p.port]; n != 100 {
+		t.Errorf("the listener has %d claims, want 100", n)
+	}
+}
+
+// TestLetters has nothing break in cases that are not as simple.
+func TestLetters(t *testing.T) {
+	for mode, want := range map[string]struct{ least, most int }{
+		"turn": {100, 100}, "many": {1800, 1800}, "closed": {2000, 2000}, "narrow": {20, 20}, "withdrawn": {1, 3}, "foreign": {1, 3}, "marked": {0, 0},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			s := newTestSupervisor(t)
+			if n := startLetters(t, s, mode).run(); n < want.least || n > want.most {
+				t.Errorf("%d were moved, want %d to %d", n, want.least, want.most)
+			}
+			moved, tcp := counts(s)
+			t.Logf("%d were counted as moved, %d as TCP", moved, tcp)
+			if want.least > 20 && moved != uint64(want.least) {
+				t.Errorf("%d were counted as moved, want %d", moved, want.least)
+			}
+		})
+	}
+}
+
+// letter offers a connection to one that listens, in a letterbox.
+func (s *supervisor) sendLetter(t *testing.T) *connection {
+	t.Helper()
+	l := listenTCP(t, "127.0.0.1:0")
+	c := &connection{listener: l, server: l.Addr().(*net.TCPAddr).AddrPort(), client: &program{t: t}}
+	var err error
+	if c.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(c.fd) })
+	if err := unix.Bind(c.fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	sa, _ := unix.Getsockname(c.fd)
+	c.socket = addrPort(sa)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.end = pair[0]
+	c.other = pair[1]
+	t.Cleanup(func() { closeAll([]int{c.end, c.other}) })
+	unix.SetsockoptTimeval(c.end, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
+	c.offer = message{kind: kindOffer, netns: s.listeners.netns, local: c.socket, peer: c.server}
+	c.offer.unique, _ = unix.GetsockoptUint64(c.end, unix.SOL_SOCKET, unix.SO_COOKIE)
+	theirs := name{role: roleClient, local: c.socket, peer: c.server, unique: c.offer.unique}
+	if err := unix.Bind(c.end, &unix.SockaddrUnix{Name: theirs.String()}); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	box := &unix.SockaddrUnix{Name: boxPath(s.path, boxOf(c.socket.Port()))}
+	if err := unix.Sendmsg(fd, testMessage(c.offer), unix.UnixRights(c.other, c.fd), box, unix.MSG_DONTWAIT); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestLetterFirst has a server claim what is in a letterbox which nobody has looked into.
+func TestLetterFirst(t *testing.T) {
+	s, start := stillSupervisor(t)
+	c := s.sendLetter(t)
+	closeAll([]int{c.other})
+	c.other = -1
+	s.letters.next = time.Time{} // it will not look by itself before long
+	s.poll.remove(s.letters.poll)
+	defer start()()
+	st, end := s.claimAs(t, c)
+	if st != statusOK {
+		t.Fatalf("Claim: status %d", st)
+	}
+	defer unix.Close(end)
+	exchange(t, end, c.end, "there")
+}
+
+// TestLetterWithdrawn has a client give up, whose TCP socket goes on without the supervisor: neither claimed nor relayed.
+func TestLetterWithdrawn(t *testing.T) {
+	for _, read := range []bool{false, true} {
+		s, start := stillSupervisor(t)
+		c := s.sendLetter(t)
+		if err := c.dial(); err != nil {
+			t.Fatal(err)
+		}
+		if read {
+			s.readBox(boxOf(c.socket.Port()), true)
+		}
+		if err := unix.Bind(c.other, &unix.SockaddrUnix{Name: fmt.Sprintf("@gosmc-test/%016x", c.offer.unique)}); err != nil {
+			t.Fatal(err)
+		}
+		if read {
+			s.look(time.Now().Add(time.Minute))
+		} else {
+			s.readBox(boxOf(c.socket.Port()), true)
+		}
+		if len(s.offers) != 0 || len(s.held) != 0 {
+			t.Errorf("read before: %t: the supervisor has %d offers", read, len(s.offers))
+		}
+		stop := start()
+		if st, _ := s.claimAs(t, c); st != statusNo {
+			t.Errorf("Claim: status %d, want %d", st, statusNo)
+		}
+		stop()
+		if _, err := c.accepted.Write([]byte("there")); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 10)
+		if n, err := unix.Read(c.fd, b); err != nil || string(b[:n]) != "there" {
+			t.Errorf("read %q, %v over TCP", b[:max(n, 0)], err)
+		}
+	}
+}
+
+// TestLetterNeverConnected has a client die between its letter and its connection.
+func TestLetterNeverConnected(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	c := s.sendLetter(t)
+	s.readBox(boxOf(c.socket.Port()), true)
+	s.look(time.Now().Add(time.Minute))
+	if len(s.offers) != 1 {
+		t.Fatalf("there are %d offers while the client lives, want 1", len(s.offers))
+	}
+	closeAll([]int{c.end, c.other, c.fd})
+	c.end, c.other, c.fd = -1, -1, -1
+	s.look(time.Now().Add(time.Hour))
+	if len(s.offers) != 0 {
+		t.Error("there is an offer of nobody")
+	}
+}
+
+// TestLetterRoom leaves letters where they are when there are too many offers, unless somebody asks about one.
+func TestLetterRoom(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	s.letters.room = 1
+	first := s.sendLetter(t)
+	s.readBox(boxOf(first.socket.Port()), false)
+	c := s.sendLetter(t)
+	s.readBox(boxOf(c.socket.Port()), false)
+	if len(s.offers) != 1 {
+		t.Errorf("there are %d offers, want 1", len(s.offers))
+	}
+	s.readBox(boxOf(c.socket.Port()), true)
+	if len(s.offers) != 2 {
+		t.Errorf("there are %d offers when somebody asks, want 2", len(s.offers))
+	}
+}
+
+// TestLetterReturned has a program give back what it took by mistake.
+func TestLetterReturned(t *testing.T) {
+	s, start := stillSupervisor(t)
+	c := s.sendLetter(t)
+	m, fds, _, ok := s.letters.receive(boxOf(c.socket.Port()))
+	if !ok || len(fds) != 2 {
+		t.Fatalf("receive = %+v, %v, %t", m, fds, ok)
+	}
+	closeAll([]int{c.other})
+	c.other = -1
+	defer start()()
+	m.kind = kindReturn
+	p := s.program(t)
+	p.send(testMessage(m), fds...)
+	closeAll(fds)
+	if st, _ := p.reply(); st != 99 {
+		t.Errorf("Return: status %d, want to be hung up on", st)
+	}
+	st, end := s.claimAs(t, c)
+	if st != statusOK {
+		t.Fatalf("Claim: status %d", st)
+	}
+	defer unix.Close(end)
+	exchange(t, c.end, end, "back")
+}
+
+// TestTaken counts what programs say that they have taken, in notes and, when those are full, in words; and nothing else that they say.
+func TestTaken(t *testing.T) {
+	s, start := stillSupervisor(t)
+	taken := message{kind: kindTaken, local: netip.MustParseAddrPort("127.0.0.1:80"), peer: netip.MustParseAddrPort("127.0.0.1:40000"), netns: 1<<32 | 2}
+	other := taken
+	other.kind = kindClaim
+	for _, b := range [][]byte{testMessage(taken), []byte("what"), testMessage(other)} {
+		if _, err := unix.Write(s.letters.notes, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if moved, _ := counts(s); moved != 1 {
+		t.Errorf("%d were moved, want 1", moved)
+	}
+	stop := start()
+	p := s.program(t)
+	p.send(testMessage(taken))
+	if st, _ := p.reply(); st != 99 {
+		t.Errorf("Taken: status %d, want to be hung up on", st)
+	}
+	stop()
+	if moved, _ := counts(s); moved != 2 {
+		t.Errorf("%d were moved, want 2", moved)
+	}
+	s.readNotes()
+	if n := s.listeners.claims[80]; n != 2 {
+		t.Errorf("the listener has %d claims, want 2", n)
+	}
+}
+
+// TestLinkSaysAddress tells clients that they need not ask where whatever comes may be moved, and no longer when that is so no more.
+func TestLinkSaysAddress(t *testing.T) {
+	const plain, any, local = "s", "s.00000000000000000000000000000000", "s.00000000000000000000ffff7f000001"
+	for _, c := range []struct {
+		ports, prefixes string // that may be moved
+		listeners       []string
+		want            string
+	}{
+		{"", "", []string{"127.0.0.1:80"}, local},
+		{"", "", []string{"[::]:80"}, any},
+		{"", "", []string{"127.0.0.1:80", "127.0.0.1:80"}, local},
+		{"", "", []string{"127.0.0.1:80", "127.0.0.2:80"}, plain},
+		{"80", "", []string{"[::]:80"}, any},
+		{"81", "", []string{"[::]:80"}, plain},
+		{"", "127.0.0.0/8", []string{"[::]:80"}, plain},
+		{"", "127.0.0.0/8", []string{"127.0.0.1:80"}, local},
+		{"", "127.0.0.2", []string{"127.0.0.1:80"}, plain},
+	} {
+		dir := t.TempDir()
+		l := newListeners(dir, "s", 1)
+		var err error
+		if l.policy, err = config.NewPolicy(config.Filter{Ports: strings.Fields(c.ports), Addresses: strings.Fields(c.prefixes)}, config.Filter{}, nil, ""); err != nil {
+			t.Fatal(err)
+		}
+		for i, a := range c.listeners {
+			if !l.add(message{kind: kindAnnounce, netns: 1, local: netip.MustParseAddrPort(a), unique: uint64(i)}) {
+				t.Fatalf("add(%s) = false", a)
+			}
+		}
+		if got, err := os.Readlink(l.link(80)); got != c.want {
+			t.Errorf("%+v: the link says %s, %v", c, got, err)
+		}
+		l.close()
+	}
+}

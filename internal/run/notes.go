@@ -1,0 +1,88 @@
+package run
+
+import (
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// notes is where programs tell which letters they have taken: messages that wake nobody, and are read before anybody is told of them. Nothing
+// but numbers depends on what they say. Any goroutine may use it.
+type notes struct {
+	mu    sync.Mutex
+	fd    int            // to read from, if there is one
+	taken map[uint16]int // since claims was called, by the server's port
+}
+
+// open returns the descriptor that programs get, which is the caller's.
+func (n *notes) open() (int, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socketpair", err)
+	}
+	unix.SetsockoptInt(pair[1], unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20) // as much as it may have; who finds it full wakes the supervisor
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fd, n.taken = pair[0], make(map[uint16]int)
+	return pair[1], nil
+}
+
+// claims returns how many connections were taken, by the server's port, since it was called last.
+func (n *notes) claims() map[uint16]int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.taken) == 0 {
+		return nil
+	}
+	taken := n.taken
+	n.taken = make(map[uint16]int)
+	return taken
+}
+
+func (n *notes) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.taken != nil {
+		unix.Close(n.fd)
+		n.taken = nil
+	}
+}
+
+// readNotes counts and traces what programs have taken.
+func (r *record) readNotes() {
+	var b [messageLen + 1]byte
+	r.notes.mu.Lock()
+	defer r.notes.mu.Unlock()
+	for r.notes.taken != nil {
+		n, err := unix.Read(r.notes.fd, b[:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			return
+		}
+		if m, err := parseMessage(b[:n]); err == nil && m.kind == kindTaken {
+			r.takenLetter(m)
+		}
+	}
+}
+
+// taken notes what a program says that found the notes full.
+func (r *record) taken(m message) {
+	r.notes.mu.Lock()
+	defer r.notes.mu.Unlock()
+	if r.notes.taken != nil {
+		r.takenLetter(m)
+	}
+}
+
+// takenLetter notes an offer that was claimed without us, and when. The caller has the lock of the notes.
+func (r *record) takenLetter(m message) {
+	r.notes.taken[m.local.Port()]++
+	server, client := int(int32(m.netns>>32)), int(int32(m.netns))
+	r.offered(message{local: m.peer, peer: m.local}, client, clc.DiagNone)
+	r.claimed(&offer{server: m.local, client: m.peer}, server)
+}

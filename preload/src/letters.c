@@ -1,0 +1,255 @@
+/*
+ * Letters: where the link of a port says that every connection there may be moved, a client need not ask. It puts its offer, and its TCP
+ * socket, into a letterbox of the supervisor before TCP connects, and marks the connection. Who accepts it takes the letter out by itself: the
+ * letterboxes are descriptors of the supervisor, which a program of its user can get. So the supervisor neither wakes nor is waited for.
+ *
+ * The right to an end is decided by the kernel, which gives a socket one name and no other: the server has the end when it has given it its
+ * name; a client that gives up names it itself, so that nobody can.
+ */
+#include "preload.h"
+
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <string.h>
+
+/*
+ * What a connection says of itself in its SYN, by the size of segments that the client takes: its offer is in a letterbox. It is no proof:
+ * a mark of somebody else costs a question.
+ */
+#define MARK_MAXSEG 16381
+#define MARK_TIMESTAMPS 12	/* of which those of TCP take so much */
+#define MARK_RCVBUF (128 << 10) /* with less the window may be too small for such segments */
+
+static bool refused; /* the letterboxes cannot be had from here: another PID namespace, or something that forbids it */
+
+/* letters_allowed says whether what is in the directory of supervisors can be believed, and they believe us. */
+static bool letters_allowed(void)
+{
+	return settings.letters && (uid_t)SYS(geteuid) == settings.uid;
+}
+
+/* near says whether both ends have one address, as those of all marked connections do. */
+static bool near(const struct identity *id)
+{
+	return memcmp(id->local.ip, id->peer.ip, sizeof(id->local.ip)) == 0 ||
+	       (address_is_loopback(&id->local) && address_is_loopback(&id->peer));
+}
+
+/* box_of is the number of the letterbox for a connection: the kernel gives ports that are all odd, or all even. */
+static unsigned box_of(uint16_t client)
+{
+	return client / 2 % LETTERBOXES;
+}
+
+static bool mark(int fd, int *maxseg)
+{
+	int value = 0;
+	socklen_t len = sizeof(value);
+
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_RCVBUF, &value, &len) != 0 || value < MARK_RCVBUF)
+		return false;
+	len = sizeof(*maxseg);
+	if (SYS(getsockopt, fd, IPPROTO_TCP, TCP_MAXSEG, maxseg, &len) != 0)
+		return false;
+	value = MARK_MAXSEG;
+	return SYS(setsockopt, fd, IPPROTO_TCP, TCP_MAXSEG, &value, sizeof(value)) == 0;
+}
+
+/* letter_unmark takes the mark back that letter_send has set. */
+void letter_unmark(int fd, int maxseg)
+{
+	int value = maxseg == TCP_MSS_DEFAULT ? 0 : maxseg;
+
+	SYS(setsockopt, fd, IPPROTO_TCP, TCP_MAXSEG, &value, sizeof(value));
+}
+
+/* letter_marked says whether an accepted connection looks like one that was offered by letter. */
+bool letter_marked(int fd)
+{
+	int mss = 0;
+	socklen_t len = sizeof(mss);
+
+	return SYS(getsockopt, fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) == 0 &&
+	       (mss == MARK_MAXSEG || mss == MARK_MAXSEG - MARK_TIMESTAMPS);
+}
+
+/*
+ * letter_send marks the connection that a socket will make, and offers it to a supervisor: the end that is to be the server's, and the socket.
+ * False: it has to be asked; the mark is gone again.
+ */
+bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg)
+{
+	static const char digits[] = "0123456789abcdef";
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	const int fds[2] = {end, fd};
+	size_t n = strlen(path);
+	bool ok = false;
+	int sock;
+
+	if (n + sizeof(".in0") > sizeof(sun.sun_path) || !letters_allowed() || !near(id) || !mark(fd, maxseg))
+		return false;
+	memcpy(sun.sun_path, path, n);
+	memcpy(sun.sun_path + n, ".in", 3);
+	sun.sun_path[n + 3] = digits[box_of(id->local.port)];
+	sock = (int)SYS(socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (sock >= 0) {
+		ok = message_send(sock, &sun, m, fds, 2, MSG_DONTWAIT); /* not if it is full */
+		SYS(close, sock);
+	}
+	if (!ok)
+		letter_unmark(fd, *maxseg);
+	return ok;
+}
+
+/* letter_withdraw has nobody get the end any more. False: somebody has. */
+bool letter_withdraw(const struct identity *id, int end)
+{
+	return identity_bind(end, id, 'x', cookie_of(end));
+}
+
+/* letterbox gets descriptors of our supervisor: the letterbox, and where to tell what was taken. There is one more, for an end. False: ask. */
+static bool letterbox(const struct board *b, unsigned number, int *box, int *notes)
+{
+	int pidfd = (int)SYS(pidfd_open, b->pid, 0);
+	bool ok;
+
+	if (pidfd < 0)
+		return false;
+	*box = (int)SYS(pidfd_getfd, pidfd, b->boxes[number].fd, 0);
+	*notes = *box < 0 ? -1 : (int)SYS(pidfd_getfd, pidfd, b->notes, 0);
+	/* The number of a process means another one elsewhere, and later. */
+	ok = *notes >= 0 && cookie_of(*box) == b->boxes[number].cookie;
+	if (!ok && *box != -EMFILE && *notes != -EMFILE)
+		__atomic_store_n(&refused, true, __ATOMIC_RELAXED);
+	SYS(close, pidfd);
+	if (!ok && *box >= 0)
+		SYS(close, *box);
+	if (!ok && *notes >= 0)
+		SYS(close, *notes);
+	return ok;
+}
+
+/* take receives a letter: who has sent it, and n descriptors. False: there is none, or none is right. */
+static bool take(int box, struct message *m, int fds[2], size_t *n, pid_t *from)
+{
+	union {
+		struct cmsghdr align;
+		char buf[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(2 * sizeof(int))];
+	} control;
+	struct iovec iov = {m, sizeof(*m)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.buf)};
+	struct ucred cred;
+	long r;
+
+	*n = 0;
+	*from = 0;
+	r = SYS(recvmsg, box, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (r < 0)
+		return false;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET)
+			continue;
+		if (c->cmsg_type == SCM_CREDENTIALS) {
+			memcpy(&cred, CMSG_DATA(c), sizeof(cred));
+			*from = cred.pid;
+		}
+		if (c->cmsg_type == SCM_RIGHTS) {
+			for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+				int fd;
+
+				memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+				if (*n < 2)
+					fds[(*n)++] = fd;
+				else
+					SYS(close, fd);
+			}
+		}
+	}
+	return r == (long)sizeof(*m) && m->kind == KIND_OFFER;
+}
+
+/* is_of says whether a letter is about a connection, which fd has accepted. */
+static bool is_of(const struct message *m, const struct identity *id, int fd)
+{
+	return memcmp(m->local, id->peer.ip, sizeof(m->local)) == 0 && m->local_port == id->peer.port &&
+	       memcmp(m->peer, id->local.ip, sizeof(m->peer)) == 0 && m->peer_port == id->local.port && m->netns == netns_of(fd);
+}
+
+/* first says whether the first letter in a box is about a connection. It stays there. */
+static bool first(int box, const struct identity *id, int fd)
+{
+	struct message m;
+
+	return SYS(recvfrom, box, &m, sizeof(m), MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m) && is_of(&m, id, fd);
+}
+
+/* tell has the supervisor know what was taken; it counts. */
+static void tell(int notes, const struct identity *id, uint64_t unique, pid_t client)
+{
+	struct message m;
+	int sock;
+
+	message_fill(&m, KIND_TAKEN, id);
+	m.netns = (uint64_t)(uint32_t)SYS(getpid) << 32 | (uint32_t)client;
+	m.unique = unique;
+	if (SYS(sendto, notes, &m, sizeof(m), MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) != -EAGAIN)
+		return;
+	sock = supervisor_open(settings.socket); /* it has not looked for long */
+	if (sock >= 0) {
+		supervisor_send(sock, &m, -1);
+		SYS(close, sock);
+	}
+}
+
+/* give_back gives a letter that is another's to the supervisor: it came in the moment after somebody had taken ours. */
+static void give_back(struct message *m, const int fds[2])
+{
+	int sock = supervisor_open(settings.socket);
+
+	if (sock < 0)
+		return;
+	m->kind = KIND_RETURN;
+	message_send(sock, NULL, m, fds, 2, 0);
+	SYS(close, sock);
+}
+
+/*
+ * letter_claim takes the other end of an accepted connection out of its letterbox. *asks: it is not there, and the supervisor is to be asked.
+ * Below 0: TCP, if it has nothing.
+ */
+int letter_claim(const struct identity *id, int fd, bool *asks)
+{
+	static const struct linger reset = {.l_onoff = 1};
+	const struct board *b = letters_allowed() && near(id) ? board_of_ours() : NULL;
+	int box, notes, end = -1;
+	struct message m;
+	int fds[2] = {-1, -1};
+	pid_t client;
+	size_t n;
+
+	*asks = true;
+	if (!b || __atomic_load_n(&refused, __ATOMIC_RELAXED) || !letterbox(b, box_of(id->peer.port), &box, &notes))
+		return -1;
+	if (first(box, id, fd)) {
+		bool good = take(box, &m, fds, &n, &client);
+
+		if (good && n == 2 && !is_of(&m, id, fd)) {
+			give_back(&m, fds);
+		} else if (good && n > 0 && is_of(&m, id, fd)) {
+			*asks = false;
+			if (identity_bind(fds[0], id, 's', m.unique)) {
+				end = fds[0];
+				fds[0] = -1;
+				tell(notes, id, m.unique, client);
+				if (n == 2) /* or it would say that it ends, and its port wait */
+					SYS(setsockopt, fds[1], SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+			}
+		}
+		for (size_t i = 0; i < n; i++)
+			if (fds[i] >= 0)
+				SYS(close, fds[i]);
+	}
+	SYS(close, box);
+	SYS(close, notes);
+	return end;
+}
