@@ -26,8 +26,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// patience bounds every wait for something that has to happen. It only passes when a test fails.
-const patience = 20 * time.Second
+// patience bounds every wait for something that has to happen. It only passes when a test fails. A transfer over two links takes 20 seconds
+// under the race detector where a dozen other programs want each processor.
+const patience = time.Minute
 
 // A record keeps what a host logs.
 type record struct {

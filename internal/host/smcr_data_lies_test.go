@@ -198,16 +198,18 @@ func (x *smcrLiar) write64(key wire.RKey, addr uint64) {
 func TestSMCRGIDLies(t *testing.T) {
 	gid := func(s string) wire.GID { return wire.GIDFromAddr(netip.MustParseAddr(s)) }
 	for _, tt := range []struct {
-		name string
-		lie  func(x *smcrLiar, p *clc.ParamsR)
+		name    string
+		lie     func(x *smcrLiar, p *clc.ParamsR)
+		refused bool // before anything is sent
 	}{
-		{"multicast", func(x *smcrLiar, p *clc.ParamsR) { p.GID = gid("224.0.0.1") }},
-		{"broadcast", func(x *smcrLiar, p *clc.ParamsR) { p.GID = gid("255.255.255.255") }},
-		{"unspecified", func(x *smcrLiar, p *clc.ParamsR) { p.GID = gid("0.0.0.0") }},
-		{"of the honest client", func(x *smcrLiar, p *clc.ParamsR) { p.GID = gid(loop1.String()) }},
+		{"multicast", func(x *smcrLiar, p *clc.ParamsR) { p.GID = gid("224.0.0.1") }, true},
+		{"broadcast", func(x *smcrLiar, p *clc.ParamsR) { p.GID = gid("255.255.255.255") }, false},
+		{"unspecified", func(x *smcrLiar, p *clc.ParamsR) { p.GID = gid("0.0.0.0") }, true},
+		{"of another version of IP", func(x *smcrLiar, p *clc.ParamsR) { p.GID = gid("fd00::1") }, true},
+		{"of the honest client", func(x *smcrLiar, p *clc.ParamsR) { p.GID = gid(loop1.String()) }, false},
 		{"of the server, and its queue pair", func(x *smcrLiar, p *clc.ParamsR) {
 			p.GID, p.QPN, p.PSN = x.accept.R.GID, x.accept.R.QPN, x.accept.R.PSN
-		}},
+		}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newSMCRRig(t, nil)
@@ -217,6 +219,9 @@ func TestSMCRGIDLies(t *testing.T) {
 			x.confirmGID(func(p *clc.ParamsR) { tt.lie(x, p) })
 			switch m, err := readCLC(x.tcp); {
 			case err == nil && m.Type() == clc.TypeDecline:
+				if why := m.(clc.Decline).Diagnosis; tt.refused && why == clc.DiagTimeoutConfirmLink {
+					t.Errorf("declined for %v: something was sent there", why)
+				}
 				mustAccept(t, r.l).Close()
 			case err == nil || isTimeout(err):
 				t.Errorf("read %v, %v from a connection that should have ended", m, err)

@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,16 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
+// checkFlooded looks whether link groups have ended for what was said, and not since either end could take no more.
+func checkFlooded(t testing.TB, h *Host) {
+	t.Helper()
+	for _, e := range h.Status().Counters.Ends {
+		if e.What == endOfGroup && strings.HasPrefix(e.Reason, "protocol violation") {
+			t.Errorf("a link group has ended: %s", e.Reason)
+		}
+	}
+}
+
 // TestSMCRFloods has a client that sends without end, and does not wait for answers. Its link group may end; an honest
 // client's bytes go on meanwhile.
 func TestSMCRFloods(t *testing.T) {
@@ -19,45 +30,46 @@ func TestSMCRFloods(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		message func(x *smcrLiar, i int) []byte
+		dropped bool // each is dropped or answered, and nothing ends for it
 	}{
 		{"TEST LINK", func(_ *smcrLiar, i int) []byte {
 			return llc.TestLink{Header: liarForm, UserData: [16]byte{byte(i)}}.Append(nil)
-		}},
+		}, true},
 		{"CONFIRM RKEY", func(_ *smcrLiar, i int) []byte {
 			return llc.ConfirmRKey{Header: liarForm, RToken: llc.RToken{RKey: wire.RKey(1000 + i), VA: uint64(i) << 20}}.Append(nil)
-		}},
+		}, true},
 		{"CONFIRM RKEY and DELETE RKEY", func(_ *smcrLiar, i int) []byte {
 			if i%2 == 0 {
 				return llc.ConfirmRKey{Header: liarForm, RToken: llc.RToken{RKey: 1000}}.Append(nil)
 			}
 			return llc.DeleteRKey{Header: liarForm, RKeys: []wire.RKey{1000}}.Append(nil)
-		}},
+		}, false},
 		{"REQUEST ADD LINK", func(x *smcrLiar, _ int) []byte {
 			return llc.RequestAddLink{Header: liarForm, GIDs: []wire.GID{x.gid}}.Append(nil)
-		}},
-		{"ADD LINK", func(x *smcrLiar, _ int) []byte { return x.addLink().Append(nil) }},
-		{"DELETE LINK of another link", func(*smcrLiar, int) []byte { return llc.DeleteLink{Header: liarForm, Link: 9}.Append(nil) }},
+		}, false},
+		{"ADD LINK", func(x *smcrLiar, _ int) []byte { return x.addLink().Append(nil) }, false},
+		{"DELETE LINK of another link", func(*smcrLiar, int) []byte { return llc.DeleteLink{Header: liarForm, Link: 9}.Append(nil) }, true},
 		{"replies", func(_ *smcrLiar, i int) []byte {
 			return llc.ConfirmRKey{Header: llc.Header{Form: llc.V2, Reply: true}, RToken: llc.RToken{RKey: wire.RKey(i)}}.Append(nil)
-		}},
+		}, true},
 		{"messages of an optional type", func(*smcrLiar, int) []byte {
 			b := llc.TestLink{Header: liarForm}.Append(nil)
 			b[0] = 0x8f
 			return b
-		}},
+		}, true},
 		{"CDC that says nothing new", func(x *smcrLiar, i int) []byte {
 			return cdc.Message{Seq: uint16(i), AlertToken: x.accept.R.AlertToken}.Append(nil)
-		}},
+		}, true},
 		{"CDC with flags that come and go", func(x *smcrLiar, i int) []byte {
 			m := cdc.Message{Seq: uint16(i), AlertToken: x.accept.R.AlertToken, ProducerFlags: cdc.ProducerFlags(i)}
 			if i%2 == 0 {
 				m.ConnFlags = cdc.DoneWriting
 			}
 			return m.Append(nil)
-		}},
+		}, false},
 		{"CDC of tokens that there are not", func(x *smcrLiar, i int) []byte {
 			return cdc.Message{Seq: uint16(i), AlertToken: x.accept.R.AlertToken + wire.AlertToken(i) + 1}.Append(nil)
-		}},
+		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newSMCRRig(t, nil)
@@ -109,6 +121,9 @@ func TestSMCRFloods(t *testing.T) {
 			close(stop)
 			<-flooded
 			x.checkOthers(honest, other)
+			if tt.dropped {
+				checkFlooded(t, r.server)
+			}
 			s.abort()
 			s.Close()
 			x.link.Fail(nil)
