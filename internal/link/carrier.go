@@ -47,6 +47,8 @@ type Carrier struct {
 		moved    bool        // the peer has moved to another link, and may say again what it has said before
 	}
 
+	guard rdma.Guard // of what the peer has announced and we have not read: see announce
+
 	finished atomic.Uint64 // bytes that have arrived at the peer
 	short    atomic.Bool   // somebody may be waiting for them to be more
 	put      uint64        // bytes in all; changed with the lock of the stream's writer and mu
@@ -182,6 +184,10 @@ func (c *Carrier) openInbox(ownEyecatcher bool) {
 		c.in.base = uint32(copy(c.rmb.Bytes(), eyecatcher))
 	}
 	c.in.open = true
+	if !c.in.released {
+		c.guard.Base, c.guard.Read = int(c.in.base), &c.read
+		c.rmb.setGuard(&c.guard) // rule: TestGuardReplay, TestSimMove
+	}
 	if c.in.held {
 		c.take(&c.in.message)
 	}
@@ -240,6 +246,7 @@ func (c *Carrier) Release() {
 	c.in.Lock()
 	if !c.in.released {
 		c.in.released = true
+		c.rmb.setGuard(nil) // rule: TestGuardReleased
 		c.rmb.touched = c.touched()
 	}
 	c.in.Unlock()
@@ -372,10 +379,23 @@ func (c *Carrier) take(m *cdc.Message) bool {
 	m.Consumer.Count -= c.base
 	if !c.in.moved || !c.isBehind(m.Producer) {
 		// Else it is what we have already, written once more.
+		c.announce(m.Producer)
 		c.inProd.Store(stream.ProducerWord(c.inProd.Load(), m.Producer, m.ProducerFlags, cursor(c.read.Load(), c.ownSize())))
 	}
 	c.inCons.Store(cdc.PackConsumer(m.Consumer, m.ProducerFlags, m.ConnFlags))
 	return true
+}
+
+// announce takes note of what the peer says to have written: until we have read it, it is not written again. Nobody has to but
+// in the replay after a move (RFC 7609 §4.6), and those are the bytes that we have. Linux's net/smc has been seen to replay
+// others, which its program had written later into the same place of the send buffer: a completion of the old link gives that
+// place away after the move. This goes for all WRITEs and not from a move on, as those of a replay may be placed before the message that
+// tells of it is looked at, and for a connection that is being closed Linux tells of none. c.in is locked.
+func (c *Carrier) announce(to cdc.Cursor) {
+	size, total := c.ownSize(), c.guard.Written.Load()
+	if n, err := cdc.Check(cursor(total, size), to, size-uint32(total-c.read.Load()), size); err == nil { // else who reads it ends the connection
+		c.guard.Written.Store(total + uint64(n))
+	}
 }
 
 // isBehind reports whether a cursor of the peer's is at a place that it has passed: no further back than our buffer is

@@ -15,6 +15,7 @@ type memory struct {
 	bytes   []byte
 	access  rdma.Access
 	regions []region
+	guard   *rdma.Guard // of all of them
 }
 
 // A region is what a memory is to one link.
@@ -40,8 +41,17 @@ func (m *memory) register(l *Link) error {
 	if err != nil {
 		return l.error(err)
 	}
+	mr.SetGuard(m.guard) // rule: TestGuardLaterLink
 	m.regions = append(m.regions, region{l, mr})
 	return nil
+}
+
+// setGuard has WRITEs over any link obey g, nil for none.
+func (m *memory) setGuard(g *rdma.Guard) {
+	m.guard = g
+	for _, r := range m.regions {
+		r.mr.SetGuard(g)
+	}
 }
 
 // region returns what it is to a link, nil if it was not registered.

@@ -68,6 +68,13 @@ func (r *RMB) Clear() {
 // it. To be called once; also after [Group.Close].
 func (r *RMB) Free() { r.group.freeMemory(r.mem) }
 
+// setGuard has what peers write obey g, over all links that there are and that will be. nil ends that.
+func (r *RMB) setGuard(g *rdma.Guard) {
+	r.group.mu.Lock()
+	r.mem.setGuard(g)
+	r.group.mu.Unlock()
+}
+
 // newMemory maps memory and registers it with all links.
 func (g *Group) newMemory(size int, access rdma.Access) (*memory, error) {
 	m, err := mapMemory(size, access)

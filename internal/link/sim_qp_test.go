@@ -106,7 +106,8 @@ func (q *simQP) deliver() bool {
 			if at+uint64(len(p.data)) > uint64(len(m.bytes)) {
 				w.failf("a WRITE of %d bytes to offset %d of %d", len(p.data), at, len(m.bytes))
 			}
-			copy(m.bytes[at:], p.data)
+			w.spoil(1-q.side, m, at, p.data)
+			mr.Place(p.addr, p.data)
 			return true
 		}
 	}
@@ -145,4 +146,27 @@ func (q *simQP) expire() bool {
 	}
 	q.w.fail(q.side, q.link, "retries")
 	return true
+}
+
+// spoil makes other bytes of those that a side has been told of and has not read, as Linux does when it writes them once more.
+func (w *world) spoil(side int, m *memory, at uint64, data []byte) {
+	for _, sc := range w.conns {
+		x := sc.ends[side]
+		if x.rmb.mem != m {
+			continue
+		}
+		c := x.carrier
+		size, read := uint64(c.ownSize()), c.read.Load()
+		unread := uint64(cdc.Diff(cursor(read, uint32(size)), cdc.UnpackProducer(c.inProd.Load()), uint32(size)))
+		ahead := (at - uint64(c.in.base) + size - read%size) % size // of what is read, as a place in the ring
+		for k := range data {
+			if ahead < unread {
+				data[k] ^= 0xff
+				w.total["spoiled"]++
+			}
+			if ahead++; ahead == size {
+				ahead = 0
+			}
+		}
+	}
 }

@@ -539,7 +539,7 @@ func newSimDevices(t testing.TB) (devs [2]*rdma.Device, pds [2]*rdma.PD) {
 }
 
 // TestSimMove plays connections over links that come, fail, fall silent, flap and are left, seen by either side at any time, and packets of
-// one link overtaking those of another: every byte is there once and in order, no connection is lost while a link is left, and none
+// one link overtaking those of another, and what is written once more being something else: every byte is there once and in order, no connection is lost while a link is left, and none
 // is left on a link that is gone. With -seeds it plays more.
 func TestSimMove(t *testing.T) {
 	watch := *simSeeds <= 10_000
@@ -572,7 +572,7 @@ func TestSimMove(t *testing.T) {
 		t.Fatalf("%s; replay with: go test -run TestSimMove -seed=%d", failure, seed)
 	}
 	t.Logf("%v", total)
-	for _, what := range []string{"connections", "ended", "faults", "links", "moves", "restarts", "validations"} {
+	for _, what := range []string{"connections", "ended", "faults", "links", "moves", "restarts", "spoiled", "validations"} {
 		if total[what] == 0 && seeds >= 1000 && first != last {
 			t.Errorf("no %s: the simulation misses something", what)
 		}

@@ -32,6 +32,7 @@ type MR struct {
 	access Access
 	mapped bool // mem is ours to unmap
 	dead   atomic.Bool
+	guard  atomic.Pointer[Guard]
 }
 
 // Bytes returns the memory. It may be used until [MR.Deregister].

@@ -275,15 +275,8 @@ func (q *qpc) executeWrite(p *roce.Packet) roce.Syndrome {
 			return roce.NakRemoteAccess
 		}
 	}
-	if n > 0 {
-		if region.dead.Load() { // rule: TestDeadRegion
-			return roce.NakRemoteAccess
-		}
-		to, ok := region.slice(addr, uint64(n))
-		if !ok {
-			return roce.NakRemoteAccess
-		}
-		copy(to, p.Payload)
+	if n > 0 && !region.Place(addr, p.Payload) {
+		return roce.NakRemoteAccess
 	}
 	q.region, q.addr, q.left = region, addr+uint64(n), left-n
 	if op.Starts() {

@@ -1,0 +1,127 @@
+package rdma
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// TestGuard places every piece there can be into small rings of which every part is guarded in turn, and compares each byte with what a
+// look at that byte alone says.
+func TestGuard(t *testing.T) {
+	for _, base := range []int{0, 3} {
+		for size := 1; size <= 7; size++ {
+			mem := make([]byte, base+size)
+			m := &MR{mem: mem, addr: 5 << 12}
+			for r := range 2*size + 1 {
+				for n := -1; n <= size+1; n++ {
+					if r+n < 0 {
+						continue
+					}
+					for at := range len(mem) {
+						for length := 1; length <= len(mem)-at; length++ {
+							// All that was read has been seen, or none or some of it.
+							for seen := range r + 1 {
+								clear(mem)
+								var read atomic.Uint64
+								g := &Guard{Base: base, Read: &read}
+								read.Store(uint64(r))
+								g.Written.Store(uint64(r + n))
+								g.seen.Store(uint64(seen))
+								m.SetGuard(g)
+								if !m.Place(m.addr+uint64(at), bytes.Repeat([]byte{1}, length)) {
+									t.Fatal("not placed")
+								}
+								for i, got := range mem {
+									want := byte(0)
+									if i >= at && i < at+length && !isGuarded(i-base, size, r, r+n) {
+										want = 1
+									}
+									if got != want {
+										t.Fatalf("%d bytes at %d of %d+%d, with [%d, %d) guarded: byte %d is %d, want %d",
+											length, at, base, size, r, r+n, i, got, want)
+									}
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// isGuarded reports whether a place in a ring has a byte of the stream that is written and not read.
+func isGuarded(place, size, read, written int) bool {
+	for n := read; n < written && written-read <= size; n++ {
+		if n%size == place {
+			return true
+		}
+	}
+	return false
+}
+
+// TestGuardLarge has numbers that 32 bits do not hold.
+func TestGuardLarge(t *testing.T) {
+	mem := make([]byte, 100)
+	m := &MR{mem: mem}
+	var read atomic.Uint64
+	g := &Guard{Read: &read}
+	read.Store(1<<40*100 + 90)
+	g.Written.Store(1<<40*100 + 110)
+	m.SetGuard(g)
+	m.Place(0, bytes.Repeat([]byte{1}, 100))
+	if n, k := bytes.IndexByte(mem, 1), bytes.Count(mem, []byte{1}); n != 10 || k != 80 {
+		t.Errorf("%d bytes were placed, from %d; want 80 from 10", k, n)
+	}
+}
+
+// TestGuardedWrite has a WRITE of several packets that goes over what is guarded: that stays, the rest is written, and the peer is
+// told that all is well.
+func TestGuardedWrite(t *testing.T) {
+	s := newRTS(t)
+	b := bytes.Repeat([]byte{0xa5}, 700)
+	first := s.request(roce.WriteFirst, 0, b[:256])
+	first.RETH.Length = uint32(len(b))
+	clear(s.mr.mem)
+	want := bytes.Clone(s.mr.mem)
+	copy(want, b)
+	clear(want[200:300])
+	var read atomic.Uint64
+	g := &Guard{Read: &read}
+	read.Store(200)
+	g.Written.Store(300)
+	s.mr.SetGuard(g)
+	s.take(first)
+	s.take(s.request(roce.WriteMiddle, 1, b[:256]))
+	s.take(s.request(roce.WriteLast, 2, b[:188]))
+	if !bytes.Equal(s.mr.mem, want) {
+		t.Errorf("%d bytes were placed, want 600, all but 200 to 299", bytes.Count(s.mr.mem, b[:1]))
+	}
+	if s.state != StateRTS || s.msn != 1 {
+		t.Errorf("state %v, %d messages", s.state, s.msn)
+	}
+}
+
+// BenchmarkPlace places one packet after the other into a ring, as they come.
+func BenchmarkPlace(b *testing.B) {
+	for _, guarded := range []bool{false, true} {
+		b.Run(fmt.Sprint("guarded=", guarded), func(b *testing.B) {
+			var read atomic.Uint64
+			m := &MR{mem: make([]byte, 64<<10)}
+			g := &Guard{Read: &read}
+			if guarded {
+				m.SetGuard(g)
+			}
+			packet := make([]byte, 1024)
+			for n := uint64(0); b.Loop(); n += 1024 {
+				m.Place(n%(64<<10), packet)
+				g.Written.Store(n + 1024)
+				read.Store(n)
+			}
+		})
+	}
+}
