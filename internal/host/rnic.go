@@ -196,14 +196,20 @@ type rnics struct {
 	allowed  []netip.Prefix          // empty: the address of the TCP connection
 	vlan     func(netip.Addr) uint16 // vlanOf, but in tests
 
-	mu      sync.Mutex
-	open    map[netip.Addr]*rnic
-	failed  map[netip.Addr]rnicFailure
-	timer   *time.Timer // runs closeUnused
-	looker  *time.Timer // runs lookAtOthers; nil before it was needed
-	looking bool        // it is to run
-	tcp     *watcher    // of the TCP sockets of connections; nil before it was needed
-	closed  bool
+	// look has a lock of its own: devices tell of changes with it, and mu is held while they are closed.
+	look struct {
+		sync.Mutex
+		timer  *time.Timer // runs lookAtOthers; nil before it was needed
+		armed  bool        // it is to run
+		closed bool
+	}
+
+	mu     sync.Mutex
+	open   map[netip.Addr]*rnic
+	failed map[netip.Addr]rnicFailure
+	timer  *time.Timer // runs closeUnused
+	tcp    *watcher    // of the TCP sockets of connections; nil before it was needed
+	closed bool
 }
 
 // watch returns what looks after the TCP sockets of connections.
@@ -471,10 +477,13 @@ func (r *rnics) close(forGood bool) {
 		r.timer.Stop()
 		r.timer = nil
 	}
-	if r.looker != nil {
-		r.looker.Stop()
-		r.looking = false
+	r.look.Lock()
+	r.look.closed = r.closed
+	if r.look.timer != nil {
+		r.look.timer.Stop()
+		r.look.armed = false
 	}
+	r.look.Unlock()
 	for addr, n := range r.open {
 		delete(r.open, addr)
 		n.close()

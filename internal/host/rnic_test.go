@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/rdma"
@@ -236,4 +237,23 @@ func TestRNICAgent(t *testing.T) {
 	if err == nil || rnicReason(err) != clc.DiagPortInUse || !strings.Contains(err.Error(), "not you") {
 		t.Errorf("acquire = %v, reason %v", err, rnicReason(err))
 	}
+}
+
+// TestRNICCloseDuringChange has interfaces change while a device is closed, with the lock that is held then: the device's goroutine, for whose end the closer
+// waits, does not wait for the closer.
+func TestRNICCloseDuringChange(t *testing.T) {
+	h := newTestHost(t, Config{UEIDs: []string{"GOSMC.TEST"}})
+	h.rnics.mu.Lock()
+	told := make(chan struct{})
+	go func() {
+		h.rnics.othersChanged()
+		close(told)
+	}()
+	select {
+	case <-told:
+	case <-time.After(patience):
+		t.Error("who tells of a change waits for who closes devices")
+	}
+	h.rnics.mu.Unlock()
+	<-told
 }

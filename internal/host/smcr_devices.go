@@ -110,23 +110,26 @@ func (r *rnics) othersChanged() {
 	if r.host.cfg.SMCRLinks == 1 {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed || r.looking {
+	l := &r.look // rule: TestRNICCloseDuringChange: l := &r.look -> r.mu.Lock(); defer r.mu.Unlock(); l := &r.look
+	l.Lock()
+	defer l.Unlock()
+	if l.closed || l.armed {
 		return
 	}
-	r.looking = true
-	if r.looker == nil {
-		r.looker = time.AfterFunc(othersDelay, r.lookAtOthers)
+	l.armed = true
+	if l.timer == nil {
+		l.timer = time.AfterFunc(othersDelay, r.lookAtOthers)
 	} else {
-		r.looker.Reset(othersDelay)
+		l.timer.Reset(othersDelay)
 	}
 }
 
 // lookAtOthers tells all groups which devices there are now. Those with the same first one may use the same.
 func (r *rnics) lookAtOthers() {
+	r.look.Lock()
+	r.look.armed = false
+	r.look.Unlock()
 	r.mu.Lock()
-	r.looking = false
 	var groups []*smcrGroup
 	if !r.closed {
 		for _, n := range r.open {

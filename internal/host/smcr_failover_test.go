@@ -158,3 +158,52 @@ func TestSMCRFailover(t *testing.T) {
 		})
 	}
 }
+
+// TestSMCRThirdAdapter has the packets of the second link vanish, and nobody is told: the next one is between the third adapters, in either version, and no
+// byte is lost.
+func TestSMCRThirdAdapter(t *testing.T) {
+	for version, change := range map[string]func(x *Config){
+		"2.1": func(x *Config) {},
+		"1.0": func(x *Config) { x.SMCRv1, x.UEIDs = true, nil },
+	} {
+		t.Run(version, func(t *testing.T) {
+			r, cables := newTripleRig(t, change)
+			var pairs [4][2]*Conn
+			for i := range pairs {
+				pairs[i][0], pairs[i][1] = r.connect()
+				checkSMCR(t, pairs[i][0])
+				if got := pairs[i][0].Agreed().Version; got != version {
+					t.Errorf("version %s, want %s", got, version)
+				}
+			}
+			r.awaitRedundancy("symmetric")
+			g, links := r.upLinksOf(r.client, 2)
+			second := 0
+			for cable := range 3 {
+				if links[1].rnic.dev.Addr() == cables.Addr[cable][0] {
+					second = cable
+				}
+			}
+			vanish(cables, second)
+			for _, p := range pairs {
+				checkTransfer(t, p[0], p[1], 1<<20)
+			}
+			smctest.Eventually(t, patience, "a link over the third adapters", func() bool {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				n := 0
+				for _, l := range g.links {
+					if l.up && l.rnic.dev.Addr() != cables.Addr[second][0] {
+						n++
+					}
+				}
+				return n == 2
+			})
+			r.awaitRedundancy("symmetric")
+			for _, p := range pairs {
+				p[0].Close()
+				p[1].Close()
+			}
+		})
+	}
+}

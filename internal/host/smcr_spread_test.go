@@ -89,14 +89,15 @@ func readN(t testing.TB, c *Conn, n int) {
 	}
 }
 
-// newTripleRig is a rig whose hosts have three devices each, and as many links, in version 1.
-func newTripleRig(t testing.TB) (*smcrRig, *smctest.Cables) {
+// newTripleRig is a rig whose hosts have three devices each.
+func newTripleRig(t testing.TB, change func(x *Config)) (*smcrRig, *smctest.Cables) {
 	t.Helper()
 	smctest.CheckLeaks(t)
 	cables := smctest.NewCables(t, 3)
 	r := newCableRig(t, cables, false, func(c, s *Config) {
 		for _, x := range []*Config{c, s} {
-			x.SMCRDevices, x.SMCRv1, x.UEIDs, x.SMCRLinks = []string{"10.99.0.0/16"}, true, nil, 3
+			x.SMCRDevices = []string{"10.99.0.0/16"}
+			change(x)
 		}
 	})
 	return r, cables
@@ -122,7 +123,7 @@ func (r *smcrRig) upLinksOf(h *Host, want int) (g *smcrGroup, links []*smcrLink)
 
 // TestSMCRMoveAnew has a link fail after it was picked for the connections of another one, so that the move comes to nothing: they go on over a third.
 func TestSMCRMoveAnew(t *testing.T) {
-	r, _ := newTripleRig(t)
+	r, _ := newTripleRig(t, func(x *Config) { x.SMCRv1, x.UEIDs, x.SMCRLinks = true, nil, 3 })
 	var pairs [][2]*Conn
 	for range 6 {
 		c, s := r.connect()
