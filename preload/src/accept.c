@@ -36,6 +36,14 @@ EXPORT int listen(int fd, int backlog)
 	return (int)sys_return(r);
 }
 
+/* other_end says whether a descriptor is the end of a pair for this connection, and not something else that a supervisor gave away. */
+static bool other_end(int end, const struct identity *id)
+{
+	struct identity is;
+
+	return identity_of(end, &is) && address_equal(&is.local, &id->local) && address_equal(&is.peer, &id->peer);
+}
+
 /* claim asks for the other end of a connection, and shows the TCP socket, which only who has accepted it can. Below 0: there is none. */
 static int claim(const struct identity *id, int fd)
 {
@@ -57,6 +65,10 @@ static int claim(const struct identity *id, int fd)
 		}
 	}
 	SYS(close, sock);
+	if (end >= 0 && !other_end(end, id)) {
+		SYS(close, end);
+		end = -1;
+	}
 	return end;
 }
 

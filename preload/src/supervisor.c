@@ -4,8 +4,10 @@
  */
 #include "preload.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 
 #define TIMEOUT_SEC 2
@@ -181,6 +183,7 @@ static uint8_t board_tried;
 static const struct board *board_fetch(void)
 {
 	struct message m;
+	struct stat st;
 	const void *p;
 	int fd = -1;
 	int sock = supervisor_open_own();
@@ -193,6 +196,11 @@ static const struct board *board_fetch(void)
 		return NULL;
 	}
 	SYS(close, sock);
+	/* Where the page was not there, or could be taken away, to look at it would be a signal. */
+	if (fstat(fd, &st) != 0 || st.st_size < BOARD_SIZE || !((unsigned long)SYS(fcntl, fd, F_GET_SEALS) & F_SEAL_SHRINK)) {
+		SYS(close, fd);
+		return NULL;
+	}
 	p = (const void *)SYS(mmap, NULL, BOARD_SIZE, PROT_READ, MAP_SHARED, fd, 0);
 	SYS(close, fd);
 	if ((unsigned long)p > -4096UL)

@@ -1,0 +1,210 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A liar stands where a supervisor should, and answers each kind of message in its own way.
+type liar struct {
+	dir, path string
+	fd        int
+	answers   map[kind]string
+}
+
+// The lies, but for "honest" and "no".
+var lies = []string{"hang up", "short", "long", "kind", "version", "status", "no descriptor", "null", "empty", "shrinks", "many", "pair", "honest", "no"}
+
+func newLiar(t *testing.T, answers map[kind]string) *liar {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &liar{dir: dir, path: filepath.Join(dir, "liar"), fd: fd, answers: answers}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: l.path}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 100); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var served sync.WaitGroup
+		defer served.Wait()
+		for {
+			c, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
+			if err != nil {
+				return
+			}
+			served.Go(func() {
+				l.serve(c)
+				unix.Close(c)
+			})
+		}
+	}()
+	t.Cleanup(func() {
+		unix.Shutdown(fd, unix.SHUT_RDWR) // accept ends
+		<-done
+		unix.Close(fd)
+	})
+	return l
+}
+
+func (l *liar) serve(c int) {
+	b, control := make([]byte, 200), make([]byte, 200)
+	for {
+		n, cn, _, _, err := unix.Recvmsg(c, b, control, unix.MSG_CMSG_CLOEXEC)
+		if err != nil || n == 0 {
+			return
+		}
+		if list, err := unix.ParseSocketControlMessage(control[:cn]); err == nil {
+			for _, m := range list {
+				fds, _ := unix.ParseUnixRights(&m)
+				for _, fd := range fds {
+					unix.Close(fd)
+				}
+			}
+		}
+		m, err := parseMessage(b[:n])
+		if err != nil {
+			return
+		}
+		if m.kind == kindAnnounce { // so that clients come here
+			os.Symlink("liar", filepath.Join(l.dir, fmt.Sprintf("%016x.%d", m.netns, m.local.Port())))
+		}
+		if !l.answer(c, m.kind) {
+			return
+		}
+	}
+}
+
+func (l *liar) answer(c int, k kind) bool {
+	lie := l.answers[k]
+	text := reply{kind: k, status: statusOK}.append(nil)
+	var fds []int
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	memory := func(size int64, seals int) {
+		if fd, err := unix.MemfdCreate("liar", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err == nil {
+			unix.Ftruncate(fd, size)
+			unix.Pwrite(fd, []byte{1}, 0) // something waits
+			unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+			fds = append(fds, fd)
+		}
+	}
+	open := func() {
+		if fd, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
+			fds = append(fds, fd)
+		}
+	}
+	switch lie {
+	case "hang up":
+		return false
+	case "short":
+		text = text[:8]
+	case "long":
+		text = append(text, make([]byte, 100)...)
+	case "kind":
+		text[0] ^= 1
+	case "version":
+		text[1]++
+	case "status":
+		text = reply{kind: k, status: 77}.append(nil)
+	case "null":
+		open()
+	case "empty":
+		if fd, err := unix.MemfdCreate("liar", unix.MFD_CLOEXEC); err == nil {
+			fds = append(fds, fd)
+		}
+	case "shrinks":
+		memory(boardSize, 0)
+		defer func() { unix.Ftruncate(fds[0], 0) }()
+	case "many":
+		for range 20 {
+			open()
+		}
+	case "pair":
+		if pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err == nil {
+			fds = append(fds, pair[0], pair[1])
+		}
+	case "honest":
+		if k == kindBoard {
+			memory(boardSize, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+		}
+	case "no":
+		text = reply{kind: k, status: statusNo}.append(nil)
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	return unix.Sendmsg(c, text, rights, nil, unix.MSG_NOSIGNAL) == nil
+}
+
+// lie has a program talk to itself under a supervisor that lies. It must end by itself, and well where its offers are refused.
+func lie(t *testing.T, program, library string, answers map[kind]string, well bool, environ ...string) {
+	t.Helper()
+	l := newLiar(t, answers)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	cmd := exec.CommandContext(ctx, program, "parts", "1")
+	cmd.Env = append(append(os.Environ(), "LD_PRELOAD="+library, EnvSocket+"="+l.path), environ...)
+	out, err := cmd.CombinedOutput()
+	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	lost := status.ExitStatus() == 1 || status.Signaled() && status.Signal() == syscall.SIGPIPE
+	if err != nil && (well || !lost) {
+		t.Errorf("%v: %v\n%s", answers, err, out)
+	}
+}
+
+// TestLies has a supervisor say what it must not, or hand over what nobody has asked for. Connections are TCP then, or, where it takes an end and drops it,
+// at an end; the program never crashes or waits, nor gets another socket in the place of its own.
+func TestLies(t *testing.T) {
+	program := ringProgram(t)
+	honest := map[kind]string{kindAnnounce: "honest", kindBoard: "honest", kindOffer: "no", kindClaim: "no", kindCancel: "honest"}
+	try := func(t *testing.T, library string, environ ...string) {
+		for _, k := range []kind{kindAnnounce, kindBoard, kindClaim, kindOffer} {
+			for _, what := range lies {
+				answers := make(map[kind]string)
+				for k, v := range honest {
+					answers[k] = v
+				}
+				answers[k] = what
+				// An Offer that is answered with a 0 is taken.
+				taken := k == kindOffer && what != "hang up" && what != "short" && what != "kind" && what != "version" && what != "status" && what != "no"
+				lie(t, program, library, answers, !taken, environ...)
+			}
+		}
+		seed := rand.Uint64()
+		random := rand.New(rand.NewPCG(seed, 0))
+		for range 20 {
+			answers := make(map[kind]string)
+			for k := range honest {
+				answers[k] = lies[random.IntN(len(lies))]
+			}
+			lie(t, program, library, answers, false, environ...)
+		}
+	}
+	t.Run("committed", func(t *testing.T) { try(t, committedLibrary(t)) })
+	t.Run("sanitized", func(t *testing.T) { try(t, sanitizedLibrary(t), "ASAN_OPTIONS=detect_leaks=0") })
+}
