@@ -27,6 +27,7 @@ type lab struct {
 	way     way
 	dir     string
 	gosmc   string
+	seed    uint
 	rundir  string
 	dirty   bool       // supervisors may be killed, and leave their sockets
 	others  string     // the run directory of nobody
@@ -47,7 +48,7 @@ const (
 )
 
 func newLab(ctx context.Context, t *task) (*lab, error) {
-	l := &lab{ctx: ctx, way: t.Way, dir: t.Dir, gosmc: t.Gosmc}
+	l := &lab{ctx: ctx, way: t.Way, dir: t.Dir, gosmc: t.Gosmc, seed: t.Seed}
 	// Its name is short: sockets.
 	var err error
 	if l.rundir, err = os.MkdirTemp("", "run"); err != nil {
@@ -133,7 +134,7 @@ func (l *lab) environ() []string {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		switch name {
-		case "GOSMC_DIR", "GOSMC_RUN", "GOSMC_DISABLED", "LD_PRELOAD", "LANG", "LC_ALL", "TZ":
+		case "GOSMC_DIR", "GOSMC_RUN", "GOSMC_DISABLED", "GOSMC_RUN_SHAKE", "LD_PRELOAD", "LANG", "LC_ALL", "TZ":
 		default:
 			env = append(env, v)
 		}
@@ -141,6 +142,9 @@ func (l *lab) environ() []string {
 	env = append(env, "GOSMC_DIR="+l.rundir, "LC_ALL=C.UTF-8", "TZ=UTC")
 	if l.way == disabled {
 		env = append(env, "GOSMC_DISABLED=1")
+	}
+	if l.way == shaken {
+		env = append(env, "GOSMC_RUN_SHAKE="+strconv.FormatUint(uint64(l.seed), 10))
 	}
 	return env
 }

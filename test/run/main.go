@@ -1,6 +1,7 @@
 // Command run tries programs that know nothing of gosmc under 'gosmc run': servers and clients of Debian, and Python's own tests of its
-// sockets. Each does the same work three times: bare, under 'gosmc run', and under it with GOSMC_DISABLED=1. What comes out has to be equal, and
-// 'gosmc ss' has to show that connections were moved in the second case, and in no other.
+// sockets. Each does the same work three times: bare, under 'gosmc run', and under it with GOSMC_DISABLED=1; some do it once more with the
+// library's debug switch, which has connections join and leave tiny rings at random, and all with -shake. What comes out has to be equal, and
+// 'gosmc ss' has to show that connections were moved under 'gosmc run', and in no other case.
 //
 // It exits with 0 if that is so, with 1 if not, and with 2 if it could not run. As root, and where there is apt-get, it installs the
 // packages that are missing; elsewhere it says what it lacks, and tries the rest.
@@ -9,6 +10,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -24,7 +26,7 @@ import (
 
 // Bounds. What was seen on two busy cores is a fraction of each.
 const (
-	totalTimeout   = 30 * time.Minute
+	totalTimeout   = 40 * time.Minute
 	installTimeout = 8 * time.Minute // packages come over a network
 	buildTimeout   = 5 * time.Minute
 )
@@ -35,6 +37,8 @@ type options struct {
 	json    bool
 	install bool
 	verbose bool
+	shake   bool // all programs, and nothing but what that takes
+	seed    uint
 	gosmc   string
 	work    bool // this process is one that was started to do the work of one way
 }
@@ -47,10 +51,15 @@ func parseFlags() (options, error) {
 	flag.BoolVar(&opt.install, "install", true, "install missing packages, as root and where there is apt-get")
 	flag.BoolVar(&opt.verbose, "v", false, "print what the programs print on standard error")
 	flag.StringVar(&opt.gosmc, "gosmc", "", "the gosmc to try; empty: it is built")
+	flag.BoolVar(&opt.shake, "shake", false, "have each program do its work bare and with the library's debug switch on, instead of the other ways")
+	flag.UintVar(&opt.seed, "seed", 1, "the number that the debug switch is given, at least 1")
 	flag.BoolVar(&opt.work, "work", false, "for the program's own use")
 	flag.Parse()
 	if flag.NArg() != 0 {
 		return opt, fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	if opt.seed == 0 {
+		return opt, errors.New("-seed is at least 1")
 	}
 	if *only != "" {
 		opt.only = regexp.MustCompile(`[ ,]+`).Split(strings.Trim(*only, " ,"), -1)

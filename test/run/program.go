@@ -22,7 +22,8 @@ type program struct {
 	needs    []string // commands, or patterns of files, without which it cannot be tried
 	root     bool     // it can be tried by root only
 	timeout  time.Duration
-	slow     bool // its three ways are done side by side: they mostly wait
+	slow     bool // its ways are done side by side: they mostly wait
+	shaken   bool // it does its work with the debug switch, too, unless told otherwise: those that differ most, and are quick
 	run      func(*lab)
 }
 
@@ -89,9 +90,22 @@ const (
 	bare     way = "bare"
 	moved    way = "run"      // under gosmc run
 	disabled way = "disabled" // under gosmc run, with GOSMC_DISABLED=1
+	shaken   way = "shaken"   // under gosmc run, with GOSMC_RUN_SHAKE
 )
 
-var ways = []way{bare, moved, disabled}
+// moves says whether connections leave TCP.
+func (w way) moves() bool { return w == moved || w == shaken }
+
+// ways are those in which a program does its work. The first is what the others are compared with.
+func (p *program) ways(opt options) []way {
+	switch {
+	case opt.shake:
+		return []way{bare, shaken}
+	case p.shaken:
+		return []way{bare, moved, disabled, shaken}
+	}
+	return []way{bare, moved, disabled}
+}
 
 // A programReport is what has become of a program.
 type programReport struct {
@@ -100,7 +114,8 @@ type programReport struct {
 	Lacks    string         `json:"lacks"` // what has to be installed for it to be tried; empty: it was
 	Seconds  float64        `json:"seconds"`
 	Results  int            `json:"results"` // that were compared
-	Moved    map[string]int `json:"moved"`   // ends of connections that ss has shown under gosmc run, by mode
+	Ways     []way          `json:"ways"`
+	Moved    map[string]int `json:"moved"` // ends of connections that ss has shown under gosmc run, by mode
 	Problems []string       `json:"problems"`
 	Notes    []string       `json:"notes"`
 }
@@ -108,7 +123,7 @@ type programReport struct {
 // try does a program's work in all ways and compares. must says that it has to be there.
 func (p *program) try(ctx context.Context, opt options, dir string, must bool) programReport {
 	began := time.Now()
-	r := programReport{Name: p.name, Good: true, Moved: map[string]int{}, Problems: []string{}, Notes: []string{}}
+	r := programReport{Name: p.name, Good: true, Ways: p.ways(opt), Moved: map[string]int{}, Problems: []string{}, Notes: []string{}}
 	if lacks := p.lacks(); len(lacks) > 0 {
 		r.Lacks = fmt.Sprintf("%s: apt-get install %s", strings.Join(lacks, ", "), strings.Join(p.packages, " "))
 		r.Good = !must
@@ -127,7 +142,7 @@ func (p *program) try(ctx context.Context, opt options, dir string, must bool) p
 		outcomes[w] = o
 		mu.Unlock()
 	}
-	for _, w := range ways {
+	for _, w := range r.Ways {
 		if p.slow {
 			wait.Go(func() { one(w) })
 		} else {
@@ -147,7 +162,7 @@ func (r *programReport) problem(format string, args ...any) {
 
 // compare judges what came out.
 func (r *programReport) compare(outcomes map[way]*outcome) {
-	for _, w := range ways {
+	for _, w := range r.Ways {
 		o := outcomes[w]
 		for _, note := range o.Notes {
 			if text := string(w) + ": " + note; !slices.Contains(r.Notes, text) {
@@ -157,8 +172,10 @@ func (r *programReport) compare(outcomes map[way]*outcome) {
 		if o.Error != "" {
 			r.problem("%s: %s", w, o.Error)
 		}
-		if w == moved {
-			r.Moved = o.Moved
+		if w.moves() {
+			for mode, n := range o.Moved {
+				r.Moved[mode] += n
+			}
 		} else if len(o.Moved) != 0 {
 			r.problem("%s: ss shows connections that were moved: %v", w, o.Moved)
 		}
@@ -168,7 +185,7 @@ func (r *programReport) compare(outcomes map[way]*outcome) {
 	}
 	first := outcomes[bare].Results
 	r.Results = len(first)
-	for _, w := range ways[1:] {
+	for _, w := range r.Ways[1:] {
 		other := outcomes[w].Results
 		for _, name := range slices.Sorted(maps.Keys(merged(first, other))) {
 			if first[name] != other[name] {
@@ -208,7 +225,7 @@ func (r *programReport) print(out io.Writer) {
 			modes = []string{"none"}
 		}
 		fmt.Fprintf(out, "%-5s %-12s %d results equal in %d ways, ends moved that ss has shown: %s, %.0f s\n",
-			verdict, r.Name, r.Results, len(ways), strings.Join(modes, ", "), r.Seconds)
+			verdict, r.Name, r.Results, len(r.Ways), strings.Join(modes, ", "), r.Seconds)
 	}
 	for _, text := range r.Problems {
 		fmt.Fprintf(out, "      PROBLEM %s\n", strings.ReplaceAll(text, "\n", "\n      | "))

@@ -6,9 +6,12 @@ import (
 	"testing"
 )
 
+// testWays are all that there are.
+var testWays = []way{bare, moved, disabled, shaken}
+
 func outcomes(change func(map[way]*outcome)) map[way]*outcome {
 	m := make(map[way]*outcome)
-	for _, w := range ways {
+	for _, w := range testWays {
 		m[w] = &outcome{Results: map[string]string{"hash": "1", "status": "0"}, Moved: map[string]int{}}
 	}
 	m[moved].Moved["Unix"] = 4
@@ -28,10 +31,11 @@ func TestCompare(t *testing.T) {
 		{"a result that is missing", func(m map[way]*outcome) { delete(m[disabled].Results, "hash") }, `disabled: hash is "", and bare it is "1"`},
 		{"one that bare has not", func(m map[way]*outcome) { m[moved].Results["more"] = "x" }, `run: more is "x", and bare it is ""`},
 		{"an error", func(m map[way]*outcome) { m[moved].Error = "killed" }, "run: killed"},
+		{"another result when shaken", func(m map[way]*outcome) { m[shaken].Results["hash"] = "2" }, `shaken: hash is "2", and bare it is "1"`},
 		{"an error of the bare one", func(m map[way]*outcome) { m[bare].Error = "killed" }, "bare: killed"},
 		{"moved though disabled", func(m map[way]*outcome) { m[disabled].Moved["Unix"] = 1 }, "disabled: ss shows connections that were moved"},
 	} {
-		r := programReport{Good: true}
+		r := programReport{Good: true, Ways: testWays, Moved: map[string]int{}}
 		r.compare(outcomes(tt.change))
 		if r.Good != (tt.problem == "") || tt.problem != "" && !slices.ContainsFunc(r.Problems, func(s string) bool { return strings.HasPrefix(s, tt.problem) }) {
 			t.Errorf("%s: good %t, problems %q; want %q", tt.what, r.Good, r.Problems, tt.problem)

@@ -117,7 +117,7 @@ func (w *watch) list() string {
 func (l *lab) moved(port, least int) {
 	l.watch.look()
 	n := l.watch.to(port)
-	if l.way == moved && n < least {
+	if l.way.moves() && n < least {
 		l.failf("ss has shown %d connections to port %d that were moved, want %d; it has shown: %s", n, port, least, l.watch.list())
 	}
 }

@@ -21,6 +21,7 @@ type task struct {
 	Way     way           `json:"way"`
 	Dir     string        `json:"dir"` // for its files
 	Gosmc   string        `json:"gosmc"`
+	Seed    uint          `json:"seed"`  // of the debug switch
 	Alone   bool          `json:"alone"` // it is in namespaces of its own
 	Timeout time.Duration `json:"timeout"`
 }
@@ -40,7 +41,7 @@ const graceTime = 20 * time.Second
 // mounts. So ports are free, and nothing is left of it in the end.
 func (p *program) way(ctx context.Context, opt options, dir string, w way) *outcome {
 	fail := func(format string, args ...any) *outcome { return &outcome{Error: fmt.Sprintf(format, args...)} }
-	t := task{Program: p.name, Way: w, Gosmc: opt.gosmc, Timeout: cmp.Or(p.timeout, programTimeout), Alone: os.Geteuid() == 0}
+	t := task{Program: p.name, Way: w, Gosmc: opt.gosmc, Seed: opt.seed, Timeout: cmp.Or(p.timeout, programTimeout), Alone: os.Geteuid() == 0}
 	var err error
 	if t.Dir, err = os.MkdirTemp(dir, p.name+"-"); err != nil {
 		return fail("%v", err)
