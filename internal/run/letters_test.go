@@ -130,7 +130,7 @@ func TestLettersTaken(t *testing.T) {
 // TestLetters has nothing break in cases that are not as simple.
 func TestLetters(t *testing.T) {
 	for mode, want := range map[string]struct{ least, most int }{
-		"turn": {100, 100}, "many": {1800, 1800}, "closed": {2000, 2000}, "narrow": {20, 20}, "withdrawn": {1, 3}, "foreign": {1, 3}, "marked": {0, 0},
+		"turn": {100, 100}, "many": {1800, 1800}, "closed": {2000, 2000}, "narrow": {20, 20}, "withdrawn": {1, 3}, "foreign": {1, 3}, "marked": {0, 0}, "filtered": {50, 50},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			s := newTestSupervisor(t)

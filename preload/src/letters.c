@@ -20,7 +20,34 @@
 #define MARK_TIMESTAMPS 12	/* of which those of TCP take so much */
 #define MARK_RCVBUF (128 << 10) /* with less the window may be too small for such segments */
 
-static bool refused; /* the letterboxes cannot be had from here: another PID namespace, or something that forbids it */
+static enum { UNKNOWN, USABLE, REFUSED } letterboxes; /* refused: by another PID namespace, or something that forbids it */
+
+/* filtered says whether there is a filter of system calls, or may be: it could kill the program for one that is seldom seen, as those of systemd do. */
+static bool filtered(void)
+{
+	static const char none[] = "\nSeccomp:\t0\n";
+	char text[4096];
+	long n, fd = SYS(openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return true;
+	n = SYS(read, (int)fd, text, sizeof(text) - 1);
+	SYS(close, (int)fd);
+	text[n > 0 ? n : 0] = 0;
+	return !strstr(text, none);
+}
+
+/* usable says whether letterboxes may be asked for. Nobody has failed to get one. */
+static bool usable(void)
+{
+	int state = __atomic_load_n(&letterboxes, __ATOMIC_RELAXED);
+
+	if (state == UNKNOWN) {
+		state = filtered() ? REFUSED : USABLE;
+		__atomic_store_n(&letterboxes, state, __ATOMIC_RELAXED);
+	}
+	return state == USABLE;
+}
 
 /* letters_allowed says whether what is in the directory of supervisors can be believed, and they believe us. */
 static bool letters_allowed(void)
@@ -120,7 +147,7 @@ static bool letterbox(const struct board *b, unsigned number, int *box, int *not
 	/* The number of a process means another one elsewhere, and later. */
 	ok = *notes >= 0 && cookie_of(*box) == b->boxes[number].cookie;
 	if (!ok && *box != -EMFILE && *notes != -EMFILE)
-		__atomic_store_n(&refused, true, __ATOMIC_RELAXED);
+		__atomic_store_n(&letterboxes, REFUSED, __ATOMIC_RELAXED);
 	SYS(close, pidfd);
 	if (!ok && *box >= 0)
 		SYS(close, *box);
@@ -228,7 +255,7 @@ int letter_claim(const struct identity *id, int fd, bool *asks)
 	size_t n;
 
 	*asks = true;
-	if (!b || __atomic_load_n(&refused, __ATOMIC_RELAXED) || !letterbox(b, box_of(id->peer.port), &box, &notes))
+	if (!b || !usable() || !letterbox(b, box_of(id->peer.port), &box, &notes))
 		return -1;
 	if (first(box, id, fd)) {
 		bool good = take(box, &m, fds, &n, &client);

@@ -5,13 +5,17 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -108,6 +112,21 @@ static void by_itself(void)
 		CHECK(fd >= 0 && !moved(fd));
 		answer(fd);
 	}
+}
+
+/* filters is killed if it asks for descriptors of another process. */
+static void filters(void)
+{
+	struct sock_filter list[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_getfd, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {sizeof(list) / sizeof(list[0]), list};
+
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	echoes();
 }
 
 /* narrow has few descriptors from its eleventh connection on, one more for each. */
@@ -297,6 +316,8 @@ int main(int argc, char **argv)
 		n = in_turn(echoes, 100);
 	else if (strcmp(argv[1], "foreign") == 0)
 		n = in_turn(by_itself, 3);
+	else if (strcmp(argv[1], "filtered") == 0)
+		n = in_turn(filters, 50);
 	else if (strcmp(argv[1], "narrow") == 0)
 		n = in_turn(narrow, 20);
 	else if (strcmp(argv[1], "many") == 0)
