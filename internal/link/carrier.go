@@ -77,7 +77,8 @@ type Carrier struct {
 	gen      atomic.Uint32 // how often it has moved; changed with mu
 	move     *move         // to be done when nobody is posting
 	validate bool          // the next message is the failover validation message
-	awaited  bool          // it is on its way: nothing else is, before it is known to be there
+	greet    bool          // the next message is the first one over a link that was moved to while the old one was good
+	awaited  bool          // either is on its way: nothing else is, before it is known to be there
 	lost     bool          // there is no link to go on over
 	queued   bool          // in the link's queue, or about to be served
 	posting  bool          // a goroutine is posting, and looks again afterwards
@@ -317,6 +318,8 @@ func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
 func (c *Carrier) follow(l *Link, m *cdc.Message) (left []*Link) {
 	i := slices.Index(c.in.next, l)
 	switch {
+	case c.isStale(m): // rule: TestMoveStale
+		return nil // the peer has left that link before it was heard of, and has sent no data over it
 	case m.IsFailoverValidation():
 		if i < 0 {
 			c.in.next = append(slices.DeleteFunc(c.in.next, func(x *Link) bool { return x.Err() != nil }), l)
@@ -332,6 +335,14 @@ func (c *Carrier) follow(l *Link, m *cdc.Message) (left []*Link) {
 	c.in.moved = c.in.moved || c.in.link != nil && c.in.link != l
 	c.in.link = l
 	return left
+}
+
+// isStale reports whether a message that is no validation message was overtaken. c.in is locked.
+func (c *Carrier) isStale(m *cdc.Message) bool {
+	if m.IsFailoverValidation() {
+		return false
+	}
+	return c.in.open && m.IsStale(c.in.seq) || !c.in.open && c.in.held && m.IsStale(c.in.message.Seq)
 }
 
 // hold keeps the newest message for Attach. c.in is locked.

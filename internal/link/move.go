@@ -22,8 +22,8 @@ type move struct {
 // After a failure, [Link.Fail] first if the link has not failed by itself, "the sender must first send a CDC message with the F-bit",
 // then everything that is not known to have arrived, in order, and then what follows (RFC 7609 §4.6): as new messages, which
 // may have more in them than the old ones had. It follows when that message is known to be there, so that a peer knows of each link over which
-// data may come late, and ends it when we move on. From a link that is good nothing new is sent until all has arrived, and the connection
-// goes on without more ado. Each side moves its own direction, when it likes.
+// data may come late, and ends it when we move on. From a link that is good nothing new is sent until all has arrived. The first message over the
+// other one has no data, and more follows when it is known to be there, for the same reason. Each side moves its own direction, when it likes.
 //
 // Moves that have to wait are carried out later; the last one counts. One for a connection that has nothing more to say does
 // nothing. The error is [ErrNotReady] for a link that cannot send, or does not know our send ring. One that has failed since the caller has
@@ -102,8 +102,10 @@ func (c *Carrier) settle() {
 		if c.conn&cdc.Abort != 0 {
 			c.put = c.posted // nobody will read it
 		}
-		c.validate, c.awaited, c.urgent = true, false, true
+		c.validate, c.greet, c.awaited, c.urgent = true, false, false, true
 		c.oob.again = c.oob.said
+	} else {
+		c.greet = true // rule: TestMoveUnheard
 	}
 	c.poke()
 	c.drained()

@@ -353,6 +353,23 @@ func TestMoveLateValidation(t *testing.T) {
 	}
 }
 
+// TestMoveStale has an old message come over a link that the peer has left before it could be heard there: it is the link of the newest
+// message that is given up when the peer moves, attached or not yet.
+func TestMoveStale(t *testing.T) {
+	watchdog(t)
+	for _, attached := range []bool{false, true} {
+		w := newTeller(t, 3)
+		if attached {
+			w.attach(2)
+		}
+		w.say(0, cdc.Message{Seq: 5, Producer: cdc.Cursor{Count: 5}})
+		w.say(1, cdc.Message{Seq: 2, Producer: cdc.Cursor{Count: 5}})
+		w.say(2, cdc.NewFailoverValidation(5, 0))
+		w.say(2, cdc.Message{Seq: 6, Producer: cdc.Cursor{Count: 6}})
+		w.checkLeft(fmt.Sprint("attached ", attached), true, false, false)
+	}
+}
+
 // TestMoveLost has validation messages of peers whose messages have arrived, and of one whose have not: that connection
 // ends, and no other.
 func TestMoveLost(t *testing.T) {

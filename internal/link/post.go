@@ -114,7 +114,7 @@ func (c *Carrier) due() bool {
 		return false
 	case c.validate:
 		return true
-	case c.awaited: // rule: TestMoveTwice, TestSimMove
+	case c.awaited: // rule: TestMoveTwice
 		return false
 	case c.last():
 		return false
@@ -199,7 +199,7 @@ func (c *Carrier) fill(i int) {
 	p := &c.link.places[i]
 	n := 0
 	size := uint32(min(c.put-c.posted, maxPost))
-	if c.validate {
+	if c.validate || c.greet {
 		size = 0
 	}
 	if size > 0 {
@@ -220,6 +220,7 @@ func (c *Carrier) fill(i int) {
 		p.done = c.done
 	} else {
 		m = c.message(size)
+		c.greet, c.awaited = false, c.greet
 		p.done = progress{c.seq, c.said}
 	}
 	m.Append(c.link.message(i)[:0])

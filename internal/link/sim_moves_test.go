@@ -57,3 +57,52 @@ func TestMoveTwice(t *testing.T) {
 		t.Errorf("%d bytes have arrived", x.carrier.Arrived())
 	}
 }
+
+// TestMoveUnheard moves a connection from a good link to one that fails before the peer has heard of it there, and to one that fails when it
+// has: no data is on its way in the first case, and in the second the peer ends the link, so that what is late does not arrive.
+func TestMoveUnheard(t *testing.T) {
+	for _, heard := range []bool{false, true} {
+		devs, pds := newSimDevices(t)
+		w := newWorld(t, devs, pds, 1)
+		defer w.close()
+		x := w.conns[0].ends[0]
+		x.size = 20_000
+		from, to := w.links[0].qps[0], w.links[1].qps[0]
+		for x.wrote < 10_000 {
+			if !w.write(0, x) {
+				for w.read(1, w.conns[0]) {
+				}
+			}
+		}
+		for from.deliver() || from.complete() || w.links[0].qps[1].deliver() {
+		}
+		w.move(0, w.conns[0], w.links[1])
+		for x.wrote < 12_000 {
+			w.write(0, x)
+		}
+		isWrite := func(p simPacket) bool { return p.write }
+		if len(to.wire) != 1 || isWrite(to.wire[0]) {
+			t.Errorf("%d packets are on their way to a peer that has heard nothing", len(to.wire))
+		}
+		if heard {
+			to.deliver()
+			to.complete()
+			if !slices.ContainsFunc(to.wire, isWrite) {
+				t.Error("no data follows")
+			}
+		}
+		w.fail(0, w.links[1], "device down")
+		for to.complete() {
+		}
+		w.owner(0)
+		for from.deliver() || from.complete() {
+		}
+		if left := w.links[1].ends[1].Err() != nil; left != heard {
+			t.Errorf("heard %t: the peer has ended the link: %t", heard, left)
+		}
+		w.settle()
+		if x.carrier.Arrived() != 20_000 {
+			t.Errorf("%d bytes have arrived", x.carrier.Arrived())
+		}
+	}
+}
