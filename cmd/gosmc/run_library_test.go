@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,7 +40,10 @@ for line in sys.stdin:
         print(a[0], a[1], c.getsockname()[1])
     elif word == "connect":
         c = socket.socket(family)
-        c.connect((here, int(args[0])))
+        try: c.connect((here, int(args[0])))
+        except OSError as e:
+            print(type(e).__name__, flush=True)
+            continue
         print(c.getsockname()[0], c.getsockname()[1], c.getpeername()[1])
     elif word == "both": # sends what SEED gives, SIZE bytes, ends that, and says what it has received
         def send():
@@ -147,6 +152,16 @@ func (l *libraryTest) connect(t *testing.T) *libraryPeer {
 		p := l.peer(t, l.served)
 		return l.dial(t, p, p.hear(t))
 	}
+	server := l.listen(t)
+	return l.accept(t, server, l.peer(t, l.role()))
+}
+
+// role is what a program does that connects to what listen makes.
+func (l *libraryTest) role() string { return strings.Replace(l.served, "serve", "connect", 1) }
+
+// listen makes a listener of this test.
+func (l *libraryTest) listen(t *testing.T) *smc.Listener {
+	t.Helper()
 	lc := smc.ListenConfig{Host: l.host}
 	address := map[string]string{"serve": "127.0.0.1:0", "serve6": "[::1]:0", "serve-any": "0.0.0.0:0"}[l.served]
 	server, err := lc.Listen(t.Context(), "tcp", address)
@@ -154,7 +169,7 @@ func (l *libraryTest) connect(t *testing.T) *libraryPeer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	return l.accept(t, server, l.peer(t, strings.Replace(l.served, "serve", "connect", 1)))
+	return server
 }
 
 // accept has a program connect to this test, before that accepts.
@@ -205,6 +220,12 @@ func directions(t *testing.T, run func(t *testing.T, l *libraryTest)) {
 	t.Run("dial", func(t *testing.T) {
 		t.Parallel()
 		run(t, newLibraryTest(t, smc.Config{}))
+	})
+	t.Run("listen", func(t *testing.T) {
+		t.Parallel()
+		l := newLibraryTest(t, smc.Config{})
+		l.dials = false
+		run(t, l)
 	})
 }
 
@@ -399,7 +420,7 @@ func TestLibraryAlone(t *testing.T) {
 		t.Errorf("read %q, %v", b[:n], err)
 	}
 	late := l.dial(t, p.talker, p.port)
-	if s := late.conn.State(); s.Mode != smc.ModeTCP || s.Reason.Tag != "STALE" {
+	if s := late.conn.State(); s.Mode != smc.ModeTCP || s.Reason.Tag != "NO_LISTENER" {
 		t.Errorf("State = %+v, want TCP, as the supervisor is gone", s)
 	}
 	p.say(t, "send TCP")
@@ -408,7 +429,126 @@ func TestLibraryAlone(t *testing.T) {
 	}
 }
 
-// TestLibraryPolicy has either side refuse: the connection is TCP, and says why.
+// TestLibraryDesk has programs of 'gosmc run' connect to this test, whose desk is no supervisor of theirs: theirs may die. When the listener's socket is shared, and
+// when it is closed, there is no pair any more.
+func TestLibraryDesk(t *testing.T) {
+	t.Parallel()
+	l := newLibraryTest(t, smc.Config{})
+	server := l.listen(t)
+	peer := l.peer(t, l.role())
+	p := l.accept(t, server, peer)
+	l.isMoved(t, p)
+	if s := p.conn.State(); s.PeerPID != peer.cmd.Process.Pid {
+		t.Errorf("PeerPID = %d, want %d", s.PeerPID, peer.cmd.Process.Pid)
+	}
+	if err := unix.Kill(supervisorOf(t, supervise.Supervisor(peer.cmd.Process.Pid)), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	again := l.accept(t, server, peer)
+	if s := again.conn.State(); s.Mode != smc.ModeUnix {
+		t.Errorf("without the client's supervisor State = %+v, want %v", s, smc.ModeUnix)
+	}
+	f, err := server.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	announced := func(port string) bool {
+		links, err := filepath.Glob(filepath.Join(l.host.Dir(), "*", "run", "*."+port))
+		return err != nil || len(links) > 0
+	}
+	if announced(p.port) {
+		t.Error("a listener whose socket others have is announced")
+	}
+	shared := l.accept(t, server, peer)
+	if s := shared.conn.State(); s.Mode != smc.ModeTCP {
+		t.Errorf("from a socket that others have, State = %+v, want TCP", s)
+	}
+	peer.say(t, "send TCP")
+	b := make([]byte, 10)
+	if n, err := shared.conn.Read(b); err != nil || string(b[:n]) != "TCP" {
+		t.Errorf("read %q, %v", b[:n], err)
+	}
+	f.Close()
+	server.Close()
+	next := l.listen(t)
+	port := strconv.Itoa(next.Addr().(*net.TCPAddr).Port)
+	if !announced(port) {
+		t.Error("another listener is not announced")
+	}
+	if next.Close(); announced(port) {
+		t.Error("a listener that is closed is announced")
+	}
+	if got := peer.say(t, "connect "+p.port); got != "ConnectionRefusedError" {
+		t.Errorf("connecting to a listener that is closed: %s", got)
+	}
+	l.host.Close()
+	left, _ := filepath.Glob(filepath.Join(l.host.Dir(), "*", "run", "*"))
+	for _, name := range left {
+		if base := filepath.Base(name); !strings.HasPrefix(base, "libgosmc-") && !strings.HasPrefix(base, filepath.Base(supervise.Supervisor(peer.cmd.Process.Pid))) { // which was killed
+			t.Errorf("the desk has left %s", name)
+		}
+	}
+}
+
+// TestLibraryKilled has the program of package smc killed, whose listener is announced still.
+func TestLibraryKilled(t *testing.T) {
+	t.Parallel()
+	l := newLibraryTest(t, smc.Config{})
+	server := exec.Command(os.Args[0], "listen", "--echo", "-v", "127.0.0.1:0")
+	server.Env = l.environ
+	out, err := server.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Wait()
+	defer server.Process.Kill()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	i := strings.LastIndexByte(line, ':')
+	if err != nil || i < 0 {
+		t.Fatalf("gosmc listen says %q, %v", line, err)
+	}
+	port := strings.TrimSpace(line[i+1:])
+	peer := l.peer(t, l.role())
+	peer.say(t, "connect "+port)
+	peer.say(t, "send hello")
+	if got := peer.say(t, "receive"); got != "hello" {
+		t.Errorf("echoed: %q", got)
+	}
+	if got := movedModes(t, l.environ, port); !slices.Equal(got, []string{modeUnix, modeUnix}) {
+		t.Errorf("ss shows %v, want two ends of a pair", got)
+	}
+	peer.say(t, "send unread")
+	server.Process.Kill()
+	if got := peer.say(t, "receive"); got != "EOF" && got != "ConnectionResetError" && got != "unread" {
+		t.Errorf("from a server that was killed: %q", got)
+	}
+	server.Wait()
+	if got := peer.say(t, "connect "+port); got != "ConnectionRefusedError" {
+		t.Errorf("connecting to a server that was killed: %s", got)
+	}
+	tcp, err := net.Listen("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		t.Skip(err) // somebody else has the port by now
+	}
+	defer tcp.Close()
+	peer.say(t, "connect "+port)
+	c, err := tcp.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	peer.say(t, "send TCP")
+	b := make([]byte, 10)
+	if n, err := c.Read(b); string(b[:n]) != "TCP" {
+		t.Errorf("from who has the port then: %q, %v", b[:n], err)
+	}
+}
+
+// TestLibraryPolicy has either side refuse a connection, whoever dials: it is TCP, and says why.
 func TestLibraryPolicy(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -416,21 +556,29 @@ func TestLibraryPolicy(t *testing.T) {
 		flags  []string // of gosmc run
 		served string
 		tag    string // of the reason at our end; empty: it is moved
+		dials  bool
 	}{
-		{"nothing said", smc.Config{}, nil, "serve", ""},
-		{"IPv6", smc.Config{}, nil, "serve6", ""},
-		{"all addresses", smc.Config{}, nil, "serve-any", ""},
-		{"disabled here", smc.Config{Disabled: true}, nil, "serve", "DISABLED"},
-		{"connect here", smc.Config{Connect: smc.Filter{Addresses: []string{"!127.0.0.1"}}}, nil, "serve", "NOT_ALLOWED"},
-		{"another connect here", smc.Config{Connect: smc.Filter{Addresses: []string{"!127.0.0.2"}}}, nil, "serve", ""},
-		{"listen there", smc.Config{}, []string{"--listen-port", "none"}, "serve", "NO_LISTENER"},
-		{"listen address there", smc.Config{}, []string{"--listen-address", "!127.0.0.1"}, "serve-any", "NOT_ALLOWED"},
-		{"off there", smc.Config{}, []string{"--smc", "off"}, "serve", "NO_LISTENER"},
+		{"nothing said", smc.Config{}, nil, "serve", "", true},
+		{"IPv6", smc.Config{}, nil, "serve6", "", true},
+		{"all addresses", smc.Config{}, nil, "serve-any", "", true},
+		{"disabled here", smc.Config{Disabled: true}, nil, "serve", "DISABLED", true},
+		{"connect here", smc.Config{Connect: smc.Filter{Addresses: []string{"!127.0.0.1"}}}, nil, "serve", "NOT_ALLOWED", true},
+		{"another connect here", smc.Config{Connect: smc.Filter{Addresses: []string{"!127.0.0.2"}}}, nil, "serve", "", true},
+		{"listen there", smc.Config{}, []string{"--listen-port", "none"}, "serve", "NO_LISTENER", true},
+		{"listen address there", smc.Config{}, []string{"--listen-address", "!127.0.0.1"}, "serve-any", "NOT_ALLOWED", true},
+		{"off there", smc.Config{}, []string{"--smc", "off"}, "serve", "NO_LISTENER", true},
+		{"IPv6 listens here", smc.Config{}, nil, "serve6", "", false},
+		{"all addresses listen here", smc.Config{}, nil, "serve-any", "", false},
+		{"disabled here, listening", smc.Config{Disabled: true}, nil, "serve", "DISABLED", false},
+		{"listen here", smc.Config{Listen: smc.Filter{Ports: []string{"none"}}}, nil, "serve", "NOT_ALLOWED", false},
+		{"listen address here", smc.Config{Listen: smc.Filter{Addresses: []string{"!127.0.0.1"}}}, nil, "serve-any", "NOT_ALLOWED", false},
+		{"connect there", smc.Config{}, []string{"--connect-address", "!127.0.0.1"}, "serve", "PEER_NO_SMC", false},
+		{"off there, listening here", smc.Config{}, []string{"--smc", "off"}, "serve", "PEER_NO_SMC", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			l := newLibraryTest(t, tt.config)
-			l.flags, l.served = tt.flags, tt.served
+			l.flags, l.served, l.dials = tt.flags, tt.served, tt.dials
 			p := l.connect(t)
 			if s := p.conn.State(); s.Reason.Tag != tt.tag || (s.Mode == smc.ModeUnix) != (tt.tag == "") {
 				t.Errorf("State = %+v, want reason %q", s, tt.tag)
@@ -476,6 +624,13 @@ func TestLibraryDialer(t *testing.T) {
 			d := smc.Dialer{Host: l.host, Timeout: 20 * time.Second}
 			tt.change(&d)
 			c, err := d.Dial("tcp", net.JoinHostPort(tt.host, port))
+			for range 20 { // somebody else may have the port by now
+				if !errors.Is(err, unix.EADDRINUSE) {
+					break
+				}
+				tt.change(&d)
+				c, err = d.Dial("tcp", net.JoinHostPort(tt.host, port))
+			}
 			if tt.fails {
 				var fb *smc.FallbackError
 				if !errors.As(err, &fb) || fb.Reason.Tag != tt.tag {

@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -9,6 +10,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -18,9 +20,28 @@ type fabric struct {
 	device  *ism.Device
 	watcher *watcher
 	bubble  bool // its goroutines are in a bubble of testing/synctest
+
+	deskMu sync.Mutex
+	desk   *run.Desk // nil before a listener has needed it
+}
+
+// openDesk returns the desk for programs of 'gosmc run'.
+func (f *fabric) openDesk(cfg *Config) (*run.Desk, error) {
+	f.deskMu.Lock()
+	defer f.deskMu.Unlock()
+	var err error
+	if f.desk == nil {
+		f.desk, err = run.OpenDesk(cfg.Dir, cfg.policy)
+	}
+	return f.desk, err
 }
 
 func (f *fabric) close() {
+	f.deskMu.Lock()
+	if f.desk != nil {
+		f.desk.Close()
+	}
+	f.deskMu.Unlock()
 	f.device.Close() // reports every peer gone, which ends what waits for an answer
 	f.watcher.close()
 }

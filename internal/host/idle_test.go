@@ -95,8 +95,8 @@ func TestReleaseIdleNotYet(t *testing.T) {
 	l := mustListen(t, server, "127.0.0.1:0")
 	c := mustDial(t, client, l.Addr())
 	s := mustAccept(t, l)
-	if n := sockets(t, dir); n != 4 {
-		t.Fatalf("two hosts have %d sockets, want a device's and a control socket each", n)
+	if n := sockets(t, dir); n != 5 {
+		t.Fatalf("two hosts have %d sockets, want a device's and a control socket each, and the server's desk", n)
 	}
 	gids := [2]string{gidOf(t, client).String(), gidOf(t, server).String()}
 	realSleep(2 * idleLinger)
@@ -113,7 +113,7 @@ func TestReleaseIdleNotYet(t *testing.T) {
 	}
 	f.cancel()
 	<-f.end
-	smctest.Eventually(t, patience, "the client's sockets are gone", func() bool { return sockets(t, dir) == 2 })
+	smctest.Eventually(t, patience, "the client's sockets are gone", func() bool { return sockets(t, dir) == 3 })
 }
 
 // A host that was used while it lingered goes on to linger.

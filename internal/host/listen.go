@@ -39,6 +39,7 @@ type Listener struct {
 	asksAlive net.KeepAliveConfig
 	crowd     crowd
 	meeting   atomic.Pointer[rendezvous.Listening]
+	programs  atomic.Pointer[programs] // nil if it is not announced to them
 	crier     crier
 	pace      pacer
 	since     time.Time
@@ -186,7 +187,9 @@ func (l *Listener) announce() error {
 	if err != nil {
 		h.openControl()
 		h.cfg.Logger.Warn("listener is not announced, clients will use TCP", "addr", l.addr, "err", err)
+		return nil
 	}
+	l.announceToPrograms()
 	return nil
 }
 
@@ -250,6 +253,9 @@ func (l *Listener) sleep(d time.Duration) bool {
 
 // route decides what a new connection is.
 func (l *Listener) route(tcp *net.TCPConn) {
+	if l.claimPair(tcp) { // of which the policy was asked when it was offered
+		return
+	}
 	h := l.host
 	claim, reason := l.meeting.Load().Claim(tcp)
 	if h.refusesServer(addrPort(tcp.LocalAddr())) { // rule: TestPolicyAccept
@@ -286,14 +292,20 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		l.serveCLC(tcp)
 		return
 	}
-	c := h.newConn(tcp, false, nil)
-	c.keepAlive = l.keepAlive
-	c.options.values.KeepAlive = l.asksAlive
+	c := l.newConn(tcp)
 	if h.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), l.opts.Require, nil) == nil {
 		l.deliver(accepted{conn: c})
 		return
 	}
 	l.settled()
+}
+
+// newConn returns a connection that was accepted and is not yet anything.
+func (l *Listener) newConn(tcp *net.TCPConn) *Conn {
+	c := l.host.newConn(tcp, false, nil)
+	c.keepAlive = l.keepAlive
+	c.options.values.KeepAlive = l.asksAlive
+	return c
 }
 
 // speaksCLC reports whether a client that has not said so on this machine begins with CLC. Otherwise reason may
@@ -315,9 +327,7 @@ func (l *Listener) speaksCLC(tcp *net.TCPConn, reason *clc.Diagnosis) bool {
 func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *Conn, buffer int, require Requirement) error) {
 	defer l.working.Done()
 	deepen()
-	c := l.host.newConn(tcp, false, nil)
-	c.keepAlive = l.keepAlive
-	c.options.values.KeepAlive = l.asksAlive
+	c := l.newConn(tcp)
 	end := l.pace.watch()
 	err := accept(l.ctx, c, l.buffer, l.opts.Require)
 	end()
@@ -424,6 +434,7 @@ func (l *Listener) end(drain bool) error {
 	l.once.Do(func() {
 		l.host.hold()
 		l.meeting.Load().Withdraw()
+		l.withdrawFromPrograms()
 		close(l.closed)
 		err = l.tcp.Close()
 		l.meeting.Load().Close()

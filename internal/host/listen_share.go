@@ -155,6 +155,9 @@ func (l *Listener) File() (*os.File, error) {
 		return nil, err
 	}
 	if !l.pace.shared.Swap(true) {
+		if p := l.programs.Swap(nil); p != nil {
+			p.desk.Share(p.spot)
+		}
 		l.hush()
 	}
 	if !l.pace.may() {

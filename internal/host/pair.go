@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/run"
 )
 
 // A connection with a program of 'gosmc run' is a pair of Unix sockets, of which we have one end: docs/run.md. Its TCP connection is over when it begins, and
@@ -32,6 +33,57 @@ func (h *Host) finishPair(c *Conn, end *net.UnixConn, pid int) error {
 		return c.setupError(err)
 	}
 	return nil
+}
+
+// programs is where a listener is announced to programs of 'gosmc run'.
+type programs struct {
+	desk *run.Desk
+	spot run.Spot
+}
+
+// announceToPrograms lets programs of 'gosmc run' know of a listener that was announced to those of package smc.
+func (l *Listener) announceToPrograms() {
+	h := l.host
+	if h.cfg.Disabled || !l.opts.Require.met(ModeUnix) {
+		return
+	}
+	f, _, err := h.open()
+	if err != nil {
+		return
+	}
+	desk, err := f.openDesk(&h.cfg)
+	if err != nil {
+		h.cfg.Logger.Warn("programs of 'gosmc run' will use TCP", "addr", l.addr, "err", err)
+		return
+	}
+	if spot, ok := desk.Announce(l.tcp); ok {
+		l.programs.Store(&programs{desk, spot})
+	}
+}
+
+func (l *Listener) withdrawFromPrograms() {
+	if p := l.programs.Load(); p != nil { // what was accepted just now is claimed still
+		p.desk.Withdraw(p.spot)
+	}
+}
+
+// claimPair reports whether an accepted connection is one that a program of 'gosmc run' has offered a pair for. Then it has been seen to.
+func (l *Listener) claimPair(tcp *net.TCPConn) bool {
+	p := l.programs.Load()
+	if p == nil {
+		return false
+	}
+	end, pid := p.desk.Claim(tcp)
+	if end == nil {
+		return false
+	}
+	c := l.newConn(tcp)
+	if l.host.finishPair(c, end, pid) == nil {
+		l.deliver(accepted{conn: c})
+	} else {
+		l.settled()
+	}
+	return true
 }
 
 // socket is what the bytes pass through unless that is shared memory: TCP, or our end of a pair.

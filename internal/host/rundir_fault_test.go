@@ -169,7 +169,7 @@ func TestRunDirectoryNoRights(t *testing.T) {
 func TestRunDirectoryFull(t *testing.T) {
 	needRoot(t)
 	var modes []Mode
-	for inodes := 1; inodes < 14; inodes++ {
+	for inodes := 1; inodes < 18; inodes++ {
 		t.Run(fmt.Sprint(inodes), func(t *testing.T) {
 			smctest.CheckLeaks(t)
 			dir := t.TempDir()

@@ -248,8 +248,11 @@ func (a *attempt) ask(end int) clc.Diagnosis {
 func dialSupervisor(ctx context.Context, path string) (*net.UnixConn, clc.Diagnosis) {
 	d := net.Dialer{Timeout: talkTimeout}
 	conn, err := d.DialContext(ctx, "unixpacket", path)
-	if err != nil {
-		return nil, clc.DiagStale
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOENT):
+		return nil, clc.DiagNone // it was killed, with its programs or without
+	case err != nil:
+		return nil, clc.DiagRendezvousTimeout
 	}
 	talk := conn.(*net.UnixConn)
 	raw, err := talk.SyscallConn()

@@ -24,6 +24,8 @@ const (
 	// An offer that was accepted, and not claimed at the next look either, is joined to TCP.
 	firstLook = 20 * time.Millisecond
 	lastLook  = time.Second
+	// At a desk it is most often the program itself that has accepted, and will claim as soon as it gets a processor.
+	deskLook = time.Second
 	// talkTimeout bounds how long a program of package smc waits for a supervisor; preload/src/supervisor.c has the same.
 	talkTimeout = 2 * time.Second
 	// launchTimeout bounds how long the start of a program waits for its supervisor.

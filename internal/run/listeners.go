@@ -34,6 +34,7 @@ type listeners struct {
 	claims      map[uint16]int // how many more connections were claimed than relayed
 	count       int
 	policy      *config.Policy
+	desk        bool // clients have to ask: there are no letterboxes
 }
 
 func newListeners(dir, socket string, netns uint64) *listeners {
@@ -70,7 +71,7 @@ func (l *listeners) add(m message) bool {
 // target is what the link of a port says.
 func (l *listeners) target(port uint16) string {
 	list := l.ports[port]
-	if len(list) == 0 || slices.ContainsFunc(list, func(have listener) bool { return have.local != list[0].local }) {
+	if len(list) == 0 || l.desk || slices.ContainsFunc(list, func(have listener) bool { return have.local != list[0].local }) {
 		return l.socket
 	}
 	local := list[0].local
@@ -130,6 +131,21 @@ func (l *listeners) publish(port uint16, cookie uint64) bool {
 		}
 	}
 	return l.replace(port, l.socket)
+}
+
+// remove withdraws one of the listeners on a port. It returns its address, the zero value if there is no such.
+func (l *listeners) remove(port uint16, cookie uint64) (local netip.AddrPort) {
+	i := slices.IndexFunc(l.ports[port], func(have listener) bool { return have.cookie == cookie })
+	if i < 0 {
+		return local
+	}
+	local = l.ports[port][i].local
+	l.ports[port] = slices.Delete(l.ports[port], i, i+1)
+	l.count--
+	if len(l.ports[port]) == 0 {
+		l.withdraw(port)
+	}
+	return local
 }
 
 // has reports whether one of ours gets connections to an address.

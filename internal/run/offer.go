@@ -20,6 +20,7 @@ import (
 //	connected  accepted, twice    relayed
 //	connected  TCP is not there   relayed
 //	both       supervisor ends    dropped
+//	both       Share              the same   nobody claims it any more
 type offer struct {
 	key     pairKey
 	server  netip.AddrPort
@@ -29,19 +30,21 @@ type offer struct {
 	tcp     int  // of the client, once it is connected; -1 before
 	letter  bool // it came by letter, with the TCP socket that was not connected yet
 	watched bool // the TCP socket is watched
+	pid     int  // of the client; 0 if it is not known
 	claimed bool
+	shared  bool      // nobody claims it: see [Desk.Share]
 	due     time.Time // of the next look whether somebody else has accepted; zero before it is connected
 	wait    time.Duration
 	seen    bool // accepted at the last look
 }
 
 func keyOf(client, server netip.AddrPort) pairKey {
-	return pairKey{client.String(), server.String()}
+	return pairKey{client, server}
 }
 
 // take keeps the end that a client offers, which is process pid. It returns nil and the reason, and has closed the end, if the connection has to be TCP.
 func (s *supervisor) take(m message, end, pid int) (*offer, clc.Diagnosis) {
-	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, end: end, tcp: -1}
+	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, pid: pid, end: end, tcp: -1}
 	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
 	reason := clc.DiagNone
 	switch {
@@ -96,7 +99,7 @@ func (s *supervisor) connected(o *offer, tcp int) {
 
 // hold takes an offer that has a TCP socket to those that are looked at now and then.
 func (s *supervisor) hold(o *offer) {
-	o.wait = firstLook
+	o.wait = s.patience
 	o.due = time.Now().Add(o.wait)
 	s.held[o.tcp] = o
 }

@@ -38,9 +38,8 @@ func (s *supervisor) offer(t *testing.T) *connection {
 func (s *supervisor) tryOffer(t *testing.T) (*connection, status) {
 	t.Helper()
 	l := listenTCP(t, "127.0.0.1:0")
-	c := &connection{listener: l, server: l.Addr().(*net.TCPAddr).AddrPort()}
 	raw, _ := l.SyscallConn()
-	announce := message{kind: kindAnnounce, netns: s.listeners.netns, local: c.server}
+	announce := message{kind: kindAnnounce, netns: s.listeners.netns, local: l.Addr().(*net.TCPAddr).AddrPort()}
 	raw.Control(func(fd uintptr) {
 		announce.unique, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
 	})
@@ -49,6 +48,22 @@ func (s *supervisor) tryOffer(t *testing.T) (*connection, status) {
 	if got, _ := p.reply(); got != statusOK {
 		t.Fatalf("Announce: status %d", got)
 	}
+	return s.tryOfferTo(t, l)
+}
+
+// offerTo offers a connection to a listener that was announced.
+func (s *supervisor) offerTo(t *testing.T, l *net.TCPListener) *connection {
+	t.Helper()
+	c, got := s.tryOfferTo(t, l)
+	if got != statusOK {
+		t.Fatalf("Offer: status %d", got)
+	}
+	return c
+}
+
+func (s *supervisor) tryOfferTo(t *testing.T, l *net.TCPListener) (*connection, status) {
+	t.Helper()
+	c := &connection{listener: l, server: l.Addr().(*net.TCPAddr).AddrPort()}
 	var err error
 	if c.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		t.Fatal(err)

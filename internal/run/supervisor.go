@@ -4,8 +4,10 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,16 +20,18 @@ import (
 // netnsCookie is SO_NETNS_COOKIE, Linux 5.14.
 const netnsCookie = 71
 
-// A supervisor has the offers, listeners and programs of one 'gosmc run'. Only [supervisor.serve] touches it.
+// A supervisor has the offers, listeners and programs of one 'gosmc run', or of a [Desk]. Only [supervisor.serve] touches it, which has the lock but while it
+// waits, and that [Desk].
 type supervisor struct {
+	mu        sync.Mutex
 	path      string // of the socket
 	socket    int
-	door      int // as socket, for programs that have another user than we: what they may ask proves itself
-	letters   letters
+	door      int     // -1 at a desk; as socket, for programs that have another user than we: what they may ask proves itself
+	letters   letters // none at a desk
 	poll      *poller
-	board     *board
+	board     *board // nil at a desk
 	listeners *listeners
-	programs  *programs
+	programs  *programs          // nil at a desk
 	talks     map[int]*talk      // by descriptor
 	outside   int                // how many of them came by the door
 	offers    map[pairKey]*offer // that nobody has claimed
@@ -35,42 +39,53 @@ type supervisor struct {
 	held      map[int]*offer     // by the descriptor of their TCP socket
 	policy    *config.Policy     // of which only what it says of servers counts here: clients know theirs
 	relays    chan struct{}      // has an entry for each relay
+	patience  time.Duration      // until the first look whether somebody else has accepted
 	record    record             // any goroutine may use it
 	control   *control.Server    // nil if it could not be opened: then nobody is told what happens here
 	quit      int                // an eventfd: readable when serve has to return
 }
 
 // A pairKey is a TCP connection, as the client sees it.
-type pairKey struct{ client, server string }
+type pairKey struct{ client, server netip.AddrPort }
 
 // newSupervisor opens a supervisor in a run directory, for a process and all that it starts.
 func newSupervisor(dir string, pid int) (*supervisor, error) {
 	if err := rundir.Prepare(dir); err != nil {
 		return nil, err
 	}
-	runDir := dir
-	dir = rundir.Path(dir, rundir.Run)
-	tidy(dir)
-	s := &supervisor{
-		socket: -1, door: -1, quit: -1, letters: letters{notes: -1, poll: -1},
-		talks: make(map[int]*talk), offers: make(map[pairKey]*offer), held: make(map[int]*offer),
-		relays: make(chan struct{}, maxRelays),
-	}
+	tidy(rundir.Path(dir, rundir.Run))
 	settings, _ := config.Load() // what is wrong with it is told to who starts a program
-	var err error
-	if s.policy, err = config.NewPolicy(settings.Listen, settings.Connect, nil, ""); err != nil {
+	policy, err := config.NewPolicy(settings.Listen, settings.Connect, nil, "")
+	if err != nil {
 		return nil, err
 	}
-	s.record.started = time.Now()
-	if err := s.open(dir, pid); err != nil {
+	s := emptySupervisor(policy)
+	err = s.open(rundir.Path(dir, rundir.Run))
+	if err == nil {
+		err = s.openDoor()
+	}
+	if err == nil {
+		s.programs = newPrograms(s.poll, s.path)
+		err = s.programs.add(pid)
+	}
+	if err != nil {
 		s.close()
 		return nil, err
 	}
-	s.control, _ = control.Serve(runDir, filepath.Base(s.path), view{&s.record, s.path})
+	s.control, _ = control.Serve(dir, filepath.Base(s.path), view{&s.record, s.path})
 	return s, nil
 }
 
-func (s *supervisor) open(dir string, pid int) error {
+func emptySupervisor(policy *config.Policy) *supervisor {
+	return &supervisor{
+		socket: -1, door: -1, quit: -1, letters: letters{notes: -1, poll: -1, room: maxOffers},
+		talks: make(map[int]*talk), offers: make(map[pairKey]*offer), held: make(map[int]*offer),
+		relays: make(chan struct{}, maxRelays), patience: firstLook, policy: policy, record: record{started: time.Now()},
+	}
+}
+
+// open makes what every supervisor has.
+func (s *supervisor) open(dir string) error {
 	var random [8]byte
 	rand.Read(random[:])
 	socketName := hex.EncodeToString(random[:])
@@ -81,9 +96,6 @@ func (s *supervisor) open(dir string, pid int) error {
 	}
 	var err error
 	if s.poll, err = newPoller(); err != nil {
-		return err
-	}
-	if s.board, err = newBoard(); err != nil {
 		return err
 	}
 	if s.socket, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
@@ -103,21 +115,6 @@ func (s *supervisor) open(dir string, pid int) error {
 		return err
 	}
 	s.path = path
-	if err := s.openLetters(); err != nil {
-		return err
-	}
-	if s.door, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	if err := unix.Bind(s.door, &unix.SockaddrUnix{Name: "@gosmc-run/" + socketName}); err != nil {
-		return os.NewSyscallError("bind", err)
-	}
-	if err := unix.Listen(s.door, unix.SOMAXCONN); err != nil {
-		return os.NewSyscallError("listen", err)
-	}
-	if err := s.poll.add(s.door, unix.EPOLLIN); err != nil {
-		return err
-	}
 	if s.quit, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return os.NewSyscallError("eventfd", err)
 	}
@@ -129,12 +126,29 @@ func (s *supervisor) open(dir string, pid int) error {
 		return err
 	}
 	s.listeners = newListeners(dir, socketName, netns)
-	s.listeners.policy = s.policy
-	s.programs = newPrograms(s.poll, path)
-	if err := s.programs.add(pid); err != nil {
+	s.listeners.desk = true
+	return s.poll.add(s.socket, unix.EPOLLIN)
+}
+
+// openDoor makes what only programs have that do not know us.
+func (s *supervisor) openDoor() (err error) {
+	if s.board, err = newBoard(); err != nil {
 		return err
 	}
-	return s.poll.add(s.socket, unix.EPOLLIN)
+	if err := s.openLetters(); err != nil {
+		return err
+	}
+	s.listeners.policy, s.listeners.desk = s.policy, false
+	if s.door, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	if err := unix.Bind(s.door, &unix.SockaddrUnix{Name: "@gosmc-run/" + filepath.Base(s.path)}); err != nil {
+		return os.NewSyscallError("bind", err)
+	}
+	if err := unix.Listen(s.door, unix.SOMAXCONN); err != nil {
+		return os.NewSyscallError("listen", err)
+	}
+	return s.poll.add(s.door, unix.EPOLLIN)
 }
 
 // ownNetns is the cookie of this process's network namespace.
@@ -154,8 +168,13 @@ func ownNetns() (uint64, error) {
 // serve answers programs until none is left, or stop is called.
 func (s *supervisor) serve() error {
 	events := make([]unix.EpollEvent, 256)
-	for !s.programs.gone() {
-		n, err := unix.EpollWait(s.poll.fd, events, s.timeout())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.programs == nil || !s.programs.gone() {
+		timeout := s.timeout()
+		s.mu.Unlock()
+		n, err := unix.EpollWait(s.poll.fd, events, timeout)
+		s.mu.Lock()
 		if err != nil && err != unix.EINTR {
 			return os.NewSyscallError("epoll_wait", err)
 		}
@@ -192,7 +211,7 @@ func (s *supervisor) handle(fd int) {
 		s.hear(s.talks[fd])
 	case s.held[fd] != nil:
 		s.relay(s.held[fd]) // the server speaks, or ends the connection: it is not one of ours
-	default:
+	case s.programs != nil:
 		s.programs.ended(fd)
 	}
 }

@@ -85,6 +85,10 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 		closeAll(fds)
 		return false
 	}
+	if s.programs == nil && m.kind != kindOffer && m.kind != kindConnected && m.kind != kindCancel { // rule: TestDeskHostile
+		closeAll(fds)
+		return false
+	}
 	if t.outside && m.kind != kindBoard && m.kind != kindClaim { // rule: TestClaimOutside
 		closeAll(fds)
 		return false

@@ -1,0 +1,167 @@
+package run
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/rundir"
+)
+
+// newTestDesk opens a desk that is closed when the test ends, and leaves nothing.
+func newTestDesk(t *testing.T) *Desk {
+	t.Helper()
+	d := openTestDesk(t)
+	t.Cleanup(func() { d.closeTest(t) })
+	return d
+}
+
+func (d *Desk) closeTest(t *testing.T) {
+	t.Helper()
+	path := d.s.path
+	d.Close()
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "*")); len(left) != 0 {
+		t.Errorf("the desk has left %v", left)
+	}
+}
+
+func openTestDesk(t *testing.T) *Desk {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "run") // a short name: sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := rundir.Prepare(dir); err != nil {
+		t.Fatal(err)
+	}
+	policy, err := config.NewPolicy(config.Filter{}, config.Filter{}, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := OpenDesk(dir, policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// announced announces a listener of package net, as package smc has them.
+func (d *Desk) announced(t *testing.T) (*net.TCPListener, Spot) {
+	t.Helper()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { inner.Close() })
+	l := inner.(*net.TCPListener)
+	spot, ok := d.Announce(l)
+	if !ok {
+		t.Fatal("Announce: false")
+	}
+	return l, spot
+}
+
+// TestDesk has a connection claimed that was offered, and an announcement that is believed for longer than listenerAge, though the kernel shows another cookie of
+// such a listener than the listener has.
+func TestDesk(t *testing.T) {
+	d := newTestDesk(t)
+	l, spot := d.announced(t)
+	d.s.mu.Lock()
+	d.s.listeners.looked[spot.port] = time.Time{}
+	d.s.mu.Unlock()
+	c := d.s.offerTo(t, l)
+	c.connect()
+	end, pid := d.Claim(c.accept())
+	if end == nil || pid != os.Getpid() {
+		t.Fatalf("Claim = %v, %d; want an end of process %d", end, pid, os.Getpid())
+	}
+	defer end.Close()
+	end.Write([]byte("hello"))
+	b := make([]byte, 10)
+	if n, err := unix.Read(c.end, b); err != nil || string(b[:n]) != "hello" {
+		t.Errorf("the client has read %q, %v", b[:n], err)
+	}
+	if again, _ := d.Claim(c.accept()); again != nil {
+		t.Error("claimed twice")
+	}
+	d.Withdraw(spot)
+	d.Withdraw(spot)
+	if _, err := os.Lstat(d.s.listeners.link(spot.port)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the listener is still announced, %v", err)
+	}
+}
+
+// TestDeskShare has a listener shared in the middle of two connections to it: nobody claims them, and what is sent over their pairs comes out of TCP.
+func TestDeskShare(t *testing.T) {
+	d := newTestDesk(t)
+	l, spot := d.announced(t)
+	early, late := d.s.offerTo(t, l), d.s.offerTo(t, l)
+	early.connect()
+	conn := early.accept()
+	if err := late.dial(); err != nil {
+		t.Fatal(err)
+	}
+	other := late.accept()
+	d.Share(spot)
+	for _, tcp := range []*net.TCPConn{conn, other} {
+		if end, _ := d.Claim(tcp); end != nil {
+			t.Error("claimed, though another process may have accepted it")
+		}
+	}
+	late.connect()
+	for _, c := range []*connection{early, late} {
+		unix.Write(c.end, []byte("hello"))
+		c.accepted.SetDeadline(time.Now().Add(30 * time.Second))
+		b := make([]byte, 5)
+		if _, err := io.ReadFull(c.accepted, b); err != nil || string(b) != "hello" {
+			t.Errorf("the server has read %q, %v", b, err)
+		}
+		c.accepted.Close()
+		if n, err := unix.Read(c.end, b); n != 0 || err != nil {
+			t.Errorf("the client has read %d, %v; want the end", n, err)
+		}
+	}
+}
+
+// TestDeskCloses has a desk closed with an offer: the client sees the end of its connection.
+func TestDeskCloses(t *testing.T) {
+	d := openTestDesk(t)
+	l, _ := d.announced(t)
+	c := d.s.offerTo(t, l)
+	c.connect()
+	d.closeTest(t)
+	if n, err := unix.Read(c.end, make([]byte, 1)); n != 0 || err != nil {
+		t.Errorf("the client has read %d, %v; want the end", n, err)
+	}
+}
+
+// TestDeskHostile has others ask for what a desk has not: it hangs up.
+func TestDeskHostile(t *testing.T) {
+	d := newTestDesk(t)
+	l, _ := d.announced(t)
+	raw, _ := l.SyscallConn()
+	for _, k := range []kind{kindAnnounce, kindBoard, kindClaim, kindReturn, kindTaken} {
+		p := d.s.program(t)
+		raw.Control(func(fd uintptr) {
+			var fds []int
+			switch k {
+			case kindClaim:
+				fds = []int{int(fd)}
+			case kindReturn:
+				fds = []int{int(fd), int(fd)}
+			}
+			p.send(message{kind: k, netns: d.s.listeners.netns, local: ownAddress(l.Addr())}.append(nil), fds...)
+		})
+		if got, _ := p.reply(); got != 99 {
+			t.Errorf("message %d: status %d, want to be hung up on", k, got)
+		}
+	}
+}
