@@ -108,11 +108,17 @@ func TestCallHostile(t *testing.T) {
 			d := newTestDesk(t)
 			l, spot := d.announced(t)
 			path := d.s.path + "x"
-			fake, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+			early := filepath.Join(filepath.Dir(path), ".new") // the desk removes other sockets that do not answer yet
+			fake, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: early, Net: "unixpacket"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer fake.Close()
+			fake.SetUnlinkOnClose(false)
+			if err := unix.Rename(early, path); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Unlink(path)
 			link := d.s.listeners.link(spot.port)
 			if err := unix.Unlink(link); err != nil {
 				t.Fatal(err)
