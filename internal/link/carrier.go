@@ -3,7 +3,6 @@ package link
 import (
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -45,6 +44,11 @@ type Carrier struct {
 		link     *Link       // over which the newest message came, other than a validation message
 		next     []*Link     // over which validation messages have come, and nothing else yet
 		moved    bool        // the peer has moved to another link, and may say again what it has said before
+		rewound  bool        // the newest message was a validation message: the numbers go on after a gap
+		again    bool        // there was one, so that bytes may have been placed twice
+		left     *Link       // that it has left and has not said so: what it had sent there may be lost
+		late     bool        // message came after that, and speaks of bytes that are not there
+		placed   uint64      // bytes that were placed in the RMB before
 	}
 
 	guard rdma.Guard // of what the peer has announced and we have not read: see announce
@@ -79,6 +83,7 @@ type Carrier struct {
 	validate bool          // the next message is the failover validation message
 	greet    bool          // the next message is the first one over a link that was moved to while the old one was good
 	awaited  bool          // either is on its way: nothing else is, before it is known to be there
+	ask      bool          // the next message asks for one
 	lost     bool          // there is no link to go on over
 	queued   bool          // in the link's queue, or about to be served
 	posting  bool          // a goroutine is posting, and looks again afterwards
@@ -117,6 +122,7 @@ func (g *Group) NewCarrier(cfg CarrierConfig) (*Carrier, error) {
 		size *= 2
 	}
 	c := &Carrier{group: g, rmb: cfg.RMB, wake: cfg.Wake, ended: cfg.Done, sendSize: size, sent: make(chan struct{})}
+	c.in.placed = g.placed(cfg.RMB.mem)
 	if err := g.addToken(c); err != nil {
 		return nil, err
 	}
@@ -190,7 +196,7 @@ func (c *Carrier) openInbox(ownEyecatcher bool) {
 		c.rmb.setGuard(&c.guard) // rule: TestGuardReplay, TestSimMove
 	}
 	if c.in.held {
-		c.take(&c.in.message)
+		c.admit(&c.in.message)
 	}
 }
 
@@ -277,147 +283,4 @@ func (c *Carrier) ReturnPages(from, to int) error {
 	}
 	page := os.Getpagesize()
 	return c.ring.giveBack(roundUp(max(from-cdc.HeaderLen, 0), page), (to-cdc.HeaderLen)/page*page)
-}
-
-// receive takes a message of the peer, and reports false for one that was overtaken. It is called on
-// the device's goroutine.
-func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
-	c.in.Lock()
-	if !c.in.released && c.in.link != l {
-		if left := c.follow(l, m); left != nil {
-			c.in.Unlock()
-			for _, x := range left {
-				x.Fail(x.error(ErrMoved)) // rule: TestMoveEndsOldLink, TestMoveBeforeAttach, TestMoveLateValidation
-			}
-			c.in.Lock()
-		}
-	}
-	if c.in.released {
-		c.in.Unlock()
-		return false
-	}
-	open, ok := c.in.open, false
-	if open {
-		ok = c.take(m)
-	} else {
-		ok = c.hold(m)
-	}
-	c.in.Unlock()
-	if ok && open {
-		c.wake()
-	}
-	return ok
-}
-
-// follow notes over which link a message comes, and returns the links that the peer has given up before, as their validation messages show: what
-// it has sent there may still be on its way, and must not arrive after what takes its place. They are to fail before the message is taken,
-// since the peer puts something else in that place when it knows that we have read what was there.
-//
-// A validation message alone does not say that: it may itself be late, of a link that the peer has given up since, and nothing follows
-// it then. c.in is locked.
-func (c *Carrier) follow(l *Link, m *cdc.Message) (left []*Link) {
-	i := slices.Index(c.in.next, l)
-	switch {
-	case c.isStale(m): // rule: TestMoveStale
-		return nil // the peer has left that link before it was heard of, and has sent no data over it
-	case m.IsFailoverValidation():
-		if i < 0 {
-			c.in.next = append(slices.DeleteFunc(c.in.next, func(x *Link) bool { return x.Err() != nil }), l)
-		}
-		return nil
-	case i >= 0:
-		left = slices.Delete(c.in.next, i, i+1)
-		c.in.next = nil
-		if c.in.link != nil && c.in.link != l {
-			left = append(left, c.in.link)
-		}
-	}
-	c.in.moved = c.in.moved || c.in.link != nil && c.in.link != l
-	c.in.link = l
-	return left
-}
-
-// isStale reports whether a message that is no validation message was overtaken. c.in is locked.
-func (c *Carrier) isStale(m *cdc.Message) bool {
-	if m.IsFailoverValidation() {
-		return false
-	}
-	return c.in.open && m.IsStale(c.in.seq) || !c.in.open && c.in.held && m.IsStale(c.in.message.Seq)
-}
-
-// hold keeps the newest message for Attach. c.in is locked.
-func (c *Carrier) hold(m *cdc.Message) bool {
-	fresh := !c.in.held || !m.IsStale(c.in.message.Seq)
-	if m.IsFailoverValidation() {
-		c.in.moved = true
-		c.in.broken = c.in.broken || int16(c.in.message.Seq-m.Seq) < 0 // nothing was held: 0
-	} else if fresh {
-		if c.in.held && c.in.message.Producer == m.Producer {
-			m.ProducerFlags |= c.in.message.ProducerFlags & cdc.UrgentPresent // rule: TestUrgentBeforeAttach
-		}
-		c.in.held, c.in.message = true, *m
-	}
-	return fresh
-}
-
-// impossible is a cursor that is outside any buffer, so that whoever looks at it ends the connection.
-var impossible = cdc.PackProducer(cdc.Cursor{Count: 1<<32 - 1})
-
-// take puts a message into the inbox. c.in is locked.
-func (c *Carrier) take(m *cdc.Message) bool {
-	if m.IsFailoverValidation() {
-		// It asks whether the message of that number has come: RFC 7609 §4.6.1.
-		c.in.moved = true
-		if int16(c.in.seq-m.Seq) >= 0 { // rule: TestMoveLost
-			return true
-		}
-		c.in.broken = true
-	} else if m.IsStale(c.in.seq) {
-		return false
-	} else {
-		c.in.seq = m.Seq
-	}
-	if c.in.base > 0 && string(c.rmb.Bytes()[:len(eyecatcher)]) != eyecatcher {
-		c.in.broken = true // somebody has written where nobody may: RFC 7609 §4.4.1
-	}
-	if c.in.broken {
-		c.inProd.Store(impossible)
-		return true
-	}
-	// A count below the base becomes one that is outside the buffer. The cursor comes before the flags: what was
-	// written before the end is not missed.
-	m.Producer.Count -= c.in.base
-	m.Consumer.Count -= c.base
-	if !c.in.moved || !c.isBehind(m.Producer) {
-		// Else it is what we have already, written once more.
-		c.announce(m.Producer)
-		c.inProd.Store(stream.ProducerWord(c.inProd.Load(), m.Producer, m.ProducerFlags, cursor(c.read.Load(), c.ownSize())))
-	}
-	c.inCons.Store(cdc.PackConsumer(m.Consumer, m.ProducerFlags, m.ConnFlags))
-	return true
-}
-
-// announce takes note of what the peer says to have written: until we have read it, it is not written again. Nobody has to but
-// in the replay after a move (RFC 7609 §4.6), and those are the bytes that we have. Linux's net/smc has been seen to replay
-// others, which its program had written later into the same place of the send buffer: a completion of the old link gives that
-// place away after the move. This goes for all WRITEs and not from a move on, as those of a replay may be placed before the message that
-// tells of it is looked at, and for a connection that is being closed Linux tells of none. c.in is locked.
-func (c *Carrier) announce(to cdc.Cursor) {
-	size, total := c.ownSize(), c.guard.Written.Load()
-	if n, err := cdc.Check(cursor(total, size), to, size-uint32(total-c.read.Load()), size); err == nil { // else who reads it ends the connection
-		c.guard.Written.Store(total + uint64(n))
-	}
-}
-
-// isBehind reports whether a cursor of the peer's is at a place that it has passed: no further back than our buffer is
-// long. c.in is locked.
-func (c *Carrier) isBehind(to cdc.Cursor) bool {
-	size := uint64(c.ownSize())
-	if uint64(to.Count) >= size {
-		return false // impossible, and seen as such
-	}
-	round := size << 16
-	at := cdc.UnpackProducer(c.inProd.Load())
-	back := (uint64(at.Wrap)*size + uint64(at.Count) + round - uint64(to.Wrap)*size - uint64(to.Count)) % round
-	return back > 0 && back <= size
 }

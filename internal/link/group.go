@@ -255,3 +255,10 @@ func (g *Group) region(m *memory, l *Link) *rdma.MR {
 	defer g.mu.Unlock()
 	return m.region(l)
 }
+
+// placed returns how many bytes the peer has placed in a memory.
+func (g *Group) placed(m *memory) uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return m.placed()
+}

@@ -229,6 +229,9 @@ func (l *Link) end(reason error) (first bool) {
 		for c := waiting.pop(); c != nil; c = waiting.pop() {
 			c.abandon()
 		}
+		for _, c := range l.group.carriers() {
+			c.endedOver(l)
+		}
 		if !l.group.survives(l) {
 			l.group.giveUp()
 		}

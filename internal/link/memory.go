@@ -15,6 +15,7 @@ type memory struct {
 	bytes   []byte
 	access  rdma.Access
 	regions []region
+	left    uint64      // bytes that were placed over links that are gone
 	guard   *rdma.Guard // of all of them
 }
 
@@ -71,8 +72,18 @@ func (m *memory) forget(l *Link) {
 			return false
 		}
 		r.mr.Deregister()
+		m.left += r.mr.Placed()
 		return true
 	})
+}
+
+// placed returns how many bytes the peer has placed in it, over all links.
+func (m *memory) placed() uint64 {
+	n := m.left
+	for _, r := range m.regions {
+		n += r.mr.Placed()
+	}
+	return n
 }
 
 // unmap ends it, and what it was to links, which the caller has taken out of it or has the lock for.

@@ -25,6 +25,9 @@ type move struct {
 // data may come late, and ends it when we move on. From a link that is good nothing new is sent until all has arrived. The first message over the
 // other one has no data, and more follows when it is known to be there, for the same reason. Each side moves its own direction, when it likes.
 //
+// A peer that is told of the end of our direction before the move is asked for a message, as Linux has lost then what it had on its way,
+// and may have nothing else to say: see [Carrier.admit].
+//
 // Moves that have to wait are carried out later; the last one counts. One for a connection that has nothing more to say does
 // nothing. The error is [ErrNotReady] for a link that cannot send, or does not know our send ring. One that has failed since the caller has
 // looked is such a link, and [Link.Err] says so then: the caller has to find another one, as the event of that failure is about those on it.
@@ -103,6 +106,7 @@ func (c *Carrier) settle() {
 			c.put = c.posted // nobody will read it
 		}
 		c.validate, c.greet, c.awaited, c.urgent = true, false, false, true
+		c.ask = c.conn&cdc.DoneWriting != 0 // rule: TestMoveAsks: c.conn&cdc.DoneWriting != 0 -> false
 		c.oob.again = c.oob.said
 	} else {
 		c.greet = true // rule: TestMoveUnheard

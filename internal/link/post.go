@@ -264,6 +264,10 @@ func (c *Carrier) message(size uint32) cdc.Message {
 		Producer: cursor(c.posted, c.size), Consumer: cursor(read, c.ownSize()),
 		ProducerFlags: c.prod | c.oob.flags(c.posted, size), ConnFlags: c.said,
 	}
+	if c.ask {
+		c.ask = false
+		m.ProducerFlags |= cdc.CursorUpdateRequested
+	}
 	m.Producer.Count += c.base
 	m.Consumer.Count += c.in.base
 	return m

@@ -38,6 +38,7 @@ func (m *MR) Place(addr uint64, b []byte) bool {
 	} else {
 		copy(to, b)
 	}
+	m.placed.Add(uint64(len(b)))
 	return true
 }
 

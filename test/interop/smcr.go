@@ -24,7 +24,7 @@ type conversation struct {
 }
 
 func says(kind talk.Kind, n int) conversation {
-	return conversation{talk.Script{Kind: kind, N: n, Seed: 1, Soft: true}, 1}
+	return conversation{Script: talk.Script{Kind: kind, N: n, Seed: 1, Soft: true}, conns: 1}
 }
 
 // urgentData is says for urgent data: 20 rounds, in 5 connections.
@@ -108,15 +108,24 @@ type witness struct {
 	said    func(ctx context.Context) error                     // when our end has said and heard all
 }
 
-// hears has the connections say what they have to say, each by a call of talk.
-func (w witness) hears(ctx context.Context, conns []*host.Conn, talk func(i int) error) error {
+// hears has the connections say what they have to say, each by a call of talk. Those that await do so until all of them do, or have
+// ended.
+func (w witness) hears(ctx context.Context, conns []*host.Conn, talk func(i int, await func()) error) error {
 	if w.open != nil {
 		if err := w.open(ctx, len(conns)); err != nil {
 			return err
 		}
 	}
 	said := make(chan error, 1)
-	go func() { said <- all(len(conns), talk) }()
+	var talking sync.WaitGroup
+	talking.Add(len(conns))
+	go func() {
+		said <- all(len(conns), func(i int) error {
+			done := sync.OnceFunc(talking.Done)
+			defer done()
+			return talk(i, func() { done(); talking.Wait() })
+		})
+	}()
 	var err error
 	if w.talking != nil {
 		err = w.talking(ctx, conns)
@@ -176,9 +185,10 @@ func (l *lab) dialGuest(ctx context.Context, h *host.Host, c conversation, w wit
 		return err
 	})
 	if ours == nil {
-		ours = w.hears(ctx, conns, func(i int) error {
+		ours = w.hears(ctx, conns, func(i int, await func()) error {
 			s := c.Script
 			s.Seed += uint64(i) << 32
+			s.Await = await
 			return talk.Client(conns[i], s)
 		})
 	}
@@ -234,8 +244,8 @@ func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c convers
 		conns = append(conns, conn)
 	}
 	if ours == nil {
-		ours = w.hears(ctx, conns, func(i int) error {
-			_, err := talk.Serve(conns[i])
+		ours = w.hears(ctx, conns, func(i int, await func()) error {
+			_, err := talk.Serve(conns[i], await)
 			return err
 		})
 	}

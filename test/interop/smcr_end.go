@@ -63,7 +63,7 @@ func (r refusal) server(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	_, err = talk.Serve(c)
+	_, err = talk.Serve(c, nil)
 	said, guestErr := finish()
 	return errors.Join(err, guestErr, l.isTCP(c, said))
 }
@@ -151,7 +151,7 @@ func (x cut) server(ctx context.Context, l *lab) error {
 		return err
 	}
 	listener.SetDeadline(time.Time{})
-	err = x.cut(ctx, l, c, func() error { _, err := talk.Serve(c); return err })
+	err = x.cut(ctx, l, c, func() error { _, err := talk.Serve(c, nil); return err })
 	finish() // it was killed
 	if err != nil {
 		return err

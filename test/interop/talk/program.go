@@ -95,7 +95,7 @@ func (n Network) serve(b *board, port uint16, count int) error {
 		}
 		mode := n.Mode(c)
 		wg.Go(func() {
-			s, err := Serve(c)
+			s, err := Serve(c, nil)
 			b.say(s.Kind, mode, err)
 		})
 	}

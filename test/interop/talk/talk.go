@@ -33,11 +33,12 @@ const (
 	Urgent                       // N bytes there, of which the last is urgent, and some more; then so back; Rounds times
 	UrgentInline                 // likewise, with the byte in its place in the stream
 	UrgentPush                   // there only
+	Both                         // as Duplex, but neither side is done writing before both have read all
 )
 
 var names = map[string]Kind{
 	"echo": Echo, "duplex": Duplex, "half": Half, "unread": Unread, "reset": Reset, "gone": Gone,
-	"urgent": Urgent, "inline": UrgentInline, "push": UrgentPush,
+	"urgent": Urgent, "inline": UrgentInline, "push": UrgentPush, "both": Both,
 }
 
 // ParseKind returns the kind of a name.
@@ -76,6 +77,10 @@ type Script struct {
 	// Soft lets the server of a Reset see the end of the stream in its place: a reader on a socket of AF_SMC is not told
 	// of an abort, nor does linger 0 make one (Linux net/smc).
 	Soft bool
+
+	// Await, if not nil, is called with Both when this side has written and read all, and tells it that it may say so. It is
+	// not sent along.
+	Await func()
 }
 
 const scriptLen = 24
@@ -112,6 +117,8 @@ func Client(c Conn, s Script) error {
 		return closeBoth(c)
 	case Duplex:
 		return duplex(c, s.N, s.Seed, s.Seed+1)
+	case Both:
+		return both(c, s, s.Seed, s.Seed+1)
 	case Half:
 		if err := send(c, s.N, s.Seed); err != nil {
 			return err
@@ -150,8 +157,8 @@ func Client(c Conn, s Script) error {
 	return fmt.Errorf("no client for %v", s.Kind)
 }
 
-// Serve is the server's part. It closes c.
-func Serve(c Conn) (Script, error) {
+// Serve is the server's part. It closes c. await is as in [Script].
+func Serve(c Conn, await func()) (Script, error) {
 	defer c.Close()
 	var b [scriptLen]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil {
@@ -160,6 +167,7 @@ func Serve(c Conn) (Script, error) {
 	s := Script{
 		Kind: Kind(b[0]), Rounds: int(binary.BigEndian.Uint32(b[4:])),
 		N: int(binary.BigEndian.Uint64(b[8:])), Seed: binary.BigEndian.Uint64(b[16:]), Soft: b[1] == 1,
+		Await: await,
 	}
 	if s.N < 0 || s.N > maxN {
 		return s, fmt.Errorf("%d bytes", s.N)
@@ -179,6 +187,8 @@ func serve(c Conn, s Script) error {
 		return err
 	case Duplex:
 		return duplex(c, s.N, s.Seed+1, s.Seed)
+	case Both:
+		return both(c, s, s.Seed+1, s.Seed)
 	case Half:
 		if err := receive(c, s.N, s.Seed); err != nil {
 			return err
@@ -256,6 +266,29 @@ func duplex(c Conn, n int, send0, receive0 uint64) error {
 		c.Close()
 	}
 	return errors.Join(err, <-sent)
+}
+
+// both is duplex, but the ends follow when each side has told the other one that it has all.
+func both(c Conn, s Script, send0, receive0 uint64) error {
+	sent := make(chan error, 1)
+	go func() { sent <- send(c, s.N, send0) }()
+	err := receive(c, s.N, receive0)
+	if err != nil {
+		c.Close()
+	}
+	if err := errors.Join(err, <-sent); err != nil {
+		return err
+	}
+	if s.Await != nil {
+		s.Await()
+	}
+	if err := send(c, 1, send0); err != nil {
+		return err
+	}
+	if err := receive(c, 1, receive0); err != nil {
+		return err
+	}
+	return closeBoth(c)
 }
 
 // closeBoth ends what an echo server answers: nothing more comes.

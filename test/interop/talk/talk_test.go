@@ -25,7 +25,7 @@ func TestScripts(t *testing.T) {
 			}
 			served := make(chan error, 1)
 			go func() {
-				_, err := Serve(server)
+				_, err := Serve(server, nil)
 				served <- err
 			}()
 			if err := Client(client, Script{Kind: kind, N: 100_000, Rounds: 3, Seed: 7}); err != nil {
@@ -62,7 +62,7 @@ func TestBadScript(t *testing.T) {
 			client.CloseWrite()
 			io.Copy(io.Discard, client)
 		}()
-		if _, err := Serve(server); err == nil {
+		if _, err := Serve(server, nil); err == nil {
 			t.Errorf("%+v is served", s)
 		}
 	}

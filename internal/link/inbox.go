@@ -1,0 +1,235 @@
+package link
+
+import (
+	"slices"
+
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// receive takes a message of the peer, and reports false for one that was overtaken. It is called on
+// the device's goroutine.
+func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
+	c.in.Lock()
+	if !c.in.released && (c.in.link != l || c.in.left != nil && m.IsFailoverValidation()) {
+		if left := c.follow(l, m); left != nil {
+			c.in.Unlock()
+			for _, x := range left {
+				x.Fail(x.error(ErrMoved)) // rule: TestMoveEndsOldLink, TestMoveBeforeAttach, TestMoveLateValidation
+			}
+			c.in.Lock()
+		}
+	}
+	if c.in.released {
+		c.in.Unlock()
+		return false
+	}
+	open, ok := c.in.open, false
+	if open {
+		ok = c.admit(m)
+	} else {
+		ok = c.hold(m)
+	}
+	c.in.Unlock()
+	if ok && open {
+		c.wake()
+	}
+	return ok
+}
+
+// follow notes over which link a message comes, and returns the links that the peer has given up before, as their validation messages show: what
+// it has sent there may still be on its way, and must not arrive after what takes its place. They are to fail before the message is taken,
+// since the peer puts something else in that place when it knows that we have read what was there.
+//
+// A validation message alone does not say that: it may itself be late, of a link that the peer has given up since, and nothing follows
+// it then. c.in is locked.
+func (c *Carrier) follow(l *Link, m *cdc.Message) (left []*Link) {
+	i := slices.Index(c.in.next, l)
+	switch {
+	case c.isStale(m): // rule: TestMoveStale
+		return nil // the peer has left that link before it was heard of, and has sent no data over it
+	case m.IsFailoverValidation() && c.in.link == l: // it says so late
+		return c.depart(nil)
+	case m.IsFailoverValidation():
+		if i < 0 {
+			c.in.next = append(slices.DeleteFunc(c.in.next, func(x *Link) bool { return x.Err() != nil }), l)
+		}
+		return nil
+	case i >= 0:
+		left = slices.Delete(c.in.next, i, i+1)
+		c.in.next = nil
+		if c.in.link != nil && c.in.link != l {
+			left = append(left, c.in.link)
+		}
+		left = c.depart(left)
+	case c.in.link != nil && c.in.left == nil && !c.in.rewound: // rule: TestSimMove: !c.in.rewound -> true
+		c.in.left = c.in.link
+	}
+	c.in.moved = c.in.moved || c.in.link != nil && c.in.link != l
+	c.in.link = l
+	return left
+}
+
+// depart adds the link that the peer had left, and not said so, to those that it has given up. c.in is locked.
+func (c *Carrier) depart(left []*Link) []*Link {
+	if c.in.left != nil {
+		left = append(left, c.in.left)
+	}
+	c.in.left, c.in.late = nil, false
+	return left
+}
+
+// isStale reports whether a message that is no validation message was overtaken. c.in is locked.
+func (c *Carrier) isStale(m *cdc.Message) bool {
+	if m.IsFailoverValidation() {
+		return false
+	}
+	return c.in.open && m.IsStale(c.in.seq) || !c.in.open && c.in.held && m.IsStale(c.in.message.Seq)
+}
+
+// hold keeps the newest message for Attach. c.in is locked.
+func (c *Carrier) hold(m *cdc.Message) bool {
+	fresh := !c.in.held || !m.IsStale(c.in.message.Seq)
+	if m.IsFailoverValidation() {
+		c.in.moved, c.in.again, c.in.rewound = true, true, true
+		c.in.broken = c.in.broken || int16(c.in.message.Seq-m.Seq) < 0 // nothing was held: 0
+	} else if fresh {
+		if c.in.held && c.in.message.Producer == m.Producer {
+			m.ProducerFlags |= c.in.message.ProducerFlags & cdc.UrgentPresent // rule: TestUrgentBeforeAttach
+		}
+		c.in.held, c.in.message, c.in.rewound = true, *m, false
+	}
+	return fresh
+}
+
+// admit takes a message, unless it speaks of bytes that are not there.
+//
+// "The sender must first send a CDC message with the F-bit" when it goes on over another link after a failure, and send again what
+// is not known to have arrived (RFC 7609 §4.6). Linux does neither for a connection one half of which has ended (net/smc, smc_switch_conns:
+// any state but ACTIVE): what was on its way over the link that failed is lost, and what follows is written after the gap. So where the
+// numbers of messages have a gap, and the peer has moved and not said so, all bytes up to the producer cursor have to have been placed.
+// Otherwise the message waits for those that are missing, as long as the link that the peer has left may bring them; when that has failed
+// the connection ends. c.in is locked.
+func (c *Carrier) admit(m *cdc.Message) bool {
+	switch {
+	case c.in.left == nil: // nearly always
+	case m.IsFailoverValidation(): // see follow
+	case m.IsStale(c.in.seq):
+		return false
+	case m.Seq-c.in.seq <= 1: // rule: TestMoveUnsaid: m.Seq-c.in.seq <= 1 -> true
+		ok := c.take(m)
+		if c.in.late {
+			c.in.late = false
+			c.admit(&c.in.message)
+		} else {
+			c.in.left = nil
+		}
+		return ok
+	case c.isThere(m.Producer):
+		c.in.left, c.in.late = nil, false
+	case c.in.left.Err() != nil: // rule: TestMoveUnsaid
+		c.in.broken = true
+	default:
+		if c.in.late && m.IsStale(c.in.message.Seq) {
+			return false
+		}
+		if c.in.late && c.in.message.Producer == m.Producer {
+			m.ProducerFlags |= c.in.message.ProducerFlags & cdc.UrgentPresent
+		}
+		c.in.late, c.in.message = true, *m
+		return true
+	}
+	return c.take(m)
+}
+
+// isThere reports whether all bytes up to a cursor of the peer's were placed in our element. c.in is locked.
+func (c *Carrier) isThere(to cdc.Cursor) bool {
+	to.Count -= c.in.base
+	if cdc.UnpackProducer(c.inProd.Load()) == to {
+		return true
+	}
+	if c.in.again { // bytes were placed twice, so that their number says nothing
+		return false
+	}
+	size := uint64(c.ownSize())
+	round := size << 16
+	announced := (uint64(to.Wrap)*size + uint64(to.Count)) % round
+	missing := (announced - (c.group.placed(c.rmb.mem)-c.in.placed)%round + round) % round
+	return missing == 0 || missing > size
+}
+
+// endedOver tells that nothing more comes over a link.
+func (c *Carrier) endedOver(l *Link) {
+	c.in.Lock()
+	news := c.in.late && c.in.left == l && !c.in.released
+	if news {
+		c.in.late = false
+		c.admit(&c.in.message)
+	}
+	c.in.Unlock()
+	if news {
+		c.wake()
+	}
+}
+
+// impossible is a cursor that is outside any buffer, so that whoever looks at it ends the connection.
+var impossible = cdc.PackProducer(cdc.Cursor{Count: 1<<32 - 1})
+
+// take puts a message into the inbox. c.in is locked.
+func (c *Carrier) take(m *cdc.Message) bool {
+	if m.IsFailoverValidation() {
+		// It asks whether the message of that number has come: RFC 7609 §4.6.1.
+		c.in.moved, c.in.again, c.in.rewound = true, true, true
+		if int16(c.in.seq-m.Seq) >= 0 { // rule: TestMoveLost
+			return true
+		}
+		c.in.broken = true
+	} else if m.IsStale(c.in.seq) {
+		return false
+	} else {
+		c.in.seq, c.in.rewound = m.Seq, false
+	}
+	if c.in.base > 0 && string(c.rmb.Bytes()[:len(eyecatcher)]) != eyecatcher {
+		c.in.broken = true // somebody has written where nobody may: RFC 7609 §4.4.1
+	}
+	if c.in.broken {
+		c.inProd.Store(impossible)
+		return true
+	}
+	// A count below the base becomes one that is outside the buffer. The cursor comes before the flags: what was
+	// written before the end is not missed.
+	m.Producer.Count -= c.in.base
+	m.Consumer.Count -= c.base
+	if !c.in.moved || !c.isBehind(m.Producer) {
+		// Else it is what we have already, written once more.
+		c.announce(m.Producer)
+		c.inProd.Store(stream.ProducerWord(c.inProd.Load(), m.Producer, m.ProducerFlags, cursor(c.read.Load(), c.ownSize())))
+	}
+	c.inCons.Store(cdc.PackConsumer(m.Consumer, m.ProducerFlags, m.ConnFlags))
+	return true
+}
+
+// announce takes note of what the peer says to have written: until we have read it, it is not written again. Nobody has to but
+// in the replay after a move (RFC 7609 §4.6), and those are the bytes that we have. Linux's net/smc has been seen to replay
+// others, which its program had written later into the same place of the send buffer: a completion of the old link gives that
+// place away after the move. This goes for all WRITEs and not from a move on, as those of a replay may be placed before the message that
+// tells of it is looked at, and for a connection that is being closed Linux tells of none. c.in is locked.
+func (c *Carrier) announce(to cdc.Cursor) {
+	size, total := c.ownSize(), c.guard.Written.Load()
+	if n, err := cdc.Check(cursor(total, size), to, size-uint32(total-c.read.Load()), size); err == nil { // else who reads it ends the connection
+		c.guard.Written.Store(total + uint64(n))
+	}
+}
+
+// isBehind reports whether a cursor of the peer's is at a place that it has passed: no further back than our buffer is
+// long. c.in is locked.
+func (c *Carrier) isBehind(to cdc.Cursor) bool {
+	size := uint64(c.ownSize())
+	if uint64(to.Count) >= size {
+		return false // impossible, and seen as such
+	}
+	round := size << 16
+	at := cdc.UnpackProducer(c.inProd.Load())
+	back := (uint64(at.Wrap)*size + uint64(at.Count) + round - uint64(to.Wrap)*size - uint64(to.Count)) % round
+	return back > 0 && back <= size
+}
