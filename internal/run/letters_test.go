@@ -139,8 +139,9 @@ func TestLetters(t *testing.T) {
 			}
 			moved, tcp := counts(s)
 			t.Logf("%d were counted as moved, %d as TCP", moved, tcp)
-			if want.least > 20 && moved != uint64(want.least) {
-				t.Errorf("%d were counted as moved, want %d", moved, want.least)
+			// One that is relayed first, and taken after all, may stay counted as TCP.
+			if all := uint64(want.least); all > 20 && (moved+tcp != all || tcp > all/100) {
+				t.Errorf("%d were counted as moved and %d as TCP, want %d in all and nearly all moved", moved, tcp, want.least)
 			}
 		})
 	}

@@ -17,7 +17,7 @@ import (
 // Cases of testdata/rings.c: those in which two programs exchange a stream, whatever the size of the rings, and others.
 var (
 	streamCases = []string{
-		"large", "large-nonblocking", "small", "small-nonblocking", "phases", "phases-nonblocking", "duplex", "killed", "threads",
+		"large", "large-nonblocking", "small", "small-nonblocking", "phases", "phases-nonblocking", "duplex", "killed", "threads", "turns", "readers",
 	}
 	ringCases = []string{
 		"poll", "signal", "dup", "fork", "exec", "passed", "others", "peek", "starved", "small-files", "fortified", "spawned", "parts", "gone", "stream", "daemon",

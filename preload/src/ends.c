@@ -98,6 +98,7 @@ void end_born(int fd)
 	e->generation = births_generation();
 	e->never = e->sending = e->receiving = e->streak = 0;
 	e->cork = CORK_KERNEL;
+	e->turns = e->turned = 0;
 	e->sent = e->seen = 0;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;

@@ -2,6 +2,7 @@
 #include "ring.h"
 
 #include <sched.h>
+#include <time.h>
 
 #define TURNS 16     /* of waiting for a token that was announced */
 #define SPINS 60     /* of looking for more: some microseconds */
@@ -9,6 +10,9 @@
 #define ENOUGH 4096
 #define PATIENCE 16  /* times in one receive */
 #define LUCK_MOST 8
+#define LOOK 50000   /* nanoseconds for which a blocking reader looks into an empty ring: it takes as long to wake a program up, twice */
+#define FUTILE 512   /* waits in a row in which it did not pay, after which programs that take turns leave their rings */
+#define HINTS 32     /* turns taken, from which on a ring of the peer says that it wants one */
 #define RETRY 64 /* times that the ring is drained, after which luck is tried again */
 
 static void pause_cpu(void)
@@ -100,6 +104,8 @@ static void attach(struct end *e, int fd, int memfd)
 		if (!end_alone(e) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			r->side->state = RING_ENDED;
 			end_forget(&e->in, r);
+		} else if (e->turned == TURNED_NOT && e->turns >= HINTS) {
+			e->turned = TURNED_YES;
 		}
 		ring_unref(r);
 	}
@@ -255,10 +261,12 @@ static bool more(struct ring *r, int *patience)
 static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience)
 {
 	uint64_t pub = pub_load(r);
-	size_t n = used(r, pub);
+	size_t n, first;
 	size_t at = (size_t)(r->side->cursor & (r->size - 1));
-	size_t first;
 
+	if (pub & PUB_LOOK) /* of another thread */
+		pub = __atomic_and_fetch(&r->h->pub, ~PUB_LOOK, __ATOMIC_SEQ_CST);
+	n = used(r, pub);
 	if (n > r->size) {
 		ring_broken(r, fd);
 		return TURN_AGAIN;
@@ -300,12 +308,65 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	return TURN_BYTES;
 }
 
+static uint64_t precise_now(void)
+{
+	struct timespec t = {0};
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/*
+ * look has a blocking reader look into the empty ring for a while, where that has paid: neither side makes a system
+ * call then. The writer leaves out the token as long as all that it has written fits what the reader has asked for, so that no
+ * byte is left for which there is no token. It is true if something came.
+ */
+static bool look(struct ring *r, size_t want)
+{
+	struct ring_side *side = r->side;
+	uint64_t code = 1, pub;
+	bool begun, paid;
+
+	side->futile++;
+	if ((side->pays == 0 && ++side->looks % RETRY != 0) ||
+	    __atomic_load_n(&r->h->processor, __ATOMIC_RELAXED) == (uint32_t)sched_getcpu() + 1)
+		return false;
+	if (want > r->size / 2)
+		want = r->size / 2;
+	while (code < 15 && 1ull << code <= want)
+		code++;
+	if (!ring_lock(r))
+		return false;
+	pub = pub_load(r);
+	begun = side->state == RING_JOINED && used(r, pub) == 0 && (pub & PUB_ARMED) && !(pub & (PUB_LOOK | PUB_WRITER_LEFT)) &&
+		outstanding(r, pub) == 0 && pub_swap(r, &pub, pub | code << PUB_LOOK_SHIFT);
+	ring_unlock(r);
+	if (!begun)
+		return false;
+	pub |= code << PUB_LOOK_SHIFT;
+	for (uint64_t i = 0, until = 0; pub_load(r) == pub; i++) {
+		if (i % 64 == 0 && until == 0)
+			until = precise_now() + LOOK;
+		else if (i % 64 == 0 && precise_now() > until)
+			break;
+		pause_cpu();
+	}
+	paid = used(r, __atomic_fetch_and(&r->h->pub, ~PUB_LOOK, __ATOMIC_SEQ_CST)) != 0;
+	if (paid) {
+		side->pays = LUCK_MOST;
+		side->futile = 0;
+	} else if (side->pays) {
+		side->pays--;
+	}
+	return paid;
+}
+
 /* ring_receive reads what it can. *ended: the rest is in the socket. */
 static ssize_t ring_receive(struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
 {
 	bool waitall = (flags & MSG_WAITALL) && !(flags & MSG_PEEK);
 	int patience = PATIENCE;
-	bool woken = false;
+	bool woken = false, looked = false;
 	char c;
 
 	for (;;) {
@@ -356,8 +417,14 @@ static ssize_t ring_receive(struct ring *r, int fd, struct span *s, size_t all, 
 		}
 		if (all != s->left && !waitall)
 			return (ssize_t)(all - s->left);
-		if (would_wait(fd, flags))
+		if (would_wait(fd, flags)) {
+			if (!looked && !woken && !(flags & MSG_PEEK)) {
+				looked = true;
+				if (look(r, s->left))
+					continue;
+			}
 			result = next.recv(fd, &c, 1, MSG_PEEK);
+		}
 		else
 			result = sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
 		if (result > 0) {
@@ -450,6 +517,10 @@ ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count
 				n = ring_receive(r, fd, &s, all, flags, &again);
 				if (again)
 					end_forget(&e->in, r);
+				else if (r->side->futile > FUTILE && e->turned == TURNED_YES && leave_in(e, fd)) {
+					e->turned = TURNED_TRIED;
+					leave_out(e, fd);
+				}
 			}
 			ring_exit(r);
 		} else {
@@ -510,7 +581,7 @@ bool leave_in(struct end *e, int fd)
 			pub = pub_load(r);
 		}
 		if (used(r, pub) == 0 && outstanding(r, pub) == 0 &&
-		    ((pub & PUB_WRITER_LEFT) || pub_swap(r, &pub, (pub & ~PUB_ARMED) | PUB_READER_LEFT)))
+		    ((pub & PUB_WRITER_LEFT) || pub_swap(r, &pub, (pub & ~(PUB_ARMED | PUB_LOOK)) | PUB_READER_LEFT)))
 			r->side->state = RING_ENDED;
 		break;
 	case RING_ENDED:

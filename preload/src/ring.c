@@ -83,6 +83,7 @@ static struct ring *ring_map(int memfd, uint32_t size)
 	r->data = (uint8_t *)memory + RING_PAGE;
 	r->side = (struct ring_side *)side;
 	r->side->state = RING_WAITING;
+	r->side->pays = 4;
 	__atomic_store_n(&r->refs, 1, __ATOMIC_SEQ_CST);
 	return r;
 }

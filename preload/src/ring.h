@@ -24,7 +24,8 @@ struct ring_header {
 	uint32_t size; /* of the data: a power of two */
 	uint8_t pad0[52];
 	uint64_t pub; /* PUB_ below: written by the writer, and by the reader who arms or leaves */
-	uint8_t pad1[56];
+	uint32_t processor; /* one more than that of the writer when it last wrote; 0: not known */
+	uint8_t pad1[52];
 	uint64_t tail; /* what the reader has taken; written by the reader */
 	uint8_t pad2[56];
 	uint32_t wanted; /* the writer waits for room */
@@ -44,6 +45,8 @@ _Static_assert(offsetof(struct ring_header, attached) == 256, "attached");
 #define PUB_WRITER_LEFT (1ull << 57)		  /* what follows the head is in-band */
 #define PUB_READER_LEFT (1ull << 58)		  /* the same; nothing can be published any more */
 #define PUB_WITHDRAWN (1ull << 59)		  /* the writer has not switched, and will not */
+#define PUB_LOOK_SHIFT 60
+#define PUB_LOOK (15ull << PUB_LOOK_SHIFT)	  /* the reader looks, and takes up to 2^(n-1) bytes without a token */
 
 enum attached {
 	ATTACHED_NOT = 0,
@@ -72,6 +75,9 @@ struct ring_side {
 	uint32_t drained; /* how often the ring was */
 	uint32_t luck;	  /* of the reader that looks again before it arms */
 	uint32_t idle;	 /* sends that have waited for the reader to attach */
+	uint32_t looks;	  /* times that a blocking reader could have looked */
+	uint32_t pays;	  /* of it: how much it has paid lately */
+	uint32_t futile;  /* times it has waited since it last paid */
 	uint16_t taken;	 /* tokens; modulo 65536, like their count */
 };
 
@@ -206,6 +212,15 @@ struct end {
 	uint64_t seen;		     /* when the descriptor was last found to be this */
 	struct ring *out, *in;
 	uint32_t cork; /* enum cork */
+	uint32_t turns; /* sends that came after a receive */
+	uint32_t turned; /* enum turned */
+};
+
+/* Whether a direction is to have a ring because its programs take turns, and wait for each other. */
+enum turned {
+	TURNED_NOT = 0,
+	TURNED_YES = 1,
+	TURNED_TRIED = 2,
 };
 
 /* TCP_CORK as a program sets it with every answer. While nobody else can ask for it, only this table has it. */

@@ -3,11 +3,13 @@
 
 #include <linux/sockios.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 
 #define LARGE (16u << 10) /* a send that is worth a ring */
 #define STREAK 16	  /* or so many of them without a receive */
+#define TAKEN_TURNS 64	  /* sends after a receive, after which a ring is tried where receives wait */
 #define PATIENCE 65536	  /* sends for which a ring waits for its reader, who may first have to read what was sent before */
 #define PIECE (64u << 10) /* of a large send: the reader starts with it while the rest is copied */
 #define MARK_ROOM 8192	  /* of the socket's buffer: more than a mark and a token take */
@@ -49,7 +51,7 @@ static bool worth(const struct end *e, size_t n)
 {
 	if (!shaking() && __atomic_load_n(&e->sent, __ATOMIC_RELAXED) + n < settings.ring_after)
 		return false;
-	return n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK || shake(3);
+	return n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK || __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES || shake(3);
 }
 
 /* offer sends the first byte with a ring. The caller has passed the gate. */
@@ -185,16 +187,21 @@ static bool publish(struct ring *r, int fd, uint64_t head, bool *dead)
 {
 	uint64_t pub = pub_load(r);
 	uint64_t want;
+	bool seen;
 
+	__atomic_store_n(&r->h->processor, (uint32_t)sched_getcpu() + 1, __ATOMIC_RELAXED);
 	do {
+		uint64_t unread = (head - __atomic_load_n(&r->h->tail, __ATOMIC_SEQ_CST)) & PUB_HEAD;
+
 		if (pub & PUB_READER_LEFT)
 			return false;
-		want = (pub & ~(PUB_HEAD | PUB_ARMED)) | head;
-		if (pub & PUB_ARMED)
+		seen = (pub & PUB_LOOK) && unread <= 1ull << ((pub >> PUB_LOOK_SHIFT) - 1);
+		want = (seen ? pub & ~PUB_HEAD : pub & ~(PUB_HEAD | PUB_ARMED | PUB_LOOK)) | head;
+		if ((pub & PUB_ARMED) && !seen)
 			want = pub_counted(want);
 	} while (!pub_swap(r, &pub, want));
 	r->side->cursor = head;
-	if (pub & PUB_ARMED) {
+	if ((pub & PUB_ARMED) && !seen) {
 		long sent = SYS(sendto, fd, token, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
 
 		if (sent == -EAGAIN) {
@@ -409,6 +416,9 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 		return NOT_OURS;
 	}
 	all = s.left;
+	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) == 0 && e->turned == TURNED_NOT &&
+	    __atomic_add_fetch(&e->turns, 1, __ATOMIC_RELAXED) == TAKEN_TURNS)
+		__atomic_store_n(&e->turned, would_wait(fd, flags) ? TURNED_YES : TURNED_TRIED, __ATOMIC_RELAXED);
 	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) < STREAK)
 		__atomic_fetch_add(&e->streak, 1, __ATOMIC_RELAXED);
 	for (;;) {
@@ -421,8 +431,10 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 				end_drop(fd);
 			} else {
 				n = ring_send(e, r, fd, &s, all, flags, &ended);
-				if (ended)
+				if (ended) {
+					__atomic_store_n(&e->turned, TURNED_TRIED, __ATOMIC_RELAXED);
 					end_forget(&e->out, r);
+				}
 			}
 			ring_exit(r);
 			if (ended && s.left)
