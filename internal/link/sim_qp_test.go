@@ -37,6 +37,7 @@ func (q *simQP) ReadyToSend(rdma.RTS) error    { return nil }
 func (q *simQP) PostRecv(...rdma.RecvWR) error { return nil }
 func (q *simQP) Fail() error                   { q.dead = true; return nil }
 func (q *simQP) Close() error                  { q.dead, q.wire, q.posted = true, nil, nil; return nil }
+func (q *simQP) AnswerFirst()                  {}
 func (q *simQP) QPN() wire.QPN                 { return wire.QPN(q.link.name*2 + q.side) }
 func (q *simQP) Stats() rdma.QPStats           { return rdma.QPStats{} }
 

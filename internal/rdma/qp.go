@@ -155,6 +155,14 @@ func (q *QP) Fail() error {
 	return nil
 }
 
+// AnswerFirst has the peer know of the arrival of what it has sent before anything else that is sent to it from now on. Otherwise an
+// acknowledgement lets some packets go first, as it costs as much as one of them.
+func (q *QP) AnswerFirst() {
+	q.mu.Lock()
+	q.c.answersFirst = true
+	q.mu.Unlock()
+}
+
 // Reset moves to RESET from any state: what is posted is forgotten, without completions.
 func (q *QP) Reset() error {
 	q.mu.Lock()

@@ -214,7 +214,7 @@ func (q *qpc) receive(now time.Duration, p *roce.Packet) {
 // transmit writes the next packet to b, from the BTH to the pad, without ICRC, and returns its
 // length; 0 if there is none for now. b has room for maxPacketLen bytes.
 func (q *qpc) transmit(now time.Duration, b []byte) int {
-	if q.answer != answerNone && (q.sinceAnswer >= ackAfterPackets || q.state != StateRTS) {
+	if q.answer != answerNone && (q.sinceAnswer >= ackAfterPackets || q.state != StateRTS || q.answersFirst) {
 		return q.transmitAnswer(b)
 	}
 	if q.state == StateRTS {

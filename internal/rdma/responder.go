@@ -46,6 +46,8 @@ type responder struct {
 	ackAsked    int           // times that an ACK was asked for since one went out
 	naked       bool          // a sequence or RNR NAK went out for the expected packet
 
+	answersFirst bool // no packet of ours goes before an answer
+
 	refuses bool // in ERR the peer is told that what it sends is for nothing
 
 	beyond int // packets beyond the expected one since then
@@ -205,7 +207,7 @@ func (q *responder) answerIsDue(now time.Duration) bool {
 
 // answerWaits reports whether there is an ACK that may wait until answerBy.
 func (q *responder) answerWaits() bool {
-	return q.answer == answerAck && q.sinceAnswer > 0 && q.sinceAnswer < ackAfterPackets && q.ackAsked < ackAfterAsked
+	return q.answer == answerAck && !q.answersFirst && q.sinceAnswer > 0 && q.sinceAnswer < ackAfterPackets && q.ackAsked < ackAfterAsked
 }
 
 func (q *qpc) ack(now time.Duration) {

@@ -528,6 +528,21 @@ func TestAnswerComesSoon(t *testing.T) {
 	}
 }
 
+// TestAnswerFirst has an ACK go before all packets of ours where that is wanted, as long as there is one.
+func TestAnswerFirst(t *testing.T) {
+	s := newRTS(t)
+	s.answersFirst = true
+	for range 3 {
+		s.post(1, 5*256)
+		s.take(s.request(roce.WriteOnly, 0, nil))
+		s.take(s.request(roce.WriteOnly, 0, nil))
+		all := s.drain()
+		if at := slices.IndexFunc(all, func(p roce.Packet) bool { return p.Opcode == roce.Acknowledge }); at != 0 || len(all) != 6 {
+			t.Fatalf("%d packets, the ACK is number %d", len(all), at)
+		}
+	}
+}
+
 // TestAnswerToMany has an ACK wait behind our packets, as long as few messages wait for it.
 func TestAnswerToMany(t *testing.T) {
 	for asked := 1; asked <= 6; asked++ {
