@@ -192,6 +192,9 @@ func (g *smcrGroup) carryOut(out core.Output) {
 		}
 	case core.SendLLC:
 		l := g.linkOf(out.Link)
+		if l == nil { // rule: TestSMCRFirstContactLies
+			return // it could not be connected, which the state machine is about to hear
+		}
 		b := out.Message.Append(nil)
 		g.traceLLC(l, b, true) // before the answer can be there
 		if err := l.net.SendLLC(b, uint64(out.Tag)); err != nil {

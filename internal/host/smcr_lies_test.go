@@ -244,6 +244,12 @@ func TestSMCRFirstContactLies(t *testing.T) {
 			x.next()
 			x.send(garbage)
 		}, false},
+		{"yes to a second link that both have no adapter for", func(x *smcrLiar) {
+			x.send(x.confirmLink(x.next()).Append(nil))
+			add := x.next().(llc.AddLink)
+			add.Reply, add.GID, add.QPN = true, wire.GIDFromAddr(netip.MustParseAddr("127.9.9.9")), add.QPN+1
+			x.send(add.Append(nil))
+		}, false},
 		{"Decline in place of the reply", func(x *smcrLiar) {
 			x.next()
 			x.write(clc.Decline{Version: clc.V2, PeerID: x.peerID, Diagnosis: clc.DiagLink, OS: clc.OSLinux})

@@ -67,7 +67,9 @@ func (l *smcrLink) spare() bool {
 		case n < 2: // rule: TestSMCRAllDown
 			return false
 		case up.CompareAndSwap(n, n-1):
-			l.counts.Store(false)
+			if !l.counts.Swap(false) { // linkDown was here meanwhile, and has counted it out as well
+				up.Add(1)
+			}
 			return true
 		}
 	}

@@ -232,7 +232,7 @@ func (c *Carrier) Detach() {
 		return
 	}
 	if c.conn&(cdc.Closed|cdc.Abort) == 0 {
-		c.lost = true // nothing of it is worth another link
+		c.lost, c.move = true, nil // nothing of it is worth another link
 		c.drop()
 		c.urgent, c.conn = false, c.said
 	}
