@@ -33,7 +33,7 @@ const (
 	Urgent                       // N bytes there, of which the last is urgent, and some more; then so back; Rounds times
 	UrgentInline                 // likewise, with the byte in its place in the stream
 	UrgentPush                   // there only
-	Both                         // as Duplex, but neither side is done writing before both have read all
+	Both                         // as Duplex, but each side waits for the other one's bytes, and neither is done writing before both have read all
 )
 
 var names = map[string]Kind{
@@ -268,16 +268,21 @@ func duplex(c Conn, n int, send0, receive0 uint64) error {
 	return errors.Join(err, <-sent)
 }
 
-// both is duplex, but the ends follow when each side has told the other one that it has all.
+// bothPiece is how much a side sends before it has what the other one has sent. Twice as much is on its way at most, which is less than
+// the send buffer of Linux: see docs/interop.md.
+const bothPiece = 16 << 10
+
+// both is duplex in pieces, and the ends follow when each side has told the other one that it has all.
 func both(c Conn, s Script, send0, receive0 uint64) error {
-	sent := make(chan error, 1)
-	go func() { sent <- send(c, s.N, send0) }()
-	err := receive(c, s.N, receive0)
-	if err != nil {
-		c.Close()
-	}
-	if err := errors.Join(err, <-sent); err != nil {
-		return err
+	out, in := pattern{state: send0}, pattern{state: receive0}
+	for done := 0; done < s.N; done += bothPiece {
+		n := min(bothPiece, s.N-done)
+		if err := out.send(c, done, n, s.N); err != nil {
+			return err
+		}
+		if err := in.receive(c, done, n, s.N); err != nil {
+			return err
+		}
 	}
 	if s.Await != nil {
 		s.Await()
@@ -320,12 +325,17 @@ const piece = 256 << 10
 // send writes n bytes that follow from the seed.
 func send(c Conn, n int, seed uint64) error {
 	p := pattern{state: seed}
+	return p.send(c, 0, n, n)
+}
+
+// send writes the next n bytes, at a place of all.
+func (p *pattern) send(c Conn, at, n, all int) error {
 	b := make([]byte, min(n, piece))
 	for done := 0; done < n; {
 		k := min(n-done, len(b))
 		p.fill(b[:k])
 		if w, err := c.Write(b[:k]); err != nil {
-			return fmt.Errorf("write at %d of %d: %w", done+w, n, err)
+			return fmt.Errorf("write at %d of %d: %w", at+done+w, all, err)
 		}
 		done += k
 	}
@@ -335,16 +345,21 @@ func send(c Conn, n int, seed uint64) error {
 // receive reads n bytes and checks them.
 func receive(c Conn, n int, seed uint64) error {
 	p := pattern{state: seed}
+	return p.receive(c, 0, n, n)
+}
+
+// receive reads n bytes, at a place of all, and checks that they are the next ones.
+func (p *pattern) receive(c Conn, at, n, all int) error {
 	b, want := make([]byte, min(n, piece)), make([]byte, min(n, piece))
 	for done := 0; done < n; {
 		k := min(n-done, len(b))
 		if r, err := io.ReadFull(c, b[:k]); err != nil {
-			return fmt.Errorf("read at %d of %d: %w", done+r, n, err)
+			return fmt.Errorf("read at %d of %d: %w", at+done+r, all, err)
 		}
 		p.fill(want[:k])
 		for i := range k {
 			if b[i] != want[i] {
-				return fmt.Errorf("byte %d of %d is %#x, want %#x", done+i, n, b[i], want[i])
+				return fmt.Errorf("byte %d of %d is %#x, want %#x", at+done+i, all, b[i], want[i])
 			}
 		}
 		done += k
