@@ -29,7 +29,7 @@ const (
 	bootTimeout    = 2 * time.Minute
 	kvmBootTimeout = 30 * time.Second // then it is tried without KVM
 	shellTimeout   = time.Second      // for the guest's shell to answer, while it is tried again and again
-	caseTimeout    = 4 * time.Minute
+	caseTimeout    = 10 * time.Minute
 	commandTimeout = 30 * time.Second // for a command in the guest, unless a case says otherwise
 	killDelay      = 5 * time.Second  // between asking and ending
 )
