@@ -162,3 +162,33 @@ func TestTCPReset(t *testing.T) {
 		t.Errorf("the connection has ended because of %v, want %v", why, core.FailReset)
 	}
 }
+
+// TestEventBeforeEstablished has news of a peer that has aborted come before the connection is established: it is the application's from then on, so
+// its memory stays until that has closed it.
+func TestEventBeforeEstablished(t *testing.T) {
+	smctest.CheckLeaks(t)
+	dir := t.TempDir()
+	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
+	l := mustListen(t, server, "127.0.0.1:0")
+	c, s := mustDial(t, client, l.Addr()), mustAccept(t, l)
+	defer c.Close()
+	c.mu.Lock()
+	c.life = core.NewConn(core.SMCD)
+	c.mu.Unlock()
+	s.abort()
+	s.Close()
+	for _, kind := range []core.ConnEventKind{core.EventPeerFlags, core.EventTCPReset, core.EventPeerDead} {
+		c.event(core.ConnEvent{Kind: kind})
+	}
+	c.mu.Lock()
+	held := c.holds
+	c.mu.Unlock()
+	if !held {
+		t.Fatal("its memory is gone before it is established")
+	}
+	c.event(core.ConnEvent{Kind: core.EventEstablished})
+	c.event(core.ConnEvent{Kind: core.EventPeerFlags})
+	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("Read = %d, %v, want %v", n, err, syscall.ECONNRESET)
+	}
+}

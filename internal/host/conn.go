@@ -66,6 +66,7 @@ type Conn struct {
 
 	ready atomic.Bool // data is there for wake
 	left  atomic.Bool // peerLeft has run
+	lost  atomic.Bool // elementLost has run
 
 	// mu guards what follows. It is held while outputs of life are carried out.
 	mu       sync.Mutex

@@ -21,7 +21,11 @@ func (c *Conn) eventLocked(ev core.ConnEvent) {
 	// The flags are sampled after the event was learned of, as core asks. They are in our
 	// own buffer, so they can be read until it is released. But the connection is established
 	// first: one that the peer has aborted already still has an application, and its buffers
-	// are not to be released before that has closed it.
+	// are not to be released before that has closed it. What comes before that is looked for
+	// afterwards.
+	if ev.Kind != core.EventEstablished && c.life.State() == core.StateInit { // rule: TestEventBeforeEstablished
+		return
+	}
 	if c.holds && ev.Kind != core.EventEstablished {
 		ev.Peer = c.data.PeerFlags()
 		ev.ReadAll = c.data.PeerReadAll()
@@ -75,6 +79,7 @@ func (c *Conn) peerLeft() {
 
 // elementLost runs when the peer has given our element of its RMB to another connection.
 func (c *Conn) elementLost() {
+	c.lost.Store(true)
 	if c.ready.Load() {
 		c.event(core.ConnEvent{Kind: core.EventElementLost})
 	}

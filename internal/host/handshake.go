@@ -487,6 +487,9 @@ func (s *handshake) established(r core.Result) {
 	// From here on endGone and Close find the connection, if the peer is not gone already.
 	s.chosen.watcher().watchSoon(c)
 	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // of a peer that was done before we were
+	if c.lost.Load() {
+		c.event(core.ConnEvent{Kind: core.EventElementLost})
+	}
 	select {
 	case <-c.carrier.end().Done():
 		c.event(fate(c.carrier.end()))

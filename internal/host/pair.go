@@ -21,10 +21,7 @@ type pairEnd struct {
 
 // finishPair makes c a connection over a pair of Unix sockets. pid is the process at the other end, 0 if it is not known.
 func (h *Host) finishPair(c *Conn, end *net.UnixConn, pid int) error {
-	if !c.client {
-		c.tcp.SetLinger(0) // TCP has done what it was for. Reset, it is gone at once and leaves no port waiting
-	}
-	c.tcp.Close()
+	c.tcp.Close() // in good order: a client may not have returned from connect(2) yet, which a reset would fail
 	c.mode, c.pair, c.agreed = ModeUnix, &pairEnd{end, c}, &Agreed{PeerPID: pid}
 	c.trace(&traceRecord{kind: control.TraceEstablished}, nil)
 	if err := h.add(c); err != nil {
