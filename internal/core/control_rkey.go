@@ -116,11 +116,15 @@ func (lc *LinkControl) DeleteRMB(now time.Time, id RMBID, clean bool, out []Outp
 		return append(out, RMBDeleted{id})
 	case !clean && b.state == rmbConfirmed: // rule: TestControlQuarantine
 		b.state = rmbQuarantined
+		lc.dropWish(id) // rule: TestQuarantineWhileTold
+		return out
+	case !clean && b.state == rmbConfirming && b.again: // rule: TestQuarantineWhileTold
+		b.state = rmbQuarantined // the exchange goes on
 		return out
 	}
 	switch b.state {
 	case rmbQueued:
-		lc.wishes = slices.DeleteFunc(lc.wishes, func(w RMBID) bool { return w == id })
+		lc.dropWish(id)
 		return lc.deleted(id, out)
 	case rmbRefused:
 		return lc.deleted(id, out)
@@ -129,13 +133,18 @@ func (lc *LinkControl) DeleteRMB(now time.Time, id RMBID, clean bool, out []Outp
 		return out
 	case rmbConfirmed, rmbUnsure:
 		b.state = rmbUnwanted
-		lc.wishes = slices.DeleteFunc(lc.wishes, func(w RMBID) bool { return w == id })
+		lc.dropWish(id)
 		lc.wishes = append(lc.wishes, id)
 		return lc.arm(lc.next(now, out))
 	case rmbUnwanted, rmbDeleting, rmbQuarantined:
 		return out // said before
 	}
 	panic("core: impossible state of an RMB")
+}
+
+// dropWish takes an RMB out of those that wait for an exchange.
+func (lc *LinkControl) dropWish(id RMBID) {
+	lc.wishes = slices.DeleteFunc(lc.wishes, func(w RMBID) bool { return w == id })
 }
 
 // deleted forgets an RMB.
@@ -197,6 +206,8 @@ func (lc *LinkControl) restartExchange() {
 	b := lc.own[id]
 	lc.exchange = rkeyExchange{}
 	switch {
+	case b.state == rmbQuarantined: // rule: TestQuarantineWhileTold
+		return
 	case b.state == rmbDeleting || b.delete: // rule: TestExchangeOnLostLink
 		b.state, b.delete = rmbUnwanted, false
 	case b.again:
@@ -265,7 +276,10 @@ func (lc *LinkControl) advanceExchange(now time.Time, out []Output) []Output {
 // refused ends CONFIRM RKEY without success.
 func (lc *LinkControl) refused(id RMBID, s ownRMBState, out []Output) []Output {
 	b := lc.own[id]
-	if b.again && !b.delete {
+	switch {
+	case b.state == rmbQuarantined: // rule: TestQuarantineWhileTold
+		return out
+	case b.again && !b.delete:
 		b.state = rmbConfirmed // as far as it was
 		return out
 	}
@@ -462,6 +476,7 @@ func (lc *LinkControl) rkeyAnswered(now time.Time, negative bool, out []Output) 
 		b.told[num] = true
 	}
 	switch {
+	case b.state == rmbQuarantined: // rule: TestQuarantineWhileTold
 	case b.delete:
 		b.state, b.delete = rmbUnwanted, false
 		lc.wishes = append(lc.wishes, id)

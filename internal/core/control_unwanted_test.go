@@ -113,6 +113,50 @@ func TestToldAgain(t *testing.T) {
 	}
 }
 
+// TestQuarantineWhileTold has a connection end without the peer's promise while the peer is told again of its RMB, as a link has come, or is to be: the RMB is
+// in quarantine at once, and whatever comes of that message it stays there, so that its memory is not given back while the peer may write.
+func TestQuarantineWhileTold(t *testing.T) {
+	for name, then := range map[string]func(p *linkPair, answer func(negative, retry bool)){
+		"taken":               func(_ *linkPair, answer func(negative, retry bool)) { answer(false, false) },
+		"refused":             func(_ *linkPair, answer func(negative, retry bool)) { answer(true, false) },
+		"refused for a while": func(_ *linkPair, answer func(negative, retry bool)) { answer(true, true); answer(false, false) },
+		"not answered":        func(p *linkPair, _ func(negative, retry bool)) { p.pass(rkeyTries*LLCTimeout + time.Second) },
+		"link lost":           func(p *linkPair, _ func(negative, retry bool)) { p.server.fail(1); p.run() },
+	} {
+		for _, waits := range []bool{false, true} {
+			p, answer := tellRMB(t)
+			answer(false, false)
+			lc := p.server.lc
+			b := lc.own[9]
+			if waits { // for the end of another exchange
+				p.server.do(lc.ConfirmRMB(p.now, 11, p.server.tokens(11), nil))
+				p.run()
+			}
+			delete(b.told, 3)
+			lc.refreshRMBs()
+			p.server.do(lc.next(p.now, nil))
+			p.run()
+			if waits != slices.Contains(lc.wishes, 9) || !waits && b.state != rmbConfirming {
+				t.Fatalf("%s: state %d, %v are to be told", name, b.state, lc.wishes)
+			}
+			p.server.sent, p.server.answers = nil, nil
+			p.server.do(lc.DeleteRMB(p.now, 9, false, nil))
+			if b.state != rmbQuarantined || slices.Contains(lc.wishes, 9) {
+				t.Errorf("%s, waits %t: state %d, %v are to be told", name, waits, b.state, lc.wishes)
+			}
+			then(p, answer)
+			p.lose = nil
+			p.pass(time.Minute)
+			if b.state != rmbQuarantined || lc.own[9] != b || slices.Contains(p.server.answers, "deleted(9)") || p.server.count("DELETE RKEY") > 0 {
+				t.Errorf("%s, waits %t: state %d, %v, sent %v", name, waits, b.state, p.server.answers, p.server.sent)
+			}
+			if lc.State() != ControlActive || lc.exchange.kind != exchangeNone || len(lc.wishes) > 0 {
+				t.Errorf("%s, waits %t: %v, exchange %d, wishes %v", name, waits, lc.State(), lc.exchange.kind, lc.wishes)
+			}
+		}
+	}
+}
+
 // TestToldTwice has an RMB told that is on its way when a link comes: it is confirmed when it is known there too.
 func TestToldTwice(t *testing.T) {
 	p, answer := tellRMB(t)
