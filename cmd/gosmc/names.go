@@ -39,7 +39,7 @@ where a list has other entries than exceptions, what is not in it is refused:
   listen-address  127.0.0.1    address or prefix; any, none                      GOSMC_LISTEN_ADDRESSES
   connect-port    !5432        of servers that programs here connect to          GOSMC_CONNECT_PORTS
   connect-address 10.0.0.0/8                                                     GOSMC_CONNECT_ADDRESSES
-  memory          512MiB       what package smc receives into, in a program      GOSMC_MEMORY
+  memory          512MiB       what a process receives into, at most             GOSMC_MEMORY
   ring-after      64KiB        bytes in a direction before a ring joins a        GOSMC_RING_AFTER
                                connection of gosmc run
 

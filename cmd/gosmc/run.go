@@ -172,7 +172,7 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 	for i, l := range policyLists {
 		flags.StringSliceVar(&f.lists[i], l.word, nil, l.usage)
 	}
-	flags.Var(&f.memory, config.Memory, "`SIZE` of the receive buffers of a program that uses package smc, at most")
+	flags.Var(&f.memory, config.Memory, "`SIZE` of the rings of a process, or of its receive buffers if it uses package smc, at most")
 	flags.Var(&f.ring, config.RingAfter, "`SIZE` of what goes in a direction before a ring joins a connection")
 	completeFlag(cmd, config.SMC, "on", "off")
 	for _, l := range policyLists[1:] {

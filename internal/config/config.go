@@ -19,7 +19,7 @@
 //	listen-address  127.0.0.1   # address or prefix; any, none
 //	connect-port    !5432       # of servers that programs here connect to
 //	connect-address 10.0.0.0/8
-//	memory          512MiB      # receive buffers of a program with package smc, at most
+//	memory          512MiB      # what a process receives into, at most
 //	ring-after      64KiB       # bytes in a direction before a ring joins a connection of 'gosmc run'
 //
 // A variable of the environment takes the place of all lines with its word; what a program sets in smc.Config that of both.
@@ -92,7 +92,7 @@ type Settings struct {
 	Off             bool     // every connection is TCP
 	Programs        []string // that may leave it, see [NewPolicy]
 	Listen, Connect Filter
-	Memory          int64 // bytes of receive buffers; 0: the default
+	Memory          int64 // bytes that a process receives into, with package smc or on rings; 0: the default
 	RingAfter       int64 // bytes before a ring joins a connection; 0: the default
 }
 

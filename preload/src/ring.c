@@ -12,6 +12,7 @@
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static struct ring rings[RINGS];
+static uint64_t taken; /* bytes of data of all rings of this process */
 static __thread uint32_t thread __attribute__((tls_model("initial-exec")));
 
 /*
@@ -54,11 +55,23 @@ static bool mapped(long p)
 	return (unsigned long)p <= -4096UL;
 }
 
+/* afford takes room for a ring off what the policy leaves this process. */
+static bool afford(uint32_t size)
+{
+	if (__atomic_add_fetch(&taken, size, __ATOMIC_SEQ_CST) <= settings.memory || settings.memory == 0)
+		return true;
+	__atomic_fetch_sub(&taken, size, __ATOMIC_SEQ_CST);
+	return false;
+}
+
 /* ring_map makes a slot for a memory file of RING_PAGE + size bytes. */
 static struct ring *ring_map(int memfd, uint32_t size)
 {
 	struct ring *r = NULL;
 	long memory, side;
+
+	if (!afford(size))
+		return NULL;
 
 	for (size_t i = 0; i < RINGS && !r; i++) {
 		uint32_t none = 0;
@@ -66,8 +79,10 @@ static struct ring *ring_map(int memfd, uint32_t size)
 		if (__atomic_compare_exchange_n(&rings[i].used, &none, 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			r = &rings[i];
 	}
-	if (!r)
+	if (!r) {
+		__atomic_fetch_sub(&taken, size, __ATOMIC_SEQ_CST);
 		return NULL;
+	}
 	memory = SYS(mmap, NULL, RING_PAGE + (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
 	side = SYS(mmap, NULL, RING_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (!mapped(memory) || !mapped(side)) {
@@ -75,6 +90,7 @@ static struct ring *ring_map(int memfd, uint32_t size)
 			SYS(munmap, memory, RING_PAGE + (size_t)size);
 		if (mapped(side))
 			SYS(munmap, side, RING_PAGE);
+		__atomic_fetch_sub(&taken, size, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&r->used, 0, __ATOMIC_SEQ_CST);
 		return NULL;
 	}
@@ -149,6 +165,7 @@ static void release(struct ring *r)
 		return;
 	SYS(munmap, r->h, RING_PAGE + (size_t)r->size);
 	SYS(munmap, r->side, RING_PAGE);
+	__atomic_fetch_sub(&taken, r->size, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&r->used, 0, __ATOMIC_SEQ_CST);
 }
 

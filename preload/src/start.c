@@ -56,6 +56,8 @@ __attribute__((constructor)) static void start(void)
 	settings.rings = !v || disabled(v); /* the same words mean no */
 	v = getenv("GOSMC_RING_AFTER");
 	settings.ring_after = v ? strtoull(v, NULL, 10) : 0; /* a size in bytes: gosmc has seen to units */
+	v = getenv("GOSMC_MEMORY");
+	settings.memory = v ? strtoull(v, NULL, 10) : 0;
 	settings.on = true;
 }
 

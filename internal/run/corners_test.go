@@ -1,0 +1,32 @@
+package run
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// Cases of testdata/corners.c.
+var cornerCases = []string{"bounded"}
+
+func cornerProgram(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "corners")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/corners.c")
+	return path
+}
+
+// TestCorners has a program do what few do, first bare, then with the library that is committed.
+func TestCorners(t *testing.T) {
+	program := cornerProgram(t)
+	t.Run("bare", func(t *testing.T) { runRings(t, program, cornerCases, 1) })
+	library := committedLibrary(t)
+	s := newTestSupervisor(t)
+	runRings(t, program, cornerCases, 1, "MOVED=1", "GOSMC_MEMORY=2097152", "LD_PRELOAD="+library, EnvSocket+"="+s.path)
+}
+
+// TestCornersSanitized has the sanitizers look at it.
+func TestCornersSanitized(t *testing.T) {
+	library := sanitizedLibrary(t)
+	s := newTestSupervisor(t)
+	runRings(t, cornerProgram(t), cornerCases, 1, "MOVED=1", "GOSMC_MEMORY=2097152", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, EnvSocket+"="+s.path)
+}
