@@ -15,7 +15,7 @@ import (
 // socketCases are those of testdata/sockets.c.
 var socketCases = []string{"addresses", "options", "ipv6", "epoll", "shared", "heirs", "ends", "refused"}
 
-func compiler(t *testing.T) string {
+func compiler(t testing.TB) string {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -24,7 +24,7 @@ func compiler(t *testing.T) string {
 	return cc
 }
 
-func compile(t *testing.T, args ...string) {
+func compile(t testing.TB, args ...string) {
 	t.Helper()
 	if out, err := exec.Command(compiler(t), args...).CombinedOutput(); err != nil {
 		t.Fatalf("cc %v: %v\n%s", args, err, out)
