@@ -240,6 +240,9 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 	if link.state == linkFailed && lc.ignores(m) { // rule: TestDeleteLinkIgnores
 		return out
 	}
+	if lc.add.phase == addReplied && lc.add.link == link && m.Type() != llc.TypeConfirmLink { // rule: TestReplyArrived
+		out = lc.linkUp(now, out) // the server has our reply, or it would not use the link
+	}
 	if f := m.Head().Form; !lc.heard && f.Version() == lc.form.Version() {
 		lc.heard, lc.form = true, f // rule: TestControlForms
 	}

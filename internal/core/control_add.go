@@ -29,7 +29,9 @@ import (
 //	Telling     client  CONTINUATION                         same or Confirming  SendLLC reply
 //	Confirming  server  CONFIRM LINK reply                   none        LinkUp
 //	Confirming  client  CONFIRM LINK                         Replied     ReadyToSend, SendLLC reply
-//	Replied     client  Sent                                 none        LinkUp
+//	Replied     client  Sent, or any other message on the new link  none  LinkUp
+//	Confirming  server  the last link in use is lost         same        (LinkDown when the new one is up)
+//	Replied     client  the same                             same        (likewise)
 //	any         both    the new link fails, or is not what was said  none  SendLLC DELETE LINK
 //
 // When it has come to nothing, a server tries again: when the retry timer says so, when either side has another RNIC.
@@ -67,6 +69,14 @@ type linkAdd struct {
 	tell    []llc.RKeyPair // version 1: ours that are still to be told
 	told    []RMBID        // ours that the peer will know on the link
 	owed    int            // version 1: how many of the peer's are to come; below 0: not known yet
+	lost    *controlLink   // the last link in use, which was lost meanwhile: it ends as if that came after the new one was up
+	end     GroupEnd       // why
+}
+
+// isLastStep reports whether only the peer's word, or the RNIC's, is missing until the new link is up: nothing more is said over another one, and data can
+// be sent over it already. A group that loses its last link then waits for it, ConfirmLinkTimeout at most.
+func (lc *LinkControl) isLastStep() bool {
+	return lc.role == RoleServer && lc.add.phase == addConfirming || lc.add.phase == addReplied
 }
 
 // beginAdd begins an attempt if there is anything to attempt.
@@ -172,8 +182,11 @@ func (lc *LinkControl) pairs(a *linkAdd) (pairs []llc.RKeyPair) {
 
 // abortAdd ends the making of a link. With tell the peer is to know: it may have its end.
 func (lc *LinkControl) abortAdd(now time.Time, reason llc.DeleteReason, tell bool, out []Output) []Output {
-	link, phase := lc.add.link, lc.add.phase
+	link, phase, lost, end := lc.add.link, lc.add.phase, lc.add.lost, lc.add.end
 	lc.add = linkAdd{}
+	if lost != nil { // rule: TestLastLinkLostInConfirm
+		return lc.lose(now, lost, end, clc.DiagLink, out)
+	}
 	if tell && phase > addOpening { // rule: TestAddLinkAborted: phase > addOpening -> (phase > addOpening || true)
 		link.state = linkFailed // resources are kept until the answer
 		lc.enqueue(linkDelete{num: link.num, reason: reason})
@@ -204,7 +217,9 @@ func (lc *LinkControl) handleAddLink(now time.Time, via *controlLink, m llc.AddL
 		lc.setState(now, ControlAdding)
 	}
 	if lc.add.phase != addNone { // it begins anew, after what we have not noticed
-		out = lc.abortAdd(now, 0, false, out)
+		if out = lc.abortAdd(now, 0, false, out); lc.state == ControlEnded { // rule: TestLastLinkLostInConfirm
+			return out
+		}
 	}
 	lc.until = time.Time{}
 	lc.retry.attempted = true
@@ -284,7 +299,8 @@ func (lc *LinkControl) handleAddLinkCont(now time.Time, via *controlLink, m llc.
 		}
 		return lc.unexpected(now, via, m, out)
 	case a.phase != addTelling || m.Link != a.link.num: // rule: TestAddLinkContinuationLies
-		if m.Reply {
+		// A server goes on until it hears that we have given up the link.
+		if m.Reply || lc.deleteOf(m.Link) != nil { // rule: TestAddLinkContinuationLate: lc.deleteOf(m.Link) != nil -> false
 			return out
 		}
 		return lc.unexpected(now, via, m, out)
@@ -356,7 +372,10 @@ func (lc *LinkControl) linkUp(now time.Time, out []Output) []Output {
 	} else if lc.role == RoleServer && len(symmetric) < lc.maxLinks {
 		lc.retry.at = now.Add(AddLinkPause) // there may be more to have
 	}
-	lc.refreshRMBs() // rule: TestAddLinkLateRMB
+	lc.refreshRMBs()   // rule: TestAddLinkLateRMB
+	if a.lost != nil { // rule: TestLastLinkLostInConfirm
+		return lc.lose(now, a.lost, a.end, clc.DiagLink, out)
+	}
 	return lc.next(now, out)
 }
 

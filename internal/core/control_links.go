@@ -131,6 +131,10 @@ func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why 
 		return lc.next(now, lc.abortAdd(now, reason, true, out))
 	case link.state == linkFailed:
 		return out
+	case other == nil && lc.isLastStep(): // rule: TestLastLinkLostInConfirm
+		lc.add.lost, lc.add.end = link, end
+		link.test.due = time.Time{} // rule: TestLastLinkLostInConfirm
+		return out
 	case other == nil:
 		return lc.fail(now, end, why, out)
 	}

@@ -4,14 +4,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A linkWorld is a linkPair whose messages are in one queue for each link and direction, delivered in any order of
-// these, and lost with the link.
+// A linkWorld is a linkPair whose messages are in one queue for each link and direction until they have arrived, and in another one until the host looks, as are
+// completions. They are taken from the queues in any order of these. What has not arrived is lost with the link.
 type linkWorld struct {
 	*linkPair
 	rng    *rand.Rand
@@ -19,6 +20,40 @@ type linkWorld struct {
 	order  []string
 	dead   map[string]bool // side and link
 	story  []string
+
+	unclean []string // answers about RMBs that the peer may write to
+}
+
+// enqueue adds to a queue.
+func (w *linkWorld) enqueue(k string, f func()) {
+	if len(w.queues[k]) == 0 && !slices.Contains(w.order, k) {
+		w.order = append(w.order, k)
+	}
+	w.queues[k] = append(w.queues[k], f)
+}
+
+// deliverFrom takes the first out of a queue.
+func (w *linkWorld) deliverFrom(k string) {
+	f := w.queues[k][0]
+	w.queues[k] = w.queues[k][1:]
+	f()
+}
+
+// goodLink returns a link that is up on both sides, or is as soon as what is on its way over it has arrived; 0 if there is none.
+func (w *linkWorld) goodLink() llc.LinkNum {
+	ready := func(s *pairSide, num llc.LinkNum) bool {
+		l, add := s.lc.link(num), &s.lc.add
+		if l == nil || w.dead[fmt.Sprintf("%s/%d", s.name, num)] {
+			return false
+		}
+		return l.state == linkActive || add.link == l && (add.phase == addReplied || add.phase == addConfirming && s.name == "server")
+	}
+	for _, l := range w.client.lc.links {
+		if ready(w.client, l.num) && ready(w.server, l.num) {
+			return l.num
+		}
+	}
+	return 0
 }
 
 // playLinks has a schedule of messages, failures, RNICs that come and go, and RMBs, and checks what is left when it is quiet.
@@ -51,20 +86,29 @@ func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
 			return true
 		}
 		b := o.Message.Append(nil)
-		if len(w.queues[k]) == 0 && !slices.Contains(w.order, k) {
-			w.order = append(w.order, k)
-		}
-		w.queues[k] = append(w.queues[k], func() {
-			if w.dead[k] || w.dead[key(from.other, o.Link)] {
+		to := from.other
+		w.enqueue(k, func() {
+			if w.dead[k] || w.dead[key(to, o.Link)] {
 				return
 			}
-			m, err := llc.Parse(b)
-			to := from.other
-			if to.lc.link(o.Link) != nil {
+			// The peer's RNIC has it. When either host looks is another matter.
+			w.enqueue(key(to, o.Link)+" received", func() {
+				if to.lc.link(o.Link) == nil || w.dead[key(to, o.Link)] {
+					return
+				}
+				m, err := llc.Parse(b)
+				good, active := w.goodLink(), to.lc.State() < ControlEnding
 				to.do(to.lc.HandleMessage(p.now, o.Link, m, err, nil))
-			}
-			if o.Tag != 0 && from.lc.link(o.Link) != nil {
-				from.do(from.lc.Sent(p.now, o.Tag, nil))
+				if d, ok := m.(llc.DeleteLink); ok && !d.All && !d.Reply && !d.Orderly && active && to.lc.State() >= ControlEnding && good != 0 && good != d.Link {
+					t.Errorf("%v: the %s has ended the group, though link %d is good", m, to.name, good)
+				}
+			})
+			if o.Tag != 0 {
+				w.enqueue(k+" sent", func() {
+					if from.lc.link(o.Link) != nil && !w.dead[k] {
+						from.do(from.lc.Sent(p.now, o.Tag, nil))
+					}
+				})
 			}
 		})
 		return true
@@ -73,9 +117,18 @@ func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
 		if s.lc.link(num) == nil || w.dead[key(s, num)] {
 			return
 		}
+		for _, what := range []string{" received", " sent"} { // what comes before a failure is told before it
+			for k := key(s, num) + what; len(w.queues[k]) > 0; {
+				w.deliverFrom(k)
+			}
+		}
 		say("%s: link %d fails", s.name, num)
 		w.dead[key(s, num)] = true
+		good, ending := w.goodLink(), s.lc.State() == ControlEnding
 		s.fail(num)
+		if s.lc.State() == ControlEnded && good != 0 && !ending {
+			t.Errorf("the %s has ended the group, though link %d is good", s.name, good)
+		}
 	}
 	deliver := func() bool {
 		for i := len(w.order) - 1; i >= 0; i-- {
@@ -86,10 +139,7 @@ func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
 		if len(w.order) == 0 {
 			return false
 		}
-		k := w.order[w.rng.IntN(len(w.order))]
-		f := w.queues[k][0]
-		w.queues[k] = w.queues[k][1:]
-		f()
+		w.deliverFrom(w.order[w.rng.IntN(len(w.order))])
 		return true
 	}
 	// A link that is dead at one end is noticed at the other one, by the transport, when it sends.
@@ -135,8 +185,14 @@ func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
 			say("%s: RMB %d", s.name, id)
 			s.do(s.lc.ConfirmRMB(p.now, id, s.tokens(id), nil))
 		case 5:
-			if ids := s.lc.ownIDs(); len(ids) > 0 {
-				s.do(s.lc.DeleteRMB(p.now, ids[w.rng.IntN(len(ids))], true, nil))
+			if ids := s.lc.ownIDs(); len(ids) > 0 && s.lc.State() != ControlEnded {
+				id, clean := ids[w.rng.IntN(len(ids))], w.rng.IntN(4) > 0
+				b := s.lc.own[id]
+				if !clean && (b.state == rmbConfirmed || b.state == rmbConfirming && b.again) {
+					w.unclean = append(w.unclean, fmt.Sprintf("%s deleted(%d)", s.name, id))
+				}
+				say("%s: end of RMB %d, clean %t, state %d", s.name, id, clean, b.state)
+				s.do(s.lc.DeleteRMB(p.now, id, clean, nil))
 			}
 		case 6:
 			if links := s.lc.links; len(links) > 1 && w.rng.IntN(2) == 0 {
@@ -177,6 +233,16 @@ func TestSimLinks(t *testing.T) {
 		sub := &seedT{TB: t}
 		w := playLinks(sub, seed)
 		s, c := w.server.lc, w.client.lc
+		for _, side := range []*pairSide{w.server, w.client} {
+			for _, answer := range side.answers {
+				if slices.Contains(w.unclean, side.name+" "+answer) {
+					sub.Errorf("the %s: %s, though the peer may write to it", side.name, answer)
+				}
+			}
+			if slices.ContainsFunc(side.log, func(line string) bool { return strings.HasPrefix(line, "ending "+EndViolation.String()) }) {
+				sub.Errorf("the %s says that the peer broke the protocol", side.name)
+			}
+		}
 		switch {
 		case s.State() == ControlEnded || c.State() == ControlEnded:
 			total["ended"]++

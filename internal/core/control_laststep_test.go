@@ -1,0 +1,150 @@
+package core
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// lastStep is a pair that is about to have a second link: the client's reply to CONFIRM LINK is on its way. release has it arrive.
+func lastStep(t *testing.T, v1 bool) (p *linkPair, release func()) {
+	t.Helper()
+	p = newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2})
+	p.pass(20 * time.Second)
+	release = p.hold(lost("client", llc.TypeConfirmLink, true))
+	p.server.fail(2)
+	p.run()
+	p.pass(AddLinkPause)
+	if p.client.lc.add.phase != addReplied || p.server.lc.add.phase != addConfirming {
+		t.Fatalf("phases %d and %d", p.client.lc.add.phase, p.server.lc.add.phase)
+	}
+	for _, s := range []*pairSide{p.server, p.client} {
+		s.log = nil
+	}
+	return p, release
+}
+
+// TestLastLinkLostInConfirm loses the last link in use while another one is all but made. The group goes on over that, as neither side knows whether the other one has it
+// already; and ends if it comes to nothing.
+func TestLastLinkLostInConfirm(t *testing.T) {
+	for version, v1 := range linkVersions {
+		for _, who := range []string{"server", "client", "both"} {
+			for _, then := range []string{"reply", "reply late", "no reply", "new link lost", "offered anew"} {
+				name := version + ", link 1 lost by " + who + ", " + then
+				p, release := lastStep(t, v1)
+				sides := []*pairSide{p.server, p.client}
+				if who != "both" {
+					sides = []*pairSide{map[string]*pairSide{"server": p.server, "client": p.client}[who]}
+				}
+				for _, s := range sides {
+					s.do(s.lc.Suspect(p.now, 1, nil)) // the answer will not come
+					s.fail(1)
+					s.fail(1)
+					if len(s.log) > 0 || s.lc.State() != ControlActive {
+						t.Errorf("%s: at once, %v, %v", name, s.lc.State(), s.log)
+					}
+				}
+				held := p.lose
+				p.lose = func(s *pairSide, o SendLLC) bool { return o.Link == 1 || held != nil && held(s, o) }
+				p.queue = nil
+				switch then {
+				case "reply late":
+					p.pass(ConfirmLinkTimeout - time.Second)
+					fallthrough
+				case "reply":
+					held = nil
+					gone := p.lose
+					release()
+					p.lose = gone
+					p.run()
+					p.pass(time.Millisecond)
+					for _, s := range []*pairSide{p.server, p.client} {
+						if got := s.links(); !strings.HasPrefix(got, "3:2-2") || !s.logHas("up(3)") || !s.logHas("down(1)") || !s.logHas("close(1)") {
+							t.Errorf("%s: the %s has the links %q, %v", name, s.name, got, s.log)
+						}
+					}
+					p.lose = nil
+					p.pass(5 * time.Minute)
+					p.check(name, p.server.links(), RedundancySymmetric)
+					continue
+				case "no reply":
+					p.pass(ConfirmLinkTimeout)
+				case "new link lost":
+					for _, s := range sides {
+						s.fail(3)
+					}
+				case "offered anew":
+					if who == "server" {
+						continue
+					}
+					m := llc.AddLink{Header: llc.Header{Form: p.client.lc.form}, MAC: pairRNIC(1, 2).MAC, GID: pairRNIC(1, 2).GID, QPN: 9, Link: 4, MTU: 3}
+					if outs := p.client.lc.HandleMessage(p.now, 1, m, nil, nil); len(sentOf(outs)) > 0 || len(outs) == 0 || outs[len(outs)-1] != (GroupEnded{}) {
+						t.Errorf("%s: %s", name, controlWords(p.now, outs))
+					} else {
+						p.client.do(outs)
+					}
+					sides = []*pairSide{p.client}
+				}
+				for _, s := range sides {
+					if s.lc.State() != ControlEnded || s.lc.Failure().Kind != EndLinkFailed || !slices.Equal(s.log, []string{"ending link failed: retries", "ended"}) {
+						t.Errorf("%s: the %s is in state %v, %v, %v", name, s.name, s.lc.State(), s.lc.Failure(), s.log)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestReplyArrived has a server lose the first link and say so over the second one, before the client has looked whether its reply to CONFIRM LINK has arrived: the
+// link is up, as the server uses it.
+func TestReplyArrived(t *testing.T) {
+	for version, v1 := range linkVersions {
+		p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2, first: func(p *linkPair) {
+			p.lose = func(s *pairSide, o SendLLC) bool {
+				if o.Tag&0xff != tagAdded {
+					return false
+				}
+				p.queue = append(p.queue, func() { p.server.do(p.server.lc.HandleMessage(p.now, o.Link, o.Message, nil, nil)) })
+				return true
+			}
+		}})
+		if p.client.lc.add.phase != addReplied || p.server.lc.State() != ControlActive {
+			t.Fatalf("%s: phase %d, %v", version, p.client.lc.add.phase, p.server.lc.State())
+		}
+		p.server.fail(1)
+		p.run()
+		p.client.do(p.client.lc.Sent(p.now, tagAdded|2<<8, nil)) // and nobody minds
+		p.lose = nil
+		for _, s := range []*pairSide{p.server, p.client} {
+			if got := s.links(); got != "2:2-2" || s.lc.State() != ControlActive {
+				t.Errorf("%s: the %s has the links %q, %v, %v", version, s.name, got, s.lc.State(), s.lc.Failure())
+			}
+		}
+		p.pass(5 * time.Minute)
+		p.check(version, p.server.links(), RedundancySymmetric)
+	}
+}
+
+// TestAddLinkContinuationLate has a client give up a link that is being made while the server tells of its RMBs there: that is no violation, as the server has not
+// heard of it.
+func TestAddLinkContinuationLate(t *testing.T) {
+	p := newLinkPair(t, pairOptions{v1: true, server: 2, client: 2})
+	p.pass(20 * time.Second)
+	release := p.hold(lost("server", llc.TypeAddLinkCont, false))
+	p.server.fail(2)
+	p.run()
+	p.pass(AddLinkPause)
+	if p.client.lc.add.phase != addTelling {
+		t.Fatalf("phase %d", p.client.lc.add.phase)
+	}
+	p.client.fail(3)
+	release()
+	if p.client.lc.State() != ControlActive || p.client.links() != "1:1-1" {
+		t.Errorf("%v, %v, links %q", p.client.lc.State(), p.client.lc.Failure(), p.client.links())
+	}
+	p.pass(5 * time.Minute)
+	p.check("in the end", p.server.links(), RedundancySymmetric)
+}
