@@ -16,14 +16,14 @@ import (
 )
 
 // newTestDesk opens a desk that is closed when the test ends, and leaves nothing.
-func newTestDesk(t *testing.T) *Desk {
+func newTestDesk(t testing.TB) *Desk {
 	t.Helper()
 	d := openTestDesk(t)
 	t.Cleanup(func() { d.closeTest(t) })
 	return d
 }
 
-func (d *Desk) closeTest(t *testing.T) {
+func (d *Desk) closeTest(t testing.TB) {
 	t.Helper()
 	path := d.s.path
 	d.Close()
@@ -32,7 +32,7 @@ func (d *Desk) closeTest(t *testing.T) {
 	}
 }
 
-func openTestDesk(t *testing.T) *Desk {
+func openTestDesk(t testing.TB) *Desk {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "run") // a short name: sockets
 	if err != nil {
@@ -54,7 +54,7 @@ func openTestDesk(t *testing.T) *Desk {
 }
 
 // announced announces a listener of package net, as package smc has them.
-func (d *Desk) announced(t *testing.T) (*net.TCPListener, Spot) {
+func (d *Desk) announced(t testing.TB) (*net.TCPListener, Spot) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -46,7 +46,7 @@ func runRings(t *testing.T, path string, cases []string, seed int, environ ...st
 	}
 }
 
-func committedLibrary(t *testing.T) string {
+func committedLibrary(t testing.TB) string {
 	t.Helper()
 	if preload.Library() == nil {
 		t.Skip("no library for " + runtime.GOARCH)
@@ -58,12 +58,22 @@ func committedLibrary(t *testing.T) string {
 	return library
 }
 
-// sanitizedLibrary builds the library with the sanitizers, and returns what has to be preloaded.
-func sanitizedLibrary(t *testing.T) string {
+// sanitizer returns the path of the library that a sanitized one needs, "" if there is none.
+func sanitizer(t testing.TB) string {
 	t.Helper()
 	asan, err := exec.Command(compiler(t), "-print-file-name=libasan.so").Output()
 	path, err2 := filepath.EvalSymlinks(strings.TrimSpace(string(asan)))
 	if err != nil || err2 != nil || !filepath.IsAbs(path) {
+		return ""
+	}
+	return path
+}
+
+// sanitizedLibrary builds the library with the sanitizers, and returns what has to be preloaded.
+func sanitizedLibrary(t testing.TB) string {
+	t.Helper()
+	path := sanitizer(t)
+	if path == "" {
 		t.Skip("needs libasan")
 	}
 	library := filepath.Join(t.TempDir(), "libgosmc-asan.so")

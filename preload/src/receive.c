@@ -31,11 +31,11 @@ struct control {
 	};
 };
 
-/* with_control makes a message that can take a mark. */
+/* with_control makes a message that can take a mark, and no second descriptor, which would fit where the first is aligned. */
 static struct msghdr with_control(struct iovec *parts, size_t n, struct control *c)
 {
 	memset(c, 0, sizeof(*c));
-	return (struct msghdr){.msg_iov = parts, .msg_iovlen = n, .msg_control = c->buf, .msg_controllen = sizeof(c->buf)};
+	return (struct msghdr){.msg_iov = parts, .msg_iovlen = n, .msg_control = c->buf, .msg_controllen = CMSG_LEN(sizeof(int))};
 }
 
 /* came returns the descriptor of a mark, -1 if there was none. */
@@ -145,17 +145,16 @@ static size_t used(const struct ring *r, uint64_t pub)
 	return (size_t)((pub - r->side->cursor) & PUB_HEAD);
 }
 
-/* peek_ring shows what is in the ring, and behind it if the writer has left. */
-static void peek_ring(struct ring *r, int fd, struct span *s)
+/* peek_ring shows what is in the ring, and behind it if the writer has left. What pub says is looked at once: it can change. */
+static void peek_ring(struct ring *r, int fd, uint64_t pub, struct span *s)
 {
-	uint64_t pub = pub_load(r);
 	size_t all = used(r, pub);
 	size_t n = all < s->left ? all : s->left;
 	size_t at = (size_t)(r->side->cursor & (r->size - 1));
 	size_t first = r->size - at < n ? r->size - at : n;
 
 	if (all > r->size)
-		return; /* turn_joined will see it */
+		return; /* turn_joined sees it before, and the next one will */
 	span_copy(s, r->data + at, first, false);
 	span_skip(s, first);
 	span_copy(s, r->data, n - first, false);
@@ -180,7 +179,7 @@ static enum turn turn_waiting(struct ring *r, int fd, struct span *s, int flags,
 			r->side->state = RING_JOINED;
 		} else if (!(flags & MSG_TRUNC)) {
 			span_skip(s, (size_t)*result);
-			peek_ring(r, fd, s);
+			peek_ring(r, fd, pub_load(r), s);
 			return TURN_BYTES;
 		}
 	}
@@ -274,7 +273,7 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	if (n == 0)
 		return turn_empty(r, fd, pub, woken);
 	if ((flags & MSG_PEEK) && !(flags & MSG_TRUNC)) {
-		peek_ring(r, fd, s);
+		peek_ring(r, fd, pub, s);
 		return TURN_BYTES;
 	}
 	if (n > s->left)

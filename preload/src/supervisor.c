@@ -146,7 +146,8 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 	} control;
 	struct reply reply;
 	struct iovec iov = {&reply, sizeof(reply)};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.buf)};
+	/* One descriptor: with all of the buffer there is room for two. */
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
 	struct cmsghdr *c;
 	int got = -1;
 	long r;
