@@ -51,6 +51,8 @@ type Carrier struct {
 		placed   uint64      // bytes that were placed in the RMB before
 	}
 
+	silence *silence // since it has moved, nil where nobody looks; guarded by the group's mu
+
 	guard rdma.Guard // of what the peer has announced and we have not read: see announce
 
 	finished atomic.Uint64 // bytes that have arrived at the peer
@@ -257,6 +259,9 @@ func (c *Carrier) Release() {
 		c.rmb.touched = c.touched()
 	}
 	c.in.Unlock()
+	c.group.mu.Lock()
+	c.group.unwatch(c)
+	c.group.mu.Unlock()
 }
 
 // touched is how many bytes at the beginning of our RMB may have been written. c.in is locked.

@@ -51,6 +51,7 @@ func (c *Carrier) follow(l *Link, m *cdc.Message) (left []*Link) {
 	case m.IsFailoverValidation() && c.in.link == l: // it says so late
 		return c.depart(nil)
 	case m.IsFailoverValidation():
+		c.group.watch(c) // rule: TestSilentPeerMoved
 		if i < 0 {
 			c.in.next = append(slices.DeleteFunc(c.in.next, func(x *Link) bool { return x.Err() != nil }), l)
 		}

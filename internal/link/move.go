@@ -108,6 +108,7 @@ func (c *Carrier) settle() {
 		c.validate, c.greet, c.awaited, c.urgent = true, false, false, true
 		c.ask = c.conn&cdc.DoneWriting != 0 // rule: TestMoveAsks: c.conn&cdc.DoneWriting != 0 -> false
 		c.oob.again = c.oob.said
+		c.group.watch(c) // rule: TestSilentMoved
 	} else {
 		c.greet = true // rule: TestMoveUnheard
 	}

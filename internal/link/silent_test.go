@@ -1,0 +1,219 @@
+package link
+
+import (
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// A pair of ends that have moved to their second link, one of which a test looks at when it likes.
+type silent struct {
+	*twins
+	t    *testing.T
+	a, b *end
+}
+
+func newSilent(t *testing.T) *silent {
+	t.Helper()
+	watchdog(t)
+	w := newTwins(t, 2)
+	for _, s := range w.sides {
+		s.group.askEvery = 0
+	}
+	x := &silent{twins: w, t: t}
+	x.a, x.b = w.connect(settings{})
+	x.say()
+	w.links[0][0].Fail(io.ErrClosedPipe)
+	w.links[1][0].Fail(io.ErrClosedPipe)
+	for i, e := range []*end{x.a, x.b} {
+		eventually(t, "the move, and what follows", func() bool { return e.carrier.Link() == w.links[i][1] && e.isIdle() })
+	}
+	x.rest()
+	return x
+}
+
+// isIdle reports whether a connection has nothing to send, and nobody sends for it.
+func (e *end) isIdle() bool {
+	c := e.carrier
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.out == 0 && c.move == nil && !c.posting && !c.queued && !c.due()
+}
+
+// rest makes what has happened until now no news.
+func (x *silent) rest() {
+	g := x.a.side.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if x.a.carrier.silence == nil {
+		x.t.Fatal("nobody looks at a connection that has moved")
+	}
+	x.a.carrier.silence.see()
+}
+
+// say has b write a byte, and a read it.
+func (x *silent) say() {
+	x.t.Helper()
+	x.b.Write([]byte("x"))
+	if _, err := io.ReadFull(x.a, make([]byte, 1)); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// look has a looked at, and reports whether its peer is asked.
+func (x *silent) look() bool {
+	x.t.Helper()
+	l := x.links[0][1]
+	before := l.Stats().SentCDC
+	x.a.side.group.askSilent()
+	n := l.Stats().SentCDC - before
+	eventually(x.t, "its arrival", x.a.isIdle)
+	if n > 1 {
+		x.t.Fatalf("%d messages", n)
+	}
+	return n == 1
+}
+
+// watched is how many connections are looked at.
+func (x *silent) watched() int {
+	g := x.a.side.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.moved)
+}
+
+// TestSilent has a peer say nothing after a move: it is asked for a message, with the flag to which Linux answers in any case, less and less
+// often, and not for ever.
+func TestSilent(t *testing.T) {
+	x := newSilent(t)
+	var asked []int
+	for i := 1; i < 30; i++ {
+		if x.look() {
+			asked = append(asked, i)
+			eventually(t, "it asks", func() bool { return x.b.PeerHeader().ProducerFlags&cdc.CursorUpdateRequested != 0 })
+		}
+	}
+	if want := []int{1, 5, 25}; !slices.Equal(asked, want) {
+		t.Errorf("asked at looks %v, want %v", asked, want)
+	}
+	if n := x.watched(); n != 0 {
+		t.Errorf("%d connections are looked at", n)
+	}
+}
+
+// TestSilentHeldBack has a peer say something whenever it is asked, and never else: it is asked as long as it does.
+func TestSilentHeldBack(t *testing.T) {
+	x := newSilent(t)
+	for i := range 3 * maxVain {
+		if !x.look() {
+			t.Fatalf("not asked, after %d times", i)
+		}
+		x.say()
+		if x.look() {
+			t.Fatal("asked after there was news")
+		}
+	}
+}
+
+// TestSilentInVain has a peer talk now and then, and never because it was asked: that ends too.
+func TestSilentInVain(t *testing.T) {
+	x := newSilent(t)
+	asked := 0
+	for range 3 * maxVain {
+		if x.look() {
+			asked++
+		}
+		x.look()
+		x.say()
+		x.look()
+	}
+	if n := x.watched(); asked != maxVain || n != 0 {
+		t.Errorf("asked %d times, want %d; %d connections are looked at", asked, maxVain, n)
+	}
+}
+
+// TestSilentEnds has connections end while they are looked at, in each way.
+func TestSilentEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(x *silent)
+	}{
+		{"the peer's direction", func(x *silent) {
+			x.b.CloseWrite()
+			x.b.SendFlags(cdc.DoneWriting)
+			eventually(t, "the end", func() bool { return x.a.PeerFlags()&cdc.DoneWriting != 0 })
+		}},
+		{"the connection", func(x *silent) { x.a.close(cdc.Closed); x.a.awaitDrained(t) }},
+		{"its use", func(x *silent) { x.a.Conn.Close(); x.a.carrier.Detach() }},
+		{"its memory", func(x *silent) { x.a.carrier.Release() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			x := newSilent(t)
+			tt.do(x)
+			if x.look() {
+				t.Error("asked")
+			}
+			if x.look(); x.watched() != 0 {
+				t.Error("looked at for ever")
+			}
+		})
+	}
+	x := newSilent(t)
+	x.a.side.group.Close()
+	if x.watched() != 0 {
+		t.Error("looked at, where the group is closed")
+	}
+}
+
+// TestSilentPeerMoved has the peer alone move a connection after a failure, as its validation message says.
+func TestSilentPeerMoved(t *testing.T) {
+	watchdog(t)
+	u := newUnsaid(t, false)
+	g := u.sides[0].group
+	watched := func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return u.e.carrier.silence != nil
+	}
+	if watched() {
+		t.Error("looked at before it has moved")
+	}
+	u.say(1, 1, 0, cdc.FailoverValidation)
+	eventually(t, "looks", watched)
+}
+
+// TestSilentMoved has a connection move after a failure, and from a good link, over which nothing was lost.
+func TestSilentMoved(t *testing.T) {
+	devs, pds := newSimDevices(t)
+	for _, failed := range []bool{false, true} {
+		w := newWorld(t, devs, pds, 1)
+		x := w.conns[0].ends[0]
+		x.size = 10_000
+		for x.carrier.posted == 0 {
+			w.write(0, x)
+		}
+		for from := w.links[0].qps[0]; from.deliver() || from.complete(); {
+		}
+		if failed {
+			w.fail(0, w.links[0], "device down")
+		}
+		w.move(0, w.conns[0], w.links[1])
+		if x.carrier.link != w.links[1].ends[0] || (x.carrier.silence != nil) != failed {
+			t.Errorf("failed %t: moved %t, looked at %t", failed, x.carrier.link == w.links[1].ends[0], x.carrier.silence != nil)
+		}
+		w.close()
+	}
+}
+
+// TestSilentTimer has nobody call what looks at connections that have moved.
+func TestSilentTimer(t *testing.T) {
+	watchdog(t)
+	w := newTwins(t, 2)
+	a, b := w.connect(settings{})
+	a.Write([]byte("x"))
+	io.ReadFull(b, make([]byte, 1))
+	w.links[0][0].Fail(io.ErrClosedPipe)
+	eventually(t, "it asks", func() bool { return b.PeerHeader().ProducerFlags&cdc.CursorUpdateRequested != 0 })
+}
