@@ -24,21 +24,22 @@ const modulePath = "github.com/gosmc/smc"
 //
 //	wire <- core, pnet, stream and the fabrics <- host <- smc <- bench, demo <- cmd
 var mayImport = map[string][]string{
-	"wire":             {},
-	"wire/cdc":         {"wire"},
-	"wire/clc":         {"wire"},
-	"wire/llc":         {"wire"},
-	"wire/roce":        {"wire"},
-	"internal/core":    {"wire/..."},
-	"internal/pnet":    {"wire/..."},
-	"internal/ism":     {"wire", "internal/rundir", "internal/user"}, // not core: a fabric is useful without SMC
-	"internal/udp":     {},                                           // sockets; of no protocol
-	"internal/rdma":    {"wire", "wire/roce", "internal/udp"},
-	"internal/link":    {"wire/...", "internal/rdma", "internal/stream"}, // not core: what LLC messages say is for their owner
-	"internal/stream":  {"wire/cdc"},                                     // not core, not a fabric: it is given memory and functions
-	"internal/control": {"wire/...", "internal/rundir"},                  // not host: it shows what a snapshot has
-	"internal/late":    {},                                               // contexts
-	"internal/user":    {},                                               // numbers of users
+	"wire":              {},
+	"wire/cdc":          {"wire"},
+	"wire/clc":          {"wire"},
+	"wire/llc":          {"wire"},
+	"wire/roce":         {"wire"},
+	"internal/core":     {"wire/..."},
+	"internal/pnet":     {"wire/..."},
+	"internal/ism":      {"wire", "internal/rundir", "internal/user"}, // not core: a fabric is useful without SMC
+	"internal/udp":      {},                                           // sockets; of no protocol
+	"internal/rdma":     {"wire", "wire/roce", "internal/udp"},
+	"internal/link":     {"wire/...", "internal/rdma", "internal/stream"}, // not core: what LLC messages say is for their owner
+	"internal/stream":   {"wire/cdc"},                                     // not core, not a fabric: it is given memory and functions
+	"internal/control":  {"wire/...", "internal/rundir"},                  // not host: it shows what a snapshot has
+	"internal/late":     {},                                               // contexts
+	"internal/user":     {},                                               // numbers of users
+	"internal/attempts": {"wire/clc"},                                     // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. A device only in tests.
 	"internal/agent":  {"wire", "wire/roce", "bpf", "internal/port", "internal/rdma"},
 	"internal/rundir": {"internal/user"},                            // files and directories
@@ -47,7 +48,7 @@ var mayImport = map[string][]string{
 	"internal/port":   {"wire"},                                     // a socket on a UDP port that an agent shares
 	"bpf":             {"wire/clc", "internal/option"},              // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
-	"internal/rendezvous": {"wire/...", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
+	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config"},
 	".":                   {"wire/...", "internal/config", "internal/host"},
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
@@ -64,9 +65,9 @@ var mayImport = map[string][]string{
 	"internal/netns":   {}, // network namespaces that a veth pair joins
 	"internal/bench":   {".", "preload", "internal/run", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns"},
-	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
-	"preload":          {},                                                                                                 // the C library of gosmc run, as bytes
-	"internal/run":     {"wire/clc", "internal/control", "internal/config", "internal/rundir", "internal/user"},            // the supervisor of programs that do not know us. Not preload: every program of package smc would have it
+	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"},           // all hosts of the machine at once, and one made for the occasion
+	"preload":          {},                                                                                                           // the C library of gosmc run, as bytes
+	"internal/run":     {"wire/clc", "internal/attempts", "internal/control", "internal/config", "internal/rundir", "internal/user"}, // the supervisor of programs that do not know us. Not preload: every program of package smc would have it
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey", "internal/config", "internal/pnet", "internal/run", "preload"},
 	"test/interop":               {"bpf", "wire/...", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for what only tests set

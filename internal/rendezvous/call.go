@@ -9,11 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/gosmc/smc/internal/attempts"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/late"
 	"github.com/gosmc/smc/internal/user"
@@ -27,11 +27,7 @@ import (
 // Asks that come later, of sockets that have lost the race, ask for nothing.
 type Call struct {
 	point *Point
-
-	mu       sync.Mutex
-	over     bool // it is known which socket won, or that none did
-	attempts []*attempt
-	reasons  map[netip.AddrPort]clc.Diagnosis // by destination, where there is no attempt
+	set   attempts.Set[*attempt]
 }
 
 // NewCall returns a call that has asked for nothing.
@@ -40,51 +36,22 @@ func (p *Point) NewCall() *Call { return &Call{point: p} }
 // Ask asks for SMC on a socket that is about to connect to dest, if anybody announced a listener
 // there. It returns the reason if it has not.
 func (c *Call) Ask(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) clc.Diagnosis {
-	if c.isOver() {
+	if c.set.Over() {
 		return clc.DiagNotAccepted
 	}
 	a, reason := c.point.prepare(ctx, raw, dest)
-	if !c.note(a, dest, reason) && a != nil {
+	switch {
+	case a == nil:
+		c.set.AddReason(dest, reason)
+	case !c.set.Add(a):
 		c.point.endAttempt(a, true)
 	}
 	return reason
 }
 
-func (c *Call) isOver() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.over
-}
-
-// note keeps what has become of asking. It reports false if nobody wants to know any more: package
-// net does not wait for the sockets that have lost.
-func (c *Call) note(a *attempt, dest netip.AddrPort, reason clc.Diagnosis) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.over:
-		return false
-	case a != nil:
-		c.attempts = append(c.attempts, a)
-		return true
-	case c.reasons == nil:
-		c.reasons = make(map[netip.AddrPort]clc.Diagnosis)
-	}
-	c.reasons[netip.AddrPortFrom(dest.Addr().Unmap().WithZone(""), dest.Port())] = reason
-	return true
-}
-
-// end keeps later Asks from asking, and returns what was asked for.
-func (c *Call) end() []*attempt {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.over = true
-	return c.attempts
-}
-
 // HangUp takes back whatever was asked for.
 func (c *Call) HangUp() {
-	for _, a := range c.end() {
+	for _, a := range c.set.End() {
 		c.point.endAttempt(a, true)
 	}
 }
@@ -103,14 +70,14 @@ func (c *Call) Await(ctx context.Context, tcp *net.TCPConn) (Peer, clc.Diagnosis
 // outcome returns the attempt of the connected socket, and cancels the others, or the
 // reason why there is none.
 func (c *Call) outcome(tcp *net.TCPConn) (*attempt, clc.Diagnosis) {
-	attempts := c.end()
+	list := c.set.End()
 	remote := AddrPort(tcp.RemoteAddr())
 	var socket uint64
-	if raw, err := tcp.SyscallConn(); err == nil && len(attempts) > 0 {
+	if raw, err := tcp.SyscallConn(); err == nil && len(list) > 0 {
 		socket, _ = SocketCookie(raw)
 	}
 	var mine *attempt
-	for _, a := range attempts {
+	for _, a := range list {
 		if a.socket == socket {
 			mine = a
 		} else {
@@ -120,7 +87,7 @@ func (c *Call) outcome(tcp *net.TCPConn) (*attempt, clc.Diagnosis) {
 	if mine != nil {
 		return mine, clc.DiagNone
 	}
-	if reason, ok := c.reasons[remote]; ok { // nobody writes to it after end
+	if reason, ok := c.set.Reason(remote); ok {
 		return nil, reason
 	}
 	return nil, clc.DiagNotAccepted // the connection went elsewhere than to what was asked for

@@ -224,7 +224,9 @@ func TestIsElsewhere(t *testing.T) {
 	}
 	c := p.NewCall()
 	tcp := dial(t, c, l)
-	a := c.attempts[0]
+	var a *attempt
+	for _, a = range p.attempts {
+	}
 	check := func(when string, pid int, want bool) {
 		t.Helper()
 		peer.pid = pid

@@ -8,12 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/attempts"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/user"
 	"github.com/gosmc/smc/wire/clc"
@@ -25,11 +25,7 @@ import (
 // Its Offer may be called from several goroutines; then either Connected or HangUp is called, once. Offers that come later are none.
 type Call struct {
 	dir string // run directory
-
-	mu       sync.Mutex
-	over     bool
-	attempts []*attempt
-	reasons  map[netip.AddrPort]clc.Diagnosis // by destination, where there is no attempt
+	set attempts.Set[*attempt]
 }
 
 // NewCall returns a call that has offered nothing, for programs with a run directory.
@@ -45,48 +41,21 @@ type attempt struct {
 // Offer offers a pair for a socket that is about to connect to dest, if a program of 'gosmc run' listens there, and binds the socket. local is what it
 // will be bound to otherwise; the zero value is nothing.
 func (c *Call) Offer(ctx context.Context, raw syscall.RawConn, dest, local netip.AddrPort) {
-	if c.isOver() {
+	if c.set.Over() {
 		return
 	}
 	a, reason := c.attempt(ctx, raw, dest, local)
-	if !c.note(a, dest, reason) && a != nil {
+	switch {
+	case a == nil:
+		c.set.AddReason(dest, reason)
+	case !c.set.Add(a):
 		a.hangUp()
 	}
 }
 
-func (c *Call) isOver() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.over
-}
-
-// note keeps what has become of an offer. It reports false if nobody wants to know any more.
-func (c *Call) note(a *attempt, dest netip.AddrPort, reason clc.Diagnosis) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.over:
-		return false
-	case a != nil:
-		c.attempts = append(c.attempts, a)
-		return true
-	case c.reasons == nil:
-		c.reasons = make(map[netip.AddrPort]clc.Diagnosis)
-	}
-	c.reasons[dest] = reason
-	return true
-}
-
-func (c *Call) end() []*attempt {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.over = true
-	return c.attempts
-}
-
 // HangUp takes all offers back.
 func (c *Call) HangUp() {
-	for _, a := range c.end() {
+	for _, a := range c.set.End() {
 		a.hangUp()
 	}
 }
@@ -94,10 +63,9 @@ func (c *Call) HangUp() {
 // Connected takes back what was offered for other sockets than tcp, which is connected, and returns the end that takes its place. It returns nil if
 // the connection is to be TCP, and the reason; DiagNone if there was nobody to offer anything to. If there is an end the caller closes tcp.
 func (c *Call) Connected(tcp *net.TCPConn) (*net.UnixConn, clc.Diagnosis) {
-	attempts := c.end()
 	var mine *attempt
 	remote := ownAddress(tcp.RemoteAddr())
-	for _, a := range attempts {
+	for _, a := range c.set.End() {
 		if mine == nil && a.offer.peer == remote && a.offer.local == ownAddress(tcp.LocalAddr()) {
 			mine = a
 		} else {
@@ -105,7 +73,8 @@ func (c *Call) Connected(tcp *net.TCPConn) (*net.UnixConn, clc.Diagnosis) {
 		}
 	}
 	if mine == nil {
-		return nil, c.reasons[remote] // nobody writes to it after end
+		reason, _ := c.set.Reason(remote)
+		return nil, reason
 	}
 	defer mine.talk.Close()
 	if !mine.connected(tcp) && mine.givenUp() {
