@@ -87,6 +87,7 @@ type LinkControl struct {
 	own      map[RMBID]*ownRMB
 	wishes   []RMBID // ours that wait for their exchange, in order
 	exchange rkeyExchange
+	again    rkeyAgain
 	learning rkeyLearning
 }
 
@@ -333,8 +334,13 @@ func (lc *LinkControl) arm(out []Output) []Output {
 	}
 	next := earliest(earliest(lc.until, lc.exchange.until), lc.testsDue())
 	next = earliest(next, earliest(lc.add.until, lc.deletesDue()))
-	if lc.state == ControlActive && lc.add.phase == addNone && lc.exchange.kind == exchangeNone && len(lc.deletes) == 0 {
-		next = earliest(next, lc.retry.at) // else it waits for the end of what is under way
+	if lc.state == ControlActive && lc.add.phase == addNone && lc.exchange.kind == exchangeNone { // else they wait for the end of what is under way
+		if len(lc.deletes) == 0 {
+			next = earliest(next, lc.retry.at)
+		}
+		if len(lc.deletes) == 0 || lc.role == RoleClient {
+			next = earliest(next, lc.again.at)
+		}
 	}
 	switch {
 	case next.IsZero() && !lc.timer.IsZero():

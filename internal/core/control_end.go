@@ -74,7 +74,7 @@ func (lc *LinkControl) fail(now time.Time, end GroupEnd, why clc.Diagnosis, out 
 func (lc *LinkControl) ending(now time.Time, end GroupEnd, alive bool, out []Output) []Output {
 	lc.setState(now, ControlEnding)
 	lc.end = end
-	lc.add, lc.deletes, lc.retry.at = linkAdd{}, nil, time.Time{}
+	lc.add, lc.deletes, lc.retry.at, lc.again.at = linkAdd{}, nil, time.Time{}, time.Time{}
 	for _, l := range lc.links {
 		l.test = linkTest{}
 	}

@@ -163,5 +163,9 @@ func (lc *LinkControl) next(now time.Time, out []Output) []Output {
 			return out
 		}
 	}
+	if !lc.again.at.IsZero() && !now.Before(lc.again.at) {
+		lc.again.at = time.Time{}
+		lc.refreshRMBs() // rule: TestToldAgainLater
+	}
 	return lc.nextRMB(now, out)
 }

@@ -165,6 +165,20 @@ func (lc *LinkControl) refreshRMBs() {
 	}
 }
 
+// An rkeyAgain says when the peer is told again of RMBs that it does not know on all links, as it has refused, or not answered: a connection whose RMB is not known
+// on a link cannot go on over it.
+type rkeyAgain struct {
+	at    time.Time // zero: not by itself
+	delay time.Duration
+}
+
+// tellLater has the peer told again after a while, longer each time.
+func (lc *LinkControl) tellLater(now time.Time) {
+	a := &lc.again
+	a.delay = min(max(2*a.delay, rkeyAgainDelay), rkeyAgainMax) // rule: TestToldAgainLater: min(max(2*a.delay, rkeyAgainDelay), rkeyAgainMax) -> rkeyAgainDelay
+	a.at = earliest(a.at, now.Add(a.delay))
+}
+
 // isShort reports whether the peer does not know an RMB on all links.
 func (lc *LinkControl) isShort(b *ownRMB) bool {
 	return slices.ContainsFunc(lc.links, func(l *controlLink) bool {
@@ -263,7 +277,7 @@ func (lc *LinkControl) advanceExchange(now time.Time, out []Output) []Output {
 	if kind == exchangeDeleteRKey {
 		b.state = rmbQuarantined // rule: TestControlRKeyTimeout
 	} else {
-		out = lc.refused(id, rmbUnsure, out)
+		out = lc.refused(now, id, rmbUnsure, out)
 	}
 	if !asked {
 		// Those behind it would wait in vain for as long: their connections go on over TCP.
@@ -274,13 +288,14 @@ func (lc *LinkControl) advanceExchange(now time.Time, out []Output) []Output {
 }
 
 // refused ends CONFIRM RKEY without success.
-func (lc *LinkControl) refused(id RMBID, s ownRMBState, out []Output) []Output {
+func (lc *LinkControl) refused(now time.Time, id RMBID, s ownRMBState, out []Output) []Output {
 	b := lc.own[id]
 	switch {
 	case b.state == rmbQuarantined: // rule: TestQuarantineWhileTold
 		return out
 	case b.again && !b.delete:
 		b.state = rmbConfirmed // as far as it was
+		lc.tellLater(now)      // rule: TestToldAgainLater
 		return out
 	}
 	b.state = s
@@ -470,11 +485,12 @@ func (lc *LinkControl) rkeyAnswered(now time.Time, negative bool, out []Output) 
 	named := x.named
 	lc.exchange = rkeyExchange{}
 	if negative {
-		return lc.next(now, lc.refused(id, rmbRefused, out))
+		return lc.next(now, lc.refused(now, id, rmbRefused, out))
 	}
 	for _, num := range named {
 		b.told[num] = true
 	}
+	lc.again.delay = 0 // rule: TestToldAgainLater
 	switch {
 	case b.state == rmbQuarantined: // rule: TestQuarantineWhileTold
 	case b.delete:

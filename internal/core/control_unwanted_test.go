@@ -113,6 +113,78 @@ func TestToldAgain(t *testing.T) {
 	}
 }
 
+// TestToldAgainLater has a peer refuse, or not answer, when it is told again of an RMB that is in use, as a link has come: it is told after a while, more and more rarely
+// where nothing comes of that, and as soon as the first time when something has.
+func TestToldAgainLater(t *testing.T) {
+	for _, by := range []string{"server", "client"} {
+		for name, negative := range map[string]bool{"refused": true, "not answered": false} {
+			p := newTriplet(t)
+			s := map[string]*pairSide{"server": p.server, "client": p.client}[by]
+			lc := s.lc
+			lc.SetTestInterval(-1, nil)
+			s.do(lc.ConfirmRMB(p.now, 9, s.tokens(9), nil))
+			p.run()
+			refuse := func(from *pairSide, o SendLLC) bool {
+				m, ok := o.Message.(llc.ConfirmRKey)
+				if !ok || !m.Reply || from == s {
+					return false
+				}
+				if negative {
+					m.Negative = true
+					p.queue = append(p.queue, func() { s.do(lc.HandleMessage(p.now, o.Link, m, nil, nil)) })
+				}
+				return true
+			}
+			short := func(num llc.LinkNum) {
+				delete(lc.own[9].told, num)
+				lc.refreshRMBs()
+				s.do(lc.arm(lc.next(p.now, nil)))
+				p.run()
+			}
+			took := time.Duration(0) // until it is refused, or given up
+			tries := 1
+			if !negative {
+				took, tries = rkeyTries*LLCTimeout, rkeyTries
+			}
+			p.lose = refuse
+			if by == "client" { // which waits for an answer of another kind meanwhile
+				p.lose = func(from *pairSide, o SendLLC) bool {
+					return refuse(from, o) || o.Message.Type() == llc.TypeDeleteLink
+				}
+				s.do(lc.DeleteLink(p.now, 2, nil))
+			}
+			s.answers, s.sent = nil, nil
+			short(3)
+			p.pass(took + rkeyAgainDelay - time.Millisecond)
+			if n := s.count("CONFIRM RKEY"); n != tries {
+				t.Errorf("%s, %s: told %d times too early", by, name, n)
+			}
+			p.pass(time.Hour)
+			if n := s.count("CONFIRM RKEY"); n < 6*tries || n > 20*tries || lc.own[9].state != rmbConfirmed || len(s.answers) > 0 || lc.State() != ControlActive {
+				t.Errorf("%s, %s: told %d times in an hour, state %d, %v, %v", by, name, n, lc.own[9].state, s.answers, lc.State())
+			}
+			p.lose = nil
+			p.pass(rkeyAgainMax)
+			if !lc.own[9].told[3] {
+				t.Errorf("%s, %s: not told in the end", by, name)
+			}
+			p.check(by+", "+name, p.server.links(), RedundancySymmetric)
+			p.pass(time.Hour)
+			if n := s.count("CONFIRM RKEY"); lc.again.at != (time.Time{}) {
+				t.Errorf("%s, %s: told %d times, and again at %v", by, name, n, lc.again.at)
+			}
+			p.lose = refuse
+			num := s.lc.Links()[2].Num
+			short(num)
+			p.pass(took)
+			p.lose = nil
+			if p.pass(rkeyAgainDelay + time.Millisecond); !lc.own[9].told[num] {
+				t.Errorf("%s, %s: the second time it is not told after %v, but at %v", by, name, rkeyAgainDelay, lc.again.at.Sub(p.now))
+			}
+		}
+	}
+}
+
 // TestQuarantineWhileTold has a connection end without the peer's promise while the peer is told again of its RMB, as a link has come, or is to be: the RMB is
 // in quarantine at once, and whatever comes of that message it stays there, so that its memory is not given back while the peer may write.
 func TestQuarantineWhileTold(t *testing.T) {

@@ -130,6 +130,10 @@ const (
 	rkeyTries   = 2
 	// rkeyRetryDelay is how long the peer's change of links may take before we ask again.
 	rkeyRetryDelay = 100 * time.Millisecond
+	// rkeyAgainDelay is how long we wait before a peer that knows an RMB, but not on all links, is told of it again, where it has refused or has not
+	// answered; twice as long each time, up to rkeyAgainMax. Ours.
+	rkeyAgainDelay = 5 * time.Second
+	rkeyAgainMax   = 5 * time.Minute
 
 	// FirstContactWait is how long a connection waits for another's first contact with the same peer,
 	// before it makes one of its own: a peer that stalls one handshake must not stall others.
