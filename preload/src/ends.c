@@ -148,7 +148,7 @@ bool end_dup(int fd, int to)
 	end_born(to);
 	d = &ends[to];
 	d->generation = 0;
-	d->never = NEVER_OUT | NEVER_IN;
+	d->never = NEVER_OUT | NEVER_IN | (e->never & ASKED_ROOM);
 	copy(&e->out, &d->out);
 	copy(&e->in, &d->in);
 	return true;

@@ -247,6 +247,8 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 
 	if (op == EPOLL_CTL_ADD)
 		set_plain(set_at(fd));
+	if (e && ev && op != EPOLL_CTL_DEL && (ev->events & EPOLLOUT))
+		send_asked(e, fd);
 	if (!s)
 		return SYS(epoll_ctl, epfd, op, fd, ev);
 	if (op != EPOLL_CTL_DEL && ev && ev->data.u64 != (uint64_t)fd)
@@ -383,21 +385,32 @@ WAIT(epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, c
 WAIT(epoll_pwait2, (int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask),
      (epfd, events, max, timeout, mask), mask)
 
-/* Who looks at an epoll instance sees what the kernel knows of it. */
+/* Who looks at an epoll instance sees what the kernel knows of it; who asks for room is to find it. */
 
 static void looked_at(struct pollfd *p, nfds_t n)
 {
-	if (__atomic_load_n(&sets_top, __ATOMIC_RELAXED) == 0)
+	if (!p || (__atomic_load_n(&sets_top, __ATOMIC_RELAXED) == 0 && ends_top() == 0))
 		return;
-	for (nfds_t i = 0; i < n; i++)
+	for (nfds_t i = 0; i < n; i++) {
+		struct end *e = p[i].events & POLLOUT ? end_at(p[i].fd) : NULL;
+
 		set_plain(set_at(p[i].fd));
+		if (e)
+			send_asked(e, p[i].fd);
+	}
 }
 
-static void selected(int n, const fd_set *set)
+static void selected(int n, const fd_set *in, const fd_set *out)
 {
-	for (int fd = 0; set && fd < n && (uint32_t)fd < sets_top; fd++)
-		if (FD_ISSET(fd, set))
+	for (int fd = 0; in && fd < n && (uint32_t)fd < sets_top; fd++)
+		if (FD_ISSET(fd, in))
 			set_plain(set_at(fd));
+	for (int fd = 0; out && fd < n && fd < ends_top(); fd++) {
+		struct end *e = FD_ISSET(fd, out) ? end_at(fd) : NULL;
+
+		if (e)
+			send_asked(e, fd);
+	}
 }
 
 EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
@@ -418,7 +431,7 @@ EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, con
 
 EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval *timeout)
 {
-	selected(n, in);
+	selected(n, in, out);
 	if (!next.select)
 		next_resolve();
 	return next.select(n, in, out, except, timeout);
@@ -426,7 +439,7 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 
 EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout, const sigset_t *mask)
 {
-	selected(n, in);
+	selected(n, in, out);
 	if (!next.pselect)
 		next_resolve();
 	return next.pselect(n, in, out, except, timeout, mask);

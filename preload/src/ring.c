@@ -104,11 +104,17 @@ static struct ring *ring_map(int memfd, uint32_t size)
 	return r;
 }
 
+/* few is a size for the debug switch. Who asks whether there is room, and waits otherwise, writes more at a time than fits the smallest ring. */
+static uint32_t few(int end, bool asked)
+{
+	return asked && would_wait(end, 0) ? 16 * RING_BYTES_LEAST : RING_BYTES_LEAST;
+}
+
 /* ring_make makes a ring for a direction that this process writes. The file is the caller's to close. */
-struct ring *ring_make(int end, int *memfd)
+struct ring *ring_make(int end, bool asked, int *memfd)
 {
 	char name[64];
-	uint32_t size = shake(2) ? RING_BYTES_LEAST : RING_BYTES;
+	uint32_t size = shake(2) ? few(end, asked) : RING_BYTES;
 	struct ring *r = NULL;
 	struct rlimit64 most = {0};
 	long fd;

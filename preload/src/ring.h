@@ -93,7 +93,7 @@ struct ring {
 };
 
 /* ring.c */
-struct ring *ring_make(int end, int *memfd);
+struct ring *ring_make(int end, bool asked, int *memfd);
 struct ring *ring_take(int memfd);
 void ring_ref(struct ring *r);
 void ring_unref(struct ring *r);
@@ -201,6 +201,7 @@ static inline void span_copy(const struct span *from, void *memory, size_t n, bo
 #define NEVER_IN 2u
 #define GONE_SHUT 4u  /* this process has shut sending down */
 #define GONE_RESET 8u /* TCP would have been reset by the peer */
+#define ASKED_ROOM 16u /* this process has asked whether it can write */
 
 struct end {
 	uint64_t cookie; /* 0: none of ours */
@@ -250,6 +251,7 @@ bool leave_out(struct end *e, int fd);
 bool leave_in(struct end *e, int fd);
 bool receive_waiting(struct end *e, size_t *n);
 bool send_waiting(struct end *e, size_t *n);
+void send_asked(struct end *e, int fd);
 void receive_tidy(struct end *e, int fd);
 
 /* gone.c */

@@ -14,6 +14,7 @@
 #define PIECE (64u << 10) /* of a large send: the reader starts with it while the rest is copied */
 #define MARK_ROOM 8192	  /* of the socket's buffer: more than a mark and a token take */
 #define TOKENS_MOST 64	  /* that are in the socket at once */
+#define ROOM 4		  /* one part in so many of a ring is kept free for who waits until it can write */
 
 static const char token[1] = {0};
 
@@ -64,7 +65,7 @@ static bool offer(struct end *e, int fd, const struct span *s)
 	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || !end_alone(e) || !end_is(fd, e) ||
 	    !gate_close(&e->sending))
 		return false;
-	r = ring_make(fd, &memfd);
+	r = ring_make(fd, __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);
 	if (!r) {
 		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
 	} else {
@@ -281,6 +282,27 @@ static uint64_t space(struct ring *r)
 	return r->size - ((r->side->cursor - r->side->tail) & PUB_HEAD);
 }
 
+/*
+ * keep_room makes the socket not writable before the ring is full, where the program waits until it is writable and then writes as if nothing
+ * could keep it: TCP has a third of its buffer left. The lock is held.
+ */
+static void keep_room(struct end *e, struct ring *r, int fd)
+{
+	uint32_t wanted = 1;
+
+	if (!(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM) || r->side->state != RING_JOINED ||
+	    r->size - ((r->side->cursor - r->side->tail) & PUB_HEAD) >= r->size / ROOM || space(r) >= r->size / ROOM || !would_wait(fd, 0))
+		return;
+	__atomic_store_n(&r->h->wanted, 1, __ATOMIC_SEQ_CST);
+	if (!fill(r, fd, false) || space(r) < r->size / 2)
+		return;
+	/* The reader has made room meanwhile, and need not look again. */
+	if (__atomic_compare_exchange_n(&r->h->wanted, &wanted, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+		set_sndbuf(fd, r->side->sndbuf / 2);
+		r->side->small = 0;
+	}
+}
+
 /* turn_joined writes into the ring what there is room for. */
 static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags)
 {
@@ -359,6 +381,8 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 			turn = turn_joined(r, fd, s, flags);
 			if (turn == TURN_BROKEN)
 				ring_broken(r, fd);
+			else if (turn == TURN_MORE && s->left == 0)
+				keep_room(e, r, fd);
 			break;
 		case RING_ENDED:
 			turn = TURN_ENDED;
@@ -538,4 +562,21 @@ bool send_waiting(struct end *e, size_t *n)
 	}
 	ring_exit(r);
 	return joined;
+}
+
+/* send_asked takes note that this process asks whether it can write to a descriptor. */
+void send_asked(struct end *e, int fd)
+{
+	struct ring *r;
+	int saved = errno;
+
+	if ((__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM) || (__atomic_fetch_or(&e->never, ASKED_ROOM, __ATOMIC_SEQ_CST) & ASKED_ROOM) ||
+	    !ring_enter(&e->out, &r))
+		return;
+	if (end_is(fd, e) && ring_lock(r)) {
+		keep_room(e, r, fd);
+		ring_unlock(r);
+	}
+	ring_exit(r);
+	errno = saved;
 }
