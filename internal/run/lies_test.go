@@ -20,6 +20,8 @@ type liar struct {
 	dir, path string
 	fd        int
 	answers   map[kind]string
+	// what is said if this is not nil, and with which descriptors, which are closed then
+	invent func(k kind) (text []byte, fds []int)
 }
 
 // The lies, but for "honest" and "no".
@@ -96,6 +98,18 @@ func (l *liar) serve(c int) {
 }
 
 func (l *liar) answer(c int, k kind) bool {
+	if l.invent != nil {
+		text, fds := l.invent(k)
+		var rights []byte
+		if len(fds) > 0 {
+			rights = unix.UnixRights(fds...)
+		}
+		err := unix.Sendmsg(c, text, rights, nil, unix.MSG_NOSIGNAL)
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		return err == nil
+	}
 	lie := l.answers[k]
 	text := reply{kind: k, status: statusOK}.append(nil)
 	var fds []int

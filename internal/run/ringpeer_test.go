@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,7 @@ func peerProgram(t testing.TB) string {
 
 // claimEnd accepts a connection from a program with the library, and returns our end of its pair, which does not wait and is the caller's to close.
 func (d *Desk) claimEnd(l *net.TCPListener) (int, error) {
+	l.SetDeadline(time.Now().Add(ringPatience))
 	tcp, err := l.AcceptTCP()
 	if err != nil {
 		return -1, err

@@ -59,10 +59,8 @@ static int claim(const struct identity *id, int fd)
 	message_fill(&m, KIND_CLAIM, id);
 	if (spare >= 0) {
 		SYS(close, spare);
-		if (supervisor_send(sock, &m, fd) && supervisor_receive(sock, KIND_CLAIM, &end) != STATUS_OK && end >= 0) {
-			SYS(close, end);
-			end = -1;
-		}
+		if (supervisor_send(sock, &m, fd))
+			(void)supervisor_receive(sock, KIND_CLAIM, &end);
 	}
 	SYS(close, sock);
 	if (end >= 0 && !other_end(end, id)) {

@@ -136,7 +136,7 @@ bool supervisor_send(int sock, struct message *m, int fd)
 
 /*
  * supervisor_receive waits for the answer to a message, and for its descriptor if fd is not null.
- * *fd is -1 if there is none.
+ * *fd is -1 if there is none, and always if the answer is not STATUS_OK.
  */
 enum status supervisor_receive(int sock, enum kind kind, int *fd)
 {
@@ -168,7 +168,7 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 			SYS(close, got);
 		return STATUS_LOST;
 	}
-	if (fd)
+	if (fd && reply.status == STATUS_OK)
 		*fd = got;
 	else if (got >= 0)
 		SYS(close, got);

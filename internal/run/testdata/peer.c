@@ -1,5 +1,6 @@
 /*
- * The other end of what a test plays in Go: peer talk PORT SEED BYTES nonblocking|blocking, and peer obey PORT.
+ * The other end of what a test plays in Go: peer talk PORT SEED BYTES nonblocking|blocking, peer obey PORT, and
+ * peer believe TIMES.
  */
 #include "program.h"
 
@@ -327,6 +328,30 @@ static void obey(char **args)
 	close(honest);
 }
 
+/*
+ * believe has connections to itself under a supervisor that lies. They carry bytes, or end; nothing waits, and no descriptor is left, whatever the
+ * supervisor has handed over.
+ */
+static void believe(int times)
+{
+	int had = descriptors();
+
+	for (int i = 0; i < times; i++) {
+		char in[10], out[10] = "0123456789";
+		int a, b;
+		ssize_t r;
+
+		both_ends(&a, &b);
+		r = send(a, out, 10, MSG_NOSIGNAL);
+		CHECK(r == 10 || (r < 0 && (errno == EPIPE || errno == ECONNRESET)));
+		await(b, POLLIN);
+		r = recv(b, in, 10, MSG_WAITALL);
+		CHECK((r == 10 && memcmp(in, out, 10) == 0) || r == 0 || (r < 0 && errno == ECONNRESET));
+		CHECK(close(a) == 0 && close(b) == 0);
+		CHECK(descriptors() == had);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	signal(SIGPIPE, SIG_IGN);
@@ -334,6 +359,8 @@ int main(int argc, char **argv)
 		talk(argv + 2);
 	else if (argc == 3 && strcmp(argv[1], "obey") == 0)
 		obey(argv + 2);
+	else if (argc == 3 && strcmp(argv[1], "believe") == 0)
+		believe(atoi(argv[2]));
 	else
 		return 2;
 	return 0;
