@@ -19,6 +19,7 @@ EXPORT int listen(int fd, int backlog)
 	    protocol != IPPROTO_TCP || !address_of(fd, false, &id.local, &id.ipv6))
 		return (int)sys_return(r);
 	birth_never(fd);
+	birth_listens(fd, settings.rings);
 	if (!policy_listen(&id.local))
 		return (int)sys_return(r);
 	sock = supervisor_open(settings.socket);
@@ -101,16 +102,18 @@ static int moved(int fd, int flags)
 		r = SYS(dup3, end, fd, flags & SOCK_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
 	SYS(close, end);
-	end_born(fd);
+	end_born(fd, !(flags & SOCK_NONBLOCK));
 	return fd;
 }
 
 EXPORT int accept(int fd, struct sockaddr *sa, socklen_t *len)
 {
+	look_accept(fd);
 	return moved(next.accept(fd, sa, len), 0);
 }
 
 EXPORT int accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
+	look_accept(fd);
 	return moved(next.accept4(fd, sa, len, flags), flags);
 }

@@ -19,6 +19,7 @@ struct birth {
 	uint32_t registrations;
 	uint32_t events;
 	int32_t epfd;
+	bool listens; /* and accept waits, as far as was seen */
 };
 
 static struct birth births[BIRTHS];
@@ -63,6 +64,22 @@ void birth_never(int fd)
 		b->cookie = 0;
 }
 
+/* birth_listens takes note of a listener, and whether accept waits there. */
+void birth_listens(int fd, bool waits)
+{
+	struct birth *b = birth_at(fd);
+
+	if (b)
+		b->listens = waits;
+}
+
+bool birth_accepts(int fd)
+{
+	const struct birth *b = birth_at(fd);
+
+	return b && b->listens;
+}
+
 /* birth_may_swap says whether connect may put something else in the place of this socket. */
 bool birth_may_swap(int fd)
 {
@@ -97,6 +114,7 @@ EXPORT int socket(int domain, int type, int protocol)
 		b->cookie = tcp ? cookie_of((int)fd) : 0;
 		b->generation = __atomic_load_n(&generation, __ATOMIC_RELAXED);
 		b->registrations = 0;
+		b->listens = false;
 	}
 	return (int)sys_return(fd);
 }
@@ -231,6 +249,8 @@ static bool duplicates(int cmd)
 			end_shared(fd);                                          \
 			return copied(fd, SYS(fcntl, fd, cmd, arg));             \
 		}                                                                \
+		if (cmd == F_SETFL)                                              \
+			end_waits(fd, !((uintptr_t)arg & O_NONBLOCK));           \
 		if (next.name)                                                   \
 			return next.name(fd, cmd, arg);                          \
 		return (int)sys_return(SYS(fcntl, fd, cmd, arg));                \

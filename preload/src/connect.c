@@ -251,7 +251,7 @@ static void swap(struct attempt *a, int fd)
 	do
 		r = SYS(dup3, a->end, fd, a->flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
-	end_born(fd);
+	end_born(fd, !(a->status & O_NONBLOCK));
 	if (registered)
 		SYS(epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &event);
 	birth_never(fd);

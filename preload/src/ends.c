@@ -84,7 +84,7 @@ void end_drop(int fd)
 }
 
 /* end_born takes a descriptor that has become the end of a pair just now. */
-void end_born(int fd)
+void end_born(int fd, bool waits)
 {
 	struct end *e;
 	uint32_t have = __atomic_load_n(&top, __ATOMIC_RELAXED);
@@ -99,10 +99,20 @@ void end_born(int fd)
 	e->never = e->sending = e->receiving = e->streak = 0;
 	e->cork = CORK_KERNEL;
 	e->turns = e->turned = 0;
+	e->waits = waits;
 	e->sent = e->seen = 0;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 	__atomic_store_n(&e->cookie, cookie_of(fd), __ATOMIC_RELEASE);
+}
+
+/* end_waits takes note of O_NONBLOCK. */
+void end_waits(int fd, bool waits)
+{
+	struct end *e = end_at(fd);
+
+	if (e)
+		__atomic_store_n(&e->waits, waits, __ATOMIC_RELAXED);
 }
 
 /* end_shared keeps a descriptor in-band, or on the rings that it has: others are about to get it. */
@@ -145,7 +155,7 @@ bool end_dup(int fd, int to)
 		return true;
 	if (to >= ENDS || foreign())
 		return leave_out(e, fd) && leave_in(e, fd);
-	end_born(to);
+	end_born(to, false);
 	d = &ends[to];
 	d->generation = 0;
 	d->never = NEVER_OUT | NEVER_IN | (e->never & ASKED_ROOM);

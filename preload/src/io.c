@@ -129,5 +129,11 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 		memcpy(arg, &v, sizeof(v));
 		return 0;
 	}
+	if (e && arg && request == FIONBIO) {
+		int v;
+
+		memcpy(&v, arg, sizeof(v));
+		end_waits(fd, v == 0);
+	}
 	return (int)sys_return(SYS(ioctl, fd, request, arg));
 }

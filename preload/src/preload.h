@@ -158,12 +158,20 @@ bool policy_connect(const struct address *server);
 bool birth_may_swap(int fd);
 bool birth_registration(int fd, int *epfd, struct epoll_event *event);
 void birth_never(int fd);
+void birth_listens(int fd, bool waits);
+bool birth_accepts(int fd);
 uint32_t births_generation(void);
 pid_t births_process(void);
 uint64_t cookie_of(int fd);
 
+/* look.c */
+struct luck;
+void look_before(int fd, struct luck *luck);
+void look_accept(int fd);
+
 /* ends.c, ring.c, shake.c */
-void end_born(int fd);
+void end_born(int fd, bool waits);
+void end_waits(int fd, bool waits);
 void end_drop(int fd);
 void end_shared(int fd);
 bool end_dup(int fd, int to);

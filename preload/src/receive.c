@@ -15,15 +15,6 @@
 #define HINTS 32     /* turns taken, from which on a ring of the peer says that it wants one */
 #define RETRY 64 /* times that the ring is drained, after which luck is tried again */
 
-static void pause_cpu(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
 struct control {
 	union {
 		struct cmsghdr align;
@@ -307,14 +298,6 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	return TURN_BYTES;
 }
 
-static uint64_t precise_now(void)
-{
-	struct timespec t = {0};
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /*
  * look has a blocking reader look into the empty ring for a while, where that has paid: neither side makes a system
  * call then. The writer leaves out the token as long as all that it has written fits what the reader has asked for, so that no
@@ -440,6 +423,8 @@ static ssize_t ring_receive(struct ring *r, int fd, struct span *s, size_t all, 
 	}
 }
 
+static __thread struct luck receiving __attribute__((tls_model("initial-exec")));
+
 /* plain reads in-band, where no ring is known. */
 static ssize_t plain(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked)
 {
@@ -460,6 +445,8 @@ static ssize_t plain(struct end *e, int fd, struct span *s, int flags, int *out,
 	m = with_control(parts, span_parts(s, parts), &control);
 	for (size_t i = 0; i < m.msg_iovlen; i++)
 		shown += parts[i].iov_len;
+	if (!(flags & (MSG_PEEK | MSG_DONTWAIT)) && __atomic_load_n(&e->waits, __ATOMIC_RELAXED))
+		look_before(fd, &receiving);
 	n = next.recvmsg(fd, &m, flags | MSG_CMSG_CLOEXEC);
 	if (n > 0 && (flags & MSG_PEEK)) {
 		struct span rest = *s;

@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <string.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #define RING_MAGIC 0x31306d7267736f67ull
 #define RING_PAGE 4096
@@ -91,6 +92,30 @@ struct ring {
 	uint8_t *data;
 	struct ring_side *side;
 };
+
+/* look.c: how looking has paid lately to a thread. */
+struct luck {
+	int32_t left;	 /* while it is above 0 all waits look */
+	uint32_t waits;	 /* since the last look */
+	uint32_t seldom; /* waits between looks otherwise; 0: none has looked */
+};
+
+static inline void pause_cpu(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static inline uint64_t precise_now(void)
+{
+	struct timespec t = {0};
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 /* ring.c */
 struct ring *ring_make(int end, bool asked, int *memfd);
@@ -215,6 +240,7 @@ struct end {
 	uint32_t cork; /* enum cork */
 	uint32_t turns; /* sends that came after a receive */
 	uint32_t turned; /* enum turned */
+	uint32_t waits;	 /* receives wait for something, as far as was seen */
 };
 
 /* Whether a direction is to have a ring because its programs take turns, and wait for each other. */
