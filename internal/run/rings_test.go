@@ -14,7 +14,7 @@ import (
 	"github.com/gosmc/smc/preload"
 )
 
-// Cases of testdata/rings.c: those in which two programs exchange a stream, whatever the size of the rings, and others.
+// Cases of testdata/rings: those in which two programs exchange a stream, whatever the size of the rings, and others.
 var (
 	streamCases = []string{
 		"large", "large-nonblocking", "small", "small-nonblocking", "phases", "phases-nonblocking", "duplex", "killed", "threads", "turns", "readers",
@@ -28,7 +28,11 @@ var (
 func ringProgram(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "rings")
-	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/rings.c", "-pthread")
+	source, err := filepath.Glob("testdata/rings/*.c")
+	if err != nil || len(source) == 0 {
+		t.Fatalf("no source: %v", err)
+	}
+	compile(t, append([]string{"-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", path}, source...)...)
 	return path
 }
 

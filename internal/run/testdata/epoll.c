@@ -2,39 +2,15 @@
  * A program that changes its mind about what epoll is to report all the time: epoll CASE [SEED]. Bare, with TCP, it
  * behaves the same. With the environment variable MOVED set to 1 its connections are not TCP, and much costs no system call.
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
+#include "program.h"
+
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/select.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#define CHECK(what)                                                                            \
-	do {                                                                                   \
-		if (!(what)) {                                                                 \
-			fprintf(stderr, "%s:%d: pid %d: %s (%s)\n", __FILE__, __LINE__, getpid(), #what, strerror(errno)); \
-			_exit(1);                                                              \
-		}                                                                              \
-	} while (0)
-
-#define PATIENCE 60000 /* milliseconds that nothing may take */
 #define COUNT 6
 
 static unsigned long seed = 1;
@@ -42,27 +18,12 @@ static char buf[65536];
 
 static unsigned rnd(unsigned n)
 {
-	seed = seed * 6364136223846793005ul + 1442695040888963407ul;
-	return (unsigned)(seed >> 33) % n;
+	return random_of(&seed, n);
 }
 
 static int moved(void)
 {
 	return getenv("MOVED") && atoi(getenv("MOVED"));
-}
-
-static void connected(int *c, int *s)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t len = sizeof(a);
-	int l = socket(AF_INET, SOCK_STREAM, 0);
-
-	CHECK(bind(l, (struct sockaddr *)&a, len) == 0 && listen(l, 5) == 0 && getsockname(l, (struct sockaddr *)&a, &len) == 0);
-	*c = socket(AF_INET, SOCK_STREAM, 0);
-	CHECK(connect(*c, (struct sockaddr *)&a, sizeof(a)) == 0);
-	*s = accept(l, NULL, NULL);
-	CHECK(*s >= 0);
-	close(l);
 }
 
 static int is_tcp(int fd)
@@ -77,11 +38,11 @@ static int is_tcp(int fd)
 /* pair makes a connection. Where the machine is busy one may stay TCP that could be moved. */
 static void pair(int *c, int *s)
 {
-	connected(c, s);
+	both_ends(c, s);
 	for (int i = 0; i < 100 && moved() && is_tcp(*s); i++) {
 		close(*c);
 		close(*s);
-		connected(c, s);
+		both_ends(c, s);
 	}
 	CHECK(is_tcp(*s) == !moved());
 }

@@ -1,0 +1,75 @@
+/*
+ * Programs that send much, and know nothing of gosmc: rings CASE [SEED]. All of it is what TCP does, too. With the
+ * environment variable RINGS set to 1 the connections must have gone over to rings, with 0 they must not.
+ */
+#ifndef RINGS_H
+#define RINGS_H
+
+#include "../program.h"
+
+#define LARGE 32768
+
+/* A stream is what goes in one direction: every byte says where it belongs. */
+struct stream {
+	unsigned long at, dir;
+};
+
+extern unsigned long seed;
+extern char buf[1 << 20];
+extern char *self; /* the path of this program */
+extern struct stream ab, ba;	   /* as they are sent */
+extern struct stream ab_in, ba_in; /* as they are received, where one process does both */
+
+/* stream.c */
+unsigned rnd(unsigned n);
+void fill(const struct stream *s, unsigned n);
+void look(const struct stream *s, long n);
+void put(int fd, struct stream *s, unsigned long n, unsigned max);
+void take(int fd, struct stream *s, unsigned long n, unsigned max);
+void ended(int fd);
+int on_rings(void);
+void have(int rings);
+void joined(int *a, int *b);
+int both(int *fd);
+void done(pid_t child);
+
+/* flow.c */
+void one_way(unsigned long n, unsigned send, unsigned receive, int flags);
+void phases(int flags);
+void duplex(void);
+void test_poll(void);
+void test_signal(void);
+void test_peek(void);
+void test_parts(void);
+
+/* heirs.c */
+void test_dup(void);
+void test_fork(void);
+void test_exec(void);
+void heir(const char *number);
+void test_passed(void);
+void passed_heir(const char *number);
+void test_others(void);
+void test_spawned(void);
+void test_stream(void);
+void test_daemon(void);
+void test_fortified(void);
+
+/* gone.c */
+void test_killed(void);
+void test_gone(void);
+void test_unread(void);
+void test_after_close(void);
+
+/* turns.c */
+void test_turns(void);
+void test_readers(void);
+void test_threads(void);
+
+/* limits.c */
+void test_starved(void);
+void test_small_files(void);
+void test_scribble(void);
+void test_cork(void);
+
+#endif
