@@ -9,6 +9,7 @@ const (
 	maxOutside   = 256  // of these, those of other users: they must not take the places of our own
 	maxListeners = 4096
 	maxPrograms  = 65536
+	maxSearches  = 200 // for programs, in a row, as long as processes end before they could be asked
 	maxRelays    = 4096
 	maxCallers   = 256 // programs that have offered, of which a status tells
 

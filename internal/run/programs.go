@@ -3,6 +3,9 @@ package run
 import (
 	"errors"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,10 +66,18 @@ func (p *programs) gone() bool {
 	return len(p.pids) == 0
 }
 
-// find looks for processes whose environment has our socket.
+// find looks for processes whose environment has our socket, again while there may be one that it could not see.
 func (p *programs) find() {
-	for _, pid := range supervised(p.socket) {
-		p.add(pid)
+	for range maxSearches {
+		pids, sure := supervised(procDir, p.socket)
+		for _, pid := range pids {
+			if p.add(pid) != nil {
+				sure = false // it has ended meanwhile
+			}
+		}
+		if sure || len(p.pids) > 0 {
+			return
+		}
 	}
 }
 
@@ -74,4 +85,37 @@ func (p *programs) close() {
 	for _, fd := range p.pids {
 		unix.Close(fd)
 	}
+}
+
+const procDir = "/proc"
+
+// supervised returns the processes whose environment has a supervisor's socket. It is not sure that these are all if one has ended before it could be
+// asked, which may have started others, or was about to become another program.
+func supervised(proc, socket string) (pids []int, sure bool) {
+	sure = true
+	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*"))
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		environ, err := os.ReadFile(filepath.Join(dir, "environ"))
+		switch {
+		case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH): // rule: TestSupervised
+			sure = false
+		case err == nil && len(environ) == 0 && betweenPrograms(dir): // rule: TestSupervised
+			sure = false
+		case err == nil && lookup(strings.Split(string(environ), "\x00"), EnvSocket) == socket:
+			pids = append(pids, pid)
+		}
+	}
+	return pids, sure
+}
+
+// betweenPrograms reports whether a process without an environment is in the middle of exec. One that has none for good has arguments, and a thread of
+// the kernel, or what is left of a process, no program.
+func betweenPrograms(dir string) bool {
+	_, err := os.Readlink(filepath.Join(dir, "exe"))
+	arguments, err2 := os.ReadFile(filepath.Join(dir, "cmdline"))
+	return err == nil && err2 == nil && len(arguments) == 0
 }

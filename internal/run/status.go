@@ -112,7 +112,8 @@ func (v view) Status() control.Status {
 		st.Counters.Fallbacks = append(st.Counters.Fallbacks, control.FallbackCount{Code: control.ReasonCode(d), Tag: r.Tag, Text: r.Sentence, Count: n})
 	}
 	v.mu.Unlock()
-	for _, pid := range append(supervised(v.socket), callers...) {
+	pids, _ := supervised(procDir, v.socket)
+	for _, pid := range append(pids, callers...) {
 		if command := commandOf(pid); command != "" && !slices.ContainsFunc(st.Programs, func(p control.StatusProgram) bool { return p.PID == pid }) {
 			st.Programs = append(st.Programs, control.StatusProgram{PID: pid, Command: command})
 		}
@@ -128,21 +129,6 @@ func (v view) Trace() control.Tracer {
 
 // SampleCursors implements [control.Host]. There are none.
 func (v view) SampleCursors(list []control.TraceEvent) ([]control.TraceEvent, int) { return list, 0 }
-
-// supervised returns the processes whose environment has a supervisor's socket.
-func supervised(socket string) (pids []int) {
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		if of := Supervisor(pid); of != "" && of == socket {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
 
 // Supervisor returns the socket of the supervisor under which a process was started, "" if there is none, or the process
 // cannot be asked.

@@ -1,0 +1,56 @@
+package run
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// TestSupervised has a search for programs know when it may have missed one.
+func TestSupervised(t *testing.T) {
+	const ours = "A=B\x00" + EnvSocket + "=/here/socket\x00C=D\x00"
+	type process struct {
+		environ, exe, cmdline string
+		gone                  bool
+	}
+	for _, tt := range []struct {
+		name      string
+		processes map[string]process
+		pids      []int
+		sure      bool
+	}{
+		{"nobody", nil, nil, true},
+		{"ours", map[string]process{"10": {environ: ours, exe: "sh", cmdline: "sh"}, "9": {environ: "A=B\x00", exe: "sh", cmdline: "sh"}}, []int{10}, true},
+		{"of another one", map[string]process{"10": {environ: EnvSocket + "=/here/socket2\x00", exe: "sh", cmdline: "sh"}}, nil, true},
+		{"one has ended", map[string]process{"10": {gone: true}}, nil, false},
+		{"one has ended, and one is there", map[string]process{"10": {gone: true}, "11": {environ: ours}}, []int{11}, false},
+		{"a thread of the kernel, or a zombie", map[string]process{"10": {}}, nil, true},
+		{"in the middle of exec", map[string]process{"10": {exe: "sh"}}, nil, false},
+		{"no environment", map[string]process{"10": {exe: "sh", cmdline: "sh"}}, nil, true},
+	} {
+		dir := t.TempDir()
+		for pid, p := range tt.processes {
+			at := filepath.Join(dir, pid)
+			if err := os.Mkdir(at, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if p.gone {
+				continue
+			}
+			for name, text := range map[string]string{"environ": p.environ, "cmdline": p.cmdline} {
+				if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if p.exe != "" {
+				if err := os.Symlink(p.exe, filepath.Join(at, "exe")); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if pids, sure := supervised(dir, "/here/socket"); !slices.Equal(pids, tt.pids) || sure != tt.sure {
+			t.Errorf("%s: %v, %v; want %v, %v", tt.name, pids, sure, tt.pids, tt.sure)
+		}
+	}
+}
