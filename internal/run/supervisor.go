@@ -62,6 +62,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	s := emptySupervisor(policy)
 	err = s.open(rundir.Path(dir, rundir.Run))
 	if err == nil {
+		makeResets(rundir.Path(dir, rundir.Run)) // they can be done without
 		err = s.openDoor()
 	}
 	if err == nil {
@@ -233,6 +234,7 @@ func (s *supervisor) close() {
 	s.closeLetters()
 	if s.path != "" {
 		os.Remove(s.path)
+		removeResets(filepath.Dir(s.path))
 	}
 	if s.programs != nil {
 		s.programs.close()

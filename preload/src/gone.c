@@ -28,6 +28,8 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 	int error = 0;
 	socklen_t len = sizeof(error);
 
+	if (!(had & GONE_SHUT) && reset_came(e, fd))
+		return sys_return(-ECONNRESET);
 	if (SYS(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error) {
 		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
 		return sys_return(-error);
@@ -44,12 +46,22 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 bool end_reset(int fd)
 {
 	struct end *e = end_at(fd);
+	short s;
 
 	if (!e)
 		return false;
-	if (state(fd) & POLLERR)
+	s = state(fd);
+	if ((s & POLLHUP) && reset_waits(e, fd))
+		return true;
+	if (s & POLLERR)
 		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
 	return __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET;
+}
+
+/* end_hung_up says whether the peer's end is closed, by the last who had it. */
+bool end_hung_up(int fd)
+{
+	return state(fd) & POLLHUP;
 }
 
 /* end_shut takes note that this process sends no more. */

@@ -85,6 +85,13 @@ bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique
 	return SYS(bind, fd, &sun, offsetof(struct sockaddr_un, sun_path) + NAME_LEN) == 0;
 }
 
+/* identity_name says whether a name is one of ours. */
+bool identity_name(const struct sockaddr_un *sun, socklen_t len)
+{
+	return len == offsetof(struct sockaddr_un, sun_path) + NAME_LEN && sun->sun_family == AF_UNIX &&
+	       memcmp(sun->sun_path, PREFIX, PREFIX_LEN) == 0;
+}
+
 /* identity_claimed says whether the other end of a pair has its name: somebody has it, or had. */
 bool identity_claimed(int end)
 {
@@ -101,8 +108,7 @@ bool identity_of(int fd, struct identity *id)
 	socklen_t len = sizeof(sun);
 	const char *p = sun.sun_path + PREFIX_LEN;
 
-	if (SYS(getsockname, fd, &sun, &len) != 0 || sun.sun_family != AF_UNIX ||
-	    len != offsetof(struct sockaddr_un, sun_path) + NAME_LEN || memcmp(sun.sun_path, PREFIX, PREFIX_LEN) != 0)
+	if (SYS(getsockname, fd, &sun, &len) != 0 || !identity_name(&sun, len))
 		return false;
 	if ((p[0] != 'c' && p[0] != 's') || p[1] != '/' || (p[2] != '4' && p[2] != '6') || p[3] != '/')
 		return false;

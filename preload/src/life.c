@@ -108,6 +108,8 @@ EXPORT int shutdown(int fd, int how)
 	r = SYS(shutdown, fd, how);
 	if (e && r == 0 && how != SHUT_RD)
 		end_shut(fd);
+	if (r == 0 && how != SHUT_RD)
+		reset_mark(fd, false); /* the end of what was sent has come before a reset, and stays what it is */
 	return (int)sys_return(r);
 }
 

@@ -64,6 +64,8 @@ void options_copy(int from, int to)
 		memset(&v, 0, sizeof(v));
 		if (SYS(getsockopt, from, SOL_SOCKET, same[i], &v, &len) == 0 && !fresh(same[i], &v, sizeof(v)))
 			SYS(setsockopt, to, SOL_SOCKET, same[i], &v, len);
+		if (same[i] == SO_LINGER && v.linger.l_onoff && v.linger.l_linger == 0)
+			reset_mark(to, true);
 	}
 	len = sizeof(v.number);
 	if (SYS(getsockopt, from, IPPROTO_TCP, TCP_NODELAY, &v, &len) == 0 && v.number)
@@ -203,6 +205,16 @@ EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 			memcpy(val, &v, sizeof(v));
 		}
 	}
+	if (r == 0 && level == SOL_SOCKET && name == SO_ERROR && *len == sizeof(int)) {
+		struct end *e = end_at(fd);
+		int v;
+
+		memcpy(&v, val, sizeof(v));
+		if (v == 0 && e && end_is(fd, e) && reset_came(e, fd)) {
+			v = ECONNRESET;
+			memcpy(val, &v, sizeof(v));
+		}
+	}
 	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && (only_ours(fd) || identity_of(fd, &id))) {
 		if (!val || !len)
 			return (int)sys_return(-EFAULT);
@@ -242,6 +254,12 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && end_joined(fd))
 		return val && len >= (socklen_t)sizeof(int) ? 0 : (int)sys_return(-EINVAL); /* its size says when a ring is full */
 	r = level == IPPROTO_TCP && only_ours(fd) ? -EOPNOTSUPP : SYS(setsockopt, fd, level, name, val, len);
+	if (r == 0 && level == SOL_SOCKET && name == SO_LINGER && settings.on) {
+		struct linger linger;
+
+		memcpy(&linger, val, sizeof(linger));
+		reset_mark(fd, linger.l_onoff && linger.l_linger == 0);
+	}
 	if (r == 0 && only_tcp(level, name))
 		birth_never(fd);
 	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && (only_ours(fd) || identity_of(fd, &id)))

@@ -46,6 +46,7 @@ struct identity {
 /* identity.c */
 const char *get_hex(const char *p, uint8_t *b, size_t n);
 bool identity_claimed(int end);
+bool identity_name(const struct sockaddr_un *sun, socklen_t len);
 bool identity_of(int fd, struct identity *id);
 void identity_ring(int fd, char out[static 64]);
 bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique);
@@ -153,6 +154,10 @@ uint64_t netns_of(int fd);
 void policy_read(void);
 bool policy_listen(const struct address *local);
 bool policy_connect(const struct address *server);
+
+/* resets.c */
+void resets_open(const char *dir);
+void reset_mark(int fd, bool on);
 
 /* births.c */
 bool birth_may_swap(int fd);

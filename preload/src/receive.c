@@ -528,6 +528,10 @@ ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count
 		}
 		if (n < 0 && all != s.left)
 			n = 0;
+		if (n == 0 && all == s.left && reset_came(e, fd)) {
+			errno = ECONNRESET;
+			return -1;
+		}
 		if (n < 0) {
 			if (errno == ECONNRESET)
 				__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);

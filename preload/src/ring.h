@@ -284,6 +284,11 @@ void receive_tidy(struct end *e, int fd);
 ssize_t send_refused(struct end *e, int fd, size_t left, int flags);
 bool end_reset(int fd);
 void end_shut(int fd);
+bool end_hung_up(int fd);
+
+/* resets.c */
+bool reset_came(struct end *e, int fd);
+bool reset_waits(const struct end *e, int fd);
 
 /* shake.c: the debug switch */
 bool shake(unsigned one_in);

@@ -25,13 +25,8 @@ var pythonModules = []string{
 	"test.test_httplib test.test_httpservers test.test_urllib2_localnet",
 }
 
-// pythonDiffers has tests that fail under 'gosmc run' and not bare, with the reason: docs/run.md has them as differences to TCP.
-var pythonDiffers = map[string]string{
-	"test.test_ssl.TestPreHandshakeClose.test_preauth_data_to_tls_client": linger,
-	"test.test_ssl.TestPreHandshakeClose.test_preauth_data_to_tls_server": linger,
-}
-
-const linger = "it wants the reset of SO_LINGER with 0 seconds"
+// pythonDiffers has tests that fail under 'gosmc run' and not bare, with the reason: docs/run.md has them as differences to TCP. None does.
+var pythonDiffers = map[string]string{}
 
 var python = &program{
 	name: "python", what: "Python's own tests: socket, ssl, selectors, epoll, socketserver, subprocess, asyncio, and those of protocols",

@@ -106,11 +106,235 @@ static void test_bounded(void)
 	}
 }
 
+static void linger(int fd, int on)
+{
+	struct linger l = {.l_onoff = on};
+
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof(l)) == 0);
+}
+
+static int error_of(int fd)
+{
+	int v = -1;
+	socklen_t len = sizeof(v);
+
+	CHECK(getsockopt(fd, SOL_SOCKET, SO_ERROR, &v, &len) == 0);
+	return v;
+}
+
+static int quiet(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN | POLLRDHUP};
+
+	return poll(&p, 1, 0) == 0;
+}
+
+static void await_hangup(int fd)
+{
+	struct pollfd p = {.fd = fd};
+
+	CHECK(poll(&p, 1, 60000) == 1 && (p.revents & POLLHUP));
+}
+
+static void was_reset(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	CHECK(poll(&p, 1, 60000) == 1 && (p.revents & (POLLIN | POLLHUP)) == (POLLIN | POLLHUP));
+	CHECK(read(fd, buf, 10) < 0 && errno == ECONNRESET);
+	CHECK(read(fd, buf, 10) == 0 && error_of(fd) == 0);
+	CHECK(send(fd, buf, 1, MSG_NOSIGNAL) < 0 && errno == EPIPE);
+	close(fd);
+}
+
+static void was_ended(int fd)
+{
+	CHECK(read(fd, buf, 10) == 0 && error_of(fd) == 0 && read(fd, buf, 10) == 0);
+	close(fd);
+}
+
+/* Lingering for 0 seconds means that the last close resets the connection, whoever does it, after what was sent. */
+static void test_reset(void)
+{
+	struct sockaddr_in at;
+	socklen_t len = sizeof(at);
+	int a, b, c;
+
+	for (int side = 0; side < 2; side++) {
+		side ? pair(&b, &a) : pair(&a, &b);
+		linger(a, 1);
+		CHECK(quiet(b) && error_of(b) == 0);
+		close(a);
+		was_reset(b);
+	}
+	pair(&a, &b);
+	linger(a, 1);
+	CHECK(write(a, "abc", 3) == 3);
+	close(a);
+	await_hangup(b);
+	CHECK(getpeername(b, (struct sockaddr *)&at, &len) < 0 && errno == ENOTCONN);
+	CHECK(read(b, buf, 10) == 3);
+	was_reset(b);
+	/* Each of these hears of it first. */
+	pair(&a, &b);
+	linger(a, 1);
+	close(a);
+	await_hangup(b);
+	CHECK(error_of(b) == ECONNRESET);
+	was_ended(b);
+	pair(&a, &b);
+	linger(a, 1);
+	close(a);
+	CHECK(send(b, buf, 1, 0) < 0 && errno == ECONNRESET); /* and no signal */
+	was_ended(b);
+	pair(&a, &b);
+	linger(a, 1);
+	close(a);
+	CHECK(recv(b, buf, 1, MSG_PEEK) < 0 && errno == ECONNRESET);
+	was_ended(b);
+	/* Only the last close counts. */
+	pair(&a, &b);
+	linger(a, 1);
+	c = dup(a);
+	close(a);
+	CHECK(quiet(b));
+	close(c);
+	was_reset(b);
+	pair(&a, &b);
+	linger(a, 1);
+	linger(a, 0);
+	close(a);
+	was_ended(b);
+	/* What was read is not reset any more. */
+	pair(&a, &b);
+	linger(a, 1);
+	shutdown(a, SHUT_WR);
+	CHECK(read(b, buf, 1) == 0);
+	close(a);
+	CHECK(read(b, buf, 1) == 0 && read(b, buf, 1) == 0);
+	close(b);
+}
+
+/* One that has bytes unread is reset by all means, but once. */
+static void test_reset_unread(void)
+{
+	int a, b;
+
+	pair(&a, &b);
+	linger(a, 1);
+	CHECK(write(b, "abc", 3) == 3);
+	close(a);
+	was_reset(b);
+}
+
+/* The option is the socket's, and so the reset comes where its last owner ends, or is killed. */
+static void test_reset_processes(void)
+{
+	int a, b, go[2];
+	pid_t child;
+
+	for (int killed = 0; killed < 2; killed++) {
+		pair(&a, &b);
+		linger(a, 1);
+		CHECK(pipe(go) == 0);
+		child = fork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			close(b);
+			CHECK(read(go[0], buf, 1) == 1);
+			if (killed)
+				raise(SIGKILL);
+			_exit(0);
+		}
+		close(a);
+		CHECK(quiet(b));
+		CHECK(write(go[1], "x", 1) == 1 && waitpid(child, NULL, 0) == child);
+		was_reset(b);
+	}
+	/* A reader that waits is woken up by it. */
+	pair(&a, &b);
+	linger(a, 1);
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		close(a);
+		CHECK(read(b, buf, 1) < 0 && errno == ECONNRESET);
+		_exit(0);
+	}
+	close(b);
+	close(a);
+	int status;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* What a listener and a socket before connect are told is true of their connections. */
+static void test_reset_inherited(void)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(at);
+
+	for (int side = 0; side < 2; side++) {
+		int l = socket(AF_INET, SOCK_STREAM, 0), c = socket(AF_INET, SOCK_STREAM, 0), s;
+
+		CHECK(bind(l, (struct sockaddr *)&at, len) == 0 && getsockname(l, (struct sockaddr *)&at, &len) == 0);
+		linger(side ? l : c, 1);
+		CHECK(listen(l, 5) == 0 && connect(c, (struct sockaddr *)&at, sizeof(at)) == 0);
+		s = accept(l, NULL, NULL);
+		close(side ? s : c);
+		was_reset(side ? c : s);
+		close(l);
+		at.sin_port = 0;
+	}
+}
+
+/* A ring is read to its end before that. */
+static void test_reset_ring(void)
+{
+	int a, b;
+
+	pair(&a, &b);
+	linger(a, 1);
+	stream(a, b);
+	CHECK(rings() == 2 * moved());
+	CHECK(write(a, buf, 1000) == 1000);
+	close(a);
+	CHECK(recv(b, buf, 1000, MSG_WAITALL) == 1000);
+	was_reset(b);
+}
+
+/* Whoever can write to the table can cut it off: then it is an end of file. */
+static void test_reset_cut(void)
+{
+	char path[200], *slash;
+	int a, b;
+
+	if (!getenv("GOSMC_RUN"))
+		return;
+	snprintf(path, sizeof(path) - 10, "%s", getenv("GOSMC_RUN"));
+	slash = strrchr(path, '/');
+	strcpy(slash + 1, "resets");
+	pair(&a, &b);
+	linger(a, 1);
+	CHECK(truncate(path, 0) == 0);
+	close(a);
+	was_ended(b);
+	pair(&a, &b);
+	linger(a, 1);
+	close(a);
+	was_ended(b);
+}
+
 static const struct {
 	const char *name;
 	void (*test)(void);
 } cases[] = {
 	{"bounded", test_bounded},
+	{"reset", test_reset},
+	{"reset-unread", test_reset_unread},
+	{"reset-processes", test_reset_processes},
+	{"reset-inherited", test_reset_inherited},
+	{"reset-ring", test_reset_ring},
+	{"reset-cut", test_reset_cut},
 };
 
 int main(int argc, char **argv)

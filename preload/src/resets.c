@@ -1,0 +1,133 @@
+/*
+ * Resets: who has set SO_LINGER to 0 seconds has TCP reset the connection when it is closed for the last time, by whomever. The kernel
+ * says that of a pair only if bytes are unread, so the rest is in a table, a file in the run directory that all programs of a user map:
+ * the name of such an end is marked as long as it is to be so, and its peer, which has found the end of what was sent, looks whether it is.
+ *
+ * Everybody with the user's rights can write there, as they could kill a program. A file that is cut off is nobody's end, though.
+ */
+#include "ring.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define RESETS_MAGIC 0x31747372736f67ull
+#define RESETS 8192 /* a mark that takes the place of another one has the connection of that end in an end of file */
+#define PAGE 4096
+
+struct resets {
+	uint64_t magic;
+	uint32_t any; /* there was ever a mark */
+	uint8_t pad[PAGE - 12];
+	uint64_t marks[RESETS]; /* of the end whose mark it is; 0: none */
+};
+_Static_assert(sizeof(struct resets) == PAGE + 8 * RESETS, "struct resets");
+
+static struct resets *table;
+
+/* there says whether a part of the table can be touched: one whose file was cut off would be a signal. */
+static bool there(const void *part, int how)
+{
+	uintptr_t page = (uintptr_t)part & ~(uintptr_t)(PAGE - 1);
+	long r = SYS(madvise, page, PAGE, how);
+
+	return r != -EFAULT && r != -ENOMEM;
+}
+
+/* resets_open maps the table of a directory that nobody else can write to. */
+void resets_open(const char *dir)
+{
+	static const char name[] = "resets";
+	char path[sizeof(settings.socket) + sizeof(name)];
+	struct stat st;
+	long fd, p;
+	size_t n = strlen(dir);
+
+	memcpy(path, dir, n);
+	memcpy(path + n, name, sizeof(name));
+	fd = SYS(openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return;
+	if (fstat((int)fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == settings.uid && st.st_size == (off_t)sizeof(struct resets)) {
+		p = SYS(mmap, NULL, sizeof(struct resets), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if ((unsigned long)p <= -4096UL)
+			table = (struct resets *)p;
+	}
+	SYS(close, fd);
+	if (table && (!there(table, MADV_POPULATE_READ) || table->magic != RESETS_MAGIC))
+		table = NULL;
+}
+
+/* slot is where the mark of one of the two ends of a pair is, or would be. NULL: it is none, or there is no table. */
+static uint64_t *slot(int fd, bool peer, int how, uint64_t *key)
+{
+	struct sockaddr_un sun;
+	socklen_t len = sizeof(sun);
+	long r = peer ? SYS(getpeername, fd, &sun, &len) : SYS(getsockname, fd, &sun, &len);
+	uint64_t hash = 0xcbf29ce484222325ull; /* FNV-1a, of the name */
+	uint64_t *at;
+
+	if (r != 0 || !identity_name(&sun, len))
+		return NULL;
+	for (size_t i = 0; i < len - offsetof(struct sockaddr_un, sun_path); i++)
+		hash = (hash ^ (uint8_t)sun.sun_path[i]) * 0x100000001b3ull;
+	*key = hash ? hash : 1;
+	at = &table->marks[hash % RESETS];
+	return there(at, how) ? at : NULL;
+}
+
+/* reset_mark takes note whether the last close of an end of ours will be a reset. */
+void reset_mark(int fd, bool on)
+{
+	uint64_t key;
+	uint64_t *at;
+
+	if (!table || !there(table, MADV_POPULATE_WRITE) || (!on && !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST)))
+		return;
+	at = slot(fd, false, MADV_POPULATE_WRITE, &key);
+	if (!at)
+		return;
+	if (on) {
+		__atomic_store_n(at, key, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&table->any, 1, __ATOMIC_SEQ_CST);
+	} else {
+		__atomic_compare_exchange_n(at, &key, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	}
+}
+
+/* reset_of is where the mark of the peer's end is, if it has one and the peer has it no more. */
+static uint64_t *reset_of(const struct end *e, int fd, uint64_t *key)
+{
+	uint64_t *at;
+
+	if (!table || (__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET) || !there(table, MADV_POPULATE_READ) ||
+	    !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST))
+		return NULL;
+	at = slot(fd, true, MADV_POPULATE_WRITE, key);
+	return at && __atomic_load_n(at, __ATOMIC_SEQ_CST) == *key && end_hung_up(fd) ? at : NULL;
+}
+
+/* reset_came says, once, whether the peer has reset the connection in which nothing more comes. */
+bool reset_came(struct end *e, int fd)
+{
+	uint64_t key;
+	uint64_t *at = reset_of(e, fd, &key);
+
+	if (!at || !__atomic_compare_exchange_n(at, &key, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return false;
+	__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+	return true;
+}
+
+/* reset_waits says whether it has, and nobody was told. */
+bool reset_waits(const struct end *e, int fd)
+{
+	uint64_t key;
+
+	return reset_of(e, fd, &key) != NULL;
+}
