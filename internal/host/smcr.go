@@ -321,15 +321,13 @@ func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 func (g *smcrGroup) attach(c *smcrCarrier, r core.Result) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l, el := g.pickNamed(c)
-	if l == nil { // the group ends: what has come before can be read
-		l, el = g.main(), *c.element // without it TestSMCROneShot loses bytes now and then
-	}
 	// A peer that does not say "no eyecatcher" keeps to RFC 7609, which has one in all elements: it expects it in ours too.
 	eyecatcher := g.ctl.PeerEyecatcher()
-	return c.link.Attach(l.net, link.PeerRMBE{
-		AlertToken: r.R.AlertToken, RKey: el.RKey, Addr: el.VA, Index: 1, Size: r.R.RMBESize, Eyecatcher: eyecatcher,
-	}, eyecatcher) // rule: TestSMCREyecatcher: }, eyecatcher) -> }, false)
+	return g.begin(c, func(l *smcrLink, el core.Element) error {
+		return c.link.Attach(l.net, link.PeerRMBE{
+			AlertToken: r.R.AlertToken, RKey: el.RKey, Addr: el.VA, Index: 1, Size: r.R.RMBESize, Eyecatcher: eyecatcher,
+		}, eyecatcher) // rule: TestSMCREyecatcher: }, eyecatcher) -> }, false)
+	})
 }
 
 func (c *smcrCarrier) stream() stream.Config { return c.link.Stream() }

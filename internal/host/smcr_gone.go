@@ -79,16 +79,17 @@ func (g *smcrGroup) knock() {
 	}
 	g.mu.Lock()
 	links := slices.Clone(g.links)
-	g.mu.Unlock()
+	peers := make([]netip.Addr, len(links)) // which are not known of links that are being made
 	heard := make([]uint64, len(links))
 	for i, l := range links {
-		heard[i] = l.net.Heard()
+		heard[i], peers[i] = l.net.Heard(), l.peer
 	}
+	g.mu.Unlock()
 	quiet := func(i int) bool { return links[i].net.Heard() == heard[i] && links[i].net.Err() == nil }
 	time.AfterFunc(knockAfter, func() {
 		defer g.knocking.Store(false)
 		for i, l := range links {
-			if !quiet(i) || !l.peer.IsValid() || !l.rnic.refuses(l.peer) {
+			if !quiet(i) || !peers[i].IsValid() || !l.rnic.refuses(peers[i]) {
 				continue
 			}
 			// What it had sent before is in our socket.

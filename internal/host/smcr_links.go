@@ -67,11 +67,18 @@ func (l *smcrLink) spare() bool {
 		case n < 2: // rule: TestSMCRAllDown
 			return false
 		case up.CompareAndSwap(n, n-1):
-			if !l.counts.Swap(false) { // linkDown was here meanwhile, and has counted it out as well
-				up.Add(1)
+			if !l.counts.Swap(false) { // rule: TestSMCRCountedOnce
+				up.Add(1) // countOut was here meanwhile
 			}
 			return true
 		}
+	}
+}
+
+// countOut takes a link that is lost out of those that count, unless spare has.
+func (l *smcrLink) countOut() {
+	if l.counts.Swap(false) { // rule: TestSMCRCountedOnce: l.counts.Swap(false) -> true
+		l.group.upLinks.Add(-1)
 	}
 }
 
@@ -328,6 +335,7 @@ func (g *smcrGroup) checkStalls() {
 		switch {
 		case !alive: // is the peer there?
 			g.doLocked(func(now time.Time, out []core.Output) []core.Output {
+				g.hear(now) // rule: TestSMCRStallHears
 				for _, x := range g.links {
 					if x.up && x.seen.stalls == 0 {
 						out = g.ctl.Suspect(now, x.num, out)
@@ -362,9 +370,7 @@ func (l *smcrLink) look(looks uint64) bool {
 func (g *smcrGroup) linkDown(o core.LinkDown) {
 	l := g.linkOf(o.Link)
 	l.up = false
-	if l.counts.Swap(false) {
-		g.upLinks.Add(-1)
-	}
+	l.countOut()
 	if o.Why.Kind != core.EndAsymmetric && o.Why.Kind != core.EndOperator { // else it still carries what is on its way
 		l.net.Fail(errLinkEnded) // the error is why it failed before, if it did
 	}

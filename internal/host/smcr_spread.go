@@ -2,6 +2,7 @@ package host
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
 	"github.com/gosmc/smc/internal/core"
@@ -134,19 +135,35 @@ func (g *smcrGroup) moveAll(from *smcrLink) (moved int) {
 	return moved
 }
 
-// pickNamed is pick for a new connection: where links were lost it is the link that the handshake has named, on which a Linux peer has registered its memory
-// in any case. g.mu is held.
-func (g *smcrGroup) pickNamed(c *smcrCarrier) (*smcrLink, core.Element) {
+// namedLink returns the link on which a new connection is to begin where links were lost, nil if that does not matter: the one that the handshake has named, on which a
+// Linux peer has registered its memory in any case. g.mu is held.
+func (g *smcrGroup) namedLink(c *smcrCarrier) (*smcrLink, core.Element) {
 	if l := c.named; g.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: TestSMCRNamedNewest
 		if el, ok := g.ctl.ElementOn(c.owner, l.num); ok {
 			return l, el
 		}
 	}
-	best, el := g.spread().pick(c.owner, nil)
-	if best == nil {
-		return nil, el
+	return nil, core.Element{}
+}
+
+// begin has a new connection write over one of the links, by a function that attaches it. One may fail after it was picked: then another one is, as in moveAll. g.mu is
+// held.
+func (g *smcrGroup) begin(c *smcrCarrier, attach func(l *smcrLink, el core.Element) error) error {
+	if l, el := g.namedLink(c); l != nil {
+		if err := attach(l, el); !errors.Is(err, link.ErrNotReady) {
+			return err
+		}
 	}
-	return best.smcrLink, el
+	s := g.spread()
+	var tried []*spreadLink
+	for to, el := s.pick(c.owner, nil); to != nil; to, el = s.pick(c.owner, tried) {
+		if err := attach(to.smcrLink, el); !errors.Is(err, link.ErrNotReady) { // rule: TestSMCRAttachAnew: !errors.Is(err, link.ErrNotReady) -> true
+			return err
+		}
+		tried = append(tried, to)
+	}
+	// The group ends: what has come before can be read. Without it TestSMCROneShot loses bytes now and then.
+	return attach(g.main(), *c.element)
 }
 
 // balance spreads connections when a link has come, the heaviest first: each move leaves the link that had more with no less. g.mu is held.

@@ -158,6 +158,45 @@ func TestSMCRMoveAnew(t *testing.T) {
 	}
 }
 
+// TestSMCRAttachAnew has a link fail after it was picked for a new connection: it begins on another one.
+func TestSMCRAttachAnew(t *testing.T) {
+	r, _ := newTwinRig(t, nil)
+	first, firstPeer := r.connect()
+	checkSMCR(t, first, firstPeer)
+	g, links := r.upLinksOf(r.client, 2)
+	second, secondPeer := r.connect() // whose memory is used again
+	second.Close()
+	secondPeer.Close()
+	g.mu.Lock()
+	failing := links[1]
+	if failing == g.main() {
+		failing = links[0]
+	}
+	good := failing.net
+	unready, err := g.net.NewLink(failing.rnic.dev)
+	if err != nil {
+		g.mu.Unlock()
+		t.Fatal(err)
+	}
+	failing.net = unready // which has no connections, and is picked first
+	picked, _ := g.spread().pick(first.carrier.(*smcrCarrier).owner, nil)
+	g.mu.Unlock()
+	if picked == nil || picked.smcrLink != failing {
+		t.Error("another link is picked than the one that fails")
+	}
+	c, s := r.connect()
+	g.mu.Lock()
+	failing.net = good
+	g.mu.Unlock()
+	unready.Close()
+	checkSMCR(t, c, s)
+	for _, p := range [][2]*Conn{{c, s}, {first, firstPeer}} {
+		checkExchange(t, p[0], p[1])
+		p[0].Close()
+		p[1].Close()
+	}
+}
+
 // BenchmarkSMCRSpread has connections move away from a link that is lost, and be spread again when it comes back, with the group's lock held. These are many more than a
 // group has, of elements that the peer does not know, and have nothing to say.
 func BenchmarkSMCRSpread(b *testing.B) {

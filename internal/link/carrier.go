@@ -234,7 +234,8 @@ func (c *Carrier) Detach() {
 		return
 	}
 	if c.conn&(cdc.Closed|cdc.Abort) == 0 {
-		c.lost, c.move = true, nil // nothing of it is worth another link
+		// Nothing of it is worth another link.
+		c.lost, c.move = true, nil // rule: TestDetachDropsMove: c.lost, c.move = true, nil -> c.lost = true
 		c.drop()
 		c.urgent, c.conn = false, c.said
 	}

@@ -127,7 +127,7 @@ func (l *Link) join() error {
 		// its queue pair does not know yet that they have arrived (smc_switch_cursor, and smc_cdc_tx_handler afterwards): its
 		// program then writes over bytes that are not sent.
 		for _, x := range g.links {
-			x.qp.AnswerFirst()
+			x.qp.AnswerFirst() // rule: TestJoinAnswersFirst
 		}
 	}
 	return nil
