@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/wire"
@@ -17,7 +16,6 @@ import (
 type Group struct {
 	news     chan struct{}
 	limitMTU atomic.Uint32 // a wire.MTU; 0: that of the device
-	askEvery time.Duration // between two looks at connections that have moved; 0: the owner calls askSilent
 
 	tokenMu sync.RWMutex
 	tokens  map[wire.AlertToken]*Carrier
@@ -30,8 +28,8 @@ type Group struct {
 	memories []*memory
 	rings    []*memory             // of memories: send rings that nobody uses, oldest first
 	attached map[*Carrier]struct{} // those that have a send ring
-	moved    []*silence            // those that are looked at: see silent.go
-	asker    *time.Timer           // runs askSilent while there are such; nil before it was needed
+	slow     lookers               // connections that have moved: see silent.go
+	quick    lookers               // those whose peers hold back
 	events   []Event
 }
 
@@ -61,7 +59,10 @@ type Event struct {
 
 // NewGroup makes a group without links.
 func NewGroup() *Group {
-	return &Group{news: make(chan struct{}, 1), askEvery: askEvery, tokens: make(map[wire.AlertToken]*Carrier), attached: make(map[*Carrier]struct{})}
+	return &Group{
+		news: make(chan struct{}, 1), tokens: make(map[wire.AlertToken]*Carrier), attached: make(map[*Carrier]struct{}),
+		slow: lookers{pace: slowPace}, quick: lookers{pace: quickPace},
+	}
 }
 
 // News returns a channel that has a value if something has happened since the last one was taken out of it. Take
@@ -119,10 +120,8 @@ func (g *Group) Close() {
 		return
 	}
 	g.closed = true
-	g.moved = nil
-	if g.asker != nil {
-		g.asker.Stop()
-	}
+	g.slow.stop()
+	g.quick.stop()
 	links := slices.Clone(g.links)
 	g.mu.Unlock()
 	for _, l := range links {

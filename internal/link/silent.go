@@ -13,17 +13,32 @@ import (
 // was on its way over a link that failed may not be for a long time: soft-RoCE sends it again and again. Then what its program says stays where it
 // is, and both programs wait. A message with [cdc.CursorUpdateRequested] makes it send all that it has (RFC 7609 §4.5.1 has that flag for cursors).
 //
-// So connections that have moved after a failure are looked at once a second, by a timer of the group, and one that is silent is asked.
-// That ends when nothing comes of it: nobody is asked for ever.
+// So connections that have moved after a failure are looked at once a second, and one that is silent is asked. Where data follows, the
+// peer is one that holds back each thing that it says, and the connection is looked at every few milliseconds, so that two programs that
+// take turns do not wait for a second each time. When nothing comes of it that ends, and then the rest: nobody is asked for ever.
 
-// askEvery is the time between two looks.
-const askEvery = time.Second
+// A pace is how connections are looked at.
+type pace struct {
+	every  time.Duration // between two looks
+	after  [3]int        // looks without news after which a connection is asked
+	window int           // looks after that, in which data is what was asked for
+}
 
-// askAfter are the looks without news after which a connection is asked. After the last one it is left alone.
-var askAfter = [...]int{1, 5, 25}
+// The paces: that of every connection which has moved, and that of those whose peers hold back.
+var (
+	slowPace  = pace{every: time.Second, after: [3]int{1, 5, 25}, window: 1}
+	quickPace = pace{every: 8 * time.Millisecond, after: [3]int{1, 6, 31}, window: 25}
+)
 
-// maxVain is how many asks a connection gets after a move that no data follows within a look, however often it falls silent.
+// maxVain is how many asks in a row a connection gets that no data follows, however often it falls silent.
 const maxVain = 8
+
+// Lookers are the connections of a group that are looked at with one pace. The group's mu guards them, and their connections' silences.
+type lookers struct {
+	pace
+	list  []*silence
+	timer *time.Timer // runs askSilent while there are any; nil before it was needed
+}
 
 // A silence is what the last look at a connection has found.
 type silence struct {
@@ -31,7 +46,7 @@ type silence struct {
 	produced, consumed cdc.Cursor // of the peer's
 	arrived            uint64     // bytes at the peer
 	looks              int        // since there was news
-	asked              bool       // at the last look
+	asked              int        // looks, when it was asked last; 0: not since then
 	vain               int        // asks that have brought nothing
 }
 
@@ -47,21 +62,36 @@ func (s *silence) see() (data, news bool) {
 	return data, news
 }
 
-// look reports whether the peer is to be asked, and whether the connection needs to be looked at again.
-func (s *silence) look() (ask, again bool) {
+// A verdict is what becomes of a connection that was looked at.
+type verdict uint8
+
+const (
+	verdictStay verdict = iota
+	verdictAsk          // and stay
+	verdictHeld         // the peer holds back what it says
+	verdictEnd          // nothing comes of it
+)
+
+// look looks at a connection.
+func (s *silence) look(p *pace) verdict {
 	data, news := s.see()
 	s.looks++
+	held := data && s.asked > 0 && s.looks <= s.asked+p.window
 	if news {
-		s.looks = 0
+		s.looks, s.asked = 0, 0
 	}
-	if data && s.asked {
+	switch last := p.after[len(p.after)-1]; {
+	case held:
 		s.vain = 0 // rule: TestSilentHeldBack: s.vain = 0 -> _ = 0
-	}
-	if s.asked = s.vain < maxVain && slices.Contains(askAfter[:], s.looks); s.asked { // rule: TestSilentInVain: s.vain < maxVain -> true
+		return verdictHeld
+	case slices.Contains(p.after[:], s.looks):
 		s.vain++
-		return true, true
+		s.asked = s.looks
+		return verdictAsk
+	case s.vain >= maxVain || s.looks >= last+p.window: // rule: TestSilentInVain: s.vain >= maxVain -> false
+		return verdictEnd
 	}
-	return false, s.vain < maxVain && s.looks < askAfter[len(askAfter)-1]
+	return verdictStay
 }
 
 // watch has a connection that has just moved looked at. Its locks may be held.
@@ -71,19 +101,12 @@ func (g *Group) watch(c *Carrier) {
 	if g.closed {
 		return
 	}
-	if len(g.moved) == 0 && g.askEvery > 0 {
-		if g.asker == nil {
-			g.asker = time.AfterFunc(g.askEvery, g.askSilent)
-		} else {
-			g.asker.Reset(g.askEvery)
-		}
-	}
 	if c.silence == nil {
 		c.silence = &silence{carrier: c}
-		g.moved = append(g.moved, c.silence)
+		g.slow.add(g, c.silence)
 	}
 	s := c.silence
-	s.looks, s.asked, s.vain = 0, false, 0
+	s.looks, s.asked, s.vain = 0, 0, 0
 	s.see()
 }
 
@@ -95,25 +118,52 @@ func (g *Group) unwatch(c *Carrier) {
 	}
 }
 
-// askSilent looks at all connections that have moved.
-func (g *Group) askSilent() {
+// add adds a connection. g.mu is held.
+func (w *lookers) add(g *Group, s *silence) {
+	if w.list = append(w.list, s); len(w.list) > 1 || w.every == 0 {
+		return
+	}
+	if w.timer == nil {
+		w.timer = time.AfterFunc(w.every, func() { g.askSilent(w) })
+	} else {
+		w.timer.Reset(w.every)
+	}
+}
+
+// stop looks at nobody any more. g.mu is held.
+func (w *lookers) stop() {
+	w.list = nil
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+// askSilent looks at all connections of a pace.
+func (g *Group) askSilent(w *lookers) {
 	var silent []*Carrier
 	g.mu.Lock()
-	g.moved = slices.DeleteFunc(g.moved, func(s *silence) bool {
+	w.list = slices.DeleteFunc(w.list, func(s *silence) bool {
 		if s.carrier == nil {
 			return true
 		}
-		ask, again := s.look()
-		if ask {
+		switch v := s.look(&w.pace); {
+		case v == verdictAsk:
 			silent = append(silent, s.carrier)
-		}
-		if !again {
+		case v == verdictHeld && w == &g.slow: // rule: TestSilentHeldBack
+			g.quick.add(g, s)
+			return true
+		case v == verdictEnd && w == &g.quick && s.vain < maxVain: // rule: TestSilentQuickEnds
+			s.looks, s.asked = slowPace.after[0], 0 // it has been asked
+			g.slow.add(g, s)
+			return true
+		case v == verdictEnd:
 			g.unwatch(s.carrier)
+			return true
 		}
-		return !again
+		return false
 	})
-	if len(g.moved) > 0 && g.askEvery > 0 && !g.closed {
-		g.asker.Reset(g.askEvery)
+	if len(w.list) > 0 && w.every > 0 && !g.closed {
+		w.timer.Reset(w.every)
 	}
 	g.mu.Unlock()
 	for _, c := range silent {

@@ -20,7 +20,7 @@ func newSilent(t *testing.T) *silent {
 	watchdog(t)
 	w := newTwins(t, 2)
 	for _, s := range w.sides {
-		s.group.askEvery = 0
+		s.group.slow.every, s.group.quick.every = 0, 0
 	}
 	x := &silent{twins: w, t: t}
 	x.a, x.b = w.connect(settings{})
@@ -63,11 +63,16 @@ func (x *silent) say() {
 }
 
 // look has a looked at, and reports whether its peer is asked.
-func (x *silent) look() bool {
+func (x *silent) look() bool { return x.lookWith(&x.a.side.group.slow) }
+
+// lookQuick is look, of a connection whose peer holds back.
+func (x *silent) lookQuick() bool { return x.lookWith(&x.a.side.group.quick) }
+
+func (x *silent) lookWith(w *lookers) bool {
 	x.t.Helper()
 	l := x.links[0][1]
 	before := l.Stats().SentCDC
-	x.a.side.group.askSilent()
+	x.a.side.group.askSilent(w)
 	n := l.Stats().SentCDC - before
 	eventually(x.t, "its arrival", x.a.isIdle)
 	if n > 1 {
@@ -76,13 +81,15 @@ func (x *silent) look() bool {
 	return n == 1
 }
 
-// watched is how many connections are looked at.
-func (x *silent) watched() int {
+// watched is how many connections are looked at, with each pace.
+func (x *silent) watched() [2]int {
 	g := x.a.side.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.moved)
+	return [2]int{len(g.slow.list), len(g.quick.list)}
 }
+
+var nobody [2]int
 
 // TestSilent has a peer say nothing after a move: it is asked for a message, with the flag to which Linux answers in any case, less and less
 // often, and not for ever.
@@ -98,22 +105,54 @@ func TestSilent(t *testing.T) {
 	if want := []int{1, 5, 25}; !slices.Equal(asked, want) {
 		t.Errorf("asked at looks %v, want %v", asked, want)
 	}
-	if n := x.watched(); n != 0 {
+	if n := x.watched(); n != nobody {
 		t.Errorf("%d connections are looked at", n)
 	}
 }
 
-// TestSilentHeldBack has a peer say something whenever it is asked, and never else: it is asked as long as it does.
+// TestSilentHeldBack has a peer say something whenever it is asked, and never else: it is asked as long as it does, and soon.
 func TestSilentHeldBack(t *testing.T) {
 	x := newSilent(t)
+	if !x.look() {
+		t.Error("not asked")
+	}
+	x.say()
+	x.look()
+	if n := x.watched(); n != [2]int{0, 1} {
+		t.Fatalf("%d connections are looked at", n)
+	}
 	for i := range 3 * maxVain {
-		if !x.look() {
-			t.Fatalf("not asked, after %d times", i)
+		for n := range 6 {
+			if ask := x.lookQuick(); ask != (n == 0 || n == 5) {
+				t.Fatalf("asked %t at look %d, after %d times", ask, n, i)
+			}
 		}
 		x.say()
-		if x.look() {
+		if x.lookQuick() {
 			t.Fatal("asked after there was news")
 		}
+	}
+}
+
+// TestSilentQuickEnds has a peer that held back once say nothing any more: the looks become slow again, and then end.
+func TestSilentQuickEnds(t *testing.T) {
+	x := newSilent(t)
+	x.look()
+	x.say()
+	x.look()
+	var asked []int
+	for i := 1; x.watched() == [2]int{0, 1}; i++ {
+		if x.lookQuick() {
+			asked = append(asked, i)
+		}
+	}
+	for i := 2; x.watched() == [2]int{1, 0}; i++ {
+		if x.look() {
+			asked = append(asked, 1000*i)
+		}
+	}
+	if want := []int{1, 6, 31, 5000, 25_000}; !slices.Equal(asked, want) || x.watched() != nobody {
+		t.Errorf("asked at looks %d, want %d; %d connections are looked at", asked, want, x.watched())
 	}
 }
 
@@ -126,10 +165,12 @@ func TestSilentInVain(t *testing.T) {
 			asked++
 		}
 		x.look()
-		x.say()
-		x.look()
+		for range 2 {
+			x.say()
+			x.look()
+		}
 	}
-	if n := x.watched(); asked != maxVain || n != 0 {
+	if n := x.watched(); asked != maxVain || n != nobody {
 		t.Errorf("asked %d times, want %d; %d connections are looked at", asked, maxVain, n)
 	}
 }
@@ -155,14 +196,14 @@ func TestSilentEnds(t *testing.T) {
 			if x.look() {
 				t.Error("asked")
 			}
-			if x.look(); x.watched() != 0 {
+			if x.look(); x.watched() != nobody {
 				t.Error("looked at for ever")
 			}
 		})
 	}
 	x := newSilent(t)
 	x.a.side.group.Close()
-	if x.watched() != 0 {
+	if x.watched() != nobody {
 		t.Error("looked at, where the group is closed")
 	}
 }

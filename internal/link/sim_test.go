@@ -93,7 +93,7 @@ func newWorld(t testing.TB, devs [2]*rdma.Device, pds [2]*rdma.PD, seed uint64) 
 	w := &world{rng: rand.New(rand.NewPCG(seed, 3)), total: map[string]int{}}
 	for i := range w.sides {
 		w.sides[i] = &simSide{group: NewGroup(), dev: devs[i], pd: pds[i]}
-		w.sides[i].group.askEvery = 0
+		w.sides[i].group.slow.every, w.sides[i].group.quick.every = 0, 0
 	}
 	w.addLink(t)
 	w.links[0].up = [2]bool{true, true}
@@ -381,7 +381,9 @@ func (w *world) step(t testing.TB) {
 	case k < 99:
 		l.cut, l.slow = false, false // it flaps
 	case w.rng.IntN(10) == 0:
-		w.sides[side].group.askSilent()
+		g := w.sides[side].group
+		g.askSilent(&g.slow)
+		g.askSilent(&g.quick)
 	case w.rng.IntN(1000) == 0:
 		w.say("%d is started again", side)
 		w.total["restarts"]++
