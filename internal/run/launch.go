@@ -157,6 +157,9 @@ func Supervise(args []string) error {
 	fmt.Fprintf(result, "ok %s\n", s.path)
 	result.Close()
 	defer s.close()
+	quit := make(chan struct{})
+	defer close(quit)
+	go s.watchLoops(quit)
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
 	go func() {

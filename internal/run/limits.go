@@ -13,6 +13,12 @@ const (
 	maxRelays    = 4096
 	maxCallers   = 256 // programs that have offered, of which a status tells
 
+	maxLoops = 64 // programs and ports of which a supervisor tells that connections are TCP
+
+	// Connections that are TCP for no reason are looked for so long after the start, and then ever less often.
+	firstLoops = 10 * time.Second
+	lastLoops  = time.Hour
+
 	// letterboxes is how many a supervisor has. Letters of different connections come into different ones mostly, so that whoever takes the first
 	// of one gets its own; and the kernel lets only some ten wait in each (net.unix.max_dgram_qlen).
 	letterboxes = 16

@@ -46,6 +46,10 @@ func (e event) Event() control.TraceEvent {
 	t := control.TraceEvent{Kind: e.kind, Name: e.name, Local: e.local, Peer: e.remote}
 	switch e.kind {
 	case control.TraceFallback:
+		if e.name == loopName {
+			t.Mode, t.Text = "TCP", "though both programs were started by 'gosmc run'"
+			break
+		}
 		r := clc.Lookup(e.reason, clc.OSUnspecified)
 		t.Mode, t.Text = "TCP", fmt.Sprintf("%v: %s", r, r.Sentence)
 	case control.TraceEstablished:

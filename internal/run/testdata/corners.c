@@ -324,6 +324,26 @@ static void test_reset_cut(void)
 	was_ended(b);
 }
 
+/* Two sockets that could have been one of ours each, but for a copy: of the first two before connect. It stays until it is told to go. */
+static void test_loop(void)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(at);
+	int l = socket(AF_INET, SOCK_STREAM, 0);
+
+	CHECK(bind(l, (struct sockaddr *)&at, len) == 0 && listen(l, 5) == 0 && getsockname(l, (struct sockaddr *)&at, &len) == 0);
+	for (int i = 0; i < 3; i++) {
+		int c = socket(AF_INET, SOCK_STREAM, 0);
+
+		if (i < 2)
+			CHECK(dup(c) >= 0);
+		CHECK(connect(c, (struct sockaddr *)&at, len) == 0 && accept(l, NULL, NULL) >= 0);
+	}
+	printf("%d\n", ntohs(at.sin_port));
+	fflush(stdout);
+	CHECK(read(0, buf, 1) == 0);
+}
+
 static const struct {
 	const char *name;
 	void (*test)(void);
@@ -335,6 +355,7 @@ static const struct {
 	{"reset-inherited", test_reset_inherited},
 	{"reset-ring", test_reset_ring},
 	{"reset-cut", test_reset_cut},
+	{"loop", test_loop},
 };
 
 int main(int argc, char **argv)
