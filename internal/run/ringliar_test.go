@@ -70,7 +70,7 @@ func newServant(t testing.TB, program, library string, environ ...string) *serva
 // echo sends back what comes, over rings as far as the other end wishes.
 func echo(fd int) error {
 	w := &ringWriter{fd: fd, rand: rand.New(rand.NewPCG(1, 1))}
-	r := &ringReader{fd: fd, rand: rand.New(rand.NewPCG(1, 2)), leaves: 1 << 30}
+	r := &ringReader{fd: fd, rand: rand.New(rand.NewPCG(1, 2)), leaves: 1 << 30, idle: time.Hour}
 	defer w.close()
 	defer r.close()
 	_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, make([]byte, 64<<10))

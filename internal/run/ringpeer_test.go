@@ -104,7 +104,7 @@ func playRing(t *testing.T, d *Desk, program, mode string, most int, seed uint64
 	}
 	defer unix.Close(fd)
 	w := &ringWriter{fd: fd, rand: rand.New(rand.NewPCG(seed, 1))}
-	r := &ringReader{fd: fd, rand: rand.New(rand.NewPCG(seed, 2)), leaves: []int{2, 20, 1 << 30}[random.IntN(3)]}
+	r := &ringReader{fd: fd, rand: rand.New(rand.NewPCG(seed, 2)), leaves: []int{2, 20, 1 << 30}[random.IntN(3)], idle: ringPatience}
 	sent, received := fnv.New64a(), fnv.New64a()
 	size := int64(random.IntN(most))
 	done := make(chan error, 1)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,9 +16,10 @@ type ringReader struct {
 	rand   *rand.Rand
 	in     *ring
 	tail   uint64
-	taken  uint16 // tokens
-	on     bool   // the second mark was read
-	leaves int    // once in so many reads, if it can
+	taken  uint16        // tokens
+	on     bool          // the second mark was read
+	leaves int           // once in so many reads, if it can
+	idle   time.Duration // how long nothing may come
 	deeds
 }
 
@@ -87,7 +89,7 @@ func (r *ringReader) inBand(b []byte) (int, error) {
 	case err == unix.EAGAIN && withdrawn:
 		return 0, errOver
 	case err == unix.EAGAIN:
-		return 0, awaitFD(r.fd, unix.POLLIN)
+		return 0, awaitFor(r.fd, unix.POLLIN, r.idle)
 	case err != nil || with < 0:
 		return n, err
 	}
@@ -177,7 +179,7 @@ func (r *ringReader) empty(pub uint64) error {
 			r.left++
 			return errOver
 		}
-		return awaitFD(r.fd, unix.POLLIN)
+		return awaitFor(r.fd, unix.POLLIN, r.idle)
 	}
 	if pub&pubArmed == 0 && !r.in.swap(pub, pub|pubArmed) {
 		return nil
@@ -189,7 +191,7 @@ func (r *ringReader) empty(pub uint64) error {
 	if r.rand.IntN(2) == 0 && r.look(pub) {
 		return nil
 	}
-	if err := awaitFD(r.fd, unix.POLLIN); err != nil {
+	if err := awaitFor(r.fd, unix.POLLIN, r.idle); err != nil {
 		return err
 	}
 	// What has woken us was counted, with bytes or without, or it is the end.

@@ -12,15 +12,18 @@ import (
 const ringPatience = time.Minute
 
 // awaitFD waits until a descriptor is ready for events, or its peer has gone.
-func awaitFD(fd int, events int16) error {
-	for deadline := time.Now().Add(ringPatience); ; {
+func awaitFD(fd int, events int16) error { return awaitFor(fd, events, ringPatience) }
+
+// awaitFor is awaitFD with a limit of its own.
+func awaitFor(fd int, events int16, patience time.Duration) error {
+	for deadline := time.Now().Add(patience); ; {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: events}}
 		switch n, err := unix.Poll(fds, int(time.Until(deadline).Milliseconds())); {
 		case err == unix.EINTR:
 		case err != nil:
 			return err
 		case n == 0:
-			return fmt.Errorf("descriptor %d was not ready (%#x) for %v", fd, events, ringPatience)
+			return fmt.Errorf("descriptor %d was not ready (%#x) for %v", fd, events, patience)
 		default:
 			return nil
 		}

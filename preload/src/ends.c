@@ -186,6 +186,30 @@ void end_forget(struct ring **where, struct ring *r)
 		ring_unref(r);
 }
 
+/*
+ * end_leaves has a direction come back in-band, in the way that its side has for that, with the lock. False: there are bytes in the ring. A
+ * descriptor that is something else by now has nothing to leave, nor has a thread that was interrupted in the middle.
+ */
+bool end_leaves(const struct end *e, int fd, struct ring **where, void (*leaves)(struct ring *r, int fd))
+{
+	struct ring *r;
+	bool left;
+
+	if (!ring_enter(where, &r))
+		return true;
+	if (!end_is(fd, e) || !ring_lock(r)) {
+		ring_exit(r);
+		return true;
+	}
+	leaves(r, fd);
+	left = r->side->state != RING_WAITING && r->side->state != RING_JOINED;
+	if (r->side->state == RING_ENDED)
+		end_forget(where, r);
+	ring_unlock(r);
+	ring_exit(r);
+	return left;
+}
+
 /* A gate is passed by calls that know no ring. It is closed while one comes. */
 
 bool gate_enter(uint32_t *gate)

@@ -542,21 +542,11 @@ ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count
 	}
 }
 
-/* leave_in has what is to be read come in-band. False: there are bytes in the ring, which only we can read. */
-bool leave_in(struct end *e, int fd)
+static void leaves(struct ring *r, int fd)
 {
 	uint32_t yes = ATTACHED_YES;
-	struct ring *r;
-	uint64_t pub;
-	bool left;
+	uint64_t pub = pub_load(r);
 
-	if (!ring_enter(&e->in, &r))
-		return true;
-	if (!end_is(fd, e) || !ring_lock(r)) {
-		ring_exit(r);
-		return true;
-	}
-	pub = pub_load(r);
 	switch ((enum ring_state)r->side->state) {
 	case RING_WAITING:
 		if ((pub & PUB_WITHDRAWN) ||
@@ -578,12 +568,12 @@ bool leave_in(struct end *e, int fd)
 	case RING_BROKEN:
 		break;
 	}
-	left = r->side->state != RING_WAITING && r->side->state != RING_JOINED;
-	if (r->side->state == RING_ENDED)
-		end_forget(&e->in, r);
-	ring_unlock(r);
-	ring_exit(r);
-	return left;
+}
+
+/* leave_in has what is to be read come in-band. False: there are bytes in the ring, which only we can read. */
+bool leave_in(struct end *e, int fd)
+{
+	return end_leaves(e, fd, &e->in, leaves);
 }
 
 /* receive_waiting is how many bytes can be read from a ring; those in the socket come besides, or are tokens. */

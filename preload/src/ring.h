@@ -266,6 +266,7 @@ void gate_exit(uint32_t *gate);
 bool gate_close(uint32_t *gate);
 void gate_open(uint32_t *gate);
 void end_forget(struct ring **where, struct ring *r);
+bool end_leaves(const struct end *e, int fd, struct ring **where, void (*leaves)(struct ring *r, int fd));
 bool would_wait(int fd, int flags);
 
 #define NOT_OURS (-2) /* the descriptor is something else by now */

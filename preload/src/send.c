@@ -511,18 +511,10 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 	}
 }
 
-/* leave_out has what is sent from now on go in-band. It is always possible. */
-bool leave_out(struct end *e, int fd)
+static void leaves(struct ring *r, int fd)
 {
-	struct ring *r;
 	uint32_t attached = ATTACHED_NOT;
 
-	if (!ring_enter(&e->out, &r))
-		return true;
-	if (!end_is(fd, e) || !ring_lock(r)) {
-		ring_exit(r);
-		return true;
-	}
 	switch ((enum ring_state)r->side->state) {
 	case RING_WAITING:
 		if (!__atomic_compare_exchange_n(&r->h->attached, &attached, ATTACHED_TOO_LATE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -530,22 +522,20 @@ bool leave_out(struct end *e, int fd)
 		end_out(r, fd);
 		break;
 	case RING_JOINED:
-		if (pub_load(r) & PUB_READER_LEFT) {
-			end_out(r, fd);
-			break;
-		}
-		__atomic_fetch_or(&r->h->pub, PUB_WRITER_LEFT, __ATOMIC_SEQ_CST);
+		if (!(pub_load(r) & PUB_READER_LEFT))
+			__atomic_fetch_or(&r->h->pub, PUB_WRITER_LEFT, __ATOMIC_SEQ_CST);
 		end_out(r, fd);
 		break;
 	case RING_ENDED:
 	case RING_BROKEN:
 		break;
 	}
-	if (r->side->state == RING_ENDED)
-		end_forget(&e->out, r);
-	ring_unlock(r);
-	ring_exit(r);
-	return true;
+}
+
+/* leave_out has what is sent from now on go in-band. It is always possible. */
+bool leave_out(struct end *e, int fd)
+{
+	return end_leaves(e, fd, &e->out, leaves);
 }
 
 /* send_waiting is how many bytes in a ring the peer has not read. */

@@ -337,7 +337,7 @@ static void believe(int times)
 	int had = descriptors();
 
 	for (int i = 0; i < times; i++) {
-		char in[10], out[10] = "0123456789";
+		char in[10] = {0}, out[10] = "0123456789";
 		int a, b;
 		ssize_t r;
 
@@ -346,6 +346,8 @@ static void believe(int times)
 		CHECK(r == 10 || (r < 0 && (errno == EPIPE || errno == ECONNRESET)));
 		await(b, POLLIN);
 		r = recv(b, in, 10, MSG_WAITALL);
+		if (r > 0 && (r != 10 || memcmp(in, out, 10) != 0))
+			fprintf(stderr, "%zd bytes, %.10s\n", r, in);
 		CHECK((r == 10 && memcmp(in, out, 10) == 0) || r == 0 || (r < 0 && errno == ECONNRESET));
 		CHECK(close(a) == 0 && close(b) == 0);
 		CHECK(descriptors() == had);
