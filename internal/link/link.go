@@ -58,6 +58,7 @@ type queuePair interface {
 	PostSend(...rdma.SendWR) error
 	PostRecv(...rdma.RecvWR) error
 	AnswerFirst()
+	HoldAnswers()
 	Fail() error
 	Close() error
 	QPN() wire.QPN

@@ -106,3 +106,33 @@ func TestMoveUnheard(t *testing.T) {
 		}
 	}
 }
+
+// TestMoveHolds has a peer move a connection after a failure of which we have not heard: the link that it has left says nothing more of what has arrived
+// there, before anything follows over the other one.
+func TestMoveHolds(t *testing.T) {
+	devs, pds := newSimDevices(t)
+	w := newWorld(t, devs, pds, 1)
+	defer w.close()
+	x := w.conns[0].ends[0]
+	x.size = 10_000
+	for x.carrier.posted == 0 {
+		w.write(0, x)
+	}
+	from, to := w.links[0], w.links[1]
+	for from.qps[0].deliver() {
+	}
+	if n := from.qps[1].held; n != 0 {
+		t.Errorf("held back %d times before the move", n)
+	}
+	to.up[0] = true
+	w.fail(0, from, "device down")
+	w.owner(0)
+	for k := 0; from.qps[1].held == 0; k++ {
+		if from.ends[1].Err() != nil || !to.qps[0].deliver() {
+			t.Fatalf("not held back, after %d messages over the other link: %v", k, from.ends[1].Err())
+		}
+	}
+	if n := to.qps[1].held; n != 0 {
+		t.Errorf("the link that it moves to is held back %d times", n)
+	}
+}

@@ -14,6 +14,7 @@ type simQP struct {
 	link      *simLink
 	side      int
 	dead      bool
+	held      int         // times that answers were held back
 	wire      []simPacket // posted, and not at the peer's
 	posted    []simPost   // posted, and not completed
 	sent      int         // work requests in all
@@ -38,6 +39,7 @@ func (q *simQP) PostRecv(...rdma.RecvWR) error { return nil }
 func (q *simQP) Fail() error                   { q.dead = true; return nil }
 func (q *simQP) Close() error                  { q.dead, q.wire, q.posted = true, nil, nil; return nil }
 func (q *simQP) AnswerFirst()                  {}
+func (q *simQP) HoldAnswers()                  { q.held++ }
 func (q *simQP) QPN() wire.QPN                 { return wire.QPN(q.link.name*2 + q.side) }
 func (q *simQP) Stats() rdma.QPStats           { return rdma.QPStats{} }
 

@@ -143,16 +143,27 @@ func (q *QP) ReadyToSend(a RTS) error {
 // that waits, with a lock on its link group, until all that it has sent over a link has completed.
 func (q *QP) Fail() error {
 	q.mu.Lock()
-	q.c.refuses = q.c.state != StateReset
-	if q.c.state == StateReset || q.c.state == StateError {
+	if was := q.c.state; was == StateReset || was == StateError {
 		defer q.mu.Unlock()
-		return stateError("to ERR", q.c.state)
+		q.c.giveUp()
+		return stateError("to ERR", was)
 	}
-	q.c.fail()
+	q.c.giveUp()
 	q.settle(q.dev.now())
 	q.unlockAndTell()
 	q.dev.kick()
 	return nil
+}
+
+// HoldAnswers has the peer told of nothing that it has sent for a tenth of a second, unless the queue pair fails meanwhile. Afterwards it is told of all.
+func (q *QP) HoldAnswers() {
+	q.mu.Lock()
+	now := q.dev.now()
+	q.c.hold(now)
+	if !q.closed {
+		q.arm(now)
+	}
+	q.mu.Unlock()
 }
 
 // AnswerFirst has the peer know of the arrival of what it has sent before anything else that is sent to it from now on. Otherwise an

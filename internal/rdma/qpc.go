@@ -114,7 +114,7 @@ func (q *qpc) readyToReceive(a RTR) error {
 		return argError("RNR timer code %d", a.MinRNRTimer)
 	}
 	q.remoteQPN, q.mtu, q.minRNR = a.RemoteQPN, a.PathMTU.Bytes(), a.MinRNRTimer
-	q.expected = a.RecvPSN
+	q.expected, q.told = a.RecvPSN, a.RecvPSN
 	q.setState(StateRTR)
 	return nil
 }
@@ -146,6 +146,7 @@ func (q *qpc) fail() {
 		return
 	}
 	q.setState(StateError)
+	q.heldUntil = 0
 	for ; q.head != q.tail; q.head++ {
 		e := q.entry(q.head)
 		q.completeSend(&e.wr, StatusFlushed)
@@ -194,7 +195,7 @@ func (q *qpc) receive(now time.Duration, p *roce.Packet) {
 	if q.state != StateRTR && q.state != StateRTS {
 		q.stats.Dropped++
 		if q.state == StateError && q.refuses && p.Opcode.IsRequest() && q.answer != answerNak {
-			q.nak(roce.NakRemoteOperation) // rule: TestFailRefuses
+			q.refuse(p.PSN) // rule: TestFailRefuses
 		}
 		return
 	}
@@ -214,7 +215,7 @@ func (q *qpc) receive(now time.Duration, p *roce.Packet) {
 // transmit writes the next packet to b, from the BTH to the pad, without ICRC, and returns its
 // length; 0 if there is none for now. b has room for maxPacketLen bytes.
 func (q *qpc) transmit(now time.Duration, b []byte) int {
-	if q.answer != answerNone && (q.sinceAnswer >= ackAfterPackets || q.state != StateRTS || q.answersFirst) {
+	if q.answer != answerNone && q.heldUntil == 0 && (q.sinceAnswer >= ackAfterPackets || q.state != StateRTS || q.answersFirst) {
 		return q.transmitAnswer(b)
 	}
 	if q.state == StateRTS {
@@ -259,7 +260,11 @@ func (q *qpc) deadline() time.Duration {
 	if q.state == StateRTS {
 		at = q.requester.deadline()
 	}
-	if q.answerWaits() && (at == 0 || q.answerBy < at) {
+	if q.heldUntil != 0 && q.answer != answerNone {
+		if at == 0 || q.heldUntil < at {
+			at = q.heldUntil
+		}
+	} else if q.answerWaits() && (at == 0 || q.answerBy < at) {
 		at = q.answerBy
 	}
 	return at
@@ -267,6 +272,7 @@ func (q *qpc) deadline() time.Duration {
 
 // advance does what is due at time now. There may be something to transmit then.
 func (q *qpc) advance(now time.Duration) {
+	q.release(now)
 	if q.answerWaits() && now >= q.answerBy {
 		q.sinceAnswer = ackAfterPackets // it is due, and needs no timer any more
 	}

@@ -41,6 +41,7 @@ type responder struct {
 	// NAK too.
 	answer      answer
 	syndrome    roce.Syndrome // of a NAK
+	nakPSN      wire.PSN      // of a NAK
 	sinceAnswer int           // packets of ours that went out while it waited
 	answerBy    time.Duration // when an ACK goes out at the latest
 	ackAsked    int           // times that an ACK was asked for since one went out
@@ -48,7 +49,9 @@ type responder struct {
 
 	answersFirst bool // no packet of ours goes before an answer
 
-	refuses bool // in ERR the peer is told that what it sends is for nothing
+	told      wire.PSN      // the first one of which the peer was never told that it has arrived
+	heldUntil time.Duration // no answer goes out before; 0: as usual
+	refuses   bool          // in ERR the peer is told that what it sends is for nothing
 
 	beyond int // packets beyond the expected one since then
 
@@ -98,6 +101,7 @@ func (q *qpc) postRecv(wr *RecvWR) error {
 
 // receiveRequest carries out a request packet, or says why not.
 func (q *qpc) receiveRequest(now time.Duration, p *roce.Packet) {
+	q.release(now)
 	switch d := p.PSN.Sub(q.expected); {
 	case d > 0:
 		q.stats.OutOfSequence++
@@ -196,6 +200,9 @@ func (q *responder) letGo() {
 // waits for more to acknowledge, but not for long: the peer's application goes on with those packets,
 // and an ACK costs both sides as much as one of them.
 func (q *responder) answerIsDue(now time.Duration) bool {
+	if q.heldUntil != 0 {
+		return false
+	}
 	switch q.answer {
 	case answerAck:
 		return !q.answerWaits() || now >= q.answerBy
@@ -219,7 +226,41 @@ func (q *qpc) ack(now time.Duration) {
 
 func (q *qpc) nak(s roce.Syndrome) {
 	q.beyond = 0
-	q.answer, q.syndrome, q.sinceAnswer, q.naked = answerNak, s, ackAfterPackets, true
+	q.answer, q.syndrome, q.nakPSN, q.sinceAnswer, q.naked = answerNak, s, q.expected, ackAfterPackets, true
+}
+
+// hold has no answer go out for a while. That is no longer than a peer waits before it sends again: IBTA 9.7.5.1 leaves the time to the responder.
+func (q *qpc) hold(now time.Duration) {
+	if q.state == StateRTR || q.state == StateRTS {
+		q.heldUntil = now + maxHold
+	}
+}
+
+// release ends that when it is time.
+func (q *responder) release(now time.Duration) {
+	if q.heldUntil != 0 && now >= q.heldUntil { // rule: TestHoldAnswers: now >= q.heldUntil -> false
+		q.heldUntil = 0
+	}
+}
+
+// giveUp moves to ERR and flushes, as the owner wants. The peer is told for what it sends from now on. It is not told that anything has arrived of
+// which it does not know yet: it may have gone on elsewhere, and would count it twice.
+func (q *qpc) giveUp() {
+	q.refuses = q.state != StateReset
+	if q.state == StateRTR || q.state == StateRTS { // rule: TestGiveUp
+		q.answer = answerNone
+	}
+	q.fail()
+}
+
+// refuse tells the peer of a queue pair that was given up so. A NAK acknowledges all that was before it (IBTA 9.7.5.2.1), so this is for the first packet
+// of which the peer was not told, or the first that it sends again, as it has not heard of it.
+func (q *qpc) refuse(psn wire.PSN) {
+	if psn.Sub(q.told) < 0 { // rule: TestGiveUp
+		q.told = psn
+	}
+	q.nak(roce.NakRemoteOperation)
+	q.nakPSN = q.told
 }
 
 // execute carries out the packet that was expected, and returns zero, or the syndrome of the NAK
@@ -380,7 +421,12 @@ func (q *qpc) transmitAnswer(b []byte) int {
 		AETH: roce.AETH{Syndrome: roce.AckUnlimited, MSN: q.msn},
 	}
 	if q.answer == answerNak {
-		p.PSN, p.AETH.Syndrome = q.expected, q.syndrome
+		p.PSN, p.AETH.Syndrome = q.nakPSN, q.syndrome
+	}
+	if q.answer == answerAck {
+		q.told = q.expected
+	} else if p.PSN.Sub(q.told) > 0 {
+		q.told = p.PSN
 	}
 	q.answer, q.ackAsked = answerNone, 0
 	q.stats.SentAcks++
