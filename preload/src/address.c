@@ -45,7 +45,7 @@ EXPORT int getpeername(int fd, struct sockaddr *sa, socklen_t *len)
 
 	if (r == 0 && ours(fd, sa, room, &id)) {
 		*len = room;
-		if (end_reset(fd))
+		if (end_over(fd))
 			return (int)sys_return(-ENOTCONN);
 		return answer(&id.peer, id.ipv6, sa, len);
 	}
@@ -163,6 +163,27 @@ static void unname(int fd, const void *sa, socklen_t *len)
 		*len = 0;
 }
 
+/*
+ * unmark takes out what has come with the bytes of a pair that is not in the table: the marks of a ring, which the program would
+ * not know what to do with. TCP brings nothing.
+ */
+static void unmark(int fd, struct msghdr *m)
+{
+	struct identity id;
+
+	if ((m->msg_controllen == 0 && !(m->msg_flags & MSG_CTRUNC)) || !settings.on || !identity_of(fd, &id))
+		return;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
+		for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {
+			int with;
+
+			memcpy(&with, CMSG_DATA(c) + i * sizeof(with), sizeof(with));
+			SYS(close, with);
+		}
+	m->msg_controllen = 0;
+	m->msg_flags &= ~MSG_CTRUNC;
+}
+
 EXPORT ssize_t recvfrom(int fd, void *b, size_t n, int flags, struct sockaddr *sa, socklen_t *len)
 {
 	socklen_t room = sa && len ? *len : 0;
@@ -215,6 +236,8 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 
 	if (r >= 0 && room >= sizeof(sa_family_t))
 		unname(fd, m->msg_name, &m->msg_namelen);
+	if (r >= 0)
+		unmark(fd, m);
 	return r;
 }
 
@@ -229,7 +252,13 @@ EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags, struct
 	}
 	if (e) {
 		unsigned int i;
+		int error = 0;
+		socklen_t len = sizeof(error);
 
+		if (SYS(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error) { /* before what there is to be read */
+			end_error(fd, error);
+			return (int)sys_return(-error);
+		}
 		for (i = 0; i < n; i++) {
 			ssize_t got = recvmsg(fd, &m[i].msg_hdr, (flags & ~MSG_WAITFORONE) | (i && flags & MSG_WAITFORONE ? MSG_DONTWAIT : 0));
 
@@ -242,8 +271,10 @@ EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags, struct
 		return (int)i;
 	}
 	r = next.recvmmsg(fd, m, n, flags, timeout);
-	for (int i = 0; i < r; i++)
+	for (int i = 0; i < r; i++) {
 		if (m[i].msg_hdr.msg_name && m[i].msg_hdr.msg_namelen >= sizeof(sa_family_t))
 			unname(fd, m[i].msg_hdr.msg_name, &m[i].msg_hdr.msg_namelen);
+		unmark(fd, &m[i].msg_hdr);
+	}
 	return r;
 }

@@ -158,7 +158,7 @@ bool end_dup(int fd, int to)
 	end_born(to, false);
 	d = &ends[to];
 	d->generation = 0;
-	d->never = NEVER_OUT | NEVER_IN | (e->never & ASKED_ROOM);
+	d->never = NEVER_OUT | NEVER_IN | (e->never & (ASKED_ROOM | GONE_SHUT | GONE_RESET));
 	copy(&e->out, &d->out);
 	copy(&e->in, &d->in);
 	return true;

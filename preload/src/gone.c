@@ -28,13 +28,13 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 	int error = 0;
 	socklen_t len = sizeof(error);
 
-	if (!(had & GONE_SHUT) && reset_came(e, fd))
+	if (end_tell(e) || (!(had & GONE_SHUT) && reset_came(e, fd)))
 		return sys_return(-ECONNRESET);
 	if (SYS(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error) {
 		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
 		return sys_return(-error);
 	}
-	if (!(had & (GONE_SHUT | GONE_RESET))) {
+	if (!(had & (GONE_SHUT | GONE_RESET)) && (end_alone(e) || (state(fd) & POLLHUP))) { /* else somebody else may have shut it down */
 		if (left && (state(fd) & POLLHUP))
 			__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
 		return (ssize_t)taken;
@@ -42,20 +42,48 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 	return sys_return(SYS(sendto, fd, "", 1, (flags & MSG_NOSIGNAL) | MSG_DONTWAIT, NULL, 0));
 }
 
-/* end_reset says whether the connection is none any more, to TCP: the peer has reset it, or would have. */
-bool end_reset(int fd)
+/* end_over says whether the connection is none any more, to TCP: the peer has reset it, or would have, or both have ended it. */
+bool end_over(int fd)
 {
 	struct end *e = end_at(fd);
-	short s;
+	uint32_t had;
+	short now;
 
 	if (!e)
 		return false;
-	s = state(fd);
-	if ((s & POLLHUP) && reset_waits(e, fd))
+	now = state(fd);
+	if ((now & POLLHUP) && reset_waits(e, fd))
 		return true;
-	if (s & POLLERR)
+	if (now & POLLERR)
 		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
-	return __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET;
+	had = __atomic_load_n(&e->never, __ATOMIC_SEQ_CST);
+	return (had & GONE_RESET) || ((had & GONE_SHUT) && (now & POLLHUP));
+}
+
+/* end_error takes note of an error that the program has been told of. */
+void end_error(int fd, int error)
+{
+	struct end *e = error ? end_at(fd) : NULL;
+
+	if (e)
+		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+}
+
+/* end_later keeps the error of a call that has bytes to return, if it is one of those that the kernel tells once. */
+void end_later(struct end *e)
+{
+	if (errno == ECONNRESET)
+		__atomic_fetch_or(&e->never, GONE_LATER, __ATOMIC_SEQ_CST);
+}
+
+/* end_tell says whether the program is to be told of it now. */
+bool end_tell(struct end *e)
+{
+	if (!(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & GONE_LATER) ||
+	    !(__atomic_fetch_and(&e->never, ~GONE_LATER, __ATOMIC_SEQ_CST) & GONE_LATER))
+		return false;
+	__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+	return true;
 }
 
 /* end_hung_up says whether the peer's end is closed, by the last who had it. */

@@ -100,9 +100,10 @@ EXPORT long syscall(long n, ...)
 EXPORT int shutdown(int fd, int how)
 {
 	struct end *e = end_at(fd);
-
 	long r;
 
+	if (end_over(fd))
+		return (int)sys_return(-ENOTCONN);
 	if (e && how != SHUT_RD)
 		leave_out(e, fd);
 	r = SYS(shutdown, fd, how);

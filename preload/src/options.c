@@ -210,10 +210,11 @@ EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 		int v;
 
 		memcpy(&v, val, sizeof(v));
-		if (v == 0 && e && end_is(fd, e) && reset_came(e, fd)) {
+		if (v == 0 && e && end_is(fd, e) && (end_tell(e) || reset_came(e, fd))) {
 			v = ECONNRESET;
 			memcpy(val, &v, sizeof(v));
 		}
+		end_error(fd, v);
 	}
 	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && (only_ours(fd) || identity_of(fd, &id))) {
 		if (!val || !len)

@@ -344,7 +344,7 @@ static bool look(struct ring *r, size_t want)
 }
 
 /* ring_receive reads what it can. *ended: the rest is in the socket. */
-static ssize_t ring_receive(struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
+static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
 {
 	bool waitall = (flags & MSG_WAITALL) && !(flags & MSG_PEEK);
 	int patience = PATIENCE;
@@ -391,9 +391,11 @@ static ssize_t ring_receive(struct ring *r, int fd, struct span *s, size_t all, 
 			*ended = true;
 			return (ssize_t)(all - s->left);
 		case TURN_RESULT:
-			if (all != s->left)
-				return (ssize_t)(all - s->left);
-			return sys_return(result);
+			if (all == s->left)
+				return sys_return(result);
+			if (sys_return(result) < 0)
+				end_later(e);
+			return (ssize_t)(all - s->left);
 		case TURN_EMPTY:
 			break;
 		}
@@ -417,9 +419,11 @@ static ssize_t ring_receive(struct ring *r, int fd, struct span *s, size_t all, 
 			woken = true; /* what was written before the end is there by now */
 			continue;
 		}
-		if (all != s->left)
-			return (ssize_t)(all - s->left);
-		return (ssize_t)result;
+		if (all == s->left)
+			return (ssize_t)result;
+		if (result < 0)
+			end_later(e);
+		return (ssize_t)(all - s->left);
 	}
 }
 
@@ -500,7 +504,7 @@ ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count
 			if (all == s.left && !end_still(fd, e)) {
 				end_drop(fd);
 			} else {
-				n = ring_receive(r, fd, &s, all, flags, &again);
+				n = ring_receive(e, r, fd, &s, all, flags, &again);
 				if (again)
 					end_forget(&e->in, r);
 				else if (r->side->futile > FUTILE && e->turned == TURNED_YES && leave_in(e, fd)) {
@@ -526,11 +530,13 @@ ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count
 				flags |= MSG_DONTWAIT;
 			continue;
 		}
-		if (n < 0 && all != s.left)
+		if (n < 0 && all != s.left) {
+			end_later(e);
 			n = 0;
-		if (n == 0 && all == s.left && reset_came(e, fd)) {
+		}
+		if (n == 0 && all == s.left && (end_tell(e) || reset_came(e, fd))) {
 			errno = ECONNRESET;
-			return -1;
+			n = -1;
 		}
 		if (n < 0) {
 			if (errno == ECONNRESET)

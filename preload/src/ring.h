@@ -226,6 +226,7 @@ static inline void span_copy(const struct span *from, void *memory, size_t n, bo
 #define NEVER_IN 2u
 #define GONE_SHUT 4u  /* this process has shut sending down */
 #define GONE_RESET 8u /* TCP would have been reset by the peer */
+#define GONE_LATER 32u /* the same, and the program is to be told: the call that the kernel has told had bytes to return */
 #define ASKED_ROOM 16u /* this process has asked whether it can write */
 
 struct end {
@@ -283,7 +284,10 @@ void receive_tidy(struct end *e, int fd);
 
 /* gone.c */
 ssize_t send_refused(struct end *e, int fd, size_t left, int flags);
-bool end_reset(int fd);
+bool end_over(int fd);
+void end_error(int fd, int error);
+void end_later(struct end *e);
+bool end_tell(struct end *e);
 void end_shut(int fd);
 bool end_hung_up(int fd);
 
