@@ -197,12 +197,7 @@ func TestLetterFirst(t *testing.T) {
 	s.letters.next = time.Time{} // it will not look by itself before long
 	s.poll.remove(s.letters.poll)
 	defer start()()
-	st, end := s.claimAs(t, c)
-	if st != statusOK {
-		t.Fatalf("Claim: status %d", st)
-	}
-	defer unix.Close(end)
-	exchange(t, end, c.end, "there")
+	s.claims(t, c, "with a letter that nobody has looked at")
 }
 
 // TestLetterWithdrawn has a client give up, whose TCP socket goes on without the supervisor: neither claimed nor relayed.

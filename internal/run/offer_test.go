@@ -293,9 +293,15 @@ func TestClaimFromElsewhere(t *testing.T) {
 		t.Errorf("Claim with a socket of another namespace: status %d, want %d", got, statusNo)
 		unix.Close(end)
 	}
+	s.claims(t, c, "by who has accepted")
+}
+
+// claims has a server claim its end, and something be said to the client.
+func (s *supervisor) claims(t *testing.T, c *connection, what string) {
+	t.Helper()
 	st, end := s.claimAs(t, c)
 	if st != statusOK {
-		t.Fatalf("Claim by who has accepted: status %d", st)
+		t.Fatalf("Claim, %s: status %d", what, st)
 	}
 	defer unix.Close(end)
 	exchange(t, end, c.end, "there")
