@@ -212,7 +212,7 @@ func (lc *LinkControl) setState(now time.Time, s ControlState) {
 			lc.until = now.Add(AddLinkTimeout) // rule: TestControlTable: AddLinkTimeout -> AddLinkReplyTimeout
 		}
 	case ControlEnding:
-		lc.until = now.Add(GroupEndTimeout)
+		lc.until = now.Add(GroupEndTimeout) // rule: TestC7DeleteAllTimeout
 	case ControlInit, ControlConfirming, ControlReplied: // the handshake of the first contact has the timer
 	case ControlActive, ControlEnded: // nothing is awaited
 	}

@@ -61,24 +61,25 @@ func TestC7(t *testing.T) {
 		only   string // "v1"
 		failed bool   // the first contact, and the group
 		links  string // at the end; "": whatever, but quiet
+		client string // its state, and what it has done with links
 	}{
-		{"ADD LINK from server (first contact)", first(lost("server", llc.TypeAddLink, false)), "", true, ""},
-		{"ADD LINK reply from client, lost (first contact)", first(lost("client", llc.TypeAddLink, true)), "", true, ""},
-		{"ADD LINK CONTINUATION from server (first contact)", first(lost("server", llc.TypeAddLinkCont, false)), "v1", true, ""},
-		{"ADD LINK CONTINUATION reply from client (first contact)", first(lost("client", llc.TypeAddLinkCont, true)), "v1", true, ""},
-		{"CONFIRM LINK from server (first contact, second link)", first(onLink(2, lost("server", llc.TypeConfirmLink, false))), "", false, ""},
-		{"CONFIRM LINK reply from client (first contact, second link)", first(onLink(2, lost("client", llc.TypeConfirmLink, true))), "", false, ""},
-		{"ADD LINK from server (not first contact)", later(lost("server", llc.TypeAddLink, false)), "", false, "1:1-1"},
-		{"ADD LINK reply from client (not first contact)", later(lost("client", llc.TypeAddLink, true)), "", false, "1:1-1"},
-		{"ADD LINK CONTINUATION (not first contact)", later(lost("server", llc.TypeAddLinkCont, false)), "v1", false, "1:1-1"},
-		{"ADD LINK CONTINUATION reply (not first contact)", later(lost("client", llc.TypeAddLinkCont, true)), "v1", false, "1:1-1"},
-		{"CONFIRM LINK from server (not first contact)", later(lost("server", llc.TypeConfirmLink, false)), "", false, "1:1-1"},
-		{"CONFIRM LINK reply (not first contact)", later(lost("client", llc.TypeConfirmLink, true)), "", false, "1:1-1"},
-		{"DELETE LINK from client (one link)", three(func(p *linkPair) { p.client.fail(3) }, onLink(1, lost("client", llc.TypeDeleteLink, false))), "", false, ""},
-		{"DELETE LINK from server (one link)", three(func(p *linkPair) { p.server.fail(3) }, onLink(1, lost("server", llc.TypeDeleteLink, false))), "", false, ""},
-		{"DELETE LINK reply from client (one link)", three(func(p *linkPair) { p.server.fail(3) }, onLink(1, lost("client", llc.TypeDeleteLink, true))), "", false, ""},
-		{"TEST LINK from client", three(func(p *linkPair) { p.client.do(p.client.lc.Suspect(p.now, 2, nil)) }, onLink(2, lost("client", llc.TypeTestLink, false))), "", false, ""},
-		{"TEST LINK from server", three(func(p *linkPair) { p.server.do(p.server.lc.Suspect(p.now, 2, nil)) }, onLink(2, lost("server", llc.TypeTestLink, false))), "", false, ""},
+		{"ADD LINK from server (first contact)", first(lost("server", llc.TypeAddLink, false)), "", true, "", "Active: "},
+		{"ADD LINK reply from client, lost (first contact)", first(lost("client", llc.TypeAddLink, true)), "", true, "", "Ended: ending peer silent, ended"},
+		{"ADD LINK CONTINUATION from server (first contact)", first(lost("server", llc.TypeAddLinkCont, false)), "v1", true, "", "Ended: ending peer silent, ended"},
+		{"ADD LINK CONTINUATION reply from client (first contact)", first(lost("client", llc.TypeAddLinkCont, true)), "v1", true, "", "Ended: ending peer silent, ended"},
+		{"CONFIRM LINK from server (first contact, second link)", first(onLink(2, lost("server", llc.TypeConfirmLink, false))), "", false, "", "Active: close(2), up(3)"},
+		{"CONFIRM LINK reply from client (first contact, second link)", first(onLink(2, lost("client", llc.TypeConfirmLink, true))), "", false, "", "Active: close(2), up(3)"},
+		{"ADD LINK from server (not first contact)", later(lost("server", llc.TypeAddLink, false)), "", false, "1:1-1", "Active: up(2), down(2) LOST, close(2)"},
+		{"ADD LINK reply from client (not first contact)", later(lost("client", llc.TypeAddLink, true)), "", false, "1:1-1", "Active: up(2), down(2) LOST, close(2), close(3)"},
+		{"ADD LINK CONTINUATION (not first contact)", later(lost("server", llc.TypeAddLinkCont, false)), "v1", false, "1:1-1", "Active: up(2), down(2) LOST, close(2), close(3)"},
+		{"ADD LINK CONTINUATION reply (not first contact)", later(lost("client", llc.TypeAddLinkCont, true)), "v1", false, "1:1-1", "Active: up(2), down(2) LOST, close(2), close(3)"},
+		{"CONFIRM LINK from server (not first contact)", later(lost("server", llc.TypeConfirmLink, false)), "", false, "1:1-1", "Active: up(2), down(2) LOST, close(2), close(3)"},
+		{"CONFIRM LINK reply (not first contact)", later(lost("client", llc.TypeConfirmLink, true)), "", false, "1:1-1", "Active: up(2), down(2) LOST, close(2), close(3)"},
+		{"DELETE LINK from client (one link)", three(func(p *linkPair) { p.client.fail(3) }, onLink(1, lost("client", llc.TypeDeleteLink, false))), "", false, "", "Active: down(3) link failed: retries, close(3), up(4)"},
+		{"DELETE LINK from server (one link)", three(func(p *linkPair) { p.server.fail(3) }, onLink(1, lost("server", llc.TypeDeleteLink, false))), "", false, "", "Active: down(3) LOST, close(3), down(1) LOST, close(1), up(4), up(5)"},
+		{"DELETE LINK reply from client (one link)", three(func(p *linkPair) { p.server.fail(3) }, onLink(1, lost("client", llc.TypeDeleteLink, true))), "", false, "", "Active: down(3) LOST, close(3), down(1) LOST, close(1), up(4), up(5)"},
+		{"TEST LINK from client", three(func(p *linkPair) { p.client.do(p.client.lc.Suspect(p.now, 2, nil)) }, onLink(2, lost("client", llc.TypeTestLink, false))), "", false, "", "Active: down(2) peer silent, close(2), up(4)"},
+		{"TEST LINK from server", three(func(p *linkPair) { p.server.do(p.server.lc.Suspect(p.now, 2, nil)) }, onLink(2, lost("server", llc.TypeTestLink, false))), "", false, "", "Active: down(2) LOST, close(2), up(4)"},
 	} {
 		for version, v1 := range linkVersions {
 			if tt.only != "" && tt.only != version {
@@ -92,6 +93,10 @@ func TestC7(t *testing.T) {
 					if s == p.server && (ended != tt.failed || up == tt.failed) {
 						t.Errorf("the %s is in state %v, %v, steps %v, %v", s.name, s.lc.State(), s.lc.Failure(), s.steps, s.log)
 					}
+				}
+				want := strings.ReplaceAll(tt.client, "LOST", "deleted by peer: lost path (0x00010000)")
+				if got := p.client.lc.State().String() + ": " + strings.Join(p.client.log, ", "); got != want {
+					t.Errorf("the client: %s, want %s", got, want)
 				}
 				if tt.failed {
 					return
@@ -149,6 +154,48 @@ func TestC7DeleteAll(t *testing.T) {
 		if got := strings.Join(s.sent, " "); got != "1:DELETE LINK 2:DELETE LINK" || s.other.lc.State() != ControlEnded || s.lc.State() != ControlEnded {
 			t.Errorf("%s: sent %s, states %v and %v", by, got, s.lc.State(), s.other.lc.State())
 		}
+	}
+}
+
+// TestC7DeleteAllTimeout sends DELETE LINK for all links and has no answer, nor word of its arrival: the group ends after GroupEndTimeout all the same, and not before.
+func TestC7DeleteAllTimeout(t *testing.T) {
+	for _, by := range []string{"server", "client"} {
+		p := newLinkPair(t, pairOptions{server: 2, client: 2})
+		s := map[string]*pairSide{"server": p.server, "client": p.client}[by]
+		p.lose = func(from *pairSide, o SendLLC) bool { return true }
+		s.do(s.lc.End(p.now, EndOperator, nil))
+		p.pass(GroupEndTimeout - time.Millisecond)
+		if s.lc.State() != ControlEnding || s.count("DELETE LINK") != 1 {
+			t.Errorf("%s: before it is time %v, sent %v", by, s.lc.State(), s.sent)
+		}
+		p.pass(2 * time.Millisecond)
+		if s.lc.State() != ControlEnded || s.lc.Failure().Kind != EndOperator {
+			t.Errorf("%s: %v, %v", by, s.lc.State(), s.lc.Failure())
+		}
+	}
+}
+
+// TestC7ClientWaits has CONFIRM LINK for the second link of a first contact get lost: the client says DELETE LINK, and opens the connection to its application when the
+// server has said so as well.
+func TestC7ClientWaits(t *testing.T) {
+	p := newLinkPair(t, pairOptions{server: 2, client: 2, first: func(p *linkPair) {
+		p.lose = func(s *pairSide, o SendLLC) bool {
+			return s == p.server && (o.Message.Type() == llc.TypeConfirmLink && o.Link == 2 || o.Message.Type() == llc.TypeDeleteLink)
+		}
+	}})
+	up := func() bool { return strings.Contains(strings.Join(p.client.steps, ", "), "step up") }
+	p.pass(ConfirmLinkTimeout + time.Millisecond)
+	if n := p.client.count("DELETE LINK"); n != 1 || up() {
+		t.Errorf("after %v: sent %v, steps %v", ConfirmLinkTimeout, p.client.sent, p.client.steps)
+	}
+	release := p.hold(lost("server", llc.TypeDeleteLink, false))
+	p.pass(LLCTimeout)
+	if up() {
+		t.Errorf("without a word of the server: steps %v", p.client.steps)
+	}
+	release()
+	if !up() || p.client.lc.State() != ControlActive {
+		t.Errorf("%v, %v, steps %v", p.client.lc.State(), p.client.lc.Failure(), p.client.steps)
 	}
 }
 

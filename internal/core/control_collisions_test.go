@@ -125,6 +125,29 @@ func TestCollisions(t *testing.T) {
 	}
 }
 
+// TestConfirmLinkCrossesConfirmRKey has the last row of RFC 7609 §3.5.5.3.3, CONFIRM LINK of the other side while CONFIRM RKEY is under way: it is not queued but answered at
+// once, as it is on a link of its own; and the RMB is told with the new link afterwards.
+func TestConfirmLinkCrossesConfirmRKey(t *testing.T) {
+	p := newLinkPair(t, pairOptions{server: 2, client: 2})
+	p.pass(20 * time.Second)
+	p.lose = lost("server", llc.TypeConfirmRKey, true)
+	p.client.do(p.client.lc.ConfirmRMB(p.now, 9, p.client.tokens(9), nil))
+	p.run()
+	p.client.sent = nil
+	p.server.fail(2)
+	p.run()
+	p.pass(AddLinkPause)
+	if x := p.client.lc.exchange; x.kind != exchangeConfirmRKey || x.tries != 1 || p.client.count("CONFIRM LINK") != 1 || p.client.links() != "1:1-1 3:2-2" {
+		t.Errorf("exchange %+v, sent %v, links %s", x, p.client.sent, p.client.links())
+	}
+	p.lose = nil
+	p.pass(10 * time.Second)
+	p.check("in the end", "1:1-1 3:2-2", RedundancySymmetric)
+	if got := strings.Join(p.client.answers, ", "); got != "confirmed(9)" || !p.client.lc.own[9].told[3] {
+		t.Errorf("the RMB: %s, told on %v", got, p.client.lc.own[9].told)
+	}
+}
+
 // TestConfirmRKeyCrossesAddLink has a client tell of an RMB while the server makes a link: it is refused, told again with the new
 // link, and known on all in the end; a connection that waits for it gets it.
 func TestConfirmRKeyCrossesAddLink(t *testing.T) {

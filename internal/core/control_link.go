@@ -150,7 +150,7 @@ func (lc *LinkControl) next(now time.Time, out []Output) []Output {
 		return link != nil && link.state == linkFailed
 	})
 	switch {
-	case lc.state == ControlAdding && lc.retry.attempted && lc.add.phase == addNone && !ends:
+	case lc.state == ControlAdding && lc.retry.attempted && lc.add.phase == addNone && !ends: // rule: TestC7ClientWaits: !ends -> (!ends || true)
 		return lc.up(now, out)
 	case lc.state != ControlActive || lc.add.phase != addNone || lc.exchange.kind != exchangeNone:
 		return out
