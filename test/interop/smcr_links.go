@@ -20,10 +20,6 @@ var (
 	ourAddress6   = "ip -6 addr add " + ourAddr6.String() + prefix6 + " dev " + dataTap + " nodad 2>/dev/null; true"
 	newRXE1       = "[ -d /sys/class/infiniband/rxe1 ] || /bin/rdma link add rxe1 type rxe netdev eth2; echo 0 >/sys/class/infiniband/rxe1/ports/1/hw_counters/lifespan"
 
-	// noCorking has the guest's kernel send what its programs write at once. Else it waits for completions, and after a move for some that never come:
-	// see docs/interop.md.
-	noCorking = "echo 0 >/proc/sys/net/smc/autocorking_size"
-
 	// ownARP has an interface answer for its own addresses only, where several are on one network.
 	ownARP = "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore; echo 2 >/proc/sys/net/ipv4/conf/all/arp_announce"
 )
@@ -52,7 +48,7 @@ func (l *lab) readyTwin(ctx context.Context, guestHasTwo bool) error {
 	l.atEnd(func() error {
 		return l.inGuest(context.WithoutCancel(ctx), "/bin/rdma link del rxe1; /bin/ip addr flush dev eth2; /bin/ip link set eth2 down")
 	})
-	script := fmt.Sprintf("set -e; %s; "+noCorking+"; /bin/ip addr add %v%s dev eth2; /bin/ip link set eth2 up", ownARP, guestSecond, prefix4)
+	script := fmt.Sprintf("set -e; %s; /bin/ip addr add %v%s dev eth2; /bin/ip link set eth2 up", ownARP, guestSecond, prefix4)
 	if guestHasTwo {
 		script += "; " + newRXE1
 	}
