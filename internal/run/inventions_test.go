@@ -120,8 +120,7 @@ func (in *inventions) descriptor() int {
 // believe has a program make connections to itself under a supervisor that says what it is given.
 func believe(t *testing.T, program, library string, script []byte, times int, environ ...string) {
 	t.Helper()
-	l := newLiar(t, nil)
-	l.invent = (&inventions{bytes: script}).invent
+	l := newLiar(t, nil, (&inventions{bytes: script}).invent)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	cmd := exec.CommandContext(ctx, program, "believe", strconv.Itoa(times))

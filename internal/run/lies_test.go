@@ -27,7 +27,7 @@ type liar struct {
 // The lies, but for "honest" and "no".
 var lies = []string{"hang up", "short", "long", "kind", "version", "status", "no descriptor", "null", "empty", "shrinks", "many", "pair", "honest", "no"}
 
-func newLiar(t *testing.T, answers map[kind]string) *liar {
+func newLiar(t *testing.T, answers map[kind]string, invent func(kind) ([]byte, []int)) *liar {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "run")
 	if err != nil {
@@ -38,7 +38,7 @@ func newLiar(t *testing.T, answers map[kind]string) *liar {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &liar{dir: dir, path: filepath.Join(dir, "liar"), fd: fd, answers: answers}
+	l := &liar{dir: dir, path: filepath.Join(dir, "liar"), fd: fd, answers: answers, invent: invent}
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: l.path}); err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func (l *liar) answer(c int, k kind) bool {
 // lie has a program talk to itself under a supervisor that lies. It must end by itself, and well where its offers are refused.
 func lie(t *testing.T, program, library string, answers map[kind]string, well bool, environ ...string) {
 	t.Helper()
-	l := newLiar(t, answers)
+	l := newLiar(t, answers, nil)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	cmd := exec.CommandContext(ctx, program, "parts", "1")
