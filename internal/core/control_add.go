@@ -366,7 +366,7 @@ func (lc *LinkControl) linkUp(now time.Time, out []Output) []Output {
 	out = append(out, LinkUp{a.link.num})
 	// rule: TestAddLinkReplacesAsymmetric: lc.role == RoleServer && -> true &&
 	if symmetric, asymmetric := lc.split(); lc.role == RoleServer && asymmetric != nil && len(symmetric) > 1 {
-		lc.enqueue(linkDelete{num: asymmetric.num, reason: llc.DeleteAsymmetric, orderly: true}) // rule: TestAddLinkReplacesAsymmetric
+		lc.enqueue(linkDelete{num: asymmetric.num, reason: llc.DeleteAsymmetric, orderly: true, surplus: true}) // rule: TestAddLinkReplacesAsymmetric
 	} else if asymmetric != nil {
 		lc.retryLater(now) // rule: TestAddLinkRetry
 	} else if lc.role == RoleServer && len(symmetric) < lc.maxLinks {

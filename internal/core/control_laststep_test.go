@@ -148,3 +148,29 @@ func TestAddLinkContinuationLate(t *testing.T) {
 	p.pass(5 * time.Minute)
 	p.check("in the end", p.server.links(), RedundancySymmetric)
 }
+
+// TestDeleteLinkNeeded has the end of an asymmetric link wait until another link is deleted, of which the client has to be told first, and a symmetric link get lost
+// meanwhile: the asymmetric one is needed then, and stays.
+func TestDeleteLinkNeeded(t *testing.T) {
+	for _, lose := range []bool{false, true} {
+		p := newLinkPair(t, pairOptions{server: 2, client: 1})
+		p.pass(20 * time.Second)
+		lc := p.server.lc
+		release := p.hold(lost("client", llc.TypeDeleteLink, true))
+		// Of a link between others, and that of an asymmetric one.
+		lc.links = append(lc.links, &controlLink{num: 9, slot: 5, state: linkFailed})
+		lc.enqueue(linkDelete{num: 9, reason: llc.DeleteLostPath})
+		lc.enqueue(linkDelete{num: 2, reason: llc.DeleteAsymmetric, orderly: true, surplus: true})
+		another := &controlLink{num: 8, slot: 6, local: pairRNIC(1, 8).end(), peer: pairRNIC(2, 8).end()}
+		if lc.links = append(lc.links, another); lose {
+			another.state = linkFailed
+		}
+		p.server.do(lc.arm(lc.next(p.now, nil)))
+		p.run()
+		p.server.sent = nil
+		release()
+		if stays, tells := lc.link(2) != nil && lc.link(2).state == linkActive, p.server.count("DELETE LINK") > 0; stays != lose || tells == lose || lc.deleteOf(2) != nil && lose {
+			t.Errorf("symmetric link lost %t: the asymmetric one stays: %t, sent %v, deletes %v", lose, stays, p.server.sent, lc.deletes)
+		}
+	}
+}

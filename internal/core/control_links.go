@@ -37,6 +37,7 @@ type linkDelete struct {
 	reason  llc.DeleteReason
 	orderly bool
 	last    bool        // the peer's wish for the group's last link, and so for the group's end
+	surplus bool        // ours, as the link is asymmetric and there were symmetric ones
 	via     llc.LinkNum // over which it was sent; 0: it was not, or has to be again
 	tries   int
 	until   time.Time
@@ -240,6 +241,11 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 		if lc.role == RoleServer && link.state == linkActive { // rule: TestDeleteLinkReasons
 			if lc.state != ControlActive {
 				continue // when the first contact is over
+			}
+			if symmetric, asymmetric := lc.split(); d.surplus && (link != asymmetric || len(symmetric) < 2) { // rule: TestDeleteLinkNeeded
+				lc.dropDelete(d.num) // a symmetric one was lost meanwhile
+				i--
+				continue
 			}
 			end := GroupEnd{Kind: EndPeer, Reason: d.reason}
 			switch {
