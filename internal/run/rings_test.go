@@ -21,7 +21,7 @@ var (
 	}
 	ringCases = []string{
 		"poll", "signal", "dup", "fork", "exec", "passed", "others", "peek", "starved", "small-files", "fortified", "spawned", "parts", "gone", "stream", "daemon",
-		"scribble", "cork", "after-close", "unread",
+		"scribble", "cork", "after-close", "unread", "reuse",
 	}
 )
 

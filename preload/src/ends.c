@@ -96,7 +96,10 @@ void end_born(int fd, bool waits)
 	drop(&e->out);
 	drop(&e->in);
 	e->generation = births_generation();
-	e->never = e->sending = e->receiving = e->streak = 0;
+	e->never = e->streak = 0;
+	/* Threads may wait still in what had the number before, and leave its gates later. Who has closed one may be of another process. */
+	gate_open(&e->sending);
+	gate_open(&e->receiving);
 	e->cork = CORK_KERNEL;
 	e->turns = e->turned = 0;
 	e->waits = waits;

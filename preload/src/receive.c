@@ -411,6 +411,10 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 		}
 		else
 			result = sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
+		if (__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) != r && r->side->state != RING_ENDED) {
+			errno = EBADF; /* it was closed meanwhile, and the number may be another's */
+			result = -1;
+		}
 		if (result > 0) {
 			woken = true;
 			continue;

@@ -233,7 +233,7 @@ struct end {
 	uint64_t cookie; /* 0: none of ours */
 	uint32_t generation;
 	uint32_t never;
-	uint32_t sending, receiving; /* gates: calls that are in the middle of it */
+	uint32_t sending, receiving; /* gates: calls that are in the middle of it, also of what had the number before */
 	uint32_t streak;	     /* sends since the last receive */
 	uint64_t sent;		     /* bytes, before there was a ring */
 	uint64_t seen;		     /* when the descriptor was last found to be this */

@@ -67,6 +67,7 @@ static const struct {
 	{"turns", test_turns},
 	{"readers", test_readers},
 	{"cork", test_cork},
+	{"reuse", test_reuse},
 };
 
 int main(int argc, char **argv)

@@ -42,6 +42,9 @@ void test_signal(void);
 void test_peek(void);
 void test_parts(void);
 
+/* reuse.c */
+void test_reuse(void);
+
 /* heirs.c */
 void test_dup(void);
 void test_fork(void);
