@@ -82,7 +82,7 @@ func peerName(fd int) string {
 // connected keeps the client's TCP socket until somebody claims the connection.
 func (s *supervisor) connected(o *offer, tcp int) {
 	if o.claimed {
-		unix.Close(tcp)
+		abandon(tcp)
 		return
 	}
 	if !isSocket(tcp, unix.AF_INET, unix.AF_INET6) {
@@ -199,11 +199,17 @@ func (s *supervisor) drop(o *offer) {
 	unix.Close(o.end)
 	if o.tcp >= 0 {
 		if !o.letter || o.claimed { // else its program may keep it
-			// Both programs know by now what became of it: the port need not wait for late packets.
-			unix.SetsockoptLinger(o.tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+			abandon(o.tcp)
+		} else {
+			unix.Close(o.tcp)
 		}
-		unix.Close(o.tcp)
 	}
+}
+
+// abandon closes a client's TCP socket, of which both programs know by now what became: the port need not wait for late packets.
+func abandon(tcp int) {
+	unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // not if it is no socket
+	unix.Close(tcp)
 }
 
 // timeout is how long the loop may sleep, in milliseconds.

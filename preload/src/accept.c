@@ -96,8 +96,12 @@ static int moved(int fd, int flags)
 	options_copy(fd, end);
 	if (flags & SOCK_NONBLOCK)
 		SYS(fcntl, end, F_SETFL, O_RDWR | O_NONBLOCK);
-	/* TCP has done what it was for. Reset, it is gone at once and leaves no port waiting. */
-	SYS(setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	/*
+	 * TCP has done what it was for. Reset, it is gone at once and leaves no port waiting. A client that has asked may be a program of package
+	 * smc, whose connect would fail of that: its supervisor resets it afterwards.
+	 */
+	if (!asks)
+		SYS(setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 	do
 		r = SYS(dup3, end, fd, flags & SOCK_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
