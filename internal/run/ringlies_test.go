@@ -189,7 +189,7 @@ var ringFlips = []struct {
 	full bool // the program's ring is
 	flip func(l *ringLiar)
 }{
-	{"head beyond the ring", 'p', false, func(l *ringLiar) {
+	{"head beyond the ring", 'P', false, func(l *ringLiar) {
 		l.publish(100)
 		l.change(l.out.word(ringAtPub), l.out.pub(), l.out.pub()+2*ringLeast)
 	}},
@@ -209,7 +209,7 @@ func flipRings(s *servant, forTime time.Duration) {
 	}
 	for _, tt := range ringFlips {
 		some := forTime / 10
-		if tt.call == 'p' {
+		if tt.call == 'P' {
 			some = forTime // it is seldom seen
 		}
 		for begun := time.Now(); time.Since(begun) < some; {
@@ -219,6 +219,11 @@ func flipRings(s *servant, forTime time.Duration) {
 				l.overflow()
 			}
 			tt.flip(l)
+			if tt.call == 'P' {
+				l.do('P', 50)
+				l.end()
+				continue
+			}
 			l.flipped(tt.name, func() byte { return tt.call }, 10)
 		}
 	}

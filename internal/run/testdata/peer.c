@@ -290,6 +290,10 @@ static void obey(char **args)
 		case 'p':
 			r = recv(fd, end - o.n, o.n, MSG_DONTWAIT | MSG_PEEK);
 			break;
+		case 'P': /* many times: what changes meanwhile is seldom seen */
+			for (int i = 0; i < 20000 && r >= 0 && (i == 0 || r == (ssize_t)o.n); i++)
+				r = recv(fd, end - o.n, o.n, MSG_DONTWAIT | MSG_PEEK);
+			break;
 		case 'a':
 			r = recv(fd, end - o.n, o.n, MSG_DONTWAIT | MSG_WAITALL);
 			break;
