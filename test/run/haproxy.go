@@ -12,7 +12,6 @@ var haproxy = &program{
 	name: "haproxy", what: "between curl and nginx: as HTTP and as TCP, with splice, health checks, a backend that is not there",
 	packages: []string{"haproxy", "nginx-light", "curl", "wrk", "openssl"},
 	needs:    []string{"haproxy", "nginx", "curl", "wrk", "openssl"},
-	shaken:   true,
 	run: func(l *lab) {
 		n := l.nginx("www-data")
 		http, tcp := l.port(), l.port()

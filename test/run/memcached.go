@@ -11,7 +11,6 @@ var memcached = &program{
 	name: "memcached", what: "four threads; memccp and memccat, memcslap, and memcapable's tests of both protocols",
 	packages: []string{"memcached", "libmemcached-tools"},
 	needs:    []string{"memcached", "memccp", "memccat", "memcslap", "memccapable"},
-	shaken:   true,
 	run: func(l *lab) {
 		port := l.port()
 		p := strconv.Itoa(port)

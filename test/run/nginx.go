@@ -124,7 +124,6 @@ var curl = &program{
 	name: "curl", what: "HTTPS, HTTP/2, a large upload, many at a time, of nginx",
 	packages: []string{"curl", "nginx-light", "openssl"},
 	needs:    []string{"curl", "nginx", "openssl"},
-	shaken:   true,
 	run: func(l *lab) {
 		n := l.nginx("www-data")
 		ca := filepath.Join(l.dir, "cert.pem")

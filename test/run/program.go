@@ -23,7 +23,6 @@ type program struct {
 	root     bool     // it can be tried by root only
 	timeout  time.Duration
 	slow     bool // its ways are done side by side: they mostly wait
-	shaken   bool // it does its work with the debug switch, too, unless told otherwise: those that differ most, and are quick
 	run      func(*lab)
 }
 
@@ -96,15 +95,12 @@ const (
 // moves says whether connections leave TCP.
 func (w way) moves() bool { return w == moved || w == shaken }
 
-// ways are those in which a program does its work. The first is what the others are compared with.
-func (p *program) ways(opt options) []way {
-	switch {
-	case opt.shake:
+// waysOf are those in which programs do their work. The first is what the others are compared with.
+func waysOf(opt options) []way {
+	if opt.shake {
 		return []way{bare, shaken}
-	case p.shaken:
-		return []way{bare, moved, disabled, shaken}
 	}
-	return []way{bare, moved, disabled}
+	return []way{bare, moved, disabled, shaken}
 }
 
 // A programReport is what has become of a program.
@@ -123,7 +119,7 @@ type programReport struct {
 // try does a program's work in all ways and compares. must says that it has to be there.
 func (p *program) try(ctx context.Context, opt options, dir string, must bool) programReport {
 	began := time.Now()
-	r := programReport{Name: p.name, Good: true, Ways: p.ways(opt), Moved: map[string]int{}, Problems: []string{}, Notes: []string{}}
+	r := programReport{Name: p.name, Good: true, Ways: waysOf(opt), Moved: map[string]int{}, Problems: []string{}, Notes: []string{}}
 	if lacks := p.lacks(); len(lacks) > 0 {
 		r.Lacks = fmt.Sprintf("%s: apt-get install %s", strings.Join(lacks, ", "), strings.Join(p.packages, " "))
 		r.Good = !must

@@ -10,7 +10,6 @@ var socat = &program{
 	name: "socat", what: "an echo server that forks, a half close, a chain of two, IPv6, TLS, a program behind a socket",
 	packages: []string{"socat", "openssl"},
 	needs:    []string{"socat", "openssl"},
-	shaken:   true,
 	run: func(l *lab) {
 		in := l.random("in", 20_000_000)
 		out := filepath.Join(l.dir, "out")
