@@ -370,6 +370,7 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 	while (s->left) {
 		enum turn turn = TURN_BROKEN;
 		int error = ECONNRESET;
+		bool failed;
 
 		if (!ring_lock(r))
 			return done_or(all - s->left, EAGAIN);
@@ -408,7 +409,10 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 		case TURN_FULL:
 			if (!would_wait(fd, flags))
 				return done_or(all - s->left, EAGAIN);
-			if (next.sendto(fd, ring_guard, 1, MSG_NOSIGNAL, NULL, 0) < 0 && errno != EFAULT) {
+			failed = next.sendto(fd, ring_guard, 1, MSG_NOSIGNAL, NULL, 0) < 0 && errno != EFAULT;
+			if (__atomic_load_n(&e->out, __ATOMIC_SEQ_CST) != r && r->side->state != RING_ENDED)
+				return done_or(all - s->left, EBADF); /* it was closed meanwhile, and the number may be another's */
+			if (failed) {
 				if (all - s->left)
 					return (ssize_t)(all - s->left);
 				return errno == EPIPE ? send_refused(e, fd, s->left, flags) : -1;

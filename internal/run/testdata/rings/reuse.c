@@ -33,6 +33,45 @@ static void asleep(void)
 	CHECK(!"asleep");
 }
 
+static char much[16 << 20];
+
+static void *wait_for_room(void *fd)
+{
+	waiter = (pid_t)syscall(SYS_gettid);
+	send(*(int *)fd, much, sizeof(much), MSG_NOSIGNAL);
+	return NULL;
+}
+
+/* reuse_sending has the thread wait for room in its ring. */
+static void reuse_sending(void)
+{
+	struct sockaddr_in at;
+	int l = server(&at), a, b, c, d;
+	pthread_t thread;
+	char text[8] = {0};
+
+	joined(&b, &a);
+	do
+		c = dup(0);
+	while (c >= 0 && c < b);
+	close(c);
+	c = b;
+	waiter = 0;
+	CHECK(pthread_create(&thread, NULL, wait_for_room, &c) == 0);
+	asleep();
+	CHECK(close(b) == 0 && connected_to(&at) == b);
+	d = accept(l, NULL, NULL);
+	CHECK(d >= 0);
+	while (read(a, buf, sizeof(buf)) > 0)
+		;
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(write(b, "there", 5) == 5 && recv(d, text, sizeof(text), 0) == 5 && memcmp(text, "there", 5) == 0);
+	close(a);
+	close(b);
+	close(d);
+	close(l);
+}
+
 static void reuse(int on_ring)
 {
 	struct sockaddr_in at;
@@ -77,4 +116,5 @@ void test_reuse(void)
 {
 	reuse(0);
 	reuse(1);
+	reuse_sending();
 }
