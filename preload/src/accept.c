@@ -18,7 +18,6 @@ EXPORT int listen(int fd, int backlog)
 	if (r != 0 || !settings.on || SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) != 0 ||
 	    protocol != IPPROTO_TCP || !address_of(fd, false, &id.local, &id.ipv6))
 		return (int)sys_return(r);
-	birth_never(fd);
 	birth_listens(fd, settings.rings);
 	if (!policy_listen(&id.local))
 		return (int)sys_return(r);
@@ -72,7 +71,7 @@ static int claim(const struct identity *id, int fd)
 }
 
 /* moved puts the pair in the place of a connection that was accepted just now. */
-static int moved(int fd, int flags)
+static int moved(int listener, int fd, int flags)
 {
 	struct identity id;
 	struct linger reset = {.l_onoff = 1};
@@ -93,7 +92,7 @@ static int moved(int fd, int flags)
 		end = claim(&id, fd);
 	if (end < 0)
 		return fd;
-	options_copy(fd, end);
+	options_copy(fd, end, birth_options(listener));
 	if (flags & SOCK_NONBLOCK)
 		SYS(fcntl, end, F_SETFL, O_RDWR | O_NONBLOCK);
 	/*
@@ -106,18 +105,18 @@ static int moved(int fd, int flags)
 		r = SYS(dup3, end, fd, flags & SOCK_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
 	SYS(close, end);
-	end_born(fd, !(flags & SOCK_NONBLOCK));
+	end_born(fd, cookie_of(fd), !(flags & SOCK_NONBLOCK));
 	return fd;
 }
 
 EXPORT int accept(int fd, struct sockaddr *sa, socklen_t *len)
 {
 	look_accept(fd);
-	return moved(next.accept(fd, sa, len), 0);
+	return moved(fd, next.accept(fd, sa, len), 0);
 }
 
 EXPORT int accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
 	look_accept(fd);
-	return moved(next.accept4(fd, sa, len, flags), flags);
+	return moved(fd, next.accept4(fd, sa, len, flags), flags);
 }

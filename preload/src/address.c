@@ -84,6 +84,7 @@ static bool passed_on(const struct msghdr *m)
 			int fd;
 
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			birth_never(fd);
 			ok = end_leave(fd) && ok;
 		}
 	}

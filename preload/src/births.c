@@ -19,7 +19,9 @@ struct birth {
 	uint32_t registrations;
 	uint32_t events;
 	int32_t epfd;
-	bool listens; /* and accept waits, as far as was seen */
+	uint64_t listener; /* the cookie, once it listens */
+	uint32_t options;  /* that were set, and that the connection is to have: options.c */
+	bool listens;	   /* and accept waits, as far as was seen */
 };
 
 static struct birth births[BIRTHS];
@@ -61,16 +63,54 @@ void birth_never(int fd)
 	struct birth *b = birth_at(fd);
 
 	if (b)
-		b->cookie = 0;
+		b->cookie = b->listener = 0;
 }
 
-/* birth_listens takes note of a listener, and whether accept waits there. */
-void birth_listens(int fd, bool waits)
+/* unshared says whether no process was forked since a socket was made. */
+static bool unshared(const struct birth *b)
+{
+	return b->generation == __atomic_load_n(&generation, __ATOMIC_RELAXED);
+}
+
+/* birth_listens takes note of a listener, and whether accept may look. */
+void birth_listens(int fd, bool looks)
+{
+	struct birth *b = birth_at(fd);
+
+	if (b) {
+		b->listener = unshared(b) ? b->cookie : 0;
+		b->cookie = 0;
+		b->listens = looks;
+	}
+}
+
+/* birth_hurries takes note of a listener where accept does not wait. */
+void birth_hurries(int fd)
 {
 	struct birth *b = birth_at(fd);
 
 	if (b)
-		b->listens = waits;
+		b->listens = false;
+}
+
+/* birth_option takes note of options that were set. */
+void birth_option(int fd, uint32_t options)
+{
+	struct birth *b = options ? birth_at(fd) : NULL;
+
+	if (b)
+		__atomic_fetch_or(&b->options, options, __ATOMIC_RELAXED);
+}
+
+/* birth_options is which options a socket may have that connects, and birth_may_swap; or, if it listens, those that it accepts. */
+uint32_t birth_options(int fd)
+{
+	const struct birth *b = birth_at(fd);
+
+	/* With io_uring others than we set them. */
+	if (!b || !settings.rings || !unshared(b) || (!b->cookie && (!b->listener || b->listener != cookie_of(fd))))
+		return OPTIONS_ALL;
+	return b->options;
 }
 
 bool birth_accepts(int fd)
@@ -85,7 +125,7 @@ bool birth_may_swap(int fd)
 {
 	const struct birth *b = birth_at(fd);
 
-	return b && b->cookie != 0 && b->generation == __atomic_load_n(&generation, __ATOMIC_RELAXED) &&
+	return b && b->cookie != 0 && unshared(b) &&
 	       b->registrations <= 1 && b->cookie == cookie_of(fd);
 }
 
@@ -114,6 +154,8 @@ EXPORT int socket(int domain, int type, int protocol)
 		b->cookie = tcp ? cookie_of((int)fd) : 0;
 		b->generation = __atomic_load_n(&generation, __ATOMIC_RELAXED);
 		b->registrations = 0;
+		b->listener = 0;
+		b->options = 0;
 		b->listens = false;
 	}
 	return (int)sys_return(fd);

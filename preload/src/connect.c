@@ -21,6 +21,7 @@ struct attempt {
 	int maxseg; /* that the program has asked for, with a letter */
 	long status, flags; /* of the socket */
 	char path[sizeof(settings.socket)]; /* of the supervisor */
+	uint64_t unique; /* the cookie of our end */
 	struct identity id;
 };
 
@@ -170,7 +171,7 @@ static void prepare(struct attempt *a, int fd)
 {
 	a->status = SYS(fcntl, fd, F_GETFL);
 	a->flags = SYS(fcntl, fd, F_GETFD);
-	options_copy(fd, a->end);
+	options_copy(fd, a->end, birth_options(fd));
 	if (a->status & ~O_ACCMODE)
 		SYS(fcntl, a->end, F_SETFL, a->status);
 }
@@ -212,6 +213,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 		     identity_bind(a->end, &a->id, 'c', m.unique);
 	}
 	if (ok) {
+		a->unique = m.unique;
 		prepare(a, fd);
 		ok = (sure && letter_send(a->path, &a->id, &m, a->other, fd, &a->maxseg)) || attempt_ask(a, &m);
 	}
@@ -251,7 +253,7 @@ static void swap(struct attempt *a, int fd)
 	do
 		r = SYS(dup3, a->end, fd, a->flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
-	end_born(fd, !(a->status & O_NONBLOCK));
+	end_born(fd, a->unique, !(a->status & O_NONBLOCK));
 	if (registered)
 		SYS(epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &event);
 	birth_never(fd);

@@ -83,8 +83,8 @@ void end_drop(int fd)
 	drop(&e->in);
 }
 
-/* end_born takes a descriptor that has become the end of a pair just now. */
-void end_born(int fd, bool waits)
+/* end_born takes a descriptor that has become the end of a pair just now, and the cookie of that. */
+void end_born(int fd, uint64_t cookie, bool waits)
 {
 	struct end *e;
 	uint32_t have = __atomic_load_n(&top, __ATOMIC_RELAXED);
@@ -106,7 +106,7 @@ void end_born(int fd, bool waits)
 	e->sent = e->seen = 0;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
-	__atomic_store_n(&e->cookie, cookie_of(fd), __ATOMIC_RELEASE);
+	__atomic_store_n(&e->cookie, cookie, __ATOMIC_RELEASE);
 }
 
 /* end_waits takes note of O_NONBLOCK. */
@@ -158,7 +158,7 @@ bool end_dup(int fd, int to)
 		return true;
 	if (to >= ENDS || foreign())
 		return leave_out(e, fd) && leave_in(e, fd);
-	end_born(to, false);
+	end_born(to, cookie_of(to), false);
 	d = &ends[to];
 	d->generation = 0;
 	d->never = NEVER_OUT | NEVER_IN | (e->never & (ASKED_ROOM | GONE_SHUT | GONE_RESET));

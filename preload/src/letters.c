@@ -195,19 +195,19 @@ static bool take(int box, struct message *m, int fds[2], size_t *n, pid_t *from)
 	return r == (long)sizeof(*m) && m->kind == KIND_OFFER;
 }
 
-/* is_of says whether a letter is about a connection, which fd has accepted. */
-static bool is_of(const struct message *m, const struct identity *id, int fd)
+/* is_of says whether a letter is about a connection. */
+static bool is_of(const struct message *m, const struct identity *id, uint64_t netns)
 {
 	return memcmp(m->local, id->peer.ip, sizeof(m->local)) == 0 && m->local_port == id->peer.port &&
-	       memcmp(m->peer, id->local.ip, sizeof(m->peer)) == 0 && m->peer_port == id->local.port && m->netns == netns_of(fd);
+	       memcmp(m->peer, id->local.ip, sizeof(m->peer)) == 0 && m->peer_port == id->local.port && m->netns == netns;
 }
 
 /* first says whether the first letter in a box is about a connection. It stays there. */
-static bool first(int box, const struct identity *id, int fd)
+static bool first(int box, const struct identity *id, uint64_t netns)
 {
 	struct message m;
 
-	return SYS(recvfrom, box, &m, sizeof(m), MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m) && is_of(&m, id, fd);
+	return SYS(recvfrom, box, &m, sizeof(m), MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m) && is_of(&m, id, netns);
 }
 
 /* tell has the supervisor know what was taken; it counts. */
@@ -249,6 +249,7 @@ int letter_claim(const struct identity *id, int fd, bool *asks)
 	static const struct linger reset = {.l_onoff = 1};
 	const struct board *b = letters_allowed() && near(id) ? board_of_ours() : NULL;
 	int box, notes, end = -1;
+	uint64_t netns;
 	struct message m;
 	int fds[2] = {-1, -1};
 	pid_t client;
@@ -257,12 +258,13 @@ int letter_claim(const struct identity *id, int fd, bool *asks)
 	*asks = true;
 	if (!b || !usable() || !letterbox(b, box_of(id->peer.port), &box, &notes))
 		return -1;
-	if (first(box, id, fd)) {
+	netns = netns_of(fd);
+	if (first(box, id, netns)) {
 		bool good = take(box, &m, fds, &n, &client);
 
-		if (good && n == 2 && !is_of(&m, id, fd)) {
+		if (good && n == 2 && !is_of(&m, id, netns)) {
 			give_back(&m, fds);
-		} else if (good && n > 0 && is_of(&m, id, fd)) {
+		} else if (good && n > 0 && is_of(&m, id, netns)) {
 			*asks = false;
 			if (identity_bind(fds[0], id, 's', m.unique)) {
 				end = fds[0];

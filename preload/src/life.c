@@ -71,6 +71,8 @@ EXPORT long syscall(long n, ...)
 #endif
 	case SYS_dup3:
 		return dup3((int)a[0], (int)a[1], (int)a[2]);
+	case SYS_setsockopt:
+		return setsockopt((int)a[0], (int)a[1], (int)a[2], (const void *)a[3], (socklen_t)a[4]);
 	case SYS_dup:
 		return dup((int)a[0]);
 	case SYS_read:

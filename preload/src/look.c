@@ -59,5 +59,5 @@ void look_accept(int fd)
 	if (would_wait(fd, 0))
 		look_before(fd, &accepting);
 	else
-		birth_listens(fd, false);
+		birth_hurries(fd);
 }

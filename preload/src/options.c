@@ -46,10 +46,32 @@ static bool fresh(int name, const void *value, size_t n)
 	return n == 0;
 }
 
-/* options_copy gives an end of a pair what a program has set on the TCP socket, or on the listener that it came from. */
-void options_copy(int from, int to)
+/* Options that an end has from TCP. Each has a bit, by its place. */
+static const int same[] = {SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SO_OOBINLINE, SO_RCVLOWAT};
+#define SAME (sizeof(same) / sizeof(same[0]))
+#define BIT_NODELAY (1u << SAME)
+#define BIT_CORK (2u << SAME)
+
+/* bit_of is the bit of an option, 0 if it has none. */
+static uint32_t bit_of(int level, int name)
 {
-	static const int same[] = {SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SO_OOBINLINE, SO_RCVLOWAT};
+	if (level == IPPROTO_TCP)
+		return name == TCP_NODELAY ? BIT_NODELAY : name == TCP_CORK ? BIT_CORK : 0;
+	if (name == SO_RCVTIMEO_NEW || name == SO_SNDTIMEO_NEW)
+		name = name == SO_RCVTIMEO_NEW ? SO_RCVTIMEO : SO_SNDTIMEO;
+	for (size_t i = 0; level == SOL_SOCKET && i < SAME; i++) {
+		if (same[i] == name)
+			return 1u << i;
+	}
+	return 0;
+}
+
+/*
+ * options_copy gives an end of a pair what a program has set on the TCP socket, or on the listener that it came from. Options that
+ * are not among which were never set.
+ */
+void options_copy(int from, int to, uint32_t which)
+{
 	union {
 		int number;
 		struct linger linger;
@@ -59,7 +81,9 @@ void options_copy(int from, int to)
 	int keep = 0;
 	int size = SEND_BUFFER;
 
-	for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+	for (size_t i = 0; i < SAME; i++) {
+		if (!(which & 1u << i))
+			continue;
 		len = sizeof(v);
 		memset(&v, 0, sizeof(v));
 		if (SYS(getsockopt, from, SOL_SOCKET, same[i], &v, &len) == 0 && !fresh(same[i], &v, sizeof(v)))
@@ -68,10 +92,10 @@ void options_copy(int from, int to)
 			reset_mark(to, true);
 	}
 	len = sizeof(v.number);
-	if (SYS(getsockopt, from, IPPROTO_TCP, TCP_NODELAY, &v, &len) == 0 && v.number)
+	if ((which & BIT_NODELAY) && SYS(getsockopt, from, IPPROTO_TCP, TCP_NODELAY, &v, &len) == 0 && v.number)
 		keep |= KEEP_NODELAY;
 	len = sizeof(v.number);
-	if (SYS(getsockopt, from, IPPROTO_TCP, TCP_CORK, &v, &len) == 0 && v.number)
+	if ((which & BIT_CORK) && SYS(getsockopt, from, IPPROTO_TCP, TCP_CORK, &v, &len) == 0 && v.number)
 		keep |= KEEP_CORK;
 	if (keep)
 		SYS(setsockopt, to, SOL_SOCKET, SO_PRIORITY, &keep, sizeof(keep));
@@ -263,6 +287,8 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 	}
 	if (r == 0 && only_tcp(level, name))
 		birth_never(fd);
+	if (r == 0)
+		birth_option(fd, bit_of(level, name));
 	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && (only_ours(fd) || identity_of(fd, &id)))
 		return level == IPPROTO_TCP ? set_tcp(fd, name, val, len) : 0;
 	return (int)sys_return(r);

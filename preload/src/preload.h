@@ -163,7 +163,10 @@ void reset_mark(int fd, bool on);
 bool birth_may_swap(int fd);
 bool birth_registration(int fd, int *epfd, struct epoll_event *event);
 void birth_never(int fd);
-void birth_listens(int fd, bool waits);
+void birth_listens(int fd, bool looks);
+void birth_hurries(int fd);
+void birth_option(int fd, uint32_t options);
+uint32_t birth_options(int fd);
 bool birth_accepts(int fd);
 uint32_t births_generation(void);
 pid_t births_process(void);
@@ -175,7 +178,7 @@ void look_before(int fd, struct luck *luck);
 void look_accept(int fd);
 
 /* ends.c, ring.c, shake.c */
-void end_born(int fd, bool waits);
+void end_born(int fd, uint64_t cookie, bool waits);
 void end_waits(int fd, bool waits);
 void end_drop(int fd);
 void end_shared(int fd);
@@ -195,7 +198,8 @@ void epoll_settle_all(void);
 void epoll_plain_all(void);
 
 /* options.c */
-void options_copy(int from, int to);
+#define OPTIONS_ALL ~0u
+void options_copy(int from, int to, uint32_t which);
 void options_settle(int fd);
 void options_settle_all(void);
 

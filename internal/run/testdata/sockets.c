@@ -205,6 +205,102 @@ static void test_options(void)
 	CHECK(setsockopt(c, IPPROTO_TCP, TCP_NODELAY, NULL, sizeof(int)) == -1 && errno == EFAULT);
 }
 
+/* Who sets an option: it is on both ends of the connection then, or on one, whoever it was. */
+enum who { CLIENT, LISTENER, COPY, CHILD, PASSED, SYSCALL, WHOS };
+
+/* passed sends a descriptor and receives it. */
+static int passed(int fd)
+{
+	union { struct cmsghdr align; char buf[CMSG_SPACE(sizeof(int))]; } control = {0};
+	struct iovec one = {"x", 1};
+	struct msghdr m = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control.buf, .msg_controllen = sizeof(control.buf)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	char byte;
+	int pair[2];
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && sendmsg(pair[0], &m, 0) == 1);
+	one.iov_base = &byte;
+	CHECK(recvmsg(pair[1], &m, 0) == 1);
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(fd));
+	close(pair[0]);
+	close(pair[1]);
+	return fd;
+}
+
+static void set_as(enum who who, int c, int l, int level, int name, const void *v, socklen_t len)
+{
+	int copy, status;
+	pid_t child;
+
+	switch (who) {
+	case CLIENT:
+		CHECK(setsockopt(c, level, name, v, len) == 0);
+		break;
+	case LISTENER:
+		CHECK(setsockopt(l, level, name, v, len) == 0);
+		break;
+	case COPY:
+		copy = dup(l);
+		CHECK(setsockopt(copy, level, name, v, len) == 0);
+		close(copy);
+		break;
+	case CHILD:
+		child = fork();
+		if (child == 0)
+			_exit(setsockopt(l, level, name, v, len) != 0);
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+		break;
+	case PASSED:
+		copy = passed(l);
+		CHECK(setsockopt(copy, level, name, v, len) == 0);
+		close(copy);
+		break;
+	default:
+		CHECK(syscall(SYS_setsockopt, c, level, name, v, len) == 0);
+		CHECK(syscall(SYS_setsockopt, l, level, name, v, len) == 0);
+	}
+}
+
+static void test_copied(void)
+{
+	static const struct { int level, name; socklen_t len; } options[] = {
+		{SOL_SOCKET, SO_KEEPALIVE, 4}, {SOL_SOCKET, SO_LINGER, 8}, {SOL_SOCKET, SO_RCVTIMEO, 16}, {SOL_SOCKET, SO_SNDTIMEO, 16},
+		{SOL_SOCKET, SO_OOBINLINE, 4}, {SOL_SOCKET, SO_RCVLOWAT, 4}, {IPPROTO_TCP, TCP_NODELAY, 4}, {IPPROTO_TCP, TCP_CORK, 4},
+	};
+	static const int four[4] = {1, 0, 4}; /* what a new socket has, where that is not 0, is not it */
+	static const int low[1] = {3};
+
+	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+		for (enum who who = CLIENT; who < WHOS; who++) {
+			int l = listener(5), c = -1, s, got[2][4] = {{0}};
+			const int *v = options[i].name == SO_RCVLOWAT && options[i].level == SOL_SOCKET ? low : four;
+
+			if (who == CLIENT || who == SYSCALL)
+				c = socket(AF_INET, SOCK_STREAM, 0);
+			set_as(who, c, l, options[i].level, options[i].name, v, options[i].len);
+			if (c < 0)
+				c = socket(AF_INET, SOCK_STREAM, 0); /* after the fork */
+			dial(c, l);
+			s = accept(l, NULL, NULL);
+			moved(c, 1);
+			for (int end = 0; end < 2; end++) {
+				socklen_t len = options[i].len;
+
+				CHECK(getsockopt(end ? s : c, options[i].level, options[i].name, got[end], &len) == 0);
+			}
+			CHECK((got[0][0] == v[0]) == (who == CLIENT || who == SYSCALL));
+			CHECK((got[1][0] == v[0]) == (who != CLIENT));
+			close(c);
+			close(s);
+			close(l);
+		}
+	}
+}
+
 static void test_ipv6(void)
 {
 	int l = socket(AF_INET6, SOCK_STREAM, 0);
@@ -459,6 +555,8 @@ int main(int argc, char **argv)
 
 	if (strcmp(name, "addresses") == 0)
 		test_addresses();
+	else if (strcmp(name, "copied") == 0)
+		test_copied();
 	else if (strcmp(name, "options") == 0)
 		test_options();
 	else if (strcmp(name, "ipv6") == 0)
