@@ -49,6 +49,8 @@ type Carrier struct {
 		left     *Link       // that it has left and has not said so: what it had sent there may be lost
 		late     bool        // message came after that, and speaks of bytes that are not there
 		placed   uint64      // bytes that were placed in the RMB before
+
+		overtaken []*Link // of the messages that were put aside, one for each: see overtaken.go
 	}
 
 	silence *silence // since it has moved, nil where nobody looks; guarded by the group's mu

@@ -17,6 +17,8 @@ type Group struct {
 	news     chan struct{}
 	limitMTU atomic.Uint32 // a wire.MTU; 0: that of the device
 
+	overtaken overtaken // messages: see overtaken.go
+
 	tokenMu sync.RWMutex
 	tokens  map[wire.AlertToken]*Carrier
 

@@ -11,6 +11,22 @@ import (
 // the device's goroutine.
 func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
 	c.in.Lock()
+	if c.isLate(l, m) {
+		if c.group.putAside(c, l, m) {
+			c.in.Unlock()
+			return true
+		}
+		c.in.broken = true
+	}
+	c.in.Unlock()
+	return c.look(l, m)
+}
+
+// look looks at a message of which all that it may have overtaken was looked at.
+func (c *Carrier) look(l *Link, m *cdc.Message) bool {
+	c.in.Lock()
+	// What still comes over the link that the peer has left is not what follows the gap.
+	gap := c.in.rewound && (c.in.link == nil || c.in.link == l) && len(c.in.next) > 0 && !slices.Contains(c.in.next, l) && !m.IsFailoverValidation()
 	if !c.in.released && (c.in.link != l || c.in.left != nil && m.IsFailoverValidation()) {
 		if left := c.follow(l, m); left != nil {
 			c.in.Unlock()
@@ -30,6 +46,7 @@ func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
 	} else {
 		ok = c.hold(m)
 	}
+	c.in.rewound = c.in.rewound || gap // rule: TestSimMove: || gap -> || false
 	c.in.Unlock()
 	if ok && open {
 		c.wake()
@@ -133,7 +150,7 @@ func (c *Carrier) admit(m *cdc.Message) bool {
 		return ok
 	case c.isThere(m.Producer):
 		c.in.left, c.in.late = nil, false
-	case c.in.left.Err() != nil: // rule: TestMoveUnsaid
+	case c.in.left.over.Load(): // rule: TestMoveUnsaid
 		c.in.broken = true
 	default:
 		if c.in.late && m.IsStale(c.in.message.Seq) {

@@ -1,5 +1,7 @@
 package link
 
+import "time"
+
 // Numbers that peers count on.
 const (
 	// receives is how many messages a peer can send before we have looked at the first: as Linux has it.
@@ -51,6 +53,13 @@ const (
 	// maxTokens is how many connections a group can have. A link group has 255 at most; those that end
 	// take a while.
 	maxTokens = 1 << 12
+
+	// drainTime is how long a message that the peer knows to have arrived is waited for where that matters: another goroutine may
+	// be about to take it, and have no processor.
+	drainTime = 100 * time.Millisecond
+
+	// maxOvertaken is how many messages of a group may wait for others. The connection of one more ends.
+	maxOvertaken = 1 << 12
 
 	// pollBatch is how many completions are taken at a time.
 	pollBatch = 32

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/wire"
@@ -24,7 +25,8 @@ type Link struct {
 
 	endOnce sync.Once
 	failed  chan struct{}
-	err     error // why failed is closed; written before it
+	err     error       // why failed is closed; written before it
+	over    atomic.Bool // the same, and all that had come was looked at
 
 	heard atomic.Uint64
 	stats counters
@@ -59,6 +61,7 @@ type queuePair interface {
 	PostRecv(...rdma.RecvWR) error
 	AnswerFirst()
 	HoldAnswers()
+	Drain(limit time.Duration) bool
 	Fail() error
 	Close() error
 	QPN() wire.QPN
@@ -220,7 +223,19 @@ func (l *Link) Err() error {
 func (l *Link) Fail(reason error) {
 	if l.end(reason) {
 		l.qp.Fail() // the error is that it had failed already, or was never ready
+		l.group.spawn(func() {
+			l.qp.Drain(drainTime)
+			l.isOver()
+		})
 		l.group.tell(Event{Kind: EventFailed, Link: l, Err: reason})
+	}
+}
+
+// isOver tells connections that nothing more comes over the link.
+func (l *Link) isOver() {
+	l.over.Store(true)
+	for _, c := range l.group.carriers() {
+		c.endedOver(l)
 	}
 }
 
@@ -239,9 +254,6 @@ func (l *Link) end(reason error) (first bool) {
 		for c := waiting.pop(); c != nil; c = waiting.pop() {
 			c.abandon()
 		}
-		for _, c := range l.group.carriers() {
-			c.endedOver(l)
-		}
 		if !l.group.survives(l) {
 			l.group.giveUp()
 		}
@@ -252,6 +264,9 @@ func (l *Link) end(reason error) (first bool) {
 // Close ends the link. There are no events of it afterwards but those that wait to be polled. Its connections
 // have to be told by the owner. Closing twice is no error.
 func (l *Link) Close() {
+	if l.qp != nil {
+		l.qp.Drain(drainTime) // rule: TestCloseDrains
+	}
 	l.end(ErrClosed)
 	g := l.group
 	g.mu.Lock()
@@ -262,6 +277,7 @@ func (l *Link) Close() {
 	if l.qp != nil {
 		l.qp.Close()
 	}
+	l.isOver()
 	for i := range l.places { // whose completions will not come any more
 		l.completed(i, false)
 	}

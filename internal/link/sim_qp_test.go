@@ -3,6 +3,8 @@ package link
 // The queue pairs of the simulation: what was posted and not delivered, what was delivered and not completed, and what the seed makes of it.
 
 import (
+	"time"
+
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
@@ -19,6 +21,8 @@ type simQP struct {
 	posted    []simPost   // posted, and not completed
 	sent      int         // work requests in all
 	delivered int         // of them
+	arrived   [][]byte    // messages of the peer that it knows to be here, and that were not looked at
+	handling  bool
 }
 
 type simPacket struct {
@@ -37,11 +41,15 @@ func (q *simQP) ReadyToReceive(rdma.RTR) error { return nil }
 func (q *simQP) ReadyToSend(rdma.RTS) error    { return nil }
 func (q *simQP) PostRecv(...rdma.RecvWR) error { return nil }
 func (q *simQP) Fail() error                   { q.dead = true; return nil }
-func (q *simQP) Close() error                  { q.dead, q.wire, q.posted = true, nil, nil; return nil }
-func (q *simQP) AnswerFirst()                  {}
-func (q *simQP) HoldAnswers()                  { q.held++ }
-func (q *simQP) QPN() wire.QPN                 { return wire.QPN(q.link.name*2 + q.side) }
-func (q *simQP) Stats() rdma.QPStats           { return rdma.QPStats{} }
+func (q *simQP) Close() error {
+	q.dead, q.wire, q.posted, q.arrived = true, nil, nil, nil
+	return nil
+}
+func (q *simQP) AnswerFirst()             {}
+func (q *simQP) HoldAnswers()             { q.held++ }
+func (q *simQP) Drain(time.Duration) bool { return q.handle() }
+func (q *simQP) QPN() wire.QPN            { return wire.QPN(q.link.name*2 + q.side) }
+func (q *simQP) Stats() rdma.QPStats      { return rdma.QPStats{} }
 
 // PostSend takes what is to be sent out of memory at once. One that has failed flushes it.
 func (q *simQP) PostSend(wrs ...rdma.SendWR) error {
@@ -94,12 +102,16 @@ func (q *simQP) deliver() bool {
 			w.failf("message %x: %v", p.data, err)
 		}
 		w.say("%d:%d arrives %v", q.side, q.link.name, m)
-		to.receiveCDC(p.data)
+		at := q.link.qps[1-q.side]
+		at.arrived = append(at.arrived, p.data)
 		if m.IsFailoverValidation() {
 			w.total["validations"]++
 			if w.rng.IntN(4) == 0 {
-				to.receiveCDC(p.data)
+				at.arrived = append(at.arrived, p.data)
 			}
+		}
+		if w.rng.IntN(4) > 0 {
+			at.handle()
 		}
 		return true
 	}
@@ -116,6 +128,21 @@ func (q *simQP) deliver() bool {
 	}
 	w.failf("side %d, link %d: a WRITE with an RKey of nobody", q.side, q.link.name)
 	return false
+}
+
+// handle has all looked at that has arrived, as a completion handler does. It reports whether it was its turn.
+func (q *simQP) handle() bool {
+	if q.handling {
+		return false
+	}
+	q.handling = true
+	for len(q.arrived) > 0 {
+		b := q.arrived[0]
+		q.arrived = q.arrived[1:]
+		q.link.ends[q.side].receiveCDC(b)
+	}
+	q.handling = false
+	return true
 }
 
 // complete takes the oldest acknowledgement to who has posted, or flushes all.

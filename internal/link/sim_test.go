@@ -30,6 +30,7 @@ type world struct {
 	conns []*simConn
 	total map[string]int
 	tell  func(string) // nil: nobody listens
+	soon  []func()     // goroutines that have not run
 }
 
 type simSide struct {
@@ -94,6 +95,7 @@ func newWorld(t testing.TB, devs [2]*rdma.Device, pds [2]*rdma.PD, seed uint64) 
 	for i := range w.sides {
 		w.sides[i] = &simSide{group: NewGroup(), dev: devs[i], pd: pds[i]}
 		w.sides[i].group.slow.every, w.sides[i].group.quick.every = 0, 0
+		w.sides[i].group.overtaken.run = func(f func()) { w.soon = append(w.soon, f) }
 	}
 	w.addLink(t)
 	w.links[0].up = [2]bool{true, true}
@@ -350,6 +352,10 @@ func (w *world) step(t testing.TB) {
 				q.deliver()
 			}
 		}
+	case k < 27:
+		q.handle()
+	case k < 30:
+		w.later()
 	case k < 40:
 		q.complete()
 	case k < 58:
@@ -411,6 +417,16 @@ func (w *world) fault(side int, l *simLink) {
 	}
 }
 
+// later has goroutines run that were begun.
+func (w *world) later() {
+	for len(w.soon) > 0 {
+		f := w.soon[0]
+		w.soon = w.soon[1:]
+		w.total["overtaken"]++
+		f()
+	}
+}
+
 // settle has all happen that is under way, without further faults.
 func (w *world) settle() {
 	w.quiet = true
@@ -425,6 +441,8 @@ func (w *world) settle() {
 				for q.deliver() {
 					busy = true
 				}
+				q.handle()
+				w.later()
 				for q.complete() {
 					busy = true
 				}

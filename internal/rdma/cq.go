@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A CQ is a completion queue. It may be used by several goroutines.
@@ -84,6 +85,18 @@ func (c *CQ) put(done Completion) {
 	c.mu.Unlock()
 }
 
+// drain calls the handler on this goroutine, which takes out what was put in. While another goroutine is in the handler it waits for
+// that, at most for limit, and reports whether it has come to its turn.
+func (c *CQ) drain(limit time.Duration) bool {
+	for start := time.Now(); !c.running.CompareAndSwap(handlerIdle, handlerRunning); time.Sleep(drainPause) {
+		if time.Since(start) >= limit { // rule: TestDrain: >= limit -> < 0
+			return false
+		}
+	}
+	c.run()
+	return true
+}
+
 // reserve promises n more places.
 func (c *CQ) reserve(n int) error {
 	c.mu.Lock()
@@ -146,6 +159,11 @@ func (c *CQ) notify() {
 			return // who is in the handler will see it
 		}
 	}
+	c.run()
+}
+
+// run calls the handler, and once more as long as there is news. Running says that it is this goroutine's turn.
+func (c *CQ) run() {
 	for {
 		c.running.Store(handlerRunning)
 		c.handler(c)

@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"testing"
+	"time"
 )
 
 // TestCQNeverOverflows posts more than there is room for, before and after a failure, at once and one
@@ -66,5 +67,35 @@ func TestCQNeverOverflows(t *testing.T) {
 		if c.QP != q || c.Status != StatusFlushed {
 			t.Fatalf("completion %d is %+v, want a flushed one of the queue pair", i, c)
 		}
+	}
+}
+
+// TestDrain has the handler called on the goroutine that asks for it, also where another one is in it: then that is waited for, but not for ever.
+func TestDrain(t *testing.T) {
+	enter, leave := make(chan struct{}), make(chan struct{})
+	calls := 0 // of the handler, never two at a time
+	cq := &CQ{handler: func(*CQ) {
+		if calls++; calls == 1 {
+			close(enter)
+			<-leave
+		}
+	}}
+	q := &QP{recvCQ: cq}
+	go cq.notify()
+	<-enter
+	drained := make(chan bool)
+	go func() { drained <- q.Drain(time.Millisecond) }()
+	select {
+	case ok := <-drained:
+		if ok {
+			t.Error("Drain = true, beside a handler that does not return")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Drain waits for ever")
+	}
+	go func() { drained <- q.Drain(time.Minute) }()
+	close(leave)
+	if !<-drained || calls != 2 {
+		t.Errorf("the handler was called %d times, want 2", calls)
 	}
 }

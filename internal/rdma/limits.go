@@ -99,6 +99,8 @@ const (
 	maxAckDelay   = 100 * time.Microsecond
 	// maxHold is how long answers are held back where the peer may have gone on elsewhere: less than that of Linux SMC.
 	maxHold = 100 * time.Millisecond
+	// drainPause is between two looks whether another goroutine has left the completion handler.
+	drainPause = 20 * time.Microsecond
 
 	// The probe: when nothing has come back for a few round trips, the oldest packet is sent
 	// again with the acknowledge bit, well before the verbs timeout. It does not count as a retry.

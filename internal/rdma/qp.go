@@ -166,6 +166,15 @@ func (q *QP) HoldAnswers() {
 	q.mu.Unlock()
 }
 
+// Drain has the completion handler called for all that has come of which the peer may know, and waits for one that is being called elsewhere, at most for
+// limit. It reports whether it was. It may be called from another queue's handler, but not with a lock that the handler takes.
+func (q *QP) Drain(limit time.Duration) bool {
+	q.mu.Lock() // what was acknowledged is in the queue before this lock is let go of
+	cq := q.recvCQ
+	q.mu.Unlock()
+	return cq.handler == nil || cq.drain(limit)
+}
+
 // AnswerFirst has the peer know of the arrival of what it has sent before anything else that is sent to it from now on. Otherwise an
 // acknowledgement lets some packets go first, as it costs as much as one of them.
 func (q *QP) AnswerFirst() {

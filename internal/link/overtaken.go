@@ -1,0 +1,139 @@
+package link
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/gosmc/smc/wire/cdc"
+)
+
+// Messages of a connection that moves come over two links, and so on two goroutines. What the peer knows to have arrived over the one may still wait
+// for a goroutine to look at it when what the peer says next comes over the other, and a validation message then names a message
+// of which we know nothing: the connection would be reset without need (RFC 7609 §4.6.1).
+//
+// So a message that comes too early is put aside, until all that has come over any link was looked at.
+
+// overtaken is where such messages of a group are. The zero value is empty.
+type overtaken struct {
+	mu   sync.Mutex
+	list []overtaker  // in the order of their coming
+	runs bool         // somebody looks at them
+	run  func(func()) // in place of a goroutine, in tests
+}
+
+// An overtaker is a message that came too early.
+type overtaker struct {
+	carrier *Carrier
+	link    *Link
+	message cdc.Message
+}
+
+// isLate reports whether messages that come before m may not have been looked at: the one that a validation message names; its predecessor, where
+// it came over another link; or what came over the same link and is put aside. c.in is locked.
+func (c *Carrier) isLate(l *Link, m *cdc.Message) bool {
+	seq := c.in.seq
+	if !c.in.open {
+		seq = c.in.message.Seq // nothing was held: 0
+	}
+	switch {
+	case c.in.released, c.in.broken:
+		return false
+	case slices.Contains(c.in.overtaken, l): // nearly always there are none
+		return true
+	case m.IsFailoverValidation():
+		return int16(seq-m.Seq) < 0 // rule: TestOvertaken: int16(seq-m.Seq) < 0 -> false
+	}
+	// After a validation message a gap is as it should be.
+	return c.in.link != nil && c.in.link != l && int16(m.Seq-seq) > 1 && !slices.Contains(c.in.next, l) // rule: TestOvertaken: int16(m.Seq-seq) > 1 -> false
+}
+
+// putAside keeps a message, and has it looked at soon. It reports false if there are too many. c.in is locked.
+func (g *Group) putAside(c *Carrier, l *Link, m *cdc.Message) bool {
+	o := &g.overtaken
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.replace(c, l, m) {
+		return true
+	}
+	if len(o.list) >= maxOvertaken {
+		return false
+	}
+	o.list = append(o.list, overtaker{c, l, *m})
+	c.in.overtaken = append(c.in.overtaken, l)
+	if o.runs {
+		return true
+	}
+	o.runs = true
+	g.spawn(g.lookAtOvertaken) // a completion handler must not wait for another one
+	return true
+}
+
+// spawn has a goroutine run f.
+func (g *Group) spawn(f func()) {
+	if g.overtaken.run != nil {
+		g.overtaken.run(f)
+		return
+	}
+	go f()
+}
+
+// replace has a message take the place of the one before it, if that is not the first after the move: it says all that the other did. The first
+// one tells by its number whether there is a gap. o.mu and c.in are locked.
+func (o *overtaken) replace(c *Carrier, l *Link, m *cdc.Message) bool {
+	if m.IsFailoverValidation() {
+		return false
+	}
+	var last *cdc.Message
+	for i := len(o.list) - 1; i >= 0; i-- {
+		x := &o.list[i]
+		switch {
+		case x.carrier != c || x.link != l:
+		case x.message.IsFailoverValidation():
+			return false
+		case last == nil:
+			last = &x.message
+		default:
+			if last.Producer == m.Producer {
+				m.ProducerFlags |= last.ProducerFlags & cdc.UrgentPresent
+			}
+			*last = *m
+			return true
+		}
+	}
+	return false
+}
+
+// lookAtOvertaken has all looked at that has come, and then what was put aside, until nothing is.
+func (g *Group) lookAtOvertaken() {
+	o := &g.overtaken
+	for {
+		o.mu.Lock()
+		list := o.list
+		o.list = nil
+		o.runs = len(list) > 0
+		o.mu.Unlock()
+		if len(list) == 0 {
+			return
+		}
+		g.mu.Lock()
+		links := slices.Clone(g.links)
+		g.mu.Unlock()
+		for _, l := range links {
+			l.qp.Drain(drainTime)
+		}
+		for i := range list {
+			list[i].look()
+		}
+	}
+}
+
+func (o *overtaker) look() {
+	c := o.carrier
+	if !c.look(o.link, &o.message) {
+		o.link.stats.stale.Add(1)
+	}
+	c.in.Lock() // now, so that what comes next over the link stays behind it
+	i := slices.Index(c.in.overtaken, o.link)
+	c.in.overtaken = slices.Delete(c.in.overtaken, i, i+1)
+	c.in.Unlock()
+}
