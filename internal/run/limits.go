@@ -9,7 +9,6 @@ const (
 	maxOutside   = 256  // of these, those of other users: they must not take the places of our own
 	maxListeners = 4096
 	maxPrograms  = 65536
-	maxSearches  = 200 // for programs, in a row, as long as processes end before they could be asked
 	maxRelays    = 4096
 	maxCallers   = 256 // programs that have offered, of which a status tells
 
@@ -25,6 +24,12 @@ const (
 	maxLetters  = 64 // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
 	// spareDescriptors are those of a supervisor that letters do not take.
 	spareDescriptors = 512
+
+	// As long as processes end before they could be asked a supervisor that knows none looks for its programs again, so many times, ever less often:
+	// for no more than two seconds.
+	firstPause = time.Millisecond
+	lastPause  = 100 * time.Millisecond
+	maxLooks   = 26
 
 	// A listener is looked for again when an offer for it comes, and it was not for so long.
 	listenerAge = time.Second

@@ -215,6 +215,9 @@ func abandon(tcp int) {
 // timeout is how long the loop may sleep, in milliseconds.
 func (s *supervisor) timeout() int {
 	next := s.letters.next
+	if due := s.programs.due(); next.IsZero() || !due.IsZero() && due.Before(next) {
+		next = due
+	}
 	for _, o := range s.held {
 		if next.IsZero() || o.due.Before(next) {
 			next = o.due

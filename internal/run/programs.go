@@ -3,9 +3,7 @@ package run
 import (
 	"errors"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,6 +18,7 @@ type programs struct {
 	socket string
 	pids   map[int]int // descriptors, by process ID
 	byFD   map[int]int
+	search *search // for others, when none is left; otherwise nil
 }
 
 func newPrograms(poll *poller, socket string) *programs {
@@ -58,64 +57,42 @@ func (p *programs) ended(fd int) {
 	unix.Close(fd)
 }
 
-// gone reports whether no process is left.
-func (p *programs) gone() bool {
-	if len(p.pids) == 0 {
-		p.find()
+// gone reports whether no process is left. It looks for others when the last one that is known has ended, and, while it is not sure that
+// there is none, again when the search is due.
+func (p *programs) gone(now time.Time) bool {
+	if len(p.pids) > 0 {
+		p.search = nil
+		return false
 	}
-	return len(p.pids) == 0
+	if p.search == nil {
+		p.search = &search{proc: procDir, socket: p.socket}
+	}
+	if now.Before(p.search.next) {
+		return false
+	}
+	pids, sure := p.search.look()
+	for _, pid := range pids {
+		if p.add(pid) != nil {
+			sure = false // it has ended meanwhile
+		}
+	}
+	if len(p.pids) > 0 {
+		p.search = nil
+		return false
+	}
+	return sure || !p.search.delay(now)
 }
 
-// find looks for processes whose environment has our socket, again while there may be one that it could not see.
-func (p *programs) find() {
-	for range maxSearches {
-		pids, sure := supervised(procDir, p.socket)
-		for _, pid := range pids {
-			if p.add(pid) != nil {
-				sure = false // it has ended meanwhile
-			}
-		}
-		if sure || len(p.pids) > 0 {
-			return
-		}
+// due returns when [programs.gone] is to be asked again though no process has ended, the zero time if it is not.
+func (p *programs) due() time.Time {
+	if p == nil || p.search == nil {
+		return time.Time{}
 	}
+	return p.search.next
 }
 
 func (p *programs) close() {
 	for _, fd := range p.pids {
 		unix.Close(fd)
 	}
-}
-
-const procDir = "/proc"
-
-// supervised returns the processes whose environment has a supervisor's socket. It is not sure that these are all if one has ended before it could be
-// asked, which may have started others, or was about to become another program.
-func supervised(proc, socket string) (pids []int, sure bool) {
-	sure = true
-	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*"))
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		environ, err := os.ReadFile(filepath.Join(dir, "environ"))
-		switch {
-		case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH): // rule: TestSupervised
-			sure = false
-		case err == nil && len(environ) == 0 && betweenPrograms(dir): // rule: TestSupervised
-			sure = false
-		case err == nil && lookup(strings.Split(string(environ), "\x00"), EnvSocket) == socket:
-			pids = append(pids, pid)
-		}
-	}
-	return pids, sure
-}
-
-// betweenPrograms reports whether a process without an environment is in the middle of exec. One that has none for good has arguments, and a thread of
-// the kernel, or what is left of a process, no program.
-func betweenPrograms(dir string) bool {
-	_, err := os.Readlink(filepath.Join(dir, "exe"))
-	arguments, err2 := os.ReadFile(filepath.Join(dir, "cmdline"))
-	return err == nil && err2 == nil && len(arguments) == 0
 }

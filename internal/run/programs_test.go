@@ -11,8 +11,8 @@ import (
 func TestSupervised(t *testing.T) {
 	const ours = "A=B\x00" + EnvSocket + "=/here/socket\x00C=D\x00"
 	type process struct {
-		environ, exe, cmdline string
-		gone                  bool
+		environ, exe, cmdline, stat string
+		gone                        bool
 	}
 	for _, tt := range []struct {
 		name      string
@@ -26,6 +26,8 @@ func TestSupervised(t *testing.T) {
 		{"one has ended", map[string]process{"10": {gone: true}}, nil, false},
 		{"one has ended, and one is there", map[string]process{"10": {gone: true}, "11": {environ: ours}}, []int{11}, false},
 		{"a thread of the kernel, or a zombie", map[string]process{"10": {}}, nil, true},
+		{"a thread of the kernel", map[string]process{"10": {stat: "10 (k) S) S 2 0 0"}}, nil, true},
+		{"a zombie", map[string]process{"10": {stat: "10 (sh) Z 1 10 10"}, "11": {environ: ours}}, []int{11}, false},
 		{"in the middle of exec", map[string]process{"10": {exe: "sh"}}, nil, false},
 		{"no environment", map[string]process{"10": {exe: "sh", cmdline: "sh"}}, nil, true},
 	} {
@@ -40,6 +42,11 @@ func TestSupervised(t *testing.T) {
 			}
 			for name, text := range map[string]string{"environ": p.environ, "cmdline": p.cmdline} {
 				if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if p.stat != "" {
+				if err := os.WriteFile(filepath.Join(at, "stat"), []byte(p.stat), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -171,7 +171,7 @@ func (s *supervisor) serve() error {
 	events := make([]unix.EpollEvent, 256)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.programs == nil || !s.programs.gone() {
+	for s.programs == nil || !s.programs.gone(time.Now()) {
 		timeout := s.timeout()
 		s.mu.Unlock()
 		n, err := unix.EpollWait(s.poll.fd, events, timeout)
