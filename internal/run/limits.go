@@ -12,6 +12,8 @@ const (
 	maxRelays    = 4096
 	maxCallers   = 256 // programs that have offered, of which a status tells
 
+	maxNames = 4 // that are tried for an end of which somebody else may have taken one
+
 	maxLoops = 64 // programs and ports of which a supervisor tells that connections are TCP
 
 	// Connections that are TCP for no reason are looked for so long after the start, and then ever less often.

@@ -22,7 +22,7 @@ type name struct {
 	role        byte
 	ipv6        bool           // the program sees AF_INET6
 	local, peer netip.AddrPort // unmapped
-	unique      uint64         // the same in the names of both ends
+	unique      uint64         // the cookie of the client's end, in the names of both; another one where somebody else had taken the server's
 }
 
 func (n name) String() string {

@@ -1,6 +1,8 @@
 package run
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"net/netip"
 	"time"
 
@@ -164,15 +166,29 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 }
 
 // bind gives the server's end its name, which says what family the listener has. It may have been given before, if the
-// answer could not be sent.
+// answer could not be sent. Any user can have taken a name that could be foreseen; then there is another number in it.
 func (o *offer) bind(ipv6 bool) bool {
-	ours := name{role: roleServer, ipv6: ipv6, local: o.server, peer: o.client, unique: o.unique}.String()
-	if err := unix.Bind(o.end, &unix.SockaddrUnix{Name: ours}); err == nil {
-		return true
+	ours := name{role: roleServer, ipv6: ipv6, local: o.server, peer: o.client, unique: o.unique}
+	for range maxNames {
+		switch err := unix.Bind(o.end, &unix.SockaddrUnix{Name: ours.String()}); err {
+		case nil:
+			return true
+		case unix.EADDRINUSE:
+			var random [8]byte
+			rand.Read(random[:])
+			ours.unique = binary.NativeEndian.Uint64(random[:])
+		default:
+			sa, err := unix.Getsockname(o.end)
+			u, ok := sa.(*unix.SockaddrUnix)
+			if err != nil || !ok {
+				return false
+			}
+			has, ok := parseName(u.Name)
+			has.unique = ours.unique
+			return ok && has == ours
+		}
 	}
-	sa, err := unix.Getsockname(o.end)
-	u, ok := sa.(*unix.SockaddrUnix)
-	return err == nil && ok && u.Name == ours
+	return false
 }
 
 // forget takes an offer out; its descriptors are the caller's.

@@ -6,7 +6,7 @@
  *	\0 gosmc/1/<role>/<family>/<local ip>.<port>/<peer ip>.<port>/<unique>
  *
  * role is c (has connected) or s (has accepted), family 4 or 6, addresses are 32 hexadecimal digits,
- * ports 4, unique 16.
+ * ports 4, unique 16: the cookie of the client's end, in both names; another one if somebody else had taken the server's.
  */
 #include "preload.h"
 
@@ -14,6 +14,7 @@
 
 #define PREFIX "\0gosmc/1/"
 #define PREFIX_LEN (sizeof(PREFIX) - 1)
+#define OTHER_NAMES 4
 #define NAME_LEN (PREFIX_LEN + 4 + 37 + 1 + 37 + 1 + 16)
 _Static_assert(NAME_LEN <= sizeof(((struct sockaddr_un *)0)->sun_path), "a name fits");
 
@@ -62,15 +63,16 @@ static const char *get_address(const char *p, struct address *a)
 	return p;
 }
 
-/* identity_bind gives one end of a pair its name. False: the name is taken, or not possible. */
+/*
+ * identity_bind gives one end of a pair its name. False: it has one already, or it is not possible. Any user can have taken a name that could be
+ * foreseen, so another number is in it then; but for that of a client, whose number is in its offer.
+ */
 bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
-	uint8_t u[8];
 	char *p = sun.sun_path;
+	char *number;
 
-	for (int i = 0; i < 8; i++)
-		u[i] = (uint8_t)(unique >> (56 - 8 * i));
 	memcpy(p, PREFIX, PREFIX_LEN);
 	p += PREFIX_LEN;
 	*p++ = role;
@@ -81,8 +83,19 @@ bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique
 	*p++ = '/';
 	p = put_address(p, &id->peer);
 	*p++ = '/';
-	put_hex(p, u, sizeof(u));
-	return SYS(bind, fd, &sun, offsetof(struct sockaddr_un, sun_path) + NAME_LEN) == 0;
+	number = p;
+	for (int i = 0; i < OTHER_NAMES; i++) {
+		uint8_t u[8];
+		long r;
+
+		for (int j = 0; j < 8; j++)
+			u[j] = (uint8_t)(unique >> (56 - 8 * j));
+		put_hex(number, u, sizeof(u));
+		r = SYS(bind, fd, &sun, offsetof(struct sockaddr_un, sun_path) + NAME_LEN);
+		if (r != -EADDRINUSE || role == 'c' || SYS(getrandom, &unique, sizeof(unique), 0) != sizeof(unique))
+			return r == 0;
+	}
+	return false;
 }
 
 /* identity_name says whether a name is one of ours. */

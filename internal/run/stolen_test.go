@@ -1,0 +1,45 @@
+package run
+
+import (
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestStolenNames has somebody take the names that ends are about to get, as any user of the machine can. It used to end connections.
+func TestStolenNames(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "stolen")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/stolen.c")
+	s := newTestSupervisor(t)
+	runRings(t, program, []string{"server", "client"}, 1, "LD_PRELOAD="+committedLibrary(t), EnvSocket+"="+s.path)
+}
+
+// TestStolenNameClaim has somebody take the name of an end that its supervisor gives away.
+func TestStolenNameClaim(t *testing.T) {
+	s := newTestSupervisor(t)
+	c := s.offer(t)
+	c.connect()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	stolen := name{role: roleServer, local: c.server, peer: c.socket, unique: c.offer.unique}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: stolen.String()}); err != nil {
+		t.Fatal(err)
+	}
+	got, end := s.claimAs(t, c)
+	if got != statusOK {
+		t.Fatalf("Claim: status %d", got)
+	}
+	defer unix.Close(end)
+	sa, err := unix.Getsockname(end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has, ok := parseName(sa.(*unix.SockaddrUnix).Name)
+	if !ok || has.role != roleServer || has.local != stolen.local || has.peer != stolen.peer {
+		t.Errorf("the end has the name %q, want that of %v", sa.(*unix.SockaddrUnix).Name, stolen)
+	}
+}
