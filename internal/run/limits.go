@@ -4,13 +4,14 @@ import "time"
 
 // Limits of ours.
 const (
-	maxOffers    = 4096 // that nobody has claimed; as many as the longest queue of a listener usually has
-	maxTalks     = 4096 // sockets of programs that are in the middle of something
-	maxOutside   = 256  // of these, those of other users: they must not take the places of our own
-	maxListeners = 4096
-	maxPrograms  = 65536
-	maxRelays    = 4096
-	maxCallers   = 256 // programs that have offered, of which a status tells
+	maxOffers      = 4096 // that nobody has claimed; as many as the longest queue of a listener usually has
+	maxTalks       = 4096 // sockets of programs that are in the middle of something
+	maxOutside     = 256  // the same of other users, who must not take the places of our own
+	maxOutsideUser = 128  // of these, those of one user, who must not take the places of others
+	maxListeners   = 4096
+	maxPrograms    = 65536
+	maxRelays      = 4096
+	maxCallers     = 256 // programs that have offered, of which a status tells
 
 	maxNames = 4 // that are tried for an end of which somebody else may have taken one
 

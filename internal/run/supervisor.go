@@ -33,7 +33,7 @@ type supervisor struct {
 	listeners *listeners
 	programs  *programs          // nil at a desk
 	talks     map[int]*talk      // by descriptor
-	outside   int                // how many of them came by the door
+	outsiders outsiders          // that came by the door
 	offers    map[pairKey]*offer // that nobody has claimed
 	asked     int                // how many of them did not come by letter
 	held      map[int]*offer     // by the descriptor of their TCP socket
@@ -80,7 +80,8 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 func emptySupervisor(policy *config.Policy) *supervisor {
 	return &supervisor{
 		socket: -1, door: -1, quit: -1, letters: letters{notes: -1, poll: -1, room: maxOffers},
-		talks: make(map[int]*talk), offers: make(map[pairKey]*offer), held: make(map[int]*offer),
+		outsiders: outsiders{users: make(map[uint32]int)},
+		talks:     make(map[int]*talk), offers: make(map[pairKey]*offer), held: make(map[int]*offer),
 		relays: make(chan struct{}, maxRelays), patience: firstLook, policy: policy, record: record{started: time.Now()},
 	}
 }
@@ -219,6 +220,11 @@ func (s *supervisor) handle(fd int) {
 
 // close ends what there is. Connections that both programs have go on.
 func (s *supervisor) close() {
+	if s.door >= 0 { // the caller has the lock of a desk
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.outsiders.over = true
+	}
 	if s.control != nil {
 		s.control.Close()
 	}

@@ -26,25 +26,47 @@ func (s *supervisor) accept(from int) {
 			return // none is left, or no descriptors: who waits gives up by itself
 		}
 		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-		outside := from == s.door
-		if err != nil || !outside && !user.Ours(int(cred.Uid)) || len(s.talks) >= maxTalks || outside && s.outside >= maxOutside {
+		switch {
+		case err != nil:
 			unix.Close(fd)
-			continue
+		case from == s.door && s.outsiders.admit(cred.Uid):
+			go s.hearOutside(&talk{fd: fd, pid: int(cred.Pid), outside: true}, cred.Uid)
+		case from == s.socket && user.Ours(int(cred.Uid)) && len(s.talks) < maxTalks:
+			t := &talk{fd: fd, pid: int(cred.Pid)}
+			s.talks[fd] = t
+			s.hear(t)
+		default:
+			unix.Close(fd)
 		}
-		t := &talk{fd: fd, pid: int(cred.Pid), outside: outside}
-		if outside {
-			s.outside++
-		}
-		s.talks[fd] = t
-		s.hear(t)
 	}
+}
+
+// receive takes one message and the descriptors that its kind has.
+func (t *talk) receive(flags int) (m message, fds []int, err error) {
+	var b [messageLen + 1]byte
+	var control [64]byte
+	n, controlLen, got, _, err := unix.Recvmsg(t.fd, b[:], control[:], flags|unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return m, nil, err
+	}
+	fds = descriptors(control[:max(controlLen, 0)])
+	m, err = parseMessage(b[:max(n, 0)])
+	wanted := 0
+	switch m.kind {
+	case kindOffer, kindConnected, kindClaim:
+		wanted = 1
+	case kindReturn:
+		wanted = 2
+	}
+	if err == nil && (got&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(fds) != wanted) {
+		err = errMessage
+	}
+	return m, fds, err
 }
 
 // hear takes one message.
 func (s *supervisor) hear(t *talk) {
-	var b [messageLen + 1]byte
-	var control [64]byte
-	n, controlLen, flags, _, err := unix.Recvmsg(t.fd, b[:], control[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	m, fds, err := t.receive(unix.MSG_DONTWAIT)
 	if err == unix.EAGAIN || err == unix.EINTR {
 		if !t.watched {
 			t.watched = s.poll.add(t.fd, unix.EPOLLIN) == nil
@@ -54,16 +76,7 @@ func (s *supervisor) hear(t *talk) {
 		}
 		return
 	}
-	fds := descriptors(control[:max(controlLen, 0)])
-	m, parseErr := parseMessage(b[:max(n, 0)])
-	wanted := 0
-	switch m.kind {
-	case kindOffer, kindConnected, kindClaim:
-		wanted = 1
-	case kindReturn:
-		wanted = 2
-	}
-	if err != nil || parseErr != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(fds) != wanted {
+	if err != nil {
 		closeAll(fds)
 		s.hangUp(t)
 		return
@@ -79,17 +92,13 @@ func (s *supervisor) hear(t *talk) {
 	s.hangUp(t)
 }
 
-// answer carries out a message. Descriptors that came with it are ours. It reports whether another message may follow.
+// answer carries out a message. Descriptors that came with it are ours, but for those from outside, which are the caller's. It reports whether another message may follow.
 func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 	if t.offer == nil && (m.kind == kindConnected || m.kind == kindCancel) || t.offer != nil && m.kind != kindConnected && m.kind != kindCancel {
 		closeAll(fds)
 		return false
 	}
 	if s.programs == nil && m.kind != kindOffer && m.kind != kindConnected && m.kind != kindCancel { // rule: TestDeskHostile
-		closeAll(fds)
-		return false
-	}
-	if t.outside && m.kind != kindBoard && m.kind != kindClaim { // rule: TestClaimOutside
 		closeAll(fds)
 		return false
 	}
@@ -123,7 +132,9 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 	case kindClaim:
 		s.readBox(boxOf(m.peer.Port()), true) // rule: TestLetterFirst
 		s.claim(t, m, fds[0])
-		unix.Close(fds[0])
+		if !t.outside {
+			unix.Close(fds[0])
+		}
 	case kindReturn:
 		s.keep(m, fds[0], fds[1], 0)
 	case kindTaken:
@@ -153,9 +164,6 @@ func (t *talk) send(r reply, fd int) bool {
 // hangUp ends a talk. An offer that was neither connected nor cancelled ends with it: its program has died.
 func (s *supervisor) hangUp(t *talk) {
 	delete(s.talks, t.fd)
-	if t.outside {
-		s.outside--
-	}
 	s.poll.remove(t.fd)
 	unix.Close(t.fd)
 	if t.offer != nil {

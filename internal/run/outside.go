@@ -1,0 +1,56 @@
+package run
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// outsiders are talks that came by the door, whose users need not be ours, by user. What they send can have anybody who receives or closes it wait, as a
+// socket with SO_LINGER does, or a file of a file system in user space: so each has a goroutine, which has the lock only for its answer.
+type outsiders struct {
+	users map[uint32]int
+	count int
+	over  bool // the supervisor has ended
+}
+
+// admit takes one more of a user. It reports false if there are too many.
+func (o *outsiders) admit(uid uint32) bool {
+	if o.count >= maxOutside || o.users[uid] >= maxOutsideUser {
+		return false
+	}
+	o.count++
+	o.users[uid]++
+	return true
+}
+
+func (o *outsiders) leave(uid uint32) {
+	o.count--
+	if o.users[uid]--; o.users[uid] == 0 {
+		delete(o.users, uid)
+	}
+}
+
+// hearOutside takes the one message that a program may send by the door. The caller has not the lock.
+func (s *supervisor) hearOutside(t *talk, uid uint32) {
+	defer func() {
+		unix.Close(t.fd)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.outsiders.leave(uid)
+	}()
+	unix.SetNonblock(t.fd, false)
+	unix.SetsockoptTimeval(t.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(talkTimeout / time.Second)})
+	m, fds, err := t.receive(0)
+	for err == unix.EINTR {
+		m, fds, err = t.receive(0)
+	}
+	if err == nil && (m.kind == kindBoard || m.kind == kindClaim) { // rule: TestClaimOutside: (m.kind == kindBoard || m.kind == kindClaim) -> true
+		s.mu.Lock()
+		if !s.outsiders.over {
+			s.answer(t, m, fds)
+		}
+		s.mu.Unlock()
+	}
+	closeAll(fds)
+}

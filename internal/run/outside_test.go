@@ -1,0 +1,104 @@
+package run
+
+import (
+	"net"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// lingering returns a connected TCP socket whose close waits, until the test ends: it has bytes to send that nobody takes.
+func lingering(t *testing.T) (fd int) {
+	t.Helper()
+	l := listenTCP(t, "127.0.0.1:0")
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := l.Addr().(*net.TCPAddr).AddrPort()
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}); err != nil {
+		t.Fatal(err)
+	}
+	peer, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { peer.Close() }) // with bytes unread, which resets it
+	b := make([]byte, 1<<20)
+	for err == nil {
+		err = unix.Sendto(fd, b, unix.MSG_DONTWAIT, nil)
+	}
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// TestOutsideLingers has another user's program send a socket that whoever closes it last waits for, in a claim and behind a message after which the
+// supervisor listens no more. Others are served meanwhile.
+func TestOutsideLingers(t *testing.T) {
+	s := newTestSupervisor(t)
+	claim := testMessage(message{kind: kindClaim, local: netip.MustParseAddrPort("127.0.0.1:1"), peer: netip.MustParseAddrPort("127.0.0.1:2")})
+	for what, messages := range map[string][][]byte{
+		"claim": {claim},
+		"more":  {testMessage(message{kind: kindBoard}), claim},
+		"offer": {testMessage(message{kind: kindOffer})},
+	} {
+		fd := lingering(t)
+		door := s.dial(t, "@gosmc-run/"+filepath.Base(s.path))
+		for i, m := range messages {
+			with := []int{fd}[:max(0, i+2-len(messages))]
+			var rights []byte
+			if len(with) > 0 {
+				rights = unix.UnixRights(with...)
+			}
+			unix.Sendmsg(door.fd, m, rights, nil, unix.MSG_NOSIGNAL) // it may have been hung up on
+		}
+		done := make(chan struct{})
+		go func() { unix.Close(fd); close(done) }() // if the last one is this
+		p := s.program(t)
+		p.send(testMessage(message{kind: kindBoard}))
+		got, board := p.reply()
+		if got != statusOK {
+			t.Errorf("%s: Board: status %d", what, got)
+		}
+		unix.Close(board)
+	}
+}
+
+// TestOutsideSilent has a program that says nothing be hung up on.
+func TestOutsideSilent(t *testing.T) {
+	s := newTestSupervisor(t)
+	door := s.dial(t, "@gosmc-run/"+filepath.Base(s.path))
+	unix.SetsockoptTimeval(door.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60})
+	if n, err := unix.Read(door.fd, make([]byte, 1)); n != 0 || err != nil {
+		t.Errorf("Read = %d, %v, want an end of file", n, err)
+	}
+}
+
+// TestOutsiders has no user take the places of all.
+func TestOutsiders(t *testing.T) {
+	o := outsiders{users: make(map[uint32]int)}
+	n := 0
+	for ; o.admit(1000); n++ {
+	}
+	if n != maxOutsideUser {
+		t.Errorf("one user has %d places, want %d", n, maxOutsideUser)
+	}
+	for uid := range uint32(10) {
+		for o.admit(uid) {
+			n++
+		}
+	}
+	if n != maxOutside {
+		t.Errorf("all have %d places, want %d", n, maxOutside)
+	}
+	for o.users[1000] > 0 {
+		o.leave(1000)
+	}
+	if !o.admit(2000) || o.count != maxOutside-maxOutsideUser+1 {
+		t.Errorf("%d places are taken, want %d", o.count, maxOutside-maxOutsideUser+1)
+	}
+}
