@@ -42,9 +42,8 @@ type Carrier struct {
 		base     uint32      // of our cursors, as the peer counts
 		broken   bool        // the peer broke a rule that cursors do not show
 		link     *Link       // over which the newest message came, other than a validation message
-		next     []*Link     // over which validation messages have come, and nothing else yet
+		next     []heard     // validation messages that nothing has followed over their links: the numbers go on after a gap. In the order of their arrival
 		moved    bool        // the peer has moved to another link, and may say again what it has said before
-		rewound  bool        // the newest message was a validation message: the numbers go on after a gap
 		again    bool        // there was one, so that bytes may have been placed twice
 		left     *Link       // that it has left and has not said so: what it had sent there may be lost
 		late     bool        // message came after that, and speaks of bytes that are not there
@@ -93,6 +92,12 @@ type Carrier struct {
 	posting  bool          // a goroutine is posting, and looks again afterwards
 	detached bool
 	sent     chan struct{} // closed when detached and nothing is on its way any more
+}
+
+// A heard is a link over which a validation message has come, and its turn: see [rdma.Completion].
+type heard struct {
+	link *Link
+	turn uint64
 }
 
 // CarrierConfig says what a carrier is made of.

@@ -9,26 +9,29 @@ import (
 
 // receive takes a message of the peer, and reports false for one that was overtaken. It is called on
 // the device's goroutine.
-func (c *Carrier) receive(l *Link, m *cdc.Message) bool {
+func (c *Carrier) receive(l *Link, turn uint64, m *cdc.Message) bool {
 	c.in.Lock()
-	if c.isLate(l, m) {
-		if c.group.putAside(c, l, m) {
+	if m.IsFailoverValidation() && c.in.link != nil && c.in.link != l {
+		// Of what the peer has sent there it says again what it was not told of. Linux's net/smc counts a part of its send buffer twice that it is told of
+		// afterwards (smc_cdc_tx_handler).
+		c.in.link.qp.HoldAnswers() // rule: TestMoveHolds
+	}
+	if c.isEarly(l, m) {
+		if c.group.putAside(c, l, turn, m) {
 			c.in.Unlock()
 			return true
 		}
 		c.in.broken = true
 	}
 	c.in.Unlock()
-	return c.look(l, m)
+	return c.look(l, turn, m)
 }
 
 // look looks at a message of which all that it may have overtaken was looked at.
-func (c *Carrier) look(l *Link, m *cdc.Message) bool {
+func (c *Carrier) look(l *Link, turn uint64, m *cdc.Message) bool {
 	c.in.Lock()
-	// What still comes over the link that the peer has left is not what follows the gap.
-	gap := c.in.rewound && (c.in.link == nil || c.in.link == l) && len(c.in.next) > 0 && !slices.Contains(c.in.next, l) && !m.IsFailoverValidation()
 	if !c.in.released && (c.in.link != l || c.in.left != nil && m.IsFailoverValidation()) {
-		if left := c.follow(l, m); left != nil {
+		if left := c.follow(l, turn, m); left != nil {
 			c.in.Unlock()
 			for _, x := range left {
 				x.Fail(x.error(ErrMoved)) // rule: TestMoveEndsOldLink, TestMoveBeforeAttach, TestMoveLateValidation
@@ -46,7 +49,6 @@ func (c *Carrier) look(l *Link, m *cdc.Message) bool {
 	} else {
 		ok = c.hold(m)
 	}
-	c.in.rewound = c.in.rewound || gap // rule: TestSimMove: || gap -> || false
 	c.in.Unlock()
 	if ok && open {
 		c.wake()
@@ -59,9 +61,11 @@ func (c *Carrier) look(l *Link, m *cdc.Message) bool {
 // since the peer puts something else in that place when it knows that we have read what was there.
 //
 // A validation message alone does not say that: it may itself be late, of a link that the peer has given up since, and nothing follows
-// it then. c.in is locked.
-func (c *Carrier) follow(l *Link, m *cdc.Message) (left []*Link) {
-	i := slices.Index(c.in.next, l)
+// it then. So where one link says on after validation messages over several, it is those of before that the peer has left. One that came afterwards is
+// late, and then there is nothing on its way over its link, as a peer of ours sends nothing there before it knows that the message has arrived;
+// or it is the newer one, and what is said on was late: the gap in the numbers comes later then. c.in is locked.
+func (c *Carrier) follow(l *Link, turn uint64, m *cdc.Message) (left []*Link) {
+	i := c.heard(l)
 	switch {
 	case c.isStale(m): // rule: TestMoveStale
 		return nil // the peer has left that link before it was heard of, and has sent no data over it
@@ -69,28 +73,62 @@ func (c *Carrier) follow(l *Link, m *cdc.Message) (left []*Link) {
 		return c.depart(nil)
 	case m.IsFailoverValidation():
 		c.group.watch(c) // rule: TestSilentPeerMoved
-		if c.in.link != nil {
-			// Of what the peer has sent there it says again what it was not told of. Linux's net/smc counts a part of its send buffer twice that it is told of
-			// afterwards (smc_cdc_tx_handler).
-			c.in.link.qp.HoldAnswers() // rule: TestMoveHolds
-		}
 		if i < 0 {
-			c.in.next = append(slices.DeleteFunc(c.in.next, func(x *Link) bool { return x.Err() != nil }), l)
+			if len(c.in.next) >= maxHeard {
+				c.in.next = slices.DeleteFunc(c.in.next, func(x heard) bool { return x.link.Err() != nil })
+			}
+			c.in.next = slices.Insert(c.in.next, c.before(turn), heard{l, turn}) // rule: TestFollow: c.before(turn) -> len(c.in.next)
 		}
 		return nil
 	case i >= 0:
-		left = slices.Delete(c.in.next, i, i+1)
-		c.in.next = nil
-		if c.in.link != nil && c.in.link != l {
-			left = append(left, c.in.link)
+		left = c.giveUp(i)
+		c.in.next = slices.Delete(c.in.next, 0, 1)
+	case c.before(turn) > 0 && int16(m.Seq-c.newest()) > 1: // rule: TestFollow
+		// It had moved to one of those after a failure, and then on in good order.
+		n := c.before(turn)
+		left = c.giveUp(n - 1)
+		if n == 1 {
+			c.in.next = slices.Delete(c.in.next, 0, 1)
 		}
-		left = c.depart(left)
-	case c.in.link != nil && c.in.left == nil && !c.in.rewound: // rule: TestSimMove: !c.in.rewound -> true
+	case c.in.link != nil && c.in.left == nil:
 		c.in.left = c.in.link
 	}
 	c.in.moved = c.in.moved || c.in.link != nil && c.in.link != l
 	c.in.link = l
 	return left
+}
+
+// heard returns where the validation message that came over a link is among those that nothing has followed, -1 if it is not. c.in is locked.
+func (c *Carrier) heard(l *Link) int {
+	return slices.IndexFunc(c.in.next, func(x heard) bool { return x.link == l })
+}
+
+// before returns how many of those have arrived before a message. c.in is locked.
+func (c *Carrier) before(turn uint64) (n int) {
+	for n < len(c.in.next) && c.in.next[n].turn <= turn {
+		n++
+	}
+	return n
+}
+
+// giveUp returns the link of the newest message, and the first n of those over which validation messages have come, which it forgets. c.in is locked.
+func (c *Carrier) giveUp(n int) (left []*Link) {
+	for _, x := range c.in.next[:n] {
+		left = append(left, x.link)
+	}
+	c.in.next = slices.Delete(c.in.next, 0, n)
+	if c.in.link != nil {
+		left = append(left, c.in.link)
+	}
+	return c.depart(left)
+}
+
+// newest is the number of the newest message; 0 where there was none. c.in is locked.
+func (c *Carrier) newest() uint16 {
+	if c.in.open {
+		return c.in.seq
+	}
+	return c.in.message.Seq
 }
 
 // depart adds the link that the peer had left, and not said so, to those that it has given up. c.in is locked.
@@ -114,13 +152,13 @@ func (c *Carrier) isStale(m *cdc.Message) bool {
 func (c *Carrier) hold(m *cdc.Message) bool {
 	fresh := !c.in.held || !m.IsStale(c.in.message.Seq)
 	if m.IsFailoverValidation() {
-		c.in.moved, c.in.again, c.in.rewound = true, true, true
+		c.in.moved, c.in.again = true, true
 		c.in.broken = c.in.broken || int16(c.in.message.Seq-m.Seq) < 0 // nothing was held: 0
 	} else if fresh {
 		if c.in.held && c.in.message.Producer == m.Producer {
 			m.ProducerFlags |= c.in.message.ProducerFlags & cdc.UrgentPresent // rule: TestUrgentBeforeAttach
 		}
-		c.in.held, c.in.message, c.in.rewound = true, *m, false
+		c.in.held, c.in.message = true, *m
 	}
 	return fresh
 }
@@ -202,7 +240,7 @@ var impossible = cdc.PackProducer(cdc.Cursor{Count: 1<<32 - 1})
 func (c *Carrier) take(m *cdc.Message) bool {
 	if m.IsFailoverValidation() {
 		// It asks whether the message of that number has come: RFC 7609 §4.6.1.
-		c.in.moved, c.in.again, c.in.rewound = true, true, true
+		c.in.moved, c.in.again = true, true
 		if int16(c.in.seq-m.Seq) >= 0 { // rule: TestMoveLost
 			return true
 		}
@@ -210,7 +248,7 @@ func (c *Carrier) take(m *cdc.Message) bool {
 	} else if m.IsStale(c.in.seq) {
 		return false
 	} else {
-		c.in.seq, c.in.rewound = m.Seq, false
+		c.in.seq = m.Seq
 	}
 	if c.in.base > 0 && string(c.rmb.Bytes()[:len(eyecatcher)]) != eyecatcher {
 		c.in.broken = true // somebody has written where nobody may: RFC 7609 §4.4.1

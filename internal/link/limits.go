@@ -61,6 +61,10 @@ const (
 	// maxOvertaken is how many messages of a group may wait for others. The connection of one more ends.
 	maxOvertaken = 1 << 12
 
+	// maxHeard is how many validation messages that nothing has followed are remembered for a connection, though their links have failed since. Others
+	// are as many as there are links.
+	maxHeard = 8
+
 	// pollBatch is how many completions are taken at a time.
 	pollBatch = 32
 )

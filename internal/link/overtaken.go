@@ -1,17 +1,21 @@
 package link
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
 	"github.com/gosmc/smc/wire/cdc"
 )
 
+// This file has what is done about messages that are looked at too early.
+//
 // Messages of a connection that moves come over two links, and so on two goroutines. What the peer knows to have arrived over the one may still wait
 // for a goroutine to look at it when what the peer says next comes over the other, and a validation message then names a message
-// of which we know nothing: the connection would be reset without need (RFC 7609 §4.6.1).
+// of which we know nothing: the connection would be reset without need (RFC 7609 §4.6.1). Or it is another validation message that waits, and the link
+// over which that came would not be known for one that the peer has left, see [Carrier.follow].
 //
-// So a message that comes too early is put aside, until all that has come over any link was looked at.
+// So such a message is put aside, until all that has come over any link was looked at.
 
 // overtaken is where such messages of a group are. The zero value is empty.
 type overtaken struct {
@@ -25,16 +29,15 @@ type overtaken struct {
 type overtaker struct {
 	carrier *Carrier
 	link    *Link
+	turn    uint64
 	message cdc.Message
 }
 
-// isLate reports whether messages that come before m may not have been looked at: the one that a validation message names; its predecessor, where
-// it came over another link; or what came over the same link and is put aside. c.in is locked.
-func (c *Carrier) isLate(l *Link, m *cdc.Message) bool {
-	seq := c.in.seq
-	if !c.in.open {
-		seq = c.in.message.Seq // nothing was held: 0
-	}
+// isEarly reports whether messages that come before m may not have been looked at: the one that a validation message names; other validation
+// messages, before the first that follows one over its link; the predecessor of another message; or what came over the same link and is put
+// aside. c.in is locked.
+func (c *Carrier) isEarly(l *Link, m *cdc.Message) bool {
+	seq := c.newest()
 	switch {
 	case c.in.released, c.in.broken:
 		return false
@@ -42,13 +45,14 @@ func (c *Carrier) isLate(l *Link, m *cdc.Message) bool {
 		return true
 	case m.IsFailoverValidation():
 		return int16(seq-m.Seq) < 0 // rule: TestOvertaken: int16(seq-m.Seq) < 0 -> false
+	case c.heard(l) >= 0:
+		return true // rule: TestFollow: true -> false
 	}
-	// After a validation message a gap is as it should be.
-	return c.in.link != nil && c.in.link != l && int16(m.Seq-seq) > 1 && !slices.Contains(c.in.next, l) // rule: TestOvertaken: int16(m.Seq-seq) > 1 -> false
+	return c.in.link != nil && int16(m.Seq-seq) > 1 // rule: TestOvertaken: int16(m.Seq-seq) > 1 -> false
 }
 
 // putAside keeps a message, and has it looked at soon. It reports false if there are too many. c.in is locked.
-func (g *Group) putAside(c *Carrier, l *Link, m *cdc.Message) bool {
+func (g *Group) putAside(c *Carrier, l *Link, turn uint64, m *cdc.Message) bool {
 	o := &g.overtaken
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,7 +62,7 @@ func (g *Group) putAside(c *Carrier, l *Link, m *cdc.Message) bool {
 	if len(o.list) >= maxOvertaken {
 		return false
 	}
-	o.list = append(o.list, overtaker{c, l, *m})
+	o.list = append(o.list, overtaker{c, l, turn, *m})
 	c.in.overtaken = append(c.in.overtaken, l)
 	if o.runs {
 		return true
@@ -115,21 +119,33 @@ func (g *Group) lookAtOvertaken() {
 		if len(list) == 0 {
 			return
 		}
+		last := slices.MaxFunc(list, compareTurns).turn
 		g.mu.Lock()
 		links := slices.Clone(g.links)
 		g.mu.Unlock()
 		for _, l := range links {
 			l.qp.Drain(drainTime)
 		}
+		o.mu.Lock()
+		for _, x := range o.list { // all that arrived before the last one is here now, or was looked at
+			if x.turn <= last {
+				list = append(list, x)
+			}
+		}
+		o.list = slices.DeleteFunc(o.list, func(x overtaker) bool { return x.turn <= last })
+		o.mu.Unlock()
+		slices.SortStableFunc(list, compareTurns) // rule: TestFollow
 		for i := range list {
 			list[i].look()
 		}
 	}
 }
 
+func compareTurns(a, b overtaker) int { return cmp.Compare(a.turn, b.turn) }
+
 func (o *overtaker) look() {
 	c := o.carrier
-	if !c.look(o.link, &o.message) {
+	if !c.look(o.link, o.turn, &o.message) {
 		o.link.stats.stale.Add(1)
 	}
 	c.in.Lock() // now, so that what comes next over the link stays behind it

@@ -43,9 +43,11 @@ func TestOvertaken(t *testing.T) {
 			group.overtaken.run = func(f func()) { looks = append(looks, f) }
 			w.attach(1)
 			l := w.links[0]
+			turn := uint64(0)
 			receive := func(k int, m cdc.Message) {
 				m.AlertToken = w.e.carrier.AlertToken()
-				l[k].receiveCDC(m.Append(nil))
+				turn++
+				l[k].receiveCDC(m.Append(nil), turn)
 			}
 			receive(0, message(1, 5))
 			for _, m := range tt.over {
@@ -93,7 +95,7 @@ func TestOvertakenMany(t *testing.T) {
 	w.attach(1)
 	for range maxOvertaken + 1 {
 		m := cdc.NewFailoverValidation(2, w.e.carrier.AlertToken())
-		w.links[0][1].receiveCDC(m.Append(nil))
+		w.links[0][1].receiveCDC(m.Append(nil), 1)
 	}
 	if n := len(group.overtaken.list); n != maxOvertaken {
 		t.Errorf("%d messages are put aside, want %d", n, maxOvertaken)

@@ -35,7 +35,7 @@ func (l *Link) handle(cq *rdma.CQ) {
 				l.completedLLC(int(c.ID&^idKind), ok)
 				sent = true
 			case c.Op == rdma.Received && ok:
-				l.receive(int(c.ID), int(c.Len))
+				l.receive(int(c.ID), int(c.Len), c.Turn)
 				l.repost[received] = l.receiveWork(int(c.ID))
 				received++
 			case c.Op == rdma.ReceivedWriteImm && ok: // rule: TestImmediate
@@ -57,11 +57,11 @@ func (l *Link) handle(cq *rdma.CQ) {
 	}
 }
 
-// receive takes the message of n bytes in a receive.
-func (l *Link) receive(i, n int) {
+// receive takes the message of n bytes in a receive, whose turn is that of its completion.
+func (l *Link) receive(i, n int, turn uint64) {
 	head := l.area[headsAt+i*headLen:][:min(n, headLen)]
 	if len(head) > 0 && head[0] == cdc.TypeMessage {
-		l.receiveCDC(head)
+		l.receiveCDC(head, turn)
 		return
 	}
 	l.stats.receivedLLC.Add(1)
@@ -76,7 +76,7 @@ func (l *Link) receive(i, n int) {
 }
 
 // receiveCDC takes a CDC message to its connection.
-func (l *Link) receiveCDC(b []byte) {
+func (l *Link) receiveCDC(b []byte, turn uint64) {
 	if len(b) < cdc.MessageLen || b[1] != cdc.MessageLen { // looked at here, as an error would cost memory each time
 		l.stats.malformed.Add(1)
 		return
@@ -92,7 +92,7 @@ func (l *Link) receiveCDC(b []byte) {
 		return
 	}
 	l.stats.receivedCDC.Add(1)
-	if !c.receive(l, &m) {
+	if !c.receive(l, turn, &m) {
 		l.stats.stale.Add(1)
 	}
 }

@@ -347,7 +347,7 @@ func TestAbort(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tt.peer != 0 {
-				c.receive(s[0].link, &cdc.Message{Seq: 1, AlertToken: c.token, ConnFlags: tt.peer})
+				c.receive(s[0].link, 0, &cdc.Message{Seq: 1, AlertToken: c.token, ConnFlags: tt.peer})
 			}
 			a.Conn.Close()
 			a.SendLast(cdc.Abort)

@@ -96,6 +96,7 @@ func TestMoveUnheard(t *testing.T) {
 		}
 		w.owner(0)
 		for from.deliver() || from.complete() {
+			w.later()
 		}
 		if left := w.links[1].ends[1].Err() != nil; left != heard {
 			t.Errorf("heard %t: the peer has ended the link: %t", heard, left)

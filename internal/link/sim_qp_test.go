@@ -16,13 +16,18 @@ type simQP struct {
 	link      *simLink
 	side      int
 	dead      bool
-	held      int         // times that answers were held back
-	wire      []simPacket // posted, and not at the peer's
-	posted    []simPost   // posted, and not completed
-	sent      int         // work requests in all
-	delivered int         // of them
-	arrived   [][]byte    // messages of the peer that it knows to be here, and that were not looked at
+	held      int          // times that answers were held back
+	wire      []simPacket  // posted, and not at the peer's
+	posted    []simPost    // posted, and not completed
+	sent      int          // work requests in all
+	delivered int          // of them
+	arrived   []simMessage // messages of the peer that it knows to be here, and that were not looked at
 	handling  bool
+}
+
+type simMessage struct {
+	data []byte
+	turn uint64
 }
 
 type simPacket struct {
@@ -103,11 +108,12 @@ func (q *simQP) deliver() bool {
 		}
 		w.say("%d:%d arrives %v", q.side, q.link.name, m)
 		at := q.link.qps[1-q.side]
-		at.arrived = append(at.arrived, p.data)
+		w.turns++
+		at.arrived = append(at.arrived, simMessage{p.data, w.turns})
 		if m.IsFailoverValidation() {
 			w.total["validations"]++
 			if w.rng.IntN(4) == 0 {
-				at.arrived = append(at.arrived, p.data)
+				at.arrived = append(at.arrived, simMessage{p.data, w.turns})
 			}
 		}
 		if w.rng.IntN(4) > 0 {
@@ -139,7 +145,7 @@ func (q *simQP) handle() bool {
 	for len(q.arrived) > 0 {
 		b := q.arrived[0]
 		q.arrived = q.arrived[1:]
-		q.link.ends[q.side].receiveCDC(b)
+		q.link.ends[q.side].receiveCDC(b.data, b.turn)
 	}
 	q.handling = false
 	return true

@@ -31,6 +31,7 @@ type world struct {
 	total map[string]int
 	tell  func(string) // nil: nobody listens
 	soon  []func()     // goroutines that have not run
+	turns uint64       // messages that have arrived
 }
 
 type simSide struct {

@@ -58,6 +58,7 @@ func (u *unsaid) say(k int, seq uint16, produced int, flags cdc.ProducerFlags) {
 		u.t.Fatal(err)
 	}
 	eventually(u.t, "the message", func() bool { return u.links[0][k].Heard() > before })
+	u.e.carrier.group.overtaken.wait(u.t)
 }
 
 // announced is what the connection knows to be there.
@@ -156,11 +157,11 @@ func TestMoveStraggler(t *testing.T) {
 	u.place(0, 5, 1)
 	u.say(0, 1, 5, 0)
 	u.say(1, 1, 0, cdc.FailoverValidation)
-	first.receiveCDC(late.Append(nil))
+	first.receiveCDC(late.Append(nil), 1)
 	u.place(1, 5, 3)
 	u.say(1, 4, 8, 0)
 	validation := cdc.NewFailoverValidation(1, u.e.carrier.AlertToken())
-	first.receiveCDC(validation.Append(nil))
+	first.receiveCDC(validation.Append(nil), 2)
 	if _, err := io.ReadFull(u.e, make([]byte, 8)); err != nil || u.announced() != 8 {
 		t.Errorf("read to %d of 8 bytes: %v", u.announced(), err)
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/wire"
 )
 
 // TestCQNeverOverflows posts more than there is room for, before and after a failure, at once and one
@@ -97,5 +99,42 @@ func TestDrain(t *testing.T) {
 	close(leave)
 	if !<-drained || calls != 2 {
 		t.Errorf("the handler was called %d times, want 2", calls)
+	}
+}
+
+// TestTurn sends over two pairs of devices by turns, each time when the message before is known to have arrived, and has the receives looked at afterwards: their
+// completions tell the order in which they have arrived.
+func TestTurn(t *testing.T) {
+	var pairs [2][2]*side
+	for i := range pairs {
+		p := [2]*side{newSide(t, randomLoopback(), nil, nil), newSide(t, randomLoopback(), nil, nil)}
+		connect(t, p[0], p[1], wire.MTU1024)
+		pairs[i] = p
+	}
+	const messages = 20
+	for i := range messages {
+		p := pairs[i/2%2]
+		if err := p[1].qp.PostRecv(RecvWR{ID: uint64(i)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p[0].qp.PostSend(SendWR{Op: OpSend, Signaled: true}); err != nil {
+			t.Fatal(err)
+		}
+		if c := p[0].await(t); c.Status != StatusOK {
+			t.Fatal(c)
+		}
+	}
+	var turns [messages]uint64
+	for range messages / 2 {
+		for _, p := range pairs {
+			c := p[1].await(t)
+			turns[c.ID] = c.Turn
+		}
+	}
+	for i, n := range turns[1:] {
+		if n <= turns[i] {
+			t.Errorf("messages have come in the turns %d", turns)
+			break
+		}
 	}
 }

@@ -123,7 +123,7 @@ func TestTransfer(t *testing.T) {
 					t.Fatal(err)
 				}
 				got := b.await(t)
-				want := Completion{ID: uint64(100 + i), QP: b.qp, Op: Received, Len: 4, Imm: 0x01020304, HasImm: true, Solicited: true}
+				want := Completion{ID: uint64(100 + i), QP: b.qp, Op: Received, Len: 4, Imm: 0x01020304, HasImm: true, Solicited: true, Turn: got.Turn}
 				if got != want {
 					t.Fatalf("%d bytes: receive %+v, want %+v", n, got, want)
 				}

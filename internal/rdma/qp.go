@@ -292,6 +292,9 @@ func (q *QP) PostRecv(wrs ...RecvWR) error {
 	return err
 }
 
+// turns counts deliveries of receives, of all devices: see [Completion].
+var turns atomic.Uint64
+
 // deliver moves the completions of q to their queues and reports which ones have news. The caller
 // holds mu, and calls notify for those once it has let go of it.
 func (q *QP) deliver() (send, recv bool) {
@@ -299,11 +302,15 @@ func (q *QP) deliver() (send, recv bool) {
 		q.dev.events.qpFailed(q, q.c.failure)
 		q.c.failure = failure{}
 	}
+	var turn uint64
 	for i := range q.c.done {
 		done := &q.c.done[i]
 		done.QP = q
 		if done.Op.isRecv() {
-			recv = true
+			if !recv {
+				turn = turns.Add(1) // before the peer is told
+			}
+			recv, done.Turn = true, turn
 			q.recvCQ.put(*done)
 		} else {
 			send = true
