@@ -78,6 +78,7 @@ static int moved(int listener, int fd, int flags)
 	bool six;
 	long r;
 	int end = -1;
+	int tcp = -1;
 	bool asks = true;
 	bool marked;
 
@@ -87,7 +88,7 @@ static int moved(int listener, int fd, int flags)
 	if ((!marked && !board_waiting()) || !address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))
 		return fd;
 	if (marked)
-		end = letter_claim(&id, fd, &asks);
+		end = letter_claim(&id, fd, &asks, &tcp);
 	if (end < 0 && asks)
 		end = claim(&id, fd);
 	if (end < 0)
@@ -105,6 +106,12 @@ static int moved(int listener, int fd, int flags)
 		r = SYS(dup3, end, fd, flags & SOCK_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
 	SYS(close, end);
+	/*
+	 * Now the client's socket, which that has reset, and not before: its port would be free while our socket was still there, and a connection
+	 * from whoever gets it just then would be dropped, and wait for a second.
+	 */
+	if (tcp >= 0)
+		SYS(close, tcp);
 	end_born(fd, cookie_of(fd), !(flags & SOCK_NONBLOCK));
 	return fd;
 }

@@ -242,11 +242,10 @@ static void give_back(struct message *m, const int fds[2])
 
 /*
  * letter_claim takes the other end of an accepted connection out of its letterbox. *asks: it is not there, and the supervisor is to be asked.
- * Below 0: TCP, if it has nothing.
+ * *tcp: the client's TCP socket, -1 if there is none, for the caller to close when the accepted one is closed. Below 0: TCP, if it has nothing.
  */
-int letter_claim(const struct identity *id, int fd, bool *asks)
+int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 {
-	static const struct linger reset = {.l_onoff = 1};
 	const struct board *b = letters_allowed() && near(id) ? board_of_ours() : NULL;
 	int box, notes, end = -1;
 	uint64_t netns;
@@ -256,6 +255,7 @@ int letter_claim(const struct identity *id, int fd, bool *asks)
 	size_t n;
 
 	*asks = true;
+	*tcp = -1;
 	if (!b || !usable() || !letterbox(b, box_of(id->peer.port), &box, &notes))
 		return -1;
 	netns = netns_of(fd);
@@ -270,8 +270,8 @@ int letter_claim(const struct identity *id, int fd, bool *asks)
 				end = fds[0];
 				fds[0] = -1;
 				tell(notes, id, m.unique, client);
-				if (n == 2) /* or it would say that it ends, and its port wait */
-					SYS(setsockopt, fds[1], SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+				*tcp = fds[1];
+				fds[1] = -1;
 			}
 		}
 		for (size_t i = 0; i < n; i++)

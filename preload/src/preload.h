@@ -134,7 +134,7 @@ bool letter_send(const char *path, const struct identity *id, struct message *m,
 void letter_unmark(int fd, int maxseg);
 bool letter_withdraw(const struct identity *id, int end);
 bool letter_marked(int fd);
-int letter_claim(const struct identity *id, int fd, bool *asks);
+int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp);
 
 /* start.c: what the environment says, once. */
 struct settings {
