@@ -2,7 +2,6 @@ package run
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -48,11 +47,6 @@ func boxOf(client uint16) int { return int(client) / 2 % letterboxes }
 
 func (s *supervisor) openLetters() error {
 	l := &s.letters
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return os.NewSyscallError("getrlimit", err)
-	}
-	l.room = int(min(maxOffers, max(limit.Cur, spareDescriptors)/2-spareDescriptors/2, math.MaxInt32)) // an offer has two
 	var err error
 	if l.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create1", err)
@@ -132,6 +126,9 @@ func (s *supervisor) readLetters(now time.Time) {
 func (s *supervisor) readBox(number int, all bool) {
 	for range maxLetters {
 		if !all && len(s.offers) >= s.letters.room { // rule: TestLetterRoom
+			return
+		}
+		if !spare(s.socket, lettersBring) { // rule: TestLetterDescriptors
 			return
 		}
 		m, fds, pid, ok := s.letters.receive(number)

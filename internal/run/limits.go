@@ -23,10 +23,11 @@ const (
 
 	// letterboxes is how many a supervisor has. Letters of different connections come into different ones mostly, so that whoever takes the first
 	// of one gets its own; and the kernel lets only some ten wait in each (net.unix.max_dgram_qlen).
-	letterboxes = 16
-	maxLetters  = 64 // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
-	// spareDescriptors are those of a supervisor that letters do not take.
-	spareDescriptors = 512
+	letterboxes  = 16
+	maxLetters   = 64 // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
+	lettersBring = 2  // descriptors
+	// ownDescriptors are those of a supervisor that has nothing to do, and some more.
+	ownDescriptors = 48
 
 	// As long as processes end before they could be asked a supervisor that knows none looks for its programs again, so many times, ever less often:
 	// for no more than two seconds.

@@ -270,6 +270,17 @@ func (s *supervisor) look(now time.Time) {
 	}
 }
 
+// hurry has the offers for a port be looked at soon: where one connection was accepted by somebody who does not claim, so may others be by now, which have been
+// looked at ever less often.
+func (s *supervisor) hurry(port uint16) {
+	due := time.Now().Add(s.patience)
+	for _, o := range s.held {
+		if o.server.Port() == port && due.Before(o.due) { // rule: TestRelayHurries
+			o.due, o.wait = due, s.patience
+		}
+	}
+}
+
 // begun looks whether an offer that came by letter is connected by now, and watches it then. It reports false if it is not, or is no more.
 func (s *supervisor) begun(o *offer) bool {
 	info, err := unix.GetsockoptTCPInfo(o.tcp, unix.IPPROTO_TCP, unix.TCP_INFO)

@@ -18,11 +18,12 @@ type programs struct {
 	socket string
 	pids   map[int]int // descriptors, by process ID
 	byFD   map[int]int
+	most   int     // descriptors have a lower number: so many programs there are at most, but for the first
 	search *search // for others, when none is left; otherwise nil
 }
 
-func newPrograms(poll *poller, socket string) *programs {
-	return &programs{poll: poll, socket: socket, pids: make(map[int]int), byFD: make(map[int]int)}
+func newPrograms(poll *poller, socket string, most int) *programs {
+	return &programs{poll: poll, socket: socket, most: most, pids: make(map[int]int), byFD: make(map[int]int)}
 }
 
 // add watches a process, unless it is watched already.
@@ -36,6 +37,10 @@ func (p *programs) add(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return os.NewSyscallError("pidfd_open", err)
+	}
+	if fd >= p.most && len(p.pids) > 0 { // rule: TestProgramsLeaveDescriptors
+		unix.Close(fd)
+		return errors.New("too many programs for so few descriptors")
 	}
 	if err := p.poll.add(fd, unix.EPOLLIN); err != nil {
 		unix.Close(fd)

@@ -3,6 +3,7 @@ package run
 import (
 	"io"
 	"net"
+	"time"
 
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -17,12 +18,13 @@ func (s *supervisor) relay(o *offer) {
 	select {
 	case s.relays <- struct{}{}:
 	default:
-		s.drop(o)
+		s.relayLater(o)
 		return
 	}
 	s.forget(o)
 	s.readNotes()
 	s.listeners.relayed(o.server.Port())
+	s.hurry(o.server.Port())
 	s.record.stayed(o.server, o.client, clc.DiagNotAccepted)
 	end, tcp := stream(o.end), stream(o.tcp)
 	if end == nil || tcp == nil {
@@ -34,6 +36,13 @@ func (s *supervisor) relay(o *offer) {
 		defer func() { <-s.relays }()
 		join(end, tcp)
 	}()
+}
+
+// relayLater has an offer looked at again when it may be that another relay has ended: there are as many as there may be.
+func (s *supervisor) relayLater(o *offer) {
+	s.poll.remove(o.tcp)
+	o.watched, o.seen = false, true
+	o.due = time.Now().Add(o.wait)
 }
 
 // A half is one side of a relay.

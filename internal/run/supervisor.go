@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -35,6 +36,7 @@ type supervisor struct {
 	talks     map[int]*talk      // by descriptor
 	outsiders outsiders          // that came by the door
 	offers    map[pairKey]*offer // that nobody has claimed
+	lastTalk  int                // talks have descriptors below this
 	asked     int                // how many of them did not come by letter
 	held      map[int]*offer     // by the descriptor of their TCP socket
 	policy    *config.Policy     // of which only what it says of servers counts here: clients know theirs
@@ -65,8 +67,14 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 		makeResets(rundir.Path(dir, rundir.Run)) // they can be done without
 		err = s.openDoor()
 	}
+	var limit uint64
 	if err == nil {
-		s.programs = newPrograms(s.poll, s.path)
+		limit, err = ownLimit()
+	}
+	if err == nil {
+		share := sharesOf(limit)
+		s.letters.room, s.relays, s.lastTalk = share.offers, make(chan struct{}, share.relays), share.talks
+		s.programs = newPrograms(s.poll, s.path, share.programs)
 		err = s.programs.add(pid)
 	}
 	if err != nil {
@@ -82,7 +90,7 @@ func emptySupervisor(policy *config.Policy) *supervisor {
 		socket: -1, door: -1, quit: -1, letters: letters{notes: -1, poll: -1, room: maxOffers},
 		outsiders: outsiders{users: make(map[uint32]int)},
 		talks:     make(map[int]*talk), offers: make(map[pairKey]*offer), held: make(map[int]*offer),
-		relays: make(chan struct{}, maxRelays), patience: firstLook, policy: policy, record: record{started: time.Now()},
+		relays: make(chan struct{}, maxRelays), lastTalk: math.MaxInt, patience: firstLook, policy: policy, record: record{started: time.Now()},
 	}
 }
 

@@ -2,6 +2,7 @@ package run
 
 import (
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,9 @@ type talk struct {
 func (s *supervisor) accept(from int) {
 	for {
 		fd, _, err := unix.Accept4(from, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err == unix.EMFILE || err == unix.ENFILE {
+			time.Sleep(time.Millisecond) // who waits will be here again at once
+		}
 		if err != nil {
 			return // none is left, or no descriptors: who waits gives up by itself
 		}
@@ -31,7 +35,7 @@ func (s *supervisor) accept(from int) {
 			unix.Close(fd)
 		case from == s.door && s.outsiders.admit(cred.Uid):
 			go s.hearOutside(&talk{fd: fd, pid: int(cred.Pid), outside: true}, cred.Uid)
-		case from == s.socket && user.Ours(int(cred.Uid)) && len(s.talks) < maxTalks:
+		case from == s.socket && user.Ours(int(cred.Uid)) && len(s.talks) < maxTalks && fd < s.lastTalk:
 			t := &talk{fd: fd, pid: int(cred.Pid)}
 			s.talks[fd] = t
 			s.hear(t)
