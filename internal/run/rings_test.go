@@ -18,10 +18,11 @@ import (
 var (
 	streamCases = []string{
 		"large", "large-nonblocking", "small", "small-nonblocking", "phases", "phases-nonblocking", "duplex", "killed", "threads", "turns", "readers",
+		"files", "files-nonblocking",
 	}
 	ringCases = []string{
 		"poll", "signal", "dup", "fork", "exec", "passed", "others", "peek", "starved", "small-files", "fortified", "spawned", "parts", "gone", "stream", "daemon",
-		"scribble", "cork", "after-close", "unread", "reuse",
+		"scribble", "cork", "after-close", "unread", "reuse", "answers",
 	}
 )
 

@@ -101,7 +101,7 @@ void end_born(int fd, uint64_t cookie, bool waits)
 	gate_open(&e->sending);
 	gate_open(&e->receiving);
 	e->cork = CORK_KERNEL;
-	e->turns = e->turned = 0;
+	e->turns = e->turned = e->answers = 0;
 	e->waits = waits;
 	e->sent = e->seen = 0;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))

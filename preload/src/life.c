@@ -7,7 +7,6 @@
 #include <alloca.h>
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/sendfile.h>
 #include <unistd.h>
 
 #ifndef CLOSE_RANGE_CLOEXEC
@@ -336,8 +335,8 @@ EXPORT FILE *fdopen(int fd, const char *mode)
 	return next.fdopen(fd, mode);
 }
 
-/* Sending stays in-band for good: libc writes by itself, and the kernel copies files into a socket faster than we into a ring. */
-static void in_band(int fd)
+/* end_in_band has sending stay in-band for good: libc writes by itself, and so does the kernel. */
+void end_in_band(int fd)
 {
 	struct end *e = end_at(fd);
 
@@ -351,7 +350,7 @@ EXPORT int vdprintf(int fd, const char *format, va_list args)
 {
 	if (!next.vdprintf)
 		next_resolve();
-	in_band(fd);
+	end_in_band(fd);
 	return next.vdprintf(fd, format, args);
 }
 
@@ -372,7 +371,7 @@ int __vdprintf_chk(int fd, int flag, const char *format, va_list args)
 {
 	if (!next.vdprintf_chk)
 		next_resolve();
-	in_band(fd);
+	end_in_band(fd);
 	return next.vdprintf_chk(fd, flag, format, args);
 }
 
@@ -388,23 +387,11 @@ int __dprintf_chk(int fd, int flag, const char *format, ...)
 	return r;
 }
 
-EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t n)
-{
-	in_band(out);
-	return sys_return(SYS(sendfile, out, in, offset, n));
-}
-
-EXPORT ssize_t sendfile64(int out, int in, off64_t *offset, size_t n)
-{
-	in_band(out);
-	return sys_return(SYS(sendfile, out, in, offset, n));
-}
-
 EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t n, unsigned flags)
 {
 	struct end *e = end_at(in);
 
-	in_band(out);
+	end_in_band(out);
 	if (e) {
 		__atomic_fetch_or(&e->never, NEVER_IN, __ATOMIC_SEQ_CST);
 		if (!leave_in(e, in))

@@ -95,7 +95,7 @@ static void attach(struct end *e, int fd, int memfd)
 		if (!end_alone(e) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			r->side->state = RING_ENDED;
 			end_forget(&e->in, r);
-		} else if (e->turned == TURNED_NOT && e->turns >= HINTS) {
+		} else if (e->turned == TURNED_NOT && e->turns >= HINTS && r->size != RING_BYTES_ANSWERS) {
 			e->turned = TURNED_YES;
 		}
 		ring_unref(r);

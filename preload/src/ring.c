@@ -111,14 +111,15 @@ static uint32_t few(int end, bool asked)
 }
 
 /* ring_make makes a ring for a direction that this process writes. The file is the caller's to close. */
-struct ring *ring_make(int end, bool asked, int *memfd)
+struct ring *ring_make(int end, uint32_t size, bool asked, int *memfd)
 {
 	char name[64];
-	uint32_t size = shake(2) ? few(end, asked) : RING_BYTES;
 	struct ring *r = NULL;
 	struct rlimit64 most = {0};
 	long fd;
 
+	if (shake(2))
+		size = few(end, asked);
 	/* To make a file larger than the program may is a signal to it. */
 	if (!ring_guard || SYS(prlimit64, 0, RLIMIT_FSIZE, NULL, &most) != 0 || most.rlim_cur < RING_PAGE + size)
 		return NULL;

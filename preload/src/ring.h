@@ -16,6 +16,7 @@
 #define RING_MAGIC 0x31306d7267736f67ull
 #define RING_PAGE 4096
 #define RING_BYTES (1u << 20)
+#define RING_BYTES_ANSWERS (16u << 10) /* of a direction of small answers: the processor's cache keeps it */
 #define RING_BYTES_LEAST 4096u
 #define RING_BYTES_MOST (16u << 20)
 
@@ -118,7 +119,7 @@ static inline uint64_t precise_now(void)
 }
 
 /* ring.c */
-struct ring *ring_make(int end, bool asked, int *memfd);
+struct ring *ring_make(int end, uint32_t size, bool asked, int *memfd);
 struct ring *ring_take(int memfd);
 void ring_ref(struct ring *r);
 void ring_unref(struct ring *r);
@@ -241,6 +242,7 @@ struct end {
 	uint32_t cork; /* enum cork */
 	uint32_t turns; /* sends that came after a receive */
 	uint32_t turned; /* enum turned */
+	uint32_t answers; /* small files sent, up to ANSWERS; ANSWERS_NO: the ring for them was too small */
 	uint32_t waits;	 /* receives wait for something, as far as was seen */
 };
 
@@ -272,6 +274,9 @@ bool would_wait(int fd, int flags);
 
 #define NOT_OURS (-2) /* the descriptor is something else by now */
 
+/* life.c */
+void end_in_band(int fd);
+
 /* send.c, receive.c */
 ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, int flags);
 ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count, int flags, int *out);
@@ -280,6 +285,7 @@ bool leave_in(struct end *e, int fd);
 bool receive_waiting(struct end *e, size_t *n);
 bool send_waiting(struct end *e, size_t *n);
 void send_asked(struct end *e, int fd);
+void send_answers(struct end *e);
 void receive_tidy(struct end *e, int fd);
 
 /* gone.c */

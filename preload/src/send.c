@@ -10,6 +10,8 @@
 #define LARGE (16u << 10) /* a send that is worth a ring */
 #define STREAK 16	  /* or so many of them without a receive */
 #define TAKEN_TURNS 64	  /* sends after a receive, after which a ring is tried where receives wait */
+#define ANSWERS 64	  /* small files, after which a small ring is tried */
+#define ANSWERS_NO ~0u
 #define PATIENCE 65536	  /* sends for which a ring waits for its reader, who may first have to read what was sent before */
 #define PIECE (64u << 10) /* of a large send: the reader starts with it while the rest is copied */
 #define MARK_ROOM 8192	  /* of the socket's buffer: more than a mark and a token take */
@@ -48,11 +50,29 @@ static bool mark(int fd, const struct span *s, int with)
 	return SYS(sendmsg, fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
 }
 
+/*
+ * answers says whether a direction is to have a small ring. Who asks whether there is room is not to find out how small it is.
+ */
+static bool answers(const struct end *e)
+{
+	return __atomic_load_n(&e->answers, __ATOMIC_RELAXED) == ANSWERS && !(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM);
+}
+
+/* send_answers takes note of a small file that is about to be sent. */
+void send_answers(struct end *e)
+{
+	uint32_t n = __atomic_load_n(&e->answers, __ATOMIC_RELAXED);
+
+	if (n < ANSWERS)
+		__atomic_store_n(&e->answers, n + 1, __ATOMIC_RELAXED);
+}
+
 static bool worth(const struct end *e, size_t n)
 {
 	if (!shaking() && __atomic_load_n(&e->sent, __ATOMIC_RELAXED) + n < settings.ring_after)
 		return false;
-	return n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK || __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES || shake(3);
+	return n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK || __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES || answers(e) ||
+	       shake(3);
 }
 
 /* offer sends the first byte with a ring. The caller has passed the gate. */
@@ -65,7 +85,7 @@ static bool offer(struct end *e, int fd, const struct span *s)
 	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || !end_alone(e) || !end_is(fd, e) ||
 	    !gate_close(&e->sending))
 		return false;
-	r = ring_make(fd, __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);
+	r = ring_make(fd, answers(e) && s->left < LARGE ? RING_BYTES_ANSWERS : RING_BYTES, __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);
 	if (!r) {
 		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
 	} else {
@@ -303,15 +323,46 @@ static void keep_room(struct end *e, struct ring *r, int fd)
 	}
 }
 
+static void leaves(struct ring *r, int fd)
+{
+	uint32_t attached = ATTACHED_NOT;
+
+	switch ((enum ring_state)r->side->state) {
+	case RING_WAITING:
+		if (!__atomic_compare_exchange_n(&r->h->attached, &attached, ATTACHED_TOO_LATE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			__atomic_fetch_or(&r->h->pub, PUB_WITHDRAWN, __ATOMIC_SEQ_CST);
+		end_out(r, fd);
+		break;
+	case RING_JOINED:
+		if (!(pub_load(r) & PUB_READER_LEFT))
+			__atomic_fetch_or(&r->h->pub, PUB_WRITER_LEFT, __ATOMIC_SEQ_CST);
+		end_out(r, fd);
+		break;
+	case RING_ENDED:
+	case RING_BROKEN:
+		break;
+	}
+}
+
+/*
+ * outgrow has a direction leave a small ring, and try no other: what does not fit there would fit a TCP connection, and who has sent it may not
+ * expect to wait. The lock is held.
+ */
+static void outgrow(struct end *e, struct ring *r, int fd)
+{
+	__atomic_store_n(&e->answers, ANSWERS_NO, __ATOMIC_RELAXED);
+	leaves(r, fd);
+}
+
 /* turn_joined writes into the ring what there is room for. */
-static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags)
+static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span *s, int flags)
 {
 	uint64_t at = r->side->cursor;
 	uint64_t room = r->size - ((at - r->side->tail) & PUB_HEAD); /* at least */
 	bool dead = false;
 	size_t n, first;
 
-	if (room < s->left && room < r->size / 2)
+	if (room < s->left && (room < r->size / 2 || r->size == RING_BYTES_ANSWERS))
 		room = space(r);
 	if (room > r->size)
 		return TURN_BROKEN;
@@ -319,6 +370,10 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags)
 		return TURN_GONE;
 	if (pub_load(r) & PUB_READER_LEFT) {
 		end_out(r, fd);
+		return TURN_ENDED;
+	}
+	if (r->size == RING_BYTES_ANSWERS && room < s->left) {
+		outgrow(e, r, fd);
 		return TURN_ENDED;
 	}
 	if (room == 0) {
@@ -379,7 +434,7 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 			turn = turn_waiting(e, r, fd, s, flags, &error);
 			break;
 		case RING_JOINED:
-			turn = turn_joined(r, fd, s, flags);
+			turn = turn_joined(e, r, fd, s, flags);
 			if (turn == TURN_BROKEN)
 				ring_broken(r, fd);
 			else if (turn == TURN_MORE && s->left == 0)
@@ -515,27 +570,6 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 	}
 }
 
-static void leaves(struct ring *r, int fd)
-{
-	uint32_t attached = ATTACHED_NOT;
-
-	switch ((enum ring_state)r->side->state) {
-	case RING_WAITING:
-		if (!__atomic_compare_exchange_n(&r->h->attached, &attached, ATTACHED_TOO_LATE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-			__atomic_fetch_or(&r->h->pub, PUB_WITHDRAWN, __ATOMIC_SEQ_CST);
-		end_out(r, fd);
-		break;
-	case RING_JOINED:
-		if (!(pub_load(r) & PUB_READER_LEFT))
-			__atomic_fetch_or(&r->h->pub, PUB_WRITER_LEFT, __ATOMIC_SEQ_CST);
-		end_out(r, fd);
-		break;
-	case RING_ENDED:
-	case RING_BROKEN:
-		break;
-	}
-}
-
 /* leave_out has what is sent from now on go in-band. It is always possible. */
 bool leave_out(struct end *e, int fd)
 {
@@ -568,7 +602,10 @@ void send_asked(struct end *e, int fd)
 	    !ring_enter(&e->out, &r))
 		return;
 	if (end_is(fd, e) && ring_lock(r)) {
-		keep_room(e, r, fd);
+		if (r->size == RING_BYTES_ANSWERS)
+			outgrow(e, r, fd);
+		else
+			keep_room(e, r, fd);
 		ring_unlock(r);
 	}
 	ring_exit(r);

@@ -68,6 +68,9 @@ static const struct {
 	{"readers", test_readers},
 	{"cork", test_cork},
 	{"reuse", test_reuse},
+	{"files", test_files},
+	{"files-nonblocking", test_files_nonblocking},
+	{"answers", test_answers},
 };
 
 int main(int argc, char **argv)

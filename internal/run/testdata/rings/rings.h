@@ -42,6 +42,11 @@ void test_signal(void);
 void test_peek(void);
 void test_parts(void);
 
+/* answers.c */
+void test_files(void);
+void test_files_nonblocking(void);
+void test_answers(void);
+
 /* reuse.c */
 void test_reuse(void);
 

@@ -1,0 +1,243 @@
+/* Small files, of which a program answers with one after the other: a header by write, and the file by sendfile. */
+#include "rings.h"
+
+#include <sys/sendfile.h>
+
+#define SMALL_RING 16384
+
+/* put_file sends so many bytes from a file, behind others that it has. */
+static void put_file(int fd, struct stream *s, unsigned n)
+{
+	unsigned before = rnd(3) * 1000;
+	off_t at = before;
+	int file = memfd_create("file", MFD_CLOEXEC);
+
+	fill(s, n);
+	CHECK(file >= 0 && pwrite(file, buf, n, before) == (ssize_t)n);
+	while (n) {
+		off_t was = at;
+		ssize_t r = sendfile(fd, file, &at, n);
+
+		if (r < 0 && errno == EAGAIN) {
+			CHECK(at == was);
+			await(fd, POLLOUT);
+			continue;
+		}
+		CHECK(r > 0 && at == was + r && (r == (ssize_t)n || (fcntl(fd, F_GETFL) & O_NONBLOCK)));
+		s->at += (unsigned long)r;
+		n -= (unsigned)r;
+	}
+	CHECK(sendfile(fd, file, &at, 100) == 0 && lseek(file, 0, SEEK_CUR) == 0);
+	close(file);
+}
+
+/* all_of sends so many bytes in one call, which does not wait where nobody reads. */
+static void all_of(int fd, struct stream *s, unsigned n)
+{
+	fill(s, n);
+	alarm(60);
+	CHECK(write(fd, buf, n) == (ssize_t)n);
+	alarm(0);
+	s->at += n;
+}
+
+static void answer(int fd, unsigned n)
+{
+	all_of(fd, &ab, 240);
+	put_file(fd, &ab, n);
+}
+
+/* Files of all sizes between other bytes, in two processes. */
+static void files(int flags)
+{
+	const unsigned long all = 3000000;
+	int fd;
+	pid_t child = both(&fd);
+
+	CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | flags) == 0);
+	while (child && ab.at < all) {
+		switch (rnd(20)) {
+		case 0:
+			put(fd, &ab, 1 + rnd(20000), 20000);
+			break;
+		case 1:
+			put_file(fd, &ab, 1 + rnd(20000));
+			break;
+		default:
+			put(fd, &ab, 240, 1000);
+			put_file(fd, &ab, 1 + rnd(4096));
+		}
+	}
+	if (child) {
+		CHECK(shutdown(fd, SHUT_WR) == 0);
+		ended(fd);
+	} else {
+		while (ab.at < all - 10000)
+			take(fd, &ab, 10000, 3000);
+		for (;;) {
+			ssize_t r = read(fd, buf, 5000);
+
+			if (r < 0 && errno == EAGAIN) {
+				await(fd, POLLIN);
+				continue;
+			}
+			CHECK(r >= 0);
+			if (r == 0)
+				break;
+			look(&ab, r);
+			ab.at += (unsigned long)r;
+		}
+	}
+	close(fd);
+	done(child);
+}
+
+void test_files(void)
+{
+	files(0);
+}
+
+void test_files_nonblocking(void)
+{
+	files(O_NONBLOCK);
+}
+
+/* size has the rings of this process be so large, or not there. */
+static void size(unsigned long want)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	unsigned long from, to, most = 4096;
+	char line[512];
+
+	while (fgets(line, sizeof(line), f))
+		if (strstr(line, "gosmc-ring") && sscanf(line, "%lx-%lx", &from, &to) == 2 && to - from > most)
+			most = to - from;
+	fclose(f);
+	if (getenv("RINGS") && most - 4096 != (on_rings() ? want : 0)) {
+		fprintf(stderr, "rings of %lu bytes, want %lu\n", most - 4096, want);
+		_exit(1);
+	}
+}
+
+static void nonblocking(int *a, int *b)
+{
+	int on = 1;
+
+	both_ends(a, b);
+	CHECK(setsockopt(*a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
+	CHECK(fcntl(*a, F_SETFL, O_NONBLOCK) == 0 && fcntl(*b, F_SETFL, O_NONBLOCK) == 0); /* as who waits for each other has large ones */
+}
+
+static void exchange(int a, int b)
+{
+	for (unsigned i = 0; i < 300; i++) {
+		answer(a, 1 + i * 37 % 4096);
+		take(b, &ab_in, ab.at - ab_in.at, 8192);
+		all_of(b, &ba, 50);
+		take(a, &ba_in, 50, 50);
+	}
+}
+
+/* answers makes a connection that has a ring for them. */
+static void answers(int *a, int *b)
+{
+	nonblocking(a, b);
+	exchange(*a, *b);
+	size(SMALL_RING);
+}
+
+/* What sendfile says of what it cannot send is what the kernel says. */
+static void refused(int fd, int file)
+{
+	off_t at = -1;
+	int ends[2];
+
+	CHECK(pipe(ends) == 0 && write(ends[1], "x", 1) == 1);
+	CHECK(sendfile(fd, file, &at, 100) == -1 && errno == EINVAL && at == -1);
+	at = 0;
+	CHECK(sendfile(fd, ends[0], &at, 1) == -1 && errno == ESPIPE);
+	CHECK(sendfile(fd, ends[1], &at, 1) == -1 && errno == EBADF);
+	CHECK(sendfile(fd, -1, &at, 1) == -1 && errno == EBADF);
+	CHECK(sendfile(fd, file, &at, 0) == 0);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static void more(int a, int b, unsigned n)
+{
+	all_of(a, &ab, n);
+	take(b, &ab_in, n, 8192);
+}
+
+/* A direction of small answers has a small ring, which it leaves for good where that would make somebody wait. */
+void test_answers(void)
+{
+	struct pollfd p = {.events = POLLOUT};
+	int a, b, file;
+
+	answers(&a, &b);
+	alarm(60);
+	for (int i = 0; i < 5; i++)
+		answer(a, 4000);
+	alarm(0);
+	take(b, &ab_in, ab.at - ab_in.at, 8192);
+	size(0);
+	exchange(a, b);
+	size(0);
+	for (int i = 0; i < 4; i++)
+		more(a, b, LARGE);
+	size(1 << 20);
+	close(a);
+	ended(b);
+	close(b);
+
+	/* What is larger than the ring. */
+	answers(&a, &b);
+	for (int i = 0; i < 4; i++)
+		more(a, b, LARGE);
+	size(1 << 20);
+	close(a);
+	ended(b);
+	close(b);
+
+	/* Who asks whether there is room is told of as much as TCP has. */
+	answers(&a, &b);
+	more(a, b, 13000);
+	more(a, b, 13000);
+	CHECK(fcntl(a, F_SETFL, 0) == 0);
+	all_of(a, &ab, 13000);
+	p.fd = a;
+	CHECK(poll(&p, 1, 0) == 1 && p.revents == POLLOUT);
+	all_of(a, &ab, 9000);
+	take(b, &ab_in, 22000, 22000);
+	answer(a, 100);
+	take(b, &ab_in, ab.at - ab_in.at, 8192);
+	size(0);
+	file = memfd_create("file", MFD_CLOEXEC);
+	refused(a, file);
+	close(file);
+	answer(a, 100);
+	take(b, &ab_in, ab.at - ab_in.at, 8192);
+
+	/* The same, asked before. */
+	close(a);
+	close(b);
+	nonblocking(&a, &b);
+	p.fd = a;
+	CHECK(poll(&p, 1, 0) == 1);
+	exchange(a, b);
+	size(0);
+
+	/* A process that was killed has sent what it has sent. */
+	answers(&a, &b);
+	if (fork() == 0) {
+		close(b);
+		all_of(a, &ab, 240);
+		_exit(kill(getpid(), SIGKILL));
+	}
+	close(a);
+	CHECK(wait(NULL) > 0);
+	take(b, &ab_in, 240, 240);
+	ended(b);
+	close(b);
+}
