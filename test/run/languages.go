@@ -20,7 +20,8 @@ var node = &program{
 		port := l.port()
 		l.serve(port, "node", script, "server", strconv.Itoa(port))
 		l.result("answers", strings.TrimSpace(l.client("node", script, "client", strconv.Itoa(port))))
-		l.moved(port, 10)
+		l.shown(port)
+		l.counted(10)
 	},
 }
 
@@ -42,7 +43,8 @@ var java = &program{
 		for i := range 2 {
 			l.result(fmt.Sprint("answers ", i), l.client("java", args("client")...))
 		}
-		l.moved(plain, 2)
-		l.moved(nio, 2)
+		l.shown(plain)
+		l.shown(nio)
+		l.counted(2 * (20 + 20 + 2))
 	},
 }

@@ -29,6 +29,7 @@ var memcached = &program{
 		}
 		l.client("memcslap", servers, "--concurrency=30", "--execute-number=3000", "--test=get")
 		l.client("memcslap", servers, "--concurrency=30", "--execute-number=3000", "--test=set", "--non-blocking")
-		l.moved(port, 30)
+		l.shown(port)
+		l.counted(2 * 30)
 	},
 }

@@ -101,11 +101,12 @@ func (l *lab) nginxAs(user string, proxyMoves bool) {
 	wrk(url(n.port, "1k"))
 	wrk(url(n.port, "100k"))
 	wrk(url(n.proxy, "1k"))
-	l.moved(n.proxy, 64)
+	l.shown(n.proxy)
+	l.shown(n.port)
 	if proxyMoves {
-		l.moved(n.port, 200) // wrk's, and nginx's own
+		l.counted(64 + 200) // wrk's, and nginx's own
 	} else {
-		l.moved(n.port, 128)
+		l.counted(64 + 128)
 	}
 
 	// New connections come while workers go: none may fail.
@@ -149,6 +150,6 @@ var curl = &program{
 		l.result("addresses", text)
 		cmd := l.command("curl", "-sS", "-o", "/dev/null", "--connect-timeout", "5", fmt.Sprintf("http://127.0.0.1:%d/", l.port()))
 		l.result("a port on which nobody listens", isExit(cmd.Run(), 7))
-		l.moved(n.tls, 1)
+		l.shown(n.tls)
 	},
 }

@@ -62,7 +62,8 @@ var postgres = &program{
 		}
 		bench("-i", "-q", "-s", "2")
 		l.result("pgbench -S", bench("-n", "-S", "-c", "8", "-j", "2", "-T", "2"))
-		l.moved(port, 8)
+		l.shown(port, l.asNobody)
+		l.counted(8)
 		l.result("pgbench -M prepared", bench("-n", "-c", "8", "-j", "2", "-t", "100", "-M", "prepared"))
 		l.result("pgbench -C", bench("-n", "-C", "-c", "4", "-t", "30"))
 		l.result("the books", psql("", "select sum(abalance) = (select sum(delta) from pgbench_history) and (select count(*) from pgbench_history) = 920 from pgbench_accounts"))

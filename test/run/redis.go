@@ -18,6 +18,7 @@ var redis = &program{
 			l.serve(port, "redis-server", append(args, more...)...)
 		}
 		start(port)
+		l.shown(port)
 		cli := func(port int, args ...string) string {
 			return strings.TrimSpace(l.client("redis-cli", append([]string{"-p", strconv.Itoa(port)}, args...)...))
 		}
@@ -51,7 +52,7 @@ var redis = &program{
 		benchmark("200000", "-t", "set,get", "-P", "16")
 		benchmark("20000", "-t", "set,get", "-d", "10000", "--threads", "2")
 		benchmark("5000", "-t", "lrange_300")
-		l.moved(port, 50)
+		l.counted(300)
 		l.result("clients left", cli(port, "client", "list", "type", "normal") != "" && strings.Count(cli(port, "client", "list", "type", "normal"), "\n") == 0)
 	},
 }

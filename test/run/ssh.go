@@ -67,6 +67,7 @@ Subsystem sftp %s
 		l.must(err)
 		through.Stdin = strings.NewReader(string(b))
 		l.result("forwarded", sumOf(l.finish(through)) == l.sum(in))
-		l.moved(port, 2)
+		l.shown(port)
+		l.counted(5)
 	},
 }
