@@ -30,7 +30,7 @@ func (c *Carrier) receive(l *Link, turn uint64, m *cdc.Message) bool {
 // look looks at a message of which all that it may have overtaken was looked at.
 func (c *Carrier) look(l *Link, turn uint64, m *cdc.Message) bool {
 	c.in.Lock()
-	if !c.in.released && (c.in.link != l || c.in.left != nil && m.IsFailoverValidation()) {
+	if !c.in.released && (c.in.link != l || m.IsFailoverValidation() || len(c.in.next) > 0) {
 		if left := c.follow(l, turn, m); left != nil {
 			c.in.Unlock()
 			for _, x := range left {
@@ -69,28 +69,30 @@ func (c *Carrier) follow(l *Link, turn uint64, m *cdc.Message) (left []*Link) {
 	switch {
 	case c.isStale(m): // rule: TestMoveStale
 		return nil // the peer has left that link before it was heard of, and has sent no data over it
-	case m.IsFailoverValidation() && c.in.link == l: // it says so late
-		return c.depart(nil)
 	case m.IsFailoverValidation():
-		c.group.watch(c) // rule: TestSilentPeerMoved
+		if c.in.link == l { // it says so late, or has come back from a link that was not heard of
+			left = c.depart(nil)
+		} else {
+			c.group.watch(c) // rule: TestSilentPeerMoved
+		}
 		if i < 0 {
 			if len(c.in.next) >= maxHeard {
 				c.in.next = slices.DeleteFunc(c.in.next, func(x heard) bool { return x.link.Err() != nil })
 			}
 			c.in.next = slices.Insert(c.in.next, c.before(turn), heard{l, turn}) // rule: TestFollow: c.before(turn) -> len(c.in.next)
 		}
-		return nil
+		return left
 	case i >= 0:
-		left = c.giveUp(i)
+		left = c.giveUp(i, l)
 		c.in.next = slices.Delete(c.in.next, 0, 1)
 	case c.before(turn) > 0 && int16(m.Seq-c.newest()) > 1: // rule: TestFollow
 		// It had moved to one of those after a failure, and then on in good order.
 		n := c.before(turn)
-		left = c.giveUp(n - 1)
+		left = c.giveUp(n-1, l)
 		if n == 1 {
 			c.in.next = slices.Delete(c.in.next, 0, 1)
 		}
-	case c.in.link != nil && c.in.left == nil:
+	case c.in.link != nil && c.in.link != l && c.in.left == nil:
 		c.in.left = c.in.link
 	}
 	c.in.moved = c.in.moved || c.in.link != nil && c.in.link != l
@@ -111,13 +113,14 @@ func (c *Carrier) before(turn uint64) (n int) {
 	return n
 }
 
-// giveUp returns the link of the newest message, and the first n of those over which validation messages have come, which it forgets. c.in is locked.
-func (c *Carrier) giveUp(n int) (left []*Link) {
+// giveUp returns the link of the newest message, unless it is l, and the first n of those over which validation messages have come, which it
+// forgets. c.in is locked.
+func (c *Carrier) giveUp(n int, l *Link) (left []*Link) {
 	for _, x := range c.in.next[:n] {
 		left = append(left, x.link)
 	}
 	c.in.next = slices.Delete(c.in.next, 0, n)
-	if c.in.link != nil {
+	if c.in.link != nil && c.in.link != l {
 		left = append(left, c.in.link)
 	}
 	return c.depart(left)

@@ -30,6 +30,7 @@ type overtaker struct {
 	carrier *Carrier
 	link    *Link
 	turn    uint64
+	first   uint16 // number of the first message of which this one has taken the place
 	message cdc.Message
 }
 
@@ -62,7 +63,7 @@ func (g *Group) putAside(c *Carrier, l *Link, turn uint64, m *cdc.Message) bool 
 	if len(o.list) >= maxOvertaken {
 		return false
 	}
-	o.list = append(o.list, overtaker{c, l, turn, *m})
+	o.list = append(o.list, overtaker{c, l, turn, m.Seq, *m})
 	c.in.overtaken = append(c.in.overtaken, l)
 	if o.runs {
 		return true
@@ -81,26 +82,30 @@ func (g *Group) spawn(f func()) {
 	go f()
 }
 
-// replace has a message take the place of the one before it, if that is not the first after the move: it says all that the other did. The first
-// one tells by its number whether there is a gap. o.mu and c.in are locked.
+// replace has a message take the place of the one before it, where those two and the one before have numbers that follow each other: it says all that the other
+// did. One after a gap stays, as its number tells that, and nothing has come over another link in between. o.mu and c.in are locked.
 func (o *overtaken) replace(c *Carrier, l *Link, m *cdc.Message) bool {
 	if m.IsFailoverValidation() {
 		return false
 	}
-	var last *cdc.Message
+	var last *overtaker
 	for i := len(o.list) - 1; i >= 0; i-- {
 		x := &o.list[i]
 		switch {
 		case x.carrier != c || x.link != l:
 		case x.message.IsFailoverValidation():
 			return false
+		case last == nil && m.Seq != x.message.Seq+1:
+			return false
 		case last == nil:
-			last = &x.message
+			last = x
+		case last.first != x.message.Seq+1: // rule: TestFollow
+			return false
 		default:
-			if last.Producer == m.Producer {
-				m.ProducerFlags |= last.ProducerFlags & cdc.UrgentPresent
+			if last.message.Producer == m.Producer {
+				m.ProducerFlags |= last.message.ProducerFlags & cdc.UrgentPresent
 			}
-			*last = *m
+			last.message = *m
 			return true
 		}
 	}
