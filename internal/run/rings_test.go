@@ -18,7 +18,7 @@ import (
 var (
 	streamCases = []string{
 		"large", "large-nonblocking", "small", "small-nonblocking", "phases", "phases-nonblocking", "duplex", "killed", "threads", "turns", "readers",
-		"files", "files-nonblocking",
+		"files", "files-nonblocking", "asked",
 	}
 	ringCases = []string{
 		"poll", "signal", "dup", "fork", "exec", "passed", "others", "peek", "starved", "small-files", "fortified", "spawned", "parts", "gone", "stream", "daemon",

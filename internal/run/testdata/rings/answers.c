@@ -102,6 +102,44 @@ void test_files_nonblocking(void)
 	files(O_NONBLOCK);
 }
 
+/* asked has one process ask and the other answer, until it sends more than the small ring takes while the first one reads. */
+static void asked(unsigned long plan, int flags)
+{
+	unsigned ordinary = 70 + random_of(&plan, 60), sizes[20], all;
+	int fd, on = 1;
+	pid_t child = both(&fd);
+
+	CHECK(fcntl(fd, F_SETFL, flags) == 0 && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
+	for (unsigned i = 0; i < ordinary + 40; i++) {
+		unsigned n = i < ordinary ? 1 : 1 + random_of(&plan, 20);
+
+		all = 0;
+		for (unsigned k = 0; k < n; k++) {
+			sizes[k] = 1 + random_of(&plan, i < ordinary || random_of(&plan, 4) ? 4096 : 30000);
+			all += 240 + sizes[k];
+		}
+		if (child) {
+			take(fd, &ba, 1, 1);
+			for (unsigned k = 0; k < n; k++) {
+				put(fd, &ab, 240, 2400);
+				put_file(fd, &ab, sizes[k]);
+			}
+		} else {
+			put(fd, &ba, 1, 1);
+			take(fd, &ab, all, 8192);
+		}
+	}
+	close(fd);
+	done(child);
+	ab.at = ba.at = 0;
+}
+
+void test_asked(void)
+{
+	for (unsigned long i = 0; i < 12; i++)
+		asked(seed * 1000 + i, i % 4 ? O_NONBLOCK : 0);
+}
+
 /* size has the rings of this process be so large, or not there. */
 static void size(unsigned long want)
 {

@@ -71,6 +71,7 @@ static const struct {
 	{"files", test_files},
 	{"files-nonblocking", test_files_nonblocking},
 	{"answers", test_answers},
+	{"asked", test_asked},
 };
 
 int main(int argc, char **argv)

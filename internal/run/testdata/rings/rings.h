@@ -46,6 +46,7 @@ void test_parts(void);
 void test_files(void);
 void test_files_nonblocking(void);
 void test_answers(void);
+void test_asked(void);
 
 /* reuse.c */
 void test_reuse(void);
