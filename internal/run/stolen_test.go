@@ -43,3 +43,11 @@ func TestStolenNameClaim(t *testing.T) {
 		t.Errorf("the end has the name %q, want that of %v", sa.(*unix.SockaddrUnix).Name, stolen)
 	}
 }
+
+// TestScarce has a server whose threads use up its descriptors lose no connection.
+func TestScarce(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "scarce")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, "testdata/scarce.c")
+	s := newTestSupervisor(t)
+	runRings(t, program, []string{"threads"}, 1, "LD_PRELOAD="+committedLibrary(t), EnvSocket+"="+s.path)
+}

@@ -202,12 +202,33 @@ static bool is_of(const struct message *m, const struct identity *id, uint64_t n
 	       memcmp(m->peer, id->local.ip, sizeof(m->peer)) == 0 && m->peer_port == id->local.port && m->netns == netns;
 }
 
-/* first says whether the first letter in a box is about a connection. It stays there. */
-static bool first(int box, const struct identity *id, uint64_t netns)
+/*
+ * first says whether the first letter in a box is about a connection, and copies the end that came with it. The letter stays there: were there no
+ * descriptor for the end, because other threads have taken those that were free, it would be lost.
+ */
+static bool first(int box, const struct identity *id, uint64_t netns, int *end)
 {
+	union {
+		struct cmsghdr align;
+		char buf[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
+	} control;
 	struct message m;
+	struct iovec iov = {&m, sizeof(m)};
+	/* One descriptor: with all of the buffer there is room for two. */
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			     .msg_controllen = CMSG_SPACE(sizeof(struct ucred)) + CMSG_LEN(sizeof(int))};
+	long r = SYS(recvmsg, box, &msg, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
-	return SYS(recvfrom, box, &m, sizeof(m), MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m) && is_of(&m, id, netns);
+	*end = -1;
+	for (struct cmsghdr *c = r < 0 ? NULL : CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
+		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int)))
+			memcpy(end, CMSG_DATA(c), sizeof(*end));
+	if (*end >= 0 && r == (long)sizeof(m) && is_of(&m, id, netns))
+		return true;
+	if (*end >= 0)
+		SYS(close, *end);
+	*end = -1;
+	return false;
 }
 
 /* tell has the supervisor know what was taken; it counts. */
@@ -247,7 +268,7 @@ static void give_back(struct message *m, const int fds[2])
 int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 {
 	const struct board *b = letters_allowed() && near(id) ? board_of_ours() : NULL;
-	int box, notes, end = -1;
+	int box, notes, end = -1, copy;
 	uint64_t netns;
 	struct message m;
 	int fds[2] = {-1, -1};
@@ -259,16 +280,18 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 	if (!b || !usable() || !letterbox(b, box_of(id->peer.port), &box, &notes))
 		return -1;
 	netns = netns_of(fd);
-	if (first(box, id, netns)) {
+	if (first(box, id, netns, &copy)) {
 		bool good = take(box, &m, fds, &n, &client);
 
 		if (good && n == 2 && !is_of(&m, id, netns)) {
+			SYS(close, copy); /* it takes a descriptor */
+			copy = -1;
 			give_back(&m, fds);
-		} else if (good && n > 0 && is_of(&m, id, netns)) {
+		} else if (good && is_of(&m, id, netns)) {
 			*asks = false;
-			if (identity_bind(fds[0], id, 's', m.unique)) {
-				end = fds[0];
-				fds[0] = -1;
+			if (identity_bind(copy, id, 's', m.unique)) {
+				end = copy;
+				copy = -1;
 				tell(notes, id, m.unique, client);
 				*tcp = fds[1];
 				fds[1] = -1;
@@ -277,6 +300,8 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 		for (size_t i = 0; i < n; i++)
 			if (fds[i] >= 0)
 				SYS(close, fds[i]);
+		if (copy >= 0)
+			SYS(close, copy);
 	}
 	SYS(close, box);
 	SYS(close, notes);

@@ -136,7 +136,8 @@ bool supervisor_send(int sock, struct message *m, int fd)
 
 /*
  * supervisor_receive waits for the answer to a message, and for its descriptor if fd is not null.
- * *fd is -1 if there is none, and always if the answer is not STATUS_OK.
+ * *fd is -1 if there is none, and always if the answer is not STATUS_OK. Such an answer stays in the socket, which is closed next: where other threads have
+ * taken every descriptor that is free, it is received again when one is.
  */
 enum status supervisor_receive(int sock, enum kind kind, int *fd)
 {
@@ -150,12 +151,21 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
 	struct cmsghdr *c;
 	int got = -1;
+	int tries = 1000 * TIMEOUT_SEC;
 	long r;
 
-	memset(&control, 0, sizeof(control));
-	do
-		r = SYS(recvmsg, sock, &msg, MSG_CMSG_CLOEXEC);
-	while (r == -EINTR);
+	for (;;) {
+		struct timespec pause = {.tv_nsec = 1000000};
+
+		memset(&control, 0, sizeof(control));
+		msg.msg_controllen = CMSG_LEN(sizeof(int));
+		r = SYS(recvmsg, sock, &msg, MSG_CMSG_CLOEXEC | (fd ? MSG_PEEK : 0));
+		if (r == -EINTR)
+			continue;
+		if (!fd || r < 0 || !(msg.msg_flags & MSG_CTRUNC) || CMSG_FIRSTHDR(&msg) || --tries < 0)
+			break;
+		SYS(ppoll, NULL, 0, &pause, NULL, 0);
+	}
 	if (fd)
 		*fd = -1;
 	if (r < 0)
