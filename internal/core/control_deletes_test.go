@@ -320,6 +320,46 @@ func TestDeleteLinkTimes(t *testing.T) {
 	}
 }
 
+// TestDeleteLinkBusy has a client not answer DELETE LINK over the last link, over which it says other things: it is asked six times. One that says nothing is
+// asked twice, and so is one where there is another link.
+func TestDeleteLinkBusy(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		heard bool
+		links int // that are lost
+		tries int
+		ends  bool
+	}{
+		{"busy", true, 2, wishTries, true},
+		{"silent", false, 2, deleteTries, true},
+		{"another link", true, 1, deleteTries, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newTriplet(t)
+			p.lose = func(*pairSide, SendLLC) bool { return true }
+			s := p.server
+			s.fail(3)
+			if tt.links == 2 {
+				s.fail(2)
+			}
+			for range tt.tries {
+				if s.logHas("down(1)") || s.lc.State() != ControlActive {
+					t.Fatalf("given up after %v", s.sent)
+				}
+				p.now = p.now.Add(LLCTimeout)
+				if tt.heard {
+					s.lc.Heard(1, p.now.Add(-time.Millisecond))
+				}
+				s.lc.timer = p.now
+				s.do(s.lc.Advance(p.now, nil))
+			}
+			if ended := s.lc.State() == ControlEnded; ended != tt.ends || !ended && !s.logHas("down(1) peer silent") {
+				t.Errorf("ended: %t, want %t; %v, sent %v", ended, tt.ends, s.log, s.sent)
+			}
+		})
+	}
+}
+
 // TestDeleteLinkThenMore makes up to the maximum of symmetric links when an asymmetric one was in the way.
 func TestDeleteLinkThenMore(t *testing.T) {
 	p := newLinkPair(t, pairOptions{v1: true, server: 3, client: 1, max: 3})

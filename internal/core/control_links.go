@@ -40,6 +40,7 @@ type linkDelete struct {
 	surplus bool        // ours, as the link is asymmetric and there were symmetric ones
 	via     llc.LinkNum // over which it was sent; 0: it was not, or has to be again
 	tries   int
+	asked   time.Time // when the first of them was sent
 	until   time.Time
 }
 
@@ -269,7 +270,9 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 			via = lc.main()
 		}
 		d.via, d.until = via.num, now.Add(LLCTimeout<<min(max(d.tries-wishTries+1, 0), wishBackoff)) // rule: TestDeleteLinkUnanswered: LLCTimeout<<min(max(d.tries-wishTries+1, 0), wishBackoff) -> LLCTimeout
-		d.tries++
+		if d.tries++; d.tries == 1 {
+			d.asked = now
+		}
 		out = append(out, SendLLC{Link: via.num, Message: llc.DeleteLink{
 			Header: llc.Header{Form: lc.form}, Orderly: d.orderly, Link: d.num, Reason: d.reason,
 		}})
@@ -313,6 +316,8 @@ func (lc *LinkControl) advanceDeletes(now time.Time, out []Output) []Output {
 			if via != nil {
 				out = lc.probe(now, via, out) // rule: TestDeleteLinkPatience
 			}
+		case lc.state == ControlActive && p.tries < wishTries && lc.usable(via) == nil && via != nil && via.lastHeard.After(p.asked): // rule: TestDeleteLinkBusy
+			// The group would end with a link over which the client says other things: one that takes down a link may be busy with that for seconds.
 		default:
 			p.tries = 0 // rule: TestDeleteLinkTimes
 			if via != nil && via.state == linkActive {
