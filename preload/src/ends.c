@@ -4,8 +4,6 @@
 #include <fcntl.h>
 #include <sched.h>
 
-#define GATE_CLOSED 0x80000000u
-
 static struct end ends[ENDS];
 static uint32_t top; /* one more than the highest descriptor that was one */
 
@@ -24,6 +22,15 @@ struct end *end_at(int fd)
 		return NULL;
 	e = &ends[fd];
 	return __atomic_load_n(&e->cookie, __ATOMIC_ACQUIRE) ? e : NULL;
+}
+
+/* end_of is the descriptor whose ring this is, for sending or for receiving. */
+int end_of(struct ring *const *where, bool *out)
+{
+	size_t at = (size_t)((const char *)where - (const char *)ends);
+
+	*out = at % sizeof(struct end) == offsetof(struct end, out);
+	return (int)(at / sizeof(struct end));
 }
 
 int ends_top(void)
@@ -215,21 +222,28 @@ bool end_leaves(const struct end *e, int fd, struct ring **where, void (*leaves)
 
 /* A gate is passed by calls that know no ring. It is closed while one comes. */
 
-bool gate_enter(uint32_t *gate)
+bool gate_enter_from(uint32_t *gate, uintptr_t frame)
 {
+	if (__builtin_expect(calls_depth != 0, 0))
+		calls_bury(frame);
 	for (unsigned turn = 0; turn < 100000; turn++) {
 		uint32_t v = __atomic_load_n(gate, __ATOMIC_SEQ_CST);
 
-		if (v & GATE_CLOSED)
+		if ((v & GATE_CLOSED) && call_has(gate))
+			return false; /* and its ring is not known to the peer, or is known here */
+		else if (v & GATE_CLOSED)
 			SYS(sched_yield);
-		else if (__atomic_compare_exchange_n(gate, &v, v + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		else if (__atomic_compare_exchange_n(gate, &v, v + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+			call_in_gate(gate, frame);
 			return true;
+		}
 	}
 	return false; /* it was closed by a thread that is not there: we were forked away from it */
 }
 
-void gate_exit(uint32_t *gate)
+void gate_exit_from(uint32_t *gate, uintptr_t frame)
 {
+	call_over(NULL, gate, frame);
 	__atomic_fetch_sub(gate, 1, __ATOMIC_SEQ_CST);
 }
 

@@ -368,8 +368,10 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 	{                                                                                           \
 		struct set *s = events && max > 0 ? set_at(epfd) : NULL;                            \
 		struct epoll_event found[SHOWN];                                                    \
-		int shown = s ? before(s, found, max) : 0;                                          \
+		int shown;                                                                          \
 												    \
+		calls_tidy();                                                                       \
+		shown = s ? before(s, found, max) : 0;                                              \
 		if (shown) {                                                                        \
 			long n = SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8);           \
 												    \
@@ -389,6 +391,7 @@ WAIT(epoll_pwait2, (int epfd, struct epoll_event *events, int max, const struct 
 
 static void looked_at(struct pollfd *p, nfds_t n)
 {
+	calls_tidy();
 	if (!p || (__atomic_load_n(&sets_top, __ATOMIC_RELAXED) == 0 && ends_top() == 0))
 		return;
 	for (nfds_t i = 0; i < n; i++) {
@@ -402,6 +405,7 @@ static void looked_at(struct pollfd *p, nfds_t n)
 
 static void selected(int n, const fd_set *in, const fd_set *out)
 {
+	calls_tidy();
 	for (int fd = 0; in && fd < n && (uint32_t)fd < sets_top; fd++)
 		if (FD_ISSET(fd, in))
 			set_plain(set_at(fd));

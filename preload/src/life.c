@@ -17,6 +17,7 @@ EXPORT int close(int fd)
 {
 	struct end *e = end_at(fd);
 
+	calls_tidy();
 	if (e && e->in) {
 		int saved = errno;
 

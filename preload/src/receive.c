@@ -2,7 +2,6 @@
 #include "ring.h"
 
 #include <sched.h>
-#include <time.h>
 
 #define TURNS 16     /* of waiting for a token that was announced */
 #define SPINS 60     /* of looking for more: some microseconds */
@@ -10,117 +9,45 @@
 #define ENOUGH 4096
 #define PATIENCE 16  /* times in one receive */
 #define LUCK_MOST 8
-#define LOOK 50000   /* nanoseconds for which a blocking reader looks into an empty ring: it takes as long to wake a program up, twice */
 #define FUTILE 512   /* waits in a row in which it did not pay, after which programs that take turns leave their rings */
-#define HINTS 32     /* turns taken, from which on a ring of the peer says that it wants one */
 #define RETRY 64 /* times that the ring is drained, after which luck is tried again */
 
-struct control {
-	union {
-		struct cmsghdr align;
-		char buf[CMSG_SPACE(sizeof(int))];
-	};
-};
-
-/* with_control makes a message that can take a mark, and no second descriptor, which would fit where the first is aligned. */
-static struct msghdr with_control(struct iovec *parts, size_t n, struct control *c)
+/* take_note says in one store how many tokens were taken, and how many are asked for. */
+static void take_note(struct ring *r, uint16_t taken, uint16_t asked)
 {
-	memset(c, 0, sizeof(*c));
-	return (struct msghdr){.msg_iov = parts, .msg_iovlen = n, .msg_control = c->buf, .msg_controllen = CMSG_LEN(sizeof(int))};
+	__atomic_store_n(&r->side->taken, (uint32_t)asked << 16 | taken, __ATOMIC_RELEASE);
 }
 
-/* came returns the descriptor of a mark, -1 if there was none. */
-static int came(struct msghdr *m)
-{
-	struct cmsghdr *c = CMSG_FIRSTHDR(m);
-	int fd = -1;
-
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int)))
-		memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-	return fd;
-}
-
-/* is_mark says whether bytes came with a mark, also where this process has no descriptor left for what the mark brings. */
-static bool is_mark(struct msghdr *m)
-{
-	int with = came(m);
-
-	if (with >= 0)
-		SYS(close, with);
-	return with >= 0 || (m->msg_flags & MSG_CTRUNC);
-}
-
-/*
- * peek_on goes on with a peek, so many bytes behind the beginning of what is in the socket: the kernel ends it at a mark, and
- * would again, however much comes.
- */
-static size_t peek_on(int fd, struct span *s, size_t behind)
-{
-	int at = (int)behind, off = -1;
-	socklen_t len = sizeof(off);
-	size_t before = s->left;
-	long n = 1;
-
-	if (SYS(getsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &off, &len) != 0 || off != -1 ||
-	    SYS(setsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &at, sizeof(at)) != 0)
-		return 0;
-	while (s->left && n > 0) {
-		struct iovec parts[SPAN_PARTS];
-		struct msghdr m = {.msg_iov = parts, .msg_iovlen = span_parts(s, parts)};
-
-		n = SYS(recvmsg, fd, &m, MSG_PEEK | MSG_DONTWAIT);
-		if (n > 0)
-			span_skip(s, (size_t)n);
-	}
-	SYS(setsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &off, sizeof(off));
-	return before - s->left;
-}
-
-/* attach takes a ring that has come with the bytes just read. The caller has passed the gate. */
-static void attach(struct end *e, int fd, int memfd)
-{
-	uint32_t none = ATTACHED_NOT;
-	struct ring *r;
-
-	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || !end_alone(e) || !end_is(fd, e) || !gate_close(&e->receiving)) {
-		SYS(close, memfd);
-		return;
-	}
-	r = ring_take(memfd);
-	SYS(close, memfd);
-	if (r) {
-		ring_ref(r);
-		__atomic_store_n(&e->in, r, __ATOMIC_SEQ_CST);
-		/* Who was forked before has no ring, and would take tokens for bytes; who is forked from now on has it. */
-		if (!end_alone(e) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-			r->side->state = RING_ENDED;
-			end_forget(&e->in, r);
-		} else if (e->turned == TURNED_NOT && e->turns >= HINTS && r->size != RING_BYTES_ANSWERS) {
-			e->turned = TURNED_YES;
-		}
-		ring_unref(r);
-	}
-	gate_open(&e->receiving);
-}
-
-static uint16_t outstanding(const struct ring *r, uint64_t pub)
-{
-	return (uint16_t)(pub_count(pub) - r->side->taken);
-}
+#define UNTAKEN 0xff /* no token: where they are read to, before */
 
 /* eat takes so many tokens out of the socket, as far as they are there. */
 static void eat(struct ring *r, int fd, uint16_t n)
 {
-	char tokens[64];
+	struct ring_side *side = r->side;
 
 	while (n) {
-		long got = SYS(recvfrom, fd, tokens, n < sizeof(tokens) ? n : sizeof(tokens), MSG_DONTWAIT, NULL, NULL);
+		uint16_t ask = n < sizeof(side->tokens) ? n : sizeof(side->tokens);
+		uint16_t taken = (uint16_t)side->taken;
+		long got;
 
+		memset(side->tokens, UNTAKEN, ask);
+		take_note(r, taken, ask);
+		got = SYS(recvfrom, fd, side->tokens, ask, MSG_DONTWAIT, NULL, NULL);
+		take_note(r, (uint16_t)(taken + (got > 0 ? got : 0)), 0);
 		if (got <= 0)
 			return;
-		r->side->taken = (uint16_t)(r->side->taken + got);
 		n = (uint16_t)(n - got);
 	}
+}
+
+/* eaten ends an eat that was left: what the kernel had taken out is written down. */
+static void eaten(struct ring *r)
+{
+	uint16_t taken = (uint16_t)r->side->taken;
+
+	for (uint32_t i = 0; i < r->side->taken >> 16 && i < sizeof(r->side->tokens); i++)
+		taken = (uint16_t)(taken + (r->side->tokens[i] != UNTAKEN));
+	take_note(r, taken, 0);
 }
 
 enum turn {
@@ -130,11 +57,6 @@ enum turn {
 	TURN_ENDED,
 	TURN_RESULT, /* what the kernel said is in *result */
 };
-
-static size_t used(const struct ring *r, uint64_t pub)
-{
-	return (size_t)((pub - r->side->cursor) & PUB_HEAD);
-}
 
 /* peek_ring shows what is in the ring, and behind it if the writer has left. What pub says is looked at once: it can change. */
 static void peek_ring(struct ring *r, int fd, uint64_t pub, struct span *s)
@@ -154,28 +76,40 @@ static void peek_ring(struct ring *r, int fd, uint64_t pub, struct span *s)
 		peek_on(fd, s, outstanding(r, pub));
 }
 
+/* came_in ends the reading of a message that may be a mark. */
+static void came_in(struct ring *r)
+{
+	int with = came(&r->side->coming);
+
+	__atomic_store_n(&r->side->reads, READS_NOT, __ATOMIC_RELEASE);
+	if (with >= 0)
+		SYS(close, with);
+}
+
 /* turn_waiting reads in-band, up to the second mark. */
 static enum turn turn_waiting(struct ring *r, int fd, struct span *s, int flags, long *result)
 {
 	struct iovec parts[SPAN_PARTS];
-	struct control control;
-	struct msghdr m = with_control(parts, span_parts(s, parts), &control);
+	struct ring_side *side = r->side;
 	bool withdrawn = pub_load(r) & PUB_WITHDRAWN;
+	bool marked;
 
-	*result = SYS(recvmsg, fd, &m, (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	if (*result > 0 && is_mark(&m)) {
-		if (pub_load(r) & PUB_WITHDRAWN) {
-			withdrawn = true; /* it is the first mark of another ring, which we do not take */
-		} else if (!(flags & MSG_PEEK)) {
-			r->side->state = RING_JOINED;
-		} else if (!(flags & MSG_TRUNC)) {
-			span_skip(s, (size_t)*result);
-			peek_ring(r, fd, pub_load(r), s);
-			return TURN_BYTES;
-		}
+	side->coming = with_control(parts, span_parts(s, parts), &side->control);
+	__atomic_store_n(&side->reads, flags & MSG_PEEK ? READS_PEEK : READS_TAKE, __ATOMIC_RELEASE);
+	*result = SYS(recvmsg, fd, &side->coming, (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	marked = *result > 0 && is_mark(&side->coming);
+	if (marked && (pub_load(r) & PUB_WITHDRAWN))
+		withdrawn = true; /* it is the first mark of another ring, which we do not take */
+	else if (marked && !(flags & MSG_PEEK))
+		side->state = RING_JOINED;
+	came_in(r);
+	if (marked && !withdrawn && (flags & MSG_PEEK) && !(flags & MSG_TRUNC)) {
+		span_skip(s, (size_t)*result);
+		peek_ring(r, fd, pub_load(r), s);
+		return TURN_BYTES;
 	}
 	if (withdrawn)
-		r->side->state = RING_ENDED;
+		side->state = RING_ENDED;
 	if (*result > 0) {
 		if (!(flags & MSG_PEEK))
 			span_skip(s, (size_t)*result);
@@ -247,6 +181,24 @@ static bool more(struct ring *r, int *patience)
 	return false;
 }
 
+/* spare takes all tokens out but one, which says that more is here. */
+static void spare(struct ring *r, int fd)
+{
+	uint16_t tokens = outstanding(r, pub_load(r));
+
+	if (tokens > 1 && tokens < 256)
+		eat(r, fd, (uint16_t)(tokens - 1));
+}
+
+/* make_room lets a writer go on that waits. */
+static void make_room(struct ring *r, int fd)
+{
+	if (__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST) && used(r, pub_load(r)) <= r->size / 2) {
+		__atomic_store_n(&r->h->wanted, 0, __ATOMIC_SEQ_CST);
+		spare(r, fd);
+	}
+}
+
 /* turn_joined reads what is in the ring. */
 static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience)
 {
@@ -286,61 +238,8 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	pub = pub_load(r);
 	if (used(r, pub) == 0 && !(pub & PUB_WRITER_LEFT) && !(s->left && *patience > 0 && more(r, patience)))
 		arm(r, fd, pub);
-	if (__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST) && used(r, pub_load(r)) <= r->size / 2) {
-		uint16_t tokens;
-
-		__atomic_store_n(&r->h->wanted, 0, __ATOMIC_SEQ_CST);
-		pub = pub_load(r);
-		tokens = outstanding(r, pub);
-		if (tokens > 1 && tokens < 256)
-			eat(r, fd, (uint16_t)(tokens - 1)); /* one says that more is here */
-	}
+	make_room(r, fd);
 	return TURN_BYTES;
-}
-
-/*
- * look has a blocking reader look into the empty ring for a while, where that has paid: neither side makes a system
- * call then. The writer leaves out the token as long as all that it has written fits what the reader has asked for, so that no
- * byte is left for which there is no token. It is true if something came.
- */
-static bool look(struct ring *r, size_t want)
-{
-	struct ring_side *side = r->side;
-	uint64_t code = 1, pub;
-	bool begun, paid;
-
-	side->futile++;
-	if ((side->pays == 0 && ++side->looks % RETRY != 0) ||
-	    __atomic_load_n(&r->h->processor, __ATOMIC_RELAXED) == (uint32_t)sched_getcpu() + 1)
-		return false;
-	if (want > r->size / 2)
-		want = r->size / 2;
-	while (code < 15 && 1ull << code <= want)
-		code++;
-	if (!ring_lock(r))
-		return false;
-	pub = pub_load(r);
-	begun = side->state == RING_JOINED && used(r, pub) == 0 && (pub & PUB_ARMED) && !(pub & (PUB_LOOK | PUB_WRITER_LEFT)) &&
-		outstanding(r, pub) == 0 && pub_swap(r, &pub, pub | code << PUB_LOOK_SHIFT);
-	ring_unlock(r);
-	if (!begun)
-		return false;
-	pub |= code << PUB_LOOK_SHIFT;
-	for (uint64_t i = 0, until = 0; pub_load(r) == pub; i++) {
-		if (i % 64 == 0 && until == 0)
-			until = precise_now() + LOOK;
-		else if (i % 64 == 0 && precise_now() > until)
-			break;
-		pause_cpu();
-	}
-	paid = used(r, __atomic_fetch_and(&r->h->pub, ~PUB_LOOK, __ATOMIC_SEQ_CST)) != 0;
-	if (paid) {
-		side->pays = LUCK_MOST;
-		side->futile = 0;
-	} else if (side->pays) {
-		side->pays--;
-	}
-	return paid;
 }
 
 /* ring_receive reads what it can. *ended: the rest is in the socket. */
@@ -348,7 +247,8 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 {
 	bool waitall = (flags & MSG_WAITALL) && !(flags & MSG_PEEK);
 	int patience = PATIENCE;
-	bool woken = false, looked = false;
+	bool woken = false, looked = false, off = false;
+	uint64_t signals = 0;
 	char c;
 
 	for (;;) {
@@ -374,6 +274,10 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 				break;
 			}
 			ring_unlock(r);
+		}
+		if (off) {
+			off = false;
+			signals_on(signals, false);
 		}
 		switch (turn) {
 		case TURN_BYTES:
@@ -402,12 +306,19 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 		if (all != s->left && !waitall)
 			return (ssize_t)(all - s->left);
 		if (would_wait(fd, flags)) {
+			enum looked came = LOOKED_NOT;
+
 			if (!looked && !woken && !(flags & MSG_PEEK)) {
 				looked = true;
-				if (look(r, s->left))
-					continue;
+				came = look_ring(r, s->left, &signals);
 			}
-			result = next.recv(fd, &c, 1, MSG_PEEK);
+			if (came == LOOKED_PAID) {
+				off = true;
+				continue;
+			}
+			if (came == LOOKED_SIGNAL)
+				errno = EINTR;
+			result = came == LOOKED_SIGNAL ? -1 : next.recv(fd, &c, 1, MSG_PEEK);
 		}
 		else
 			result = sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
@@ -431,60 +342,6 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 	}
 }
 
-static __thread struct luck receiving __attribute__((tls_model("initial-exec")));
-
-/* plain reads in-band, where no ring is known. */
-static ssize_t plain(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked)
-{
-	struct iovec parts[SPAN_PARTS];
-	struct control control;
-	struct msghdr m;
-	size_t shown = 0;
-	ssize_t n;
-	bool passed = gate_enter(&e->receiving);
-	int memfd;
-
-	if (__atomic_load_n(&e->in, __ATOMIC_SEQ_CST)) {
-		if (passed)
-			gate_exit(&e->receiving);
-		*marked = true;
-		return 0;
-	}
-	m = with_control(parts, span_parts(s, parts), &control);
-	for (size_t i = 0; i < m.msg_iovlen; i++)
-		shown += parts[i].iov_len;
-	if (!(flags & (MSG_PEEK | MSG_DONTWAIT)) && __atomic_load_n(&e->waits, __ATOMIC_RELAXED))
-		look_before(fd, &receiving);
-	n = next.recvmsg(fd, &m, flags | MSG_CMSG_CLOEXEC);
-	if (n > 0 && (flags & MSG_PEEK)) {
-		struct span rest = *s;
-
-		span_skip(&rest, (size_t)n);
-		if ((is_mark(&m) || (size_t)n == shown) && !(flags & MSG_TRUNC))
-			n += (ssize_t)peek_on(fd, &rest, (size_t)n);
-	} else if (n > 0 && (memfd = came(&m)) >= 0) {
-		int saved = errno;
-
-		*marked = true;
-		if (passed)
-			attach(e, fd, memfd);
-		else
-			SYS(close, memfd);
-		errno = saved;
-	} else if (n > 0 && (m.msg_flags & MSG_CTRUNC)) {
-		*marked = true; /* there was no descriptor left for it */
-	}
-	if (passed)
-		gate_exit(&e->receiving);
-	if (n > 0 && !(flags & MSG_PEEK)) {
-		if ((size_t)n == shown)
-			*marked = true; /* there may be more parts than the kernel was shown */
-		span_skip(s, (size_t)n);
-	}
-	*out = m.msg_flags & ~(MSG_CTRUNC | MSG_CMSG_CLOEXEC);
-	return n;
-}
-
 /* end_receive reads as recvmsg does. NOT_OURS: nothing was done, the descriptor is something else. */
 ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count, int flags, int *out)
 {
@@ -499,7 +356,7 @@ ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count
 	all = s.left;
 	__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
 	for (;;) {
-		bool again = false;
+		bool again = false, futile = false;
 		struct ring *r;
 		ssize_t n;
 
@@ -511,14 +368,15 @@ ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count
 				n = ring_receive(e, r, fd, &s, all, flags, &again);
 				if (again)
 					end_forget(&e->in, r);
-				else if (r->side->futile > FUTILE && e->turned == TURNED_YES && leave_in(e, fd)) {
-					e->turned = TURNED_TRIED;
-					leave_out(e, fd);
-				}
+				futile = !again && r->side->futile > FUTILE;
 			}
 			ring_exit(r);
+			if (futile && e->turned == TURNED_YES && leave_in(e, fd)) {
+				e->turned = TURNED_TRIED;
+				leave_out(e, fd);
+			}
 		} else {
-			n = plain(e, fd, &s, flags, out, &again);
+			n = receive_in_band(e, fd, &s, flags, out, &again);
 			if (n == 0 && !again && all != s.left)
 				n = (ssize_t)(all - s.left);
 			if (n < 0 && errno == ENOTSOCK && all == s.left) {
@@ -617,4 +475,39 @@ void receive_tidy(struct end *e, int fd)
 		ring_unlock(r);
 	}
 	ring_exit(r);
+}
+
+/*
+ * receive_mend goes on where a call was left by longjmp while it was at work, up to where it would have let others in. What the call had taken
+ * is lost, as is what a system call has returned when a signal comes. It may be left itself, and begun again. The lock is held.
+ */
+void receive_mend(struct ring *r, int fd)
+{
+	struct ring_side *side = r->side;
+	uint64_t pub = pub_load(r);
+	uint32_t reads = side->reads;
+
+	if (reads == READS_TAKE && is_mark(&side->coming) && side->state == RING_WAITING && !(pub & PUB_WITHDRAWN))
+		side->state = RING_JOINED;
+	if (reads != READS_NOT)
+		came_in(r);
+	if (side->state == RING_WAITING) {
+		if ((pub & PUB_WITHDRAWN) || __atomic_load_n(&r->h->attached, __ATOMIC_SEQ_CST) == ATTACHED_NO_MORE)
+			side->state = RING_ENDED;
+		return;
+	}
+	if (side->state != RING_JOINED)
+		return;
+	eaten(r);
+	if (pub & PUB_READER_LEFT) {
+		side->state = RING_ENDED;
+		return;
+	}
+	__atomic_store_n(&r->h->tail, side->cursor, __ATOMIC_SEQ_CST);
+	for (pub = pub_load(r); used(r, pub) == 0 && !(pub & PUB_WRITER_LEFT); pub = pub_load(r))
+		if (arm(r, fd, pub))
+			break;
+	make_room(r, fd);
+	if (used(r, pub_load(r)) <= r->size / 2)
+		spare(r, fd);
 }

@@ -187,30 +187,44 @@ void ring_unref(struct ring *r)
 	release(r);
 }
 
+/* ring_left is for a call that is in a ring no more. */
+void ring_left(struct ring *r)
+{
+	if (__atomic_sub_fetch(&r->users, 1, __ATOMIC_SEQ_CST) == 0 && __atomic_load_n(&r->refs, __ATOMIC_SEQ_CST) == 0)
+		release(r);
+}
+
 /*
  * ring_enter takes what a descriptor points to, so that it stays until ring_exit. A slot is always there
- * to be counted in; if it is another one's by then that shows, as the descriptor points elsewhere.
+ * to be counted in; if it is another one's by then that shows, as the descriptor points elsewhere. Who is in a ring, or has passed a
+ * gate, enters no other: calls.c would take the first call for one that was left.
  */
-bool ring_enter(struct ring *const *where, struct ring **out)
+bool ring_enter_from(struct ring *const *where, struct ring **out, uintptr_t frame)
 {
+	if (__builtin_expect(calls_depth != 0, 0))
+		calls_bury(frame);
 	for (;;) {
 		struct ring *r = __atomic_load_n(where, __ATOMIC_SEQ_CST);
+		bool sends;
+		int fd;
 
 		if (!r)
 			return false;
 		__atomic_fetch_add(&r->users, 1, __ATOMIC_SEQ_CST);
 		if (__atomic_load_n(where, __ATOMIC_SEQ_CST) == r) {
+			fd = end_of(where, &sends);
+			call_in_ring(r, fd, sends, frame);
 			*out = r;
 			return true;
 		}
-		ring_exit(r);
+		ring_left(r);
 	}
 }
 
-void ring_exit(struct ring *r)
+void ring_exit_from(struct ring *r, uintptr_t frame)
 {
-	if (__atomic_sub_fetch(&r->users, 1, __ATOMIC_SEQ_CST) == 0 && __atomic_load_n(&r->refs, __ATOMIC_SEQ_CST) == 0)
-		release(r);
+	call_over(r, NULL, frame);
+	ring_left(r);
 }
 
 /*

@@ -1,7 +1,7 @@
 /*
  * Rings: memory through which one direction of a connection goes. docs/shared-memory.md, section 10,
  * has the layout, the states and the rules; ring.c the memory, send.c and receive.c the two sides,
- * ends.c which descriptors take part, life.c what makes them leave.
+ * ends.c which descriptors take part, life.c what makes them leave, calls.c what becomes of a call that is left by longjmp.
  */
 #ifndef GOSMC_RING_H
 #define GOSMC_RING_H
@@ -65,6 +65,14 @@ enum ring_state {
 	RING_BROKEN = 4,  /* the other side has broken the rules: the connection is reset */
 };
 
+/* Room for one descriptor that comes with a message. */
+struct control {
+	union {
+		struct cmsghdr align;
+		char buf[CMSG_SPACE(sizeof(int))];
+	};
+};
+
 /* What the processes of one side share, which fork has made out of one. The other side cannot see it. */
 struct ring_side {
 	uint32_t lock; /* thread ID */
@@ -80,7 +88,27 @@ struct ring_side {
 	uint32_t looks;	  /* times that a blocking reader could have looked */
 	uint32_t pays;	  /* of it: how much it has paid lately */
 	uint32_t futile;  /* times it has waited since it last paid */
-	uint16_t taken;	 /* tokens; modulo 65536, like their count */
+
+	/*
+	 * What system calls do is written here by the kernel, and each step is one store, so that who finds the side in the middle of
+	 * it, left by longjmp, knows how far it went: receive_mend and send_mend.
+	 */
+	uint32_t taken;	 /* tokens; modulo 65536, like their count. Above: how many are asked for */
+	uint32_t reads;	 /* enum reads: what came is in the message below */
+	uint8_t tokens[64];
+	struct msghdr coming;
+	struct control control;
+	uint32_t sent;	 /* tokens, modulo 65536. Above: how many it will have been */
+	uint32_t held;	 /* one more than a descriptor that is to be closed */
+	uint64_t head;	 /* about to be published */
+	struct mmsghdr token, mark;
+	struct iovec token_at;
+};
+
+enum reads {
+	READS_NOT = 0,
+	READS_TAKE = 1,
+	READS_PEEK = 2,
 };
 
 /* A ring as this process has it. Slots are used again, and never go away. */
@@ -123,8 +151,11 @@ struct ring *ring_make(int end, uint32_t size, bool asked, int *memfd);
 struct ring *ring_take(int memfd);
 void ring_ref(struct ring *r);
 void ring_unref(struct ring *r);
-bool ring_enter(struct ring *const *where, struct ring **out);
-void ring_exit(struct ring *r);
+#define ring_enter(where, out) ring_enter_from(where, out, (uintptr_t)__builtin_frame_address(0))
+#define ring_exit(r) ring_exit_from(r, (uintptr_t)__builtin_frame_address(0))
+bool ring_enter_from(struct ring *const *where, struct ring **out, uintptr_t frame);
+void ring_exit_from(struct ring *r, uintptr_t frame);
+void ring_left(struct ring *r);
 bool ring_lock(struct ring *r);
 void ring_unlock(struct ring *r);
 void ring_broken(struct ring *r, int fd);
@@ -151,6 +182,18 @@ static inline uint16_t pub_count(uint64_t pub)
 static inline uint64_t pub_counted(uint64_t pub) /* with one token more */
 {
 	return (pub & ~PUB_COUNT) | ((pub + (1ull << PUB_COUNT_SHIFT)) & PUB_COUNT);
+}
+
+/* outstanding is how many tokens were counted that the reader has not taken. */
+static inline uint16_t outstanding(const struct ring *r, uint64_t pub)
+{
+	return (uint16_t)(pub_count(pub) - r->side->taken);
+}
+
+/* used is how many bytes the reader has not taken. */
+static inline size_t used(const struct ring *r, uint64_t pub)
+{
+	return (size_t)((pub - r->side->cursor) & PUB_HEAD);
 }
 
 /* A span is the bytes of a program that a call has not seen to yet. */
@@ -261,21 +304,43 @@ enum cork {
 };
 
 struct end *end_at(int fd);
+int end_of(struct ring *const *where, bool *out);
 bool end_is(int fd, const struct end *e);
 bool end_still(int fd, struct end *e);
 bool end_alone(const struct end *e);
-bool gate_enter(uint32_t *gate);
-void gate_exit(uint32_t *gate);
+#define GATE_CLOSED 0x80000000u
+#define gate_enter(gate) gate_enter_from(gate, (uintptr_t)__builtin_frame_address(0))
+#define gate_exit(gate) gate_exit_from(gate, (uintptr_t)__builtin_frame_address(0))
+bool gate_enter_from(uint32_t *gate, uintptr_t frame);
+void gate_exit_from(uint32_t *gate, uintptr_t frame);
 bool gate_close(uint32_t *gate);
 void gate_open(uint32_t *gate);
 void end_forget(struct ring **where, struct ring *r);
 bool end_leaves(const struct end *e, int fd, struct ring **where, void (*leaves)(struct ring *r, int fd));
 bool would_wait(int fd, int flags);
 
+#define ANSWERS 64 /* small files, after which a small ring is tried */
+#define STREAK 16 /* sends without a receive, after which a ring is worth it */
 #define NOT_OURS (-2) /* the descriptor is something else by now */
 
 /* life.c */
 void end_in_band(int fd);
+
+/* switch.c */
+bool worth(const struct end *e, size_t n);
+bool offer(struct end *e, int fd, const struct span *s);
+bool join(struct ring *r, int fd, const struct span *s);
+void joined(struct ring *r);
+void let_go(struct ring *r);
+uint32_t unread(int fd); /* send.c */
+uint32_t sndbuf(int fd);
+
+/* inband.c */
+struct msghdr with_control(struct iovec *parts, size_t n, struct control *c);
+int came(const struct msghdr *m);
+bool is_mark(const struct msghdr *m);
+size_t peek_on(int fd, struct span *s, size_t behind);
+ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked);
 
 /* send.c, receive.c */
 ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, int flags);
@@ -287,6 +352,37 @@ bool send_waiting(struct end *e, size_t *n);
 void send_asked(struct end *e, int fd);
 void send_answers(struct end *e);
 void receive_tidy(struct end *e, int fd);
+void receive_mend(struct ring *r, int fd);
+void send_mend(struct ring *r, int fd);
+
+/* struct sigaction as the kernel has it: the rest depends on the processor. */
+struct kernel_action {
+	uintptr_t handler;
+	unsigned long flags;
+	unsigned long rest[4];
+};
+
+/* calls.c */
+extern __thread uint32_t calls_depth __attribute__((tls_model("initial-exec")));
+void call_in_ring(struct ring *r, int fd, bool out, uintptr_t frame);
+void call_in_gate(uint32_t *gate, uintptr_t frame);
+void call_over(const struct ring *r, const uint32_t *gate, uintptr_t frame);
+bool call_has(const uint32_t *gate);
+void calls_bury(uintptr_t frame);
+
+/* calls_tidy is for the beginning of calls. */
+#define calls_tidy() \
+	(__builtin_expect(calls_depth != 0, 0) ? calls_bury((uintptr_t)__builtin_frame_address(0)) : (void)0)
+
+/* look.c */
+enum looked {
+	LOOKED_NOT,	/* or nothing came */
+	LOOKED_PAID,	/* it is there, and signals are off until it is read */
+	LOOKED_SIGNAL,	/* its handler has run, and a system call would say EINTR */
+};
+
+enum looked look_ring(struct ring *r, size_t want, uint64_t *signals);
+bool signals_on(uint64_t old, bool asked);
 
 /* gone.c */
 ssize_t send_refused(struct end *e, int fd, size_t left, int flags);

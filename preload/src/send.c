@@ -5,20 +5,13 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 
-#define LARGE (16u << 10) /* a send that is worth a ring */
-#define STREAK 16	  /* or so many of them without a receive */
 #define TAKEN_TURNS 64	  /* sends after a receive, after which a ring is tried where receives wait */
-#define ANSWERS 64	  /* small files, after which a small ring is tried */
 #define ANSWERS_NO ~0u
 #define PATIENCE 65536	  /* sends for which a ring waits for its reader, who may first have to read what was sent before */
 #define PIECE (64u << 10) /* of a large send: the reader starts with it while the rest is copied */
-#define MARK_ROOM 8192	  /* of the socket's buffer: more than a mark and a token take */
 #define TOKENS_MOST 64	  /* that are in the socket at once */
 #define ROOM 4		  /* one part in so many of a ring is kept free for who waits until it can write */
-
-static const char token[1] = {0};
 
 static long send_raw(int fd, const struct iovec *parts, size_t n, int flags)
 {
@@ -27,35 +20,10 @@ static long send_raw(int fd, const struct iovec *parts, size_t n, int flags)
 	return SYS(sendmsg, fd, &m, flags);
 }
 
-/* mark sends one byte of the program's with a descriptor, at which the kernel ends whatever receive takes it. */
-static bool mark(int fd, const struct span *s, int with)
+/* sent_note says in one store how many tokens were sent, and how many it will have been. */
+static void sent_note(struct ring *r, uint16_t sent, uint16_t then)
 {
-	union {
-		struct cmsghdr align;
-		char buf[CMSG_SPACE(sizeof(int))];
-	} control;
-	struct span at = *s;
-	struct iovec one;
-	struct msghdr m = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.buf)};
-	struct cmsghdr *c;
-
-	span_skip(&at, 0);
-	one = (struct iovec){(char *)at.iov->iov_base + at.skip, 1};
-	memset(&control, 0, sizeof(control));
-	c = CMSG_FIRSTHDR(&m);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &with, sizeof(with));
-	return SYS(sendmsg, fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
-}
-
-/*
- * answers says whether a direction is to have a small ring. Who asks whether there is room is not to find out how small it is.
- */
-static bool answers(const struct end *e)
-{
-	return __atomic_load_n(&e->answers, __ATOMIC_RELAXED) == ANSWERS && !(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM);
+	__atomic_store_n(&r->side->sent, (uint32_t)then << 16 | sent, __ATOMIC_RELEASE);
 }
 
 /* send_answers takes note of a small file that is about to be sent. */
@@ -67,44 +35,23 @@ void send_answers(struct end *e)
 		__atomic_store_n(&e->answers, n + 1, __ATOMIC_RELAXED);
 }
 
-static bool worth(const struct end *e, size_t n)
+/* send_token returns 1, or the kernel's error. */
+static long send_token(struct ring *r, int fd)
 {
-	if (!shaking() && __atomic_load_n(&e->sent, __ATOMIC_RELAXED) + n < settings.ring_after)
-		return false;
-	return n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK || __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES || answers(e) ||
-	       shake(3);
+	struct ring_side *side = r->side;
+	uint16_t sent = (uint16_t)side->sent;
+	long n;
+
+	side->token.msg_len = 0; /* the kernel writes here whether it was sent */
+	sent_note(r, sent, (uint16_t)(sent + 1));
+	n = SYS(sendmmsg, fd, &side->token, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+	sent = (uint16_t)(sent + (n == 1));
+	sent_note(r, sent, sent);
+	return n;
 }
 
-/* offer sends the first byte with a ring. The caller has passed the gate. */
-static bool offer(struct end *e, int fd, const struct span *s)
-{
-	struct ring *r;
-	int memfd;
-	bool sent = false;
-
-	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || !end_alone(e) || !end_is(fd, e) ||
-	    !gate_close(&e->sending))
-		return false;
-	r = ring_make(fd, answers(e) && s->left < LARGE ? RING_BYTES_ANSWERS : RING_BYTES, __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);
-	if (!r) {
-		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
-	} else {
-		ring_ref(r); /* for us, while others may take it away again */
-		__atomic_store_n(&e->out, r, __ATOMIC_SEQ_CST);
-		sent = end_alone(e) && mark(fd, s, memfd);
-		SYS(close, memfd);
-		if (!sent) {
-			__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
-			r->side->state = RING_ENDED; /* a process that was forked just now sees it */
-			end_forget(&e->out, r);
-		}
-		ring_unref(r);
-	}
-	gate_open(&e->sending);
-	return sent;
-}
-
-static uint32_t unread(int fd)
+/* unread is what the kernel counts of what the peer has not taken, sndbuf how much it may be. */
+uint32_t unread(int fd)
 {
 	int n = 0;
 
@@ -112,7 +59,7 @@ static uint32_t unread(int fd)
 	return (uint32_t)n;
 }
 
-static uint32_t sndbuf(int fd)
+uint32_t sndbuf(int fd)
 {
 	int v = 0;
 	socklen_t len = sizeof(v);
@@ -132,36 +79,6 @@ static void end_out(struct ring *r, int fd)
 	if (r->side->state == RING_JOINED && r->side->small)
 		set_sndbuf(fd, r->side->sndbuf / 2);
 	r->side->state = RING_ENDED;
-}
-
-/* join switches to the ring, with the second mark. The lock is held. */
-static bool join(struct ring *r, int fd, const struct span *s)
-{
-	uint32_t yes = ATTACHED_YES;
-	uint32_t room = sndbuf(fd);
-	long with;
-	bool sent;
-
-	/* The mark and the first token must find room, as the reader has no other way to hear of the bytes between them. */
-	if (unread(fd) + MARK_ROOM > room)
-		return false;
-	with = SYS(memfd_create, "gosmc-mark", MFD_CLOEXEC);
-	if (with < 0)
-		return false;
-	if (!__atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-		SYS(close, with);
-		return false;
-	}
-	sent = mark(fd, s, (int)with);
-	SYS(close, with);
-	if (!sent) {
-		__atomic_store_n(&r->h->attached, ATTACHED_YES, __ATOMIC_SEQ_CST);
-		return false;
-	}
-	r->side->sndbuf = room;
-	r->side->state = RING_JOINED;
-	r->side->looked = ring_now();
-	return true;
 }
 
 /*
@@ -197,10 +114,24 @@ static bool fill(struct ring *r, int fd, bool full)
 			return true;
 		if (!count(r))
 			return false;
-		if (SYS(sendto, fd, token, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) != 1)
+		if (send_token(r, fd) != 1)
 			return true; /* the peer has gone, which shows when we wait */
 	}
 	return true;
+}
+
+/* must_send sends a token that is counted, so it has to come. False: the peer has gone. */
+static bool must_send(struct ring *r, int fd)
+{
+	long sent = send_token(r, fd);
+
+	if (sent == -EAGAIN) {
+		set_sndbuf(fd, r->side->sndbuf / 2); /* it was full a moment ago */
+		sent = send_token(r, fd);
+		if (r->side->small)
+			set_sndbuf(fd, 1);
+	}
+	return sent == 1;
 }
 
 /* publish moves the head. False: the reader has left. */
@@ -211,6 +142,7 @@ static bool publish(struct ring *r, int fd, uint64_t head, bool *dead)
 	bool seen;
 
 	__atomic_store_n(&r->h->processor, (uint32_t)sched_getcpu() + 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&r->side->head, head, __ATOMIC_RELEASE);
 	do {
 		uint64_t unread = (head - __atomic_load_n(&r->h->tail, __ATOMIC_SEQ_CST)) & PUB_HEAD;
 
@@ -222,18 +154,8 @@ static bool publish(struct ring *r, int fd, uint64_t head, bool *dead)
 			want = pub_counted(want);
 	} while (!pub_swap(r, &pub, want));
 	r->side->cursor = head;
-	if ((pub & PUB_ARMED) && !seen) {
-		long sent = SYS(sendto, fd, token, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
-
-		if (sent == -EAGAIN) {
-			/* It was full a moment ago. The token is counted, so it has to come. */
-			set_sndbuf(fd, r->side->sndbuf / 2);
-			sent = SYS(sendto, fd, token, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
-			if (r->side->small)
-				set_sndbuf(fd, 1);
-		}
-		*dead = sent != 1;
-	}
+	if ((pub & PUB_ARMED) && !seen)
+		*dead = !must_send(r, fd);
 	return true;
 }
 
@@ -610,4 +532,42 @@ void send_asked(struct end *e, int fd)
 	}
 	ring_exit(r);
 	errno = saved;
+}
+
+/* mend_waiting is send_mend before the switch. */
+static void mend_waiting(struct ring *r, int fd)
+{
+	uint32_t attached = __atomic_load_n(&r->h->attached, __ATOMIC_SEQ_CST);
+
+	if (attached == ATTACHED_SWITCHED)
+		joined(r);
+	else if (attached == ATTACHED_TOO_LATE || attached == ATTACHED_NO_MORE || (pub_load(r) & PUB_WITHDRAWN))
+		end_out(r, fd);
+}
+
+/*
+ * send_mend goes on where a call was left by longjmp while it was at work, up to where it would have let others in. What was published, or was
+ * sent, stays so. It may be left itself, and begun again. The lock is held.
+ */
+void send_mend(struct ring *r, int fd)
+{
+	struct ring_side *side = r->side;
+	uint16_t sent = (uint16_t)side->sent, then = (uint16_t)(side->sent >> 16);
+	uint64_t pub = pub_load(r);
+
+	let_go(r);
+	if (sent != then && side->token.msg_len == 1)
+		sent = then;
+	sent_note(r, sent, sent);
+	if (side->state == RING_WAITING)
+		mend_waiting(r, fd);
+	if (side->state != RING_JOINED)
+		return;
+	if ((pub & PUB_HEAD) == side->head)
+		side->cursor = side->head;
+	set_sndbuf(fd, side->small ? 1 : side->sndbuf / 2);
+	for (uint16_t missing = (uint16_t)(pub_count(pub) - sent); missing > 0 && missing <= TOKENS_MOST && must_send(r, fd);)
+		missing--;
+	if (pub & PUB_WRITER_LEFT)
+		end_out(r, fd);
 }

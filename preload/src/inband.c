@@ -1,0 +1,137 @@
+/* Receiving in-band: bytes, and the marks among them that say that a ring comes, or where it begins. */
+#include "ring.h"
+
+#define HINTS 32 /* turns taken, from which on a ring of the peer says that it wants one */
+
+/* with_control makes a message that can take a mark, and no second descriptor, which would fit where the first is aligned. */
+struct msghdr with_control(struct iovec *parts, size_t n, struct control *c)
+{
+	memset(c, 0, sizeof(*c));
+	return (struct msghdr){.msg_iov = parts, .msg_iovlen = n, .msg_control = c->buf, .msg_controllen = CMSG_LEN(sizeof(int))};
+}
+
+/* came returns the descriptor of a mark, -1 if there was none. */
+int came(const struct msghdr *m)
+{
+	const struct cmsghdr *c = CMSG_FIRSTHDR(m);
+	int fd = -1;
+
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int)))
+		memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+	return fd;
+}
+
+/* is_mark says whether bytes came with a mark, also where this process has no descriptor left for what the mark brings. */
+bool is_mark(const struct msghdr *m)
+{
+	return came(m) >= 0 || (m->msg_flags & MSG_CTRUNC);
+}
+
+/*
+ * peek_on goes on with a peek, so many bytes behind the beginning of what is in the socket: the kernel ends it at a mark, and
+ * would again, however much comes.
+ */
+size_t peek_on(int fd, struct span *s, size_t behind)
+{
+	int at = (int)behind, off = -1;
+	socklen_t len = sizeof(off);
+	size_t before = s->left;
+	long n = 1;
+
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &off, &len) != 0 || off != -1 ||
+	    SYS(setsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &at, sizeof(at)) != 0)
+		return 0;
+	while (s->left && n > 0) {
+		struct iovec parts[SPAN_PARTS];
+		struct msghdr m = {.msg_iov = parts, .msg_iovlen = span_parts(s, parts)};
+
+		n = SYS(recvmsg, fd, &m, MSG_PEEK | MSG_DONTWAIT);
+		if (n > 0)
+			span_skip(s, (size_t)n);
+	}
+	SYS(setsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &off, sizeof(off));
+	return before - s->left;
+}
+
+/* attach takes a ring that has come with the bytes just read. The caller has passed the gate. */
+static void attach(struct end *e, int fd, int memfd)
+{
+	uint32_t none = ATTACHED_NOT;
+	struct ring *r;
+
+	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || !end_alone(e) || !end_is(fd, e) || !gate_close(&e->receiving)) {
+		SYS(close, memfd);
+		return;
+	}
+	r = ring_take(memfd);
+	SYS(close, memfd);
+	if (r) {
+		ring_ref(r);
+		__atomic_store_n(&e->in, r, __ATOMIC_SEQ_CST);
+		/* Who was forked before has no ring, and would take tokens for bytes; who is forked from now on has it. */
+		if (!end_alone(e) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+			r->side->state = RING_ENDED;
+			end_forget(&e->in, r);
+		} else if (e->turned == TURNED_NOT && e->turns >= HINTS && r->size != RING_BYTES_ANSWERS) {
+			e->turned = TURNED_YES;
+		}
+		ring_unref(r);
+	}
+	gate_open(&e->receiving);
+}
+
+static __thread struct luck receiving __attribute__((tls_model("initial-exec")));
+
+/* receive_in_band reads where no ring is known. *marked: there may be more, behind what is read. */
+ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked)
+{
+	struct iovec parts[SPAN_PARTS];
+	struct control control;
+	struct msghdr m;
+	size_t shown = 0;
+	ssize_t n;
+	bool passed = gate_enter(&e->receiving);
+	int memfd;
+
+	if (__atomic_load_n(&e->in, __ATOMIC_SEQ_CST)) {
+		if (passed)
+			gate_exit(&e->receiving);
+		*marked = true;
+		return 0;
+	}
+	m = with_control(parts, span_parts(s, parts), &control);
+	for (size_t i = 0; i < m.msg_iovlen; i++)
+		shown += parts[i].iov_len;
+	if (!(flags & (MSG_PEEK | MSG_DONTWAIT)) && __atomic_load_n(&e->waits, __ATOMIC_RELAXED))
+		look_before(fd, &receiving);
+	n = next.recvmsg(fd, &m, flags | MSG_CMSG_CLOEXEC);
+	if (n > 0 && (flags & MSG_PEEK)) {
+		struct span rest = *s;
+
+		span_skip(&rest, (size_t)n);
+		if (came(&m) >= 0)
+			SYS(close, came(&m));
+		if ((is_mark(&m) || (size_t)n == shown) && !(flags & MSG_TRUNC))
+			n += (ssize_t)peek_on(fd, &rest, (size_t)n);
+	} else if (n > 0 && (memfd = came(&m)) >= 0) {
+		int saved = errno;
+
+		*marked = true;
+		if (passed)
+			attach(e, fd, memfd);
+		else
+			SYS(close, memfd);
+		errno = saved;
+	} else if (n > 0 && (m.msg_flags & MSG_CTRUNC)) {
+		*marked = true; /* there was no descriptor left for it */
+	}
+	if (passed)
+		gate_exit(&e->receiving);
+	if (n > 0 && !(flags & MSG_PEEK)) {
+		if ((size_t)n == shown)
+			*marked = true; /* there may be more parts than the kernel was shown */
+		span_skip(s, (size_t)n);
+	}
+	*out = m.msg_flags & ~(MSG_CTRUNC | MSG_CMSG_CLOEXEC);
+	return n;
+}

@@ -1,0 +1,130 @@
+/* Going over to a ring, for who writes: when one is offered, and the two marks. */
+#include "ring.h"
+
+#include <sys/mman.h>
+
+#define LARGE (16u << 10) /* a send that is worth a ring */
+#define MARK_ROOM 8192	  /* of the socket's buffer: more than a mark and a token take */
+
+static const char token[1] = {0};
+
+/* mark sends one byte of the program's with a descriptor, at which the kernel ends whatever receive takes it. */
+static bool mark(struct ring *r, int fd, const struct span *s, int with)
+{
+	union {
+		struct cmsghdr align;
+		char buf[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct span at = *s;
+	struct iovec one;
+	struct mmsghdr *m = &r->side->mark; /* in which the kernel writes whether it was sent */
+	struct cmsghdr *c;
+
+	span_skip(&at, 0);
+	one = (struct iovec){(char *)at.iov->iov_base + at.skip, 1};
+	memset(&control, 0, sizeof(control));
+	*m = (struct mmsghdr){.msg_hdr = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.buf)}};
+	c = CMSG_FIRSTHDR(&m->msg_hdr);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &with, sizeof(with));
+	return SYS(sendmmsg, fd, m, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+}
+
+/* hold keeps on record a descriptor that is to be closed, let_go closes it. */
+static void hold(struct ring *r, long fd)
+{
+	__atomic_store_n(&r->side->held, (uint32_t)fd + 1, __ATOMIC_RELEASE);
+}
+
+void let_go(struct ring *r)
+{
+	uint32_t held = __atomic_exchange_n(&r->side->held, 0, __ATOMIC_SEQ_CST);
+
+	if (held)
+		SYS(close, held - 1);
+}
+
+/*
+ * answers says whether a direction is to have a small ring. Who asks whether there is room is not to find out how small it is.
+ */
+static bool answers(const struct end *e)
+{
+	return __atomic_load_n(&e->answers, __ATOMIC_RELAXED) == ANSWERS && !(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM);
+}
+
+bool worth(const struct end *e, size_t n)
+{
+	if (!shaking() && __atomic_load_n(&e->sent, __ATOMIC_RELAXED) + n < settings.ring_after)
+		return false;
+	return n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK || __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES || answers(e) ||
+	       shake(3);
+}
+
+/* offer sends the first byte with a ring. The caller has passed the gate. */
+bool offer(struct end *e, int fd, const struct span *s)
+{
+	struct ring *r;
+	int memfd;
+	bool sent = false;
+
+	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || !end_alone(e) || !end_is(fd, e) ||
+	    !gate_close(&e->sending))
+		return false;
+	r = ring_make(fd, answers(e) && s->left < LARGE ? RING_BYTES_ANSWERS : RING_BYTES, __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);
+	if (!r) {
+		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
+	} else {
+		ring_ref(r); /* for us, while others may take it away again */
+		__atomic_store_n(&e->out, r, __ATOMIC_SEQ_CST);
+		sent = end_alone(e) && mark(r, fd, s, memfd);
+		SYS(close, memfd);
+		if (!sent) {
+			__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
+			r->side->state = RING_ENDED; /* a process that was forked just now sees it */
+			end_forget(&e->out, r);
+		}
+		ring_unref(r);
+	}
+	gate_open(&e->sending);
+	return sent;
+}
+
+/* joined ends the switch to a ring: the second mark was sent, or it was not. The lock is held. */
+void joined(struct ring *r)
+{
+	uint32_t switched = ATTACHED_SWITCHED;
+
+	if (r->side->mark.msg_len == 1) {
+		r->side->token_at = (struct iovec){(void *)(uintptr_t)token, 1};
+		r->side->token = (struct mmsghdr){.msg_hdr = {.msg_iov = &r->side->token_at, .msg_iovlen = 1}};
+		r->side->looked = ring_now();
+		r->side->state = RING_JOINED;
+	} else {
+		__atomic_compare_exchange_n(&r->h->attached, &switched, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	}
+}
+
+/* join switches to the ring, with the second mark. The lock is held. */
+bool join(struct ring *r, int fd, const struct span *s)
+{
+	uint32_t yes = ATTACHED_YES;
+	uint32_t room = sndbuf(fd);
+	long with;
+	bool sent;
+
+	/* The mark and the first token must find room, as the reader has no other way to hear of the bytes between them. */
+	if (unread(fd) + MARK_ROOM > room)
+		return false;
+	with = SYS(memfd_create, "gosmc-mark", MFD_CLOEXEC);
+	if (with < 0)
+		return false;
+	hold(r, with);
+	r->side->sndbuf = room;
+	r->side->mark.msg_len = 0;
+	sent = __atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && mark(r, fd, s, (int)with);
+	joined(r);
+	let_go(r);
+	return sent;
+}
