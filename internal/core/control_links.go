@@ -377,7 +377,7 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		return lc.next(now, lc.abortAdd(now, m.Reason, true, out))
 	}
 	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly, last: lc.usable(link) == nil})
-	// "must delete the link right away". rule: TestDeleteLinkUnasked
+	// "must delete the link right away"
 	if !m.Orderly && lc.state == ControlActive && lc.usable(link) != nil {
 		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
 		lc.retrySoon(now, link)

@@ -40,7 +40,8 @@ func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Out
 		lc.retryNow(now)
 		return lc.arm(lc.next(now, out))
 	}
-	if lc.add.phase != addNone { // a link that is being made without it. rule: TestAddLinkFreshMeanwhile
+	// a link that is being made without it
+	if lc.add.phase != addNone { // rule: TestAddLinkFreshMeanwhile
 		lc.retry.at = now
 		return out
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -48,6 +49,9 @@ func (r rule) String() string {
 
 const marker = "// rule: "
 
+// late is a marker with words before it.
+var late = regexp.MustCompile(`^// .*\brule: (Test|Fuzz|\S+ (Test|Fuzz))`)
+
 // findRules returns all rules in the Go files below root, in the order of files and lines.
 func findRules(root string) ([]rule, error) {
 	var rules []rule
@@ -78,7 +82,7 @@ func findRules(root string) ([]rule, error) {
 
 // parseRules returns the rules of one file.
 func parseRules(file string, src []byte) ([]rule, error) {
-	if !bytes.Contains(src, []byte(marker)) {
+	if !bytes.Contains(src, []byte("rule: ")) {
 		return nil, nil
 	}
 	fset := token.NewFileSet()
@@ -91,10 +95,13 @@ func parseRules(file string, src []byte) ([]rule, error) {
 	for _, group := range f.Comments {
 		for _, c := range group.List {
 			text, ok := strings.CutPrefix(c.Text, marker)
+			at := fset.Position(c.Pos())
+			if !ok && late.MatchString(c.Text) {
+				return nil, fmt.Errorf("%s:%d: words before %q: nobody would try it", file, at.Line, "rule:")
+			}
 			if !ok {
 				continue
 			}
-			at := fset.Position(c.Pos())
 			r := rule{file: file, line: at.Line, code: strings.TrimSpace(lines[at.Line-1][:at.Column-1])}
 			if r.code == "" { // the marker has a line of its own
 				r.line++

@@ -98,6 +98,7 @@ func TestBadMarkers(t *testing.T) {
 		{"return // rule: TestA", "say what comes in its place"},
 		{"switch a {\n\tcase 1: // rule: TestA\n\t}", "case without a condition"},
 		{"x = a // rule: Example", "no test"},
+		{"x = a // as it should be. rule: TestA", "words before"},
 		{"x = a // rule: TestA: b", "old -> new"},
 		{"x = a // rule: TestA: b -> c", "0 times"},
 		{"x = x // rule: TestA: x -> c", "2 times"},
