@@ -199,8 +199,8 @@ static void make_room(struct ring *r, int fd)
 	}
 }
 
-/* turn_joined reads what is in the ring. */
-static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience)
+/* turn_joined reads what is in the ring. *armed: that was all, and what comes next comes with a token. */
+static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience, bool *armed)
 {
 	uint64_t pub = pub_load(r);
 	size_t n, first;
@@ -237,7 +237,7 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	__atomic_store_n(&r->h->tail, r->side->cursor, __ATOMIC_SEQ_CST);
 	pub = pub_load(r);
 	if (used(r, pub) == 0 && !(pub & PUB_WRITER_LEFT) && !(s->left && *patience > 0 && more(r, patience)))
-		arm(r, fd, pub);
+		*armed = arm(r, fd, pub);
 	make_room(r, fd);
 	return TURN_BYTES;
 }
@@ -247,7 +247,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 {
 	bool waitall = (flags & MSG_WAITALL) && !(flags & MSG_PEEK);
 	int patience = PATIENCE;
-	bool woken = false, looked = false, off = false;
+	bool woken = false, looked = false, off = false, armed = false;
 	uint64_t signals = 0;
 	char c;
 
@@ -264,7 +264,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 				turn = turn_waiting(r, fd, s, flags, &result);
 				break;
 			case RING_JOINED:
-				turn = turn_joined(r, fd, s, flags, woken, &patience);
+				turn = turn_joined(r, fd, s, flags, woken, &patience, &armed);
 				break;
 			case RING_ENDED:
 				turn = TURN_ENDED;
@@ -286,6 +286,12 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 			woken = false;
 			if (s->left == 0)
 				return (ssize_t)all;
+			/*
+			 * What has come since then is left to its token, which may be on its way still: taken before, it would have a program told
+			 * of bytes that it has got already. There are some that give a connection up for the EAGAIN that is there.
+			 */
+			if (armed && !waitall)
+				return (ssize_t)(all - s->left);
 			if (patience == 0 && !waitall && would_wait(fd, flags))
 				return (ssize_t)(all - s->left); /* more is there, and so is a token */
 			continue; /* a short read says to some that nothing more is there */
