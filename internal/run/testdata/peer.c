@@ -1,5 +1,5 @@
 /*
- * The other end of what a test plays in Go: peer talk PORT SEED BYTES nonblocking|blocking, peer obey PORT, and
+ * The other end of what a test plays in Go: peer talk PORT SEED BYTES nonblocking|blocking, peer obey PORT, peer trust PORT, and
  * peer believe TIMES.
  */
 #include "program.h"
@@ -385,6 +385,30 @@ static void believe(int times)
 	}
 }
 
+/* trust reads once each time that poll says that it can, and has no EAGAIN for that. */
+static void trust(char **argv)
+{
+	static unsigned char buf[8192];
+	unsigned long bytes = 0;
+	int fd = to_port(argv[0]);
+
+	CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+	for (;;) {
+		ssize_t r;
+
+		await(fd, POLLIN);
+		r = read(fd, buf, sizeof(buf));
+		if (r < 0) {
+			fprintf(stderr, "poll said that there was something to read, and read after %lu bytes: %s\n", bytes, strerror(errno));
+			exit(1);
+		}
+		if (r == 0)
+			break;
+		bytes += (unsigned long)r;
+	}
+	printf("%lu\n", bytes);
+}
+
 int main(int argc, char **argv)
 {
 	signal(SIGPIPE, SIG_IGN);
@@ -392,6 +416,8 @@ int main(int argc, char **argv)
 		talk(argv + 2);
 	else if (argc == 3 && strcmp(argv[1], "obey") == 0)
 		obey(argv + 2);
+	else if (argc == 3 && strcmp(argv[1], "trust") == 0)
+		trust(argv + 2);
 	else if (argc == 3 && strcmp(argv[1], "believe") == 0)
 		believe(atoi(argv[2]));
 	else
