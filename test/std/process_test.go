@@ -68,7 +68,8 @@ func TestRunAll(t *testing.T) {
 	for name, text := range map[string]string{
 		"go.mod": "module example.com/x\n",
 		"x_test.go": `package x
-import "testing"
+import ("os"; "testing")
+func TestMain(m *testing.M) { code := m.Run(); if os.Getenv("AFTER") != "" { code = 1 }; os.Exit(code) }
 func TestA(t *testing.T) {}
 func TestB(t *testing.T) { panic("B") }
 func TestC(t *testing.T) { t.Run("1", func(t *testing.T) { t.Error("C") }) }
@@ -97,12 +98,16 @@ func TestE(t *testing.T) {}
 	if got, want := names(o.failed), "TestB TestC TestC/1 TestD/1"; got != want || !o.over {
 		t.Errorf("failed %s, over %t, want %s, true", got, o.over, want)
 	}
-	if !strings.Contains(o.output["TestC/1"], "x_test.go:5: C") {
+	if !strings.Contains(o.output["TestC/1"], "x_test.go:6: C") {
 		t.Errorf("the output of TestC/1 is %q", o.output["TestC/1"])
 	}
 	ok, err := r.again(t.Context(), program{file: file, dir: dir, env: os.Environ()}, suite{}, "TestC/1", true, 2)
 	if ok || err != nil {
 		t.Errorf("again(TestC/1) = %t, %v, want false", ok, err)
+	}
+	ok, err = r.again(t.Context(), program{file: file, dir: dir, env: append(os.Environ(), "AFTER=1")}, suite{}, "TestA", true, 1)
+	if !ok || err != nil {
+		t.Errorf("again(TestA) where something is wrong after the tests = %t, %v, want true", ok, err)
 	}
 }
 
