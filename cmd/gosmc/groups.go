@@ -124,7 +124,7 @@ func newLinkCommand() *cobra.Command {
 		Short: "Show the links of SMC-R of all hosts on this machine",
 		Long: `Show the links of all link groups of SMC-R, or of those with the number LG-ID: one queue pair of ours and one of the
 peer each. IB-Dev is the address of the device, which 'gosmc device' shows; its port is 1 always. With --details there are the
-link's user ID, both ends, and what went over it.
+link's user ID, both ends, and what went over it. 'gosmc link del' ends one in order.
 
 The exit status is 1 if there is no group LG-ID, or if the run directory that --dir or GOSMC_DIR names does not exist.`,
 		Example: `  gosmc link
@@ -137,6 +137,7 @@ The exit status is 1 if there is no group LG-ID, or if the run directory that --
 		},
 	}
 	flags.register(cmd)
+	cmd.AddCommand(newLinkDelCommand())
 	return cmd
 }
 
@@ -144,11 +145,11 @@ The exit status is 1 if there is no group LG-ID, or if the run directory that --
 func runGroups(cmd *cobra.Command, flags *showFlags, args []string, write func(io.Writer, *groupsReport) error) error {
 	var only *uint32
 	if args = withoutShow(args); len(args) == 1 {
-		id, err := strconv.ParseUint(strings.TrimPrefix(args[0], "0x"), 16, 32)
+		id, err := parseLGID(args[0])
 		if err != nil {
-			return usagef("%q is no LG-ID: want up to 8 hexadecimal digits, as 'gosmc linkgroup' prints them", args[0])
+			return err
 		}
-		only = new(uint32(id))
+		only = new(id)
 	}
 	g := flags.gather(cmd.Context())
 	r := newGroupsReport(&g, only)

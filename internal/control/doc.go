@@ -1,4 +1,4 @@
-// Package control is the control socket: how the tools see a host from outside. It has the types that
+// Package control is the control socket: how the tools see a host from outside, and end a link of it. It has the types that
 // they read, the client that they use, and the server, which knows of its host no more than [Host] says.
 //
 // Every host listens on the Unix stream socket <run directory>/ctl/<name>. A client writes one JSON
@@ -19,6 +19,11 @@
 //	<- {"version":1,"trace":{"history":12}}     so many of the events that follow are old
 //	<- {"event":{...}}                          see [TraceEvent]
 //	<- {"end":true}                             the host was closed
+//
+// The request "delete-link" has a host that has links begin the end of one, in order:
+//
+//	-> {"version":1,"request":"delete-link","link_group":26,"link":2}
+//	<- {"version":1,"done":{}}                  or an error, which says why it cannot be
 //
 // A socket that ends without the last line belongs to a process that has died, or that was not read
 // from for too long.

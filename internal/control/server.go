@@ -19,13 +19,18 @@ type requestLine struct {
 	Version int    `json:"version"`
 	Request string `json:"request"`
 	traceRequest
+	deleteRequest
 }
 
-// A responseLine is what a host answers: Status, Trace or Error.
+// requestDeleteLink is the request of [DeleteLink].
+const requestDeleteLink = "delete-link"
+
+// A responseLine is what a host answers: Status, Trace, Done or Error.
 type responseLine struct {
 	Version int            `json:"version"`
 	Status  *Status        `json:"status,omitempty"`
 	Trace   *traceResponse `json:"trace,omitempty"`
+	Done    *doneResponse  `json:"done,omitempty"`
 	Error   string         `json:"error,omitempty"`
 }
 
@@ -225,6 +230,10 @@ func (s *Server) answer(request requestLine) (responseLine, TraceListener) {
 			return responseLine{Error: err.Error()}, nil
 		}
 		return responseLine{}, l
+	case request.Request == requestDeleteLink:
+		if d, ok := s.host.(LinkDeleter); ok {
+			return s.deleteLink(d, request.deleteRequest), nil
+		}
 	}
 	return responseLine{Error: fmt.Sprintf("unknown request %q, want \"status\" or \"trace\"", request.Request)}, nil
 }

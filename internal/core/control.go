@@ -108,6 +108,8 @@ type controlLink struct {
 	local LinkEnd
 	peer  LinkEnd
 
+	leave linkLeave
+
 	lastHeard time.Time // when something arrived, as far as we were told
 	upSince   time.Time
 	test      linkTest
@@ -120,6 +122,8 @@ type GroupLink struct {
 	Peer  LinkEnd
 	// Asymmetric: it has an RNIC in common with an earlier link, at one end. RFC 7609 §2.2.1.
 	Asymmetric bool
+	// Leaving: it ends soon, see [LinkLeaving]. Connections use it where there is no other.
+	Leaving bool
 }
 
 // firstLink is the number of a link group's first link. Linux net/smc counts from 1 too.
@@ -180,7 +184,7 @@ func (lc *LinkControl) Links() []GroupLink {
 	_, asymmetric := lc.split()
 	for _, l := range lc.links {
 		if l.state == linkActive {
-			list = append(list, GroupLink{Num: l.num, Local: l.local, Peer: l.peer, Asymmetric: l == asymmetric})
+			list = append(list, GroupLink{Num: l.num, Local: l.local, Peer: l.peer, Asymmetric: l == asymmetric, Leaving: l.leave.begun()})
 		}
 	}
 	return list
@@ -305,6 +309,7 @@ func (lc *LinkControl) Advance(now time.Time, out []Output) []Output {
 		out = lc.stateTimeout(now, out)
 	}
 	out = lc.advanceAdd(now, out)
+	out = lc.advanceLeaves(now, out)
 	out = lc.advanceDeletes(now, out)
 	out = lc.advanceExchange(now, out)
 	out = lc.advanceTests(now, out)
@@ -334,7 +339,8 @@ func (lc *LinkControl) arm(out []Output) []Output {
 	}
 	next := earliest(earliest(lc.until, lc.exchange.until), lc.testsDue())
 	next = earliest(next, earliest(lc.add.until, lc.deletesDue()))
-	if lc.state == ControlActive && lc.add.phase == addNone && lc.exchange.kind == exchangeNone { // else they wait for the end of what is under way
+	next = earliest(next, lc.leavesDue())
+	if lc.state == ControlActive && lc.add.phase == addNone && lc.exchange.kind == exchangeNone && !lc.obeys() { // else they wait for the end of what is under way
 		if len(lc.deletes) == 0 {
 			next = earliest(next, lc.retry.at)
 		}

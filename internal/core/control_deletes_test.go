@@ -438,3 +438,25 @@ func TestDeleteLinkPatience(t *testing.T) {
 		t.Errorf("first contact: %v, sent %v", p.client.lc.State(), p.client.sent)
 	}
 }
+
+// TestDeleteLinkRightAway has a client lose a link while the server is busy with an exchange: "the server must delete the link right away", and the exchange on it
+// begins anew, though the client is told later.
+func TestDeleteLinkRightAway(t *testing.T) {
+	for _, orderly := range []bool{false, true} {
+		p := newLinkPair(t, pairOptions{server: 2, client: 2})
+		p.pass(20 * time.Second)
+		s := p.server
+		p.lose = lost("client", llc.TypeConfirmRKey, true)
+		s.do(s.lc.ConfirmRMB(p.now, 9, s.tokens(9), nil))
+		p.run()
+		s.takeLog()
+		s.do(s.lc.HandleMessage(p.now, 1, llc.DeleteLink{Header: headV2, Orderly: orderly, Link: 2, Reason: llc.DeleteLostPath}, nil, nil))
+		want := "down(2) deleted by peer: lost path (0x00010000)"
+		if orderly {
+			want = "" // "it can wait"
+		}
+		if got := s.takeLog(); got != want {
+			t.Errorf("orderly %t: the server did %q, want %q", orderly, got, want)
+		}
+	}
+}

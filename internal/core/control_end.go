@@ -76,7 +76,7 @@ func (lc *LinkControl) ending(now time.Time, end GroupEnd, alive bool, out []Out
 	lc.end = end
 	lc.add, lc.deletes, lc.retry.at, lc.again.at = linkAdd{}, nil, time.Time{}, time.Time{}
 	for _, l := range lc.links {
-		l.test = linkTest{}
+		l.test, l.leave = linkTest{}, linkLeave{}
 	}
 	out = lc.refuseAll(clc.DiagNoActiveLink, out)
 	return append(out, GroupEnding{Why: end, LinkAlive: alive})

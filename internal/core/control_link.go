@@ -154,7 +154,7 @@ func (lc *LinkControl) next(now time.Time, out []Output) []Output {
 		return lc.up(now, out)
 	case lc.state != ControlActive || lc.add.phase != addNone || lc.exchange.kind != exchangeNone:
 		return out
-	case lc.role == RoleServer && len(lc.deletes) > 0:
+	case lc.role == RoleServer && len(lc.deletes) > 0, lc.obeys(): // rule: TestLinkLeavingHolds
 		return out
 	case lc.role == RoleClient && !lc.retry.at.IsZero() && !now.Before(lc.retry.at): // rule: TestAddLinkAskAgain
 		out = lc.askAgain(now, out)

@@ -11,7 +11,8 @@ import (
 
 // This file has which links a group has, and the end of one of them: the RNICs that links use, failures, and DELETE LINK.
 //
-// A link that is lost (failed, silent, out of sync) is taken out of use at once, and its connections go on over the others.
+// A link that is lost (failed, silent, out of sync) is taken out of use at once, and its connections go on over the others. One that ends in order
+// is left by them before, see control_leave.go.
 // Then the peer is told with DELETE LINK: by the server as an exchange, by the client as a notice, which the server answers with such
 // an exchange. Both keep what the link consists of until then. The collisions with that exchange (RFC 7609 §3.5.5.3.2):
 //
@@ -110,6 +111,12 @@ func (lc *LinkControl) main() *controlLink {
 
 // lose takes a link out of use that is of no more use, and has the peer told. The group ends with its last one.
 func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why clc.Diagnosis, out []Output) []Output {
+	if lc.role == RoleClient && lc.state == ControlActive && link.state == linkActive {
+		if !link.leave.until.IsZero() && lc.usable(link) != nil { // rule: TestLinkLeavingFails
+			return lc.next(now, lc.obeyNow(now, link, end, out))
+		}
+		out = lc.leaveOthers(now, link, out)
+	}
 	other := lc.usable(link)
 	switch {
 	case lc.state == ControlEnding:
@@ -145,7 +152,7 @@ func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why 
 		d.reason = llc.DeleteViolation
 	}
 	lc.enqueue(d)
-	out = lc.down(now, link, end, out)
+	out = lc.down(now, link, end, false, out)
 	lc.spareLast()
 	lc.retrySoon(now, link)
 	return lc.next(now, out)
@@ -161,9 +168,10 @@ func (lc *LinkControl) spareLast() {
 
 // down takes a link out of use. What was under way on it begins anew on another one: "the initiator of an LLC message exchange that
 // fails will be responsible for retrying" (RFC 7609 p.25).
-func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, out []Output) []Output {
+func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, orderly bool, out []Output) []Output {
 	link.state = linkFailed
-	out = append(out, LinkDown{link.num, end})
+	link.leave = linkLeave{}
+	out = append(out, LinkDown{link.num, end, orderly})
 	if lc.exchange.via == link.num {
 		lc.restartExchange()
 	}
@@ -218,21 +226,22 @@ func (lc *LinkControl) remove(link *controlLink, out []Output) []Output {
 // only ([LinkControl.End]): a link that becomes the last one before the peer was told stays.
 func (lc *LinkControl) DeleteLink(now time.Time, num llc.LinkNum, out []Output) []Output {
 	link := lc.link(num)
-	if lc.state != ControlActive || link == nil || link.state != linkActive || lc.usable(link) == nil { // rule: TestDeleteLinkGuards
+	if lc.state != ControlActive || link == nil || link.state != linkActive || link.leave.begun() || lc.usable(link) == nil { // rule: TestDeleteLinkGuards
 		return out
 	}
 	lc.enqueue(linkDelete{num: link.num, reason: llc.DeleteOperator, orderly: true})
 	return lc.arm(lc.next(now, out))
 }
 
-// sendDeletes tells the peer of the links that end: the server one at a time and while nothing else is under way, the client at
-// once.
+// sendDeletes tells the peer of the links that end: the server one at a time and while nothing else is under way, in order when connections have left
+// them, and the client at once.
 func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
+	if lc.role == RoleServer && slices.ContainsFunc(lc.deletes, func(d linkDelete) bool { return d.via != 0 }) { // rule: TestDeleteLinkQueue
+		return out
+	}
 	for i := 0; i < len(lc.deletes); i++ {
 		d := &lc.deletes[i]
 		switch {
-		case d.via != 0 && lc.role == RoleServer: // rule: TestDeleteLinkQueue
-			return out
 		case d.via != 0:
 			continue
 		case lc.role == RoleServer && (lc.add.phase != addNone || lc.exchange.kind != exchangeNone): // rule: TestDeleteLinkUnasked, TestCollisions
@@ -244,7 +253,7 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 				continue // when the first contact is over
 			}
 			if symmetric, asymmetric := lc.split(); d.surplus && (link != asymmetric || len(symmetric) < 2) { // rule: TestDeleteLinkNeeded
-				lc.dropDelete(d.num) // a symmetric one was lost meanwhile
+				lc.spare(link) // a symmetric one was lost meanwhile
 				i--
 				continue
 			}
@@ -257,13 +266,19 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 			}
 			if lc.usable(link) == nil { // rule: TestDeleteLinkUnasked, TestControlTable
 				if d.orderly && !d.last { // rule: TestDeleteLinkSpared
-					lc.dropDelete(d.num)
+					lc.spare(link)
 					i--
 					continue
 				}
 				return lc.deleteLast(now, *d, out)
 			}
-			out = lc.down(now, link, end, out)
+			if gentle(d.orderly, d.reason) && !link.leave.over {
+				if !link.leave.begun() && lc.staying(link) != nil {
+					out = lc.leave(now, link, out) // rule: TestLinkLeaving
+				}
+				continue
+			}
+			out = lc.down(now, link, end, link.leave.over, out)
 		}
 		via := lc.usable(link)
 		if via == nil { // rule: TestDeleteLinkWish
@@ -335,12 +350,14 @@ func (lc *LinkControl) advanceDeletes(now time.Time, out []Output) []Output {
 //	Replied..Active      client  request, the last link   Ending  (failed,) SendLLC reply, GroupEnding
 //	Confirming..Ending   client  request, unknown link    same    SendLLC reply "unknown link"
 //	Adding, Active       client  request, a further link  same    (LinkDown,) SendLLC reply, CloseLink
+//	Active               client  request, in order        same    LinkLeaving, and then the same
 //	Confirming..Active   client  request, all             Ended   (failed,) end
 //	Ending               client  request, our link        same    SendLLC reply
 //	Ending               client  request, all             Ended   GroupEnded
 //	Adding               server  request, the first link  same    (when the first contact is over)
 //	Active               server  request, the last link   Ending  GroupEnding, SendLLC DELETE LINK for it
 //	Adding, Active       server  request, a further link  same    (LinkDown,) SendLLC DELETE LINK for it
+//	Active               server  request, in order        same    LinkLeaving, and then the same
 //	Active, in exchange  server  request                  same    (queued; LinkDown if it is not orderly)
 //	Confirming..Active   server  request, unknown link    same    SendLLC reply "unknown link"
 //	Adding, Active       server  request, one that ends   same    (ours is the answer)
@@ -377,9 +394,10 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		return lc.next(now, lc.abortAdd(now, m.Reason, true, out))
 	}
 	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly, last: lc.usable(link) == nil})
-	// "must delete the link right away"
+	// "The server must delete the link right away" (RFC 7609 §3.5.5.1.4), and with it whatever is under way on it.
+	// rule: TestDeleteLinkRightAway
 	if !m.Orderly && lc.state == ControlActive && lc.usable(link) != nil {
-		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
+		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out)
 		lc.retrySoon(now, link)
 	}
 	return lc.next(now, out)
@@ -392,8 +410,25 @@ func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.D
 		out = append(out, SendLLC{Link: via.num, Message: answerDelete(m, llc.DeleteUnknownLink)})
 		return lc.next(now, out)
 	}
-	reply := SendLLC{Link: via.num, Message: answerDelete(m, 0)}
+	if lc.state == ControlActive && link.state == linkActive {
+		if gentle(m.Orderly, m.Reason) && lc.staying(link) != nil { // rule: TestLinkLeaving
+			link.leave.order, link.leave.via = m, via.num
+			if link.leave.begun() { // rule: TestLinkLeavingRepeated
+				return out
+			}
+			return lc.leave(now, link, out)
+		}
+		out = lc.leaveOthers(now, link, out)
+	}
+	link.leave = linkLeave{order: m, via: via.num}
+	return lc.next(now, lc.obeyNow(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out))
+}
+
+// obeyNow answers the order that link.leave has, and ends the link.
+func (lc *LinkControl) obeyNow(now time.Time, link *controlLink, end GroupEnd, out []Output) []Output {
+	m, via := link.leave.order, lc.link(link.leave.via)
 	other := lc.usable(link)
+	reply := SendLLC{Link: link.leave.via, Message: answerDelete(m, 0)}
 	switch {
 	case lc.state == ControlEnding:
 		return append(out, reply)
@@ -403,8 +438,8 @@ func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.D
 		}
 		reply.Tag = tagEnd
 		out = lc.say(reply, out)
-		return lc.ending(now, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out)
-	case via == link: // rule: TestDeleteLinkAnswers
+		return lc.ending(now, end, false, out)
+	case via == link, via == nil || via.state == linkFailed: // rule: TestDeleteLinkAnswers
 		// An answer "flows on the same link"; but this one is given up at once, and the answer could be lost with it.
 		reply.Link = other.num
 	}
@@ -416,7 +451,7 @@ func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.D
 		}
 		out = lc.abortAdd(now, m.Reason, false, out)
 	case linkActive:
-		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out)
+		out = lc.down(now, link, end, link.leave.over, out)
 		out = lc.remove(link, out)
 		lc.spareLast()
 		if m.Reason == llc.DeleteLostPath { // rule: TestAddLinkAskAfterLoss
@@ -425,7 +460,7 @@ func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.D
 	case linkFailed:
 		out = lc.remove(link, out)
 	}
-	return lc.next(now, out)
+	return out
 }
 
 // handleDeleteLinkReply takes the answer to our DELETE LINK. Whether the peer knew the link does not matter.
@@ -440,7 +475,7 @@ func (lc *LinkControl) handleDeleteLinkReply(now time.Time, m llc.DeleteLink, ou
 	lc.dropDelete(m.Link)
 	if link := lc.link(m.Link); link != nil && lc.usable(link) != nil { // rule: TestDeleteLinkWish
 		if link.state == linkActive { // ours was a wish; the server does not have the link
-			out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, out) // rule: TestDeleteLinkWish
+			out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out) // rule: TestDeleteLinkWish
 		}
 		out = lc.remove(link, out)
 		if lc.retry.at.IsZero() {

@@ -156,7 +156,7 @@ func TestAddLinkReplacesAsymmetric(t *testing.T) {
 		if n := p.client.count("DELETE LINK"); n != 1 { // the answer
 			t.Errorf("%s: the client sent %d DELETE LINK", version, n)
 		}
-		if !slices.Contains(p.client.log, "down(2) deleted by peer: asymmetric link no longer needed (0x00050000)") {
+		if !slices.Contains(p.client.log, "down(2) deleted by peer: asymmetric link no longer needed (0x00050000), orderly") {
 			t.Errorf("%s: the asymmetric link: %v", version, p.client.log)
 		}
 

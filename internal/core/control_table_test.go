@@ -85,7 +85,7 @@ var controlEventOrder = strings.Fields(`start confirm confirm-reply crossed cros
 	request-add request-add-reply delete delete2 delete-reply delete2-reply delete-all delete-all-reply
 	rkey rkey-reply rkey-negative rkey-retry rkey-cont drop-rkey drop-unknown drop-reply
 	test test-reply test-wrong optional broken sent-confirm sent-end fail drop end
-	add-new accepted-new confirm-new confirm-new-reply crossed-new sent-added fail2 delete3 delete3-reply rnic
+	add-new accepted-new confirm-new confirm-new-reply crossed-new sent-added fail2 delete3 delete3-reply left rnic
 	want unwanted quarantine take take-unknown early late`)
 
 // message returns the peer's message for a word, nil if it is none.
@@ -212,6 +212,8 @@ func (b *controlBench) do(word string) []Output {
 		outs = lc.Sent(b.now, tagAdded|2<<8, nil)
 	case "fail2":
 		outs = lc.LinkFailed(b.now, 2, errors.New("retries"), nil)
+	case "left":
+		outs = lc.LinkLeft(b.now, 1, nil)
 	case "rnic":
 		outs = lc.SetRNICs(b.now, append(slices.Clone(lc.rnics), controlRNIC(5)), nil)
 	case "fail":
@@ -327,6 +329,8 @@ var controlStates = []struct {
 	{RoleClient, "t", clientTwo + " want", ControlActive},
 	{RoleClient, "t", clientTwo + " fail2", ControlActive},
 	{RoleClient, "t", clientTwo + " fail", ControlActive},
+	{RoleClient, "t", clientTwo + " delete", ControlActive}, // connections leave link 1
+	{RoleClient, "t", clientTwo + " delete want", ControlActive},
 	{RoleClient, "t", clientTwo + " end", ControlEnding},
 
 	{RoleServer, "r", "", ControlInit},
@@ -352,6 +356,8 @@ var controlStates = []struct {
 	{RoleServer, "t", serverTwo + " want", ControlActive},
 	{RoleServer, "t", serverTwo + " fail2", ControlActive},
 	{RoleServer, "t", serverTwo + " fail2 rnic delete2-reply late", ControlActive}, // ADD LINK is sent again
+	{RoleServer, "t", serverTwo + " delete", ControlActive},                        // connections leave link 1
+	{RoleServer, "t", serverTwo + " delete left", ControlActive},
 	{RoleServer, "t", serverTwo + " end", ControlEnding},
 }
 

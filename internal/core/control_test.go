@@ -36,8 +36,14 @@ func controlWords(now time.Time, outs []Output) string {
 			list = append(list, fmt.Sprintf("connect(%d) %v", o.Link, o.Peer.QPN))
 		case LinkUp:
 			list = append(list, fmt.Sprintf("up(%d)", o.Link))
+		case LinkLeaving:
+			list = append(list, fmt.Sprintf("leaving(%d)", o.Link))
 		case LinkDown:
-			list = append(list, fmt.Sprintf("down(%d) %v", o.Link, o.Why))
+			w := fmt.Sprintf("down(%d) %v", o.Link, o.Why)
+			if o.Orderly {
+				w += ", orderly"
+			}
+			list = append(list, w)
 		case CloseLink:
 			list = append(list, fmt.Sprintf("close(%d)", o.Link))
 		case RMBConfirmed:

@@ -239,12 +239,18 @@ type (
 	// LinkUp says that connections may use another link.
 	LinkUp struct{ Link llc.LinkNum }
 
+	// LinkLeaving says that a link ends in order, and is good until then: its connections go to other links
+	// ([LinkControl.ElementOn]), new ones begin on others. [LinkControl.LinkLeft] says that none is on it any more; after
+	// [LinkLeaveTimeout] it ends without. What follows is LinkDown, or the link stays as the others are lost.
+	LinkLeaving struct{ Link llc.LinkNum }
+
 	// LinkDown says that connections must not use a link any more, and go on over another one
-	// ([LinkControl.ElementOn]). The queue pair is of no use if Why is not an order of the peer's or our
-	// own; the peer may still be using it until CloseLink.
+	// ([LinkControl.ElementOn]). With Orderly it still carries what is on its way, and the peer may use it until CloseLink; else
+	// the queue pair is of no use.
 	LinkDown struct {
-		Link llc.LinkNum
-		Why  GroupEnd
+		Link    llc.LinkNum
+		Why     GroupEnd
+		Orderly bool
 	}
 
 	// CloseLink says that both sides have done with a link, or with one that was never up: its queue pair is to
@@ -287,6 +293,7 @@ func (LinkStep) output()     {}
 func (OpenLink) output()     {}
 func (ConnectLink) output()  {}
 func (LinkUp) output()       {}
+func (LinkLeaving) output()  {}
 func (LinkDown) output()     {}
 func (CloseLink) output()    {}
 func (RMBConfirmed) output() {}

@@ -99,6 +99,10 @@ const (
 	wishTries   = 6
 	wishBackoff = 5
 
+	// LinkLeaveTimeout is how long connections may take to leave a link that ends in order. It is shorter than LLCTimeout, in which the server that
+	// has ordered it awaits the answer. Ours.
+	LinkLeaveTimeout = time.Second
+
 	// AddLinkRetry is how long a server waits with another attempt at a further link, RFC 7609 C.8; each time twice as long,
 	// up to AddLinkRetryMax. AddLinkPause is the least time between two attempts, whatever the reason for the second, and AddLinkPauseMax after many links that did not hold; a link that
 	// has held for linkSteady was no failure. All ours: Linux net/smc tries when a port comes up, or a link is lost.

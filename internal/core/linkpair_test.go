@@ -38,8 +38,10 @@ type pairSide struct {
 	answers  []string
 	opened   []time.Duration // when OpenLink was said, since the beginning
 	noLinks  bool
-	openLate bool              // nobody answers OpenLink
-	down     map[wire.MAC]bool // RNICs that take no new links
+	openLate bool                               // nobody answers OpenLink
+	stays    bool                               // connections do not leave links
+	leave    func(s *pairSide, num llc.LinkNum) // has connections leave a link; nil: they do at once
+	down     map[wire.MAC]bool                  // RNICs that take no new links
 }
 
 // pairRNIC is RNIC n of a host.
@@ -192,6 +194,15 @@ func (s *pairSide) do(outs []Output) {
 				tokens[id] = s.token(id, o.Link)
 			}
 			s.do(s.lc.LinkOpened(p.now, o.Link, end, tokens, nil))
+		case LinkLeaving:
+			s.log = append(s.log, controlWords(p.now, []Output{o}))
+			switch {
+			case s.stays:
+			case s.leave != nil:
+				s.leave(s, o.Link)
+			default:
+				s.do(s.lc.LinkLeft(p.now, o.Link, nil))
+			}
 		case LinkUp, LinkDown, CloseLink, ElementLost, GroupEnding, GroupEnded:
 			s.log = append(s.log, controlWords(p.now, []Output{o}))
 		case LinkStep:

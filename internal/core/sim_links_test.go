@@ -113,6 +113,15 @@ func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
 		})
 		return true
 	}
+	leave := func(s *pairSide, num llc.LinkNum) {
+		w.enqueue(key(s, num)+" left", func() {
+			if w.rng.IntN(4) > 0 { // else they do not in time
+				say("%s: connections have left link %d", s.name, num)
+				s.do(s.lc.LinkLeft(p.now, num, nil))
+			}
+		})
+	}
+	p.server.leave, p.client.leave = leave, leave
 	fail := func(s *pairSide, num llc.LinkNum) {
 		if s.lc.link(num) == nil || w.dead[key(s, num)] {
 			return

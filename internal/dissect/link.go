@@ -103,6 +103,7 @@ type LinkGroup struct {
 
 	// By index of the direction of the messages that have the token.
 	tokens [2]map[wire.AlertToken]*Conn
+	early  [2]earlyTokens
 	// eyecatcher says, by index of the direction in which bytes go, whether elements begin with one.
 	eyecatcher [2]bool
 	adding     *Link // of an ADD LINK that awaits its reply

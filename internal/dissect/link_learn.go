@@ -115,6 +115,39 @@ func (t *Tracker) learnR(c *Conn, a *clc.Accept, f *clc.Confirm) {
 	c.onLink = true
 	t.learnRing(c, &c.ToServer, a.R)
 	t.learnRing(c, &c.ToClient, f.R)
+	for _, r := range []*Ring{&c.ToServer, &c.ToClient} {
+		if g.early[r.Dir.index()].take(r.AlertToken) {
+			r.writerAt = mark{}
+		}
+	}
+}
+
+// Early tokens are those of CDC messages whose connection was not known when they came. A client that knows
+// its link sends as soon as it has sent Confirm, which may be lost and come again when much has been said.
+type earlyTokens struct {
+	tokens map[wire.AlertToken]struct{}
+	more   bool // some were forgotten
+}
+
+func (s *earlyTokens) add(token wire.AlertToken) {
+	if _, ok := s.tokens[token]; ok || s.more {
+		return
+	}
+	if len(s.tokens) == maxEarly {
+		s.tokens, s.more = nil, true
+		return
+	}
+	if s.tokens == nil {
+		s.tokens = make(map[wire.AlertToken]struct{})
+	}
+	s.tokens[token] = struct{}{}
+}
+
+// take reports whether messages of a connection that is known now may have come before.
+func (s *earlyTokens) take(token wire.AlertToken) bool {
+	_, ok := s.tokens[token]
+	delete(s.tokens, token)
+	return ok || s.more
 }
 
 // setFirst notes whether c, whose Accept is a, is the first contact that made the link group.

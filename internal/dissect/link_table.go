@@ -163,6 +163,7 @@ func (t *Tracker) forgetGroup(g *LinkGroup) {
 		t.forgetLink(l)
 	}
 	g.tokens = [2]map[wire.AlertToken]*Conn{}
+	g.early = [2]earlyTokens{}
 }
 
 // newLink adds a link to a group. A group that has too many loses the oldest that matters least, but not

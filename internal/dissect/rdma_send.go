@@ -140,6 +140,7 @@ func (t *Tracker) cdc(e *Event, f *flow, b []byte, where place) {
 	}
 	c := f.link.Group.tokens[f.dir.index()][m.AlertToken]
 	if c == nil {
+		f.link.Group.early[f.dir.index()].add(m.AlertToken)
 		e.Text = "of a connection that is not known"
 		return
 	}

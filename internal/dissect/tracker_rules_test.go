@@ -1,6 +1,7 @@
 package dissect
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -297,6 +298,54 @@ func TestRules(t *testing.T) {
 			tt.play(s)
 			wantProblems(t, s.Packets, tt.want...)
 		})
+	}
+}
+
+// A client that knows its link sends as soon as it has sent Confirm. If that is lost, and comes again when the server has had messages
+// of the connection, they have numbers and cursors that nobody can check; those that follow are checked.
+func TestLateConfirm(t *testing.T) {
+	for _, skip := range []uint16{1, 2} {
+		s := dissecttest.NewScript()
+		s.Handshake()
+		s.CDC(c2s, dissecttest.Set(cdc.Closed))
+		s.CDC(s2c, dissecttest.Set(cdc.Closed))
+		s.Ends[0].Addr = netip.MustParseAddrPort("10.0.0.2:40001")
+		s.Ends[0].Token, s.Ends[1].Token = 0x23, 0x12
+		s.CDCs = [2]cdc.Message{}
+		s.Open(true, true)
+		s.CLC(c2s, s.Proposal())
+		accept, confirm := s.Accept(), s.Confirm()
+		accept.FirstContact, accept.FCE, confirm.FirstContact, confirm.FCE, confirm.ClientGIDs = false, nil, false, nil, nil
+		s.CLC(s2c, accept)
+		for i := range uint32(17) {
+			s.CDC(c2s, dissecttest.Produce(0, 100*i))
+		}
+		s.CLC(c2s, confirm)
+		s.CDC(s2c, dissecttest.Produce(0, 16000))
+		s.CDC(c2s, func(m *cdc.Message) { m.Producer.Count, m.Consumer.Count = 1800, 16000 })
+		s.CDC(c2s, func(m *cdc.Message) { m.Seq += skip - 1; m.Producer.Count = 1900 })
+		var want []string
+		if skip > 1 {
+			want = []string{"violation: CDC sequence number 20 after 18, and no packet is missing"}
+		}
+		wantProblems(t, s.Packets, want...)
+	}
+}
+
+// The tokens of unknown connections are bounded. When some are forgotten nothing that is new is taken for complete.
+func TestEarlyTokens(t *testing.T) {
+	var s earlyTokens
+	for i := range wire.AlertToken(maxEarly) {
+		s.add(i)
+		s.add(i)
+	}
+	if s.take(maxEarly) || !s.take(3) || s.take(3) {
+		t.Errorf("take: want those that were added, once; %d are left", len(s.tokens))
+	}
+	s.add(maxEarly)
+	s.add(maxEarly + 1)
+	if !s.take(3) || len(s.tokens) != 0 {
+		t.Errorf("with more than %d tokens: take(3) = false, and %d are remembered; want true and none", maxEarly, len(s.tokens))
 	}
 }
 

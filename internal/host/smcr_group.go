@@ -141,14 +141,6 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error 
 	return nil
 }
 
-// newOwner names a connection to core. g.mu is held.
-func (g *smcrGroup) newOwner(c *smcrCarrier) core.Owner {
-	g.forgetFreed()
-	g.lastOwner++
-	g.owners[g.lastOwner] = c
-	return g.lastOwner
-}
-
 // do has core decide something, and carries it out. Not before the first contact has begun.
 func (g *smcrGroup) do(f func(now time.Time, out []core.Output) []core.Output) {
 	g.mu.Lock()
@@ -183,6 +175,8 @@ func (g *smcrGroup) carryOut(out core.Output) {
 		}
 	case core.LinkUp:
 		g.linkUp(out.Link)
+	case core.LinkLeaving:
+		g.linkLeaving(out)
 	case core.LinkDown:
 		g.linkDown(out)
 	case core.CloseLink:
@@ -352,6 +346,9 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 			return g.ctl.Sent(now, core.Tag(ev.Tag), out)
 		case link.EventFailed:
 			return g.ctl.LinkFailed(now, l.num, ev.Err, out)
+		case link.EventLeft:
+			l.left = l.up
+			return g.ctl.LinkLeft(now, l.num, out)
 		}
 		return out
 	})
@@ -468,24 +465,6 @@ func (g *smcrGroup) isOver() bool {
 	return g.over
 }
 
-// releaseElement ends the use of an element of the peer.
-func (g *smcrGroup) releaseElement(o core.Owner) {
-	g.mu.Lock()
-	g.forgetOwner(o)
-	g.mu.Unlock()
-	if g.full.Load() {
-		g.noteRoom()
-	}
-}
-
-// forgetOwner is releaseElement with g.mu held.
-func (g *smcrGroup) forgetOwner(o core.Owner) {
-	delete(g.owners, o)
-	if !g.gone {
-		g.ctl.ReleaseElement(o)
-	}
-}
-
 // declined takes that the peer has declined a connection in place of its Confirm.
 func (g *smcrGroup) declined() {
 	g.mu.Lock()
@@ -494,39 +473,6 @@ func (g *smcrGroup) declined() {
 	g.mu.Unlock()
 	if known {
 		g.noteRoom()
-	}
-}
-
-// freedOwners are connections that have closed and have nothing more on its way. They come with locks held that come after the group's,
-// and wait until somebody has that.
-type freedOwners struct {
-	sync.Mutex
-	list []core.Owner
-}
-
-func (f *freedOwners) add(o core.Owner) {
-	if o == 0 {
-		return
-	}
-	f.Lock()
-	f.list = append(f.list, o)
-	f.Unlock()
-}
-
-func (f *freedOwners) any() bool {
-	f.Lock()
-	defer f.Unlock()
-	return len(f.list) > 0
-}
-
-// forgetFreed ends their use of elements. g.mu is held.
-func (g *smcrGroup) forgetFreed() {
-	g.freed.Lock()
-	list := g.freed.list
-	g.freed.list = nil
-	g.freed.Unlock()
-	for _, o := range list {
-		g.forgetOwner(o)
 	}
 }
 

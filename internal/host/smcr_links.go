@@ -29,6 +29,8 @@ type smcrLink struct {
 	mtu   atomic.Uint32 // wire.MTU of the path, 0 before it is known
 	heard uint64        // messages, when core was told last
 	up    bool          // connections may use it
+	moved int           // connections, when it was about to end
+	left  bool          // they have left it in time
 
 	counts atomic.Bool // in upLinks: it is up, and its RNIC not known to be down
 
@@ -127,6 +129,11 @@ func (g *smcrGroup) linkOf(num llc.LinkNum) *smcrLink {
 // main returns the link that is named to peers: the first one that connections may use, or that is left. g.mu is held.
 func (g *smcrGroup) main() *smcrLink {
 	for _, l := range g.links {
+		if l.up && !g.leaves(l) { // rule: TestSMCRLeavingUnused: !g.leaves(l) -> true
+			return l
+		}
+	}
+	for _, l := range g.links {
 		if l.up {
 			return l
 		}
@@ -143,6 +150,11 @@ func (g *smcrGroup) main() *smcrLink {
 func (g *smcrGroup) named(server *clc.ParamsR) *smcrLink {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.toName(server)
+}
+
+// toName is named with g.mu held.
+func (g *smcrGroup) toName(server *clc.ParamsR) *smcrLink {
 	if server != nil && g.ctl != nil {
 		for _, x := range g.ctl.Links() {
 			if x.Peer.GID != server.GID || x.Peer.QPN != server.QPN {
@@ -156,7 +168,7 @@ func (g *smcrGroup) named(server *clc.ParamsR) *smcrLink {
 	best := g.main()
 	if g.failovers > 0 {
 		for _, l := range g.links {
-			if l.up && l.num > best.num {
+			if l.up && l.num > best.num && !g.leaves(l) { // rule: TestSMCRLeavingUnused: !g.leaves(l) -> true
 				best = l // rule: TestSMCRNamedNewest: best = l -> _ = l
 			}
 		}
@@ -371,15 +383,22 @@ func (g *smcrGroup) linkDown(o core.LinkDown) {
 	l := g.linkOf(o.Link)
 	l.up = false
 	l.countOut()
-	if o.Why.Kind != core.EndAsymmetric && o.Why.Kind != core.EndOperator { // else it still carries what is on its way
+	if !o.Orderly { // rule: TestSMCRLeaving: !o.Orderly -> true
 		l.net.Fail(errLinkEnded) // the error is why it failed before, if it did
 	}
-	moved := g.moveAll(l)
+	moved, stuck := g.moveAll(l)
+	for _, c := range stuck {
+		c.link.GiveUp()
+		if !c.detached {
+			g.afterwards(c.lost)
+		}
+	}
+	moved += l.moved
 	g.failovers++
 	g.moved += uint64(moved)
 	g.host.counters.ended(endOfLink, groupEndReason(o.Why)) // rule: TestSMCRFailover
 	g.host.cfg.Logger.Warn("link ended, connections go on over others",
-		"group", g.lg.ID, "link", o.Link, "local", l.rnic.dev.Addr(), "peer", l.peer, "why", o.Why.String(), "connections", moved, "redundancy", g.ctl.Redundancy())
+		"group", g.lg.ID, "link", o.Link, "local", l.rnic.dev.Addr(), "peer", l.peer, "why", o.Why.String(), "connections", moved, "left", l.left, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()
 }
 

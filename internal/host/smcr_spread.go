@@ -12,7 +12,8 @@ import (
 // This file has which connection writes over which link of a group.
 //
 // A connection begins on the link with the least load, and when a link comes some of the others' move to it, so that
-// all have the same, by Config.SMCRSpread. An asymmetric link has none while there is another one: it shares a device with that.
+// all have the same, by Config.SMCRSpread. An asymmetric link has none while there is another one: it shares a device with that. Nor has
+// one that is about to end.
 
 // SpreadConnections and SpreadBytes are policies: by what links are to be loaded alike.
 const (
@@ -38,8 +39,8 @@ type spread struct {
 
 type spreadLink struct {
 	*smcrLink
-	asymmetric bool
-	load       uint64
+	rank int // those of the lowest are used
+	load uint64
 }
 
 // spread returns the current one. g.mu is held.
@@ -47,7 +48,14 @@ func (g *smcrGroup) spread() *spread {
 	s := &spread{group: g}
 	for _, x := range g.ctl.Links() {
 		if l := g.linkOf(x.Num); l != nil && l.up {
-			s.links = append(s.links, spreadLink{l, x.Asymmetric, 0})
+			rank := 0
+			switch {
+			case x.Leaving:
+				rank = 2 // rule: TestSMCRLeavingUnused: rank = 2 -> rank = 0
+			case x.Asymmetric:
+				rank = 1
+			}
+			s.links = append(s.links, spreadLink{l, rank, 0})
 		}
 	}
 	if len(s.links) > 1 { // else nobody compares
@@ -84,7 +92,7 @@ func (s *spread) pick(owner core.Owner, tried []*spreadLink) (best *spreadLink, 
 		if x.net.Err() != nil || slices.Contains(tried, x) {
 			continue
 		}
-		if best != nil && (x.asymmetric && !best.asymmetric || x.asymmetric == best.asymmetric && x.load >= best.load) {
+		if best != nil && (x.rank > best.rank || x.rank == best.rank && x.load >= best.load) {
 			continue
 		}
 		if el, ok := s.group.ctl.ElementOn(owner, x.num); ok {
@@ -109,10 +117,11 @@ func (s *spread) move(c *smcrCarrier, to *spreadLink, el core.Element, weight ui
 	return nil
 }
 
-// moveAll moves what writes over a link to others, and returns how many. A link may fail after it was picked, and with it the move: then another one
-// is picked, as long as there is one. g.mu is held.
-func (g *smcrGroup) moveAll(from *smcrLink) (moved int) {
+// moveAll moves what writes over a link to others, and returns how many, and those for which there is none. A link may fail after it was picked, and with it the move:
+// then another one is picked, as long as there is one. g.mu is held.
+func (g *smcrGroup) moveAll(from *smcrLink) (moved int, stuck []*smcrCarrier) {
 	s := g.spread()
+	s.links = slices.DeleteFunc(s.links, func(x spreadLink) bool { return x.smcrLink == from })
 	var tried []*spreadLink
 	for owner, c := range g.owners {
 		if c.link == nil || c.link.Link() != from.net {
@@ -124,15 +133,12 @@ func (g *smcrGroup) moveAll(from *smcrLink) (moved int) {
 			tried = append(tried, to)
 		}
 		if to == nil {
-			c.link.GiveUp()
-			if !c.detached {
-				g.afterwards(c.lost)
-			}
+			stuck = append(stuck, c)
 			continue
 		}
 		moved++
 	}
-	return moved
+	return moved, stuck
 }
 
 // namedLink returns the link on which a new connection is to begin where links were lost, nil if that does not matter: the one that the handshake has named, on which a

@@ -143,7 +143,7 @@ func TestSMCRMoveAnew(t *testing.T) {
 	failing.net = unready
 	count := g.connsOn(from)
 	from.up = false
-	moved := g.moveAll(from)
+	moved, _ := g.moveAll(from)
 	failing.net, from.up = good, true
 	left := g.connsOn(from)
 	g.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 //
 //	Group.NewCarrier   the alert token is known to the peer soon, and what it sends is kept
 //	Attach             the peer's element is known: what was kept is there, and all may be sent
-//	Move               its link has failed: it goes on over another one
+//	Move               its link has failed, or is left: it goes on over another one
 //	Detach             nothing new is sent. What was said last still goes out
 //	Release            nothing comes any more
 type Carrier struct {
@@ -179,6 +179,7 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 		return l.error(ErrNotReady)
 	}
 	c.mu.Lock()
+	l.users.Add(1)
 	c.link, c.ring, c.region, c.peer, c.sendSize = l, ring, region, to, size
 	c.peer.Addr += uint64(to.Size.Bytes()) * uint64(to.Index-1) // modulo 1<<64: any number may be an address there
 	c.size = uint32(to.Size.Bytes())

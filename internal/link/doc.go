@@ -24,6 +24,8 @@
 // more then. A connection that has said its last word and not all of whose bytes have arrived waits for that, while there is another
 // link in the group; without one its send ring is given back.
 //
+// A link that ends in order is left in the same way while it works: [Link.Leave] tells when nothing is on its way over it any more, nor will be.
+//
 // # Receiving
 //
 // The completion handler of a link runs on the goroutine of its device. It parses CDC messages in place, finds the

@@ -43,9 +43,10 @@ const (
 	EventLLC    EventKind = iota + 1 // a message came that is not CDC
 	EventSent                        // the message with Tag has reached the peer's device
 	EventFailed                      // the link has failed, or its owner has called Fail
+	EventLeft                        // no connection writes over the link any more: see [Link.Leave]
 )
 
-var eventNames = [...]string{EventLLC: "LLC", EventSent: "sent", EventFailed: "failed"}
+var eventNames = [...]string{EventLLC: "LLC", EventSent: "sent", EventFailed: "failed", EventLeft: "left"}
 
 // String returns "LLC" and so on.
 func (k EventKind) String() string { return eventNames[k] }
@@ -76,7 +77,7 @@ func (g *Group) News() <-chan struct{} { return g.news }
 func (g *Group) LimitMTU(m wire.MTU) { g.limitMTU.Store(uint32(m)) }
 
 // Poll returns the oldest event, and false if there is none. Those of one link are in order, EventFailed
-// comes last and is never left out.
+// comes last, but for EventLeft, and is never left out.
 func (g *Group) Poll() (Event, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

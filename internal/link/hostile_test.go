@@ -255,14 +255,19 @@ func TestImmediate(t *testing.T) {
 	l, s := newLiar(t, settings{})
 	c, d := s.connect(t, settings{})
 	token, _ := l.rmb.Token(l.side.link)
+	before := l.link.QPStats().Messages
 	for range 3 * receives {
 		eventually(t, "room to send", func() bool {
 			return l.link.qp.PostSend(rdma.SendWR{ID: idLLC, Op: rdma.OpWriteImm, Remote: token.Addr, RKey: token.RKey}) == nil
 		})
 	}
 	eventually(t, "all of them", func() bool { return l.side.link.Stats().Malformed == 3*receives })
+	// They have places in the send queue until they are acknowledged, of which the link knows nothing: it would find that full, and fail.
+	eventually(t, "all are acknowledged", func() bool { return l.link.QPStats().Messages == before+3*receives })
 	exchange(t, c, d, 1<<16)
-	if err := l.side.link.Err(); err != nil {
-		t.Error(err)
+	for _, side := range s {
+		if err := side.link.Err(); err != nil {
+			t.Error(err)
+		}
 	}
 }

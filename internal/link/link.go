@@ -31,6 +31,9 @@ type Link struct {
 	heard atomic.Uint64
 	stats counters
 
+	users   atomic.Int32 // connections that write over it
+	leaving atomic.Bool  // Leave was called, and EventLeft is to come
+
 	// mu guards what is being sent: see send.go.
 	mu         sync.Mutex
 	ready      bool

@@ -59,6 +59,26 @@ func (c *Carrier) Move(l *Link, to RMBToken) error {
 	return nil
 }
 
+// Leave asks for an [EventLeft] as soon as no connection writes over the link, nor has anything on its way over it: when those that do
+// were told to move, or have ended. It comes once for a call, and at once where there are none. A link that has failed is left too.
+func (l *Link) Leave() {
+	l.leaving.Store(true)
+	l.checkLeft()
+}
+
+// unused takes note that a connection does not write over the link any more. Its mu may be held.
+func (l *Link) unused() {
+	l.users.Add(-1)
+	l.checkLeft()
+}
+
+func (l *Link) checkLeft() {
+	// rule: TestLeave: l.users.Load() == 0 -> true
+	if l.users.Load() == 0 && l.leaving.CompareAndSwap(true, false) {
+		l.group.tell(Event{Kind: EventLeft, Link: l})
+	}
+}
+
 // Link returns the link that the connection writes over, nil before Attach.
 func (c *Carrier) Link() *Link {
 	c.mu.Lock()
@@ -96,6 +116,8 @@ func (c *Carrier) settle() {
 		return
 	}
 	c.gen.Add(1) // completions of the old link count no more
+	m.link.users.Add(1)
+	c.link.unused()
 	c.link, c.region = m.link, region
 	c.peer.RKey, c.peer.Addr = m.to.RKey, m.to.Addr
 	if failed {

@@ -22,6 +22,7 @@ type twins struct {
 
 	mu    sync.Mutex
 	pairs [][2]*end
+	left  chan *Link // by connections, see Leave
 	done  chan struct{}
 	all   sync.WaitGroup
 }
@@ -29,7 +30,7 @@ type twins struct {
 // newTwins makes two groups with n links, whose owners move connections when a link fails: each side by itself, when it hears of it.
 func newTwins(t testing.TB, n int) *twins {
 	t.Helper()
-	w := &twins{t: t, cut: make([]atomic.Bool, n), done: make(chan struct{})}
+	w := &twins{t: t, cut: make([]atomic.Bool, n), left: make(chan *Link, 8), done: make(chan struct{})}
 	for i := range n {
 		cfg := &rdma.Config{Drop: func([]byte) bool { return w.cut[i].Load() || rand.IntN(500) == 0 }}
 		a, b := openDevice(t, randomLoopback(), cfg), openDevice(t, randomLoopback(), cfg)
@@ -77,8 +78,11 @@ func (w *twins) own(i int) {
 			return
 		}
 		for e, ok := w.sides[i].group.Poll(); ok; e, ok = w.sides[i].group.Poll() {
-			if e.Kind == EventFailed {
+			switch e.Kind {
+			case EventFailed:
 				w.moveAll(i, e.Link)
+			case EventLeft:
+				w.left <- e.Link
 			}
 		}
 	}

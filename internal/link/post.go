@@ -336,6 +336,7 @@ func (c *Carrier) drained() {
 	}
 	ring := c.ring
 	c.ring, c.region, c.move = nil, nil, nil
+	c.link.unused() // rule: TestLeaveUsers
 	c.group.forget(c)
 	close(c.sent)
 	if c.dropped || c.posted > keptBytes {

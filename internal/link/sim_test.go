@@ -50,6 +50,7 @@ type simLink struct {
 	cut    bool    // packets vanish
 	slow   bool    // they take a long time
 	closed bool
+	end    simEndOfLink
 }
 
 // A simFailure ends a schedule.
@@ -163,6 +164,10 @@ func (w *world) owner(side int) bool {
 	if !ok {
 		return false
 	}
+	if e.Kind == EventLeft {
+		w.haveLeft(side, e.Link)
+		return true
+	}
 	if e.Kind != EventFailed {
 		w.failf("event %v", e.Kind)
 	}
@@ -179,11 +184,18 @@ func (w *world) owner(side int) bool {
 
 // good returns a link that a side can use, as far as it knows.
 func (w *world) good(side int) *simLink {
-	var list []*simLink
+	var list, last []*simLink
 	for _, l := range w.links {
-		if l.up[side] && l.ends[side].Err() == nil {
+		switch {
+		case !l.up[side] || l.ends[side].Err() != nil || l.end.down[side]:
+		case l.end.leaving[side]:
+			last = append(last, l)
+		default:
 			list = append(list, l)
 		}
+	}
+	if len(list) == 0 {
+		list = last
 	}
 	if len(list) == 0 {
 		return nil
@@ -300,7 +312,7 @@ func (w *world) finish(x *simEnd) bool {
 
 // learn has a side hear from the other one that a link is lost.
 func (w *world) learn(side int, l *simLink) bool {
-	if l.ends[side].Err() != nil || l.ends[1-side].Err() == nil {
+	if l.ends[side].Err() != nil || l.ends[1-side].Err() == nil || l.end.shut[1-side] {
 		return false
 	}
 	w.fail(side, l, "the peer says so")
@@ -333,7 +345,7 @@ func (w *world) closeLink(l *simLink) bool {
 // alive is how many links work, whatever the owners know.
 func (w *world) alive() (n int) {
 	for _, l := range w.links {
-		if !l.cut && l.ends[0].Err() == nil && l.ends[1].Err() == nil && l.up[0] && l.up[1] {
+		if !l.cut && l.ends[0].Err() == nil && l.ends[1].Err() == nil && l.up[0] && l.up[1] && !l.end.leaving[0] {
 			n++
 		}
 	}
@@ -373,8 +385,10 @@ func (w *world) step(t testing.TB) {
 		w.closeLink(l)
 	case k < 90:
 		w.finish(sc.ends[side])
-	case k < 92:
+	case k < 91:
 		l.up[side] = true
+	case k < 92:
+		w.endAnother(l)
 	case k < 94 && !w.ended: // the load is spread
 		if to := w.good(side); to != nil && to.ends[1-side].Err() == nil {
 			w.move(side, sc, to)
@@ -451,6 +465,7 @@ func (w *world) settle() {
 				busy = w.learn(i, l) || busy
 			}
 			busy = w.closeLink(l) || busy
+			busy = l.end.leaving[0] && w.endInOrder(l) || busy
 		}
 		for i := range w.sides {
 			for w.owner(i) {
@@ -493,6 +508,7 @@ func (w *world) check() {
 			}
 		}
 	}
+	w.checkLeft()
 	for _, l := range w.links { // both know the same
 		if (l.ends[0].Err() == nil) != (l.ends[1].Err() == nil) {
 			w.failf("link %d: %v and %v", l.name, l.ends[0].Err(), l.ends[1].Err())
@@ -596,7 +612,7 @@ func TestSimMove(t *testing.T) {
 		t.Fatalf("%s; replay with: go test -run TestSimMove -seed=%d", failure, seed)
 	}
 	t.Logf("%v", total)
-	for _, what := range []string{"connections", "ended", "faults", "links", "moves", "restarts", "spoiled", "validations"} {
+	for _, what := range []string{"connections", "ended", "faults", "left", "links", "moves", "restarts", "spoiled", "validations"} {
 		if total[what] == 0 && seeds >= 1000 && first != last {
 			t.Errorf("no %s: the simulation misses something", what)
 		}

@@ -220,10 +220,6 @@ type failover struct {
 	damages []damage
 }
 
-// tries is how often a damage may go wrong, less one. Linux 6.12 sometimes loses what one of its connections has on its way when the link
-// fails, or stops: see docs/interop.md. What went wrong is in the case's notes. A fault of ours goes wrong each time.
-const tries = 3
-
 // run begins with other hosts of ours, and so with another link group, for each damage. Linux 6.12 does not register the memory of connections that
 // use it again on a link that was made in the meantime, though it tells its key: see Facts in README.md.
 func (f failover) run(ctx context.Context, l *lab, each func(h *host.Host, w witness) error) error {
@@ -232,20 +228,8 @@ func (f failover) run(ctx context.Context, l *lab, each func(h *host.Host, w wit
 	}
 	for _, d := range f.damages {
 		l.atEnd(func() error { return l.undo(context.WithoutCancel(ctx), d) })
-		for try := 1; ; try++ {
-			err := f.try(ctx, l, d, each)
-			if err == nil {
-				break
-			}
-			err = fmt.Errorf("%s: %w", d.what, err)
-			if try == tries || ctx.Err() != nil {
-				return err
-			}
-			first, _, _ := strings.Cut(err.Error(), "\n")
-			l.note("once more, as %s", first)
-			if err := l.undo(ctx, d); err != nil {
-				return err
-			}
+		if err := f.try(ctx, l, d, each); err != nil {
+			return fmt.Errorf("%s: %w", d.what, err)
 		}
 	}
 	return nil

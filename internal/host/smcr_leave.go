@@ -1,0 +1,69 @@
+package host
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// This file has the end of a link in order: its connections leave it while it still works.
+
+// linkLeaving has connections leave a link. What is on its way over it completes first; link.EventLeft says when they have, and core does not wait for ever. g.mu is
+// held.
+func (g *smcrGroup) linkLeaving(o core.LinkLeaving) {
+	l := g.linkOf(o.Link)
+	l.moved, _ = g.moveAll(l)
+	g.host.cfg.Logger.Info("link is about to end, connections go to others",
+		"group", g.lg.ID, "link", o.Link, "local", l.rnic.dev.Addr(), "peer", l.peer, "connections", l.moved)
+	l.net.Leave()
+}
+
+// leaves reports whether a link is about to end. g.mu is held.
+func (g *smcrGroup) leaves(l *smcrLink) bool {
+	return g.ctl != nil && slices.ContainsFunc(g.ctl.Links(), func(x core.GroupLink) bool { return x.Leaving && x.Num == l.num })
+}
+
+// DeleteLink implements [control.LinkDeleter]: an operator ends a link. A client asks its server to; nobody waits for that here.
+func (v *controlView) DeleteLink(group uint32, num uint8) error {
+	h := (*Host)(v)
+	h.mu.Lock()
+	var g *smcrGroup
+	for lg, x := range h.smcrGroups {
+		if uint32(lg.ID) == group {
+			g = x
+		}
+	}
+	h.mu.Unlock()
+	if g == nil {
+		return fmt.Errorf("there is no link group %08x of SMC-R", group)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctl == nil || g.ctl.State() != core.ControlActive {
+		return fmt.Errorf("link group %08x is being made, or ends: it has no links that could be deleted", group)
+	}
+	var others []string
+	known := false
+	for _, x := range g.ctl.Links() {
+		if uint8(x.Num) == num {
+			known = true
+		} else {
+			others = append(others, strconv.Itoa(int(x.Num)))
+		}
+	}
+	switch {
+	case !known: // rule: TestSMCRDeleteLink
+		return fmt.Errorf("link group %08x has no link %d, but %s", group, num, strings.Join(others, ", "))
+	case len(others) == 0: // rule: TestSMCRDeleteLink
+		return fmt.Errorf("link %d is the last one of link group %08x: it ends with its connections", num, group)
+	}
+	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
+		return g.ctl.DeleteLink(now, llc.LinkNum(num), out)
+	})
+	return nil
+}
