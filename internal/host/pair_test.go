@@ -2,11 +2,15 @@ package host
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/smctest"
@@ -33,12 +37,22 @@ func TestPairLeavesTCP(t *testing.T) {
 	if s.Mode() != ModeUnix {
 		t.Fatalf("mode = %v (%v), want %v", s.Mode(), s.Reason(), ModeUnix)
 	}
-	if n, err := conn.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-		t.Errorf("the TCP connection: Read = %d, %v, want %v", n, err, io.EOF)
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
 	}
+	raw.Control(func(fd uintptr) {
+		if v, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); v != 0 || err != nil {
+			t.Errorf("the TCP connection before the client is back: SO_ERROR = %v, %v, want none", syscall.Errno(v), err)
+		}
+	})
 	end, reason := call.Connected(conn.(*net.TCPConn))
 	if end == nil {
 		t.Fatalf("no end of a pair: %v", reason)
+	}
+	conn.SetReadDeadline(time.Now().Add(time.Minute))
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the TCP connection: Read = %d, %v, want an end of file or a reset", n, err)
 	}
 	end.Close()
 }

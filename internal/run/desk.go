@@ -134,7 +134,21 @@ func (d *Desk) Claim(tcp *net.TCPConn) (end *net.UnixConn, pid int) {
 	o.claimed = true
 	d.s.listeners.claimed(key.server.Port(), 1)
 	d.s.drop(o)
+	o.releaseCopy(tcp)
 	return end, o.pid
+}
+
+// releaseCopy is [offer.release] for a socket that the caller closes, too. Where there is no descriptor for a copy that is all.
+func (o *offer) releaseCopy(tcp *net.TCPConn) {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Control(func(fd uintptr) {
+		if copied, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			o.release(copied)
+		}
+	})
 }
 
 // isIPv6 reports whether a socket is AF_INET6, whatever its addresses are.

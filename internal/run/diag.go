@@ -39,7 +39,7 @@ func diagConnection(local, peer netip.AddrPort) (socketState, error) {
 	return list[0], nil
 }
 
-// diagListeners asks for what listens on a port.
+// diagListeners asks for what listens on a port, on any if it is 0.
 func diagListeners(port uint16) (list []socketState, err error) {
 	for _, a := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		found, err := diag(unix.NLM_F_REQUEST|unix.NLM_F_DUMP, family(a), 1<<tcpListen, netip.AddrPortFrom(a, port),
@@ -59,7 +59,7 @@ func family(a netip.Addr) byte {
 	return unix.AF_INET6
 }
 
-// diag asks for sockets with the local port of local.
+// diag asks for sockets with the local port of local, with any if that is 0.
 func diag(flags uint16, family byte, states uint32, local, peer netip.AddrPort) (list []socketState, err error) {
 	err = diagEach(flags, family, states, local, peer, func(msg []byte) { list = appendState(list, msg, local.Port()) })
 	return list, err
@@ -132,10 +132,10 @@ func parseDiag(b []byte, found func(msg []byte)) (done bool, err error) {
 	return false, nil
 }
 
-// appendState adds what a message says of a socket, if that has a local port.
+// appendState adds what a message says of a socket, if that has a local port; any if it is 0.
 func appendState(list []socketState, msg []byte, port uint16) []socketState {
 	local := diagAddress(msg, 8, 4)
-	if local.Port() != port {
+	if port != 0 && local.Port() != port {
 		return list
 	}
 	return append(list, socketState{local: local, cookie: binary.NativeEndian.Uint64(msg[44:]), inode: binary.NativeEndian.Uint32(msg[68:])})

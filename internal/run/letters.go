@@ -32,7 +32,7 @@ type letters struct {
 	read   bool      // since the time before
 	room   int       // how many offers there may be, by descriptors
 	letter [messageLen + 1]byte
-	with   [128]byte // what comes with a letter
+	with   [controlLen]byte // what comes with a letter
 }
 
 // boxSuffix comes behind the name of the supervisor's socket, and the letterbox's number behind it, as a hexadecimal digit.
@@ -139,24 +139,24 @@ func (s *supervisor) readBox(number int, all bool) {
 			s.letters.read = true
 			s.keep(m, fds[0], fds[1], pid)
 		default:
-			closeAll(fds)
+			dispose(fds...)
 		}
 	}
 }
 
 // receive takes a letter with two descriptors. They are nil if there is something wrong with it; ok is false if there is none.
 func (l *letters) receive(number int) (m message, fds []int, pid int, ok bool) {
-	n, controlLen, flags, _, err := unix.Recvmsg(l.boxes[number], l.letter[:], l.with[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	n, with, flags, _, err := unix.Recvmsg(l.boxes[number], l.letter[:], l.with[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	if err == unix.EINTR {
 		return m, nil, 0, true
 	}
 	if err != nil {
 		return m, nil, 0, false
 	}
-	fds, cred := enclosures(l.with[:max(controlLen, 0)])
+	fds, cred := enclosures(l.with[:max(with, 0)])
 	m, err = parseMessage(l.letter[:max(n, 0)])
 	if err != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || cred == nil || !user.Ours(int(cred.Uid)) || len(fds) != 2 {
-		closeAll(fds)
+		dispose(fds...)
 		return m, nil, 0, true
 	}
 	return m, fds, int(cred.Pid), true
@@ -169,7 +169,7 @@ func (s *supervisor) keep(m message, end, tcp, pid int) {
 	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
 	if m.netns != s.listeners.netns || s.offers[o.key] != nil || !isSocket(tcp, unix.AF_INET, unix.AF_INET6) || !isSocket(end, unix.AF_UNIX) ||
 		peerName(end) != theirs.String() || o.withdrawn() {
-		closeAll([]int{end, tcp})
+		dispose(end, tcp)
 		return
 	}
 	s.listeners.has(m.peer) // if nobody listens there any more it is withdrawn

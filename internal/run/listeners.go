@@ -33,6 +33,7 @@ type listeners struct {
 	looked      map[uint16]time.Time
 	claims      map[uint16]int // how many more connections were claimed than relayed
 	count       int
+	swept       time.Time // when all of them were last looked for
 	policy      *config.Policy
 	desk        bool // clients have to ask: there are no letterboxes
 }
@@ -52,7 +53,13 @@ func linkOf(dir string, netns uint64, port uint16) string {
 // or the program is in another network namespace than its supervisor.
 func (l *listeners) add(m message) bool {
 	port := m.local.Port()
-	if m.netns != l.netns || port == 0 || l.count >= maxListeners {
+	if m.netns != l.netns || port == 0 {
+		return false
+	}
+	if l.count >= maxListeners {
+		l.sweep() // rule: TestListenersOfThePast
+	}
+	if l.count >= maxListeners {
 		return false
 	}
 	if slices.ContainsFunc(l.ports[port], func(have listener) bool { return have.cookie == m.unique }) {
@@ -169,17 +176,45 @@ func (l *listeners) refresh(port uint16) {
 	if err != nil {
 		return // what is wrong shows when nobody claims
 	}
+	l.keep(port, cookies(now))
+}
+
+// sweep forgets all listeners that are not there any more, unless that was done just now. Programs that listen at another port for each
+// connection, as servers of FTP do, leave many behind for which no offer ever comes.
+func (l *listeners) sweep() {
+	if time.Since(l.swept) < listenerAge {
+		return
+	}
+	now, err := diagListeners(0)
+	if err != nil {
+		return
+	}
+	l.swept = time.Now()
+	there := cookies(now)
+	for port := range l.ports {
+		l.keep(port, there)
+	}
+}
+
+// keep keeps those listeners on a port that are there.
+func (l *listeners) keep(port uint16, there map[uint64]bool) {
 	l.looked[port] = time.Now()
 	before := len(l.ports[port])
-	l.ports[port] = slices.DeleteFunc(l.ports[port], func(have listener) bool {
-		return !slices.ContainsFunc(now, func(s socketState) bool { return s.cookie == have.cookie })
-	})
+	l.ports[port] = slices.DeleteFunc(l.ports[port], func(have listener) bool { return !there[have.cookie] })
 	l.count -= before - len(l.ports[port])
 	if len(l.ports[port]) == 0 {
 		l.withdraw(port)
 	} else {
 		l.renew(port)
 	}
+}
+
+func cookies(list []socketState) map[uint64]bool {
+	there := make(map[uint64]bool, len(list))
+	for _, s := range list {
+		there[s.cookie] = true
+	}
+	return there
 }
 
 // claimed notes that programs have claimed n connections to a port.

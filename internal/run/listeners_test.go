@@ -30,6 +30,39 @@ func TestGoneListener(t *testing.T) {
 	}
 }
 
+// TestListenersOfThePast has as many listeners announced as there may be. They are none any more when another one is: it takes their place. Those
+// that are there keep theirs.
+func TestListenersOfThePast(t *testing.T) {
+	netns, err := ownNetns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListeners(t.TempDir(), "x", netns)
+	announce := func(address string) bool {
+		listens := listenTCP(t, address)
+		m := message{netns: netns, local: listens.Addr().(*net.TCPAddr).AddrPort()}
+		raw, _ := listens.SyscallConn()
+		raw.Control(func(fd uintptr) { m.unique, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+		return l.add(m)
+	}
+	there := announce("127.0.0.1:0") && announce("[::1]:0")
+	for i := range maxListeners - 2 {
+		local := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(i%1000+1))
+		if !l.add(message{netns: netns, local: local, unique: 1<<62 + uint64(i)}) {
+			t.Fatalf("listener %d is not announced", i)
+		}
+	}
+	if !there || !announce("127.0.0.1:0") {
+		t.Error("a listener has no place beside those that are gone")
+	}
+	if l.count != 3 || len(l.ports) != 3 {
+		t.Errorf("%d listeners are known on %d ports, want 3 that are there", l.count, len(l.ports))
+	}
+	if links, _ := os.ReadDir(l.dir); len(links) != 3 {
+		t.Errorf("%d links are there, want 3", len(links))
+	}
+}
+
 // TestRelayedNowAndThen has a program miss a connection: that is no reason to give its listener up.
 func TestRelayedNowAndThen(t *testing.T) {
 	l := newListeners(t.TempDir(), "x", 1)

@@ -17,7 +17,7 @@ import (
 //	(none)     Offer              offered    the end is kept
 //	offered    Connected          connected  the TCP socket is kept
 //	offered    Cancel, hang-up    dropped
-//	both       Claim              claimed    the end is named and handed to the server, the TCP socket closed
+//	both       Claim              claimed    the end is named and handed to the server, the TCP sockets closed: see release
 //	connected  TCP is readable    relayed    see relay.go
 //	connected  accepted, twice    relayed
 //	connected  TCP is not there   relayed
@@ -28,11 +28,12 @@ type offer struct {
 	server  netip.AddrPort
 	client  netip.AddrPort
 	unique  uint64
-	end     int  // of the server
-	tcp     int  // of the client, once it is connected; -1 before
-	letter  bool // it came by letter, with the TCP socket that was not connected yet
-	watched bool // the TCP socket is watched
-	pid     int  // of the client; 0 if it is not known
+	end     int           // of the server
+	tcp     int           // of the client, once it is connected; -1 before
+	letter  bool          // it came by letter, with the TCP socket that was not connected yet
+	watched bool          // the TCP socket is watched
+	pid     int           // of the client; 0 if it is not known
+	back    chan struct{} // closed when the client has come back from connect; nil if it came by letter, whose client minds no reset
 	claimed bool
 	shared  bool      // nobody claims it: see [Desk.Share]
 	due     time.Time // of the next look whether somebody else has accepted; zero before it is connected
@@ -46,7 +47,7 @@ func keyOf(client, server netip.AddrPort) pairKey {
 
 // take keeps the end that a client offers, which is process pid. It returns nil and the reason, and has closed the end, if the connection has to be TCP.
 func (s *supervisor) take(m message, end, pid int) (*offer, clc.Diagnosis) {
-	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, pid: pid, end: end, tcp: -1}
+	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, pid: pid, end: end, tcp: -1, back: make(chan struct{})}
 	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
 	reason := clc.DiagNone
 	switch {
@@ -61,7 +62,7 @@ func (s *supervisor) take(m message, end, pid int) (*offer, clc.Diagnosis) {
 	}
 	s.record.offered(m, pid, reason)
 	if reason != clc.DiagNone {
-		unix.Close(end)
+		dispose(end)
 		return nil, reason
 	}
 	s.offers[o.key] = o
@@ -83,12 +84,13 @@ func peerName(fd int) string {
 
 // connected keeps the client's TCP socket until somebody claims the connection.
 func (s *supervisor) connected(o *offer, tcp int) {
+	close(o.back)
 	if o.claimed {
-		abandon(tcp)
+		leave(tcp)
 		return
 	}
 	if !isSocket(tcp, unix.AF_INET, unix.AF_INET6) {
-		unix.Close(tcp)
+		dispose(tcp)
 		s.drop(o)
 		return
 	}
@@ -114,6 +116,7 @@ func (s *supervisor) watch(o *offer) bool {
 
 // cancel ends an offer, unless it was claimed.
 func (s *supervisor) cancel(o *offer) bool {
+	close(o.back)
 	if o.claimed {
 		return false
 	}
@@ -122,17 +125,44 @@ func (s *supervisor) cancel(o *offer) bool {
 }
 
 // claim hands an end to the program that has accepted its connection, which the connection's TCP socket proves: whoever has that could
-// read and write in it.
-func (s *supervisor) claim(t *talk, m message, tcp int) {
+// read and write in it. It returns the offer, whose release the caller calls, or nil.
+func (s *supervisor) claim(t *talk, m message, tcp int) *offer {
 	o := s.offers[keyOf(m.peer, m.local)]
 	if o == nil || !s.hasEnds(tcp, m.local, m.peer) || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
 		t.reply(kindClaim, statusNo, -1)
-		return
+		return nil
 	}
 	o.claimed = true
 	s.listeners.claimed(o.server.Port(), 1)
 	s.record.claimed(o, t.pid)
 	s.drop(o)
+	return o
+}
+
+// isBack reports whether a reset of the TCP connection would fail no connect of the client's.
+func (o *offer) isBack() bool {
+	if o.back == nil {
+		return true
+	}
+	select {
+	case <-o.back:
+		return true
+	default:
+		return false
+	}
+}
+
+// release ends the TCP connection of a claimed offer, by a reset of the accepted socket, which is ours to close, as soon as the client is back from connect. That frees the client's port, which
+// nothing else must: a connection from whoever gets it while the accepted socket is there is lost for a second, as the kernel takes its SYN for one of the connection before.
+func (o *offer) release(accepted int) {
+	if o.isBack() {
+		abandon(accepted)
+		return
+	}
+	go func() {
+		<-o.back
+		abandon(accepted)
+	}()
 }
 
 // hasEnds reports whether a TCP socket is that of a connection. Whoever has a network namespace can have one with any addresses there.
@@ -212,20 +242,29 @@ func (s *supervisor) drop(o *offer) {
 		return
 	}
 	s.forget(o)
-	unix.Close(o.end)
+	dispose(o.end)
 	if o.tcp >= 0 {
-		if !o.letter || o.claimed { // else its program may keep it
+		switch {
+		case o.claimed:
+			leave(o.tcp)
+		case o.letter: // its program may keep it
+			dispose(o.tcp)
+		default:
 			abandon(o.tcp)
-		} else {
-			unix.Close(o.tcp)
 		}
 	}
 }
 
-// abandon closes a client's TCP socket, of which both programs know by now what became: the port need not wait for late packets.
+// leave closes a client's TCP socket of a connection that was claimed, in good order whatever its program wants: see [offer.release].
+func leave(tcp int) {
+	unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // not if it is no socket
+	dispose(tcp)
+}
+
+// abandon closes a TCP socket of a connection of which both programs know by now what became: the port need not wait for late packets.
 func abandon(tcp int) {
 	unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // not if it is no socket
-	unix.Close(tcp)
+	dispose(tcp)
 }
 
 // timeout is how long the loop may sleep, in milliseconds.

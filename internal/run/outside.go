@@ -52,5 +52,22 @@ func (s *supervisor) hearOutside(t *talk, uid uint32) {
 		}
 		s.mu.Unlock()
 	}
+	if t.claimed != nil {
+		t.claimed.releaseOutside(fds[0])
+		return
+	}
 	closeAll(fds)
+}
+
+// releaseOutside is [offer.release] for a goroutine that may wait: for the client, but not long, as others may come, and for whatever the socket's program has its close wait for.
+func (o *offer) releaseOutside(accepted int) {
+	if o.back != nil {
+		select {
+		case <-o.back:
+		case <-time.After(outsideWait):
+			unix.Close(accepted) // in good order
+			return
+		}
+	}
+	abandon(accepted)
 }

@@ -3,7 +3,9 @@ package run
 import (
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -100,5 +102,52 @@ func TestOutsiders(t *testing.T) {
 	}
 	if !o.admit(2000) || o.count != maxOutside-maxOutsideUser+1 {
 		t.Errorf("%d places are taken, want %d", o.count, maxOutside-maxOutsideUser+1)
+	}
+}
+
+// TestLingers is TestOutsideLingers with a program of the supervisor's own user, wherever what it sends can be closed.
+func TestLingers(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	s := newTestSupervisor(t)
+	c := s.offer(t)
+	claim := testMessage(message{kind: kindClaim, local: c.server, peer: c.socket})
+	offer := testMessage(c.offer)
+	board := testMessage(message{kind: kindBoard})
+	many := slices.Repeat([]int{int(null.Fd())}, 200)
+	for what, send := range map[string]func(fd int){
+		"claim":     func(fd int) { s.program(t).send(claim, fd) },
+		"malformed": func(fd int) { s.program(t).send(claim[:10], fd) },
+		"too many":  func(fd int) { s.program(t).send(board, append(slices.Clone(many), fd)...) },
+		"unread": func(fd int) {
+			p := s.program(t)
+			p.send(board)
+			p.send(claim, fd)
+		},
+		"offer": func(fd int) { s.program(t).send(offer, fd) },
+		"letter": func(fd int) {
+			from, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(from)
+			if err := unix.Sendmsg(from, offer, unix.UnixRights(fd, fd), &unix.SockaddrUnix{Name: boxPath(s.path, boxOf(c.socket.Port()))}, 0); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		fd := lingering(t)
+		s.mu.Lock() // it gets nothing before the last descriptor is its own
+		send(fd)
+		unix.Close(fd)
+		s.mu.Unlock()
+		p := s.program(t)
+		p.send(claim, int(null.Fd())) // before which letters are read
+		if got, _ := p.reply(); got != statusNo {
+			t.Errorf("%s: Claim by what is no socket: status %d", what, got)
+		}
 	}
 }

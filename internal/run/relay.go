@@ -26,14 +26,13 @@ func (s *supervisor) relay(o *offer) {
 	s.listeners.relayed(o.server.Port())
 	s.hurry(o.server.Port())
 	s.record.stayed(o.server, o.client, clc.DiagNotAccepted)
-	end, tcp := stream(o.end), stream(o.tcp)
-	if end == nil || tcp == nil {
-		closeStreams(end, tcp)
-		<-s.relays
-		return
-	}
 	go func() {
 		defer func() { <-s.relays }()
+		end, tcp := stream(o.end), stream(o.tcp)
+		if end == nil || tcp == nil {
+			closeStreams(end, tcp)
+			return
+		}
 		join(end, tcp)
 	}()
 }

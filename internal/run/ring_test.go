@@ -15,7 +15,7 @@ import (
 //	     0     8  magic      with the version
 //	     8     4  size       of the data, a power of two
 //	    64     8  pub        see below
-//	    72     4  processor  of the writer, counted from 1; 0: not known
+//	    72     4  processor  of the writer, counted from 1; 0: not known; bit 31: more is to follow
 //	   128     8  tail       what the reader has taken, modulo 2^40
 //	   192     4  wanted     the writer waits for room
 //	   256     4  attached   see the constants

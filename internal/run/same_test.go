@@ -53,7 +53,7 @@ func TestSame(t *testing.T) {
 	s := newTestSupervisor(t)
 	path := filepath.Join(t.TempDir(), "same")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/same.c")
-	for seed := 1; seed <= 8; seed++ {
+	for _, seed := range []int{1, 2, 3, 4, 5, 6, 7, 8, 14, 39} { // the last two have sides answer after the peer has gone
 		compareSaid(t, path, seed, "LD_PRELOAD="+library, EnvSocket+"="+s.path)
 	}
 }

@@ -17,6 +17,7 @@ type talk struct {
 	outside bool // its user need not be ours
 	watched bool
 	offer   *offer // that it has made; it may have been claimed since
+	claimed *offer // that it has claimed, from outside
 }
 
 // accept takes new talks. A message that is there already is answered at once.
@@ -40,20 +41,24 @@ func (s *supervisor) accept(from int) {
 			s.talks[fd] = t
 			s.hear(t)
 		default:
-			unix.Close(fd)
+			dispose(fd) // something may wait in it
 		}
 	}
 }
 
+// controlLen has room for as many descriptors as come with one message, and for who has sent it. The kernel closes those for which there is none, and the receiver
+// waits for that.
+const controlLen = 2048
+
 // receive takes one message and the descriptors that its kind has.
 func (t *talk) receive(flags int) (m message, fds []int, err error) {
 	var b [messageLen + 1]byte
-	var control [64]byte
-	n, controlLen, got, _, err := unix.Recvmsg(t.fd, b[:], control[:], flags|unix.MSG_CMSG_CLOEXEC)
+	var control [controlLen]byte
+	n, with, got, _, err := unix.Recvmsg(t.fd, b[:], control[:], flags|unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return m, nil, err
 	}
-	fds = descriptors(control[:max(controlLen, 0)])
+	fds = descriptors(control[:max(with, 0)])
 	m, err = parseMessage(b[:max(n, 0)])
 	wanted := 0
 	switch m.kind {
@@ -81,7 +86,7 @@ func (s *supervisor) hear(t *talk) {
 		return
 	}
 	if err != nil {
-		closeAll(fds)
+		dispose(fds...)
 		s.hangUp(t)
 		return
 	}
@@ -99,11 +104,11 @@ func (s *supervisor) hear(t *talk) {
 // answer carries out a message. Descriptors that came with it are ours, but for those from outside, which are the caller's. It reports whether another message may follow.
 func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 	if t.offer == nil && (m.kind == kindConnected || m.kind == kindCancel) || t.offer != nil && m.kind != kindConnected && m.kind != kindCancel {
-		closeAll(fds)
+		dispose(fds...)
 		return false
 	}
 	if s.programs == nil && m.kind != kindOffer && m.kind != kindConnected && m.kind != kindCancel { // rule: TestDeskHostile
-		closeAll(fds)
+		dispose(fds...)
 		return false
 	}
 	switch m.kind {
@@ -135,9 +140,14 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 		t.reply(m.kind, okOr(s.cancel(o), statusClaimed), -1)
 	case kindClaim:
 		s.readBox(boxOf(m.peer.Port()), true) // rule: TestLetterFirst
-		s.claim(t, m, fds[0])
-		if !t.outside {
-			unix.Close(fds[0])
+		o := s.claim(t, m, fds[0])
+		switch {
+		case t.outside:
+			t.claimed = o
+		case o != nil:
+			o.release(fds[0])
+		default:
+			dispose(fds[0])
 		}
 	case kindReturn:
 		s.keep(m, fds[0], fds[1], 0)
@@ -169,7 +179,7 @@ func (t *talk) send(r reply, fd int) bool {
 func (s *supervisor) hangUp(t *talk) {
 	delete(s.talks, t.fd)
 	s.poll.remove(t.fd)
-	unix.Close(t.fd)
+	dispose(t.fd) // more may have come than was read
 	if t.offer != nil {
 		s.cancel(t.offer)
 		t.offer = nil

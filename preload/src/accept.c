@@ -93,12 +93,13 @@ static int moved(int listener, int fd, int flags)
 		end = claim(&id, fd);
 	if (end < 0)
 		return fd;
-	options_copy(fd, end, birth_options(listener));
+	/* Who was asked may have had the accepted socket linger already, to reset it. */
+	options_copy(asks ? listener : fd, end, birth_options(listener));
 	if (flags & SOCK_NONBLOCK)
 		SYS(fcntl, end, F_SETFL, O_RDWR | O_NONBLOCK);
 	/*
 	 * TCP has done what it was for. Reset, it is gone at once and leaves no port waiting. A client that has asked may be a program of package
-	 * smc, whose connect would fail of that: its supervisor resets it afterwards.
+	 * smc, whose connect would fail of that: the supervisor has a copy of our socket, and resets it afterwards.
 	 */
 	if (!asks)
 		SYS(setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));

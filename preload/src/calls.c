@@ -1,13 +1,14 @@
 /*
  * Calls that a thread is in. A handler of a signal may leave one by longjmp: nothing of it runs any more, what it had counted stays
  * counted, and a side of a ring that it was at work on stays locked. So each is on record while it lasts, by where it is on
- * the stack, and the next call of the thread, or its next poll, puts right what such a one has left behind.
+ * the stack, and the next call of the thread, or its next poll, puts right what such a one has left behind; or its end, as a thread can be cancelled there.
  *
  * A call of which nobody knows whether it is over is taken for one that a handler has interrupted.
  */
 #include "ring.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 
 #define CALLS 8 /* in one thread: one, but for handlers of signals that interrupt each other */
@@ -29,10 +30,22 @@ static __thread struct call calls[CALLS] __attribute__((tls_model("initial-exec"
 /* A handler sees stores in the order of the program. */
 #define ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
+/* What libc calls when a thread ends that has made calls. It takes memory for keys beyond the first ones. */
+#define KEYS_WITHOUT_MEMORY 32
+
+static pthread_key_t ends;
+static bool has_ends;
+static __thread bool watched __attribute__((tls_model("initial-exec")));
+
 static void begin(struct ring *r, uint32_t *gate, int fd, bool out, uintptr_t frame)
 {
 	uint32_t i = calls_depth;
 
+	if (__builtin_expect(!watched, 0)) {
+		watched = true;
+		if (has_ends)
+			next.pthread_setspecific(ends, &calls_depth);
+	}
 	if (i >= CALLS)
 		return;
 	calls_depth = i + 1;
@@ -232,4 +245,21 @@ void calls_bury(uintptr_t frame)
 
 	while (calls_depth > 0 && left(&calls[calls_depth - 1], here, frame))
 		bury(calls_depth - 1, frame);
+}
+
+/* thread_ends ends the calls in which a thread was cancelled, or was when a handler called pthread_exit: libc has unwound its stack. */
+static void thread_ends(void *depth)
+{
+	(void)depth;
+	while (calls_depth > 0)
+		bury(calls_depth - 1, (uintptr_t)__builtin_frame_address(0));
+	watched = false; /* other destructors may come, and make calls */
+}
+
+/* calls_start is for before main. */
+void calls_start(void)
+{
+	if (!next.pthread_key_create || !next.pthread_setspecific || next.pthread_key_create(&ends, thread_ends) != 0)
+		return;
+	has_ends = ends < KEYS_WITHOUT_MEMORY;
 }

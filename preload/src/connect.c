@@ -316,9 +316,11 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 		}
 		return r;
 	}
+	end_connecting(fd, true);
 	r = next.connect(fd, sa, len);
 	error = errno;
 	moved = attempt_end(&a, fd, r == 0);
+	end_connecting(fd, false);
 	/* A program that does not want to wait is told to, as always; others were told of a reset that is none of theirs. */
 	if (moved && r != 0 && error != EINPROGRESS && error != EINTR) {
 		r = 0;

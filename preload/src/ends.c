@@ -2,7 +2,10 @@
 #include "ring.h"
 
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <sched.h>
+
+#define CONNECTING_TURNS 1000 /* of waiting for a connect: a tenth of a second */
 
 static struct end ends[ENDS];
 static uint32_t top; /* one more than the highest descriptor that was one */
@@ -13,6 +16,33 @@ static bool foreign(void)
 	return SYS(getpid) != births_process();
 }
 
+/*
+ * settled waits while connect has a socket in another thread, and TCP has connected it: what is read and written there by now is for the end that
+ * is about to take its place. While TCP does not answer nobody waits for us, nor for a connect that was left by longjmp, or with its thread.
+ */
+static void settled(int fd, struct end *e)
+{
+	for (unsigned turn = 0;; turn++) {
+		uint32_t owner = __atomic_load_n(&e->connecting, __ATOMIC_ACQUIRE);
+		struct tcp_info info = {0};
+		socklen_t len = sizeof(info);
+		struct timespec wait = {.tv_nsec = 100000};
+
+		if (owner == 0 || owner == ring_thread())
+			return;
+		if (SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_SYN_SENT)
+			return;
+		if (turn == CONNECTING_TURNS || (turn % 8 == 0 && SYS(tgkill, births_process(), owner, 0) == -ESRCH)) {
+			__atomic_compare_exchange_n(&e->connecting, &owner, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+			return;
+		}
+		if (turn < 64)
+			SYS(sched_yield);
+		else
+			SYS(nanosleep, &wait, NULL);
+	}
+}
+
 /* end_at returns what is known of a descriptor, NULL if it is none of ours. */
 struct end *end_at(int fd)
 {
@@ -21,7 +51,16 @@ struct end *end_at(int fd)
 	if (fd < 0 || fd >= ENDS)
 		return NULL;
 	e = &ends[fd];
+	if (__builtin_expect(__atomic_load_n(&e->connecting, __ATOMIC_RELAXED) != 0, 0))
+		settled(fd, e);
 	return __atomic_load_n(&e->cookie, __ATOMIC_ACQUIRE) ? e : NULL;
+}
+
+/* end_connecting takes note that connect has a socket, whose place an end may take, and that it has it no more. */
+void end_connecting(int fd, bool has)
+{
+	if (fd >= 0 && fd < ENDS)
+		__atomic_store_n(&ends[fd].connecting, has ? ring_thread() : 0, __ATOMIC_RELEASE);
 }
 
 /* end_of is the descriptor whose ring this is, for sending or for receiving. */

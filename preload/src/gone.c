@@ -28,7 +28,7 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 	int error = 0;
 	socklen_t len = sizeof(error);
 
-	if (end_tell(e) || (!(had & GONE_SHUT) && reset_came(e, fd)))
+	if (end_tell(e) || reset_came(e, fd))
 		return sys_return(-ECONNRESET);
 	if (SYS(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error) {
 		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);

@@ -67,9 +67,10 @@ void look_accept(int fd)
 
 /*
  * While it looks no signal comes: a handler that left by longjmp would leave bytes for which there is no token, so that no poll says that they
- * are there. Those signals come all the same that say what the program itself has done wrong, and libc's own.
+ * are there. For the same reason the thread is not cancelled. Those signals come all the same that say what the program itself has
+ * done wrong, and the one for which libc waits when a program changes its user.
  */
-#define LIBC (3ull << 31) /* SIGCANCEL and SIGSETXID */
+#define SIGSETXID 33
 
 static uint64_t bit_of(int sig)
 {
@@ -78,7 +79,7 @@ static uint64_t bit_of(int sig)
 
 static uint64_t signals_off(void)
 {
-	uint64_t off = ~(bit_of(SIGSEGV) | bit_of(SIGBUS) | bit_of(SIGFPE) | bit_of(SIGILL) | bit_of(SIGTRAP) | bit_of(SIGSYS) | LIBC);
+	uint64_t off = ~(bit_of(SIGSEGV) | bit_of(SIGBUS) | bit_of(SIGFPE) | bit_of(SIGILL) | bit_of(SIGTRAP) | bit_of(SIGSYS) | bit_of(SIGSETXID));
 	uint64_t old = 0;
 
 	SYS(rt_sigprocmask, SIG_BLOCK, &off, &old, sizeof(old));

@@ -175,4 +175,6 @@ void next_resolve(void)
 	RESOLVE(daemon);
 	RESOLVE(fcntl);
 	RESOLVE(fcntl64);
+	RESOLVE(pthread_key_create);
+	RESOLVE(pthread_setspecific);
 }

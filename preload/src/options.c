@@ -114,7 +114,7 @@ void options_settle(int fd)
 	uint32_t cork = e ? __atomic_exchange_n(&e->cork, CORK_KERNEL, __ATOMIC_SEQ_CST) : CORK_KERNEL;
 
 	if (cork != CORK_KERNEL && end_is(fd, e))
-		keep(fd, cork == CORK_ON ? priority(fd) | KEEP_CORK : priority(fd) & ~KEEP_CORK);
+		keep(fd, cork != CORK_OFF ? priority(fd) | KEEP_CORK : priority(fd) & ~KEEP_CORK);
 }
 
 void options_settle_all(void)
@@ -136,7 +136,7 @@ static bool corked(int fd)
 	struct end *e = only_ours(fd);
 	uint32_t cork = e ? __atomic_load_n(&e->cork, __ATOMIC_SEQ_CST) : CORK_KERNEL;
 
-	return cork == CORK_KERNEL ? !!(priority(fd) & KEEP_CORK) : cork == CORK_ON;
+	return cork == CORK_KERNEL ? !!(priority(fd) & KEEP_CORK) : cork != CORK_OFF;
 }
 
 static int give(void *val, socklen_t *len, const void *from, size_t size)

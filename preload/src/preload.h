@@ -180,6 +180,7 @@ void look_accept(int fd);
 /* ends.c, ring.c, shake.c */
 void end_born(int fd, uint64_t cookie, bool waits);
 void end_waits(int fd, bool waits);
+void end_connecting(int fd, bool has);
 void end_drop(int fd);
 void end_shared(int fd);
 bool end_dup(int fd, int to);
@@ -245,6 +246,8 @@ struct next {
 	int (*daemon)(int, int);
 	int (*fcntl)(int, int, ...);   /* null until then */
 	int (*fcntl64)(int, int, ...); /* null until then */
+	int (*pthread_key_create)(unsigned *, void (*)(void *)); /* these are null, too, where libc has them in another library that is not there */
+	int (*pthread_setspecific)(unsigned, const void *);
 };
 extern struct next next;
 void next_resolve(void);

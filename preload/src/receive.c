@@ -10,6 +10,10 @@
 #define PATIENCE 16  /* times in one receive */
 #define LUCK_MOST 8
 #define FUTILE 512   /* waits in a row in which it did not pay, after which programs that take turns leave their rings */
+#define FINISH_PAYS 6 /* answers that are there after a sleep */
+#define FINISH_LUCK 4
+#define FINISH_SELDOM 64
+#define FINISH_SELDOMEST 4096
 #define RETRY 64 /* times that the ring is drained, after which luck is tried again */
 
 /* take_note says in one store how many tokens were taken, and how many are asked for. */
@@ -242,6 +246,43 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	return TURN_BYTES;
 }
 
+/*
+ * let_finish lets a writer go on that a token of its own has had interrupted on this processor, in the middle of an answer: TCP would have kept
+ * the first part for the second, and here each would cost a token, a wake-up and two reads. It sleeps for as short as the kernel can, 50 us: sched_yield
+ * would give the processor to others, too, for as long as they like. That pays where there are answers to many connections to be sent meanwhile, as is
+ * seen by how many there are to read then; else it is tried ever more seldom.
+ */
+static void let_finish(const struct ring *r)
+{
+	static __thread struct finish {
+		uint32_t answers; /* since the last one that was not complete */
+		uint32_t luck, waits, seldom;
+		bool slept;
+	} f __attribute__((tls_model("initial-exec")));
+	uint32_t processor = __atomic_load_n(&r->h->processor, __ATOMIC_RELAXED);
+	struct timespec least = {.tv_nsec = 1};
+
+	if (r->size != RING_BYTES_ANSWERS || (pub_load(r) & PUB_ARMED))
+		return;
+	f.answers++;
+	if (processor != (PROCESSOR_MORE | ((uint32_t)sched_getcpu() + 1)))
+		return;
+	if (f.slept && f.answers >= FINISH_PAYS) {
+		f.luck = FINISH_LUCK;
+		f.seldom = 0;
+	} else if (f.slept && f.luck) {
+		f.luck--;
+	} else if (f.slept && f.seldom < FINISH_SELDOMEST) {
+		f.seldom = f.seldom * 2 + FINISH_SELDOM;
+	}
+	f.answers = 0;
+	f.slept = f.luck || ++f.waits > f.seldom;
+	if (f.slept) {
+		f.waits = 0;
+		SYS(nanosleep, &least, NULL);
+	}
+}
+
 /* ring_receive reads what it can. *ended: the rest is in the socket. */
 static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
 {
@@ -251,6 +292,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 	uint64_t signals = 0;
 	char c;
 
+	let_finish(r);
 	for (;;) {
 		enum turn turn = TURN_RESULT;
 		long result = -ECONNRESET;

@@ -26,7 +26,7 @@ struct ring_header {
 	uint32_t size; /* of the data: a power of two */
 	uint8_t pad0[52];
 	uint64_t pub; /* PUB_ below: written by the writer, and by the reader who arms or leaves */
-	uint32_t processor; /* one more than that of the writer when it last wrote; 0: not known */
+	uint32_t processor; /* one more than that of the writer when it last wrote, with PROCESSOR_MORE; 0: not known */
 	uint8_t pad1[52];
 	uint64_t tail; /* what the reader has taken; written by the reader */
 	uint8_t pad2[56];
@@ -49,6 +49,8 @@ _Static_assert(offsetof(struct ring_header, attached) == 256, "attached");
 #define PUB_WITHDRAWN (1ull << 59)		  /* the writer has not switched, and will not */
 #define PUB_LOOK_SHIFT 60
 #define PUB_LOOK (15ull << PUB_LOOK_SHIFT)	  /* the reader looks, and takes up to 2^(n-1) bytes without a token */
+
+#define PROCESSOR_MORE 0x80000000u /* the writer has TCP_CORK set, and a file to send behind what is there */
 
 enum attached {
 	ATTACHED_NOT = 0,
@@ -287,6 +289,7 @@ struct end {
 	uint32_t turned; /* enum turned */
 	uint32_t answers; /* small files sent, up to ANSWERS; ANSWERS_NO: the ring for them was too small */
 	uint32_t waits;	 /* receives wait for something, as far as was seen */
+	uint32_t connecting; /* the thread whose connect has this descriptor: it is a TCP socket still */
 };
 
 /* Whether a direction is to have a ring because its programs take turns, and wait for each other. */
@@ -301,6 +304,7 @@ enum cork {
 	CORK_KERNEL = 0, /* the socket's priority has it: options.c */
 	CORK_OFF = 1,
 	CORK_ON = 2,
+	CORK_FILE = 3, /* on, and the file that it was set for was sent */
 };
 
 struct end *end_at(int fd);
@@ -369,6 +373,7 @@ void call_in_gate(uint32_t *gate, uintptr_t frame);
 void call_over(const struct ring *r, const uint32_t *gate, uintptr_t frame);
 bool call_has(const uint32_t *gate);
 void calls_bury(uintptr_t frame);
+void calls_start(void);
 
 /* calls_tidy is for the beginning of calls. */
 #define calls_tidy() \

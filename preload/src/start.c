@@ -1,5 +1,5 @@
 /* What the environment says, before main. */
-#include "preload.h"
+#include "ring.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -60,6 +60,7 @@ __attribute__((constructor)) static void start(void)
 	settings.ring_after = v ? strtoull(v, NULL, 10) : 0; /* a size in bytes: gosmc has seen to units */
 	v = getenv("GOSMC_MEMORY");
 	settings.memory = v ? strtoull(v, NULL, 10) : 0;
+	calls_start();
 	settings.on = true;
 }
 

@@ -2,47 +2,11 @@
  * What few programs do, and some rely on: corners CASE. Bare, with TCP, it behaves the same. With the environment variable
  * MOVED set to 1 its connections are not TCP.
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define CHECK(what)                                                                            \
-	do {                                                                                   \
-		if (!(what)) {                                                                 \
-			fprintf(stderr, "%s:%d: pid %d: %s (%s)\n", __FILE__, __LINE__, getpid(), #what, strerror(errno)); \
-			_exit(1);                                                              \
-		}                                                                              \
-	} while (0)
+#include "program.h"
 
 #define LARGE 32768
 
 static char buf[LARGE];
-
-static void connected(int *c, int *s)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t len = sizeof(a);
-	int l = socket(AF_INET, SOCK_STREAM, 0);
-
-	CHECK(bind(l, (struct sockaddr *)&a, len) == 0 && listen(l, 5) == 0 && getsockname(l, (struct sockaddr *)&a, &len) == 0);
-	*c = socket(AF_INET, SOCK_STREAM, 0);
-	CHECK(connect(*c, (struct sockaddr *)&a, sizeof(a)) == 0);
-	*s = accept(l, NULL, NULL);
-	CHECK(*s >= 0);
-	close(l);
-}
 
 static int moved(void)
 {
@@ -54,21 +18,8 @@ static void pair(int *c, int *s)
 	int domain = 0;
 	socklen_t len = sizeof(domain);
 
-	connected(c, s);
+	both_ends(c, s);
 	CHECK(syscall(SYS_getsockopt, *c, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == (moved() ? AF_UNIX : AF_INET));
-}
-
-/* rings is how many of them this process has mapped. */
-static int rings(void)
-{
-	FILE *f = fopen("/proc/self/maps", "r");
-	char line[512];
-	int n = 0;
-
-	while (fgets(line, sizeof(line), f))
-		n += strstr(line, "gosmc-ring") != NULL;
-	fclose(f);
-	return n;
 }
 
 static void exchange(int from, int to, size_t n)
@@ -94,15 +45,15 @@ static void test_bounded(void)
 		pair(&a[0], &a[1]);
 		pair(&b[0], &b[1]);
 		stream(a[0], a[1]);
-		CHECK(rings() == 2 * moved());
+		CHECK(mapped_rings() == 2 * moved());
 		stream(b[0], b[1]);
 		stream(a[1], a[0]);
-		CHECK(rings() == 2 * moved());
+		CHECK(mapped_rings() == 2 * moved());
 		for (int k = 0; k < 2; k++) {
 			close(a[k]);
 			close(b[k]);
 		}
-		CHECK(rings() == 0);
+		CHECK(mapped_rings() == 0);
 	}
 }
 
@@ -191,6 +142,14 @@ static void test_reset(void)
 	linger(a, 1);
 	close(a);
 	CHECK(recv(b, buf, 1, MSG_PEEK) < 0 && errno == ECONNRESET);
+	was_ended(b);
+	/* That it sends no more does not keep it from hearing of it. */
+	pair(&a, &b);
+	linger(a, 1);
+	CHECK(shutdown(b, SHUT_WR) == 0 && read(a, buf, 1) == 0);
+	close(a);
+	await_hangup(b);
+	CHECK(send(b, buf, 1, MSG_NOSIGNAL) < 0 && errno == ECONNRESET);
 	was_ended(b);
 	/* Only the last close counts. */
 	pair(&a, &b);
@@ -295,7 +254,7 @@ static void test_reset_ring(void)
 	pair(&a, &b);
 	linger(a, 1);
 	stream(a, b);
-	CHECK(rings() == 2 * moved());
+	CHECK(mapped_rings() == 2 * moved());
 	CHECK(write(a, buf, 1000) == 1000);
 	close(a);
 	CHECK(recv(b, buf, 1000, MSG_WAITALL) == 1000);
@@ -324,20 +283,67 @@ static void test_reset_cut(void)
 	was_ended(b);
 }
 
+struct dialling {
+	int fd;
+	struct sockaddr_in to;
+};
+
+static void *dial(void *arg)
+{
+	struct dialling *d = arg;
+
+	CHECK(connect(d->fd, (struct sockaddr *)&d->to, sizeof(d->to)) == 0);
+	return NULL;
+}
+
+/* Another thread uses a socket as soon as the server has accepted, which may be before connect has returned. */
+static void test_meanwhile(void)
+{
+	struct dialling d;
+	int l = server(&d.to);
+
+	for (int i = 0; i < 600; i++) {
+		struct pollfd p;
+		pthread_t t;
+		int s;
+
+		d.fd = socket(AF_INET, SOCK_STREAM, 0);
+		CHECK(pthread_create(&t, NULL, dial, &d) == 0);
+		s = accept(l, NULL, NULL);
+		CHECK(s >= 0);
+		p = (struct pollfd){.fd = d.fd, .events = POLLIN};
+		switch (i % 3) {
+		case 0: /* the server closes */
+			close(s);
+			CHECK(poll(&p, 1, 60000) == 1 && recv(d.fd, buf, 1, 0) == 0);
+			break;
+		case 1: /* it sends, and closes */
+			CHECK(send(s, "abc", 3, 0) == 3);
+			close(s);
+			CHECK(recv(d.fd, buf, 3, MSG_WAITALL) == 3 && read(d.fd, buf, 1) == 0);
+			break;
+		case 2: /* this one sends */
+			CHECK(write(d.fd, "abc", 3) == 3 && recv(s, buf, 3, MSG_WAITALL) == 3);
+			close(s);
+		}
+		CHECK(pthread_join(t, NULL) == 0);
+		close(d.fd);
+	}
+	close(l);
+}
+
 /* Two sockets that could have been one of ours each, but for a copy: of the first two before connect. It stays until it is told to go. */
 static void test_loop(void)
 {
-	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t len = sizeof(at);
-	int l = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in at;
+	int l = server(&at);
 
-	CHECK(bind(l, (struct sockaddr *)&at, len) == 0 && listen(l, 5) == 0 && getsockname(l, (struct sockaddr *)&at, &len) == 0);
 	for (int i = 0; i < 3; i++) {
 		int c = socket(AF_INET, SOCK_STREAM, 0);
 
 		if (i < 2)
 			CHECK(dup(c) >= 0);
-		CHECK(connect(c, (struct sockaddr *)&at, len) == 0 && accept(l, NULL, NULL) >= 0);
+		CHECK(connect(c, (struct sockaddr *)&at, sizeof(at)) == 0 && accept(l, NULL, NULL) >= 0);
 	}
 	printf("%d\n", ntohs(at.sin_port));
 	fflush(stdout);
@@ -355,6 +361,7 @@ static const struct {
 	{"reset-inherited", test_reset_inherited},
 	{"reset-ring", test_reset_ring},
 	{"reset-cut", test_reset_cut},
+	{"meanwhile", test_meanwhile},
 	{"loop", test_loop},
 };
 

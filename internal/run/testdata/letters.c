@@ -73,7 +73,10 @@ static void exchange(int fd)
 static void answer(int fd)
 {
 	uint16_t from = 0, is = port_of(fd, 1);
+	struct linger linger;
+	socklen_t len = sizeof(linger);
 
+	CHECK(getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &len) == 0 && !linger.l_onoff);
 	CHECK(read(fd, &from, sizeof(from)) == sizeof(from) && from == is);
 	CHECK(write(fd, &is, sizeof(is)) == sizeof(is));
 	CHECK(read(fd, &from, 1) == 0);

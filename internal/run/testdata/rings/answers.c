@@ -1,9 +1,13 @@
 /* Small files, of which a program answers with one after the other: a header by write, and the file by sendfile. */
 #include "rings.h"
 
+#include <sched.h>
 #include <sys/sendfile.h>
 
 #define SMALL_RING 16384
+#define MANY 16
+#define HEAD 240
+#define ANSWER (HEAD + 1000)
 
 /* put_file sends so many bytes from a file, behind others that it has. */
 static void put_file(int fd, struct stream *s, unsigned n)
@@ -140,17 +144,29 @@ void test_asked(void)
 		asked(seed * 1000 + i, i % 4 ? O_NONBLOCK : 0);
 }
 
+/* ring is the largest of this process, NULL if it has none. */
+static char *ring(unsigned long *bytes)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	unsigned long from, to, at = 0;
+	char line[512];
+
+	*bytes = 4096;
+	while (fgets(line, sizeof(line), f))
+		if (strstr(line, "gosmc-ring") && sscanf(line, "%lx-%lx", &from, &to) == 2 && to - from > *bytes) {
+			*bytes = to - from;
+			at = from;
+		}
+	fclose(f);
+	return (char *)at;
+}
+
 /* size has the rings of this process be so large, or not there. */
 static void size(unsigned long want)
 {
-	FILE *f = fopen("/proc/self/maps", "r");
-	unsigned long from, to, most = 4096;
-	char line[512];
+	unsigned long most;
 
-	while (fgets(line, sizeof(line), f))
-		if (strstr(line, "gosmc-ring") && sscanf(line, "%lx-%lx", &from, &to) == 2 && to - from > most)
-			most = to - from;
-	fclose(f);
+	ring(&most);
 	if (getenv("RINGS") && most - 4096 != (on_rings() ? want : 0)) {
 		fprintf(stderr, "rings of %lu bytes, want %lu\n", most - 4096, want);
 		_exit(1);
@@ -207,6 +223,17 @@ static void more(int a, int b, unsigned n)
 	take(b, &ab_in, n, 8192);
 }
 
+/* outgrow sends what is larger than the ring, and ends the connection. */
+static void outgrow(int a, int b)
+{
+	for (int i = 0; i < 4; i++)
+		more(a, b, LARGE);
+	size(1 << 20);
+	close(a);
+	ended(b);
+	close(b);
+}
+
 /* A direction of small answers has a small ring, which it leaves for good where that would make somebody wait. */
 void test_answers(void)
 {
@@ -222,21 +249,11 @@ void test_answers(void)
 	size(0);
 	exchange(a, b);
 	size(0);
-	for (int i = 0; i < 4; i++)
-		more(a, b, LARGE);
-	size(1 << 20);
-	close(a);
-	ended(b);
-	close(b);
+	outgrow(a, b);
 
 	/* What is larger than the ring. */
 	answers(&a, &b);
-	for (int i = 0; i < 4; i++)
-		more(a, b, LARGE);
-	size(1 << 20);
-	close(a);
-	ended(b);
-	close(b);
+	outgrow(a, b);
 
 	/* Who asks whether there is room is told of as much as TCP has. */
 	answers(&a, &b);
@@ -278,4 +295,185 @@ void test_answers(void)
 	take(b, &ab_in, 240, 240);
 	ended(b);
 	close(b);
+}
+
+/* one_processor has this process run on one processor, and its peer on the same. */
+static void one_processor(void)
+{
+	cpu_set_t all, one;
+	int n = 0;
+
+	CHECK(sched_getaffinity(0, sizeof(all), &all) == 0);
+	while (!CPU_ISSET(n, &all))
+		n++;
+	CPU_ZERO(&one);
+	CPU_SET(n, &one);
+	CHECK(sched_setaffinity(0, sizeof(one), &one) == 0);
+}
+
+/* said has the ring say whether a file is to follow what was written. */
+static void said(int more)
+{
+	unsigned long bytes;
+	char *at = ring(&bytes);
+	uint32_t processor;
+
+	if (!on_rings() || !getenv("RINGS"))
+		return;
+	CHECK(at);
+	memcpy(&processor, at + 72, sizeof(processor));
+	CHECK((processor >> 31) == (unsigned)more && (processor & 0x7fffffff));
+}
+
+/* all_answers is a file with so many answers, one behind the other. */
+static int all_answers(unsigned n)
+{
+	int file = memfd_create("answers", MFD_CLOEXEC);
+
+	CHECK(n * ANSWER <= sizeof(buf));
+	fill(&ab, n * ANSWER);
+	CHECK(file >= 0 && write(file, buf, n * ANSWER) == n * ANSWER);
+	return file;
+}
+
+/* corked_answer sends the next answer under TCP_CORK, and lets who is woken by the first part run before the second. */
+static void corked_answer(int fd, struct stream *s, int file)
+{
+	int on = 1, off = 0;
+	off_t at = (off_t)s->at + HEAD;
+
+	CHECK(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0);
+	CHECK(write(fd, buf + s->at, HEAD) == HEAD);
+	sched_yield();
+	CHECK(sendfile(fd, file, &at, ANSWER - HEAD) == ANSWER - HEAD);
+	CHECK(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof(off)) == 0);
+	s->at += ANSWER;
+}
+
+/* pieces takes an answer on each of many connections, and returns in how many pieces they came. */
+static unsigned pieces(const int *fds, struct stream *s, unsigned many)
+{
+	struct pollfd p[MANY];
+	unsigned left = many, n = 0;
+
+	for (unsigned i = 0; i < many; i++)
+		p[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+	while (left) {
+		CHECK(poll(p, many, PATIENCE) > 0);
+		for (unsigned i = 0; i < many; i++) {
+			ssize_t r;
+
+			if (!(p[i].revents & POLLIN))
+				continue;
+			r = read(fds[i], buf, ANSWER - s[i].at % ANSWER);
+			CHECK(r > 0);
+			look(&s[i], r);
+			s[i].at += (unsigned long)r;
+			if (s[i].at % ANSWER == 0) {
+				p[i].fd = -1;
+				left--;
+			}
+			n++;
+		}
+	}
+	return n;
+}
+
+/* whole_answers reports whether answers to many connections come in one piece each. */
+static int whole_answers(void)
+{
+	const unsigned rounds = 200, first = 100;
+	static struct stream from[MANY];
+	struct sockaddr_in a;
+	int fds[MANY], l = server(&a), on = 1, file = all_answers(rounds);
+	unsigned n = 0;
+	char request;
+	pid_t child;
+	int status;
+
+	CHECK(listen(l, MANY) == 0);
+	child = fork();
+	CHECK(child >= 0);
+	for (unsigned i = 0; i < MANY; i++) {
+		fds[i] = child ? accept(l, NULL, NULL) : connected_to(&a);
+		CHECK(fds[i] >= 0 && fcntl(fds[i], F_SETFL, O_NONBLOCK) == 0 && setsockopt(fds[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
+		from[i] = ab;
+	}
+	for (unsigned round = 0; round < rounds; round++) {
+		for (unsigned i = 0; i < MANY; i++) {
+			if (child) {
+				await(fds[i], POLLIN);
+				CHECK(read(fds[i], &request, 1) == 1);
+				corked_answer(fds[i], &from[i], file);
+			} else {
+				CHECK(write(fds[i], "", 1) == 1);
+			}
+		}
+		if (!child) {
+			unsigned came = pieces(fds, from, MANY);
+
+			n += round >= first ? came : 0;
+		}
+	}
+	if (!child)
+		_exit(n > (rounds - first) * MANY * 3 / 2 ? 2 : 0);
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) != 1);
+	for (unsigned i = 0; i < MANY; i++)
+		close(fds[i]);
+	close(file);
+	close(l);
+	return status == 0;
+}
+
+/*
+ * Answers that are sent under TCP_CORK come in one piece each, also where their first parts wake the reader in place of the writer. The reader has to
+ * find that it pays to wait, which may take a while on a busy machine.
+ */
+void test_corked(void)
+{
+	one_processor();
+	for (int try = 0; try < 30; try++)
+		if (whole_answers())
+			return;
+	CHECK(!"whole answers");
+}
+
+/* What a program sends under TCP_CORK says in the ring that a file is to follow, until it has. */
+void test_cork_said(void)
+{
+	int fd, on = 1, off = 0, file = all_answers(100);
+	pid_t child = both(&fd);
+
+	CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0 && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
+	for (unsigned i = 0; i < 100; i++) {
+		if (child) {
+			char request;
+
+			await(fd, POLLIN);
+			CHECK(read(fd, &request, 1) == 1);
+			corked_answer(fd, &ab, file);
+		} else {
+			CHECK(write(fd, "", 1) == 1);
+			take(fd, &ab, ANSWER, ANSWER);
+		}
+	}
+	size(SMALL_RING);
+	if (child) {
+		int cork = 0;
+		socklen_t len = sizeof(cork);
+
+		CHECK(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0);
+		all_of(fd, &ab, 240);
+		said(1);
+		put_file(fd, &ab, 1000);
+		said(0);
+		CHECK(getsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, &len) == 0 && cork == 1);
+		CHECK(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof(off)) == 0);
+		all_of(fd, &ab, 240);
+		said(0);
+	} else {
+		take(fd, &ab, 240 + 1000 + 240, 2000);
+	}
+	close(fd);
+	done(child);
 }

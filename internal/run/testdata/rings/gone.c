@@ -178,3 +178,76 @@ void test_after_close(void)
 	pipes = 0;
 	CHECK(send(a, buf, 10, 0) == -1 && errno == EPIPE && pipes == 1);
 }
+
+/* A call that has bytes to return keeps what the kernel says once for the next one, whichever that is. */
+void test_told(void)
+{
+	int a, b;
+
+	for (int sends = 0; sends < 2; sends++) {
+		joined(&a, &b);
+		put(a, &ab, 100, 100);
+		CHECK(send(b, buf, 5, 0) == 5);
+		close(a);
+		await(b, POLLRDHUP);
+		CHECK(recv(b, buf, 1000, MSG_WAITALL) == 100);
+		look(&ab_in, 100);
+		ab_in.at += 100;
+		CHECK((sends ? send(b, buf, 1, MSG_NOSIGNAL) : read(b, buf, 1)) == -1 && errno == ECONNRESET);
+		CHECK(read(b, buf, 1) == 0);
+		CHECK(send(b, buf, 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+		close(b);
+	}
+}
+
+/* A copy knows what the one that was copied knew: that it sends no more, and that the peer has answered. */
+void test_copy_after(void)
+{
+	int a, b, copy;
+
+	for (int shut = 0; shut < 2; shut++) {
+		joined(&a, &b);
+		if (shut)
+			CHECK(shutdown(b, SHUT_WR) == 0);
+		close(a);
+		await(b, POLLRDHUP);
+		if (!shut) {
+			CHECK(send(b, buf, 1, MSG_NOSIGNAL) == 1);
+			await(b, 0); /* the answer */
+		}
+		copy = dup(b);
+		CHECK(send(copy, buf, 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+		CHECK(send(b, buf, 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+		close(b);
+		close(copy);
+	}
+}
+
+/* Whoever shuts sending down does so for all who have the connection: by another descriptor, or in another process. */
+void test_shut_elsewhere(void)
+{
+	int a, b, copy;
+	pid_t child;
+
+	for (int i = 0; i < 4; i++) {
+		int *sender = i & 1 ? &a : &b; /* with a ring for what it sends, or without */
+
+		joined(&a, &b);
+		if (i & 2) {
+			child = fork();
+			CHECK(child >= 0);
+			if (child == 0) {
+				CHECK(shutdown(*sender, SHUT_WR) == 0);
+				_exit(0);
+			}
+			done(child);
+		} else {
+			copy = dup(*sender);
+			CHECK(copy >= 0 && shutdown(copy, SHUT_WR) == 0 && close(copy) == 0);
+		}
+		CHECK(send(*sender, buf, 10, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+		ended(sender == &a ? b : a);
+		close(a);
+		close(b);
+	}
+}

@@ -61,6 +61,9 @@ static const struct {
 	{"gone", test_gone},
 	{"unread", test_unread},
 	{"after-close", test_after_close},
+	{"told", test_told},
+	{"copy-after", test_copy_after},
+	{"shut-elsewhere", test_shut_elsewhere},
 	{"stream", test_stream},
 	{"daemon", test_daemon},
 	{"scribble", test_scribble},
@@ -71,6 +74,8 @@ static const struct {
 	{"files", test_files},
 	{"files-nonblocking", test_files_nonblocking},
 	{"answers", test_answers},
+	{"corked", test_corked},
+	{"cork-said", test_cork_said},
 	{"asked", test_asked},
 };
 

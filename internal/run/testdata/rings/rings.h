@@ -46,6 +46,8 @@ void test_parts(void);
 void test_files(void);
 void test_files_nonblocking(void);
 void test_answers(void);
+void test_corked(void);
+void test_cork_said(void);
 void test_asked(void);
 
 /* reuse.c */
@@ -69,6 +71,9 @@ void test_killed(void);
 void test_gone(void);
 void test_unread(void);
 void test_after_close(void);
+void test_told(void);
+void test_copy_after(void);
+void test_shut_elsewhere(void);
 
 /* turns.c */
 void test_turns(void);
