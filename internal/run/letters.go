@@ -2,6 +2,7 @@ package run
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -24,6 +25,9 @@ import (
 //	Return                                  kept as an offer
 //
 // Letters stay where they are while there are more offers than may be: when a letterbox is full, clients ask.
+//
+// Who takes a letter has looked which is the first one, and must not get the next one in its place: there may be no descriptors for what came with that.
+// So the end that came with a letter is locked, as files are, by the process that is about to take it. A server looks again when it has the lock.
 type letters struct {
 	boxes  []int
 	notes  int       // the end of the record's notes that programs get
@@ -128,10 +132,15 @@ func (s *supervisor) readBox(number int, all bool) {
 		if !all && len(s.offers) >= s.letters.room { // rule: TestLetterRoom
 			return
 		}
-		if !spare(s.socket, lettersBring) { // rule: TestLetterDescriptors
+		if !spare(s.socket, 1+lettersBring) { // rule: TestLetterDescriptors
+			return
+		}
+		first, free := s.letters.reserve(number, all)
+		if !free { // rule: TestLetterReserved
 			return
 		}
 		m, fds, pid, ok := s.letters.receive(number)
+		dispose(first...)
 		switch {
 		case !ok:
 			return
@@ -140,6 +149,32 @@ func (s *supervisor) readBox(number int, all bool) {
 			s.keep(m, fds[0], fds[1], pid)
 		default:
 			dispose(fds...)
+		}
+	}
+}
+
+// reserve locks the end that came with the first letter of a box. The caller closes it when it has the letter, if there is one, and nobody has the lock any
+// more. It returns false if a program is about to take that letter, which may be waited for: for so long as a program may take that is no good any more.
+func (l *letters) reserve(number int, wait bool) (end []int, free bool) {
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
+	for start := time.Now(); ; time.Sleep(letterPause) {
+		var m [messageLen]byte
+		var with [controlLen]byte
+		_, n, _, _, err := unix.Recvmsg(l.boxes[number], m[:], with[:unix.CmsgSpace(unix.SizeofUcred)+unix.CmsgLen(4)],
+			unix.MSG_PEEK|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		if err != nil {
+			return nil, true
+		}
+		end, _ = enclosures(with[:max(n, 0)])
+		if len(end) == 0 || !isSocket(end[0], unix.AF_UNIX) || unix.FcntlFlock(uintptr(end[0]), unix.F_SETLK, &lock) == nil {
+			return end, true
+		}
+		dispose(end...)
+		if !wait {
+			return nil, false
+		}
+		if time.Since(start) > letterPatience {
+			return nil, true
 		}
 	}
 }

@@ -30,6 +30,9 @@ const (
 	letterboxes  = 16
 	maxLetters   = 64 // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
 	lettersBring = 2  // descriptors
+	// A program takes its letter at once. It is waited for before another one is told that its is not there.
+	letterPause    = 100 * time.Microsecond
+	letterPatience = 100 * time.Millisecond
 	// ownDescriptors are those of a supervisor that has nothing to do, and some more.
 	ownDescriptors = 48
 

@@ -231,6 +231,19 @@ static bool first(int box, const struct identity *id, uint64_t netns, int *end)
 	return false;
 }
 
+/*
+ * reserved says whether a letter is still the first one in its box, and has the supervisor leave it there: nobody else would take it, and who took the
+ * next one in its place might have no descriptors for what came with that. The lock is gone when any descriptor of the end is closed.
+ */
+static bool reserved(int box, const struct identity *id, uint64_t netns, int end)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	struct message m;
+
+	return SYS(fcntl, end, F_SETLK, &lock) == 0 && SYS(recvfrom, box, &m, sizeof(m), MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m) &&
+	       is_of(&m, id, netns);
+}
+
 /* tell has the supervisor know what was taken; it counts. */
 static void tell(int notes, const struct identity *id, uint64_t unique, pid_t client)
 {
@@ -249,7 +262,7 @@ static void tell(int notes, const struct identity *id, uint64_t unique, pid_t cl
 	}
 }
 
-/* give_back gives a letter that is another's to the supervisor: it came in the moment after somebody had taken ours. */
+/* give_back gives a letter that is another's to the supervisor, which has not waited for us to take ours. */
 static void give_back(struct message *m, const int fds[2])
 {
 	int sock = supervisor_open(settings.socket);
@@ -281,7 +294,10 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 		return -1;
 	netns = netns_of(fd);
 	if (first(box, id, netns, &copy)) {
-		bool good = take(box, &m, fds, &n, &client);
+		bool good;
+
+		n = 0;
+		good = reserved(box, id, netns, copy) && take(box, &m, fds, &n, &client);
 
 		if (good && n == 2 && !is_of(&m, id, netns)) {
 			SYS(close, copy); /* it takes a descriptor */
