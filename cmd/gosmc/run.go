@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,7 +34,7 @@ was started by gosmc run, too, the two get a pair of Unix sockets in place of TC
 on seeing TCP sockets. Every other connection is the TCP connection that it always was. What PROGRAM starts is run in the same way.
 
 PROGRAM takes the place of gosmc: it has its process ID, terminal, descriptors, signals and exit status. A supervisor runs beside it until
-PROGRAM, and everything that it has started, has ended.
+PROGRAM, and everything that it has started, has ended. Where PATH has no gosmc, this one's directory is put at its end.
 
 A program into which the library cannot be loaded (statically linked, setuid, musl, another architecture) runs all the same, with TCP, and
 a line on standard error says why; with --require it does not run, and the exit status is 3. It is 127 if PROGRAM is not found,
@@ -123,7 +124,8 @@ func runProgram(cmd *cobra.Command, args []string, require bool, s *config.Setti
 	case why == "":
 		with, err := supervise.Prepare(environ, own, preload.Library())
 		if err == nil {
-			environ = with
+			self, _ := os.Executable()
+			environ = withTools(with, self)
 		} else {
 			why = err.Error()
 		}
@@ -137,6 +139,24 @@ func runProgram(cmd *cobra.Command, args []string, require bool, s *config.Setti
 		}
 	}
 	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, environ)}}
+}
+
+// withTools is an environment in whose PATH there is a gosmc, by which programs, and shells, can see their own connections. self is the path of
+// this one, which comes last, and only where there is none.
+func withTools(environ []string, self string) []string {
+	i := slices.IndexFunc(environ, func(e string) bool { return strings.HasPrefix(e, "PATH=") && e != "PATH=" })
+	dir, name := filepath.Split(self)
+	if i < 0 || name != "gosmc" || strings.ContainsRune(dir, filepath.ListSeparator) {
+		return environ
+	}
+	for _, have := range filepath.SplitList(strings.TrimPrefix(environ[i], "PATH=")) {
+		if info, err := os.Stat(filepath.Join(have, name)); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return environ
+		}
+	}
+	environ = slices.Clone(environ)
+	environ[i] += string(filepath.ListSeparator) + filepath.Clean(dir)
+	return environ
 }
 
 // withPolicy is an environment in which programs have the policy of s.
