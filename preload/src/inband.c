@@ -111,7 +111,7 @@ ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *o
 		span_skip(&rest, (size_t)n);
 		if (came(&m) >= 0)
 			SYS(close, came(&m));
-		if ((is_mark(&m) || (size_t)n == shown) && !(flags & MSG_TRUNC))
+		if (is_mark(&m) || (size_t)n == shown)
 			n += (ssize_t)peek_on(fd, &rest, (size_t)n);
 	} else if (n > 0 && (memfd = came(&m)) >= 0) {
 		int saved = errno;

@@ -24,7 +24,7 @@ EXPORT ssize_t recv(int fd, void *b, size_t n, int flags)
 	ssize_t r;
 	int out;
 
-	if (e && (r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS)
+	if ((e || (flags & MSG_TRUNC)) && (r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS)
 		return r;
 	return next.recv(fd, b, n, flags);
 }

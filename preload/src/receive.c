@@ -100,14 +100,14 @@ static enum turn turn_waiting(struct ring *r, int fd, struct span *s, int flags,
 
 	side->coming = with_control(parts, span_parts(s, parts), &side->control);
 	__atomic_store_n(&side->reads, flags & MSG_PEEK ? READS_PEEK : READS_TAKE, __ATOMIC_RELEASE);
-	*result = SYS(recvmsg, fd, &side->coming, (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	*result = SYS(recvmsg, fd, &side->coming, (flags & MSG_PEEK) | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	marked = *result > 0 && is_mark(&side->coming);
 	if (marked && (pub_load(r) & PUB_WITHDRAWN))
 		withdrawn = true; /* it is the first mark of another ring, which we do not take */
 	else if (marked && !(flags & MSG_PEEK))
 		side->state = RING_JOINED;
 	came_in(r);
-	if (marked && !withdrawn && (flags & MSG_PEEK) && !(flags & MSG_TRUNC)) {
+	if (marked && !withdrawn && (flags & MSG_PEEK)) {
 		span_skip(s, (size_t)*result);
 		peek_ring(r, fd, pub_load(r), s);
 		return TURN_BYTES;
@@ -207,6 +207,7 @@ static void make_room(struct ring *r, int fd)
 static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience, bool *armed)
 {
 	uint64_t pub = pub_load(r);
+	struct span rest;
 	size_t n, first;
 	size_t at = (size_t)(r->side->cursor & (r->size - 1));
 
@@ -219,24 +220,19 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	}
 	if (n == 0)
 		return turn_empty(r, fd, pub, woken);
-	if ((flags & MSG_PEEK) && !(flags & MSG_TRUNC)) {
+	if (flags & MSG_PEEK) {
 		peek_ring(r, fd, pub, s);
 		return TURN_BYTES;
 	}
 	if (n > s->left)
 		n = s->left;
 	first = r->size - at < n ? r->size - at : n;
-	if (!(flags & MSG_TRUNC)) {
-		struct span rest = *s;
-
-		span_copy(s, r->data + at, first, false);
-		span_skip(&rest, first);
-		if (n > first)
-			span_copy(&rest, r->data, n - first, false);
-	}
+	rest = *s;
+	span_copy(s, r->data + at, first, false);
+	span_skip(&rest, first);
+	if (n > first)
+		span_copy(&rest, r->data, n - first, false);
 	span_skip(s, n);
-	if (flags & MSG_PEEK)
-		return TURN_BYTES;
 	r->side->cursor = (r->side->cursor + n) & PUB_HEAD;
 	__atomic_store_n(&r->h->tail, r->side->cursor, __ATOMIC_SEQ_CST);
 	pub = pub_load(r);
@@ -390,17 +386,53 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 	}
 }
 
-/* end_receive reads as recvmsg does. NOT_OURS: nothing was done, the descriptor is something else. */
+/*
+ * unwanted is where goes what a program has read with MSG_TRUNC: TCP throws that away and touches no buffer, which may be null, or smaller than what is
+ * asked for. A Unix socket does not know this. Nobody reads here, so threads need not agree. No more is read at a time than there are parts for.
+ */
+static bool unwanted(struct iovec parts[SPAN_PARTS], size_t wanted, struct span *s)
+{
+	static char nowhere[1 << 16];
+	size_t n = 0;
+
+	for (; wanted && n < SPAN_PARTS; n++) {
+		parts[n] = (struct iovec){nowhere, wanted < sizeof(nowhere) ? wanted : sizeof(nowhere)};
+		wanted -= parts[n].iov_len;
+	}
+	return span_init(s, parts, n);
+}
+
+/* receive_nowhere does so where a pair is read of which nothing is known: by a copy of the descriptor, or where there are to be no rings. */
+static ssize_t receive_nowhere(int fd, struct span *s, int flags, int *out)
+{
+	struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)s->iov, .msg_iovlen = s->count};
+	struct identity id;
+	ssize_t n;
+
+	if (!identity_of(fd, &id))
+		return NOT_OURS;
+	n = next.recvmsg(fd, &m, flags);
+	*out = m.msg_flags;
+	return n;
+}
+
+/* end_receive reads as recvmsg does; e is null where nothing is known of a descriptor, which matters for MSG_TRUNC only. NOT_OURS: nothing was done, the descriptor is something else. */
 ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count, int flags, int *out)
 {
-	int wanted = flags;
+	struct iovec parts[SPAN_PARTS];
 	int saved = errno;
 	struct span s;
 	size_t all;
+	int wanted;
 
 	*out = 0;
 	if (!span_init(&s, iov, count) || s.left == 0 || count > IOV_MAX || (flags & (MSG_OOB | MSG_ERRQUEUE)))
 		return NOT_OURS;
+	if ((flags & MSG_TRUNC) && !unwanted(parts, s.left, &s))
+		return NOT_OURS;
+	wanted = flags &= ~MSG_TRUNC;
+	if (!e)
+		return receive_nowhere(fd, &s, flags, out);
 	all = s.left;
 	__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
 	for (;;) {

@@ -191,13 +191,28 @@ static void peeked(int fd, const struct stream *s, size_t n)
 			usleep(1000);
 	}
 	CHECK(r == (ssize_t)n);
+	CHECK(recv(fd, NULL, n, MSG_PEEK | MSG_TRUNC) == r);
+}
+
+/* discarded reads n bytes without having them, and touches no buffer. */
+static void discarded(int fd, struct stream *s, size_t n)
+{
+	char small[2][8] = {"before", "behind"};
+	struct iovec v[2] = {{small[0], 4}, {NULL, 5}};
+	struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+
+	CHECK(recv(fd, NULL, 1, MSG_TRUNC) == 1);
+	CHECK(recv(fd, small[0], n - 10, MSG_TRUNC) == (ssize_t)n - 10);
+	CHECK(recvmsg(fd, &m, MSG_TRUNC) == 9 && m.msg_flags == 0);
+	CHECK(strcmp(small[0], "before") == 0 && strcmp(small[1], "behind") == 0);
+	s->at += n;
 }
 
 /* What a peek shows grows with what has come, wherever a direction goes over to a ring, and back. */
 void test_peek(void)
 {
 	char path[] = "/tmp/gosmc-rings-XXXXXX";
-	int a, b, f = mkstemp(path);
+	int a, b, copy, f = mkstemp(path);
 
 	CHECK(f >= 0 && unlink(path) == 0);
 	both_ends(&a, &b);
@@ -207,21 +222,27 @@ void test_peek(void)
 	peeked(b, &ab_in, 1);
 	peeked(b, &ab_in, 5);
 	peeked(b, &ab_in, LARGE);
-	take(b, &ab_in, 10, 10);
+	discarded(b, &ab_in, 20);
 	fill(&ab, LARGE);
 	CHECK(write(a, buf, LARGE) == LARGE);
 	ab.at += LARGE;
 	have(2);
 	peeked(b, &ab_in, LARGE + 1000);
-	peeked(b, &ab_in, 2 * LARGE - 10);
-	take(b, &ab_in, 2 * LARGE - 10, LARGE);
+	peeked(b, &ab_in, 2 * LARGE - 20);
+	take(b, &ab_in, LARGE, LARGE);
+	discarded(b, &ab_in, LARGE - 20);
 	fill(&ab, 5000);
 	CHECK(write(a, buf, 1000) == 1000 && pwrite(f, buf + 1000, 4000, 0) == 4000);
 	CHECK(lseek(f, 0, SEEK_SET) == 0 && sendfile(a, f, NULL, 4000) == 4000);
 	ab.at += 5000;
 	peeked(b, &ab_in, 1000);
 	peeked(b, &ab_in, 5000);
-	take(b, &ab_in, 5000, 5000);
+	take(b, &ab_in, 4000, 4000);
+	copy = dup(b);
+	CHECK(copy >= 0);
+	discarded(copy, &ab_in, 500);
+	discarded(b, &ab_in, 500);
+	close(copy);
 	close(a);
 	ended(b);
 }
