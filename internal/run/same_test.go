@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// said runs testdata/same.c and returns what it says, line by line.
+// said runs testdata/same and returns what it says, line by line.
 func said(t *testing.T, path string, seed int, environ ...string) []string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -52,7 +52,11 @@ func TestSame(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
 	path := filepath.Join(t.TempDir(), "same")
-	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/same.c")
+	source, err := filepath.Glob("testdata/same/*.c")
+	if err != nil || len(source) == 0 {
+		t.Fatalf("no source: %v", err)
+	}
+	compile(t, append([]string{"-O1", "-Wall", "-Wextra", "-Werror", "-o", path}, source...)...)
 	for _, seed := range []int{1, 2, 3, 4, 5, 6, 7, 8, 14, 39} { // the last two have sides answer after the peer has gone
 		compareSaid(t, path, seed, "LD_PRELOAD="+library, EnvSocket+"="+s.path)
 	}
