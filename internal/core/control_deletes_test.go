@@ -101,6 +101,17 @@ func TestDeleteLinkWish(t *testing.T) {
 	if p.client.links() != "1:1-1" || p.client.lc.State() != ControlActive {
 		t.Errorf("the last link: %s, %v", p.client.links(), p.client.lc.State())
 	}
+	// Of two wishes the server has one come true so: the other one is for the last link then, and not said again.
+	p = newLinkPair(t, pairOptions{server: 2, client: 2})
+	p.lose = lost("client", llc.TypeDeleteLink, false)
+	for _, num := range []llc.LinkNum{1, 2} {
+		p.client.do(p.client.lc.DeleteLink(p.now, num, nil))
+	}
+	p.client.sent = nil
+	p.client.do(p.client.lc.HandleMessage(p.now, 2, unknown(1), nil, nil))
+	if p.client.links() != "2:2-2" || len(p.client.sent) > 0 || len(p.client.lc.deletes) > 0 {
+		t.Errorf("one of two wishes: %s, sent %v, deletes %v", p.client.links(), p.client.sent, p.client.lc.deletes)
+	}
 }
 
 // TestDeleteLinkReasons has what a server's connections are told of the end of a link.

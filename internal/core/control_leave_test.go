@@ -110,7 +110,7 @@ func TestLinkLeavingReasons(t *testing.T) {
 		{llc.DeleteLink{Reason: llc.DeleteOperator}, false},
 		{llc.DeleteLink{Reason: llc.DeleteAsymmetric}, false},
 	} {
-		for _, by := range []string{"server", "client"} {
+		for i, by := range []string{"server", "client", "server", "client"} {
 			p := newLeavers(t)
 			p.lose = func(*pairSide, SendLLC) bool { return true }
 			s := map[string]*pairSide{"server": p.server, "client": p.client}[by]
@@ -123,11 +123,11 @@ func TestLinkLeavingReasons(t *testing.T) {
 			if !tt.leaving {
 				continue
 			}
-			// It is not in order any more.
-			m.Orderly, m.Reason = false, llc.DeleteLostPath
+			// It is not in order any more. Linux net/smc has the flag all the same.
+			m.Orderly, m.Reason = i > 1, llc.DeleteLostPath
 			s.do(s.lc.HandleMessage(p.now, 1, m, nil, nil))
 			if got := s.takeLog(); !strings.HasPrefix(got, "down(2) deleted by peer: lost path") || strings.Contains(got, "orderly") || s.leaving(2) {
-				t.Errorf("%s: then the path is lost: %s", by, got)
+				t.Errorf("%s: then the path is lost, %v: %s", by, m, got)
 			}
 		}
 	}
@@ -179,6 +179,60 @@ func TestLinkLeavingFails(t *testing.T) {
 	p.run()
 	p.pass(time.Minute)
 	p.check("in the end", p.server.links(), RedundancySymmetric)
+
+	// The peer is told that it is not in order any more, whose wish it ever was, and has its connections wait no longer either.
+	for _, by := range []string{"server", "client"} {
+		for _, notices := range []string{"server", "client"} {
+			p := newLeavers(t)
+			sides := map[string]*pairSide{"server": p.server, "client": p.client}
+			sides[by].do(sides[by].lc.DeleteLink(p.now, 1, nil))
+			p.run()
+			sides[notices].fail(1)
+			p.run()
+			for _, s := range sides {
+				if s.leaving(1) || !s.logHas("down(1)") {
+					t.Errorf("by the %s, the %s notices: the %s did %s", by, notices, s.name, s.takeLog())
+				}
+			}
+			if want := "down(1) deleted by peer: lost path"; !sides[notices].other.logHas(want) {
+				t.Errorf("by the %s, the %s notices: the other one did %s, want %s", by, notices, sides[notices].other.takeLog(), want)
+			}
+			p.pass(time.Minute)
+			p.check("in the end", p.server.links(), RedundancySymmetric)
+		}
+	}
+}
+
+// TestLinkLeavingCrossing has operators of both sides delete one of two links each, or the path of one be lost: the client's wish comes when the server has taken the other link
+// away, but the client does not know yet. One link stays, and the group with it.
+func TestLinkLeavingCrossing(t *testing.T) {
+	for version, v1 := range linkVersions {
+		for _, num := range []llc.LinkNum{1, 2} {
+			for _, how := range []string{"operator", "failure"} {
+				p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2})
+				p.pass(20 * time.Second)
+				other := 3 - num
+				p.client.do(p.client.lc.DeleteLink(p.now, num, nil))
+				wish := p.queue
+				p.queue = nil
+				if how == "operator" {
+					p.server.do(p.server.lc.DeleteLink(p.now, other, nil))
+				} else {
+					p.server.fail(other)
+				}
+				p.queue = append(wish, p.queue...) // they cross
+				p.run()
+				name := version + ", " + how
+				for _, s := range []*pairSide{p.server, p.client} {
+					if s.lc.State() != ControlActive || s.lc.link(num) == nil {
+						t.Errorf("%s, the client deletes %d and the server %d: the %s is %v with the links %s", name, num, other, s.name, s.lc.State(), s.links())
+					}
+				}
+				p.pass(time.Minute)
+				p.check(name+", later", p.server.links(), RedundancySymmetric)
+			}
+		}
+	}
 }
 
 // TestLinkLeavingLast has all links fail that do not leave: a client's group ends with that, as it has been told to end the others.

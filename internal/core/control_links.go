@@ -186,10 +186,13 @@ func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, orde
 	return out
 }
 
-// enqueue has the peer told of a link's end, once.
+// enqueue has the peer told of a link's end, once: again only where that is not in order any more.
 func (lc *LinkControl) enqueue(d linkDelete) {
-	if lc.deleteOf(d.num) == nil { // rule: TestDeleteLinkCrossing
+	switch old := lc.deleteOf(d.num); {
+	case old == nil: // rule: TestDeleteLinkCrossing
 		lc.deletes = append(lc.deletes, d)
+	case gentle(old.orderly, old.reason) && !gentle(d.orderly, d.reason): // rule: TestLinkLeavingFails, TestLinkLeavingReasons
+		*old = d
 	}
 }
 
@@ -281,7 +284,7 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 			out = lc.down(now, link, end, link.leave.over, out)
 		}
 		via := lc.usable(link)
-		if via == nil { // rule: TestDeleteLinkWish
+		if via == nil { // no wish is left then, and a group without any link has ended
 			via = lc.main()
 		}
 		d.via, d.until = via.num, now.Add(LLCTimeout<<min(max(d.tries-wishTries+1, 0), wishBackoff)) // rule: TestDeleteLinkUnanswered: LLCTimeout<<min(max(d.tries-wishTries+1, 0), wishBackoff) -> LLCTimeout
@@ -393,7 +396,12 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		lc.noteFailed(now, link) // rule: TestAddLinkRotate
 		return lc.next(now, lc.abortAdd(now, m.Reason, true, out))
 	}
-	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly, last: lc.usable(link) == nil})
+	last := lc.usable(link) == nil
+	if gentle(m.Orderly, m.Reason) && slices.ContainsFunc(lc.links, func(l *controlLink) bool { return l.state == linkFailed }) {
+		last = false // rule: TestLinkLeavingCrossing
+		// The client had another one when it said that, as it has not answered yet that we have taken it away: it does not want the group to end.
+	}
+	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly, last: last})
 	// "The server must delete the link right away" (RFC 7609 §3.5.5.1.4), and with it whatever is under way on it.
 	// rule: TestDeleteLinkRightAway
 	if !m.Orderly && lc.state == ControlActive && lc.usable(link) != nil {
@@ -478,6 +486,7 @@ func (lc *LinkControl) handleDeleteLinkReply(now time.Time, m llc.DeleteLink, ou
 			out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out) // rule: TestDeleteLinkWish
 		}
 		out = lc.remove(link, out)
+		lc.spareLast() // rule: TestDeleteLinkWish
 		if lc.retry.at.IsZero() {
 			lc.retryLater(now) // rule: TestDeleteLinkThenMore
 		}

@@ -102,6 +102,9 @@ func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
 				if d, ok := m.(llc.DeleteLink); ok && !d.All && !d.Reply && !d.Orderly && active && to.lc.State() >= ControlEnding && good != 0 && good != d.Link {
 					t.Errorf("%v: the %s has ended the group, though link %d is good", m, to.name, good)
 				}
+				if d, ok := m.(llc.DeleteLink); ok && !d.All && d.Orderly && active && to.lc.State() >= ControlEnding && good != 0 {
+					t.Errorf("%v: the %s has ended the group for an operator, who wanted to have link %d", m, to.name, good)
+				}
 			})
 			if o.Tag != 0 {
 				w.enqueue(k+" sent", func() {
