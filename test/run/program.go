@@ -18,7 +18,7 @@ import (
 type program struct {
 	name     string
 	what     string   // it does, in a few words
-	packages []string // of Debian
+	packages []string // of Debian, or patterns of their names
 	needs    []string // commands, or patterns of files, without which it cannot be tried
 	root     bool     // it can be tried by root only
 	timeout  time.Duration
