@@ -126,6 +126,9 @@ func newLinkCommand() *cobra.Command {
 peer each. IB-Dev is the address of the device, which 'gosmc device' shows; its port is 1 always. With --details there are the
 link's user ID, both ends, and what went over it. 'gosmc link del' ends one in order.
 
+Link-State is LINK_ACTIVATING while a link is made, LINK_ACTIVE, LINK_LEAVING when it is about to end in order, from when its connections leave it until the
+peer has answered, and LINK_INACTIVE when it has failed.
+
 The exit status is 1 if there is no group LG-ID, or if the run directory that --dir or GOSMC_DIR names does not exist.`,
 		Example: `  gosmc link
   gosmc link -d

@@ -46,13 +46,14 @@ func newLinkDelCommand() *cobra.Command {
 		Short: "End a link of SMC-R in order; its connections go on over another one",
 		Long: `End link NUMBER of the link group LG-ID: 'gosmc link --json' has both, 'gosmc ss' those of each connection, and the last two digits of
 Link-UID, which 'gosmc link -d' prints, are the number in hexadecimal. The link's connections leave it first, at both ends, and lose nothing; then the
-peer is told. Where our end is the client, the server is asked to do so. The command returns when the link has ended.
+peer is told. Where our end is the client, the server is asked to do so. The command returns when the link has ended; it fails where that takes more than 10 seconds,
+and where the link group ends too, as the peer does not answer.
 
 The last link of a group cannot be deleted: it ends with the connections. A link that was deleted is made again, if both ends have the RNICs
 for it: by the server, after 10 seconds or more. Who wants to take an interface down does so before.
 
 Only the user of the program that has the group, and root, may do this.`,
-		Example: `  gosmc link --json | jq '.link_groups[] | {id, links: [.links[].number]}'
+		Example: `  gosmc link --json | jq -c '.link_groups[] | [.pid, .lg_id, [.links[].link]]'
   gosmc link del 0000001a 2
   gosmc link del 1a 2 --pid 4711`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -98,11 +99,14 @@ func parseLink(args []string) (group uint32, num uint8, err error) {
 	return group, uint8(n), nil
 }
 
-// hasLink reports whether a host has a link in use.
-func hasLink(h *control.Status, group uint32, num uint8) bool {
-	return slices.ContainsFunc(h.Groups, func(g control.StatusGroup) bool {
-		return g.ID == group && slices.ContainsFunc(g.Links, func(l control.StatusLink) bool { return l.Number == num })
-	})
+// linkEnd says how far the end of a link of a host is.
+func linkEnd(h *control.Status, group uint32, num uint8) (ended bool, err error) {
+	for _, g := range h.Groups {
+		if g.ID == group {
+			return !slices.ContainsFunc(g.Links, func(l control.StatusLink) bool { return l.Number == num }), nil
+		}
+	}
+	return true, fmt.Errorf("link group %08x has ended, and link %d with it", group, num)
 }
 
 // find returns the one host that has a link group.
@@ -157,19 +161,25 @@ func (f *linkDelFlags) run(cmd *cobra.Command, group uint32, num uint8) error {
 	return err
 }
 
-// awaitLinkEnd waits until a host does not use a link any more.
+// awaitLinkEnd waits until a host does not have a link any more.
 func awaitLinkEnd(ctx context.Context, h *control.Status, group uint32, num uint8) error {
 	late, cancel := context.WithTimeout(ctx, linkEndTime)
 	defer cancel()
 	for {
-		now, _ := control.GatherSome(late, h.Dir, func(name string) bool { return name == h.Name })
+		now, errs := control.GatherSome(late, h.Dir, func(name string) bool { return name == h.Name })
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case late.Err() != nil:
 			return fmt.Errorf("link %d of link group %08x is to end, but has not within %v", num, group, linkEndTime)
-		case len(now) == 0 || !hasLink(&now[0], group, num): // rule: TestLinkDel: len(now) == 0 || !hasLink(&now[0], group, num) -> len(now) >= 0
-			return nil
+		case len(errs) > 0: // rule: TestLinkDelLost
+			return fmt.Errorf("link %d of link group %08x is to end; whether it has is not known: %s", num, group, printable(errs[0].Error()))
+		case len(now) == 0: // rule: TestLinkDelLost: len(now) == 0 -> false
+			return fmt.Errorf("%s has ended, and link %d of link group %08x with it", process(h.PID, h.Command), num, group)
+		}
+		ended, err := linkEnd(&now[0], group, num)
+		if ended { // rule: TestLinkDel: ended -> (ended || true)
+			return err
 		}
 		select {
 		case <-late.Done():

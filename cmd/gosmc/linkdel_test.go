@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +20,8 @@ import (
 type linksHost struct {
 	mu     sync.Mutex
 	groups []control.StatusGroup
-	asked  int // for its status, since a link was deleted
+	asked  int                   // for its status, since a link was deleted
+	then   func(*control.Status) // changes what it says then, if not nil
 }
 
 func newLinksHost(t *testing.T, dir, name string) *linksHost {
@@ -46,10 +49,15 @@ func (h *linksHost) Status() control.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	g := &h.groups[1]
-	if h.asked++; h.asked > 1 {
-		g.Links = slices.DeleteFunc(slices.Clone(g.Links), func(l control.StatusLink) bool { return l.State == "ends" })
+	ends := func(l control.StatusLink) bool { return l.State == "ends" }
+	s := control.Status{Command: "server", Groups: h.groups}
+	if h.asked++; h.then != nil && slices.ContainsFunc(g.Links, ends) {
+		h.then(&s)
+	} else if h.asked > 1 {
+		g.Links = slices.DeleteFunc(slices.Clone(g.Links), ends)
 	}
-	return control.Status{Command: "server", Groups: slices.Clone(h.groups)}
+	s.Groups = slices.Clone(s.Groups)
+	return s
 }
 
 func (h *linksHost) DeleteLink(group uint32, num uint8) error {
@@ -121,6 +129,38 @@ func TestLinkDel(t *testing.T) {
 	var r linkDelReport
 	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.code != exitOK || r.Schema != jsonSchema || r.Group != 0x1a || r.Link != 1 || r.Dir != dir || r.Command != "server" || r.PID == 0 {
 		t.Errorf("--json = %d, %v, %s", got.code, err, got.stdout)
+	}
+}
+
+// TestLinkDelLost has a host end a link, and then its link group end, or the host itself, or be one that cannot be asked: none of these is the end that was asked for.
+func TestLinkDelLost(t *testing.T) {
+	var dir string
+	for _, tt := range []struct {
+		want string
+		then func(s *control.Status)
+	}{
+		{"link group 0000001a has ended, and link 2 with it", func(s *control.Status) { s.Groups = s.Groups[:1] }},
+		{"whether it has is not known: ", func(s *control.Status) { s.Command = strings.Repeat("x", 17<<20) }}, // more than an answer can have
+		{"/server has ended, and link 2 of link group 0000001a with it", func(*control.Status) { removeSockets(t, dir) }},
+	} {
+		dir = t.TempDir()
+		newLinksHost(t, dir, "a").then = tt.then
+		got := gosmc(t, "", "link", "del", "1a", "2", "--dir", dir)
+		if got.code != exitFailure || !strings.Contains(got.stderr, tt.want) || got.stdout != "" {
+			t.Errorf("gosmc link del = %d, %q, %q, want %q", got.code, got.stdout, got.stderr, tt.want)
+		}
+	}
+}
+
+// removeSockets has nobody find the hosts of a run directory any more.
+func removeSockets(t *testing.T, dir string) {
+	t.Helper()
+	list, err := filepath.Glob(dir + "/*/ctl/*")
+	if err != nil || len(list) == 0 {
+		t.Errorf("no sockets below %s: %v", dir, err)
+	}
+	for _, name := range list {
+		os.Remove(name)
 	}
 }
 

@@ -36,7 +36,7 @@ type LinkList = boundedList[StatusLink]
 // A StatusLink is a link of a group of SMC-R: a queue pair of ours, and one of the peer's.
 type StatusLink struct {
 	Number    uint8  `json:"link"`     // in its group, from 1; 0: the server has not told it yet
-	State     string `json:"state"`    // "LINK_ACTIVATING", "LINK_ACTIVE", "LINK_INACTIVE"
+	State     string `json:"state"`    // "LINK_ACTIVATING", "LINK_ACTIVE"; "LINK_LEAVING": it ends in order, or has and the peer has not answered; "LINK_INACTIVE"
 	NetDev    string `json:"net_dev"`  // interface of our device
 	Device    string `json:"device"`   // address of our device
 	Port      int    `json:"port"`     // of the device: always 1

@@ -17,6 +17,7 @@ import (
 // held.
 func (g *smcrGroup) linkLeaving(o core.LinkLeaving) {
 	l := g.linkOf(o.Link)
+	l.left = false
 	l.moved, _ = g.moveAll(l)
 	g.host.cfg.Logger.Info("link is about to end, connections go to others",
 		"group", g.lg.ID, "link", o.Link, "local", l.rnic.dev.Addr(), "peer", l.peer, "connections", l.moved)
@@ -44,26 +45,37 @@ func (v *controlView) DeleteLink(group uint32, num uint8) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.deleteLink(llc.LinkNum(num))
+}
+
+// deleteLink is DeleteLink for a link of the group. One that leaves already does so, and that is all. g.mu is held.
+func (g *smcrGroup) deleteLink(num llc.LinkNum) error {
+	group := uint32(g.lg.ID)
 	if g.ctl == nil || g.ctl.State() != core.ControlActive {
 		return fmt.Errorf("link group %08x is being made, or ends: it has no links that could be deleted", group)
 	}
 	var others []string
-	known := false
+	known, leaves, stay := false, false, 0
 	for _, x := range g.ctl.Links() {
-		if uint8(x.Num) == num {
-			known = true
-		} else {
-			others = append(others, strconv.Itoa(int(x.Num)))
+		switch {
+		case x.Num == num:
+			known, leaves = true, x.Leaving
+			continue
+		case !x.Leaving:
+			stay++
 		}
+		others = append(others, strconv.Itoa(int(x.Num)))
 	}
 	switch {
 	case !known: // rule: TestSMCRDeleteLink
 		return fmt.Errorf("link group %08x has no link %d, but %s", group, num, strings.Join(others, ", "))
 	case len(others) == 0: // rule: TestSMCRDeleteLink
 		return fmt.Errorf("link %d is the last one of link group %08x: it ends with its connections", num, group)
+	case stay == 0 && !leaves: // rule: TestSMCRLeavingShown
+		return fmt.Errorf("link %d is the last one of link group %08x that does not end already", num, group)
 	}
 	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
-		return g.ctl.DeleteLink(now, llc.LinkNum(num), out)
+		return g.ctl.DeleteLink(now, num, out)
 	})
 	return nil
 }

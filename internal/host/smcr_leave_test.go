@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -144,10 +145,62 @@ func TestSMCRLeavingUnused(t *testing.T) {
 			if got := g.toName(nil).num; got == num {
 				t.Errorf("link %d is named, after %d failovers", num, g.failovers)
 			}
+			for _, c := range g.owners { // one that was named before
+				named := c.named
+				if c.named = leaving; !leaving.up {
+					t.Fatal("the link is not up")
+				}
+				if to, _ := g.namedLink(c); to == leaving {
+					t.Errorf("a connection begins on link %d, after %d failovers", num, g.failovers)
+				}
+				c.named = named
+			}
 		}
 		g.mu.Unlock()
 		smctest.Eventually(t, patience, "the link has ended", func() bool { return r.redundancy() == "single" })
 	}
+}
+
+// TestSMCRLeavingShown looks at a link that ends: from when connections leave it until the peer has answered it is shown as one that does. The last link beside it
+// cannot be deleted meanwhile; it itself can be once more, and nothing comes of that.
+func TestSMCRLeavingShown(t *testing.T) {
+	r, _ := newTwinRig(t, nil)
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	r.awaitRedundancy("symmetric")
+	g := groupsOf(r.server)[0]
+	check := func(when, want string) {
+		t.Helper()
+		var got []string
+		for _, l := range g.links {
+			x := g.linkStatus(l, g.ctl.Links(), "")
+			got = append(got, fmt.Sprintf("%d %s", x.Number, x.State))
+		}
+		if got := strings.Join(got, ", "); got != want {
+			t.Errorf("%s: %s, want %s", when, got, want)
+		}
+	}
+	g.mu.Lock()
+	check("at first", "1 LINK_ACTIVE, 2 LINK_ACTIVE")
+	leaving := g.linkOf(1)
+	leaving.left = true // another time, when it stayed
+	for range 2 {
+		if err := g.deleteLink(1); err != nil {
+			t.Error(err)
+		}
+	}
+	check("connections leave it", "1 LINK_LEAVING, 2 LINK_ACTIVE")
+	if leaving.left {
+		t.Error("they have left it before they do")
+	}
+	if err := g.deleteLink(2); err == nil || !strings.Contains(err.Error(), "link 2 is the last one of link group") {
+		t.Errorf("the other link: %v", err)
+	}
+	g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.LinkLeft(now, 1, out) })
+	check("they have left it", "1 LINK_LEAVING, 2 LINK_ACTIVE")
+	g.mu.Unlock()
+	smctest.Eventually(t, patience, "the link has ended", func() bool { return len(r.server.Status().Groups[0].Links) == 1 })
+	checkExchange(t, c, s)
 }
 
 // TestSMCRDeleteLink has operators delete links, as the control socket asks for it: of either side, and what cannot be.
@@ -172,7 +225,7 @@ func TestSMCRDeleteLink(t *testing.T) {
 			t.Error(err)
 		}
 		smctest.Eventually(t, patience, "the link has ended", func() bool { return r.redundancy() == "single" && r.failovers() == 2 })
-		no(id, 2, "is the last one")
+		no(id, 2, "it ends with its connections")
 		checkExchange(t, c, s)
 		groupsOf(h)[0].finish(core.EndOperator)
 		if err := (*controlView)(h).DeleteLink(id, 2); err == nil {

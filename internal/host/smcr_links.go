@@ -29,6 +29,7 @@ type smcrLink struct {
 	mtu   atomic.Uint32 // wire.MTU of the path, 0 before it is known
 	heard uint64        // messages, when core was told last
 	up    bool          // connections may use it
+	ended bool          // they must not use it any more, and the peer is to be told, or has not answered
 	moved int           // connections, when it was about to end
 	left  bool          // they have left it in time
 
@@ -381,7 +382,7 @@ func (l *smcrLink) look(looks uint64) bool {
 // linkDown takes a link out of use, and moves its connections. g.mu is held.
 func (g *smcrGroup) linkDown(o core.LinkDown) {
 	l := g.linkOf(o.Link)
-	l.up = false
+	l.up, l.ended = false, true
 	l.countOut()
 	if !o.Orderly { // rule: TestSMCRLeaving: !o.Orderly -> true
 		l.net.Fail(errLinkEnded) // the error is why it failed before, if it did

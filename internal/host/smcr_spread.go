@@ -145,7 +145,7 @@ func (g *smcrGroup) moveAll(from *smcrLink) (moved int, stuck []*smcrCarrier) {
 // Linux peer has registered its memory in any case. g.mu is held.
 func (g *smcrGroup) namedLink(c *smcrCarrier) (*smcrLink, core.Element) {
 	if l := c.named; g.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: TestSMCRNamedNewest
-		if el, ok := g.ctl.ElementOn(c.owner, l.num); ok {
+		if el, ok := g.ctl.ElementOn(c.owner, l.num); ok && !g.leaves(l) { // rule: TestSMCRLeavingUnused: !g.leaves(l) -> true
 			return l, el
 		}
 	}

@@ -78,33 +78,44 @@ func (g *smcrGroup) status(s *control.StatusGroup) {
 		s.Type = redundancyTypes[g.ctl.Redundancy()]
 	}
 	for _, l := range g.links {
-		stats, queue := l.net.Stats(), l.net.QPStats()
-		us := l.rnic.ends()
-		x := control.StatusLink{
-			State: "LINK_ACTIVATING", NetDev: l.rnic.dev.Interface(), Device: l.rnic.dev.Addr().String(), Port: devicePort,
-			LocalGID: us.GID.String(), LocalQPN: uint32(l.net.QPN()), PeerGID: s.Peer,
-			SentCDC: stats.SentCDC, RcvdCDC: stats.ReceivedCDC, SentLLC: stats.SentLLC, RcvdLLC: stats.ReceivedLLC, SentBytes: stats.SentBytes,
-			SentPackets: queue.SentPackets, RcvdPackets: queue.RcvdPackets, Retransmitted: queue.Retransmitted, RoundTrip: queue.RoundTrip,
-		}
-		if l.peer.IsValid() {
-			x.PeerGID = wire.GIDFromAddr(l.peer).String()
-		}
-		for _, first := range links {
-			if l.up && (first.Num == l.num || l.num == 0) {
-				x.State, x.Number, x.MTU = "LINK_ACTIVE", uint8(first.Num), min(first.Local.MTU, first.Peer.MTU).Bytes()
-				x.PeerGID, x.PeerQPN = first.Peer.GID.String(), uint32(first.Peer.QPN)
-				x.UID = uint32(g.lg.ID)<<8 | uint32(first.Num)
-				x.Conns = g.connsOn(l)
-				break
-			}
-		}
-		if err := l.net.Err(); err != nil {
-			x.State, x.Why = "LINK_INACTIVE", err.Error()
-		}
-		s.Links = append(s.Links, x)
+		s.Links = append(s.Links, g.linkStatus(l, links, s.Peer))
 	}
 	s.Failovers, s.Moved, s.Spread = g.failovers, g.moved, g.host.cfg.SMCRSpread
 	g.rmbs.status(s)
+}
+
+// linkStatus describes a link. links are those that connections may use. g.mu is held.
+func (g *smcrGroup) linkStatus(l *smcrLink, links []core.GroupLink, peer string) control.StatusLink {
+	stats, queue := l.net.Stats(), l.net.QPStats()
+	us := l.rnic.ends()
+	x := control.StatusLink{
+		State: "LINK_ACTIVATING", NetDev: l.rnic.dev.Interface(), Device: l.rnic.dev.Addr().String(), Port: devicePort,
+		LocalGID: us.GID.String(), LocalQPN: uint32(l.net.QPN()), PeerGID: peer,
+		SentCDC: stats.SentCDC, RcvdCDC: stats.ReceivedCDC, SentLLC: stats.SentLLC, RcvdLLC: stats.ReceivedLLC, SentBytes: stats.SentBytes,
+		SentPackets: queue.SentPackets, RcvdPackets: queue.RcvdPackets, Retransmitted: queue.Retransmitted, RoundTrip: queue.RoundTrip,
+	}
+	if l.peer.IsValid() {
+		x.PeerGID = wire.GIDFromAddr(l.peer).String()
+	}
+	for _, first := range links {
+		if l.up && (first.Num == l.num || l.num == 0) {
+			x.State, x.Number, x.MTU = "LINK_ACTIVE", uint8(first.Num), min(first.Local.MTU, first.Peer.MTU).Bytes()
+			if first.Leaving {
+				x.State = "LINK_LEAVING" // rule: TestSMCRLeavingShown
+			}
+			x.PeerGID, x.PeerQPN = first.Peer.GID.String(), uint32(first.Peer.QPN)
+			x.UID = uint32(g.lg.ID)<<8 | uint32(first.Num)
+			x.Conns = g.connsOn(l)
+			break
+		}
+	}
+	if l.ended {
+		x.State, x.Number = "LINK_LEAVING", uint8(l.num) // rule: TestSMCRLeavingShown
+	}
+	if err := l.net.Err(); err != nil {
+		x.State, x.Why = "LINK_INACTIVE", err.Error()
+	}
+	return x
 }
 
 // status adds up the RMBs. The group's mu is held.
