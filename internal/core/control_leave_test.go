@@ -203,6 +203,35 @@ func TestLinkLeavingFails(t *testing.T) {
 	}
 }
 
+// TestLinkLeavingPatience has a peer be busy for a while, and be asked with TEST LINK whether it is there, when connections are to leave one of two links: the other one, which is the last one then,
+// is given up no sooner than DELETE LINK says.
+func TestLinkLeavingPatience(t *testing.T) {
+	p := newLeavers(t)
+	p.client.stays = false
+	p.lose = func(*pairSide, SendLLC) bool { return true }
+	s := p.server
+	s.do(s.lc.DeleteLink(p.now, 1, nil))
+	s.do(s.lc.Suspect(p.now, 2, nil))
+	p.pass(TestLinkTimeout + LinkLeaveTimeout/2)
+	p.lose = nil
+	if got := s.takeLog(); s.lc.State() != ControlActive || got != "leaving(1), down(1) operator, orderly, 2:TEST LINK, 2:DELETE LINK" {
+		t.Errorf("the server is %v, and did %s", s.lc.State(), got)
+	}
+	p.pass(LLCTimeout)
+	p.check("when the client answers", "2:2-2", RedundancySingle)
+
+	// One that never answers is given up in the end.
+	p = newLeavers(t)
+	p.lose = func(*pairSide, SendLLC) bool { return true }
+	s = p.server
+	s.do(s.lc.DeleteLink(p.now, 1, nil))
+	s.do(s.lc.Suspect(p.now, 2, nil))
+	p.pass(LinkLeaveTimeout + deleteTries*LLCTimeout + time.Second)
+	if s.lc.State() != ControlEnded || s.lc.Failure().Kind != EndSilent {
+		t.Errorf("without any answer the server is %v: %v", s.lc.State(), s.lc.Failure())
+	}
+}
+
 // TestLinkLeavingCrossing has operators of both sides delete one of two links each, or the path of one be lost: the client's wish comes when the server has taken the other link
 // away, but the client does not know yet. One link stays, and the group with it.
 func TestLinkLeavingCrossing(t *testing.T) {

@@ -281,7 +281,12 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 				}
 				continue
 			}
-			out = lc.down(now, link, end, link.leave.over, out)
+			inOrder := link.leave.over
+			out = lc.down(now, link, end, inOrder, out)
+			if last := lc.usable(nil); inOrder && lc.usable(last) == nil {
+				// A TEST LINK that was to tell a peer that is busy from a path that has failed has nothing to tell any more. DELETE LINK is asked twice.
+				last.test.due = time.Time{} // rule: TestLinkLeavingPatience
+			}
 		}
 		via := lc.usable(link)
 		if via == nil { // no wish is left then, and a group without any link has ended
