@@ -62,8 +62,11 @@ enum turn {
 	TURN_RESULT, /* what the kernel said is in *result */
 };
 
-/* peek_ring shows what is in the ring, and behind it if the writer has left. What pub says is looked at once: it can change. */
-static void peek_ring(struct ring *r, int fd, uint64_t pub, struct span *s)
+/*
+ * peek_ring shows what is in the ring, and behind it if the writer has left. before is how many bytes are in the socket that came before those of the
+ * ring. What pub says is looked at once: it can change.
+ */
+static void peek_ring(struct ring *r, int fd, uint64_t pub, struct span *s, size_t before)
 {
 	size_t all = used(r, pub);
 	size_t n = all < s->left ? all : s->left;
@@ -77,7 +80,7 @@ static void peek_ring(struct ring *r, int fd, uint64_t pub, struct span *s)
 	span_copy(s, r->data, n - first, false);
 	span_skip(s, n - first);
 	if (s->left && (pub & PUB_WRITER_LEFT))
-		peek_on(fd, s, outstanding(r, pub));
+		peek_on(fd, s, before + outstanding(r, pub));
 }
 
 /* came_in ends the reading of a message that may be a mark. */
@@ -109,7 +112,7 @@ static enum turn turn_waiting(struct ring *r, int fd, struct span *s, int flags,
 	came_in(r);
 	if (marked && !withdrawn && (flags & MSG_PEEK)) {
 		span_skip(s, (size_t)*result);
-		peek_ring(r, fd, pub_load(r), s);
+		peek_ring(r, fd, pub_load(r), s, (size_t)*result);
 		return TURN_BYTES;
 	}
 	if (withdrawn)
@@ -207,7 +210,6 @@ static void make_room(struct ring *r, int fd)
 static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience, bool *armed)
 {
 	uint64_t pub = pub_load(r);
-	struct span rest;
 	size_t n, first;
 	size_t at = (size_t)(r->side->cursor & (r->size - 1));
 
@@ -221,17 +223,20 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	if (n == 0)
 		return turn_empty(r, fd, pub, woken);
 	if (flags & MSG_PEEK) {
-		peek_ring(r, fd, pub, s);
+		peek_ring(r, fd, pub, s, 0);
 		return TURN_BYTES;
 	}
 	if (n > s->left)
 		n = s->left;
 	first = r->size - at < n ? r->size - at : n;
-	rest = *s;
-	span_copy(s, r->data + at, first, false);
-	span_skip(&rest, first);
-	if (n > first)
-		span_copy(&rest, r->data, n - first, false);
+	if (!(flags & MSG_TRUNC)) {
+		struct span rest = *s;
+
+		span_copy(s, r->data + at, first, false);
+		span_skip(&rest, first);
+		if (n > first)
+			span_copy(&rest, r->data, n - first, false);
+	}
 	span_skip(s, n);
 	r->side->cursor = (r->side->cursor + n) & PUB_HEAD;
 	__atomic_store_n(&r->h->tail, r->side->cursor, __ATOMIC_SEQ_CST);
@@ -430,7 +435,7 @@ ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count
 		return NOT_OURS;
 	if ((flags & MSG_TRUNC) && !unwanted(parts, s.left, &s))
 		return NOT_OURS;
-	wanted = flags &= ~MSG_TRUNC;
+	wanted = flags;
 	if (!e)
 		return receive_nowhere(fd, &s, flags, out);
 	all = s.left;
