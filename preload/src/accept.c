@@ -87,6 +87,8 @@ static int moved(int listener, int fd, int flags)
 	marked = letter_marked(fd);
 	if ((!marked && !board_waiting()) || !address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))
 		return fd;
+	if (!birth_place(fd) || ((flags & SOCK_NONBLOCK) && SYS(fcntl, fd, F_SETFL, O_RDWR | O_NONBLOCK) != 0))
+		return fd; /* the end could not have its place, or would wait */
 	if (marked)
 		end = letter_claim(&id, fd, &asks, &tcp);
 	if (end < 0 && asks)

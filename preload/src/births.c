@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define BIRTHS 65536 /* descriptors above stay with TCP */
@@ -127,6 +128,17 @@ bool birth_may_swap(int fd)
 
 	return b && b->cookie != 0 && unshared(b) &&
 	       b->registrations <= 1 && b->cookie == cookie_of(fd);
+}
+
+/*
+ * birth_place says whether something else can take the place of a descriptor: a limit that has come down since may be below it, and a filter of system calls
+ * may refuse dup3. Were that seen afterwards the connection would be lost.
+ */
+bool birth_place(int fd)
+{
+	struct rlimit64 most = {0};
+
+	return SYS(dup3, fd, fd, 0) == -EINVAL && SYS(prlimit64, 0, RLIMIT_NOFILE, NULL, &most) == 0 && (uint64_t)fd < most.rlim_cur;
 }
 
 /* birth_registration returns the one registration with epoll that the socket has. False: it has none. */

@@ -176,7 +176,7 @@ static bool is_stack(const char *line, const char *end, uintptr_t a, uintptr_t b
 /* same_stack is false also where a program has made a stack by itself: then whether one address is above another means nothing. */
 static bool same_stack(uintptr_t a, uintptr_t b)
 {
-	char text[4096];
+	char text[512]; /* handlers may run on small stacks */
 	size_t have = 0;
 	bool found = false;
 	long fd = SYS(openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);

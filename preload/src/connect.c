@@ -166,14 +166,15 @@ static bool attempt_ask(struct attempt *a, struct message *m)
 	return sent && supervisor_receive(a->sock, KIND_OFFER, NULL) == STATUS_OK;
 }
 
-/* prepare gives our end all that the program has set on the socket, before anybody waits for it. */
-static void prepare(struct attempt *a, int fd)
+/* prepare gives our end all that the program has set on the socket, before anybody waits for it. False: that is not possible. */
+static bool prepare(struct attempt *a, int fd)
 {
 	a->status = SYS(fcntl, fd, F_GETFL);
 	a->flags = SYS(fcntl, fd, F_GETFD);
 	options_copy(fd, a->end, birth_options(fd));
-	if (a->status & ~O_ACCMODE)
-		SYS(fcntl, a->end, F_SETFL, a->status);
+	if (a->status < 0 || a->flags < 0) /* by a filter of system calls */
+		return false;
+	return !(a->status & ~O_ACCMODE) || SYS(fcntl, a->end, F_SETFL, a->status) == 0;
 }
 
 /* attempt_begin offers an end of a pair to the supervisor of the destination. False: TCP, nothing has happened. */
@@ -214,9 +215,10 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	}
 	if (ok) {
 		a->unique = m.unique;
-		prepare(a, fd);
-		ok = (sure && letter_send(a->path, &a->id, &m, a->other, fd, &a->maxseg)) || attempt_ask(a, &m);
+		ok = prepare(a, fd) && birth_place(fd);
 	}
+	if (ok)
+		ok = (sure && letter_send(a->path, &a->id, &m, a->other, fd, &a->maxseg)) || attempt_ask(a, &m);
 	if (!ok)
 		attempt_drop(a);
 	return ok;

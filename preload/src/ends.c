@@ -77,10 +77,19 @@ int ends_top(void)
 	return (int)__atomic_load_n(&top, __ATOMIC_RELAXED);
 }
 
-/* end_is says whether a descriptor still is what is known of it. */
+/*
+ * end_is says whether a descriptor still is what is known of it. Where a filter of system calls refuses the question it is: that is no
+ * reason to lose what is in a ring.
+ */
 bool end_is(int fd, const struct end *e)
 {
-	return __atomic_load_n(&e->cookie, __ATOMIC_RELAXED) == cookie_of(fd);
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+	long r = SYS(getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &len);
+
+	if (r == -EBADF || r == -ENOTSOCK)
+		return false;
+	return r != 0 || __atomic_load_n(&e->cookie, __ATOMIC_RELAXED) == cookie;
 }
 
 /*
@@ -299,10 +308,15 @@ void gate_open(uint32_t *gate)
 	__atomic_fetch_and(gate, ~GATE_CLOSED, __ATOMIC_SEQ_CST);
 }
 
-/* would_wait says whether a call waits where it can do nothing at once. */
+/* would_wait says whether a call waits where it can do nothing at once. Where that cannot be asked the kernel decides, in the call that would wait. */
 bool would_wait(int fd, int flags)
 {
-	return !(flags & MSG_DONTWAIT) && !(SYS(fcntl, fd, F_GETFL) & O_NONBLOCK);
+	long status;
+
+	if (flags & MSG_DONTWAIT)
+		return false;
+	status = SYS(fcntl, fd, F_GETFL);
+	return status < 0 || !(status & O_NONBLOCK);
 }
 
 /* end_joined says whether a descriptor has a ring. */

@@ -26,15 +26,24 @@ static enum { UNKNOWN, USABLE, REFUSED } letterboxes; /* refused: by another PID
 static bool filtered(void)
 {
 	static const char none[] = "\nSeccomp:\t0\n";
-	char text[4096];
+	char text[512]; /* threads may have small stacks */
+	size_t have = 0;
+	bool found = false;
 	long n, fd = SYS(openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0)
 		return true;
-	n = SYS(read, (int)fd, text, sizeof(text) - 1);
+	while (!found && (n = SYS(read, (int)fd, text + have, sizeof(text) - 1 - have)) > 0) {
+		have += (size_t)n;
+		text[have] = 0;
+		found = strstr(text, none);
+		if (have >= sizeof(none)) { /* its beginning may be at the end */
+			memmove(text, text + have - sizeof(none), sizeof(none));
+			have = sizeof(none);
+		}
+	}
 	SYS(close, (int)fd);
-	text[n > 0 ? n : 0] = 0;
-	return !strstr(text, none);
+	return !found;
 }
 
 /* usable says whether letterboxes may be asked for. Nobody has failed to get one. */

@@ -161,6 +161,7 @@ void reset_mark(int fd, bool on);
 
 /* births.c */
 bool birth_may_swap(int fd);
+bool birth_place(int fd);
 bool birth_registration(int fd, int *epfd, struct epoll_event *event);
 void birth_never(int fd);
 void birth_listens(int fd, bool looks);

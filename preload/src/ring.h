@@ -336,6 +336,7 @@ bool offer(struct end *e, int fd, const struct span *s);
 bool join(struct ring *r, int fd, const struct span *s);
 void joined(struct ring *r);
 void let_go(struct ring *r);
+#define UNREAD_UNKNOWN (1u << 31)
 uint32_t unread(int fd); /* send.c */
 uint32_t sndbuf(int fd);
 

@@ -17,7 +17,8 @@ static long send_raw(int fd, const struct iovec *parts, size_t n, int flags)
 {
 	struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = n};
 
-	return SYS(sendmsg, fd, &m, flags);
+	/* Who sends one part may be allowed no more. */
+	return n == 1 ? SYS(sendto, fd, parts->iov_base, parts->iov_len, flags, NULL, 0) : SYS(sendmsg, fd, &m, flags);
 }
 
 /* sent_note says in one store how many tokens were sent, and how many it will have been. */
@@ -56,13 +57,12 @@ static long send_token(struct ring *r, int fd)
 	return n;
 }
 
-/* unread is what the kernel counts of what the peer has not taken, sndbuf how much it may be. */
+/* unread is what the kernel counts of what the peer has not taken, UNREAD_UNKNOWN if it may not be asked; sndbuf is how much it may be. */
 uint32_t unread(int fd)
 {
 	int n = 0;
 
-	SYS(ioctl, fd, SIOCOUTQ, &n);
-	return (uint32_t)n;
+	return SYS(ioctl, fd, SIOCOUTQ, &n) == 0 ? (uint32_t)n : UNREAD_UNKNOWN;
 }
 
 uint32_t sndbuf(int fd)
@@ -244,7 +244,8 @@ static void keep_room(struct end *e, struct ring *r, int fd)
 	uint32_t wanted = 1;
 
 	if (!(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM) || r->side->state != RING_JOINED ||
-	    r->size - ((r->side->cursor - r->side->tail) & PUB_HEAD) >= r->size / ROOM || space(r) >= r->size / ROOM || !would_wait(fd, 0))
+	    r->size - ((r->side->cursor - r->side->tail) & PUB_HEAD) >= r->size / ROOM || space(r) >= r->size / ROOM || !would_wait(fd, 0) ||
+	    unread(fd) == UNREAD_UNKNOWN)
 		return;
 	__atomic_store_n(&r->h->wanted, 1, __ATOMIC_SEQ_CST);
 	if (!fill(r, fd, false) || space(r) < r->size / 2)
@@ -307,6 +308,10 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 	}
 	if (r->size == RING_BYTES_ANSWERS && room < s->left) {
 		outgrow(e, r, fd);
+		return TURN_ENDED;
+	}
+	if (room == 0 && unread(fd) == UNREAD_UNKNOWN) {
+		leaves(r, fd); /* nobody could say when the socket is full */
 		return TURN_ENDED;
 	}
 	if (room == 0) {
