@@ -2,8 +2,6 @@ package run
 
 import (
 	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -11,42 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockedElsewhere has another process lock an end until the function that is returned is called.
-func lockedElsewhere(t *testing.T, end int) (unlock func()) {
+// lockLetter locks a letter as a program does that is about to take it, until the function that is returned is called.
+func lockLetter(t *testing.T, s *supervisor, client uint16) (unlock func()) {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "locks")
-	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/locks.c")
-	fd, err := unix.FcntlInt(uintptr(end), unix.F_DUPFD_CLOEXEC, 0)
+	fd, err := unix.Open(filepath.Join(filepath.Dir(s.path), resetsFile), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := os.NewFile(uintptr(fd), "end")
-	defer file.Close()
-	cmd := exec.CommandContext(t.Context(), program)
-	cmd.ExtraFiles = []*os.File{file}
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: letterLocks + int64(client), Len: 1}
+	if err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock); err != nil {
 		t.Fatal(err)
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(stdout, make([]byte, 1)); err != nil {
-		t.Fatal(err, cmd.Wait())
-	}
-	return func() {
-		if _, err := stdin.Write([]byte("x")); err != nil {
-			t.Error(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			t.Error(err)
-		}
-	}
+	return func() { unix.Close(fd) }
 }
 
 // TestLetterReserved leaves a letter to the program that is about to take it, which might get another one in its place; but does not wait for long
@@ -57,7 +31,7 @@ func TestLetterReserved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := s.sendLetter(t)
 			box := boxOf(c.socket.Port())
-			unlock := lockedElsewhere(t, c.other)
+			unlock := lockLetter(t, s, c.socket.Port())
 			had := len(s.offers)
 			s.readBox(box, false)
 			if len(s.offers) != had {
@@ -78,4 +52,15 @@ func TestLetterReserved(t *testing.T) {
 			<-unlocked
 		})
 	}
+}
+
+// TestLetterUnlocked has the supervisor leave no lock behind.
+func TestLetterUnlocked(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	c := s.sendLetter(t)
+	s.readBox(boxOf(c.socket.Port()), false)
+	if len(s.offers) != 1 {
+		t.Fatalf("there are %d offers, want 1", len(s.offers))
+	}
+	lockLetter(t, s, c.socket.Port())()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -27,9 +28,11 @@ import (
 // Letters stay where they are while there are more offers than may be: when a letterbox is full, clients ask.
 //
 // Who takes a letter has looked which is the first one, and must not get the next one in its place: there may be no descriptors for what came with that.
-// So the end that came with a letter is locked, as files are, by the process that is about to take it. A server looks again when it has the lock.
+// So the byte of the table of resets whose place is letterLocks and the client's port is locked, by an open file description, by whoever is about to take
+// the letter, and looks again then. Nobody but the supervisor waits for that.
 type letters struct {
 	boxes  []int
+	locks  int       // the table of resets, for its locks; -1 if it cannot be had
 	notes  int       // the end of the record's notes that programs get
 	poll   int       // an epoll that is readable while a letterbox is
 	next   time.Time // when they are read; zero: when poll tells
@@ -54,6 +57,9 @@ func (s *supervisor) openLetters() error {
 	var err error
 	if l.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create1", err)
+	}
+	if l.locks, err = unix.Open(filepath.Join(filepath.Dir(s.path), resetsFile), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err != nil {
+		l.locks = -1
 	}
 	for i := range letterboxes {
 		box, err := letterbox(boxPath(s.path, i))
@@ -99,7 +105,7 @@ func (s *supervisor) closeLetters() {
 		os.Remove(boxPath(s.path, i))
 		unix.Close(fd)
 	}
-	closeAll([]int{s.letters.notes, s.letters.poll})
+	closeAll([]int{s.letters.notes, s.letters.poll, s.letters.locks})
 	s.record.notes.close()
 }
 
@@ -132,15 +138,15 @@ func (s *supervisor) readBox(number int, all bool) {
 		if !all && len(s.offers) >= s.letters.room { // rule: TestLetterRoom
 			return
 		}
-		if !spare(s.socket, 1+lettersBring) { // rule: TestLetterDescriptors
+		if !spare(s.socket, lettersBring) { // rule: TestLetterDescriptors
 			return
 		}
-		first, free := s.letters.reserve(number, all)
+		unlock, free := s.letters.reserve(number, all)
 		if !free { // rule: TestLetterReserved
 			return
 		}
 		m, fds, pid, ok := s.letters.receive(number)
-		dispose(first...)
+		unlock()
 		switch {
 		case !ok:
 			return
@@ -153,30 +159,43 @@ func (s *supervisor) readBox(number int, all bool) {
 	}
 }
 
-// reserve locks the end that came with the first letter of a box. The caller closes it when it has the letter, if there is one, and nobody has the lock any
-// more. It returns false if a program is about to take that letter, which may be waited for: for so long as a program may take that is no good any more.
-func (l *letters) reserve(number int, wait bool) (end []int, free bool) {
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart}
+// reserve locks the first letter of a box, and returns what unlocks it. It returns false if a program is about to take that letter, which may be waited
+// for: for so long as a program may take that is no good any more.
+func (l *letters) reserve(number int, wait bool) (unlock func(), free bool) {
 	for start := time.Now(); ; time.Sleep(letterPause) {
-		var m [messageLen]byte
-		var with [controlLen]byte
-		_, n, _, _, err := unix.Recvmsg(l.boxes[number], m[:], with[:unix.CmsgSpace(unix.SizeofUcred)+unix.CmsgLen(4)],
-			unix.MSG_PEEK|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-		if err != nil {
-			return nil, true
+		m, ok := l.look(number)
+		if !ok {
+			return func() {}, true
 		}
-		end, _ = enclosures(with[:max(n, 0)])
-		if len(end) == 0 || !isSocket(end[0], unix.AF_UNIX) || unix.FcntlFlock(uintptr(end[0]), unix.F_SETLK, &lock) == nil {
-			return end, true
-		}
-		dispose(end...)
-		if !wait {
+		at := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: letterLocks + int64(m.local.Port()), Len: 1}
+		if err := unix.FcntlFlock(uintptr(l.locks), unix.F_OFD_SETLK, &at); err == nil {
+			unlock = func() {
+				at.Type = unix.F_UNLCK
+				unix.FcntlFlock(uintptr(l.locks), unix.F_OFD_SETLK, &at)
+			}
+			if again, ok := l.look(number); ok && again == m {
+				return unlock, true
+			}
+			unlock() // somebody has taken it meanwhile
+		} else if err != unix.EAGAIN && err != unix.EACCES {
+			return func() {}, true // nobody else can lock anything either
+		} else if !wait {
 			return nil, false
 		}
 		if time.Since(start) > letterPatience {
-			return nil, true
+			return func() {}, true
 		}
 	}
+}
+
+// look shows the first letter of a box. False: there is none that could be right.
+func (l *letters) look(number int) (m message, ok bool) {
+	var b [messageLen + 1]byte
+	n, _, err := unix.Recvfrom(l.boxes[number], b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	if err == nil {
+		m, err = parseMessage(b[:n])
+	}
+	return m, err == nil
 }
 
 // receive takes a letter with two descriptors. They are nil if there is something wrong with it; ok is false if there is none.

@@ -28,8 +28,9 @@ const (
 	// letterboxes is how many a supervisor has. Letters of different connections come into different ones mostly, so that whoever takes the first
 	// of one gets its own; and the kernel lets only some ten wait in each (net.unix.max_dgram_qlen).
 	letterboxes  = 16
-	maxLetters   = 64 // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
-	lettersBring = 2  // descriptors
+	maxLetters   = 64      // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
+	lettersBring = 2       // descriptors
+	letterLocks  = 1 << 32 // in the table of resets; preload/src/letters.c has the same
 	// A program takes its letter at once. It is waited for before another one is told that its is not there.
 	letterPause    = 100 * time.Microsecond
 	letterPatience = 100 * time.Millisecond

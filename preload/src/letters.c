@@ -20,6 +20,8 @@
 #define MARK_TIMESTAMPS 12	/* of which those of TCP take so much */
 #define MARK_RCVBUF (128 << 10) /* with less the window may be too small for such segments */
 
+#define LOCKS (1LL << 32) /* in the table of resets; internal/run/limits.go has the same */
+
 static enum { UNKNOWN, USABLE, REFUSED } letterboxes; /* refused: by another PID namespace, or something that forbids it */
 
 /* filtered says whether there is a filter of system calls, or may be: it could kill the program for one that is seldom seen, as those of systemd do. */
@@ -241,16 +243,17 @@ static bool first(int box, const struct identity *id, uint64_t netns, int *end)
 }
 
 /*
- * reserved says whether a letter is still the first one in its box, and has the supervisor leave it there: nobody else would take it, and who took the
- * next one in its place might have no descriptors for what came with that. The lock is gone when any descriptor of the end is closed.
+ * reserve says whether a letter is still the first one in its box, and has the supervisor leave it there until *lock is closed: nobody else would take
+ * it, and who took the next one in its place might have no descriptors for what came with that.
  */
-static bool reserved(int box, const struct identity *id, uint64_t netns, int end)
+static bool reserve(int box, const struct identity *id, uint64_t netns, int *lock)
 {
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	struct flock at = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCKS + id->peer.port, .l_len = 1};
 	struct message m;
 
-	return SYS(fcntl, end, F_SETLK, &lock) == 0 && SYS(recvfrom, box, &m, sizeof(m), MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m) &&
-	       is_of(&m, id, netns);
+	*lock = resets_file();
+	return *lock >= 0 && SYS(fcntl, *lock, F_OFD_SETLK, &at) == 0 &&
+	       SYS(recvfrom, box, &m, sizeof(m), MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m) && is_of(&m, id, netns);
 }
 
 /* tell has the supervisor know what was taken; it counts. */
@@ -303,10 +306,13 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 		return -1;
 	netns = netns_of(fd);
 	if (first(box, id, netns, &copy)) {
+		int lock;
 		bool good;
 
 		n = 0;
-		good = reserved(box, id, netns, copy) && take(box, &m, fds, &n, &client);
+		good = reserve(box, id, netns, &lock) && take(box, &m, fds, &n, &client);
+		if (lock >= 0)
+			SYS(close, lock);
 
 		if (good && n == 2 && !is_of(&m, id, netns)) {
 			SYS(close, copy); /* it takes a descriptor */

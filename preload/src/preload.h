@@ -156,7 +156,8 @@ bool policy_listen(const struct address *local);
 bool policy_connect(const struct address *server);
 
 /* resets.c */
-void resets_open(const char *dir);
+int resets_file(void);
+void resets_open(void);
 void reset_mark(int fd, bool on);
 
 /* births.c */

@@ -39,21 +39,27 @@ static bool there(const void *part, int how)
 	return r != -EFAULT && r != -ENOMEM;
 }
 
-/* resets_open maps the table of a directory that nobody else can write to. */
-void resets_open(const char *dir)
+/* resets_file opens the table of the supervisor's directory. */
+int resets_file(void)
 {
 	static const char name[] = "resets";
 	char path[sizeof(settings.socket) + sizeof(name)];
-	struct stat st;
-	long fd, p;
-	size_t n = strlen(dir);
 
-	memcpy(path, dir, n);
-	memcpy(path + n, name, sizeof(name));
-	fd = SYS(openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	memcpy(path, settings.socket, settings.dir);
+	memcpy(path + settings.dir, name, sizeof(name));
+	return (int)SYS(openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
+/* resets_open maps the table of a directory that nobody else can write to. */
+void resets_open(void)
+{
+	struct stat st;
+	int fd = resets_file();
+	long p;
+
 	if (fd < 0)
 		return;
-	if (fstat((int)fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == settings.uid && st.st_size == (off_t)sizeof(struct resets)) {
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == settings.uid && st.st_size == (off_t)sizeof(struct resets)) {
 		p = SYS(mmap, NULL, sizeof(struct resets), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		if ((unsigned long)p <= -4096UL)
 			table = (struct resets *)p;

@@ -51,7 +51,7 @@ __attribute__((constructor)) static void start(void)
 	settings.letters = SYS(newfstatat, AT_FDCWD, dir_of(settings.socket, settings.dir, dir), &st, 0) == 0 &&
 			   st.st_uid == settings.uid && !(st.st_mode & 077);
 	if (settings.letters)
-		resets_open(dir);
+		resets_open();
 	policy_read();
 	shake_start(getenv("GOSMC_RUN_SHAKE"));
 	v = getenv("GOSMC_RUN_RINGS");
