@@ -322,12 +322,17 @@ func (s *server) wait(l *lab) error {
 	return nil
 }
 
-// port returns one on which nobody listens.
+// port returns a free port for a server, none that the kernel would give to a client meanwhile.
 func (l *lab) port() int {
-	s, err := net.Listen("tcp", "127.0.0.1:0")
-	l.must(err)
-	defer s.Close()
-	return s.Addr().(*net.TCPAddr).Port
+	for range 100 {
+		s, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000)))
+		if err == nil {
+			s.Close()
+			return s.Addr().(*net.TCPAddr).Port
+		}
+	}
+	l.failf("no port is free from 20000 to 31999")
+	return 0
 }
 
 // leavesNothing waits for the supervisors to end: they have nobody left to serve.
