@@ -30,7 +30,7 @@ install: build ## install the command, its manual pages and completion: make ins
 	bin/gosmc completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gosmc.fish
 
 test: vet ## vet, and every test: what to run after cloning
-	go test ./...
+	go test -timeout 30m ./...
 
 check: fmt vet cross staticcheck tidy race fuzz ## what a change must pass: all that 'make test' does, and more
 
