@@ -28,8 +28,8 @@ import (
 // Letters stay where they are while there are more offers than may be: when a letterbox is full, clients ask.
 //
 // Who takes a letter has looked which is the first one, and must not get the next one in its place: there may be no descriptors for what came with that.
-// So the byte of the table of resets whose place is letterLocks and the client's port is locked, by an open file description, by whoever is about to take
-// the letter, and looks again then. Nobody but the supervisor waits for that.
+// So the byte of the table of resets whose place is letterLocks and the client's port is locked, by an open file description, by whoever is about to look
+// and to take the letter. Nobody but the supervisor waits for that.
 type letters struct {
 	boxes  []int
 	locks  int       // the table of resets, for its locks; -1 if it cannot be had

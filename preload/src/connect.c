@@ -16,6 +16,7 @@
 
 struct attempt {
 	int sock;   /* to the server's supervisor; -1 if it has got a letter */
+	int letter; /* what has sent that; -1 if there is none */
 	int end;    /* of the pair */
 	int other;  /* the other one, while it can be withdrawn; -1 else */
 	int maxseg; /* that the program has asked for, with a letter */
@@ -147,6 +148,8 @@ static void attempt_drop(struct attempt *a)
 {
 	if (a->sock >= 0)
 		SYS(close, a->sock);
+	if (a->letter >= 0)
+		SYS(close, a->letter);
 	if (a->other >= 0)
 		SYS(close, a->other);
 	SYS(close, a->end);
@@ -187,7 +190,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	bool sure;
 	bool ok;
 
-	a->sock = -1;
+	a->sock = a->letter = -1;
 	if (!settings.on || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || !birth_may_swap(fd))
 		return false;
 	if (address_is_any(&a->id.peer)) {
@@ -218,7 +221,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 		ok = prepare(a, fd) && birth_place(fd);
 	}
 	if (ok)
-		ok = (sure && letter_send(a->path, &a->id, &m, a->other, fd, &a->maxseg)) || attempt_ask(a, &m);
+		ok = (sure && letter_send(a->path, &a->id, &m, a->other, fd, &a->maxseg, &a->letter)) || attempt_ask(a, &m);
 	if (!ok)
 		attempt_drop(a);
 	return ok;

@@ -113,29 +113,30 @@ bool letter_marked(int fd)
 
 /*
  * letter_send marks the connection that a socket will make, and offers it to a supervisor: the end that is to be the server's, and the socket.
- * False: it has to be asked; the mark is gone again.
+ * False: it has to be asked; the mark is gone again. *sock: for the caller to close, best when the letter has been taken. While a Unix socket is on
+ * its way, the kernel looks for unreachable ones whenever one is closed.
  */
-bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg)
+bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg, int *sock)
 {
 	static const char digits[] = "0123456789abcdef";
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 	const int fds[2] = {end, fd};
 	size_t n = strlen(path);
-	bool ok = false;
-	int sock;
+	bool ok;
 
 	if (n + sizeof(".in0") > sizeof(sun.sun_path) || !letters_allowed() || !near(id) || !mark(fd, maxseg))
 		return false;
 	memcpy(sun.sun_path, path, n);
 	memcpy(sun.sun_path + n, ".in", 3);
 	sun.sun_path[n + 3] = digits[box_of(id->local.port)];
-	sock = (int)SYS(socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (sock >= 0) {
-		ok = message_send(sock, &sun, m, fds, 2, MSG_DONTWAIT); /* not if it is full */
-		SYS(close, sock);
-	}
-	if (!ok)
+	*sock = (int)SYS(socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	ok = *sock >= 0 && message_send(*sock, &sun, m, fds, 2, MSG_DONTWAIT); /* not if it is full */
+	if (!ok && *sock >= 0)
+		SYS(close, *sock);
+	if (!ok) {
+		*sock = -1;
 		letter_unmark(fd, *maxseg);
+	}
 	return ok;
 }
 
@@ -243,17 +244,19 @@ static bool first(int box, const struct identity *id, uint64_t netns, int *end)
 }
 
 /*
- * reserve says whether a letter is still the first one in its box, and has the supervisor leave it there until *lock is closed: nobody else would take
- * it, and who took the next one in its place might have no descriptors for what came with that.
+ * reserve has the supervisor leave a letter in its box until the descriptor that it returns is closed: nobody else would take it, and who took the next one
+ * in its place might have no descriptors for what came with that. Below 0: that is not possible now.
  */
-static bool reserve(int box, const struct identity *id, uint64_t netns, int *lock)
+static int reserve(const struct identity *id)
 {
 	struct flock at = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCKS + id->peer.port, .l_len = 1};
-	struct message m;
+	int lock = resets_file();
 
-	*lock = resets_file();
-	return *lock >= 0 && SYS(fcntl, *lock, F_OFD_SETLK, &at) == 0 &&
-	       SYS(recvfrom, box, &m, sizeof(m), MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m) && is_of(&m, id, netns);
+	if (lock >= 0 && SYS(fcntl, lock, F_OFD_SETLK, &at) == 0)
+		return lock;
+	if (lock >= 0)
+		SYS(close, lock);
+	return -1;
 }
 
 /* tell has the supervisor know what was taken; it counts. */
@@ -293,7 +296,7 @@ static void give_back(struct message *m, const int fds[2])
 int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 {
 	const struct board *b = letters_allowed() && near(id) ? board_of_ours() : NULL;
-	int box, notes, end = -1, copy;
+	int box, notes, end = -1, copy, lock;
 	uint64_t netns;
 	struct message m;
 	int fds[2] = {-1, -1};
@@ -305,15 +308,12 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 	if (!b || !usable() || !letterbox(b, box_of(id->peer.port), &box, &notes))
 		return -1;
 	netns = netns_of(fd);
-	if (first(box, id, netns, &copy)) {
-		int lock;
-		bool good;
+	lock = reserve(id);
+	if (lock >= 0 && first(box, id, netns, &copy)) {
+		bool good = take(box, &m, fds, &n, &client);
 
-		n = 0;
-		good = reserve(box, id, netns, &lock) && take(box, &m, fds, &n, &client);
-		if (lock >= 0)
-			SYS(close, lock);
-
+		SYS(close, lock);
+		lock = -1;
 		if (good && n == 2 && !is_of(&m, id, netns)) {
 			SYS(close, copy); /* it takes a descriptor */
 			copy = -1;
@@ -334,6 +334,8 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 		if (copy >= 0)
 			SYS(close, copy);
 	}
+	if (lock >= 0)
+		SYS(close, lock);
 	SYS(close, box);
 	SYS(close, notes);
 	return end;

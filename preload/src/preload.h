@@ -130,7 +130,7 @@ const struct board *board_of_ours(void);
 bool board_waiting(void);
 
 /* letters.c */
-bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg);
+bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg, int *sock);
 void letter_unmark(int fd, int maxseg);
 bool letter_withdraw(const struct identity *id, int end);
 bool letter_marked(int fd);
