@@ -2,6 +2,7 @@ package run
 
 import (
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,4 +25,18 @@ func dispose(fds ...int) {
 		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // whoever sends so many means no good
 	}
 	closeAll(fds)
+}
+
+// disposeNow closes a descriptor of which somebody else has a copy, so that this takes no time, and is done when it returns. Should it take time all the same it goes on
+// without the caller.
+func disposeNow(fd int) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		unix.Close(fd)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closePatience):
+	}
 }

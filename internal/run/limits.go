@@ -52,6 +52,8 @@ const (
 	deskLook = time.Second
 	// talkTimeout bounds how long a program of package smc waits for a supervisor; preload/src/supervisor.c has the same.
 	talkTimeout = 2 * time.Second
+	// closePatience bounds how long a supervisor waits for a close that takes no time.
+	closePatience = 100 * time.Millisecond
 	// launchTimeout bounds how long the start of a program waits for its supervisor.
 	launchTimeout = 10 * time.Second
 )

@@ -125,7 +125,8 @@ func (s *supervisor) cancel(o *offer) bool {
 }
 
 // claim hands an end to the program that has accepted its connection, which the connection's TCP socket proves: whoever has that could
-// read and write in it. It returns the offer, whose release the caller calls, or nil.
+// read and write in it. It returns the offer, whose release the caller calls, or nil. The program is told once more when we have the end no more: until then the client
+// would not see that it is closed.
 func (s *supervisor) claim(t *talk, m message, tcp int) *offer {
 	o := s.offers[keyOf(m.peer, m.local)]
 	if o == nil || !s.hasEnds(tcp, m.local, m.peer) || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
@@ -136,6 +137,7 @@ func (s *supervisor) claim(t *talk, m message, tcp int) *offer {
 	s.listeners.claimed(o.server.Port(), 1)
 	s.record.claimed(o, t.pid)
 	s.drop(o)
+	t.reply(kindClaim, statusOK, -1) // our copy is closed now
 	return o
 }
 
@@ -242,7 +244,11 @@ func (s *supervisor) drop(o *offer) {
 		return
 	}
 	s.forget(o)
-	dispose(o.end)
+	if o.claimed { // rule: TestClaimParts: o.claimed -> false
+		disposeNow(o.end)
+	} else {
+		dispose(o.end)
+	}
 	if o.tcp >= 0 {
 		switch {
 		case o.claimed:

@@ -350,3 +350,27 @@ func TestCancel(t *testing.T) {
 		}
 	}
 }
+
+// TestClaimParts has a server close its end as soon as it is told that the supervisor has it no more: the client sees that at once.
+func TestClaimParts(t *testing.T) {
+	s := newTestSupervisor(t)
+	late := 0
+	for range 100 {
+		c := s.offer(t)
+		c.connect()
+		p := s.program(t)
+		st, end := p.claim(c)
+		again, none := p.reply()
+		if st != statusOK || again != statusOK || none >= 0 {
+			t.Fatalf("Claim: status %d, then %d and descriptor %d; want %d twice, and one descriptor", st, again, none, statusOK)
+		}
+		unix.Close(end)
+		if !hungUp(c.end) {
+			late++
+		}
+		c.listener.Close()
+	}
+	if late != 0 {
+		t.Errorf("%d of 100 clients did not see their server's close", late)
+	}
+}

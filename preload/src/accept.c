@@ -61,6 +61,8 @@ static int claim(const struct identity *id, int fd)
 		SYS(close, spare);
 		if (supervisor_send(sock, &m, fd))
 			(void)supervisor_receive(sock, KIND_CLAIM, &end);
+		if (end >= 0)
+			supervisor_parts(sock);
 	}
 	SYS(close, sock);
 	if (end >= 0 && !other_end(end, id)) {

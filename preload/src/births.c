@@ -207,6 +207,7 @@ static void forked(void)
 {
 	process = (pid_t)SYS(getpid);
 	ring_forked();
+	connect_forked();
 }
 
 EXPORT pid_t fork(void)

@@ -7,7 +7,7 @@
  * sides agree on them: our end of the pair is in place, or the offer was cancelled before the
  * server took the other one.
  */
-#include "preload.h"
+#include "ring.h"
 
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -25,6 +25,44 @@ struct attempt {
 	uint64_t unique; /* the cookie of our end */
 	struct identity id;
 };
+
+/*
+ * The descriptors of pairs that a connect of this process has now, with the number that is in the name of the client's end. The program does not know them. A process that is
+ * forked meanwhile has copies, which nobody there would close: the server's end would stay open when the server closes it, and the client's.
+ */
+static uint64_t having[ENDS];
+static int having_top;
+
+static void have(int fd, uint64_t unique)
+{
+	int before = __atomic_load_n(&having_top, __ATOMIC_RELAXED);
+
+	if (fd >= ENDS)
+		return;
+	__atomic_store_n(&having[fd], unique, __ATOMIC_RELEASE);
+	while (before <= fd && !__atomic_compare_exchange_n(&having_top, &before, fd + 1, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
+}
+
+/* have_no_more closes one. Its number may be another's before that is noted, which has another name. */
+static void have_no_more(int fd)
+{
+	SYS(close, fd);
+	if (fd < ENDS)
+		__atomic_store_n(&having[fd], 0, __ATOMIC_RELEASE);
+}
+
+/* connect_forked is for a process that was forked. */
+void connect_forked(void)
+{
+	for (int fd = 0; fd < having_top; fd++)
+		if (having[fd]) {
+			if (identity_unique(fd, false) == having[fd] || identity_unique(fd, true) == having[fd])
+				SYS(close, fd);
+			having[fd] = 0;
+		}
+	having_top = 0;
+}
 
 /* covers says whether whoever listens at an address gets what is sent to another one. */
 static bool covers(const struct address *listener, const struct address *to)
@@ -151,8 +189,8 @@ static void attempt_drop(struct attempt *a)
 	if (a->letter >= 0)
 		SYS(close, a->letter);
 	if (a->other >= 0)
-		SYS(close, a->other);
-	SYS(close, a->end);
+		have_no_more(a->other);
+	have_no_more(a->end);
 }
 
 /* attempt_ask offers it, and waits. */
@@ -164,7 +202,7 @@ static bool attempt_ask(struct attempt *a, struct message *m)
 	if (a->sock < 0)
 		return false;
 	sent = supervisor_send(a->sock, m, a->other);
-	SYS(close, a->other);
+	have_no_more(a->other);
 	a->other = -1;
 	return sent && supervisor_receive(a->sock, KIND_OFFER, NULL) == STATUS_OK;
 }
@@ -218,6 +256,8 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	}
 	if (ok) {
 		a->unique = m.unique;
+		have(a->end, a->unique);
+		have(a->other, a->unique);
 		ok = prepare(a, fd) && birth_place(fd);
 	}
 	if (ok)
@@ -268,7 +308,7 @@ static void swap(struct attempt *a, int fd)
 static bool attempt_letter_end(struct attempt *a, int fd, bool connected)
 {
 	if (connected || established(a, fd)) {
-		SYS(close, a->other);
+		have_no_more(a->other);
 		a->other = -1;
 		/* It is by a supervisor that has died, or did not like the letter; and by a server that has closed it already. */
 		return !given_up(a->end) || identity_claimed(a->end);

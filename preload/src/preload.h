@@ -48,6 +48,7 @@ const char *get_hex(const char *p, uint8_t *b, size_t n);
 bool identity_claimed(int end);
 bool identity_name(const struct sockaddr_un *sun, socklen_t len);
 bool identity_of(int fd, struct identity *id);
+uint64_t identity_unique(int fd, bool peer);
 void identity_ring(int fd, char out[static 64]);
 bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique);
 bool address_parse(const struct sockaddr *sa, socklen_t len, struct address *a);
@@ -124,10 +125,14 @@ int supervisor_open(const char *path);
 int supervisor_open_own(void);
 bool supervisor_send(int sock, struct message *m, int fd);
 enum status supervisor_receive(int sock, enum kind kind, int *fd);
+void supervisor_parts(int sock);
 void message_fill(struct message *m, enum kind kind, const struct identity *id);
 bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int *fds, size_t n, int flags);
 const struct board *board_of_ours(void);
 bool board_waiting(void);
+
+/* connect.c */
+void connect_forked(void);
 
 /* letters.c */
 bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg, int *sock);

@@ -185,6 +185,24 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 	return (enum status)reply.status;
 }
 
+/*
+ * supervisor_parts waits until the supervisor has no copy any more of the descriptor that came with its answer, which it says by another one: until then the peer of that
+ * would not see it closed.
+ */
+void supervisor_parts(int sock)
+{
+	struct reply reply;
+
+	for (int answers = 0; answers < 2;) { /* the first one was left where it was */
+		long r = SYS(recvfrom, sock, &reply, sizeof(reply), 0, NULL, NULL);
+
+		if (r != -EINTR && r != (long)sizeof(reply))
+			return; /* it has died, or is stopped */
+		if (r > 0)
+			answers++;
+	}
+}
+
 /* The board is fetched when a process accepts for the first time. */
 #define BOARD_SIZE 4096
 
