@@ -1,30 +1,53 @@
 package run
 
 import (
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// disposing is how many calls of dispose have not come to their end.
-var disposing atomic.Int32
+// disposal is what dispose has not closed yet.
+var disposal struct {
+	mu      sync.Mutex
+	closing int   // goroutines that do
+	waiting []int // descriptors for which there is none
+}
 
 // dispose closes descriptors that a program has sent, or a socket in which some may wait. The last close of a TCP socket with SO_LINGER takes as long as the program
-// wants, and so does that of a file of a file system in user space, so the caller does not wait. Any goroutine may call it.
+// wants, and so does that of a file of a file system in user space, so the caller never waits: not even where very many take their time, behind which others stay open.
+// Any goroutine may call it.
 func dispose(fds ...int) {
-	if disposing.Add(1) <= maxDisposing {
-		go func() {
-			defer disposing.Add(-1)
-			closeAll(fds)
-		}()
+	d := &disposal
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing >= maxDisposing { // rule: TestDisposeMany
+		d.waiting = append(d.waiting, fds...)
 		return
 	}
-	defer disposing.Add(-1)
-	for _, fd := range fds {
-		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // whoever sends so many means no good
+	d.closing++
+	go func() {
+		closeAll(fds)
+		for fd, ok := nextDisposed(); ok; fd, ok = nextDisposed() {
+			unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // whoever sends so many means no good
+			closeAll([]int{fd})
+		}
+	}()
+}
+
+// nextDisposed takes one of the descriptors that wait for a goroutine that closes them. If there is none that goroutine ends.
+func nextDisposed() (fd int, ok bool) {
+	d := &disposal
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.waiting) == 0 {
+		d.waiting = nil
+		d.closing--
+		return -1, false
 	}
-	closeAll(fds)
+	fd = d.waiting[0]
+	d.waiting = d.waiting[1:]
+	return fd, true
 }
 
 // disposeNow closes a descriptor of which somebody else has a copy, so that this takes no time, and is done when it returns. Should it take time all the same it goes on

@@ -8,13 +8,16 @@ const (
 	maxTalks       = 4096             // sockets of programs that are in the middle of something
 	maxOutside     = 256              // the same of other users, who must not take the places of our own
 	maxOutsideUser = 128              // of these, those of one user, who must not take the places of others
+	maxRefused     = 256              // talks of other users that are closed unheard, which may take as long as these want: then no more are accepted
 	outsideWait    = 10 * time.Second // that one of them has its place while the client of what it has claimed is in connect
 	maxListeners   = 4096
 	maxPrograms    = 65536
 	maxRelays      = 4096
 	maxCallers     = 256 // programs that have offered, of which a status tells
 
-	// Descriptors that are being closed: each may have a thread wait, of which Go has 10000.
+	maxAccepts = 32 // talks that are accepted in a turn, before others get theirs
+
+	// Goroutines that close descriptors: each may have a thread wait, of which Go has 10000.
 	maxDisposing = 4096
 
 	maxNames = 4 // that are tried for an end of which somebody else may have taken one

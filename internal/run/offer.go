@@ -269,8 +269,13 @@ func leave(tcp int) {
 
 // abandon closes a TCP socket of a connection of which both programs know by now what became: the port need not wait for late packets.
 func abandon(tcp int) {
-	unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // not if it is no socket
+	lingerNot(tcp)
 	dispose(tcp)
+}
+
+// lingerNot has a TCP socket be reset by its last close.
+func lingerNot(tcp int) {
+	unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // not if it is no socket
 }
 
 // timeout is how long the loop may sleep, in milliseconds.

@@ -9,9 +9,10 @@ import (
 // outsiders are talks that came by the door, whose users need not be ours, by user. What they send can have anybody who receives or closes it wait, as a
 // socket with SO_LINGER does, or a file of a file system in user space: so each has a goroutine, which has the lock only for its answer.
 type outsiders struct {
-	users map[uint32]int
-	count int
-	over  bool // the supervisor has ended
+	users   map[uint32]int
+	count   int
+	refused int  // talks of which there were too many, and that are not closed yet
+	over    bool // the supervisor has ended
 }
 
 // admit takes one more of a user. It reports false if there are too many.
@@ -29,6 +30,21 @@ func (o *outsiders) leave(uid uint32) {
 	if o.users[uid]--; o.users[uid] == 0 {
 		delete(o.users, uid)
 	}
+}
+
+// refuse closes a talk that came by the door and is one too many. Something may wait in it whose close takes as long as its program wants, for which others must
+// not wait, nor may there be any number of them: what comes by a door where too many are being closed is left unaccepted.
+func (s *supervisor) refuse(fd int) {
+	s.outsiders.refused++
+	go func() {
+		unix.Close(fd)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.outsiders.refused--
+		if !s.outsiders.over {
+			s.poll.again(s.door, unix.EPOLLIN)
+		}
+	}()
 }
 
 // hearOutside takes the one message that a program may send by the door. The caller has not the lock.
@@ -69,5 +85,6 @@ func (o *offer) releaseOutside(accepted int) {
 			return
 		}
 	}
-	abandon(accepted)
+	lingerNot(accepted)
+	unix.Close(accepted)
 }

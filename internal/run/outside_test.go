@@ -7,12 +7,20 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // lingering returns a connected TCP socket whose close waits, until the test ends: it has bytes to send that nobody takes.
 func lingering(t *testing.T) (fd int) {
+	t.Helper()
+	fd, _ = lingeringUntil(t)
+	return fd
+}
+
+// lingeringUntil is lingering, whose close waits until the function that is returned is called.
+func lingeringUntil(t *testing.T) (fd int, end func()) {
 	t.Helper()
 	l := listenTCP(t, "127.0.0.1:0")
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -27,7 +35,8 @@ func lingering(t *testing.T) (fd int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { peer.Close() }) // with bytes unread, which resets it
+	end = func() { peer.Close() } // with bytes unread, which resets it
+	t.Cleanup(end)
 	b := make([]byte, 1<<20)
 	for err == nil {
 		err = unix.Sendto(fd, b, unix.MSG_DONTWAIT, nil)
@@ -35,7 +44,115 @@ func lingering(t *testing.T) (fd int) {
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 1000}); err != nil {
 		t.Fatal(err)
 	}
-	return fd
+	return fd, end
+}
+
+// TestDisposeMany has nobody wait who closes a descriptor while as many closes as may be do; in time it is closed.
+func TestDisposeMany(t *testing.T) {
+	fd := lingering(t)
+	other, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(other[0])
+	unix.SetsockoptTimeval(other[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
+	busy := func(n int) {
+		disposal.mu.Lock()
+		disposal.closing += n
+		disposal.mu.Unlock()
+	}
+	busy(maxDisposing)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		dispose(fd)
+		dispose(other[1])
+	}()
+	select {
+	case <-done:
+	case <-time.After(5 * time.Second):
+		t.Error("dispose waits for a close")
+	}
+	time.Sleep(100 * time.Millisecond) // a close that should not be
+	if n, _, err := unix.Recvfrom(other[0], make([]byte, 1), unix.MSG_DONTWAIT); err != unix.EAGAIN {
+		t.Errorf("one goroutine too many closes: Recvfrom = %d, %v", n, err)
+	}
+	busy(-maxDisposing)
+	dispose(-1) // whose goroutine takes those that wait
+	n, _, err := unix.Recvfrom(other[0], make([]byte, 1), 0)
+	for err == unix.EINTR {
+		n, _, err = unix.Recvfrom(other[0], make([]byte, 1), 0)
+	}
+	if n != 0 || err != nil {
+		t.Errorf("what waited is not closed: Recvfrom = %d, %v", n, err)
+	}
+}
+
+// TestOutsideRefused has other users send, in talks that are too many, what is slow to close. Our own are served meanwhile; the others are as soon as something
+// was closed.
+func TestOutsideRefused(t *testing.T) {
+	s := newTestSupervisor(t)
+	places := func(count, refused int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.outsiders.count, s.outsiders.refused = count, refused
+	}
+	board := testMessage(message{kind: kindBoard})
+	served := func(p *program, what string) {
+		t.Helper()
+		got, fd := p.reply()
+		if got != statusOK {
+			t.Errorf("%s: status %d", what, got)
+		}
+		unix.Close(fd)
+	}
+	fd, end := lingeringUntil(t)
+	door := "@gosmc-run/" + filepath.Base(s.path)
+	func() {
+		s.mu.Lock() // it gets nothing before the last descriptor is its own
+		defer s.mu.Unlock()
+		s.outsiders.count, s.outsiders.refused = maxOutside, maxRefused-1
+		s.dial(t, door).send(board, fd)
+		unix.Close(fd)
+	}()
+	late := s.dial(t, door)
+	late.send(board)
+	for range 3 {
+		p := s.program(t)
+		p.send(board)
+		served(p, "our own")
+	}
+	unix.SetsockoptTimeval(late.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200000})
+	if n, _, err := unix.Recvfrom(late.fd, make([]byte, 1), unix.MSG_PEEK); err != unix.EAGAIN && err != unix.EINTR {
+		t.Errorf("another one was accepted: Recvfrom = %d, %v", n, err)
+	}
+	places(0, maxRefused)
+	unix.SetsockoptTimeval(late.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
+	end()
+	served(late, "another one, when the first is closed")
+}
+
+// TestOutsideFlood has others get their turn while one of another user's connects over and over.
+func TestOutsideFlood(t *testing.T) {
+	s, start := stillSupervisor(t)
+	for range maxAccepts + 10 {
+		s.dial(t, "@gosmc-run/"+filepath.Base(s.path))
+	}
+	s.mu.Lock()
+	s.accept(s.door)
+	if got := s.outsiders.count; got != maxAccepts {
+		t.Errorf("%d are accepted in one turn, want %d", got, maxAccepts)
+	}
+	s.mu.Unlock()
+	stop := start()
+	p := s.dial(t, "@gosmc-run/"+filepath.Base(s.path))
+	p.send(testMessage(message{kind: kindBoard}))
+	if got, fd := p.reply(); got != statusOK {
+		t.Errorf("Board behind these: status %d", got)
+	} else {
+		unix.Close(fd)
+	}
+	stop()
 }
 
 // TestOutsideLingers has another user's program send a socket that whoever closes it last waits for, in a claim and behind a message after which the

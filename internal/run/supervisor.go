@@ -188,14 +188,20 @@ func (s *supervisor) serve() error {
 		if err != nil && err != unix.EINTR {
 			return os.NewSyscallError("epoll_wait", err)
 		}
+		knocked := false
 		for _, e := range events[:max(n, 0)] {
 			switch {
 			case !s.poll.current(e): // of a descriptor that the events before have closed
 			case int(e.Fd) == s.quit:
 				return nil
+			case int(e.Fd) == s.door:
+				knocked = true
 			default:
 				s.handle(int(e.Fd))
 			}
+		}
+		if knocked { // other users come last
+			s.accept(s.door)
 		}
 		now := time.Now()
 		s.readLetters(now)
@@ -215,7 +221,7 @@ func (s *supervisor) handle(fd int) {
 	switch {
 	case fd == s.letters.poll:
 		s.lettersCame(time.Now())
-	case fd == s.socket || fd == s.door:
+	case fd == s.socket:
 		s.accept(fd)
 	case s.talks[fd] != nil:
 		s.hear(s.talks[fd])
@@ -256,7 +262,9 @@ func (s *supervisor) close() {
 	if s.board != nil {
 		s.board.close()
 	}
-	closeAll([]int{s.socket, s.door, s.quit})
+	dispose(s.socket) // something may wait in talks that were not accepted
+	dispose(s.door)
+	closeAll([]int{s.quit})
 	if s.poll != nil {
 		unix.Close(s.poll.fd)
 	}

@@ -20,9 +20,13 @@ type talk struct {
 	claimed *offer // that it has claimed, from outside
 }
 
-// accept takes new talks. A message that is there already is answered at once.
+// accept takes new talks, but not so many that others have to wait: it is called again for what is left. A message that is there already is answered at once.
 func (s *supervisor) accept(from int) {
-	for {
+	for range maxAccepts {
+		if from == s.door && s.outsiders.refused >= maxRefused { // rule: TestOutsideRefused
+			s.poll.again(s.door, 0) // until one of these is closed
+			return
+		}
 		fd, _, err := unix.Accept4(from, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		if err == unix.EMFILE || err == unix.ENFILE {
 			time.Sleep(time.Millisecond) // who waits will be here again at once
@@ -32,9 +36,11 @@ func (s *supervisor) accept(from int) {
 		}
 		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		switch {
+		case from == s.door && (err != nil || !s.outsiders.admit(cred.Uid)):
+			s.refuse(fd)
 		case err != nil:
-			unix.Close(fd)
-		case from == s.door && s.outsiders.admit(cred.Uid):
+			dispose(fd)
+		case from == s.door:
 			go s.hearOutside(&talk{fd: fd, pid: int(cred.Pid), outside: true}, cred.Uid)
 		case from == s.socket && user.Ours(int(cred.Uid)) && len(s.talks) < maxTalks && fd < s.lastTalk:
 			t := &talk{fd: fd, pid: int(cred.Pid)}
