@@ -230,17 +230,14 @@ static inline void span_skip(struct span *s, size_t n)
 	}
 }
 
-/* span_parts fills in what is left, as far as there is room for it. */
+/* span_parts fills in what is left, as far as there is room for it, which empty parts take none of: the kernel would say of them alone that all had ended. */
 static inline size_t span_parts(const struct span *s, struct iovec *parts)
 {
-	size_t n = 0;
+	size_t n = 0, skip = s->skip;
 
-	for (; n < s->count && n < SPAN_PARTS; n++)
-		parts[n] = s->iov[n];
-	if (n) {
-		parts[0].iov_base = (char *)parts[0].iov_base + s->skip;
-		parts[0].iov_len -= s->skip;
-	}
+	for (size_t i = 0; i < s->count && n < SPAN_PARTS; i++, skip = 0)
+		if (s->iov[i].iov_len > skip)
+			parts[n++] = (struct iovec){(char *)s->iov[i].iov_base + skip, s->iov[i].iov_len - skip};
 	return n;
 }
 

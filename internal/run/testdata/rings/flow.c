@@ -271,7 +271,7 @@ void test_peek(void)
 	ended(b);
 }
 
-/* Many parts are one call. */
+/* Many parts are one call, also where the first ones are empty. */
 void test_parts(void)
 {
 	static struct iovec v[1000];
@@ -279,6 +279,17 @@ void test_parts(void)
 	int a, b;
 
 	both_ends(&a, &b);
+	for (int i = 0; i < 10; i++) {
+		v[200] = (struct iovec){buf, 50};
+		fill(&ab, 50);
+		CHECK(i % 4 < 2 ? writev(a, v, 201) == 50 : sendmsg(a, &m, 0) == 50);
+		ab.at += 50;
+		memset(buf, 0, 50);
+		CHECK(i % 2 ? readv(b, v, 201) == 50 : recvmsg(b, &m, 0) == 50);
+		look(&ab_in, 50);
+		ab_in.at += 50;
+		CHECK(recvmsg(b, &m, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+	}
 	for (int i = 0; i < 1000; i++)
 		v[i] = (struct iovec){buf + 5 * i, 5};
 	for (int i = 0; i < 6; i++) {
