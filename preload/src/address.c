@@ -193,7 +193,7 @@ EXPORT ssize_t recvfrom(int fd, void *b, size_t n, int flags, struct sockaddr *s
 	ssize_t r;
 	int out;
 
-	if ((e || (flags & MSG_TRUNC)) && (r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS) {
+	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) && (r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS) {
 		if (r >= 0 && sa && len)
 			*len = 0;
 		return r;
@@ -225,7 +225,7 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 		end_drop(fd); /* what comes with the bytes of some other socket is the program's */
 		e = NULL;
 	}
-	if ((e || (flags & MSG_TRUNC)) && m && (r = end_receive(e, fd, m->msg_iov, m->msg_iovlen, flags, &out)) != NOT_OURS) {
+	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) && m && (r = end_receive(e, fd, m->msg_iov, m->msg_iovlen, flags, &out)) != NOT_OURS) {
 		if (r >= 0) {
 			m->msg_namelen = 0;
 			m->msg_controllen = 0;
@@ -266,8 +266,6 @@ EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags, struct
 			if (got < 0)
 				return i ? (int)i : -1;
 			m[i].msg_len = (unsigned int)got;
-			if (got == 0)
-				return (int)i + 1;
 		}
 		return (int)i;
 	}

@@ -10,9 +10,8 @@ EXPORT ssize_t read(int fd, void *b, size_t n)
 	struct end *e = end_at(fd);
 	struct iovec one = {b, n};
 	ssize_t r;
-	int out;
 
-	if (e && (r = end_receive(e, fd, &one, 1, 0, &out)) != NOT_OURS)
+	if (e && (r = end_read(e, fd, &one, 1, 0)) != NOT_OURS)
 		return r;
 	return next.read(fd, b, n);
 }
@@ -24,7 +23,7 @@ EXPORT ssize_t recv(int fd, void *b, size_t n, int flags)
 	ssize_t r;
 	int out;
 
-	if ((e || (flags & MSG_TRUNC)) && (r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS)
+	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) && (r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS)
 		return r;
 	return next.recv(fd, b, n, flags);
 }
@@ -33,9 +32,8 @@ EXPORT ssize_t readv(int fd, const struct iovec *v, int n)
 {
 	struct end *e = n > 0 ? end_at(fd) : NULL;
 	ssize_t r;
-	int out;
 
-	if (e && (r = end_receive(e, fd, v, (size_t)n, 0, &out)) != NOT_OURS)
+	if (e && (r = end_read(e, fd, v, (size_t)n, 0)) != NOT_OURS)
 		return r;
 	return next.readv(fd, v, n);
 }

@@ -392,7 +392,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 }
 
 /* receive_all reads into a span, which is not empty. */
-static ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
+ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 {
 	const size_t all = s.left;
 	const int wanted = flags;
@@ -454,50 +454,37 @@ static ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int 
 	}
 }
 
-/* receive_nowhere does so where a pair is read of which nothing is known: by a copy of the descriptor, or where there are to be no rings. */
-static ssize_t receive_nowhere(int fd, struct iovec *parts, size_t n, int flags, int *out)
-{
-	struct msghdr m = {.msg_iov = parts, .msg_iovlen = n};
-	struct identity id;
-	ssize_t got;
-
-	if (!identity_of(fd, &id))
-		return NOT_OURS;
-	got = next.recvmsg(fd, &m, flags);
-	*out = m.msg_flags;
-	return got;
-}
-
 /*
- * receive_unwanted reads with MSG_TRUNC: TCP throws that away and touches no buffer, which may be null, or smaller than what is
- * asked for. A Unix socket does not know this. Nobody reads what goes nowhere, so threads need not agree. No more is read at a time than there are parts for,
- * which are no load on the stack of other calls.
+ * end_receive reads as recvmsg does; e is null where nothing is known of a descriptor, which matters for MSG_TRUNC and MSG_ERRQUEUE only. NOT_OURS: nothing was
+ * done, the descriptor is something else.
  */
-static __attribute__((noinline)) ssize_t receive_unwanted(struct end *e, int fd, size_t wanted, int flags, int *out)
-{
-	static char nowhere[1 << 16];
-	struct iovec parts[SPAN_PARTS];
-	struct span s;
-	size_t n = 0;
-
-	for (; wanted && n < SPAN_PARTS; n++) {
-		parts[n] = (struct iovec){nowhere, wanted < sizeof(nowhere) ? wanted : sizeof(nowhere)};
-		wanted -= parts[n].iov_len;
-	}
-	return e && span_init(&s, parts, n) ? receive_all(e, fd, s, flags, out) : receive_nowhere(fd, parts, n, flags, out);
-}
-
-/* end_receive reads as recvmsg does; e is null where nothing is known of a descriptor, which matters for MSG_TRUNC only. NOT_OURS: nothing was done, the descriptor is something else. */
 ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count, int flags, int *out)
 {
 	struct span s;
 
 	*out = 0;
-	if (!span_init(&s, iov, count) || s.left == 0 || count > IOV_MAX || (flags & (MSG_OOB | MSG_ERRQUEUE)))
+	if (!span_init(&s, iov, count) || count > IOV_MAX)
 		return NOT_OURS;
+	if (flags & MSG_ERRQUEUE)
+		return receive_error(fd);
+	if (flags & MSG_OOB)
+		return NOT_OURS;
+	if (s.left == 0)
+		return e ? receive_none(e, fd, flags) : NOT_OURS;
 	if (flags & MSG_TRUNC)
 		return receive_unwanted(e, fd, s.left, flags, out);
 	return receive_all(e, fd, s, flags, out);
+}
+
+/* end_read reads as readv does, which the kernel does not even ask the socket for 0 bytes for. */
+ssize_t end_read(struct end *e, int fd, const struct iovec *iov, size_t count, int flags)
+{
+	struct span s;
+	int out;
+
+	if (!span_init(&s, iov, count) || s.left == 0 || count > IOV_MAX)
+		return NOT_OURS;
+	return receive_all(e, fd, s, flags, &out);
 }
 
 static void leaves(struct ring *r, int fd)

@@ -366,6 +366,8 @@ ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *o
 /* send.c, receive.c */
 ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, int flags);
 ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count, int flags, int *out);
+ssize_t end_read(struct end *e, int fd, const struct iovec *iov, size_t count, int flags);
+ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out);
 bool leave_out(struct end *e, int fd);
 bool leave_in(struct end *e, int fd);
 bool receive_waiting(struct end *e, size_t *n);
@@ -375,6 +377,11 @@ void send_answers(struct end *e);
 void receive_tidy(struct end *e, int fd);
 void receive_mend(struct ring *r, int fd);
 void send_mend(struct ring *r, int fd);
+
+/* nowhere.c */
+ssize_t receive_unwanted(struct end *e, int fd, size_t wanted, int flags, int *out);
+ssize_t receive_none(struct end *e, int fd, int flags);
+ssize_t receive_error(int fd);
 
 /* struct sigaction as the kernel has it: the rest depends on the processor. */
 struct kernel_action {

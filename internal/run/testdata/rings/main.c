@@ -77,6 +77,8 @@ static const struct {
 	{"corked", test_corked},
 	{"cork-said", test_cork_said},
 	{"asked", test_asked},
+	{"nothing", test_nothing},
+	{"no-messages", test_no_messages},
 };
 
 int main(int argc, char **argv)

@@ -80,6 +80,10 @@ void test_turns(void);
 void test_readers(void);
 void test_threads(void);
 
+/* nothing.c */
+void test_nothing(void);
+void test_no_messages(void);
+
 /* limits.c */
 void test_starved(void);
 void test_small_files(void);
