@@ -221,7 +221,7 @@ func (l *letters) receive(number int) (m message, fds []int, pid int, ok bool) {
 func (s *supervisor) keep(m message, end, tcp, pid int) {
 	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, end: end, tcp: tcp, letter: true}
 	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
-	if m.netns != s.listeners.netns || s.offers[o.key] != nil || !isSocket(tcp, unix.AF_INET, unix.AF_INET6) || !isSocket(end, unix.AF_UNIX) ||
+	if m.netns != s.listeners.netns || s.offers[o.key] != nil || !isTCP(tcp) || !isSocket(end, unix.AF_UNIX) ||
 		peerName(end) != theirs.String() || o.withdrawn() {
 		dispose(end, tcp)
 		return

@@ -89,7 +89,7 @@ func (s *supervisor) connected(o *offer, tcp int) {
 		leave(tcp)
 		return
 	}
-	if !isSocket(tcp, unix.AF_INET, unix.AF_INET6) {
+	if !isTCP(tcp) {
 		dispose(tcp)
 		s.drop(o)
 		return
@@ -169,7 +169,7 @@ func (o *offer) release(accepted int) {
 
 // hasEnds reports whether a TCP socket is that of a connection. Whoever has a network namespace can have one with any addresses there.
 func (s *supervisor) hasEnds(fd int, local, peer netip.AddrPort) bool {
-	if !isSocket(fd, unix.AF_INET, unix.AF_INET6) {
+	if !isTCP(fd) {
 		return false
 	}
 	netns, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, netnsCookie)

@@ -214,6 +214,20 @@ func closeAll(fds []int) {
 	}
 }
 
+// isTCP reports whether a descriptor that a program has sent is a TCP socket. Other protocols have stream sockets as well, with ports of their own: one of
+// SCTP can have the addresses of any TCP connection. A listener of MPTCP accepts sockets of TCP, or of MPTCP, whose ports are those of TCP.
+func isTCP(fd int) bool {
+	if !isSocket(fd, unix.AF_INET, unix.AF_INET6) {
+		return false
+	}
+	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	return err == nil && hasTCPPorts(protocol)
+}
+
+func hasTCPPorts(protocol int) bool {
+	return protocol == unix.IPPROTO_TCP || protocol == unix.IPPROTO_MPTCP
+}
+
 // isSocket reports whether a descriptor that a program has sent is a stream socket of a family.
 func isSocket(fd int, families ...int) bool {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)

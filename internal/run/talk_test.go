@@ -2,6 +2,7 @@ package run
 
 import (
 	"encoding/binary"
+	"net"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -56,4 +57,41 @@ func (p *program) reply() (status, int) {
 		p.t.Fatalf("reply: %d bytes, %v", n, err)
 	}
 	return status(binary.NativeEndian.Uint32(b[4:])), append(descriptors(control[:controlLen]), -1)[0]
+}
+
+// TestIsTCP has a socket that proves a connection be one of TCP, or of MPTCP, whose ports are the same: not one of another protocol that has stream sockets.
+func TestIsTCP(t *testing.T) {
+	for protocol, want := range map[int]bool{unix.IPPROTO_TCP: true, unix.IPPROTO_MPTCP: true, unix.IPPROTO_SCTP: false, 0: false} {
+		if got := hasTCPPorts(protocol); got != want {
+			t.Errorf("hasTCPPorts(%d) = %v, want %v", protocol, got, want)
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, protocol)
+		if err != nil {
+			continue // the kernel has it not
+		}
+		if got := isTCP(fd); got != (want || protocol == 0) {
+			t.Errorf("a stream socket made with protocol %d: isTCP = %v", protocol, got)
+		}
+		unix.Close(fd)
+	}
+	l := listenTCP(t, "127.0.0.1:0") // of MPTCP, if there is that
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	accepted, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accepted.Close()
+	raw, err := accepted.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) {
+		if !isTCP(int(fd)) {
+			t.Error("what a listener of package net has accepted is not TCP")
+		}
+	})
 }
