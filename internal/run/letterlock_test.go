@@ -54,6 +54,38 @@ func TestLetterReserved(t *testing.T) {
 	}
 }
 
+// TestLettersLocked has a program that locks letters and takes none keep the supervisor for a moment at most, now and then, however many letters there are.
+func TestLettersLocked(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	read := func(at string, n int, low, high time.Duration) {
+		t.Helper()
+		var ports []uint16
+		for range n { // in one letterbox
+			c := s.sendLetter(t)
+			for boxOf(c.socket.Port()) != 0 {
+				s.readBox(boxOf(c.socket.Port()), true)
+				c = s.sendLetter(t)
+			}
+			ports = append(ports, c.socket.Port())
+		}
+		for _, port := range ports {
+			defer lockLetter(t, s, port)()
+		}
+		had, start := len(s.offers), time.Now()
+		s.readBox(0, true)
+		if took := time.Since(start); took < low || took >= high {
+			t.Errorf("%s: %d letters that are locked were read in %v, want at least %v and less than %v", at, n, took, low, high)
+		}
+		if got := len(s.offers) - had; got != n {
+			t.Errorf("%s: %d of %d letters were read", at, got, n)
+		}
+	}
+	read("first", 4, letterPatience, 3*letterPatience)
+	read("soon afterwards", 1, 0, letterPatience)
+	s.letters.rested = time.Now()
+	read("later", 1, letterPatience, 3*letterPatience)
+}
+
 // TestLetterUnlocked has the supervisor leave no lock behind.
 func TestLetterUnlocked(t *testing.T) {
 	s, _ := stillSupervisor(t)

@@ -37,6 +37,8 @@ type letters struct {
 	poll   int       // an epoll that is readable while a letterbox is
 	next   time.Time // when they are read; zero: when poll tells
 	read   bool      // since the time before
+	until  time.Time // when those who take letters are waited for no more in this call of readBox; zero: nobody was yet
+	rested time.Time // before that nobody is waited for
 	room   int       // how many offers there may be, by descriptors
 	letter [messageLen + 1]byte
 	with   [controlLen]byte // what comes with a letter
@@ -134,6 +136,7 @@ func (s *supervisor) readLetters(now time.Time) {
 
 // readBox keeps the letters of a letterbox: all that there are, or as many offers as may be.
 func (s *supervisor) readBox(number int, all bool) {
+	s.letters.until = time.Time{}
 	for range maxLetters {
 		if !all && len(s.offers) >= s.letters.room { // rule: TestLetterRoom
 			return
@@ -160,9 +163,9 @@ func (s *supervisor) readBox(number int, all bool) {
 }
 
 // reserve locks the first letter of a box, and returns what unlocks it. It returns false if a program is about to take that letter, which may be waited
-// for: for so long as a program may take that is no good any more.
+// for: see patient.
 func (l *letters) reserve(number int, wait bool) (unlock func(), free bool) {
-	for start := time.Now(); ; time.Sleep(letterPause) {
+	for ; ; time.Sleep(letterPause) {
 		m, ok := l.look(number)
 		if !ok {
 			return func() {}, true
@@ -182,10 +185,26 @@ func (l *letters) reserve(number int, wait bool) (unlock func(), free bool) {
 		} else if !wait {
 			return nil, false
 		}
-		if time.Since(start) > letterPatience {
+		if !l.patient(time.Now()) {
 			return func() {}, true
 		}
 	}
+}
+
+// patient reports whether a program that is about to take a letter is waited for still. The supervisor does nothing else meanwhile, so it waits for no longer than
+// letterPatience for all the letters that it reads in one call of readBox, and not at all for a while after that was in vain.
+func (l *letters) patient(now time.Time) bool {
+	if now.Before(l.rested) { // rule: TestLettersLocked
+		return false
+	}
+	if l.until.IsZero() {
+		l.until = now.Add(letterPatience)
+	}
+	if now.Before(l.until) {
+		return true
+	}
+	l.rested = now.Add(letterRest)
+	return false
 }
 
 // look shows the first letter of a box. False: there is none that could be right.

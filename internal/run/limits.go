@@ -37,6 +37,8 @@ const (
 	// A program takes its letter at once. It is waited for before another one is told that its is not there.
 	letterPause    = 100 * time.Microsecond
 	letterPatience = 100 * time.Millisecond
+	// letterRest is how long no program is waited for after one that took longer than that, which may be stopped, or lock for the sake of it.
+	letterRest = time.Second
 	// ownDescriptors are those of a supervisor that has nothing to do, and some more.
 	ownDescriptors = 48
 
