@@ -139,10 +139,14 @@ EXPORT int sendmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags)
 	}
 	for (i = 0; i < n; i++) {
 		ssize_t sent = sendmsg(fd, &m[i].msg_hdr, flags);
+		struct span all;
 
 		if (sent < 0)
 			return i ? (int)i : -1;
 		m[i].msg_len = (unsigned int)sent;
+		/* What follows one that was sent in part would be a hole in the stream: the program goes on where that one ended. */
+		if (span_init(&all, m[i].msg_hdr.msg_iov, m[i].msg_hdr.msg_iovlen) && (size_t)sent < all.left)
+			return (int)i + 1;
 	}
 	return (int)i;
 }
