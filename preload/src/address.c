@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define LEAVES 1000 /* times that a ring is left which others offer again and again */
+
 /* answer copies an address out as the kernel does: cut to the room there is, with the length that it has. */
 static int answer(const struct address *a, bool ipv6, struct sockaddr *sa, socklen_t *len)
 {
@@ -91,22 +93,44 @@ static bool passed_on(const struct msghdr *m)
 	return ok;
 }
 
+/*
+ * send_beside sends what has to be the kernel's. It has passed the gate meanwhile, so that no other thread offers a ring and joins it: what is not in
+ * the socket by then would come behind the second mark, where the reader takes it for tokens. Where it cannot pass, or a ring does not go away, this is
+ * the handler of a signal that has interrupted a send, or a connection that is broken.
+ */
+static ssize_t send_beside(struct end *e, int fd, const struct msghdr *m, int flags)
+{
+	bool passed = false;
+	ssize_t r;
+
+	for (unsigned turn = 0; turn < LEAVES; turn++) {
+		leave_out(e, fd); /* before the gate: who has passed one enters no ring */
+		passed = gate_enter(&e->sending);
+		if (!passed || !__atomic_load_n(&e->out, __ATOMIC_SEQ_CST))
+			break;
+		gate_exit(&e->sending); /* another thread has offered one in between */
+		passed = false;
+	}
+	r = next.sendmsg(fd, m, flags);
+	if (passed)
+		gate_exit(&e->sending);
+	return r;
+}
+
 EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
 	struct end *e = end_at(fd);
 	struct identity id;
 	ssize_t r = NOT_OURS;
 
-	if (m && m->msg_controllen) {
-		if (!passed_on(m)) {
-			errno = ETOOMANYREFS;
-			return -1;
-		}
-		if (e)
-			leave_out(e, fd); /* what comes with the bytes is the kernel's */
-	} else if (e && m) {
-		r = end_send(e, fd, m->msg_iov, m->msg_iovlen, flags);
+	if (m && m->msg_controllen && !passed_on(m)) {
+		errno = ETOOMANYREFS;
+		return -1;
 	}
+	if (e && m && (m->msg_controllen || (flags & (MSG_OOB | MSG_FASTOPEN))))
+		r = send_beside(e, fd, m, flags);
+	else if (e && m)
+		r = end_send(e, fd, m->msg_iov, m->msg_iovlen, flags);
 	if (r == NOT_OURS)
 		r = next.sendmsg(fd, m, flags);
 
@@ -115,7 +139,7 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 
 		without.msg_name = NULL;
 		without.msg_namelen = 0;
-		return next.sendmsg(fd, &without, flags);
+		return e ? send_beside(e, fd, &without, flags) : next.sendmsg(fd, &without, flags);
 	}
 	return r;
 }

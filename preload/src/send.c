@@ -433,8 +433,9 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 		return n < 0 && n != NOT_OURS && errno == EPIPE ? send_refused(e, fd, 0, flags) : n;
 	}
 	if (flags & (MSG_OOB | MSG_FASTOPEN)) {
-		leave_out(e, fd);
-		return NOT_OURS;
+		struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)iov, .msg_iovlen = count};
+
+		return sendmsg(fd, &m, flags); /* ours, which sends it in-band */
 	}
 	all = s.left;
 	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) == 0 && e->turned == TURNED_NOT &&

@@ -78,7 +78,8 @@ bool offer(struct end *e, int fd, const struct span *s)
 	} else {
 		ring_ref(r); /* for us, while others may take it away again */
 		__atomic_store_n(&e->out, r, __ATOMIC_SEQ_CST);
-		sent = end_alone(e) && mark(r, fd, s, memfd);
+		/* Who is to send by itself has said so before it looked for a ring, and we look after we have shown ours. */
+		sent = end_alone(e) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) && mark(r, fd, s, memfd);
 		SYS(close, memfd);
 		if (!sent) {
 			__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);

@@ -74,11 +74,107 @@ static void test_partly(void)
 	free(buf);
 }
 
+#define SENDS 400
+#define BESIDE 90000
+#define WRITES 2000
+
+/* beside sends what the kernel has to send, as it comes with control data, which TCP takes no notice of. */
+static void *beside(void *fd)
+{
+	static char buf[BESIDE];
+	union {
+		struct cmsghdr align;
+		char buf[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec v = {buf, sizeof(buf)};
+	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.buf)};
+	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+	h->cmsg_level = IPPROTO_IP;
+	h->cmsg_type = IP_TOS;
+	h->cmsg_len = CMSG_LEN(sizeof(int));
+	memset(buf, 1, sizeof(buf));
+	for (int i = 0; i < SENDS; i++)
+		CHECK(sendmsg(*(int *)fd, &m, 0) == BESIDE);
+	return NULL;
+}
+
+/* urges does the same with urgent data: the last byte of each send. */
+static void *urges(void *fd)
+{
+	static char buf[BESIDE + 1];
+
+	memset(buf, 1, sizeof(buf));
+	for (int i = 0; i < SENDS; i++)
+		CHECK(send(*(int *)fd, buf, sizeof(buf), MSG_OOB) == (ssize_t)sizeof(buf));
+	return NULL;
+}
+
+static size_t size_of(int i)
+{
+	return 1 + (size_t)i * 977 % 40000;
+}
+
+static void *writes(void *fd)
+{
+	static char buf[40000];
+
+	memset(buf, 2, sizeof(buf));
+	for (int i = 0; i < WRITES; i++)
+		CHECK(write(*(int *)fd, buf, size_of(i)) == (ssize_t)size_of(i));
+	return NULL;
+}
+
+/* What one thread sends outside of a ring, and others in it, are all the bytes that arrive. */
+static void mixed(void *(*other)(void *fd), size_t each)
+{
+	static unsigned char in[100000];
+	int one = 1;
+
+	for (int i = 0; i < 8; i++) {
+		size_t left[3] = {0, SENDS * each, 0};
+		pthread_t t[2];
+		int c, s;
+
+		for (int k = 0; k < WRITES; k++)
+			left[2] += size_of(k);
+		pair(&c, &s);
+		CHECK(setsockopt(s, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one)) == 0);
+		CHECK(pthread_create(&t[0], NULL, other, &c) == 0 && pthread_create(&t[1], NULL, writes, &c) == 0);
+		while (left[1] || left[2]) {
+			ssize_t n;
+
+			await(s, POLLIN);
+			n = read(s, in, sizeof(in));
+			CHECK(n > 0);
+			for (ssize_t k = 0; k < n; k++) {
+				CHECK((in[k] == 1 || in[k] == 2) && left[in[k]] > 0);
+				left[in[k]]--;
+			}
+		}
+		CHECK(pthread_join(t[0], NULL) == 0 && pthread_join(t[1], NULL) == 0);
+		close(c);
+		close(s);
+	}
+}
+
+static void test_beside(void)
+{
+	mixed(beside, BESIDE);
+}
+
+static void test_urgent(void)
+{
+	mixed(urges, BESIDE + 1);
+}
+
 static const struct {
 	const char *name;
 	void (*test)(void);
 } cases[] = {
 	{"partly", test_partly},
+	{"beside", test_beside},
+	{"urgent", test_urgent},
 };
 
 int main(int argc, char **argv)
