@@ -1,6 +1,7 @@
 /*
  * The supervisor: one message and one answer, over a socket that is opened for it and closed after
- * it. Everything has a time limit, so that a supervisor which is stopped costs no more than that.
+ * it. Everything has a time limit, so that a supervisor which is stopped costs no more than that,
+ * however often a signal comes meanwhile.
  */
 #include "preload.h"
 
@@ -9,8 +10,52 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <time.h>
 
 #define TIMEOUT_SEC 2
+#define SEC 1000000000 /* in nanoseconds */
+
+/* A wait is what a call may still wait for on a socket, which signals interrupt. */
+struct wait {
+	int sock;
+	int option;    /* SO_RCVTIMEO or SO_SNDTIMEO */
+	bool shorter;  /* the socket has not all of its time limit */
+	int64_t until; /* of CLOCK_MONOTONIC */
+};
+
+static int64_t now(void)
+{
+	struct timespec t = {0};
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * SEC + t.tv_nsec;
+}
+
+static struct wait wait_begin(int sock, int option)
+{
+	return (struct wait){.sock = sock, .option = option, .until = now() + (int64_t)TIMEOUT_SEC * SEC};
+}
+
+/* wait_more has the socket wait for no longer than what is left, as a call that was interrupted begins anew. False: nothing is. */
+static bool wait_more(struct wait *w)
+{
+	int64_t left = (w->until - now()) / 1000; /* 0 would be no limit */
+	struct timeval timeout = {.tv_sec = left / 1000000, .tv_usec = left % 1000000};
+
+	if (left <= 0 || SYS(setsockopt, w->sock, SOL_SOCKET, w->option, &timeout, sizeof(timeout)) != 0)
+		return false;
+	w->shorter = true;
+	return true;
+}
+
+/* wait_end gives the socket its time limit back. */
+static void wait_end(const struct wait *w)
+{
+	struct timeval timeout = {.tv_sec = TIMEOUT_SEC};
+
+	if (w->shorter)
+		SYS(setsockopt, w->sock, SOL_SOCKET, w->option, &timeout, sizeof(timeout));
+}
 
 /* dial connects to a supervisor. Below 0 is an error number. */
 static int dial(const struct sockaddr_un *sun, size_t len)
@@ -108,6 +153,7 @@ bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int
 	} control;
 	struct iovec iov = {m, sizeof(*m)};
 	struct msghdr msg = {.msg_name = to, .msg_namelen = to ? sizeof(*to) : 0, .msg_iov = &iov, .msg_iovlen = 1};
+	struct wait w = wait_begin(sock, SO_SNDTIMEO);
 	long r;
 
 	if (n) {
@@ -124,7 +170,8 @@ bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int
 	}
 	do
 		r = SYS(sendmsg, sock, &msg, MSG_NOSIGNAL | flags);
-	while (r == -EINTR);
+	while (r == -EINTR && wait_more(&w));
+	wait_end(&w);
 	return r == (long)sizeof(*m);
 }
 
@@ -150,8 +197,8 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 	/* One descriptor: with all of the buffer there is room for two. */
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
 	struct cmsghdr *c;
+	struct wait w = wait_begin(sock, SO_RCVTIMEO);
 	int got = -1;
-	int tries = 1000 * TIMEOUT_SEC;
 	long r;
 
 	for (;;) {
@@ -160,12 +207,13 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 		memset(&control, 0, sizeof(control));
 		msg.msg_controllen = CMSG_LEN(sizeof(int));
 		r = SYS(recvmsg, sock, &msg, MSG_CMSG_CLOEXEC | (fd ? MSG_PEEK : 0));
-		if (r == -EINTR)
+		if (r == -EINTR && wait_more(&w))
 			continue;
-		if (!fd || r < 0 || !(msg.msg_flags & MSG_CTRUNC) || CMSG_FIRSTHDR(&msg) || --tries < 0)
+		if (!fd || r < 0 || !(msg.msg_flags & MSG_CTRUNC) || CMSG_FIRSTHDR(&msg) || now() >= w.until)
 			break;
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
 	}
+	wait_end(&w);
 	if (fd)
 		*fd = -1;
 	if (r < 0)
@@ -191,16 +239,18 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
  */
 void supervisor_parts(int sock)
 {
+	struct wait w = wait_begin(sock, SO_RCVTIMEO);
 	struct reply reply;
 
 	for (int answers = 0; answers < 2;) { /* the first one was left where it was */
 		long r = SYS(recvfrom, sock, &reply, sizeof(reply), 0, NULL, NULL);
 
-		if (r != -EINTR && r != (long)sizeof(reply))
-			return; /* it has died, or is stopped */
-		if (r > 0)
+		if (r == (long)sizeof(reply))
 			answers++;
+		else if (r != -EINTR || !wait_more(&w))
+			break; /* it has died, or is stopped */
 	}
+	wait_end(&w);
 }
 
 /* The board is fetched when a process accepts for the first time. */
