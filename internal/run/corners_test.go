@@ -6,7 +6,7 @@ import (
 )
 
 // Cases of testdata/corners.c.
-var cornerCases = []string{"bounded", "meanwhile", "parted", "forked", "reset", "reset-unread", "reset-processes", "reset-inherited", "reset-ring", "reset-cut"} // the last one leaves no table behind
+var cornerCases = []string{"bounded", "meanwhile", "parted", "reset", "reset-unread", "reset-processes", "reset-inherited", "reset-ring", "reset-cut"} // the last one leaves no table behind
 
 func cornerProgram(t *testing.T) string {
 	t.Helper()

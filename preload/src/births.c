@@ -6,6 +6,8 @@
 #include "preload.h"
 
 #include <fcntl.h>
+#include <pty.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -200,6 +202,7 @@ static void before_fork(void)
 	options_settle_all();
 	epoll_settle_all();
 	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
+	hidden_forking();
 }
 
 /* forked is for the new process, whose tables these are now. */
@@ -207,20 +210,33 @@ static void forked(void)
 {
 	process = (pid_t)SYS(getpid);
 	ring_forked();
-	connect_forked();
+	hidden_drop();
+}
+
+/* after_fork is for either one: it has what fork has returned. */
+static long after_fork(long child)
+{
+	if (child == 0)
+		forked();
+	else
+		hidden_forked();
+	return child;
 }
 
 EXPORT pid_t fork(void)
 {
-	pid_t child;
-
 	if (!next.fork)
 		next_resolve();
 	before_fork();
-	child = next.fork();
-	if (child == 0)
-		forked();
-	return child;
+	return (pid_t)after_fork(next.fork());
+}
+
+EXPORT pid_t _Fork(void)
+{
+	if (!next._Fork)
+		next_resolve();
+	before_fork();
+	return (pid_t)after_fork(next._Fork());
 }
 
 /* These fork inside libc. */
@@ -232,22 +248,77 @@ EXPORT int daemon(int no_directory, int no_close)
 		next_resolve();
 	before_fork();
 	r = next.daemon(no_directory, no_close);
-	if (births_process() != (pid_t)SYS(getpid))
-		forked();
+	after_fork(births_process() == (pid_t)SYS(getpid));
 	return r;
 }
 
-EXPORT pid_t _Fork(void)
+EXPORT pid_t forkpty(int *terminal, char *name, const struct termios *modes, const struct winsize *size)
 {
-	pid_t child;
-
-	if (!next._Fork)
+	if (!next.forkpty)
 		next_resolve();
 	before_fork();
-	child = next._Fork();
-	if (child == 0)
-		forked();
-	return child;
+	return (pid_t)after_fork(next.forkpty(terminal, name, modes, size));
+}
+
+/* copies says whether what clone makes has a memory and descriptors of its own. */
+static bool copies(uint64_t flags)
+{
+	return !(flags & (CLONE_VM | CLONE_FILES));
+}
+
+/* births_clone is syscall(2) for what makes processes, and threads. */
+long births_clone(long n, const long a[6])
+{
+	bool makes = true;
+	long r;
+
+	if (n == SYS_clone)
+		makes = copies((uint64_t)a[0]);
+#ifdef SYS_clone3
+	if (n == SYS_clone3)
+		makes = a[0] && (unsigned long)a[1] >= sizeof(uint64_t) && copies(*(const uint64_t *)a[0]);
+#endif
+	if (makes)
+		before_fork();
+	r = sys6(n, a[0], a[1], a[2], a[3], a[4], a[5]);
+	return makes ? after_fork(r) : r;
+}
+
+/* A new process begins with the function that it is given. */
+struct beginning {
+	int (*function)(void *);
+	void *argument;
+};
+
+static int begin(void *arg)
+{
+	const struct beginning *b = arg;
+
+	forked();
+	return b->function(b->argument);
+}
+
+EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argument, ...)
+{
+	struct beginning b = {function, argument};
+	pid_t *parent, *child;
+	va_list args;
+	void *tls;
+	int r;
+
+	va_start(args, argument);
+	parent = va_arg(args, pid_t *);
+	tls = va_arg(args, void *);
+	child = va_arg(args, pid_t *);
+	va_end(args);
+	if (!next.clone)
+		next_resolve();
+	if (!function || !copies((unsigned)flags))
+		return next.clone(function, stack, flags, argument, parent, tls, child);
+	before_fork();
+	r = next.clone(begin, stack, flags, &b, parent, tls, child);
+	hidden_forked();
+	return r;
 }
 
 /* copied takes note of a copy that was made. It is undone if the bytes in a ring would be lost to it. */

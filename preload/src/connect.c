@@ -7,7 +7,7 @@
  * sides agree on them: our end of the pair is in place, or the offer was cancelled before the
  * server took the other one.
  */
-#include "ring.h"
+#include "preload.h"
 
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -23,46 +23,9 @@ struct attempt {
 	long status, flags; /* of the socket */
 	char path[sizeof(settings.socket)]; /* of the supervisor */
 	uint64_t unique; /* the cookie of our end */
+	struct hidden before; /* that this thread had */
 	struct identity id;
 };
-
-/*
- * The descriptors of pairs that a connect of this process has now, with the number that is in the name of the client's end. The program does not know them. A process that is
- * forked meanwhile has copies, which nobody there would close: the server's end would stay open when the server closes it, and the client's.
- */
-static uint64_t having[ENDS];
-static int having_top;
-
-static void have(int fd, uint64_t unique)
-{
-	int before = __atomic_load_n(&having_top, __ATOMIC_RELAXED);
-
-	if (fd >= ENDS)
-		return;
-	__atomic_store_n(&having[fd], unique, __ATOMIC_RELEASE);
-	while (before <= fd && !__atomic_compare_exchange_n(&having_top, &before, fd + 1, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
-		;
-}
-
-/* have_no_more closes one. Its number may be another's before that is noted, which has another name. */
-static void have_no_more(int fd)
-{
-	SYS(close, fd);
-	if (fd < ENDS)
-		__atomic_store_n(&having[fd], 0, __ATOMIC_RELEASE);
-}
-
-/* connect_forked is for a process that was forked. */
-void connect_forked(void)
-{
-	for (int fd = 0; fd < having_top; fd++)
-		if (having[fd]) {
-			if (identity_unique(fd, false) == having[fd] || identity_unique(fd, true) == having[fd])
-				SYS(close, fd);
-			having[fd] = 0;
-		}
-	having_top = 0;
-}
 
 /* covers says whether whoever listens at an address gets what is sent to another one. */
 static bool covers(const struct address *listener, const struct address *to)
@@ -189,8 +152,9 @@ static void attempt_drop(struct attempt *a)
 	if (a->letter >= 0)
 		SYS(close, a->letter);
 	if (a->other >= 0)
-		have_no_more(a->other);
-	have_no_more(a->end);
+		hidden_close(a->other);
+	hidden_close(a->end);
+	hidden_end(&a->before);
 }
 
 /* attempt_ask offers it, and waits. */
@@ -202,7 +166,7 @@ static bool attempt_ask(struct attempt *a, struct message *m)
 	if (a->sock < 0)
 		return false;
 	sent = supervisor_send(a->sock, m, a->other);
-	have_no_more(a->other);
+	hidden_close(a->other);
 	a->other = -1;
 	return sent && supervisor_receive(a->sock, KIND_OFFER, NULL) == STATUS_OK;
 }
@@ -241,23 +205,19 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 		return false;
 	if (!policy_connect(&a->id.peer) || !source(&a->id.peer, a->id.ipv6, &from))
 		return false;
-	if (SYS(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+	a->unique = hidden_pair(pair, &a->before);
+	if (a->unique == 0)
 		return false;
 	a->end = pair[0];
 	a->other = pair[1];
 	ok = false;
 	if (attempt_local(a, fd, &from)) {
-		socklen_t n = sizeof(m.unique);
-
 		message_fill(&m, KIND_OFFER, &a->id);
 		m.netns = netns;
-		ok = SYS(getsockopt, a->end, SOL_SOCKET, SO_COOKIE, &m.unique, &n) == 0 &&
-		     identity_bind(a->end, &a->id, 'c', m.unique);
+		m.unique = a->unique;
+		ok = identity_bind(a->end, &a->id, 'c', m.unique);
 	}
 	if (ok) {
-		a->unique = m.unique;
-		have(a->end, a->unique);
-		have(a->other, a->unique);
 		ok = prepare(a, fd) && birth_place(fd);
 	}
 	if (ok)
@@ -308,7 +268,7 @@ static void swap(struct attempt *a, int fd)
 static bool attempt_letter_end(struct attempt *a, int fd, bool connected)
 {
 	if (connected || established(a, fd)) {
-		have_no_more(a->other);
+		hidden_close(a->other);
 		a->other = -1;
 		/* It is by a supervisor that has died, or did not like the letter; and by a server that has closed it already. */
 		return !given_up(a->end) || identity_claimed(a->end);

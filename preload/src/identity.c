@@ -114,22 +114,6 @@ bool identity_claimed(int end)
 	return SYS(getpeername, end, &sun, &len) == 0 && len == offsetof(struct sockaddr_un, sun_path) + NAME_LEN;
 }
 
-/* identity_unique is the number in the name of an end, or of its peer; 0 if that is none of ours. */
-uint64_t identity_unique(int fd, bool peer)
-{
-	struct sockaddr_un sun;
-	socklen_t len = sizeof(sun);
-	uint8_t u[8];
-	uint64_t unique = 0;
-	long r = peer ? SYS(getpeername, fd, &sun, &len) : SYS(getsockname, fd, &sun, &len);
-
-	if (r != 0 || !identity_name(&sun, len) || !get_hex(sun.sun_path + NAME_LEN - 16, u, sizeof(u)))
-		return 0;
-	for (size_t i = 0; i < sizeof(u); i++)
-		unique = unique << 8 | u[i];
-	return unique;
-}
-
 /* identity_of reads the name of a descriptor. False: it is none of ours. */
 bool identity_of(int fd, struct identity *id)
 {

@@ -89,6 +89,14 @@ EXPORT long syscall(long n, ...)
 		return epoll_pwait((int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3], (const sigset_t *)a[4]);
 	case SYS_epoll_pwait2:
 		return epoll_pwait2((int)a[0], (struct epoll_event *)a[1], (int)a[2], (const struct timespec *)a[3], (const sigset_t *)a[4]);
+	case SYS_clone:
+#ifdef SYS_clone3
+	case SYS_clone3:
+#endif
+#ifdef SYS_fork
+	case SYS_fork:
+#endif
+		return sys_return(births_clone(n, a));
 	case SYS_io_uring_setup: /* what is read and written there is not seen */
 		for (int fd = 0; fd < ends_top(); fd++)
 			end_leave(fd);

@@ -172,6 +172,8 @@ void next_resolve(void)
 	RESOLVE(pselect);
 	RESOLVE(fork);
 	RESOLVE(_Fork);
+	RESOLVE(forkpty);
+	RESOLVE(clone);
 	RESOLVE(daemon);
 	RESOLVE(fcntl);
 	RESOLVE(fcntl64);

@@ -21,10 +21,12 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
+#include <termios.h>
 
 #include "sys.h"
 
@@ -48,7 +50,6 @@ const char *get_hex(const char *p, uint8_t *b, size_t n);
 bool identity_claimed(int end);
 bool identity_name(const struct sockaddr_un *sun, socklen_t len);
 bool identity_of(int fd, struct identity *id);
-uint64_t identity_unique(int fd, bool peer);
 void identity_ring(int fd, char out[static 64]);
 bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique);
 bool address_parse(const struct sockaddr *sa, socklen_t len, struct address *a);
@@ -131,8 +132,16 @@ bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int
 const struct board *board_of_ours(void);
 bool board_waiting(void);
 
-/* connect.c */
-void connect_forked(void);
+/* hidden.c */
+struct hidden {
+	uint64_t cookies[2]; /* of the ends of a pair; 0: none */
+};
+uint64_t hidden_pair(int pair[2], struct hidden *before);
+void hidden_end(const struct hidden *before);
+void hidden_close(int fd);
+void hidden_forking(void);
+void hidden_forked(void);
+void hidden_drop(void);
 
 /* letters.c */
 bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg, int *sock);
@@ -177,6 +186,7 @@ uint32_t birth_options(int fd);
 bool birth_accepts(int fd);
 uint32_t births_generation(void);
 pid_t births_process(void);
+long births_clone(long n, const long a[6]);
 uint64_t cookie_of(int fd);
 
 /* look.c */
@@ -250,6 +260,8 @@ struct next {
 	int (*execvpe)(const char *, char *const *, char *const *);
 	pid_t (*fork)(void);	   /* null until then */
 	pid_t (*_Fork)(void);
+	pid_t (*forkpty)(int *, char *, const struct termios *, const struct winsize *);
+	int (*clone)(int (*)(void *), void *, int, void *, ...);
 	int (*daemon)(int, int);
 	int (*fcntl)(int, int, ...);   /* null until then */
 	int (*fcntl64)(int, int, ...); /* null until then */

@@ -4,26 +4,10 @@
  */
 #include "program.h"
 
-#include <stdbool.h>
-#include <sys/prctl.h>
 
 #define LARGE 32768
 
 static char buf[LARGE];
-
-static int moved(void)
-{
-	return getenv("MOVED") && atoi(getenv("MOVED"));
-}
-
-/* as_it_should is TCP, or not. */
-static bool as_it_should(int fd)
-{
-	int domain = 0;
-	socklen_t len = sizeof(domain);
-
-	return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == (moved() ? AF_UNIX : AF_INET);
-}
 
 static void pair(int *c, int *s)
 {
@@ -379,49 +363,6 @@ static void test_parted(void)
 	}
 }
 
-static void *connects(void *arg)
-{
-	static int c;
-	const struct sockaddr_in *at = arg;
-
-	c = connected_to(at);
-	return &c;
-}
-
-/* A process that was forked while another thread was in the middle of connect keeps nothing open of that connection that it could not close. */
-static void test_forked(void)
-{
-	struct sockaddr_in at;
-	int l = server(&at), s[2];
-	struct pollfd p = {.events = POLLRDHUP};
-	pthread_t thread;
-	void *c;
-	pid_t child;
-
-	CHECK(listen(l, 0) == 0);
-	int first = connected_to(&at); /* fills the queue */
-	CHECK(pthread_create(&thread, NULL, connects, &at) == 0);
-	usleep(300000);
-	CHECK((child = fork()) >= 0);
-	if (child == 0) {
-		for (int fd = 3; fd <= l || fd <= first || fd <= first + 1; fd++) /* the last one is the thread's socket */
-			close(fd);
-		CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
-		pause();
-	}
-	CHECK((s[0] = accept(l, NULL, NULL)) >= 0 && (s[1] = accept(l, NULL, NULL)) >= 0); /* the second one has asked again by then */
-	CHECK(pthread_join(thread, &c) == 0);
-	p.fd = *(int *)c;
-	CHECK(as_it_should(p.fd) && as_it_should(first));
-	close(s[1]);
-	CHECK(poll(&p, 1, 5000) == 1);
-	close(p.fd);
-	p.fd = s[0];
-	close(first);
-	CHECK(poll(&p, 1, 5000) == 1);
-	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
-}
-
 static const struct {
 	const char *name;
 	void (*test)(void);
@@ -435,7 +376,6 @@ static const struct {
 	{"reset-cut", test_reset_cut},
 	{"meanwhile", test_meanwhile},
 	{"parted", test_parted},
-	{"forked", test_forked},
 	{"loop", test_loop},
 };
 

@@ -21,11 +21,6 @@ static unsigned rnd(unsigned n)
 	return random_of(&seed, n);
 }
 
-static int moved(void)
-{
-	return getenv("MOVED") && atoi(getenv("MOVED"));
-}
-
 static int is_tcp(int fd)
 {
 	int domain = 0;

@@ -1,0 +1,129 @@
+/*
+ * Hidden descriptors: those of a pair that a connect has now, and of which the program does not know. A process that is forked meanwhile has copies, which nobody there
+ * would close: the server's end would stay open when the server closes it, and the client's when the client does. So they are on a list, and the new process closes them.
+ *
+ * The kernel copies the descriptors of a process before its memory. So while a fork is under way nothing is taken off the list, nor are there new pairs, and it begins when
+ * those are on the list that are being made: a new process finds there all of which it may have a copy. It looks at their cookies, as a number may be something else by
+ * then. Neither waits for ever: the other one may be what a handler of a signal has interrupted.
+ */
+#include "ring.h"
+
+#define CLOSED (1ull << 63)
+#define TURNS 1000 /* of waiting: a tenth of a second */
+
+static uint64_t hidden[ENDS]; /* the socket's cookie, with CLOSED when it is; 0: none */
+static int top;		      /* one more than the highest */
+static uint32_t forking;      /* forks that are under way */
+static uint32_t making;	      /* pairs that are being made */
+
+/* What the connect has that this thread is in: a handler of a signal that has interrupted it may fork, and both processes go on with it. */
+static __thread struct hidden mine __attribute__((tls_model("initial-exec")));
+
+/* none waits until there is none of a kind. False: there is still. */
+static bool none(const uint32_t *count)
+{
+	struct timespec wait = {.tv_nsec = 100000};
+
+	for (int turn = 0; __atomic_load_n(count, __ATOMIC_SEQ_CST); turn++) {
+		if (turn == TURNS)
+			return false;
+		SYS(nanosleep, &wait, NULL);
+	}
+	return true;
+}
+
+static uint64_t add(int fd)
+{
+	uint64_t cookie = cookie_of(fd);
+	int before = __atomic_load_n(&top, __ATOMIC_RELAXED);
+
+	if (fd >= ENDS)
+		return cookie;
+	__atomic_store_n(&hidden[fd], cookie, __ATOMIC_SEQ_CST);
+	while (before <= fd && !__atomic_compare_exchange_n(&top, &before, fd + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+		;
+	return cookie;
+}
+
+/* hidden_pair makes a pair, and puts it on the list: its first end's cookie, 0 if there is none. *before: what hidden_end is to be told. */
+uint64_t hidden_pair(int pair[2], struct hidden *before)
+{
+	uint64_t cookie = 0;
+
+	*before = mine;
+	for (;;) {
+		__atomic_fetch_add(&making, 1, __ATOMIC_SEQ_CST);
+		if (__atomic_load_n(&forking, __ATOMIC_SEQ_CST) == 0)
+			break;
+		__atomic_fetch_sub(&making, 1, __ATOMIC_SEQ_CST);
+		if (!none(&forking)) {
+			__atomic_fetch_add(&making, 1, __ATOMIC_SEQ_CST);
+			break;
+		}
+	}
+	if (SYS(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0) {
+		cookie = mine.cookies[0] = add(pair[0]);
+		mine.cookies[1] = add(pair[1]);
+		if (cookie == 0) { /* a filter of system calls refuses the question */
+			SYS(close, pair[0]);
+			SYS(close, pair[1]);
+			mine = *before;
+		}
+	}
+	__atomic_fetch_sub(&making, 1, __ATOMIC_SEQ_CST);
+	return cookie;
+}
+
+/* hidden_end is for when both are closed. */
+void hidden_end(const struct hidden *before)
+{
+	mine = *before;
+}
+
+/* hidden_close closes one that is on the list. */
+void hidden_close(int fd)
+{
+	uint64_t cookie = fd < ENDS ? __atomic_load_n(&hidden[fd], __ATOMIC_RELAXED) : 0;
+	uint64_t closed = cookie | CLOSED;
+
+	if (cookie)
+		__atomic_store_n(&hidden[fd], closed, __ATOMIC_SEQ_CST);
+	SYS(close, fd);
+	if (cookie && __atomic_load_n(&forking, __ATOMIC_SEQ_CST) == 0) /* unless the number is another one's already */
+		__atomic_compare_exchange_n(&hidden[fd], &closed, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+/* hidden_forking is for a process that is about to fork. */
+void hidden_forking(void)
+{
+	__atomic_fetch_add(&forking, 1, __ATOMIC_SEQ_CST);
+	(void)none(&making);
+}
+
+/* hidden_forked is for that process when it has. */
+void hidden_forked(void)
+{
+	if (__atomic_sub_fetch(&forking, 1, __ATOMIC_SEQ_CST) != 0)
+		return;
+	for (int fd = 0; fd < __atomic_load_n(&top, __ATOMIC_SEQ_CST); fd++) {
+		uint64_t closed = __atomic_load_n(&hidden[fd], __ATOMIC_RELAXED);
+
+		if (closed & CLOSED)
+			__atomic_compare_exchange_n(&hidden[fd], &closed, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	}
+}
+
+/* hidden_drop is for the new process. */
+void hidden_drop(void)
+{
+	forking = making = 0;
+	for (int fd = 0; fd < top; fd++) {
+		uint64_t cookie = hidden[fd] & ~CLOSED;
+
+		if (cookie == 0 || cookie == mine.cookies[0] || cookie == mine.cookies[1])
+			continue;
+		if (cookie_of(fd) == cookie)
+			SYS(close, fd);
+		hidden[fd] = 0;
+	}
+}
