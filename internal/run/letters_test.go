@@ -254,6 +254,24 @@ func TestLetterNeverConnected(t *testing.T) {
 	}
 }
 
+// TestLetterReset has a listener go with a connection in its queue: the client is told at the next look.
+func TestLetterReset(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	c := s.sendLetter(t)
+	if err := c.dial(); err != nil {
+		t.Fatal(err)
+	}
+	s.readBox(boxOf(c.socket.Port()), true)
+	if len(s.offers) != 1 {
+		t.Fatalf("the supervisor has %d offers, want 1", len(s.offers))
+	}
+	c.listener.Close()
+	s.look(time.Now().Add(time.Second))
+	if len(s.offers) != 0 {
+		t.Errorf("the supervisor has %d offers of a connection that was reset", len(s.offers))
+	}
+}
+
 // TestLetterRoom leaves letters where they are when there are too many offers, unless somebody asks about one.
 func TestLetterRoom(t *testing.T) {
 	s, _ := stillSupervisor(t)

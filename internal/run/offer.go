@@ -340,8 +340,8 @@ func (s *supervisor) begun(o *offer) bool {
 			return true
 		}
 		s.drop(o)
-	case err != nil || hungUp(o.end) || info.State == tcpClose && o.wait >= lastLook:
-		s.drop(o) // its program has ended, or its connection
+	case err != nil || hungUp(o.end) || info.State == tcpClose && (info.Segs_out > 0 || o.wait >= lastLook):
+		s.drop(o) // its program has ended, or its connection; one that has sent nothing may be about to
 	default:
 		o.wait = min(2*o.wait, lastLook)
 		o.due = time.Now().Add(o.wait)
