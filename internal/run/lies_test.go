@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ type liar struct {
 	answers   map[kind]string
 	// what is said if this is not nil, and with which descriptors, which are closed then
 	invent func(k kind) (text []byte, fds []int)
+	give   func(m message) int // what a Claim gets if this is not nil
 }
 
 // The lies, but for "honest" and "no".
@@ -90,6 +92,12 @@ func (l *liar) serve(c int) {
 		}
 		if m.kind == kindAnnounce { // so that clients come here
 			os.Symlink("liar", filepath.Join(l.dir, fmt.Sprintf("%016x.%d", m.netns, m.local.Port())))
+		}
+		if m.kind == kindClaim && l.give != nil {
+			fd := l.give(m)
+			unix.Sendmsg(c, reply{kind: m.kind, status: statusOK}.append(nil), unix.UnixRights(fd), nil, unix.MSG_NOSIGNAL)
+			unix.Close(fd)
+			return
 		}
 		if !l.answer(c, m.kind) {
 			return
@@ -188,6 +196,44 @@ func lie(t *testing.T, program, library string, answers map[kind]string, well bo
 	lost := status.ExitStatus() == 1 || status.Signaled() && status.Signal() == syscall.SIGPIPE
 	if err != nil && (well || !lost) {
 		t.Errorf("%v: %v\n%s", answers, err, out)
+	}
+}
+
+// TestLiesEnd has a supervisor hand over what has the name of a connection, and is no end that its server could have: it stays TCP. The library is built from its source.
+func TestLiesEnd(t *testing.T) {
+	program := ringProgram(t)
+	library := sanitizedLibrary(t)
+	for what, give := range map[string]struct {
+		kind int
+		role byte
+	}{"packets": {unix.SOCK_SEQPACKET, roleServer}, "client": {unix.SOCK_STREAM, roleClient}} {
+		t.Run(what, func(t *testing.T) {
+			l := newLiar(t, map[kind]string{kindAnnounce: "honest", kindBoard: "honest", kindOffer: "no", kindCancel: "honest"}, nil)
+			var given atomic.Int32
+			l.give = func(m message) int {
+				pair, err := unix.Socketpair(unix.AF_UNIX, give.kind|unix.SOCK_CLOEXEC, 0)
+				if err != nil {
+					t.Error(err)
+					return -1
+				}
+				unix.Close(pair[1])
+				called := name{role: give.role, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: uint64(given.Add(1))}
+				if err := unix.Bind(pair[0], &unix.SockaddrUnix{Name: called.String()}); err != nil {
+					t.Error(err)
+				}
+				return pair[0]
+			}
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			cmd := exec.CommandContext(ctx, program, "parts", "1")
+			cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, EnvSocket+"="+l.path)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+			if given.Load() == 0 {
+				t.Error("nothing was claimed")
+			}
+		})
 	}
 }
 
