@@ -6,7 +6,7 @@ import (
 )
 
 // Cases of testdata/sending.c.
-var sendingCases = []string{"partly", "beside", "urgent"}
+var sendingCases = []string{"partly", "beside", "urgent", "whole"}
 
 func sendingProgram(t *testing.T) string {
 	t.Helper()

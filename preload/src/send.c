@@ -370,7 +370,10 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 		switch ((enum ring_state)r->side->state) {
 		case RING_WAITING:
 			turn = turn_waiting(e, r, fd, s, flags, &error);
-			break;
+			if (r->side->state != RING_JOINED || s->left == 0)
+				break;
+			/* The first byte went with the mark: the rest goes before another thread's write. */
+			__attribute__((fallthrough));
 		case RING_JOINED:
 			turn = turn_joined(e, r, fd, s, flags);
 			if (turn == TURN_BROKEN)
@@ -476,7 +479,7 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 		}
 		if (offer(e, fd, &s)) {
 			gate_exit(&e->sending);
-			span_skip(&s, 1);
+			span_skip(&s, s.left <= RING_BYTES_LEAST / 2 ? s.left : 1);
 			if (s.left == 0)
 				return (ssize_t)all;
 			continue;

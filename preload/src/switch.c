@@ -8,8 +8,8 @@
 
 static const char token[1] = {0};
 
-/* mark sends one byte of the program's with a descriptor, at which the kernel ends whatever receive takes it. */
-static bool mark(struct ring *r, int fd, const struct span *s, int with)
+/* mark sends so many bytes of the program's with a descriptor, at which the kernel ends whatever receive takes the first of them. */
+static bool mark(struct ring *r, int fd, const struct span *s, size_t n, int with)
 {
 	union {
 		struct cmsghdr align;
@@ -17,13 +17,15 @@ static bool mark(struct ring *r, int fd, const struct span *s, int with)
 	} control;
 	struct span at = *s;
 	struct iovec one;
+	bool many;
 	struct mmsghdr *m = &r->side->mark; /* in which the kernel writes whether it was sent */
 	struct cmsghdr *c;
 
 	span_skip(&at, 0);
-	one = (struct iovec){(char *)at.iov->iov_base + at.skip, 1};
+	many = n > 1 && at.count > 1;
+	one = (struct iovec){(char *)at.iov->iov_base + at.skip, n};
 	memset(&control, 0, sizeof(control));
-	*m = (struct mmsghdr){.msg_hdr = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.buf)}};
+	*m = (struct mmsghdr){.msg_hdr = {.msg_iov = many ? (struct iovec *)(uintptr_t)at.iov : &one, .msg_iovlen = many ? at.count : 1, .msg_control = &control, .msg_controllen = sizeof(control.buf)}};
 	c = CMSG_FIRSTHDR(&m->msg_hdr);
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
@@ -62,13 +64,19 @@ bool worth(const struct end *e, size_t n)
 	       shake(3);
 }
 
-/* offer sends the first byte with a ring. The caller has passed the gate. */
+/*
+ * offer sends all of a small write with a ring, so that no other thread's comes into the middle of it, or else the first byte. The least of a socket's
+ * buffer takes such a write in one piece, or nothing of it. The caller has passed the gate.
+ */
 bool offer(struct end *e, int fd, const struct span *s)
 {
+	size_t n = s->left <= RING_BYTES_LEAST / 2 ? s->left : 1;
 	struct ring *r;
 	int memfd;
 	bool sent = false;
 
+	if (n > 1 && s->count > 1 && s->skip)
+		return false; /* parts are sent as the program has them, from the first on */
 	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || !end_alone(e) || !end_is(fd, e) ||
 	    !gate_close(&e->sending))
 		return false;
@@ -79,7 +87,7 @@ bool offer(struct end *e, int fd, const struct span *s)
 		ring_ref(r); /* for us, while others may take it away again */
 		__atomic_store_n(&e->out, r, __ATOMIC_SEQ_CST);
 		/* Who is to send by itself has said so before it looked for a ring, and we look after we have shown ours. */
-		sent = end_alone(e) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) && mark(r, fd, s, memfd);
+		sent = end_alone(e) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) && mark(r, fd, s, n, memfd);
 		SYS(close, memfd);
 		if (!sent) {
 			__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
@@ -124,7 +132,7 @@ bool join(struct ring *r, int fd, const struct span *s)
 	hold(r, with);
 	r->side->sndbuf = room;
 	r->side->mark.msg_len = 0;
-	sent = __atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && mark(r, fd, s, (int)with);
+	sent = __atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && mark(r, fd, s, 1, (int)with);
 	joined(r);
 	let_go(r);
 	return sent;

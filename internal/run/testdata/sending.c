@@ -168,6 +168,50 @@ static void test_urgent(void)
 	mixed(urges, BESIDE + 1);
 }
 
+#define WRITERS 4
+#define RECORD 64
+#define RECORDS 200 /* of each */
+
+static void *records(void *fd)
+{
+	static int writers;
+	unsigned char record[RECORD];
+
+	memset(record, __atomic_fetch_add(&writers, 1, __ATOMIC_RELAXED), sizeof(record));
+	for (int i = 0; i < RECORDS; i++)
+		CHECK(write(*(int *)fd, record, sizeof(record)) == sizeof(record));
+	return NULL;
+}
+
+/* Small records that several threads write to one connection, without a lock of their own, are not torn. */
+static void test_whole(void)
+{
+	for (int i = 0; i < 400; i++) {
+		pthread_t t[WRITERS];
+		int c, s;
+
+		pair(&c, &s);
+		for (int k = 0; k < WRITERS; k++)
+			CHECK(pthread_create(&t[k], NULL, records, &c) == 0);
+		for (int k = 0; k < WRITERS * RECORDS; k++) {
+			unsigned char record[RECORD];
+
+			for (size_t got = 0; got < RECORD;) {
+				ssize_t n = read(s, record + got, RECORD - got);
+
+				CHECK(n > 0);
+				got += (size_t)n;
+			}
+			for (int at = 1; at < RECORD; at++)
+				CHECK(record[at] == record[0]);
+		}
+		for (int k = 0; k < WRITERS; k++)
+			CHECK(pthread_join(t[k], NULL) == 0);
+		close(c);
+		close(s);
+	}
+}
+
 static const struct {
 	const char *name;
 	void (*test)(void);
@@ -175,6 +219,7 @@ static const struct {
 	{"partly", test_partly},
 	{"beside", test_beside},
 	{"urgent", test_urgent},
+	{"whole", test_whole},
 };
 
 int main(int argc, char **argv)
