@@ -1,6 +1,7 @@
 /* Receiving in-band: bytes, and the marks among them that say that a ring comes, or where it begins. */
 #include "ring.h"
 
+#define TURNS 64 /* of waiting until others have left the gate */
 #define HINTS 32 /* turns taken, from which on a ring of the peer says that it wants one */
 
 /* with_control makes a message that can take a mark, and no second descriptor, which would fit where the first is aligned. */
@@ -38,6 +39,8 @@ size_t peek_on(int fd, struct span *s, size_t behind)
 	size_t before = s->left;
 	long n = 1;
 
+	if (s->left == 0)
+		return 0;
 	if (SYS(getsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &off, &len) != 0 || off != -1 ||
 	    SYS(setsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &at, sizeof(at)) != 0)
 		return 0;
@@ -51,6 +54,39 @@ size_t peek_on(int fd, struct span *s, size_t behind)
 	}
 	SYS(setsockopt, fd, SOL_SOCKET, SO_PEEK_OFF, &off, sizeof(off));
 	return before - s->left;
+}
+
+/*
+ * peek_over peeks again, alone, where a mark has ended a peek in-band: in the middle of peek_on any other peek would begin behind its offset. Those who wait have
+ * passed the gate before, and are woken by what is there. The gate was passed by *passed, in the frame. 0: there is a ring by now; -1: others are about.
+ */
+static ssize_t peek_over(struct end *e, int fd, const struct span *s, uintptr_t frame, bool *passed)
+{
+	struct iovec parts[SPAN_PARTS];
+	struct control control;
+	struct span rest = *s;
+	struct msghdr m;
+	ssize_t n;
+
+	for (int i = 0; !gate_close(&e->receiving); i++) {
+		gate_exit_from(&e->receiving, frame);
+		SYS(sched_yield);
+		*passed = gate_enter_from(&e->receiving, frame);
+		if (!*passed || i == TURNS)
+			return -1;
+		if (__atomic_load_n(&e->in, __ATOMIC_SEQ_CST))
+			return 0;
+	}
+	m = with_control(parts, span_parts(s, parts), &control);
+	n = SYS(recvmsg, fd, &m, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (n > 0) {
+		if (came(&m) >= 0)
+			SYS(close, came(&m));
+		span_skip(&rest, (size_t)n);
+		n += (ssize_t)peek_on(fd, &rest, (size_t)n);
+	}
+	gate_open(&e->receiving);
+	return n > 0 ? n : -1;
 }
 
 /* attach takes a ring that has come with the bytes just read. The caller has passed the gate. */
@@ -111,8 +147,15 @@ ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *o
 		span_skip(&rest, (size_t)n);
 		if (came(&m) >= 0)
 			SYS(close, came(&m));
-		if (is_mark(&m) || (size_t)n == shown)
-			n += (ssize_t)peek_on(fd, &rest, (size_t)n);
+		if (rest.left && (is_mark(&m) || (size_t)n == shown)) {
+			/* Where the gate could not be passed, who has closed it is not there, or is beneath us. */
+			ssize_t over = passed ? peek_over(e, fd, s, (uintptr_t)__builtin_frame_address(0), &passed) : n + (ssize_t)peek_on(fd, &rest, (size_t)n);
+
+			if (over == 0)
+				*marked = true; /* the bytes are still there */
+			if (over >= 0)
+				n = over;
+		}
 	} else if (n > 0 && (memfd = came(&m)) >= 0) {
 		int saved = errno;
 

@@ -70,21 +70,32 @@ EXPORT ssize_t writev(int fd, const struct iovec *v, int n)
 	return next.writev(fd, v, n);
 }
 
-/* With the offset -1 these are readv and writev, and sockets know no other. */
+/* With the offset -1 these are readv and writev, which do not wait if they are told so, and sockets know no other. */
+static int as_flags(int flags)
+{
+	return flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
+}
+
 #define PREADV2(name)                                                            \
 	EXPORT ssize_t name(int fd, const struct iovec *v, int n, off_t at, int flags); \
 	ssize_t name(int fd, const struct iovec *v, int n, off_t at, int flags)  \
 	{                                                                        \
-		if (at == -1 && end_at(fd))                                      \
-			return readv(fd, v, n);                                  \
+		struct end *e = at == -1 && n > 0 ? end_at(fd) : NULL;           \
+		ssize_t r;                                                       \
+                                                                                 \
+		if (e && (r = end_read(e, fd, v, (size_t)n, as_flags(flags))) != NOT_OURS) \
+			return r;                                                \
 		return next.preadv2(fd, v, n, at, flags);                        \
 	}
 #define PWRITEV2(name)                                                           \
 	EXPORT ssize_t name(int fd, const struct iovec *v, int n, off_t at, int flags); \
 	ssize_t name(int fd, const struct iovec *v, int n, off_t at, int flags)  \
 	{                                                                        \
-		if (at == -1 && end_at(fd))                                      \
-			return writev(fd, v, n);                                 \
+		struct end *e = at == -1 && n > 0 ? end_at(fd) : NULL;           \
+		ssize_t r;                                                       \
+                                                                                 \
+		if (e && (r = end_send(e, fd, v, (size_t)n, as_flags(flags))) != NOT_OURS) \
+			return r;                                                \
 		return next.pwritev2(fd, v, n, at, flags);                       \
 	}
 
@@ -121,7 +132,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	arg = va_arg(args, void *);
 	va_end(args);
 	if (e && arg && end_is(fd, e) &&
-	    ((request == FIONREAD && receive_waiting(e, &n)) || (request == SIOCOUTQ && send_waiting(e, &n)))) {
+	    ((request == FIONREAD && receive_waiting(e, fd, &n)) || (request == SIOCOUTQ && send_waiting(e, &n)))) {
 		int v = n > INT_MAX ? INT_MAX : (int)n;
 
 		memcpy(arg, &v, sizeof(v));

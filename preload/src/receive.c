@@ -1,6 +1,7 @@
 /* Receiving: a ring that comes in-band, the place where it begins, and what is read from it. */
 #include "ring.h"
 
+#include <poll.h>
 #include <sched.h>
 
 #define TURNS 16     /* of waiting for a token that was announced */
@@ -284,12 +285,48 @@ static void let_finish(const struct ring *r)
 	}
 }
 
+/* What a receive knows that waits until it has all: the socket's time limit is that of all its waits together. */
+struct waits {
+	uint64_t began; /* 0: it has not waited yet */
+	uint64_t until; /* 0: not known yet */
+};
+
+/* wait_again waits until something comes, as a peek does that is told of an end, a signal and the time limit by the kernel. */
+static ssize_t wait_again(int fd, struct waits *w)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	struct timeval limit = {0};
+	socklen_t len = sizeof(limit);
+	struct timespec rest;
+	uint64_t now;
+	char c;
+
+	if (w->began == 0) {
+		w->began = precise_now();
+		return next.recv(fd, &c, 1, MSG_PEEK);
+	}
+	if (w->until == 0) {
+		w->until = UINT64_MAX;
+		if (SYS(getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) == 0 && (limit.tv_sec || limit.tv_usec) && limit.tv_sec < 1000000000)
+			w->until = w->began + (uint64_t)limit.tv_sec * 1000000000u + (uint64_t)limit.tv_usec * 1000u;
+	}
+	if (w->until == UINT64_MAX || !next.ppoll)
+		return next.recv(fd, &c, 1, MSG_PEEK);
+	now = precise_now();
+	now = now < w->until ? w->until - now : 0;
+	rest = (struct timespec){.tv_sec = (time_t)(now / 1000000000u), .tv_nsec = (long)(now % 1000000000u)};
+	if (next.ppoll(&p, 1, &rest, NULL) < 0)
+		return -1;
+	return sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
+}
+
 /* ring_receive reads what it can. *ended: the rest is in the socket. */
 static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
 {
 	bool waitall = (flags & MSG_WAITALL) && !(flags & MSG_PEEK);
 	int patience = PATIENCE;
 	bool woken = false, looked = false, off = false, armed = false;
+	struct waits waits = {0};
 	uint64_t signals = 0;
 	char c;
 
@@ -366,8 +403,9 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 				continue;
 			}
 			if (came == LOOKED_SIGNAL)
-				errno = EINTR;
-			result = came == LOOKED_SIGNAL ? -1 : next.recv(fd, &c, 1, MSG_PEEK);
+				result = sys_return(-EINTR);
+			else
+				result = waitall ? wait_again(fd, &waits) : next.recv(fd, &c, 1, MSG_PEEK);
 		}
 		else
 			result = sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
@@ -519,22 +557,6 @@ static void leaves(struct ring *r, int fd)
 bool leave_in(struct end *e, int fd)
 {
 	return end_leaves(e, fd, &e->in, leaves);
-}
-
-/* receive_waiting is how many bytes can be read from a ring; those in the socket come besides, or are tokens. */
-bool receive_waiting(struct end *e, size_t *n)
-{
-	bool joined = false;
-	struct ring *r;
-
-	if (!ring_enter(&e->in, &r))
-		return false;
-	if (r->side->state == RING_JOINED) {
-		*n = used(r, pub_load(r));
-		joined = *n <= r->size;
-	}
-	ring_exit(r);
-	return joined;
 }
 
 /* receive_tidy takes tokens out that nothing is behind: to close with bytes unread means a reset to the peer. */

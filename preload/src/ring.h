@@ -370,7 +370,6 @@ ssize_t end_read(struct end *e, int fd, const struct iovec *iov, size_t count, i
 ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out);
 bool leave_out(struct end *e, int fd);
 bool leave_in(struct end *e, int fd);
-bool receive_waiting(struct end *e, size_t *n);
 bool send_waiting(struct end *e, size_t *n);
 void send_asked(struct end *e, int fd);
 void send_answers(struct end *e);
@@ -382,6 +381,9 @@ void send_mend(struct ring *r, int fd);
 ssize_t receive_unwanted(struct end *e, int fd, size_t wanted, int flags, int *out);
 ssize_t receive_none(struct end *e, int fd, int flags);
 ssize_t receive_error(int fd);
+
+/* waiting.c */
+bool receive_waiting(struct end *e, int fd, size_t *n);
 
 /* struct sigaction as the kernel has it: the rest depends on the processor. */
 struct kernel_action {

@@ -79,6 +79,10 @@ static const struct {
 	{"asked", test_asked},
 	{"nothing", test_nothing},
 	{"no-messages", test_no_messages},
+	{"counted", test_counted},
+	{"peekers", test_peekers},
+	{"limit", test_limit},
+	{"nowait", test_nowait},
 };
 
 int main(int argc, char **argv)

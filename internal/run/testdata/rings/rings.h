@@ -84,6 +84,12 @@ void test_threads(void);
 void test_nothing(void);
 void test_no_messages(void);
 
+/* waits.c */
+void test_counted(void);
+void test_peekers(void);
+void test_limit(void);
+void test_nowait(void);
+
 /* limits.c */
 void test_starved(void);
 void test_small_files(void);
