@@ -60,7 +60,7 @@ size_t peek_on(int fd, struct span *s, size_t behind)
  * peek_over peeks again, alone, where a mark has ended a peek in-band: in the middle of peek_on any other peek would begin behind its offset. Those who wait have
  * passed the gate before, and are woken by what is there. The gate was passed by *passed, in the frame. 0: there is a ring by now; -1: others are about.
  */
-static ssize_t peek_over(struct end *e, int fd, const struct span *s, uintptr_t frame, bool *passed)
+static __attribute__((noinline)) ssize_t peek_over(struct end *e, int fd, const struct span *s, uintptr_t frame, bool *passed)
 {
 	struct iovec parts[SPAN_PARTS];
 	struct control control;

@@ -2,7 +2,7 @@
  * What few programs do, and some rely on: corners CASE. Bare, with TCP, it behaves the same. With the environment variable
  * MOVED set to 1 its connections are not TCP.
  */
-#include "program.h"
+#include "moved.h"
 
 
 #define LARGE 32768

@@ -2,7 +2,7 @@
  * A program that changes its mind about what epoll is to report all the time: epoll CASE [SEED]. Bare, with TCP, it
  * behaves the same. With the environment variable MOVED set to 1 its connections are not TCP, and much costs no system call.
  */
-#include "program.h"
+#include "moved.h"
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -2,7 +2,7 @@
  * Processes that are made while there are connections, or while other threads make some: forks CASE. Bare, with TCP, it behaves the same. With the environment variable
  * MOVED set to 1 its connections are not TCP.
  */
-#include "program.h"
+#include "moved.h"
 
 #include <pty.h>
 #include <sys/prctl.h>

@@ -12,7 +12,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -81,21 +80,6 @@ static inline void both_ends(int *c, int *s)
 	*s = accept(l, NULL, NULL);
 	CHECK(*s >= 0);
 	close(l);
-}
-
-/* moved says whether connections are to be none of TCP. */
-static inline int moved(void)
-{
-	return getenv("MOVED") && atoi(getenv("MOVED"));
-}
-
-/* as_it_should is TCP, or not. */
-static inline bool as_it_should(int fd)
-{
-	int domain = 0;
-	socklen_t len = sizeof(domain);
-
-	return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == (moved() ? AF_UNIX : AF_INET);
 }
 
 /* mapped_rings is how many rings this process has. */
