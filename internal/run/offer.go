@@ -278,8 +278,8 @@ func lingerNot(tcp int) {
 	unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // not if it is no socket
 }
 
-// timeout is how long the loop may sleep, in milliseconds.
-func (s *supervisor) timeout() int {
+// timeout is how long the loop may sleep; for ever if it is negative.
+func (s *supervisor) timeout() time.Duration {
 	next := s.letters.next
 	if due := s.programs.due(); next.IsZero() || !due.IsZero() && due.Before(next) {
 		next = due
@@ -292,7 +292,7 @@ func (s *supervisor) timeout() int {
 	if next.IsZero() {
 		return -1
 	}
-	return max(0, int(time.Until(next)/time.Millisecond)+1)
+	return max(0, time.Until(next))
 }
 
 // look sees to offers that are due: has somebody accepted the connection who does not claim it?

@@ -12,7 +12,7 @@ func TestPoller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(p.fd)
+	defer p.close()
 	open := func() (int, int) {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		if err != nil {
@@ -27,7 +27,7 @@ func TestPoller(t *testing.T) {
 	a, b := open()
 	defer unix.Close(b)
 	events := make([]unix.EpollEvent, 4)
-	if n, err := unix.EpollWait(p.fd, events, -1); n != 1 || err != nil || !p.current(events[0]) || int(events[0].Fd) != a {
+	if n, err := p.wait(events, -1); n != 1 || err != nil || !p.current(events[0]) || int(events[0].Fd) != a {
 		t.Fatalf("%d events, %+v, %v; want one of %d", n, events[0], err, a)
 	}
 	p.remove(a)

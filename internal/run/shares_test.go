@@ -76,7 +76,7 @@ func TestProgramsLeaveDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(poll.fd)
+	defer poll.close()
 	p := newPrograms(poll, "/nowhere", 3)
 	defer p.close()
 	if err := p.add(os.Getpid()); err != nil {

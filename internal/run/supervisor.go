@@ -3,6 +3,7 @@ package run
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -183,13 +184,13 @@ func (s *supervisor) serve() error {
 	for s.programs == nil || !s.programs.gone(time.Now()) {
 		timeout := s.timeout()
 		s.mu.Unlock()
-		n, err := unix.EpollWait(s.poll.fd, events, timeout)
+		n, err := s.poll.wait(events, timeout)
 		s.mu.Lock()
-		if err != nil && err != unix.EINTR {
-			return os.NewSyscallError("epoll_wait", err)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
 		}
 		knocked := false
-		for _, e := range events[:max(n, 0)] {
+		for _, e := range events[:n] {
 			switch {
 			case !s.poll.current(e): // of a descriptor that the events before have closed
 			case int(e.Fd) == s.quit:
@@ -266,6 +267,6 @@ func (s *supervisor) close() {
 	dispose(s.door)
 	closeAll([]int{s.quit})
 	if s.poll != nil {
-		unix.Close(s.poll.fd)
+		s.poll.close()
 	}
 }
