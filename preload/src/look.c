@@ -11,7 +11,8 @@
 
 static __thread struct luck accepting __attribute__((tls_model("initial-exec")));
 
-#define LOOK 50000	/* nanoseconds: it takes as long to wake a program up, twice */
+#define LOOK 100000	 /* nanoseconds, at a socket: it takes as long to wake both programs up on a virtual machine, and so does a connection until its first answer */
+#define LOOK_RING 50000 /* and into a ring */
 #define LUCK_FIRST 4
 #define LUCK_MOST 8
 #define MISS 2		/* times that it has to pay for each that it has not */
@@ -139,7 +140,7 @@ enum looked look_ring(struct ring *r, size_t want, uint64_t *signals)
 	pub |= code << PUB_LOOK_SHIFT;
 	for (uint64_t i = 0, until = 0; pub_load(r) == pub; i++) {
 		if (i % 64 == 0 && until == 0)
-			until = precise_now() + LOOK;
+			until = precise_now() + LOOK_RING;
 		else if (i % 64 == 0 && precise_now() > until)
 			break;
 		pause_cpu();
