@@ -142,17 +142,24 @@ func (e *trafficEnd) gone(t *testing.T) {
 	}
 }
 
-// TestRunKills kills and stops programs and their supervisors at random moments, with many connections full of bytes between them, made and closed
-// all the time. The other program reads no wrong byte, hears of it, and has nothing open or mapped in the end; nothing is left of the rest.
-func TestRunKills(t *testing.T) {
+// compiled compiles a C program of testdata.
+func compiled(t *testing.T, name string) string {
+	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("needs a C compiler")
 	}
-	program := filepath.Join(t.TempDir(), "traffic")
-	if out, err := exec.Command(cc, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/traffic.c").CombinedOutput(); err != nil {
+	program := filepath.Join(t.TempDir(), name)
+	if out, err := exec.Command(cc, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/"+name+".c").CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
+	return program
+}
+
+// TestRunKills kills and stops programs and their supervisors at random moments, with many connections full of bytes between them, made and closed
+// all the time. The other program reads no wrong byte, hears of it, and has nothing open or mapped in the end; nothing is left of the rest.
+func TestRunKills(t *testing.T) {
+	program := compiled(t, "traffic")
 	seed := *killSeed
 	if seed == 0 {
 		seed = rand.Uint64()

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -24,6 +25,8 @@ type Connection struct {
 	Sends        bool // it has a ring in which its program sends, or is about to
 	Receives     bool
 	unique       uint64
+	peer         uint64 // the inode of the other end
+	boxed        bool   // it came out of a letterbox: who it is its peer says
 }
 
 // Sizes, attributes and flags of linux/unix_diag.h.
@@ -31,9 +34,10 @@ const (
 	unixRequestLen = 24
 	unixMsgLen     = 16
 	unixName       = 0
+	unixPeer       = 2
 	unixQueues     = 4
 	unixUID        = 7
-	unixShow       = 0x01 | 0x10 | 0x40
+	unixShow       = 0x01 | 0x04 | 0x10 | 0x40
 )
 
 // Connections asks the kernel for the connections that were moved, in the network namespace of the calling thread.
@@ -75,7 +79,7 @@ func Connections() ([]Connection, error) {
 			break
 		}
 	}
-	if len(list) > 0 {
+	if list = mirrored(list); len(list) > 0 {
 		sendQueues(list)
 		owners(list)
 	}
@@ -123,6 +127,11 @@ func parseEnd(msg []byte) (c Connection, ok bool) {
 		case attribute == unixName && len(value) > 0 && value[0] == 0:
 			n, ours := parseName("@" + string(value[1:]))
 			c.Local, c.Peer, c.Server, c.unique, ok = n.local, n.peer, n.role == roleServer, n.unique, ours
+		case attribute == unixName && len(value) > 0:
+			c.Server, c.boxed = true, isBox(string(bytes.TrimRight(value, "\x00")))
+			ok = c.boxed
+		case attribute == unixPeer && len(value) >= 4:
+			c.peer = uint64(binary.NativeEndian.Uint32(value))
 		case attribute == unixQueues && len(value) >= 8:
 			c.RecvQ = uint64(binary.NativeEndian.Uint32(value))
 		case attribute == unixUID && len(value) >= 4:
@@ -131,6 +140,28 @@ func parseEnd(msg []byte) (c Connection, ok bool) {
 		msg = msg[min(len(msg), (length+3)&^3):]
 	}
 	return c, ok
+}
+
+// mirrored gives server's ends that came out of letterboxes the addresses of their peers, and leaves out those whose peer is closed, and other sockets.
+func mirrored(list []Connection) []Connection {
+	clients := make(map[uint64]*Connection)
+	for i := range list {
+		if !list[i].Server {
+			clients[list[i].Inode] = &list[i]
+		}
+	}
+	var known []Connection
+	for _, c := range list {
+		if c.boxed {
+			client := clients[c.peer]
+			if client == nil {
+				continue
+			}
+			c.Local, c.Peer, c.unique = client.Peer, client.Local, client.unique
+		}
+		known = append(known, c)
+	}
+	return known
 }
 
 // sendQueues gives each end what its peer has not read: the kernel counts memory on the sending side, not bytes.

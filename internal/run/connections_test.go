@@ -8,40 +8,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestConnections finds both ends, with what is in their queues.
+// TestConnections finds both ends, with what is in their queues, whether their offer was asked about or came by letter.
 func TestConnections(t *testing.T) {
-	s := newTestSupervisor(t)
-	c := s.offer(t)
-	c.connect()
-	st, end := s.claimAs(t, c)
-	if st != statusOK {
-		t.Fatalf("Claim: status %d", st)
-	}
-	defer unix.Close(end)
-	if _, err := unix.Write(c.end, make([]byte, 77)); err != nil {
-		t.Fatal(err)
-	}
-	list, err := Connections()
-	if err != nil {
-		t.Skipf("needs unix_diag: %v", err)
-	}
-	for _, want := range []Connection{
-		{Local: c.socket, Peer: c.server, SendQ: 77, UID: uint32(os.Geteuid()), PID: os.Getpid()},
-		{Local: c.server, Peer: c.socket, Server: true, RecvQ: 77, UID: uint32(os.Geteuid()), PID: os.Getpid()},
+	for way, offer := range map[string]func(*supervisor) *connection{
+		"asked": func(s *supervisor) *connection {
+			c := s.offer(t)
+			c.connect()
+			return c
+		},
+		"letter": func(s *supervisor) *connection { return s.sendLetter(t) },
 	} {
-		i := slices.IndexFunc(list, func(c Connection) bool { return c.Local == want.Local && c.Peer == want.Peer })
-		if i < 0 {
-			t.Errorf("%v to %v is not among %+v", want.Local, want.Peer, list)
-			continue
-		}
-		got := list[i]
-		if got.Inode == 0 || got.Command == "" {
-			t.Errorf("inode %d, command %q", got.Inode, got.Command)
-		}
-		got.Inode, got.Command, got.unique = 0, "", 0
-		if got != want {
-			t.Errorf("Connections = %+v, want %+v", got, want)
-		}
+		t.Run(way, func(t *testing.T) {
+			s := newTestSupervisor(t)
+			c := offer(s)
+			st, end := s.claimAs(t, c)
+			if st != statusOK {
+				t.Fatalf("Claim: status %d", st)
+			}
+			defer unix.Close(end)
+			if _, err := unix.Write(c.end, make([]byte, 77)); err != nil {
+				t.Fatal(err)
+			}
+			list, err := Connections()
+			if err != nil {
+				t.Skipf("needs unix_diag: %v", err)
+			}
+			for _, want := range []Connection{
+				{Local: c.socket, Peer: c.server, SendQ: 77, UID: uint32(os.Geteuid()), PID: os.Getpid(), unique: c.offer.unique},
+				{Local: c.server, Peer: c.socket, Server: true, RecvQ: 77, UID: uint32(os.Geteuid()), PID: os.Getpid(), unique: c.offer.unique},
+			} {
+				i := slices.IndexFunc(list, func(c Connection) bool { return c.Local == want.Local && c.Peer == want.Peer })
+				if i < 0 {
+					t.Errorf("%v to %v is not among %+v", want.Local, want.Peer, list)
+					continue
+				}
+				got := list[i]
+				if got.Inode == 0 || got.Command == "" || got.peer == 0 {
+					t.Errorf("inode %d, command %q, inode of the peer %d", got.Inode, got.Command, got.peer)
+				}
+				got.Inode, got.Command, got.peer, got.boxed = 0, "", 0, false
+				if got != want {
+					t.Errorf("Connections = %+v, want %+v", got, want)
+				}
+			}
+		})
 	}
 }
 

@@ -152,11 +152,8 @@ func TestDeskHostile(t *testing.T) {
 		p := d.s.program(t)
 		raw.Control(func(fd uintptr) {
 			var fds []int
-			switch k {
-			case kindClaim:
+			if k == kindClaim || k == kindReturn {
 				fds = []int{int(fd)}
-			case kindReturn:
-				fds = []int{int(fd), int(fd)}
 			}
 			p.send(message{kind: k, netns: d.s.listeners.netns, local: ownAddress(l.Addr())}.append(nil), fds...)
 		})

@@ -2,12 +2,11 @@ package run
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -15,33 +14,35 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A supervisor has letterboxes: sockets for datagrams, into which clients put offers whose answer they need not wait for. Who accepts takes its
-// offer out by itself, with a copy of the descriptor, so that nobody waits for the supervisor, nor wakes it more often than 50 times a second. What is
-// not taken, as its server is none of ours or could not, the supervisor takes: some time later, and before it is asked about that connection.
+// A supervisor has letterboxes: sockets that listen, to which clients connect their ends, and send offers whose answer they need not wait for. Who accepts a
+// TCP connection accepts the server's end out of a letterbox by itself, with a copy of that descriptor, so that nobody waits for the supervisor, nor wakes it
+// more often than 50 times a second. What is not taken, as its server is none of ours or could not, the supervisor takes: some time later, and before it
+// is asked about that connection.
 //
 //	event                                   what is done
 //	a letter comes, and none did lately     letters are read in 20 ms
 //	they are read                           those there are kept as offers; read again in 20 ms, until there was none
 //	Claim, or Offer that is asked           the letterbox of that connection is read first
-//	Return                                  kept as an offer
+//	Return                                  read, and kept as an offer
+//	an end comes without its letter         looked at again whenever letters are read, for letterPatience
 //
-// Letters stay where they are while there are more offers than may be: when a letterbox is full, clients ask.
-//
-// Who takes a letter has looked which is the first one, and must not get the next one in its place: there may be no descriptors for what came with that.
-// So the byte of the table of resets whose place is letterLocks and the client's port is locked, by an open file description, by whoever is about to look
-// and to take the letter. Nobody but the supervisor waits for that.
+// Ends stay where they are while there are more offers than may be: when a letterbox is full, clients ask.
 type letters struct {
 	boxes  []int
-	locks  int       // the table of resets, for its locks; -1 if it cannot be had
 	notes  int       // the end of the record's notes that programs get
 	poll   int       // an epoll that is readable while a letterbox is
 	next   time.Time // when they are read; zero: when poll tells
 	read   bool      // since the time before
-	until  time.Time // when those who take letters are waited for no more in this call of readBox; zero: nobody was yet
-	rested time.Time // before that nobody is waited for
 	room   int       // how many offers there may be, by descriptors
+	unsent []unsent
 	letter [messageLen + 1]byte
 	with   [controlLen]byte // what comes with a letter
+}
+
+// unsent is an end whose client has not sent its letter yet.
+type unsent struct {
+	end   int
+	until time.Time
 }
 
 // boxSuffix comes behind the name of the supervisor's socket, and the letterbox's number behind it, as a hexadecimal digit.
@@ -49,6 +50,12 @@ const boxSuffix = ".in"
 
 func boxPath(socket string, number int) string {
 	return fmt.Sprintf("%s%s%x", socket, boxSuffix, number)
+}
+
+// isBox reports whether a path may be that of a letterbox.
+func isBox(path string) bool {
+	socket, number, ok := strings.Cut(filepath.Base(path), boxSuffix)
+	return ok && len(socket) == 16 && len(number) == 1
 }
 
 // boxOf is the number of the letterbox for a connection: the kernel gives ports that are all odd, or all even.
@@ -59,9 +66,6 @@ func (s *supervisor) openLetters() error {
 	var err error
 	if l.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create1", err)
-	}
-	if l.locks, err = unix.Open(filepath.Join(filepath.Dir(s.path), resetsFile), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err != nil {
-		l.locks = -1
 	}
 	for i := range letterboxes {
 		box, err := letterbox(boxPath(s.path, i))
@@ -85,15 +89,15 @@ func (s *supervisor) openLetters() error {
 }
 
 func letterbox(path string) (int, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err == nil {
-		err = unix.Bind(fd, &unix.SockaddrUnix{Name: path})
+	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err == nil {
+		err = os.Chmod(path, 0o600)
 	}
 	if err == nil {
-		err = os.Chmod(path, 0o600)
+		err = unix.Listen(fd, boxBacklog)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -107,7 +111,10 @@ func (s *supervisor) closeLetters() {
 		os.Remove(boxPath(s.path, i))
 		unix.Close(fd)
 	}
-	closeAll([]int{s.letters.notes, s.letters.poll, s.letters.locks})
+	for _, u := range s.letters.unsent {
+		dispose(u.end)
+	}
+	closeAll([]int{s.letters.notes, s.letters.poll})
 	s.record.notes.close()
 }
 
@@ -121,12 +128,13 @@ func (s *supervisor) readLetters(now time.Time) {
 		return
 	}
 	l.read = s.readNotes()
+	s.readUnsent()
 	var ready [letterboxes]unix.EpollEvent
 	n, _ := unix.EpollWait(l.poll, ready[:], 0)
 	for _, e := range ready[:max(n, 0)] {
 		s.readBox(int(e.Fd), false)
 	}
-	if l.read || n > 0 {
+	if l.read || n > 0 || len(l.unsent) > 0 {
 		l.next = now.Add(firstLook)
 		return
 	}
@@ -136,103 +144,61 @@ func (s *supervisor) readLetters(now time.Time) {
 
 // readBox keeps the letters of a letterbox: all that there are, or as many offers as may be.
 func (s *supervisor) readBox(number int, all bool) {
-	s.letters.until = time.Time{}
+	if all {
+		s.readUnsent()
+	}
 	for range maxLetters {
-		if !all && len(s.offers) >= s.letters.room { // rule: TestLetterRoom
+		if !all && len(s.offers)+len(s.letters.unsent) >= s.letters.room { // rule: TestLetterRoom
 			return
 		}
 		if !spare(s.socket, lettersBring) { // rule: TestLetterDescriptors
 			return
 		}
-		unlock, free := s.letters.reserve(number, all)
-		if !free { // rule: TestLetterReserved
+		end, _, err := unix.Accept4(s.letters.boxes[number], unix.SOCK_CLOEXEC)
+		if err != nil {
 			return
 		}
-		m, fds, pid, ok := s.letters.receive(number)
-		unlock()
-		switch {
-		case !ok:
-			return
-		case fds != nil && m.kind == kindOffer:
-			s.letters.read = true
-			s.keep(m, fds[0], fds[1], pid)
-		default:
-			dispose(fds...)
-		}
+		s.read(unsent{end, time.Now().Add(letterPatience)})
 	}
 }
 
-// reserve locks the first letter of a box, and returns what unlocks it. It returns false if a program is about to take that letter, which may be waited
-// for: see patient.
-func (l *letters) reserve(number int, wait bool) (unlock func(), free bool) {
-	for ; ; time.Sleep(letterPause) {
-		m, ok := l.look(number)
-		if !ok {
-			return func() {}, true
-		}
-		at := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: letterLocks + int64(m.local.Port()), Len: 1}
-		if err := unix.FcntlFlock(uintptr(l.locks), unix.F_OFD_SETLK, &at); err == nil {
-			unlock = func() {
-				at.Type = unix.F_UNLCK
-				unix.FcntlFlock(uintptr(l.locks), unix.F_OFD_SETLK, &at)
-			}
-			if again, ok := l.look(number); ok && again == m {
-				return unlock, true
-			}
-			unlock() // somebody has taken it meanwhile
-		} else if err != unix.EAGAIN && err != unix.EACCES {
-			return func() {}, true // nobody else can lock anything either
-		} else if !wait {
-			return nil, false
-		}
-		if !l.patient(time.Now()) {
-			return func() {}, true
-		}
+// readUnsent looks at the ends whose letters were not there yet.
+func (s *supervisor) readUnsent() {
+	list := s.letters.unsent
+	s.letters.unsent = nil
+	for _, u := range list {
+		s.read(u)
 	}
 }
 
-// patient reports whether a program that is about to take a letter is waited for still. The supervisor does nothing else meanwhile, so it waits for no longer than
-// letterPatience for all the letters that it reads in one call of readBox, and not at all for a while after that was in vain.
-func (l *letters) patient(now time.Time) bool {
-	if now.Before(l.rested) { // rule: TestLettersLocked
-		return false
+// read takes the letter that comes with an end, and keeps it as an offer.
+func (s *supervisor) read(u unsent) {
+	if !spare(s.socket, 1) { // rule: TestLetterLate
+		s.readLater(u)
+		return
 	}
-	if l.until.IsZero() {
-		l.until = now.Add(letterPatience)
+	n, with, flags, _, err := unix.Recvmsg(u.end, s.letters.letter[:], s.letters.with[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	if (err == unix.EAGAIN || err == unix.EINTR) && time.Now().Before(u.until) { // rule: TestLetterLate
+		s.readLater(u)
+		return
 	}
-	if now.Before(l.until) {
-		return true
+	fds := descriptors(s.letters.with[:max(with, 0)])
+	m, parseErr := parseMessage(s.letters.letter[:max(n, 0)])
+	cred, credErr := unix.GetsockoptUcred(u.end, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil || parseErr != nil || credErr != nil || flags&unix.MSG_CTRUNC != 0 || !user.Ours(int(cred.Uid)) || len(fds) != 1 || m.kind != kindOffer {
+		dispose(append(fds, u.end)...)
+		return
 	}
-	l.rested = now.Add(letterRest)
-	return false
+	s.letters.read = true
+	s.keep(m, u.end, fds[0], int(cred.Pid))
 }
 
-// look shows the first letter of a box. False: there is none that could be right.
-func (l *letters) look(number int) (m message, ok bool) {
-	var b [messageLen + 1]byte
-	n, _, err := unix.Recvfrom(l.boxes[number], b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	if err == nil {
-		m, err = parseMessage(b[:n])
+// readLater has a letter looked for when letters are read, which is soon.
+func (s *supervisor) readLater(u unsent) {
+	s.letters.unsent = append(s.letters.unsent, u)
+	if s.letters.next.IsZero() {
+		s.lettersCame(time.Now())
 	}
-	return m, err == nil
-}
-
-// receive takes a letter with two descriptors. They are nil if there is something wrong with it; ok is false if there is none.
-func (l *letters) receive(number int) (m message, fds []int, pid int, ok bool) {
-	n, with, flags, _, err := unix.Recvmsg(l.boxes[number], l.letter[:], l.with[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-	if err == unix.EINTR {
-		return m, nil, 0, true
-	}
-	if err != nil {
-		return m, nil, 0, false
-	}
-	fds, cred := enclosures(l.with[:max(with, 0)])
-	m, err = parseMessage(l.letter[:max(n, 0)])
-	if err != nil || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || cred == nil || !user.Ours(int(cred.Uid)) || len(fds) != 2 {
-		dispose(fds...)
-		return m, nil, 0, true
-	}
-	return m, fds, int(cred.Pid), true
 }
 
 // keep keeps an end and the TCP socket that a client is about to connect. The client does not wait for an answer, so nothing is refused that
@@ -251,18 +217,21 @@ func (s *supervisor) keep(m message, end, tcp, pid int) {
 	s.hold(o)
 }
 
-// withdrawn reports whether a client has given its offer up that came by letter: the end has a name that is no server's, and cannot get another.
+// withdrawn reports whether a client has given its offer up that came by letter: there is a filter at its TCP socket.
 func (o *offer) withdrawn() bool {
-	if !o.letter {
-		return false
-	}
-	sa, err := unix.Getsockname(o.end)
-	u, ok := sa.(*unix.SockaddrUnix)
-	if err != nil || !ok {
-		return true
-	}
-	_, ours := parseName(u.Name)
-	return !ours && strings.TrimPrefix(u.Name, "@") != ""
+	return o.letter && filtered(o.tcp)
+}
+
+// right reports whether the end of an offer is the server's from now on. If it came by letter its client cannot give it up any more, once it is: as it would by a filter.
+func (o *offer) right() bool {
+	return !o.letter || unix.SetsockoptInt(o.tcp, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1) == nil && !filtered(o.tcp)
+}
+
+// filtered reports whether a socket has a filter of packets, or cannot be asked.
+func filtered(fd int) bool {
+	length := uint32(0) // of the buffer; what is returned is that of the filter
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0, uintptr(unsafe.Pointer(&length)), 0)
+	return errno != 0 || length != 0
 }
 
 // readNotes reads what programs have taken by themselves, and reports whether there was anything.
@@ -273,20 +242,4 @@ func (s *supervisor) readNotes() (some bool) {
 		s.listeners.claimed(port, n)
 	}
 	return some
-}
-
-// enclosures returns the descriptors that came with a letter, and who has sent it.
-func enclosures(control []byte) (fds []int, cred *unix.Ucred) {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil, nil
-	}
-	for _, m := range messages {
-		if list, err := unix.ParseUnixRights(&m); err == nil {
-			fds = append(fds, list...)
-		} else if c, err := unix.ParseUnixCredentials(&m); err == nil {
-			cred = c
-		}
-	}
-	return slices.Clip(fds), cred
 }

@@ -130,7 +130,7 @@ func TestLettersTaken(t *testing.T) {
 // TestLetters has nothing break in cases that are not as simple.
 func TestLetters(t *testing.T) {
 	for mode, want := range map[string]struct{ least, most int }{
-		"turn": {100, 100}, "many": {1800, 1800}, "closed": {2000, 2000}, "narrow": {20, 20}, "withdrawn": {1, 3}, "foreign": {1, 3}, "marked": {0, 0}, "filtered": {50, 50},
+		"turn": {100, 100}, "many": {1800, 1800}, "closed": {2000, 2000}, "narrow": {20, 20}, "withdrawn": {1, 3}, "foreign": {1, 3}, "marked": {0, 0}, "filtered": {50, 50}, "filtering": {0, 0}, "mapped": {20, 20},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			s := newTestSupervisor(t)
@@ -147,8 +147,8 @@ func TestLetters(t *testing.T) {
 	}
 }
 
-// letter offers a connection to one that listens, in a letterbox.
-func (s *supervisor) sendLetter(t *testing.T) *connection {
+// connectEnd has a client about to offer a connection to one that listens: its end is connected to a letterbox.
+func (s *supervisor) connectEnd(t *testing.T) *connection {
 	t.Helper()
 	l := listenTCP(t, "127.0.0.1:0")
 	c := &connection{listener: l, server: l.Addr().(*net.TCPAddr).AddrPort(), client: &program{t: t}}
@@ -162,13 +162,11 @@ func (s *supervisor) sendLetter(t *testing.T) *connection {
 	}
 	sa, _ := unix.Getsockname(c.fd)
 	c.socket = addrPort(sa)
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
+	if c.end, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		t.Fatal(err)
 	}
-	c.end = pair[0]
-	c.other = pair[1]
-	t.Cleanup(func() { closeAll([]int{c.end, c.other}) })
+	c.other = -1
+	t.Cleanup(func() { closeAll([]int{c.end}) })
 	unix.SetsockoptTimeval(c.end, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
 	c.offer = message{kind: kindOffer, netns: s.listeners.netns, local: c.socket, peer: c.server}
 	c.offer.unique, _ = unix.GetsockoptUint64(c.end, unix.SOL_SOCKET, unix.SO_COOKIE)
@@ -176,24 +174,42 @@ func (s *supervisor) sendLetter(t *testing.T) *connection {
 	if err := unix.Bind(c.end, &unix.SockaddrUnix{Name: theirs.String()}); err != nil {
 		t.Fatal(err)
 	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	box := &unix.SockaddrUnix{Name: boxPath(s.path, boxOf(c.socket.Port()))}
-	if err := unix.Sendmsg(fd, testMessage(c.offer), unix.UnixRights(c.other, c.fd), box, unix.MSG_DONTWAIT); err != nil {
+	if err := unix.Connect(c.end, &unix.SockaddrUnix{Name: boxPath(s.path, boxOf(c.socket.Port()))}); err != nil {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// sendLetter offers a connection to one that listens, by letter.
+func (s *supervisor) sendLetter(t *testing.T) *connection {
+	t.Helper()
+	c := s.connectEnd(t)
+	c.sendLetter()
+	return c
+}
+
+func (c *connection) sendLetter() {
+	t := c.client.t
+	t.Helper()
+	if err := unix.Sendmsg(c.end, testMessage(c.offer), unix.UnixRights(c.fd), nil, unix.MSG_DONTWAIT); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withdraw has a client give up, and reports whether it could: see preload/letters.c.
+func (c *connection) withdraw() bool {
+	all := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: ^uint32(0)}
+	err := unix.SetsockoptSockFprog(c.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &all})
+	if err != nil && err != unix.EPERM {
+		c.client.t.Fatal(err)
+	}
+	return err == nil
 }
 
 // TestLetterFirst has a server claim what is in a letterbox which nobody has looked into.
 func TestLetterFirst(t *testing.T) {
 	s, start := stillSupervisor(t)
 	c := s.sendLetter(t)
-	closeAll([]int{c.other})
-	c.other = -1
 	s.letters.next = time.Time{} // it will not look by itself before long
 	s.poll.remove(s.letters.poll)
 	defer start()()
@@ -211,8 +227,8 @@ func TestLetterWithdrawn(t *testing.T) {
 		if read {
 			s.readBox(boxOf(c.socket.Port()), true)
 		}
-		if err := unix.Bind(c.other, &unix.SockaddrUnix{Name: fmt.Sprintf("@gosmc-test/%016x", c.offer.unique)}); err != nil {
-			t.Fatal(err)
+		if !c.withdraw() {
+			t.Fatal("the client could not give up")
 		}
 		if read {
 			s.look(time.Now().Add(time.Minute))
@@ -246,8 +262,8 @@ func TestLetterNeverConnected(t *testing.T) {
 	if len(s.offers) != 1 {
 		t.Fatalf("there are %d offers while the client lives, want 1", len(s.offers))
 	}
-	closeAll([]int{c.end, c.other, c.fd})
-	c.end, c.other, c.fd = -1, -1, -1
+	closeAll([]int{c.end, c.fd})
+	c.end, c.fd = -1, -1
 	s.look(time.Now().Add(time.Hour))
 	if len(s.offers) != 0 {
 		t.Error("there is an offer of nobody")
@@ -293,17 +309,16 @@ func TestLetterRoom(t *testing.T) {
 func TestLetterReturned(t *testing.T) {
 	s, start := stillSupervisor(t)
 	c := s.sendLetter(t)
-	m, fds, _, ok := s.letters.receive(boxOf(c.socket.Port()))
-	if !ok || len(fds) != 2 {
-		t.Fatalf("receive = %+v, %v, %t", m, fds, ok)
+	other, _, err := unix.Accept(s.letters.boxes[boxOf(c.socket.Port())])
+	if err != nil {
+		t.Fatal(err)
 	}
-	closeAll([]int{c.other})
-	c.other = -1
 	defer start()()
+	m := c.offer
 	m.kind = kindReturn
 	p := s.program(t)
-	p.send(testMessage(m), fds...)
-	closeAll(fds)
+	p.send(testMessage(m), other)
+	closeAll([]int{other})
 	if st, _ := p.reply(); st != 99 {
 		t.Errorf("Return: status %d, want to be hung up on", st)
 	}
@@ -313,6 +328,87 @@ func TestLetterReturned(t *testing.T) {
 	}
 	defer unix.Close(end)
 	exchange(t, c.end, end, "back")
+}
+
+// TestLetterLate has an end come to the supervisor before its letter, of a client that goes on a moment later, or never.
+func TestLetterLate(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	c, never := s.connectEnd(t), s.connectEnd(t)
+	for _, c := range []*connection{c, never} {
+		s.readBox(boxOf(c.socket.Port()), true)
+	}
+	if len(s.offers) != 0 || len(s.letters.unsent) != 2 || s.letters.next.IsZero() {
+		t.Fatalf("there are %d offers and %d ends without letters, and they are looked at %v; want 0 and 2, soon", len(s.offers), len(s.letters.unsent), s.letters.next)
+	}
+	c.sendLetter()
+	restore := leaveDescriptors(t, 0)
+	s.readLetters(s.letters.next)
+	restore()
+	if len(s.offers) != 0 || len(s.letters.unsent) != 2 {
+		t.Errorf("there are %d offers and %d ends without letters where there is no descriptor; want 0 and 2", len(s.offers), len(s.letters.unsent))
+	}
+	s.readLetters(s.letters.next)
+	if len(s.offers) != 1 || len(s.letters.unsent) != 1 {
+		t.Errorf("there are %d offers and %d ends without letters; want 1 and 1", len(s.offers), len(s.letters.unsent))
+	}
+	for i := range s.letters.unsent {
+		s.letters.unsent[i].until = time.Now()
+	}
+	s.readLetters(s.letters.next)
+	if n := len(s.letters.unsent); n != 0 {
+		t.Errorf("%d ends are kept without letters", n)
+	}
+	if n, err := unix.Read(never.end, make([]byte, 1)); n > 0 || err == unix.EAGAIN {
+		t.Errorf("the client whose letter never came reads %d, %v; want that its end is over", n, err)
+	}
+}
+
+// TestLetterRight has a client and its server, or its supervisor, both want an end: one of them gets it.
+func TestLetterRight(t *testing.T) {
+	take := func(s *supervisor) *offer {
+		for _, o := range s.offers {
+			return o
+		}
+		t.Fatal("there is no offer")
+		return nil
+	}
+	s, _ := stillSupervisor(t)
+	c := s.sendLetter(t)
+	s.readBox(boxOf(c.socket.Port()), true)
+	if o := take(s); o.withdrawn() || !o.right() || c.withdraw() {
+		t.Error("a client gives up what was taken")
+	}
+	s, _ = stillSupervisor(t)
+	c = s.sendLetter(t)
+	s.readBox(boxOf(c.socket.Port()), true)
+	if o := take(s); !c.withdraw() || o.right() || !o.withdrawn() {
+		t.Error("what a client has given up is taken")
+	}
+}
+
+// TestLetterRelayed has a client give up what is about to be joined to TCP.
+func TestLetterRelayed(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	c := s.sendLetter(t)
+	if err := c.dial(); err != nil {
+		t.Fatal(err)
+	}
+	s.readBox(boxOf(c.socket.Port()), true)
+	c.accept()
+	c.withdraw()
+	for _, o := range s.offers {
+		s.relay(o)
+	}
+	if len(s.offers) != 0 || len(s.relays) != 0 {
+		t.Errorf("there are %d offers and %d relays, want none", len(s.offers), len(s.relays))
+	}
+	if _, err := c.accepted.Write([]byte("there")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 10)
+	if n, err := unix.Read(c.fd, b); err != nil || string(b[:n]) != "there" {
+		t.Errorf("read %q, %v over TCP", b[:max(n, 0)], err)
+	}
 }
 
 // TestTaken counts what programs say that they have taken, in notes and, when those are full, in words; and nothing else that they say.

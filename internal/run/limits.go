@@ -28,17 +28,14 @@ const (
 	firstLoops = 10 * time.Second
 	lastLoops  = time.Hour
 
-	// letterboxes is how many a supervisor has. Letters of different connections come into different ones mostly, so that whoever takes the first
-	// of one gets its own; and the kernel lets only some ten wait in each (net.unix.max_dgram_qlen).
+	// letterboxes is how many a supervisor has. Ends of different connections come into different ones mostly, so that whoever takes the first
+	// of one gets its own.
 	letterboxes  = 16
-	maxLetters   = 64      // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
-	lettersBring = 2       // descriptors
-	letterLocks  = 1 << 32 // in the table of resets; preload/src/letters.c has the same
-	// A program takes its letter at once. It is waited for before another one is told that its is not there.
-	letterPause    = 100 * time.Microsecond
-	letterPatience = 100 * time.Millisecond
-	// letterRest is how long no program is waited for after one that took longer than that, which may be stopped, or lock for the sake of it.
-	letterRest = time.Second
+	boxBacklog   = 128            // ends that wait in one
+	maxLetters   = 2 * boxBacklog // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
+	lettersBring = 2              // descriptors
+	// letterPatience is how long an end is kept whose letter is on its way: as a rule it comes at once.
+	letterPatience = 2 * time.Second
 	// ownDescriptors are those of a supervisor that has nothing to do, and some more.
 	ownDescriptors = 48
 

@@ -129,7 +129,7 @@ func (s *supervisor) cancel(o *offer) bool {
 // would not see that it is closed.
 func (s *supervisor) claim(t *talk, m message, tcp int) *offer {
 	o := s.offers[keyOf(m.peer, m.local)]
-	if o == nil || !s.hasEnds(tcp, m.local, m.peer) || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
+	if o == nil || !s.hasEnds(tcp, m.local, m.peer) || !o.right() || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
 		t.reply(kindClaim, statusNo, -1)
 		return nil
 	}
@@ -197,9 +197,13 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// bind gives the server's end its name, which says what family the listener has. It may have been given before, if the
-// answer could not be sent. Any user can have taken a name that could be foreseen; then there is another number in it.
+// bind has the server's end know what family the listener has, by its name. It may have been given before, if the
+// answer could not be sent. Any user can have taken a name that could be foreseen; then there is another number in it. What came by letter
+// has a name, and knows it by an option: preload/identity.c.
 func (o *offer) bind(ipv6 bool) bool {
+	if o.letter {
+		return !ipv6 || unix.SetsockoptInt(o.end, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1) == nil
+	}
 	ours := name{role: roleServer, ipv6: ipv6, local: o.server, peer: o.client, unique: o.unique}
 	for range maxNames {
 		switch err := unix.Bind(o.end, &unix.SockaddrUnix{Name: ours.String()}); err {

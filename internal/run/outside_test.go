@@ -246,12 +246,15 @@ func TestLingers(t *testing.T) {
 		},
 		"offer": func(fd int) { s.program(t).send(offer, fd) },
 		"letter": func(fd int) {
-			from, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			from, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer unix.Close(from)
-			if err := unix.Sendmsg(from, offer, unix.UnixRights(fd, fd), &unix.SockaddrUnix{Name: boxPath(s.path, boxOf(c.socket.Port()))}, 0); err != nil {
+			if err := unix.Connect(from, &unix.SockaddrUnix{Name: boxPath(s.path, boxOf(c.socket.Port()))}); err != nil {
+				t.Error(err)
+			}
+			if err := unix.Sendmsg(from, offer, unix.UnixRights(fd), nil, 0); err != nil {
 				t.Error(err)
 			}
 		},

@@ -11,14 +11,15 @@ import (
 // relay joins an end that nobody claims to the client's TCP connection, whose server has accepted without us: a program
 // that was started in another way, and has the listener by inheritance. It is slower than TCP, and it is right.
 func (s *supervisor) relay(o *offer) {
-	if o.withdrawn() {
-		s.drop(o)
-		return
-	}
 	select {
 	case s.relays <- struct{}{}:
 	default:
 		s.relayLater(o)
+		return
+	}
+	if !o.right() { // rule: TestLetterRelayed
+		<-s.relays
+		s.drop(o)
 		return
 	}
 	s.forget(o)

@@ -12,7 +12,7 @@ func TestStolenNames(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "stolen")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/stolen.c")
 	s := newTestSupervisor(t)
-	runRings(t, program, []string{"server", "client"}, 1, "LD_PRELOAD="+committedLibrary(t), EnvSocket+"="+s.path)
+	runRings(t, program, []string{"client"}, 1, "LD_PRELOAD="+committedLibrary(t), EnvSocket+"="+s.path)
 }
 
 // TestStolenNameClaim has somebody take the name of an end that its supervisor gives away.

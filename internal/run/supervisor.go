@@ -88,7 +88,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 
 func emptySupervisor(policy *config.Policy) *supervisor {
 	return &supervisor{
-		socket: -1, door: -1, quit: -1, letters: letters{locks: -1, notes: -1, poll: -1, room: maxOffers},
+		socket: -1, door: -1, quit: -1, letters: letters{notes: -1, poll: -1, room: maxOffers},
 		outsiders: outsiders{users: make(map[uint32]int)},
 		talks:     make(map[int]*talk), offers: make(map[pairKey]*offer), held: make(map[int]*offer),
 		relays: make(chan struct{}, maxRelays), lastTalk: math.MaxInt, patience: firstLook, policy: policy, record: record{started: time.Now()},

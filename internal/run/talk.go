@@ -68,10 +68,8 @@ func (t *talk) receive(flags int) (m message, fds []int, err error) {
 	m, err = parseMessage(b[:max(n, 0)])
 	wanted := 0
 	switch m.kind {
-	case kindOffer, kindConnected, kindClaim:
+	case kindOffer, kindConnected, kindClaim, kindReturn:
 		wanted = 1
-	case kindReturn:
-		wanted = 2
 	}
 	if err == nil && (got&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(fds) != wanted) {
 		err = errMessage
@@ -156,7 +154,7 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 			dispose(fds[0])
 		}
 	case kindReturn:
-		s.keep(m, fds[0], fds[1], 0)
+		s.read(unsent{fds[0], time.Now().Add(letterPatience)})
 	case kindTaken:
 		s.record.taken(m)
 	}

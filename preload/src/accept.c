@@ -40,18 +40,12 @@ EXPORT int listen(int fd, int backlog)
 /* other_end says whether a descriptor is the server's end of a pair for this connection, and not something else that a supervisor gave away. */
 static bool other_end(int end, const struct identity *id)
 {
-	static const char server[] = "\0gosmc/1/s/"; /* its name begins so */
-	struct sockaddr_un sun = {0};
 	struct identity is;
 	int type = 0;
 	socklen_t len = sizeof(type);
 
-	if (SYS(getsockopt, end, SOL_SOCKET, SO_TYPE, &type, &len) != 0 || type != SOCK_STREAM)
-		return false;
-	len = sizeof(sun);
-	if (SYS(getsockname, end, &sun, &len) != 0 || memcmp(sun.sun_path, server, sizeof(server) - 1) != 0)
-		return false;
-	return identity_of(end, &is) && address_equal(&is.local, &id->local) && address_equal(&is.peer, &id->peer);
+	return SYS(getsockopt, end, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_STREAM && identity_of(end, &is) && is.server &&
+	       address_equal(&is.local, &id->local) && address_equal(&is.peer, &id->peer);
 }
 
 /* claim asks for the other end of a connection, and shows the TCP socket, which only who has accepted it can. Below 0: there is none. */

@@ -1,6 +1,6 @@
 /*
  * connect: where the destination is a program of this machine that runs like us, its supervisor is
- * given one end of a new pair before TCP connects, and the other end takes the place of the
+ * given one end of a new pair before TCP connects, or our end is connected to a letterbox of its; and our end takes the place of the
  * connected socket. TCP makes the connection all the same: whoever listens sees it come.
  *
  * Until the supervisor has said yes nothing has happened. Afterwards there are two outcomes, and both
@@ -16,9 +16,8 @@
 
 struct attempt {
 	int sock;   /* to the server's supervisor; -1 if it has got a letter */
-	int letter; /* what has sent that; -1 if there is none */
-	int end;    /* of the pair */
-	int other;  /* the other one, while it can be withdrawn; -1 else */
+	int end;    /* of the pair; -1 if there is none yet */
+	int other;  /* the other one, until the supervisor has it; -1 else */
 	int maxseg; /* that the program has asked for, with a letter */
 	long status, flags; /* of the socket */
 	char path[sizeof(settings.socket)]; /* of the supervisor */
@@ -149,50 +148,93 @@ static void attempt_drop(struct attempt *a)
 {
 	if (a->sock >= 0)
 		SYS(close, a->sock);
-	if (a->letter >= 0)
-		SYS(close, a->letter);
 	if (a->other >= 0)
 		hidden_close(a->other);
-	hidden_close(a->end);
+	if (a->end >= 0)
+		hidden_close(a->end);
 	hidden_end(&a->before);
+	a->sock = a->other = a->end = -1;
 }
 
-/* attempt_ask offers it, and waits. */
-static bool attempt_ask(struct attempt *a, struct message *m)
-{
-	bool sent;
-
-	a->sock = supervisor_open(a->path);
-	if (a->sock < 0)
-		return false;
-	sent = supervisor_send(a->sock, m, a->other);
-	hidden_close(a->other);
-	a->other = -1;
-	return sent && supervisor_receive(a->sock, KIND_OFFER, NULL) == STATUS_OK;
-}
-
-/* prepare gives our end all that the program has set on the socket, before anybody waits for it. False: that is not possible. */
+/* prepare gives our end its name, and all that the program has set on the socket, before anybody waits for it. False: that is not possible. */
 static bool prepare(struct attempt *a, int fd)
 {
 	a->status = SYS(fcntl, fd, F_GETFL);
 	a->flags = SYS(fcntl, fd, F_GETFD);
-	options_copy(fd, a->end, birth_options(fd));
-	if (a->status < 0 || a->flags < 0) /* by a filter of system calls */
+	if (!identity_bind(a->end, &a->id, a->unique))
 		return false;
-	return !(a->status & ~O_ACCMODE) || SYS(fcntl, a->end, F_SETFL, a->status) == 0;
+	options_copy(fd, a->end, birth_options(fd));
+	return a->status >= 0 && a->flags >= 0; /* not if a filter of system calls forbids it */
+}
+
+/* status gives our end the status of the socket. *has: what it has by now. */
+static bool status(const struct attempt *a, int has)
+{
+	return (a->status & ~O_ACCMODE) == has || SYS(fcntl, a->end, F_SETFL, a->status) == 0;
+}
+
+static void fill(const struct attempt *a, struct message *m, uint64_t netns)
+{
+	message_fill(m, KIND_OFFER, &a->id);
+	m->netns = netns;
+	m->unique = a->unique;
+}
+
+/* attempt_letter offers our end by letter. False: it is to be asked. */
+static bool attempt_letter(struct attempt *a, int fd, uint64_t netns)
+{
+	struct message m;
+
+	a->unique = hidden_socket(&a->end, &a->before);
+	if (a->unique == 0) {
+		a->end = -1;
+		return false;
+	}
+	fill(a, &m, netns);
+	if (prepare(a, fd) && letter_send(a->path, &a->id, &m, a->end, fd, &a->maxseg)) {
+		if (status(a, O_NONBLOCK) || !letter_withdraw(fd))
+			return true;
+		letter_unmark(fd, a->maxseg);
+	}
+	attempt_drop(a);
+	return false;
+}
+
+/* attempt_ask offers an end of a pair to the supervisor, and waits. False: TCP. */
+static bool attempt_ask(struct attempt *a, int fd, uint64_t netns)
+{
+	struct message m;
+	int pair[2];
+	bool sent;
+
+	a->unique = hidden_pair(pair, &a->before);
+	if (a->unique == 0)
+		return false;
+	a->end = pair[0];
+	a->other = pair[1];
+	fill(a, &m, netns);
+	if (prepare(a, fd) && status(a, 0)) {
+		a->sock = supervisor_open(a->path);
+		if (a->sock >= 0) {
+			sent = supervisor_send(a->sock, &m, a->other);
+			hidden_close(a->other);
+			a->other = -1;
+			if (sent && supervisor_receive(a->sock, KIND_OFFER, NULL) == STATUS_OK)
+				return true;
+		}
+	}
+	attempt_drop(a);
+	return false;
 }
 
 /* attempt_begin offers an end of a pair to the supervisor of the destination. False: TCP, nothing has happened. */
 static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, socklen_t len)
 {
-	struct message m;
 	struct address from;
 	uint64_t netns;
-	int pair[2];
 	bool sure;
-	bool ok;
 
-	a->sock = a->letter = -1;
+	a->sock = a->end = a->other = -1;
 	if (!settings.on || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || !birth_may_swap(fd))
 		return false;
 	if (address_is_any(&a->id.peer)) {
@@ -203,28 +245,9 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	if (!announced(fd, &a->id.peer, a->path, &netns, &sure) || !address_of(fd, false, &a->id.local, &a->id.ipv6) ||
 	    a->id.ipv6 != of_ipv6(sa))
 		return false;
-	if (!policy_connect(&a->id.peer) || !source(&a->id.peer, a->id.ipv6, &from))
+	if (!policy_connect(&a->id.peer) || !source(&a->id.peer, a->id.ipv6, &from) || !attempt_local(a, fd, &from) || !birth_place(fd))
 		return false;
-	a->unique = hidden_pair(pair, &a->before);
-	if (a->unique == 0)
-		return false;
-	a->end = pair[0];
-	a->other = pair[1];
-	ok = false;
-	if (attempt_local(a, fd, &from)) {
-		message_fill(&m, KIND_OFFER, &a->id);
-		m.netns = netns;
-		m.unique = a->unique;
-		ok = identity_bind(a->end, &a->id, 'c', m.unique);
-	}
-	if (ok) {
-		ok = prepare(a, fd) && birth_place(fd);
-	}
-	if (ok)
-		ok = (sure && letter_send(a->path, &a->id, &m, a->other, fd, &a->maxseg, &a->letter)) || attempt_ask(a, &m);
-	if (!ok)
-		attempt_drop(a);
-	return ok;
+	return (sure && letter_possible(a->path, &a->id) && attempt_letter(a, fd, netns)) || attempt_ask(a, fd, netns);
 }
 
 static bool established(const struct attempt *a, int fd)
@@ -267,13 +290,8 @@ static void swap(struct attempt *a, int fd)
 /* attempt_letter_end is attempt_end where a letter was sent. */
 static bool attempt_letter_end(struct attempt *a, int fd, bool connected)
 {
-	if (connected || established(a, fd)) {
-		hidden_close(a->other);
-		a->other = -1;
-		/* It is by a supervisor that has died, or did not like the letter; and by a server that has closed it already. */
-		return !given_up(a->end) || identity_claimed(a->end);
-	}
-	if (!letter_withdraw(&a->id, a->other))
+	/* It is given up by a supervisor that has died, or did not like the letter; and by a server that has closed it already. */
+	if (((connected || established(a, fd)) && !given_up(a->end)) || !letter_withdraw(fd))
 		return true;
 	letter_unmark(fd, a->maxseg);
 	return false;

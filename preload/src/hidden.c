@@ -45,11 +45,9 @@ static uint64_t add(int fd)
 	return cookie;
 }
 
-/* hidden_pair makes a pair, and puts it on the list: its first end's cookie, 0 if there is none. *before: what hidden_end is to be told. */
-uint64_t hidden_pair(int pair[2], struct hidden *before)
+/* begin is for before descriptors are made that will be on the list. *before: what hidden_end is to be told. */
+static void begin(struct hidden *before)
 {
-	uint64_t cookie = 0;
-
 	*before = mine;
 	for (;;) {
 		__atomic_fetch_add(&making, 1, __ATOMIC_SEQ_CST);
@@ -61,20 +59,42 @@ uint64_t hidden_pair(int pair[2], struct hidden *before)
 			break;
 		}
 	}
-	if (SYS(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0) {
-		cookie = mine.cookies[0] = add(pair[0]);
-		mine.cookies[1] = add(pair[1]);
-		if (cookie == 0) { /* a filter of system calls refuses the question */
-			SYS(close, pair[0]);
-			SYS(close, pair[1]);
-			mine = *before;
-		}
+}
+
+/* made puts n ends on the list, and returns the cookie of the first. 0: they are closed, as a filter of system calls refuses the question. */
+static uint64_t made(const int *ends, size_t n, const struct hidden *before)
+{
+	uint64_t cookie = 0;
+
+	for (size_t i = 0; i < n; i++)
+		mine.cookies[i] = add(ends[i]);
+	if (n)
+		cookie = mine.cookies[0];
+	if (n && cookie == 0) {
+		for (size_t i = 0; i < n; i++)
+			SYS(close, ends[i]);
+		mine = *before;
 	}
 	__atomic_fetch_sub(&making, 1, __ATOMIC_SEQ_CST);
 	return cookie;
 }
 
-/* hidden_end is for when both are closed. */
+/* hidden_pair makes a pair, and puts it on the list: its first end's cookie, 0 if there is none. *before: what hidden_end is to be told. */
+uint64_t hidden_pair(int pair[2], struct hidden *before)
+{
+	begin(before);
+	return made(pair, SYS(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0 ? 2 : 0, before);
+}
+
+/* hidden_socket is hidden_pair for an end that is to be connected, and does not wait. */
+uint64_t hidden_socket(int *end, struct hidden *before)
+{
+	begin(before);
+	*end = (int)SYS(socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	return made(end, *end >= 0, before);
+}
+
+/* hidden_end is for when all of them are closed. */
 void hidden_end(const struct hidden *before)
 {
 	mine = *before;

@@ -1,12 +1,16 @@
 /*
- * Identity: both ends of a pair are bound to abstract names that say which TCP connection they are.
+ * Identity: the ends of a pair are bound to abstract names that say which TCP connection they are.
  * The kernel keeps a name as long as the socket, through dup, fork, exec and SCM_RIGHTS, so nobody
- * needs a table of descriptors, and 'gosmc ss' finds the connections in /proc/net/unix.
+ * needs a table of descriptors, and 'gosmc ss' finds the connections.
  *
  *	\0 gosmc/1/<role>/<family>/<local ip>.<port>/<peer ip>.<port>/<unique>
  *
  * role is c (has connected) or s (has accepted), family 4 or 6, addresses are 32 hexadecimal digits,
  * ports 4, unique 16: the cookie of the client's end, in both names; another one if somebody else had taken the server's.
+ *
+ * A server's end that came out of a letterbox has the name of that, as every socket has that a listener accepts, and can get no other: which
+ * connection it is its peer's name says. What that cannot say is the family that the server's program sees: SO_NO_CHECK is set if it is AF_INET6,
+ * an option that a Unix socket keeps and has no use for. Where a name is needed, such an end's is its peer's with the other role.
  */
 #include "preload.h"
 
@@ -14,9 +18,10 @@
 
 #define PREFIX "\0gosmc/1/"
 #define PREFIX_LEN (sizeof(PREFIX) - 1)
-#define OTHER_NAMES 4
-#define NAME_LEN (PREFIX_LEN + 4 + 37 + 1 + 37 + 1 + 16)
-_Static_assert(NAME_LEN <= sizeof(((struct sockaddr_un *)0)->sun_path), "a name fits");
+#define ROLE PREFIX_LEN /* where it is in a name */
+_Static_assert(IDENTITY_NAME == PREFIX_LEN + 4 + 37 + 1 + 37 + 1 + 16, "the length of a name");
+_Static_assert(IDENTITY_NAME <= sizeof(((struct sockaddr_un *)0)->sun_path), "a name fits");
+#define NAME_SIZE (offsetof(struct sockaddr_un, sun_path) + IDENTITY_NAME)
 
 static const char digits[] = "0123456789abcdef";
 
@@ -63,19 +68,16 @@ static const char *get_address(const char *p, struct address *a)
 	return p;
 }
 
-/*
- * identity_bind gives one end of a pair its name. False: it has one already, or it is not possible. Any user can have taken a name that could be
- * foreseen, so another number is in it then; but for that of a client, whose number is in its offer.
- */
-bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique)
+/* identity_bind gives a client's end its name. False: it has one already, or it is not possible. */
+bool identity_bind(int fd, const struct identity *id, uint64_t unique)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	uint8_t u[8];
 	char *p = sun.sun_path;
-	char *number;
 
 	memcpy(p, PREFIX, PREFIX_LEN);
 	p += PREFIX_LEN;
-	*p++ = role;
+	*p++ = 'c';
 	*p++ = '/';
 	*p++ = id->ipv6 ? '6' : '4';
 	*p++ = '/';
@@ -83,54 +85,94 @@ bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique
 	*p++ = '/';
 	p = put_address(p, &id->peer);
 	*p++ = '/';
-	number = p;
-	for (int i = 0; i < OTHER_NAMES; i++) {
-		uint8_t u[8];
-		long r;
-
-		for (int j = 0; j < 8; j++)
-			u[j] = (uint8_t)(unique >> (56 - 8 * j));
-		put_hex(number, u, sizeof(u));
-		r = SYS(bind, fd, &sun, offsetof(struct sockaddr_un, sun_path) + NAME_LEN);
-		if (r != -EADDRINUSE || role == 'c' || SYS(getrandom, &unique, sizeof(unique), 0) != sizeof(unique))
-			return r == 0;
-	}
-	return false;
+	for (int i = 0; i < 8; i++)
+		u[i] = (uint8_t)(unique >> (56 - 8 * i));
+	put_hex(p, u, sizeof(u));
+	return SYS(bind, fd, &sun, NAME_SIZE) == 0;
 }
 
-/* identity_name says whether a name is one of ours. */
-bool identity_name(const struct sockaddr_un *sun, socklen_t len)
+/* identity_family has a server's end that came out of a letterbox know what its program sees. */
+bool identity_family(int fd, const struct identity *id)
 {
-	return len == offsetof(struct sockaddr_un, sun_path) + NAME_LEN && sun->sun_family == AF_UNIX &&
-	       memcmp(sun->sun_path, PREFIX, PREFIX_LEN) == 0;
+	int six = id->ipv6;
+
+	return !six || SYS(setsockopt, fd, SOL_SOCKET, SO_NO_CHECK, &six, sizeof(six)) == 0;
 }
 
-/* identity_claimed says whether the other end of a pair has its name: somebody has it, or had. */
-bool identity_claimed(int end)
+/* given says whether a name was given to an end. */
+static bool given(const struct sockaddr_un *sun, socklen_t len)
 {
-	struct sockaddr_un sun;
-	socklen_t len = sizeof(sun);
+	return len == NAME_SIZE && sun->sun_family == AF_UNIX && memcmp(sun->sun_path, PREFIX, PREFIX_LEN) == 0;
+}
 
-	return SYS(getpeername, end, &sun, &len) == 0 && len == offsetof(struct sockaddr_un, sun_path) + NAME_LEN;
+/* of_box says whether a name is that of a letterbox: <a directory>/<16 digits>.in<digit>. */
+static bool of_box(const struct sockaddr_un *sun, socklen_t len)
+{
+	static const char in[] = ".in";
+	const size_t all = 1 + 16 + sizeof(in);
+	size_t n;
+
+	if (len <= offsetof(struct sockaddr_un, sun_path) || sun->sun_family != AF_UNIX || sun->sun_path[0] != '/')
+		return false;
+	n = strnlen(sun->sun_path, len - offsetof(struct sockaddr_un, sun_path));
+	return n > all && sun->sun_path[n - all] == '/' && memcmp(sun->sun_path + n - sizeof(in), in, sizeof(in) - 1) == 0;
+}
+
+/* name_of asks the kernel for the name of an end, or of its peer. */
+static bool name_of(int fd, bool peer, struct sockaddr_un *sun, socklen_t *len)
+{
+	*len = sizeof(*sun);
+	return (peer ? SYS(getpeername, fd, sun, len) : SYS(getsockname, fd, sun, len)) == 0;
+}
+
+/*
+ * identity_name gets the name of one of the two ends of a pair, of IDENTITY_NAME bytes: of that which a descriptor is, or of its peer. False: it is
+ * none of ours. The name of what came out of a letterbox is its peer's with the other role, and so the addresses in it are the wrong way round.
+ */
+bool identity_name(int fd, bool peer, struct sockaddr_un *sun)
+{
+	socklen_t len;
+
+	if (!name_of(fd, peer, sun, &len))
+		return false;
+	if (!of_box(sun, len))
+		return given(sun, len);
+	if (!name_of(fd, !peer, sun, &len) || !given(sun, len) || sun->sun_path[ROLE] != 'c')
+		return false;
+	sun->sun_path[ROLE] = 's';
+	return true;
 }
 
 /* identity_of reads the name of a descriptor. False: it is none of ours. */
 bool identity_of(int fd, struct identity *id)
 {
 	struct sockaddr_un sun;
-	socklen_t len = sizeof(sun);
+	socklen_t len;
 	const char *p = sun.sun_path + PREFIX_LEN;
+	bool box;
+	int six = 0;
 
-	if (SYS(getsockname, fd, &sun, &len) != 0 || !identity_name(&sun, len))
+	if (!name_of(fd, false, &sun, &len))
 		return false;
-	if ((p[0] != 'c' && p[0] != 's') || p[1] != '/' || (p[2] != '4' && p[2] != '6') || p[3] != '/')
+	box = of_box(&sun, len);
+	if (box && !name_of(fd, true, &sun, &len))
 		return false;
+	if (!given(&sun, len))
+		return false;
+	if ((p[0] != 'c' && (p[0] != 's' || box)) || p[1] != '/' || (p[2] != '4' && p[2] != '6') || p[3] != '/')
+		return false;
+	id->server = box || p[0] == 's';
 	id->ipv6 = p[2] == '6';
-	p = get_address(p + 4, &id->local);
+	p = get_address(p + 4, box ? &id->peer : &id->local);
 	if (!p || *p++ != '/')
 		return false;
-	p = get_address(p, &id->peer);
-	return p && *p == '/';
+	p = get_address(p, box ? &id->local : &id->peer);
+	if (!p || *p != '/')
+		return false;
+	len = sizeof(six);
+	if (box)
+		id->ipv6 = SYS(getsockopt, fd, SOL_SOCKET, SO_NO_CHECK, &six, &len) == 0 && six;
+	return true;
 }
 
 static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -221,17 +263,16 @@ bool address_equal(const struct address *a, const struct address *b)
 void identity_ring(int fd, char out[static 64])
 {
 	struct sockaddr_un sun;
-	socklen_t len = sizeof(sun);
 	char *p = out;
 
 	memcpy(p, "gosmc-ring", sizeof("gosmc-ring"));
-	if (SYS(getsockname, fd, &sun, &len) != 0 || len != offsetof(struct sockaddr_un, sun_path) + NAME_LEN)
+	if (!identity_name(fd, false, &sun))
 		return;
 	p += sizeof("gosmc-ring") - 1;
 	*p++ = '.';
-	memcpy(p, sun.sun_path + NAME_LEN - 16, 16);
+	memcpy(p, sun.sun_path + IDENTITY_NAME - 16, 16);
 	p += 16;
 	*p++ = '.';
-	*p++ = sun.sun_path[PREFIX_LEN];
+	*p++ = sun.sun_path[ROLE];
 	*p = 0;
 }

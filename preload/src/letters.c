@@ -1,14 +1,17 @@
 /*
- * Letters: where the link of a port says that every connection there may be moved, a client need not ask. It puts its offer, and its TCP
- * socket, into a letterbox of the supervisor before TCP connects, and marks the connection. Who accepts it takes the letter out by itself: the
- * letterboxes are descriptors of the supervisor, which a program of its user can get. So the supervisor neither wakes nor is waited for.
+ * Letters: where the link of a port says that every connection there may be moved, a client need not ask. A letterbox is a Unix socket of the
+ * supervisor that listens. The client connects its end to it, sends its offer and its TCP socket, which is the letter, and then has TCP connect, with a
+ * mark. Who accepts the TCP connection accepts the other end out of the letterbox: that is a descriptor of the supervisor, which a program of
+ * its user can get. So the supervisor neither wakes nor is waited for; and no Unix socket is ever in a message, for which the kernel would look through
+ * all that are whenever one is closed.
  *
- * The right to an end is decided by the kernel, which gives a socket one name and no other: the server has the end when it has given it its
- * name; a client that gives up names it itself, so that nobody can.
+ * The right to an end is decided by the kernel, at the client's TCP socket, which both have: the server has the end when it has locked the
+ * filter of packets of that socket, and there was none; a client that gives up attaches one, which lets everything pass, and has failed if it is locked.
  */
 #include "preload.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <netinet/tcp.h>
 #include <string.h>
 
@@ -20,7 +23,7 @@
 #define MARK_TIMESTAMPS 12	/* of which those of TCP take so much */
 #define MARK_RCVBUF (128 << 10) /* with less the window may be too small for such segments */
 
-#define LOCKS (1LL << 32) /* in the table of resets; internal/run/limits.go has the same */
+#define PAUSES 2000 /* of a millisecond, for which a descriptor that is lacking is waited for */
 
 static enum { UNKNOWN, USABLE, REFUSED } letterboxes; /* refused: by another PID namespace, or something that forbids it */
 
@@ -111,39 +114,55 @@ bool letter_marked(int fd)
 	       (mss == MARK_MAXSEG || mss == MARK_MAXSEG - MARK_TIMESTAMPS);
 }
 
+/* letter_possible says whether a connection may be offered to a supervisor by letter. */
+bool letter_possible(const char *path, const struct identity *id)
+{
+	return strlen(path) + sizeof(".in0") <= sizeof(((struct sockaddr_un *)0)->sun_path) && letters_allowed() && near(id);
+}
+
 /*
- * letter_send marks the connection that a socket will make, and offers it to a supervisor: the end that is to be the server's, and the socket.
- * False: it has to be asked; the mark is gone again. *sock: for the caller to close, best when the letter has been taken. While a Unix socket is on
- * its way, the kernel looks for unreachable ones whenever one is closed.
+ * letter_send marks the connection that a socket will make, connects an end to a letterbox of a supervisor, and offers both there. False: it has to be
+ * asked, with another end; the mark is gone again.
  */
-bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg, int *sock)
+bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg)
 {
 	static const char digits[] = "0123456789abcdef";
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
-	const int fds[2] = {end, fd};
 	size_t n = strlen(path);
-	bool ok;
 
-	if (n + sizeof(".in0") > sizeof(sun.sun_path) || !letters_allowed() || !near(id) || !mark(fd, maxseg))
+	if (!mark(fd, maxseg))
 		return false;
 	memcpy(sun.sun_path, path, n);
 	memcpy(sun.sun_path + n, ".in", 3);
 	sun.sun_path[n + 3] = digits[box_of(id->local.port)];
-	*sock = (int)SYS(socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	ok = *sock >= 0 && message_send(*sock, &sun, m, fds, 2, MSG_DONTWAIT); /* not if it is full */
-	if (!ok && *sock >= 0)
-		SYS(close, *sock);
-	if (!ok) {
-		*sock = -1;
-		letter_unmark(fd, *maxseg);
-	}
-	return ok;
+	/* Not if it is full: the end does not wait. */
+	if (SYS(connect, end, &sun, sizeof(sun)) == 0 && message_send(end, NULL, m, &fd, 1, MSG_DONTWAIT))
+		return true;
+	letter_unmark(fd, *maxseg);
+	return false;
 }
 
-/* letter_withdraw has nobody get the end any more. False: somebody has. */
-bool letter_withdraw(const struct identity *id, int end)
+/* letter_withdraw has nobody get the other end any more that was offered with a TCP socket. False: somebody has. */
+bool letter_withdraw(int fd)
 {
-	return identity_bind(end, id, 'x', cookie_of(end));
+	struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, ~0u);
+	struct sock_fprog filter = {1, &all};
+	int locked = 0;
+	socklen_t len = sizeof(locked);
+
+	if (SYS(setsockopt, fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0)
+		return true;
+	return SYS(getsockopt, fd, SOL_SOCKET, SO_LOCK_FILTER, &locked, &len) != 0 || !locked;
+}
+
+/* right says whether an end is ours from now on that was offered with a TCP socket. */
+static bool right(int tcp)
+{
+	int one = 1;
+	socklen_t length = 0; /* of the filter */
+
+	return SYS(setsockopt, tcp, SOL_SOCKET, SO_LOCK_FILTER, &one, sizeof(one)) == 0 &&
+	       SYS(getsockopt, tcp, SOL_SOCKET, SO_GET_FILTER, NULL, &length) == 0 && length == 0;
 }
 
 /* letterbox gets descriptors of our supervisor: the letterbox, and where to tell what was taken. There is one more, for an end. False: ask. */
@@ -168,95 +187,43 @@ static bool letterbox(const struct board *b, unsigned number, int *box, int *not
 	return ok;
 }
 
-/* take receives a letter: who has sent it, and n descriptors. False: there is none, or none is right. */
-static bool take(int box, struct message *m, int fds[2], size_t *n, pid_t *from)
+/*
+ * look reads the letter at an end, which stays there: were there no descriptor for the TCP socket, because other threads have taken those that were free, it
+ * would be lost. Then it waits for one. False: there is none, or none that is right.
+ */
+static bool look(int end, struct message *m, int *tcp)
 {
 	union {
 		struct cmsghdr align;
-		char buf[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(2 * sizeof(int))];
+		char buf[CMSG_SPACE(sizeof(int))];
 	} control;
+	struct timespec pause = {.tv_nsec = 1000000};
 	struct iovec iov = {m, sizeof(*m)};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.buf)};
-	struct ucred cred;
+	/* One descriptor: with all of the buffer there is room for two. */
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control};
+	struct cmsghdr *c;
 	long r;
 
-	*n = 0;
-	*from = 0;
-	r = SYS(recvmsg, box, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	if (r < 0)
-		return false;
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
-		if (c->cmsg_level != SOL_SOCKET)
-			continue;
-		if (c->cmsg_type == SCM_CREDENTIALS) {
-			memcpy(&cred, CMSG_DATA(c), sizeof(cred));
-			*from = cred.pid;
-		}
-		if (c->cmsg_type == SCM_RIGHTS) {
-			for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
-				int fd;
-
-				memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-				if (*n < 2)
-					fds[(*n)++] = fd;
-				else
-					SYS(close, fd);
-			}
-		}
+	*tcp = -1;
+	for (int i = 0; i < PAUSES; i++) {
+		msg.msg_controllen = CMSG_LEN(sizeof(int));
+		r = SYS(recvmsg, end, &msg, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		c = r < 0 ? NULL : CMSG_FIRSTHDR(&msg);
+		if (c || r < 0 || !(msg.msg_flags & MSG_CTRUNC))
+			break;
+		SYS(ppoll, NULL, 0, &pause, NULL, 0);
 	}
-	return r == (long)sizeof(*m) && m->kind == KIND_OFFER;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int)))
+		memcpy(tcp, CMSG_DATA(c), sizeof(*tcp));
+	return *tcp >= 0 && r == (long)sizeof(*m) && m->kind == KIND_OFFER && m->version == MESSAGE_VERSION;
 }
 
-/* is_of says whether a letter is about a connection. */
-static bool is_of(const struct message *m, const struct identity *id, uint64_t netns)
+/* is_of says whether an end is that of a connection, by the name of its peer. */
+static bool is_of(int end, const struct identity *id)
 {
-	return memcmp(m->local, id->peer.ip, sizeof(m->local)) == 0 && m->local_port == id->peer.port &&
-	       memcmp(m->peer, id->local.ip, sizeof(m->peer)) == 0 && m->peer_port == id->local.port && m->netns == netns;
-}
+	struct identity is;
 
-/*
- * first says whether the first letter in a box is about a connection, and copies the end that came with it. The letter stays there: were there no
- * descriptor for the end, because other threads have taken those that were free, it would be lost.
- */
-static bool first(int box, const struct identity *id, uint64_t netns, int *end)
-{
-	union {
-		struct cmsghdr align;
-		char buf[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
-	} control;
-	struct message m;
-	struct iovec iov = {&m, sizeof(m)};
-	/* One descriptor: with all of the buffer there is room for two. */
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
-			     .msg_controllen = CMSG_SPACE(sizeof(struct ucred)) + CMSG_LEN(sizeof(int))};
-	long r = SYS(recvmsg, box, &msg, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-
-	*end = -1;
-	for (struct cmsghdr *c = r < 0 ? NULL : CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int)))
-			memcpy(end, CMSG_DATA(c), sizeof(*end));
-	if (*end >= 0 && r == (long)sizeof(m) && is_of(&m, id, netns))
-		return true;
-	if (*end >= 0)
-		SYS(close, *end);
-	*end = -1;
-	return false;
-}
-
-/*
- * reserve has the supervisor leave a letter in its box until the descriptor that it returns is closed: nobody else would take it, and who took the next one
- * in its place might have no descriptors for what came with that. Below 0: that is not possible now.
- */
-static int reserve(const struct identity *id)
-{
-	struct flock at = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCKS + id->peer.port, .l_len = 1};
-	int lock = resets_file();
-
-	if (lock >= 0 && SYS(fcntl, lock, F_OFD_SETLK, &at) == 0)
-		return lock;
-	if (lock >= 0)
-		SYS(close, lock);
-	return -1;
+	return identity_of(end, &is) && is.server && address_equal(&is.local, &id->local) && address_equal(&is.peer, &id->peer);
 }
 
 /* tell has the supervisor know what was taken; it counts. */
@@ -277,16 +244,31 @@ static void tell(int notes, const struct identity *id, uint64_t unique, pid_t cl
 	}
 }
 
-/* give_back gives a letter that is another's to the supervisor, which has not waited for us to take ours. */
-static void give_back(struct message *m, const int fds[2])
+/* give_back gives an end that is another's to the supervisor, with the letter in it. */
+static void give_back(const struct identity *id, int end)
 {
-	int sock = supervisor_open(settings.socket);
+	struct timespec pause = {.tv_nsec = 1000000};
+	struct message m;
+	int sock = -1;
 
-	if (sock < 0)
-		return;
-	m->kind = KIND_RETURN;
-	message_send(sock, NULL, m, fds, 2, 0);
-	SYS(close, sock);
+	message_fill(&m, KIND_RETURN, id);
+	for (int i = 0; i < PAUSES && (sock = supervisor_open(settings.socket)) == -EMFILE; i++)
+		SYS(ppoll, NULL, 0, &pause, NULL, 0);
+	if (sock >= 0) {
+		supervisor_send(sock, &m, end);
+		SYS(close, sock);
+	}
+	SYS(close, end);
+}
+
+/* client_of is the process that has connected an end to a letterbox. */
+static pid_t client_of(int end)
+{
+	struct ucred cred = {0};
+	socklen_t len = sizeof(cred);
+
+	SYS(getsockopt, end, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+	return cred.pid;
 }
 
 /*
@@ -296,47 +278,33 @@ static void give_back(struct message *m, const int fds[2])
 int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 {
 	const struct board *b = letters_allowed() && near(id) ? board_of_ours() : NULL;
-	int box, notes, end = -1, copy, lock;
-	uint64_t netns;
+	int box, notes, end;
 	struct message m;
-	int fds[2] = {-1, -1};
-	pid_t client;
-	size_t n;
 
 	*asks = true;
 	*tcp = -1;
 	if (!b || !usable() || !letterbox(b, box_of(id->peer.port), &box, &notes))
 		return -1;
-	netns = netns_of(fd);
-	lock = reserve(id);
-	if (lock >= 0 && first(box, id, netns, &copy)) {
-		bool good = take(box, &m, fds, &n, &client);
-
-		SYS(close, lock);
-		lock = -1;
-		if (good && n == 2 && !is_of(&m, id, netns)) {
-			SYS(close, copy); /* it takes a descriptor */
-			copy = -1;
-			give_back(&m, fds);
-		} else if (good && is_of(&m, id, netns)) {
-			*asks = false;
-			if (identity_bind(copy, id, 's', m.unique)) {
-				end = copy;
-				copy = -1;
-				tell(notes, id, m.unique, client);
-				*tcp = fds[1];
-				fds[1] = -1;
-			}
-		}
-		for (size_t i = 0; i < n; i++)
-			if (fds[i] >= 0)
-				SYS(close, fds[i]);
-		if (copy >= 0)
-			SYS(close, copy);
-	}
-	if (lock >= 0)
-		SYS(close, lock);
+	end = (int)SYS(accept4, box, NULL, NULL, SOCK_CLOEXEC);
 	SYS(close, box);
+	if (end >= 0 && !is_of(end, id)) {
+		give_back(id, end);
+		end = -1;
+	}
+	if (end >= 0) {
+		*asks = false;
+		if (look(end, &m, tcp) && m.netns == netns_of(fd) && right(*tcp) && identity_family(end, id) &&
+		    SYS(recvfrom, end, &m, sizeof(m), MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m)) {
+			tell(notes, id, m.unique, client_of(end));
+		} else {
+			SYS(close, end);
+			end = -1;
+		}
+	}
+	if (end < 0 && *tcp >= 0) {
+		SYS(close, *tcp);
+		*tcp = -1;
+	}
 	SYS(close, notes);
 	return end;
 }

@@ -17,8 +17,9 @@
 /* Options that a socket has had set and that only TCP can honour: it stays TCP. */
 static bool only_tcp(int level, int name)
 {
-	if (level == SOL_SOCKET)
-		return name == SO_BINDTODEVICE || name == SO_MARK || name == SO_ZEROCOPY || name == SO_TIMESTAMPING;
+	if (level == SOL_SOCKET) /* letters.c has what a filter is for */
+		return name == SO_BINDTODEVICE || name == SO_MARK || name == SO_ZEROCOPY || name == SO_TIMESTAMPING || name == SO_ATTACH_FILTER ||
+		       name == SO_ATTACH_BPF || name == SO_LOCK_FILTER;
 	if (level == IPPROTO_TCP)
 		return name == TCP_ULP || name == TCP_MD5SIG || name == TCP_FASTOPEN_CONNECT || name == TCP_REPAIR;
 	return (level == IPPROTO_IP && (name == IP_TRANSPARENT || name == IP_OPTIONS));

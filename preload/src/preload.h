@@ -42,16 +42,18 @@ struct address {
 struct identity {
 	struct address local;
 	struct address peer;
-	bool ipv6; /* the program sees AF_INET6 */
+	bool ipv6;   /* the program sees AF_INET6 */
+	bool server; /* it has accepted; only identity_of says so */
 };
 
 /* identity.c */
 const char *get_hex(const char *p, uint8_t *b, size_t n);
-bool identity_claimed(int end);
-bool identity_name(const struct sockaddr_un *sun, socklen_t len);
+#define IDENTITY_NAME 105 /* the length of a name */
+bool identity_name(int fd, bool peer, struct sockaddr_un *sun);
 bool identity_of(int fd, struct identity *id);
 void identity_ring(int fd, char out[static 64]);
-bool identity_bind(int fd, const struct identity *id, char role, uint64_t unique);
+bool identity_bind(int fd, const struct identity *id, uint64_t unique);
+bool identity_family(int fd, const struct identity *id);
 bool address_parse(const struct sockaddr *sa, socklen_t len, struct address *a);
 socklen_t address_format(const struct address *a, bool ipv6, struct sockaddr_storage *out);
 bool address_of(int fd, bool peer, struct address *a, bool *ipv6);
@@ -134,9 +136,10 @@ bool board_waiting(void);
 
 /* hidden.c */
 struct hidden {
-	uint64_t cookies[2]; /* of the ends of a pair; 0: none */
+	uint64_t cookies[2]; /* of the ends; 0: none */
 };
 uint64_t hidden_pair(int pair[2], struct hidden *before);
+uint64_t hidden_socket(int *end, struct hidden *before);
 void hidden_end(const struct hidden *before);
 void hidden_close(int fd);
 void hidden_forking(void);
@@ -144,9 +147,10 @@ void hidden_forked(void);
 void hidden_drop(void);
 
 /* letters.c */
-bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg, int *sock);
+bool letter_possible(const char *path, const struct identity *id);
+bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg);
 void letter_unmark(int fd, int maxseg);
-bool letter_withdraw(const struct identity *id, int end);
+bool letter_withdraw(int fd);
 bool letter_marked(int fd);
 int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp);
 
@@ -170,7 +174,6 @@ bool policy_listen(const struct address *local);
 bool policy_connect(const struct address *server);
 
 /* resets.c */
-int resets_file(void);
 void resets_open(void);
 void reset_mark(int fd, bool on);
 

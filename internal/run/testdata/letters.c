@@ -301,6 +301,64 @@ static int marked(void)
 	return 0;
 }
 
+/* filtering has a connection whose packets the program filters: that is for TCP only. */
+static int filtering(void)
+{
+	struct sock_filter all[] = {BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0), BPF_STMT(BPF_RET | BPF_K, ~0u)};
+	struct sock_fprog program = {2, all};
+	pid_t pid = start(echoes);
+	int fd = socket(AF_INET, SOCK_STREAM, 0), count;
+	socklen_t n = 0;
+
+	CHECK(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) == 0);
+	CHECK(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+	exchange(fd);
+	count = moved(fd);
+	CHECK(syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_GET_FILTER, NULL, &n) == 0 && n == 2);
+	CHECK(close(fd) == 0);
+	stop(pid);
+	return count;
+}
+
+/* mapped has a listener of AF_INET6 that takes IPv4, which is what its connections say they are. */
+static void sees_mapped(void)
+{
+	for (;;) {
+		struct sockaddr_in6 a;
+		socklen_t len = sizeof(a);
+		int fd = accept(listener, (struct sockaddr *)&a, &len);
+
+		CHECK(fd >= 0 && len == sizeof(a) && a.sin6_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&a.sin6_addr));
+		CHECK(getsockname(fd, (struct sockaddr *)&a, &len) == 0 && a.sin6_family == AF_INET6 && a.sin6_port == to.sin_port);
+		CHECK(getpeername(fd, (struct sockaddr *)&a, &len) == 0 && a.sin6_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&a.sin6_addr));
+		CHECK(write(fd, &a.sin6_port, sizeof(a.sin6_port)) == sizeof(a.sin6_port) && close(fd) == 0);
+	}
+}
+
+static int mapped(void)
+{
+	struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT};
+	socklen_t len = sizeof(any);
+	int off = 0, count = 0;
+	pid_t pid;
+
+	CHECK(close(listener) == 0);
+	listener = socket(AF_INET6, SOCK_STREAM, 0);
+	CHECK(listener >= 0 && setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) == 0);
+	CHECK(bind(listener, (struct sockaddr *)&any, len) == 0 && listen(listener, 128) == 0 && getsockname(listener, (struct sockaddr *)&any, &len) == 0);
+	to.sin_port = any.sin6_port;
+	pid = start(sees_mapped);
+	for (int i = 0; i < 20; i++) {
+		int fd = dial();
+		uint16_t port;
+
+		count += moved(fd);
+		CHECK(read(fd, &port, sizeof(port)) == sizeof(port) && ntohs(port) == port_of(fd, 0) && close(fd) == 0);
+	}
+	stop(pid);
+	return count;
+}
+
 int main(int argc, char **argv)
 {
 	socklen_t len = sizeof(to);
@@ -331,6 +389,10 @@ int main(int argc, char **argv)
 		n = withdrawn();
 	else if (strcmp(argv[1], "marked") == 0)
 		n = marked();
+	else if (strcmp(argv[1], "filtering") == 0)
+		n = filtering();
+	else if (strcmp(argv[1], "mapped") == 0)
+		n = mapped();
 	CHECK(n >= 0);
 	printf("%d\n", n);
 	return 0;
