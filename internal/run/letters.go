@@ -35,7 +35,7 @@ type letters struct {
 	read   bool      // since the time before
 	room   int       // how many offers there may be, by descriptors
 	unsent []unsent
-	letter [messageLen + 1]byte
+	letter [messageLen]byte // what comes behind it is the program's
 	with   [controlLen]byte // what comes with a letter
 }
 
@@ -206,6 +206,9 @@ func (s *supervisor) readLater(u unsent) {
 func (s *supervisor) keep(m message, end, tcp, pid int) {
 	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, end: end, tcp: tcp, letter: true}
 	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
+	if before := s.offers[o.key]; before != nil && before.withdrawn() { // rule: TestLetterWithdrawn
+		s.drop(before) // its client has connected anew
+	}
 	if m.netns != s.listeners.netns || s.offers[o.key] != nil || !isTCP(tcp) || !isSocket(end, unix.AF_UNIX) ||
 		peerName(end) != theirs.String() || o.withdrawn() {
 		dispose(end, tcp)
@@ -224,7 +227,7 @@ func (o *offer) withdrawn() bool {
 
 // right reports whether the end of an offer is the server's from now on. If it came by letter its client cannot give it up any more, once it is: as it would by a filter.
 func (o *offer) right() bool {
-	return !o.letter || unix.SetsockoptInt(o.tcp, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1) == nil && !filtered(o.tcp)
+	return !o.letter || !filtered(o.tcp) && unix.SetsockoptInt(o.tcp, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1) == nil && !filtered(o.tcp)
 }
 
 // filtered reports whether a socket has a filter of packets, or cannot be asked.

@@ -130,7 +130,7 @@ func TestLettersTaken(t *testing.T) {
 // TestLetters has nothing break in cases that are not as simple.
 func TestLetters(t *testing.T) {
 	for mode, want := range map[string]struct{ least, most int }{
-		"turn": {100, 100}, "many": {1800, 1800}, "closed": {2000, 2000}, "narrow": {20, 20}, "withdrawn": {1, 3}, "foreign": {1, 3}, "marked": {0, 0}, "filtered": {50, 50}, "filtering": {0, 0}, "mapped": {20, 20},
+		"turn": {100, 100}, "many": {1800, 1800}, "closed": {2000, 2000}, "narrow": {20, 20}, "withdrawn": {1, 3}, "again": {1, 3}, "stale": {1, 1}, "foreign": {1, 3}, "marked": {0, 0}, "filtered": {50, 50}, "filtering": {0, 0}, "mapped": {20, 20},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			s := newTestSupervisor(t)
@@ -317,8 +317,13 @@ func TestLetterReturned(t *testing.T) {
 	m := c.offer
 	m.kind = kindReturn
 	p := s.program(t)
+	s.mu.Lock()
 	p.send(testMessage(m), other)
 	closeAll([]int{other})
+	restore := leaveDescriptors(t, 1-len(s.talks)) // for the talk, if it was not accepted yet
+	s.mu.Unlock()
+	time.Sleep(20 * time.Millisecond)
+	restore()
 	if st, _ := p.reply(); st != 99 {
 		t.Errorf("Return: status %d, want to be hung up on", st)
 	}

@@ -36,6 +36,8 @@ const (
 	lettersBring = 2              // descriptors
 	// letterPatience is how long an end is kept whose letter is on its way: as a rule it comes at once.
 	letterPatience = 2 * time.Second
+	// returnPause is how long nothing is done where a Return waits for a descriptor.
+	returnPause = time.Millisecond
 	// ownDescriptors are those of a supervisor that has nothing to do, and some more.
 	ownDescriptors = 48
 

@@ -18,7 +18,7 @@ const (
 	kindCancel    kind = 4 // it has not
 	kindClaim     kind = 5 // the sender has accepted
 	kindBoard     kind = 6 // the sender wants the board
-	kindReturn    kind = 7 // the sender gives a letter back that is another's, with what came with it; no reply
+	kindReturn    kind = 7 // the sender gives an end back that is another's, with the letter in it; no reply
 	kindTaken     kind = 8 // the sender has accepted, and taken the letter; no reply
 )
 
@@ -47,13 +47,13 @@ const (
 //	     1     1  version     1
 //	     2     2  length      64
 //	     4     4  flags       1: the program's socket is AF_INET6
-//	     8     8  netns       cookie of its network namespace; Announce, Offer and Return. Taken: process IDs of sender and client
+//	     8     8  netns       cookie of its network namespace; Announce and Offer. Taken: process IDs of sender and client
 //	    16    16  local       address of the sender's end; IPv4 is mapped
 //	    32    16  peer        address of the other end
 //	    48     2  local port
 //	    50     2  peer port
 //	    52     4  reserved
-//	    56     8  unique      Announce: cookie of the listener. Offer, Return, Taken: cookie of the client's end of the pair
+//	    56     8  unique      Announce: cookie of the listener. Offer, Taken: cookie of the client's end of the pair
 type message struct {
 	kind        kind
 	ipv6        bool

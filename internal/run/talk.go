@@ -77,8 +77,22 @@ func (t *talk) receive(flags int) (m message, fds []int, err error) {
 	return m, fds, err
 }
 
+// returns reports whether the next message is a Return.
+func (t *talk) returns() bool {
+	var b [1]byte
+	n, _, err := unix.Recvfrom(t.fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	return err == nil && n == 1 && kind(b[0]) == kindReturn
+}
+
 // hear takes one message.
 func (s *supervisor) hear(t *talk) {
+	if t.returns() && !spare(s.socket, 1) { // rule: TestLetterReturned
+		time.Sleep(returnPause) // it would be lost; who else wants something has to wait, too
+		if !t.watched {
+			t.watched = s.poll.add(t.fd, unix.EPOLLIN) == nil
+		}
+		return
+	}
 	m, fds, err := t.receive(unix.MSG_DONTWAIT)
 	if err == unix.EAGAIN || err == unix.EINTR {
 		if !t.watched {

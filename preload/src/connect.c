@@ -192,9 +192,11 @@ static bool attempt_letter(struct attempt *a, int fd, uint64_t netns)
 	}
 	fill(a, &m, netns);
 	if (prepare(a, fd) && letter_send(a->path, &a->id, &m, a->end, fd, &a->maxseg)) {
-		if (status(a, O_NONBLOCK) || !letter_withdraw(fd))
+		if (status(a, O_NONBLOCK))
 			return true;
+		letter_withdraw(fd); /* nobody has it, as there is no connection */
 		letter_unmark(fd, a->maxseg);
+		birth_never(fd);
 	}
 	attempt_drop(a);
 	return false;
@@ -294,6 +296,7 @@ static bool attempt_letter_end(struct attempt *a, int fd, bool connected)
 	if (((connected || established(a, fd)) && !given_up(a->end)) || !letter_withdraw(fd))
 		return true;
 	letter_unmark(fd, a->maxseg);
+	birth_never(fd); /* should the program connect it again, nobody could take that */
 	return false;
 }
 

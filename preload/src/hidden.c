@@ -66,8 +66,8 @@ static uint64_t made(const int *ends, size_t n, const struct hidden *before)
 {
 	uint64_t cookie = 0;
 
-	for (size_t i = 0; i < n; i++)
-		mine.cookies[i] = add(ends[i]);
+	for (size_t i = 0; n && i < 2; i++)
+		mine.cookies[i] = i < n ? add(ends[i]) : 0;
 	if (n)
 		cookie = mine.cookies[0];
 	if (n && cookie == 0) {

@@ -112,6 +112,8 @@ static bool of_box(const struct sockaddr_un *sun, socklen_t len)
 	const size_t all = 1 + 16 + sizeof(in);
 	size_t n;
 
+	if (len > sizeof(*sun)) /* of a path that has no zero behind it */
+		len = sizeof(*sun);
 	if (len <= offsetof(struct sockaddr_un, sun_path) || sun->sun_family != AF_UNIX || sun->sun_path[0] != '/')
 		return false;
 	n = strnlen(sun->sun_path, len - offsetof(struct sockaddr_un, sun_path));

@@ -120,6 +120,29 @@ bool letter_possible(const char *path, const struct identity *id)
 	return strlen(path) + sizeof(".in0") <= sizeof(((struct sockaddr_un *)0)->sun_path) && letters_allowed() && near(id);
 }
 
+/* attach gives a socket a filter of packets, which lets everything pass. */
+static bool attach(int fd)
+{
+	struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, ~0u);
+	struct sock_fprog filter = {1, &all};
+
+	return SYS(setsockopt, fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0;
+}
+
+/* withdrawals says whether a socket can have a filter, as who might have to give up needs: for that the kernel may lack memory, or forbid it. It is tried once. */
+static bool withdrawals(int fd)
+{
+	static enum { UNTRIED, POSSIBLE, IMPOSSIBLE } state;
+	int is = __atomic_load_n(&state, __ATOMIC_RELAXED);
+	int none = 0;
+
+	if (is == UNTRIED) {
+		is = attach(fd) && SYS(setsockopt, fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof(none)) == 0 ? POSSIBLE : IMPOSSIBLE;
+		__atomic_store_n(&state, is, __ATOMIC_RELAXED);
+	}
+	return is == POSSIBLE;
+}
+
 /*
  * letter_send marks the connection that a socket will make, connects an end to a letterbox of a supervisor, and offers both there. False: it has to be
  * asked, with another end; the mark is gone again.
@@ -130,7 +153,7 @@ bool letter_send(const char *path, const struct identity *id, struct message *m,
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 	size_t n = strlen(path);
 
-	if (!mark(fd, maxseg))
+	if (!withdrawals(fd) || !mark(fd, maxseg))
 		return false;
 	memcpy(sun.sun_path, path, n);
 	memcpy(sun.sun_path + n, ".in", 3);
@@ -145,24 +168,32 @@ bool letter_send(const char *path, const struct identity *id, struct message *m,
 /* letter_withdraw has nobody get the other end any more that was offered with a TCP socket. False: somebody has. */
 bool letter_withdraw(int fd)
 {
-	struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, ~0u);
-	struct sock_fprog filter = {1, &all};
 	int locked = 0;
 	socklen_t len = sizeof(locked);
 
-	if (SYS(setsockopt, fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0)
-		return true;
-	return SYS(getsockopt, fd, SOL_SOCKET, SO_LOCK_FILTER, &locked, &len) != 0 || !locked;
+	return attach(fd) || SYS(getsockopt, fd, SOL_SOCKET, SO_LOCK_FILTER, &locked, &len) != 0 || !locked;
 }
 
-/* right says whether an end is ours from now on that was offered with a TCP socket. */
-static bool right(int tcp)
+/* unfiltered says whether nobody has given up a TCP socket that came with a letter. */
+static bool unfiltered(int tcp)
 {
-	int one = 1;
 	socklen_t length = 0; /* of the filter */
 
-	return SYS(setsockopt, tcp, SOL_SOCKET, SO_LOCK_FILTER, &one, sizeof(one)) == 0 &&
-	       SYS(getsockopt, tcp, SOL_SOCKET, SO_GET_FILTER, NULL, &length) == 0 && length == 0;
+	return SYS(getsockopt, tcp, SOL_SOCKET, SO_GET_FILTER, NULL, &length) == 0 && length == 0;
+}
+
+/*
+ * right says whether an end is ours from now on that was offered with a TCP socket. The socket of a client that has died before it connected is not connected, though
+ * another one may have its address by now.
+ */
+static bool right(int tcp, const struct identity *id)
+{
+	struct address server, client;
+	int one = 1;
+	bool six;
+
+	return address_of(tcp, true, &server, &six) && address_equal(&server, &id->local) && address_of(tcp, false, &client, &six) &&
+	       address_equal(&client, &id->peer) && unfiltered(tcp) && SYS(setsockopt, tcp, SOL_SOCKET, SO_LOCK_FILTER, &one, sizeof(one)) == 0 && unfiltered(tcp);
 }
 
 /* letterbox gets descriptors of our supervisor: the letterbox, and where to tell what was taken. There is one more, for an end. False: ask. */
@@ -291,12 +322,15 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 		give_back(id, end);
 		end = -1;
 	}
+	if (end >= 0 && (!look(end, &m, tcp) || m.netns != netns_of(fd) || !identity_family(end, id))) {
+		give_back(id, end);
+		end = -1;
+	}
 	if (end >= 0) {
-		*asks = false;
-		if (look(end, &m, tcp) && m.netns == netns_of(fd) && right(*tcp) && identity_family(end, id) &&
-		    SYS(recvfrom, end, &m, sizeof(m), MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m)) {
+		if (right(*tcp, id) && SYS(recvfrom, end, &m, sizeof(m), MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m)) {
+			*asks = false;
 			tell(notes, id, m.unique, client_of(end));
-		} else {
+		} else { /* of a client that has given up, or died; there may be another one behind it, which had the port afterwards */
 			SYS(close, end);
 			end = -1;
 		}

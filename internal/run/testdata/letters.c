@@ -250,27 +250,54 @@ static int closed(void)
 	return count;
 }
 
-/* withdrawn has a connection that is not there at once, as the queue of the listener is full. */
-static int withdrawn(void)
+/* fill makes connections until the queue of the listener is full, and returns how many. The last one is not there yet. */
+static int fill(int fds[16])
 {
-	int fds[16], n = 0, error = 0;
-	socklen_t len = sizeof(error);
-	struct pollfd p = {.events = POLLOUT};
-	pid_t pid;
-
 	CHECK(listen(listener, 0) == 0);
-	for (;; n++) {
-		CHECK(n < 16);
+	for (int n = 0; n < 16; n++) {
 		fds[n] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 		CHECK(fds[n] >= 0);
 		if (connect(fds[n], (struct sockaddr *)&to, sizeof(to)) != 0) {
 			CHECK(errno == EINPROGRESS);
 			if (!moved(fds[n]))
-				break;
+				return n;
 		}
 		CHECK(fcntl(fds[n], F_SETFL, 0) == 0);
 	}
-	pid = start(echoes);
+	CHECK(!"the queue is full");
+	return -1;
+}
+
+/* again has a socket connect once more that was in vain at first. */
+static int again(void)
+{
+	pid_t pid = start(echoes); /* first, as what was there before a fork stays TCP */
+	int fds[16], n, status;
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+	CHECK(kill(pid, SIGSTOP) == 0 && waitpid(pid, &status, WUNTRACED) == pid);
+	n = fill(fds);
+	CHECK(connect(fds[n], &none, sizeof(none)) == 0 && fcntl(fds[n], F_SETFL, 0) == 0);
+	CHECK(kill(pid, SIGCONT) == 0);
+	for (int i = 0; i < n; i++) {
+		exchange(fds[i]);
+		CHECK(close(fds[i]) == 0);
+	}
+	CHECK(connect(fds[n], (struct sockaddr *)&to, sizeof(to)) == 0);
+	exchange(fds[n]);
+	CHECK(close(fds[n]) == 0);
+	stop(pid);
+	return n;
+}
+
+/* withdrawn has a connection that is not there at once, as the queue of the listener is full. */
+static int withdrawn(void)
+{
+	int fds[16], n = fill(fds), error = 0;
+	socklen_t len = sizeof(error);
+	struct pollfd p = {.events = POLLOUT};
+	pid_t pid = start(echoes);
+
 	for (int i = 0; i < n; i++) {
 		exchange(fds[i]);
 		CHECK(close(fds[i]) == 0);
@@ -299,6 +326,35 @@ static int marked(void)
 	CHECK(close(fd) == 0);
 	stop(pid);
 	return 0;
+}
+
+static int from_port(uint16_t *port)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(*port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+
+	CHECK(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0 && bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0);
+	*port = port_of(fd, 0);
+	CHECK(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+	return fd;
+}
+
+/* stale has a connection come after another one with the same ports, which nobody has accepted before the listener closed. */
+static int stale(void)
+{
+	uint16_t port = 0;
+	int one = 1, first = from_port(&port), second, accepted;
+	char b = 0;
+
+	CHECK(close(listener) == 0);
+	listener = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(listener >= 0 && setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
+	CHECK(bind(listener, (struct sockaddr *)&to, sizeof(to)) == 0 && listen(listener, 128) == 0);
+	second = from_port(&port);
+	accepted = accept(listener, NULL, NULL);
+	CHECK(accepted >= 0 && write(second, "2", 1) == 1 && read(accepted, &b, 1) == 1 && b == '2');
+	CHECK(close(first) == 0 && close(second) == 0 && close(accepted) == 0);
+	return 1;
 }
 
 /* filtering has a connection whose packets the program filters: that is for TCP only. */
@@ -387,6 +443,10 @@ int main(int argc, char **argv)
 		n = closed();
 	else if (strcmp(argv[1], "withdrawn") == 0)
 		n = withdrawn();
+	else if (strcmp(argv[1], "stale") == 0)
+		n = stale();
+	else if (strcmp(argv[1], "again") == 0)
+		n = again();
 	else if (strcmp(argv[1], "marked") == 0)
 		n = marked();
 	else if (strcmp(argv[1], "filtering") == 0)
