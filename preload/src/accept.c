@@ -7,6 +7,9 @@
 #include <fcntl.h>
 #include <string.h>
 
+#define AGAIN 3 /* times that are asked once more: after 1, 2 and 4 ms */
+#define MSEC 1000000L
+
 EXPORT int listen(int fd, int backlog)
 {
 	long r = SYS(listen, fd, backlog);
@@ -99,6 +102,13 @@ static int moved(int listener, int fd, int flags)
 		end = letter_claim(&id, fd, &asks, &tcp);
 	if (end < 0 && asks)
 		end = claim(&id, fd);
+	/* Another one that accepts may have found our end in the letterbox, and is about to give it back. */
+	for (int i = 0; end < 0 && asks && marked && i < AGAIN; i++) {
+		struct timespec pause = {.tv_nsec = MSEC << i};
+
+		SYS(ppoll, NULL, 0, &pause, NULL, 0);
+		end = claim(&id, fd);
+	}
 	if (end < 0)
 		return fd;
 	/* Who was asked may have had the accepted socket linger already, to reset it. */

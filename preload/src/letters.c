@@ -183,17 +183,18 @@ static bool unfiltered(int tcp)
 }
 
 /*
- * right says whether an end is ours from now on that was offered with a TCP socket. The socket of a client that has died before it connected is not connected, though
- * another one may have its address by now.
+ * right says whether an end is ours from now on that was offered with a TCP socket. The socket of a client that has died before it connected, or whose listener has
+ * gone, is not connected, though another one may have its address by now: that is another connection. *asks: it may be elsewhere.
  */
-static bool right(int tcp, const struct identity *id)
+static bool right(int tcp, const struct identity *id, bool *asks)
 {
 	struct address server, client;
 	int one = 1;
 	bool six;
 
-	return address_of(tcp, true, &server, &six) && address_equal(&server, &id->local) && address_of(tcp, false, &client, &six) &&
-	       address_equal(&client, &id->peer) && unfiltered(tcp) && SYS(setsockopt, tcp, SOL_SOCKET, SO_LOCK_FILTER, &one, sizeof(one)) == 0 && unfiltered(tcp);
+	*asks = !address_of(tcp, true, &server, &six) || !address_equal(&server, &id->local) || !address_of(tcp, false, &client, &six) ||
+		!address_equal(&client, &id->peer);
+	return !*asks && unfiltered(tcp) && SYS(setsockopt, tcp, SOL_SOCKET, SO_LOCK_FILTER, &one, sizeof(one)) == 0 && unfiltered(tcp);
 }
 
 /* letterbox gets descriptors of our supervisor: the letterbox, and where to tell what was taken. There is one more, for an end. False: ask. */
@@ -327,10 +328,9 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 		end = -1;
 	}
 	if (end >= 0) {
-		if (right(*tcp, id) && SYS(recvfrom, end, &m, sizeof(m), MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m)) {
-			*asks = false;
+		if (right(*tcp, id, asks) && SYS(recvfrom, end, &m, sizeof(m), MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m)) {
 			tell(notes, id, m.unique, client_of(end));
-		} else { /* of a client that has given up, or died; there may be another one behind it, which had the port afterwards */
+		} else { /* its client has given up; or it is of one that had the port before, and there may be another one behind it */
 			SYS(close, end);
 			end = -1;
 		}
