@@ -9,25 +9,38 @@ FUZZTIME ?= 10s
 # Where 'make install' puts things.
 PREFIX ?= /usr/local
 
+# 'gosmc version' prints these. A source archive has no .git: name them, as in make VERSION=v1.2.3 COMMIT=abc123.
+# The go command supplies each one that is empty.
+VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty=+changes 2>/dev/null)
+COMMIT ?= $(shell git describe --always --exclude '*' --abbrev=40 --dirty=+changes 2>/dev/null)
+BIN = bin/gosmc
+MEASURE = github.com/gosmc/smc/internal/measure
+
 .DEFAULT_GOAL := help
-.PHONY: help build install man test check fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test interop
+.PHONY: help build install uninstall man test check fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-build: ## build the gosmc command into bin/
-	go build -o bin/gosmc ./cmd/gosmc
+build: ## build the gosmc command into bin/: one static file, which runs in any container
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X '$(MEASURE).version=$(VERSION)' -X '$(MEASURE).commit=$(COMMIT)'" -o $(BIN) ./cmd/gosmc
 
 man: ## write the manual pages into bin/man
 	go run ./cmd/gosmc man bin/man
 
 install: build ## install the command, its manual pages and completion: make install PREFIX=/usr DESTDIR=/tmp/package
-	install -D bin/gosmc $(DESTDIR)$(PREFIX)/bin/gosmc
-	bin/gosmc man $(DESTDIR)$(PREFIX)/share/man
+	install -D $(BIN) $(DESTDIR)$(PREFIX)/bin/gosmc
+	$(BIN) man $(DESTDIR)$(PREFIX)/share/man
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
-	bin/gosmc completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gosmc
-	bin/gosmc completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gosmc
-	bin/gosmc completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gosmc.fish
+	$(BIN) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gosmc
+	$(BIN) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gosmc
+	$(BIN) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gosmc.fish
+
+uninstall: ## remove what 'make install' installed, with the same PREFIX and DESTDIR
+	rm -f $(DESTDIR)$(PREFIX)/bin/gosmc
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/gosmc.1 $(DESTDIR)$(PREFIX)/share/man/man1/gosmc-*.1 $(DESTDIR)$(PREFIX)/share/man/man5/gosmc.conf.5
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gosmc $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gosmc
+	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gosmc.fish
 
 test: vet ## vet, and every test: what to run after cloning
 	go test -timeout 30m ./...

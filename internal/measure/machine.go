@@ -115,32 +115,41 @@ func readCaches(dir string) []Cache {
 // BootID names this boot of the machine; empty if the kernel does not say.
 func BootID() string { return readLine("/proc/sys/kernel/random/boot_id") }
 
-// BuildCommit is the commit that the program was built from, as far as the build knows.
+// The Makefile sets version and commit through the linker. They are empty in other builds.
+var version, commit string
+
+// BuildCommit returns the commit that the Makefile or the go command recorded in the program, or "unknown".
 func BuildCommit() string {
+	if commit != "" {
+		return commit
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
-	commit, modified := "", false
+	revision, modified := "", false
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
-			commit = s.Value
+			revision = s.Value
 		case "vcs.modified":
 			modified = s.Value == "true"
 		}
 	}
 	switch {
-	case commit == "":
+	case revision == "":
 		return "unknown"
 	case modified:
-		return commit + "+changes"
+		return revision + "+changes"
 	}
-	return commit
+	return revision
 }
 
-// ModuleVersion is the version of this module, as far as the build knows.
+// ModuleVersion returns the version that the Makefile or the go command recorded in the program, or "(devel)".
 func ModuleVersion() string {
+	if version != "" {
+		return version
+	}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version
 	}

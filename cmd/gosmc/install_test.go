@@ -1,0 +1,110 @@
+package main
+
+import (
+	"debug/elf"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// makeTarget runs a target of the Makefile in the directory of the module.
+func makeTarget(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.Command("make", args...)
+	cmd.Dir = filepath.Join("..", "..")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// filesBelow returns the regular files below dir.
+func filesBelow(t *testing.T, dir string) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// An image without a C library runs the command that make install installs: it is static, small, and knows its version.
+// make uninstall removes every file again.
+func TestMakeInstall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the command")
+	}
+	if _, err := exec.LookPath("make"); err != nil {
+		t.Skip("needs make")
+	}
+	dest := t.TempDir()
+	where := []string{"DESTDIR=" + dest, "PREFIX=/opt/smc", "BIN=" + filepath.Join(t.TempDir(), "gosmc")}
+	makeTarget(t, append([]string{"install", "VERSION=v1.2.3", "COMMIT=0123abc"}, where...)...)
+
+	command := filepath.Join(dest, "opt/smc/bin/gosmc")
+	f, err := elf.Open(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+			t.Errorf("the installed command has a segment %v: it needs a dynamic loader", p.Type)
+		}
+	}
+	for _, s := range f.Sections {
+		if s.Name == ".symtab" || strings.HasPrefix(s.Name, ".debug_") || strings.HasPrefix(s.Name, ".zdebug_") {
+			t.Errorf("the installed command has a section %s: it is not stripped", s.Name)
+		}
+	}
+
+	out, err := exec.Command(command, "version", "--json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v versionReport
+	if err := json.Unmarshal(out, &v); err != nil || v.Version != "v1.2.3" || v.Commit != "0123abc" {
+		t.Errorf("gosmc version --json = %s, %v; want version v1.2.3 and commit 0123abc", out, err)
+	}
+	for _, name := range []string{"share/man/man1/gosmc-run.1", "share/man/man5/gosmc.conf.5", "share/fish/vendor_completions.d/gosmc.fish"} {
+		if _, err := os.Stat(filepath.Join(dest, "opt/smc", name)); err != nil {
+			t.Errorf("make install: %v", err)
+		}
+	}
+
+	makeTarget(t, append([]string{"uninstall"}, where...)...)
+	if left := filesBelow(t, dest); len(left) > 0 {
+		t.Errorf("make uninstall left %q", left)
+	}
+}
+
+// The commit of a build from a clone is that of the clone.
+func TestMakeCommit(t *testing.T) {
+	for _, program := range []string{"make", "git"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("needs " + program)
+		}
+	}
+	head, err := exec.Command("git", "rev-parse", "HEAD").Output()
+	if err != nil {
+		t.Skip("needs a clone: ", err)
+	}
+	cmd := exec.Command("make", "--dry-run", "build")
+	cmd.Dir = filepath.Join("..", "..")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "measure.commit=" + strings.TrimSpace(string(head)); !strings.Contains(string(out), want) {
+		t.Errorf("make --dry-run build = %s; want %s in it", out, want)
+	}
+}
