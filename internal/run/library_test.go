@@ -101,3 +101,20 @@ func TestLibrarySanitized(t *testing.T) {
 	s := newTestSupervisor(t)
 	runSockets(t, program, []string{"MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD=" + library, EnvSocket + "=" + s.path})
 }
+
+// TestLibraryWithoutDlsym has the library find libc's functions by itself, as it must where glibc is older than 2.34 and the program
+// has not loaded libdl. The case "heirs" forks.
+func TestLibraryWithoutDlsym(t *testing.T) {
+	if preload.Library() == nil {
+		t.Skip("no library for " + runtime.GOARCH)
+	}
+	program := sockets(t)
+	library := filepath.Join(t.TempDir(), "libgosmc-dlsym.so")
+	source, err := filepath.Glob("../../preload/src/*.c")
+	if err != nil || len(source) == 0 {
+		t.Fatalf("no source: %v", err)
+	}
+	compile(t, append([]string{"-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Ddlsym=none_such", "-o", library}, source...)...)
+	s := newTestSupervisor(t)
+	runSockets(t, program, []string{"MOVED=1", "LD_PRELOAD=" + library, EnvSocket + "=" + s.path})
+}

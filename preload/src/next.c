@@ -2,6 +2,10 @@
 #include "preload.h"
 
 #include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <signal.h>
+#include <string.h>
 
 /* The oldest version of dlsym that every glibc has, so that an older one than that of the build can load us. */
 #if defined(__x86_64__)
@@ -102,6 +106,17 @@ static int raw_close(int fd)
 	return (int)sys_return(SYS(close, fd));
 }
 
+/* glibc has these two since 2.35 and 2.34. */
+static int raw_epoll_pwait2(int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask)
+{
+	return (int)sys_return(SYS(epoll_pwait2, epfd, events, max, timeout, mask, 8));
+}
+
+static pid_t raw_fork(void)
+{
+	return (pid_t)sys_return(SYS(clone, SIGCHLD));
+}
+
 struct next next = {
 	.read = raw_read,
 	.write = raw_write,
@@ -121,11 +136,118 @@ struct next next = {
 	.recvfrom = raw_recvfrom,
 	.recvmsg = raw_recvmsg,
 	.recvmmsg = raw_recvmmsg,
+	.epoll_pwait2 = raw_epoll_pwait2,
+	._Fork = raw_fork,
 };
+
+/*
+ * Before glibc 2.34 dlsym was in a library of its own, and many programs load no libdl. The library then reads the symbol tables of
+ * the objects that were loaded after it, in the order in which RTLD_NEXT would look at them.
+ */
+struct lookup {
+	const char *name;
+	uint32_t hash;
+	bool after; /* our own object was seen */
+	void *found;
+};
+
+static uint32_t gnu_hash(const char *name)
+{
+	uint32_t h = 5381;
+
+	for (; *name; name++)
+		h = h * 33 + (uint8_t)*name;
+	return h;
+}
+
+/* The part of an object's symbol table that a lookup needs. */
+struct symbols {
+	const ElfW(Sym) *table;
+	const char *strings;
+	const uint32_t *hash;	/* DT_GNU_HASH */
+	const uint16_t *version; /* of each symbol; the highest bit says that it is not the default one */
+};
+
+static bool symbols_of(const struct dl_phdr_info *info, struct symbols *s)
+{
+	const ElfW(Dyn) *d = NULL;
+
+	for (size_t i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			d = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	*s = (struct symbols){0};
+	for (; d && d->d_tag != DT_NULL; d++) {
+		/* The loader has relocated these addresses, except those of the vDSO. */
+		const void *at = (const void *)(d->d_un.d_ptr < info->dlpi_addr ? info->dlpi_addr + d->d_un.d_ptr : d->d_un.d_ptr);
+
+		switch (d->d_tag) {
+		case DT_SYMTAB:
+			s->table = at;
+			break;
+		case DT_STRTAB:
+			s->strings = at;
+			break;
+		case DT_GNU_HASH:
+			s->hash = at;
+			break;
+		case DT_VERSYM:
+			s->version = at;
+			break;
+		}
+	}
+	return s->table && s->strings && s->hash;
+}
+
+/* look_in looks a function up in one object. The layout of DT_GNU_HASH: four words, the Bloom filter, the buckets, the chains. */
+static int look_in(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	struct lookup *l = arg;
+	const uint32_t *buckets, *chains;
+	struct symbols s;
+
+	(void)size;
+	if (!l->after) {
+		for (size_t i = 0; i < info->dlpi_phnum; i++) {
+			uintptr_t from = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+
+			if (info->dlpi_phdr[i].p_type == PT_LOAD && (uintptr_t)&next - from < info->dlpi_phdr[i].p_memsz)
+				l->after = true;
+		}
+		return 0;
+	}
+	if (!symbols_of(info, &s) || s.hash[0] == 0)
+		return 0;
+	buckets = s.hash + 4 + s.hash[2] * (sizeof(ElfW(Addr)) / sizeof(*s.hash));
+	chains = buckets + s.hash[0];
+	for (uint32_t i = buckets[l->hash % s.hash[0]]; i >= s.hash[1]; i++) {
+		uint32_t hash = chains[i - s.hash[1]];
+		const ElfW(Sym) *sym = &s.table[i];
+
+		if ((hash | 1) == (l->hash | 1) && strcmp(s.strings + sym->st_name, l->name) == 0 && sym->st_shndx != SHN_UNDEF &&
+		    ELF64_ST_TYPE(sym->st_info) == STT_FUNC && !(s.version && (s.version[i] & 0x8000))) {
+			l->found = (void *)(info->dlpi_addr + sym->st_value);
+			return 1;
+		}
+		if (hash & 1)
+			break;
+	}
+	return 0;
+}
+
+/* find returns the next definition of a function, NULL if there is none. */
+static void *find(const char *name)
+{
+	struct lookup l = {.name = name, .hash = gnu_hash(name)};
+
+	if (dlsym)
+		return dlsym(RTLD_NEXT, name);
+	dl_iterate_phdr(look_in, &l);
+	return l.found;
+}
 
 #define RESOLVE_AS(field, name)                                        \
 	do {                                                           \
-		void *found = dlsym(RTLD_NEXT, name);                  \
+		void *found = find(name);                              \
 		if (found)                                             \
 			__builtin_memcpy(&next.field, &found, sizeof(found)); \
 	} while (0)
@@ -133,8 +255,6 @@ struct next next = {
 
 void next_resolve(void)
 {
-	if (!dlsym)
-		return;
 	RESOLVE(read);
 	RESOLVE(write);
 	RESOLVE(readv);

@@ -69,7 +69,7 @@ void resets_open(void)
 
 	if (fd < 0)
 		return;
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == settings.uid && st.st_size == (off_t)sizeof(struct resets)) {
+	if (SYS(fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == settings.uid && st.st_size == (off_t)sizeof(struct resets)) {
 		p = SYS(mmap, NULL, sizeof(struct resets), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		if ((unsigned long)p <= -4096UL)
 			table = (struct resets *)p;

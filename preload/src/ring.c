@@ -148,7 +148,7 @@ struct ring *ring_take(int memfd)
 	uint32_t size;
 	long seals = SYS(fcntl, memfd, F_GET_SEALS);
 
-	if (!ring_guard || seals < 0 || (seals & SEALS) != SEALS || fstat(memfd, &st) != 0 || st.st_size <= RING_PAGE ||
+	if (!ring_guard || seals < 0 || (seals & SEALS) != SEALS || SYS(fstat, memfd, &st) != 0 || st.st_size <= RING_PAGE ||
 	    st.st_size > RING_PAGE + (off_t)RING_BYTES_MOST)
 		return NULL;
 	size = (uint32_t)(st.st_size - RING_PAGE);

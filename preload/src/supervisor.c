@@ -276,7 +276,7 @@ static const struct board *board_fetch(void)
 	}
 	SYS(close, sock);
 	/* Where the page was not there, or could be taken away, to look at it would be a signal. */
-	if (fstat(fd, &st) != 0 || st.st_size < BOARD_SIZE || !((unsigned long)SYS(fcntl, fd, F_GET_SEALS) & F_SEAL_SHRINK)) {
+	if (SYS(fstat, fd, &st) != 0 || st.st_size < BOARD_SIZE || !((unsigned long)SYS(fcntl, fd, F_GET_SEALS) & F_SEAL_SHRINK)) {
 		SYS(close, fd);
 		return NULL;
 	}
