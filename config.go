@@ -3,9 +3,6 @@ package smc
 import (
 	"log/slog"
 	"time"
-
-	"github.com/gosmc/smc/internal/config"
-	"github.com/gosmc/smc/internal/host"
 )
 
 // A Filter says for which servers connections may use SMC. Ports and addresses are the server's, whichever side says it. Both lists have to allow a
@@ -101,28 +98,4 @@ type Config struct {
 
 	// Logger gets events that an operator may want to know of; nil logs nothing.
 	Logger *slog.Logger
-}
-
-func (c *Config) internal() host.Config {
-	if c == nil {
-		return host.Config{}
-	}
-	return host.Config{
-		Disabled:      c.Disabled,
-		Listen:        config.Filter(c.Listen),
-		Connect:       config.Filter(c.Connect),
-		Dir:           c.Dir,
-		UEIDs:         c.UEIDs,
-		SMCRPeers:     c.SMCRPeers,
-		SMCRDevices:   c.SMCRDevices,
-		SMCRLinks:     c.SMCRLinks,
-		SMCRSpread:    c.SMCRSpread,
-		SMCRKeepAlive: c.SMCRKeepAlive,
-		SMCRv1:        c.SMCRv1,
-		Spin:          c.Spin,
-		ReadBuffer:    c.ReadBuffer,
-		MemoryBudget:  c.MemoryBudget,
-		AnyUser:       c.AnyUser,
-		Logger:        c.Logger,
-	}
 }

@@ -8,8 +8,6 @@ import (
 	"runtime"
 	"syscall"
 	"time"
-
-	"github.com/gosmc/smc/internal/host"
 )
 
 // A Conn is a connection over SMC or over plain TCP. It is a [net.Conn] with the methods
@@ -24,13 +22,13 @@ import (
 //
 // A Conn that becomes unreachable without Close is closed by the garbage collector, as those of package net are.
 type Conn struct {
-	c *host.Conn // which the host holds: it must not lead back to the Conn
+	c *innerConn // which the host holds: it must not lead back to the Conn
 }
 
 // newConn returns the Conn that an application holds.
-func newConn(inner *host.Conn) *Conn {
+func newConn(inner *innerConn) *Conn {
 	c := &Conn{c: inner}
-	runtime.AddCleanup(c, (*host.Conn).Forget, inner)
+	runtime.AddCleanup(c, (*innerConn).Forget, inner)
 	return c
 }
 
@@ -161,7 +159,7 @@ func (c *Conn) SetWriteBuffer(bytes int) error { return c.c.SetWriteBuffer(bytes
 // that matches [errors.ErrUnsupported], as Read does in place of waiting, and whoever writes to the descriptor in another way breaks the connection.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	raw, err := c.c.SyscallConn()
-	if err == nil && c.c.Mode() != host.ModeTCP {
+	if err == nil && c.c.Mode() != innerModeTCP {
 		raw = heldConn{raw, c}
 	}
 	return raw, err

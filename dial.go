@@ -6,8 +6,6 @@ import (
 	"net"
 	"syscall"
 	"time"
-
-	"github.com/gosmc/smc/internal/host"
 )
 
 // Requirement is the least that a connection must be. A connection that is less is closed.
@@ -22,7 +20,9 @@ const (
 )
 
 // String returns "any", "smc", "smc-d" or "smc-r".
-func (r Requirement) String() string { return host.Requirement(r).String() }
+func (r Requirement) String() string { return requirementNames[r] }
+
+var requirementNames = [...]string{AnyMode: "any", RequireSMC: "smc", RequireSMCD: "smc-d", RequireSMCR: "smc-r"}
 
 // ParseRequirement is the inverse of [Requirement.String].
 func ParseRequirement(s string) (Requirement, error) {
@@ -103,8 +103,8 @@ func (d *Dialer) Dial(network, addr string) (*Conn, error) {
 // ctx bounds the TCP connect and the SMC handshake; once DialContext has returned, ctx has
 // no effect on the connection.
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (*Conn, error) {
-	opts := host.DialOptions{
-		Require:    host.Requirement(d.Require),
+	opts := innerDialOptions{
+		Require:    innerRequirement(d.Require),
 		ReadBuffer: d.ReadBuffer,
 		Control:    d.ControlContext,
 		Net: net.Dialer{
@@ -121,7 +121,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, addr string) (*Conn, 
 		}
 		opts.LocalAddr = local
 	}
-	if err := host.CheckBuffer(d.WriteBuffer); err != nil {
+	if err := checkBuffer(d.WriteBuffer); err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: fmt.Errorf("WriteBuffer: %w", err)}
 	}
 	deadline := d.Deadline

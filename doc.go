@@ -17,6 +17,9 @@
 // SMC-D with an Emulated-ISM device within a machine, and as SMC-R with software RoCEv2 between machines, where Linux kernels are
 // reached, too. SMC-R is off unless [Config.SMCRPeers] names the peer, or both ends have TCP option 254 with the help of gosmc agent.
 //
+// The package builds on every system, so that programs need no build tags. On systems other than Linux all connections are
+// plain TCP with the reason NOT_SUPPORTED, and the methods for urgent data fail.
+//
 // Two programs find each other through the run directory, which any user has: see
 // [Config]. Within a machine nothing needs privilege or configuration.
 //

@@ -3,21 +3,19 @@ package smc
 import (
 	"context"
 	"sync"
-
-	"github.com/gosmc/smc/internal/host"
 )
 
 // A Host is one SMC instance: its device, its peers, its limits and its counters. Most
 // programs use the one that [Dial] and [Listen] share, see [DefaultHost]. A Host may be
 // used by several goroutines at once.
 type Host struct {
-	h *host.Host
+	h *innerHost
 }
 
 // NewHost returns a new host. It takes nothing from the system until it is used. The
 // caller ends it with Shutdown or Close.
 func NewHost(config *Config) (*Host, error) {
-	h, err := host.New(config.internal())
+	h, err := newInner(config)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +23,7 @@ func NewHost(config *Config) (*Host, error) {
 }
 
 var defaultHost = sync.OnceValue(func() *Host {
-	h, err := host.New(host.Config{ReleaseIdle: true})
+	h, err := newDefault()
 	if err != nil { // the zero configuration is always good
 		panic(err)
 	}
@@ -38,14 +36,14 @@ var defaultHost = sync.OnceValue(func() *Host {
 func DefaultHost() *Host { return defaultHost() }
 
 // or returns h, or the default host for nil.
-func (h *Host) or() *host.Host {
+func (h *Host) or() *innerHost {
 	if h == nil {
 		h = DefaultHost()
 	}
 	return h.h
 }
 
-// Dir returns the run directory.
+// Dir returns the run directory. On systems other than Linux it returns Config.Dir.
 func (h *Host) Dir() string { return h.h.Dir() }
 
 // Shutdown ends the host gracefully: it closes all listeners, waits until the application

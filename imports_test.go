@@ -50,7 +50,8 @@ var mayImport = map[string][]string{
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config"},
-	".":                   {"wire/...", "internal/config", "internal/host"},
+	".":                   {"wire/...", "internal/config", "internal/host", "internal/plain"},
+	"internal/plain":      {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
 	"internal/capture":    {"internal/frame"},             // packets; of no protocol but what it must know to choose them
 	"internal/dissect":    {"wire/...", "internal/frame"}, // not core, not host: it must read any peer's bytes

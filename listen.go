@@ -8,8 +8,6 @@ import (
 	"runtime"
 	"syscall"
 	"time"
-
-	"github.com/gosmc/smc/internal/host"
 )
 
 // A ListenConfig makes listeners. The zero value is ready to use.
@@ -93,12 +91,12 @@ func FileListener(f *os.File) (*Listener, error) {
 }
 
 // options are those of the host.
-func (lc *ListenConfig) options(network string) (host.ListenOptions, error) {
-	if err := host.CheckBuffer(lc.WriteBuffer); err != nil {
-		return host.ListenOptions{}, &net.OpError{Op: "listen", Net: network, Err: fmt.Errorf("WriteBuffer: %w", err)}
+func (lc *ListenConfig) options(network string) (innerListenOptions, error) {
+	if err := checkBuffer(lc.WriteBuffer); err != nil {
+		return innerListenOptions{}, &net.OpError{Op: "listen", Net: network, Err: fmt.Errorf("WriteBuffer: %w", err)}
 	}
-	return host.ListenOptions{
-		Require:    host.Requirement(lc.Require),
+	return innerListenOptions{
+		Require:    innerRequirement(lc.Require),
 		ReadBuffer: lc.ReadBuffer,
 		Net: net.ListenConfig{
 			Control:         lc.Control,
@@ -114,13 +112,13 @@ func (lc *ListenConfig) options(network string) (host.ListenOptions, error) {
 //
 // A Listener that becomes unreachable without Close is closed by the garbage collector.
 type Listener struct {
-	l *host.Listener // which the host holds: it must not lead back to the Listener
+	l *innerListener // which the host holds: it must not lead back to the Listener
 }
 
 // newListener returns the Listener that an application holds.
-func newListener(inner *host.Listener) *Listener {
+func newListener(inner *innerListener) *Listener {
 	l := &Listener{l: inner}
-	runtime.AddCleanup(l, func(inner *host.Listener) { go inner.Close() }, inner) // which may have to wait
+	runtime.AddCleanup(l, func(inner *innerListener) { go inner.Close() }, inner) // which may have to wait
 	return l
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -21,7 +20,9 @@ const (
 )
 
 // String returns "TCP", "SMC-D", "SMC-R" or "Unix".
-func (m Mode) String() string { return host.Mode(m).String() }
+func (m Mode) String() string { return modeNames[m] }
+
+var modeNames = [...]string{ModeTCP: "TCP", ModeSMCD: "SMC-D", ModeSMCR: "SMC-R", ModeUnix: "Unix"}
 
 // MarshalText implements [encoding.TextMarshaler].
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
@@ -77,11 +78,7 @@ func (c *Conn) State() State {
 		s.Reason = publicReason(c.c.Reason())
 		return s
 	}
-	agreed := c.c.Agreed()
-	s.Version, s.EID = agreed.Version, agreed.EID
-	s.PeerHost, s.PeerOS, s.PeerPID = agreed.PeerHost, agreed.PeerOS, agreed.PeerPID
-	s.ReadBuffer, s.WriteBuffer = c.c.Buffers()
-	s.Link = c.c.Link()
+	s.setAgreed(c.c)
 	return s
 }
 
@@ -120,7 +117,7 @@ func publicError(err error) error {
 	if !errors.As(err, &op) {
 		return err
 	}
-	if fb, ok := op.Err.(*host.FallbackError); ok {
+	if fb, ok := op.Err.(*innerFallbackError); ok {
 		op.Err = &FallbackError{Reason: publicReason(fb.Reason), ByPeer: fb.ByPeer, Err: fb.Err}
 	}
 	return err

@@ -56,7 +56,8 @@ func (s *supervisor) hearOutside(t *talk, uid uint32) {
 		s.outsiders.leave(uid)
 	}()
 	unix.SetNonblock(t.fd, false)
-	unix.SetsockoptTimeval(t.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(talkTimeout / time.Second)})
+	timeout := unix.NsecToTimeval(int64(talkTimeout))
+	unix.SetsockoptTimeval(t.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
 	m, fds, err := t.receive(0)
 	for err == unix.EINTR {
 		m, fds, err = t.receive(0)

@@ -276,7 +276,7 @@ func (l *ringLiar) offer(size int, what string) {
 var offers = []string{"a ring", "may shrink", "no seals", "cannot be written", "magic", "version", "size", "attached", "a byte more", "empty", "null", "itself", "two", "many"}
 
 // publish puts so many bytes into our ring, whatever is there, and sends the token if one is due.
-func (l *ringLiar) publish(n int) {
+func (l *ringLiar) publish(n int64) {
 	if l.out == nil {
 		return
 	}

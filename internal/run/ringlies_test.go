@@ -240,7 +240,7 @@ func flipRings(s *servant, forTime time.Duration) {
 		if random.IntN(2) == 0 {
 			l.overflow()
 		}
-		l.publish(random.IntN(ringLeast))
+		l.publish(random.Int64N(ringLeast))
 		word := l.word(random.IntN(2), random.IntN(3))
 		l.change(word, word.Load(), value(random.IntN(4*len(values)), word.Load()))
 		l.flipped("at random", func() byte { return "sSrRpati"[random.IntN(8)] }, 30)
@@ -369,7 +369,7 @@ func (l *ringLiar) step(what, a, b byte) {
 			l.read()
 		}
 	case 'p':
-		l.publish(int(int8(a)) << (b % 16))
+		l.publish(int64(int8(a)) << (b % 16))
 	case 'P': // bytes without a token
 		if l.out != nil {
 			l.out.word(ringAtPub).Add(uint64(a) << (b % 40))

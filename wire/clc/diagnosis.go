@@ -78,6 +78,7 @@ const (
 	DiagInherited         Diagnosis = localSpace + 0x14
 	DiagBubble            Diagnosis = localSpace + 0x15
 	DiagNotAllowed        Diagnosis = localSpace + 0x16
+	DiagNotSupported      Diagnosis = localSpace + 0x17
 	DiagBudget            Diagnosis = localSpace + 0x20
 	DiagNoFile            Diagnosis = localSpace + 0x21
 	DiagLimit             Diagnosis = localSpace + 0x22

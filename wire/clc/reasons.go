@@ -383,6 +383,14 @@ var reasons = []Reason{
 		Local:    true,
 		wire:     DiagConfig,
 	}, {
+		Code:     DiagNotSupported,
+		Tag:      "NOT_SUPPORTED",
+		Sentence: "SMC needs Linux.",
+		Cause:    "The program runs on another operating system, where package smc is plain TCP.",
+		Advice:   "Nothing to do: the connection is plain TCP. To use SMC, run both programs on Linux.",
+		Local:    true,
+		wire:     DiagConfig,
+	}, {
 		Code:     DiagBudget,
 		Tag:      "BUDGET",
 		Sentence: "The memory budget for buffers is used up.",

@@ -1,0 +1,58 @@
+package smc
+
+import (
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/host"
+)
+
+// The types and functions behind the exported ones. On Linux they can use SMC; system_other.go names those of other systems.
+type (
+	innerHost          = host.Host
+	innerConn          = host.Conn
+	innerListener      = host.Listener
+	innerDialOptions   = host.DialOptions
+	innerListenOptions = host.ListenOptions
+	innerRequirement   = host.Requirement
+	innerFallbackError = host.FallbackError
+)
+
+const innerModeTCP = host.ModeTCP
+
+func newInner(c *Config) (*innerHost, error) { return host.New(c.internal()) }
+
+func newDefault() (*innerHost, error) { return host.New(host.Config{ReleaseIdle: true}) }
+
+func checkBuffer(n int) error { return host.CheckBuffer(n) }
+
+// setAgreed fills in the results of the handshake of a connection that is not plain TCP.
+func (s *State) setAgreed(c *innerConn) {
+	agreed := c.Agreed()
+	s.Version, s.EID = agreed.Version, agreed.EID
+	s.PeerHost, s.PeerOS, s.PeerPID = agreed.PeerHost, agreed.PeerOS, agreed.PeerPID
+	s.ReadBuffer, s.WriteBuffer = c.Buffers()
+	s.Link = c.Link()
+}
+
+func (c *Config) internal() host.Config {
+	if c == nil {
+		return host.Config{}
+	}
+	return host.Config{
+		Disabled:      c.Disabled,
+		Listen:        config.Filter(c.Listen),
+		Connect:       config.Filter(c.Connect),
+		Dir:           c.Dir,
+		UEIDs:         c.UEIDs,
+		SMCRPeers:     c.SMCRPeers,
+		SMCRDevices:   c.SMCRDevices,
+		SMCRLinks:     c.SMCRLinks,
+		SMCRSpread:    c.SMCRSpread,
+		SMCRKeepAlive: c.SMCRKeepAlive,
+		SMCRv1:        c.SMCRv1,
+		Spin:          c.Spin,
+		ReadBuffer:    c.ReadBuffer,
+		MemoryBudget:  c.MemoryBudget,
+		AnyUser:       c.AnyUser,
+		Logger:        c.Logger,
+	}
+}

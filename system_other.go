@@ -1,0 +1,33 @@
+//go:build !linux
+
+package smc
+
+import "github.com/gosmc/smc/internal/plain"
+
+// The types and functions behind the exported ones. On systems other than Linux all connections are plain TCP, with the
+// reason NOT_SUPPORTED.
+type (
+	innerHost          = plain.Host
+	innerConn          = plain.Conn
+	innerListener      = plain.Listener
+	innerDialOptions   = plain.DialOptions
+	innerListenOptions = plain.ListenOptions
+	innerRequirement   = plain.Requirement
+	innerFallbackError = plain.FallbackError
+)
+
+const innerModeTCP = plain.ModeTCP
+
+func newInner(c *Config) (*innerHost, error) {
+	if c == nil {
+		c = &Config{}
+	}
+	return plain.New(plain.Config{Dir: c.Dir, UEIDs: c.UEIDs, ReadBuffer: c.ReadBuffer})
+}
+
+func newDefault() (*innerHost, error) { return plain.New(plain.Config{}) }
+
+func checkBuffer(n int) error { return plain.CheckBuffer(n) }
+
+// setAgreed does nothing: there is no handshake.
+func (s *State) setAgreed(*innerConn) {}
