@@ -34,7 +34,7 @@ func newPolicyCommand() *cobra.Command {
 	cmd := namesCommand("policy [show | add WORD VALUE | del WORD VALUE | flush]", "Show and change what may leave TCP, and what stays with it",
 		`Show what a program started now may move from TCP: which programs, ports and addresses, as servers and as clients. What is refused
 stays TCP, with the reason NOT_ALLOWED. 'gosmc run --explain HOST:PORT' says what that means for a server.`,
-		"  gosmc policy\n  sudo gosmc policy add listen-port 8000-8999\n  sudo gosmc policy add program !sshd\n  gosmc policy --json | jq -r '.policy[] | select(.source != \"\")'",
+		"  gosmc policy\n  sudo gosmc policy add listen-port 8000-8999\n  sudo gosmc policy add program '!sshd'\n  gosmc policy --json | jq -r '.policy[] | select(.source != \"\")'",
 		func(cmd *cobra.Command, asJSON bool) error {
 			r, err := newPolicyReport()
 			if err != nil {

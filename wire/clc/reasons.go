@@ -233,9 +233,9 @@ var reasons = []Reason{
 	}, {
 		Code:     DiagNotLocal,
 		Tag:      "NOT_LOCAL",
-		Sentence: "The peer is on another host, and nothing here can signal SMC over the network.",
-		Cause:    "TCP option 254 needs the agent or privileges; the local rendezvous works within one host only.",
-		Advice:   "Start the agent (gosmc agent) as root on both hosts.",
+		Sentence: "The peer's address is not in this network namespace, and nothing here can signal SMC over the network.",
+		Cause:    "The peer is on another host, or in another network namespace or container of this one: the local rendezvous works within one.",
+		Advice:   "For another host, start the agent (gosmc agent) as root on both. Programs of one machine need one network namespace.",
 		Local:    true,
 		wire:     DiagPeerNoSMC,
 	}, {
@@ -267,7 +267,7 @@ var reasons = []Reason{
 		Tag:      "OTHER_USER",
 		Sentence: "The peer's process belongs to another user, and memory is not shared with other users.",
 		Cause:    "Client and server run as different users.",
-		Advice:   "Run both as one user, or allow the other user in the configuration.",
+		Advice:   "Run both as one user, or, with package smc, set Config.AnyUser at both ends.",
 		Local:    true,
 		wire:     DiagConfig,
 	}, {
@@ -346,8 +346,8 @@ var reasons = []Reason{
 		Code:     DiagPolicy,
 		Tag:      "POLICY",
 		Sentence: "The kind of SMC that is required is not available.",
-		Cause:    "One of the programs requires SMC-R, which this release does not use for connections yet.",
-		Advice:   "Require SMC-D, or SMC of any kind.",
+		Cause:    "One program requires SMC-D and the other SMC-R, or the required kind cannot be used between them: 'gosmc info' says why.",
+		Advice:   "Within one machine require SMC-D, between machines SMC-R; or SMC of any kind.",
 		Local:    true,
 		wire:     DiagConfig,
 	}, {
