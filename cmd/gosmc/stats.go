@@ -44,7 +44,7 @@ func newStatsCommand() *cobra.Command {
 		Short: "Show counters: connections by mode, bytes, messages by type, fallbacks and ends by reason",
 		Long: `Show what the hosts of this machine have counted since they started, summed and for each
 host; link groups and the memory of RMBs, the receive buffers of SMC-R, are those that there are now. Ends are
-those of handshakes and connections that did not end in order, and of link groups of SMC-R. A host ends with its process, and its counters with it. The exit status is 1 if the run directory that --dir or
+those of handshakes and connections that did not end in order, and of link groups of SMC-R. Bytes are n/a if they are not counted, as those of 'gosmc run'. A host ends with its process, and its counters with it. The exit status is 1 if the run directory that --dir or
 GOSMC_DIR names does not exist.`,
 		Example: `  gosmc stats
   gosmc stats --watch 2
@@ -119,7 +119,7 @@ func newStatsReport(g *survey.Answers) statsReport {
 var usualModes = []string{"SMC-D", "SMC-R", "TCP"}
 
 // sumCounters adds up the counters of several hosts; fallbacks are ordered by their number. The usual modes are there
-// also if there is no host.
+// also if there is no host. Bytes has no entry for a mode of which no host counts the bytes.
 func sumCounters(list []control.StatusCounters) control.StatusCounters {
 	sum := control.StatusCounters{
 		Connections: map[string]uint64{}, Bytes: map[string]control.ByteCount{}, Fallbacks: []control.FallbackCount{},
@@ -128,9 +128,13 @@ func sumCounters(list []control.StatusCounters) control.StatusCounters {
 	for _, mode := range usualModes {
 		sum.Connections[mode], sum.Bytes[mode] = 0, control.ByteCount{}
 	}
+	uncounted := make(map[string]bool)
 	for _, c := range list {
 		for mode, n := range c.Connections {
 			sum.Connections[mode] += n
+			if _, counted := c.Bytes[mode]; n > 0 && !counted {
+				uncounted[mode] = true
+			}
 		}
 		for mode, n := range c.Bytes {
 			s := sum.Bytes[mode]
@@ -163,6 +167,11 @@ func sumCounters(list []control.StatusCounters) control.StatusCounters {
 			} else {
 				sum.Fallbacks = append(sum.Fallbacks, f)
 			}
+		}
+	}
+	for mode := range uncounted {
+		if sum.Bytes[mode] == (control.ByteCount{}) { // which would not be true
+			delete(sum.Bytes, mode)
 		}
 	}
 	slices.SortStableFunc(sum.Fallbacks, func(a, b control.FallbackCount) int {
@@ -202,7 +211,11 @@ func (r *statsReport) write(w io.Writer) error {
 
 	byMode := table{columns: []column{{title: "Mode"}, {title: "Connections", right: true}, {title: "Bytes in", right: true}, {title: "Bytes out", right: true}}}
 	for _, m := range modes(&r.Total) {
-		byMode.add(printable(m), count(r.Total.Connections[m]), size(r.Total.Bytes[m].In), size(r.Total.Bytes[m].Out))
+		in, out := "n/a", "n/a" // supervisors of 'gosmc run' do not see payload
+		if n, counted := r.Total.Bytes[m]; counted {
+			in, out = size(n.In), size(n.Out)
+		}
+		byMode.add(printable(m), count(r.Total.Connections[m]), in, out)
 	}
 	totals := table{columns: []column{{}, {right: true}}}
 	totals.add("Handshakes completed", count(r.Total.HandshakesOK))
