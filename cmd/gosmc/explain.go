@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"os/user"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +24,7 @@ type explainReport struct {
 	Time    time.Time   `json:"time"`
 	Address string      `json:"address"` // as it was given
 	Program string      `json:"program"` // that would connect; empty: any
+	UID     int         `json:"uid"`     // of the user that would run it
 	Servers []explained `json:"servers"` // one for each address that the name has
 }
 
@@ -43,9 +46,9 @@ type explainStep struct {
 	What string `json:"what"`
 }
 
-// explain reports what would become of connections to an address. program is a path, or empty.
-func explain(ctx context.Context, address, program string, s *config.Settings) (*explainReport, error) {
-	r := &explainReport{Schema: jsonSchema, Time: time.Now(), Address: address, Program: program, Servers: []explained{}}
+// explain reports what would become of connections of a user to an address. program is a path, or empty.
+func explain(ctx context.Context, address, program string, uid int, s *config.Settings) (*explainReport, error) {
+	r := &explainReport{Schema: jsonSchema, Time: time.Now(), Address: address, Program: program, UID: uid, Servers: []explained{}}
 	servers, err := resolve(ctx, address)
 	if err != nil {
 		return nil, err
@@ -61,8 +64,8 @@ func explain(ctx context.Context, address, program string, s *config.Settings) (
 	hosts := survey.Ask(ctx, "")
 	for _, server := range servers {
 		e := explained{Server: server.String(), Listen: policy.Listen.RefusesListener(server)}
-		e.follow(server, program, s, policy)
-		e.library(server, s, policy, &hosts)
+		e.follow(server, program, uid, s, policy)
+		e.library(server, uid, s, policy, &hosts)
 		r.Servers = append(r.Servers, e)
 	}
 	return r, nil
@@ -102,7 +105,7 @@ func resolve(ctx context.Context, address string) ([]netip.AddrPort, error) {
 }
 
 // follow takes the steps that a program of 'gosmc run' would.
-func (e *explained) follow(server netip.AddrPort, program string, s *config.Settings, policy *config.Policy) {
+func (e *explained) follow(server netip.AddrPort, program string, uid int, s *config.Settings, policy *config.Policy) {
 	e.Mode = modeUnix
 	step := func(ok bool, what string, args ...any) bool {
 		what = fmt.Sprintf(what, args...)
@@ -124,7 +127,7 @@ func (e *explained) follow(server netip.AddrPort, program string, s *config.Sett
 	if why := policy.Connect.Refuses(server); !step(why == "", "%s", or(why, "the policy lets programs here connect"+from(config.ConnectPort, config.ConnectAddress, config.Program))) {
 		return
 	}
-	seen, err := supervise.Look(server)
+	seen, err := supervise.Look(server, uid)
 	if err != nil {
 		step(false, "cannot find out who listens: %v", err)
 		return
@@ -138,15 +141,13 @@ func (e *explained) follow(server netip.AddrPort, program string, s *config.Sett
 	case !step(seen.Listens, "%s listens on it", or(map[bool]string{true: who, false: "nobody"}[seen.Listens], who)):
 	case policy.Listen.Refuses(server) != "":
 		step(false, "%s", policy.Listen.Refuses(server))
-	case !step(seen.Announced != "", "%s", or(map[bool]string{true: "it was started by 'gosmc run'"}[seen.Announced != ""],
-		"no listener on the port is announced: it was not started by 'gosmc run', or in another network namespace or run directory, or its own policy leaves it out")):
 	default:
-		step(seen.Answers, "its supervisor %s", map[bool]string{true: "answers", false: "does not answer: it was killed"}[seen.Answers])
+		step(seen.Obstacle == "", "%s", or(seen.Obstacle, "it was started by 'gosmc run', and its supervisor answers"))
 	}
 }
 
 // library says what a program that uses package smc would get.
-func (e *explained) library(server netip.AddrPort, s *config.Settings, policy *config.Policy, hosts *survey.Answers) {
+func (e *explained) library(server netip.AddrPort, uid int, s *config.Settings, policy *config.Policy, hosts *survey.Answers) {
 	e.Library.Mode = "TCP"
 	if s.Off {
 		e.Library.Reason = "SMC is switched off" + from(config.SMC)
@@ -165,7 +166,11 @@ func (e *explained) library(server netip.AddrPort, s *config.Settings, policy *c
 			if a := local.Addr(); a != server.Addr() && (!a.IsUnspecified() || a.Is4() && server.Addr().Is6()) {
 				continue
 			}
-			if e.Library.Reason = policy.Listen.Refuses(server); e.Library.Reason == "" {
+			switch e.Library.Reason = policy.Listen.Refuses(server); {
+			case e.Library.Reason != "":
+			case int(h.UID) != uid:
+				e.Library.Reason = "the server belongs to another user: both must set Config.AnyUser"
+			default:
 				e.Library.Mode = "SMC-D"
 			}
 			return
@@ -202,12 +207,16 @@ func not(yes bool) string {
 	return "not "
 }
 
-func (r *explainReport) write(w io.Writer) error {
+// write prints the report; all says that programs other than those of 'gosmc run' are meant too.
+func (r *explainReport) write(w io.Writer, all bool) error {
 	var b strings.Builder
 	for _, e := range r.Servers {
 		fmt.Fprintf(&b, "%s: %s of 'gosmc run' connects by %s\n", printable(e.Server), printable(or(r.Program, "a program")), e.Mode)
 		for _, s := range e.Steps {
 			fmt.Fprintf(&b, "  %-3s  %s\n", map[bool]string{true: "yes", false: "no"}[s.OK], printable(s.What))
+		}
+		if !all {
+			continue
 		}
 		fmt.Fprintf(&b, "  A program with package smc connects by %s.\n", e.Library.Mode+printable(prefixed(": ", e.Library.Reason)))
 		if e.Listen == "" {
@@ -237,6 +246,18 @@ func (r *explainReport) verdict() error {
 		last = e.Reason
 	}
 	return &exitError{exitFellBack, errors.New(r.Address + " would be TCP: " + last)}
+}
+
+// userNamed returns the number of a user, who is named or numbered.
+func userNamed(name string) (int, error) {
+	if uid, err := strconv.Atoi(name); err == nil && uid >= 0 {
+		return uid, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return 0, usagef("--user %q: there is no such user", name)
+	}
+	return strconv.Atoi(u.Uid)
 }
 
 // programPath is where a program is that somebody has named.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,7 +99,11 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 	r.Capabilities, r.Limits = p.Capabilities, append(r.Limits, p.Limits...)
 	r.UEIDs = append(r.UEIDs, p.UEIDs...)
 	for _, h := range survey.Ask(ctx, r.Dir).Hosts {
-		r.Programs = append(r.Programs, h.Programs...)
+		for _, p := range h.Programs { // two supervisors may know one
+			if !slices.ContainsFunc(r.Programs, func(have control.StatusProgram) bool { return have.PID == p.PID }) {
+				r.Programs = append(r.Programs, p)
+			}
+		}
 	}
 	r.ConfigFile = config.Path()
 	if _, err := config.Load(); err != nil {

@@ -23,8 +23,8 @@ const (
 )
 
 func newRunCommand() *cobra.Command {
-	var require, asJSON bool
-	var address string
+	var require, asJSON, all bool
+	var address, asUser string
 	var policy policyFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] [--] PROGRAM [ARGUMENT...] | run --explain HOST:PORT [PROGRAM]",
@@ -43,19 +43,24 @@ and 126 if it cannot be executed.
 The policy, see 'gosmc policy --help', says which connections may leave TCP. Flags take the place of what the configuration file and the environment
 say of their word, for PROGRAM and what it starts.
 
---explain runs nothing: it says what would become of a connection to HOST:PORT, from PROGRAM if it is given, and why. The exit status is 0 if it would
-leave TCP, and 3 if not.`,
+--explain runs nothing: it says what would become of a connection to HOST:PORT, from PROGRAM if it is given, and why. A service often runs as a user of its own:
+name that by --user. The exit status is 0 if the connection would leave TCP, and 3 if not.`,
 		Example: `  gosmc run redis-server --port 7001
   gosmc run -- nginx -g 'daemon off;'
   gosmc run psql -h localhost
   gosmc run --listen-port 8000-8999 --connect-port '!5432' ./service
-  gosmc run --explain localhost:7001 redis-cli`,
+  gosmc run --explain localhost:7001 redis-cli
+  sudo gosmc run --explain localhost:6379 --user www-data`,
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveDefault // files
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if asJSON && address == "" {
-				return usagef("--json is for --explain")
+			if address == "" {
+				for _, name := range []string{"json", "user", "all"} {
+					if cmd.Flags().Changed(name) {
+						return usagef("--%s is for --explain", name)
+					}
+				}
 			}
 			s, err := policy.settings(cmd)
 			if err != nil {
@@ -63,7 +68,7 @@ leave TCP, and 3 if not.`,
 			}
 			switch {
 			case address != "":
-				return explainRun(cmd, address, args, s, asJSON)
+				return explainRun(cmd, address, asUser, args, s, asJSON, all)
 			case len(args) == 0:
 				return usagef("which program?")
 			}
@@ -73,15 +78,24 @@ leave TCP, and 3 if not.`,
 	cmd.Flags().SetInterspersed(false) // what comes after PROGRAM is its own
 	cmd.Flags().BoolVar(&require, "require", false, "do not run a program that could only use TCP; exit with status 3")
 	cmd.Flags().StringVar(&address, "explain", "", "say what would become of a connection to `HOST:PORT`, and why, and run nothing")
+	cmd.Flags().StringVar(&asUser, "user", "", "with --explain: of a connection that a program of the user `NAME` makes; else yours")
+	cmd.Flags().BoolVar(&all, "all", false, "with --explain: say also what becomes of programs with package smc, and of servers here")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object, with --explain")
 	policy.register(cmd)
 	return cmd
 }
 
 // explainRun is run --explain.
-func explainRun(cmd *cobra.Command, address string, args []string, s *config.Settings, asJSON bool) error {
+func explainRun(cmd *cobra.Command, address, asUser string, args []string, s *config.Settings, asJSON, all bool) error {
 	if err := checkAddr(address); err != nil {
 		return err
+	}
+	uid := os.Geteuid()
+	if asUser != "" {
+		var err error
+		if uid, err = userNamed(asUser); err != nil {
+			return err
+		}
 	}
 	program := ""
 	if len(args) > 0 {
@@ -90,14 +104,14 @@ func explainRun(cmd *cobra.Command, address string, args []string, s *config.Set
 			return err
 		}
 	}
-	r, err := explain(cmd.Context(), address, program, s)
+	r, err := explain(cmd.Context(), address, program, uid, s)
 	if err != nil {
 		return err
 	}
 	if asJSON {
 		err = writeJSON(cmd.OutOrStdout(), r)
 	} else {
-		err = r.write(cmd.OutOrStdout())
+		err = r.write(cmd.OutOrStdout(), all)
 	}
 	return errors.Join(err, r.verdict())
 }

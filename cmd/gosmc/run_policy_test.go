@@ -29,9 +29,9 @@ func TestRunPolicy(t *testing.T) {
 		why            string // that --explain has on the side of the client
 	}{
 		{"nothing said", nil, nil, "", true, "its supervisor answers"},
-		{"listen-address", []string{"--listen-address", "!127.0.0.0/8"}, nil, "", false, "no listener on the port is announced"},
+		{"listen-address", []string{"--listen-address", "!127.0.0.0/8"}, nil, "", false, "its own policy leaves the address out: address 127.0.0.1 is refused by listen-address !127.0.0.0/8"},
 		{"another listen-address", []string{"--listen-address", "127.0.0.0/8,::1"}, nil, "", true, "its supervisor answers"},
-		{"listen-port", []string{"--listen-port", "none"}, nil, "", false, "no listener on the port is announced"},
+		{"listen-port", []string{"--listen-port", "none"}, nil, "", false, "its own policy leaves the address out: port"},
 		{"connect-port", nil, []string{"--connect-port", "!PORT"}, "", false, "is refused by connect-port !"},
 		{"connect-port that is allowed", nil, []string{"--connect-port", "1,PORT"}, "", true, "its supervisor answers"},
 		{"connect-address", nil, []string{"--connect-address", "10.0.0.0/8"}, "", false, "address 127.0.0.1 is not among connect-address 10.0.0.0/8"},
@@ -133,6 +133,8 @@ func TestRunPolicyErrors(t *testing.T) {
 		{[]string{"--explain", "127.0.0.1:0"}, exitUsage, "want the port"},
 		{[]string{"--explain", "127.0.0.1:1", "no-such-program"}, exitNotFound, "not found"},
 		{[]string{"--json", "true"}, exitUsage, "--json is for --explain"},
+		{[]string{"--user", "nobody", "true"}, exitUsage, "--user is for --explain"},
+		{[]string{"--explain", "127.0.0.1:1", "--user", "no such user"}, exitUsage, "there is no such user"},
 		{[]string{"--explain", "127.0.0.1:1"}, exitFellBack, path + `:1: listen-port "http"`},
 	} {
 		if got := gosmc(t, "", append([]string{"run"}, tt.args...)...); got.code != tt.code || !strings.Contains(got.stderr, tt.text) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,6 +47,8 @@ type ssConn struct {
 	Command    string `json:"command"`
 	Dir        string `json:"dir"`
 	OtherNetNS bool   `json:"other_netns"` // its addresses are those of another network namespace than ours
+	// Rings says which of its directions go by a ring in shared memory, of mode Unix: "in", "out", "both"; empty: none.
+	Rings string `json:"rings,omitempty"`
 }
 
 type ssListener struct {
@@ -54,6 +57,10 @@ type ssListener struct {
 	Command    string `json:"command"`
 	Dir        string `json:"dir"`
 	OtherNetNS bool   `json:"other_netns"` // as that of a connection
+	// Mode is that of the connections that clients on this machine make, of a program of 'gosmc run': "Unix"; empty for others.
+	Mode string `json:"mode,omitempty"`
+	// Unannounced says that clients of 'gosmc run' do not find the listener, so that their connections are TCP.
+	Unannounced bool `json:"unannounced,omitempty"`
 }
 
 func newSSCommand() *cobra.Command {
@@ -68,7 +75,7 @@ TCP connections why they do not use SMC. A connection within the machine has two
 Recv-Q is received and not yet read by the program, Send-Q written and not yet taken by the
 peer, both in bytes. Addresses in another network namespace than that of this command are marked: 127.0.0.1
 there is not 127.0.0.1 here. The mode Unix is that of programs started by 'gosmc run', in this network namespace; their TCP connections
-are shown, too. LG-ID is the connection's link group in its host, and Link, of SMC-R, the link's number in
+are shown, too. A ring in shared memory carries the bytes that come in, those that go out, or both. LG-ID is the connection's link group in its host, and Link, of SMC-R, the link's number in
 that: see 'gosmc linkgroup' and 'gosmc link'.
 
 The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist.`,
@@ -82,8 +89,11 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 			}
 			g := flags.gather(cmd.Context())
 			r := newSSReport(&g, all || !listening, all || listening)
-			if (all || !listening) && flags.dir == "" {
-				r.addMoved()
+			if all || !listening {
+				r.addMoved(flags.dir)
+			}
+			if all || listening {
+				r.addServers(flags.dir)
 			}
 			if flags.json {
 				return errors.Join(writeJSON(cmd.OutOrStdout(), r), incomplete(&g))
@@ -119,74 +129,114 @@ func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 	for _, h := range g.Hosts {
 		if connections {
 			for _, c := range h.Connections {
-				r.Connections = append(r.Connections, ssConn{c, h.PID, h.Command, h.Dir, g.Elsewhere(c.NetNS)})
+				r.Connections = append(r.Connections, ssConn{StatusConn: c, PID: h.PID, Command: h.Command, Dir: h.Dir, OtherNetNS: g.Elsewhere(c.NetNS)})
 			}
 			r.Omitted += h.ConnectionsOmitted
 		}
 		if listeners {
 			for _, l := range h.Listeners {
-				r.Listeners = append(r.Listeners, ssListener{l, h.PID, h.Command, h.Dir, g.Elsewhere(l.NetNS)})
+				r.Listeners = append(r.Listeners, ssListener{StatusListener: l, PID: h.PID, Command: h.Command, Dir: h.Dir, OtherNetNS: g.Elsewhere(l.NetNS)})
 			}
 		}
 	}
 	return r
 }
 
-// addMoved adds the connections of 'gosmc run', which are the kernel's and in no run directory; ends that programs of package smc have are there already. Where the
-// kernel cannot be asked about Unix sockets there is nothing to say: neither can it say whether there are any.
-func (r *ssReport) addMoved() {
+// addMoved adds the connections of 'gosmc run', which the kernel knows and no host: those of programs with the run directory dir, or of all if it is empty. Ends that
+// programs of package smc have are there already. If the kernel cannot be asked about Unix sockets it cannot say whether there are any, and none are added.
+func (r *ssReport) addMoved(dir string) {
 	list, _ := supervise.Connections()
 	for _, c := range list {
 		own := func(x ssConn) bool { return x.Mode == modeUnix && x.Inode == c.Inode && x.PID == c.PID }
 		if i := slices.IndexFunc(r.Connections, own); i >= 0 {
-			r.Connections[i].SendQ, r.Connections[i].Reason = c.SendQ, movedBy(c) // what is queued is bytes here, not memory
+			r.Connections[i].SendQ, r.Connections[i].Rings = c.SendQ, ringsOf(c) // the kernel counts memory for SendQ, not bytes
 			continue
 		}
-		role := "client"
-		if c.Server {
-			role = "server"
+		of := supervise.RunDir(c.PID)
+		if !within(of, dir) {
+			continue
 		}
 		r.Connections = append(r.Connections, ssConn{StatusConn: control.StatusConn{
-			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: role, Mode: modeUnix,
-			UID: c.UID, Inode: c.Inode, RecvQ: c.RecvQ, SendQ: c.SendQ, Reason: movedBy(c),
-		}, PID: c.PID, Command: c.Command})
+			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: roleOf(c), Mode: modeUnix,
+			UID: c.UID, Inode: c.Inode, RecvQ: c.RecvQ, SendQ: c.SendQ,
+		}, PID: c.PID, Command: c.Command, Dir: of, Rings: ringsOf(c)})
 	}
 	stayed, _ := supervise.TCPConnections()
 	for _, c := range stayed {
 		own := func(x ssConn) bool { return x.Inode == c.Inode && x.PID == c.PID } // of a program that uses package smc, too
-		if slices.ContainsFunc(r.Connections, own) {
+		of := supervise.RunDir(c.PID)
+		if slices.ContainsFunc(r.Connections, own) || !within(of, dir) {
 			continue
 		}
-		role, reason := "client", c.Reason.Sentence
-		if c.Server {
-			role = "server"
-		}
+		reason := c.Reason.Sentence
 		if c.Reason.Code == clc.DiagNone {
 			reason = loops
 			r.loops++
 		}
 		r.Connections = append(r.Connections, ssConn{StatusConn: control.StatusConn{
-			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: role, Mode: "TCP", ReasonCode: control.ReasonCode(c.Reason.Code), Reason: reason,
+			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: roleOf(c.Connection), Mode: "TCP", ReasonCode: control.ReasonCode(c.Reason.Code), Reason: reason,
 			UID: c.UID, Inode: c.Inode, RecvQ: c.RecvQ, SendQ: c.SendQ,
-		}, PID: c.PID, Command: c.Command})
+		}, PID: c.PID, Command: c.Command, Dir: of})
 	}
+}
+
+// addServers adds the sockets that programs of 'gosmc run' listen with, as addMoved adds connections.
+func (r *ssReport) addServers(dir string) {
+	list, _ := supervise.Listeners()
+	for _, l := range list {
+		own := func(x ssListener) bool { return x.Inode == l.Inode && x.PID == l.PID }
+		of := supervise.RunDir(l.PID)
+		if slices.ContainsFunc(r.Listeners, own) || !within(of, dir) {
+			continue
+		}
+		r.Listeners = append(r.Listeners, ssListener{
+			StatusListener: control.StatusListener{Local: l.Local.String(), Require: "any", UID: l.UID, Inode: l.Inode},
+			PID:            l.PID, Command: l.Command, Dir: of, Mode: modeUnix, Unannounced: !l.Announced,
+		})
+	}
+}
+
+// within reports whether something of the run directory of is meant by --dir, which is dir, or empty.
+func within(of, dir string) bool {
+	if dir == "" {
+		return true
+	}
+	if of == "" {
+		return false
+	}
+	one, err := os.Stat(of)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(dir)
+	return err == nil && os.SameFile(one, other)
+}
+
+func roleOf(c supervise.Connection) string {
+	if c.Server {
+		return "server"
+	}
+	return "client"
 }
 
 // loops is said of a connection for whose being TCP no reason can be seen.
 const loops = "Both ends were started by 'gosmc run', and it is TCP."
 
-// movedBy says how the bytes of an end go.
-func movedBy(c supervise.Connection) string {
+// ringsOf says which directions of an end have rings.
+func ringsOf(c supervise.Connection) string {
 	switch {
 	case c.Sends && c.Receives:
-		return "on rings"
+		return "both"
 	case c.Sends:
-		return "sends on a ring"
+		return "out"
 	case c.Receives:
-		return "receives on a ring"
+		return "in"
 	}
-	return "in-band"
+	return ""
 }
+
+// unannounced is said of a listener that clients do not find.
+const unannounced = "clients connect by TCP: see 'gosmc run --explain'"
 
 func (r *ssReport) write(w io.Writer, wide bool) error {
 	address := func(s string) string {
@@ -200,16 +250,25 @@ func (r *ssReport) write(w io.Writer, wide bool) error {
 		{title: "Local Address"}, {title: "Peer Address"}, {title: "Mode"}, {title: "LG-ID"}, {title: "Link"}, {title: "Process"}, {},
 	}}
 	for _, l := range r.Listeners {
-		mark := ""
-		if l.OtherNetNS {
+		mark, mode := "", l.Mode
+		switch {
+		case l.OtherNetNS:
 			mark = otherNetNS
+		case l.Unannounced:
+			mark, mode = unannounced, "TCP"
 		}
-		t.add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", "", "", "", process(l.PID, l.Command), mark)
+		t.add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", mode, "", "", process(l.PID, l.Command), mark)
 	}
 	for _, c := range r.Connections {
 		mode := orNA(c.Mode)
 		if c.Version != "" {
 			mode += " " + printable(c.Version)
+		}
+		switch c.Rings {
+		case "both":
+			mode += " rings"
+		case "in", "out":
+			mode += " ring " + c.Rings
 		}
 		if c.ReasonCode != 0 {
 			mode += " " + c.ReasonCode.String()

@@ -35,7 +35,7 @@ func OpenDesk(dir string, policy *config.Policy) (*Desk, error) {
 		err := d.s.open(rundir.Path(dir, rundir.Run))
 		opened <- err
 		if err == nil {
-			tidy(rundir.Path(dir, rundir.Run))
+			tidy(rundir.Path(dir, rundir.Run), nil)
 			d.s.serve()
 		}
 	}()

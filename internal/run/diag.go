@@ -24,6 +24,7 @@ var errNoSocket = errors.New("run: no such socket")
 type socketState struct {
 	local  netip.AddrPort // unmapped
 	cookie uint64
+	uid    uint32 // the user that owns it
 	inode  uint32 // 0: a connection that nobody has accepted yet
 }
 
@@ -138,7 +139,7 @@ func appendState(list []socketState, msg []byte, port uint16) []socketState {
 	if port != 0 && local.Port() != port {
 		return list
 	}
-	return append(list, socketState{local: local, cookie: binary.NativeEndian.Uint64(msg[44:]), inode: binary.NativeEndian.Uint32(msg[68:])})
+	return append(list, socketState{local: local, cookie: binary.NativeEndian.Uint64(msg[44:]), uid: binary.NativeEndian.Uint32(msg[64:]), inode: binary.NativeEndian.Uint32(msg[68:])})
 }
 
 // diagAddress is an address of a socket, unmapped, whose parts are at these offsets of a message.

@@ -1,27 +1,32 @@
 package run
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	osuser "os/user"
 	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/rundir"
 )
 
 // A Server is what can be said, before connecting, of whoever listens at an address.
 type Server struct {
-	Local     bool // the address is one of this machine
-	Listens   bool // somebody listens there, in this network namespace
-	PID       int  // a process that does; 0: not known, or another user's
-	Command   string
-	Announced string // name of the supervisor that has announced the port; "": none
-	Answers   bool   // it does
+	Local   bool // the address is one of this machine
+	Listens bool // somebody listens there, in this network namespace
+	PID     int  // a process that does; 0: not known, or another user's
+	Command string
+	// Obstacle says why a program of 'gosmc run' stays with TCP there, "" if it does not. It is a clause whose subject is the server: "its policy ...".
+	Obstacle string
 }
 
-// Look looks at a server, from the network namespace of the calling thread and for programs with the run directory of this process. The error says why not all
-// could be found out.
-func Look(server netip.AddrPort) (s Server, err error) {
+// Look looks at a server, from the network namespace of the calling thread and for programs of a user with the environment of this process. The error says why
+// not all could be found out.
+func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	server = netip.AddrPortFrom(server.Addr().Unmap(), server.Port())
 	s.Local = isLocal(server)
 	if !s.Local {
@@ -31,25 +36,111 @@ func Look(server netip.AddrPort) (s Server, err error) {
 	if err != nil {
 		return s, err
 	}
+	var socketOf uint32
 	for _, l := range found {
 		if (listener{local: l.local}).gets(server) {
 			owner := []Connection{{Inode: uint64(l.inode)}}
 			owners(owner)
-			s.Listens, s.PID, s.Command = true, owner[0].PID, owner[0].Command
+			s.Listens, s.PID, s.Command, socketOf = true, owner[0].PID, owner[0].Command, l.uid
 		}
+	}
+	if !s.Listens {
+		return s, nil
 	}
 	netns, err := ownNetns()
 	if err != nil {
 		return s, err
 	}
-	dir := rundir.Path(rundir.Default(), rundir.Run)
+	dir := rundir.Path(rundir.DefaultOf(uid), rundir.Run)
 	target, err := os.Readlink(newListeners(dir, "", netns).link(server.Port()))
 	target = linkedSocket(target)
 	if err == nil && filepath.Base(target) == target {
-		s.Announced, s.Answers = target, answers(filepath.Join(dir, target))
+		s.Obstacle = unusable(filepath.Join(dir, target), uid)
+		return s, nil
 	}
+	s.Obstacle = unannounced(s.PID, socketOf, uid, server, dir)
 	return s, nil
 }
+
+// unusable says why a program of a user cannot use the supervisor that has announced a port, "" if it can.
+func unusable(socket string, uid int) string {
+	var st unix.Stat_t
+	if err := unix.Stat(socket, &st); err == nil && int(st.Uid) != uid { // rule: cmd/gosmc TestRunExplain
+		return otherUser(st.Uid, uid)
+	}
+	if !answers(socket) {
+		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again"
+	}
+	return ""
+}
+
+// unannounced says why no supervisor has announced the port of a server. pid is a process that listens, 0 if it is not known; its socket belongs to socketOf. dir is
+// the directory of supervisors in which a program of the user uid looks.
+func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir string) string {
+	maps, err := readProc(filepath.Join(procDir, strconv.Itoa(pid)), "maps")
+	switch {
+	case pid == 0 || err != nil || len(maps) == 0:
+		if int(socketOf) != uid {
+			return otherUser(socketOf, uid)
+		}
+		return "it was not started by 'gosmc run', or its process cannot be looked at from here: ask as root"
+	case !loaded(maps):
+		exe := filepath.Join(procDir, strconv.Itoa(pid), "exe")
+		if why := Obstacle(exe); why != "" {
+			return "the library cannot be loaded into it: " + why
+		}
+		return "it was not started by 'gosmc run'"
+	case disabled(pid):
+		return "SMC is switched off for it (GOSMC_DISABLED)"
+	}
+	socket := Supervisor(pid)
+	supervisor, err := ownerOf(socket)
+	if err != nil {
+		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again"
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(procDir, strconv.Itoa(supervisor)), &st); err == nil && int(st.Uid) != uid {
+		return otherUser(st.Uid, uid)
+	}
+	if theirs := filepath.Dir(socket); !sameFile(theirs, dir) {
+		return fmt.Sprintf("its run directory is %s, and a program here would use %s: set GOSMC_DIR to the same for both", above(theirs), above(dir))
+	}
+	if why := refusal(pid, server, false); why != "" {
+		return "its own policy leaves the address out: " + why
+	}
+	ours, _ := os.Readlink("/proc/self/ns/net")
+	if theirs, err := os.Readlink(filepath.Join(procDir, strconv.Itoa(supervisor), "ns/net")); err == nil && theirs != ours {
+		return "its supervisor is in another network namespace: start the server by a 'gosmc run' in this one"
+	}
+	return "its listener is not announced: another program of 'gosmc run' had the port first, or the supervisor has too many listeners"
+}
+
+// otherUser says that a server is another user's.
+func otherUser(theirs uint32, ours int) string {
+	return fmt.Sprintf("it runs as %s and the client as %s, and memory is not shared between users: start both as one user", userName(int(theirs)), userName(ours))
+}
+
+// userName names a user, as redis (102).
+func userName(uid int) string {
+	number := strconv.Itoa(uid)
+	u, err := osuser.LookupId(number)
+	if err != nil {
+		return "user " + number
+	}
+	return u.Username + " (" + number + ")"
+}
+
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return a == b
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
+}
+
+// above returns the run directory of a directory of supervisors.
+func above(dir string) string { return filepath.Dir(filepath.Dir(dir)) }
 
 // isLocal reports whether an address is reached from itself.
 func isLocal(server netip.AddrPort) bool {

@@ -256,8 +256,9 @@ func answers(path string) bool {
 	return err != unix.ECONNREFUSED && err != unix.ENOENT
 }
 
-// tidy removes what supervisors that were killed have left. A socket gets its final name when it can be connected to.
-func tidy(dir string) {
+// tidy removes what supervisors that were killed have left, and tells the log of those whose programs still run: their new connections are TCP. A nil warn
+// tells nobody, and looks for none. A socket gets its final name when it can be connected to.
+func tidy(dir string, warn func(string)) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return
@@ -269,11 +270,20 @@ func tidy(dir string) {
 			dead[name] = !answers(filepath.Join(dir, name))
 		}
 	}
+	for name, ended := range dead {
+		if !ended || warn == nil {
+			continue
+		}
+		if pids, _ := supervised(procDir, filepath.Join(dir, name)); len(pids) > 0 { // rule: TestTidy
+			warn(fmt.Sprintf("the supervisor of %s (pid %d) has ended, as if it was killed: new connections to it are TCP until it is started again",
+				commandOf(pids[0]), pids[0]))
+		}
+	}
 	for _, sockets := range []bool{true, false} { // then the links to them
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
 			switch {
-			case sockets && e.Type() == fs.ModeSocket && dead[linkedSocket(e.Name())]:
+			case sockets && (e.Type() == fs.ModeSocket || isMark(e.Name())) && dead[linkedSocket(e.Name())]:
 				os.Remove(path)
 			case !sockets && e.Type() == fs.ModeSymlink:
 				target, _ := os.Readlink(path)

@@ -3,6 +3,7 @@ package run
 import (
 	"fmt"
 	"log/syslog"
+	"path/filepath"
 	"time"
 
 	"github.com/gosmc/smc/internal/control"
@@ -36,7 +37,7 @@ func (l *loops) look(socket string, note func(Connection)) {
 
 // loopsThrough reports whether a connection is TCP for no reason, and its server a program of the supervisor with this socket.
 func loopsThrough(c *TCPConnection, socket string) bool {
-	return c.Server && c.Reason.Code == clc.DiagNone && Supervisor(c.PID) == socket // rule: TestLoops: c.Server && -> true &&
+	return c.Server && c.Reason.Code == clc.DiagNone && filepath.Base(Supervisor(c.PID)) == filepath.Base(socket) // rule: TestLoops: c.Server && -> true &&
 }
 
 // watchLoops looks for loops after a while, and then ever less often, until quit is closed: to look through all processes is work.

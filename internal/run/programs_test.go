@@ -9,10 +9,11 @@ import (
 
 // TestSupervised has a search for programs know when it may have missed one.
 func TestSupervised(t *testing.T) {
-	const ours = "A=B\x00" + EnvSocket + "=/here/socket\x00C=D\x00"
+	const ours = "A=B\x00" + EnvSocket + "=/here/0123456789abcdef\x00C=D\x00"
+	const mark = "7f0000000000-7f0000001000 ---p 00000000 00:1a 77   /elsewhere/"
 	type process struct {
-		environ, exe, cmdline, stat string
-		gone                        bool
+		environ, exe, cmdline, stat, maps string
+		gone                              bool
 	}
 	for _, tt := range []struct {
 		name      string
@@ -22,13 +23,15 @@ func TestSupervised(t *testing.T) {
 	}{
 		{"nobody", nil, nil, true},
 		{"ours", map[string]process{"10": {environ: ours, exe: "sh", cmdline: "sh"}, "9": {environ: "A=B\x00", exe: "sh", cmdline: "sh"}}, []int{10}, true},
-		{"of another one", map[string]process{"10": {environ: EnvSocket + "=/here/socket2\x00", exe: "sh", cmdline: "sh"}}, nil, true},
+		{"of another one", map[string]process{"10": {environ: EnvSocket + "=/here/0123456789abcdee\x00", exe: "sh", cmdline: "sh"}}, nil, true},
 		{"one has ended", map[string]process{"10": {gone: true}}, nil, false},
 		{"one has ended, and one is there", map[string]process{"10": {gone: true}, "11": {environ: ours}}, []int{11}, false},
 		{"a thread of the kernel, or a zombie", map[string]process{"10": {}}, nil, true},
 		{"a thread of the kernel", map[string]process{"10": {stat: "10 (k) S) S 2 0 0"}}, nil, true},
 		{"a zombie", map[string]process{"10": {stat: "10 (sh) Z 1 10 10"}, "11": {environ: ours}}, []int{11}, false},
 		{"in the middle of exec", map[string]process{"10": {exe: "sh"}}, nil, false},
+		{"wrote over its environment", map[string]process{"10": {environ: "title\x00\x00\x00", exe: "sh", cmdline: "title", maps: mark + "0123456789abcdef.run (deleted)\n"}}, []int{10}, true},
+		{"the same, of another one", map[string]process{"10": {environ: "title\x00\x00\x00", exe: "sh", cmdline: "title", maps: mark + "0123456789abcdee.run\n"}}, nil, true},
 		{"no environment", map[string]process{"10": {exe: "sh", cmdline: "sh"}}, nil, true},
 	} {
 		dir := t.TempDir()
@@ -40,7 +43,7 @@ func TestSupervised(t *testing.T) {
 			if p.gone {
 				continue
 			}
-			for name, text := range map[string]string{"environ": p.environ, "cmdline": p.cmdline} {
+			for name, text := range map[string]string{"environ": p.environ, "cmdline": p.cmdline, "maps": p.maps} {
 				if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -56,7 +59,7 @@ func TestSupervised(t *testing.T) {
 				}
 			}
 		}
-		if pids, sure := supervised(dir, "/here/socket"); !slices.Equal(pids, tt.pids) || sure != tt.sure {
+		if pids, sure := supervised(dir, "/here/0123456789abcdef"); !slices.Equal(pids, tt.pids) || sure != tt.sure {
 			t.Errorf("%s: %v, %v; want %v, %v", tt.name, pids, sure, tt.pids, tt.sure)
 		}
 	}

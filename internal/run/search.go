@@ -13,8 +13,8 @@ import (
 
 const procDir = "/proc"
 
-// A search looks for the processes whose environment has a supervisor's socket, again and again while it may have missed one: a process that was listed
-// and has ended before it could be asked may have started others, and one in the middle of exec has no environment yet. The pauses between its looks grow,
+// A search looks for the processes of a supervisor: their environment has its socket, or they have mapped its mark. It looks again and again while it may have
+// missed one: a process that was listed and has ended before it could be asked may have started others, and one in the middle of exec has no environment yet. The pauses between its looks grow,
 // and a look asks nobody who was asked before, so that a machine on which processes come and go all the time does not keep a supervisor busy.
 type search struct {
 	proc, socket string
@@ -74,7 +74,7 @@ func (s *search) delay(now time.Time) bool {
 	return s.looks < maxLooks
 }
 
-// supervised returns the processes whose environment has a supervisor's socket, and whether it is sure that these are all.
+// supervised returns the processes of a supervisor, and whether it is sure that these are all.
 func supervised(proc, socket string) (pids []int, sure bool) {
 	return (&search{proc: proc, socket: socket}).look()
 }
@@ -107,7 +107,7 @@ func askProcess(dir, socket string) answer {
 	}
 	switch {
 	case err == nil && len(environ) > 0:
-		if lookup(strings.Split(string(environ), "\x00"), EnvSocket) == socket {
+		if lookup(strings.Split(string(environ), "\x00"), EnvSocket) == socket || marked(dir, socket) { // rule: TestSupervised: marked(dir, socket) -> false
 			return answerOurs
 		}
 		return answerOther

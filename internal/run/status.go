@@ -134,19 +134,6 @@ func (v view) Trace() control.Tracer {
 // SampleCursors implements [control.Host]. There are none.
 func (v view) SampleCursors(list []control.TraceEvent) ([]control.TraceEvent, int) { return list, 0 }
 
-// Supervisor returns the socket of the supervisor under which a process was started, "" if there is none, or the process
-// cannot be asked.
-func Supervisor(pid int) string { return Variable(pid, EnvSocket) }
-
-// Variable returns a variable of the environment with which a process was started, "" if it has none or cannot be asked.
-func Variable(pid int, name string) string {
-	environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-	if err != nil {
-		return ""
-	}
-	return lookup(strings.Split(string(environ), "\x00"), name)
-}
-
 func commandOf(pid int) string {
 	comm, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
 	return strings.TrimSuffix(string(comm), "\n")

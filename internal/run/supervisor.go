@@ -56,7 +56,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	if err := rundir.Prepare(dir); err != nil {
 		return nil, err
 	}
-	tidy(rundir.Path(dir, rundir.Run))
+	tidy(rundir.Path(dir, rundir.Run), logWarning)
 	settings, _ := config.Load() // what is wrong with it is told to who starts a program
 	policy, err := config.NewPolicy(settings.Listen, settings.Connect, nil, "")
 	if err != nil {
@@ -65,7 +65,8 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	s := emptySupervisor(policy)
 	err = s.open(rundir.Path(dir, rundir.Run))
 	if err == nil {
-		makeResets(rundir.Path(dir, rundir.Run)) // they can be done without
+		makeMark(s.path)
+		makeResets(rundir.Path(dir, rundir.Run)) // both can be done without
 		err = s.openDoor()
 	}
 	var limit uint64
@@ -255,6 +256,7 @@ func (s *supervisor) close() {
 	s.closeLetters()
 	if s.path != "" {
 		os.Remove(s.path)
+		os.Remove(s.path + markSuffix)
 		removeResets(filepath.Dir(s.path))
 	}
 	if s.programs != nil {

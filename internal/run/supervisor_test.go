@@ -2,6 +2,7 @@ package run
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -123,23 +124,38 @@ func bytes100(fd int) (list []int) {
 	return list
 }
 
-// TestTidy removes what a killed supervisor has left, and nothing else.
+// TestTidy removes what a killed supervisor has left, and nothing else, and tells of a program of it that still runs.
 func TestTidy(t *testing.T) {
 	s := newTestSupervisor(t)
 	dir := filepath.Dir(s.path)
+	const dead = "00000000deaddead"
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(dir, "dead")}); err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(dir, dead)}); err != nil {
 		t.Fatal(err)
 	}
 	unix.Close(fd)
-	os.Symlink("dead", filepath.Join(dir, "0000000000000001.80"))
+	if err := makeMark(filepath.Join(dir, dead)); err != nil {
+		t.Fatal(err)
+	}
+	os.Symlink(dead, filepath.Join(dir, "0000000000000001.80"))
 	os.Symlink(filepath.Base(s.path), filepath.Join(dir, "0000000000000001.81"))
-	tidy(dir)
+	orphan := exec.Command("sleep", "1000")
+	orphan.Env = append(os.Environ(), EnvSocket+"="+filepath.Join(dir, dead))
+	if err := orphan.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer orphan.Wait()
+	defer orphan.Process.Kill()
+	var told []string
+	tidy(dir, func(text string) { told = append(told, text) })
+	if len(told) != 1 || !strings.Contains(told[0], fmt.Sprintf("of sleep (pid %d) has ended", orphan.Process.Pid)) {
+		t.Errorf("tidy tells %q, want that the supervisor of sleep has ended", told)
+	}
 	left, _ := filepath.Glob(filepath.Join(dir, "*"))
-	if got := strings.Join(left, " "); strings.Contains(got, "dead") || strings.Contains(got, ".80") || !strings.Contains(got, ".81") || len(left) != 3+letterboxes { // its socket, the link, and the table of resets
+	if got := strings.Join(left, " "); strings.Contains(got, "dead") || strings.Contains(got, ".80") || !strings.Contains(got, ".81") || len(left) != 4+letterboxes { // its socket, its mark, the link, and the table of resets
 		t.Errorf("tidy has left %v", left)
 	}
 	os.Remove(filepath.Join(dir, "0000000000000001.81"))

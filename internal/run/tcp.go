@@ -27,16 +27,67 @@ const (
 	tcpClose       = 7
 )
 
+// A Listening socket is one of a program that was started by 'gosmc run'.
+type Listening struct {
+	Connection      // whose Peer is invalid
+	Announced  bool // clients of 'gosmc run' can find it
+}
+
+// Listeners returns the TCP sockets that programs of 'gosmc run' listen with, in the network namespace of the calling thread. It looks at all processes that it may look at.
+func Listeners() ([]Listening, error) {
+	programs := programsOfRun()
+	if len(programs) == 0 {
+		return nil, nil
+	}
+	netns, err := ownNetns()
+	if err != nil {
+		return nil, err
+	}
+	found, err := diagListeners(0)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Connection, 0, len(found))
+	for _, s := range found {
+		all = append(all, Connection{Local: s.local, Server: true, Inode: uint64(s.inode), UID: s.uid})
+	}
+	owners(all)
+	var list []Listening
+	for _, c := range all {
+		socket := programs[c.PID]
+		if socket == "" {
+			continue
+		}
+		target, _ := os.Readlink(linkOf(filepath.Dir(socket), netns, c.Local.Port()))
+		list = append(list, Listening{c, linkedSocket(target) == filepath.Base(socket)})
+	}
+	return list, nil
+}
+
+// programsOfRun returns the processes that were started by 'gosmc run' and have the library, with the sockets of their supervisors.
+func programsOfRun() map[int]string {
+	programs := make(map[int]string)
+	for _, pid := range processes(procDir) {
+		if socket := Supervisor(pid); socket != "" {
+			programs[pid] = socket
+		}
+	}
+	return programs
+}
+
+// RunDir returns the run directory of a process that was started by 'gosmc run', "" of any other one.
+func RunDir(pid int) string {
+	socket := Supervisor(pid)
+	if socket == "" {
+		return ""
+	}
+	return above(filepath.Dir(socket))
+}
+
 // TCPConnections returns the established TCP connections, in the network namespace of the calling thread, of programs that were
 // started by 'gosmc run' and have the library. It looks at all processes that it may look at.
 func TCPConnections() ([]TCPConnection, error) {
-	programs := make(map[int]bool)
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range dirs {
-		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && Supervisor(pid) != "" && hasLibrary(pid) {
-			programs[pid] = true
-		}
-	}
+	programs := programsOfRun()
 	if len(programs) == 0 {
 		return nil, nil
 	}
@@ -54,7 +105,7 @@ func TCPConnections() ([]TCPConnection, error) {
 	}
 	var list []TCPConnection
 	for _, c := range all {
-		if !programs[c.PID] {
+		if programs[c.PID] == "" {
 			continue
 		}
 		listening, err := diagListeners(c.Local.Port())
@@ -69,7 +120,7 @@ func TCPConnections() ([]TCPConnection, error) {
 }
 
 // whyTCP says what stands in the way of a connection, whose other end is peer, nil if that is not here.
-func whyTCP(c, peer *Connection, programs map[int]bool) clc.Diagnosis {
+func whyTCP(c, peer *Connection, programs map[int]string) clc.Diagnosis {
 	switch {
 	case peer == nil:
 		return clc.DiagNotLocal
@@ -77,7 +128,7 @@ func whyTCP(c, peer *Connection, programs map[int]bool) clc.Diagnosis {
 		return clc.DiagDisabled
 	case peer.UID != c.UID:
 		return clc.DiagOtherUser
-	case !programs[peer.PID]:
+	case programs[peer.PID] == "":
 		return clc.DiagPeerNoSMC
 	}
 	client, server := c, peer
@@ -97,26 +148,36 @@ func disabled(pid int) bool {
 
 // refused reports whether the policy of a program leaves a server out: the lists that its library has read.
 func refused(c *Connection, server netip.AddrPort, connects bool) bool {
-	list := func(word string) []string {
-		return strings.FieldsFunc(Variable(c.PID, config.Variables[word]), func(r rune) bool { return r == ',' || r == ' ' })
-	}
-	argv, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c.PID), "cmdline"))
-	name, _, _ := strings.Cut(string(argv), "\x00")
-	p, err := config.NewPolicy(config.Filter{Ports: list(config.ListenPort), Addresses: list(config.ListenAddress)},
-		config.Filter{Ports: list(config.ConnectPort), Addresses: list(config.ConnectAddress)}, list(config.Program), config.ProgramName(name))
-	switch {
-	case err != nil:
-		return true
-	case connects:
-		return p.Connect.Refuses(server) != ""
-	}
-	return p.Listen.Refuses(server) != ""
+	return refusal(c.PID, server, connects) != ""
 }
 
-// hasLibrary reports whether our library is loaded in a process.
-func hasLibrary(pid int) bool {
-	maps, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "maps"))
-	return err == nil && strings.Contains(string(maps), "/libgosmc-")
+// refusal says why the policy of a program leaves a server out, "" if it does not.
+func refusal(pid int, server netip.AddrPort, connects bool) string {
+	list := func(word string) []string {
+		return strings.FieldsFunc(Variable(pid, config.Variables[word]), func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	p, err := config.NewPolicy(config.Filter{Ports: list(config.ListenPort), Addresses: list(config.ListenAddress)},
+		config.Filter{Ports: list(config.ConnectPort), Addresses: list(config.ConnectAddress)}, list(config.Program), config.ProgramName(programName(pid)))
+	switch {
+	case err != nil:
+		return err.Error()
+	case connects:
+		return p.Connect.Refuses(server)
+	}
+	return p.Listen.Refuses(server)
+}
+
+// programName is the name by which a process was started. Of one that has written over it, it is the name of its file.
+func programName(pid int) string {
+	dir := filepath.Join(procDir, strconv.Itoa(pid))
+	environ, _ := readProc(dir, "environ")
+	if lookup(strings.Split(string(environ), "\x00"), EnvSocket) == "" && Supervisor(pid) != "" {
+		exe, _ := os.Readlink(filepath.Join(dir, "exe"))
+		return strings.TrimSuffix(exe, " (deleted)")
+	}
+	argv, _ := readProc(dir, "cmdline")
+	name, _, _ := strings.Cut(string(argv), "\x00")
+	return name
 }
 
 // dumpTCP adds the established TCP sockets of a family, which any is the unspecified address of, to list.

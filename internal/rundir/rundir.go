@@ -51,6 +51,30 @@ func Default() string {
 	return "/tmp/gosmc-" + strconv.Itoa(os.Geteuid())
 }
 
+// DefaultOf returns what [Default] would in a program of another user that had the environment of this one. Whether /run/gosmc can be written to by
+// that user is told from its mode.
+func DefaultOf(uid int) string {
+	if uid == os.Geteuid() {
+		return Default()
+	}
+	if dir := Getenv(envDir); dir != "" {
+		return dir
+	}
+	var st unix.Stat_t
+	if unix.Stat(systemDir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && (uid == 0 || int(st.Uid) == uid || st.Mode&0o002 != 0) {
+		return systemDir
+	}
+	if dir := filepath.Join("/run/user", strconv.Itoa(uid)); exists(dir) {
+		return filepath.Join(dir, "gosmc")
+	}
+	return "/tmp/gosmc-" + strconv.Itoa(uid)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // Getenv is [os.Getenv] for a variable that says where something is. A program that has privileges which its caller has not does not
 // look at the environment: it gets "".
 func Getenv(name string) string {

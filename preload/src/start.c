@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #ifndef SO_NETNS_COOKIE
@@ -30,6 +31,27 @@ static const char *dir_of(const char *path, size_t n, char *dir)
 	return dir;
 }
 
+/*
+ * program_mark maps the file of the supervisor that is called <its socket>.run, whose name is then in /proc/PID/maps. The tools, and the supervisor, find the
+ * program by that for as long as it runs: many servers write their title over the environment. Nobody reads the file, which is empty, and children have the
+ * mapping too. Where the file cannot be opened, as by a program of another user, the environment has to do.
+ */
+static void program_mark(void)
+{
+	static const char suffix[] = ".run";
+	char path[sizeof(settings.socket) + sizeof(suffix)];
+	size_t n = strlen(settings.socket);
+	long fd;
+
+	memcpy(path, settings.socket, n);
+	memcpy(path + n, suffix, sizeof(suffix));
+	fd = SYS(openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return;
+	SYS(mmap, NULL, 1, PROT_NONE, MAP_PRIVATE, (int)fd, 0);
+	SYS(close, (int)fd);
+}
+
 __attribute__((constructor)) static void start(void)
 {
 	const char *path = getenv("GOSMC_RUN");
@@ -52,6 +74,7 @@ __attribute__((constructor)) static void start(void)
 			   st.st_uid == settings.uid && !(st.st_mode & 077);
 	if (settings.letters)
 		resets_open();
+	program_mark();
 	policy_read();
 	shake_start(getenv("GOSMC_RUN_SHAKE"));
 	v = getenv("GOSMC_RUN_RINGS");
