@@ -17,7 +17,7 @@ BIN = bin/gosmc
 MEASURE = github.com/gosmc/smc/internal/measure
 
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall man test check fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test interop
+.PHONY: help build install uninstall man test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,7 +45,9 @@ uninstall: ## remove what 'make install' installed, with the same PREFIX and DES
 test: vet ## vet, and every test: what to run after cloning
 	go test -timeout 30m ./...
 
-check: fmt vet cross staticcheck tidy race fuzz ## what a change must pass: all that 'make test' does, and more
+check: lint race fuzz ## what a change must pass: all that 'make test' does, and more
+
+lint: fmt vet cross staticcheck tidy ## the quick parts of 'make check': formatting, vet, other systems, staticcheck, go.mod
 
 fmt: # fails if gofmt would change a file
 	@files=$$(gofmt -l .) && if [ -n "$$files" ]; then echo "not formatted; run gofmt -w on:"; echo "$$files"; exit 1; fi
