@@ -432,7 +432,9 @@ func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Ou
 			h.state == HandshakePreparing && !h.accept.FirstContact, // rule: TestHandshakeTable: !h.accept.FirstContact -> true
 		PeerID:    h.caps.PeerID,
 		Diagnosis: why.WireCode(),
-		OS:        h.caps.OS,
+	}
+	if m.Version > clc.V1 { // rule: TestDeclineForms
+		m.OS = h.caps.OS // the byte is reserved in version 1: RFC 7609 p.105
 	}
 	crossing := h.state == HandshakeLinkTurn || h.state == HandshakeLinkReplied || h.state == HandshakeAddLink
 	if h.state == HandshakeAwaitProposal || h.role == RoleServer && h.state == HandshakePreparing {
@@ -446,16 +448,23 @@ func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Ou
 	return h.end(now, HandshakeFellBack, FallBack{Diagnosis: why, ByType: h.byType, Crossing: crossing}, out)
 }
 
-// declineVersion returns the version of a Decline as Linux net/smc has it: of a server that of the
-// Proposal, of a client that of the Accept, or for its first word 2 if it has a device for SMC-Dv2.
+// declineVersion returns the version of a Decline, and with it its length. Linux 5.10 to 5.15 take 28 bytes only, in any version,
+// and fail the connection for 44; later ones take 28 in version 1 and 44 in version 2. So a client answers in the version of the Accept.
+// A server answers in version 1 a Proposal that such a kernel may have sent. A client's first word is in version 1, as
+// the server has said nothing yet.
 func (h *Handshake) declineVersion() clc.Version {
 	switch {
-	case h.role == RoleServer && h.proposal.Version != 0: // rule: TestDeclineForms
+	case h.role == RoleServer && h.proposal.Version != 0 && !mayBeShort(&h.proposal): // rule: TestDeclineForms
 		return h.proposal.Version
 	case h.role == RoleClient && h.accept.Version != 0: // rule: TestDeclineForms
 		return h.accept.Version
-	case h.role == RoleClient && len(h.caps.ISM) > 0: // rule: TestDeclineForms
-		return clc.V2
 	}
 	return clc.V1
+}
+
+// mayBeShort reports whether the sender of a Proposal may know the Decline of 28 bytes only: it offers version 1 alone, as any Linux
+// without version 2 devices does in a Proposal of version 2, or SMC-Dv2 of release 0 without a UEID, as Linux 5.10 to 5.15.
+func mayBeShort(p *clc.Proposal) bool {
+	return p.V2 == clc.TypesNone || // rule: TestDeclineForms
+		!p.V2.HasR() && p.Ext != nil && p.Ext.Release == clc.Release0 && len(p.Ext.UEIDs) == 0 // rule: TestDeclineForms
 }

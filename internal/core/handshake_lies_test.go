@@ -284,8 +284,8 @@ func TestZeroPeerID(t *testing.T) {
 	}
 }
 
-// TestDeclineForms checks the bytes' length and the version of Declines: 28 bytes in version 1, 44
-// in version 2. A server that answers a Proposal says why for each type that was offered, and its
+// TestDeclineForms checks the bytes' length and the version of Declines: 28 bytes in version 1, without the sender's OS, 44
+// in version 2. Linux 5.10 to 5.15 fail a connection for 44 bytes, so what they may have sent is answered with 28. A server that answers a Proposal says why for each type that was offered, and its
 // main reason is one of these: SMCv2 p.79, note 3.
 func TestDeclineForms(t *testing.T) {
 	decline := func(outs []Output) clc.Decline {
@@ -306,11 +306,14 @@ func TestDeclineForms(t *testing.T) {
 		if got := len(d.Append(nil)); d.Version != wantVersion || got != wantLen || d.ByType != byType || d.PeerID != wantPeer {
 			t.Errorf("%s: %+v of %d bytes, want version %d, %d bytes, peer %v", name, d, got, wantVersion, wantLen, wantPeer)
 		}
+		if b := d.Append(nil); (b[20] != 0) != (wantVersion == clc.V2) {
+			t.Errorf("%s: byte 20 of version %d is %#x", name, wantVersion, b[20])
+		}
 	}
-	c := Capabilities{}
+	c := Capabilities{OS: clc.OSLinux}
 	check("client without ISM", decline(NewHandshake(RoleClient, c).Start(epoch, nil)), clc.V1, 28, wire.PeerID{})
 	c.ISM = []clc.ISMDevice{{GID: wire.ISMGID{Hi: 1}, CHID: 1}}
-	check("client with ISM", decline(NewHandshake(RoleClient, c).Start(epoch, nil)), clc.V2, 44, wire.PeerID{})
+	check("client with ISM", decline(NewHandshake(RoleClient, c).Start(epoch, nil)), clc.V1, 28, wire.PeerID{})
 	// Version 1 was chosen by the server, so that it is spoken though we have a device for version 2.
 	client, _, _, accept, _ := capture(t, "Dv1", true, clc.Release1)
 	client.ISM = clientCaps(t).ISM
@@ -324,7 +327,7 @@ func TestDeclineForms(t *testing.T) {
 		length  int
 		byType  clc.DiagnosisByType
 	}{
-		{"Dv1", clc.V1, 28, clc.DiagnosisByType{SMCDv1: clc.DiagNoSMCDDevice}},
+		{"Dv1", clc.V1, 28, clc.DiagnosisByType{}},
 		{"Dv2", clc.V2, 44, clc.DiagnosisByType{SMCDv2: clc.DiagNoSMCDv2Device}},
 	} {
 		byType = clc.DiagnosisByType{} // a client has one reason: note 4
@@ -336,7 +339,89 @@ func TestDeclineForms(t *testing.T) {
 		h = NewHandshake(RoleServer, server)
 		h.Start(epoch, nil)
 		byType = tt.byType
-		check("server", decline(h.HandleMessage(epoch, p, nil, nil)), clc.V2, 44, serverPeer) // the Proposal's version
+		check("server", decline(h.HandleMessage(epoch, p, nil, nil)), tt.version, tt.length, serverPeer)
+	}
+
+	// What Linux may have sent. 5.10 to 5.15 know no UEIDs and no release 1.
+	old := func(change func(p *clc.Proposal)) clc.Proposal {
+		_, _, p, _, _ := capture(t, "Dv2", true, clc.Release1)
+		ext := *p.Ext
+		p.Ext, ext.UEIDs, ext.Release = &ext, nil, clc.Release0
+		change(&p)
+		return p
+	}
+	_, _, v1, _, _ := capture(t, "Dv1", true, clc.Release1)
+	v1R := v1
+	v1R.V1, v1R.GID = clc.TypesR, wire.GIDFromAddr(netip.MustParseAddr("fe80::1"))
+	eids := []wire.EID{eid(t, "NORTH")}
+	for _, tt := range []struct {
+		name    string
+		p       clc.Proposal
+		version clc.Version
+		length  int
+	}{
+		{"version 1 of SMC-R in a Proposal of version 2", v1R, clc.V1, 28},
+		{"SMC-Dv2 of Linux 5.10", old(func(*clc.Proposal) {}), clc.V1, 28},
+		{"SMC-Dv2 with a UEID", old(func(p *clc.Proposal) { p.Ext.UEIDs = eids }), clc.V2, 44},
+		{"SMC-Dv2 of release 1", old(func(p *clc.Proposal) { p.Ext.Release = clc.Release1 }), clc.V2, 44},
+		{"SMC-Rv2", old(func(p *clc.Proposal) { p.V2 = clc.TypesBoth }), clc.V2, 44},
+	} {
+		h := NewHandshake(RoleServer, Capabilities{OS: clc.OSLinux, PeerID: serverPeer, Refuse: clc.DiagBusy})
+		h.Start(epoch, nil)
+		d := decline(h.HandleMessage(epoch, tt.p, nil, nil))
+		byType = d.ByType
+		check(tt.name, d, tt.version, tt.length, serverPeer)
+	}
+}
+
+// TestDeclineNoUEID has a server say NOUEID where a client could use SMC-R with a UEID, and not that the hosts are on different networks, or have
+// no ISM device.
+func TestDeclineNoUEID(t *testing.T) {
+	_, _, dv2, _, _ := capture(t, "Dv2", true, clc.Release1)
+	_, _, rv2, _, _ := capture(t, "Rv2 Rv1", true, clc.Release1)
+	change := func(p clc.Proposal, f func(p *clc.Proposal)) clc.Proposal {
+		ext := *p.Ext
+		p.Ext = &ext
+		f(&p)
+		return p
+	}
+	noEID := func(p *clc.Proposal) {
+		p.Ext.UEIDs = nil
+		if p.Ext.D != nil {
+			p.Ext.D = &clc.ProposalDv2{Devices: p.Ext.D.Devices}
+		}
+	}
+	off := func(c *Capabilities) { c.Networks = nil }
+	elsewhere := func(c *Capabilities) { c.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/25")} }
+	for _, tt := range []struct {
+		name   string
+		p      clc.Proposal
+		server string
+		change func(c *Capabilities)
+		want   clc.Diagnosis
+		byType clc.DiagnosisByType
+	}{
+		{"kernel with loopback-ism, server without ISM", change(dv2, noEID), "Rv2", off, clc.DiagNoUEID, clc.DiagnosisByType{SMCDv2: clc.DiagNoUEID}},
+		{"version 1 alone, which is off", change(rv2, func(p *clc.Proposal) { p.V2, p.Ext = clc.TypesNone, nil }), "Rv2", off, clc.DiagNoUEID,
+			clc.DiagnosisByType{SMCRv1: clc.DiagNoUEID}},
+		{"both without a UEID, version 1 off", change(rv2, noEID), "Rv2", off, clc.DiagNoUEID,
+			clc.DiagnosisByType{SMCRv2: clc.DiagNoUEID, SMCRv1: clc.DiagNoUEID}},
+		{"both without a UEID, another network", change(rv2, noEID), "Rv2 Rv1", elsewhere, clc.DiagNoUEID,
+			clc.DiagnosisByType{SMCRv2: clc.DiagNoUEID, SMCRv1: clc.DiagPrefix}},
+		{"other UEIDs, another network", change(rv2, func(p *clc.Proposal) { p.Ext.UEIDs = []wire.EID{eid(t, "NOBODYS")} }), "Rv2 Rv1", elsewhere, clc.DiagNoUEID,
+			clc.DiagnosisByType{SMCRv2: clc.DiagNoUEID, SMCRv1: clc.DiagPrefix}},
+		{"no RNIC at the server, version 1 off", rv2, "", off, clc.DiagNoDevice,
+			clc.DiagnosisByType{SMCRv2: clc.DiagNoSMCRDevice, SMCRv1: clc.DiagNoDevice}},
+	} {
+		server := only(serverCaps(t), tt.server)
+		tt.change(&server)
+		h := NewHandshake(RoleServer, server)
+		h.Start(epoch, nil)
+		outs := h.HandleMessage(epoch, tt.p, nil, nil)
+		end, ok := outs[len(outs)-1].(FallBack)
+		if !ok || end.Diagnosis != tt.want || end.ByType != tt.byType {
+			t.Errorf("%s: %s, want %v %+v", tt.name, words(epoch, outs), tt.want, tt.byType)
+		}
 	}
 }
 

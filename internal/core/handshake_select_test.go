@@ -109,6 +109,9 @@ func TestServerOrder(t *testing.T) {
 				t.Errorf("server %+v, want %+v", p.ends[RoleServer], want)
 			}
 			want = FallBack{ByPeer: true, Diagnosis: tt.diagnosis.WireCode(), OS: clc.OSZOS, ByType: wireByType(tt.byType)}
+			if !strings.Contains(tt.client, "v2") { // it is told in version 1, which has no room for more
+				want.OS, want.ByType = clc.OSUnspecified, clc.DiagnosisByType{}
+			}
 			if p.ends[RoleClient] != Output(want) {
 				t.Errorf("client %+v, want %+v", p.ends[RoleClient], want)
 			}
@@ -133,7 +136,7 @@ func TestProposalChecks(t *testing.T) {
 		want   string
 	}{
 		{"good", "Dv2", func(*clc.Proposal) {}, "t(4), prepare SMC-Dv2"},
-		{"nothing offered", "Dv2", func(p *clc.Proposal) { p.V2 = clc.TypesNone }, "send Decline v2 PEER_NO_SMC (0x03010000), -t, fallback PEER_NO_SMC (0x03010000)"},
+		{"nothing offered", "Dv2", func(p *clc.Proposal) { p.V2 = clc.TypesNone }, "send Decline v1 PEER_NO_SMC (0x03010000), -t, fallback PEER_NO_SMC (0x03010000)"},
 		{"no v2 extension", "Dv2 Rv2", func(p *clc.Proposal) { p.Ext = nil }, "send Decline v2 NOV2EXT (0x03030004), -t, fallback NOV2EXT (0x03030004)"},
 		{"no v2 extension, but version 1", "Dv2 Dv1", func(p *clc.Proposal) { p.Ext = nil }, "t(4), prepare SMC-Dv1"},
 		{"no Dv2 extension", "Dv2", func(p *clc.Proposal) { p.Ext.D = nil }, "send Decline v2 NOV2DEXT (0x03030005), -t, fallback NOV2DEXT (0x03030005)"},
@@ -160,7 +163,7 @@ func TestProposalChecks(t *testing.T) {
 			p.Ext.D.Devices = []clc.ISMDevice{{GID: wire.ISMGID{Hi: clientNative}, CHID: 0x0700}}
 		}, "t(4), prepare SMC-Dv2"},
 		{"release 9", "Rv2", func(p *clc.Proposal) { p.Ext.Release = 9 }, "t(4), prepare SMC-Rv2"},
-		{"no IP area", "Dv1 Rv1", func(p *clc.Proposal) { p.IP = nil }, "send Decline v2 DIFFPREFIX (0x03070000), -t, fallback DIFFPREFIX (0x03070000)"},
+		{"no IP area", "Dv1 Rv1", func(p *clc.Proposal) { p.IP = nil }, "send Decline v1 DIFFPREFIX (0x03070000), -t, fallback DIFFPREFIX (0x03070000)"},
 		{"version 1", "Dv1", func(p *clc.Proposal) { p.Version = clc.V1 }, "t(4), prepare SMC-Dv1"},
 		{"version 1 declined in version 1", "Dv1", func(p *clc.Proposal) { p.Version = clc.V1; p.ISMGID++ }, "send Decline v1 NOSMCDDEV (0x03030001), -t, fallback NOSMCDDEV (0x03030001)"},
 	} {
@@ -326,7 +329,7 @@ func TestClientOffers(t *testing.T) {
 		{"SMC-Rv1", "Rv1", nil, "R none"},
 		{"nothing", "", nil, "send Decline v1 CNF_ERR (0x03000000), fallback CNF_ERR (0x03000000)"},
 		{"no EID at all", "Dv2 Rv2", func(c *Capabilities) { c.SEID, c.UEIDs = wire.EID{}, nil },
-			"send Decline v2 CNF_ERR (0x03000000), fallback CNF_ERR (0x03000000)"},
+			"send Decline v1 CNF_ERR (0x03000000), fallback CNF_ERR (0x03000000)"},
 		{"no UEID", "Dv2 Rv2", func(c *Capabilities) { c.UEIDs = nil }, "none D"},
 		{"no SEID", "Dv2 Rv2", func(c *Capabilities) { c.SEID = wire.EID{} }, "none R+D"},
 		{"no network", "Dv2 Dv1 Rv1", func(c *Capabilities) { c.Networks = nil }, "none D"},
@@ -334,13 +337,13 @@ func TestClientOffers(t *testing.T) {
 		{"no network, version 1 only", "Dv1 Rv1", func(c *Capabilities) { c.Networks = nil },
 			"send Decline v1 CNF_ERR (0x03000000), fallback CNF_ERR (0x03000000)"},
 		{"refused", "Dv2", func(c *Capabilities) { c.Refuse = clc.DiagPolicy },
-			"send Decline v2 CNF_ERR (0x03000000), fallback POLICY (0x7e010012)"},
+			"send Decline v1 CNF_ERR (0x03000000), fallback POLICY (0x7e010012)"},
 		{"Emulated-ISM in release 0", "Dv2", func(c *Capabilities) { c.Release = clc.Release0 },
 			"send Decline v1 CNF_ERR (0x03000000), fallback CNF_ERR (0x03000000)"},
 		{"GID of the other IP version", "Dv2 Rv2", func(c *Capabilities) { c.Peer = netip.MustParseAddr("2001:db8::2") }, "none D"},
 		{"GID of the IP version", "Dv2 Rv2", func(c *Capabilities) { c.Peer = netip.MustParseAddr("10.0.0.2") }, "none R+D"},
 		{"impossible device", "Dv2", func(c *Capabilities) { c.ISM = []clc.ISMDevice{{GID: clientGID, CHID: 7}} },
-			"send Decline v2 INTERR (0x09990000), fallback INTERR (0x09990000)"},
+			"send Decline v1 INTERR (0x09990000), fallback INTERR (0x09990000)"},
 	} {
 		c := only(clientCaps(t), tt.types)
 		if tt.change != nil {

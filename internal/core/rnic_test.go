@@ -20,7 +20,7 @@ func TestSetRNIC(t *testing.T) {
 	}{
 		{"version 2", "Rv2 Rv1", nil, rnicV2, clc.DiagNone, "t(4), prepare SMC-Rv2"},
 		{"version 1", "Rv2 Rv1", rnicV1, nil, clc.DiagPortInUse, "t(4), prepare SMC-Rv1"},
-		{"none", "Rv1", nil, nil, clc.DiagPortInUse, "send Decline v2 NOSMCRDEV (0x03030002), -t, fallback PORT_IN_USE (0x7e010026)"},
+		{"none", "Rv1", nil, nil, clc.DiagPortInUse, "send Decline v1 NOSMCRDEV (0x03030002), -t, fallback PORT_IN_USE (0x7e010026)"},
 		{"none of version 2", "Rv2", nil, nil, clc.DiagPortInUse, "send Decline v2 NOSMCRDEV (0x03030002), -t, fallback PORT_IN_USE (0x7e010026)"},
 		{"none, for no reason", "Rv2 Rv1", nil, nil, clc.DiagNone, "send Decline v2 NOSMCDEV (0x03030000), -t, fallback NOSMCDEV (0x03030000)"},
 	} {

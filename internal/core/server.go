@@ -123,9 +123,6 @@ func (c *Capabilities) usable(p *clc.Proposal) (offer, clc.Diagnosis) {
 			o.rv2, o.byType.SMCRv2, why = false, d, d
 		}
 	}
-	if len(c.ISM) == 0 {
-		dropD(clc.DiagNoISMv2) // rule: TestServerOrder
-	}
 	if x := p.Ext; x == nil {
 		dropD(clc.DiagNoV2Extension)
 		dropR(clc.DiagNoV2Extension)
@@ -139,9 +136,12 @@ func (c *Capabilities) usable(p *clc.Proposal) (offer, clc.Diagnosis) {
 		if len(x.UEIDs) == 0 {
 			dropR(clc.DiagNoUEID) // rule: TestProposalChecks
 			if x.D == nil || !x.D.HasSEID {
-				dropD(clc.DiagNoUEID)
+				dropD(clc.DiagNoUEID) // rule: TestDeclineNoUEID
 			}
 		}
+	}
+	if len(c.ISM) == 0 {
+		dropD(clc.DiagNoISMv2) // rule: TestServerOrder
 	}
 	// The limits are a matter of release 1: a host that is below "can tolerate (interoperate with
 	// or ignore) all protocol updates" (SMCv2 p.41, 4a).
@@ -181,36 +181,61 @@ func (h *Handshake) plan(p *clc.Proposal, o offer) []step {
 			})
 		}
 	}
-	if o.rv2 {
-		eid, ok := h.caps.matchUEID(p.Ext.UEIDs) // rule: TestSEIDNotForSMCR: h.caps.matchUEID(p.Ext.UEIDs) -> h.caps.matchEID(p.Ext)
-		switch {
-		case !ok:
-			unusable(SMCR, clc.V2, clc.DiagNoUEID)
-		case h.caps.RoCEv2 == nil && h.noRNIC != clc.DiagNone: // rule: TestSetRNIC
-			unusable(SMCR, clc.V2, h.noRNIC)
-		// rule: TestProposalChecks: !h.caps.rightFamily(p.Ext.GID) -> false
-		case h.caps.RoCEv2 == nil || p.Ext.GID.IsZero() || !h.caps.rightFamily(p.Ext.GID):
-			unusable(SMCR, clc.V2, clc.DiagNoSMCRDevice)
-		default:
-			try(Choice{
-				Mode: SMCR, Version: clc.V2, Release: o.release, EID: eid,
-				PeerID: p.PeerID, GID: p.Ext.GID, MAC: p.MAC,
-			})
-		}
+	rv2, rv1 := h.planRv2(p, o), h.planRv1(p, o, sameNetwork)
+	if rv2.why == clc.DiagNoUEID && rv1.why != clc.DiagNone { // rule: TestDeclineNoUEID
+		rv2, rv1 = rv1, rv2 // the last reason is the one that the client is told first
 	}
-	if o.rv1 {
-		switch {
-		case !sameNetwork:
-			unusable(SMCR, clc.V1, clc.DiagPrefix)
-		case h.caps.RoCEv1 == nil && h.noRNIC != clc.DiagNone: // rule: TestSetRNIC
-			unusable(SMCR, clc.V1, h.noRNIC)
-		case h.caps.RoCEv1 == nil:
-			unusable(SMCR, clc.V1, clc.DiagNoDevice)
-		default:
-			try(Choice{Mode: SMCR, Version: clc.V1, PeerID: p.PeerID, GID: p.GID, MAC: p.MAC})
+	for _, s := range []step{rv2, rv1} {
+		if s.choice.Mode == SMCR {
+			steps = append(steps, s)
 		}
 	}
 	return steps
+}
+
+// planRv2 returns the step for SMC-Rv2, and the zero step if that was not offered.
+func (h *Handshake) planRv2(p *clc.Proposal, o offer) step {
+	unusable := func(why clc.Diagnosis) step { return step{Choice{Mode: SMCR, Version: clc.V2}, why} }
+	if !o.rv2 {
+		if p.V2.HasR() {
+			return unusable(o.byType.SMCRv2) // see usable
+		}
+		return step{}
+	}
+	eid, ok := h.caps.matchUEID(p.Ext.UEIDs) // rule: TestSEIDNotForSMCR: h.caps.matchUEID(p.Ext.UEIDs) -> h.caps.matchEID(p.Ext)
+	switch {
+	case !ok:
+		return unusable(clc.DiagNoUEID)
+	case h.caps.RoCEv2 == nil && h.noRNIC != clc.DiagNone: // rule: TestSetRNIC
+		return unusable(h.noRNIC)
+	// rule: TestProposalChecks: !h.caps.rightFamily(p.Ext.GID) -> false
+	case h.caps.RoCEv2 == nil || p.Ext.GID.IsZero() || !h.caps.rightFamily(p.Ext.GID):
+		return unusable(clc.DiagNoSMCRDevice)
+	}
+	return step{choice: Choice{
+		Mode: SMCR, Version: clc.V2, Release: o.release, EID: eid,
+		PeerID: p.PeerID, GID: p.Ext.GID, MAC: p.MAC,
+	}}
+}
+
+// planRv1 returns the step for SMC-Rv1, and the zero step if that was not offered.
+func (h *Handshake) planRv1(p *clc.Proposal, o offer, sameNetwork bool) step {
+	unusable := func(why clc.Diagnosis) step { return step{Choice{Mode: SMCR, Version: clc.V1}, why} }
+	switch {
+	case !o.rv1:
+		return step{}
+	case len(h.caps.Networks) == 0 && (p.Ext == nil || len(p.Ext.UEIDs) == 0): // rule: TestDeclineNoUEID
+		return unusable(clc.DiagNoUEID) // version 1 is off here, and for version 2 the client lacks one
+	case len(h.caps.Networks) == 0: // rule: TestDeclineNoUEID
+		return unusable(clc.DiagNoDevice)
+	case !sameNetwork:
+		return unusable(clc.DiagPrefix)
+	case h.caps.RoCEv1 == nil && h.noRNIC != clc.DiagNone: // rule: TestSetRNIC
+		return unusable(h.noRNIC)
+	case h.caps.RoCEv1 == nil:
+		return unusable(clc.DiagNoDevice)
+	}
+	return step{choice: Choice{Mode: SMCR, Version: clc.V1, PeerID: p.PeerID, GID: p.GID, MAC: p.MAC}}
 }
 
 // planDv2 returns the choices for SMC-Dv2: the device of the client's network first, then the others
