@@ -30,7 +30,7 @@ const aboutConfig = `The file is /etc/gosmc.conf, or what GOSMC_CONFIG names. Li
   smcr-v1 on               version 1 of SMC-R too, over RoCEv2: on, off          GOSMC_SMCR_V1
   pnet    NET1 eth1        PNETID of an interface
 
-What may leave TCP, by the library and by gosmc run. Ports and addresses are the server's, on both sides of a connection; ! makes an exception, and
+For on and off stand also yes, true and 1, and no, false and 0; in GOSMC_DISABLED too. What may leave TCP, by the library and by gosmc run. Ports and addresses are the server's, on both sides of a connection; ! makes an exception, and
 where a list has other entries than exceptions, what is not in it is refused:
 
   smc             on           off: every connection is TCP                      GOSMC_DISABLED says the opposite

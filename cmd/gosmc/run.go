@@ -236,7 +236,8 @@ func (f *policyFlags) settings(cmd *cobra.Command) (*config.Settings, error) {
 		if err := config.Check(config.SMC, f.smc); err != nil {
 			return nil, usagef("--%w", err)
 		}
-		s.Off, f.changed = f.smc == "off", true
+		on, _ := config.ParseSwitch(f.smc) // checked
+		s.Off, f.changed = !on, true
 	}
 	if cmd.Flags().Changed(config.Memory) {
 		s.Memory, f.changed = int64(f.memory), true

@@ -22,6 +22,8 @@
 //	memory          512MiB      # what a process receives into, at most
 //	ring-after      64KiB       # bytes in a direction before a ring joins a connection of 'gosmc run'
 //
+// For on and off stand also yes, true and 1, and no, false and 0.
+//
 // A variable of the environment takes the place of all lines with its word; what a program sets in smc.Config that of both.
 package config
 
@@ -140,10 +142,11 @@ func Load() (Settings, error) {
 	}
 	s.UEIDs, s.Peers, s.Devices = values[UEID], values[Peer], values[Device]
 	for _, v := range values[SEID] {
-		s.NoSEID = v == "off"
+		on, _ := ParseSwitch(v) // checked
+		s.NoSEID = !on
 	}
 	for _, v := range values[SMCRv1] {
-		s.SMCRv1 = v == "on"
+		s.SMCRv1, _ = ParseSwitch(v)
 	}
 	for _, v := range values[PNET] {
 		id, iface, _ := strings.Cut(v, " ")
@@ -163,8 +166,8 @@ func Check(word, value string) error {
 		_, err := pnet.ParseUEID(value)
 		return err
 	case SEID, SMCRv1, SMC:
-		if value != "on" && value != "off" {
-			return fmt.Errorf("%s %q: want on or off", word, value)
+		if _, err := ParseSwitch(value); err != nil { // rule: TestSwitches
+			return fmt.Errorf("%s %w", word, err)
 		}
 	case Peer, Device: // the host knows what they may be
 		if value == "" || strings.ContainsAny(value, " ,") {

@@ -66,6 +66,37 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
+// TestSwitches has each word that is on or off take the same values, in the file and in the environment.
+func TestSwitches(t *testing.T) {
+	for value, want := range map[string]bool{
+		"on": true, "yes": true, "true": true, "1": true, "On": true, "TRUE": true,
+		"off": false, "no": false, "false": false, "0": false, "No": false, "False": false,
+	} {
+		check := func(where string) {
+			t.Helper()
+			s, err := Load()
+			if err != nil || s.SMCRv1 != want || s.NoSEID == want || s.Off == want {
+				t.Errorf("%q in %s: version 1 %v, no SEID %v, off %v, %v", value, where, s.SMCRv1, s.NoSEID, s.Off, err)
+			}
+		}
+		write(t, "smcr-v1 "+value+"\nseid "+value+"\nsmc "+value+"\n")
+		check("the file")
+		write(t, "")
+		t.Setenv("GOSMC_SMCR_V1", value)
+		t.Setenv("GOSMC_SEID", value)
+		t.Setenv(EnvDisabled, value)
+		if s, err := Load(); err != nil || s.SMCRv1 != want || s.NoSEID == want || s.Off != want {
+			t.Errorf("%q in the environment: version 1 %v, no SEID %v, off %v, %v", value, s.SMCRv1, s.NoSEID, s.Off, err)
+		}
+		for _, name := range []string{"GOSMC_SMCR_V1", "GOSMC_SEID", EnvDisabled} {
+			t.Setenv(name, "")
+		}
+	}
+	if _, err := ParseSwitch("maybe"); err == nil {
+		t.Error("ParseSwitch(maybe) has no error")
+	}
+}
+
 // Changes keep what else is in the file.
 func TestChange(t *testing.T) {
 	path := write(t, "# ours\nueid A # mine\nueid B\n")

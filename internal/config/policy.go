@@ -240,17 +240,29 @@ func ParseSize(text string) (int64, error) {
 // EnvDisabled is the variable that says whether everything is TCP.
 const EnvDisabled = "GOSMC_DISABLED"
 
-// ParseDisabled reports what a value of [EnvDisabled] stands for, and whether it is one of those that we know:
-// those of [strconv.ParseBool], and yes, no, on and off. Whoever sets it to anything else wants something, and that is most
-// likely what the name says.
-func ParseDisabled(value string) (yes, known bool) {
-	switch strings.ToLower(value) {
-	case "", "no", "off":
-		return false, true
-	case "yes", "on":
-		return true, true
+// ParseSwitch parses the value of a word or variable that is on or off: on, yes, true, 1, off, no, false, 0, and t and f, in
+// either case of letters.
+func ParseSwitch(value string) (on bool, err error) {
+	switch v := strings.ToLower(value); v {
+	case "on", "yes":
+		return true, nil
+	case "off", "no":
+		return false, nil
+	default:
+		if on, err = strconv.ParseBool(v); err != nil {
+			return false, fmt.Errorf("%q: want on or off (yes, true, 1; no, false, 0)", value)
+		}
+		return on, nil
 	}
-	yes, err := strconv.ParseBool(strings.ToLower(value))
+}
+
+// ParseDisabled reports what a value of [EnvDisabled] stands for, and whether it is one of those that [ParseSwitch] knows.
+// Whoever sets it to anything else wants something, and that is most likely what the name says.
+func ParseDisabled(value string) (yes, known bool) {
+	if value == "" {
+		return false, true
+	}
+	yes, err := ParseSwitch(value)
 	return yes || err != nil, err == nil
 }
 
@@ -281,7 +293,8 @@ func (s *Settings) settlePolicy(values map[string][]string) {
 	s.Listen = Filter{values[ListenPort], values[ListenAddress]}
 	s.Connect = Filter{values[ConnectPort], values[ConnectAddress]}
 	for _, v := range values[SMC] {
-		s.Off = v == "off"
+		on, _ := ParseSwitch(v) // checked
+		s.Off = !on
 	}
 	if v := os.Getenv(EnvDisabled); v != "" { // a set-user-ID program may be switched off, too
 		s.Off, _ = ParseDisabled(v)

@@ -72,6 +72,23 @@ func TestLibraryPolicy(t *testing.T) {
 	}
 }
 
+// TestLibraryDisabledWords has the library and package config take the same words of GOSMC_DISABLED for no.
+func TestLibraryDisabledWords(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy")
+	compile(t, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/policy.c")
+	for _, word := range strings.Fields("0 1 no No NO yes YES off OFF on On false False FALSE true True f F t T n maybe 00") {
+		want := "0\n"
+		if yes, _ := config.ParseDisabled(word); yes {
+			want = "1\n"
+		}
+		cmd := exec.Command(path)
+		cmd.Stdin = strings.NewReader("d " + word + " 0\n")
+		if got, err := cmd.Output(); err != nil || string(got) != want {
+			t.Errorf("%q: the library answers %q, %v; want %q", word, got, err, want)
+		}
+	}
+}
+
 // TestSupervisorPolicy has a supervisor take no offer for an address that its policy leaves out.
 func TestSupervisorPolicy(t *testing.T) {
 	for address, want := range map[string]status{"!127.0.0.1": statusNo, "127.0.0.1": statusOK} {

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define MAX_ITEMS 64
 #define MAX_ITEM 64 /* bytes */
@@ -235,4 +236,15 @@ bool policy_listen(const struct address *local)
 bool policy_connect(const struct address *server)
 {
 	return !refuse_all && port_allowed(&connecting, server->port) && address_allowed(&connecting, server->ip);
+}
+
+/* policy_disabled reads a value of GOSMC_DISABLED, NULL if it is not set. Words that ParseDisabled does not know mean yes. */
+bool policy_disabled(const char *v)
+{
+	static const char *const no[] = {"", "0", "no", "off", "false", "f"};
+
+	for (size_t i = 0; v && i < sizeof(no) / sizeof(no[0]); i++)
+		if (strcasecmp(v, no[i]) == 0)
+			return false;
+	return v != NULL;
 }

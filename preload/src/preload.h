@@ -172,6 +172,7 @@ uint64_t netns_of(int fd);
 void policy_read(void);
 bool policy_listen(const struct address *local);
 bool policy_connect(const struct address *server);
+bool policy_disabled(const char *v);
 
 /* resets.c */
 void resets_open(void);

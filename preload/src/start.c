@@ -14,16 +14,6 @@
 
 struct settings settings;
 
-static bool disabled(const char *v)
-{
-	static const char *const no[] = {"", "0", "no", "off", "false"};
-
-	for (size_t i = 0; v && i < sizeof(no) / sizeof(no[0]); i++)
-		if (strcmp(v, no[i]) == 0)
-			return false;
-	return v != NULL;
-}
-
 static const char *dir_of(const char *path, size_t n, char *dir)
 {
 	memcpy(dir, path, n);
@@ -61,7 +51,7 @@ __attribute__((constructor)) static void start(void)
 	size_t n;
 
 	next_resolve();
-	if (!path || path[0] != '/' || getauxval(AT_SECURE) || disabled(getenv("GOSMC_DISABLED")))
+	if (!path || path[0] != '/' || getauxval(AT_SECURE) || policy_disabled(getenv("GOSMC_DISABLED")))
 		return;
 	n = strlen(path);
 	if (n >= sizeof(settings.socket))
@@ -78,7 +68,7 @@ __attribute__((constructor)) static void start(void)
 	policy_read();
 	shake_start(getenv("GOSMC_RUN_SHAKE"));
 	v = getenv("GOSMC_RUN_RINGS");
-	settings.rings = !v || disabled(v); /* the same words mean no */
+	settings.rings = !v || policy_disabled(v); /* the same words mean no */
 	v = getenv("GOSMC_RING_AFTER");
 	settings.ring_after = v ? strtoull(v, NULL, 10) : 0; /* a size in bytes: gosmc has seen to units */
 	v = getenv("GOSMC_MEMORY");

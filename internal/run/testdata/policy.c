@@ -1,4 +1,4 @@
-/* Asks the library's policy, which the environment sets: lines "l ADDRESS PORT" and "c ADDRESS PORT", answered by 1 or 0. */
+/* Asks the library's policy, which the environment sets: lines "l ADDRESS PORT" and "c ADDRESS PORT", answered by 1 or 0, and "d WORD 0", whether the word disables. */
 #include "../../../preload/src/policy.c"
 
 #include <stdio.h>
@@ -19,6 +19,10 @@ int main(void)
 	while (scanf(" %c %63s %u", &side, text, &port) == 3) {
 		struct address a = {.port = (uint16_t)port};
 
+		if (side == 'd') {
+			printf("%d\n", policy_disabled(strcmp(text, "-") == 0 ? "" : text));
+			continue;
+		}
 		if (inet_pton(AF_INET, text, a.ip + 12) == 1)
 			a.ip[10] = a.ip[11] = 0xff;
 		else if (inet_pton(AF_INET6, text, a.ip) != 1)
