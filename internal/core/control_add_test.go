@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
 )
 
@@ -511,5 +512,48 @@ func TestAddLinkLateRMB(t *testing.T) {
 	p.check("told afterwards", "1:1-1 2:2-2 4:3-3", RedundancySymmetric)
 	if got := strings.Join(p.client.answers, ", "); got != "confirmed(9)" {
 		t.Errorf("the RMB: %s", got)
+	}
+}
+
+// TestAddLinkOfOne has version 1 with one link at most on our side. A client answers ADD LINK all the same, with a rejection, whenever it comes; a
+// server sends one that is to be rejected, unless the client allows one link too: Linux waits for it.
+func TestAddLinkOfOne(t *testing.T) {
+	one := func(c *ControlConfig) { c.Result.Version, c.Result.Release, c.MaxLinks = clc.V1, 0, 1 }
+	for _, before := range []string{"start confirm", "start confirm sent-confirm"} {
+		b := newControlBench(t, RoleClient, "t", one)
+		b.play(before)
+		sent := sentOf(b.do("add-new"))
+		if len(sent) != 1 {
+			t.Fatalf("after %q: %v, want a rejection", before, sent)
+		}
+		if m, ok := sent[0].(llc.AddLink); !ok || !m.Reply || !m.Rejected {
+			t.Errorf("after %q: %v, want a rejection", before, sent[0])
+		}
+		b.do("sent-confirm")
+		if b.lc.State() != ControlActive || len(b.lc.Links()) != 1 {
+			t.Errorf("after %q: %v with %d links", before, b.lc.State(), len(b.lc.Links()))
+		}
+	}
+	for theirs, want := range map[uint8]int{0: 0, 1: 0, 2: 1} {
+		b := newControlBench(t, RoleServer, "t", one)
+		b.play("start sent-confirm")
+		reply := b.message("confirm-reply").(llc.ConfirmLink)
+		reply.MaxLinks = theirs
+		sent := sentOf(b.lc.HandleMessage(b.now, 0, reply, nil, nil))
+		if len(sent) != want || b.lc.State() != ControlActive {
+			t.Fatalf("client of %d links: %v in state %v", theirs, sent, b.lc.State())
+		}
+		if want == 0 {
+			continue
+		}
+		m, ok := sent[0].(llc.AddLink)
+		if !ok || m.Reply || m.MTU.Valid() || m.Link == 0 || m.Link == firstLink {
+			t.Errorf("client of %d links: %v, want ADD LINK that nobody can take", theirs, sent[0])
+		}
+		for _, answer := range []string{"rejected", "accepted"} { // the latter is none of a client that keeps to the rules
+			if outs := b.do(answer); len(sentOf(outs)) != 0 || len(b.lc.Links()) != 1 {
+				t.Errorf("after %s: %s", answer, controlWords(b.now, outs))
+			}
+		}
 	}
 }

@@ -67,7 +67,11 @@ func (lc *LinkControl) handleConfirmLink(now time.Time, link *controlLink, m llc
 		lc.maxLinks = min(lc.maxLinks, n)
 	}
 	if lc.role == RoleServer {
-		return lc.confirmed(now, out)
+		out = lc.confirmed(now, out)
+		if lc.maxLinks == 1 && int(m.MaxLinks) > 1 { // rule: TestAddLinkOfOne
+			out = lc.askInVain(link, out)
+		}
+		return out
 	}
 	link.num = m.Link
 	first := lc.own[lc.cfg.RMB]
@@ -126,6 +130,16 @@ func (lc *LinkControl) confirmed(now time.Time, out []Output) []Output {
 	}
 	lc.retry.attempted = true
 	return lc.next(now, lc.beginAdd(now, out))
+}
+
+// askInVain sends ADD LINK that the client has to reject, in version 1 where we allow one link and the client has not taken that for its
+// maximum, too. Linux net/smc awaits ADD LINK in any case, and each first contact takes 3 seconds without. For MTU 0, an
+// "undefined enumerated MTU value", the client sends "a negative ADD LINK reply" (RFC 7609 C.7.1), as Linux net/smc does.
+func (lc *LinkControl) askInVain(link *controlLink, out []Output) []Output {
+	lc.lastNum++
+	return append(out, SendLLC{Link: link.num, Message: llc.AddLink{
+		Header: llc.Header{Form: lc.form}, MAC: link.local.MAC, GID: link.local.GID, QPN: link.local.QPN, Link: lc.lastNum,
+	}})
 }
 
 // up opens the group for connections.
