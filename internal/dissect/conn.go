@@ -98,7 +98,8 @@ type Conn struct {
 
 	Group     *LinkGroup // nil until Accept and Confirm are known
 	Link      *Link      // that the connection uses now; nil with SMC-D
-	Failovers int        // how often it changed the link
+	Failovers int        // how often it changed the link because one failed
+	Moves     int        // how often it changed the link otherwise, as to spread load
 	SMCClosed bool       // both sides have said in CDC that they are done
 
 	key       connKey
@@ -108,6 +109,7 @@ type Conn struct {
 	isnKnown  bool
 	sideKnown bool // else Client and Server are a guess
 	onLink    bool // counted in Link.Conns
+	moved     bool // its newest change of the link counts in Moves
 
 	used      entry[Conn] // in connTable
 	wait      entry[Conn] // in Tracker.waits

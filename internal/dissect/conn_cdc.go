@@ -24,7 +24,7 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 	known := out.writerAt == f.mark() && where == placeNew
 	if out.link != f.link {
 		known = false
-		t.changeLink(c, out, f.link, p)
+		t.changeLink(c, out, f.link, m.IsFailoverValidation(), p)
 	}
 	if m.IsFailoverValidation() {
 		e.Text = fmt.Sprintf("has message %d arrived?", m.Seq)
@@ -76,19 +76,41 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 	p.Window, p.PeerRoom = out.Window(), in.Window()
 }
 
-// changeLink notes that the writer of out sends over another link than before. Both directions move on
-// their own; the connection moves once.
-func (t *Tracker) changeLink(c *Conn, out *Ring, l *Link, p *Progress) {
+// changeLink notes that the writer of out sends over another link than before. Both directions move on their own; the connection
+// moves once.
+//
+// It is a failover if the writer says so, which it does by a validation message (RFC 7609 §4.6.1), or if the link that it leaves has
+// failed; Linux net/smc has no such message for connections that are being closed. Else the link was left in order, to spread the load. A
+// connection that begins on another link than the handshake names has not moved.
+func (t *Tracker) changeLink(c *Conn, out *Ring, l *Link, validates bool, p *Progress) {
+	failover := validates || out.link != nil && out.link.lost // rule: TestMoves: validates || out.link != nil && out.link.lost -> true
+	begins := out.Messages == 0
 	out.link = l
-	p.Failover = true
-	if c.Link == l {
+	p.Failover, p.Moved = failover, !failover && !begins
+	switch {
+	case c.Link != l && !failover && begins && c.Ring(out.Dir.Reverse()).Messages == 0:
+		c.moveTo(l)
+		return
+	case c.Link != l:
+		c.moveTo(l)
+	case failover && c.moved: // the other direction came first, and did not say why
+		c.moved = false
+		c.Moves--
+		l.Group.Moves--
+		t.count.Moves--
+	default:
 		return
 	}
-	c.moveTo(l)
-	c.Failovers++
-	l.Failovers++
-	l.Group.Failovers++
-	t.count.Failovers++
+	if c.moved = !failover; failover {
+		c.Failovers++
+		l.Failovers++
+		l.Group.Failovers++
+		t.count.Failovers++
+	} else {
+		c.Moves++
+		l.Group.Moves++
+		t.count.Moves++
+	}
 }
 
 // produced takes the producer cursor of a message.

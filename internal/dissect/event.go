@@ -183,6 +183,7 @@ type Progress struct {
 	PeerRoom int // bytes that the receiver may still write to In; -1 if not known
 	// SeqGap is how many CDC messages are missing before this one, by their numbers.
 	SeqGap int
-	// Failover means that the connection came over another link than its messages before.
-	Failover bool
+	// Failover means that the message came over another link than those before, as that one failed; Moved
+	// means that it did so for another reason.
+	Failover, Moved bool
 }

@@ -73,6 +73,9 @@ func eventText(e *Event) string {
 		if p.Failover {
 			b.WriteString(" failover")
 		}
+		if p.Moved {
+			b.WriteString(" moved")
+		}
 	}
 	if e.Text != "" {
 		fmt.Fprintf(&b, " %q", e.Text)

@@ -67,7 +67,7 @@ type Link struct {
 	Opened  time.Time // first told of
 	Deleted time.Time // zero if it was not
 	Reason  string    // why it was deleted or rejected, as the messages say
-	// Failovers counts the connections that came from another link.
+	// Failovers counts the connections that came from another link which failed.
 	Failovers int
 	// Conns is how many connections use it now.
 	Conns           int
@@ -97,7 +97,8 @@ type LinkGroup struct {
 	ClientHost, ServerHost     string // names in the first contact extension, "" if not known
 	Links                      []*Link
 	Conns                      int // connections so far
-	Failovers                  int // connections that changed the link
+	Failovers                  int // connections that changed the link because one failed
+	Moves                      int // connections that changed the link otherwise
 	Opened                     time.Time
 	Deleted                    time.Time // DELETE LINK for all links was seen; else zero
 

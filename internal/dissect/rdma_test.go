@@ -163,6 +163,78 @@ func TestLaterConnection(t *testing.T) {
 	}
 }
 
+// TestMoves has connections change the link for each reason that there is, and looks at what each counts as.
+func TestMoves(t *testing.T) {
+	lost := func(s *dissecttest.Script) {
+		s.LLC(s2c, 1, llc.DeleteLink{Header: llc.Header{Form: llc.V2}, Link: 1, Reason: llc.DeleteLostPath})
+	}
+	for _, tt := range []struct {
+		name             string
+		play             func(s *dissecttest.Script)
+		failovers, moves int
+	}{
+		{"begins on the second link", func(s *dissecttest.Script) {
+			s.CDCOver(c2s, 1, dissecttest.Produce(0, 10))
+			s.CDCOver(s2c, 1, dissecttest.Consume(0, 10))
+		}, 0, 0},
+		{"balanced, one direction after the other", func(s *dissecttest.Script) {
+			s.CDC(c2s, dissecttest.Produce(0, 10))
+			s.CDC(s2c, dissecttest.Consume(0, 10))
+			s.CDCOver(c2s, 1, dissecttest.Produce(0, 20))
+			s.CDCOver(s2c, 1, dissecttest.Consume(0, 20))
+		}, 0, 1},
+		{"balanced, and back", func(s *dissecttest.Script) {
+			s.CDC(c2s, dissecttest.Produce(0, 10))
+			s.CDCOver(c2s, 1, dissecttest.Produce(0, 20))
+			s.CDC(c2s, dissecttest.Produce(0, 30))
+		}, 0, 2},
+		{"failed", func(s *dissecttest.Script) {
+			s.CDC(c2s, dissecttest.Produce(0, 10))
+			s.Send(c2s, 1, cdc.NewFailoverValidation(1, 0x11).Append(nil))
+			s.CDCOver(c2s, 1, dissecttest.Produce(0, 20))
+		}, 1, 0},
+		{"failed before the first message", func(s *dissecttest.Script) {
+			s.Send(c2s, 1, cdc.NewFailoverValidation(0, 0x11).Append(nil))
+		}, 1, 0},
+		{"the link was lost, and nobody says more", func(s *dissecttest.Script) {
+			s.CDC(c2s, dissecttest.Produce(0, 10))
+			lost(s)
+			s.CDCOver(c2s, 1, func(m *cdc.Message) { m.Producer.Count, m.ConnFlags = 10, cdc.Closed })
+		}, 1, 0},
+		{"the other direction says why", func(s *dissecttest.Script) {
+			s.CDC(c2s, dissecttest.Produce(0, 10))
+			s.CDC(s2c, dissecttest.Consume(0, 10))
+			s.CDCOver(s2c, 1, func(m *cdc.Message) { m.Consumer.Count, m.ConnFlags = 10, cdc.Closed })
+			s.Send(c2s, 1, cdc.NewFailoverValidation(1, 0x11).Append(nil))
+		}, 1, 0},
+	} {
+		s := dissecttest.NewScript()
+		s.Handshake()
+		s.SecondLink()
+		tt.play(s)
+		tr := New(Options{})
+		var conn *Conn
+		for _, p := range s.Packets {
+			tr.Packet(p, func(e *Event) {
+				if e.Conn != nil {
+					conn = e.Conn
+				}
+				if p := e.Progress; p != nil && (p.Failover && tt.failovers == 0 || p.Moved && tt.moves == 0 && tt.failovers == 0) {
+					t.Errorf("%s: %s", tt.name, eventText(e))
+				}
+			})
+		}
+		sum := tr.Summary()
+		if sum.Failovers != uint64(tt.failovers) || sum.Moves != uint64(tt.moves) {
+			t.Errorf("%s: %d failovers and %d moves, want %d and %d", tt.name, sum.Failovers, sum.Moves, tt.failovers, tt.moves)
+		}
+		if conn.Failovers != tt.failovers || conn.Moves != tt.moves || conn.Group.Failovers != tt.failovers || conn.Group.Moves != tt.moves {
+			t.Errorf("%s: the connection has %d and %d, its link group %d and %d, want %d and %d", tt.name,
+				conn.Failovers, conn.Moves, conn.Group.Failovers, conn.Group.Moves, tt.failovers, tt.moves)
+		}
+	}
+}
+
 // TestFailover moves a connection to the second link and looks at what is counted.
 func TestFailover(t *testing.T) {
 	var conn *Conn

@@ -34,7 +34,8 @@ type Summary struct {
 	Gaps            uint64 // PSNs missing
 	LinkGroups      uint64
 	Links           uint64
-	Failovers       uint64 // connections that changed the link
+	Failovers       uint64 // connections that changed the link because one failed
+	Moves           uint64 // connections that changed the link otherwise, as to spread load
 	LinksLost       uint64 // deleted because the path was lost
 
 	// Evicted counts what was forgotten because a table was full: connections, queue pairs, link groups.

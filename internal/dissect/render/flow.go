@@ -273,6 +273,9 @@ func groupFacts(g *dissect.LinkGroup) []string {
 	if g.Failovers > 0 {
 		connections += ", " + plural(g.Failovers, "failover")
 	}
+	if g.Moves > 0 {
+		connections += ", " + plural(g.Moves, "other move") + " between links"
+	}
 	if !g.FirstContact {
 		connections += "; the capture does not have the first contact"
 	}

@@ -294,6 +294,9 @@ func (w *pageWriter) facts(s *dissect.Summary) {
 	if s.Failovers > 0 {
 		add("failovers", strconv.FormatUint(s.Failovers, 10))
 	}
+	if s.Moves > 0 {
+		add("moves to spread load", strconv.FormatUint(s.Moves, 10))
+	}
 	if s.Retransmissions > 0 {
 		add("retransmissions", strconv.FormatUint(s.Retransmissions, 10))
 	}

@@ -34,7 +34,7 @@ import (
 //	          "bad", "not checkable"), retransmission, gap (packets missing before; -1: numbers begin anew)
 //	write     of a part of an RDMA WRITE: start, bytes, and if known va, length, offset, total
 //	progress  of a CDC message: repeated, produced, consumed, window, peer_room (bytes; not there if not
-//	          known), seq_gap, failover
+//	          known), seq_gap, failover, moved
 //	problems  list of kind, text and rule; not there if there are none
 //
 // Keys of fields are the names of Wireshark's display filters where it has one. Numbers are numbers, bits
@@ -284,6 +284,7 @@ func (o *object) progress(p *dissect.Progress) {
 	}
 	o.int("seq_gap", p.SeqGap)
 	o.bool("failover", p.Failover)
+	o.bool("moved", p.Moved)
 	o.b = append(o.b, '}')
 }
 

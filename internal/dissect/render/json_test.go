@@ -64,7 +64,7 @@ func TestAppendJSON(t *testing.T) {
 
 	o = asJSON(t, cdcEvent())
 	want := map[string]any{
-		"repeated": false, "produced": json.Number("100"), "window": json.Number("65436"), "seq_gap": json.Number("0"), "failover": false,
+		"repeated": false, "produced": json.Number("100"), "window": json.Number("65436"), "seq_gap": json.Number("0"), "failover": false, "moved": false,
 	}
 	if got := o["progress"]; !reflect.DeepEqual(got, want) {
 		t.Errorf("AppendJSON: progress = %v, want %v", got, want)

@@ -313,7 +313,7 @@ func (b *ladders) data(e *dissect.Event) bool {
 		return e.Write != nil || e.RoCE != nil && e.RoCE.Packet != nil && !e.RoCE.Packet.Opcode.HasAETH()
 	case dissect.CDC:
 		m, ok := e.Message.(*cdc.Message)
-		if !ok || e.Progress != nil && e.Progress.Failover || m.ProducerFlags&(cdc.UrgentPending|cdc.UrgentPresent|cdc.FailoverValidation) != 0 {
+		if !ok || e.Progress != nil && (e.Progress.Failover || e.Progress.Moved) || m.ProducerFlags&(cdc.UrgentPending|cdc.UrgentPresent|cdc.FailoverValidation) != 0 {
 			return false
 		}
 		if m.ConnFlags == 0 {
@@ -450,7 +450,10 @@ func (b *ladders) noticeConn(e *dissect.Event, l *ladder, t *told) {
 		text := fmt.Sprintf("moves from %s to %s", linkName(t.link), linkName(c.Link))
 		b.mark(g, e, c.Link, false, name+" "+text)
 		if l != nil {
-			b.mark(l, e, c.Link, true, "failover: the connection "+text)
+			if text = "the connection " + text; e.Progress == nil || e.Progress.Failover {
+				text = "failover: " + text
+			}
+			b.mark(l, e, c.Link, true, text)
 		}
 	}
 	t.link = c.Link

@@ -233,6 +233,9 @@ func appendCDC(b []byte, e *dissect.Event, m *cdc.Message) []byte {
 		if p.Failover {
 			b = append(b, " failover"...)
 		}
+		if p.Moved {
+			b = append(b, " other-link"...)
+		}
 	}
 	return appendFlags(b, m.ProducerFlags&^cdc.FailoverValidation, m.ConnFlags)
 }

@@ -43,6 +43,7 @@ func WriteStats(w io.Writer, s *dissect.Summary, c *CaptureStats) error {
 		[]string{"Links", number(s.Links)},
 		[]string{"Links lost", number(s.LinksLost)},
 		[]string{"Failovers", number(s.Failovers)},
+		[]string{"Moves to spread load", number(s.Moves)},
 		[]string{"Moved by RDMA", bytesText(s.RDMABytes)},
 		[]string{"Retransmissions", number(s.Retransmissions)},
 		[]string{"Packet numbers missing", number(s.Gaps)})
@@ -136,6 +137,7 @@ type StatsReport struct {
 	Links           uint64          `json:"links"`
 	LinksLost       uint64          `json:"links_lost"`
 	Failovers       uint64          `json:"failovers"`
+	Moves           uint64          `json:"moves"`
 	AlsoSeen        uint64          `json:"also_seen"` // packets that another input or interface has, too: only counted in packets
 	Truncated       uint64          `json:"truncated"`
 	Fragments       uint64          `json:"fragments"`
@@ -180,7 +182,7 @@ func NewStatsReport(s *dissect.Summary, c *CaptureStats) *StatsReport {
 		TCPSegments: s.TCPSegments, RoCEPackets: s.RoCEPackets, Connections: s.Conns,
 		Modes: []statsCount{}, Declines: []statsDecline{}, Messages: []statsMessage{}, Problems: []statsCount{},
 		RDMABytes: s.RDMABytes, Retransmissions: s.Retransmissions, Gaps: s.Gaps,
-		LinkGroups: s.LinkGroups, Links: s.Links, LinksLost: s.LinksLost, Failovers: s.Failovers,
+		LinkGroups: s.LinkGroups, Links: s.Links, LinksLost: s.LinksLost, Failovers: s.Failovers, Moves: s.Moves,
 		AlsoSeen: s.AlsoSeen, Truncated: s.Truncated, Fragments: s.Fragments, Undecodable: s.Undecodable, OtherLinkTypes: s.OtherLinkTypes,
 		Forgotten:   statsForgotten{s.Evicted.Conns, s.Evicted.Flows, s.Evicted.Groups},
 		InputErrors: c.Errors,

@@ -142,5 +142,8 @@ func appendProgressItems(b []byte, p *dissect.Progress) []byte {
 	if p.Failover {
 		b = appendItem(b, "failover", "from another link")
 	}
+	if p.Moved {
+		b = appendItem(b, "moved", "from another link, which has not failed")
+	}
 	return b
 }
