@@ -129,7 +129,9 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.c.SetReadDeadline(t
 // SetWriteDeadline implements [net.Conn].
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.c.SetWriteDeadline(t) }
 
-// SetNoDelay is remembered, and applied to the TCP connection. SMC delays nothing anyway.
+// SetNoDelay is remembered, and applied to the TCP connection. SMC-D delays nothing anyway. Over SMC-R a connection gathers small
+// writes while an earlier one is on its way to the peer, until the program calls SetNoDelay(true): then each
+// goes out at once.
 func (c *Conn) SetNoDelay(noDelay bool) error { return c.c.SetNoDelay(noDelay) }
 
 // SetKeepAlive turns keepalive on the idle TCP connection on or off. When it finds the

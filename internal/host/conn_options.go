@@ -11,7 +11,7 @@ import (
 // whatever carries the bytes, so that a program reads back what it has set (RFC 7609 B.1),
 // and also take effect on the TCP socket.
 type Options struct {
-	NoDelay     bool // no effect on SMC, which never delays; true by default, as in package net
+	NoDelay     bool // true by default, as in package net, and without effect then: see SetNoDelay
 	KeepAlive   net.KeepAliveConfig
 	Linger      int // seconds; negative: default
 	ReadBuffer  int // bytes, 0: default
@@ -58,10 +58,15 @@ func (c *Conn) isClosed() bool {
 	return c.closed
 }
 
-// SetNoDelay remembers the option and sets it on the TCP socket. SMC has nothing like
-// Nagle's algorithm: what is written is visible to the peer at once.
+// SetNoDelay remembers the option and sets it on the TCP socket. Over SMC-D what is written is visible to the peer at once. Over SMC-R
+// small writes gather while an earlier one is on its way, unless the program has set the option: RFC 7609 §4.5.2. That
+// it is set from the beginning, as in package net, does not count.
 func (c *Conn) SetNoDelay(noDelay bool) error {
-	return c.setOption(func() error { return c.tcp.SetNoDelay(noDelay) }, func(o *Options) { o.NoDelay = noDelay })
+	err := c.setOption(func() error { return c.tcp.SetNoDelay(noDelay) }, func(o *Options) { o.NoDelay = noDelay })
+	if x, ok := c.carrier.(*smcrCarrier); ok && c.data != nil && err == nil {
+		x.link.SetNoDelay(noDelay)
+	}
+	return err
 }
 
 // SetKeepAlive turns TCP's own keepalive on the idle TCP connection on or off; when it
@@ -74,13 +79,15 @@ func (c *Conn) SetKeepAlive(on bool) error {
 // SetKeepAlivePeriod is that of [net.TCPConn].
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	defer c.tellKeepAlive()
-	return c.setOption(func() error { return c.tcp.SetKeepAlivePeriod(d) }, func(o *Options) { o.KeepAlive.Idle, o.KeepAlive.Interval = d, d })
+	tcp := c.floorKeepAlive(net.KeepAliveConfig{Idle: d}).Idle
+	return c.setOption(func() error { return c.tcp.SetKeepAlivePeriod(tcp) }, func(o *Options) { o.KeepAlive.Idle, o.KeepAlive.Interval = d, d })
 }
 
 // SetKeepAliveConfig is that of [net.TCPConn].
 func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	defer c.tellKeepAlive()
-	return c.setOption(func() error { return c.tcp.SetKeepAliveConfig(config) }, func(o *Options) { o.KeepAlive = config })
+	tcp := c.floorKeepAlive(config)
+	return c.setOption(func() error { return c.tcp.SetKeepAliveConfig(tcp) }, func(o *Options) { o.KeepAlive = config })
 }
 
 // SetLinger sets what Close does with bytes the peer has not read: with 0 it resets the

@@ -484,6 +484,7 @@ func (s *handshake) established(r core.Result) {
 		return
 	}
 	c.tellKeepAlive()
+	c.raiseKeepAlive()
 	// From here on endGone and Close find the connection, if the peer is not gone already.
 	s.chosen.watcher().watchSoon(c)
 	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // of a peer that was done before we were

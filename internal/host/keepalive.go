@@ -4,6 +4,8 @@ import (
 	"net"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/internal/core"
 )
 
@@ -34,6 +36,44 @@ func (k lateKeepAlive) turnOn(tcp *net.TCPConn) {
 // long as the keepalive of any of its connections says: "as long as some SMC-R connections on a given SMC-R link are active ... then there is no need to
 // perform additional link viability testing" (RFC 7609 §4.5.3, p.65). One probe is enough, whatever KeepAliveConfig says of their number and interval, since
 // its packets are sent again.
+
+// TCP's own keepalive on such a connection finds no dead peer that TEST LINK does not find, but load balancers and firewalls keep what they know of
+// the connection by it. So there a short time counts for TEST LINK alone: "consider providing a configuration option that limits the minimum
+// keepalive timer that will be used for TCP-layer keepalives on SMC-R connections" (RFC 7609 §4.5.3, p.66).
+const leastTCPKeepAlive = 15 * time.Second // as package net has it; what forgets a connection sooner forgets those of all Go programs
+
+// floorKeepAlive returns what TCP's keepalive is set to where a program says config, by whatever the connection uses.
+func (c *Conn) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
+	if _, ok := c.carrier.(*smcrCarrier); ok && c.data != nil { // rule: TestSMCRKeepAliveFloor
+		floor := func(d *time.Duration) {
+			if *d > 0 {
+				*d = max(*d, leastTCPKeepAlive)
+			}
+		}
+		floor(&config.Idle)
+		floor(&config.Interval)
+	}
+	return config
+}
+
+// raiseKeepAlive has the same for what a dialer or a listener has set before it was known what the connection uses.
+func (c *Conn) raiseKeepAlive() {
+	if _, ok := c.carrier.(*smcrCarrier); !ok || bool(c.keepAlive) { // package net's own default is no shorter
+		return
+	}
+	raw, err := c.tcp.SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Control(func(fd uintptr) {
+		for _, option := range [...]int{unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL} {
+			least := int(leastTCPKeepAlive / time.Second)
+			if n, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option); err == nil && n < least { // rule: TestSMCRKeepAliveFloor
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, option, least)
+			}
+		}
+	})
+}
 
 const (
 	defaultQuiet = 15 * time.Second // as package net has it

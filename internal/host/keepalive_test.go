@@ -82,6 +82,44 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
+// TestSMCRKeepAliveFloor has a program ask for keepalive each second. On a connection over SMC-R TCP's own keeps to its least time, whatever sets it,
+// and the program reads back what it has set.
+func TestSMCRKeepAliveFloor(t *testing.T) {
+	const least = int(leastTCPKeepAlive / time.Second)
+	r := newSMCRRig(t, nil)
+	fast := net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second}
+	c, err := r.dial(DialOptions{Net: net.Dialer{KeepAliveConfig: fast}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mustAccept(t, r.l)
+	checkSMCR(t, c, s)
+	if got := keepAliveOf(t, c); got != least {
+		t.Errorf("of a dialer: after %d s, want %d", got, least)
+	}
+	for _, tt := range []struct {
+		set  func() error
+		want int
+	}{
+		{func() error { return s.SetKeepAliveConfig(fast) }, least},
+		{func() error { return s.SetKeepAlivePeriod(time.Second) }, least},
+		{func() error { return s.SetKeepAlivePeriod(time.Minute) }, 60},
+	} {
+		if err := tt.set(); err != nil {
+			t.Fatal(err)
+		}
+		if got := keepAliveOf(t, s); got != tt.want {
+			t.Errorf("after %d s, want %d", got, tt.want)
+		}
+	}
+	if got := c.Options().KeepAlive; got != fast {
+		t.Errorf("the program reads %+v, and has set %+v", got, fast)
+	}
+	if g := groupsOf(r.client)[0]; g.testsAfter() != leastQuiet {
+		t.Errorf("the link is asked after %v, want %v", g.testsAfter(), leastQuiet)
+	}
+}
+
 // TestSMCRKeepAlive looks when a link is asked whether the peer is there: as the host likes, and sooner if a program wants that of a
 // connection, for as long as that lasts.
 func TestSMCRKeepAlive(t *testing.T) {

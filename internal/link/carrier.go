@@ -79,6 +79,7 @@ type Carrier struct {
 	conn     cdc.ConnFlags
 	said     cdc.ConnFlags // as in the newest message
 	urgent   bool          // there is news that does not wait for more
+	noDelay  bool          // nothing that is put waits for more
 	oob      outOfBand
 	done     progress      // as of the newest message that is known to be there
 	gen      atomic.Uint32 // how often it has moved; changed with mu

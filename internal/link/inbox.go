@@ -51,9 +51,24 @@ func (c *Carrier) look(l *Link, turn uint64, m *cdc.Message) bool {
 	}
 	c.in.Unlock()
 	if ok && open {
+		if m.ProducerFlags&cdc.CursorUpdateRequested != 0 {
+			c.answerRequest()
+		}
 		c.wake()
 	}
 	return ok
+}
+
+// answerRequest tells the peer at once how far we have read, which it has asked for, unless it knows: "the consumer must send a consumer
+// cursor update immediately ... if ... local copy of the consumer cursor does not match the last consumer cursor value sent"
+// (RFC 7609 p.64). Whoever reads later sees the flag, and tells what it has read then.
+func (c *Carrier) answerRequest() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ring != nil && !c.detached && c.read.Load() != c.told.Load() { // rule: TestRequestedUpdate
+		c.urgent = true
+		c.poke()
+	}
 }
 
 // follow notes over which link a message comes, and returns the links that the peer has given up before, as their validation messages show: what

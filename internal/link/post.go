@@ -101,9 +101,18 @@ func (c *Carrier) ownSize() uint32 { return uint32(c.rmb.code.Bytes()) - c.in.ba
 // last reports whether the peer was told that nothing follows. c.mu is held.
 func (c *Carrier) last() bool { return c.said&(cdc.Closed|cdc.Abort) != 0 }
 
+// SetNoDelay has small writes go out at once, and not wait for what was sent before: "the sending host would have to opt out
+// of this processing if Nagle's algorithm had been disabled" (RFC 7609 §4.5.2). They still gather where there is no place for a message.
+func (c *Carrier) SetNoDelay(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.noDelay = on
+	c.poke()
+}
+
 // due reports whether a message is to be sent now. c.mu is held.
 //
-//	data            at once if what was sent before has arrived, or there is much of it, or an end is near
+//	data            at once if what was sent before has arrived, or there is much of it, or an end is near; or with SetNoDelay
 //	urgent          at once: flags, window updates, that the writer is blocked
 //	DoneWriting     with the last data, or after it
 //	Closed          when all data has arrived: RFC 7609 p.83
@@ -119,7 +128,8 @@ func (c *Carrier) due() bool {
 	case c.last():
 		return false
 	case c.put != c.posted:
-		return c.out == 0 || c.put-c.posted >= corkBytes || c.urgent || unsaid != 0 || c.answered()
+		return c.out == 0 || c.put-c.posted >= corkBytes || c.urgent || unsaid != 0 ||
+			c.noDelay || c.answered() // rule: TestNoDelay: c.noDelay || -> false ||
 	case unsaid&cdc.Closed != 0 && unsaid&cdc.Abort == 0:
 		return c.out == 0
 	default:

@@ -192,6 +192,75 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// TestNoDelay has small writes go out at once if the program wants that, and those that had gathered.
+func TestNoDelay(t *testing.T) {
+	watchdog(t)
+	v, s := newValve(t)
+	a, b := s.connect(t, settings{code: sizes(4, 4)})
+	v.shut.Store(true)
+	write := func(want int) {
+		t.Helper()
+		if _, err := a.Write(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		if out, _, unposted := a.carrier.outstanding(); out != want || (unposted == 0) != (want > 1) {
+			t.Errorf("%d messages on their way, want %d; %d bytes gather", out, want, unposted)
+		}
+	}
+	if _, err := a.Write(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Write(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	a.carrier.SetNoDelay(true)
+	if out, _, unposted := a.carrier.outstanding(); out != 2 || unposted != 0 {
+		t.Errorf("after SetNoDelay %d messages on their way, %d bytes gather", out, unposted)
+	}
+	write(3)
+	write(4)
+	v.shut.Store(false)
+	if _, err := io.ReadFull(b, make([]byte, 400)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRequestedUpdate has a reader that has read less than the window asks for, and reads no more, tell how far it is when the writer wants to
+// know.
+func TestRequestedUpdate(t *testing.T) {
+	watchdog(t)
+	s := newSides(t, nil)
+	a, b := s.connect(t, settings{})
+	if _, err := a.Write(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(b, make([]byte, 60)); err != nil {
+		t.Fatal(err)
+	}
+	updates := func() uint64 { return s[1].link.Stats().SentCDC }
+	if got := updates(); got != 0 {
+		t.Fatalf("%d updates before anybody has asked", got)
+	}
+	ask := func() {
+		before := a.carrier.Arrived()
+		a.carrier.mu.Lock()
+		a.carrier.ask = true
+		a.carrier.mu.Unlock()
+		if _, err := a.Write(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the question's arrival", func() bool { return a.carrier.Arrived() > before })
+	}
+	ask()
+	eventually(t, "the answer", func() bool {
+		at, _, _ := cdc.UnpackConsumer(a.carrier.inCons.Load())
+		return at.Count == 60
+	})
+	if _, err := io.ReadFull(b, make([]byte, 41)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestGather has small writes wait for the message that is on its way, and large ones not.
 func TestGather(t *testing.T) {
 	watchdog(t)
