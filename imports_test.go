@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 	"bpf":             {"wire/clc", "internal/option"},              // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
-	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config"},
+	"internal/host":       {"wire/...", "bpf" /* in tests, a port that is shared */, "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config"},
 	".":                   {"wire/...", "internal/config", "internal/host", "internal/plain"},
 	"internal/plain":      {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it

@@ -2,6 +2,7 @@ package host
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -11,15 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
 )
 
 // What becomes of a peer whose process ends without a word is told by its kernel alone: it closes the TCP connections, and
 // answers packets to the UDP port with "port unreachable". The link's own socket is not told of those, and must not be, as
 // everybody can forge them. So where the end of a TCP connection makes us ask the peer whether it is there, and nothing
-// has come over the link for a while, one datagram from a socket of its own asks the kernel. TEST LINK, which needs no help
-// of the kernel and takes two seconds, decides where that has no answer: a host that is gone, a port that is shared
-// or that another process has opened meanwhile, rxe.
+// has come over the link for a while, one datagram from a socket of its own asks the kernel. A port that processes share
+// is unreachable for a queue pair number that no process owns, so the datagram names the queue pair of the link. TEST LINK,
+// which needs no help of the kernel and takes two seconds, decides where that has no answer: a host that is gone, a port
+// or a range of numbers that another process has taken meanwhile, rxe.
 
 var errPeerGone = errors.New("the peer's process has ended: nobody has its UDP port any more")
 
@@ -80,16 +83,17 @@ func (g *smcrGroup) knock() {
 	g.mu.Lock()
 	links := slices.Clone(g.links)
 	peers := make([]netip.Addr, len(links)) // which are not known of links that are being made
+	qpns := make([]wire.QPN, len(links))
 	heard := make([]uint64, len(links))
 	for i, l := range links {
-		heard[i], peers[i] = l.net.Heard(), l.peer
+		heard[i], peers[i], qpns[i] = l.net.Heard(), l.peer, l.peerQPN
 	}
 	g.mu.Unlock()
 	quiet := func(i int) bool { return links[i].net.Heard() == heard[i] && links[i].net.Err() == nil }
 	time.AfterFunc(knockAfter, func() {
 		defer g.knocking.Store(false)
 		for i, l := range links {
-			if !quiet(i) || !peers[i].IsValid() || !l.rnic.refuses(peers[i]) {
+			if !quiet(i) || !peers[i].IsValid() || !l.rnic.refuses(peers[i], qpns[i]) {
 				continue
 			}
 			// What it had sent before is in our socket.
@@ -102,8 +106,9 @@ func (g *smcrGroup) knock() {
 	})
 }
 
-// refuses reports whether the kernel of a peer says that nobody has the UDP port of its RNIC. Not to know is no.
-func (n *rnic) refuses(peer netip.Addr) (refused bool) {
+// refuses reports whether the kernel of a peer says that no process has the UDP port of its RNIC, or, of a shared port,
+// that no process has this queue pair number. Not to know is no.
+func (n *rnic) refuses(peer netip.Addr, qpn wire.QPN) (refused bool) {
 	n.all.host.cfg.Namespace(func() {
 		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(n.dev.Addr(), 0)), Timeout: knockTimeout}
 		if peer.Is6() && peer.IsLinkLocalUnicast() {
@@ -115,12 +120,19 @@ func (n *rnic) refuses(peer netip.Addr) (refused bool) {
 		}
 		defer c.Close()
 		c.SetDeadline(time.Now().Add(knockTimeout))
-		if _, err = c.Write([]byte{0}); err == nil { // too short for a packet: RNICs drop it
+		if _, err = c.Write(knockDatagram(qpn)); err == nil {
 			_, err = c.Read(make([]byte, 1))
 		}
 		refused = errors.Is(err, unix.ECONNREFUSED)
 	})
 	return refused
+}
+
+// knockDatagram is what asks: the beginning of a base transport header, up to the queue pair number that steers packets of
+// a shared port (IBTA 9.2). It is too short for a packet, so RNICs drop it.
+func knockDatagram(qpn wire.QPN) []byte {
+	b := binary.BigEndian.AppendUint32(make([]byte, 0, 8), 0)
+	return binary.BigEndian.AppendUint32(b, uint32(qpn)) // rule: TestSMCRKnockShared: uint32(qpn) -> 0
 }
 
 // awaitAnswer has connections that we accept wait until a peer that was just asked whether it is there has answered, or do without

@@ -4,13 +4,20 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/roce"
 )
 
 // TestSMCRGone kills the process at the other end, whose kernel says that its UDP port is nobody's any more.
@@ -137,5 +144,82 @@ func TestSMCRCloseAfterPeer(t *testing.T) {
 	s.Close()
 	if took := time.Since(begun); took >= pendingCloseTime { // rule: TestSMCRCloseAfterPeer
 		t.Errorf("Close took %v", took)
+	}
+}
+
+// shareOf makes a socket on a UDP port that several share, steered as an agent has it steered, in the calling thread's
+// network namespace.
+func shareOf(t *testing.T, p *bpf.Port, addr netip.Addr, slot uint32) *rdma.Share {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "share")
+	t.Cleanup(func() { f.Close() })
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: addr.As4(), Port: roce.Port})
+	}
+	if err == nil {
+		err = p.Put(slot, fd, bpf.Owner{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rdma.Share{Socket: f, First: wire.QPN(slot) << 16, Count: 1 << 16, Key: [16]byte{1}}
+}
+
+// TestSMCRKnockShared suspects the peers of two link groups that share a UDP port. The kernel says that nobody has the
+// port for a number that no process owns, and for no other: a link that is idle does not end because its peer shares
+// the port.
+func TestSMCRKnockShared(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to load eBPF programs")
+	}
+	smctest.CheckLeaks(t)
+	cables := smctest.NewCables(t, 1)
+	cables.Sysctl(1, "net/ipv4/icmp_ratelimit", "0")
+	pins := filepath.Join(smctest.MountBPF(t), "gosmc")
+	if err := bpf.PreparePins(pins); err != nil {
+		t.Fatal(err)
+	}
+	port, err := bpf.OpenPort(pins, "port-test", [16]byte{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	cfg := Config{
+		UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"10.99.0.0/16"}, RDMA: rdma.Config{Port: roce.Port},
+		Namespace: func(f func()) { cables.Visit(0, f) },
+	}
+	client := newTestHost(t, cfg)
+	const firstSlot, nobodys = 3, 9
+	for i := range uint32(2) {
+		cfg := cfg
+		cfg.Namespace = func(f func()) { cables.Visit(1, f) }
+		cables.Run[1](func() { cfg.RDMA.Share = shareOf(t, port, cables.Addr[0][1], firstSlot+i) })
+		r := &smcrRig{t: t, client: client, server: newTestHost(t, cfg), local: cables.Addr[0][0], in: cables.Run[0]}
+		cables.Run[1](func() { r.l = mustListen(t, r.server, netip.AddrPortFrom(cables.Addr[0][1], 0).String()) })
+		c, s := r.connect()
+		defer c.Close()
+		defer s.Close()
+		checkSMCR(t, c, s)
+	}
+	groups := groupsOf(client)
+	if len(groups) != 2 {
+		t.Fatalf("%d link groups, want 2", len(groups))
+	}
+	for _, g := range groups {
+		g.mu.Lock()
+		l := g.links[0]
+		peer, qpn := l.peer, l.peerQPN
+		g.mu.Unlock()
+		if l.rnic.refuses(peer, qpn) {
+			t.Errorf("the kernel is said to refuse packets for %v of a living process", qpn)
+		}
+		if none := wire.QPN(nobodys)<<16 | qpn&0xffff; !l.rnic.refuses(peer, none) {
+			t.Errorf("the kernel is not said to refuse packets for %v of no process", none)
+		}
 	}
 }

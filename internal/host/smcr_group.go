@@ -121,7 +121,7 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error 
 		}
 	}
 	l.mtu.Store(uint32(min(r.R.MTU, l.net.MTU())))
-	l.peer = r.R.GID.Addr()
+	l.peer, l.peerQPN = r.R.GID.Addr(), r.R.QPN
 	g.peer = l.peer
 	cfg := core.ControlConfig{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.host.cfg.SMCRLinks), TestInterval: g.host.cfg.SMCRKeepAlive}
 	if token, ok := c.rmb.rmb.Token(l.net); ok {

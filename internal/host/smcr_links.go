@@ -33,6 +33,8 @@ type smcrLink struct {
 	moved int           // connections, when it was about to end
 	left  bool          // they have left it in time
 
+	peerQPN wire.QPN // the queue pair at the other end, known with peer
+
 	counts atomic.Bool // in upLinks: it is up, and its RNIC not known to be down
 
 	seen struct { // by checkStalls when it looked last
@@ -300,7 +302,7 @@ func (g *smcrGroup) connectLink(o core.ConnectLink) error {
 		return err
 	}
 	l.mtu.Store(uint32(min(p.MTU, l.net.MTU())))
-	l.peer = p.GID.Addr()
+	l.peer, l.peerQPN = p.GID.Addr(), p.QPN
 	if g.lg.Key.Role == core.RoleServer {
 		return l.net.ReadyToSend()
 	}
