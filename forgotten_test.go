@@ -6,9 +6,11 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"runtime/debug"
 	"syscall"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/gosmc/smc/internal/smctest"
 )
@@ -177,6 +179,26 @@ func TestForgottenContext(t *testing.T) {
 			default:
 				return false
 			}
+		})
+	})
+}
+
+// A closed connection is gone with the next cycle of the garbage collector. One that stays for a cycle more is counted as
+// live by it: then the heap of a server whose connections come and go grows with every cycle.
+func TestClosedIsCollected(t *testing.T) {
+	forgettingModes(t, func(t *testing.T, client, server *Host, mode Mode) {
+		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no cycle but those below
+		smctest.Eventually(t, patience, "a connection that is collected at once", func() bool {
+			c, s := connect(t, client, server, mode)
+			ends := []weak.Pointer[innerConn]{weak.Make(c.c), weak.Make(s.c)}
+			c.Close()
+			s.Close()
+			c, s = nil, nil
+			smctest.Eventually(t, patience, "the hosts forget it", func() bool {
+				return len(client.h.Status().Connections)+len(server.h.Status().Connections) == 0
+			})
+			runtime.GC()
+			return ends[0].Value() == nil || ends[1].Value() == nil // a goroutine may still have one
 		})
 	})
 }

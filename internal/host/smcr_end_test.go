@@ -264,6 +264,32 @@ func TestSMCRAsksForClosed(t *testing.T) {
 	checkGone(t, r.server)
 }
 
+// TestSMCREndedHoldsNothing ends a link group that has timers running: one that runs on holds the memory of the links.
+func TestSMCREndedHoldsNothing(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	c, s := r.connect()
+	defer s.Close()
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	g := c.carrier.end().(*smcrGroup)
+	c.Close()
+	g.mu.Lock()
+	armed := g.asker != nil
+	g.mu.Unlock()
+	if !armed {
+		t.Fatal("the peer is not asked on behalf of a closed connection")
+	}
+	g.fail(errRNICDown)
+	<-g.stopped
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name, timer := range map[string]*time.Timer{"ask": g.asker, "stall": g.stallTimer, "core": g.timer} {
+		if timer != nil && timer.Stop() {
+			t.Errorf("timer %q runs after the end of the group", name)
+		}
+	}
+}
+
 // endOf returns the group of the end that a host has.
 func endOf(h *Host, conns ...*Conn) *smcrGroup {
 	for _, c := range conns {

@@ -213,8 +213,10 @@ func (g *smcrGroup) carryOut(out core.Output) {
 		g.ending(out)
 	case core.GroupEnded:
 		g.gone = true
-		if g.stallTimer != nil {
-			g.stallTimer.Stop()
+		for _, t := range []*time.Timer{g.stallTimer, g.asker} { // they hold the group, and its links' memory
+			if t != nil {
+				t.Stop() // rule: TestSMCREndedHoldsNothing
+			}
 		}
 		g.dropSpare()
 		g.stopTimer()
