@@ -25,6 +25,7 @@ var (
 var (
 	losing = conditions{loss: true}
 	lossy  = conditions{lossy: true}
+	caught = conditions{lossy: true, guard: true}
 	ipv6   = conditions{ipv6: true}
 	jumbo  = conditions{jumbo: true}
 	packet = conditions{headers: udp.HeadersAlways}
@@ -162,6 +163,8 @@ func allCases() []testCase {
 			name: "smcr/crowd/server", what: "SMC-R: the same, the guest is the client",
 			run: failover{crowd, downs[1:3]}.server, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
 		},
+
+		{name: "smcr/guard", what: "SMC-R where packets are lost that must not be: the checks of counters and of gosmc dump have to object", run: underLoss.client, conditions: caught},
 
 		{name: "pingpong/client", what: asClient, run: client},
 		{name: "pingpong/server", what: asServer, run: server},

@@ -121,25 +121,33 @@ func TestCheckCounters(t *testing.T) {
 		name    string
 		counted map[string]uint64
 		c       testCase
+		x       excuse
 		ok      bool
 	}{
-		{"traffic", map[string]uint64{"our sent_pkts": 5, "guest rcvd_pkts": 5, "our rcvd_seq_err": 0}, testCase{}, true},
-		{"sequence error", map[string]uint64{"our rcvd_seq_err": 1}, testCase{}, false},
-		{"sequence error with losses", map[string]uint64{"our rcvd_seq_err": 1}, testCase{conditions: conditions{loss: true}}, true},
-		{"ICRC error with losses", map[string]uint64{"our device rcvd_icrc_err": 1}, testCase{conditions: conditions{loss: true}}, false},
-		{"some repeated", map[string]uint64{"our retransmitted": 20}, testCase{}, true},
-		{"many repeated", map[string]uint64{"our retransmitted": 26, "guest sent_pkts": 50, "guest rcvd_pkts": 50}, testCase{}, false},
-		{"more packets, as many repeated", map[string]uint64{"our retransmitted": 26, "guest sent_pkts": 60, "guest rcvd_pkts": 60}, testCase{}, true},
-		{"solved", map[string]uint64{"our device icrc_solved": 1}, testCase{}, true},
-		{"solved though shown", map[string]uint64{"our device icrc_solved": 1}, testCase{conditions: packet}, false},
-		{"provoked", map[string]uint64{"our rcvd_rnr_err": 1}, testCase{provokes: []string{"our rcvd_rnr_err"}}, true},
-		{"provoked in vain", map[string]uint64{"our rcvd_rnr_err": 0}, testCase{provokes: []string{"our rcvd_rnr_err"}}, false},
-		{"provoked and unheard of", nil, testCase{provokes: []string{"our rcvd_rnr_err"}}, false},
-		{"not provoked", map[string]uint64{"our rcvd_rnr_err": 1}, testCase{conditions: conditions{loss: true}}, false},
-		{"tolerated", map[string]uint64{"our dropped": 1}, testCase{tolerates: []string{"our dropped"}}, true},
-		{"unheard of", map[string]uint64{"our moods": 0}, testCase{}, false},
+		{"traffic", map[string]uint64{"our sent_pkts": 5, "guest rcvd_pkts": 5, "our rcvd_seq_err": 0}, testCase{}, excuse{}, true},
+		{"sequence error", map[string]uint64{"our rcvd_seq_err": 1}, testCase{}, excuse{}, false},
+		{"sequence error with losses", map[string]uint64{"our rcvd_seq_err": 1}, testCase{conditions: conditions{loss: true}}, excuse{}, true},
+		{"ICRC error with losses", map[string]uint64{"our device rcvd_icrc_err": 1}, testCase{conditions: conditions{loss: true}}, excuse{}, false},
+		{"sequence error with few losses", map[string]uint64{"our rcvd_seq_err": 1}, testCase{conditions: lossy}, excuse{}, true},
+		{"sequence error where the guard is tried", map[string]uint64{"our rcvd_seq_err": 1}, testCase{conditions: caught}, excuse{}, false},
+		{"sequence error where a kernel has dropped", map[string]uint64{"our rcvd_seq_err": 1}, testCase{}, excuse{lost: true}, true},
+		{"sequence error where timers were late", map[string]uint64{"our rcvd_seq_err": 1}, testCase{}, excuse{late: true}, false},
+		{"timeout", map[string]uint64{"our timeouts": 1}, testCase{}, excuse{}, false},
+		{"timeout where timers were late", map[string]uint64{"our timeouts": 1, "our rewinds": 1}, testCase{}, excuse{late: true}, true},
+		{"timeout where a kernel has dropped", map[string]uint64{"our timeouts": 1}, testCase{}, excuse{lost: true}, true},
+		{"some repeated", map[string]uint64{"our retransmitted": 20}, testCase{}, excuse{}, true},
+		{"many repeated", map[string]uint64{"our retransmitted": 26, "guest sent_pkts": 50, "guest rcvd_pkts": 50}, testCase{}, excuse{}, false},
+		{"more packets, as many repeated", map[string]uint64{"our retransmitted": 26, "guest sent_pkts": 60, "guest rcvd_pkts": 60}, testCase{}, excuse{}, true},
+		{"solved", map[string]uint64{"our device icrc_solved": 1}, testCase{}, excuse{}, true},
+		{"solved though shown", map[string]uint64{"our device icrc_solved": 1}, testCase{conditions: packet}, excuse{}, false},
+		{"provoked", map[string]uint64{"our rcvd_rnr_err": 1}, testCase{provokes: []string{"our rcvd_rnr_err"}}, excuse{}, true},
+		{"provoked in vain", map[string]uint64{"our rcvd_rnr_err": 0}, testCase{provokes: []string{"our rcvd_rnr_err"}}, excuse{}, false},
+		{"provoked and unheard of", nil, testCase{provokes: []string{"our rcvd_rnr_err"}}, excuse{}, false},
+		{"not provoked", map[string]uint64{"our rcvd_rnr_err": 1}, testCase{conditions: conditions{loss: true}}, excuse{}, false},
+		{"tolerated", map[string]uint64{"our dropped": 1}, testCase{tolerates: []string{"our dropped"}}, excuse{}, true},
+		{"unheard of", map[string]uint64{"our moods": 0}, testCase{}, excuse{}, false},
 	} {
-		if err := checkCounters(tt.counted, tt.c); (err == nil) != tt.ok {
+		if err := checkCounters(tt.counted, tt.c, tt.x); (err == nil) != tt.ok {
 			t.Errorf("%s: checkCounters(%v) = %v, want ok %t", tt.name, tt.counted, err, tt.ok)
 		}
 	}

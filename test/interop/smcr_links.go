@@ -38,9 +38,9 @@ func (l *lab) readyTwin(ctx context.Context, guestHasTwo bool) error {
 		return err
 	}
 	l.atEnd(func() error {
-		return here(context.WithoutCancel(ctx), fmt.Sprintf("ip addr flush dev %[1]s; ip link set %[1]s down", secondTap))
+		return l.here(context.WithoutCancel(ctx), fmt.Sprintf("ip addr flush dev %[1]s; ip link set %[1]s down", secondTap))
 	})
-	err := here(ctx, fmt.Sprintf("set -e; %s; for i in all %s %s; do echo 0 >/proc/sys/net/ipv4/conf/$i/rp_filter; done; ip addr add %v%s dev %[3]s; "+
+	err := l.here(ctx, fmt.Sprintf("set -e; %s; for i in all %s %s; do echo 0 >/proc/sys/net/ipv4/conf/$i/rp_filter; done; ip addr add %v%s dev %[3]s; "+
 		"ip link set %[3]s txqueuelen %[6]s up", ownARP, dataTap, secondTap, ourSecond, prefix4, tapQueueLen))
 	if err != nil {
 		return err
@@ -276,7 +276,7 @@ func (f failover) witness(l *lab, d damage) witness {
 				return err
 			}
 			l.note("%s", d.what)
-			return errors.Join(l.inGuest(ctx, d.guest), here(ctx, d.ours))
+			return errors.Join(l.inGuest(ctx, d.guest), l.here(ctx, d.ours))
 		},
 		// close(2) of the guest may wait for its kernel, which waits for the path: see Facts in README.md.
 		said: func(ctx context.Context) error { return errors.Join(l.moved(ctx), l.undo(ctx, d)) },
@@ -310,15 +310,33 @@ func (l *lab) moved(ctx context.Context) error {
 
 // undo repairs what a damage has done. It may be done twice.
 func (l *lab) undo(ctx context.Context, d damage) error {
-	return errors.Join(l.inGuest(ctx, d.guestAfter), here(ctx, d.oursAfter))
+	return errors.Join(l.inGuest(ctx, d.guestAfter), l.here(ctx, d.oursAfter))
 }
 
+// inGuest runs shell commands in the guest. They may take its interfaces down or up, and what is dropped there is counted before and after.
 func (l *lab) inGuest(ctx context.Context, script string) error {
 	if script == "" {
 		return nil
 	}
-	_, err := l.vm.run(ctx, commandTimeout, script)
-	return err
+	return l.withDrops(func() error {
+		_, err := l.vm.run(ctx, commandTimeout, script)
+		return err
+	})
+}
+
+// here does the same in this network namespace.
+func (l *lab) here(ctx context.Context, script string) error {
+	if script == "" {
+		return nil
+	}
+	return l.withDrops(func() error { return here(ctx, script) })
+}
+
+func (l *lab) withDrops(f func() error) error {
+	_, before := l.drops.take()
+	err := f()
+	_, after := l.drops.take()
+	return errors.Join(err, before, after)
 }
 
 // An oneSided is a case: one side has a second adapter, and the other one gets it in the middle of a transfer: the link group is asymmetric, and then symmetric.

@@ -60,23 +60,3 @@ func TestAllSMCR(t *testing.T) {
 		}
 	}
 }
-
-// A machine that was too busy is known by what its kernel has dropped.
-func TestParseLost(t *testing.T) {
-	const (
-		snmp = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\nUdp: 10 1 5 10 4 0\nUdpLite: InDatagrams\nUdpLite: 0\n"
-		dev  = "Inter-|   Receive                                                |  Transmit\n" +
-			" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n" +
-			"    lo: 1 2 0 9 0 0 0 0 1 2 0 9 0 0 0 0\n" +
-			" data0: 9900 99 0 8 0 0 0 0 7700 77 0 3 0 0 0 0\n" +
-			" data1: 9900 99 0 1 0 0 0 0 7700 77 0 2 0 0 0 0\n"
-	)
-	if got, err := parseLost(snmp, dev); got != 18 || err != nil {
-		t.Errorf("parseLost = %d, %v; want 18", got, err)
-	}
-	for _, bad := range [][2]string{{"", dev}, {snmp, ""}, {strings.ReplaceAll(snmp, "Rcvbuf", "Other"), dev}, {snmp, strings.ReplaceAll(dev, "77 0 3", "77 0 x")}} {
-		if got, err := parseLost(bad[0], bad[1]); err == nil {
-			t.Errorf("parseLost(%q) = %d, want an error", bad, got)
-		}
-	}
-}
