@@ -78,8 +78,10 @@ func load(object []byte) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bpf: %w", err)
 	}
-	for _, m := range spec.Maps {
-		m.Pinning = ebpf.PinByName
+	for name, m := range spec.Maps {
+		if !strings.HasPrefix(name, ".") { // a program's constants are its own
+			m.Pinning = ebpf.PinByName
+		}
 	}
 	// Before Linux 5.11 maps count as locked memory. Where the limit may not be raised the error comes later.
 	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})

@@ -4,15 +4,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/option"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
 func TestMain(m *testing.M) {
+	option.Name++ // programs of this machine's agent see the sockets of tests too
 	smctest.RunChild(programs)
 	os.Exit(m.Run())
 }
@@ -111,4 +114,20 @@ func up(name string) error {
 	}
 	r.SetUint16(r.Uint16() | unix.IFF_UP)
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r)
+}
+
+// sameNamespace returns a function that runs others on a thread of its own in the namespace.
+func sameNamespace(p *place) (run func(func() error) error, err error) {
+	ns, err := os.Open(p.netns)
+	if err != nil {
+		return nil, err
+	}
+	return func(f func() error) error {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		defer ns.Close()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return f()
+	}, nil
 }

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/option"
 )
 
 // An Option is the programs of option.bpf.c, attached to a control group. They stay when it is closed.
@@ -30,13 +33,17 @@ var optionPrograms = []struct {
 }
 
 // optionMaps are pinned with them.
-var optionMaps = []string{"wishes", "listeners", "written", "counters"}
+var optionMaps = []string{"wishes", "listeners", "quotas", "crowded", "counters"}
+
+// formerMaps were pinned by earlier versions.
+var formerMaps = []string{"written"}
 
 func linkPin(pins, program string) string { return filepath.Join(pins, "link_"+program) }
 
 // AttachOption attaches the programs to a control group, for all processes in it and below, and pins them in pins, which
 // [PreparePins] has made. Programs that are pinned there already, of an earlier process or version, are exchanged for
-// these without a moment in which there are none, and what they know of sockets stays, unless its layout has changed.
+// these without a moment in which there are none, and what they know of sockets stays. If some of the programs or maps are
+// gone, or the maps have another layout, all of it is made anew: sockets that asked before have not asked then.
 func AttachOption(cgroup, pins string) (*Option, error) {
 	var group unix.Stat_t
 	if err := unix.Stat(cgroup, &group); err != nil {
@@ -49,6 +56,14 @@ func AttachOption(cgroup, pins string) (*Option, error) {
 	spec, err := load(optionObject)
 	if err != nil {
 		return nil, err
+	}
+	if err := spec.Variables["option_name"].Set(option.Name); err != nil {
+		return nil, fmt.Errorf("bpf: %w", err)
+	}
+	if !complete(pins, group.Ino) { // sockets that ended meanwhile are still counted
+		if err := DetachOption(pins); err != nil {
+			return nil, err
+		}
 	}
 	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
 	c, err := ebpf.NewCollectionWithOptions(spec, options)
@@ -80,6 +95,27 @@ func AttachOption(cgroup, pins string) (*Option, error) {
 		return nil, fmt.Errorf("bpf: %w", err)
 	}
 	return o, nil
+}
+
+// complete reports whether all programs are attached to a control group, and all maps are pinned with them.
+func complete(pins string, group uint64) bool {
+	for _, p := range optionPrograms {
+		l, err := link.LoadPinnedLink(linkPin(pins, p.name), nil)
+		if err != nil {
+			return false
+		}
+		id, attached := groupOf(l)
+		l.Close()
+		if !attached || id != group {
+			return false
+		}
+	}
+	for _, name := range optionMaps {
+		if _, err := os.Lstat(filepath.Join(pins, name)); err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // attach updates the link that is pinned at pin, if it is one to this control group, and else makes one.
@@ -147,7 +183,7 @@ func DetachOption(pins string) error {
 		}
 		l.Close()
 	}
-	for _, name := range optionMaps {
+	for _, name := range slices.Concat(optionMaps, formerMaps) {
 		if err := os.Remove(filepath.Join(pins, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -174,6 +210,7 @@ type OptionCounters struct {
 	SYNSent        uint64 `json:"syn_sent"`
 	SYNNoRoom      uint64 `json:"syn_no_room"`
 	SYNFastOpen    uint64 `json:"syn_fast_open"`
+	SYNSigned      uint64 `json:"syn_signed"`
 	SYNACKSent     uint64 `json:"synack_sent"`
 	SYNACKCookie   uint64 `json:"synack_cookie"`
 	SYNACKNoRoom   uint64 `json:"synack_no_room"`
@@ -189,7 +226,7 @@ type OptionCounters struct {
 func (o *Option) Counters() (c OptionCounters, err error) {
 	// In the order of option.bpf.c, enum counter.
 	for key, sum := range []*uint64{
-		&c.SYNSent, &c.SYNNoRoom, &c.SYNFastOpen, &c.SYNACKSent, &c.SYNACKCookie, &c.SYNACKNoRoom, &c.SYNACKExcluded,
+		&c.SYNSent, &c.SYNNoRoom, &c.SYNFastOpen, &c.SYNSigned, &c.SYNACKSent, &c.SYNACKCookie, &c.SYNACKNoRoom, &c.SYNACKExcluded,
 		&c.ClientBoth, &c.ClientAlone, &c.ServerBoth, &c.ServerAlone, &c.ListenersFull,
 	} {
 		var each []uint64 // by processor

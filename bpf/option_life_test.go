@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"os"
@@ -29,9 +30,11 @@ func TestOptionListeners(t *testing.T) {
 	defer m.Close()
 	counts := func() (list []uint64) {
 		var key [32]byte
-		var n uint64
-		for it := m.Iterate(); it.Next(&key, &n); {
-			list = append(list, n)
+		var value [2]uint64
+		for it := m.Iterate(); it.Next(&key, &value); {
+			if whole := binary.NativeEndian.Uint32(key[28:]); whole == 0 { // an endpoint, and no network namespace
+				list = append(list, value[0])
+			}
 		}
 		slices.Sort(list)
 		return list

@@ -25,8 +25,15 @@ type foreignHost struct {
 // newForeignHost makes a tunnel to 192.0.2.2 in the namespace, which has 192.0.2.1.
 func newForeignHost(t *testing.T, p *place) *foreignHost {
 	t.Helper()
+	return &foreignHost{t: t, fd: p.tunnel(t, "192.0.2.1"), addr: netip.MustParseAddr("192.0.2.2"), port: 40000}
+}
+
+// tunnel makes an interface with an address of 192.0.2.0/24 in the namespace. Its packets are read from, and written to, the
+// descriptor.
+func (p *place) tunnel(t *testing.T, addr string) int {
+	t.Helper()
 	fd, err := -1, error(nil)
-	p.run(func() { fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0) })
+	p.run(func() { fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0) })
 	if err != nil {
 		t.Skipf("needs a tunnel: %v", err)
 	}
@@ -48,7 +55,7 @@ func newForeignHost(t *testing.T, p *place) *foreignHost {
 		for _, a := range []struct {
 			request uint
 			addr    string
-		}{{unix.SIOCSIFADDR, "192.0.2.1"}, {unix.SIOCSIFNETMASK, "255.255.255.0"}} {
+		}{{unix.SIOCSIFADDR, addr}, {unix.SIOCSIFNETMASK, "255.255.255.0"}} {
 			if r, err = unix.NewIfreq("tun0"); err != nil {
 				return
 			}
@@ -64,7 +71,7 @@ func newForeignHost(t *testing.T, p *place) *foreignHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &foreignHost{t: t, fd: fd, addr: netip.MustParseAddr("192.0.2.2"), port: 40000}
+	return fd
 }
 
 // send sends a segment to port to of the machine. RFC 9293 §3.1, RFC 791 §3.1.
@@ -73,23 +80,29 @@ func (h *foreignHost) send(to uint16, seq, ack uint32, flags byte, options []byt
 	for len(options)%4 != 0 {
 		options = append(options, 0)
 	}
+	packet := segmentFrom(netip.AddrPortFrom(h.addr, h.port), netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), to), seq, ack, flags, options)
+	if _, err := unix.Write(h.fd, packet); err != nil {
+		h.t.Fatalf("tunnel: %v", err)
+	}
+}
+
+// segmentFrom returns a packet of IPv4 with a segment. The length of options is a multiple of 4.
+func segmentFrom(from, to netip.AddrPort, seq, ack uint32, flags byte, options []byte) []byte {
 	tcp := make([]byte, 20, 60)
-	binary.BigEndian.PutUint16(tcp, h.port)
-	binary.BigEndian.PutUint16(tcp[2:], to)
+	binary.BigEndian.PutUint16(tcp, from.Port())
+	binary.BigEndian.PutUint16(tcp[2:], to.Port())
 	binary.BigEndian.PutUint32(tcp[4:], seq)
 	binary.BigEndian.PutUint32(tcp[8:], ack)
 	tcp[12], tcp[13] = byte(5+len(options)/4)<<4, flags
 	binary.BigEndian.PutUint16(tcp[14:], 65535)
 	tcp = append(tcp, options...)
-	src, dst := h.addr.As4(), [4]byte{192, 0, 2, 1}
+	src, dst := from.Addr().As4(), to.Addr().As4()
 	pseudo := append(append(append([]byte{}, src[:]...), dst[:]...), 0, unix.IPPROTO_TCP, 0, byte(len(tcp)))
 	binary.BigEndian.PutUint16(tcp[16:], checksum(append(pseudo, tcp...)))
 	ip := []byte{0x45, 0, 0, byte(20 + len(tcp)), 0, 0, 0, 0, 64, unix.IPPROTO_TCP, 0, 0}
 	ip = append(append(ip, src[:]...), dst[:]...)
 	binary.BigEndian.PutUint16(ip[10:], checksum(ip))
-	if _, err := unix.Write(h.fd, append(ip, tcp...)); err != nil {
-		h.t.Fatalf("tunnel: %v", err)
-	}
+	return append(ip, tcp...)
 }
 
 func checksum(b []byte) uint16 {

@@ -205,7 +205,7 @@ func (r *agentReport) write(w io.Writer) error {
 		c := &o.Counters
 		t.add("TCP option 254", "attached to "+printable(o.Cgroup))
 		t.add("  SYN", listCounts(
-			count{c.SYNSent, "with it"}, count{c.SYNNoRoom, "without room"}, count{c.SYNFastOpen, "with Fast Open"}))
+			count{c.SYNSent, "with it"}, count{c.SYNNoRoom, "without room"}, count{c.SYNFastOpen, "with Fast Open"}, count{c.SYNSigned, "with MD5 or AO"}))
 		t.add("  SYN-ACK", listCounts(
 			count{c.SYNACKSent, "with it"}, count{c.SYNACKCookie, "with a cookie"}, count{c.SYNACKNoRoom, "without room"}, count{c.SYNACKExcluded, "excluded by another option"}))
 		t.add("  clients", listCounts(count{c.ClientBoth, "answered"}, count{c.ClientAlone, "not answered"}))

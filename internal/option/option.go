@@ -21,12 +21,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The socket option that the agent's programs catch, on both sides. SOL_SMC is Linux's level for AF_SMC
-// (include/linux/socket.h), which knows no option of this number.
-const (
-	Level = 286        // SOL_SMC
-	Name  = 0x534d4352 // "SMCR"
-)
+// Level is that of the socket option that the agent's programs catch, on both sides: Linux's SOL_SMC for AF_SMC
+// (include/linux/socket.h), which knows no option of the number Name.
+const Level = 286
+
+// Name is the number of the socket option: "SMCR". TestMain of tests that attach programs of their own sets another one,
+// so that an agent of this machine, whose programs see all sockets, does not catch it too.
+var Name uint32 = 0x534d4352
 
 // Layout is the version of the four bytes that getsockopt returns, and of what the programs keep for a socket.
 //
@@ -70,14 +71,16 @@ const (
 	PeerSilent        // the peer's SYN or SYN-ACK had no option
 	NoRoom            // our SYN had no room for it
 	FastOpen          // our SYN was one of TCP Fast Open
-	NotSent           // our SYN-ACK had none: a SYN cookie, no room, or another option that excludes it
-	TooMany           // the agent's table of listening sockets was full
+	NotSent           // our SYN-ACK had none: no room, or the SYN had data or an option that excludes it
+	TooMany           // too many listening sockets of this user, or in this network namespace, have asked
 	Crossed           // both ends have connected to each other
+	Signed            // MD5 or AO signs our SYN
 )
 
 var reasonNames = [...]string{
 	"", "the peer has not sent TCP option 254", "no room for TCP option 254 on the SYN", "TCP Fast Open",
 	"no TCP option 254 on our SYN-ACK", "too many listening sockets have asked for TCP option 254", "both ends have connected to each other",
+	"TCP MD5 or AO signs the segments",
 }
 
 // String implements [fmt.Stringer].
@@ -104,7 +107,7 @@ func Ask(fd uintptr) error { return set(fd, 1) }
 func Withdraw(fd uintptr) error { return set(fd, 0) }
 
 func set(fd uintptr, value int) error {
-	switch err := unix.SetsockoptInt(int(fd), Level, Name, value); err {
+	switch err := unix.SetsockoptInt(int(fd), Level, int(Name), value); err {
 	case nil:
 		return nil
 	case unix.ENOPROTOOPT, unix.EOPNOTSUPP:
@@ -120,7 +123,7 @@ func set(fd uintptr, value int) error {
 func Read(fd uintptr) (State, Reason, error) {
 	var value [valueLen]byte
 	size := uint32(len(value))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, Level, Name, uintptr(unsafe.Pointer(&value)), uintptr(unsafe.Pointer(&size)), 0)
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, Level, uintptr(Name), uintptr(unsafe.Pointer(&value)), uintptr(unsafe.Pointer(&size)), 0)
 	switch {
 	case errno == unix.ENOPROTOOPT || errno == unix.EOPNOTSUPP:
 		return NotAsked, NoReason, ErrNoAgent

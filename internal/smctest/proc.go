@@ -87,20 +87,37 @@ func Start(tb testing.TB, program string, args ...string) *Process {
 // StartIn is Start in new namespaces, which are flags of clone such as [syscall.CLONE_NEWPID].
 func StartIn(tb testing.TB, namespaces uintptr, program string, args ...string) *Process {
 	tb.Helper()
-	return start(tb, namespaces, nil, program, args)
+	return start(tb, &syscall.SysProcAttr{Cloneflags: namespaces}, nil, program, args)
+}
+
+// StartRootless is Start as the root of a user namespace and a network namespace of its own, which is the unprivileged user
+// of that number to the machine. The test is skipped where users may not make namespaces.
+func StartRootless(tb testing.TB, user int, program string, args ...string) *Process {
+	tb.Helper()
+	if n, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err != nil || strings.TrimSpace(string(n)) == "0" {
+		tb.Skipf("needs user namespaces: %q, %v", n, err)
+	}
+	only := []syscall.SysProcIDMap{{ContainerID: 0, HostID: user, Size: 1}}
+	return start(tb, &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, UidMappings: only, GidMappings: only,
+		Credential: &syscall.Credential{NoSetGroups: true},
+	}, nil, program, args)
 }
 
 // StartWith is Start with files that the process inherits, as descriptors from 3 on.
 func StartWith(tb testing.TB, files []*os.File, program string, args ...string) *Process {
 	tb.Helper()
-	return start(tb, 0, files, program, args)
+	return start(tb, &syscall.SysProcAttr{}, files, program, args)
 }
 
-func start(tb testing.TB, namespaces uintptr, files []*os.File, program string, args []string) *Process {
+func start(tb testing.TB, attr *syscall.SysProcAttr, files []*os.File, program string, args []string) *Process {
 	tb.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		tb.Fatal(err)
+	}
+	if attr.Credential != nil {
+		exe = "/proc/self/exe" // other users may not see its directory
 	}
 	inRead, inWrite, err := os.Pipe()
 	if err != nil {
@@ -117,7 +134,7 @@ func start(tb testing.TB, namespaces uintptr, files []*os.File, program string, 
 	p.cmd.Env = append(os.Environ(), childEnv+"="+program)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = inRead, outWrite, os.Stderr
 	p.cmd.ExtraFiles = files
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
+	p.cmd.SysProcAttr = attr
 	err = p.cmd.Start()
 	inRead.Close()
 	outWrite.Close()
