@@ -235,6 +235,21 @@ bool end_leave(int fd)
 	return leave_out(e, fd) && leave_in(e, fd);
 }
 
+/*
+ * ends_leave_all keeps everything in-band from now on. False: bytes are in a ring. The others see that there are to be no rings before this looks for
+ * theirs, and look after they have shown them.
+ */
+bool ends_leave_all(void)
+{
+	bool all = true;
+
+	__atomic_store_n(&settings.rings, false, __ATOMIC_SEQ_CST);
+	for (int fd = 0; fd < ends_top(); fd++)
+		all = end_leave(fd) && all;
+	epoll_plain_all();
+	return all;
+}
+
 /* end_forget takes a ring that has ended away from a descriptor. The caller is in it. */
 void end_forget(struct ring **where, struct ring *r)
 {

@@ -95,7 +95,8 @@ static void attach(struct end *e, int fd, int memfd)
 	uint32_t none = ATTACHED_NOT;
 	struct ring *r;
 
-	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || !end_alone(e) || !end_is(fd, e) || !gate_close(&e->receiving)) {
+	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || uring_seen() || !end_alone(e) || !end_is(fd, e) ||
+	    !gate_close(&e->receiving)) {
 		SYS(close, memfd);
 		return;
 	}
@@ -105,7 +106,7 @@ static void attach(struct end *e, int fd, int memfd)
 		ring_ref(r);
 		__atomic_store_n(&e->in, r, __ATOMIC_SEQ_CST);
 		/* Who was forked before has no ring, and would take tokens for bytes; who is forked from now on has it. */
-		if (!end_alone(e) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+		if (!end_alone(e) || !__atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			r->side->state = RING_ENDED;
 			end_forget(&e->in, r);
 		} else if (e->turned == TURNED_NOT && e->turns >= HINTS && r->size != RING_BYTES_ANSWERS) {
@@ -170,6 +171,7 @@ ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *o
 	}
 	if (passed)
 		gate_exit(&e->receiving);
+	uring_settle();
 	if (n > 0 && !(flags & MSG_PEEK)) {
 		if ((size_t)n == shown)
 			*marked = true; /* there may be more parts than the kernel was shown */

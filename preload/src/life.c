@@ -97,12 +97,13 @@ EXPORT long syscall(long n, ...)
 	case SYS_fork:
 #endif
 		return sys_return(births_clone(n, a));
-	case SYS_io_uring_setup: /* what is read and written there is not seen */
-		for (int fd = 0; fd < ends_top(); fd++)
-			end_leave(fd);
-		settings.rings = false;
-		epoll_plain_all();
+	case SYS_io_uring_setup: { /* what is read and written there is not seen */
+		long r = uring_begins();
+
+		if (r != 0)
+			return sys_return(r);
 		break;
+	}
 	}
 	return sys_return(sys6(n, a[0], a[1], a[2], a[3], a[4], a[5]));
 }

@@ -234,8 +234,8 @@ static int look_in(struct dl_phdr_info *info, size_t size, void *arg)
 	return 0;
 }
 
-/* find returns the next definition of a function, NULL if there is none. */
-static void *find(const char *name)
+/* next_find returns the next definition of a function, NULL if there is none. */
+void *next_find(const char *name)
 {
 	struct lookup l = {.name = name, .hash = gnu_hash(name)};
 
@@ -247,7 +247,7 @@ static void *find(const char *name)
 
 #define RESOLVE_AS(field, name)                                        \
 	do {                                                           \
-		void *found = find(name);                              \
+		void *found = next_find(name);                              \
 		if (found)                                             \
 			__builtin_memcpy(&next.field, &found, sizeof(found)); \
 	} while (0)

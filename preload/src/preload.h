@@ -207,6 +207,7 @@ void end_shared(int fd);
 bool end_dup(int fd, int to);
 bool end_leave(int fd);
 bool end_joined(int fd);
+bool ends_leave_all(void);
 int ends_top(void);
 void ring_forked(void);
 void shake_start(const char *v);
@@ -274,5 +275,6 @@ struct next {
 };
 extern struct next next;
 void next_resolve(void);
+void *next_find(const char *name);
 
 #endif

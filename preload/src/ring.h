@@ -346,6 +346,11 @@ bool would_wait(int fd, int flags);
 /* life.c */
 void end_in_band(int fd);
 
+/* uring.c */
+bool uring_seen(void);
+void uring_settle(void);
+long uring_begins(void);
+
 /* switch.c */
 bool worth(const struct end *e, size_t n);
 bool offer(struct end *e, int fd, const struct span *s);

@@ -202,7 +202,7 @@ static enum turn turn_waiting(struct end *e, struct ring *r, int fd, struct span
 	uint32_t attached = __atomic_load_n(&r->h->attached, __ATOMIC_SEQ_CST);
 	long n;
 
-	if (attached == ATTACHED_YES && worth(e, s->left) && join(r, fd, s)) {
+	if (attached == ATTACHED_YES && worth(e, s->left) && !uring_seen() && join(r, fd, s)) {
 		span_skip(s, 1);
 		return TURN_MORE;
 	}
@@ -479,6 +479,7 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 		}
 		if (offer(e, fd, &s)) {
 			gate_exit(&e->sending);
+			uring_settle();
 			span_skip(&s, s.left <= RING_BYTES_LEAST / 2 ? s.left : 1);
 			if (s.left == 0)
 				return (ssize_t)all;
@@ -494,6 +495,7 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 			n = next.sendmsg(fd, &m, flags | MSG_NOSIGNAL);
 		}
 		gate_exit(&e->sending);
+		uring_settle();
 		if (n < 0) {
 			if (errno == ENOTSOCK && all == s.left) {
 				end_drop(fd);

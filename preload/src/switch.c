@@ -77,7 +77,7 @@ bool offer(struct end *e, int fd, const struct span *s)
 
 	if (n > 1 && s->count > 1 && s->skip)
 		return false; /* parts are sent as the program has them, from the first on */
-	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || !end_alone(e) || !end_is(fd, e) ||
+	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || uring_seen() || !end_alone(e) || !end_is(fd, e) ||
 	    !gate_close(&e->sending))
 		return false;
 	r = ring_make(fd, answers(e) && s->left < LARGE ? RING_BYTES_ANSWERS : RING_BYTES, __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);
@@ -87,7 +87,7 @@ bool offer(struct end *e, int fd, const struct span *s)
 		ring_ref(r); /* for us, while others may take it away again */
 		__atomic_store_n(&e->out, r, __ATOMIC_SEQ_CST);
 		/* Who is to send by itself has said so before it looked for a ring, and we look after we have shown ours. */
-		sent = end_alone(e) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) && mark(r, fd, s, n, memfd);
+		sent = end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) && mark(r, fd, s, n, memfd);
 		SYS(close, memfd);
 		if (!sent) {
 			__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);

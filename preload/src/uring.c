@@ -1,0 +1,109 @@
+/*
+ * io_uring: what a queue reads and writes is not seen here, so a process that has one keeps its connections in-band. Most queues are made
+ * by a call that is: liburing's, or syscall(2). liburing makes its system calls inline, and so does a program that has a copy of it
+ * in itself; such a queue shows in the memory of the process, as liburing does, and before a ring is taken the library looks there.
+ */
+#include "ring.h"
+
+#include <fcntl.h>
+
+#define PAUSES 50 /* times as long as a look has taken, nobody looks again: a program may have thousands of mappings */
+
+static uint32_t found;	    /* by a look, and not all have left their rings yet */
+static uint64_t look_again; /* when a look is due */
+
+/* A file of /proc/self/maps is read in pieces. A name may be in two of them. */
+static const char queue[] = "[io_uring]";
+static const char library[] = "/liburing";
+#define LONGEST sizeof(queue)
+
+static bool has(const char *text, size_t n, const char *word, size_t len)
+{
+	return memmem(text, n, word, len) != NULL;
+}
+
+/* mapped says whether this process has a queue mapped, or liburing. Where /proc is not to be seen nobody can say. */
+static bool mapped(void)
+{
+	char text[1024]; /* threads may have small stacks */
+	size_t have = 0;
+	bool is = false;
+	long n, fd = SYS(openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return false;
+	while (!is && (n = SYS(read, fd, text + have, sizeof(text) - have)) > 0) {
+		have += (size_t)n;
+		is = has(text, have, queue, sizeof(queue) - 1) || has(text, have, library, sizeof(library) - 1);
+		if (have > LONGEST) {
+			memmove(text, text + have - LONGEST, LONGEST);
+			have = LONGEST;
+		}
+	}
+	SYS(close, fd);
+	return is;
+}
+
+/*
+ * uring_seen says whether connections are to stay in-band, before one takes a ring. It may be asked by who has passed a gate, and so takes no
+ * ring away: uring_settle does, which is for afterwards.
+ */
+bool uring_seen(void)
+{
+	uint64_t began, now;
+
+	if (!settings.rings)
+		return true;
+	began = precise_now();
+	if (began < __atomic_load_n(&look_again, __ATOMIC_RELAXED))
+		return false;
+	if (mapped()) {
+		settings.rings = false;
+		__atomic_store_n(&found, 1, __ATOMIC_SEQ_CST);
+		return true;
+	}
+	now = precise_now();
+	__atomic_store_n(&look_again, now + (now - began) * PAUSES, __ATOMIC_RELAXED);
+	return false;
+}
+
+void uring_settle(void)
+{
+	if (__builtin_expect(__atomic_load_n(&found, __ATOMIC_RELAXED) != 0, 0) && __atomic_exchange_n(&found, 0, __ATOMIC_SEQ_CST))
+		ends_leave_all();
+}
+
+/* uring_begins is for before a queue is made: 0, or an error if bytes are in a ring that cannot be brought back in-band. The kernel says the same where it has no memory. */
+long uring_begins(void)
+{
+	return ends_leave_all() ? 0 : -ENOMEM;
+}
+
+/* These return an error as the kernel does. */
+
+#define BEGINS(name, parameters, arguments)                                        \
+	EXPORT int name parameters;                                                \
+	int name parameters                                                        \
+	{                                                                          \
+		int(*made) parameters = NULL;                                      \
+		void *after = next_find(#name);                                    \
+		long r = uring_begins();                                           \
+										   \
+		__builtin_memcpy(&made, &after, sizeof(after));                    \
+		if (r != 0)                                                        \
+			return (int)r;                                             \
+		return made ? made arguments : -ENOSYS;                            \
+	}
+
+BEGINS(io_uring_queue_init, (unsigned entries, void *ring, unsigned flags), (entries, ring, flags))
+BEGINS(io_uring_queue_init_params, (unsigned entries, void *ring, void *params), (entries, ring, params))
+BEGINS(io_uring_queue_init_mem, (unsigned entries, void *ring, void *params, void *room, size_t size), (entries, ring, params, room, size))
+BEGINS(io_uring_queue_init_try_nosqarr, (unsigned entries, void *ring, void *params), (entries, ring, params))
+
+EXPORT int io_uring_setup(unsigned entries, void *params);
+int io_uring_setup(unsigned entries, void *params)
+{
+	long r = uring_begins();
+
+	return (int)(r != 0 ? r : SYS(io_uring_setup, entries, params));
+}
