@@ -23,7 +23,7 @@ EXPORT int listen(int fd, int backlog)
 	    protocol != IPPROTO_TCP || !address_of(fd, false, &id.local, &id.ipv6))
 		return (int)sys_return(r);
 	birth_listens(fd, settings.rings);
-	if (!policy_listen(&id.local))
+	if (!policy_listen(&id.local) || options_tell(fd))
 		return (int)sys_return(r);
 	sock = supervisor_open(settings.socket);
 	if (sock < 0)
@@ -32,9 +32,14 @@ EXPORT int listen(int fd, int backlog)
 	m.netns = netns_of(fd);
 	len = sizeof(m.unique);
 	if (SYS(getsockopt, fd, SOL_SOCKET, SO_COOKIE, &m.unique, &len) == 0) {
+		enum status status = STATUS_NO;
+
 		(void)board_waiting(); /* have it before somebody is told of us */
+		deferral_take(fd);
 		if (supervisor_send(sock, &m, -1))
-			(void)supervisor_receive(sock, KIND_ANNOUNCE, NULL);
+			status = supervisor_receive(sock, KIND_ANNOUNCE, NULL);
+		if (status == STATUS_NO)
+			deferral_give(fd); /* where no answer has come, somebody may know of us */
 	}
 	SYS(close, sock);
 	return (int)sys_return(r);

@@ -86,6 +86,16 @@ static bool announced(int fd, const struct address *to, char path[static sizeof(
 	return *sure;
 }
 
+/* connect_announced says whether programs may move connections to a listener at an address of its own, which some supervisor knows. */
+bool connect_announced(int fd, const struct address *server)
+{
+	char path[sizeof(settings.socket)];
+	uint64_t netns;
+	bool sure;
+
+	return announced(fd, server, path, &netns, &sure);
+}
+
 /*
  * source says which address of its own the kernel will use for a destination. False: the destination
  * is not on this machine, where the two are the same.

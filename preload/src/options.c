@@ -1,37 +1,72 @@
 /*
- * Options: those of sockets are the kernel's, on a Unix socket as on TCP. Those of TCP and IP are
- * taken, and mean nothing where no packet is sent; the few that programs read back are kept in the
- * socket's priority, which a Unix socket has no use for and which lives as long as it does.
+ * Options: most of those of sockets are the kernel's, on a Unix socket as on TCP. Those of TCP and IP mean nothing where no packet is sent. Which there are, what
+ * they can be set to and what they are, the kernel says of a TCP socket on which nobody has set anything, a model. The two that programs often read back are kept in
+ * SO_INCOMING_CPU, which a Unix socket has no use for and which lives as long as it does.
  */
 #include "ring.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <netinet/tcp.h>
 #include <sys/time.h>
 
 #define KEEP_NODELAY 1
 #define KEEP_CORK 2
+#define KEPT (-0x53480000) /* less what is kept */
+#define KEPT_MOST 3
+
+#define NO_OPTION 0x7fffffff /* of SOL_SOCKET */
 
 #define SEND_BUFFER (4 << 20) /* asked for; the kernel gives at most net.core.wmem_max */
+
+/* is_told says whether an option has TCP tell of bytes something that a Unix socket does not. */
+static bool is_told(int name)
+{
+	return name == SO_ZEROCOPY || name == SO_TIMESTAMP_OLD || name == SO_TIMESTAMPNS_OLD || name == SO_TIMESTAMPING_OLD ||
+	       name == SO_TIMESTAMP_NEW || name == SO_TIMESTAMPNS_NEW || name == SO_TIMESTAMPING_NEW;
+}
+
+/* options_tell says whether what a listener accepts inherits such an option: a program may wait for what it is told. */
+bool options_tell(int fd)
+{
+	static const int told[] = {SO_ZEROCOPY, SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TIMESTAMPING_OLD, SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
+
+	for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
+		int v = 0;
+		socklen_t len = sizeof(v);
+
+		if (SYS(getsockopt, fd, SOL_SOCKET, told[i], &v, &len) == 0 && v)
+			return true;
+	}
+	return false;
+}
 
 /* Options that a socket has had set and that only TCP can honour: it stays TCP. */
 static bool only_tcp(int level, int name)
 {
 	if (level == SOL_SOCKET) /* letters.c has what a filter is for */
-		return name == SO_BINDTODEVICE || name == SO_MARK || name == SO_ZEROCOPY || name == SO_TIMESTAMPING || name == SO_ATTACH_FILTER ||
-		       name == SO_ATTACH_BPF || name == SO_LOCK_FILTER;
+		return name == SO_BINDTODEVICE || name == SO_MARK || name == SO_ATTACH_FILTER || name == SO_ATTACH_BPF || name == SO_LOCK_FILTER ||
+		       is_told(name);
 	if (level == IPPROTO_TCP)
 		return name == TCP_ULP || name == TCP_MD5SIG || name == TCP_FASTOPEN_CONNECT || name == TCP_REPAIR;
 	return (level == IPPROTO_IP && (name == IP_TRANSPARENT || name == IP_OPTIONS));
 }
 
-static int priority(int fd)
+/* keeps is what a socket keeps for us. */
+static int keeps(int fd)
 {
-	int v = 0;
+	int v = KEPT;
 	socklen_t len = sizeof(v);
 
-	SYS(getsockopt, fd, SOL_SOCKET, SO_PRIORITY, &v, &len);
-	return v;
+	SYS(getsockopt, fd, SOL_SOCKET, SO_INCOMING_CPU, &v, &len);
+	return v <= KEPT && v >= KEPT - KEPT_MOST ? KEPT - v : 0;
+}
+
+static long keep(int fd, int bits)
+{
+	int v = KEPT - bits;
+
+	return SYS(setsockopt, fd, SOL_SOCKET, SO_INCOMING_CPU, &v, sizeof(v));
 }
 
 /* fresh says whether a value is that of a new socket. */
@@ -79,7 +114,7 @@ void options_copy(int from, int to, uint32_t which)
 		struct timeval time;
 	} v;
 	socklen_t len;
-	int keep = 0;
+	int bits = 0;
 	int size = SEND_BUFFER;
 
 	for (size_t i = 0; i < SAME; i++) {
@@ -94,18 +129,13 @@ void options_copy(int from, int to, uint32_t which)
 	}
 	len = sizeof(v.number);
 	if ((which & BIT_NODELAY) && SYS(getsockopt, from, IPPROTO_TCP, TCP_NODELAY, &v, &len) == 0 && v.number)
-		keep |= KEEP_NODELAY;
+		bits |= KEEP_NODELAY;
 	len = sizeof(v.number);
 	if ((which & BIT_CORK) && SYS(getsockopt, from, IPPROTO_TCP, TCP_CORK, &v, &len) == 0 && v.number)
-		keep |= KEEP_CORK;
-	if (keep)
-		SYS(setsockopt, to, SOL_SOCKET, SO_PRIORITY, &keep, sizeof(keep));
+		bits |= KEEP_CORK;
+	if (bits)
+		keep(to, bits);
 	SYS(setsockopt, to, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
-}
-
-static void keep(int fd, int bits)
-{
-	SYS(setsockopt, fd, SOL_SOCKET, SO_PRIORITY, &bits, sizeof(bits));
 }
 
 /* options_settle has the kernel keep what only we have. */
@@ -115,7 +145,7 @@ void options_settle(int fd)
 	uint32_t cork = e ? __atomic_exchange_n(&e->cork, CORK_KERNEL, __ATOMIC_SEQ_CST) : CORK_KERNEL;
 
 	if (cork != CORK_KERNEL && end_is(fd, e))
-		keep(fd, cork != CORK_OFF ? priority(fd) | KEEP_CORK : priority(fd) & ~KEEP_CORK);
+		keep(fd, cork != CORK_OFF ? keeps(fd) | KEEP_CORK : keeps(fd) & ~KEEP_CORK);
 }
 
 void options_settle_all(void)
@@ -137,149 +167,441 @@ static bool corked(int fd)
 	struct end *e = only_ours(fd);
 	uint32_t cork = e ? __atomic_load_n(&e->cork, __ATOMIC_SEQ_CST) : CORK_KERNEL;
 
-	return cork == CORK_KERNEL ? !!(priority(fd) & KEEP_CORK) : cork != CORK_OFF;
+	return cork == CORK_KERNEL ? !!(keeps(fd) & KEEP_CORK) : cork != CORK_OFF;
 }
 
-static int give(void *val, socklen_t *len, const void *from, size_t size)
+/*
+ * option_in gets the number that a program sets an option of TCP to. It returns 0, or the error that TCP has for where the number is, which the kernel finds
+ * out: it reads the number before it looks for the option.
+ */
+long option_in(int fd, const void *val, socklen_t len, int *v)
 {
-	size_t n = *len < size ? *len : size;
+	long r = SYS(setsockopt, fd, SOL_SOCKET, NO_OPTION, val, len);
 
-	memcpy(val, from, n);
-	*len = (socklen_t)n;
+	if (r == -EFAULT || r == -EINVAL)
+		return r;
+	if (!val || len < sizeof(*v)) /* a filter of system calls may have refused the question */
+		return val ? -EINVAL : -EFAULT;
+	memcpy(v, val, sizeof(*v));
 	return 0;
 }
 
-static int give_number(void *val, socklen_t *len, int number)
+/* give_number answers with a number as the kernel does, which checks where it goes. */
+static long give_number(int fd, void *val, socklen_t *len, int number)
 {
-	return give(val, len, &number, sizeof(number));
+	long r = SYS(getsockopt, fd, SOL_SOCKET, SO_TYPE, val, len);
+
+	if (r == 0)
+		memcpy(val, &number, *len);
+	return r;
 }
 
-static int get_tcp(int fd, int name, void *val, socklen_t *len)
+/* instead puts a number in the place of one that the kernel has given. */
+static void instead(void *val, const socklen_t *len, int number)
 {
-	struct tcp_info info;
+	memcpy(val, &number, *len < sizeof(number) ? *len : sizeof(number));
+}
+
+static int model(const struct identity *id)
+{
+	return (int)SYS(socket, id->ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+}
+
+/* ask has a model answer. Where there is none, no option is known. */
+static long ask(const struct identity *id, int level, int name, void *val, socklen_t *len)
+{
+	int fd = model(id);
+	long r;
+
+	if (fd < 0)
+		return -ENOPROTOOPT;
+	r = SYS(getsockopt, fd, level, name, val, len);
+	SYS(close, fd);
+	return r;
+}
+
+/* try has a model judge a value. Where there is none, all are good. */
+static long try(const struct identity *id, int level, int name, const void *val, socklen_t len)
+{
+	int fd = model(id);
+	long r;
+
+	if (fd < 0)
+		return 0;
+	r = SYS(setsockopt, fd, level, name, val, len);
+	SYS(close, fd);
+	return r;
+}
+
+#define LOOPBACK_MSS 65483
+#define LOOPBACK_MTU 65535
+
+/* fill_in has a field of struct tcp_info say what it would of a connection, as far as the program wants it. */
+#define fill_in(val, len, field, value)                                                                  \
+	do {                                                                                             \
+		__typeof__(((struct tcp_info *)0)->field) v_ = (value);                                  \
+		size_t at_ = offsetof(struct tcp_info, field);                                           \
+		if (at_ < (len))                                                                         \
+			memcpy((char *)(val) + at_, &v_, (len) - at_ < sizeof(v_) ? (len) - at_ : sizeof(v_)); \
+	} while (0)
+
+static long get_tcp(int fd, const struct identity *id, int name, void *val, socklen_t *len)
+{
+	long r;
 
 	switch (name) {
 	case TCP_NODELAY:
-		return give_number(val, len, !!(priority(fd) & KEEP_NODELAY));
+		return give_number(fd, val, len, !!(keeps(fd) & KEEP_NODELAY));
 	case TCP_CORK:
-		return give_number(val, len, corked(fd));
+		return give_number(fd, val, len, corked(fd));
 	case TCP_MAXSEG:
-		return give_number(val, len, 65483); /* that of the loopback interface */
-	case TCP_KEEPIDLE:
-		return give_number(val, len, 7200);
-	case TCP_KEEPINTVL:
-		return give_number(val, len, 75);
-	case TCP_KEEPCNT:
-		return give_number(val, len, 9);
-	case TCP_SYNCNT:
-		return give_number(val, len, 6);
-	case TCP_LINGER2:
-		return give_number(val, len, 60);
-	case TCP_QUICKACK:
-		return give_number(val, len, 1);
-	case TCP_WINDOW_CLAMP:
-	case TCP_DEFER_ACCEPT:
-	case TCP_USER_TIMEOUT:
-	case TCP_FASTOPEN:
-	case TCP_NOTSENT_LOWAT:
-	case TCP_TIMESTAMP:
-	case TCP_INQ:
-		return give_number(val, len, 0);
-	case TCP_CONGESTION:
-		return give(val, len, "cubic", sizeof("cubic"));
+		return give_number(fd, val, len, LOOPBACK_MSS);
 	case TCP_INFO:
-		memset(&info, 0, sizeof(info));
-		info.tcpi_state = TCP_ESTABLISHED;
-		info.tcpi_snd_mss = info.tcpi_rcv_mss = info.tcpi_advmss = 65483;
-		info.tcpi_pmtu = 65535;
-		info.tcpi_snd_cwnd = 10;
-		return give(val, len, &info, sizeof(info));
+		r = ask(id, IPPROTO_TCP, name, val, len);
+		if (r != 0)
+			return r;
+		fill_in(val, *len, tcpi_state, TCP_ESTABLISHED);
+		fill_in(val, *len, tcpi_snd_mss, LOOPBACK_MSS);
+		fill_in(val, *len, tcpi_rcv_mss, LOOPBACK_MSS);
+		fill_in(val, *len, tcpi_advmss, LOOPBACK_MSS);
+		fill_in(val, *len, tcpi_pmtu, LOOPBACK_MTU);
+		return 0;
 	default:
-		return (int)sys_return(-ENOPROTOOPT);
+		return ask(id, IPPROTO_TCP, name, val, len);
 	}
 }
 
-static int get_ip(int level, int name, void *val, socklen_t *len)
+/* plain says whether an option of SOL_SOCKET is the kernel's on a Unix socket as on TCP; of what is not in this list a model knows what TCP has. */
+static bool plain(int name)
 {
-	if (level == IPPROTO_IP && name == IP_OPTIONS)
-		return give(val, len, "", 0);
-	if ((level == IPPROTO_IP && name == IP_MTU) || (level == IPPROTO_IPV6 && name == IPV6_MTU))
-		return give_number(val, len, 65535);
-	if ((level == IPPROTO_IP && name == IP_TTL) || (level == IPPROTO_IPV6 && name == IPV6_UNICAST_HOPS))
-		return give_number(val, len, 64);
-	return give_number(val, len, 0);
+	switch (name) {
+	case SO_DEBUG ... SO_OOBINLINE:
+	case SO_PRIORITY ... SO_LINGER:
+	case SO_RCVLOWAT ... SO_SNDTIMEO_OLD:
+	case SO_DETACH_FILTER:
+	case SO_TIMESTAMP_OLD:
+	case SO_ACCEPTCONN:
+	case SO_SNDBUFFORCE:
+	case SO_RCVBUFFORCE:
+	case SO_TIMESTAMPNS_OLD ... SO_TIMESTAMPING_OLD:
+	case SO_RXQ_OVFL ... SO_BPF_EXTENSIONS:
+	case SO_MEMINFO ... SO_COOKIE:
+	case SO_BINDTOIFINDEX ... SO_SNDTIMEO_NEW:
+	case SO_PREFER_BUSY_POLL ... SO_RESERVE_MEM:
+		return true;
+	}
+	return false;
 }
 
-static bool of_tcp(int level)
+/* get_peer is SO_PEERNAME. */
+static long get_peer(int fd, const struct identity *id, void *val, socklen_t *len)
 {
-	return level == IPPROTO_TCP || level == IPPROTO_IP || level == IPPROTO_IPV6;
+	struct sockaddr_storage ss;
+	socklen_t n = address_format(&id->peer, id->ipv6, &ss);
+	long r = SYS(getsockopt, fd, SOL_SOCKET, SO_PEERNAME, val, len);
+
+	if (r != 0)
+		return r; /* the name of a Unix socket is longer */
+	if (*len > n)
+		return -EINVAL;
+	memcpy(val, &ss, *len);
+	return 0;
+}
+
+/* get_socket is for options of SOL_SOCKET of an end. */
+static long get_socket(int fd, const struct identity *id, int name, void *val, socklen_t *len)
+{
+	switch (name) {
+	case SO_DOMAIN:
+		return give_number(fd, val, len, id->ipv6 ? AF_INET6 : AF_INET);
+	case SO_PROTOCOL:
+		return give_number(fd, val, len, IPPROTO_TCP);
+	case SO_INCOMING_CPU:
+		return give_number(fd, val, len, sched_getcpu());
+	case SO_PEERNAME:
+		return get_peer(fd, id, val, len);
+	}
+	return ask(id, SOL_SOCKET, name, val, len);
+}
+
+#define IP_PROTOCOL_ 52 /* that of a raw socket; of others it is the port */
+#define LOOPBACK_MTU_IPV6 65536
+
+/* get_ipv6_as answers with a number where the kernel has another one for a model. */
+static long get_ipv6_as(const struct identity *id, void *val, socklen_t *len, int number)
+{
+	long r = ask(id, IPPROTO_IPV6, IPV6_UNICAST_HOPS, val, len);
+
+	if (r == 0)
+		instead(val, len, number);
+	return r;
+}
+
+static long get_ipv6(const struct identity *id, int name, void *val, socklen_t *len)
+{
+	struct ip6_mtuinfo info = {.ip6m_mtu = LOOPBACK_MTU_IPV6};
+	socklen_t room = 0;
+	int number;
+	long r;
+
+	switch (name) {
+	case IPV6_ADDRFORM:
+		return get_ipv6_as(id, val, len, AF_INET6);
+	case IPV6_MTU:
+		return get_ipv6_as(id, val, len, LOOPBACK_MTU_IPV6);
+	case IPV6_PATHMTU:
+		if (plausible(len))
+			room = *len;
+		r = get_ipv6_as(id, &number, len, 0);
+		if (r != 0)
+			return r;
+		*len = room;
+		if (room < sizeof(info))
+			return -EINVAL;
+		if (!plausible(val))
+			return -EFAULT;
+		memcpy(val, &info, sizeof(info));
+		*len = sizeof(info);
+		return 0;
+	}
+	return ask(id, IPPROTO_IPV6, name, val, len);
+}
+
+static long get_ip(int fd, const struct identity *id, int level, int name, void *val, socklen_t *len)
+{
+	if (level == IPPROTO_IPV6 && id->ipv6)
+		return get_ipv6(id, name, val, len);
+	if (level == IPPROTO_IP && name == IP_MTU)
+		return give_number(fd, val, len, id->peer.ip[10] == 0xff ? LOOPBACK_MTU : LOOPBACK_MTU_IPV6);
+	if (level == IPPROTO_IP && name == IP_PROTOCOL_)
+		return give_number(fd, val, len, id->local.port);
+	return ask(id, level, name, val, len);
+}
+
+/*
+ * of_end says whether an option is for us to see to, as a descriptor is an end. Unless nobody else can have that, the kernel is asked first about
+ * options of TCP, as most of them are those of TCP sockets: *r is what it has said, and NOT_ASKED otherwise.
+ */
+#define NOT_ASKED 1
+
+static bool of_end(int fd, int level, int name, long *r, struct identity *id, long (*kernel)(int, int, int, void *, void *), void *val, void *len)
+{
+	*r = NOT_ASKED;
+	if (!settings.on || (level == SOL_SOCKET && plain(name)))
+		return false;
+	if (level != SOL_SOCKET && !only_ours(fd)) {
+		*r = kernel(fd, level, name, val, len);
+		if (*r != -EOPNOTSUPP)
+			return false;
+	}
+	return identity_of(fd, id);
+}
+
+static long kernel_get(int fd, int level, int name, void *val, void *len)
+{
+	return SYS(getsockopt, fd, level, name, val, len);
+}
+
+static long kernel_set(int fd, int level, int name, void *val, void *len)
+{
+	return SYS(setsockopt, fd, level, name, val, len);
+}
+
+/* get_often is for an option that costs no system call. False: it has to be asked for otherwise. */
+static bool get_often(int fd, int level, int name, void *val, socklen_t *len)
+{
+	int on;
+
+	if (level != IPPROTO_TCP || name != TCP_CORK || !plausible(val) || !plausible(len) || *len > INT_MAX || !only_ours(fd))
+		return false;
+	on = corked(fd);
+	*len = *len < sizeof(on) ? *len : sizeof(on);
+	memcpy(val, &on, *len);
+	return true;
+}
+
+/* told makes of what the kernel says of SO_ERROR what TCP would. */
+static void told(int fd, void *val)
+{
+	struct end *e = end_at(fd);
+	int v;
+
+	memcpy(&v, val, sizeof(v));
+	if (v == 0 && e && end_is(fd, e) && (end_tell(e) || reset_came(e, fd))) {
+		v = ECONNRESET;
+		memcpy(val, &v, sizeof(v));
+	}
+	end_error(fd, v);
+}
+
+/* deferred has options of a listener say what the program has set. */
+static void deferred(int fd, int level, int name, void *val, const socklen_t *len)
+{
+	int kept;
+
+	if (level == IPPROTO_TCP && name == TCP_DEFER_ACCEPT && (kept = deferral_kept(fd)))
+		instead(val, len, kept);
+	if (level == SOL_SOCKET && name == SO_INCOMING_CPU && *len == sizeof(kept)) {
+		memcpy(&kept, val, sizeof(kept));
+		if (deferral_is_kept(kept))
+			instead(val, len, -1);
+	}
 }
 
 EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 {
-	long r = level == IPPROTO_TCP && only_ours(fd) ? -EOPNOTSUPP : SYS(getsockopt, fd, level, name, val, len);
 	struct identity id;
+	long r;
 
-	if (r == 0 && level == SOL_SOCKET && (name == SO_DOMAIN || name == SO_PROTOCOL) && settings.on &&
-	    *len == sizeof(int)) {
-		int v;
-
-		memcpy(&v, val, sizeof(v));
-		if (v == (name == SO_DOMAIN ? AF_UNIX : 0) && identity_of(fd, &id)) {
-			v = name == SO_PROTOCOL ? IPPROTO_TCP : id.ipv6 ? AF_INET6 : AF_INET;
-			memcpy(val, &v, sizeof(v));
-		}
+	if (get_often(fd, level, name, val, len))
+		return 0;
+	if (of_end(fd, level, name, &r, &id, kernel_get, val, len)) {
+		if (level == SOL_SOCKET)
+			r = get_socket(fd, &id, name, val, len);
+		else
+			r = level == IPPROTO_TCP ? get_tcp(fd, &id, name, val, len) : get_ip(fd, &id, level, name, val, len);
+		return (int)sys_return(r);
 	}
-	if (r == 0 && level == SOL_SOCKET && name == SO_ERROR && *len == sizeof(int)) {
-		struct end *e = end_at(fd);
-		int v;
-
-		memcpy(&v, val, sizeof(v));
-		if (v == 0 && e && end_is(fd, e) && (end_tell(e) || reset_came(e, fd))) {
-			v = ECONNRESET;
-			memcpy(val, &v, sizeof(v));
-		}
-		end_error(fd, v);
-	}
-	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && (only_ours(fd) || identity_of(fd, &id))) {
-		if (!val || !len)
-			return (int)sys_return(-EFAULT);
-		return level == IPPROTO_TCP ? get_tcp(fd, name, val, len) : get_ip(level, name, val, len);
-	}
+	if (r == NOT_ASKED)
+		r = kernel_get(fd, level, name, val, len);
+	if (r == 0 && level == SOL_SOCKET && name == SO_ERROR && *len == sizeof(int))
+		told(fd, val);
+	if (r == 0 && settings.on)
+		deferred(fd, level, name, val, len);
 	return (int)sys_return(r);
 }
 
-static int set_tcp(int fd, int name, const void *val, socklen_t len)
+/* often is which options programs set for many connections. */
+static bool often(int name)
 {
-	int bit = name == TCP_NODELAY ? KEEP_NODELAY : name == TCP_CORK ? KEEP_CORK : 0;
-	struct end *e;
+	return name == TCP_QUICKACK || name == TCP_KEEPIDLE || name == TCP_KEEPINTVL || name == TCP_KEEPCNT || name == TCP_USER_TIMEOUT;
+}
+
+/* harmless says whether TCP would take a number for one of them. If not the kernel judges. */
+static bool harmless(int name, int v)
+{
+	switch (name) {
+	case TCP_QUICKACK:
+		return true;
+	case TCP_KEEPIDLE:
+	case TCP_KEEPINTVL:
+		return v >= 1 && v <= 32767;
+	case TCP_KEEPCNT:
+		return v >= 1 && v <= 127;
+	case TCP_USER_TIMEOUT:
+		return v >= 0;
+	}
+	return false;
+}
+
+/* A model is not connected, and some options depend on that. */
+static long try_tcp(int fd, const struct identity *id, int name, const void *val, socklen_t len)
+{
+	long r = try(id, IPPROTO_TCP, name, val, len);
 	int v;
 
-	if (name == TCP_ULP || name == TCP_MD5SIG || name == TCP_REPAIR)
-		return (int)sys_return(-ENOPROTOOPT);
-	if (!val)
-		return (int)sys_return(-EFAULT);
-	if (!bit)
-		return 0;
-	if (len < sizeof(v))
-		return (int)sys_return(-EINVAL);
-	memcpy(&v, val, sizeof(v));
-	if (name == TCP_CORK && (e = only_ours(fd))) {
-		__atomic_store_n(&e->cork, v ? CORK_ON : CORK_OFF, __ATOMIC_SEQ_CST);
-		return 0;
+	switch (name) {
+	case TCP_FASTOPEN:
+	case TCP_FASTOPEN_CONNECT:
+	case TCP_FASTOPEN_NO_COOKIE:
+		return r == 0 ? -EINVAL : r;
+	case TCP_WINDOW_CLAMP:
+		return r == 0 && option_in(fd, val, len, &v) == 0 && v == 0 ? -EINVAL : r;
+	case TCP_QUEUE_SEQ:
+		return r == -EINVAL && option_in(fd, val, len, &v) == 0 ? -EPERM : r;
+	case TCP_ULP:
+		return r == 0 || r == -ENOTCONN ? -ENOENT : r; /* there is no protocol that goes over a pair */
+	case TCP_MD5SIG:
+	case TCP_MD5SIG_EXT:
+		return r == 0 ? -ENOPROTOOPT : r;
+	case TCP_REPAIR:
+		return r == 0 ? -EPERM : r;
 	}
-	v = v ? priority(fd) | bit : priority(fd) & ~bit;
-	return (int)sys_return(SYS(setsockopt, fd, SOL_SOCKET, SO_PRIORITY, &v, sizeof(v)));
+	return r;
+}
+
+/* set_often sets those that cost no question who an end is. False: they have to be seen to otherwise. */
+static bool set_often(int fd, int name, const void *val, socklen_t len, long *r)
+{
+	struct end *e = only_ours(fd);
+	int v;
+
+	if (!e || !(name == TCP_CORK || name == TCP_NODELAY || often(name)))
+		return false;
+	if (name == TCP_CORK && plausible(val) && len >= sizeof(v) && len <= INT_MAX) { /* it comes with every answer of some servers */
+		memcpy(&v, val, sizeof(v));
+		__atomic_store_n(&e->cork, v ? CORK_ON : CORK_OFF, __ATOMIC_SEQ_CST);
+		*r = 0;
+		return true;
+	}
+	*r = option_in(fd, val, len, &v);
+	if (*r == 0 && name == TCP_NODELAY)
+		*r = keep(fd, v ? keeps(fd) | KEEP_NODELAY : keeps(fd) & ~KEEP_NODELAY);
+	return *r != 0 || name == TCP_NODELAY || harmless(name, v);
+}
+
+static long set_tcp(int fd, const struct identity *id, int name, const void *val, socklen_t len)
+{
+	int bit = name == TCP_NODELAY ? KEEP_NODELAY : name == TCP_CORK ? KEEP_CORK : 0;
+	long r;
+	int v;
+
+	r = option_in(fd, val, len, &v);
+	if (!bit)
+		return r == 0 && harmless(name, v) ? 0 : try_tcp(fd, id, name, val, len);
+	return r != 0 ? r : keep(fd, v ? keeps(fd) | bit : keeps(fd) & ~bit);
+}
+
+static long set_ip(int fd, const struct identity *id, int level, int name, const void *val, socklen_t len)
+{
+	long r;
+	int v;
+
+	/* Programs set these in sandboxes that forbid sockets. */
+	if ((level == IPPROTO_IP && name == IP_TOS) || (level == IPPROTO_IPV6 && name == IPV6_TCLASS && id->ipv6)) {
+		if (option_in(fd, val, len, &v) == 0 && v >= 0 && v <= 255)
+			return 0;
+	}
+	r = try(id, level, name, val, len);
+	if (r == 0 && level == IPPROTO_IPV6 && name == IPV6_V6ONLY)
+		return -EINVAL; /* it has a port */
+	return r;
+}
+
+/* set_socket is for options of SOL_SOCKET of an end. */
+static long set_socket(int fd, const struct identity *id, int name, const void *val, socklen_t len)
+{
+	long r = try(id, SOL_SOCKET, name, val, len);
+	int v;
+
+	if (r == 0 && (name == SO_ATTACH_FILTER || name == SO_ATTACH_BPF))
+		return SYS(setsockopt, fd, SOL_SOCKET, name, val, len); /* which some kernels have for privileged programs only, at a TCP socket */
+	if (r == 0 && name == SO_ZEROCOPY && option_in(fd, val, len, &v) == 0 && v)
+		return -EOPNOTSUPP; /* nobody would say when the bytes were sent */
+	return r;
 }
 
 EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t len)
 {
+	void *size = (void *)(uintptr_t)len, *from = (void *)(uintptr_t)val;
 	struct identity id;
 	long r;
 
 	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && end_joined(fd))
-		return val && len >= (socklen_t)sizeof(int) ? 0 : (int)sys_return(-EINVAL); /* its size says when a ring is full */
-	r = level == IPPROTO_TCP && only_ours(fd) ? -EOPNOTSUPP : SYS(setsockopt, fd, level, name, val, len);
+		return (int)sys_return(option_in(fd, val, len, &(int){0})); /* its size says when a ring is full */
+	if (level == IPPROTO_TCP && name == TCP_DEFER_ACCEPT && settings.on && deferral_set(fd, val, len, &r))
+		return (int)sys_return(r);
+	if (level == IPPROTO_TCP && set_often(fd, name, val, len, &r))
+		return (int)sys_return(r);
+	if (of_end(fd, level, name, &r, &id, kernel_set, from, size)) {
+		if (level == SOL_SOCKET)
+			r = set_socket(fd, &id, name, val, len);
+		else
+			r = level == IPPROTO_TCP ? set_tcp(fd, &id, name, val, len) : set_ip(fd, &id, level, name, val, len);
+		return (int)sys_return(r);
+	}
+	if (r == NOT_ASKED)
+		r = kernel_set(fd, level, name, from, size);
 	if (r == 0 && level == SOL_SOCKET && name == SO_LINGER && settings.on) {
 		struct linger linger;
 
@@ -290,7 +612,5 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 		birth_never(fd);
 	if (r == 0)
 		birth_option(fd, bit_of(level, name));
-	if (r == -EOPNOTSUPP && of_tcp(level) && settings.on && (only_ours(fd) || identity_of(fd, &id)))
-		return level == IPPROTO_TCP ? set_tcp(fd, name, val, len) : 0;
 	return (int)sys_return(r);
 }

@@ -32,6 +32,12 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* plausible says whether memory may be where a pointer of the program's points: none is in the first and in the last page. */
+static inline bool plausible(const void *p)
+{
+	return (uintptr_t)p + 4096 >= 2 * 4096;
+}
+
 /* An end of a TCP connection as both address families have it: IPv4 is mapped. */
 struct address {
 	uint8_t ip[16];
@@ -220,8 +226,20 @@ void epoll_closed(int fd);
 void epoll_settle_all(void);
 void epoll_plain_all(void);
 
+/* deferral.c */
+int deferral_kept(int fd);
+bool deferral_is_kept(int cpu);
+void deferral_take(int fd);
+void deferral_give(int fd);
+bool deferral_set(int fd, const void *val, socklen_t len, long *result);
+
+/* connect.c */
+bool connect_announced(int fd, const struct address *server);
+
 /* options.c */
 #define OPTIONS_ALL ~0u
+bool options_tell(int fd);
+long option_in(int fd, const void *val, socklen_t len, int *v);
 void options_copy(int from, int to, uint32_t which);
 void options_settle(int fd);
 void options_settle_all(void);

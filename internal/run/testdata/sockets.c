@@ -301,6 +301,33 @@ static void test_copied(void)
 	}
 }
 
+/* What a listener accepts has options of it: where only TCP can honour one, it stays TCP. */
+static void test_told(void)
+{
+	static const int names[] = {SO_ZEROCOPY, SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		int l = socket(AF_INET, SOCK_STREAM, 0), c = socket(AF_INET, SOCK_STREAM, 0), s, one = 1;
+		struct sockaddr_in a = v4("127.0.0.1", 0);
+
+		CHECK(bind(l, (struct sockaddr *)&a, sizeof(a)) == 0 && setsockopt(l, SOL_SOCKET, names[i], &one, sizeof(one)) == 0 && listen(l, 5) == 0);
+		dial(c, l);
+		s = accept(l, NULL, NULL);
+		moved(c, 0);
+		moved(s, 0);
+		CHECK(number(s, SOL_SOCKET, names[i]) == 1);
+		close(l);
+		/* The same of a client. */
+		l = listener(5);
+		c = socket(AF_INET, SOCK_STREAM, 0);
+		CHECK(setsockopt(c, SOL_SOCKET, names[i], &one, sizeof(one)) == 0);
+		dial(c, l);
+		moved(c, 0);
+		CHECK(accept(l, NULL, NULL) >= 0);
+		close(l);
+	}
+}
+
 static void test_ipv6(void)
 {
 	int l = socket(AF_INET6, SOCK_STREAM, 0);
@@ -559,6 +586,8 @@ int main(int argc, char **argv)
 		test_copied();
 	else if (strcmp(name, "options") == 0)
 		test_options();
+	else if (strcmp(name, "told") == 0)
+		test_told();
 	else if (strcmp(name, "ipv6") == 0)
 		test_ipv6();
 	else if (strcmp(name, "epoll") == 0)
