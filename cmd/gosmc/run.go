@@ -139,7 +139,7 @@ func runProgram(cmd *cobra.Command, args []string, require bool, s *config.Setti
 		with, err := supervise.Prepare(environ, own, preload.Library())
 		if err == nil {
 			self, _ := os.Executable()
-			environ = withTools(with, self)
+			environ = withTools(supervise.WithMemory(with), self)
 		} else {
 			why = err.Error()
 		}

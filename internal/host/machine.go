@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/cgroup"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/wire"
 )
@@ -65,7 +66,7 @@ var defaultBudget = sync.OnceValue(func() int64 {
 	if err := unix.Sysinfo(&info); err == nil {
 		budget = 2 * int64(uint64(info.Totalram)*uint64(info.Unit))
 	}
-	if limit, ok := cgroupMemory("/"); ok {
+	if limit, ok := cgroup.Memory("/"); ok {
 		budget = min(budget, limit/2)
 	}
 	return budget

@@ -105,6 +105,7 @@ bool end_still(int fd, struct end *e)
 	if (!end_is(fd, e))
 		return false;
 	__atomic_store_n(&e->seen, now, __ATOMIC_RELAXED);
+	idle_tick(now);
 	return true;
 }
 
@@ -171,6 +172,15 @@ void end_waits(int fd, bool waits)
 
 	if (e)
 		__atomic_store_n(&e->waits, waits, __ATOMIC_RELAXED);
+}
+
+/* end_limited takes note that receives may have a time limit. */
+void end_limited(int fd)
+{
+	struct end *e = end_at(fd);
+
+	if (e)
+		__atomic_fetch_or(&e->never, LIMITED, __ATOMIC_SEQ_CST);
 }
 
 /* end_shared keeps a descriptor in-band, or on the rings that it has: others are about to get it. */

@@ -363,7 +363,10 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 	return kept;
 }
 
-#define WAIT(name, parameters, arguments, mask)                                                     \
+/*
+ * first is the arguments with which it waits for a second before longer, where rings may have memory to give back.
+ */
+#define WAIT(name, parameters, arguments, mask, longer, first)                                      \
 	EXPORT int name parameters                                                                  \
 	{                                                                                           \
 		struct set *s = events && max > 0 ? set_at(epfd) : NULL;                            \
@@ -371,6 +374,7 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 		int shown;                                                                          \
 												    \
 		calls_tidy();                                                                       \
+		idle_look();                                                                        \
 		shown = s ? before(s, found, max) : 0;                                              \
 		if (shown) {                                                                        \
 			long n = SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8);           \
@@ -379,19 +383,31 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 		}                                                                                   \
 		if (!next.name)                                                                     \
 			next_resolve();                                                             \
+		if (longer) {                                                                       \
+			int n = next.name first;                                                    \
+												    \
+			if (n != 0)                                                                 \
+				return n;                                                           \
+			idle_sweep();                                                               \
+		}                                                                                   \
 		return next.name arguments;                                                         \
 	}
 
-WAIT(epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout), (epfd, events, max, timeout), NULL)
-WAIT(epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask), (epfd, events, max, timeout, mask), mask)
+static const struct timespec second = {.tv_sec = IDLE_MSEC / 1000};
+
+WAIT(epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout), (epfd, events, max, timeout), NULL,
+     idle_msec(&timeout), (epfd, events, max, IDLE_MSEC))
+WAIT(epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask), (epfd, events, max, timeout, mask), mask,
+     idle_msec(&timeout), (epfd, events, max, IDLE_MSEC, mask))
 WAIT(epoll_pwait2, (int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask),
-     (epfd, events, max, timeout, mask), mask)
+     (epfd, events, max, timeout, mask), mask, idle_spec(&timeout, &(struct timespec){0}), (epfd, events, max, &second, mask))
 
 /* Who looks at an epoll instance sees what the kernel knows of it; who asks for room is to find it. */
 
 static void looked_at(struct pollfd *p, nfds_t n)
 {
 	calls_tidy();
+	idle_look();
 	if (!p || (__atomic_load_n(&sets_top, __ATOMIC_RELAXED) == 0 && ends_top() == 0))
 		return;
 	for (nfds_t i = 0; i < n; i++) {
@@ -406,6 +422,7 @@ static void looked_at(struct pollfd *p, nfds_t n)
 static void selected(int n, const fd_set *in, const fd_set *out)
 {
 	calls_tidy();
+	idle_look();
 	for (int fd = 0; in && fd < n && (uint32_t)fd < sets_top; fd++)
 		if (FD_ISSET(fd, in))
 			set_plain(set_at(fd));
@@ -417,35 +434,120 @@ static void selected(int n, const fd_set *in, const fd_set *out)
 	}
 }
 
+/* What select was asked, which it writes its answer over. */
+struct sets {
+	fd_set in, out, except;
+	int n;
+};
+
+/* sets_keep keeps it. False: a program has sets that are larger than those of libc. */
+static bool sets_keep(struct sets *kept, int n, const fd_set *in, const fd_set *out, const fd_set *except)
+{
+	if (n < 0 || n > FD_SETSIZE || ends_top() == 0)
+		return false;
+	/* As much of them as select looks at: the rest need not be there. */
+	for (int i = 0; i < (n + NFDBITS - 1) / NFDBITS; i++) {
+		if (in)
+			__FDS_BITS(&kept->in)[i] = __FDS_BITS(in)[i];
+		if (out)
+			__FDS_BITS(&kept->out)[i] = __FDS_BITS(out)[i];
+		if (except)
+			__FDS_BITS(&kept->except)[i] = __FDS_BITS(except)[i];
+	}
+	kept->n = n;
+	return true;
+}
+
+static void sets_again(const struct sets *kept, fd_set *in, fd_set *out, fd_set *except)
+{
+	for (int i = 0; i < (kept->n + NFDBITS - 1) / NFDBITS; i++) {
+		if (in)
+			__FDS_BITS(in)[i] = __FDS_BITS(&kept->in)[i];
+		if (out)
+			__FDS_BITS(out)[i] = __FDS_BITS(&kept->out)[i];
+		if (except)
+			__FDS_BITS(except)[i] = __FDS_BITS(&kept->except)[i];
+	}
+}
+
 EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
 {
+	int found;
+
 	looked_at(p, n);
 	if (!next.poll)
 		next_resolve();
+	if (idle_msec(&timeout)) {
+		found = next.poll(p, n, IDLE_MSEC);
+		if (found != 0)
+			return found;
+		idle_sweep();
+	}
 	return next.poll(p, n, timeout);
 }
 
 EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
+	struct timespec rest;
+	int found;
+
 	looked_at(p, n);
 	if (!next.ppoll)
 		next_resolve();
+	if (idle_spec(&timeout, &rest)) {
+		found = next.ppoll(p, n, &second, mask);
+		if (found != 0)
+			return found;
+		idle_sweep();
+	}
 	return next.ppoll(p, n, timeout, mask);
 }
 
 EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval *timeout)
 {
+	struct timeval first = {.tv_sec = IDLE_MSEC / 1000};
+	struct timespec rest, limit;
+	const struct timespec *longer = NULL;
+	struct sets kept;
+	int found;
+
 	selected(n, in, out);
 	if (!next.select)
 		next_resolve();
+	if (timeout) {
+		limit = (struct timespec){.tv_sec = timeout->tv_sec, .tv_nsec = timeout->tv_usec};
+		longer = &limit;
+	}
+	if (sets_keep(&kept, n, in, out, except) && idle_spec(&longer, &rest)) {
+		found = next.select(n, in, out, except, &first);
+		if (timeout) /* what is left of it is told */
+			timeout->tv_sec -= IDLE_MSEC / 1000 - first.tv_sec, timeout->tv_usec += first.tv_usec;
+		if (timeout && timeout->tv_usec >= 1000000)
+			timeout->tv_sec++, timeout->tv_usec -= 1000000;
+		if (found != 0)
+			return found;
+		sets_again(&kept, in, out, except);
+		idle_sweep();
+	}
 	return next.select(n, in, out, except, timeout);
 }
 
 EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout, const sigset_t *mask)
 {
+	struct timespec rest;
+	struct sets kept;
+	int found;
+
 	selected(n, in, out);
 	if (!next.pselect)
 		next_resolve();
+	if (sets_keep(&kept, n, in, out, except) && idle_spec(&timeout, &rest)) {
+		found = next.pselect(n, in, out, except, &second, mask);
+		if (found != 0)
+			return found;
+		sets_again(&kept, in, out, except);
+		idle_sweep();
+	}
 	return next.pselect(n, in, out, except, timeout, mask);
 }
 

@@ -89,6 +89,15 @@ static __attribute__((noinline)) ssize_t peek_over(struct end *e, int fd, const 
 	return n > 0 ? n : -1;
 }
 
+/* limited says whether receives have a time limit, or that cannot be asked. */
+static bool limited(int fd)
+{
+	struct timeval limit = {0};
+	socklen_t len = sizeof(limit);
+
+	return SYS(getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) != 0 || limit.tv_sec || limit.tv_usec;
+}
+
 /* attach takes a ring that has come with the bytes just read. The caller has passed the gate. */
 static void attach(struct end *e, int fd, int memfd)
 {
@@ -104,6 +113,9 @@ static void attach(struct end *e, int fd, int memfd)
 	SYS(close, memfd);
 	if (r) {
 		ring_ref(r);
+		if (limited(fd))
+			__atomic_fetch_or(&e->never, LIMITED, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&r->where, &e->in, __ATOMIC_RELAXED);
 		__atomic_store_n(&e->in, r, __ATOMIC_SEQ_CST);
 		/* Who was forked before has no ring, and would take tokens for bytes; who is forked from now on has it. */
 		if (!end_alone(e) || !__atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {

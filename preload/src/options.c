@@ -17,8 +17,6 @@
 
 #define NO_OPTION 0x7fffffff /* of SOL_SOCKET */
 
-#define SEND_BUFFER (4 << 20) /* asked for; the kernel gives at most net.core.wmem_max */
-
 /* is_told says whether an option has TCP tell of bytes something that a Unix socket does not. */
 static bool is_told(int name)
 {
@@ -115,7 +113,7 @@ void options_copy(int from, int to, uint32_t which)
 	} v;
 	socklen_t len;
 	int bits = 0;
-	int size = SEND_BUFFER;
+	int size = settings.queue;
 
 	for (size_t i = 0; i < SAME; i++) {
 		if (!(which & 1u << i))
@@ -589,6 +587,8 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 
 	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && end_joined(fd))
 		return (int)sys_return(option_in(fd, val, len, &(int){0})); /* its size says when a ring is full */
+	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_RCVTIMEO_NEW))
+		end_limited(fd);
 	if (level == IPPROTO_TCP && name == TCP_DEFER_ACCEPT && settings.on && deferral_set(fd, val, len, &r))
 		return (int)sys_return(r);
 	if (level == IPPROTO_TCP && set_often(fd, name, val, len, &r))

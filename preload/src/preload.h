@@ -168,7 +168,8 @@ struct settings {
 	bool letters;	  /* the directory of supervisors is ours alone: what is there can be believed */
 	bool rings;	  /* unless GOSMC_RUN_RINGS says no */
 	uint64_t ring_after; /* bytes in-band before a ring joins: GOSMC_RING_AFTER */
-	uint64_t memory;     /* bytes of the rings of a process, at most; 0: no more than there are rings. GOSMC_MEMORY */
+	uint64_t memory;     /* bytes of the rings of a process, at most; 0: no more than there are rings. GOSMC_MEMORY, GOSMC_RUN_MEMORY */
+	int queue;	     /* bytes that a socket may hold, as SO_SNDBUF has them */
 	uid_t uid;	  /* of the program when it was started; it may be another one now */
 };
 extern struct settings settings;
@@ -207,6 +208,7 @@ void look_accept(int fd);
 /* ends.c, ring.c, shake.c */
 void end_born(int fd, uint64_t cookie, bool waits);
 void end_waits(int fd, bool waits);
+void end_limited(int fd);
 void end_connecting(int fd, bool has);
 void end_drop(int fd);
 void end_shared(int fd);

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 #define TURNS 16     /* of waiting for a token that was announced */
 #define SPINS 60     /* of looking for more: some microseconds */
@@ -404,7 +405,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 			}
 			if (came == LOOKED_SIGNAL)
 				result = sys_return(-EINTR);
-			else
+			else if (!idle_wait(e, r, fd, &result))
 				result = waitall ? wait_again(fd, &waits) : next.recv(fd, &c, 1, MSG_PEEK);
 		}
 		else
@@ -437,6 +438,7 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 	int saved = errno;
 
 	__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
+	idle_look();
 	for (;;) {
 		bool again = false, futile = false;
 		struct ring *r;
@@ -447,6 +449,7 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 			if (all == s.left && !end_still(fd, e)) {
 				end_drop(fd);
 			} else {
+				r->side->looked = e->seen;
 				n = ring_receive(e, r, fd, &s, all, flags, &again);
 				if (again)
 					end_forget(&e->in, r);
@@ -551,6 +554,27 @@ static void leaves(struct ring *r, int fd)
 	case RING_BROKEN:
 		break;
 	}
+}
+
+/*
+ * receive_idle leaves a ring through which nothing has come for long, and gives its memory back: nothing can be published there any more. False: it is to stay. The lock
+ * is held.
+ */
+bool receive_idle(struct ring *r, int fd)
+{
+	uint32_t is = ATTACHED_SWITCHED;
+
+	if (r->side->state != RING_JOINED || r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES || used(r, pub_load(r)) != 0)
+		return false;
+	__atomic_compare_exchange_n(&r->h->attached, &is, ATTACHED_IDLE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	leaves(r, fd);
+	if (r->side->state == RING_ENDED) {
+		SYS(madvise, r->data, r->size, MADV_REMOVE);
+		return true;
+	}
+	is = ATTACHED_IDLE;
+	__atomic_compare_exchange_n(&r->h->attached, &is, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	return false;
 }
 
 /* leave_in has what is to be read come in-band. False: there are bytes in the ring, which only we can read. */

@@ -8,11 +8,10 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define RINGS 512 /* of one process */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static struct ring rings[RINGS];
-static uint64_t taken; /* bytes of data of all rings of this process */
+uint64_t ring_memory; /* bytes of data of all rings of this process */
 static __thread uint32_t thread __attribute__((tls_model("initial-exec")));
 
 /*
@@ -55,12 +54,17 @@ static bool mapped(long p)
 	return (unsigned long)p <= -4096UL;
 }
 
+static void give(uint32_t size)
+{
+	__atomic_fetch_sub(&ring_memory, size, __ATOMIC_SEQ_CST);
+}
+
 /* afford takes room for a ring off what the policy leaves this process. */
 static bool afford(uint32_t size)
 {
-	if (__atomic_add_fetch(&taken, size, __ATOMIC_SEQ_CST) <= settings.memory || settings.memory == 0)
+	if (__atomic_add_fetch(&ring_memory, size, __ATOMIC_SEQ_CST) <= settings.memory || settings.memory == 0)
 		return true;
-	__atomic_fetch_sub(&taken, size, __ATOMIC_SEQ_CST);
+	give(size);
 	return false;
 }
 
@@ -80,7 +84,7 @@ static struct ring *ring_map(int memfd, uint32_t size)
 			r = &rings[i];
 	}
 	if (!r) {
-		__atomic_fetch_sub(&taken, size, __ATOMIC_SEQ_CST);
+		give(size);
 		return NULL;
 	}
 	memory = SYS(mmap, NULL, RING_PAGE + (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
@@ -90,11 +94,12 @@ static struct ring *ring_map(int memfd, uint32_t size)
 			SYS(munmap, memory, RING_PAGE + (size_t)size);
 		if (mapped(side))
 			SYS(munmap, side, RING_PAGE);
-		__atomic_fetch_sub(&taken, size, __ATOMIC_SEQ_CST);
+		give(size);
 		__atomic_store_n(&r->used, 0, __ATOMIC_SEQ_CST);
 		return NULL;
 	}
 	r->size = size;
+	__atomic_store_n(&r->where, NULL, __ATOMIC_RELAXED);
 	r->h = (struct ring_header *)memory;
 	r->data = (uint8_t *)memory + RING_PAGE;
 	r->side = (struct ring_side *)side;
@@ -172,7 +177,7 @@ static void release(struct ring *r)
 		return;
 	SYS(munmap, r->h, RING_PAGE + (size_t)r->size);
 	SYS(munmap, r->side, RING_PAGE);
-	__atomic_fetch_sub(&taken, r->size, __ATOMIC_SEQ_CST);
+	give(r->size);
 	__atomic_store_n(&r->used, 0, __ATOMIC_SEQ_CST);
 }
 
@@ -255,6 +260,20 @@ bool ring_lock(struct ring *r)
 		}
 		SYS(futex, lock, FUTEX_WAIT, owner, &wait, NULL, 0);
 	}
+}
+
+/* ring_try is ring_lock for who need not have it. */
+bool ring_try(struct ring *r)
+{
+	uint32_t none = 0;
+
+	return __atomic_compare_exchange_n(&r->side->lock, &none, ring_thread(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+/* ring_where is where a descriptor points to the ring of a slot, or has, NULL if none does. */
+struct ring **ring_where(unsigned slot)
+{
+	return __atomic_load_n(&rings[slot].used, __ATOMIC_RELAXED) == 1 ? __atomic_load_n(&rings[slot].where, __ATOMIC_RELAXED) : NULL;
 }
 
 void ring_unlock(struct ring *r)

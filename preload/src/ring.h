@@ -19,6 +19,7 @@
 #define RING_BYTES_ANSWERS (16u << 10) /* of a direction of small answers: the processor's cache keeps it */
 #define RING_BYTES_LEAST 4096u
 #define RING_BYTES_MOST (16u << 20)
+#define RINGS 512 /* of one process */
 
 /* What the two programs share, before the data. */
 struct ring_header {
@@ -58,6 +59,7 @@ enum attached {
 	ATTACHED_TOO_LATE = 2, /* the writer waits no more */
 	ATTACHED_NO_MORE = 3,  /* the reader has changed its mind */
 	ATTACHED_SWITCHED = 4, /* the second mark is on its way */
+	ATTACHED_IDLE = 5, /* the reader has left, or is about to, as nothing came for long */
 };
 
 enum ring_state {
@@ -81,7 +83,8 @@ struct ring_side {
 	uint32_t state;
 	uint64_t cursor; /* the head, or the tail */
 	uint64_t tail;	 /* of the writer: what the reader had taken when it was last asked */
-	uint64_t looked; /* when it was last seen that the peer is there */
+	uint64_t looked; /* when it was last used; of the writer: when it was last seen that the peer is there */
+	uint64_t given;	 /* of the writer: the head, when the pages were last given back */
 	uint32_t sndbuf; /* before the switch */
 	uint32_t small;	 /* since the ring was full for the first time: as the kernel counts. 0: not yet */
 	uint32_t drained; /* how often the ring was */
@@ -119,6 +122,7 @@ struct ring {
 	uint32_t users; /* calls that are in it */
 	uint32_t refs;	/* descriptors */
 	uint32_t size;
+	struct ring **where; /* of the descriptor for which it was made; others may have it, too */
 	struct ring_header *h;
 	uint8_t *data;
 	struct ring_side *side;
@@ -151,6 +155,9 @@ static inline uint64_t precise_now(void)
 /* ring.c */
 struct ring *ring_make(int end, uint32_t size, bool asked, int *memfd);
 struct ring *ring_take(int memfd);
+struct ring **ring_where(unsigned slot);
+bool ring_try(struct ring *r);
+extern uint64_t ring_memory;
 void ring_ref(struct ring *r);
 void ring_unref(struct ring *r);
 #define ring_enter(where, out) ring_enter_from(where, out, (uintptr_t)__builtin_frame_address(0))
@@ -290,6 +297,7 @@ static inline void span_copy(const struct span *from, void *memory, size_t n, bo
 #define GONE_RESET 8u /* TCP would have been reset by the peer */
 #define GONE_LATER 32u /* the same, and the program is to be told: the call that the kernel has told had bytes to return */
 #define ASKED_ROOM 16u /* this process has asked whether it can write */
+#define LIMITED 64u /* receives have a time limit, or may have one */
 
 struct end {
 	uint64_t cookie; /* 0: none of ours */
@@ -381,6 +389,22 @@ void send_answers(struct end *e);
 void receive_tidy(struct end *e, int fd);
 void receive_mend(struct ring *r, int fd);
 void send_mend(struct ring *r, int fd);
+
+bool receive_idle(struct ring *r, int fd);
+
+/* idle.c */
+#define IDLE_NSEC 1000000000ull /* after which a ring gives its memory back */
+#define IDLE_MSEC 1000
+#define IDLE_BYTES (64u << 10) /* that have gone through it, at least */
+extern uint32_t idle_due;
+void idle_tick(uint64_t now);
+void idle_sweep(void);
+bool idle_msec(int *timeout);
+bool idle_spec(const struct timespec **timeout, struct timespec *rest);
+bool idle_wait(const struct end *e, struct ring *r, int fd, ssize_t *result);
+
+/* idle_look is for the beginning of calls, which are in no ring and have passed no gate. */
+#define idle_look() (__builtin_expect(__atomic_load_n(&idle_due, __ATOMIC_RELAXED) != 0, 0) ? idle_sweep() : (void)0)
 
 /* nowhere.c */
 ssize_t receive_unwanted(struct end *e, int fd, size_t wanted, int flags, int *out);

@@ -42,6 +42,21 @@ static void program_mark(void)
 	SYS(close, (int)fd);
 }
 
+#define QUEUE_LEAST (16u << 10)
+#define QUEUE_MOST (4u << 20) /* the kernel gives at most net.core.wmem_max */
+#define QUEUES 2048	      /* that fill what rings may have */
+
+/*
+ * queue_of is what a socket may hold in-band, by what rings may have. The kernel counts both for the control group, and kills where TCP, whose queues it keeps
+ * small when memory is short, would go on.
+ */
+static int queue_of(uint64_t memory)
+{
+	uint64_t n = memory / QUEUES;
+
+	return (int)(memory == 0 || n > QUEUE_MOST ? QUEUE_MOST : n < QUEUE_LEAST ? QUEUE_LEAST : n);
+}
+
 __attribute__((constructor)) static void start(void)
 {
 	const char *path = getenv("GOSMC_RUN");
@@ -71,8 +86,12 @@ __attribute__((constructor)) static void start(void)
 	settings.rings = !v || policy_disabled(v); /* the same words mean no */
 	v = getenv("GOSMC_RING_AFTER");
 	settings.ring_after = v ? strtoull(v, NULL, 10) : 0; /* a size in bytes: gosmc has seen to units */
-	v = getenv("GOSMC_MEMORY");
+	v = getenv("GOSMC_RUN_MEMORY"); /* what 'gosmc run' has found to be right here */
 	settings.memory = v ? strtoull(v, NULL, 10) : 0;
+	settings.queue = queue_of(settings.memory);
+	v = getenv("GOSMC_MEMORY");
+	if (v)
+		settings.memory = strtoull(v, NULL, 10);
 	calls_start();
 	settings.on = true;
 }

@@ -85,6 +85,7 @@ bool offer(struct end *e, int fd, const struct span *s)
 		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
 	} else {
 		ring_ref(r); /* for us, while others may take it away again */
+		__atomic_store_n(&r->where, &e->out, __ATOMIC_RELAXED);
 		__atomic_store_n(&e->out, r, __ATOMIC_SEQ_CST);
 		/* Who is to send by itself has said so before it looked for a ring, and we look after we have shown ours. */
 		sent = end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) && mark(r, fd, s, n, memfd);

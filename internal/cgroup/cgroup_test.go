@@ -1,4 +1,4 @@
-package host
+package cgroup
 
 import (
 	"os"
@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestCgroupMemory(t *testing.T) {
+func TestMemory(t *testing.T) {
 	const (
 		v2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
 		v1 = "31 23 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n" +
@@ -52,9 +52,9 @@ func TestCgroupMemory(t *testing.T) {
 			for name, text := range tt.files {
 				write(name, text)
 			}
-			got, ok := cgroupMemory(root)
+			got, ok := Memory(root)
 			if ok != (tt.want != 0) || ok && got != tt.want {
-				t.Errorf("cgroupMemory = %d, %t; want %d", got, ok, tt.want)
+				t.Errorf("Memory = %d, %t; want %d", got, ok, tt.want)
 			}
 		})
 	}

@@ -1,4 +1,5 @@
-package host
+// Package cgroup says what the control groups of a process allow it.
+package cgroup
 
 import (
 	"bufio"
@@ -9,13 +10,13 @@ import (
 	"strings"
 )
 
-// cgroupMemory returns how many bytes of memory the control group of this process may have: the least
+// Memory returns how many bytes of memory the control group of this process may have: the least
 // of its own limit and those of the groups around it, as far as they can be seen. ok is false if
 // there is no limit, or none can be seen. root is where /proc and /sys are, for tests.
 //
 // Both versions of control groups are looked at; a machine can have one, or a bit of each:
 // Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of Linux.
-func cgroupMemory(root string) (limit int64, ok bool) {
+func Memory(root string) (limit int64, ok bool) {
 	groups, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
 		return 0, false
@@ -30,7 +31,7 @@ func cgroupMemory(root string) (limit int64, ok bool) {
 		if !v2 && !contains(parts[1], "memory") {
 			continue
 		}
-		mount, shown := cgroupMount(root, v2)
+		mount, shown := mountOf(root, v2)
 		if mount == "" {
 			continue
 		}
@@ -70,9 +71,9 @@ func readLimit(name string) (int64, bool) {
 	return n, err == nil && n > 0 && n < noLimit
 }
 
-// cgroupMount returns where the control groups of version 2, or the memory controller of version 1,
+// mountOf returns where the control groups of version 2, or the memory controller of version 1,
 // are mounted, and which part of the tree is seen there; "" if they are not mounted.
-func cgroupMount(root string, v2 bool) (mount, shown string) {
+func mountOf(root string, v2 bool) (mount, shown string) {
 	f, err := os.Open(filepath.Join(root, "proc/self/mountinfo"))
 	if err != nil {
 		return "", ""

@@ -1,0 +1,90 @@
+package run
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sharedMemory returns how many bytes of shared memory a process has in its page tables.
+func sharedMemory(t *testing.T, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), "RssShmem:")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) == 0 {
+		t.Fatalf("no RssShmem in %s", text)
+	}
+	n, err := strconv.Atoi(fields[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n << 10
+}
+
+// TestRingsIdle has connections carry as much as fills their rings, and be quiet: the memory of their rings is given back, whatever call the program waits in,
+// and all of them carry the right bytes afterwards.
+func TestRingsIdle(t *testing.T) {
+	library := committedLibrary(t)
+	program := filepath.Join(t.TempDir(), "idle")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, "testdata/idle.c")
+	const (
+		many  = 40
+		bytes = 2 << 20
+		// held is a bound: pages with the header and for one side, of each end, and what is too little to be given back.
+		held = many * (4*4<<10 + 64<<10)
+	)
+	for _, how := range []string{"epoll", "poll", "select", "receive", "signals", "forked"} {
+		t.Run(how, func(t *testing.T) {
+			s := newTestSupervisor(t)
+			ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer stop()
+			cmd := exec.CommandContext(ctx, program, how, strconv.Itoa(many), strconv.Itoa(bytes))
+			cmd.Env = append(os.Environ(), "LD_PRELOAD="+library, EnvSocket+"="+s.path)
+			cmd.Stderr = os.Stderr
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer cmd.Wait()
+			defer stop()
+			lines := bufio.NewScanner(out)
+			if !lines.Scan() {
+				t.Fatal("the program has ended")
+			}
+			first := sharedMemory(t, cmd.Process.Pid)
+			now := first
+			for until := time.Now().Add(time.Minute); now > held; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(until) {
+					t.Fatalf("of %d bytes of shared memory %d are there still, want at most %d", first, now, held)
+				}
+				now = sharedMemory(t, cmd.Process.Pid)
+			}
+			t.Logf("%d bytes, and then %d", first, now)
+			if first < many*bytes/4 {
+				t.Errorf("only %d bytes were in rings", first) // or nothing is shown
+			}
+			fmt.Fprintln(in)
+			if !lines.Scan() || lines.Text() != "done" {
+				t.Errorf("the program says %q", lines.Text())
+			}
+		})
+	}
+}

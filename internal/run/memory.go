@@ -1,0 +1,42 @@
+package run
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/cgroup"
+)
+
+// EnvMemory is the variable with what a program's rings may have where the policy does not say it, in bytes.
+const EnvMemory = "GOSMC_RUN_MEMORY"
+
+// memoryShare is one over the part of the memory that the rings of one process may have. A program has pages of its own, other programs of its
+// control group have rings, too, and beyond the group's limit the kernel kills.
+const memoryShare = 4
+
+// WithMemory is an environment that has in [EnvMemory] what the rings of a program may have, which starts in the control group of this process.
+func WithMemory(environ []string) []string {
+	environ = slices.DeleteFunc(slices.Clone(environ), func(e string) bool { return strings.HasPrefix(e, EnvMemory+"=") })
+	if n := defaultMemory("/"); n > 0 {
+		environ = append(environ, EnvMemory+"="+strconv.FormatInt(n, 10))
+	}
+	return environ
+}
+
+// defaultMemory is that of [WithMemory], 0 if it is not known. root is where /proc and /sys are, for tests.
+func defaultMemory(root string) int64 {
+	var least int64
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err == nil {
+		least = int64(uint64(info.Totalram)*uint64(info.Unit)) / memoryShare
+	}
+	if limit, ok := cgroup.Memory(root); ok {
+		if share := max(limit/memoryShare, 1); least == 0 || share < least { // 0 would be no bound
+			least = share
+		}
+	}
+	return least
+}
