@@ -25,7 +25,7 @@ static bool has(const char *text, size_t n, const char *word, size_t len)
 /* mapped says whether this process has a queue mapped, or liburing. Where /proc is not to be seen nobody can say. */
 static bool mapped(void)
 {
-	char text[1024]; /* threads may have small stacks */
+	char text[128]; /* threads may have small stacks */
 	size_t have = 0;
 	bool is = false;
 	long n, fd = SYS(openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
