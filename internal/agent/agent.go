@@ -48,12 +48,13 @@ type Agent struct {
 	inode    uint64 // of the socket, so that Close removes no other
 	lock     *os.File
 	started  time.Time
+	netns    uint64 // cookie of its network namespace
 
 	clients chan struct{} // a token for each that is served
 	wg      sync.WaitGroup
 
 	mu      sync.Mutex
-	conns   map[*net.UnixConn]uint32 // whose user
+	conns   map[*net.UnixConn]account // whose
 	served  Counters
 	stopped bool
 }
@@ -101,7 +102,7 @@ type Counters struct {
 
 // Start sets up what cfg says, and serves. The error says what is missing.
 func Start(cfg Config) (*Agent, error) {
-	a := &Agent{cfg: cfg, log: cfg.Logger, started: time.Now(), clients: make(chan struct{}, maxClients), conns: make(map[*net.UnixConn]uint32)}
+	a := &Agent{cfg: cfg, log: cfg.Logger, started: time.Now(), clients: make(chan struct{}, maxClients), conns: make(map[*net.UnixConn]account)}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
 	}
@@ -121,6 +122,9 @@ func (a *Agent) start() (err error) {
 	if err := a.takeLock(); err != nil {
 		return err
 	}
+	if a.netns, err = netnsCookie(); err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
 	if err := bpf.PreparePins(cfg.Pins); err != nil {
 		return err
 	}
@@ -136,7 +140,7 @@ func (a *Agent) start() (err error) {
 		a.log.Info("TCP option 254", "cgroup", cfg.Cgroup, "taken over", a.option.Found)
 	}
 	if !cfg.NoPort {
-		if a.ports, err = newPorts(cfg.Pins); err != nil {
+		if a.ports, err = newPorts(cfg.Pins, a.netns); err != nil {
 			return err
 		}
 		a.log.Info("shared ports", "found", len(a.ports.open))
@@ -201,9 +205,9 @@ func (a *Agent) acceptLoop() {
 		}
 		a.clients <- struct{}{} // bounded: each client is served under deadlines
 		who, err := identify(c)
-		if err != nil || !a.track(c, who.user) {
+		if err != nil || !a.track(c, &who) {
 			// There is room in a new socket: this does not wait.
-			send(c, port.Answer{Error: fmt.Sprintf("%d requests of user %d are being served", maxUserClients, who.user), Code: port.CodeBusy}, -1)
+			send(c, port.Answer{Error: fmt.Sprintf("%d requests of user %d are being served", maxAccountClients, who.user), Code: port.CodeBusy}, -1)
 			c.Close()
 			<-a.clients
 			continue
@@ -216,20 +220,21 @@ func (a *Agent) acceptLoop() {
 	}
 }
 
-// track remembers a client. It reports false for one too many of a user, and after Close.
-func (a *Agent) track(c *net.UnixConn, user uint32) bool {
+// track remembers a client. It reports false for one too many of an account, and after Close.
+func (a *Agent) track(c *net.UnixConn, who *client) bool {
+	whose, limited := accountOf(who.user, who.netns, a.netns)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	own := 0
-	for _, u := range a.conns {
-		if u == user {
+	for _, other := range a.conns {
+		if other == whose {
 			own++
 		}
 	}
-	if a.stopped || user != 0 && own >= maxUserClients {
+	if a.stopped || limited && own >= maxAccountClients {
 		return false
 	}
-	a.conns[c] = user
+	a.conns[c] = whose
 	return true
 }
 

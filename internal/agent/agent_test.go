@@ -26,7 +26,7 @@ import (
 )
 
 // programs are those of child processes.
-var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs, "silent": silent, "crowd": crowd}
+var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs, "silent": silent, "crowd": crowd, "addresses": addresses}
 
 const (
 	half   = 1 << 20 // what is written from, before what is written to
@@ -461,7 +461,7 @@ func TestUserLimit(t *testing.T) {
 	child := smctest.Start(t, "claim")
 	child.Say("%s 127.0.0.1 4001 4001 4001", p.dir)
 	child.Hear("granted")
-	for range maxUserSlots - 1 {
+	for range maxAccountSlots - 1 {
 		child.Say("more")
 	}
 	child.Say("more")
@@ -484,14 +484,14 @@ func crowd(p *smctest.Parent) {
 		err   error
 	}
 	results := make(chan result)
-	for range 5 * maxUserClients {
+	for range 5 * maxAccountClients {
 		go func() {
 			g, err := port.Claim(context.Background(), dir, netip.MustParseAddr("127.0.0.1"), 0)
 			results <- result{g, err}
 		}()
 	}
 	var held []*port.Grant
-	for range 5 * maxUserClients {
+	for range 5 * maxAccountClients {
 		r := <-results
 		p.Check(r.err)
 		held = append(held, r.grant)
@@ -507,8 +507,8 @@ func TestCrowd(t *testing.T) {
 	child := smctest.Start(t, "crowd")
 	child.Say("%s", p.dir)
 	child.Hear("granted")
-	if n := p.sockets(t); n != 5*maxUserClients {
-		t.Errorf("%d sockets, want %d", n, 5*maxUserClients)
+	if n := p.sockets(t); n != 5*maxAccountClients {
+		t.Errorf("%d sockets, want %d", n, 5*maxAccountClients)
 	}
 	child.Kill()
 	child.Wait()

@@ -118,12 +118,14 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// silent is a process of another user that connects many times and says nothing.
+// silent is a process of another user, or of root, that connects many times and says nothing.
 func silent(p *smctest.Parent) {
 	path := p.Hear()
-	p.Check(syscall.Setgroups(nil))
-	p.Check(syscall.Setresgid(4001, 4001, 4001))
-	p.Check(syscall.Setresuid(4001, 4001, 4001))
+	if p.Args[0] != "0" {
+		p.Check(syscall.Setgroups(nil))
+		p.Check(syscall.Setresgid(4001, 4001, 4001))
+		p.Check(syscall.Setresuid(4001, 4001, 4001))
+	}
 	var held []net.Conn
 	for range 2 * maxClients {
 		c, err := net.Dial("unixpacket", path)
@@ -137,15 +139,34 @@ func silent(p *smctest.Parent) {
 	}
 }
 
-// TestSilentUser has a user who may not even ask hold all that it can. Others do not wait for it.
+// TestSilentUser has a user who may not even ask hold all that it can, and the root of a network namespace. Others do not
+// wait for them.
 func TestSilentUser(t *testing.T) {
-	p := newPlace(t)
-	child := smctest.Start(t, "silent")
-	child.Say("%s", filepath.Join(p.dir, port.SocketName))
-	child.Hear("connected")
-	p.claim(t, here, netip.MustParseAddr("127.0.0.1"))
-	child.Say("done")
-	child.Wait()
+	private, _ := smctest.EnterNamespace(t)
+	for _, tt := range []struct {
+		name, user string
+		run        func(func())
+	}{
+		{"user", "4001", here},
+		{"root of a network namespace", "0", private},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPlace(t)
+			var child *smctest.Process
+			tt.run(func() { child = smctest.Start(t, "silent", tt.user) })
+			child.Say("%s", filepath.Join(p.dir, port.SocketName))
+			child.Hear("connected")
+			p.agent.mu.Lock()
+			served := len(p.agent.conns)
+			p.agent.mu.Unlock()
+			if served > maxAccountClients {
+				t.Errorf("%d of its requests are being served, want no more than %d", served, maxAccountClients)
+			}
+			p.claim(t, here, netip.MustParseAddr("127.0.0.1"))
+			child.Say("done")
+			child.Wait()
+		})
+	}
 }
 
 // TestManyClients asks for more than there is.
@@ -164,4 +185,105 @@ func TestManyClients(t *testing.T) {
 	_, err := port.Claim(context.Background(), p.dir, addr, 0)
 	refused(t, err)
 	p.claim(t, here, netip.MustParseAddr("127.0.0.2")) // another address has its own
+}
+
+// TestAccountOf checks which users share a quota.
+func TestAccountOf(t *testing.T) {
+	const own, other = 1, 2
+	for _, tt := range []struct {
+		user    uint32
+		netns   uint64
+		want    account
+		limited bool
+	}{
+		{0, own, account{}, false},
+		{0, other, account{netns: other}, true},
+		{1, own, account{user: 1}, true},
+		{1, other, account{user: 1}, true},
+		{65535, own, account{user: 65535}, true},
+		{65536, own, account{user: 65536}, true},
+		{100_000, own, account{user: 65536}, true},
+		{131_071, other, account{user: 65536}, true},
+		{131_072, other, account{user: 131_072}, true},
+		{1<<32 - 1, own, account{user: 0xffff0000}, true},
+	} {
+		if got, limited := accountOf(tt.user, tt.netns, own); got != tt.want || limited != tt.limited {
+			t.Errorf("accountOf(%d, %d) = %+v, %v; want %+v, %v", tt.user, tt.netns, got, limited, tt.want, tt.limited)
+		}
+	}
+}
+
+// addresses is a process that asks for the port of many addresses, as a user if one is named. It says how many it got,
+// each time that it is told to ask.
+func addresses(p *smctest.Parent) {
+	dir, user := p.Args[0], 0
+	_, err := fmt.Sscan(p.Args[1], &user)
+	p.Check(err)
+	if user != 0 {
+		p.Check(syscall.Setgroups(nil))
+		p.Check(syscall.Setresgid(user, user, user))
+		p.Check(syscall.Setresuid(user, user, user))
+	}
+	var held []*port.Grant
+	defer func() {
+		for _, g := range held {
+			g.Close()
+		}
+	}()
+	for p.Hear() == "ask" {
+		n := 0
+		for range 2 * maxAccountPorts {
+			addr := netip.AddrFrom4([4]byte{127, byte(user % 251), byte(len(held)), 9})
+			g, err := port.Claim(context.Background(), dir, addr, 0)
+			if err != nil {
+				break
+			}
+			held = append(held, g)
+			n++
+		}
+		p.Say("granted %d", n)
+	}
+}
+
+// TestPortQuota has users, and the root of a network namespace, ask for the port of more addresses than they may. Their number is
+// the same after the agent was started again, and others get theirs.
+func TestPortQuota(t *testing.T) {
+	c := smctest.NewCables(t, 1)
+	everyone := func(c *Config) { c.Policy.Everyone = true }
+	p := newPlace(t, everyone)
+	ask := func(child *smctest.Process) string {
+		t.Helper()
+		child.Say("ask")
+		return child.Hear("granted")
+	}
+	full := fmt.Sprint(maxAccountPorts)
+	user := smctest.Start(t, "addresses", p.dir, "4001")
+	if got := ask(user); got != full {
+		t.Errorf("a user has the port of %s addresses, want %s", got, full)
+	}
+	subordinate := smctest.Start(t, "addresses", p.dir, "100000")
+	if got := ask(subordinate); got != full {
+		t.Errorf("a subordinate user has the port of %s addresses, want %s", got, full)
+	}
+	var root *smctest.Process
+	c.Run[0](func() { root = smctest.Start(t, "addresses", p.dir, "0") })
+	if got := ask(root); got != full {
+		t.Errorf("the root of a network namespace has the port of %s addresses, want %s", got, full)
+	}
+	for range 2 {
+		for who, child := range map[string]*smctest.Process{"user": user, "subordinate user": subordinate, "root of a network namespace": root} {
+			if got := ask(child); got != "0" {
+				t.Errorf("the %s got the port of %s addresses more", who, got)
+			}
+		}
+		if got := ask(smctest.Start(t, "addresses", p.dir, "100001")); got != "0" {
+			t.Errorf("a subordinate user of the same range got the port of %s addresses", got)
+		}
+		p.claim(t, here, netip.MustParseAddr("127.0.0.1"))
+		p.claim(t, c.Run[1], netip.MustParseAddr("127.0.0.1"))
+		if got := ask(smctest.Start(t, "addresses", p.dir, "4002")); got != full {
+			t.Errorf("another user has the port of %s addresses, want %s", got, full)
+		}
+		p.start(t, everyone)
+	}
 }

@@ -9,14 +9,14 @@ const (
 	firstSlot, lastSlot = 1, 254
 	slotBits            = 16 // of a queue pair's number are within a slot
 
-	maxClients     = 32 // served at a time; more wait in the accept queue
-	maxUserClients = 8  // of one user but root
+	maxClients        = 32 // served at a time; more wait in the accept queue
+	maxAccountClients = 8  // of one account
 
 	ioTimeout = 2 * time.Second // for each message, in each direction
 
-	maxPorts     = 256 // addresses with a shared port
-	maxUserPorts = 16  // that one user but root has had made
-	maxUserSlots = 64  // of a port, that one user but root has
+	maxPorts        = 256 // addresses with a shared port
+	maxAccountPorts = 16  // that one account has sockets of, when it asks for another
+	maxAccountSlots = 64  // of a port, that one account but root has
 
 	acceptPause = 50 * time.Millisecond // after a passing shortage, such as of descriptors
 )

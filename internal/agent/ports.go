@@ -53,21 +53,16 @@ func parsePin(name string) (e endpoint, ok bool) {
 // ports are the ports that are shared. What there is to know of them is in the kernel, so that an agent that is
 // started again goes on where the last one has ended.
 type ports struct {
-	pins string
+	pins  string
+	netns uint64 // cookie of the agent's network namespace
 
 	mu   sync.Mutex
-	open map[endpoint]*sharedPort
-}
-
-// A sharedPort is one of them.
-type sharedPort struct {
-	*bpf.Port
-	user uint32 // whose process had it made; 0 for one that was found
+	open map[endpoint]*bpf.Port
 }
 
 // newPorts finds those that are pinned, and forgets those that nobody has any more.
-func newPorts(pins string) (*ports, error) {
-	p := &ports{pins: pins, open: make(map[endpoint]*sharedPort)}
+func newPorts(pins string, netns uint64) (*ports, error) {
+	p := &ports{pins: pins, netns: netns, open: make(map[endpoint]*bpf.Port)}
 	entries, err := os.ReadDir(pins)
 	if err != nil {
 		return nil, err
@@ -82,7 +77,7 @@ func newPorts(pins string) (*ports, error) {
 			_ = bpf.RemovePort(pins, entry.Name())
 			continue
 		}
-		p.open[e] = &sharedPort{Port: bp}
+		p.open[e] = bp
 	}
 	p.sweep()
 	return p, nil
@@ -93,14 +88,19 @@ func randomKey() (key [16]byte) {
 	return key
 }
 
-// sweep forgets the ports that nobody has any more. The caller holds mu, or is alone.
-func (p *ports) sweep() {
+// sweep forgets the ports that nobody has any more, and returns who has the others. The caller holds mu, or is alone.
+func (p *ports) sweep() map[endpoint]map[uint32]bpf.Owner {
+	all := make(map[endpoint]map[uint32]bpf.Owner, len(p.open))
 	for e, sp := range p.open {
-		if owners, err := sp.Owners(); err == nil && len(owners) == 0 {
+		owners, err := sp.Owners()
+		if err == nil && len(owners) == 0 {
 			_ = sp.Remove() // a file that stays is found next time
 			delete(p.open, e)
+			continue
 		}
+		all[e] = owners
 	}
+	return all
 }
 
 // grant makes a socket for a client, one of whose threads has asked.
@@ -121,7 +121,7 @@ func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port
 			p.sweep() // it may have been made for nothing
 		}
 	}()
-	slot, err := sp.choose(who)
+	slot, err := choose(sp, who)
 	if err != nil {
 		return answer, -1, err
 	}
@@ -140,48 +140,51 @@ func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port
 	return port.Answer{First: wire.QPN(slot) << slotBits, Count: 1 << slotBits, Key: hex.EncodeToString(key[:])}, fd, nil
 }
 
-// find returns the port, which it makes if need be.
-func (p *ports) find(e endpoint, who *client) (*sharedPort, error) {
+// find returns the port, which it makes if need be. An account that has a socket of too many ports has no more made: so a port
+// counts for those who keep it alive, whoever asked for it first, and also after the agent was started again.
+func (p *ports) find(e endpoint, who *client) (*bpf.Port, error) {
 	if sp := p.open[e]; sp != nil {
 		return sp, nil
 	}
-	p.sweep()
+	all := p.sweep()
 	if len(p.open) >= maxPorts {
 		return nil, fmt.Errorf("%d addresses have a shared port", len(p.open))
 	}
-	if who.user != 0 {
-		own := 0
-		for _, sp := range p.open {
-			if sp.user == who.user {
+	whose, limited := accountOf(who.user, who.netns, p.netns)
+	own := 0
+	for e, owners := range all {
+		for _, o := range owners {
+			if other, _ := accountOf(o.User, e.netns, p.netns); other == whose {
 				own++
+				break
 			}
 		}
-		if own >= maxUserPorts {
-			return nil, fmt.Errorf("user %d has %d shared ports", who.user, own)
-		}
 	}
-	bp, err := bpf.OpenPort(p.pins, e.pin(), randomKey())
+	if limited && own >= maxAccountPorts {
+		return nil, fmt.Errorf("user %d has sockets of %d shared ports", who.user, own)
+	}
+	sp, err := bpf.OpenPort(p.pins, e.pin(), randomKey())
 	if err != nil {
 		return nil, err
 	}
-	sp := &sharedPort{bp, who.user}
 	p.open[e] = sp
 	return sp, nil
 }
 
 // choose returns a free slot, any of them: who knows an old number should not find its next owner.
-func (sp *sharedPort) choose(who *client) (uint32, error) {
+func choose(sp *bpf.Port, who *client) (uint32, error) {
 	owners, err := sp.Owners()
 	if err != nil {
 		return 0, err
 	}
+	whose, _ := accountOf(who.user, 0, 0) // all of them are of one namespace, of which root may have the whole
 	own := 0
 	for _, o := range owners {
-		if o.User == who.user {
+		if other, _ := accountOf(o.User, 0, 0); other == whose {
 			own++
 		}
 	}
-	if who.user != 0 && own >= maxUserSlots {
+	if who.user != 0 && own >= maxAccountSlots {
 		return 0, fmt.Errorf("user %d has %d sockets on this port", who.user, own)
 	}
 	var free []uint32
