@@ -397,7 +397,7 @@ func exportedParts(decl ast.Decl) (parts []ast.Node) {
 	return parts
 }
 
-// TestSpecMap checks that the files and tests that docs/spec-map.md names are there: a test in the
+// TestSpecMap checks that the files and tests that docs/spec-map.md and SECURITY.md name are there: a test in the
 // directory of a file that its row names.
 func TestSpecMap(t *testing.T) {
 	functions := make(map[string][]string) // by directory
@@ -408,30 +408,32 @@ func TestSpecMap(t *testing.T) {
 			}
 		}
 	})
-	text, err := os.ReadFile("docs/spec-map.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	files := regexp.MustCompile(`[a-z0-9_/]+\.(?:go|txt)\b`)
 	tests := regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w*`)
-	named := 0
-	for n, line := range strings.Split(string(text), "\n") {
-		var dirs []string
-		for _, file := range files.FindAllString(line, -1) {
-			if _, err := os.Stat(file); err == nil {
-				dirs = append(dirs, path.Dir(file))
-			} else if file != "_test.go" {
-				t.Errorf("docs/spec-map.md:%d names %s: %v", n+1, file, err)
+	for _, document := range []string{"docs/spec-map.md", "SECURITY.md"} {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := 0
+		for n, line := range strings.Split(string(text), "\n") {
+			var dirs []string
+			for _, file := range files.FindAllString(line, -1) {
+				if _, err := os.Stat(file); err == nil {
+					dirs = append(dirs, path.Dir(file))
+				} else if file != "_test.go" {
+					t.Errorf("%s:%d names %s: %v", document, n+1, file, err)
+				}
+			}
+			for _, test := range tests.FindAllString(line, -1) {
+				named++
+				if !slices.ContainsFunc(dirs, func(dir string) bool { return slices.Contains(functions[dir], test) }) {
+					t.Errorf("%s:%d names %s, which is not in %v", document, n+1, test, dirs)
+				}
 			}
 		}
-		for _, test := range tests.FindAllString(line, -1) {
-			named++
-			if !slices.ContainsFunc(dirs, func(dir string) bool { return slices.Contains(functions[dir], test) }) {
-				t.Errorf("docs/spec-map.md:%d names %s, which is not in %v", n+1, test, dirs)
-			}
+		if named == 0 {
+			t.Errorf("%s names no test", document)
 		}
-	}
-	if named == 0 {
-		t.Error("no test is named")
 	}
 }
