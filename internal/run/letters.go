@@ -177,15 +177,29 @@ func (s *supervisor) read(u unsent) {
 		s.readLater(u)
 		return
 	}
-	n, with, flags, _, err := unix.Recvmsg(u.end, s.letters.letter[:], s.letters.with[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	s.unfold(u)
+}
+
+// unfold is read when there seems to be a descriptor for the TCP socket.
+func (s *supervisor) unfold(u unsent) {
+	// The letter stays where it is until its descriptor is here: others may take the last ones that are free.
+	n, with, flags, _, err := unix.Recvmsg(u.end, s.letters.letter[:], s.letters.with[:], unix.MSG_PEEK|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	if (err == unix.EAGAIN || err == unix.EINTR) && time.Now().Before(u.until) { // rule: TestLetterLate
 		s.readLater(u)
 		return
 	}
 	fds := descriptors(s.letters.with[:max(with, 0)])
+	if err == nil && flags&unix.MSG_CTRUNC != 0 { // rule: TestLetterTorn
+		dispose(fds...)
+		s.readLater(u)
+		return
+	}
+	if err == nil {
+		_, _, err = unix.Recvfrom(u.end, s.letters.letter[:max(n, 0)], unix.MSG_DONTWAIT)
+	}
 	m, parseErr := parseMessage(s.letters.letter[:max(n, 0)])
 	cred, credErr := unix.GetsockoptUcred(u.end, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil || parseErr != nil || credErr != nil || flags&unix.MSG_CTRUNC != 0 || !user.Ours(int(cred.Uid)) || len(fds) != 1 || m.kind != kindOffer {
+	if err != nil || parseErr != nil || credErr != nil || !user.Ours(int(cred.Uid)) || len(fds) != 1 || m.kind != kindOffer {
 		dispose(append(fds, u.end)...)
 		return
 	}

@@ -416,6 +416,85 @@ func TestLetterRelayed(t *testing.T) {
 	}
 }
 
+// TestOfferUnwatched has offers kept that cannot be watched, by letter and asked for: their server gets them, or they are joined to TCP.
+func TestOfferUnwatched(t *testing.T) {
+	unwatched := func(t *testing.T, s *supervisor, c *connection) {
+		t.Helper()
+		o := s.offers[keyOf(c.socket, c.server)]
+		if o == nil {
+			t.Fatal("the offer is gone")
+		}
+		s.poll.remove(o.tcp)
+		o.watched = false
+		// It is watched already, so the poller cannot have it.
+		if err := unix.EpollCtl(s.poll.fd, unix.EPOLL_CTL_ADD, o.tcp, &unix.EpollEvent{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("claimed", func(t *testing.T) {
+		s, start := stillSupervisor(t)
+		c := s.sendLetter(t)
+		if err := c.dial(); err != nil {
+			t.Fatal(err)
+		}
+		s.readBox(boxOf(c.socket.Port()), true)
+		unwatched(t, s, c)
+		c.accept()
+		s.look(time.Now().Add(time.Minute))
+		if len(s.offers) != 1 {
+			t.Fatal("the supervisor has dropped what it could not watch")
+		}
+		defer start()()
+		st, end := s.claimAs(t, c)
+		if st != statusOK {
+			t.Fatalf("Claim: status %d", st)
+		}
+		defer unix.Close(end)
+		exchange(t, c.end, end, "there")
+	})
+	t.Run("joined", func(t *testing.T) {
+		s, _ := stillSupervisor(t)
+		c := s.sendLetter(t)
+		if err := c.dial(); err != nil {
+			t.Fatal(err)
+		}
+		s.readBox(boxOf(c.socket.Port()), true)
+		unwatched(t, s, c)
+		conn := c.accept()
+		for i := range 2 {
+			s.look(time.Now().Add(time.Duration(i+1) * time.Minute))
+		}
+		if _, err := unix.Write(c.end, []byte("over TCP")); err != nil {
+			t.Fatal(err)
+		}
+		conn.SetDeadline(time.Now().Add(30 * time.Second))
+		b := make([]byte, 8)
+		if _, err := io.ReadFull(conn, b); err != nil || string(b) != "over TCP" {
+			t.Errorf("the server has read %q, %v", b, err)
+		}
+	})
+}
+
+// TestLetterTorn has a letter come when there is a descriptor for its end and none for its TCP socket any more, though there was one a moment before: it is read later.
+func TestLetterTorn(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	c := s.sendLetter(t)
+	end, _, err := unix.Accept4(s.letters.boxes[boxOf(c.socket.Port())], unix.SOCK_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restore := leaveDescriptors(t, 0)
+	s.unfold(unsent{end, time.Now()})
+	restore()
+	if len(s.offers) != 0 || len(s.letters.unsent) != 1 {
+		t.Fatalf("there are %d offers and %d letters to be read later; want 0 and 1", len(s.offers), len(s.letters.unsent))
+	}
+	s.readUnsent()
+	if len(s.offers) != 1 {
+		t.Errorf("there are %d offers, want 1", len(s.offers))
+	}
+}
+
 // TestTaken counts what programs say that they have taken, in notes and, when those are full, in words; and nothing else that they say.
 func TestTaken(t *testing.T) {
 	s, start := stillSupervisor(t)

@@ -96,9 +96,7 @@ func (s *supervisor) connected(o *offer, tcp int) {
 	}
 	o.tcp = tcp
 	s.hold(o)
-	if !s.watch(o) {
-		s.drop(o)
-	}
+	s.watch(o) // if it cannot be, it is looked at
 }
 
 // hold takes an offer that has a TCP socket to those that are looked at now and then.
@@ -108,10 +106,9 @@ func (s *supervisor) hold(o *offer) {
 	s.held[o.tcp] = o
 }
 
-// watch has the loop told what the server does on the TCP connection.
-func (s *supervisor) watch(o *offer) bool {
+// watch has the loop told what the server does on the TCP connection. The kernel may lack memory for that, or the user have all that he may; then looks find it.
+func (s *supervisor) watch(o *offer) {
 	o.watched = s.poll.add(o.tcp, unix.EPOLLIN|unix.EPOLLRDHUP) == nil
-	return o.watched
 }
 
 // cancel ends an offer, unless it was claimed.
@@ -335,15 +332,14 @@ func (s *supervisor) hurry(port uint16) {
 	}
 }
 
-// begun looks whether an offer that came by letter is connected by now, and watches it then. It reports false if it is not, or is no more.
+// begun looks whether an offer that came by letter is connected by now, and watches it then. It reports false if it is not, or is no more. A server may have accepted
+// what cannot be watched, so that is no reason to drop it.
 func (s *supervisor) begun(o *offer) bool {
 	info, err := unix.GetsockoptTCPInfo(o.tcp, unix.IPPROTO_TCP, unix.TCP_INFO)
 	switch {
 	case err == nil && info.State != tcpClose && info.State != tcpSynSent:
-		if s.watch(o) {
-			return true
-		}
-		s.drop(o)
+		s.watch(o) // rule: TestOfferUnwatched: s.watch(o) -> s.drop(o)
+		return true
 	case err != nil || hungUp(o.end) || info.State == tcpClose && (info.Segs_out > 0 || o.wait >= lastLook):
 		s.drop(o) // its program has ended, or its connection; one that has sent nothing may be about to
 	default:

@@ -1,9 +1,13 @@
 package run
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -51,11 +55,14 @@ type half interface {
 	CloseWrite() error
 }
 
-// stream makes a net.Conn of a descriptor, which it closes. It returns nil if it cannot.
+// stream makes a net.Conn of a descriptor, which it closes, or goes on with that where no other one is free. It returns nil if it cannot.
 func stream(fd int) half {
 	f := file(fd)
-	defer f.Close()
 	c, err := net.FileConn(f)
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) { // rule: TestRelayWithoutDescriptors
+		return fileHalf{f}
+	}
+	defer f.Close()
 	if err != nil {
 		return nil
 	}
@@ -65,6 +72,34 @@ func stream(fd int) half {
 		return nil
 	}
 	return h
+}
+
+// A fileHalf is a socket of which package net has no copy. It has no addresses.
+type fileHalf struct{ *os.File }
+
+func (f fileHalf) LocalAddr() net.Addr  { return nil }
+func (f fileHalf) RemoteAddr() net.Addr { return nil }
+
+func (f fileHalf) control(do func(fd int) error) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var doErr error
+	err = raw.Control(func(fd uintptr) { doErr = do(int(fd)) })
+	return errors.Join(err, doErr)
+}
+
+func (f fileHalf) CloseWrite() error {
+	return f.control(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) })
+}
+
+// reset has the close that follows be a reset, as [net.TCPConn.SetLinger] does.
+func (f fileHalf) reset() {
+	f.control(func(fd int) error {
+		lingerNot(fd) // which a Unix socket minds not
+		return nil
+	})
 }
 
 // unixConn is stream for an end of a pair.
@@ -107,8 +142,11 @@ func join(a, b half) {
 // reset ends both sides as a program's reset would.
 func reset(list ...half) {
 	for _, h := range list {
-		if t, ok := h.(*net.TCPConn); ok {
-			t.SetLinger(0)
+		switch h := h.(type) {
+		case *net.TCPConn:
+			h.SetLinger(0)
+		case fileHalf:
+			h.reset()
 		}
 		h.Close()
 	}

@@ -50,6 +50,44 @@ func TestRelay(t *testing.T) {
 	}
 }
 
+// TestRelayWithoutDescriptors joins to TCP where no descriptor is free: both ways, with a half close.
+func TestRelayWithoutDescriptors(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	c := s.sendLetter(t)
+	if err := c.dial(); err != nil {
+		t.Fatal(err)
+	}
+	s.readBox(boxOf(c.socket.Port()), true)
+	conn := c.accept()
+	for _, o := range s.offers {
+		restore := leaveDescriptors(t, 0)
+		end, tcp := stream(o.end), stream(o.tcp)
+		restore()
+		s.forget(o)
+		if end == nil || tcp == nil {
+			t.Fatal("the connection is lost")
+		}
+		go join(end, tcp)
+	}
+	conn.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := unix.Write(c.end, []byte("there")); err != nil {
+		t.Fatal(err)
+	}
+	unix.Shutdown(c.end, unix.SHUT_WR)
+	if got, err := io.ReadAll(conn); err != nil || string(got) != "there" {
+		t.Errorf("the server has read %q, %v", got, err)
+	}
+	io.WriteString(conn, "and back")
+	conn.Close()
+	end := stream(c.end)
+	c.end = -1
+	defer end.Close()
+	end.SetDeadline(time.Now().Add(30 * time.Second))
+	if got, err := io.ReadAll(end); err != nil || string(got) != "and back" {
+		t.Errorf("the client has read %q, %v", got, err)
+	}
+}
+
 // TestRelayAtOnce has such a server speak first, and close: the client gets it.
 func TestRelayAtOnce(t *testing.T) {
 	s := newTestSupervisor(t)
