@@ -377,6 +377,8 @@ static bool duplicates(int cmd)
 		}                                                                \
 		if (cmd == F_SETFL)                                              \
 			end_waits(fd, !((uintptr_t)arg & O_NONBLOCK));           \
+		if (cmd == F_SETFL && ((uintptr_t)arg & O_ASYNC))                \
+			edges_signalled(fd);                                     \
 		if (next.name)                                                   \
 			return next.name(fd, cmd, arg);                          \
 		return (int)sys_return(SYS(fcntl, fd, cmd, arg));                \

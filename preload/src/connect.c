@@ -294,6 +294,10 @@ static void swap(struct attempt *a, int fd)
 		r = SYS(dup3, a->end, fd, a->flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
 	end_born(fd, a->unique, !(a->status & O_NONBLOCK));
+	if (a->status & O_ASYNC)
+		edges_signalled(fd);
+	if (registered && edges_are(event.events))
+		edges_registered(EPOLL_CTL_ADD, fd, &event);
 	if (registered)
 		SYS(epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &event);
 	birth_never(fd);

@@ -134,6 +134,7 @@ void end_drop(int fd)
 	epoll_closed(fd);
 	if (!e || foreign())
 		return;
+	edges_closed(fd);
 	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
 	drop(&e->out);
 	drop(&e->in);
@@ -157,7 +158,7 @@ void end_born(int fd, uint64_t cookie, bool waits)
 	gate_open(&e->sending);
 	gate_open(&e->receiving);
 	e->cork = CORK_KERNEL;
-	e->turns = e->turned = e->answers = 0;
+	e->turns = e->turned = e->answers = e->edges = 0;
 	e->waits = waits;
 	e->sent = e->seen = 0;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -229,6 +230,7 @@ bool end_dup(int fd, int to)
 	d->never = NEVER_OUT | NEVER_IN | (e->never & (ASKED_ROOM | GONE_SHUT | GONE_RESET));
 	copy(&e->out, &d->out);
 	copy(&e->in, &d->in);
+	edges_dup(fd, to);
 	return true;
 }
 

@@ -236,6 +236,13 @@ static void learn(struct set *s, int epfd, struct watch *w, const struct end *e,
 	w->serial = s->serial;
 }
 
+/* is_set says whether a descriptor that is registered at epfd, or about to be, is an epoll instance. */
+static bool is_set(int epfd, int fd)
+{
+	/* One that is knows that it has not epfd, which would be a loop; anything else is no instance to ask. */
+	return fd < EPOLL_SETS ? set_at(fd) != NULL : SYS(epoll_ctl, fd, EPOLL_CTL_DEL, epfd, NULL) == -ENOENT;
+}
+
 /* epoll_control is epoll_ctl with the result of the kernel. */
 long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 {
@@ -247,6 +254,14 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 
 	if (op == EPOLL_CTL_ADD)
 		set_plain(set_at(fd));
+	if (ev && op != EPOLL_CTL_DEL && (e || is_set(epfd, fd)) && edges_are(ev->events)) {
+		if (e)
+			edges_registered(op, fd, ev);
+		else
+			edges_nested();
+	}
+	if (e && op == EPOLL_CTL_DEL)
+		edges_gone(fd);
 	if (e && ev && op != EPOLL_CTL_DEL && (ev->events & EPOLLOUT))
 		send_asked(e, fd);
 	if (!s)
@@ -371,26 +386,27 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 	{                                                                                           \
 		struct set *s = events && max > 0 ? set_at(epfd) : NULL;                            \
 		struct epoll_event found[SHOWN];                                                    \
-		int shown;                                                                          \
+		int shown, n;                                                                       \
 												    \
 		calls_tidy();                                                                       \
 		idle_look();                                                                        \
 		shown = s ? before(s, found, max) : 0;                                              \
 		if (shown) {                                                                        \
-			long n = SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8);           \
-												    \
-			return together(s, events, n < 0 ? 0 : (int)n, found, shown);               \
+			n = (int)SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8);           \
+			if (edges_used)                                                             \
+				edges_told(events, n);                                              \
+			return together(s, events, n < 0 ? 0 : n, found, shown);                    \
 		}                                                                                   \
 		if (!next.name)                                                                     \
 			next_resolve();                                                             \
-		if (longer) {                                                                       \
-			int n = next.name first;                                                    \
-												    \
-			if (n != 0)                                                                 \
-				return n;                                                           \
-			idle_sweep();                                                               \
-		}                                                                                   \
-		return next.name arguments;                                                         \
+		n = longer ? next.name first : next.name arguments;				\
+		if (longer && n == 0) {							\
+			idle_sweep();							\
+			n = next.name arguments;						\
+		}										\
+		if (edges_used)								\
+			edges_told(events, n);						\
+		return n;									\
 	}
 
 static const struct timespec second = {.tv_sec = IDLE_MSEC / 1000};

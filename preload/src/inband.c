@@ -117,6 +117,7 @@ static void attach(struct end *e, int fd, int memfd)
 			__atomic_fetch_or(&e->never, LIMITED, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&r->where, &e->in, __ATOMIC_RELAXED);
 		__atomic_store_n(&e->in, r, __ATOMIC_SEQ_CST);
+		edges_attached(e, r);
 		/* Who was forked before has no ring, and would take tokens for bytes; who is forked from now on has it. */
 		if (!end_alone(e) || !__atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			r->side->state = RING_ENDED;

@@ -138,6 +138,8 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 		memcpy(arg, &v, sizeof(v));
 		return 0;
 	}
+	if (e && arg && request == FIOASYNC)
+		edges_signalled(fd);
 	if (e && arg && request == FIONBIO) {
 		int v;
 

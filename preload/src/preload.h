@@ -238,6 +238,16 @@ bool deferral_set(int fd, const void *val, socklen_t len, long *result);
 /* connect.c */
 bool connect_announced(int fd, const struct address *server);
 
+/* edges.c */
+extern bool edges_used;
+bool edges_are(uint32_t events);
+void edges_registered(int op, int fd, const struct epoll_event *event);
+void edges_gone(int fd);
+void edges_nested(void);
+void edges_signalled(int fd);
+void edges_closed(int fd);
+void edges_told(const struct epoll_event *events, int n);
+
 /* options.c */
 #define OPTIONS_ALL ~0u
 bool options_tell(int fd);

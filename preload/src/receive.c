@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 
 #define TURNS 16     /* of waiting for a token that was announced */
+#define TOKENS_MANY 16 /* in the socket, of which all but one are taken out */
+#define TOKENS_MOST 64 /* behind bytes in-band, where they cannot be taken out */
 #define SPINS 60     /* of looking for more: some microseconds */
 #define GATHER 5     /* of letting more of it come, in steps of four */
 #define ENOUGH 4096
@@ -103,6 +105,8 @@ static enum turn turn_waiting(struct ring *r, int fd, struct span *s, int flags,
 	bool withdrawn = pub_load(r) & PUB_WITHDRAWN;
 	bool marked;
 
+	if (side->edges)
+		receive_arm(r, fd);
 	side->coming = with_control(parts, span_parts(s, parts), &side->control);
 	__atomic_store_n(&side->reads, flags & MSG_PEEK ? READS_PEEK : READS_TAKE, __ATOMIC_RELEASE);
 	*result = SYS(recvmsg, fd, &side->coming, (flags & MSG_PEEK) | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -199,10 +203,39 @@ static void spare(struct ring *r, int fd)
 		eat(r, fd, (uint16_t)(tokens - 1));
 }
 
+/*
+ * receive_arm has the next publication come with a token although bytes are in the ring, for who relies on an edge of every arrival. Nothing can
+ * come into a ring that is full: that is armed with the next read. The lock is held.
+ */
+void receive_arm(struct ring *r, int fd)
+{
+	struct ring_side *side = r->side;
+	uint64_t pub = pub_load(r);
+	uint16_t tokens = outstanding(r, pub);
+
+	if (side->state != RING_JOINED && side->state != RING_WAITING)
+		return;
+	side->edges |= EDGE_DUE;
+	if (side->state == RING_WAITING && tokens >= TOKENS_MOST)
+		return;
+	while (!(pub & (PUB_ARMED | PUB_WRITER_LEFT | PUB_READER_LEFT | PUB_WITHDRAWN)) && used(r, pub) < r->size)
+		if (pub_swap(r, &pub, pub | PUB_ARMED))
+			pub |= PUB_ARMED;
+	if (used(r, pub) < r->size)
+		side->edges &= ~EDGE_DUE;
+	if (side->state != RING_JOINED)
+		return;
+	if (__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST))
+		side->pressed = 1;
+	if (tokens > TOKENS_MANY || (side->pressed && !__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST)))
+		spare(r, fd);
+}
+
 /* make_room lets a writer go on that waits. */
 static void make_room(struct ring *r, int fd)
 {
 	if (__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST) && used(r, pub_load(r)) <= r->size / 2) {
+		r->side->pressed = 1;
 		__atomic_store_n(&r->h->wanted, 0, __ATOMIC_SEQ_CST);
 		spare(r, fd);
 	}
@@ -225,7 +258,9 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	if (n == 0)
 		return turn_empty(r, fd, pub, woken);
 	if (flags & MSG_PEEK) {
-		peek_ring(r, fd, pub, s, 0);
+		if (r->side->edges)
+			receive_arm(r, fd);
+		peek_ring(r, fd, pub_load(r), s, 0);
 		return TURN_BYTES;
 	}
 	if (n > s->left)
@@ -246,6 +281,8 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	if (used(r, pub) == 0 && !(pub & PUB_WRITER_LEFT) && !(s->left && *patience > 0 && more(r, patience)))
 		*armed = arm(r, fd, pub);
 	make_room(r, fd);
+	if (r->side->edges)
+		receive_arm(r, fd);
 	return TURN_BYTES;
 }
 
@@ -440,7 +477,7 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 	__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
 	idle_look();
 	for (;;) {
-		bool again = false, futile = false;
+		bool again = false, futile = false, leaving = false;
 		struct ring *r;
 		ssize_t n;
 
@@ -454,8 +491,11 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 				if (again)
 					end_forget(&e->in, r);
 				futile = !again && r->side->futile > FUTILE;
+				leaving = !again && (r->side->edges & EDGE_LEAVES);
 			}
 			ring_exit(r);
+			if (leaving)
+				leave_in(e, fd);
 			if (futile && e->turned == TURNED_YES && leave_in(e, fd)) {
 				e->turned = TURNED_TRIED;
 				leave_out(e, fd);
@@ -633,4 +673,6 @@ void receive_mend(struct ring *r, int fd)
 	make_room(r, fd);
 	if (used(r, pub_load(r)) <= r->size / 2)
 		spare(r, fd);
+	if (side->edges)
+		receive_arm(r, fd);
 }

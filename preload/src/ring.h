@@ -93,6 +93,8 @@ struct ring_side {
 	uint32_t looks;	  /* times that a blocking reader could have looked */
 	uint32_t pays;	  /* of it: how much it has paid lately */
 	uint32_t futile;  /* times it has waited since it last paid */
+	uint32_t edges;	  /* EDGE_ below */
+	uint32_t pressed; /* the writer has waited for room: from then on more than one token keeps its socket from being writable */
 
 	/*
 	 * What system calls do is written here by the kernel, and each step is one store, so that who finds the side in the middle of
@@ -314,7 +316,17 @@ struct end {
 	uint32_t answers; /* small files sent, up to ANSWERS; ANSWERS_NO: the ring for them was too small */
 	uint32_t waits;	 /* receives wait for something, as far as was seen */
 	uint32_t connecting; /* the thread whose connect has this descriptor: it is a TCP socket still */
+	uint32_t edges;	 /* EDGES_ below */
 };
+
+/* Of a ring. */
+#define EDGE_ALWAYS 1u /* each read that leaves bytes arms it */
+#define EDGE_LEAVES 4u /* its reader leaves as soon as it is empty */
+#define EDGE_DUE 2u    /* the next one does: it was full when the program was told */
+
+/* Of a descriptor: edges.c */
+#define EDGES_TOLD 1u	/* registered for edges: epoll_wait of this process arms its ring when it tells of an event */
+#define EDGES_ALWAYS 2u /* somebody is told whom we do not see: each read that leaves bytes arms the ring */
 
 /* Whether a direction is to have a ring because its programs take turns, and wait for each other. */
 enum turned {
@@ -388,6 +400,7 @@ void send_asked(struct end *e, int fd);
 void send_answers(struct end *e);
 void receive_tidy(struct end *e, int fd);
 void receive_mend(struct ring *r, int fd);
+void receive_arm(struct ring *r, int fd);
 void send_mend(struct ring *r, int fd);
 
 bool receive_idle(struct ring *r, int fd);
@@ -452,6 +465,10 @@ void end_later(struct end *e);
 bool end_tell(struct end *e);
 void end_shut(int fd);
 bool end_hung_up(int fd);
+
+/* edges.c */
+void edges_attached(const struct end *e, struct ring *r);
+void edges_dup(int fd, int to);
 
 /* resets.c */
 bool reset_came(struct end *e, int fd);

@@ -87,18 +87,26 @@ static void end_out(struct ring *r, int fd)
 	r->side->state = RING_ENDED;
 }
 
+/* unread_bytes is how many bytes in the ring the reader has not taken, as it says. */
+static uint64_t unread_bytes(const struct ring *r, uint64_t pub)
+{
+	return (pub - __atomic_load_n(&r->h->tail, __ATOMIC_SEQ_CST)) & PUB_HEAD;
+}
+
 /*
  * count announces one token more. False: the reader has left, and would take it for a byte; or it has read
- * everything, and would look for nothing.
+ * everything, and would look for nothing. behind: it may have armed with bytes in the ring, for which the token will do.
  */
-static bool count(struct ring *r)
+static bool count(struct ring *r, bool behind)
 {
 	uint64_t pub = pub_load(r);
+	uint64_t want;
 
-	do
-		if (pub & (PUB_READER_LEFT | PUB_ARMED))
+	do {
+		if ((pub & PUB_READER_LEFT) || ((pub & PUB_ARMED) && !(behind && unread_bytes(r, pub))))
 			return false;
-	while (!pub_swap(r, &pub, pub_counted(pub)));
+		want = pub_counted(pub & ~(PUB_ARMED | PUB_LOOK));
+	} while (!pub_swap(r, &pub, want));
 	return true;
 }
 
@@ -106,7 +114,7 @@ static bool count(struct ring *r)
  * fill makes the socket not writable, as the ring is full, or so full that a send waits. The tokens tell the reader
  * to look, once more.
  */
-static bool fill(struct ring *r, int fd, bool full)
+static bool fill(struct ring *r, int fd, bool full, bool behind)
 {
 	/* With the least that the kernel gives, a token or two are all it takes. The first one needed the room that there was. */
 	if (r->side->small == 0) {
@@ -118,7 +126,7 @@ static bool fill(struct ring *r, int fd, bool full)
 
 		if (full ? n >= r->side->small : n * 4 > r->side->small)
 			return true;
-		if (!count(r))
+		if (!count(r, behind))
 			return false;
 		if (send_token(r, fd) != 1)
 			return true; /* the peer has gone, which shows when we wait */
@@ -248,7 +256,7 @@ static void keep_room(struct end *e, struct ring *r, int fd)
 	    unread(fd) == UNREAD_UNKNOWN)
 		return;
 	__atomic_store_n(&r->h->wanted, 1, __ATOMIC_SEQ_CST);
-	if (!fill(r, fd, false) || space(r) < r->size / 2)
+	if (!fill(r, fd, false, true) || space(r) < r->size / 2)
 		return;
 	/* The reader has made room meanwhile, and need not look again. */
 	if (__atomic_compare_exchange_n(&r->h->wanted, &wanted, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
@@ -318,7 +326,7 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 		__atomic_store_n(&r->h->wanted, 1, __ATOMIC_SEQ_CST);
 		if (space(r) != 0)
 			return TURN_MORE;
-		if (!fill(r, fd, would_wait(fd, flags)))
+		if (!fill(r, fd, would_wait(fd, flags), false))
 			/* Who has read everything has said so before. */
 			return (pub_load(r) & PUB_ARMED) && space(r) == 0 ? TURN_BROKEN : TURN_MORE;
 		if (space(r) != 0 || !__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST))

@@ -32,6 +32,10 @@ bool receive_waiting(struct end *e, int fd, size_t *n)
 
 	if (!ring_enter(&e->in, &r))
 		return false;
+	if (r->side->edges && ring_lock(r)) { /* what comes from here on is told */
+		receive_arm(r, fd);
+		ring_unlock(r);
+	}
 	pub = pub_load(r);
 	*n = used(r, pub);
 	if (r->side->state == RING_JOINED && !(pub & PUB_WRITER_LEFT)) {
