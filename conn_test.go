@@ -3,6 +3,7 @@ package smc
 import (
 	"context"
 	"net"
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -12,8 +13,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	smctest.ClearEnvironment()
-	goleak.VerifyTestMain(m)
+	remove := smctest.ClearEnvironment()
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) { remove(); os.Exit(code) }))
 }
 
 // newHost returns a host with a run directory of its own, which is closed with the test.

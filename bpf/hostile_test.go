@@ -30,7 +30,7 @@ const floodStep = 500
 
 // flood is a process that sends SYNs to a listening socket of its own, which asked. It is told when to send more.
 func flood(p *smctest.Parent) {
-	p.Check(up("lo"))
+	p.Check(smctest.Up("lo"))
 	p.Check(os.WriteFile("/proc/sys/net/ipv4/tcp_syncookies", []byte("0"), 0)) // each request has an answer of its own
 	l, err := listenAsking("127.0.0.1:0")
 	p.Check(err)
@@ -121,7 +121,7 @@ func crowdOfListeners(p *smctest.Parent) {
 		p.Check(syscall.Setresgid(user, user, user))
 		p.Check(syscall.Setresuid(user, user, user))
 	} else {
-		p.Check(up("lo"))
+		p.Check(smctest.Up("lo"))
 	}
 	tooMany := 0
 	for i := first; i < first+count; i++ {
@@ -192,7 +192,7 @@ func TestCrowdOfListeners(t *testing.T) {
 	}
 	private, _ := smctest.EnterNamespace(t)
 	var lo error
-	private(func() { lo = up("lo") })
+	private(func() { lo = smctest.Up("lo") })
 	if lo != nil {
 		t.Fatal(lo)
 	}

@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -10,12 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc/internal/option"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
 func TestMain(m *testing.M) {
-	option.Name++ // programs of this machine's agent see the sockets of tests too
+	smctest.Apart()
 	smctest.RunChild(programs)
 	os.Exit(m.Run())
 }
@@ -60,7 +58,7 @@ func newPlace(t testing.TB) *place {
 	}
 	p := &place{group: smctest.EnterCgroup(t, root), pins: mountPins(t)}
 	p.run, p.netns = smctest.EnterNamespace(t)
-	p.run(func() { err = up("lo") })
+	p.run(func() { err = smctest.Up("lo") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,24 +94,6 @@ func (p *place) sysctl(t testing.TB, name, value string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// up sets an interface of the thread's namespace up.
-func up(name string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	r, err := unix.NewIfreq(name)
-	if err != nil {
-		return err
-	}
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, r); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	r.SetUint16(r.Uint16() | unix.IFF_UP)
-	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r)
 }
 
 // sameNamespace returns a function that runs others on a thread of its own in the namespace.

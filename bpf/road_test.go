@@ -35,7 +35,7 @@ func newRoad(t *testing.T, p *place) *road {
 		own := *p
 		own.run, own.netns = smctest.EnterNamespace(t)
 		var err error
-		own.run(func() { err = up("lo") })
+		own.run(func() { err = smctest.Up("lo") })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/option"
+	"github.com/gosmc/smc/internal/smctest"
 )
 
 // A foreignHost is at the other end of a tunnel, and does what the test says.
@@ -66,7 +67,7 @@ func (p *place) tunnel(t *testing.T, addr string) int {
 				return
 			}
 		}
-		err = up("tun0")
+		err = smctest.Up("tun0")
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ var update = flag.Bool("update", false, "rewrite the files in testdata")
 const childOfTest = "GOSMC_CHILD_OF_TEST"
 
 func TestMain(m *testing.M) {
+	smctest.Apart()
 	switch os.Getenv(childOfTest) {
 	case "":
 	case "main":
@@ -34,16 +35,11 @@ func TestMain(m *testing.M) {
 	default:
 		os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	dir, err := os.MkdirTemp("", "gosmc-test-")
-	if err != nil {
-		panic(err)
-	}
 	os.Setenv(childOfTest, "1")
-	smctest.ClearEnvironment()
+	remove := smctest.ClearEnvironment()
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each child takes a second to end
-	os.Setenv("GOSMC_DIR", dir)                                   // apart from the hosts of this machine
 	code := m.Run()
-	os.RemoveAll(dir)
+	remove()
 	os.Exit(code)
 }
 

@@ -16,7 +16,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	smctest.OwnNetwork()
 	os.Unsetenv(port.EnvSocket)
+	smctest.Apart()
 	smctest.RunChild(programs)
 	goleak.VerifyTestMain(m)
 }

@@ -10,11 +10,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	smctest.ClearEnvironment()
+	remove := smctest.ClearEnvironment()
 	// The runtime opens its poller at first use and keeps it, which must not look like a leak.
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
 		w.Close()
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) { remove(); os.Exit(code) }))
 }

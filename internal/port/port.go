@@ -51,12 +51,11 @@ func (e *RefusedError) Error() string { return "the agent refused: " + e.Reason 
 // EnvSocket is the environment variable that names the agent's socket.
 const EnvSocket = "GOSMC_AGENT"
 
-// SystemSocket is where an agent listens if nobody says otherwise, and SocketName what its socket is called
-// in a run directory.
-const (
-	SystemSocket = "/run/gosmc-agent.sock"
-	SocketName   = "agent.sock"
-)
+// SystemSocket is where an agent listens if nobody says otherwise. TestMain sets another path.
+var SystemSocket = "/run/gosmc-agent.sock"
+
+// SocketName is what the agent's socket is called in a run directory.
+const SocketName = "agent.sock"
 
 // Paths returns where an agent may listen, in the order in which they are tried: what the environment says, else
 // the run directory dir, if it is not empty, and then the system's.

@@ -1,10 +1,15 @@
 package smctest
 
 import (
+	"errors"
 	"os"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/option"
+	"github.com/gosmc/smc/internal/port"
 )
 
 // TestClearEnvironment has every variable that tells programs what to do set, and none of them left.
@@ -14,7 +19,20 @@ func TestClearEnvironment(t *testing.T) {
 	for _, name := range config.Variables {
 		t.Setenv(name, "x")
 	}
-	ClearEnvironment()
+	t.Setenv(envDir, "/run/gosmc")
+	t.Setenv(port.EnvSocket, "/run/agent")
+	remove := ClearEnvironment()
+	dir := os.Getenv(envDir)
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("%s = %q, which has %v, %v; want an empty directory", envDir, dir, entries, err)
+	}
+	remove()
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s: %v, want it removed", dir, err)
+	}
+	if v, ok := os.LookupEnv(port.EnvSocket); ok {
+		t.Errorf("%s = %q", port.EnvSocket, v)
+	}
 	if got := os.Getenv(config.EnvFile); got != os.DevNull {
 		t.Errorf("%s = %q", config.EnvFile, got)
 	}
@@ -25,5 +43,19 @@ func TestClearEnvironment(t *testing.T) {
 		if v, ok := os.LookupEnv(name); ok {
 			t.Errorf("%s = %q", name, v)
 		}
+	}
+}
+
+// TestApart checks that tests ask no agent of this machine, neither its programs in the kernel nor itself.
+func TestApart(t *testing.T) {
+	name, socket := option.Name, port.SystemSocket
+	defer func() { option.Name, port.SystemSocket = name, socket }()
+	option.Name, port.SystemSocket = 0x534d4352, "/run/gosmc-agent.sock"
+	Apart()
+	if option.Name == 0x534d4352 {
+		t.Error("the socket option is the one that agents catch")
+	}
+	if _, err := os.Stat(port.SystemSocket); !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("an agent may be at %s: %v", port.SystemSocket, err)
 	}
 }

@@ -61,3 +61,44 @@ func AwaitCarrier(t testing.TB, run func(func()), name string) {
 		}
 	}
 }
+
+// envNetwork says that a test binary is in a network namespace of its own.
+const envNetwork = "GOSMC_TEST_NETWORK"
+
+// OwnNetwork starts the process again in a network namespace of its own, with its loopback interface up: for tests of ports with
+// fixed numbers, which others of this machine may have. TestMain calls it first. Without privilege nothing happens.
+func OwnNetwork() {
+	if os.Getenv(envNetwork) != "" {
+		return
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); errors.Is(err, unix.EPERM) {
+		return
+	} else if err != nil {
+		panic(err)
+	}
+	if err := Up("lo"); err != nil {
+		panic(err)
+	}
+	os.Setenv(envNetwork, "1")
+	panic(unix.Exec("/proc/self/exe", os.Args, os.Environ())) // the new program is in this thread's namespace
+}
+
+// Up sets an interface of the thread's namespace up.
+func Up(name string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	r, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, r); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	r.SetUint16(r.Uint16() | unix.IFF_UP)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r)
+}

@@ -41,6 +41,7 @@ func RunChild(programs map[string]func(*Parent)) {
 		return
 	}
 	os.Unsetenv(childEnv)
+	Apart()
 	program(&Parent{Args: os.Args[1:], in: bufio.NewScanner(os.Stdin)})
 	os.Exit(0)
 }
