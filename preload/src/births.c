@@ -201,6 +201,7 @@ static void before_fork(void)
 {
 	options_settle_all();
 	epoll_settle_all();
+	quiet_over_all();
 	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
 	hidden_forking();
 }

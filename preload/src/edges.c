@@ -14,6 +14,10 @@
 /* What epoll_wait finds a descriptor by: the data of its registration. */
 static uint64_t datas[ENDS];
 static uint8_t known[ENDS]; /* enum known */
+static struct registration {
+	int32_t epfd;
+	uint32_t events; /* 0: not for edges */
+} registrations[ENDS];
 static uint32_t buckets[BUCKETS][WAYS]; /* one more than a descriptor; 0: none. What is not so any more is left until its place is needed */
 
 enum known {
@@ -148,6 +152,24 @@ void edges_dup(int fd, int to)
 	}
 }
 
+/* edges_registered_as keeps what the kernel has of a registration. The lock of the instance is held. */
+void edges_registered_as(int epfd, int fd, uint32_t events)
+{
+	if (fd >= 0 && fd < ENDS && (edges_are(events) || registrations[fd].events))
+		registrations[fd] = (struct registration){epfd, edges_are(events) ? events : 0};
+}
+
+/* edges_registration is the instance that has the one registration of a descriptor, -1 if there is none that could be told to the kernel again. */
+int edges_registration(int fd, struct epoll_event *ev)
+{
+	struct registration r = fd >= 0 && fd < ENDS && known[fd] == KNOWN_ONCE ? registrations[fd] : (struct registration){0};
+
+	if (!(r.events & EPOLLET) || (r.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)))
+		return -1;
+	*ev = (struct epoll_event){.events = r.events, .data.u64 = datas[fd]};
+	return r.epfd;
+}
+
 /* edges_gone is for a registration that is no more. */
 void edges_gone(int fd)
 {
@@ -157,8 +179,10 @@ void edges_gone(int fd)
 
 void edges_closed(int fd)
 {
-	if (fd >= 0 && fd < ENDS && known[fd])
+	if (fd >= 0 && fd < ENDS && known[fd]) {
 		known[fd] = KNOWN_NOT;
+		registrations[fd].events = 0;
+	}
 }
 
 /* told arms the ring of a descriptor. */
@@ -173,6 +197,18 @@ static void told(int fd)
 		receive_arm(r, fd);
 		ring_unlock(r);
 	}
+	ring_exit(r);
+}
+
+/* hung_up has the next send look whether the peer has gone, as the program has been told so. */
+static void hung_up(int fd)
+{
+	struct end *e = end_at(fd);
+	struct ring *r;
+
+	if (!e || !__atomic_load_n(&e->out, __ATOMIC_SEQ_CST) || !ring_enter(&e->out, &r))
+		return;
+	__atomic_store_n(&r->side->looked, 0, __ATOMIC_RELAXED);
 	ring_exit(r);
 }
 
@@ -197,8 +233,11 @@ void edges_told(const struct epoll_event *ev, int n)
 		for (int k = 0; k < WAYS; k++) {
 			uint32_t v = __atomic_load_n(&b[k], __ATOMIC_RELAXED);
 
-			if (v && known[v - 1] && datas[v - 1] == data)
-				told((int)v - 1);
+			if (!v || !known[v - 1] || datas[v - 1] != data)
+				continue;
+			told((int)v - 1);
+			if (ev[i].events & (EPOLLHUP | EPOLLERR))
+				hung_up((int)v - 1);
 		}
 	}
 }

@@ -135,6 +135,7 @@ void end_drop(int fd)
 	if (!e || foreign())
 		return;
 	edges_closed(fd);
+	quiet_over(fd, false);
 	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
 	drop(&e->out);
 	drop(&e->in);
@@ -158,7 +159,7 @@ void end_born(int fd, uint64_t cookie, bool waits)
 	gate_open(&e->sending);
 	gate_open(&e->receiving);
 	e->cork = CORK_KERNEL;
-	e->turns = e->turned = e->answers = e->edges = 0;
+	e->turns = e->turned = e->answers = e->edges = e->watched = 0;
 	e->waits = waits;
 	e->sent = e->seen = 0;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -191,6 +192,7 @@ void end_shared(int fd)
 
 	epoll_shared(fd);
 	if (e) {
+		quiet_over(fd, true);
 		options_settle(fd);
 		__atomic_fetch_or(&e->never, NEVER_OUT | NEVER_IN, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&e->generation, 0, __ATOMIC_SEQ_CST);

@@ -262,6 +262,8 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 	}
 	if (e && op == EPOLL_CTL_DEL)
 		edges_gone(fd);
+	if (e && op == EPOLL_CTL_ADD)
+		end_watched(fd);
 	if (e && ev && op != EPOLL_CTL_DEL && (ev->events & EPOLLOUT))
 		send_asked(e, fd);
 	if (!s)
@@ -282,11 +284,31 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 			w->serial = 0;
 		}
 		r = SYS(epoll_ctl, epfd, op, fd, ev);
+		if (r == 0 && op != EPOLL_CTL_DEL)
+			edges_registered_as(epfd, fd, ev->events);
 		if (r == 0 && plain && op != EPOLL_CTL_DEL && alone(s) && e->generation == births_generation() && end_is(fd, e))
 			learn(s, epfd, w, e, ev);
 	}
 	set_unlock(s);
 	return r;
+}
+
+/*
+ * epoll_nudge has an instance tell once more of a descriptor that is registered for edges, and of which the kernel does not know that something has
+ * happened to it.
+ */
+void epoll_nudge(int fd)
+{
+	struct epoll_event ev;
+	int epfd = edges_registration(fd, &ev);
+	struct set *s = epfd >= 0 ? set_at(epfd) : NULL;
+
+	if (!s || !set_lock(s))
+		return;
+	/* It is the same still, and no other thread can change it. */
+	if (edges_registration(fd, &ev) == epfd)
+		SYS(epoll_ctl, epfd, EPOLL_CTL_MOD, fd, &ev);
+	set_unlock(s);
 }
 
 /*
@@ -493,6 +515,8 @@ EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
 	looked_at(p, n);
 	if (!next.poll)
 		next_resolve();
+	if (__builtin_expect(quiet_asked(p, n), 0))
+		return quiet_polled(p, n, next.poll(p, n, 0));
 	if (idle_msec(&timeout)) {
 		found = next.poll(p, n, IDLE_MSEC);
 		if (found != 0)
@@ -506,10 +530,13 @@ EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, con
 {
 	struct timespec rest;
 	int found;
+	struct timespec none = {0};
 
 	looked_at(p, n);
 	if (!next.ppoll)
 		next_resolve();
+	if (__builtin_expect(quiet_asked(p, n), 0))
+		return quiet_polled(p, n, next.ppoll(p, n, &none, mask));
 	if (idle_spec(&timeout, &rest)) {
 		found = next.ppoll(p, n, &second, mask);
 		if (found != 0)
@@ -526,10 +553,14 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 	const struct timespec *longer = NULL;
 	struct sets kept;
 	int found;
+	uint32_t quiet = quiet_selects(n, in);
+	struct timeval none = {0};
 
 	selected(n, in, out);
 	if (!next.select)
 		next_resolve();
+	if (__builtin_expect(quiet != 0, 0))
+		return quiet_selected(quiet, in, next.select(n, in, out, except, &none));
 	if (timeout) {
 		limit = (struct timespec){.tv_sec = timeout->tv_sec, .tv_nsec = timeout->tv_usec};
 		longer = &limit;
@@ -553,10 +584,14 @@ EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct 
 	struct timespec rest;
 	struct sets kept;
 	int found;
+	uint32_t quiet = quiet_selects(n, in);
+	struct timespec none = {0};
 
 	selected(n, in, out);
 	if (!next.pselect)
 		next_resolve();
+	if (__builtin_expect(quiet != 0, 0))
+		return quiet_selected(quiet, in, next.pselect(n, in, out, except, &none, mask));
 	if (sets_keep(&kept, n, in, out, except) && idle_spec(&timeout, &rest)) {
 		found = next.pselect(n, in, out, except, &second, mask);
 		if (found != 0)

@@ -35,8 +35,10 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 		return sys_return(-error);
 	}
 	if (!(had & (GONE_SHUT | GONE_RESET)) && (end_alone(e) || (state(fd) & POLLHUP))) { /* else somebody else may have shut it down */
-		if (left && (state(fd) & POLLHUP))
+		if (left && (state(fd) & POLLHUP)) {
 			__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+			epoll_nudge(fd); /* TCP is reset by what it has sent, and that is an edge */
+		}
 		return (ssize_t)taken;
 	}
 	return sys_return(SYS(sendto, fd, "", 1, (flags & MSG_NOSIGNAL) | MSG_DONTWAIT, NULL, 0));

@@ -115,9 +115,15 @@ EXPORT int shutdown(int fd, int how)
 
 	if (end_over(fd))
 		return (int)sys_return(-ENOTCONN);
+	if (e && how == SHUT_RD && quiet_shut(e, fd))
+		return 0;
+	if (e && how == SHUT_WR && quiet_has(e))
+		how = SHUT_RDWR;
 	if (e && how != SHUT_RD)
 		leave_out(e, fd);
 	r = SYS(shutdown, fd, how);
+	if (e && r == 0 && how == SHUT_RDWR)
+		quiet_over(fd, false);
 	if (e && r == 0 && how != SHUT_RD)
 		end_shut(fd);
 	if (r == 0 && how != SHUT_RD)

@@ -225,6 +225,7 @@ void shake_start(const char *v);
 long epoll_control(int epfd, int op, int fd, struct epoll_event *event);
 void epoll_shared(int fd);
 void epoll_closed(int fd);
+void epoll_nudge(int fd);
 void epoll_settle_all(void);
 void epoll_plain_all(void);
 
@@ -242,11 +243,22 @@ bool connect_announced(int fd, const struct address *server);
 extern bool edges_used;
 bool edges_are(uint32_t events);
 void edges_registered(int op, int fd, const struct epoll_event *event);
+void edges_registered_as(int epfd, int fd, uint32_t events);
+int edges_registration(int fd, struct epoll_event *event);
 void edges_gone(int fd);
 void edges_nested(void);
 void edges_signalled(int fd);
 void edges_closed(int fd);
 void edges_told(const struct epoll_event *events, int n);
+
+/* quiet.c */
+void end_watched(int fd);
+void quiet_over(int fd, bool told);
+void quiet_over_all(void);
+bool quiet_asked(const struct pollfd *p, nfds_t n);
+int quiet_polled(struct pollfd *p, nfds_t n, int r);
+uint32_t quiet_selects(int n, const fd_set *in);
+int quiet_selected(uint32_t which, fd_set *in, int r);
 
 /* options.c */
 #define OPTIONS_ALL ~0u

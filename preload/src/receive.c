@@ -472,8 +472,11 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 {
 	const size_t all = s.left;
 	const int wanted = flags;
+	const bool quiet = quiet_has(e);
 	int saved = errno;
 
+	if (quiet)
+		flags |= MSG_DONTWAIT;
 	__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
 	idle_look();
 	for (;;) {
@@ -511,6 +514,8 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 			if (flags & MSG_PEEK && n > 0)
 				return n;
 		}
+		if (quiet && n < 0 && errno == EAGAIN)
+			n = 0; /* all that there is was read */
 		if (again && s.left) {
 			/* What was asked for may be there, but what was read is enough. */
 			if (all != s.left && !(wanted & MSG_WAITALL))

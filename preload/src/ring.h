@@ -298,6 +298,7 @@ static inline void span_copy(const struct span *from, void *memory, size_t n, bo
 #define GONE_SHUT 4u  /* this process has shut sending down */
 #define GONE_RESET 8u /* TCP would have been reset by the peer */
 #define GONE_LATER 32u /* the same, and the program is to be told: the call that the kernel has told had bytes to return */
+#define GONE_QUIET 64u /* this process has shut receiving down, and the kernel does not know: quiet.c */
 #define ASKED_ROOM 16u /* this process has asked whether it can write */
 #define LIMITED 64u /* receives have a time limit, or may have one */
 
@@ -317,6 +318,7 @@ struct end {
 	uint32_t waits;	 /* receives wait for something, as far as was seen */
 	uint32_t connecting; /* the thread whose connect has this descriptor: it is a TCP socket still */
 	uint32_t edges;	 /* EDGES_ below */
+	uint32_t watched; /* an epoll instance has it */
 };
 
 /* Of a ring. */
@@ -469,6 +471,10 @@ bool end_hung_up(int fd);
 /* edges.c */
 void edges_attached(const struct end *e, struct ring *r);
 void edges_dup(int fd, int to);
+
+/* quiet.c */
+bool quiet_has(const struct end *e);
+bool quiet_shut(struct end *e, int fd);
 
 /* resets.c */
 bool reset_came(struct end *e, int fd);

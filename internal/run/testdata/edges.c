@@ -329,6 +329,34 @@ static void test_heirs(void)
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* What is sent to a peer that has gone resets the connection, which is told. */
+static void test_reset(bool joins)
+{
+	struct epoll_event e;
+	int ep = instance();
+
+	connect_both();
+	if (joins)
+		join();
+	CHECK(fcntl(b, F_SETFL, O_NONBLOCK) == 0);
+	put(100);
+	CHECK(send(a, "x", 1, 0) == 1);
+	await(b, POLLIN);
+	CHECK(shutdown(a, SHUT_RDWR) == 0);
+	add(ep, b, EPOLLIN | EPOLLET, 6);
+	comes(ep, 6);
+	await(b, POLLRDHUP);
+	none(ep);
+	CHECK(send(b, "y", 1, MSG_NOSIGNAL) == 1);
+	do
+		CHECK(epoll_wait(ep, &e, 1, PATIENCE) == 1);
+	while (e.data.u64 != 6);
+	CHECK((e.events & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
+	CHECK(send(b, "y", 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+	close(a);
+	close(b);
+}
+
 static sig_atomic_t volatile signals;
 
 static void on_signal(int sig)
@@ -446,6 +474,9 @@ int main(int argc, char **argv)
 		test_once();
 	else if (strcmp(argv[1], "heirs") == 0)
 		test_heirs();
+	else if (strcmp(argv[1], "reset") == 0)
+		for (int i = 0; i < 4; i++)
+			test_reset(i & 1);
 	else if (strcmp(argv[1], "signals") == 0)
 		test_signals();
 	else if (strcmp(argv[1], "flow") == 0)

@@ -1,0 +1,17 @@
+package run
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// TestShutdownOfReading has a program read what comes after it has shut reading down, as with TCP, and its peer send.
+func TestShutdownOfReading(t *testing.T) {
+	library := committedLibrary(t)
+	s := newTestSupervisor(t)
+	path := filepath.Join(t.TempDir(), "shut")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/shut.c", "-pthread")
+	cases := []string{"reads", "shared", "wakes"}
+	t.Run("bare", func(t *testing.T) { runRings(t, path, cases, 1) })
+	t.Run("moved", func(t *testing.T) { runRings(t, path, cases, 1, "MOVED=1", "LD_PRELOAD="+library, EnvSocket+"="+s.path) })
+}
