@@ -380,6 +380,8 @@ static bool duplicates(int cmd)
 			end_waits(fd, !((uintptr_t)arg & O_NONBLOCK));           \
 		if (cmd == F_SETFL && ((uintptr_t)arg & O_ASYNC))                \
 			edges_signalled(fd);                                     \
+		if (cmd == F_SETOWN || cmd == F_SETOWN_EX || cmd == F_SETSIG)    \
+			owner_chosen(fd);                                        \
 		if (next.name)                                                   \
 			return next.name(fd, cmd, arg);                          \
 		return (int)sys_return(SYS(fcntl, fd, cmd, arg));                \

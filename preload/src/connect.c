@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 
 struct attempt {
@@ -174,13 +175,14 @@ static bool prepare(struct attempt *a, int fd)
 	if (!identity_bind(a->end, &a->id, a->unique))
 		return false;
 	options_copy(fd, a->end, birth_options(fd));
+	owner_copy(fd, a->end, birth_options(fd));
 	return a->status >= 0 && a->flags >= 0; /* not if a filter of system calls forbids it */
 }
 
-/* status gives our end the status of the socket. *has: what it has by now. */
+/* status gives our end the status of the socket. *has: what it has by now. O_ASYNC comes when it has its number, which is in the signals. */
 static bool status(const struct attempt *a, int has)
 {
-	return (a->status & ~O_ACCMODE) == has || SYS(fcntl, a->end, F_SETFL, a->status) == 0;
+	return (a->status & ~(O_ACCMODE | O_ASYNC)) == has || SYS(fcntl, a->end, F_SETFL, a->status & ~O_ASYNC) == 0;
 }
 
 static void fill(const struct attempt *a, struct message *m, uint64_t netns)
@@ -282,6 +284,32 @@ static bool given_up(int end)
 	return SYS(ppoll, &p, 1, &now, NULL, 0) == 1 && (p.revents & (POLLHUP | POLLERR));
 }
 
+/*
+ * signal_on has our end send signals, if the socket did: the kernel knows its number from now on. What has come before is told here, by the
+ * signal that the kernel would have sent: as its own to this process, and without details to others.
+ */
+static void signal_on(const struct attempt *a, int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	struct timespec none = {0};
+	struct f_owner_ex owner = {0};
+	siginfo_t info = {.si_code = POLL_IN};
+	long sig, self = SYS(getpid);
+
+	if (!(a->status & O_ASYNC) || SYS(fcntl, fd, F_SETFL, a->status) != 0)
+		return;
+	if (SYS(ppoll, &p, 1, &none, NULL, 0) != 1 || SYS(fcntl, fd, F_GETOWN_EX, &owner) != 0 || owner.pid == 0)
+		return;
+	sig = SYS(fcntl, fd, F_GETSIG);
+	info.si_signo = sig > 0 ? (int)sig : SIGIO;
+	info.si_band = POLLIN | POLLRDNORM;
+	info.si_fd = fd;
+	if (owner.type == F_OWNER_TID && SYS(rt_tgsigqueueinfo, self, owner.pid, info.si_signo, &info) == 0)
+		return;
+	if (owner.type != F_OWNER_PID || owner.pid != self || SYS(rt_sigqueueinfo, self, info.si_signo, &info) != 0)
+		SYS(kill, owner.type == F_OWNER_PGRP ? -owner.pid : owner.pid, info.si_signo);
+}
+
 /* swap puts our end in the place of the socket. */
 static void swap(struct attempt *a, int fd)
 {
@@ -302,6 +330,7 @@ static void swap(struct attempt *a, int fd)
 		edges_registered_as(epfd, fd, event.events);
 		end_watched(fd);
 	}
+	signal_on(a, fd);
 	birth_never(fd);
 }
 

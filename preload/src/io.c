@@ -140,6 +140,8 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	}
 	if (e && arg && request == FIOASYNC)
 		edges_signalled(fd);
+	if (request == FIOSETOWN || request == SIOCSPGRP)
+		owner_chosen(fd);
 	if (e && arg && request == FIONBIO) {
 		int v;
 

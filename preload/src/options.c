@@ -85,6 +85,7 @@ static const int same[] = {SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SO
 #define SAME (sizeof(same) / sizeof(same[0]))
 #define BIT_NODELAY (1u << SAME)
 #define BIT_CORK (2u << SAME)
+#define BIT_OWNER (4u << SAME) /* of signals, which is no option, and nothing that a listener gives on */
 
 /* bit_of is the bit of an option, 0 if it has none. */
 static uint32_t bit_of(int level, int name)
@@ -134,6 +135,27 @@ void options_copy(int from, int to, uint32_t which)
 	if (bits)
 		keep(to, bits);
 	SYS(setsockopt, to, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+}
+
+/* owner_chosen takes note that a program has said who gets signals of a socket, or which. */
+void owner_chosen(int fd)
+{
+	birth_option(fd, BIT_OWNER);
+}
+
+/* owner_copy has an end send its signals to whom the TCP socket does. Which are to come at all is in its status. */
+void owner_copy(int from, int to, uint32_t which)
+{
+	struct f_owner_ex owner = {0};
+	long sig;
+
+	if (!(which & BIT_OWNER))
+		return;
+	if (SYS(fcntl, from, F_GETOWN_EX, &owner) == 0 && owner.pid)
+		SYS(fcntl, to, F_SETOWN_EX, &owner);
+	sig = SYS(fcntl, from, F_GETSIG);
+	if (sig > 0)
+		SYS(fcntl, to, F_SETSIG, sig);
 }
 
 /* options_settle has the kernel keep what only we have. */

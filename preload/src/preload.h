@@ -262,6 +262,8 @@ int quiet_selected(uint32_t which, fd_set *in, int r);
 
 /* options.c */
 #define OPTIONS_ALL ~0u
+void owner_chosen(int fd);
+void owner_copy(int from, int to, uint32_t which);
 bool options_tell(int fd);
 long option_in(int fd, const void *val, socklen_t len, int *v);
 void options_copy(int from, int to, uint32_t which);

@@ -220,6 +220,8 @@ struct span {
 static inline bool span_init(struct span *s, const struct iovec *iov, size_t count)
 {
 	*s = (struct span){iov, count, 0, 0};
+	if (count > IOV_MAX || (count && !plausible(iov)))
+		return false;
 	for (size_t i = 0; i < count; i++) {
 		if (iov[i].iov_len > (size_t)SSIZE_MAX - s->left)
 			return false;
