@@ -13,7 +13,7 @@ import (
 )
 
 // socketCases are those of testdata/sockets.c.
-var socketCases = []string{"addresses", "options", "told", "copied", "ipv6", "epoll", "shared", "heirs", "ends", "refused"}
+var socketCases = []string{"addresses", "options", "told", "again", "messages", "flags", "queued", "copied", "ipv6", "epoll", "shared", "heirs", "ends", "refused"}
 
 func compiler(t testing.TB) string {
 	t.Helper()

@@ -73,12 +73,23 @@ EXPORT ssize_t sendto(int fd, const void *b, size_t n, int flags, const struct s
 	return r;
 }
 
+#define CONTROL_MOST (1u << 20) /* bytes: the kernel takes less */
+#define MESSAGES_MOST 1024	/* in one call */
+
+/* refused says whether the kernel refuses a message without looking at the socket, so that it has to be asked, and nothing here can look into it. */
+static bool refused(const struct msghdr *m)
+{
+	return !plausible(m) || m->msg_iovlen > IOV_MAX || (m->msg_iovlen && !plausible(m->msg_iov)) || (m->msg_name && (int)m->msg_namelen < 0);
+}
+
 /* passed_on has the descriptors that a message takes along go in-band. False: there are bytes in a ring of one of them. */
 static bool passed_on(const struct msghdr *m)
 {
 	struct msghdr copy = *m;
 	bool ok = true;
 
+	if (!plausible(m->msg_control) || m->msg_controllen > CONTROL_MOST)
+		return true; /* the kernel refuses them */
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&copy); c; c = CMSG_NXTHDR(&copy, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
 			continue;
@@ -123,13 +134,15 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 	struct identity id;
 	ssize_t r = NOT_OURS;
 
-	if (m && m->msg_controllen && !passed_on(m)) {
+	if (refused(m))
+		return next.sendmsg(fd, m, flags);
+	if (m->msg_controllen && !passed_on(m)) {
 		errno = ETOOMANYREFS;
 		return -1;
 	}
-	if (e && m && (m->msg_controllen || (flags & (MSG_OOB | MSG_FASTOPEN))))
+	if (e && (m->msg_controllen || (flags & (MSG_OOB | MSG_FASTOPEN))))
 		r = send_beside(e, fd, m, flags);
-	else if (e && m)
+	else if (e)
 		r = end_send(e, fd, m->msg_iov, m->msg_iovlen, flags);
 	if (r == NOT_OURS)
 		r = next.sendmsg(fd, m, flags);
@@ -149,11 +162,15 @@ EXPORT int sendmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags)
 	unsigned int i;
 	int r;
 
+	if (n > MESSAGES_MOST)
+		n = MESSAGES_MOST;
+	if (!plausible(m))
+		return next.sendmmsg(fd, m, n, flags);
 	if (!end_at(fd)) {
 		struct identity id;
 
 		for (i = 0; i < n; i++)
-			if (m[i].msg_hdr.msg_controllen && !passed_on(&m[i].msg_hdr)) {
+			if (!refused(&m[i].msg_hdr) && m[i].msg_hdr.msg_controllen && !passed_on(&m[i].msg_hdr)) {
 				errno = ETOOMANYREFS;
 				return -1;
 			}
@@ -244,16 +261,19 @@ ssize_t __recvfrom_chk(int fd, void *b, size_t n, size_t size, int flags, struct
 
 EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 {
-	socklen_t room = m && m->msg_name ? m->msg_namelen : 0;
 	struct end *e = end_at(fd);
+	socklen_t room;
 	ssize_t r;
 	int out;
 
-	if (e && m && m->msg_controllen && !end_is(fd, e)) {
+	if (refused(m))
+		return next.recvmsg(fd, m, flags);
+	room = m->msg_name ? m->msg_namelen : 0;
+	if (e && m->msg_controllen && !end_is(fd, e)) {
 		end_drop(fd); /* what comes with the bytes of some other socket is the program's */
 		e = NULL;
 	}
-	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) && m && (r = end_receive(e, fd, m->msg_iov, m->msg_iovlen, flags, &out)) != NOT_OURS) {
+	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) && (r = end_receive(e, fd, m->msg_iov, m->msg_iovlen, flags, &out)) != NOT_OURS) {
 		if (r >= 0) {
 			m->msg_namelen = 0;
 			m->msg_controllen = 0;
@@ -275,6 +295,10 @@ EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags, struct
 	struct end *e;
 	int r;
 
+	if (n > MESSAGES_MOST)
+		n = MESSAGES_MOST;
+	if (!plausible(m) || (timeout && (!plausible(timeout) || timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000)))
+		return next.recvmmsg(fd, m, n, flags, timeout);
 	if ((e = end_at(fd)) && !end_is(fd, e)) {
 		end_drop(fd);
 		e = NULL;

@@ -156,22 +156,27 @@ bool birth_registration(int fd, int *epfd, struct epoll_event *event)
 	return true;
 }
 
+/* birth takes note of a socket that was made just now, and of the options that it may have. */
+void birth(int fd, bool tcp, uint32_t options)
+{
+	struct birth *b = birth_at(fd);
+
+	if (!b)
+		return;
+	b->cookie = tcp ? cookie_of(fd) : 0;
+	b->generation = __atomic_load_n(&generation, __ATOMIC_RELAXED);
+	b->registrations = 0;
+	b->listener = 0;
+	b->options = options;
+	b->listens = false;
+}
+
 EXPORT int socket(int domain, int type, int protocol)
 {
 	long fd = SYS(socket, domain, type, protocol);
-	struct birth *b;
 
-	if (settings.on && fd >= 0 && (b = birth_at((int)fd))) {
-		bool tcp = (domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM &&
-			   (protocol == 0 || protocol == IPPROTO_TCP);
-
-		b->cookie = tcp ? cookie_of((int)fd) : 0;
-		b->generation = __atomic_load_n(&generation, __ATOMIC_RELAXED);
-		b->registrations = 0;
-		b->listener = 0;
-		b->options = 0;
-		b->listens = false;
-	}
+	if (settings.on && fd >= 0)
+		birth((int)fd, (domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM && (protocol == 0 || protocol == IPPROTO_TCP), 0);
 	return (int)sys_return(fd);
 }
 

@@ -370,6 +370,44 @@ static bool attempt_end(struct attempt *a, int fd, bool connected)
 	return moved;
 }
 
+static bool of_nothing(const struct sockaddr *sa, socklen_t len)
+{
+	sa_family_t family;
+
+	if (!plausible(sa) || len < sizeof(family) || len > sizeof(struct sockaddr_storage))
+		return false;
+	memcpy(&family, sa, sizeof(family));
+	return family == AF_UNSPEC;
+}
+
+/*
+ * disconnect is connect with AF_UNSPEC of an end: the peer hears of a reset, and a new TCP socket takes the place, with the options that the program has set. It
+ * can be moved again. The result is that of the kernel; -EINVAL, as a Unix socket has it, where there is no socket to be had.
+ */
+static long disconnect(int fd, const struct identity *id)
+{
+	long status_of = SYS(fcntl, fd, F_GETFL), flags = SYS(fcntl, fd, F_GETFD), r = -EINVAL;
+	int tcp = (int)SYS(socket, id->ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+
+	if (tcp < 0)
+		return -EINVAL;
+	if (status_of >= 0 && flags >= 0 && birth_place(fd) && SYS(fcntl, tcp, F_SETFL, status_of & ~O_ASYNC) == 0) {
+		options_return(fd, tcp);
+		owner_copy(fd, tcp, OPTIONS_ALL);
+		reset_mark(fd, true);
+		end_drop(fd);
+		do
+			r = SYS(dup3, tcp, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
+		while (r == -EBUSY || r == -EINTR);
+		birth(fd, true, OPTIONS_ALL);
+		if (status_of & O_ASYNC)
+			SYS(fcntl, fd, F_SETFL, status_of);
+		r = 0;
+	}
+	SYS(close, tcp);
+	return r;
+}
+
 EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 {
 	struct attempt a;
@@ -380,6 +418,8 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 	int error;
 
 	if (!attempt_begin(&a, fd, sa, len)) {
+		if (settings.on && of_nothing(sa, len) && identity_of(fd, &id))
+			return (int)sys_return(disconnect(fd, &id));
 		r = next.connect(fd, sa, len);
 		if (r != 0 && settings.on && errno == EINVAL && address_parse(sa, len, &id.peer)) {
 			error = errno;

@@ -70,10 +70,31 @@ EXPORT ssize_t writev(int fd, const struct iovec *v, int n)
 	return next.writev(fd, v, n);
 }
 
-/* With the offset -1 these are readv and writev, which do not wait if they are told so, and sockets know no other. */
+#define RWF_NOSIGNAL_ 0x100 /* since Linux 6.18 */
+
+/* With the offset -1 these are readv and writev, which do not wait or send no signal if they are told so, and sockets know no other flags. */
 static int as_flags(int flags)
 {
-	return flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
+	return (flags & RWF_NOWAIT ? MSG_DONTWAIT : 0) | (flags & RWF_NOSIGNAL_ ? MSG_NOSIGNAL : 0);
+}
+
+/*
+ * unknown returns the error of the kernel for flags that it does not know, 0 if it knows them all. It does not look at them before there is something to be
+ * read, so it is asked with a socket of its own, from which nothing can be read.
+ */
+static int unknown(int flags)
+{
+	struct iovec one = {(char[1]){0}, 1};
+	long r = -EOPNOTSUPP, fd;
+
+	if ((flags & ~RWF_NOWAIT) == 0)
+		return 0;
+	fd = SYS(socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0) {
+		r = SYS(preadv2, fd, &one, 1, -1, -1, flags);
+		SYS(close, fd);
+	}
+	return r == -EOPNOTSUPP || r == -EINVAL ? (int)-r : 0;
 }
 
 #define PREADV2(name)                                                            \
@@ -83,6 +104,8 @@ static int as_flags(int flags)
 		struct end *e = at == -1 && n > 0 ? end_at(fd) : NULL;           \
 		ssize_t r;                                                       \
                                                                                  \
+		if (e && end_is(fd, e) && unknown(flags))                        \
+			return sys_return(-unknown(flags));                      \
 		if (e && (r = end_read(e, fd, v, (size_t)n, as_flags(flags))) != NOT_OURS) \
 			return r;                                                \
 		return next.preadv2(fd, v, n, at, flags);                        \
@@ -94,6 +117,8 @@ static int as_flags(int flags)
 		struct end *e = at == -1 && n > 0 ? end_at(fd) : NULL;           \
 		ssize_t r;                                                       \
                                                                                  \
+		if (e && end_is(fd, e) && unknown(flags))                        \
+			return sys_return(-unknown(flags));                      \
 		if (e && (r = end_send(e, fd, v, (size_t)n, as_flags(flags))) != NOT_OURS) \
 			return r;                                                \
 		return next.pwritev2(fd, v, n, at, flags);                       \
@@ -121,9 +146,35 @@ ssize_t __recv_chk(int fd, void *b, size_t n, size_t size, int flags)
 	return recv(fd, b, n, flags);
 }
 
+#define WINDOW 65536 /* bytes that TCP delivers to a peer that reads nothing */
+
+/*
+ * send_queued is SIOCOUTQ, and SIOCOUTQNSD. What the peer's TCP has taken is not in them, whether the peer has read it or not: some wait for 0 before
+ * they close. In-band nobody knows bytes, and only what does not fit into the pair waits.
+ */
+static int send_queued(int fd, struct end *e, bool unacknowledged, void *arg)
+{
+	struct pollfd p = {.fd = fd, .events = POLLOUT};
+	struct timespec none = {0};
+	size_t n = 0;
+	int v = 0;
+	long r = SYS(ioctl, fd, SIOCOUTQ, arg); /* it finds out whether there is room for the answer */
+
+	if (r != 0)
+		return (int)sys_return(r);
+	if (unacknowledged && (!e || !send_waiting(e, &n)) && SYS(ppoll, &p, 1, &none, NULL, 0) == 0) {
+		memcpy(&v, arg, sizeof(v));
+		n = (size_t)v;
+	}
+	v = n > WINDOW ? (int)(n - WINDOW) : 0;
+	memcpy(arg, &v, sizeof(v));
+	return 0;
+}
+
 EXPORT int ioctl(int fd, unsigned long request, ...)
 {
 	struct end *e = end_at(fd);
+	struct identity id;
 	va_list args;
 	void *arg;
 	size_t n;
@@ -131,13 +182,14 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	va_start(args, request);
 	arg = va_arg(args, void *);
 	va_end(args);
-	if (e && arg && end_is(fd, e) &&
-	    ((request == FIONREAD && receive_waiting(e, fd, &n)) || (request == SIOCOUTQ && send_waiting(e, &n)))) {
+	if (e && arg && end_is(fd, e) && request == FIONREAD && receive_waiting(e, fd, &n)) {
 		int v = n > INT_MAX ? INT_MAX : (int)n;
 
 		memcpy(arg, &v, sizeof(v));
 		return 0;
 	}
+	if ((request == SIOCOUTQ || request == SIOCOUTQNSD) && settings.on && identity_of(fd, &id))
+		return send_queued(fd, e, request == SIOCOUTQ, arg);
 	if (e && arg && request == FIOASYNC)
 		edges_signalled(fd);
 	if (request == FIOSETOWN || request == SIOCSPGRP)

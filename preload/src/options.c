@@ -190,6 +190,24 @@ static bool corked(int fd)
 	return cork == CORK_KERNEL ? !!(keeps(fd) & KEEP_CORK) : cork != CORK_OFF;
 }
 
+/* options_return gives a TCP socket what a program has set on an end, whose place it is to take. */
+void options_return(int from, int to)
+{
+	int one = 1;
+
+	for (size_t i = 0; i < SAME; i++) {
+		char v[sizeof(struct timeval)] = {0};
+		socklen_t len = sizeof(v);
+
+		if (SYS(getsockopt, from, SOL_SOCKET, same[i], v, &len) == 0 && !fresh(same[i], v, sizeof(v)))
+			SYS(setsockopt, to, SOL_SOCKET, same[i], v, len);
+	}
+	if (keeps(from) & KEEP_NODELAY)
+		SYS(setsockopt, to, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	if (corked(from))
+		SYS(setsockopt, to, IPPROTO_TCP, TCP_CORK, &one, sizeof(one));
+}
+
 /*
  * option_in gets the number that a program sets an option of TCP to. It returns 0, or the error that TCP has for where the number is, which the kernel finds
  * out: it reads the number before it looks for the option.

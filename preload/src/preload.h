@@ -189,6 +189,7 @@ void reset_mark(int fd, bool on);
 bool birth_may_swap(int fd);
 bool birth_place(int fd);
 bool birth_registration(int fd, int *epfd, struct epoll_event *event);
+void birth(int fd, bool tcp, uint32_t options);
 void birth_never(int fd);
 void birth_listens(int fd, bool looks);
 void birth_hurries(int fd);
@@ -267,6 +268,7 @@ void owner_copy(int from, int to, uint32_t which);
 bool options_tell(int fd);
 long option_in(int fd, const void *val, socklen_t len, int *v);
 void options_copy(int from, int to, uint32_t which);
+void options_return(int from, int to);
 void options_settle(int fd);
 void options_settle_all(void);
 

@@ -9,13 +9,18 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -328,6 +333,197 @@ static void test_told(void)
 	}
 }
 
+/* AF_UNSPEC takes a connection apart, and the socket can connect again. */
+static void test_again(void)
+{
+	struct sockaddr_storage none = {.ss_family = AF_UNSPEC};
+	struct sockaddr_in a;
+	socklen_t len = sizeof(a);
+	int l = listener(5), c = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1, s;
+	char b[8];
+
+	CHECK(setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) == 0);
+	for (int i = 0; i < 3; i++) {
+		dial(c, l);
+		s = accept(l, NULL, NULL);
+		moved(c, 1);
+		moved(s, 1);
+		echo(c, s);
+		CHECK(setsockopt(c, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)) == 0);
+		CHECK(i == 0 || write(s, "unread", 6) == 6);
+		CHECK(connect(c, (struct sockaddr *)&none, 1) == -1 && errno == EINVAL);
+		CHECK(connect(c, (struct sockaddr *)&none, i == 1 ? sizeof(sa_family_t) : sizeof(a)) == 0);
+		len = sizeof(a);
+		CHECK(getpeername(c, (struct sockaddr *)&a, &len) == -1 && errno == ENOTCONN);
+		CHECK(recv(s, b, sizeof(b), 0) == -1 && errno == ECONNRESET);
+		number(c, SOL_SOCKET, SO_ERROR); /* TCP has ECONNRESET there */
+		CHECK(recv(c, b, sizeof(b), 0) == -1 && errno == ENOTCONN);
+		CHECK(send(c, b, sizeof(b), MSG_NOSIGNAL) == -1 && errno == EPIPE);
+		CHECK(number(c, IPPROTO_TCP, TCP_NODELAY) == 1 && number(c, SOL_SOCKET, SO_KEEPALIVE) == 1);
+		CHECK((fcntl(c, F_GETFD) & FD_CLOEXEC) && !(fcntl(c, F_GETFL) & O_NONBLOCK));
+		CHECK(connect(c, (struct sockaddr *)&none, sizeof(a)) == 0); /* of nothing that is there */
+		close(s);
+	}
+}
+
+#define MANY (UIO_MAXIOV + 1)
+
+/* Messages that the kernel refuses without looking at the socket. */
+static void refused_messages(int c, int s)
+{
+	static struct iovec parts[MANY];
+	static struct mmsghdr lot[MANY];
+	char b[8] = "x";
+	struct iovec one = {b, 1};
+	struct msghdr m = {.msg_iov = parts, .msg_iovlen = MANY};
+	struct msghdr bad[] = {
+		{.msg_iov = parts, .msg_iovlen = (size_t)1 << 60}, {.msg_iov = parts, .msg_iovlen = SIZE_MAX}, {.msg_iov = NULL, .msg_iovlen = 1},
+		{.msg_iov = (void *)-1, .msg_iovlen = 1}, {.msg_iov = &one, .msg_iovlen = 1, .msg_name = b, .msg_namelen = (socklen_t)-1},
+	};
+	static const int errors[] = {EMSGSIZE, EMSGSIZE, EFAULT, EFAULT, EINVAL};
+	struct mmsghdr mm = {.msg_hdr = m};
+	void *volatile nowhere = (void *)-1, *volatile null = NULL; /* the compiler would complain */
+	volatile int few = -1;
+
+	for (int i = 0; i < MANY; i++)
+		parts[i] = one;
+	CHECK(sendmsg(c, &m, 0) == -1 && errno == EMSGSIZE);
+	CHECK(recvmsg(s, &m, MSG_DONTWAIT) == -1 && errno == EMSGSIZE);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		m = bad[i];
+		CHECK(sendmsg(c, &m, 0) == -1 && errno == errors[i]);
+		m = bad[i];
+		CHECK(recvmsg(s, &m, MSG_DONTWAIT) == -1 && errno == errors[i]);
+		mm.msg_hdr = bad[i];
+		CHECK(sendmmsg(c, &mm, 1, 0) == -1 && errno == errors[i]);
+		mm.msg_hdr = bad[i];
+		CHECK(recvmmsg(s, &mm, 1, MSG_DONTWAIT, NULL) == -1 && errno == errors[i]);
+	}
+	CHECK(sendmsg(c, null, 0) == -1 && errno == EFAULT);
+	CHECK(sendmsg(c, nowhere, 0) == -1 && errno == EFAULT);
+	CHECK(recvmsg(s, nowhere, MSG_DONTWAIT) == -1 && errno == EFAULT);
+	CHECK(sendmmsg(c, nowhere, 1, 0) == -1 && errno == EFAULT);
+	CHECK(recvmmsg(s, nowhere, 1, MSG_DONTWAIT, NULL) == -1 && errno == EFAULT);
+	m = (struct msghdr){.msg_iov = &one, .msg_iovlen = 1, .msg_control = NULL, .msg_controllen = 64};
+	CHECK(sendmsg(c, &m, 0) == -1 && errno == EFAULT);
+	m.msg_control = (void *)-1;
+	CHECK(sendmsg(c, &m, 0) == -1 && errno == EFAULT);
+	CHECK(recvmmsg(s, &mm, 1, MSG_DONTWAIT, &(struct timespec){.tv_nsec = -1}) == -1 && errno == EINVAL);
+	CHECK(writev(c, parts, MANY) == -1 && errno == EINVAL);
+	CHECK(readv(s, parts, MANY) == -1 && errno == EINVAL);
+	CHECK(writev(c, parts, few) == -1 && errno == EINVAL);
+	CHECK(writev(c, nowhere, 1) == -1 && errno == EFAULT);
+	CHECK(readv(s, null, 1) == -1 && errno == EFAULT);
+	/* There are only so many messages in a call. */
+	for (int i = 0; i < MANY; i++)
+		lot[i].msg_hdr = (struct msghdr){.msg_iov = &one, .msg_iovlen = 1};
+	CHECK(sendmmsg(c, lot, MANY, 0) == UIO_MAXIOV);
+	for (int left = UIO_MAXIOV; left > 0;) {
+		char some[UIO_MAXIOV];
+		ssize_t n = read(s, some, sizeof(some));
+
+		CHECK(n > 0);
+		left -= (int)n;
+	}
+	CHECK(recv(s, b, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+}
+
+/* stream sends so much that the connection has a ring if it is moved. */
+static void stream(int c, int s)
+{
+	static char b[20000];
+	char line[512];
+	const char *m = getenv("MOVED");
+	int rings = 0;
+	FILE *f;
+
+	for (int i = 0; i < 10; i++) {
+		for (int j = 0; j < 20; j++)
+			CHECK(send(c, b, sizeof(b) / 20, 0) == sizeof(b) / 20);
+		CHECK(recv(s, b, sizeof(b), MSG_WAITALL) == sizeof(b));
+	}
+	f = fopen("/proc/self/maps", "r");
+	while (fgets(line, sizeof(line), f))
+		rings += strstr(line, "gosmc-ring") != NULL;
+	fclose(f);
+	CHECK(!m || (rings != 0) == (atoi(m) != 0));
+}
+
+static void test_messages(void)
+{
+	int c, s;
+
+	pair(&c, &s);
+	moved(c, 1);
+	refused_messages(c, s);
+	echo(c, s);
+	stream(c, s);
+	refused_messages(c, s);
+	echo(c, s);
+}
+
+/* Flags of preadv2 and pwritev2: those that sockets have no use for are taken, others are refused before anything is read. */
+static void test_flags(void)
+{
+	static const int good[] = {0, RWF_NOWAIT, RWF_HIPRI, RWF_SYNC, RWF_DSYNC, RWF_APPEND, RWF_NOWAIT | RWF_SYNC};
+	static const int bad[] = {0x20000000, 0x40000000, 1 << 16, RWF_NOWAIT | 1 << 20, 0x40, RWF_NOWAIT | 0x80};
+	char b[4] = "abc";
+	struct iovec one = {b, 3};
+	int c, s;
+
+	pair(&c, &s);
+	moved(c, 1);
+	for (int turn = 0; turn < 2; turn++) {
+		for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+			CHECK(pwritev2(c, &one, 1, -1, good[i]) == 3);
+			CHECK(preadv2(s, &one, 1, -1, good[i]) == 3 && memcmp(b, "abc", 3) == 0);
+		}
+		for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+			CHECK(pwritev2(c, &one, 1, -1, bad[i]) == -1 && errno == EOPNOTSUPP);
+			CHECK(write(c, "xyz", 3) == 3);
+			CHECK(preadv2(s, &one, 1, -1, bad[i]) == -1 && errno == EOPNOTSUPP);
+			CHECK(read(s, b, 3) == 3 && memcmp(b, "xyz", 3) == 0);
+			memcpy(b, "abc", 3);
+		}
+		CHECK(preadv2(s, &one, 1, -1, RWF_NOWAIT) == -1 && errno == EAGAIN);
+		CHECK(preadv2(s, &one, 1, 0, 0) == -1 && errno == ESPIPE);
+		stream(c, s);
+	}
+}
+
+static int queued(int fd, unsigned long request)
+{
+	int v = -1;
+
+	CHECK(ioctl(fd, request, &v) == 0);
+	return v;
+}
+
+/* What the peer's side has is not in the queue, whether the peer reads it or not: some wait for that. */
+static void test_queued(void)
+{
+	int c, s;
+
+	pair(&c, &s);
+	moved(c, 1);
+	for (int turn = 0; turn < 2; turn++) {
+		for (int i = 0; i < 40; i++)
+			CHECK(write(c, "something", 9) == 9);
+		while (queued(c, SIOCOUTQ) != 0) /* TCP has it acknowledged soon */
+			sched_yield();
+		CHECK(queued(c, SIOCOUTQNSD) == 0 && queued(s, SIOCOUTQ) == 0 && queued(s, SIOCOUTQNSD) == 0);
+		for (int left = 360; left > 0;) {
+			char b[360];
+			ssize_t n = read(s, b, sizeof(b));
+
+			CHECK(n > 0);
+			left -= (int)n;
+		}
+		CHECK(ioctl(c, SIOCOUTQ, (void *)-1) == -1 && errno == EFAULT && ioctl(c, SIOCOUTQNSD, (void *)-1) == -1 && errno == EFAULT);
+		stream(c, s);
+	}
+}
+
 static void test_ipv6(void)
 {
 	int l = socket(AF_INET6, SOCK_STREAM, 0);
@@ -588,6 +784,14 @@ int main(int argc, char **argv)
 		test_options();
 	else if (strcmp(name, "told") == 0)
 		test_told();
+	else if (strcmp(name, "again") == 0)
+		test_again();
+	else if (strcmp(name, "messages") == 0)
+		test_messages();
+	else if (strcmp(name, "flags") == 0)
+		test_flags();
+	else if (strcmp(name, "queued") == 0)
+		test_queued();
 	else if (strcmp(name, "ipv6") == 0)
 		test_ipv6();
 	else if (strcmp(name, "epoll") == 0)
