@@ -57,19 +57,21 @@ func (d *Desk) Close() {
 }
 
 // Announce announces a listener. It reports false if connections to it will be TCP: somebody else has the port, or it is in another network
-// namespace.
+// namespace, or accepts only clients that have sent something over TCP, which those of 'gosmc run' do not.
 func (d *Desk) Announce(l *net.TCPListener) (spot Spot, ok bool) {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return spot, false
 	}
 	m := message{local: ownAddress(l.Addr())}
+	deferral := 0 // seconds
 	cerr := raw.Control(func(fd uintptr) {
+		deferral, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT)
 		if m.netns, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, netnsCookie); err == nil {
 			m.unique, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
 		}
 	})
-	if cerr != nil || err != nil {
+	if cerr != nil || err != nil || deferral > 0 { // rule: TestDeskDeferral
 		return spot, false
 	}
 	m.unique = listenerCookie(m.local, m.unique)

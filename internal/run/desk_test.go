@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -159,6 +160,28 @@ func TestDeskHostile(t *testing.T) {
 		})
 		if got, _ := p.reply(); got != 99 {
 			t.Errorf("message %d: status %d, want to be hung up on", k, got)
+		}
+	}
+}
+
+// TestDeskDeferral has a listener that defers accept stay with TCP: it would wait for bytes that a client of ours does not send.
+func TestDeskDeferral(t *testing.T) {
+	d := newTestDesk(t)
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 30) })
+		return errors.Join(err, cerr)
+	}}
+	for _, mptcp := range []bool{false, true} {
+		lc.SetMultipathTCP(mptcp)
+		l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if spot, ok := d.Announce(l.(*net.TCPListener)); ok {
+			d.Withdraw(spot)
+			t.Errorf("Announce of a listener that defers accept (MPTCP %t) = true, want false", mptcp)
 		}
 	}
 }

@@ -424,9 +424,14 @@ static long get_ip(int fd, const struct identity *id, int level, int name, void 
 
 static bool of_end(int fd, int level, int name, long *r, struct identity *id, long (*kernel)(int, int, int, void *, void *), void *val, void *len)
 {
+	int domain = AF_UNIX;
+	socklen_t size = sizeof(domain);
+
 	*r = NOT_ASKED;
 	if (!settings.on || (level == SOL_SOCKET && plain(name)))
 		return false;
+	if (level == SOL_SOCKET && SYS(getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain != AF_UNIX)
+		return false; /* no other system call, which a program that asks for options might not be allowed */
 	if (level != SOL_SOCKET && !only_ours(fd)) {
 		*r = kernel(fd, level, name, val, len);
 		if (*r != -EOPNOTSUPP)
