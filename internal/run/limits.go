@@ -13,6 +13,9 @@ const (
 	maxListeners   = 4096
 	maxPrograms    = 65536
 	maxRelays      = 4096
+	relayBrings    = 3        // descriptors
+	maxHanded      = 64 << 20 // bytes that were in a ring, and in a socket in front of it: preload/src/hand.c
+	maxTokens      = 1<<16 - 1
 	maxCallers     = 256 // programs that have offered, of which a status tells
 
 	maxAccepts = 32 // talks that are accepted in a turn, before others get theirs

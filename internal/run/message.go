@@ -20,6 +20,9 @@ const (
 	kindBoard     kind = 6 // the sender wants the board
 	kindReturn    kind = 7 // the sender gives an end back that is another's, with the letter in it; no reply
 	kindTaken     kind = 8 // the sender has accepted, and taken the letter; no reply
+	// kindRelay: the sender has bytes in a ring of an end that is about to be somebody else's. The first asks whether there is room. The second brings that end, one
+	// of a pair that takes its place, and a file with the bytes.
+	kindRelay kind = 9
 )
 
 // status is the answer to a message.
@@ -47,13 +50,15 @@ const (
 //	     1     1  version     1
 //	     2     2  length      64
 //	     4     4  flags       1: the program's socket is AF_INET6
-//	     8     8  netns       cookie of its network namespace; Announce and Offer. Taken: process IDs of sender and client
+//	     8     8  netns       cookie of its network namespace; Announce and Offer. Taken: process IDs of sender and client.
+//	                          The second Relay: how many tokens are in the end, before what it brings
 //	    16    16  local       address of the sender's end; IPv4 is mapped
 //	    32    16  peer        address of the other end
 //	    48     2  local port
 //	    50     2  peer port
 //	    52     4  reserved
-//	    56     8  unique      Announce: cookie of the listener. Offer, Taken: cookie of the client's end of the pair
+//	    56     8  unique      Announce: cookie of the listener. Offer, Taken: cookie of the client's end of the pair.
+//	                          The second Relay: how many bytes are in the file
 type message struct {
 	kind        kind
 	ipv6        bool
@@ -69,7 +74,7 @@ func parseMessage(b []byte) (message, error) {
 		return message{}, errMessage
 	}
 	k := kind(b[0])
-	if k < kindAnnounce || k > kindTaken {
+	if k < kindAnnounce || k > kindRelay {
 		return message{}, errMessage
 	}
 	address := func(ip, port int) netip.AddrPort {

@@ -42,6 +42,7 @@ type supervisor struct {
 	held      map[int]*offer     // by the descriptor of their TCP socket
 	policy    *config.Policy     // of which only what it says of servers counts here: clients know theirs
 	relays    chan struct{}      // has an entry for each relay
+	handing   int                // relays of connections that were handed over, which end with us
 	patience  time.Duration      // until the first look whether somebody else has accepted
 	record    record             // any goroutine may use it
 	control   *control.Server    // nil if it could not be opened: then nobody is told what happens here
@@ -182,7 +183,7 @@ func (s *supervisor) serve() error {
 	events := make([]unix.EpollEvent, 256)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.programs == nil || !s.programs.gone(time.Now()) {
+	for s.programs == nil || s.handing > 0 || !s.programs.gone(time.Now()) {
 		timeout := s.timeout()
 		s.mu.Unlock()
 		n, err := s.poll.wait(events, timeout)

@@ -18,6 +18,7 @@ type talk struct {
 	watched bool
 	offer   *offer // that it has made; it may have been claimed since
 	claimed *offer // that it has claimed, from outside
+	relays  bool   // it has a place among the relays, and is to say what to copy
 }
 
 // accept takes new talks, but not so many that others have to wait: it is called again for what is left. A message that is there already is answered at once.
@@ -70,6 +71,10 @@ func (t *talk) receive(flags int) (m message, fds []int, err error) {
 	switch m.kind {
 	case kindOffer, kindConnected, kindClaim, kindReturn:
 		wanted = 1
+	case kindRelay:
+		if t.relays {
+			wanted = relayBrings
+		}
 	}
 	if err == nil && (got&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(fds) != wanted) {
 		err = errMessage
@@ -121,6 +126,10 @@ func (s *supervisor) hear(t *talk) {
 
 // answer carries out a message. Descriptors that came with it are ours, but for those from outside, which are the caller's. It reports whether another message may follow.
 func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
+	if t.relays != (m.kind == kindRelay && len(fds) > 0) { // rule: TestHandedHostile
+		dispose(fds...)
+		return false
+	}
 	if t.offer == nil && (m.kind == kindConnected || m.kind == kindCancel) || t.offer != nil && m.kind != kindConnected && m.kind != kindCancel {
 		dispose(fds...)
 		return false
@@ -130,7 +139,7 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 		return false
 	}
 	switch m.kind {
-	case kindAnnounce, kindBoard, kindClaim:
+	case kindAnnounce, kindBoard, kindClaim, kindRelay:
 		// It is one of ours: we are there as long as it is. Who offers has another supervisor, and who says nothing may be
 		// one. A program that cannot be watched is served as long as others are there.
 		if t.pid > 0 && !t.outside {
@@ -171,6 +180,12 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 		s.read(unsent{fds[0], time.Now().Add(letterPatience)})
 	case kindTaken:
 		s.record.taken(m)
+	case kindRelay:
+		if !t.relays {
+			return s.mayHand(t)
+		}
+		t.relays = false
+		t.reply(m.kind, okOr(s.handed(m, fds), statusNo), -1)
 	}
 	return false
 }
@@ -198,6 +213,10 @@ func (s *supervisor) hangUp(t *talk) {
 	delete(s.talks, t.fd)
 	s.poll.remove(t.fd)
 	dispose(t.fd) // more may have come than was read
+	if t.relays {
+		<-s.relays
+		t.relays = false
+	}
 	if t.offer != nil {
 		s.cancel(t.offer)
 		t.offer = nil

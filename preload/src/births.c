@@ -208,6 +208,7 @@ static void before_fork(void)
 	epoll_settle_all();
 	quiet_over_all();
 	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
+	ring_forking();
 	hidden_forking();
 }
 
@@ -226,6 +227,8 @@ static long after_fork(long child)
 		forked();
 	else
 		hidden_forked();
+	if (child < 0)
+		ring_not_forked();
 	return child;
 }
 
@@ -243,6 +246,17 @@ EXPORT pid_t _Fork(void)
 		next_resolve();
 	before_fork();
 	return (pid_t)after_fork(next._Fork());
+}
+
+/*
+ * A thread that gets a table of descriptors of its own: the same number may be something else to it then, and what is known of descriptors here is known to all
+ * threads. So from then on there are no rings in this process.
+ */
+EXPORT int unshare(int flags)
+{
+	if ((flags & CLONE_FILES) && !ends_leave_all())
+		return (int)sys_return(-ENOMEM);
+	return (int)sys_return(SYS(unshare, flags));
 }
 
 /* These fork inside libc. */
@@ -286,6 +300,8 @@ long births_clone(long n, const long a[6])
 #endif
 	if (makes)
 		before_fork();
+	else if (n == SYS_clone && (a[0] & CLONE_THREAD) && !(a[0] & CLONE_FILES))
+		ends_leave_all();
 	r = sys6(n, a[0], a[1], a[2], a[3], a[4], a[5]);
 	return makes ? after_fork(r) : r;
 }
@@ -319,11 +335,15 @@ EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argument
 	va_end(args);
 	if (!next.clone)
 		next_resolve();
+	if ((flags & CLONE_THREAD) && !(flags & CLONE_FILES))
+		ends_leave_all();
 	if (!function || !copies((unsigned)flags))
 		return next.clone(function, stack, flags, argument, parent, tls, child);
 	before_fork();
 	r = next.clone(begin, stack, flags, &b, parent, tls, child);
 	hidden_forked();
+	if (r < 0)
+		ring_not_forked();
 	return r;
 }
 

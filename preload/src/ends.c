@@ -10,8 +10,8 @@
 static struct end ends[ENDS];
 static uint32_t top; /* one more than the highest descriptor that was one */
 
-/* foreign says whether this is another process than the one whose memory this is: after vfork. It leaves the table alone. */
-static bool foreign(void)
+/* end_foreign says whether this is another process than the one whose memory this is: after vfork. It leaves the table alone. */
+bool end_foreign(void)
 {
 	return SYS(getpid) != births_process();
 }
@@ -115,7 +115,7 @@ bool end_still(int fd, struct end *e)
  */
 bool end_alone(const struct end *e)
 {
-	return __atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation() && !foreign();
+	return __atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation() && !end_foreign();
 }
 
 static void drop(struct ring **where)
@@ -132,7 +132,7 @@ void end_drop(int fd)
 	struct end *e = end_at(fd);
 
 	epoll_closed(fd);
-	if (!e || foreign())
+	if (!e || end_foreign())
 		return;
 	edges_closed(fd);
 	quiet_over(fd, false);
@@ -147,7 +147,7 @@ void end_born(int fd, uint64_t cookie, bool waits)
 	struct end *e;
 	uint32_t have = __atomic_load_n(&top, __ATOMIC_RELAXED);
 
-	if (!settings.rings || fd < 0 || fd >= ENDS || foreign())
+	if (!settings.rings || fd < 0 || fd >= ENDS || end_foreign())
 		return;
 	e = &ends[fd];
 	end_drop(fd);
@@ -224,7 +224,7 @@ bool end_dup(int fd, int to)
 	end_drop(to);
 	if (!e || (!e->out && !e->in))
 		return true;
-	if (to >= ENDS || foreign())
+	if (to >= ENDS || end_foreign())
 		return leave_out(e, fd) && leave_in(e, fd);
 	end_born(to, cookie_of(to), false);
 	d = &ends[to];
@@ -236,7 +236,23 @@ bool end_dup(int fd, int to)
 	return true;
 }
 
-/* end_leave keeps a descriptor in-band from now on, for somebody who knows no rings. False: bytes are in one. */
+/* end_replaced takes the end of another pair that has the place of a descriptor now, and knows no rings. */
+void end_replaced(int fd, uint64_t cookie, bool waits)
+{
+	struct end *e = &ends[fd];
+	uint32_t never = __atomic_load_n(&e->never, __ATOMIC_SEQ_CST);
+
+	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
+	drop(&e->out);
+	drop(&e->in);
+	e->never = NEVER_OUT | NEVER_IN | (never & (ASKED_ROOM | GONE_SHUT | GONE_RESET));
+	__atomic_store_n(&e->generation, 0, __ATOMIC_SEQ_CST);
+	e->waits = waits;
+	e->seen = 0;
+	__atomic_store_n(&e->cookie, cookie, __ATOMIC_RELEASE);
+}
+
+/* end_leave keeps a descriptor in-band from now on, for somebody who knows no rings. False: bytes are in one, and cannot be handed over. */
 bool end_leave(int fd)
 {
 	struct end *e = end_at(fd);
@@ -246,7 +262,7 @@ bool end_leave(int fd)
 		return true;
 	}
 	end_shared(fd);
-	return leave_out(e, fd) && leave_in(e, fd);
+	return leave_out(e, fd) && (leave_in(e, fd) || hand_over(e, fd));
 }
 
 /*

@@ -149,6 +149,15 @@ void epoll_plain_all(void)
 		set_plain(set_at(fd));
 }
 
+/* epoll_next is the next epoll instance that was made here, -1 if there is none; the first after -1. */
+int epoll_next(int epfd)
+{
+	for (epfd++; epfd < (int)__atomic_load_n(&sets_top, __ATOMIC_ACQUIRE); epfd++)
+		if (set_at(epfd))
+			return epfd;
+	return -1;
+}
+
 /* epoll_settle_all is for a process that will not be the only one with its descriptors. */
 void epoll_settle_all(void)
 {

@@ -68,8 +68,8 @@ static const char *get_address(const char *p, struct address *a)
 	return p;
 }
 
-/* identity_bind gives a client's end its name. False: it has one already, or it is not possible. */
-bool identity_bind(int fd, const struct identity *id, uint64_t unique)
+/* bind_name gives an end a name. */
+static bool bind_name(int fd, const struct identity *id, char role, uint64_t unique)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 	uint8_t u[8];
@@ -77,7 +77,7 @@ bool identity_bind(int fd, const struct identity *id, uint64_t unique)
 
 	memcpy(p, PREFIX, PREFIX_LEN);
 	p += PREFIX_LEN;
-	*p++ = 'c';
+	*p++ = role;
 	*p++ = '/';
 	*p++ = id->ipv6 ? '6' : '4';
 	*p++ = '/';
@@ -89,6 +89,18 @@ bool identity_bind(int fd, const struct identity *id, uint64_t unique)
 		u[i] = (uint8_t)(unique >> (56 - 8 * i));
 	put_hex(p, u, sizeof(u));
 	return SYS(bind, fd, &sun, NAME_SIZE) == 0;
+}
+
+/* identity_bind gives a client's end its name. False: it has one already, or it is not possible. */
+bool identity_bind(int fd, const struct identity *id, uint64_t unique)
+{
+	return bind_name(fd, id, 'c', unique);
+}
+
+/* identity_rename gives an end the name of another one whose place it takes. */
+bool identity_rename(int fd, const struct identity *id, uint64_t unique)
+{
+	return bind_name(fd, id, id->server ? 's' : 'c', unique);
 }
 
 /* identity_family has a server's end that came out of a letterbox know what its program sees. */

@@ -6,9 +6,15 @@
 
 #include <alloca.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#ifndef CLOSE_RANGE_UNSHARE
+#define CLOSE_RANGE_UNSHARE 2
+#endif
 #ifndef CLOSE_RANGE_CLOEXEC
 #define CLOSE_RANGE_CLOEXEC 4
 #endif
@@ -36,6 +42,8 @@ static void forget(unsigned first, unsigned last)
 
 EXPORT int close_range(unsigned first, unsigned last, int flags)
 {
+	if ((flags & CLOSE_RANGE_UNSHARE) && !ends_leave_all())
+		return (int)sys_return(-ENOMEM);
 	if (!(flags & CLOSE_RANGE_CLOEXEC))
 		forget(first, last);
 	return (int)sys_return(SYS(close_range, first, last, flags));
@@ -73,6 +81,8 @@ EXPORT long syscall(long n, ...)
 		return dup3((int)a[0], (int)a[1], (int)a[2]);
 	case SYS_setsockopt:
 		return setsockopt((int)a[0], (int)a[1], (int)a[2], (const void *)a[3], (socklen_t)a[4]);
+	case SYS_unshare:
+		return unshare((int)a[0]);
 	case SYS_dup:
 		return dup((int)a[0]);
 	case SYS_read:
@@ -145,6 +155,7 @@ static void keep_from(struct kept *k, bool all)
 {
 	k->any = false;
 	epoll_settle_all();
+	hand_may_wait(true);
 	for (int fd = 0; fd < ends_top(); fd++) {
 		long flags;
 
@@ -161,6 +172,7 @@ static void keep_from(struct kept *k, bool all)
 		k->bits[fd / 8] |= (uint8_t)(1u << fd % 8);
 		SYS(fcntl, fd, F_SETFD, flags | FD_CLOEXEC);
 	}
+	hand_may_wait(false);
 }
 
 static void keep_no_more(const struct kept *k)
@@ -403,6 +415,49 @@ int __dprintf_chk(int fd, int flag, const char *format, ...)
 	return r;
 }
 
+#define SPLICE_PIECE 4096 /* a pipe that can be written to takes as much */
+#define SPLICE_TURNS 1000
+
+/*
+ * splice_ring moves what is in a ring to a pipe, as the kernel would, until it can do the rest. What it has moved; 0: the ring has ended, or the kernel is to say
+ * why not.
+ */
+static ssize_t splice_ring(struct end *e, int in, int out, size_t n, unsigned flags)
+{
+	struct stat st;
+	size_t done = 0;
+	int saved = errno;
+
+	for (int turn = 0; done < n && turn < SPLICE_TURNS && !leave_in(e, in); turn++) {
+		char piece[SPLICE_PIECE];
+		struct iovec one = {piece, n - done < sizeof(piece) ? n - done : sizeof(piece)};
+		struct pollfd p = {.fd = out, .events = POLLOUT};
+		struct timespec none = {0};
+		bool waits = done == 0 && !(flags & SPLICE_F_NONBLOCK) && would_wait(out, 0);
+		ssize_t got;
+
+		if (SYS(fstat, out, &st) != 0 || !S_ISFIFO(st.st_mode))
+			return sys_return(-EINVAL);
+		if (SYS(ppoll, &p, 1, waits ? NULL : &none, NULL, 0) != 1)
+			return done ? (ssize_t)done : sys_return(waits ? -EINTR : -EAGAIN);
+		if (p.revents & POLLERR) /* nobody reads there, which is a signal, too */
+			return done ? (ssize_t)done : sys_return(SYS(write, out, "", 1));
+		got = end_read(e, in, &one, 1, MSG_DONTWAIT);
+		if (got == 0 || (got < 0 && errno != EAGAIN))
+			return done ? (ssize_t)done : got == NOT_OURS ? 0 : got;
+		for (ssize_t at = 0; at < got;) {
+			long w = SYS(write, out, piece + at, got - at);
+
+			if (w < 0 && w != -EINTR && w != -EAGAIN)
+				return done ? (ssize_t)done : sys_return(w);
+			at += w > 0 ? w : 0;
+		}
+		done += got > 0 ? (size_t)got : 0;
+	}
+	errno = saved;
+	return (ssize_t)done;
+}
+
 EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t n, unsigned flags)
 {
 	struct end *e = end_at(in);
@@ -410,6 +465,12 @@ EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, 
 	end_in_band(out);
 	if (e) {
 		__atomic_fetch_or(&e->never, NEVER_IN, __ATOMIC_SEQ_CST);
+		if (!in_offset && !out_offset) {
+			ssize_t moved = splice_ring(e, in, out, n, flags);
+
+			if (moved != 0)
+				return moved;
+		}
 		if (!leave_in(e, in))
 			return sys_return(-EINVAL); /* as of a file that cannot be spliced; the next time it may be in-band */
 	}

@@ -78,7 +78,7 @@ static uint64_t bit_of(int sig)
 	return 1ull << (sig - 1);
 }
 
-static uint64_t signals_off(void)
+uint64_t signals_off(void)
 {
 	uint64_t off = ~(bit_of(SIGSEGV) | bit_of(SIGBUS) | bit_of(SIGFPE) | bit_of(SIGILL) | bit_of(SIGTRAP) | bit_of(SIGSYS) | bit_of(SIGSETXID));
 	uint64_t old = 0;

@@ -59,6 +59,7 @@ bool identity_name(int fd, bool peer, struct sockaddr_un *sun);
 bool identity_of(int fd, struct identity *id);
 void identity_ring(int fd, char out[static 64]);
 bool identity_bind(int fd, const struct identity *id, uint64_t unique);
+bool identity_rename(int fd, const struct identity *id, uint64_t unique);
 bool identity_family(int fd, const struct identity *id);
 bool address_parse(const struct sockaddr *sa, socklen_t len, struct address *a);
 socklen_t address_format(const struct address *a, bool ipv6, struct sockaddr_storage *out);
@@ -77,6 +78,7 @@ enum kind {
 	KIND_BOARD = 6,
 	KIND_RETURN = 7,
 	KIND_TAKEN = 8,
+	KIND_RELAY = 9,
 };
 
 enum status {
@@ -216,8 +218,13 @@ void end_shared(int fd);
 bool end_dup(int fd, int to);
 bool end_leave(int fd);
 bool end_joined(int fd);
+bool end_foreign(void);
+void end_replaced(int fd, uint64_t cookie, bool waits);
+void hand_may_wait(bool may);
 bool ends_leave_all(void);
 int ends_top(void);
+void ring_forking(void);
+void ring_not_forked(void);
 void ring_forked(void);
 void shake_start(const char *v);
 
@@ -229,6 +236,7 @@ void epoll_closed(int fd);
 void epoll_nudge(int fd);
 void epoll_settle_all(void);
 void epoll_plain_all(void);
+int epoll_next(int epfd);
 
 /* deferral.c */
 int deferral_kept(int fd);

@@ -628,6 +628,92 @@ bool leave_in(struct end *e, int fd)
 	return end_leaves(e, fd, &e->in, leaves);
 }
 
+#define MARK_TURNS 2000 /* milliseconds until a mark comes that is on its way */
+
+/* keep writes bytes to the end of a file. */
+static bool keep(int file, const void *b, size_t n, uint64_t *length)
+{
+	for (size_t done = 0; done < n;) {
+		long w = SYS(write, file, (const char *)b + done, n - done);
+
+		if (w <= 0)
+			return false;
+		done += (size_t)w;
+	}
+	*length += n;
+	return true;
+}
+
+/* hand_in_band keeps what is in the socket up to the second mark, which is there or on its way. */
+static bool hand_in_band(struct ring *r, int fd, int rest, uint64_t *length)
+{
+	struct timespec pause = {.tv_nsec = 1000000};
+	struct ring_side *side = r->side;
+
+	for (int turn = 0; side->state == RING_WAITING;) {
+		uint32_t yes = ATTACHED_YES;
+		char piece[512];
+		struct iovec one = {piece, sizeof(piece)};
+		long n;
+
+		side->coming = with_control(&one, 1, &side->control);
+		n = SYS(recvmsg, fd, &side->coming, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		if (n > 0) {
+			if (is_mark(&side->coming))
+				side->state = RING_JOINED;
+			came_in(r);
+			if (!keep(rest, piece, (size_t)n, length))
+				return false;
+		} else if (n != -EAGAIN || (pub_load(r) & PUB_WITHDRAWN) ||
+			   __atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_NO_MORE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+			side->state = RING_ENDED; /* the peer has gone, or has not switched */
+		} else if (turn++ == MARK_TURNS) {
+			return false;
+		} else {
+			SYS(nanosleep, &pause, NULL);
+		}
+	}
+	return true;
+}
+
+/*
+ * receive_hand takes everything that a direction has brought out of its ring, and ends that. *tokens: how many the socket has still, or will have. False: nothing
+ * was taken, or what was taken is lost and the connection is reset. The lock is held.
+ */
+bool receive_hand(struct ring *r, int fd, int rest, uint16_t *tokens, uint64_t *length)
+{
+	struct ring_side *side = r->side;
+	uint64_t pub;
+	size_t n, at, first;
+
+	*tokens = 0;
+	*length = 0;
+	if (side->state == RING_WAITING && !hand_in_band(r, fd, rest, length)) {
+		ring_broken(r, fd);
+		return false;
+	}
+	if (side->state != RING_JOINED)
+		return side->state == RING_ENDED && *length > 0;
+	/* Nothing can be published from then on, and no token be counted. */
+	do
+		pub = pub_load(r);
+	while (!(pub & PUB_WRITER_LEFT) && !pub_swap(r, &pub, (pub & ~(PUB_ARMED | PUB_LOOK)) | PUB_READER_LEFT));
+	n = used(r, pub);
+	at = (size_t)(side->cursor & (r->size - 1));
+	first = r->size - at < n ? r->size - at : n;
+	if (n > r->size || !keep(rest, r->data + at, first, length) || !keep(rest, r->data, n - first, length)) {
+		ring_broken(r, fd);
+		return false;
+	}
+	side->cursor = (side->cursor + n) & PUB_HEAD;
+	__atomic_store_n(&r->h->tail, side->cursor, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&r->h->wanted, 0, __ATOMIC_SEQ_CST);
+	eat(r, fd, outstanding(r, pub)); /* so that a writer that waits for room goes on */
+	*tokens = outstanding(r, pub);
+	side->state = RING_ENDED;
+	return true;
+}
+
 /* receive_tidy takes tokens out that nothing is behind: to close with bytes unread means a reset to the peer. */
 void receive_tidy(struct end *e, int fd)
 {

@@ -36,9 +36,74 @@ uint64_t ring_now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* each does something with the sides of all rings of this process. */
+static void each(void (*what)(struct ring_side *side))
+{
+	for (size_t i = 0; i < RINGS; i++)
+		if (__atomic_load_n(&rings[i].used, __ATOMIC_SEQ_CST) == 1 && __atomic_load_n(&rings[i].refs, __ATOMIC_SEQ_CST))
+			what(rings[i].side);
+}
+
+static void forking(struct ring_side *side)
+{
+	__atomic_fetch_add(&side->forks, 1, __ATOMIC_SEQ_CST);
+}
+
+static void not_forked(struct ring_side *side)
+{
+	__atomic_fetch_sub(&side->forks, 1, __ATOMIC_SEQ_CST);
+}
+
+static bool exchange(struct ring_side *side, int32_t from, int32_t to)
+{
+	for (size_t i = 0; i < HOLDERS; i++) {
+		int32_t have = from;
+
+		if (__atomic_compare_exchange_n(&side->holders[i], &have, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return true;
+	}
+	return false;
+}
+
+/* forked has this process be one of those that have an end. Where its number means nothing to the one that has forked it there is no telling. */
+static void forked(struct ring_side *side)
+{
+	if (SYS(getppid) == 0 || !exchange(side, 0, (int32_t)births_process()))
+		__atomic_store_n(&side->crowd, 1, __ATOMIC_SEQ_CST);
+	not_forked(side);
+}
+
+/* ring_forking is for a process that is about to fork, ring_not_forked for one that has not, and ring_forked for the new one. */
+void ring_forking(void)
+{
+	each(forking);
+}
+
+void ring_not_forked(void)
+{
+	each(not_forked);
+}
+
 void ring_forked(void)
 {
 	thread = 0;
+	each(forked);
+}
+
+/* ring_alone says whether no other process has the end. */
+bool ring_alone(const struct ring *r)
+{
+	const struct ring_side *side = r->side;
+
+	if (__atomic_load_n(&side->forks, __ATOMIC_SEQ_CST) || __atomic_load_n(&side->crowd, __ATOMIC_SEQ_CST))
+		return false;
+	for (size_t i = 0; i < HOLDERS; i++) {
+		int32_t pid = __atomic_load_n(&side->holders[i], __ATOMIC_SEQ_CST);
+
+		if (pid && pid != (int32_t)births_process() && SYS(kill, pid, 0) != -ESRCH)
+			return false;
+	}
+	return true;
 }
 
 /* ring_thread is the thread ID of the caller. */
@@ -105,6 +170,7 @@ static struct ring *ring_map(int memfd, uint32_t size)
 	r->side = (struct ring_side *)side;
 	r->side->state = RING_WAITING;
 	r->side->pays = 4;
+	r->side->holders[0] = (int32_t)births_process();
 	__atomic_store_n(&r->refs, 1, __ATOMIC_SEQ_CST);
 	return r;
 }
@@ -175,6 +241,7 @@ static void release(struct ring *r)
 	if (__atomic_load_n(&r->refs, __ATOMIC_SEQ_CST) != 0 || __atomic_load_n(&r->users, __ATOMIC_SEQ_CST) != 0 ||
 	    !__atomic_compare_exchange_n(&r->used, &one, 2, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		return;
+	exchange(r->side, (int32_t)births_process(), 0);
 	SYS(munmap, r->h, RING_PAGE + (size_t)r->size);
 	SYS(munmap, r->side, RING_PAGE);
 	give(r->size);

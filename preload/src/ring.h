@@ -77,6 +77,8 @@ struct control {
 	};
 };
 
+#define HOLDERS 8
+
 /* What the processes of one side share, which fork has made out of one. The other side cannot see it. */
 struct ring_side {
 	uint32_t lock; /* thread ID */
@@ -95,6 +97,9 @@ struct ring_side {
 	uint32_t futile;  /* times it has waited since it last paid */
 	uint32_t edges;	  /* EDGE_ below */
 	uint32_t pressed; /* the writer has waited for room: from then on more than one token keeps its socket from being writable */
+	uint32_t forks;	  /* processes that are being made, and are not among the holders yet */
+	uint32_t crowd;	  /* there are others of which nothing is known */
+	int32_t holders[HOLDERS]; /* processes that have the end; 0: a place that is free */
 
 	/*
 	 * What system calls do is written here by the kernel, and each step is one store, so that who finds the side in the middle of
@@ -170,7 +175,7 @@ void ring_left(struct ring *r);
 bool ring_lock(struct ring *r);
 void ring_unlock(struct ring *r);
 void ring_broken(struct ring *r, int fd);
-void ring_forked(void);
+bool ring_alone(const struct ring *r);
 uint32_t ring_thread(void);
 extern const uint8_t *ring_guard;
 uint64_t ring_now(void);
@@ -370,6 +375,9 @@ bool would_wait(int fd, int flags);
 /* life.c */
 void end_in_band(int fd);
 
+/* hand.c */
+bool hand_over(struct end *e, int fd);
+
 /* uring.c */
 bool uring_seen(void);
 void uring_settle(void);
@@ -399,6 +407,7 @@ ssize_t end_read(struct end *e, int fd, const struct iovec *iov, size_t count, i
 ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out);
 bool leave_out(struct end *e, int fd);
 bool leave_in(struct end *e, int fd);
+bool receive_hand(struct ring *r, int fd, int rest, uint16_t *tokens, uint64_t *length);
 bool send_waiting(struct end *e, size_t *n);
 void send_asked(struct end *e, int fd);
 void send_answers(struct end *e);
@@ -459,6 +468,7 @@ enum looked {
 };
 
 enum looked look_ring(struct ring *r, size_t want, uint64_t *signals);
+uint64_t signals_off(void);
 bool signals_on(uint64_t old, bool asked);
 
 /* gone.c */

@@ -144,12 +144,12 @@ void message_fill(struct message *m, enum kind kind, const struct identity *id)
 	m->peer_port = id->peer.port;
 }
 
-/* message_send sends a message with n descriptors, at most two: to an address, or to where the socket is connected. */
+/* message_send sends a message with n descriptors, at most three: to an address, or to where the socket is connected. */
 bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int *fds, size_t n, int flags)
 {
 	union {
 		struct cmsghdr align;
-		char buf[CMSG_SPACE(2 * sizeof(int))];
+		char buf[CMSG_SPACE(3 * sizeof(int))];
 	} control;
 	struct iovec iov = {m, sizeof(*m)};
 	struct msghdr msg = {.msg_name = to, .msg_namelen = to ? sizeof(*to) : 0, .msg_iov = &iov, .msg_iovlen = 1};

@@ -83,6 +83,15 @@ static const struct {
 	{"peekers", test_peekers},
 	{"limit", test_limit},
 	{"nowait", test_nowait},
+	{"handed-fork", test_handed_fork},
+	{"handed-exec", test_handed_exec},
+	{"handed-spawn", test_handed_spawn},
+	{"handed-passed", test_handed_passed},
+	{"handed-stream", test_handed_stream},
+	{"handed-splice", test_handed_splice},
+	{"handed-ended", test_handed_ended},
+	{"handed-kept", test_handed_kept},
+	{"unshared", test_unshared},
 };
 
 int main(int argc, char **argv)
@@ -94,6 +103,8 @@ int main(int argc, char **argv)
 		return heir(argv[2]), 0;
 	if (strcmp(name, "passed-heir") == 0)
 		return passed_heir(argv[2]), 0;
+	if (strcmp(name, "handed-heir") == 0)
+		return handed_heir(argv[2], argv[3]), 0;
 	if (strcmp(name, "late-heir") == 0) {
 		CHECK(read(atoi(argv[3]), buf, 1) == 1 && write(atoi(argv[2]), "0123456789", 10) == 10);
 		return 0;

@@ -58,6 +58,8 @@ void test_dup(void);
 void test_fork(void);
 void test_exec(void);
 void heir(const char *number);
+ssize_t pass(int over, int fd);
+int passed(int over);
 void test_passed(void);
 void passed_heir(const char *number);
 void test_others(void);
@@ -65,6 +67,18 @@ void test_spawned(void);
 void test_stream(void);
 void test_daemon(void);
 void test_fortified(void);
+
+/* handed.c */
+void handed_heir(const char *from, const char *n);
+void test_handed_fork(void);
+void test_handed_exec(void);
+void test_handed_spawn(void);
+void test_handed_passed(void);
+void test_handed_stream(void);
+void test_handed_splice(void);
+void test_handed_ended(void);
+void test_handed_kept(void);
+void test_unshared(void);
 
 /* gone.c */
 void test_killed(void);
