@@ -19,7 +19,7 @@ EXPORT int listen(int fd, int backlog)
 	struct message m;
 	int sock;
 
-	if (r != 0 || !settings.on || SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) != 0 ||
+	if (r != 0 || !settings.on || guard_on() || SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) != 0 ||
 	    protocol != IPPROTO_TCP || !address_of(fd, false, &id.local, &id.ipv6))
 		return (int)sys_return(r);
 	birth_listens(fd, settings.rings);
@@ -96,7 +96,7 @@ static int moved(int listener, int fd, int flags)
 	bool asks = true;
 	bool marked;
 
-	if (fd < 0 || !settings.on)
+	if (fd < 0 || !settings.on || guard_on())
 		return fd;
 	marked = letter_marked(fd);
 	if ((!marked && !board_waiting()) || !address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))

@@ -217,7 +217,7 @@ static void unmark(int fd, struct msghdr *m)
 {
 	struct identity id;
 
-	if ((m->msg_controllen == 0 && !(m->msg_flags & MSG_CTRUNC)) || !settings.on || !identity_of(fd, &id))
+	if ((m->msg_controllen == 0 && !(m->msg_flags & MSG_CTRUNC)) || !settings.on || !(guard_on() ? guard_knows(fd) : identity_of(fd, &id)))
 		return;
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
 		for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {

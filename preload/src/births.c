@@ -175,7 +175,7 @@ EXPORT int socket(int domain, int type, int protocol)
 {
 	long fd = SYS(socket, domain, type, protocol);
 
-	if (settings.on && fd >= 0)
+	if (settings.on && !guard_on() && fd >= 0)
 		birth((int)fd, (domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM && (protocol == 0 || protocol == IPPROTO_TCP), 0);
 	return (int)sys_return(fd);
 }
@@ -215,7 +215,8 @@ static void before_fork(void)
 /* forked is for the new process, whose tables these are now. */
 static void forked(void)
 {
-	process = (pid_t)SYS(getpid);
+	if (!guard_on()) /* nobody asks for it any more */
+		process = (pid_t)SYS(getpid);
 	ring_forked();
 	hidden_drop();
 }
@@ -367,11 +368,17 @@ EXPORT int dup(int fd)
 EXPORT int dup2(int fd, int to)
 {
 	birth_never(fd);
-	if (fd == to) {
+	if (fd == to && !guard_on()) {
 		long r = SYS(fcntl, fd, F_GETFD);
 
 		return (int)sys_return(r < 0 ? r : to);
 	}
+#ifdef SYS_dup2
+	if (guard_on()) {
+		end_shared(fd);
+		return copied(fd, SYS(dup2, fd, to));
+	}
+#endif
 	return dup3(fd, to, 0);
 }
 

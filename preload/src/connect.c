@@ -249,7 +249,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	bool sure;
 
 	a->sock = a->end = a->other = -1;
-	if (!settings.on || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || !birth_may_swap(fd))
+	if (!settings.on || guard_on() || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || !birth_may_swap(fd))
 		return false;
 	if (address_is_any(&a->id.peer)) {
 		if (a->id.peer.ip[10] == 0xff)
@@ -423,7 +423,7 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 		r = next.connect(fd, sa, len);
 		if (r != 0 && settings.on && errno == EINVAL && address_parse(sa, len, &id.peer)) {
 			error = errno;
-			errno = identity_of(fd, &id) ? EISCONN : error;
+			errno = (guard_on() ? guard_knows(fd) : identity_of(fd, &id)) ? EISCONN : error;
 		}
 		return r;
 	}

@@ -132,6 +132,7 @@ void end_drop(int fd)
 	struct end *e = end_at(fd);
 
 	epoll_closed(fd);
+	guard_drop(fd);
 	if (!e || end_foreign())
 		return;
 	edges_closed(fd);
@@ -222,6 +223,7 @@ bool end_dup(int fd, int to)
 	if (to < 0 || to == fd)
 		return true;
 	end_drop(to);
+	guard_copy(fd, to);
 	if (!e || (!e->out && !e->in))
 		return true;
 	if (to >= ENDS || end_foreign())

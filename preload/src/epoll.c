@@ -149,6 +149,15 @@ void epoll_plain_all(void)
 		set_plain(set_at(fd));
 }
 
+/* epoll_forget_all leaves all instances to the kernel for good. */
+void epoll_forget_all(void)
+{
+	epoll_plain_all();
+	for (int fd = 0; fd < ends_top(); fd++)
+		watches[fd].serial = 0;
+	__atomic_store_n(&sets_top, 0, __ATOMIC_RELEASE);
+}
+
 /* epoll_next is the next epoll instance that was made here, -1 if there is none; the first after -1. */
 int epoll_next(int epfd)
 {
@@ -202,6 +211,10 @@ static int made(long fd)
 
 EXPORT int epoll_create(int size)
 {
+#ifdef SYS_epoll_create
+	if (guard_on())
+		return (int)sys_return(SYS(epoll_create, size));
+#endif
 	return made(size > 0 ? SYS(epoll_create1, 0) : -EINVAL);
 }
 

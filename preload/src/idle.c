@@ -69,7 +69,7 @@ void idle_sweep(void)
 
 	__atomic_store_n(&next_look, now + IDLE_NSEC / 2, __ATOMIC_RELAXED);
 	__atomic_store_n(&idle_due, 0, __ATOMIC_RELAXED);
-	if (SYS(getpid) != births_process())
+	if (guard_on() || SYS(getpid) != births_process())
 		return; /* after vfork the tables are another process's */
 	for (unsigned i = 0; i < RINGS; i++) {
 		struct ring **where = ring_where(i);

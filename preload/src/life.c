@@ -83,6 +83,10 @@ EXPORT long syscall(long n, ...)
 		return setsockopt((int)a[0], (int)a[1], (int)a[2], (const void *)a[3], (socklen_t)a[4]);
 	case SYS_unshare:
 		return unshare((int)a[0]);
+	case SYS_seccomp:
+		return sys_return(guard_seccomp(a));
+	case SYS_prctl:
+		return sys_return(guard_prctl(a));
 	case SYS_dup:
 		return dup((int)a[0]);
 	case SYS_read:

@@ -58,7 +58,7 @@ void look_before(int fd, struct luck *luck)
 /* look_accept is look_before for a listener. */
 void look_accept(int fd)
 {
-	if (!birth_accepts(fd))
+	if (guard_on() || !birth_accepts(fd))
 		return;
 	if (would_wait(fd, 0))
 		look_before(fd, &accepting);

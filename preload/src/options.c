@@ -491,11 +491,27 @@ static void deferred(int fd, int level, int name, void *val, const socklen_t *le
 	}
 }
 
+/*
+ * guarded makes the call that a program with a filter of system calls has asked for, and no other: it need not be allowed to ask for a name. *ends: it is an
+ * option that only TCP has, and the descriptor is an end.
+ */
+static bool guarded(int fd, int level, int name, long (*kernel)(int, int, int, void *, void *), void *val, void *len, long *r, bool *ends)
+{
+	if (!guard_on() || (level == SOL_SOCKET && (name == SO_DOMAIN || name == SO_PROTOCOL)))
+		return false;
+	*r = kernel(fd, level, name, val, len);
+	*ends = *r == -EOPNOTSUPP && level != SOL_SOCKET && guard_knows(fd);
+	return true;
+}
+
 EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 {
 	struct identity id;
+	bool ends;
 	long r;
 
+	if (guarded(fd, level, name, kernel_get, val, len, &r, &ends))
+		return (int)sys_return(ends ? give_number(fd, val, len, 0) : r);
 	if (get_often(fd, level, name, val, len))
 		return 0;
 	if (of_end(fd, level, name, &r, &id, kernel_get, val, len)) {
@@ -628,8 +644,11 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 {
 	void *size = (void *)(uintptr_t)len, *from = (void *)(uintptr_t)val;
 	struct identity id;
+	bool ends;
 	long r;
 
+	if (guarded(fd, level, name, kernel_set, from, size, &r, &ends))
+		return (int)sys_return(ends ? option_in(fd, val, len, &(int){0}) : r);
 	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && end_joined(fd))
 		return (int)sys_return(option_in(fd, val, len, &(int){0})); /* its size says when a ring is full */
 	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_RCVTIMEO_NEW))

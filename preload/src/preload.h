@@ -236,6 +236,7 @@ void epoll_closed(int fd);
 void epoll_nudge(int fd);
 void epoll_settle_all(void);
 void epoll_plain_all(void);
+void epoll_forget_all(void);
 int epoll_next(int epfd);
 
 /* deferral.c */
@@ -279,6 +280,14 @@ void options_copy(int from, int to, uint32_t which);
 void options_return(int from, int to);
 void options_settle(int fd);
 void options_settle_all(void);
+
+/* guard.c */
+bool guard_on(void);
+bool guard_knows(int fd);
+void guard_copy(int fd, int to);
+void guard_drop(int fd);
+long guard_seccomp(const long a[6]);
+long guard_prctl(const long a[6]);
 
 /* next.c: the functions that we stand before; system calls until start.c has run. */
 struct next {

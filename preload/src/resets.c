@@ -101,7 +101,7 @@ void reset_mark(int fd, bool on)
 	uint64_t key;
 	uint64_t *at;
 
-	if (!table || !writable(table) || (!on && !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST)))
+	if (!table || guard_on() || !writable(table) || (!on && !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST)))
 		return;
 	at = slot(fd, false, &key);
 	if (!at)
