@@ -30,6 +30,7 @@ man: ## write the manual pages into bin/man
 
 install: build ## install the command, its manual pages and completion: make install PREFIX=/usr DESTDIR=/tmp/package
 	install -D $(BIN) $(DESTDIR)$(PREFIX)/bin/gosmc
+	$(BIN) run-library $(abspath $(DESTDIR)$(PREFIX)/lib/gosmc)
 	$(BIN) man $(DESTDIR)$(PREFIX)/share/man
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(BIN) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gosmc
@@ -38,6 +39,7 @@ install: build ## install the command, its manual pages and completion: make ins
 
 uninstall: ## remove what 'make install' installed, with the same PREFIX and DESTDIR
 	rm -f $(DESTDIR)$(PREFIX)/bin/gosmc
+	rm -rf $(DESTDIR)$(PREFIX)/lib/gosmc
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/gosmc.1 $(DESTDIR)$(PREFIX)/share/man/man1/gosmc-*.1 $(DESTDIR)$(PREFIX)/share/man/man5/gosmc.conf.5
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gosmc $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gosmc
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gosmc.fish

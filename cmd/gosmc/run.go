@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
 	supervise "github.com/gosmc/smc/internal/run"
@@ -61,6 +62,9 @@ name that by --user. The exit status is 0 if the connection would leave TCP, and
 						return usagef("--%s is for --explain", name)
 					}
 				}
+			}
+			if address == "" && len(args) > 0 && scarce() {
+				return runScarce(cmd, args, require)
 			}
 			s, err := policy.settings(cmd)
 			if err != nil {
@@ -153,6 +157,43 @@ func runProgram(cmd *cobra.Command, args []string, require bool, s *config.Setti
 		}
 	}
 	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, environ)}}
+}
+
+// descriptorsNeeded is how many this process has open at once, and some more.
+const descriptorsNeeded = 16
+
+// scarce reports whether there are too few descriptors for what this process does itself: without those that it takes for granted the runtime ends it. So that is looked at
+// before any file is opened.
+func scarce() bool {
+	var have [descriptorsNeeded]int
+	n := 0
+	defer func() {
+		for _, fd := range have[:n] {
+			unix.Close(fd)
+		}
+	}()
+	for ; n < len(have); n++ {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		if err != nil {
+			return true
+		}
+		have[n] = fd
+	}
+	return false
+}
+
+// runScarce is runProgram where descriptors are scarce.
+func runScarce(cmd *cobra.Command, args []string, require bool) error {
+	const why = "too few files may be open (ulimit -n)"
+	if require {
+		return &exitError{exitFellBack, fmt.Errorf("%s cannot be moved from TCP: %s", args[0], why)}
+	}
+	path, err := programPath(args[0])
+	if err != nil {
+		return err
+	}
+	cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(args[0]), why)
+	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, os.Environ())}}
 }
 
 // withTools is an environment in whose PATH there is a gosmc, by which programs, and shells, can see their own connections. self is the path of
@@ -259,5 +300,11 @@ func newSupervisorCommands() []*cobra.Command {
 			RunE:   func(_ *cobra.Command, args []string) error { return work(args) },
 		})
 	}
-	return list
+	return append(list, &cobra.Command{
+		Use:    "run-library DIR",
+		Short:  "Write the library of gosmc run below DIR, for 'make install'",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE:   func(_ *cobra.Command, args []string) error { return supervise.WriteLibrary(args[0], preload.Library()) },
+	})
 }

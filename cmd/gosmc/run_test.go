@@ -42,6 +42,19 @@ func runCommand(t *testing.T, environ []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// TestRunScarce has a program start, with TCP, however few files may be open.
+func TestRunScarce(t *testing.T) {
+	for _, n := range []string{"4", "5", "6", "7", "9", "12", "20"} {
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -n "$0"; exec "$@"`, n, os.Args[0], "run", "--", "sh", "-c", "echo started; exit 7")
+		cmd.Env = runEnviron(t)
+		var out, text bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &text
+		if err := cmd.Run(); cmd.ProcessState.ExitCode() != 7 || out.String() != "started\n" || strings.Count(text.String(), "\n") != 1 {
+			t.Errorf("with %s files: %v\n%s%s", n, err, &out, &text)
+		}
+	}
+}
+
 // TestRunStatus has a program keep what is its own: process ID, descriptors, arguments, exit status.
 func TestRunStatus(t *testing.T) {
 	r, w, err := os.Pipe()

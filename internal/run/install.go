@@ -3,11 +3,14 @@ package run
 import (
 	"bytes"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,75 +21,214 @@ import (
 	"github.com/gosmc/smc/internal/user"
 )
 
-// install puts the library where programs can load it, and returns its path: the run directory, or where nothing there may be
-// executed, the user's cache.
+// LibraryFile is the name of the library where 'make install' has put it.
+const LibraryFile = "libgosmc-run.so"
+
+// systemLibraries is where root puts the library if nobody has installed it: children that root has run as other users have to read it.
+var systemLibraries = "/var/cache/gosmc"
+
+// A libraryTree has the library in several directories, one for each value that $LIB may have in LD_PRELOAD: a loader finds the one for its own programs. Those of
+// 32-bit programs find a [stub].
+type libraryTree struct {
+	own     []string // values of $LIB for programs that the library is for
+	foreign []string // for 32-bit programs of the same processor
+	stub    elf.Machine
+}
+
+// treeOf is the tree for programs with a loader; "lib" is what it is there.
+func treeOf(loader string) (t libraryTree) {
+	switch runtime.GOARCH {
+	case "amd64":
+		t = libraryTree{[]string{"lib/x86_64-linux-gnu", "lib64"}, []string{"lib/i386-linux-gnu", "lib32"}, elf.EM_386}
+	case "arm64":
+		t = libraryTree{[]string{"lib/aarch64-linux-gnu", "lib64"}, []string{"lib/arm-linux-gnueabihf", "lib/arm-linux-gnueabi", "lib32"}, elf.EM_ARM}
+	default:
+		return t
+	}
+	if name := t.valueOf(loader); name == "" || name == "lib" {
+		t.own = append(t.own, "lib")
+	} else {
+		t.foreign = append(t.foreign, "lib")
+	}
+	return t
+}
+
+// valueOf returns what a loader puts in place of $LIB, "" if that cannot be told. It is a text in the loader, or the end of one.
+func (t libraryTree) valueOf(loader string) string {
+	text, err := os.ReadFile(loader)
+	if err != nil {
+		return ""
+	}
+	for _, name := range append(slices.Clone(t.own), "lib") {
+		if bytes.Contains(text, []byte(name+"\x00")) {
+			return name
+		}
+	}
+	return ""
+}
+
+// systemLoader is the loader of the programs that the library is for.
+func systemLoader() string {
+	return map[string]string{"amd64": "/lib64/ld-linux-x86-64.so.2", "arm64": "/lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
+}
+
+// install puts the library where programs can load it, and returns what LD_PRELOAD has to say: where 'make install' has put it, beside the command; for root,
+// where all users can read it; the run directory; the user's cache. Some of these may not be there, or nothing there may be executed.
 func install(dir string, library []byte) (string, error) {
 	if library == nil {
 		return "", errors.New("there is no library for this architecture")
 	}
+	t := treeOf(systemLoader())
+	if self, err := os.Executable(); err == nil {
+		if path := t.preload(filepath.Join(filepath.Dir(self), "../lib/gosmc"), LibraryFile, library); path != "" {
+			return path, nil
+		}
+	}
 	if err := rundir.Prepare(dir); err != nil {
 		return "", err
 	}
-	places := []string{rundir.Path(dir, rundir.Run)}
-	if cache, err := os.UserCacheDir(); err == nil {
-		places = append(places, filepath.Join(cache, "gosmc"))
+	type place struct {
+		dir  string
+		mode os.FileMode
 	}
+	var places []place
+	if os.Geteuid() == 0 {
+		places = append(places, place{systemLibraries, 0o755})
+	}
+	// A run directory may be shared, and then nobody can put anything where another one has.
+	places = append(places, place{filepath.Join(rundir.Path(dir, rundir.Run), fmt.Sprintf("libgosmc-%d", os.Geteuid())), 0o700})
+	if cache, err := os.UserCacheDir(); err == nil {
+		places = append(places, place{filepath.Join(cache, "gosmc"), 0o700})
+	}
+	sum := sha256.Sum256(library)
+	name := fmt.Sprintf("libgosmc-%s-%d.so", hex.EncodeToString(sum[:8]), os.Geteuid())
 	var failure error
-	for _, place := range places {
-		path, err := installIn(place, library)
-		if err == nil {
+	for _, p := range places {
+		if path := t.preload(p.dir, name, library); path != "" {
 			return path, nil
+		}
+		err := t.write(p.dir, p.mode, name, library)
+		if path := t.preload(p.dir, name, library); path != "" {
+			return path, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%s: somebody else writes there", p.dir)
 		}
 		failure = errors.Join(failure, err)
 	}
 	return "", failure
 }
 
-func installIn(dir string, library []byte) (string, error) {
-	if strings.ContainsAny(dir, " :") { // LD_PRELOAD is a list
-		return "", fmt.Errorf("%s: a library cannot be preloaded from a path with a space or colon", dir)
+// preload returns what LD_PRELOAD has to say where the library of that name is in place below dir, "" if it is not.
+func (t libraryTree) preload(dir, name string, library []byte) string {
+	if strings.ContainsAny(dir, " :$") { // LD_PRELOAD is a list
+		return ""
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil || fs.Flags&unix.ST_NOEXEC != 0 || !trusted(dir) {
+		return ""
+	}
+	if value := t.valueOf(systemLoader()); value != "" && installed(filepath.Join(dir, value, name), library) {
+		return filepath.Join(dir, "$LIB", name)
+	}
+	for _, value := range t.own {
+		if path := filepath.Join(dir, value, name); installed(path, library) {
+			return path
+		}
+	}
+	return ""
+}
+
+// WriteLibrary writes the library below dir as 'make install' wants it: everybody may read it.
+func WriteLibrary(dir string, library []byte) error {
+	if library == nil {
+		return errors.New("there is no library for this architecture")
+	}
+	return treeOf(systemLoader()).write(dir, 0o755, LibraryFile, library)
+}
+
+// write makes the directories, with a mode, and puts the library and the stub into them.
+func (t libraryTree) write(dir string, mode os.FileMode, name string, library []byte) error {
+	if strings.ContainsAny(dir, " :$") {
+		return fmt.Errorf("%s: a library cannot be preloaded from a path with a space, colon or dollar sign", dir)
+	}
+	if err := makeDirectory(dir, mode); err != nil {
+		return err
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return "", &os.PathError{Op: "statfs", Path: dir, Err: err}
+		return &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	if fs.Flags&unix.ST_NOEXEC != 0 {
-		return "", fmt.Errorf("%s: nothing can be executed there", dir)
+		return fmt.Errorf("%s: nothing can be executed there", dir)
 	}
-	sum := sha256.Sum256(library)
-	path := filepath.Join(dir, fmt.Sprintf("libgosmc-%s-%d.so", hex.EncodeToString(sum[:8]), os.Geteuid()))
-	if installed(path, library) {
-		return path, nil
+	for values, what := range map[*[]string][]byte{&t.own: library, &t.foreign: stub(t.stub)} {
+		for _, value := range *values {
+			if err := writeFile(filepath.Join(dir, value), mode, name, what); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// makeDirectory is [os.MkdirAll] whatever the umask is.
+func makeDirectory(dir string, mode os.FileMode) error {
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), mode); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return os.Chmod(dir, mode)
+}
+
+func writeFile(dir string, mode os.FileMode, name string, what []byte) error {
+	path := filepath.Join(dir, name)
+	if installed(path, what) {
+		return nil
+	}
+	if parent := filepath.Dir(dir); filepath.Base(parent) == "lib" {
+		if err := makeDirectory(parent, mode); err != nil {
+			return err
+		}
+	}
+	if err := makeDirectory(dir, mode); err != nil {
+		return err
 	}
 	f, err := os.CreateTemp(dir, ".new-"+strconv.Itoa(os.Getpid()))
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer os.Remove(f.Name()) // nothing, once it is renamed
-	_, err = f.Write(library)
+	_, err = f.Write(what)
 	err = errors.Join(err, f.Chmod(0o555), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
-	if err == nil && !installed(path, library) {
-		err = fmt.Errorf("%s: somebody else writes there", path)
-	}
-	return path, err
+	return err
 }
 
 // installed reports whether a file is the library, and can be changed by nobody but us and root.
 func installed(path string, library []byte) bool {
 	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 {
-		return false
-	}
-	owner := int(info.Sys().(*syscall.Stat_t).Uid)
-	if owner != 0 && !user.Ours(owner) {
+	if err != nil || !info.Mode().IsRegular() || !ours(info) || !trusted(filepath.Dir(path)) {
 		return false
 	}
 	have, err := os.ReadFile(path)
 	return err == nil && bytes.Equal(have, library)
+}
+
+// trusted reports whether nobody but us and root can put something into a directory.
+func trusted(dir string) bool {
+	info, err := os.Stat(dir)
+	return err == nil && info.IsDir() && ours(info)
+}
+
+func ours(info os.FileInfo) bool {
+	owner := int(info.Sys().(*syscall.Stat_t).Uid)
+	return info.Mode().Perm()&0o022 == 0 && (owner == 0 || user.Ours(owner))
 }

@@ -129,3 +129,29 @@ func TestAnnouncedByOther(t *testing.T) {
 	first.close()
 	second.close()
 }
+
+// TestListenersShared has two supervisors' programs share a port by SO_REUSEPORT: connections to it are TCP, as an offer to one of them may be accepted by the other.
+func TestListenersShared(t *testing.T) {
+	s := newTestSupervisor(t)
+	l := listenTCP(t, "127.0.0.1:0")
+	m := message{netns: s.listeners.netns, local: l.Addr().(*net.TCPAddr).AddrPort()}
+	raw, _ := l.SyscallConn()
+	raw.Control(func(fd uintptr) { m.unique, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+	first := newListeners(s.listeners.dir, s.listeners.socket, m.netns)
+	second := newListeners(s.listeners.dir, "second", m.netns)
+	defer first.close()
+	beside := m
+	beside.unique++
+	port := m.local.Port()
+	if !first.add(m) {
+		t.Fatal("the first listener is not announced")
+	}
+	if second.add(beside) {
+		t.Error("a listener is announced beside one of another supervisor")
+	}
+	first.looked[port] = time.Time{}
+	first.refresh(port)
+	if target, err := os.Readlink(first.link(port)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("clients are told to ask %q, %v; want nobody", target, err)
+	}
+}

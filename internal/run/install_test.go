@@ -1,0 +1,136 @@
+package run
+
+import (
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gosmc/smc/preload"
+)
+
+// TestStub has the loaders of 32-bit programs load what they find in place of the library, and say nothing.
+func TestStub(t *testing.T) {
+	for _, machine := range []elf.Machine{elf.EM_386, elf.EM_ARM} {
+		name := filepath.Join(t.TempDir(), "stub.so")
+		if err := os.WriteFile(name, stub(machine), 0o555); err != nil {
+			t.Fatal(err)
+		}
+		f, err := elf.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if f.Machine != machine || f.Class != elf.ELFCLASS32 || len(f.Progs) != 3 {
+			t.Errorf("the stub is %v %v with %d segments", f.Machine, f.Class, len(f.Progs))
+		}
+	}
+}
+
+// TestInstallForOthers has root put the library where a program of another user can read it, and its loader says nothing.
+func TestInstallForOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if preload.Library() == nil {
+		t.Skip("no library for " + runtime.GOARCH)
+	}
+	public, err := os.MkdirTemp("", "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(public)
+	if err := os.Chmod(public, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer func(before string) { systemLibraries = before }(systemLibraries)
+	systemLibraries = filepath.Join(public, "gosmc")
+	list, err := install(filepath.Join(public, "private"), preload.Library())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("cat", "/proc/self/maps")
+	cmd.Dir = "/"
+	cmd.Env = []string{preloadVariable + "=" + list}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if strings.Contains(string(out), "ERROR") || !strings.Contains(string(out), "/libgosmc-") {
+		t.Errorf("with %s=%s a program of another user says:\n%s", preloadVariable, list, out)
+	}
+}
+
+// TestInstall has a 64-bit program load the library by what LD_PRELOAD says, and a 32-bit program have nothing to complain about.
+func TestInstall(t *testing.T) {
+	if preload.Library() == nil {
+		t.Skip("no library for " + runtime.GOARCH)
+	}
+	dir := filepath.Join(t.TempDir(), "gosmc")
+	if err := WriteLibrary(dir, preload.Library()); err != nil {
+		t.Fatal(err)
+	}
+	tree := treeOf(systemLoader())
+	list := tree.preload(dir, LibraryFile, preload.Library())
+	if want := filepath.Join(dir, "$LIB", LibraryFile); list != want {
+		t.Fatalf("LD_PRELOAD is %q, want %q", list, want)
+	}
+	source := filepath.Join(t.TempDir(), "maps.c")
+	const text = `#include <stdio.h>
+int main(void) { FILE *f = fopen("/proc/self/maps", "r"); for (int c; (c = getc(f)) != EOF;) putchar(c); return 0; }`
+	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	maps := func(args ...string) (string, error) {
+		program := filepath.Join(t.TempDir(), "maps")
+		if out, err := exec.Command(compiler(t), append(args, "-o", program, source)...).CombinedOutput(); err != nil {
+			return string(out), err
+		}
+		cmd := exec.Command(program)
+		cmd.Env = []string{preloadVariable + "=" + list}
+		out, err := cmd.CombinedOutput() // what the loader says, too
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out), nil
+	}
+	out, err := maps()
+	if err != nil {
+		t.Fatal(out)
+	}
+	if !strings.Contains(out, LibraryFile) || strings.Contains(out, "ERROR") {
+		t.Errorf("a program does not have the library:\n%s", out)
+	}
+	t.Run("32 bits", func(t *testing.T) {
+		if runtime.GOARCH != "amd64" {
+			t.Skip("the processor may have no 32-bit programs")
+		}
+		out, err := maps("-m32")
+		if err != nil {
+			t.Skip("needs gcc-multilib")
+		}
+		if strings.Contains(out, "ERROR") || !strings.Contains(out, LibraryFile) {
+			t.Errorf("the loader of a 32-bit program says:\n%s", out)
+		}
+	})
+	t.Run("changed", func(t *testing.T) {
+		other := append([]byte(nil), preload.Library()...)
+		other[len(other)-1]++
+		if got := tree.preload(dir, LibraryFile, other); got != "" {
+			t.Errorf("another library is found there: %q", got)
+		}
+	})
+	t.Run("open to all", func(t *testing.T) {
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if got := tree.preload(dir, LibraryFile, preload.Library()); got != "" {
+			t.Errorf("a library is trusted that all can change: %q", got)
+		}
+	})
+}
