@@ -1,9 +1,15 @@
 package run
 
 import (
+	"bufio"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +37,9 @@ type socketState struct {
 // diagConnection asks for the socket of a connection by its two addresses.
 func diagConnection(local, peer netip.AddrPort) (socketState, error) {
 	list, err := diag(unix.NLM_F_REQUEST, family(local.Addr()), ^uint32(0), local, peer)
+	if noNetlink(err) {
+		return procConnection("/proc/net", local, peer)
+	}
 	if err == nil && len(list) == 0 {
 		err = errNoSocket
 	}
@@ -38,6 +47,55 @@ func diagConnection(local, peer netip.AddrPort) (socketState, error) {
 		return socketState{}, err
 	}
 	return list[0], nil
+}
+
+// noNetlink reports whether this process may have no netlink sockets: RestrictAddressFamilies of systemd.exec(5), or another filter of system calls.
+func noNetlink(err error) bool {
+	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
+}
+
+// procConnection is diagConnection by what is in /proc/net, which has no cookies. It reads about all sockets of the network namespace.
+//
+//	sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+//	 0: 0100007F:1F90 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 12345 ...
+//
+// Addresses are words in host order.
+func procConnection(dir string, local, peer netip.AddrPort) (socketState, error) {
+	for _, name := range []string{"tcp", "tcp6"} {
+		f, err := os.Open(filepath.Join(dir, name))
+		if err != nil {
+			if name == "tcp6" && errors.Is(err, os.ErrNotExist) {
+				continue // no IPv6
+			}
+			return socketState{}, err
+		}
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			fields := strings.Fields(lines.Text())
+			if len(fields) < 10 || procAddress(fields[1]) != local || procAddress(fields[2]) != peer {
+				continue
+			}
+			f.Close()
+			inode, err := strconv.ParseUint(fields[9], 10, 32)
+			return socketState{local: local, inode: uint32(inode)}, err
+		}
+		f.Close()
+	}
+	return socketState{}, errNoSocket
+}
+
+// procAddress is an address of /proc/net, unmapped; the zero value if it is none.
+func procAddress(text string) netip.AddrPort {
+	ip, port, ok := strings.Cut(text, ":")
+	b, err := hex.DecodeString(ip)
+	n, portErr := strconv.ParseUint(port, 16, 16)
+	if !ok || err != nil || portErr != nil || len(b) != 4 && len(b) != 16 {
+		return netip.AddrPort{}
+	}
+	for i := 0; i < len(b); i += 4 { // as it is printed the first digits are of the highest byte
+		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(a.Unmap(), uint16(n))
 }
 
 // diagListeners asks for what listens on a port, on any if it is 0.

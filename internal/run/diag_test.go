@@ -2,6 +2,7 @@ package run
 
 import (
 	"net"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -33,4 +34,47 @@ func listenTCP(t *testing.T, address string) *net.TCPListener {
 	}
 	t.Cleanup(func() { l.Close() })
 	return l.(*net.TCPListener)
+}
+
+// TestProcConnection has /proc/net say of connections what the kernel says by netlink, for supervisors that may have no such sockets.
+func TestProcConnection(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		l := listenTCP(t, address)
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		local, peer := l.Addr().(*net.TCPAddr).AddrPort(), c.LocalAddr().(*net.TCPAddr).AddrPort()
+		state, err := procConnection("/proc/net", local, peer)
+		if err != nil || state.inode != 0 {
+			t.Errorf("%s, not accepted yet: %+v, %v; want inode 0", address, state, err)
+		}
+		accepted, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := diagConnection(local, peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, err = procConnection("/proc/net", local, peer)
+		if err != nil || state.inode != want.inode || state.inode == 0 {
+			t.Errorf("%s, accepted: %+v, %v; want the inode %d", address, state, err, want.inode)
+		}
+		accepted.Close()
+		if _, err := procConnection("/proc/net", local, netip.AddrPortFrom(peer.Addr(), 1)); err != errNoSocket {
+			t.Errorf("%s, no such connection: %v, want %v", address, err, errNoSocket)
+		}
+	}
+	for _, text := range []string{"", ":", "0100007F", "0100007F:", "0100007:1F90", "0100007F:1F900", "xx00007F:1F90"} {
+		if got := procAddress(text); got.IsValid() {
+			t.Errorf("procAddress(%q) = %v", text, got)
+		}
+	}
+	for _, err := range []error{unix.EAFNOSUPPORT, unix.EPERM} {
+		if !noNetlink(err) {
+			t.Errorf("%v is no reason to look at /proc/net", err)
+		}
+	}
 }
