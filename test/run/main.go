@@ -40,7 +40,8 @@ type options struct {
 	shake   bool // all programs, and nothing but what that takes
 	seed    uint
 	gosmc   string
-	work    bool // this process is one that was started to do the work of one way
+	confine string // what this process is to take from itself before it executes a program
+	work    bool   // this process is one that was started to do the work of one way
 }
 
 func parseFlags() (options, error) {
@@ -54,6 +55,7 @@ func parseFlags() (options, error) {
 	flag.BoolVar(&opt.shake, "shake", false, "have each program do its work bare and with the library's debug switch on, instead of the other ways")
 	flag.UintVar(&opt.seed, "seed", 1, "the number that the debug switch is given, at least 1")
 	flag.BoolVar(&opt.work, "work", false, "for the program's own use")
+	flag.StringVar(&opt.confine, "confine", "", "for the program's own use")
 	flag.Parse()
 	if flag.NArg() != 0 {
 		return opt, fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -76,6 +78,10 @@ func main() {
 	opt, err := parseFlags()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "run-test:", err)
+		os.Exit(2)
+	}
+	if opt.confine != "" {
+		fmt.Fprintln(os.Stderr, "run-test:", confine(opt.confine))
 		os.Exit(2)
 	}
 	if opt.work {
