@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -235,7 +236,7 @@ func FuzzResponder(f *testing.F) {
 	f.Add([]byte{fuzzPacket, 6, 0, 1, 0, 0, 0, 3, 0, 1, fuzzPacket, 7, 1, 1, 0, 0, 0, 3, 0, 1, fuzzPacket, 7, 0, 1, 0, 0, 0, 3, 0, 1, fuzzPacket, 8, 0, 1, 0, 0, 0, 3, 0, 1})
 	f.Add([]byte{fuzzPacket, 10, 2, 0, 8, 0xff, 0xf8, 0, 8, 16, fuzzPacket, 10, 0, 0, 8, 0xff, 0xf8, 0, 8, 16})
 	f.Add([]byte{fuzzRecv, 2, 0, fuzzPacket, 0, 0, 1, 0, 0, 0, 0, 0, 0, fuzzDeregister, 0x77, fuzzPacket, 2, 0, 0, 9, 0, 0, 0, 0, 0})
-	f.Fuzz(func(t *testing.T, program []byte) {
+	smctest.Fuzz(f, func(t *testing.T, program []byte) {
 		z := newFuzzer(t)
 		z.run(program)
 		z.finish()
@@ -249,7 +250,7 @@ func FuzzRequester(f *testing.F) {
 	f.Add([]byte{fuzzPost, 0, 4, 0, fuzzTransmit, 9, fuzzReply, 1, 0x60, fuzzTransmit, 9, fuzzReply, 0, 0x60, fuzzTime, 9, 9, fuzzReply, 3, 0x1f})
 	f.Add([]byte{fuzzPost, 2, 255, 0, fuzzTransmit, 200, fuzzReply, 70, 0x25, fuzzReply, 0, 0x60, fuzzTime, 0, 61, fuzzTransmit, 200, fuzzReply, 3, 0x1f, fuzzReply, 2, 0x62})
 	f.Add([]byte{fuzzPost, 2, 255, 0, fuzzTransmit, 200, fuzzTime, 255, 255, fuzzTransmit, 200, fuzzReply, 0, 0x1f, fuzzTransmit, 20, fuzzReply, 7, 0x1f})
-	f.Fuzz(func(t *testing.T, program []byte) {
+	smctest.Fuzz(f, func(t *testing.T, program []byte) {
 		z := newFuzzer(t)
 		for range 5 {
 			z.ids++

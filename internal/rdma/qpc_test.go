@@ -178,9 +178,13 @@ func (s *solo) untouched() {
 // only fails the test if a byte outside of n bytes at offset of the region has changed.
 func (s *solo) only(offset, n int) {
 	s.t.Helper()
+	start, end := testGuard+offset, testGuard+offset+n
+	if bytes.Equal(s.mem[:start], s.was[:start]) && bytes.Equal(s.mem[end:], s.was[end:]) {
+		return // a loop would be most of what a fuzz target does
+	}
 	for i := range s.mem {
-		if at := i - testGuard; s.mem[i] != s.was[i] && (at < offset || at >= offset+n) {
-			s.t.Fatalf("byte %d of the region, which has %d, was written", at, testSize)
+		if s.mem[i] != s.was[i] && (i < start || i >= end) {
+			s.t.Fatalf("byte %d of the region, which has %d, was written", i-testGuard, testSize)
 		}
 	}
 }

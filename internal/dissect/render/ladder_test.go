@@ -13,6 +13,7 @@ import (
 	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/internal/dissect/dissecttest"
 	"github.com/gosmc/smc/internal/frame"
+	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -277,7 +278,7 @@ func FuzzLadders(f *testing.F) {
 	f.Add(pack(s.Packets))
 	f.Add(pack(s.Packets[len(s.Packets)/2:]))
 	f.Add(pack(dissecttest.Captured(f, "smcd")[:12]))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	smctest.Fuzz(f, func(t *testing.T, b []byte) {
 		flow, page, tr := NewFlow(FlowOptions{}), NewPage(PageOptions{}), dissect.New(dissect.Options{})
 		now := time.Unix(1_700_000_000, 0)
 		emit := func(e *dissect.Event) { flow.Add(e); page.Add(e) }
