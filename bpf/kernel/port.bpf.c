@@ -44,8 +44,13 @@ struct {
 // The destination queue pair of the base transport header, IBTA 9.2: three bytes, behind the 8 of UDP's header.
 #define DEST_QP (8 + 5)
 
-// steer passes a packet to the socket that its queue pair belongs to. Others are dropped, as an adapter drops what is
-// for no queue pair: IBTA 9.6.1.
+// The header of UDP and the shortest packet: a base transport header and an ICRC.
+#define SHORTEST (8 + 12 + 4)
+
+// steer passes a packet to the socket that its queue pair belongs to. What is for a process that has ended goes to the
+// first of the others, which hands on what was merged with it, and tells a peer that would go on for ever: internal/rdma,
+// orphan.go. What is too short for a packet is dropped then, and the kernel answers "port unreachable": so peers learn that
+// a process has ended (internal/host, smcr_gone.go).
 SEC("sk_reuseport")
 int steer(struct sk_reuseport_md *c) {
 	__u8 upper;
@@ -53,9 +58,16 @@ int steer(struct sk_reuseport_md *c) {
 	if (bpf_skb_load_bytes(c, DEST_QP, &upper, sizeof(upper)))
 		return SK_DROP;
 	slot = upper;
-	if (bpf_sk_select_reuseport(c, &sockets, &slot, 0))
+	if (!bpf_sk_select_reuseport(c, &sockets, &slot, 0))
+		return SK_PASS;
+	if (c->len < SHORTEST)
 		return SK_DROP;
-	return SK_PASS;
+	for (int i = 0; i < 256; i++) {
+		slot = i;
+		if (!bpf_sk_select_reuseport(c, &sockets, &slot, 0))
+			return SK_PASS;
+	}
+	return SK_DROP;
 }
 
 char terms[] SEC("license") = "Apache-2.0";

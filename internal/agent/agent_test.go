@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -249,7 +251,10 @@ func TestSteering(t *testing.T) {
 		defer out.Close()
 		send := func(qpn wire.QPN, mark byte) {
 			b := make([]byte, 20)
-			b[5], b[6], b[7], b[19] = byte(qpn>>16), byte(qpn>>8), byte(qpn), mark
+			if mark == 99 {
+				b = b[:roce.MinPacketLen-1] // else it goes to one of the others
+			}
+			b[5], b[6], b[7], b[len(b)-1] = byte(qpn>>16), byte(qpn>>8), byte(qpn), mark
 			if _, err := out.WriteToUDPAddrPort(b, netip.AddrPortFrom(addr, roce.Port)); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
 				t.Fatal(err)
 			}
@@ -288,6 +293,57 @@ func TestSteering(t *testing.T) {
 				t.Errorf("exchanged the steering: %v", err)
 			}
 		})
+	}
+}
+
+// TestSteeringToOthers sends packets to numbers of nobody, or of a process that has ended: the first of the others gets them, so
+// that somebody answers. What is too short for a packet is refused, so that who asks learns that the process has ended.
+func TestSteeringToOthers(t *testing.T) {
+	p := newPlace(t)
+	addr := netip.MustParseAddr("127.81.82.84")
+	grants := []*port.Grant{p.claim(t, here, addr), p.claim(t, here, addr), p.claim(t, here, addr)}
+	slices.SortFunc(grants, func(a, b *port.Grant) int { return cmp.Compare(a.First, b.First) })
+	c, err := net.FilePacketConn(grants[0].Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	ended := grants[2].First + 5
+	for _, g := range grants[2:] {
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, roce.Port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	out.SetDeadline(time.Now().Add(20 * time.Second))
+	send := func(qpn wire.QPN, n int) {
+		t.Helper()
+		b := make([]byte, n)
+		b[5], b[6], b[7] = byte(qpn>>16), byte(qpn>>8), byte(qpn)
+		if _, err := out.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(ended, roce.MinPacketLen-1)
+	if n, err := out.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("what is too short was answered with %d bytes, %v", n, err)
+	}
+	for _, qpn := range []wire.QPN{ended, 0x12, 0xffffff} {
+		send(qpn, roce.MinPacketLen)
+		b := make([]byte, 100)
+		if n, _, err := c.ReadFrom(b); err != nil || n != roce.MinPacketLen || wire.QPN(b[5])<<16|wire.QPN(b[6])<<8|wire.QPN(b[7]) != qpn {
+			t.Errorf("for %v of nobody, the first of the others got %x, %v", qpn, b[:max(n, 0)], err)
+		}
+	}
+	send(grants[1].First, roce.MinPacketLen) // of a living one
+	c.SetDeadline(time.Unix(1, 0))
+	if n, _, err := c.ReadFrom(make([]byte, 100)); err == nil {
+		t.Errorf("got %d bytes that are for another process", n)
 	}
 }
 

@@ -27,15 +27,16 @@ const (
 
 // A receiver is what the receiving goroutine of a device works with.
 type receiver struct {
-	dev    *Device
-	batch  *udp.RxBatch
-	tx     *sender
-	relay  relay
-	packet roce.Packet
-	qp     *QP // whose lock is held: that of the last packet
-	qpn    wire.QPN
-	news   []*CQ // with completions since the batch began
-	now    time.Duration
+	dev     *Device
+	batch   *udp.RxBatch
+	tx      *sender
+	relay   relay
+	orphans orphans
+	packet  roce.Packet
+	qp      *QP // whose lock is held: that of the last packet
+	qpn     wire.QPN
+	news    []*CQ // with completions since the batch began
+	now     time.Duration
 
 	watch   watch
 	woke    bool   // handlers were called since it slept
@@ -207,6 +208,7 @@ func (r *receiver) datagram(m *udp.Message, b []byte, id uint16) {
 				return
 			}
 			s.unknownQP.Add(1)
+			r.orphan(m, b, id)
 			return
 		}
 		r.qp, r.qpn = q, p.DestQPN

@@ -1,0 +1,165 @@
+package rdma
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/internal/udp"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/roce"
+)
+
+// TestSourcePort has what Linux 6.12 rdma_rxe sends from: wire/roce/testdata.
+func TestSourcePort(t *testing.T) {
+	for _, tt := range []struct {
+		own, remote wire.QPN
+		want        uint16
+	}{{17, 17, 49441}, {18, 18, 49476}, {19, 19, 49513}} {
+		if got := sourcePort(tt.own, tt.remote); got != tt.want {
+			t.Errorf("sourcePort(%v, %v) = %d, want %d", tt.own, tt.remote, got, tt.want)
+		}
+	}
+}
+
+// An orphanRig is a device, and a host that plays soft-RoCE, with queue pairs that send to some that are gone.
+type orphanRig struct {
+	t     *testing.T
+	dev   *Device
+	far   netip.Addr
+	naks  *udp.Socket // port 4791 of the host
+	socks map[uint16]*udp.Socket
+}
+
+func newOrphanRig(t *testing.T, shared bool) *orphanRig {
+	r := &orphanRig{t: t, far: randomLoopback(), socks: make(map[uint16]*udp.Socket)}
+	var err error
+	addr, cfg := randomLoopback(), Config{}
+	if shared {
+		cfg.Share = shares(t, addr, 1)[0] // what is for another number comes to the only one there is
+	}
+	if r.dev, err = Open(addr, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.dev.Close() })
+	r.naks = r.listen(roce.Port)
+	return r
+}
+
+func (r *orphanRig) listen(port uint16) *udp.Socket {
+	r.t.Helper()
+	if s := r.socks[port]; s != nil {
+		return s
+	}
+	s, err := udp.Listen(udp.Config{Local: netip.AddrPortFrom(r.far, port)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { s.Close() })
+	s.SetReadDeadline(time.Now().Add(patience))
+	r.socks[port] = s
+	return s
+}
+
+// send sends a packet from a port. damaged spoils its ICRC.
+func (r *orphanRig) send(port uint16, op roce.Opcode, qpn wire.QPN, psn wire.PSN, damaged bool) {
+	r.t.Helper()
+	to := netip.AddrPortFrom(r.dev.Addr(), roce.Port)
+	p := roce.Packet{BTH: roce.BTH{Opcode: op, PKey: roce.DefaultPKey, DestQPN: qpn, PSN: psn}, Payload: []byte{1, 2, 3, 4}}
+	if op == roce.Acknowledge {
+		p.Payload = nil
+	}
+	b := append(p.Append(nil), 0, 0, 0, 0)
+	flow := roce.NewFlow(netip.AddrPortFrom(r.far, port), to)
+	batch := udp.NewTxBatch(0)
+	batch.To(to, 0)
+	flow.Seal(0, b)
+	if damaged {
+		b[len(b)-1] ^= 1
+		b[len(b)-2] ^= 1
+		b[len(b)-3] ^= 1
+	}
+	copy(batch.Next(len(b)), b)
+	batch.Commit(len(b))
+	if err := r.listen(port).Send(batch, nil); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// TestOrphan has a queue pair of soft-RoCE send again and again to one that is gone: it gets a NAK for its oldest packet.
+func TestOrphan(t *testing.T) {
+	t.Run("alone", func(t *testing.T) { checkOrphan(t, newOrphanRig(t, false)) })
+	t.Run("shared", func(t *testing.T) {
+		r := newOrphanRig(t, true)
+		checkOrphan(t, r)
+		if st := r.dev.Stats(); st.HandedOn == 0 || st.HandedOver == 0 {
+			t.Errorf("%d packets were handed on, and %d taken", st.HandedOn, st.HandedOver)
+		}
+	})
+}
+
+func checkOrphan(t *testing.T, r *orphanRig) {
+	t.Helper()
+	const own, dead, oldest = 1717, 0x654321, 0xfffffe // the numbers of packets go round
+	port := sourcePort(own, dead)
+	for range orphanRounds {
+		for i := range 4 {
+			r.send(port, roce.SendOnly, dead, wire.PSN(oldest).Add(i), false)
+		}
+	}
+	found, others := false, 0
+	for batch := udp.NewRxBatch(8); !found; {
+		if err := r.naks.Recv(batch); err != nil {
+			t.Fatalf("%v; %d NAKs to other numbers", err, others)
+		}
+		for i := range batch.Len() {
+			m := batch.Message(i)
+			flow := roce.NewFlow(m.From, netip.AddrPortFrom(r.far, roce.Port))
+			for k := range m.Segments() {
+				b, _ := m.Segment(k)
+				var p roce.Packet
+				if err := p.Parse(b); err != nil {
+					t.Fatal(err)
+				}
+				if _, v := flow.Verify(uint16(k), b); v != roce.Exact {
+					t.Errorf("segment %d: verdict %v of its ICRC", k, v)
+				}
+				if p.Opcode != roce.Acknowledge || p.AETH.Syndrome != roce.NakRemoteOperation || p.PSN != oldest || sourcePort(p.DestQPN, dead) != port {
+					t.Fatalf("packet %+v", p)
+				}
+				if found = found || p.DestQPN == own; !found {
+					others++
+				}
+			}
+		}
+	}
+	if others > 256 {
+		t.Errorf("%d NAKs to other numbers", others)
+	}
+}
+
+// TestOrphanRules sends what is not to be answered, often enough, and then what is.
+func TestOrphanRules(t *testing.T) {
+	r := newOrphanRig(t, false)
+	const own = 17
+	for range 2 * orphanRounds {
+		r.send(1000+minRxePort/2, roce.SendOnly, 0x200001, 1, false)            // of no soft-RoCE
+		r.send(sourcePort(own, 0x200002), roce.SendOnly, 0x200002, 2, true)     // damaged
+		r.send(sourcePort(own, 0x200003), roce.Acknowledge, 0x200003, 3, false) // no request
+	}
+	for i := range 2 * orphanRounds { // new packets: what they are for may be there again
+		r.send(sourcePort(own, 0x200005), roce.SendOnly, 0x200005, wire.PSN(5+i), false)
+	}
+	for range orphanRounds {
+		r.send(sourcePort(own, 0x200006), roce.SendOnly, 0x200006, 77, false)
+	}
+	batch := udp.NewRxBatch(8)
+	if err := r.naks.Recv(batch); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := batch.Message(0).Segment(0)
+	var p roce.Packet
+	if err := p.Parse(b); err != nil || p.PSN != 77 {
+		t.Errorf("the first answer: %+v, %v; want one to packet 77", p, err)
+	}
+}
