@@ -110,4 +110,5 @@ run-test: ## programs of Debian under gosmc run: see docs/run.md; installs them,
 	go run ./test/run
 
 interop: ## RDMA against real Linux in a virtual machine: needs root, see test/interop/README.md
+	go test -count=1 -run TestSMCRv1 ./internal/host
 	go run ./test/interop

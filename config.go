@@ -70,8 +70,8 @@ type Config struct {
 	SMCRKeepAlive time.Duration
 
 	// SMCRv1 offers and accepts version 1 of SMC-R too, which needs no UEID: between hosts of one IP network. It
-	// runs over RoCEv2, as the other versions do. Linux kernels want RoCEv1 for it, which this package has not, so
-	// it is for hosts that are known to do the same.
+	// runs over RoCEv2, as the other versions do, between link-local addresses of the interfaces. Stock Linux kernels
+	// want RoCEv1 for it, which this package has not, so it is for hosts that are known to do the same.
 	SMCRv1 bool
 
 	// Spin is the longest time that a Read or Write looks for the peer before it sleeps. It

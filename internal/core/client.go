@@ -114,6 +114,9 @@ func (h *Handshake) handleAccept(now time.Time, a clc.Accept, out []Output) []Ou
 		choice.Mode = SMCR
 		choice.PeerID, choice.GID, choice.MAC = a.R.PeerID, a.R.GID, a.R.MAC
 		choice.ReasonKept = a.ReasonKept
+		if a.Version == clc.V1 && a.R.GID.Addr().Is4() != h.caps.RoCEv1.GID.Addr().Is4() { // rule: TestClientChecksAccept
+			return h.decline(now, clc.DiagNoSMCRDevice, out) // there are no packets between the two
+		}
 		if err := h.checkParamsR(a.Version, a.R); err != nil {
 			return broken("%w", err)
 		}

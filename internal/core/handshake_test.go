@@ -91,6 +91,9 @@ func resources(c Choice, role Role, firstContact bool, n uint8) Resources {
 		GID: wire.GIDFromAddr(netip.AddrFrom4([4]byte{10, 0, 0, n})), MAC: wire.MAC{2, 0, 0, 0, 0, 0xc2}, QPN: wire.QPN(n), RKey: wire.RKey(n), RMBEIndex: 1,
 		AlertToken: wire.AlertToken(n), RMBESize: 3, MTU: wire.MTU1024, RMBAddr: uint64(n) << 12, PSN: wire.PSN(n),
 	}
+	if c.Version == clc.V1 {
+		r.R.GID = wire.GID{0: 0xfe, 1: 0x80, 15: n}
+	}
 	if role == RoleClient && c.FirstContact && c.Version == clc.V2 {
 		r.ClientGIDs = []wire.GID{r.R.GID, {15: n + 1}}
 	}

@@ -31,7 +31,7 @@ func (h *Host) smcrStatus(option control.Capability) (v1, v2 control.Capability)
 		v2.Advice = "A UEID is configured by 'gosmc ueid add NAME', GOSMC_UEIDS, or the program; peers are by 'peer' in the file that 'gosmc ueid --help' describes."
 	}
 	if !h.cfg.SMCRv1 {
-		ofV1 = append(ofV1, "switched off, since Linux speaks it over RoCEv1 only")
+		ofV1 = append(ofV1, "switched off, since stock Linux speaks it over RoCEv1 only")
 	}
 	say := func(c *control.Capability, missing []string) {
 		c.Why = strings.Join(append(missing, both...), "; ")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -235,6 +236,45 @@ type rnicFailure struct {
 	err error
 }
 
+// linkLocal returns the link-local address of an interface, with its zone; zero if it has none.
+func (r *rnics) linkLocal(name string) (addr netip.Addr) {
+	r.host.cfg.Namespace(func() {
+		if iface, err := net.InterfaceByName(name); err == nil {
+			addr = linkLocalOf(iface)
+		}
+	})
+	return addr
+}
+
+// linkLocalOf is that without looking for the interface.
+func linkLocalOf(iface *net.Interface) netip.Addr {
+	addrs, _ := iface.Addrs()
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
+			return p.Addr().WithZone(iface.Name)
+		}
+	}
+	return netip.Addr{}
+}
+
+// zoned returns the address of a GID of ours with its zone, if it is link-local: it is on an interface in the VLAN of the device first.
+func (r *rnics) zoned(addr netip.Addr, first *rnic) netip.Addr {
+	if !addr.Is6() || !addr.IsLinkLocalUnicast() {
+		return addr
+	}
+	vlan := r.vlan(first.dev.Addr())
+	found := addr
+	r.host.cfg.Namespace(func() {
+		ifaces, _ := net.Interfaces()
+		for i := range ifaces {
+			if local := linkLocalOf(&ifaces[i]); local.WithZone("") == addr && r.vlan(local) == vlan { // rule: TestSMCRv1LinkLocal: local.WithZone("") == addr -> false
+				found = local
+			}
+		}
+	})
+	return found
+}
+
 // acquire returns the device of an address, which the caller releases.
 func (r *rnics) acquire(addr netip.Addr) (*rnic, error) {
 	r.mu.Lock()
@@ -290,7 +330,7 @@ func (r *rnics) openRNIC(addr netip.Addr) (n *rnic, err error) {
 			return
 		}
 		n = &rnic{
-			all: r, dev: dev, nets: networks(dev.Interface(), addr.Is4()), links: make(map[rnicUser]bool), groups: make(map[*smcrGroup]bool),
+			all: r, dev: dev, nets: networksFor(dev.Interface(), addr), links: make(map[rnicUser]bool), groups: make(map[*smcrGroup]bool),
 			stop: make(chan struct{}), done: make(chan struct{}),
 		}
 	})
@@ -347,6 +387,16 @@ func networks(name string, is4 bool) (list []netip.Prefix) {
 		}
 	}
 	return list
+}
+
+// networksFor returns those that tell whether other interfaces are on the LAN of a device: of its version of IP, and where its address is
+// link-local of both, without the one on which every interface is.
+func networksFor(name string, addr netip.Addr) []netip.Prefix {
+	if !addr.Is6() || !addr.IsLinkLocalUnicast() {
+		return networks(name, addr.Is4())
+	}
+	list := append(networks(name, true), networks(name, false)...)
+	return slices.DeleteFunc(list, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })
 }
 
 // choose returns the address to use for a TCP connection from local: that of its end, unless the

@@ -106,6 +106,9 @@ func parseRoute(b []byte) route {
 // route is how packets get from the device to an RNIC of a peer. A device sends on its own interface. Where the kernel cannot say, and
 // of the loopback interface, which leads nowhere else, the subnets tell.
 func (n *rnic) route(remote netip.Addr) (r route) {
+	if remote.Is6() && remote.IsLinkLocalUnicast() {
+		return routeDirect // no router passes that on
+	}
 	n.all.host.cfg.Namespace(func() {
 		iface, err := net.InterfaceByName(n.dev.Interface())
 		if err == nil && iface.Flags&net.FlagLoopback == 0 {

@@ -103,6 +103,9 @@ func mayBeSame(a, b string) bool { return a == "" || b == "" || a == b } // rule
 
 // interfaceOf returns the name of the interface that has an address, "" if none has.
 func interfaceOf(addr netip.Addr) string {
+	if addr.Zone() != "" { // several interfaces may have one link-local address
+		return addr.Zone()
+	}
 	ifaces, err := net.Interfaces()
 	if err != nil {
 		return ""

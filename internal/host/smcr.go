@@ -26,6 +26,7 @@ type smcrWay struct {
 	nets []netip.Prefix // of the TCP connection's interface, for version 1; nil if that is off
 	vlan uint16         // of that interface, likewise; 0 if it is in none
 	rnic *rnic          // of ours; a server's is nil before it has the Proposal
+	v1   *rnic          // the one of version 1: with a link-local address of the same interface, or rnic; nil if there is none
 	why  clc.Diagnosis  // there is none
 	w    *watcher
 }
@@ -47,6 +48,7 @@ func (h *Host) newSMCRWay(role core.Role, local netip.Addr) *smcrWay {
 		w.why = clc.DiagNoUEID
 	} else if role == core.RoleClient {
 		w.open(netip.Addr{})
+		w.openV1(netip.IPv6LinkLocalAllNodes())
 	}
 	return w
 }
@@ -62,12 +64,57 @@ func (w *smcrWay) open(remote netip.Addr) {
 	}
 }
 
+// openV1 opens the device for version 1 that reaches a peer's, of which the family of the address is all that matters. RNICs of version 1 are
+// addressed by the GID at index 0 of their port, which is link-local, with soft-RoCE and with adapters alike (Linux net/smc
+// takes the first one). So that is ours, too, where the interface has such an address; a peer with an IP address in its place
+// gets one of the same family.
+//
+// The RNIC has to be in the network that the peers have in common, the one of the TCP connection (RFC 7609 p.31), and in its VLAN: RoCE "cannot
+// traverse multiple VLANs" (RFC 7609 p.89).
+func (w *smcrWay) openV1(remote netip.Addr) {
+	if w.rnic == nil || !w.host.cfg.SMCRv1 || w.v1 != nil {
+		return
+	}
+	addr := w.rnic.dev.Addr().WithZone("")
+	inNetwork := slices.ContainsFunc(w.nets, func(p netip.Prefix) bool { return p.Contains(addr) })
+	inVLAN := addr == w.local.Unmap() || w.host.rnics.vlan(addr) == w.vlan // rule: TestSMCRVLANDevice: w.host.rnics.vlan(addr) == w.vlan -> true
+	if !inNetwork || !inVLAN {                                             // rule: TestSMCRv1Network: !inNetwork -> false
+		return
+	}
+	if remote.IsLinkLocalUnicast() || remote.IsLinkLocalMulticast() { // rule: TestSMCRv1LinkLocal
+		if local := w.host.rnics.linkLocal(w.rnic.dev.Interface()); local.IsValid() {
+			var err error
+			if w.v1, err = w.host.rnics.acquire(local); err == nil {
+				return
+			}
+			w.v1 = nil
+		}
+		if remote.IsLinkLocalUnicast() && addr.Is4() {
+			return // packets between the two families there are none
+		}
+	} else if remote.Is4() != addr.Is4() {
+		return
+	}
+	w.rnic.retain()
+	w.v1 = w.rnic
+}
+
+// device returns the one of a version.
+func (w *smcrWay) device(v clc.Version) *rnic {
+	if v == clc.V1 {
+		return w.v1
+	}
+	return w.rnic
+}
+
 // leave ends the use of the device by the handshake. Link groups have their own.
 func (w *smcrWay) leave() {
-	if w.rnic != nil {
-		w.rnic.release()
-		w.rnic = nil
+	for _, n := range [...]*rnic{w.rnic, w.v1} {
+		if n != nil {
+			n.release()
+		}
 	}
+	w.rnic, w.v1 = nil, nil
 }
 
 func (w *smcrWay) mode() core.Mode   { return core.SMCR }
@@ -82,15 +129,10 @@ func (w *smcrWay) offer(caps *core.Capabilities) {
 	}
 }
 
-// ends is our device as each version knows it: the same, as version 1 runs over RoCEv2 here. In version 1 it has to be in the
-// network that the peers have in common, the one of the TCP connection (RFC 7609 p.31), and in its VLAN: RoCE "cannot traverse multiple
-// VLANs" (RFC 7609 p.89).
+// ends is our device as each version knows it. Version 1 runs over RoCEv2 here.
 func (w *smcrWay) ends() (v1, v2 *core.RNIC) {
-	addr := w.rnic.dev.Addr().WithZone("")
-	inNetwork := slices.ContainsFunc(w.nets, func(p netip.Prefix) bool { return p.Contains(addr) })
-	inVLAN := addr == w.local.Unmap() || w.host.rnics.vlan(addr) == w.vlan // rule: TestSMCRVLANDevice: w.host.rnics.vlan(addr) == w.vlan -> true
-	if w.host.cfg.SMCRv1 && inNetwork && inVLAN {                          // rule: TestSMCRv1Network: inNetwork -> (inNetwork || true)
-		v1 = w.rnic.ends()
+	if w.v1 != nil {
+		v1 = w.v1.ends()
 	}
 	return v1, w.rnic.ends()
 }
@@ -109,12 +151,15 @@ func (w *smcrWay) meet(p *clc.Proposal, h *core.Handshake) {
 		h.SetRNIC(nil, nil, w.why)
 		return
 	}
+	if p.V1.HasR() {
+		w.openV1(p.GID.Addr())
+	}
 	v1, v2 := w.ends()
 	h.SetRNIC(v1, v2, clc.DiagNone)
 }
 
 func (w *smcrWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {
-	if w.rnic == nil {
+	if w.device(t.choice.Version) == nil {
 		return nil, core.Resources{}, errNoRNIC
 	}
 	for {
@@ -157,7 +202,7 @@ type smcrCarrier struct {
 func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGroup, first bool, t terms) (r core.Resources, err error) {
 	c.first = first
 	if first {
-		c.group, err = w.host.newSMCRGroup(lg, w.rnic)
+		c.group, err = w.host.newSMCRGroup(lg, w.device(t.choice.Version))
 	} else {
 		c.group, err = w.host.smcrGroup(lg)
 	}

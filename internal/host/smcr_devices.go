@@ -56,6 +56,7 @@ func (r *rnics) alternatives(n *rnic, version clc.Version) (list []core.RNIC) {
 		return list
 	}
 	first := n.dev.Addr()
+	linkLocal := first.Is6() && first.IsLinkLocalUnicast() // version 1
 	r.host.cfg.Namespace(func() {
 		ifaces, err := net.Interfaces()
 		if err != nil {
@@ -73,7 +74,13 @@ func (r *rnics) alternatives(n *rnic, version clc.Version) (list []core.RNIC) {
 				}
 				p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits())
 				addr := p.Addr()
-				if addr == first || addr.Is4() != first.Is4() || addr.IsLinkLocalUnicast() || !r.mayUse(&iface, p, n) || len(list) >= llc.MaxGIDs {
+				if addr.IsLinkLocalUnicast() || !r.mayUse(&iface, p, n) || len(list) >= llc.MaxGIDs {
+					continue
+				}
+				if linkLocal { // the interface is on the LAN of the first one, as this address shows
+					addr = linkLocalOf(&iface)
+				}
+				if !addr.IsValid() || addr == first || addr.Is4() != first.Is4() {
 					continue
 				}
 				if version == clc.V1 && r.vlan(addr) != r.vlan(first) {
@@ -82,6 +89,9 @@ func (r *rnics) alternatives(n *rnic, version clc.Version) (list []core.RNIC) {
 				us := core.RNIC{GID: wire.GIDFromAddr(addr)}
 				if len(iface.HardwareAddr) == len(us.MAC) {
 					copy(us.MAC[:], iface.HardwareAddr)
+				}
+				if linkLocal && slices.Contains(list, us) {
+					continue // by another of its addresses
 				}
 				list = append(list, us)
 			}

@@ -82,8 +82,12 @@ func TestSMCRv1Network(t *testing.T) {
 		want bool
 	}{{"127.0.0.0/8", true}, {"192.0.2.0/24", false}} {
 		w := &smcrWay{host: r.client, rnic: n, nets: []netip.Prefix{netip.MustParsePrefix(tt.net)}}
+		w.openV1(loop1)
 		if v1, v2 := w.ends(); (v1 != nil) != tt.want || v2 == nil {
 			t.Errorf("in %s: version 1 %v, version 2 %v", tt.net, v1, v2)
+		}
+		if w.v1 != nil {
+			w.v1.release()
 		}
 	}
 }

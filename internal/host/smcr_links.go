@@ -209,7 +209,7 @@ func (g *smcrGroup) openLink(o core.OpenLink) {
 		}
 	}
 	g.openers.Go(func() {
-		n, err := g.host.rnics.acquire(o.GID.Addr())
+		n, err := g.host.rnics.acquire(g.host.rnics.zoned(o.GID.Addr(), g.rnic))
 		if err == nil {
 			g.watchDevice(n)
 		}

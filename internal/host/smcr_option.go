@@ -28,15 +28,16 @@ func (agentOption) Read(c syscall.RawConn) (option.State, option.Reason, error) 
 	return option.ReadConn(c)
 }
 
-// optionAsker asks for the option on the sockets of a host with a UEID, without which there is no SMC with
-// another machine.
+// optionAsker asks for the option on the sockets of a host that can do SMC with another machine: with a UEID, or in version 1.
 type optionAsker struct {
 	source optionSource
 	pause  atomic.Int64 // until when nobody asks, as there is no agent; in nanoseconds of Unix time
 }
 
 // wantsOption reports whether sockets of h are to have the option.
-func (h *Host) wantsOption() bool { return len(h.ueids) > 0 && !h.cfg.Disabled }
+func (h *Host) wantsOption() bool {
+	return (len(h.ueids) > 0 || h.cfg.SMCRv1) && !h.cfg.Disabled // rule: TestSMCRv1Option: || h.cfg.SMCRv1 -> || false
+}
 
 // askOption asks for it on a socket that is about to connect, and reports whether it may have it. Without an agent it
 // does not ask again for a while.

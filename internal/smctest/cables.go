@@ -38,6 +38,7 @@ func NewCables(t testing.TB, n int) *Cables {
 		// Another cable may be the shorter way back.
 		c.Sysctl(end, "net/ipv4/conf/all/rp_filter", "0")
 		c.Sysctl(end, "net/ipv4/conf/default/rp_filter", "0")
+		c.Sysctl(end, "net/ipv6/conf/default/accept_dad", "0") // nobody else has the addresses
 	}
 	for i := range n {
 		c.IP(0, fmt.Sprintf("link add cable%d type veth peer name peer%d", i, i))
