@@ -38,8 +38,9 @@ EXPORT int listen(int fd, int backlog)
 		deferral_take(fd);
 		if (supervisor_send(sock, &m, -1))
 			status = supervisor_receive(sock, KIND_ANNOUNCE, NULL);
-		if (status == STATUS_NO)
-			deferral_give(fd); /* where no answer has come, somebody may know of us */
+		/* Where no answer has come somebody may know of us, and clients of another listener at this port may come here. */
+		if (status == STATUS_NO && !connect_announced(fd, &id.local))
+			deferral_give(fd);
 	}
 	SYS(close, sock);
 	return (int)sys_return(r);
