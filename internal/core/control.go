@@ -77,6 +77,7 @@ type LinkControl struct {
 	add        linkAdd        // the making of a link
 	retry      addRetry       // server: when to attempt another one
 	failed     []failedPair   // oldest first
+	routes     []PairRoute    // between RNICs of ours and of the peer's, oldest first
 	deletes    []linkDelete   // links whose end the peer is to be told, or has to answer
 	end        GroupEnd
 	last       SendLLC // the last message of the group, with LinkAlive
@@ -107,6 +108,8 @@ type controlLink struct {
 	state linkState
 	local LinkEnd
 	peer  LinkEnd
+
+	indirect bool // a router is between the ends, as the client of version 2 says: the MACs do not count
 
 	leave linkLeave
 

@@ -137,6 +137,10 @@ func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local LinkEnd,
 	if lc.role == RoleClient {
 		m.Header = llc.Header{Form: a.request.Form, Reply: true}
 		m.MTU, m.Direct = min(m.MTU, a.request.MTU), a.request.Direct
+		if r, ok := lc.routeOf(local.GID, a.request.GID); ok { // rule: TestAddLinkRoutes
+			m.Direct = r.Direct // "only valid in response from client" (SMCv2 "SMC-Rv2 LLC Add Link Message")
+		}
+		a.link.indirect = !m.Direct
 	}
 	if m.Form == llc.V1 {
 		a.tell = pairs
@@ -256,6 +260,7 @@ func (lc *LinkControl) handleAddLinkReply(now time.Time, via *controlLink, m llc
 		return lc.next(now, lc.abortAdd(now, 0, false, out))
 	}
 	a.link.peer = LinkEnd{GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, MTU: m.MTU}
+	a.link.indirect = !m.Direct
 	if !lc.fits(a.link) || !m.MTU.Valid() { // "parallel links are not permitted" (RFC 7609 C.7.1)
 		return lc.next(now, lc.abortAdd(now, llc.DeleteLostPath, true, out))
 	}

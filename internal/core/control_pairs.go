@@ -35,6 +35,37 @@ func (lc *LinkControl) forgetFailed(r RNIC) {
 	lc.failed = slices.DeleteFunc(lc.failed, func(f failedPair) bool { return sameRNIC(f.local, r.end()) }) // rule: TestFailedPairs
 }
 
+// A PairRoute is how packets get from an RNIC of ours to one of the peer's.
+type PairRoute struct {
+	Local, Peer wire.GID
+	None        bool // they do not
+	Direct      bool // both are in one subnet
+}
+
+// SetRoutes tells routes. Of pairs that are told of again the newest counts; those that are not told of are taken to have one.
+func (lc *LinkControl) SetRoutes(routes []PairRoute) {
+	lc.routes = append(slices.DeleteFunc(lc.routes, func(r PairRoute) bool {
+		return slices.ContainsFunc(routes, func(n PairRoute) bool { return r.Local == n.Local && r.Peer == n.Peer })
+	}), routes...)
+	lc.routes = lc.routes[max(0, len(lc.routes)-maxFailedPairs):]
+}
+
+// routeOf returns the route of a pair, and whether it is known.
+func (lc *LinkControl) routeOf(local, peer wire.GID) (PairRoute, bool) {
+	for _, r := range lc.routes {
+		if r.Local.Addr() == local.Addr() && r.Peer.Addr() == peer.Addr() {
+			return r, true
+		}
+	}
+	return PairRoute{}, false
+}
+
+// unreachable reports whether there is no route between two RNICs. A link between them would cost the time of CONFIRM LINK.
+func (lc *LinkControl) unreachable(local, peer wire.GID) bool {
+	r, ok := lc.routeOf(local, peer)
+	return ok && r.None // rule: TestAddLinkRoutes: r.None -> false
+}
+
 // A pairTurn orders pairs of RNICs for the next attempt: first those that have not failed, or longest ago; of those, such as have no RNIC that has
 // failed with another one.
 type pairTurn struct{ both, either time.Time }
@@ -84,10 +115,13 @@ func (lc *LinkControl) plan(now time.Time, first bool) (local RNIC, target wire.
 			targets = append(targets, gid)
 		}
 	}
+	locals := lc.unused(now, symmetric)
+	targets = slices.DeleteFunc(targets, func(gid wire.GID) bool {
+		return len(locals) > 0 && !slices.ContainsFunc(locals, func(r RNIC) bool { return !lc.unreachable(r.GID, gid) })
+	})
 	if len(targets) == 0 {
 		targets = []wire.GID{{}}
 	}
-	locals := lc.unused(now, symmetric)
 	if len(locals) == 0 {
 		if asymmetric != nil || !first && targets[0].IsZero() { // rule: TestAddLinkPlan
 			return local, target, false
@@ -97,6 +131,9 @@ func (lc *LinkControl) plan(now time.Time, first bool) (local RNIC, target wire.
 	var best pairTurn
 	for _, r := range locals {
 		for _, gid := range targets {
+			if lc.unreachable(r.GID, gid) {
+				continue
+			}
 			if t := lc.turn(now, r.end(), LinkEnd{GID: gid}); !ok || t.compare(best) < 0 { // rule: TestAddLinkRotate: t.compare(best) < 0 -> t == best && false
 				local, target, ok, best = r, gid, true, t
 			}
@@ -117,7 +154,8 @@ func (lc *LinkControl) accept(now time.Time, m llc.AddLink) (RNIC, bool) {
 		return RNIC{}, false
 	}
 	known := usesPeer(symmetric, peer)
-	free := lc.choose(now, lc.unused(now, symmetric), peer, m.TargetGID)
+	unused := slices.DeleteFunc(lc.unused(now, symmetric), func(r RNIC) bool { return lc.unreachable(r.GID, m.GID) })
+	free := lc.choose(now, unused, peer, m.TargetGID)
 	switch {
 	case !known && free != nil:
 		return *free, true // symmetric
@@ -160,6 +198,9 @@ func (lc *LinkControl) isOurs(gid wire.GID) bool {
 
 // fits reports whether a link may be in the group with the others.
 func (lc *LinkControl) fits(link *controlLink) bool {
+	if lc.unreachable(link.local.GID, link.peer.GID) {
+		return false
+	}
 	if lc.isOurs(link.peer.GID) { // rule: TestAddLinkFits, TestAddLinkParallel
 		return false
 	}

@@ -169,3 +169,83 @@ func TestSameRNIC(t *testing.T) {
 		}
 	}
 }
+
+// TestAddLinkRoutes has pairs of RNICs between which there is no route. No side uses them, nor waits for a link between them; and a client says of its end
+// of a link whether a router is on the way.
+func TestAddLinkRoutes(t *testing.T) {
+	ours, near, far := controlRNIC(3), controlRNIC(4).GID, controlRNIC(6).GID
+	target := func(routes ...PairRoute) (wire.GID, bool) {
+		b := newControlBench(t, RoleServer, "t", func(c *ControlConfig) { c.Result.PeerGIDs = []wire.GID{controlPeer.GID, far, near} })
+		for _, r := range routes {
+			b.lc.SetRoutes([]PairRoute{r})
+		}
+		local, target, ok := b.lc.plan(b.now, true)
+		if ok && !sameRNIC(local.end(), ours.end()) {
+			t.Errorf("with %+v the server's end is %v", routes, local)
+		}
+		return target, ok
+	}
+	none := func(peer wire.GID) PairRoute { return PairRoute{Local: ours.GID, Peer: peer, None: true} }
+	for _, tt := range []struct {
+		routes []PairRoute
+		want   wire.GID
+	}{
+		{nil, far},
+		{[]PairRoute{none(far)}, near},
+		{[]PairRoute{none(far), none(near)}, wire.GID{}},
+		{[]PairRoute{none(far), {Local: ours.GID, Peer: far}}, far}, // the newest counts
+	} {
+		if got, ok := target(tt.routes...); !ok || got != tt.want {
+			t.Errorf("with %+v the server wants %v, %v; want %v", tt.routes, got, ok, tt.want)
+		}
+	}
+
+	for _, tt := range []struct {
+		name   string
+		routes []PairRoute
+		want   string // "rejected", or what the reply says
+	}{
+		{"nothing known", nil, "direct"},
+		{"direct", []PairRoute{{Local: ours.GID, Peer: near, Direct: true}}, "direct"},
+		{"a router", []PairRoute{{Local: ours.GID, Peer: near}}, "indirect"},
+		{"no route", []PairRoute{none(near), {Local: controlOurs.GID, Peer: near, None: true}}, "asymmetric"},
+	} {
+		b := newControlBench(t, RoleClient, "t")
+		b.play("start confirm sent-confirm")
+		b.lc.SetRoutes(tt.routes)
+		m := b.message("add-new").(llc.AddLink)
+		m.Direct = true
+		var open OpenLink
+		outs := b.lc.HandleMessage(b.now, 0, m, nil, nil)
+		for _, o := range outs {
+			if x, ok := o.(OpenLink); ok {
+				open = x
+			}
+		}
+		if tt.want == "asymmetric" {
+			if open.GID == ours.GID {
+				t.Errorf("%s: the client uses the RNIC that does not reach the server", tt.name)
+			}
+			continue
+		}
+		local := ours.end()
+		local.QPN, local.MTU = 0x77, wire.MTU1024
+		sent := sentOf(b.lc.LinkOpened(b.now, 2, local, nil, nil))
+		reply, ok := sent[0].(llc.AddLink)
+		if !ok || reply.Rejected || reply.Direct != (tt.want == "direct") {
+			t.Errorf("%s: the client answers %v, want a reply that says %s", tt.name, sent[0], tt.want)
+		}
+		// With a router on the way the MAC is "informational": SMCv2 p.83.
+		c := b.message("confirm-new").(llc.ConfirmLink)
+		c.MAC[5]++
+		rejected := false
+		for _, m := range sentOf(b.lc.HandleMessage(b.now, 2, c, nil, nil)) {
+			if d, ok := m.(llc.DeleteLink); ok && d.Link == 2 {
+				rejected = true
+			}
+		}
+		if rejected != (tt.want == "direct") {
+			t.Errorf("%s: another MAC in CONFIRM LINK was refused: %v", tt.name, rejected)
+		}
+	}
+}

@@ -145,6 +145,9 @@ const (
 	// idleWeight is what a connection counts beyond what it has written where links are to have the same bytes to carry.
 	idleWeight = 64 << 10
 
+	// routesPause is how long a link group does not ask the kernel for routes after it has.
+	routesPause = 500 * time.Millisecond
+
 	// othersDelay is how long after a change of interfaces link groups look for another device.
 	othersDelay = 100 * time.Millisecond
 

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/wire"
 )
 
 // A route is how one RNIC reaches another.
@@ -23,7 +26,10 @@ const (
 )
 
 // routeTo asks the kernel how packets get to an address from an interface, 0 for any. It needs AF_NETLINK.
-func routeTo(to netip.Addr, iface int) route {
+func routeTo(to netip.Addr, iface int) route { return askRoute(routeRequest(to, iface, 0)) }
+
+// askRoute sends a request to the kernel.
+func askRoute(request []byte) route {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return routeUnknown
@@ -33,7 +39,7 @@ func routeTo(to netip.Addr, iface int) route {
 	if unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait) != nil {
 		return routeUnknown
 	}
-	if unix.Sendto(fd, routeRequest(to, iface), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) != nil {
+	if unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) != nil {
 		return routeUnknown
 	}
 	b := make([]byte, 16<<10)
@@ -44,15 +50,44 @@ func routeTo(to netip.Addr, iface int) route {
 	return parseRoute(b[:n])
 }
 
+// routesOf says how the devices of ours get to RNICs of a peer, for pairs of which the kernel knows. Unlike route it does not take an address that is in
+// no table for one on the link.
+func (r *rnics) routesOf(ours []core.RNIC, peers []wire.GID) (list []core.PairRoute) {
+	r.host.cfg.Namespace(func() {
+		for _, us := range ours {
+			local := us.GID.Addr()
+			if local.IsLoopback() || local.Is6() && local.IsLinkLocalUnicast() {
+				continue
+			}
+			iface, err := net.InterfaceByName(interfaceOf(local))
+			if err != nil {
+				continue
+			}
+			for _, gid := range peers {
+				if peer := gid.Addr(); peer.IsValid() && peer.Is4() == local.Is4() {
+					if way := askRoute(routeRequest(peer, iface.Index, rtmFIBMatch)); way != routeUnknown {
+						list = append(list, core.PairRoute{Local: us.GID, Peer: gid, None: way == routeNone, Direct: way == routeDirect})
+					}
+				}
+			}
+		}
+	})
+	return list
+}
+
+// rtmFIBMatch asks for the entry of the table, and for an error where there is none: Linux include/uapi/linux/rtnetlink.h, since 4.14.
+const rtmFIBMatch = 0x2000
+
 // routeRequest is an RTM_GETROUTE message.
-func routeRequest(to netip.Addr, iface int) []byte {
+func routeRequest(to netip.Addr, iface int, flags uint32) []byte {
 	to = to.Unmap().WithZone("")
 	family := byte(unix.AF_INET6)
 	if to.Is4() {
 		family = unix.AF_INET
 	}
 	b := make([]byte, unix.SizeofNlMsghdr, 128)
-	b = append(b, family, byte(to.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) // struct rtmsg
+	b = append(b, family, byte(to.BitLen()), 0, 0, 0, 0, 0, 0) // struct rtmsg
+	b = binary.NativeEndian.AppendUint32(b, flags)
 	b = appendRouteAttr(b, unix.RTA_DST, to.AsSlice())
 	if iface != 0 {
 		b = appendRouteAttr(b, unix.RTA_OIF, binary.NativeEndian.AppendUint32(nil, uint32(iface)))

@@ -261,7 +261,11 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 	us := l.rnic.ends()
 	gids := []wire.GID{us.GID}
 	if first {
-		gids = gidsOf(w.host.rnics.alternatives(g.rnic, t.choice.Version))
+		list := w.host.rnics.alternatives(g.rnic, t.choice.Version)
+		if t.choice.Version == clc.V2 && len(list) > 1 {
+			list = w.host.rnics.eligible(list, t.choice.GID)
+		}
+		gids = gidsOf(list)
 	}
 	return core.Resources{
 		FirstContact: first,

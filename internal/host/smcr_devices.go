@@ -189,6 +189,16 @@ func (n *rnic) tellGroups() {
 	}
 }
 
+// eligible returns the RNICs that a client may tell its server of: "eligible means ... the client has an available IP route to the server" (SMCv2
+// p.77 note 2; ours is that to the server's RNIC). The first one is that of the link.
+func (r *rnics) eligible(list []core.RNIC, server wire.GID) []core.RNIC {
+	none := make(map[wire.GID]bool)
+	for _, route := range r.routesOf(list[1:], []wire.GID{server}) {
+		none[route.Local] = route.None
+	}
+	return slices.DeleteFunc(list, func(n core.RNIC) bool { return none[n.GID] }) // rule: TestSMCRUnreachableGID
+}
+
 // gidsOf returns the addresses of RNICs.
 func gidsOf(list []core.RNIC) []wire.GID {
 	gids := make([]wire.GID, len(list))

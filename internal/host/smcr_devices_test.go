@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -51,6 +52,46 @@ func TestAlternatives(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSMCRUnreachableGID has a client with a device on a network to which the server has no route. It is the server's only choice for a symmetric link, and
+// neither side takes it: the second link is asymmetric, and the first one that is attempted.
+func TestSMCRUnreachableGID(t *testing.T) {
+	smctest.CheckLeaks(t)
+	cables := smctest.NewCables(t, 2)
+	cables.IP(0, "addr flush dev cable1")
+	cables.IP(0, "addr add 10.55.0.1/24 dev cable1")
+	r := newCableRig(t, cables, false, func(c, s *Config) {
+		c.SMCRDevices, s.SMCRDevices = []string{"10.99.0.1", "10.55.0.1"}, []string{"10.99.0.2", "10.99.0.4"}
+	})
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	r.awaitRedundancy("asymmetric")
+	for _, h := range []*Host{r.client, r.server} {
+		g := groupsOf(h)[0]
+		g.mu.Lock()
+		if len(g.links) != 2 || g.linkOf(2) == nil || g.linkOf(2).num != 2 {
+			t.Errorf("%d links, and none is the second that was attempted", len(g.links))
+		}
+		g.mu.Unlock()
+	}
+	if g := groupsOf(r.client)[0]; len(r.client.rnics.alternatives(g.rnic, clc.V2)) != 2 {
+		t.Error("the client has one device")
+	}
+	if gids := s.group.Result.PeerGIDs; len(gids) != 1 {
+		t.Errorf("the client has told of %v", gids)
+	}
+	for far, none := range map[string]bool{"10.55.0.1": true, "10.99.0.1": false} {
+		gid := wire.GIDFromAddr(netip.MustParseAddr(far))
+		for _, route := range r.server.rnics.routesOf(r.server.rnics.alternatives(groupsOf(r.server)[0].rnic, clc.V2), []wire.GID{gid}) {
+			if route.None != none || route.Direct == none {
+				t.Errorf("the server's route to %s: %+v", far, route)
+			}
+		}
+	}
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
 }
 
 // TestSMCRSecondLinkUnasked has two interfaces at each end on one network, and nobody who has configured them: there are two links, unless one is all

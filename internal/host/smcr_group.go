@@ -36,6 +36,8 @@ type smcrGroup struct {
 
 	orphans []*Conn // that it had when it ended; of the goroutine
 
+	routesAsked time.Time // see routesNamed; of the goroutine
+
 	peer netip.Addr // the other end of the first link; written before there is a message
 
 	openers sync.WaitGroup // of devices for further links
@@ -129,12 +131,17 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error 
 	}
 	cfg.RNICs = g.host.rnics.alternatives(g.rnic, r.Version)
 	g.oneEach = r.Role == core.RoleServer && len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2 // rule: TestSMCRSecondLinkUnasked: r.Role == core.RoleServer -> true
+	var routes []core.PairRoute
+	if len(r.PeerGIDs) > 1 { // the first one is that of the link
+		routes = g.host.rnics.routesOf(cfg.RNICs, r.PeerGIDs[1:]) // rule: TestSMCRUnreachableGID
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.rmb.known = true
 	c.owner = g.newOwner(c)
 	cfg.Owner = c.owner
 	g.ctl = core.NewLinkControl(cfg)
+	g.ctl.SetRoutes(routes)
 	g.tell = tell
 	go g.run()
 	g.doLocked(g.ctl.Start)
@@ -329,6 +336,7 @@ func (g *smcrGroup) run() {
 // linkEvent hands news of a link to core.
 func (g *smcrGroup) linkEvent(ev link.Event) {
 	heard := false
+	routes := g.routesNamed(ev)
 	g.do(func(now time.Time, out []core.Output) []core.Output {
 		if g.gone {
 			return out
@@ -343,6 +351,9 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 			heard = true
 			g.traceLLC(l, ev.Message, false)
 			m, err := llc.Parse(ev.Message)
+			if routes != nil {
+				g.ctl.SetRoutes(routes)
+			}
 			return g.ctl.HandleMessage(now, l.num, m, err, out)
 		case link.EventSent:
 			return g.ctl.Sent(now, core.Tag(ev.Tag), out)

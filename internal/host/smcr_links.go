@@ -195,6 +195,28 @@ func (l *smcrLink) local() core.LinkEnd {
 	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: l.net.QPN(), PSN: l.net.PSN(), MTU: l.net.MTU()}
 }
 
+// routesNamed returns how we get to the RNICs that a message about another link names, nil if it is none, or another one has just come: nobody is to
+// have us ask the kernel all the time. It is called on the group's goroutine alone.
+func (g *smcrGroup) routesNamed(ev link.Event) []core.PairRoute {
+	if ev.Kind != link.EventLLC || g.lg.Key.Version != clc.V2 || time.Since(g.routesAsked) < routesPause {
+		return nil
+	}
+	var gids []wire.GID
+	switch m, _ := llc.Parse(ev.Message); m := m.(type) {
+	case llc.AddLink:
+		if !m.Rejected {
+			gids = []wire.GID{m.GID}
+		}
+	case llc.RequestAddLink:
+		gids = m.GIDs
+	}
+	if len(gids) == 0 {
+		return nil
+	}
+	g.routesAsked = time.Now()
+	return g.host.rnics.routesOf(g.host.rnics.alternatives(g.rnic, clc.V2), gids)
+}
+
 // openLink makes our end of another link, at once where the device is open, else on a goroutine. g.mu is held.
 func (g *smcrGroup) openLink(o core.OpenLink) {
 	if g.oneEach && o.GID == g.rnic.dev.GID() && g.ctl.State() == core.ControlAdding { // rule: TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
