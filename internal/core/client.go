@@ -125,7 +125,7 @@ func (h *Handshake) handleAccept(now time.Time, a clc.Accept, out []Output) []Ou
 		if why := h.checkFCE(a); why != clc.DiagNone {
 			return h.decline(now, why, out)
 		}
-		choice.Release = a.FCE.Release
+		choice.Release, choice.PeerOS = a.FCE.Release, a.FCE.OS
 		choice.Direct = a.FCE.Direct
 	}
 	h.choice = choice

@@ -82,6 +82,7 @@ type Choice struct {
 	// the client has to; otherwise the client must have one, see [Groups.Join]. D or R is the
 	// server's buffer. A server decides on first contact itself, see [Resources].
 	FirstContact bool
+	PeerOS       clc.OS       // of the server; unspecified unless FirstContact in version 2
 	Direct       bool         // SMC-Rv2 first contact: the server sees no router between the RNICs
 	ReasonKept   bool         // SMC-Rv2: SMC-D was offered too, and the server knows why it did not take it
 	D            *clc.ParamsD // SMC-D

@@ -210,7 +210,11 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 		return r, err
 	}
 	g := c.group
-	if c.rmb, err = g.takeRMB(ctx, wire.SizeCodeFor(t.buffer)); err != nil {
+	size := wire.SizeCodeFor(t.buffer)
+	if !c.takesLarge(t.choice) {
+		size = min(size, wire.MaxRFCSizeCode) // rule: TestSMCRBufferSize: min(size, wire.MaxRFCSizeCode) -> size
+	}
+	if c.rmb, err = g.takeRMB(ctx, size); err != nil {
 		return r, err
 	}
 	ring := c.ringSize(w.host, t.choice)
@@ -276,6 +280,24 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 			RKey: token.RKey, RMBAddr: token.Addr, RMBEIndex: 1, RMBESize: c.rmb.rmb.Size(), AlertToken: c.link.AlertToken(),
 		},
 	}, nil
+}
+
+// takesLarge reports whether the peer is known to take elements of RMBs above 512 KiB, "largest size supported by this architecture" (RFC 7609
+// p.100): every Linux does, and so do we, who say that we are Linux. Each side says so in its first message of a first contact in version 2; a server does not
+// know it yet when it sends its Accept, but Linux kernels alone offer version 2 without a peer ID.
+func (c *smcrCarrier) takesLarge(choice core.Choice) bool {
+	switch {
+	case choice.Version == clc.V1:
+		return false
+	case !c.first:
+		h := c.group.host
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return c.group.lg.Result.PeerOS == clc.OSLinux
+	case choice.R != nil: // we are the client
+		return choice.PeerOS == clc.OSLinux
+	}
+	return choice.PeerID == wire.PeerID{}
 }
 
 // checkRoute reports whether no router is between our RNIC and the peer's. A client compares it with what the server says in version 2, which

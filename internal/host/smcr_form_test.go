@@ -13,6 +13,7 @@ import (
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -171,4 +172,53 @@ func TestSMCRShed(t *testing.T) {
 	}
 	c.Close()
 	s.Close()
+}
+
+// TestSMCRBufferSize has hosts that receive into 1 MiB. A peer of which that is not known to be within its architecture is given 512 KiB: one of version 1, and
+// a client's first connection, unless it is a Linux kernel, as only these have no peer ID.
+func TestSMCRBufferSize(t *testing.T) {
+	const large = 1 << 20
+	size := func(c *Conn) int { return c.carrier.(*smcrCarrier).rmb.rmb.Size().Bytes() }
+	for version, want := range map[string][2][2]int{ // of client and server, by connection
+		"2.1": {{large, large / 2}, {large, large}},
+		"1.0": {{large / 2, large / 2}, {large / 2, large / 2}},
+	} {
+		r := newSMCRRig(t, func(c, s *Config) {
+			for _, x := range []*Config{c, s} {
+				x.ReadBuffer = large
+				if version == "1.0" {
+					x.SMCRv1, x.UEIDs = true, nil
+				}
+			}
+		})
+		for i, want := range want {
+			c, s := r.connect()
+			checkSMCR(t, c, s)
+			if got := [2]int{size(c), size(s)}; got != want || c.Agreed().Version != version {
+				t.Errorf("version %s, connection %d: %v bytes, want %v", c.Agreed().Version, i+1, got, want)
+			}
+			checkExchange(t, c, s)
+			defer c.Close()
+			defer s.Close()
+		}
+	}
+	for _, kernel := range []bool{false, true} {
+		r := newSMCRRig(t, func(c, s *Config) { c.ReadBuffer, s.ReadBuffer = large, large })
+		x := newSMCRLiar(t, r)
+		x.dial()
+		p := x.proposal()
+		if kernel {
+			p.PeerID, p.MAC = wire.PeerID{}, wire.MAC{}
+		}
+		x.write(p)
+		m, err := readCLC(x.tcp)
+		a, ok := m.(clc.Accept)
+		if err != nil || !ok {
+			t.Fatalf("the server answered %v, %v, want an Accept", m, err)
+		}
+		if want := map[bool]int{false: large / 2, true: large}[kernel]; a.R.RMBESize.Bytes() != want {
+			t.Errorf("without a peer ID %v: the server has %d bytes, want %d", kernel, a.R.RMBESize.Bytes(), want)
+		}
+		x.tcp.Close()
+	}
 }
