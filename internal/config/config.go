@@ -166,7 +166,7 @@ func Check(word, value string) error {
 		_, err := pnet.ParseUEID(value)
 		return err
 	case SEID, SMCRv1, SMC:
-		if _, err := ParseSwitch(value); err != nil { // rule: TestSwitches
+		if _, err := ParseSwitch(value); err != nil { // rule: TestLoadErrors
 			return fmt.Errorf("%s %w", word, err)
 		}
 	case Peer, Device: // the host knows what they may be

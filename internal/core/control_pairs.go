@@ -63,7 +63,7 @@ func (lc *LinkControl) routeOf(local, peer wire.GID) (PairRoute, bool) {
 // unreachable reports whether there is no route between two RNICs. A link between them would cost the time of CONFIRM LINK.
 func (lc *LinkControl) unreachable(local, peer wire.GID) bool {
 	r, ok := lc.routeOf(local, peer)
-	return ok && r.None // rule: TestAddLinkRoutes: r.None -> false
+	return ok && r.None // rule: TestAddLinkRoutes: ok && r.None -> ok && r.None && false
 }
 
 // A pairTurn orders pairs of RNICs for the next attempt: first those that have not failed, or longest ago; of those, such as have no RNIC that has

@@ -465,6 +465,9 @@ func (h *Handshake) declineVersion() clc.Version {
 // mayBeShort reports whether the sender of a Proposal may know the Decline of 28 bytes only: it offers version 1 alone, as any Linux
 // without version 2 devices does in a Proposal of version 2, or SMC-Dv2 of release 0 without a UEID, as Linux 5.10 to 5.15.
 func mayBeShort(p *clc.Proposal) bool {
-	return p.V2 == clc.TypesNone || // rule: TestDeclineForms
-		!p.V2.HasR() && p.Ext != nil && p.Ext.Release == clc.Release0 && len(p.Ext.UEIDs) == 0 // rule: TestDeclineForms
+	if p.V2 == clc.TypesNone { // rule: TestDeclineForms
+		return true
+	}
+	// rule: TestDeclineForms: len(p.Ext.UEIDs) == 0 -> true
+	return !p.V2.HasR() && p.Ext != nil && p.Ext.Release == clc.Release0 && len(p.Ext.UEIDs) == 0
 }

@@ -196,7 +196,7 @@ func (r *rnics) eligible(list []core.RNIC, server wire.GID) []core.RNIC {
 	for _, route := range r.routesOf(list[1:], []wire.GID{server}) {
 		none[route.Local] = route.None
 	}
-	return slices.DeleteFunc(list, func(n core.RNIC) bool { return none[n.GID] }) // rule: TestSMCRUnreachableGID
+	return slices.DeleteFunc(list, func(n core.RNIC) bool { return none[n.GID] }) // rule: TestSMCRUnreachableGID: none[n.GID] -> false
 }
 
 // gidsOf returns the addresses of RNICs.
