@@ -13,5 +13,7 @@ func TestShutdownOfReading(t *testing.T) {
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/shut.c", "-pthread")
 	cases := []string{"reads", "shared", "wakes"}
 	t.Run("bare", func(t *testing.T) { runRings(t, path, cases, 1) })
-	t.Run("moved", func(t *testing.T) { runRings(t, path, cases, 1, "MOVED=1", "LD_PRELOAD="+library, EnvSocket+"="+s.path) })
+	t.Run("moved", func(t *testing.T) {
+		runRings(t, path, cases, 1, "MOVED=1", "LD_PRELOAD="+library, EnvSocket+"="+s.path)
+	})
 }
