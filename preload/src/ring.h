@@ -307,7 +307,8 @@ static inline void span_copy(const struct span *from, void *memory, size_t n, bo
 #define GONE_LATER 32u /* the same, and the program is to be told: the call that the kernel has told had bytes to return */
 #define GONE_QUIET 64u /* this process has shut receiving down, and the kernel does not know: quiet.c */
 #define ASKED_ROOM 16u /* this process has asked whether it can write */
-#define LIMITED 64u /* receives have a time limit, or may have one */
+#define LIMITED 128u /* receives have a time limit, or may have one */
+_Static_assert((NEVER_OUT ^ NEVER_IN ^ GONE_SHUT ^ GONE_RESET ^ ASKED_ROOM ^ GONE_LATER ^ GONE_QUIET ^ LIMITED) == 255u, "each has a bit of its own");
 
 struct end {
 	uint64_t cookie; /* 0: none of ours */
