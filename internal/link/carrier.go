@@ -58,6 +58,8 @@ type Carrier struct {
 
 	finished atomic.Uint64 // bytes that have arrived at the peer
 	short    atomic.Bool   // somebody may be waiting for them to be more
+	held     atomic.Bool   // bytes are kept back: see probe.go
+	asked    atomic.Uint64 // bytes of them that were sent, to ask
 	put      uint64        // bytes in all; changed with the lock of the stream's writer and mu
 
 	next *Carrier // in the link's queue, and guarded by its lock
@@ -88,9 +90,10 @@ type Carrier struct {
 	greet    bool          // the next message is the first one over a link that was moved to while the old one was good
 	awaited  bool          // either is on its way: nothing else is, before it is known to be there
 	ask      bool          // the next message asks for one
-	lost     bool          // there is no link to go on over
-	queued   bool          // in the link's queue, or about to be served
-	posting  bool          // a goroutine is posting, and looks again afterwards
+	probe    probe
+	lost     bool // there is no link to go on over
+	queued   bool // in the link's queue, or about to be served
+	posting  bool // a goroutine is posting, and looks again afterwards
 	detached bool
 	sent     chan struct{} // closed when detached and nothing is on its way any more
 }

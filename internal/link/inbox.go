@@ -54,7 +54,7 @@ func (c *Carrier) look(l *Link, turn uint64, m *cdc.Message) bool {
 		if m.ProducerFlags&cdc.CursorUpdateRequested != 0 {
 			c.answerRequest()
 		}
-		c.wake()
+		c.tell()
 	}
 	return ok
 }
@@ -240,6 +240,9 @@ func (c *Carrier) isThere(to cdc.Cursor) bool {
 // endedOver tells that nothing more comes over a link.
 func (c *Carrier) endedOver(l *Link) {
 	c.in.Lock()
+	if c.in.link == l && !c.in.released {
+		c.group.watch(c) // rule: TestSilentHeardOver
+	}
 	news := c.in.late && c.in.left == l && !c.in.released
 	if news {
 		c.in.late = false
@@ -247,7 +250,7 @@ func (c *Carrier) endedOver(l *Link) {
 	}
 	c.in.Unlock()
 	if news {
-		c.wake()
+		c.tell()
 	}
 }
 

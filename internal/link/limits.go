@@ -36,6 +36,10 @@ const (
 	// its completion, and more may join them.
 	corkBytes = 16 << 10
 
+	// probeBytes is how much of the peer's element is kept free as long as more may be written, to ask with: see probe.go. A
+	// cache line, so that what follows is aligned as before.
+	probeBytes = 64
+
 	// DefaultSendBuffer is the size of a send ring unless the owner says, where the peer's element is not smaller. It
 	// covers what a device has on its way; pages that are never written take no memory.
 	DefaultSendBuffer = 1 << 20

@@ -128,8 +128,11 @@ func (c *Carrier) due() bool {
 	case c.last():
 		return false
 	case c.put != c.posted:
-		return c.out == 0 || c.put-c.posted >= corkBytes || c.urgent || unsaid != 0 ||
-			c.noDelay || c.answered() // rule: TestNoDelay: c.noDelay || -> false ||
+		if n := c.keepBack(); n > 0 {
+			return c.out == 0 || n >= corkBytes || c.urgent || unsaid != 0 ||
+				c.noDelay || c.answered() // rule: TestNoDelay: c.noDelay || -> false ||
+		}
+		return c.urgent
 	case unsaid&cdc.Closed != 0 && unsaid&cdc.Abort == 0:
 		return c.out == 0
 	default:
@@ -140,8 +143,7 @@ func (c *Carrier) due() bool {
 // answered reports whether the peer says that it has read all that was sent. Its device may put off the
 // acknowledgement then, as there was an answer to send. c.mu is held.
 func (c *Carrier) answered() bool {
-	at, _, _ := cdc.UnpackConsumer(c.inCons.Load())
-	return at == cursor(c.posted, c.size)
+	return c.consumer() == cursor(c.posted, c.size)
 }
 
 // poke posts what is due, or queues for a place. c.mu is held, and let go of meanwhile.
@@ -208,7 +210,7 @@ func (c *Carrier) fill(i int) {
 	}
 	p := &c.link.places[i]
 	n := 0
-	size := uint32(min(c.put-c.posted, maxPost))
+	size := uint32(min(c.sendable(), maxPost))
 	if c.validate || c.greet {
 		size = 0
 	}
@@ -260,7 +262,8 @@ func (c *Carrier) write(w *rdma.SendWR, i int, at, size uint32) {
 
 // message is the CDC message of a post of size bytes. c.mu is held.
 func (c *Carrier) message(size uint32) cdc.Message {
-	if c.put == c.posted {
+	held := c.keepBack() == 0 && c.put != c.posted
+	if c.put == c.posted || held {
 		c.urgent, c.said = false, c.conn
 		if c.conn&cdc.Abort == 0 && (size > 0 || c.out > 1) {
 			c.said &^= cdc.Closed // not before all has arrived
@@ -274,7 +277,10 @@ func (c *Carrier) message(size uint32) cdc.Message {
 		Producer: cursor(c.posted, c.size), Consumer: cursor(read, c.ownSize()),
 		ProducerFlags: c.prod | c.oob.flags(c.posted, size), ConnFlags: c.said,
 	}
-	if c.ask {
+	if held {
+		m.ProducerFlags |= cdc.WriterBlocked // rule: TestProbe
+	}
+	if c.ask || c.probing() { // rule: TestProbeFlagStays: c.ask || c.probing() -> c.ask
 		c.ask = false
 		m.ProducerFlags |= cdc.CursorUpdateRequested
 	}

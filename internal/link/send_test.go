@@ -187,7 +187,8 @@ func TestTurns(t *testing.T) {
 		t.Errorf("the bytes of the big one: %v", err)
 	}
 	left := len(data) - (cdcSends-1)*maxPost
-	if n := int(l.Stats().SentCDC - before); n != 6+left/maxPost {
+	// One more has the last bytes of the element, which follow when the peer has read, if it had not before: see probe.go.
+	if n, want := int(l.Stats().SentCDC-before), 6+left/maxPost; n != want && n != want+1 {
 		t.Errorf("%d messages more for 6 small ones and %d bytes", n, left)
 	}
 }

@@ -15,18 +15,20 @@ import (
 //
 // So connections that have moved after a failure are looked at once a second, and one that is silent is asked. Where data follows, the
 // peer is one that holds back each thing that it says, and the connection is looked at every few milliseconds, so that two programs that
-// take turns do not wait for a second each time. When nothing comes of it that ends, and then the rest: nobody is asked for ever.
+// take turns do not wait for a second each time. When nothing comes of it that ends, and then the rest: nobody is asked for ever, but a peer
+// whose element is full, whose answer may be lost too: see probe.go.
 
 // A pace is how connections are looked at.
 type pace struct {
 	every  time.Duration // between two looks
 	after  [3]int        // looks without news after which a connection is asked
 	window int           // looks after that, in which data is what was asked for
+	held   int           // looks between further asks, as long as the connection has bytes for which the peer has no room; 0: none
 }
 
 // The paces: that of every connection which has moved, and that of those whose peers hold back.
 var (
-	slowPace  = pace{every: time.Second, after: [3]int{1, 5, 25}, window: 1}
+	slowPace  = pace{every: time.Second, after: [3]int{1, 5, 25}, window: 1, held: 60}
 	quickPace = pace{every: 8 * time.Millisecond, after: [3]int{1, 6, 31}, window: 25}
 )
 
@@ -44,7 +46,7 @@ type lookers struct {
 type silence struct {
 	carrier            *Carrier   // nil: it is not to be looked at any more
 	produced, consumed cdc.Cursor // of the peer's
-	arrived            uint64     // bytes at the peer
+	arrived            uint64     // bytes at the peer, but for those that asked
 	looks              int        // since there was news
 	asked              int        // looks, when it was asked last; 0: not since then
 	vain               int        // asks that have brought nothing
@@ -54,7 +56,7 @@ type silence struct {
 // answer has them, and so has a question of the peer's.
 func (s *silence) see() (data, news bool) {
 	c := s.carrier
-	produced, arrived := cdc.UnpackProducer(c.inProd.Load()), c.finished.Load()
+	produced, arrived := cdc.UnpackProducer(c.inProd.Load()), c.finished.Load()-c.asked.Load()
 	consumed, _, _ := cdc.UnpackConsumer(c.inCons.Load())
 	data = produced != s.produced
 	news = data || consumed != s.consumed || arrived != s.arrived
@@ -88,6 +90,11 @@ func (s *silence) look(p *pace) verdict {
 		s.vain++
 		s.asked = s.looks
 		return verdictAsk
+	case p.held > 0 && s.carrier.held.Load(): // rule: TestProbeForLong
+		if s.looks > last && s.looks%p.held == 0 {
+			s.asked = s.looks
+			return verdictAsk
+		}
 	case s.vain >= maxVain || s.looks >= last+p.window: // rule: TestSilentInVain: s.vain >= maxVain -> false
 		return verdictEnd
 	}
@@ -152,7 +159,7 @@ func (g *Group) askSilent(w *lookers) {
 		case v == verdictHeld && w == &g.slow: // rule: TestSilentHeldBack
 			g.quick.add(g, s)
 			return true
-		case v == verdictEnd && w == &g.quick && s.vain < maxVain: // rule: TestSilentQuickEnds
+		case v == verdictEnd && w == &g.quick && (s.vain < maxVain || s.carrier.held.Load()): // rule: TestSilentQuickEnds
 			s.looks, s.asked = slowPace.after[0], 0 // it has been asked
 			g.slow.add(g, s)
 			return true
@@ -183,6 +190,7 @@ func (c *Carrier) askPeer() bool {
 	if flags&(cdc.DoneWriting|cdc.Closed|cdc.Abort) != 0 || c.ring == nil || c.detached { // rule: TestSilentEnds
 		return false
 	}
+	c.grant()
 	c.ask, c.urgent = true, true
 	c.poke()
 	return true

@@ -128,8 +128,8 @@ func TestUrgentWindow(t *testing.T) {
 	if at, err := b.AtUrgentMark(); at || err != nil {
 		t.Errorf("AtUrgentMark = %v, %v", at, err)
 	}
-	if said := p.said(); said[len(said)-1] != "0 UrgentPending" {
-		t.Errorf("said %q", said)
+	if said, want := p.said(), fmt.Sprintf("%d UrgentPending", size-probeBytes); said[len(said)-1] != want {
+		t.Errorf("said %q, want %q at last", said, want)
 	}
 	if n, err := io.ReadFull(b, make([]byte, size+2)); err != nil {
 		t.Errorf("read %d bytes, %v", n, err)
