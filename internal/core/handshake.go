@@ -330,6 +330,15 @@ func (h *Handshake) LinkStep(now time.Time, s LinkStep, out []Output) []Output {
 	return out
 }
 
+// WaitOn has a server wait for the Confirm for another [HandshakeTimeout] from now on, as the client's turn may not have come. In other
+// states it changes nothing.
+func (h *Handshake) WaitOn(now time.Time, out []Output) []Output {
+	if h.state == HandshakeAwaitConfirm { // rule: TestHandshakeWaitOn
+		return h.setState(now, HandshakeAwaitConfirm, out)
+	}
+	return out
+}
+
 // Advance ends waits whose time is up. Too early is harmless.
 func (h *Handshake) Advance(now time.Time, out []Output) []Output {
 	if h.deadline.IsZero() || now.Before(h.deadline) {

@@ -50,6 +50,8 @@ type handshake struct {
 
 	ended bool // the peer has closed TCP while its link was still to come
 
+	turn *turn // of a server that has sent Accept for SMC-R
+
 	end time.Time // of all patience with a client, zero for none
 	err error     // of the end, nil if the connection can be used
 
@@ -97,6 +99,8 @@ func (h *Host) shakeSMCR(ctx context.Context, role core.Role, c *Conn, buffer in
 	switch {
 	case role == core.RoleServer && h.refusesServer(c.local): // rule: TestPolicySMCR
 		w.why = clc.DiagNotAllowed // it has begun with CLC, which needs an answer
+	case role == core.RoleServer && h.turns.full(addrOf(c.RemoteAddr()).Unmap()):
+		w.why = clc.DiagBusy
 	case !require.met(ModeSMCR):
 		w.why = clc.DiagPolicy // it awaits our word, and would be reset if it got SMC-R
 	}
@@ -127,6 +131,7 @@ func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way,
 		s.end = time.Now().Add(handshakeTimeout)
 	}
 	s.news.tcp = c.tcp
+	defer s.leaveTurn()
 	if ctx.Done() == nil { // it never ends
 		s.run()
 		return s.err
@@ -197,6 +202,7 @@ func (s *handshake) run() {
 				}
 			}
 			s.queue = s.core.HandleMessage(now, m, err, s.queue)
+			s.noteTurn(now, m)
 		case errors.As(err, &decode) && s.foreign != nil:
 			s.notCLC()
 			return
@@ -204,6 +210,9 @@ func (s *handshake) run() {
 			s.queue = s.core.HandleMessage(now, nil, err, s.queue)
 		case errors.Is(err, errNews) || s.ctx.Err() == nil && errors.Is(err, os.ErrDeadlineExceeded) && s.news.any():
 			s.takeNews(now)
+		case errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && s.waitsForTurn(now):
+			s.end = now.Add(handshakeTimeout)
+			s.queue = s.core.WaitOn(now, s.queue)
 		case errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.outOfTime(now):
 			s.queue = s.core.Advance(now, s.queue)
 		case s.outOfTime(now):
@@ -214,6 +223,26 @@ func (s *handshake) run() {
 		default:
 			s.queue = s.core.HandleTCPEnd(now, err, s.queue)
 		}
+	}
+}
+
+// waitsForTurn reports whether a client of SMC-R has not confirmed since its turn may not have come.
+func (s *handshake) waitsForTurn(now time.Time) bool {
+	return s.turn != nil && s.core.State() == core.HandshakeAwaitConfirm && s.turn.mayWait(now)
+}
+
+// noteTurn takes note of a Confirm, with which the client's turn has come, and of the time that the rest may take.
+func (s *handshake) noteTurn(now time.Time, m clc.Message) {
+	if _, ok := m.(clc.Confirm); ok && s.turn != nil {
+		s.turn.confirmed(now, s.core.State() == core.HandshakeLinkTurn)
+		s.end = now.Add(handshakeTimeout)
+	}
+}
+
+// leaveTurn lets the next client have its turn.
+func (s *handshake) leaveTurn() {
+	if s.turn != nil {
+		s.turn.leave(time.Now())
 	}
 }
 
@@ -335,6 +364,9 @@ func (s *handshake) carryOut() {
 				s.release() // rule: TestLinkEndsBeforeDecline
 			}
 			s.send(out.Message)
+			if a, ok := out.Message.(clc.Accept); ok && s.chosen.mode() == core.SMCR {
+				s.turn = s.host.turns.enter(s.remote(), !a.FirstContact, time.Now())
+			}
 		case core.Prepare:
 			s.prepare(out.Choice)
 		case core.Established:

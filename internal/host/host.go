@@ -39,6 +39,7 @@ type Host struct {
 	sweeper  sweeper
 	rnics    rnics
 	filtered filteredPeers
+	turns    turns
 	rmbBytes atomic.Int64 // of all RMBs
 
 	ringBytes atomic.Int64 // of the send rings of connections over SMC-R

@@ -9,6 +9,13 @@ const (
 	clcTimeout       = 6 * time.Second
 	handshakeTimeout = 10 * time.Second
 
+	// maxConfirmWait bounds the wait for a Confirm of a client of SMC-R that other connections of its peer keep from its turn, and
+	// maxAcceptsOfPeer how many of a peer may wait: 500 at once are to succeed with a slow peer, and a listener has places for other peers.
+	// lateConfirmWait is that of a client that has a link with us, though nothing of its peer moves.
+	maxConfirmWait   = 2 * time.Minute
+	lateConfirmWait  = 20 * time.Second
+	maxAcceptsOfPeer = maxHandshakes * 3 / 4
+
 	// Buffer sizes that can be asked for: the size code has 4 bits (RFC 7609 p.100), of
 	// which we use 16 KiB to 8 MiB.
 	minBuffer = 16 << 10

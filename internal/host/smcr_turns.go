@@ -1,0 +1,104 @@
+package host
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// This file has how long a server waits for the Confirm of a client that may have to wait for its turn.
+//
+// Linux's net/smc has its connections take turns between Accept and Confirm (smc_client_lgr_pending): of two hundred that dial at once the last one confirms
+// after many seconds, and is not to blame. So the time for a Confirm begins when the client's turn can have come: anew with each Confirm
+// of another connection of the same peer, and while the first contact of one is under way. A client that was named a link group which it has a link of may
+// also be late for reasons that we do not see, and take the connection for established when its Confirm is sent: it is not reset at once, so that a late Confirm is answered.
+// A stranger of which nothing comes has no more time than before.
+
+// turns are the handshakes of a host, as a server of SMC-R, that have sent Accept, by peer.
+type turns struct {
+	mu    sync.Mutex
+	peers map[netip.Addr]*peerTurns
+}
+
+type peerTurns struct {
+	open int       // handshakes
+	busy int       // of them, those whose first contact is under way
+	last time.Time // of the newest Confirm, or the end of a first contact; zero: none
+}
+
+// A turn is one handshake's part. Its handshake's goroutine uses it.
+type turn struct {
+	turns *turns
+	peer  netip.Addr
+	since time.Time // of the Accept
+	known bool      // that names a link group which there was before
+	busy  bool
+	over  bool
+}
+
+// full reports whether a peer has as many Accepts open as it may: it must not take all places of a listener.
+func (t *turns) full(peer netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.peers[peer]
+	return p != nil && p.open >= maxAcceptsOfPeer // rule: TestTurns: p.open >= maxAcceptsOfPeer -> false
+}
+
+// enter adds a handshake. The caller calls leave.
+func (t *turns) enter(peer netip.Addr, known bool, now time.Time) *turn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.peers == nil {
+		t.peers = make(map[netip.Addr]*peerTurns)
+	}
+	p := t.peers[peer]
+	if p == nil {
+		p = new(peerTurns)
+		t.peers[peer] = p
+	}
+	p.open++
+	return &turn{turns: t, peer: peer, known: known, since: now}
+}
+
+// confirmed takes note that the Confirm has come: the next client's turn begins, or, with a first contact, does when that is over.
+func (x *turn) confirmed(now time.Time, firstContact bool) {
+	x.turns.mu.Lock()
+	defer x.turns.mu.Unlock()
+	p := x.turns.peers[x.peer]
+	p.last = now
+	if firstContact && !x.busy {
+		x.busy = true
+		p.busy++
+	}
+}
+
+// leave ends the part of a handshake that is over, however it ended.
+func (x *turn) leave(now time.Time) {
+	x.turns.mu.Lock()
+	defer x.turns.mu.Unlock()
+	if x.over {
+		return
+	}
+	x.over = true
+	p := x.turns.peers[x.peer]
+	if x.busy {
+		p.busy--
+		p.last = now
+	}
+	if p.open--; p.open == 0 {
+		delete(x.turns.peers, x.peer)
+	}
+}
+
+// mayWait reports whether the time of a client that has not confirmed begins anew, since its turn may not have come.
+func (x *turn) mayWait(now time.Time) bool {
+	x.turns.mu.Lock()
+	defer x.turns.mu.Unlock()
+	p := x.turns.peers[x.peer]
+	moves := p.busy > 0 || now.Sub(p.last) < clcTimeout // rule: TestTurns: p.busy > 0 || now.Sub(p.last) < clcTimeout -> false
+	limit := maxConfirmWait
+	if !moves && x.known {
+		moves, limit = true, lateConfirmWait
+	}
+	return moves && now.Sub(x.since) < limit // rule: TestTurns: moves && now.Sub(x.since) < limit -> moves
+}

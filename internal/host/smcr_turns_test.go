@@ -1,0 +1,70 @@
+package host
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestTurns has clients of a peer wait for their turns: as long as the peer moves, and no longer; and others do not wait for it.
+func TestTurns(t *testing.T) {
+	var all turns
+	start := time.Unix(1000, 0)
+	at := func(d time.Duration) time.Time { return start.Add(d) }
+	peer, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	first, second, last := all.enter(peer, false, start), all.enter(peer, false, start), all.enter(peer, false, start)
+	alone := all.enter(other, false, start)
+
+	if last.mayWait(at(clcTimeout)) {
+		t.Error("a client waits for its turn, and nobody has one")
+	}
+	first.confirmed(at(time.Second), true)
+	if !last.mayWait(at(time.Minute)) {
+		t.Error("a client cannot wait while the first contact of another is under way")
+	}
+	first.leave(at(20 * time.Second))
+	first.leave(at(time.Hour)) // only once
+	if !last.mayWait(at(20*time.Second + clcTimeout - 1)) {
+		t.Error("a client cannot wait after a first contact")
+	}
+	if last.mayWait(at(20*time.Second + clcTimeout)) {
+		t.Error("a client waits, and nobody else has had a turn")
+	}
+	second.confirmed(at(30*time.Second), false)
+	if !last.mayWait(at(30*time.Second+clcTimeout-1)) || last.mayWait(at(30*time.Second+clcTimeout)) {
+		t.Error("a Confirm is another time for those behind")
+	}
+	if alone.mayWait(at(30 * time.Second)) {
+		t.Error("a client waits for those of another peer")
+	}
+	second.confirmed(at(maxConfirmWait-time.Second), false)
+	if !last.mayWait(at(maxConfirmWait-1)) || last.mayWait(at(maxConfirmWait)) {
+		t.Errorf("a client waits, and for %v at most", maxConfirmWait)
+	}
+	for _, x := range []*turn{second, last, alone} {
+		x.leave(at(maxConfirmWait))
+	}
+	if len(all.peers) != 0 {
+		t.Errorf("%d peers are kept", len(all.peers))
+	}
+
+	late := all.enter(peer, true, start)
+	if !late.mayWait(at(lateConfirmWait-1)) || late.mayWait(at(lateConfirmWait)) {
+		t.Errorf("a client that has a link with us may be late, by %v", lateConfirmWait)
+	}
+	late.leave(start)
+
+	var open []*turn
+	for !all.full(peer) {
+		if open = append(open, all.enter(peer, false, start)); len(open) > maxHandshakes {
+			t.Fatal("a peer can have all places of a listener")
+		}
+	}
+	if len(open) < 500 || all.full(other) {
+		t.Errorf("full after %d, want at least 500, and room for others: %t", len(open), !all.full(other))
+	}
+	open[0].leave(start)
+	if all.full(peer) {
+		t.Error("no room after one has ended")
+	}
+}
