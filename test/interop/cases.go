@@ -164,6 +164,15 @@ func allCases() []testCase {
 			run: failover{crowd, downs[1:3]}.server, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
 		},
 
+		{name: "smcr/rush/server", what: "SMC-R: 500 programs of the guest dial at once", run: rush{500}.server, mayFind: declined},
+		{
+			name: "smcr/window/client", what: "SMC-R: the window is full, the guest reads everything, and the word of it is lost with its link; we are the client",
+			run: fullWindow{true}.run, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
+		},
+		{
+			name: "smcr/window/server", what: "SMC-R: the same, the guest is the client",
+			run: fullWindow{false}.run, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
+		},
 		{name: "smcr/guard", what: "SMC-R where packets are lost that must not be: the checks of counters and of gosmc dump have to object", run: underLoss.client, conditions: caught},
 
 		{name: "pingpong/client", what: asClient, run: client},

@@ -266,6 +266,58 @@ func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c convers
 	return nil
 }
 
+// A rush is a case: so many programs of the guest dial at once that its kernel, which has them take turns, needs longer than a handshake may take
+// otherwise. None fails, and none hangs.
+type rush struct{ conns int }
+
+func (r rush) server(ctx context.Context, l *lab) error {
+	if err := l.ready(ctx); err != nil {
+		return err
+	}
+	h, err := l.host(host.Config{})
+	if err != nil {
+		return err
+	}
+	listener, err := l.listen(ctx, h, host.AnyMode)
+	if err != nil {
+		return err
+	}
+	c := says(talk.Echo, 1000).times(r.conns)
+	began := time.Now()
+	finish, err := l.vm.start(ctx, fmt.Sprintf("smcpeer dial %v %v %d %d %d", listener.Addr(), c.Kind, c.N, c.Rounds, c.conns))
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // it is closed at the end
+			}
+			stop := context.AfterFunc(ctx, func() { conn.SetLinger(0); conn.Close() })
+			go func() {
+				defer stop()
+				talk.Serve(conn, nil) // the guest says how it went
+			}()
+		}
+	}()
+	said, err := finish()
+	smcr, good := 0, 0
+	for line := range strings.Lines(said) {
+		if strings.HasPrefix(line, "ok ") {
+			good++
+		}
+		if strings.HasPrefix(line, "ok ") && strings.Contains(line, "mode=smc-r") {
+			smcr++
+		}
+	}
+	l.note("%v: %d by SMC-R, %d by TCP: %.1f s", c, smcr, good-smcr, time.Since(began).Seconds())
+	if err != nil || good != r.conns || smcr == 0 {
+		return fmt.Errorf("%d of %d connections were good, %d by SMC-R: %w", good, r.conns, smcr, err)
+	}
+	return nil
+}
+
 // all runs f n times at the same time.
 func all(n int, f func(i int) error) error {
 	errs := make([]error, n)

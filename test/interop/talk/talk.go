@@ -34,11 +34,13 @@ const (
 	UrgentInline                 // likewise, with the byte in its place in the stream
 	UrgentPush                   // there only
 	Both                         // as Duplex, but each side waits for the other one's bytes, and neither is done writing before both have read all
+	Give                         // N bytes there; then the server says that it has them
+	Take                         // N bytes back; then the client says that it has them
 )
 
 var names = map[string]Kind{
 	"echo": Echo, "duplex": Duplex, "half": Half, "unread": Unread, "reset": Reset, "gone": Gone,
-	"urgent": Urgent, "inline": UrgentInline, "push": UrgentPush, "both": Both,
+	"urgent": Urgent, "inline": UrgentInline, "push": UrgentPush, "both": Both, "give": Give, "take": Take,
 }
 
 // ParseKind returns the kind of a name.
@@ -153,6 +155,16 @@ func Client(c Conn, s Script) error {
 		return exchange(c, s.N, s.Seed)
 	case Urgent, UrgentInline, UrgentPush:
 		return urgent(c, s, true)
+	case Give:
+		if err := give(c, s); err != nil {
+			return err
+		}
+		return closeBoth(c)
+	case Take:
+		if err := take(c, s); err != nil {
+			return err
+		}
+		return closeBoth(c)
 	}
 	return fmt.Errorf("no client for %v", s.Kind)
 }
@@ -215,8 +227,34 @@ func serve(c Conn, s Script) error {
 		return expectReset("read", err)
 	case Urgent, UrgentInline, UrgentPush:
 		return urgent(c, s, false)
+	case Give:
+		if err := take(c, s); err != nil {
+			return err
+		}
+		return expectEnd(c)
+	case Take:
+		if err := give(c, s); err != nil {
+			return err
+		}
+		return expectEnd(c)
 	}
 	return fmt.Errorf("no server for %v", s.Kind)
+}
+
+// give sends the bytes of a script, and waits for the word of the other side that it has them.
+func give(c Conn, s Script) error {
+	if err := send(c, s.N, s.Seed); err != nil {
+		return err
+	}
+	return receive(c, 1, s.Seed)
+}
+
+// take is the other side of that.
+func take(c Conn, s Script) error {
+	if err := receive(c, s.N, s.Seed); err != nil {
+		return err
+	}
+	return send(c, 1, s.Seed)
 }
 
 // exchange sends n bytes and reads them back, at the same time: they may be more than the buffers hold.

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/test/interop/talk"
+)
+
+// A fullWindow is a case: the guest's program does not read until its buffer is full; then it reads everything, and the word of its kernel that it has done so is lost
+// with the link over which it goes. Linux says it once, and has to be asked in a way that it understands.
+type fullWindow struct{ client bool }
+
+func (f fullWindow) run(ctx context.Context, l *lab) error {
+	if err := l.readyTwin(ctx, true); err != nil {
+		return err
+	}
+	for _, first := range []bool{true, false} { // the interface of the link
+		if err := f.try(ctx, l, first); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// try does it once. The second time the first link is busy with a connection of which nothing is lost, so that the one of the case is on the second link.
+func (f fullWindow) try(ctx context.Context, l *lab, first bool) error {
+	h, err := l.host(host.Config{SMCRDevices: twinDevices})
+	if err != nil {
+		return err
+	}
+	c := says(talk.Take, 3_000_000) // the server sends
+	if f.client {
+		c.Kind = talk.Give // the client sends
+	}
+	conns := 1
+	if !first {
+		conns = 2
+	}
+	c = c.times(conns)
+	undo := func() error {
+		ctx := context.WithoutCancel(ctx)
+		return errors.Join(l.inGuest(ctx, restore("eth0")+"; "+restore("eth2")+"; /bin/ip link set eth0 up; /bin/ip link set eth2 up; "+guestAddress6),
+			l.inGuest(ctx, "kill -CONT $(pidof smcpeer) 2>/dev/null; true"))
+	}
+	l.atEnd(undo)
+	w := witness{
+		open:    func(ctx context.Context, _ int) error { return l.agree(ctx, "SYMMETRIC") },
+		talking: func(ctx context.Context, conns []*host.Conn) error { return f.cut(ctx, l, conns, first) },
+		said:    func(ctx context.Context) error { return errors.Join(l.moved(ctx), undo()) },
+	}
+	if f.client {
+		err = l.dialGuest(ctx, h, c, w)
+	} else {
+		var listener *host.Listener
+		if listener, err = l.listen(ctx, h, host.RequireSMCR); err == nil {
+			err = l.serveGuest(ctx, listener, c, w)
+		}
+	}
+	if err := errors.Join(err, h.Close()); err != nil {
+		return err
+	}
+	return l.agree(ctx, "")
+}
+
+// cut fills the window, has the guest's program read it, and cuts the link meanwhile.
+func (f fullWindow) cut(ctx context.Context, l *lab, conns []*host.Conn, first bool) error {
+	total := func() (out uint64) {
+		for _, c := range conns {
+			_, sent := c.Totals()
+			out += sent
+		}
+		return out
+	}
+	if err := try(ctx, "bytes of the transfer", func() (bool, error) { return total() >= uint64(100_000*len(conns)), nil }); err != nil {
+		return err
+	}
+	if err := l.inGuest(ctx, "kill -STOP $(pidof smcpeer)"); err != nil {
+		return err
+	}
+	const settled = 2 * time.Second // nothing more is taken for so long: the window is full
+	last, since := total(), time.Now()
+	err := try(ctx, "a full window", func() (bool, error) {
+		if n := total(); n != last {
+			last, since = n, time.Now()
+		}
+		return time.Since(since) >= settled, nil
+	})
+	if err != nil {
+		return err
+	}
+	dev, err := l.guestDevice(ctx, first)
+	if err != nil {
+		return err
+	}
+	// What the guest sends vanishes from now on, and that is what its kernel says of the reads.
+	if err := l.inGuest(ctx, losesOut(dev)+"; kill -CONT $(pidof smcpeer)"); err != nil {
+		return err
+	}
+	err = try(ctx, "a lost packet of the guest's", func() (bool, error) {
+		text, err := l.vm.run(ctx, commandTimeout, "/bin/tc -s qdisc show dev "+dev)
+		return strings.Contains(text, "netem") && !strings.Contains(text, "dropped 0,"), err
+	})
+	if err != nil {
+		return err
+	}
+	l.note("%s goes down after the word of a read was lost", dev)
+	return l.inGuest(ctx, "/bin/ip link set "+dev+" down")
+}
+
+// guestDevice returns the guest's interface of the first link of the only group, or of the other one.
+func (l *lab) guestDevice(ctx context.Context, first bool) (string, error) {
+	groups, err := l.linkGroups(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, g := range groups {
+		for _, link := range g.Links {
+			gid, err := netip.ParseAddr(link.PeerGID)
+			if err != nil {
+				return "", err
+			}
+			switch isFirst := gid.Unmap() == guestAddr4; {
+			case link.Conns == 0 || isFirst != first:
+			case isFirst:
+				return "eth0", nil
+			default:
+				return "eth2", nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no connection is on the link that the case wants to cut: %+v", groups)
+}
