@@ -142,7 +142,7 @@ func TestAddLinkContinuationLate(t *testing.T) {
 	}
 	p.client.fail(3)
 	release()
-	if p.client.lc.State() != ControlActive || p.client.links() != "1:1-1" {
+	if p.client.lc.State() != ControlActive || p.client.lc.link(3) != nil {
 		t.Errorf("%v, %v, links %q", p.client.lc.State(), p.client.lc.Failure(), p.client.links())
 	}
 	p.pass(5 * time.Minute)

@@ -16,10 +16,46 @@ type addRetry struct {
 	at        time.Time // zero: not by itself
 	last      time.Time // of the last attempt
 	delay     time.Duration
-	flaps     int        // links in a row that were lost soon
+	soon      int // further attempts of a group that has lost its second link, one every AddLinkPause
+	flaps     []pairFlaps
 	attempted bool       // in the first contact
 	hinted    bool       // the client has another RNIC
 	gids      []wire.GID // the client's, as it has told
+}
+
+// pairFlaps is how many links in a row were lost soon between two RNICs.
+type pairFlaps struct {
+	local, peer LinkEnd
+	n           int
+}
+
+// noteFlap takes note of a link that was lost.
+func (lc *LinkControl) noteFlap(now time.Time, lost *controlLink) {
+	n := 0
+	lc.retry.flaps = slices.DeleteFunc(lc.retry.flaps, func(f pairFlaps) bool {
+		same := sameRNIC(f.local, lost.local) && sameRNIC(f.peer, lost.peer)
+		if same {
+			n = f.n
+		}
+		return same
+	})
+	if now.Sub(lost.upSince) >= linkSteady { // rule: TestAddLinkRetry
+		lc.retry.delay = 0
+		return
+	}
+	lc.retry.flaps = append(lc.retry.flaps, pairFlaps{lost.local, lost.peer, n + 1})
+	lc.retry.flaps = lc.retry.flaps[max(0, len(lc.retry.flaps)-maxFailedPairs):]
+}
+
+// flapsOfNext returns how many links in a row did not hold between the RNICs whose turn it is.
+func (lc *LinkControl) flapsOfNext(now time.Time) (n int) {
+	local, target, ok := lc.plan(now, true)
+	for _, f := range lc.retry.flaps {
+		if ok && sameRNIC(f.local, local.end()) && (target.IsZero() || sameRNIC(f.peer, LinkEnd{GID: target})) { // rule: TestAddLinkAlternating: ok && sameRNIC(f.local, local.end()) && (target.IsZero() || sameRNIC(f.peer, LinkEnd{GID: target})) -> true
+			n = max(n, f.n)
+		}
+	}
+	return n
 }
 
 // SetRNICs says which RNICs of ours may be an end of a link now. A new one is a reason to attempt another link, or to ask
@@ -86,6 +122,11 @@ func (lc *LinkControl) setRetry(now time.Time) {
 	if first == 0 {
 		first = AddLinkRetry
 	}
+	if first > 0 && lc.retry.soon > 0 { // rule: TestAddLinkSingle: first > 0 && lc.retry.soon > 0 -> false
+		lc.retry.soon--
+		lc.retry.at = earliest(lc.retry.at, now.Add(min(first, lc.pause(now))))
+		return
+	}
 	if first > 0 { // rule: TestAddLinkRetry
 		lc.retry.delay = min(max(2*lc.retry.delay, first), max(first, AddLinkRetryMax))
 		lc.retry.at = earliest(lc.retry.at, now.Add(lc.retry.delay)) // rule: TestAddLinkFreshAfterFailure, TestAddLinkFreshKept: earliest(lc.retry.at, now.Add(lc.retry.delay)) -> now.Add(lc.retry.delay)
@@ -95,7 +136,7 @@ func (lc *LinkControl) setRetry(now time.Time) {
 // retryNow has a server try as soon as may be, as either side has another RNIC. What has failed before was without it.
 func (lc *LinkControl) retryNow(now time.Time) {
 	lc.retry.delay = 0 // rule: TestAddLinkFreshAnew
-	lc.retry.at = lc.notBefore(now, lc.pause())
+	lc.retry.at = lc.notBefore(now, lc.pause(now))
 }
 
 // askAgain has a client, whose link was lost or not confirmed, say once more that it has an RNIC for one: it "set a timer to send an ADD LINK to
@@ -116,23 +157,20 @@ func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
 // retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long, and a client ask for
 // it after a while.
 func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
-	lc.noteFailed(now, lost)                 // rule: TestAddLinkRotate
-	if now.Sub(lost.upSince) >= linkSteady { // rule: TestAddLinkRetry
-		lc.retry.delay, lc.retry.flaps = 0, 0
-	} else {
-		lc.retry.flaps++
-	}
+	lc.noteFailed(now, lost) // rule: TestAddLinkRotate
+	lc.noteFlap(now, lost)
+	lc.retry.soon, lc.retry.delay = singleTries, 0
 	if lc.role == RoleServer {
-		lc.retry.at = lc.notBefore(now, max(lc.retry.delay, lc.pause()))
+		lc.retry.at = lc.notBefore(now, lc.pause(now))
 	} else if lc.retry.at.IsZero() { // rule: TestAddLinkAskAfterLoss
 		lc.setRetry(now)
 	}
 }
 
-// pause is the least time between two attempts: it doubles with each further link that does not hold, so that an RNIC that comes and
+// pause is the least time between two attempts: it doubles with each further link that does not hold between the same RNICs, so that one that comes and
 // goes is no storm of ADD LINK, nor does it move connections all the time.
-func (lc *LinkControl) pause() time.Duration {
-	return min(AddLinkPause<<min(max(lc.retry.flaps-1, 0), 16), AddLinkPauseMax) // rule: TestAddLinkFlapping: AddLinkPause<< -> AddLinkPause, AddLinkPause<<
+func (lc *LinkControl) pause(now time.Time) time.Duration {
+	return min(AddLinkPause<<min(max(lc.flapsOfNext(now)-freeFlaps, 0), 16), AddLinkPauseMax) // rule: TestAddLinkFlapping: AddLinkPause<< -> AddLinkPause, AddLinkPause<<
 }
 
 // notBefore is when the next attempt may be, if there is a reason for one now.

@@ -504,3 +504,27 @@ func TestSEIDNotForSMCR(t *testing.T) {
 		t.Errorf("the server tried %v and ended with %s, want a Decline for want of a UEID", p.tried, p.end(RoleServer))
 	}
 }
+
+// TestHandshakeWaitOn has a server wait longer for a Confirm, of which it still takes the one that comes, and for nothing else.
+func TestHandshakeWaitOn(t *testing.T) {
+	client := only(clientCaps(t), "Rv2").normalized()
+	proposal, _ := client.proposal()
+	h := NewHandshake(RoleServer, only(serverCaps(t), "Rv2"))
+	h.Start(epoch, nil)
+	later := epoch.Add(HandshakeTimeout)
+	if outs := h.WaitOn(later.Add(-1), nil); len(outs) != 0 || !h.Deadline().Equal(later) {
+		t.Errorf("WaitOn for a Proposal = %v, deadline %v", outs, h.Deadline())
+	}
+	outs := h.HandleMessage(epoch, proposal, nil, nil)
+	h.Prepared(epoch, resources(outs[len(outs)-1].(Prepare).Choice, RoleServer, true, 0x20), nil)
+	if h.State() != HandshakeAwaitConfirm || !h.Deadline().Equal(later) {
+		t.Fatalf("%v until %v, want %v until %v", h.State(), h.Deadline(), HandshakeAwaitConfirm, later)
+	}
+	h.WaitOn(later, nil)
+	if outs := h.Advance(later, nil); len(outs) != 0 || h.Over() || !h.Deadline().Equal(later.Add(HandshakeTimeout)) {
+		t.Errorf("Advance after WaitOn = %v, %v, deadline %v", outs, h.State(), h.Deadline())
+	}
+	if h.Advance(later.Add(HandshakeTimeout), nil); h.State() != HandshakeFailed {
+		t.Errorf("%v in the end, want %v", h.State(), HandshakeFailed)
+	}
+}

@@ -104,13 +104,16 @@ const (
 	LinkLeaveTimeout = time.Second
 
 	// AddLinkRetry is how long a server waits with another attempt at a further link, RFC 7609 C.8; each time twice as long,
-	// up to AddLinkRetryMax. AddLinkPause is the least time between two attempts, whatever the reason for the second, and AddLinkPauseMax after many links that did not hold; a link that
-	// has held for linkSteady was no failure. All ours: Linux net/smc tries when a port comes up, or a link is lost.
+	// up to AddLinkRetryMax. Before that, where a group has lost its second link, it tries, or a client asks, every AddLinkPause, singleTries times: the loss of the other link would
+	// be the end of the group. AddLinkPause is the least time between two attempts, whatever the reason for the second. Between two RNICs whose link did not hold more than freeFlaps times it is twice
+	// as long each time, up to AddLinkPauseMax; a link that has held for linkSteady was no failure. All ours: Linux net/smc tries when a port comes up, or a link is lost.
 	AddLinkRetry    = 10 * time.Second
 	AddLinkRetryMax = 5 * time.Minute
 	AddLinkPause    = time.Second
 	AddLinkPauseMax = time.Minute
 	linkSteady      = 10 * time.Second
+	singleTries     = 60
+	freeFlaps       = 4
 
 	// FailedPairMemory is how long two RNICs between which a link has failed are tried after others, and maxFailedPairs of how many pairs that is
 	// known: all that 8 RNICs of either side can make. Ours.
