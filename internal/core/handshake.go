@@ -40,7 +40,7 @@ import (
 //	LinkTurn       both    LinkFailed, Advance            FellBack       SendCLC Decline, FallBack
 //	LinkTurn       server  Advance, one link              Failed         EndTCP
 //	LinkTurn, LinkWait  server  LinkConfirmed             AddLink        SetTimer
-//	LinkWait       server  LinkFailed                     Failed         EndTCP
+//	LinkWait       server  LinkFailed                     same           SetTimer (the client's Decline may come)
 //	LinkWait       client  LinkRequested                  LinkTurn       SetTimer
 //	LinkWait       client  LinkFailed                     same           (declines when it is its turn)
 //	LinkReplied    client  LinkConfirmed                  AddLink        SetTimer
@@ -93,7 +93,7 @@ type Handshake struct {
 	reason    clc.Diagnosis // the last that was noted
 	byType    clc.DiagnosisByType
 
-	linkFailed clc.Diagnosis // client: the link failed while it was not our turn
+	linkFailed clc.Diagnosis // the link failed while it was not our turn
 }
 
 // NewHandshake returns the handshake of a client or a server, not yet started.
@@ -289,13 +289,16 @@ func (h *Handshake) LinkFailed(now time.Time, why clc.Diagnosis, out []Output) [
 		return h.decline(now, why, out)
 	case h.state == HandshakeLinkReplied, h.state == HandshakeAddLink && h.role == RoleClient:
 		return h.replyLost(now, why, out)
-	case h.state == HandshakeAddLink, h.state == HandshakeLinkWait && h.role == RoleServer:
-		// "The client should get a negative return code and initiate fallback" (RFC 7609
-		// C.7); we have sent CONFIRM LINK, or ADD LINK, and may not.
-		return h.linkLost(now, why, out)
+	case h.state == HandshakeAddLink:
+		return h.linkLost(now, why, out) // we have sent ADD LINK, and may not decline
 	case h.state == HandshakeLinkWait:
-		// The server notices too, and declines; or its CONFIRM LINK comes, and then we do.
-		h.linkFailed = why
+		// The server notices too, and declines; or its CONFIRM LINK comes, and then we do. Of a server "the client should get a negative return code and initiate
+		// fallback" (RFC 7609 C.7): we have sent CONFIRM LINK, and may not. Its Decline may be behind the news of the link, as with Linux
+		// net/smc, whose queue pair fails together with the registration of memory for which it declines.
+		first := h.linkFailed == clc.DiagNone
+		if h.linkFailed = why; first && h.role == RoleServer { // its time begins with what it may have noticed
+			return h.setState(now, HandshakeLinkWait, out)
+		}
 	}
 	return out
 }
@@ -354,6 +357,9 @@ func (h *Handshake) Advance(now time.Time, out []Output) []Output {
 	case HandshakeLinkWait:
 		if h.role == RoleClient {
 			return h.timeout(now, "CONFIRM LINK", out)
+		}
+		if h.linkFailed != clc.DiagNone {
+			return h.linkLost(now, h.linkFailed, out)
 		}
 		return h.timeout(now, "CONFIRM LINK reply", out)
 	case HandshakePreparing:

@@ -528,3 +528,24 @@ func TestHandshakeWaitOn(t *testing.T) {
 		t.Errorf("%v in the end, want %v", h.State(), HandshakeFailed)
 	}
 }
+
+// TestHandshakeLateDecline has the link fail for a server before the client's Decline is there, which says why: the connection becomes TCP, as the client
+// has made it. Without a Decline it ends, as the client may take the link for confirmed.
+func TestHandshakeLateDecline(t *testing.T) {
+	for _, declines := range []bool{true, false} {
+		b := newBench(t, RoleServer, "r1")
+		for _, w := range strings.Fields("start proposal prepared confirm requested") {
+			b.do(w)
+		}
+		if now, outs := b.do("down"); words(now, outs) != "t(5)" || b.h.State() != HandshakeLinkWait {
+			t.Fatalf("the link fails: %s, %v; want to wait on", words(now, outs), b.h.State())
+		}
+		event, want := "decline", HandshakeFellBack
+		if !declines {
+			event, want = "late", HandshakeFailed
+		}
+		if now, outs := b.do(event); b.h.State() != want {
+			t.Errorf("%s: %v, %s; want %v", event, b.h.State(), words(now, outs), want)
+		}
+	}
+}
