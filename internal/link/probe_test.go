@@ -47,7 +47,12 @@ func (x *silent) writes(n int) []byte {
 	for i := range all {
 		all[i] = byte(i % 251)
 	}
-	go x.a.Write(all)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		x.a.Write(all)
+	}()
+	x.t.Cleanup(func() { x.a.CloseWrite(); <-done }) // nobody waits for room any more
 	return all
 }
 
