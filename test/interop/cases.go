@@ -207,6 +207,10 @@ func allCases() []testCase {
 			provokes: []string{"our rcvd_fatal_err", "our sent_fatal_err"}, tolerates: []string{"our dropped"}, run: notAllowed,
 		},
 		{
+			name: "refuse/ended", what: "the guest sends to a queue pair that is gone: remote operation error, not again for ever",
+			provokes: []string{"our device unknown_qp"}, tolerates: []string{"guest completer_retry_err"}, run: refused(endedPeer),
+		},
+		{
 			name: "refuse/length/by-guest", what: "our SEND is longer than the guest's receive: remote operation error, as rxe has it",
 			provokes: []string{"our rcvd_fatal_err"}, run: refused(tooLong(16, messageLen), tooLong(2048, 3000)),
 		},

@@ -137,6 +137,18 @@ func badGuestWrite(offset, length int, keyBits wire.RKey, permission bool) func(
 	}
 }
 
+// endedPeer is a variant in which the guest SENDs to a queue pair of ours that is gone, as those of a process that was killed.
+// rxe sends again without end, so whoever has the port ends it.
+func endedPeer(ctx context.Context, _ *lab, e *endpoint, p *peer) error {
+	if err := e.qp.Close(); err != nil {
+		return err
+	}
+	if err := p.all(sendLine(0, flagSignaled, 0, span{0, messageLen}), sendLine(1, flagSignaled, 0, span{0, messageLen})); err != nil {
+		return err
+	}
+	return guestFailure(ctx, p, wcRemoteOperation)
+}
+
 // tooLong is a variant in which we SEND more than the guest has room for. rxe calls that an error of
 // its own, remote operation error; IBTA 9.7.4.1.8 has it as an invalid request.
 func tooLong(room, length int) func(context.Context, *lab, *endpoint, *peer) error {
