@@ -111,7 +111,8 @@ func (g *Groups) ServerJoin(key GroupKey, id wire.LinkID, maxConns int) (lg *Lin
 
 // ClientJoin adds a connection to the group that an Accept means: a new one with the given id on
 // first contact, else one that we have, preferably the one that the server calls peerID. If there
-// is none the reason is clc.DiagSync.
+// is none the reason is clc.DiagSync. A server names a group of SMC-D as soon as it has read our Confirm, which may be before
+// the handshake that sent it is over here: such a group is not confirmed, and known by peerID.
 func (g *Groups) ClientJoin(key GroupKey, firstContact bool, id, peerID wire.LinkID) (*LinkGroup, clc.Diagnosis) {
 	if firstContact {
 		lg, why := g.add(key, id)
@@ -122,8 +123,9 @@ func (g *Groups) ClientJoin(key GroupKey, firstContact bool, id, peerID wire.Lin
 	}
 	var found *LinkGroup
 	for _, lg := range g.groups[key] {
-		// rule: TestGroupsClient: lg.state == groupConfirmed -> true
-		if lg.state == groupConfirmed && (found == nil || lg.PeerID == peerID && found.PeerID != peerID) {
+		known := lg.state == groupConfirmed || key.Mode == SMCD && lg.state == groupPending && lg.PeerID == peerID
+		// rule: TestGroupsClient: known -> true
+		if known && (found == nil || lg.PeerID == peerID && found.PeerID != peerID) {
 			found = lg
 		}
 	}

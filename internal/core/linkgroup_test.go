@@ -62,8 +62,11 @@ func TestGroupsClient(t *testing.T) {
 		t.Errorf("ClientJoin without a group = %v, %v, want DiagSync", lg, why)
 	}
 	a, _ := g.ClientJoin(key, true, 1, 50)
-	if lg, why := g.ClientJoin(key, false, 2, 50); lg != nil || why != clc.DiagSync {
-		t.Errorf("ClientJoin of a group that is not confirmed = %v, %v, want DiagSync", lg, why)
+	if lg, why := g.ClientJoin(key, false, 2, 51); lg != nil || why != clc.DiagSync {
+		t.Errorf("ClientJoin of another group than one that is not confirmed = %v, %v, want DiagSync", lg, why)
+	}
+	if lg, why := g.ClientJoin(key, false, 2, 50); lg != a || why != clc.DiagNone {
+		t.Errorf("ClientJoin of a group whose Confirm is on its way = %v, %v, want that group", lg, why)
 	}
 	b, _ := g.ClientJoin(key, true, 3, 60) // the server made a second one
 	if a == b || a.PeerID != 50 || b.PeerID != 60 {
@@ -79,8 +82,8 @@ func TestGroupsClient(t *testing.T) {
 	if _, why := g.ClientJoin(keyA, false, 9, 50); why != clc.DiagSync {
 		t.Errorf("ClientJoin with the server's role = %v, want DiagSync", why)
 	}
-	if a.Conns != 3 || b.Conns != 2 {
-		t.Errorf("Conns = %d, %d, want 3, 2", a.Conns, b.Conns)
+	if a.Conns != 4 || b.Conns != 2 {
+		t.Errorf("Conns = %d, %d, want 4, 2", a.Conns, b.Conns)
 	}
 }
 

@@ -30,7 +30,7 @@ func (l *lab) fetches(name string, port int, files map[string]string) {
 		}
 	}
 	l.result(name+" of 60 at a time are the same", same)
-	l.shown(port) // a client that says nothing is accepted, too
+	l.shown(port)         // a client that says nothing is accepted, too
 	l.counted(15 + 1 + 1) // curl may do those in parallel on a few connections
 }
 
