@@ -220,7 +220,7 @@ func TestSMCRHostCloses(t *testing.T) {
 // their ends.
 func TestSMCRCloseAll(t *testing.T) {
 	r := newSMCRRig(t, func(c, s *Config) { c.ReadBuffer, s.ReadBuffer = 1<<20, 1<<20 })
-	data := make([]byte, 1<<20) // what the peer has room for, and more than is on its way at a time
+	data := make([]byte, 1<<19-1<<12) // what the peer has room for, at a first contact too, and more than is on its way at a time
 	smctest.Pattern(data, 0)
 	const count = 32
 	var clients, servers [count]*Conn
