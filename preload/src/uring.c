@@ -6,6 +6,7 @@
 #include "ring.h"
 
 #include <fcntl.h>
+#include <signal.h>
 
 #define PAUSES 50 /* times as long as a look has taken, nobody looks again: a program may have thousands of mappings */
 
@@ -22,17 +23,23 @@ static bool has(const char *text, size_t n, const char *word, size_t len)
 	return memmem(text, n, word, len) != NULL;
 }
 
-/* mapped says whether this process has a queue mapped, or liburing. Where /proc is not to be seen nobody can say. */
+/*
+ * mapped says whether this process has a queue mapped, or liburing. Where /proc is not to be seen nobody can say. No handler of a signal runs meanwhile:
+ * one that leaves by longjmp would leave the descriptor open.
+ */
 static bool mapped(void)
 {
+	const uint64_t all = ~0ull;
+	uint64_t mask = 0;
 	char text[128]; /* threads may have small stacks */
 	size_t have = 0;
 	bool is = false;
-	long n, fd = SYS(openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	long n, fd;
 
-	if (fd < 0)
-		return false;
-	while (!is && (n = SYS(read, fd, text + have, sizeof(text) - have)) > 0) {
+	if (SYS(rt_sigprocmask, SIG_SETMASK, &all, &mask, sizeof(mask)) != 0)
+		return true; /* a filter of system calls refuses it */
+	fd = SYS(openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	while (fd >= 0 && !is && (n = SYS(read, fd, text + have, sizeof(text) - have)) > 0) {
 		have += (size_t)n;
 		is = has(text, have, queue, sizeof(queue) - 1) || has(text, have, library, sizeof(library) - 1);
 		if (have > LONGEST) {
@@ -40,7 +47,9 @@ static bool mapped(void)
 			have = LONGEST;
 		}
 	}
-	SYS(close, fd);
+	if (fd >= 0)
+		SYS(close, fd);
+	SYS(rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof(mask));
 	return is;
 }
 
