@@ -82,7 +82,7 @@ func (h *linksHost) DeleteLink(group uint32, num uint8) error {
 // TestLinkDel deletes links: what is asked of whom, what is said, and what cannot be.
 func TestLinkDel(t *testing.T) {
 	dir := t.TempDir()
-	h := newLinksHost(t, dir, "a")
+	newLinksHost(t, dir, "a")
 	check := func(code int, says string, args ...string) {
 		t.Helper()
 		got := gosmc(t, "", append([]string{"link", "del"}, args...)...)
@@ -116,7 +116,7 @@ func TestLinkDel(t *testing.T) {
 	newLinksHost(t, dir, "b")
 	check(exitFailure, "2 hosts have a link group 0000001a, choose one with --pid or --dir", "1a", "2", "--dir", dir)
 	dir = t.TempDir()
-	h = newLinksHost(t, dir, "a")
+	h := newLinksHost(t, dir, "a")
 	check(exitOK, "link 2 of link group 0000001a has ended", "0x1a", "2", "--dir", dir)
 	if n := len(h.groups[1].Links); n != 1 {
 		t.Errorf("%d links are left when the command has ended", n)

@@ -46,7 +46,7 @@ func TestParseMessage(t *testing.T) {
 	}
 	for name, change := range map[string]func(b []byte){
 		"kind 0":       func(b []byte) { b[0] = 0 },
-		"kind 9":       func(b []byte) { b[0] = 9 },
+		"kind 10":      func(b []byte) { b[0] = 10 },
 		"version":      func(b []byte) { b[1] = 2 },
 		"length field": func(b []byte) { b[2]++ },
 	} {

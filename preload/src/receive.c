@@ -260,7 +260,7 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	if (flags & MSG_PEEK) {
 		if (r->side->edges)
 			receive_arm(r, fd);
-		peek_ring(r, fd, pub_load(r), s, 0);
+		peek_ring(r, fd, pub, s, 0);
 		return TURN_BYTES;
 	}
 	if (n > s->left)

@@ -21,6 +21,8 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "filters.h"
+
 #define CHECK(x)                                                                                        \
 	do {                                                                                            \
 		if (!(x)) {                                                                             \
@@ -62,7 +64,7 @@ static void trap(void)
 	struct sock_fprog all = {sizeof(f) / sizeof(f[0]), f};
 
 	CHECK(sigaction(SIGSYS, &act, NULL) == 0);
-	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) == 0);
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && filter_unseen(&all) == 0);
 }
 
 static int listener, end;

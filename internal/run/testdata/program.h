@@ -26,6 +26,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "filters.h"
+
 #define CHECK(what)                                                                            \
 	do {                                                                                   \
 		if (!(what)) {                                                                 \
