@@ -110,6 +110,7 @@ func TestLinkLayers(t *testing.T) {
 		{"UDP length of nothing", frame.Raw, join(v4[:24], []byte{0, 7}, v4[26:]), "1 RoCE malformed packet"},
 		{"another transport", frame.Raw, join(v4[:28], []byte{0x64}, v4[29:]), `1 RoCE other packet "opcode 0x64, not of a reliable connection"`},
 		{"knock", frame.Raw, join(v4[:24], []byte{0, 9}, v4[26:28], []byte{0}), `1 RoCE knock "asks the kernel whether anybody has the port"`},
+		{"knock at a queue pair", frame.Raw, join(v4[:24], []byte{0, 16}, v4[26:28], []byte{0, 0, 0, 0, 0, 0, 1, 2}), `1 RoCE knock "asks the kernel whether anybody has queue pair 0x102"`},
 		{"a byte that is no knock", frame.Raw, join(v4[:24], []byte{0, 9}, v4[26:28], []byte{1}), "1 RoCE malformed packet"},
 		{"BTH of another version", frame.Raw, join(v4[:29], []byte{1}, v4[30:]), "1 RoCE malformed packet [malformed: roce.Packet"},
 		{"nothing", frame.Ethernet, nil, ""},

@@ -3,6 +3,7 @@ package dissect
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/gosmc/smc/wire"
@@ -145,6 +146,9 @@ func (t *Tracker) badPacket(b []byte, truncated bool, err error, src, dst netip.
 	case len(b) == 1 && b[0] == 0: // of this module: package host asks so whether the peer's process has ended
 		e.Name = "knock"
 		e.Text = "asks the kernel whether anybody has the port"
+	case len(b) == 8 && binary.BigEndian.Uint32(b) == 0 && b[4] == 0: // the same, of a queue pair
+		e.Name = "knock"
+		e.Text = fmt.Sprintf("asks the kernel whether anybody has queue pair 0x%x", binary.BigEndian.Uint32(b[4:]))
 	default:
 		e.problem(Malformed, err.Error(), "IBTA 9.2")
 	}
