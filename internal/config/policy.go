@@ -257,7 +257,7 @@ func ParseSwitch(value string) (on bool, err error) {
 }
 
 // ParseDisabled reports what a value of [EnvDisabled] stands for, and whether it is one of those that [ParseSwitch] knows.
-// Whoever sets it to anything else wants something, and that is most likely what the name says.
+// Any other value counts as yes: a user who sets the variable most likely wants what its name says.
 func ParseDisabled(value string) (yes, known bool) {
 	if value == "" {
 		return false, true

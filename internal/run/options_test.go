@@ -113,7 +113,7 @@ func (a optionAnswer) equal(tcp optionAnswer) bool {
 		return false
 	}
 	values := differs(optionValues, a.level, a.name)
-	// What was set at levels of TCP and IP is kept nowhere, but for two options.
+	// Options of TCP and IP that were set are kept nowhere, but for two.
 	kept := a.level == unix.SOL_SOCKET && !differs(optionsUnkept, a.level, a.name) ||
 		a.level == unix.IPPROTO_TCP && (a.name == unix.TCP_NODELAY || a.name == unix.TCP_CORK)
 	return (values || a.values == tcp.values) && (values || !kept || a.after == tcp.after)

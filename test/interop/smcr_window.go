@@ -98,7 +98,7 @@ func (f fullWindow) cut(ctx context.Context, l *lab, conns []*host.Conn, first b
 	if err != nil {
 		return err
 	}
-	// What the guest sends vanishes from now on, and that is what its kernel says of the reads.
+	// The packets of the guest vanish from now on, and with them its word of the reads.
 	if err := l.inGuest(ctx, losesOut(dev)+"; kill -CONT $(pidof smcpeer)"); err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ var service = &program{
 		data := filepath.Join(l.dir, "data")
 		l.must(os.Mkdir(data, 0o755))
 
-		// What the unit says is what is tried.
+		// The case tries the restrictions that the installed unit names.
 		noExec, err := unitOf(redisUnit, "NoExecPaths")
 		l.must(err)
 		paths, err := unitOf(redisUnit, "ExecPaths")
