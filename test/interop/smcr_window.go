@@ -34,7 +34,7 @@ func (f fullWindow) try(ctx context.Context, l *lab, first bool) error {
 	if err != nil {
 		return err
 	}
-	c := says(talk.Take, 3_000_000) // the server sends
+	c := says(talk.Take, 20_000_000) // the server sends, and for longer than it takes to stop the guest's program
 	if f.client {
 		c.Kind = talk.Give // the client sends
 	}
