@@ -1,22 +1,28 @@
 package smc_test
 
 import (
-	"go/ast"
+	"go/format"
 	"go/parser"
 	"go/token"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 )
 
-// The README begins with what works, and says how to get it before it shows a line of code.
+// The README says in one screen what works and how to get it, and sends readers on.
 func TestREADMEBegins(t *testing.T) {
 	b, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := string(b)
+	if n, most := strings.Count(text, "\n"), 150; n > most {
+		t.Errorf("README has %d lines, want at most %d: reference material belongs into docs", n, most)
+	}
 	snippet := strings.Index(text, "```go\n")
 	for _, want := range []string{"\ngo get " + modulePath + "\n", "`\"" + modulePath + "\"`"} {
 		if at := strings.Index(text, want); at < 0 || at > snippet {
@@ -26,6 +32,77 @@ func TestREADMEBegins(t *testing.T) {
 	_, first, _ := strings.Cut(text, "\n\n") // behind the title
 	first, _, _ = strings.Cut(first, "\n\n")
 	checkBeginning(t, "README", first)
+}
+
+// The index of the documentation has every document, and every document names its readers first.
+func TestDocsIndex(t *testing.T) {
+	index, err := os.ReadFile("docs/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents, err := filepath.Glob("docs/*.md")
+	if err != nil || len(documents) < 10 {
+		t.Fatalf("documents: %q, %v", documents, err)
+	}
+	for _, name := range documents {
+		base := filepath.Base(name)
+		if base == "README.md" {
+			continue
+		}
+		if !strings.Contains(string(index), "]("+base+") |") {
+			t.Errorf("docs/README.md has no row of %s", base)
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines := strings.SplitN(string(text), "\n", 4); len(lines) < 4 || !strings.HasPrefix(lines[2], "For ") {
+			t.Errorf("%s does not name its readers in its first line", name)
+		}
+	}
+}
+
+// Every link of the README and of docs to a file of the repository leads to one, and to a heading of it.
+func TestDocsLinks(t *testing.T) {
+	documents, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents = append(documents, "README.md", "CONTRIBUTING.md", "SECURITY.md")
+	notWord := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for _, name := range documents {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`\]\(([^)#: ]*)(#[^)]*)?\)`).FindAllStringSubmatch(string(text), -1) {
+			target := name
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(name), m[1])
+			}
+			if m[2] == "" {
+				if _, err := os.Stat(target); err != nil {
+					t.Errorf("%s links to %s: %v", name, m[1], err)
+				}
+				continue
+			}
+			to, err := os.ReadFile(target)
+			if err != nil {
+				t.Errorf("%s links to %s: %v", name, m[1], err)
+				continue
+			}
+			found := false
+			for line := range strings.Lines(string(to)) {
+				if heading, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+					anchor := strings.ReplaceAll(notWord.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), ""), " ", "-")
+					found = found || "#"+anchor == m[2]
+				}
+			}
+			if !found {
+				t.Errorf("%s links to %s%s, which has no such heading", name, m[1], m[2])
+			}
+		}
+	}
 }
 
 func TestPackageCommentBegins(t *testing.T) {
@@ -54,54 +131,41 @@ func checkBeginning(t *testing.T, where, text string) {
 	}
 }
 
-// The snippets of the README are Go, and use no name of package smc that it does not have.
-func TestREADMESnippets(t *testing.T) {
-	b, err := os.ReadFile("README.md")
+// The programs that the README and docs show are complete, and compile.
+func TestDocsPrograms(t *testing.T) {
+	documents, err := filepath.Glob("docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	exported := make(map[string]bool)
-	eachFile(t, func(name string, f *ast.File) {
-		if strings.Contains(name, "/") || strings.HasSuffix(name, "_test.go") {
-			return
-		}
-		for _, decl := range f.Decls {
-			switch d := decl.(type) {
-			case *ast.FuncDecl:
-				exported[d.Name.Name] = true
-			case *ast.GenDecl:
-				for _, spec := range d.Specs {
-					switch s := spec.(type) {
-					case *ast.TypeSpec:
-						exported[s.Name.Name] = true
-					case *ast.ValueSpec:
-						for _, n := range s.Names {
-							exported[n.Name] = true
-						}
-					}
-				}
-			}
-		}
-	})
-	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(b), -1)
-	if len(snippets) == 0 {
-		t.Fatal("README has no snippet")
+	goCommand := filepath.Join(runtime.GOROOT(), "bin", "go")
+	if _, err := os.Stat(goCommand); err != nil {
+		goCommand = "go"
 	}
-	for _, s := range snippets {
-		source := "package p\nfunc _() {\n" + s[1] + "\n}"
-		f, err := parser.ParseFile(token.NewFileSet(), "README.md", source, 0)
+	programs := 0
+	for _, name := range append(documents, "README.md") {
+		text, err := os.ReadFile(name)
 		if err != nil {
-			t.Errorf("a snippet of README is no Go: %v\n%s", err, s[1])
-			continue
+			t.Fatal(err)
 		}
-		ast.Inspect(f, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := sel.X.(*ast.Ident); ok && x.Name == "smc" && !exported[sel.Sel.Name] {
-					t.Errorf("a snippet of README uses smc.%s, which does not exist", sel.Sel.Name)
-				}
+		for i, m := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+			if !strings.HasPrefix(m[1], "package main\n") && name != "README.md" {
+				continue // an excerpt for maintainers
 			}
-			return true
-		})
+			programs++
+			file := filepath.Join(t.TempDir(), "main.go")
+			if err := os.WriteFile(file, []byte(m[1]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := exec.Command(goCommand, "vet", file).CombinedOutput(); err != nil {
+				t.Errorf("program %d of %s: %v\n%s", i+1, name, err, out)
+			}
+			if formatted, err := format.Source([]byte(m[1])); err != nil || string(formatted) != m[1] {
+				t.Errorf("program %d of %s is not formatted: %v", i+1, name, err)
+			}
+		}
+	}
+	if want := 4; programs < want {
+		t.Errorf("%d programs, want %d or more", programs, want)
 	}
 }
 

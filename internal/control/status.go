@@ -63,7 +63,7 @@ type Capability struct {
 
 // A StatusLimit is a named bound and how much of it is in use.
 type StatusLimit struct {
-	Name  string `json:"name"`  // such as "memory", "peers", "open files": README explains them
+	Name  string `json:"name"`  // such as "memory", "peers", "open files": docs/limits.md explains them
 	Limit int64  `json:"limit"` // -1: none
 	Used  int64  `json:"used"`  // -1: not counted
 	Unit  string `json:"unit"`  // "bytes", "seconds", or empty for a count

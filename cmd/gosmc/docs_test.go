@@ -16,16 +16,16 @@ import (
 	"github.com/gosmc/smc/internal/control"
 )
 
-// readmeTable reads the table under a heading of the README: the cells of each row, without the heading's.
-func readmeTable(t *testing.T, heading string) [][]string {
+// docTable reads the table under a heading of a document: the cells of each row, without the heading's.
+func docTable(t *testing.T, document, heading string) [][]string {
 	t.Helper()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../" + document)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, ok := strings.Cut(string(text), "\n"+heading+"\n")
 	if !ok {
-		t.Fatalf("README has no heading %q", heading)
+		t.Fatalf("%s has no heading %q", document, heading)
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	var rows [][]string
@@ -41,13 +41,13 @@ func readmeTable(t *testing.T, heading string) [][]string {
 		rows = append(rows, cells)
 	}
 	if len(rows) < 3 {
-		t.Fatalf("README has no table under %q", heading)
+		t.Fatalf("%s has no table under %q", document, heading)
 	}
 	return rows[2:]
 }
 
-// What README says about limits is what info prints: each limit of the one is in the other, with its number.
-func TestREADMELimits(t *testing.T) {
+// What docs/limits.md says about limits is what info prints: each limit of the one is in the other, with its number.
+func TestDocumentedLimits(t *testing.T) {
 	got := gosmc(t, "", "info", "--json")
 	var r infoReport
 	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || got.code != exitOK {
@@ -61,17 +61,17 @@ func TestREADMELimits(t *testing.T) {
 		}
 	}
 	said := make(map[string]string)
-	for _, row := range readmeTable(t, "## Limits") {
+	for _, row := range docTable(t, "docs/limits.md", "## Limits") {
 		if name := row[1]; name != "" {
 			said[name] = row[2]
 			if _, ok := limits[name]; !ok {
-				t.Errorf("README explains a limit %q, which info does not print", name)
+				t.Errorf("docs/limits.md explains a limit %q, which info does not print", name)
 			}
 		}
 	}
 	for name := range limits {
 		if said[name] == "" {
-			t.Errorf("info prints a limit %q, which README does not explain", name)
+			t.Errorf("info prints a limit %q, which docs/limits.md does not explain", name)
 		}
 	}
 
@@ -79,7 +79,7 @@ func TestREADMELimits(t *testing.T) {
 	for _, name := range []string{"peers", "connections with a peer"} {
 		first := regexp.MustCompile(`[0-9,]+`).FindString(said[name])
 		if want := fmt.Sprint(limits[name].Limit); strings.ReplaceAll(first, ",", "") != want {
-			t.Errorf("README says %q of %s, info %s", said[name], name, want)
+			t.Errorf("docs/limits.md says %q of %s, info %s", said[name], name, want)
 		}
 	}
 	// Numbers that depend on the machine.
@@ -90,26 +90,26 @@ func TestREADMELimits(t *testing.T) {
 	if text, err := os.ReadFile("/proc/sys/vm/max_map_count"); err == nil {
 		fmt.Sscan(string(text), &maps)
 		if l := limits["memory mappings"].Limit; l < maps*74/100 || l > maps*76/100 {
-			t.Errorf("info says that %d mappings are the limit, README three quarters of %d", l, maps)
+			t.Errorf("info says that %d mappings are the limit, docs/limits.md three quarters of %d", l, maps)
 		}
 	}
 	memory := limits["memory"].Limit
 	if twice := 2 * r.MemoryTotal; memory > twice || memory < twice && !strings.Contains(said["memory"], "or half of the control group's limit") {
-		t.Errorf("info says that the budget is %d, README %q, and the machine has %d", memory, said["memory"], r.MemoryTotal)
+		t.Errorf("info says that the budget is %d, docs/limits.md %q, and the machine has %d", memory, said["memory"], r.MemoryTotal)
 	}
 	if l := limits["memory of peers"].Limit; l != memory {
-		t.Errorf("info says that peers' memory is bounded by %d, README as the budget, which is %d", l, memory)
+		t.Errorf("info says that peers' memory is bounded by %d, docs/limits.md as the budget, which is %d", l, memory)
 	}
 
 	// "1 to 4 MiB by default, ... and 128 KiB or more ...; 16 KiB to 8 MiB with ReadBuffer".
 	var low, high, least, from, to int
 	buffer := regexp.MustCompile(`^(\d+) to (\d+) MiB by default.* (\d+) KiB or more .*; (\d+) KiB to (\d+) MiB with`).FindStringSubmatch(said["read buffer"])
 	if buffer == nil {
-		t.Fatalf("README says %q of the read buffer, want its range", said["read buffer"])
+		t.Fatalf("docs/limits.md says %q of the read buffer, want its range", said["read buffer"])
 	}
 	fmt.Sscan(strings.Join(buffer[1:], " "), &low, &high, &least, &from, &to)
 	if l := limits["read buffer"].Limit; l < int64(low)<<20 && l < int64(least)<<10 || l > int64(high)<<20 {
-		t.Errorf("info says that a buffer has %d bytes, README %q", l, said["read buffer"])
+		t.Errorf("info says that a buffer has %d bytes, docs/limits.md %q", l, said["read buffer"])
 	}
 	for size, ok := range map[int]bool{from << 10: true, from<<10 - 1: false, to << 20: true, to<<20 + 1: false} {
 		h, err := smc.NewHost(&smc.Config{ReadBuffer: size})
@@ -117,42 +117,42 @@ func TestREADMELimits(t *testing.T) {
 			h.Close()
 		}
 		if (err == nil) != ok {
-			t.Errorf("ReadBuffer of %d = %v, README says %q", size, err, said["read buffer"])
+			t.Errorf("ReadBuffer of %d = %v, docs/limits.md says %q", size, err, said["read buffer"])
 		}
 	}
 }
 
-// readmeBlock returns the lines of the block in the README that begins with a command.
-func readmeBlock(t *testing.T, command string) []string {
+// toolsBlock returns the lines of the block in docs/tools.md that begins with a command.
+func toolsBlock(t *testing.T, command string) []string {
 	t.Helper()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../docs/tools.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, block, ok := strings.Cut(string(text), "\n$ "+command+"\n")
 	if !ok {
-		t.Fatalf("README does not show %q", command)
+		t.Fatalf("docs/tools.md does not show %q", command)
 	}
 	block, _, _ = strings.Cut(block, "\n```")
 	return strings.Split(block, "\n")
 }
 
-// The capabilities that README shows are those that info prints, in the same words.
-func TestREADMEInfo(t *testing.T) {
+// The capabilities that docs/tools.md shows are those that info prints, in the same words.
+func TestDocumentedInfo(t *testing.T) {
 	printed := make(map[string]bool)
 	for line := range strings.Lines(gosmc(t, "", "info").stdout) {
 		printed[strings.Join(strings.Fields(line), " ")] = true
 	}
 	table := false
-	for _, line := range readmeBlock(t, "gosmc info") {
+	for _, line := range toolsBlock(t, "gosmc info") {
 		line = strings.Join(strings.Fields(line), " ")
 		table = table || strings.HasPrefix(line, "Capability ")
 		if table && !printed[line] {
-			t.Errorf("README shows %q of info, which prints something else", line)
+			t.Errorf("docs/tools.md shows %q of info, which prints something else", line)
 		}
 	}
 	if !table {
-		t.Error("README shows no table of info")
+		t.Error("docs/tools.md shows no table of info")
 	}
 }
 
