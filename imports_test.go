@@ -39,6 +39,7 @@ var mayImport = map[string][]string{
 	"internal/control":  {"wire/...", "internal/rundir"},                  // not host: it shows what a snapshot has
 	"internal/late":     {},                                               // contexts
 	"internal/user":     {},                                               // numbers of users
+	"internal/tcpwatch": {},                                               // idle TCP sockets
 	"internal/cgroup":   {},                                               // files of the kernel
 	"internal/attempts": {"wire/clc"},                                     // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. A device only in tests.
@@ -50,7 +51,7 @@ var mayImport = map[string][]string{
 	"bpf":             {"wire/clc", "internal/option"},              // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
-	"internal/host":       {"wire/...", "bpf" /* in tests, a port that is shared */, "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/cgroup"},
+	"internal/host":       {"wire/...", "bpf" /* in tests, a port that is shared */, "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/cgroup", "internal/tcpwatch"},
 	".":                   {"wire/...", "internal/config", "internal/host", "internal/plain"},
 	"internal/plain":      {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -27,7 +28,7 @@ type way interface {
 	meet(p *clc.Proposal, h *core.Handshake)
 
 	// watcher is what looks after the TCP sockets of its connections.
-	watcher() *watcher
+	watcher() *tcpwatch.Watcher
 
 	// prepare makes our buffer ready for what core has chosen, and on the client reaches the server's. It
 	// may wait until ctx ends. When it fails nothing is left of it but the group that was joined.

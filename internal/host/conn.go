@@ -14,6 +14,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -71,9 +72,9 @@ type Conn struct {
 	// mu guards what follows. It is held while outputs of life are carried out.
 	mu       sync.Mutex
 	life     *core.Conn
-	sends    bool     // the way to the peer is open
-	holds    bool     // our buffer is there
-	watcher  *watcher // nil if the TCP socket is not watched
+	sends    bool              // the way to the peer is open
+	holds    bool              // our buffer is there
+	watcher  *tcpwatch.Watcher // nil if the TCP socket is not watched
 	watchKey int64
 	tcpEnded bool // the TCP socket is closed
 	tcpReset bool // it was reset, which counts a moment later

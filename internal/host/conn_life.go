@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
@@ -146,7 +147,7 @@ func (c *Conn) carryOut(out core.Output) {
 func (c *Conn) endTCP() {
 	c.tcpEnded = true
 	if c.watcher != nil {
-		c.watcher.forget(c.watchKey)
+		c.watcher.Forget(c.watchKey)
 		c.watcher = nil
 	}
 	c.tcp.Close()
@@ -165,14 +166,20 @@ func (c *Conn) onNotice(_ cdc.ConnFlags, broken error) {
 	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // samples the flags again
 }
 
-// watch has the watcher report what happens on the TCP socket of c.
-func (c *Conn) watch(w *watcher) error {
+// StartWatch implements [tcpwatch.Starter]: w reports what happens on the TCP socket of c.
+func (c *Conn) StartWatch(w *tcpwatch.Watcher) {
+	if err := c.watch(w); err != nil {
+		c.host.cfg.Logger.Warn("the TCP connection is not watched", "peer", c.RemoteAddr(), "err", err)
+	}
+}
+
+func (c *Conn) watch(w *tcpwatch.Watcher) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.tcpEnded {
 		return nil // the peer has died already
 	}
-	key, err := w.watch(c.tcp, c.onTCP)
+	key, err := w.Watch(c.tcp, c.onTCP)
 	if err == nil {
 		c.watcher, c.watchKey = w, key
 	}

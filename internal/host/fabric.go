@@ -12,13 +12,14 @@ import (
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/rundir"
+	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/wire/clc"
 )
 
 // fabric is what a host needs for SMC-D.
 type fabric struct {
 	device  *ism.Device
-	watcher *watcher
+	watcher *tcpwatch.Watcher
 	bubble  bool // its goroutines are in a bubble of testing/synctest
 
 	deskMu sync.Mutex
@@ -43,7 +44,7 @@ func (f *fabric) close() {
 	}
 	f.deskMu.Unlock()
 	f.device.Close() // reports every peer gone, which ends what waits for an answer
-	f.watcher.close()
+	f.watcher.Close()
 }
 
 // fabricResult remembers why the fabric is not there, so that a host which cannot have it
@@ -85,7 +86,7 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 		return nil, clc.DiagNoRunDir, err
 	}
 	rendezvous.Tidy(h.cfg.Dir)
-	w, err := newWatcher()
+	w, err := tcpwatch.New()
 	if err != nil {
 		return nil, resourceReason(err), err
 	}
@@ -97,7 +98,7 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 		Logger:  h.cfg.Logger,
 	})
 	if err != nil {
-		w.close()
+		w.Close()
 		reason := resourceReason(err)
 		if reason == clc.DiagUnreachable { // its directory
 			reason = clc.DiagNoRunDir

@@ -518,7 +518,7 @@ func (s *handshake) established(r core.Result) {
 	c.tellKeepAlive()
 	c.raiseKeepAlive()
 	// From here on endGone and Close find the connection, if the peer is not gone already.
-	s.chosen.watcher().watchSoon(c)
+	s.chosen.watcher().Soon(c)
 	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // of a peer that was done before we were
 	if c.lost.Load() {
 		c.event(core.ConnEvent{Kind: core.EventElementLost})

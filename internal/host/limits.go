@@ -133,9 +133,6 @@ const (
 	// maxEndReasons bounds the reasons why handshakes, connections and link groups have ended that are counted.
 	maxEndReasons = 256
 
-	// watchDelay is how long, at most, nobody looks what happens on the TCP socket of a new connection.
-	watchDelay = 20 * time.Millisecond
-
 	// sweepEvery is how often connections that wrote something are looked at; one that
 	// has been quiet for a whole period gives its pages back. Nothing runs while all are
 	// clean.

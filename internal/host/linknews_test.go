@@ -20,6 +20,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
@@ -28,7 +29,7 @@ import (
 // A fakeWay is SMC-R without links: the test says what becomes of them. Its connections move nothing.
 type fakeWay struct {
 	gid    wire.GID
-	w      *watcher
+	w      *tcpwatch.Watcher
 	linked chan func(news) // has what tells the handshake of its link, once that begins
 	done   chan struct{}   // closed when its link group has ended
 
@@ -36,17 +37,17 @@ type fakeWay struct {
 }
 
 func newFakeWay(t *testing.T) *fakeWay {
-	w, err := newWatcher()
+	w, err := tcpwatch.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.close)
+	t.Cleanup(w.Close)
 	return &fakeWay{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(news), 1), done: make(chan struct{})}
 }
 
 func (w *fakeWay) mode() core.Mode                         { return core.SMCR }
 func (w *fakeWay) meet(_ *clc.Proposal, h *core.Handshake) { h.SetRNIC(nil, fakeCaps(w.gid).RoCEv2, 0) }
-func (w *fakeWay) watcher() *watcher                       { return w.w }
+func (w *fakeWay) watcher() *tcpwatch.Watcher              { return w.w }
 func (w *fakeWay) offer(c *core.Capabilities)              { *c = fakeCaps(w.gid) }
 
 func (w *fakeWay) prepare(_ context.Context, t terms) (carrier, core.Resources, error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -208,20 +209,20 @@ type rnics struct {
 	mu     sync.Mutex
 	open   map[netip.Addr]*rnic
 	failed map[netip.Addr]rnicFailure
-	timer  *time.Timer // runs closeUnused
-	tcp    *watcher    // of the TCP sockets of connections; nil before it was needed
+	timer  *time.Timer       // runs closeUnused
+	tcp    *tcpwatch.Watcher // of the TCP sockets of connections; nil before it was needed
 	closed bool
 }
 
 // watch returns what looks after the TCP sockets of connections.
-func (r *rnics) watch() (*watcher, error) {
+func (r *rnics) watch() (*tcpwatch.Watcher, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, errHostClosed
 	}
 	if r.tcp == nil {
-		w, err := newWatcher()
+		w, err := tcpwatch.New()
 		if err != nil {
 			return nil, err
 		}
@@ -540,7 +541,7 @@ func (r *rnics) close(forGood bool) {
 	}
 	r.failed = nil
 	if r.tcp != nil {
-		r.tcp.close()
+		r.tcp.Close()
 		r.tcp = nil
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
@@ -27,7 +28,7 @@ func (w *smcdWay) offer(caps *core.Capabilities) {
 
 func (w *smcdWay) meet(_ *clc.Proposal, h *core.Handshake) { h.SetReachable(w.peer.GID()) }
 
-func (w *smcdWay) watcher() *watcher { return w.fabric.watcher }
+func (w *smcdWay) watcher() *tcpwatch.Watcher { return w.fabric.watcher }
 
 func (w *smcdWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {
 	// rule: TestClientLies: t.choice.Remote.GID != w.peer.GID() -> false

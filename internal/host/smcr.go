@@ -13,6 +13,7 @@ import (
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
@@ -28,7 +29,7 @@ type smcrWay struct {
 	rnic *rnic          // of ours; a server's is nil before it has the Proposal
 	v1   *rnic          // the one of version 1: with a link-local address of the same interface, or rnic; nil if there is none
 	why  clc.Diagnosis  // there is none
-	w    *watcher
+	w    *tcpwatch.Watcher
 }
 
 // newSMCRWay returns the way for a connection from or to a local address. The caller calls leave when the
@@ -117,8 +118,8 @@ func (w *smcrWay) leave() {
 	w.rnic, w.v1 = nil, nil
 }
 
-func (w *smcrWay) mode() core.Mode   { return core.SMCR }
-func (w *smcrWay) watcher() *watcher { return w.w }
+func (w *smcrWay) mode() core.Mode            { return core.SMCR }
+func (w *smcrWay) watcher() *tcpwatch.Watcher { return w.w }
 
 func (w *smcrWay) offer(caps *core.Capabilities) {
 	caps.PeerID = w.host.peerID

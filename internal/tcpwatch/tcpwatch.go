@@ -1,4 +1,5 @@
-package host
+// Package tcpwatch watches the idle TCP sockets of connections that left TCP.
+package tcpwatch
 
 import (
 	"errors"
@@ -11,11 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A watcher tells when something happens on the idle TCP sockets of SMC connections: a
-// FIN, a reset, or bytes that do not belong there. One goroutine serves all of them, so
-// that ten thousand idle connections cost no goroutine each. The descriptor of its epoll
-// instance is itself waited for in the Go poller.
-type watcher struct {
+// delay is how long, at most, a new connection stays unwatched after [Watcher.Soon].
+const delay = 20 * time.Millisecond
+
+// A Watcher reports events on the idle TCP sockets of SMC connections: a FIN, a reset, or
+// bytes that do not belong there. One goroutine serves all sockets, so that ten thousand
+// idle connections cost no goroutine each. The Go poller waits for the descriptor of its
+// epoll instance. Goroutines may share a Watcher.
+type Watcher struct {
 	file *os.File
 	raw  syscall.RawConn
 	done chan struct{}
@@ -23,12 +27,20 @@ type watcher struct {
 	mu      sync.Mutex
 	next    int64
 	watched map[int64]func(events uint32)
-	soon    []*Conn     // to be watched
-	timer   *time.Timer // runs watchNow while there are some; nil before the first
+	soon    []Starter   // connections that will be watched when timer fires
+	timer   *time.Timer // runs start while soon is not empty; nil before the first
 	closed  bool
 }
 
-func newWatcher() (*watcher, error) {
+// A Starter is a connection whose watch begins a little later.
+type Starter interface {
+	// StartWatch calls [Watcher.Watch] with the connection's TCP socket, unless the connection
+	// has ended. It runs on a goroutine of its own.
+	StartWatch(w *Watcher)
+}
+
+// New starts a watcher. The caller closes it.
+func New() (*Watcher, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -43,14 +55,15 @@ func newWatcher() (*watcher, error) {
 		file.Close()
 		return nil, err
 	}
-	w := &watcher{file: file, raw: raw, done: make(chan struct{}), watched: make(map[int64]func(uint32))}
+	w := &Watcher{file: file, raw: raw, done: make(chan struct{}), watched: make(map[int64]func(uint32))}
 	go w.loop()
 	return w, nil
 }
 
-// watch calls event, from the watcher's goroutine, whenever something happened on conn.
-// event must not block. The watch ends when conn is closed, after forget.
-func (w *watcher) watch(conn *net.TCPConn, event func(events uint32)) (key int64, err error) {
+// Watch calls event, from the watcher's goroutine, whenever something happened on conn; events
+// are those of epoll. event must not block. The watch ends when conn is closed; call
+// [Watcher.Forget] with the key before that.
+func (w *Watcher) Watch(conn *net.TCPConn, event func(events uint32)) (key int64, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -72,16 +85,15 @@ func (w *watcher) watch(conn *net.TCPConn, event func(events uint32)) (key int64
 		err = ctl
 	}
 	if err != nil {
-		w.forget(key)
+		w.Forget(key)
 		return 0, os.NewSyscallError("epoll_ctl", err)
 	}
 	return key, nil
 }
 
-// watchSoon watches the TCP socket of a connection within watchDelay, unless it has ended by then: many are
-// over sooner. The peer's death is learned from the peering or the link as well, and what else happens on the socket
-// can wait: it is told when the watch begins.
-func (w *watcher) watchSoon(c *Conn) {
+// Soon calls c.StartWatch within 20 ms. Many connections end sooner and need no watch. The peering
+// or the link reports the peer's death as well, and other events are reported when the watch begins.
+func (w *Watcher) Soon(c Starter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.soon = append(w.soon, c)
@@ -89,33 +101,31 @@ func (w *watcher) watchSoon(c *Conn) {
 		return
 	}
 	if w.timer == nil {
-		w.timer = time.AfterFunc(watchDelay, w.watchNow)
+		w.timer = time.AfterFunc(delay, w.start)
 	} else {
-		w.timer.Reset(watchDelay)
+		w.timer.Reset(delay)
 	}
 }
 
-// watchNow watches those for whom it has been soon.
-func (w *watcher) watchNow() {
+// start begins the watches that Soon has collected.
+func (w *Watcher) start() {
 	w.mu.Lock()
 	conns := w.soon
 	w.soon = nil
 	w.mu.Unlock()
 	for _, c := range conns {
-		if err := c.watch(w); err != nil {
-			c.host.cfg.Logger.Warn("the TCP connection is not watched", "peer", c.RemoteAddr(), "err", err)
-		}
+		c.StartWatch(w)
 	}
 }
 
-// forget ends a watch. An event that is being delivered may still arrive.
-func (w *watcher) forget(key int64) {
+// Forget ends a watch. An event that is being delivered may still arrive.
+func (w *Watcher) Forget(key int64) {
 	w.mu.Lock()
 	delete(w.watched, key)
 	w.mu.Unlock()
 }
 
-func (w *watcher) loop() {
+func (w *Watcher) loop() {
 	defer close(w.done)
 	events := make([]unix.EpollEvent, 128)
 	for {
@@ -140,7 +150,8 @@ func (w *watcher) loop() {
 	}
 }
 
-func (w *watcher) close() {
+// Close ends the watcher and waits for its goroutine.
+func (w *Watcher) Close() {
 	w.mu.Lock()
 	w.closed, w.soon = true, nil
 	if w.timer != nil {
