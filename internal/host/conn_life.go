@@ -239,7 +239,7 @@ func (c *Conn) onTCP(events uint32) {
 func (c *Conn) reset() {
 	if c.mode == ModeSMCR && !c.peerFinished() && !c.tcpReset { // rule: TestSMCRResetOvertakes: c.mode == ModeSMCR -> false
 		c.tcpReset = true
-		time.AfterFunc(c.host.rnics.resets, func() {
+		time.AfterFunc(c.host.resetPatience, func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			if !c.tcpEnded {

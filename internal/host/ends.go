@@ -10,6 +10,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/llc"
@@ -82,7 +83,7 @@ func detail(err error) string {
 	if e, ok := errors.AsType[*link.WorkError](err); ok {
 		return ": " + e.Op.String() + ": " + e.Status.String()
 	}
-	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, link.ErrMoved, errRNICDown, errStalled, errLinkEnded, errHostClosed} {
+	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, link.ErrMoved, rnic.ErrDown, errStalled, errLinkEnded, errHostClosed} {
 		if errors.Is(err, known) {
 			return ": " + known.Error()
 		}

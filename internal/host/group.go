@@ -47,7 +47,7 @@ func (s *handshake) joinSMCR(ctx context.Context, choice core.Choice) (*core.Lin
 	h := s.host
 	var late <-chan time.Time
 	waited := false
-	network := h.rnics.pnetOf(addrPort(s.conn.tcp.LocalAddr()).Addr().Unmap())
+	network := h.rnics.PNETIDOf(addrPort(s.conn.tcp.LocalAddr()).Addr().Unmap())
 	var vlan uint16
 	if w, ok := s.chosen.(*smcrWay); ok && choice.Version == clc.V1 {
 		// Packets of version 2 are routed, so that the ends may well be in different ones. Linux net/smc looks no further either.

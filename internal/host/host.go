@@ -16,6 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -37,10 +38,14 @@ type Host struct {
 	meeting  *rendezvous.Point
 	counters counters
 	sweeper  sweeper
-	rnics    rnics
-	filtered filteredPeers
-	turns    turns
-	rmbBytes atomic.Int64 // of all RMBs
+	rnics    *rnic.Set
+	tcpWatch tcpWatch // for connections of SMC-R
+
+	resetPatience time.Duration // before a reset of TCP counts: resetPatience, but in tests
+	rnicPatience  func(func())  // calls it when an RNIC was down for rnicPatience, but in tests
+	filtered      filteredPeers
+	turns         turns
+	rmbBytes      atomic.Int64 // of all RMBs
 
 	ringBytes atomic.Int64 // of the send rings of connections over SMC-R
 	option    optionAsker
@@ -124,9 +129,13 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.sweeper.host = h
 	h.option.source = cfg.Option
-	h.rnics.resets = resetPatience
-	h.rnics.host, h.rnics.allowed, h.rnics.vlan = h, devices, h.rnics.vlanOf
-	h.rnics.patience = func(over func()) { time.AfterFunc(rnicPatience, over) }
+	h.resetPatience = resetPatience
+	h.rnicPatience = func(over func()) { time.AfterFunc(rnicPatience, over) }
+	h.rnics = rnic.New(rnic.Config{
+		Dir: cfg.Dir, Allowed: devices, PNET: cfg.PNET, Links: cfg.SMCRLinks, RDMA: cfg.RDMA, NoSpin: cfg.Spin == 0,
+		Namespace: cfg.Namespace, Logger: cfg.Logger,
+		Diagnose: func(err error) string { return clc.Lookup(rnicReason(err), clc.OSUnspecified).Sentence },
+	})
 	h.meeting = h.newPoint()
 	return h, nil
 }

@@ -90,10 +90,9 @@ const (
 	// resetPatience is how long after a reset of TCP the flags of a peer of SMC-R may come, and what it wrote before.
 	resetPatience = 20 * time.Millisecond
 
-	// knockAfter is how long nothing has come over a link whose peer is suspected to be gone, before its kernel is asked, and
-	// knockTimeout how long that may take. The kernel answers at once, and TEST LINK decides after two seconds.
-	knockAfter   = 20 * time.Millisecond
-	knockTimeout = time.Second
+	// knockAfter is how long nothing has come over a link whose peer is suspected to be gone, before its kernel is asked.
+	// TEST LINK decides after two seconds.
+	knockAfter = 20 * time.Millisecond
 
 	// answerTime is how long a peer that was asked whether it is there may take to answer, before a server has its connections make
 	// another link group. TEST LINK alone would take two seconds to say so.
@@ -112,11 +111,6 @@ const (
 
 	// shedTime is how long a connection for which there is no memory waits for that of an idle link group, whose peer may not answer.
 	shedTime = 250 * time.Millisecond
-
-	// rnicLinger is how long a RoCE device stays open that nobody uses, and maxRNICs bounds how many are open: more
-	// than machines have adapters.
-	rnicLinger = time.Second
-	maxRNICs   = 64
 
 	// idleLinger is how long a host that nobody uses keeps what it has of the system. It is longer than the 100 ms
 	// after which gosmc dump looks for new hosts again, so that none is missed. Checks for leaked
@@ -151,9 +145,6 @@ const (
 
 	// routesPause is how long a link group does not ask the kernel for routes after it has.
 	routesPause = 500 * time.Millisecond
-
-	// othersDelay is how long after a change of interfaces link groups look for another device.
-	othersDelay = 100 * time.Millisecond
 
 	// stallCheck is how often the links of a group are looked at that has several, and stallWatch how often while nothing comes over one of them
 	// though an acknowledgement is overdue. maxStalls is how often the packets of that may be sent again, while something comes over another one: with

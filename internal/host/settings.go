@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 
@@ -75,51 +74,6 @@ func (h *Host) refusesServer(local netip.AddrPort) bool {
 // refusesListener reports whether the policy keeps all connections of a listener on TCP.
 func (h *Host) refusesListener(local netip.AddrPort) bool {
 	return !h.cfg.Disabled && h.cfg.policy.Listen.RefusesListener(local) != ""
-}
-
-// pnetID returns the PNETID of an interface, "" if it has none.
-func (r *rnics) pnetID(iface string) string { return r.host.cfg.PNET[iface] }
-
-// pnetOf returns the PNETID of the interface that has an address, "" if there is none.
-func (r *rnics) pnetOf(addr netip.Addr) (id string) {
-	if len(r.host.cfg.PNET) == 0 {
-		return ""
-	}
-	r.host.cfg.Namespace(func() { id = r.pnetID(interfaceOf(addr)) })
-	return id
-}
-
-// connected reports whether an address is on the physical network of another one: SMCv2, "Physical Network ID". Where the network of either is not known
-// it may be.
-func (r *rnics) connected(a, b netip.Addr) bool {
-	if len(r.host.cfg.PNET) == 0 || a == b {
-		return true
-	}
-	return mayBeSame(r.pnetID(interfaceOf(a)), r.pnetID(interfaceOf(b)))
-}
-
-// mayBeSame reports whether two PNETIDs, "" for one that is not known, may be those of one network.
-func mayBeSame(a, b string) bool { return a == "" || b == "" || a == b } // rule: TestPNET: a == b -> true
-
-// interfaceOf returns the name of the interface that has an address, "" if none has.
-func interfaceOf(addr netip.Addr) string {
-	if addr.Zone() != "" { // several interfaces may have one link-local address
-		return addr.Zone()
-	}
-	ifaces, err := net.Interfaces()
-	if err != nil {
-		return ""
-	}
-	for _, iface := range ifaces {
-		addrs, _ := iface.Addrs()
-		for _, a := range addrs {
-			p, err := netip.ParsePrefix(a.String())
-			if err == nil && (p.Addr().Unmap() == addr.WithZone("") || addr.IsLoopback() && p.Addr().IsLoopback() && p.Contains(addr)) {
-				return iface.Name
-			}
-		}
-	}
-	return ""
 }
 
 // checkPNET says what is wrong with PNETIDs of interfaces.

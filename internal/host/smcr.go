@@ -12,6 +12,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/wire"
@@ -26,8 +27,8 @@ type smcrWay struct {
 
 	nets []netip.Prefix // of the TCP connection's interface, for version 1; nil if that is off
 	vlan uint16         // of that interface, likewise; 0 if it is in none
-	rnic *rnic          // of ours; a server's is nil before it has the Proposal
-	v1   *rnic          // the one of version 1: with a link-local address of the same interface, or rnic; nil if there is none
+	rnic *rnic.Device   // of ours; a server's is nil before it has the Proposal
+	v1   *rnic.Device   // the one of version 1: with a link-local address of the same interface, or rnic; nil if there is none
 	why  clc.Diagnosis  // there is none
 	w    *tcpwatch.Watcher
 }
@@ -37,13 +38,13 @@ type smcrWay struct {
 func (h *Host) newSMCRWay(role core.Role, local netip.Addr) *smcrWay {
 	w := &smcrWay{host: h, local: local}
 	var err error
-	if w.w, err = h.rnics.watch(); err != nil {
+	if w.w, err = h.tcpWatch.get(); err != nil {
 		w.why = rnicReason(err)
 		return w
 	}
 	if h.cfg.SMCRv1 {
-		h.cfg.Namespace(func() { w.nets = networksOf(local.Unmap()) })
-		w.vlan = h.rnics.vlan(local)
+		h.cfg.Namespace(func() { w.nets = rnic.NetworksOf(local.Unmap()) })
+		w.vlan = h.rnics.VLAN(local)
 	}
 	if len(h.ueids) == 0 && !h.cfg.SMCRv1 {
 		w.why = clc.DiagNoUEID
@@ -56,9 +57,9 @@ func (h *Host) newSMCRWay(role core.Role, local netip.Addr) *smcrWay {
 
 // open opens the device for a peer's RNIC, or finds out why there is none.
 func (w *smcrWay) open(remote netip.Addr) {
-	addr, err := w.host.rnics.choose(w.local, remote)
+	addr, err := w.host.rnics.Choose(w.local, remote)
 	if err == nil {
-		w.rnic, err = w.host.rnics.acquire(addr)
+		w.rnic, err = w.host.rnics.Acquire(addr)
 	}
 	if err != nil {
 		w.why = rnicReason(err)
@@ -76,16 +77,16 @@ func (w *smcrWay) openV1(remote netip.Addr) {
 	if w.rnic == nil || !w.host.cfg.SMCRv1 || w.v1 != nil {
 		return
 	}
-	addr := w.rnic.dev.Addr().WithZone("")
+	addr := w.rnic.Addr().WithZone("")
 	inNetwork := slices.ContainsFunc(w.nets, func(p netip.Prefix) bool { return p.Contains(addr) })
-	inVLAN := addr == w.local.Unmap() || w.host.rnics.vlan(addr) == w.vlan // rule: TestSMCRVLANDevice: w.host.rnics.vlan(addr) == w.vlan -> true
+	inVLAN := addr == w.local.Unmap() || w.host.rnics.VLAN(addr) == w.vlan // rule: TestSMCRVLANDevice: w.host.rnics.VLAN(addr) == w.vlan -> true
 	if !inNetwork || !inVLAN {                                             // rule: TestSMCRv1Network: !inNetwork -> false
 		return
 	}
 	if remote.IsLinkLocalUnicast() || remote.IsLinkLocalMulticast() { // rule: TestSMCRv1LinkLocal
-		if local := w.host.rnics.linkLocal(w.rnic.dev.Interface()); local.IsValid() {
+		if local := w.host.rnics.LinkLocal(w.rnic.RDMA().Interface()); local.IsValid() {
 			var err error
-			if w.v1, err = w.host.rnics.acquire(local); err == nil {
+			if w.v1, err = w.host.rnics.Acquire(local); err == nil {
 				return
 			}
 			w.v1 = nil
@@ -96,12 +97,12 @@ func (w *smcrWay) openV1(remote netip.Addr) {
 	} else if remote.Is4() != addr.Is4() {
 		return
 	}
-	w.rnic.retain()
+	w.rnic.Retain()
 	w.v1 = w.rnic
 }
 
 // device returns the one of a version.
-func (w *smcrWay) device(v clc.Version) *rnic {
+func (w *smcrWay) device(v clc.Version) *rnic.Device {
 	if v == clc.V1 {
 		return w.v1
 	}
@@ -110,9 +111,9 @@ func (w *smcrWay) device(v clc.Version) *rnic {
 
 // leave ends the use of the device by the handshake. Link groups have their own.
 func (w *smcrWay) leave() {
-	for _, n := range [...]*rnic{w.rnic, w.v1} {
+	for _, n := range [...]*rnic.Device{w.rnic, w.v1} {
 		if n != nil {
-			n.release()
+			n.Release()
 		}
 	}
 	w.rnic, w.v1 = nil, nil
@@ -133,9 +134,9 @@ func (w *smcrWay) offer(caps *core.Capabilities) {
 // ends is our device as each version knows it. Version 1 runs over RoCEv2 here.
 func (w *smcrWay) ends() (v1, v2 *core.RNIC) {
 	if w.v1 != nil {
-		v1 = w.v1.ends()
+		v1 = w.v1.RNIC()
 	}
-	return v1, w.rnic.ends()
+	return v1, w.rnic.RNIC()
 }
 
 // meet opens the device that reaches the client's.
@@ -161,7 +162,7 @@ func (w *smcrWay) meet(p *clc.Proposal, h *core.Handshake) {
 
 func (w *smcrWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {
 	if w.device(t.choice.Version) == nil {
-		return nil, core.Resources{}, errNoRNIC
+		return nil, core.Resources{}, rnic.ErrNone
 	}
 	for {
 		lg, first, err := t.join(ctx)
@@ -263,12 +264,12 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 	if !ok {
 		return r, errGone
 	}
-	us := l.rnic.ends()
+	us := l.rnic.RNIC()
 	gids := []wire.GID{us.GID}
 	if first {
-		list := w.host.rnics.alternatives(g.rnic, t.choice.Version)
+		list := w.host.rnics.Alternatives(g.rnic, t.choice.Version)
 		if t.choice.Version == clc.V2 && len(list) > 1 {
-			list = w.host.rnics.eligible(list, t.choice.GID)
+			list = w.host.rnics.Eligible(list, t.choice.GID)
 		}
 		gids = gidsOf(list)
 	}
@@ -307,19 +308,19 @@ func (c *smcrCarrier) takesLarge(choice core.Choice) bool {
 //
 // Behind a router packets are no larger than Ethernet has room for, since an RNIC does not learn what the networks there can take.
 func (c *smcrCarrier) checkRoute(choice core.Choice) (direct bool, err error) {
-	route := c.group.rnic.route(choice.GID.Addr())
+	route := c.group.rnic.Route(choice.GID.Addr())
 	if choice.R != nil && choice.Version == clc.V2 && !choice.Direct {
 		switch route {
-		case routeNone:
+		case rnic.RouteNone:
 			return false, &declined{clc.DiagNoRoute}
-		case routeDirect:
+		case rnic.RouteDirect:
 			return false, &declined{clc.DiagIndirect} // rule: TestSMCRIndirect: clc.DiagIndirect -> clc.DiagNoRoute
 		}
 	}
-	if route != routeDirect { // rule: TestSMCRRoutedMTU: route != routeDirect -> false
+	if route != rnic.RouteDirect { // rule: TestSMCRRoutedMTU: route != rnic.RouteDirect -> false
 		c.group.net.LimitMTU(wire.MTU1024)
 	}
-	return route == routeDirect, nil
+	return route == rnic.RouteDirect, nil
 }
 
 // ringSize is how large a send ring is asked for. It is no larger than the receive buffer that a connection has unless something is

@@ -2,57 +2,12 @@ package host
 
 import (
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
-
-// TestAlternatives looks at which addresses may be ends of further links.
-func TestAlternatives(t *testing.T) {
-	cables := smctest.NewCables(t, 4)
-	cables.IP(0, "addr add 10.99.0.77/24 dev cable0") // of the same interface
-	cables.IP(0, "addr add 10.98.0.1/24 dev cable1")  // another network
-	cables.IP(0, "addr flush dev cable2")
-	cables.IP(0, "addr add 10.98.0.3/24 dev cable2")
-	cables.IP(0, "link set cable3 down")
-	first, same := cables.Addr[0][0], cables.Addr[1][0]
-	other, third := netip.MustParseAddr("10.98.0.1"), netip.MustParseAddr("10.98.0.3")
-	for _, tt := range []struct {
-		name   string
-		config Config
-		want   []netip.Addr
-	}{
-		{"the same network", Config{}, []netip.Addr{first, same}},
-		{"one link", Config{SMCRLinks: 1}, []netip.Addr{first}},
-		{"eight links", Config{SMCRLinks: 8}, []netip.Addr{first, same}},
-		{"the same PNETID", Config{PNET: map[string]string{"cable0": "NET1", "cable2": "NET1"}}, []netip.Addr{first, third}},
-		{"another PNETID", Config{PNET: map[string]string{"cable0": "NET1", "cable1": "NET2", "cable2": "NET2"}}, []netip.Addr{first}},
-		{"PNETIDs of others", Config{PNET: map[string]string{"cable2": "NET2"}}, []netip.Addr{first, same}},
-		{"the configured ones", Config{SMCRDevices: []string{"10.98.0.0/16", first.String()}}, []netip.Addr{first, other, third}},
-		{"only this one", Config{SMCRDevices: []string{first.String()}}, []netip.Addr{first}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			tt.config.Namespace = cables.Run[0]
-			h := newTestHost(t, tt.config)
-			n, err := h.rnics.acquire(first)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer h.rnics.close(true)
-			defer n.release()
-			var got []netip.Addr
-			for _, r := range h.rnics.alternatives(n, clc.V2) {
-				got = append(got, r.GID.Addr())
-			}
-			if !slices.Equal(got, tt.want) {
-				t.Errorf("alternatives = %v, want %v", got, tt.want)
-			}
-		})
-	}
-}
 
 // TestSMCRUnreachableGID has a client with a device on a network to which the server has no route. It is the server's only choice for a symmetric link, and
 // neither side takes it: the second link is asymmetric, and the first one that is attempted.
@@ -75,7 +30,7 @@ func TestSMCRUnreachableGID(t *testing.T) {
 		}
 		g.mu.Unlock()
 	}
-	if g := groupsOf(r.client)[0]; len(r.client.rnics.alternatives(g.rnic, clc.V2)) != 2 {
+	if g := groupsOf(r.client)[0]; len(r.client.rnics.Alternatives(g.rnic, clc.V2)) != 2 {
 		t.Error("the client has one device")
 	}
 	if gids := s.group.Result.PeerGIDs; len(gids) != 1 {
@@ -83,7 +38,7 @@ func TestSMCRUnreachableGID(t *testing.T) {
 	}
 	for far, none := range map[string]bool{"10.55.0.1": true, "10.99.0.1": false} {
 		gid := wire.GIDFromAddr(netip.MustParseAddr(far))
-		for _, route := range r.server.rnics.routesOf(r.server.rnics.alternatives(groupsOf(r.server)[0].rnic, clc.V2), []wire.GID{gid}) {
+		for _, route := range r.server.rnics.RoutesTo(r.server.rnics.Alternatives(groupsOf(r.server)[0].rnic, clc.V2), []wire.GID{gid}) {
 			if route.None != none || route.Direct == none {
 				t.Errorf("the server's route to %s: %+v", far, route)
 			}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -124,7 +125,7 @@ func TestSMCRResetOvertakes(t *testing.T) {
 	smctest.CheckLeaks(t)
 	var cut atomic.Bool
 	r := newSMCRRig(t, func(c, _ *Config) { c.RDMA.Drop = func([]byte) bool { return cut.Load() } })
-	r.client.rnics.resets = patience
+	r.client.resetPatience = patience
 	c, s := r.connect()
 	defer c.Close()
 	checkSMCR(t, c, s)
@@ -258,7 +259,7 @@ func TestSMCRAsksForClosed(t *testing.T) {
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
 	c.Close()
-	s.carrier.end().(*smcrGroup).fail(errRNICDown)
+	s.carrier.end().(*smcrGroup).fail(rnic.ErrDown)
 	checkGone(t, r.client) // long before a silent link is tested
 	s.Close()
 	checkGone(t, r.server)
@@ -279,7 +280,7 @@ func TestSMCREndedHoldsNothing(t *testing.T) {
 	if !armed {
 		t.Fatal("the peer is not asked on behalf of a closed connection")
 	}
-	g.fail(errRNICDown)
+	g.fail(rnic.ErrDown)
 	<-g.stopped
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -456,7 +457,7 @@ func TestSMCRLinkFails(t *testing.T) {
 			if end == "server" {
 				failing = s
 			}
-			failing.carrier.end().(*smcrGroup).fail(errRNICDown)
+			failing.carrier.end().(*smcrGroup).fail(rnic.ErrDown)
 			for _, x := range []*Conn{c, s} {
 				if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
 					t.Errorf("read = %v, want an error", err)

@@ -180,7 +180,7 @@ func TestSMCRThirdAdapter(t *testing.T) {
 			g, links := r.upLinksOf(r.client, 2)
 			second := 0
 			for cable := range 3 {
-				if links[1].rnic.dev.Addr() == cables.Addr[cable][0] {
+				if links[1].rnic.Addr() == cables.Addr[cable][0] {
 					second = cable
 				}
 			}
@@ -193,7 +193,7 @@ func TestSMCRThirdAdapter(t *testing.T) {
 				defer g.mu.Unlock()
 				n := 0
 				for _, l := range g.links {
-					if l.up && l.rnic.dev.Addr() != cables.Addr[second][0] {
+					if l.up && l.rnic.Addr() != cables.Addr[second][0] {
 						n++
 					}
 				}

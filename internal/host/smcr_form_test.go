@@ -73,11 +73,11 @@ func TestSMCREyecatcher(t *testing.T) {
 // TestSMCRv1Network has a device outside of the network that a connection of version 1 is in: it is not offered there.
 func TestSMCRv1Network(t *testing.T) {
 	r := newSMCRRig(t, func(c, s *Config) { c.SMCRv1, s.SMCRv1 = true, true })
-	n, err := r.client.rnics.acquire(loop1)
+	n, err := r.client.rnics.Acquire(loop1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer n.release()
+	defer n.Release()
 	for _, tt := range []struct {
 		net  string
 		want bool
@@ -88,7 +88,7 @@ func TestSMCRv1Network(t *testing.T) {
 			t.Errorf("in %s: version 1 %v, version 2 %v", tt.net, v1, v2)
 		}
 		if w.v1 != nil {
-			w.v1.release()
+			w.v1.Release()
 		}
 	}
 }

@@ -1,19 +1,13 @@
 package host
 
 import (
-	"cmp"
-	"encoding/binary"
 	"errors"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/wire"
-	"github.com/gosmc/smc/wire/roce"
 )
 
 // What becomes of a peer whose process ends without a word is told by its kernel alone: it closes the TCP connections, and
@@ -93,7 +87,7 @@ func (g *smcrGroup) knock() {
 	time.AfterFunc(knockAfter, func() {
 		defer g.knocking.Store(false)
 		for i, l := range links {
-			if !quiet(i) || !peers[i].IsValid() || !l.rnic.refuses(peers[i], qpns[i]) {
+			if !quiet(i) || !peers[i].IsValid() || !l.rnic.Refuses(peers[i], qpns[i]) {
 				continue
 			}
 			// What it had sent before is in our socket.
@@ -104,35 +98,6 @@ func (g *smcrGroup) knock() {
 			})
 		}
 	})
-}
-
-// refuses reports whether the kernel of a peer says that no process has the UDP port of its RNIC, or, of a shared port,
-// that no process has this queue pair number. Not to know is no.
-func (n *rnic) refuses(peer netip.Addr, qpn wire.QPN) (refused bool) {
-	n.all.host.cfg.Namespace(func() {
-		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(n.dev.Addr(), 0)), Timeout: knockTimeout}
-		if peer.Is6() && peer.IsLinkLocalUnicast() {
-			peer = peer.WithZone(n.dev.Interface())
-		}
-		c, err := d.Dial("udp", netip.AddrPortFrom(peer, cmp.Or(n.all.host.cfg.RDMA.Port, roce.Port)).String())
-		if err != nil {
-			return
-		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(knockTimeout))
-		if _, err = c.Write(knockDatagram(qpn)); err == nil {
-			_, err = c.Read(make([]byte, 1))
-		}
-		refused = errors.Is(err, unix.ECONNREFUSED)
-	})
-	return refused
-}
-
-// knockDatagram is what asks: the beginning of a base transport header, up to the queue pair number that steers packets of
-// a shared port (IBTA 9.2). It is too short for a packet, so RNICs drop it.
-func knockDatagram(qpn wire.QPN) []byte {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, 8), 0)
-	return binary.BigEndian.AppendUint32(b, uint32(qpn)) // rule: TestSMCRKnockShared: uint32(qpn) -> 0
 }
 
 // awaitAnswer has connections that we accept wait until a peer that was just asked whether it is there has answered, or do without

@@ -215,10 +215,10 @@ func TestSMCRKnockShared(t *testing.T) {
 		l := g.links[0]
 		peer, qpn := l.peer, l.peerQPN
 		g.mu.Unlock()
-		if l.rnic.refuses(peer, qpn) {
+		if l.rnic.Refuses(peer, qpn) {
 			t.Errorf("the kernel is said to refuse packets for %v of a living process", qpn)
 		}
-		if none := wire.QPN(nobodys)<<16 | qpn&0xffff; !l.rnic.refuses(peer, none) {
+		if none := wire.QPN(nobodys)<<16 | qpn&0xffff; !l.rnic.Refuses(peer, none) {
 			t.Errorf("the kernel is not said to refuse packets for %v of no process", none)
 		}
 	}

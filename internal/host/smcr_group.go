@@ -12,6 +12,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
 )
@@ -24,7 +25,7 @@ import (
 type smcrGroup struct {
 	host *Host
 	lg   *core.LinkGroup
-	rnic *rnic // of the first link
+	rnic *rnic.Device // of the first link
 	net  *link.Group
 	done chan struct{} // closed when its connections must end
 
@@ -49,7 +50,7 @@ type smcrGroup struct {
 	tell       func(news)        // to the handshake of the first contact
 	spare      *rdma.QP          // what ADD LINK offers; nil if there is none
 	links      []*smcrLink       // never empty
-	devices    []*rnic           // that are watched for this group, and kept open
+	devices    []*rnic.Device    // that are watched for this group, and kept open
 	stallTimer *time.Timer       // runs checkStalls while there are several links; nil before it was needed
 	looks      uint64            // of checkStalls
 	oneEach    bool              // of a server: both sides had one RNIC at first
@@ -75,13 +76,13 @@ type smcrGroup struct {
 func (g *smcrGroup) Done() <-chan struct{} { return g.done }
 
 // newSMCRGroup makes what a new link group consists of: a link whose queue pair the peer may be told.
-func (h *Host) newSMCRGroup(lg *core.LinkGroup, n *rnic) (*smcrGroup, error) {
+func (h *Host) newSMCRGroup(lg *core.LinkGroup, n *rnic.Device) (*smcrGroup, error) {
 	g := &smcrGroup{
 		host: h, lg: lg, rnic: n, net: link.NewGroup(), done: make(chan struct{}),
 		kick: make(chan struct{}, 1), stopped: make(chan struct{}), owners: make(map[core.Owner]*smcrCarrier),
 	}
 	g.rmbs.init(g)
-	n.retain()
+	n.Retain()
 	l, err := g.addLink(n, 0)
 	if err != nil {
 		g.net.Close()
@@ -129,11 +130,11 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error 
 	if token, ok := c.rmb.rmb.Token(l.net); ok {
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
 	}
-	cfg.RNICs = g.host.rnics.alternatives(g.rnic, r.Version)
+	cfg.RNICs = g.host.rnics.Alternatives(g.rnic, r.Version)
 	g.oneEach = r.Role == core.RoleServer && len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2 // rule: TestSMCRSecondLinkUnasked: r.Role == core.RoleServer -> true
 	var routes []core.PairRoute
 	if len(r.PeerGIDs) > 1 { // the first one is that of the link
-		routes = g.host.rnics.routesOf(cfg.RNICs, r.PeerGIDs[1:]) // rule: TestSMCRUnreachableGID
+		routes = g.host.rnics.RoutesTo(cfg.RNICs, r.PeerGIDs[1:]) // rule: TestSMCRUnreachableGID
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -378,13 +379,13 @@ func (g *smcrGroup) tearDown() {
 	g.devices = nil
 	g.mu.Unlock()
 	for _, n := range devices {
-		n.watchBy(g, false)
+		n.TellGroup(g, false)
 	}
 	late := time.NewTimer(lastAckTime)
 	defer late.Stop()
 	expired := false
 	for _, l := range links {
-		l.rnic.remove(l)
+		l.rnic.RemoveUser(l)
 		if l.net.Err() == nil && !expired { // the peer waits for the acknowledgement of its DELETE LINK
 			select {
 			case <-late.C:
@@ -399,10 +400,10 @@ func (g *smcrGroup) tearDown() {
 	g.rmbs.freeUnused()
 	g.mu.Unlock()
 	for _, l := range links {
-		l.rnic.release()
+		l.rnic.Release()
 	}
 	for _, n := range devices {
-		n.release()
+		n.Release()
 	}
 }
 
@@ -549,7 +550,7 @@ func (h *Host) closeSMCR(forGood bool) {
 		g.fail(errHostClosed)
 		<-g.stopped
 	}
-	h.rnics.close(forGood)
+	h.closeRNICs(forGood)
 }
 
 func (g *smcrGroup) started() bool {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -243,7 +244,7 @@ func TestSMCRAnswer(t *testing.T) {
 	}
 
 	// Now the peer is not there any more, of which nothing tells but its silence.
-	c.carrier.end().(*smcrGroup).fail(errRNICDown)
+	c.carrier.end().(*smcrGroup).fail(rnic.ErrDown)
 	g.suspect()
 	if core.Answer(g.answer.Load()) == core.AnswerNone && !g.isOver() {
 		t.Error("nobody waits for the answer of a suspect")
@@ -269,7 +270,7 @@ func TestSMCRAnswerLate(t *testing.T) {
 	c.Close()
 	s.Close()
 	checkGone(t, r.client, r.server)
-	theirs.fail(errRNICDown)
+	theirs.fail(rnic.ErrDown)
 	<-theirs.stopped
 	g.mu.Lock()
 	clear(g.rmbs.free) // so that the next connection needs another one

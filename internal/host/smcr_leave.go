@@ -20,7 +20,7 @@ func (g *smcrGroup) linkLeaving(o core.LinkLeaving) {
 	l.left = false
 	l.moved, _ = g.moveAll(l)
 	g.host.cfg.Logger.Info("link is about to end, connections go to others",
-		"group", g.lg.ID, "link", o.Link, "local", l.rnic.dev.Addr(), "peer", l.peer, "connections", l.moved)
+		"group", g.lg.ID, "link", o.Link, "local", l.rnic.Addr(), "peer", l.peer, "connections", l.moved)
 	l.net.Leave()
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -21,7 +22,7 @@ import (
 // An smcrLink is one link of a group. The group's mu guards it, but for what never changes.
 type smcrLink struct {
 	group *smcrGroup
-	rnic  *rnic
+	rnic  *rnic.Device
 	net   *link.Link
 
 	num   llc.LinkNum   // 0: the first one of a client, before the server has told it
@@ -44,14 +45,17 @@ type smcrLink struct {
 	}
 }
 
-// rnicEvent implements [rnicUser]. An interface that is down, or has lost its address, is given a moment to come back where there
+// Critical implements [rnic.User].
+func (l *smcrLink) Critical() bool { return l.group.upLinks.Load() < 2 }
+
+// RNICEvent implements [rnic.User]. An interface that is down, or has lost its address, is given a moment to come back where there
 // is no other link: TCP survives that, and so do connections whose packets are sent again.
-func (l *smcrLink) rnicEvent(mtu wire.MTU, reason error) {
+func (l *smcrLink) RNICEvent(mtu wire.MTU, reason error) {
 	switch {
 	case mtu == 0 && !l.spare():
-		outage := l.rnic.outages.Load()
-		l.rnic.all.patience(func() {
-			if l.rnic.downSince(outage) {
+		outage := l.rnic.Outages()
+		l.group.host.rnicPatience(func() {
+			if l.rnic.DownSince(outage) {
 				l.net.Fail(reason)
 			}
 		})
@@ -95,16 +99,16 @@ var (
 
 // addLink makes our end of a link on a device that the caller has acquired, and that is the group's from now on, also
 // after an error. g.mu is held, or nobody else knows the group.
-func (g *smcrGroup) addLink(n *rnic, num llc.LinkNum) (*smcrLink, error) {
+func (g *smcrGroup) addLink(n *rnic.Device, num llc.LinkNum) (*smcrLink, error) {
 	l := &smcrLink{group: g, rnic: n, num: num}
 	var err error
-	if l.net, err = g.net.NewLink(n.dev); err == nil {
-		if err = n.add(l); err != nil {
+	if l.net, err = g.net.NewLink(n.RDMA()); err == nil {
+		if err = n.AddUser(l); err != nil {
 			l.net.Close()
 		}
 	}
 	if err != nil {
-		n.release()
+		n.Release()
 		return nil, err
 	}
 	g.links = append(g.links, l)
@@ -114,9 +118,9 @@ func (g *smcrGroup) addLink(n *rnic, num llc.LinkNum) (*smcrLink, error) {
 // dropLink takes away a link. g.mu is held.
 func (g *smcrGroup) dropLink(l *smcrLink) {
 	g.links = slices.DeleteFunc(g.links, func(x *smcrLink) bool { return x == l })
-	l.rnic.remove(l)
+	l.rnic.RemoveUser(l)
 	l.net.Close()
-	l.rnic.release()
+	l.rnic.Release()
 }
 
 // linkOf returns the link with a number: 0 is that of the first contact, nil if there is none. g.mu is held.
@@ -191,7 +195,7 @@ func (g *smcrGroup) fail(reason error) {
 
 // local is our end of a link.
 func (l *smcrLink) local() core.LinkEnd {
-	us := l.rnic.ends()
+	us := l.rnic.RNIC()
 	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: l.net.QPN(), PSN: l.net.PSN(), MTU: l.net.MTU()}
 }
 
@@ -214,31 +218,31 @@ func (g *smcrGroup) routesNamed(ev link.Event) []core.PairRoute {
 		return nil
 	}
 	g.routesAsked = time.Now()
-	return g.host.rnics.routesOf(g.host.rnics.alternatives(g.rnic, clc.V2), gids)
+	return g.host.rnics.RoutesTo(g.host.rnics.Alternatives(g.rnic, clc.V2), gids)
 }
 
 // openLink makes our end of another link, at once where the device is open, else on a goroutine. g.mu is held.
 func (g *smcrGroup) openLink(o core.OpenLink) {
-	if g.oneEach && o.GID == g.rnic.dev.GID() && g.ctl.State() == core.ControlAdding { // rule: TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
+	if g.oneEach && o.GID == g.rnic.RDMA().GID() && g.ctl.State() == core.ControlAdding { // rule: TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
 		g.queue = g.ctl.LinkOpened(time.Now(), o.Link, g.openSpare(g.rnic), nil, g.queue)
 		return
 	}
 	for _, n := range g.devices {
-		if o.GID == n.dev.GID() {
-			n.retain()
+		if o.GID == n.RDMA().GID() {
+			n.Retain()
 			g.opened(n, o.Link)
 			return
 		}
 	}
 	g.openers.Go(func() {
-		n, err := g.host.rnics.acquire(g.host.rnics.zoned(o.GID.Addr(), g.rnic))
+		n, err := g.host.rnics.Acquire(g.host.rnics.Zoned(o.GID.Addr(), g.rnic))
 		if err == nil {
 			g.watchDevice(n)
 		}
 		g.do(func(now time.Time, out []core.Output) []core.Output {
 			if err != nil || g.gone {
 				if err == nil {
-					n.release()
+					n.Release()
 				}
 				if g.gone {
 					return out
@@ -253,14 +257,14 @@ func (g *smcrGroup) openLink(o core.OpenLink) {
 }
 
 // opened answers OpenLink. g.mu is held.
-func (g *smcrGroup) opened(n *rnic, num llc.LinkNum) {
+func (g *smcrGroup) opened(n *rnic.Device, num llc.LinkNum) {
 	if l := g.linkOf(num); l != nil && l.num == num { // rule: TestSMCRAddLinkAgain
-		n.release() // that number was asked for twice: what came first is the answer
+		n.Release() // that number was asked for twice: what came first is the answer
 		return
 	}
 	l, err := g.addLink(n, num)
 	if err != nil {
-		g.host.cfg.Logger.Warn("no further link", "device", n.dev.Addr(), "err", err)
+		g.host.cfg.Logger.Warn("no further link", "device", n.RDMA().Addr(), "err", err)
 		g.queue = g.ctl.LinkOpened(time.Now(), num, core.LinkEnd{}, nil, g.queue)
 		return
 	}
@@ -286,23 +290,23 @@ func (g *smcrGroup) tokens(m *smcrRMB) map[llc.LinkNum]llc.RToken {
 
 // openSpare makes the queue pair that a server offers as the end of a second link where both have one adapter, so that
 // there will be none (RFC 7609 p.35): only its number is of use. g.mu is held.
-func (g *smcrGroup) openSpare(n *rnic) core.LinkEnd {
+func (g *smcrGroup) openSpare(n *rnic.Device) core.LinkEnd {
 	if g.lg.Key.Role == core.RoleClient {
 		return core.LinkEnd{}
 	}
-	pd, err := n.dev.NewPD()
+	pd, err := n.RDMA().NewPD()
 	if err != nil {
 		return core.LinkEnd{}
 	}
-	cq, err := n.dev.NewCQ(2, nil)
+	cq, err := n.RDMA().NewCQ(2, nil)
 	if err != nil {
 		return core.LinkEnd{}
 	}
 	if g.spare, err = pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1}); err != nil {
 		return core.LinkEnd{}
 	}
-	us := n.ends()
-	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: g.spare.QPN(), PSN: rdma.RandomPSN(), MTU: n.dev.MTU()}
+	us := n.RNIC()
+	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: g.spare.QPN(), PSN: rdma.RandomPSN(), MTU: n.RDMA().MTU()}
 }
 
 // dropSpare takes it away. g.mu is held.
@@ -337,7 +341,7 @@ func (g *smcrGroup) linkUp(num llc.LinkNum) {
 	l.up = true
 	l.counts.Store(true)
 	g.upLinks.Add(1)
-	g.host.cfg.Logger.Info("link added", "group", g.lg.ID, "link", num, "local", l.rnic.dev.Addr(), "peer", l.peer, "redundancy", g.ctl.Redundancy())
+	g.host.cfg.Logger.Info("link added", "group", g.lg.ID, "link", num, "local", l.rnic.Addr(), "peer", l.peer, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()
 	g.balance()
 	if g.stallTimer == nil {
@@ -423,7 +427,7 @@ func (g *smcrGroup) linkDown(o core.LinkDown) {
 	g.moved += uint64(moved)
 	g.host.counters.ended(endOfLink, groupEndReason(o.Why)) // rule: TestSMCRFailover
 	g.host.cfg.Logger.Warn("link ended, connections go on over others",
-		"group", g.lg.ID, "link", o.Link, "local", l.rnic.dev.Addr(), "peer", l.peer, "why", o.Why.String(), "connections", moved, "left", l.left, "redundancy", g.ctl.Redundancy())
+		"group", g.lg.ID, "link", o.Link, "local", l.rnic.Addr(), "peer", l.peer, "why", o.Why.String(), "connections", moved, "left", l.left, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -26,7 +27,7 @@ func (r *smcrRig) linkOver(h *Host, cable int, cables *smctest.Cables) *smcrLink
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, l := range g.links {
-		if l.rnic.dev.Addr() == cables.Addr[cable][end] {
+		if l.rnic.Addr() == cables.Addr[cable][end] {
 			return l
 		}
 	}
@@ -46,7 +47,7 @@ func vanish(c *smctest.Cables, cable int) {
 func TestSMCRAllDown(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
 	for _, h := range []*Host{r.client, r.server} {
-		h.rnics.patience = func(over func()) { time.AfterFunc(50*time.Millisecond, over) }
+		h.rnicPatience = func(over func()) { time.AfterFunc(50*time.Millisecond, over) }
 	}
 	var ended, idle [2]*Conn
 	ended[0], ended[1] = r.connect()
@@ -67,7 +68,7 @@ func TestSMCRAllDown(t *testing.T) {
 	g := groupsOf(r.client)[0]
 	g.mu.Lock() // nothing is done about the first one before the second one is known to be down
 	for _, l := range g.links {
-		l.rnicEvent(0, fmt.Errorf("%w: %v", errRNICDown, rdma.EventInterfaceDown))
+		l.RNICEvent(0, fmt.Errorf("%w: %v", rnic.ErrDown, rdma.EventInterfaceDown))
 	}
 	left := 0
 	for _, l := range g.links {
@@ -94,7 +95,7 @@ func TestSMCRAllDown(t *testing.T) {
 	if _, err := ended[0].Write([]byte{1}); err == nil {
 		t.Error("a write over a link group that has ended")
 	}
-	checkEnd(t, r.client, endOfGroup, "link failed: "+errRNICDown.Error())
+	checkEnd(t, r.client, endOfGroup, "link failed: "+rnic.ErrDown.Error())
 	for _, x := range append(ended[:], idle[:]...) {
 		x.Close()
 	}
@@ -241,9 +242,9 @@ func TestSMCRLinkFlaps(t *testing.T) {
 	all.Go(func() { checkTransfer(t, c, s, 64<<20) })
 	for range flaps {
 		cables.IP(0, "link set cable1 down")
-		smctest.Eventually(t, patience, "down", func() bool { return !r.client.rnicOf(cables.Addr[1][0]).usable() })
+		smctest.Eventually(t, patience, "down", func() bool { return !usable(r.client.rnicOf(cables.Addr[1][0])) })
 		cables.IP(0, "link set cable1 up")
-		smctest.Eventually(t, patience, "up", func() bool { return r.client.rnicOf(cables.Addr[1][0]).usable() })
+		smctest.Eventually(t, patience, "up", func() bool { return usable(r.client.rnicOf(cables.Addr[1][0])) })
 	}
 	all.Wait()
 	r.awaitRedundancy("symmetric")
@@ -314,10 +315,6 @@ func TestSMCRStallHears(t *testing.T) {
 }
 
 // rnicOf returns the open device of an address, nil if there is none.
-func (h *Host) rnicOf(addr netip.Addr) *rnic {
-	h.rnics.mu.Lock()
-	defer h.rnics.mu.Unlock()
-	return h.rnics.open[addr]
-}
+func (h *Host) rnicOf(addr netip.Addr) *rnic.Device { return h.rnics.Find(addr) }
 
-func (n *rnic) usable() bool { return n != nil && !n.isDown() }
+func usable(n *rnic.Device) bool { return n != nil && !n.IsDown() }

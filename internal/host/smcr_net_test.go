@@ -350,7 +350,7 @@ func TestSMCRFlap(t *testing.T) {
 	cables := smctest.NewCables(t, 1)
 	r := newCableRig(t, cables, false, nil)
 	for _, h := range []*Host{r.client, r.server} {
-		h.rnics.patience = func(func()) {} // however slow the machine
+		h.rnicPatience = func(func()) {} // however slow the machine
 	}
 	c, s := r.connect()
 	defer c.Close()
@@ -363,9 +363,9 @@ func TestSMCRFlap(t *testing.T) {
 		{"addr del " + addr, "addr add " + addr},
 	} {
 		cables.IP(0, tt.down)
-		smctest.Eventually(t, patience, tt.down, n.isDown)
+		smctest.Eventually(t, patience, tt.down, n.IsDown)
 		cables.IP(0, tt.up)
-		smctest.Eventually(t, patience, tt.up, func() bool { return !n.isDown() })
+		smctest.Eventually(t, patience, tt.up, func() bool { return !n.IsDown() })
 		checkExchange(t, c, s)
 		checkExchange(t, s, c)
 	}

@@ -134,7 +134,7 @@ func TestSMCRMoveAnew(t *testing.T) {
 	g.mu.Lock()
 	from, failing := links[2], links[1]
 	// One that cannot send, and that has no connections, is the first to be picked. Its failure is not to be seen before.
-	unready, err := g.net.NewLink(failing.rnic.dev)
+	unready, err := g.net.NewLink(failing.rnic.RDMA())
 	if err != nil {
 		g.mu.Unlock()
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestSMCRAttachAnew(t *testing.T) {
 		failing = links[0]
 	}
 	good := failing.net
-	unready, err := g.net.NewLink(failing.rnic.dev)
+	unready, err := g.net.NewLink(failing.rnic.RDMA())
 	if err != nil {
 		g.mu.Unlock()
 		t.Fatal(err)

@@ -85,11 +85,9 @@ func TestSMCR(t *testing.T) {
 			t.Errorf("TCP's keepalive after %d s, want 15, as package net has it", got)
 		}
 		n := x.carrier.end().(*smcrGroup).rnic
-		n.mu.Lock()
-		if n.users != 2 { // the group and its link
-			t.Errorf("the device has %d users beside the link group, want none", n.users-2)
+		if users := n.Users(); users != 2 { // the group and its link
+			t.Errorf("the device has %d users beside the link group, want none", users-2)
 		}
-		n.mu.Unlock()
 	}
 	c.Close()
 	s.Close()

@@ -68,12 +68,12 @@ func TestSMCRAddLinkAgain(t *testing.T) {
 	}
 	add := llc.AddLink{Header: liarForm, GID: wire.GIDFromAddr(loop5), QPN: second.QPN(), Link: 2, MTU: second.MTU(), PSN: second.PSN()}
 	g := groupsOf(r.client)[0]
-	r.client.rnics.mu.Lock() // neither device is there before both are wanted
+	resume := r.client.rnics.Hold() // neither device is there before both are wanted
 	x.send(add.Append(nil))
 	x.send(add.Append(nil))
 	x.send(llc.TestLink{Header: liarForm}.Append(nil))
 	tested := x.next()
-	r.client.rnics.mu.Unlock()
+	resume()
 	if tested.Type() != llc.TypeTestLink {
 		t.Fatalf("the client answered %v", tested)
 	}

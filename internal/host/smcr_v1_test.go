@@ -17,6 +17,7 @@ import (
 
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
@@ -61,7 +62,7 @@ func newV1Rig(t testing.TB, change func(c, s *Config)) (*smcrRig, *smctest.Cable
 					if err != nil {
 						return
 					}
-					local[i][end] = linkLocalOf(iface)
+					local[i][end] = rnic.LinkLocalOf(iface)
 					fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // package net remembers zones of other namespaces
 					if err != nil || !local[i][end].IsValid() {
 						return
@@ -101,7 +102,7 @@ func TestSMCRv1LinkLocal(t *testing.T) {
 				g := groupsOf(h)[0]
 				g.mu.Lock()
 				for _, l := range g.links {
-					addr, peer := l.rnic.dev.Addr(), l.net.Device().GID()
+					addr, peer := l.rnic.Addr(), l.net.Device().GID()
 					if addr != local[0][end] && addr != local[1][end] || peer.Addr() != addr.WithZone("") {
 						t.Errorf("end %d: link %d is on %v, want one of %v", end, l.num, addr, local)
 					}

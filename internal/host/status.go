@@ -54,7 +54,7 @@ func (h *Host) Status() control.Status {
 		Listeners:    []control.StatusListener{},
 		Connections:  []control.StatusConn{},
 		Groups:       h.groupStatus(),
-		Devices:      h.rnics.status(),
+		Devices:      h.rnics.Status(),
 	}
 	if !h.seid.IsZero() {
 		s.SEID = h.seid.String()

@@ -1,14 +1,11 @@
 package host
 
 import (
-	"cmp"
-	"net/netip"
-	"slices"
 	"sync/atomic"
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -87,9 +84,9 @@ func (g *smcrGroup) status(s *control.StatusGroup) {
 // linkStatus describes a link. links are those that connections may use. g.mu is held.
 func (g *smcrGroup) linkStatus(l *smcrLink, links []core.GroupLink, peer string) control.StatusLink {
 	stats, queue := l.net.Stats(), l.net.QPStats()
-	us := l.rnic.ends()
+	us := l.rnic.RNIC()
 	x := control.StatusLink{
-		State: "LINK_ACTIVATING", NetDev: l.rnic.dev.Interface(), Device: l.rnic.dev.Addr().String(), Port: devicePort,
+		State: "LINK_ACTIVATING", NetDev: l.rnic.RDMA().Interface(), Device: l.rnic.Addr().String(), Port: rnic.Port,
 		LocalGID: us.GID.String(), LocalQPN: uint32(l.net.QPN()), PeerGID: peer,
 		SentCDC: stats.SentCDC, RcvdCDC: stats.ReceivedCDC, SentLLC: stats.SentLLC, RcvdLLC: stats.ReceivedLLC, SentBytes: stats.SentBytes,
 		SentPackets: queue.SentPackets, RcvdPackets: queue.RcvdPackets, Retransmitted: queue.Retransmitted, RoundTrip: queue.RoundTrip,
@@ -125,56 +122,6 @@ func (p *rmbPool) status(s *control.StatusGroup) {
 		s.IdleRMBs += len(list)
 	}
 	s.Quarantined = len(p.all) - s.IdleRMBs
-}
-
-// devicePort is the port of every device: one of ours is an address, and has no more.
-const devicePort = 1
-
-// status describes the devices that are open, and the addresses that cannot have one.
-func (r *rnics) status() []control.StatusDevice {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	list := make([]control.StatusDevice, 0, len(r.open)+len(r.failed))
-	for _, n := range r.open {
-		list = append(list, n.status())
-	}
-	for addr, f := range r.failed {
-		list = append(list, control.StatusDevice{
-			Address: addr.String(), Port: devicePort, State: "FAILED", Type: deviceType, PNETID: r.pnetOf(addr),
-			Why: clc.Lookup(rnicReason(f.err), clc.OSUnspecified).Sentence + " (" + f.err.Error() + ")",
-		})
-	}
-	slices.SortFunc(list, func(a, b control.StatusDevice) int {
-		x, _ := netip.ParseAddr(a.Address)
-		y, _ := netip.ParseAddr(b.Address)
-		return cmp.Or(x.Compare(y), cmp.Compare(a.Address, b.Address))
-	})
-	return list
-}
-
-// deviceType is what devices are: software, on UDP.
-const deviceType = "RoCEv2"
-
-func (n *rnic) status() control.StatusDevice {
-	var stats rdma.DeviceStats = n.dev.Stats()
-	us := n.ends()
-	s := control.StatusDevice{
-		NetDev: n.dev.Interface(), Address: n.dev.Addr().String(), Port: devicePort, State: "ACTIVE", Type: deviceType,
-		GID: us.GID.String(), MAC: us.MAC.String(), MTU: n.dev.MTU().Bytes(), PNETID: n.all.pnetID(n.dev.Interface()),
-		RcvdPackets: stats.RcvdPackets, BadICRC: stats.BadICRC, UnknownQP: stats.UnknownQP, SendErrors: stats.SendErrors,
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	s.Links = len(n.links)
-	for u := range n.links {
-		if l, ok := u.(*smcrLink); ok && l.group.upLinks.Load() < 2 {
-			s.Critical = true // a group would end with it
-		}
-	}
-	if n.down != "" {
-		s.State, s.Why = "DOWN", n.down
-	}
-	return s
 }
 
 // messageCounters count CLC and LLC messages by type: index 0 is for what is none.

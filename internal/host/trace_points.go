@@ -31,7 +31,7 @@ func (c *Conn) traceCLC(b []byte, sent bool) {
 func (g *smcrGroup) traceLLC(l *smcrLink, b []byte, sent bool) {
 	g.host.counters.messages.countLLC(b, sent)
 	r := traceRecord{kind: control.TraceLLC, group: uint32(g.lg.ID), client: g.lg.Key.Role == core.RoleClient, sent: sent}
-	r.local = netip.AddrPortFrom(l.rnic.dev.Addr(), 0)
+	r.local = netip.AddrPortFrom(l.rnic.Addr(), 0)
 	r.peer = netip.AddrPortFrom(l.peer, 0)
 	g.host.trace.Add(&r, b)
 }

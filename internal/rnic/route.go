@@ -1,4 +1,4 @@
-package host
+package rnic
 
 import (
 	"encoding/binary"
@@ -15,45 +15,45 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A route is how one RNIC reaches another.
-type route uint8
+// A Route is how one RNIC reaches another.
+type Route uint8
 
 const (
-	routeUnknown  route = iota // the kernel does not say
-	routeDirect                // both are in one subnet
-	routeIndirect              // a router is between them
-	routeNone                  // there is none
+	RouteUnknown  Route = iota // the kernel does not say
+	RouteDirect                // both are in one subnet
+	RouteIndirect              // a router is between them
+	RouteNone                  // there is none
 )
 
 // routeTo asks the kernel how packets get to an address from an interface, 0 for any. It needs AF_NETLINK.
-func routeTo(to netip.Addr, iface int) route { return askRoute(routeRequest(to, iface, 0)) }
+func routeTo(to netip.Addr, iface int) Route { return askRoute(routeRequest(to, iface, 0)) }
 
 // askRoute sends a request to the kernel.
-func askRoute(request []byte) route {
+func askRoute(request []byte) Route {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
-		return routeUnknown
+		return RouteUnknown
 	}
 	defer unix.Close(fd)
 	wait := unix.NsecToTimeval(time.Second.Nanoseconds())
 	if unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait) != nil {
-		return routeUnknown
+		return RouteUnknown
 	}
 	if unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) != nil {
-		return routeUnknown
+		return RouteUnknown
 	}
 	b := make([]byte, 16<<10)
 	n, _, err := unix.Recvfrom(fd, b, 0)
 	if err != nil {
-		return routeUnknown
+		return RouteUnknown
 	}
 	return parseRoute(b[:n])
 }
 
-// routesOf says how the devices of ours get to RNICs of a peer, for pairs of which the kernel knows. Unlike route it does not take an address that is in
-// no table for one on the link.
-func (r *rnics) routesOf(ours []core.RNIC, peers []wire.GID) (list []core.PairRoute) {
-	r.host.cfg.Namespace(func() {
+// RoutesTo returns how our devices reach RNICs of a peer, for the pairs that the kernel knows. Unlike [Device.Route] it does not take an
+// address without an entry in a routing table for one on the link.
+func (s *Set) RoutesTo(ours []core.RNIC, peers []wire.GID) (list []core.PairRoute) {
+	s.cfg.Namespace(func() {
 		for _, us := range ours {
 			local := us.GID.Addr()
 			if local.IsLoopback() || local.Is6() && local.IsLinkLocalUnicast() {
@@ -65,8 +65,8 @@ func (r *rnics) routesOf(ours []core.RNIC, peers []wire.GID) (list []core.PairRo
 			}
 			for _, gid := range peers {
 				if peer := gid.Addr(); peer.IsValid() && peer.Is4() == local.Is4() {
-					if way := askRoute(routeRequest(peer, iface.Index, rtmFIBMatch)); way != routeUnknown {
-						list = append(list, core.PairRoute{Local: us.GID, Peer: gid, None: way == routeNone, Direct: way == routeDirect})
+					if way := askRoute(routeRequest(peer, iface.Index, rtmFIBMatch)); way != RouteUnknown {
+						list = append(list, core.PairRoute{Local: us.GID, Peer: gid, None: way == RouteNone, Direct: way == RouteDirect})
 					}
 				}
 			}
@@ -106,57 +106,57 @@ func appendRouteAttr(b []byte, kind uint16, value []byte) []byte {
 }
 
 // parseRoute takes the kernel's answer.
-func parseRoute(b []byte) route {
+func parseRoute(b []byte) Route {
 	messages, err := syscall.ParseNetlinkMessage(b)
 	if err != nil || len(messages) == 0 {
-		return routeUnknown
+		return RouteUnknown
 	}
 	m := &messages[0]
 	switch {
 	case m.Header.Type == unix.NLMSG_ERROR && len(m.Data) >= 4:
 		switch errno := syscall.Errno(-int32(binary.NativeEndian.Uint32(m.Data))); {
 		case errors.Is(errno, unix.ENETUNREACH), errors.Is(errno, unix.EHOSTUNREACH):
-			return routeNone
+			return RouteNone
 		}
-		return routeUnknown
+		return RouteUnknown
 	case m.Header.Type != unix.RTM_NEWROUTE || len(m.Data) < unix.SizeofRtMsg:
-		return routeUnknown
+		return RouteUnknown
 	}
 	switch m.Data[7] { // rtm_type
 	case unix.RTN_UNREACHABLE, unix.RTN_BLACKHOLE, unix.RTN_PROHIBIT:
-		return routeNone
+		return RouteNone
 	}
 	attrs, err := syscall.ParseNetlinkRouteAttr(m)
 	switch {
 	case err != nil:
-		return routeUnknown
+		return RouteUnknown
 	case slices.ContainsFunc(attrs, func(a syscall.NetlinkRouteAttr) bool {
 		return a.Attr.Type == unix.RTA_GATEWAY || a.Attr.Type == unix.RTA_VIA
 	}):
-		return routeIndirect
+		return RouteIndirect
 	}
-	return routeDirect
+	return RouteDirect
 }
 
-// route is how packets get from the device to an RNIC of a peer. A device sends on its own interface. Where the kernel cannot say, and
-// of the loopback interface, which leads nowhere else, the subnets tell.
-func (n *rnic) route(remote netip.Addr) (r route) {
+// Route returns how packets get from the device to an RNIC of a peer. A device sends on its own interface. If the kernel does not
+// say, and for the loopback interface, which leads nowhere else, the IP networks of the interface decide.
+func (n *Device) Route(remote netip.Addr) (r Route) {
 	if remote.Is6() && remote.IsLinkLocalUnicast() {
-		return routeDirect // no router passes that on
+		return RouteDirect // no router passes that on
 	}
-	n.all.host.cfg.Namespace(func() {
+	n.all.cfg.Namespace(func() {
 		iface, err := net.InterfaceByName(n.dev.Interface())
 		if err == nil && iface.Flags&net.FlagLoopback == 0 {
 			r = routeTo(remote, iface.Index)
 		}
 	})
-	if r != routeUnknown {
+	if r != RouteUnknown {
 		return r
 	}
 	for _, net := range n.nets {
 		if net.Contains(remote) {
-			return routeDirect
+			return RouteDirect
 		}
 	}
-	return routeUnknown
+	return RouteUnknown
 }

@@ -1,7 +1,8 @@
-package host
+package rnic
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -10,11 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
-	"github.com/gosmc/smc/wire/clc"
 )
 
 var (
@@ -23,13 +25,33 @@ var (
 	loop3 = netip.MustParseAddr("127.0.0.3")
 )
 
-// rnicUse counts what its device tells.
+// patience bounds how long a test waits.
+const patience = 10 * time.Second
+
+// newSet returns a Set that is closed after the test.
+func newSet(t *testing.T, cfg Config) *Set {
+	t.Helper()
+	if cfg.Namespace == nil {
+		cfg.Namespace = func(f func()) { f() }
+	}
+	if cfg.Dir == "" {
+		cfg.Dir = t.TempDir()
+	}
+	cfg.Logger, cfg.Diagnose = slog.New(slog.DiscardHandler), error.Error
+	s := New(cfg)
+	t.Cleanup(func() { s.Close(true) })
+	return s
+}
+
+// rnicUse counts the events of its device.
 type rnicUse struct {
 	ends   atomic.Int32
 	reason atomic.Value
 }
 
-func (u *rnicUse) rnicEvent(_ wire.MTU, reason error) {
+func (u *rnicUse) Critical() bool { return false }
+
+func (u *rnicUse) RNICEvent(_ wire.MTU, reason error) {
 	u.reason.Store(reason.Error())
 	u.ends.Add(1)
 }
@@ -37,39 +59,39 @@ func (u *rnicUse) rnicEvent(_ wire.MTU, reason error) {
 func TestRNIC(t *testing.T) {
 	smctest.CheckLeaks(t)
 	cfg := Config{RDMA: rdma.Config{Port: smctest.FreePort(t, loop1)}}
-	h, other := newTestHost(t, cfg), newTestHost(t, cfg)
-	a, err := h.rnics.acquire(loop1)
+	h, other := newSet(t, cfg), newSet(t, cfg)
+	a, err := h.Acquire(loop1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.route(loop2) != routeDirect || a.route(netip.MustParseAddr("192.0.2.1")) == routeDirect {
+	if a.Route(loop2) != RouteDirect || a.Route(netip.MustParseAddr("192.0.2.1")) == RouteDirect {
 		t.Errorf("direct on the networks %v: not 127.0.0.2, or 192.0.2.1", a.nets)
 	}
-	b, err := h.rnics.acquire(loop1)
+	b, err := h.Acquire(loop1)
 	if err != nil || a != b {
 		t.Fatalf("the second use got another device, %v", err)
 	}
-	if _, err := other.rnics.acquire(loop1); err == nil || rnicReason(err) != clc.DiagPortInUse {
-		t.Errorf("another host's device: %v, reason %v, want %v", err, rnicReason(err), clc.DiagPortInUse)
+	if _, err := other.Acquire(loop1); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("another host's device: %v, want %v", err, unix.EADDRINUSE)
 	}
-	if _, err := h.rnics.acquire(netip.MustParseAddr("192.0.2.1")); err == nil || rnicReason(err) != clc.DiagNoSMCRDevice {
-		t.Errorf("an address that we have not: %v, reason %v", err, rnicReason(err))
+	if _, err := h.Acquire(netip.MustParseAddr("192.0.2.1")); err == nil {
+		t.Error("a device on an address of another machine")
 	}
-	a.release()
-	h.rnics.closeUnused()
-	if c, err := h.rnics.acquire(loop1); err != nil || c != a {
+	a.Release()
+	h.closeUnused()
+	if c, err := h.Acquire(loop1); err != nil || c != a {
 		t.Fatalf("a device was closed that was in use: %v", err)
 	}
-	a.release()
-	b.release()
+	a.Release()
+	b.Release()
 	smctest.Eventually(t, patience, "the device is closed", func() bool {
-		h.rnics.mu.Lock()
-		defer h.rnics.mu.Unlock()
-		return len(h.rnics.open) == 0
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.open) == 0
 	})
 	<-a.done
-	h.Close()
-	if _, err := h.rnics.acquire(loop1); !errors.Is(err, errHostClosed) {
+	h.Close(true)
+	if _, err := h.Acquire(loop1); !errors.Is(err, ErrClosed) {
 		t.Errorf("acquire after Close = %v", err)
 	}
 }
@@ -78,15 +100,15 @@ func TestRNIC(t *testing.T) {
 func TestRNICDown(t *testing.T) {
 	smctest.CheckLeaks(t)
 	cables := smctest.NewCables(t, 1)
-	h := newTestHost(t, Config{Namespace: cables.Run[0]})
+	h := newSet(t, Config{Namespace: cables.Run[0]})
 	addr := cables.Addr[0][0]
-	n, err := h.rnics.acquire(addr)
+	n, err := h.Acquire(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer n.release()
+	defer n.Release()
 	var use rnicUse
-	if err := n.add(&use); err != nil {
+	if err := n.AddUser(&use); err != nil {
 		t.Fatal(err)
 	}
 	for i, tt := range []struct{ down, up, says string }{
@@ -98,25 +120,25 @@ func TestRNICDown(t *testing.T) {
 		if got := use.reason.Load().(string); !strings.Contains(got, tt.says) {
 			t.Errorf("after %s links end for %q, want %q", tt.down, got, tt.says)
 		}
-		if _, err := h.rnics.acquire(addr); rnicReason(err) != clc.DiagRNICDown || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("after %s acquire = %v, reason %v", tt.down, err, rnicReason(err))
+		if _, err := h.Acquire(addr); !errors.Is(err, ErrDown) || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("after %s Acquire = %v", tt.down, err)
 		}
-		if err := n.add(&rnicUse{}); err == nil {
+		if err := n.AddUser(&rnicUse{}); err == nil {
 			t.Errorf("after %s a link can begin", tt.down)
 		}
 		cables.IP(0, tt.up)
 		smctest.Eventually(t, patience, tt.up, func() bool {
-			again, err := h.rnics.acquire(addr)
+			again, err := h.Acquire(addr)
 			if err == nil {
-				again.release()
+				again.Release()
 			}
 			return err == nil
 		})
 	}
-	n.remove(&use)
+	n.RemoveUser(&use)
 	cables.IP(0, "link set cable0 mtu 1280")
 	cables.IP(0, "link set cable0 down")
-	smctest.Eventually(t, patience, "down", func() bool { _, err := h.rnics.acquire(addr); return err != nil })
+	smctest.Eventually(t, patience, "down", func() bool { _, err := h.Acquire(addr); return err != nil })
 	if use.ends.Load() != 2 {
 		t.Error("who had no more links there was told")
 	}
@@ -125,12 +147,12 @@ func TestRNICDown(t *testing.T) {
 // TestRNICDownTwice has an interface that goes down and loses its address, as it does with IPv6: it takes both to be back.
 func TestRNICDownTwice(t *testing.T) {
 	smctest.CheckLeaks(t)
-	h := newTestHost(t, Config{RDMA: rdma.Config{Port: smctest.FreePort(t, loop1)}})
-	n, err := h.rnics.acquire(loop1)
+	h := newSet(t, Config{RDMA: rdma.Config{Port: smctest.FreePort(t, loop1)}})
+	n, err := h.Acquire(loop1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer n.release()
+	defer n.Release()
 	for _, step := range []struct {
 		kind rdma.EventKind
 		down string
@@ -144,7 +166,7 @@ func TestRNICDownTwice(t *testing.T) {
 		{rdma.EventAddressBack, "interface down"},
 		{rdma.EventInterfaceUp, ""},
 	} {
-		n.event(&rdma.Event{Kind: step.kind})
+		n.HandleEvent(&rdma.Event{Kind: step.kind})
 		n.mu.Lock()
 		if n.down != step.down {
 			t.Errorf("after %v it is down for %q, want %q", step.kind, n.down, step.down)
@@ -154,33 +176,6 @@ func TestRNICDownTwice(t *testing.T) {
 	if got := n.outages.Load(); got != 2 {
 		t.Errorf("%d outages, want 2", got)
 	}
-}
-
-// TestRNICFlaps has the interface of the only link go down and come back again and again, each time for less than it is waited for. That it
-// is down again when the time of an earlier outage is over ends nothing; what ends the link is an outage that lasts.
-func TestRNICFlaps(t *testing.T) {
-	r := newSMCRRig(t, nil)
-	var over []func() // the time of each outage
-	r.client.rnics.patience = func(f func()) { over = append(over, f) }
-	c, s := r.connect()
-	checkSMCR(t, c, s)
-	n := groupsOf(r.client)[0].rnic
-	flap := func(kinds ...rdma.EventKind) {
-		for _, kind := range kinds {
-			n.event(&rdma.Event{Kind: kind})
-		}
-	}
-	flap(rdma.EventInterfaceDown, rdma.EventInterfaceUp, rdma.EventInterfaceDown)
-	over[0]()
-	flap(rdma.EventInterfaceUp)
-	over[1]()
-	checkExchange(t, c, s)
-	flap(rdma.EventInterfaceDown)
-	over[2]()
-	if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
-		t.Errorf("read after an outage that lasted: %v", err)
-	}
-	checkEnd(t, r.client, endOfGroup, "link failed: "+errRNICDown.Error())
 }
 
 // TestRNICChoice looks at which of a machine's addresses is used.
@@ -204,10 +199,10 @@ func TestRNICChoice(t *testing.T) {
 		{[]string{"fd00::/8"}, first, remote, netip.Addr{}},
 		{[]string{"fd00::/8"}, cables.Six[0][0], cables.Six[0][1], cables.Six[0][0]},
 	} {
-		h := newTestHost(t, Config{Namespace: cables.Run[0], SMCRDevices: tt.allowed})
-		got, err := h.rnics.choose(tt.local, tt.remote)
+		h := newSet(t, Config{Namespace: cables.Run[0], Allowed: prefixes(t, tt.allowed)})
+		got, err := h.Choose(tt.local, tt.remote)
 		if got != tt.want || (err != nil) != !tt.want.IsValid() {
-			t.Errorf("allowed %v: choose(%v, %v) = %v, %v, want %v", tt.allowed, tt.local, tt.remote, got, err, tt.want)
+			t.Errorf("allowed %v: Choose(%v, %v) = %v, %v, want %v", tt.allowed, tt.local, tt.remote, got, err, tt.want)
 		}
 	}
 }
@@ -232,21 +227,21 @@ func TestRNICAgent(t *testing.T) {
 			c.Close()
 		}
 	}()
-	h := newTestHost(t, Config{Dir: dir})
-	_, err = h.rnics.acquire(loop1)
-	if err == nil || rnicReason(err) != clc.DiagPortInUse || !strings.Contains(err.Error(), "not you") {
-		t.Errorf("acquire = %v, reason %v", err, rnicReason(err))
+	h := newSet(t, Config{Dir: dir})
+	_, err = h.Acquire(loop1)
+	if !errors.As(err, new(*port.RefusedError)) || !strings.Contains(err.Error(), "not you") {
+		t.Errorf("Acquire = %v", err)
 	}
 }
 
 // TestRNICCloseDuringChange has interfaces change while a device is closed, with the lock that is held then: the device's goroutine, for whose end the closer
 // waits, does not wait for the closer.
 func TestRNICCloseDuringChange(t *testing.T) {
-	h := newTestHost(t, Config{UEIDs: []string{"GOSMC.TEST"}})
-	h.rnics.mu.Lock()
+	h := newSet(t, Config{})
+	h.mu.Lock()
 	told := make(chan struct{})
 	go func() {
-		h.rnics.othersChanged()
+		h.othersChanged()
 		close(told)
 	}()
 	select {
@@ -254,6 +249,19 @@ func TestRNICCloseDuringChange(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("who tells of a change waits for who closes devices")
 	}
-	h.rnics.mu.Unlock()
+	h.mu.Unlock()
 	<-told
+}
+
+func prefixes(t *testing.T, list []string) (out []netip.Prefix) {
+	t.Helper()
+	for _, text := range list {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			addr := netip.MustParseAddr(text)
+			p = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		out = append(out, p)
+	}
+	return out
 }

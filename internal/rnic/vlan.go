@@ -1,4 +1,4 @@
-package host
+package rnic
 
 import (
 	"encoding/binary"
@@ -34,8 +34,8 @@ func vlanOfInterface(name string) uint16 {
 
 // vlanOf returns the VLAN ID of the interface that has an address: "when VLANs are in use, each SMC-R link group is
 // associated with a single and specific VLAN" (RFC 7609 p.12).
-func (r *rnics) vlanOf(addr netip.Addr) (id uint16) {
-	r.host.cfg.Namespace(func() {
+func (s *Set) vlanOf(addr netip.Addr) (id uint16) {
+	s.cfg.Namespace(func() {
 		if name := interfaceOf(addr.Unmap()); name != "" {
 			id = vlanOfInterface(name)
 		}

@@ -1,4 +1,4 @@
-package host
+package rnic
 
 import (
 	"encoding/binary"
@@ -29,18 +29,18 @@ func TestParseRoute(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		in   []byte
-		want route
+		want Route
 	}{
-		{"on the link", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNICAST, dst...)), routeDirect},
-		{"local", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_LOCAL, dst...)), routeDirect},
-		{"router", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNICAST, appendRouteAttr(dst, unix.RTA_GATEWAY, []byte{192, 0, 2, 1})...)), routeIndirect},
-		{"router of the other version", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNICAST, appendRouteAttr(dst, unix.RTA_VIA, make([]byte, 20))...)), routeIndirect},
-		{"unreachable", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNREACHABLE, dst...)), routeNone},
-		{"no route", routeReply(unix.NLMSG_ERROR, errno(unix.ENETUNREACH)), routeNone},
-		{"not permitted", routeReply(unix.NLMSG_ERROR, errno(unix.EPERM)), routeUnknown},
-		{"nothing", nil, routeUnknown},
-		{"another message", routeReply(unix.RTM_NEWLINK, found(unix.RTN_UNICAST)), routeUnknown},
-		{"short", routeReply(unix.RTM_NEWROUTE, []byte{2, 32}), routeUnknown},
+		{"on the link", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNICAST, dst...)), RouteDirect},
+		{"local", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_LOCAL, dst...)), RouteDirect},
+		{"router", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNICAST, appendRouteAttr(dst, unix.RTA_GATEWAY, []byte{192, 0, 2, 1})...)), RouteIndirect},
+		{"router of the other version", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNICAST, appendRouteAttr(dst, unix.RTA_VIA, make([]byte, 20))...)), RouteIndirect},
+		{"unreachable", routeReply(unix.RTM_NEWROUTE, found(unix.RTN_UNREACHABLE, dst...)), RouteNone},
+		{"no route", routeReply(unix.NLMSG_ERROR, errno(unix.ENETUNREACH)), RouteNone},
+		{"not permitted", routeReply(unix.NLMSG_ERROR, errno(unix.EPERM)), RouteUnknown},
+		{"nothing", nil, RouteUnknown},
+		{"another message", routeReply(unix.RTM_NEWLINK, found(unix.RTN_UNICAST)), RouteUnknown},
+		{"short", routeReply(unix.RTM_NEWROUTE, []byte{2, 32}), RouteUnknown},
 	} {
 		if got := parseRoute(tt.in); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
@@ -50,17 +50,17 @@ func TestParseRoute(t *testing.T) {
 
 // TestRoute asks the kernel.
 func TestRoute(t *testing.T) {
-	if got := routeTo(netip.MustParseAddr("127.0.0.9"), 0); got != routeDirect {
+	if got := routeTo(netip.MustParseAddr("127.0.0.9"), 0); got != RouteDirect {
 		t.Errorf("the route to the loopback interface is %v", got)
 	}
 	cables := smctest.NewCables(t, 1)
 	cables.Run[0](func() {
 		for _, to := range []netip.Addr{cables.Addr[0][1], cables.Six[0][1]} {
-			if got := routeTo(to, 0); got != routeDirect {
+			if got := routeTo(to, 0); got != RouteDirect {
 				t.Errorf("the route over the cable to %v is %v", to, got)
 			}
 		}
-		if got := routeTo(netip.MustParseAddr("203.0.113.1"), 0); got != routeNone {
+		if got := routeTo(netip.MustParseAddr("203.0.113.1"), 0); got != RouteNone {
 			t.Errorf("the route to nowhere is %v", got)
 		}
 	})
