@@ -1,0 +1,116 @@
+package host
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// again is another connection of the same client, with a link and an RMB of its own.
+func (x *smcrLiar) again() *smcrLiar {
+	x.t.Helper()
+	y := x.another()
+	y.peerID = x.peerID
+	return y
+}
+
+// awaitAccept reads the Accept.
+func (x *smcrLiar) awaitAccept(first bool) {
+	x.t.Helper()
+	m, err := readCLC(x.tcp)
+	a, ok := m.(clc.Accept)
+	if err != nil || !ok || a.FirstContact != first {
+		x.t.Fatalf("the server answered %v, %v; want an Accept, first contact: %t", m, err, first)
+	}
+	x.accept = a
+}
+
+// isSilent checks that the server says nothing on TCP and has not ended it.
+func (x *smcrLiar) isSilent(what string) {
+	x.t.Helper()
+	x.tcp.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if n, err := x.tcp.Read(make([]byte, 1)); n > 0 || !isTimeout(err) {
+		x.t.Fatalf("%s: %d bytes, %v on TCP; want silence", what, n, err)
+	}
+	x.tcp.SetReadDeadline(time.Now().Add(patience))
+}
+
+// goOn sends the Confirm of a first contact, and does what is left of that.
+func (x *smcrLiar) goOn() {
+	x.t.Helper()
+	x.confirm(nil)
+	x.send(x.confirmLink(x.next()).Append(nil))
+	x.reject(x.next())
+	x.accepted()
+}
+
+// accepted has the server accept a connection, which is SMC-R.
+func (x *smcrLiar) accepted() {
+	x.t.Helper()
+	s := mustAccept(x.t, x.r.l)
+	checkSMCR(x.t, s)
+}
+
+// TestSMCRRush has a client that has its connections take turns between Accept and Confirm, as Linux does, and slowly: they wait for longer than
+// a Confirm may take otherwise. All of them become SMC-R.
+func TestSMCRRush(t *testing.T) {
+	smctest.CheckLeaks(t)
+	var all sync.WaitGroup // their times run out together
+	for _, tt := range []struct {
+		name string
+		run  func(x *smcrLiar)
+	}{
+		{"first contacts", func(x *smcrLiar) {
+			start := time.Now()
+			at := func(d time.Duration) { time.Sleep(time.Until(start.Add(d))) }
+			x.propose()
+			second, third := x.again(), x.again()
+			for _, y := range []*smcrLiar{second, third} {
+				y.dial()
+				y.write(y.proposal())
+			}
+			at(500 * time.Millisecond)
+			x.confirm(nil)
+			request := x.next()
+			second.awaitAccept(true) // after core.FirstContactWait
+			third.awaitAccept(true)
+			at(4500 * time.Millisecond)
+			x.send(x.confirmLink(request).Append(nil))
+			request = x.next()
+			at(9 * time.Second) // two seconds more than the others may wait for nothing
+			x.reject(request)
+			x.accepted()
+			at(10 * time.Second)
+			second.goOn()
+			at(15 * time.Second) // likewise
+			third.goOn()
+		}},
+		{"in a link group", func(x *smcrLiar) {
+			s := x.connect()
+			others := x.obey()
+			s.abort()
+			s.Close()
+			x.propose()
+			if x.accept.FirstContact {
+				x.t.Fatal("another first contact")
+			}
+			time.Sleep(clcTimeout + 2*time.Second)
+			x.confirm(nil)
+			x.accepted()
+			x.link.Fail(nil)
+			for range others {
+			}
+		}},
+	} {
+		all.Go(func() {
+			t.Run(tt.name, func(t *testing.T) {
+				r := makeSMCRRig(t, nil)
+				tt.run(newSMCRLiar(t, r))
+			})
+		})
+	}
+	all.Wait()
+}
