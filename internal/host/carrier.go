@@ -88,6 +88,9 @@ type carrier interface {
 	// suspect says that the peer may be gone, since its TCP connection has ended and it has not closed.
 	suspect()
 
+	// mayMiss reports whether the peer may have said something that has not come and is not said again.
+	mayMiss() bool
+
 	// peerPID is the process at the other end, 0 if it cannot be seen.
 	peerPID() int
 }

@@ -84,6 +84,8 @@ type Conn struct {
 	counted  bool  // that it failed
 	outputs  []core.Output
 
+	awaitsWord bool // awaitWord was called
+
 	unreadSweeps int // sweeps in which the connection was quiet, but not all was known to be read
 }
 

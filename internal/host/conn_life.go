@@ -196,6 +196,7 @@ func (c *Conn) peerFinished() bool {
 // its half of the connection may have ended that of TCP in good order, as Linux net/smc does. c.mu is held.
 func (c *Conn) doubt(after time.Duration) {
 	if after > suspectUntil {
+		c.awaitWord()
 		return
 	}
 	time.AfterFunc(after, func() {
@@ -208,6 +209,36 @@ func (c *Conn) doubt(after time.Duration) {
 		c.doubt(2 * after)
 	})
 }
+
+// awaitWord looks now and then for the last word of a peer that has ended TCP, and lives. Such a peer has said before that it writes no
+// more, or has closed. Linux net/smc says so once: what was on its way over a link that failed is lost, no message makes it say that
+// again, and both ends would wait for ever. So where a link has failed the connection is reset. c.mu is held.
+func (c *Conn) awaitWord() {
+	if c.mode != ModeSMCR || c.awaitsWord {
+		return
+	}
+	c.awaitsWord = true
+	lost := false
+	var look func()
+	look = func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		switch {
+		case !c.holds || c.tcpEnded || c.data.PeerFlags()&(cdc.DoneWriting|cdc.Closed|cdc.Abort) != 0:
+			return
+		case lost:
+			c.host.cfg.Logger.Warn("connection is reset", "peer", c.RemoteAddr(), "err", errWordLost)
+			c.broken = errWordLost
+			c.eventLocked(core.ConnEvent{Kind: core.EventTCPReset}) // rule: TestSMCRWordLost
+			return
+		}
+		lost = c.carrier.mayMiss() // rule: TestSMCRWordLost: c.carrier.mayMiss() -> true
+		time.AfterFunc(c.host.wordTime, look)
+	}
+	time.AfterFunc(c.host.wordTime, look)
+}
+
+var errWordLost = errors.New("the peer has ended TCP, and what it said before was lost with a link")
 
 // onTCP runs when something happened on the TCP socket of an SMC connection.
 func (c *Conn) onTCP(events uint32) {

@@ -42,6 +42,7 @@ type Host struct {
 	tcpWatch tcpWatch // for connections of SMC-R
 
 	resetPatience time.Duration // before a reset of TCP counts: resetPatience, but in tests
+	wordTime      time.Duration // between two looks for the last word of a peer: wordTime, but in tests
 	rnicPatience  func(func())  // calls it when an RNIC was down for rnicPatience, but in tests
 	filtered      filteredPeers
 	turns         turns
@@ -130,6 +131,7 @@ func New(cfg Config) (*Host, error) {
 	h.sweeper.host = h
 	h.option.source = cfg.Option
 	h.resetPatience = resetPatience
+	h.wordTime = wordTime
 	h.rnicPatience = func(over func()) { time.AfterFunc(rnicPatience, over) }
 	h.rnics = rnic.New(rnic.Config{
 		Dir: cfg.Dir, Allowed: devices, PNET: cfg.PNET, Links: cfg.SMCRLinks, RDMA: cfg.RDMA, NoSpin: cfg.Spin == 0,

@@ -87,6 +87,10 @@ const (
 	suspectAfter = 20 * time.Millisecond
 	suspectUntil = 320 * time.Millisecond
 
+	// wordTime is between two looks for the flags of a peer that has ended TCP and said nothing. Where a link has failed before the first of
+	// two, they are lost. A peer that says them again over another link has found out by then, and done it.
+	wordTime = 15 * time.Second
+
 	// resetPatience is how long after a reset of TCP the flags of a peer of SMC-R may come, and what it wrote before.
 	resetPatience = 20 * time.Millisecond
 

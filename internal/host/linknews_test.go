@@ -103,6 +103,7 @@ func (c *fakeCarrier) end() end                       { return c }
 func (c *fakeCarrier) Done() <-chan struct{}          { return c.way.done }
 func (c *fakeCarrier) sent()                          {}
 func (c *fakeCarrier) suspect()                       {}
+func (c *fakeCarrier) mayMiss() bool                  { return false }
 func (c *fakeCarrier) peerPID() int                   { return 0 }
 
 // A linkRig is a handshake of ours for SMC-R, whose link the test has in its hands, with a peer that does what the

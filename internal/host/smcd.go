@@ -147,4 +147,6 @@ func (c *smcdCarrier) sent() {} // it is in the peer's memory
 
 func (c *smcdCarrier) suspect() {} // its peering ends with it
 
+func (c *smcdCarrier) mayMiss() bool { return false } // it is in memory
+
 func (c *smcdCarrier) peerPID() int { return c.peer.Cred().PID }

@@ -500,6 +500,8 @@ func (c *smcrCarrier) sent() {
 
 func (c *smcrCarrier) suspect() { c.group.suspect() }
 
+func (c *smcrCarrier) mayMiss() bool { return c.link.Failed() }
+
 func (c *smcrCarrier) peerPID() int { return 0 }
 
 var errNoGroup = errors.New("the link group has just ended")

@@ -60,6 +60,7 @@ type Carrier struct {
 	short    atomic.Bool   // somebody may be waiting for them to be more
 	held     atomic.Bool   // bytes are kept back: see probe.go
 	asked    atomic.Uint64 // bytes of them that were sent, to ask
+	failed   atomic.Bool   // a link has failed over which the connection has spoken, or the peer
 	put      uint64        // bytes in all; changed with the lock of the stream's writer and mu
 
 	next *Carrier // in the link's queue, and guarded by its lock

@@ -92,6 +92,9 @@ func (c *Carrier) Link() *Link {
 // Delivered returns how many bytes have arrived at the peer.
 func (c *Carrier) Delivered() uint64 { return c.finished.Load() }
 
+// Failed reports whether a link has failed over which the peer has spoken, or may have: what Linux's net/smc has said last there may be lost.
+func (c *Carrier) Failed() bool { return c.failed.Load() }
+
 // GiveUp says that there is no link to move to: what is left to send stays unsent.
 func (c *Carrier) GiveUp() {
 	c.mu.Lock()

@@ -105,6 +105,7 @@ func (s *silence) look(p *pace) verdict {
 func (g *Group) watch(c *Carrier) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	c.failed.Store(true)
 	if g.closed {
 		return
 	}
