@@ -191,6 +191,11 @@ func (s *handshake) run() {
 			return
 		}
 		b, err := s.read()
+		if err != nil {
+			if late, ok := s.lastLook(err); ok { // rule: TestSMCRLastLook
+				b, err = late, nil
+			}
+		}
 		now := time.Now()
 		var decode *wire.DecodeError
 		switch {
@@ -224,6 +229,25 @@ func (s *handshake) run() {
 			s.queue = s.core.HandleTCPEnd(now, err, s.queue)
 		}
 	}
+}
+
+// lastLook reads the Confirm of a connection of a link group if it is there, though the time for it is up or nobody wants the connection
+// any more. For a client of Linux, which has sent it, that is established: it ignores a reset of TCP from then on, and would wait for ever. What is
+// established after all is used, or ended by CDC. One that is on its way when TCP is reset stays: its client is told of its link group's end only.
+func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
+	if s.turn == nil || !s.turn.known || s.core.State() != core.HandshakeAwaitConfirm ||
+		s.ctx.Err() == nil && !errors.Is(why, os.ErrDeadlineExceeded) {
+		return nil, false
+	}
+	raw, err := s.conn.tcp.SyscallConn()
+	if err != nil {
+		return nil, false
+	}
+	if cerr := raw.Control(func(fd uintptr) { confirm, err = s.reader.read(descriptor(fd)) }); cerr != nil || err != nil {
+		return nil, false
+	}
+	s.conn.traceCLC(confirm, false)
+	return confirm, true
 }
 
 // waitsForTurn reports whether a client of SMC-R has not confirmed since its turn may not have come.

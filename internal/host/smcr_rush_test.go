@@ -7,6 +7,7 @@ import (
 
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // again is another connection of the same client, with a link and an RMB of its own.
@@ -113,4 +114,55 @@ func TestSMCRRush(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// TestSMCRLastLook has the Confirm of a connection of a link group be there when the server gives its handshake up. For a client of Linux the
+// connection is established then, and a reset of TCP ends nothing. It is used where somebody accepts it, else aborted by CDC.
+func TestSMCRLastLook(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		giveUp func(x *smcrLiar)
+		check  func(x *smcrLiar)
+	}{
+		{"for the place of another client", func(x *smcrLiar) {
+			x.r.l.crowd.mu.Lock()
+			defer x.r.l.crowd.mu.Unlock()
+			for _, m := range x.r.l.crowd.list {
+				m.cancel()
+			}
+		}, func(x *smcrLiar) { x.accepted() }},
+		{"with its listener", func(x *smcrLiar) {
+			go x.r.l.Close()
+			<-x.r.l.ctx.Done()
+		}, func(x *smcrLiar) {
+			smctest.Eventually(x.t, patience, "a message of CDC", func() bool { return x.link.Stats().UnknownToken > 0 })
+			checkEnd(x.t, x.r.server, endOfConnection, "aborted")
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newSMCRRig(t, nil)
+			x := newSMCRLiar(t, r)
+			s := x.connect()
+			x.dial()
+			x.write(x.proposal())
+			request, ok := x.next().(llc.ConfirmRKey)
+			if !ok {
+				t.Fatalf("the server said %v, want CONFIRM RKEY", request)
+			}
+			r.server.turns.mu.Lock() // until both are there the server's Accept is the last thing that it has done
+			others := x.obey()
+			request.Reply = true
+			x.send(request.Append(nil))
+			x.awaitAccept(false)
+			x.confirm(nil)
+			tt.giveUp(x)
+			r.server.turns.mu.Unlock()
+			tt.check(x)
+			s.abort()
+			s.Close()
+			x.link.Fail(nil)
+			for range others {
+			}
+		})
+	}
 }
