@@ -102,8 +102,8 @@ func decodeDetail(err error) string {
 // connEndReason is why a connection has failed.
 func connEndReason(why core.FailKind, cause core.ConnEventKind, broken error) string {
 	switch {
-	case cause == core.EventTCPReset && broken != nil:
-		return broken.Error() // rule: TestSMCRWordLost
+	case cause == core.EventTCPReset && broken != nil: // rule: TestSMCRWordLost
+		return broken.Error()
 	case cause == core.EventElementLost:
 		return "the peer uses our element of its RMB for something else"
 	case why == core.FailProtocol && broken != nil:

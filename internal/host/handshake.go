@@ -192,7 +192,7 @@ func (s *handshake) run() {
 		}
 		b, err := s.read()
 		if err != nil {
-			if late, ok := s.lastLook(err); ok { // rule: TestSMCRLastLook
+			if late, ok := s.lastLook(err); ok {
 				b, err = late, nil
 			}
 		}
@@ -247,7 +247,7 @@ func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
 		return nil, false
 	}
 	s.conn.traceCLC(confirm, false)
-	return confirm, true
+	return confirm, true // rule: TestSMCRLastLook: true -> false
 }
 
 // waitsForTurn reports whether a client of SMC-R has not confirmed since its turn may not have come.

@@ -12,7 +12,8 @@ import "github.com/gosmc/smc/wire/cdc"
 // So the last probeBytes of the element are not written, as long as the application may have more to say. Where a connection falls silent
 // after a failure, the carrier sends one of the bytes that it keeps back, as TCP probes a window of zero. The program of a peer that
 // has read everything reads the byte, and with the flag that read makes the kernel send its cursor. Where the program does not read, the byte waits in the element,
-// with the flag, for the time when it does. The flag is repeated in each message until the cursor moves, as Linux heeds the newest message only.
+// with the flag, for the time when it does. Until then it says nothing (observed; see docs/interop.md): a cursor that was lost and a program that does not read look
+// the same, so nobody is given up for not answering. A peer whose program is gone has ended TCP: see Conn.awaitWord of package host. The flag is repeated in each message until the cursor moves, as Linux heeds the newest message only.
 
 // A probe is what of the reserve is sent while the consumer cursor stays where it is.
 type probe struct {
