@@ -81,7 +81,7 @@ const (
 	EventPeerFlags
 	// EventTCPFin: the peer ended its direction of the TCP connection.
 	EventTCPFin
-	// EventTCPReset: the TCP connection was reset, or failed in another way.
+	// EventTCPReset: the TCP connection was reset, or failed in another way; or the peer ended it, and what it said by RDMA before is lost.
 	EventTCPReset
 	// EventPeerDead: the fabric reports that the peer's process or instance is gone.
 	EventPeerDead
