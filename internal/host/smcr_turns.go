@@ -95,7 +95,7 @@ func (x *turn) mayWait(now time.Time) bool {
 	x.turns.mu.Lock()
 	defer x.turns.mu.Unlock()
 	p := x.turns.peers[x.peer]
-	moves := p.busy > 0 || now.Sub(p.last) < clcTimeout // rule: TestTurns, TestSMCRRush: p.busy > 0 || now.Sub(p.last) < clcTimeout -> false
+	moves := p.busy > 0 || now.Sub(p.last) < clcTimeout // rule: TestTurns, TestSMCRRush: p.busy > 0 || now.Sub(p.last) < clcTimeout -> p == nil
 	limit := maxConfirmWait
 	if !moves && x.known {
 		moves, limit = true, lateConfirmWait
