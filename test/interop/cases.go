@@ -173,6 +173,10 @@ func allCases() []testCase {
 			name: "smcr/window/server", what: "SMC-R: the same, the guest is the client",
 			run: fullWindow{false}.run, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
 		},
+		{
+			name: "smcr/word/client", what: "SMC-R: the guest's program is killed with a full window, and its kernel's word of it is lost with its link; we are the client",
+			run: lostWord{}.client, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
+		},
 		{name: "smcr/guard", what: "SMC-R where packets are lost that must not be: the checks of counters and of gosmc dump have to object", run: underLoss.client, conditions: caught},
 
 		{name: "pingpong/client", what: asClient, run: client},

@@ -267,8 +267,10 @@ func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c convers
 }
 
 // A rush is a case: so many programs of the guest dial at once that its kernel, which has them take turns, needs longer than a handshake may take
-// otherwise. None fails, and none hangs.
+// otherwise. None fails, and none hangs. A turn has a CONFIRM RKEY in it, so that packets that are late make it long.
 type rush struct{ conns int }
+
+const rushDelay = "10ms" // of each packet of the guest
 
 func (r rush) server(ctx context.Context, l *lab) error {
 	if err := l.ready(ctx); err != nil {
@@ -283,6 +285,10 @@ func (r rush) server(ctx context.Context, l *lab) error {
 		return err
 	}
 	c := says(talk.Echo, 1000).times(r.conns)
+	l.atEnd(func() error { return l.inGuest(context.WithoutCancel(ctx), restore("eth0")) })
+	if err := l.inGuest(ctx, "/bin/tc qdisc add dev eth0 root netem limit 20000 delay "+rushDelay); err != nil {
+		return err
+	}
 	began := time.Now()
 	finish, err := l.vm.start(ctx, fmt.Sprintf("smcpeer dial %v %v %d %d %d", listener.Addr(), c.Kind, c.N, c.Rounds, c.conns))
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gosmc/smc/internal/host"
@@ -83,15 +84,7 @@ func (f fullWindow) cut(ctx context.Context, l *lab, conns []*host.Conn, first b
 	if err := l.inGuest(ctx, "kill -STOP $(pidof smcpeer)"); err != nil {
 		return err
 	}
-	const settled = 2 * time.Second // nothing more is taken for so long: the window is full
-	last, since := total(), time.Now()
-	err := try(ctx, "a full window", func() (bool, error) {
-		if n := total(); n != last {
-			last, since = n, time.Now()
-		}
-		return time.Since(since) >= settled, nil
-	})
-	if err != nil {
+	if err := settle(ctx, total); err != nil {
 		return err
 	}
 	dev, err := l.guestDevice(ctx, first)
@@ -111,6 +104,18 @@ func (f fullWindow) cut(ctx context.Context, l *lab, conns []*host.Conn, first b
 	}
 	l.note("%s goes down after the word of a read was lost", dev)
 	return l.inGuest(ctx, "/bin/ip link set "+dev+" down")
+}
+
+// settle waits until the window is full: nothing more is taken for so long.
+func settle(ctx context.Context, sent func() uint64) error {
+	const settled = 2 * time.Second
+	last, since := sent(), time.Now()
+	return try(ctx, "a full window", func() (bool, error) {
+		if n := sent(); n != last {
+			last, since = n, time.Now()
+		}
+		return time.Since(since) >= settled, nil
+	})
 }
 
 // guestDevice returns the guest's interface of the first link of the only group, or of the other one.
@@ -135,4 +140,78 @@ func (l *lab) guestDevice(ctx context.Context, first bool) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("no connection is on the link that the case wants to cut: %+v", groups)
+}
+
+// A lostWord is a case: the guest's program is killed while our window toward it is full, and the one message in which its kernel says so
+// is lost with the link. Only the end of TCP tells, and the connection must be reset, for that reason.
+type lostWord struct{}
+
+func (lostWord) client(ctx context.Context, l *lab) error {
+	if err := l.readyTwin(ctx, true); err != nil {
+		return err
+	}
+	h, err := l.host(host.Config{SMCRDevices: twinDevices})
+	if err != nil {
+		return err
+	}
+	l.atEnd(func() error {
+		return l.inGuest(context.WithoutCancel(ctx), "kill -9 $(pidof smcpeer) 2>/dev/null; "+restore("eth2")+"; /bin/ip link set eth2 up")
+	})
+	const conns = 2 // the second one is on the second link, over which TCP does not go
+	dest, finish, err := l.guestServes(ctx, conns)
+	if err != nil {
+		return err
+	}
+	var first, second *host.Conn
+	if first, err = l.dial(ctx, h, host.RequireSMCR, dest); err == nil {
+		err = l.agree(ctx, "SYMMETRIC")
+	}
+	if err == nil {
+		second, err = l.dial(ctx, h, host.RequireSMCR, dest)
+	}
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, conns)
+	for _, c := range []*host.Conn{first, second} {
+		go func() { ended <- talk.Client(c, talk.Script{Kind: talk.Give, N: 1 << 30, Soft: true}) }()
+	}
+	sent := func() (out uint64) {
+		for _, c := range []*host.Conn{first, second} {
+			_, n := c.Totals()
+			out += n
+		}
+		return out
+	}
+	if err := try(ctx, "bytes of the transfer", func() (bool, error) { return sent() >= 200_000, nil }); err != nil {
+		return err
+	}
+	if err := l.inGuest(ctx, "kill -STOP $(pidof smcpeer)"); err != nil {
+		return err
+	}
+	if err := settle(ctx, sent); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := l.inGuest(ctx, losesOut("eth2")+"; kill -9 $(pidof smcpeer); sleep 0.5; /bin/ip link set eth2 down"); err != nil {
+		return err
+	}
+	finish() // it was killed
+	for range conns {
+		select {
+		case err := <-ended:
+			if !errors.Is(err, syscall.ECONNRESET) {
+				return fmt.Errorf("a connection whose peer was killed: %w", err)
+			}
+		case <-time.After(2 * endsWithin):
+			return fmt.Errorf("a connection whose peer was killed has not ended after %v", 2*endsWithin)
+		}
+	}
+	took := time.Since(began)
+	text, err := l.gosmc(ctx, "stats", "--dir", l.runDir())
+	if err == nil && !strings.Contains(text, "what it said before was lost with a link") {
+		err = fmt.Errorf("gosmc stats does not have the reason:\n%s", text)
+	}
+	l.note("reset after %.1f s", took.Seconds())
+	return err
 }
