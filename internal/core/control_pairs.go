@@ -116,17 +116,18 @@ func (lc *LinkControl) plan(now time.Time, first bool) (local RNIC, target wire.
 		}
 	}
 	locals := lc.unused(now, symmetric)
+	alone := len(locals) == 0 // there is nothing but the RNIC of the first link
+	if alone {
+		locals = slices.DeleteFunc(slices.Clone(lc.rnics), func(r RNIC) bool { return !sameRNIC(r.end(), symmetric[0].local) })
+	}
 	targets = slices.DeleteFunc(targets, func(gid wire.GID) bool {
-		return len(locals) > 0 && !slices.ContainsFunc(locals, func(r RNIC) bool { return !lc.unreachable(r.GID, gid) })
+		return !slices.ContainsFunc(locals, func(r RNIC) bool { return !lc.unreachable(r.GID, gid) })
 	})
 	if len(targets) == 0 {
 		targets = []wire.GID{{}}
 	}
-	if len(locals) == 0 {
-		if asymmetric != nil || !first && targets[0].IsZero() { // rule: TestAddLinkPlan
-			return local, target, false
-		}
-		locals = slices.DeleteFunc(slices.Clone(lc.rnics), func(r RNIC) bool { return !sameRNIC(r.end(), symmetric[0].local) })
+	if alone && (asymmetric != nil || !first && targets[0].IsZero()) { // rule: TestAddLinkPlan
+		return local, target, false
 	}
 	var best pairTurn
 	for _, r := range locals {
@@ -167,7 +168,7 @@ func (lc *LinkControl) accept(now time.Time, m llc.AddLink) (RNIC, bool) {
 		return RNIC{}, false
 	}
 	for _, r := range lc.rnics {
-		if sameRNIC(r.end(), lc.main().local) {
+		if sameRNIC(r.end(), lc.main().local) && !lc.unreachable(r.GID, m.GID) { // rule: TestAddLinkRoutes: !lc.unreachable(r.GID, m.GID) -> true
 			return r, true // asymmetric: we have one
 		}
 	}

@@ -200,6 +200,20 @@ func TestAddLinkRoutes(t *testing.T) {
 		}
 	}
 
+	// A server with one RNIC attempts a link in a first contact all the same: Linux net/smc awaits ADD LINK for 3 seconds.
+	b := newControlBench(t, RoleServer, "r", func(c *ControlConfig) { c.Result.PeerGIDs = []wire.GID{controlPeer.GID, far} })
+	b.lc.SetRoutes([]PairRoute{{Local: controlOurs.GID, Peer: far, None: true}})
+	b.play("start sent-confirm")
+	offers := 0
+	for _, m := range sentOf(b.do("confirm-reply")) {
+		if a, ok := m.(llc.AddLink); ok && a.GID == controlOurs.GID {
+			offers++
+		}
+	}
+	if offers != 1 {
+		t.Errorf("a server whose one RNIC does not reach the client's other one sends %d ADD LINK in a first contact, want 1", offers)
+	}
+
 	for _, tt := range []struct {
 		name   string
 		routes []PairRoute
@@ -208,7 +222,8 @@ func TestAddLinkRoutes(t *testing.T) {
 		{"nothing known", nil, "direct"},
 		{"direct", []PairRoute{{Local: ours.GID, Peer: near, Direct: true}}, "direct"},
 		{"a router", []PairRoute{{Local: ours.GID, Peer: near}}, "indirect"},
-		{"no route", []PairRoute{none(near), {Local: controlOurs.GID, Peer: near, None: true}}, "asymmetric"},
+		{"no route", []PairRoute{none(near), {Local: controlOurs.GID, Peer: near, None: true}}, "rejected"},
+		{"no route from one", []PairRoute{none(near)}, "asymmetric"},
 	} {
 		b := newControlBench(t, RoleClient, "t")
 		b.play("start confirm sent-confirm")
@@ -222,9 +237,15 @@ func TestAddLinkRoutes(t *testing.T) {
 				open = x
 			}
 		}
-		if tt.want == "asymmetric" {
-			if open.GID == ours.GID {
-				t.Errorf("%s: the client uses the RNIC that does not reach the server", tt.name)
+		switch tt.want {
+		case "asymmetric":
+			if open.GID != controlOurs.GID {
+				t.Errorf("%s: the client's end is %v, want the RNIC of the first link, %v", tt.name, open.GID, controlOurs.GID)
+			}
+			continue
+		case "rejected":
+			if sent := sentOf(outs); open.Link != 0 || len(sent) != 1 || !sent[0].(llc.AddLink).Rejected {
+				t.Errorf("%s: the client answers %v with an end at %v, want a rejection", tt.name, sent, open.GID)
 			}
 			continue
 		}
