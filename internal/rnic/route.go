@@ -26,7 +26,9 @@ const (
 )
 
 // routeTo asks the kernel how packets get to an address from an interface, 0 for any. It needs AF_NETLINK.
-func routeTo(to netip.Addr, iface int) Route { return askRoute(routeRequest(to, iface, 0)) }
+func routeTo(to netip.Addr, iface int) Route {
+	return askRoute(routeRequest(netip.Addr{}, to, iface, 0))
+}
 
 // askRoute sends a request to the kernel.
 func askRoute(request []byte) Route {
@@ -65,7 +67,7 @@ func (s *Set) RoutesTo(ours []core.RNIC, peers []wire.GID) (list []core.PairRout
 			}
 			for _, gid := range peers {
 				if peer := gid.Addr(); peer.IsValid() && peer.Is4() == local.Is4() {
-					if way := askRoute(routeRequest(peer, iface.Index, rtmFIBMatch)); way != RouteUnknown {
+					if way := askRoute(routeRequest(local, peer, iface.Index, rtmFIBMatch)); way != RouteUnknown {
 						list = append(list, core.PairRoute{Local: us.GID, Peer: gid, None: way == RouteNone, Direct: way == RouteDirect})
 					}
 				}
@@ -78,17 +80,21 @@ func (s *Set) RoutesTo(ours []core.RNIC, peers []wire.GID) (list []core.PairRout
 // rtmFIBMatch asks for the entry of the table, and for an error where there is none: Linux include/uapi/linux/rtnetlink.h, since 4.14.
 const rtmFIBMatch = 0x2000
 
-// routeRequest is an RTM_GETROUTE message.
-func routeRequest(to netip.Addr, iface int, flags uint32) []byte {
+// routeRequest is an RTM_GETROUTE message. from is the source address, which a rule of policy routing may ask for: "ip rule add from"
+// is usual on hosts with several interfaces. The zero address leaves it to the kernel.
+func routeRequest(from, to netip.Addr, iface int, flags uint32) []byte {
 	to = to.Unmap().WithZone("")
 	family := byte(unix.AF_INET6)
 	if to.Is4() {
 		family = unix.AF_INET
 	}
 	b := make([]byte, unix.SizeofNlMsghdr, 128)
-	b = append(b, family, byte(to.BitLen()), 0, 0, 0, 0, 0, 0) // struct rtmsg
+	b = append(b, family, byte(to.BitLen()), byte(from.BitLen()), 0, 0, 0, 0, 0) // struct rtmsg
 	b = binary.NativeEndian.AppendUint32(b, flags)
 	b = appendRouteAttr(b, unix.RTA_DST, to.AsSlice())
+	if from.IsValid() {
+		b = appendRouteAttr(b, unix.RTA_SRC, from.AsSlice()) // rule: TestRoutesBySource: from.AsSlice() -> make([]byte, from.BitLen()/8)
+	}
 	if iface != 0 {
 		b = appendRouteAttr(b, unix.RTA_OIF, binary.NativeEndian.AppendUint32(nil, uint32(iface)))
 	}

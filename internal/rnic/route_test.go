@@ -3,11 +3,14 @@ package rnic
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire"
 )
 
 // routeReply is a message of the kernel, laid out by hand from rtnetlink(7) and netlink(7).
@@ -64,4 +67,28 @@ func TestRoute(t *testing.T) {
 			t.Errorf("the route to nowhere is %v", got)
 		}
 	})
+}
+
+// TestRoutesBySource has a rule of policy routing lead packets of one of our RNICs by a table of its own, as hosts with several interfaces do. The
+// device sends from its address, so the route is that of the address.
+func TestRoutesBySource(t *testing.T) {
+	cables := smctest.NewCables(t, 1)
+	h := newSet(t, Config{Namespace: func(f func()) { cables.Visit(0, f) }})
+	for _, tt := range []struct{ version, from, far, nowhere string }{
+		{"-4", cables.Addr[0][0].String(), "203.0.113.1", "203.0.114.1"},
+		{"-6", cables.Six[0][0].String(), "fd01::1", "fd02::1"},
+	} {
+		far, nowhere := netip.MustParseAddr(tt.far), netip.MustParseAddr(tt.nowhere)
+		cables.IP(0, tt.version+" rule add from "+tt.from+" lookup 100")
+		cables.IP(0, tt.version+" route add "+tt.far+" dev cable0 table 100")
+		us := core.RNIC{GID: wire.GIDFromAddr(netip.MustParseAddr(tt.from))}
+		routes := h.RoutesTo([]core.RNIC{us}, []wire.GID{wire.GIDFromAddr(far), wire.GIDFromAddr(nowhere)})
+		want := []core.PairRoute{
+			{Local: us.GID, Peer: wire.GIDFromAddr(far), Direct: true},
+			{Local: us.GID, Peer: wire.GIDFromAddr(nowhere), None: true},
+		}
+		if !slices.Equal(routes, want) {
+			t.Errorf("from %s: %+v, want %+v", tt.from, routes, want)
+		}
+	}
 }
