@@ -50,7 +50,7 @@ type handshake struct {
 
 	ended bool // the peer has closed TCP while its link was still to come
 
-	turn *turn // of a server that has sent Accept for SMC-R
+	turn *turn // of a server of SMC-R that has got a Proposal
 
 	end time.Time // of all patience with a client, zero for none
 	err error     // of the end, nil if the connection can be used
@@ -99,8 +99,6 @@ func (h *Host) shakeSMCR(ctx context.Context, role core.Role, c *Conn, buffer in
 	switch {
 	case role == core.RoleServer && h.refusesServer(c.local): // rule: TestPolicySMCR
 		w.why = clc.DiagNotAllowed // it has begun with CLC, which needs an answer
-	case role == core.RoleServer && h.turns.full(addrOf(c.RemoteAddr()).Unmap()):
-		w.why = clc.DiagBusy
 	case !require.met(ModeSMCR):
 		w.why = clc.DiagPolicy // it awaits our word, and would be reset if it got SMC-R
 	}
@@ -202,6 +200,7 @@ func (s *handshake) run() {
 		case err == nil:
 			m, err := clc.Parse(b)
 			if p, ok := m.(clc.Proposal); ok && err == nil && s.core.State() == core.HandshakeAwaitProposal {
+				s.enterTurn()
 				for _, w := range s.ways {
 					w.meet(&p, s.core)
 				}
@@ -248,6 +247,17 @@ func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
 	}
 	s.conn.traceCLC(confirm, false)
 	return confirm, true // rule: TestSMCRLastLook: true -> false
+}
+
+// enterTurn counts a client of SMC-R among those of its peer.
+func (s *handshake) enterTurn() {
+	w, ok := s.ways[0].(*smcrWay)
+	if !ok || w.why != clc.DiagNone {
+		return
+	}
+	if s.turn = s.host.turns.enter(s.remote()); s.turn == nil {
+		w.why = clc.DiagBusy
+	}
 }
 
 // waitsForTurn reports whether a client of SMC-R has not confirmed since its turn may not have come.
@@ -388,8 +398,8 @@ func (s *handshake) carryOut() {
 				s.release() // rule: TestLinkEndsBeforeDecline
 			}
 			s.send(out.Message)
-			if a, ok := out.Message.(clc.Accept); ok && s.chosen.mode() == core.SMCR {
-				s.turn = s.host.turns.enter(s.remote(), !a.FirstContact, time.Now())
+			if a, ok := out.Message.(clc.Accept); ok && s.turn != nil {
+				s.turn.accepted(time.Now(), !a.FirstContact)
 			}
 		case core.Prepare:
 			s.prepare(out.Choice)

@@ -14,7 +14,7 @@ import (
 // also be late for reasons that we do not see, and take the connection for established when its Confirm is sent: it is not reset at once, so that a late Confirm is answered.
 // A stranger of which nothing comes has no more time than before.
 
-// turns are the handshakes of a host, as a server of SMC-R, that have sent Accept, by peer.
+// turns are the handshakes of a host, as a server of SMC-R, that have got a Proposal, by peer.
 type turns struct {
 	mu    sync.Mutex
 	peers map[netip.Addr]*peerTurns
@@ -36,29 +36,28 @@ type turn struct {
 	over  bool
 }
 
-// full reports whether a peer has as many Accepts open as it may: it must not take all places of a listener.
-func (t *turns) full(peer netip.Addr) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p := t.peers[peer]
-	return p != nil && p.open >= maxAcceptsOfPeer // rule: TestTurns: p.open >= maxAcceptsOfPeer -> false
-}
-
-// enter adds a handshake. The caller calls leave.
-func (t *turns) enter(peer netip.Addr, known bool, now time.Time) *turn {
+// enter adds a handshake whose Proposal has come. The caller calls leave. It returns nil if the peer has as many as it may: it must not take all
+// places of a listener.
+func (t *turns) enter(peer netip.Addr) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.peers == nil {
 		t.peers = make(map[netip.Addr]*peerTurns)
 	}
 	p := t.peers[peer]
-	if p == nil {
+	switch {
+	case p == nil:
 		p = new(peerTurns)
 		t.peers[peer] = p
+	case p.open >= maxAcceptsOfPeer: // rule: TestTurns, TestTurnsFull: p.open >= maxAcceptsOfPeer -> false
+		return nil
 	}
 	p.open++
-	return &turn{turns: t, peer: peer, known: known, since: now}
+	return &turn{turns: t, peer: peer}
 }
+
+// accepted takes note that the Accept is sent. known says that it names a link group which there was before.
+func (x *turn) accepted(now time.Time, known bool) { x.since, x.known = now, known }
 
 // confirmed takes note that the Confirm has come: the next client's turn begins, or, with a first contact, does when that is over.
 func (x *turn) confirmed(now time.Time, firstContact bool) {

@@ -4,6 +4,9 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // TestTurns has clients of a peer wait for their turns: as long as the peer moves, and no longer; and others do not wait for it.
@@ -12,8 +15,13 @@ func TestTurns(t *testing.T) {
 	start := time.Unix(1000, 0)
 	at := func(d time.Duration) time.Time { return start.Add(d) }
 	peer, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	first, second, last := all.enter(peer, false, start), all.enter(peer, false, start), all.enter(peer, false, start)
-	alone := all.enter(other, false, start)
+	enter := func(peer netip.Addr, known bool) *turn {
+		x := all.enter(peer)
+		x.accepted(start, known)
+		return x
+	}
+	first, second, last := enter(peer, false), enter(peer, false), enter(peer, false)
+	alone := enter(other, false)
 
 	if last.mayWait(at(clcTimeout)) {
 		t.Error("a client waits for its turn, and nobody has one")
@@ -48,23 +56,41 @@ func TestTurns(t *testing.T) {
 		t.Errorf("%d peers are kept", len(all.peers))
 	}
 
-	late := all.enter(peer, true, start)
+	late := enter(peer, true)
 	if !late.mayWait(at(lateConfirmWait-1)) || late.mayWait(at(lateConfirmWait)) {
 		t.Errorf("a client that has a link with us may be late, by %v", lateConfirmWait)
 	}
 	late.leave(start)
 
 	var open []*turn
-	for !all.full(peer) {
-		if open = append(open, all.enter(peer, false, start)); len(open) > maxHandshakes {
+	for x := all.enter(peer); x != nil; x = all.enter(peer) {
+		if open = append(open, x); len(open) >= maxHandshakes {
 			t.Fatal("a peer can have all places of a listener")
 		}
 	}
-	if len(open) < 500 || all.full(other) {
-		t.Errorf("full after %d, want at least 500, and room for others: %t", len(open), !all.full(other))
+	if len(open) < 500 || all.enter(other) == nil {
+		t.Errorf("full after %d, want at least 500, and room for others", len(open))
 	}
 	open[0].leave(start)
-	if all.full(peer) {
+	if all.enter(peer) == nil {
 		t.Error("no room after one has ended")
+	}
+}
+
+// TestTurnsFull has a peer connect, and have as many Proposals as it may before that of the connection comes: it is declined.
+func TestTurnsFull(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	x := newSMCRLiar(t, r)
+	x.dial()
+	smctest.Eventually(t, patience, "a handshake", func() bool { return len(r.l.busy) == 1 })
+	for range maxAcceptsOfPeer {
+		if open := r.server.turns.enter(loop3); open != nil {
+			defer open.leave(time.Time{})
+		}
+	}
+	x.write(x.proposal())
+	m, err := readCLC(x.tcp)
+	if d, ok := m.(clc.Decline); err != nil || !ok || d.Diagnosis != clc.DiagBusy.WireCode() {
+		t.Errorf("the server answered %v, %v, want a Decline of %v", m, err, clc.DiagBusy.WireCode())
 	}
 }
