@@ -61,6 +61,7 @@ type Carrier struct {
 	held     atomic.Bool   // bytes are kept back: see probe.go
 	asked    atomic.Uint64 // bytes of them that were sent, to ask
 	failed   atomic.Bool   // a link has failed over which the connection has spoken, or the peer
+	resting  atomic.Bool   // it was looked at after a failure, and is not any more: see silent.go
 	put      uint64        // bytes in all; changed with the lock of the stream's writer and mu
 
 	next *Carrier // in the link's queue, and guarded by its lock

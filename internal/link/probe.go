@@ -14,6 +14,9 @@ import "github.com/gosmc/smc/wire/cdc"
 // has read everything reads the byte, and with the flag that read makes the kernel send its cursor. Where the program does not read, the byte waits in the element,
 // with the flag, for the time when it does. Until then it says nothing (observed; see docs/interop.md): a cursor that was lost and a program that does not read look
 // the same, so nobody is given up for not answering. A peer whose program is gone has ended TCP: see Conn.awaitWord of package host. The flag is repeated in each message until the cursor moves, as Linux heeds the newest message only.
+//
+// The lost cursor may be missed long after the failure, by the first bytes for which there seems to be no room. So from a failure on
+// a connection is looked at whenever it keeps bytes back, also one at which nobody looked any more.
 
 // A probe is what of the reserve is sent while the consumer cursor stays where it is.
 type probe struct {
@@ -53,6 +56,9 @@ func (c *Carrier) keepBack() uint64 {
 		return n
 	}
 	c.held.Store(true) // before looking again: who has news looks afterwards
+	if c.resting.Load() && c.resting.Swap(false) {
+		c.group.watch(c) // rule: TestProbeAfterRest
+	}
 	return c.sendable()
 }
 

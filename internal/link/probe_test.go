@@ -170,6 +170,91 @@ func TestProbeForLong(t *testing.T) {
 	}
 }
 
+// TestProbeAfterRest has nobody look any more at a connection when the first bytes come for which there seems to be no room, as the peer's word was lost with the link.
+func TestProbeAfterRest(t *testing.T) {
+	x := newSilent(t)
+	all := x.writes(probeSize - 1000)
+	x.awaitArrived(len(all))
+	x.rest()
+	got := x.readSilently()
+	for range 100 {
+		x.look()
+	}
+	if n := x.watched(); n != nobody {
+		t.Fatalf("%d connections are looked at", n)
+	}
+	all = append(all, x.writes(2000)...)
+	x.awaitArrived(probeSize - probeBytes)
+	got = append(got, x.readSilently()...)
+	x.rest()
+	x.look()
+	x.awaitArrived(probeSize - probeBytes + 1)
+	x.b.carrier.Consume(cdc.Cursor{}, 0, 0)
+	eventually(t, "all bytes", func() bool { return x.arrived() == len(all) })
+	if got = append(got, x.readSilently()...); !bytes.Equal(got, all) {
+		t.Error("other bytes")
+	}
+}
+
+// TestProbeHalfClosed has a peer that has ended its own direction read everything, and never say so.
+func TestProbeHalfClosed(t *testing.T) {
+	x := newSilent(t)
+	x.b.CloseWrite()
+	x.b.SendFlags(cdc.DoneWriting)
+	eventually(t, "the end", func() bool { return x.a.PeerFlags()&cdc.DoneWriting != 0 })
+	x.writes(5 * probeSize)
+	x.awaitArrived(probeSize - probeBytes)
+	x.rest()
+	if !x.look() {
+		t.Error("not asked")
+	}
+	x.awaitArrived(probeSize - probeBytes + 1)
+}
+
+// TestProbeDetached has a connection end that keeps bytes back, and whose RMB is somebody else's already: nobody looks at it for ever.
+func TestProbeDetached(t *testing.T) {
+	x := newSilent(t)
+	x.writes(2 * probeSize)
+	x.awaitArrived(probeSize - probeBytes)
+	x.a.carrier.resting.Store(true)
+	x.a.carrier.Release()
+	c := x.a.carrier
+	c.mu.Lock()
+	c.keepBack()
+	c.mu.Unlock()
+	if n := x.watched(); n == nobody {
+		t.Error("nobody looks at a connection that keeps bytes back")
+	}
+	x.a.Conn.Close()
+	c.Detach()
+	for range 2 {
+		x.look()
+	}
+	if n := x.watched(); n != nobody {
+		t.Errorf("%d connections are looked at", n)
+	}
+}
+
+// TestProbeLittleRoom has a peer make a little room, which a writer that wants more does not fill, and then read everything, and never say so.
+func TestProbeLittleRoom(t *testing.T) {
+	x := newSilent(t)
+	x.writes(5 * probeSize)
+	x.awaitArrived(probeSize - probeBytes)
+	const little = 500
+	c := x.a.carrier
+	// As where the writer learns of the room while it looks for packets, before it sleeps: nobody wakes it.
+	c.inCons.Store(cdc.PackConsumer(cdc.Cursor{Count: little}, 0, 0))
+	c.held.Store(false)
+	c.mu.Lock()
+	c.poke()
+	c.mu.Unlock()
+	x.awaitArrived(probeSize) // what was kept back
+	x.readSilently()
+	x.rest()
+	x.look()
+	eventually(t, "bytes for the room that there is", func() bool { return x.arrived() > probeSize })
+}
+
 // TestSilentHeardOver has the link fail over which the peer has spoken, and not the one over which we do: what it has said last may be lost.
 func TestSilentHeardOver(t *testing.T) {
 	watchdog(t)

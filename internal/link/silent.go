@@ -126,6 +126,16 @@ func (g *Group) unwatch(c *Carrier) {
 	}
 }
 
+// rest has a connection looked at again only when it keeps bytes back. It reports false if it does so now, and is to be looked at. g.mu is held.
+func (g *Group) rest(c *Carrier) bool {
+	c.resting.Store(true) // before looking: who keeps bytes back looks afterwards
+	if c.held.Load() && c.resting.Swap(false) {
+		return false
+	}
+	g.unwatch(c)
+	return true
+}
+
 // add adds a connection. g.mu is held.
 func (w *lookers) add(g *Group, s *silence) {
 	if w.list = append(w.list, s); len(w.list) > 1 || w.every == 0 {
@@ -165,8 +175,7 @@ func (g *Group) askSilent(w *lookers) {
 			g.slow.add(g, s)
 			return true
 		case v == verdictEnd:
-			g.unwatch(s.carrier)
-			return true
+			return g.rest(s.carrier)
 		}
 		return false
 	})
@@ -175,24 +184,37 @@ func (g *Group) askSilent(w *lookers) {
 	}
 	g.mu.Unlock()
 	for _, c := range silent {
-		if !c.askPeer() {
-			g.mu.Lock()
+		asked, over := c.askPeer()
+		g.mu.Lock()
+		switch {
+		case over:
 			g.unwatch(c)
-			g.mu.Unlock()
+		case !asked:
+			g.rest(c) // one that keeps bytes back now stays, and is asked at the next turn
 		}
+		g.mu.Unlock()
 	}
 }
 
-// askPeer asks the peer for a message. It reports false if that has no more to say, or cannot be asked.
-func (c *Carrier) askPeer() bool {
+// askPeer asks the peer for a message, unless that has no more to say. A peer that has ended its own direction still has to say how far it has
+// read, if we wait for room. over reports that it will never be asked again.
+func (c *Carrier) askPeer() (asked, over bool) {
 	_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if flags&(cdc.DoneWriting|cdc.Closed|cdc.Abort) != 0 || c.ring == nil || c.detached { // rule: TestSilentEnds
-		return false
+	blocked := c.prod&cdc.WriterBlocked != 0 || c.put != c.posted && c.sendable() == 0
+	switch {
+	case flags&(cdc.Closed|cdc.Abort) != 0, c.ring == nil, c.detached: // rule: TestSilentEnds, TestProbeDetached
+		c.mu.Unlock()
+		return false, true
+	case flags&cdc.DoneWriting != 0 && !blocked: // rule: TestSilentEnds, TestProbeHalfClosed: !blocked -> true
+		c.mu.Unlock()
+		return false, false
 	}
 	c.grant()
 	c.ask, c.urgent = true, true
 	c.poke()
-	return true
+	c.mu.Unlock()
+	// A writer may wait for more room than there is. What fills that has the peer read, and say so.
+	c.wake() // rule: TestProbeLittleRoom
+	return true, false
 }
