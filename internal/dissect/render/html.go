@@ -155,18 +155,18 @@ type (
 		Left     int       `json:"left"`     // messages of a run that are not in the page
 	}
 	pageMessageData struct {
-		Number   int         `json:"number"`
-		Time     float64     `json:"time"`
-		Dir      int         `json:"dir"`
-		Name     string      `json:"name"`
-		Text     string      `json:"text"`
-		Src      string      `json:"src"`
-		Dst      string      `json:"dst"`
-		Lane     string      `json:"lane"`
-		Hex      string      `json:"hex"`
-		Size     int         `json:"size"`
-		Problems []string    `json:"problems"`
-		Fields   []pageField `json:"fields"`
+		Number   int        `json:"number"`
+		Time     float64    `json:"time"`
+		Dir      int        `json:"dir"`
+		Name     string     `json:"name"`
+		Text     string     `json:"text"`
+		Src      string     `json:"src"`
+		Dst      string     `json:"dst"`
+		Lane     string     `json:"lane"`
+		Hex      string     `json:"hex"`
+		Size     int        `json:"size"`
+		Problems []string   `json:"problems"`
+		Fields   pageFields `json:"fields"`
 	}
 	pagePlot struct {
 		Title    string    `json:"title"`
@@ -186,8 +186,25 @@ type pageField struct {
 	text                   int
 }
 
-func (f pageField) MarshalJSON() ([]byte, error) {
-	return fmt.Appendf(nil, `[%d,%d,%d,%d,"%s",%d]`, f.name, f.key, f.offset, f.len, f.mask, f.text), nil
+type pageFields []pageField
+
+// MarshalJSON writes all fields of a message at once: package encoding/json checks again what each call returns.
+func (fields pageFields) MarshalJSON() ([]byte, error) {
+	b := make([]byte, 0, 2+32*len(fields))
+	b = append(b, '[')
+	for i, f := range fields {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '[')
+		for _, n := range [...]int{f.name, f.key, f.offset, f.len} {
+			b = append(strconv.AppendInt(b, int64(n), 10), ',')
+		}
+		b = append(append(b, '"'), f.mask...)
+		b = append(b, '"', ',')
+		b = append(strconv.AppendInt(b, int64(f.text), 10), ']')
+	}
+	return append(b, ']'), nil
 }
 
 // A pageWriter makes the data of a page.
@@ -216,6 +233,15 @@ func (w *pageWriter) seconds(t time.Time) float64 {
 
 // Write writes the page. The summary, which may be nil, makes its head.
 func (p *Page) Write(out io.Writer, s *dissect.Summary) error {
+	data, err := json.Marshal(p.data(s)) // in which < > and & are escaped
+	if err != nil {
+		return err
+	}
+	return writePage(out, p.opts.Title, data)
+}
+
+// data returns what the page's script reads.
+func (p *Page) data(s *dissect.Summary) *pageData {
 	w := &pageWriter{start: p.ladders.start, index: make(map[string]int), numbers: make(map[*pageMessage]int)}
 	w.Title = p.opts.Title
 	w.Facts, w.Ladders, w.Messages, w.Strings = [][2]string{}, []pageLadder{}, []pageMessageData{}, []string{}
@@ -241,11 +267,7 @@ func (p *Page) Write(out io.Writer, s *dissect.Summary) error {
 		w.Ladders = append(w.Ladders, w.ladder(l, shorten(steps[i], maxSteps)))
 		steps[i] = nil
 	}
-	data, err := json.Marshal(&w.pageData) // in which < > and & are escaped
-	if err != nil {
-		return err
-	}
-	return writePage(out, p.opts.Title, data)
+	return &w.pageData
 }
 
 //go:embed page/page.css
