@@ -145,7 +145,7 @@ func runProgram(cmd *cobra.Command, args []string, require bool, s *config.Setti
 			self, _ := os.Executable()
 			environ = withTools(supervise.WithMemory(with), self)
 		} else {
-			why = err.Error()
+			why = strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
 	}
 	if why != "" {
@@ -296,7 +296,7 @@ func newSupervisorCommands() []*cobra.Command {
 		list = append(list, &cobra.Command{
 			Use:    verb,
 			Hidden: true,
-			Args:   cobra.ExactArgs(2),
+			Args:   cobra.RangeArgs(2, 3), // the third one is checked by whom they are for
 			RunE:   func(_ *cobra.Command, args []string) error { return work(args) },
 		})
 	}

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"debug/elf"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -73,50 +73,57 @@ func systemLoader() string {
 }
 
 // install puts the library where programs can load it, and returns what LD_PRELOAD has to say: where 'make install' has put it, beside the command; for root,
-// where all users can read it; the run directory; the user's cache. Some of these may not be there, or nothing there may be executed.
-func install(dir string, library []byte) (string, error) {
+// where all users can read it; the run directory; the user's cache. Some of these may not be there, or nothing there may be executed. A copy that may be removed
+// stays as long as the lock is open; there is none if it stays for good.
+func install(dir string, library []byte) (list string, lock *os.File, err error) {
 	if library == nil {
-		return "", errors.New("there is no library for this architecture")
+		return "", nil, errors.New("there is no library for this architecture")
 	}
 	t := treeOf(systemLoader())
 	if self, err := os.Executable(); err == nil {
 		if path := t.preload(filepath.Join(filepath.Dir(self), "../lib/gosmc"), LibraryFile, library); path != "" {
-			return path, nil
+			return path, nil, nil
 		}
 	}
 	if err := rundir.Prepare(dir); err != nil {
-		return "", err
+		return "", nil, err
 	}
-	type place struct {
-		dir  string
-		mode os.FileMode
-	}
-	var places []place
-	if os.Geteuid() == 0 {
-		places = append(places, place{systemLibraries, 0o755})
-	}
-	// A run directory may be shared, and then nobody can put anything where another one has.
-	places = append(places, place{filepath.Join(rundir.Path(dir, rundir.Run), fmt.Sprintf("libgosmc-%d", os.Geteuid())), 0o700})
-	if cache, err := os.UserCacheDir(); err == nil {
-		places = append(places, place{filepath.Join(cache, "gosmc"), 0o700})
-	}
-	sum := sha256.Sum256(library)
-	name := fmt.Sprintf("libgosmc-%s-%d.so", hex.EncodeToString(sum[:8]), os.Geteuid())
+	name := copyName(sha256.Sum256(library))
 	var failure error
-	for _, p := range places {
-		if path := t.preload(p.dir, name, library); path != "" {
-			return path, nil
-		}
-		err := t.write(p.dir, p.mode, name, library)
-		if path := t.preload(p.dir, name, library); path != "" {
-			return path, nil
-		}
+	for _, p := range copyPlaces(rundir.Path(dir, rundir.Run)) {
+		list, lock, err := t.installCopy(p, name, library)
 		if err == nil {
-			err = fmt.Errorf("%s: somebody else writes there", p.dir)
+			return list, lock, nil
 		}
 		failure = errors.Join(failure, err)
 	}
-	return "", failure
+	return "", nil, failure
+}
+
+// installCopy puts a copy of the library into a place, unless it is there already.
+func (t libraryTree) installCopy(p copyPlace, name string, library []byte) (list string, lock *os.File, err error) {
+	if err := t.fit(p.dir, p.mode); err != nil {
+		return "", nil, err
+	}
+	lock, err = hold(p.dir, p.mode, name)
+	if err != nil {
+		// Without a lock nobody removes what may be there.
+		if path := t.preload(p.dir, name, library); path != "" {
+			return path, nil, nil
+		}
+		return "", nil, err
+	}
+	// What is missing is written even if our own loader would find the library: who else installs it may be about to, and children may have another loader.
+	err = t.write(p.dir, p.mode, name, library) // rule: TestCopyIsWhole
+	if path := t.preload(p.dir, name, library); path != "" {
+		return path, lock, nil
+	}
+	if err == nil {
+		err = fmt.Errorf("%s: somebody else writes there", p.dir)
+	}
+	lock.Close()
+	t.removeCopy(lock.Name())
+	return "", nil, err
 }
 
 // preload returns what LD_PRELOAD has to say where the library of that name is in place below dir, "" if it is not.
@@ -124,8 +131,8 @@ func (t libraryTree) preload(dir, name string, library []byte) string {
 	if strings.ContainsAny(dir, " :$") { // LD_PRELOAD is a list
 		return ""
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil || fs.Flags&unix.ST_NOEXEC != 0 || !trusted(dir) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Flags&unix.ST_NOEXEC != 0 || !trusted(dir) {
 		return ""
 	}
 	if value := t.valueOf(systemLoader()); value != "" && installed(filepath.Join(dir, value, name), library) {
@@ -149,18 +156,8 @@ func WriteLibrary(dir string, library []byte) error {
 
 // write makes the directories, with a mode, and puts the library and the stub into them.
 func (t libraryTree) write(dir string, mode os.FileMode, name string, library []byte) error {
-	if strings.ContainsAny(dir, " :$") {
-		return fmt.Errorf("%s: a library cannot be preloaded from a path with a space, colon or dollar sign", dir)
-	}
-	if err := makeDirectory(dir, mode); err != nil {
+	if err := t.fit(dir, mode); err != nil {
 		return err
-	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return &os.PathError{Op: "statfs", Path: dir, Err: err}
-	}
-	if fs.Flags&unix.ST_NOEXEC != 0 {
-		return fmt.Errorf("%s: nothing can be executed there", dir)
 	}
 	for values, what := range map[*[]string][]byte{&t.own: library, &t.foreign: stub(t.stub)} {
 		for _, value := range *values {
@@ -168,6 +165,25 @@ func (t libraryTree) write(dir string, mode os.FileMode, name string, library []
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// fit makes a directory, with a mode, and says why programs could not load the library from there.
+func (t libraryTree) fit(dir string, mode os.FileMode) error {
+	if strings.ContainsAny(dir, " :$") {
+		return fmt.Errorf("%s: a library cannot be preloaded from a path with a space, colon or dollar sign", dir)
+	}
+	if err := makeDirectory(dir, mode); err != nil {
+		return err
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	if st.Flags&unix.ST_NOEXEC != 0 {
+		os.Remove(dir) // if it is empty
+		return fmt.Errorf("%s: nothing can be executed there", dir)
 	}
 	return nil
 }
@@ -186,7 +202,17 @@ func makeDirectory(dir string, mode os.FileMode) error {
 	return os.Chmod(dir, mode)
 }
 
-func writeFile(dir string, mode os.FileMode, name string, what []byte) error {
+// writeFile puts a file into a directory, and makes that. Who removes another copy may remove the directory at the same moment, if it is empty.
+func writeFile(dir string, mode os.FileMode, name string, what []byte) (err error) {
+	for range writeTries {
+		if err = tryWriteFile(dir, mode, name, what); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return err
+}
+
+func tryWriteFile(dir string, mode os.FileMode, name string, what []byte) error {
 	path := filepath.Join(dir, name)
 	if installed(path, what) {
 		return nil
@@ -215,6 +241,10 @@ func writeFile(dir string, mode os.FileMode, name string, what []byte) error {
 // installed reports whether a file is the library, and can be changed by nobody but us and root.
 func installed(path string, library []byte) bool {
 	info, err := os.Lstat(path)
+	var st unix.Statfs_t
+	if unix.Statfs(path, &st) != nil || st.Flags&unix.ST_NOEXEC != 0 { // a file can have a mount of its own
+		return false
+	}
 	if err != nil || !info.Mode().IsRegular() || !ours(info) || !trusted(filepath.Dir(path)) {
 		return false
 	}

@@ -49,10 +49,11 @@ func TestInstallForOthers(t *testing.T) {
 	}
 	defer func(before string) { systemLibraries = before }(systemLibraries)
 	systemLibraries = filepath.Join(public, "gosmc")
-	list, err := install(filepath.Join(public, "private"), preload.Library())
+	list, lock, err := install(filepath.Join(public, "private"), preload.Library())
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer lock.Close()
 	cmd := exec.Command("cat", "/proc/self/maps")
 	cmd.Dir = "/"
 	cmd.Env = []string{preloadVariable + "=" + list}

@@ -28,8 +28,14 @@ const (
 
 const preloadVariable = "LD_PRELOAD"
 
-// resultFD is where a supervisor says whether it is ready.
-const resultFD = 3
+// Descriptors of a supervisor: where it says whether it is ready, and the lock of the copy of the library that its programs have.
+const (
+	resultFD = 3
+	lockFD   = 4
+)
+
+// held is the lock of this process's copy of the library: it has it, as its supervisor has, until it is the program.
+var held *os.File
 
 // Prepare starts a supervisor for this process and returns the environment in which a program has the library. The environment of
 // a program that was started by 'gosmc run' is returned as it is, unless the program is to have a supervisor of its own: that of the other serves this one, too.
@@ -38,14 +44,19 @@ func Prepare(environ []string, own bool, library []byte) ([]string, error) {
 		return environ, nil
 	}
 	dir := rundir.Default()
-	path, err := install(dir, library)
+	path, lock, err := install(dir, library)
 	if err != nil {
 		return nil, err
 	}
-	socket, err := launch(dir, environ)
+	socket, err := launch(dir, environ, lock)
 	if err != nil {
+		if lock != nil {
+			lock.Close()
+			treeOf(systemLoader()).removeCopy(lock.Name())
+		}
 		return nil, err
 	}
+	held = lock // rather than let the collector close it
 	list := path
 	for _, have := range strings.FieldsFunc(lookup(environ, preloadVariable), func(r rune) bool { return r == ' ' || r == ':' }) {
 		if !strings.HasPrefix(filepath.Base(have), "libgosmc-") {
@@ -68,8 +79,8 @@ func lookup(environ []string, name string) string {
 }
 
 // launch starts a supervisor and returns the path of its socket. Descriptors that were handed to this process
-// are for the program: the supervisor gets none of them.
-func launch(dir string, environ []string) (string, error) {
+// are for the program: the supervisor gets none of them. lock is nil if the library stays for good.
+func launch(dir string, environ []string, lock *os.File) (string, error) {
 	restore := keepDescriptors()
 	defer restore()
 	r, w, err := os.Pipe()
@@ -83,8 +94,11 @@ func launch(dir string, environ []string) (string, error) {
 		return "", err
 	}
 	defer null.Close()
-	p, err := os.StartProcess("/proc/self/exe", []string{"gosmc", LaunchVerb, dir, strconv.Itoa(os.Getpid())},
-		&os.ProcAttr{Files: []*os.File{null, null, null, w}, Env: supervisorEnviron(environ)})
+	args, files := []string{"gosmc", LaunchVerb, dir, strconv.Itoa(os.Getpid())}, []*os.File{null, null, null, w}
+	if lock != nil {
+		args, files = append(args, lock.Name()), append(files, lock)
+	}
+	p, err := os.StartProcess("/proc/self/exe", args, &os.ProcAttr{Files: files, Env: supervisorEnviron(environ)})
 	w.Close()
 	if err != nil {
 		return "", err
@@ -134,8 +148,12 @@ func keepDescriptors() (restore func()) {
 // Launch is [LaunchVerb]: it starts a supervisor in a session of its own and leaves it alone.
 func Launch(args []string) error {
 	result := os.NewFile(resultFD, "result")
+	files := []*os.File{os.Stdin, os.Stdout, os.Stderr, result}
+	if len(args) == argsWithLock {
+		files = append(files, os.NewFile(lockFD, args[len(args)-1]))
+	}
 	p, err := os.StartProcess("/proc/self/exe", append([]string{"gosmc", SuperviseVerb}, args...), &os.ProcAttr{
-		Dir: "/", Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, result}, Sys: &syscall.SysProcAttr{Setsid: true},
+		Dir: "/", Env: os.Environ(), Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
 		fmt.Fprintf(result, "error %v\n", err)
@@ -144,7 +162,10 @@ func Launch(args []string) error {
 	return p.Release()
 }
 
-// Supervise is [SuperviseVerb]: the life of a supervisor. Its arguments are the run directory and the process that it is for.
+// argsWithLock is how many arguments a supervisor has if a copy of the library was made for its programs.
+const argsWithLock = 3
+
+// Supervise is [SuperviseVerb]: the life of a supervisor. Its arguments are the run directory, the process that it is for, and the lock of a copy of the library.
 func Supervise(args []string) error {
 	result := os.NewFile(resultFD, "result")
 	unix.CloseOnExec(resultFD)
@@ -154,9 +175,17 @@ func Supervise(args []string) error {
 		fmt.Fprintf(result, "error %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return err
 	}
+	var lock *os.File
+	if len(args) == argsWithLock {
+		unix.CloseOnExec(lockFD)
+		lock = os.NewFile(lockFD, args[2])
+		makeRecord(lock.Name(), s.path) // what cannot be written cannot be removed either
+	}
 	fmt.Fprintf(result, "ok %s\n", s.path)
 	result.Close()
+	defer s.releaseCopy(lock)
 	defer s.close()
+	go tidyCopies(copyPlaces(rundir.Path(args[0], rundir.Run)))
 	quit := make(chan struct{})
 	defer close(quit)
 	go s.watchLoops(quit)
@@ -170,12 +199,24 @@ func Supervise(args []string) error {
 }
 
 func superviseArgs(args []string) (*supervisor, error) {
-	if len(args) != 2 {
-		return nil, errors.New("want a directory and a process")
+	if len(args) != 2 && len(args) != argsWithLock {
+		return nil, errors.New("want a directory, a process, and perhaps a lock")
 	}
 	pid, err := strconv.Atoi(args[1])
 	if err != nil {
 		return nil, err
 	}
 	return newSupervisor(args[0], pid)
+}
+
+// releaseCopy gives up the copy of the library that the programs had, and removes it unless somebody uses it.
+func (s *supervisor) releaseCopy(lock *os.File) {
+	if lock == nil {
+		return
+	}
+	if s.programs.over {
+		os.Remove(recordPath(lock.Name(), s.path)) // rule: TestCopyOfSupervisors
+	}
+	lock.Close()
+	treeOf(systemLoader()).removeCopy(lock.Name())
 }

@@ -50,6 +50,13 @@ const (
 	lastPause  = 100 * time.Millisecond
 	maxLooks   = 26
 
+	// A copy of the library: how long a program waits for who removes one, which takes milliseconds, and how often it is looked for programs that use it.
+	holdTimeout = 2 * time.Second
+	holdPause   = 2 * time.Millisecond
+	copyLooks   = 8
+	copyPause   = 20 * time.Millisecond
+	writeTries  = 100 // of a file whose directory is removed by others at the same time
+
 	// A listener is looked for again when an offer for it comes, and it was not for so long.
 	listenerAge = time.Second
 	// An offer that was accepted, and not claimed at the next look either, is joined to TCP.

@@ -20,6 +20,7 @@ type programs struct {
 	byFD   map[int]int
 	most   int     // descriptors have a lower number: so many programs there are at most, but for the first
 	search *search // for others, when none is left; otherwise nil
+	over   bool    // it is sure that none is left
 }
 
 func newPrograms(poll *poller, socket string, most int) *programs {
@@ -85,6 +86,7 @@ func (p *programs) gone(now time.Time) bool {
 		p.search = nil
 		return false
 	}
+	p.over = sure
 	return sure || !p.search.delay(now)
 }
 

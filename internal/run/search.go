@@ -98,6 +98,13 @@ func processes(proc string) (pids []int) {
 // askProcess finds out what a process is. Kernels differ: where a process has no memory, as threads of the kernel, and zombies, have none, the environment is
 // empty, or there is ESRCH.
 func askProcess(dir, socket string) answer {
+	return askFor(dir, func(dir string, environ []byte) bool {
+		return lookup(strings.Split(string(environ), "\x00"), EnvSocket) == socket || marked(dir, socket) // rule: TestSupervised: marked(dir, socket) -> false
+	})
+}
+
+// askFor is [askProcess] for processes that ours reports, of which it is given the environment.
+func askFor(dir string, ours func(dir string, environ []byte) bool) answer {
 	environ, err := readProc(dir, "environ")
 	if err == nil && len(environ) == 0 {
 		if betweenPrograms(dir) { // rule: TestSupervised
@@ -107,7 +114,7 @@ func askProcess(dir, socket string) answer {
 	}
 	switch {
 	case err == nil && len(environ) > 0:
-		if lookup(strings.Split(string(environ), "\x00"), EnvSocket) == socket || marked(dir, socket) { // rule: TestSupervised: marked(dir, socket) -> false
+		if ours(dir, environ) {
 			return answerOurs
 		}
 		return answerOther
