@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/measure"
+	supervise "github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/survey"
 )
 
@@ -40,6 +42,7 @@ type infoReport struct {
 	Limits       []control.StatusLimit      `json:"limits"`
 	Hosts        int                        `json:"hosts"`    // live in the run directory, the one made for the occasion not counted
 	Programs     []control.StatusProgram    `json:"programs"` // of gosmc run, and those that have connected to them
+	Left         map[string]string          `json:"left"`     // programs that gosmc run has left to TCP, and why
 	Error        string                     `json:"error"`    // why no shared memory can be used; what can be said is said all the same
 }
 
@@ -105,6 +108,7 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 			}
 		}
 	}
+	r.Left = supervise.Left(r.Dir)
 	r.ConfigFile = config.Path()
 	if _, err := config.Load(); err != nil {
 		r.ConfigError = errorText(err)
@@ -144,6 +148,9 @@ func (r *infoReport) write(w io.Writer) error {
 	t.add("Hosts running", strconv.Itoa(r.Hosts))
 	if len(r.Programs) > 0 {
 		t.add("By gosmc run", programs(r.Programs))
+	}
+	for _, program := range slices.Sorted(maps.Keys(r.Left)) {
+		t.add("Left to TCP", program+": "+r.Left[program])
 	}
 	t.add("SEID", orNA(r.SEID))
 	t.add("UEIDs", orNA(strings.Join(r.UEIDs, ", ")))

@@ -140,7 +140,7 @@ func runProgram(cmd *cobra.Command, args []string, require bool, s *config.Setti
 	case s.Off: // which is what was wanted, and needs no word
 		why = "SMC is switched off" + from(config.SMC)
 	case why == "":
-		with, err := supervise.Prepare(environ, own, preload.Library())
+		with, err := supervise.Prepare(path, environ, own, preload.Library())
 		if err == nil {
 			self, _ := os.Executable()
 			environ = withTools(supervise.WithMemory(with), self)

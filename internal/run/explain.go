@@ -54,7 +54,8 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	dir := rundir.Path(rundir.DefaultOf(uid), rundir.Run)
 	target, err := os.Readlink(newListeners(dir, "", netns).link(server.Port()))
 	target = linkedSocket(target)
-	if err == nil && filepath.Base(target) == target {
+	// A server that was started again, and left to TCP, may find what a supervisor has left that was killed with it before.
+	if err == nil && filepath.Base(target) == target && left(dir, s.PID) == "" { // rule: TestExplainLeft: left(dir, s.PID) == "" -> true
 		s.Obstacle = unusable(filepath.Join(dir, target), uid)
 		return s, nil
 	}
@@ -83,11 +84,20 @@ func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir s
 		if int(socketOf) != uid {
 			return otherUser(socketOf, uid)
 		}
+		for program, why := range leftIn(dir) {
+			return "its process cannot be looked at from here, but 'gosmc run' has left " + program + " to TCP: " + why
+		}
 		return "it was not started by 'gosmc run', or its process cannot be looked at from here: ask as root"
 	case !loaded(maps):
+		if why := left(dir, pid); why != "" {
+			return "'gosmc run' has left it to TCP: " + why
+		}
 		exe := filepath.Join(procDir, strconv.Itoa(pid), "exe")
 		if why := Obstacle(exe); why != "" {
 			return "the library cannot be loaded into it: " + why
+		}
+		if readOnlyFor(pid, above(dir)) {
+			return "it was not started by 'gosmc run', or that could do nothing, as " + above(dir) + " is read-only for it"
 		}
 		return "it was not started by 'gosmc run'"
 	case disabled(pid):

@@ -37,9 +37,20 @@ const (
 // held is the lock of this process's copy of the library: it has it, as its supervisor has, until it is the program.
 var held *os.File
 
-// Prepare starts a supervisor for this process and returns the environment in which a program has the library. The environment of
+// Prepare starts a supervisor for this process and returns the environment in which the program at a path has the library. The environment of
 // a program that was started by 'gosmc run' is returned as it is, unless the program is to have a supervisor of its own: that of the other serves this one, too.
-func Prepare(environ []string, own bool, library []byte) ([]string, error) {
+// What keeps the program from that is noted for who asks later.
+func Prepare(path string, environ []string, own bool, library []byte) ([]string, error) {
+	with, err := prepare(environ, own, library)
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	noteLeft(rundir.Default(), path, why)
+	return with, err
+}
+
+func prepare(environ []string, own bool, library []byte) ([]string, error) {
 	if path := lookup(environ, EnvSocket); path != "" && !own && answers(path) {
 		return environ, nil
 	}

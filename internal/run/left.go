@@ -1,0 +1,136 @@
+package run
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rundir"
+)
+
+// 'gosmc run' says on standard error why it leaves a program to TCP. A service's standard error is in a log that whoever asks later does not look at, so the sentence is in the
+// directory of supervisors, too: a file for each program and control group. The next 'gosmc run' of the program there writes it anew, or removes it. The process does not matter:
+// what systemd has started forks, and ends.
+
+const (
+	leftPrefix = "tcp-"
+	maxLeft    = 1 << 12 // bytes of a sentence
+)
+
+// leftName is the file for a program, which /proc/PID/exe names, and the control group of a process with this directory in /proc; "" if that is not known. Of the group
+// its last element counts, such as redis.service: the others depend on who reads.
+func leftName(process, program string) string {
+	text, err := readProc(process, "cgroup")
+	if err != nil || program == "" {
+		return ""
+	}
+	group := strings.TrimSpace(string(text))
+	group = group[strings.LastIndexByte(group, '/')+1:]
+	sum := sha256.Sum256([]byte(program + "\x00" + group))
+	return leftPrefix + hex.EncodeToString(sum[:8])
+}
+
+// noteLeft writes why the program at a path, which this process is about to become, is left to TCP; "" removes that.
+func noteLeft(dir, path, why string) {
+	program, err := filepath.EvalSymlinks(path)
+	name := leftName(filepath.Join(procDir, "self"), program)
+	if err != nil || name == "" {
+		return
+	}
+	file := filepath.Join(rundir.Path(dir, rundir.Run), name)
+	if why == "" {
+		os.Remove(file)
+		return
+	}
+	if rundir.Prepare(dir) == nil {
+		text := program + "\n" + why
+		os.WriteFile(file, []byte(text[:min(len(text), maxLeft)]), 0o600)
+	}
+}
+
+// left returns why 'gosmc run' has left a process to TCP, as far as it has said so in a directory of supervisors.
+func left(dir string, pid int) string {
+	process := filepath.Join(procDir, strconv.Itoa(pid))
+	program, err := os.Readlink(filepath.Join(process, "exe"))
+	name := leftName(process, program)
+	if err != nil || name == "" {
+		return ""
+	}
+	if maps, err := readProc(process, "maps"); err != nil || loaded(maps) {
+		return ""
+	}
+	_, why := readLeft(filepath.Join(dir, name))
+	return why
+}
+
+func readLeft(file string) (program, why string) {
+	text, err := readProc(filepath.Dir(file), filepath.Base(file))
+	if err != nil || len(text) > maxLeft {
+		return "", ""
+	}
+	program, why, _ = strings.Cut(string(text), "\n")
+	return oneLine(program), oneLine(why)
+}
+
+// Left returns the programs that 'gosmc run' has left to TCP, and why, by their paths. Those of a run directory are meant; they may have ended.
+func Left(dir string) map[string]string { return leftIn(rundir.Path(dir, rundir.Run)) }
+
+// leftIn is [Left] for a directory of supervisors.
+func leftIn(dir string) map[string]string {
+	files, _ := filepath.Glob(filepath.Join(dir, leftPrefix+"*"))
+	m := make(map[string]string)
+	for _, file := range files {
+		if program, why := readLeft(file); why != "" {
+			m[program] = why
+		}
+	}
+	return m
+}
+
+// readOnlyFor reports whether a directory is in a file system that a process may only read, though we may write there: its unit takes that away.
+func readOnlyFor(pid int, dir string) bool {
+	theirs, err := readProc(filepath.Join(procDir, strconv.Itoa(pid)), "mountinfo")
+	if err != nil || mountedReadOnly("", dir) {
+		return false
+	}
+	return mountedReadOnly(string(theirs), dir)
+}
+
+// mountedReadOnly reports whether the mount of a directory is read-only: as a mountinfo has it (proc_pid_mountinfo(5)), or for us if that is "".
+func mountedReadOnly(mountinfo, dir string) bool {
+	if mountinfo == "" {
+		var st unix.Statfs_t
+		return unix.Statfs(dir, &st) == nil && st.Flags&unix.ST_RDONLY != 0
+	}
+	best, readOnly := "", false
+	for line := range strings.Lines(mountinfo) {
+		f := strings.Fields(line)
+		if len(f) < 6 {
+			continue
+		}
+		point := f[4]
+		if within := point == "/" || dir == point || strings.HasPrefix(dir, point+"/"); within && len(point) >= len(best) {
+			best, readOnly = point, strings.HasPrefix(f[5], "ro,") || f[5] == "ro"
+		}
+	}
+	return readOnly
+}
+
+// oneLine makes a text fit to be printed.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n':
+			return ';'
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, strings.TrimSpace(s))
+}

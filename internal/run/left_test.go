@@ -1,0 +1,72 @@
+package run
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gosmc/smc/internal/rundir"
+)
+
+// TestExplainLeft has who asks about a server be told why 'gosmc run' has left it to TCP, whatever a killed supervisor has announced before, until it is not so any more.
+func TestExplainLeft(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("GOSMC_DIR", dir)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func() string {
+		t.Helper()
+		s, err := Look(l.Addr().(*net.TCPAddr).AddrPort(), os.Geteuid())
+		if err != nil || s.PID != os.Getpid() {
+			t.Fatalf("Look: %+v, %v", s, err)
+		}
+		return s.Obstacle
+	}
+	noteLeft(dir, self, "no\x1b place\nfor it")
+	const want = "'gosmc run' has left it to TCP: no? place;for it"
+	if got := look(); got != want {
+		t.Errorf("left: %q, want %q", got, want)
+	}
+	if m := Left(dir); len(m) != 1 || m[self] != "no? place;for it" {
+		t.Errorf("Left(%s) = %q", dir, m)
+	}
+	netns, err := ownNetns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := newListeners(rundir.Path(dir, rundir.Run), "", netns).link(uint16(netip.MustParseAddrPort(l.Addr().String()).Port()))
+	if err := os.Symlink("0123456789abcdef", link); err != nil { // of a supervisor that was killed
+		t.Fatal(err)
+	}
+	if got := look(); got != want {
+		t.Errorf("left, and announced before: %q, want %q", got, want)
+	}
+	noteLeft(dir, self, "")
+	if got := look(); !strings.Contains(got, "its supervisor has ended") || len(Left(dir)) != 0 {
+		t.Errorf("not left any more: %q, %q", got, Left(dir))
+	}
+}
+
+func TestMountedReadOnly(t *testing.T) {
+	const text = `21 1 0:20 / / rw,relatime - ext4 /dev/a rw
+22 21 0:21 / /run rw,nosuid - tmpfs tmpfs rw
+23 22 0:22 / /run/gosmc ro,nosuid - tmpfs tmpfs rw
+24 21 0:23 / /ro ro - tmpfs tmpfs rw
+25 24 0:23 /x /ro/but rw - tmpfs tmpfs rw
+`
+	for dir, want := range map[string]bool{"/": false, "/run": false, "/run/gosmc": true, "/run/gosmc/a": true, "/run/gosmcx": false, "/ro": true, "/ro/but/x": false, "/rob": false} {
+		if got := mountedReadOnly(text, filepath.Clean(dir)); got != want {
+			t.Errorf("mountedReadOnly(%s) = %t", dir, got)
+		}
+	}
+}
