@@ -262,7 +262,15 @@ func (s *handshake) enterTurn() {
 
 // waitsForTurn reports whether a client of SMC-R has not confirmed since its turn may not have come.
 func (s *handshake) waitsForTurn(now time.Time) bool {
-	return s.turn != nil && s.core.State() == core.HandshakeAwaitConfirm && s.turn.mayWait(now)
+	if s.turn == nil || s.core.State() != core.HandshakeAwaitConfirm {
+		return false
+	}
+	select {
+	case <-s.carrier.end().Done():
+		return false // rule: TestSMCRTurnEnds: false -> s.turn.mayWait(now)
+	default:
+		return s.turn.mayWait(now)
+	}
 }
 
 // noteTurn takes note of a Confirm, with which the client's turn has come, and of the time that the rest may take.

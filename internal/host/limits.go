@@ -11,9 +11,9 @@ const (
 
 	// maxConfirmWait bounds the wait for a Confirm of a client of SMC-R that other connections of its peer keep from its turn, and
 	// maxAcceptsOfPeer how many of a peer may wait: 500 at once are to succeed with a slow peer, and a listener has places for other peers.
-	// lateConfirmWait is that of a client that has a link with us, though nothing of its peer moves.
+	// lateConfirmWait is that of a client that has a link with us, while its link group lives: as much as an idle connection it costs a place and a buffer.
 	maxConfirmWait   = 2 * time.Minute
-	lateConfirmWait  = 20 * time.Second
+	lateConfirmWait  = 10 * time.Minute
 	maxAcceptsOfPeer = maxHandshakes * 3 / 4
 
 	// Buffer sizes that can be asked for: the size code has 4 bits (RFC 7609 p.100), of

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -164,5 +165,25 @@ func TestSMCRLastLook(t *testing.T) {
 			for range others {
 			}
 		})
+	}
+}
+
+// TestSMCRTurnEnds has the link group of a client end that was named it and has not confirmed: nobody waits for that Confirm any more.
+func TestSMCRTurnEnds(t *testing.T) {
+	r := newSMCRRig(t, nil)
+	x := newSMCRLiar(t, r)
+	s := x.connect()
+	others := x.obey()
+	x.propose()
+	if x.accept.FirstContact {
+		t.Fatal("another first contact")
+	}
+	s.carrier.end().(*smcrGroup).finish(core.EndOperator)
+	if n, err := x.tcp.Read(make([]byte, 1)); n != 0 || err == nil || isTimeout(err) {
+		t.Errorf("read %d bytes, %v; want the end", n, err)
+	}
+	s.Close()
+	x.link.Fail(nil)
+	for range others {
 	}
 }

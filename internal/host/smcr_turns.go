@@ -10,8 +10,9 @@ import (
 //
 // Linux's net/smc has its connections take turns between Accept and Confirm (smc_client_lgr_pending): of two hundred that dial at once the last one confirms
 // after many seconds, and is not to blame. So the time for a Confirm begins when the client's turn can have come: anew with each Confirm
-// of another connection of the same peer, and while the first contact of one is under way. A client that was named a link group which it has a link of may
-// also be late for reasons that we do not see, and take the connection for established when its Confirm is sent: it is not reset at once, so that a late Confirm is answered.
+// of another connection of the same peer, and while the first contact of one is under way. A client that was named a link group which it has a link of must
+// not be reset at all: Linux does not notice when its turn comes. Its send of the Confirm fails, the socket's error has been fetched by then, and the connection
+// counts as established (smc_clc_send_confirm returns 0). So such a client has as long as its link group lives, and the Confirm is answered whenever it comes.
 // A stranger of which nothing comes has no more time than before.
 
 // turns are the handshakes of a host, as a server of SMC-R, that have got a Proposal, by peer.
@@ -96,7 +97,7 @@ func (x *turn) mayWait(now time.Time) bool {
 	p := x.turns.peers[x.peer]
 	moves := p.busy > 0 || now.Sub(p.last) < clcTimeout // rule: TestTurns, TestSMCRRush: p.busy > 0 || now.Sub(p.last) < clcTimeout -> p == nil
 	limit := maxConfirmWait
-	if !moves && x.known {
+	if x.known { // rule: TestTurns, TestSMCRRush
 		moves, limit = true, lateConfirmWait
 	}
 	return moves && now.Sub(x.since) < limit // rule: TestTurns: moves && now.Sub(x.since) < limit -> moves
