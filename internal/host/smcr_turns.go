@@ -100,5 +100,5 @@ func (x *turn) mayWait(now time.Time) bool {
 	if x.known { // rule: TestTurns, TestSMCRRush
 		moves, limit = true, lateConfirmWait
 	}
-	return moves && now.Sub(x.since) < limit // rule: TestTurns: moves && now.Sub(x.since) < limit -> moves
+	return moves && now.Sub(x.since) < limit // rule: TestTurns: now.Sub(x.since) < limit -> limit > 0
 }
