@@ -6,7 +6,7 @@ import (
 )
 
 // Cases of testdata/edges.c.
-var edgeCases = []string{"each", "pointers", "exclusive", "alike", "nested", "once", "heirs", "reset", "signals", "flow", "flow-joined"}
+var edgeCases = []string{"each", "pointers", "exclusive", "alike", "beside", "nested", "once", "heirs", "reset", "signals", "flow", "flow-joined"}
 
 func edgesProgram(t *testing.T) string {
 	t.Helper()

@@ -325,7 +325,7 @@ static void swap(struct attempt *a, int fd)
 	if (a->status & O_ASYNC)
 		edges_signalled(fd);
 	if (registered && edges_are(event.events))
-		edges_registered(EPOLL_CTL_ADD, fd, &event);
+		edges_registered(epfd, EPOLL_CTL_ADD, fd, &event);
 	if (registered && SYS(epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &event) == 0) {
 		edges_registered_as(epfd, fd, event.events);
 		end_watched(fd);

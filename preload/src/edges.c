@@ -14,6 +14,7 @@
 /* What epoll_wait finds a descriptor by: the data of its registration. */
 static uint64_t datas[ENDS];
 static uint8_t known[ENDS]; /* enum known */
+static int32_t owners[ENDS]; /* of what is known once: the instance */
 static struct registration {
 	int32_t epfd;
 	uint32_t events; /* 0: not for edges */
@@ -114,23 +115,27 @@ void edges_nested(void)
 		want(fd, EDGES_TOLD | EDGES_ALWAYS);
 }
 
+/* is_of says whether an instance has the one registration for edges that is known. */
+static bool is_of(int epfd, int fd)
+{
+	return known[fd] == KNOWN_ONCE && owners[fd] == epfd;
+}
+
 /* edges_registered takes note of a registration for edges, before the kernel has it. */
-void edges_registered(int op, int fd, const struct epoll_event *ev)
+void edges_registered(int epfd, int op, int fd, const struct epoll_event *ev)
 {
 	struct end *e = end_at(fd);
 
 	if (!e)
 		return;
-	if (op == EPOLL_CTL_ADD && known[fd] == KNOWN_NOT) {
+	if (known[fd] == KNOWN_NOT || (op == EPOLL_CTL_MOD && is_of(epfd, fd))) {
 		datas[fd] = ev->data.u64;
-		known[fd] = KNOWN_ONCE;
-	} else if (op == EPOLL_CTL_ADD && datas[fd] == ev->data.u64) {
-		known[fd] = KNOWN_TWICE;
-	} else if (op == EPOLL_CTL_MOD && known[fd] != KNOWN_TWICE) {
-		datas[fd] = ev->data.u64;
+		owners[fd] = epfd;
 		known[fd] = KNOWN_ONCE;
 	} else if (datas[fd] != ev->data.u64) {
 		__atomic_store_n(&unfound, true, __ATOMIC_SEQ_CST);
+	} else if (op == EPOLL_CTL_ADD || !is_of(epfd, fd)) {
+		known[fd] = KNOWN_TWICE;
 	}
 	remember(fd, datas[fd]);
 	want(fd, end_alone(e) ? EDGES_TOLD : EDGES_TOLD | EDGES_ALWAYS);
@@ -155,25 +160,29 @@ void edges_dup(int fd, int to)
 /* edges_registered_as keeps what the kernel has of a registration. The lock of the instance is held. */
 void edges_registered_as(int epfd, int fd, uint32_t events)
 {
-	if (fd >= 0 && fd < ENDS && (edges_are(events) || registrations[fd].events))
-		registrations[fd] = (struct registration){epfd, edges_are(events) ? events : 0};
+	if (fd < 0 || fd >= ENDS)
+		return;
+	if (edges_are(events))
+		registrations[fd] = (struct registration){epfd, events};
+	else if (registrations[fd].epfd == epfd)
+		registrations[fd].events = 0;
 }
 
 /* edges_registration is the instance that has the one registration of a descriptor, -1 if there is none that could be told to the kernel again. */
 int edges_registration(int fd, struct epoll_event *ev)
 {
-	struct registration r = fd >= 0 && fd < ENDS && known[fd] == KNOWN_ONCE ? registrations[fd] : (struct registration){0};
+	struct registration r = fd >= 0 && fd < ENDS ? registrations[fd] : (struct registration){0};
 
-	if (!(r.events & EPOLLET) || (r.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)))
+	if (!(r.events & EPOLLET) || (r.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) || !is_of(r.epfd, fd))
 		return -1;
 	*ev = (struct epoll_event){.events = r.events, .data.u64 = datas[fd]};
 	return r.epfd;
 }
 
-/* edges_gone is for a registration that is no more. */
-void edges_gone(int fd)
+/* edges_gone is for a registration that is no more. Another instance may have one for edges all the same. */
+void edges_gone(int epfd, int fd)
 {
-	if (fd >= 0 && fd < ENDS && known[fd] == KNOWN_ONCE)
+	if (fd >= 0 && fd < ENDS && is_of(epfd, fd))
 		known[fd] = KNOWN_NOT;
 }
 

@@ -278,12 +278,12 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 		set_plain(set_at(fd));
 	if (ev && op != EPOLL_CTL_DEL && (e || is_set(epfd, fd)) && edges_are(ev->events)) {
 		if (e)
-			edges_registered(op, fd, ev);
+			edges_registered(epfd, op, fd, ev);
 		else
 			edges_nested();
 	}
 	if (e && op == EPOLL_CTL_DEL)
-		edges_gone(fd);
+		edges_gone(epfd, fd);
 	if (e && op == EPOLL_CTL_ADD)
 		end_watched(fd);
 	if (e && ev && op != EPOLL_CTL_DEL && (ev->events & EPOLLOUT))

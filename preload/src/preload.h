@@ -252,10 +252,10 @@ bool connect_announced(int fd, const struct address *server);
 /* edges.c */
 extern bool edges_used;
 bool edges_are(uint32_t events);
-void edges_registered(int op, int fd, const struct epoll_event *event);
+void edges_registered(int epfd, int op, int fd, const struct epoll_event *event);
 void edges_registered_as(int epfd, int fd, uint32_t events);
 int edges_registration(int fd, struct epoll_event *event);
-void edges_gone(int fd);
+void edges_gone(int epfd, int fd);
 void edges_nested(void);
 void edges_signalled(int fd);
 void edges_closed(int fd);

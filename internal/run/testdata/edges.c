@@ -232,6 +232,34 @@ static void test_alike(void)
 	}
 }
 
+/* Another instance looks at the connection, too, for what is there: what becomes of that registration is none of the first one's. */
+static void test_beside(void)
+{
+	int ep = instance(), beside = instance();
+	struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.u64 = 2};
+
+	connect_both();
+	join();
+	add(ep, a, EPOLLIN | EPOLLET, 1);
+	for (int way = 0; way < 3; way++) {
+		if (way == 0) /* it has none */
+			CHECK(epoll_ctl(beside, EPOLL_CTL_DEL, a, &ev) == -1 && errno == ENOENT);
+		else
+			add(beside, a, EPOLLIN, 2);
+		if (way == 1)
+			CHECK(epoll_ctl(beside, EPOLL_CTL_DEL, a, &ev) == 0);
+		if (way == 2) /* it is one for edges now */
+			CHECK(epoll_ctl(beside, EPOLL_CTL_MOD, a, &ev) == 0);
+		none(ep);
+		for (int i = 0; i < 10; i++) {
+			put(10);
+			comes(ep, 1);
+			if (way == 2)
+				comes(beside, 2);
+		}
+	}
+}
+
 /* An instance that another one watches for edges tells of every arrival, whatever it has the connection for. */
 static void test_nested(void)
 {
@@ -468,6 +496,8 @@ int main(int argc, char **argv)
 		test_each(EPOLLET | EPOLLEXCLUSIVE, 1);
 	else if (strcmp(argv[1], "alike") == 0)
 		test_alike();
+	else if (strcmp(argv[1], "beside") == 0)
+		test_beside();
 	else if (strcmp(argv[1], "nested") == 0)
 		test_nested();
 	else if (strcmp(argv[1], "once") == 0)
