@@ -11,7 +11,7 @@ func TestShutdownOfReading(t *testing.T) {
 	s := newTestSupervisor(t)
 	path := filepath.Join(t.TempDir(), "shut")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/shut.c", "-pthread")
-	cases := []string{"reads", "shared", "wakes"}
+	cases := []string{"reads", "shared", "spliced", "wakes"}
 	t.Run("bare", func(t *testing.T) { runRings(t, path, cases, 1) })
 	t.Run("moved", func(t *testing.T) {
 		runRings(t, path, cases, 1, "MOVED=1", "LD_PRELOAD="+library, EnvSocket+"="+s.path)

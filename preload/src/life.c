@@ -468,6 +468,7 @@ EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, 
 
 	end_in_band(out);
 	if (e) {
+		quiet_over(in, true); /* the kernel is to say that nothing more is waited for */
 		__atomic_fetch_or(&e->never, NEVER_IN, __ATOMIC_SEQ_CST);
 		if (!in_offset && !out_offset) {
 			ssize_t moved = splice_ring(e, in, out, n, flags);

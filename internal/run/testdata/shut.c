@@ -115,6 +115,20 @@ static void test_shared(void)
 	CHECK(waitpid(child, &status, 0) == child && status == 0 && recv(a, buf, 1, 0) == 0);
 }
 
+/* What is read into a pipe is not waited for, either. */
+static void test_spliced(bool joins)
+{
+	int p[2];
+
+	connect_both(joins);
+	CHECK(pipe(p) == 0 && send(b, buf, 50, 0) == 50 && shutdown(a, SHUT_RD) == 0);
+	waiting(50);
+	CHECK(splice(a, NULL, p[1], NULL, 100, 0) == 50 && splice(a, NULL, p[1], NULL, 100, 0) == 0);
+	CHECK(recv(a, buf, 1, 0) == 0 && (ready(a) & POLLRDHUP));
+	close(a);
+	close(b);
+}
+
 static void *reads(void *arg)
 {
 	CHECK(recv(*(int *)arg, buf, 1, 0) == 0);
@@ -141,6 +155,9 @@ int main(int argc, char **argv)
 			test_reads(i & 1, i & 2);
 	else if (strcmp(argv[1], "shared") == 0)
 		test_shared();
+	else if (strcmp(argv[1], "spliced") == 0)
+		for (int i = 0; i < 2; i++)
+			test_spliced(i & 1);
 	else if (strcmp(argv[1], "wakes") == 0)
 		test_wakes();
 	else
