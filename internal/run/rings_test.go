@@ -23,7 +23,7 @@ var (
 	}
 	ringCases = []string{
 		"poll", "signal", "dup", "fork", "exec", "passed", "others", "peek", "starved", "small-files", "fortified", "spawned", "parts", "gone", "stream", "daemon",
-		"scribble", "cork", "after-close", "told", "copy-after", "shut-elsewhere", "unread", "reuse", "answers", "cork-said",
+		"scribble", "flood", "cork", "after-close", "told", "copy-after", "shut-elsewhere", "unread", "reuse", "answers", "cork-said",
 		"nothing", "no-messages", "counted", "peekers", "limit", "nowait",
 	}
 	paceCases = []string{"corked"} // which a slow library does not pass

@@ -14,7 +14,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#define LEAST_FILE (64u << 20) /* a file of a ring, and of what is in a socket in front of it, is not as large as this */
 #define NAMES 4		       /* that are tried: somebody else may have one */
 #define WAIT_MOST 100	       /* milliseconds for one exec, while another process may close its copy */
 
@@ -98,7 +97,7 @@ static bool ready(struct handing *h, int fd)
 	struct message m;
 
 	/* To make a file larger than the program may is a signal to it. */
-	if (SYS(prlimit64, 0, RLIMIT_FSIZE, NULL, &most) != 0 || most.rlim_cur < LEAST_FILE)
+	if (SYS(prlimit64, 0, RLIMIT_FSIZE, NULL, &most) != 0 || most.rlim_cur < HAND_MOST)
 		return false;
 	h->sock = supervisor_open(settings.socket);
 	if (h->sock < 0)

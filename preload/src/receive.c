@@ -630,9 +630,11 @@ bool leave_in(struct end *e, int fd)
 
 #define MARK_TURNS 2000 /* milliseconds until a mark comes that is on its way */
 
-/* keep writes bytes to the end of a file. */
+/* keep writes bytes to the end of a file. False: that is not possible, or there are more than the peer can have sent, which would go on for ever. */
 static bool keep(int file, const void *b, size_t n, uint64_t *length)
 {
+	if (n > HAND_MOST - *length)
+		return false;
 	for (size_t done = 0; done < n;) {
 		long w = SYS(write, file, (const char *)b + done, n - done);
 

@@ -377,6 +377,7 @@ bool would_wait(int fd, int flags);
 void end_in_band(int fd);
 
 /* hand.c */
+#define HAND_MOST (64u << 20) /* bytes in a ring, and in a socket in front of it: the supervisor takes no more */
 bool hand_over(struct end *e, int fd);
 
 /* uring.c */

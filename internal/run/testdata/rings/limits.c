@@ -122,6 +122,35 @@ void test_scribble(void)
 	CHECK(recv(b, buf, LARGE, MSG_DONTWAIT) >= 0);
 }
 
+static int flooded;
+
+/* floods sends in-band for as long as there is somebody to take it. */
+static void *floods(void *arg)
+{
+	while (syscall(SYS_sendto, flooded, buf, LARGE, MSG_NOSIGNAL, NULL, 0) > 0)
+		;
+	return arg;
+}
+
+/* A peer says that the place where its ring begins is on its way, and it never comes. A program that gives the descriptor away does not wait for it for ever. */
+void test_flood(void)
+{
+	pthread_t thread;
+	char *ring;
+	int b;
+
+	both_ends(&flooded, &b);
+	CHECK(send(flooded, buf, LARGE, 0) == LARGE && recv(b, buf, LARGE, MSG_WAITALL) == LARGE);
+	ring = ring_memory();
+	if (!ring || *(uint32_t *)(ring + 256) != 1)
+		return;
+	*(uint32_t *)(ring + 256) = 4;
+	CHECK(pthread_create(&thread, NULL, floods, NULL) == 0);
+	await(b, POLLIN);
+	CHECK(fdopen(b, "r+") == NULL);
+	CHECK(pthread_join(thread, NULL) == 0); /* the connection was reset */
+}
+
 /* forbid has the kernel refuse a system call. */
 static void forbid(int number)
 {

@@ -67,6 +67,7 @@ static const struct {
 	{"stream", test_stream},
 	{"daemon", test_daemon},
 	{"scribble", test_scribble},
+	{"flood", test_flood},
 	{"turns", test_turns},
 	{"readers", test_readers},
 	{"cork", test_cork},
