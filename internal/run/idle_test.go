@@ -44,7 +44,7 @@ func TestRingsIdle(t *testing.T) {
 		// held is a bound: pages with the header and for one side, of each end, and what is too little to be given back.
 		held = many * (4*4<<10 + 64<<10)
 	)
-	for _, how := range []string{"epoll", "poll", "select", "receive", "signals", "forked"} {
+	for _, how := range []string{"epoll", "poll", "select", "receive", "signals", "forked", "limits"} {
 		t.Run(how, func(t *testing.T) {
 			s := newTestSupervisor(t)
 			ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)

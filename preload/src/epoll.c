@@ -431,6 +431,7 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 		struct set *s = events && max > 0 ? set_at(epfd) : NULL;                            \
 		struct epoll_event found[SHOWN];                                                    \
 		int shown, n;                                                                       \
+		bool twice;                                                                         \
 												    \
 		calls_tidy();                                                                       \
 		idle_look();                                                                        \
@@ -443,8 +444,9 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 		}                                                                                   \
 		if (!next.name)                                                                     \
 			next_resolve();                                                             \
-		n = longer ? next.name first : next.name arguments;				\
-		if (longer && n == 0) {							\
+		twice = longer; /* which takes off the limit what it waits for first */		\
+		n = twice ? next.name first : next.name arguments;				\
+		if (twice && n == 0) {								\
 			idle_sweep();							\
 			n = next.name arguments;						\
 		}										\

@@ -18,6 +18,7 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST 1000
@@ -95,6 +96,54 @@ static void *receiver(void *arg)
 		take(i, n, b);
 		if (took[i] == wrote[i])
 			return NULL;
+	}
+}
+
+static int64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* limits has each call that waits for many wait for as long as it is told, with rings that have memory to give back after a second. */
+static void limits(int epfd)
+{
+	struct epoll_event ev;
+	struct timespec spec;
+	struct timeval val;
+	sigset_t none;
+	int n = -1;
+
+	sigemptyset(&none);
+	for (int i = 0; i < 10; i++) {
+		int64_t limit = i < 5 ? 1100 : 2500, took = now(); /* less than a second more than a second; and more */
+
+		spec = (struct timespec){limit / 1000, limit % 1000 * 1000000};
+		val = (struct timeval){limit / 1000, limit % 1000 * 1000};
+		switch (i % 5) {
+		case 0:
+			n = epoll_wait(epfd, &ev, 1, (int)limit);
+			break;
+		case 1:
+			n = epoll_pwait(epfd, &ev, 1, (int)limit, &none);
+			break;
+		case 2:
+			n = poll(NULL, 0, (int)limit);
+			break;
+		case 3:
+			n = ppoll(NULL, 0, &spec, NULL);
+			break;
+		case 4:
+			n = i < 5 ? select(0, NULL, NULL, NULL, &val) : pselect(0, NULL, NULL, NULL, &spec, NULL);
+			break;
+		}
+		took = now() - took;
+		if (n != 0 || took < limit - 1) {
+			fprintf(stderr, "wait %d: %d after %lld of %lld ms\n", i, n, (long long)took, (long long)limit);
+			exit(1);
+		}
 	}
 }
 
@@ -181,6 +230,8 @@ int main(int argc, char **argv)
 		FD_SET(server[0], &set);
 		n = select(server[0] + 1, &set, NULL, NULL, &limit);
 		check(n == 1 && FD_ISSET(0, &set) && limit.tv_sec < 1000 && limit.tv_sec > 500, "select");
+	} else if (!strcmp(how, "limits")) {
+		limits(epoll_create1(0));
 	}
 	check(read(0, in, 1) == 1, "standard input");
 	for (int i = 0; receives && i < many; i++) {
