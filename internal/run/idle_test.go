@@ -88,3 +88,14 @@ func TestRingsIdle(t *testing.T) {
 		})
 	}
 }
+
+// TestRingsIdleStruck has a signal end a call that waits, though it comes while the library gives memory of rings back.
+func TestRingsIdleStruck(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "struck")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, "testdata/struck.c")
+	cases := []string{"poll", "ppoll", "select", "pselect", "epoll", "epoll-mask", "receive"}
+	t.Run("bare", func(t *testing.T) { runRings(t, program, cases, 1) })
+	t.Run("moved", func(t *testing.T) {
+		runRings(t, program, cases, 1, "MOVED=1", "LD_PRELOAD="+committedLibrary(t), EnvSocket+"="+newTestSupervisor(t).path)
+	})
+}

@@ -422,10 +422,15 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 	return kept;
 }
 
+static bool is_none(const struct timespec *t)
+{
+	return t && t->tv_sec == 0 && t->tv_nsec == 0;
+}
+
 /*
- * first is the arguments with which it waits for a second before longer, where rings may have memory to give back.
+ * waits is whether it waits at all. first is the arguments with which it waits for a second before longer, where rings may have memory to give back.
  */
-#define WAIT(name, parameters, arguments, mask, longer, first)                                      \
+#define WAIT(name, parameters, arguments, mask, waits, longer, first)                                      \
 	EXPORT int name parameters                                                                  \
 	{                                                                                           \
 		struct set *s = events && max > 0 ? set_at(epfd) : NULL;                            \
@@ -434,7 +439,8 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 		bool twice;                                                                         \
 												    \
 		calls_tidy();                                                                       \
-		idle_look();                                                                        \
+		if (!idle_look(ENDING_ALL) && (waits))                                              \
+			return (int)sys_return(-EINTR);                                             \
 		shown = s ? before(s, found, max) : 0;                                              \
 		if (shown) {                                                                        \
 			n = (int)SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8);           \
@@ -446,10 +452,8 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 			next_resolve();                                                             \
 		twice = longer; /* which takes off the limit what it waits for first */		\
 		n = twice ? next.name first : next.name arguments;				\
-		if (twice && n == 0) {								\
-			idle_sweep();							\
-			n = next.name arguments;						\
-		}										\
+		if (twice && n == 0)								\
+			n = idle_again(ENDING_ALL) ? next.name arguments : (int)sys_return(-EINTR); \
 		if (edges_used)								\
 			edges_told(events, n);						\
 		return n;									\
@@ -457,21 +461,22 @@ static int together(struct set *s, struct epoll_event *events, int n, const stru
 
 static const struct timespec second = {.tv_sec = IDLE_MSEC / 1000};
 
-WAIT(epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout), (epfd, events, max, timeout), NULL,
+WAIT(epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout), (epfd, events, max, timeout), NULL, timeout != 0,
      idle_msec(&timeout), (epfd, events, max, IDLE_MSEC))
-WAIT(epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask), (epfd, events, max, timeout, mask), mask,
+WAIT(epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask), (epfd, events, max, timeout, mask), mask, timeout != 0,
      idle_msec(&timeout), (epfd, events, max, IDLE_MSEC, mask))
 WAIT(epoll_pwait2, (int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask),
-     (epfd, events, max, timeout, mask), mask, idle_spec(&timeout, &(struct timespec){0}), (epfd, events, max, &second, mask))
+     (epfd, events, max, timeout, mask), mask, !is_none(timeout), idle_spec(&timeout, &(struct timespec){0}), (epfd, events, max, &second, mask))
 
-/* Who looks at an epoll instance sees what the kernel knows of it; who asks for room is to find it. */
+/* Who looks at an epoll instance sees what the kernel knows of it; who asks for room is to find it. False: a signal has ended the call. */
 
-static void looked_at(struct pollfd *p, nfds_t n)
+static bool looked_at(struct pollfd *p, nfds_t n, bool waits)
 {
 	calls_tidy();
-	idle_look();
+	if (!idle_look(ENDING_ALL) && waits)
+		return false;
 	if (!p || (__atomic_load_n(&sets_top, __ATOMIC_RELAXED) == 0 && ends_top() == 0))
-		return;
+		return true;
 	for (nfds_t i = 0; i < n; i++) {
 		struct end *e = p[i].events & POLLOUT ? end_at(p[i].fd) : NULL;
 
@@ -479,12 +484,14 @@ static void looked_at(struct pollfd *p, nfds_t n)
 		if (e)
 			send_asked(e, p[i].fd);
 	}
+	return true;
 }
 
-static void selected(int n, const fd_set *in, const fd_set *out)
+static bool selected(int n, const fd_set *in, const fd_set *out, bool waits)
 {
 	calls_tidy();
-	idle_look();
+	if (!idle_look(ENDING_ALL) && waits)
+		return false;
 	for (int fd = 0; in && fd < n && (uint32_t)fd < sets_top; fd++)
 		if (FD_ISSET(fd, in))
 			set_plain(set_at(fd));
@@ -494,6 +501,7 @@ static void selected(int n, const fd_set *in, const fd_set *out)
 		if (e)
 			send_asked(e, fd);
 	}
+	return true;
 }
 
 /* What select was asked, which it writes its answer over. */
@@ -536,7 +544,8 @@ EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
 {
 	int found;
 
-	looked_at(p, n);
+	if (!looked_at(p, n, timeout != 0))
+		return (int)sys_return(-EINTR);
 	if (!next.poll)
 		next_resolve();
 	if (__builtin_expect(quiet_asked(p, n), 0))
@@ -545,7 +554,8 @@ EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
 		found = next.poll(p, n, IDLE_MSEC);
 		if (found != 0)
 			return found;
-		idle_sweep();
+		if (!idle_again(ENDING_ALL))
+			return (int)sys_return(-EINTR);
 	}
 	return next.poll(p, n, timeout);
 }
@@ -556,7 +566,8 @@ EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, con
 	int found;
 	struct timespec none = {0};
 
-	looked_at(p, n);
+	if (!looked_at(p, n, !is_none(timeout)))
+		return (int)sys_return(-EINTR);
 	if (!next.ppoll)
 		next_resolve();
 	if (__builtin_expect(quiet_asked(p, n), 0))
@@ -565,7 +576,8 @@ EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, con
 		found = next.ppoll(p, n, &second, mask);
 		if (found != 0)
 			return found;
-		idle_sweep();
+		if (!idle_again(ENDING_ALL))
+			return (int)sys_return(-EINTR);
 	}
 	return next.ppoll(p, n, timeout, mask);
 }
@@ -580,7 +592,8 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 	uint32_t quiet = quiet_selects(n, in);
 	struct timeval none = {0};
 
-	selected(n, in, out);
+	if (!selected(n, in, out, !timeout || timeout->tv_sec || timeout->tv_usec))
+		return (int)sys_return(-EINTR);
 	if (!next.select)
 		next_resolve();
 	if (__builtin_expect(quiet != 0, 0))
@@ -598,7 +611,8 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 		if (found != 0)
 			return found;
 		sets_again(&kept, in, out, except);
-		idle_sweep();
+		if (!idle_again(ENDING_ALL))
+			return (int)sys_return(-EINTR);
 	}
 	return next.select(n, in, out, except, timeout);
 }
@@ -611,7 +625,8 @@ EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct 
 	uint32_t quiet = quiet_selects(n, in);
 	struct timespec none = {0};
 
-	selected(n, in, out);
+	if (!selected(n, in, out, !is_none(timeout)))
+		return (int)sys_return(-EINTR);
 	if (!next.pselect)
 		next_resolve();
 	if (__builtin_expect(quiet != 0, 0))
@@ -621,7 +636,8 @@ EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct 
 		if (found != 0)
 			return found;
 		sets_again(&kept, in, out, except);
-		idle_sweep();
+		if (!idle_again(ENDING_ALL))
+			return (int)sys_return(-EINTR);
 	}
 	return next.pselect(n, in, out, except, timeout, mask);
 }

@@ -249,7 +249,7 @@ bool hand_over(struct end *e, int fd)
 		return false;
 	signals = signals_off(); /* a handler that left by longjmp would leave bytes nowhere */
 	if (!ring_enter(&e->in, &r)) {
-		signals_on(signals, false);
+		signals_on(signals, ENDING_NOT);
 		return true; /* it has ended meanwhile */
 	}
 	if (alone(r) && end_is(fd, e) && ready(&h, fd) && ring_lock(r)) {
@@ -265,6 +265,6 @@ bool hand_over(struct end *e, int fd)
 		done = send_relay(&h); /* if not, what was read is nowhere, and the connection ends with the pair */
 	}
 	finish(&h);
-	signals_on(signals, false);
+	signals_on(signals, ENDING_NOT);
 	return done;
 }

@@ -80,6 +80,23 @@ void idle_sweep(void)
 	errno = saved;
 }
 
+/*
+ * idle_again is idle_sweep in a call that waits, which takes long where there is much to give back. A signal that comes meanwhile would have ended the wait: it is kept out
+ * until then. False: one came whose handler ends such a call, and has run.
+ */
+bool idle_again(enum ending ending)
+{
+	uint64_t signals;
+
+	if (guard_on()) {
+		__atomic_store_n(&idle_due, 0, __ATOMIC_RELAXED);
+		return true;
+	}
+	signals = signals_off();
+	idle_sweep();
+	return !signals_on(signals, ending);
+}
+
 static bool pending(void)
 {
 	return __atomic_load_n(&ring_memory, __ATOMIC_RELAXED) > RING_BYTES_ANSWERS;
@@ -157,6 +174,7 @@ bool idle_wait(const struct end *e, struct ring *r, int fd, ssize_t *result)
 	struct pollfd p = {.fd = fd, .events = POLLIN | POLLRDHUP};
 	struct timespec second = {.tv_sec = IDLE_MSEC / 1000};
 	bool left = false;
+	uint64_t signals;
 	int n;
 
 	if (r->side->state != RING_JOINED || r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES || !next.ppoll ||
@@ -167,9 +185,14 @@ bool idle_wait(const struct end *e, struct ring *r, int fd, ssize_t *result)
 		*result = -1;
 		return true;
 	}
+	signals = n == 0 ? signals_off() : 0;
 	if (n == 0 && end_is(fd, e) && ring_lock(r)) {
 		left = receive_idle(r, fd);
 		ring_unlock(r);
+	}
+	if (n == 0 && signals_on(signals, ENDING_SOME)) {
+		*result = sys_return(-EINTR);
+		return true;
 	}
 	*result = 1;
 	return left || (n == 1 && p.revents == POLLIN);

@@ -88,19 +88,19 @@ uint64_t signals_off(void)
 }
 
 /* signals_on lets them in. It is true if one came for which a system call that waits would have returned. */
-bool signals_on(uint64_t old, bool asked)
+bool signals_on(uint64_t old, enum ending ending)
 {
 	uint64_t came = 0;
 	bool ends = false;
 
-	if (asked)
+	if (ending != ENDING_NOT)
 		SYS(rt_sigpending, &came, sizeof(came));
 	came &= ~old;
 	for (int sig = 1; came && sig <= 64; sig++) {
 		struct kernel_action action = {0};
 
 		if ((came & bit_of(sig)) && SYS(rt_sigaction, sig, NULL, &action, sizeof(came)) == 0)
-			ends |= action.handler > (uintptr_t)SIG_IGN && !(action.flags & SA_RESTART);
+			ends |= action.handler > (uintptr_t)SIG_IGN && (ending == ENDING_ALL || !(action.flags & SA_RESTART));
 	}
 	SYS(rt_sigprocmask, SIG_SETMASK, &old, NULL, sizeof(old));
 	return ends;
@@ -134,7 +134,7 @@ enum looked look_ring(struct ring *r, size_t want, uint64_t *signals)
 		ring_unlock(r);
 	}
 	if (!begun) {
-		signals_on(*signals, false);
+		signals_on(*signals, ENDING_NOT);
 		return LOOKED_NOT;
 	}
 	pub |= code << PUB_LOOK_SHIFT;
@@ -152,5 +152,5 @@ enum looked look_ring(struct ring *r, size_t want, uint64_t *signals)
 	}
 	if (side->pays)
 		side->pays--;
-	return signals_on(*signals, true) ? LOOKED_SIGNAL : LOOKED_NOT;
+	return signals_on(*signals, ENDING_SOME) ? LOOKED_SIGNAL : LOOKED_NOT;
 }

@@ -395,7 +395,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 		}
 		if (off) {
 			off = false;
-			signals_on(signals, false);
+			signals_on(signals, ENDING_NOT);
 		}
 		switch (turn) {
 		case TURN_BYTES:
@@ -478,7 +478,8 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 	if (quiet)
 		flags |= MSG_DONTWAIT;
 	__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
-	idle_look();
+	if (!idle_look(ENDING_SOME) && would_wait(fd, flags))
+		return sys_return(-EINTR);
 	for (;;) {
 		bool again = false, futile = false, leaving = false;
 		struct ring *r;

@@ -420,6 +420,13 @@ void send_mend(struct ring *r, int fd);
 
 bool receive_idle(struct ring *r, int fd);
 
+/* Which handlers of signals end a call that waits. */
+enum ending {
+	ENDING_NOT,  /* nobody asks */
+	ENDING_SOME, /* without SA_RESTART: a receive */
+	ENDING_ALL,  /* poll, and what is like it */
+};
+
 /* idle.c */
 #define IDLE_NSEC 1000000000ull /* after which a ring gives its memory back */
 #define IDLE_MSEC 1000
@@ -427,12 +434,13 @@ bool receive_idle(struct ring *r, int fd);
 extern uint32_t idle_due;
 void idle_tick(uint64_t now);
 void idle_sweep(void);
+bool idle_again(enum ending ending);
 bool idle_msec(int *timeout);
 bool idle_spec(const struct timespec **timeout, struct timespec *rest);
 bool idle_wait(const struct end *e, struct ring *r, int fd, ssize_t *result);
 
-/* idle_look is for the beginning of calls, which are in no ring and have passed no gate. */
-#define idle_look() (__builtin_expect(__atomic_load_n(&idle_due, __ATOMIC_RELAXED) != 0, 0) ? idle_sweep() : (void)0)
+/* idle_look is for the beginning of calls, which are in no ring and have passed no gate. False: a handler has run that ends the call. */
+#define idle_look(ending) (__builtin_expect(__atomic_load_n(&idle_due, __ATOMIC_RELAXED) == 0, 1) || idle_again(ending))
 
 /* nowhere.c */
 ssize_t receive_unwanted(struct end *e, int fd, size_t wanted, int flags, int *out);
@@ -471,7 +479,7 @@ enum looked {
 
 enum looked look_ring(struct ring *r, size_t want, uint64_t *signals);
 uint64_t signals_off(void);
-bool signals_on(uint64_t old, bool asked);
+bool signals_on(uint64_t old, enum ending ending);
 
 /* gone.c */
 ssize_t send_refused(struct end *e, int fd, size_t left, int flags);
