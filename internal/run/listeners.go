@@ -65,10 +65,11 @@ func (l *listeners) add(m message) bool {
 	if slices.ContainsFunc(l.ports[port], func(have listener) bool { return have.cookie == m.unique }) {
 		return true // listen may be called again
 	}
-	if len(l.ports[port]) == 0 && !l.publish(port, m.unique) {
+	ours := listener{m.local, m.unique}
+	if len(l.ports[port]) == 0 && !l.publish(port, ours) {
 		return false
 	}
-	l.ports[port] = append(l.ports[port], listener{m.local, m.unique})
+	l.ports[port] = append(l.ports[port], ours)
 	l.looked[port] = time.Now()
 	l.count++
 	l.renew(port)
@@ -116,11 +117,17 @@ func (l *listeners) replace(port uint16, target string) bool {
 	return true
 }
 
-// publish makes the link for a port on which a socket of ours listens, which this cookie names. A link that is there already
+// publish makes the link for a port on which a socket of ours listens. A link that is there already
 // belongs to whoever listens beside us, if somebody does; else it was left over.
-func (l *listeners) publish(port uint16, cookie uint64) bool {
+func (l *listeners) publish(port uint16, ours listener) bool {
 	err := os.Symlink(l.socket, l.link(port))
 	if err == nil {
+		// Whoever comes later finds the link. Who was there before may have none: those of two supervisors, or programs without one.
+		others, err := l.strangers(ours)
+		if err == nil && len(others) > 0 { // rule: TestListenersShared
+			os.Remove(l.link(port))
+			return false
+		}
 		return true
 	}
 	target, err2 := os.Readlink(l.link(port))
@@ -136,7 +143,7 @@ func (l *listeners) publish(port uint16, cookie uint64) bool {
 		if err != nil {
 			return false
 		}
-		if slices.ContainsFunc(now, func(s socketState) bool { return s.cookie != cookie }) {
+		if slices.ContainsFunc(now, func(s socketState) bool { return s.cookie != ours.cookie }) {
 			// The kernel shares connections out between the listeners, so most would be offered to one and accepted by another.
 			os.Remove(l.link(port)) // rule: TestListenersShared
 			return false

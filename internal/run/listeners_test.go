@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -153,5 +154,42 @@ func TestListenersShared(t *testing.T) {
 	first.refresh(port)
 	if target, err := os.Readlink(first.link(port)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("clients are told to ask %q, %v; want nobody", target, err)
+	}
+	third := newListeners(s.listeners.dir, "third", m.netns)
+	beside.unique++
+	if third.add(beside) {
+		t.Error("a listener is announced beside those of two supervisors, of which none has a link")
+	}
+	if target, err := os.Readlink(first.link(port)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("clients are told to ask %q, %v; want nobody", target, err)
+	}
+}
+
+// TestListenersAtOnce has a program of ours listen where another one does that is ours, too, and about to be announced: both are. Where the other one
+// has no supervisor none is.
+func TestListenersAtOnce(t *testing.T) {
+	s := newTestSupervisor(t)
+	for _, tt := range []struct {
+		environ string
+		want    bool
+	}{{EnvSocket + "=" + s.path, true}, {EnvSocket + "=" + s.path + "x", false}} {
+		other := listenTCP(t, "127.0.0.1:0")
+		file, err := other.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		program := exec.Command("sleep", "60")
+		program.Env, program.ExtraFiles = []string{tt.environ}, []*os.File{file}
+		if err := program.Start(); err != nil {
+			t.Fatal(err)
+		}
+		file.Close()
+		l := newListeners(s.listeners.dir, s.listeners.socket, s.listeners.netns)
+		if got := l.add(message{netns: l.netns, local: other.Addr().(*net.TCPAddr).AddrPort(), unique: 1 << 62}); got != tt.want {
+			t.Errorf("beside a program with %s: announced %t, want %t", tt.environ, got, tt.want)
+		}
+		l.close()
+		program.Process.Kill()
+		program.Wait()
 	}
 }
