@@ -140,6 +140,8 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 		errno = ETOOMANYREFS;
 		return -1;
 	}
+	if (e && (flags & MSG_OOB))
+		end_in_band(fd); /* marks of rings would hide from the peer how much comes before the urgent byte */
 	if (e && (m->msg_controllen || (flags & (MSG_OOB | MSG_FASTOPEN))))
 		r = send_beside(e, fd, m, flags);
 	else if (e)

@@ -318,6 +318,9 @@ static void swap(struct attempt *a, int fd)
 	bool registered = birth_registration(fd, &epfd, &event);
 	long r;
 
+	if (registered)
+		event.events &= ~(uint32_t)EPOLLWRBAND; /* epoll.c */
+
 	do
 		r = SYS(dup3, a->end, fd, a->flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);

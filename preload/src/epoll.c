@@ -271,9 +271,15 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 	struct set *s = set_at(epfd);
 	struct end *e = end_at(fd);
 	struct watch *w;
+	struct epoll_event without;
 	bool plain, known, later;
 	long r;
 
+	if (e && ev && (op == EPOLL_CTL_ADD || op == EPOLL_CTL_MOD) && (ev->events & EPOLLWRBAND)) {
+		without = *ev;
+		without.events &= ~(uint32_t)EPOLLWRBAND; /* which TCP never reports */
+		ev = &without;
+	}
 	if (op == EPOLL_CTL_ADD)
 		set_plain(set_at(fd));
 	if (ev && op != EPOLL_CTL_DEL && (e || is_set(epfd, fd)) && edges_are(ev->events)) {
@@ -470,21 +476,46 @@ WAIT(epoll_pwait2, (int epfd, struct epoll_event *events, int max, const struct 
 
 /* Who looks at an epoll instance sees what the kernel knows of it; who asks for room is to find it. False: a signal has ended the call. */
 
-static bool looked_at(struct pollfd *p, nfds_t n, bool waits)
+#define KEPT_BAND 0x1000 /* POLLWRBAND, in what the program has asked for: no descriptor reports this */
+
+/* looked_at sets band if band_again is to be called. TCP never reports POLLWRBAND, and a Unix socket does whenever it can be written to. */
+static bool looked_at(struct pollfd *p, nfds_t n, bool waits, bool *band)
 {
 	calls_tidy();
+	*band = false;
 	if (!idle_look(ENDING_ALL) && waits)
 		return false;
 	if (!p || (__atomic_load_n(&sets_top, __ATOMIC_RELAXED) == 0 && ends_top() == 0))
 		return true;
 	for (nfds_t i = 0; i < n; i++) {
-		struct end *e = p[i].events & POLLOUT ? end_at(p[i].fd) : NULL;
+		struct end *e = p[i].events & (POLLOUT | POLLWRBAND) ? end_at(p[i].fd) : NULL;
 
 		set_plain(set_at(p[i].fd));
-		if (e)
+		if (e && (p[i].events & POLLOUT))
 			send_asked(e, p[i].fd);
+		if (e && (p[i].events & POLLWRBAND)) {
+			p[i].events ^= POLLWRBAND | KEPT_BAND;
+			*band = true;
+		}
 	}
 	return true;
+}
+
+static void band_again(struct pollfd *p, nfds_t n)
+{
+	for (nfds_t i = 0; i < n; i++)
+		if (p[i].events & KEPT_BAND)
+			p[i].events ^= POLLWRBAND | KEPT_BAND;
+}
+
+/* polled is for the answer of poll. */
+static int polled(struct pollfd *p, nfds_t n, int r, bool band)
+{
+	if (__builtin_expect(band, 0))
+		band_again(p, n);
+	if (r > 0 && ends_top() != 0)
+		urgent_polled(p, n);
+	return r;
 }
 
 static bool selected(int n, const fd_set *in, const fd_set *out, bool waits)
@@ -542,44 +573,46 @@ static void sets_again(const struct sets *kept, fd_set *in, fd_set *out, fd_set 
 
 EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
 {
+	bool band;
 	int found;
 
-	if (!looked_at(p, n, timeout != 0))
-		return (int)sys_return(-EINTR);
+	if (!looked_at(p, n, timeout != 0, &band))
+		return polled(p, n, (int)sys_return(-EINTR), band);
 	if (!next.poll)
 		next_resolve();
 	if (__builtin_expect(quiet_asked(p, n), 0))
-		return quiet_polled(p, n, next.poll(p, n, 0));
+		return polled(p, n, quiet_polled(p, n, next.poll(p, n, 0)), band);
 	if (idle_msec(&timeout)) {
 		found = next.poll(p, n, IDLE_MSEC);
 		if (found != 0)
-			return found;
+			return polled(p, n, found, band);
 		if (!idle_again(ENDING_ALL))
-			return (int)sys_return(-EINTR);
+			return polled(p, n, (int)sys_return(-EINTR), band);
 	}
-	return next.poll(p, n, timeout);
+	return polled(p, n, next.poll(p, n, timeout), band);
 }
 
 EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
+	bool band;
 	struct timespec rest;
 	int found;
 	struct timespec none = {0};
 
-	if (!looked_at(p, n, !is_none(timeout)))
-		return (int)sys_return(-EINTR);
+	if (!looked_at(p, n, !is_none(timeout), &band))
+		return polled(p, n, (int)sys_return(-EINTR), band);
 	if (!next.ppoll)
 		next_resolve();
 	if (__builtin_expect(quiet_asked(p, n), 0))
-		return quiet_polled(p, n, next.ppoll(p, n, &none, mask));
+		return polled(p, n, quiet_polled(p, n, next.ppoll(p, n, &none, mask)), band);
 	if (idle_spec(&timeout, &rest)) {
 		found = next.ppoll(p, n, &second, mask);
 		if (found != 0)
-			return found;
+			return polled(p, n, found, band);
 		if (!idle_again(ENDING_ALL))
-			return (int)sys_return(-EINTR);
+			return polled(p, n, (int)sys_return(-EINTR), band);
 	}
-	return next.ppoll(p, n, timeout, mask);
+	return polled(p, n, next.ppoll(p, n, timeout, mask), band);
 }
 
 EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval *timeout)
@@ -597,7 +630,7 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 	if (!next.select)
 		next_resolve();
 	if (__builtin_expect(quiet != 0, 0))
-		return quiet_selected(quiet, in, next.select(n, in, out, except, &none));
+		return urgent_selected(n, in, except, quiet_selected(quiet, in, next.select(n, in, out, except, &none)));
 	if (timeout) {
 		limit = (struct timespec){.tv_sec = timeout->tv_sec, .tv_nsec = timeout->tv_usec};
 		longer = &limit;
@@ -609,12 +642,12 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 		if (timeout && timeout->tv_usec >= 1000000)
 			timeout->tv_sec++, timeout->tv_usec -= 1000000;
 		if (found != 0)
-			return found;
+			return urgent_selected(n, in, except, found);
 		sets_again(&kept, in, out, except);
 		if (!idle_again(ENDING_ALL))
 			return (int)sys_return(-EINTR);
 	}
-	return next.select(n, in, out, except, timeout);
+	return urgent_selected(n, in, except, next.select(n, in, out, except, timeout));
 }
 
 EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout, const sigset_t *mask)
@@ -630,16 +663,16 @@ EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct 
 	if (!next.pselect)
 		next_resolve();
 	if (__builtin_expect(quiet != 0, 0))
-		return quiet_selected(quiet, in, next.pselect(n, in, out, except, &none, mask));
+		return urgent_selected(n, in, except, quiet_selected(quiet, in, next.pselect(n, in, out, except, &none, mask)));
 	if (sets_keep(&kept, n, in, out, except) && idle_spec(&timeout, &rest)) {
 		found = next.pselect(n, in, out, except, &second, mask);
 		if (found != 0)
-			return found;
+			return urgent_selected(n, in, except, found);
 		sets_again(&kept, in, out, except);
 		if (!idle_again(ENDING_ALL))
 			return (int)sys_return(-EINTR);
 	}
-	return next.pselect(n, in, out, except, timeout, mask);
+	return urgent_selected(n, in, except, next.pselect(n, in, out, except, timeout, mask));
 }
 
 /* What these are where the compiler knows the size of the array. */

@@ -171,25 +171,41 @@ static int send_queued(int fd, struct end *e, bool unacknowledged, void *arg)
 	return 0;
 }
 
+/* received is FIONREAD. */
+static int received(int fd, struct end *e, void *arg)
+{
+	size_t n;
+	long r;
+	int v;
+
+	if (!receive_waiting(e, fd, &n)) {
+		r = SYS(ioctl, fd, FIONREAD, arg);
+		if (r != 0)
+			return (int)sys_return(r);
+		memcpy(&v, arg, sizeof(v));
+		n = urgent_before_mark(e, fd, (size_t)v);
+	}
+	v = n > INT_MAX ? INT_MAX : (int)n;
+	memcpy(arg, &v, sizeof(v));
+	return 0;
+}
+
 EXPORT int ioctl(int fd, unsigned long request, ...)
 {
 	struct end *e = end_at(fd);
 	struct identity id;
 	va_list args;
 	void *arg;
-	size_t n;
 
 	va_start(args, request);
 	arg = va_arg(args, void *);
 	va_end(args);
-	if (e && arg && end_is(fd, e) && request == FIONREAD && receive_waiting(e, fd, &n)) {
-		int v = n > INT_MAX ? INT_MAX : (int)n;
-
-		memcpy(arg, &v, sizeof(v));
-		return 0;
-	}
+	if (e && arg && request == FIONREAD && end_is(fd, e))
+		return received(fd, e, arg);
 	if ((request == SIOCOUTQ || request == SIOCOUTQNSD) && settings.on && identity_of(fd, &id))
 		return send_queued(fd, e, request == SIOCOUTQ, arg);
+	if (e && request == SIOCATMARK)
+		urgent_seen(e);
 	if (e && arg && request == FIOASYNC)
 		edges_signalled(fd);
 	if (request == FIOSETOWN || request == SIOCSPGRP)

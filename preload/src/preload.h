@@ -270,6 +270,10 @@ int quiet_polled(struct pollfd *p, nfds_t n, int r);
 uint32_t quiet_selects(int n, const fd_set *in);
 int quiet_selected(uint32_t which, fd_set *in, int r);
 
+/* urgent.c */
+void urgent_polled(struct pollfd *p, nfds_t n);
+int urgent_selected(int n, fd_set *in, const fd_set *except, int r);
+
 /* options.c */
 #define OPTIONS_ALL ~0u
 void owner_chosen(int fd);

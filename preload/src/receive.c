@@ -517,6 +517,8 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 		}
 		if (quiet && n < 0 && errno == EAGAIN)
 			n = 0; /* all that there is was read */
+		if (again && s.left && all != s.left && urgent_at_mark(fd))
+			again = false; /* a receive ends there */
 		if (again && s.left) {
 			/* What was asked for may be there, but what was read is enough. */
 			if (all != s.left && !(wanted & MSG_WAITALL))
@@ -554,8 +556,11 @@ ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count
 		return NOT_OURS;
 	if (flags & MSG_ERRQUEUE)
 		return receive_error(fd);
-	if (flags & MSG_OOB)
+	if (flags & MSG_OOB) {
+		if (e)
+			urgent_seen(e);
 		return NOT_OURS;
+	}
 	if (s.left == 0)
 		return e ? receive_none(e, fd, flags) : NOT_OURS;
 	if (flags & MSG_TRUNC)

@@ -308,7 +308,8 @@ static inline void span_copy(const struct span *from, void *memory, size_t n, bo
 #define GONE_QUIET 64u /* this process has shut receiving down, and the kernel does not know: quiet.c */
 #define ASKED_ROOM 16u /* this process has asked whether it can write */
 #define LIMITED 128u /* receives have a time limit, or may have one */
-_Static_assert((NEVER_OUT ^ NEVER_IN ^ GONE_SHUT ^ GONE_RESET ^ ASKED_ROOM ^ GONE_LATER ^ GONE_QUIET ^ LIMITED) == 255u, "each has a bit of its own");
+#define URGENT 256u /* the peer has sent urgent data, as far as was seen */
+_Static_assert((NEVER_OUT ^ NEVER_IN ^ GONE_SHUT ^ GONE_RESET ^ ASKED_ROOM ^ GONE_LATER ^ GONE_QUIET ^ LIMITED ^ URGENT) == 511u, "each has a bit of its own");
 
 struct end {
 	uint64_t cookie; /* 0: none of ours */
@@ -449,6 +450,11 @@ ssize_t receive_error(int fd);
 
 /* waiting.c */
 bool receive_waiting(struct end *e, int fd, size_t *n);
+
+/* urgent.c */
+void urgent_seen(struct end *e);
+bool urgent_at_mark(int fd);
+size_t urgent_before_mark(struct end *e, int fd, size_t all);
 
 /* struct sigaction as the kernel has it: the rest depends on the processor. */
 struct kernel_action {

@@ -5,8 +5,11 @@
 
 #define TURNS 16 /* of asking again, where the writer goes on meanwhile */
 
-/* in_socket is how many bytes are in the socket that are no tokens; *pub is what the ring said at the time. Of this side others are kept out, if that can be. */
-static size_t in_socket(struct ring *r, int fd, uint64_t *pub)
+/*
+ * in_socket is how many bytes are in the socket that are no tokens, up to urgent data; *pub is what the ring said at the time. Of this side others are kept out, if
+ * that can be.
+ */
+static size_t in_socket(struct end *e, struct ring *r, int fd, uint64_t *pub)
 {
 	int all = 0;
 
@@ -17,12 +20,13 @@ static size_t in_socket(struct ring *r, int fd, uint64_t *pub)
 		if (pub_load(r) == *pub)
 			break;
 	}
+	all = (int)urgent_before_mark(e, fd, (size_t)all);
 	return all > outstanding(r, *pub) ? (size_t)all - outstanding(r, *pub) : 0;
 }
 
 /*
- * receive_waiting is how many bytes can be read where there is a ring: those in it, and those in-band before it, or behind it if the writer has left. False: all
- * that is in the socket can, and nothing else.
+ * receive_waiting is how many bytes can be read where there is a ring, up to urgent data: those in it, and those in-band before it, or behind it if the writer has
+ * left. False: all that can is in the socket.
  */
 bool receive_waiting(struct end *e, int fd, size_t *n)
 {
@@ -43,7 +47,7 @@ bool receive_waiting(struct end *e, int fd, size_t *n)
 	} else {
 		locked = ring_lock(r);
 		if (r->side->state == RING_WAITING || r->side->state == RING_JOINED) {
-			size_t inband = in_socket(r, fd, &pub);
+			size_t inband = in_socket(e, r, fd, &pub);
 
 			*n = used(r, pub);
 			known = *n <= r->size;

@@ -1,0 +1,51 @@
+package run
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// urgentCases are those of testdata/urgent.c.
+var urgentCases = []string{"urgent", "urgent-inline", "urgent-joined", "urgent-offered"}
+
+// TestUrgent has a program told the same of a connection as over TCP: by poll, epoll, select, FIONREAD and SIOCATMARK, of urgent data and what lies around it.
+func TestUrgent(t *testing.T) {
+	library := committedLibrary(t)
+	s := newTestSupervisor(t)
+	path := filepath.Join(t.TempDir(), "urgent")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/urgent.c")
+	for _, name := range urgentCases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bare := told(t, path, name)
+			moved := told(t, path, name, "MOVED=1", "LD_PRELOAD="+library, EnvSocket+"="+s.path)
+			for i := range max(len(bare), len(moved)) {
+				if i >= len(bare) || i >= len(moved) || bare[i] != moved[i] {
+					t.Fatalf("line %d, bare:\n%s\nand moved:\n%s", i+1, strings.Join(bare[min(len(bare), max(i-3, 0)):min(len(bare), i+2)], "\n"),
+						strings.Join(moved[min(len(moved), max(i-3, 0)):min(len(moved), i+2)], "\n"))
+				}
+			}
+		})
+	}
+}
+
+// told runs a case and returns what it says, line by line.
+func told(t *testing.T, path, name string, environ ...string) []string {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	cmd := exec.CommandContext(ctx, path, name)
+	cmd.Env = append(os.Environ(), environ...)
+	var complaints strings.Builder
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", environ, err, complaints.String())
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
