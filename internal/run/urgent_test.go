@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,11 +20,16 @@ func TestUrgent(t *testing.T) {
 	s := newTestSupervisor(t)
 	path := filepath.Join(t.TempDir(), "urgent")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/urgent.c")
-	for _, name := range urgentCases {
+	compareTold(t, path, urgentCases, "LD_PRELOAD="+library, EnvSocket+"="+s.path)
+}
+
+// compareTold has a program say in each case what it says over TCP.
+func compareTold(t *testing.T, path string, cases []string, environ ...string) {
+	t.Helper()
+	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bare := told(t, path, name)
-			moved := told(t, path, name, "MOVED=1", "LD_PRELOAD="+library, EnvSocket+"="+s.path)
+			bare, moved := told(t, path, name), told(t, path, name, append(slices.Clone(environ), "MOVED=1")...)
 			for i := range max(len(bare), len(moved)) {
 				if i >= len(bare) || i >= len(moved) || bare[i] != moved[i] {
 					t.Fatalf("line %d, bare:\n%s\nand moved:\n%s", i+1, strings.Join(bare[min(len(bare), max(i-3, 0)):min(len(bare), i+2)], "\n"),

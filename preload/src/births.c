@@ -171,6 +171,19 @@ void birth(int fd, bool tcp, uint32_t options)
 	b->listens = false;
 }
 
+/* birth_registered takes note of the registrations that a new socket has taken over. */
+void birth_registered(int fd, const struct registered *list, size_t n)
+{
+	struct birth *b = birth_at(fd);
+
+	if (!b || n == 0)
+		return;
+	b->registrations = (uint32_t)n;
+	b->epfd = list[0].epfd;
+	b->events = list[0].event.events;
+	b->data = list[0].event.data.u64;
+}
+
 EXPORT int socket(int domain, int type, int protocol)
 {
 	long fd = SYS(socket, domain, type, protocol);

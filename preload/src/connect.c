@@ -130,18 +130,23 @@ static bool source(const struct address *to, bool ipv6, struct address *from)
 	return ok;
 }
 
-/* attempt_local makes sure that the socket's own address is known before it connects. */
+/*
+ * attempt_local makes sure that the socket's own address is known before it connects. One that was connected before says that it has the port that it had then, and
+ * gets another one.
+ */
 static bool attempt_local(struct attempt *a, int fd, const struct address *from)
 {
+	struct address want = address_is_any(&a->id.local) ? *from : a->id.local;
 	struct sockaddr_storage ss;
+	socklen_t len;
 	bool six;
 
-	if (a->id.local.port == 0) {
-		struct address want = address_is_any(&a->id.local) ? *from : a->id.local;
-		socklen_t len = address_format(&want, a->id.ipv6, &ss);
-
-		return SYS(bind, fd, &ss, len) == 0 && address_of(fd, false, &a->id.local, &six);
-	}
+	want.port = 0;
+	len = address_format(&want, a->id.ipv6, &ss);
+	if (SYS(bind, fd, &ss, len) == 0)
+		return address_of(fd, false, &a->id.local, &six);
+	if (a->id.local.port == 0)
+		return false;
 	if (address_is_any(&a->id.local))
 		memcpy(a->id.local.ip, from->ip, sizeof(from->ip));
 	return true;
@@ -259,7 +264,8 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	if (!announced(fd, &a->id.peer, a->path, &netns, &sure) || !address_of(fd, false, &a->id.local, &a->id.ipv6) ||
 	    a->id.ipv6 != of_ipv6(sa))
 		return false;
-	if (!policy_connect(&a->id.peer) || !source(&a->id.peer, a->id.ipv6, &from) || !attempt_local(a, fd, &from) || !birth_place(fd))
+	if (!policy_connect(&a->id.peer) || !source(&a->id.peer, a->id.ipv6, &from) || unseen_registration(fd) ||
+	    !attempt_local(a, fd, &from) || !birth_place(fd))
 		return false;
 	return (sure && letter_possible(a->path, &a->id) && attempt_letter(a, fd, netns)) || attempt_ask(a, fd, netns);
 }
@@ -384,13 +390,42 @@ static bool of_nothing(const struct sockaddr *sa, socklen_t len)
 }
 
 /*
- * disconnect is connect with AF_UNSPEC of an end: the peer hears of a reset, and a new TCP socket takes the place, with the options that the program has set. It
- * can be moved again. The result is that of the kernel; -EINVAL, as a Unix socket has it, where there is no socket to be had.
+ * disconnected makes a TCP socket that was connected and is not any more, so that it says of that what TCP does. Where no connection can be made within this
+ * machine it is a new one.
+ */
+static int disconnected(bool ipv6)
+{
+	int family = ipv6 ? AF_INET6 : AF_INET, type = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+	int tcp = (int)SYS(socket, family, type, IPPROTO_TCP), to = (int)SYS(socket, family, type, IPPROTO_TCP);
+	struct address loopback = {.ip = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
+	struct sockaddr nothing = {.sa_family = AF_UNSPEC};
+	struct sockaddr_storage ss;
+	socklen_t len;
+	bool six;
+
+	if (ipv6)
+		loopback = (struct address){.ip = {[15] = 1}};
+	len = address_format(&loopback, ipv6, &ss);
+	if (tcp >= 0 && to >= 0 && SYS(bind, to, &ss, len) == 0 && SYS(listen, to, 0) == 0 && address_of(to, false, &loopback, &six)) {
+		len = address_format(&loopback, ipv6, &ss);
+		SYS(connect, tcp, &ss, len);
+		SYS(connect, tcp, &nothing, sizeof(nothing));
+	}
+	if (to >= 0)
+		SYS(close, to);
+	return tcp;
+}
+
+/*
+ * disconnect is connect with AF_UNSPEC of an end: the peer hears of a reset, and a new TCP socket takes the place, with the options that the program has set, and
+ * its registrations with epoll. It can be moved again. The result is that of the kernel; -EINVAL, as a Unix socket has it, where there is no socket to be had.
  */
 static long disconnect(int fd, const struct identity *id)
 {
 	long status_of = SYS(fcntl, fd, F_GETFL), flags = SYS(fcntl, fd, F_GETFD), r = -EINVAL;
-	int tcp = (int)SYS(socket, id->ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+	struct registered list[REGISTERED];
+	size_t n;
+	int tcp = disconnected(id->ipv6);
 
 	if (tcp < 0)
 		return -EINVAL;
@@ -398,11 +433,18 @@ static long disconnect(int fd, const struct identity *id)
 		options_return(fd, tcp);
 		owner_copy(fd, tcp, OPTIONS_ALL);
 		reset_mark(fd, true);
+		epoll_shared(fd); /* the kernel knows them all */
+		n = unseen_all(fd, list, REGISTERED);
+		for (size_t i = 0; i < n; i++)
+			SYS(epoll_ctl, list[i].epfd, EPOLL_CTL_DEL, fd, NULL);
 		end_drop(fd);
 		do
 			r = SYS(dup3, tcp, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 		while (r == -EBUSY || r == -EINTR);
 		birth(fd, true, OPTIONS_ALL);
+		for (size_t i = 0; i < n; i++)
+			SYS(epoll_ctl, list[i].epfd, EPOLL_CTL_ADD, fd, &list[i].event);
+		birth_registered(fd, list, n);
 		if (status_of & O_ASYNC)
 			SYS(fcntl, fd, F_SETFL, status_of);
 		r = 0;

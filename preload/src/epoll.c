@@ -44,6 +44,7 @@ struct set {
 	uint32_t generation;
 	uint32_t plain;	 /* it is as libc has it */
 	uint32_t others; /* registrations whose data is not their descriptor */
+	uint32_t called; /* some were made by epoll_ctl, and so are all */
 	uint32_t count;
 	int32_t changes[CHANGES];
 };
@@ -167,6 +168,14 @@ int epoll_next(int epfd)
 	return -1;
 }
 
+/* epoll_has_all says whether a descriptor is an instance whose registrations have all been seen. */
+bool epoll_has_all(int fd)
+{
+	const struct set *s = set_at(fd);
+
+	return s && s->called;
+}
+
 /* epoll_settle_all is for a process that will not be the only one with its descriptors. */
 void epoll_settle_all(void)
 {
@@ -186,6 +195,7 @@ void epoll_closed(int fd)
 	struct set *s = set_at(fd);
 	bool watched = fd >= 0 && fd < ENDS && watches[fd].serial;
 
+	unseen_closed(fd);
 	if ((!s && !watched) || (pid_t)SYS(getpid) != births_process()) /* after vfork the tables are another process's */
 		return;
 	if (watched)
@@ -201,7 +211,7 @@ static int made(long fd)
 
 	if (!s || !settings.on || !settings.rings)
 		return (int)sys_return(fd);
-	s->lock = s->owner = s->plain = s->others = s->count = 0;
+	s->lock = s->owner = s->plain = s->others = s->called = s->count = 0;
 	s->generation = births_generation();
 	__atomic_store_n(&s->serial, __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED), __ATOMIC_SEQ_CST);
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&sets_top, &have, (uint32_t)fd + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
@@ -296,6 +306,7 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 		send_asked(e, fd);
 	if (!s)
 		return SYS(epoll_ctl, epfd, op, fd, ev);
+	s->called = 1;
 	if (op != EPOLL_CTL_DEL && ev && ev->data.u64 != (uint64_t)fd)
 		__atomic_store_n(&s->others, 1, __ATOMIC_SEQ_CST);
 	if (!e || (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) || !set_lock(s))

@@ -187,11 +187,25 @@ bool policy_disabled(const char *v);
 void resets_open(void);
 void reset_mark(int fd, bool on);
 
+/* unseen.c */
+#define REGISTERED 8 /* registrations of one descriptor; more are lost with connect to no address */
+
+/* A registration of a descriptor with epoll. */
+struct registered {
+	int epfd;
+	struct epoll_event event;
+};
+
+void unseen_closed(int fd);
+bool unseen_registration(int fd);
+size_t unseen_all(int fd, struct registered *list, size_t most);
+
 /* births.c */
 bool birth_may_swap(int fd);
 bool birth_place(int fd);
 bool birth_registration(int fd, int *epfd, struct epoll_event *event);
 void birth(int fd, bool tcp, uint32_t options);
+void birth_registered(int fd, const struct registered *list, size_t n);
 void birth_never(int fd);
 void birth_listens(int fd, bool looks);
 void birth_hurries(int fd);
@@ -238,6 +252,7 @@ void epoll_settle_all(void);
 void epoll_plain_all(void);
 void epoll_forget_all(void);
 int epoll_next(int epfd);
+bool epoll_has_all(int fd);
 
 /* deferral.c */
 int deferral_kept(int fd);
