@@ -142,6 +142,12 @@ void edges_registered(int epfd, int op, int fd, const struct epoll_event *ev)
 	__atomic_store_n(&edges_used, true, __ATOMIC_SEQ_CST);
 }
 
+/* end_low has a direction be in-band, where the kernel sees to SO_RCVLOWAT when it is read; if there are bytes in the ring, as soon as they are. */
+void end_low(int fd)
+{
+	edges_signalled(fd);
+}
+
 /* edges_dup is for a copy of a descriptor: the registration stays as long as there is one. */
 void edges_dup(int fd, int to)
 {

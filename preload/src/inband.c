@@ -104,7 +104,7 @@ static void attach(struct end *e, int fd, int memfd)
 	uint32_t none = ATTACHED_NOT;
 	struct ring *r;
 
-	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || uring_seen() || !end_alone(e) || !end_is(fd, e) ||
+	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || uring_seen() || options_low(fd) || !end_alone(e) || !end_is(fd, e) ||
 	    !gate_close(&e->receiving)) {
 		SYS(close, memfd);
 		return;

@@ -36,7 +36,16 @@ bool options_tell(int fd)
 		if (SYS(getsockopt, fd, SOL_SOCKET, told[i], &v, &len) == 0 && v)
 			return true;
 	}
-	return false;
+	return options_low(fd);
+}
+
+/* options_low says whether receives, and what is told of a socket, wait for more than a byte: SO_RCVLOWAT. */
+bool options_low(int fd)
+{
+	int v = 1;
+	socklen_t len = sizeof(v);
+
+	return SYS(getsockopt, fd, SOL_SOCKET, SO_RCVLOWAT, &v, &len) == 0 && v > 1;
 }
 
 /* Options that a socket has had set and that only TCP can honour: it stays TCP. */
@@ -671,6 +680,10 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 
 		memcpy(&linger, val, sizeof(linger));
 		reset_mark(fd, linger.l_onoff && linger.l_linger == 0);
+	}
+	if (r == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && settings.on && options_low(fd)) {
+		birth_never(fd); /* poll of a Unix socket knows nothing of it */
+		end_low(fd);
 	}
 	if (r == 0 && only_tcp(level, name))
 		birth_never(fd);

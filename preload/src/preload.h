@@ -273,6 +273,7 @@ int edges_registration(int fd, struct epoll_event *event);
 void edges_gone(int epfd, int fd);
 void edges_nested(void);
 void edges_signalled(int fd);
+void end_low(int fd);
 void edges_closed(int fd);
 void edges_told(const struct epoll_event *events, int n);
 
@@ -294,6 +295,7 @@ int urgent_selected(int n, fd_set *in, const fd_set *except, int r);
 void owner_chosen(int fd);
 void owner_copy(int from, int to, uint32_t which);
 bool options_tell(int fd);
+bool options_low(int fd);
 long option_in(int fd, const void *val, socklen_t len, int *v);
 void options_copy(int from, int to, uint32_t which);
 void options_return(int from, int to);

@@ -291,7 +291,8 @@ static void test_copied(void)
 				c = socket(AF_INET, SOCK_STREAM, 0); /* after the fork */
 			dial(c, l);
 			s = accept(l, NULL, NULL);
-			moved(c, 1);
+			/* Only TCP has poll wait for more than a byte, where the library sees that it is to. */
+			moved(c, v != low || (who != CLIENT && who != SYSCALL));
 			for (int end = 0; end < 2; end++) {
 				socklen_t len = options[i].len;
 

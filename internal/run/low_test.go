@@ -1,0 +1,16 @@
+package run
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// TestLow has poll, select and receives wait for as much as SO_RCVLOWAT says: a socket that has it before it connects or listens stays TCP, and what gets it later is
+// read in-band.
+func TestLow(t *testing.T) {
+	library := committedLibrary(t)
+	s := newTestSupervisor(t)
+	path := filepath.Join(t.TempDir(), "low")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", path, "testdata/low.c")
+	compareTold(t, path, []string{"before", "listener", "listener-one", "after", "accepted"}, "LD_PRELOAD="+library, EnvSocket+"="+s.path)
+}
