@@ -8,7 +8,7 @@
  */
 #include "ring.h"
 
-#define BUCKETS 4096
+#define BUCKETS 65536 /* 1 MiB of zeros, of which pages are taken when they are used */
 #define WAYS 4
 
 /* What epoll_wait finds a descriptor by: the data of its registration. */
@@ -38,7 +38,7 @@ bool edges_are(uint32_t events)
 
 static uint32_t *bucket(uint64_t data)
 {
-	return buckets[(data * 0x9e3779b97f4a7c15ull) >> 52];
+	return buckets[(data * 0x9e3779b97f4a7c15ull) >> 48];
 }
 
 /* remember has a descriptor found by its data. */

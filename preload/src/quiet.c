@@ -95,7 +95,7 @@ static struct end *quiet_at(int fd)
 /* quiet_asked says whether poll need not wait. */
 bool quiet_asked(const struct pollfd *p, nfds_t n)
 {
-	for (nfds_t i = 0; count && i < n; i++)
+	for (nfds_t i = 0; count && p && i < n; i++)
 		if ((p[i].events & SAYS) && quiet_at(p[i].fd))
 			return true;
 	return false;
@@ -104,7 +104,7 @@ bool quiet_asked(const struct pollfd *p, nfds_t n)
 /* quiet_polled adds what the kernel does not know to its answer. */
 int quiet_polled(struct pollfd *p, nfds_t n, int r)
 {
-	for (nfds_t i = 0; r >= 0 && i < n; i++) {
+	for (nfds_t i = 0; r >= 0 && p && i < n; i++) {
 		short says = (p[i].events & SAYS) && quiet_at(p[i].fd) ? (short)(p[i].events & SAYS) : 0;
 
 		r += says && !p[i].revents;
