@@ -3,26 +3,28 @@ package host
 import (
 	"context"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 )
 
-// A crowd is the handshakes with clients of other machines that a listener has under way. A client that expects CLC
-// cannot be refused without a word, so when there is room for no more, the one that has been at it for longest has to go: a
-// handshake takes milliseconds, and who holds the places for longer keeps others out.
+// A crowd is the handshakes with clients of other machines that a listener has under way. A client that expects CLC needs an answer, so it cannot
+// be dropped silently. If there is no room for another client, a handshake ends: the oldest one of the peer that has the most. So a peer that
+// holds many places takes none from others, whose clients may have to wait for their turns (see smcr_turns.go).
 type crowd struct {
 	mu   sync.Mutex
 	list []*crowdMember // oldest first
 }
 
 type crowdMember struct {
+	peer   netip.Addr
 	since  time.Time
 	cancel context.CancelFunc
 }
 
-// enter adds a handshake. It ends with ctx, which may end early; the caller calls leave.
-func (c *crowd) enter(ctx context.Context) (_ context.Context, leave func()) {
-	m := &crowdMember{since: time.Now()}
+// enter adds a handshake with a peer. It ends with ctx, which may end early; the caller calls leave.
+func (c *crowd) enter(ctx context.Context, peer netip.Addr) (_ context.Context, leave func()) {
+	m := &crowdMember{peer: peer, since: time.Now()}
 	ctx, m.cancel = context.WithCancel(ctx)
 	c.mu.Lock()
 	c.list = append(c.list, m)
@@ -40,12 +42,22 @@ func (c *crowd) enter(ctx context.Context) (_ context.Context, leave func()) {
 	}
 }
 
-// evict ends the oldest handshake, if it has had its time.
-func (c *crowd) evict() {
+// evict ends a handshake that has had its time.
+func (c *crowd) evict(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.list) > 0 && time.Since(c.list[0].since) >= crowdTime {
-		c.list[0].cancel()
+	of := make(map[netip.Addr]int)
+	for _, m := range c.list {
+		of[m.peer]++
+	}
+	var victim *crowdMember
+	for _, m := range c.list {
+		if now.Sub(m.since) >= crowdTime && (victim == nil || of[m.peer] > of[victim.peer]) { // rule: TestCrowd: of[m.peer] > of[victim.peer] -> false
+			victim = m
+		}
+	}
+	if victim != nil {
+		victim.cancel()
 	}
 }
 
@@ -57,7 +69,7 @@ func (l *Listener) serveCLC(tcp *net.TCPConn) {
 		tick := time.NewTicker(crowdTick)
 		defer tick.Stop()
 		for room := false; !room; {
-			l.crowd.evict()
+			l.crowd.evict(time.Now())
 			select {
 			case l.busy <- struct{}{}:
 				room = true
@@ -71,7 +83,7 @@ func (l *Listener) serveCLC(tcp *net.TCPConn) {
 	}
 	l.working.Add(1)
 	go l.serve(tcp, func(ctx context.Context, c *Conn, buffer int, require Requirement) error {
-		ctx, leave := l.crowd.enter(ctx)
+		ctx, leave := l.crowd.enter(ctx, addrOf(c.RemoteAddr()).Unmap())
 		defer leave()
 		return l.host.acceptSMCR(ctx, c, buffer, require)
 	})

@@ -70,6 +70,9 @@ func (r *receiver) orphan(m *udp.Message, b []byte, id uint16) {
 	}
 	x := o.find(m.From, p.DestQPN)
 	if x == nil {
+		if !r.intact(m, b, id) {
+			return
+		}
 		o.add(orphan{from: m.From, qpn: p.DestQPN, psn: p.PSN, seen: 1})
 		return
 	}
@@ -77,19 +80,31 @@ func (r *receiver) orphan(m *udp.Message, b []byte, id uint16) {
 	case d > 0: // rule: TestOrphanRules
 		return
 	case d < 0:
+		// rule: TestOrphanDamaged
+		if !r.intact(m, b, id) { // a sequence number that nobody has sent would never come again
+			return
+		}
 		x.psn, x.seen = p.PSN, 0
 	}
 	if x.seen++; x.seen < orphanRounds || o.answered != 0 && r.now-o.answered < orphanPause {
 		x.seen = min(x.seen, orphanRounds)
 		return
 	}
-	flow := roce.NewFlow(m.From, r.dev.addr)
-	if _, v := flow.Verify(id, b); v != roce.Exact && v != roce.Solved { // rule: TestOrphanRules
-		r.dev.stats.badICRC.Add(1)
+	if !r.intact(m, b, id) { // rule: TestOrphanRules
 		return
 	}
 	x.seen, o.answered = 0, r.now
 	r.refuseOrphan(x)
+}
+
+// intact reports whether the ICRC of a packet that is for no queue pair is right, and counts it if not.
+func (r *receiver) intact(m *udp.Message, b []byte, id uint16) bool {
+	flow := roce.NewFlow(m.From, r.dev.addr)
+	if _, v := flow.Verify(id, b); v != roce.Exact && v != roce.Solved {
+		r.dev.stats.badICRC.Add(1)
+		return false
+	}
+	return true
 }
 
 func (o *orphans) find(from netip.AddrPort, qpn wire.QPN) *orphan {

@@ -163,3 +163,24 @@ func TestOrphanRules(t *testing.T) {
 		t.Errorf("the first answer: %+v, %v; want one to packet 77", p, err)
 	}
 }
+
+// TestOrphanDamaged has one packet arrive damaged, with a sequence number that was not sent: the orphan is answered all the same.
+func TestOrphanDamaged(t *testing.T) {
+	r := newOrphanRig(t, false)
+	const own, dead = 17, 0x200007
+	port := sourcePort(own, dead)
+	r.send(port, roce.SendOnly, dead, 10, false)
+	r.send(port, roce.SendOnly, dead, 1, true)
+	for range orphanRounds {
+		r.send(port, roce.SendOnly, dead, 10, false)
+	}
+	batch := udp.NewRxBatch(8)
+	if err := r.naks.Recv(batch); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := batch.Message(0).Segment(0)
+	var p roce.Packet
+	if err := p.Parse(b); err != nil || p.PSN != 10 {
+		t.Errorf("the answer: %+v, %v; want one to packet 10", p, err)
+	}
+}
