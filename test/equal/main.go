@@ -1,0 +1,406 @@
+// Command equal tries whether connections of 'gosmc run' behave as TCP does. It makes scripts of calls from random numbers, has each played by
+// processes over bare TCP, and under 'gosmc run' in several modes, and compares what the calls have observed. What TCP leaves open is in
+// model.go. A script that differs is made smaller, and written to testdata, where 'go test' plays it from then on.
+//
+// It exits with 0 if all were equal, with 1 if not, and with 2 if it could not run. See README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	seed    uint64
+	scripts int
+	time    time.Duration
+	workers int
+	script  string
+	print   bool
+	keep    bool
+	stop    int
+	modes   string
+	gosmc   string
+	write   string
+	open    string
+	inside  bool
+}
+
+func parseFlags() (options, error) {
+	var opt options
+	flag.Uint64Var(&opt.seed, "seed", 0, "the number from which scripts are made; 0: one that is printed")
+	flag.IntVar(&opt.scripts, "scripts", 0, "how many scripts to play; 0: as many as there is time for")
+	flag.DurationVar(&opt.time, "time", 3*time.Minute, "how long to play scripts, if their number is not given")
+	flag.IntVar(&opt.workers, "workers", 4, "how many scripts are played at a time")
+	flag.StringVar(&opt.script, "script", "", "play this file, and print what each step observes in each mode")
+	flag.BoolVar(&opt.print, "print", false, "print the script that -seed makes, and end")
+	flag.IntVar(&opt.stop, "failures", 5, "end after so many scripts that differ")
+	flag.StringVar(&opt.modes, "modes", "", "play only in these modes beside bare TCP: names, separated by commas")
+	flag.StringVar(&opt.gosmc, "gosmc", "", "the gosmc to try; empty: it is built")
+	flag.StringVar(&opt.write, "write", "", "the directory for scripts that differ; empty: test/equal/testdata, if it is there")
+	flag.StringVar(&opt.open, "open", "", "include these defects that are known and not repaired yet, separated by commas: "+strings.Join(slices.Sorted(maps.Keys(open)), ", "))
+	flag.BoolVar(&opt.inside, "inside", false, "for the program's own use")
+	flag.Parse()
+	if flag.NArg() != 0 {
+		return opt, fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	for _, name := range strings.Split(opt.open, ",") {
+		delete(open, name)
+	}
+	if opt.seed == 0 {
+		opt.seed = rand.Uint64() >> 16
+	}
+	if opt.write == "" {
+		if _, err := os.Stat("test/equal/testdata"); err == nil {
+			opt.write = "test/equal/testdata"
+		}
+	}
+	return opt, nil
+}
+
+func main() {
+	opt, err := parseFlags()
+	if err == nil && opt.print {
+		fmt.Print(generate(opt.seed))
+		return
+	}
+	if err == nil && !opt.inside {
+		os.Exit(isolate())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	good := false
+	if err == nil {
+		settleNetwork(ctx)
+		good, err = run(ctx, opt)
+	}
+	stop()
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "equal:", err)
+		os.Exit(2)
+	case !good:
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, opt options) (bool, error) {
+	dir, err := os.MkdirTemp("", "eq") // short, for names of sockets
+	if err != nil {
+		return false, err
+	}
+	defer os.RemoveAll(dir)
+	t, err := newTool(ctx, dir, opt.gosmc, opt.seed)
+	if err != nil {
+		return false, err
+	}
+	var chosen []mode
+	for _, m := range modes(opt.seed) {
+		if m.name == "bare" || opt.modes == "" || strings.Contains(","+opt.modes+",", ","+m.name+",") {
+			chosen = append(chosen, m)
+		}
+	}
+	if opt.script != "" {
+		s, err := readScript(opt.script)
+		if err != nil {
+			return false, err
+		}
+		return show(t, chosen, s)
+	}
+	return fuzz(ctx, t, chosen, opt)
+}
+
+// A tally is what a run has come to.
+type tally struct {
+	mu       sync.Mutex
+	next     int
+	scripts  int // that were compared
+	steps    int
+	dropped  int // over TCP they observe different things each time
+	failed   int
+	moved    int // connections
+	of       int
+	begun    time.Time
+	reported time.Time
+}
+
+func fuzz(ctx context.Context, t *tool, chosen []mode, opt options) (bool, error) {
+	fmt.Printf("seed %d\n", opt.seed)
+	c := &tally{begun: time.Now(), reported: time.Now()}
+	until := c.begun.Add(opt.time)
+	var wg sync.WaitGroup
+	var once sync.Once
+	var failure error
+	for range opt.workers {
+		wg.Go(func() {
+			x := newTable(t, chosen)
+			defer x.stop()
+			for {
+				c.mu.Lock()
+				i := c.next
+				c.next++
+				over := (opt.scripts > 0 && i >= opt.scripts) || (opt.scripts == 0 && time.Now().After(until)) || c.failed >= opt.stop
+				c.mu.Unlock()
+				if over || ctx.Err() != nil {
+					return
+				}
+				s := generate(opt.seed + uint64(i))
+				r, err := x.try(s)
+				if err != nil {
+					once.Do(func() { failure = fmt.Errorf("%s: %w", s.name, err) })
+					return
+				}
+				c.count(s, r)
+				if r.difference != "" {
+					x.report(s, r, opt.write)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	c.print()
+	if failure != nil {
+		return false, failure
+	}
+	if ctx.Err() != nil {
+		return false, errors.New("interrupted")
+	}
+	if c.scripts > 100 && c.dropped*10 > c.scripts+c.dropped {
+		return false, fmt.Errorf("%d of %d scripts differ over TCP itself", c.dropped, c.scripts+c.dropped)
+	}
+	if c.of > 100 && c.moved*2 < c.of {
+		return false, fmt.Errorf("only %d of %d connections have left TCP", c.moved, c.of)
+	}
+	return c.failed == 0, nil
+}
+
+func (c *tally) count(s *script, r *result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.unsteady {
+		c.dropped++
+	} else {
+		c.scripts++
+		c.steps += len(s.steps)
+	}
+	c.moved += r.moved
+	c.of += r.of
+	if r.difference != "" {
+		c.failed++
+	}
+	if time.Since(c.reported) > 20*time.Second {
+		c.reported = time.Now()
+		c.printLocked()
+	}
+}
+
+func (c *tally) print() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.printLocked()
+}
+
+func (c *tally) printLocked() {
+	took := time.Since(c.begun)
+	fmt.Printf("%d scripts with %d steps in %v, %.0f a minute; %d dropped, %d differ; %d of %d connections left TCP\n", c.scripts, c.steps, took.Round(time.Second),
+		float64(c.scripts)/took.Minutes(), c.dropped, c.failed, c.moved, c.of)
+}
+
+// A table is the players of one worker.
+type table struct {
+	players []*player // the first one is bare
+}
+
+func newTable(t *tool, chosen []mode) *table {
+	x := &table{}
+	for _, m := range chosen {
+		x.players = append(x.players, &player{tool: t, mode: m})
+	}
+	return x
+}
+
+func (x *table) stop() {
+	for _, p := range x.players {
+		p.stop()
+	}
+}
+
+// A result is what has become of a script.
+type result struct {
+	unsteady   bool // TCP does not observe the same each time
+	difference string
+	mode       string
+	bare       *play
+	moved, of  int
+}
+
+// plays says whether a script is to be played in a mode.
+func plays(s *script, m mode) bool {
+	if len(s.modes) == 0 {
+		return true
+	}
+	for _, name := range s.modes {
+		if name == m.name {
+			return true
+		}
+	}
+	return false
+}
+
+// try plays a script over TCP twice, and then in the other modes until one differs.
+func (x *table) try(s *script) (*result, error) { return x.tryWithin(s, 2, playTime, playTime) }
+
+// tryWithin plays a script over TCP so many times first.
+func (x *table) tryWithin(s *script, times int, bare, moved time.Duration) (*result, error) {
+	r := &result{}
+	for k := range times { // what differs by itself is no good
+		p, err := x.players[0].play(s, bare)
+		if err != nil {
+			return nil, err
+		}
+		for _, line := range p.lines {
+			if line == "HANGS" || line == "NEVER" || strings.Contains(line, "STUCK") || strings.Contains(line, "WRONG") {
+				r.unsteady = true
+			}
+		}
+		if p.died != "" {
+			r.unsteady = true
+		}
+		if k > 0 && strings.Join(r.bare.lines, "\n") != strings.Join(p.lines, "\n") {
+			r.unsteady = true
+		}
+		r.bare = p
+		if r.unsteady {
+			return r, nil
+		}
+	}
+	for _, player := range x.players[1:] {
+		if !plays(s, player.mode) {
+			continue
+		}
+		p, err := player.play(s, moved)
+		if err != nil {
+			return nil, err
+		}
+		r.moved += p.moved
+		r.of += p.of
+		if d := compare(s, r.bare, p); d != "" {
+			r.difference, r.mode = d, player.mode.name
+			return r, nil
+		}
+	}
+	return r, nil
+}
+
+// again says how many times of ten a script differs, and how many times TCP itself does.
+func (x *table) again(s *script, mode string, times int) (differs, unsteady int) {
+	t := *s
+	t.modes = []string{mode}
+	for range times {
+		r, err := x.try(&t)
+		switch {
+		case err != nil || r.unsteady:
+			unsteady++
+		case r.difference != "":
+			differs++
+		}
+	}
+	return differs, unsteady
+}
+
+// repeats is how many times a script is played again that differs.
+const repeats = 6
+
+// report makes a script smaller that differs, prints it, and writes it to a directory.
+func (x *table) report(s *script, r *result, dir string) {
+	differs, unsteady := x.again(s, r.mode, repeats)
+	fmt.Printf("%s, %s: %s (again %d times of %d; TCP itself %d)\n", s.name, r.mode, r.difference, differs, repeats, unsteady)
+	small := *s
+	small.modes = []string{r.mode}
+	last := r
+	if differs > 0 {
+		tries, most := 1, shortTime
+		if strings.Contains(r.difference, "HANGS") || strings.Contains(r.difference, "NEVER") || strings.Contains(r.difference, "STUCK") {
+			most = playTime
+		}
+		if differs < repeats {
+			tries = 4
+		}
+		small = *shrink(&small, func(t *script) bool {
+			for range tries {
+				if r, err := x.tryWithin(t, 1, shortTime, most); err == nil && !r.unsteady && r.difference != "" {
+					last = r
+					return true
+				}
+			}
+			return false
+		})
+	}
+	small.want = last.bare.lines
+	if len(small.want) != len(small.steps) {
+		small.want = nil
+	}
+	small.notes = []string{fmt.Sprintf("%s, %s: %s", s.name, last.mode, last.difference)}
+	if differs < repeats {
+		small.notes = append(small.notes, fmt.Sprintf("The whole script differs %d times of %d.", differs, repeats))
+	}
+	small.modes = nil
+	if len(s.modes) > 0 {
+		small.modes = s.modes
+	}
+	fmt.Printf("%s\n", small.String())
+	if dir == "" {
+		return
+	}
+	path := filepath.Join(dir, "found-"+strings.ReplaceAll(s.name, " ", "-")+".txt")
+	if err := os.WriteFile(path, []byte(small.String()), 0o644); err != nil {
+		fmt.Fprintln(os.Stderr, "equal:", err)
+		return
+	}
+	fmt.Printf("written to %s\n", path)
+}
+
+// show prints what each step of a script observes in each mode.
+func show(t *tool, chosen []mode, s *script) (bool, error) {
+	x := newTable(t, chosen)
+	defer x.stop()
+	good := true
+	var bare *play
+	for i, p := range x.players {
+		if i > 0 && !plays(s, p.mode) {
+			continue
+		}
+		r, err := p.play(s, playTime)
+		if err != nil {
+			return false, err
+		}
+		fmt.Printf("%s, %d of %d connections left TCP\n", p.mode.name, r.moved, r.of)
+		if i == 0 {
+			bare = r
+		}
+		for k, step := range s.steps {
+			if i == 0 || r.lines[k] != bare.lines[k] {
+				fmt.Printf("%4d %-40s => %s\n", k+1, step, r.lines[k])
+			}
+		}
+		if i == 0 {
+			continue
+		}
+		if d := compare(s, bare, r); d != "" {
+			fmt.Printf("differs: %s\n", d)
+			good = false
+		}
+	}
+	return good, nil
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// What TCP leaves open, and where connections of 'gosmc run' may therefore differ. All else has to be equal, step by step.
+//
+//   - How reads cut the stream, and which of several writers comes first: scripts have one reader and one writer of a direction at a time. A single
+//     receive is compared all the same: Linux gives it all that is there, and programs rely on that. Loops tell only totals, and so does splice.
+//   - How much fits: "fill" tells only that it ended.
+//   - Which ready descriptor comes first: what epoll tells is sorted.
+//   - An instance with EPOLLET or EPOLLEXCLUSIVE may tell of an event more than TCP does, and of more bits. What TCP tells may never be missing.
+//   - A signal more than TCP sends may come, but none less.
+//
+// The two differences in which bits are ready that docs/run.md lists are here, too: scripts would be blind for what happens after an end otherwise.
+
+// A freedom is what the steps so far say about what the next one may observe.
+type freedom struct {
+	edges  map[string]bool // "ACTOR EPOLL": there is a registration for edges
+	ended  bool            // a peer has closed, or ended its sending
+	linger bool            // a peer may have reset by SO_LINGER
+}
+
+// compare returns where the observations of a mode are not what TCP allows; "" if all are.
+func compare(s *script, bare, moved *play) string {
+	f := &freedom{edges: make(map[string]bool)}
+	if moved.died != bare.died {
+		return fmt.Sprintf("%q, over TCP %q", moved.died, bare.died)
+	}
+	for i, step := range s.steps {
+		f.see(step)
+		if !f.allows(step, bare.lines[i], moved.lines[i]) {
+			return fmt.Sprintf("step %d, %s: %q, over TCP %q", i+1, step, moved.lines[i], bare.lines[i])
+		}
+	}
+	return ""
+}
+
+// see takes note of a step.
+func (f *freedom) see(step string) {
+	actor, op, args := fields(step)
+	switch op {
+	case "ctl":
+		if len(args) > 3 && args[1] != "del" && (strings.Contains(args[3], "et") || strings.Contains(args[3], "excl")) {
+			f.edges[actor+" "+args[0]] = true
+		}
+	case "fork": // the child has the same instances
+		for k := range f.edges {
+			if who, e, _ := strings.Cut(k, " "); who == actor {
+				f.edges[args[0]+" "+e] = true
+			}
+		}
+	case "close", "die", "shutdown", "exec":
+		f.ended = true
+	case "linger", "disconnect":
+		f.ended, f.linger = true, true
+	}
+}
+
+// fields takes a step apart; threads of an actor are one.
+func fields(step string) (actor, op string, args []string) {
+	w := strings.Fields(strings.TrimLeft(step, "~&"))
+	actor, _, _ = strings.Cut(w[0], ".")
+	return actor, w[1], w[2:]
+}
+
+// allows says whether a step may observe something, where over TCP it has observed something else.
+func (f *freedom) allows(step, bare, moved string) bool {
+	if bare == moved {
+		return true
+	}
+	actor, op, args := fields(step)
+	b, m := strings.Fields(bare), strings.Fields(moved)
+	if len(b) == 0 || len(m) == 0 {
+		return false
+	}
+	switch op {
+	case "poll":
+		return b[0] == m[0] && f.ready(b[1:], m[1:], false)
+	case "ewait":
+		edges := f.edges[actor+" "+args[0]]
+		return (edges || b[0] == m[0]) && f.ready(b[1:], m[1:], edges)
+	case "signals":
+		return len(b) == len(m) && !slices.ContainsFunc(zip(b, m), func(p [2]string) bool { return p[0] == "1" && p[1] != "1" })
+	}
+	return false
+}
+
+func zip(a, b []string) [][2]string {
+	var r [][2]string
+	for i := range a {
+		r = append(r, [2]string{a[i], b[i]})
+	}
+	return r
+}
+
+// ready compares pairs of names and bits.
+func (f *freedom) ready(bare, moved []string, edges bool) bool {
+	have := make(map[string]string)
+	for i := 0; i+1 < len(moved); i += 2 {
+		have[moved[i]] = moved[i+1]
+	}
+	if !edges && len(bare) != len(moved) {
+		return false
+	}
+	for i := 0; i+1 < len(bare); i += 2 {
+		bits, ok := have[bare[i]]
+		if !ok || !f.bits(bare[i+1], bits, edges) {
+			return false
+		}
+	}
+	return true
+}
+
+// bits compares what is ready of a descriptor.
+func (f *freedom) bits(bare, moved string, edges bool) bool {
+	b, m := strings.Split(bare, "|"), strings.Split(moved, "|")
+	for _, bit := range b {
+		if !slices.Contains(m, bit) && bit != "-" && !(bit == "err" && f.linger) {
+			return false
+		}
+	}
+	for _, bit := range m {
+		if !slices.Contains(b, bit) && bit != "-" && !edges && !(bit == "hup" && f.ended) {
+			return false
+		}
+	}
+	return true
+}

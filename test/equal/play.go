@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+//go:embed player
+var source embed.FS
+
+// A mode is a way to play a script. The first one is TCP, to which the others have to be equal.
+type mode struct {
+	name    string
+	moved   bool     // under 'gosmc run'
+	environ []string // beside that
+	most    int      // bytes that a script may leave unread in a direction, at most; 0: any number
+}
+
+// modes: what fits into a tiny ring is less than what fits into TCP, so shaken connections play only scripts that leave little unread.
+func modes(seed uint64) []mode {
+	return []mode{
+		{name: "bare", environ: []string{"EQUAL_BARE=1"}},
+		{name: "in-band", moved: true, environ: []string{"GOSMC_RING_AFTER=1TiB"}},
+		{name: "rings", moved: true},
+		{name: "shaken", moved: true, environ: []string{"GOSMC_RUN_SHAKE=" + strconv.FormatUint(seed%1_000_000+1, 10)}, most: smallMost},
+	}
+}
+
+// A tool is what all players have in common.
+type tool struct {
+	dir    string // with the player, gosmc and run directories
+	player string
+	gosmc  string
+	seed   uint64
+}
+
+// errNoCompiler is what newTool says where there is nothing to compile the player with.
+var errNoCompiler = errors.New("needs a C compiler: no cc in PATH (Debian: apt-get install gcc libc6-dev)")
+
+// newTool compiles the player, and gosmc unless that is given.
+func newTool(ctx context.Context, dir, gosmc string, seed uint64) (*tool, error) {
+	t := &tool{dir: dir, player: filepath.Join(dir, "player"), gosmc: gosmc, seed: seed}
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		return nil, errNoCompiler
+	}
+	src := filepath.Join(dir, "src")
+	if err := os.CopyFS(src, source); err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(src, "player", "*.c"))
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{"-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", t.player}, files...)
+	if text, err := exec.CommandContext(ctx, cc, args...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("cc: %w\n%s", err, text)
+	}
+	if t.gosmc == "" {
+		t.gosmc = filepath.Join(dir, "gosmc")
+		if text, err := exec.CommandContext(ctx, "go", "build", "-o", t.gosmc, "github.com/gosmc/smc/cmd/gosmc").CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("go build: %w\n%s", err, text)
+		}
+	}
+	t.gosmc, err = filepath.Abs(t.gosmc)
+	return t, err
+}
+
+// A player is a process that plays scripts in one mode, one after the other.
+type player struct {
+	tool   *tool
+	mode   mode
+	rundir string
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
+	says   strings.Builder // standard error
+	played int
+}
+
+// A play is what has become of a script in a mode.
+type play struct {
+	lines []string // what each step has observed
+	died  string   // which process of the script was killed by which signal; empty: none
+	moved int      // connections that left TCP
+	of    int      // connections
+}
+
+const (
+	playTime  = 9 * time.Second // that a script may take; more than a loop of the player does that is stuck
+	shortTime = 2 * time.Second // the same, where it has ended before, and many are tried
+	spareTime = 8 * time.Second // until a player counts as dead that should have ended a script
+	playsEach = 5000            // of one player, until there is a new one
+)
+
+func (p *player) start() error {
+	words := []string{p.tool.player}
+	if p.mode.moved {
+		words = []string{p.tool.gosmc, "run", "--", p.tool.player}
+	}
+	dir, err := os.MkdirTemp(p.tool.dir, "r")
+	if err != nil {
+		return err
+	}
+	p.rundir = dir
+	p.cmd = exec.Command(words[0], words[1:]...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "GOSMC_") && !strings.HasPrefix(v, "LD_PRELOAD=") && !strings.HasPrefix(v, "EQUAL_") {
+			p.cmd.Env = append(p.cmd.Env, v)
+		}
+	}
+	p.cmd.Env = append(append(p.cmd.Env, "GOSMC_DIR="+dir), p.mode.environ...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.says.Reset()
+	p.cmd.Stderr = &p.says
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	p.out = bufio.NewReaderSize(out, 64<<10)
+	p.played = 0
+	p.cmd.WaitDelay = time.Second
+	return p.cmd.Start()
+}
+
+// stop ends the player. What it has started ends with it.
+func (p *player) stop() {
+	if p.cmd == nil {
+		return
+	}
+	p.in.Close()
+	stopped := time.AfterFunc(5*time.Second, func() { p.cmd.Process.Kill() })
+	p.cmd.Wait()
+	stopped.Stop()
+	p.cmd = nil
+	os.RemoveAll(p.rundir)
+}
+
+// play has a script played, which may take so long.
+func (p *player) play(s *script, most time.Duration) (*play, error) {
+	if p.cmd != nil && p.played >= playsEach {
+		p.stop()
+	}
+	if p.cmd == nil {
+		if err := p.start(); err != nil {
+			return nil, err
+		}
+	}
+	p.played++
+	limit := time.AfterFunc(most+spareTime, func() { p.cmd.Process.Kill() })
+	defer limit.Stop()
+	var b strings.Builder
+	fmt.Fprintf(&b, "script x %d\n", most.Milliseconds())
+	for _, step := range s.steps {
+		b.WriteString(step + "\n")
+	}
+	b.WriteString(".\n")
+	if _, err := io.WriteString(p.in, b.String()); err != nil {
+		return nil, p.gone(err)
+	}
+	r := &play{}
+	begun := false
+	for {
+		line, err := p.out.ReadString('\n')
+		if err != nil {
+			return nil, p.gone(err)
+		}
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "died "):
+			r.died = line
+		case strings.HasPrefix(line, "script "):
+			begun = true
+		case line == ".":
+			if len(r.lines) != len(s.steps) {
+				return nil, p.gone(fmt.Errorf("%d lines for %d steps", len(r.lines), len(s.steps)))
+			}
+			return r, nil
+		case begun && len(r.lines) == len(s.steps):
+			if _, err := fmt.Sscanf(line, "moved %d %d", &r.moved, &r.of); err != nil {
+				return nil, p.gone(err)
+			}
+		default:
+			r.lines = append(r.lines, line)
+		}
+	}
+}
+
+// gone ends a player that does not answer as it should.
+func (p *player) gone(err error) error {
+	p.cmd.Process.Kill()
+	p.stop()
+	return fmt.Errorf("player (%s): %w: %s", p.mode.name, err, strings.TrimSpace(p.says.String()))
+}
