@@ -6,6 +6,9 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # How long each fuzz target runs.
 FUZZTIME ?= 10s
 
+# How long 'make equal-test' plays scripts.
+EQUALTIME ?= 3m
+
 # Where 'make install' puts things.
 PREFIX ?= /usr/local
 
@@ -17,7 +20,7 @@ BIN = bin/gosmc
 MEASURE = github.com/gosmc/smc/internal/measure
 
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall man test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test interop
+.PHONY: help build install uninstall man test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test equal-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -108,6 +111,9 @@ std-test: ## the tests of Go's own net, net/http, crypto/tls and others over SMC
 
 run-test: ## programs of Debian under gosmc run: see docs/run.md; installs them, as root
 	go run ./test/run
+
+equal-test: ## random calls over TCP and under gosmc run, compared, for EQUALTIME (3m); SEED= plays one run again: see test/equal/README.md
+	go run ./test/equal -time $(EQUALTIME) $(if $(SEED),-seed $(SEED))
 
 interop: ## RDMA against real Linux in a virtual machine: needs root, see test/interop/README.md
 	go test -count=1 -run TestSMCRv1 ./internal/host

@@ -28,6 +28,8 @@ type options struct {
 	time    time.Duration
 	workers int
 	script  string
+	times   int
+	record  bool
 	print   bool
 	keep    bool
 	stop    int
@@ -45,6 +47,8 @@ func parseFlags() (options, error) {
 	flag.DurationVar(&opt.time, "time", 3*time.Minute, "how long to play scripts, if their number is not given")
 	flag.IntVar(&opt.workers, "workers", 4, "how many scripts are played at a time")
 	flag.StringVar(&opt.script, "script", "", "play this file, and print what each step observes in each mode")
+	flag.BoolVar(&opt.record, "record", false, "write what TCP observes into the file of -script")
+	flag.IntVar(&opt.times, "times", 1, "play the file of -script so many times, or until it differs")
 	flag.BoolVar(&opt.print, "print", false, "print the script that -seed makes, and end")
 	flag.IntVar(&opt.stop, "failures", 5, "end after so many scripts that differ")
 	flag.StringVar(&opt.modes, "modes", "", "play only in these modes beside bare TCP: names, separated by commas")
@@ -115,6 +119,36 @@ func run(ctx context.Context, opt options) (bool, error) {
 		s, err := readScript(opt.script)
 		if err != nil {
 			return false, err
+		}
+		if opt.times > 1 {
+			x := newTable(t, chosen)
+			for k := 0; k < opt.times; k++ {
+				r, err := x.try(s)
+				if err == nil && r.difference == "" {
+					continue
+				}
+				x.stop()
+				if err == nil {
+					fmt.Printf("after %d times, %s: %s\n", k+1, r.mode, r.difference)
+				}
+				return false, err
+			}
+			x.stop()
+			fmt.Printf("%d times without a difference\n", opt.times)
+			return true, nil
+		}
+		if opt.record {
+			x := newTable(t, chosen[:1])
+			defer x.stop()
+			r, err := x.try(s)
+			if err != nil {
+				return false, err
+			}
+			if r.unsteady {
+				return false, errors.New("TCP does not observe the same each time")
+			}
+			s.want = r.bare.lines
+			return true, os.WriteFile(opt.script, []byte(s.String()), 0o644)
 		}
 		return show(t, chosen, s)
 	}

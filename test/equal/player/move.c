@@ -204,8 +204,9 @@ void op_burst(const struct args *a)
 }
 
 /* recv_spliced takes what there is, up to n bytes. How much comes at a time is the kernel's to choose: a pipe has so many places. */
-static long recv_spliced(int fd, char *b, long n)
+static long recv_spliced(const struct slot *s, char *b, long n)
 {
+	struct pollfd ready = {.fd = s->fd, .events = POLLIN};
 	int p[2], error;
 	long r, sum = 0;
 
@@ -214,9 +215,15 @@ static long recv_spliced(int fd, char *b, long n)
 	p[0] = high(p[0]);
 	p[1] = high(p[1]);
 	do {
-		r = splice(fd, NULL, p[1], NULL, (size_t)(n - sum), SPLICE_F_NONBLOCK);
+		r = splice(s->fd, NULL, p[1], NULL, (size_t)(n - sum), SPLICE_F_NONBLOCK);
 		error = errno;
-		if (r > 0) {
+		if (r < 0 && error == EINVAL) { /* what is in a ring that cannot be handed over has to be read */
+			r = recv(s->fd, b + sum, (size_t)(n - sum), MSG_DONTWAIT);
+			error = errno;
+			sum += r > 0 ? r : 0;
+		} else if (r < 0 && error == EAGAIN && s->conn >= 0 && w->connection[s->conn].got[s->side] + sum < w->connection[s->conn].sent[!s->side]) {
+			r = poll(&ready, 1, 1000); /* what is in a ring is handed over, which takes its time */
+		} else if (r > 0) {
 			CHECK(read(p[0], b + sum, (size_t)r) == r);
 			sum += r;
 		}
@@ -257,11 +264,18 @@ void op_recv(const struct args *a)
 	} else if (strcmp(how, "recvfrom") == 0) {
 		r = recvfrom(s->fd, b, (size_t)n, flags, (struct sockaddr *)&from, &len);
 	} else if (strcmp(how, "splice") == 0) {
-		r = recv_spliced(s->fd, b, n);
+		r = recv_spliced(s, b, n);
 	} else {
 		r = recv(s->fd, b, (size_t)n, flags);
 	}
 	error = errno;
+	while (s->copied && r > 0 && r < n && !(flags & ~MSG_DONTWAIT)) { /* model.go: less may come at a time */
+		long more = recv(s->fd, b + r, (size_t)(n - r), MSG_DONTWAIT);
+
+		if (more <= 0)
+			break;
+		r += more;
+	}
 	say_result(r);
 	if (r >= 0 && strstr(how, "msg"))
 		say("flags 0x%x name %u control %zu", m.msg_flags & ~MSG_CMSG_CLOEXEC, m.msg_namelen, m.msg_controllen);

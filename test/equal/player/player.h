@@ -54,7 +54,7 @@ struct slot {
 	int fd;	  /* -1: none */
 	int conn; /* index of the connection; -1: none */
 	int side; /* 0: the client */
-	unsigned events; /* of an epoll instance's registrations, by slot: in struct world */
+	bool copied; /* others have it, too, or had */
 };
 
 struct connection {

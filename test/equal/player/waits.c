@@ -86,7 +86,7 @@ void op_ctl(const struct args *a)
 	struct epoll_event ev = {.events = a->n > 3 ? events_of(a->v[3]) : 0, .data.u64 = (uint64_t)index_of(s)};
 
 	if (has(a, "fd"))
-		ev.data.u64 = (uint64_t)index_of(s) << 32 | (uint32_t)s->fd;
+		ev.data.u64 = (uint64_t)(index_of(s) + 1) << 32 | (uint32_t)s->fd;
 	say_result(epoll_ctl(fd_of(a->v[0]), op, s->fd, &ev));
 }
 
@@ -117,7 +117,7 @@ void op_ewait(const struct args *a)
 		return;
 	qsort(ev, (size_t)n, sizeof(*ev), by_data);
 	for (int i = 0; i < n; i++) {
-		uint64_t slot = ev[i].data.u64 > 0xffffffff ? ev[i].data.u64 >> 32 : ev[i].data.u64;
+		uint64_t slot = ev[i].data.u64 > 0xffffffff ? (ev[i].data.u64 >> 32) - 1 : ev[i].data.u64;
 
 		if (slot >= 20)
 			say("e%d", (int)slot - 20);

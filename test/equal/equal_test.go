@@ -1,0 +1,155 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestScripts plays the scripts of testdata: those that once differed, and a few that show what the player can do. A script with a line
+// "known:" has to differ still, and its row has to be in docs/run.md.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	table, err := os.ReadFile("../../docs/run.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "eq")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	tool, err := newTool(t.Context(), dir, "", 1)
+	if errors.Is(err, errNoCompiler) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := newTable(tool, modes(1))
+	defer x.stop()
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) {
+			s, err := readScript(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := x.try(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.unsteady {
+				t.Fatalf("TCP does not observe the same each time:\n%s", strings.Join(r.bare.lines, "\n"))
+			}
+			for i, want := range s.want {
+				if r.bare.lines[i] != want {
+					t.Errorf("step %d, %s: %q over TCP, want %q", i+1, s.steps[i], r.bare.lines[i], want)
+				}
+			}
+			switch {
+			case s.known == "" && r.difference != "":
+				t.Errorf("%s: %s", r.mode, r.difference)
+			case s.known != "" && r.difference == "":
+				t.Errorf("does not differ any more: take its line %q out", s.known)
+			case s.known != "" && !strings.Contains(string(table), "\n| "+s.known+" |"):
+				t.Errorf("docs/run.md has no row %q", s.known)
+			}
+			if r.difference == "" && r.of > 0 && r.moved == 0 {
+				t.Error("no connection has left TCP")
+			}
+		})
+	}
+}
+
+// TestCompare compares what differs as TCP allows, and what does not.
+func TestCompare(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		steps       []string
+		bare, moved []string
+		equal       bool
+	}{
+		{"a read that is shorter", []string{"0 recv s1 10"}, []string{"10 right"}, []string{"9 right"}, false},
+		{"another error", []string{"0 recv s1 10"}, []string{"-1 EAGAIN"}, []string{"-1 EPIPE"}, false},
+		{"an event more", []string{"0 ctl e0 add s1 in", "0 ewait e0 8"}, []string{"0", "0"}, []string{"0", "1 s1 in"}, false},
+		{"an edge more", []string{"0 ctl e0 add s1 in|et", "0 ewait e0 8"}, []string{"0", "0"}, []string{"0", "1 s1 in"}, true},
+		{"an edge less", []string{"0 ctl e0 add s1 in|et", "0 ewait e0 8"}, []string{"0", "1 s1 in"}, []string{"0", "0"}, false},
+		{"an edge of another instance", []string{"0 ctl e1 add s1 in|et", "0 ewait e0 8"}, []string{"0", "0"}, []string{"0", "1 s1 in"}, false},
+		{"an edge in a child", []string{"0 ctl e0 add s1 in|et", "0 fork 3", "3 ewait e0 8"}, []string{"0", "forked", "0"}, []string{"0", "forked", "1 s1 in"}, true},
+		{"a bit less", []string{"0 ctl e0 add s1 in|out|et", "0 ewait e0 8"}, []string{"0", "1 s1 in|out"}, []string{"0", "1 s1 out"}, false},
+		{"a hang-up before any end", []string{"0 poll s1 in"}, []string{"0 s1 -"}, []string{"0 s1 hup"}, false},
+		{"a hang-up after an end", []string{"1 close s1", "0 poll s1 in"}, []string{"0", "1 s1 in"}, []string{"0", "1 s1 in|hup"}, true},
+		{"no error after an end", []string{"1 close s1", "0 poll s1 in"}, []string{"0", "1 s1 in|err|hup"}, []string{"0", "1 s1 in|hup"}, false},
+		{"no error after a reset", []string{"1 linger s1 1 0", "1 close s1", "0 poll s1 in"}, []string{"0", "0", "1 s1 in|err|hup"}, []string{"0", "0", "1 s1 in|hup"}, true},
+		{"a signal more", []string{"0 signals"}, []string{"io 0 urg 0 usr 0"}, []string{"io 1 urg 0 usr 0"}, true},
+		{"a signal less", []string{"0 signals"}, []string{"io 1 urg 0 usr 0"}, []string{"io 0 urg 0 usr 0"}, false},
+		{"one that waits for ever", []string{"0 join"}, []string{""}, []string{"HANGS"}, false},
+	} {
+		s := &script{steps: tt.steps}
+		if got := compare(s, &play{lines: tt.bare}, &play{lines: tt.moved}); (got == "") != tt.equal {
+			t.Errorf("%s: compare = %q, want equal %v", tt.name, got, tt.equal)
+		}
+	}
+	s := &script{steps: []string{"0 join"}}
+	if compare(s, &play{lines: []string{""}}, &play{lines: []string{""}, died: "died 0 of signal 11"}) == "" {
+		t.Error("compare of a process that died = equal")
+	}
+}
+
+// TestGenerate has a seed make the same script each time, which reads back as it was written, and has all operations come up.
+func TestGenerate(t *testing.T) {
+	seen := make(map[string]bool)
+	for seed := range uint64(3000) {
+		s := generate(seed)
+		text := s.String()
+		if text != generate(seed).String() {
+			t.Fatalf("seed %d makes different scripts", seed)
+		}
+		back, err := parseScript(s.name, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back.String() != text {
+			t.Fatalf("parseScript(%q) = %q", text, back.String())
+		}
+		for _, step := range s.steps {
+			_, op, _ := fields(step)
+			seen[op] = true
+		}
+	}
+	for _, op := range []string{"socket", "bind", "listen", "connect", "accept", "close", "shutdown", "linger", "set", "get", "ask", "block", "catch", "own", "async", "signals",
+		"join", "waits", "send", "recv", "burst", "pump", "drain", "echo", "ping", "fill", "empty", "poll", "select", "epoll", "ctl", "ewait", "dup", "fork", "exec", "sendfd", "recvfd"} {
+		if !seen[op] {
+			t.Errorf("no script has %q", op)
+		}
+	}
+}
+
+// TestParse refuses what is no script.
+func TestParse(t *testing.T) {
+	for _, text := range []string{"nonsense", "9 send s1 1", "0.7 send s1 1", "0 ", "0 join => \n0 join", "~~ join"} {
+		if s, err := parseScript("x", text); err == nil {
+			t.Errorf("parseScript(%q) = %q", text, s)
+		}
+	}
+}
+
+// TestShrink leaves out what is not needed.
+func TestShrink(t *testing.T) {
+	s := &script{}
+	for _, step := range strings.Split("abcdefghijklmnopqrstuvwxyz", "") {
+		s.steps = append(s.steps, step)
+	}
+	got := shrink(s, func(s *script) bool {
+		text := strings.Join(s.steps, "")
+		return strings.Contains(text, "c") && strings.Contains(text, "q") && strings.Contains(text, "z")
+	})
+	if text := strings.Join(got.steps, ""); text != "cqz" {
+		t.Errorf("shrink = %q, want %q", text, "cqz")
+	}
+}
