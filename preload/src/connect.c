@@ -324,8 +324,11 @@ static void swap(struct attempt *a, int fd)
 	bool registered = birth_registration(fd, &epfd, &event);
 	long r;
 
-	if (registered)
+	/* A letter has a copy of the socket, with which the registration would live on, and tell of its own. */
+	if (registered) {
+		SYS(epoll_ctl, epfd, EPOLL_CTL_DEL, fd, NULL);
 		event.events &= ~(uint32_t)EPOLLWRBAND; /* epoll.c */
+	}
 
 	do
 		r = SYS(dup3, a->end, fd, a->flags & FD_CLOEXEC ? O_CLOEXEC : 0);
