@@ -139,6 +139,11 @@ func (g *generator) pump(e *end, total, chunk int, thread string) {
 	ways := []string{"block", "waitall", "poll", "select", "lt", "et", "etshort", "etasks", "etall", "oneshot", "excl", "peekblock"}
 	how := ways[g.IntN(len(ways))]
 	sends := g.pick("block", "poll", "select", "lt", "et", "etall", "oneshot")
+	if p.copied { // a receive may end where a ring begins, which these would take for the end of what there is
+		for strings.Contains(how, "short") || strings.Contains(how, "asks") {
+			how = ways[g.IntN(len(ways))]
+		}
+	}
 	if thread != "" || (e.nonblock && p.nonblock) {
 		how = ways[2+g.IntN(9)]
 		sends = g.pick("poll", "select", "lt", "et", "etall")
@@ -223,7 +228,7 @@ func (g *generator) option() bool {
 	case 0:
 		g.add("%d set s%d %s %d", e.actor, e.slot, g.pick(optionNames...), []int{0, 1, 1, 2, 5, 100, -1}[g.IntN(7)])
 	case 1:
-		g.add("%d get s%d %s", e.actor, e.slot, g.pick("nodelay", "type", "domain", "protocol", "acceptconn", "reuseaddr", "keepalive", "oobinline", "broadcast", "sndlowat", "cork"))
+		g.add("%d get s%d %s", e.actor, e.slot, g.pick("nodelay", "type", "domain", "protocol", "acceptconn", "keepalive", "oobinline", "broadcast", "sndlowat", "cork"))
 	case 2: // numbers without a meaning, and lengths
 		g.add("%d set s%d %s:%d %d %d", e.actor, e.slot, g.pick("6", "0", "1", "41", "17", "270", "99"), 100+g.IntN(900), g.IntN(3), []int{4, 4, 1, 0, 8}[g.IntN(5)])
 	case 3:
@@ -497,9 +502,6 @@ func (g *generator) full() bool {
 	p := e.peer()
 	g.add("%d fill s%d %d", e.actor, e.slot, []int{1000, 5000, 20000, 100000}[g.IntN(4)])
 	g.add("%d poll s%d %s", e.actor, e.slot, banned("out|wrband"))
-	if g.IntN(2) == 0 {
-		g.add("%d send s%d 100 send dontwait", e.actor, e.slot)
-	}
 	g.add("%d empty s%d %d", p.actor, p.slot, chunks[3+g.IntN(6)])
 	g.add("%d poll s%d %s", e.actor, e.slot, banned("out|wrband"))
 	e.conn.unread[e.side], e.conn.sends[e.side] = 0, 0

@@ -163,6 +163,7 @@ type tally struct {
 	steps    int
 	dropped  int // over TCP they observe different things each time
 	failed   int
+	joined   int
 	moved    int // connections
 	of       int
 	begun    time.Time
@@ -213,7 +214,7 @@ func fuzz(ctx context.Context, t *tool, chosen []mode, opt options) (bool, error
 	if c.scripts > 100 && c.dropped*10 > c.scripts+c.dropped {
 		return false, fmt.Errorf("%d of %d scripts differ over TCP itself", c.dropped, c.scripts+c.dropped)
 	}
-	if c.of > 100 && c.moved*2 < c.of {
+	if c.of > 100 && c.moved*10 < c.of*9 {
 		return false, fmt.Errorf("only %d of %d connections have left TCP", c.moved, c.of)
 	}
 	return c.failed == 0, nil
@@ -228,6 +229,7 @@ func (c *tally) count(s *script, r *result) {
 		c.scripts++
 		c.steps += len(s.steps)
 	}
+	c.joined += r.joined
 	c.moved += r.moved
 	c.of += r.of
 	if r.difference != "" {
@@ -247,8 +249,8 @@ func (c *tally) print() {
 
 func (c *tally) printLocked() {
 	took := time.Since(c.begun)
-	fmt.Printf("%d scripts with %d steps in %v, %.0f a minute; %d dropped, %d differ; %d of %d connections left TCP\n", c.scripts, c.steps, took.Round(time.Second),
-		float64(c.scripts)/took.Minutes(), c.dropped, c.failed, c.moved, c.of)
+	fmt.Printf("%d scripts with %d steps in %v, %.0f a minute; %d dropped, %d differ; %d of %d connections left TCP, %d plays again as a supervisor had joined one to TCP\n", c.scripts, c.steps, took.Round(time.Second),
+		float64(c.scripts)/took.Minutes(), c.dropped, c.failed, c.moved, c.of, c.joined)
 }
 
 // A table is the players of one worker.
@@ -277,7 +279,12 @@ type result struct {
 	mode       string
 	bare       *play
 	moved, of  int
+	joined     int // plays that were not compared: see joinedTimes
 }
+
+// joinedTimes is how often a script is played in a mode until no supervisor has joined a connection to TCP, as it does where the server was late on a busy
+// machine: what was sent comes later then, and the steps are too fast for it.
+const joinedTimes = 4
 
 // plays says whether a script is to be played in a mode.
 func plays(s *script, m mode) bool {
@@ -323,12 +330,22 @@ func (x *table) tryWithin(s *script, times int, bare, moved time.Duration) (*res
 		if !plays(s, player.mode) {
 			continue
 		}
-		p, err := player.play(s, moved)
-		if err != nil {
-			return nil, err
+		var p *play
+		for range joinedTimes {
+			var err error
+			if p, err = player.play(s, moved); err != nil {
+				return nil, err
+			}
+			r.moved += p.moved
+			r.of += p.of
+			if p.joined == 0 {
+				break
+			}
+			r.joined++
 		}
-		r.moved += p.moved
-		r.of += p.of
+		if p.joined > 0 {
+			continue
+		}
 		if d := compare(s, r.bare, p); d != "" {
 			r.difference, r.mode = d, player.mode.name
 			return r, nil
@@ -353,6 +370,11 @@ func (x *table) again(s *script, mode string, times int) (differs, unsteady int)
 	return differs, unsteady
 }
 
+// hangs says whether a script differs in that something does not end.
+func hangs(r *result) bool {
+	return strings.Contains(r.difference, "HANGS") || strings.Contains(r.difference, "NEVER") || strings.Contains(r.difference, "STUCK")
+}
+
 // repeats is how many times a script is played again that differs.
 const repeats = 6
 
@@ -365,7 +387,7 @@ func (x *table) report(s *script, r *result, dir string) {
 	last := r
 	if differs > 0 {
 		tries, most := 1, shortTime
-		if strings.Contains(r.difference, "HANGS") || strings.Contains(r.difference, "NEVER") || strings.Contains(r.difference, "STUCK") {
+		if hangs(r) {
 			most = playTime
 		}
 		if differs < repeats {
@@ -373,7 +395,7 @@ func (x *table) report(s *script, r *result, dir string) {
 		}
 		small = *shrink(&small, func(t *script) bool {
 			for range tries {
-				if r, err := x.tryWithin(t, 1, shortTime, most); err == nil && !r.unsteady && r.difference != "" {
+				if r, err := x.tryWithin(t, 1, shortTime, most); err == nil && !r.unsteady && r.difference != "" && hangs(r) == hangs(last) {
 					last = r
 					return true
 				}

@@ -10,7 +10,8 @@ import (
 //
 //   - How reads cut the stream, and which of several writers comes first: scripts have one reader and one writer of a direction at a time. A single
 //     receive is compared all the same: Linux gives it all that is there, and programs rely on that. Loops tell only totals, and
-//     so do splice and receives of descriptors that were copied, passed on, inherited or kept by exec: there a receive may end where a ring begins.
+//     so do splice and receives of descriptors that were copied, passed on, inherited or kept by exec: there a receive may end where a ring begins;
+//     and so do receives that waited, which the first part of a send may wake.
 //   - How much fits: "fill" tells only that it ended.
 //   - Which ready descriptor comes first: what epoll tells is sorted.
 //   - An instance with EPOLLET or EPOLLEXCLUSIVE may tell of an event more than TCP does, and of more bits. What TCP tells may never be missing.

@@ -91,10 +91,11 @@ type player struct {
 
 // A play is what has become of a script in a mode.
 type play struct {
-	lines []string // what each step has observed
-	died  string   // which process of the script was killed by which signal; empty: none
-	moved int      // connections that left TCP
-	of    int      // connections
+	lines  []string // what each step has observed
+	died   string   // which process of the script was killed by which signal; empty: none
+	moved  int      // connections that left TCP
+	of     int      // connections
+	joined int      // connections whose client left TCP, and whose server did not: a supervisor copies their bytes, in its own time
 }
 
 const (
@@ -191,7 +192,7 @@ func (p *player) play(s *script, most time.Duration) (*play, error) {
 			}
 			return r, nil
 		case begun && len(r.lines) == len(s.steps):
-			if _, err := fmt.Sscanf(line, "moved %d %d", &r.moved, &r.of); err != nil {
+			if _, err := fmt.Sscanf(line, "moved %d %d %d", &r.moved, &r.joined, &r.of); err != nil {
 				return nil, p.gone(err)
 			}
 		default:

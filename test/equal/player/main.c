@@ -3,7 +3,7 @@
  * step has observed to standard output. With FD it is a process of a script that has executed itself anew.
  *
  * Input:  "script NAME MSEC\n", the steps, a line each, ".\n". MSEC is what the script may take.
- * Output: "script NAME\n", a line for each step, "moved CONNECTIONS OF\n", ".\n".
+ * Output: "script NAME\n", a line for each step, "moved CONNECTIONS JOINED OF\n", ".\n".
  */
 #include "player.h"
 
@@ -85,7 +85,7 @@ static void play(const char *name, int most)
 {
 	uint64_t until = msec_now() + (uint64_t)most;
 	bool passes = false, first[ACTORS] = {false}, hung = false;
-	uint32_t moved = 0;
+	uint32_t moved = 0, joined = 0;
 
 	for (unsigned i = 0; i < w->steps; i++)
 		passes |= strncmp(w->step[i].text, "sendfd ", 7) == 0;
@@ -161,9 +161,13 @@ static void play(const char *name, int most)
 
 		printf("%s\n", s->state == STATE_DONE ? s->result : s->state == STATE_STARTED ? "HANGS" : "NEVER");
 	}
-	for (uint32_t i = 0; i < w->connections && i < CONNECTIONS; i++)
-		moved += w->connection[i].moved > 0;
-	printf("moved %u %u\n.\n", moved, w->connections);
+	for (uint32_t i = 0; i < w->connections && i < CONNECTIONS; i++) {
+		struct connection *c = &w->connection[i];
+
+		moved += c->moved[0] && c->moved[1];
+		joined += c->accepted && c->moved[0] != c->moved[1];
+	}
+	printf("moved %u %u %u\n.\n", moved, joined, w->connections);
 	fflush(stdout);
 }
 

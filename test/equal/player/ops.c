@@ -180,14 +180,14 @@ void know(struct slot *s)
 	uint32_t i;
 
 	if (s->conn >= 0) {
-		w->connection[s->conn].moved += moved(s->fd);
+		w->connection[s->conn].moved[0] = moved(s->fd);
 		return;
 	}
 	if (getsockname(s->fd, (struct sockaddr *)&ss, &len) != 0 || port_of(&ss) == 0)
 		return;
 	i = __atomic_fetch_add(&w->connections, 1, __ATOMIC_SEQ_CST);
 	CHECK(i < CONNECTIONS);
-	w->connection[i] = (struct connection){.port = port_of(&ss), .moved = moved(s->fd)};
+	w->connection[i] = (struct connection){.port = port_of(&ss), .moved = {moved(s->fd)}};
 	s->conn = (int)i;
 	s->side = 0;
 }
@@ -240,7 +240,8 @@ static void op_accept(const struct args *a)
 	for (int i = (int)w->connections - 1; i >= 0; i--)
 		if (w->connection[i].port == port_of(&ss)) {
 			s->conn = i;
-			w->connection[i].moved += moved(fd);
+			w->connection[i].moved[1] = moved(fd);
+			w->connection[i].accepted = true;
 			break;
 		}
 	say("of %d family %d %u", s->conn, ss.ss_family, len);

@@ -62,7 +62,7 @@ struct connection {
 	int64_t sent[2], got[2]; /* bytes, by side */
 	int64_t urgent[2][URGENT];
 	int urgents[2];
-	int moved; /* ends that are no TCP sockets */
+	bool accepted, moved[2]; /* it has an end, by side, that is no TCP socket */
 };
 
 enum state { STATE_NOT, STATE_STARTED, STATE_DONE };
