@@ -156,6 +156,61 @@ bool birth_registration(int fd, int *epfd, struct epoll_event *event)
 	return true;
 }
 
+static bool digits(const char **p, unsigned base, uint64_t *v)
+{
+	const char *from = *p;
+
+	for (*v = 0;; ++*p) {
+		unsigned c = (unsigned char)**p, d = c - '0' < 10 ? c - '0' : c - 'a' < 6 ? c - 'a' + 10 : 16;
+
+		if (d >= base)
+			return *p != from;
+		*v = *v * base + d;
+	}
+}
+
+#define REGISTRATIONS 8192 /* bytes of what the kernel shows of an instance's: some hundred */
+#define PRIVATE (EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE)
+
+/*
+ * birth_told says whether a one-shot registration has told of its event already. The kernel knows, and shows what is left of it. Of an instance that has
+ * hundreds only the first are looked at.
+ */
+bool birth_told(int fd)
+{
+	char path[48] = "/proc/self/fdinfo/", text[REGISTRATIONS + 1];
+	const struct birth *b = birth_at(fd);
+	char decimal[10], *p = path + strlen(path);
+	size_t n = 0, have = 0;
+	long file, r;
+
+	if (!b || b->registrations != 1 || !(b->events & EPOLLONESHOT))
+		return false;
+	for (unsigned v = (unsigned)b->epfd; n == 0 || v; v /= 10)
+		decimal[n++] = (char)('0' + v % 10);
+	while (n)
+		*p++ = decimal[--n];
+	file = SYS(openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	if (file < 0)
+		return false;
+	while (have < REGISTRATIONS && (r = SYS(read, file, text + have, REGISTRATIONS - have)) > 0)
+		have += (size_t)r;
+	SYS(close, file);
+	text[have] = 0;
+	for (const char *line = strstr(text, "tfd:"); line; line = strstr(line, "tfd:")) {
+		uint64_t is, events;
+
+		line += strlen("tfd:");
+		line += strspn(line, " ");
+		if (!digits(&line, 10, &is) || is != (uint64_t)fd || strncmp(line, " events:", 8) != 0)
+			continue;
+		line += 8;
+		line += strspn(line, " ");
+		return digits(&line, 16, &events) && *line == ' ' && !(events & ~(uint64_t)PRIVATE);
+	}
+	return false;
+}
+
 /* birth takes note of a socket that was made just now, and of the options that it may have. */
 void birth(int fd, bool tcp, uint32_t options)
 {

@@ -203,6 +203,7 @@ size_t unseen_all(int fd, struct registered *list, size_t most);
 /* births.c */
 bool birth_may_swap(int fd);
 bool birth_place(int fd);
+bool birth_told(int fd);
 bool birth_registration(int fd, int *epfd, struct epoll_event *event);
 void birth(int fd, bool tcp, uint32_t options);
 void birth_registered(int fd, const struct registered *list, size_t n);
