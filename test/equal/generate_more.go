@@ -139,14 +139,14 @@ func (g *generator) pump(e *end, total, chunk int, thread string) {
 	ways := []string{"block", "waitall", "poll", "select", "lt", "et", "etshort", "etasks", "etall", "oneshot", "excl", "peekblock"}
 	how := ways[g.IntN(len(ways))]
 	sends := g.pick("block", "poll", "select", "lt", "et", "etall", "oneshot")
-	if p.copied { // a receive may end where a ring begins, which these would take for the end of what there is
-		for strings.Contains(how, "short") || strings.Contains(how, "asks") {
-			how = ways[g.IntN(len(ways))]
-		}
-	}
 	if thread != "" || (e.nonblock && p.nonblock) {
 		how = ways[2+g.IntN(9)]
 		sends = g.pick("poll", "select", "lt", "et", "etall")
+	}
+	if p.copied { // a receive may end where a ring begins, which these would take for the end of what there is
+		for strings.Contains(how, "short") || strings.Contains(how, "asks") {
+			how = ways[2+g.IntN(9)]
+		}
 	}
 	takes := chunks[2+g.IntN(len(chunks)-2)]
 	g.add("&%d%s drain s%d %d %d %s", p.actor, thread, p.slot, total+e.conn.unread[e.side], takes, how)
