@@ -263,7 +263,7 @@ func (g *generator) one() bool {
 	}
 	kinds := []kind{
 		{24, "", g.send}, {24, "", g.receive}, {8, "", g.poll}, {4, "", g.selects}, {6, "", g.ask},
-		{14, "epoll", g.epoll}, {10, "loops", g.loop}, {8, "blocked", g.blocked}, {8, "options", g.option}, {6, "signals", g.signals},
+		{14, "epoll", g.epoll}, {6, "edge", g.partly}, {10, "loops", g.loop}, {8, "blocked", g.blocked}, {8, "options", g.option}, {6, "signals", g.signals},
 		{8, "urgent", g.urgent}, {5, "dup", g.dup}, {2, "fork", g.fork}, {2, "exec", g.exec}, {3, "pass", g.pass}, {3, "shutdown", g.shutdown},
 		{3, "close", g.close}, {2, "reset", g.resets}, {3, "zero", g.zero}, {6, "burst", g.burst}, {4, "lowat", g.lowat}, {2, "", g.again},
 		{2, "disconnect", g.disconnect}, {3, "full", g.full}, {2, "", g.block}, {3, "nested", g.nest},

@@ -507,3 +507,50 @@ func (g *generator) full() bool {
 	e.conn.unread[e.side], e.conn.sends[e.side] = 0, 0
 	return true
 }
+
+// partly is what a loop with edges does: it reads a part of what there is, and relies on being told of what comes next.
+func (g *generator) partly() bool {
+	e := g.anyEnd()
+	if e == nil || e.copied || e.reset || e.ended() || e.there() != 0 || !g.sends(e.peer(), 600) || e.conn.sends[e.peer().side] != 0 {
+		return false
+	}
+	p := e.peer()
+	if !e.nonblock {
+		g.calm(e)
+		e.nonblock = true
+	}
+	if g.IntN(4) != 0 { // enough for a ring, and one send more, which switches to it
+		g.add("%d burst s%d 20 5 %s", p.actor, p.slot, g.pick("send", "write"))
+		g.add("%d recv s%d 50000", e.actor, e.slot)
+		g.add("%d burst s%d 3 5", p.actor, p.slot)
+		g.add("%d recv s%d 50000", e.actor, e.slot)
+	}
+	r := g.set(e.actor)
+	op := "add"
+	if r.has[e.slot] {
+		op = "mod"
+	}
+	events := g.pick("in|et", "in|et", "in|rdhup|et", "in|out|et")
+	if op == "add" && g.IntN(4) == 0 {
+		events = "in|excl"
+	}
+	g.add("%d ctl e%d %s s%d %s%s", e.actor, r.slot, op, e.slot, events, g.pick("", " fd"))
+	r.has[e.slot], e.watched = true, true
+	for range 2 + g.IntN(3) {
+		n := 2 + g.IntN(90)
+		g.add("%d send s%d %d %s", p.actor, p.slot, n, g.pick("send", "write", "writev"))
+		g.wait(r)
+		switch g.IntN(4) {
+		case 0:
+			g.add("%d ask s%d fionread", e.actor, e.slot)
+			fallthrough
+		case 1, 2:
+			part := 1 + g.IntN(n)
+			g.add("%d recv s%d %d", e.actor, e.slot, part)
+			e.conn.unread[p.side] -= part
+		}
+		e.conn.unread[p.side] += n
+		e.conn.sends[p.side]++
+	}
+	return true
+}
