@@ -41,6 +41,7 @@ type options struct {
 	seed    uint
 	gosmc   string
 	confine string // what this process is to take from itself before it executes a program
+	boot    string // the file that says of what this process is to make a root file system before it becomes systemd
 	work    bool   // this process is one that was started to do the work of one way
 }
 
@@ -56,6 +57,7 @@ func parseFlags() (options, error) {
 	flag.UintVar(&opt.seed, "seed", 1, "the number that the debug switch is given, at least 1")
 	flag.BoolVar(&opt.work, "work", false, "for the program's own use")
 	flag.StringVar(&opt.confine, "confine", "", "for the program's own use")
+	flag.StringVar(&opt.boot, "boot", "", "for the program's own use")
 	flag.Parse()
 	if flag.NArg() != 0 {
 		return opt, fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -82,6 +84,10 @@ func main() {
 	}
 	if opt.confine != "" {
 		fmt.Fprintln(os.Stderr, "run-test:", confine(opt.confine))
+		os.Exit(2)
+	}
+	if opt.boot != "" {
+		fmt.Fprintln(os.Stderr, "run-test:", boot(opt.boot))
 		os.Exit(2)
 	}
 	if opt.work {

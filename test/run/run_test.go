@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -61,6 +62,27 @@ func TestLacks(t *testing.T) {
 		r := p.try(t.Context(), options{}, t.TempDir(), must)
 		if r.Good == must || r.Lacks != "no-such-command, /no/such/file*: apt-get install no-such-package" {
 			t.Errorf("must %t: good %t, lacks %q", must, r.Good, r.Lacks)
+		}
+	}
+}
+
+// TestDropIns has docs/run.md show the drop-ins that are tried.
+func TestDropIns(t *testing.T) {
+	text, err := os.ReadFile("../../docs/run.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range serviceUnits {
+		dropIn, err := dropIns.ReadFile("units/" + u.name + ".conf")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown strings.Builder
+		for line := range strings.Lines(string(dropIn)) {
+			shown.WriteString("    " + line)
+		}
+		if !strings.Contains(string(text), "\n\n"+shown.String()+"\n") {
+			t.Errorf("docs/run.md does not have the drop-in of %s:\n%s", u.name, dropIn)
 		}
 	}
 }
