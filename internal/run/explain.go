@@ -89,15 +89,15 @@ func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir s
 		}
 		return "it was not started by 'gosmc run', or its process cannot be looked at from here: ask as root"
 	case !loaded(maps):
+		if readOnlyFor(pid, above(dir)) { // a note in there is an older one's
+			return "it was not started by 'gosmc run', or that could do nothing, as " + above(dir) + " is read-only for it"
+		}
 		if why := left(dir, pid); why != "" {
 			return "'gosmc run' has left it to TCP: " + why
 		}
 		exe := filepath.Join(procDir, strconv.Itoa(pid), "exe")
 		if why := Obstacle(exe); why != "" {
 			return "the library cannot be loaded into it: " + why
-		}
-		if readOnlyFor(pid, above(dir)) {
-			return "it was not started by 'gosmc run', or that could do nothing, as " + above(dir) + " is read-only for it"
 		}
 		return "it was not started by 'gosmc run'"
 	case disabled(pid):

@@ -235,7 +235,7 @@ func (v *machine) without(u serviceUnit, m lack) {
 	if why := v.explain(u); !strings.Contains(why, m.want) {
 		v.l.failf("%s, %s: --explain says %q, want %q in it\n%s", u.name, m.name, why, m.want, v.log(u))
 	}
-	if info := v.run("env", "GOSMC_DIR="+u.dir(), "gosmc", "info"); m.noted && !strings.Contains(info, m.want) {
+	if info := v.as(u.user, "GOSMC_DIR="+u.dir(), "gosmc", "info"); m.noted && !strings.Contains(info, m.want) {
 		v.l.failf("%s, %s: info says nothing of %q:\n%s", u.name, m.name, m.want, info)
 	}
 }
