@@ -178,6 +178,11 @@ func (g *generator) connect(six string) bool {
 		g.before(client)
 	}
 	g.add("%d connect s%d L0", actor, cs)
+	for _, r := range g.sets { // at once: what was offered by letter may be there still
+		if r.actor == actor && r.has[cs] && g.IntN(3) != 0 {
+			g.wait(r)
+		}
+	}
 	if g.IntN(3) == 0 {
 		g.add("%d poll s%d out 2000", actor, cs)
 	}

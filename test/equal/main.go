@@ -375,6 +375,16 @@ func hangs(r *result) bool {
 	return strings.Contains(r.difference, "HANGS") || strings.Contains(r.difference, "NEVER") || strings.Contains(r.difference, "STUCK")
 }
 
+// differing is the operation that has observed something else, so that a smaller script does not stand for another difference.
+func differing(r *result) string {
+	_, rest, _ := strings.Cut(r.difference, ", ")
+	if !isStep(rest) {
+		return ""
+	}
+	_, op, _ := fields(rest)
+	return op
+}
+
 // repeats is how many times a script is played again that differs.
 const repeats = 6
 
@@ -395,7 +405,7 @@ func (x *table) report(s *script, r *result, dir string) {
 		}
 		small = *shrink(&small, func(t *script) bool {
 			for range tries {
-				if r, err := x.tryWithin(t, 1, shortTime, most); err == nil && !r.unsteady && r.difference != "" && hangs(r) == hangs(last) {
+				if r, err := x.tryWithin(t, 1, shortTime, most); err == nil && !r.unsteady && r.difference != "" && hangs(r) == hangs(last) && (hangs(r) || differing(r) == differing(last)) {
 					last = r
 					return true
 				}

@@ -55,7 +55,7 @@ func (f *freedom) see(step string) {
 				f.edges[args[0]+" "+e] = true
 			}
 		}
-	case "close", "die", "shutdown", "exec":
+	case "close", "shutdown", "exec":
 		f.ended = true
 	case "linger", "disconnect":
 		f.ended, f.linger = true, true

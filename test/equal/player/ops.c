@@ -479,16 +479,6 @@ static void op_sleep(const struct args *a)
 	usleep((useconds_t)number(a, 0, 1) * 1000);
 }
 
-/* op_die: the process ends. */
-static void op_die(const struct args *a)
-{
-	say("%s", has(a, "kill") ? "killed" : "ends");
-	__atomic_store_n(&w->dead[me], 1, __ATOMIC_SEQ_CST);
-	if (has(a, "kill"))
-		kill(getpid(), SIGKILL);
-	_exit(0);
-}
-
 static const struct operation {
 	const char *name;
 	int least; /* arguments */
@@ -498,7 +488,7 @@ static const struct operation {
 	{"accept", 2, op_accept}, {"close", 1, op_close}, {"shutdown", 2, op_shutdown}, {"linger", 3, op_linger}, {"set", 3, op_set},
 	{"get", 2, op_get}, {"timeout", 3, op_timeout}, {"ask", 2, op_ask}, {"block", 2, op_block}, {"catch", 0, op_catch},
 	{"own", 2, op_own}, {"async", 2, op_async}, {"signals", 0, op_signals}, {"interrupt", 1, op_interrupt}, {"join", 0, op_join},
-	{"waits", 1, op_waits}, {"sleep", 1, op_sleep}, {"die", 0, op_die}, {"send", 2, op_send}, {"recv", 2, op_recv}, {"burst", 3, op_burst},
+	{"waits", 1, op_waits}, {"sleep", 1, op_sleep}, {"send", 2, op_send}, {"recv", 2, op_recv}, {"burst", 3, op_burst},
 	{"pump", 4, op_pump}, {"drain", 4, op_drain}, {"echo", 3, op_echo}, {"ping", 4, op_ping}, {"fill", 1, op_fill}, {"empty", 1, op_empty},
 	{"poll", 2, op_poll}, {"select", 1, op_select}, {"epoll", 1, op_epoll}, {"ctl", 3, op_ctl}, {"ewait", 2, op_ewait}, {"dup", 2, op_dup},
 	{"fork", 1, op_fork}, {"exec", 0, op_exec}, {"sendfd", 2, op_sendfd}, {"recvfd", 1, op_recvfd}, {NULL, 0, NULL},
