@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 )
@@ -137,10 +136,6 @@ func TestDocsPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	goCommand := filepath.Join(runtime.GOROOT(), "bin", "go")
-	if _, err := os.Stat(goCommand); err != nil {
-		goCommand = "go"
-	}
 	programs := 0
 	for _, name := range append(documents, "README.md") {
 		text, err := os.ReadFile(name)
@@ -156,7 +151,7 @@ func TestDocsPrograms(t *testing.T) {
 			if err := os.WriteFile(file, []byte(m[1]), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if out, err := exec.Command(goCommand, "vet", file).CombinedOutput(); err != nil {
+			if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil {
 				t.Errorf("program %d of %s: %v\n%s", i+1, name, err, out)
 			}
 			if formatted, err := format.Source([]byte(m[1])); err != nil || string(formatted) != m[1] {

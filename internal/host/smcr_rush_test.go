@@ -30,16 +30,6 @@ func (x *smcrLiar) awaitAccept(first bool) {
 	x.accept = a
 }
 
-// isSilent checks that the server says nothing on TCP and has not ended it.
-func (x *smcrLiar) isSilent(what string) {
-	x.t.Helper()
-	x.tcp.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-	if n, err := x.tcp.Read(make([]byte, 1)); n > 0 || !isTimeout(err) {
-		x.t.Fatalf("%s: %d bytes, %v on TCP; want silence", what, n, err)
-	}
-	x.tcp.SetReadDeadline(time.Now().Add(patience))
-}
-
 // goOn sends the Confirm of a first contact, and does what is left of that.
 func (x *smcrLiar) goOn() {
 	x.t.Helper()

@@ -22,7 +22,6 @@ import (
 var (
 	loop1 = netip.MustParseAddr("127.0.0.1")
 	loop2 = netip.MustParseAddr("127.0.0.2")
-	loop3 = netip.MustParseAddr("127.0.0.3")
 )
 
 // patience bounds how long a test waits.

@@ -34,8 +34,8 @@ const (
 	lockFD   = 4
 )
 
-// held is the lock of this process's copy of the library: it has it, as its supervisor has, until it is the program.
-var held *os.File
+// held are the locks of this process's copies of the library, which it has, as its supervisor has, until it is the program.
+var held []*os.File
 
 // Prepare starts a supervisor for this process and returns the environment in which the program at a path has the library. The environment of
 // a program that was started by 'gosmc run' is returned as it is, unless the program is to have a supervisor of its own: that of the other serves this one, too.
@@ -67,7 +67,7 @@ func prepare(environ []string, own bool, library []byte) ([]string, error) {
 		}
 		return nil, err
 	}
-	held = lock // rather than let the collector close it
+	held = append(held, lock) // rather than let the collector close it
 	list := path
 	for _, have := range strings.FieldsFunc(lookup(environ, preloadVariable), func(r rune) bool { return r == ' ' || r == ':' }) {
 		if !strings.HasPrefix(filepath.Base(have), "libgosmc-") {

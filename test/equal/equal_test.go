@@ -141,10 +141,7 @@ func TestParse(t *testing.T) {
 
 // TestShrink leaves out what is not needed.
 func TestShrink(t *testing.T) {
-	s := &script{}
-	for _, step := range strings.Split("abcdefghijklmnopqrstuvwxyz", "") {
-		s.steps = append(s.steps, step)
-	}
+	s := &script{steps: strings.Split("abcdefghijklmnopqrstuvwxyz", "")}
 	got := shrink(s, func(s *script) bool {
 		text := strings.Join(s.steps, "")
 		return strings.Contains(text, "c") && strings.Contains(text, "q") && strings.Contains(text, "z")

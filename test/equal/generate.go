@@ -61,7 +61,6 @@ type generator struct {
 	forked  bool
 	caught  [actorsMost + 1]bool
 	modes   []string
-	kinds   []func(*generator) bool
 	has     map[string]bool // what this script does at all
 }
 

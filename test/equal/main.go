@@ -31,7 +31,6 @@ type options struct {
 	times   int
 	record  bool
 	print   bool
-	keep    bool
 	stop    int
 	modes   string
 	gosmc   string
