@@ -204,8 +204,16 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 		return received(fd, e, arg);
 	if ((request == SIOCOUTQ || request == SIOCOUTQNSD) && settings.on && identity_of(fd, &id))
 		return send_queued(fd, e, request == SIOCOUTQ, arg);
-	if (e && request == SIOCATMARK)
-		urgent_seen(e);
+	if (e && arg && request == SIOCATMARK) {
+		long r = SYS(ioctl, fd, request, arg);
+		int at = 0;
+
+		if (r == 0)
+			memcpy(&at, arg, sizeof(at));
+		if (at)
+			urgent_seen(e);
+		return (int)sys_return(r);
+	}
 	if (e && arg && request == FIOASYNC)
 		edges_signalled(fd);
 	if (request == FIOSETOWN || request == SIOCSPGRP)
