@@ -75,6 +75,11 @@ func TestCompare(t *testing.T) {
 		equal       bool
 	}{
 		{"a read that is shorter", []string{"0 recv s1 10"}, []string{"10 right"}, []string{"9 right"}, false},
+		{"a read that is longer", []string{"0 recv s1 10", "0 recv s1 10"}, []string{"9 right", "1 right"}, []string{"10 right", "-1 EAGAIN"}, true},
+		{"a read that is longer, of wrong bytes", []string{"0 recv s1 10"}, []string{"9 right"}, []string{"10 wrong"}, false},
+		{"bytes in place of an end", []string{"0 recv s1 10"}, []string{"0"}, []string{"10 right"}, false},
+		{"nothing more to acknowledge", []string{"0 ask s1 outq"}, []string{"0 10"}, []string{"0 0"}, true},
+		{"less to read", []string{"0 ask s1 fionread"}, []string{"0 10"}, []string{"0 0"}, false},
 		{"another error", []string{"0 recv s1 10"}, []string{"-1 EAGAIN"}, []string{"-1 EPIPE"}, false},
 		{"an event more", []string{"0 ctl e0 add s1 in", "0 ewait e0 8"}, []string{"0", "0"}, []string{"0", "1 s1 in"}, false},
 		{"an edge more", []string{"0 ctl e0 add s1 in|et", "0 ewait e0 8"}, []string{"0", "0"}, []string{"0", "1 s1 in"}, true},
