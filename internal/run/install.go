@@ -113,7 +113,7 @@ func (t libraryTree) installCopy(p copyPlace, name string, library []byte) (list
 		}
 		return "", nil, err
 	}
-	// What is missing is written even if our own loader would find the library: who else installs it may be about to, and children may have another loader.
+	// A missing file is written even if our own loader would find the library: another installer may only be about to write it, and children may have another loader.
 	err = t.write(p.dir, p.mode, name, library) // rule: TestCopyIsWhole
 	if path := t.preload(p.dir, name, library); path != "" {
 		return path, lock, nil

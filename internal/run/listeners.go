@@ -122,7 +122,7 @@ func (l *listeners) replace(port uint16, target string) bool {
 func (l *listeners) publish(port uint16, ours listener) bool {
 	err := os.Symlink(l.socket, l.link(port))
 	if err == nil {
-		// Whoever comes later finds the link. Who was there before may have none: those of two supervisors, or programs without one.
+		// A later supervisor finds the link. An earlier listener may have no link: that of a second supervisor, or of a program without one.
 		others, err := l.strangers(ours)
 		if err == nil && len(others) > 0 { // rule: TestListenersShared
 			os.Remove(l.link(port))
