@@ -333,11 +333,12 @@ func (h *Handshake) LinkStep(now time.Time, s LinkStep, out []Output) []Output {
 	return out
 }
 
-// WaitOn has a server wait for the Confirm for another [HandshakeTimeout] from now on, as the client's turn may not have come. In other
-// states it changes nothing.
+// WaitOn waits for the next CLC message for another [HandshakeTimeout] from now on, as the caller knows that the peer may only be slow: that
+// the client's turn has not come, or that a process of this machine lives. In states that await none it changes nothing.
 func (h *Handshake) WaitOn(now time.Time, out []Output) []Output {
-	if h.state == HandshakeAwaitConfirm { // rule: TestHandshakeWaitOn
-		return h.setState(now, HandshakeAwaitConfirm, out)
+	switch h.state { // rule: TestHandshakeWaitOn
+	case HandshakeAwaitProposal, HandshakeAwaitAccept, HandshakeAwaitConfirm:
+		return h.setState(now, h.state, out)
 	}
 	return out
 }

@@ -505,17 +505,20 @@ func TestSEIDNotForSMCR(t *testing.T) {
 	}
 }
 
-// TestHandshakeWaitOn has a server wait longer for a Confirm, of which it still takes the one that comes, and for nothing else.
+// TestHandshakeWaitOn has a server wait longer for CLC messages, of which it still takes what comes.
 func TestHandshakeWaitOn(t *testing.T) {
 	client := only(clientCaps(t), "Rv2").normalized()
 	proposal, _ := client.proposal()
 	h := NewHandshake(RoleServer, only(serverCaps(t), "Rv2"))
 	h.Start(epoch, nil)
 	later := epoch.Add(HandshakeTimeout)
-	if outs := h.WaitOn(later.Add(-1), nil); len(outs) != 0 || !h.Deadline().Equal(later) {
-		t.Errorf("WaitOn for a Proposal = %v, deadline %v", outs, h.Deadline())
+	if h.WaitOn(epoch.Add(1), nil); !h.Deadline().Equal(later.Add(1)) {
+		t.Errorf("WaitOn for a Proposal: deadline %v, want %v", h.Deadline(), later.Add(1))
 	}
 	outs := h.HandleMessage(epoch, proposal, nil, nil)
+	if preparing := h.Deadline(); len(h.WaitOn(later, nil)) != 0 || !h.Deadline().Equal(preparing) {
+		t.Errorf("WaitOn in %v: deadline %v, want %v", h.State(), h.Deadline(), preparing)
+	}
 	h.Prepared(epoch, resources(outs[len(outs)-1].(Prepare).Choice, RoleServer, true, 0x20), nil)
 	if h.State() != HandshakeAwaitConfirm || !h.Deadline().Equal(later) {
 		t.Fatalf("%v until %v, want %v until %v", h.State(), h.Deadline(), HandshakeAwaitConfirm, later)

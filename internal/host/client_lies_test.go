@@ -37,6 +37,7 @@ func makeClientRig(tb testing.TB) *clientRig {
 	tb.Helper()
 	dir := tb.TempDir()
 	r := &clientRig{tb: tb, client: newTestHost(tb, Config{Dir: dir}), server: newTestHost(tb, Config{Dir: dir})}
+	r.client.localPatience = 0 // the adversary lives; TestSilence has hosts that wait
 	r.l = mustListen(tb, r.server, "127.0.0.1:0")
 	r.evil = plainListener(tb, "127.0.0.1:0")
 	r.a = newAdversary(tb, dir, false)

@@ -52,7 +52,8 @@ type handshake struct {
 
 	turn *turn // of a server of SMC-R that has got a Proposal
 
-	end time.Time // of all patience with a client, zero for none
+	patient time.Time // until when a silent peer is waited for again and again, see peerMayBeSlow
+	end     time.Time // of all patience with a client, zero for none
 	err error     // of the end, nil if the connection can be used
 
 	engine core.Handshake
@@ -125,8 +126,9 @@ func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way,
 	h.capabilities(&s.caps, ways, c.remote.Addr())
 	s.core = &s.engine
 	s.core.Reset(role, &s.caps)
+	s.patient = time.Now().Add(s.patience())
 	if role == core.RoleServer {
-		s.end = time.Now().Add(handshakeTimeout)
+		s.end = s.patient.Add(handshakeTimeout)
 	}
 	s.news.tcp = c.tcp
 	defer s.leaveTurn()
@@ -217,6 +219,8 @@ func (s *handshake) run() {
 		case errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && s.waitsForTurn(now):
 			s.end = now.Add(handshakeTimeout)
 			s.queue = s.core.WaitOn(now, s.queue)
+		case errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && s.peerMayBeSlow(now):
+			s.queue = s.core.WaitOn(now, s.queue)
 		case errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.outOfTime(now):
 			s.queue = s.core.Advance(now, s.queue)
 		case s.outOfTime(now):
@@ -247,6 +251,38 @@ func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
 	}
 	s.conn.traceCLC(confirm, false)
 	return confirm, true // rule: TestSMCRLastLook: true -> false
+}
+
+// patience is how long a silent peer is waited for in addition to the times of core. A process of this machine is known to live: silence
+// means that the machine is busy, or the process stopped, and with TCP the connection would come about once it goes on.
+func (s *handshake) patience() time.Duration {
+	if s.localPeer() == nil {
+		return 0
+	}
+	return s.host.localPatience
+}
+
+// localPeer is the peer as a process of this machine, nil if it is none.
+func (s *handshake) localPeer() *ism.Peer {
+	if w, ok := s.ways[0].(*smcdWay); ok {
+		return w.peer
+	}
+	return nil
+}
+
+// peerMayBeSlow reports whether the CLC message for which there is no time left may still come from a process of this machine.
+func (s *handshake) peerMayBeSlow(now time.Time) bool {
+	peer := s.localPeer()
+	return peer != nil && peer.Err() == nil && now.Before(s.patient) && s.awaitsCLC() // rule: TestSilence: now.Before(s.patient) -> false
+}
+
+// awaitsCLC reports whether it is the peer's turn to send a CLC message.
+func (s *handshake) awaitsCLC() bool {
+	switch s.core.State() {
+	case core.HandshakeAwaitProposal, core.HandshakeAwaitAccept, core.HandshakeAwaitConfirm:
+		return true
+	}
+	return false
 }
 
 // enterTurn counts a client of SMC-R among those of its peer.
@@ -488,6 +524,9 @@ func (s *handshake) deadline() time.Time {
 	at := s.core.Deadline()
 	if at.IsZero() {
 		at = time.Now().Add(clcTimeout)
+		if s.patient.After(at) {
+			at = s.patient
+		}
 	}
 	if !s.end.IsZero() && s.end.Before(at) {
 		return s.end

@@ -41,6 +41,7 @@ type Host struct {
 	rnics    *rnic.Set
 	tcpWatch tcpWatch // for connections of SMC-R
 
+	localPatience time.Duration // with a silent process of this machine: localPatience, but in tests
 	resetPatience time.Duration // before a reset of TCP counts: resetPatience, but in tests
 	wordTime      time.Duration // between two looks for the last word of a peer: wordTime, but in tests
 	rnicPatience  func(func())  // calls it when an RNIC was down for rnicPatience, but in tests
@@ -130,6 +131,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.sweeper.host = h
 	h.option.source = cfg.Option
+	h.localPatience = localPatience
 	h.resetPatience = resetPatience
 	h.wordTime = wordTime
 	h.rnicPatience = func(over func()) { time.AfterFunc(rnicPatience, over) }

@@ -9,6 +9,10 @@ const (
 	clcTimeout       = 6 * time.Second
 	handshakeTimeout = 10 * time.Second
 
+	// localPatience is how much longer a process of this machine that lives and is silent is waited for: on a busy machine 1,400 connections
+	// that are made at once take more than clcTimeout, and would be reset where TCP goes on.
+	localPatience = 30 * time.Second
+
 	// maxConfirmWait bounds the wait for a Confirm of a client of SMC-R that other connections of its peer keep from its turn, and
 	// maxAcceptsOfPeer how many of a peer may wait: 500 at once are to succeed with a slow peer, and a listener has places for other peers.
 	// lateConfirmWait is that of a client that has a link with us, while its link group lives: as much as an idle connection it costs a place and a buffer.

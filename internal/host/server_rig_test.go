@@ -35,6 +35,7 @@ func makeServerRig(tb testing.TB) *serverRig {
 	r := &serverRig{tb: tb, log: new(record)}
 	r.server = newTestHost(tb, Config{Dir: dir, Logger: r.log.logger()})
 	r.client = newTestHost(tb, Config{Dir: dir})
+	r.server.localPatience = 0 // the adversary lives; TestSilence has hosts that wait
 	r.l = mustListen(tb, r.server, "127.0.0.1:0")
 	r.a = newAdversary(tb, dir, false)
 	r.p = r.a.peering(r.server)

@@ -34,6 +34,8 @@ func TestSilence(t *testing.T) {
 		"client, silent servers": testClientSilentServers,
 		"client, deaf server":    testClientDeafServer,
 		"client, no answer":      testClientNoRendezvousAnswer,
+		"server, slow client":    testServerSlowClient,
+		"client, slow server":    testClientSlowServer,
 	} {
 		wg.Go(func() { t.Run(name, test) }) // Parallel would run as many as there are processors
 	}
@@ -148,6 +150,63 @@ func testClientSilentServers(t *testing.T) {
 		t.Errorf("Dial with a context of 1 s = %+v, want %v", res, context.DeadlineExceeded)
 	}
 	wg.Wait()
+	r.checkServes()
+	r.checkIdle()
+}
+
+// slowness is how late slow peers are, and patienceWithSlow how long they are waited for at least: once more than clcTimeout.
+const (
+	slowness         = clcTimeout + time.Second
+	patienceWithSlow = clcTimeout + clcTimeout/2
+)
+
+// testServerSlowClient has clients whose process lives: they are waited for, but not for ever, and not when it has ended.
+func testServerSlowClient(t *testing.T) {
+	r := makeServerRig(t)
+	r.server.localPatience = patienceWithSlow
+	slow, silent := r.begin(atProposal), r.begin(atConfirm)
+	start := time.Now()
+	time.Sleep(slowness)
+	slow.write(slow.encoded())
+	if _, err := slow.read(); err != nil {
+		t.Errorf("no Accept for a Proposal after %v: %v", slowness, err)
+	}
+	silent.checkEnded()
+	if took := time.Since(start); took < 2*clcTimeout-time.Second || took > 2*clcTimeout+slack {
+		t.Errorf("no Confirm: ended after %v, want %v", took, 2*clcTimeout)
+	}
+	r.checkFailed(silent, "timeout waiting for CLC Confirm")
+	slow.checkEnded()
+	r.checkIdle()
+}
+
+// testClientSlowServer is testServerSlowClient for servers.
+func testClientSlowServer(t *testing.T) {
+	r := makeClientRig(t)
+	r.client.localPatience = patienceWithSlow
+	slow, came := r.begin()
+	silent, ended := r.begin()
+	start := time.Now()
+	time.Sleep(slowness)
+	slow.write(slow.encoded())
+	if m, err := readCLC(slow.tcp); err != nil {
+		t.Errorf("no answer to an Accept after %v: %v", slowness, err)
+	} else if _, ok := m.(clc.Confirm); !ok {
+		t.Errorf("the answer to an Accept after %v = %v, want a Confirm", slowness, m)
+	}
+	if res := <-came; res.err != nil {
+		t.Errorf("Dial of a slow server = %+v", res)
+	} else {
+		res.conn.Close()
+	}
+	res := <-ended
+	if took := time.Since(start); took < 2*clcTimeout-time.Second || took > 2*clcTimeout+slack {
+		t.Errorf("no Accept: ended after %v, want %v", took, 2*clcTimeout)
+	}
+	if res.err == nil || !strings.Contains(res.err.Error(), "timeout waiting for CLC Accept") {
+		t.Errorf("Dial of a silent server = %+v, want a timeout", res)
+	}
+	silent.checkEnded()
 	r.checkServes()
 	r.checkIdle()
 }
