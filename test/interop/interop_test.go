@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -149,6 +150,29 @@ func TestCheckCounters(t *testing.T) {
 	} {
 		if err := checkCounters(tt.counted, tt.c, tt.x); (err == nil) != tt.ok {
 			t.Errorf("%s: checkCounters(%v) = %v, want ok %t", tt.name, tt.counted, err, tt.ok)
+		}
+	}
+}
+
+// TestDeclinedByLinux shows which failures have a case tried again.
+func TestDeclinedByLinux(t *testing.T) {
+	found := fmt.Errorf("gosmc dump has 1 %w:\nCLC Decline v2 REGERR (0x09990003) os=Linux peer=43265@52:54:00:00:00:02", errFindings)
+	ours := fmt.Errorf("gosmc dump has 1 %w:\nCLC Decline v2 REGERR (0x09990003) os=z/OS", errFindings)
+	for _, tt := range []struct {
+		name string
+		c    testCase
+		err  error
+		want bool
+	}{
+		{"it did", testCase{conditions: lossy}, errors.Join(errors.New("fell back to TCP"), found), true},
+		{"where the guard is tried", testCase{conditions: caught}, found, true},
+		{"nothing failed", testCase{conditions: lossy}, nil, false},
+		{"something else failed", testCase{conditions: lossy}, errors.New("gosmc dump has 1 findings: NAK"), false},
+		{"another has declined", testCase{conditions: lossy}, ours, false},
+		{"without losses", testCase{}, found, false},
+	} {
+		if got := declinedByLinux(tt.c, tt.err); got != tt.want {
+			t.Errorf("%s: declinedByLinux = %t, want %t", tt.name, got, tt.want)
 		}
 	}
 }

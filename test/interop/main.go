@@ -184,6 +184,10 @@ func runInside(ctx context.Context, opt options) error {
 		began := time.Now()
 		l := &lab{vm: vm, dir: opt.inside, verbose: opt.verbose}
 		err := runCase(ctx, l, c)
+		for tries := 1; declinedByLinux(c, err) && tries < maxTries; tries++ {
+			l = &lab{vm: vm, dir: opt.inside, verbose: opt.verbose, notes: append(l.notes, "Linux has lost a buffer with its link and declined, again")}
+			err = runCase(ctx, l, c)
+		}
 		seconds := time.Since(began).Seconds()
 		if err == nil {
 			fmt.Printf("ok    %-28s %5.1f s  %s\n", c.name, seconds, strings.Join(l.notes, "; "))
@@ -213,6 +217,16 @@ func runInside(ctx context.Context, opt options) error {
 		return errCases
 	}
 	return nil
+}
+
+// maxTries is how often a case is tried for which Linux declines.
+const maxTries = 3
+
+// declinedByLinux reports whether a case that loses packets has ended since Linux declined a connection: it does a registration of memory again
+// when it goes back to a lost packet, which fails, and ends the link group. See docs/interop.md. That happens in one of some 150 connections.
+func declinedByLinux(c testCase, err error) bool {
+	const finding = "CLC Decline v2 REGERR (0x09990003) os=Linux" // of gosmc dump
+	return err != nil && c.lossy && strings.Contains(err.Error(), finding)
 }
 
 // cacheDir is where kernels are kept from run to run.
