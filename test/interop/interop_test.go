@@ -154,25 +154,31 @@ func TestCheckCounters(t *testing.T) {
 	}
 }
 
-// TestDeclinedByLinux shows which failures have a case tried again.
-func TestDeclinedByLinux(t *testing.T) {
+// TestFaultOfLinux shows which failures have a case tried again.
+func TestFaultOfLinux(t *testing.T) {
 	found := fmt.Errorf("gosmc dump has 1 %w:\nCLC Decline v2 REGERR (0x09990003) os=Linux peer=43265@52:54:00:00:00:02", errFindings)
-	ours := fmt.Errorf("gosmc dump has 1 %w:\nCLC Decline v2 REGERR (0x09990003) os=z/OS", errFindings)
+	others := fmt.Errorf("gosmc dump has 1 %w:\nCLC Decline v2 REGERR (0x09990003) os=z/OS", errFindings)
+	theirs, ours := fmt.Errorf("%w: %w", errTheirTurn, errStalled), fmt.Errorf("round 3: %w", errStalled)
+	still, more, again := map[string]uint64{"sent_pkts": 7}, map[string]uint64{"sent_pkts": 8}, map[string]uint64{"sent_pkts": 7, "completer_retry_err": 1}
 	for _, tt := range []struct {
 		name string
 		c    testCase
 		err  error
 		want bool
 	}{
-		{"it did", testCase{conditions: lossy}, errors.Join(errors.New("fell back to TCP"), found), true},
-		{"where the guard is tried", testCase{conditions: caught}, found, true},
+		{"Linux declined", testCase{conditions: lossy}, errors.Join(errors.New("fell back to TCP"), found), true},
+		{"Linux declined where the guard is tried", testCase{conditions: caught}, found, true},
 		{"nothing failed", testCase{conditions: lossy}, nil, false},
 		{"something else failed", testCase{conditions: lossy}, errors.New("gosmc dump has 1 findings: NAK"), false},
-		{"another has declined", testCase{conditions: lossy}, ours, false},
-		{"without losses", testCase{}, found, false},
+		{"another has declined", testCase{conditions: lossy}, others, false},
+		{"declined without losses", testCase{}, found, false},
+		{"the guest sends nothing, with nothing on its way", testCase{}, stalled(theirs, still, still, ""), true},
+		{"our send has not completed", testCase{}, stalled(ours, still, still, ""), false},
+		{"the guest sends, and we do not see it", testCase{}, stalled(theirs, still, more, ""), false},
+		{"the guest repeats", testCase{}, stalled(theirs, still, again, ""), false},
 	} {
-		if got := declinedByLinux(tt.c, tt.err); got != tt.want {
-			t.Errorf("%s: declinedByLinux = %t, want %t", tt.name, got, tt.want)
+		if got := faultOfLinux(tt.c, tt.err); (got != "") != tt.want {
+			t.Errorf("%s: faultOfLinux = %q, want one %t", tt.name, got, tt.want)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/wire"
@@ -96,8 +97,13 @@ func (e *endpoint) connect(r remote, mtu wire.MTU, rts rdma.RTS) error {
 	return e.qp.ReadyToSend(rts)
 }
 
+// stallTime is how long a completion may take: longer than all retries of either side.
+const stallTime = time.Minute
+
 // await returns the next completion.
 func (e *endpoint) await(ctx context.Context) (rdma.Completion, error) {
+	stalled := time.NewTimer(stallTime)
+	defer stalled.Stop()
 	for len(e.ready) == 0 {
 		room := make([]rdma.Completion, 2*queueDepth)
 		if n := e.cq.Poll(room); n != 0 {
@@ -106,6 +112,8 @@ func (e *endpoint) await(ctx context.Context) (rdma.Completion, error) {
 		}
 		select {
 		case <-e.cq.Channel():
+		case <-stalled.C:
+			return rdma.Completion{}, fmt.Errorf("%w for %v; queue pair %v: %+v", errStalled, stallTime, e.qp.State(), e.qp.Stats())
 		case <-ctx.Done():
 			return rdma.Completion{}, fmt.Errorf("no completion: %w; queue pair %v: %+v", context.Cause(ctx), e.qp.State(), e.qp.Stats())
 		}
@@ -114,6 +122,9 @@ func (e *endpoint) await(ctx context.Context) (rdma.Completion, error) {
 	e.ready = e.ready[1:]
 	return c, nil
 }
+
+// errStalled is in the error about a completion that does not come.
+var errStalled = errors.New("no completion")
 
 // awaitOK returns the next completion, which has to be good and what the caller says.
 func (e *endpoint) awaitOK(ctx context.Context, id uint64, op rdma.CompletionOp) (rdma.Completion, error) {

@@ -116,6 +116,9 @@ func (p pingPong) run(ctx context.Context, l *lab, dev *rdma.Device) error {
 	}
 
 	err = p.play(ctx, e, slot, l.loss)
+	if errors.Is(err, errStalled) {
+		err = l.pingPongStalled(ctx, err)
+	}
 	output, programErr := program()
 	if err = errors.Join(err, programErr); err != nil {
 		return err
@@ -127,6 +130,34 @@ func (p pingPong) run(ctx context.Context, l *lab, dev *rdma.Device) error {
 		return p.lastSend(ctx, e, l)
 	}
 	return nil
+}
+
+// errTheirTurn is in the error about a stall after the guest has acknowledged all that we have sent; errGuestSleeps, if its rxe has sent nothing more,
+// and so does not wait for an acknowledgement of ours.
+var (
+	errTheirTurn   = errors.New("it is the guest's turn")
+	errGuestSleeps = errors.New("rxe in the guest sleeps")
+)
+
+// pingPongStalled ends the guest's program, and adds to err what it was about.
+func (l *lab) pingPongStalled(ctx context.Context, err error) error {
+	const look = `for p in $(pidof ibv_rc_pingpong); do grep State /proc/$p/status; cat /proc/$p/stack; done; /bin/rdma res show qp`
+	before, countErr := l.guestCounters(ctx)
+	state, lookErr := l.vm.run(ctx, commandTimeout, look+"; sleep 5; "+look)
+	after, againErr := l.guestCounters(ctx)
+	_, killErr := l.vm.run(ctx, commandTimeout, "killall -9 ibv_rc_pingpong")
+	if more := errors.Join(countErr, lookErr, againErr, killErr); more != nil {
+		return errors.Join(err, more)
+	}
+	return stalled(err, before, after, state)
+}
+
+// stalled tells the fault of the guest's kernel, which it says nothing of, from ours.
+func stalled(err error, before, after map[string]uint64, state string) error {
+	if errors.Is(err, errTheirTurn) && before["sent_pkts"] == after["sent_pkts"] && before["completer_retry_err"] == after["completer_retry_err"] {
+		err = fmt.Errorf("%w: %w", errGuestSleeps, err)
+	}
+	return fmt.Errorf("%w\nthe guest: %v, five seconds later %v\n%s", err, before, after, state)
 }
 
 // startGuest starts ibv_rc_pingpong and returns the TCP connection with it, and a function that
@@ -234,6 +265,8 @@ func (p pingPong) play(ctx context.Context, e *endpoint, slot int, loss bool) er
 		for arrived := false; !arrived || sending && !(last && loss); {
 			c, err := e.await(ctx)
 			switch {
+			case errors.Is(err, errStalled) && !sending:
+				return fmt.Errorf("round %d: %w: %w", round, errTheirTurn, err)
 			case err != nil:
 				return fmt.Errorf("round %d: %w", round, err)
 			case c.Status != rdma.StatusOK:
