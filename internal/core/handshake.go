@@ -333,11 +333,19 @@ func (h *Handshake) LinkStep(now time.Time, s LinkStep, out []Output) []Output {
 	return out
 }
 
+// AwaitsCLC reports whether nothing can happen before the peer's next CLC message.
+func (h *Handshake) AwaitsCLC() bool {
+	switch h.state {
+	case HandshakeAwaitProposal, HandshakeAwaitAccept, HandshakeAwaitConfirm:
+		return true
+	}
+	return false
+}
+
 // WaitOn waits for the next CLC message for another [HandshakeTimeout] from now on, as the caller knows that the peer may only be slow: that
 // the client's turn has not come, or that a process of this machine lives. In states that await none it changes nothing.
 func (h *Handshake) WaitOn(now time.Time, out []Output) []Output {
-	switch h.state { // rule: TestHandshakeWaitOn
-	case HandshakeAwaitProposal, HandshakeAwaitAccept, HandshakeAwaitConfirm:
+	if h.AwaitsCLC() { // rule: TestHandshakeWaitOn
 		return h.setState(now, h.state, out)
 	}
 	return out

@@ -54,7 +54,7 @@ type handshake struct {
 
 	patient time.Time // until when a silent peer is waited for again and again, see peerMayBeSlow
 	end     time.Time // of all patience with a client, zero for none
-	err error     // of the end, nil if the connection can be used
+	err     error     // of the end, nil if the connection can be used
 
 	engine core.Handshake
 	caps   core.Capabilities
@@ -273,16 +273,7 @@ func (s *handshake) localPeer() *ism.Peer {
 // peerMayBeSlow reports whether the CLC message for which there is no time left may still come from a process of this machine.
 func (s *handshake) peerMayBeSlow(now time.Time) bool {
 	peer := s.localPeer()
-	return peer != nil && peer.Err() == nil && now.Before(s.patient) && s.awaitsCLC() // rule: TestSilence: now.Before(s.patient) -> false
-}
-
-// awaitsCLC reports whether it is the peer's turn to send a CLC message.
-func (s *handshake) awaitsCLC() bool {
-	switch s.core.State() {
-	case core.HandshakeAwaitProposal, core.HandshakeAwaitAccept, core.HandshakeAwaitConfirm:
-		return true
-	}
-	return false
+	return peer != nil && peer.Err() == nil && now.Before(s.patient) && s.core.AwaitsCLC() // rule: TestSilence: now.Before(s.patient) -> false
 }
 
 // enterTurn counts a client of SMC-R among those of its peer.
