@@ -84,7 +84,7 @@ static void mend(const struct call *c)
 	struct ring *r = c->r;
 	struct end *e;
 
-	if (__atomic_load_n(&r->side->lock, __ATOMIC_SEQ_CST) != ring_thread())
+	if (!ring_locked(r))
 		return;
 	e = end_at(c->fd);
 	if (!e || (c->out ? e->out : e->in) != r || !end_is(c->fd, e)) {

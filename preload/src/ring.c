@@ -299,6 +299,9 @@ void ring_exit_from(struct ring *r, uintptr_t frame)
 	ring_left(r);
 }
 
+/* In the lock beside the thread ID, as in a robust futex of the C library: somebody sleeps until it is free. */
+#define LOCK_AWAITED 0x80000000u
+
 /*
  * ring_lock takes the lock of one side, from a dead owner if it must. False: this thread has it, and was
  * interrupted by a signal whose handler we are in.
@@ -306,27 +309,37 @@ void ring_exit_from(struct ring *r, uintptr_t frame)
 bool ring_lock(struct ring *r)
 {
 	uint32_t *lock = &r->side->lock;
-	uint32_t me = ring_thread();
+	uint32_t me = ring_thread(), awaited = 0;
 
 	for (unsigned turn = 0;; turn++) {
 		uint32_t owner = 0;
-		struct timespec wait = {.tv_nsec = 10000000};
+		struct timespec wait = {.tv_nsec = 10000000}; /* then it is looked whether the owner lives */
 
-		if (__atomic_compare_exchange_n(lock, &owner, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		/* Who has slept does not know whether others do. */
+		if (__atomic_compare_exchange_n(lock, &owner, me | awaited, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			return true;
-		if (owner == me)
+		if ((owner & ~LOCK_AWAITED) == me)
 			return false;
 		if (turn < 64)
 			continue;
-		if (turn % 8 == 0 && SYS(tkill, owner, 0) == -ESRCH &&
-		    __atomic_compare_exchange_n(lock, &owner, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+		awaited = LOCK_AWAITED;
+		if (turn % 8 == 0 && SYS(tkill, owner & ~LOCK_AWAITED, 0) == -ESRCH &&
+		    __atomic_compare_exchange_n(lock, &owner, me | awaited, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			/* It may have been in the middle: neither bytes nor tokens are sure to be counted. */
 			if (r->side->state != RING_ENDED)
 				r->side->state = RING_BROKEN;
 			return true;
 		}
-		SYS(futex, lock, FUTEX_WAIT, owner, &wait, NULL, 0);
+		if ((owner & LOCK_AWAITED) ||
+		    __atomic_compare_exchange_n(lock, &owner, owner | LOCK_AWAITED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			SYS(futex, lock, FUTEX_WAIT, owner | LOCK_AWAITED, &wait, NULL, 0);
 	}
+}
+
+/* ring_locked reports whether this thread has the lock of the side. */
+bool ring_locked(const struct ring *r)
+{
+	return (__atomic_load_n(&r->side->lock, __ATOMIC_SEQ_CST) & ~LOCK_AWAITED) == ring_thread();
 }
 
 /* ring_try is ring_lock for who need not have it. */
@@ -345,8 +358,10 @@ struct ring **ring_where(unsigned slot)
 
 void ring_unlock(struct ring *r)
 {
-	/* Who waits looks again after 10 ms by itself; it is rare that somebody does. */
-	__atomic_store_n(&r->side->lock, 0, __ATOMIC_SEQ_CST);
+	uint32_t *lock = &r->side->lock;
+
+	if (__atomic_exchange_n(lock, 0, __ATOMIC_SEQ_CST) & LOCK_AWAITED)
+		SYS(futex, lock, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 /* ring_broken resets a connection whose other side has written what it must not. The lock is held. */

@@ -81,7 +81,7 @@ struct control {
 
 /* What the processes of one side share, which fork has made out of one. The other side cannot see it. */
 struct ring_side {
-	uint32_t lock; /* thread ID */
+	uint32_t lock; /* thread ID, and LOCK_AWAITED */
 	uint32_t state;
 	uint64_t cursor; /* the head, or the tail */
 	uint64_t tail;	 /* of the writer: what the reader had taken when it was last asked */
@@ -173,6 +173,7 @@ bool ring_enter_from(struct ring *const *where, struct ring **out, uintptr_t fra
 void ring_exit_from(struct ring *r, uintptr_t frame);
 void ring_left(struct ring *r);
 bool ring_lock(struct ring *r);
+bool ring_locked(const struct ring *r);
 void ring_unlock(struct ring *r);
 void ring_broken(struct ring *r, int fd);
 bool ring_alone(const struct ring *r);
