@@ -89,6 +89,49 @@ func TestRingsIdle(t *testing.T) {
 	}
 }
 
+// TestRingsBeginAnew has connections carry as much as fills their rings twice, a part at a time, which is read before the next: what they have of their rings
+// is what two parts take.
+func TestRingsBeginAnew(t *testing.T) {
+	library := committedLibrary(t)
+	program := filepath.Join(t.TempDir(), "idle")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, "testdata/idle.c")
+	const (
+		many = 40
+		part = 64 << 10
+		most = many * (4*4<<10 + 2*2*part) // shared memory is counted at both ends, which this process has
+	)
+	s := newTestSupervisor(t)
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	cmd := exec.CommandContext(ctx, program, "poll", strconv.Itoa(many), strconv.Itoa(2<<20))
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+library, EnvSocket+"="+s.path, "AHEAD="+strconv.Itoa(part))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer stop()
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatal("the program has ended")
+	}
+	if n := sharedMemory(t, cmd.Process.Pid); n > most || n < many*part {
+		t.Errorf("%d bytes of shared memory, want %d to %d", n, many*part, most)
+	}
+	fmt.Fprintln(in)
+	if !lines.Scan() || lines.Text() != "done" {
+		t.Errorf("the program says %q", lines.Text())
+	}
+}
+
 // TestRingsIdleStruck has a signal end a call that waits, though it comes while the library gives memory of rings back.
 func TestRingsIdleStruck(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "struck")

@@ -16,6 +16,7 @@ import (
 //	     8     4  size       of the data, a power of two
 //	    64     8  pub        see below
 //	    72     4  processor  of the writer, counted from 1; 0: not known; bit 31: more is to follow
+//	    80     8  base       added to the number of a byte it has its place, modulo size; changes while the ring is empty
 //	   128     8  tail       what the reader has taken, modulo 2^40
 //	   192     4  wanted     the writer waits for room
 //	   256     4  attached   see the constants
@@ -23,12 +24,13 @@ import (
 //
 // Words are in host order.
 const (
-	ringMagic = 0x31306d7267736f67
+	ringMagic = 0x32306d7267736f67
 
 	ringAtMagic     = 0
 	ringAtSize      = 8
 	ringAtPub       = 64
 	ringAtProcessor = 72
+	ringAtBase      = 80
 	ringAtTail      = 128
 	ringAtWanted    = 192
 	ringAtAttached  = 256
@@ -140,14 +142,20 @@ func (r *ring) attach(have, want uint32) bool {
 	return r.word32(ringAtAttached).CompareAndSwap(have, want)
 }
 
+// place is where the data have byte n.
+func (r *ring) place(n uint64) uint64 { return (n + r.word(ringAtBase).Load()) & (r.size - 1) }
+
+// begin has an empty ring have byte n at a place.
+func (r *ring) begin(n, place uint64) { r.word(ringAtBase).Store(place - n) }
+
 // put copies bytes to where byte n of the ring is, round its end.
 func (r *ring) put(n uint64, b []byte) {
 	data := r.memory[ringAtData:]
-	copy(data, b[copy(data[n&(r.size-1):], b):])
+	copy(data, b[copy(data[r.place(n):], b):])
 }
 
 // get is put, the other way.
 func (r *ring) get(n uint64, b []byte) {
 	data := r.memory[ringAtData:]
-	copy(b[copy(b, data[n&(r.size-1):]):], data)
+	copy(b[copy(b, data[r.place(n):]):], data)
 }

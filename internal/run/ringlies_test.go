@@ -270,7 +270,7 @@ func (l *ringLiar) word(which, place int) *atomic.Uint64 {
 	if r == nil {
 		return nil
 	}
-	return r.word([]int{ringAtPub, ringAtTail, ringAtWanted, ringAtAttached, ringAtSize, ringAtMagic, ringAtProcessor}[place%7])
+	return r.word([]int{ringAtPub, ringAtTail, ringAtWanted, ringAtAttached, ringAtSize, ringAtMagic, ringAtProcessor, ringAtBase}[place%8])
 }
 
 // values are what a liar writes: each of them is added, or'ed, or put in the place of what was there.

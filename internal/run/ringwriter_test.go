@@ -172,6 +172,9 @@ func (w *ringWriter) joined(b []byte) (int, error) {
 		return 0, w.fill()
 	}
 	n := min(room, uint64(len(b)))
+	if room == w.out.size && w.rand.IntN(2) == 0 {
+		w.out.begin(w.head, w.rand.Uint64())
+	}
 	w.out.put(w.head, b[:n])
 	head := (w.head + n) & pubHead
 	for {

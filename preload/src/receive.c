@@ -74,7 +74,7 @@ static void peek_ring(struct ring *r, int fd, uint64_t pub, struct span *s, size
 {
 	size_t all = used(r, pub);
 	size_t n = all < s->left ? all : s->left;
-	size_t at = (size_t)(r->side->cursor & (r->size - 1));
+	size_t at = ring_place(r, r->side->cursor);
 	size_t first = r->size - at < n ? r->size - at : n;
 
 	if (all > r->size)
@@ -245,8 +245,7 @@ static void make_room(struct ring *r, int fd)
 static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience, bool *armed)
 {
 	uint64_t pub = pub_load(r);
-	size_t n, first;
-	size_t at = (size_t)(r->side->cursor & (r->size - 1));
+	size_t n, first, at;
 
 	if (pub & PUB_LOOK) /* of another thread */
 		pub = __atomic_and_fetch(&r->h->pub, ~PUB_LOOK, __ATOMIC_SEQ_CST);
@@ -265,6 +264,7 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 	}
 	if (n > s->left)
 		n = s->left;
+	at = ring_place(r, r->side->cursor); /* after pub: the base was there before the bytes */
 	first = r->size - at < n ? r->size - at : n;
 	if (!(flags & MSG_TRUNC)) {
 		struct span rest = *s;
@@ -707,7 +707,7 @@ bool receive_hand(struct ring *r, int fd, int rest, uint16_t *tokens, uint64_t *
 		pub = pub_load(r);
 	while (!(pub & PUB_WRITER_LEFT) && !pub_swap(r, &pub, (pub & ~(PUB_ARMED | PUB_LOOK)) | PUB_READER_LEFT));
 	n = used(r, pub);
-	at = (size_t)(side->cursor & (r->size - 1));
+	at = ring_place(r, side->cursor);
 	first = r->size - at < n ? r->size - at : n;
 	if (n > r->size || !keep(rest, r->data + at, first, length) || !keep(rest, r->data, n - first, length)) {
 		ring_broken(r, fd);

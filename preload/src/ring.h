@@ -13,7 +13,7 @@
 #include <sys/uio.h>
 #include <time.h>
 
-#define RING_MAGIC 0x31306d7267736f67ull
+#define RING_MAGIC 0x32306d7267736f67ull
 #define RING_PAGE 4096
 #define RING_BYTES (1u << 20)
 #define RING_BYTES_ANSWERS (16u << 10) /* of a direction of small answers: the processor's cache keeps it */
@@ -28,14 +28,17 @@ struct ring_header {
 	uint8_t pad0[52];
 	uint64_t pub; /* PUB_ below: written by the writer, and by the reader who arms or leaves */
 	uint32_t processor; /* one more than that of the writer when it last wrote, with PROCESSOR_MORE; 0: not known */
-	uint8_t pad1[52];
+	uint8_t pad1[4];
+	uint64_t base; /* added to the number of a byte it has its place; the writer changes it while the ring is empty */
+	uint8_t pad2[40];
 	uint64_t tail; /* what the reader has taken; written by the reader */
-	uint8_t pad2[56];
+	uint8_t pad3[56];
 	uint32_t wanted; /* the writer waits for room */
-	uint8_t pad3[60];
+	uint8_t pad4[60];
 	uint32_t attached; /* enum attached */
 };
 _Static_assert(offsetof(struct ring_header, pub) == 64, "pub");
+_Static_assert(offsetof(struct ring_header, base) == 80, "base");
 _Static_assert(offsetof(struct ring_header, tail) == 128, "tail");
 _Static_assert(offsetof(struct ring_header, wanted) == 192, "wanted");
 _Static_assert(offsetof(struct ring_header, attached) == 256, "attached");
@@ -184,6 +187,12 @@ uint64_t ring_now(void);
 static inline uint64_t pub_load(const struct ring *r)
 {
 	return __atomic_load_n(&r->h->pub, __ATOMIC_SEQ_CST);
+}
+
+/* ring_place is where the data have byte n. Both sides can change the base, so it is read once for each copy. */
+static inline size_t ring_place(const struct ring *r, uint64_t n)
+{
+	return (size_t)((n + __atomic_load_n(&r->h->base, __ATOMIC_RELAXED)) & (r->size - 1));
 }
 
 static inline bool pub_swap(struct ring *r, uint64_t *have, uint64_t want)

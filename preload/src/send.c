@@ -296,13 +296,30 @@ static void outgrow(struct end *e, struct ring *r, int fd)
 	leaves(r, fd);
 }
 
+#define ROUND (64u << 10)
+
+/*
+ * begin_anew has an empty ring begin with its first page again, before n bytes are written that would go beyond the next ROUND bytes. Where the reader keeps up, a connection so has
+ * 128 KiB of memory at most and not all of its ring, and they are in the processor's cache: pages that are written and read for the first time cost more than TCP does. The reader sees
+ * the base with the bytes, which are published after it. Returned is the place of the first byte.
+ */
+static size_t begin_anew(struct ring *r, uint64_t at, size_t n)
+{
+	size_t place = ring_place(r, at);
+
+	if (place == 0 || (((place ^ (place + n)) < ROUND) && !shake(2)) || space(r) != r->size)
+		return place;
+	__atomic_store_n(&r->h->base, (0 - at) & PUB_HEAD, __ATOMIC_RELEASE);
+	return 0;
+}
+
 /* turn_joined writes into the ring what there is room for. */
 static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span *s, int flags)
 {
 	uint64_t at = r->side->cursor;
 	uint64_t room = r->size - ((at - r->side->tail) & PUB_HEAD); /* at least */
 	bool dead = false;
-	size_t n, first;
+	size_t n, first, place;
 
 	if (room < s->left && (room < r->size / 2 || r->size == RING_BYTES_ANSWERS))
 		room = space(r);
@@ -335,10 +352,11 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 	}
 	n = s->left < room ? s->left : (size_t)room;
 	n = shake_cut(n < PIECE ? n : PIECE);
-	first = r->size - (size_t)(at & (r->size - 1));
+	place = begin_anew(r, at, n);
+	first = r->size - place;
 	if (first > n)
 		first = n;
-	span_copy(s, r->data + (at & (r->size - 1)), first, true);
+	span_copy(s, r->data + place, first, true);
 	if (n > first) {
 		struct span rest = *s;
 

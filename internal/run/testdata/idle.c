@@ -23,11 +23,12 @@
 
 #define MOST 1000
 #define PART 65536
-#define AHEAD (2 * PART) /* of who reads */
+#define AHEAD (12 * PART) /* of who reads, unless the environment says otherwise: as long as the ring is not empty it goes on behind what is there */
 
 static int client[MOST], server[MOST];
 static uint64_t wrote[MOST], took[MOST];
 static int many;
+static uint64_t ahead = AHEAD;
 static char out[PART], in[PART];
 
 static void fail(const char *what)
@@ -65,7 +66,7 @@ static void carry(int i, uint64_t bytes)
 	while (took[i] < until) {
 		ssize_t n = 1;
 
-		for (piece = wrote[i] + AHEAD; wrote[i] < until && wrote[i] < piece && n > 0;) {
+		for (piece = wrote[i] + ahead; wrote[i] < until && wrote[i] < piece && n > 0;) {
 			size_t part = until - wrote[i] < PART ? (size_t)(until - wrote[i]) : PART;
 
 			for (size_t k = 0; k < part; k++)
@@ -184,6 +185,8 @@ int main(int argc, char **argv)
 	if (many < 1 || many > MOST)
 		return 2;
 	bytes = strtoull(argv[3], NULL, 10);
+	if (getenv("AHEAD"))
+		ahead = strtoull(getenv("AHEAD"), NULL, 10);
 	if (!strcmp(how, "signals")) { /* all that there are end a receive */
 		struct sigaction a = {.sa_handler = ring};
 
