@@ -170,6 +170,7 @@ struct settings {
 	bool letters;	  /* the directory of supervisors is ours alone: what is there can be believed */
 	bool rings;	  /* unless GOSMC_RUN_RINGS says no */
 	uint64_t ring_after; /* bytes in-band before a ring joins: GOSMC_RING_AFTER */
+	uint64_t bulk_after; /* the same where many bytes are the only reason for one: GOSMC_RUN_RING_AFTER, without GOSMC_RING_AFTER */
 	uint64_t memory;     /* bytes of the rings of a process, at most; 0: no more than there are rings. GOSMC_MEMORY, GOSMC_RUN_MEMORY */
 	int queue;	     /* bytes that a socket may hold, as SO_SNDBUF has them */
 	uid_t uid;	  /* of the program when it was started; it may be another one now */

@@ -296,11 +296,11 @@ static void outgrow(struct end *e, struct ring *r, int fd)
 	leaves(r, fd);
 }
 
-#define ROUND (64u << 10)
+#define ROUND (16u << 10)
 
 /*
  * begin_anew has an empty ring begin with its first page again, before n bytes are written that would go beyond the next ROUND bytes. Where the reader keeps up, a connection so has
- * 128 KiB of memory at most and not all of its ring, and they are in the processor's cache: pages that are written and read for the first time cost more than TCP does. The reader sees
+ * as much memory as its largest write and 16 KiB, not all of its ring, and that is in the processor's cache: pages that are written and read for the first time cost more than TCP does. The reader sees
  * the base with the bytes, which are published after it. Returned is the place of the first byte.
  */
 static size_t begin_anew(struct ring *r, uint64_t at, size_t n)
@@ -533,7 +533,7 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 				return send_refused(e, fd, s.left, flags);
 			return all == s.left ? n : (ssize_t)(all - s.left);
 		}
-		if (e->sent < settings.ring_after)
+		if (e->sent < settings.ring_after || e->sent < settings.bulk_after)
 			__atomic_fetch_add(&e->sent, (uint64_t)n, __ATOMIC_RELAXED);
 		span_skip(&s, (size_t)n);
 		if (s.left == 0 || known <= SPAN_PARTS || (size_t)n == before)

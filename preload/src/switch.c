@@ -56,12 +56,19 @@ static bool answers(const struct end *e)
 	return __atomic_load_n(&e->answers, __ATOMIC_RELAXED) == ANSWERS && !(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM);
 }
 
+/*
+ * worth says whether a direction is to have a ring, if n bytes are to be sent. To make one and to touch its pages for the first time costs as much as to send some 100 KiB
+ * in-band, so a direction that only carries bytes has to have carried more.
+ */
 bool worth(const struct end *e, size_t n)
 {
-	if (!shaking() && __atomic_load_n(&e->sent, __ATOMIC_RELAXED) + n < settings.ring_after)
+	uint64_t sent = __atomic_load_n(&e->sent, __ATOMIC_RELAXED) + n;
+
+	if (!shaking() && sent < settings.ring_after)
 		return false;
-	return n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK || __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES || answers(e) ||
-	       shake(3);
+	if (__atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES || answers(e) || shake(3))
+		return true;
+	return (sent >= settings.bulk_after || shaking()) && (n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK);
 }
 
 /*
@@ -90,7 +97,9 @@ bool offer(struct end *e, int fd, const struct span *s)
 		/* Who is to send by itself has said so before it looked for a ring, and we look after we have shown ours. */
 		sent = end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) && mark(r, fd, s, n, memfd);
 		SYS(close, memfd);
-		if (!sent) {
+		if (sent) { /* what goes in-band until the reader has the ring is not counted */
+			__atomic_store_n(&e->sent, settings.ring_after > settings.bulk_after ? settings.ring_after : settings.bulk_after, __ATOMIC_RELAXED);
+		} else {
 			__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
 			r->side->state = RING_ENDED; /* a process that was forked just now sees it */
 			end_forget(&e->out, r);

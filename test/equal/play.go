@@ -32,7 +32,7 @@ func modes(seed uint64) []mode {
 	return []mode{
 		{name: "bare", environ: []string{"EQUAL_BARE=1"}},
 		{name: "in-band", moved: true, environ: []string{"GOSMC_RING_AFTER=1TiB"}},
-		{name: "rings", moved: true},
+		{name: "rings", moved: true, environ: []string{"GOSMC_RING_AFTER=1B"}},
 		{name: "shaken", moved: true, environ: []string{"GOSMC_RUN_SHAKE=" + strconv.FormatUint(seed%1_000_000+1, 10)}, most: smallMost},
 	}
 }

@@ -1,0 +1,15 @@
+package run
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// TestRingAfter has a direction that only carries bytes stay in-band until it has carried what 'gosmc run' says, and then go over. A policy counts in its place.
+func TestRingAfter(t *testing.T) {
+	library := committedLibrary(t)
+	s := newTestSupervisor(t)
+	path := filepath.Join(t.TempDir(), "after")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", path, "testdata/after.c")
+	runRings(t, path, []string{"bulk", "turns"}, 1, EnvRingAfter+"=262144", "LD_PRELOAD="+library, EnvSocket+"="+s.path)
+}
