@@ -3,19 +3,14 @@ package smc
 import (
 	"context"
 	"net"
-	"os"
 	"testing"
 
-	"go.uber.org/goleak"
 	"golang.org/x/net/nettest"
 
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-func TestMain(m *testing.M) {
-	remove := smctest.ClearEnvironment()
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) { remove(); os.Exit(code) }))
-}
+func TestMain(m *testing.M) { smctest.Main(m) }
 
 // newHost returns a host with a run directory of its own, which is closed with the test.
 func newHost(tb testing.TB, config Config) *Host {

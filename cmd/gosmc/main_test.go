@@ -35,12 +35,7 @@ func TestMain(m *testing.M) {
 	default:
 		os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	os.Setenv(childOfTest, "1")
-	remove := smctest.ClearEnvironment()
-	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each child takes a second to end
-	code := m.Run()
-	remove()
-	os.Exit(code)
+	smctest.MainChildren(m, childOfTest)
 }
 
 type outcome struct {

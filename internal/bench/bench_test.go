@@ -43,12 +43,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Setenv(childOfTest, "1")
-	remove := smctest.ClearEnvironment()
-	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each child takes a second to end
-	code := m.Run()
-	remove()
-	os.Exit(code)
+	smctest.MainChildren(m, childOfTest)
 }
 
 // golden compares v as JSON with a file in testdata.

@@ -8,19 +8,10 @@ import (
 	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-func TestMain(m *testing.M) {
-	// The runtime opens its poller at first use and keeps it, which must not look like a leak.
-	if r, w, err := os.Pipe(); err == nil {
-		r.Close()
-		w.Close()
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { smctest.Main(m) }
 
 // nobody is a user that owns nothing here.
 const nobody = 65534

@@ -1,35 +1,9 @@
 package rdma
 
 import (
-	"fmt"
-	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/gosmc/smc/internal/smctest"
 )
 
-// TestMain runs the tests and looks for goroutines and descriptors that they leave.
-func TestMain(m *testing.M) {
-	// The runtime opens its poller at first use and keeps it, which must not look like a leak.
-	if r, w, err := os.Pipe(); err == nil {
-		r.Close()
-		w.Close()
-	}
-	before := countDescriptors()
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if after := countDescriptors(); code == 0 && after > before {
-			fmt.Fprintf(os.Stderr, "%d descriptors are open after the tests, %d before\n", after, before)
-			code = 1
-		}
-		os.Exit(code)
-	}))
-}
-
-// countDescriptors returns the number of open descriptors, with one for looking.
-func countDescriptors() int {
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		panic(err)
-	}
-	return len(list)
-}
+func TestMain(m *testing.M) { smctest.MainDescriptors(m) }

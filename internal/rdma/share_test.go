@@ -398,7 +398,7 @@ func TestHandOnLies(t *testing.T) {
 // TestShareErrors opens devices with shares that are none.
 func TestShareErrors(t *testing.T) {
 	addr := randomLoopback()
-	before := countDescriptors()
+	before := smctest.CountDescriptors()
 	for name, change := range map[string]func(*Share){
 		"no numbers":      func(s *Share) { s.Count = 0 },
 		"few numbers":     func(s *Share) { s.Count = minShare - 1 },
@@ -426,7 +426,7 @@ func TestShareErrors(t *testing.T) {
 		d.Close()
 		t.Error("opened on an address that is not here")
 	}
-	if after := countDescriptors(); after > before {
+	if after := smctest.CountDescriptors(); after > before {
 		t.Errorf("%d descriptors, %d before", after, before)
 	}
 }

@@ -1,15 +1,9 @@
 package survey
 
 import (
-	"os"
 	"testing"
 
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-func TestMain(m *testing.M) {
-	remove := smctest.ClearEnvironment()
-	code := m.Run()
-	remove()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { smctest.Main(m) }
