@@ -52,8 +52,8 @@ type terms struct {
 // Its methods are called by one goroutine at a time.
 type carrier interface {
 	// startLink begins the first contact of SMC-R: the server sends CONFIRM LINK, the client awaits it. It does not
-	// wait: what becomes of the link is told, from any goroutine. An error ends it.
-	startLink(r core.Result, tell func(news)) error
+	// wait: each step of the link is told, from any goroutine. An error ends it.
+	startLink(r core.Result, tell func(core.LinkStep)) error
 
 	// attach reaches the peer's buffer as told in its last message, unless prepare has. An error that matches
 	// errGone says that there is no peer any more.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/wire"
@@ -88,31 +87,28 @@ func (c *clcReader) take() []byte {
 	return b
 }
 
-// News is something that core is to be told about the first link of SMC-R, such as (*core.Handshake).LinkUp.
-type news func(h *core.Handshake, now time.Time, out []core.Output) []core.Output
-
-// linkNews is how a handshake, which waits for a CLC message, learns of its link. Both matter at the same time:
+// A linkNews has the steps of the first link of SMC-R for a handshake, which waits for a CLC message. Both matter at the same time:
 // "a Decline" may come in place of any message of LLC (RFC 7609 C.3).
 type linkNews struct {
 	tcp *net.TCPConn
 
 	mu   sync.Mutex
-	list []news        // yet to be told
-	wake chan struct{} // closed by the next news; nil unless somebody waits
-	over bool          // the handshake is: its deadlines are no longer ours to move
+	list []core.LinkStep // yet to be told
+	wake chan struct{}   // closed by the next news; nil unless somebody waits
+	over bool            // the handshake is: its deadlines are no longer ours to move
 }
 
 // errNews is what a read returns because there are news.
 var errNews = errors.New("news of the link")
 
-// tell hands news to the handshake, and interrupts its read. Any goroutine may call it, at any time.
-func (l *linkNews) tell(n news) {
+// tell hands a step to the handshake, and interrupts its read. Any goroutine may call it, at any time.
+func (l *linkNews) tell(step core.LinkStep) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over {
 		return
 	}
-	l.list = append(l.list, n)
+	l.list = append(l.list, step)
 	if l.wake != nil {
 		close(l.wake)
 		l.wake = nil
@@ -148,7 +144,7 @@ func (l *linkNews) wait(ctx context.Context, gone <-chan struct{}) bool {
 }
 
 // take returns what is to be told, oldest first.
-func (l *linkNews) take() []news {
+func (l *linkNews) take() []core.LinkStep {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := l.list

@@ -398,8 +398,8 @@ func (s *handshake) notCLC() {
 
 // takeNews tells core what has become of the link.
 func (s *handshake) takeNews(now time.Time) {
-	for _, tell := range s.news.take() {
-		s.queue = tell(s.core, now, s.queue)
+	for _, step := range s.news.take() {
+		s.queue = s.core.LinkStep(now, step, s.queue)
 	}
 }
 

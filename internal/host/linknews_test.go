@@ -30,8 +30,8 @@ import (
 type fakeWay struct {
 	gid    wire.GID
 	w      *tcpwatch.Watcher
-	linked chan func(news) // has what tells the handshake of its link, once that begins
-	done   chan struct{}   // closed when its link group has ended
+	linked chan func(core.LinkStep) // has what tells the handshake of its link, once that begins
+	done   chan struct{}            // closed when its link group has ended
 
 	released func() // called when the carrier is; nil: nothing
 }
@@ -42,7 +42,7 @@ func newFakeWay(t *testing.T) *fakeWay {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.Close)
-	return &fakeWay{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(news), 1), done: make(chan struct{})}
+	return &fakeWay{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(core.LinkStep), 1), done: make(chan struct{})}
 }
 
 func (w *fakeWay) mode() core.Mode                         { return core.SMCR }
@@ -80,7 +80,7 @@ type fakeCarrier struct {
 	way *fakeWay
 }
 
-func (c *fakeCarrier) startLink(_ core.Result, tell func(news)) error {
+func (c *fakeCarrier) startLink(_ core.Result, tell func(core.LinkStep)) error {
 	c.way.linked <- tell
 	return nil
 }
@@ -180,7 +180,7 @@ func (r *linkRig) write(b []byte) {
 }
 
 // tell waits for the link to begin, and says what becomes of it.
-func (r *linkRig) tell(list ...news) {
+func (r *linkRig) tell(list ...core.LinkStep) {
 	r.t.Helper()
 	select {
 	case tell := <-r.way.linked:
@@ -209,10 +209,8 @@ func (r *linkRig) checkMode(mode Mode, reason clc.Diagnosis, byPeer bool) {
 	}
 }
 
-func linkFailed(why clc.Diagnosis) news {
-	return func(h *core.Handshake, now time.Time, out []core.Output) []core.Output {
-		return h.LinkFailed(now, why, out)
-	}
+func linkFailed(why clc.Diagnosis) core.LinkStep {
+	return core.LinkStep{Kind: core.StepFailed, Why: why}
 }
 
 func tcpPair(t *testing.T) (client, server *net.TCPConn) {
@@ -257,8 +255,8 @@ var fallBackDecline = clc.Decline{Version: clc.V2, PeerID: wire.PeerID{9}, Diagn
 // the link is under way.
 func TestLinkNews(t *testing.T) {
 	smctest.CheckLeaks(t)
-	requested, up := news((*core.Handshake).LinkRequested), news((*core.Handshake).LinkUp)
-	replied, confirmed := news((*core.Handshake).LinkReplied), news((*core.Handshake).LinkConfirmed)
+	requested, up := core.LinkStep{Kind: core.StepRequested}, core.LinkStep{Kind: core.StepUp}
+	replied, confirmed := core.LinkStep{Kind: core.StepReplied}, core.LinkStep{Kind: core.StepConfirmed}
 	for _, role := range []core.Role{core.RoleClient, core.RoleServer} {
 		t.Run(role.String()+", link up", func(t *testing.T) {
 			r := newLinkRig(t, role)
@@ -278,7 +276,7 @@ func TestLinkNews(t *testing.T) {
 			b := fallBackDecline.Append(nil)
 			for i := range b[1:] {
 				r.write(b[i : i+1])
-				r.tell(func(_ *core.Handshake, _ time.Time, out []core.Output) []core.Output { return out }) // interrupts
+				r.tell(core.LinkStep{}) // interrupts
 			}
 			r.write(append(b[len(b)-1:len(b):len(b)], "and the application"...))
 			r.checkMode(ModeTCP, clc.DiagTimeoutConfirmLink, true)
@@ -331,13 +329,13 @@ func TestLinkNews(t *testing.T) {
 // over the link.
 func TestLinkNewsEOF(t *testing.T) {
 	smctest.CheckLeaks(t)
-	nothing := news(func(_ *core.Handshake, _ time.Time, out []core.Output) []core.Output { return out })
+	nothing := core.LinkStep{}
 	for _, role := range []core.Role{core.RoleClient, core.RoleServer} {
 		t.Run(role.String(), func(t *testing.T) {
 			r := newLinkRig(t, role)
 			r.tcp.CloseWrite()
-			for _, n := range []news{nothing, (*core.Handshake).LinkRequested, nothing, (*core.Handshake).LinkReplied, (*core.Handshake).LinkConfirmed, (*core.Handshake).LinkUp} {
-				r.tell(n)
+			for _, kind := range []core.LinkStepKind{0, core.StepRequested, 0, core.StepReplied, core.StepConfirmed, core.StepUp} {
+				r.tell(core.LinkStep{Kind: kind})
 			}
 			r.checkMode(ModeSMCR, 0, false)
 		})

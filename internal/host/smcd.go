@@ -94,7 +94,7 @@ func (c *smcdCarrier) attach(ctx context.Context, r core.Result) error {
 	return nil
 }
 
-func (c *smcdCarrier) startLink(core.Result, func(news)) error { return errNoLinks }
+func (c *smcdCarrier) startLink(core.Result, func(core.LinkStep)) error { return errNoLinks }
 
 func (c *smcdCarrier) stream() stream.Config {
 	cfg := stream.Config{

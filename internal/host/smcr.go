@@ -356,7 +356,7 @@ func (c *smcrCarrier) takeElement(p *clc.ParamsR) error {
 	return nil
 }
 
-func (c *smcrCarrier) startLink(r core.Result, tell func(news)) error {
+func (c *smcrCarrier) startLink(r core.Result, tell func(core.LinkStep)) error {
 	return c.group.start(c, r, tell)
 }
 

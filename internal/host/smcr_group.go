@@ -46,16 +46,16 @@ type smcrGroup struct {
 	upLinks atomic.Int32 // that connections may use, see smcrLink.counts
 
 	mu         sync.Mutex
-	ctl        *core.LinkControl // nil before the first contact begins
-	tell       func(news)        // to the handshake of the first contact
-	spare      *rdma.QP          // what ADD LINK offers; nil if there is none
-	links      []*smcrLink       // never empty
-	devices    []*rnic.Device    // that are watched for this group, and kept open
-	stallTimer *time.Timer       // runs checkStalls while there are several links; nil before it was needed
-	looks      uint64            // of checkStalls
-	oneEach    bool              // of a server: both sides had one RNIC at first
-	failovers  uint64            // links that were lost while there were others
-	moved      uint64            // connections that went on over another link then
+	ctl        *core.LinkControl   // nil before the first contact begins
+	tell       func(core.LinkStep) // to the handshake of the first contact
+	spare      *rdma.QP            // what ADD LINK offers; nil if there is none
+	links      []*smcrLink         // never empty
+	devices    []*rnic.Device      // that are watched for this group, and kept open
+	stallTimer *time.Timer         // runs checkStalls while there are several links; nil before it was needed
+	looks      uint64              // of checkStalls
+	oneEach    bool                // of a server: both sides had one RNIC at first
+	failovers  uint64              // links that were lost while there were others
+	moved      uint64              // connections that went on over another link then
 	timer      *time.Timer
 	inUse      bool               // the first contact was confirmed
 	fate       core.ConnEventKind // what connections are told at the end
@@ -110,7 +110,7 @@ func (h *Host) smcrGroup(lg *core.LinkGroup) (*smcrGroup, error) {
 }
 
 // start begins the first contact: r has the peer's end of the link.
-func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(news)) error {
+func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(core.LinkStep)) error {
 	g.mu.Lock()
 	l := g.links[0]
 	g.mu.Unlock()
@@ -203,9 +203,7 @@ func (g *smcrGroup) carryOut(out core.Output) {
 			g.queue = g.ctl.LinkFailed(time.Now(), out.Link, err, g.queue)
 		}
 	case core.LinkStep:
-		g.tell(func(h *core.Handshake, now time.Time, queue []core.Output) []core.Output {
-			return h.LinkStep(now, out, queue)
-		})
+		g.tell(out)
 	case core.RMBConfirmed:
 		g.rmbs.answer(out.ID, clc.DiagNone)
 	case core.RMBRefused:
