@@ -5,10 +5,12 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/tcpwatch"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -30,22 +32,31 @@ type way interface {
 	// watcher is what looks after the TCP sockets of its connections.
 	watcher() *tcpwatch.Watcher
 
-	// prepare makes our buffer ready for what core has chosen, and on the client reaches the server's. It
-	// may wait until ctx ends. When it fails nothing is left of it but the group that was joined.
+	// filtered says that a link was waited for and did not come about, though TCP works.
+	filtered(waited time.Duration)
+
+	// prepare joins or makes the connection's link group and makes our buffer ready for what core has chosen; on the client it reaches
+	// the server's. It may wait until ctx ends. When it fails nothing is left of it.
 	prepare(ctx context.Context, t terms) (carrier, core.Resources, error)
 }
 
 // Terms are what prepare is asked for.
 type terms struct {
-	choice core.Choice
-	buffer int    // size of our buffer in bytes
-	wake   func() // to be called when something may have arrived, from any goroutine
-	left   func() // to be called, from any goroutine, once the peer is known to have no part in the connection any more
-	lost   func() // to be called when the peer has given our element of its buffer to another connection
+	role     core.Role
+	choice   core.Choice
+	optional bool   // without the fabric the connection goes on over TCP
+	buffer   int    // size of our buffer in bytes
+	wake     func() // to be called when something may have arrived, from any goroutine
+	left     func() // to be called, from any goroutine, once the peer is known to have no part in the connection any more
+	lost     func() // to be called when the peer has given our element of its buffer to another connection
+}
 
-	// join finds or makes the connection's link group. A way whose buffers belong to a group begins with it,
-	// others end with it, so that nobody waits for them. A second call leaves the group of the first one.
-	join func(ctx context.Context) (lg *core.LinkGroup, firstContact bool, err error)
+// A membership is what a connection has of its link group to tell.
+type membership struct {
+	group    wire.LinkID
+	release  clc.Release // as the first contact has told, like what follows
+	peerHost string
+	peerOS   clc.OS
 }
 
 // A carrier is what one connection has of a fabric: our buffer, the way to the peer's, and the peer's end.
@@ -58,6 +69,20 @@ type carrier interface {
 	// attach reaches the peer's buffer as told in its last message, unless prepare has. An error that matches
 	// errGone says that there is no peer any more.
 	attach(ctx context.Context, r core.Result) error
+
+	// confirm says that the handshake is over: other connections may join the link group.
+	confirm(r core.Result) membership
+
+	// outOfSync says that the client has lost the link group that our Accept named: no connection joins it any more. "The
+	// receiving peer must clean up its representation of the link group" (RFC 7609 p.105). The next connection makes a new one.
+	outOfSync()
+
+	// declined says that the peer has declined a connection of a link group that there was before: it may have found no RMB
+	// that it could use.
+	declined()
+
+	// leave takes the connection out of its link group. It is called once, after release.
+	leave()
 
 	// stream is what the data path goes through: the fields of the configuration that belong to the
 	// fabric. Where attach has failed, what is written goes nowhere.

@@ -15,6 +15,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/tcpwatch"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -51,12 +52,12 @@ type Conn struct {
 
 	client  bool
 	since   time.Time
-	reason  clc.Reason // why plain TCP
-	byPeer  bool       // the peer declined
-	agreed  *Agreed    // never changed; nil on plain TCP, and before there is anything
-	group   *core.LinkGroup
-	carrier carrier // nil on plain TCP
-	unused  bool    // the application has closed it; guarded by the host's mu
+	reason  clc.Reason  // why plain TCP
+	byPeer  bool        // the peer declined
+	agreed  *Agreed     // never changed; nil on plain TCP, and before there is anything
+	group   wire.LinkID // 0: none
+	carrier carrier     // nil on plain TCP
+	unused  bool        // the application has closed it; guarded by the host's mu
 
 	tcpIn, tcpOut atomic.Uint64 // bytes, on plain TCP
 	urgent        urgentSocket

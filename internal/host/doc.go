@@ -7,6 +7,6 @@
 //	[Listener]  accepts TCP connections, and does the server's handshake on those expected
 //	[Conn]      one connection in whatever mode it ended up
 //
-// Locks, in the order in which they are taken: Conn.mu, then Host.mu, then those of the
-// fabric and of stream. A callback from the fabric or from stream holds none of its own.
+// Locks, in the order in which they are taken: Conn.mu, then that of a link group of SMC-R, then
+// Host.mu, then those of the tables of link groups, of the fabric and of stream. A callback from the fabric or from stream holds none of its own.
 package host

@@ -2,12 +2,14 @@ package host
 
 import (
 	"errors"
+	"net/netip"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/run"
@@ -172,12 +174,33 @@ func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
 // PeerGone implements [ism.Handler]: the peer's process has died, or has closed its device.
 func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	host := (*Host)(h)
-	host.mu.Lock()
-	host.groups.PeerGone(p.GID())
-	host.mu.Unlock()
+	host.smcd.peerGone(p.GID())
 	host.meeting.PeerGone(p)
 	host.endGone(p, func(count int) {
 		h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", count, "err", err)
 		host.trace.Add(&traceRecord{kind: control.TracePeerGone, pid: p.Cred().PID, count: count}, nil)
 	})
+}
+
+// smcrView is a host as the link groups of SMC-R know it.
+type smcrView Host
+
+func (h *smcrView) groupMade(g *smcrGroup) { (*Host)(h).addEnd(g) }
+
+func (h *smcrView) groupEnded(g *smcrGroup, tell func(count int)) (lost func()) {
+	conns := (*Host)(h).endGone(g, tell)
+	return func() {
+		for _, c := range conns {
+			c.event(core.ConnEvent{Kind: core.EventLinkLost})
+		}
+	}
+}
+
+func (h *smcrView) ended(what, reason string) { h.counters.ended(what, reason) }
+
+func (h *smcrView) traceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
+	h.counters.messages.countLLC(message, sent)
+	r := traceRecord{kind: control.TraceLLC, group: uint32(lg.ID), client: lg.Key.Role == core.RoleClient, sent: sent}
+	r.local, r.peer = netip.AddrPortFrom(local, 0), netip.AddrPortFrom(peer, 0)
+	h.trace.Add(&r, message)
 }

@@ -64,11 +64,3 @@ func (f *filteredPeers) forget(peer netip.Addr) {
 
 // remote is the address by which filteredPeers know the peer.
 func (s *handshake) remote() netip.Addr { return addrOf(s.conn.RemoteAddr()).Unmap() }
-
-// noteFiltered is called when the handshake has come to nothing, before others learn of that who wait for its link. What
-// failed at once was not for want of packets, and with a peer whose TCP has ended nothing gets through.
-func (s *handshake) noteFiltered() {
-	if now := time.Now(); !s.linkSince.IsZero() && !s.ended && now.Sub(s.linkSince) >= filteredAfter {
-		s.host.filtered.note(s.remote(), now) // rule: TestSMCRFiltered
-	}
-}

@@ -37,7 +37,6 @@ type handshake struct {
 	queue   []core.Output // yet to be carried out
 	chosen  way           // nil before core has chosen
 	carrier carrier       // likewise
-	group   *core.LinkGroup
 
 	sent    [256]byte      // memory for messages that are sent
 	outputs [6]core.Output // and for queue
@@ -95,7 +94,7 @@ func (h *Host) acceptSMCR(ctx context.Context, c *Conn, buffer int, require Requ
 }
 
 func (h *Host) shakeSMCR(ctx context.Context, role core.Role, c *Conn, buffer int, require Requirement) error {
-	w := h.newSMCRWay(role, addrOf(c.LocalAddr()))
+	w := h.smcr.newWay(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
 	defer w.leave()
 	switch {
 	case role == core.RoleServer && h.refusesServer(c.local): // rule: TestPolicySMCR
@@ -114,7 +113,7 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 		c.traceFailed(err)
 		return &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
 	}
-	return h.shakeOn(ctx, role, c, []way{&smcdWay{fabric: f, peer: peer}}, buffer, require)
+	return h.shakeOn(ctx, role, c, []way{&smcdWay{fabric: f, groups: h.smcd, peer: peer}}, buffer, require)
 }
 
 // shakeOn does the handshake on TCP, for one of the ways.
@@ -489,12 +488,13 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 		}
 		s.chosen = w
 		s.carrier, r, err = w.prepare(ctx, terms{
-			choice: choice,
-			buffer: s.buffer,
-			wake:   s.conn.wake, // not more: it lives as long as the connection
-			left:   s.conn.peerLeft,
-			lost:   s.conn.elementLost,
-			join:   func(ctx context.Context) (*core.LinkGroup, bool, error) { return s.joinGroup(ctx, choice) },
+			role:     s.role,
+			choice:   choice,
+			optional: s.require == AnyMode,
+			buffer:   s.buffer,
+			wake:     s.conn.wake, // not more: it lives as long as the connection
+			left:     s.conn.peerLeft,
+			lost:     s.conn.elementLost,
 		})
 		return r, err
 	}
@@ -539,18 +539,15 @@ func (s *handshake) release() {
 	if s.carrier != nil {
 		s.carrier.detach(false)
 		s.carrier.release(false)
+		s.carrier.leave()
 		s.carrier = nil
 	}
-	s.leaveGroup()
 }
 
 // established puts the connection onto shared memory.
 func (s *handshake) established(r core.Result) {
 	h, c := s.host, s.conn
 	mode := modes[r.Mode]
-	if !s.linkSince.IsZero() {
-		h.filtered.forget(s.remote())
-	}
 	ctx := s.untilDeadline()
 	missing := s.carrier.attach(ctx, r)
 	ctx.Cancel()
@@ -569,11 +566,12 @@ func (s *handshake) established(r core.Result) {
 		s.failed(missing)
 		return
 	}
-	c.mode, c.group = mode, s.group
+	c.mode = mode
 	if mode != ModeSMCD { // rule: TestKeepAlive: mode != ModeSMCD -> true
 		c.keepAlive.turnOn(c.tcp) // rule: TestSMCR
 	}
-	c.agreed = h.agreed(s.carrier.peerPID(), s.group, r)
+	m := s.carrier.confirm(r)
+	c.group, c.agreed = m.group, h.agreed(s.carrier.peerPID(), r.EID, r.Version, m)
 	c.carrier, c.sends, c.holds = s.carrier, true, true
 	c.life = core.NewConn(r.Mode)
 	c.ready.Store(true)
@@ -615,11 +613,11 @@ func (s *handshake) finished(missing error) bool {
 
 // fellBack makes the connection plain TCP.
 func (s *handshake) fellBack(out core.FallBack) {
-	if out.OutOfSync { // rule: TestOutOfSync
-		s.dropGroup()
+	if out.OutOfSync && s.carrier != nil { // rule: TestOutOfSync
+		s.carrier.outOfSync()
 	}
-	if out.ByPeer {
-		s.noteDeclined() // rule: TestSMCRRoom
+	if out.ByPeer && s.carrier != nil && s.linkSince.IsZero() { // rule: TestSMCRRoom
+		s.carrier.declined()
 	}
 	s.noteFiltered()
 	s.release()
@@ -633,6 +631,14 @@ func (s *handshake) fellBack(out core.FallBack) {
 		s.conn.crossing = newCrossing(s.reader.take())
 	}
 	s.err = s.host.finishTCP(s.conn, reason, s.require, nil)
+}
+
+// noteFiltered is called when the handshake has come to nothing, before others learn of that who wait for its link. With a peer whose TCP has ended
+// nothing gets through.
+func (s *handshake) noteFiltered() {
+	if !s.linkSince.IsZero() && !s.ended {
+		s.chosen.filtered(time.Since(s.linkSince))
+	}
 }
 
 // failed ends the TCP connection: the two sides no longer agree on what its bytes mean.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/control"
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rnic"
@@ -39,20 +38,17 @@ type Host struct {
 	counters counters
 	sweeper  sweeper
 	rnics    *rnic.Set
-	tcpWatch tcpWatch // for connections of SMC-R
+	smcr     *smcrFabric
+	smcd     *smcdGroups
+	groupIDs atomic.Uint32 // of link groups so far
 
 	localPatience time.Duration // with a silent process of this machine: localPatience, but in tests
 	resetPatience time.Duration // before a reset of TCP counts: resetPatience, but in tests
 	wordTime      time.Duration // between two looks for the last word of a peer: wordTime, but in tests
-	rnicPatience  func(func())  // calls it when an RNIC was down for rnicPatience, but in tests
-	filtered      filteredPeers
 	turns         turns
-	rmbBytes      atomic.Int64 // of all RMBs
-
-	ringBytes atomic.Int64 // of the send rings of connections over SMC-R
-	option    optionAsker
-	trace     control.Trace[traceRecord]
-	connIDs   atomic.Uint64 // of connections so far
+	option        optionAsker
+	trace         control.Trace[traceRecord]
+	connIDs       atomic.Uint64 // of connections so far
 
 	releaseMu    sync.Mutex // held while the fabric and the control socket are closed
 	fabricMu     sync.Mutex
@@ -69,15 +65,7 @@ type Host struct {
 	inUse     int // of conns, those that the application has not closed
 	listeners map[*Listener]struct{}
 	ends      map[end]map[*Conn]struct{} // the connections that end with something
-	groups    *core.Groups
 	agreement agreedCache
-
-	smcrGroups map[*core.LinkGroup]*smcrGroup // that connections may join
-	changed    chan struct{}                  // closed when a first contact of SMC-R is over; nil if nobody waits
-	groupTimer *time.Timer                    // runs sweepGroups; nil before it was needed
-
-	groupsSwept time.Time // when idle link groups were last looked for
-	nextLinkID  uint32
 
 	holders   int    // who uses the host, besides connections and listeners
 	holds     uint64 // calls of hold so far
@@ -118,9 +106,6 @@ func New(cfg Config) (*Host, error) {
 		conns:     make(map[*Conn]struct{}),
 		listeners: make(map[*Listener]struct{}),
 		ends:      make(map[end]map[*Conn]struct{}),
-		groups:    core.NewGroups(maxGroups),
-
-		smcrGroups: make(map[*core.LinkGroup]*smcrGroup),
 	}
 	h.name, _ = os.Hostname()
 	h.peerID = newPeerID()
@@ -134,12 +119,18 @@ func New(cfg Config) (*Host, error) {
 	h.localPatience = localPatience
 	h.resetPatience = resetPatience
 	h.wordTime = wordTime
-	h.rnicPatience = func(over func()) { time.AfterFunc(rnicPatience, over) }
 	h.rnics = rnic.New(rnic.Config{
 		Dir: cfg.Dir, Allowed: devices, PNET: cfg.PNET, Links: cfg.SMCRLinks, RDMA: cfg.RDMA, NoSpin: cfg.Spin == 0,
 		Namespace: cfg.Namespace, Logger: cfg.Logger,
 		Diagnose: func(err error) string { return clc.Lookup(rnicReason(err), clc.OSUnspecified).Sentence },
 	})
+	h.smcr = newSMCRFabric(smcrConfig{
+		RNICs: h.rnics, PeerID: h.peerID, HaveUEID: len(ueids) > 0, V1: cfg.SMCRv1,
+		MaxConns: maxConnsPerGroup, MaxLinks: cfg.SMCRLinks, ReadBuffer: cfg.ReadBuffer, MemoryBudget: cfg.MemoryBudget,
+		KeepAlive: cfg.SMCRKeepAlive, Spread: cfg.SMCRSpread,
+		Namespace: cfg.Namespace, Logger: cfg.Logger, NewID: h.nextGroupID, Owner: (*smcrView)(h),
+	})
+	h.smcd = newSMCDGroups(h.nextGroupID)
 	h.meeting = h.newPoint()
 	return h, nil
 }
@@ -204,8 +195,8 @@ func (h *Host) forget(c *Conn) {
 	if c.carrier != nil {
 		delete(h.ends[c.carrier.end()], c)
 	}
-	if c.group != nil {
-		h.leaveLocked(c.group)
+	if c.carrier != nil {
+		c.carrier.leave()
 	}
 	in, out := c.Totals()
 	h.counters.bytesIn[c.mode].Add(in)
@@ -320,7 +311,7 @@ func (h *Host) release() {
 	}
 	h.sweeper.stop()
 	h.meeting.Close()
-	h.closeSMCR(true)
+	h.smcr.close(true)
 	h.releaseMu.Lock()
 	defer h.releaseMu.Unlock()
 	h.fabricMu.Lock()

@@ -108,7 +108,7 @@ func (g *smcrGroup) updateTests(_ time.Time, out []core.Output) []core.Output {
 	if g.gone {
 		return out
 	}
-	d := g.host.cfg.SMCRKeepAlive
+	d := g.fabric.cfg.KeepAlive
 	if d == 0 {
 		d = core.TestLinkInterval
 	}

@@ -45,14 +45,14 @@ func newFakeWay(t *testing.T) *fakeWay {
 	return &fakeWay{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(core.LinkStep), 1), done: make(chan struct{})}
 }
 
+func (w *fakeWay) filtered(time.Duration)                  {}
 func (w *fakeWay) mode() core.Mode                         { return core.SMCR }
 func (w *fakeWay) meet(_ *clc.Proposal, h *core.Handshake) { h.SetRNIC(nil, fakeCaps(w.gid).RoCEv2, 0) }
 func (w *fakeWay) watcher() *tcpwatch.Watcher              { return w.w }
 func (w *fakeWay) offer(c *core.Capabilities)              { *c = fakeCaps(w.gid) }
 
 func (w *fakeWay) prepare(_ context.Context, t terms) (carrier, core.Resources, error) {
-	_, first, err := t.join(nil)
-	return &fakeCarrier{way: w}, fakeResources(w.gid, first), err
+	return &fakeCarrier{way: w}, fakeResources(w.gid, true), nil
 }
 
 func fakeCaps(gid wire.GID) core.Capabilities {
@@ -85,6 +85,10 @@ func (c *fakeCarrier) startLink(_ core.Result, tell func(core.LinkStep)) error {
 	return nil
 }
 func (c *fakeCarrier) attach(context.Context, core.Result) error { return nil }
+func (c *fakeCarrier) confirm(core.Result) membership            { return membership{} }
+func (c *fakeCarrier) outOfSync()                                {}
+func (c *fakeCarrier) declined()                                 {}
+func (c *fakeCarrier) leave()                                    {}
 func (c *fakeCarrier) stream() stream.Config {
 	return stream.Config{In: stream.MessageInbox(make([]byte, 4<<10)), Out: stream.NoMemory()}
 }

@@ -30,9 +30,9 @@ func TestOutOfSync(t *testing.T) {
 		t.Fatalf("mode = %v (%v), want SMC-D", oldC.Mode(), oldC.Reason().Tag)
 	}
 
-	client.mu.Lock()
-	client.groups = core.NewGroups(maxGroups)
-	client.mu.Unlock()
+	client.smcd.mu.Lock()
+	client.smcd.table = core.NewGroups(maxGroups)
+	client.smcd.mu.Unlock()
 
 	c, s := pair()
 	if c.Mode() != ModeTCP || s.Mode() != ModeTCP || c.Reason().Code != clc.DiagSync || s.Reason().Code != clc.DiagSync || c.byPeer || !s.byPeer {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
@@ -17,6 +18,7 @@ import (
 // An smcdWay reaches a peer through shared memory of this machine.
 type smcdWay struct {
 	fabric *fabric
+	groups *smcdGroups
 	peer   *ism.Peer
 }
 
@@ -30,16 +32,19 @@ func (w *smcdWay) meet(_ *clc.Proposal, h *core.Handshake) { h.SetReachable(w.pe
 
 func (w *smcdWay) watcher() *tcpwatch.Watcher { return w.fabric.watcher }
 
+func (w *smcdWay) filtered(time.Duration) {} // there are no links
+
 func (w *smcdWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {
 	// rule: TestClientLies: t.choice.Remote.GID != w.peer.GID() -> false
 	if t.choice.Remote.GID != w.peer.GID() {
 		return nil, core.Resources{}, errUnreachable
 	}
-	c := &smcdCarrier{peer: w.peer}
+	c := &smcdCarrier{peer: w.peer, groups: w.groups}
 	r, err := c.prepare(ctx, t)
 	if err != nil {
 		c.detach(false)
 		c.release(false)
+		c.leave()
 		return nil, r, err
 	}
 	return c, r, nil
@@ -48,9 +53,11 @@ func (w *smcdWay) prepare(ctx context.Context, t terms) (carrier, core.Resources
 // An smcdCarrier is the carrier of SMC-D: a DMB of ours, and a window into one of the peer's.
 type smcdCarrier struct {
 	peer   *ism.Peer
-	dmb    *ism.DMB    // nil once released
-	window *ism.Window // nil before attach and after detach
-	last   *ism.Window // the same, until release
+	groups *smcdGroups
+	lg     *core.LinkGroup // nil before it is joined
+	dmb    *ism.DMB        // nil once released
+	window *ism.Window     // nil before attach and after detach
+	last   *ism.Window     // the same, until release
 }
 
 func (c *smcdCarrier) prepare(ctx context.Context, t terms) (r core.Resources, err error) {
@@ -65,14 +72,15 @@ func (c *smcdCarrier) prepare(ctx context.Context, t terms) (r core.Resources, e
 		c.last = c.window
 		c.last.OnRevoke(t.left)
 	}
-	group, first, err := t.join(ctx)
-	if err != nil {
+	// The group comes last, so that nobody waits for it.
+	var first bool
+	if c.lg, first, err = c.groups.join(t.role, t.choice); err != nil {
 		return r, err
 	}
 	return core.Resources{FirstContact: first, D: &clc.ParamsD{
 		Token:    c.dmb.Token(),
 		DMBESize: wire.SizeCodeFor(t.buffer),
-		LinkID:   group.ID,
+		LinkID:   c.lg.ID,
 	}}, nil
 }
 
@@ -139,6 +147,22 @@ func (c *smcdCarrier) returnPages(from, to int) error {
 		return nil
 	}
 	return c.window.ReturnPages(from, to)
+}
+
+func (c *smcdCarrier) confirm(r core.Result) membership {
+	first := c.groups.confirm(c.lg, r)
+	return membership{c.lg.ID, first.Release, first.PeerHostName, first.PeerOS}
+}
+
+// outOfSync drops the group: its connections have memory of their own, and go on.
+func (c *smcdCarrier) outOfSync() { c.groups.drop(c.lg) }
+
+func (c *smcdCarrier) declined() {}
+
+func (c *smcdCarrier) leave() {
+	if c.lg != nil {
+		c.groups.leave(c.lg)
+	}
 }
 
 func (c *smcdCarrier) end() end { return c.peer }

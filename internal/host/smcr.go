@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/stream"
@@ -22,8 +21,9 @@ import (
 
 // An smcrWay reaches a peer on another machine by RDMA.
 type smcrWay struct {
-	host  *Host
-	local netip.Addr // our end of the TCP connection
+	fabric *smcrFabric
+	local  netip.Addr // our end of the TCP connection
+	remote netip.Addr // the other one
 
 	nets []netip.Prefix // of the TCP connection's interface, for version 1; nil if that is off
 	vlan uint16         // of that interface, likewise; 0 if it is in none
@@ -33,20 +33,19 @@ type smcrWay struct {
 	w    *tcpwatch.Watcher
 }
 
-// newSMCRWay returns the way for a connection from or to a local address. The caller calls leave when the
-// handshake is over.
-func (h *Host) newSMCRWay(role core.Role, local netip.Addr) *smcrWay {
-	w := &smcrWay{host: h, local: local}
+// newWay returns the way for a connection between two addresses. The caller calls leave when the handshake is over.
+func (f *smcrFabric) newWay(role core.Role, local, remote netip.Addr) *smcrWay {
+	w := &smcrWay{fabric: f, local: local, remote: remote.Unmap()}
 	var err error
-	if w.w, err = h.tcpWatch.get(); err != nil {
+	if w.w, err = f.watch.get(); err != nil {
 		w.why = rnicReason(err)
 		return w
 	}
-	if h.cfg.SMCRv1 {
-		h.cfg.Namespace(func() { w.nets = rnic.NetworksOf(local.Unmap()) })
-		w.vlan = h.rnics.VLAN(local)
+	if f.cfg.V1 {
+		f.cfg.Namespace(func() { w.nets = rnic.NetworksOf(local.Unmap()) })
+		w.vlan = f.rnics.VLAN(local)
 	}
-	if len(h.ueids) == 0 && !h.cfg.SMCRv1 {
+	if !f.cfg.HaveUEID && !f.cfg.V1 {
 		w.why = clc.DiagNoUEID
 	} else if role == core.RoleClient {
 		w.open(netip.Addr{})
@@ -57,9 +56,9 @@ func (h *Host) newSMCRWay(role core.Role, local netip.Addr) *smcrWay {
 
 // open opens the device for a peer's RNIC, or finds out why there is none.
 func (w *smcrWay) open(remote netip.Addr) {
-	addr, err := w.host.rnics.Choose(w.local, remote)
+	addr, err := w.fabric.rnics.Choose(w.local, remote)
 	if err == nil {
-		w.rnic, err = w.host.rnics.Acquire(addr)
+		w.rnic, err = w.fabric.rnics.Acquire(addr)
 	}
 	if err != nil {
 		w.why = rnicReason(err)
@@ -74,19 +73,19 @@ func (w *smcrWay) open(remote netip.Addr) {
 // The RNIC has to be in the network that the peers have in common, the one of the TCP connection (RFC 7609 p.31), and in its VLAN: RoCE "cannot
 // traverse multiple VLANs" (RFC 7609 p.89).
 func (w *smcrWay) openV1(remote netip.Addr) {
-	if w.rnic == nil || !w.host.cfg.SMCRv1 || w.v1 != nil {
+	if w.rnic == nil || !w.fabric.cfg.V1 || w.v1 != nil {
 		return
 	}
 	addr := w.rnic.Addr().WithZone("")
 	inNetwork := slices.ContainsFunc(w.nets, func(p netip.Prefix) bool { return p.Contains(addr) })
-	inVLAN := addr == w.local.Unmap() || w.host.rnics.VLAN(addr) == w.vlan // rule: TestSMCRVLANDevice: w.host.rnics.VLAN(addr) == w.vlan -> true
-	if !inNetwork || !inVLAN {                                             // rule: TestSMCRv1Network: !inNetwork -> false
+	inVLAN := addr == w.local.Unmap() || w.fabric.rnics.VLAN(addr) == w.vlan // rule: TestSMCRVLANDevice: w.fabric.rnics.VLAN(addr) == w.vlan -> true
+	if !inNetwork || !inVLAN {                                               // rule: TestSMCRv1Network: !inNetwork -> false
 		return
 	}
 	if remote.IsLinkLocalUnicast() || remote.IsLinkLocalMulticast() { // rule: TestSMCRv1LinkLocal
-		if local := w.host.rnics.LinkLocal(w.rnic.RDMA().Interface()); local.IsValid() {
+		if local := w.fabric.rnics.LinkLocal(w.rnic.RDMA().Interface()); local.IsValid() {
 			var err error
-			if w.v1, err = w.host.rnics.Acquire(local); err == nil {
+			if w.v1, err = w.fabric.rnics.Acquire(local); err == nil {
 				return
 			}
 			w.v1 = nil
@@ -123,7 +122,7 @@ func (w *smcrWay) mode() core.Mode            { return core.SMCR }
 func (w *smcrWay) watcher() *tcpwatch.Watcher { return w.w }
 
 func (w *smcrWay) offer(caps *core.Capabilities) {
-	caps.PeerID = w.host.peerID
+	caps.PeerID = w.fabric.cfg.PeerID
 	caps.Refuse = w.why
 	caps.Networks = w.nets
 	if w.rnic != nil {
@@ -145,7 +144,7 @@ func (w *smcrWay) meet(p *clc.Proposal, h *core.Handshake) {
 		switch {
 		case p.Ext != nil && p.V2.HasR():
 			w.open(p.Ext.GID.Addr())
-		case p.V1.HasR() && w.host.cfg.SMCRv1:
+		case p.V1.HasR() && w.fabric.cfg.V1:
 			w.open(p.GID.Addr())
 		}
 	}
@@ -160,24 +159,32 @@ func (w *smcrWay) meet(p *clc.Proposal, h *core.Handshake) {
 	h.SetRNIC(v1, v2, clc.DiagNone)
 }
 
+// filtered takes no note of what failed at once: that was not for want of packets.
+func (w *smcrWay) filtered(waited time.Duration) {
+	if waited >= filteredAfter {
+		w.fabric.filtered.note(w.remote, time.Now()) // rule: TestSMCRFiltered
+	}
+}
+
 func (w *smcrWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {
 	if w.device(t.choice.Version) == nil {
 		return nil, core.Resources{}, rnic.ErrNone
 	}
 	for {
-		lg, first, err := t.join(ctx)
-		if err != nil {
+		c := &smcrCarrier{fabric: w.fabric, remote: w.remote, lost: t.lost}
+		var err error
+		if c.lg, c.first, err = w.join(ctx, t); err != nil {
 			return nil, core.Resources{}, err
 		}
-		c := &smcrCarrier{lost: t.lost}
-		r, err := c.prepare(ctx, w, lg, first, t)
+		r, err := c.prepare(ctx, w, t)
 		if err == nil {
 			return c, r, nil
 		}
 		c.detach(false)
 		c.release(false)
+		c.leave()
 		// A server that finds the group dead, or the peer silent, makes another one. What a client joins its server has said.
-		if t.choice.R != nil || first || ctx.Err() != nil || c.group != nil && !c.group.isOver() && !c.group.late() {
+		if t.choice.R != nil || c.first || ctx.Err() != nil || c.group != nil && !c.group.isOver() && !c.group.late() {
 			return nil, r, err
 		}
 	}
@@ -185,8 +192,11 @@ func (w *smcrWay) prepare(ctx context.Context, t terms) (carrier, core.Resources
 
 // An smcrCarrier is the carrier of SMC-R: an RMB of ours, an element of one of the peer's, and a link between.
 type smcrCarrier struct {
-	group    *smcrGroup
+	fabric   *smcrFabric
+	lg       *core.LinkGroup
+	group    *smcrGroup    // lg at work
 	first    bool          // our connection made the group
+	remote   netip.Addr    // the other end of the TCP connection
 	rmb      *smcrRMB      // nil once released
 	link     *link.Carrier // nil before prepare
 	owner    core.Owner    // of the peer's element
@@ -201,12 +211,11 @@ type smcrCarrier struct {
 }
 
 // prepare makes our RMB known to the peer, unless the CLC messages do, and on the client readies our end of the link.
-func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGroup, first bool, t terms) (r core.Resources, err error) {
-	c.first = first
-	if first {
-		c.group, err = w.host.newSMCRGroup(lg, w.device(t.choice.Version))
+func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, t terms) (r core.Resources, err error) {
+	if c.first {
+		c.group, err = w.fabric.newGroup(c.lg, w.device(t.choice.Version))
 	} else {
-		c.group, err = w.host.smcrGroup(lg)
+		c.group, err = w.fabric.group(c.lg)
 	}
 	if err != nil {
 		return r, err
@@ -219,10 +228,10 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 	if c.rmb, err = g.takeRMB(ctx, size); err != nil {
 		return r, err
 	}
-	ring := c.ringSize(w.host, t.choice)
-	err = w.host.takeMemory(&w.host.ringBytes, ring)
-	for errors.Is(err, ism.ErrBudget) && w.host.shed(ctx) {
-		err = w.host.takeMemory(&w.host.ringBytes, ring)
+	ring := c.ringSize(t.choice)
+	err = w.fabric.takeMemory(&w.fabric.ringBytes, ring)
+	for errors.Is(err, errBudget) && w.fabric.shed(ctx) {
+		err = w.fabric.takeMemory(&w.fabric.ringBytes, ring)
 	}
 	if err != nil { // rule: TestSMCRBudget
 		return r, err
@@ -231,7 +240,7 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 	c.link, err = g.net.NewCarrier(link.CarrierConfig{
 		RMB: c.rmb.rmb, Wake: t.wake, SendBuffer: int(ring),
 		Done: func() {
-			g.host.ringBytes.Add(-c.ring.Swap(0))
+			g.fabric.ringBytes.Add(-c.ring.Swap(0))
 			g.freed.add(core.Owner(c.closing.Swap(0)))
 			if g.full.Load() {
 				g.wake()
@@ -239,17 +248,17 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 		},
 	})
 	if err != nil {
-		g.host.ringBytes.Add(-c.ring.Swap(0))
+		g.fabric.ringBytes.Add(-c.ring.Swap(0))
 		return r, err
 	}
 	var direct bool
-	if first {
+	if c.first {
 		if direct, err = c.checkRoute(t.choice); err != nil {
 			return r, err
 		}
 	}
 	if server := t.choice.R; server != nil { // we are the client
-		if first {
+		if c.first {
 			err = g.links[0].net.ReadyToReceive(peerOf(server))
 		} else {
 			err = c.takeElement(server)
@@ -266,15 +275,15 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, lg *core.LinkGrou
 	}
 	us := l.rnic.RNIC()
 	gids := []wire.GID{us.GID}
-	if first {
-		list := w.host.rnics.Alternatives(g.rnic, t.choice.Version)
+	if c.first {
+		list := w.fabric.rnics.Alternatives(g.rnic, t.choice.Version)
 		if t.choice.Version == clc.V2 && len(list) > 1 {
-			list = w.host.rnics.Eligible(list, t.choice.GID)
+			list = w.fabric.rnics.Eligible(list, t.choice.GID)
 		}
 		gids = gidsOf(list)
 	}
 	return core.Resources{
-		FirstContact: first,
+		FirstContact: c.first,
 		Direct:       direct,
 		ClientGIDs:   gids,
 		R: &clc.ParamsR{
@@ -292,10 +301,9 @@ func (c *smcrCarrier) takesLarge(choice core.Choice) bool {
 	case choice.Version == clc.V1:
 		return false
 	case !c.first:
-		h := c.group.host
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return c.group.lg.Result.PeerOS == clc.OSLinux
+		c.fabric.mu.Lock()
+		defer c.fabric.mu.Unlock()
+		return c.lg.Result.PeerOS == clc.OSLinux
 	case choice.R != nil: // we are the client
 		return choice.PeerOS == clc.OSLinux
 	}
@@ -325,8 +333,8 @@ func (c *smcrCarrier) checkRoute(choice core.Choice) (direct bool, err error) {
 
 // ringSize is how large a send ring is asked for. It is no larger than the receive buffer that a connection has unless something is
 // said, which is small where memory is; and no larger than the peer's element, as far as that is known.
-func (c *smcrCarrier) ringSize(h *Host, choice core.Choice) int64 {
-	size := min(link.DefaultSendBuffer, h.cfg.ReadBuffer)
+func (c *smcrCarrier) ringSize(choice core.Choice) int64 {
+	size := min(link.DefaultSendBuffer, c.fabric.cfg.ReadBuffer)
 	if choice.R != nil {
 		size = min(size, choice.R.RMBESize.Bytes())
 	}
@@ -363,6 +371,9 @@ func (c *smcrCarrier) startLink(r core.Result, tell func(core.LinkStep)) error {
 func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 	g := c.group
 	if c.first {
+		c.fabric.filtered.forget(c.remote)
+	}
+	if c.first {
 		g.confirmed()
 	} else if c.element == nil {
 		if err := g.checkConfirm(r); err != nil {
@@ -375,7 +386,7 @@ func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 	g.noteRoom()
 	if surplus := c.ring.Load() - int64(r.R.RMBESize.Bytes()); surplus > 0 {
 		c.ring.Add(-surplus)
-		g.host.ringBytes.Add(-surplus)
+		g.fabric.ringBytes.Add(-surplus)
 	}
 	if c.first {
 		g.mu.Lock()
@@ -465,6 +476,26 @@ func (c *smcrCarrier) release(clean bool) {
 	}
 }
 
+func (c *smcrCarrier) confirm(r core.Result) membership {
+	if r.FirstContact {
+		c.fabric.confirm(c.group, r)
+	}
+	c.fabric.mu.Lock()
+	defer c.fabric.mu.Unlock()
+	first := &c.lg.Result
+	return membership{c.lg.ID, first.Release, first.PeerHostName, first.PeerOS}
+}
+
+func (c *smcrCarrier) outOfSync() { c.fabric.doubt(c.lg) }
+
+func (c *smcrCarrier) declined() {
+	if g, err := c.fabric.group(c.lg); err == nil {
+		g.declined()
+	}
+}
+
+func (c *smcrCarrier) leave() { c.fabric.leave(c.lg) }
+
 func (c *smcrCarrier) returnPages(from, to int) error { return c.link.ReturnPages(from, to) }
 
 func (c *smcrCarrier) end() end { return c.group }
@@ -503,5 +534,3 @@ func (c *smcrCarrier) suspect() { c.group.suspect() }
 func (c *smcrCarrier) mayMiss() bool { return c.link.Failed() }
 
 func (c *smcrCarrier) peerPID() int { return 0 }
-
-var errNoGroup = errors.New("the link group has just ended")

@@ -34,7 +34,7 @@ func (g *smcrGroup) RNICsChanged() {
 	if g.ctl == nil || g.gone {
 		return
 	}
-	g.afterwards(func() { g.SetRNICs(g.host.rnics.Alternatives(g.rnic, g.lg.Key.Version)) })
+	g.afterwards(func() { g.SetRNICs(g.fabric.rnics.Alternatives(g.rnic, g.lg.Key.Version)) })
 }
 
 // SetRNICs implements [rnic.Group].

@@ -209,7 +209,7 @@ func TestSMCRHostCloses(t *testing.T) {
 			}
 			checkGone(t, r.client, r.server)
 			for _, h := range []*Host{r.client, r.server} {
-				if n := h.smcrMemory(); n != 0 {
+				if n := h.smcr.memory(); n != 0 {
 					t.Errorf("%d bytes of buffers are left", n)
 				}
 			}
@@ -331,7 +331,7 @@ func TestSMCRDecline(t *testing.T) {
 				t.Errorf("%d and %d link groups are left", len(a), len(b))
 			}
 			for _, h := range []*Host{r.client, r.server} {
-				if n := h.smcrMemory(); n != 0 {
+				if n := h.smcr.memory(); n != 0 {
 					t.Errorf("%d bytes of buffers are left", n)
 				}
 			}
@@ -365,7 +365,7 @@ func TestSMCRBudget(t *testing.T) {
 					checkExchange(t, c, s)
 					conns = append(conns, c, s)
 				}
-				if n := short.ringBytes.Load(); n != 2*buffer {
+				if n := short.smcr.ringBytes.Load(); n != 2*buffer {
 					t.Errorf("%d bytes of send rings count, want %d", n, 2*buffer)
 				}
 				c, s := r.connect()
@@ -377,7 +377,7 @@ func TestSMCRBudget(t *testing.T) {
 					c.Close()
 				}
 				checkGone(t, r.client, r.server)
-				smctest.Eventually(t, patience, "all send rings are given back", func() bool { return short.ringBytes.Load() == 0 })
+				smctest.Eventually(t, patience, "all send rings are given back", func() bool { return short.smcr.ringBytes.Load() == 0 })
 			}
 		})
 	}

@@ -82,7 +82,7 @@ func TestSMCRv1Network(t *testing.T) {
 		net  string
 		want bool
 	}{{"127.0.0.0/8", true}, {"192.0.2.0/24", false}} {
-		w := &smcrWay{host: r.client, rnic: n, nets: []netip.Prefix{netip.MustParsePrefix(tt.net)}}
+		w := &smcrWay{fabric: r.client.smcr, rnic: n, nets: []netip.Prefix{netip.MustParsePrefix(tt.net)}}
 		w.openV1(loop1)
 		if v1, v2 := w.ends(); (v1 != nil) != tt.want || v2 == nil {
 			t.Errorf("in %s: version 1 %v, version 2 %v", tt.net, v1, v2)
@@ -103,13 +103,13 @@ func TestSMCRIdleGroup(t *testing.T) {
 	c.Close()
 	s.Close()
 	checkGone(t, r.client, r.server)
-	r.client.sweepGroups(time.Now().Add(core.ServerGroupIdleTimeout)) // a client waits longer
+	r.client.smcr.sweep(time.Now().Add(core.ServerGroupIdleTimeout)) // a client waits longer
 	if len(groupsOf(r.client)) != 1 {
 		t.Error("the client has ended the group first")
 	}
 	for _, g := range []*smcrGroup{server, client} {
 		smctest.Eventually(t, patience, "the group has ended", func() bool {
-			r.server.sweepGroups(time.Now().Add(core.ServerGroupIdleTimeout)) // once it is known to be idle
+			r.server.smcr.sweep(time.Now().Add(core.ServerGroupIdleTimeout)) // once it is known to be idle
 			select {
 			case <-g.stopped:
 				return true
@@ -155,7 +155,7 @@ func TestSMCRShed(t *testing.T) {
 		c.Close()
 		s.Close()
 		checkGone(t, other, r.server)
-		smctest.Eventually(t, patience, "the send ring is given back", func() bool { return r.server.ringBytes.Load() == 0 })
+		smctest.Eventually(t, patience, "the send ring is given back", func() bool { return r.server.smcr.ringBytes.Load() == 0 })
 	}
 	// One that needs more than what is left takes that of several.
 	l, err := r.server.Listen(t.Context(), "tcp", loop2.String()+":0", ListenOptions{ReadBuffer: 2 * buffer})
@@ -167,7 +167,7 @@ func TestSMCRShed(t *testing.T) {
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	if used := r.server.smcrMemory(); used > r.server.cfg.MemoryBudget {
+	if used := r.server.smcr.memory(); used > r.server.cfg.MemoryBudget {
 		t.Errorf("%d bytes are in use, more than the budget", used)
 	}
 	c.Close()

@@ -138,10 +138,10 @@ func (g *smcrGroup) setAnswer(from, to core.Answer) bool {
 	if !g.answer.CompareAndSwap(uint32(from), uint32(to)) {
 		return false
 	}
-	g.host.mu.Lock()
-	g.host.groups.SetAnswer(g.lg, core.Answer(g.answer.Load())) // of the newest, whoever comes first
-	g.host.groupsChanged()
-	g.host.mu.Unlock()
+	g.fabric.mu.Lock()
+	g.fabric.groups.SetAnswer(g.lg, core.Answer(g.answer.Load())) // of the newest, whoever comes first
+	g.fabric.changedLocked()
+	g.fabric.mu.Unlock()
 	if to == core.AnswerLate {
 		g.mu.Lock()
 		g.rmbs.refuseAsked()

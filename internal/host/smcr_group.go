@@ -21,21 +21,21 @@ import (
 //
 // Once its first contact begins it has a goroutine, which hands LLC messages to core, and tells connections what
 // befalls the group. Others call core too, with mu held; what would need a lock of a connection they leave to the
-// goroutine. mu comes before the host's.
+// goroutine. mu comes before the fabric's.
 type smcrGroup struct {
-	host *Host
-	lg   *core.LinkGroup
-	rnic *rnic.Device // of the first link
-	net  *link.Group
-	done chan struct{} // closed when its connections must end
+	fabric *smcrFabric
+	lg     *core.LinkGroup
+	rnic   *rnic.Device // of the first link
+	net    *link.Group
+	done   chan struct{} // closed when its connections must end
 
 	kick    chan struct{} // there is something in later
 	stopped chan struct{} // closed when the goroutine has ended
 
 	knocking atomic.Bool   // see knock
-	answer   atomic.Uint32 // a core.Answer, as the host has it in its table
+	answer   atomic.Uint32 // a core.Answer, as the table has it
 
-	orphans []*Conn // that it had when it ended; of the goroutine
+	linksLost func() // tells the connections that it had when it ended; of the goroutine
 
 	routesAsked time.Time // see routesNamed; of the goroutine
 
@@ -67,7 +67,7 @@ type smcrGroup struct {
 	lastOwner  core.Owner
 	closing    int         // connections that have said their last word and await the peer's
 	asker      *time.Timer // runs ask while there are such; nil before it was needed
-	full       atomic.Bool // no RMB for another connection, as the host's table has it
+	full       atomic.Bool // no RMB for another connection, as the table has it
 	refused    bool        // the peer has declined while there was no room for new ones
 	rmbs       rmbPool
 }
@@ -75,10 +75,10 @@ type smcrGroup struct {
 // Done is closed when its connections must end.
 func (g *smcrGroup) Done() <-chan struct{} { return g.done }
 
-// newSMCRGroup makes what a new link group consists of: a link whose queue pair the peer may be told.
-func (h *Host) newSMCRGroup(lg *core.LinkGroup, n *rnic.Device) (*smcrGroup, error) {
+// newGroup makes what a new link group consists of: a link whose queue pair the peer may be told.
+func (f *smcrFabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*smcrGroup, error) {
 	g := &smcrGroup{
-		host: h, lg: lg, rnic: n, net: link.NewGroup(), done: make(chan struct{}),
+		fabric: f, lg: lg, rnic: n, net: link.NewGroup(), done: make(chan struct{}),
 		kick: make(chan struct{}, 1), stopped: make(chan struct{}), owners: make(map[core.Owner]*smcrCarrier),
 	}
 	g.rmbs.init(g)
@@ -92,21 +92,11 @@ func (h *Host) newSMCRGroup(lg *core.LinkGroup, n *rnic.Device) (*smcrGroup, err
 	l.counts.Store(true)
 	g.upLinks.Store(1)
 	g.watchDevice(n)
-	h.mu.Lock()
-	h.smcrGroups[lg] = g
-	h.mu.Unlock()
-	h.addEnd(g)
+	f.mu.Lock()
+	f.running[lg] = g
+	f.mu.Unlock()
+	f.cfg.Owner.groupMade(g)
 	return g, nil
-}
-
-// smcrGroup returns the one that a connection has joined.
-func (h *Host) smcrGroup(lg *core.LinkGroup) (*smcrGroup, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if g := h.smcrGroups[lg]; g != nil {
-		return g, nil
-	}
-	return nil, errNoGroup
 }
 
 // start begins the first contact: r has the peer's end of the link.
@@ -126,15 +116,15 @@ func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(core.LinkStep
 	l.mtu.Store(uint32(min(r.R.MTU, l.net.MTU())))
 	l.peer, l.peerQPN = r.R.GID.Addr(), r.R.QPN
 	g.peer = l.peer
-	cfg := core.ControlConfig{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.host.cfg.SMCRLinks), TestInterval: g.host.cfg.SMCRKeepAlive}
+	cfg := core.ControlConfig{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.fabric.cfg.MaxLinks), TestInterval: g.fabric.cfg.KeepAlive}
 	if token, ok := c.rmb.rmb.Token(l.net); ok {
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
 	}
-	cfg.RNICs = g.host.rnics.Alternatives(g.rnic, r.Version)
+	cfg.RNICs = g.fabric.rnics.Alternatives(g.rnic, r.Version)
 	g.oneEach = r.Role == core.RoleServer && len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2 // rule: TestSMCRSecondLinkUnasked: r.Role == core.RoleServer -> true
 	var routes []core.PairRoute
 	if len(r.PeerGIDs) > 1 { // the first one is that of the link
-		routes = g.host.rnics.RoutesTo(cfg.RNICs, r.PeerGIDs[1:]) // rule: TestSMCRUnreachableGID
+		routes = g.fabric.rnics.RoutesTo(cfg.RNICs, r.PeerGIDs[1:]) // rule: TestSMCRUnreachableGID
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -284,18 +274,18 @@ func (g *smcrGroup) wake() {
 // ending makes its connections end. g.mu is held.
 func (g *smcrGroup) ending(out core.GroupEnding) {
 	g.over = true
-	g.host.counters.ended(endOfGroup, groupEndReason(out.Why)) // rule: TestSMCRCrossed
+	g.fabric.cfg.Owner.ended(endOfGroup, groupEndReason(out.Why)) // rule: TestSMCRCrossed
 	g.fate = core.EventLinkLost
 	if out.LinkAlive {
 		g.fate = core.EventAbort
 	}
-	g.host.dropSMCRGroup(g)
+	g.fabric.drop(g)
 	g.rmbs.end()
 	close(g.done)
 	why := out.Why
 	g.afterwards(func() {
-		g.orphans = g.host.endGone(g, func(count int) {
-			g.host.cfg.Logger.Debug("link group ended", "peer", g.lg.Key.GID, "connections", count, "why", why.String())
+		g.linksLost = g.fabric.cfg.Owner.groupEnded(g, func(count int) {
+			g.fabric.cfg.Logger.Debug("link group ended", "peer", g.lg.Key.GID, "connections", count, "why", why.String())
 		})
 	})
 }
@@ -323,10 +313,10 @@ func (g *smcrGroup) run() {
 		}
 		if gone {
 			g.tearDown()
-			for _, c := range g.orphans { // which may await an answer that cannot come any more
-				c.event(core.ConnEvent{Kind: core.EventLinkLost}) // rule: TestSMCRCloseInHandshake
+			if g.linksLost != nil {
+				g.linksLost() // rule: TestSMCRCloseInHandshake
+				g.linksLost = nil
 			}
-			g.orphans = nil
 			return
 		}
 	}
@@ -432,9 +422,9 @@ func (g *smcrGroup) abandon() {
 		g.doLocked(g.ctl.Drop)
 	default: // it has no goroutine yet
 		g.over, g.gone = true, true
-		g.host.dropSMCRGroup(g)
+		g.fabric.drop(g)
 		close(g.done)
-		g.afterwards(func() { g.host.endGone(g, func(int) {}) })
+		g.afterwards(func() { g.fabric.cfg.Owner.groupEnded(g, func(int) {}) })
 		go g.run()
 	}
 }
@@ -453,7 +443,7 @@ func (g *smcrGroup) usable() []core.GroupLink {
 	return g.ctl.Links()
 }
 
-// noteRoom tells the host's table whether there are RMBs for another connection, new ones or some that were used before. The
+// noteRoom tells the table whether there are RMBs for another connection, new ones or some that were used before. The
 // peer's may be of other sizes than it wants, and then it declines.
 func (g *smcrGroup) noteRoom() {
 	g.mu.Lock()
@@ -466,9 +456,9 @@ func (g *smcrGroup) noteRoom() {
 	if full && g.freed.any() { // who came after we had looked did not know that it matters
 		g.wake()
 	}
-	g.host.mu.Lock()
-	g.host.groups.SetFull(g.lg, full)
-	g.host.mu.Unlock()
+	g.fabric.mu.Lock()
+	g.fabric.groups.SetFull(g.lg, full)
+	g.fabric.mu.Unlock()
 }
 
 func (g *smcrGroup) isOver() bool {
@@ -490,65 +480,13 @@ func (g *smcrGroup) declined() {
 
 // checkConfirm compares the client's end of the link in a later contact's Confirm with those of the group.
 func (g *smcrGroup) checkConfirm(r core.Result) error {
-	g.host.mu.Lock()
+	g.fabric.mu.Lock()
 	_, ok := g.lg.ConfirmedLink(r.Version, r.R)
-	g.host.mu.Unlock()
+	g.fabric.mu.Unlock()
 	if !ok {
 		return &core.ProtocolError{Message: "CLC Confirm", State: core.HandshakeAwaitConfirm.String(), Err: errForeignLink}
 	}
 	return nil
-}
-
-// dropSMCRGroup takes a group out of the tables: no connection joins it any more.
-func (h *Host) dropSMCRGroup(g *smcrGroup) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.groups.Drop(g.lg)
-	delete(h.smcrGroups, g.lg)
-	h.groupsChanged()
-}
-
-// groupsChanged wakes those who wait for a first contact to be over. h.mu is held.
-func (h *Host) groupsChanged() {
-	if h.changed != nil {
-		close(h.changed)
-		h.changed = nil
-	}
-}
-
-// closeSMCR ends all link groups of SMC-R, in order as far as that does not take long, and closes the devices.
-func (h *Host) closeSMCR(forGood bool) {
-	h.mu.Lock()
-	groups := make([]*smcrGroup, 0, len(h.smcrGroups))
-	for _, g := range h.smcrGroups {
-		groups = append(groups, g)
-	}
-	if h.groupTimer != nil {
-		h.groupTimer.Stop()
-	}
-	h.mu.Unlock()
-	for _, g := range groups {
-		g.finish(core.EndShutdown)
-	}
-	late := time.NewTimer(groupEndTime)
-	defer late.Stop()
-	expired := false
-	for _, g := range groups {
-		if !g.started() {
-			continue // its handshake ends it
-		}
-		if !expired {
-			select {
-			case <-g.stopped:
-				continue
-			case <-late.C:
-				expired = true
-			}
-		}
-		g.fail(errHostClosed)
-		<-g.stopped
-	}
-	h.closeRNICs(forGood)
 }
 
 func (g *smcrGroup) started() bool {

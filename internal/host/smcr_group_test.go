@@ -209,7 +209,7 @@ func TestSMCRReuse(t *testing.T) {
 	fill(maxConnsPerGroup, 16<<10)
 	fill(3, 16<<10)
 	fill(3, 64<<10) // has less
-	if n := r.client.rmbBytes.Load(); n != maxConnsPerGroup*16<<10 {
+	if n := r.client.smcr.rmbBytes.Load(); n != maxConnsPerGroup*16<<10 {
 		t.Errorf("%d bytes of RMBs, want %d", n, maxConnsPerGroup*16<<10)
 	}
 }
@@ -232,9 +232,9 @@ func TestSMCRAnswer(t *testing.T) {
 		dialed <- c
 	}()
 	smctest.Eventually(t, patience, "the next connection waits", func() bool {
-		r.server.mu.Lock()
-		defer r.server.mu.Unlock()
-		return r.server.changed != nil
+		r.server.smcr.mu.Lock()
+		defer r.server.smcr.mu.Unlock()
+		return r.server.smcr.changed != nil
 	})
 	g.answered()
 	c2, s2 := <-dialed, mustAccept(t, r.l)

@@ -19,7 +19,7 @@ func (g *smcrGroup) linkLeaving(o core.LinkLeaving) {
 	l := g.linkOf(o.Link)
 	l.left = false
 	l.moved, _ = g.moveAll(l)
-	g.host.cfg.Logger.Info("link is about to end, connections go to others",
+	g.fabric.cfg.Logger.Info("link is about to end, connections go to others",
 		"group", g.lg.ID, "link", o.Link, "local", l.rnic.Addr(), "peer", l.peer, "connections", l.moved)
 	l.net.Leave()
 }
@@ -31,15 +31,19 @@ func (g *smcrGroup) leaves(l *smcrLink) bool {
 
 // DeleteLink implements [control.LinkDeleter]: an operator ends a link. A client asks its server to; nobody waits for that here.
 func (v *controlView) DeleteLink(group uint32, num uint8) error {
-	h := (*Host)(v)
-	h.mu.Lock()
+	return v.smcr.deleteLink(group, num)
+}
+
+// deleteLink is DeleteLink.
+func (f *smcrFabric) deleteLink(group uint32, num uint8) error {
+	f.mu.Lock()
 	var g *smcrGroup
-	for lg, x := range h.smcrGroups {
+	for lg, x := range f.running {
 		if uint32(lg.ID) == group {
 			g = x
 		}
 	}
-	h.mu.Unlock()
+	f.mu.Unlock()
 	if g == nil {
 		return fmt.Errorf("there is no link group %08x of SMC-R", group)
 	}

@@ -531,9 +531,11 @@ func TestSMCRRoom(t *testing.T) {
 
 // groupConns counts the connections of all link groups.
 func groupConns(h *Host) (n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, lg := range h.groups.All() {
+	h.smcd.mu.Lock()
+	defer h.smcd.mu.Unlock()
+	h.smcr.mu.Lock()
+	defer h.smcr.mu.Unlock()
+	for _, lg := range append(h.smcd.table.All(), h.smcr.groups.All()...) {
 		n += lg.Conns
 	}
 	return n

@@ -54,7 +54,7 @@ func (l *smcrLink) RNICEvent(mtu wire.MTU, reason error) {
 	switch {
 	case mtu == 0 && !l.spare():
 		outage := l.rnic.Outages()
-		l.group.host.rnicPatience(func() {
+		l.group.fabric.rnicPatience(func() {
 			if l.rnic.DownSince(outage) {
 				l.net.Fail(reason)
 			}
@@ -218,7 +218,7 @@ func (g *smcrGroup) routesNamed(ev link.Event) []core.PairRoute {
 		return nil
 	}
 	g.routesAsked = time.Now()
-	return g.host.rnics.RoutesTo(g.host.rnics.Alternatives(g.rnic, clc.V2), gids)
+	return g.fabric.rnics.RoutesTo(g.fabric.rnics.Alternatives(g.rnic, clc.V2), gids)
 }
 
 // openLink makes our end of another link, at once where the device is open, else on a goroutine. g.mu is held.
@@ -235,7 +235,7 @@ func (g *smcrGroup) openLink(o core.OpenLink) {
 		}
 	}
 	g.openers.Go(func() {
-		n, err := g.host.rnics.Acquire(g.host.rnics.Zoned(o.GID.Addr(), g.rnic))
+		n, err := g.fabric.rnics.Acquire(g.fabric.rnics.Zoned(o.GID.Addr(), g.rnic))
 		if err == nil {
 			g.watchDevice(n)
 		}
@@ -264,7 +264,7 @@ func (g *smcrGroup) opened(n *rnic.Device, num llc.LinkNum) {
 	}
 	l, err := g.addLink(n, num)
 	if err != nil {
-		g.host.cfg.Logger.Warn("no further link", "device", n.RDMA().Addr(), "err", err)
+		g.fabric.cfg.Logger.Warn("no further link", "device", n.RDMA().Addr(), "err", err)
 		g.queue = g.ctl.LinkOpened(time.Now(), num, core.LinkEnd{}, nil, g.queue)
 		return
 	}
@@ -341,7 +341,7 @@ func (g *smcrGroup) linkUp(num llc.LinkNum) {
 	l.up = true
 	l.counts.Store(true)
 	g.upLinks.Add(1)
-	g.host.cfg.Logger.Info("link added", "group", g.lg.ID, "link", num, "local", l.rnic.Addr(), "peer", l.peer, "redundancy", g.ctl.Redundancy())
+	g.fabric.cfg.Logger.Info("link added", "group", g.lg.ID, "link", num, "local", l.rnic.Addr(), "peer", l.peer, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()
 	g.balance()
 	if g.stallTimer == nil {
@@ -425,19 +425,19 @@ func (g *smcrGroup) linkDown(o core.LinkDown) {
 	moved += l.moved
 	g.failovers++
 	g.moved += uint64(moved)
-	g.host.counters.ended(endOfLink, groupEndReason(o.Why)) // rule: TestSMCRFailover
-	g.host.cfg.Logger.Warn("link ended, connections go on over others",
+	g.fabric.cfg.Owner.ended(endOfLink, groupEndReason(o.Why)) // rule: TestSMCRFailover
+	g.fabric.cfg.Logger.Warn("link ended, connections go on over others",
 		"group", g.lg.ID, "link", o.Link, "local", l.rnic.Addr(), "peer", l.peer, "why", o.Why.String(), "connections", moved, "left", l.left, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()
 }
 
-// linksChanged tells the host's table, by which later connections find the group.
+// linksChanged tells the table, by which later connections find the group.
 func (g *smcrGroup) linksChanged() {
 	links := g.ctl.Links()
 	g.afterwards(func() {
-		g.host.mu.Lock()
-		g.host.groups.SetLinks(g.lg, links)
-		g.host.mu.Unlock()
+		g.fabric.mu.Lock()
+		g.fabric.groups.SetLinks(g.lg, links)
+		g.fabric.mu.Unlock()
 	})
 }
 

@@ -47,7 +47,7 @@ func vanish(c *smctest.Cables, cable int) {
 func TestSMCRAllDown(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
 	for _, h := range []*Host{r.client, r.server} {
-		h.rnicPatience = func(over func()) { time.AfterFunc(50*time.Millisecond, over) }
+		h.smcr.rnicPatience = func(over func()) { time.AfterFunc(50*time.Millisecond, over) }
 	}
 	var ended, idle [2]*Conn
 	ended[0], ended[1] = r.connect()

@@ -64,7 +64,7 @@ func TestSMCRNamespaces(t *testing.T) {
 				if c.Agreed().Version != tt.version || s.Agreed().Version != tt.version {
 					t.Errorf("versions %s and %s, want %s", c.Agreed().Version, s.Agreed().Version, tt.version)
 				}
-				if tt.version != "1.0" && !s.group.Result.Direct {
+				if tt.version != "1.0" && !s.carrier.(*smcrCarrier).lg.Result.Direct {
 					t.Error("the server takes the cable for a router")
 				}
 				checkExchange(t, c, s)
@@ -129,7 +129,7 @@ func TestSMCRRoutedMTU(t *testing.T) {
 	})
 	c, s := r.connect()
 	checkSMCR(t, c, s)
-	if s.group.Result.Direct {
+	if s.carrier.(*smcrCarrier).lg.Result.Direct {
 		t.Error("the server sees no router")
 	}
 	checkTransfer(t, c, s, 1<<20)
@@ -226,12 +226,12 @@ func TestSMCRImpatient(t *testing.T) {
 	s.Close()
 	cut.Store(false)
 	for _, h := range []*Host{r.client, r.server} { // as if the time had come
-		h.filtered.mu.Lock()
-		for peer, p := range h.filtered.list {
+		h.smcr.filtered.mu.Lock()
+		for peer, p := range h.smcr.filtered.list {
 			p.until = time.Now()
-			h.filtered.list[peer] = p
+			h.smcr.filtered.list[peer] = p
 		}
-		h.filtered.mu.Unlock()
+		h.smcr.filtered.mu.Unlock()
 	}
 	smctest.Eventually(t, patience, "a connection over SMC-R", func() bool {
 		c, s := r.connect()
@@ -240,8 +240,8 @@ func TestSMCRImpatient(t *testing.T) {
 		checkExchange(t, c, s)
 		return c.Mode() == ModeSMCR && s.Mode() == ModeSMCR
 	})
-	if len(r.client.filtered.list) != 0 {
-		t.Errorf("still known: %v", r.client.filtered.list)
+	if len(r.client.smcr.filtered.list) != 0 {
+		t.Errorf("still known: %v", r.client.smcr.filtered.list)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestSMCRFiltered(t *testing.T) {
 				c.Close()
 				s.Close()
 				for _, h := range []*Host{r.client, r.server} {
-					if !h.filtered.is(loop1, time.Now()) && !h.filtered.is(loop2, time.Now()) {
+					if !h.smcr.filtered.is(loop1, time.Now()) && !h.smcr.filtered.is(loop2, time.Now()) {
 						t.Error("a host has forgotten it")
 					}
 				}
@@ -295,7 +295,7 @@ func TestSMCRFiltered(t *testing.T) {
 				}
 				mustAccept(t, r.l).Close()
 				for _, h := range []*Host{r.client, r.server} {
-					smctest.Eventually(t, patience, "the group is gone", func() bool { return len(groupsOf(h)) == 0 && h.smcrMemory() == 0 })
+					smctest.Eventually(t, patience, "the group is gone", func() bool { return len(groupsOf(h)) == 0 && h.smcr.memory() == 0 })
 				}
 			})
 		})
@@ -350,7 +350,7 @@ func TestSMCRFlap(t *testing.T) {
 	cables := smctest.NewCables(t, 1)
 	r := newCableRig(t, cables, false, nil)
 	for _, h := range []*Host{r.client, r.server} {
-		h.rnicPatience = func(func()) {} // however slow the machine
+		h.smcr.rnicPatience = func(func()) {} // however slow the machine
 	}
 	c, s := r.connect()
 	defer c.Close()

@@ -47,12 +47,6 @@ func (t *tcpWatch) close(forGood bool) {
 	}
 }
 
-// closeRNICs closes all devices, and the watcher of the TCP sockets of their connections. With forGood none is opened afterwards.
-func (h *Host) closeRNICs(forGood bool) {
-	h.rnics.Close(forGood)
-	h.tcpWatch.close(forGood)
-}
-
 // rnicReason returns the reason code for an error of [rnic.Set.Acquire].
 func rnicReason(err error) clc.Diagnosis {
 	var refused *port.RefusedError

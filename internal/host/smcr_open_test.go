@@ -50,7 +50,7 @@ func TestRNICReason(t *testing.T) {
 func TestRNICFlaps(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	var over []func() // the time of each outage
-	r.client.rnicPatience = func(f func()) { over = append(over, f) }
+	r.client.smcr.rnicPatience = func(f func()) { over = append(over, f) }
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	n := groupsOf(r.client)[0].rnic

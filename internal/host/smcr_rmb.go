@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -65,9 +63,9 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 		return m, nil
 	}
 	m, err := p.make(size)
-	for errors.Is(err, ism.ErrBudget) && !p.closed { // rule: TestSMCRShed: !p.closed -> false
+	for errors.Is(err, errBudget) && !p.closed { // rule: TestSMCRShed: !p.closed -> false
 		g.mu.Unlock()
-		if !g.host.shed(ctx) {
+		if !g.fabric.shed(ctx) {
 			return nil, err
 		}
 		g.mu.Lock()
@@ -119,14 +117,14 @@ func (p *rmbPool) nearest(size wire.SizeCode) wire.SizeCode {
 
 // make makes a new one.
 func (p *rmbPool) make(size wire.SizeCode) (*smcrRMB, error) {
-	h := p.group.host
+	f := p.group.fabric
 	n := int64(size.Bytes())
-	if err := h.takeMemory(&h.rmbBytes, n); err != nil {
+	if err := f.takeMemory(&f.rmbBytes, n); err != nil {
 		return nil, err
 	}
 	rmb, err := p.group.net.NewRMB(size)
 	if err != nil {
-		h.rmbBytes.Add(-n)
+		f.rmbBytes.Add(-n)
 		return nil, err
 	}
 	p.last++
@@ -137,45 +135,9 @@ func (p *rmbPool) make(size wire.SizeCode) (*smcrRMB, error) {
 	return m, nil
 }
 
-// takeMemory counts n bytes more in what, RMBs or send rings, which have a budget together.
-func (h *Host) takeMemory(what *atomic.Int64, n int64) error {
-	what.Add(n)
-	if used := h.smcrMemory(); used > h.cfg.MemoryBudget {
-		what.Add(-n)
-		return fmt.Errorf("%w: %d bytes more", ism.ErrBudget, n)
-	}
-	return nil
-}
-
-// shed ends the link group that has been idle for longest, whose RMBs are kept for connections to come, since there is no memory for one that
-// is here. It waits until that is given back, but not for a peer that does not answer. It reports false if there is none.
-func (h *Host) shed(ctx context.Context) bool {
-	h.mu.Lock()
-	var idle []*smcrGroup
-	lg := h.groups.EvictIdle()
-	if lg != nil {
-		idle = h.runningLocked([]*core.LinkGroup{lg})
-	}
-	h.mu.Unlock()
-	for _, g := range idle {
-		g.finish(core.EndIdle)
-		late := time.NewTimer(shedTime)
-		select {
-		case <-g.stopped:
-		case <-late.C:
-		case <-ctx.Done():
-		}
-		late.Stop()
-	}
-	return lg != nil && ctx.Err() == nil
-}
-
-// smcrMemory is what the buffers of SMC-R have, each counted with its full size.
-func (h *Host) smcrMemory() int64 { return h.rmbBytes.Load() + h.ringBytes.Load() }
-
 func (p *rmbPool) freeNow(m *smcrRMB) {
 	n := int64(m.rmb.Size().Bytes())
-	p.group.host.rmbBytes.Add(-n)
+	p.group.fabric.rmbBytes.Add(-n)
 	p.count--
 	p.bytes -= n
 	delete(p.every, m.id)

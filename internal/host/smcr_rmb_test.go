@@ -19,7 +19,7 @@ func TestSMCRPool(t *testing.T) {
 	checkSMCR(t, c, s)
 	g := s.carrier.end().(*smcrGroup)
 	const size = wire.SizeCode(1)
-	used := r.server.rmbBytes.Load()
+	used := r.server.smcr.rmbBytes.Load()
 	take := func() *smcrRMB {
 		t.Helper()
 		m, err := g.takeRMB(boundedContext(t), size)
@@ -35,8 +35,8 @@ func TestSMCRPool(t *testing.T) {
 		t.Helper()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if p := &g.rmbs; p.kept != kept*size.Bytes() || p.bytes != bytes || r.server.rmbBytes.Load() != bytes || p.count != len(p.every) {
-			t.Errorf("%s: %d bytes are kept of %d, of %d in %d of the host; want %d of %d", when, p.kept, p.bytes, r.server.rmbBytes.Load(), p.count, kept*size.Bytes(), bytes)
+		if p := &g.rmbs; p.kept != kept*size.Bytes() || p.bytes != bytes || r.server.smcr.rmbBytes.Load() != bytes || p.count != len(p.every) {
+			t.Errorf("%s: %d bytes are kept of %d, of %d in %d of the host; want %d of %d", when, p.kept, p.bytes, r.server.smcr.rmbBytes.Load(), p.count, kept*size.Bytes(), bytes)
 		}
 	}
 	one := int64(size.Bytes())
@@ -88,7 +88,7 @@ func TestSMCRPool(t *testing.T) {
 		t.Errorf("of a group that has ended: %v", err)
 	}
 	g.releaseRMB(late, true)
-	smctest.Eventually(t, patience, "all is given back", func() bool { return r.server.rmbBytes.Load() == 0 })
+	smctest.Eventually(t, patience, "all is given back", func() bool { return r.server.smcr.rmbBytes.Load() == 0 })
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p := &g.rmbs; p.count != 0 || p.bytes != 0 || len(p.every) > 0 || len(p.all) > 0 {
@@ -134,7 +134,7 @@ func TestSMCRPoolUnanswered(t *testing.T) {
 		x.abort()
 		x.Close()
 	}
-	smctest.Eventually(t, patience, "all is given back", func() bool { return r.server.rmbBytes.Load() == 0 })
+	smctest.Eventually(t, patience, "all is given back", func() bool { return r.server.smcr.rmbBytes.Load() == 0 })
 }
 
 // TestSMCRNearest looks which size of the RMBs that there are is taken where there is no room for more.

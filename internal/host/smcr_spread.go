@@ -24,7 +24,7 @@ const (
 // weight is what a connection adds to the load of its link. By bytes one that has written nothing counts too, so that new ones do
 // not all begin on one link.
 func (g *smcrGroup) weight(c *smcrCarrier) uint64 {
-	if g.host.cfg.SMCRSpread == SpreadBytes { // rule: TestSMCRSpread
+	if g.fabric.cfg.Spread == SpreadBytes { // rule: TestSMCRSpread
 		return idleWeight + c.link.Delivered()
 	}
 	return 1

@@ -81,10 +81,10 @@ func TestSMCRStress(t *testing.T) {
 	r.client.Close()
 	r.server.Close()
 	for _, h := range []*Host{r.client, r.server} {
-		smctest.Eventually(t, patience, "all memory is given back", func() bool { return h.smcrMemory() == 0 })
+		smctest.Eventually(t, patience, "all memory is given back", func() bool { return h.smcr.memory() == 0 })
 		h.mu.Lock()
-		if len(h.ends) > 0 && len(h.smcrGroups) > 0 || h.groups.Len() != 0 {
-			t.Errorf("%d ends and %d link groups are left", len(h.ends), h.groups.Len())
+		if len(h.ends) > 0 && len(groupsOf(h)) > 0 || h.smcr.groups.Len()+h.smcd.table.Len() != 0 {
+			t.Errorf("%d ends and %d link groups are left", len(h.ends), h.smcr.groups.Len()+h.smcd.table.Len())
 		}
 		h.mu.Unlock()
 	}

@@ -114,9 +114,9 @@ func TestSMCR(t *testing.T) {
 
 // groupsOf returns the link groups of a host that connections may join.
 func groupsOf(h *Host) (list []*smcrGroup) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, g := range h.smcrGroups {
+	h.smcr.mu.Lock()
+	defer h.smcr.mu.Unlock()
+	for _, g := range h.smcr.running {
 		list = append(list, g)
 	}
 	return list

@@ -69,7 +69,7 @@ func (h *Host) Status() control.Status {
 	s.Limits = []control.StatusLimit{
 		{Name: "memory", Limit: h.cfg.MemoryBudget, Used: device.Bytes, Unit: "bytes"},
 		{Name: "memory of peers", Limit: h.cfg.MemoryBudget, Used: device.MappedBytes, Unit: "bytes"},
-		{Name: "memory of SMC-R", Limit: h.cfg.MemoryBudget, Used: h.smcrMemory(), Unit: "bytes"},
+		{Name: "memory of SMC-R", Limit: h.cfg.MemoryBudget, Used: h.smcr.memory(), Unit: "bytes"},
 		{Name: "read buffer", Limit: int64(h.cfg.ReadBuffer), Used: -1, Unit: "bytes"},
 		{Name: "peers", Limit: ism.MaxPeers, Used: device.PeersDialed + device.PeersAccepted},
 		{Name: "connections with a peer", Limit: ism.SlotCount, Used: -1},
@@ -155,7 +155,7 @@ func (h *Host) counterStatus() control.StatusCounters {
 	}
 	s.CLC, s.LLC = k.messages.status()
 	s.Groups = map[string]int{ModeSMCD.String(): 0, ModeSMCR.String(): 0}
-	s.RMBBytes = h.rmbBytes.Load()
+	s.RMBBytes = h.smcr.rmbBytes.Load()
 	for m := ModeTCP; m <= ModeUnix; m++ {
 		if m == ModeUnix && k.connections[m].Load() == 0 {
 			continue // there are no programs of 'gosmc run', on most machines
@@ -226,9 +226,7 @@ func (c *Conn) status(names map[int]string) control.StatusConn {
 	if c.client {
 		s.Role = "client"
 	}
-	if c.group != nil {
-		s.Group = uint32(c.group.ID)
-	}
+	s.Group = uint32(c.group)
 	if pid := agreed.PeerPID; pid != 0 && s.PeerCommand == "" {
 		s.PeerCommand = processName(pid)
 		names[pid] = s.PeerCommand

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"cmp"
+	"slices"
 	"sync/atomic"
 
 	"github.com/gosmc/smc/internal/control"
@@ -15,34 +17,49 @@ import (
 
 // groupStatus describes the link groups, in the order of their IDs.
 func (h *Host) groupStatus() []control.StatusGroup {
-	h.mu.Lock()
-	all := h.groups.All()
-	list := make([]control.StatusGroup, 0, min(len(all), control.MaxGroups))
-	groups := make([]*smcrGroup, 0, cap(list)) // those of SMC-R, nil for others
-	for _, lg := range all[:cap(list)] {
-		list = append(list, lgStatus(lg))
-		groups = append(groups, h.smcrGroups[lg])
+	list := h.smcr.status(h.smcd.status(nil))
+	slices.SortStableFunc(list, func(a, b control.StatusGroup) int { return cmp.Compare(a.ID, b.ID) })
+	return list[:min(len(list), control.MaxGroups)]
+}
+
+// status appends what there is to say of each link group.
+func (g *smcdGroups) status(list []control.StatusGroup) []control.StatusGroup {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, lg := range g.table.All() {
+		s := lgStatus(lg)
+		s.Peer = cmp.Or(s.Peer, lg.Key.Remote.GID.String())
+		list = append(list, s)
 	}
-	h.mu.Unlock()
+	return list
+}
+
+// status appends what there is to say of each link group.
+func (f *smcrFabric) status(list []control.StatusGroup) []control.StatusGroup {
+	f.mu.Lock()
+	all := f.groups.All()
+	groups := make([]*smcrGroup, len(all)) // nil for those that are not at work
+	first := len(list)
+	for i, lg := range all {
+		s := lgStatus(lg)
+		s.Peer, s.Type = cmp.Or(s.Peer, lg.Key.GID.String()), "NONE"
+		list = append(list, s)
+		groups[i] = f.running[lg]
+	}
+	f.mu.Unlock()
 	for i, g := range groups { // without the lock: that of a group comes before it
 		if g != nil {
-			g.status(&list[i])
+			g.status(&list[first+i])
 		}
 	}
 	return list
 }
 
-// lgStatus describes a link group as its table has it. The host's mu is held.
+// lgStatus describes a link group as its table has it. The table's mu is held. Peer is empty if the first contact has not told a GID of SMC-R.
 func lgStatus(lg *core.LinkGroup) control.StatusGroup {
 	s := control.StatusGroup{
 		ID: uint32(lg.ID), Mode: modes[lg.Key.Mode].String(), State: "Active", Role: lg.Key.Role.String(),
 		VLAN: lg.VLAN, PNETID: lg.PNETID, Conns: lg.Conns, MaxConns: lg.MaxConns, Links: []control.StatusLink{},
-	}
-	switch lg.Key.Mode {
-	case core.SMCD:
-		s.Peer = lg.Key.Remote.GID.String()
-	case core.SMCR:
-		s.Peer, s.Type = lg.Key.GID.String(), "NONE"
 	}
 	r := &lg.Result
 	if r.Mode == 0 {
@@ -77,7 +94,7 @@ func (g *smcrGroup) status(s *control.StatusGroup) {
 	for _, l := range g.links {
 		s.Links = append(s.Links, g.linkStatus(l, links, s.Peer))
 	}
-	s.Failovers, s.Moved, s.Spread = g.failovers, g.moved, g.host.cfg.SMCRSpread
+	s.Failovers, s.Moved, s.Spread = g.failovers, g.moved, g.fabric.cfg.Spread
 	g.rmbs.status(s)
 }
 

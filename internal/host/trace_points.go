@@ -2,7 +2,6 @@ package host
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -29,11 +28,7 @@ func (c *Conn) traceCLC(b []byte, sent bool) {
 
 // traceLLC traces an LLC message, or what came in place of one. It belongs to a link, and to no connection.
 func (g *smcrGroup) traceLLC(l *smcrLink, b []byte, sent bool) {
-	g.host.counters.messages.countLLC(b, sent)
-	r := traceRecord{kind: control.TraceLLC, group: uint32(g.lg.ID), client: g.lg.Key.Role == core.RoleClient, sent: sent}
-	r.local = netip.AddrPortFrom(l.rnic.Addr(), 0)
-	r.peer = netip.AddrPortFrom(l.peer, 0)
-	g.host.trace.Add(&r, b)
+	g.fabric.cfg.Owner.traceLLC(g.lg, l.rnic.Addr(), l.peer, b, sent)
 }
 
 // traceEstablished traces that the connection uses shared memory.

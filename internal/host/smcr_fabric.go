@@ -1,0 +1,134 @@
+package host
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/rnic"
+	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// An smcrConfig says how connections over SMC-R are made. All fields are set, but for KeepAlive.
+type smcrConfig struct {
+	RNICs    *rnic.Set
+	PeerID   wire.PeerID
+	HaveUEID bool // there is a UEID, without which there is no version 2
+	V1       bool // version 1 is on
+
+	MaxConns     int           // of a link group; what is offered
+	MaxLinks     int           // symmetric ones of a link group
+	ReadBuffer   int           // bytes that a connection has by default
+	MemoryBudget int64         // bytes of RMBs and send rings together
+	KeepAlive    time.Duration // how long a link may be silent before it is tested; 0: core's default, negative: for ever
+	Spread       string        // SpreadConnections or SpreadBytes
+
+	Namespace func(func()) // runs a function in the network namespace of the RNICs
+	Logger    *slog.Logger
+	NewID     func() wire.LinkID // of a link group; any goroutine may call it
+	Owner     smcrOwner
+}
+
+// An smcrOwner is told what befalls link groups. It may be called with the lock of a group held, but for groupEnded, and does
+// not call the group.
+type smcrOwner interface {
+	// groupMade is told of a group before connections use it.
+	groupMade(g *smcrGroup)
+
+	// groupEnded tells the connections of a group that it has ended, after tell was told how many they are. lost tells the same connections
+	// that the links are gone, once they are: some may await an answer that cannot come any more.
+	groupEnded(g *smcrGroup, tell func(count int)) (lost func())
+
+	// ended counts the end of a group, or of one of its links, by a reason in words.
+	ended(what, reason string)
+
+	// traceLLC traces an LLC message, or what came in place of one.
+	traceLLC(g *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool)
+}
+
+// An smcrFabric is SMC-R of one host: the table of its link groups, those at work, and their memory.
+type smcrFabric struct {
+	cfg   smcrConfig
+	rnics *rnic.Set // cfg.RNICs
+
+	watch        tcpWatch // for the TCP sockets of connections
+	filtered     filteredPeers
+	rmbBytes     atomic.Int64 // of all RMBs
+	ringBytes    atomic.Int64 // of all send rings
+	rnicPatience func(func()) // calls it when an RNIC was down for rnicPatience, but in tests
+
+	mu      sync.Mutex // comes after a group's; nothing is called with it held but groups
+	groups  *core.Groups
+	running map[*core.LinkGroup]*smcrGroup // that connections may join
+	changed chan struct{}                  // closed when a first contact is over; nil if nobody waits
+	timer   *time.Timer                    // runs sweep; nil before it was needed
+	closed  bool                           // for good
+}
+
+func newSMCRFabric(cfg smcrConfig) *smcrFabric {
+	return &smcrFabric{
+		cfg: cfg, rnics: cfg.RNICs,
+		rnicPatience: func(over func()) { time.AfterFunc(rnicPatience, over) },
+		groups:       core.NewGroups(maxGroups),
+		running:      make(map[*core.LinkGroup]*smcrGroup),
+	}
+}
+
+// errBudget says that the buffers of SMC-R have all the memory that they may.
+var errBudget = &declined{clc.DiagBudget}
+
+// takeMemory counts n bytes more in what, RMBs or send rings, which have a budget together.
+func (f *smcrFabric) takeMemory(what *atomic.Int64, n int64) error {
+	what.Add(n)
+	if used := f.memory(); used > f.cfg.MemoryBudget {
+		what.Add(-n)
+		return fmt.Errorf("%w: %d bytes more", errBudget, n)
+	}
+	return nil
+}
+
+// memory is what the buffers have, each counted with its full size.
+func (f *smcrFabric) memory() int64 { return f.rmbBytes.Load() + f.ringBytes.Load() }
+
+// close ends all link groups, in order as far as that does not take long, and closes the devices, and the watcher of the TCP
+// sockets of their connections. With forGood none is opened afterwards.
+func (f *smcrFabric) close(forGood bool) {
+	f.mu.Lock()
+	f.closed = f.closed || forGood
+	groups := make([]*smcrGroup, 0, len(f.running))
+	for _, g := range f.running {
+		groups = append(groups, g)
+	}
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+	f.mu.Unlock()
+	for _, g := range groups {
+		g.finish(core.EndShutdown)
+	}
+	late := time.NewTimer(groupEndTime)
+	defer late.Stop()
+	expired := false
+	for _, g := range groups {
+		if !g.started() {
+			continue // its handshake ends it
+		}
+		if !expired {
+			select {
+			case <-g.stopped:
+				continue
+			case <-late.C:
+				expired = true
+			}
+		}
+		g.fail(errHostClosed)
+		<-g.stopped
+	}
+	f.rnics.Close(forGood)
+	f.watch.close(forGood)
+}
