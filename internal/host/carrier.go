@@ -26,8 +26,15 @@ type way interface {
 	// offer adds what this way has to what the handshake offers and accepts.
 	offer(caps *core.Capabilities)
 
-	// meet tells a server's handshake, before it takes the client's Proposal, what of that can be reached this way.
-	meet(p *clc.Proposal, h *core.Handshake)
+	// traits are what the handshake has to know of its peer before anything is agreed.
+	traits() wayTraits
+
+	// lives reports whether a peer with wayTraits.local is there.
+	lives() bool
+
+	// meet tells a server's handshake, before it takes the client's Proposal, what of that can be reached this way: nothing
+	// if the client is not admitted, since its host has as many handshakes under way as it may.
+	meet(p *clc.Proposal, h *core.Handshake, admitted bool)
 
 	// watcher is what looks after the TCP sockets of its connections.
 	watcher() *tcpwatch.Watcher
@@ -38,6 +45,13 @@ type way interface {
 	// prepare joins or makes the connection's link group and makes our buffer ready for what core has chosen; on the client it reaches
 	// the server's. It may wait until ctx ends. When it fails nothing is left of it.
 	prepare(ctx context.Context, t terms) (carrier, core.Resources, error)
+}
+
+// wayTraits are what is known of a peer that is reached one way.
+type wayTraits struct {
+	local    bool // a process of this machine: where it is silent and lives it is only slow
+	stranger bool // as a client it may be a program that does not speak CLC
+	turns    bool // its connections confirm one after the other
 }
 
 // Terms are what prepare is asked for.
@@ -91,9 +105,6 @@ type carrier interface {
 	// appendHeader appends a CDC header as it is on the way to the peer, or from it if own is false.
 	appendHeader(b []byte, h cdc.Header, own bool) []byte
 
-	// headerLen is how many bytes of a buffer are not data.
-	headerLen() int
-
 	// detach ends the use of the peer's buffer, and release that of ours. clean says that the connection has
 	// ended in order and that the memory may be used again. The data path must not touch either afterwards. Calls
 	// after the first do nothing.
@@ -116,15 +127,61 @@ type carrier interface {
 	// mayMiss reports whether the peer may have said something that has not come and is not said again.
 	mayMiss() bool
 
-	// peerPID is the process at the other end, 0 if it cannot be seen.
-	peerPID() int
+	// setNoDelay is the option of TCP. What is visible at once needs none.
+	setNoDelay(on bool)
+
+	// setQuiet says how long the way to the peer may be silent before it is tested, 0: as the host likes. With traits.tests.
+	setQuiet(d time.Duration)
+
+	// linkNumber is the number of the link that what is written goes over, 0 if there are no links.
+	linkNumber() uint8
+
+	// traits never change.
+	traits() traits
 }
+
+// traits are what a connection has to know of its fabric.
+type traits struct {
+	headerLen int // bytes of a buffer that are not data
+	peerPID   int // the process at the other end, 0 if it cannot be seen
+
+	// keepAlive says that a peer's end may go unnoticed, so that TCP's keepalive is of use.
+	keepAlive bool
+
+	// tests says that the fabric tests by itself whether a silent peer is there: that of TCP is for others on the way.
+	tests bool
+
+	// overtaken says that TCP may overtake what the peer wrote, and its flags, which may be lost, too.
+	overtaken bool
+}
+
+// noLinks are the methods of a carrier whose peer sees at once what is written, and whose end is known at once.
+type noLinks struct{}
+
+func (noLinks) startLink(core.Result, func(core.LinkStep)) error { return errNoLinks }
+
+func (noLinks) declined() {}
+
+func (noLinks) sent() {}
+
+func (noLinks) suspect() {}
+
+func (noLinks) mayMiss() bool { return false }
+
+func (noLinks) setNoDelay(bool) {}
+
+func (noLinks) setQuiet(time.Duration) {}
+
+func (noLinks) linkNumber() uint8 { return 0 }
 
 // An end ends the connections that depend on it: a peering on SMC-D, a link group on SMC-R. Who serves
 // the fabric calls [Host.endGone].
 type end interface {
 	// Done is closed when it has ended.
 	Done() <-chan struct{}
+
+	// Cause is what connections are told then.
+	Cause() core.ConnEventKind
 }
 
 var (
@@ -148,14 +205,6 @@ func (h *Host) addEnd(e end) bool {
 	return true
 }
 
-// fate is what connections are told when their end has come.
-func fate(e end) core.ConnEvent {
-	if g, ok := e.(*smcrGroup); ok {
-		return core.ConnEvent{Kind: g.fateOf()}
-	}
-	return core.ConnEvent{Kind: core.EventPeerDead}
-}
-
 // endGone tells the connections of an end that it has come, after tell was told how many they are. To be
 // called once, after Done was closed. It returns these connections.
 func (h *Host) endGone(e end, tell func(count int)) []*Conn {
@@ -165,7 +214,7 @@ func (h *Host) endGone(e end, tell func(count int)) []*Conn {
 	h.mu.Unlock()
 	tell(len(conns))
 	for _, c := range conns {
-		c.event(fate(e))
+		c.event(core.ConnEvent{Kind: e.Cause()})
 		c.wake() // it may have died after it published its last bytes and its close, and before it rang
 	}
 	return conns

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -78,7 +77,7 @@ func TestClosedKeepsNothing(t *testing.T) {
 	client.mu.Lock()
 	defer client.mu.Unlock()
 	for e := range client.ends {
-		if n := e.(*ism.Peer).Parked().Load(); n != 0 {
+		if n := e.(peering).Parked().Load(); n != 0 {
 			t.Errorf("%d waits are left behind", n)
 		}
 	}

@@ -57,6 +57,7 @@ type Conn struct {
 	agreed  *Agreed     // never changed; nil on plain TCP, and before there is anything
 	group   wire.LinkID // 0: none
 	carrier carrier     // nil on plain TCP
+	traits  traits      // of carrier
 	unused  bool        // the application has closed it; guarded by the host's mu
 
 	tcpIn, tcpOut atomic.Uint64 // bytes, on plain TCP
@@ -444,7 +445,15 @@ func (c *Conn) Buffers() (local, remote int) {
 		return 0, 0
 	}
 	local, remote = c.data.Buffers()
-	return local + c.carrier.headerLen(), remote + c.carrier.headerLen()
+	return local + c.traits.headerLen, remote + c.traits.headerLen
+}
+
+// Link returns the number of the link of SMC-R that what is written goes over, 0 if it is not over one.
+func (c *Conn) Link() uint8 {
+	if c.carrier != nil {
+		return c.carrier.linkNumber()
+	}
+	return 0
 }
 
 // Reason says why the connection is plain TCP.

@@ -214,7 +214,7 @@ func (c *Conn) doubt(after time.Duration) {
 // more, or has closed. Linux net/smc says so once: what was on its way over a link that failed is lost, no message makes it say that
 // again, and both ends would wait for ever. So where a link has failed the connection is reset. c.mu is held.
 func (c *Conn) awaitWord() {
-	if c.mode != ModeSMCR || c.awaitsWord {
+	if !c.traits.overtaken || c.awaitsWord {
 		return
 	}
 	c.awaitsWord = true
@@ -265,10 +265,10 @@ func (c *Conn) onTCP(events uint32) {
 	}
 }
 
-// reset takes a reset of TCP. One of a peer of SMC-R may have overtaken what the peer wrote before, and its Abort, which
+// reset takes a reset of TCP. One may have overtaken what the peer wrote before, and its Abort, which
 // have a moment to come. c.mu is held.
 func (c *Conn) reset() {
-	if c.mode == ModeSMCR && !c.peerFinished() && !c.tcpReset { // rule: TestSMCRResetOvertakes: c.mode == ModeSMCR -> false
+	if c.traits.overtaken && !c.peerFinished() && !c.tcpReset { // rule: TestSMCRResetOvertakes: c.traits.overtaken -> false
 		c.tcpReset = true
 		time.AfterFunc(c.host.resetPatience, func() {
 			c.mu.Lock()

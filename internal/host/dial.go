@@ -34,17 +34,15 @@ func (r Requirement) String() string { return requirementNames[r] }
 
 // met reports whether a connection in mode m will do.
 func (r Requirement) met(m Mode) bool {
-	switch r {
-	case RequireSMC:
-		return m == ModeSMCD || m == ModeSMCR
-	case RequireSMCD:
-		return m == ModeSMCD
-	case RequireSMCR:
-		return m == ModeSMCR
-	case AnyMode:
-		return true
-	}
-	panic("host: impossible requirement")
+	return requirementModes[r]>>m&1 != 0
+}
+
+// requirementModes has a bit for each mode that will do.
+var requirementModes = [...]uint8{
+	AnyMode:     1<<ModeTCP | 1<<ModeSMCD | 1<<ModeSMCR | 1<<ModeUnix,
+	RequireSMC:  1<<ModeSMCD | 1<<ModeSMCR,
+	RequireSMCD: 1 << ModeSMCD,
+	RequireSMCR: 1 << ModeSMCR,
 }
 
 // offered reports whether a handshake can lead to what is required. SMC-R is offered to nobody yet: a handshake would

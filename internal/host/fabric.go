@@ -161,7 +161,7 @@ func (h *Host) openControlLocked() {
 type fabricHandler Host
 
 // PeerUp implements [ism.Handler].
-func (h *fabricHandler) PeerUp(p *ism.Peer) { (*Host)(h).addEnd(p) }
+func (h *fabricHandler) PeerUp(p *ism.Peer) { (*Host)(h).addEnd(peering{p}) }
 
 // Signal implements [ism.Handler]: a rendezvous message.
 func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
@@ -176,7 +176,7 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	host := (*Host)(h)
 	host.smcd.peerGone(p.GID())
 	host.meeting.PeerGone(p)
-	host.endGone(p, func(count int) {
+	host.endGone(peering{p}, func(count int) {
 		h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", count, "err", err)
 		host.trace.Add(&traceRecord{kind: control.TracePeerGone, pid: p.Cred().PID, count: count}, nil)
 	})

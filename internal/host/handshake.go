@@ -113,7 +113,7 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 		c.traceFailed(err)
 		return &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
 	}
-	return h.shakeOn(ctx, role, c, []way{&smcdWay{fabric: f, groups: h.smcd, peer: peer}}, buffer, require)
+	return h.shakeOn(ctx, role, c, []way{&smcdWay{fabric: f, groups: h.smcd, peer: peer, spin: h.cfg.Spin}}, buffer, require)
 }
 
 // shakeOn does the handshake on TCP, for one of the ways.
@@ -201,9 +201,9 @@ func (s *handshake) run() {
 		case err == nil:
 			m, err := clc.Parse(b)
 			if p, ok := m.(clc.Proposal); ok && err == nil && s.core.State() == core.HandshakeAwaitProposal {
-				s.enterTurn()
+				admitted := s.enterTurn()
 				for _, w := range s.ways {
-					w.meet(&p, s.core)
+					w.meet(&p, s.core, admitted)
 				}
 			}
 			s.queue = s.core.HandleMessage(now, m, err, s.queue)
@@ -255,35 +255,25 @@ func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
 // patience is how long a silent peer is waited for in addition to the times of core. A process of this machine is known to live: silence
 // means that the machine is busy, or the process stopped, and with TCP the connection would come about once it goes on.
 func (s *handshake) patience() time.Duration {
-	if s.localPeer() == nil {
+	if !s.ways[0].traits().local {
 		return 0
 	}
 	return s.host.localPatience
 }
 
-// localPeer is the peer as a process of this machine, nil if it is none.
-func (s *handshake) localPeer() *ism.Peer {
-	if w, ok := s.ways[0].(*smcdWay); ok {
-		return w.peer
-	}
-	return nil
-}
-
 // peerMayBeSlow reports whether the CLC message for which there is no time left may still come from a process of this machine.
 func (s *handshake) peerMayBeSlow(now time.Time) bool {
-	peer := s.localPeer()
-	return peer != nil && peer.Err() == nil && now.Before(s.patient) && s.core.AwaitsCLC() // rule: TestSilence: now.Before(s.patient) -> false
+	w := s.ways[0]
+	return w.traits().local && w.lives() && now.Before(s.patient) && s.core.AwaitsCLC() // rule: TestSilence: now.Before(s.patient) -> false
 }
 
-// enterTurn counts a client of SMC-R among those of its peer.
-func (s *handshake) enterTurn() {
-	w, ok := s.ways[0].(*smcrWay)
-	if !ok || w.why != clc.DiagNone {
-		return
+// enterTurn counts a client whose connections take turns among those of its peer. It reports false if there are too many.
+func (s *handshake) enterTurn() bool {
+	if !s.ways[0].traits().turns {
+		return true
 	}
-	if s.turn = s.host.turns.enter(s.remote()); s.turn == nil {
-		w.why = clc.DiagBusy
-	}
+	s.turn = s.host.turns.enter(s.remote())
+	return s.turn != nil
 }
 
 // waitsForTurn reports whether a client of SMC-R has not confirmed since its turn may not have come.
@@ -356,7 +346,7 @@ func (s *handshake) read() ([]byte, error) {
 	if s.news.any() { // after the deadline was set: who has news moves it afterwards
 		return nil, errNews
 	}
-	mayBeForeign := s.core.State() == core.HandshakeAwaitProposal && s.ways[0].mode() == core.SMCR
+	mayBeForeign := s.core.State() == core.HandshakeAwaitProposal && s.ways[0].traits().stranger
 	if mayBeForeign && s.reader.have == 0 {
 		// Looked at first: what is the application's stays where it can be got by any way.
 		var start [clc.HeaderLen]byte
@@ -557,21 +547,18 @@ func (s *handshake) established(r core.Result) {
 	}
 	cfg := s.carrier.stream()
 	cfg.Notice = c.onNotice
-	if r.Mode == core.SMCD { // an RNIC looks for packets itself
-		cfg.Spin = h.cfg.Spin
-	}
 	cfg.Dirty, cfg.Stats = h.sweeper.wake, &h.counters.data
 	c.data = stream.New(cfg)
 	if missing != nil && !s.finished(missing) {
 		s.failed(missing)
 		return
 	}
-	c.mode = mode
-	if mode != ModeSMCD { // rule: TestKeepAlive: mode != ModeSMCD -> true
+	c.mode, c.traits = mode, s.carrier.traits()
+	if c.traits.keepAlive { // rule: TestKeepAlive: c.traits.keepAlive -> true
 		c.keepAlive.turnOn(c.tcp) // rule: TestSMCR
 	}
 	m := s.carrier.confirm(r)
-	c.group, c.agreed = m.group, h.agreed(s.carrier.peerPID(), r.EID, r.Version, m)
+	c.group, c.agreed = m.group, h.agreed(c.traits.peerPID, r.EID, r.Version, m)
 	c.carrier, c.sends, c.holds = s.carrier, true, true
 	c.life = core.NewConn(r.Mode)
 	c.ready.Store(true)
@@ -595,7 +582,7 @@ func (s *handshake) established(r core.Result) {
 	}
 	select {
 	case <-c.carrier.end().Done():
-		c.event(fate(c.carrier.end()))
+		c.event(core.ConnEvent{Kind: c.carrier.end().Cause()})
 	default: // endGone is still to come, and finds the connection
 	}
 	h.counters.handshakesOK.Add(1)

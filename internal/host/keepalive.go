@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gosmc/smc/internal/core"
 )
 
 // Package net turns TCP's keepalive on for every connection. On one host it tells nothing that the peering does not
@@ -44,7 +42,7 @@ const leastTCPKeepAlive = 15 * time.Second // as package net has it; what forget
 
 // floorKeepAlive returns what TCP's keepalive is set to where a program says config, by whatever the connection uses.
 func (c *Conn) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
-	if _, ok := c.carrier.(*smcrCarrier); ok && c.data != nil { // rule: TestSMCRKeepAliveFloor
+	if c.traits.tests { // rule: TestSMCRKeepAliveFloor
 		floor := func(d *time.Duration) {
 			if *d > 0 {
 				*d = max(*d, leastTCPKeepAlive)
@@ -58,7 +56,7 @@ func (c *Conn) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
 
 // raiseKeepAlive has the same for what a dialer or a listener has set before it was known what the connection uses.
 func (c *Conn) raiseKeepAlive() {
-	if _, ok := c.carrier.(*smcrCarrier); !ok || bool(c.keepAlive) { // package net's own default is no shorter
+	if !c.traits.tests || bool(c.keepAlive) { // package net's own default is no shorter
 		return
 	}
 	raw, err := c.tcp.SyscallConn()
@@ -80,10 +78,9 @@ const (
 	leastQuiet   = time.Second      // that of TCP: nobody is to ask all the time. RFC 7609 §4.5.3 (p.66) has a least interval too
 )
 
-// tellKeepAlive tells the link group of an SMC-R connection of its keepalive, if the program wants that.
+// tellKeepAlive tells the fabric of a connection of its keepalive, if the program wants that.
 func (c *Conn) tellKeepAlive() {
-	x, ok := c.carrier.(*smcrCarrier)
-	if !ok || c.data == nil {
+	if !c.traits.tests {
 		return
 	}
 	quiet := time.Duration(0)
@@ -94,28 +91,5 @@ func (c *Conn) tellKeepAlive() {
 	default:
 		quiet = max(k.Idle, leastQuiet)
 	}
-	g := x.group
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ctl != nil && x.quiet != quiet {
-		x.quiet = quiet
-		g.doLocked(g.updateTests)
-	}
-}
-
-// updateTests has links asked as soon as any of the connections wants. g.mu is held.
-func (g *smcrGroup) updateTests(_ time.Time, out []core.Output) []core.Output {
-	if g.gone {
-		return out
-	}
-	d := g.fabric.cfg.KeepAlive
-	if d == 0 {
-		d = core.TestLinkInterval
-	}
-	for _, c := range g.owners {
-		if c.quiet > 0 && (d < 0 || c.quiet < d) { // rule: TestSMCRKeepAlive
-			d = c.quiet
-		}
-	}
-	return g.ctl.SetTestInterval(d, out)
+	c.carrier.setQuiet(quiet)
 }

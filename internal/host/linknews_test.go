@@ -45,11 +45,15 @@ func newFakeWay(t *testing.T) *fakeWay {
 	return &fakeWay{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(core.LinkStep), 1), done: make(chan struct{})}
 }
 
-func (w *fakeWay) filtered(time.Duration)                  {}
-func (w *fakeWay) mode() core.Mode                         { return core.SMCR }
-func (w *fakeWay) meet(_ *clc.Proposal, h *core.Handshake) { h.SetRNIC(nil, fakeCaps(w.gid).RoCEv2, 0) }
-func (w *fakeWay) watcher() *tcpwatch.Watcher              { return w.w }
-func (w *fakeWay) offer(c *core.Capabilities)              { *c = fakeCaps(w.gid) }
+func (w *fakeWay) traits() wayTraits      { return wayTraits{stranger: true} }
+func (w *fakeWay) filtered(time.Duration) {}
+func (w *fakeWay) lives() bool            { return true }
+func (w *fakeWay) mode() core.Mode        { return core.SMCR }
+func (w *fakeWay) meet(_ *clc.Proposal, h *core.Handshake, _ bool) {
+	h.SetRNIC(nil, fakeCaps(w.gid).RoCEv2, 0)
+}
+func (w *fakeWay) watcher() *tcpwatch.Watcher { return w.w }
+func (w *fakeWay) offer(c *core.Capabilities) { *c = fakeCaps(w.gid) }
 
 func (w *fakeWay) prepare(_ context.Context, t terms) (carrier, core.Resources, error) {
 	return &fakeCarrier{way: w}, fakeResources(w.gid, true), nil
@@ -77,6 +81,7 @@ var fakeEID = func() wire.EID {
 }()
 
 type fakeCarrier struct {
+	noLinks
 	way *fakeWay
 }
 
@@ -87,12 +92,14 @@ func (c *fakeCarrier) startLink(_ core.Result, tell func(core.LinkStep)) error {
 func (c *fakeCarrier) attach(context.Context, core.Result) error { return nil }
 func (c *fakeCarrier) confirm(core.Result) membership            { return membership{} }
 func (c *fakeCarrier) outOfSync()                                {}
-func (c *fakeCarrier) declined()                                 {}
 func (c *fakeCarrier) leave()                                    {}
 func (c *fakeCarrier) stream() stream.Config {
 	return stream.Config{In: stream.MessageInbox(make([]byte, 4<<10)), Out: stream.NoMemory()}
 }
-func (c *fakeCarrier) headerLen() int { return cdc.HeaderLen }
+func (c *fakeCarrier) traits() traits {
+	return traits{headerLen: cdc.HeaderLen, keepAlive: true, overtaken: true}
+}
+func (c *fakeCarrier) Cause() core.ConnEventKind { return core.EventPeerDead }
 func (c *fakeCarrier) appendHeader(b []byte, h cdc.Header, _ bool) []byte {
 	return h.Append(b)
 }
@@ -105,10 +112,6 @@ func (c *fakeCarrier) release(bool) {
 func (c *fakeCarrier) returnPages(from, to int) error { return nil }
 func (c *fakeCarrier) end() end                       { return c }
 func (c *fakeCarrier) Done() <-chan struct{}          { return c.way.done }
-func (c *fakeCarrier) sent()                          {}
-func (c *fakeCarrier) suspect()                       {}
-func (c *fakeCarrier) mayMiss() bool                  { return false }
-func (c *fakeCarrier) peerPID() int                   { return 0 }
 
 // A linkRig is a handshake of ours for SMC-R, whose link the test has in its hands, with a peer that does what the
 // test says.

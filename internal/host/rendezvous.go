@@ -52,7 +52,7 @@ func (d meetingDevice) Peer(ctx context.Context, gid wire.ISMGID) (rendezvous.Pe
 	if err != nil {
 		return nil, err
 	}
-	if !d.host.addEnd(p) {
+	if !d.host.addEnd(peering{p}) {
 		return nil, ism.ErrPeerGone
 	}
 	return p, nil

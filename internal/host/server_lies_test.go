@@ -13,7 +13,6 @@ import (
 	"unsafe"
 
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
@@ -188,7 +187,7 @@ func (r *serverRig) beginAs(at step, strangers bool) *clcPeer {
 			r.server.mu.Lock()
 			defer r.server.mu.Unlock()
 			for p := range r.server.ends {
-				if p.(*ism.Peer).GID() == r.a.device.GID() {
+				if p.(peering).GID() == r.a.device.GID() {
 					return false
 				}
 			}

@@ -20,7 +20,14 @@ type smcdWay struct {
 	fabric *fabric
 	groups *smcdGroups
 	peer   *ism.Peer
+	spin   time.Duration // before a wait sleeps
 }
+
+// A peering is the end of all connections with a peer.
+type peering struct{ *ism.Peer }
+
+// Cause implements [end].
+func (peering) Cause() core.ConnEventKind { return core.EventPeerDead }
 
 func (w *smcdWay) mode() core.Mode { return core.SMCD }
 
@@ -28,7 +35,11 @@ func (w *smcdWay) offer(caps *core.Capabilities) {
 	caps.ISM = append(caps.ISM, clc.ISMDevice{GID: w.fabric.device.GID(), CHID: wire.CHIDLoopback})
 }
 
-func (w *smcdWay) meet(_ *clc.Proposal, h *core.Handshake) { h.SetReachable(w.peer.GID()) }
+func (w *smcdWay) traits() wayTraits { return wayTraits{local: true} }
+
+func (w *smcdWay) lives() bool { return w.peer.Err() == nil }
+
+func (w *smcdWay) meet(_ *clc.Proposal, h *core.Handshake, _ bool) { h.SetReachable(w.peer.GID()) }
 
 func (w *smcdWay) watcher() *tcpwatch.Watcher { return w.fabric.watcher }
 
@@ -39,7 +50,7 @@ func (w *smcdWay) prepare(ctx context.Context, t terms) (carrier, core.Resources
 	if t.choice.Remote.GID != w.peer.GID() {
 		return nil, core.Resources{}, errUnreachable
 	}
-	c := &smcdCarrier{peer: w.peer, groups: w.groups}
+	c := &smcdCarrier{peer: w.peer, groups: w.groups, spin: w.spin}
 	r, err := c.prepare(ctx, t)
 	if err != nil {
 		c.detach(false)
@@ -52,7 +63,9 @@ func (w *smcdWay) prepare(ctx context.Context, t terms) (carrier, core.Resources
 
 // An smcdCarrier is the carrier of SMC-D: a DMB of ours, and a window into one of the peer's.
 type smcdCarrier struct {
+	noLinks
 	peer   *ism.Peer
+	spin   time.Duration
 	groups *smcdGroups
 	lg     *core.LinkGroup // nil before it is joined
 	dmb    *ism.DMB        // nil once released
@@ -102,14 +115,13 @@ func (c *smcdCarrier) attach(ctx context.Context, r core.Result) error {
 	return nil
 }
 
-func (c *smcdCarrier) startLink(core.Result, func(core.LinkStep)) error { return errNoLinks }
-
 func (c *smcdCarrier) stream() stream.Config {
 	cfg := stream.Config{
 		In:           stream.ElementInbox(c.dmb.Mem()),
 		ReaderSleeps: c.dmb.ReaderSleeps(), WriterSleeps: c.dmb.WriterSleeps(),
 		Read:     c.dmb.Read(),
 		Doorbell: c.peer,
+		Spin:     c.spin, // an RNIC looks for packets itself
 	}
 	if c.window == nil {
 		cfg.Out = stream.NoMemory()
@@ -121,8 +133,6 @@ func (c *smcdCarrier) stream() stream.Config {
 }
 
 func (c *smcdCarrier) appendHeader(b []byte, h cdc.Header, _ bool) []byte { return h.Append(b) }
-
-func (c *smcdCarrier) headerLen() int { return cdc.HeaderLen }
 
 func (c *smcdCarrier) detach(clean bool) {
 	if c.window != nil {
@@ -157,20 +167,14 @@ func (c *smcdCarrier) confirm(r core.Result) membership {
 // outOfSync drops the group: its connections have memory of their own, and go on.
 func (c *smcdCarrier) outOfSync() { c.groups.drop(c.lg) }
 
-func (c *smcdCarrier) declined() {}
-
 func (c *smcdCarrier) leave() {
 	if c.lg != nil {
 		c.groups.leave(c.lg)
 	}
 }
 
-func (c *smcdCarrier) end() end { return c.peer }
+func (c *smcdCarrier) end() end { return peering{c.peer} }
 
-func (c *smcdCarrier) sent() {} // it is in the peer's memory
-
-func (c *smcdCarrier) suspect() {} // its peering ends with it
-
-func (c *smcdCarrier) mayMiss() bool { return false } // it is in memory
-
-func (c *smcdCarrier) peerPID() int { return c.peer.Cred().PID }
+func (c *smcdCarrier) traits() traits {
+	return traits{headerLen: cdc.HeaderLen, peerPID: c.peer.Cred().PID}
+}

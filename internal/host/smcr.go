@@ -138,8 +138,15 @@ func (w *smcrWay) ends() (v1, v2 *core.RNIC) {
 	return v1, w.rnic.RNIC()
 }
 
+func (w *smcrWay) traits() wayTraits { return wayTraits{stranger: true, turns: true} }
+
+func (w *smcrWay) lives() bool { return true } // as far as anybody knows
+
 // meet opens the device that reaches the client's.
-func (w *smcrWay) meet(p *clc.Proposal, h *core.Handshake) {
+func (w *smcrWay) meet(p *clc.Proposal, h *core.Handshake, admitted bool) {
+	if w.why == clc.DiagNone && !admitted {
+		w.why = clc.DiagBusy
+	}
 	if w.rnic == nil && w.why == clc.DiagNone {
 		switch {
 		case p.Ext != nil && p.V2.HasR():
@@ -420,8 +427,6 @@ func (c *smcrCarrier) appendHeader(b []byte, h cdc.Header, own bool) []byte {
 	return c.link.Message(h, own).Append(b)
 }
 
-func (c *smcrCarrier) headerLen() int { return 0 }
-
 func (c *smcrCarrier) detach(clean bool) {
 	if clean && !c.awaits {
 		c.awaits = true
@@ -533,4 +538,8 @@ func (c *smcrCarrier) suspect() { c.group.suspect() }
 
 func (c *smcrCarrier) mayMiss() bool { return c.link.Failed() }
 
-func (c *smcrCarrier) peerPID() int { return 0 }
+func (c *smcrCarrier) setNoDelay(on bool) { c.link.SetNoDelay(on) }
+
+func (c *smcrCarrier) linkNumber() uint8 { return c.group.numberOf(c) }
+
+func (c *smcrCarrier) traits() traits { return traits{keepAlive: true, tests: true, overtaken: true} }

@@ -72,7 +72,7 @@ type smcrGroup struct {
 	rmbs       rmbPool
 }
 
-// Done is closed when its connections must end.
+// Done implements [end].
 func (g *smcrGroup) Done() <-chan struct{} { return g.done }
 
 // newGroup makes what a new link group consists of: a link whose queue pair the peer may be told.
@@ -429,8 +429,8 @@ func (g *smcrGroup) abandon() {
 	}
 }
 
-// fateOf is what connections are told at the end.
-func (g *smcrGroup) fateOf() core.ConnEventKind {
+// Cause implements [end].
+func (g *smcrGroup) Cause() core.ConnEventKind {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.fate

@@ -457,14 +457,6 @@ func (g *smcrGroup) numberOf(c *smcrCarrier) uint8 {
 	return 0
 }
 
-// Link returns the number of the link of SMC-R that what is written goes over, 0 if it is not over one.
-func (c *Conn) Link() uint8 {
-	if x, ok := c.carrier.(*smcrCarrier); ok && c.data != nil {
-		return x.group.numberOf(x)
-	}
-	return 0
-}
-
 // connsOn counts the connections that write over a link. g.mu is held.
 func (g *smcrGroup) connsOn(l *smcrLink) (n int) {
 	for _, c := range g.owners {
