@@ -15,6 +15,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/tcpwatch"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -52,13 +53,13 @@ type Conn struct {
 
 	client  bool
 	since   time.Time
-	reason  clc.Reason  // why plain TCP
-	byPeer  bool        // the peer declined
-	agreed  *Agreed     // never changed; nil on plain TCP, and before there is anything
-	group   wire.LinkID // 0: none
-	carrier carrier     // nil on plain TCP
-	traits  traits      // of carrier
-	unused  bool        // the application has closed it; guarded by the host's mu
+	reason  clc.Reason        // why plain TCP
+	byPeer  bool              // the peer declined
+	agreed  *Agreed           // never changed; nil on plain TCP, and before there is anything
+	group   wire.LinkID       // 0: none
+	binding transport.Binding // nil on plain TCP
+	traits  transport.Traits  // of binding
+	unused  bool              // the application has closed it; guarded by the host's mu
 
 	tcpIn, tcpOut atomic.Uint64 // bytes, on plain TCP
 	urgent        urgentSocket
@@ -332,7 +333,7 @@ func (c *Conn) Close() error {
 	abort := unread > 0 || c.options.abortive() // rule: TestCloseResets: unread > 0 -> unread < 0
 	c.event(core.ConnEvent{Kind: core.EventClose, Abortive: abort})
 	if !abort && !finished { // rule: TestSMCRCloseAfterPeer: !abort && !finished -> !abort
-		c.carrier.sent() // rule: TestSMCRExit
+		c.binding.Flush() // rule: TestSMCRExit
 	}
 	c.host.unused(c)
 	return nil
@@ -445,13 +446,13 @@ func (c *Conn) Buffers() (local, remote int) {
 		return 0, 0
 	}
 	local, remote = c.data.Buffers()
-	return local + c.traits.headerLen, remote + c.traits.headerLen
+	return local + c.traits.HeaderLen, remote + c.traits.HeaderLen
 }
 
 // Link returns the number of the link of SMC-R that what is written goes over, 0 if it is not over one.
 func (c *Conn) Link() uint8 {
-	if c.carrier != nil {
-		return c.carrier.linkNumber()
+	if c.binding != nil {
+		return c.binding.LinkNumber()
 	}
 	return 0
 }

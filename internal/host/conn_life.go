@@ -100,7 +100,7 @@ func (c *Conn) carryOut(out core.Output) {
 		}
 		c.data.SendLast(out.Flags)
 		c.sends = false
-		c.carrier.detach(true)
+		c.binding.Detach(true)
 	case core.ReadEOF, core.WriteClosed:
 		// The data path has seen the flags by itself; those of ours came through it.
 	case core.FailIO:
@@ -129,12 +129,12 @@ func (c *Conn) carryOut(out core.Output) {
 		if c.sends {
 			c.sends = false
 			c.data.Detach()
-			c.carrier.detach(false)
+			c.binding.Detach(false)
 		}
 		if c.holds {
 			c.holds = false
 			c.data.Wake() // ends AwaitFlags
-			c.carrier.release(out.Clean)
+			c.binding.Release(out.Clean)
 		}
 	case core.ConnClosed:
 		c.host.forget(c)
@@ -205,7 +205,7 @@ func (c *Conn) doubt(after time.Duration) {
 		if !c.holds || c.peerFinished() {
 			return
 		}
-		c.carrier.suspect()
+		c.binding.Suspect()
 		c.doubt(2 * after)
 	})
 }
@@ -214,7 +214,7 @@ func (c *Conn) doubt(after time.Duration) {
 // more, or has closed. Linux net/smc says so once: what was on its way over a link that failed is lost, no message makes it say that
 // again, and both ends would wait for ever. So where a link has failed the connection is reset. c.mu is held.
 func (c *Conn) awaitWord() {
-	if !c.traits.overtaken || c.awaitsWord {
+	if !c.traits.Overtaken || c.awaitsWord {
 		return
 	}
 	c.awaitsWord = true
@@ -232,7 +232,7 @@ func (c *Conn) awaitWord() {
 			c.eventLocked(core.ConnEvent{Kind: core.EventTCPReset}) // rule: TestSMCRWordLost
 			return
 		}
-		lost = c.carrier.mayMiss() // rule: TestSMCRWordLost: c.carrier.mayMiss() -> true
+		lost = c.binding.MayMiss() // rule: TestSMCRWordLost: c.binding.MayMiss() -> true
 		time.AfterFunc(c.host.wordTime, look)
 	}
 	time.AfterFunc(c.host.wordTime, look)
@@ -249,7 +249,7 @@ func (c *Conn) onTCP(events uint32) {
 	}
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 && !c.peerFinished() {
 		if events&unix.EPOLLERR != 0 {
-			c.carrier.suspect() // before what releases it
+			c.binding.Suspect() // before what releases it
 		}
 		c.doubt(suspectAfter)
 	}
@@ -268,7 +268,7 @@ func (c *Conn) onTCP(events uint32) {
 // reset takes a reset of TCP. One may have overtaken what the peer wrote before, and its Abort, which
 // have a moment to come. c.mu is held.
 func (c *Conn) reset() {
-	if c.traits.overtaken && !c.peerFinished() && !c.tcpReset { // rule: TestSMCRResetOvertakes: c.traits.overtaken -> false
+	if c.traits.Overtaken && !c.peerFinished() && !c.tcpReset { // rule: TestSMCRResetOvertakes: c.traits.Overtaken -> false
 		c.tcpReset = true
 		time.AfterFunc(c.host.resetPatience, func() {
 			c.mu.Lock()

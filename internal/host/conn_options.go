@@ -63,8 +63,8 @@ func (c *Conn) isClosed() bool {
 // it is set from the beginning, as in package net, does not count.
 func (c *Conn) SetNoDelay(noDelay bool) error {
 	err := c.setOption(func() error { return c.tcp.SetNoDelay(noDelay) }, func(o *Options) { o.NoDelay = noDelay })
-	if c.carrier != nil && err == nil {
-		c.carrier.setNoDelay(noDelay)
+	if c.binding != nil && err == nil {
+		c.binding.SetNoDelay(noDelay)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/llc"
 )
@@ -132,8 +133,8 @@ func handshakeEndReason(err error) string {
 	switch {
 	case errors.Is(err, errHostClosed):
 		return errHostClosed.Error()
-	case errors.Is(err, errGone):
-		return errGone.Error()
+	case errors.Is(err, transport.ErrGone):
+		return transport.ErrGone.Error()
 	case errors.Is(err, context.DeadlineExceeded):
 		return "it took too long"
 	case errors.Is(err, context.Canceled):
@@ -143,7 +144,7 @@ func handshakeEndReason(err error) string {
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return "the peer has reset TCP"
 	}
-	if d, ok := errors.AsType[*declined](err); ok {
+	if d, ok := errors.AsType[*transport.DeclinedError](err); ok {
 		return d.Error()
 	}
 	return "other"

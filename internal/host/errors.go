@@ -11,6 +11,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -58,10 +59,10 @@ func failError(kind core.FailKind) error {
 
 // resourceReason is the reason to give when the fabric could not provide something.
 func resourceReason(err error) clc.Diagnosis {
-	var d *declined
+	var d *transport.DeclinedError
 	switch {
 	case errors.As(err, &d):
-		return d.why
+		return d.Why
 	case errors.Is(err, ism.ErrBudget):
 		return clc.DiagBudget
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):

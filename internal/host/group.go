@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -10,16 +11,11 @@ import (
 // nextGroupID returns the number of another link group, which no other one of the host has.
 func (h *Host) nextGroupID() wire.LinkID { return wire.LinkID(h.groupIDs.Add(1)) }
 
-// declined is an error with a reason of its own.
-type declined struct{ why clc.Diagnosis }
-
-func (e *declined) Error() string { return clc.Lookup(e.why, clc.OSUnspecified).Sentence }
-
 // agreed describes the connection.
-func (h *Host) agreed(peerPID int, eid wire.EID, v clc.Version, m membership) *Agreed {
+func (h *Host) agreed(peerPID int, eid wire.EID, v clc.Version, m transport.Membership) *Agreed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.agreement.about(agreement{v, m.release, eid, m.peerHost, m.peerOS, peerPID})
+	return h.agreement.about(agreement{v, m.Release, eid, m.PeerHost, m.PeerOS, peerPID})
 }
 
 // agreedVersion is a version of SMC as people write it: "2.1".

@@ -15,6 +15,7 @@ import (
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/late"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
@@ -27,16 +28,16 @@ type handshake struct {
 	host    *Host
 	conn    *Conn
 	role    core.Role
-	ways    []way // to the peer, no two of a mode
+	paths   []transport.Path // to the peer, no two of a mode
 	buffer  int
 	require Requirement
 
 	core    *core.Handshake // engine
 	reader  clcReader
 	news    linkNews
-	queue   []core.Output // yet to be carried out
-	chosen  way           // nil before core has chosen
-	carrier carrier       // likewise
+	queue   []core.Output     // yet to be carried out
+	chosen  transport.Path    // nil before core has chosen
+	binding transport.Binding // likewise
 
 	sent    [256]byte      // memory for messages that are sent
 	outputs [6]core.Output // and for queue
@@ -94,18 +95,18 @@ func (h *Host) acceptSMCR(ctx context.Context, c *Conn, buffer int, require Requ
 }
 
 func (h *Host) shakeSMCR(ctx context.Context, role core.Role, c *Conn, buffer int, require Requirement) error {
-	w := h.smcr.newWay(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
-	defer w.leave()
+	w := h.smcr.newPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
+	defer w.Close()
 	switch {
 	case role == core.RoleServer && h.refusesServer(c.local): // rule: TestPolicySMCR
 		w.why = clc.DiagNotAllowed // it has begun with CLC, which needs an answer
 	case !require.met(ModeSMCR):
 		w.why = clc.DiagPolicy // it awaits our word, and would be reset if it got SMC-R
 	}
-	return h.shakeOn(ctx, role, c, []way{w}, buffer, require)
+	return h.shakeOn(ctx, role, c, []transport.Path{w}, buffer, require)
 }
 
-// shake finds the ways to the peer and does the handshake.
+// shake finds the paths to the peer and does the handshake.
 func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
 	f, reason, err := h.open()
 	if err != nil {
@@ -113,16 +114,16 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 		c.traceFailed(err)
 		return &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
 	}
-	return h.shakeOn(ctx, role, c, []way{&smcdWay{fabric: f, groups: h.smcd, peer: peer, spin: h.cfg.Spin}}, buffer, require)
+	return h.shakeOn(ctx, role, c, []transport.Path{&smcdPath{fabric: f, groups: h.smcd, peer: peer, spin: h.cfg.Spin}}, buffer, require)
 }
 
-// shakeOn does the handshake on TCP, for one of the ways.
-func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way, buffer int, require Requirement) error {
+// shakeOn does the handshake on TCP, for one of the paths.
+func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, paths []transport.Path, buffer int, require Requirement) error {
 	s := handshakes.Get().(*handshake)
 	defer s.recycle()
-	s.ctx, s.host, s.conn, s.role, s.ways, s.buffer, s.require = ctx, h, c, role, ways, buffer, require
+	s.ctx, s.host, s.conn, s.role, s.paths, s.buffer, s.require = ctx, h, c, role, paths, buffer, require
 	s.caps.ISM = s.ism[:0]
-	h.capabilities(&s.caps, ways, c.remote.Addr())
+	h.capabilities(&s.caps, paths, c.remote.Addr())
 	s.core = &s.engine
 	s.core.Reset(role, &s.caps)
 	s.patient = time.Now().Add(s.patience())
@@ -151,9 +152,9 @@ func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, ways []way,
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)
 
-// capabilities fills in what this host offers and accepts for a connection to a peer, by these ways. There may be memory
+// capabilities fills in what this host offers and accepts for a connection to a peer, by these paths. There may be memory
 // for its devices in caps.
-func (h *Host) capabilities(caps *core.Capabilities, ways []way, peer netip.Addr) {
+func (h *Host) capabilities(caps *core.Capabilities, paths []transport.Path, peer netip.Addr) {
 	*caps = core.Capabilities{
 		Peer:     peer, // rule: TestCapabilitiesPeer: peer -> netip.Addr{}
 		OS:       clc.OSLinux,
@@ -168,8 +169,8 @@ func (h *Host) capabilities(caps *core.Capabilities, ways []way, peer netip.Addr
 	if h.cfg.Release0 {
 		caps.Release = clc.Release0
 	}
-	for _, w := range ways {
-		w.offer(caps)
+	for _, w := range paths {
+		w.Offer(caps)
 	}
 }
 
@@ -202,8 +203,8 @@ func (s *handshake) run() {
 			m, err := clc.Parse(b)
 			if p, ok := m.(clc.Proposal); ok && err == nil && s.core.State() == core.HandshakeAwaitProposal {
 				admitted := s.enterTurn()
-				for _, w := range s.ways {
-					w.meet(&p, s.core, admitted)
+				for _, w := range s.paths {
+					w.Examine(&p, s.core, admitted)
 				}
 			}
 			s.queue = s.core.HandleMessage(now, m, err, s.queue)
@@ -226,7 +227,7 @@ func (s *handshake) run() {
 			s.queue = s.core.HandleTCPEnd(now, context.DeadlineExceeded, s.queue)
 		case err == io.EOF && !s.ended && s.linking():
 			s.ended = true // rule: TestLinkNewsEOF
-			s.carrier.suspect()
+			s.binding.Suspect()
 		default:
 			s.queue = s.core.HandleTCPEnd(now, err, s.queue)
 		}
@@ -255,7 +256,7 @@ func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
 // patience is how long a silent peer is waited for in addition to the times of core. A process of this machine is known to live: silence
 // means that the machine is busy, or the process stopped, and with TCP the connection would come about once it goes on.
 func (s *handshake) patience() time.Duration {
-	if !s.ways[0].traits().local {
+	if !s.paths[0].Traits().Local {
 		return 0
 	}
 	return s.host.localPatience
@@ -263,13 +264,13 @@ func (s *handshake) patience() time.Duration {
 
 // peerMayBeSlow reports whether the CLC message for which there is no time left may still come from a process of this machine.
 func (s *handshake) peerMayBeSlow(now time.Time) bool {
-	w := s.ways[0]
-	return w.traits().local && w.lives() && now.Before(s.patient) && s.core.AwaitsCLC() // rule: TestSilence: now.Before(s.patient) -> false
+	w := s.paths[0]
+	return w.Traits().Local && w.Alive() && now.Before(s.patient) && s.core.AwaitsCLC() // rule: TestSilence: now.Before(s.patient) -> false
 }
 
 // enterTurn counts a client whose connections take turns among those of its peer. It reports false if there are too many.
 func (s *handshake) enterTurn() bool {
-	if !s.ways[0].traits().turns {
+	if !s.paths[0].Traits().Turns {
 		return true
 	}
 	s.turn = s.host.turns.enter(s.remote())
@@ -282,7 +283,7 @@ func (s *handshake) waitsForTurn(now time.Time) bool {
 		return false
 	}
 	select {
-	case <-s.carrier.end().Done():
+	case <-s.binding.Association().Done():
 		return false // rule: TestSMCRTurnEnds: false -> s.turn.mayWait(now)
 	default:
 		return s.turn.mayWait(now)
@@ -318,7 +319,7 @@ func (s *handshake) linking() bool {
 func (s *handshake) awaitNews() error {
 	ctx := s.untilDeadline()
 	defer ctx.Cancel()
-	gone := s.carrier.end().Done()
+	gone := s.binding.Association().Done()
 	if s.news.wait(ctx, gone) {
 		return errNews
 	}
@@ -346,7 +347,7 @@ func (s *handshake) read() ([]byte, error) {
 	if s.news.any() { // after the deadline was set: who has news moves it afterwards
 		return nil, errNews
 	}
-	mayBeForeign := s.core.State() == core.HandshakeAwaitProposal && s.ways[0].traits().stranger
+	mayBeForeign := s.core.State() == core.HandshakeAwaitProposal && s.paths[0].Traits().Stranger
 	if mayBeForeign && s.reader.have == 0 {
 		// Looked at first: what is the application's stays where it can be got by any way.
 		var start [clc.HeaderLen]byte
@@ -472,29 +473,29 @@ func (s *handshake) prepare(choice core.Choice) {
 func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) {
 	ctx := s.untilDeadline()
 	defer ctx.Cancel()
-	for _, w := range s.ways {
-		if w.mode() != choice.Mode {
+	for _, w := range s.paths {
+		if w.Mode() != choice.Mode {
 			continue
 		}
 		s.chosen = w
-		s.carrier, r, err = w.prepare(ctx, terms{
-			role:     s.role,
-			choice:   choice,
-			optional: s.require == AnyMode,
-			buffer:   s.buffer,
-			wake:     s.conn.wake, // not more: it lives as long as the connection
-			left:     s.conn.peerLeft,
-			lost:     s.conn.elementLost,
+		s.binding, r, err = w.Prepare(ctx, transport.Request{
+			Role:     s.role,
+			Choice:   choice,
+			Optional: s.require == AnyMode,
+			Buffer:   s.buffer,
+			Wake:     s.conn.wake, // not more: it lives as long as the connection
+			Left:     s.conn.peerLeft,
+			Lost:     s.conn.elementLost,
 		})
 		return r, err
 	}
-	return r, errUnreachable
+	return r, transport.ErrUnreachable
 }
 
 // startLink begins the first contact of SMC-R.
 func (s *handshake) startLink(r core.Result) {
 	s.linkSince = time.Now()
-	if err := s.carrier.startLink(r, s.news.tell); err != nil {
+	if err := s.binding.StartLink(r, s.news.tell); err != nil {
 		s.host.cfg.Logger.Debug("no link", "peer", s.conn.RemoteAddr(), "err", err)
 		s.queue = s.core.LinkFailed(time.Now(), resourceReason(err), s.queue)
 	}
@@ -526,11 +527,11 @@ func (s *handshake) untilDeadline() *late.Context {
 
 // release gives back what was made ready.
 func (s *handshake) release() {
-	if s.carrier != nil {
-		s.carrier.detach(false)
-		s.carrier.release(false)
-		s.carrier.leave()
-		s.carrier = nil
+	if s.binding != nil {
+		s.binding.Detach(false)
+		s.binding.Release(false)
+		s.binding.Leave()
+		s.binding = nil
 	}
 }
 
@@ -539,13 +540,13 @@ func (s *handshake) established(r core.Result) {
 	h, c := s.host, s.conn
 	mode := modes[r.Mode]
 	ctx := s.untilDeadline()
-	missing := s.carrier.attach(ctx, r)
+	missing := s.binding.Attach(ctx, r)
 	ctx.Cancel()
 	if !s.require.met(mode) {
 		s.failed(&FallbackError{Reason: clc.Lookup(clc.DiagPolicy, clc.OSUnspecified)})
 		return
 	}
-	cfg := s.carrier.stream()
+	cfg := s.binding.Stream()
 	cfg.Notice = c.onNotice
 	cfg.Dirty, cfg.Stats = h.sweeper.wake, &h.counters.data
 	c.data = stream.New(cfg)
@@ -553,13 +554,13 @@ func (s *handshake) established(r core.Result) {
 		s.failed(missing)
 		return
 	}
-	c.mode, c.traits = mode, s.carrier.traits()
-	if c.traits.keepAlive { // rule: TestKeepAlive: c.traits.keepAlive -> true
+	c.mode, c.traits = mode, s.binding.Traits()
+	if c.traits.KeepAlive { // rule: TestKeepAlive: c.traits.KeepAlive -> true
 		c.keepAlive.turnOn(c.tcp) // rule: TestSMCR
 	}
-	m := s.carrier.confirm(r)
-	c.group, c.agreed = m.group, h.agreed(c.traits.peerPID, r.EID, r.Version, m)
-	c.carrier, c.sends, c.holds = s.carrier, true, true
+	m := s.binding.Confirm(r)
+	c.group, c.agreed = m.Group, h.agreed(c.traits.PeerPID, r.EID, r.Version, m)
+	c.binding, c.sends, c.holds = s.binding, true, true
 	c.life = core.NewConn(r.Mode)
 	c.ready.Store(true)
 	c.tcp.SetDeadline(time.Time{})
@@ -575,14 +576,14 @@ func (s *handshake) established(r core.Result) {
 	c.tellKeepAlive()
 	c.raiseKeepAlive()
 	// From here on endGone and Close find the connection, if the peer is not gone already.
-	s.chosen.watcher().Soon(c)
+	s.chosen.Watcher().Soon(c)
 	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // of a peer that was done before we were
 	if c.lost.Load() {
 		c.event(core.ConnEvent{Kind: core.EventElementLost})
 	}
 	select {
-	case <-c.carrier.end().Done():
-		c.event(core.ConnEvent{Kind: c.carrier.end().Cause()})
+	case <-c.binding.Association().Done():
+		c.event(core.ConnEvent{Kind: c.binding.Association().Cause()})
 	default: // endGone is still to come, and finds the connection
 	}
 	h.counters.handshakesOK.Add(1)
@@ -595,16 +596,16 @@ func (s *handshake) finished(missing error) bool {
 	if s.ctx.Err() != nil {
 		return false // we are being closed
 	}
-	return errors.Is(missing, errGone) || s.conn.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
+	return errors.Is(missing, transport.ErrGone) || s.conn.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
 }
 
 // fellBack makes the connection plain TCP.
 func (s *handshake) fellBack(out core.FallBack) {
-	if out.OutOfSync && s.carrier != nil { // rule: TestOutOfSync
-		s.carrier.outOfSync()
+	if out.OutOfSync && s.binding != nil { // rule: TestOutOfSync
+		s.binding.OutOfSync()
 	}
-	if out.ByPeer && s.carrier != nil && s.linkSince.IsZero() { // rule: TestSMCRRoom
-		s.carrier.declined()
+	if out.ByPeer && s.binding != nil && s.linkSince.IsZero() { // rule: TestSMCRRoom
+		s.binding.Declined()
 	}
 	s.noteFiltered()
 	s.release()
@@ -624,7 +625,7 @@ func (s *handshake) fellBack(out core.FallBack) {
 // nothing gets through.
 func (s *handshake) noteFiltered() {
 	if !s.linkSince.IsZero() && !s.ended {
-		s.chosen.filtered(time.Since(s.linkSince))
+		s.chosen.LinkMissing(time.Since(s.linkSince))
 	}
 }
 

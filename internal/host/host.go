@@ -17,6 +17,7 @@ import (
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -64,7 +65,7 @@ type Host struct {
 	conns     map[*Conn]struct{}
 	inUse     int // of conns, those that the application has not closed
 	listeners map[*Listener]struct{}
-	ends      map[end]map[*Conn]struct{} // the connections that end with something
+	ends      map[transport.Association]map[*Conn]struct{} // the connections that end with something
 	agreement agreedCache
 
 	holders   int    // who uses the host, besides connections and listeners
@@ -105,7 +106,7 @@ func New(cfg Config) (*Host, error) {
 		started:   time.Now(),
 		conns:     make(map[*Conn]struct{}),
 		listeners: make(map[*Listener]struct{}),
-		ends:      make(map[end]map[*Conn]struct{}),
+		ends:      make(map[transport.Association]map[*Conn]struct{}),
 	}
 	h.name, _ = os.Hostname()
 	h.peerID = newPeerID()
@@ -173,8 +174,8 @@ func (h *Host) add(c *Conn) error {
 	if h.closing {
 		return errHostClosed
 	}
-	if c.carrier != nil {
-		if conns := h.ends[c.carrier.end()]; conns != nil {
+	if c.binding != nil {
+		if conns := h.ends[c.binding.Association()]; conns != nil {
 			conns[c] = struct{}{}
 		}
 	}
@@ -192,11 +193,11 @@ func (h *Host) forget(c *Conn) {
 		return
 	}
 	delete(h.conns, c)
-	if c.carrier != nil {
-		delete(h.ends[c.carrier.end()], c)
+	if c.binding != nil {
+		delete(h.ends[c.binding.Association()], c)
 	}
-	if c.carrier != nil {
-		c.carrier.leave()
+	if c.binding != nil {
+		c.binding.Leave()
 	}
 	in, out := c.Totals()
 	h.counters.bytesIn[c.mode].Add(in)
@@ -299,8 +300,8 @@ func (h *Host) release() {
 	h.mu.Unlock()
 	var last sync.WaitGroup
 	for _, c := range left {
-		if c.carrier != nil && c.isClosed() { // rule: TestSMCRCloseAll: c.isClosed() -> false
-			last.Go(c.carrier.sent) // DELETE LINK would overtake it
+		if c.binding != nil && c.isClosed() { // rule: TestSMCRCloseAll: c.isClosed() -> false
+			last.Go(c.binding.Flush) // DELETE LINK would overtake it
 		} else {
 			c.abort()
 		}

@@ -42,7 +42,7 @@ const leastTCPKeepAlive = 15 * time.Second // as package net has it; what forget
 
 // floorKeepAlive returns what TCP's keepalive is set to where a program says config, by whatever the connection uses.
 func (c *Conn) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
-	if c.traits.tests { // rule: TestSMCRKeepAliveFloor
+	if c.traits.Tests { // rule: TestSMCRKeepAliveFloor
 		floor := func(d *time.Duration) {
 			if *d > 0 {
 				*d = max(*d, leastTCPKeepAlive)
@@ -56,7 +56,7 @@ func (c *Conn) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
 
 // raiseKeepAlive has the same for what a dialer or a listener has set before it was known what the connection uses.
 func (c *Conn) raiseKeepAlive() {
-	if !c.traits.tests || bool(c.keepAlive) { // package net's own default is no shorter
+	if !c.traits.Tests || bool(c.keepAlive) { // package net's own default is no shorter
 		return
 	}
 	raw, err := c.tcp.SyscallConn()
@@ -80,7 +80,7 @@ const (
 
 // tellKeepAlive tells the fabric of a connection of its keepalive, if the program wants that.
 func (c *Conn) tellKeepAlive() {
-	if !c.traits.tests {
+	if !c.traits.Tests {
 		return
 	}
 	quiet := time.Duration(0)
@@ -91,5 +91,5 @@ func (c *Conn) tellKeepAlive() {
 	default:
 		quiet = max(k.Idle, leastQuiet)
 	}
-	c.carrier.setQuiet(quiet)
+	c.binding.SetQuiet(quiet)
 }

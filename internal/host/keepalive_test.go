@@ -180,7 +180,7 @@ func TestSMCRKeepAlive(t *testing.T) {
 		if err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Millisecond}); err != nil {
 			t.Fatal(err)
 		}
-		if c.carrier.(*smcrCarrier).quiet != leastQuiet {
+		if c.binding.(*smcrBinding).quiet != leastQuiet {
 			t.Error("less than the least time is taken")
 		}
 		smctest.Eventually(t, patience, "the peer was asked", func() bool { return asked(r.client) > 0 })

@@ -21,42 +21,43 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/tcpwatch"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A fakeWay is SMC-R without links: the test says what becomes of them. Its connections move nothing.
-type fakeWay struct {
+// A fakePath is SMC-R without links: the test says what becomes of them. Its connections move nothing.
+type fakePath struct {
 	gid    wire.GID
 	w      *tcpwatch.Watcher
 	linked chan func(core.LinkStep) // has what tells the handshake of its link, once that begins
 	done   chan struct{}            // closed when its link group has ended
 
-	released func() // called when the carrier is; nil: nothing
+	released func() // called when the binding is; nil: nothing
 }
 
-func newFakeWay(t *testing.T) *fakeWay {
+func newFakePath(t *testing.T) *fakePath {
 	w, err := tcpwatch.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.Close)
-	return &fakeWay{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(core.LinkStep), 1), done: make(chan struct{})}
+	return &fakePath{gid: wire.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), w: w, linked: make(chan func(core.LinkStep), 1), done: make(chan struct{})}
 }
 
-func (w *fakeWay) traits() wayTraits      { return wayTraits{stranger: true} }
-func (w *fakeWay) filtered(time.Duration) {}
-func (w *fakeWay) lives() bool            { return true }
-func (w *fakeWay) mode() core.Mode        { return core.SMCR }
-func (w *fakeWay) meet(_ *clc.Proposal, h *core.Handshake, _ bool) {
+func (w *fakePath) Traits() transport.PathTraits { return transport.PathTraits{Stranger: true} }
+func (w *fakePath) LinkMissing(time.Duration)    {}
+func (w *fakePath) Alive() bool                  { return true }
+func (w *fakePath) Mode() core.Mode              { return core.SMCR }
+func (w *fakePath) Examine(_ *clc.Proposal, h *core.Handshake, _ bool) {
 	h.SetRNIC(nil, fakeCaps(w.gid).RoCEv2, 0)
 }
-func (w *fakeWay) watcher() *tcpwatch.Watcher { return w.w }
-func (w *fakeWay) offer(c *core.Capabilities) { *c = fakeCaps(w.gid) }
+func (w *fakePath) Watcher() *tcpwatch.Watcher { return w.w }
+func (w *fakePath) Offer(c *core.Capabilities) { *c = fakeCaps(w.gid) }
 
-func (w *fakeWay) prepare(_ context.Context, t terms) (carrier, core.Resources, error) {
-	return &fakeCarrier{way: w}, fakeResources(w.gid, true), nil
+func (w *fakePath) Prepare(_ context.Context, t transport.Request) (transport.Binding, core.Resources, error) {
+	return &fakeBinding{way: w}, fakeResources(w.gid, true), nil
 }
 
 func fakeCaps(gid wire.GID) core.Capabilities {
@@ -80,44 +81,44 @@ var fakeEID = func() wire.EID {
 	return e
 }()
 
-type fakeCarrier struct {
-	noLinks
-	way *fakeWay
+type fakeBinding struct {
+	transport.NoLinks
+	way *fakePath
 }
 
-func (c *fakeCarrier) startLink(_ core.Result, tell func(core.LinkStep)) error {
+func (c *fakeBinding) StartLink(_ core.Result, tell func(core.LinkStep)) error {
 	c.way.linked <- tell
 	return nil
 }
-func (c *fakeCarrier) attach(context.Context, core.Result) error { return nil }
-func (c *fakeCarrier) confirm(core.Result) membership            { return membership{} }
-func (c *fakeCarrier) outOfSync()                                {}
-func (c *fakeCarrier) leave()                                    {}
-func (c *fakeCarrier) stream() stream.Config {
+func (c *fakeBinding) Attach(context.Context, core.Result) error { return nil }
+func (c *fakeBinding) Confirm(core.Result) transport.Membership  { return transport.Membership{} }
+func (c *fakeBinding) OutOfSync()                                {}
+func (c *fakeBinding) Leave()                                    {}
+func (c *fakeBinding) Stream() stream.Config {
 	return stream.Config{In: stream.MessageInbox(make([]byte, 4<<10)), Out: stream.NoMemory()}
 }
-func (c *fakeCarrier) traits() traits {
-	return traits{headerLen: cdc.HeaderLen, keepAlive: true, overtaken: true}
+func (c *fakeBinding) Traits() transport.Traits {
+	return transport.Traits{HeaderLen: cdc.HeaderLen, KeepAlive: true, Overtaken: true}
 }
-func (c *fakeCarrier) Cause() core.ConnEventKind { return core.EventPeerDead }
-func (c *fakeCarrier) appendHeader(b []byte, h cdc.Header, _ bool) []byte {
+func (c *fakeBinding) Cause() core.ConnEventKind { return core.EventPeerDead }
+func (c *fakeBinding) AppendHeader(b []byte, h cdc.Header, _ bool) []byte {
 	return h.Append(b)
 }
-func (c *fakeCarrier) detach(bool) {}
-func (c *fakeCarrier) release(bool) {
+func (c *fakeBinding) Detach(bool) {}
+func (c *fakeBinding) Release(bool) {
 	if c.way.released != nil {
 		c.way.released()
 	}
 }
-func (c *fakeCarrier) returnPages(from, to int) error { return nil }
-func (c *fakeCarrier) end() end                       { return c }
-func (c *fakeCarrier) Done() <-chan struct{}          { return c.way.done }
+func (c *fakeBinding) ReturnPages(from, to int) error     { return nil }
+func (c *fakeBinding) Association() transport.Association { return c }
+func (c *fakeBinding) Done() <-chan struct{}              { return c.way.done }
 
 // A linkRig is a handshake of ours for SMC-R, whose link the test has in its hands, with a peer that does what the
 // test says.
 type linkRig struct {
 	t    *testing.T
-	way  *fakeWay
+	way  *fakePath
 	conn *Conn
 	err  chan error
 	peer *core.Handshake
@@ -129,7 +130,7 @@ func newLinkRig(t *testing.T, role core.Role) *linkRig {
 	t.Helper()
 	h := newTestHost(t, Config{})
 	ours, theirs := tcpPair(t)
-	r := &linkRig{t: t, way: newFakeWay(t), err: make(chan error, 1), tcp: theirs}
+	r := &linkRig{t: t, way: newFakePath(t), err: make(chan error, 1), tcp: theirs}
 	peerRole := core.RoleServer
 	if role == core.RoleServer {
 		peerRole = core.RoleClient
@@ -138,7 +139,7 @@ func newLinkRig(t *testing.T, role core.Role) *linkRig {
 	caps.PeerID[7] = 9
 	r.peer = core.NewHandshake(peerRole, caps)
 	r.conn = h.newConn(ours, role == core.RoleClient, nil)
-	go func() { r.err <- h.shakeOn(boundedContext(t), role, r.conn, []way{r.way}, 1<<16, AnyMode) }()
+	go func() { r.err <- h.shakeOn(boundedContext(t), role, r.conn, []transport.Path{r.way}, 1<<16, AnyMode) }()
 	r.do(r.peer.Start(time.Now(), nil))
 	for r.peer.State() < core.HandshakeLinkTurn {
 		m := r.read()

@@ -10,13 +10,14 @@ import (
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/tcpwatch"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// An smcdWay reaches a peer through shared memory of this machine.
-type smcdWay struct {
+// An smcdPath reaches a peer through shared memory of this machine.
+type smcdPath struct {
 	fabric *fabric
 	groups *smcdGroups
 	peer   *ism.Peer
@@ -26,44 +27,44 @@ type smcdWay struct {
 // A peering is the end of all connections with a peer.
 type peering struct{ *ism.Peer }
 
-// Cause implements [end].
+// Cause implements [transport.Association].
 func (peering) Cause() core.ConnEventKind { return core.EventPeerDead }
 
-func (w *smcdWay) mode() core.Mode { return core.SMCD }
+func (w *smcdPath) Mode() core.Mode { return core.SMCD }
 
-func (w *smcdWay) offer(caps *core.Capabilities) {
+func (w *smcdPath) Offer(caps *core.Capabilities) {
 	caps.ISM = append(caps.ISM, clc.ISMDevice{GID: w.fabric.device.GID(), CHID: wire.CHIDLoopback})
 }
 
-func (w *smcdWay) traits() wayTraits { return wayTraits{local: true} }
+func (w *smcdPath) Traits() transport.PathTraits { return transport.PathTraits{Local: true} }
 
-func (w *smcdWay) lives() bool { return w.peer.Err() == nil }
+func (w *smcdPath) Alive() bool { return w.peer.Err() == nil }
 
-func (w *smcdWay) meet(_ *clc.Proposal, h *core.Handshake, _ bool) { h.SetReachable(w.peer.GID()) }
+func (w *smcdPath) Examine(_ *clc.Proposal, h *core.Handshake, _ bool) { h.SetReachable(w.peer.GID()) }
 
-func (w *smcdWay) watcher() *tcpwatch.Watcher { return w.fabric.watcher }
+func (w *smcdPath) Watcher() *tcpwatch.Watcher { return w.fabric.watcher }
 
-func (w *smcdWay) filtered(time.Duration) {} // there are no links
+func (w *smcdPath) LinkMissing(time.Duration) {} // there are no links
 
-func (w *smcdWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {
-	// rule: TestClientLies: t.choice.Remote.GID != w.peer.GID() -> false
-	if t.choice.Remote.GID != w.peer.GID() {
-		return nil, core.Resources{}, errUnreachable
+func (w *smcdPath) Prepare(ctx context.Context, q transport.Request) (transport.Binding, core.Resources, error) {
+	// rule: TestClientLies: q.Choice.Remote.GID != w.peer.GID() -> false
+	if q.Choice.Remote.GID != w.peer.GID() {
+		return nil, core.Resources{}, transport.ErrUnreachable
 	}
-	c := &smcdCarrier{peer: w.peer, groups: w.groups, spin: w.spin}
-	r, err := c.prepare(ctx, t)
+	c := &smcdBinding{peer: w.peer, groups: w.groups, spin: w.spin}
+	r, err := c.prepare(ctx, q)
 	if err != nil {
-		c.detach(false)
-		c.release(false)
-		c.leave()
+		c.Detach(false)
+		c.Release(false)
+		c.Leave()
 		return nil, r, err
 	}
 	return c, r, nil
 }
 
-// An smcdCarrier is the carrier of SMC-D: a DMB of ours, and a window into one of the peer's.
-type smcdCarrier struct {
-	noLinks
+// An smcdBinding is the binding of SMC-D: a DMB of ours, and a window into one of the peer's.
+type smcdBinding struct {
+	transport.NoLinks
 	peer   *ism.Peer
 	spin   time.Duration
 	groups *smcdGroups
@@ -73,39 +74,39 @@ type smcdCarrier struct {
 	last   *ism.Window     // the same, until release
 }
 
-func (c *smcdCarrier) prepare(ctx context.Context, t terms) (r core.Resources, err error) {
+func (c *smcdBinding) prepare(ctx context.Context, q transport.Request) (r core.Resources, err error) {
 	// Our buffer comes first: it looks for room for the peer's, which is not to be there already.
-	if c.dmb, err = c.peer.NewDMB(t.buffer, t.wake); err != nil {
+	if c.dmb, err = c.peer.NewDMB(q.Buffer, q.Wake); err != nil {
 		return r, err
 	}
-	if t.choice.D != nil { // we are the client
-		if err := c.attachTo(ctx, t.choice.D); err != nil {
+	if q.Choice.D != nil { // we are the client
+		if err := c.attachTo(ctx, q.Choice.D); err != nil {
 			return r, err
 		}
 		c.last = c.window
-		c.last.OnRevoke(t.left)
+		c.last.OnRevoke(q.Left)
 	}
 	// The group comes last, so that nobody waits for it.
 	var first bool
-	if c.lg, first, err = c.groups.join(t.role, t.choice); err != nil {
+	if c.lg, first, err = c.groups.join(q.Role, q.Choice); err != nil {
 		return r, err
 	}
 	return core.Resources{FirstContact: first, D: &clc.ParamsD{
 		Token:    c.dmb.Token(),
-		DMBESize: wire.SizeCodeFor(t.buffer),
+		DMBESize: wire.SizeCodeFor(q.Buffer),
 		LinkID:   c.lg.ID,
 	}}, nil
 }
 
-func (c *smcdCarrier) attachTo(ctx context.Context, d *clc.ParamsD) (err error) {
+func (c *smcdBinding) attachTo(ctx context.Context, d *clc.ParamsD) (err error) {
 	c.window, err = c.peer.Attach(ctx, d.Token, d.DMBESize.Bytes())
 	if errors.Is(err, ism.ErrPeerGone) {
-		return fmt.Errorf("%w: %w", errGone, err)
+		return fmt.Errorf("%w: %w", transport.ErrGone, err)
 	}
 	return err
 }
 
-func (c *smcdCarrier) attach(ctx context.Context, r core.Result) error {
+func (c *smcdBinding) Attach(ctx context.Context, r core.Result) error {
 	if c.window != nil {
 		return nil
 	}
@@ -115,7 +116,7 @@ func (c *smcdCarrier) attach(ctx context.Context, r core.Result) error {
 	return nil
 }
 
-func (c *smcdCarrier) stream() stream.Config {
+func (c *smcdBinding) Stream() stream.Config {
 	cfg := stream.Config{
 		In:           stream.ElementInbox(c.dmb.Mem()),
 		ReaderSleeps: c.dmb.ReaderSleeps(), WriterSleeps: c.dmb.WriterSleeps(),
@@ -132,16 +133,16 @@ func (c *smcdCarrier) stream() stream.Config {
 	return cfg
 }
 
-func (c *smcdCarrier) appendHeader(b []byte, h cdc.Header, _ bool) []byte { return h.Append(b) }
+func (c *smcdBinding) AppendHeader(b []byte, h cdc.Header, _ bool) []byte { return h.Append(b) }
 
-func (c *smcdCarrier) detach(clean bool) {
+func (c *smcdBinding) Detach(clean bool) {
 	if c.window != nil {
 		c.window.Release(clean)
 		c.window = nil
 	}
 }
 
-func (c *smcdCarrier) release(clean bool) {
+func (c *smcdBinding) Release(clean bool) {
 	if c.last != nil {
 		c.last.OnRevoke(nil)
 		c.last = nil
@@ -152,29 +153,29 @@ func (c *smcdCarrier) release(clean bool) {
 	}
 }
 
-func (c *smcdCarrier) returnPages(from, to int) error {
+func (c *smcdBinding) ReturnPages(from, to int) error {
 	if c.window == nil {
 		return nil
 	}
 	return c.window.ReturnPages(from, to)
 }
 
-func (c *smcdCarrier) confirm(r core.Result) membership {
+func (c *smcdBinding) Confirm(r core.Result) transport.Membership {
 	first := c.groups.confirm(c.lg, r)
-	return membership{c.lg.ID, first.Release, first.PeerHostName, first.PeerOS}
+	return transport.MembershipOf(c.lg.ID, &first)
 }
 
-// outOfSync drops the group: its connections have memory of their own, and go on.
-func (c *smcdCarrier) outOfSync() { c.groups.drop(c.lg) }
+// OutOfSync drops the group: its connections have memory of their own, and go on.
+func (c *smcdBinding) OutOfSync() { c.groups.drop(c.lg) }
 
-func (c *smcdCarrier) leave() {
+func (c *smcdBinding) Leave() {
 	if c.lg != nil {
 		c.groups.leave(c.lg)
 	}
 }
 
-func (c *smcdCarrier) end() end { return peering{c.peer} }
+func (c *smcdBinding) Association() transport.Association { return peering{c.peer} }
 
-func (c *smcdCarrier) traits() traits {
-	return traits{headerLen: cdc.HeaderLen, peerPID: c.peer.Cred().PID}
+func (c *smcdBinding) Traits() transport.Traits {
+	return transport.Traits{HeaderLen: cdc.HeaderLen, PeerPID: c.peer.Cred().PID}
 }

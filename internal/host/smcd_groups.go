@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -39,7 +40,7 @@ func (g *smcdGroups) join(role core.Role, choice core.Choice) (lg *core.LinkGrou
 		lg, why = g.table.ClientJoin(choice.Key(core.RoleClient), choice.FirstContact, id, choice.D.LinkID)
 	}
 	if lg == nil {
-		return nil, false, &declined{why}
+		return nil, false, &transport.DeclinedError{Why: why}
 	}
 	return lg, firstContact, nil
 }

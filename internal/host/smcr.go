@@ -14,13 +14,14 @@ import (
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/tcpwatch"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// An smcrWay reaches a peer on another machine by RDMA.
-type smcrWay struct {
+// An smcrPath reaches a peer on another machine by RDMA.
+type smcrPath struct {
 	fabric *smcrFabric
 	local  netip.Addr // our end of the TCP connection
 	remote netip.Addr // the other one
@@ -33,9 +34,9 @@ type smcrWay struct {
 	w    *tcpwatch.Watcher
 }
 
-// newWay returns the way for a connection between two addresses. The caller calls leave when the handshake is over.
-func (f *smcrFabric) newWay(role core.Role, local, remote netip.Addr) *smcrWay {
-	w := &smcrWay{fabric: f, local: local, remote: remote.Unmap()}
+// newPath returns the path for a connection between two addresses. The caller calls Close when the handshake is over.
+func (f *smcrFabric) newPath(role core.Role, local, remote netip.Addr) *smcrPath {
+	w := &smcrPath{fabric: f, local: local, remote: remote.Unmap()}
 	var err error
 	if w.w, err = f.watch.get(); err != nil {
 		w.why = rnicReason(err)
@@ -55,7 +56,7 @@ func (f *smcrFabric) newWay(role core.Role, local, remote netip.Addr) *smcrWay {
 }
 
 // open opens the device for a peer's RNIC, or finds out why there is none.
-func (w *smcrWay) open(remote netip.Addr) {
+func (w *smcrPath) open(remote netip.Addr) {
 	addr, err := w.fabric.rnics.Choose(w.local, remote)
 	if err == nil {
 		w.rnic, err = w.fabric.rnics.Acquire(addr)
@@ -72,7 +73,7 @@ func (w *smcrWay) open(remote netip.Addr) {
 //
 // The RNIC has to be in the network that the peers have in common, the one of the TCP connection (RFC 7609 p.31), and in its VLAN: RoCE "cannot
 // traverse multiple VLANs" (RFC 7609 p.89).
-func (w *smcrWay) openV1(remote netip.Addr) {
+func (w *smcrPath) openV1(remote netip.Addr) {
 	if w.rnic == nil || !w.fabric.cfg.V1 || w.v1 != nil {
 		return
 	}
@@ -101,15 +102,15 @@ func (w *smcrWay) openV1(remote netip.Addr) {
 }
 
 // device returns the one of a version.
-func (w *smcrWay) device(v clc.Version) *rnic.Device {
+func (w *smcrPath) device(v clc.Version) *rnic.Device {
 	if v == clc.V1 {
 		return w.v1
 	}
 	return w.rnic
 }
 
-// leave ends the use of the device by the handshake. Link groups have their own.
-func (w *smcrWay) leave() {
+// Close ends the use of the device by the handshake. Link groups have their own.
+func (w *smcrPath) Close() {
 	for _, n := range [...]*rnic.Device{w.rnic, w.v1} {
 		if n != nil {
 			n.Release()
@@ -118,10 +119,10 @@ func (w *smcrWay) leave() {
 	w.rnic, w.v1 = nil, nil
 }
 
-func (w *smcrWay) mode() core.Mode            { return core.SMCR }
-func (w *smcrWay) watcher() *tcpwatch.Watcher { return w.w }
+func (w *smcrPath) Mode() core.Mode            { return core.SMCR }
+func (w *smcrPath) Watcher() *tcpwatch.Watcher { return w.w }
 
-func (w *smcrWay) offer(caps *core.Capabilities) {
+func (w *smcrPath) Offer(caps *core.Capabilities) {
 	caps.PeerID = w.fabric.cfg.PeerID
 	caps.Refuse = w.why
 	caps.Networks = w.nets
@@ -131,19 +132,21 @@ func (w *smcrWay) offer(caps *core.Capabilities) {
 }
 
 // ends is our device as each version knows it. Version 1 runs over RoCEv2 here.
-func (w *smcrWay) ends() (v1, v2 *core.RNIC) {
+func (w *smcrPath) ends() (v1, v2 *core.RNIC) {
 	if w.v1 != nil {
 		v1 = w.v1.RNIC()
 	}
 	return v1, w.rnic.RNIC()
 }
 
-func (w *smcrWay) traits() wayTraits { return wayTraits{stranger: true, turns: true} }
+func (w *smcrPath) Traits() transport.PathTraits {
+	return transport.PathTraits{Stranger: true, Turns: true}
+}
 
-func (w *smcrWay) lives() bool { return true } // as far as anybody knows
+func (w *smcrPath) Alive() bool { return true } // as far as anybody knows
 
-// meet opens the device that reaches the client's.
-func (w *smcrWay) meet(p *clc.Proposal, h *core.Handshake, admitted bool) {
+// Examine opens the device that reaches the client's.
+func (w *smcrPath) Examine(p *clc.Proposal, h *core.Handshake, admitted bool) {
 	if w.why == clc.DiagNone && !admitted {
 		w.why = clc.DiagBusy
 	}
@@ -166,39 +169,39 @@ func (w *smcrWay) meet(p *clc.Proposal, h *core.Handshake, admitted bool) {
 	h.SetRNIC(v1, v2, clc.DiagNone)
 }
 
-// filtered takes no note of what failed at once: that was not for want of packets.
-func (w *smcrWay) filtered(waited time.Duration) {
+// LinkMissing takes no note of what failed at once: that was not for want of packets.
+func (w *smcrPath) LinkMissing(waited time.Duration) {
 	if waited >= filteredAfter {
 		w.fabric.filtered.note(w.remote, time.Now()) // rule: TestSMCRFiltered
 	}
 }
 
-func (w *smcrWay) prepare(ctx context.Context, t terms) (carrier, core.Resources, error) {
-	if w.device(t.choice.Version) == nil {
+func (w *smcrPath) Prepare(ctx context.Context, q transport.Request) (transport.Binding, core.Resources, error) {
+	if w.device(q.Choice.Version) == nil {
 		return nil, core.Resources{}, rnic.ErrNone
 	}
 	for {
-		c := &smcrCarrier{fabric: w.fabric, remote: w.remote, lost: t.lost}
+		c := &smcrBinding{fabric: w.fabric, remote: w.remote, lost: q.Lost}
 		var err error
-		if c.lg, c.first, err = w.join(ctx, t); err != nil {
+		if c.lg, c.first, err = w.join(ctx, q); err != nil {
 			return nil, core.Resources{}, err
 		}
-		r, err := c.prepare(ctx, w, t)
+		r, err := c.prepare(ctx, w, q)
 		if err == nil {
 			return c, r, nil
 		}
-		c.detach(false)
-		c.release(false)
-		c.leave()
+		c.Detach(false)
+		c.Release(false)
+		c.Leave()
 		// A server that finds the group dead, or the peer silent, makes another one. What a client joins its server has said.
-		if t.choice.R != nil || c.first || ctx.Err() != nil || c.group != nil && !c.group.isOver() && !c.group.late() {
+		if q.Choice.R != nil || c.first || ctx.Err() != nil || c.group != nil && !c.group.isOver() && !c.group.late() {
 			return nil, r, err
 		}
 	}
 }
 
-// An smcrCarrier is the carrier of SMC-R: an RMB of ours, an element of one of the peer's, and a link between.
-type smcrCarrier struct {
+// An smcrBinding is the binding of SMC-R: an RMB of ours, an element of one of the peer's, and a link between.
+type smcrBinding struct {
 	fabric   *smcrFabric
 	lg       *core.LinkGroup
 	group    *smcrGroup    // lg at work
@@ -218,9 +221,9 @@ type smcrCarrier struct {
 }
 
 // prepare makes our RMB known to the peer, unless the CLC messages do, and on the client readies our end of the link.
-func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, t terms) (r core.Resources, err error) {
+func (c *smcrBinding) prepare(ctx context.Context, w *smcrPath, q transport.Request) (r core.Resources, err error) {
 	if c.first {
-		c.group, err = w.fabric.newGroup(c.lg, w.device(t.choice.Version))
+		c.group, err = w.fabric.newGroup(c.lg, w.device(q.Choice.Version))
 	} else {
 		c.group, err = w.fabric.group(c.lg)
 	}
@@ -228,14 +231,14 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, t terms) (r core.
 		return r, err
 	}
 	g := c.group
-	size := wire.SizeCodeFor(t.buffer)
-	if !c.takesLarge(t.choice) {
+	size := wire.SizeCodeFor(q.Buffer)
+	if !c.takesLarge(q.Choice) {
 		size = min(size, wire.MaxRFCSizeCode) // rule: TestSMCRBufferSize: min(size, wire.MaxRFCSizeCode) -> size
 	}
 	if c.rmb, err = g.takeRMB(ctx, size); err != nil {
 		return r, err
 	}
-	ring := c.ringSize(t.choice)
+	ring := c.ringSize(q.Choice)
 	err = w.fabric.takeMemory(&w.fabric.ringBytes, ring)
 	for errors.Is(err, errBudget) && w.fabric.shed(ctx) {
 		err = w.fabric.takeMemory(&w.fabric.ringBytes, ring)
@@ -245,7 +248,7 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, t terms) (r core.
 	}
 	c.ring.Store(ring)
 	c.link, err = g.net.NewCarrier(link.CarrierConfig{
-		RMB: c.rmb.rmb, Wake: t.wake, SendBuffer: int(ring),
+		RMB: c.rmb.rmb, Wake: q.Wake, SendBuffer: int(ring),
 		Done: func() {
 			g.fabric.ringBytes.Add(-c.ring.Swap(0))
 			g.freed.add(core.Owner(c.closing.Swap(0)))
@@ -260,11 +263,11 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, t terms) (r core.
 	}
 	var direct bool
 	if c.first {
-		if direct, err = c.checkRoute(t.choice); err != nil {
+		if direct, err = c.checkRoute(q.Choice); err != nil {
 			return r, err
 		}
 	}
-	if server := t.choice.R; server != nil { // we are the client
+	if server := q.Choice.R; server != nil { // we are the client
 		if c.first {
 			err = g.links[0].net.ReadyToReceive(peerOf(server))
 		} else {
@@ -274,18 +277,18 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, t terms) (r core.
 			return r, err
 		}
 	}
-	l := g.named(t.choice.R)
+	l := g.named(q.Choice.R)
 	c.named = l
 	token, ok := c.rmb.rmb.Token(l.net)
 	if !ok {
-		return r, errGone
+		return r, transport.ErrGone
 	}
 	us := l.rnic.RNIC()
 	gids := []wire.GID{us.GID}
 	if c.first {
-		list := w.fabric.rnics.Alternatives(g.rnic, t.choice.Version)
-		if t.choice.Version == clc.V2 && len(list) > 1 {
-			list = w.fabric.rnics.Eligible(list, t.choice.GID)
+		list := w.fabric.rnics.Alternatives(g.rnic, q.Choice.Version)
+		if q.Choice.Version == clc.V2 && len(list) > 1 {
+			list = w.fabric.rnics.Eligible(list, q.Choice.GID)
 		}
 		gids = gidsOf(list)
 	}
@@ -303,7 +306,7 @@ func (c *smcrCarrier) prepare(ctx context.Context, w *smcrWay, t terms) (r core.
 // takesLarge reports whether the peer is known to take elements of RMBs above 512 KiB, "largest size supported by this architecture" (RFC 7609
 // p.100): every Linux does, and so do we, who say that we are Linux. Each side says so in its first message of a first contact in version 2; a server does not
 // know it yet when it sends its Accept, but Linux kernels alone offer version 2 without a peer ID.
-func (c *smcrCarrier) takesLarge(choice core.Choice) bool {
+func (c *smcrBinding) takesLarge(choice core.Choice) bool {
 	switch {
 	case choice.Version == clc.V1:
 		return false
@@ -322,14 +325,14 @@ func (c *smcrCarrier) takesLarge(choice core.Choice) bool {
 // further where the server says "direct". Neither do we.
 //
 // Behind a router packets are no larger than Ethernet has room for, since an RNIC does not learn what the networks there can take.
-func (c *smcrCarrier) checkRoute(choice core.Choice) (direct bool, err error) {
+func (c *smcrBinding) checkRoute(choice core.Choice) (direct bool, err error) {
 	route := c.group.rnic.Route(choice.GID.Addr())
 	if choice.R != nil && choice.Version == clc.V2 && !choice.Direct {
 		switch route {
 		case rnic.RouteNone:
-			return false, &declined{clc.DiagNoRoute}
+			return false, &transport.DeclinedError{Why: clc.DiagNoRoute}
 		case rnic.RouteDirect:
-			return false, &declined{clc.DiagIndirect} // rule: TestSMCRIndirect: clc.DiagIndirect -> clc.DiagNoRoute
+			return false, &transport.DeclinedError{Why: clc.DiagIndirect} // rule: TestSMCRIndirect: clc.DiagIndirect -> clc.DiagNoRoute
 		}
 	}
 	if route != rnic.RouteDirect { // rule: TestSMCRRoutedMTU: route != rnic.RouteDirect -> false
@@ -340,7 +343,7 @@ func (c *smcrCarrier) checkRoute(choice core.Choice) (direct bool, err error) {
 
 // ringSize is how large a send ring is asked for. It is no larger than the receive buffer that a connection has unless something is
 // said, which is small where memory is; and no larger than the peer's element, as far as that is known.
-func (c *smcrCarrier) ringSize(choice core.Choice) int64 {
+func (c *smcrBinding) ringSize(choice core.Choice) int64 {
 	size := min(link.DefaultSendBuffer, c.fabric.cfg.ReadBuffer)
 	if choice.R != nil {
 		size = min(size, choice.R.RMBESize.Bytes())
@@ -354,7 +357,7 @@ func peerOf(r *clc.ParamsR) link.Peer {
 }
 
 // takeElement makes the element of the peer's RMB that a message of a later contact names ours.
-func (c *smcrCarrier) takeElement(p *clc.ParamsR) error {
+func (c *smcrBinding) takeElement(p *clc.ParamsR) error {
 	var why clc.Diagnosis
 	c.group.do(func(now time.Time, out []core.Output) []core.Output {
 		c.owner = c.group.newOwner(c)
@@ -366,16 +369,16 @@ func (c *smcrCarrier) takeElement(p *clc.ParamsR) error {
 		return out
 	})
 	if why != clc.DiagNone {
-		return &declined{why}
+		return &transport.DeclinedError{Why: why}
 	}
 	return nil
 }
 
-func (c *smcrCarrier) startLink(r core.Result, tell func(core.LinkStep)) error {
+func (c *smcrBinding) StartLink(r core.Result, tell func(core.LinkStep)) error {
 	return c.group.start(c, r, tell)
 }
 
-func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
+func (c *smcrBinding) Attach(_ context.Context, r core.Result) error {
 	g := c.group
 	if c.first {
 		c.fabric.filtered.forget(c.remote)
@@ -403,13 +406,13 @@ func (c *smcrCarrier) attach(_ context.Context, r core.Result) error {
 	}
 	err := g.attach(c, r)
 	if err != nil && g.isOver() {
-		return fmt.Errorf("%w: %w", errGone, err)
+		return fmt.Errorf("%w: %w", transport.ErrGone, err)
 	}
 	return err
 }
 
 // attach has a connection write over one of the links. With the lock none of them goes down meanwhile.
-func (g *smcrGroup) attach(c *smcrCarrier, r core.Result) error {
+func (g *smcrGroup) attach(c *smcrBinding, r core.Result) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	// A peer that does not say "no eyecatcher" keeps to RFC 7609, which has one in all elements: it expects it in ours too.
@@ -421,13 +424,13 @@ func (g *smcrGroup) attach(c *smcrCarrier, r core.Result) error {
 	})
 }
 
-func (c *smcrCarrier) stream() stream.Config { return c.link.Stream() }
+func (c *smcrBinding) Stream() stream.Config { return c.link.Stream() }
 
-func (c *smcrCarrier) appendHeader(b []byte, h cdc.Header, own bool) []byte {
+func (c *smcrBinding) AppendHeader(b []byte, h cdc.Header, own bool) []byte {
 	return c.link.Message(h, own).Append(b)
 }
 
-func (c *smcrCarrier) detach(clean bool) {
+func (c *smcrBinding) Detach(clean bool) {
 	if clean && !c.awaits {
 		c.awaits = true
 		c.group.awaits(+1)
@@ -461,7 +464,7 @@ func (c *smcrCarrier) detach(clean bool) {
 	}
 }
 
-func (c *smcrCarrier) release(clean bool) {
+func (c *smcrBinding) Release(clean bool) {
 	if c.awaits {
 		c.awaits = false
 		c.group.awaits(-1)
@@ -481,34 +484,33 @@ func (c *smcrCarrier) release(clean bool) {
 	}
 }
 
-func (c *smcrCarrier) confirm(r core.Result) membership {
+func (c *smcrBinding) Confirm(r core.Result) transport.Membership {
 	if r.FirstContact {
 		c.fabric.confirm(c.group, r)
 	}
 	c.fabric.mu.Lock()
 	defer c.fabric.mu.Unlock()
-	first := &c.lg.Result
-	return membership{c.lg.ID, first.Release, first.PeerHostName, first.PeerOS}
+	return transport.MembershipOf(c.lg.ID, &c.lg.Result)
 }
 
-func (c *smcrCarrier) outOfSync() { c.fabric.doubt(c.lg) }
+func (c *smcrBinding) OutOfSync() { c.fabric.doubt(c.lg) }
 
-func (c *smcrCarrier) declined() {
+func (c *smcrBinding) Declined() {
 	if g, err := c.fabric.group(c.lg); err == nil {
 		g.declined()
 	}
 }
 
-func (c *smcrCarrier) leave() { c.fabric.leave(c.lg) }
+func (c *smcrBinding) Leave() { c.fabric.leave(c.lg) }
 
-func (c *smcrCarrier) returnPages(from, to int) error { return c.link.ReturnPages(from, to) }
+func (c *smcrBinding) ReturnPages(from, to int) error { return c.link.ReturnPages(from, to) }
 
-func (c *smcrCarrier) end() end { return c.group }
+func (c *smcrBinding) Association() transport.Association { return c.group }
 
-// sent waits for the acknowledgement of our Closed, behind all data. With TCP the kernel would see to it that a peer
+// Flush waits for the acknowledgement of our Closed, behind all data. With TCP the kernel would see to it that a peer
 // gets all that, though the process ends the next moment. RFC 7609 p.83, 3A; Linux net/smc waits 2 seconds as well, and not
 // for longer, since its kernel goes on. We wait as long as something arrives.
-func (c *smcrCarrier) sent() {
+func (c *smcrBinding) Flush() {
 	select {
 	case <-c.link.Sent():
 		return
@@ -534,12 +536,14 @@ func (c *smcrCarrier) sent() {
 	}
 }
 
-func (c *smcrCarrier) suspect() { c.group.suspect() }
+func (c *smcrBinding) Suspect() { c.group.suspect() }
 
-func (c *smcrCarrier) mayMiss() bool { return c.link.Failed() }
+func (c *smcrBinding) MayMiss() bool { return c.link.Failed() }
 
-func (c *smcrCarrier) setNoDelay(on bool) { c.link.SetNoDelay(on) }
+func (c *smcrBinding) SetNoDelay(on bool) { c.link.SetNoDelay(on) }
 
-func (c *smcrCarrier) linkNumber() uint8 { return c.group.numberOf(c) }
+func (c *smcrBinding) LinkNumber() uint8 { return c.group.numberOf(c) }
 
-func (c *smcrCarrier) traits() traits { return traits{keepAlive: true, tests: true, overtaken: true} }
+func (c *smcrBinding) Traits() transport.Traits {
+	return transport.Traits{KeepAlive: true, Tests: true, Overtaken: true}
+}

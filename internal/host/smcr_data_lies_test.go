@@ -145,7 +145,7 @@ func TestSMCRDataLies(t *testing.T) {
 			x := newSMCRLiar(t, r)
 			s := x.connectAs(tt.confirm)
 			s.SetDeadline(time.Now().Add(patience))
-			g := s.carrier.end().(*smcrGroup)
+			g := s.binding.Association().(*smcrGroup)
 			tt.lie(x, s)
 			if tt.ends != dropped {
 				if n, err := s.Read(make([]byte, 1)); err == nil || isTimeout(err) {

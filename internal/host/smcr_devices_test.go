@@ -33,7 +33,7 @@ func TestSMCRUnreachableGID(t *testing.T) {
 	if g := groupsOf(r.client)[0]; len(r.client.rnics.Alternatives(g.rnic, clc.V2)) != 2 {
 		t.Error("the client has one device")
 	}
-	if gids := s.carrier.(*smcrCarrier).lg.Result.PeerGIDs; len(gids) != 1 {
+	if gids := s.binding.(*smcrBinding).lg.Result.PeerGIDs; len(gids) != 1 {
 		t.Errorf("the client has told of %v", gids)
 	}
 	for far, none := range map[string]bool{"10.55.0.1": true, "10.99.0.1": false} {

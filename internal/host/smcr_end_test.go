@@ -158,7 +158,7 @@ func checkGone(t testing.TB, hosts ...*Host) {
 			h.mu.Unlock()
 			for _, c := range left {
 				t.Logf("left: client %v, %v, closed %v", c.client, c.Mode(), c.isClosed())
-				if c.carrier != nil {
+				if c.binding != nil {
 					c.mu.Lock()
 					t.Logf("state %v, flags sent %v, of the peer %v", c.life.State(), c.life.SentFlags(), c.life.PeerFlags())
 					c.mu.Unlock()
@@ -188,7 +188,7 @@ func TestSMCRHostCloses(t *testing.T) {
 			if end == "server" {
 				ended, other = r.server, c
 			}
-			g := other.carrier.end().(*smcrGroup)
+			g := other.binding.Association().(*smcrGroup)
 			ended.Close()
 			if why := endOf(ended, s, c).ctl.Failure(); why.Kind != core.EndShutdown {
 				t.Errorf("the group of the host that closes ended for %v", why)
@@ -259,7 +259,7 @@ func TestSMCRAsksForClosed(t *testing.T) {
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
 	c.Close()
-	s.carrier.end().(*smcrGroup).fail(rnic.ErrDown)
+	s.binding.Association().(*smcrGroup).fail(rnic.ErrDown)
 	checkGone(t, r.client) // long before a silent link is tested
 	s.Close()
 	checkGone(t, r.server)
@@ -272,7 +272,7 @@ func TestSMCREndedHoldsNothing(t *testing.T) {
 	defer s.Close()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	g := c.carrier.end().(*smcrGroup)
+	g := c.binding.Association().(*smcrGroup)
 	c.Close()
 	g.mu.Lock()
 	armed := g.asker != nil
@@ -295,7 +295,7 @@ func TestSMCREndedHoldsNothing(t *testing.T) {
 func endOf(h *Host, conns ...*Conn) *smcrGroup {
 	for _, c := range conns {
 		if c.host == h {
-			return c.carrier.end().(*smcrGroup)
+			return c.binding.Association().(*smcrGroup)
 		}
 	}
 	return nil
@@ -457,7 +457,7 @@ func TestSMCRLinkFails(t *testing.T) {
 			if end == "server" {
 				failing = s
 			}
-			failing.carrier.end().(*smcrGroup).fail(rnic.ErrDown)
+			failing.binding.Association().(*smcrGroup).fail(rnic.ErrDown)
 			for _, x := range []*Conn{c, s} {
 				if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
 					t.Errorf("read = %v, want an error", err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rnic"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -80,7 +81,7 @@ func newSMCRFabric(cfg smcrConfig) *smcrFabric {
 }
 
 // errBudget says that the buffers of SMC-R have all the memory that they may.
-var errBudget = &declined{clc.DiagBudget}
+var errBudget = &transport.DeclinedError{Why: clc.DiagBudget}
 
 // takeMemory counts n bytes more in what, RMBs or send rings, which have a budget together.
 func (f *smcrFabric) takeMemory(what *atomic.Int64, n int64) error {

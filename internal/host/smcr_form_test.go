@@ -82,7 +82,7 @@ func TestSMCRv1Network(t *testing.T) {
 		net  string
 		want bool
 	}{{"127.0.0.0/8", true}, {"192.0.2.0/24", false}} {
-		w := &smcrWay{fabric: r.client.smcr, rnic: n, nets: []netip.Prefix{netip.MustParsePrefix(tt.net)}}
+		w := &smcrPath{fabric: r.client.smcr, rnic: n, nets: []netip.Prefix{netip.MustParsePrefix(tt.net)}}
 		w.openV1(loop1)
 		if v1, v2 := w.ends(); (v1 != nil) != tt.want || v2 == nil {
 			t.Errorf("in %s: version 1 %v, version 2 %v", tt.net, v1, v2)
@@ -178,7 +178,7 @@ func TestSMCRShed(t *testing.T) {
 // a client's first connection, unless it is a Linux kernel, as only these have no peer ID.
 func TestSMCRBufferSize(t *testing.T) {
 	const large = 1 << 20
-	size := func(c *Conn) int { return c.carrier.(*smcrCarrier).rmb.rmb.Size().Bytes() }
+	size := func(c *Conn) int { return c.binding.(*smcrBinding).rmb.rmb.Size().Bytes() }
 	for version, want := range map[string][2][2]int{ // of client and server, by connection
 		"2.1": {{large, large / 2}, {large, large}},
 		"1.0": {{large / 2, large / 2}, {large / 2, large / 2}},

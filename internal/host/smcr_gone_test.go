@@ -16,6 +16,7 @@ import (
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -48,7 +49,7 @@ func TestSMCRGone(t *testing.T) {
 		}
 		conns = append(conns, c)
 	}
-	g := conns[0].carrier.end().(*smcrGroup)
+	g := conns[0].binding.Association().(*smcrGroup)
 	child.Kill()
 	for _, c := range conns {
 		if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil || err == io.EOF {
@@ -84,15 +85,15 @@ func TestSMCRKnockDuringChange(t *testing.T) {
 	checkExchange(t, c, s)
 }
 
-// A countedCarrier counts how often its peer was suspected to be gone.
-type countedCarrier struct {
-	carrier
+// A countedBinding counts how often its peer was suspected to be gone.
+type countedBinding struct {
+	transport.Binding
 	suspects atomic.Int32
 }
 
-func (c *countedCarrier) suspect() {
+func (c *countedBinding) Suspect() {
 	c.suspects.Add(1)
-	c.carrier.suspect()
+	c.Binding.Suspect()
 }
 
 // TestSMCRHalfFIN ends one direction of TCP without a flag: the peer is asked whether it is there, more than once as data on
@@ -103,9 +104,9 @@ func TestSMCRHalfFIN(t *testing.T) {
 	defer c.Close()
 	defer s.Close()
 	checkSMCR(t, c, s)
-	counted := &countedCarrier{carrier: s.carrier}
+	counted := &countedBinding{Binding: s.binding}
 	s.mu.Lock()
-	s.carrier = counted
+	s.binding = counted
 	s.mu.Unlock()
 	if err := c.tcp.CloseWrite(); err != nil {
 		t.Fatal(err)

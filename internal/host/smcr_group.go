@@ -63,7 +63,7 @@ type smcrGroup struct {
 	gone       bool               // GroupEnded: links and memory are
 	queue      []core.Output
 	later      []func() // for the goroutine
-	owners     map[core.Owner]*smcrCarrier
+	owners     map[core.Owner]*smcrBinding
 	lastOwner  core.Owner
 	closing    int         // connections that have said their last word and await the peer's
 	asker      *time.Timer // runs ask while there are such; nil before it was needed
@@ -72,14 +72,14 @@ type smcrGroup struct {
 	rmbs       rmbPool
 }
 
-// Done implements [end].
+// Done implements [transport.Association].
 func (g *smcrGroup) Done() <-chan struct{} { return g.done }
 
 // newGroup makes what a new link group consists of: a link whose queue pair the peer may be told.
 func (f *smcrFabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*smcrGroup, error) {
 	g := &smcrGroup{
 		fabric: f, lg: lg, rnic: n, net: link.NewGroup(), done: make(chan struct{}),
-		kick: make(chan struct{}, 1), stopped: make(chan struct{}), owners: make(map[core.Owner]*smcrCarrier),
+		kick: make(chan struct{}, 1), stopped: make(chan struct{}), owners: make(map[core.Owner]*smcrBinding),
 	}
 	g.rmbs.init(g)
 	n.Retain()
@@ -100,7 +100,7 @@ func (f *smcrFabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*smcrGroup, e
 }
 
 // start begins the first contact: r has the peer's end of the link.
-func (g *smcrGroup) start(c *smcrCarrier, r core.Result, tell func(core.LinkStep)) error {
+func (g *smcrGroup) start(c *smcrBinding, r core.Result, tell func(core.LinkStep)) error {
 	g.mu.Lock()
 	l := g.links[0]
 	g.mu.Unlock()
@@ -429,7 +429,7 @@ func (g *smcrGroup) abandon() {
 	}
 }
 
-// Cause implements [end].
+// Cause implements [transport.Association].
 func (g *smcrGroup) Cause() core.ConnEventKind {
 	g.mu.Lock()
 	defer g.mu.Unlock()

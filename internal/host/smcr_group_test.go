@@ -220,7 +220,7 @@ func TestSMCRAnswer(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	c, s := r.connect()
 	checkSMCR(t, c, s)
-	g := s.carrier.end().(*smcrGroup)
+	g := s.binding.Association().(*smcrGroup)
 
 	g.setAnswer(core.AnswerNone, core.AnswerAwaited)
 	dialed := make(chan *Conn)
@@ -239,12 +239,12 @@ func TestSMCRAnswer(t *testing.T) {
 	g.answered()
 	c2, s2 := <-dialed, mustAccept(t, r.l)
 	checkSMCR(t, c2, s2)
-	if s2.carrier.end() != g {
+	if s2.binding.Association() != g {
 		t.Error("it does not join the group after the answer")
 	}
 
 	// Now the peer is not there any more, of which nothing tells but its silence.
-	c.carrier.end().(*smcrGroup).fail(rnic.ErrDown)
+	c.binding.Association().(*smcrGroup).fail(rnic.ErrDown)
 	g.suspect()
 	if core.Answer(g.answer.Load()) == core.AnswerNone && !g.isOver() {
 		t.Error("nobody waits for the answer of a suspect")
@@ -252,7 +252,7 @@ func TestSMCRAnswer(t *testing.T) {
 	smctest.Eventually(t, patience, "the answer is late", func() bool { return g.late() || g.isOver() })
 	c3, s3 := r.connect()
 	checkSMCR(t, c3, s3)
-	if s3.carrier.end() == g {
+	if s3.binding.Association() == g {
 		t.Error("a connection joins the group of a peer that does not answer")
 	}
 	for _, x := range []*Conn{c, s, c2, s2, c3, s3} {
@@ -266,7 +266,7 @@ func TestSMCRAnswerLate(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	c, s := r.connect()
 	checkSMCR(t, c, s)
-	theirs, g := c.carrier.end().(*smcrGroup), s.carrier.end().(*smcrGroup)
+	theirs, g := c.binding.Association().(*smcrGroup), s.binding.Association().(*smcrGroup)
 	c.Close()
 	s.Close()
 	checkGone(t, r.client, r.server)

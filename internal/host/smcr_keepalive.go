@@ -6,8 +6,8 @@ import (
 	"github.com/gosmc/smc/internal/core"
 )
 
-// setQuiet has the link of a connection tested when it was silent for some time.
-func (c *smcrCarrier) setQuiet(d time.Duration) {
+// SetQuiet has the link of a connection tested when it was silent for some time.
+func (c *smcrBinding) SetQuiet(d time.Duration) {
 	g := c.group
 	g.mu.Lock()
 	defer g.mu.Unlock()

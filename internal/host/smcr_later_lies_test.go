@@ -143,7 +143,7 @@ func TestSMCRLaterServerLies(t *testing.T) {
 			if m, ok := (<-others).(llc.ConfirmRKey); !ok || m.Negative {
 				t.Errorf("the client answered %v", m)
 			}
-			if first.conn.carrier.end().(*smcrGroup).isOver() {
+			if first.conn.binding.Association().(*smcrGroup).isOver() {
 				t.Error("the link group has ended")
 			}
 			for _, c := range []*Conn{first.conn, second.conn} {
@@ -195,7 +195,7 @@ func TestSMCRImpostor(t *testing.T) {
 	c2, s2 := r.connect()
 	x := smcrLiar{t: t}
 	x.checkOthers(c2, s2)
-	if s.carrier.end() != s2.carrier.end() {
+	if s.binding.Association() != s2.binding.Association() {
 		t.Error("the next connection made another group")
 	}
 	for _, conn := range []*Conn{c, s, c2, s2} {
@@ -236,7 +236,7 @@ func TestSMCRDeclines(t *testing.T) {
 			checkExchange(t, s, x.tcp)
 			s.Close()
 			if first != nil {
-				if first.carrier.end().(*smcrGroup).isOver() {
+				if first.binding.Association().(*smcrGroup).isOver() {
 					t.Error("the link group has ended")
 				}
 				first.abort()

@@ -422,7 +422,7 @@ func TestSMCRLaterLies(t *testing.T) {
 			x.send(llc.TestLink{Header: liarForm}.Append(nil))
 			for m := x.next(); m.Type() != llc.TypeTestLink; m = x.next() {
 			}
-			if first.carrier.end().(*smcrGroup).isOver() {
+			if first.binding.Association().(*smcrGroup).isOver() {
 				t.Error("the group has ended")
 			}
 			first.abort()
@@ -450,7 +450,7 @@ func TestSMCRIntruder(t *testing.T) {
 	c2, s2 := r.connect()
 	x.checkOthers(c2, s2)
 	x.checkOthers(c, s)
-	if s.carrier.end() == s2.carrier.end() {
+	if s.binding.Association() == s2.binding.Association() {
 		t.Error("the next connection joined the group that was said to be lost")
 	}
 	for _, conn := range []*Conn{c, s, c2, s2} {

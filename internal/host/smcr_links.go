@@ -442,7 +442,7 @@ func (g *smcrGroup) linksChanged() {
 }
 
 // numberOf returns the number of the link that a connection writes over, 0 if there is none.
-func (g *smcrGroup) numberOf(c *smcrCarrier) uint8 {
+func (g *smcrGroup) numberOf(c *smcrBinding) uint8 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if c.link == nil {

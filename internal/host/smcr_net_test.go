@@ -64,7 +64,7 @@ func TestSMCRNamespaces(t *testing.T) {
 				if c.Agreed().Version != tt.version || s.Agreed().Version != tt.version {
 					t.Errorf("versions %s and %s, want %s", c.Agreed().Version, s.Agreed().Version, tt.version)
 				}
-				if tt.version != "1.0" && !s.carrier.(*smcrCarrier).lg.Result.Direct {
+				if tt.version != "1.0" && !s.binding.(*smcrBinding).lg.Result.Direct {
 					t.Error("the server takes the cable for a router")
 				}
 				checkExchange(t, c, s)
@@ -129,7 +129,7 @@ func TestSMCRRoutedMTU(t *testing.T) {
 	})
 	c, s := r.connect()
 	checkSMCR(t, c, s)
-	if s.carrier.(*smcrCarrier).lg.Result.Direct {
+	if s.binding.(*smcrBinding).lg.Result.Direct {
 		t.Error("the server sees no router")
 	}
 	checkTransfer(t, c, s, 1<<20)
@@ -314,7 +314,7 @@ func TestSMCRDeviceDown(t *testing.T) {
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	g := c.carrier.end().(*smcrGroup)
+	g := c.binding.Association().(*smcrGroup)
 	cables.IP(0, "link set cable1 down")
 	for _, x := range []*Conn{c, s} {
 		if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
@@ -356,7 +356,7 @@ func TestSMCRFlap(t *testing.T) {
 	defer c.Close()
 	defer s.Close()
 	checkSMCR(t, c, s)
-	n := c.carrier.end().(*smcrGroup).rnic
+	n := c.binding.Association().(*smcrGroup).rnic
 	addr := cables.Addr[0][0].String() + "/24 dev cable0"
 	for _, tt := range []struct{ down, up string }{
 		{"link set cable0 down", "link set cable0 up"},
@@ -393,7 +393,7 @@ func TestSMCRKilled(t *testing.T) {
 			}
 			conns = append(conns, c)
 		}
-		g := conns[0].carrier.end().(*smcrGroup)
+		g := conns[0].binding.Association().(*smcrGroup)
 		child.Kill()
 		for _, c := range conns {
 			if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {

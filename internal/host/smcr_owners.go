@@ -7,7 +7,7 @@ import (
 )
 
 // newOwner names a connection to core. g.mu is held.
-func (g *smcrGroup) newOwner(c *smcrCarrier) core.Owner {
+func (g *smcrGroup) newOwner(c *smcrBinding) core.Owner {
 	g.forgetFreed()
 	g.lastOwner++
 	g.owners[g.lastOwner] = c

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -96,7 +97,7 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 		return m, nil
 	}
 	g.releaseRMB(m, false)
-	return nil, fmt.Errorf("%w: %w", errRMBs, &declined{why})
+	return nil, fmt.Errorf("%w: %w", errRMBs, &transport.DeclinedError{Why: why})
 }
 
 // nearest returns the size of the free RMBs that are best for a buffer of a size, where there is no room for new ones: the smallest

@@ -17,7 +17,7 @@ func TestSMCRPool(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	c, s := r.connect()
 	checkSMCR(t, c, s)
-	g := s.carrier.end().(*smcrGroup)
+	g := s.binding.Association().(*smcrGroup)
 	const size = wire.SizeCode(1)
 	used := r.server.smcr.rmbBytes.Load()
 	take := func() *smcrRMB {
@@ -103,7 +103,7 @@ func TestSMCRPoolUnanswered(t *testing.T) {
 	r := newSMCRRig(t, func(c, _ *Config) { c.RDMA.Drop = func([]byte) bool { return cut.Load() } })
 	c, s := r.connect()
 	checkSMCR(t, c, s)
-	g := s.carrier.end().(*smcrGroup)
+	g := s.binding.Association().(*smcrGroup)
 	cut.Store(true)
 	const size = wire.SizeCode(1)
 	hasty, cancel := context.WithCancel(context.Background())

@@ -168,7 +168,7 @@ func TestSMCRTurnEnds(t *testing.T) {
 	if x.accept.FirstContact {
 		t.Fatal("another first contact")
 	}
-	s.carrier.end().(*smcrGroup).finish(core.EndOperator)
+	s.binding.Association().(*smcrGroup).finish(core.EndOperator)
 	if n, err := x.tcp.Read(make([]byte, 1)); n != 0 || err == nil || isTimeout(err) {
 		t.Errorf("read %d bytes, %v; want the end", n, err)
 	}

@@ -79,7 +79,7 @@ func TestSMCRSilence(t *testing.T) {
 					if n < 2 {
 						x.t.Errorf("the server has asked %d times", n)
 					}
-					if s.carrier.end().(*smcrGroup).isOver() {
+					if s.binding.Association().(*smcrGroup).isOver() {
 						x.t.Error("the link group has ended")
 					}
 					s.Close()
@@ -97,7 +97,7 @@ func TestSMCRSilence(t *testing.T) {
 		}},
 		{"no reply to DELETE LINK", endOfGroup, "operator", func(x *smcrLiar) {
 			s := x.connect()
-			s.carrier.end().(*smcrGroup).finish(core.EndOperator)
+			s.binding.Association().(*smcrGroup).finish(core.EndOperator)
 			if m, ok := x.next().(llc.DeleteLink); !ok || !m.All {
 				x.t.Errorf("the server said %v, want DELETE LINK all", m)
 			}

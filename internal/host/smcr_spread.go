@@ -23,7 +23,7 @@ const (
 
 // weight is what a connection adds to the load of its link. By bytes one that has written nothing counts too, so that new ones do
 // not all begin on one link.
-func (g *smcrGroup) weight(c *smcrCarrier) uint64 {
+func (g *smcrGroup) weight(c *smcrBinding) uint64 {
 	if g.fabric.cfg.Spread == SpreadBytes { // rule: TestSMCRSpread
 		return idleWeight + c.link.Delivered()
 	}
@@ -103,7 +103,7 @@ func (s *spread) pick(owner core.Owner, tried []*spreadLink) (best *spreadLink, 
 }
 
 // move has a connection of a weight go on over a link.
-func (s *spread) move(c *smcrCarrier, to *spreadLink, el core.Element, weight uint64) error {
+func (s *spread) move(c *smcrBinding, to *spreadLink, el core.Element, weight uint64) error {
 	from := c.link.Link()
 	if err := c.link.Move(to.net, link.RMBToken{RKey: el.RKey, Addr: el.VA}); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (s *spread) move(c *smcrCarrier, to *spreadLink, el core.Element, weight ui
 
 // moveAll moves what writes over a link to others, and returns how many, and those for which there is none. A link may fail after it was picked, and with it the move:
 // then another one is picked, as long as there is one. g.mu is held.
-func (g *smcrGroup) moveAll(from *smcrLink) (moved int, stuck []*smcrCarrier) {
+func (g *smcrGroup) moveAll(from *smcrLink) (moved int, stuck []*smcrBinding) {
 	s := g.spread()
 	s.links = slices.DeleteFunc(s.links, func(x spreadLink) bool { return x.smcrLink == from })
 	var tried []*spreadLink
@@ -143,7 +143,7 @@ func (g *smcrGroup) moveAll(from *smcrLink) (moved int, stuck []*smcrCarrier) {
 
 // namedLink returns the link on which a new connection is to begin where links were lost, nil if that does not matter: the one that the handshake has named, on which a
 // Linux peer has registered its memory in any case. g.mu is held.
-func (g *smcrGroup) namedLink(c *smcrCarrier) (*smcrLink, core.Element) {
+func (g *smcrGroup) namedLink(c *smcrBinding) (*smcrLink, core.Element) {
 	if l := c.named; g.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: TestSMCRNamedNewest
 		if el, ok := g.ctl.ElementOn(c.owner, l.num); ok && !g.leaves(l) { // rule: TestSMCRLeavingUnused: !g.leaves(l) -> true
 			return l, el
@@ -154,7 +154,7 @@ func (g *smcrGroup) namedLink(c *smcrCarrier) (*smcrLink, core.Element) {
 
 // begin has a new connection write over one of the links, by a function that attaches it. One may fail after it was picked: then another one is, as in moveAll. g.mu is
 // held.
-func (g *smcrGroup) begin(c *smcrCarrier, attach func(l *smcrLink, el core.Element) error) error {
+func (g *smcrGroup) begin(c *smcrBinding, attach func(l *smcrLink, el core.Element) error) error {
 	if l, el := g.namedLink(c); l != nil {
 		if err := attach(l, el); !errors.Is(err, link.ErrNotReady) {
 			return err

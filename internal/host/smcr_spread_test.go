@@ -179,7 +179,7 @@ func TestSMCRAttachAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	failing.net = unready // which has no connections, and is picked first
-	picked, _ := g.spread().pick(first.carrier.(*smcrCarrier).owner, nil)
+	picked, _ := g.spread().pick(first.binding.(*smcrBinding).owner, nil)
 	g.mu.Unlock()
 	if picked == nil || picked.smcrLink != failing {
 		t.Error("another link is picked than the one that fails")
@@ -212,15 +212,15 @@ func BenchmarkSMCRSpread(b *testing.B) {
 	g.mu.Lock()
 	unlock := sync.OnceFunc(g.mu.Unlock)
 	defer unlock()
-	l, mine := links[0], conns[0].carrier.(*smcrCarrier)
+	l, mine := links[0], conns[0].binding.(*smcrBinding)
 	end := g.ctl.Links()[0].Peer
-	var added []*smcrCarrier
+	var added []*smcrBinding
 	for i := range count - rmbs {
-		known, ok := g.ctl.ElementOn(conns[2*(i%rmbs)].carrier.(*smcrCarrier).owner, l.num)
+		known, ok := g.ctl.ElementOn(conns[2*(i%rmbs)].binding.(*smcrBinding).owner, l.num)
 		if !ok {
 			b.Fatal("an element is not known")
 		}
-		c := &smcrCarrier{group: g, rmb: mine.rmb}
+		c := &smcrBinding{group: g, rmb: mine.rmb}
 		var err error
 		if c.link, err = g.net.NewCarrier(link.CarrierConfig{RMB: mine.rmb.rmb, Wake: func() {}, SendBuffer: 1}); err != nil {
 			b.Fatal(err)

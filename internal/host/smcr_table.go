@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -13,13 +14,13 @@ import (
 
 // join finds or makes the link group of a connection. It may wait until ctx ends for the first contact of another connection, so that many
 // to one peer make one group.
-func (w *smcrWay) join(ctx context.Context, t terms) (lg *core.LinkGroup, firstContact bool, err error) {
+func (w *smcrPath) join(ctx context.Context, q transport.Request) (lg *core.LinkGroup, firstContact bool, err error) {
 	f := w.fabric
 	var late <-chan time.Time
 	waited := false
 	network := f.rnics.PNETIDOf(w.local.Unmap())
 	var vlan uint16
-	if t.choice.Version == clc.V1 {
+	if q.Choice.Version == clc.V1 {
 		// Packets of version 2 are routed, so that the ends may well be in different ones. Linux net/smc looks no further either.
 		vlan = w.vlan // rule: TestSMCRVLAN: w.vlan -> 0*w.vlan
 	}
@@ -27,7 +28,7 @@ func (w *smcrWay) join(ctx context.Context, t terms) (lg *core.LinkGroup, firstC
 		id := f.cfg.NewID()
 		f.mu.Lock()
 		j := f.groups.JoinLinks(core.JoinRequest{
-			Role: t.role, Choice: t.choice, ID: id, MaxConns: f.cfg.MaxConns, Waited: waited, PNETID: network, VLAN: vlan,
+			Role: q.Role, Choice: q.Choice, ID: id, MaxConns: f.cfg.MaxConns, Waited: waited, PNETID: network, VLAN: vlan,
 		})
 		if j.Wait && f.changed == nil {
 			f.changed = make(chan struct{})
@@ -41,10 +42,10 @@ func (w *smcrWay) join(ctx context.Context, t terms) (lg *core.LinkGroup, firstC
 		switch {
 		case j.Wait:
 		case j.Group == nil:
-			return nil, false, &declined{j.Why}
-		case j.FirstContact && t.optional && f.filtered.is(w.remote, time.Now()):
+			return nil, false, &transport.DeclinedError{Why: j.Why}
+		case j.FirstContact && q.Optional && f.filtered.is(w.remote, time.Now()):
 			f.leave(j.Group)
-			return nil, false, &declined{clc.DiagFiltered}
+			return nil, false, &transport.DeclinedError{Why: clc.DiagFiltered}
 		default:
 			return j.Group, j.FirstContact, nil
 		}
@@ -58,7 +59,7 @@ func (w *smcrWay) join(ctx context.Context, t terms) (lg *core.LinkGroup, firstC
 		case <-late:
 			waited = true
 		case <-ctx.Done():
-			return nil, false, &declined{clc.DiagBusy}
+			return nil, false, &transport.DeclinedError{Why: clc.DiagBusy}
 		}
 	}
 }

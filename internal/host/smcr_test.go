@@ -84,7 +84,7 @@ func TestSMCR(t *testing.T) {
 		if got := keepAliveOf(t, x); got != 15 {
 			t.Errorf("TCP's keepalive after %d s, want 15, as package net has it", got)
 		}
-		n := x.carrier.end().(*smcrGroup).rnic
+		n := x.binding.Association().(*smcrGroup).rnic
 		if users := n.Users(); users != 2 { // the group and its link
 			t.Errorf("the device has %d users beside the link group, want none", users-2)
 		}
@@ -179,7 +179,7 @@ func TestSMCRGroup(t *testing.T) {
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != 1 || len(b) != 1 || a[0] != c.carrier.end() || b[0] != s.carrier.end() {
+	if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != 1 || len(b) != 1 || a[0] != c.binding.Association() || b[0] != s.binding.Association() {
 		t.Errorf("%d and %d link groups, want the one there was", len(a), len(b))
 	}
 	c.Close()

@@ -22,7 +22,7 @@ func TestSMCRWordLost(t *testing.T) {
 			r.awaitRedundancy("symmetric")
 		}
 	}
-	lost := func(s *Conn) bool { return s.carrier.mayMiss() }
+	lost := func(s *Conn) bool { return s.binding.MayMiss() }
 	cables.IP(0, "link set cable0 down")
 	smctest.Eventually(t, patience, "moves", func() bool {
 		n := 0

@@ -95,7 +95,7 @@ func (c *Conn) sweep() (dirty bool) {
 		return true
 	}
 	c.unreadSweeps = 0
-	if err := c.data.ReturnPages(c.carrier.returnPages); err != nil {
+	if err := c.data.ReturnPages(c.binding.ReturnPages); err != nil {
 		c.host.cfg.Logger.Debug("pages not given back", "err", err)
 	}
 	_, dirty = c.data.Idle() // still, if the peer has not read everything

@@ -70,7 +70,7 @@ func (c *Conn) traceUrgent(sent bool, err error) {
 // traceHeader traces the CDC header of one side, as its fabric carries it.
 func (c *Conn) traceHeader(h cdc.Header, sent bool) {
 	var b [cdc.MessageLen]byte // the longer one
-	c.trace(&traceRecord{kind: control.TraceCDC, sent: sent}, c.carrier.appendHeader(b[:0], h, sent))
+	c.trace(&traceRecord{kind: control.TraceCDC, sent: sent}, c.binding.AppendHeader(b[:0], h, sent))
 }
 
 // tracedReason is a reason of its own: a record of it must not hold on to the connection.
@@ -128,10 +128,10 @@ func (c *Conn) sampleCursors(list []control.TraceEvent) []control.TraceEvent {
 		Time: time.Now().Round(0), Kind: control.TraceCursors, Conn: c.id, Client: c.client, Mode: modeVersion(c.mode, c.Agreed().Version),
 		Local: c.local, Peer: c.remote,
 	}
-	e.Sent, e.Bytes, e.Moved = true, c.carrier.appendHeader(nil, out, true), written
+	e.Sent, e.Bytes, e.Moved = true, c.binding.AppendHeader(nil, out, true), written
 	e.Window = window(in.Consumer, out.Producer, remote)
 	list = append(list, e)
-	e.Sent, e.Bytes, e.Moved = false, c.carrier.appendHeader(nil, in, false), read+uint64(unread)
+	e.Sent, e.Bytes, e.Moved = false, c.binding.AppendHeader(nil, in, false), read+uint64(unread)
 	e.Window = window(out.Consumer, in.Producer, local)
 	return append(list, e)
 }

@@ -65,7 +65,7 @@ func TestUrgentCursorReset(t *testing.T) {
 	sc := mustAccept(t, l)
 	defer cc.Close()
 	defer sc.Close()
-	stream := sc.carrier.stream()
+	stream := sc.binding.Stream()
 	stream.In.Producer.Store(cdc.PackUrgent(cdc.Cursor{Wrap: 9, Count: 1}, bothUrgent))
 	if _, err := sc.ReadUrgent(); err == nil {
 		t.Error("an urgent byte from nowhere")

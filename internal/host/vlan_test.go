@@ -59,7 +59,7 @@ func TestSMCRVLANDevice(t *testing.T) {
 	defer n.Release()
 	for _, vlan := range []uint16{5, 6} {
 		r.onVLANs(func(netip.Addr) uint16 { return vlan })
-		w := &smcrWay{fabric: r.client.smcr, local: loop2, nets: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, vlan: 5, rnic: n}
+		w := &smcrPath{fabric: r.client.smcr, local: loop2, nets: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, vlan: 5, rnic: n}
 		w.openV1(loop1)
 		if v1, v2 := w.ends(); v2 == nil || (v1 != nil) != (vlan == w.vlan) {
 			t.Errorf("from VLAN %d to VLAN %d there are %v and %v", w.vlan, vlan, v1, v2)
