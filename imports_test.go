@@ -34,16 +34,17 @@ var mayImport = map[string][]string{
 	"internal/ism":       {"wire", "internal/rundir", "internal/user"}, // not core: a fabric is useful without SMC
 	"internal/udp":       {},                                           // sockets; of no protocol
 	"internal/rdma":      {"wire", "wire/roce", "internal/udp"},
-	"internal/link":      {"wire/...", "internal/rdma", "internal/stream"},                                                                     // not core: what LLC messages say is for their owner
-	"internal/stream":    {"wire/cdc"},                                                                                                         // not core, not a fabric: it is given memory and functions
-	"internal/control":   {"wire/...", "internal/rundir"},                                                                                      // not host: it shows what a snapshot has
-	"internal/late":      {},                                                                                                                   // contexts
-	"internal/user":      {},                                                                                                                   // numbers of users
-	"internal/rnic":      {"wire", "wire/clc", "wire/llc", "wire/roce", "internal/core", "internal/control", "internal/port", "internal/rdma"}, // not host, not link: it opens devices, and tells interfaces of its own
-	"internal/tcpwatch":  {},                                                                                                                   // idle TCP sockets
-	"internal/transport": {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/stream", "internal/tcpwatch"},                            // interfaces: no fabric, and no host
-	"internal/cgroup":    {},                                                                                                                   // files of the kernel
-	"internal/attempts":  {"wire/clc"},                                                                                                         // of one dial, beside TCP
+	"internal/link":      {"wire/...", "internal/rdma", "internal/stream"},                                                                                                    // not core: what LLC messages say is for their owner
+	"internal/stream":    {"wire/cdc"},                                                                                                                                        // not core, not a fabric: it is given memory and functions
+	"internal/control":   {"wire/...", "internal/rundir"},                                                                                                                     // not host: it shows what a snapshot has
+	"internal/late":      {},                                                                                                                                                  // contexts
+	"internal/user":      {},                                                                                                                                                  // numbers of users
+	"internal/rnic":      {"wire", "wire/clc", "wire/llc", "wire/roce", "internal/core", "internal/control", "internal/port", "internal/rdma"},                                // not host, not link: it opens devices, and tells interfaces of its own
+	"internal/tcpwatch":  {},                                                                                                                                                  // idle TCP sockets
+	"internal/transport": {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/stream", "internal/tcpwatch", "internal/control"},                                       // interfaces: no fabric, and no host
+	"internal/smcd":      {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/control", "internal/ism", "internal/stream", "internal/tcpwatch", "internal/transport"}, // not host: connections on a device that it is given
+	"internal/cgroup":    {},                                                                                                                                                  // files of the kernel
+	"internal/attempts":  {"wire/clc"},                                                                                                                                        // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. A device only in tests.
 	"internal/agent":  {"wire", "wire/roce", "bpf", "internal/port", "internal/rdma"},
 	"internal/rundir": {"internal/user"},                            // files and directories
@@ -53,7 +54,7 @@ var mayImport = map[string][]string{
 	"bpf":             {"wire/clc", "internal/option"},              // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
-	"internal/host":       {"wire/...", "bpf" /* in tests, a port that is shared */, "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/cgroup", "internal/tcpwatch", "internal/rnic", "internal/transport"},
+	"internal/host":       {"wire/...", "bpf" /* in tests, a port that is shared */, "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/cgroup", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd"},
 	".":                   {"wire/...", "internal/config", "internal/host", "internal/plain"},
 	"internal/plain":      {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it

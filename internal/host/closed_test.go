@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -77,7 +78,7 @@ func TestClosedKeepsNothing(t *testing.T) {
 	client.mu.Lock()
 	defer client.mu.Unlock()
 	for e := range client.ends {
-		if n := e.(peering).Parked().Load(); n != 0 {
+		if n := e.(smcd.Peering).Parked().Load(); n != 0 {
 			t.Errorf("%d waits are left behind", n)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/rundir"
+	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -161,7 +162,7 @@ func (h *Host) openControlLocked() {
 type fabricHandler Host
 
 // PeerUp implements [ism.Handler].
-func (h *fabricHandler) PeerUp(p *ism.Peer) { (*Host)(h).addEnd(peering{p}) }
+func (h *fabricHandler) PeerUp(p *ism.Peer) { (*Host)(h).addEnd(smcd.Peering{Peer: p}) }
 
 // Signal implements [ism.Handler]: a rendezvous message.
 func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
@@ -174,9 +175,9 @@ func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
 // PeerGone implements [ism.Handler]: the peer's process has died, or has closed its device.
 func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	host := (*Host)(h)
-	host.smcd.peerGone(p.GID())
+	host.smcd.PeerGone(p.GID())
 	host.meeting.PeerGone(p)
-	host.endGone(peering{p}, func(count int) {
+	host.endGone(smcd.Peering{Peer: p}, func(count int) {
 		h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", count, "err", err)
 		host.trace.Add(&traceRecord{kind: control.TracePeerGone, pid: p.Cred().PID, count: count}, nil)
 	})

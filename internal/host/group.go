@@ -1,8 +1,6 @@
 package host
 
 import (
-	"fmt"
-
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -17,9 +15,6 @@ func (h *Host) agreed(peerPID int, eid wire.EID, v clc.Version, m transport.Memb
 	defer h.mu.Unlock()
 	return h.agreement.about(agreement{v, m.Release, eid, m.PeerHost, m.PeerOS, peerPID})
 }
-
-// agreedVersion is a version of SMC as people write it: "2.1".
-func agreedVersion(v clc.Version, r clc.Release) string { return fmt.Sprintf("%d.%d", v, r) }
 
 // agreement is what an [Agreed] is about.
 type agreement struct {
@@ -42,7 +37,7 @@ func (c *agreedCache) about(a agreement) *Agreed {
 	if c.words == nil || a != c.last {
 		c.last = a
 		c.words = &Agreed{
-			Version:  agreedVersion(a.version, a.release),
+			Version:  transport.Version(a.version, a.release),
 			EID:      a.eid.String(),
 			PeerHost: a.peerHost,
 			PeerOS:   a.peerOS.String(),

@@ -16,6 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rnic"
+	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
@@ -40,7 +41,7 @@ type Host struct {
 	sweeper  sweeper
 	rnics    *rnic.Set
 	smcr     *smcrFabric
-	smcd     *smcdGroups
+	smcd     *smcd.Groups
 	groupIDs atomic.Uint32 // of link groups so far
 
 	localPatience time.Duration // with a silent process of this machine: localPatience, but in tests
@@ -131,7 +132,7 @@ func New(cfg Config) (*Host, error) {
 		KeepAlive: cfg.SMCRKeepAlive, Spread: cfg.SMCRSpread,
 		Namespace: cfg.Namespace, Logger: cfg.Logger, NewID: h.nextGroupID, Owner: (*smcrView)(h),
 	})
-	h.smcd = newSMCDGroups(h.nextGroupID)
+	h.smcd = smcd.NewGroups(h.nextGroupID, maxConnsPerGroup)
 	h.meeting = h.newPoint()
 	return h, nil
 }

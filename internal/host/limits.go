@@ -37,9 +37,6 @@ const (
 	// maxGroups bounds the link groups, those included whose first contact is under way.
 	maxGroups = 4096
 
-	// groupSweepEvery is how often, at most, idle link groups are looked for.
-	groupSweepEvery = time.Second
-
 	// maxHandshakes bounds the handshakes that a listener runs at once; above, connections
 	// stay TCP.
 	maxHandshakes = 1024

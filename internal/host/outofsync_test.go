@@ -3,7 +3,7 @@ package host
 import (
 	"testing"
 
-	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -30,9 +30,7 @@ func TestOutOfSync(t *testing.T) {
 		t.Fatalf("mode = %v (%v), want SMC-D", oldC.Mode(), oldC.Reason().Tag)
 	}
 
-	client.smcd.mu.Lock()
-	client.smcd.table = core.NewGroups(maxGroups)
-	client.smcd.mu.Unlock()
+	client.smcd = smcd.NewGroups(client.nextGroupID, maxConnsPerGroup)
 
 	c, s := pair()
 	if c.Mode() != ModeTCP || s.Mode() != ModeTCP || c.Reason().Code != clc.DiagSync || s.Reason().Code != clc.DiagSync || c.byPeer || !s.byPeer {

@@ -9,6 +9,7 @@ import (
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rundir"
+	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -52,7 +53,7 @@ func (d meetingDevice) Peer(ctx context.Context, gid wire.ISMGID) (rendezvous.Pe
 	if err != nil {
 		return nil, err
 	}
-	if !d.host.addEnd(peering{p}) {
+	if !d.host.addEnd(smcd.Peering{Peer: p}) {
 		return nil, ism.ErrPeerGone
 	}
 	return p, nil

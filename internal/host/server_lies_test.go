@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
@@ -187,7 +188,7 @@ func (r *serverRig) beginAs(at step, strangers bool) *clcPeer {
 			r.server.mu.Lock()
 			defer r.server.mu.Unlock()
 			for p := range r.server.ends {
-				if p.(peering).GID() == r.a.device.GID() {
+				if p.(smcd.Peering).GID() == r.a.device.GID() {
 					return false
 				}
 			}

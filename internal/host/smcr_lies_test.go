@@ -531,12 +531,8 @@ func TestSMCRRoom(t *testing.T) {
 
 // groupConns counts the connections of all link groups.
 func groupConns(h *Host) (n int) {
-	h.smcd.mu.Lock()
-	defer h.smcd.mu.Unlock()
-	h.smcr.mu.Lock()
-	defer h.smcr.mu.Unlock()
-	for _, lg := range append(h.smcd.table.All(), h.smcr.groups.All()...) {
-		n += lg.Conns
+	for _, g := range h.groupStatus() {
+		n += g.Conns
 	}
 	return n
 }

@@ -83,8 +83,8 @@ func TestSMCRStress(t *testing.T) {
 	for _, h := range []*Host{r.client, r.server} {
 		smctest.Eventually(t, patience, "all memory is given back", func() bool { return h.smcr.memory() == 0 })
 		h.mu.Lock()
-		if len(h.ends) > 0 && len(groupsOf(h)) > 0 || h.smcr.groups.Len()+h.smcd.table.Len() != 0 {
-			t.Errorf("%d ends and %d link groups are left", len(h.ends), h.smcr.groups.Len()+h.smcd.table.Len())
+		if len(h.ends) > 0 && len(groupsOf(h)) > 0 || len(h.groupStatus()) != 0 {
+			t.Errorf("%d ends and %d link groups are left", len(h.ends), len(h.groupStatus()))
 		}
 		h.mu.Unlock()
 	}

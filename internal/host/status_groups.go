@@ -8,6 +8,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rnic"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -17,21 +18,9 @@ import (
 
 // groupStatus describes the link groups, in the order of their IDs.
 func (h *Host) groupStatus() []control.StatusGroup {
-	list := h.smcr.status(h.smcd.status(nil))
+	list := h.smcr.status(h.smcd.Status(nil))
 	slices.SortStableFunc(list, func(a, b control.StatusGroup) int { return cmp.Compare(a.ID, b.ID) })
 	return list[:min(len(list), control.MaxGroups)]
-}
-
-// status appends what there is to say of each link group.
-func (g *smcdGroups) status(list []control.StatusGroup) []control.StatusGroup {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, lg := range g.table.All() {
-		s := lgStatus(lg)
-		s.Peer = cmp.Or(s.Peer, lg.Key.Remote.GID.String())
-		list = append(list, s)
-	}
-	return list
 }
 
 // status appends what there is to say of each link group.
@@ -41,7 +30,7 @@ func (f *smcrFabric) status(list []control.StatusGroup) []control.StatusGroup {
 	groups := make([]*smcrGroup, len(all)) // nil for those that are not at work
 	first := len(list)
 	for i, lg := range all {
-		s := lgStatus(lg)
+		s := transport.GroupStatus(lg)
 		s.Peer, s.Type = cmp.Or(s.Peer, lg.Key.GID.String()), "NONE"
 		list = append(list, s)
 		groups[i] = f.running[lg]
@@ -53,28 +42,6 @@ func (f *smcrFabric) status(list []control.StatusGroup) []control.StatusGroup {
 		}
 	}
 	return list
-}
-
-// lgStatus describes a link group as its table has it. The table's mu is held. Peer is empty if the first contact has not told a GID of SMC-R.
-func lgStatus(lg *core.LinkGroup) control.StatusGroup {
-	s := control.StatusGroup{
-		ID: uint32(lg.ID), Mode: modes[lg.Key.Mode].String(), State: "Active", Role: lg.Key.Role.String(),
-		VLAN: lg.VLAN, PNETID: lg.PNETID, Conns: lg.Conns, MaxConns: lg.MaxConns, Links: []control.StatusLink{},
-	}
-	r := &lg.Result
-	if r.Mode == 0 {
-		s.State = "Pending"
-		return s
-	}
-	s.Version = agreedVersion(r.Version, r.Release)
-	s.PeerHost, s.PeerOS, s.Direct = r.PeerHostName, r.PeerOS.String(), r.Direct
-	if !r.EID.IsZero() {
-		s.EID = r.EID.String()
-	}
-	if r.R != nil {
-		s.Peer, s.PeerID = r.R.GID.String(), r.R.PeerID.String()
-	}
-	return s
 }
 
 // redundancyTypes are the words of smcr(8) for them.
