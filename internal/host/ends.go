@@ -9,12 +9,8 @@ import (
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/link"
-	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/transport"
-	"github.com/gosmc/smc/wire"
-	"github.com/gosmc/smc/wire/llc"
 )
 
 // What has ended, and why, is counted, so that an operator who finds connections reset learns what peers did. The
@@ -27,8 +23,6 @@ type endKey struct{ what, reason string }
 const (
 	endOfHandshake  = "handshake"
 	endOfConnection = "connection"
-	endOfGroup      = "link group"
-	endOfLink       = "link" // while its group had others
 )
 
 // ended counts an end.
@@ -55,51 +49,6 @@ func (c *counters) endStatus() []control.EndCount {
 	return list
 }
 
-// groupEndReason is why a link group has ended.
-func groupEndReason(e core.GroupEnd) string {
-	switch e.Kind {
-	case core.EndPeer:
-		return e.Kind.String() + ": " + knownReason(e.Reason)
-	case core.EndViolation, core.EndLinkFailed:
-		return e.Kind.String() + detail(e.Err)
-	}
-	return e.Kind.String()
-}
-
-// knownReason is the reason of a DELETE LINK, if it is one that there is.
-func knownReason(r llc.DeleteReason) string {
-	switch r {
-	case 0, llc.DeleteLostPath, llc.DeleteOperator, llc.DeleteProgram, llc.DeleteViolation, llc.DeleteAsymmetric,
-		llc.DeleteUnknownLink, llc.DeleteUnknownGroup:
-		return r.String()
-	}
-	return "for no known reason"
-}
-
-// detail is what an error says beyond its kind, without what is in it of the peer's numbers.
-func detail(err error) string {
-	if e, ok := errors.AsType[*core.ProtocolError](err); ok {
-		return ": " + e.Message + " in " + e.State + decodeDetail(err)
-	}
-	if e, ok := errors.AsType[*link.WorkError](err); ok {
-		return ": " + e.Op.String() + ": " + e.Status.String()
-	}
-	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, link.ErrMoved, rnic.ErrDown, errStalled, errLinkEnded, errHostClosed} {
-		if errors.Is(err, known) {
-			return ": " + known.Error()
-		}
-	}
-	return ""
-}
-
-// decodeDetail names the field of a message that could not be decoded.
-func decodeDetail(err error) string {
-	if e, ok := errors.AsType[*wire.DecodeError](err); ok {
-		return ": " + e.Message + " " + e.Field
-	}
-	return ""
-}
-
 // connEndReason is why a connection has failed.
 func connEndReason(why core.FailKind, cause core.ConnEventKind, broken error) string {
 	switch {
@@ -119,7 +68,7 @@ func connEndReason(why core.FailKind, cause core.ConnEventKind, broken error) st
 // handshakeEndReason is why a handshake has ended its TCP connection.
 func handshakeEndReason(err error) string {
 	if e, ok := errors.AsType[*core.ProtocolError](err); ok {
-		return "protocol violation: " + e.Message + " in " + e.State + decodeDetail(err)
+		return "protocol violation: " + transport.Detail(e)
 	}
 	if e, ok := errors.AsType[*core.TimeoutError](err); ok {
 		return "timeout waiting for " + e.Awaited

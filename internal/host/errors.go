@@ -57,12 +57,9 @@ func failError(kind core.FailKind) error {
 	panic("host: impossible failure " + kind.String())
 }
 
-// resourceReason is the reason to give when the fabric could not provide something.
+// resourceReason is the reason to give when a fabric, or a system call, could not provide something.
 func resourceReason(err error) clc.Diagnosis {
-	var d *transport.DeclinedError
 	switch {
-	case errors.As(err, &d):
-		return d.Why
 	case errors.Is(err, ism.ErrBudget):
 		return clc.DiagBudget
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
@@ -73,10 +70,8 @@ func resourceReason(err error) clc.Diagnosis {
 		return clc.DiagDenied
 	case errors.Is(err, ism.ErrLimit):
 		return clc.DiagLimit
-	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC):
-		return clc.DiagMemory
 	case errors.Is(err, ism.ErrOtherUser):
 		return clc.DiagOtherUser
 	}
-	return clc.DiagUnreachable
+	return transport.Reason(err)
 }

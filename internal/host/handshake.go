@@ -623,6 +623,9 @@ func (s *handshake) fellBack(out core.FallBack) {
 	s.err = s.host.finishTCP(s.conn, reason, s.require, nil)
 }
 
+// remote is the address by which filteredPeers know the peer.
+func (s *handshake) remote() netip.Addr { return addrOf(s.conn.RemoteAddr()).Unmap() }
+
 // noteFiltered is called when the handshake has come to nothing, before others learn of that who wait for its link. With a peer whose TCP has ended
 // nothing gets through.
 func (s *handshake) noteFiltered() {

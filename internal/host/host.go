@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -76,7 +75,7 @@ type Host struct {
 	idle chan struct{} // closed and replaced when the last connection in use goes; nil if nobody waits
 }
 
-var errHostClosed = errors.New("smc: host is closed")
+var errHostClosed = transport.ErrClosed
 
 // New returns a host. The only errors are those of the configuration.
 func New(cfg Config) (*Host, error) {

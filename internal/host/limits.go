@@ -34,9 +34,6 @@ const (
 	// maxConnsPerGroup is what we offer; SMCv2 allows 16 to 255.
 	maxConnsPerGroup = 255
 
-	// maxGroups bounds the link groups, those included whose first contact is under way.
-	maxGroups = 4096
-
 	// maxHandshakes bounds the handshakes that a listener runs at once; above, connections
 	// stay TCP.
 	maxHandshakes = 1024
@@ -62,27 +59,6 @@ const (
 	// drainTime is how long a listener that was closed goes on with the connections it had taken.
 	drainTime = time.Second
 
-	// groupEndTime is how long a host that ends waits for its link groups to end in order: DELETE LINK, and its
-	// acknowledgement.
-	groupEndTime = time.Second
-
-	// pendingCloseTime is how long Close waits for the acknowledgement of what was written while none comes, as Linux net/smc
-	// has it, and lastBytesTime bounds the wait as a whole.
-	pendingCloseTime = 2 * time.Second
-	lastBytesTime    = 30 * time.Second
-
-	// filteredAfter is how long a link was waited for that did not come about, at least, for the peer to count as one to which
-	// RDMA does not get through. That is tried again after minFilteredPause, then twice as long, up to maxFilteredPause:
-	// each time one connection waits two seconds. maxFilteredPeers bounds how many are remembered.
-	filteredAfter    = 250 * time.Millisecond
-	minFilteredPause = 10 * time.Second
-	maxFilteredPause = 5 * time.Minute
-	maxFilteredPeers = 1024
-
-	// closeAskTime is how often the peer of a link group is asked whether it is there, while connections that are closed await its
-	// last word. Those wait for a minute at most.
-	closeAskTime = 2 * time.Second
-
 	// suspectAfter is how long after TCP's FIN, without a flag of the peer, that is asked whether it is there, and suspectUntil
 	// bounds how much later it is asked for the last time.
 	suspectAfter = 20 * time.Millisecond
@@ -94,28 +70,6 @@ const (
 
 	// resetPatience is how long after a reset of TCP the flags of a peer of SMC-R may come, and what it wrote before.
 	resetPatience = 20 * time.Millisecond
-
-	// knockAfter is how long nothing has come over a link whose peer is suspected to be gone, before its kernel is asked.
-	// TEST LINK decides after two seconds.
-	knockAfter = 20 * time.Millisecond
-
-	// answerTime is how long a peer that was asked whether it is there may take to answer, before a server has its connections make
-	// another link group. TEST LINK alone would take two seconds to say so.
-	answerTime = 250 * time.Millisecond
-
-	// lastAckTime is how long a link stays after its group has ended, so that what came last is acknowledged. Package
-	// rdma delays acknowledgements for up to 500 microseconds.
-	lastAckTime = 5 * time.Millisecond
-
-	// maxIdleRMBs bounds the bytes of RMBs that a link group keeps for connections to come, whose pages are given back, but for
-	// those of their first 64 KiB. A new one takes an exchange of messages with the peer.
-	maxIdleRMBs = 256 << 20
-
-	// rnicPatience is how long an RNIC may be down before its links end, whose packets are sent again for four seconds.
-	rnicPatience = time.Second
-
-	// shedTime is how long a connection for which there is no memory waits for that of an idle link group, whose peer may not answer.
-	shedTime = 250 * time.Millisecond
 
 	// idleLinger is how long a host that nobody uses keeps what it has of the system. It is longer than the 100 ms
 	// after which gosmc dump looks for new hosts again, so that none is missed. Checks for leaked
@@ -144,19 +98,6 @@ const (
 	// written is known to be read, before it gives back what it can and forgets the
 	// connection. With one period to become quiet, that is less than a minute.
 	maxUnreadSweeps = 3
-
-	// idleWeight is what a connection counts beyond what it has written where links are to have the same bytes to carry.
-	idleWeight = 64 << 10
-
-	// routesPause is how long a link group does not ask the kernel for routes after it has.
-	routesPause = 500 * time.Millisecond
-
-	// stallCheck is how often the links of a group are looked at that has several, and stallWatch how often while nothing comes over one of them
-	// though an acknowledgement is overdue. maxStalls is how often the packets of that may be sent again, while something comes over another one: with
-	// the timeout of verbs, 134 ms and four times that, some 700 ms.
-	stallCheck = 300 * time.Millisecond
-	stallWatch = 50 * time.Millisecond
-	maxStalls  = 2
 
 	// defaultSMCRLinks is how many symmetric links a link group has at most: as Linux net/smc.
 	defaultSMCRLinks = 2

@@ -127,7 +127,7 @@ func (f *smcrFabric) close(forGood bool) {
 				expired = true
 			}
 		}
-		g.fail(errHostClosed)
+		g.fail(transport.ErrClosed)
 		<-g.stopped
 	}
 	f.rnics.Close(forGood)

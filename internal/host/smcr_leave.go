@@ -29,12 +29,7 @@ func (g *smcrGroup) leaves(l *smcrLink) bool {
 	return g.ctl != nil && slices.ContainsFunc(g.ctl.Links(), func(x core.GroupLink) bool { return x.Leaving && x.Num == l.num })
 }
 
-// DeleteLink implements [control.LinkDeleter]: an operator ends a link. A client asks its server to; nobody waits for that here.
-func (v *controlView) DeleteLink(group uint32, num uint8) error {
-	return v.smcr.deleteLink(group, num)
-}
-
-// deleteLink is DeleteLink.
+// deleteLink ends a link of a group, as an operator asks. A client asks its server to; nobody waits for that here.
 func (f *smcrFabric) deleteLink(group uint32, num uint8) error {
 	f.mu.Lock()
 	var g *smcrGroup

@@ -10,6 +10,7 @@ import (
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/tcpwatch"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -24,7 +25,7 @@ func (t *tcpWatch) get() (*tcpwatch.Watcher, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return nil, errHostClosed
+		return nil, transport.ErrClosed
 	}
 	if t.watcher == nil {
 		w, err := tcpwatch.New()
@@ -59,10 +60,10 @@ func rnicReason(err error) clc.Diagnosis {
 		return clc.DiagRNICDown
 	case errors.Is(err, rnic.ErrNone), errors.Is(err, rdma.ErrArgument): // no interface has the address
 		return clc.DiagNoSMCRDevice
-	case errors.Is(err, errHostClosed), errors.Is(err, rnic.ErrClosed):
+	case errors.Is(err, transport.ErrClosed), errors.Is(err, rnic.ErrClosed):
 		return clc.DiagClosing
 	case errors.Is(err, rdma.ErrExhausted):
 		return clc.DiagLimit
 	}
-	return resourceReason(err)
+	return transport.Reason(err)
 }

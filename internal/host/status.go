@@ -31,6 +31,9 @@ func (v *controlView) SampleCursors(list []control.TraceEvent) ([]control.TraceE
 // Status implements [control.Host].
 func (v *controlView) Status() control.Status { return (*Host)(v).Status() }
 
+// DeleteLink implements [control.LinkDeleter].
+func (v *controlView) DeleteLink(group uint32, num uint8) error { return v.smcr.deleteLink(group, num) }
+
 // Status returns a snapshot of the host.
 func (h *Host) Status() control.Status {
 	h.mu.Lock()

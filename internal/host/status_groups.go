@@ -6,10 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/gosmc/smc/internal/control"
-	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/rnic"
-	"github.com/gosmc/smc/internal/transport"
-	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
 )
@@ -21,91 +17,6 @@ func (h *Host) groupStatus() []control.StatusGroup {
 	list := h.smcr.status(h.smcd.Status(nil))
 	slices.SortStableFunc(list, func(a, b control.StatusGroup) int { return cmp.Compare(a.ID, b.ID) })
 	return list[:min(len(list), control.MaxGroups)]
-}
-
-// status appends what there is to say of each link group.
-func (f *smcrFabric) status(list []control.StatusGroup) []control.StatusGroup {
-	f.mu.Lock()
-	all := f.groups.All()
-	groups := make([]*smcrGroup, len(all)) // nil for those that are not at work
-	first := len(list)
-	for i, lg := range all {
-		s := transport.GroupStatus(lg)
-		s.Peer, s.Type = cmp.Or(s.Peer, lg.Key.GID.String()), "NONE"
-		list = append(list, s)
-		groups[i] = f.running[lg]
-	}
-	f.mu.Unlock()
-	for i, g := range groups { // without the lock: that of a group comes before it
-		if g != nil {
-			g.status(&list[first+i])
-		}
-	}
-	return list
-}
-
-// redundancyTypes are the words of smcr(8) for them.
-var redundancyTypes = map[core.Redundancy]string{
-	core.RedundancyNone: "NONE", core.RedundancySingle: "SINGLE", core.RedundancyAsymmetric: "ASYMMETRIC", core.RedundancySymmetric: "SYMMETRIC",
-}
-
-// status adds what a group of SMC-R has: its links and its memory.
-func (g *smcrGroup) status(s *control.StatusGroup) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var links []core.GroupLink
-	if g.ctl != nil {
-		links = g.ctl.Links()
-		s.Type = redundancyTypes[g.ctl.Redundancy()]
-	}
-	for _, l := range g.links {
-		s.Links = append(s.Links, g.linkStatus(l, links, s.Peer))
-	}
-	s.Failovers, s.Moved, s.Spread = g.failovers, g.moved, g.fabric.cfg.Spread
-	g.rmbs.status(s)
-}
-
-// linkStatus describes a link. links are those that connections may use. g.mu is held.
-func (g *smcrGroup) linkStatus(l *smcrLink, links []core.GroupLink, peer string) control.StatusLink {
-	stats, queue := l.net.Stats(), l.net.QPStats()
-	us := l.rnic.RNIC()
-	x := control.StatusLink{
-		State: "LINK_ACTIVATING", NetDev: l.rnic.RDMA().Interface(), Device: l.rnic.Addr().String(), Port: rnic.Port,
-		LocalGID: us.GID.String(), LocalQPN: uint32(l.net.QPN()), PeerGID: peer,
-		SentCDC: stats.SentCDC, RcvdCDC: stats.ReceivedCDC, SentLLC: stats.SentLLC, RcvdLLC: stats.ReceivedLLC, SentBytes: stats.SentBytes,
-		SentPackets: queue.SentPackets, RcvdPackets: queue.RcvdPackets, Retransmitted: queue.Retransmitted, RoundTrip: queue.RoundTrip,
-	}
-	if l.peer.IsValid() {
-		x.PeerGID = wire.GIDFromAddr(l.peer).String()
-	}
-	for _, first := range links {
-		if l.up && (first.Num == l.num || l.num == 0) {
-			x.State, x.Number, x.MTU = "LINK_ACTIVE", uint8(first.Num), min(first.Local.MTU, first.Peer.MTU).Bytes()
-			if first.Leaving {
-				x.State = "LINK_LEAVING" // rule: TestSMCRLeavingShown
-			}
-			x.PeerGID, x.PeerQPN = first.Peer.GID.String(), uint32(first.Peer.QPN)
-			x.UID = uint32(g.lg.ID)<<8 | uint32(first.Num)
-			x.Conns = g.connsOn(l)
-			break
-		}
-	}
-	if l.ended {
-		x.State, x.Number = "LINK_LEAVING", uint8(l.num) // rule: TestSMCRLeavingShown
-	}
-	if err := l.net.Err(); err != nil {
-		x.State, x.Why = "LINK_INACTIVE", err.Error()
-	}
-	return x
-}
-
-// status adds up the RMBs. The group's mu is held.
-func (p *rmbPool) status(s *control.StatusGroup) {
-	s.RMBs, s.RMBBytes = p.count, p.bytes
-	for _, list := range p.free {
-		s.IdleRMBs += len(list)
-	}
-	s.Quarantined = len(p.all) - s.IdleRMBs
 }
 
 // messageCounters count CLC and LLC messages by type: index 0 is for what is none.

@@ -26,11 +26,6 @@ func (c *Conn) traceCLC(b []byte, sent bool) {
 	c.trace(&traceRecord{kind: control.TraceCLC, sent: sent}, b)
 }
 
-// traceLLC traces an LLC message, or what came in place of one. It belongs to a link, and to no connection.
-func (g *smcrGroup) traceLLC(l *smcrLink, b []byte, sent bool) {
-	g.fabric.cfg.Owner.traceLLC(g.lg, l.rnic.Addr(), l.peer, b, sent)
-}
-
 // traceEstablished traces that the connection uses shared memory.
 func (c *Conn) traceEstablished() {
 	local, remote := c.Buffers()

@@ -61,6 +61,3 @@ func (f *filteredPeers) forget(peer netip.Addr) {
 	defer f.mu.Unlock()
 	delete(f.list, peer)
 }
-
-// remote is the address by which filteredPeers know the peer.
-func (s *handshake) remote() netip.Addr { return addrOf(s.conn.RemoteAddr()).Unmap() }

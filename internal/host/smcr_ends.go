@@ -1,0 +1,54 @@
+package host
+
+import (
+	"errors"
+
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/rnic"
+	"github.com/gosmc/smc/internal/transport"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// What ends, as an owner counts it.
+const (
+	endOfGroup = "link group"
+	endOfLink  = "link" // while its group had others
+)
+
+// groupEndReason is why a link group has ended.
+func groupEndReason(e core.GroupEnd) string {
+	switch e.Kind {
+	case core.EndPeer:
+		return e.Kind.String() + ": " + knownReason(e.Reason)
+	case core.EndViolation, core.EndLinkFailed:
+		return e.Kind.String() + detail(e.Err)
+	}
+	return e.Kind.String()
+}
+
+// knownReason is the reason of a DELETE LINK, if it is one that there is.
+func knownReason(r llc.DeleteReason) string {
+	switch r {
+	case 0, llc.DeleteLostPath, llc.DeleteOperator, llc.DeleteProgram, llc.DeleteViolation, llc.DeleteAsymmetric,
+		llc.DeleteUnknownLink, llc.DeleteUnknownGroup:
+		return r.String()
+	}
+	return "for no known reason"
+}
+
+// detail is what an error says beyond its kind, without what is in it of the peer's numbers.
+func detail(err error) string {
+	if e, ok := errors.AsType[*core.ProtocolError](err); ok {
+		return ": " + transport.Detail(e)
+	}
+	if e, ok := errors.AsType[*link.WorkError](err); ok {
+		return ": " + e.Op.String() + ": " + e.Status.String()
+	}
+	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, link.ErrMoved, rnic.ErrDown, errStalled, errLinkEnded, transport.ErrClosed} {
+		if errors.Is(err, known) {
+			return ": " + known.Error()
+		}
+	}
+	return ""
+}
