@@ -16,6 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/tcpwatch"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -186,10 +187,12 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 // smcrView is a host as the link groups of SMC-R know it.
 type smcrView Host
 
-func (h *smcrView) groupMade(g *smcrGroup) { (*Host)(h).addEnd(g) }
+// GroupMade implements [smcrOwner].
+func (h *smcrView) GroupMade(a transport.Association) { (*Host)(h).addEnd(a) }
 
-func (h *smcrView) groupEnded(g *smcrGroup, tell func(count int)) (lost func()) {
-	conns := (*Host)(h).endGone(g, tell)
+// GroupEnded implements [smcrOwner].
+func (h *smcrView) GroupEnded(a transport.Association, tell func(count int)) (lost func()) {
+	conns := (*Host)(h).endGone(a, tell)
 	return func() {
 		for _, c := range conns {
 			c.event(core.ConnEvent{Kind: core.EventLinkLost})
@@ -197,9 +200,11 @@ func (h *smcrView) groupEnded(g *smcrGroup, tell func(count int)) (lost func()) 
 	}
 }
 
-func (h *smcrView) ended(what, reason string) { h.counters.ended(what, reason) }
+// Ended implements [smcrOwner].
+func (h *smcrView) Ended(what, reason string) { h.counters.ended(what, reason) }
 
-func (h *smcrView) traceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
+// TraceLLC implements [smcrOwner].
+func (h *smcrView) TraceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
 	h.counters.messages.countLLC(message, sent)
 	r := traceRecord{kind: control.TraceLLC, group: uint32(lg.ID), client: lg.Key.Role == core.RoleClient, sent: sent}
 	r.local, r.peer = netip.AddrPortFrom(local, 0), netip.AddrPortFrom(peer, 0)

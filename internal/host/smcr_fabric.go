@@ -35,21 +35,21 @@ type smcrConfig struct {
 	Owner     smcrOwner
 }
 
-// An smcrOwner is told what befalls link groups. It may be called with the lock of a group held, but for groupEnded, and does
+// An smcrOwner is told what befalls link groups. It may be called with the lock of a group held, but for GroupEnded, and does
 // not call the group.
 type smcrOwner interface {
-	// groupMade is told of a group before connections use it.
-	groupMade(g *smcrGroup)
+	// GroupMade is told of a group before connections use it.
+	GroupMade(a transport.Association)
 
-	// groupEnded tells the connections of a group that it has ended, after tell was told how many they are. lost tells the same connections
+	// GroupEnded tells the connections of a group that it has ended, after tell was told how many they are. lost tells the same connections
 	// that the links are gone, once they are: some may await an answer that cannot come any more.
-	groupEnded(g *smcrGroup, tell func(count int)) (lost func())
+	GroupEnded(a transport.Association, tell func(count int)) (lost func())
 
-	// ended counts the end of a group, or of one of its links, by a reason in words.
-	ended(what, reason string)
+	// Ended counts the end of a group, or of one of its links, by a reason in words.
+	Ended(what, reason string)
 
-	// traceLLC traces an LLC message, or what came in place of one.
-	traceLLC(g *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool)
+	// TraceLLC traces an LLC message, or what came in place of one.
+	TraceLLC(g *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool)
 }
 
 // An smcrFabric is SMC-R of one host: the table of its link groups, those at work, and their memory.

@@ -95,7 +95,7 @@ func (f *smcrFabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*smcrGroup, e
 	f.mu.Lock()
 	f.running[lg] = g
 	f.mu.Unlock()
-	f.cfg.Owner.groupMade(g)
+	f.cfg.Owner.GroupMade(g)
 	return g, nil
 }
 
@@ -274,7 +274,7 @@ func (g *smcrGroup) wake() {
 // ending makes its connections end. g.mu is held.
 func (g *smcrGroup) ending(out core.GroupEnding) {
 	g.over = true
-	g.fabric.cfg.Owner.ended(endOfGroup, groupEndReason(out.Why)) // rule: TestSMCRCrossed
+	g.fabric.cfg.Owner.Ended(endOfGroup, groupEndReason(out.Why)) // rule: TestSMCRCrossed
 	g.fate = core.EventLinkLost
 	if out.LinkAlive {
 		g.fate = core.EventAbort
@@ -284,7 +284,7 @@ func (g *smcrGroup) ending(out core.GroupEnding) {
 	close(g.done)
 	why := out.Why
 	g.afterwards(func() {
-		g.linksLost = g.fabric.cfg.Owner.groupEnded(g, func(count int) {
+		g.linksLost = g.fabric.cfg.Owner.GroupEnded(g, func(count int) {
 			g.fabric.cfg.Logger.Debug("link group ended", "peer", g.lg.Key.GID, "connections", count, "why", why.String())
 		})
 	})
@@ -424,7 +424,7 @@ func (g *smcrGroup) abandon() {
 		g.over, g.gone = true, true
 		g.fabric.drop(g)
 		close(g.done)
-		g.afterwards(func() { g.fabric.cfg.Owner.groupEnded(g, func(int) {}) })
+		g.afterwards(func() { g.fabric.cfg.Owner.GroupEnded(g, func(int) {}) })
 		go g.run()
 	}
 }

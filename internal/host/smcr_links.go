@@ -425,7 +425,7 @@ func (g *smcrGroup) linkDown(o core.LinkDown) {
 	moved += l.moved
 	g.failovers++
 	g.moved += uint64(moved)
-	g.fabric.cfg.Owner.ended(endOfLink, groupEndReason(o.Why)) // rule: TestSMCRFailover
+	g.fabric.cfg.Owner.Ended(endOfLink, groupEndReason(o.Why)) // rule: TestSMCRFailover
 	g.fabric.cfg.Logger.Warn("link ended, connections go on over others",
 		"group", g.lg.ID, "link", o.Link, "local", l.rnic.Addr(), "peer", l.peer, "why", o.Why.String(), "connections", moved, "left", l.left, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()

@@ -97,5 +97,5 @@ func (p *rmbPool) status(s *control.StatusGroup) {
 
 // traceLLC traces an LLC message, or what came in place of one. It belongs to a link, and to no connection.
 func (g *smcrGroup) traceLLC(l *smcrLink, b []byte, sent bool) {
-	g.fabric.cfg.Owner.traceLLC(g.lg, l.rnic.Addr(), l.peer, b, sent)
+	g.fabric.cfg.Owner.TraceLLC(g.lg, l.rnic.Addr(), l.peer, b, sent)
 }
