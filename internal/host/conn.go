@@ -446,7 +446,7 @@ func (c *Conn) Buffers() (local, remote int) {
 		return 0, 0
 	}
 	local, remote = c.data.Buffers()
-	return local + c.traits.HeaderLen, remote + c.traits.HeaderLen
+	return local + int(c.traits.HeaderLen), remote + int(c.traits.HeaderLen)
 }
 
 // Link returns the number of the link of SMC-R that what is written goes over, 0 if it is not over one.

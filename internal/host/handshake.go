@@ -561,7 +561,7 @@ func (s *handshake) established(r core.Result) {
 		c.keepAlive.turnOn(c.tcp) // rule: TestSMCR
 	}
 	m := s.binding.Confirm(r)
-	c.group, c.agreed = m.Group, h.agreed(c.traits.PeerPID, r.EID, r.Version, m)
+	c.group, c.agreed = m.Group, h.agreed(int(c.traits.PeerPID), r.EID, r.Version, m)
 	c.binding, c.sends, c.holds = s.binding, true, true
 	c.life = core.NewConn(r.Mode)
 	c.ready.Store(true)

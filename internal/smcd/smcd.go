@@ -201,5 +201,5 @@ func (c *binding) Association() transport.Association { return Peering{c.peer} }
 
 // Traits implements [transport.Binding].
 func (c *binding) Traits() transport.Traits {
-	return transport.Traits{HeaderLen: cdc.HeaderLen, PeerPID: c.peer.Cred().PID}
+	return transport.Traits{HeaderLen: cdc.HeaderLen, PeerPID: int32(c.peer.Cred().PID)}
 }

@@ -133,10 +133,10 @@ type Binding interface {
 	Traits() Traits
 }
 
-// Traits are what a connection has to know of its fabric.
+// Traits are what a connection has to know of its fabric. Each connection keeps them, so they are small.
 type Traits struct {
-	HeaderLen int // bytes of a buffer that are not data
-	PeerPID   int // the process at the other end, 0 if it cannot be seen
+	PeerPID   int32 // the process at the other end, 0 if it cannot be seen
+	HeaderLen uint8 // bytes of a buffer that are not data
 
 	// KeepAlive says that a peer's end may go unnoticed, so that TCP's keepalive is of use.
 	KeepAlive bool
