@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 )
@@ -14,15 +15,14 @@ import (
 // TestSMCRPool takes RMBs and gives them back: one that the peer has promised not to write to serves again, cleared; one without that promise never, though
 // it stays for as long as the group; one for which there is no room among the idle is deleted; and all of them go with the group.
 func TestSMCRPool(t *testing.T) {
-	r := newSMCRRig(t, nil)
+	r := newFabricRig(t, nil)
 	c, s := r.connect()
-	checkSMCR(t, c, s)
-	g := s.binding.Association().(*smcrGroup)
+	g := s.binding.group
 	const size = wire.SizeCode(1)
-	used := r.server.smcr.rmbBytes.Load()
+	used := r.server.rmbBytes.Load()
 	take := func() *smcrRMB {
 		t.Helper()
-		m, err := g.takeRMB(boundedContext(t), size)
+		m, err := g.takeRMB(fabricContext(t), size)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,8 +35,8 @@ func TestSMCRPool(t *testing.T) {
 		t.Helper()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if p := &g.rmbs; p.kept != kept*size.Bytes() || p.bytes != bytes || r.server.smcr.rmbBytes.Load() != bytes || p.count != len(p.every) {
-			t.Errorf("%s: %d bytes are kept of %d, of %d in %d of the host; want %d of %d", when, p.kept, p.bytes, r.server.smcr.rmbBytes.Load(), p.count, kept*size.Bytes(), bytes)
+		if p := &g.rmbs; p.kept != kept*size.Bytes() || p.bytes != bytes || r.server.rmbBytes.Load() != bytes || p.count != len(p.every) {
+			t.Errorf("%s: %d bytes are kept of %d, of %d in %d of the host; want %d of %d", when, p.kept, p.bytes, r.server.rmbBytes.Load(), p.count, kept*size.Bytes(), bytes)
 		}
 	}
 	one := int64(size.Bytes())
@@ -60,7 +60,7 @@ func TestSMCRPool(t *testing.T) {
 	g.rmbs.kept = maxIdleRMBs - size.Bytes() + 1
 	g.mu.Unlock()
 	g.releaseRMB(second, true)
-	smctest.Eventually(t, patience, "the peer has forgotten it", func() bool {
+	smctest.Eventually(t, fabricPatience, "the peer has forgotten it", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return g.rmbs.every[second.id] == nil
@@ -78,17 +78,16 @@ func TestSMCRPool(t *testing.T) {
 	g.mu.Unlock()
 	check("a third", 1, used+2*one)
 	late := take()
-	for _, x := range []*Conn{c, s} {
-		x.abort()
-		x.Close()
+	for _, x := range []*fabricEnd{c, s} {
+		x.close()
 	}
 	g.fail(errStalled)
 	<-g.stopped
-	if _, err := g.takeRMB(boundedContext(t), size); !errors.Is(err, errNoGroup) {
+	if _, err := g.takeRMB(fabricContext(t), size); !errors.Is(err, errNoGroup) {
 		t.Errorf("of a group that has ended: %v", err)
 	}
 	g.releaseRMB(late, true)
-	smctest.Eventually(t, patience, "all is given back", func() bool { return r.server.smcr.rmbBytes.Load() == 0 })
+	smctest.Eventually(t, fabricPatience, "all is given back", func() bool { return r.server.rmbBytes.Load() == 0 })
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p := &g.rmbs; p.count != 0 || p.bytes != 0 || len(p.every) > 0 || len(p.all) > 0 {
@@ -100,10 +99,9 @@ func TestSMCRPool(t *testing.T) {
 // know by now is used by nobody.
 func TestSMCRPoolUnanswered(t *testing.T) {
 	var cut atomic.Bool
-	r := newSMCRRig(t, func(c, _ *Config) { c.RDMA.Drop = func([]byte) bool { return cut.Load() } })
+	r := newFabricRig(t, func(c, _ *rdma.Config) { c.Drop = func([]byte) bool { return cut.Load() } })
 	c, s := r.connect()
-	checkSMCR(t, c, s)
-	g := s.binding.Association().(*smcrGroup)
+	g := s.binding.group
 	cut.Store(true)
 	const size = wire.SizeCode(1)
 	hasty, cancel := context.WithCancel(context.Background())
@@ -121,7 +119,7 @@ func TestSMCRPoolUnanswered(t *testing.T) {
 		_, err := g.takeRMB(context.Background(), size)
 		failed <- err
 	}()
-	smctest.Eventually(t, patience, "somebody waits", func() bool {
+	smctest.Eventually(t, fabricPatience, "somebody waits", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return len(g.rmbs.asked) == 1
@@ -130,11 +128,10 @@ func TestSMCRPoolUnanswered(t *testing.T) {
 	if err := <-failed; !errors.Is(err, errRMBs) {
 		t.Errorf("when the group ends: %v", err)
 	}
-	for _, x := range []*Conn{c, s} {
-		x.abort()
-		x.Close()
+	for _, x := range []*fabricEnd{c, s} {
+		x.close()
 	}
-	smctest.Eventually(t, patience, "all is given back", func() bool { return r.server.smcr.rmbBytes.Load() == 0 })
+	smctest.Eventually(t, fabricPatience, "all is given back", func() bool { return r.server.rmbBytes.Load() == 0 })
 }
 
 // TestSMCRNearest looks which size of the RMBs that there are is taken where there is no room for more.
