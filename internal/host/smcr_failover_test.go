@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/control"
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -26,36 +25,61 @@ func newTwinRig(t testing.TB, change func(client, server *Config)) (*smcrRig, *s
 	return r, cables
 }
 
+// newTripleRig is a rig whose hosts have three devices each.
+func newTripleRig(t testing.TB, change func(x *Config)) (*smcrRig, *smctest.Cables) {
+	t.Helper()
+	smctest.CheckLeaks(t)
+	cables := smctest.NewCables(t, 3)
+	r := newCableRig(t, cables, false, func(c, s *Config) {
+		for _, x := range []*Config{c, s} {
+			x.SMCRDevices = []string{"10.99.0.0/16"}
+			change(x)
+		}
+	})
+	return r, cables
+}
+
+// upLinksOf returns the links of a host's group that are up, once there are so many.
+func (r *smcrRig) upLinksOf(h *Host, want int) (g *smcrGroup, links []*smcrLink) {
+	r.t.Helper()
+	g = groupsOf(h)[0]
+	smctest.Eventually(r.t, patience, "all links are up", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		links = nil
+		for _, l := range g.links {
+			if l.up {
+				links = append(links, l)
+			}
+		}
+		return len(links) == want
+	})
+	return g, links
+}
+
 // redundancy is what both ends of a group say, "" if they differ.
 func (r *smcrRig) redundancy() string {
-	got := [2]core.Redundancy{}
+	var got [2]string
 	for i, h := range []*Host{r.client, r.server} {
-		groups := groupsOf(h)
+		groups := h.groupStatus()
 		if len(groups) != 1 {
 			return ""
 		}
-		g := groups[0]
-		g.mu.Lock()
-		if g.ctl != nil {
-			got[i] = g.ctl.Redundancy()
-		}
-		g.mu.Unlock()
+		got[i] = strings.ToLower(groups[0].Type)
 	}
 	if got[0] != got[1] {
 		return ""
 	}
-	return got[0].String()
+	return got[0]
 }
 
 // failovers counts the ends that have lost a link.
 func (r *smcrRig) failovers() (n int) {
 	for _, h := range []*Host{r.client, r.server} {
-		for _, g := range groupsOf(h) {
-			g.mu.Lock()
-			if g.failovers > 0 {
+		for _, g := range h.groupStatus() {
+			if g.Failovers > 0 {
 				n++
 			}
-			g.mu.Unlock()
 		}
 	}
 	return n

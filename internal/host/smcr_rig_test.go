@@ -1,7 +1,9 @@
 package host
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
@@ -23,7 +25,9 @@ import (
 type fabricRig struct {
 	t              testing.TB
 	client, server *smcrFabric
-	steps          chan func() // steps of links, which goroutines of link groups tell
+	version        clc.Version   // the only one that the fabrics speak
+	addrs          [2]netip.Addr // of TCP connections, the client's and the server's
+	steps          chan func()   // steps of links, which goroutines of link groups tell
 }
 
 // fabricPatience bounds every wait of the rig. It only passes when a test fails.
@@ -40,7 +44,10 @@ func fabricContext(t testing.TB) context.Context {
 func newFabricRig(t testing.TB, change func(client, server *rdma.Config)) *fabricRig {
 	t.Helper()
 	smctest.CheckLeaks(t)
-	port := smctest.FreePort(t, netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2"))
+	r := &fabricRig{
+		t: t, version: clc.V2, addrs: [2]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")}, steps: make(chan func(), 64),
+	}
+	port := smctest.FreePort(t, r.addrs[:]...)
 	var cfg [2]rdma.Config
 	for i := range cfg {
 		cfg[i].Port = port
@@ -48,25 +55,56 @@ func newFabricRig(t testing.TB, change func(client, server *rdma.Config)) *fabri
 	if change != nil {
 		change(&cfg[0], &cfg[1])
 	}
-	r := &fabricRig{t: t, steps: make(chan func(), 64)}
-	r.client, r.server = r.newFabric(1, cfg[0]), r.newFabric(2, cfg[1])
+	here := func(f func()) { f() }
+	r.client = r.newFabric(1, rnic.Config{Links: 2, RDMA: cfg[0], Namespace: here})
+	r.server = r.newFabric(2, rnic.Config{Links: 2, RDMA: cfg[1], Namespace: here})
 	return r
 }
 
-func (r *fabricRig) newFabric(number byte, cfg rdma.Config) *smcrFabric {
-	log := slog.New(slog.DiscardHandler)
-	here := func(f func()) { f() }
+// newFabricCables makes fabrics that so many cables join, for as many links. They speak one version.
+func newFabricCables(t testing.TB, count int, version clc.Version) *fabricRig {
+	t.Helper()
+	smctest.CheckLeaks(t)
+	cables := smctest.NewCables(t, count)
+	r := &fabricRig{t: t, version: version, addrs: cables.Addr[0], steps: make(chan func(), 64)}
+	newFabric := func(end int) *smcrFabric {
+		return r.newFabric(byte(1+end), rnic.Config{
+			Links: count, Allowed: []netip.Prefix{netip.MustParsePrefix("10.99.0.0/16")}, Namespace: func(f func()) { cables.Visit(end, f) },
+		})
+	}
+	r.client, r.server = newFabric(0), newFabric(1)
+	return r
+}
+
+func (r *fabricRig) newFabric(number byte, cfg rnic.Config) *smcrFabric {
+	cfg.Dir, cfg.NoSpin, cfg.Logger = r.t.TempDir(), true, slog.New(slog.DiscardHandler)
+	cfg.Diagnose = func(err error) string { return err.Error() }
 	var ids atomic.Uint32
 	f := newSMCRFabric(smcrConfig{
-		RNICs: rnic.New(rnic.Config{
-			Dir: r.t.TempDir(), Links: 2, RDMA: cfg, NoSpin: true, Namespace: here, Logger: log, Diagnose: func(err error) string { return err.Error() },
-		}),
-		PeerID: wire.PeerID{0, number, 2}, HaveUEID: true,
-		MaxConns: 255, MaxLinks: 2, ReadBuffer: 1 << 17, MemoryBudget: 1 << 30, Spread: SpreadConnections,
-		Namespace: here, Logger: log, NewID: func() wire.LinkID { return wire.LinkID(ids.Add(1)) }, Owner: noOwner{},
+		RNICs: rnic.New(cfg), PeerID: wire.PeerID{0, number, 2}, HaveUEID: r.version == clc.V2, V1: r.version == clc.V1,
+		MaxConns: 255, MaxLinks: cfg.Links, ReadBuffer: 1 << 17, MemoryBudget: 1 << 30, Spread: SpreadConnections,
+		Namespace: cfg.Namespace, Logger: cfg.Logger, NewID: func() wire.LinkID { return wire.LinkID(ids.Add(1)) }, Owner: noOwner{},
 	})
 	r.t.Cleanup(func() { f.close(true) })
 	return f
+}
+
+// upLinks returns the links of the client's group that are up, once there are so many.
+func (r *fabricRig) upLinks(of *fabricEnd, want int) (g *smcrGroup, links []*smcrLink) {
+	r.t.Helper()
+	g = of.binding.group
+	smctest.Eventually(r.t, fabricPatience, "all links are up", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		links = nil
+		for _, l := range g.links {
+			if l.up {
+				links = append(links, l)
+			}
+		}
+		return len(links) == want
+	})
+	return g, links
 }
 
 // noOwner has no connections.
@@ -97,8 +135,8 @@ type fabricEnd struct {
 // connect makes a connection, and both its ends.
 func (r *fabricRig) connect() (c, s *fabricEnd) {
 	r.t.Helper()
-	c = r.newEnd(core.RoleClient, r.client, "127.0.0.1", "127.0.0.2")
-	s = r.newEnd(core.RoleServer, r.server, "127.0.0.2", "127.0.0.1")
+	c = r.newEnd(core.RoleClient, r.client, r.addrs[0], r.addrs[1])
+	s = r.newEnd(core.RoleServer, r.server, r.addrs[1], r.addrs[0])
 	c.peer, s.peer = s, c
 	now := time.Now()
 	s.do(s.handshake.Start(now, nil))
@@ -115,16 +153,20 @@ func (r *fabricRig) connect() (c, s *fabricEnd) {
 	return c, s
 }
 
-func (r *fabricRig) newEnd(role core.Role, f *smcrFabric, local, remote string) *fabricEnd {
+func (r *fabricRig) newEnd(role core.Role, f *smcrFabric, local, remote netip.Addr) *fabricEnd {
 	r.t.Helper()
 	eid, err := wire.ParseEID("GOSMC.TEST")
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	e := &fabricEnd{r: r, role: role, path: f.newPath(role, netip.MustParseAddr(local), netip.MustParseAddr(remote))}
+	e := &fabricEnd{r: r, role: role, path: f.newPath(role, local, remote)}
 	r.t.Cleanup(e.path.Close)
+	ueids := []wire.EID{eid}
+	if r.version == clc.V1 {
+		ueids = nil
+	}
 	caps := core.Capabilities{
-		Peer: netip.MustParseAddr(remote), OS: clc.OSLinux, HostName: role.String(), Release: clc.Release1, UEIDs: []wire.EID{eid}, MaxConns: 255, MaxLinks: 2,
+		Peer: remote, OS: clc.OSLinux, HostName: role.String(), Release: clc.Release1, UEIDs: ueids, MaxConns: 255, MaxLinks: uint8(f.cfg.MaxLinks),
 	}
 	e.path.Offer(&caps)
 	e.handshake.Reset(role, &caps)
@@ -190,4 +232,23 @@ func (e *fabricEnd) close() {
 	e.binding.Detach(false)
 	e.binding.Release(false)
 	e.binding.Leave()
+}
+
+// exchange moves bytes from each end to the other.
+func exchange(t testing.TB, c, s *fabricEnd) {
+	t.Helper()
+	for _, ends := range [][2]*fabricEnd{{c, s}, {s, c}} {
+		sent := []byte("from " + ends[0].role.String())
+		if _, err := ends[0].data.Load().Write(sent); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(sent))
+		d := ends[1].data.Load()
+		if err := d.SetReadDeadline(time.Now().Add(fabricPatience)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(d, got); err != nil || !bytes.Equal(got, sent) {
+			t.Fatalf("%q has arrived, %v; want %q", got, err, sent)
+		}
+	}
 }
