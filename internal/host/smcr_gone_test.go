@@ -64,27 +64,6 @@ func TestSMCRGone(t *testing.T) {
 	}
 }
 
-// TestSMCRKnockDuringChange asks the kernel of a peer while links are made, whose other ends are not known before. It is for the race detector.
-func TestSMCRKnockDuringChange(t *testing.T) {
-	r := newSMCRRig(t, nil)
-	c, s := r.connect()
-	defer c.Close()
-	defer s.Close()
-	checkSMCR(t, c, s)
-	g := groupsOf(r.client)[0]
-	g.knock()
-	smctest.Eventually(t, patience, "it is asked", func() bool {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		l := g.links[0]
-		was := l.peer
-		l.peer = netip.Addr{}
-		l.peer = was
-		return !g.knocking.Load()
-	})
-	checkExchange(t, c, s)
-}
-
 // A countedBinding counts how often its peer was suspected to be gone.
 type countedBinding struct {
 	transport.Binding

@@ -120,47 +120,6 @@ func testLeaving(t *testing.T, by string, num llc.LinkNum) bool {
 	return inTime
 }
 
-// TestSMCRLeavingUnused has a link be about to end: no connection begins on it while there is another one, and none is told of it.
-func TestSMCRLeavingUnused(t *testing.T) {
-	for _, num := range []llc.LinkNum{1, 2} {
-		r, _ := newTwinRig(t, nil)
-		for range 4 {
-			c, s := r.connect()
-			checkSMCR(t, c, s)
-		}
-		r.awaitRedundancy("symmetric")
-		g := groupsOf(r.server)[0]
-		g.mu.Lock()
-		g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.DeleteLink(now, num, out) })
-		leaving := g.linkOf(num)
-		if !g.leaves(leaving) || !leaving.up || g.connsOn(leaving) != 0 {
-			t.Errorf("link %d: leaving %t, up %t, %d connections", num, g.leaves(leaving), leaving.up, g.connsOn(leaving))
-		}
-		for owner := range g.owners {
-			if to, _ := g.spread().pick(owner, nil); to == nil || to.num == num {
-				t.Errorf("link %d is picked for a connection", num)
-			}
-		}
-		for g.failovers = range uint64(2) { // the newest is named then
-			if got := g.toName(nil).num; got == num {
-				t.Errorf("link %d is named, after %d failovers", num, g.failovers)
-			}
-			for _, c := range g.owners { // one that was named before
-				named := c.named
-				if c.named = leaving; !leaving.up {
-					t.Fatal("the link is not up")
-				}
-				if to, _ := g.namedLink(c); to == leaving {
-					t.Errorf("a connection begins on link %d, after %d failovers", num, g.failovers)
-				}
-				c.named = named
-			}
-		}
-		g.mu.Unlock()
-		smctest.Eventually(t, patience, "the link has ended", func() bool { return r.redundancy() == "single" })
-	}
-}
-
 // TestSMCRLeavingShown looks at a link that ends: from when connections leave it until the peer has answered it is shown as one that does. The last link beside it
 // cannot be deleted meanwhile; it itself can be once more, and nothing comes of that.
 func TestSMCRLeavingShown(t *testing.T) {

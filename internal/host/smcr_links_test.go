@@ -268,52 +268,6 @@ func TestSMCRLinkFlaps(t *testing.T) {
 	s.Close()
 }
 
-// TestSMCRCountedOnce takes a link that is lost out of those that count, which its device and the group may do at once: it was one.
-func TestSMCRCountedOnce(t *testing.T) {
-	for range 20_000 {
-		g := &smcrGroup{}
-		links := []*smcrLink{{group: g}, {group: g}, {group: g}}
-		for _, l := range links {
-			l.counts.Store(true)
-		}
-		g.upLinks.Store(int32(len(links)))
-		var both sync.WaitGroup
-		both.Go(func() { links[0].spare() })
-		both.Go(links[0].countOut)
-		both.Wait()
-		links[0].countOut()
-		if n := g.upLinks.Load(); n != 2 {
-			t.Fatalf("%d links count, want 2", n)
-		}
-	}
-}
-
-// TestSMCRStallHears has acknowledgements overdue on one link and nothing come over the other one: the peer is asked whether it is there, and what has come
-// before does not count as its answer.
-func TestSMCRStallHears(t *testing.T) {
-	r, _ := newTwinRig(t, nil)
-	c, s := r.connect()
-	checkSMCR(t, c, s)
-	g, links := r.upLinksOf(r.client, 2)
-	g.mu.Lock()
-	for i, l := range links {
-		st := l.net.QPStats()
-		l.heard, l.seen.received, l.seen.timeouts, l.seen.stalls, l.seen.heard = 0, st.RcvdPackets, st.Timeouts-uint64(1-i), 0, 0
-	}
-	g.mu.Unlock()
-	g.checkStalls()
-	g.mu.Lock()
-	for _, l := range links {
-		if l.heard == 0 {
-			t.Errorf("core has not been told of %d messages over link %d", l.net.Heard(), l.num)
-		}
-	}
-	g.mu.Unlock()
-	checkExchange(t, c, s)
-	c.Close()
-	s.Close()
-}
-
 // rnicOf returns the open device of an address, nil if there is none.
 func (h *Host) rnicOf(addr netip.Addr) *rnic.Device { return h.rnics.Find(addr) }
 

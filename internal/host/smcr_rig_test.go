@@ -89,7 +89,7 @@ func (r *fabricRig) newFabric(number byte, cfg rnic.Config) *smcrFabric {
 	return f
 }
 
-// upLinks returns the links of the client's group that are up, once there are so many.
+// upLinks returns the group of an end, and its links that are up, once there are so many.
 func (r *fabricRig) upLinks(of *fabricEnd, want int) (g *smcrGroup, links []*smcrLink) {
 	r.t.Helper()
 	g = of.binding.group
