@@ -287,8 +287,10 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 
 	if (r >= 0 && room >= sizeof(sa_family_t))
 		unname(fd, m->msg_name, &m->msg_namelen);
-	if (r >= 0)
+	if (r >= 0) {
 		unmark(fd, m);
+		adopt_sent(m);
+	}
 	return r;
 }
 
@@ -328,6 +330,7 @@ EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags, struct
 		if (m[i].msg_hdr.msg_name && m[i].msg_hdr.msg_namelen >= sizeof(sa_family_t))
 			unname(fd, m[i].msg_hdr.msg_name, &m[i].msg_hdr.msg_namelen);
 		unmark(fd, &m[i].msg_hdr);
+		adopt_sent(&m[i].msg_hdr);
 	}
 	return r;
 }

@@ -142,8 +142,8 @@ void end_drop(int fd)
 	drop(&e->in);
 }
 
-/* end_born takes a descriptor that has become the end of a pair just now, and the cookie of that. */
-void end_born(int fd, uint64_t cookie, bool waits)
+/* born takes a descriptor that is the end of a pair, with the generation of the processes that can have it, 0 if others can, too. */
+static void born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint32_t never)
 {
 	struct end *e;
 	uint32_t have = __atomic_load_n(&top, __ATOMIC_RELAXED);
@@ -154,8 +154,9 @@ void end_born(int fd, uint64_t cookie, bool waits)
 	end_drop(fd);
 	drop(&e->out);
 	drop(&e->in);
-	e->generation = births_generation();
-	e->never = e->streak = 0;
+	e->generation = generation;
+	e->never = never;
+	e->streak = 0;
 	/* Threads may wait still in what had the number before, and leave its gates later. Who has closed one may be of another process. */
 	gate_open(&e->sending);
 	gate_open(&e->receiving);
@@ -166,6 +167,26 @@ void end_born(int fd, uint64_t cookie, bool waits)
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 	__atomic_store_n(&e->cookie, cookie, __ATOMIC_RELEASE);
+}
+
+/* end_born takes a descriptor that has become the end of a pair just now, and the cookie of that. */
+void end_born(int fd, uint64_t cookie, bool waits)
+{
+	born(fd, cookie, waits, births_generation(), 0);
+	adopt_mark(fd);
+}
+
+/* end_adopt takes a descriptor that comes from another program, if it is an end. It goes on as copies do: in-band. */
+void end_adopt(int fd)
+{
+	struct identity id;
+	uint64_t cookie;
+
+	if (!settings.on || !identity_of(fd, &id))
+		return;
+	cookie = cookie_of(fd);
+	if (cookie)
+		born(fd, cookie, false, 0, NEVER_OUT | NEVER_IN | (options_later(fd) ? GONE_LATER : 0));
 }
 
 /* end_waits takes note of O_NONBLOCK. */
@@ -224,14 +245,12 @@ bool end_dup(int fd, int to)
 		return true;
 	end_drop(to);
 	guard_copy(fd, to);
-	if (!e || (!e->out && !e->in))
+	if (!e)
 		return true;
 	if (to >= ENDS || end_foreign())
 		return leave_out(e, fd) && leave_in(e, fd);
-	end_born(to, cookie_of(to), false);
+	born(to, cookie_of(to), false, 0, NEVER_OUT | NEVER_IN | (e->never & (ASKED_ROOM | GONE_SHUT | GONE_RESET)));
 	d = &ends[to];
-	d->generation = 0;
-	d->never = NEVER_OUT | NEVER_IN | (e->never & (ASKED_ROOM | GONE_SHUT | GONE_RESET));
 	copy(&e->out, &d->out);
 	copy(&e->in, &d->in);
 	edges_dup(fd, to);
@@ -252,6 +271,7 @@ void end_replaced(int fd, uint64_t cookie, bool waits)
 	e->waits = waits;
 	e->seen = 0;
 	__atomic_store_n(&e->cookie, cookie, __ATOMIC_RELEASE);
+	adopt_mark(fd);
 }
 
 /* end_leave keeps a descriptor in-band from now on, for somebody who knows no rings. False: bytes are in one, and cannot be handed over. */

@@ -16,6 +16,23 @@ static short state(int fd)
 	return SYS(ppoll, &p, 1, &none, NULL, 0) == 1 ? p.revents : 0;
 }
 
+/* gone takes note of what has become of a connection, also for others who have the end. */
+static void gone(struct end *e, int fd, uint32_t how)
+{
+	uint32_t had = __atomic_fetch_or(&e->never, how, __ATOMIC_SEQ_CST);
+
+	if (!(had & how) && !end_alone(e) && !guard_on())
+		options_keep_gone(fd, how);
+}
+
+/* end_gone is what has become of it, as far as this process knows, or one that has the end, too. */
+uint32_t end_gone(const struct end *e, int fd)
+{
+	uint32_t had = __atomic_load_n(&e->never, __ATOMIC_SEQ_CST);
+
+	return end_alone(e) || guard_on() ? had : had | options_gone(fd);
+}
+
 /*
  * send_refused is called when the kernel has said EPIPE to a send with MSG_NOSIGNAL of which so many bytes are left, and returns
  * what TCP would have: ECONNRESET, once, if the peer has closed with bytes unread; all of it for the first send after the peer
@@ -23,20 +40,20 @@ static short state(int fd)
  */
 ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 {
-	uint32_t had = __atomic_load_n(&e->never, __ATOMIC_SEQ_CST);
+	uint32_t had = end_gone(e, fd);
 	size_t taken = left < TAKEN_MOST ? left : TAKEN_MOST;
 	int error = 0;
 	socklen_t len = sizeof(error);
 
-	if (end_tell(e) || reset_came(e, fd))
+	if (end_tell(e, fd) || reset_came(e, fd))
 		return sys_return(-ECONNRESET);
 	if (SYS(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error) {
-		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+		gone(e, fd, GONE_RESET);
 		return sys_return(-error);
 	}
 	if (!(had & (GONE_SHUT | GONE_RESET)) && (end_alone(e) || (state(fd) & POLLHUP))) { /* else somebody else may have shut it down */
 		if (left && (state(fd) & POLLHUP)) {
-			__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+			gone(e, fd, GONE_RESET);
 			epoll_nudge(fd); /* TCP is reset by what it has sent, and that is an edge */
 		}
 		return (ssize_t)taken;
@@ -57,8 +74,8 @@ bool end_over(int fd)
 	if ((now & POLLHUP) && reset_waits(e, fd))
 		return true;
 	if (now & POLLERR)
-		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
-	had = __atomic_load_n(&e->never, __ATOMIC_SEQ_CST);
+		gone(e, fd, GONE_RESET);
+	had = end_gone(e, fd);
 	return (had & GONE_RESET) || ((had & GONE_SHUT) && (now & POLLHUP));
 }
 
@@ -68,7 +85,7 @@ void end_error(int fd, int error)
 	struct end *e = error ? end_at(fd) : NULL;
 
 	if (e)
-		__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+		gone(e, fd, GONE_RESET);
 }
 
 /* end_later keeps the error of a call that has bytes to return, if it is one of those that the kernel tells once. */
@@ -79,13 +96,19 @@ void end_later(struct end *e)
 }
 
 /* end_tell says whether the program is to be told of it now. */
-bool end_tell(struct end *e)
+bool end_tell(struct end *e, int fd)
 {
 	if (!(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & GONE_LATER) ||
 	    !(__atomic_fetch_and(&e->never, ~GONE_LATER, __ATOMIC_SEQ_CST) & GONE_LATER))
 		return false;
-	__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+	gone(e, fd, GONE_RESET);
 	return true;
+}
+
+/* end_reset takes note that the program has been told of a reset. */
+void end_reset(struct end *e, int fd)
+{
+	gone(e, fd, GONE_RESET);
 }
 
 /* end_hung_up says whether the peer's end is closed, by the last who had it. */
@@ -100,5 +123,5 @@ void end_shut(int fd)
 	struct end *e = end_at(fd);
 
 	if (e)
-		__atomic_fetch_or(&e->never, GONE_SHUT, __ATOMIC_SEQ_CST);
+		gone(e, fd, GONE_SHUT);
 }

@@ -85,6 +85,7 @@ static bool alike(const struct handing *h, int fd)
 	for (uint64_t i = 0; i < NAMES && !named; i++)
 		named = identity_rename(h->pair[0], &id, h->unique + (i << 48));
 	options_copy(fd, h->pair[0], OPTIONS_ALL);
+	options_copy_kept(fd, h->pair[0]);
 	if (SYS(getsockopt, fd, SOL_SOCKET, SO_PRIORITY, &priority, &len) == 0 && priority)
 		SYS(setsockopt, h->pair[0], SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
 	return named && SYS(fcntl, h->pair[0], F_SETFL, status) == 0;

@@ -1,7 +1,7 @@
 /*
  * Options: most of those of sockets are the kernel's, on a Unix socket as on TCP. Those of TCP and IP mean nothing where no packet is sent. Which there are, what
  * they can be set to and what they are, the kernel says of a TCP socket on which nobody has set anything, a model. The two that programs often read back are kept in
- * SO_INCOMING_CPU, which a Unix socket has no use for and which lives as long as it does.
+ * SO_INCOMING_CPU, which a Unix socket has no use for and which lives as long as it does; and so is what has become of a connection, where others have the end.
  */
 #include "ring.h"
 
@@ -12,8 +12,11 @@
 
 #define KEEP_NODELAY 1
 #define KEEP_CORK 2
+#define KEEP_SHUT 4  /* these three are what has become of the connection: gone.c */
+#define KEEP_RESET 8
+#define KEEP_LATER 16
 #define KEPT (-0x53480000) /* less what is kept */
-#define KEPT_MOST 3
+#define KEPT_MOST 31
 
 #define NO_OPTION 0x7fffffff /* of SOL_SOCKET */
 
@@ -167,14 +170,58 @@ void owner_copy(int from, int to, uint32_t which)
 		SYS(fcntl, to, F_SETSIG, sig);
 }
 
+static int kept_gone(uint32_t gone)
+{
+	return (gone & GONE_SHUT ? KEEP_SHUT : 0) | (gone & GONE_RESET ? KEEP_RESET : 0) | (gone & GONE_LATER ? KEEP_LATER : 0);
+}
+
+/* options_gone is what has become of a connection, as far as somebody has kept it: GONE_SHUT and GONE_RESET. */
+uint32_t options_gone(int fd)
+{
+	int bits = keeps(fd);
+
+	return (bits & KEEP_SHUT ? GONE_SHUT : 0) | (bits & KEEP_RESET ? GONE_RESET : 0);
+}
+
+/* options_keep_gone keeps what has become of it. */
+void options_keep_gone(int fd, uint32_t gone)
+{
+	keep(fd, keeps(fd) | kept_gone(gone));
+}
+
+/* options_later says, once, whether a program is to be told of a reset. */
+bool options_later(int fd)
+{
+	int bits = keeps(fd);
+
+	if (bits & KEEP_LATER)
+		keep(fd, bits & ~KEEP_LATER);
+	return bits & KEEP_LATER;
+}
+
+/* options_copy_kept gives an end what the one has kept whose place it is to take. */
+void options_copy_kept(int from, int to)
+{
+	int bits = keeps(from);
+
+	if (bits)
+		keep(to, bits);
+}
+
 /* options_settle has the kernel keep what only we have. */
 void options_settle(int fd)
 {
 	struct end *e = end_at(fd);
 	uint32_t cork = e ? __atomic_exchange_n(&e->cork, CORK_KERNEL, __ATOMIC_SEQ_CST) : CORK_KERNEL;
+	int gone = e ? kept_gone(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST)) : 0;
+	int bits;
 
-	if (cork != CORK_KERNEL && end_is(fd, e))
-		keep(fd, cork != CORK_OFF ? keeps(fd) | KEEP_CORK : keeps(fd) & ~KEEP_CORK);
+	if ((cork == CORK_KERNEL && !gone) || !end_is(fd, e))
+		return;
+	bits = (keeps(fd) & ~KEEP_LATER) | gone;
+	if (cork != CORK_KERNEL)
+		bits = cork != CORK_OFF ? bits | KEEP_CORK : bits & ~KEEP_CORK;
+	keep(fd, bits);
 }
 
 void options_settle_all(void)
@@ -479,7 +526,7 @@ static void told(int fd, void *val)
 	int v;
 
 	memcpy(&v, val, sizeof(v));
-	if (v == 0 && e && end_is(fd, e) && (end_tell(e) || reset_came(e, fd))) {
+	if (v == 0 && e && end_is(fd, e) && (end_tell(e, fd) || reset_came(e, fd))) {
 		v = ECONNRESET;
 		memcpy(val, &v, sizeof(v));
 	}

@@ -178,6 +178,9 @@ struct settings {
 extern struct settings settings;
 uint64_t netns_of(int fd);
 
+/* adopt.c */
+void adopt_all(void);
+
 /* policy.c */
 void policy_read(void);
 bool policy_listen(const struct address *local);

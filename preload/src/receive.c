@@ -529,13 +529,13 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 			end_later(e);
 			n = 0;
 		}
-		if (n == 0 && all == s.left && (end_tell(e) || reset_came(e, fd))) {
+		if (n == 0 && all == s.left && (end_tell(e, fd) || reset_came(e, fd))) {
 			errno = ECONNRESET;
 			n = -1;
 		}
 		if (n < 0) {
 			if (errno == ECONNRESET)
-				__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+				end_reset(e, fd);
 			return n;
 		}
 		errno = saved;

@@ -123,7 +123,7 @@ static uint64_t *reset_of(const struct end *e, int fd, uint64_t *key)
 	    !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST))
 		return NULL;
 	at = slot(fd, true, key);
-	return at && __atomic_load_n(at, __ATOMIC_SEQ_CST) == *key && end_hung_up(fd) ? at : NULL;
+	return at && __atomic_load_n(at, __ATOMIC_SEQ_CST) == *key && end_hung_up(fd) && !(end_gone(e, fd) & GONE_RESET) ? at : NULL;
 }
 
 /* reset_came says, once, whether the peer has reset the connection in which nothing more comes. */
@@ -134,7 +134,7 @@ bool reset_came(struct end *e, int fd)
 
 	if (!at || !__atomic_compare_exchange_n(at, &key, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		return false;
-	__atomic_fetch_or(&e->never, GONE_RESET, __ATOMIC_SEQ_CST);
+	end_reset(e, fd);
 	return true;
 }
 

@@ -365,6 +365,7 @@ enum cork {
 };
 
 struct end *end_at(int fd);
+void end_adopt(int fd);
 int end_of(struct ring *const *where, bool *out);
 bool end_is(int fd, const struct end *e);
 bool end_still(int fd, struct end *e);
@@ -383,6 +384,16 @@ bool would_wait(int fd, int flags);
 #define ANSWERS 64 /* small files, after which a small ring is tried */
 #define STREAK 16 /* sends without a receive, after which a ring is worth it */
 #define NOT_OURS (-2) /* the descriptor is something else by now */
+
+/* adopt.c */
+void adopt_mark(int fd);
+void adopt_sent(struct msghdr *m);
+
+/* options.c: what has become of a connection, for all who have the end */
+uint32_t options_gone(int fd);
+bool options_later(int fd);
+void options_keep_gone(int fd, uint32_t gone);
+void options_copy_kept(int from, int to);
 
 /* life.c */
 void end_in_band(int fd);
@@ -502,7 +513,9 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags);
 bool end_over(int fd);
 void end_error(int fd, int error);
 void end_later(struct end *e);
-bool end_tell(struct end *e);
+bool end_tell(struct end *e, int fd);
+void end_reset(struct end *e, int fd);
+uint32_t end_gone(const struct end *e, int fd);
 void end_shut(int fd);
 bool end_hung_up(int fd);
 

@@ -96,6 +96,8 @@ __attribute__((constructor)) static void start(void)
 		settings.memory = strtoull(v, NULL, 10);
 	calls_start();
 	settings.on = true;
+	if (settings.rings)
+		adopt_all();
 }
 
 /* netns_of is the cookie of a socket's network namespace, 0 if the kernel does not know it (before 5.14). */
