@@ -360,7 +360,7 @@ func (g *generator) receive() bool {
 	if how == "splice" { // how much comes at a time is the kernel's to choose
 		n = min(n, there, 4096)
 	}
-	if g.has["peek"] && !e.copied && strings.HasPrefix(how, "recv") && g.IntN(3) == 0 && !strings.Contains(flags, "waitall") {
+	if g.has["peek"] && strings.HasPrefix(how, "recv") && g.IntN(3) == 0 && !strings.Contains(flags, "waitall") {
 		if flags == "" {
 			flags = " peek"
 		} else {

@@ -11,8 +11,7 @@ import (
 //
 //   - How reads cut the stream, and which of several writers comes first: scripts have one reader and one writer of a direction at a time. A single
 //     receive is compared all the same: Linux gives it all that is there, and programs rely on that. Loops tell only totals, and
-//     so do splice and receives of descriptors that were copied, passed on, inherited or kept by exec: there a receive may end where a ring begins;
-//     and so do receives that waited, which the first part of a send may wake.
+//     so do splice, and receives that waited, which the first part of a send may wake.
 //   - How soon bytes are there: a receive may return more than over TCP, where the last segment was late. What follows in the script depends on
 //     that, and is not compared. SIOCOUTQ counts what TCP has not had acknowledged yet, and may be less.
 //   - How much fits: "fill" tells only that it ended.

@@ -12,10 +12,8 @@ void op_dup(const struct args *a)
 	else
 		fd = has(a, "fcntl") ? fcntl(from->fd, F_DUPFD, 0) : dup(from->fd);
 	say_result(fd);
-	if (fd >= 0) {
+	if (fd >= 0)
 		put(to, fd, from->conn, from->side);
-		from->copied = to->copied = true;
-	}
 	if (w->bare)
 		usleep(100);
 }
@@ -29,8 +27,6 @@ void op_fork(const struct args *a)
 
 	if (child < 0 || child >= ACTORS || w->pid[child])
 		return;
-	for (int i = 0; i < SLOTS; i++)
-		w->slots[me][i].copied = true;
 	memcpy(w->slots[child], w->slots[me], sizeof(w->slots[me]));
 	pid = fork();
 	if (pid == 0)
@@ -49,7 +45,6 @@ void op_exec(const struct args *a)
 	for (int i = 0; i < SLOTS; i++) {
 		struct slot *s = &w->slots[me][i];
 
-		s->copied = true;
 		if (s->fd >= 0 && (fcntl(s->fd, F_GETFD) & FD_CLOEXEC))
 			put(s, -1, -1, 0);
 	}
@@ -107,5 +102,4 @@ void op_recvfd(const struct args *a)
 		memcpy(&fd, CMSG_DATA(h), sizeof(fd));
 	say("%d", fd);
 	put(slot_of(a->v[0]), fd, s.conn, s.side);
-	slot_of(a->v[0])->copied = true;
 }

@@ -271,14 +271,7 @@ void op_recv(const struct args *a)
 		r = recv(s->fd, b, (size_t)n, flags);
 	}
 	error = errno;
-	while (s->copied && r > 0 && r < n && !(flags & ~MSG_DONTWAIT)) { /* model.go: less may come at a time */
-		long more = recv(s->fd, b + r, (size_t)(n - r), MSG_DONTWAIT);
-
-		if (more <= 0)
-			break;
-		r += more;
-	}
-	while (self->kind == '~' && r > 0 && r < n && flags == 0) { /* the same: who waits may be woken by the first part of a send */
+	while (self->kind == '~' && r > 0 && r < n && flags == 0) { /* model.go: who waits may be woken by the first part of a send */
 		struct pollfd p = {.fd = s->fd, .events = POLLIN};
 		long more = poll(&p, 1, LATER) > 0 ? recv(s->fd, b + r, (size_t)(n - r), MSG_DONTWAIT) : 0;
 

@@ -54,7 +54,6 @@ struct slot {
 	int fd;	  /* -1: none */
 	int conn; /* index of the connection; -1: none */
 	int side; /* 0: the client */
-	bool copied; /* others have it, too, or had */
 };
 
 struct connection {

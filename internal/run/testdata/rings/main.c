@@ -93,6 +93,12 @@ static const struct {
 	{"handed-ended", test_handed_ended},
 	{"handed-kept", test_handed_kept},
 	{"unshared", test_unshared},
+	{"adopted-exec", test_adopted_exec},
+	{"adopted-spawn", test_adopted_spawn},
+	{"adopted-chain", test_adopted_chain},
+	{"adopted-passed", test_adopted_passed},
+	{"adopted-strangers", test_adopted_strangers},
+	{"adopted-filtered", test_adopted_filtered},
 };
 
 int main(int argc, char **argv)
@@ -106,6 +112,12 @@ int main(int argc, char **argv)
 		return passed_heir(argv[2]), 0;
 	if (strcmp(name, "handed-heir") == 0)
 		return handed_heir(argv[2], argv[3]), 0;
+	if (strcmp(name, "adopted-heir") == 0)
+		return adopted_heir(argv[2]), 0;
+	if (strcmp(name, "adopted-strangers-heir") == 0)
+		return adopted_strangers(), 0;
+	if (strcmp(name, "pass-on") == 0)
+		return execv(argv[2], argv + 2), 9;
 	if (strcmp(name, "late-heir") == 0) {
 		CHECK(read(atoi(argv[3]), buf, 1) == 1 && write(atoi(argv[2]), "0123456789", 10) == 10);
 		return 0;

@@ -80,6 +80,16 @@ void test_handed_ended(void);
 void test_handed_kept(void);
 void test_unshared(void);
 
+/* adopted.c */
+void adopted_heir(const char *number);
+void adopted_strangers(void);
+void test_adopted_exec(void);
+void test_adopted_spawn(void);
+void test_adopted_chain(void);
+void test_adopted_passed(void);
+void test_adopted_strangers(void);
+void test_adopted_filtered(void);
+
 /* gone.c */
 void test_killed(void);
 void test_gone(void);
