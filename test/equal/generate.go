@@ -69,7 +69,6 @@ var open = map[string]bool{
 	"wrband": true, // poll tells POLLWRBAND, which TCP does only with urgent data that were sent
 	"lowat":  true, // poll and epoll tell POLLIN below SO_RCVLOWAT
 	"urgent": true, // FIONREAD counts bytes behind the urgent one
-	"unspec": true, // connect with AF_UNSPEC
 }
 
 // features are what scripts do or do not do: a few at a time find more than all at once.
@@ -88,7 +87,6 @@ func generate(seed uint64) *script {
 	}
 	g.has["lowat"] = g.has["lowat"] && !open["lowat"]
 	g.has["urgent"] = g.has["urgent"] && !open["urgent"]
-	g.has["disconnect"] = g.has["disconnect"] && !open["unspec"]
 	g.actors = 2
 	if g.IntN(6) == 0 {
 		g.actors = 3
