@@ -15,7 +15,7 @@
 #endif
 #define MARK 5u /* RWH_WRITE_LIFE_EXTREME */
 
-#define GAP 16 /* numbers in a row that are no descriptors, behind which none is looked for */
+#define GAP 8 /* numbers in a row that are no descriptors, behind which none is looked for */
 
 /* adopt_mark marks an end. The kernel lets only the owner do it: who has another user than its peer may be refused. */
 void adopt_mark(int fd)

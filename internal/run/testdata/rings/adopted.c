@@ -10,7 +10,7 @@
 #ifndef F_SET_RW_HINT
 #define F_SET_RW_HINT 1036
 #endif
-#define HIGH 15	 /* a descriptor behind some that are none */
+#define HIGH 10	 /* a descriptor behind some that are none */
 #define BEHIND 101 /* one behind many others */
 #define STRANGERS 100
 #define TIMES 40 /* sends: a ring is offered in between */
