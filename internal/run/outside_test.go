@@ -61,6 +61,16 @@ func TestDisposeMany(t *testing.T) {
 		disposal.closing += n
 		disposal.mu.Unlock()
 	}
+	atRest := func() bool {
+		disposal.mu.Lock()
+		defer disposal.mu.Unlock()
+		return disposal.closing == 0
+	}
+	for start := time.Now(); !atRest(); time.Sleep(time.Millisecond) { // a goroutine of an earlier test would take what is to wait
+		if time.Since(start) > 20*time.Second {
+			t.Fatal("an earlier test's descriptor is still being closed")
+		}
+	}
 	busy(maxDisposing)
 	done := make(chan struct{})
 	go func() {
