@@ -22,18 +22,21 @@ import (
 //	event                                   what is done
 //	a letter comes, and none did lately     letters are read in 20 ms
 //	they are read                           those there are kept as offers; read again in 20 ms, until there was none
-//	Claim, or Offer that is asked           the letterbox of that connection is read first
+//	they are to be read, and servers claim  a letterbox out of which programs take is left to them, and so is any other, for maxPasses times
+//	Claim                                   the letterbox of that connection is read first, up to its letter
 //	Return                                  read, and kept as an offer
 //	an end comes without its letter         looked at again whenever letters are read, for letterPatience
 //
 // Ends stay where they are while there are more offers than may be: when a letterbox is full, clients ask.
 type letters struct {
 	boxes  []int
-	notes  int       // the end of the record's notes that programs get
-	poll   int       // an epoll that is readable while a letterbox is
-	next   time.Time // when they are read; zero: when poll tells
-	read   bool      // since the time before
-	room   int       // how many offers there may be, by descriptors
+	notes  int              // the end of the record's notes that programs get
+	poll   int              // an epoll that is readable while a letterbox is
+	next   time.Time        // when they are read; zero: when poll tells
+	read   bool             // since the time before
+	claims bool             // somebody has claimed, since the time before
+	passed [letterboxes]int // times, one after another, that a letterbox was not read though it had letters
+	room   int              // how many offers there may be, by descriptors
 	unsent []unsent
 	letter [messageLen]byte // what comes behind it is the program's
 	with   [controlLen]byte // what comes with a letter
@@ -132,8 +135,11 @@ func (s *supervisor) readLetters(now time.Time) {
 	var ready [letterboxes]unix.EpollEvent
 	n, _ := unix.EpollWait(l.poll, ready[:], 0)
 	for _, e := range ready[:max(n, 0)] {
-		s.readBox(int(e.Fd), false)
+		if number := int(e.Fd); !s.pass(number) {
+			s.readBox(number)
+		}
 	}
+	l.claims = false
 	if l.read || n > 0 || len(l.unsent) > 0 {
 		l.next = now.Add(firstLook)
 		return
@@ -142,24 +148,55 @@ func (s *supervisor) readLetters(now time.Time) {
 	s.poll.again(l.poll, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
 
+// pass reports whether the letters of a letterbox are left where they are, for programs that take some: what we keep has to be asked for, which takes longer than a
+// connection over TCP, and meanwhile more would come. Who takes a letter takes all before it, so that none is left behind.
+func (s *supervisor) pass(number int) bool {
+	l := &s.letters
+	switch {
+	case s.record.notes.from(number): // rule: TestLettersPassed
+		l.passed[number] = 0
+		return true
+	case l.claims && l.passed[number] < maxPasses: // rule: TestLettersPassed
+		l.passed[number]++
+		return true
+	}
+	l.passed[number] = 0
+	return false
+}
+
 // readBox keeps the letters of a letterbox: all that there are, or as many offers as may be.
-func (s *supervisor) readBox(number int, all bool) {
-	if all {
-		s.readUnsent()
-	}
+func (s *supervisor) readBox(number int) {
 	for range maxLetters {
-		if !all && len(s.offers)+len(s.letters.unsent) >= s.letters.room { // rule: TestLetterRoom
+		if len(s.offers)+len(s.letters.unsent) >= s.letters.room || !s.readNext(number) { // rule: TestLetterRoom
 			return
 		}
-		if !spare(s.socket, lettersBring) { // rule: TestLetterDescriptors
-			return
-		}
-		end, _, err := unix.Accept4(s.letters.boxes[number], unix.SOCK_CLOEXEC)
-		if err != nil {
-			return
-		}
-		s.read(unsent{end, time.Now().Add(letterPatience)})
 	}
+}
+
+// readUntil keeps the letters of a connection's letterbox up to the one that offers it, which somebody asks for.
+func (s *supervisor) readUntil(key pairKey) {
+	s.readUnsent()
+	for range maxLetters {
+		if o := s.offers[key]; o != nil && !o.withdrawn() { // rule: TestLettersBehind
+			return
+		}
+		if !s.readNext(boxOf(key.client.Port())) {
+			return
+		}
+	}
+}
+
+// readNext keeps the first letter of a letterbox. It reports false if there is none, or no descriptor for it.
+func (s *supervisor) readNext(number int) bool {
+	if !spare(s.socket, lettersBring) { // rule: TestLetterDescriptors
+		return false
+	}
+	end, _, err := unix.Accept4(s.letters.boxes[number], unix.SOCK_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	s.read(unsent{end, time.Now().Add(letterPatience)})
+	return true
 }
 
 // readUnsent looks at the ends whose letters were not there yet.
@@ -256,6 +293,7 @@ func (s *supervisor) readNotes() (some bool) {
 	s.record.readNotes()
 	for port, n := range s.record.notes.claims() {
 		some = true
+		s.letters.claims = true
 		s.listeners.claimed(port, n)
 	}
 	return some

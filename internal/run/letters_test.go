@@ -225,7 +225,7 @@ func TestLetterWithdrawn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if read {
-			s.readBox(boxOf(c.socket.Port()), true)
+			s.readUntil(keyOf(c.socket, c.server))
 		}
 		if !c.withdraw() {
 			t.Fatal("the client could not give up")
@@ -233,7 +233,7 @@ func TestLetterWithdrawn(t *testing.T) {
 		if read {
 			s.look(time.Now().Add(time.Minute))
 		} else {
-			s.readBox(boxOf(c.socket.Port()), true)
+			s.readUntil(keyOf(c.socket, c.server))
 		}
 		if len(s.offers) != 0 || len(s.held) != 0 {
 			t.Errorf("read before: %t: the supervisor has %d offers", read, len(s.offers))
@@ -257,7 +257,7 @@ func TestLetterWithdrawn(t *testing.T) {
 func TestLetterNeverConnected(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	c := s.sendLetter(t)
-	s.readBox(boxOf(c.socket.Port()), true)
+	s.readUntil(keyOf(c.socket, c.server))
 	s.look(time.Now().Add(time.Minute))
 	if len(s.offers) != 1 {
 		t.Fatalf("there are %d offers while the client lives, want 1", len(s.offers))
@@ -277,7 +277,7 @@ func TestLetterReset(t *testing.T) {
 	if err := c.dial(); err != nil {
 		t.Fatal(err)
 	}
-	s.readBox(boxOf(c.socket.Port()), true)
+	s.readUntil(keyOf(c.socket, c.server))
 	if len(s.offers) != 1 {
 		t.Fatalf("the supervisor has %d offers, want 1", len(s.offers))
 	}
@@ -293,16 +293,79 @@ func TestLetterRoom(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	s.letters.room = 1
 	first := s.sendLetter(t)
-	s.readBox(boxOf(first.socket.Port()), false)
+	s.readBox(boxOf(first.socket.Port()))
 	c := s.sendLetter(t)
-	s.readBox(boxOf(c.socket.Port()), false)
+	s.readBox(boxOf(c.socket.Port()))
 	if len(s.offers) != 1 {
 		t.Errorf("there are %d offers, want 1", len(s.offers))
 	}
-	s.readBox(boxOf(c.socket.Port()), true)
+	s.readUntil(keyOf(c.socket, c.server))
 	if len(s.offers) != 2 {
 		t.Errorf("there are %d offers when somebody asks, want 2", len(s.offers))
 	}
+}
+
+// twoInOneBox has two clients send letters that come into one letterbox, one after the other.
+func (s *supervisor) twoInOneBox(t *testing.T) (first, second *connection) {
+	t.Helper()
+	first = s.sendLetter(t)
+	for range 1000 {
+		if second = s.connectEnd(t); boxOf(second.socket.Port()) == boxOf(first.socket.Port()) {
+			second.sendLetter()
+			return first, second
+		}
+		closeAll([]int{second.end}) // and its letterbox has an end that is over
+		second.end = -1
+	}
+	t.Fatal("no two connections have one letterbox")
+	return nil, nil
+}
+
+// TestLettersBehind has somebody ask about a letter: those behind it stay where they are, for programs to take.
+func TestLettersBehind(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	first, second := s.twoInOneBox(t)
+	s.readUntil(keyOf(first.socket, first.server))
+	if len(s.offers) != 1 || s.offers[keyOf(first.socket, first.server)] == nil {
+		t.Errorf("there are %d offers when somebody asks about the first letter; want that one", len(s.offers))
+	}
+	s.readUntil(keyOf(second.socket, second.server))
+	if len(s.offers) != 2 {
+		t.Errorf("there are %d offers when somebody asks about both, want 2", len(s.offers))
+	}
+}
+
+// TestLettersPassed leaves letters to programs as long as they take some, and for a while as long as they ask for others.
+func TestLettersPassed(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	c := s.sendLetter(t)
+	round := func(boxOfPort uint16, want int) {
+		t.Helper()
+		if boxOfPort != 0 {
+			taken := message{kind: kindTaken, local: c.server, peer: netip.AddrPortFrom(c.socket.Addr(), boxOfPort)}
+			if _, err := unix.Write(s.letters.notes, testMessage(taken)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.letters.next = time.Now()
+		s.readLetters(s.letters.next)
+		if len(s.offers) != want {
+			t.Fatalf("there are %d offers, want %d", len(s.offers), want)
+		}
+	}
+	same, other := c.socket.Port(), c.socket.Port()^2 // boxOf(other) is another one
+	for range 2 * maxPasses {
+		round(same, 0)
+	}
+	for range maxPasses {
+		round(other, 0)
+	}
+	round(other, 1)
+
+	c = s.sendLetter(t)
+	s.letters.claims = true // as a claim that was asked
+	round(0, 1)
+	round(0, 2)
 }
 
 // TestLetterReturned has a program give back what it took by mistake.
@@ -340,7 +403,7 @@ func TestLetterLate(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	c, never := s.connectEnd(t), s.connectEnd(t)
 	for _, c := range []*connection{c, never} {
-		s.readBox(boxOf(c.socket.Port()), true)
+		s.readUntil(keyOf(c.socket, c.server))
 	}
 	if len(s.offers) != 0 || len(s.letters.unsent) != 2 || s.letters.next.IsZero() {
 		t.Fatalf("there are %d offers and %d ends without letters, and they are looked at %v; want 0 and 2, soon", len(s.offers), len(s.letters.unsent), s.letters.next)
@@ -379,13 +442,13 @@ func TestLetterRight(t *testing.T) {
 	}
 	s, _ := stillSupervisor(t)
 	c := s.sendLetter(t)
-	s.readBox(boxOf(c.socket.Port()), true)
+	s.readUntil(keyOf(c.socket, c.server))
 	if o := take(s); o.withdrawn() || !o.right() || c.withdraw() {
 		t.Error("a client gives up what was taken")
 	}
 	s, _ = stillSupervisor(t)
 	c = s.sendLetter(t)
-	s.readBox(boxOf(c.socket.Port()), true)
+	s.readUntil(keyOf(c.socket, c.server))
 	if o := take(s); !c.withdraw() || o.right() || !o.withdrawn() {
 		t.Error("what a client has given up is taken")
 	}
@@ -398,7 +461,7 @@ func TestLetterRelayed(t *testing.T) {
 	if err := c.dial(); err != nil {
 		t.Fatal(err)
 	}
-	s.readBox(boxOf(c.socket.Port()), true)
+	s.readUntil(keyOf(c.socket, c.server))
 	c.accept()
 	c.withdraw()
 	for _, o := range s.offers {
@@ -437,7 +500,7 @@ func TestOfferUnwatched(t *testing.T) {
 		if err := c.dial(); err != nil {
 			t.Fatal(err)
 		}
-		s.readBox(boxOf(c.socket.Port()), true)
+		s.readUntil(keyOf(c.socket, c.server))
 		unwatched(t, s, c)
 		c.accept()
 		s.look(time.Now().Add(time.Minute))
@@ -458,7 +521,7 @@ func TestOfferUnwatched(t *testing.T) {
 		if err := c.dial(); err != nil {
 			t.Fatal(err)
 		}
-		s.readBox(boxOf(c.socket.Port()), true)
+		s.readUntil(keyOf(c.socket, c.server))
 		unwatched(t, s, c)
 		conn := c.accept()
 		for i := range 2 {

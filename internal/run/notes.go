@@ -10,11 +10,12 @@ import (
 )
 
 // notes is where programs tell which letters they have taken: messages that wake nobody, and are read before anybody is told of them. Nothing
-// but numbers depends on what they say. Any goroutine may use it.
+// but numbers depends on what they say, and for how long letters are left to programs. Any goroutine may use it.
 type notes struct {
 	mu    sync.Mutex
-	fd    int            // to read from, if there is one
-	taken map[uint16]int // since claims was called, by the server's port
+	fd    int               // to read from, if there is one
+	taken map[uint16]int    // since claims was called, by the server's port
+	boxes [letterboxes]bool // that something was taken out of, since from was called
 }
 
 // open returns the descriptor that programs get, which is the caller's.
@@ -40,6 +41,15 @@ func (n *notes) claims() map[uint16]int {
 	taken := n.taken
 	n.taken = make(map[uint16]int)
 	return taken
+}
+
+// from reports whether something was taken out of a letterbox since it was called last for that.
+func (n *notes) from(number int) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	was := n.boxes[number]
+	n.boxes[number] = false
+	return was
 }
 
 func (n *notes) close() {
@@ -82,6 +92,7 @@ func (r *record) taken(m message) {
 // takenLetter notes an offer that was claimed without us, and when. The caller has the lock of the notes.
 func (r *record) takenLetter(m message) {
 	r.notes.taken[m.local.Port()]++
+	r.notes.boxes[boxOf(m.peer.Port())] = true
 	server, client := int(int32(m.netns>>32)), int(int32(m.netns))
 	r.offered(message{local: m.peer, peer: m.local}, client, clc.DiagNone)
 	r.claimed(&offer{server: m.local, client: m.peer}, server)

@@ -131,6 +131,7 @@ func (s *supervisor) claim(t *talk, m message, tcp int) *offer {
 		return nil
 	}
 	o.claimed = true
+	s.letters.claims = true
 	s.listeners.claimed(o.server.Port(), 1)
 	s.record.claimed(o, t.pid)
 	s.drop(o)

@@ -57,7 +57,7 @@ func TestRelayWithoutDescriptors(t *testing.T) {
 	if err := c.dial(); err != nil {
 		t.Fatal(err)
 	}
-	s.readBox(boxOf(c.socket.Port()), true)
+	s.readUntil(keyOf(c.socket, c.server))
 	conn := c.accept()
 	for _, o := range s.offers {
 		restore := leaveDescriptors(t, 0)

@@ -58,13 +58,13 @@ func TestLetterDescriptors(t *testing.T) {
 	c := s.sendLetter(t)
 	for n := range 2 {
 		restore := leaveDescriptors(t, n)
-		s.readBox(boxOf(c.socket.Port()), true)
+		s.readUntil(keyOf(c.socket, c.server))
 		restore()
 		if len(s.offers) != 0 {
 			t.Fatalf("there are %d offers where %d descriptors were left", len(s.offers), n)
 		}
 	}
-	s.readBox(boxOf(c.socket.Port()), true)
+	s.readUntil(keyOf(c.socket, c.server))
 	if len(s.offers) != 1 {
 		t.Errorf("there are %d offers, want 1", len(s.offers))
 	}
@@ -101,9 +101,9 @@ func TestProgramsLeaveDescriptors(t *testing.T) {
 func TestRelayHurries(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	first := s.sendLetter(t)
-	s.readBox(boxOf(first.socket.Port()), true)
+	s.readUntil(keyOf(first.socket, first.server))
 	other := s.sendLetter(t) // to another port
-	s.readBox(boxOf(other.socket.Port()), true)
+	s.readUntil(keyOf(other.socket, other.server))
 	o := s.offers[keyOf(first.socket, first.server)]
 	second := *o
 	second.key.client = other.server // a connection that there is not

@@ -166,7 +166,7 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 		t.offer = nil
 		t.reply(m.kind, okOr(s.cancel(o), statusClaimed), -1)
 	case kindClaim:
-		s.readBox(boxOf(m.peer.Port()), true) // rule: TestLetterFirst
+		s.readUntil(keyOf(m.peer, m.local)) // rule: TestLetterFirst
 		o := s.claim(t, m, fds[0])
 		switch {
 		case t.outside:
