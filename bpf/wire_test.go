@@ -67,6 +67,9 @@ func (p *tap) next() (s segment, ok bool) {
 	p.t.Helper()
 	b := make([]byte, 65536)
 	n, from, err := unix.Recvfrom(p.fd, b, 0)
+	for err == unix.EINTR { // the runtime interrupts threads
+		n, from, err = unix.Recvfrom(p.fd, b, 0)
+	}
 	if err != nil {
 		p.t.Fatalf("packet socket: %v", err)
 	}

@@ -137,7 +137,7 @@ func (e *trafficEnd) finish(t *testing.T) {
 // gone waits for a supervisor to end.
 func (e *trafficEnd) gone(t *testing.T) {
 	t.Helper()
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(e.pidfd), Events: unix.POLLIN}}, int(killPatience.Milliseconds())); n != 1 {
+	if ended, err := readable(e.pidfd, killPatience); !ended {
 		t.Fatalf("the supervisor of the %s has not ended: %v", e.name, err)
 	}
 }

@@ -31,14 +31,14 @@ func TestRunGenerations(t *testing.T) {
 			t.Fatal(err)
 		}
 		// If it overlooks the last one it does so now.
-		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 300); n != 0 {
-			t.Errorf("the supervisor has ended: %v, %v", n, err)
+		if ended, err := readable(pidfd, 300*time.Millisecond); ended || err != nil {
+			t.Errorf("the supervisor has ended: %t, %v", ended, err)
 		}
 		if got := p.say(t, "x"); !strings.HasPrefix(got, "end") {
 			t.Errorf("the last process says %q", got)
 		}
-		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(killPatience/time.Millisecond)); n != 1 {
-			t.Errorf("the supervisor has not ended: %v, %v", n, err)
+		if ended, err := readable(pidfd, killPatience); !ended {
+			t.Errorf("the supervisor has not ended: %v", err)
 		}
 		unix.Close(pidfd)
 	}

@@ -398,7 +398,7 @@ func TestRunLeavesNothing(t *testing.T) {
 	}
 	defer unix.Close(pidfd)
 	w.Close() // the last program ends
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 20000); n != 1 {
+	if ended, err := readable(pidfd, 20*time.Second); !ended {
 		t.Fatalf("the supervisor has not ended: %v", err)
 	}
 	if _, err := os.Lstat(socket); !os.IsNotExist(err) {

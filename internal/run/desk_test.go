@@ -87,7 +87,7 @@ func TestDesk(t *testing.T) {
 	defer end.Close()
 	end.Write([]byte("hello"))
 	b := make([]byte, 10)
-	if n, err := unix.Read(c.end, b); err != nil || string(b[:n]) != "hello" {
+	if n, err := readFrom(c.end, b); err != nil || string(b[:n]) != "hello" {
 		t.Errorf("the client has read %q, %v", b[:n], err)
 	}
 	if again, _ := d.Claim(c.accept()); again != nil {
@@ -126,7 +126,7 @@ func TestDeskShare(t *testing.T) {
 			t.Errorf("the server has read %q, %v", b, err)
 		}
 		c.accepted.Close()
-		if n, err := unix.Read(c.end, b); n != 0 || err != nil {
+		if n, err := readFrom(c.end, b); n != 0 || err != nil {
 			t.Errorf("the client has read %d, %v; want the end", n, err)
 		}
 	}
@@ -139,7 +139,7 @@ func TestDeskCloses(t *testing.T) {
 	c := d.s.offerTo(t, l)
 	c.connect()
 	d.closeTest(t)
-	if n, err := unix.Read(c.end, make([]byte, 1)); n != 0 || err != nil {
+	if n, err := readFrom(c.end, make([]byte, 1)); n != 0 || err != nil {
 		t.Errorf("the client has read %d, %v; want the end", n, err)
 	}
 }

@@ -56,7 +56,7 @@ func TestRingsIdle(t *testing.T) {
 				now = sharedMemory(t, pid)
 			}
 			t.Logf("%d bytes, and then %d", first, now)
-			if first < many*bytes/4 {
+			if first < 2*held { // those of the first may be given back by then
 				t.Errorf("only %d bytes were in rings", first) // or nothing is shown
 			}
 			finish()

@@ -247,7 +247,7 @@ func TestLetterWithdrawn(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := make([]byte, 10)
-		if n, err := unix.Read(c.fd, b); err != nil || string(b[:n]) != "there" {
+		if n, err := readFrom(c.fd, b); err != nil || string(b[:n]) != "there" {
 			t.Errorf("read %q, %v over TCP", b[:max(n, 0)], err)
 		}
 	}
@@ -426,7 +426,7 @@ func TestLetterLate(t *testing.T) {
 	if n := len(s.letters.unsent); n != 0 {
 		t.Errorf("%d ends are kept without letters", n)
 	}
-	if n, err := unix.Read(never.end, make([]byte, 1)); n > 0 || err == unix.EAGAIN {
+	if n, err := readFrom(never.end, make([]byte, 1)); n > 0 || err == unix.EAGAIN {
 		t.Errorf("the client whose letter never came reads %d, %v; want that its end is over", n, err)
 	}
 }
@@ -474,7 +474,7 @@ func TestLetterRelayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := make([]byte, 10)
-	if n, err := unix.Read(c.fd, b); err != nil || string(b[:n]) != "there" {
+	if n, err := readFrom(c.fd, b); err != nil || string(b[:n]) != "there" {
 		t.Errorf("read %q, %v over TCP", b[:max(n, 0)], err)
 	}
 }

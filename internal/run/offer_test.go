@@ -175,7 +175,7 @@ func exchange(t *testing.T, to, from int, text string) {
 		t.Fatal(err)
 	}
 	b := make([]byte, 100)
-	if n, err := unix.Read(to, b); err != nil || string(b[:n]) != text {
+	if n, err := readFrom(to, b); err != nil || string(b[:n]) != text {
 		t.Errorf("read %q, %v; want %q", b[:max(n, 0)], err, text)
 	}
 }
@@ -342,7 +342,7 @@ func TestCancel(t *testing.T) {
 				t.Errorf("Cancel: status %d, want %d", st, statusOK)
 			}
 		}
-		if n, err := unix.Read(c.end, make([]byte, 1)); n != 0 || err != nil {
+		if n, err := readFrom(c.end, make([]byte, 1)); n != 0 || err != nil {
 			t.Errorf("the other end is open: %d, %v", n, err)
 		}
 		if st, _ := s.claimAs(t, c); st != statusNo {

@@ -95,3 +95,12 @@ func TestIsTCP(t *testing.T) {
 		}
 	})
 }
+
+// readFrom is unix.Read that goes on when it is interrupted, as the runtime interrupts threads; where there is a time limit the kernel does not.
+func readFrom(fd int, b []byte) (n int, err error) {
+	for {
+		if n, err = unix.Read(fd, b); err != unix.EINTR {
+			return n, err
+		}
+	}
+}

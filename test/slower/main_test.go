@@ -28,13 +28,20 @@ func TestPatterns(t *testing.T) {
 			if p.Unit == "" {
 				t.Error("no unit")
 			}
-			text, err := exec.CommandContext(t.Context(), program, p.Pattern, "5").Output()
-			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-				t.Fatalf("%v: %s", err, exit.Stderr)
+			var rate string
+			for _, ms := range []string{"5", "100", "2000"} { // where others have the processors, a moment may be too short for anything
+				text, err := exec.CommandContext(t.Context(), program, p.Pattern, ms).Output()
+				if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+					t.Fatalf("%v: %s", err, exit.Stderr)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if rate = strings.TrimSpace(string(text)); rate != "" && rate[0] != '-' && !strings.HasPrefix(rate, "0.000") {
+					return
+				}
 			}
-			if rate := strings.TrimSpace(string(text)); err != nil || rate == "" || rate[0] == '-' || strings.HasPrefix(rate, "0.000") {
-				t.Errorf("%q, %v", rate, err)
-			}
+			t.Errorf("%q", rate)
 		})
 	}
 }
