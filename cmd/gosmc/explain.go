@@ -46,8 +46,8 @@ type explainStep struct {
 	What string `json:"what"`
 }
 
-// explain reports what would become of connections of a user to an address. program is a path, or empty.
-func explain(ctx context.Context, address, program string, uid int, s *config.Settings) (*explainReport, error) {
+// explain reports what would become of connections of a user to an address. program is a path, or empty; args are its arguments, with its name as the first.
+func explain(ctx context.Context, address, program string, args []string, uid int, s *config.Settings) (*explainReport, error) {
 	r := &explainReport{Schema: jsonSchema, Time: time.Now(), Address: address, Program: program, UID: uid, Servers: []explained{}}
 	servers, err := resolve(ctx, address)
 	if err != nil {
@@ -64,7 +64,7 @@ func explain(ctx context.Context, address, program string, uid int, s *config.Se
 	hosts := survey.Ask(ctx, "")
 	for _, server := range servers {
 		e := explained{Server: server.String(), Listen: policy.Listen.RefusesListener(server)}
-		e.follow(server, program, uid, s, policy)
+		e.follow(server, program, args, uid, s, policy)
 		e.library(server, uid, s, policy, &hosts)
 		r.Servers = append(r.Servers, e)
 	}
@@ -105,7 +105,7 @@ func resolve(ctx context.Context, address string) ([]netip.AddrPort, error) {
 }
 
 // follow takes the steps that a program of 'gosmc run' would.
-func (e *explained) follow(server netip.AddrPort, program string, uid int, s *config.Settings, policy *config.Policy) {
+func (e *explained) follow(server netip.AddrPort, program string, args []string, uid int, s *config.Settings, policy *config.Policy) {
 	e.Mode = modeUnix
 	step := func(ok bool, what string, args ...any) bool {
 		what = fmt.Sprintf(what, args...)
@@ -142,7 +142,28 @@ func (e *explained) follow(server netip.AddrPort, program string, uid int, s *co
 	case policy.Listen.Refuses(server) != "":
 		step(false, "%s", policy.Listen.Refuses(server))
 	default:
-		step(seen.Obstacle == "", "%s", or(seen.Obstacle, "it was started by 'gosmc run', and its supervisor answers"))
+		if step(seen.Obstacle == "", "%s", or(seen.Obstacle, "it was started by 'gosmc run', and its supervisor answers")) && program != "" {
+			e.admission(server, program, args, uid, s, step)
+		}
+	}
+}
+
+// admission takes the step that tells whether connections of a program are left to TCP because those before were short.
+func (e *explained) admission(server netip.AddrPort, program string, args []string, uid int, s *config.Settings, step func(ok bool, what string, args ...any) bool) {
+	after := s.ShortAfter
+	if after == 0 {
+		after = supervise.DefaultShortAfter
+	}
+	script := ""
+	if len(args) > 1 {
+		script = args[1]
+	}
+	switch a := supervise.ShortBefore(server, program, script, uid); {
+	case after < 0: // all are moved
+	case int64(a.Short) >= int64(after):
+		step(false, "the last %d connections of %s to it that were moved were too short to gain, so others stay TCP (SHORT, %d so far), but for one in %d: --short-after off moves all", a.Short, program, a.Kept, a.Probe)
+	case a.Short > 0:
+		step(true, "%d connections of %s to it were short, one after another, and %d would leave others to TCP%s", a.Short, program, after, from(config.ShortAfter))
 	}
 }
 

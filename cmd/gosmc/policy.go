@@ -27,7 +27,7 @@ type policyWord struct {
 
 // policyOrder are the words of the policy, as people read them.
 var policyOrder = []string{
-	config.SMC, config.Program, config.ListenPort, config.ListenAddress, config.ConnectPort, config.ConnectAddress, config.Memory, config.RingAfter,
+	config.SMC, config.Program, config.ListenPort, config.ListenAddress, config.ConnectPort, config.ConnectAddress, config.Memory, config.RingAfter, config.ShortAfter,
 }
 
 func newPolicyCommand() *cobra.Command {
@@ -75,7 +75,7 @@ stays TCP, with the reason NOT_ALLOWED. 'gosmc run --explain HOST:PORT' says wha
 
 // single reports whether a word has one value, and no list.
 func single(word string) bool {
-	return word == config.SMC || word == config.Memory || word == config.RingAfter
+	return word == config.SMC || word == config.Memory || word == config.RingAfter || word == config.ShortAfter
 }
 
 func isPolicy(word string) error {
@@ -101,9 +101,14 @@ func newPolicyReport() (policyReport, error) {
 		}
 		return []string{fmt.Sprint(n)}
 	}
+	short := size(int64(max(0, s.ShortAfter)))
+	if s.ShortAfter < 0 {
+		short = []string{"off"}
+	}
 	values := map[string][]string{
 		config.SMC: {smc}, config.Program: s.Programs, config.ListenPort: s.Listen.Ports, config.ListenAddress: s.Listen.Addresses,
 		config.ConnectPort: s.Connect.Ports, config.ConnectAddress: s.Connect.Addresses, config.Memory: size(s.Memory), config.RingAfter: size(s.RingAfter),
+		config.ShortAfter: short,
 	}
 	for _, word := range policyOrder {
 		w := policyWord{Word: word, Values: append([]string{}, values[word]...)}

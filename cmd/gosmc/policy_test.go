@@ -52,7 +52,7 @@ func TestPolicyVerb(t *testing.T) {
 	want := []policyWord{
 		{"smc", []string{"on"}, path}, {"program", []string{}, ""}, {"listen-port", []string{"8000-8999", "!8080"}, path}, {"listen-address", []string{}, ""},
 		{"connect-port", []string{}, ""}, {"connect-address", []string{"10.0.0.0/8", "!10.1.0.0/16"}, "$GOSMC_CONNECT_ADDRESSES"},
-		{"memory", []string{"67108864"}, path}, {"ring-after", []string{}, ""},
+		{"memory", []string{"67108864"}, path}, {"ring-after", []string{}, ""}, {"short-after", []string{}, ""},
 	}
 	if diff := cmp.Diff(want, r.Entries); diff != "" {
 		t.Errorf("policy --json (-want +got):\n%s", diff)

@@ -108,7 +108,7 @@ func explainRun(cmd *cobra.Command, address, asUser string, args []string, s *co
 			return err
 		}
 	}
-	r, err := explain(cmd.Context(), address, program, uid, s)
+	r, err := explain(cmd.Context(), address, program, args, uid, s)
 	if err != nil {
 		return err
 	}
@@ -229,6 +229,7 @@ type policyFlags struct {
 	smc     string
 	memory  byteSize
 	ring    byteSize
+	short   string
 	changed bool // some flag was given
 }
 
@@ -249,7 +250,9 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 	}
 	flags.Var(&f.memory, config.Memory, "`SIZE` of the rings of a process, or of its receive buffers if it uses package smc, at most")
 	flags.Var(&f.ring, config.RingAfter, "`SIZE` of what goes in a direction before a ring joins a connection")
+	flags.StringVar(&f.short, config.ShortAfter, "", "`NUMBER` of short connections to a server after which others stay TCP; off: none does")
 	completeFlag(cmd, config.SMC, "on", "off")
+	completeFlag(cmd, config.ShortAfter, "off")
 	for _, l := range policyLists[1:] {
 		completeFlag(cmd, l.word, "any", "none")
 	}
@@ -285,6 +288,13 @@ func (f *policyFlags) settings(cmd *cobra.Command) (*config.Settings, error) {
 	}
 	if cmd.Flags().Changed(config.RingAfter) {
 		s.RingAfter, f.changed = int64(f.ring), true
+	}
+	if cmd.Flags().Changed(config.ShortAfter) {
+		if err := config.Check(config.ShortAfter, f.short); err != nil {
+			return nil, usagef("--%w", err)
+		}
+		s.ShortAfter, _ = config.ParseShortAfter(f.short) // checked
+		f.changed = true
 	}
 	return &s, nil
 }

@@ -173,12 +173,12 @@ func (l *programLab) bare(name string, args ...string) *exec.Cmd {
 	cmd.Dir = l.dir
 	for _, v := range os.Environ() {
 		switch name, _, _ := strings.Cut(v, "="); name {
-		case "GOSMC_RUN", "GOSMC_DISABLED", "LD_PRELOAD", "GOSMC_DIR":
+		case "GOSMC_RUN", "GOSMC_DISABLED", "LD_PRELOAD", "GOSMC_DIR", "GOSMC_SHORT_AFTER":
 		default:
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, "LC_ALL=C", "GOSMC_DIR="+l.rundir())
+	cmd.Env = append(cmd.Env, "LC_ALL=C", "GOSMC_DIR="+l.rundir(), "GOSMC_SHORT_AFTER=off")
 	cmd.WaitDelay = child.Patience
 	return cmd
 }

@@ -284,7 +284,7 @@ var rows = []*Row{
 		bounds: []bound{{transportRun, transportTCP, 2, 15}},
 	},
 	{
-		Name: "run-connect", Title: "connections made, used for one byte there and back, and closed", Unit: "connections/s",
+		Name: "run-connect", Title: "connections made, used for one byte there and back, and closed, all of them moved", Unit: "connections/s",
 		Transports: []string{transportTCP, transportRun},
 		program:    talkWork{mode: "connect", args: most(2000, 1)}.work(), value: perSecond,
 		bounds: []bound{{transportRun, transportTCP, 0.6, 0.85}},

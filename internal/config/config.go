@@ -21,6 +21,7 @@
 //	connect-address 10.0.0.0/8
 //	memory          512MiB      # what a process receives into, at most
 //	ring-after      64KiB       # bytes in a direction before a ring joins a connection of 'gosmc run'
+//	short-after     16          # short connections to a server before others stay TCP, of a program of 'gosmc run'; off: none does
 //
 // For on and off stand also yes, true and 1, and no, false and 0.
 //
@@ -64,6 +65,7 @@ const (
 	ConnectAddress = "connect-address"
 	Memory         = "memory"
 	RingAfter      = "ring-after"
+	ShortAfter     = "short-after"
 )
 
 // Variables are the variables of the environment, by the word whose place they take. Entries of lists are separated by commas or spaces; with
@@ -71,7 +73,7 @@ const (
 var Variables = map[string]string{
 	UEID: "GOSMC_UEIDS", SEID: "GOSMC_SEID", Peer: "GOSMC_SMCR_PEERS", Device: "GOSMC_SMCR_DEVICES", SMCRv1: "GOSMC_SMCR_V1",
 	Program: "GOSMC_PROGRAMS", ListenPort: "GOSMC_LISTEN_PORTS", ListenAddress: "GOSMC_LISTEN_ADDRESSES",
-	ConnectPort: "GOSMC_CONNECT_PORTS", ConnectAddress: "GOSMC_CONNECT_ADDRESSES", Memory: "GOSMC_MEMORY", RingAfter: "GOSMC_RING_AFTER",
+	ConnectPort: "GOSMC_CONNECT_PORTS", ConnectAddress: "GOSMC_CONNECT_ADDRESSES", Memory: "GOSMC_MEMORY", RingAfter: "GOSMC_RING_AFTER", ShortAfter: "GOSMC_SHORT_AFTER",
 }
 
 // Limits of ours.
@@ -96,6 +98,7 @@ type Settings struct {
 	Listen, Connect Filter
 	Memory          int64 // bytes that a process receives into, with package smc or on rings; 0: the default
 	RingAfter       int64 // bytes before a ring joins a connection; 0: the default
+	ShortAfter      int   // short connections before others stay TCP; 0: the default, below 0: none does
 }
 
 // Path returns where the file is. A program with privileges that its caller has not does not look at the environment.
@@ -187,6 +190,10 @@ func Check(word, value string) error {
 		}
 	case Memory, RingAfter:
 		if _, err := ParseSize(value); err != nil {
+			return fmt.Errorf("%s %w", word, err)
+		}
+	case ShortAfter:
+		if _, err := ParseShortAfter(value); err != nil {
 			return fmt.Errorf("%s %w", word, err)
 		}
 	case PNET:

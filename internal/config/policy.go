@@ -237,6 +237,17 @@ func ParseSize(text string) (int64, error) {
 	return n << shift, nil
 }
 
+// ParseShortAfter parses the value of [ShortAfter]: a number of connections, from 1 to 65535, or off, which is below 0.
+func ParseShortAfter(text string) (int, error) {
+	if n, err := strconv.ParseUint(text, 10, 16); err == nil && n > 0 {
+		return int(n), nil
+	}
+	if on, err := ParseSwitch(text); err == nil && !on {
+		return -1, nil
+	}
+	return 0, fmt.Errorf("%q: want a number of connections from 1 to 65535, or off", text)
+}
+
 // EnvDisabled is the variable that says whether everything is TCP.
 const EnvDisabled = "GOSMC_DISABLED"
 
@@ -305,6 +316,9 @@ func (s *Settings) settlePolicy(values map[string][]string) {
 	for _, v := range values[RingAfter] {
 		s.RingAfter, _ = ParseSize(v)
 	}
+	for _, v := range values[ShortAfter] {
+		s.ShortAfter, _ = ParseShortAfter(v)
+	}
 }
 
 // Environ returns the settings of s that concern policy as variables: with them a program, and what it starts, does not look at the file for these. Lists that
@@ -325,6 +339,9 @@ func (s *Settings) Environ() (list []string) {
 	}
 	if s.RingAfter > 0 {
 		list = append(list, Variables[RingAfter]+"="+strconv.FormatInt(s.RingAfter, 10))
+	}
+	if s.ShortAfter != 0 {
+		list = append(list, Variables[ShortAfter]+"="+strconv.Itoa(max(0, s.ShortAfter)))
 	}
 	if s.Off {
 		list = append(list, EnvDisabled+"=1")

@@ -104,10 +104,10 @@ func TestPrograms(t *testing.T) {
 }
 
 func TestPolicySettings(t *testing.T) {
-	write(t, "smc off\nprogram !sshd\nlisten-port 80\nlisten-port 8000-8999\nlisten-address 127.0.0.1\nconnect-port !22\nconnect-address 10.0.0.0/8\nmemory 512MiB\nring-after 64K")
+	write(t, "smc off\nprogram !sshd\nlisten-port 80\nlisten-port 8000-8999\nlisten-address 127.0.0.1\nconnect-port !22\nconnect-address 10.0.0.0/8\nmemory 512MiB\nring-after 64K\nshort-after off")
 	t.Setenv(EnvDisabled, "")
 	want := Settings{
-		Off: true, Programs: []string{"!sshd"}, Memory: 512 << 20, RingAfter: 64 << 10,
+		Off: true, Programs: []string{"!sshd"}, Memory: 512 << 20, RingAfter: 64 << 10, ShortAfter: -1,
 		Listen: Filter{[]string{"80", "8000-8999"}, []string{"127.0.0.1"}}, Connect: Filter{[]string{"!22"}, []string{"10.0.0.0/8"}},
 	}
 	s, err := Load()
@@ -133,7 +133,7 @@ func TestPolicySettings(t *testing.T) {
 
 // Where the policy is not understood, everything it is about stays TCP.
 func TestPolicyErrors(t *testing.T) {
-	path := write(t, "listen-port 80\nlisten-port 80O0\nconnect-address 10.0.0.0/33\nprogram /usr/bin/nginx\nsmc maybe\nmemory much\nring-after -1\n")
+	path := write(t, "listen-port 80\nlisten-port 80O0\nconnect-address 10.0.0.0/33\nprogram /usr/bin/nginx\nsmc maybe\nmemory much\nring-after -1\nshort-after -1\n")
 	t.Setenv(EnvDisabled, "")
 	t.Setenv("GOSMC_CONNECT_PORTS", "80,0")
 	s, err := Load()
@@ -141,7 +141,7 @@ func TestPolicyErrors(t *testing.T) {
 	if diff := cmp.Diff(Settings{Programs: none, Listen: Filter{Ports: none}, Connect: Filter{none, none}}, s); diff != "" {
 		t.Errorf("Load (-want +got):\n%s", diff)
 	}
-	for _, want := range []string{path + `:2: listen-port "80O0"`, `:3: connect-address "10.0.0.0/33"`, `:4: program "/usr/bin/nginx"`, ":5: smc", ":6: memory", ":7: ring-after", "GOSMC_CONNECT_PORTS"} {
+	for _, want := range []string{path + `:2: listen-port "80O0"`, `:3: connect-address "10.0.0.0/33"`, `:4: program "/usr/bin/nginx"`, ":5: smc", ":6: memory", ":7: ring-after", ":8: short-after", "GOSMC_CONNECT_PORTS"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Load = %v, want %q in it", err, want)
 		}

@@ -63,6 +63,20 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	return s, nil
 }
 
+// ShortBefore returns what clients of a user remember of the connections of a program, by the path of its file and its first argument, to a server of this
+// network namespace.
+func ShortBefore(server netip.AddrPort, program, script string, uid int) Admission {
+	hash, err := programHash(program, script)
+	if err != nil {
+		return Admission{}
+	}
+	netns, err := ownNetns()
+	if err != nil {
+		return Admission{}
+	}
+	return admissionIn(rundir.Path(rundir.DefaultOf(uid), rundir.Run), admissionKey(netip.AddrPortFrom(server.Addr().Unmap(), server.Port()), netns, hash))
+}
+
 // unusable says why a program of a user cannot use the supervisor that has announced a port, "" if it can.
 func unusable(socket string, uid int) string {
 	var st unix.Stat_t

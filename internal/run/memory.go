@@ -26,12 +26,12 @@ const (
 const memoryShare = 4
 
 // WithMemory is an environment that has in [EnvMemory] what the rings of a program may have, which starts in the control group of this process, and
-// [EnvRingAfter].
+// [EnvRingAfter], and [EnvShortAfter].
 func WithMemory(environ []string) []string {
 	environ = slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
-		return strings.HasPrefix(e, EnvMemory+"=") || strings.HasPrefix(e, EnvRingAfter+"=")
+		return strings.HasPrefix(e, EnvMemory+"=") || strings.HasPrefix(e, EnvRingAfter+"=") || strings.HasPrefix(e, EnvShortAfter+"=")
 	})
-	environ = append(environ, EnvRingAfter+"="+strconv.Itoa(defaultRingAfter))
+	environ = append(environ, EnvRingAfter+"="+strconv.Itoa(defaultRingAfter), EnvShortAfter+"="+strconv.Itoa(DefaultShortAfter))
 	if n := defaultMemory("/"); n > 0 {
 		environ = append(environ, EnvMemory+"="+strconv.FormatInt(n, 10))
 	}

@@ -42,9 +42,9 @@ func TestDefaultMemory(t *testing.T) {
 			t.Errorf("defaultMemory with memory.max %s around it and memory.high %s = %d, want %d", tt.max, tt.high, got, tt.want)
 		}
 	}
-	environ := WithMemory([]string{"A=1", EnvMemory + "=7", EnvRingAfter + "=8", "B=2"})
+	environ := WithMemory([]string{"A=1", EnvMemory + "=7", EnvRingAfter + "=8", EnvShortAfter + "=9", "B=2"})
 	value, ok := strings.CutPrefix(environ[len(environ)-1], EnvMemory+"=")
-	if n, err := strconv.ParseInt(value, 10, 64); !ok || err != nil || n <= 0 || len(environ) != 4 || environ[2] != EnvRingAfter+"=262144" {
+	if n, err := strconv.ParseInt(value, 10, 64); !ok || err != nil || n <= 0 || len(environ) != 5 || environ[2] != EnvRingAfter+"=262144" || environ[3] != EnvShortAfter+"=16" {
 		t.Errorf("WithMemory = %q", environ)
 	}
 }

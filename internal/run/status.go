@@ -110,8 +110,15 @@ func (v view) Status() control.Status {
 	v.mu.Lock()
 	callers := slices.Clone(v.callers)
 	st.Counters.Connections[ModeUnix] = v.moved
-	for _, d := range slices.Sorted(maps.Keys(v.tcp)) {
-		n, r := v.tcp[d], clc.Lookup(d, clc.OSUnspecified)
+	stayed := maps.Clone(v.tcp)
+	if short := keptBy(v.socket); short > 0 {
+		if stayed == nil {
+			stayed = make(map[clc.Diagnosis]uint64)
+		}
+		stayed[clc.DiagShort] += short
+	}
+	for _, d := range slices.Sorted(maps.Keys(stayed)) {
+		n, r := stayed[d], clc.Lookup(d, clc.OSUnspecified)
 		st.Counters.Connections["TCP"] += n
 		st.Counters.Fallbacks = append(st.Counters.Fallbacks, control.FallbackCount{Code: control.ReasonCode(d), Tag: r.Tag, Text: r.Sentence, Count: n})
 	}

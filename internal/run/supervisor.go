@@ -67,7 +67,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	err = s.open(rundir.Path(dir, rundir.Run))
 	if err == nil {
 		makeMark(s.path)
-		makeResets(rundir.Path(dir, rundir.Run)) // both can be done without
+		makeTables(rundir.Path(dir, rundir.Run)) // both can be done without
 		err = s.openDoor()
 	}
 	var limit uint64
@@ -258,7 +258,7 @@ func (s *supervisor) close() {
 	if s.path != "" {
 		os.Remove(s.path)
 		os.Remove(s.path + markSuffix)
-		removeResets(filepath.Dir(s.path))
+		removeTables(filepath.Dir(s.path))
 	}
 	if s.programs != nil {
 		s.programs.close()

@@ -91,6 +91,10 @@ func TCPConnections() ([]TCPConnection, error) {
 	if len(programs) == 0 {
 		return nil, nil
 	}
+	netns, err := ownNetns()
+	if err != nil {
+		return nil, err
+	}
 	var all []Connection
 	for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		if err := dumpTCP(family, &all); err != nil {
@@ -114,13 +118,13 @@ func TCPConnections() ([]TCPConnection, error) {
 		}
 		c.Server = len(listening) > 0
 		peer := byEnds[ends{c.Peer, c.Local}]
-		list = append(list, TCPConnection{c, clc.Lookup(whyTCP(&c, peer, programs), clc.OSUnspecified)})
+		list = append(list, TCPConnection{c, clc.Lookup(whyTCP(&c, peer, programs, netns), clc.OSUnspecified)})
 	}
 	return list, nil
 }
 
-// whyTCP says what stands in the way of a connection, whose other end is peer, nil if that is not here.
-func whyTCP(c, peer *Connection, programs map[int]string) clc.Diagnosis {
+// whyTCP says what stands in the way of a connection in a network namespace, whose other end is peer, nil if that is not here.
+func whyTCP(c, peer *Connection, programs map[int]string, netns uint64) clc.Diagnosis {
 	switch {
 	case peer == nil:
 		return clc.DiagNotLocal
@@ -137,6 +141,9 @@ func whyTCP(c, peer *Connection, programs map[int]string) clc.Diagnosis {
 	}
 	if refused(server, server.Local, false) || refused(client, server.Local, true) {
 		return clc.DiagNotAllowed
+	}
+	if program, err := programHashOf(client.PID); err == nil && admissionIn(filepath.Dir(programs[client.PID]), admissionKey(server.Local, netns, program)).Kept > 0 { // rule: TestAdmissionSeen
+		return clc.DiagShort
 	}
 	return clc.DiagNone
 }

@@ -19,6 +19,7 @@ struct attempt {
 	int sock;   /* to the server's supervisor; -1 if it has got a letter */
 	int end;    /* of the pair; -1 if there is none yet */
 	int other;  /* the other one, until the supervisor has it; -1 else */
+	uint32_t admission; /* where it is to be noted whether the connection was short */
 	int maxseg; /* that the program has asked for, with a letter */
 	long status, flags; /* of the socket */
 	char path[sizeof(settings.socket)]; /* of the supervisor */
@@ -264,7 +265,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	if (!announced(fd, &a->id.peer, a->path, &netns, &sure) || !address_of(fd, false, &a->id.local, &a->id.ipv6) ||
 	    a->id.ipv6 != of_ipv6(sa))
 		return false;
-	if (!policy_connect(&a->id.peer) || !source(&a->id.peer, a->id.ipv6, &from) || unseen_registration(fd) ||
+	if (!policy_connect(&a->id.peer) || !admission_ask(a->path, &a->id.peer, netns, &a->admission) || !source(&a->id.peer, a->id.ipv6, &from) || unseen_registration(fd) ||
 	    !attempt_local(a, fd, &from) || !birth_place(fd))
 		return false;
 	return (sure && letter_possible(a->path, &a->id) && attempt_letter(a, fd, netns)) || attempt_ask(a, fd, netns);
@@ -334,6 +335,7 @@ static void swap(struct attempt *a, int fd)
 		r = SYS(dup3, a->end, fd, a->flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
 	end_born(fd, a->unique, !(a->status & O_NONBLOCK));
+	end_admitted(fd, a->admission);
 	if (a->status & O_ASYNC)
 		edges_signalled(fd);
 	if (registered && edges_are(event.events))

@@ -137,6 +137,7 @@ void end_drop(int fd)
 		return;
 	edges_closed(fd);
 	quiet_over(fd, false);
+	admission_ended(e);
 	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
 	drop(&e->out);
 	drop(&e->in);
@@ -161,7 +162,7 @@ static void born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint3
 	gate_open(&e->sending);
 	gate_open(&e->receiving);
 	e->cork = CORK_KERNEL;
-	e->turns = e->turned = e->answers = e->edges = e->watched = 0;
+	e->turns = e->turned = e->answers = e->edges = e->watched = e->admission = 0;
 	e->waits = waits;
 	e->sent = e->seen = 0;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -174,6 +175,25 @@ void end_born(int fd, uint64_t cookie, bool waits)
 {
 	born(fd, cookie, waits, births_generation(), 0);
 	adopt_mark(fd);
+}
+
+/* end_admitted has it noted whether the connection of an end that was born just now is short. */
+void end_admitted(int fd, uint32_t entry)
+{
+	struct end *e = entry ? end_at(fd) : NULL;
+
+	if (e)
+		__atomic_store_n(&e->admission, entry, __ATOMIC_RELAXED);
+}
+
+/* ends_over is called when the program ends: what it has not closed by itself ends now, too. */
+__attribute__((destructor)) static void ends_over(void)
+{
+	if (!settings.on || end_foreign())
+		return;
+	for (int fd = 0; fd < ends_top(); fd++)
+		if (__atomic_load_n(&ends[fd].cookie, __ATOMIC_RELAXED))
+			admission_ended(&ends[fd]);
 }
 
 /* end_adopt takes a descriptor that comes from another program, if it is an end. It goes on as copies do: in-band. */

@@ -115,6 +115,7 @@ static void attach(struct end *e, int fd, int memfd)
 		ring_ref(r);
 		if (limited(fd))
 			__atomic_fetch_or(&e->never, LIMITED, __ATOMIC_SEQ_CST);
+		admission_grown(e);
 		__atomic_store_n(&r->where, &e->in, __ATOMIC_RELAXED);
 		__atomic_store_n(&e->in, r, __ATOMIC_SEQ_CST);
 		edges_attached(e, r);

@@ -172,6 +172,7 @@ struct settings {
 	uint64_t ring_after; /* bytes in-band before a ring joins: GOSMC_RING_AFTER */
 	uint64_t bulk_after; /* the same where many bytes are the only reason for one: GOSMC_RUN_RING_AFTER, without GOSMC_RING_AFTER */
 	uint64_t memory;     /* bytes of the rings of a process, at most; 0: no more than there are rings. GOSMC_MEMORY, GOSMC_RUN_MEMORY */
+	uint32_t short_after; /* short connections to a server, one after another, after which others stay TCP; 0: never. GOSMC_SHORT_AFTER, GOSMC_RUN_SHORT_AFTER */
 	int queue;	     /* bytes that a socket may hold, as SO_SNDBUF has them */
 	uid_t uid;	  /* of the program when it was started; it may be another one now */
 };
@@ -190,6 +191,9 @@ bool policy_disabled(const char *v);
 /* resets.c */
 void resets_open(void);
 void reset_mark(int fd, bool on);
+
+/* admission.c */
+bool admission_ask(const char *path, const struct address *server, uint64_t netns, uint32_t *entry);
 
 /* unseen.c */
 #define REGISTERED 8 /* registrations of one descriptor; more are lost with connect to no address */
@@ -232,6 +236,7 @@ void end_born(int fd, uint64_t cookie, bool waits);
 void end_waits(int fd, bool waits);
 void end_limited(int fd);
 void end_connecting(int fd, bool has);
+void end_admitted(int fd, uint32_t entry);
 void end_drop(int fd);
 void end_shared(int fd);
 bool end_dup(int fd, int to);

@@ -338,6 +338,7 @@ struct end {
 	uint32_t connecting; /* the thread whose connect has this descriptor: it is a TCP socket still */
 	uint32_t edges;	 /* EDGES_ below */
 	uint32_t watched; /* an epoll instance has it */
+	uint32_t admission; /* where it is to be noted whether it was short: admission.c. 0: nowhere, or it is */
 };
 
 /* Of a ring. */
@@ -384,6 +385,10 @@ bool would_wait(int fd, int flags);
 #define ANSWERS 64 /* small files, after which a small ring is tried */
 #define STREAK 16 /* sends without a receive, after which a ring is worth it */
 #define NOT_OURS (-2) /* the descriptor is something else by now */
+
+/* admission.c */
+void admission_grown(struct end *e);
+void admission_ended(struct end *e);
 
 /* adopt.c */
 void adopt_mark(int fd);

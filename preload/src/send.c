@@ -469,8 +469,10 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 	all = s.left;
 	(void)idle_look(ENDING_NOT);
 	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) == 0 && e->turned == TURNED_NOT &&
-	    __atomic_add_fetch(&e->turns, 1, __ATOMIC_RELAXED) == TAKEN_TURNS)
+	    __atomic_add_fetch(&e->turns, 1, __ATOMIC_RELAXED) == TAKEN_TURNS) {
+		admission_grown(e);
 		__atomic_store_n(&e->turned, would_wait(fd, flags) ? TURNED_YES : TURNED_TRIED, __ATOMIC_RELAXED);
+	}
 	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) < STREAK)
 		__atomic_fetch_add(&e->streak, 1, __ATOMIC_RELAXED);
 	for (;;) {

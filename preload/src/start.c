@@ -88,6 +88,9 @@ __attribute__((constructor)) static void start(void)
 	settings.ring_after = v ? strtoull(v, NULL, 10) : 0; /* a size in bytes: gosmc has seen to units */
 	v = v ? NULL : getenv("GOSMC_RUN_RING_AFTER");	      /* what 'gosmc run' has by default */
 	settings.bulk_after = v ? strtoull(v, NULL, 10) : 0;
+	v = getenv("GOSMC_SHORT_AFTER");
+	v = v ? v : getenv("GOSMC_RUN_SHORT_AFTER"); /* what 'gosmc run' has by default */
+	settings.short_after = v ? (uint32_t)strtoul(v, NULL, 10) : 0; /* off is no number */
 	v = getenv("GOSMC_RUN_MEMORY"); /* what 'gosmc run' has found to be right here */
 	settings.memory = v ? strtoull(v, NULL, 10) : 0;
 	settings.queue = queue_of(settings.memory);

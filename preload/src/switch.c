@@ -98,6 +98,7 @@ bool offer(struct end *e, int fd, const struct span *s)
 		sent = end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) && mark(r, fd, s, n, memfd);
 		SYS(close, memfd);
 		if (sent) { /* what goes in-band until the reader has the ring is not counted */
+			admission_grown(e);
 			__atomic_store_n(&e->sent, settings.ring_after > settings.bulk_after ? settings.ring_after : settings.bulk_after, __ATOMIC_RELAXED);
 		} else {
 			__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);

@@ -121,7 +121,7 @@ func (p *player) start() error {
 			p.cmd.Env = append(p.cmd.Env, v)
 		}
 	}
-	p.cmd.Env = append(append(p.cmd.Env, "GOSMC_DIR="+dir), p.mode.environ...)
+	p.cmd.Env = append(append(p.cmd.Env, "GOSMC_DIR="+dir, "GOSMC_SHORT_AFTER=off"), p.mode.environ...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.says.Reset()
 	p.cmd.Stderr = &p.says

@@ -134,12 +134,12 @@ func (l *lab) environ() []string {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		switch name {
-		case "GOSMC_DIR", "GOSMC_RUN", "GOSMC_DISABLED", "GOSMC_RUN_SHAKE", "LD_PRELOAD", "LANG", "LC_ALL", "TZ":
+		case "GOSMC_DIR", "GOSMC_RUN", "GOSMC_DISABLED", "GOSMC_SHORT_AFTER", "GOSMC_RUN_SHAKE", "LD_PRELOAD", "LANG", "LC_ALL", "TZ":
 		default:
 			env = append(env, v)
 		}
 	}
-	env = append(env, "GOSMC_DIR="+l.rundir, "LC_ALL=C.UTF-8", "TZ=UTC")
+	env = append(env, "GOSMC_DIR="+l.rundir, "GOSMC_SHORT_AFTER=off", "LC_ALL=C.UTF-8", "TZ=UTC") // short connections are to be moved as well
 	if l.way == disabled {
 		env = append(env, "GOSMC_DISABLED=1")
 	}

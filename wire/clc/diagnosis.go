@@ -79,6 +79,7 @@ const (
 	DiagBubble            Diagnosis = localSpace + 0x15
 	DiagNotAllowed        Diagnosis = localSpace + 0x16
 	DiagNotSupported      Diagnosis = localSpace + 0x17
+	DiagShort             Diagnosis = localSpace + 0x18
 	DiagBudget            Diagnosis = localSpace + 0x20
 	DiagNoFile            Diagnosis = localSpace + 0x21
 	DiagLimit             Diagnosis = localSpace + 0x22

@@ -1,0 +1,276 @@
+/*
+ * Admission: a connection that carries little and ends takes longer when it is moved, since that takes some calls at both ends. So clients remember, in a
+ * file of the run directory that all programs of a user map, how their connections to a server have ended. Where as many, one after another, were short as
+ * GOSMC_SHORT_AFTER says, the next ones stay TCP from the beginning. Some are moved all the same, ever fewer, and as soon as one of those carries more all are again.
+ *
+ *	what is known of a program and a server		what becomes of its next connection	short	other
+ *	nothing						moved					+1	0
+ *	fewer short ones than GOSMC_SHORT_AFTER		moved					+1	0
+ *	as many						TCP; one in PROBES, later PROBES_MOST,	+1	0
+ *							is moved
+ *
+ * Short is a connection that is closed, by the client and by nobody else before, without a ring and before the client has sent TAKEN_TURNS answers to what came.
+ *
+ * Everybody with the user's rights can write there, as they could kill a program: what is there decides nothing but this. docs/shared-memory.md has the layout.
+ */
+#include "ring.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define ADMISSION_MAGIC 0x316d6461736d6f67ull
+#define ADMISSIONS 4096
+#define ADMISSION_WAYS 4 /* places that one may have */
+#define ADMISSION_IDLE 60 /* seconds, after which another one may take the place */
+#define PROBES 32
+#define PROBES_MOST 256
+#define ADMISSION_PAGE 4096
+
+/* What is known of the connections of a program to a server. */
+struct admission {
+	uint64_t key;	 /* of both; 0: free */
+	uint64_t socket; /* hash of the path of the supervisor of the server */
+	uint64_t kept;	 /* connections to servers of that which were TCP for this */
+	uint32_t shorts; /* one after another */
+	uint32_t since;	 /* connections that were TCP since one was moved */
+	uint32_t probe;	 /* the last of how many was or will be moved; 0: PROBES */
+	uint32_t used;	 /* seconds of CLOCK_BOOTTIME */
+	uint64_t reserved[3];
+};
+_Static_assert(sizeof(struct admission) == 64, "struct admission");
+
+struct admissions {
+	uint64_t magic;
+	uint8_t pad[ADMISSION_PAGE - 8];
+	struct admission list[ADMISSIONS];
+};
+_Static_assert(sizeof(struct admissions) == ADMISSION_PAGE + 64 * ADMISSIONS, "struct admissions");
+
+static struct admissions *table;
+static bool tried; /* to map it */
+static uint64_t program; /* 0: not known yet */
+
+#define FNV_BASIS 0xcbf29ce484222325ull
+
+static uint64_t fnv(uint64_t hash, const void *data, size_t n)
+{
+	const uint8_t *p = data;
+
+	while (n--)
+		hash = (hash ^ *p++) * 0x100000001b3ull;
+	return hash;
+}
+
+/* writable says whether an entry can be written: in a file that was cut off that would be a signal. */
+static bool writable(const void *entry)
+{
+	uintptr_t page = (uintptr_t)entry & ~(uintptr_t)(ADMISSION_PAGE - 1);
+	long r = SYS(madvise, page, ADMISSION_PAGE, MADV_POPULATE_WRITE);
+
+	return r != -EFAULT && r != -ENOMEM;
+}
+
+static struct admissions *map_table(int fd)
+{
+	struct admissions *t = NULL;
+	struct stat st;
+	long p;
+
+	if (SYS(fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == settings.uid && st.st_size == (off_t)sizeof(*t)) {
+		p = SYS(mmap, NULL, sizeof(*t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if ((unsigned long)p <= -4096UL)
+			t = (struct admissions *)p;
+	}
+	if (t && (!writable(t) || t->magic != ADMISSION_MAGIC)) {
+		SYS(munmap, t, sizeof(*t));
+		t = NULL;
+	}
+	return t;
+}
+
+/* table_open maps the table of the supervisor's directory, once, when there is the first connection to ask about. */
+static struct admissions *table_open(void)
+{
+	static const char name[] = "admission";
+	char path[sizeof(settings.socket) + sizeof(name)];
+	struct admissions *none = NULL, *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
+	int fd;
+
+	if (t || __atomic_exchange_n(&tried, true, __ATOMIC_RELAXED))
+		return t;
+	memcpy(path, settings.socket, settings.dir);
+	memcpy(path + settings.dir, name, sizeof(name));
+	fd = (int)SYS(openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return NULL;
+	t = map_table(fd);
+	SYS(close, fd);
+	if (t && !__atomic_compare_exchange_n(&table, &none, t, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+		SYS(munmap, t, sizeof(*t));
+		t = none;
+	}
+	return t;
+}
+
+/* with_file goes on with a hash, by what file a path is of. */
+static uint64_t with_file(uint64_t hash, const char *path, bool regular)
+{
+	struct stat st;
+	uint64_t id[2];
+
+	if (SYS(newfstatat, AT_FDCWD, path, &st, 0) != 0 || (regular && !S_ISREG(st.st_mode)))
+		return hash;
+	id[0] = st.st_dev;
+	id[1] = st.st_ino;
+	return fnv(hash, id, sizeof(id));
+}
+
+/* script goes on with a hash by the first argument, if that is a file, and no option: of an interpreter it is what runs. */
+static uint64_t script(uint64_t hash)
+{
+	char text[1024];
+	const char *first;
+	long n, fd = SYS(openat, AT_FDCWD, "/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return hash;
+	n = SYS(read, (int)fd, text, sizeof(text) - 1);
+	SYS(close, (int)fd);
+	if (n <= 0)
+		return hash;
+	text[n] = 0;
+	first = text + strlen(text) + 1;
+	if (first >= text + n || *first == 0 || *first == '-' || first + strlen(first) == text + sizeof(text) - 1)
+		return hash;
+	return with_file(hash, first, true);
+}
+
+static uint64_t program_id(void)
+{
+	uint64_t id = __atomic_load_n(&program, __ATOMIC_RELAXED);
+
+	if (id == 0) {
+		id = script(with_file(FNV_BASIS, "/proc/self/exe", false)) | 1;
+		__atomic_store_n(&program, id, __ATOMIC_RELAXED);
+	}
+	return id;
+}
+
+static uint32_t seconds(void)
+{
+	struct timespec t = {0};
+
+	clock_gettime(CLOCK_BOOTTIME, &t);
+	return (uint32_t)t.tv_sec;
+}
+
+/* place finds the entry of a key, or takes one that is free or was not used for long. NULL: all its places have others. */
+static struct admission *place(struct admissions *t, uint64_t key, uint32_t now)
+{
+	size_t first = key % ADMISSIONS & ~(size_t)(ADMISSION_WAYS - 1);
+	struct admission *a = &t->list[first], *old = NULL;
+
+	if (!writable(a))
+		return NULL;
+	for (size_t i = 0; i < ADMISSION_WAYS; i++) {
+		uint64_t has = __atomic_load_n(&a[i].key, __ATOMIC_ACQUIRE);
+
+		if (has == key)
+			return &a[i];
+		if (!old && (has == 0 || now - __atomic_load_n(&a[i].used, __ATOMIC_RELAXED) > ADMISSION_IDLE))
+			old = &a[i];
+	}
+	if (!old)
+		return NULL;
+	/* Two that take it at once have a few connections counted for one another. */
+	old->shorts = old->since = old->probe = 0;
+	old->kept = 0;
+	__atomic_store_n(&old->key, key, __ATOMIC_RELEASE);
+	return old;
+}
+
+/*
+ * admission_ask says whether a connection of this program to a server may be moved, whose supervisor has a socket with this path. *entry: where it is to be noted how it
+ * ends, 0 if nowhere.
+ */
+bool admission_ask(const char *path, const struct address *server, uint64_t netns, uint32_t *entry)
+{
+	uint64_t id, socket, key = FNV_BASIS;
+	struct admissions *t;
+	struct admission *a;
+	uint32_t now, probe;
+
+	*entry = 0;
+	if (settings.short_after == 0 || !settings.letters || (uid_t)SYS(geteuid) != settings.uid)
+		return true;
+	t = table_open();
+	if (!t)
+		return true;
+	id = program_id();
+	key = fnv(key, server->ip, sizeof(server->ip));
+	key = fnv(key, &server->port, sizeof(server->port));
+	key = fnv(key, &netns, sizeof(netns));
+	key = fnv(key, &id, sizeof(id));
+	now = seconds();
+	a = place(t, key ? key : 1, now);
+	if (!a)
+		return true;
+	__atomic_store_n(&a->used, now, __ATOMIC_RELAXED);
+	socket = fnv(FNV_BASIS, path, strlen(path));
+	if (__atomic_exchange_n(&a->socket, socket, __ATOMIC_RELAXED) != socket)
+		__atomic_store_n(&a->kept, 0, __ATOMIC_RELAXED);
+	*entry = (uint32_t)(a - t->list) + 1;
+	if (__atomic_load_n(&a->shorts, __ATOMIC_RELAXED) < settings.short_after)
+		return true;
+	probe = __atomic_load_n(&a->probe, __ATOMIC_RELAXED);
+	if (probe < PROBES || probe > PROBES_MOST)
+		probe = PROBES;
+	if (__atomic_add_fetch(&a->since, 1, __ATOMIC_RELAXED) >= probe) {
+		__atomic_store_n(&a->since, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&a->probe, 2 * probe > PROBES_MOST ? PROBES_MOST : 2 * probe, __ATOMIC_RELAXED);
+		return true;
+	}
+	__atomic_fetch_add(&a->kept, 1, __ATOMIC_RELAXED);
+	return false;
+}
+
+/* entry_of takes what a connection is remembered by, and takes it away. NULL: nothing is learned of it, or was already. */
+static struct admission *entry_of(struct end *e)
+{
+	struct admissions *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
+	uint32_t n = __atomic_load_n(&e->admission, __ATOMIC_RELAXED);
+
+	if (__builtin_expect(n == 0, 1))
+		return NULL;
+	n = __atomic_exchange_n(&e->admission, 0, __ATOMIC_RELAXED);
+	return n && n <= ADMISSIONS && t && writable(&t->list[n - 1]) ? &t->list[n - 1] : NULL;
+}
+
+/* admission_grown takes note that a connection has carried so much that it was right to move it. */
+void admission_grown(struct end *e)
+{
+	struct admission *a = entry_of(e);
+
+	if (!a)
+		return;
+	__atomic_store_n(&a->shorts, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&a->since, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&a->probe, 0, __ATOMIC_RELAXED);
+}
+
+/* admission_ended takes note that a connection ends which has not. One that others have, too, does not end, or not for this. */
+void admission_ended(struct end *e)
+{
+	struct admission *a;
+
+	if (__atomic_load_n(&e->admission, __ATOMIC_RELAXED) == 0 || !end_alone(e))
+		return;
+	a = entry_of(e);
+	if (a && __atomic_load_n(&a->shorts, __ATOMIC_RELAXED) < settings.short_after)
+		__atomic_fetch_add(&a->shorts, 1, __ATOMIC_RELAXED);
+}
