@@ -30,6 +30,8 @@
 #define PROBES 32
 #define PROBES_MOST 256
 #define ADMISSION_PAGE 4096
+#define AGAIN_MOST 16	/* connections for which a thread asks once */
+#define AGAIN_MS 100	/* for so long */
 
 /* What is known of the connections of a program to a server. */
 struct admission {
@@ -54,6 +56,15 @@ _Static_assert(sizeof(struct admissions) == ADMISSION_PAGE + 64 * ADMISSIONS, "s
 static struct admissions *table;
 static bool tried; /* to map it */
 static uint64_t program; /* 0: not known yet */
+
+/* What a thread was told last: connections to a server stay TCP. The calls that it takes to ask again are most of what a short connection loses here. */
+static __thread struct {
+	struct address server;
+	uint32_t entry;	/* where they are counted; 0: it was told of none */
+	uint32_t left;	/* connections for which it need not ask */
+	uint32_t count;	/* those for which it has not */
+	uint32_t until;	/* milliseconds of CLOCK_MONOTONIC */
+} told __attribute__((tls_model("initial-exec")));
 
 #define FNV_BASIS 0xcbf29ce484222325ull
 
@@ -169,6 +180,36 @@ static uint32_t seconds(void)
 	return (uint32_t)t.tv_sec;
 }
 
+static uint32_t milliseconds(void)
+{
+	struct timespec t = {0};
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	return (uint32_t)(t.tv_sec * 1000 + t.tv_nsec / 1000000);
+}
+
+/* admission_known says whether a connection stays TCP, as this thread was told a moment ago of another one to that server. */
+bool admission_known(const struct address *server)
+{
+	if (told.left == 0 || !address_equal(server, &told.server) || (int32_t)(told.until - milliseconds()) < 0)
+		return false;
+	told.left--;
+	told.count++;
+	return true;
+}
+
+/* settle_told counts those for which nobody has asked. The caller has a table. */
+static void settle_told(struct admissions *t)
+{
+	struct admission *a = told.entry ? &t->list[told.entry - 1] : NULL;
+
+	if (a && told.count && writable(a)) {
+		__atomic_fetch_add(&a->since, told.count, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&a->kept, told.count, __ATOMIC_RELAXED);
+	}
+	told.entry = told.left = told.count = 0;
+}
+
 /* place finds the entry of a key, or takes one that is free or was not used for long. NULL: all its places have others. */
 static struct admission *place(struct admissions *t, uint64_t key, uint32_t now)
 {
@@ -203,7 +244,7 @@ bool admission_ask(const char *path, const struct address *server, uint64_t netn
 	uint64_t id, socket, key = FNV_BASIS;
 	struct admissions *t;
 	struct admission *a;
-	uint32_t now, probe;
+	uint32_t now, probe, since;
 
 	*entry = 0;
 	if (settings.short_after == 0 || !settings.letters || (uid_t)SYS(geteuid) != settings.uid)
@@ -211,6 +252,7 @@ bool admission_ask(const char *path, const struct address *server, uint64_t netn
 	t = table_open();
 	if (!t)
 		return true;
+	settle_told(t);
 	id = program_id();
 	key = fnv(key, server->ip, sizeof(server->ip));
 	key = fnv(key, &server->port, sizeof(server->port));
@@ -230,13 +272,27 @@ bool admission_ask(const char *path, const struct address *server, uint64_t netn
 	probe = __atomic_load_n(&a->probe, __ATOMIC_RELAXED);
 	if (probe < PROBES || probe > PROBES_MOST)
 		probe = PROBES;
-	if (__atomic_add_fetch(&a->since, 1, __ATOMIC_RELAXED) >= probe) {
+	since = __atomic_add_fetch(&a->since, 1, __ATOMIC_RELAXED);
+	if (since >= probe) {
 		__atomic_store_n(&a->since, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&a->probe, 2 * probe > PROBES_MOST ? PROBES_MOST : 2 * probe, __ATOMIC_RELAXED);
 		return true;
 	}
 	__atomic_fetch_add(&a->kept, 1, __ATOMIC_RELAXED);
+	told.server = *server;
+	told.entry = *entry;
+	told.left = probe - since - 1 < AGAIN_MOST ? probe - since - 1 : AGAIN_MOST;
+	told.until = milliseconds() + AGAIN_MS;
 	return false;
+}
+
+/* admission_over is called when the program ends. */
+void admission_over(void)
+{
+	struct admissions *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
+
+	if (t)
+		settle_told(t);
 }
 
 /* entry_of takes what a connection is remembered by, and takes it away. NULL: nothing is learned of it, or was already. */

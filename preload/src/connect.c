@@ -255,7 +255,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	bool sure;
 
 	a->sock = a->end = a->other = -1;
-	if (!settings.on || guard_on() || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || !birth_may_swap(fd) || birth_told(fd))
+	if (!settings.on || guard_on() || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || admission_known(&a->id.peer) || !birth_may_swap(fd) || birth_told(fd))
 		return false;
 	if (address_is_any(&a->id.peer)) {
 		if (a->id.peer.ip[10] == 0xff)

@@ -194,6 +194,7 @@ __attribute__((destructor)) static void ends_over(void)
 	for (int fd = 0; fd < ends_top(); fd++)
 		if (__atomic_load_n(&ends[fd].cookie, __ATOMIC_RELAXED))
 			admission_ended(&ends[fd]);
+	admission_over();
 }
 
 /* end_adopt takes a descriptor that comes from another program, if it is an end. It goes on as copies do: in-band. */

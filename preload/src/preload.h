@@ -193,6 +193,7 @@ void resets_open(void);
 void reset_mark(int fd, bool on);
 
 /* admission.c */
+bool admission_known(const struct address *server);
 bool admission_ask(const char *path, const struct address *server, uint64_t netns, uint32_t *entry);
 
 /* unseen.c */

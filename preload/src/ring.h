@@ -389,6 +389,7 @@ bool would_wait(int fd, int flags);
 /* admission.c */
 void admission_grown(struct end *e);
 void admission_ended(struct end *e);
+void admission_over(void);
 
 /* adopt.c */
 void adopt_mark(int fd);
