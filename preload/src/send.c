@@ -175,9 +175,9 @@ static bool publish(struct ring *r, int fd, uint64_t head, bool more, bool *dead
 
 /*
  * peer_gone looks, once in some milliseconds, whether the peer has closed: it need not have been waiting for us. What the program has been told of
- * by another call is so at once.
+ * by another call is so at once. A token that is due finds out by itself.
  */
-static bool peer_gone(const struct end *e, struct ring *r, int fd)
+static bool peer_gone(const struct end *e, struct ring *r, int fd, bool due)
 {
 	uint64_t now = ring_now();
 	struct pollfd p = {.fd = fd};
@@ -187,7 +187,7 @@ static bool peer_gone(const struct end *e, struct ring *r, int fd)
 		return true;
 	if (now == r->side->looked)
 		return false;
-	if (SYS(ppoll, &p, 1, &none, NULL, 0) == 1 && (p.revents & (POLLHUP | POLLERR)))
+	if (!due && SYS(ppoll, &p, 1, &none, NULL, 0) == 1 && (p.revents & (POLLHUP | POLLERR)))
 		return true; /* and so it stays */
 	r->side->looked = now;
 	return false;
@@ -325,7 +325,7 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 		room = space(r);
 	if (room > r->size)
 		return TURN_BROKEN;
-	if (peer_gone(e, r, fd))
+	if (peer_gone(e, r, fd, room != 0 && (pub_load(r) & (PUB_ARMED | PUB_LOOK)) == PUB_ARMED))
 		return TURN_GONE;
 	if (pub_load(r) & PUB_READER_LEFT) {
 		end_out(r, fd);
