@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rundir"
 )
 
 // A requestLine is what a client sends.
@@ -119,7 +121,7 @@ func (s *Server) listen() error {
 	}
 	l.SetUnlinkOnClose(false) // the name changes, and Close removes it
 	var st unix.Stat_t
-	err = unix.Fchmodat(fd, temporary, unix.S_ISVTX|0o600, 0) // sticky: cleaners pass it by
+	err = rundir.Chmod(fd, temporary, unix.S_IFSOCK, unix.S_ISVTX|0o600) // sticky: cleaners pass it by
 	if err == nil {
 		err = unix.Fstatat(fd, temporary, &st, unix.AT_SYMLINK_NOFOLLOW)
 	}

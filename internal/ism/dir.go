@@ -56,7 +56,7 @@ func openSockets(path string, shared bool) (fd int, err error) {
 	case err == nil && shared:
 		// The process's umask has no say here. If the directory was replaced meanwhile, the check
 		// finds it.
-		if err := os.Chmod(path, perm); err != nil {
+		if err := rundir.Chmod(unix.AT_FDCWD, path, unix.S_IFDIR, unix.S_ISVTX|0o777); err != nil {
 			return -1, err
 		}
 	case err != nil && !errors.Is(err, fs.ErrExist):
@@ -169,8 +169,8 @@ func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
 	if shared {
 		perm = unix.S_ISVTX | 0o666
 	}
-	if err = unix.Fchmodat(d.fd, early, perm, 0); err != nil {
-		return -1, &os.PathError{Op: "chmod", Path: filepath.Join(d.path, early), Err: err}
+	if err = rundir.Chmod(d.fd, early, unix.S_IFSOCK, perm); err != nil {
+		return -1, err
 	}
 	if err = unix.Listen(sock, listenBacklog); err != nil {
 		return -1, os.NewSyscallError("listen", err)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rundir"
 )
 
 // A copy of the library that 'gosmc run' has made is removed when nobody uses it any more. A program that has the path of a removed copy in LD_PRELOAD, or a child that
@@ -239,13 +241,15 @@ type copyPlace struct {
 	mode os.FileMode
 }
 
-// copyPlaces are those of this user, in the order in which they are tried.
-func copyPlaces(run string) (places []copyPlace) {
+// copyPlaces are those of this user who has a run directory, in the order in which they are tried.
+func copyPlaces(dir string) (places []copyPlace) {
 	if os.Geteuid() == 0 {
 		places = append(places, copyPlace{systemLibraries, 0o755})
 	}
-	// A run directory may be shared, and then nobody can put anything where another one has.
-	places = append(places, copyPlace{filepath.Join(run, fmt.Sprintf("libgosmc-%d", os.Geteuid())), 0o700})
+	// A run directory may be shared, and then nobody can put anything where another one has, but for the one who owns it, or a part of it.
+	if rundir.Kept(dir, rundir.Run) { // rule: TestCopyOfStranger: rundir.Kept(dir, rundir.Run) -> true
+		places = append(places, copyPlace{filepath.Join(rundir.Path(dir, rundir.Run), fmt.Sprintf("libgosmc-%d", os.Geteuid())), 0o700})
+	}
 	if cache, err := os.UserCacheDir(); err == nil {
 		places = append(places, copyPlace{filepath.Join(cache, "gosmc"), 0o700})
 	}

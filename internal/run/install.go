@@ -90,7 +90,7 @@ func install(dir string, library []byte) (list string, lock *os.File, err error)
 	}
 	name := copyName(sha256.Sum256(library))
 	var failure error
-	for _, p := range copyPlaces(rundir.Path(dir, rundir.Run)) {
+	for _, p := range copyPlaces(dir) {
 		list, lock, err := t.installCopy(p, name, library)
 		if err == nil {
 			return list, lock, nil
@@ -199,7 +199,7 @@ func makeDirectory(dir string, mode os.FileMode) error {
 	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return os.Chmod(dir, mode)
+	return rundir.Chmod(unix.AT_FDCWD, dir, unix.S_IFDIR, uint32(mode.Perm()))
 }
 
 // writeFile puts a file into a directory, and makes that. Who removes another copy may remove the directory at the same moment, if it is empty.
@@ -225,13 +225,18 @@ func tryWriteFile(dir string, mode os.FileMode, name string, what []byte) error 
 	if err := makeDirectory(dir, mode); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".new-"+strconv.Itoa(os.Getpid()))
+	return writeNew(path, what, 0o555)
+}
+
+// writeNew puts a new file in the place of what a name leads to. It changes no other file, whatever the name is a link to.
+func writeNew(path string, what []byte, mode os.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-"+strconv.Itoa(os.Getpid()))
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name()) // nothing, once it is renamed
 	_, err = f.Write(what)
-	err = errors.Join(err, f.Chmod(0o555), f.Close())
+	err = errors.Join(err, f.Chmod(mode), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}

@@ -196,7 +196,7 @@ func Supervise(args []string) error {
 	result.Close()
 	defer s.releaseCopy(lock)
 	defer s.close()
-	go tidyCopies(copyPlaces(rundir.Path(args[0], rundir.Run)))
+	go tidyCopies(copyPlaces(args[0]))
 	quit := make(chan struct{})
 	defer close(quit)
 	go s.watchLoops(quit)

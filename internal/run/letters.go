@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/user"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -97,7 +98,7 @@ func letterbox(path string) (int, error) {
 		return -1, os.NewSyscallError("socket", err)
 	}
 	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err == nil {
-		err = os.Chmod(path, 0o600)
+		err = rundir.Chmod(unix.AT_FDCWD, path, unix.S_IFSOCK, 0o600)
 	}
 	if err == nil {
 		err = unix.Listen(fd, boxBacklog)

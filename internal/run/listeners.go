@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -268,8 +269,19 @@ func answers(path string) bool {
 	return err != unix.ECONNREFUSED && err != unix.ENOENT
 }
 
+// isLink reports whether a name is that of the link for a port, or of one that is about to take its place.
+func isLink(name string) bool {
+	netns, port, ok := strings.Cut(name, ".")
+	if early, found := strings.CutPrefix(name, ".new-"); found {
+		netns, port, ok = strings.Cut(early, "-")
+	}
+	_, err := strconv.ParseUint(port, 10, 16)
+	return ok && err == nil && isSupervisor(netns) // as many digits
+}
+
 // tidy removes what supervisors that were killed have left, and tells the log of those whose programs still run: their new connections are TCP. A nil warn
-// tells nobody, and looks for none. A socket gets its final name when it can be connected to.
+// tells nobody, and looks for none. A socket gets its final name when it can be connected to. Nothing is removed that has not a name which only supervisors give: where
+// others may have put the directory there, it may be a link to any.
 func tidy(dir string, warn func(string)) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -278,7 +290,7 @@ func tidy(dir string, warn func(string)) {
 	dead := make(map[string]bool) // by the name of a supervisor's socket, which its letterboxes have before a dot
 	for _, e := range entries {
 		name := linkedSocket(e.Name())
-		if _, known := dead[name]; !known && e.Type() == fs.ModeSocket && name != "" {
+		if _, known := dead[name]; !known && e.Type() == fs.ModeSocket && isSupervisor(name) {
 			dead[name] = !answers(filepath.Join(dir, name))
 		}
 	}
@@ -295,9 +307,9 @@ func tidy(dir string, warn func(string)) {
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
 			switch {
-			case sockets && (e.Type() == fs.ModeSocket || isMark(e.Name())) && dead[linkedSocket(e.Name())]:
+			case sockets && (e.Type() == fs.ModeSocket && (isSupervisor(e.Name()) || isBox(e.Name())) || isMark(e.Name())) && dead[linkedSocket(e.Name())]: // rule: TestTidyElsewhere: (isSupervisor(e.Name()) || isBox(e.Name())) -> true
 				os.Remove(path)
-			case !sockets && e.Type() == fs.ModeSymlink:
+			case !sockets && e.Type() == fs.ModeSymlink && isLink(e.Name()): // rule: TestTidyElsewhere: isLink(e.Name()) -> true
 				target, _ := os.Readlink(path)
 				if _, err := os.Lstat(filepath.Join(dir, linkedSocket(target))); errors.Is(err, fs.ErrNotExist) {
 					os.Remove(path)

@@ -118,7 +118,7 @@ func (s *supervisor) open(dir string) error {
 		return os.NewSyscallError("bind", err)
 	}
 	s.path = early
-	if err := os.Chmod(early, 0o600|os.ModeSticky); err != nil {
+	if err := rundir.Chmod(unix.AT_FDCWD, early, unix.S_IFSOCK, unix.S_ISVTX|0o600); err != nil {
 		return err
 	}
 	if err := unix.Listen(s.socket, unix.SOMAXCONN); err != nil {

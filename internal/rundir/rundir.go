@@ -180,7 +180,7 @@ func Mkdir(path string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Chmod(early, mode); err != nil {
+	if err := chmodDir(early, mode); err != nil { // rule: TestMkdirOfStranger: chmodDir -> os.Chmod
 		os.Remove(early)
 		return err
 	}
@@ -195,7 +195,17 @@ func Mkdir(path string, mode fs.FileMode) error {
 	if err := os.Mkdir(path, 0o700); err != nil { // a file system that cannot do better
 		return err
 	}
-	return os.Chmod(path, mode)
+	return chmodDir(path, mode)
+}
+
+func chmodDir(path string, mode fs.FileMode) error {
+	bits := uint32(mode.Perm())
+	for of, bit := range map[fs.FileMode]uint32{fs.ModeSticky: unix.S_ISVTX, fs.ModeSetgid: unix.S_ISGID} {
+		if mode&of != 0 {
+			bits |= bit
+		}
+	}
+	return Chmod(unix.AT_FDCWD, path, unix.S_IFDIR, bits)
 }
 
 // check returns the mode of a directory that can be trusted.

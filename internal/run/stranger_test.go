@@ -1,0 +1,150 @@
+package run
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rundir"
+)
+
+// stranger is a user who has nothing to do with us.
+const stranger = 4242
+
+// TestTidyElsewhere has another user put a link to any directory in the place of that of supervisors, as who owns a part of a shared run directory can: nothing is
+// removed there.
+func TestTidyElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"system.sock", "notify", "0123456789abcdef.sock", "0123456789abcdeg", "fedcba9876543210.in10", "fedcba9876543210.in"} {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(dir, name)}); err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(fd)
+	}
+	for name, target := range map[string]string{"libx.so.1": "libx.so.1.0", "awk": "/usr/bin/mawk", "0123456789abcdef": "gone", "0123456789abcdef.port": "gone", "0123456789abcdef.65536": "gone"} {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "system.run"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	names := func() (list []string) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			list = append(list, e.Name())
+		}
+		return list
+	}
+	before := names()
+	link := filepath.Join(t.TempDir(), "run")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	tidy(link, nil)
+	if after := names(); !slices.Equal(before, after) {
+		t.Errorf("tidy has left %v of %v", after, before)
+	}
+}
+
+// TestCopyOfStranger has a run directory of which a part belongs to another user, who could put another library in the place of a copy there: nobody loads one from there.
+func TestCopyOfStranger(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: directories of another user")
+	}
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("XDG_CACHE_HOME", "")
+	defer func(before string) { systemLibraries = before }(systemLibraries)
+	systemLibraries = "/dev/null/gosmc" // nothing can be put there
+	for _, owner := range []int{0, stranger} {
+		dir := t.TempDir()
+		if err := os.Chmod(dir, 0o777|fs.ModeSticky); err != nil {
+			t.Fatal(err)
+		}
+		if err := rundir.Prepare(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(rundir.Own(dir), owner, -1); err != nil {
+			t.Fatal(err)
+		}
+		list, lock, err := install(dir, []byte("a library"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if in := strings.HasPrefix(list, dir); in != (owner == 0) {
+			t.Errorf("a part of the run directory belongs to user %d: the library is %s", owner, list)
+		}
+		lock.Close()
+		treeOf(systemLoader()).removeCopy(lock.Name())
+	}
+}
+
+// TestLeftOfStranger has another user put something else in the place of what says why a program is left to TCP. It is not written to, and who reads does not wait.
+func TestLeftOfStranger(t *testing.T) {
+	dir := t.TempDir()
+	if err := rundir.Prepare(dir); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := filepath.EvalSymlinks(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := rundir.Path(dir, rundir.Run)
+	file := filepath.Join(run, leftName(filepath.Join(procDir, "self"), program))
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, []byte("program\nof somebody"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, file); err != nil {
+		t.Fatal(err)
+	}
+	if m := Left(dir); len(m) != 0 {
+		t.Errorf("a link: Left = %q", m)
+	}
+	noteLeft(dir, self, "no place")
+	if text, err := os.ReadFile(victim); err != nil || string(text) != "program\nof somebody" {
+		t.Errorf("what the link leads to has %q, %v", text, err)
+	}
+	if m := Left(dir); len(m) != 1 || m[program] != "no place" {
+		t.Errorf("Left = %q, want what was noted", m)
+	}
+	os.Remove(file)
+	if err := unix.Mkfifo(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(run, leftPrefix+"large"), make([]byte, maxLeft+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writer, err := unix.Open(file, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan map[string]string, 1)
+	go func() { read <- Left(dir) }()
+	select {
+	case m := <-read:
+		if len(m) != 0 {
+			t.Errorf("a FIFO, and a file that is too large: Left = %q", m)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("a FIFO: Left waits for who writes there")
+	}
+	unix.Close(writer)
+}

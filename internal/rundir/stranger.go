@@ -1,0 +1,62 @@
+package rundir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/user"
+)
+
+// A part of a shared run directory may belong to another user, who came first. That one can rename whatever others make there, and put something else in its place,
+// such as a symbolic link: the kernel follows links of a directory's owner for everybody (fs.protected_symlinks). So nobody changes, writes or removes what has a name
+// there as if it were what was made under that name.
+
+// errReplaced says that a name leads to something else than what was made under it.
+var errReplaced = errors.New("it was replaced by something else")
+
+// Chmod changes the mode of a file of a type (such as [unix.S_IFSOCK]) in an open directory, or at a path with [unix.AT_FDCWD], whatever the umask is. It follows no
+// link, and leaves alone what is not of the type, or has another name, too.
+func Chmod(dir int, path string, format, mode uint32) error {
+	fail := func(err error) error { return &os.PathError{Op: "chmod", Path: path, Err: err} }
+	fd, err := unix.Openat(dir, path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fail(err)
+	}
+	if st.Mode&unix.S_IFMT != format || format != unix.S_IFDIR && st.Nlink != 1 { // rule: TestChmod
+		return fail(errReplaced)
+	}
+	if st.Mode&^unix.S_IFMT == mode || unix.Fchmodat(fd, "", mode, unix.AT_EMPTY_PATH) == nil {
+		return nil
+	}
+	// Before Linux 6.6.
+	if err := unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// Kept reports whether only root and we can put something in the place of what is in a subdirectory of this boot's part of a run directory: if not, nothing that is there
+// can be believed to be what was made there.
+func Kept(dir, sub string) bool {
+	for _, path := range []string{dir, Own(dir), filepath.Join(Own(dir), sub)} {
+		info, err := os.Lstat(path)
+		if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
+			return false
+		}
+		if owner := int(info.Sys().(*syscall.Stat_t).Uid); owner != 0 && !user.Ours(owner) {
+			return false
+		}
+	}
+	return true
+}
