@@ -2,9 +2,11 @@ package run
 
 import (
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -147,4 +149,50 @@ func TestLeftOfStranger(t *testing.T) {
 		t.Error("a FIFO: Left waits for who writes there")
 	}
 	unix.Close(writer)
+}
+
+// TestConnectToStranger has another user lead clients of a port to a socket whose queue is full. Their calls of connect, also those that are not to wait, took 2 s.
+func TestConnectToStranger(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a socket of another user")
+	}
+	program := filepath.Join(t.TempDir(), "stranger")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/stranger.c")
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	netns, err := ownNetns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const theirs = "00000000feedfeed"
+	dir := t.TempDir()
+	path := filepath.Join(dir, theirs)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		unix.Listen(fd, 0), os.Chown(path, stranger, -1), os.Chmod(dir, 0o777|fs.ModeSticky), os.Symlink(theirs, linkOf(dir, netns, uint16(port))),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for full := false; !full; {
+		c, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(c)
+		full = unix.Connect(c, &unix.SockaddrUnix{Name: path}) == unix.EAGAIN
+	}
+	runRings(t, program, []string{"full"}, 1, "LD_PRELOAD="+committedLibrary(t), EnvSocket+"="+filepath.Join(dir, "0123456789abcdef"), "PORT="+strconv.Itoa(port))
 }

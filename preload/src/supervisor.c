@@ -86,6 +86,18 @@ static bool user_of(int sock, uid_t *uid)
 	return true;
 }
 
+/*
+ * may_be says whether a socket may be that of a supervisor of our user. In a directory that others may write to anybody can have put one there, and have every connect
+ * wait, as that of a socket whose queue is full does.
+ */
+static bool may_be(const char *path)
+{
+	struct stat st;
+
+	return settings.letters || (SYS(newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode) &&
+				    st.st_uid == (uid_t)SYS(geteuid));
+}
+
 /* supervisor_open connects to a supervisor of our user. Below 0: there is none. */
 int supervisor_open(const char *path)
 {
@@ -94,7 +106,7 @@ int supervisor_open(const char *path)
 	uid_t uid;
 	int sock;
 
-	if (n >= sizeof(sun.sun_path))
+	if (n >= sizeof(sun.sun_path) || !may_be(path))
 		return -1;
 	memcpy(sun.sun_path, path, n);
 	sock = dial(&sun, sizeof(sun));
