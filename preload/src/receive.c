@@ -323,14 +323,20 @@ static void let_finish(const struct ring *r)
 	}
 }
 
-/* What a receive knows that waits until it has all: the socket's time limit is that of all its waits together. */
+/* What a receive knows that waits more than once, for all that it wants, or as it was woken up for nothing: the socket's time limit is that of all its waits together. */
 struct waits {
-	uint64_t began; /* 0: it has not waited yet */
+	unsigned vain; /* times in a row that the peer has woken it up without having written anything */
+	uint64_t head; /* of the ring, at the last of them */
+	bool waited;
+	uint64_t began; /* 0: not known */
 	uint64_t until; /* 0: not known yet */
 };
 
-/* wait_again waits until something comes, as a peek does that is told of an end, a signal and the time limit by the kernel. */
-static ssize_t wait_again(int fd, struct waits *w)
+/*
+ * wait_again waits until something comes, as a peek does that is told of an end, a signal and the time limit by the kernel. limited: there may be a limit; else the first
+ * wait is not counted, so that no clock is looked at.
+ */
+static ssize_t wait_again(int fd, struct waits *w, bool limited)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	struct timeval limit = {0};
@@ -339,8 +345,10 @@ static ssize_t wait_again(int fd, struct waits *w)
 	uint64_t now;
 	char c;
 
-	if (w->began == 0) {
+	if (w->began == 0 && (w->waited || limited))
 		w->began = precise_now();
+	if (!w->waited) {
+		w->waited = true;
 		return next.recv(fd, &c, 1, MSG_PEEK);
 	}
 	if (w->until == 0) {
@@ -356,6 +364,20 @@ static ssize_t wait_again(int fd, struct waits *w)
 	if (next.ppoll(&p, 1, &rest, NULL) < 0)
 		return -1;
 	return sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
+}
+
+/* woken_up counts what a receive was woken up for, and resets the connection if that is nothing again and again. */
+static void woken_up(struct ring *r, int fd, struct waits *w)
+{
+	uint64_t head = pub_load(r) & PUB_HEAD;
+
+	if (r->side->state != RING_JOINED || head != w->head)
+		w->vain = 0;
+	w->head = head;
+	if (++w->vain > VAIN && ring_lock(r)) {
+		ring_broken(r, fd);
+		ring_unlock(r);
+	}
 }
 
 /* ring_receive reads what it can. *ended: the rest is in the socket. */
@@ -402,6 +424,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 			if (flags & MSG_PEEK)
 				return s->left == before ? (ssize_t)result : (ssize_t)(before - s->left);
 			woken = false;
+			waits.vain = 0;
 			if (s->left == 0)
 				return (ssize_t)all;
 			/*
@@ -443,7 +466,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 			if (came == LOOKED_SIGNAL)
 				result = sys_return(-EINTR);
 			else if (!idle_wait(e, r, fd, &result))
-				result = waitall ? wait_again(fd, &waits) : next.recv(fd, &c, 1, MSG_PEEK);
+				result = wait_again(fd, &waits, waitall || (__atomic_load_n(&e->never, __ATOMIC_RELAXED) & LIMITED));
 		}
 		else
 			result = sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
@@ -453,6 +476,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 		}
 		if (result > 0) {
 			woken = true;
+			woken_up(r, fd, &waits);
 			continue;
 		}
 		if (result == 0 && !woken) {

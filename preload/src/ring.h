@@ -145,6 +145,12 @@ struct luck {
 	uint32_t seldom; /* waits between looks otherwise; 0: none has looked */
 };
 
+/*
+ * Turns of one call, in a row, in which the other side has had it look again for nothing. Who keeps to the rules does that once or twice, and no more often than there are
+ * tokens behind a full ring: who goes on has the call last for as long as it likes, also one that is not to wait.
+ */
+#define VAIN 1000
+
 static inline void pause_cpu(void)
 {
 #if defined(__x86_64__)

@@ -383,12 +383,28 @@ static ssize_t done_or(size_t done, int error)
 	return -1;
 }
 
+/* limit_of is the time limit of sends, in nanoseconds, UINT64_MAX if there is none. */
+static uint64_t limit_of(int fd)
+{
+	struct timeval limit = {0};
+	socklen_t len = sizeof(limit);
+
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &len) != 0 || (limit.tv_sec == 0 && limit.tv_usec == 0) || limit.tv_sec > 1000000000)
+		return UINT64_MAX;
+	return (uint64_t)limit.tv_sec * 1000000000u + (uint64_t)limit.tv_usec * 1000u;
+}
+
 /* ring_send sends what it can. *ended: what is left in the span is for the socket. */
 static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
 {
+	uint64_t limit = 0, waited = 0; /* limit: 0 before it has waited */
+	unsigned vain = 0;
+
 	while (s->left) {
 		enum turn turn = TURN_BROKEN;
 		int error = ECONNRESET;
+		size_t before = s->left;
+		uint64_t began = 0;
 		bool failed;
 
 		if (!ring_lock(r))
@@ -414,6 +430,12 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 			ring_broken(r, fd);
 			break;
 		}
+		if (turn != TURN_MORE || s->left != before) {
+			vain = 0;
+		} else if (++vain > VAIN) {
+			turn = TURN_BROKEN;
+			ring_broken(r, fd);
+		}
 		ring_unlock(r);
 		switch (turn) {
 		case TURN_MORE:
@@ -431,7 +453,15 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 		case TURN_FULL:
 			if (!would_wait(fd, flags))
 				return done_or(all - s->left, EAGAIN);
+			if (limit == 0)
+				limit = limit_of(fd);
+			if (waited >= limit) /* that of all waits together; the kernel sees to each */
+				return done_or(all - s->left, EAGAIN);
+			if (limit != UINT64_MAX)
+				began = precise_now();
 			failed = next.sendto(fd, ring_guard, 1, MSG_NOSIGNAL, NULL, 0) < 0 && errno != EFAULT;
+			if (limit != UINT64_MAX)
+				waited += precise_now() - began;
 			if (__atomic_load_n(&e->out, __ATOMIC_SEQ_CST) != r && r->side->state != RING_ENDED)
 				return done_or(all - s->left, EBADF); /* it was closed meanwhile, and the number may be another's */
 			if (failed) {

@@ -236,6 +236,16 @@ static void echo(int fd, unsigned n)
 	CHECK(memcmp(in, out, n) == 0);
 }
 
+/* limit gives a connection a time limit for its calls, 0 for none. */
+static void limit(int fd, unsigned msec)
+{
+	struct timeval t = {.tv_sec = msec / 1000, .tv_usec = msec % 1000 * 1000};
+
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t)) == 0 && setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof(t)) == 0);
+}
+
+#define LIMITED 20000 /* bytes that a call with a time limit wants */
+
 struct order {
 	uint32_t what, n;
 };
@@ -310,6 +320,13 @@ static void obey(char **args)
 			CHECK(copy >= 0 && close(copy) == 0);
 			break;
 		}
+		case 'l': /* with the time limit of the socket, of n ms */
+		case 'L':
+			limit(fd, o.n);
+			r = o.what == 'l' ? recv(fd, end - LIMITED, LIMITED, 0) : send(fd, end - LIMITED, LIMITED, MSG_NOSIGNAL);
+			limit(fd, 0);
+			o.n = LIMITED;
+			break;
 		case 'f': /* in-band from now on, or an error */
 			r = dprintf(fd, "%u", o.n) < 0 ? -1 : 0;
 			break;
