@@ -20,6 +20,7 @@ const (
 	diagRequestLen = 56
 	diagMsgLen     = 72
 	tcpListen      = 10
+	diagV6Only     = 11 // INET_DIAG_SKV6ONLY, an attribute behind the message, of one byte
 	diagTimeoutSec = 1
 )
 
@@ -32,6 +33,7 @@ type socketState struct {
 	cookie uint64
 	uid    uint32 // the user that owns it
 	inode  uint32 // 0: a connection that nobody has accepted yet
+	only6  bool   // it gets no connections of IPv4
 }
 
 // diagConnection asks for the socket of a connection by its two addresses.
@@ -197,7 +199,22 @@ func appendState(list []socketState, msg []byte, port uint16) []socketState {
 	if port != 0 && local.Port() != port {
 		return list
 	}
-	return append(list, socketState{local: local, cookie: binary.NativeEndian.Uint64(msg[44:]), uid: binary.NativeEndian.Uint32(msg[64:]), inode: binary.NativeEndian.Uint32(msg[68:])})
+	return append(list, socketState{local: local, cookie: binary.NativeEndian.Uint64(msg[44:]), uid: binary.NativeEndian.Uint32(msg[64:]), inode: binary.NativeEndian.Uint32(msg[68:]), only6: diagOnly6(msg[diagMsgLen:])})
+}
+
+// diagOnly6 looks for IPV6_V6ONLY among the attributes behind a message.
+func diagOnly6(b []byte) bool {
+	for len(b) >= unix.SizeofNlAttr {
+		length := int(binary.NativeEndian.Uint16(b))
+		if length < unix.SizeofNlAttr || length > len(b) {
+			return false
+		}
+		if binary.NativeEndian.Uint16(b[2:]) == diagV6Only && length > unix.SizeofNlAttr {
+			return b[unix.SizeofNlAttr] != 0
+		}
+		b = b[min(len(b), (length+3)&^3):]
+	}
+	return false
 }
 
 // diagAddress is an address of a socket, unmapped, whose parts are at these offsets of a message.

@@ -38,7 +38,7 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	}
 	var socketOf uint32
 	for _, l := range found {
-		if (listener{local: l.local}).gets(server) {
+		if (listener{local: l.local, only6: l.only6}).gets(server) {
 			owner := []Connection{{Inode: uint64(l.inode)}}
 			owners(owner)
 			s.Listens, s.PID, s.Command, socketOf = true, owner[0].PID, owner[0].Command, l.uid

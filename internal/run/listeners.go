@@ -22,6 +22,7 @@ import (
 type listener struct {
 	local  netip.AddrPort // unmapped
 	cookie uint64
+	only6  bool // IPV6_V6ONLY: connections of IPv4 to its port come to somebody else, who may be another user
 }
 
 // listeners are those of one supervisor, by port. A symbolic link <netns>.<port> in the directory, whose target is the
@@ -66,7 +67,10 @@ func (l *listeners) add(m message) bool {
 	if slices.ContainsFunc(l.ports[port], func(have listener) bool { return have.cookie == m.unique }) {
 		return true // listen may be called again
 	}
-	ours := listener{m.local, m.unique}
+	ours := listener{local: m.local, cookie: m.unique}
+	if m.local.Addr() == netip.IPv6Unspecified() {
+		ours.only6 = only6(ours)
+	}
 	if len(l.ports[port]) == 0 && !l.publish(port, ours) {
 		return false
 	}
@@ -80,7 +84,7 @@ func (l *listeners) add(m message) bool {
 // target is what the link of a port says.
 func (l *listeners) target(port uint16) string {
 	list := l.ports[port]
-	if len(list) == 0 || l.desk || slices.ContainsFunc(list, func(have listener) bool { return have.local != list[0].local }) {
+	if len(list) == 0 || l.desk || list[0].only6 || slices.ContainsFunc(list, func(have listener) bool { return have.local != list[0].local }) { // rule: TestOnly6: list[0].only6 -> false
 		return l.socket
 	}
 	local := list[0].local
@@ -177,7 +181,13 @@ func (l *listeners) has(to netip.AddrPort) bool {
 // gets reports whether a connection to an address comes to a listener on its port.
 func (l listener) gets(to netip.AddrPort) bool {
 	ip := l.local.Addr()
-	return ip == to.Addr() || ip.IsUnspecified() && (ip.Is6() || to.Addr().Is4())
+	return ip == to.Addr() || ip.IsUnspecified() && (ip.Is6() && !l.only6 || ip.Is4() == to.Addr().Is4()) // rule: TestOnly6: ip.Is6() && !l.only6 -> ip.Is6()
+}
+
+// only6 asks the kernel whether a listener gets connections of IPv6 only. It may not be asked: then what is offered and does not come shows it.
+func only6(l listener) bool {
+	now, _ := diagListeners(l.local.Port())
+	return slices.ContainsFunc(now, func(s socketState) bool { return s.cookie == l.cookie && s.only6 })
 }
 
 // refresh forgets the listeners on a port that are not there any more.

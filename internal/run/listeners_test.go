@@ -193,3 +193,46 @@ func TestListenersAtOnce(t *testing.T) {
 		program.Wait()
 	}
 }
+
+// TestOnly6 has a listener of IPv6 only, beside which anybody can have one of IPv4: what is offered for that would be another user's to claim.
+func TestOnly6(t *testing.T) {
+	netns, err := ownNetns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, only := range []int{0, 1} {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Skipf("needs IPv6: %v", err)
+		}
+		defer unix.Close(fd)
+		for _, err := range []error{
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only), unix.Bind(fd, &unix.SockaddrInet6{}), unix.Listen(fd, 1),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		sa, err := unix.Getsockname(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newListeners(t.TempDir(), "x", netns)
+		port := addrPort(sa).Port()
+		if !l.add(message{netns: netns, ipv6: true, local: addrPort(sa), unique: cookie}) {
+			t.Fatal("the listener is not announced")
+		}
+		four, six := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), netip.AddrPortFrom(netip.IPv6Loopback(), port)
+		if l.has(four) != (only == 0) || !l.has(six) {
+			t.Errorf("IPV6_V6ONLY is %d: has(%v) = %t, has(%v) = %t", only, four, l.has(four), six, l.has(six))
+		}
+		target, err := os.Readlink(l.link(port))
+		if asked := target == "x"; err != nil || asked != (only == 1) {
+			t.Errorf("IPV6_V6ONLY is %d: the link says %q, %v", only, target, err)
+		}
+	}
+}
