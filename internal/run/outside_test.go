@@ -281,3 +281,43 @@ func TestLingers(t *testing.T) {
 		}
 	}
 }
+
+// TestOutsideMany has another user's program send as many descriptors as a message may bring, of which the first takes long to close. The others do not stay with the
+// supervisor for as long.
+func TestOutsideMany(t *testing.T) {
+	const most = 253
+	s := newTestSupervisor(t)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	fd := lingering(t)
+	before := descriptorCount(t)
+	door := s.dial(t, "@gosmc-run/"+filepath.Base(s.path))
+	s.mu.Lock() // it gets nothing before the last descriptor is its own
+	door.send(testMessage(message{kind: kindClaim}), append([]int{fd}, slices.Repeat([]int{int(null.Fd())}, most-1)...)...)
+	unix.Close(fd)
+	s.mu.Unlock()
+	got := 0
+	for start := time.Now(); time.Since(start) < 5*time.Second; time.Sleep(10 * time.Millisecond) {
+		s.mu.Lock()
+		taken := s.outsiders.count > 0
+		s.mu.Unlock()
+		if got = descriptorCount(t); taken && got > before && time.Since(start) > time.Second {
+			break
+		}
+	}
+	if got > before+most/2 {
+		t.Errorf("there are %d descriptors more than before", got-before)
+	}
+}
+
+func descriptorCount(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
