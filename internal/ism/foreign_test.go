@@ -2,7 +2,11 @@ package ism
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -87,5 +91,52 @@ func TestLingeringDescriptors(t *testing.T) {
 			}
 			s.close()
 		})
+	}
+}
+
+// TestFullStranger dials a socket of another user whose queue is full, as an announcement of that user may have anybody do: over at once, but where it may be a device that
+// is welcome.
+func TestFullStranger(t *testing.T) {
+	checkLeaks(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a socket of another user")
+	}
+	const stranger, soon = 4242, 500 * time.Millisecond
+	for _, anyUser := range []bool{false, true} {
+		dir := t.TempDir()
+		d, err := Open(Config{Dir: dir, AnyUser: anyUser})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gid := newGID()
+		path := filepath.Join(dir, socketsDir, gid.String())
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range []error{unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0), os.Chown(path, stranger, -1)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		var waiting []int
+		for full := false; !full; {
+			c, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiting = append(waiting, c)
+			full = unix.Connect(c, &unix.SockaddrUnix{Name: path}) == unix.EAGAIN
+		}
+		ctx, stop := context.WithTimeout(t.Context(), soon)
+		_, err = d.Peer(ctx, gid)
+		stop()
+		if want := map[bool]error{false: ErrOtherUser, true: context.DeadlineExceeded}[anyUser]; !errors.Is(err, want) {
+			t.Errorf("AnyUser %t: Peer = %v, want %v", anyUser, err, want)
+		}
+		for _, c := range append(waiting, fd) {
+			unix.Close(c)
+		}
+		d.Close()
 	}
 }
