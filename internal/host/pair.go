@@ -4,7 +4,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
+	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/run"
@@ -14,15 +18,22 @@ import (
 // only lends it its addresses.
 
 // A pairEnd is our end of such a connection. Its errors are those of a TCP connection.
+//
+// A peer may send descriptors along with its bytes, as programs do that offer a ring, which we do not use. Where the kernel throws one away, in a Read that has no room
+// for it or a Close of what was not read, that takes as long as who has sent it wishes: no deadline ends it, and each call has a thread. So they are received, and
+// closed by others.
 type pairEnd struct {
 	*net.UnixConn
 	conn *Conn
+
+	reading sync.Mutex
+	control []byte // room for what comes with bytes; nil before the first Read
 }
 
 // finishPair makes c a connection over a pair of Unix sockets. pid is the process at the other end, 0 if it is not known.
 func (h *Host) finishPair(c *Conn, end *net.UnixConn, pid int) error {
 	c.tcp.Close() // in good order: a client may not have returned from connect(2) yet, which a reset would fail
-	c.mode, c.pair, c.agreed = ModeUnix, &pairEnd{end, c}, &Agreed{PeerPID: pid}
+	c.mode, c.pair, c.agreed = ModeUnix, &pairEnd{UnixConn: end, conn: c}, &Agreed{PeerPID: pid}
 	c.trace(&traceRecord{kind: control.TraceEstablished}, nil)
 	if err := h.add(c); err != nil {
 		end.Close()
@@ -95,8 +106,46 @@ func (c *Conn) socket() interface {
 }
 
 func (p *pairEnd) Read(b []byte) (int, error) {
-	n, err := p.UnixConn.Read(b)
-	return n, p.failed(err)
+	if len(b) == 0 {
+		n, err := p.UnixConn.Read(b)
+		return n, p.failed(err)
+	}
+	p.reading.Lock()
+	if p.control == nil {
+		p.control = make([]byte, run.ControlLen)
+	}
+	n, with, _, _, err := p.ReadMsgUnix(b, p.control) // rule: TestPairDescriptors: p.control -> nil
+	if with > 0 {
+		run.DisposeControl(p.control[:with])
+	}
+	p.reading.Unlock()
+	if err == nil {
+		return n, nil
+	}
+	if errors.Is(err, io.EOF) {
+		return 0, io.EOF
+	}
+	if call, ok := errors.AsType[*os.SyscallError](err); ok {
+		call.Syscall = "read" // as with TCP
+	}
+	return 0, p.failed(err)
+}
+
+// Close has somebody else close what may wait in the socket.
+func (p *pairEnd) Close() error {
+	kept := -1
+	if raw, err := p.UnixConn.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) {
+			if copied, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
+				kept = copied
+			}
+		})
+	}
+	err := p.UnixConn.Close()
+	if kept >= 0 {
+		run.Dispose(kept)
+	}
+	return err
 }
 
 func (p *pairEnd) Write(b []byte) (int, error) {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -55,4 +57,90 @@ func TestPairLeavesTCP(t *testing.T) {
 		t.Errorf("the TCP connection: Read = %d, %v, want an end of file or a reset", n, err)
 	}
 	end.Close()
+}
+
+// lingering returns a TCP socket whose last close waits until the test ends: it has bytes to send that nobody takes.
+func lingering(t *testing.T) *os.File {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	peer, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { peer.Close() }) // with bytes unread, which resets it
+	f, err := c.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for b := make([]byte, 1<<20); err == nil; {
+		err = unix.Sendto(int(f.Fd()), b, unix.MSG_DONTWAIT, nil)
+	}
+	if err := unix.SetsockoptLinger(int(f.Fd()), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestPairDescriptors has the peer send sockets along with its bytes that take long to close. Read returns the bytes, and neither Read nor Close waits.
+func TestPairDescriptors(t *testing.T) {
+	const soon = 20 * time.Second
+	dir := t.TempDir()
+	l := mustListen(t, newTestHost(t, Config{Dir: dir}), "127.0.0.1:0")
+	call := run.NewCall(dir)
+	nd := net.Dialer{ControlContext: func(ctx context.Context, _, address string, raw syscall.RawConn) error {
+		call.Offer(ctx, raw, netip.MustParseAddrPort(address), netip.AddrPort{})
+		return nil
+	}}
+	conn, err := nd.DialContext(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	s := mustAccept(t, l)
+	end, reason := call.Connected(conn.(*net.TCPConn))
+	if end == nil {
+		t.Fatalf("no end of a pair: %v", reason)
+	}
+	defer end.Close()
+	inTime := func(what string, f func()) {
+		t.Helper()
+		done := make(chan struct{})
+		go func() { defer close(done); f() }()
+		select {
+		case <-done:
+		case <-time.After(soon):
+			t.Fatalf("%s waits for a close", what)
+		}
+	}
+	send := func(text string) {
+		t.Helper()
+		f := lingering(t)
+		fds := slices.Repeat([]int{int(f.Fd())}, 3)
+		if _, _, err := end.WriteMsgUnix([]byte(text), unix.UnixRights(fds...), nil); err != nil {
+			t.Fatal(err)
+		}
+		f.Close() // not the last one
+	}
+	send("read")
+	inTime("Read", func() {
+		b := make([]byte, 10)
+		if n, err := s.Read(b); err != nil || string(b[:n]) != "read" {
+			t.Errorf("Read = %q, %v", b[:n], err)
+		}
+	})
+	send("not read")
+	inTime("Close", func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
 }

@@ -35,6 +35,19 @@ func dispose(fds ...int) {
 	}()
 }
 
+// Dispose closes descriptors for which, or for what may wait in which, the caller must not wait.
+func Dispose(fds ...int) { dispose(fds...) }
+
+// ControlLen is room for as many descriptors as come with one message.
+const ControlLen = controlLen
+
+// DisposeControl closes what has come with a message of a peer that is to send none.
+func DisposeControl(control []byte) {
+	if fds := descriptors(control); len(fds) > 0 {
+		dispose(fds...)
+	}
+}
+
 // nextDisposed takes one of the descriptors that wait for a goroutine that closes them. If there is none that goroutine ends.
 func nextDisposed() (fd int, ok bool) {
 	d := &disposal
