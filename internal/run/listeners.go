@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/rundir"
 )
 
 // A listener is a TCP socket on which a program of ours listens.
@@ -313,6 +314,11 @@ func tidy(dir string, warn func(string)) {
 				commandOf(pids[0]), pids[0]))
 		}
 	}
+	for name, ended := range dead {
+		if ended {
+			removeSocket(filepath.Join(filepath.Dir(dir), rundir.Control, name)) // rule: TestTidy
+		}
+	}
 	for _, sockets := range []bool{true, false} { // then the links to them
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
@@ -326,5 +332,12 @@ func tidy(dir string, warn func(string)) {
 				}
 			}
 		}
+	}
+}
+
+// removeSocket removes a file if it is a socket.
+func removeSocket(path string) {
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSocket {
+		os.Remove(path)
 	}
 }

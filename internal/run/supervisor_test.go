@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rundir"
 )
 
 // newTestSupervisor runs a supervisor that serves until the test ends.
@@ -140,6 +142,14 @@ func TestTidy(t *testing.T) {
 	if err := makeMark(filepath.Join(dir, dead)); err != nil {
 		t.Fatal(err)
 	}
+	control := filepath.Join(filepath.Dir(dir), rundir.Control, dead)
+	if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: control}); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
 	os.Symlink(dead, filepath.Join(dir, "0000000000000001.80"))
 	os.Symlink(filepath.Base(s.path), filepath.Join(dir, "0000000000000001.81"))
 	orphan := exec.Command("sleep", "1000")
@@ -157,6 +167,10 @@ func TestTidy(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(dir, "*"))
 	if got := strings.Join(left, " "); strings.Contains(got, "dead") || strings.Contains(got, ".80") || !strings.Contains(got, ".81") || len(left) != 4+letterboxes { // its socket, its mark, the link, and the table of resets
 		t.Errorf("tidy has left %v", left)
+	}
+	left, _ = filepath.Glob(filepath.Join(filepath.Dir(control), "*"))
+	if len(left) != 1 || filepath.Base(left[0]) != filepath.Base(s.path) {
+		t.Errorf("tidy has left control sockets %v, want that of %s", left, s.path)
 	}
 	os.Remove(filepath.Join(dir, "0000000000000001.81"))
 }
