@@ -51,3 +51,13 @@ func TestScarce(t *testing.T) {
 	s := newTestSupervisor(t)
 	runRings(t, program, []string{"threads"}, 1, "LD_PRELOAD="+committedLibrary(t), EnvSocket+"="+s.path)
 }
+
+// TestFull has a server listen that has as many descriptors as it may, or nearly: it waited for two seconds for one in which to get the board.
+func TestFull(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "full")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/full.c")
+	cases := []string{"1", "2", "3", "4", "5", "6"}
+	t.Run("bare", func(t *testing.T) { runRings(t, program, cases, 1) })
+	s := newTestSupervisor(t)
+	runRings(t, program, cases, 1, "LD_PRELOAD="+committedLibrary(t), EnvSocket+"="+s.path)
+}

@@ -196,7 +196,7 @@ bool supervisor_send(int sock, struct message *m, int fd)
 /*
  * supervisor_receive waits for the answer to a message, and for its descriptor if fd is not null.
  * *fd is -1 if there is none, and always if the answer is not STATUS_OK. Such an answer stays in the socket, which is closed next: where other threads have
- * taken every descriptor that is free, it is received again when one is.
+ * taken every descriptor that is free, an end is received again when one is, as it would be lost. A program that has as many as it may waits for nothing else.
  */
 enum status supervisor_receive(int sock, enum kind kind, int *fd)
 {
@@ -221,7 +221,7 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 		r = SYS(recvmsg, sock, &msg, MSG_CMSG_CLOEXEC | (fd ? MSG_PEEK : 0));
 		if (r == -EINTR && wait_more(&w))
 			continue;
-		if (!fd || r < 0 || !(msg.msg_flags & MSG_CTRUNC) || CMSG_FIRSTHDR(&msg) || now() >= w.until)
+		if (!fd || kind != KIND_CLAIM || r < 0 || !(msg.msg_flags & MSG_CTRUNC) || CMSG_FIRSTHDR(&msg) || now() >= w.until)
 			break;
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
 	}
