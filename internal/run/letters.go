@@ -23,7 +23,8 @@ import (
 //	event                                   what is done
 //	a letter comes, and none did lately     letters are read in 20 ms
 //	they are read                           those there are kept as offers; read again in 20 ms, until there was none
-//	they are to be read, and servers claim  a letterbox out of which programs take is left to them, and so is any other, for maxPasses times
+//	they are to be read, and servers claim  a letterbox out of which programs take is left to them, and so is any other, for maxPasses times,
+//	                                        unless a connection was joined to TCP within joinedAge: its like would wait for that
 //	Claim                                   the letterbox of that connection is read first, up to its letter
 //	Return                                  read, and kept as an offer
 //	an end comes without its letter         looked at again whenever letters are read, for letterPatience
@@ -37,6 +38,7 @@ type letters struct {
 	read   bool             // since the time before
 	claims bool             // somebody has claimed, since the time before
 	passed [letterboxes]int // times, one after another, that a letterbox was not read though it had letters
+	joined time.Time        // when a connection was last joined to TCP; zero: never
 	room   int              // how many offers there may be, by descriptors
 	unsent []unsent
 	letter [messageLen]byte // what comes behind it is the program's
@@ -136,7 +138,7 @@ func (s *supervisor) readLetters(now time.Time) {
 	var ready [letterboxes]unix.EpollEvent
 	n, _ := unix.EpollWait(l.poll, ready[:], 0)
 	for _, e := range ready[:max(n, 0)] {
-		if number := int(e.Fd); !s.pass(number) {
+		if number := int(e.Fd); !s.pass(number, now) {
 			s.readBox(number)
 		}
 	}
@@ -150,14 +152,15 @@ func (s *supervisor) readLetters(now time.Time) {
 }
 
 // pass reports whether the letters of a letterbox are left where they are, for programs that take some: what we keep has to be asked for, which takes longer than a
-// connection over TCP, and meanwhile more would come. Who takes a letter takes all before it, so that none is left behind.
-func (s *supervisor) pass(number int) bool {
+// connection over TCP, and meanwhile more would come. Who takes a letter takes all before it, so that none is left behind. Where servers that do not claim accept
+// beside others, letters of theirs are not left for as long, as their clients wait.
+func (s *supervisor) pass(number int, now time.Time) bool {
 	l := &s.letters
 	switch {
 	case s.record.notes.from(number): // rule: TestLettersPassed
 		l.passed[number] = 0
 		return true
-	case l.claims && l.passed[number] < maxPasses: // rule: TestLettersPassed
+	case l.claims && l.passed[number] < maxPasses && now.Sub(l.joined) > joinedAge: // rule: TestLettersPassed
 		l.passed[number]++
 		return true
 	}

@@ -368,6 +368,33 @@ func TestLettersPassed(t *testing.T) {
 	round(0, 2)
 }
 
+// TestLettersJoined leaves no letter to programs that take others after a connection was joined to TCP: their servers may claim none.
+func TestLettersJoined(t *testing.T) {
+	s, _ := stillSupervisor(t)
+	c := s.sendLetter(t)
+	if err := c.dial(); err != nil {
+		t.Fatal(err)
+	}
+	s.readUntil(keyOf(c.socket, c.server))
+	c.accept()
+	for _, o := range s.offers {
+		s.relay(o)
+	}
+	round := func(want int) {
+		t.Helper()
+		s.sendLetter(t)
+		s.letters.claims = true
+		s.letters.next = time.Now()
+		s.readLetters(s.letters.next)
+		if len(s.offers) != want {
+			t.Errorf("there are %d offers, want %d", len(s.offers), want)
+		}
+	}
+	round(1)
+	s.letters.joined = s.letters.joined.Add(-2 * joinedAge)
+	round(1)
+}
+
 // TestLetterReturned has a program give back what it took by mistake.
 func TestLetterReturned(t *testing.T) {
 	s, start := stillSupervisor(t)

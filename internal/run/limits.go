@@ -38,6 +38,8 @@ const (
 	maxLetters   = 2 * boxBacklog // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
 	lettersBring = 2              // descriptors
 	maxPasses    = 8              // times that a letterbox out of which nothing is taken is not read, while others claim: 160 ms
+	// joinedAge is how long after a connection was joined to TCP others are expected to need that.
+	joinedAge = time.Second
 	// letterPatience is how long an end is kept whose letter is on its way: as a rule it comes at once.
 	letterPatience = 2 * time.Second
 	// returnPause is how long nothing is done where a Return waits for a descriptor.

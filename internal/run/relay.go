@@ -30,6 +30,7 @@ func (s *supervisor) relay(o *offer) {
 	s.readNotes()
 	s.listeners.relayed(o.server.Port())
 	s.hurry(o.server.Port())
+	s.letters.joined = time.Now() // rule: TestLettersJoined
 	s.record.stayed(o.server, o.client, clc.DiagNotAccepted)
 	go func() {
 		defer func() { <-s.relays }()
