@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/transport"
 )
 
 // keepAliveOf returns TCP_KEEPIDLE of a connection's TCP socket in seconds, 0 if it has no keepalive.
@@ -86,7 +87,7 @@ func TestKeepAlive(t *testing.T) {
 // and the program reads back what it has set.
 func TestSMCRKeepAliveFloor(t *testing.T) {
 	const least = int(leastTCPKeepAlive / time.Second)
-	r := newSMCRRig(t, nil)
+	r := newSMCRRig(t, func(c, s *Config) { c.SMCRKeepAlive, s.SMCRKeepAlive = -1, -1 })
 	fast := net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second}
 	c, err := r.dial(DialOptions{Net: net.Dialer{KeepAliveConfig: fast}})
 	if err != nil {
@@ -115,30 +116,20 @@ func TestSMCRKeepAliveFloor(t *testing.T) {
 	if got := c.Options().KeepAlive; got != fast {
 		t.Errorf("the program reads %+v, and has set %+v", got, fast)
 	}
-	if g := groupsOf(r.client)[0]; g.testsAfter() != leastQuiet {
-		t.Errorf("the link is asked after %v, want %v", g.testsAfter(), leastQuiet)
-	}
+	smctest.Eventually(t, patience, "the link is asked, as the dialer wants", func() bool { return asked(r.client) > 0 })
 }
 
 // TestSMCRKeepAlive looks when a link is asked whether the peer is there: as the host likes, and sooner if a program wants that of a
 // connection, for as long as that lasts.
 func TestSMCRKeepAlive(t *testing.T) {
-	asked := func(h *Host) uint64 {
-		for _, m := range h.Status().Counters.LLC {
-			if m.Type == "TEST LINK" {
-				return m.Sent
-			}
-		}
-		return 0
-	}
 	t.Run("by the host", func(t *testing.T) {
 		r := newSMCRRig(t, func(c, s *Config) { c.SMCRKeepAlive, s.SMCRKeepAlive = 20*time.Millisecond, -1 })
 		c, s := r.connect()
 		checkSMCR(t, c, s)
 		smctest.Eventually(t, patience, "the peer was asked", func() bool { return asked(r.client) > 1 })
 		checkExchange(t, c, s)
-		if after := groupsOf(r.server)[0].testsAfter(); after != 0 {
-			t.Errorf("a server that does not want to asks after %v", after)
+		if sent, received := linkTests(r.server); sent > received { // what it sends are answers
+			t.Errorf("a server that does not want to has asked %d times", sent-received)
 		}
 		c.Close()
 		s.Close()
@@ -147,59 +138,65 @@ func TestSMCRKeepAlive(t *testing.T) {
 		r := newSMCRRig(t, func(c, s *Config) { c.SMCRKeepAlive, s.SMCRKeepAlive = -1, -1 })
 		c, s := r.connect()
 		checkSMCR(t, c, s)
-		asking, peer := func() (c, s *Conn) {
-			c, err := r.dial(DialOptions{Net: net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Hour}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c, mustAccept(t, r.l)
-		}()
-		g := groupsOf(r.client)[0]
-		check := func(what string, want time.Duration) {
-			t.Helper()
-			if got := g.testsAfter(); got != want {
-				t.Errorf("%s: asks after %v, want %v", what, got, want)
-			}
-		}
-		check("the dialer's time", time.Hour)
+		quiet := &quietBinding{Binding: c.binding}
+		c.mu.Lock()
+		c.binding = quiet
+		c.mu.Unlock()
 		for _, tt := range []struct {
 			config net.KeepAliveConfig
 			want   time.Duration
 		}{
 			{net.KeepAliveConfig{Enable: true, Idle: 10 * time.Minute}, 10 * time.Minute},
-			{net.KeepAliveConfig{Enable: true, Idle: 2 * time.Hour}, time.Hour},
-			{net.KeepAliveConfig{Enable: true, Idle: -1}, time.Hour},
+			{net.KeepAliveConfig{Enable: true, Idle: 2 * time.Hour}, 2 * time.Hour},
+			{net.KeepAliveConfig{Enable: true, Idle: -1}, 0},
 			{net.KeepAliveConfig{Enable: true}, defaultQuiet},
-			{net.KeepAliveConfig{Idle: time.Second}, time.Hour},
+			{net.KeepAliveConfig{Idle: time.Second}, 0},
+			{net.KeepAliveConfig{Enable: true, Idle: time.Millisecond}, leastQuiet},
 		} {
 			if err := c.SetKeepAliveConfig(tt.config); err != nil {
 				t.Fatal(err)
 			}
-			check("after SetKeepAliveConfig", tt.want)
-		}
-		if err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Millisecond}); err != nil {
-			t.Fatal(err)
-		}
-		if c.binding.(*smcrBinding).quiet != leastQuiet {
-			t.Error("less than the least time is taken")
+			if quiet.last != tt.want {
+				t.Errorf("with %+v the link is asked after %v, want %v", tt.config, quiet.last, tt.want)
+			}
 		}
 		smctest.Eventually(t, patience, "the peer was asked", func() bool { return asked(r.client) > 0 })
 		if err := c.SetKeepAlive(false); err != nil {
 			t.Fatal(err)
 		}
-		asking.Close()
-		peer.Close()
-		smctest.Eventually(t, patience, "nobody asks after the connection has ended", func() bool { return g.testsAfter() == 0 })
+		if quiet.last != 0 {
+			t.Errorf("without keepalive the link is asked after %v", quiet.last)
+		}
 		c.Close()
 		s.Close()
 	})
 }
 
-// testsAfter returns how long a link is silent when the peer is asked, 0: it is not.
-func (g *smcrGroup) testsAfter() time.Duration {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.ctl.TestInterval()
+// linkTests counts the messages by which a host and its peer ask whether the other one is there, and answer.
+func linkTests(h *Host) (sent, received uint64) {
+	for _, m := range h.Status().Counters.LLC {
+		if m.Type == "TEST LINK" {
+			return m.Sent, m.Rcvd
+		}
+	}
+	return 0, 0
+}
+
+// asked counts how often a host has asked, whose peer does not.
+func asked(h *Host) uint64 {
+	sent, _ := linkTests(h)
+	return sent
+}
+
+// A quietBinding keeps how long its link may be silent, as the connection has said last.
+type quietBinding struct {
+	transport.Binding
+	last time.Duration
+}
+
+func (c *quietBinding) SetQuiet(d time.Duration) {
+	c.last = d
+	c.Binding.SetQuiet(d)
 }
 
 // TestSMCRKeepAliveMoves has the packets of a link vanish over which nobody says anything: with keepalive that is found out, and the connection

@@ -16,6 +16,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
+// endOfLinkGroup is what package smcr counts as ended.
+const endOfLinkGroup = "link group"
+
 // checkEnd waits until a host has counted an end for a reason that begins like this.
 func checkEnd(t testing.TB, h *Host, what, reason string) {
 	t.Helper()
@@ -145,17 +148,16 @@ func TestSMCRDataLies(t *testing.T) {
 			x := newSMCRLiar(t, r)
 			s := x.connectAs(tt.confirm)
 			s.SetDeadline(time.Now().Add(patience))
-			g := s.binding.Association().(*smcrGroup)
 			tt.lie(x, s)
 			if tt.ends != dropped {
 				if n, err := s.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 					t.Errorf("read %d bytes, %v from a connection that should have ended", n, err)
 				}
-				checkEnd(t, r.server, map[int]string{conn: endOfConnection, group: endOfGroup}[tt.ends], tt.why)
+				checkEnd(t, r.server, map[int]string{conn: endOfConnection, group: endOfLinkGroup}[tt.ends], tt.why)
 			}
 			if tt.ends != group {
 				x.alive()
-				if g.isOver() {
+				if isOver(s) {
 					t.Error("the link group has ended")
 				}
 			}
@@ -272,7 +274,7 @@ func TestSMCRCrossed(t *testing.T) {
 			t.Errorf("read %v, %v from a connection that should have ended", m, err)
 		}
 	}
-	checkEnd(t, r.server, endOfGroup, "protocol violation: CONFIRM LINK in Confirming")
+	checkEnd(t, r.server, endOfLinkGroup, "protocol violation: CONFIRM LINK in Confirming")
 	smctest.Eventually(t, patience, "the groups are gone", func() bool { return len(groupsOf(r.server)) == 1 })
 	x.checkOthers(honest, other)
 	honest.Close()

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -19,26 +21,35 @@ func TestSMCRUnreachableGID(t *testing.T) {
 	r := newCableRig(t, cables, false, func(c, s *Config) {
 		c.SMCRDevices, s.SMCRDevices = []string{"10.99.0.1", "10.55.0.1"}, []string{"10.99.0.2", "10.99.0.4"}
 	})
+	f := followHost(t, r.server, control.TraceOptions{})
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	r.awaitRedundancy("asymmetric")
 	for _, h := range []*Host{r.client, r.server} {
-		g := groupsOf(h)[0]
-		g.mu.Lock()
-		if len(g.links) != 2 || g.linkOf(2) == nil || g.linkOf(2).num != 2 {
-			t.Errorf("%d links, and none is the second that was attempted", len(g.links))
+		if links := groupsOf(h)[0].Links; len(links) != 2 || links[1].Number != 2 {
+			t.Errorf("%d links, and none is the second that was attempted", len(links))
 		}
-		g.mu.Unlock()
 	}
-	if g := groupsOf(r.client)[0]; len(r.client.rnics.Alternatives(g.rnic, clc.V2)) != 2 {
+	first := func(h *Host) *rnic.Device { return h.rnicOf(netip.MustParseAddr(groupsOf(h)[0].Links[0].Device)) }
+	if len(r.client.rnics.Alternatives(first(r.client), clc.V2)) != 2 {
 		t.Error("the client has one device")
 	}
-	if gids := s.binding.(*smcrBinding).lg.Result.PeerGIDs; len(gids) != 1 {
-		t.Errorf("the client has told of %v", gids)
+	f.await("recv Confirm")
+	for _, e := range f.events() {
+		if short(e) != "recv Confirm" {
+			continue
+		}
+		m, err := clc.Parse(e.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gids := m.(clc.Confirm).ClientGIDs; len(gids) != 1 {
+			t.Errorf("the client has told of %v", gids)
+		}
 	}
 	for far, none := range map[string]bool{"10.55.0.1": true, "10.99.0.1": false} {
 		gid := wire.GIDFromAddr(netip.MustParseAddr(far))
-		for _, route := range r.server.rnics.RoutesTo(r.server.rnics.Alternatives(groupsOf(r.server)[0].rnic, clc.V2), []wire.GID{gid}) {
+		for _, route := range r.server.rnics.RoutesTo(r.server.rnics.Alternatives(first(r.server), clc.V2), []wire.GID{gid}) {
 			if route.None != none || route.Direct == none {
 				t.Errorf("the server's route to %s: %+v", far, route)
 			}
@@ -122,11 +133,9 @@ func TestSMCRNewAdapter(t *testing.T) {
 				r.awaitRedundancy("symmetric")
 			}
 			for _, h := range []*Host{r.client, r.server} {
-				g := groupsOf(h)[0]
 				smctest.Eventually(t, patience, "connections are spread", func() bool {
-					g.mu.Lock()
-					defer g.mu.Unlock()
-					return len(g.links) == 2 && g.connsOn(g.links[0]) == want[0] && g.connsOn(g.links[1]) == want[1]
+					links := groupsOf(h)[0].Links
+					return len(links) == 2 && links[0].Conns == want[0] && links[1].Conns == want[1]
 				})
 			}
 			for _, p := range pairs {

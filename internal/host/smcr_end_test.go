@@ -13,10 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -188,30 +186,21 @@ func TestSMCRHostCloses(t *testing.T) {
 			if end == "server" {
 				ended, other = r.server, c
 			}
-			g := other.binding.Association().(*smcrGroup)
 			ended.Close()
-			if why := endOf(ended, s, c).ctl.Failure(); why.Kind != core.EndShutdown {
-				t.Errorf("the group of the host that closes ended for %v", why)
-			}
+			checkEnd(t, ended, endOfLinkGroup, core.EndShutdown.String())
 			if _, err := other.Read(make([]byte, 1)); err == nil || err == io.EOF {
 				t.Errorf("read = %v, want an error", err)
 			}
-			select {
-			case <-g.stopped:
-			case <-time.After(patience):
+			if !isOver(other) {
 				t.Error("the group is still there")
 			}
-			if why := g.ctl.Failure(); why.Kind != core.EndPeer {
-				t.Errorf("the group of the other host ended for %v", why)
-			}
+			checkEnd(t, other.host, endOfLinkGroup, core.EndPeer.String())
 			for _, x := range []*Conn{c, s, idleC, idleS} {
 				x.Close()
 			}
 			checkGone(t, r.client, r.server)
 			for _, h := range []*Host{r.client, r.server} {
-				if n := h.smcr.memory(); n != 0 {
-					t.Errorf("%d bytes of buffers are left", n)
-				}
+				smctest.Eventually(t, patience, "no buffers are left", func() bool { return h.smcr.memory() == 0 })
 			}
 		})
 	}
@@ -259,46 +248,10 @@ func TestSMCRAsksForClosed(t *testing.T) {
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
 	c.Close()
-	s.binding.Association().(*smcrGroup).fail(rnic.ErrDown)
+	failLinks(r.server, loop2)
 	checkGone(t, r.client) // long before a silent link is tested
 	s.Close()
 	checkGone(t, r.server)
-}
-
-// TestSMCREndedHoldsNothing ends a link group that has timers running: one that runs on holds the memory of the links.
-func TestSMCREndedHoldsNothing(t *testing.T) {
-	r := newSMCRRig(t, nil)
-	c, s := r.connect()
-	defer s.Close()
-	checkSMCR(t, c, s)
-	checkExchange(t, c, s)
-	g := c.binding.Association().(*smcrGroup)
-	c.Close()
-	g.mu.Lock()
-	armed := g.asker != nil
-	g.mu.Unlock()
-	if !armed {
-		t.Fatal("the peer is not asked on behalf of a closed connection")
-	}
-	g.fail(rnic.ErrDown)
-	<-g.stopped
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for name, timer := range map[string]*time.Timer{"ask": g.asker, "stall": g.stallTimer, "core": g.timer} {
-		if timer != nil && timer.Stop() {
-			t.Errorf("timer %q runs after the end of the group", name)
-		}
-	}
-}
-
-// endOf returns the group of the end that a host has.
-func endOf(h *Host, conns ...*Conn) *smcrGroup {
-	for _, c := range conns {
-		if c.host == h {
-			return c.binding.Association().(*smcrGroup)
-		}
-	}
-	return nil
 }
 
 // TestSMCRDecline has handshakes that lead to TCP, with the same reason at both ends.
@@ -339,6 +292,9 @@ func TestSMCRDecline(t *testing.T) {
 	}
 }
 
+// rings are the bytes of the send rings of a host.
+func rings(h *Host) int64 { return h.smcr.memory() - h.smcr.rmbBytes.Load() }
+
 // TestSMCRBudget has a budget with room for the receive buffers of three connections, and the send buffers of two.
 func TestSMCRBudget(t *testing.T) {
 	const buffer = 64 << 10
@@ -365,7 +321,7 @@ func TestSMCRBudget(t *testing.T) {
 					checkExchange(t, c, s)
 					conns = append(conns, c, s)
 				}
-				if n := short.smcr.ringBytes.Load(); n != 2*buffer {
+				if n := rings(short); n != 2*buffer {
 					t.Errorf("%d bytes of send rings count, want %d", n, 2*buffer)
 				}
 				c, s := r.connect()
@@ -377,7 +333,7 @@ func TestSMCRBudget(t *testing.T) {
 					c.Close()
 				}
 				checkGone(t, r.client, r.server)
-				smctest.Eventually(t, patience, "all send rings are given back", func() bool { return short.smcr.ringBytes.Load() == 0 })
+				smctest.Eventually(t, patience, "all send rings are given back", func() bool { return rings(short) == 0 })
 			}
 		})
 	}
@@ -453,11 +409,11 @@ func TestSMCRLinkFails(t *testing.T) {
 			c, s := r.connect()
 			checkSMCR(t, c, s)
 			checkExchange(t, c, s)
-			failing := c
-			if end == "server" {
-				failing = s
+			if end == "client" {
+				failLinks(r.client, loop1)
+			} else {
+				failLinks(r.server, loop2)
 			}
-			failing.binding.Association().(*smcrGroup).fail(rnic.ErrDown)
 			for _, x := range []*Conn{c, s} {
 				if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
 					t.Errorf("read = %v, want an error", err)

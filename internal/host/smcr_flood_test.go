@@ -17,7 +17,7 @@ import (
 func checkFlooded(t testing.TB, h *Host) {
 	t.Helper()
 	for _, e := range h.Status().Counters.Ends {
-		if e.What == endOfGroup && strings.HasPrefix(e.Reason, "protocol violation") {
+		if e.What == endOfLinkGroup && strings.HasPrefix(e.Reason, "protocol violation") {
 			t.Errorf("a link group has ended: %s", e.Reason)
 		}
 	}

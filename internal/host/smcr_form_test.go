@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/stream"
@@ -70,68 +69,6 @@ func TestSMCREyecatcher(t *testing.T) {
 	carrier.Release()
 }
 
-// TestSMCRv1Network has a device outside of the network that a connection of version 1 is in: it is not offered there.
-func TestSMCRv1Network(t *testing.T) {
-	r := newSMCRRig(t, func(c, s *Config) { c.SMCRv1, s.SMCRv1 = true, true })
-	n, err := r.client.rnics.Acquire(loop1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.Release()
-	for _, tt := range []struct {
-		net  string
-		want bool
-	}{{"127.0.0.0/8", true}, {"192.0.2.0/24", false}} {
-		w := &smcrPath{fabric: r.client.smcr, rnic: n, nets: []netip.Prefix{netip.MustParsePrefix(tt.net)}}
-		w.openV1(loop1)
-		if v1, v2 := w.ends(); (v1 != nil) != tt.want || v2 == nil {
-			t.Errorf("in %s: version 1 %v, version 2 %v", tt.net, v1, v2)
-		}
-		if w.v1 != nil {
-			w.v1.Release()
-		}
-	}
-}
-
-// TestSMCRIdleGroup lets the time of an idle link group run out: the server deletes it, the client complies, and the next connection
-// makes another.
-func TestSMCRIdleGroup(t *testing.T) {
-	r := newSMCRRig(t, nil)
-	c, s := r.connect()
-	checkSMCR(t, c, s)
-	client, server := groupsOf(r.client)[0], groupsOf(r.server)[0]
-	c.Close()
-	s.Close()
-	checkGone(t, r.client, r.server)
-	r.client.smcr.sweep(time.Now().Add(core.ServerGroupIdleTimeout)) // a client waits longer
-	if len(groupsOf(r.client)) != 1 {
-		t.Error("the client has ended the group first")
-	}
-	for _, g := range []*smcrGroup{server, client} {
-		smctest.Eventually(t, patience, "the group has ended", func() bool {
-			r.server.smcr.sweep(time.Now().Add(core.ServerGroupIdleTimeout)) // once it is known to be idle
-			select {
-			case <-g.stopped:
-				return true
-			default:
-				return false
-			}
-		})
-	}
-	checkEnd(t, r.server, endOfGroup, "idle")
-	checkEnd(t, r.client, endOfGroup, "deleted by peer: program initiated")
-	c, s = r.connect()
-	checkSMCR(t, c, s)
-	checkExchange(t, c, s)
-	for _, h := range []*Host{r.client, r.server} {
-		if n := len(groupsOf(h)); n != 1 {
-			t.Errorf("%d link groups, want a new one", n)
-		}
-	}
-	c.Close()
-	s.Close()
-}
-
 // TestSMCRShed has clients that come once and go, each with an identity of its own, as processes have: the memory that is kept for their
 // next connections is there for others.
 func TestSMCRShed(t *testing.T) {
@@ -155,7 +92,7 @@ func TestSMCRShed(t *testing.T) {
 		c.Close()
 		s.Close()
 		checkGone(t, other, r.server)
-		smctest.Eventually(t, patience, "the send ring is given back", func() bool { return r.server.smcr.ringBytes.Load() == 0 })
+		smctest.Eventually(t, patience, "the send ring is given back", func() bool { return rings(r.server) == 0 })
 	}
 	// One that needs more than what is left takes that of several.
 	l, err := r.server.Listen(t.Context(), "tcp", loop2.String()+":0", ListenOptions{ReadBuffer: 2 * buffer})
@@ -178,7 +115,10 @@ func TestSMCRShed(t *testing.T) {
 // a client's first connection, unless it is a Linux kernel, as only these have no peer ID.
 func TestSMCRBufferSize(t *testing.T) {
 	const large = 1 << 20
-	size := func(c *Conn) int { return c.binding.(*smcrBinding).rmb.rmb.Size().Bytes() }
+	size := func(c *Conn) int {
+		local, _ := c.Buffers()
+		return local
+	}
 	for version, want := range map[string][2][2]int{ // of client and server, by connection
 		"2.1": {{large, large / 2}, {large, large}},
 		"1.0": {{large / 2, large / 2}, {large / 2, large / 2}},

@@ -27,7 +27,7 @@ func (g *smcrGroup) updateTests(_ time.Time, out []core.Output) []core.Output {
 		d = core.TestLinkInterval
 	}
 	for _, c := range g.owners {
-		if c.quiet > 0 && (d < 0 || c.quiet < d) { // rule: TestSMCRKeepAlive
+		if c.quiet > 0 && (d < 0 || c.quiet < d) { // rule: TestSMCRQuiet
 			d = c.quiet
 		}
 	}

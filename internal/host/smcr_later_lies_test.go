@@ -143,7 +143,7 @@ func TestSMCRLaterServerLies(t *testing.T) {
 			if m, ok := (<-others).(llc.ConfirmRKey); !ok || m.Negative {
 				t.Errorf("the client answered %v", m)
 			}
-			if first.conn.binding.Association().(*smcrGroup).isOver() {
+			if isOver(first.conn) {
 				t.Error("the link group has ended")
 			}
 			for _, c := range []*Conn{first.conn, second.conn} {
@@ -167,7 +167,8 @@ func TestSMCRLaterServerLies(t *testing.T) {
 func TestSMCRImpostor(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	c, s := r.connect()
-	theirs := *groupsOf(r.server)[0].lg.Result.R
+	us := r.client.rnicOf(loop1).RNIC()
+	theirs := clc.ParamsR{PeerID: r.client.peerID, GID: us.GID, MAC: us.MAC, QPN: wire.QPN(groupsOf(r.client)[0].Links[0].LocalQPN)}
 	for _, tt := range []struct {
 		name   string
 		peerID wire.PeerID
@@ -236,7 +237,7 @@ func TestSMCRDeclines(t *testing.T) {
 			checkExchange(t, s, x.tcp)
 			s.Close()
 			if first != nil {
-				if first.binding.Association().(*smcrGroup).isOver() {
+				if isOver(first) {
 					t.Error("the link group has ended")
 				}
 				first.abort()

@@ -362,7 +362,7 @@ func TestSMCRGroupLies(t *testing.T) {
 				if tt.why == "" {
 					checkEnd(t, r.server, endOfConnection, "the peer uses our element")
 				}
-				checkEnd(t, r.server, endOfGroup, tt.why)
+				checkEnd(t, r.server, endOfLinkGroup, tt.why)
 			} else {
 				x.send(llc.TestLink{Header: liarForm, UserData: [16]byte{1}}.Append(nil))
 				for {
@@ -422,7 +422,7 @@ func TestSMCRLaterLies(t *testing.T) {
 			x.send(llc.TestLink{Header: liarForm}.Append(nil))
 			for m := x.next(); m.Type() != llc.TypeTestLink; m = x.next() {
 			}
-			if first.binding.Association().(*smcrGroup).isOver() {
+			if isOver(first) {
 				t.Error("the group has ended")
 			}
 			first.abort()
@@ -437,7 +437,7 @@ func TestSMCRIntruder(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	c, s := r.connect()
 	x := newSMCRLiar(t, r)
-	x.peerID, x.gid = groupsOf(r.server)[0].lg.Result.R.PeerID, wire.GIDFromAddr(loop1)
+	x.peerID, x.gid = r.client.peerID, wire.GIDFromAddr(loop1)
 	x.propose()
 	if x.accept.FirstContact {
 		t.Fatal("the server does not take it for the client")

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,7 +65,7 @@ func TestSMCRNamespaces(t *testing.T) {
 				if c.Agreed().Version != tt.version || s.Agreed().Version != tt.version {
 					t.Errorf("versions %s and %s, want %s", c.Agreed().Version, s.Agreed().Version, tt.version)
 				}
-				if tt.version != "1.0" && !s.binding.(*smcrBinding).lg.Result.Direct {
+				if tt.version != "1.0" && !groupsOf(r.server)[0].Direct {
 					t.Error("the server takes the cable for a router")
 				}
 				checkExchange(t, c, s)
@@ -129,7 +130,7 @@ func TestSMCRRoutedMTU(t *testing.T) {
 	})
 	c, s := r.connect()
 	checkSMCR(t, c, s)
-	if s.binding.(*smcrBinding).lg.Result.Direct {
+	if groupsOf(r.server)[0].Direct {
 		t.Error("the server sees no router")
 	}
 	checkTransfer(t, c, s, 1<<20)
@@ -202,7 +203,7 @@ func TestSMCRImpatient(t *testing.T) {
 	drop := func([]byte) bool { return cut.Load() }
 	r := newSMCRRig(t, func(c, s *Config) { c.RDMA.Drop, s.RDMA.Drop = drop, drop })
 	dial := func() (*Conn, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*filteredAfter)
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		return r.client.Dial(ctx, "tcp", r.l.Addr().String(), DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.local, 0))})
 	}
@@ -225,24 +226,27 @@ func TestSMCRImpatient(t *testing.T) {
 	c.Close()
 	s.Close()
 	cut.Store(false)
-	for _, h := range []*Host{r.client, r.server} { // as if the time had come
-		h.smcr.filtered.mu.Lock()
-		for peer, p := range h.smcr.filtered.list {
-			p.until = time.Now()
-			h.smcr.filtered.list[peer] = p
-		}
-		h.smcr.filtered.mu.Unlock()
+	// One that would do without is not tried before the time has come. One that would not is, and all know by it.
+	ordinary := r.l
+	if r.l, err = r.server.Listen(t.Context(), "tcp", loop2.String()+":0", ListenOptions{Require: RequireSMCR}); err != nil {
+		t.Fatal(err)
 	}
-	smctest.Eventually(t, patience, "a connection over SMC-R", func() bool {
-		c, s := r.connect()
-		defer c.Close()
-		defer s.Close()
-		checkExchange(t, c, s)
-		return c.Mode() == ModeSMCR && s.Mode() == ModeSMCR
-	})
-	if len(r.client.smcr.filtered.list) != 0 {
-		t.Errorf("still known: %v", r.client.smcr.filtered.list)
+	defer r.l.Close()
+	if c, err = r.dial(DialOptions{Require: RequireSMCR}); err != nil {
+		t.Fatal(err)
 	}
+	s = mustAccept(t, r.l)
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
+	checkGone(t, r.client, r.server)
+	r.l.Close()
+	r.l = ordinary
+	c, s = r.connect()
+	checkSMCR(t, c, s)
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
 }
 
 // TestSMCRFiltered has a network that lets nothing through but TCP, or not in one direction: connections use TCP, and have
@@ -285,11 +289,8 @@ func TestSMCRFiltered(t *testing.T) {
 				checkExchange(t, c, s)
 				c.Close()
 				s.Close()
-				for _, h := range []*Host{r.client, r.server} {
-					if !h.smcr.filtered.is(loop1, time.Now()) && !h.smcr.filtered.is(loop2, time.Now()) {
-						t.Error("a host has forgotten it")
-					}
-				}
+				checkFiltered(t, r.client, loop1, r.server, loop2)
+				checkFiltered(t, r.server, loop2, r.client, loop1)
 				if _, err := r.dial(DialOptions{Require: RequireSMCR}); err == nil { // it is tried
 					t.Error("a connection over SMC-R")
 				}
@@ -303,18 +304,36 @@ func TestSMCRFiltered(t *testing.T) {
 	wg.Wait()
 }
 
+// checkFiltered makes sure that a server knows by itself that RDMA does not get through between it and a client.
+func checkFiltered(t testing.TB, client *Host, from netip.Addr, server *Host, at netip.Addr) {
+	t.Helper()
+	l := mustListen(t, server, at.String()+":0")
+	c, err := client.Dial(boundedContext(t), "tcp", l.Addr().String(), DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mustAccept(t, l)
+	if s.Reason().Code != clc.DiagFiltered || s.byPeer {
+		t.Errorf("the host at %v has forgotten it: reason %v, by the peer %t", at, s.Reason(), s.byPeer)
+	}
+	c.Close()
+	s.Close()
+	l.Close()
+}
+
 // TestSMCRDeviceDown takes the interface and the address of a device away.
 func TestSMCRDeviceDown(t *testing.T) {
 	smctest.CheckLeaks(t)
 	cables := smctest.NewCables(t, 2)
 	// TCP over the first cable, RDMA over the second one.
+	log := new(record)
 	r := newCableRig(t, cables, false, func(c, s *Config) {
+		c.Logger = log.logger()
 		c.SMCRDevices, s.SMCRDevices = []string{cables.Addr[1][0].String()}, []string{cables.Addr[1][1].String()}
 	})
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	g := c.binding.Association().(*smcrGroup)
 	cables.IP(0, "link set cable1 down")
 	for _, x := range []*Conn{c, s} {
 		if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
@@ -322,10 +341,7 @@ func TestSMCRDeviceDown(t *testing.T) {
 		}
 		x.Close()
 	}
-	<-g.stopped
-	if why := g.ctl.Failure().String(); !strings.Contains(why, rdma.EventInterfaceDown.String()) {
-		t.Errorf("the group ended for %q", why)
-	}
+	log.awaitEnd(t, rdma.EventInterfaceDown.String())
 	c, s = r.connect()
 	if c.Mode() != ModeTCP || c.Reason().Tag != "RNIC_DOWN" {
 		t.Errorf("with the interface down: mode %v, reason %v", c.Mode(), c.Reason())
@@ -344,37 +360,34 @@ func TestSMCRDeviceDown(t *testing.T) {
 	})
 }
 
-// TestSMCRFlap takes the interface and the address of a device away and gives them back: connections go on.
-func TestSMCRFlap(t *testing.T) {
-	smctest.CheckLeaks(t)
-	cables := smctest.NewCables(t, 1)
-	r := newCableRig(t, cables, false, nil)
-	for _, h := range []*Host{r.client, r.server} {
-		h.smcr.rnicPatience = func(func()) {} // however slow the machine
+// nobodys is what the kernel of a peer whose process has ended tells.
+const nobodys = "nobody has its UDP port any more"
+
+// awaitEnd waits until a link group has ended for one of the reasons. What was logged before is forgotten.
+func (r *record) awaitEnd(t testing.TB, reasons ...string) {
+	t.Helper()
+	var line string
+	smctest.Eventually(t, patience, "a link group has ended", func() bool {
+		for l := range strings.Lines(r.String()) {
+			if strings.Contains(l, "link group ended") {
+				line = l
+			}
+		}
+		return line != ""
+	})
+	if !slices.ContainsFunc(reasons, func(s string) bool { return strings.Contains(line, s) }) {
+		t.Errorf("the log says %q, want one of %q", line, reasons)
 	}
-	c, s := r.connect()
-	defer c.Close()
-	defer s.Close()
-	checkSMCR(t, c, s)
-	n := c.binding.Association().(*smcrGroup).rnic
-	addr := cables.Addr[0][0].String() + "/24 dev cable0"
-	for _, tt := range []struct{ down, up string }{
-		{"link set cable0 down", "link set cable0 up"},
-		{"addr del " + addr, "addr add " + addr},
-	} {
-		cables.IP(0, tt.down)
-		smctest.Eventually(t, patience, tt.down, n.IsDown)
-		cables.IP(0, tt.up)
-		smctest.Eventually(t, patience, tt.up, func() bool { return !n.IsDown() })
-		checkExchange(t, c, s)
-		checkExchange(t, s, c)
-	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.text.Reset()
 }
 
 // TestSMCRKilled kills the process at the other end.
 func TestSMCRKilled(t *testing.T) {
 	smctest.CheckLeaks(t)
-	cfg := Config{UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8"}, RDMA: rdma.Config{Port: smctest.FreePort(t, loop1, loop2)}}
+	log := new(record)
+	cfg := Config{UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8"}, RDMA: rdma.Config{Port: smctest.FreePort(t, loop1, loop2)}, Logger: log.logger()}
 	h := newTestHost(t, cfg)
 	for range 2 { // the next one is another instance
 		child := smctest.Start(t, "host-smcr", t.TempDir(), netip.AddrPortFrom(loop2, cfg.RDMA.Port).String(), loop2.String())
@@ -393,7 +406,6 @@ func TestSMCRKilled(t *testing.T) {
 			}
 			conns = append(conns, c)
 		}
-		g := conns[0].binding.Association().(*smcrGroup)
 		child.Kill()
 		for _, c := range conns {
 			if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {
@@ -404,10 +416,7 @@ func TestSMCRKilled(t *testing.T) {
 		checkGone(t, h)
 		// The end of the TCP connection makes us ask the peer, and its kernel: the link itself would notice when it has
 		// something to send.
-		<-g.stopped
-		if why := g.ctl.Failure(); why.Kind != core.EndSilent && !errors.Is(why.Err, errPeerGone) {
-			t.Errorf("the group ended for %v", why)
-		}
+		log.awaitEnd(t, core.EndSilent.String(), nobodys)
 	}
 }
 

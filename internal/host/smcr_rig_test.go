@@ -6,6 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,6 +30,8 @@ type fabricRig struct {
 	version        clc.Version   // the only one that the fabrics speak
 	addrs          [2]netip.Addr // of TCP connections, the client's and the server's
 	steps          chan func()   // steps of links, which goroutines of link groups tell
+	cables         *smctest.Cables
+	see            func(m clc.Message) // is told of each CLC message; nil: nobody is
 }
 
 // fabricPatience bounds every wait of the rig. It only passes when a test fails.
@@ -66,7 +70,7 @@ func newFabricCables(t testing.TB, count int, version clc.Version) *fabricRig {
 	t.Helper()
 	smctest.CheckLeaks(t)
 	cables := smctest.NewCables(t, count)
-	r := &fabricRig{t: t, version: version, addrs: cables.Addr[0], steps: make(chan func(), 64)}
+	r := &fabricRig{t: t, version: version, addrs: cables.Addr[0], steps: make(chan func(), 64), cables: cables}
 	newFabric := func(end int) *smcrFabric {
 		return r.newFabric(byte(1+end), rnic.Config{
 			Links: count, Allowed: []netip.Prefix{netip.MustParsePrefix("10.99.0.0/16")}, Namespace: func(f func()) { cables.Visit(end, f) },
@@ -83,7 +87,7 @@ func (r *fabricRig) newFabric(number byte, cfg rnic.Config) *smcrFabric {
 	f := newSMCRFabric(smcrConfig{
 		RNICs: rnic.New(cfg), PeerID: wire.PeerID{0, number, 2}, HaveUEID: r.version == clc.V2, V1: r.version == clc.V1,
 		MaxConns: 255, MaxLinks: cfg.Links, ReadBuffer: 1 << 17, MemoryBudget: 1 << 30, Spread: SpreadConnections,
-		Namespace: cfg.Namespace, Logger: cfg.Logger, NewID: func() wire.LinkID { return wire.LinkID(ids.Add(1)) }, Owner: noOwner{},
+		Namespace: cfg.Namespace, Logger: cfg.Logger, NewID: func() wire.LinkID { return wire.LinkID(ids.Add(1)) }, Owner: new(endsOwner),
 	})
 	r.t.Cleanup(func() { f.close(true) })
 	return f
@@ -107,19 +111,37 @@ func (r *fabricRig) upLinks(of *fabricEnd, want int) (g *smcrGroup, links []*smc
 	return g, links
 }
 
-// noOwner has no connections.
-type noOwner struct{}
+// An endsOwner has no connections, and keeps the reasons for which groups and links have ended.
+type endsOwner struct {
+	mu   sync.Mutex
+	ends []string
+}
 
-func (noOwner) GroupMade(transport.Association) {}
+func (*endsOwner) GroupMade(transport.Association) {}
 
-func (noOwner) GroupEnded(_ transport.Association, tell func(int)) func() {
+func (*endsOwner) GroupEnded(_ transport.Association, tell func(int)) func() {
 	tell(0)
 	return func() {}
 }
 
-func (noOwner) Ended(string, string) {}
+func (o *endsOwner) Ended(what, reason string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ends = append(o.ends, what+": "+reason)
+}
 
-func (noOwner) TraceLLC(*core.LinkGroup, netip.Addr, netip.Addr, []byte, bool) {}
+func (*endsOwner) TraceLLC(*core.LinkGroup, netip.Addr, netip.Addr, []byte, bool) {}
+
+// checkOneEnd makes sure that a fabric has told its owner of one end.
+func checkOneEnd(t testing.TB, f *smcrFabric, want string) {
+	t.Helper()
+	o := f.cfg.Owner.(*endsOwner)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.ends) != 1 || !strings.HasPrefix(o.ends[0], want) {
+		t.Errorf("ends are told for %q, want one for %q", o.ends, want)
+	}
+}
 
 // A fabricEnd is one end of a connection without TCP.
 type fabricEnd struct {
@@ -213,6 +235,9 @@ func (e *fabricEnd) do(out []core.Output) {
 func (e *fabricEnd) take(b []byte) {
 	e.r.t.Helper()
 	m, err := clc.Parse(b)
+	if e.r.see != nil {
+		e.r.see(m)
+	}
 	if p, ok := m.(clc.Proposal); ok {
 		e.path.Examine(&p, &e.handshake, true)
 	}
@@ -251,4 +276,41 @@ func exchange(t testing.TB, c, s *fabricEnd) {
 			t.Fatalf("%q has arrived, %v; want %q", got, err, sent)
 		}
 	}
+}
+
+// transfer moves size bytes from each end to the other, both ways at once.
+func transfer(t testing.TB, c, s *fabricEnd, size int) {
+	t.Helper()
+	var all sync.WaitGroup
+	for _, ends := range [][2]*fabricEnd{{c, s}, {s, c}} {
+		from, to := ends[0].data.Load(), ends[1].data.Load()
+		all.Go(func() {
+			buf := make([]byte, 100<<10)
+			for at := 0; at < size; at += len(buf) {
+				buf = buf[:min(len(buf), size-at)]
+				smctest.Pattern(buf, uint64(at))
+				if _, err := from.Write(buf); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+		all.Go(func() {
+			if err := to.SetReadDeadline(time.Now().Add(fabricPatience)); err != nil {
+				t.Error(err)
+			}
+			buf := make([]byte, 64<<10)
+			for at := 0; at < size; {
+				n, err := to.Read(buf[:min(len(buf), size-at)])
+				if err == nil {
+					err = smctest.CheckPattern(buf[:n], uint64(at))
+				}
+				if at += n; err != nil {
+					t.Errorf("after %d bytes: %v", at, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }

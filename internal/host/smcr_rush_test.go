@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -168,7 +167,7 @@ func TestSMCRTurnEnds(t *testing.T) {
 	if x.accept.FirstContact {
 		t.Fatal("another first contact")
 	}
-	s.binding.Association().(*smcrGroup).finish(core.EndOperator)
+	failLinks(r.server, loop2)
 	if n, err := x.tcp.Read(make([]byte, 1)); n != 0 || err == nil || isTimeout(err) {
 		t.Errorf("read %d bytes, %v; want the end", n, err)
 	}

@@ -49,11 +49,11 @@ func TestSMCRSilence(t *testing.T) {
 				x.t.Errorf("the server said %v, want DELETE LINK of the second link", m)
 			}
 		}},
-		{"no acknowledgement of CONFIRM LINK", endOfGroup, "fell back", func(x *smcrLiar) {
+		{"no acknowledgement of CONFIRM LINK", endOfLinkGroup, "fell back", func(x *smcrLiar) {
 			x.propose()
 			x.confirmGID(func(*clc.ParamsR) {}) // its queue pair takes nothing
 		}},
-		{"no reply to TEST LINK", endOfGroup, "peer silent", func(x *smcrLiar) {
+		{"no reply to TEST LINK", endOfLinkGroup, "peer silent", func(x *smcrLiar) {
 			s := x.connect()
 			x.tcp.CloseWrite() // as of a process that was killed
 			if m, ok := x.next().(llc.TestLink); !ok || m.Reply {
@@ -61,7 +61,7 @@ func TestSMCRSilence(t *testing.T) {
 			}
 			s.Close()
 		}},
-		{"no reply to CONFIRM RKEY", endOfGroup, "peer silent", func(x *smcrLiar) {
+		{"no reply to CONFIRM RKEY", endOfLinkGroup, "peer silent", func(x *smcrLiar) {
 			s := x.connect()
 			x.declined(clc.DiagBufferRegistration)
 			s.Close()
@@ -79,7 +79,7 @@ func TestSMCRSilence(t *testing.T) {
 					if n < 2 {
 						x.t.Errorf("the server has asked %d times", n)
 					}
-					if s.binding.Association().(*smcrGroup).isOver() {
+					if isOver(s) {
 						x.t.Error("the link group has ended")
 					}
 					s.Close()
@@ -94,14 +94,6 @@ func TestSMCRSilence(t *testing.T) {
 					}
 				}
 			}
-		}},
-		{"no reply to DELETE LINK", endOfGroup, "operator", func(x *smcrLiar) {
-			s := x.connect()
-			s.binding.Association().(*smcrGroup).finish(core.EndOperator)
-			if m, ok := x.next().(llc.DeleteLink); !ok || !m.All {
-				x.t.Errorf("the server said %v, want DELETE LINK all", m)
-			}
-			s.Close()
 		}},
 	} {
 		all.Go(func() {

@@ -32,12 +32,9 @@ func TestSMCRSpread(t *testing.T) {
 				checkSMCR(t, pairs[i][0])
 			}
 			spread := func(h *Host) []int {
-				g := groupsOf(h)[0]
-				g.mu.Lock()
-				defer g.mu.Unlock()
 				var on []int
-				for _, l := range g.links {
-					on = append(on, g.connsOn(l))
+				for _, l := range groupsOf(h)[0].Links {
+					on = append(on, l.Conns)
 				}
 				slices.Sort(on)
 				return on

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"errors"
 	"io"
 	"math/rand/v2"
 	"sync"
@@ -64,12 +63,12 @@ func TestSMCRStress(t *testing.T) {
 				return
 			case <-time.After(rand.N(40 * time.Millisecond)):
 			}
-			h := r.client
+			h, addr := r.client, loop1
 			if rand.N(2) == 0 {
-				h = r.server
+				h, addr = r.server, loop2
 			}
-			for _, g := range groupsOf(h) {
-				g.fail(errors.New("test"))
+			if h.rnicOf(addr) != nil {
+				failLinks(h, addr)
 			}
 		}
 	})

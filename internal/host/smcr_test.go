@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"net"
 	"net/netip"
 	"slices"
@@ -9,8 +8,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/transport"
+	"github.com/gosmc/smc/wire"
+)
+
+var (
+	loop1 = netip.MustParseAddr("127.0.0.1")
+	loop2 = netip.MustParseAddr("127.0.0.2")
+	loop3 = netip.MustParseAddr("127.0.0.3")
 )
 
 // An smcrRig is two hosts with an RNIC each, who know of nothing but SMC-R between them.
@@ -80,11 +88,11 @@ func TestSMCR(t *testing.T) {
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	for _, x := range []*Conn{c, s} {
+	for i, x := range []*Conn{c, s} {
 		if got := keepAliveOf(t, x); got != 15 {
 			t.Errorf("TCP's keepalive after %d s, want 15, as package net has it", got)
 		}
-		n := x.binding.Association().(*smcrGroup).rnic
+		n := []*Host{r.client, r.server}[i].rnicOf([]netip.Addr{loop1, loop2}[i])
 		if users := n.Users(); users != 2 { // the group and its link
 			t.Errorf("the device has %d users beside the link group, want none", users-2)
 		}
@@ -92,34 +100,28 @@ func TestSMCR(t *testing.T) {
 	c.Close()
 	s.Close()
 	checkGone(t, r.client, r.server)
-	// What a connection has left is nothing for the next one to see.
 	for _, h := range []*Host{r.client, r.server} {
-		g := groupsOf(h)[0]
-		smctest.Eventually(t, patience, "an RMB is free", func() bool {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			free := 0
-			for _, list := range g.rmbs.free {
-				for _, m := range list {
-					free++
-					if i := bytes.IndexFunc(m.rmb.Bytes(), func(r rune) bool { return r != 0 }); i >= 0 {
-						t.Errorf("byte %d of a free RMB is not zero", i)
-					}
-				}
-			}
-			return free == 1
-		})
+		smctest.Eventually(t, patience, "an RMB is free", func() bool { return groupsOf(h)[0].IdleRMBs == 1 })
 	}
 }
 
-// groupsOf returns the link groups of a host that connections may join.
-func groupsOf(h *Host) (list []*smcrGroup) {
-	h.smcr.mu.Lock()
-	defer h.smcr.mu.Unlock()
-	for _, g := range h.smcr.running {
-		list = append(list, g)
+// groupsOf returns the link groups of SMC-R of a host that connections may join.
+func groupsOf(h *Host) []control.StatusGroup { return h.smcr.status(nil) }
+
+// isOver reports whether the link group of a connection has ended for its connections.
+func isOver(c *Conn) bool {
+	select {
+	case <-c.binding.Association().Done():
+		return true
+	default:
+		return false
 	}
-	return list
+}
+
+// failLinks has the links of a host on one address fail, as when the interface there takes no packets of their size any more. The peer is not
+// told.
+func failLinks(h *Host, addr netip.Addr) {
+	h.rnicOf(addr).HandleEvent(&rdma.Event{Kind: rdma.EventMTUChanged, MTU: wire.MTU256})
 }
 
 // burst makes many connections at once, in one link group. It reports false if a machine that was busy with other things had no time
@@ -152,6 +154,7 @@ func TestSMCRGroup(t *testing.T) {
 			t.Fatalf("%d of %d dials got SMC-R, in %d link groups, in the last of %d attempts", len(conns), count, len(groupsOf(r.server)), attempts)
 		}
 	}
+	was := [2]transport.Association{conns[0].binding.Association(), accepted[0].binding.Association()}
 	for i, c := range conns {
 		if _, err := c.Write([]byte{byte(i)}); err != nil {
 			t.Error(err)
@@ -179,7 +182,7 @@ func TestSMCRGroup(t *testing.T) {
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != 1 || len(b) != 1 || a[0] != c.binding.Association() || b[0] != s.binding.Association() {
+	if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != 1 || len(b) != 1 || was[0] != c.binding.Association() || was[1] != s.binding.Association() {
 		t.Errorf("%d and %d link groups, want the one there was", len(a), len(b))
 	}
 	c.Close()

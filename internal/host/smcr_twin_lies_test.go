@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
@@ -67,7 +66,6 @@ func TestSMCRAddLinkAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	add := llc.AddLink{Header: liarForm, GID: wire.GIDFromAddr(loop5), QPN: second.QPN(), Link: 2, MTU: second.MTU(), PSN: second.PSN()}
-	g := groupsOf(r.client)[0]
 	resume := r.client.rnics.Hold() // neither device is there before both are wanted
 	x.send(add.Append(nil))
 	x.send(add.Append(nil))
@@ -80,14 +78,6 @@ func TestSMCRAddLinkAgain(t *testing.T) {
 	answer, ok := x.next().(llc.AddLink)
 	if !ok || answer.Rejected {
 		t.Fatalf("the client answered %v", answer)
-	}
-	g.openers.Wait()
-	g.mu.Lock()
-	links := len(g.links)
-	qpn := g.linkOf(2).net.QPN()
-	g.mu.Unlock()
-	if links != 2 || qpn != answer.QPN {
-		t.Errorf("the client has %d links, and queue pair %d for the one that it has told to be %d", links, qpn, answer.QPN)
 	}
 	if err = second.ReadyToReceive(link.Peer{GID: answer.GID, QPN: answer.QPN, PSN: answer.PSN, MTU: answer.MTU}); err == nil {
 		err = second.ReadyToSend()
@@ -110,10 +100,11 @@ func TestSMCRAddLinkAgain(t *testing.T) {
 	}
 	checkSMCR(t, first.conn)
 	smctest.Eventually(t, patience, "the second link is up", func() bool {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		return g.ctl.Redundancy() == core.RedundancySymmetric
+		return groupsOf(r.client)[0].Type == "SYMMETRIC"
 	})
+	if links := groupsOf(r.client)[0].Links; len(links) != 2 || wire.QPN(links[1].LocalQPN) != answer.QPN {
+		t.Errorf("the client has the links %+v, and has told queue pair %d of the second", links, answer.QPN)
+	}
 	first.conn.abort()
 	first.conn.Close()
 	x.link.Fail(nil)

@@ -99,15 +99,12 @@ func TestSMCRv1LinkLocal(t *testing.T) {
 		check := func() {
 			t.Helper()
 			for end, h := range []*Host{r.client, r.server} {
-				g := groupsOf(h)[0]
-				g.mu.Lock()
-				for _, l := range g.links {
-					addr, peer := l.rnic.Addr(), l.net.Device().GID()
-					if addr != local[0][end] && addr != local[1][end] || peer.Addr() != addr.WithZone("") {
-						t.Errorf("end %d: link %d is on %v, want one of %v", end, l.num, addr, local)
+				for _, l := range groupsOf(h)[0].Links {
+					addr := netip.MustParseAddr(l.Device)
+					if addr != local[0][end] && addr != local[1][end] || l.LocalGID != wire.GIDFromAddr(addr.WithZone("")).String() {
+						t.Errorf("end %d: link %d is on %v with GID %s, want one of %v", end, l.Number, addr, l.LocalGID, local)
 					}
 				}
-				g.mu.Unlock()
 			}
 		}
 		check()
@@ -540,18 +537,11 @@ func TestSMCRv1Linux(t *testing.T) {
 			if !tt.client {
 				h = r.client
 			}
-			g := groupsOf(h)[0]
-			smctest.Eventually(t, patience, "the second link is up", func() bool {
-				g.mu.Lock()
-				defer g.mu.Unlock()
-				return g.ctl.Redundancy().String() == "symmetric"
-			})
+			smctest.Eventually(t, patience, "the second link is up", func() bool { return groupsOf(h)[0].Type == "SYMMETRIC" })
 			k.exchange(ours, func() { cables.IP(tt.end, fmt.Sprintf("link set cable%d down", tt.cable)) })
-			g.mu.Lock()
-			if g.failovers == 0 || !k.failedOver.Load() {
-				t.Errorf("we have lost %d links, the kernel one: %v", g.failovers, k.failedOver.Load())
+			if n := groupsOf(h)[0].Failovers; n == 0 || !k.failedOver.Load() {
+				t.Errorf("we have lost %d links, the kernel one: %v", n, k.failedOver.Load())
 			}
-			g.mu.Unlock()
 			closed := make(chan bool)
 			go func() { ours.Close(); close(closed) }()
 			k.close()

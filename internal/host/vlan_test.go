@@ -48,24 +48,3 @@ func TestSMCRVLAN(t *testing.T) {
 		})
 	}
 }
-
-// TestSMCRVLANDevice has a device that is not on the interface of the TCP connection: in version 1 it is used in the same VLAN only.
-func TestSMCRVLANDevice(t *testing.T) {
-	r := newSMCRRig(t, func(c, _ *Config) { c.SMCRv1 = true })
-	n, err := r.client.rnics.Acquire(loop1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.Release()
-	for _, vlan := range []uint16{5, 6} {
-		r.onVLANs(func(netip.Addr) uint16 { return vlan })
-		w := &smcrPath{fabric: r.client.smcr, local: loop2, nets: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, vlan: 5, rnic: n}
-		w.openV1(loop1)
-		if v1, v2 := w.ends(); v2 == nil || (v1 != nil) != (vlan == w.vlan) {
-			t.Errorf("from VLAN %d to VLAN %d there are %v and %v", w.vlan, vlan, v1, v2)
-		}
-		if w.v1 != nil {
-			w.v1.Release()
-		}
-	}
-}
