@@ -34,17 +34,18 @@ var mayImport = map[string][]string{
 	"internal/ism":       {"wire", "internal/rundir", "internal/user"}, // not core: a fabric is useful without SMC
 	"internal/udp":       {},                                           // sockets; of no protocol
 	"internal/rdma":      {"wire", "wire/roce", "internal/udp"},
-	"internal/link":      {"wire/...", "internal/rdma", "internal/stream"},                                                                                                    // not core: what LLC messages say is for their owner
-	"internal/stream":    {"wire/cdc"},                                                                                                                                        // not core, not a fabric: it is given memory and functions
-	"internal/control":   {"wire/...", "internal/rundir"},                                                                                                                     // not host: it shows what a snapshot has
-	"internal/late":      {},                                                                                                                                                  // contexts
-	"internal/user":      {},                                                                                                                                                  // numbers of users
-	"internal/rnic":      {"wire", "wire/clc", "wire/llc", "wire/roce", "internal/core", "internal/control", "internal/port", "internal/rdma"},                                // not host, not link: it opens devices, and tells interfaces of its own
-	"internal/tcpwatch":  {},                                                                                                                                                  // idle TCP sockets
-	"internal/transport": {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/stream", "internal/tcpwatch", "internal/control"},                                       // interfaces: no fabric, and no host
-	"internal/smcd":      {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/control", "internal/ism", "internal/stream", "internal/tcpwatch", "internal/transport"}, // not host: connections on a device that it is given
-	"internal/cgroup":    {},                                                                                                                                                  // files of the kernel
-	"internal/attempts":  {"wire/clc"},                                                                                                                                        // of one dial, beside TCP
+	"internal/link":      {"wire/...", "internal/rdma", "internal/stream"},                                                                                                                                                                    // not core: what LLC messages say is for their owner
+	"internal/stream":    {"wire/cdc"},                                                                                                                                                                                                        // not core, not a fabric: it is given memory and functions
+	"internal/control":   {"wire/...", "internal/rundir"},                                                                                                                                                                                     // not host: it shows what a snapshot has
+	"internal/late":      {},                                                                                                                                                                                                                  // contexts
+	"internal/user":      {},                                                                                                                                                                                                                  // numbers of users
+	"internal/rnic":      {"wire", "wire/clc", "wire/llc", "wire/roce", "internal/core", "internal/control", "internal/port", "internal/rdma"},                                                                                                // not host, not link: it opens devices, and tells interfaces of its own
+	"internal/tcpwatch":  {},                                                                                                                                                                                                                  // idle TCP sockets
+	"internal/transport": {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/stream", "internal/tcpwatch", "internal/control"},                                                                                                       // interfaces: no fabric, and no host
+	"internal/smcd":      {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/control", "internal/ism", "internal/stream", "internal/tcpwatch", "internal/transport"},                                                                 // not host: connections on a device that it is given
+	"internal/smcr":      {"wire", "wire/cdc", "wire/clc", "wire/llc", "internal/core", "internal/control", "internal/link", "internal/port", "internal/rdma", "internal/rnic", "internal/stream", "internal/tcpwatch", "internal/transport"}, // not host: connections over RNICs that it is given
+	"internal/cgroup":    {},                                                                                                                                                                                                                  // files of the kernel
+	"internal/attempts":  {"wire/clc"},                                                                                                                                                                                                        // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. A device only in tests.
 	"internal/agent":  {"wire", "wire/roce", "bpf", "internal/port", "internal/rdma"},
 	"internal/rundir": {"internal/user"},                            // files and directories
@@ -54,7 +55,7 @@ var mayImport = map[string][]string{
 	"bpf":             {"wire/clc", "internal/option"},              // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
-	"internal/host":       {"wire/...", "bpf" /* in tests, a port that is shared */, "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/link", "internal/port", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/cgroup", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd"},
+	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/cgroup", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
 	".":                   {"wire/...", "internal/config", "internal/host", "internal/plain"},
 	"internal/plain":      {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
@@ -90,7 +91,10 @@ var mayImport = map[string][]string{
 }
 
 // mayImportInTests has what packages import in tests besides.
-var mayImportInTests = map[string][]string{"internal/run": {"preload"}}
+var mayImportInTests = map[string][]string{
+	"internal/run":  {"preload"},
+	"internal/host": {"internal/link" /* of a peer that lies */, "bpf" /* of a port that is shared */},
+}
 
 // testOnly packages are imported by tests and by nothing else.
 var testOnly = []string{"internal/smctest", "internal/dissect/dissecttest"}
@@ -281,6 +285,10 @@ func TestCheckImport(t *testing.T) {
 		{"internal/dissect", modulePath + "/internal/dissect/render", false, false},
 		{"internal/dissect/render", modulePath + "/internal/dissect/dissecttest", false, false},
 		{"internal/host", modulePath + "/internal/capture", false, false},
+		{"internal/host", modulePath + "/internal/link", false, false},
+		{"internal/host", modulePath + "/internal/link", true, true},
+		{"internal/host", modulePath + "/internal/smcr", false, true},
+		{"internal/smcr", modulePath + "/internal/host", true, false},
 		{"cmd/gosmc", modulePath + "/internal/dissect", false, true},
 		{"cmd/gosmc", modulePath, false, true},
 		{"cmd/gosmc", modulePath + "/internal/core", false, false},

@@ -9,6 +9,7 @@ import (
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rundir"
+	"github.com/gosmc/smc/internal/smcr"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/llc"
@@ -31,7 +32,7 @@ type Config struct {
 	SMCRDevices   []string          // addresses and prefixes that devices may have; empty: that of the TCP connection, and others on its LAN for further links
 	SMCRLinks     int               // symmetric links of a link group, at most: 1 to 8; 0: 2. More than 2 in version 1 only
 	PNET          map[string]string // PNETIDs by the name of the interface; nil: those of the configuration file
-	SMCRSpread    string            // what links are to have the same of: SpreadConnections, the default, or SpreadBytes
+	SMCRSpread    string            // what links are to have the same of: smcr.SpreadConnections, the default, or smcr.SpreadBytes
 	SMCRKeepAlive time.Duration     // how long a link may be silent before the peer is asked; 0: core.TestLinkInterval, negative: for ever
 	SMCRv1        bool              // offer and accept version 1 of SMC-R, over RoCEv2
 	Logger        *slog.Logger
@@ -93,10 +94,10 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	switch c.SMCRSpread {
 	case "":
-		c.SMCRSpread = SpreadConnections
-	case SpreadConnections, SpreadBytes:
+		c.SMCRSpread = smcr.SpreadConnections
+	case smcr.SpreadConnections, smcr.SpreadBytes:
 	default:
-		return c, fmt.Errorf("SMCRSpread: %q is neither %q nor %q", c.SMCRSpread, SpreadConnections, SpreadBytes)
+		return c, fmt.Errorf("SMCRSpread: %q is neither %q nor %q", c.SMCRSpread, smcr.SpreadConnections, smcr.SpreadBytes)
 	}
 	if c.Option == nil {
 		c.Option = agentOption{}

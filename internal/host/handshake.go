@@ -96,13 +96,13 @@ func (h *Host) acceptSMCR(ctx context.Context, c *Conn, buffer int, require Requ
 }
 
 func (h *Host) shakeSMCR(ctx context.Context, role core.Role, c *Conn, buffer int, require Requirement) error {
-	w := h.smcr.newPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
+	w := h.smcr.NewPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
 	defer w.Close()
 	switch {
 	case role == core.RoleServer && h.refusesServer(c.local): // rule: TestPolicySMCR
-		w.why = clc.DiagNotAllowed // it has begun with CLC, which needs an answer
+		w.Refuse(clc.DiagNotAllowed) // it has begun with CLC, which needs an answer
 	case !require.met(ModeSMCR):
-		w.why = clc.DiagPolicy // it awaits our word, and would be reset if it got SMC-R
+		w.Refuse(clc.DiagPolicy) // it awaits our word, and would be reset if it got SMC-R
 	}
 	return h.shakeOn(ctx, role, c, []transport.Path{w}, buffer, require)
 }

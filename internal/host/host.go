@@ -16,6 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smcd"
+	"github.com/gosmc/smc/internal/smcr"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
@@ -39,7 +40,7 @@ type Host struct {
 	counters counters
 	sweeper  sweeper
 	rnics    *rnic.Set
-	smcr     *smcrFabric
+	smcr     *smcr.Fabric
 	smcd     *smcd.Groups
 	groupIDs atomic.Uint32 // of link groups so far
 
@@ -123,9 +124,9 @@ func New(cfg Config) (*Host, error) {
 	h.rnics = rnic.New(rnic.Config{
 		Dir: cfg.Dir, Allowed: devices, PNET: cfg.PNET, Links: cfg.SMCRLinks, RDMA: cfg.RDMA, NoSpin: cfg.Spin == 0,
 		Namespace: cfg.Namespace, Logger: cfg.Logger,
-		Diagnose: func(err error) string { return clc.Lookup(rnicReason(err), clc.OSUnspecified).Sentence },
+		Diagnose: func(err error) string { return clc.Lookup(smcr.Reason(err), clc.OSUnspecified).Sentence },
 	})
-	h.smcr = newSMCRFabric(smcrConfig{
+	h.smcr = smcr.New(smcr.Config{
 		RNICs: h.rnics, PeerID: h.peerID, HaveUEID: len(ueids) > 0, V1: cfg.SMCRv1,
 		MaxConns: maxConnsPerGroup, MaxLinks: cfg.SMCRLinks, ReadBuffer: cfg.ReadBuffer, MemoryBudget: cfg.MemoryBudget,
 		KeepAlive: cfg.SMCRKeepAlive, Spread: cfg.SMCRSpread,
@@ -312,7 +313,7 @@ func (h *Host) release() {
 	}
 	h.sweeper.stop()
 	h.meeting.Close()
-	h.smcr.close(true)
+	h.smcr.Close(true)
 	h.releaseMu.Lock()
 	defer h.releaseMu.Unlock()
 	h.fabricMu.Lock()

@@ -82,7 +82,7 @@ func (h *Host) lingered(holds uint64) bool {
 	if f != nil {
 		f.close()
 	}
-	h.smcr.close(false)
+	h.smcr.Close(false)
 	h.meeting.Release()
 	return true
 }

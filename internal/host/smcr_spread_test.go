@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/smcr"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -17,8 +18,8 @@ func TestSMCRSpread(t *testing.T) {
 		want   []int // connections on the links in the end, the fewest first
 	}{
 		{"", []int{3, 3}},
-		{SpreadConnections, []int{3, 3}},
-		{SpreadBytes, []int{1, 5}},
+		{smcr.SpreadConnections, []int{3, 3}},
+		{smcr.SpreadBytes, []int{1, 5}},
 	} {
 		t.Run(tt.spread, func(t *testing.T) {
 			r, cables := newTwinRig(t, func(c, s *Config) { c.SMCRSpread, s.SMCRSpread = tt.spread, tt.spread })

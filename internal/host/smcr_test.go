@@ -106,7 +106,7 @@ func TestSMCR(t *testing.T) {
 }
 
 // groupsOf returns the link groups of SMC-R of a host that connections may join.
-func groupsOf(h *Host) []control.StatusGroup { return h.smcr.status(nil) }
+func groupsOf(h *Host) []control.StatusGroup { return h.smcr.Status(nil) }
 
 // isOver reports whether the link group of a connection has ended for its connections.
 func isOver(c *Conn) bool {

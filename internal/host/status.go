@@ -32,7 +32,7 @@ func (v *controlView) SampleCursors(list []control.TraceEvent) ([]control.TraceE
 func (v *controlView) Status() control.Status { return (*Host)(v).Status() }
 
 // DeleteLink implements [control.LinkDeleter].
-func (v *controlView) DeleteLink(group uint32, num uint8) error { return v.smcr.deleteLink(group, num) }
+func (v *controlView) DeleteLink(group uint32, num uint8) error { return v.smcr.DeleteLink(group, num) }
 
 // Status returns a snapshot of the host.
 func (h *Host) Status() control.Status {
@@ -72,7 +72,7 @@ func (h *Host) Status() control.Status {
 	s.Limits = []control.StatusLimit{
 		{Name: "memory", Limit: h.cfg.MemoryBudget, Used: device.Bytes, Unit: "bytes"},
 		{Name: "memory of peers", Limit: h.cfg.MemoryBudget, Used: device.MappedBytes, Unit: "bytes"},
-		{Name: "memory of SMC-R", Limit: h.cfg.MemoryBudget, Used: h.smcr.memory(), Unit: "bytes"},
+		{Name: "memory of SMC-R", Limit: h.cfg.MemoryBudget, Used: h.smcr.Memory(), Unit: "bytes"},
 		{Name: "read buffer", Limit: int64(h.cfg.ReadBuffer), Used: -1, Unit: "bytes"},
 		{Name: "peers", Limit: ism.MaxPeers, Used: device.PeersDialed + device.PeersAccepted},
 		{Name: "connections with a peer", Limit: ism.SlotCount, Used: -1},
@@ -158,7 +158,7 @@ func (h *Host) counterStatus() control.StatusCounters {
 	}
 	s.CLC, s.LLC = k.messages.status()
 	s.Groups = map[string]int{ModeSMCD.String(): 0, ModeSMCR.String(): 0}
-	s.RMBBytes = h.smcr.rmbBytes.Load()
+	s.RMBBytes = h.smcr.RMBBytes()
 	for m := ModeTCP; m <= ModeUnix; m++ {
 		if m == ModeUnix && k.connections[m].Load() == 0 {
 			continue // there are no programs of 'gosmc run', on most machines

@@ -14,7 +14,7 @@ import (
 
 // groupStatus describes the link groups, in the order of their IDs.
 func (h *Host) groupStatus() []control.StatusGroup {
-	list := h.smcr.status(h.smcd.Status(nil))
+	list := h.smcr.Status(h.smcd.Status(nil))
 	slices.SortStableFunc(list, func(a, b control.StatusGroup) int { return cmp.Compare(a.ID, b.ID) })
 	return list[:min(len(list), control.MaxGroups)]
 }

@@ -142,7 +142,7 @@ func (n *Device) Outages() uint64 { return n.outages.Load() }
 
 // DownSince reports whether the device is down, and has been since [Device.Outages] returned outage.
 func (n *Device) DownSince(outage uint64) bool {
-	return n.IsDown() && n.outages.Load() == outage // rule: internal/host TestRNICFlaps: n.outages.Load() == outage -> true
+	return n.IsDown() && n.outages.Load() == outage // rule: internal/smcr TestFlaps: n.outages.Load() == outage -> true
 }
 
 // goesDown and comesBack record an event. An interface that is up again may still lack the address: the kernel removes IPv6

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"cmp"
@@ -23,8 +23,8 @@ const (
 
 // weight is what a connection adds to the load of its link. By bytes one that has written nothing counts too, so that new ones do
 // not all begin on one link.
-func (g *smcrGroup) weight(c *smcrBinding) uint64 {
-	if g.fabric.cfg.Spread == SpreadBytes { // rule: TestSMCRSpread
+func (g *group) weight(c *binding) uint64 {
+	if g.fabric.cfg.Spread == SpreadBytes { // rule: internal/host TestSMCRSpread
 		return idleWeight + c.link.Delivered()
 	}
 	return 1
@@ -33,25 +33,25 @@ func (g *smcrGroup) weight(c *smcrBinding) uint64 {
 // A spread is how the connections of a group are spread over its links, for as long as g.mu is held. Its maker looks at each connection once; with each that is
 // moved the loads change.
 type spread struct {
-	group *smcrGroup
+	group *group
 	links []spreadLink // that may be used, in the order of core's list
 }
 
 type spreadLink struct {
-	*smcrLink
+	*groupLink
 	rank int // those of the lowest are used
 	load uint64
 }
 
 // spread returns the current one. g.mu is held.
-func (g *smcrGroup) spread() *spread {
+func (g *group) spread() *spread {
 	s := &spread{group: g}
 	for _, x := range g.ctl.Links() {
 		if l := g.linkOf(x.Num); l != nil && l.up {
 			rank := 0
 			switch {
 			case x.Leaving:
-				rank = 2 // rule: TestSMCRLeavingUnused: rank = 2 -> rank = 0
+				rank = 2 // rule: TestLeavingUnused: rank = 2 -> rank = 0
 			case x.Asymmetric:
 				rank = 1
 			}
@@ -103,7 +103,7 @@ func (s *spread) pick(owner core.Owner, tried []*spreadLink) (best *spreadLink, 
 }
 
 // move has a connection of a weight go on over a link.
-func (s *spread) move(c *smcrBinding, to *spreadLink, el core.Element, weight uint64) error {
+func (s *spread) move(c *binding, to *spreadLink, el core.Element, weight uint64) error {
 	from := c.link.Link()
 	if err := c.link.Move(to.net, link.RMBToken{RKey: el.RKey, Addr: el.VA}); err != nil {
 		return err
@@ -119,9 +119,9 @@ func (s *spread) move(c *smcrBinding, to *spreadLink, el core.Element, weight ui
 
 // moveAll moves what writes over a link to others, and returns how many, and those for which there is none. A link may fail after it was picked, and with it the move:
 // then another one is picked, as long as there is one. g.mu is held.
-func (g *smcrGroup) moveAll(from *smcrLink) (moved int, stuck []*smcrBinding) {
+func (g *group) moveAll(from *groupLink) (moved int, stuck []*binding) {
 	s := g.spread()
-	s.links = slices.DeleteFunc(s.links, func(x spreadLink) bool { return x.smcrLink == from })
+	s.links = slices.DeleteFunc(s.links, func(x spreadLink) bool { return x.groupLink == from })
 	var tried []*spreadLink
 	for owner, c := range g.owners {
 		if c.link == nil || c.link.Link() != from.net {
@@ -143,9 +143,9 @@ func (g *smcrGroup) moveAll(from *smcrLink) (moved int, stuck []*smcrBinding) {
 
 // namedLink returns the link on which a new connection is to begin where links were lost, nil if that does not matter: the one that the handshake has named, on which a
 // Linux peer has registered its memory in any case. g.mu is held.
-func (g *smcrGroup) namedLink(c *smcrBinding) (*smcrLink, core.Element) {
-	if l := c.named; g.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: TestSMCRNamedNewest
-		if el, ok := g.ctl.ElementOn(c.owner, l.num); ok && !g.leaves(l) { // rule: TestSMCRLeavingUnused: !g.leaves(l) -> true
+func (g *group) namedLink(c *binding) (*groupLink, core.Element) {
+	if l := c.named; g.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: internal/host TestSMCRNamedNewest
+		if el, ok := g.ctl.ElementOn(c.owner, l.num); ok && !g.leaves(l) { // rule: TestLeavingUnused: !g.leaves(l) -> true
 			return l, el
 		}
 	}
@@ -154,7 +154,7 @@ func (g *smcrGroup) namedLink(c *smcrBinding) (*smcrLink, core.Element) {
 
 // begin has a new connection write over one of the links, by a function that attaches it. One may fail after it was picked: then another one is, as in moveAll. g.mu is
 // held.
-func (g *smcrGroup) begin(c *smcrBinding, attach func(l *smcrLink, el core.Element) error) error {
+func (g *group) begin(c *binding, attach func(l *groupLink, el core.Element) error) error {
 	if l, el := g.namedLink(c); l != nil {
 		if err := attach(l, el); !errors.Is(err, link.ErrNotReady) {
 			return err
@@ -163,7 +163,7 @@ func (g *smcrGroup) begin(c *smcrBinding, attach func(l *smcrLink, el core.Eleme
 	s := g.spread()
 	var tried []*spreadLink
 	for to, el := s.pick(c.owner, nil); to != nil; to, el = s.pick(c.owner, tried) {
-		if err := attach(to.smcrLink, el); !errors.Is(err, link.ErrNotReady) { // rule: TestSMCRAttachAnew: !errors.Is(err, link.ErrNotReady) -> true
+		if err := attach(to.groupLink, el); !errors.Is(err, link.ErrNotReady) { // rule: TestAttachAnew: !errors.Is(err, link.ErrNotReady) -> true
 			return err
 		}
 		tried = append(tried, to)
@@ -173,7 +173,7 @@ func (g *smcrGroup) begin(c *smcrBinding, attach func(l *smcrLink, el core.Eleme
 }
 
 // balance spreads connections when a link has come, the heaviest first: each move leaves the link that had more with no less. g.mu is held.
-func (g *smcrGroup) balance() {
+func (g *group) balance() {
 	type moving struct {
 		owner  core.Owner
 		weight uint64
@@ -195,7 +195,7 @@ func (g *smcrGroup) balance() {
 		if from == nil || to == nil || to == from {
 			continue
 		}
-		if from.load > to.load+x.weight { // rule: TestSMCRSpread
+		if from.load > to.load+x.weight { // rule: internal/host TestSMCRSpread
 			_ = s.move(c, to, el, x.weight) // else it stays
 		}
 	}

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"slices"
@@ -13,7 +13,7 @@ import (
 // This file has which devices the links of a group may be on, and that groups learn when those change.
 
 // watchDevice keeps a device for as long as the group lasts, so that it is known when it can be used again.
-func (g *smcrGroup) watchDevice(n *rnic.Device) {
+func (g *group) watchDevice(n *rnic.Device) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.gone || slices.Contains(g.devices, n) {
@@ -25,10 +25,10 @@ func (g *smcrGroup) watchDevice(n *rnic.Device) {
 }
 
 // First implements [rnic.Group].
-func (g *smcrGroup) First() (*rnic.Device, clc.Version) { return g.rnic, g.lg.Key.Version }
+func (g *group) First() (*rnic.Device, clc.Version) { return g.rnic, g.lg.Key.Version }
 
 // RNICsChanged implements [rnic.Group]: it tells core which devices there are. It does not block.
-func (g *smcrGroup) RNICsChanged() {
+func (g *group) RNICsChanged() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ctl == nil || g.gone {
@@ -38,7 +38,7 @@ func (g *smcrGroup) RNICsChanged() {
 }
 
 // SetRNICs implements [rnic.Group].
-func (g *smcrGroup) SetRNICs(list []core.RNIC) {
+func (g *group) SetRNICs(list []core.RNIC) {
 	g.do(func(now time.Time, out []core.Output) []core.Output {
 		if g.ctl == nil || g.gone {
 			return out

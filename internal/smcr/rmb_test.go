@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"bytes"
@@ -12,15 +12,15 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// TestSMCRPool takes RMBs and gives them back: one that the peer has promised not to write to serves again, cleared; one without that promise never, though
+// TestPool takes RMBs and gives them back: one that the peer has promised not to write to serves again, cleared; one without that promise never, though
 // it stays for as long as the group; one for which there is no room among the idle is deleted; and all of them go with the group.
-func TestSMCRPool(t *testing.T) {
+func TestPool(t *testing.T) {
 	r := newFabricRig(t, nil)
 	c, s := r.connect()
 	g := s.binding.group
 	const size = wire.SizeCode(1)
 	used := r.server.rmbBytes.Load()
-	take := func() *smcrRMB {
+	take := func() *ownRMB {
 		t.Helper()
 		m, err := g.takeRMB(fabricContext(t), size)
 		if err != nil {
@@ -95,9 +95,9 @@ func TestSMCRPool(t *testing.T) {
 	}
 }
 
-// TestSMCRPoolUnanswered asks a peer that does not answer to take an RMB: whoever waits gives up, or hears of the end of the group, and what the peer may
+// TestPoolUnanswered asks a peer that does not answer to take an RMB: whoever waits gives up, or hears of the end of the group, and what the peer may
 // know by now is used by nobody.
-func TestSMCRPoolUnanswered(t *testing.T) {
+func TestPoolUnanswered(t *testing.T) {
 	var cut atomic.Bool
 	r := newFabricRig(t, func(c, _ *rdma.Config) { c.Drop = func([]byte) bool { return cut.Load() } })
 	c, s := r.connect()
@@ -134,8 +134,8 @@ func TestSMCRPoolUnanswered(t *testing.T) {
 	smctest.Eventually(t, fabricPatience, "all is given back", func() bool { return r.server.rmbBytes.Load() == 0 })
 }
 
-// TestSMCRNearest looks which size of the RMBs that there are is taken where there is no room for more.
-func TestSMCRNearest(t *testing.T) {
+// TestNearest looks which size of the RMBs that there are is taken where there is no room for more.
+func TestNearest(t *testing.T) {
 	for _, tt := range []struct {
 		free       []wire.SizeCode
 		size, want wire.SizeCode
@@ -147,9 +147,9 @@ func TestSMCRNearest(t *testing.T) {
 		{[]wire.SizeCode{0}, 3, 0},
 		{[]wire.SizeCode{wire.MaxSizeCode}, 0, wire.MaxSizeCode},
 	} {
-		p := rmbPool{free: map[wire.SizeCode][]*smcrRMB{}}
+		p := rmbPool{free: map[wire.SizeCode][]*ownRMB{}}
 		for _, size := range tt.free {
-			p.free[size] = []*smcrRMB{{}}
+			p.free[size] = []*ownRMB{{}}
 		}
 		if got := p.nearest(tt.size); got != tt.want {
 			t.Errorf("of the sizes %v for %v: %v, want %v", tt.free, tt.size, got, tt.want)

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"time"
@@ -6,8 +6,8 @@ import (
 	"github.com/gosmc/smc/internal/core"
 )
 
-// SetQuiet has the link of a connection tested when it was silent for some time.
-func (c *smcrBinding) SetQuiet(d time.Duration) {
+// SetQuiet implements [transport.Binding]: it has the link of a connection tested when it was silent for some time.
+func (c *binding) SetQuiet(d time.Duration) {
 	g := c.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -18,7 +18,7 @@ func (c *smcrBinding) SetQuiet(d time.Duration) {
 }
 
 // updateTests has links asked as soon as any of the connections wants. g.mu is held.
-func (g *smcrGroup) updateTests(_ time.Time, out []core.Output) []core.Output {
+func (g *group) updateTests(_ time.Time, out []core.Output) []core.Output {
 	if g.gone {
 		return out
 	}
@@ -27,7 +27,7 @@ func (g *smcrGroup) updateTests(_ time.Time, out []core.Output) []core.Output {
 		d = core.TestLinkInterval
 	}
 	for _, c := range g.owners {
-		if c.quiet > 0 && (d < 0 || c.quiet < d) { // rule: TestSMCRQuiet
+		if c.quiet > 0 && (d < 0 || c.quiet < d) { // rule: TestQuiet
 			d = c.quiet
 		}
 	}

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"sync"
@@ -9,8 +9,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// TestSMCRMoveAnew has a link fail after it was picked for the connections of another one, so that the move comes to nothing: they go on over a third.
-func TestSMCRMoveAnew(t *testing.T) {
+// TestMoveAnew has a link fail after it was picked for the connections of another one, so that the move comes to nothing: they go on over a third.
+func TestMoveAnew(t *testing.T) {
 	r := newFabricCables(t, 3, clc.V1)
 	var pairs [][2]*fabricEnd
 	for range 6 {
@@ -45,8 +45,8 @@ func TestSMCRMoveAnew(t *testing.T) {
 	}
 }
 
-// TestSMCRAttachAnew has a link fail after it was picked for a new connection: it begins on another one.
-func TestSMCRAttachAnew(t *testing.T) {
+// TestAttachAnew has a link fail after it was picked for a new connection: it begins on another one.
+func TestAttachAnew(t *testing.T) {
 	r := newFabricCables(t, 2, clc.V2)
 	first, firstPeer := r.connect()
 	g, links := r.upLinks(first, 2)
@@ -64,7 +64,7 @@ func TestSMCRAttachAnew(t *testing.T) {
 	failing.net = unready // which has no connections, and is picked first
 	picked, _ := g.spread().pick(first.binding.owner, nil)
 	g.mu.Unlock()
-	if picked == nil || picked.smcrLink != failing {
+	if picked == nil || picked.groupLink != failing {
 		t.Error("another link is picked than the one that fails")
 	}
 	c, s := r.connect()
@@ -79,9 +79,9 @@ func TestSMCRAttachAnew(t *testing.T) {
 	}
 }
 
-// BenchmarkSMCRSpread has connections move away from a link that is lost, and be spread again when it comes back, with the group's lock held. These are many more than a
+// BenchmarkSpread has connections move away from a link that is lost, and be spread again when it comes back, with the group's lock held. These are many more than a
 // group has, of elements that the peer does not know, and have nothing to say.
-func BenchmarkSMCRSpread(b *testing.B) {
+func BenchmarkSpread(b *testing.B) {
 	const count, rmbs = 10_000, 40
 	r := newFabricCables(b, 2, clc.V2)
 	var conns []*fabricEnd
@@ -95,13 +95,13 @@ func BenchmarkSMCRSpread(b *testing.B) {
 	defer unlock()
 	l, mine := links[0], conns[0].binding
 	end := g.ctl.Links()[0].Peer
-	var added []*smcrBinding
+	var added []*binding
 	for i := range count - rmbs {
 		known, ok := g.ctl.ElementOn(conns[2*(i%rmbs)].binding.owner, l.num)
 		if !ok {
 			b.Fatal("an element is not known")
 		}
-		c := &smcrBinding{group: g, rmb: mine.rmb}
+		c := &binding{group: g, rmb: mine.rmb}
 		var err error
 		if c.link, err = g.net.NewCarrier(link.CarrierConfig{RMB: mine.rmb.rmb, Wake: func() {}, SendBuffer: 1}); err != nil {
 			b.Fatal(err)

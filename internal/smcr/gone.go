@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ import (
 var errPeerGone = errors.New("the peer's process has ended: nobody has its UDP port any more")
 
 // suspect has the peer asked whether it is there.
-func (g *smcrGroup) suspect() {
+func (g *group) suspect() {
 	begun := false
 	g.do(func(now time.Time, out []core.Output) []core.Output {
 		if g.ctl == nil || g.gone {
@@ -42,7 +42,7 @@ func (g *smcrGroup) suspect() {
 
 // awaits counts a connection that has said its last word, +1, or has ended, -1. A link that has failed only at the peer's end stays
 // silent, and the TCP connection, which would tell, is closed. So while there are such the peer is asked now and then.
-func (g *smcrGroup) awaits(n int) {
+func (g *group) awaits(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closing += n; n < 0 || g.closing > 1 || g.gone {
@@ -56,7 +56,7 @@ func (g *smcrGroup) awaits(n int) {
 }
 
 // ask has the peer asked on behalf of closed connections.
-func (g *smcrGroup) ask() {
+func (g *group) ask() {
 	g.mu.Lock()
 	again := g.closing > 0 && !g.gone
 	if again {
@@ -64,13 +64,13 @@ func (g *smcrGroup) ask() {
 	}
 	g.mu.Unlock()
 	if again {
-		g.suspect() // rule: TestSMCRAsksForClosed
+		g.suspect() // rule: internal/host TestSMCRAsksForClosed
 	}
 }
 
 // knock asks the peer's kernel a little later, unless something comes over the link meanwhile, and ends the link if nobody is
 // there. It does not block.
-func (g *smcrGroup) knock() {
+func (g *group) knock() {
 	if !g.knocking.CompareAndSwap(false, true) {
 		return
 	}
@@ -102,7 +102,7 @@ func (g *smcrGroup) knock() {
 
 // awaitAnswer has connections that we accept wait until a peer that was just asked whether it is there has answered, or do without
 // the group if that takes longer than it should. To join the group then takes until it ends, and comes to nothing. It does not block.
-func (g *smcrGroup) awaitAnswer() {
+func (g *group) awaitAnswer() {
 	if g.lg.Key.Role != core.RoleServer || !g.setAnswer(core.AnswerNone, core.AnswerAwaited) {
 		return
 	}
@@ -117,7 +117,7 @@ func (g *smcrGroup) awaitAnswer() {
 }
 
 // messages counts what has come over all links.
-func (g *smcrGroup) messages() (n uint64) {
+func (g *group) messages() (n uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, l := range g.links {
@@ -127,14 +127,14 @@ func (g *smcrGroup) messages() (n uint64) {
 }
 
 // answered takes that something has come over the link.
-func (g *smcrGroup) answered() {
+func (g *group) answered() {
 	if core.Answer(g.answer.Load()) != core.AnswerNone && !g.setAnswer(core.AnswerAwaited, core.AnswerNone) {
 		g.setAnswer(core.AnswerLate, core.AnswerNone)
 	}
 }
 
 // setAnswer changes what is known of the peer, if it is what the caller thinks.
-func (g *smcrGroup) setAnswer(from, to core.Answer) bool {
+func (g *group) setAnswer(from, to core.Answer) bool {
 	if !g.answer.CompareAndSwap(uint32(from), uint32(to)) {
 		return false
 	}
@@ -151,4 +151,4 @@ func (g *smcrGroup) setAnswer(from, to core.Answer) bool {
 }
 
 // late reports whether the peer has been asked whether it is there, and does not answer.
-func (g *smcrGroup) late() bool { return core.Answer(g.answer.Load()) == core.AnswerLate }
+func (g *group) late() bool { return core.Answer(g.answer.Load()) == core.AnswerLate }

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 // join finds or makes the link group of a connection. It may wait until ctx ends for the first contact of another connection, so that many
 // to one peer make one group.
-func (w *smcrPath) join(ctx context.Context, q transport.Request) (lg *core.LinkGroup, firstContact bool, err error) {
+func (w *Path) join(ctx context.Context, q transport.Request) (lg *core.LinkGroup, firstContact bool, err error) {
 	f := w.fabric
 	var late <-chan time.Time
 	waited := false
@@ -22,7 +22,7 @@ func (w *smcrPath) join(ctx context.Context, q transport.Request) (lg *core.Link
 	var vlan uint16
 	if q.Choice.Version == clc.V1 {
 		// Packets of version 2 are routed, so that the ends may well be in different ones. Linux net/smc looks no further either.
-		vlan = w.vlan // rule: TestSMCRVLAN: w.vlan -> 0*w.vlan
+		vlan = w.vlan // rule: internal/host TestSMCRVLAN: w.vlan -> 0*w.vlan
 	}
 	for {
 		id := f.cfg.NewID()
@@ -65,7 +65,7 @@ func (w *smcrPath) join(ctx context.Context, q transport.Request) (lg *core.Link
 }
 
 // leave takes a connection out of its link group.
-func (f *smcrFabric) leave(lg *core.LinkGroup) {
+func (f *Fabric) leave(lg *core.LinkGroup) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.groups.Leave(time.Now(), lg)
@@ -74,7 +74,7 @@ func (f *smcrFabric) leave(lg *core.LinkGroup) {
 }
 
 // runningLocked returns the link groups at work behind some of the table. f.mu is held.
-func (f *smcrFabric) runningLocked(list ...*core.LinkGroup) (running []*smcrGroup) {
+func (f *Fabric) runningLocked(list ...*core.LinkGroup) (running []*group) {
 	for _, lg := range list {
 		if g := f.running[lg]; g != nil {
 			running = append(running, g)
@@ -84,7 +84,7 @@ func (f *smcrFabric) runningLocked(list ...*core.LinkGroup) (running []*smcrGrou
 }
 
 // group returns the one that a connection has joined.
-func (f *smcrFabric) group(lg *core.LinkGroup) (*smcrGroup, error) {
+func (f *Fabric) group(lg *core.LinkGroup) (*group, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if g := f.running[lg]; g != nil {
@@ -94,7 +94,7 @@ func (f *smcrFabric) group(lg *core.LinkGroup) (*smcrGroup, error) {
 }
 
 // drop takes a group out of the tables: no connection joins it any more.
-func (f *smcrFabric) drop(g *smcrGroup) {
+func (f *Fabric) drop(g *group) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.groups.Drop(g.lg)
@@ -103,7 +103,7 @@ func (f *smcrFabric) drop(g *smcrGroup) {
 }
 
 // changedLocked wakes those who wait for a first contact to be over. f.mu is held.
-func (f *smcrFabric) changedLocked() {
+func (f *Fabric) changedLocked() {
 	if f.changed != nil {
 		close(f.changed)
 		f.changed = nil
@@ -111,7 +111,7 @@ func (f *smcrFabric) changedLocked() {
 }
 
 // confirm takes what a first contact has told of the peer.
-func (f *smcrFabric) confirm(g *smcrGroup, r core.Result) {
+func (f *Fabric) confirm(g *group, r core.Result) {
 	var links []core.GroupLink
 	if _, err := f.group(g.lg); err == nil {
 		links = g.usable()
@@ -129,7 +129,7 @@ func (f *smcrFabric) confirm(g *smcrGroup, r core.Result) {
 }
 
 // doubt takes that a client does not have a group that was named to it. The peer on its links may be another one, so it is asked whether it is there.
-func (f *smcrFabric) doubt(lg *core.LinkGroup) {
+func (f *Fabric) doubt(lg *core.LinkGroup) {
 	f.mu.Lock()
 	f.groups.Doubt(lg)
 	suspects := f.runningLocked(lg)
@@ -140,7 +140,7 @@ func (f *smcrFabric) doubt(lg *core.LinkGroup) {
 }
 
 // armLocked makes sure that idle link groups are ended in time: a peer is told, and holds memory for us. f.mu is held.
-func (f *smcrFabric) armLocked() {
+func (f *Fabric) armLocked() {
 	at := f.groups.Deadline()
 	switch {
 	case at.IsZero() || f.closed:
@@ -152,7 +152,7 @@ func (f *smcrFabric) armLocked() {
 }
 
 // sweep ends the link groups that have been idle for too long.
-func (f *smcrFabric) sweep(now time.Time) {
+func (f *Fabric) sweep(now time.Time) {
 	f.mu.Lock()
 	ended := f.runningLocked(f.groups.Advance(now)...)
 	f.armLocked()
@@ -164,9 +164,9 @@ func (f *smcrFabric) sweep(now time.Time) {
 
 // shed ends the link group that has been idle for longest, whose RMBs are kept for connections to come, since there is no memory for one that
 // is here. It waits until that is given back, but not for a peer that does not answer. It reports false if there is none.
-func (f *smcrFabric) shed(ctx context.Context) bool {
+func (f *Fabric) shed(ctx context.Context) bool {
 	f.mu.Lock()
-	var idle []*smcrGroup
+	var idle []*group
 	lg := f.groups.EvictIdle()
 	if lg != nil {
 		idle = f.runningLocked(lg)

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// An smcrRMB is one of our RMBs.
-type smcrRMB struct {
+// An ownRMB is one of our RMBs.
+type ownRMB struct {
 	rmb   *link.RMB
 	id    core.RMBID
 	known bool // to the peer
@@ -25,27 +25,27 @@ type smcrRMB struct {
 // An rmbPool has a link group's RMBs: those in use, those that wait for another connection, and those that the peer may
 // still write to, which are never used again. The group's mu guards it.
 type rmbPool struct {
-	group  *smcrGroup
+	group  *group
 	last   core.RMBID
-	all    map[core.RMBID]*smcrRMB // that the pool frees when the group ends: all but those in use
-	every  map[core.RMBID]*smcrRMB // that is not freed
-	free   map[wire.SizeCode][]*smcrRMB
-	asked  map[core.RMBID]*smcrRMB
+	all    map[core.RMBID]*ownRMB // that the pool frees when the group ends: all but those in use
+	every  map[core.RMBID]*ownRMB // that is not freed
+	free   map[wire.SizeCode][]*ownRMB
+	asked  map[core.RMBID]*ownRMB
 	kept   int   // bytes in free
 	count  int   // of RMBs that are not freed
 	bytes  int64 // of these
 	closed bool  // the group is ending
 }
 
-func (p *rmbPool) init(g *smcrGroup) {
+func (p *rmbPool) init(g *group) {
 	p.group = g
-	p.every = make(map[core.RMBID]*smcrRMB)
-	p.all, p.free, p.asked = make(map[core.RMBID]*smcrRMB), make(map[wire.SizeCode][]*smcrRMB), make(map[core.RMBID]*smcrRMB)
+	p.every = make(map[core.RMBID]*ownRMB)
+	p.all, p.free, p.asked = make(map[core.RMBID]*ownRMB), make(map[wire.SizeCode][]*ownRMB), make(map[core.RMBID]*ownRMB)
 }
 
 // takeRMB returns an RMB of the size, which the peer knows: one that was used before, or a new one. For
 // a first contact the CLC messages announce it.
-func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, error) {
+func (g *group) takeRMB(ctx context.Context, size wire.SizeCode) (*ownRMB, error) {
 	g.mu.Lock()
 	p := &g.rmbs
 	if p.closed {
@@ -53,7 +53,7 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 		return nil, errNoGroup
 	}
 	if g.ctl != nil && !g.ctl.Room() {
-		size = p.nearest(size) // rule: TestSMCRReuse: p.nearest(size) -> size
+		size = p.nearest(size) // rule: internal/host TestSMCRReuse: p.nearest(size) -> size
 	}
 	if list := p.free[size]; len(list) > 0 {
 		m := list[len(list)-1]
@@ -64,7 +64,7 @@ func (g *smcrGroup) takeRMB(ctx context.Context, size wire.SizeCode) (*smcrRMB, 
 		return m, nil
 	}
 	m, err := p.make(size)
-	for errors.Is(err, errBudget) && !p.closed { // rule: TestSMCRShed: !p.closed -> false
+	for errors.Is(err, errBudget) && !p.closed { // rule: internal/host TestSMCRShed: !p.closed -> false
 		g.mu.Unlock()
 		if !g.fabric.shed(ctx) {
 			return nil, err
@@ -117,7 +117,7 @@ func (p *rmbPool) nearest(size wire.SizeCode) wire.SizeCode {
 }
 
 // make makes a new one.
-func (p *rmbPool) make(size wire.SizeCode) (*smcrRMB, error) {
+func (p *rmbPool) make(size wire.SizeCode) (*ownRMB, error) {
 	f := p.group.fabric
 	n := int64(size.Bytes())
 	if err := f.takeMemory(&f.rmbBytes, n); err != nil {
@@ -131,12 +131,12 @@ func (p *rmbPool) make(size wire.SizeCode) (*smcrRMB, error) {
 	p.last++
 	p.count++
 	p.bytes += n
-	m := &smcrRMB{rmb: rmb, id: p.last}
+	m := &ownRMB{rmb: rmb, id: p.last}
 	p.every[m.id] = m
 	return m, nil
 }
 
-func (p *rmbPool) freeNow(m *smcrRMB) {
+func (p *rmbPool) freeNow(m *ownRMB) {
 	n := int64(m.rmb.Size().Bytes())
 	p.group.fabric.rmbBytes.Add(-n)
 	p.count--
@@ -148,7 +148,7 @@ func (p *rmbPool) freeNow(m *smcrRMB) {
 // releaseRMB takes back one that no connection has any more. clean says that the peer does not write to it. If
 // it is not known to be so it is in quarantine until the group ends: the peer could not tell from a failed
 // WRITE of one connection that the link is good for others.
-func (g *smcrGroup) releaseRMB(m *smcrRMB, clean bool) {
+func (g *group) releaseRMB(m *ownRMB, clean bool) {
 	g.mu.Lock()
 	g.releaseLocked(m, clean)
 	g.mu.Unlock()
@@ -157,7 +157,7 @@ func (g *smcrGroup) releaseRMB(m *smcrRMB, clean bool) {
 	}
 }
 
-func (g *smcrGroup) releaseLocked(m *smcrRMB, clean bool) {
+func (g *group) releaseLocked(m *ownRMB, clean bool) {
 	p := &g.rmbs
 	size := m.rmb.Size()
 	delete(p.asked, m.id) // nobody waits for the answer any more

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"errors"
@@ -17,11 +17,11 @@ import (
 )
 
 // This file has the links of a group: over which devices, and what happens when one comes or goes. Which connection writes over which is in
-// smcr_spread.go.
+// spread.go.
 
-// An smcrLink is one link of a group. The group's mu guards it, but for what never changes.
-type smcrLink struct {
-	group *smcrGroup
+// A groupLink is one link of a group. The group's mu guards it, but for what never changes.
+type groupLink struct {
+	group *group
 	rnic  *rnic.Device
 	net   *link.Link
 
@@ -46,11 +46,11 @@ type smcrLink struct {
 }
 
 // Critical implements [rnic.User].
-func (l *smcrLink) Critical() bool { return l.group.upLinks.Load() < 2 }
+func (l *groupLink) Critical() bool { return l.group.upLinks.Load() < 2 }
 
 // RNICEvent implements [rnic.User]. An interface that is down, or has lost its address, is given a moment to come back where there
 // is no other link: TCP survives that, and so do connections whose packets are sent again.
-func (l *smcrLink) RNICEvent(mtu wire.MTU, reason error) {
+func (l *groupLink) RNICEvent(mtu wire.MTU, reason error) {
 	switch {
 	case mtu == 0 && !l.spare():
 		outage := l.rnic.Outages()
@@ -66,17 +66,17 @@ func (l *smcrLink) RNICEvent(mtu wire.MTU, reason error) {
 
 // spare takes a link out of those that count, and reports whether there is another one. The last one goes on to count: of two interfaces that go down at
 // once one is waited for.
-func (l *smcrLink) spare() bool {
+func (l *groupLink) spare() bool {
 	up := &l.group.upLinks
 	for {
 		n := up.Load()
 		switch {
 		case !l.counts.Load():
 			return n > 0
-		case n < 2: // rule: TestSMCRAllDown
+		case n < 2: // rule: TestAllDown
 			return false
 		case up.CompareAndSwap(n, n-1):
-			if !l.counts.Swap(false) { // rule: TestSMCRCountedOnce
+			if !l.counts.Swap(false) { // rule: TestCountedOnce
 				up.Add(1) // countOut was here meanwhile
 			}
 			return true
@@ -85,8 +85,8 @@ func (l *smcrLink) spare() bool {
 }
 
 // countOut takes a link that is lost out of those that count, unless spare has.
-func (l *smcrLink) countOut() {
-	if l.counts.Swap(false) { // rule: TestSMCRCountedOnce: l.counts.Swap(false) -> true
+func (l *groupLink) countOut() {
+	if l.counts.Swap(false) { // rule: TestCountedOnce: l.counts.Swap(false) -> true
 		l.group.upLinks.Add(-1)
 	}
 }
@@ -99,8 +99,8 @@ var (
 
 // addLink makes our end of a link on a device that the caller has acquired, and that is the group's from now on, also
 // after an error. g.mu is held, or nobody else knows the group.
-func (g *smcrGroup) addLink(n *rnic.Device, num llc.LinkNum) (*smcrLink, error) {
-	l := &smcrLink{group: g, rnic: n, num: num}
+func (g *group) addLink(n *rnic.Device, num llc.LinkNum) (*groupLink, error) {
+	l := &groupLink{group: g, rnic: n, num: num}
 	var err error
 	if l.net, err = g.net.NewLink(n.RDMA()); err == nil {
 		if err = n.AddUser(l); err != nil {
@@ -116,15 +116,15 @@ func (g *smcrGroup) addLink(n *rnic.Device, num llc.LinkNum) (*smcrLink, error) 
 }
 
 // dropLink takes away a link. g.mu is held.
-func (g *smcrGroup) dropLink(l *smcrLink) {
-	g.links = slices.DeleteFunc(g.links, func(x *smcrLink) bool { return x == l })
+func (g *group) dropLink(l *groupLink) {
+	g.links = slices.DeleteFunc(g.links, func(x *groupLink) bool { return x == l })
 	l.rnic.RemoveUser(l)
 	l.net.Close()
 	l.rnic.Release()
 }
 
 // linkOf returns the link with a number: 0 is that of the first contact, nil if there is none. g.mu is held.
-func (g *smcrGroup) linkOf(num llc.LinkNum) *smcrLink {
+func (g *group) linkOf(num llc.LinkNum) *groupLink {
 	for _, l := range g.links {
 		if l.num == num || num == 0 || l.num == 0 {
 			return l
@@ -134,9 +134,9 @@ func (g *smcrGroup) linkOf(num llc.LinkNum) *smcrLink {
 }
 
 // main returns the link that is named to peers: the first one that connections may use, or that is left. g.mu is held.
-func (g *smcrGroup) main() *smcrLink {
+func (g *group) main() *groupLink {
 	for _, l := range g.links {
-		if l.up && !g.leaves(l) { // rule: TestSMCRLeavingUnused: !g.leaves(l) -> true
+		if l.up && !g.leaves(l) { // rule: TestLeavingUnused: !g.leaves(l) -> true
 			return l
 		}
 	}
@@ -154,29 +154,29 @@ func (g *smcrGroup) main() *smcrLink {
 // A server that has lost links names the newest one. Linux net/smc looks whether the memory of a connection is registered on the link that is named, and if so
 // registers it on no other, which may have been made since it was used first; but it tells the keys of all. A write with such a key ends the link
 // group. Where the newest link is named the memory is registered on all of them.
-func (g *smcrGroup) named(server *clc.ParamsR) *smcrLink {
+func (g *group) named(server *clc.ParamsR) *groupLink {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.toName(server)
 }
 
 // toName is named with g.mu held.
-func (g *smcrGroup) toName(server *clc.ParamsR) *smcrLink {
+func (g *group) toName(server *clc.ParamsR) *groupLink {
 	if server != nil && g.ctl != nil {
 		for _, x := range g.ctl.Links() {
 			if x.Peer.GID != server.GID || x.Peer.QPN != server.QPN {
 				continue
 			}
 			if l := g.linkOf(x.Num); l != nil && l.up {
-				return l // rule: TestSMCRNamedLink: return l -> return g.main()
+				return l // rule: TestNamedLink: return l -> return g.main()
 			}
 		}
 	}
 	best := g.main()
 	if g.failovers > 0 {
 		for _, l := range g.links {
-			if l.up && l.num > best.num && !g.leaves(l) { // rule: TestSMCRLeavingUnused: !g.leaves(l) -> true
-				best = l // rule: TestSMCRNamedNewest: best = l -> _ = l
+			if l.up && l.num > best.num && !g.leaves(l) { // rule: TestLeavingUnused: !g.leaves(l) -> true
+				best = l // rule: internal/host TestSMCRNamedNewest: best = l -> _ = l
 			}
 		}
 	}
@@ -184,7 +184,7 @@ func (g *smcrGroup) toName(server *clc.ParamsR) *smcrLink {
 }
 
 // fail makes all links fail.
-func (g *smcrGroup) fail(reason error) {
+func (g *group) fail(reason error) {
 	g.mu.Lock()
 	links := slices.Clone(g.links)
 	g.mu.Unlock()
@@ -194,14 +194,14 @@ func (g *smcrGroup) fail(reason error) {
 }
 
 // local is our end of a link.
-func (l *smcrLink) local() core.LinkEnd {
+func (l *groupLink) local() core.LinkEnd {
 	us := l.rnic.RNIC()
 	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: l.net.QPN(), PSN: l.net.PSN(), MTU: l.net.MTU()}
 }
 
 // routesNamed returns how we get to the RNICs that a message about another link names, nil if it is none, or another one has just come: nobody is to
 // have us ask the kernel all the time. It is called on the group's goroutine alone.
-func (g *smcrGroup) routesNamed(ev link.Event) []core.PairRoute {
+func (g *group) routesNamed(ev link.Event) []core.PairRoute {
 	if ev.Kind != link.EventLLC || g.lg.Key.Version != clc.V2 || time.Since(g.routesAsked) < routesPause {
 		return nil
 	}
@@ -222,8 +222,8 @@ func (g *smcrGroup) routesNamed(ev link.Event) []core.PairRoute {
 }
 
 // openLink makes our end of another link, at once where the device is open, else on a goroutine. g.mu is held.
-func (g *smcrGroup) openLink(o core.OpenLink) {
-	if g.oneEach && o.GID == g.rnic.RDMA().GID() && g.ctl.State() == core.ControlAdding { // rule: TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
+func (g *group) openLink(o core.OpenLink) {
+	if g.oneEach && o.GID == g.rnic.RDMA().GID() && g.ctl.State() == core.ControlAdding { // rule: internal/host TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
 		g.queue = g.ctl.LinkOpened(time.Now(), o.Link, g.openSpare(g.rnic), nil, g.queue)
 		return
 	}
@@ -257,8 +257,8 @@ func (g *smcrGroup) openLink(o core.OpenLink) {
 }
 
 // opened answers OpenLink. g.mu is held.
-func (g *smcrGroup) opened(n *rnic.Device, num llc.LinkNum) {
-	if l := g.linkOf(num); l != nil && l.num == num { // rule: TestSMCRAddLinkAgain
+func (g *group) opened(n *rnic.Device, num llc.LinkNum) {
+	if l := g.linkOf(num); l != nil && l.num == num { // rule: internal/host TestSMCRAddLinkAgain
 		n.Release() // that number was asked for twice: what came first is the answer
 		return
 	}
@@ -278,7 +278,7 @@ func (g *smcrGroup) opened(n *rnic.Device, num llc.LinkNum) {
 }
 
 // tokens is where an RMB is on each link. g.mu is held.
-func (g *smcrGroup) tokens(m *smcrRMB) map[llc.LinkNum]llc.RToken {
+func (g *group) tokens(m *ownRMB) map[llc.LinkNum]llc.RToken {
 	tokens := make(map[llc.LinkNum]llc.RToken, len(g.links))
 	for _, l := range g.links {
 		if t, ok := m.rmb.Token(l.net); ok {
@@ -290,7 +290,7 @@ func (g *smcrGroup) tokens(m *smcrRMB) map[llc.LinkNum]llc.RToken {
 
 // openSpare makes the queue pair that a server offers as the end of a second link where both have one adapter, so that
 // there will be none (RFC 7609 p.35): only its number is of use. g.mu is held.
-func (g *smcrGroup) openSpare(n *rnic.Device) core.LinkEnd {
+func (g *group) openSpare(n *rnic.Device) core.LinkEnd {
 	if g.lg.Key.Role == core.RoleClient {
 		return core.LinkEnd{}
 	}
@@ -310,7 +310,7 @@ func (g *smcrGroup) openSpare(n *rnic.Device) core.LinkEnd {
 }
 
 // dropSpare takes it away. g.mu is held.
-func (g *smcrGroup) dropSpare() {
+func (g *group) dropSpare() {
 	if g.spare != nil {
 		g.spare.Close()
 		g.spare = nil
@@ -318,7 +318,7 @@ func (g *smcrGroup) dropSpare() {
 }
 
 // connectLink joins a link with its other end. g.mu is held.
-func (g *smcrGroup) connectLink(o core.ConnectLink) error {
+func (g *group) connectLink(o core.ConnectLink) error {
 	l := g.linkOf(o.Link)
 	if l == nil || l.num != o.Link {
 		return errOneLink
@@ -336,7 +336,7 @@ func (g *smcrGroup) connectLink(o core.ConnectLink) error {
 }
 
 // linkUp takes a link into use. g.mu is held.
-func (g *smcrGroup) linkUp(num llc.LinkNum) {
+func (g *group) linkUp(num llc.LinkNum) {
 	l := g.linkOf(num)
 	l.up = true
 	l.counts.Store(true)
@@ -351,68 +351,12 @@ func (g *smcrGroup) linkUp(num llc.LinkNum) {
 	}
 }
 
-// checkStalls ends links on which packets vanish, while there are others. A queue pair alone waits for four seconds, since a peer that is stopped for
-// a while looks the same. But such a peer is silent on all links: where it answers on another one the path has failed.
-func (g *smcrGroup) checkStalls() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.gone || g.over || g.upLinks.Load() < 2 {
-		return // linkUp begins again
-	}
-	g.looks++
-	var stalled []*smcrLink
-	for _, l := range g.links {
-		if l.up && l.look(g.looks) {
-			stalled = append(stalled, l)
-		}
-	}
-	if len(stalled) == 0 {
-		g.stallTimer.Reset(stallCheck)
-		return
-	}
-	g.stallTimer.Reset(stallWatch)
-	for _, l := range stalled {
-		alive := slices.ContainsFunc(g.links, func(x *smcrLink) bool { return x.up && x.seen.heard > l.seen.since })
-		switch {
-		case !alive: // is the peer there?
-			g.doLocked(func(now time.Time, out []core.Output) []core.Output {
-				g.hear(now) // rule: TestSMCRStallHears
-				for _, x := range g.links {
-					if x.up && x.seen.stalls == 0 {
-						out = g.ctl.Suspect(now, x.num, out)
-					}
-				}
-				return out
-			})
-			return
-		case l.seen.stalls >= maxStalls:
-			l.net.Fail(errStalled) // rule: TestSMCRFailover
-		}
-	}
-}
-
-// look compares what has come with what had when it was called last, and reports whether an acknowledgement is overdue and nothing
-// has come since. looks counts the calls. g.mu is held.
-func (l *smcrLink) look(looks uint64) bool {
-	st, seen := l.net.QPStats(), &l.seen
-	switch {
-	case st.RcvdPackets != seen.received:
-		seen.heard, seen.stalls = looks, 0
-	case st.Timeouts != seen.timeouts:
-		if seen.stalls++; seen.stalls == 1 {
-			seen.since = looks
-		}
-	}
-	seen.received, seen.timeouts = st.RcvdPackets, st.Timeouts
-	return seen.stalls > 0
-}
-
 // linkDown takes a link out of use, and moves its connections. g.mu is held.
-func (g *smcrGroup) linkDown(o core.LinkDown) {
+func (g *group) linkDown(o core.LinkDown) {
 	l := g.linkOf(o.Link)
 	l.up, l.ended = false, true
 	l.countOut()
-	if !o.Orderly { // rule: TestSMCRLeaving: !o.Orderly -> true
+	if !o.Orderly { // rule: TestLeaving: !o.Orderly -> true
 		l.net.Fail(errLinkEnded) // the error is why it failed before, if it did
 	}
 	moved, stuck := g.moveAll(l)
@@ -425,14 +369,14 @@ func (g *smcrGroup) linkDown(o core.LinkDown) {
 	moved += l.moved
 	g.failovers++
 	g.moved += uint64(moved)
-	g.fabric.cfg.Owner.Ended(endOfLink, groupEndReason(o.Why)) // rule: TestSMCRFailover
+	g.fabric.cfg.Owner.Ended(endOfLink, groupEndReason(o.Why)) // rule: internal/host TestSMCRFailover
 	g.fabric.cfg.Logger.Warn("link ended, connections go on over others",
 		"group", g.lg.ID, "link", o.Link, "local", l.rnic.Addr(), "peer", l.peer, "why", o.Why.String(), "connections", moved, "left", l.left, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()
 }
 
 // linksChanged tells the table, by which later connections find the group.
-func (g *smcrGroup) linksChanged() {
+func (g *group) linksChanged() {
 	links := g.ctl.Links()
 	g.afterwards(func() {
 		g.fabric.mu.Lock()
@@ -442,7 +386,7 @@ func (g *smcrGroup) linksChanged() {
 }
 
 // numberOf returns the number of the link that a connection writes over, 0 if there is none.
-func (g *smcrGroup) numberOf(c *smcrBinding) uint8 {
+func (g *group) numberOf(c *binding) uint8 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if c.link == nil {
@@ -458,7 +402,7 @@ func (g *smcrGroup) numberOf(c *smcrBinding) uint8 {
 }
 
 // connsOn counts the connections that write over a link. g.mu is held.
-func (g *smcrGroup) connsOn(l *smcrLink) (n int) {
+func (g *group) connsOn(l *groupLink) (n int) {
 	for _, c := range g.owners {
 		if c.link != nil && !c.detached && c.link.Link() == l.net {
 			n++

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 
 // linkLeaving has connections leave a link. What is on its way over it completes first; link.EventLeft says when they have, and core does not wait for ever. g.mu is
 // held.
-func (g *smcrGroup) linkLeaving(o core.LinkLeaving) {
+func (g *group) linkLeaving(o core.LinkLeaving) {
 	l := g.linkOf(o.Link)
 	l.left = false
 	l.moved, _ = g.moveAll(l)
@@ -25,22 +25,22 @@ func (g *smcrGroup) linkLeaving(o core.LinkLeaving) {
 }
 
 // leaves reports whether a link is about to end. g.mu is held.
-func (g *smcrGroup) leaves(l *smcrLink) bool {
+func (g *group) leaves(l *groupLink) bool {
 	return g.ctl != nil && slices.ContainsFunc(g.ctl.Links(), func(x core.GroupLink) bool { return x.Leaving && x.Num == l.num })
 }
 
-// deleteLink ends a link of a group, as an operator asks. A client asks its server to; nobody waits for that here.
-func (f *smcrFabric) deleteLink(group uint32, num uint8) error {
+// DeleteLink ends a link of a group, as an operator asks. A client asks its server to; nobody waits for that here.
+func (f *Fabric) DeleteLink(id uint32, num uint8) error {
 	f.mu.Lock()
-	var g *smcrGroup
+	var g *group
 	for lg, x := range f.running {
-		if uint32(lg.ID) == group {
+		if uint32(lg.ID) == id {
 			g = x
 		}
 	}
 	f.mu.Unlock()
 	if g == nil {
-		return fmt.Errorf("there is no link group %08x of SMC-R", group)
+		return fmt.Errorf("there is no link group %08x of SMC-R", id)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -48,10 +48,10 @@ func (f *smcrFabric) deleteLink(group uint32, num uint8) error {
 }
 
 // deleteLink is DeleteLink for a link of the group. One that leaves already does so, and that is all. g.mu is held.
-func (g *smcrGroup) deleteLink(num llc.LinkNum) error {
-	group := uint32(g.lg.ID)
+func (g *group) deleteLink(num llc.LinkNum) error {
+	id := uint32(g.lg.ID)
 	if g.ctl == nil || g.ctl.State() != core.ControlActive {
-		return fmt.Errorf("link group %08x is being made, or ends: it has no links that could be deleted", group)
+		return fmt.Errorf("link group %08x is being made, or ends: it has no links that could be deleted", id)
 	}
 	var others []string
 	known, leaves, stay := false, false, 0
@@ -66,12 +66,12 @@ func (g *smcrGroup) deleteLink(num llc.LinkNum) error {
 		others = append(others, strconv.Itoa(int(x.Num)))
 	}
 	switch {
-	case !known: // rule: TestSMCRDeleteLink
-		return fmt.Errorf("link group %08x has no link %d, but %s", group, num, strings.Join(others, ", "))
-	case len(others) == 0: // rule: TestSMCRDeleteLink
-		return fmt.Errorf("link %d is the last one of link group %08x: it ends with its connections", num, group)
-	case stay == 0 && !leaves: // rule: TestSMCRLeavingShown
-		return fmt.Errorf("link %d is the last one of link group %08x that does not end already", num, group)
+	case !known: // rule: internal/host TestSMCRDeleteLink
+		return fmt.Errorf("link group %08x has no link %d, but %s", id, num, strings.Join(others, ", "))
+	case len(others) == 0: // rule: internal/host TestSMCRDeleteLink
+		return fmt.Errorf("link %d is the last one of link group %08x: it ends with its connections", num, id)
+	case stay == 0 && !leaves: // rule: TestLeavingShown
+		return fmt.Errorf("link %d is the last one of link group %08x that does not end already", num, id)
 	}
 	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
 		return g.ctl.DeleteLink(now, num, out)

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"cmp"
@@ -10,11 +10,11 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// status appends what there is to say of each link group.
-func (f *smcrFabric) status(list []control.StatusGroup) []control.StatusGroup {
+// Status appends what there is to say of each link group.
+func (f *Fabric) Status(list []control.StatusGroup) []control.StatusGroup {
 	f.mu.Lock()
 	all := f.groups.All()
-	groups := make([]*smcrGroup, len(all)) // nil for those that are not at work
+	groups := make([]*group, len(all)) // nil for those that are not at work
 	first := len(list)
 	for i, lg := range all {
 		s := transport.GroupStatus(lg)
@@ -36,8 +36,8 @@ var redundancyTypes = map[core.Redundancy]string{
 	core.RedundancyNone: "NONE", core.RedundancySingle: "SINGLE", core.RedundancyAsymmetric: "ASYMMETRIC", core.RedundancySymmetric: "SYMMETRIC",
 }
 
-// status adds what a group of SMC-R has: its links and its memory.
-func (g *smcrGroup) status(s *control.StatusGroup) {
+// status adds what a group has: its links and its memory.
+func (g *group) status(s *control.StatusGroup) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var links []core.GroupLink
@@ -53,7 +53,7 @@ func (g *smcrGroup) status(s *control.StatusGroup) {
 }
 
 // linkStatus describes a link. links are those that connections may use. g.mu is held.
-func (g *smcrGroup) linkStatus(l *smcrLink, links []core.GroupLink, peer string) control.StatusLink {
+func (g *group) linkStatus(l *groupLink, links []core.GroupLink, peer string) control.StatusLink {
 	stats, queue := l.net.Stats(), l.net.QPStats()
 	us := l.rnic.RNIC()
 	x := control.StatusLink{
@@ -69,7 +69,7 @@ func (g *smcrGroup) linkStatus(l *smcrLink, links []core.GroupLink, peer string)
 		if l.up && (first.Num == l.num || l.num == 0) {
 			x.State, x.Number, x.MTU = "LINK_ACTIVE", uint8(first.Num), min(first.Local.MTU, first.Peer.MTU).Bytes()
 			if first.Leaving {
-				x.State = "LINK_LEAVING" // rule: TestSMCRLeavingShown
+				x.State = "LINK_LEAVING" // rule: TestLeavingShown
 			}
 			x.PeerGID, x.PeerQPN = first.Peer.GID.String(), uint32(first.Peer.QPN)
 			x.UID = uint32(g.lg.ID)<<8 | uint32(first.Num)
@@ -78,7 +78,7 @@ func (g *smcrGroup) linkStatus(l *smcrLink, links []core.GroupLink, peer string)
 		}
 	}
 	if l.ended {
-		x.State, x.Number = "LINK_LEAVING", uint8(l.num) // rule: TestSMCRLeavingShown
+		x.State, x.Number = "LINK_LEAVING", uint8(l.num) // rule: TestLeavingShown
 	}
 	if err := l.net.Err(); err != nil {
 		x.State, x.Why = "LINK_INACTIVE", err.Error()
@@ -96,6 +96,6 @@ func (p *rmbPool) status(s *control.StatusGroup) {
 }
 
 // traceLLC traces an LLC message, or what came in place of one. It belongs to a link, and to no connection.
-func (g *smcrGroup) traceLLC(l *smcrLink, b []byte, sent bool) {
+func (g *group) traceLLC(l *groupLink, b []byte, sent bool) {
 	g.fabric.cfg.Owner.TraceLLC(g.lg, l.rnic.Addr(), l.peer, b, sent)
 }

@@ -1,12 +1,17 @@
-package host
+package smcr
 
 import (
 	"errors"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/port"
+	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/transport"
+	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
 )
 
@@ -51,4 +56,24 @@ func detail(err error) string {
 		}
 	}
 	return ""
+}
+
+// Reason returns the reason code for an error of [rnic.Set.Acquire].
+func Reason(err error) clc.Diagnosis {
+	var refused *port.RefusedError
+	switch {
+	case errors.As(err, &refused): // the log has its words
+		return clc.DiagPortInUse
+	case errors.Is(err, unix.EADDRINUSE):
+		return clc.DiagPortInUse
+	case errors.Is(err, rnic.ErrDown):
+		return clc.DiagRNICDown
+	case errors.Is(err, rnic.ErrNone), errors.Is(err, rdma.ErrArgument): // no interface has the address
+		return clc.DiagNoSMCRDevice
+	case errors.Is(err, transport.ErrClosed), errors.Is(err, rnic.ErrClosed):
+		return clc.DiagClosing
+	case errors.Is(err, rdma.ErrExhausted):
+		return clc.DiagLimit
+	}
+	return transport.Reason(err)
 }

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"errors"
@@ -17,13 +17,13 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// An smcrGroup is a link group of SMC-R at work: what core decides, done with links and memory. Links are in smcr_links.go.
+// A group is a link group at work: what core decides, done with links and memory. Links are in links.go.
 //
 // Once its first contact begins it has a goroutine, which hands LLC messages to core, and tells connections what
 // befalls the group. Others call core too, with mu held; what would need a lock of a connection they leave to the
 // goroutine. mu comes before the fabric's.
-type smcrGroup struct {
-	fabric *smcrFabric
+type group struct {
+	fabric *Fabric
 	lg     *core.LinkGroup
 	rnic   *rnic.Device // of the first link
 	net    *link.Group
@@ -43,13 +43,13 @@ type smcrGroup struct {
 
 	openers sync.WaitGroup // of devices for further links
 	freed   freedOwners
-	upLinks atomic.Int32 // that connections may use, see smcrLink.counts
+	upLinks atomic.Int32 // that connections may use, see groupLink.counts
 
 	mu         sync.Mutex
 	ctl        *core.LinkControl   // nil before the first contact begins
 	tell       func(core.LinkStep) // to the handshake of the first contact
 	spare      *rdma.QP            // what ADD LINK offers; nil if there is none
-	links      []*smcrLink         // never empty
+	links      []*groupLink        // never empty
 	devices    []*rnic.Device      // that are watched for this group, and kept open
 	stallTimer *time.Timer         // runs checkStalls while there are several links; nil before it was needed
 	looks      uint64              // of checkStalls
@@ -63,7 +63,7 @@ type smcrGroup struct {
 	gone       bool               // GroupEnded: links and memory are
 	queue      []core.Output
 	later      []func() // for the goroutine
-	owners     map[core.Owner]*smcrBinding
+	owners     map[core.Owner]*binding
 	lastOwner  core.Owner
 	closing    int         // connections that have said their last word and await the peer's
 	asker      *time.Timer // runs ask while there are such; nil before it was needed
@@ -73,13 +73,13 @@ type smcrGroup struct {
 }
 
 // Done implements [transport.Association].
-func (g *smcrGroup) Done() <-chan struct{} { return g.done }
+func (g *group) Done() <-chan struct{} { return g.done }
 
 // newGroup makes what a new link group consists of: a link whose queue pair the peer may be told.
-func (f *smcrFabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*smcrGroup, error) {
-	g := &smcrGroup{
+func (f *Fabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*group, error) {
+	g := &group{
 		fabric: f, lg: lg, rnic: n, net: link.NewGroup(), done: make(chan struct{}),
-		kick: make(chan struct{}, 1), stopped: make(chan struct{}), owners: make(map[core.Owner]*smcrBinding),
+		kick: make(chan struct{}, 1), stopped: make(chan struct{}), owners: make(map[core.Owner]*binding),
 	}
 	g.rmbs.init(g)
 	n.Retain()
@@ -100,7 +100,7 @@ func (f *smcrFabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*smcrGroup, e
 }
 
 // start begins the first contact: r has the peer's end of the link.
-func (g *smcrGroup) start(c *smcrBinding, r core.Result, tell func(core.LinkStep)) error {
+func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error {
 	g.mu.Lock()
 	l := g.links[0]
 	g.mu.Unlock()
@@ -121,10 +121,10 @@ func (g *smcrGroup) start(c *smcrBinding, r core.Result, tell func(core.LinkStep
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
 	}
 	cfg.RNICs = g.fabric.rnics.Alternatives(g.rnic, r.Version)
-	g.oneEach = r.Role == core.RoleServer && len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2 // rule: TestSMCRSecondLinkUnasked: r.Role == core.RoleServer -> true
+	g.oneEach = r.Role == core.RoleServer && len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2 // rule: internal/host TestSMCRSecondLinkUnasked: r.Role == core.RoleServer -> true
 	var routes []core.PairRoute
 	if len(r.PeerGIDs) > 1 { // the first one is that of the link
-		routes = g.fabric.rnics.RoutesTo(cfg.RNICs, r.PeerGIDs[1:]) // rule: TestSMCRUnreachableGID
+		routes = g.fabric.rnics.RoutesTo(cfg.RNICs, r.PeerGIDs[1:]) // rule: internal/host TestSMCRUnreachableGID
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,13 +140,13 @@ func (g *smcrGroup) start(c *smcrBinding, r core.Result, tell func(core.LinkStep
 }
 
 // do has core decide something, and carries it out. Not before the first contact has begun.
-func (g *smcrGroup) do(f func(now time.Time, out []core.Output) []core.Output) {
+func (g *group) do(f func(now time.Time, out []core.Output) []core.Output) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.doLocked(f)
 }
 
-func (g *smcrGroup) doLocked(f func(now time.Time, out []core.Output) []core.Output) {
+func (g *group) doLocked(f func(now time.Time, out []core.Output) []core.Output) {
 	g.queue = f(time.Now(), g.queue)
 	for len(g.queue) > 0 {
 		out := g.queue[0]
@@ -157,7 +157,7 @@ func (g *smcrGroup) doLocked(f func(now time.Time, out []core.Output) []core.Out
 }
 
 // carryOut does one thing that core decided. g.mu is held.
-func (g *smcrGroup) carryOut(out core.Output) {
+func (g *group) carryOut(out core.Output) {
 	switch out := out.(type) {
 	case core.ReadyToSend:
 		l := g.linkOf(out.Link)
@@ -184,7 +184,7 @@ func (g *smcrGroup) carryOut(out core.Output) {
 		}
 	case core.SendLLC:
 		l := g.linkOf(out.Link)
-		if l == nil { // rule: TestSMCRFirstContactLies
+		if l == nil { // rule: internal/host TestSMCRFirstContactLies
 			return // it could not be connected, which the state machine is about to hear
 		}
 		b := out.Message.Append(nil)
@@ -202,7 +202,7 @@ func (g *smcrGroup) carryOut(out core.Output) {
 		g.rmbs.deleted(out.ID)
 	case core.ElementLost:
 		// One that has closed has said all, or could not have been told apart from the next one with its element.
-		if c := g.owners[out.Owner]; c != nil && !c.detached { // rule: TestSMCRChurn
+		if c := g.owners[out.Owner]; c != nil && !c.detached { // rule: internal/host TestSMCRChurn
 			g.afterwards(c.lost)
 		}
 	case core.GroupEnding:
@@ -211,7 +211,7 @@ func (g *smcrGroup) carryOut(out core.Output) {
 		g.gone = true
 		for _, t := range []*time.Timer{g.stallTimer, g.asker} { // they hold the group, and its links' memory
 			if t != nil {
-				t.Stop() // rule: TestSMCREndedHoldsNothing
+				t.Stop() // rule: TestEndedHoldsNothing
 			}
 		}
 		g.dropSpare()
@@ -227,19 +227,19 @@ func (g *smcrGroup) carryOut(out core.Output) {
 	case core.ClearTimer:
 		g.stopTimer()
 	default:
-		panic(fmt.Sprintf("host: impossible output %T", out))
+		panic(fmt.Sprintf("smcr: impossible output %T", out))
 	}
 }
 
-func (g *smcrGroup) stopTimer() {
+func (g *group) stopTimer() {
 	if g.timer != nil {
 		g.timer.Stop()
 	}
 }
 
-func (g *smcrGroup) onTimer() { g.do(g.advance) }
+func (g *group) onTimer() { g.do(g.advance) }
 
-func (g *smcrGroup) advance(now time.Time, out []core.Output) []core.Output {
+func (g *group) advance(now time.Time, out []core.Output) []core.Output {
 	if g.gone {
 		return out
 	}
@@ -248,7 +248,7 @@ func (g *smcrGroup) advance(now time.Time, out []core.Output) []core.Output {
 }
 
 // hear tells core on which links anything has come since it was called last. g.mu is held.
-func (g *smcrGroup) hear(now time.Time) {
+func (g *group) hear(now time.Time) {
 	for _, l := range g.links {
 		if n := l.net.Heard(); n != l.heard {
 			l.heard = n
@@ -258,13 +258,13 @@ func (g *smcrGroup) hear(now time.Time) {
 }
 
 // afterwards has the goroutine do something. g.mu is held.
-func (g *smcrGroup) afterwards(f func()) {
+func (g *group) afterwards(f func()) {
 	g.later = append(g.later, f)
 	g.wake()
 }
 
 // wake has the goroutine look whether there is something to do. It does not block.
-func (g *smcrGroup) wake() {
+func (g *group) wake() {
 	select {
 	case g.kick <- struct{}{}:
 	default:
@@ -272,9 +272,9 @@ func (g *smcrGroup) wake() {
 }
 
 // ending makes its connections end. g.mu is held.
-func (g *smcrGroup) ending(out core.GroupEnding) {
+func (g *group) ending(out core.GroupEnding) {
 	g.over = true
-	g.fabric.cfg.Owner.Ended(endOfGroup, groupEndReason(out.Why)) // rule: TestSMCRCrossed
+	g.fabric.cfg.Owner.Ended(endOfGroup, groupEndReason(out.Why)) // rule: internal/host TestSMCRCrossed
 	g.fate = core.EventLinkLost
 	if out.LinkAlive {
 		g.fate = core.EventAbort
@@ -291,7 +291,7 @@ func (g *smcrGroup) ending(out core.GroupEnding) {
 }
 
 // run is the group's goroutine.
-func (g *smcrGroup) run() {
+func (g *group) run() {
 	defer close(g.stopped)
 	for {
 		select {
@@ -314,7 +314,7 @@ func (g *smcrGroup) run() {
 		if gone {
 			g.tearDown()
 			if g.linksLost != nil {
-				g.linksLost() // rule: TestSMCRCloseInHandshake
+				g.linksLost() // rule: internal/host TestSMCRCloseInHandshake
 				g.linksLost = nil
 			}
 			return
@@ -323,14 +323,14 @@ func (g *smcrGroup) run() {
 }
 
 // linkEvent hands news of a link to core.
-func (g *smcrGroup) linkEvent(ev link.Event) {
+func (g *group) linkEvent(ev link.Event) {
 	heard := false
 	routes := g.routesNamed(ev)
 	g.do(func(now time.Time, out []core.Output) []core.Output {
 		if g.gone {
 			return out
 		}
-		i := slices.IndexFunc(g.links, func(l *smcrLink) bool { return l.net == ev.Link })
+		i := slices.IndexFunc(g.links, func(l *groupLink) bool { return l.net == ev.Link })
 		if i < 0 {
 			return out // it was closed
 		}
@@ -360,7 +360,7 @@ func (g *smcrGroup) linkEvent(ev link.Event) {
 }
 
 // tearDown gives everything back but the RMBs that connections have.
-func (g *smcrGroup) tearDown() {
+func (g *group) tearDown() {
 	g.openers.Wait()
 	g.mu.Lock()
 	links, devices := g.links, g.devices
@@ -396,7 +396,7 @@ func (g *smcrGroup) tearDown() {
 }
 
 // finish ends the group, in order if it can.
-func (g *smcrGroup) finish(why core.EndKind) {
+func (g *group) finish(why core.EndKind) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ctl == nil || g.gone {
@@ -406,14 +406,14 @@ func (g *smcrGroup) finish(why core.EndKind) {
 }
 
 // confirmed says that the first contact is over, and connections have it.
-func (g *smcrGroup) confirmed() {
+func (g *group) confirmed() {
 	g.mu.Lock()
 	g.inUse = true
 	g.mu.Unlock()
 }
 
 // abandon ends a group whose first contact came to nothing.
-func (g *smcrGroup) abandon() {
+func (g *group) abandon() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -430,14 +430,14 @@ func (g *smcrGroup) abandon() {
 }
 
 // Cause implements [transport.Association].
-func (g *smcrGroup) Cause() core.ConnEventKind {
+func (g *group) Cause() core.ConnEventKind {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.fate
 }
 
 // usable are the links that connections may use.
-func (g *smcrGroup) usable() []core.GroupLink {
+func (g *group) usable() []core.GroupLink {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.ctl.Links()
@@ -445,7 +445,7 @@ func (g *smcrGroup) usable() []core.GroupLink {
 
 // noteRoom tells the table whether there are RMBs for another connection, new ones or some that were used before. The
 // peer's may be of other sizes than it wants, and then it declines.
-func (g *smcrGroup) noteRoom() {
+func (g *group) noteRoom() {
 	g.mu.Lock()
 	g.forgetFreed()
 	room := g.ctl.Room()
@@ -461,14 +461,14 @@ func (g *smcrGroup) noteRoom() {
 	g.fabric.mu.Unlock()
 }
 
-func (g *smcrGroup) isOver() bool {
+func (g *group) isOver() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.over
 }
 
 // declined takes that the peer has declined a connection in place of its Confirm.
-func (g *smcrGroup) declined() {
+func (g *group) declined() {
 	g.mu.Lock()
 	known := g.ctl != nil
 	g.refused = known && !g.ctl.Room()
@@ -479,7 +479,7 @@ func (g *smcrGroup) declined() {
 }
 
 // checkConfirm compares the client's end of the link in a later contact's Confirm with those of the group.
-func (g *smcrGroup) checkConfirm(r core.Result) error {
+func (g *group) checkConfirm(r core.Result) error {
 	g.fabric.mu.Lock()
 	_, ok := g.lg.ConfirmedLink(r.Version, r.R)
 	g.fabric.mu.Unlock()
@@ -489,7 +489,7 @@ func (g *smcrGroup) checkConfirm(r core.Result) error {
 	return nil
 }
 
-func (g *smcrGroup) started() bool {
+func (g *group) started() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.ctl != nil

@@ -1,4 +1,12 @@
-package host
+// Package smcr carries connections over SMC-R: through RMBs of link groups, whose links are reliable queue pairs of software RNICs. What
+// core decides for a link group it does with the links and RMBs of package link, on the devices of package rnic.
+//
+//	[Fabric]  SMC-R of one host: the table of its link groups, those at work, and their memory
+//	[Path]    a handshake with a peer on another machine
+//	[Owner]   is told what befalls link groups
+//
+// Locks, in the order in which they are taken: that of a link group, then that of the fabric. An owner may be called with the former held.
+package smcr
 
 import (
 	"fmt"
@@ -15,8 +23,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// An smcrConfig says how connections over SMC-R are made. All fields are set, but for KeepAlive.
-type smcrConfig struct {
+// A Config says how connections over SMC-R are made. All fields are set, but for KeepAlive.
+type Config struct {
 	RNICs    *rnic.Set
 	PeerID   wire.PeerID
 	HaveUEID bool // there is a UEID, without which there is no version 2
@@ -32,12 +40,12 @@ type smcrConfig struct {
 	Namespace func(func()) // runs a function in the network namespace of the RNICs
 	Logger    *slog.Logger
 	NewID     func() wire.LinkID // of a link group; any goroutine may call it
-	Owner     smcrOwner
+	Owner     Owner
 }
 
-// An smcrOwner is told what befalls link groups. It may be called with the lock of a group held, but for GroupEnded, and does
+// An Owner is told what befalls link groups. It may be called with the lock of a group held, but for GroupEnded, and does
 // not call the group.
-type smcrOwner interface {
+type Owner interface {
 	// GroupMade is told of a group before connections use it.
 	GroupMade(a transport.Association)
 
@@ -52,9 +60,9 @@ type smcrOwner interface {
 	TraceLLC(g *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool)
 }
 
-// An smcrFabric is SMC-R of one host: the table of its link groups, those at work, and their memory.
-type smcrFabric struct {
-	cfg   smcrConfig
+// A Fabric is SMC-R of one host: the table of its link groups, those at work, and their memory.
+type Fabric struct {
+	cfg   Config
 	rnics *rnic.Set // cfg.RNICs
 
 	watch        tcpWatch // for the TCP sockets of connections
@@ -65,18 +73,19 @@ type smcrFabric struct {
 
 	mu      sync.Mutex // comes after a group's; nothing is called with it held but groups
 	groups  *core.Groups
-	running map[*core.LinkGroup]*smcrGroup // that connections may join
-	changed chan struct{}                  // closed when a first contact is over; nil if nobody waits
-	timer   *time.Timer                    // runs sweep; nil before it was needed
-	closed  bool                           // for good
+	running map[*core.LinkGroup]*group // that connections may join
+	changed chan struct{}              // closed when a first contact is over; nil if nobody waits
+	timer   *time.Timer                // runs sweep; nil before it was needed
+	closed  bool                       // for good
 }
 
-func newSMCRFabric(cfg smcrConfig) *smcrFabric {
-	return &smcrFabric{
+// New returns a fabric without link groups.
+func New(cfg Config) *Fabric {
+	return &Fabric{
 		cfg: cfg, rnics: cfg.RNICs,
 		rnicPatience: func(over func()) { time.AfterFunc(rnicPatience, over) },
 		groups:       core.NewGroups(maxGroups),
-		running:      make(map[*core.LinkGroup]*smcrGroup),
+		running:      make(map[*core.LinkGroup]*group),
 	}
 }
 
@@ -84,24 +93,27 @@ func newSMCRFabric(cfg smcrConfig) *smcrFabric {
 var errBudget = &transport.DeclinedError{Why: clc.DiagBudget}
 
 // takeMemory counts n bytes more in what, RMBs or send rings, which have a budget together.
-func (f *smcrFabric) takeMemory(what *atomic.Int64, n int64) error {
+func (f *Fabric) takeMemory(what *atomic.Int64, n int64) error {
 	what.Add(n)
-	if used := f.memory(); used > f.cfg.MemoryBudget {
+	if used := f.Memory(); used > f.cfg.MemoryBudget {
 		what.Add(-n)
 		return fmt.Errorf("%w: %d bytes more", errBudget, n)
 	}
 	return nil
 }
 
-// memory is what the buffers have, each counted with its full size.
-func (f *smcrFabric) memory() int64 { return f.rmbBytes.Load() + f.ringBytes.Load() }
+// RMBBytes returns the size of all RMBs.
+func (f *Fabric) RMBBytes() int64 { return f.rmbBytes.Load() }
 
-// close ends all link groups, in order as far as that does not take long, and closes the devices, and the watcher of the TCP
+// Memory returns the size of all RMBs and send rings, each counted in full.
+func (f *Fabric) Memory() int64 { return f.rmbBytes.Load() + f.ringBytes.Load() }
+
+// Close ends all link groups, in order as far as that does not take long, and closes the devices, and the watcher of the TCP
 // sockets of their connections. With forGood none is opened afterwards.
-func (f *smcrFabric) close(forGood bool) {
+func (f *Fabric) Close(forGood bool) {
 	f.mu.Lock()
 	f.closed = f.closed || forGood
-	groups := make([]*smcrGroup, 0, len(f.running))
+	groups := make([]*group, 0, len(f.running))
 	for _, g := range f.running {
 		groups = append(groups, g)
 	}

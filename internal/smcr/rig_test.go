@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ import (
 // other in memory.
 type fabricRig struct {
 	t              testing.TB
-	client, server *smcrFabric
+	client, server *Fabric
 	version        clc.Version   // the only one that the fabrics speak
 	addrs          [2]netip.Addr // of TCP connections, the client's and the server's
 	steps          chan func()   // steps of links, which goroutines of link groups tell
@@ -71,7 +71,7 @@ func newFabricCables(t testing.TB, count int, version clc.Version) *fabricRig {
 	smctest.CheckLeaks(t)
 	cables := smctest.NewCables(t, count)
 	r := &fabricRig{t: t, version: version, addrs: cables.Addr[0], steps: make(chan func(), 64), cables: cables}
-	newFabric := func(end int) *smcrFabric {
+	newFabric := func(end int) *Fabric {
 		return r.newFabric(byte(1+end), rnic.Config{
 			Links: count, Allowed: []netip.Prefix{netip.MustParsePrefix("10.99.0.0/16")}, Namespace: func(f func()) { cables.Visit(end, f) },
 		})
@@ -80,21 +80,21 @@ func newFabricCables(t testing.TB, count int, version clc.Version) *fabricRig {
 	return r
 }
 
-func (r *fabricRig) newFabric(number byte, cfg rnic.Config) *smcrFabric {
+func (r *fabricRig) newFabric(number byte, cfg rnic.Config) *Fabric {
 	cfg.Dir, cfg.NoSpin, cfg.Logger = r.t.TempDir(), true, slog.New(slog.DiscardHandler)
 	cfg.Diagnose = func(err error) string { return err.Error() }
 	var ids atomic.Uint32
-	f := newSMCRFabric(smcrConfig{
+	f := New(Config{
 		RNICs: rnic.New(cfg), PeerID: wire.PeerID{0, number, 2}, HaveUEID: r.version == clc.V2, V1: r.version == clc.V1,
 		MaxConns: 255, MaxLinks: cfg.Links, ReadBuffer: 1 << 17, MemoryBudget: 1 << 30, Spread: SpreadConnections,
 		Namespace: cfg.Namespace, Logger: cfg.Logger, NewID: func() wire.LinkID { return wire.LinkID(ids.Add(1)) }, Owner: new(endsOwner),
 	})
-	r.t.Cleanup(func() { f.close(true) })
+	r.t.Cleanup(func() { f.Close(true) })
 	return f
 }
 
 // upLinks returns the group of an end, and its links that are up, once there are so many.
-func (r *fabricRig) upLinks(of *fabricEnd, want int) (g *smcrGroup, links []*smcrLink) {
+func (r *fabricRig) upLinks(of *fabricEnd, want int) (g *group, links []*groupLink) {
 	r.t.Helper()
 	g = of.binding.group
 	smctest.Eventually(r.t, fabricPatience, "all links are up", func() bool {
@@ -132,8 +132,8 @@ func (o *endsOwner) Ended(what, reason string) {
 
 func (*endsOwner) TraceLLC(*core.LinkGroup, netip.Addr, netip.Addr, []byte, bool) {}
 
-// checkOneEnd makes sure that a fabric has told its owner of one end.
-func checkOneEnd(t testing.TB, f *smcrFabric, want string) {
+// checkEnd makes sure that a fabric has told its owner of one end.
+func checkEnd(t testing.TB, f *Fabric, want string) {
 	t.Helper()
 	o := f.cfg.Owner.(*endsOwner)
 	o.mu.Lock()
@@ -148,9 +148,9 @@ type fabricEnd struct {
 	r         *fabricRig
 	role      core.Role
 	handshake core.Handshake
-	path      *smcrPath
+	path      *Path
 	peer      *fabricEnd
-	binding   *smcrBinding
+	binding   *binding
 	data      atomic.Pointer[stream.Conn] // nil before the connection is established
 }
 
@@ -175,13 +175,13 @@ func (r *fabricRig) connect() (c, s *fabricEnd) {
 	return c, s
 }
 
-func (r *fabricRig) newEnd(role core.Role, f *smcrFabric, local, remote netip.Addr) *fabricEnd {
+func (r *fabricRig) newEnd(role core.Role, f *Fabric, local, remote netip.Addr) *fabricEnd {
 	r.t.Helper()
 	eid, err := wire.ParseEID("GOSMC.TEST")
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	e := &fabricEnd{r: r, role: role, path: f.newPath(role, local, remote)}
+	e := &fabricEnd{r: r, role: role, path: f.NewPath(role, local, remote)}
 	r.t.Cleanup(e.path.Close)
 	ueids := []wire.EID{eid}
 	if r.version == clc.V1 {
@@ -210,7 +210,7 @@ func (e *fabricEnd) do(out []core.Output) {
 			if err != nil {
 				e.r.t.Fatal(err)
 			}
-			e.binding = b.(*smcrBinding)
+			e.binding = b.(*binding)
 			e.do(e.handshake.Prepared(time.Now(), resources, nil))
 		case core.StartLink:
 			err := e.binding.StartLink(out.Result, func(s core.LinkStep) {

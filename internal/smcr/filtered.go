@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"net/netip"

@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"sync"
@@ -7,7 +7,7 @@ import (
 )
 
 // newOwner names a connection to core. g.mu is held.
-func (g *smcrGroup) newOwner(c *smcrBinding) core.Owner {
+func (g *group) newOwner(c *binding) core.Owner {
 	g.forgetFreed()
 	g.lastOwner++
 	g.owners[g.lastOwner] = c
@@ -15,7 +15,7 @@ func (g *smcrGroup) newOwner(c *smcrBinding) core.Owner {
 }
 
 // releaseElement ends the use of an element of the peer.
-func (g *smcrGroup) releaseElement(o core.Owner) {
+func (g *group) releaseElement(o core.Owner) {
 	g.mu.Lock()
 	g.forgetOwner(o)
 	g.mu.Unlock()
@@ -25,7 +25,7 @@ func (g *smcrGroup) releaseElement(o core.Owner) {
 }
 
 // forgetOwner is releaseElement with g.mu held.
-func (g *smcrGroup) forgetOwner(o core.Owner) {
+func (g *group) forgetOwner(o core.Owner) {
 	delete(g.owners, o)
 	if !g.gone {
 		g.ctl.ReleaseElement(o)
@@ -55,7 +55,7 @@ func (f *freedOwners) any() bool {
 }
 
 // forgetFreed ends their use of elements. g.mu is held.
-func (g *smcrGroup) forgetFreed() {
+func (g *group) forgetFreed() {
 	g.freed.Lock()
 	list := g.freed.list
 	g.freed.list = nil

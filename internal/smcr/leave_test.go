@@ -1,4 +1,4 @@
-package host
+package smcr
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 )
 
 // netLinks are all links that a group has.
-func netLinks(g *smcrGroup) (list []*link.Link) {
+func netLinks(g *group) (list []*link.Link) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, l := range g.links {
@@ -25,9 +25,9 @@ func netLinks(g *smcrGroup) (list []*link.Link) {
 	return list
 }
 
-// TestSMCRLeaving has an operator of either side end a link in the middle of transfers: connections leave it while it works, so that no byte is written twice. On
+// TestLeaving has an operator of either side end a link in the middle of transfers: connections leave it while it works, so that no byte is written twice. On
 // a machine that is so busy that they do not within the time for it another attempt is made.
-func TestSMCRLeaving(t *testing.T) {
+func TestLeaving(t *testing.T) {
 	for _, by := range []core.Role{core.RoleServer, core.RoleClient} {
 		for _, num := range []llc.LinkNum{1, 2} {
 			t.Run(by.String()+string(rune('0'+num)), func(t *testing.T) {
@@ -51,9 +51,9 @@ func testLeaving(t *testing.T, by core.Role, num llc.LinkNum) bool {
 		c, s := r.connect()
 		pairs = append(pairs, [2]*fabricEnd{c, s})
 	}
-	var groups [2]*smcrGroup
+	var groups [2]*group
 	var before [2][]*link.Link
-	var leaving [2]*smcrLink
+	var leaving [2]*groupLink
 	for i, e := range pairs[0] {
 		groups[i], _ = r.upLinks(e, 2)
 		before[i] = netLinks(groups[i])
@@ -117,9 +117,9 @@ func testLeaving(t *testing.T, by core.Role, num llc.LinkNum) bool {
 	return inTime
 }
 
-// TestSMCRLeavingShown looks at a link that ends: from when connections leave it until the peer has answered it is shown as one that does. The last link beside it
+// TestLeavingShown looks at a link that ends: from when connections leave it until the peer has answered it is shown as one that does. The last link beside it
 // cannot be deleted meanwhile; it itself can be once more, and nothing comes of that. Of a group that ends none can be.
-func TestSMCRLeavingShown(t *testing.T) {
+func TestLeavingShown(t *testing.T) {
 	r := newFabricCables(t, 2, clc.V2)
 	c, s := r.connect()
 	r.upLinks(c, 2)
@@ -154,7 +154,7 @@ func TestSMCRLeavingShown(t *testing.T) {
 	g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.LinkLeft(now, 1, out) })
 	check("they have left it", "1 LINK_LEAVING, 2 LINK_ACTIVE")
 	g.mu.Unlock()
-	smctest.Eventually(t, fabricPatience, "the link has ended", func() bool { return len(r.server.status(nil)[0].Links) == 1 })
+	smctest.Eventually(t, fabricPatience, "the link has ended", func() bool { return len(r.server.Status(nil)[0].Links) == 1 })
 	exchange(t, c, s)
 	g.finish(core.EndOperator)
 	g.mu.Lock()
@@ -164,4 +164,48 @@ func TestSMCRLeavingShown(t *testing.T) {
 	g.mu.Unlock()
 	c.close()
 	s.close()
+}
+
+// TestLeavingUnused has a link be about to end: no connection begins on it while there is another one, and none is told of it.
+func TestLeavingUnused(t *testing.T) {
+	for _, num := range []llc.LinkNum{1, 2} {
+		r := newFabricCables(t, 2, clc.V2)
+		var ends []*fabricEnd
+		for range 4 {
+			c, s := r.connect()
+			ends = append(ends, c, s)
+		}
+		g, _ := r.upLinks(ends[1], 2) // of the server
+		g.mu.Lock()
+		g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.DeleteLink(now, num, out) })
+		leaving := g.linkOf(num)
+		if !g.leaves(leaving) || !leaving.up || g.connsOn(leaving) != 0 {
+			t.Errorf("link %d: leaving %t, up %t, %d connections", num, g.leaves(leaving), leaving.up, g.connsOn(leaving))
+		}
+		for owner := range g.owners {
+			if to, _ := g.spread().pick(owner, nil); to == nil || to.num == num {
+				t.Errorf("link %d is picked for a connection", num)
+			}
+		}
+		for g.failovers = range uint64(2) { // the newest is named then
+			if got := g.toName(nil).num; got == num {
+				t.Errorf("link %d is named, after %d failovers", num, g.failovers)
+			}
+			for _, c := range g.owners { // one that was named before
+				named := c.named
+				if c.named = leaving; !leaving.up {
+					t.Fatal("the link is not up")
+				}
+				if to, _ := g.namedLink(c); to == leaving {
+					t.Errorf("a connection begins on link %d, after %d failovers", num, g.failovers)
+				}
+				c.named = named
+			}
+		}
+		g.mu.Unlock()
+		r.upLinks(ends[1], 1)
+		for _, e := range ends {
+			e.close()
+		}
+	}
 }

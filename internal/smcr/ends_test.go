@@ -1,0 +1,37 @@
+package smcr
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/gosmc/smc/internal/port"
+	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// The reason of a device that could not be opened says why.
+func TestReason(t *testing.T) {
+	r := newFabricRig(t, nil)
+	n, err := r.client.rnics.Acquire(r.addrs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, taken := r.server.rnics.Acquire(r.addrs[0])
+	_, foreign := r.client.rnics.Acquire(netip.MustParseAddr("192.0.2.1"))
+	n.HandleEvent(&rdma.Event{Kind: rdma.EventInterfaceDown})
+	_, down := r.client.rnics.Acquire(r.addrs[0])
+	n.Release()
+	r.client.Close(true)
+	_, closed := r.client.rnics.Acquire(r.addrs[0])
+	for _, tt := range []struct {
+		err  error
+		want clc.Diagnosis
+	}{
+		{taken, clc.DiagPortInUse}, {foreign, clc.DiagNoSMCRDevice}, {down, clc.DiagRNICDown}, {closed, clc.DiagClosing},
+		{&port.RefusedError{}, clc.DiagPortInUse},
+	} {
+		if tt.err == nil || Reason(tt.err) != tt.want {
+			t.Errorf("Reason(%v) = %v, want %v", tt.err, Reason(tt.err), tt.want)
+		}
+	}
+}
