@@ -15,16 +15,14 @@ import (
 	"github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smcd"
-	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 )
 
 // fabric is what a host needs for SMC-D.
 type fabric struct {
-	device  *ism.Device
-	watcher *tcpwatch.Watcher
-	bubble  bool // its goroutines are in a bubble of testing/synctest
+	device *smcd.Device
+	bubble bool // its goroutines are in a bubble of testing/synctest
 
 	deskMu sync.Mutex
 	desk   *run.Desk // nil before a listener has needed it
@@ -47,8 +45,7 @@ func (f *fabric) close() {
 		f.desk.Close()
 	}
 	f.deskMu.Unlock()
-	f.device.Close() // reports every peer gone, which ends what waits for an answer
-	f.watcher.Close()
+	f.device.Close()
 }
 
 // fabricResult remembers why the fabric is not there, so that a host which cannot have it
@@ -90,26 +87,21 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 		return nil, clc.DiagNoRunDir, err
 	}
 	rendezvous.Tidy(h.cfg.Dir)
-	w, err := tcpwatch.New()
-	if err != nil {
-		return nil, resourceReason(err), err
-	}
-	device, err := ism.Open(ism.Config{
+	device, err := smcd.Open(ism.Config{
 		Dir:     rundir.Own(h.cfg.Dir),
 		Budget:  h.cfg.MemoryBudget,
 		AnyUser: h.cfg.AnyUser,
 		Handler: (*fabricHandler)(h),
 		Logger:  h.cfg.Logger,
-	})
+	}, h.smcd, h.cfg.Spin)
 	if err != nil {
-		w.Close()
 		reason := resourceReason(err)
 		if reason == clc.DiagUnreachable { // its directory
 			reason = clc.DiagNoRunDir
 		}
 		return nil, reason, err
 	}
-	return &fabric{device: device, watcher: w, bubble: inBubble()}, clc.DiagNone, nil
+	return &fabric{device: device, bubble: inBubble()}, clc.DiagNone, nil
 }
 
 // inBubble reports whether the caller is in a bubble of testing/synctest. Channels and timers of a bubble can
@@ -187,10 +179,10 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 // smcrView is a host as the link groups of SMC-R know it.
 type smcrView Host
 
-// GroupMade implements [smcrOwner].
+// GroupMade implements [smcr.Owner].
 func (h *smcrView) GroupMade(a transport.Association) { (*Host)(h).addEnd(a) }
 
-// GroupEnded implements [smcrOwner].
+// GroupEnded implements [smcr.Owner].
 func (h *smcrView) GroupEnded(a transport.Association, tell func(count int)) (lost func()) {
 	conns := (*Host)(h).endGone(a, tell)
 	return func() {
@@ -200,10 +192,10 @@ func (h *smcrView) GroupEnded(a transport.Association, tell func(count int)) (lo
 	}
 }
 
-// Ended implements [smcrOwner].
+// Ended implements [smcr.Owner].
 func (h *smcrView) Ended(what, reason string) { h.counters.ended(what, reason) }
 
-// TraceLLC implements [smcrOwner].
+// TraceLLC implements [smcr.Owner].
 func (h *smcrView) TraceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
 	h.counters.messages.countLLC(message, sent)
 	r := traceRecord{kind: control.TraceLLC, group: uint32(lg.ID), client: lg.Key.Role == core.RoleClient, sent: sent}

@@ -14,7 +14,6 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/late"
-	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
@@ -115,8 +114,7 @@ func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Pee
 		c.traceFailed(err)
 		return &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
 	}
-	w := &smcd.Path{Device: f.device, Groups: h.smcd, Peer: peer, Spin: h.cfg.Spin, TCP: f.watcher}
-	return h.shakeOn(ctx, role, c, []transport.Path{w}, buffer, require)
+	return h.shakeOn(ctx, role, c, []transport.Path{f.device.NewPath(peer)}, buffer, require)
 }
 
 // shakeOn does the handshake on TCP, for one of the paths.

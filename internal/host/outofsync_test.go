@@ -3,7 +3,6 @@ package host
 import (
 	"testing"
 
-	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -30,7 +29,7 @@ func TestOutOfSync(t *testing.T) {
 		t.Fatalf("mode = %v (%v), want SMC-D", oldC.Mode(), oldC.Reason().Tag)
 	}
 
-	client.smcd = smcd.NewGroups(client.nextGroupID, maxConnsPerGroup)
+	client.smcd.PeerGone(gidOf(t, server))
 
 	c, s := pair()
 	if c.Mode() != ModeTCP || s.Mode() != ModeTCP || c.Reason().Code != clc.DiagSync || s.Reason().Code != clc.DiagSync || c.byPeer || !s.byPeer {

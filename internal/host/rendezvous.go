@@ -26,11 +26,11 @@ func (h *Host) newPoint() *rendezvous.Point {
 			if err != nil {
 				return nil, reason, err
 			}
-			return meetingDevice{h, f.device}, clc.DiagNone, nil
+			return meetingDevice{h, f.device.Device}, clc.DiagNone, nil
 		},
 		Opened: func() rendezvous.Device {
 			if f := h.openFabricOrNil(); f != nil && f.bubble == inBubble() { // rule: TestBubble: f.bubble == inBubble() -> true
-				return meetingDevice{h, f.device}
+				return meetingDevice{h, f.device.Device}
 			}
 			return nil
 		},

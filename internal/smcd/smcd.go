@@ -1,5 +1,6 @@
 // Package smcd carries connections over SMC-D: through DMBs of an Emulated-ISM device that two processes of one machine share.
 //
+//	[Device]   the device of a host
 //	[Path]     a handshake with the process behind a peering
 //	[Groups]   the link groups of a host: little more than their numbers
 //	[Peering]  what ends all connections with a peer
@@ -21,13 +22,10 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A Path reaches a peer through shared memory of this machine. All fields but Spin are set.
+// A Path reaches a peer through shared memory of this machine.
 type Path struct {
-	Device *ism.Device
-	Groups *Groups
-	Peer   *ism.Peer
-	Spin   time.Duration // before a wait sleeps
-	TCP    *tcpwatch.Watcher
+	device *Device
+	peer   *ism.Peer
 }
 
 // A Peering is the end of all connections with a peer.
@@ -41,31 +39,31 @@ func (w *Path) Mode() core.Mode { return core.SMCD }
 
 // Offer implements [transport.Path].
 func (w *Path) Offer(caps *core.Capabilities) {
-	caps.ISM = append(caps.ISM, clc.ISMDevice{GID: w.Device.GID(), CHID: wire.CHIDLoopback})
+	caps.ISM = append(caps.ISM, clc.ISMDevice{GID: w.device.GID(), CHID: wire.CHIDLoopback})
 }
 
 // Traits implements [transport.Path].
 func (w *Path) Traits() transport.PathTraits { return transport.PathTraits{Local: true} }
 
 // Alive implements [transport.Path].
-func (w *Path) Alive() bool { return w.Peer.Err() == nil }
+func (w *Path) Alive() bool { return w.peer.Err() == nil }
 
 // Examine implements [transport.Path].
-func (w *Path) Examine(_ *clc.Proposal, h *core.Handshake, _ bool) { h.SetReachable(w.Peer.GID()) }
+func (w *Path) Examine(_ *clc.Proposal, h *core.Handshake, _ bool) { h.SetReachable(w.peer.GID()) }
 
 // Watcher implements [transport.Path].
-func (w *Path) Watcher() *tcpwatch.Watcher { return w.TCP }
+func (w *Path) Watcher() *tcpwatch.Watcher { return w.device.tcp }
 
 // LinkMissing implements [transport.Path].
 func (w *Path) LinkMissing(time.Duration) {} // there are no links
 
 // Prepare implements [transport.Path].
 func (w *Path) Prepare(ctx context.Context, q transport.Request) (transport.Binding, core.Resources, error) {
-	// rule: internal/host TestClientLies: q.Choice.Remote.GID != w.Peer.GID() -> false
-	if q.Choice.Remote.GID != w.Peer.GID() {
+	// rule: internal/host TestClientLies: q.Choice.Remote.GID != w.peer.GID() -> false
+	if q.Choice.Remote.GID != w.peer.GID() {
 		return nil, core.Resources{}, transport.ErrUnreachable
 	}
-	c := &binding{peer: w.Peer, groups: w.Groups, spin: w.Spin}
+	c := &binding{peer: w.peer, groups: w.device.groups, spin: w.device.spin}
 	r, err := c.prepare(ctx, q)
 	if err != nil {
 		c.Detach(false)
