@@ -242,6 +242,9 @@ func TestSMCRImpatient(t *testing.T) {
 	checkGone(t, r.client, r.server)
 	r.l.Close()
 	r.l = ordinary
+	failLinks(r.client, loop1) // so that the next one makes a link group
+	failLinks(r.server, loop2)
+	smctest.Eventually(t, patience, "no link group is left", func() bool { return len(groupsOf(r.client))+len(groupsOf(r.server)) == 0 })
 	c, s = r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)

@@ -201,7 +201,7 @@ func (c *binding) StartLink(r core.Result, tell func(core.LinkStep)) error {
 func (c *binding) Attach(_ context.Context, r core.Result) error {
 	g := c.group
 	if c.first {
-		c.fabric.filtered.forget(c.remote)
+		c.fabric.filtered.forget(c.remote) // rule: internal/host TestSMCRImpatient
 	}
 	if c.first {
 		g.confirmed()

@@ -144,7 +144,7 @@ func (g *group) setAnswer(from, to core.Answer) bool {
 	g.fabric.mu.Unlock()
 	if to == core.AnswerLate {
 		g.mu.Lock()
-		g.rmbs.refuseAsked()
+		g.rmbs.refuseAsked() // rule: TestAnswerLate
 		g.mu.Unlock()
 	}
 	return true

@@ -108,6 +108,11 @@ func TestAnswerLate(t *testing.T) {
 			return len(g.rmbs.asked) > 0
 		})
 		g.setAnswer(core.AnswerNone, core.AnswerLate)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if len(g.rmbs.asked) > 0 {
+			t.Error("the connection waits on")
+		}
 	})
 	c, s = r.connect()
 	wait()

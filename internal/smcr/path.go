@@ -71,9 +71,9 @@ func (w *Path) openV1(remote netip.Addr) {
 		return
 	}
 	addr := w.rnic.Addr().WithZone("")
-	inNetwork := slices.ContainsFunc(w.nets, func(p netip.Prefix) bool { return p.Contains(addr) })
-	inVLAN := addr == w.local.Unmap() || w.fabric.rnics.VLAN(addr) == w.vlan // rule: TestVLANDevice: w.fabric.rnics.VLAN(addr) == w.vlan -> true
-	if !inNetwork || !inVLAN {                                               // rule: TestV1Network: !inNetwork -> false
+	inNetwork := slices.ContainsFunc(w.nets, func(p netip.Prefix) bool { return p.Contains(addr) }) // rule: TestV1Network: p.Contains(addr) -> true
+	inVLAN := addr == w.local.Unmap() || w.fabric.rnics.VLAN(addr) == w.vlan                        // rule: TestVLANDevice: w.fabric.rnics.VLAN(addr) == w.vlan -> true
+	if !inNetwork || !inVLAN {
 		return
 	}
 	if remote.IsLinkLocalUnicast() || remote.IsLinkLocalMulticast() { // rule: internal/host TestSMCRv1LinkLocal
