@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/run"
@@ -168,7 +169,7 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		}
 	}
 	if speaksCLC {
-		if err := d.host.connectSMCR(ctx, c, buffer, d.opts.Require); err != nil {
+		if err := d.host.shakeNetworks(ctx, core.RoleClient, c, buffer, d.opts.Require); err != nil {
 			return nil, err
 		}
 		return c, nil
@@ -179,7 +180,7 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	if peer == nil {
 		return c, d.host.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), d.opts.Require, nil)
 	}
-	if err := d.host.connect(ctx, c, peer.(*ism.Peer), buffer, d.opts.Require); err != nil {
+	if err := d.host.shakePeer(ctx, core.RoleClient, c, peer.(*ism.Peer), buffer, d.opts.Require); err != nil {
 		return nil, err
 	}
 	return c, nil

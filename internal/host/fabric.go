@@ -176,14 +176,14 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	})
 }
 
-// smcrView is a host as the link groups of SMC-R know it.
-type smcrView Host
+// A groupOwner is a host as the link groups of a network know it.
+type groupOwner Host
 
 // GroupMade implements [smcr.Owner].
-func (h *smcrView) GroupMade(a transport.Association) { (*Host)(h).addEnd(a) }
+func (h *groupOwner) GroupMade(a transport.Association) { (*Host)(h).addEnd(a) }
 
 // GroupEnded implements [smcr.Owner].
-func (h *smcrView) GroupEnded(a transport.Association, tell func(count int)) (lost func()) {
+func (h *groupOwner) GroupEnded(a transport.Association, tell func(count int)) (lost func()) {
 	conns := (*Host)(h).endGone(a, tell)
 	return func() {
 		for _, c := range conns {
@@ -193,10 +193,10 @@ func (h *smcrView) GroupEnded(a transport.Association, tell func(count int)) (lo
 }
 
 // Ended implements [smcr.Owner].
-func (h *smcrView) Ended(what, reason string) { h.counters.ended(what, reason) }
+func (h *groupOwner) Ended(what, reason string) { h.counters.ended(what, reason) }
 
 // TraceLLC implements [smcr.Owner].
-func (h *smcrView) TraceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
+func (h *groupOwner) TraceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
 	h.counters.messages.countLLC(message, sent)
 	r := traceRecord{kind: control.TraceLLC, group: uint32(lg.ID), client: lg.Key.Role == core.RoleClient, sent: sent}
 	r.local, r.peer = netip.AddrPortFrom(local, 0), netip.AddrPortFrom(peer, 0)

@@ -73,41 +73,26 @@ func (s *handshake) recycle() {
 	handshakes.Put(s)
 }
 
-// connect does the client's handshake with the host behind peer. When it returns nil, c is
+// shakeNetworks does the handshake with a peer that expects CLC and shares no memory with us. When it returns nil, c is
 // ready, in whatever mode; otherwise its TCP connection is closed.
-func (h *Host) connect(ctx context.Context, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
-	return h.shake(ctx, core.RoleClient, c, peer, buffer, require)
-}
-
-// accept is connect for the server.
-func (h *Host) accept(ctx context.Context, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
-	return h.shake(ctx, core.RoleServer, c, peer, buffer, require)
-}
-
-// connectSMCR is connect to a peer that expects CLC and shares no memory with us.
-func (h *Host) connectSMCR(ctx context.Context, c *Conn, buffer int, require Requirement) error {
-	return h.shakeSMCR(ctx, core.RoleClient, c, buffer, require)
-}
-
-// acceptSMCR is connectSMCR for the server.
-func (h *Host) acceptSMCR(ctx context.Context, c *Conn, buffer int, require Requirement) error {
-	return h.shakeSMCR(ctx, core.RoleServer, c, buffer, require)
-}
-
-func (h *Host) shakeSMCR(ctx context.Context, role core.Role, c *Conn, buffer int, require Requirement) error {
-	w := h.smcr.NewPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
-	defer w.Close()
-	switch {
-	case role == core.RoleServer && h.refusesServer(c.local): // rule: TestPolicySMCR
-		w.Refuse(clc.DiagNotAllowed) // it has begun with CLC, which needs an answer
-	case !require.met(ModeSMCR):
-		w.Refuse(clc.DiagPolicy) // it awaits our word, and would be reset if it got SMC-R
+func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *Conn, buffer int, require Requirement) error {
+	paths := make([]transport.Path, len(h.networks))
+	for i, n := range h.networks {
+		w := n.NewPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
+		defer w.Close()
+		switch {
+		case role == core.RoleServer && h.refusesServer(c.local): // rule: TestPolicySMCR
+			w.Refuse(clc.DiagNotAllowed) // it has begun with CLC, which needs an answer
+		case !require.met(modes[w.Mode()]):
+			w.Refuse(clc.DiagPolicy) // it awaits our word, and would be reset if it got this mode
+		}
+		paths[i] = w
 	}
-	return h.shakeOn(ctx, role, c, []transport.Path{w}, buffer, require)
+	return h.shakeOn(ctx, role, c, paths, buffer, require)
 }
 
-// shake finds the paths to the peer and does the handshake.
-func (h *Host) shake(ctx context.Context, role core.Role, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
+// shakePeer is shakeNetworks with the host behind a peering.
+func (h *Host) shakePeer(ctx context.Context, role core.Role, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
 	f, reason, err := h.open()
 	if err != nil {
 		c.tcp.Close()

@@ -40,9 +40,9 @@ type Host struct {
 	counters counters
 	sweeper  sweeper
 	rnics    *rnic.Set
-	smcr     *smcr.Fabric
 	smcd     *smcd.Groups
-	groupIDs atomic.Uint32 // of link groups so far
+	networks []transport.Network // fabrics for peers on other machines
+	groupIDs atomic.Uint32       // of link groups so far
 
 	localPatience time.Duration // with a silent process of this machine: localPatience, but in tests
 	resetPatience time.Duration // before a reset of TCP counts: resetPatience, but in tests
@@ -126,12 +126,12 @@ func New(cfg Config) (*Host, error) {
 		Namespace: cfg.Namespace, Logger: cfg.Logger,
 		Diagnose: func(err error) string { return clc.Lookup(smcr.Reason(err), clc.OSUnspecified).Sentence },
 	})
-	h.smcr = smcr.New(smcr.Config{
+	h.networks = []transport.Network{smcr.New(smcr.Config{
 		RNICs: h.rnics, PeerID: h.peerID, HaveUEID: len(ueids) > 0, V1: cfg.SMCRv1,
 		MaxConns: maxConnsPerGroup, MaxLinks: cfg.SMCRLinks, ReadBuffer: cfg.ReadBuffer, MemoryBudget: cfg.MemoryBudget,
 		KeepAlive: cfg.SMCRKeepAlive, Spread: cfg.SMCRSpread,
-		Namespace: cfg.Namespace, Logger: cfg.Logger, NewID: h.nextGroupID, Owner: (*smcrView)(h),
-	})
+		Namespace: cfg.Namespace, Logger: cfg.Logger, NewID: h.nextGroupID, Owner: (*groupOwner)(h),
+	})}
 	h.smcd = smcd.NewGroups(h.nextGroupID, maxConnsPerGroup)
 	h.meeting = h.newPoint()
 	return h, nil
@@ -313,7 +313,9 @@ func (h *Host) release() {
 	}
 	h.sweeper.stop()
 	h.meeting.Close()
-	h.smcr.Close(true)
+	for _, n := range h.networks {
+		n.Close(true)
+	}
 	h.releaseMu.Lock()
 	defer h.releaseMu.Unlock()
 	h.fabricMu.Lock()

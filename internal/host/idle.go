@@ -82,7 +82,9 @@ func (h *Host) lingered(holds uint64) bool {
 	if f != nil {
 		f.close()
 	}
-	h.smcr.Close(false)
+	for _, n := range h.networks {
+		n.Close(false)
+	}
 	h.meeting.Release()
 	return true
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/wire/clc"
@@ -275,7 +276,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 				l.working.Add(1)
 				peer := claim.Peer().(*ism.Peer)
 				go l.serve(tcp, func(ctx context.Context, c *Conn, buffer int, require Requirement) error {
-					return h.accept(ctx, c, peer, buffer, require)
+					return h.shakePeer(ctx, core.RoleServer, c, peer, buffer, require)
 				})
 				return
 			}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/gosmc/smc/internal/core"
 )
 
 // A crowd is the handshakes with clients of other machines that a listener has under way. A client that expects CLC needs an answer, so it cannot
@@ -85,6 +87,6 @@ func (l *Listener) serveCLC(tcp *net.TCPConn) {
 	go l.serve(tcp, func(ctx context.Context, c *Conn, buffer int, require Requirement) error {
 		ctx, leave := l.crowd.enter(ctx, addrOf(c.RemoteAddr()).Unmap())
 		defer leave()
-		return l.host.acceptSMCR(ctx, c, buffer, require)
+		return l.host.shakeNetworks(ctx, core.RoleServer, c, buffer, require)
 	})
 }

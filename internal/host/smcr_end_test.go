@@ -200,7 +200,7 @@ func TestSMCRHostCloses(t *testing.T) {
 			}
 			checkGone(t, r.client, r.server)
 			for _, h := range []*Host{r.client, r.server} {
-				smctest.Eventually(t, patience, "no buffers are left", func() bool { return h.smcr.Memory() == 0 })
+				smctest.Eventually(t, patience, "no buffers are left", func() bool { return memoryOf(h) == 0 })
 			}
 		})
 	}
@@ -284,7 +284,7 @@ func TestSMCRDecline(t *testing.T) {
 				t.Errorf("%d and %d link groups are left", len(a), len(b))
 			}
 			for _, h := range []*Host{r.client, r.server} {
-				if n := h.smcr.Memory(); n != 0 {
+				if n := memoryOf(h); n != 0 {
 					t.Errorf("%d bytes of buffers are left", n)
 				}
 			}
@@ -293,7 +293,7 @@ func TestSMCRDecline(t *testing.T) {
 }
 
 // rings are the bytes of the send rings of a host.
-func rings(h *Host) int64 { return h.smcr.Memory() - h.smcr.RMBBytes() }
+func rings(h *Host) int64 { return memoryOf(h) - rmbsOf(h) }
 
 // TestSMCRBudget has a budget with room for the receive buffers of three connections, and the send buffers of two.
 func TestSMCRBudget(t *testing.T) {

@@ -104,7 +104,7 @@ func TestSMCRShed(t *testing.T) {
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	if used := r.server.smcr.Memory(); used > r.server.cfg.MemoryBudget {
+	if used := memoryOf(r.server); used > r.server.cfg.MemoryBudget {
 		t.Errorf("%d bytes are in use, more than the budget", used)
 	}
 	c.Close()

@@ -200,7 +200,7 @@ func TestSMCRReuse(t *testing.T) {
 	fill(maxConnsPerGroup, 16<<10)
 	fill(3, 16<<10)
 	fill(3, 64<<10) // has less
-	if n := r.client.smcr.RMBBytes(); n != maxConnsPerGroup*16<<10 {
+	if n := rmbsOf(r.client); n != maxConnsPerGroup*16<<10 {
 		t.Errorf("%d bytes of RMBs, want %d", n, maxConnsPerGroup*16<<10)
 	}
 }

@@ -299,7 +299,7 @@ func TestSMCRFiltered(t *testing.T) {
 				}
 				mustAccept(t, r.l).Close()
 				for _, h := range []*Host{r.client, r.server} {
-					smctest.Eventually(t, patience, "the group is gone", func() bool { return len(groupsOf(h)) == 0 && h.smcr.Memory() == 0 })
+					smctest.Eventually(t, patience, "the group is gone", func() bool { return len(groupsOf(h)) == 0 && memoryOf(h) == 0 })
 				}
 			})
 		})

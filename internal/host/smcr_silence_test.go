@@ -193,7 +193,7 @@ func TestSMCRCloseInHandshake(t *testing.T) {
 				}
 				s.mu.Unlock()
 			}
-			smctest.Eventually(t, patience, "no RMB is left", func() bool { return r.server.smcr.RMBBytes() == 0 })
+			smctest.Eventually(t, patience, "no RMB is left", func() bool { return rmbsOf(r.server) == 0 })
 		})
 	}
 }

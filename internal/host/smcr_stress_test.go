@@ -80,7 +80,7 @@ func TestSMCRStress(t *testing.T) {
 	r.client.Close()
 	r.server.Close()
 	for _, h := range []*Host{r.client, r.server} {
-		smctest.Eventually(t, patience, "all memory is given back", func() bool { return h.smcr.Memory() == 0 })
+		smctest.Eventually(t, patience, "all memory is given back", func() bool { return memoryOf(h) == 0 })
 		h.mu.Lock()
 		if len(h.ends) > 0 && len(groupsOf(h)) > 0 || len(h.groupStatus()) != 0 {
 			t.Errorf("%d ends and %d link groups are left", len(h.ends), len(h.groupStatus()))

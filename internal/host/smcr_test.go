@@ -106,7 +106,18 @@ func TestSMCR(t *testing.T) {
 }
 
 // groupsOf returns the link groups of SMC-R of a host that connections may join.
-func groupsOf(h *Host) []control.StatusGroup { return h.smcr.Status(nil) }
+func groupsOf(h *Host) []control.StatusGroup { return h.networks[0].Status(nil) }
+
+// memoryOf is what all buffers of SMC-R of a host have, and rmbsOf what RMBs have.
+func memoryOf(h *Host) int64 {
+	all, _ := h.networks[0].Memory()
+	return all
+}
+
+func rmbsOf(h *Host) int64 {
+	_, rmbs := h.networks[0].Memory()
+	return rmbs
+}
 
 // isOver reports whether the link group of a connection has ended for its connections.
 func isOver(c *Conn) bool {

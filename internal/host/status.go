@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -32,7 +34,15 @@ func (v *controlView) SampleCursors(list []control.TraceEvent) ([]control.TraceE
 func (v *controlView) Status() control.Status { return (*Host)(v).Status() }
 
 // DeleteLink implements [control.LinkDeleter].
-func (v *controlView) DeleteLink(group uint32, num uint8) error { return v.smcr.DeleteLink(group, num) }
+func (v *controlView) DeleteLink(group uint32, num uint8) (err error) {
+	var none *transport.NoGroupError
+	for _, n := range v.networks {
+		if err = n.DeleteLink(group, num); !errors.As(err, &none) {
+			return err
+		}
+	}
+	return err
+}
 
 // Status returns a snapshot of the host.
 func (h *Host) Status() control.Status {
@@ -72,13 +82,18 @@ func (h *Host) Status() control.Status {
 	s.Limits = []control.StatusLimit{
 		{Name: "memory", Limit: h.cfg.MemoryBudget, Used: device.Bytes, Unit: "bytes"},
 		{Name: "memory of peers", Limit: h.cfg.MemoryBudget, Used: device.MappedBytes, Unit: "bytes"},
-		{Name: "memory of SMC-R", Limit: h.cfg.MemoryBudget, Used: h.smcr.Memory(), Unit: "bytes"},
+	}
+	for _, n := range h.networks {
+		used, _ := n.Memory()
+		s.Limits = append(s.Limits, control.StatusLimit{Name: "memory of " + n.Mode().String(), Limit: h.cfg.MemoryBudget, Used: used, Unit: "bytes"})
+	}
+	s.Limits = append(s.Limits, []control.StatusLimit{
 		{Name: "read buffer", Limit: int64(h.cfg.ReadBuffer), Used: -1, Unit: "bytes"},
 		{Name: "peers", Limit: ism.MaxPeers, Used: device.PeersDialed + device.PeersAccepted},
 		{Name: "connections with a peer", Limit: ism.SlotCount, Used: -1},
 		mappings(),
 		openFiles(),
-	}
+	}...)
 	for _, l := range listeners {
 		s.Listeners = append(s.Listeners, l.status())
 	}
@@ -157,8 +172,14 @@ func (h *Host) counterStatus() control.StatusCounters {
 		Spins:            k.data.Spins.Load(),
 	}
 	s.CLC, s.LLC = k.messages.status()
-	s.Groups = map[string]int{ModeSMCD.String(): 0, ModeSMCR.String(): 0}
-	s.RMBBytes = h.smcr.RMBBytes()
+	s.Groups = make(map[string]int)
+	for _, f := range h.fabrics() {
+		s.Groups[f.Mode().String()] = 0
+	}
+	for _, n := range h.networks {
+		_, rmbs := n.Memory()
+		s.RMBBytes += rmbs
+	}
 	for m := ModeTCP; m <= ModeUnix; m++ {
 		if m == ModeUnix && k.connections[m].Load() == 0 {
 			continue // there are no programs of 'gosmc run', on most machines

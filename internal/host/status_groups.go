@@ -6,15 +6,28 @@ import (
 	"sync/atomic"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
 )
 
 // Link groups, links, devices and messages, as tools show them. Names are those that operators know from smcr and smcd.
 
+// fabrics returns all fabrics of the host.
+func (h *Host) fabrics() []transport.Fabric {
+	list := []transport.Fabric{h.smcd}
+	for _, n := range h.networks {
+		list = append(list, n)
+	}
+	return list
+}
+
 // groupStatus describes the link groups, in the order of their IDs.
 func (h *Host) groupStatus() []control.StatusGroup {
-	list := h.smcr.Status(h.smcd.Status(nil))
+	var list []control.StatusGroup
+	for _, f := range h.fabrics() {
+		list = f.Status(list)
+	}
 	slices.SortStableFunc(list, func(a, b control.StatusGroup) int { return cmp.Compare(a.ID, b.ID) })
 	return list[:min(len(list), control.MaxGroups)]
 }

@@ -80,7 +80,10 @@ func (g *Groups) PeerGone(gid wire.ISMGID) {
 	g.table.PeerGone(gid)
 }
 
-// Status appends what there is to say of each link group.
+// Mode implements [transport.Fabric].
+func (*Groups) Mode() core.Mode { return core.SMCD }
+
+// Status implements [transport.Fabric]: it appends what there is to say of each link group.
 func (g *Groups) Status(list []control.StatusGroup) []control.StatusGroup {
 	g.mu.Lock()
 	defer g.mu.Unlock()

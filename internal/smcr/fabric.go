@@ -95,20 +95,23 @@ var errBudget = &transport.DeclinedError{Why: clc.DiagBudget}
 // takeMemory counts n bytes more in what, RMBs or send rings, which have a budget together.
 func (f *Fabric) takeMemory(what *atomic.Int64, n int64) error {
 	what.Add(n)
-	if used := f.Memory(); used > f.cfg.MemoryBudget {
+	if used, _ := f.Memory(); used > f.cfg.MemoryBudget {
 		what.Add(-n)
 		return fmt.Errorf("%w: %d bytes more", errBudget, n)
 	}
 	return nil
 }
 
-// RMBBytes returns the size of all RMBs.
-func (f *Fabric) RMBBytes() int64 { return f.rmbBytes.Load() }
+// Memory implements [transport.Network]: it returns the size of all RMBs and send rings, each counted in full, and that of the RMBs.
+func (f *Fabric) Memory() (all, rmbs int64) {
+	rmbs = f.rmbBytes.Load()
+	return rmbs + f.ringBytes.Load(), rmbs
+}
 
-// Memory returns the size of all RMBs and send rings, each counted in full.
-func (f *Fabric) Memory() int64 { return f.rmbBytes.Load() + f.ringBytes.Load() }
+// Mode implements [transport.Fabric].
+func (f *Fabric) Mode() core.Mode { return core.SMCR }
 
-// Close ends all link groups, in order as far as that does not take long, and closes the devices, and the watcher of the TCP
+// Close implements [transport.Network]: it ends all link groups, in order as far as that does not take long, and closes the devices, and the watcher of the TCP
 // sockets of their connections. With forGood none is opened afterwards.
 func (f *Fabric) Close(forGood bool) {
 	f.mu.Lock()

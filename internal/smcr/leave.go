@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/llc"
 )
 
@@ -29,7 +30,7 @@ func (g *group) leaves(l *groupLink) bool {
 	return g.ctl != nil && slices.ContainsFunc(g.ctl.Links(), func(x core.GroupLink) bool { return x.Leaving && x.Num == l.num })
 }
 
-// DeleteLink ends a link of a group, as an operator asks. A client asks its server to; nobody waits for that here.
+// DeleteLink implements [transport.Network]: it ends a link of a group, as an operator asks. A client asks its server to; nobody waits for that here.
 func (f *Fabric) DeleteLink(id uint32, num uint8) error {
 	f.mu.Lock()
 	var g *group
@@ -40,7 +41,7 @@ func (f *Fabric) DeleteLink(id uint32, num uint8) error {
 	}
 	f.mu.Unlock()
 	if g == nil {
-		return fmt.Errorf("there is no link group %08x of SMC-R", id)
+		return &transport.NoGroupError{Group: id, Mode: core.SMCR}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -27,8 +27,8 @@ type Path struct {
 	w    *tcpwatch.Watcher
 }
 
-// NewPath returns the path for a connection between two addresses. The caller calls Close when the handshake is over.
-func (f *Fabric) NewPath(role core.Role, local, remote netip.Addr) *Path {
+// NewPath implements [transport.Network].
+func (f *Fabric) NewPath(role core.Role, local, remote netip.Addr) transport.NetworkPath {
 	w := &Path{fabric: f, local: local, remote: remote.Unmap()}
 	var err error
 	if w.w, err = f.watch.get(); err != nil {
@@ -102,10 +102,10 @@ func (w *Path) device(v clc.Version) *rnic.Device {
 	return w.rnic
 }
 
-// Refuse has the path carry nothing, for a reason that the peer is told.
+// Refuse implements [transport.NetworkPath].
 func (w *Path) Refuse(why clc.Diagnosis) { w.why = why }
 
-// Close ends the use of the device by the handshake. Link groups have their own.
+// Close implements [transport.NetworkPath]: it ends the use of the device by the handshake. Link groups have their own.
 func (w *Path) Close() {
 	for _, n := range [...]*rnic.Device{w.rnic, w.v1} {
 		if n != nil {

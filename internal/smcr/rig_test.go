@@ -148,7 +148,7 @@ type fabricEnd struct {
 	r         *fabricRig
 	role      core.Role
 	handshake core.Handshake
-	path      *Path
+	path      transport.NetworkPath
 	peer      *fabricEnd
 	binding   *binding
 	data      atomic.Pointer[stream.Conn] // nil before the connection is established

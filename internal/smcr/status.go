@@ -10,7 +10,7 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// Status appends what there is to say of each link group.
+// Status implements [transport.Fabric]: it appends what there is to say of each link group.
 func (f *Fabric) Status(list []control.StatusGroup) []control.StatusGroup {
 	f.mu.Lock()
 	all := f.groups.All()

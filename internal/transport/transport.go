@@ -1,6 +1,7 @@
 // Package transport has the interfaces between a connection and the fabric that carries it. A handshake and a connection
 // know nothing else of a fabric: a third one is another package that implements them.
 //
+//	[Fabric]       one that a host can carry connections over; a [Network] is one between machines
 //	[Path]         one way for a handshake to reach its peer
 //	[Binding]      what one connection has of a fabric
 //	[Association]  what ends connections together: a peering, a link group
