@@ -12,7 +12,7 @@ import (
 
 // A crowd is the handshakes with clients of other machines that a listener has under way. A client that expects CLC needs an answer, so it cannot
 // be dropped silently. If there is no room for another client, a handshake ends: the oldest one of the peer that has the most. So a peer that
-// holds many places takes none from others, whose clients may have to wait for their turns (see smcr_turns.go).
+// holds many places takes none from others, whose clients may have to wait for their turns (see turns.go).
 type crowd struct {
 	mu   sync.Mutex
 	list []*crowdMember // oldest first
