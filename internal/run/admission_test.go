@@ -170,8 +170,8 @@ func TestAdmissionHostile(t *testing.T) {
 	}{
 		"short file":    {good[:admissionsAt], allMoved},
 		"another magic": {append([]byte{1}, good[1:]...), allMoved},
-		"full":          {full(now.Sec), allMoved},
-		"full, unused":  {full(now.Sec - 100), regexp.MustCompile(`^m{16}t{31}mt+$`)},
+		"full":          {full(int64(now.Sec)), allMoved},
+		"full, unused":  {full(int64(now.Sec) - 100), regexp.MustCompile(`^m{16}t{31}mt+$`)},
 	} {
 		if err := os.WriteFile(r.table(), c.table, 0o600); err != nil {
 			t.Fatal(err)
