@@ -301,7 +301,7 @@ static struct admission *entry_of(struct end *e)
 	struct admissions *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
 	uint32_t n = __atomic_load_n(&e->admission, __ATOMIC_RELAXED);
 
-	if (__builtin_expect(n == 0, 1))
+	if (__builtin_expect(n == 0, 1) || guard_on())
 		return NULL;
 	n = __atomic_exchange_n(&e->admission, 0, __ATOMIC_RELAXED);
 	return n && n <= ADMISSIONS && t && writable(&t->list[n - 1]) ? &t->list[n - 1] : NULL;
@@ -324,7 +324,7 @@ void admission_ended(struct end *e)
 {
 	struct admission *a;
 
-	if (__atomic_load_n(&e->admission, __ATOMIC_RELAXED) == 0 || !end_alone(e))
+	if (__atomic_load_n(&e->admission, __ATOMIC_RELAXED) == 0 || guard_on() || !end_alone(e))
 		return;
 	a = entry_of(e);
 	if (a && __atomic_load_n(&a->shorts, __ATOMIC_RELAXED) < settings.short_after)

@@ -190,7 +190,7 @@ void end_admitted(int fd, uint32_t entry)
 /* ends_over is called when the program ends: what it has not closed by itself ends now, too. */
 __attribute__((destructor)) static void ends_over(void)
 {
-	if (!settings.on || end_foreign())
+	if (!settings.on || guard_on() || end_foreign())
 		return;
 	for (int fd = 0; fd < ends_top(); fd++)
 		if (__atomic_load_n(&ends[fd].cookie, __ATOMIC_RELAXED))

@@ -334,7 +334,7 @@ struct waits {
 
 /*
  * wait_again waits until something comes, as a peek does that is told of an end, a signal and the time limit by the kernel. limited: there may be a limit; else the first
- * wait is not counted, so that no clock is looked at.
+ * wait is not counted, so that no clock is looked at. Where a filter of system calls may kill for the question what the limit is each wait has all of it.
  */
 static ssize_t wait_again(int fd, struct waits *w, bool limited)
 {
@@ -347,7 +347,7 @@ static ssize_t wait_again(int fd, struct waits *w, bool limited)
 
 	if (w->began == 0 && (w->waited || limited))
 		w->began = precise_now();
-	if (!w->waited) {
+	if (!w->waited || guard_on()) {
 		w->waited = true;
 		return next.recv(fd, &c, 1, MSG_PEEK);
 	}
