@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -214,6 +215,9 @@ func measureRound(ctx context.Context, place *site, b *Row, transport string, pl
 	return combine(b, transport, reports[0], reports[1])
 }
 
+// errIdle says that a measurement was too short for what it measures.
+var errIdle = errors.New("nothing was done")
+
 // combine makes one result of what the two workers saw.
 func combine(b *Row, transport string, server, client workerMessage) (roundResult, error) {
 	counting := server
@@ -222,7 +226,7 @@ func combine(b *Row, transport string, server, client workerMessage) (roundResul
 	}
 	seconds := counting.Seconds
 	if seconds <= 0 || counting.Ops == 0 {
-		return roundResult{}, fmt.Errorf("nothing was done within %.2f s", seconds)
+		return roundResult{}, fmt.Errorf("%w within %.2f s", errIdle, seconds)
 	}
 	r := roundResult{
 		rate:   float64(counting.Ops) / seconds,
