@@ -315,6 +315,8 @@ func TestSteeringToOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// The agent may still hold the socket that it has just given away.
+	smctest.Eventually(t, 20*time.Second, "the ended process's numbers to be nobody's", func() bool { return p.sockets(t) == 2 })
 	out, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, roce.Port)))
 	if err != nil {
 		t.Fatal(err)
