@@ -16,12 +16,7 @@
 #include "ring.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 #define ADMISSION_MAGIC 0x316d6461736d6f67ull
 #define ADMISSIONS 4096
@@ -29,7 +24,6 @@
 #define ADMISSION_IDLE 60 /* seconds, after which another one may take the place */
 #define PROBES 32
 #define PROBES_MOST 256
-#define ADMISSION_PAGE 4096
 #define AGAIN_MOST 16	/* connections for which a thread asks once */
 #define AGAIN_MS 100	/* for so long */
 
@@ -48,10 +42,10 @@ _Static_assert(sizeof(struct admission) == 64, "struct admission");
 
 struct admissions {
 	uint64_t magic;
-	uint8_t pad[ADMISSION_PAGE - 8];
+	uint8_t pad[TABLE_PAGE - 8];
 	struct admission list[ADMISSIONS];
 };
-_Static_assert(sizeof(struct admissions) == ADMISSION_PAGE + 64 * ADMISSIONS, "struct admissions");
+_Static_assert(sizeof(struct admissions) == TABLE_PAGE + 64 * ADMISSIONS, "struct admissions");
 
 static struct admissions *table;
 static bool tried; /* to map it */
@@ -66,65 +60,15 @@ static __thread struct {
 	uint32_t until;	/* milliseconds of CLOCK_MONOTONIC */
 } told __attribute__((tls_model("initial-exec")));
 
-#define FNV_BASIS 0xcbf29ce484222325ull
-
-static uint64_t fnv(uint64_t hash, const void *data, size_t n)
-{
-	const uint8_t *p = data;
-
-	while (n--)
-		hash = (hash ^ *p++) * 0x100000001b3ull;
-	return hash;
-}
-
-/* writable says whether an entry can be written: in a file that was cut off that would be a signal. */
-static bool writable(const void *entry)
-{
-	uintptr_t page = (uintptr_t)entry & ~(uintptr_t)(ADMISSION_PAGE - 1);
-	long r = SYS(madvise, page, ADMISSION_PAGE, MADV_POPULATE_WRITE);
-
-	return r != -EFAULT && r != -ENOMEM;
-}
-
-static struct admissions *map_table(int fd)
-{
-	struct admissions *t = NULL;
-	struct stat st;
-	long p;
-
-	if (SYS(fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == settings.uid && st.st_size == (off_t)sizeof(*t)) {
-		p = SYS(mmap, NULL, sizeof(*t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		if ((unsigned long)p <= -4096UL)
-			t = (struct admissions *)p;
-	}
-	if (t && (!writable(t) || t->magic != ADMISSION_MAGIC)) {
-		SYS(munmap, t, sizeof(*t));
-		t = NULL;
-	}
-	return t;
-}
-
 /* table_open maps the table of the supervisor's directory, once, when there is the first connection to ask about. */
 static struct admissions *table_open(void)
 {
-	static const char name[] = "admission";
-	char path[sizeof(settings.socket) + sizeof(name)];
 	struct admissions *none = NULL, *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
-	int fd;
 
 	if (t || __atomic_exchange_n(&tried, true, __ATOMIC_RELAXED))
 		return t;
-	memcpy(path, settings.socket, settings.dir);
-	memcpy(path + settings.dir, name, sizeof(name));
-	fd = (int)SYS(openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	if (fd < 0)
-		return NULL;
-	t = map_table(fd);
-	SYS(close, fd);
-	if (t && !__atomic_compare_exchange_n(&table, &none, t, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-		SYS(munmap, t, sizeof(*t));
-		t = none;
-	}
+	t = table_map("admission", sizeof(*t), ADMISSION_MAGIC);
+	__atomic_compare_exchange_n(&table, &none, t, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 	return t;
 }
 
@@ -138,7 +82,7 @@ static uint64_t with_file(uint64_t hash, const char *path, bool regular)
 		return hash;
 	id[0] = st.st_dev;
 	id[1] = st.st_ino;
-	return fnv(hash, id, sizeof(id));
+	return fnv1a(hash, id, sizeof(id));
 }
 
 /* script goes on with a hash by the first argument, if that is a file, and no option: of an interpreter it is what runs. */
@@ -166,7 +110,7 @@ static uint64_t program_id(void)
 	uint64_t id = __atomic_load_n(&program, __ATOMIC_RELAXED);
 
 	if (id == 0) {
-		id = script(with_file(FNV_BASIS, "/proc/self/exe", false)) | 1;
+		id = script(with_file(FNV1A_BASIS, "/proc/self/exe", false)) | 1;
 		__atomic_store_n(&program, id, __ATOMIC_RELAXED);
 	}
 	return id;
@@ -203,7 +147,7 @@ static void settle_told(struct admissions *t)
 {
 	struct admission *a = told.entry ? &t->list[told.entry - 1] : NULL;
 
-	if (a && told.count && writable(a)) {
+	if (a && told.count && table_writable(a)) {
 		__atomic_fetch_add(&a->since, told.count, __ATOMIC_RELAXED);
 		__atomic_fetch_add(&a->kept, told.count, __ATOMIC_RELAXED);
 	}
@@ -216,7 +160,7 @@ static struct admission *place(struct admissions *t, uint64_t key, uint32_t now)
 	size_t first = key % ADMISSIONS & ~(size_t)(ADMISSION_WAYS - 1);
 	struct admission *a = &t->list[first], *old = NULL;
 
-	if (!writable(a))
+	if (!table_writable(a))
 		return NULL;
 	for (size_t i = 0; i < ADMISSION_WAYS; i++) {
 		uint64_t has = __atomic_load_n(&a[i].key, __ATOMIC_ACQUIRE);
@@ -235,16 +179,52 @@ static struct admission *place(struct admissions *t, uint64_t key, uint32_t now)
 	return old;
 }
 
+/* entry_for finds what is known of this program and a server, whose supervisor has a socket with this path. */
+static struct admission *entry_for(struct admissions *t, const char *path, const struct address *server, uint64_t netns)
+{
+	uint64_t id = program_id(), socket = fnv1a(FNV1A_BASIS, path, strlen(path)), key = FNV1A_BASIS;
+	uint32_t now = seconds();
+	struct admission *a;
+
+	key = fnv1a(key, server->ip, sizeof(server->ip));
+	key = fnv1a(key, &server->port, sizeof(server->port));
+	key = fnv1a(key, &netns, sizeof(netns));
+	key = fnv1a(key, &id, sizeof(id));
+	a = place(t, key ? key : 1, now);
+	if (!a)
+		return NULL;
+	__atomic_store_n(&a->used, now, __ATOMIC_RELAXED);
+	if (__atomic_exchange_n(&a->socket, socket, __ATOMIC_RELAXED) != socket)
+		__atomic_store_n(&a->kept, 0, __ATOMIC_RELAXED);
+	return a;
+}
+
+/* turn counts a connection where others were short. It returns how many more stay TCP until one is moved; 0: this one is. */
+static uint32_t turn(struct admission *a)
+{
+	uint32_t probe = __atomic_load_n(&a->probe, __ATOMIC_RELAXED), since;
+
+	if (probe < PROBES || probe > PROBES_MOST)
+		probe = PROBES;
+	since = __atomic_add_fetch(&a->since, 1, __ATOMIC_RELAXED);
+	if (since < probe) {
+		__atomic_fetch_add(&a->kept, 1, __ATOMIC_RELAXED);
+		return probe - since;
+	}
+	__atomic_store_n(&a->since, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&a->probe, 2 * probe > PROBES_MOST ? PROBES_MOST : 2 * probe, __ATOMIC_RELAXED);
+	return 0;
+}
+
 /*
  * admission_ask says whether a connection of this program to a server may be moved, whose supervisor has a socket with this path. *entry: where it is to be noted how it
  * ends, 0 if nowhere.
  */
 bool admission_ask(const char *path, const struct address *server, uint64_t netns, uint32_t *entry)
 {
-	uint64_t id, socket, key = FNV_BASIS;
 	struct admissions *t;
 	struct admission *a;
-	uint32_t now, probe, since;
+	uint32_t left;
 
 	*entry = 0;
 	if (settings.short_after == 0 || !settings.letters || (uid_t)SYS(geteuid) != settings.uid)
@@ -253,35 +233,18 @@ bool admission_ask(const char *path, const struct address *server, uint64_t netn
 	if (!t)
 		return true;
 	settle_told(t);
-	id = program_id();
-	key = fnv(key, server->ip, sizeof(server->ip));
-	key = fnv(key, &server->port, sizeof(server->port));
-	key = fnv(key, &netns, sizeof(netns));
-	key = fnv(key, &id, sizeof(id));
-	now = seconds();
-	a = place(t, key ? key : 1, now);
+	a = entry_for(t, path, server, netns);
 	if (!a)
 		return true;
-	__atomic_store_n(&a->used, now, __ATOMIC_RELAXED);
-	socket = fnv(FNV_BASIS, path, strlen(path));
-	if (__atomic_exchange_n(&a->socket, socket, __ATOMIC_RELAXED) != socket)
-		__atomic_store_n(&a->kept, 0, __ATOMIC_RELAXED);
 	*entry = (uint32_t)(a - t->list) + 1;
 	if (__atomic_load_n(&a->shorts, __ATOMIC_RELAXED) < settings.short_after)
 		return true;
-	probe = __atomic_load_n(&a->probe, __ATOMIC_RELAXED);
-	if (probe < PROBES || probe > PROBES_MOST)
-		probe = PROBES;
-	since = __atomic_add_fetch(&a->since, 1, __ATOMIC_RELAXED);
-	if (since >= probe) {
-		__atomic_store_n(&a->since, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&a->probe, 2 * probe > PROBES_MOST ? PROBES_MOST : 2 * probe, __ATOMIC_RELAXED);
+	left = turn(a);
+	if (left == 0)
 		return true;
-	}
-	__atomic_fetch_add(&a->kept, 1, __ATOMIC_RELAXED);
 	told.server = *server;
 	told.entry = *entry;
-	told.left = probe - since - 1 < AGAIN_MOST ? probe - since - 1 : AGAIN_MOST;
+	told.left = left - 1 < AGAIN_MOST ? left - 1 : AGAIN_MOST;
 	told.until = milliseconds() + AGAIN_MS;
 	return false;
 }
@@ -304,7 +267,7 @@ static struct admission *entry_of(struct end *e)
 	if (__builtin_expect(n == 0, 1) || guard_on())
 		return NULL;
 	n = __atomic_exchange_n(&e->admission, 0, __ATOMIC_RELAXED);
-	return n && n <= ADMISSIONS && t && writable(&t->list[n - 1]) ? &t->list[n - 1] : NULL;
+	return n && n <= ADMISSIONS && t && table_writable(&t->list[n - 1]) ? &t->list[n - 1] : NULL;
 }
 
 /* admission_grown takes note that a connection has carried so much that it was right to move it. */

@@ -7,92 +7,34 @@
  */
 #include "ring.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
 #define RESETS_MAGIC 0x31747372736f67ull
 #define RESETS 8192 /* a mark that takes the place of another one has the connection of that end in an end of file */
-#define PAGE 4096
 
 struct resets {
 	uint64_t magic;
 	uint32_t any; /* there was ever a mark */
-	uint8_t pad[PAGE - 12];
+	uint8_t pad[TABLE_PAGE - 12];
 	uint64_t marks[RESETS]; /* of the end whose mark it is; 0: none */
 };
-_Static_assert(sizeof(struct resets) == PAGE + 8 * RESETS, "struct resets");
+_Static_assert(sizeof(struct resets) == TABLE_PAGE + 8 * RESETS, "struct resets");
 
 static struct resets *table;
 
-/* writable says whether a part of the table can be written: one whose file was cut off would be a signal. */
-static bool writable(const void *part)
-{
-	uintptr_t page = (uintptr_t)part & ~(uintptr_t)(PAGE - 1);
-	long r = SYS(madvise, page, PAGE, MADV_POPULATE_WRITE);
-
-	return r != -EFAULT && r != -ENOMEM;
-}
-
-/*
- * readable says whether a part of the table, of 8 bytes, can be read. The kernel is to read it, for a call that does nothing else: it takes a fiftieth of the time that
- * madvise takes, and every end of file asks.
- */
-static bool readable(const void *part)
-{
-	const int none = -1; /* no way to change signals */
-
-	return SYS(rt_sigprocmask, none, part, NULL, 8) != -EFAULT;
-}
-
-/* open_table opens the table of the supervisor's directory. */
-static int open_table(void)
-{
-	static const char name[] = "resets";
-	char path[sizeof(settings.socket) + sizeof(name)];
-
-	memcpy(path, settings.socket, settings.dir);
-	memcpy(path + settings.dir, name, sizeof(name));
-	return (int)SYS(openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-}
-
 /* resets_open maps the table of a directory that nobody else can write to. */
-void resets_open(void)
-{
-	struct stat st;
-	int fd = open_table();
-	long p;
-
-	if (fd < 0)
-		return;
-	if (SYS(fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == settings.uid && st.st_size == (off_t)sizeof(struct resets)) {
-		p = SYS(mmap, NULL, sizeof(struct resets), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		if ((unsigned long)p <= -4096UL)
-			table = (struct resets *)p;
-	}
-	SYS(close, fd);
-	if (table && (!readable(table) || table->magic != RESETS_MAGIC))
-		table = NULL;
-}
+void resets_open(void) { table = table_map("resets", sizeof(*table), RESETS_MAGIC); }
 
 /* slot is where the mark of one of the two ends of a pair is, or would be. NULL: it is none, or there is no table. */
 static uint64_t *slot(int fd, bool peer, uint64_t *key)
 {
 	struct sockaddr_un sun;
-	uint64_t hash = 0xcbf29ce484222325ull; /* FNV-1a, of the name */
 	uint64_t *at;
 
 	if (!identity_name(fd, peer, &sun))
 		return NULL;
-	for (size_t i = 0; i < IDENTITY_NAME; i++)
-		hash = (hash ^ (uint8_t)sun.sun_path[i]) * 0x100000001b3ull;
-	*key = hash ? hash : 1;
-	at = &table->marks[hash % RESETS];
-	return writable(at) ? at : NULL;
+	*key = fnv1a(FNV1A_BASIS, sun.sun_path, IDENTITY_NAME);
+	at = &table->marks[*key % RESETS];
+	*key = *key ? *key : 1;
+	return table_writable(at) ? at : NULL;
 }
 
 /* reset_mark takes note whether the last close of an end of ours will be a reset. */
@@ -101,7 +43,7 @@ void reset_mark(int fd, bool on)
 	uint64_t key;
 	uint64_t *at;
 
-	if (!table || guard_on() || !writable(table) || (!on && !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST)))
+	if (!table || guard_on() || !table_writable(table) || (!on && !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST)))
 		return;
 	at = slot(fd, false, &key);
 	if (!at)
@@ -119,7 +61,7 @@ static uint64_t *reset_of(const struct end *e, int fd, uint64_t *key)
 {
 	uint64_t *at;
 
-	if (!table || (__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET) || !readable(&table->any) ||
+	if (!table || (__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET) || !table_readable(&table->any) ||
 	    !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST))
 		return NULL;
 	at = slot(fd, true, key);

@@ -543,6 +543,15 @@ bool quiet_shut(struct end *e, int fd);
 bool reset_came(struct end *e, int fd);
 bool reset_waits(const struct end *e, int fd);
 
+/* tables.c */
+#define TABLE_PAGE 4096
+#define FNV1A_BASIS 0xcbf29ce484222325ull
+
+void *table_map(const char *name, size_t size, uint64_t magic);
+bool table_readable(const void *part);
+bool table_writable(const void *part);
+uint64_t fnv1a(uint64_t hash, const void *data, size_t n);
+
 /* shake.c: the debug switch */
 bool shake(unsigned one_in);
 size_t shake_cut(size_t n);

@@ -9,26 +9,7 @@
  *	open	as short, and not closed: so it ends with the program
  *	fork	as short, and another process has it, which closes it first
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define CHECK(x)                                                                                        \
-	do {                                                                                            \
-		if (!(x)) {                                                                             \
-			fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #x, strerror(errno)); \
-			exit(1);                                                                        \
-		}                                                                                       \
-	} while (0)
+#include "program.h"
 
 #define BULK (1 << 20)
 
@@ -56,13 +37,10 @@ static void wait_for(int fd)
 
 static int serve(void)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t len = sizeof(a);
-	int listener = socket(AF_INET, SOCK_STREAM, 0), fd;
+	struct sockaddr_in a;
+	int listener = server(&a), fd;
 	char c;
 
-	CHECK(bind(listener, (struct sockaddr *)&a, len) == 0 && listen(listener, 100) == 0);
-	CHECK(getsockname(listener, (struct sockaddr *)&a, &len) == 0);
 	printf("%d\n", ntohs(a.sin_port));
 	fflush(stdout);
 	while ((fd = accept(listener, NULL, NULL)) >= 0) {
@@ -99,9 +77,8 @@ static void ask(int fd, char what, size_t n)
 
 static void use(const struct sockaddr_in *to, const char *kind)
 {
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	int fd = connected_to(to);
 
-	CHECK(fd >= 0 && connect(fd, (const struct sockaddr *)to, sizeof(*to)) == 0);
 	putchar(moved(fd) ? 'm' : 't');
 	if (strcmp(kind, "bulk") == 0)
 		ask(fd, 'b', BULK);

@@ -2,35 +2,12 @@
  * Connections of a program to itself, whose offers may be letters. It says its port, waits for a line, makes connections in the way that its
  * argument names, and says how many of them were moved.
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
+#include "program.h"
+
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <signal.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "filters.h"
-
-#define CHECK(x)                                                                                        \
-	do {                                                                                            \
-		if (!(x)) {                                                                             \
-			fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #x, strerror(errno)); \
-			exit(1);                                                                        \
-		}                                                                                       \
-	} while (0)
 
 static struct sockaddr_in to = {.sin_family = AF_INET};
 static int listener;

@@ -2,34 +2,13 @@
  * Blocking calls that look before they sleep: how often they ask, while the answer is made up here. Each case is a way to wait. Nothing ever
  * comes, and the kernel says so at once.
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
+#include "program.h"
+
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
 #include <ucontext.h>
-#include <unistd.h>
-
-#include "filters.h"
-
-#define CHECK(x)                                                                                        \
-	do {                                                                                            \
-		if (!(x)) {                                                                             \
-			fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #x, strerror(errno)); \
-			exit(1);                                                                        \
-		}                                                                                       \
-	} while (0)
 
 static volatile int asked;  /* times since it was set to 0 */
 static volatile int answer; /* to all but the first */
