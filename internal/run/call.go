@@ -127,7 +127,7 @@ func (c *Call) attempt(ctx context.Context, raw syscall.RawConn, dest, local net
 	if err != nil || s.netns == 0 || dest.Addr().Zone() != "" {
 		return nil, clc.DiagNone
 	}
-	runDir := rundir.Path(c.dir, rundir.Run)
+	runDir := rundir.Supervisors(c.dir)
 	target, err := os.Readlink(linkOf(runDir, s.netns, dest.Port()))
 	target = linkedSocket(target)
 	if err != nil || strings.Contains(target, "/") {

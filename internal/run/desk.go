@@ -32,10 +32,10 @@ func OpenDesk(dir string, policy *config.Policy) (*Desk, error) {
 	go func() {
 		defer close(d.done)
 		// On this goroutine, which no caller has locked to a thread of another network namespace: it asks the kernel about listeners later.
-		err := d.s.open(rundir.Path(dir, rundir.Run))
+		err := d.s.open(rundir.Supervisors(dir))
 		opened <- err
 		if err == nil {
-			tidy(rundir.Path(dir, rundir.Run), nil)
+			tidy(rundir.Supervisors(dir), nil)
 			d.s.serve()
 		}
 	}()

@@ -51,7 +51,7 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	if err != nil {
 		return s, err
 	}
-	dir := rundir.Path(rundir.DefaultOf(uid), rundir.Run)
+	dir := rundir.SupervisorsOf(rundir.DefaultOf(uid), uid)
 	target, err := os.Readlink(newListeners(dir, "", netns).link(server.Port()))
 	target = linkedSocket(target)
 	// A server that was started again, and left to TCP, may find what a supervisor has left that was killed with it before.
@@ -74,7 +74,7 @@ func ShortBefore(server netip.AddrPort, program, script string, uid int) Admissi
 	if err != nil {
 		return Admission{}
 	}
-	return admissionIn(rundir.Path(rundir.DefaultOf(uid), rundir.Run), admissionKey(netip.AddrPortFrom(server.Addr().Unmap(), server.Port()), netns, hash))
+	return admissionIn(rundir.SupervisorsOf(rundir.DefaultOf(uid), uid), admissionKey(netip.AddrPortFrom(server.Addr().Unmap(), server.Port()), netns, hash))
 }
 
 // unusable says why a program of a user cannot use the supervisor that has announced a port, "" if it can.

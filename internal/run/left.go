@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -45,18 +46,17 @@ func noteLeft(dir, path, why string) {
 	if err != nil || name == "" {
 		return
 	}
-	file := filepath.Join(rundir.Path(dir, rundir.Run), name)
 	if why == "" {
-		os.Remove(file)
+		os.Remove(filepath.Join(rundir.Supervisors(dir), name))
 		return
 	}
 	if rundir.Prepare(dir) == nil {
 		text := program + "\n" + why
-		writeNew(file, []byte(text[:min(len(text), maxLeft)]), 0o600)
+		writeNew(filepath.Join(rundir.Supervisors(dir), name), []byte(text[:min(len(text), maxLeft)]), 0o600)
 	}
 }
 
-// left returns why 'gosmc run' has left a process to TCP, as far as it has said so in a directory of supervisors.
+// left returns why 'gosmc run' has left a process to TCP, as far as it has said so in a directory of supervisors, or in that of another user beside it.
 func left(dir string, pid int) string {
 	process := filepath.Join(procDir, strconv.Itoa(pid))
 	program, err := os.Readlink(filepath.Join(process, "exe"))
@@ -67,8 +67,12 @@ func left(dir string, pid int) string {
 	if maps, err := readProc(process, "maps"); err != nil || loaded(maps) {
 		return ""
 	}
-	_, why := readLeft(filepath.Join(dir, name))
-	return why
+	for _, part := range rundir.AllSupervisors(above(dir)) {
+		if _, why := readLeft(filepath.Join(part, name)); why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 func readLeft(file string) (program, why string) {
@@ -99,7 +103,13 @@ func readSmall(path string, most int) ([]byte, error) {
 }
 
 // Left returns the programs that 'gosmc run' has left to TCP, and why, by their paths. Those of a run directory are meant; they may have ended.
-func Left(dir string) map[string]string { return leftIn(rundir.Path(dir, rundir.Run)) }
+func Left(dir string) map[string]string {
+	all := make(map[string]string)
+	for _, part := range rundir.AllSupervisors(dir) {
+		maps.Copy(all, leftIn(part))
+	}
+	return all
+}
 
 // leftIn is [Left] for a directory of supervisors.
 func leftIn(dir string) map[string]string {

@@ -57,17 +57,17 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	if err := rundir.Prepare(dir); err != nil {
 		return nil, err
 	}
-	tidy(rundir.Path(dir, rundir.Run), logWarning)
+	tidy(rundir.Supervisors(dir), logWarning)
 	settings, _ := config.Load() // what is wrong with it is told to who starts a program
 	policy, err := config.NewPolicy(settings.Listen, settings.Connect, nil, "")
 	if err != nil {
 		return nil, err
 	}
 	s := emptySupervisor(policy)
-	err = s.open(rundir.Path(dir, rundir.Run))
+	err = s.open(rundir.Supervisors(dir))
 	if err == nil {
 		makeMark(s.path)
-		makeTables(rundir.Path(dir, rundir.Run)) // both can be done without
+		makeTables(rundir.Supervisors(dir)) // both can be done without
 		err = s.openDoor()
 	}
 	var limit uint64

@@ -26,7 +26,7 @@ const (
 	ISM     = "ism"    // <gid>: sockets of Emulated-ISM devices
 	Listen  = "listen" // <netns cookie>.<port>/<gid>...: announcements
 	Control = "ctl"    // control sockets
-	Run     = "run"    // supervisors of gosmc run
+	Run     = "run"    // supervisors of gosmc run; run-<uid> in a shared directory: see [Supervisors]
 )
 
 const (
@@ -143,12 +143,15 @@ func Prepare(dir string) error {
 			return &os.PathError{Op: "access", Path: path, Err: err}
 		}
 	}
+	if mode.Perm()&0o022 != 0 {
+		return preparePart(dir)
+	}
 	return nil
 }
 
 // RemoveEmpty removes a run directory that nobody has put anything in: what [Prepare] makes.
 func RemoveEmpty(dir string) {
-	for _, sub := range []string{ISM, Listen, Control, Run} {
+	for _, sub := range []string{ISM, Listen, Control, Run, partOf(os.Geteuid())} {
 		unix.Rmdir(Path(dir, sub))
 	}
 	unix.Rmdir(Own(dir))

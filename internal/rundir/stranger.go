@@ -3,14 +3,9 @@ package rundir
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gosmc/smc/internal/user"
 )
 
 // A part of a shared run directory may belong to another user, who came first. That one can rename whatever others make there, and put something else in its place,
@@ -44,19 +39,4 @@ func Chmod(dir int, path string, format, mode uint32) error {
 		return fail(err)
 	}
 	return nil
-}
-
-// Kept reports whether only root and we can put something in the place of what is in a subdirectory of this boot's part of a run directory: if not, nothing that is there
-// can be believed to be what was made there.
-func Kept(dir, sub string) bool {
-	for _, path := range []string{dir, Own(dir), filepath.Join(Own(dir), sub)} {
-		info, err := os.Lstat(path)
-		if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
-			return false
-		}
-		if owner := int(info.Sys().(*syscall.Stat_t).Uid); owner != 0 && !user.Ours(owner) {
-			return false
-		}
-	}
-	return true
 }

@@ -52,15 +52,15 @@ static bool announced(int fd, const struct address *to, char path[static sizeof(
 	struct address listener;
 	char target[128];
 	char *dot;
-	size_t n = 0;
+	size_t n = 0, dir = supervisors_dir(path);
 	long r;
 
 	*in = netns;
 	*sure = false;
 	if (netns == 0)
 		return false;
-	memcpy(p, settings.socket, settings.dir);
-	p += settings.dir;
+	memcpy(p, path, dir);
+	p += dir;
 	for (int shift = 60; shift >= 0; shift -= 4)
 		*p++ = digits[netns >> shift & 15];
 	*p++ = '.';
@@ -78,10 +78,9 @@ static bool announced(int fd, const struct address *to, char path[static sizeof(
 	if (dot)
 		*dot = 0;
 	n = strlen(target);
-	if (strchr(target, '/') || settings.dir + n >= sizeof(settings.socket))
+	if (strchr(target, '/') || dir + n >= sizeof(settings.socket))
 		return false;
-	memcpy(path, settings.socket, settings.dir);
-	memcpy(path + settings.dir, target, n + 1);
+	memcpy(path + dir, target, n + 1);
 	if (!dot)
 		return true;
 	*sure = get_hex(dot + 1, listener.ip, sizeof(listener.ip)) && covers(&listener, to);

@@ -134,6 +134,7 @@ _Static_assert(sizeof(struct board) == 16 + 16 * LETTERBOXES, "struct board");
 /* supervisor.c */
 int supervisor_open(const char *path);
 int supervisor_open_own(void);
+size_t supervisors_dir(char dir[static 108]);
 bool supervisor_send(int sock, struct message *m, int fd);
 enum status supervisor_receive(int sock, enum kind kind, int *fd);
 void supervisor_parts(int sock);
@@ -167,6 +168,7 @@ struct settings {
 	bool on;
 	char socket[108]; /* of our supervisor */
 	size_t dir;	  /* how much of it is the directory, with the last slash */
+	size_t part;	  /* how much is before the number of the user whose part of a shared run directory that is; 0: it is none */
 	bool letters;	  /* the directory of supervisors is ours alone: what is there can be believed */
 	bool rings;	  /* unless GOSMC_RUN_RINGS says no */
 	uint64_t ring_after; /* bytes in-band before a ring joins: GOSMC_RING_AFTER */

@@ -57,6 +57,17 @@ static int queue_of(uint64_t memory)
 	return (int)(memory == 0 || n > QUEUE_MOST ? QUEUE_MOST : n < QUEUE_LEAST ? QUEUE_LEAST : n);
 }
 
+/* part_of is how much of a directory of supervisors is before the number of the user whose part it is; 0: it is not one user's part. */
+static size_t part_of(const char *path, size_t dir)
+{
+	static const char name[] = "/run-";
+	size_t n = dir - 1; /* without the last slash */
+
+	while (n && path[n - 1] >= '0' && path[n - 1] <= '9')
+		n--;
+	return n < dir - 1 && n >= sizeof(name) - 1 && memcmp(path + n - (sizeof(name) - 1), name, sizeof(name) - 1) == 0 ? n : 0;
+}
+
 __attribute__((constructor)) static void start(void)
 {
 	const char *path = getenv("GOSMC_RUN");
@@ -75,6 +86,7 @@ __attribute__((constructor)) static void start(void)
 	slash = strrchr(settings.socket, '/');
 	settings.dir = (size_t)(slash - settings.socket) + 1;
 	settings.uid = (uid_t)SYS(geteuid);
+	settings.part = part_of(settings.socket, settings.dir);
 	settings.letters = SYS(newfstatat, AT_FDCWD, dir_of(settings.socket, settings.dir, dir), &st, 0) == 0 &&
 			   st.st_uid == settings.uid && !(st.st_mode & 077);
 	if (settings.letters)

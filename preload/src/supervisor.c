@@ -87,6 +87,30 @@ static bool user_of(int sock, uid_t *uid)
 }
 
 /*
+ * supervisors_dir puts the directory of our user's supervisors into dir, with the last slash, and returns its length. Each user has a part of a shared run directory: run-UID,
+ * and we may have another user by now than when we were started.
+ */
+size_t supervisors_dir(char dir[static sizeof(settings.socket)])
+{
+	char digits[12];
+	size_t n = 0, len = settings.part;
+	uid_t uid;
+
+	memcpy(dir, settings.socket, settings.dir);
+	if (len == 0 || (uid = (uid_t)SYS(geteuid)) == settings.uid)
+		return settings.dir;
+	do
+		digits[n++] = (char)('0' + uid % 10);
+	while (uid /= 10);
+	if (len + n + 1 >= sizeof(settings.socket))
+		return settings.dir;
+	while (n)
+		dir[len++] = digits[--n];
+	dir[len++] = '/';
+	return len;
+}
+
+/*
  * may_be says whether a socket may be that of a supervisor of our user. In a directory that others may write to anybody can have put one there, and have every connect
  * wait, as that of a socket whose queue is full does.
  */
@@ -94,7 +118,7 @@ static bool may_be(const char *path)
 {
 	struct stat st;
 
-	return settings.letters || (SYS(newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode) &&
+	return (settings.letters && (uid_t)SYS(geteuid) == settings.uid) || (SYS(newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode) &&
 				    st.st_uid == (uid_t)SYS(geteuid));
 }
 
