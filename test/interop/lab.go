@@ -256,14 +256,7 @@ func runCase(ctx context.Context, l *lab, c testCase) (err error) {
 	if err != nil {
 		return errors.Join(runErr, err)
 	}
-	if err := l.closeAll(); err != nil { // this adds up our counters
-		if !c.guard || runErr != nil || !errors.Is(err, errFindings) {
-			return errors.Join(runErr, err)
-		}
-		l.note("as it must, gosmc dump objects")
-	} else if c.guard && runErr == nil {
-		return errors.New("gosmc dump has not objected to losses")
-	}
+	closeErr := l.closeAll() // this adds up our counters
 	counted := make(map[string]uint64)
 	for name, n := range after {
 		if n >= before[name] { // or the device was made anew
@@ -274,8 +267,16 @@ func runCase(ctx context.Context, l *lab, c testCase) (err error) {
 	for name, n := range l.ours {
 		counted[name] = n
 	}
-	if l.verbose || runErr != nil {
+	if l.verbose || runErr != nil || closeErr != nil && !c.guard {
 		fmt.Printf("      %s: %s\n", c.name, showCounters(counted))
+	}
+	if closeErr != nil {
+		if !c.guard || runErr != nil || !errors.Is(closeErr, errFindings) {
+			return errors.Join(runErr, closeErr)
+		}
+		l.note("as it must, gosmc dump objects")
+	} else if c.guard && runErr == nil {
+		return errors.New("gosmc dump has not objected to losses")
 	}
 	if runErr != nil {
 		return runErr

@@ -70,11 +70,17 @@ func bootVM(ctx context.Context, opt options) (*vm, error) {
 		_, err := run(ctx, "ip", args...)
 		return err
 	}
+	queue := func(tap string) error { // not a machine's default, which may drop what has waited for long
+		_, err := run(ctx, "tc", "qdisc", "replace", "dev", tap, "root", "pfifo", "limit", tapQueueLen)
+		return err
+	}
 	if err := errors.Join(
 		ip("link", "set", "lo", "up"),
 		ip("tuntap", "add", dataTap, "mode", "tap"),
 		ip("tuntap", "add", secondTap, "mode", "tap"),
 		ip("tuntap", "add", controlTap, "mode", "tap"),
+		queue(dataTap),
+		queue(secondTap),
 		ip("addr", "add", ourAddr4.String()+prefix4, "dev", dataTap),
 		ip("addr", "add", ourAddr6.String()+prefix6, "dev", dataTap, "nodad"),
 		ip("addr", "add", ourControl.String()+prefix4, "dev", controlTap),
