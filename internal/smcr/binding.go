@@ -256,7 +256,7 @@ func (c *binding) AppendHeader(b []byte, h cdc.Header, own bool) []byte {
 func (c *binding) Detach(clean bool) {
 	if clean && !c.awaits {
 		c.awaits = true
-		c.group.awaits(+1)
+		c.group.peer.awaits(+1)
 	}
 	g := c.group
 	if g != nil {
@@ -291,7 +291,7 @@ func (c *binding) Detach(clean bool) {
 func (c *binding) Release(clean bool) {
 	if c.awaits {
 		c.awaits = false
-		c.group.awaits(-1)
+		c.group.peer.awaits(-1)
 	}
 	if c.link != nil {
 		c.link.Release()
@@ -367,7 +367,7 @@ func (c *binding) Flush() {
 }
 
 // Suspect implements [transport.Binding].
-func (c *binding) Suspect() { c.group.suspect() }
+func (c *binding) Suspect() { c.group.peer.suspect() }
 
 // MayMiss implements [transport.Binding].
 func (c *binding) MayMiss() bool { return c.link.Failed() }

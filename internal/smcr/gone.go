@@ -4,24 +4,38 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/wire"
 )
 
-// What becomes of a peer whose process ends without a word is told by its kernel alone: it closes the TCP connections, and
-// answers packets to the UDP port with "port unreachable". The link's own socket is not told of those, and must not be, as
-// everybody can forge them. So where the end of a TCP connection makes us ask the peer whether it is there, and nothing
-// has come over the link for a while, one datagram from a socket of its own asks the kernel. A port that processes share
-// is unreachable for a queue pair number that no process owns, so the datagram names the queue pair of the link. TEST LINK,
-// which needs no help of the kernel and takes two seconds, decides where that has no answer: a host that is gone, a port
-// or a range of numbers that another process has taken meanwhile, rxe.
+// A peerCheck finds out whether the peer of a link group is there.
+//
+// If a process ends without a word, its kernel alone tells the peer: the kernel closes the TCP connections, and answers
+// packets to the UDP port with "port unreachable". The link's own socket is not told of those answers, and must not be,
+// as everybody can forge them. So the end of a TCP connection makes us ask the peer whether it is there. If nothing
+// comes over the link for a while, one datagram from a socket of its own asks the peer's kernel. A port that processes
+// share is unreachable for a queue pair number that no process owns, so the datagram names the queue pair of the link.
+//
+// TEST LINK needs no help of the kernel and takes two seconds. It decides if the datagram has no answer: the host is
+// gone, another process has taken the port or the range of numbers meanwhile, the peer uses rxe.
+//
+// The group's mu guards closing and asker. It is not held where answer changes, which takes the fabric's lock.
+type peerCheck struct {
+	group    *group
+	knocking atomic.Bool   // see knock
+	answer   atomic.Uint32 // a core.Answer, as the table has it
+	closing  int           // connections that have said their last word and await the peer's
+	asker    *time.Timer   // runs ask while there are such; nil before it was needed
+}
 
 var errPeerGone = errors.New("the peer's process has ended: nobody has its UDP port any more")
 
 // suspect has the peer asked whether it is there.
-func (g *group) suspect() {
+func (p *peerCheck) suspect() {
+	g := p.group
 	begun := false
 	g.do(func(now time.Time, out []core.Output) []core.Output {
 		if g.ctl == nil || g.gone {
@@ -35,45 +49,56 @@ func (g *group) suspect() {
 		return out
 	})
 	if begun {
-		g.awaitAnswer()
-		g.knock()
+		p.awaitAnswer()
+		p.knock()
 	}
 }
 
-// awaits counts a connection that has said its last word, +1, or has ended, -1. A link that has failed only at the peer's end stays
-// silent, and the TCP connection, which would tell, is closed. So while there are such the peer is asked now and then.
-func (g *group) awaits(n int) {
+// awaits counts a connection that has said its last word, +1, or has ended, -1. A link that has failed only at the
+// peer's end stays silent, and the TCP connection, which would tell, is closed. So the peer is asked now and then while
+// there are such connections.
+func (p *peerCheck) awaits(n int) {
+	g := p.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closing += n; n < 0 || g.closing > 1 || g.gone {
+	if p.closing += n; n < 0 || p.closing > 1 || g.gone {
 		return // it runs already, or will not go on
 	}
-	if g.asker == nil {
-		g.asker = time.AfterFunc(closeAskTime, g.ask)
+	if p.asker == nil {
+		p.asker = time.AfterFunc(closeAskTime, p.ask)
 	} else {
-		g.asker.Reset(closeAskTime)
+		p.asker.Reset(closeAskTime)
 	}
 }
 
 // ask has the peer asked on behalf of closed connections.
-func (g *group) ask() {
+func (p *peerCheck) ask() {
+	g := p.group
 	g.mu.Lock()
-	again := g.closing > 0 && !g.gone
+	again := p.closing > 0 && !g.gone
 	if again {
-		g.asker.Reset(closeAskTime)
+		p.asker.Reset(closeAskTime)
 	}
 	g.mu.Unlock()
 	if again {
-		g.suspect() // rule: internal/host TestSMCRAsksForClosed
+		p.suspect() // rule: internal/host TestSMCRAsksForClosed
 	}
 }
 
-// knock asks the peer's kernel a little later, unless something comes over the link meanwhile, and ends the link if nobody is
-// there. It does not block.
-func (g *group) knock() {
-	if !g.knocking.CompareAndSwap(false, true) {
+// stop ends the questions on behalf of closed connections. The timer holds the group, and the memory of its links. g.mu is held.
+func (p *peerCheck) stop() {
+	if p.asker != nil {
+		p.asker.Stop() // rule: TestEndedHoldsNothing
+	}
+}
+
+// knock asks the peer's kernel a little later, unless something comes over the link meanwhile, and ends the link if
+// nobody is there. It does not block.
+func (p *peerCheck) knock() {
+	if !p.knocking.CompareAndSwap(false, true) {
 		return
 	}
+	g := p.group
 	g.mu.Lock()
 	links := slices.Clone(g.links)
 	peers := make([]netip.Addr, len(links)) // which are not known of links that are being made
@@ -85,7 +110,7 @@ func (g *group) knock() {
 	g.mu.Unlock()
 	quiet := func(i int) bool { return links[i].net.Heard() == heard[i] && links[i].net.Err() == nil }
 	time.AfterFunc(knockAfter, func() {
-		defer g.knocking.Store(false)
+		defer p.knocking.Store(false)
 		for i, l := range links {
 			if !quiet(i) || !peers[i].IsValid() || !l.rnic.Refuses(peers[i], qpns[i]) {
 				continue
@@ -100,24 +125,26 @@ func (g *group) knock() {
 	})
 }
 
-// awaitAnswer has connections that we accept wait until a peer that was just asked whether it is there has answered, or do without
-// the group if that takes longer than it should. To join the group then takes until it ends, and comes to nothing. It does not block.
-func (g *group) awaitAnswer() {
-	if g.lg.Key.Role != core.RoleServer || !g.setAnswer(core.AnswerNone, core.AnswerAwaited) {
+// awaitAnswer has connections that we accept wait until a peer that was just asked whether it is there has answered.
+// They do without the group if that takes too long: to join it would take until it ends, and come to nothing.
+// awaitAnswer does not block.
+func (p *peerCheck) awaitAnswer() {
+	if p.group.lg.Key.Role != core.RoleServer || !p.setAnswer(core.AnswerNone, core.AnswerAwaited) {
 		return
 	}
-	heard := g.messages()
+	heard := p.messages()
 	time.AfterFunc(answerTime, func() {
-		if g.messages() == heard {
-			g.setAnswer(core.AnswerAwaited, core.AnswerLate)
+		if p.messages() == heard {
+			p.setAnswer(core.AnswerAwaited, core.AnswerLate)
 		} else {
-			g.setAnswer(core.AnswerAwaited, core.AnswerNone)
+			p.setAnswer(core.AnswerAwaited, core.AnswerNone)
 		}
 	})
 }
 
 // messages counts what has come over all links.
-func (g *group) messages() (n uint64) {
+func (p *peerCheck) messages() (n uint64) {
+	g := p.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, l := range g.links {
@@ -127,19 +154,20 @@ func (g *group) messages() (n uint64) {
 }
 
 // answered takes that something has come over the link.
-func (g *group) answered() {
-	if core.Answer(g.answer.Load()) != core.AnswerNone && !g.setAnswer(core.AnswerAwaited, core.AnswerNone) {
-		g.setAnswer(core.AnswerLate, core.AnswerNone)
+func (p *peerCheck) answered() {
+	if core.Answer(p.answer.Load()) != core.AnswerNone && !p.setAnswer(core.AnswerAwaited, core.AnswerNone) {
+		p.setAnswer(core.AnswerLate, core.AnswerNone)
 	}
 }
 
 // setAnswer changes what is known of the peer, if it is what the caller thinks.
-func (g *group) setAnswer(from, to core.Answer) bool {
-	if !g.answer.CompareAndSwap(uint32(from), uint32(to)) {
+func (p *peerCheck) setAnswer(from, to core.Answer) bool {
+	if !p.answer.CompareAndSwap(uint32(from), uint32(to)) {
 		return false
 	}
+	g := p.group
 	g.fabric.mu.Lock()
-	g.fabric.groups.SetAnswer(g.lg, core.Answer(g.answer.Load())) // of the newest, whoever comes first
+	g.fabric.groups.SetAnswer(g.lg, core.Answer(p.answer.Load())) // of the newest, whoever comes first
 	g.fabric.changedLocked()
 	g.fabric.mu.Unlock()
 	if to == core.AnswerLate {
@@ -151,4 +179,4 @@ func (g *group) setAnswer(from, to core.Answer) bool {
 }
 
 // late reports whether the peer has been asked whether it is there, and does not answer.
-func (g *group) late() bool { return core.Answer(g.answer.Load()) == core.AnswerLate }
+func (p *peerCheck) late() bool { return core.Answer(p.answer.Load()) == core.AnswerLate }

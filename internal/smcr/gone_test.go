@@ -17,7 +17,7 @@ func TestKnockDuringChange(t *testing.T) {
 	defer c.close()
 	defer s.close()
 	g := c.binding.group
-	g.knock()
+	g.peer.knock()
 	smctest.Eventually(t, fabricPatience, "it is asked", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -25,7 +25,7 @@ func TestKnockDuringChange(t *testing.T) {
 		was := l.peer
 		l.peer = netip.Addr{}
 		l.peer = was
-		return !g.knocking.Load()
+		return !g.peer.knocking.Load()
 	})
 	exchange(t, c, s)
 }
@@ -57,14 +57,14 @@ func TestAnswer(t *testing.T) {
 	c, s := r.connect()
 	g := s.binding.group
 
-	g.setAnswer(core.AnswerNone, core.AnswerAwaited)
+	g.peer.setAnswer(core.AnswerNone, core.AnswerAwaited)
 	wait := meanwhile(func() {
 		poll(t, "the next connection waits", func() bool {
 			r.server.mu.Lock()
 			defer r.server.mu.Unlock()
 			return r.server.changed != nil
 		})
-		g.answered()
+		g.peer.answered()
 	})
 	c2, s2 := r.connect()
 	wait()
@@ -74,11 +74,11 @@ func TestAnswer(t *testing.T) {
 
 	// Now the peer is not there any more, of which nothing tells but its silence.
 	c.binding.group.fail(rnic.ErrDown)
-	g.suspect()
-	if core.Answer(g.answer.Load()) == core.AnswerNone && !g.isOver() {
+	g.peer.suspect()
+	if core.Answer(g.peer.answer.Load()) == core.AnswerNone && !g.isOver() {
 		t.Error("nobody waits for the answer of a suspect")
 	}
-	smctest.Eventually(t, fabricPatience, "the answer is late", func() bool { return g.late() || g.isOver() })
+	smctest.Eventually(t, fabricPatience, "the answer is late", func() bool { return g.peer.late() || g.isOver() })
 	c3, s3 := r.connect()
 	if s3.binding.group == g {
 		t.Error("a connection joins the group of a peer that does not answer")
@@ -107,7 +107,7 @@ func TestAnswerLate(t *testing.T) {
 			defer g.mu.Unlock()
 			return len(g.rmbs.asked) > 0
 		})
-		g.setAnswer(core.AnswerNone, core.AnswerLate)
+		g.peer.setAnswer(core.AnswerNone, core.AnswerLate)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if len(g.rmbs.asked) > 0 {

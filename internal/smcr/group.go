@@ -3,7 +3,6 @@ package smcr
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,44 +31,38 @@ type group struct {
 	kick    chan struct{} // there is something in later
 	stopped chan struct{} // closed when the goroutine has ended
 
-	knocking atomic.Bool   // see knock
-	answer   atomic.Uint32 // a core.Answer, as the table has it
-
 	linksLost func() // tells the connections that it had when it ended; of the goroutine
 
 	routesAsked time.Time // see routesNamed; of the goroutine
-
-	peer netip.Addr // the other end of the first link; written before there is a message
 
 	openers sync.WaitGroup // of devices for further links
 	freed   freedOwners
 	upLinks atomic.Int32 // that connections may use, see groupLink.counts
 
-	mu         sync.Mutex
-	ctl        *core.LinkControl   // nil before the first contact begins
-	tell       func(core.LinkStep) // to the handshake of the first contact
-	spare      *rdma.QP            // what ADD LINK offers; nil if there is none
-	links      []*groupLink        // never empty
-	devices    []*rnic.Device      // that are watched for this group, and kept open
-	stallTimer *time.Timer         // runs checkStalls while there are several links; nil before it was needed
-	looks      uint64              // of checkStalls
-	oneEach    bool                // of a server: both sides had one RNIC at first
-	failovers  uint64              // links that were lost while there were others
-	moved      uint64              // connections that went on over another link then
-	timer      *time.Timer
-	inUse      bool               // the first contact was confirmed
-	fate       core.ConnEventKind // what connections are told at the end
-	over       bool               // GroupEnding
-	gone       bool               // GroupEnded: links and memory are
-	queue      []core.Output
-	later      []func() // for the goroutine
-	owners     map[core.Owner]*binding
-	lastOwner  core.Owner
-	closing    int         // connections that have said their last word and await the peer's
-	asker      *time.Timer // runs ask while there are such; nil before it was needed
-	full       atomic.Bool // no RMB for another connection, as the table has it
-	refused    bool        // the peer has declined while there was no room for new ones
-	rmbs       rmbPool
+	mu        sync.Mutex
+	ctl       *core.LinkControl   // nil before the first contact begins
+	tell      func(core.LinkStep) // to the handshake of the first contact
+	spare     *rdma.QP            // what ADD LINK offers; nil if there is none
+	links     []*groupLink        // never empty
+	devices   []*rnic.Device      // that are watched for this group, and kept open
+	oneEach   bool                // of a server: both sides had one RNIC at first
+	failovers uint64              // links that were lost while there were others
+	moved     uint64              // connections that went on over another link then
+	timer     *time.Timer
+	inUse     bool               // the first contact was confirmed
+	fate      core.ConnEventKind // what connections are told at the end
+	over      bool               // GroupEnding
+	gone      bool               // GroupEnded: links and memory are
+	queue     []core.Output
+	later     []func() // for the goroutine
+	owners    map[core.Owner]*binding
+	lastOwner core.Owner
+	full      atomic.Bool // no RMB for another connection, as the table has it
+	refused   bool        // the peer has declined while there was no room for new ones
+	rmbs      rmbPool
+
+	stalls stallDetector
+	peer   peerCheck
 }
 
 // Done implements [transport.Association].
@@ -82,6 +75,7 @@ func (f *Fabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*group, error) {
 		kick: make(chan struct{}, 1), stopped: make(chan struct{}), owners: make(map[core.Owner]*binding),
 	}
 	g.rmbs.init(g)
+	g.stalls.group, g.peer.group = g, g
 	n.Retain()
 	l, err := g.addLink(n, 0)
 	if err != nil {
@@ -115,7 +109,6 @@ func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error
 	}
 	l.mtu.Store(uint32(min(r.R.MTU, l.net.MTU())))
 	l.peer, l.peerQPN = r.R.GID.Addr(), r.R.QPN
-	g.peer = l.peer
 	cfg := core.ControlConfig{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.fabric.cfg.MaxLinks), TestInterval: g.fabric.cfg.KeepAlive}
 	if token, ok := c.rmb.rmb.Token(l.net); ok {
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
@@ -209,11 +202,8 @@ func (g *group) carryOut(out core.Output) {
 		g.ending(out)
 	case core.GroupEnded:
 		g.gone = true
-		for _, t := range []*time.Timer{g.stallTimer, g.asker} { // they hold the group, and its links' memory
-			if t != nil {
-				t.Stop() // rule: TestEndedHoldsNothing
-			}
-		}
+		g.stalls.stop()
+		g.peer.stop()
 		g.dropSpare()
 		g.stopTimer()
 		g.afterwards(func() {})
@@ -355,7 +345,7 @@ func (g *group) linkEvent(ev link.Event) {
 		return out
 	})
 	if heard {
-		g.answered()
+		g.peer.answered()
 	}
 }
 

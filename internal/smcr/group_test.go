@@ -19,7 +19,8 @@ func TestEndedHoldsNothing(t *testing.T) {
 	c.data.Load().Detach()
 	c.binding.Detach(true) // it has said its last word
 	g.mu.Lock()
-	armed := g.asker != nil
+	armed := g.peer.asker != nil
+	g.stalls.start() // as if another link were up
 	g.mu.Unlock()
 	if !armed {
 		t.Fatal("the peer is not asked on behalf of a closed connection")
@@ -27,7 +28,7 @@ func TestEndedHoldsNothing(t *testing.T) {
 	g.fail(rnic.ErrDown)
 	<-g.stopped
 	g.mu.Lock()
-	for name, timer := range map[string]*time.Timer{"ask": g.asker, "stall": g.stallTimer, "core": g.timer} {
+	for name, timer := range map[string]*time.Timer{"ask": g.peer.asker, "stall": g.stalls.timer, "core": g.timer} {
 		if timer != nil && timer.Stop() {
 			t.Errorf("timer %q runs after the end of the group", name)
 		}

@@ -38,7 +38,7 @@ type groupLink struct {
 
 	counts atomic.Bool // in upLinks: it is up, and its RNIC not known to be down
 
-	seen struct { // by checkStalls when it looked last
+	seen struct { // by the stallDetector when it looked last
 		received, timeouts uint64
 		stalls             int    // timeouts, of those that a look tells apart, without anything received since
 		since, heard       uint64 // looks: that of the first of those, and the last one at which something had come
@@ -344,11 +344,7 @@ func (g *group) linkUp(num llc.LinkNum) {
 	g.fabric.cfg.Logger.Info("link added", "group", g.lg.ID, "link", num, "local", l.rnic.Addr(), "peer", l.peer, "redundancy", g.ctl.Redundancy())
 	g.linksChanged()
 	g.balance()
-	if g.stallTimer == nil {
-		g.stallTimer = time.AfterFunc(stallCheck, g.checkStalls)
-	} else {
-		g.stallTimer.Reset(stallCheck)
-	}
+	g.stalls.start()
 }
 
 // linkDown takes a link out of use, and moves its connections. g.mu is held.

@@ -18,7 +18,7 @@ func TestStallHears(t *testing.T) {
 		l.heard, l.seen.received, l.seen.timeouts, l.seen.stalls, l.seen.heard = 0, st.RcvdPackets, st.Timeouts-uint64(1-i), 0, 0
 	}
 	g.mu.Unlock()
-	g.checkStalls()
+	g.stalls.check()
 	g.mu.Lock()
 	for _, l := range links {
 		if l.heard == 0 {

@@ -124,7 +124,7 @@ func (f *Fabric) confirm(g *group, r core.Result) {
 	}
 	f.mu.Unlock()
 	for _, g := range suspects {
-		g.suspect()
+		g.peer.suspect()
 	}
 }
 
@@ -135,7 +135,7 @@ func (f *Fabric) doubt(lg *core.LinkGroup) {
 	suspects := f.runningLocked(lg)
 	f.mu.Unlock()
 	for _, g := range suspects {
-		g.suspect()
+		g.peer.suspect()
 	}
 }
 
