@@ -53,7 +53,7 @@ func (c *binding) prepare(ctx context.Context, w *Path, q transport.Request) (r 
 	if !c.takesLarge(q.Choice) {
 		size = min(size, wire.MaxRFCSizeCode) // rule: internal/host TestSMCRBufferSize: min(size, wire.MaxRFCSizeCode) -> size
 	}
-	if c.rmb, err = g.takeRMB(ctx, size); err != nil {
+	if c.rmb, err = g.rmbs.take(ctx, size); err != nil {
 		return r, err
 	}
 	ring := c.ringSize(q.Choice)
@@ -300,7 +300,7 @@ func (c *binding) Release(clean bool) {
 		return
 	}
 	if c.rmb != nil {
-		c.group.releaseRMB(c.rmb, clean)
+		c.group.rmbs.release(c.rmb, clean)
 		c.rmb = nil
 	}
 	if c.first && !clean {

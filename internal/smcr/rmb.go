@@ -23,7 +23,8 @@ type ownRMB struct {
 }
 
 // An rmbPool has a link group's RMBs: those in use, those that wait for another connection, and those that the peer may
-// still write to, which are never used again. The group's mu guards it.
+// still write to, which are never used again. The group's mu guards it. No lock is held while it waits for the peer, or
+// for memory.
 type rmbPool struct {
 	group  *group
 	last   core.RMBID
@@ -43,11 +44,11 @@ func (p *rmbPool) init(g *group) {
 	p.all, p.free, p.asked = make(map[core.RMBID]*ownRMB), make(map[wire.SizeCode][]*ownRMB), make(map[core.RMBID]*ownRMB)
 }
 
-// takeRMB returns an RMB of the size, which the peer knows: one that was used before, or a new one. For
+// take returns an RMB of the size, which the peer knows: one that was used before, or a new one. For
 // a first contact the CLC messages announce it.
-func (g *group) takeRMB(ctx context.Context, size wire.SizeCode) (*ownRMB, error) {
+func (p *rmbPool) take(ctx context.Context, size wire.SizeCode) (*ownRMB, error) {
+	g := p.group
 	g.mu.Lock()
-	p := &g.rmbs
 	if p.closed {
 		g.mu.Unlock()
 		return nil, errNoGroup
@@ -63,18 +64,7 @@ func (g *group) takeRMB(ctx context.Context, size wire.SizeCode) (*ownRMB, error
 		g.mu.Unlock()
 		return m, nil
 	}
-	m, err := p.make(size)
-	for errors.Is(err, errBudget) && !p.closed { // rule: internal/host TestSMCRShed: !p.closed -> false
-		g.mu.Unlock()
-		if !g.fabric.shed(ctx) {
-			return nil, err
-		}
-		g.mu.Lock()
-		if m, err = p.make(size); err == nil && p.closed {
-			p.freeNow(m)
-			m, err = nil, errNoGroup
-		}
-	}
+	m, err := p.makeShedding(ctx, size)
 	if err != nil || g.ctl == nil { // a first contact
 		g.mu.Unlock()
 		return m, err
@@ -96,12 +86,32 @@ func (g *group) takeRMB(ctx context.Context, size wire.SizeCode) (*ownRMB, error
 		g.noteRoom()
 		return m, nil
 	}
-	g.releaseRMB(m, false)
+	p.release(m, false)
 	return nil, fmt.Errorf("%w: %w", errRMBs, &transport.DeclinedError{Why: why})
 }
 
-// nearest returns the size of the free RMBs that are best for a buffer of a size, where there is no room for new ones: the smallest
-// in which it fits, else the largest; the size itself if there is none.
+// makeShedding is make, which has idle link groups give way while there is no memory. g.mu is held, but not while it waits
+// for them.
+func (p *rmbPool) makeShedding(ctx context.Context, size wire.SizeCode) (*ownRMB, error) {
+	g := p.group
+	m, err := p.make(size)
+	for errors.Is(err, errBudget) && !p.closed { // rule: internal/host TestSMCRShed: !p.closed -> false
+		g.mu.Unlock()
+		shed := g.fabric.shed(ctx)
+		g.mu.Lock()
+		if !shed {
+			return nil, err
+		}
+		if m, err = p.make(size); err == nil && p.closed {
+			p.freeNow(m)
+			m, err = nil, errNoGroup
+		}
+	}
+	return m, err
+}
+
+// nearest returns the size of the free RMBs that are best for a buffer of a size, where there is no room for new ones:
+// the smallest in which it fits, else the largest. It returns the size itself if there is none.
 func (p *rmbPool) nearest(size wire.SizeCode) wire.SizeCode {
 	for s := size; s <= wire.MaxSizeCode; s++ {
 		if len(p.free[s]) > 0 {
@@ -116,7 +126,7 @@ func (p *rmbPool) nearest(size wire.SizeCode) wire.SizeCode {
 	return size
 }
 
-// make makes a new one.
+// make makes a new RMB. g.mu is held.
 func (p *rmbPool) make(size wire.SizeCode) (*ownRMB, error) {
 	f := p.group.fabric
 	n := int64(size.Bytes())
@@ -136,6 +146,7 @@ func (p *rmbPool) make(size wire.SizeCode) (*ownRMB, error) {
 	return m, nil
 }
 
+// freeNow gives the memory of an RMB back. g.mu is held.
 func (p *rmbPool) freeNow(m *ownRMB) {
 	n := int64(m.rmb.Size().Bytes())
 	p.group.fabric.rmbBytes.Add(-n)
@@ -145,20 +156,22 @@ func (p *rmbPool) freeNow(m *ownRMB) {
 	m.rmb.Free()
 }
 
-// releaseRMB takes back one that no connection has any more. clean says that the peer does not write to it. If
+// release takes back an RMB that no connection has any more. clean says that the peer does not write to it. If
 // it is not known to be so it is in quarantine until the group ends: the peer could not tell from a failed
 // WRITE of one connection that the link is good for others.
-func (g *group) releaseRMB(m *ownRMB, clean bool) {
+func (p *rmbPool) release(m *ownRMB, clean bool) {
+	g := p.group
 	g.mu.Lock()
-	g.releaseLocked(m, clean)
+	p.releaseLocked(m, clean)
 	g.mu.Unlock()
 	if g.full.Load() {
 		g.noteRoom()
 	}
 }
 
-func (g *group) releaseLocked(m *ownRMB, clean bool) {
-	p := &g.rmbs
+// releaseLocked is release with g.mu held.
+func (p *rmbPool) releaseLocked(m *ownRMB, clean bool) {
+	g := p.group
 	size := m.rmb.Size()
 	delete(p.asked, m.id) // nobody waits for the answer any more
 	switch {

@@ -22,7 +22,7 @@ func TestPool(t *testing.T) {
 	used := r.server.rmbBytes.Load()
 	take := func() *ownRMB {
 		t.Helper()
-		m, err := g.takeRMB(fabricContext(t), size)
+		m, err := g.rmbs.take(fabricContext(t), size)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,13 +43,13 @@ func TestPool(t *testing.T) {
 	first := take()
 	check("taken", 0, used+one)
 	copy(first.rmb.Bytes(), "what was said before")
-	g.releaseRMB(first, true)
+	g.rmbs.release(first, true)
 	check("given back", 1, used+one)
 	if again := take(); again != first {
 		t.Error("an RMB that was given back is not used again")
 	}
 	check("taken again", 0, used+one)
-	g.releaseRMB(first, false)
+	g.rmbs.release(first, false)
 	check("in quarantine", 0, used+one)
 	second := take()
 	if second == first {
@@ -59,7 +59,7 @@ func TestPool(t *testing.T) {
 	g.mu.Lock()
 	g.rmbs.kept = maxIdleRMBs - size.Bytes() + 1
 	g.mu.Unlock()
-	g.releaseRMB(second, true)
+	g.rmbs.release(second, true)
 	smctest.Eventually(t, fabricPatience, "the peer has forgotten it", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -69,7 +69,7 @@ func TestPool(t *testing.T) {
 	g.rmbs.kept = maxIdleRMBs - size.Bytes()
 	g.mu.Unlock()
 	third := take()
-	g.releaseRMB(third, true) // for which there is room, exactly
+	g.rmbs.release(third, true) // for which there is room, exactly
 	g.mu.Lock()
 	if len(g.rmbs.free[size]) != 1 {
 		t.Error("an RMB for which there is room was not kept")
@@ -83,10 +83,10 @@ func TestPool(t *testing.T) {
 	}
 	g.fail(errStalled)
 	<-g.stopped
-	if _, err := g.takeRMB(fabricContext(t), size); !errors.Is(err, errNoGroup) {
+	if _, err := g.rmbs.take(fabricContext(t), size); !errors.Is(err, errNoGroup) {
 		t.Errorf("of a group that has ended: %v", err)
 	}
-	g.releaseRMB(late, true)
+	g.rmbs.release(late, true)
 	smctest.Eventually(t, fabricPatience, "all is given back", func() bool { return r.server.rmbBytes.Load() == 0 })
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,7 +106,7 @@ func TestPoolUnanswered(t *testing.T) {
 	const size = wire.SizeCode(1)
 	hasty, cancel := context.WithCancel(context.Background())
 	cancel()
-	if m, err := g.takeRMB(hasty, size); !errors.Is(err, errRMBs) {
+	if m, err := g.rmbs.take(hasty, size); !errors.Is(err, errRMBs) {
 		t.Errorf("for somebody in a hurry: %v, %v", m, err)
 	}
 	g.mu.Lock()
@@ -116,7 +116,7 @@ func TestPoolUnanswered(t *testing.T) {
 	g.mu.Unlock()
 	failed := make(chan error, 1)
 	go func() {
-		_, err := g.takeRMB(context.Background(), size)
+		_, err := g.rmbs.take(context.Background(), size)
 		failed <- err
 	}()
 	smctest.Eventually(t, fabricPatience, "somebody waits", func() bool {
