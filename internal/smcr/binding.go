@@ -69,10 +69,8 @@ func (c *binding) prepare(ctx context.Context, w *Path, q transport.Request) (r 
 		RMB: c.rmb.rmb, Wake: q.Wake, SendBuffer: int(ring),
 		Done: func() {
 			g.fabric.ringBytes.Add(-c.ring.Swap(0))
-			g.freed.add(core.Owner(c.closing.Swap(0)))
-			if g.full.Load() {
-				g.wake()
-			}
+			g.conns.freed.add(core.Owner(c.closing.Swap(0)))
+			g.room.checkLater()
 		},
 	})
 	if err != nil {
@@ -178,7 +176,7 @@ func peerOf(r *clc.ParamsR) link.Peer {
 func (c *binding) takeElement(p *clc.ParamsR) error {
 	var why clc.Diagnosis
 	c.group.do(func(now time.Time, out []core.Output) []core.Output {
-		c.owner = c.group.newOwner(c)
+		c.owner = c.group.conns.add(c)
 		var e core.Element
 		e, why, out = c.group.ctl.TakeElement(p, c.owner, out)
 		if why == clc.DiagNone {
@@ -213,7 +211,7 @@ func (c *binding) Attach(_ context.Context, r core.Result) error {
 			return err
 		}
 	}
-	g.noteRoom()
+	g.room.note()
 	if surplus := c.ring.Load() - int64(r.R.RMBESize.Bytes()); surplus > 0 {
 		c.ring.Add(-surplus)
 		g.fabric.ringBytes.Add(-surplus)
@@ -264,7 +262,7 @@ func (c *binding) Detach(clean bool) {
 		c.detached = true
 		if c.quiet > 0 {
 			c.quiet = 0 // who has closed asks no more
-			g.afterwards(func() { g.do(g.updateTests) })
+			g.afterwards(func() { g.do(g.conns.updateTests) })
 		}
 		g.mu.Unlock()
 	}
@@ -283,7 +281,7 @@ func (c *binding) Detach(clean bool) {
 		}
 	}
 	if owner != 0 {
-		g.releaseElement(owner)
+		g.conns.release(owner)
 	}
 }
 
@@ -324,7 +322,7 @@ func (c *binding) OutOfSync() { c.fabric.doubt(c.lg) }
 // Declined implements [transport.Binding].
 func (c *binding) Declined() {
 	if g, err := c.fabric.group(c.lg); err == nil {
-		g.declined()
+		g.room.declined()
 	}
 }
 

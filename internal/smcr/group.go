@@ -36,8 +36,13 @@ type group struct {
 	routesAsked time.Time // see routesNamed; of the goroutine
 
 	openers sync.WaitGroup // of devices for further links
-	freed   freedOwners
-	upLinks atomic.Int32 // that connections may use, see groupLink.counts
+	upLinks atomic.Int32   // that connections may use, see groupLink.counts
+
+	conns  groupConns
+	rmbs   rmbPool
+	room   groupRoom
+	stalls stallDetector
+	peer   peerCheck
 
 	mu        sync.Mutex
 	ctl       *core.LinkControl   // nil before the first contact begins
@@ -55,14 +60,6 @@ type group struct {
 	gone      bool               // GroupEnded: links and memory are
 	queue     []core.Output
 	later     []func() // for the goroutine
-	owners    map[core.Owner]*binding
-	lastOwner core.Owner
-	full      atomic.Bool // no RMB for another connection, as the table has it
-	refused   bool        // the peer has declined while there was no room for new ones
-	rmbs      rmbPool
-
-	stalls stallDetector
-	peer   peerCheck
 }
 
 // Done implements [transport.Association].
@@ -72,10 +69,11 @@ func (g *group) Done() <-chan struct{} { return g.done }
 func (f *Fabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*group, error) {
 	g := &group{
 		fabric: f, lg: lg, rnic: n, net: link.NewGroup(), done: make(chan struct{}),
-		kick: make(chan struct{}, 1), stopped: make(chan struct{}), owners: make(map[core.Owner]*binding),
+		kick: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	g.rmbs.init(g)
-	g.stalls.group, g.peer.group = g, g
+	g.conns.group, g.conns.all = g, make(map[core.Owner]*binding)
+	g.room.group, g.stalls.group, g.peer.group = g, g, g
 	n.Retain()
 	l, err := g.addLink(n, 0)
 	if err != nil {
@@ -122,7 +120,7 @@ func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.rmb.known = true
-	c.owner = g.newOwner(c)
+	c.owner = g.conns.add(c)
 	cfg.Owner = c.owner
 	g.ctl = core.NewLinkControl(cfg)
 	g.ctl.SetRoutes(routes)
@@ -194,10 +192,7 @@ func (g *group) carryOut(out core.Output) {
 	case core.RMBDeleted:
 		g.rmbs.deleted(out.ID)
 	case core.ElementLost:
-		// One that has closed has said all, or could not have been told apart from the next one with its element.
-		if c := g.owners[out.Owner]; c != nil && !c.detached { // rule: internal/host TestSMCRChurn
-			g.afterwards(c.lost)
-		}
+		g.conns.elementLost(out)
 	case core.GroupEnding:
 		g.ending(out)
 	case core.GroupEnded:
@@ -298,9 +293,7 @@ func (g *group) run() {
 		for _, f := range later {
 			f()
 		}
-		if g.full.Load() {
-			g.noteRoom()
-		}
+		g.room.check()
 		if gone {
 			g.tearDown()
 			if g.linksLost != nil {
@@ -433,39 +426,10 @@ func (g *group) usable() []core.GroupLink {
 	return g.ctl.Links()
 }
 
-// noteRoom tells the table whether there are RMBs for another connection, new ones or some that were used before. The
-// peer's may be of other sizes than it wants, and then it declines.
-func (g *group) noteRoom() {
-	g.mu.Lock()
-	g.forgetFreed()
-	room := g.ctl.Room()
-	g.refused = g.refused && !room
-	full := !g.ctl.Spare(g.rmbs.kept > 0) || g.refused
-	g.full.Store(full)
-	g.mu.Unlock()
-	if full && g.freed.any() { // who came after we had looked did not know that it matters
-		g.wake()
-	}
-	g.fabric.mu.Lock()
-	g.fabric.groups.SetFull(g.lg, full)
-	g.fabric.mu.Unlock()
-}
-
 func (g *group) isOver() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.over
-}
-
-// declined takes that the peer has declined a connection in place of its Confirm.
-func (g *group) declined() {
-	g.mu.Lock()
-	known := g.ctl != nil
-	g.refused = known && !g.ctl.Room()
-	g.mu.Unlock()
-	if known {
-		g.noteRoom()
-	}
 }
 
 // checkConfirm compares the client's end of the link in a later contact's Confirm with those of the group.

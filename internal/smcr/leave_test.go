@@ -179,10 +179,10 @@ func TestLeavingUnused(t *testing.T) {
 		g.mu.Lock()
 		g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.DeleteLink(now, num, out) })
 		leaving := g.linkOf(num)
-		if !g.leaves(leaving) || !leaving.up || g.connsOn(leaving) != 0 {
-			t.Errorf("link %d: leaving %t, up %t, %d connections", num, g.leaves(leaving), leaving.up, g.connsOn(leaving))
+		if !g.leaves(leaving) || !leaving.up || g.conns.on(leaving) != 0 {
+			t.Errorf("link %d: leaving %t, up %t, %d connections", num, g.leaves(leaving), leaving.up, g.conns.on(leaving))
 		}
-		for owner := range g.owners {
+		for owner := range g.conns.all {
 			if to, _ := g.spread().pick(owner, nil); to == nil || to.num == num {
 				t.Errorf("link %d is picked for a connection", num)
 			}
@@ -191,7 +191,7 @@ func TestLeavingUnused(t *testing.T) {
 			if got := g.toName(nil).num; got == num {
 				t.Errorf("link %d is named, after %d failovers", num, g.failovers)
 			}
-			for _, c := range g.owners { // one that was named before
+			for _, c := range g.conns.all { // one that was named before
 				named := c.named
 				if c.named = leaving; !leaving.up {
 					t.Fatal("the link is not up")

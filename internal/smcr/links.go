@@ -396,13 +396,3 @@ func (g *group) numberOf(c *binding) uint8 {
 	}
 	return 0
 }
-
-// connsOn counts the connections that write over a link. g.mu is held.
-func (g *group) connsOn(l *groupLink) (n int) {
-	for _, c := range g.owners {
-		if c.link != nil && !c.detached && c.link.Link() == l.net {
-			n++
-		}
-	}
-	return n
-}

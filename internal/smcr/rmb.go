@@ -83,7 +83,7 @@ func (p *rmbPool) take(ctx context.Context, size wire.SizeCode) (*ownRMB, error)
 	}
 	m.known = true // as far as anybody knows
 	if why == clc.DiagNone {
-		g.noteRoom()
+		g.room.note()
 		return m, nil
 	}
 	p.release(m, false)
@@ -164,9 +164,7 @@ func (p *rmbPool) release(m *ownRMB, clean bool) {
 	g.mu.Lock()
 	p.releaseLocked(m, clean)
 	g.mu.Unlock()
-	if g.full.Load() {
-		g.noteRoom()
-	}
+	g.room.check()
 }
 
 // releaseLocked is release with g.mu held.

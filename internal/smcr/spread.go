@@ -59,7 +59,7 @@ func (g *group) spread() *spread {
 		}
 	}
 	if len(s.links) > 1 { // else nobody compares
-		for _, c := range g.owners {
+		for _, c := range g.conns.all {
 			if c.link != nil && !c.detached {
 				s.add(c.link.Link(), g.weight(c))
 			}
@@ -123,7 +123,7 @@ func (g *group) moveAll(from *groupLink) (moved int, stuck []*binding) {
 	s := g.spread()
 	s.links = slices.DeleteFunc(s.links, func(x spreadLink) bool { return x.groupLink == from })
 	var tried []*spreadLink
-	for owner, c := range g.owners {
+	for owner, c := range g.conns.all {
 		if c.link == nil || c.link.Link() != from.net {
 			continue
 		}
@@ -179,7 +179,7 @@ func (g *group) balance() {
 		weight uint64
 	}
 	var all []moving
-	for owner, c := range g.owners {
+	for owner, c := range g.conns.all {
 		if c.link != nil && !c.detached {
 			all = append(all, moving{owner, g.weight(c)})
 		}
@@ -189,7 +189,7 @@ func (g *group) balance() {
 	})
 	s := g.spread()
 	for _, x := range all {
-		c := g.owners[x.owner]
+		c := g.conns.all[x.owner]
 		from := s.on(c.link.Link())
 		to, el := s.pick(x.owner, nil)
 		if from == nil || to == nil || to == from {

@@ -28,11 +28,11 @@ func TestMoveAnew(t *testing.T) {
 	}
 	good := failing.net
 	failing.net = unready
-	count := g.connsOn(from)
+	count := g.conns.on(from)
 	from.up = false
 	moved, _ := g.moveAll(from)
 	failing.net, from.up = good, true
-	left := g.connsOn(from)
+	left := g.conns.on(from)
 	g.mu.Unlock()
 	unready.Close()
 	if moved != count || moved == 0 || left != 0 {
@@ -108,7 +108,7 @@ func BenchmarkSpread(b *testing.B) {
 		}
 		size := wire.SizeCodeFor(known.Size)
 		to := link.PeerRMBE{AlertToken: 1, RKey: known.RKey, Addr: known.VA, Index: uint8(2 + i/rmbs), Size: size}
-		c.owner = g.newOwner(c)
+		c.owner = g.conns.add(c)
 		r := clc.ParamsR{GID: end.GID, QPN: end.QPN, RKey: known.RKey, RMBAddr: known.VA, RMBEIndex: to.Index, RMBESize: size}
 		if _, why, _ := g.ctl.TakeElement(&r, c.owner, nil); why != clc.DiagNone {
 			b.Fatal(why)
@@ -124,13 +124,13 @@ func BenchmarkSpread(b *testing.B) {
 		g.moveAll(l)
 		l.up = true
 		g.balance()
-		if n := g.connsOn(l); n != count/2 {
+		if n := g.conns.on(l); n != count/2 {
 			b.Errorf("%d connections are on the link that has come back, want %d", n, count/2)
 		}
 	}
 	for _, c := range added {
 		c.link.Detach()
-		g.forgetOwner(c.owner)
+		g.conns.forget(c.owner)
 	}
 	unlock()
 	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms/round")

@@ -73,7 +73,7 @@ func (g *group) linkStatus(l *groupLink, links []core.GroupLink, peer string) co
 			}
 			x.PeerGID, x.PeerQPN = first.Peer.GID.String(), uint32(first.Peer.QPN)
 			x.UID = uint32(g.lg.ID)<<8 | uint32(first.Num)
-			x.Conns = g.connsOn(l)
+			x.Conns = g.conns.on(l)
 			break
 		}
 	}
