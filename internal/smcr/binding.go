@@ -85,7 +85,7 @@ func (c *binding) prepare(ctx context.Context, w *Path, q transport.Request) (r 
 	}
 	if server := q.Choice.R; server != nil { // we are the client
 		if c.first {
-			err = g.links[0].net.ReadyToReceive(peerOf(server))
+			err = g.links.all[0].net.ReadyToReceive(peerOf(server))
 		} else {
 			err = c.takeElement(server)
 		}
@@ -93,7 +93,7 @@ func (c *binding) prepare(ctx context.Context, w *Path, q transport.Request) (r 
 			return r, err
 		}
 	}
-	l := g.named(q.Choice.R)
+	l := g.links.named(q.Choice.R)
 	c.named = l
 	token, ok := c.rmb.rmb.Token(l.net)
 	if !ok {
@@ -235,7 +235,7 @@ func (g *group) attach(c *binding, r core.Result) error {
 	defer g.mu.Unlock()
 	// A peer that does not say "no eyecatcher" keeps to RFC 7609, which has one in all elements: it expects it in ours too.
 	eyecatcher := g.ctl.PeerEyecatcher()
-	return g.begin(c, func(l *groupLink, el core.Element) error {
+	return g.links.begin(c, func(l *groupLink, el core.Element) error {
 		return c.link.Attach(l.net, link.PeerRMBE{
 			AlertToken: r.R.AlertToken, RKey: el.RKey, Addr: el.VA, Index: 1, Size: r.R.RMBESize, Eyecatcher: eyecatcher,
 		}, eyecatcher) // rule: internal/host TestSMCREyecatcher: }, eyecatcher) -> }, false)
@@ -374,7 +374,7 @@ func (c *binding) MayMiss() bool { return c.link.Failed() }
 func (c *binding) SetNoDelay(on bool) { c.link.SetNoDelay(on) }
 
 // LinkNumber implements [transport.Binding].
-func (c *binding) LinkNumber() uint8 { return c.group.numberOf(c) }
+func (c *binding) LinkNumber() uint8 { return c.group.links.numberOf(c) }
 
 // Traits implements [transport.Binding].
 func (c *binding) Traits() transport.Traits {

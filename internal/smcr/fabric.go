@@ -142,7 +142,7 @@ func (f *Fabric) Close(forGood bool) {
 				expired = true
 			}
 		}
-		g.fail(transport.ErrClosed)
+		g.links.fail(transport.ErrClosed)
 		<-g.stopped
 	}
 	f.rnics.Close(forGood)

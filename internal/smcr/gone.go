@@ -42,8 +42,8 @@ func (p *peerCheck) suspect() {
 			return out
 		}
 		begun = true
-		g.hear(now)
-		for _, l := range g.links {
+		g.links.hear(now)
+		for _, l := range g.links.all {
 			out = g.ctl.Suspect(now, l.num, out)
 		}
 		return out
@@ -100,7 +100,7 @@ func (p *peerCheck) knock() {
 	}
 	g := p.group
 	g.mu.Lock()
-	links := slices.Clone(g.links)
+	links := slices.Clone(g.links.all)
 	peers := make([]netip.Addr, len(links)) // which are not known of links that are being made
 	qpns := make([]wire.QPN, len(links))
 	heard := make([]uint64, len(links))
@@ -147,7 +147,7 @@ func (p *peerCheck) messages() (n uint64) {
 	g := p.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, l := range g.links {
+	for _, l := range g.links.all {
 		n += l.net.Heard()
 	}
 	return n

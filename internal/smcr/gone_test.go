@@ -21,7 +21,7 @@ func TestKnockDuringChange(t *testing.T) {
 	smctest.Eventually(t, fabricPatience, "it is asked", func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		l := g.links[0]
+		l := g.links.all[0]
 		was := l.peer
 		l.peer = netip.Addr{}
 		l.peer = was
@@ -73,7 +73,7 @@ func TestAnswer(t *testing.T) {
 	}
 
 	// Now the peer is not there any more, of which nothing tells but its silence.
-	c.binding.group.fail(rnic.ErrDown)
+	c.binding.group.links.fail(rnic.ErrDown)
 	g.peer.suspect()
 	if core.Answer(g.peer.answer.Load()) == core.AnswerNone && !g.isOver() {
 		t.Error("nobody waits for the answer of a suspect")
@@ -96,7 +96,7 @@ func TestAnswerLate(t *testing.T) {
 	theirs, g := c.binding.group, s.binding.group
 	c.close()
 	s.close()
-	theirs.fail(rnic.ErrDown)
+	theirs.links.fail(rnic.ErrDown)
 	<-theirs.stopped
 	g.mu.Lock()
 	clear(g.rmbs.free) // so that the next connection needs another one

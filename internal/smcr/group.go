@@ -3,9 +3,7 @@ package smcr
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
@@ -36,30 +34,27 @@ type group struct {
 	routesAsked time.Time // see routesNamed; of the goroutine
 
 	openers sync.WaitGroup // of devices for further links
-	upLinks atomic.Int32   // that connections may use, see groupLink.counts
 
+	links  groupLinks
 	conns  groupConns
 	rmbs   rmbPool
 	room   groupRoom
 	stalls stallDetector
 	peer   peerCheck
 
-	mu        sync.Mutex
-	ctl       *core.LinkControl   // nil before the first contact begins
-	tell      func(core.LinkStep) // to the handshake of the first contact
-	spare     *rdma.QP            // what ADD LINK offers; nil if there is none
-	links     []*groupLink        // never empty
-	devices   []*rnic.Device      // that are watched for this group, and kept open
-	oneEach   bool                // of a server: both sides had one RNIC at first
-	failovers uint64              // links that were lost while there were others
-	moved     uint64              // connections that went on over another link then
-	timer     *time.Timer
-	inUse     bool               // the first contact was confirmed
-	fate      core.ConnEventKind // what connections are told at the end
-	over      bool               // GroupEnding
-	gone      bool               // GroupEnded: links and memory are
-	queue     []core.Output
-	later     []func() // for the goroutine
+	mu      sync.Mutex
+	ctl     *core.LinkControl   // nil before the first contact begins
+	tell    func(core.LinkStep) // to the handshake of the first contact
+	spare   *rdma.QP            // what ADD LINK offers; nil if there is none
+	devices []*rnic.Device      // that are watched for this group, and kept open
+	oneEach bool                // of a server: both sides had one RNIC at first
+	timer   *time.Timer
+	inUse   bool               // the first contact was confirmed
+	fate    core.ConnEventKind // what connections are told at the end
+	over    bool               // GroupEnding
+	gone    bool               // GroupEnded: links and memory are
+	queue   []core.Output
+	later   []func() // for the goroutine
 }
 
 // Done implements [transport.Association].
@@ -72,17 +67,18 @@ func (f *Fabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*group, error) {
 		kick: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	g.rmbs.init(g)
+	g.links.group = g
 	g.conns.group, g.conns.all = g, make(map[core.Owner]*binding)
 	g.room.group, g.stalls.group, g.peer.group = g, g, g
 	n.Retain()
-	l, err := g.addLink(n, 0)
+	l, err := g.links.add(n, 0)
 	if err != nil {
 		g.net.Close()
 		return nil, err
 	}
 	l.up = true
 	l.counts.Store(true)
-	g.upLinks.Store(1)
+	g.links.upCount.Store(1)
 	g.watchDevice(n)
 	f.mu.Lock()
 	f.running[lg] = g
@@ -93,20 +89,10 @@ func (f *Fabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*group, error) {
 
 // start begins the first contact: r has the peer's end of the link.
 func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error {
-	g.mu.Lock()
-	l := g.links[0]
-	g.mu.Unlock()
-	if r.Role == core.RoleServer {
-		l.num = 1 // as core has it
-		if err := l.net.ReadyToReceive(peerOf(r.R)); err != nil {
-			return err
-		}
-		if err := l.net.ReadyToSend(); err != nil {
-			return err
-		}
+	l, err := g.links.beginFirst(r)
+	if err != nil {
+		return err
 	}
-	l.mtu.Store(uint32(min(r.R.MTU, l.net.MTU())))
-	l.peer, l.peerQPN = r.R.GID.Addr(), r.R.QPN
 	cfg := core.ControlConfig{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.fabric.cfg.MaxLinks), TestInterval: g.fabric.cfg.KeepAlive}
 	if token, ok := c.rmb.rmb.Token(l.net); ok {
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
@@ -151,38 +137,21 @@ func (g *group) doLocked(f func(now time.Time, out []core.Output) []core.Output)
 func (g *group) carryOut(out core.Output) {
 	switch out := out.(type) {
 	case core.ReadyToSend:
-		l := g.linkOf(out.Link)
-		l.num = out.Link
-		if err := l.net.ReadyToSend(); err != nil {
-			g.queue = g.ctl.LinkFailed(time.Now(), out.Link, err, g.queue)
-		}
+		g.links.readyToSend(out)
 	case core.OpenLink:
 		g.openLink(out)
 	case core.ConnectLink:
-		if err := g.connectLink(out); err != nil {
-			g.queue = g.ctl.LinkFailed(time.Now(), out.Link, err, g.queue)
-		}
+		g.links.connectLink(out)
 	case core.LinkUp:
-		g.linkUp(out.Link)
+		g.links.linkUp(out)
 	case core.LinkLeaving:
-		g.linkLeaving(out)
+		g.links.linkLeaving(out)
 	case core.LinkDown:
-		g.linkDown(out)
+		g.links.linkDown(out)
 	case core.CloseLink:
-		g.dropSpare()
-		if l := g.linkOf(out.Link); l != nil && l.num == out.Link && len(g.links) > 1 {
-			g.dropLink(l)
-		}
+		g.links.closeLink(out)
 	case core.SendLLC:
-		l := g.linkOf(out.Link)
-		if l == nil { // rule: internal/host TestSMCRFirstContactLies
-			return // it could not be connected, which the state machine is about to hear
-		}
-		b := out.Message.Append(nil)
-		g.traceLLC(l, b, true) // before the answer can be there
-		if err := l.net.SendLLC(b, uint64(out.Tag)); err != nil {
-			g.queue = g.ctl.LinkFailed(time.Now(), out.Link, err, g.queue)
-		}
+		g.links.sendLLC(out)
 	case core.LinkStep:
 		g.tell(out)
 	case core.RMBConfirmed:
@@ -216,6 +185,11 @@ func (g *group) carryOut(out core.Output) {
 	}
 }
 
+// linkFailed has core take that a link has failed, while one of its outputs is carried out. g.mu is held.
+func (g *group) linkFailed(num llc.LinkNum, err error) {
+	g.queue = g.ctl.LinkFailed(time.Now(), num, err, g.queue)
+}
+
 func (g *group) stopTimer() {
 	if g.timer != nil {
 		g.timer.Stop()
@@ -228,18 +202,8 @@ func (g *group) advance(now time.Time, out []core.Output) []core.Output {
 	if g.gone {
 		return out
 	}
-	g.hear(now)
+	g.links.hear(now)
 	return g.ctl.Advance(now, out)
-}
-
-// hear tells core on which links anything has come since it was called last. g.mu is held.
-func (g *group) hear(now time.Time) {
-	for _, l := range g.links {
-		if n := l.net.Heard(); n != l.heard {
-			l.heard = n
-			g.ctl.Heard(l.num, now)
-		}
-	}
 }
 
 // afterwards has the goroutine do something. g.mu is held.
@@ -313,15 +277,14 @@ func (g *group) linkEvent(ev link.Event) {
 		if g.gone {
 			return out
 		}
-		i := slices.IndexFunc(g.links, func(l *groupLink) bool { return l.net == ev.Link })
-		if i < 0 {
+		l := g.links.of(ev.Link)
+		if l == nil {
 			return out // it was closed
 		}
-		l := g.links[i]
 		switch ev.Kind {
 		case link.EventLLC:
 			heard = true
-			g.traceLLC(l, ev.Message, false)
+			l.trace(ev.Message, false)
 			m, err := llc.Parse(ev.Message)
 			if routes != nil {
 				g.ctl.SetRoutes(routes)
@@ -346,7 +309,7 @@ func (g *group) linkEvent(ev link.Event) {
 func (g *group) tearDown() {
 	g.openers.Wait()
 	g.mu.Lock()
-	links, devices := g.links, g.devices
+	links, devices := g.links.all, g.devices
 	g.devices = nil
 	g.mu.Unlock()
 	for _, n := range devices {

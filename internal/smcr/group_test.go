@@ -25,7 +25,7 @@ func TestEndedHoldsNothing(t *testing.T) {
 	if !armed {
 		t.Fatal("the peer is not asked on behalf of a closed connection")
 	}
-	g.fail(rnic.ErrDown)
+	g.links.fail(rnic.ErrDown)
 	<-g.stopped
 	g.mu.Lock()
 	for name, timer := range map[string]*time.Timer{"ask": g.peer.asker, "stall": g.stalls.timer, "core": g.timer} {

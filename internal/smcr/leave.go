@@ -14,23 +14,26 @@ import (
 
 // This file has the end of a link in order: its connections leave it while it still works.
 
-// linkLeaving has connections leave a link. What is on its way over it completes first; link.EventLeft says when they have, and core does not wait for ever. g.mu is
-// held.
-func (g *group) linkLeaving(o core.LinkLeaving) {
-	l := g.linkOf(o.Link)
+// linkLeaving has connections leave a link. What is on its way over it completes first; link.EventLeft says when they
+// have left, and core does not wait for ever. g.mu is held.
+func (s *groupLinks) linkLeaving(o core.LinkLeaving) {
+	g := s.group
+	l := s.get(o.Link)
 	l.left = false
-	l.moved, _ = g.moveAll(l)
+	l.moved, _ = newSpread(g).moveAll(l)
 	g.fabric.cfg.Logger.Info("link is about to end, connections go to others",
 		"group", g.lg.ID, "link", o.Link, "local", l.rnic.Addr(), "peer", l.peer, "connections", l.moved)
 	l.net.Leave()
 }
 
 // leaves reports whether a link is about to end. g.mu is held.
-func (g *group) leaves(l *groupLink) bool {
-	return g.ctl != nil && slices.ContainsFunc(g.ctl.Links(), func(x core.GroupLink) bool { return x.Leaving && x.Num == l.num })
+func (s *groupLinks) leaves(l *groupLink) bool {
+	ctl := s.group.ctl
+	return ctl != nil && slices.ContainsFunc(ctl.Links(), func(x core.GroupLink) bool { return x.Leaving && x.Num == l.num })
 }
 
-// DeleteLink implements [transport.Network]: it ends a link of a group, as an operator asks. A client asks its server to; nobody waits for that here.
+// DeleteLink implements [transport.Network]: it ends a link of a group, as an operator asks. A client asks its server to;
+// nobody waits for that here.
 func (f *Fabric) DeleteLink(id uint32, num uint8) error {
 	f.mu.Lock()
 	var g *group
@@ -45,11 +48,12 @@ func (f *Fabric) DeleteLink(id uint32, num uint8) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.deleteLink(llc.LinkNum(num))
+	return g.links.delete(llc.LinkNum(num))
 }
 
-// deleteLink is DeleteLink for a link of the group. One that leaves already does so, and that is all. g.mu is held.
-func (g *group) deleteLink(num llc.LinkNum) error {
+// delete is DeleteLink for a link of the group. One that leaves already does so, and that is all. g.mu is held.
+func (s *groupLinks) delete(num llc.LinkNum) error {
+	g := s.group
 	id := uint32(g.lg.ID)
 	if g.ctl == nil || g.ctl.State() != core.ControlActive {
 		return fmt.Errorf("link group %08x is being made, or ends: it has no links that could be deleted", id)

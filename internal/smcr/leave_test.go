@@ -19,7 +19,7 @@ import (
 func netLinks(g *group) (list []*link.Link) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, l := range g.links {
+	for _, l := range g.links.all {
 		list = append(list, l.net)
 	}
 	return list
@@ -58,7 +58,7 @@ func testLeaving(t *testing.T, by core.Role, num llc.LinkNum) bool {
 		groups[i], _ = r.upLinks(e, 2)
 		before[i] = netLinks(groups[i])
 		groups[i].mu.Lock()
-		leaving[i] = groups[i].linkOf(num)
+		leaving[i] = groups[i].links.get(num)
 		groups[i].mu.Unlock()
 	}
 	var all sync.WaitGroup
@@ -79,11 +79,11 @@ func testLeaving(t *testing.T, by core.Role, num llc.LinkNum) bool {
 		smctest.Eventually(t, fabricPatience, "the link has ended", func() bool {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			return g.failovers > 0
+			return g.links.failovers > 0
 		})
 		g.mu.Lock()
 		inTime = inTime && leaving[i].left
-		if g.moved == 0 {
+		if g.links.moved == 0 {
 			t.Errorf("end %d: no connection has moved", i)
 		}
 		g.mu.Unlock()
@@ -127,8 +127,8 @@ func TestLeavingShown(t *testing.T) {
 	check := func(when, want string) {
 		t.Helper()
 		var got []string
-		for _, l := range g.links {
-			x := g.linkStatus(l, g.ctl.Links(), "")
+		for _, l := range g.links.all {
+			x := l.status(g.ctl.Links(), "")
 			got = append(got, fmt.Sprintf("%d %s", x.Number, x.State))
 		}
 		if got := strings.Join(got, ", "); got != want {
@@ -137,10 +137,10 @@ func TestLeavingShown(t *testing.T) {
 	}
 	g.mu.Lock()
 	check("at first", "1 LINK_ACTIVE, 2 LINK_ACTIVE")
-	leaving := g.linkOf(1)
+	leaving := g.links.get(1)
 	leaving.left = true // another time, when it stayed
 	for range 2 {
-		if err := g.deleteLink(1); err != nil {
+		if err := g.links.delete(1); err != nil {
 			t.Error(err)
 		}
 	}
@@ -148,7 +148,7 @@ func TestLeavingShown(t *testing.T) {
 	if leaving.left {
 		t.Error("they have left it before they do")
 	}
-	if err := g.deleteLink(2); err == nil || !strings.Contains(err.Error(), "link 2 is the last one of link group") {
+	if err := g.links.delete(2); err == nil || !strings.Contains(err.Error(), "link 2 is the last one of link group") {
 		t.Errorf("the other link: %v", err)
 	}
 	g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.LinkLeft(now, 1, out) })
@@ -158,7 +158,7 @@ func TestLeavingShown(t *testing.T) {
 	exchange(t, c, s)
 	g.finish(core.EndOperator)
 	g.mu.Lock()
-	if err := g.deleteLink(2); err == nil || !strings.Contains(err.Error(), "is being made, or ends") {
+	if err := g.links.delete(2); err == nil || !strings.Contains(err.Error(), "is being made, or ends") {
 		t.Errorf("a link of a group that ends: %v", err)
 	}
 	g.mu.Unlock()
@@ -178,26 +178,26 @@ func TestLeavingUnused(t *testing.T) {
 		g, _ := r.upLinks(ends[1], 2) // of the server
 		g.mu.Lock()
 		g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.DeleteLink(now, num, out) })
-		leaving := g.linkOf(num)
-		if !g.leaves(leaving) || !leaving.up || g.conns.on(leaving) != 0 {
-			t.Errorf("link %d: leaving %t, up %t, %d connections", num, g.leaves(leaving), leaving.up, g.conns.on(leaving))
+		leaving := g.links.get(num)
+		if !g.links.leaves(leaving) || !leaving.up || g.conns.on(leaving) != 0 {
+			t.Errorf("link %d: leaving %t, up %t, %d connections", num, g.links.leaves(leaving), leaving.up, g.conns.on(leaving))
 		}
 		for owner := range g.conns.all {
-			if to, _ := g.spread().pick(owner, nil); to == nil || to.num == num {
+			if to, _ := newSpread(g).pick(owner, nil); to == nil || to.num == num {
 				t.Errorf("link %d is picked for a connection", num)
 			}
 		}
-		for g.failovers = range uint64(2) { // the newest is named then
-			if got := g.toName(nil).num; got == num {
-				t.Errorf("link %d is named, after %d failovers", num, g.failovers)
+		for g.links.failovers = range uint64(2) { // the newest is named then
+			if got := g.links.toName(nil).num; got == num {
+				t.Errorf("link %d is named, after %d failovers", num, g.links.failovers)
 			}
 			for _, c := range g.conns.all { // one that was named before
 				named := c.named
 				if c.named = leaving; !leaving.up {
 					t.Fatal("the link is not up")
 				}
-				if to, _ := g.namedLink(c); to == leaving {
-					t.Errorf("a connection begins on link %d, after %d failovers", num, g.failovers)
+				if to, _ := g.links.namedTo(c); to == leaving {
+					t.Errorf("a connection begins on link %d, after %d failovers", num, g.links.failovers)
 				}
 				c.named = named
 			}

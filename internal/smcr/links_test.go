@@ -19,13 +19,13 @@ func TestCountedOnce(t *testing.T) {
 		for _, l := range links {
 			l.counts.Store(true)
 		}
-		g.upLinks.Store(int32(len(links)))
+		g.links.upCount.Store(int32(len(links)))
 		var both sync.WaitGroup
 		both.Go(func() { links[0].spare() })
 		both.Go(links[0].countOut)
 		both.Wait()
 		links[0].countOut()
-		if n := g.upLinks.Load(); n != 2 {
+		if n := g.links.upCount.Load(); n != 2 {
 			t.Fatalf("%d links count, want 2", n)
 		}
 	}
@@ -116,8 +116,8 @@ func TestNamedLink(t *testing.T) {
 	g, links := r.upLinks(firstPeer, 2)
 	r.upLinks(first, 2)
 	g.mu.Lock()
-	g.links[0], g.links[1] = links[1], links[0] // a server names the first one
-	second := g.links[0]
+	g.links.all[0], g.links.all[1] = links[1], links[0] // a server names the first one
+	second := g.links.all[0]
 	g.mu.Unlock()
 	confirms := 0
 	r.see = func(m clc.Message) {

@@ -101,7 +101,7 @@ func (r *fabricRig) upLinks(of *fabricEnd, want int) (g *group, links []*groupLi
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		links = nil
-		for _, l := range g.links {
+		for _, l := range g.links.all {
 			if l.up {
 				links = append(links, l)
 			}

@@ -72,7 +72,7 @@ func (p *rmbPool) take(ctx context.Context, size wire.SizeCode) (*ownRMB, error)
 	p.asked[m.id] = m
 	m.answered = make(chan clc.Diagnosis, 1)
 	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
-		return g.ctl.ConfirmRMB(now, m.id, g.tokens(m), out)
+		return g.ctl.ConfirmRMB(now, m.id, g.links.tokens(m), out)
 	})
 	g.mu.Unlock()
 	var why clc.Diagnosis

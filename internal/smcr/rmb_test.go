@@ -81,7 +81,7 @@ func TestPool(t *testing.T) {
 	for _, x := range []*fabricEnd{c, s} {
 		x.close()
 	}
-	g.fail(errStalled)
+	g.links.fail(errStalled)
 	<-g.stopped
 	if _, err := g.rmbs.take(fabricContext(t), size); !errors.Is(err, errNoGroup) {
 		t.Errorf("of a group that has ended: %v", err)
@@ -124,7 +124,7 @@ func TestPoolUnanswered(t *testing.T) {
 		defer g.mu.Unlock()
 		return len(g.rmbs.asked) == 1
 	})
-	g.fail(errStalled)
+	g.links.fail(errStalled)
 	if err := <-failed; !errors.Is(err, errRMBs) {
 		t.Errorf("when the group ends: %v", err)
 	}

@@ -9,29 +9,18 @@ import (
 	"github.com/gosmc/smc/internal/link"
 )
 
-// This file has which connection writes over which link of a group.
-//
-// A connection begins on the link with the least load, and when a link comes some of the others' move to it, so that
-// all have the same, by Config.SMCRSpread. An asymmetric link has none while there is another one: it shares a device with that. Nor has
-// one that is about to end.
-
 // SpreadConnections and SpreadBytes are policies: by what links are to be loaded alike.
 const (
 	SpreadConnections = "connections" // that write over them
 	SpreadBytes       = "bytes"       // that these have written
 )
 
-// weight is what a connection adds to the load of its link. By bytes one that has written nothing counts too, so that new ones do
-// not all begin on one link.
-func (g *group) weight(c *binding) uint64 {
-	if g.fabric.cfg.Spread == SpreadBytes { // rule: internal/host TestSMCRSpread
-		return idleWeight + c.link.Delivered()
-	}
-	return 1
-}
-
-// A spread is how the connections of a group are spread over its links, for as long as g.mu is held. Its maker looks at each connection once; with each that is
-// moved the loads change.
+// A spread decides which connection writes over which link of a group. It is how the connections are spread over the links
+// now, and is good for as long as g.mu is held. newSpread looks at each connection once; each move changes the loads.
+//
+// A connection begins on the link with the least load. When a link comes some connections of the others move to it, so
+// that all have the same load, by Config.Spread. An asymmetric link has no connections while there is another one: it
+// shares a device with that. Nor has a link that is about to end.
 type spread struct {
 	group *group
 	links []spreadLink // that may be used, in the order of core's list
@@ -43,11 +32,11 @@ type spreadLink struct {
 	load uint64
 }
 
-// spread returns the current one. g.mu is held.
-func (g *group) spread() *spread {
+// newSpread returns the current spread of a group. g.mu is held.
+func newSpread(g *group) *spread {
 	s := &spread{group: g}
 	for _, x := range g.ctl.Links() {
-		if l := g.linkOf(x.Num); l != nil && l.up {
+		if l := g.links.get(x.Num); l != nil && l.up {
 			rank := 0
 			switch {
 			case x.Leaving:
@@ -61,11 +50,20 @@ func (g *group) spread() *spread {
 	if len(s.links) > 1 { // else nobody compares
 		for _, c := range g.conns.all {
 			if c.link != nil && !c.detached {
-				s.add(c.link.Link(), g.weight(c))
+				s.add(c.link.Link(), s.weight(c))
 			}
 		}
 	}
 	return s
+}
+
+// weight is what a connection adds to the load of its link. By bytes one that has written nothing counts too, so that new
+// ones do not all begin on one link.
+func (s *spread) weight(c *binding) uint64 {
+	if s.group.fabric.cfg.Spread == SpreadBytes { // rule: internal/host TestSMCRSpread
+		return idleWeight + c.link.Delivered()
+	}
+	return 1
 }
 
 // on returns what is known of a link, nil if it is none to be used.
@@ -85,7 +83,8 @@ func (s *spread) add(l *link.Link, weight uint64) {
 	}
 }
 
-// pick returns the link for a connection to write over, with its element there, and none of those that have been tried; nil if there is none.
+// pick returns the link for a connection to write over, with its element there, and none of those that have been tried;
+// nil if there is none.
 func (s *spread) pick(owner core.Owner, tried []*spreadLink) (best *spreadLink, at core.Element) {
 	for i := range s.links {
 		x := &s.links[i]
@@ -117,17 +116,16 @@ func (s *spread) move(c *binding, to *spreadLink, el core.Element, weight uint64
 	return nil
 }
 
-// moveAll moves what writes over a link to others, and returns how many, and those for which there is none. A link may fail after it was picked, and with it the move:
-// then another one is picked, as long as there is one. g.mu is held.
-func (g *group) moveAll(from *groupLink) (moved int, stuck []*binding) {
-	s := g.spread()
+// moveAll moves what writes over a link to others, and returns how many, and those for which there is none. A link may
+// fail after it was picked, and with it the move: then another one is picked, as long as there is one.
+func (s *spread) moveAll(from *groupLink) (moved int, stuck []*binding) {
 	s.links = slices.DeleteFunc(s.links, func(x spreadLink) bool { return x.groupLink == from })
 	var tried []*spreadLink
-	for owner, c := range g.conns.all {
+	for owner, c := range s.group.conns.all {
 		if c.link == nil || c.link.Link() != from.net {
 			continue
 		}
-		weight := g.weight(c)
+		weight := s.weight(c)
 		to, el := s.pick(owner, nil)
 		for tried = tried[:0]; to != nil && s.move(c, to, el, weight) != nil; to, el = s.pick(owner, tried) {
 			tried = append(tried, to)
@@ -141,55 +139,55 @@ func (g *group) moveAll(from *groupLink) (moved int, stuck []*binding) {
 	return moved, stuck
 }
 
-// namedLink returns the link on which a new connection is to begin where links were lost, nil if that does not matter: the one that the handshake has named, on which a
-// Linux peer has registered its memory in any case. g.mu is held.
-func (g *group) namedLink(c *binding) (*groupLink, core.Element) {
-	if l := c.named; g.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: internal/host TestSMCRNamedNewest
-		if el, ok := g.ctl.ElementOn(c.owner, l.num); ok && !g.leaves(l) { // rule: TestLeavingUnused: !g.leaves(l) -> true
+// namedTo returns the link on which a new connection is to begin where links were lost, nil if that does not matter: the
+// one that the handshake has named, on which a Linux peer has registered its memory in any case. g.mu is held.
+func (s *groupLinks) namedTo(c *binding) (*groupLink, core.Element) {
+	if l := c.named; s.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: internal/host TestSMCRNamedNewest
+		if el, ok := s.group.ctl.ElementOn(c.owner, l.num); ok && !s.leaves(l) { // rule: TestLeavingUnused: !s.leaves(l) -> true
 			return l, el
 		}
 	}
 	return nil, core.Element{}
 }
 
-// begin has a new connection write over one of the links, by a function that attaches it. One may fail after it was picked: then another one is, as in moveAll. g.mu is
-// held.
-func (g *group) begin(c *binding, attach func(l *groupLink, el core.Element) error) error {
-	if l, el := g.namedLink(c); l != nil {
+// begin has a new connection write over one of the links, by a function that attaches it. A link may fail after it was
+// picked: then another one is, as in moveAll. g.mu is held.
+func (s *groupLinks) begin(c *binding, attach func(l *groupLink, el core.Element) error) error {
+	if l, el := s.namedTo(c); l != nil {
 		if err := attach(l, el); !errors.Is(err, link.ErrNotReady) {
 			return err
 		}
 	}
-	s := g.spread()
+	now := newSpread(s.group)
 	var tried []*spreadLink
-	for to, el := s.pick(c.owner, nil); to != nil; to, el = s.pick(c.owner, tried) {
+	for to, el := now.pick(c.owner, nil); to != nil; to, el = now.pick(c.owner, tried) {
 		if err := attach(to.groupLink, el); !errors.Is(err, link.ErrNotReady) { // rule: TestAttachAnew: !errors.Is(err, link.ErrNotReady) -> true
 			return err
 		}
 		tried = append(tried, to)
 	}
 	// The group ends: what has come before can be read. Without it TestSMCROneShot loses bytes now and then.
-	return attach(g.main(), *c.element)
+	return attach(s.main(), *c.element)
 }
 
-// balance spreads connections when a link has come, the heaviest first: each move leaves the link that had more with no less. g.mu is held.
-func (g *group) balance() {
+// balance spreads connections when a link has come, the heaviest first: each move leaves the link that had more with no
+// less.
+func (s *spread) balance() {
 	type moving struct {
 		owner  core.Owner
 		weight uint64
 	}
 	var all []moving
-	for owner, c := range g.conns.all {
+	for owner, c := range s.group.conns.all {
 		if c.link != nil && !c.detached {
-			all = append(all, moving{owner, g.weight(c)})
+			all = append(all, moving{owner, s.weight(c)})
 		}
 	}
 	slices.SortFunc(all, func(a, b moving) int {
 		return cmp.Or(-cmp.Compare(a.weight, b.weight), cmp.Compare(a.owner, b.owner))
 	})
-	s := g.spread()
 	for _, x := range all {
-		c := g.conns.all[x.owner]
+		c := s.group.conns.all[x.owner]
 		from := s.on(c.link.Link())
 		to, el := s.pick(x.owner, nil)
 		if from == nil || to == nil || to == from {

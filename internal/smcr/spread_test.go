@@ -30,7 +30,7 @@ func TestMoveAnew(t *testing.T) {
 	failing.net = unready
 	count := g.conns.on(from)
 	from.up = false
-	moved, _ := g.moveAll(from)
+	moved, _ := newSpread(g).moveAll(from)
 	failing.net, from.up = good, true
 	left := g.conns.on(from)
 	g.mu.Unlock()
@@ -52,7 +52,7 @@ func TestAttachAnew(t *testing.T) {
 	g, links := r.upLinks(first, 2)
 	g.mu.Lock()
 	failing := links[1]
-	if failing == g.main() {
+	if failing == g.links.main() {
 		failing = links[0]
 	}
 	good := failing.net
@@ -62,7 +62,7 @@ func TestAttachAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	failing.net = unready // which has no connections, and is picked first
-	picked, _ := g.spread().pick(first.binding.owner, nil)
+	picked, _ := newSpread(g).pick(first.binding.owner, nil)
 	g.mu.Unlock()
 	if picked == nil || picked.groupLink != failing {
 		t.Error("another link is picked than the one that fails")
@@ -121,9 +121,9 @@ func BenchmarkSpread(b *testing.B) {
 	}
 	for b.Loop() {
 		l.up = false
-		g.moveAll(l)
+		newSpread(g).moveAll(l)
 		l.up = true
-		g.balance()
+		newSpread(g).balance()
 		if n := g.conns.on(l); n != count/2 {
 			b.Errorf("%d connections are on the link that has come back, want %d", n, count/2)
 		}

@@ -39,12 +39,12 @@ func (d *stallDetector) check() {
 	g := d.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.gone || g.over || g.upLinks.Load() < 2 {
+	if g.gone || g.over || g.links.upCount.Load() < 2 {
 		return // start begins again
 	}
 	d.looks++
 	var stalled []*groupLink
-	for _, l := range g.links {
+	for _, l := range g.links.all {
 		if l.up && l.look(d.looks) {
 			stalled = append(stalled, l)
 		}
@@ -55,7 +55,7 @@ func (d *stallDetector) check() {
 	}
 	d.timer.Reset(stallWatch)
 	for _, l := range stalled {
-		alive := slices.ContainsFunc(g.links, func(x *groupLink) bool { return x.up && x.seen.heard > l.seen.since })
+		alive := slices.ContainsFunc(g.links.all, func(x *groupLink) bool { return x.up && x.seen.heard > l.seen.since })
 		switch {
 		case !alive:
 			d.askPeer()
@@ -70,8 +70,8 @@ func (d *stallDetector) check() {
 func (d *stallDetector) askPeer() {
 	g := d.group
 	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
-		g.hear(now) // rule: TestStallHears
-		for _, x := range g.links {
+		g.links.hear(now) // rule: TestStallHears
+		for _, x := range g.links.all {
 			if x.up && x.seen.stalls == 0 {
 				out = g.ctl.Suspect(now, x.num, out)
 			}

@@ -45,15 +45,15 @@ func (g *group) status(s *control.StatusGroup) {
 		links = g.ctl.Links()
 		s.Type = redundancyTypes[g.ctl.Redundancy()]
 	}
-	for _, l := range g.links {
-		s.Links = append(s.Links, g.linkStatus(l, links, s.Peer))
+	for _, l := range g.links.all {
+		s.Links = append(s.Links, l.status(links, s.Peer))
 	}
-	s.Failovers, s.Moved, s.Spread = g.failovers, g.moved, g.fabric.cfg.Spread
+	s.Failovers, s.Moved, s.Spread = g.links.failovers, g.links.moved, g.fabric.cfg.Spread
 	g.rmbs.status(s)
 }
 
-// linkStatus describes a link. links are those that connections may use. g.mu is held.
-func (g *group) linkStatus(l *groupLink, links []core.GroupLink, peer string) control.StatusLink {
+// status describes a link. links are those that connections may use. g.mu is held.
+func (l *groupLink) status(links []core.GroupLink, peer string) control.StatusLink {
 	stats, queue := l.net.Stats(), l.net.QPStats()
 	us := l.rnic.RNIC()
 	x := control.StatusLink{
@@ -72,8 +72,8 @@ func (g *group) linkStatus(l *groupLink, links []core.GroupLink, peer string) co
 				x.State = "LINK_LEAVING" // rule: TestLeavingShown
 			}
 			x.PeerGID, x.PeerQPN = first.Peer.GID.String(), uint32(first.Peer.QPN)
-			x.UID = uint32(g.lg.ID)<<8 | uint32(first.Num)
-			x.Conns = g.conns.on(l)
+			x.UID = uint32(l.group.lg.ID)<<8 | uint32(first.Num)
+			x.Conns = l.group.conns.on(l)
 			break
 		}
 	}
@@ -93,9 +93,4 @@ func (p *rmbPool) status(s *control.StatusGroup) {
 		s.IdleRMBs += len(list)
 	}
 	s.Quarantined = len(p.all) - s.IdleRMBs
-}
-
-// traceLLC traces an LLC message, or what came in place of one. It belongs to a link, and to no connection.
-func (g *group) traceLLC(l *groupLink, b []byte, sent bool) {
-	g.fabric.cfg.Owner.TraceLLC(g.lg, l.rnic.Addr(), l.peer, b, sent)
 }
