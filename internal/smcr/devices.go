@@ -10,35 +10,63 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// This file has which devices the links of a group may be on, and that groups learn when those change.
+// groupDevices are the devices that the links of a group are or were on. They are kept open for as long as the group
+// lasts, so that it is known when one can be used again. The group's mu guards them; it is not held where the RNICs of the
+// host are asked for.
+type groupDevices struct {
+	group *group
+	all   []*rnic.Device
+}
 
-// watchDevice keeps a device for as long as the group lasts, so that it is known when it can be used again.
-func (g *group) watchDevice(n *rnic.Device) {
+// watch keeps a device.
+func (s *groupDevices) watch(n *rnic.Device) {
+	g := s.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.gone || slices.Contains(g.devices, n) {
+	if g.gone || slices.Contains(s.all, n) {
 		return
 	}
 	n.Retain()
-	n.TellGroup(g, true)
-	g.devices = append(g.devices, n)
+	n.TellGroup(s, true)
+	s.all = append(s.all, n)
+}
+
+// at returns the device with a GID, nil if there is none. g.mu is held.
+func (s *groupDevices) at(gid wire.GID) *rnic.Device {
+	for _, n := range s.all {
+		if gid == n.RDMA().GID() {
+			return n
+		}
+	}
+	return nil
+}
+
+// take returns all devices, and forgets them. g.mu is held.
+func (s *groupDevices) take() []*rnic.Device {
+	list := s.all
+	s.all = nil
+	return list
 }
 
 // First implements [rnic.Group].
-func (g *group) First() (*rnic.Device, clc.Version) { return g.rnic, g.lg.Key.Version }
+func (s *groupDevices) First() (*rnic.Device, clc.Version) {
+	return s.group.rnic, s.group.lg.Key.Version
+}
 
 // RNICsChanged implements [rnic.Group]: it tells core which devices there are. It does not block.
-func (g *group) RNICsChanged() {
+func (s *groupDevices) RNICsChanged() {
+	g := s.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ctl == nil || g.gone {
 		return
 	}
-	g.afterwards(func() { g.SetRNICs(g.fabric.rnics.Alternatives(g.rnic, g.lg.Key.Version)) })
+	g.afterwards(func() { s.SetRNICs(g.fabric.rnics.Alternatives(g.rnic, g.lg.Key.Version)) })
 }
 
 // SetRNICs implements [rnic.Group].
-func (g *group) SetRNICs(list []core.RNIC) {
+func (s *groupDevices) SetRNICs(list []core.RNIC) {
+	g := s.group
 	g.do(func(now time.Time, out []core.Output) []core.Output {
 		if g.ctl == nil || g.gone {
 			return out

@@ -8,7 +8,6 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
-	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -31,30 +30,25 @@ type group struct {
 
 	linksLost func() // tells the connections that it had when it ended; of the goroutine
 
-	routesAsked time.Time // see routesNamed; of the goroutine
+	links   groupLinks
+	devices groupDevices
+	opener  linkOpener
+	conns   groupConns
+	rmbs    rmbPool
+	room    groupRoom
+	stalls  stallDetector
+	peer    peerCheck
 
-	openers sync.WaitGroup // of devices for further links
-
-	links  groupLinks
-	conns  groupConns
-	rmbs   rmbPool
-	room   groupRoom
-	stalls stallDetector
-	peer   peerCheck
-
-	mu      sync.Mutex
-	ctl     *core.LinkControl   // nil before the first contact begins
-	tell    func(core.LinkStep) // to the handshake of the first contact
-	spare   *rdma.QP            // what ADD LINK offers; nil if there is none
-	devices []*rnic.Device      // that are watched for this group, and kept open
-	oneEach bool                // of a server: both sides had one RNIC at first
-	timer   *time.Timer
-	inUse   bool               // the first contact was confirmed
-	fate    core.ConnEventKind // what connections are told at the end
-	over    bool               // GroupEnding
-	gone    bool               // GroupEnded: links and memory are
-	queue   []core.Output
-	later   []func() // for the goroutine
+	mu    sync.Mutex
+	ctl   *core.LinkControl   // nil before the first contact begins
+	tell  func(core.LinkStep) // to the handshake of the first contact
+	timer *time.Timer
+	inUse bool               // the first contact was confirmed
+	fate  core.ConnEventKind // what connections are told at the end
+	over  bool               // GroupEnding
+	gone  bool               // GroupEnded: links and memory are
+	queue []core.Output
+	later []func() // for the goroutine
 }
 
 // Done implements [transport.Association].
@@ -67,7 +61,7 @@ func (f *Fabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*group, error) {
 		kick: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	g.rmbs.init(g)
-	g.links.group = g
+	g.links.group, g.devices.group, g.opener.group = g, g, g
 	g.conns.group, g.conns.all = g, make(map[core.Owner]*binding)
 	g.room.group, g.stalls.group, g.peer.group = g, g, g
 	n.Retain()
@@ -79,7 +73,7 @@ func (f *Fabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*group, error) {
 	l.up = true
 	l.counts.Store(true)
 	g.links.upCount.Store(1)
-	g.watchDevice(n)
+	g.devices.watch(n)
 	f.mu.Lock()
 	f.running[lg] = g
 	f.mu.Unlock()
@@ -98,7 +92,7 @@ func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
 	}
 	cfg.RNICs = g.fabric.rnics.Alternatives(g.rnic, r.Version)
-	g.oneEach = r.Role == core.RoleServer && len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2 // rule: internal/host TestSMCRSecondLinkUnasked: r.Role == core.RoleServer -> true
+	g.opener.oneEach = r.Role == core.RoleServer && len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2 // rule: internal/host TestSMCRSecondLinkUnasked: r.Role == core.RoleServer -> true
 	var routes []core.PairRoute
 	if len(r.PeerGIDs) > 1 { // the first one is that of the link
 		routes = g.fabric.rnics.RoutesTo(cfg.RNICs, r.PeerGIDs[1:]) // rule: internal/host TestSMCRUnreachableGID
@@ -139,7 +133,7 @@ func (g *group) carryOut(out core.Output) {
 	case core.ReadyToSend:
 		g.links.readyToSend(out)
 	case core.OpenLink:
-		g.openLink(out)
+		g.opener.open(out)
 	case core.ConnectLink:
 		g.links.connectLink(out)
 	case core.LinkUp:
@@ -168,7 +162,7 @@ func (g *group) carryOut(out core.Output) {
 		g.gone = true
 		g.stalls.stop()
 		g.peer.stop()
-		g.dropSpare()
+		g.opener.dropSpare()
 		g.stopTimer()
 		g.afterwards(func() {})
 	case core.SetTimer:
@@ -272,7 +266,7 @@ func (g *group) run() {
 // linkEvent hands news of a link to core.
 func (g *group) linkEvent(ev link.Event) {
 	heard := false
-	routes := g.routesNamed(ev)
+	routes := g.opener.routesNamed(ev)
 	g.do(func(now time.Time, out []core.Output) []core.Output {
 		if g.gone {
 			return out
@@ -307,13 +301,12 @@ func (g *group) linkEvent(ev link.Event) {
 
 // tearDown gives everything back but the RMBs that connections have.
 func (g *group) tearDown() {
-	g.openers.Wait()
+	g.opener.opening.Wait()
 	g.mu.Lock()
-	links, devices := g.links.all, g.devices
-	g.devices = nil
+	links, devices := g.links.all, g.devices.take()
 	g.mu.Unlock()
 	for _, n := range devices {
-		n.TellGroup(g, false)
+		n.TellGroup(&g.devices, false)
 	}
 	late := time.NewTimer(lastAckTime)
 	defer late.Stop()
@@ -330,7 +323,7 @@ func (g *group) tearDown() {
 	}
 	g.net.Close()
 	g.mu.Lock()
-	g.dropSpare()
+	g.opener.dropSpare()
 	g.rmbs.freeUnused()
 	g.mu.Unlock()
 	for _, l := range links {

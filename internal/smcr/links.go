@@ -275,7 +275,7 @@ func (s *groupLinks) linkDown(out core.LinkDown) {
 
 // closeLink ends what there is of a link: that of an exchange that came to nothing, or one that connections have left.
 func (s *groupLinks) closeLink(out core.CloseLink) {
-	s.group.dropSpare()
+	s.group.opener.dropSpare()
 	if l := s.get(out.Link); l != nil && l.num == out.Link && len(s.all) > 1 {
 		s.drop(l)
 	}

@@ -1,6 +1,7 @@
 package smcr
 
 import (
+	"sync"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
@@ -12,10 +13,21 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// routesNamed returns how we get to the RNICs that a message about another link names, nil if it is none, or another one has just come: nobody is to
-// have us ask the kernel all the time. It is called on the group's goroutine alone.
-func (g *group) routesNamed(ev link.Event) []core.PairRoute {
-	if ev.Kind != link.EventLLC || g.lg.Key.Version != clc.V2 || time.Since(g.routesAsked) < routesPause {
+// A linkOpener makes our ends of further links of a group. The group's mu guards spare and oneEach.
+type linkOpener struct {
+	group   *group
+	opening sync.WaitGroup // goroutines that open devices
+	spare   *rdma.QP       // what ADD LINK offers where there will be no link; nil if there is none
+	oneEach bool           // of a server: both sides had one RNIC at first
+
+	routesAsked time.Time // see routesNamed; of the group's goroutine
+}
+
+// routesNamed returns how we get to the RNICs that a message about another link names, nil if it is none, or another one
+// has just come: nobody is to have us ask the kernel all the time. It is called on the group's goroutine alone.
+func (o *linkOpener) routesNamed(ev link.Event) []core.PairRoute {
+	g := o.group
+	if ev.Kind != link.EventLLC || g.lg.Key.Version != clc.V2 || time.Since(o.routesAsked) < routesPause {
 		return nil
 	}
 	var gids []wire.GID
@@ -30,47 +42,52 @@ func (g *group) routesNamed(ev link.Event) []core.PairRoute {
 	if len(gids) == 0 {
 		return nil
 	}
-	g.routesAsked = time.Now()
+	o.routesAsked = time.Now()
 	return g.fabric.rnics.RoutesTo(g.fabric.rnics.Alternatives(g.rnic, clc.V2), gids)
 }
 
-// openLink makes our end of another link, at once where the device is open, else on a goroutine. g.mu is held.
-func (g *group) openLink(o core.OpenLink) {
-	if g.oneEach && o.GID == g.rnic.RDMA().GID() && g.ctl.State() == core.ControlAdding { // rule: internal/host TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
-		g.queue = g.ctl.LinkOpened(time.Now(), o.Link, g.openSpare(g.rnic), nil, g.queue)
+// open makes our end of another link, at once where the device is open, else on a goroutine. g.mu is held.
+func (o *linkOpener) open(out core.OpenLink) {
+	g := o.group
+	if o.oneEach && out.GID == g.rnic.RDMA().GID() && g.ctl.State() == core.ControlAdding { // rule: internal/host TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
+		o.answer(out.Link, o.openSpare(g.rnic), nil)
 		return
 	}
-	for _, n := range g.devices {
-		if o.GID == n.RDMA().GID() {
-			n.Retain()
-			g.opened(n, o.Link)
-			return
-		}
+	if n := g.devices.at(out.GID); n != nil {
+		n.Retain()
+		o.addLink(n, out.Link)
+		return
 	}
-	g.openers.Go(func() {
-		n, err := g.fabric.rnics.Acquire(g.fabric.rnics.Zoned(o.GID.Addr(), g.rnic))
+	o.opening.Go(func() {
+		n, err := g.fabric.rnics.Acquire(g.fabric.rnics.Zoned(out.GID.Addr(), g.rnic))
 		if err == nil {
-			g.watchDevice(n)
+			g.devices.watch(n)
 		}
-		g.do(func(now time.Time, out []core.Output) []core.Output {
-			if err != nil || g.gone {
-				if err == nil {
-					n.Release()
-				}
-				if g.gone {
-					return out
-				}
-				return g.ctl.LinkOpened(now, o.Link, core.LinkEnd{}, nil, out)
-			}
-			g.queue = out
-			g.opened(n, o.Link)
-			return g.queue
-		})
+		o.acquired(n, err, out.Link)
 	})
 }
 
-// opened answers OpenLink. g.mu is held.
-func (g *group) opened(n *rnic.Device, num llc.LinkNum) {
+// acquired takes the device for a link, or the error for which there is none.
+func (o *linkOpener) acquired(n *rnic.Device, err error, num llc.LinkNum) {
+	g := o.group
+	g.do(func(_ time.Time, out []core.Output) []core.Output {
+		g.queue = out
+		switch {
+		case err == nil && g.gone:
+			n.Release()
+		case g.gone:
+		case err != nil:
+			o.answer(num, core.LinkEnd{}, nil)
+		default:
+			o.addLink(n, num)
+		}
+		return g.queue
+	})
+}
+
+// addLink makes our end of a link on a device, which is the link's from now on. g.mu is held.
+func (o *linkOpener) addLink(n *rnic.Device, num llc.LinkNum) {
+	g := o.group
 	if l := g.links.get(num); l != nil && l.num == num { // rule: internal/host TestSMCRAddLinkAgain
 		n.Release() // that number was asked for twice: what came first is the answer
 		return
@@ -78,22 +95,22 @@ func (g *group) opened(n *rnic.Device, num llc.LinkNum) {
 	l, err := g.links.add(n, num)
 	if err != nil {
 		g.fabric.cfg.Logger.Warn("no further link", "device", n.RDMA().Addr(), "err", err)
-		g.queue = g.ctl.LinkOpened(time.Now(), num, core.LinkEnd{}, nil, g.queue)
+		o.answer(num, core.LinkEnd{}, nil)
 		return
 	}
-	tokens := make(map[core.RMBID]llc.RToken, len(g.rmbs.every))
-	for id, m := range g.rmbs.every {
-		if t, ok := m.rmb.Token(l.net); ok {
-			tokens[id] = llc.RToken{RKey: t.RKey, VA: t.Addr}
-		}
-	}
-	g.queue = g.ctl.LinkOpened(time.Now(), num, l.local(), tokens, g.queue)
+	o.answer(num, l.local(), g.rmbs.tokens(l))
+}
+
+// answer tells core our end of a link, a zero one if there is none, and where our RMBs are on it. g.mu is held.
+func (o *linkOpener) answer(num llc.LinkNum, end core.LinkEnd, tokens map[core.RMBID]llc.RToken) {
+	g := o.group
+	g.queue = g.ctl.LinkOpened(time.Now(), num, end, tokens, g.queue)
 }
 
 // openSpare makes the queue pair that a server offers as the end of a second link where both have one adapter, so that
 // there will be none (RFC 7609 p.35): only its number is of use. g.mu is held.
-func (g *group) openSpare(n *rnic.Device) core.LinkEnd {
-	if g.lg.Key.Role == core.RoleClient {
+func (o *linkOpener) openSpare(n *rnic.Device) core.LinkEnd {
+	if o.group.lg.Key.Role == core.RoleClient {
 		return core.LinkEnd{}
 	}
 	pd, err := n.RDMA().NewPD()
@@ -104,17 +121,17 @@ func (g *group) openSpare(n *rnic.Device) core.LinkEnd {
 	if err != nil {
 		return core.LinkEnd{}
 	}
-	if g.spare, err = pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1}); err != nil {
+	if o.spare, err = pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1}); err != nil {
 		return core.LinkEnd{}
 	}
 	us := n.RNIC()
-	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: g.spare.QPN(), PSN: rdma.RandomPSN(), MTU: n.RDMA().MTU()}
+	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: o.spare.QPN(), PSN: rdma.RandomPSN(), MTU: n.RDMA().MTU()}
 }
 
-// dropSpare takes it away. g.mu is held.
-func (g *group) dropSpare() {
-	if g.spare != nil {
-		g.spare.Close()
-		g.spare = nil
+// dropSpare takes the spare queue pair away. g.mu is held.
+func (o *linkOpener) dropSpare() {
+	if o.spare != nil {
+		o.spare.Close()
+		o.spare = nil
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // An ownRMB is one of our RMBs.
@@ -108,6 +109,17 @@ func (p *rmbPool) makeShedding(ctx context.Context, size wire.SizeCode) (*ownRMB
 		}
 	}
 	return m, err
+}
+
+// tokens is where each RMB is on a link. g.mu is held.
+func (p *rmbPool) tokens(l *groupLink) map[core.RMBID]llc.RToken {
+	tokens := make(map[core.RMBID]llc.RToken, len(p.every))
+	for id, m := range p.every {
+		if t, ok := m.rmb.Token(l.net); ok {
+			tokens[id] = llc.RToken{RKey: t.RKey, VA: t.Addr}
+		}
+	}
+	return tokens
 }
 
 // nearest returns the size of the free RMBs that are best for a buffer of a size, where there is no room for new ones:
