@@ -202,7 +202,7 @@ func (c *binding) Attach(_ context.Context, r core.Result) error {
 		c.fabric.filtered.forget(c.remote) // rule: internal/host TestSMCRImpatient
 	}
 	if c.first {
-		g.confirmed()
+		g.end.confirmed()
 	} else if c.element == nil {
 		if err := g.checkConfirm(r); err != nil {
 			return err
@@ -223,7 +223,7 @@ func (c *binding) Attach(_ context.Context, r core.Result) error {
 		c.element = &e
 	}
 	err := g.attach(c, r)
-	if err != nil && g.isOver() {
+	if err != nil && g.end.isOver() {
 		return fmt.Errorf("%w: %w", transport.ErrGone, err)
 	}
 	return err
@@ -262,7 +262,7 @@ func (c *binding) Detach(clean bool) {
 		c.detached = true
 		if c.quiet > 0 {
 			c.quiet = 0 // who has closed asks no more
-			g.afterwards(func() { g.do(g.conns.updateTests) })
+			g.loop.afterwards(func() { g.do(g.conns.updateTests) })
 		}
 		g.mu.Unlock()
 	}
@@ -302,7 +302,7 @@ func (c *binding) Release(clean bool) {
 		c.rmb = nil
 	}
 	if c.first && !clean {
-		c.group.abandon() // unless its first contact was confirmed
+		c.group.end.abandon() // unless its first contact was confirmed
 	}
 }
 
@@ -351,7 +351,7 @@ func (c *binding) Flush() {
 		select {
 		case <-c.link.Sent():
 			return
-		case <-c.group.stopped:
+		case <-c.group.loop.stopped:
 			return
 		case now := <-quiet.C:
 			arrived := c.link.Arrived()

@@ -36,7 +36,7 @@ func (s *groupConns) release(o core.Owner) {
 // forget is release with g.mu held, and leaves the table as it is.
 func (s *groupConns) forget(o core.Owner) {
 	delete(s.all, o)
-	if !s.group.gone {
+	if !s.group.end.gone {
 		s.group.ctl.ReleaseElement(o)
 	}
 }
@@ -62,7 +62,7 @@ func (s *groupConns) on(l *groupLink) (n int) {
 // could not have been told apart from the next one with its element. g.mu is held.
 func (s *groupConns) elementLost(out core.ElementLost) {
 	if c := s.all[out.Owner]; c != nil && !c.detached { // rule: internal/host TestSMCRChurn
-		s.group.afterwards(c.lost)
+		s.group.loop.afterwards(c.lost)
 	}
 }
 
@@ -70,7 +70,7 @@ func (s *groupConns) elementLost(out core.ElementLost) {
 // g.mu is held.
 func (s *groupConns) updateTests(_ time.Time, out []core.Output) []core.Output {
 	g := s.group
-	if g.gone {
+	if g.end.gone {
 		return out
 	}
 	d := g.fabric.cfg.KeepAlive

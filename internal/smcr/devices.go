@@ -23,7 +23,7 @@ func (s *groupDevices) watch(n *rnic.Device) {
 	g := s.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.gone || slices.Contains(s.all, n) {
+	if g.end.gone || slices.Contains(s.all, n) {
 		return
 	}
 	n.Retain()
@@ -58,17 +58,17 @@ func (s *groupDevices) RNICsChanged() {
 	g := s.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.ctl == nil || g.gone {
+	if g.ctl == nil || g.end.gone {
 		return
 	}
-	g.afterwards(func() { s.SetRNICs(g.fabric.rnics.Alternatives(g.rnic, g.lg.Key.Version)) })
+	g.loop.afterwards(func() { s.SetRNICs(g.fabric.rnics.Alternatives(g.rnic, g.lg.Key.Version)) })
 }
 
 // SetRNICs implements [rnic.Group].
 func (s *groupDevices) SetRNICs(list []core.RNIC) {
 	g := s.group
 	g.do(func(now time.Time, out []core.Output) []core.Output {
-		if g.ctl == nil || g.gone {
+		if g.ctl == nil || g.end.gone {
 			return out
 		}
 		return g.ctl.SetRNICs(now, list, out)

@@ -125,7 +125,7 @@ func (f *Fabric) Close(forGood bool) {
 	}
 	f.mu.Unlock()
 	for _, g := range groups {
-		g.finish(core.EndShutdown)
+		g.end.finish(core.EndShutdown)
 	}
 	late := time.NewTimer(groupEndTime)
 	defer late.Stop()
@@ -136,14 +136,14 @@ func (f *Fabric) Close(forGood bool) {
 		}
 		if !expired {
 			select {
-			case <-g.stopped:
+			case <-g.loop.stopped:
 				continue
 			case <-late.C:
 				expired = true
 			}
 		}
 		g.links.fail(transport.ErrClosed)
-		<-g.stopped
+		<-g.loop.stopped
 	}
 	f.rnics.Close(forGood)
 	f.watch.close(forGood)

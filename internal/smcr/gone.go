@@ -38,7 +38,7 @@ func (p *peerCheck) suspect() {
 	g := p.group
 	begun := false
 	g.do(func(now time.Time, out []core.Output) []core.Output {
-		if g.ctl == nil || g.gone {
+		if g.ctl == nil || g.end.gone {
 			return out
 		}
 		begun = true
@@ -61,7 +61,7 @@ func (p *peerCheck) awaits(n int) {
 	g := p.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p.closing += n; n < 0 || p.closing > 1 || g.gone {
+	if p.closing += n; n < 0 || p.closing > 1 || g.end.gone {
 		return // it runs already, or will not go on
 	}
 	if p.asker == nil {
@@ -75,7 +75,7 @@ func (p *peerCheck) awaits(n int) {
 func (p *peerCheck) ask() {
 	g := p.group
 	g.mu.Lock()
-	again := p.closing > 0 && !g.gone
+	again := p.closing > 0 && !g.end.gone
 	if again {
 		p.asker.Reset(closeAskTime)
 	}

@@ -75,10 +75,10 @@ func TestAnswer(t *testing.T) {
 	// Now the peer is not there any more, of which nothing tells but its silence.
 	c.binding.group.links.fail(rnic.ErrDown)
 	g.peer.suspect()
-	if core.Answer(g.peer.answer.Load()) == core.AnswerNone && !g.isOver() {
+	if core.Answer(g.peer.answer.Load()) == core.AnswerNone && !g.end.isOver() {
 		t.Error("nobody waits for the answer of a suspect")
 	}
-	smctest.Eventually(t, fabricPatience, "the answer is late", func() bool { return g.peer.late() || g.isOver() })
+	smctest.Eventually(t, fabricPatience, "the answer is late", func() bool { return g.peer.late() || g.end.isOver() })
 	c3, s3 := r.connect()
 	if s3.binding.group == g {
 		t.Error("a connection joins the group of a peer that does not answer")
@@ -97,7 +97,7 @@ func TestAnswerLate(t *testing.T) {
 	c.close()
 	s.close()
 	theirs.links.fail(rnic.ErrDown)
-	<-theirs.stopped
+	<-theirs.loop.stopped
 	g.mu.Lock()
 	clear(g.rmbs.free) // so that the next connection needs another one
 	g.mu.Unlock()

@@ -26,9 +26,9 @@ func TestEndedHoldsNothing(t *testing.T) {
 		t.Fatal("the peer is not asked on behalf of a closed connection")
 	}
 	g.links.fail(rnic.ErrDown)
-	<-g.stopped
+	<-g.loop.stopped
 	g.mu.Lock()
-	for name, timer := range map[string]*time.Timer{"ask": g.peer.asker, "stall": g.stalls.timer, "core": g.timer} {
+	for name, timer := range map[string]*time.Timer{"ask": g.peer.asker, "stall": g.stalls.timer, "core": g.timer.timer} {
 		if timer != nil && timer.Stop() {
 			t.Errorf("timer %q runs after the end of the group", name)
 		}
@@ -46,9 +46,9 @@ func TestFinishUnanswered(t *testing.T) {
 	c, s := r.connect()
 	g := s.binding.group
 	cut.Store(true)
-	g.finish(core.EndOperator)
+	g.end.finish(core.EndOperator)
 	select {
-	case <-g.stopped:
+	case <-g.loop.stopped:
 	case <-time.After(fabricPatience):
 		t.Error("the group has not ended")
 	}

@@ -156,7 +156,7 @@ func TestLeavingShown(t *testing.T) {
 	g.mu.Unlock()
 	smctest.Eventually(t, fabricPatience, "the link has ended", func() bool { return len(r.server.Status(nil)[0].Links) == 1 })
 	exchange(t, c, s)
-	g.finish(core.EndOperator)
+	g.end.finish(core.EndOperator)
 	g.mu.Lock()
 	if err := g.links.delete(2); err == nil || !strings.Contains(err.Error(), "is being made, or ends") {
 		t.Errorf("a link of a group that ends: %v", err)

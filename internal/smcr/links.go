@@ -186,7 +186,7 @@ func (s *groupLinks) hear(now time.Time) {
 func (s *groupLinks) changed() {
 	g := s.group
 	links := g.ctl.Links()
-	g.afterwards(func() {
+	g.loop.afterwards(func() {
 		g.fabric.mu.Lock()
 		g.fabric.groups.SetLinks(g.lg, links)
 		g.fabric.mu.Unlock()
@@ -260,7 +260,7 @@ func (s *groupLinks) linkDown(out core.LinkDown) {
 	for _, c := range stuck {
 		c.link.GiveUp()
 		if !c.detached {
-			g.afterwards(c.lost)
+			g.loop.afterwards(c.lost)
 		}
 	}
 	moved += l.moved

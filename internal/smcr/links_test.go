@@ -51,7 +51,7 @@ func TestFlaps(t *testing.T) {
 	exchange(t, c, s)
 	flap(rdma.EventInterfaceDown)
 	over[2]()
-	<-g.stopped
+	<-g.loop.stopped
 	checkEnd(t, r.client, "link group: link failed: "+rnic.ErrDown.Error())
 	c.close()
 	s.close()

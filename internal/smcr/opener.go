@@ -73,9 +73,9 @@ func (o *linkOpener) acquired(n *rnic.Device, err error, num llc.LinkNum) {
 	g.do(func(_ time.Time, out []core.Output) []core.Output {
 		g.queue = out
 		switch {
-		case err == nil && g.gone:
+		case err == nil && g.end.gone:
 			n.Release()
-		case g.gone:
+		case g.end.gone:
 		case err != nil:
 			o.answer(num, core.LinkEnd{}, nil)
 		default:

@@ -197,7 +197,7 @@ func (w *Path) Prepare(ctx context.Context, q transport.Request) (transport.Bind
 		c.Release(false)
 		c.Leave()
 		// A server that finds the group dead, or the peer silent, makes another one. What a client joins its server has said.
-		if q.Choice.R != nil || c.first || ctx.Err() != nil || c.group != nil && !c.group.isOver() && !c.group.peer.late() {
+		if q.Choice.R != nil || c.first || ctx.Err() != nil || c.group != nil && !c.group.end.isOver() && !c.group.peer.late() {
 			return nil, r, err
 		}
 	}

@@ -185,7 +185,7 @@ func (p *rmbPool) releaseLocked(m *ownRMB, clean bool) {
 	size := m.rmb.Size()
 	delete(p.asked, m.id) // nobody waits for the answer any more
 	switch {
-	case g.gone || g.ctl == nil && !m.known: // nobody can write to it any more, or knows it
+	case g.end.gone || g.ctl == nil && !m.known: // nobody can write to it any more, or knows it
 		p.freeNow(m)
 		return
 	case p.closed:

@@ -82,7 +82,7 @@ func TestPool(t *testing.T) {
 		x.close()
 	}
 	g.links.fail(errStalled)
-	<-g.stopped
+	<-g.loop.stopped
 	if _, err := g.rmbs.take(fabricContext(t), size); !errors.Is(err, errNoGroup) {
 		t.Errorf("of a group that has ended: %v", err)
 	}

@@ -23,7 +23,7 @@ func (r *groupRoom) note() {
 	r.full.Store(full)
 	g.mu.Unlock()
 	if full && g.conns.freed.any() { // who came after we had looked did not know that it matters
-		g.wake()
+		g.loop.wake()
 	}
 	g.fabric.mu.Lock()
 	g.fabric.groups.SetFull(g.lg, full)
@@ -40,7 +40,7 @@ func (r *groupRoom) check() {
 // checkLater has the group's goroutine call check. It takes no locks, and does not block.
 func (r *groupRoom) checkLater() {
 	if r.full.Load() {
-		r.group.wake()
+		r.group.loop.wake()
 	}
 }
 

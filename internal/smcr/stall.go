@@ -39,7 +39,7 @@ func (d *stallDetector) check() {
 	g := d.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.gone || g.over || g.links.upCount.Load() < 2 {
+	if g.end.gone || g.end.over || g.links.upCount.Load() < 2 {
 		return // start begins again
 	}
 	d.looks++

@@ -37,7 +37,7 @@ func (w *Path) join(ctx context.Context, q transport.Request) (lg *core.LinkGrou
 		ended := f.runningLocked(j.Ended...)
 		f.mu.Unlock()
 		for _, g := range ended {
-			g.finish(core.EndIdle)
+			g.end.finish(core.EndIdle)
 		}
 		switch {
 		case j.Wait:
@@ -158,7 +158,7 @@ func (f *Fabric) sweep(now time.Time) {
 	f.armLocked()
 	f.mu.Unlock()
 	for _, g := range ended {
-		g.finish(core.EndIdle)
+		g.end.finish(core.EndIdle)
 	}
 }
 
@@ -173,10 +173,10 @@ func (f *Fabric) shed(ctx context.Context) bool {
 	}
 	f.mu.Unlock()
 	for _, g := range idle {
-		g.finish(core.EndIdle)
+		g.end.finish(core.EndIdle)
 		late := time.NewTimer(shedTime)
 		select {
-		case <-g.stopped:
+		case <-g.loop.stopped:
 		case <-late.C:
 		case <-ctx.Done():
 		}

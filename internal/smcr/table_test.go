@@ -16,13 +16,13 @@ func TestIdleGroup(t *testing.T) {
 	c.close()
 	s.close()
 	r.client.sweep(time.Now().Add(core.ServerGroupIdleTimeout)) // a client waits longer
-	if client.isOver() || len(r.client.Status(nil)) != 1 {
+	if client.end.isOver() || len(r.client.Status(nil)) != 1 {
 		t.Error("the client has ended the group first")
 	}
 	r.server.sweep(time.Now().Add(core.ServerGroupIdleTimeout))
 	for _, g := range []*group{server, client} {
 		select {
-		case <-g.stopped:
+		case <-g.loop.stopped:
 		case <-time.After(fabricPatience):
 			t.Fatal("the group has not ended")
 		}
