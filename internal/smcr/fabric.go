@@ -1,26 +1,26 @@
-// Package smcr carries connections over SMC-R: through RMBs of link groups, whose links are reliable queue pairs of software RNICs. What
-// core decides for a link group it does with the links and RMBs of package link, on the devices of package rnic.
+// Package smcr carries connections over SMC-R: through RMBs of link groups, whose links are reliable queue pairs of software
+// RNICs. What core decides for a link group it does with the links and RMBs of package link, on the devices of package rnic.
 //
 //	[Fabric]  SMC-R of one host: the table of its link groups, those at work, and their memory
 //	[Path]    a handshake with a peer on another machine
 //	[Owner]   is told what befalls link groups
 //
-// Locks, in the order in which they are taken: that of a link group, then that of the fabric. An owner may be called with the former held.
+// Locks, in the order in which they are taken: that of a link group, which guards all its parts, then that of the fabric. An
+// owner may be called with the former held. Some locks come last, and no group or fabric is called with them held: those
+// of freedOwners, filteredPeers and tcpWatch.
 package smcr
 
 import (
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
-	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // A Config says how connections over SMC-R are made. All fields are set, but for KeepAlive.
@@ -67,8 +67,7 @@ type Fabric struct {
 
 	watch        tcpWatch // for the TCP sockets of connections
 	filtered     filteredPeers
-	rmbBytes     atomic.Int64 // of all RMBs
-	ringBytes    atomic.Int64 // of all send rings
+	memory       memoryBudget // of all RMBs and send rings
 	rnicPatience func(func()) // calls it when an RNIC was down for rnicPatience, but in tests
 
 	mu      sync.Mutex // comes after a group's; nothing is called with it held but groups
@@ -84,35 +83,42 @@ func New(cfg Config) *Fabric {
 	return &Fabric{
 		cfg: cfg, rnics: cfg.RNICs,
 		rnicPatience: func(over func()) { time.AfterFunc(rnicPatience, over) },
+		memory:       memoryBudget{limit: cfg.MemoryBudget},
 		groups:       core.NewGroups(maxGroups),
 		running:      make(map[*core.LinkGroup]*group),
 	}
 }
 
-// errBudget says that the buffers of SMC-R have all the memory that they may.
-var errBudget = &transport.DeclinedError{Why: clc.DiagBudget}
-
-// takeMemory counts n bytes more in what, RMBs or send rings, which have a budget together.
-func (f *Fabric) takeMemory(what *atomic.Int64, n int64) error {
-	what.Add(n)
-	if used, _ := f.Memory(); used > f.cfg.MemoryBudget {
-		what.Add(-n)
-		return fmt.Errorf("%w: %d bytes more", errBudget, n)
-	}
-	return nil
-}
-
-// Memory implements [transport.Network]: it returns the size of all RMBs and send rings, each counted in full, and that of the RMBs.
+// Memory implements [transport.Network]: it returns the size of all RMBs and send rings, each counted in full, and that of
+// the RMBs.
 func (f *Fabric) Memory() (all, rmbs int64) {
-	rmbs = f.rmbBytes.Load()
-	return rmbs + f.ringBytes.Load(), rmbs
+	return f.memory.used(), f.memory.rmbs.Load()
 }
 
 // Mode implements [transport.Fabric].
 func (f *Fabric) Mode() core.Mode { return core.SMCR }
 
-// Close implements [transport.Network]: it ends all link groups, in order as far as that does not take long, and closes the devices, and the watcher of the TCP
-// sockets of their connections. With forGood none is opened afterwards.
+// DeleteLink implements [transport.Network]: it ends a link of a group, as an operator asks. A client asks its server to;
+// nobody waits for that here.
+func (f *Fabric) DeleteLink(id uint32, num uint8) error {
+	f.mu.Lock()
+	var g *group
+	for lg, x := range f.running {
+		if uint32(lg.ID) == id {
+			g = x
+		}
+	}
+	f.mu.Unlock()
+	if g == nil {
+		return &transport.NoGroupError{Group: id, Mode: core.SMCR}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.links.delete(llc.LinkNum(num))
+}
+
+// Close implements [transport.Network]: it ends all link groups, in order as far as that does not take long, and closes the
+// devices, and the watcher of the TCP sockets of their connections. With forGood none is opened afterwards.
 func (f *Fabric) Close(forGood bool) {
 	f.mu.Lock()
 	f.closed = f.closed || forGood

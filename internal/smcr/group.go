@@ -61,7 +61,7 @@ func (g *group) Done() <-chan struct{} { return g.end.done }
 func (g *group) Cause() core.ConnEventKind { return g.end.cause() }
 
 // newGroup makes what a new link group consists of: a link whose queue pair the peer may be told.
-func (f *Fabric) newGroup(lg *core.LinkGroup, n *rnic.Device) (*group, error) {
+func newGroup(f *Fabric, lg *core.LinkGroup, n *rnic.Device) (*group, error) {
 	g := &group{fabric: f, lg: lg, rnic: n, net: link.NewGroup()}
 	g.links.group, g.devices.group, g.opener.group = g, g, g
 	g.conns.group, g.conns.all = g, make(map[core.Owner]*binding)

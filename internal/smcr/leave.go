@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/llc"
 )
 
@@ -30,25 +29,6 @@ func (s *groupLinks) linkLeaving(o core.LinkLeaving) {
 func (s *groupLinks) leaves(l *groupLink) bool {
 	ctl := s.group.ctl
 	return ctl != nil && slices.ContainsFunc(ctl.Links(), func(x core.GroupLink) bool { return x.Leaving && x.Num == l.num })
-}
-
-// DeleteLink implements [transport.Network]: it ends a link of a group, as an operator asks. A client asks its server to;
-// nobody waits for that here.
-func (f *Fabric) DeleteLink(id uint32, num uint8) error {
-	f.mu.Lock()
-	var g *group
-	for lg, x := range f.running {
-		if uint32(lg.ID) == id {
-			g = x
-		}
-	}
-	f.mu.Unlock()
-	if g == nil {
-		return &transport.NoGroupError{Group: id, Mode: core.SMCR}
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.links.delete(llc.LinkNum(num))
 }
 
 // delete is DeleteLink for a link of the group. One that leaves already does so, and that is all. g.mu is held.

@@ -142,12 +142,12 @@ func (p *rmbPool) nearest(size wire.SizeCode) wire.SizeCode {
 func (p *rmbPool) make(size wire.SizeCode) (*ownRMB, error) {
 	f := p.group.fabric
 	n := int64(size.Bytes())
-	if err := f.takeMemory(&f.rmbBytes, n); err != nil {
+	if err := f.memory.take(&f.memory.rmbs, n); err != nil {
 		return nil, err
 	}
 	rmb, err := p.group.net.NewRMB(size)
 	if err != nil {
-		f.rmbBytes.Add(-n)
+		f.memory.rmbs.Add(-n)
 		return nil, err
 	}
 	p.last++
@@ -161,7 +161,7 @@ func (p *rmbPool) make(size wire.SizeCode) (*ownRMB, error) {
 // freeNow gives the memory of an RMB back. g.mu is held.
 func (p *rmbPool) freeNow(m *ownRMB) {
 	n := int64(m.rmb.Size().Bytes())
-	p.group.fabric.rmbBytes.Add(-n)
+	p.group.fabric.memory.rmbs.Add(-n)
 	p.count--
 	p.bytes -= n
 	delete(p.every, m.id)

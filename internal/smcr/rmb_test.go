@@ -19,7 +19,7 @@ func TestPool(t *testing.T) {
 	c, s := r.connect()
 	g := s.binding.group
 	const size = wire.SizeCode(1)
-	used := r.server.rmbBytes.Load()
+	used := r.server.memory.rmbs.Load()
 	take := func() *ownRMB {
 		t.Helper()
 		m, err := g.rmbs.take(fabricContext(t), size)
@@ -35,8 +35,8 @@ func TestPool(t *testing.T) {
 		t.Helper()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if p := &g.rmbs; p.kept != kept*size.Bytes() || p.bytes != bytes || r.server.rmbBytes.Load() != bytes || p.count != len(p.every) {
-			t.Errorf("%s: %d bytes are kept of %d, of %d in %d of the host; want %d of %d", when, p.kept, p.bytes, r.server.rmbBytes.Load(), p.count, kept*size.Bytes(), bytes)
+		if p := &g.rmbs; p.kept != kept*size.Bytes() || p.bytes != bytes || r.server.memory.rmbs.Load() != bytes || p.count != len(p.every) {
+			t.Errorf("%s: %d bytes are kept of %d, of %d in %d of the host; want %d of %d", when, p.kept, p.bytes, r.server.memory.rmbs.Load(), p.count, kept*size.Bytes(), bytes)
 		}
 	}
 	one := int64(size.Bytes())
@@ -87,7 +87,7 @@ func TestPool(t *testing.T) {
 		t.Errorf("of a group that has ended: %v", err)
 	}
 	g.rmbs.release(late, true)
-	smctest.Eventually(t, fabricPatience, "all is given back", func() bool { return r.server.rmbBytes.Load() == 0 })
+	smctest.Eventually(t, fabricPatience, "all is given back", func() bool { return r.server.memory.rmbs.Load() == 0 })
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p := &g.rmbs; p.count != 0 || p.bytes != 0 || len(p.every) > 0 || len(p.all) > 0 {
@@ -131,7 +131,7 @@ func TestPoolUnanswered(t *testing.T) {
 	for _, x := range []*fabricEnd{c, s} {
 		x.close()
 	}
-	smctest.Eventually(t, fabricPatience, "all is given back", func() bool { return r.server.rmbBytes.Load() == 0 })
+	smctest.Eventually(t, fabricPatience, "all is given back", func() bool { return r.server.memory.rmbs.Load() == 0 })
 }
 
 // TestNearest looks which size of the RMBs that there are is taken where there is no room for more.
