@@ -223,6 +223,8 @@ func (c *Carrier) Stream() stream.Config {
 		In:   stream.Inbox{Data: c.rmb.Bytes()[c.in.base:], Producer: &c.inProd, Consumer: &c.inCons},
 		Read: &c.read,
 	}
+	c.mu.Lock() // the connection may move to another link meanwhile
+	defer c.mu.Unlock()
 	if c.ring == nil {
 		cfg.Out = stream.NoMemory()
 		return cfg

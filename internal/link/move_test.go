@@ -484,6 +484,32 @@ func TestMoveGood(t *testing.T) {
 	}
 }
 
+// TestMoveEarly has a connection move between links while its data path is being made. It is for the race detector.
+func TestMoveEarly(t *testing.T) {
+	watchdog(t)
+	w := newTwins(t, 2)
+	a, b := w.connect(settings{})
+	var both sync.WaitGroup
+	both.Go(func() {
+		for i := range 100 {
+			token, _ := w.pairs[0][1].rmb.Token(w.links[1][i%2])
+			if err := a.carrier.Move(w.links[0][i%2], token); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	both.Go(func() {
+		for range 100 {
+			if cfg := a.carrier.Stream(); cfg.Doorbell == nil {
+				t.Error("an attached connection has no doorbell")
+			}
+		}
+	})
+	both.Wait()
+	exchange(t, a, b, 1<<10)
+	finish(t, a, b)
+}
+
 // TestMoveNotReady has moves that cannot be.
 func TestMoveNotReady(t *testing.T) {
 	w := newTwins(t, 2)
