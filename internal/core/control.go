@@ -76,8 +76,8 @@ type LinkControl struct {
 	eyecatcher bool           // the peer's RMB elements have one
 	add        linkAdd        // the making of a link
 	retry      addRetry       // server: when to attempt another one
-	failed     []failedPair   // oldest first
-	routes     []PairRoute    // between RNICs of ours and of the peer's, oldest first
+	failed     failedPairs    // between RNICs of ours and of the peer's
+	routes     pairRoutes     // likewise
 	deletes    []linkDelete   // links whose end the peer is to be told, or has to answer
 	end        GroupEnd
 	last       SendLLC // the last message of the group, with LinkAlive

@@ -120,7 +120,7 @@ func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local LinkEnd,
 		if lc.role == RoleClient {
 			out = lc.reject(a.via, a.request, out)
 		}
-		lc.noteFailed(now, a.link) // rule: TestAddLinkRotate
+		lc.failed.note(now, a.link) // rule: TestAddLinkRotate
 		return lc.arm(lc.next(now, lc.abortAdd(now, 0, false, out)))
 	}
 	a.link.local = local
@@ -137,7 +137,7 @@ func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local LinkEnd,
 	if lc.role == RoleClient {
 		m.Header = llc.Header{Form: a.request.Form, Reply: true}
 		m.MTU, m.Direct = min(m.MTU, a.request.MTU), a.request.Direct
-		if r, ok := lc.routeOf(local.GID, a.request.GID); ok { // rule: TestAddLinkRoutes
+		if r, ok := lc.routes.of(local.GID, a.request.GID); ok { // rule: TestAddLinkRoutes
 			m.Direct = r.Direct // "only valid in response from client" (SMCv2 "SMC-Rv2 LLC Add Link Message")
 		}
 		a.link.indirect = !m.Direct
@@ -256,7 +256,7 @@ func (lc *LinkControl) handleAddLinkReply(now time.Time, via *controlLink, m llc
 	}
 	if m.Rejected {
 		a.link.peer = LinkEnd{GID: a.target}
-		lc.noteFailed(now, a.link) // rule: TestAddLinkRotate
+		lc.failed.note(now, a.link) // rule: TestAddLinkRotate
 		return lc.next(now, lc.abortAdd(now, 0, false, out))
 	}
 	a.link.peer = LinkEnd{GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, MTU: m.MTU}
@@ -403,7 +403,7 @@ func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
 		out = lc.abortAdd(now, llc.DeleteLostPath, true, out)
 		return lc.probe(now, via, out)
 	case addConfirming, addReplied:
-		lc.noteFailed(now, a.link)                             // rule: TestAddLinkRotate
+		lc.failed.note(now, a.link)                            // rule: TestAddLinkRotate
 		return lc.abortAdd(now, llc.DeleteLostPath, true, out) // rule: TestC7: lc.abortAdd(now, llc.DeleteLostPath, true, out) -> out
 	case addNone, addOpening:
 	}

@@ -135,7 +135,7 @@ func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why 
 		if end.Kind == EndViolation {
 			reason = llc.DeleteViolation
 		} else {
-			lc.noteFailed(now, link) // rule: TestAddLinkRotate
+			lc.failed.note(now, link) // rule: TestAddLinkRotate
 		}
 		return lc.next(now, lc.abortAdd(now, reason, true, out))
 	case link.state == linkFailed:
@@ -398,7 +398,7 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		return out
 	// rule: TestDeleteLinkUnasked
 	case link.state == linkAdding: // the client has waited in vain for CONFIRM LINK
-		lc.noteFailed(now, link) // rule: TestAddLinkRotate
+		lc.failed.note(now, link) // rule: TestAddLinkRotate
 		return lc.next(now, lc.abortAdd(now, m.Reason, true, out))
 	}
 	last := lc.usable(link) == nil
@@ -460,7 +460,7 @@ func (lc *LinkControl) obeyNow(now time.Time, link *controlLink, end GroupEnd, o
 	switch link.state {
 	case linkAdding:
 		if m.Reason == llc.DeleteLostPath {
-			lc.noteFailed(now, link) // rule: TestAddLinkAcceptRotate
+			lc.failed.note(now, link) // rule: TestAddLinkAcceptRotate
 		}
 		out = lc.abortAdd(now, m.Reason, false, out)
 	case linkActive:

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -14,90 +13,15 @@ import (
 //
 // That a pair which has failed has to wait until it is its turn again is ours: the next attempt, whose time is in control_retry.go, may be with an RNIC that is idle.
 
-// A failedPair is two RNICs between which a link did not come up, or was lost. Each may be good, and the path between them not, which
-// nobody is told; so another attempt is between others, if there are.
-type failedPair struct {
-	local, peer LinkEnd // peer is zero where it was not known yet: with any
-	at          time.Time
-}
-
-// noteFailed remembers that a link has failed between its RNICs, for FailedPairMemory.
-func (lc *LinkControl) noteFailed(now time.Time, link *controlLink) {
-	lc.failed = slices.DeleteFunc(lc.failed, func(f failedPair) bool {
-		return now.Sub(f.at) >= FailedPairMemory || sameRNIC(f.local, link.local) && sameRNIC(f.peer, link.peer) // rule: TestFailedPairs: now.Sub(f.at) >= FailedPairMemory || -> false ||
-	})
-	lc.failed = append(lc.failed, failedPair{link.local, link.peer, now})
-	lc.failed = lc.failed[max(0, len(lc.failed)-maxFailedPairs):] // rule: TestFailedPairs
-}
-
-// forgetFailed forgets what has failed on an RNIC of ours, which has come back.
-func (lc *LinkControl) forgetFailed(r RNIC) {
-	lc.failed = slices.DeleteFunc(lc.failed, func(f failedPair) bool { return sameRNIC(f.local, r.end()) }) // rule: TestFailedPairs
-}
-
-// A PairRoute is how packets get from an RNIC of ours to one of the peer's.
-type PairRoute struct {
-	Local, Peer wire.GID
-	None        bool // they do not
-	Direct      bool // both are in one subnet
-}
-
 // SetRoutes tells routes. Of pairs that are told of again the newest counts; those that are not told of are taken to have one.
-func (lc *LinkControl) SetRoutes(routes []PairRoute) {
-	lc.routes = append(slices.DeleteFunc(lc.routes, func(r PairRoute) bool {
-		return slices.ContainsFunc(routes, func(n PairRoute) bool { return r.Local == n.Local && r.Peer == n.Peer })
-	}), routes...)
-	lc.routes = lc.routes[max(0, len(lc.routes)-maxFailedPairs):]
-}
-
-// routeOf returns the route of a pair, and whether it is known.
-func (lc *LinkControl) routeOf(local, peer wire.GID) (PairRoute, bool) {
-	for _, r := range lc.routes {
-		if r.Local.Addr() == local.Addr() && r.Peer.Addr() == peer.Addr() {
-			return r, true
-		}
-	}
-	return PairRoute{}, false
-}
-
-// unreachable reports whether there is no route between two RNICs. A link between them would cost the time of CONFIRM LINK.
-func (lc *LinkControl) unreachable(local, peer wire.GID) bool {
-	r, ok := lc.routeOf(local, peer)
-	return ok && r.None // rule: TestAddLinkRoutes: ok && r.None -> ok && r.None && false
-}
-
-// A pairTurn orders pairs of RNICs for the next attempt: first those that have not failed, or longest ago; of those, such as have no RNIC that has
-// failed with another one.
-type pairTurn struct{ both, either time.Time }
-
-// turn returns that of a pair. Without a peer it is for any.
-func (lc *LinkControl) turn(now time.Time, local, peer LinkEnd) (t pairTurn) {
-	for _, f := range lc.failed { // oldest first
-		if now.Sub(f.at) >= FailedPairMemory { // rule: TestFailedPairs
-			continue
-		}
-		ours := sameRNIC(f.local, local)
-		theirs := !peer.GID.IsZero() && sameRNIC(f.peer, peer)
-		if ours && (theirs || peer.GID.IsZero() || f.peer.GID.IsZero()) {
-			t.both = f.at
-		}
-		if ours || theirs {
-			t.either = f.at // rule: TestAddLinkRotate
-		}
-	}
-	return t
-}
-
-func (t pairTurn) compare(u pairTurn) int {
-	return cmp.Or(t.both.Compare(u.both), t.either.Compare(u.either))
-}
+func (lc *LinkControl) SetRoutes(routes []PairRoute) { lc.routes.set(routes) }
 
 // unused returns RNICs of ours that none of the links uses, in the order in which it is their turn.
 func (lc *LinkControl) unused(now time.Time, links []*controlLink) []RNIC {
 	list := slices.DeleteFunc(slices.Clone(lc.rnics), func(r RNIC) bool { return usesLocal(links, r.end()) })
 	slices.SortStableFunc(list, func(a, b RNIC) int {
-		// rule: TestAddLinkRequestAll: lc.turn(now, a.end(), LinkEnd{}).compare(lc.turn(now, b.end(), LinkEnd{})) -> 0
-		return lc.turn(now, a.end(), LinkEnd{}).compare(lc.turn(now, b.end(), LinkEnd{}))
+		// rule: TestAddLinkRequestAll: lc.failed.turn(now, a.end(), LinkEnd{}).compare(lc.failed.turn(now, b.end(), LinkEnd{})) -> 0
+		return lc.failed.turn(now, a.end(), LinkEnd{}).compare(lc.failed.turn(now, b.end(), LinkEnd{}))
 	})
 	return list
 }
@@ -121,7 +45,7 @@ func (lc *LinkControl) plan(now time.Time, first bool) (local RNIC, target wire.
 		locals = slices.DeleteFunc(slices.Clone(lc.rnics), func(r RNIC) bool { return !sameRNIC(r.end(), symmetric[0].local) })
 	}
 	targets = slices.DeleteFunc(targets, func(gid wire.GID) bool {
-		return !slices.ContainsFunc(locals, func(r RNIC) bool { return !lc.unreachable(r.GID, gid) })
+		return !slices.ContainsFunc(locals, func(r RNIC) bool { return !lc.routes.unreachable(r.GID, gid) })
 	})
 	if len(targets) == 0 {
 		targets = []wire.GID{{}}
@@ -132,10 +56,10 @@ func (lc *LinkControl) plan(now time.Time, first bool) (local RNIC, target wire.
 	var best pairTurn
 	for _, r := range locals {
 		for _, gid := range targets {
-			if lc.unreachable(r.GID, gid) {
+			if lc.routes.unreachable(r.GID, gid) {
 				continue
 			}
-			if t := lc.turn(now, r.end(), LinkEnd{GID: gid}); !ok || t.compare(best) < 0 { // rule: TestAddLinkRotate: t.compare(best) < 0 -> t == best && false
+			if t := lc.failed.turn(now, r.end(), LinkEnd{GID: gid}); !ok || t.compare(best) < 0 { // rule: TestAddLinkRotate: t.compare(best) < 0 -> t == best && false
 				local, target, ok, best = r, gid, true, t
 			}
 		}
@@ -155,7 +79,7 @@ func (lc *LinkControl) accept(now time.Time, m llc.AddLink) (RNIC, bool) {
 		return RNIC{}, false
 	}
 	known := usesPeer(symmetric, peer)
-	unused := slices.DeleteFunc(lc.unused(now, symmetric), func(r RNIC) bool { return lc.unreachable(r.GID, m.GID) })
+	unused := slices.DeleteFunc(lc.unused(now, symmetric), func(r RNIC) bool { return lc.routes.unreachable(r.GID, m.GID) })
 	free := lc.choose(now, unused, peer, m.TargetGID)
 	switch {
 	case !known && free != nil:
@@ -168,7 +92,7 @@ func (lc *LinkControl) accept(now time.Time, m llc.AddLink) (RNIC, bool) {
 		return RNIC{}, false
 	}
 	for _, r := range lc.rnics {
-		if sameRNIC(r.end(), lc.main().local) && !lc.unreachable(r.GID, m.GID) { // rule: TestAddLinkRoutes: !lc.unreachable(r.GID, m.GID) -> true
+		if sameRNIC(r.end(), lc.main().local) && !lc.routes.unreachable(r.GID, m.GID) { // rule: TestAddLinkRoutes: !lc.routes.unreachable(r.GID, m.GID) -> true
 			return r, true // asymmetric: we have one
 		}
 	}
@@ -181,7 +105,7 @@ func (lc *LinkControl) choose(now time.Time, list []RNIC, peer LinkEnd, target w
 	var first pairTurn
 	for i := range list {
 		r := &list[i]
-		t := lc.turn(now, r.end(), peer)
+		t := lc.failed.turn(now, r.end(), peer)
 		if r.GID.Addr() == target.Addr() && t.both.IsZero() { // rule: TestAddLinkAccept
 			return r
 		}
@@ -199,7 +123,7 @@ func (lc *LinkControl) isOurs(gid wire.GID) bool {
 
 // fits reports whether a link may be in the group with the others.
 func (lc *LinkControl) fits(link *controlLink) bool {
-	if lc.unreachable(link.local.GID, link.peer.GID) {
+	if lc.routes.unreachable(link.local.GID, link.peer.GID) {
 		return false
 	}
 	if lc.isOurs(link.peer.GID) { // rule: TestAddLinkFits, TestAddLinkParallel

@@ -65,7 +65,7 @@ func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Out
 	for _, r := range rnics {
 		if !slices.Contains(lc.rnics, r) {
 			fresh = append(fresh, r)
-			lc.forgetFailed(r)
+			lc.failed.forget(r)
 		}
 	}
 	lc.rnics = slices.Clone(rnics)
@@ -157,7 +157,7 @@ func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
 // retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long, and a client ask for
 // it after a while.
 func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
-	lc.noteFailed(now, lost) // rule: TestAddLinkRotate
+	lc.failed.note(now, lost) // rule: TestAddLinkRotate
 	lc.noteFlap(now, lost)
 	lc.retry.soon, lc.retry.delay = singleTries, 0
 	if lc.role == RoleServer {

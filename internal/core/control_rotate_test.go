@@ -151,7 +151,7 @@ func TestAddLinkAcceptRotate(t *testing.T) {
 	at := epoch
 	failed := func(server, client byte) {
 		at = at.Add(time.Millisecond)
-		lc.noteFailed(at, &controlLink{local: pairRNIC(2, client).end(), peer: pairRNIC(1, server).end()})
+		lc.failed.note(at, &controlLink{local: pairRNIC(2, client).end(), peer: pairRNIC(1, server).end()})
 	}
 	for i, tt := range []struct{ before, got, want string }{
 		{"nothing has failed", offer(2, 3), "3"},
@@ -189,7 +189,7 @@ func TestAddLinkRequestAll(t *testing.T) {
 	if got := asked(); !slices.Equal(got, []byte{1, 2, 3, 4}) {
 		t.Errorf("asked for %v", got)
 	}
-	lc.noteFailed(epoch, &controlLink{local: pairRNIC(2, 2).end(), peer: pairRNIC(1, 2).end()})
+	lc.failed.note(epoch, &controlLink{local: pairRNIC(2, 2).end(), peer: pairRNIC(1, 2).end()})
 	if got := asked(); !slices.Equal(got, []byte{1, 3, 4, 2}) {
 		t.Errorf("asked for %v after the second one has failed", got)
 	}
@@ -209,7 +209,7 @@ func TestFailedPairs(t *testing.T) {
 		if them != 0 {
 			link.peer = LinkEnd{GID: pairRNIC(2, them).GID}
 		}
-		lc.noteFailed(at, link)
+		lc.failed.note(at, link)
 	}
 	now := epoch.Add(FailedPairMemory - 1)
 	later := epoch.Add(time.Second)
@@ -226,11 +226,11 @@ func TestFailedPairs(t *testing.T) {
 		if tt.them != 0 {
 			peer = pairRNIC(2, tt.them).end()
 		}
-		if got := lc.turn(now, pairRNIC(1, tt.us).end(), peer); got != (pairTurn{tt.both, tt.either}) {
+		if got := lc.failed.turn(now, pairRNIC(1, tt.us).end(), peer); got != (pairTurn{tt.both, tt.either}) {
 			t.Errorf("%d-%d: %v, want %v and %v", tt.us, tt.them, got, tt.both, tt.either)
 		}
 	}
-	if got := lc.turn(now.Add(1), pairRNIC(1, 1).end(), pairRNIC(2, 1).end()); got != (pairTurn{}) {
+	if got := lc.failed.turn(now.Add(1), pairRNIC(1, 1).end(), pairRNIC(2, 1).end()); got != (pairTurn{}) {
 		t.Errorf("after an hour: %v", got)
 	}
 	failed(later, 1, 1) // once more
@@ -238,12 +238,12 @@ func TestFailedPairs(t *testing.T) {
 		t.Errorf("%d pairs are known, want 2", len(lc.failed))
 	}
 	failed(later, 3, 0)
-	if got := lc.turn(later, pairRNIC(1, 3).end(), pairRNIC(2, 1).end()); got.both != later {
+	if got := lc.failed.turn(later, pairRNIC(1, 3).end(), pairRNIC(2, 1).end()); got.both != later {
 		t.Errorf("an RNIC that has failed with nobody knows whom: %v", got)
 	}
 	lc.SetRNICs(later, nil, nil)
 	lc.SetRNICs(later, []RNIC{pairRNIC(1, 2)}, nil)
-	if got := lc.turn(later, pairRNIC(1, 2).end(), pairRNIC(2, 2).end()); got != (pairTurn{}) || len(lc.failed) != 2 {
+	if got := lc.failed.turn(later, pairRNIC(1, 2).end(), pairRNIC(2, 2).end()); got != (pairTurn{}) || len(lc.failed) != 2 {
 		t.Errorf("an RNIC that has come back: %v, %d are known", got, len(lc.failed))
 	}
 	for us := byte(1); us < 20; us++ {
