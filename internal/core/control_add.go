@@ -66,6 +66,7 @@ type linkAdd struct {
 	until   time.Time
 	target  wire.GID       // server: for the client to use
 	request llc.AddLink    // client: to be answered
+	asked   llc.Form       // server: of the REQUEST ADD LINK to which ADD LINK is the answer; 0: there is none
 	tell    []llc.RKeyPair // version 1: ours that are still to be told
 	told    []RMBID        // ours that the peer will know on the link
 	owed    int            // version 1: how many of the peer's are to come; below 0: not known yet
@@ -119,6 +120,8 @@ func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local LinkEnd,
 	if local.QPN == 0 {
 		if lc.role == RoleClient {
 			out = lc.reject(a.via, a.request, out)
+		} else if a.asked != 0 { // rule: TestRequestAddLinkAnswered
+			out = append(out, SendLLC{Link: a.via.num, Message: llc.RequestAddLink{Header: llc.Header{Form: a.asked, Reply: true}}})
 		}
 		lc.failed.note(now, a.link) // rule: TestAddLinkRotate
 		return lc.arm(lc.next(now, lc.abortAdd(now, 0, false, out)))

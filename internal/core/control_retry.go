@@ -69,12 +69,17 @@ func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Out
 		}
 	}
 	lc.rnics = slices.Clone(rnics)
-	if len(fresh) == 0 || lc.state != ControlActive {
+	if len(fresh) == 0 || lc.state >= ControlEnding { // rule: TestAddLinkFreshFirst: lc.state >= ControlEnding -> lc.state != ControlActive
 		return out
 	}
 	if lc.role == RoleServer { // also for the time after a link that is being made without it
 		lc.retryNow(now)
 		return lc.arm(lc.next(now, out))
+	}
+	// the first contact, which may make a link without it
+	if lc.state != ControlActive { // rule: TestControlTable
+		lc.retry.at = now
+		return out
 	}
 	// a link that is being made without it
 	if lc.add.phase != addNone { // rule: TestAddLinkFreshMeanwhile
@@ -187,9 +192,9 @@ func (lc *LinkControl) answersHint() bool {
 	return lc.add.phase == addOpening || lc.add.phase == addRequested // rule: TestAddLinkHintOvertakes: lc.add.phase == addOpening || lc.add.phase == addRequested -> lc.add.phase != addNone
 }
 
-// hint takes a client's word that it has another RNIC.
+// hint takes a client's word that it has another RNIC. While the first contact makes a link that the client has replied to, it is for the time afterwards.
 func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
-	if lc.state != ControlActive || lc.answersHint() { // rule: TestAddLinkHints
+	if lc.state != ControlAdding && lc.state != ControlActive || lc.answersHint() { // rule: TestAddLinkHints
 		return out
 	}
 	lc.retry.hinted = true
@@ -198,26 +203,28 @@ func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
 }
 
 // handleRequestAddLink takes a client's wish for another link. The server "should not reject", and need not
-// add one (SMCv2 "SMC-Rv2 LLC Request Add Link Message", notes 5 and 6).
+// add one (SMCv2 "SMC-Rv2 LLC Request Add Link Message", notes 5 and 6). An ADD LINK to which the client has replied before it asked is no answer.
 //
-//	state            role    message  output
-//	Active           server  request  SendLLC reply, unless ADD LINK follows at once
-//	Adding, Ending   server  request  (ADD LINK is the answer; or nobody needs one)
-//	Confirming       server  request  out of sync
-//	any but Ending   client  request  out of sync
-//	any              both    reply    (nobody has asked)
+//	state                           role    message  output
+//	Adding, Active                  server  request  SendLLC reply, unless ADD LINK follows at once
+//	Adding, Active, before a reply  server  request  (ADD LINK is the answer: note 7; SendLLC reply if there is no queue pair for it)
+//	Ending                          server  request  (nobody needs one)
+//	Confirming                      server  request  out of sync
+//	any but Ending                  client  request  out of sync
+//	any                             both    reply    (nobody has asked)
 func (lc *LinkControl) handleRequestAddLink(now time.Time, link *controlLink, m llc.RequestAddLink, out []Output) []Output {
 	switch {
 	case m.Reply:
 		return out
 	case lc.role == RoleClient || lc.state == ControlConfirming:
 		return lc.unexpected(now, link, m, out)
-	case lc.state != ControlActive || lc.answersHint(): // rule: TestControlTable
+	case lc.state == ControlEnding: // rule: TestControlTable
 		return out
 	}
-	lc.retry.gids = slices.Clone(m.GIDs) // rule: TestAddLinkHints
-	out = lc.hint(now, out)
-	if lc.add.phase == addNone {
+	lc.retry.gids = slices.Clone(m.GIDs)           // rule: TestAddLinkHints, TestRequestAddLinkAnswered
+	if out = lc.hint(now, out); lc.answersHint() { // rule: TestControlTable, TestRequestAddLinkAnswered: lc.answersHint() -> false
+		lc.add.asked = m.Form
+	} else { // rule: TestRequestAddLinkAnswered: else -> else if lc.add.phase == addNone
 		out = append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{Header: llc.Header{Form: m.Form, Reply: true}}})
 	}
 	return out
