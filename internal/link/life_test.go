@@ -325,3 +325,80 @@ func TestPathMTU(t *testing.T) {
 		t.Errorf("%d packets for 4096 bytes and a message, with a path MTU of 256", n)
 	}
 }
+
+// A recorder notes what a link asks of its queue pair.
+type recorder struct {
+	queuePair
+	mu   sync.Mutex
+	rtr  rdma.RTR
+	rts  rdma.RTS
+	sent []rdma.SendWR
+}
+
+func (q *recorder) ReadyToReceive(a rdma.RTR) error {
+	q.rtr = a
+	return q.queuePair.ReadyToReceive(a)
+}
+
+func (q *recorder) ReadyToSend(a rdma.RTS) error {
+	q.rts = a
+	return q.queuePair.ReadyToSend(a)
+}
+
+func (q *recorder) PostSend(work ...rdma.SendWR) error {
+	q.mu.Lock()
+	q.sent = append(q.sent, work...)
+	q.mu.Unlock()
+	return q.queuePair.PostSend(work...)
+}
+
+// TestQueuePair has the attributes of a link's queue pair, its receives, and its work, as peers count on them: Linux net/smc sends 16 messages and more
+// without waiting for us, sends again for as long as these attributes say, and is woken by solicited events alone.
+func TestQueuePair(t *testing.T) {
+	watchdog(t)
+	s := sides{newSide(t, openDevice(t, randomLoopback(), nil)), newSide(t, openDevice(t, randomLoopback(), nil))}
+	l := s[0].link
+	if err := l.qp.PostRecv(l.receiveWork(0)); receives != 48 || !errors.Is(err, rdma.ErrQueueFull) {
+		t.Errorf("%d receives, one more: %v; want 48 that were posted before anybody knows the link", receives, err)
+	}
+	q := &recorder{queuePair: l.qp}
+	l.qp = q
+	for i := range s {
+		if err := s[i].link.ReadyToReceive(s[1-i].peer()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s[i].link.ReadyToSend(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if q.rtr.MinRNRTimer != 5 {
+		t.Errorf("RNR NAK timer %d, want 5, 60 µs", q.rtr.MinRNRTimer)
+	}
+	if q.rts.Timeout != 15 || q.rts.RetryCount != 7 || q.rts.RNRRetry != 7 {
+		t.Errorf("timeout %d, %d retries, %d after RNR NAKs; want 15, 7, 7", q.rts.Timeout, q.rts.RetryCount, q.rts.RNRRetry)
+	}
+	a, b := s.connect(t, settings{})
+	exchange(t, a, b, 100_000)
+	if err := l.SendLLC([]byte{7}, 0); err != nil {
+		t.Fatal(err)
+	}
+	finish(t, a, b)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	writes := 0
+	for i, w := range q.sent {
+		switch w.Op {
+		case rdma.OpWrite:
+			if writes++; w.Signaled || w.Solicited || i+1 == len(q.sent) {
+				t.Fatalf("a WRITE that is signaled, solicited, or the last one: %+v", w)
+			}
+		case rdma.OpSend:
+			if !w.Signaled || !w.Solicited || writes > 2 {
+				t.Fatalf("a SEND after %d WRITEs: %+v", writes, w)
+			}
+			writes = 0
+		default:
+			t.Fatalf("%+v", w)
+		}
+	}
+}

@@ -171,10 +171,14 @@ type Peer struct {
 
 // The attributes of queue pairs, as Linux net/smc has them.
 const (
-	rnrTimerCode   = 5  // 60 µs
+	// rule: TestQueuePair: 5 -> 6
+	rnrTimerCode = 5 // 60 µs
+	// rule: TestQueuePair: 15 -> 17
 	ackTimeoutCode = 15 // 134 ms
-	retryCount     = 7
-	rnrRetryCount  = 7 // without end
+	// rule: TestQueuePair: 7 -> 3
+	retryCount = 7
+	// rule: TestQueuePair: 7 -> 3
+	rnrRetryCount = 7 // without end
 )
 
 // ReadyToReceive takes the queue pair to [rdma.StateRTR]: messages of the peer arrive from now on.

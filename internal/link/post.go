@@ -237,6 +237,7 @@ func (c *Carrier) fill(i int) {
 	}
 	m.Append(c.link.message(i)[:0])
 	p.work[n] = rdma.SendWR{
+		// rule: TestQueuePair: Solicited: true -> Solicited: false
 		ID: idCDC | uint64(i), Op: rdma.OpSend, Signaled: true, Solicited: true,
 		Local: [2]rdma.SGE{{MR: c.link.mr, Addr: c.link.mr.Addr() + uint64(cdcAt+i*cdcLen), Len: cdc.MessageLen}},
 	}

@@ -55,7 +55,7 @@ func (o *outOfBand) flags(posted uint64, size uint32) cdc.ProducerFlags {
 		f = cdc.UrgentPending
 	case o.state == oobPut && posted == o.end && size > 0:
 		f = cdc.UrgentPending | cdc.UrgentPresent
-	case o.state == oobPut && posted < o.end:
+	case o.state == oobPut && posted < o.end: // rule: TestUrgentFlags
 		f = cdc.UrgentPending
 	}
 	if f != 0 {

@@ -113,6 +113,26 @@ func TestUrgentMessages(t *testing.T) {
 	}
 }
 
+// TestUrgentFlags has the messages that tell of an urgent byte which was put behind others: as long as it is not among what a message tells of, that says that
+// some will come (RFC 7609 p.128), and no message after it says anything.
+func TestUrgentFlags(t *testing.T) {
+	o := outOfBand{state: oobPut, end: 100}
+	for _, m := range []struct {
+		posted uint64
+		size   uint32
+		want   cdc.ProducerFlags
+	}{
+		{60, 60, cdc.UrgentPending},
+		{60, 0, cdc.UrgentPending},
+		{100, 40, bothUrgent},
+		{100, 0, 0},
+	} {
+		if got := o.flags(m.posted, m.size); got != m.want {
+			t.Errorf("%d bytes up to %d, where the urgent one ends at %d: %v, want %v", m.size, m.posted, o.end, got, m.want)
+		}
+	}
+}
+
 // TestUrgentWindow has the peer's buffer full: what will come is announced, at once and although a message is on its way.
 func TestUrgentWindow(t *testing.T) {
 	watchdog(t)

@@ -132,7 +132,8 @@ func (s *groupLinks) named(server *clc.ParamsR) *groupLink {
 func (s *groupLinks) toName(server *clc.ParamsR) *groupLink {
 	if ctl := s.group.ctl; server != nil && ctl != nil {
 		for _, x := range ctl.Links() {
-			if x.Peer.GID != server.GID || x.Peer.QPN != server.QPN {
+			// An IPv4 address has two forms, and the message about the link may have had the other one: SMCv2 pp.57-59 note 4.
+			if x.Peer.GID.Addr() != server.GID.Addr() || x.Peer.QPN != server.QPN { // rule: TestNamedLink: x.Peer.GID.Addr() != server.GID.Addr() -> x.Peer.GID != server.GID
 				continue
 			}
 			if l := s.get(x.Num); l != nil && l.up {

@@ -8,6 +8,7 @@ import (
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -109,7 +110,8 @@ func TestAllDown(t *testing.T) {
 }
 
 // TestNamedLink has a server name the second link of a group: so does the client, with the RKey on that one. Linux net/smc takes the RKey
-// of a Confirm for one of the link that its Accept has named, and writes with it over that.
+// of a Confirm for one of the link that its Accept has named, and writes with it over that. The address of an Accept may have another form than that of the
+// message with which the link was made: "leftmost 3 words of zeros" (SMCv2 pp.57-59 note 4).
 func TestNamedLink(t *testing.T) {
 	r := newFabricCables(t, 2, clc.V2)
 	first, firstPeer := r.connect()
@@ -135,6 +137,14 @@ func TestNamedLink(t *testing.T) {
 	c, s := r.connect()
 	if confirms != 1 {
 		t.Errorf("%d Confirms, want one", confirms)
+	}
+	ours, links := r.upLinks(c, 2)
+	for _, l := range links {
+		aligned := wire.GID{}
+		copy(aligned[12:], l.peer.AsSlice())
+		if got := ours.links.named(&clc.ParamsR{GID: aligned, QPN: l.peerQPN}); got != l {
+			t.Errorf("an Accept with %x names link %d, want %d", aligned, got.num, l.num)
+		}
 	}
 	transfer(t, c, s, 1<<20)
 	for _, e := range []*fabricEnd{c, s, first, firstPeer} {
