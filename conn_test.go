@@ -71,3 +71,46 @@ func TestNettest(t *testing.T) {
 		})
 	}
 }
+
+// TestBufferSizes has each side announce a buffer of the size that its dialer, listener or host says, or the next power of two: "at least as large as the TCP
+// receive buffer size in effect" (RFC 7609 §4.1).
+func TestBufferSizes(t *testing.T) {
+	dir := t.TempDir()
+	client, server := newHost(t, Config{Dir: dir, ReadBuffer: 16 << 10}), newHost(t, Config{Dir: dir, ReadBuffer: 64 << 10})
+	for _, tt := range []struct {
+		name                  string
+		dialer, listener      int
+		ofClient, ofTheServer int
+	}{
+		{"those of the hosts", 0, 0, 16 << 10, 64 << 10},
+		{"those of dialer and listener", 100_000, 20_000, 128 << 10, 32 << 10},
+	} {
+		l, err := (&ListenConfig{Host: server, ReadBuffer: tt.listener}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := (&Dialer{Host: client, ReadBuffer: tt.dialer}).Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := l.AcceptSMC()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, end := range []struct {
+			name         string
+			state        State
+			ours, theirs int
+		}{
+			{"client", c.State(), tt.ofClient, tt.ofTheServer},
+			{"server", s.State(), tt.ofTheServer, tt.ofClient},
+		} {
+			if st := end.state; st.ReadBuffer != end.ours || st.WriteBuffer != end.theirs {
+				t.Errorf("%s: the %s (%v) has %d bytes, and its peer %d; want %d and %d", tt.name, end.name, st.Mode, st.ReadBuffer, st.WriteBuffer, end.ours, end.theirs)
+			}
+		}
+		c.Close()
+		s.Close()
+		l.Close()
+	}
+}
