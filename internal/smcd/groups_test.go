@@ -174,7 +174,7 @@ func TestGroupIdle(t *testing.T) {
 		if n := len(g.Status(nil)); n != 2 {
 			t.Errorf("%d link groups: they are swept again after %v, want after %v", n, sweepEvery-1, sweepEvery)
 		}
-		time.Sleep(2)
+		time.Sleep(2 * time.Nanosecond)
 		g.leave(join(2))
 		if list := g.Status(nil); len(list) != 1 || list[0].Peer != (wire.ISMGID{Hi: 2}).String() {
 			t.Errorf("link groups %+v, want the one that is not idle for so long", list)
