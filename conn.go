@@ -22,14 +22,14 @@ import (
 //
 // A Conn that becomes unreachable without Close is closed by the garbage collector, as those of package net are.
 type Conn struct {
-	c       *innerConn // which the host holds: it must not lead back to the Conn
+	c       innerConn // which the host holds: it must not lead back to the Conn
 	cleanup runtime.Cleanup
 }
 
 // newConn returns the Conn that an application holds.
-func newConn(inner *innerConn) *Conn {
+func newConn(inner innerConn) *Conn {
 	c := &Conn{c: inner}
-	c.cleanup = runtime.AddCleanup(c, (*innerConn).Forget, inner)
+	c.cleanup = runtime.AddCleanup(c, innerConn.Forget, inner)
 	return c
 }
 

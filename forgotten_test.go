@@ -12,6 +12,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -190,7 +191,7 @@ func TestClosedIsCollected(t *testing.T) {
 		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no cycle but those below
 		smctest.Eventually(t, patience, "a connection that is collected at once", func() bool {
 			c, s := connect(t, client, server, mode)
-			ends := []weak.Pointer[innerConn]{weak.Make(c.c), weak.Make(s.c)}
+			gone := []func() bool{collected(c.c), collected(s.c)}
 			c.Close()
 			s.Close()
 			c, s = nil, nil
@@ -198,7 +199,20 @@ func TestClosedIsCollected(t *testing.T) {
 				return len(client.h.Status().Connections)+len(server.h.Status().Connections) == 0
 			})
 			runtime.GC()
-			return ends[0].Value() == nil || ends[1].Value() == nil // a goroutine may still have one
+			return gone[0]() || gone[1]() // a goroutine may still have one
 		})
 	})
+}
+
+// collected returns a function that reports whether a connection is gone, and does not keep it.
+func collected(c innerConn) func() bool {
+	switch c := c.(type) {
+	case *host.SMC:
+		p := weak.Make(c)
+		return func() bool { return p.Value() == nil }
+	case *host.TCP:
+		p := weak.Make(c)
+		return func() bool { return p.Value() == nil }
+	}
+	panic("a connection of another kind")
 }

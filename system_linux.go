@@ -25,7 +25,7 @@ func newDefault() (*innerHost, error) { return host.New(host.Config{ReleaseIdle:
 func checkBuffer(n int) error { return host.CheckBuffer(n) }
 
 // setAgreed fills in the results of the handshake of a connection that is not plain TCP.
-func (s *State) setAgreed(c *innerConn) {
+func (s *State) setAgreed(c innerConn) {
 	agreed := c.Agreed()
 	s.Version, s.EID = agreed.Version, agreed.EID
 	s.PeerHost, s.PeerOS, s.PeerPID = agreed.PeerHost, agreed.PeerOS, agreed.PeerPID

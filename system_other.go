@@ -8,7 +8,7 @@ import "github.com/gosmc/smc/internal/plain"
 // reason NOT_SUPPORTED.
 type (
 	innerHost          = plain.Host
-	innerConn          = plain.Conn
+	innerConn          = *plain.Conn
 	innerListener      = plain.Listener
 	innerDialOptions   = plain.DialOptions
 	innerListenOptions = plain.ListenOptions
@@ -30,4 +30,4 @@ func newDefault() (*innerHost, error) { return plain.New(plain.Config{}) }
 func checkBuffer(n int) error { return plain.CheckBuffer(n) }
 
 // setAgreed does nothing: there is no handshake.
-func (s *State) setAgreed(*innerConn) {}
+func (s *State) setAgreed(innerConn) {}

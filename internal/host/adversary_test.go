@@ -106,7 +106,7 @@ func gidOf(tb testing.TB, h *Host) wire.ISMGID {
 }
 
 // mustAccept accepts one connection within the patience of the tests.
-func mustAccept(tb testing.TB, l *Listener) *Conn {
+func mustAccept(tb testing.TB, l *Listener) Conn {
 	tb.Helper()
 	if err := l.SetDeadline(time.Now().Add(patience)); err != nil {
 		tb.Fatal(err)
@@ -120,7 +120,7 @@ func mustAccept(tb testing.TB, l *Listener) *Conn {
 }
 
 // mustDial dials as an honest client.
-func mustDial(tb testing.TB, h *Host, addr net.Addr) *Conn {
+func mustDial(tb testing.TB, h *Host, addr net.Addr) Conn {
 	tb.Helper()
 	c, err := h.Dial(boundedContext(tb), "tcp", addr.String(), DialOptions{})
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/transport"
 )
 
@@ -18,22 +17,21 @@ func (h *Host) addEnd(e transport.Association) bool {
 	default:
 	}
 	if h.ends[e] == nil {
-		h.ends[e] = make(map[*Conn]struct{})
+		h.ends[e] = make(map[Conn]struct{})
 	}
 	return true
 }
 
 // endGone tells the connections of an end that it has come, after tell was told how many they are. To be
 // called once, after Done was closed. It returns these connections.
-func (h *Host) endGone(e transport.Association, tell func(count int)) []*Conn {
+func (h *Host) endGone(e transport.Association, tell func(count int)) []Conn {
 	h.mu.Lock()
 	conns := slices.Collect(maps.Keys(h.ends[e]))
 	delete(h.ends, e)
 	h.mu.Unlock()
 	tell(len(conns))
 	for _, c := range conns {
-		c.event(core.ConnEvent{Kind: e.Cause()})
-		c.wake() // it may have died after it published its last bytes and its close, and before it rang
+		c.AssociationEnded()
 	}
 	return conns
 }

@@ -47,7 +47,7 @@ func (c *clcReader) fillHeader(r io.Reader) error {
 	for c.have < len(c.header) {
 		n, err := r.Read(c.header[c.have:])
 		c.have += n
-		if !eyecatcherStarts(c.header[:c.have]) {
+		if !EyecatcherStarts(c.header[:c.have]) {
 			return &wire.DecodeError{Message: "clc.Header", Field: "eyecatcher", Err: wire.ErrEyecatcher}
 		}
 		if err == io.EOF && c.have > 0 {
@@ -58,12 +58,6 @@ func (c *clcReader) fillHeader(r io.Reader) error {
 		}
 	}
 	return nil
-}
-
-// eyecatcherStarts reports whether a message can begin with b.
-func eyecatcherStarts(b []byte) bool {
-	n := min(len(b), 4)
-	return string(b[:n]) == "\xe2\xd4\xc3\xd9"[:n] || string(b[:n]) == "\xe2\xd4\xc3\xc4"[:n]
 }
 
 // fill reads until all of b is there.

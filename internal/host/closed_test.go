@@ -31,7 +31,7 @@ func TestClosedKeepsNothing(t *testing.T) {
 		return len(h.conns)
 	}
 	const conns = 60
-	var ours, theirs []*Conn
+	var ours, theirs []Conn
 	for range conns {
 		ours = append(ours, mustDial(t, client, l.Addr()))
 		theirs = append(theirs, mustAccept(t, l))
@@ -59,7 +59,7 @@ func TestClosedKeepsNothing(t *testing.T) {
 	if n := count(client); n != conns {
 		t.Errorf("%d connections wait for their peers, want %d", n, conns)
 	}
-	ours[5].abort() // as the host does when it closes: this one waits no more
+	ours[5].Abort() // as the host does when it closes: this one waits no more
 	start := time.Now()
 	for i, c := range theirs {
 		if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
@@ -93,9 +93,9 @@ func TestClosedThenDead(t *testing.T) {
 	s.Close()
 	r.p.Close()
 	smctest.Eventually(t, core.PeerCloseWaitTimeout/2, "the end of the closed connection", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.life.State() == core.StateClosed
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		return len(r.server.conns) == 0
 	})
 	c.tcp.Close()
 }

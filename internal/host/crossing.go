@@ -35,11 +35,11 @@ func newCrossing(read []byte) *crossing {
 	return &crossing{buf: append([]byte(nil), read...)}
 }
 
-// read is Read of the connection, as long as it reports true.
+// done reports whether nothing needs to be kept from the application. There may be no crossing.
+func (x *crossing) done() bool { return x == nil || x.over.Load() }
+
+// read is Read of the connection, as long as it reports true and x is not done.
 func (x *crossing) read(tcp io.Reader, b []byte) (n int, err error, ok bool) {
-	if x.over.Load() {
-		return 0, nil, false
-	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if err := x.decide(tcp); err != nil {
@@ -54,6 +54,9 @@ func (x *crossing) read(tcp io.Reader, b []byte) (n int, err error, ok bool) {
 
 // writeTo gives what was held back to w, before the rest of the connection.
 func (x *crossing) writeTo(tcp io.Reader, w io.Writer) (written int64, err error) {
+	if x.done() {
+		return 0, nil
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.over.Load() {
@@ -118,16 +121,19 @@ type peeker interface {
 	peek(b []byte) (n int, err error)
 }
 
-// A socket is a TCP connection that is a peeker.
-type socket struct{ *net.TCPConn }
+// peekable is a TCP connection that is a peeker.
+type peekable struct{ *net.TCPConn }
 
-func (s socket) peek(b []byte) (n int, err error) {
+func (s peekable) peek(b []byte) (n int, err error) { return Peek(s.TCPConn, b) }
+
+// Peek tells what a Read would return. It waits as that does.
+func Peek(s *net.TCPConn, b []byte) (n int, err error) {
 	raw, err := s.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
 	waited := raw.Read(func(fd uintptr) bool {
-		n, err = descriptor(fd).peek(b)
+		n, err = Descriptor(fd).peek(b)
 		return !errors.Is(err, os.ErrDeadlineExceeded)
 	})
 	if waited != nil {
@@ -136,12 +142,15 @@ func (s socket) peek(b []byte) (n int, err error) {
 	return n, err
 }
 
-// A descriptor is that of a TCP connection, a peeker that does not wait: where there is nothing its deadline has passed.
-type descriptor int
+// A Descriptor is that of a TCP connection, a peeker that does not wait: where there is nothing its deadline has passed.
+type Descriptor int
 
-func (fd descriptor) peek(b []byte) (int, error) { return fd.receive(b, unix.MSG_PEEK) }
-func (fd descriptor) Read(b []byte) (int, error) { return fd.receive(b, 0) }
-func (fd descriptor) receive(b []byte, flags int) (n int, err error) {
+func (fd Descriptor) peek(b []byte) (int, error) { return fd.receive(b, unix.MSG_PEEK) }
+
+// Read implements [io.Reader].
+func (fd Descriptor) Read(b []byte) (int, error) { return fd.receive(b, 0) }
+
+func (fd Descriptor) receive(b []byte, flags int) (n int, err error) {
 	for {
 		n, _, err = unix.Recvfrom(int(fd), b, flags|unix.MSG_DONTWAIT)
 		switch {
@@ -161,31 +170,31 @@ func (fd descriptor) receive(b []byte, flags int) (n int, err error) {
 // A filteredConn keeps the Decline from those who read the socket by themselves.
 type filteredConn struct {
 	syscall.RawConn
-	conn *Conn
+	conn *TCP
 }
 
 // Read implements [syscall.RawConn]. Where bytes were taken from the socket that are the application's it fails, until they
 // were read from the connection.
 func (r filteredConn) Read(f func(fd uintptr) (done bool)) error {
 	x := r.conn.crossing
-	if x.over.Load() {
+	if x.done() {
 		return r.RawConn.Read(f)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	held := false
 	err := r.RawConn.Read(func(fd uintptr) bool {
-		held = x.lookLocked(descriptor(fd)) != nil
+		held = x.lookLocked(Descriptor(fd)) != nil
 		return held || f(fd) // which finds nothing there as long as it is not decided
 	})
 	if err == nil && held {
-		err = opError("raw-read", r.conn, errHeld)
+		err = r.conn.opError("raw-read", errHeld)
 	}
 	return err
 }
 
 // lookLocked looks at what is there by now. It reports an error if bytes of the application have been read. x.mu is held.
-func (x *crossing) lookLocked(fd descriptor) error {
+func (x *crossing) lookLocked(fd Descriptor) error {
 	_ = x.decide(fd) // its error is that nothing is there, or one that the application will see
 	switch {
 	case len(x.buf) > 0 && x.decided:
@@ -198,12 +207,9 @@ func (x *crossing) lookLocked(fd descriptor) error {
 
 // ready reports an error unless nothing needs to be kept from who has the socket.
 func (x *crossing) ready(raw syscall.RawConn) (err error) {
-	if x.over.Load() {
-		return nil
-	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	failed := raw.Control(func(fd uintptr) { err = x.lookLocked(descriptor(fd)) })
+	failed := raw.Control(func(fd uintptr) { err = x.lookLocked(Descriptor(fd)) })
 	switch {
 	case failed != nil:
 		return failed
@@ -243,5 +249,11 @@ const longestDecline = 44
 
 // declineStarts reports whether a Decline can begin with b, which is shorter than a header.
 func declineStarts(b []byte) bool {
-	return eyecatcherStarts(b) && (len(b) < 5 || b[4] == byte(clc.TypeDecline))
+	return EyecatcherStarts(b) && (len(b) < 5 || b[4] == byte(clc.TypeDecline))
+}
+
+// EyecatcherStarts reports whether a CLC message can begin with b.
+func EyecatcherStarts(b []byte) bool {
+	n := min(len(b), 4)
+	return string(b[:n]) == "\xe2\xd4\xc3\xd9"[:n] || string(b[:n]) == "\xe2\xd4\xc3\xc4"[:n]
 }

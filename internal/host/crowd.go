@@ -84,7 +84,7 @@ func (l *Listener) serveCLC(tcp *net.TCPConn) {
 		}
 	}
 	l.working.Add(1)
-	go l.serve(tcp, func(ctx context.Context, c *Conn, buffer int, require Requirement) error {
+	go l.serve(tcp, func(ctx context.Context, c *Pending, buffer int, require Requirement) (Conn, error) {
 		ctx, leave := l.crowd.enter(ctx, addrOf(c.RemoteAddr()).Unmap())
 		defer leave()
 		return l.host.shakeNetworks(ctx, core.RoleServer, c, buffer, require)

@@ -8,9 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
-	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
@@ -79,7 +77,7 @@ func (h *Host) begin(network string, wanted int) (buffer int, err error) {
 }
 
 // Dial makes a TCP connection and moves it onto shared memory if both ends can.
-func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptions) (*Conn, error) {
+func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptions) (Conn, error) {
 	buffer, err := h.begin(network, opts.ReadBuffer)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
@@ -92,20 +90,19 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 }
 
 // Adopt makes a plain TCP connection of one that was made elsewhere. If it succeeds, tcp belongs to the result.
-func (h *Host) Adopt(tcp *net.TCPConn) (*Conn, error) {
+func (h *Host) Adopt(tcp *net.TCPConn) (Conn, error) {
 	if tcp.RemoteAddr() == nil {
 		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Err: os.NewSyscallError("getpeername", syscall.ENOTCONN)}
 	}
 	h.hold()
 	defer h.letGo()
 	h.openControl()
-	c := h.newConn(tcp, false, nil)
-	c.mode, c.reason = ModeTCP, clc.Lookup(clc.DiagInherited, clc.OSUnspecified)
+	reason := clc.Lookup(clc.DiagInherited, clc.OSUnspecified)
+	c := NewTCP(h.newConn(tcp, false, net.KeepAliveConfig{}, false), Fallback{Reason: reason})
 	if err := h.add(c); err != nil {
 		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
 	}
-	h.counters.fallback(c.reason)
-	c.trace(&traceRecord{kind: control.TraceFallback, reason: tracedReason(c.reason)}, nil)
+	h.counters.fallback(reason)
 	return c, nil
 }
 
@@ -119,14 +116,14 @@ type dialing struct {
 	asked atomic.Bool // for TCP option 254, on a socket
 }
 
-func (d *dialing) dial(ctx context.Context, network, address string, buffer int) (*Conn, error) {
+func (d *dialing) dial(ctx context.Context, network, address string, buffer int) (Conn, error) {
 	nd := d.opts.Net
 	nd.LocalAddr, nd.Control = nil, nil
 	if d.opts.LocalAddr != nil {
 		nd.LocalAddr = d.opts.LocalAddr
 	}
 	nd.ControlContext = d.control
-	keepAlive := putOff(nd.KeepAliveConfig, &nd.KeepAlive)
+	keepAlive := PutOff(nd.KeepAliveConfig, &nd.KeepAlive)
 	conn, err := nd.DialContext(ctx, network, address)
 	if err != nil {
 		d.call.HangUp()
@@ -140,15 +137,11 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		tcp.Close()
 		return nil, dialError(network, tcp, err)
 	}
-	c := d.host.newConn(tcp, true, &d.opts.Net)
-	c.keepAlive = keepAlive
+	c := d.host.newConn(tcp, true, d.opts.Net.KeepAliveConfig, keepAlive)
 	if peer != nil {
 		d.run.HangUp() // for other sockets
 	} else if end, why := d.run.Connected(tcp); end != nil {
-		if err := d.host.finishPair(c, end, 0); err != nil {
-			return nil, err
-		}
-		return c, nil
+		return d.host.finishPair(c, end, 0)
 	} else if why != clc.DiagNone {
 		reason = why
 	}
@@ -169,21 +162,15 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		}
 	}
 	if speaksCLC {
-		if err := d.host.shakeNetworks(ctx, core.RoleClient, c, buffer, d.opts.Require); err != nil {
-			return nil, err
-		}
-		return c, nil
+		return d.host.shakeNetworks(ctx, core.RoleClient, c, buffer, d.opts.Require)
 	}
 	if peer != nil && !d.opts.Require.offered() {
 		peer, reason = nil, clc.DiagPolicy
 	}
 	if peer == nil {
-		return c, d.host.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), d.opts.Require, nil)
+		return d.host.finishTCP(c, d.opts.Require, Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)})
 	}
-	if err := d.host.shakePeer(ctx, core.RoleClient, c, peer.(*ism.Peer), buffer, d.opts.Require); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return d.host.shakePeer(ctx, core.RoleClient, c, peer.(*ism.Peer), buffer, d.opts.Require)
 }
 
 // control is called by package net on each socket before it connects.
@@ -250,43 +237,25 @@ func dialError(network string, tcp *net.TCPConn, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
 }
 
-// setupError says that c did not come about.
-func (c *Conn) setupError(err error) error {
-	op := "accept"
-	if c.client {
-		op = "dial"
-	}
-	return &net.OpError{Op: op, Net: "tcp", Source: c.tcp.LocalAddr(), Addr: c.tcp.RemoteAddr(), Err: err}
+// newConn returns a connection that is not yet anything. Its dialer or listener has config and keepAlive.
+func (h *Host) newConn(tcp *net.TCPConn, client bool, config net.KeepAliveConfig, keepAlive LateKeepAlive) *Pending {
+	return NewPending(&h.connEnv, Params{
+		ID: h.connIDs.Add(1), TCP: tcp, Local: addrPort(tcp.LocalAddr()), Remote: addrPort(tcp.RemoteAddr()),
+		Client: client, KeepAlive: config, LateKeepAlive: keepAlive,
+	})
 }
 
-// newConn returns a connection that is not yet anything.
-func (h *Host) newConn(tcp *net.TCPConn, client bool, nd *net.Dialer) *Conn {
-	c := &Conn{host: h, id: h.connIDs.Add(1), tcp: tcp, client: client, since: time.Now()}
-	c.local, c.remote = addrPort(tcp.LocalAddr()), addrPort(tcp.RemoteAddr())
-	c.options.values = Options{NoDelay: true, Linger: -1}
-	if nd != nil {
-		c.options.values.KeepAlive = nd.KeepAliveConfig
-	}
-	return c
-}
-
-// finishTCP makes c a plain TCP connection for the given reason. If that is not enough it
-// is closed, and the error says why.
-func (h *Host) finishTCP(c *Conn, reason clc.Reason, require Requirement, cause error) error {
-	c.mode, c.reason = ModeTCP, reason
-	c.keepAlive.turnOn(c.tcp)
-	h.counters.fallback(reason)
-	c.trace(&traceRecord{kind: control.TraceFallback, reason: tracedReason(reason), byPeer: c.byPeer}, nil)
+// finishTCP makes p a plain TCP connection. If that is not enough it is closed, and the error says why.
+func (h *Host) finishTCP(p *Pending, require Requirement, f Fallback) (Conn, error) {
+	c := NewTCP(p, f)
+	h.counters.fallback(f.Reason)
+	var err error
 	if !require.met(ModeTCP) {
-		err := &FallbackError{Reason: reason, Err: cause}
-		c.tcp.Close()
-		c.traceFailed(err)
-		return c.setupError(err)
+		err = &FallbackError{Reason: f.Reason}
+	} else if err = h.add(c); err == nil {
+		return c, nil
 	}
-	if err := h.add(c); err != nil {
-		c.tcp.Close()
-		c.traceFailed(err)
-		return c.setupError(err)
-	}
-	return nil
+	p.TCP().Close()
+	p.TraceFailed(err)
+	return nil, p.SetupError(err)
 }

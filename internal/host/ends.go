@@ -9,7 +9,6 @@ import (
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/transport"
 )
 
@@ -47,22 +46,6 @@ func (c *counters) endStatus() []control.EndCount {
 	}
 	slices.SortFunc(list, control.CompareEnds)
 	return list
-}
-
-// connEndReason is why a connection has failed.
-func connEndReason(why core.FailKind, cause core.ConnEventKind, broken error) string {
-	switch {
-	case cause == core.EventTCPReset && broken != nil: // rule: TestSMCRWordLost
-		return broken.Error()
-	case cause == core.EventElementLost:
-		return "the peer uses our element of its RMB for something else"
-	case why == core.FailProtocol && broken != nil:
-		if e, ok := errors.AsType[*stream.PeerError](broken); ok {
-			return why.String() + ": " + e.Field + ": " + e.Err.Error()
-		}
-		return why.String() + ": " + broken.Error()
-	}
-	return why.String()
 }
 
 // handshakeEndReason is why a handshake has ended its TCP connection.

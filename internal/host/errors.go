@@ -3,13 +3,9 @@ package host
 import (
 	"errors"
 	"fmt"
-	"net"
-	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
@@ -35,27 +31,6 @@ func (e *FallbackError) Error() string {
 }
 
 func (e *FallbackError) Unwrap() error { return e.Err }
-
-// opError wraps an error of the data path as package net does.
-func opError(op string, c *Conn, err error) error {
-	if errno, ok := err.(syscall.Errno); ok {
-		err = os.NewSyscallError(op, errno)
-	}
-	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
-}
-
-// failError is what the application gets when a connection has failed.
-func failError(kind core.FailKind) error {
-	switch kind {
-	case core.FailAborted, core.FailProtocol, core.FailLinkLost:
-		return os.NewSyscallError("smc", syscall.ECONNABORTED)
-	case core.FailTimeout:
-		return os.NewSyscallError("smc", syscall.ETIMEDOUT)
-	case core.FailReset, core.FailPeerDied, core.FailPeerEnded, core.FailNone:
-		return os.NewSyscallError("smc", syscall.ECONNRESET)
-	}
-	panic("host: impossible failure " + kind.String())
-}
 
 // resourceReason is the reason to give when a fabric, or a system call, could not provide something.
 func resourceReason(err error) clc.Diagnosis {

@@ -172,7 +172,7 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	host.meeting.PeerGone(p)
 	host.endGone(smcd.Peering{Peer: p}, func(count int) {
 		h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", count, "err", err)
-		host.trace.Add(&traceRecord{kind: control.TracePeerGone, pid: p.Cred().PID, count: count}, nil)
+		host.trace.Add(&traceRecord{Record: Record{Kind: control.TracePeerGone}, pid: p.Cred().PID, count: count}, nil)
 	})
 }
 
@@ -187,7 +187,7 @@ func (h *groupOwner) GroupEnded(a transport.Association, tell func(count int)) (
 	conns := (*Host)(h).endGone(a, tell)
 	return func() {
 		for _, c := range conns {
-			c.event(core.ConnEvent{Kind: core.EventLinkLost})
+			c.LinkLost()
 		}
 	}
 }
@@ -198,7 +198,7 @@ func (h *groupOwner) Ended(what, reason string) { h.counters.ended(what, reason)
 // TraceLLC implements [smcr.Owner].
 func (h *groupOwner) TraceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
 	h.counters.messages.countLLC(message, sent)
-	r := traceRecord{kind: control.TraceLLC, group: uint32(lg.ID), client: lg.Key.Role == core.RoleClient, sent: sent}
-	r.local, r.peer = netip.AddrPortFrom(local, 0), netip.AddrPortFrom(peer, 0)
+	r := traceRecord{Record: Record{Kind: control.TraceLLC, Group: uint32(lg.ID), Client: lg.Key.Role == core.RoleClient, Sent: sent}}
+	r.Local, r.Peer = netip.AddrPortFrom(local, 0), netip.AddrPortFrom(peer, 0)
 	h.trace.Add(&r, message)
 }

@@ -14,10 +14,8 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/late"
-	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
-	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -26,7 +24,7 @@ import (
 type handshake struct {
 	ctx     context.Context
 	host    *Host
-	conn    *Conn
+	conn    *Pending
 	role    core.Role
 	paths   []transport.Path // to the peer, no two of a mode
 	buffer  int
@@ -38,6 +36,7 @@ type handshake struct {
 	queue   []core.Output     // yet to be carried out
 	chosen  transport.Path    // nil before core has chosen
 	binding transport.Binding // likewise
+	smc     *SMC              // what conn is to become; likewise
 
 	sent    [256]byte      // memory for messages that are sent
 	outputs [6]core.Output // and for queue
@@ -54,7 +53,9 @@ type handshake struct {
 
 	patient time.Time // until when a silent peer is waited for again and again, see peerMayBeSlow
 	end     time.Time // of all patience with a client, zero for none
-	err     error     // of the end, nil if the connection can be used
+
+	result Conn  // nil unless the connection can be used
+	err    error // of the end, nil if it can
 
 	engine core.Handshake
 	caps   core.Capabilities
@@ -73,17 +74,17 @@ func (s *handshake) recycle() {
 	handshakes.Put(s)
 }
 
-// shakeNetworks does the handshake with a peer that expects CLC and shares no memory with us. When it returns nil, c is
-// ready, in whatever mode; otherwise its TCP connection is closed.
-func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *Conn, buffer int, require Requirement) error {
+// shakeNetworks does the handshake with a peer that expects CLC and shares no memory with us. The result may be of any mode
+// that meets the requirement. After an error the TCP connection is closed.
+func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *Pending, buffer int, require Requirement) (Conn, error) {
 	paths := make([]transport.Path, len(h.networks))
 	for i, n := range h.networks {
 		w := n.NewPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
 		defer w.Close()
 		switch {
-		case role == core.RoleServer && h.refusesServer(c.local): // rule: TestPolicySMCR
+		case role == core.RoleServer && h.refusesServer(c.Local()): // rule: TestPolicySMCR
 			w.Refuse(clc.DiagNotAllowed) // it has begun with CLC, which needs an answer
-		case !require.met(modes[w.Mode()]):
+		case !require.met(ModeOf(w.Mode())):
 			w.Refuse(clc.DiagPolicy) // it awaits our word, and would be reset if it got this mode
 		}
 		paths[i] = w
@@ -92,46 +93,46 @@ func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *Conn, buffe
 }
 
 // shakePeer is shakeNetworks with the host behind a peering.
-func (h *Host) shakePeer(ctx context.Context, role core.Role, c *Conn, peer *ism.Peer, buffer int, require Requirement) error {
+func (h *Host) shakePeer(ctx context.Context, role core.Role, c *Pending, peer *ism.Peer, buffer int, require Requirement) (Conn, error) {
 	f, reason, err := h.open()
 	if err != nil {
-		c.tcp.Close()
-		c.traceFailed(err)
-		return &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
+		c.TCP().Close()
+		c.TraceFailed(err)
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
 	}
 	return h.shakeOn(ctx, role, c, []transport.Path{f.device.NewPath(peer)}, buffer, require)
 }
 
 // shakeOn does the handshake on TCP, for one of the paths.
-func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Conn, paths []transport.Path, buffer int, require Requirement) error {
+func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Pending, paths []transport.Path, buffer int, require Requirement) (Conn, error) {
 	s := handshakes.Get().(*handshake)
 	defer s.recycle()
 	s.ctx, s.host, s.conn, s.role, s.paths, s.buffer, s.require = ctx, h, c, role, paths, buffer, require
 	s.caps.ISM = s.ism[:0]
-	h.capabilities(&s.caps, paths, c.remote.Addr())
+	h.capabilities(&s.caps, paths, c.Remote().Addr())
 	s.core = &s.engine
 	s.core.Reset(role, &s.caps)
 	s.patient = time.Now().Add(s.patience())
 	if role == core.RoleServer {
 		s.end = s.patient.Add(handshakeTimeout)
 	}
-	s.news.tcp = c.tcp
+	s.news.tcp = c.TCP()
 	defer s.leaveTurn()
 	if ctx.Done() == nil { // it never ends
 		s.run()
-		return s.err
+		return s.result, s.err
 	}
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { // which knows nothing of s
-		c.tcp.SetDeadline(longAgo)
+		c.TCP().SetDeadline(longAgo)
 		close(interrupted)
 	})
 	s.run()
 	if !stop() {
 		<-interrupted
-		c.tcp.SetDeadline(time.Time{}) // if the handshake had just ended well, so it has
+		c.TCP().SetDeadline(time.Time{}) // if the handshake had just ended well, so it has
 	}
-	return s.err
+	return s.result, s.err
 }
 
 // longAgo is a deadline that has passed.
@@ -157,14 +158,6 @@ func (h *Host) capabilities(caps *core.Capabilities, paths []transport.Path, pee
 	for _, w := range paths {
 		w.Offer(caps)
 	}
-}
-
-// addrOf returns the IP address of one end of a TCP connection, zero if that is closed.
-func addrOf(a net.Addr) netip.Addr {
-	if tcp, ok := a.(*net.TCPAddr); ok {
-		return tcp.AddrPort().Addr()
-	}
-	return netip.Addr{}
 }
 
 // run drives the handshake to its end.
@@ -227,14 +220,14 @@ func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
 		s.ctx.Err() == nil && !errors.Is(why, os.ErrDeadlineExceeded) {
 		return nil, false
 	}
-	raw, err := s.conn.tcp.SyscallConn()
+	raw, err := s.conn.TCP().SyscallConn()
 	if err != nil {
 		return nil, false
 	}
-	if cerr := raw.Control(func(fd uintptr) { confirm, err = s.reader.read(descriptor(fd)) }); cerr != nil || err != nil {
+	if cerr := raw.Control(func(fd uintptr) { confirm, err = s.reader.read(Descriptor(fd)) }); cerr != nil || err != nil {
 		return nil, false
 	}
-	s.conn.traceCLC(confirm, false)
+	s.traceCLC(confirm, false)
 	return confirm, true // rule: TestSMCRLastLook: true -> false
 }
 
@@ -322,7 +315,7 @@ func (s *handshake) awaitNews() error {
 // read reads one CLC message and not a byte more. It is interrupted by news of the link, and then goes on
 // where it was. Errors are of type *wire.DecodeError, those of the TCP connection, or errNews.
 func (s *handshake) read() ([]byte, error) {
-	tcp := s.conn.tcp
+	tcp := s.conn.TCP()
 	if s.ended {
 		return nil, s.awaitNews()
 	}
@@ -336,7 +329,7 @@ func (s *handshake) read() ([]byte, error) {
 	if mayBeForeign && s.reader.have == 0 {
 		// Looked at first: what is the application's stays where it can be got by any way.
 		var start [clc.HeaderLen]byte
-		if n, err := (socket{tcp}).peek(start[:]); err == nil && !eyecatcherStarts(start[:n]) {
+		if n, err := Peek(tcp, start[:]); err == nil && !EyecatcherStarts(start[:n]) {
 			s.foreign = []byte{}
 			return nil, &wire.DecodeError{Message: "clc.Header", Field: "eyecatcher", Err: wire.ErrEyecatcher}
 		}
@@ -345,10 +338,10 @@ func (s *handshake) read() ([]byte, error) {
 	var decode *wire.DecodeError
 	switch {
 	case err == nil:
-		s.conn.traceCLC(b, false)
+		s.traceCLC(b, false)
 	case errors.As(err, &decode):
 		b := s.reader.take()
-		s.conn.traceCLC(b, false)
+		s.traceCLC(b, false)
 		// rule: TestNotCLC
 		if decode.Field == "eyecatcher" && mayBeForeign {
 			s.foreign = b
@@ -364,11 +357,8 @@ func (s *handshake) read() ([]byte, error) {
 // our SYN-ACK, so that the client does not know of it.
 func (s *handshake) notCLC() {
 	s.news.stop()
-	s.conn.tcp.SetDeadline(time.Time{})
-	if len(s.foreign) > 0 {
-		s.conn.crossing = givenBack(s.foreign)
-	}
-	s.err = s.host.finishTCP(s.conn, clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified), s.require, nil)
+	s.conn.TCP().SetDeadline(time.Time{})
+	s.result, s.err = s.host.finishTCP(s.conn, s.require, Fallback{Reason: clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified), Held: s.foreign})
 }
 
 // takeNews tells core what has become of the link.
@@ -432,11 +422,11 @@ func (s *handshake) carryOut() {
 }
 
 func (s *handshake) send(m clc.Message) {
-	err := s.setDeadline(s.conn.tcp.SetWriteDeadline)
+	err := s.setDeadline(s.conn.TCP().SetWriteDeadline)
 	if err == nil {
 		b := m.Append(s.sent[:0])
-		s.conn.traceCLC(b, true) // before the answer can be there
-		_, err = s.conn.tcp.Write(b)
+		s.traceCLC(b, true) // before the answer can be there
+		_, err = s.conn.TCP().Write(b)
 	}
 	if err != nil {
 		s.queue = s.core.HandleTCPEnd(time.Now(), s.tcpError(err), s.queue)
@@ -462,15 +452,15 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 		if w.Mode() != choice.Mode {
 			continue
 		}
-		s.chosen = w
+		s.chosen, s.smc = w, NewSMC(s.conn)
 		s.binding, r, err = w.Prepare(ctx, transport.Request{
 			Role:     s.role,
 			Choice:   choice,
 			Optional: s.require == AnyMode,
 			Buffer:   s.buffer,
-			Wake:     s.conn.wake, // not more: it lives as long as the connection
-			Left:     s.conn.peerLeft,
-			Lost:     s.conn.elementLost,
+			Wake:     s.smc.Wake, // not more: it lives as long as the connection
+			Left:     s.smc.PeerLeft,
+			Lost:     s.smc.ElementLost,
 		})
 		return r, err
 	}
@@ -522,56 +512,27 @@ func (s *handshake) release() {
 
 // established puts the connection onto shared memory.
 func (s *handshake) established(r core.Result) {
-	h, c := s.host, s.conn
-	mode := modes[r.Mode]
 	ctx := s.untilDeadline()
 	missing := s.binding.Attach(ctx, r)
 	ctx.Cancel()
-	if !s.require.met(mode) {
+	if !s.require.met(ModeOf(r.Mode)) {
 		s.failed(&FallbackError{Reason: clc.Lookup(clc.DiagPolicy, clc.OSUnspecified)})
 		return
 	}
-	cfg := s.binding.Stream()
-	cfg.Notice = c.onNotice
-	cfg.Dirty, cfg.Stats = h.sweeper.wake, &h.counters.data
-	c.data = stream.New(cfg)
+	s.smc.Bind(s.binding)
 	if missing != nil && !s.finished(missing) {
 		s.failed(missing)
 		return
 	}
-	c.mode, c.traits = mode, s.binding.Traits()
-	if c.traits.KeepAlive { // rule: TestKeepAlive: c.traits.KeepAlive -> true
-		c.keepAlive.turnOn(c.tcp) // rule: TestSMCR
-	}
 	m := s.binding.Confirm(r)
-	c.group, c.agreed = m.Group, h.agreed(int(c.traits.PeerPID), r.EID, r.Version, m)
-	c.binding, c.sends, c.holds = s.binding, true, true
-	c.life = core.NewConn(r.Mode)
-	c.ready.Store(true)
-	c.tcp.SetDeadline(time.Time{})
-	c.traceEstablished()
-	c.event(core.ConnEvent{Kind: core.EventEstablished})
-	if err := h.add(c); err != nil {
-		c.traceFailed(err)
-		c.abandon()
-		c.event(core.ConnEvent{Kind: core.EventPeerDead}) // nobody else would end the wait for its answer
-		s.err = c.setupError(err)
-		return
+	s.err = s.smc.Establish(Agreement{
+		Mode: r.Mode, Group: m.Group, Watcher: s.chosen.Watcher(),
+		Agreed: s.host.agreed(int(s.binding.Traits().PeerPID), r.EID, r.Version, m),
+	})
+	if s.err == nil {
+		s.result = s.smc
+		s.host.counters.handshakesOK.Add(1)
 	}
-	c.tellKeepAlive()
-	c.raiseKeepAlive()
-	// From here on endGone and Close find the connection, if the peer is not gone already.
-	s.chosen.Watcher().Soon(c)
-	c.event(core.ConnEvent{Kind: core.EventPeerFlags}) // of a peer that was done before we were
-	if c.lost.Load() {
-		c.event(core.ConnEvent{Kind: core.EventElementLost})
-	}
-	select {
-	case <-c.binding.Association().Done():
-		c.event(core.ConnEvent{Kind: c.binding.Association().Cause()})
-	default: // endGone is still to come, and finds the connection
-	}
-	h.counters.handshakesOK.Add(1)
 }
 
 // finished reports whether a client whose buffer we could not attach has no need of it: it is gone, or it
@@ -581,7 +542,7 @@ func (s *handshake) finished(missing error) bool {
 	if s.ctx.Err() != nil {
 		return false // we are being closed
 	}
-	return errors.Is(missing, transport.ErrGone) || s.conn.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
+	return errors.Is(missing, transport.ErrGone) || s.smc.PeerFinished()
 }
 
 // fellBack makes the connection plain TCP.
@@ -598,12 +559,12 @@ func (s *handshake) fellBack(out core.FallBack) {
 	if out.ByPeer { // never to be taken for one of our own
 		reason = clc.Decline{Diagnosis: out.Diagnosis, OS: out.OS}.Reason()
 	}
-	s.conn.tcp.SetDeadline(time.Time{})
-	s.conn.byPeer = out.ByPeer
+	s.conn.TCP().SetDeadline(time.Time{})
+	f := Fallback{Reason: reason, ByPeer: out.ByPeer, Crossing: out.Crossing}
 	if out.Crossing {
-		s.conn.crossing = newCrossing(s.reader.take())
+		f.Held = s.reader.take()
 	}
-	s.err = s.host.finishTCP(s.conn, reason, s.require, nil)
+	s.result, s.err = s.host.finishTCP(s.conn, s.require, f)
 }
 
 // remote is the address by which filteredPeers know the peer.
@@ -626,8 +587,8 @@ func (s *handshake) failed(err error) {
 	s.release()
 	s.host.counters.handshakesFailed.Add(1)
 	s.host.counters.ended(endOfHandshake, handshakeEndReason(err)) // rule: TestSMCRSilence
-	s.conn.tcp.SetLinger(0)
-	s.conn.tcp.Close()
-	s.conn.traceFailed(err)
-	s.err = s.conn.setupError(err)
+	s.conn.TCP().SetLinger(0)
+	s.conn.TCP().Close()
+	s.conn.TraceFailed(err)
+	s.err = s.conn.SetupError(err)
 }

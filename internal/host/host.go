@@ -38,15 +38,14 @@ type Host struct {
 
 	meeting  *rendezvous.Point
 	counters counters
-	sweeper  sweeper
+	sweeper  *Sweeper
+	connEnv  Env // of all connections
 	rnics    *rnic.Set
 	smcd     *smcd.Groups
 	networks []transport.Network // fabrics for peers on other machines
 	groupIDs atomic.Uint32       // of link groups so far
 
 	localPatience time.Duration // with a silent process of this machine: localPatience, but in tests
-	resetPatience time.Duration // before a reset of TCP counts: resetPatience, but in tests
-	wordTime      time.Duration // between two looks for the last word of a peer: wordTime, but in tests
 	turns         turns
 	option        optionAsker
 	trace         control.Trace[traceRecord]
@@ -63,10 +62,10 @@ type Host struct {
 
 	mu        sync.Mutex
 	closing   bool
-	conns     map[*Conn]struct{}
-	inUse     int // of conns, those that the application has not closed
+	conns     map[Conn]bool // true until the application has closed it
+	inUse     int           // of conns, those that the application has not closed
 	listeners map[*Listener]struct{}
-	ends      map[transport.Association]map[*Conn]struct{} // the connections that end with something
+	ends      map[transport.Association]map[Conn]struct{} // the connections that end with something
 	agreement agreedCache
 
 	holders   int    // who uses the host, besides connections and listeners
@@ -105,9 +104,9 @@ func New(cfg Config) (*Host, error) {
 		ueids:     ueids,
 		peerRules: peerRules,
 		started:   time.Now(),
-		conns:     make(map[*Conn]struct{}),
+		conns:     make(map[Conn]bool),
 		listeners: make(map[*Listener]struct{}),
-		ends:      make(map[transport.Association]map[*Conn]struct{}),
+		ends:      make(map[transport.Association]map[Conn]struct{}),
 	}
 	h.name, _ = os.Hostname()
 	h.peerID = newPeerID()
@@ -116,11 +115,13 @@ func New(cfg Config) (*Host, error) {
 			cfg.Logger.Warn("no system EID", "err", err)
 		}
 	}
-	h.sweeper.host = h
+	h.sweeper = NewSweeper(cfg.SweepEvery, h.smcConns)
+	h.connEnv = Env{
+		Owner: (*connOwner)(h), Logger: cfg.Logger, Stats: &h.counters.data, Dirty: h.sweeper.Wake,
+		ResetPatience: ResetPatience, WordTime: WordTime,
+	}
 	h.option.source = cfg.Option
 	h.localPatience = localPatience
-	h.resetPatience = resetPatience
-	h.wordTime = wordTime
 	h.rnics = rnic.New(rnic.Config{
 		Dir: cfg.Dir, Allowed: devices, PNET: cfg.PNET, Links: cfg.SMCRLinks, RDMA: cfg.RDMA, NoSpin: cfg.Spin == 0,
 		Namespace: cfg.Namespace, Logger: cfg.Logger,
@@ -169,59 +170,63 @@ func (h *Host) isClosing() bool {
 
 // add puts a new connection into the table. It fails when the host is closing. endGone will not find a
 // connection whose peer is gone already.
-func (h *Host) add(c *Conn) error {
+func (h *Host) add(c Conn) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closing {
 		return errHostClosed
 	}
-	if c.binding != nil {
-		if conns := h.ends[c.binding.Association()]; conns != nil {
-			conns[c] = struct{}{}
-		}
+	if conns := h.ends[c.Association()]; conns != nil {
+		conns[c] = struct{}{}
 	}
-	h.conns[c] = struct{}{}
+	h.conns[c] = true
 	h.inUse++
-	h.counters.connections[c.mode].Add(1)
+	h.counters.connections[c.Mode()].Add(1)
 	return nil
 }
 
 // forget takes a connection out of the table and adds up what it moved.
-func (h *Host) forget(c *Conn) {
+func (h *Host) forget(c Conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, ok := h.conns[c]; !ok {
 		return
 	}
-	delete(h.conns, c)
-	if c.binding != nil {
-		delete(h.ends[c.binding.Association()], c)
-	}
-	if c.binding != nil {
-		c.binding.Leave()
-	}
-	in, out := c.Totals()
-	h.counters.bytesIn[c.mode].Add(in)
-	h.counters.bytesOut[c.mode].Add(out)
-	c.traceClosed(in, out)
 	h.unusedLocked(c)
+	delete(h.conns, c)
+	delete(h.ends[c.Association()], c)
+	in, out := c.Totals()
+	h.counters.bytesIn[c.Mode()].Add(in)
+	h.counters.bytesOut[c.Mode()].Add(out)
+	c.TraceClosed(in, out)
 	h.checkIdleLocked()
 }
 
-// unused says that the application has closed a connection, which may still wait for its peer.
-func (h *Host) unused(c *Conn) {
+// smcConns returns the SMC connections.
+func (h *Host) smcConns() []Conn {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, ok := h.conns[c]; ok {
-		h.unusedLocked(c)
+	conns := make([]Conn, 0, len(h.conns))
+	for c := range h.conns {
+		if c.Association() != nil {
+			conns = append(conns, c)
+		}
 	}
+	return conns
 }
 
-func (h *Host) unusedLocked(c *Conn) {
-	if c.unused {
+// unused says that the application has closed a connection, which may still wait for its peer.
+func (h *Host) unused(c Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unusedLocked(c)
+}
+
+func (h *Host) unusedLocked(c Conn) {
+	if !h.conns[c] {
 		return
 	}
-	c.unused = true
+	h.conns[c] = false
 	h.inUse--
 	if h.inUse == 0 && h.idle != nil {
 		close(h.idle)
@@ -294,24 +299,24 @@ func (h *Host) stop() []*Listener {
 // closed reaches their peers first.
 func (h *Host) release() {
 	h.mu.Lock()
-	var left []*Conn
+	var left []Conn
 	for c := range h.conns {
 		left = append(left, c)
 	}
 	h.mu.Unlock()
 	var last sync.WaitGroup
 	for _, c := range left {
-		if c.binding != nil && c.isClosed() { // rule: TestSMCRCloseAll: c.isClosed() -> false
-			last.Go(c.binding.Flush) // DELETE LINK would overtake it
+		if c.IsClosed() { // rule: TestSMCRCloseAll: c.IsClosed() -> false
+			last.Go(c.Flush) // DELETE LINK would overtake it
 		} else {
-			c.abort()
+			c.Abort()
 		}
 	}
 	last.Wait()
 	for _, c := range left {
-		c.abort()
+		c.Abort()
 	}
-	h.sweeper.stop()
+	h.sweeper.Stop()
 	h.meeting.Close()
 	for _, n := range h.networks {
 		n.Close(true)

@@ -73,7 +73,7 @@ func (h *Host) lingered(holds uint64) bool {
 	if server != nil {
 		h.controlTried = false
 	}
-	h.sweeper.reset()
+	h.sweeper.Reset()
 	h.mu.Unlock()
 	h.fabricMu.Unlock() // who comes from now on opens others
 	if server != nil {

@@ -11,11 +11,11 @@ import (
 // tell at once, and it costs four system calls at either end. So it is turned on once it is known that a
 // connection is not SMC-D, unless the program has asked for it itself.
 
-// A lateKeepAlive says whether keepalive is to be turned on for a connection once it is known to need it.
-type lateKeepAlive bool
+// A LateKeepAlive says whether keepalive is to be turned on for a connection once it is known to need it.
+type LateKeepAlive bool
 
-// putOff takes package net's own default out of a dialer or a listener; config and idle are theirs.
-func putOff(config net.KeepAliveConfig, idle *time.Duration) lateKeepAlive {
+// PutOff takes package net's own default out of a dialer or a listener; config and idle are theirs.
+func PutOff(config net.KeepAliveConfig, idle *time.Duration) LateKeepAlive {
 	if config.Enable || *idle != 0 { // rule: TestKeepAlive: *idle != 0 -> false
 		return false
 	}
@@ -24,7 +24,7 @@ func putOff(config net.KeepAliveConfig, idle *time.Duration) lateKeepAlive {
 }
 
 // turnOn does what package net would have done when the connection was made, and cares as little for errors.
-func (k lateKeepAlive) turnOn(tcp *net.TCPConn) {
+func (k LateKeepAlive) turnOn(tcp *net.TCPConn) {
 	if k { // rule: TestKeepAlive
 		tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true})
 	}
@@ -40,8 +40,26 @@ func (k lateKeepAlive) turnOn(tcp *net.TCPConn) {
 // keepalive timer that will be used for TCP-layer keepalives on SMC-R connections" (RFC 7609 §4.5.3, p.66).
 const leastTCPKeepAlive = 15 * time.Second // as package net has it; what forgets a connection sooner forgets those of all Go programs
 
+// SetKeepAlive implements [Conn].
+func (c *SMC) SetKeepAlive(on bool) error {
+	defer c.tellKeepAlive()
+	return c.base.SetKeepAlive(on)
+}
+
+// SetKeepAlivePeriod is that of [net.TCPConn].
+func (c *SMC) SetKeepAlivePeriod(d time.Duration) error {
+	defer c.tellKeepAlive()
+	return c.setKeepAlivePeriod(d, c.floorKeepAlive(net.KeepAliveConfig{Idle: d}).Idle)
+}
+
+// SetKeepAliveConfig is that of [net.TCPConn].
+func (c *SMC) SetKeepAliveConfig(config net.KeepAliveConfig) error {
+	defer c.tellKeepAlive()
+	return c.setKeepAliveConfig(config, c.floorKeepAlive(config))
+}
+
 // floorKeepAlive returns what TCP's keepalive is set to where a program says config, by whatever the connection uses.
-func (c *Conn) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
+func (c *SMC) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
 	if c.traits.Tests { // rule: TestSMCRKeepAliveFloor
 		floor := func(d *time.Duration) {
 			if *d > 0 {
@@ -55,7 +73,7 @@ func (c *Conn) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
 }
 
 // raiseKeepAlive has the same for what a dialer or a listener has set before it was known what the connection uses.
-func (c *Conn) raiseKeepAlive() {
+func (c *SMC) raiseKeepAlive() {
 	if !c.traits.Tests || bool(c.keepAlive) { // package net's own default is no shorter
 		return
 	}
@@ -79,7 +97,7 @@ const (
 )
 
 // tellKeepAlive tells the fabric of a connection of its keepalive, if the program wants that.
-func (c *Conn) tellKeepAlive() {
+func (c *SMC) tellKeepAlive() {
 	if !c.traits.Tests {
 		return
 	}

@@ -71,7 +71,7 @@ func TestKeepAlive(t *testing.T) {
 			defer c.Close()
 			s := mustAccept(t, l)
 			defer s.Close()
-			for role, conn := range map[string]*Conn{"client": c, "server": s} {
+			for role, conn := range map[string]Conn{"client": c, "server": s} {
 				if conn.Mode() != tt.mode {
 					t.Fatalf("%s: the connection is %v, want %v", role, conn.Mode(), tt.mode)
 				}
@@ -136,12 +136,13 @@ func TestSMCRKeepAlive(t *testing.T) {
 	})
 	t.Run("by connections", func(t *testing.T) {
 		r := newSMCRRig(t, func(c, s *Config) { c.SMCRKeepAlive, s.SMCRKeepAlive = -1, -1 })
+		quiet := new(quietBinding)
+		wrapBindings(r.client, func(b transport.Binding) transport.Binding {
+			quiet.Binding = b
+			return quiet
+		})
 		c, s := r.connect()
 		checkSMCR(t, c, s)
-		quiet := &quietBinding{Binding: c.binding}
-		c.mu.Lock()
-		c.binding = quiet
-		c.mu.Unlock()
 		for _, tt := range []struct {
 			config net.KeepAliveConfig
 			want   time.Duration

@@ -64,12 +64,12 @@ const (
 	suspectAfter = 20 * time.Millisecond
 	suspectUntil = 320 * time.Millisecond
 
-	// wordTime is between two looks for the flags of a peer that has ended TCP and said nothing. Where a link has failed before the first of
+	// WordTime is between two looks for the flags of a peer that has ended TCP and said nothing. Where a link has failed before the first of
 	// two, they are lost. A peer that says them again over another link has found out by then, and done it.
-	wordTime = 15 * time.Second
+	WordTime = 15 * time.Second
 
-	// resetPatience is how long after a reset of TCP the flags of a peer of SMC-R may come, and what it wrote before.
-	resetPatience = 20 * time.Millisecond
+	// ResetPatience is how long after a reset of TCP the flags of a peer of SMC-R may come, and what it wrote before.
+	ResetPatience = 20 * time.Millisecond
 
 	// idleLinger is how long a host that nobody uses keeps what it has of the system. It is longer than the 100 ms
 	// after which gosmc dump looks for new hosts again, so that none is missed. Checks for leaked

@@ -36,7 +36,7 @@ type Listener struct {
 	buffer    int
 	addr      netip.AddrPort
 	asked     bool          // for TCP option 254
-	keepAlive lateKeepAlive // of each connection
+	keepAlive LateKeepAlive // of each connection
 	asksAlive net.KeepAliveConfig
 	crowd     crowd
 	meeting   atomic.Pointer[rendezvous.Listening]
@@ -58,7 +58,7 @@ type Listener struct {
 }
 
 type accepted struct {
-	conn *Conn
+	conn Conn
 	err  error
 }
 
@@ -88,7 +88,7 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 			return nil
 		}
 	}
-	keepAlive := putOff(lc.KeepAliveConfig, &lc.KeepAlive)
+	keepAlive := PutOff(lc.KeepAliveConfig, &lc.KeepAlive)
 	inner, err := lc.Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -275,7 +275,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 			if claim.Accept() {
 				l.working.Add(1)
 				peer := claim.Peer().(*ism.Peer)
-				go l.serve(tcp, func(ctx context.Context, c *Conn, buffer int, require Requirement) error {
+				go l.serve(tcp, func(ctx context.Context, c *Pending, buffer int, require Requirement) (Conn, error) {
 					return h.shakePeer(ctx, core.RoleServer, c, peer, buffer, require)
 				})
 				return
@@ -293,8 +293,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		l.serveCLC(tcp)
 		return
 	}
-	c := l.newConn(tcp)
-	if h.finishTCP(c, clc.Lookup(reason, clc.OSUnspecified), l.opts.Require, nil) == nil {
+	if c, err := h.finishTCP(l.newConn(tcp), l.opts.Require, Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)}); err == nil {
 		l.deliver(accepted{conn: c})
 		return
 	}
@@ -302,11 +301,8 @@ func (l *Listener) route(tcp *net.TCPConn) {
 }
 
 // newConn returns a connection that was accepted and is not yet anything.
-func (l *Listener) newConn(tcp *net.TCPConn) *Conn {
-	c := l.host.newConn(tcp, false, nil)
-	c.keepAlive = l.keepAlive
-	c.options.values.KeepAlive = l.asksAlive
-	return c
+func (l *Listener) newConn(tcp *net.TCPConn) *Pending {
+	return l.host.newConn(tcp, false, l.asksAlive, l.keepAlive)
 }
 
 // speaksCLC reports whether a client that has not said so on this machine begins with CLC. Otherwise reason may
@@ -325,12 +321,12 @@ func (l *Listener) speaksCLC(tcp *net.TCPConn, reason *clc.Diagnosis) bool {
 }
 
 // serve does the handshake on a connection that a client has asked for.
-func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *Conn, buffer int, require Requirement) error) {
+func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *Pending, buffer int, require Requirement) (Conn, error)) {
 	defer l.working.Done()
 	deepen()
-	c := l.newConn(tcp)
+	p := l.newConn(tcp)
 	end := l.pace.watch()
-	err := accept(l.ctx, c, l.buffer, l.opts.Require)
+	c, err := accept(l.ctx, p, l.buffer, l.opts.Require)
 	end()
 	<-l.busy
 	if err != nil {
@@ -365,12 +361,18 @@ func (l *Listener) deliver(a accepted) {
 		}
 	}
 	if a.conn != nil {
-		a.conn.abandon()
+		abandon(a.conn)
 	}
 }
 
+// abandon ends a connection that the application never got.
+func abandon(c Conn) {
+	c.Abort()
+	c.Close()
+}
+
 // Accept returns the next connection.
-func (l *Listener) Accept() (*Conn, error) {
+func (l *Listener) Accept() (Conn, error) {
 	select {
 	case <-l.ctx.Done():
 		return nil, l.error("accept", net.ErrClosed)
@@ -482,7 +484,7 @@ func (l *Listener) finish() {
 		select {
 		case a := <-l.ready:
 			if a.conn != nil {
-				a.conn.abandon()
+				abandon(a.conn)
 			}
 			continue
 		default:

@@ -51,8 +51,8 @@ func TestSMCROption(t *testing.T) {
 				if c.Mode() != tt.want || s.Mode() != tt.want {
 					t.Errorf("modes %v, %v, reasons %v, %v; want %v", c.Mode(), s.Mode(), c.Reason(), s.Reason(), tt.want)
 				}
-				for _, x := range []*Conn{c, s} {
-					if _, why := x.host.readOption(x.tcp); why != tt.why {
+				for h, x := range map[*Host]Conn{r.client: c, r.server: s} {
+					if _, why := h.readOption(tcpOf(x)); why != tt.why {
 						t.Errorf("the sockets say %v, want %v", why, tt.why)
 					}
 				}
@@ -101,7 +101,7 @@ func TestNotCLC(t *testing.T) {
 		// The application may look for itself, but where it began as we do.
 		if f, err := s.File(); err == nil {
 			f.Close()
-		} else if !eyecatcherStarts([]byte(said[:1])) {
+		} else if !EyecatcherStarts([]byte(said[:1])) {
 			t.Errorf("File after %q: %v", said, err)
 		}
 		got := make([]byte, len(said))

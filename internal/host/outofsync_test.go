@@ -16,7 +16,7 @@ func TestOutOfSync(t *testing.T) {
 	dir := t.TempDir()
 	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
 	l := mustListen(t, server, "127.0.0.1:0")
-	pair := func() (c, s *Conn) {
+	pair := func() (c, s Conn) {
 		t.Helper()
 		c = mustDial(t, client, l.Addr())
 		s = mustAccept(t, l)
@@ -32,7 +32,7 @@ func TestOutOfSync(t *testing.T) {
 	client.smcd.PeerGone(gidOf(t, server))
 
 	c, s := pair()
-	if c.Mode() != ModeTCP || s.Mode() != ModeTCP || c.Reason().Code != clc.DiagSync || s.Reason().Code != clc.DiagSync || c.byPeer || !s.byPeer {
+	if c.Mode() != ModeTCP || s.Mode() != ModeTCP || c.Reason().Code != clc.DiagSync || s.Reason().Code != clc.DiagSync || c.ByPeer() || !s.ByPeer() {
 		t.Errorf("after the loss: modes = %v (%v), %v (%v), want TCP by the client's %v", c.Mode(), c.Reason(), s.Mode(), s.Reason(), clc.DiagSync)
 	}
 	for range 2 { // a first contact, and one in the new group

@@ -6,41 +6,33 @@ import (
 	"net"
 	"os"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/run"
 )
 
-// A connection with a program of 'gosmc run' is a pair of Unix sockets, of which we have one end: docs/run.md. Its TCP connection is over when it begins, and
-// only lends it its addresses.
-
-// A pairEnd is our end of such a connection. Its errors are those of a TCP connection.
+// A pairEnd is our end of a connection with a program of 'gosmc run', a pair of Unix sockets: docs/run.md.
 //
 // A peer may send descriptors along with its bytes, as programs do that offer a ring, which we do not use. Where the kernel throws one away, in a Read that has no room
 // for it or a Close of what was not read, that takes as long as who has sent it wishes: no deadline ends it, and each call has a thread. So they are received, and
 // closed by others.
 type pairEnd struct {
 	*net.UnixConn
-	conn *Conn
 
 	reading sync.Mutex
 	control []byte // room for what comes with bytes; nil before the first Read
 }
 
-// finishPair makes c a connection over a pair of Unix sockets. pid is the process at the other end, 0 if it is not known.
-func (h *Host) finishPair(c *Conn, end *net.UnixConn, pid int) error {
-	c.tcp.Close() // in good order: a client may not have returned from connect(2) yet, which a reset would fail
-	c.mode, c.pair, c.agreed = ModeUnix, &pairEnd{UnixConn: end, conn: c}, &Agreed{PeerPID: pid}
-	c.trace(&traceRecord{kind: control.TraceEstablished}, nil)
+// finishPair makes p a connection over a pair of Unix sockets. pid is the process at the other end, 0 if it is not known.
+func (h *Host) finishPair(p *Pending, end *net.UnixConn, pid int) (Conn, error) {
+	c := NewUnix(p, &pairEnd{UnixConn: end}, pid)
 	if err := h.add(c); err != nil {
 		end.Close()
-		c.traceFailed(err)
-		return c.setupError(err)
+		c.TraceFailed(err)
+		return nil, c.SetupError(err)
 	}
-	return nil
+	return c, nil
 }
 
 // programs is where a listener is announced to programs of 'gosmc run'.
@@ -85,8 +77,7 @@ func (l *Listener) claimPair(tcp *net.TCPConn) bool {
 	if end == nil {
 		return false
 	}
-	c := l.newConn(tcp)
-	if l.host.finishPair(c, end, pid) == nil {
+	if c, err := l.host.finishPair(l.newConn(tcp), end, pid); err == nil {
 		l.deliver(accepted{conn: c})
 	} else {
 		l.settled()
@@ -94,21 +85,10 @@ func (l *Listener) claimPair(tcp *net.TCPConn) bool {
 	return true
 }
 
-// socket is what the bytes pass through unless that is shared memory: TCP, or our end of a pair.
-func (c *Conn) socket() interface {
-	net.Conn
-	syscall.Conn
-} {
-	if c.pair != nil {
-		return c.pair
-	}
-	return c.tcp
-}
-
+// Read implements [net.Conn].
 func (p *pairEnd) Read(b []byte) (int, error) {
 	if len(b) == 0 {
-		n, err := p.UnixConn.Read(b)
-		return n, p.failed(err)
+		return p.UnixConn.Read(b)
 	}
 	p.reading.Lock()
 	if p.control == nil {
@@ -128,7 +108,7 @@ func (p *pairEnd) Read(b []byte) (int, error) {
 	if call, ok := errors.AsType[*os.SyscallError](err); ok {
 		call.Syscall = "read" // as with TCP
 	}
-	return 0, p.failed(err)
+	return 0, err
 }
 
 // Close has somebody else close what may wait in the socket.
@@ -146,33 +126,4 @@ func (p *pairEnd) Close() error {
 		run.Dispose(kept)
 	}
 	return err
-}
-
-func (p *pairEnd) Write(b []byte) (int, error) {
-	n, err := p.UnixConn.Write(b)
-	return n, p.failed(err)
-}
-
-func (p *pairEnd) writeBuffers(bufs *net.Buffers) (int64, error) {
-	n, err := bufs.WriteTo(p.UnixConn)
-	return n, p.failed(err)
-}
-
-// ReadFrom implements [io.ReaderFrom]. That of package net is about packets.
-func (p *pairEnd) ReadFrom(r io.Reader) (int64, error) {
-	return io.Copy(struct{ io.Writer }{p}, r)
-}
-
-// WriteTo implements [io.WriterTo].
-func (p *pairEnd) WriteTo(w io.Writer) (int64, error) {
-	return io.Copy(w, struct{ io.Reader }{p})
-}
-
-// failed gives an error of the pair the connection's addresses.
-func (p *pairEnd) failed(err error) error {
-	var op *net.OpError
-	if err == nil || !errors.As(err, &op) {
-		return err // io.EOF
-	}
-	return opError(op.Op, p.conn, op.Err)
 }

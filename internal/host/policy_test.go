@@ -21,7 +21,7 @@ func checkPolicy(t *testing.T, client *Host, l *Listener, addr string, wantClien
 	}
 	s := mustAccept(t, l)
 	for _, tt := range []struct {
-		c    *Conn
+		c    Conn
 		want clc.Diagnosis
 	}{{c, wantClient}, {s, wantServer}} {
 		mode := ModeTCP
@@ -29,7 +29,7 @@ func checkPolicy(t *testing.T, client *Host, l *Listener, addr string, wantClien
 			mode = ModeSMCD
 		}
 		if tt.c.Mode() != mode || tt.c.Reason().Code != tt.want {
-			t.Errorf("client %t of %s is %v, %v; want %v, %v", tt.c.client, addr, tt.c.Mode(), tt.c.Reason(), mode, tt.want)
+			t.Errorf("%s of %s is %v, %v; want %v, %v", tt.c.Status().Role, addr, tt.c.Mode(), tt.c.Reason(), mode, tt.want)
 		}
 	}
 	checkExchange(t, c, s)
@@ -70,7 +70,7 @@ func TestPolicyListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer shared.Close()
-	accepted := make(chan *Conn, 1)
+	accepted := make(chan Conn, 1)
 	go func() {
 		c, err := shared.Accept()
 		if err != nil {
@@ -112,8 +112,8 @@ func TestPolicyAccept(t *testing.T) {
 func TestPolicySMCR(t *testing.T) {
 	r := newSMCRRig(t, func(_, server *Config) { server.Listen.Addresses = []string{"192.0.2.1"} })
 	c, s := r.connect()
-	if c.Mode() != ModeTCP || c.Reason().Code != clc.DiagConfig || !c.byPeer || s.Mode() != ModeTCP || s.Reason().Code != clc.DiagNotAllowed || s.byPeer {
-		t.Errorf("client %v, %v, by peer %t; server %v, %v, by peer %t", c.Mode(), c.Reason(), c.byPeer, s.Mode(), s.Reason(), s.byPeer)
+	if c.Mode() != ModeTCP || c.Reason().Code != clc.DiagConfig || !c.ByPeer() || s.Mode() != ModeTCP || s.Reason().Code != clc.DiagNotAllowed || s.ByPeer() {
+		t.Errorf("client %v, %v, by peer %t; server %v, %v, by peer %t", c.Mode(), c.Reason(), c.ByPeer(), s.Mode(), s.Reason(), s.ByPeer())
 	}
 	checkExchange(t, c, s)
 	c.Close()

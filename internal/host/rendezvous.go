@@ -103,13 +103,14 @@ func (h *Host) renewControl() error {
 
 // traceRendezvous traces a message to or from a peer.
 func (h *Host) traceRendezvous(p rendezvous.Peer, m *rendezvous.Message, sent bool) {
-	r := traceRecord{kind: control.TraceRendezvous, message: m.Kind, numbers: [2]uint64{m.ID, m.Socket}, refusal: clc.Diagnosis(m.Reason), pid: p.Cred().PID, sent: sent}
+	r := traceRecord{message: m.Kind, refusal: clc.Diagnosis(m.Reason), pid: p.Cred().PID}
+	r.Kind, r.Numbers, r.Sent = control.TraceRendezvous, [2]uint64{m.ID, m.Socket}, sent
 	// Expect and Cancel go to the server, the others to the client.
-	r.client = sent == (m.Kind == rendezvous.Expect || m.Kind == rendezvous.Cancel)
-	if r.client {
-		r.peer = m.Dest
+	r.Client = sent == (m.Kind == rendezvous.Expect || m.Kind == rendezvous.Cancel)
+	if r.Client {
+		r.Peer = m.Dest
 	} else {
-		r.local = m.Dest
+		r.Local = m.Dest
 	}
 	h.trace.Add(&r, nil)
 }

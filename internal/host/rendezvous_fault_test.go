@@ -288,7 +288,7 @@ func TestFewSourcePorts(t *testing.T) {
 				if err := echo(c); err != nil {
 					t.Errorf("plain %v: %v", i%2 == 0, err)
 				}
-				if sc, ok := c.(*Conn); ok {
+				if sc, ok := c.(Conn); ok {
 					mu.Lock()
 					outcomes[sc.Mode().String()+" "+sc.Reason().Tag]++
 					mu.Unlock()

@@ -46,7 +46,7 @@ func sharedDir(tb testing.TB) string {
 }
 
 // modesOf connects two hosts and returns what the two ends have become, after an exchange.
-func modesOf(tb testing.TB, client, server *Host) (c, s *Conn) {
+func modesOf(tb testing.TB, client, server *Host) (c, s Conn) {
 	tb.Helper()
 	l := mustListen(tb, server, "127.0.0.1:0")
 	defer l.Close()
@@ -123,7 +123,7 @@ func TestRunDirectory(t *testing.T) {
 			if tt.reason == clc.DiagNone {
 				want = ModeSMCD
 			}
-			for _, end := range []*Conn{c, s} {
+			for _, end := range []Conn{c, s} {
 				if end.Mode() != want || end.Reason().Code != tt.reason {
 					t.Errorf("mode %v, reason %v; want %v, %v", end.Mode(), end.Reason(), want, tt.reason)
 				}
@@ -267,7 +267,7 @@ func TestStale(t *testing.T) {
 	if err != nil || c.Mode() != ModeSMCD {
 		t.Fatalf("Dial = %+v, %v; want SMC-D", c, err)
 	}
-	c.abandon()
+	abandon(c)
 	child.Kill()
 	l := plainListener(t, addr.String())
 	r := &clientRig{tb: t, client: client, evil: l}

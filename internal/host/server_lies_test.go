@@ -317,8 +317,8 @@ func TestServerDeclined(t *testing.T) {
 			c.write(append(tt.m.Append(nil), payload...))
 			s := mustAccept(t, r.l)
 			defer s.Close()
-			if s.Mode() != ModeTCP || s.Reason().Code != tt.m.Diagnosis || !s.byPeer {
-				t.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP, %v, true", s.Mode(), s.Reason(), s.byPeer, tt.m.Diagnosis)
+			if s.Mode() != ModeTCP || s.Reason().Code != tt.m.Diagnosis || !s.ByPeer() {
+				t.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP, %v, true", s.Mode(), s.Reason(), s.ByPeer(), tt.m.Diagnosis)
 			}
 			got := make([]byte, len(payload))
 			if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, payload) {

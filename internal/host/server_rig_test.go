@@ -93,8 +93,8 @@ func (r *serverRig) checkFallback(c *clcPeer, reason clc.Diagnosis, byPeer bool)
 	r.tb.Helper()
 	s := mustAccept(r.tb, r.l)
 	defer s.Close()
-	if s.Mode() != ModeTCP || s.Reason().Code != reason || s.byPeer != byPeer {
-		r.tb.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP, %v, %v", s.Mode(), s.Reason(), s.byPeer, reason, byPeer)
+	if s.Mode() != ModeTCP || s.Reason().Code != reason || s.ByPeer() != byPeer {
+		r.tb.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP, %v, %v", s.Mode(), s.Reason(), s.ByPeer(), reason, byPeer)
 		return
 	}
 	checkExchange(r.tb, s, c.tcp)

@@ -310,7 +310,7 @@ func TestHandshakeLimit(t *testing.T) {
 	}
 	c := mustDial(t, r.client, r.l.Addr())
 	s := mustAccept(t, r.l)
-	for _, end := range []*Conn{c, s} {
+	for _, end := range []Conn{c, s} {
 		if end.Mode() != ModeTCP || end.Reason().Code != clc.DiagBusy {
 			t.Errorf("mode %v, reason %v; want TCP, %v", end.Mode(), end.Reason(), clc.DiagBusy)
 		}

@@ -113,7 +113,7 @@ func TestSMCRNewAdapter(t *testing.T) {
 				}
 			})
 			const count = 6
-			var pairs [count][2]*Conn
+			var pairs [count][2]Conn
 			for i := range pairs {
 				pairs[i][0], pairs[i][1] = r.connect()
 				checkSMCR(t, pairs[i][0])

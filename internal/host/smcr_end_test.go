@@ -25,15 +25,15 @@ func TestSMCREnds(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789abcdef"), 64<<10) // 1 MiB
 	for _, tt := range []struct {
 		name string
-		run  func(t *testing.T, c, s *Conn)
+		run  func(t *testing.T, c, s Conn)
 	}{
-		{"close after data", func(t *testing.T, c, s *Conn) {
+		{"close after data", func(t *testing.T, c, s Conn) {
 			go func() { c.Write(data); c.Close() }()
 			if got, err := io.ReadAll(s); err != nil || !bytes.Equal(got, data) {
 				t.Errorf("read %d bytes, %v; want %d", len(got), err, len(data))
 			}
 		}},
-		{"half close", func(t *testing.T, c, s *Conn) {
+		{"half close", func(t *testing.T, c, s Conn) {
 			go func() { c.Write(data); c.CloseWrite() }()
 			got, err := io.ReadAll(s)
 			if err != nil || !bytes.Equal(got, data) {
@@ -47,7 +47,7 @@ func TestSMCREnds(t *testing.T) {
 				t.Errorf("a write after CloseWrite = %v", err)
 			}
 		}},
-		{"close with unread data", func(t *testing.T, c, s *Conn) {
+		{"close with unread data", func(t *testing.T, c, s Conn) {
 			c.Write(data[:1000])
 			if _, err := io.ReadFull(s, make([]byte, 500)); err != nil {
 				t.Error(err)
@@ -57,7 +57,7 @@ func TestSMCREnds(t *testing.T) {
 				t.Errorf("read = %v, want a reset", err)
 			}
 		}},
-		{"reset", func(t *testing.T, c, s *Conn) {
+		{"reset", func(t *testing.T, c, s Conn) {
 			s.Write(data[:100])
 			if _, err := io.ReadFull(c, make([]byte, 100)); err != nil { // which a reset overtakes, as with TCP
 				t.Error(err)
@@ -68,7 +68,7 @@ func TestSMCREnds(t *testing.T) {
 				t.Errorf("read %d bytes, %v; want a reset", len(got), err)
 			}
 		}},
-		{"close with a writer blocked", func(t *testing.T, c, s *Conn) {
+		{"close with a writer blocked", func(t *testing.T, c, s Conn) {
 			ended := make(chan error)
 			go func() {
 				for {
@@ -86,14 +86,14 @@ func TestSMCREnds(t *testing.T) {
 				t.Errorf("write = %v", err)
 			}
 		}},
-		{"TCP reset", func(t *testing.T, c, s *Conn) {
-			s.tcp.SetLinger(0)
-			s.tcp.Close()
+		{"TCP reset", func(t *testing.T, c, s Conn) {
+			tcpOf(s).SetLinger(0)
+			tcpOf(s).Close()
 			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("read = %v, want a reset", err)
 			}
 		}},
-		{"both at once", func(t *testing.T, c, s *Conn) {
+		{"both at once", func(t *testing.T, c, s Conn) {
 			done := make(chan struct{})
 			go func() { c.Close(); close(done) }()
 			s.Close()
@@ -123,7 +123,8 @@ func TestSMCRResetOvertakes(t *testing.T) {
 	smctest.CheckLeaks(t)
 	var cut atomic.Bool
 	r := newSMCRRig(t, func(c, _ *Config) { c.RDMA.Drop = func([]byte) bool { return cut.Load() } })
-	r.client.resetPatience = patience
+	r.client.connEnv.ResetPatience = patience
+	counted := countSuspects(r.client)
 	c, s := r.connect()
 	defer c.Close()
 	checkSMCR(t, c, s)
@@ -135,11 +136,7 @@ func TestSMCRResetOvertakes(t *testing.T) {
 	}
 	s.SetLinger(0)
 	s.Close()
-	smctest.Eventually(t, patience, "the reset of TCP", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.tcpReset || c.tcpEnded
-	})
+	smctest.Eventually(t, patience, "the reset of TCP", func() bool { return counted.suspects.Load() > 0 })
 	cut.Store(false)
 	if got, err := io.ReadAll(c); !bytes.Equal(got, want) || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("read %d bytes, %v; want %d and a reset", len(got), err, len(want))
@@ -155,12 +152,7 @@ func checkGone(t testing.TB, hosts ...*Host) {
 			left := slices.Collect(maps.Keys(h.conns))
 			h.mu.Unlock()
 			for _, c := range left {
-				t.Logf("left: client %v, %v, closed %v", c.client, c.Mode(), c.isClosed())
-				if c.binding != nil {
-					c.mu.Lock()
-					t.Logf("state %v, flags sent %v, of the peer %v", c.life.State(), c.life.SentFlags(), c.life.PeerFlags())
-					c.mu.Unlock()
-				}
+				t.Logf("left: %+v, closed %v", c.Status(), c.IsClosed())
 			}
 		}
 	}()
@@ -182,9 +174,9 @@ func TestSMCRHostCloses(t *testing.T) {
 			c, s := r.connect()
 			idleC, idleS := r.connect()
 			checkSMCR(t, c, s, idleC, idleS)
-			ended, other := r.client, s
+			ended, still, other := r.client, r.server, s
 			if end == "server" {
-				ended, other = r.server, c
+				ended, still, other = r.server, r.client, c
 			}
 			ended.Close()
 			checkEnd(t, ended, endOfLinkGroup, core.EndShutdown.String())
@@ -194,8 +186,8 @@ func TestSMCRHostCloses(t *testing.T) {
 			if !isOver(other) {
 				t.Error("the group is still there")
 			}
-			checkEnd(t, other.host, endOfLinkGroup, core.EndPeer.String())
-			for _, x := range []*Conn{c, s, idleC, idleS} {
+			checkEnd(t, still, endOfLinkGroup, core.EndPeer.String())
+			for _, x := range []Conn{c, s, idleC, idleS} {
 				x.Close()
 			}
 			checkGone(t, r.client, r.server)
@@ -213,7 +205,7 @@ func TestSMCRCloseAll(t *testing.T) {
 	data := make([]byte, 1<<19-1<<12) // what the peer has room for, at a first contact too, and more than is on its way at a time
 	smctest.Pattern(data, 0)
 	const count = 32
-	var clients, servers [count]*Conn
+	var clients, servers [count]Conn
 	for i := range clients {
 		clients[i], servers[i] = r.connect()
 	}
@@ -228,7 +220,7 @@ func TestSMCRCloseAll(t *testing.T) {
 		})
 	}
 	for _, c := range clients {
-		smctest.Eventually(t, patience, "Close was called", c.isClosed)
+		smctest.Eventually(t, patience, "Close was called", c.IsClosed)
 	}
 	r.client.Close()
 	wg.Wait()
@@ -314,7 +306,7 @@ func TestSMCRBudget(t *testing.T) {
 				wantC, wantS = wantS, wantC
 			}
 			for range 2 { // what was counted is given back
-				var conns []*Conn
+				var conns []Conn
 				for range 2 {
 					c, s := r.connect()
 					checkSMCR(t, c, s)
@@ -347,8 +339,8 @@ func TestSMCRRequire(t *testing.T) {
 		t.Errorf("Dial that requires SMC-D = %v, %v", c, err)
 	}
 	s := mustAccept(t, r.l)
-	if s.Mode() != ModeTCP || !s.byPeer {
-		t.Errorf("the server's end is %v, by peer %v", s.Mode(), s.byPeer)
+	if s.Mode() != ModeTCP || !s.ByPeer() {
+		t.Errorf("the server's end is %v, by peer %v", s.Mode(), s.ByPeer())
 	}
 	s.Close()
 	c, err := r.dial(DialOptions{Require: RequireSMCR})
@@ -414,7 +406,7 @@ func TestSMCRLinkFails(t *testing.T) {
 			} else {
 				failLinks(r.server, loop2)
 			}
-			for _, x := range []*Conn{c, s} {
+			for _, x := range []Conn{c, s} {
 				if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
 					t.Errorf("read = %v, want an error", err)
 				}

@@ -124,7 +124,7 @@ func TestSMCRFloods(t *testing.T) {
 			if tt.dropped {
 				checkFlooded(t, r.server)
 			}
-			s.abort()
+			s.Abort()
 			s.Close()
 			x.link.Fail(nil)
 			<-over

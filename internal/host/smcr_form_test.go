@@ -62,7 +62,7 @@ func TestSMCREyecatcher(t *testing.T) {
 			}
 		}
 	}
-	s.abort()
+	s.Abort()
 	s.Close()
 	c.Fail(nil)
 	carrier.Detach()
@@ -115,7 +115,7 @@ func TestSMCRShed(t *testing.T) {
 // a client's first connection, unless it is a Linux kernel, as only these have no peer ID.
 func TestSMCRBufferSize(t *testing.T) {
 	const large = 1 << 20
-	size := func(c *Conn) int {
+	size := func(c Conn) int {
 		local, _ := c.Buffers()
 		return local
 	}

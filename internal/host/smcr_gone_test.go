@@ -37,9 +37,9 @@ func TestSMCRGone(t *testing.T) {
 		child = smctest.Start(t, "host-smcr", t.TempDir(), netip.AddrPortFrom(server, 4791).String(), server.String())
 	})
 	addr := strings.TrimPrefix(child.Hear("listening"), "listening ")
-	var conns []*Conn
+	var conns []Conn
 	for range 3 {
-		var c *Conn
+		var c Conn
 		var err error
 		cables.Run[0](func() {
 			c, err = h.Dial(boundedContext(t), "tcp", addr, DialOptions{Require: RequireSMCR})
@@ -66,6 +66,16 @@ type countedBinding struct {
 	suspects atomic.Int32
 }
 
+// countSuspects counts for the next connection of a host over SMC-R.
+func countSuspects(h *Host) *countedBinding {
+	counted := new(countedBinding)
+	wrapBindings(h, func(b transport.Binding) transport.Binding {
+		counted.Binding = b
+		return counted
+	})
+	return counted
+}
+
 func (c *countedBinding) Suspect() {
 	c.suspects.Add(1)
 	c.Binding.Suspect()
@@ -75,15 +85,12 @@ func (c *countedBinding) Suspect() {
 // its way is a sign of life too, but not for ever. The connection goes on.
 func TestSMCRHalfFIN(t *testing.T) {
 	r := newSMCRRig(t, nil)
+	counted := countSuspects(r.server)
 	c, s := r.connect()
 	defer c.Close()
 	defer s.Close()
 	checkSMCR(t, c, s)
-	counted := &countedBinding{Binding: s.binding}
-	s.mu.Lock()
-	s.binding = counted
-	s.mu.Unlock()
-	if err := c.tcp.CloseWrite(); err != nil {
+	if err := tcpOf(c).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	asked := 0
@@ -109,11 +116,7 @@ func TestSMCRCloseAfterPeer(t *testing.T) {
 	if _, err := s.Read(make([]byte, 1)); err != io.EOF {
 		t.Fatalf("read = %v, want EOF", err)
 	}
-	smctest.Eventually(t, patience, "the peer's flag", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.peerFinished()
-	})
+	smctest.Eventually(t, patience, "the peer's flag", s.(*SMC).PeerFinished)
 	cut.Store(true)
 	defer cut.Store(false)
 	begun := time.Now()

@@ -18,7 +18,7 @@ import (
 func TestSMCRGrowth(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	const count = maxConnsPerGroup + 20
-	var clients, servers [count]*Conn
+	var clients, servers [count]Conn
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := range servers {
@@ -180,7 +180,7 @@ func TestSMCRReuse(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	fill := func(count, buffer int) {
 		t.Helper()
-		var conns []*Conn
+		var conns []Conn
 		for range count {
 			c, err := r.dial(DialOptions{ReadBuffer: buffer, Require: RequireSMCR})
 			if err != nil {

@@ -146,9 +146,9 @@ func TestSMCRLaterServerLies(t *testing.T) {
 			if isOver(first.conn) {
 				t.Error("the link group has ended")
 			}
-			for _, c := range []*Conn{first.conn, second.conn} {
+			for _, c := range []Conn{first.conn, second.conn} {
 				if c != nil {
-					c.abort()
+					c.Abort()
 					c.Close()
 				}
 			}
@@ -196,10 +196,10 @@ func TestSMCRImpostor(t *testing.T) {
 	c2, s2 := r.connect()
 	x := smcrLiar{t: t}
 	x.checkOthers(c2, s2)
-	if s.binding.Association() != s2.binding.Association() {
+	if s.Association() != s2.Association() {
 		t.Error("the next connection made another group")
 	}
-	for _, conn := range []*Conn{c, s, c2, s2} {
+	for _, conn := range []Conn{c, s, c2, s2} {
 		conn.Close()
 	}
 }
@@ -208,7 +208,7 @@ func TestSMCRImpostor(t *testing.T) {
 // contact's LLC messages are in TestSMCRFirstContactLies and TestSMCRServerLies.
 func TestSMCRDeclines(t *testing.T) {
 	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagNoDevice, OS: clc.OSLinux}
-	later := func(x *smcrLiar) *Conn {
+	later := func(x *smcrLiar) Conn {
 		s := x.connect()
 		x.obey()
 		x.propose()
@@ -219,10 +219,10 @@ func TestSMCRDeclines(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		run  func(x *smcrLiar) *Conn // of a first contact before; nil if there is none
+		run  func(x *smcrLiar) Conn // of a first contact before; nil if there is none
 	}{
-		{"for a Proposal", func(x *smcrLiar) *Conn { x.dial(); return nil }},
-		{"for a Confirm of first contact", func(x *smcrLiar) *Conn { x.propose(); return nil }},
+		{"for a Proposal", func(x *smcrLiar) Conn { x.dial(); return nil }},
+		{"for a Confirm of first contact", func(x *smcrLiar) Conn { x.propose(); return nil }},
 		{"for a Confirm of a later contact", later},
 	} {
 		t.Run("of a client, "+tt.name, func(t *testing.T) {
@@ -231,8 +231,8 @@ func TestSMCRDeclines(t *testing.T) {
 			first := tt.run(x)
 			x.write(decline)
 			s := mustAccept(t, r.l)
-			if s.Mode() != ModeTCP || !s.byPeer || s.Reason().Code != clc.DiagNoDevice {
-				t.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP by the peer", s.Mode(), s.Reason(), s.byPeer)
+			if s.Mode() != ModeTCP || !s.ByPeer() || s.Reason().Code != clc.DiagNoDevice {
+				t.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP by the peer", s.Mode(), s.Reason(), s.ByPeer())
 			}
 			checkExchange(t, s, x.tcp)
 			s.Close()
@@ -240,7 +240,7 @@ func TestSMCRDeclines(t *testing.T) {
 				if isOver(first) {
 					t.Error("the link group has ended")
 				}
-				first.abort()
+				first.Abort()
 				first.Close()
 			}
 			c, s := r.connect()
@@ -256,7 +256,7 @@ func TestSMCRDeclines(t *testing.T) {
 		result, _ := x.meet()
 		x.write(decline)
 		res := <-result
-		if res.err != nil || res.conn.Mode() != ModeTCP || !res.conn.byPeer {
+		if res.err != nil || res.conn.Mode() != ModeTCP || !res.conn.ByPeer() {
 			t.Fatalf("Dial = %+v, want TCP by the peer", res)
 		}
 		checkExchange(t, res.conn, x.tcp)
@@ -289,8 +289,8 @@ func TestSMCRDeclines(t *testing.T) {
 			t.Errorf("read %d bytes, %v after a Decline that came too late", n, err)
 		}
 		checkEnd(t, r.client, endOfConnection, "protocol violation: bytes on the idle TCP connection")
-		for _, c := range []*Conn{first.conn, res.conn} {
-			c.abort()
+		for _, c := range []Conn{first.conn, res.conn} {
+			c.Abort()
 			c.Close()
 		}
 		x.link.Fail(nil)

@@ -169,7 +169,7 @@ func (x *smcrLiar) confirmLink(m llc.Message) llc.ConfirmLink {
 }
 
 // connect makes a first contact like an honest client.
-func (x *smcrLiar) connect() *Conn {
+func (x *smcrLiar) connect() Conn {
 	x.t.Helper()
 	x.propose()
 	x.confirm(nil)
@@ -205,7 +205,7 @@ func (x *smcrLiar) rejectAll() {
 }
 
 // checkOthers makes sure that an honest client has noticed nothing.
-func (x *smcrLiar) checkOthers(c, s *Conn) {
+func (x *smcrLiar) checkOthers(c, s Conn) {
 	x.t.Helper()
 	checkSMCR(x.t, c, s)
 	checkExchange(x.t, c, s)
@@ -270,8 +270,8 @@ func TestSMCRFirstContactLies(t *testing.T) {
 			if tt.tcp {
 				s := mustAccept(t, r.l)
 				defer s.Close()
-				if s.Mode() != ModeTCP || !s.byPeer {
-					t.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP by the peer", s.Mode(), s.Reason(), s.byPeer)
+				if s.Mode() != ModeTCP || !s.ByPeer() {
+					t.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP by the peer", s.Mode(), s.Reason(), s.ByPeer())
 				}
 				if tt.name != "Proposal after the Confirm" {
 					checkExchange(t, s, x.tcp)
@@ -376,7 +376,7 @@ func TestSMCRGroupLies(t *testing.T) {
 				}
 			}
 			x.checkOthers(honest, other)
-			s.abort()
+			s.Abort()
 			s.Close()
 			honest.Close()
 			other.Close()
@@ -425,7 +425,7 @@ func TestSMCRLaterLies(t *testing.T) {
 			if isOver(first) {
 				t.Error("the group has ended")
 			}
-			first.abort()
+			first.Abort()
 			first.Close()
 		})
 	}
@@ -450,10 +450,10 @@ func TestSMCRIntruder(t *testing.T) {
 	c2, s2 := r.connect()
 	x.checkOthers(c2, s2)
 	x.checkOthers(c, s)
-	if s.binding.Association() == s2.binding.Association() {
+	if s.Association() == s2.Association() {
 		t.Error("the next connection joined the group that was said to be lost")
 	}
-	for _, conn := range []*Conn{c, s, c2, s2} {
+	for _, conn := range []Conn{c, s, c2, s2} {
 		conn.Close()
 	}
 }
@@ -522,7 +522,7 @@ func TestSMCRRoom(t *testing.T) {
 		t.Fatalf("DELETE RKEY: %v", m)
 	}
 	smctest.Eventually(t, patience, "the group is used again", func() bool { return !contact() })
-	s.abort()
+	s.Abort()
 	s.Close()
 	x.link.Fail(nil)
 	for range others {

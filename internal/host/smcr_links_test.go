@@ -41,7 +41,7 @@ func vanish(c *smctest.Cables, cable int) {
 // connection that has heard the peer's last word can still be read to its end, the others say that they are lost.
 func TestSMCRLastDown(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
-	var ended, idle [2]*Conn
+	var ended, idle [2]Conn
 	ended[0], ended[1] = r.connect()
 	idle[0], idle[1] = r.connect()
 	checkSMCR(t, ended[0], idle[0])
@@ -56,7 +56,7 @@ func TestSMCRLastDown(t *testing.T) {
 	if n, err := io.ReadFull(ended[0], make([]byte, 1)); n != 1 || err != nil { // it has come
 		t.Fatal(err)
 	}
-	smctest.Eventually(t, patience, "the peer's last word", func() bool { return ended[0].data.PeerFlags() != 0 })
+	smctest.Eventually(t, patience, "the peer's last word", func() bool { return peerMessage(t, ended[0]).ConnFlags != 0 })
 	cables.IP(0, "link set cable0 down")
 	r.awaitRedundancy("single")
 	cables.IP(0, "link set cable1 down")
@@ -65,7 +65,7 @@ func TestSMCRLastDown(t *testing.T) {
 			t.Errorf("end %d, whose peer might have said more: read = %v, want %v", i, err, syscall.ECONNABORTED)
 		}
 	}
-	<-ended[0].binding.Association().Done()
+	<-ended[0].Association().Done()
 	if got, err := io.ReadAll(ended[0]); string(got) != "ye" || err != nil {
 		t.Errorf("of what the peer had said last %q is left, %v", got, err)
 	}
@@ -84,7 +84,7 @@ func TestSMCRLastDown(t *testing.T) {
 func TestSMCRMoveClosing(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
 	const count, size = 4, 48 << 10
-	var pairs [count][2]*Conn
+	var pairs [count][2]Conn
 	for i := range pairs {
 		pairs[i][0], pairs[i][1] = r.connect()
 		checkSMCR(t, pairs[i][0])
@@ -106,7 +106,7 @@ func TestSMCRMoveClosing(t *testing.T) {
 	}
 	smctest.Eventually(t, patience, "all are closing", func() bool {
 		for _, p := range pairs {
-			if !p[1].isClosed() {
+			if !p[1].IsClosed() {
 				return false
 			}
 		}
@@ -148,7 +148,7 @@ func TestSMCRLostInExchange(t *testing.T) {
 	vanish(cables, 1)
 	before := r.retransmitted(1, cables)
 	type result struct {
-		c, s *Conn
+		c, s Conn
 	}
 	made := make(chan result)
 	go func() {
@@ -191,7 +191,7 @@ func TestSMCRLostInExchange(t *testing.T) {
 	cables.IP(1, "link set cable1 up")
 	cables.IP(0, fmt.Sprintf("neigh del %v dev cable1", cables.Addr[1][1])) // the other end has forgotten it
 	r.awaitRedundancy("symmetric")
-	for _, x := range []*Conn{c, s, x.c, x.s, first, firstPeer} {
+	for _, x := range []Conn{c, s, x.c, x.s, first, firstPeer} {
 		x.Close()
 	}
 	checkGone(t, r.client, r.server)

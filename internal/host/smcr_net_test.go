@@ -139,10 +139,10 @@ func TestSMCRRoutedMTU(t *testing.T) {
 }
 
 // checkTransfer moves bytes both ways at once, and closes both ends for writing.
-func checkTransfer(t testing.TB, a, b *Conn, size int) {
+func checkTransfer(t testing.TB, a, b Conn, size int) {
 	t.Helper()
 	done := make(chan error, 4)
-	for _, end := range []*Conn{a, b} {
+	for _, end := range []Conn{a, b} {
 		go func() {
 			buf := make([]byte, 100<<10)
 			for at := 0; at < size; at += len(buf) {
@@ -202,7 +202,7 @@ func TestSMCRImpatient(t *testing.T) {
 	cut.Store(true)
 	drop := func([]byte) bool { return cut.Load() }
 	r := newSMCRRig(t, func(c, s *Config) { c.RDMA.Drop, s.RDMA.Drop = drop, drop })
-	dial := func() (*Conn, error) {
+	dial := func() (Conn, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		return r.client.Dial(ctx, "tcp", r.l.Addr().String(), DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.local, 0))})
@@ -286,7 +286,7 @@ func TestSMCRFiltered(t *testing.T) {
 				s.Close()
 				// The next one does not wait: at both ends is known that it would be in vain.
 				c, s = r.connect()
-				if c.Reason().Code != clc.DiagFiltered && !c.byPeer || s.Reason().Code != clc.DiagFiltered && !s.byPeer {
+				if c.Reason().Code != clc.DiagFiltered && !c.ByPeer() || s.Reason().Code != clc.DiagFiltered && !s.ByPeer() {
 					t.Errorf("then reasons %v and %v, want %v", c.Reason(), s.Reason(), clc.DiagFiltered)
 				}
 				checkExchange(t, c, s)
@@ -316,8 +316,8 @@ func checkFiltered(t testing.TB, client *Host, from netip.Addr, server *Host, at
 		t.Fatal(err)
 	}
 	s := mustAccept(t, l)
-	if s.Reason().Code != clc.DiagFiltered || s.byPeer {
-		t.Errorf("the host at %v has forgotten it: reason %v, by the peer %t", at, s.Reason(), s.byPeer)
+	if s.Reason().Code != clc.DiagFiltered || s.ByPeer() {
+		t.Errorf("the host at %v has forgotten it: reason %v, by the peer %t", at, s.Reason(), s.ByPeer())
 	}
 	c.Close()
 	s.Close()
@@ -338,7 +338,7 @@ func TestSMCRDeviceDown(t *testing.T) {
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
 	cables.IP(0, "link set cable1 down")
-	for _, x := range []*Conn{c, s} {
+	for _, x := range []Conn{c, s} {
 		if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
 			t.Errorf("read = %v, want an error", err)
 		}
@@ -395,7 +395,7 @@ func TestSMCRKilled(t *testing.T) {
 	for range 2 { // the next one is another instance
 		child := smctest.Start(t, "host-smcr", t.TempDir(), netip.AddrPortFrom(loop2, cfg.RDMA.Port).String(), loop2.String())
 		addr := strings.TrimPrefix(child.Hear("listening"), "listening ")
-		var conns []*Conn
+		var conns []Conn
 		for range 3 {
 			c, err := h.Dial(boundedContext(t), "tcp", addr, DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0)), Require: RequireSMCR})
 			if err != nil {

@@ -82,7 +82,7 @@ func TestSMCRRush(t *testing.T) {
 		{"in a link group", func(x *smcrLiar) {
 			s := x.connect()
 			others := x.obey()
-			s.abort()
+			s.Abort()
 			s.Close()
 			x.propose()
 			if x.accept.FirstContact {
@@ -148,7 +148,7 @@ func TestSMCRLastLook(t *testing.T) {
 			tt.giveUp(x)
 			r.server.turns.mu.Unlock()
 			tt.check(x)
-			s.abort()
+			s.Abort()
 			s.Close()
 			x.link.Fail(nil)
 			for range others {

@@ -167,7 +167,7 @@ func TestSMCRServerLies(t *testing.T) {
 					t.Errorf("Dial made a connection of %v", res.conn.Mode())
 				}
 			case tcp, peer:
-				if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.byPeer != (tt.want == peer) {
+				if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.ByPeer() != (tt.want == peer) {
 					t.Fatalf("Dial = %+v, want TCP", res)
 				}
 				checkExchange(t, res.conn, x.tcp)

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
@@ -146,19 +145,19 @@ func (x *smcrLiar) declined(why clc.Diagnosis) {
 func TestSMCRCloseInHandshake(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		run  func(x *smcrLiar) *Conn // that there is already
+		run  func(x *smcrLiar) Conn // that there is already
 	}{
-		{"for the Proposal", func(x *smcrLiar) *Conn { x.dial(); return nil }},
-		{"for the Confirm", func(x *smcrLiar) *Conn { x.propose(); return nil }},
-		{"for the reply to CONFIRM LINK", func(x *smcrLiar) *Conn { x.propose(); x.confirm(nil); x.next(); return nil }},
-		{"for the reply to ADD LINK", func(x *smcrLiar) *Conn {
+		{"for the Proposal", func(x *smcrLiar) Conn { x.dial(); return nil }},
+		{"for the Confirm", func(x *smcrLiar) Conn { x.propose(); return nil }},
+		{"for the reply to CONFIRM LINK", func(x *smcrLiar) Conn { x.propose(); x.confirm(nil); x.next(); return nil }},
+		{"for the reply to ADD LINK", func(x *smcrLiar) Conn {
 			x.propose()
 			x.confirm(nil)
 			x.send(x.confirmLink(x.next()).Append(nil))
 			x.next()
 			return nil
 		}},
-		{"for the reply to CONFIRM RKEY", func(x *smcrLiar) *Conn {
+		{"for the reply to CONFIRM RKEY", func(x *smcrLiar) Conn {
 			s := x.connect()
 			x.dial()
 			x.write(x.proposal())
@@ -187,11 +186,11 @@ func TestSMCRCloseInHandshake(t *testing.T) {
 			}
 			if s != nil {
 				s.Close()
-				s.mu.Lock()
-				if state := s.life.State(); state != core.StateClosed {
-					t.Errorf("the connection is in %v, but nothing can come any more", state)
+				r.server.mu.Lock()
+				if _, live := r.server.conns[s]; live {
+					t.Error("the connection is not over, but nothing can come any more")
 				}
-				s.mu.Unlock()
+				r.server.mu.Unlock()
 			}
 			smctest.Eventually(t, patience, "no RMB is left", func() bool { return rmbsOf(r.server) == 0 })
 		})

@@ -90,7 +90,7 @@ func TestSMCRStress(t *testing.T) {
 }
 
 // stressConn writes a pattern, and checks what comes back of it.
-func stressConn(t *testing.T, c *Conn) {
+func stressConn(t *testing.T, c Conn) {
 	defer c.Close()
 	size := rand.N(100 << 10)
 	sent := make([]byte, size)

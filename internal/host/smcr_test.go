@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"slices"
@@ -9,10 +10,12 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
+	"github.com/gosmc/smc/wire/cdc"
 )
 
 var (
@@ -53,7 +56,7 @@ func makeSMCRRig(t testing.TB, change func(client, server *Config)) *smcrRig {
 	return r
 }
 
-func (r *smcrRig) dial(o DialOptions) (c *Conn, err error) {
+func (r *smcrRig) dial(o DialOptions) (c Conn, err error) {
 	o.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.local, 0))
 	r.in(func() { c, err = r.client.Dial(boundedContext(r.t), "tcp", r.l.Addr().String(), o) })
 	if err == nil {
@@ -63,7 +66,7 @@ func (r *smcrRig) dial(o DialOptions) (c *Conn, err error) {
 }
 
 // connect makes a connection, and both its ends.
-func (r *smcrRig) connect() (c, s *Conn) {
+func (r *smcrRig) connect() (c, s Conn) {
 	r.t.Helper()
 	c, err := r.dial(DialOptions{})
 	if err != nil {
@@ -74,7 +77,7 @@ func (r *smcrRig) connect() (c, s *Conn) {
 }
 
 // checkSMCR makes sure that a connection is one of SMC-R.
-func checkSMCR(t testing.TB, conns ...*Conn) {
+func checkSMCR(t testing.TB, conns ...Conn) {
 	t.Helper()
 	for _, c := range conns {
 		if c.Mode() != ModeSMCR {
@@ -88,7 +91,7 @@ func TestSMCR(t *testing.T) {
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	for i, x := range []*Conn{c, s} {
+	for i, x := range []Conn{c, s} {
 		if got := keepAliveOf(t, x); got != 15 {
 			t.Errorf("TCP's keepalive after %d s, want 15, as package net has it", got)
 		}
@@ -119,10 +122,55 @@ func rmbsOf(h *Host) int64 {
 	return rmbs
 }
 
+// tcpOf is the TCP socket of a connection over SMC or TCP.
+func tcpOf(c Conn) *net.TCPConn { return c.Socket().(*net.TCPConn) }
+
+// peerMessage is what the peer of a connection over SMC-R has said last; the zero value if the buffers are gone.
+func peerMessage(t testing.TB, c Conn) (m cdc.Message) {
+	t.Helper()
+	for _, e := range c.AppendCursors(nil) {
+		if !e.Sent {
+			var err error
+			if m, err = cdc.ParseMessage(e.Bytes); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return m
+}
+
+// A wrappedNetwork has bindings that wrap made of its own.
+type wrappedNetwork struct {
+	transport.Network
+	wrap func(transport.Binding) transport.Binding
+}
+
+func (n *wrappedNetwork) NewPath(role core.Role, local, remote netip.Addr) transport.NetworkPath {
+	return &wrappedPath{n.Network.NewPath(role, local, remote), n.wrap}
+}
+
+type wrappedPath struct {
+	transport.NetworkPath
+	wrap func(transport.Binding) transport.Binding
+}
+
+func (p *wrappedPath) Prepare(ctx context.Context, q transport.Request) (transport.Binding, core.Resources, error) {
+	b, r, err := p.NetworkPath.Prepare(ctx, q)
+	if err == nil {
+		b = p.wrap(b)
+	}
+	return b, r, err
+}
+
+// wrapBindings has connections of a host over SMC-R use what wrap makes of their bindings.
+func wrapBindings(h *Host, wrap func(transport.Binding) transport.Binding) {
+	h.networks[0] = &wrappedNetwork{h.networks[0], wrap}
+}
+
 // isOver reports whether the link group of a connection has ended for its connections.
-func isOver(c *Conn) bool {
+func isOver(c Conn) bool {
 	select {
-	case <-c.binding.Association().Done():
+	case <-c.Association().Done():
 		return true
 	default:
 		return false
@@ -137,15 +185,15 @@ func failLinks(h *Host, addr netip.Addr) {
 
 // burst makes many connections at once, in one link group. It reports false if a machine that was busy with other things had no time
 // for that: each CONFIRM RKEY waits for those before it, and nobody waits for ever.
-func (r *smcrRig) burst(count int) (conns, accepted []*Conn, all bool) {
+func (r *smcrRig) burst(count int) (conns, accepted []Conn, all bool) {
 	r.t.Helper()
-	conns = make([]*Conn, count)
+	conns = make([]Conn, count)
 	var wg sync.WaitGroup
 	for i := range conns {
 		wg.Go(func() { conns[i], _ = r.dial(DialOptions{ReadBuffer: 64 << 10, Require: RequireSMCR}) })
 	}
 	wg.Wait()
-	conns = slices.DeleteFunc(conns, func(c *Conn) bool { return c == nil })
+	conns = slices.DeleteFunc(conns, func(c Conn) bool { return c == nil })
 	if all = len(conns) == count && len(groupsOf(r.server)) == 1; all {
 		for range conns {
 			accepted = append(accepted, mustAccept(r.t, r.l))
@@ -158,14 +206,14 @@ func (r *smcrRig) burst(count int) (conns, accepted []*Conn, all bool) {
 func TestSMCRGroup(t *testing.T) {
 	const count, attempts = 50, 5
 	var r *smcrRig
-	var conns, accepted []*Conn
+	var conns, accepted []Conn
 	for i, all := 1, false; !all; i++ {
 		r = newSMCRRig(t, nil)
 		if conns, accepted, all = r.burst(count); !all && i == attempts {
 			t.Fatalf("%d of %d dials got SMC-R, in %d link groups, in the last of %d attempts", len(conns), count, len(groupsOf(r.server)), attempts)
 		}
 	}
-	was := [2]transport.Association{conns[0].binding.Association(), accepted[0].binding.Association()}
+	was := [2]transport.Association{conns[0].Association(), accepted[0].Association()}
 	for i, c := range conns {
 		if _, err := c.Write([]byte{byte(i)}); err != nil {
 			t.Error(err)
@@ -193,7 +241,7 @@ func TestSMCRGroup(t *testing.T) {
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != 1 || len(b) != 1 || was[0] != c.binding.Association() || was[1] != s.binding.Association() {
+	if a, b := groupsOf(r.client), groupsOf(r.server); len(a) != 1 || len(b) != 1 || was[0] != c.Association() || was[1] != s.Association() {
 		t.Errorf("%d and %d link groups, want the one there was", len(a), len(b))
 	}
 	c.Close()

@@ -105,7 +105,7 @@ func TestSMCRAddLinkAgain(t *testing.T) {
 	if links := groupsOf(r.client)[0].Links; len(links) != 2 || wire.QPN(links[1].LocalQPN) != answer.QPN {
 		t.Errorf("the client has the links %+v, and has told queue pair %d of the second", links, answer.QPN)
 	}
-	first.conn.abort()
+	first.conn.Abort()
 	first.conn.Close()
 	x.link.Fail(nil)
 	second.Fail(nil)

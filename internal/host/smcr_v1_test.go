@@ -551,7 +551,7 @@ func TestSMCRv1Linux(t *testing.T) {
 }
 
 // connect makes the first contact, in the kernel's role, and returns our end.
-func (k *kernelV1) connect(r *smcrRig, cables *smctest.Cables) *Conn {
+func (k *kernelV1) connect(r *smcrRig, cables *smctest.Cables) Conn {
 	t := k.t
 	t.Helper()
 	network := netip.PrefixFrom(cables.Addr[0][0], 24)
@@ -621,7 +621,7 @@ func (k *kernelV1) connect(r *smcrRig, cables *smctest.Cables) *Conn {
 }
 
 // exchange sends both ways, and calls cut when some has arrived.
-func (k *kernelV1) exchange(ours *Conn, cut func()) {
+func (k *kernelV1) exchange(ours Conn, cut func()) {
 	const size = 12 << 20
 	t := k.t
 	t.Helper()

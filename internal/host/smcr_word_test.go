@@ -7,14 +7,20 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/transport"
 )
 
 // TestSMCRWordLost has a peer that ends TCP, lives, and has not said on the link why, as a kernel of Linux whose word was lost with the link. A connection
 // whose link has failed is reset. One that has lost nothing waits on, and so does one whose peer has said that it writes no more.
 func TestSMCRWordLost(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
-	r.server.wordTime = 300 * time.Millisecond
-	var pairs [4][2]*Conn // first and third over the first link
+	r.server.connEnv.WordTime = 300 * time.Millisecond
+	var bindings []transport.Binding // of the server's connections, in their order
+	wrapBindings(r.server, func(b transport.Binding) transport.Binding {
+		bindings = append(bindings, b)
+		return b
+	})
+	var pairs [4][2]Conn // first and third over the first link
 	for i := range pairs {
 		pairs[i][0], pairs[i][1] = r.connect()
 		checkSMCR(t, pairs[i][:]...)
@@ -22,34 +28,34 @@ func TestSMCRWordLost(t *testing.T) {
 			r.awaitRedundancy("symmetric")
 		}
 	}
-	lost := func(s *Conn) bool { return s.binding.MayMiss() }
+	lost := func(i int) bool { return bindings[i].MayMiss() }
 	cables.IP(0, "link set cable0 down")
 	smctest.Eventually(t, patience, "moves", func() bool {
 		n := 0
-		for _, p := range pairs {
-			if lost(p[1]) {
+		for i := range pairs {
+			if lost(i) {
 				n++
 			}
 		}
 		return n == len(pairs)/2
 	})
-	var silent, done, unhurt *Conn
-	for _, p := range pairs {
+	var silent, done, unhurt Conn
+	for i, p := range pairs {
 		c, s := p[0], p[1]
 		switch {
-		case !lost(s) && unhurt == nil:
+		case !lost(i) && unhurt == nil:
 			unhurt = s
-			c.tcp.CloseWrite()
-		case lost(s) && silent == nil:
+			tcpOf(c).CloseWrite()
+		case lost(i) && silent == nil:
 			silent = s
 			checkExchange(t, c, s)
-			c.tcp.CloseWrite()
-		case lost(s) && done == nil:
+			tcpOf(c).CloseWrite()
+		case lost(i) && done == nil:
 			done = s
 			if err := c.CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			c.tcp.CloseWrite()
+			tcpOf(c).CloseWrite()
 		}
 	}
 	silent.SetDeadline(time.Now().Add(patience))
@@ -57,8 +63,8 @@ func TestSMCRWordLost(t *testing.T) {
 		t.Errorf("read %d bytes, %v; want %v", n, err, syscall.ECONNRESET)
 	}
 	checkEnd(t, r.server, endOfConnection, errWordLost.Error())
-	time.Sleep(4 * r.server.wordTime)
-	for _, s := range []*Conn{done, unhurt} {
+	time.Sleep(4 * r.server.connEnv.WordTime)
+	for _, s := range []Conn{done, unhurt} {
 		if _, err := s.Write([]byte("x")); err != nil {
 			t.Errorf("a connection that has lost nothing: %v", err)
 		}

@@ -8,7 +8,6 @@ import (
 	"sort"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,7 +46,7 @@ func (v *controlView) DeleteLink(group uint32, num uint8) (err error) {
 // Status returns a snapshot of the host.
 func (h *Host) Status() control.Status {
 	h.mu.Lock()
-	conns := make([]*Conn, 0, len(h.conns))
+	conns := make([]Conn, 0, len(h.conns))
 	for c := range h.conns {
 		conns = append(conns, c)
 	}
@@ -99,7 +98,7 @@ func (h *Host) Status() control.Status {
 	}
 	sort.Slice(s.Listeners, func(i, j int) bool { return s.Listeners[i].Local < s.Listeners[j].Local })
 	// The oldest first; and what does not fit is the newest.
-	sort.Slice(conns, func(i, j int) bool { return conns[i].since.Before(conns[j].since) })
+	sort.Slice(conns, func(i, j int) bool { return conns[i].Since().Before(conns[j].Since()) })
 	if len(conns) > control.MaxConns {
 		s.ConnectionsOmitted = len(conns) - control.MaxConns
 		conns = conns[:control.MaxConns]
@@ -113,7 +112,7 @@ func (h *Host) Status() control.Status {
 		}
 	}
 	for _, c := range conns {
-		k := c.status(names)
+		k := connStatus(c, names)
 		k.Link = links[k.Group]
 		if n := c.Link(); n != 0 {
 			k.Link = n
@@ -229,48 +228,16 @@ func (l *Listener) status() control.StatusListener {
 	return s
 }
 
-// status describes a connection. names holds the names of processes already looked up.
-func (c *Conn) status(names map[int]string) control.StatusConn {
-	agreed := c.Agreed()
-	s := control.StatusConn{
-		State:       "Active",
-		Local:       c.LocalAddr().String(),
-		Peer:        c.RemoteAddr().String(),
-		Role:        "server",
-		Mode:        c.mode.String(),
-		Version:     agreed.Version,
-		EID:         agreed.EID,
-		ReasonCode:  control.ReasonCode(c.reason.Code),
-		Reason:      c.reason.Sentence,
-		PeerPID:     agreed.PeerPID,
-		PeerHost:    agreed.PeerHost,
-		PeerCommand: names[agreed.PeerPID],
-		AgeSeconds:  time.Since(c.since).Seconds(),
-	}
-	if c.client {
-		s.Role = "client"
-	}
-	s.Group = uint32(c.group)
-	if pid := agreed.PeerPID; pid != 0 && s.PeerCommand == "" {
+// connStatus describes a connection. names holds the names of processes already looked up.
+func connStatus(c Conn, names map[int]string) control.StatusConn {
+	s := c.Status()
+	s.PeerCommand = names[s.PeerPID]
+	if pid := s.PeerPID; pid != 0 && s.PeerCommand == "" {
 		s.PeerCommand = processName(pid)
 		names[pid] = s.PeerCommand
 	}
-	s.BytesIn, s.BytesOut = c.Totals()
-	s.UID, s.Inode = socketOwner(c.socket())
-	s.NetNS = socketNetns(c.socket())
-	if c.data == nil {
-		s.RecvQ, s.SendQ = socketQueues(c.socket())
-		return s
-	}
-	local, remote := c.Buffers()
-	s.RcvBuf, s.SndBuf = uint64(local), uint64(remote)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.State = c.life.State().String()
-	if c.holds { // else what Queues looks at is gone
-		recv, send := c.data.Queues()
-		s.RecvQ, s.SendQ = uint64(recv), uint64(send)
-	}
+	s.UID, s.Inode = socketOwner(c.Socket())
+	s.NetNS = socketNetns(c.Socket())
 	return s
 }
 
@@ -300,23 +267,6 @@ func socketNetns(sc syscall.Conn) uint64 {
 		return 0
 	}
 	return netns
-}
-
-// socketQueues returns what waits in the socket's buffers.
-func socketQueues(sc syscall.Conn) (recv, send uint64) {
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return 0, 0
-	}
-	raw.Control(func(fd uintptr) {
-		if n, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ); err == nil {
-			recv = uint64(max(n, 0))
-		}
-		if n, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil {
-			send = uint64(max(n, 0))
-		}
-	})
-	return recv, send
 }
 
 // processName returns the name of a process of this machine, "" if it cannot be seen.

@@ -5,19 +5,25 @@ import (
 	"time"
 )
 
-// A sweeper gives back the buffer pages of connections that have gone quiet. It runs only
+// A Sweeper gives back the buffer pages of connections that have gone quiet. It runs only
 // while some connection has written since its pages were last given back: a host with ten
 // thousand idle connections sleeps.
-type sweeper struct {
-	host  *Host
+type Sweeper struct {
+	every time.Duration
+	conns func() []Conn
 	mu    sync.Mutex
 	timer *time.Timer
 	armed bool
 	off   bool
 }
 
-// wake makes sure that the sweeper runs. It is called when a clean connection is written to.
-func (s *sweeper) wake() {
+// NewSweeper returns one that looks at the connections that conns returns, in intervals of every.
+func NewSweeper(every time.Duration, conns func() []Conn) *Sweeper {
+	return &Sweeper{every: every, conns: conns}
+}
+
+// Wake makes sure that the sweeper runs. It is called when a clean connection is written to.
+func (s *Sweeper) Wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.armed || s.off {
@@ -25,14 +31,14 @@ func (s *sweeper) wake() {
 	}
 	s.armed = true
 	if s.timer == nil {
-		s.timer = time.AfterFunc(s.host.cfg.SweepEvery, s.sweep)
+		s.timer = time.AfterFunc(s.every, s.sweep)
 	} else {
-		s.timer.Reset(s.host.cfg.SweepEvery)
+		s.timer.Reset(s.every)
 	}
 }
 
-// reset gives back its timer, which a later one takes the place of.
-func (s *sweeper) reset() {
+// Reset gives back its timer, which a later one takes the place of.
+func (s *Sweeper) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer != nil {
@@ -41,8 +47,8 @@ func (s *sweeper) reset() {
 	s.timer, s.armed = nil, false
 }
 
-// stop ends it for good.
-func (s *sweeper) stop() {
+// Stop ends it for good.
+func (s *Sweeper) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.off = true
@@ -51,53 +57,40 @@ func (s *sweeper) stop() {
 	}
 }
 
-func (s *sweeper) sweep() {
+func (s *Sweeper) sweep() {
 	s.mu.Lock()
 	s.armed = false // before looking: a write from now on arms it again
 	s.mu.Unlock()
-	if s.host.sweep() {
-		s.wake()
+	again := false
+	for _, c := range s.conns() {
+		again = c.Sweep() || again
+	}
+	if again {
+		s.Wake()
 	}
 }
 
-// sweep looks at every connection once, and reports whether there is more to come.
-func (h *Host) sweep() (again bool) {
-	h.mu.Lock()
-	conns := make([]*Conn, 0, len(h.conns))
-	for c := range h.conns {
-		if c.data != nil {
-			conns = append(conns, c)
-		}
-	}
-	h.mu.Unlock()
-	for _, c := range conns {
-		again = c.sweep() || again
-	}
-	return again
-}
-
-// sweep publishes how far the connection has been read, gives pages back if it has been
-// quiet since the last sweep, and reports whether some are left to be given back.
-func (c *Conn) sweep() (dirty bool) {
-	c.mu.Lock() // keeps the buffers where they are
-	defer c.mu.Unlock()
-	if !c.holds || !c.sends {
+// Sweep implements [Conn].
+func (l *life) Sweep() (dirty bool) {
+	l.mu.Lock() // keeps the buffers where they are
+	defer l.mu.Unlock()
+	if !l.holds || !l.sends {
 		return false
 	}
-	c.data.SayRead()
-	idle, dirty := c.data.Idle()
+	l.data.SayRead()
+	idle, dirty := l.data.Idle()
 	if !idle || !dirty {
-		c.unreadSweeps = 0
+		l.unreadSweeps = 0
 		return dirty
 	}
-	if _, unread := c.data.Queues(); unread > 0 && c.unreadSweeps < maxUnreadSweeps {
-		c.unreadSweeps++ // the peer may have read it all, and say so in its own next sweep
+	if _, unread := l.data.Queues(); unread > 0 && l.unreadSweeps < maxUnreadSweeps {
+		l.unreadSweeps++ // the peer may have read it all, and say so in its own next sweep
 		return true
 	}
-	c.unreadSweeps = 0
-	if err := c.data.ReturnPages(c.binding.ReturnPages); err != nil {
-		c.host.cfg.Logger.Debug("pages not given back", "err", err)
+	l.unreadSweeps = 0
+	if err := l.data.ReturnPages(l.binding.ReturnPages); err != nil {
+		l.env.Logger.Debug("pages not given back", "err", err)
 	}
-	_, dirty = c.data.Idle() // still, if the peer has not read everything
+	_, dirty = l.data.Idle() // still, if the peer has not read everything
 	return dirty
 }

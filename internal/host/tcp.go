@@ -1,45 +1,132 @@
 package host
 
 import (
-	"net"
-	"net/netip"
+	"io"
+	"os"
+	"syscall"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/wire/clc"
 )
 
-// addrPort converts an address of package net; the result is unmapped, without zone.
-func addrPort(a net.Addr) netip.AddrPort { return rendezvous.AddrPort(a) }
-
-// socketError takes the pending error of a socket, nil if there is none.
-func socketError(tcp *net.TCPConn) error {
-	raw, err := tcp.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var errno int
-	if cerr := raw.Control(func(fd uintptr) {
-		errno, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
-	}); cerr != nil {
-		return cerr
-	}
-	if err == nil && errno != 0 {
-		err = unix.Errno(errno)
-	}
-	return err
+// A TCP is a connection that is plain TCP. It is a [Conn].
+type TCP struct {
+	socketConn
+	reason   clc.Reason
+	byPeer   bool
+	crossing *crossing // what the bytes may begin with; nil for most
 }
 
-// hasBytes reports whether there is something to read, without reading it.
-func hasBytes(tcp *net.TCPConn) bool {
-	raw, err := tcp.SyscallConn()
-	if err != nil {
-		return false
+// A Fallback says why a connection is plain TCP, and what has been read of it.
+type Fallback struct {
+	Reason clc.Reason
+	ByPeer bool // the peer declined
+
+	// Held is what was read and may be the application's. With Crossing it is not: a Decline may come, of which Held is
+	// the beginning. See core.FallBack.
+	Held     []byte
+	Crossing bool
+}
+
+// NewTCP makes p a plain TCP connection.
+func NewTCP(p *Pending, f Fallback) *TCP {
+	c := &TCP{reason: f.Reason, byPeer: f.ByPeer}
+	c.init(p, p.tcp)
+	switch {
+	case f.Crossing:
+		c.crossing = newCrossing(f.Held)
+	case len(f.Held) > 0:
+		c.crossing = givenBack(f.Held)
 	}
-	n := 0
-	raw.Control(func(fd uintptr) {
-		var b [1]byte
-		n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	})
-	return err == nil && n > 0
+	p.keepAlive.turnOn(p.tcp)
+	reason := f.Reason // a copy: a record is not to hold on to the connection
+	c.Trace(Record{Kind: control.TraceFallback, Reason: &reason, ByPeer: f.ByPeer}, nil)
+	return c
+}
+
+// Reason implements [Conn].
+func (c *TCP) Reason() clc.Reason { return c.reason }
+
+// ByPeer implements [Conn].
+func (c *TCP) ByPeer() bool { return c.byPeer }
+
+// Read implements [net.Conn].
+func (c *TCP) Read(b []byte) (int, error) {
+	n, err := c.read(b)
+	c.in.Add(uint64(n))
+	return n, err
+}
+
+func (c *TCP) read(b []byte) (int, error) {
+	if !c.crossing.done() && len(b) > 0 {
+		if n, err, ok := c.crossing.read(peekable{c.tcp}, b); ok {
+			return n, err
+		}
+	}
+	return c.tcp.Read(b)
+}
+
+// ReadFrom implements [io.ReaderFrom].
+func (c *TCP) ReadFrom(r io.Reader) (int64, error) {
+	n, err := c.tcp.ReadFrom(r)
+	c.out.Add(uint64(n))
+	return n, err
+}
+
+// WriteTo implements [io.WriterTo].
+func (c *TCP) WriteTo(w io.Writer) (int64, error) {
+	n, err := c.writeTo(w)
+	c.in.Add(uint64(n))
+	return n, err
+}
+
+func (c *TCP) writeTo(w io.Writer) (int64, error) {
+	held, err := c.crossing.writeTo(peekable{c.tcp}, w)
+	if err != nil {
+		return held, err
+	}
+	n, err := c.tcp.WriteTo(w)
+	return held + n, err
+}
+
+// Close implements [net.Conn].
+func (c *TCP) Close() error { return c.close(c) }
+
+// Abort implements [Conn].
+func (c *TCP) Abort() {
+	c.tcp.SetLinger(0)
+	c.Close()
+}
+
+// Forget implements [Conn].
+func (c *TCP) Forget() { c.env.Owner.Forget(c) }
+
+// SyscallConn implements [Conn].
+func (c *TCP) SyscallConn() (syscall.RawConn, error) {
+	raw, err := c.tcp.SyscallConn()
+	if err == nil && !c.crossing.done() {
+		return filteredConn{raw, c}, nil
+	}
+	return raw, err
+}
+
+// File implements [Conn].
+func (c *TCP) File() (*os.File, error) {
+	if !c.crossing.done() {
+		raw, err := c.tcp.SyscallConn()
+		if err == nil {
+			err = c.crossing.ready(raw)
+		}
+		if err != nil {
+			return nil, c.opError("file", err)
+		}
+	}
+	return c.tcp.File()
+}
+
+// Status implements [Conn].
+func (c *TCP) Status() control.StatusConn {
+	s := c.status()
+	s.ReasonCode, s.Reason = control.ReasonCode(c.reason.Code), c.reason.Sentence
+	return s
 }

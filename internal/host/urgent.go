@@ -12,11 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Urgent data is MSG_OOB of a socket. On plain TCP the socket has it. The Go poller does not wait for it, so that who waits has an
-// epoll instance, which that poller waits for. It is made when it is first needed.
+// Urgent data is MSG_OOB of a socket. The Go poller does not wait for it, so a call that waits has an epoll instance, for
+// which that poller waits. It is made when it is first needed.
 
-// An urgentSocket is what a plain TCP connection has for that.
+// An urgentSocket is the urgent data of a connection without SMC.
 type urgentSocket struct {
+	socket Socket
+
 	mu       sync.Mutex
 	closed   bool
 	deadline time.Time // of reads
@@ -49,7 +51,7 @@ func (u *urgentSocket) close() {
 }
 
 // open returns the epoll instance in *file, which it makes if there is none.
-func (u *urgentSocket) open(file **os.File, socket syscall.Conn) (*os.File, error) {
+func (u *urgentSocket) open(file **os.File) (*os.File, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
@@ -63,7 +65,7 @@ func (u *urgentSocket) open(file **os.File, socket syscall.Conn) (*os.File, erro
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
 	if err = unix.SetNonblock(fd, true); err == nil {
-		err = onSocket(socket, func(watched int) error {
+		err = onSocket(u.socket, func(watched int) error {
 			event := unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(watched)}
 			return os.NewSyscallError("epoll_ctl", unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, watched, &event))
 		})
@@ -83,8 +85,8 @@ func (u *urgentSocket) open(file **os.File, socket syscall.Conn) (*os.File, erro
 
 // wait calls try until it reports true or an error, again each time when something has happened on the socket, of which it is told. Of several
 // callers one waits for that, and the others for that one.
-func (u *urgentSocket) wait(file **os.File, socket syscall.Conn, try func(fd int, events uint32) (done bool, err error)) error {
-	f, err := u.open(file, socket)
+func (u *urgentSocket) wait(file **os.File, try func(fd int, events uint32) (done bool, err error)) error {
+	f, err := u.open(file)
 	if err != nil {
 		return err
 	}
@@ -95,7 +97,7 @@ func (u *urgentSocket) wait(file **os.File, socket syscall.Conn, try func(fd int
 	waited := raw.Read(func(epoll uintptr) (done bool) {
 		events := make([]unix.EpollEvent, 1)
 		unix.EpollWait(int(epoll), events, 0) // first: what comes later is news again
-		err = onSocket(socket, func(fd int) (err error) {
+		err = onSocket(u.socket, func(fd int) (err error) {
 			done, err = try(fd, events[0].Events)
 			return err
 		})
@@ -138,32 +140,17 @@ func onSocket(socket syscall.Conn, f func(fd int) error) error {
 	return failed
 }
 
-// WriteUrgent writes b, whose last byte is urgent: see [stream.Conn.WriteUrgent].
-func (c *Conn) WriteUrgent(b []byte) (n int, err error) {
-	if c.data != nil {
-		n, err = c.data.WriteUrgent(b)
-		c.traceUrgent(true, err)
-	} else {
-		n, err = c.writeUrgentTCP(b)
-		c.tcpOut.Add(uint64(n))
-	}
-	if err != nil {
-		err = opError("write", c, err)
-	}
-	return n, err
-}
-
-// writeUrgentTCP sends the last byte alone: of a send that is cut short the kernel would mark another one.
-func (c *Conn) writeUrgentTCP(b []byte) (n int, err error) {
+// write sends the last byte alone: of a send that is cut short the kernel would mark another one.
+func (u *urgentSocket) write(b []byte) (n int, err error) {
 	last := max(len(b)-1, 0)
-	if n, err = c.writeSocket(b[:last]); err != nil || len(b) == 0 {
+	if n, err = u.socket.Write(b[:last]); err != nil || len(b) == 0 {
 		var op *net.OpError
 		if errors.As(err, &op) {
 			err = op.Err
 		}
 		return n, err
 	}
-	raw, err := c.socket().SyscallConn()
+	raw, err := u.socket.SyscallConn()
 	if err != nil {
 		return n, err
 	}
@@ -187,26 +174,14 @@ func (c *Conn) writeUrgentTCP(b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// ReadUrgent returns the newest urgent byte: see [stream.Conn.ReadUrgent].
-func (c *Conn) ReadUrgent() (value byte, err error) {
-	if c.data != nil {
-		value, err = c.data.ReadUrgent()
-		c.traceUrgent(false, err)
-	} else {
-		value, err = c.readUrgentTCP()
-	}
-	return value, c.copyError("read", err)
-}
-
-func (c *Conn) readUrgentTCP() (value byte, err error) {
-	u := &c.urgent
-	err = u.wait(&u.byte, c.socket(), func(fd int, _ uint32) (bool, error) {
+// read returns the newest urgent byte.
+func (u *urgentSocket) read() (value byte, err error) {
+	err = u.wait(&u.byte, func(fd int, _ uint32) (bool, error) {
 		b := make([]byte, 1)
 		n, _, err := unix.Recvfrom(fd, b, unix.MSG_OOB|unix.MSG_DONTWAIT)
 		switch {
 		case n == 1:
 			value = b[0]
-			c.tcpIn.Add(1)
 			return true, nil
 		case err == unix.EINVAL:
 			if inline, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE); err == nil && inline != 0 {
@@ -220,47 +195,33 @@ func (c *Conn) readUrgentTCP() (value byte, err error) {
 	return value, err
 }
 
-// WaitUrgent returns when urgent data is announced: see [stream.Conn.WaitUrgent]. On plain TCP that is when it has come.
-func (c *Conn) WaitUrgent() (err error) {
-	if c.data != nil {
-		err = c.data.WaitUrgent()
-		c.traceUrgent(false, err)
-	} else {
-		u := &c.urgent
-		err = u.wait(&u.news, c.socket(), func(fd int, events uint32) (bool, error) {
-			if events&unix.EPOLLPRI != 0 {
-				return true, nil
-			}
-			return false, urgentEnd(fd)
-		})
-	}
-	return c.copyError("read", err)
+// await returns when urgent data has come.
+func (u *urgentSocket) await() error {
+	return u.wait(&u.news, func(fd int, events uint32) (bool, error) {
+		if events&unix.EPOLLPRI != 0 {
+			return true, nil
+		}
+		return false, urgentEnd(fd)
+	})
 }
 
-// SetUrgentInline says whether urgent bytes stay in the stream: SO_OOBINLINE.
-func (c *Conn) SetUrgentInline(inline bool) error {
-	if c.data != nil {
-		return c.setError(c.data.SetUrgentInline(inline))
-	}
+// setInline sets SO_OOBINLINE.
+func (u *urgentSocket) setInline(inline bool) error {
 	value := 0
 	if inline {
 		value = 1
 	}
-	return c.setError(onSocket(c.socket(), func(fd int) error {
+	return onSocket(u.socket, func(fd int) error {
 		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, value))
-	}))
+	})
 }
 
-// AtUrgentMark reports whether reads have come to the urgent byte: SIOCATMARK.
-func (c *Conn) AtUrgentMark() (at bool, err error) {
-	if c.data != nil {
-		at, err = c.data.AtUrgentMark()
-	} else {
-		err = onSocket(c.socket(), func(fd int) error {
-			value, err := unix.IoctlGetInt(fd, unix.SIOCATMARK)
-			at = value != 0
-			return os.NewSyscallError("ioctl", err)
-		})
-	}
-	return at, c.copyError("read", err)
+// atMark asks SIOCATMARK.
+func (u *urgentSocket) atMark() (at bool, err error) {
+	err = onSocket(u.socket, func(fd int) error {
+		value, err := unix.IoctlGetInt(fd, unix.SIOCATMARK)
+		at = value != 0
+		return os.NewSyscallError("ioctl", err)
+	})
+	return at, err
 }

@@ -54,29 +54,3 @@ func TestTraceUrgent(t *testing.T) {
 		t.Errorf("%d events of what did not happen", got-before)
 	}
 }
-
-// TestUrgentCursorReset has a peer with an urgent cursor that cannot be: the connection is reset on both sides, and the reason is kept.
-func TestUrgentCursorReset(t *testing.T) {
-	smctest.CheckLeaks(t)
-	dir := t.TempDir()
-	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
-	l := mustListen(t, server, "127.0.0.1:0")
-	cc := mustDial(t, client, l.Addr())
-	sc := mustAccept(t, l)
-	defer cc.Close()
-	defer sc.Close()
-	stream := sc.binding.Stream()
-	stream.In.Producer.Store(cdc.PackUrgent(cdc.Cursor{Wrap: 9, Count: 1}, bothUrgent))
-	if _, err := sc.ReadUrgent(); err == nil {
-		t.Error("an urgent byte from nowhere")
-	}
-	sc.mu.Lock()
-	broken := sc.broken
-	sc.mu.Unlock()
-	if broken == nil {
-		t.Error("no reason")
-	}
-	if _, err := cc.Read(make([]byte, 1)); err == nil {
-		t.Error("the peer was not reset")
-	}
-}

@@ -103,14 +103,14 @@ func (v visit) server(ctx context.Context, l *lab) error {
 
 // A witness looks on while the connections of a conversation are open. Functions may be nil.
 type witness struct {
-	open    func(ctx context.Context, conns int) error          // before anything is said
-	talking func(ctx context.Context, conns []*host.Conn) error // meanwhile
-	said    func(ctx context.Context) error                     // when our end has said and heard all
+	open    func(ctx context.Context, conns int) error         // before anything is said
+	talking func(ctx context.Context, conns []host.Conn) error // meanwhile
+	said    func(ctx context.Context) error                    // when our end has said and heard all
 }
 
 // hears has the connections say what they have to say, each by a call of talk. Those that await do so until all of them do, or have
 // ended.
-func (w witness) hears(ctx context.Context, conns []*host.Conn, talk func(i int, await func()) error) error {
+func (w witness) hears(ctx context.Context, conns []host.Conn, talk func(i int, await func()) error) error {
 	if w.open != nil {
 		if err := w.open(ctx, len(conns)); err != nil {
 			return err
@@ -179,7 +179,7 @@ func (l *lab) dialGuest(ctx context.Context, h *host.Host, c conversation, w wit
 		return err
 	}
 	began := time.Now()
-	conns := make([]*host.Conn, c.conns)
+	conns := make([]host.Conn, c.conns)
 	ours := all(c.conns, func(i int) (err error) {
 		conns[i], err = l.dial(ctx, h, host.RequireSMCR, dest)
 		return err
@@ -228,7 +228,7 @@ func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c convers
 		}
 		reports <- report{said, err}
 	}()
-	var conns []*host.Conn
+	var conns []host.Conn
 	var ours error
 	for range c.conns {
 		conn, err := listener.Accept()
@@ -367,7 +367,7 @@ func (l *lab) guestServes(ctx context.Context, conns int) (dest netip.AddrPort, 
 }
 
 // dial dials the guest.
-func (l *lab) dial(ctx context.Context, h *host.Host, require host.Requirement, dest netip.AddrPort) (*host.Conn, error) {
+func (l *lab) dial(ctx context.Context, h *host.Host, require host.Requirement, dest netip.AddrPort) (host.Conn, error) {
 	c, err := h.Dial(ctx, "tcp4", dest.String(), host.DialOptions{Require: require})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,57 @@
+package host
+
+import (
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/gosmc/smc/internal/control"
+)
+
+// A Unix is a connection over a pair of Unix sockets, with a program of 'gosmc run': docs/run.md. Its TCP connection is
+// over when it begins, and only lends it its addresses. It is a [Conn].
+type Unix struct{ socketConn }
+
+// NewUnix makes p a connection over a pair, of which end is ours. pid is the process at the other end, 0 if it is not known.
+func NewUnix(p *Pending, end Socket, pid int) *Unix {
+	p.tcp.Close() // in good order: a client may not have returned from connect(2) yet, which a reset would fail
+	c := new(Unix)
+	c.init(p, end)
+	c.outlives, c.mode, c.agreed = true, ModeUnix, &Agreed{PeerPID: pid}
+	c.Trace(Record{Kind: control.TraceEstablished}, nil)
+	return c
+}
+
+// ReadFrom implements [io.ReaderFrom]. That of a Unix socket of package net is about packets.
+func (c *Unix) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{c}, r)
+}
+
+// WriteTo implements [io.WriterTo].
+func (c *Unix) WriteTo(w io.Writer) (int64, error) {
+	return io.Copy(w, struct{ io.Reader }{c})
+}
+
+// Close implements [net.Conn].
+func (c *Unix) Close() error { return c.close(c) }
+
+// Abort implements [Conn]. The peer finds out by its end of the pair.
+func (c *Unix) Abort() { c.Close() }
+
+// Forget implements [Conn].
+func (c *Unix) Forget() { c.env.Owner.Forget(c) }
+
+// SyscallConn implements [Conn].
+func (c *Unix) SyscallConn() (syscall.RawConn, error) {
+	raw, err := c.socket.SyscallConn()
+	if err != nil {
+		return raw, err
+	}
+	return opaqueConn{raw, &c.ident}, nil
+}
+
+// File implements [Conn].
+func (c *Unix) File() (*os.File, error) { return nil, c.opError("file", errNoFile) }
+
+// Status implements [Conn].
+func (c *Unix) Status() control.StatusConn { return c.status() }
