@@ -12,7 +12,7 @@ import (
 	"time"
 	"weak"
 
-	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -207,10 +207,10 @@ func TestClosedIsCollected(t *testing.T) {
 // collected returns a function that reports whether a connection is gone, and does not keep it.
 func collected(c innerConn) func() bool {
 	switch c := c.(type) {
-	case *host.SMC:
+	case *conn.SMC:
 		p := weak.Make(c)
 		return func() bool { return p.Value() == nil }
-	case *host.TCP:
+	case *conn.TCP:
 		p := weak.Make(c)
 		return func() bool { return p.Value() == nil }
 	}

@@ -42,6 +42,7 @@ var mayImport = map[string][]string{
 	"internal/rnic":      {"wire", "wire/clc", "wire/llc", "wire/roce", "internal/core", "internal/control", "internal/port", "internal/rdma"},                                                                                                // not host, not link: it opens devices, and tells interfaces of its own
 	"internal/tcpwatch":  {},                                                                                                                                                                                                                  // idle TCP sockets
 	"internal/transport": {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/stream", "internal/tcpwatch", "internal/control"},                                                                                                       // interfaces: no fabric, and no host
+	"internal/conn":      {"wire", "wire/cdc", "wire/clc", "internal/control", "internal/core", "internal/stream", "internal/tcpwatch", "internal/transport"},                                                                                 // not host: it tells an owner; not a fabric: it has a binding
 	"internal/smcd":      {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/control", "internal/ism", "internal/stream", "internal/tcpwatch", "internal/transport"},                                                                 // not host: connections on a device that it is given
 	"internal/smcr":      {"wire", "wire/cdc", "wire/clc", "wire/llc", "internal/core", "internal/control", "internal/link", "internal/port", "internal/rdma", "internal/rnic", "internal/stream", "internal/tcpwatch", "internal/transport"}, // not host: connections over RNICs that it is given
 	"internal/cgroup":    {},                                                                                                                                                                                                                  // files of the kernel
@@ -55,8 +56,8 @@ var mayImport = map[string][]string{
 	"bpf":             {"wire/clc", "internal/option"},              // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
-	"internal/host":       {"wire/...", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/cgroup", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
-	".":                   {"wire/...", "internal/config", "internal/host", "internal/plain"},
+	"internal/host":       {"wire/...", "internal/conn", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/cgroup", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
+	".":                   {"wire/...", "internal/config", "internal/conn", "internal/host", "internal/plain"},
 	"internal/plain":      {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
 	"internal/capture":    {"internal/frame"},             // packets; of no protocol but what it must know to choose them
@@ -77,7 +78,7 @@ var mayImport = map[string][]string{
 	"internal/run":     {"wire/clc", "internal/attempts", "internal/control", "internal/config", "internal/rundir", "internal/user", "internal/cgroup"}, // the supervisor of programs that do not know us. Not preload: every program of package smc would have it
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey", "internal/config", "internal/pnet", "internal/run", "preload"},
-	"test/interop":               {"bpf", "wire/...", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for what only tests set
+	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for what only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},
 	"test/interop/talk":          {},
 	"test/interop/guest/smcpeer": {"test/interop/talk"}, // a program in the virtual machine
@@ -289,6 +290,9 @@ func TestCheckImport(t *testing.T) {
 		{"internal/host", modulePath + "/internal/link", true, true},
 		{"internal/host", modulePath + "/internal/smcr", false, true},
 		{"internal/smcr", modulePath + "/internal/host", true, false},
+		{"internal/host", modulePath + "/internal/conn", false, true},
+		{"internal/conn", modulePath + "/internal/host", true, false},
+		{"internal/conn", modulePath + "/internal/smcr", false, false},
 		{"cmd/gosmc", modulePath + "/internal/dissect", false, true},
 		{"cmd/gosmc", modulePath, false, true},
 		{"cmd/gosmc", modulePath + "/internal/core", false, false},

@@ -2,13 +2,14 @@ package smc
 
 import (
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/host"
 )
 
 // The types and functions behind the exported ones. On Linux they can use SMC; system_other.go names those of other systems.
 type (
 	innerHost          = host.Host
-	innerConn          = host.Conn
+	innerConn          = conn.Conn
 	innerListener      = host.Listener
 	innerDialOptions   = host.DialOptions
 	innerListenOptions = host.ListenOptions
@@ -16,7 +17,7 @@ type (
 	innerFallbackError = host.FallbackError
 )
 
-const innerModeTCP = host.ModeTCP
+const innerModeTCP = conn.ModeTCP
 
 func newInner(c *Config) (*innerHost, error) { return host.New(c.internal()) }
 

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
@@ -106,7 +107,7 @@ func gidOf(tb testing.TB, h *Host) wire.ISMGID {
 }
 
 // mustAccept accepts one connection within the patience of the tests.
-func mustAccept(tb testing.TB, l *Listener) Conn {
+func mustAccept(tb testing.TB, l *Listener) conn.Conn {
 	tb.Helper()
 	if err := l.SetDeadline(time.Now().Add(patience)); err != nil {
 		tb.Fatal(err)
@@ -120,7 +121,7 @@ func mustAccept(tb testing.TB, l *Listener) Conn {
 }
 
 // mustDial dials as an honest client.
-func mustDial(tb testing.TB, h *Host, addr net.Addr) Conn {
+func mustDial(tb testing.TB, h *Host, addr net.Addr) conn.Conn {
 	tb.Helper()
 	c, err := h.Dial(boundedContext(tb), "tcp", addr.String(), DialOptions{})
 	if err != nil {
@@ -135,7 +136,7 @@ func checkServes(tb testing.TB, client *Host, l *Listener) {
 	tb.Helper()
 	c := mustDial(tb, client, l.Addr())
 	s := mustAccept(tb, l)
-	if c.Mode() != ModeSMCD || s.Mode() != ModeSMCD {
+	if c.Mode() != conn.ModeSMCD || s.Mode() != conn.ModeSMCD {
 		tb.Errorf("modes = %v (%v), %v (%v), want SMC-D", c.Mode(), c.Reason().Tag, s.Mode(), s.Reason().Tag)
 	}
 	checkExchange(tb, c, s)

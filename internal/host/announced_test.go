@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rundir"
@@ -91,7 +92,7 @@ func TestAnnouncementRemoved(t *testing.T) {
 			// Whoever knew the server before goes on, and gets a new announcement, too.
 			c := mustDial(t, before, l.Addr())
 			defer c.Close()
-			if c.Mode() != ModeSMCD {
+			if c.Mode() != conn.ModeSMCD {
 				t.Errorf("an acquaintance: %v, %v; want SMC-D", c.Mode(), c.Reason().Tag)
 			}
 			if err := echo(c); err != nil {
@@ -123,7 +124,7 @@ func TestListenAfterRemoval(t *testing.T) {
 		l := mustListen(t, server, "127.0.0.1:0")
 		c := mustDial(t, client, l.Addr())
 		s := mustAccept(t, l)
-		if c.Mode() != ModeSMCD {
+		if c.Mode() != conn.ModeSMCD {
 			t.Errorf("%s was removed: a client of a new listener gets %v %v, want SMC-D", removed, c.Mode(), c.Reason().Tag)
 		}
 		c.Close()

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/transport"
 )
 
@@ -17,14 +18,14 @@ func (h *Host) addEnd(e transport.Association) bool {
 	default:
 	}
 	if h.ends[e] == nil {
-		h.ends[e] = make(map[Conn]struct{})
+		h.ends[e] = make(map[conn.Conn]struct{})
 	}
 	return true
 }
 
 // endGone tells the connections of an end that it has come, after tell was told how many they are. To be
 // called once, after Done was closed. It returns these connections.
-func (h *Host) endGone(e transport.Association, tell func(count int)) []Conn {
+func (h *Host) endGone(e transport.Association, tell func(count int)) []conn.Conn {
 	h.mu.Lock()
 	conns := slices.Collect(maps.Keys(h.ends[e]))
 	delete(h.ends, e)

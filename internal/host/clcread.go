@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -47,7 +48,7 @@ func (c *clcReader) fillHeader(r io.Reader) error {
 	for c.have < len(c.header) {
 		n, err := r.Read(c.header[c.have:])
 		c.have += n
-		if !EyecatcherStarts(c.header[:c.have]) {
+		if !conn.EyecatcherStarts(c.header[:c.have]) {
 			return &wire.DecodeError{Message: "clc.Header", Field: "eyecatcher", Err: wire.ErrEyecatcher}
 		}
 		if err == io.EOF && c.have > 0 {

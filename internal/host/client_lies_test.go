@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
@@ -52,7 +53,7 @@ func (r *clientRig) in(tb testing.TB) *clientRig {
 }
 
 type dialed struct {
-	conn Conn
+	conn conn.Conn
 	err  error
 }
 
@@ -158,7 +159,7 @@ func TestClientLies(t *testing.T) {
 					t.Fatalf("the client answered %v, %v, want a Decline with %v", m, err, tt.reason.WireCode())
 				}
 				res := <-result
-				if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.Reason().Code != tt.reason || res.conn.ByPeer() {
+				if res.err != nil || res.conn.Mode() != conn.ModeTCP || res.conn.Reason().Code != tt.reason || res.conn.ByPeer() {
 					t.Fatalf("Dial = %+v; want TCP because of %v", res, tt.reason)
 				}
 				checkExchange(t, res.conn, c.tcp)
@@ -261,7 +262,7 @@ func TestClientByteByByte(t *testing.T) {
 		t.Errorf("the client sent %v, %v, want a Confirm", m, err)
 	}
 	res := <-result
-	if res.err != nil || res.conn.Mode() != ModeSMCD {
+	if res.err != nil || res.conn.Mode() != conn.ModeSMCD {
 		t.Fatalf("Dial = %+v, want SMC-D", res)
 	}
 	res.conn.Close()
@@ -280,7 +281,7 @@ func TestClientDeclined(t *testing.T) {
 		payload := append(clc.Decline{Version: clc.V2}.Append(nil), acceptBytes(r.a)...)
 		c.write(append(m.Append(nil), payload...))
 		res := <-result
-		if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.Reason().Code != m.Diagnosis || !res.conn.ByPeer() {
+		if res.err != nil || res.conn.Mode() != conn.ModeTCP || res.conn.Reason().Code != m.Diagnosis || !res.conn.ByPeer() {
 			t.Fatalf("%v: Dial = %+v; want TCP by the peer's wish", m, res)
 		}
 		got := make([]byte, len(payload))
@@ -329,7 +330,7 @@ func TestClientPeerVanishes(t *testing.T) {
 			tt.end(c)
 			res := <-result
 			if res.err == nil {
-				if res.conn.Mode() != ModeTCP {
+				if res.conn.Mode() != conn.ModeTCP {
 					t.Errorf("mode = %v, want TCP: there is nobody to share memory with", res.conn.Mode())
 				}
 				res.conn.Close()
@@ -347,7 +348,7 @@ func TestServerLeaves(t *testing.T) {
 		c, result := r.begin()
 		c.write(c.encoded())
 		res := <-result
-		if res.err != nil || res.conn.Mode() != ModeSMCD {
+		if res.err != nil || res.conn.Mode() != conn.ModeSMCD {
 			t.Fatalf("Dial = %+v, want a connection over SMC-D", res)
 		}
 		if _, err := res.conn.Write([]byte("nobody will read this")); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
 )
@@ -22,14 +23,14 @@ func TestCloseResets(t *testing.T) {
 	l := mustListen(t, server, "127.0.0.1:0")
 	for _, tt := range []struct {
 		name  string
-		close func(c Conn) // c has 10 bytes to read
+		close func(c conn.Conn) // c has 10 bytes to read
 		want  error
 	}{
-		{"all read", func(c Conn) { io.ReadFull(c, make([]byte, 10)) }, io.EOF},
-		{"one byte unread", func(c Conn) { io.ReadFull(c, make([]byte, 9)) }, syscall.ECONNRESET},
-		{"nothing read", func(Conn) {}, syscall.ECONNRESET},
-		{"linger 0", func(c Conn) { io.ReadFull(c, make([]byte, 10)); c.SetLinger(0) }, syscall.ECONNRESET},
-		{"linger 1", func(c Conn) { io.ReadFull(c, make([]byte, 10)); c.SetLinger(1) }, io.EOF},
+		{"all read", func(c conn.Conn) { io.ReadFull(c, make([]byte, 10)) }, io.EOF},
+		{"one byte unread", func(c conn.Conn) { io.ReadFull(c, make([]byte, 9)) }, syscall.ECONNRESET},
+		{"nothing read", func(conn.Conn) {}, syscall.ECONNRESET},
+		{"linger 0", func(c conn.Conn) { io.ReadFull(c, make([]byte, 10)); c.SetLinger(0) }, syscall.ECONNRESET},
+		{"linger 1", func(c conn.Conn) { io.ReadFull(c, make([]byte, 10)); c.SetLinger(1) }, io.EOF},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, closer := range []string{"client", "server"} {
@@ -38,7 +39,7 @@ func TestCloseResets(t *testing.T) {
 				if closer == "server" {
 					c, peer = peer, c
 				}
-				if c.Mode() != ModeSMCD {
+				if c.Mode() != conn.ModeSMCD {
 					t.Fatalf("mode = %v (%v), want SMC-D", c.Mode(), c.Reason().Tag)
 				}
 				if _, err := peer.Write(make([]byte, 10)); err != nil {
@@ -88,7 +89,7 @@ func TestCloseInHandshake(t *testing.T) {
 			if tt.served {
 				client.write(client.encoded())
 				a := <-results
-				if a.err != nil || a.conn.Mode() != ModeSMCD {
+				if a.err != nil || a.conn.Mode() != conn.ModeSMCD {
 					t.Fatalf("Accept = %+v, want a connection over SMC-D", a)
 				}
 				a.conn.Close()
@@ -130,7 +131,7 @@ func TestSharedListenerSilentClient(t *testing.T) {
 	dialPlain(t, r.l)
 	select {
 	case a := <-results:
-		if a.err != nil || a.conn.Mode() != ModeTCP {
+		if a.err != nil || a.conn.Mode() != conn.ModeTCP {
 			t.Fatalf("Accept beside silent clients = %+v, want the connection over TCP", a)
 		}
 		a.conn.Close()
@@ -147,7 +148,7 @@ func TestTCPReset(t *testing.T) {
 	c.write(c.encoded())
 	s := mustAccept(t, r.l)
 	defer s.Close()
-	if s.Mode() != ModeSMCD {
+	if s.Mode() != conn.ModeSMCD {
 		t.Fatalf("mode = %v (%v), want SMC-D", s.Mode(), s.Reason().Tag)
 	}
 	c.tcp.SetLinger(0)

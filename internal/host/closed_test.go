@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/smctest"
@@ -31,7 +32,7 @@ func TestClosedKeepsNothing(t *testing.T) {
 		return len(h.conns)
 	}
 	const conns = 60
-	var ours, theirs []Conn
+	var ours, theirs []conn.Conn
 	for range conns {
 		ours = append(ours, mustDial(t, client, l.Addr()))
 		theirs = append(theirs, mustAccept(t, l))

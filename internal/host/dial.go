@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
@@ -32,16 +33,16 @@ var requirementNames = [...]string{AnyMode: "any", RequireSMC: "smc", RequireSMC
 func (r Requirement) String() string { return requirementNames[r] }
 
 // met reports whether a connection in mode m will do.
-func (r Requirement) met(m Mode) bool {
+func (r Requirement) met(m conn.Mode) bool {
 	return requirementModes[r]>>m&1 != 0
 }
 
 // requirementModes has a bit for each mode that will do.
 var requirementModes = [...]uint8{
-	AnyMode:     1<<ModeTCP | 1<<ModeSMCD | 1<<ModeSMCR | 1<<ModeUnix,
-	RequireSMC:  1<<ModeSMCD | 1<<ModeSMCR,
-	RequireSMCD: 1 << ModeSMCD,
-	RequireSMCR: 1 << ModeSMCR,
+	AnyMode:     1<<conn.ModeTCP | 1<<conn.ModeSMCD | 1<<conn.ModeSMCR | 1<<conn.ModeUnix,
+	RequireSMC:  1<<conn.ModeSMCD | 1<<conn.ModeSMCR,
+	RequireSMCD: 1 << conn.ModeSMCD,
+	RequireSMCR: 1 << conn.ModeSMCR,
 }
 
 // offered reports whether a handshake can lead to what is required. SMC-R is offered to nobody yet: a handshake would
@@ -77,7 +78,7 @@ func (h *Host) begin(network string, wanted int) (buffer int, err error) {
 }
 
 // Dial makes a TCP connection and moves it onto shared memory if both ends can.
-func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptions) (Conn, error) {
+func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptions) (conn.Conn, error) {
 	buffer, err := h.begin(network, opts.ReadBuffer)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
@@ -90,7 +91,7 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 }
 
 // Adopt makes a plain TCP connection of one that was made elsewhere. If it succeeds, tcp belongs to the result.
-func (h *Host) Adopt(tcp *net.TCPConn) (Conn, error) {
+func (h *Host) Adopt(tcp *net.TCPConn) (conn.Conn, error) {
 	if tcp.RemoteAddr() == nil {
 		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Err: os.NewSyscallError("getpeername", syscall.ENOTCONN)}
 	}
@@ -98,7 +99,7 @@ func (h *Host) Adopt(tcp *net.TCPConn) (Conn, error) {
 	defer h.letGo()
 	h.openControl()
 	reason := clc.Lookup(clc.DiagInherited, clc.OSUnspecified)
-	c := NewTCP(h.newConn(tcp, false, net.KeepAliveConfig{}, false), Fallback{Reason: reason})
+	c := conn.NewTCP(h.newConn(tcp, false, net.KeepAliveConfig{}, false), conn.Fallback{Reason: reason})
 	if err := h.add(c); err != nil {
 		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
 	}
@@ -116,32 +117,32 @@ type dialing struct {
 	asked atomic.Bool // for TCP option 254, on a socket
 }
 
-func (d *dialing) dial(ctx context.Context, network, address string, buffer int) (Conn, error) {
+func (d *dialing) dial(ctx context.Context, network, address string, buffer int) (conn.Conn, error) {
 	nd := d.opts.Net
 	nd.LocalAddr, nd.Control = nil, nil
 	if d.opts.LocalAddr != nil {
 		nd.LocalAddr = d.opts.LocalAddr
 	}
 	nd.ControlContext = d.control
-	keepAlive := PutOff(nd.KeepAliveConfig, &nd.KeepAlive)
-	conn, err := nd.DialContext(ctx, network, address)
+	keepAlive := conn.PutOff(nd.KeepAliveConfig, &nd.KeepAlive)
+	c, err := nd.DialContext(ctx, network, address)
 	if err != nil {
 		d.call.HangUp()
 		d.run.HangUp()
 		return nil, err
 	}
-	tcp := conn.(*net.TCPConn)
+	tcp := c.(*net.TCPConn)
 	peer, reason, err := d.call.Await(ctx, tcp)
 	if err != nil {
 		d.run.HangUp()
 		tcp.Close()
 		return nil, dialError(network, tcp, err)
 	}
-	c := d.host.newConn(tcp, true, d.opts.Net.KeepAliveConfig, keepAlive)
+	p := d.host.newConn(tcp, true, d.opts.Net.KeepAliveConfig, keepAlive)
 	if peer != nil {
 		d.run.HangUp() // for other sockets
 	} else if end, why := d.run.Connected(tcp); end != nil {
-		return d.host.finishPair(c, end, 0)
+		return d.host.finishPair(p, end, 0)
 	} else if why != clc.DiagNone {
 		reason = why
 	}
@@ -162,15 +163,15 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		}
 	}
 	if speaksCLC {
-		return d.host.shakeNetworks(ctx, core.RoleClient, c, buffer, d.opts.Require)
+		return d.host.shakeNetworks(ctx, core.RoleClient, p, buffer, d.opts.Require)
 	}
 	if peer != nil && !d.opts.Require.offered() {
 		peer, reason = nil, clc.DiagPolicy
 	}
 	if peer == nil {
-		return d.host.finishTCP(c, d.opts.Require, Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)})
+		return d.host.finishTCP(p, d.opts.Require, conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)})
 	}
-	return d.host.shakePeer(ctx, core.RoleClient, c, peer.(*ism.Peer), buffer, d.opts.Require)
+	return d.host.shakePeer(ctx, core.RoleClient, p, peer.(*ism.Peer), buffer, d.opts.Require)
 }
 
 // control is called by package net on each socket before it connects.
@@ -199,7 +200,7 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 // offer offers a pair to a program of 'gosmc run', if one listens at a destination.
 func (d *dialing) offer(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) {
 	dest = netip.AddrPortFrom(dest.Addr().Unmap(), dest.Port())
-	if !d.opts.Require.met(ModeUnix) || d.host.speaksCLC(dest.Addr(), dest.Port()) {
+	if !d.opts.Require.met(conn.ModeUnix) || d.host.speaksCLC(dest.Addr(), dest.Port()) {
 		return
 	}
 	var local netip.AddrPort
@@ -238,19 +239,19 @@ func dialError(network string, tcp *net.TCPConn, err error) error {
 }
 
 // newConn returns a connection that is not yet anything. Its dialer or listener has config and keepAlive.
-func (h *Host) newConn(tcp *net.TCPConn, client bool, config net.KeepAliveConfig, keepAlive LateKeepAlive) *Pending {
-	return NewPending(&h.connEnv, Params{
+func (h *Host) newConn(tcp *net.TCPConn, client bool, config net.KeepAliveConfig, keepAlive conn.LateKeepAlive) *conn.Pending {
+	return conn.New(&h.connEnv, conn.Params{
 		ID: h.connIDs.Add(1), TCP: tcp, Local: addrPort(tcp.LocalAddr()), Remote: addrPort(tcp.RemoteAddr()),
 		Client: client, KeepAlive: config, LateKeepAlive: keepAlive,
 	})
 }
 
 // finishTCP makes p a plain TCP connection. If that is not enough it is closed, and the error says why.
-func (h *Host) finishTCP(p *Pending, require Requirement, f Fallback) (Conn, error) {
-	c := NewTCP(p, f)
+func (h *Host) finishTCP(p *conn.Pending, require Requirement, f conn.Fallback) (conn.Conn, error) {
+	c := conn.NewTCP(p, f)
 	h.counters.fallback(f.Reason)
 	var err error
-	if !require.met(ModeTCP) {
+	if !require.met(conn.ModeTCP) {
 		err = &FallbackError{Reason: f.Reason}
 	} else if err = h.add(c); err == nil {
 		return c, nil

@@ -5,8 +5,9 @@
 //	[Host]      one SMC instance: device, peers, limits, counters
 //	[Dialer]    a TCP connection, asked for at the rendezvous, then the client's handshake
 //	[Listener]  accepts TCP connections, and does the server's handshake on those expected
-//	[Conn]      one connection in whatever mode it ended up
 //
-// Locks, in the order in which they are taken: Conn.mu, then that of a link group of SMC-R, then
+// A handshake makes a connection, which is that of package conn in whatever mode it ended up.
+//
+// Locks, in the order in which they are taken: that of a connection, then that of a link group of SMC-R, then
 // Host.mu, then those of the tables of link groups, of the fabric and of stream. A callback from the fabric or from stream holds none of its own.
 package host

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
@@ -172,7 +173,7 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	host.meeting.PeerGone(p)
 	host.endGone(smcd.Peering{Peer: p}, func(count int) {
 		h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", count, "err", err)
-		host.trace.Add(&traceRecord{Record: Record{Kind: control.TracePeerGone}, pid: p.Cred().PID, count: count}, nil)
+		host.trace.Add(&traceRecord{Record: conn.Record{Kind: control.TracePeerGone}, pid: p.Cred().PID, count: count}, nil)
 	})
 }
 
@@ -198,7 +199,7 @@ func (h *groupOwner) Ended(what, reason string) { h.counters.ended(what, reason)
 // TraceLLC implements [smcr.Owner].
 func (h *groupOwner) TraceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
 	h.counters.messages.countLLC(message, sent)
-	r := traceRecord{Record: Record{Kind: control.TraceLLC, Group: uint32(lg.ID), Client: lg.Key.Role == core.RoleClient, Sent: sent}}
+	r := traceRecord{Record: conn.Record{Kind: control.TraceLLC, Group: uint32(lg.ID), Client: lg.Key.Role == core.RoleClient, Sent: sent}}
 	r.Local, r.Peer = netip.AddrPortFrom(local, 0), netip.AddrPortFrom(peer, 0)
 	h.trace.Add(&r, message)
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/late"
@@ -24,7 +25,7 @@ import (
 type handshake struct {
 	ctx     context.Context
 	host    *Host
-	conn    *Pending
+	conn    *conn.Pending
 	role    core.Role
 	paths   []transport.Path // to the peer, no two of a mode
 	buffer  int
@@ -36,7 +37,7 @@ type handshake struct {
 	queue   []core.Output     // yet to be carried out
 	chosen  transport.Path    // nil before core has chosen
 	binding transport.Binding // likewise
-	smc     *SMC              // what conn is to become; likewise
+	smc     *conn.SMC         // what conn is to become; likewise
 
 	sent    [256]byte      // memory for messages that are sent
 	outputs [6]core.Output // and for queue
@@ -54,8 +55,8 @@ type handshake struct {
 	patient time.Time // until when a silent peer is waited for again and again, see peerMayBeSlow
 	end     time.Time // of all patience with a client, zero for none
 
-	result Conn  // nil unless the connection can be used
-	err    error // of the end, nil if it can
+	result conn.Conn // nil unless the connection can be used
+	err    error     // of the end, nil if it can
 
 	engine core.Handshake
 	caps   core.Capabilities
@@ -76,7 +77,7 @@ func (s *handshake) recycle() {
 
 // shakeNetworks does the handshake with a peer that expects CLC and shares no memory with us. The result may be of any mode
 // that meets the requirement. After an error the TCP connection is closed.
-func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *Pending, buffer int, require Requirement) (Conn, error) {
+func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pending, buffer int, require Requirement) (conn.Conn, error) {
 	paths := make([]transport.Path, len(h.networks))
 	for i, n := range h.networks {
 		w := n.NewPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
@@ -84,7 +85,7 @@ func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *Pending, bu
 		switch {
 		case role == core.RoleServer && h.refusesServer(c.Local()): // rule: TestPolicySMCR
 			w.Refuse(clc.DiagNotAllowed) // it has begun with CLC, which needs an answer
-		case !require.met(ModeOf(w.Mode())):
+		case !require.met(conn.ModeOf(w.Mode())):
 			w.Refuse(clc.DiagPolicy) // it awaits our word, and would be reset if it got this mode
 		}
 		paths[i] = w
@@ -93,7 +94,7 @@ func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *Pending, bu
 }
 
 // shakePeer is shakeNetworks with the host behind a peering.
-func (h *Host) shakePeer(ctx context.Context, role core.Role, c *Pending, peer *ism.Peer, buffer int, require Requirement) (Conn, error) {
+func (h *Host) shakePeer(ctx context.Context, role core.Role, c *conn.Pending, peer *ism.Peer, buffer int, require Requirement) (conn.Conn, error) {
 	f, reason, err := h.open()
 	if err != nil {
 		c.TCP().Close()
@@ -104,7 +105,7 @@ func (h *Host) shakePeer(ctx context.Context, role core.Role, c *Pending, peer *
 }
 
 // shakeOn does the handshake on TCP, for one of the paths.
-func (h *Host) shakeOn(ctx context.Context, role core.Role, c *Pending, paths []transport.Path, buffer int, require Requirement) (Conn, error) {
+func (h *Host) shakeOn(ctx context.Context, role core.Role, c *conn.Pending, paths []transport.Path, buffer int, require Requirement) (conn.Conn, error) {
 	s := handshakes.Get().(*handshake)
 	defer s.recycle()
 	s.ctx, s.host, s.conn, s.role, s.paths, s.buffer, s.require = ctx, h, c, role, paths, buffer, require
@@ -224,7 +225,7 @@ func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
 	if err != nil {
 		return nil, false
 	}
-	if cerr := raw.Control(func(fd uintptr) { confirm, err = s.reader.read(Descriptor(fd)) }); cerr != nil || err != nil {
+	if cerr := raw.Control(func(fd uintptr) { confirm, err = s.reader.read(conn.Descriptor(fd)) }); cerr != nil || err != nil {
 		return nil, false
 	}
 	s.traceCLC(confirm, false)
@@ -329,7 +330,7 @@ func (s *handshake) read() ([]byte, error) {
 	if mayBeForeign && s.reader.have == 0 {
 		// Looked at first: what is the application's stays where it can be got by any way.
 		var start [clc.HeaderLen]byte
-		if n, err := Peek(tcp, start[:]); err == nil && !EyecatcherStarts(start[:n]) {
+		if n, err := conn.Peek(tcp, start[:]); err == nil && !conn.EyecatcherStarts(start[:n]) {
 			s.foreign = []byte{}
 			return nil, &wire.DecodeError{Message: "clc.Header", Field: "eyecatcher", Err: wire.ErrEyecatcher}
 		}
@@ -358,7 +359,7 @@ func (s *handshake) read() ([]byte, error) {
 func (s *handshake) notCLC() {
 	s.news.stop()
 	s.conn.TCP().SetDeadline(time.Time{})
-	s.result, s.err = s.host.finishTCP(s.conn, s.require, Fallback{Reason: clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified), Held: s.foreign})
+	s.result, s.err = s.host.finishTCP(s.conn, s.require, conn.Fallback{Reason: clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified), Held: s.foreign})
 }
 
 // takeNews tells core what has become of the link.
@@ -452,7 +453,7 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 		if w.Mode() != choice.Mode {
 			continue
 		}
-		s.chosen, s.smc = w, NewSMC(s.conn)
+		s.chosen, s.smc = w, conn.NewSMC(s.conn)
 		s.binding, r, err = w.Prepare(ctx, transport.Request{
 			Role:     s.role,
 			Choice:   choice,
@@ -515,7 +516,7 @@ func (s *handshake) established(r core.Result) {
 	ctx := s.untilDeadline()
 	missing := s.binding.Attach(ctx, r)
 	ctx.Cancel()
-	if !s.require.met(ModeOf(r.Mode)) {
+	if !s.require.met(conn.ModeOf(r.Mode)) {
 		s.failed(&FallbackError{Reason: clc.Lookup(clc.DiagPolicy, clc.OSUnspecified)})
 		return
 	}
@@ -525,7 +526,7 @@ func (s *handshake) established(r core.Result) {
 		return
 	}
 	m := s.binding.Confirm(r)
-	s.err = s.smc.Establish(Agreement{
+	s.err = s.smc.Establish(conn.Agreement{
 		Mode: r.Mode, Group: m.Group, Watcher: s.chosen.Watcher(),
 		Agreed: s.host.agreed(int(s.binding.Traits().PeerPID), r.EID, r.Version, m),
 	})
@@ -560,7 +561,7 @@ func (s *handshake) fellBack(out core.FallBack) {
 		reason = clc.Decline{Diagnosis: out.Diagnosis, OS: out.OS}.Reason()
 	}
 	s.conn.TCP().SetDeadline(time.Time{})
-	f := Fallback{Reason: reason, ByPeer: out.ByPeer, Crossing: out.Crossing}
+	f := conn.Fallback{Reason: reason, ByPeer: out.ByPeer, Crossing: out.Crossing}
 	if out.Crossing {
 		f.Held = s.reader.take()
 	}

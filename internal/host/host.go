@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rendezvous"
@@ -38,8 +39,8 @@ type Host struct {
 
 	meeting  *rendezvous.Point
 	counters counters
-	sweeper  *Sweeper
-	connEnv  Env // of all connections
+	sweeper  *conn.Sweeper
+	connEnv  conn.Env // of all connections
 	rnics    *rnic.Set
 	smcd     *smcd.Groups
 	networks []transport.Network // fabrics for peers on other machines
@@ -62,10 +63,10 @@ type Host struct {
 
 	mu        sync.Mutex
 	closing   bool
-	conns     map[Conn]bool // true until the application has closed it
-	inUse     int           // of conns, those that the application has not closed
+	conns     map[conn.Conn]bool // true until the application has closed it
+	inUse     int                // of conns, those that the application has not closed
 	listeners map[*Listener]struct{}
-	ends      map[transport.Association]map[Conn]struct{} // the connections that end with something
+	ends      map[transport.Association]map[conn.Conn]struct{} // the connections that end with something
 	agreement agreedCache
 
 	holders   int    // who uses the host, besides connections and listeners
@@ -104,9 +105,9 @@ func New(cfg Config) (*Host, error) {
 		ueids:     ueids,
 		peerRules: peerRules,
 		started:   time.Now(),
-		conns:     make(map[Conn]bool),
+		conns:     make(map[conn.Conn]bool),
 		listeners: make(map[*Listener]struct{}),
-		ends:      make(map[transport.Association]map[Conn]struct{}),
+		ends:      make(map[transport.Association]map[conn.Conn]struct{}),
 	}
 	h.name, _ = os.Hostname()
 	h.peerID = newPeerID()
@@ -115,10 +116,10 @@ func New(cfg Config) (*Host, error) {
 			cfg.Logger.Warn("no system EID", "err", err)
 		}
 	}
-	h.sweeper = NewSweeper(cfg.SweepEvery, h.smcConns)
-	h.connEnv = Env{
+	h.sweeper = conn.NewSweeper(cfg.SweepEvery, h.smcConns)
+	h.connEnv = conn.Env{
 		Owner: (*connOwner)(h), Logger: cfg.Logger, Stats: &h.counters.data, Dirty: h.sweeper.Wake,
-		ResetPatience: ResetPatience, WordTime: WordTime,
+		ResetPatience: conn.ResetPatience, WordTime: conn.WordTime,
 	}
 	h.option.source = cfg.Option
 	h.localPatience = localPatience
@@ -170,7 +171,7 @@ func (h *Host) isClosing() bool {
 
 // add puts a new connection into the table. It fails when the host is closing. endGone will not find a
 // connection whose peer is gone already.
-func (h *Host) add(c Conn) error {
+func (h *Host) add(c conn.Conn) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closing {
@@ -186,7 +187,7 @@ func (h *Host) add(c Conn) error {
 }
 
 // forget takes a connection out of the table and adds up what it moved.
-func (h *Host) forget(c Conn) {
+func (h *Host) forget(c conn.Conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, ok := h.conns[c]; !ok {
@@ -203,10 +204,10 @@ func (h *Host) forget(c Conn) {
 }
 
 // smcConns returns the SMC connections.
-func (h *Host) smcConns() []Conn {
+func (h *Host) smcConns() []conn.Conn {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	conns := make([]Conn, 0, len(h.conns))
+	conns := make([]conn.Conn, 0, len(h.conns))
 	for c := range h.conns {
 		if c.Association() != nil {
 			conns = append(conns, c)
@@ -216,13 +217,13 @@ func (h *Host) smcConns() []Conn {
 }
 
 // unused says that the application has closed a connection, which may still wait for its peer.
-func (h *Host) unused(c Conn) {
+func (h *Host) unused(c conn.Conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.unusedLocked(c)
 }
 
-func (h *Host) unusedLocked(c Conn) {
+func (h *Host) unusedLocked(c conn.Conn) {
 	if !h.conns[c] {
 		return
 	}
@@ -299,7 +300,7 @@ func (h *Host) stop() []*Listener {
 // closed reaches their peers first.
 func (h *Host) release() {
 	h.mu.Lock()
-	var left []Conn
+	var left []conn.Conn
 	for c := range h.conns {
 		left = append(left, c)
 	}

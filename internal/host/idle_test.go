@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
@@ -35,7 +36,7 @@ func sockets(t *testing.T, dir string) (n int) {
 }
 
 // talk makes a connection between two hosts, uses it and ends it.
-func talk(t testing.TB, client, server *Host, want Mode) {
+func talk(t testing.TB, client, server *Host, want conn.Mode) {
 	t.Helper()
 	l, err := server.Listen(context.Background(), "tcp", "127.0.0.1:0", ListenOptions{})
 	if err != nil {
@@ -60,9 +61,9 @@ func TestReleaseIdle(t *testing.T) {
 			before := goleak.IgnoreCurrent()
 			dir := t.TempDir()
 			cfg := Config{Dir: dir, ReleaseIdle: true, Disabled: disabled}
-			want := ModeSMCD
+			want := conn.ModeSMCD
 			if disabled {
-				want = ModeTCP
+				want = conn.ModeTCP
 			}
 			client, err := New(cfg)
 			if err != nil {
@@ -153,7 +154,7 @@ func TestReleaseIdleInBubble(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			talk(t, client, server, ModeSMCD)
+			talk(t, client, server, conn.ModeSMCD)
 		}) // returns when every goroutine of the bubble has ended
 	}
 }
@@ -186,7 +187,7 @@ func TestBubble(t *testing.T) {
 				l := start(t)
 				c := mustDial(t, client, l.Addr())
 				s := mustAccept(t, l)
-				if c.Mode() != ModeSMCD {
+				if c.Mode() != conn.ModeSMCD {
 					t.Errorf("on its own side of the bubble a connection is %v because of %v", c.Mode(), c.Reason())
 				}
 				other(l)
@@ -197,7 +198,7 @@ func TestBubble(t *testing.T) {
 			}
 			across := func(t *testing.T, other *Listener) {
 				announced := mustDial(t, client, other.Addr())
-				if r := announced.Reason(); announced.Mode() != ModeTCP || r.Code != clc.DiagBubble {
+				if r := announced.Reason(); announced.Mode() != conn.ModeTCP || r.Code != clc.DiagBubble {
 					t.Errorf("to a listener across a bubble a connection is %v because of %v, want TCP because of the bubble", announced.Mode(), r)
 				}
 				announced.Close()
@@ -208,7 +209,7 @@ func TestBubble(t *testing.T) {
 				}
 				c := mustDial(t, client, l.Addr())
 				s := mustAccept(t, l)
-				if c.Mode() != ModeTCP || s.Mode() != ModeTCP {
+				if c.Mode() != conn.ModeTCP || s.Mode() != conn.ModeTCP {
 					t.Errorf("across a bubble the modes are %v and %v, want TCP", c.Mode(), s.Mode())
 				}
 				checkExchange(t, c, s)

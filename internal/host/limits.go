@@ -59,18 +59,6 @@ const (
 	// drainTime is how long a listener that was closed goes on with the connections it had taken.
 	drainTime = time.Second
 
-	// suspectAfter is how long after TCP's FIN, without a flag of the peer, that is asked whether it is there, and suspectUntil
-	// bounds how much later it is asked for the last time.
-	suspectAfter = 20 * time.Millisecond
-	suspectUntil = 320 * time.Millisecond
-
-	// WordTime is between two looks for the flags of a peer that has ended TCP and said nothing. Where a link has failed before the first of
-	// two, they are lost. A peer that says them again over another link has found out by then, and done it.
-	WordTime = 15 * time.Second
-
-	// ResetPatience is how long after a reset of TCP the flags of a peer of SMC-R may come, and what it wrote before.
-	ResetPatience = 20 * time.Millisecond
-
 	// idleLinger is how long a host that nobody uses keeps what it has of the system. It is longer than the 100 ms
 	// after which gosmc dump looks for new hosts again, so that none is missed. Checks for leaked
 	// goroutines wait some 400 ms.
@@ -93,11 +81,6 @@ const (
 
 	// maxTraceSample bounds the connections in one sample of cursors.
 	maxTraceSample = 1024
-
-	// maxUnreadSweeps is for how many periods more the sweeper waits until all that was
-	// written is known to be read, before it gives back what it can and forgets the
-	// connection. With one period to become quiet, that is less than a minute.
-	maxUnreadSweeps = 3
 
 	// defaultSMCRLinks is how many symmetric links a link group has at most: as Linux net/smc.
 	defaultSMCRLinks = 2

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/stream"
@@ -113,7 +114,7 @@ func (c *fakeBinding) Done() <-chan struct{}              { return c.way.done }
 type linkRig struct {
 	t    *testing.T
 	way  *fakePath
-	conn Conn // once the handshake is over
+	conn conn.Conn // once the handshake is over
 	err  chan error
 	peer *core.Handshake
 	tcp  *net.TCPConn // the peer's
@@ -200,7 +201,7 @@ func (r *linkRig) tell(list ...core.LinkStep) {
 }
 
 // checkMode waits for the end of our handshake.
-func (r *linkRig) checkMode(mode Mode, reason clc.Diagnosis, byPeer bool) {
+func (r *linkRig) checkMode(mode conn.Mode, reason clc.Diagnosis, byPeer bool) {
 	r.t.Helper()
 	if err := <-r.err; err != nil {
 		r.t.Fatalf("the handshake ended with %v, want %v", err, mode)
@@ -209,7 +210,7 @@ func (r *linkRig) checkMode(mode Mode, reason clc.Diagnosis, byPeer bool) {
 	if r.conn.Mode() != mode || r.conn.Reason().Code != reason || r.conn.ByPeer() != byPeer {
 		r.t.Errorf("mode %v, reason %v, by peer %v; want %v, %v, %v", r.conn.Mode(), r.conn.Reason(), r.conn.ByPeer(), mode, reason, byPeer)
 	}
-	if mode == ModeTCP {
+	if mode == conn.ModeTCP {
 		r.conn.SetDeadline(time.Now().Add(patience))
 		r.tcp.SetDeadline(time.Now().Add(patience))
 	}
@@ -252,7 +253,7 @@ func TestLinkEndsBeforeDecline(t *testing.T) {
 	if m, ok := r.read().(clc.Decline); !ok {
 		t.Errorf("the peer reads %v, want a Decline", m)
 	}
-	r.checkMode(ModeTCP, clc.DiagLink, false)
+	r.checkMode(conn.ModeTCP, clc.DiagLink, false)
 }
 
 var fallBackDecline = clc.Decline{Version: clc.V2, PeerID: wire.PeerID{9}, Diagnosis: clc.DiagTimeoutConfirmLink, OS: clc.OSLinux}
@@ -271,7 +272,7 @@ func TestLinkNews(t *testing.T) {
 			r.tell(confirmed)
 			r.tell(up)
 			told := time.Now()
-			r.checkMode(ModeSMCR, 0, false)
+			r.checkMode(conn.ModeSMCR, 0, false)
 			if took := time.Since(told); took > core.LinkTurnTimeout { // then core would have given up
 				t.Errorf("the news took %v", took)
 			}
@@ -285,7 +286,7 @@ func TestLinkNews(t *testing.T) {
 				r.tell(core.LinkStep{}) // interrupts
 			}
 			r.write(append(b[len(b)-1:len(b):len(b)], "and the application"...))
-			r.checkMode(ModeTCP, clc.DiagTimeoutConfirmLink, true)
+			r.checkMode(conn.ModeTCP, clc.DiagTimeoutConfirmLink, true)
 			got := make([]byte, len("and the application"))
 			if _, err := io.ReadFull(r.conn, got); err != nil || string(got) != "and the application" {
 				t.Errorf("read %q, %v after the Decline", got, err)
@@ -314,7 +315,7 @@ func TestLinkNews(t *testing.T) {
 					r.write(b)
 					b = nil
 				}
-				r.checkMode(ModeTCP, clc.DiagMemory, false)
+				r.checkMode(conn.ModeTCP, clc.DiagMemory, false)
 				r.tell(up) // too late: the deadlines are the application's
 				r.write(b)
 				checkExchange(t, r.tcp, r.conn)
@@ -343,7 +344,7 @@ func TestLinkNewsEOF(t *testing.T) {
 			for _, kind := range []core.LinkStepKind{0, core.StepRequested, 0, core.StepReplied, core.StepConfirmed, core.StepUp} {
 				r.tell(core.LinkStep{Kind: kind})
 			}
-			r.checkMode(ModeSMCR, 0, false)
+			r.checkMode(conn.ModeSMCR, 0, false)
 		})
 		t.Run(role.String()+", reset", func(t *testing.T) {
 			r := newLinkRig(t, role)
@@ -366,6 +367,6 @@ func TestLinkNewsEOF(t *testing.T) {
 		r := newLinkRig(t, core.RoleServer)
 		r.tcp.CloseWrite()
 		r.tell(nothing, linkFailed(clc.DiagMemory))
-		r.checkMode(ModeTCP, clc.DiagMemory, false)
+		r.checkMode(conn.ModeTCP, clc.DiagMemory, false)
 	})
 }

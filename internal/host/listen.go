@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
@@ -35,8 +36,8 @@ type Listener struct {
 	opts      ListenOptions
 	buffer    int
 	addr      netip.AddrPort
-	asked     bool          // for TCP option 254
-	keepAlive LateKeepAlive // of each connection
+	asked     bool               // for TCP option 254
+	keepAlive conn.LateKeepAlive // of each connection
 	asksAlive net.KeepAliveConfig
 	crowd     crowd
 	meeting   atomic.Pointer[rendezvous.Listening]
@@ -58,7 +59,7 @@ type Listener struct {
 }
 
 type accepted struct {
-	conn Conn
+	conn conn.Conn
 	err  error
 }
 
@@ -88,7 +89,7 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 			return nil
 		}
 	}
-	keepAlive := PutOff(lc.KeepAliveConfig, &lc.KeepAlive)
+	keepAlive := conn.PutOff(lc.KeepAliveConfig, &lc.KeepAlive)
 	inner, err := lc.Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -275,7 +276,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 			if claim.Accept() {
 				l.working.Add(1)
 				peer := claim.Peer().(*ism.Peer)
-				go l.serve(tcp, func(ctx context.Context, c *Pending, buffer int, require Requirement) (Conn, error) {
+				go l.serve(tcp, func(ctx context.Context, c *conn.Pending, buffer int, require Requirement) (conn.Conn, error) {
 					return h.shakePeer(ctx, core.RoleServer, c, peer, buffer, require)
 				})
 				return
@@ -293,7 +294,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		l.serveCLC(tcp)
 		return
 	}
-	if c, err := h.finishTCP(l.newConn(tcp), l.opts.Require, Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)}); err == nil {
+	if c, err := h.finishTCP(l.newConn(tcp), l.opts.Require, conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)}); err == nil {
 		l.deliver(accepted{conn: c})
 		return
 	}
@@ -301,7 +302,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 }
 
 // newConn returns a connection that was accepted and is not yet anything.
-func (l *Listener) newConn(tcp *net.TCPConn) *Pending {
+func (l *Listener) newConn(tcp *net.TCPConn) *conn.Pending {
 	return l.host.newConn(tcp, false, l.asksAlive, l.keepAlive)
 }
 
@@ -321,7 +322,7 @@ func (l *Listener) speaksCLC(tcp *net.TCPConn, reason *clc.Diagnosis) bool {
 }
 
 // serve does the handshake on a connection that a client has asked for.
-func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *Pending, buffer int, require Requirement) (Conn, error)) {
+func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *conn.Pending, buffer int, require Requirement) (conn.Conn, error)) {
 	defer l.working.Done()
 	deepen()
 	p := l.newConn(tcp)
@@ -366,13 +367,13 @@ func (l *Listener) deliver(a accepted) {
 }
 
 // abandon ends a connection that the application never got.
-func abandon(c Conn) {
+func abandon(c conn.Conn) {
 	c.Abort()
 	c.Close()
 }
 
 // Accept returns the next connection.
-func (l *Listener) Accept() (Conn, error) {
+func (l *Listener) Accept() (conn.Conn, error) {
 	select {
 	case <-l.ctx.Done():
 		return nil, l.error("accept", net.ErrClosed)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/option"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -32,14 +33,14 @@ func TestSMCROption(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
 		client, server *fakeOption
-		want           Mode
+		want           conn.Mode
 		why            clc.Diagnosis // that both ends read from their sockets
 	}{
-		{"both", &fakeOption{state: option.Both}, &fakeOption{state: option.Both}, ModeSMCR, 0},
-		{"peer silent", &fakeOption{state: option.Alone, reason: option.PeerSilent}, &fakeOption{state: option.Alone, reason: option.NotSent}, ModeTCP, clc.DiagPeerNoSMC},
-		{"fast open", &fakeOption{state: option.Alone, reason: option.FastOpen}, &fakeOption{state: option.Alone, reason: option.FastOpen}, ModeTCP, clc.DiagFastOpen},
-		{"no agent", &fakeOption{ask: option.ErrNoAgent, state: option.Both}, &fakeOption{ask: option.ErrNoAgent, state: option.Both}, ModeTCP, 0},
-		{"broken", &fakeOption{err: fmt.Errorf("broken")}, &fakeOption{err: fmt.Errorf("broken")}, ModeTCP, 0},
+		{"both", &fakeOption{state: option.Both}, &fakeOption{state: option.Both}, conn.ModeSMCR, 0},
+		{"peer silent", &fakeOption{state: option.Alone, reason: option.PeerSilent}, &fakeOption{state: option.Alone, reason: option.NotSent}, conn.ModeTCP, clc.DiagPeerNoSMC},
+		{"fast open", &fakeOption{state: option.Alone, reason: option.FastOpen}, &fakeOption{state: option.Alone, reason: option.FastOpen}, conn.ModeTCP, clc.DiagFastOpen},
+		{"no agent", &fakeOption{ask: option.ErrNoAgent, state: option.Both}, &fakeOption{ask: option.ErrNoAgent, state: option.Both}, conn.ModeTCP, 0},
+		{"broken", &fakeOption{err: fmt.Errorf("broken")}, &fakeOption{err: fmt.Errorf("broken")}, conn.ModeTCP, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newSMCRRig(t, func(c, s *Config) {
@@ -51,7 +52,7 @@ func TestSMCROption(t *testing.T) {
 				if c.Mode() != tt.want || s.Mode() != tt.want {
 					t.Errorf("modes %v, %v, reasons %v, %v; want %v", c.Mode(), s.Mode(), c.Reason(), s.Reason(), tt.want)
 				}
-				for h, x := range map[*Host]Conn{r.client: c, r.server: s} {
+				for h, x := range map[*Host]conn.Conn{r.client: c, r.server: s} {
 					if _, why := h.readOption(tcpOf(x)); why != tt.why {
 						t.Errorf("the sockets say %v, want %v", why, tt.why)
 					}
@@ -74,7 +75,7 @@ func TestSMCROption(t *testing.T) {
 		c.Option, s.Option = o, o
 	})
 	c, s := r.connect()
-	if c.Mode() != ModeTCP || s.Mode() != ModeTCP || o.asked.Load() != 0 {
+	if c.Mode() != conn.ModeTCP || s.Mode() != conn.ModeTCP || o.asked.Load() != 0 {
 		t.Errorf("hosts without a UEID: modes %v, %v, asked %d times", c.Mode(), s.Mode(), o.asked.Load())
 	}
 	c.Close()
@@ -95,13 +96,13 @@ func TestNotCLC(t *testing.T) {
 			t.Error(err)
 		}
 		s := mustAccept(t, r.l)
-		if s.Mode() != ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
+		if s.Mode() != conn.ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
 			t.Errorf("after %q: mode %v, reason %v", said, s.Mode(), s.Reason())
 		}
 		// The application may look for itself, but where it began as we do.
 		if f, err := s.File(); err == nil {
 			f.Close()
-		} else if !EyecatcherStarts([]byte(said[:1])) {
+		} else if !conn.EyecatcherStarts([]byte(said[:1])) {
 			t.Errorf("File after %q: %v", said, err)
 		}
 		got := make([]byte, len(said))

@@ -1,16 +1,18 @@
 package host
 
+import "github.com/gosmc/smc/internal/conn"
+
 // A connOwner is a host as its connections know it.
 type connOwner Host
 
 // Add implements [Owner].
-func (o *connOwner) Add(c Conn) error { return (*Host)(o).add(c) }
+func (o *connOwner) Add(c conn.Conn) error { return (*Host)(o).add(c) }
 
 // Forget implements [Owner].
-func (o *connOwner) Forget(c Conn) { (*Host)(o).forget(c) }
+func (o *connOwner) Forget(c conn.Conn) { (*Host)(o).forget(c) }
 
 // Closed implements [Owner].
-func (o *connOwner) Closed(c Conn) { (*Host)(o).unused(c) }
+func (o *connOwner) Closed(c conn.Conn) { (*Host)(o).unused(c) }
 
 // Failed implements [Owner].
 func (o *connOwner) Failed(reason string) {
@@ -18,4 +20,6 @@ func (o *connOwner) Failed(reason string) {
 }
 
 // Trace implements [Owner].
-func (o *connOwner) Trace(r Record, message []byte) { o.trace.Add(&traceRecord{Record: r}, message) }
+func (o *connOwner) Trace(r conn.Record, message []byte) {
+	o.trace.Add(&traceRecord{Record: r}, message)
+}

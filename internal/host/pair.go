@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/run"
 )
 
@@ -25,8 +26,8 @@ type pairEnd struct {
 }
 
 // finishPair makes p a connection over a pair of Unix sockets. pid is the process at the other end, 0 if it is not known.
-func (h *Host) finishPair(p *Pending, end *net.UnixConn, pid int) (Conn, error) {
-	c := NewUnix(p, &pairEnd{UnixConn: end}, pid)
+func (h *Host) finishPair(p *conn.Pending, end *net.UnixConn, pid int) (conn.Conn, error) {
+	c := conn.NewUnix(p, &pairEnd{UnixConn: end}, pid)
 	if err := h.add(c); err != nil {
 		end.Close()
 		c.TraceFailed(err)
@@ -44,7 +45,7 @@ type programs struct {
 // announceToPrograms lets programs of 'gosmc run' know of a listener that was announced to those of package smc.
 func (l *Listener) announceToPrograms() {
 	h := l.host
-	if h.cfg.Disabled || !l.opts.Require.met(ModeUnix) {
+	if h.cfg.Disabled || !l.opts.Require.met(conn.ModeUnix) {
 		return
 	}
 	f, _, err := h.open()

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/smctest"
 )
@@ -29,17 +30,17 @@ func TestPairLeavesTCP(t *testing.T) {
 		call.Offer(ctx, raw, netip.MustParseAddrPort(address), netip.AddrPort{})
 		return nil
 	}}
-	conn, err := nd.DialContext(t.Context(), "tcp", l.Addr().String())
+	tcp, err := nd.DialContext(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer tcp.Close()
 	s := mustAccept(t, l)
 	defer s.Close()
-	if s.Mode() != ModeUnix {
-		t.Fatalf("mode = %v (%v), want %v", s.Mode(), s.Reason(), ModeUnix)
+	if s.Mode() != conn.ModeUnix {
+		t.Fatalf("mode = %v (%v), want %v", s.Mode(), s.Reason(), conn.ModeUnix)
 	}
-	raw, err := conn.(*net.TCPConn).SyscallConn()
+	raw, err := tcp.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,12 +49,12 @@ func TestPairLeavesTCP(t *testing.T) {
 			t.Errorf("the TCP connection before the client is back: SO_ERROR = %v, %v, want none", syscall.Errno(v), err)
 		}
 	})
-	end, reason := call.Connected(conn.(*net.TCPConn))
+	end, reason := call.Connected(tcp.(*net.TCPConn))
 	if end == nil {
 		t.Fatalf("no end of a pair: %v", reason)
 	}
-	conn.SetReadDeadline(time.Now().Add(time.Minute))
-	if n, err := conn.Read(make([]byte, 1)); n != 0 || err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
+	tcp.SetReadDeadline(time.Now().Add(time.Minute))
+	if n, err := tcp.Read(make([]byte, 1)); n != 0 || err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the TCP connection: Read = %d, %v, want an end of file or a reset", n, err)
 	}
 	end.Close()
@@ -100,13 +101,13 @@ func TestPairDescriptors(t *testing.T) {
 		call.Offer(ctx, raw, netip.MustParseAddrPort(address), netip.AddrPort{})
 		return nil
 	}}
-	conn, err := nd.DialContext(t.Context(), "tcp", l.Addr().String())
+	tcp, err := nd.DialContext(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer tcp.Close()
 	s := mustAccept(t, l)
-	end, reason := call.Connected(conn.(*net.TCPConn))
+	end, reason := call.Connected(tcp.(*net.TCPConn))
 	if end == nil {
 		t.Fatalf("no end of a pair: %v", reason)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -21,12 +22,12 @@ func checkPolicy(t *testing.T, client *Host, l *Listener, addr string, wantClien
 	}
 	s := mustAccept(t, l)
 	for _, tt := range []struct {
-		c    Conn
+		c    conn.Conn
 		want clc.Diagnosis
 	}{{c, wantClient}, {s, wantServer}} {
-		mode := ModeTCP
+		mode := conn.ModeTCP
 		if tt.want == clc.DiagNone {
-			mode = ModeSMCD
+			mode = conn.ModeSMCD
 		}
 		if tt.c.Mode() != mode || tt.c.Reason().Code != tt.want {
 			t.Errorf("%s of %s is %v, %v; want %v, %v", tt.c.Status().Role, addr, tt.c.Mode(), tt.c.Reason(), mode, tt.want)
@@ -70,7 +71,7 @@ func TestPolicyListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer shared.Close()
-	accepted := make(chan Conn, 1)
+	accepted := make(chan conn.Conn, 1)
 	go func() {
 		c, err := shared.Accept()
 		if err != nil {
@@ -112,7 +113,7 @@ func TestPolicyAccept(t *testing.T) {
 func TestPolicySMCR(t *testing.T) {
 	r := newSMCRRig(t, func(_, server *Config) { server.Listen.Addresses = []string{"192.0.2.1"} })
 	c, s := r.connect()
-	if c.Mode() != ModeTCP || c.Reason().Code != clc.DiagConfig || !c.ByPeer() || s.Mode() != ModeTCP || s.Reason().Code != clc.DiagNotAllowed || s.ByPeer() {
+	if c.Mode() != conn.ModeTCP || c.Reason().Code != clc.DiagConfig || !c.ByPeer() || s.Mode() != conn.ModeTCP || s.Reason().Code != clc.DiagNotAllowed || s.ByPeer() {
 		t.Errorf("client %v, %v, by peer %t; server %v, %v, by peer %t", c.Mode(), c.Reason(), c.ByPeer(), s.Mode(), s.Reason(), s.ByPeer())
 	}
 	checkExchange(t, c, s)

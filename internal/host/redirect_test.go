@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -185,7 +186,7 @@ func TestRedirected(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if s.Mode() != ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
+			if s.Mode() != conn.ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
 				t.Errorf("behind the proxy: mode %v, reason %v; want TCP, %v", s.Mode(), s.Reason(), clc.DiagPeerNoSMC)
 			}
 			go func() {

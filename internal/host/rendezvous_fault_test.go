@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/smctest"
@@ -28,7 +29,7 @@ func checkPlain(tb testing.TB, res dialed, l *net.TCPListener, reason clc.Diagno
 		tb.Fatalf("Dial = %v, want TCP because of %v", res.err, reason)
 	}
 	defer res.conn.Close()
-	if res.conn.Mode() != ModeTCP || res.conn.Reason().Code != reason {
+	if res.conn.Mode() != conn.ModeTCP || res.conn.Reason().Code != reason {
 		tb.Errorf("mode %v, reason %v; want TCP, %v", res.conn.Mode(), res.conn.Reason(), reason)
 	}
 	l.SetDeadline(time.Now().Add(patience))
@@ -216,7 +217,7 @@ func TestContestedSocket(t *testing.T) {
 			t.Errorf("first refused with %#x, want %v", m.Reason, clc.DiagRefused)
 		}
 		s := mustAccept(t, r.l)
-		if s.Mode() != ModeTCP {
+		if s.Mode() != conn.ModeTCP {
 			t.Errorf("mode %v, want TCP", s.Mode())
 		}
 		checkExchange(t, c, s)
@@ -288,7 +289,7 @@ func TestFewSourcePorts(t *testing.T) {
 				if err := echo(c); err != nil {
 					t.Errorf("plain %v: %v", i%2 == 0, err)
 				}
-				if sc, ok := c.(Conn); ok {
+				if sc, ok := c.(conn.Conn); ok {
 					mu.Lock()
 					outcomes[sc.Mode().String()+" "+sc.Reason().Tag]++
 					mu.Unlock()

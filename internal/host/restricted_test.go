@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
@@ -58,7 +59,7 @@ func TestNoNetlink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if c.Mode() != ModeTCP || c.Reason().Code != clc.DiagNoListener {
+	if c.Mode() != conn.ModeTCP || c.Reason().Code != clc.DiagNoListener {
 		t.Errorf("its client: %v, %v; want TCP, %v", c.Mode(), c.Reason().Tag, clc.DiagNoListener)
 	}
 	// It cannot be a client either.

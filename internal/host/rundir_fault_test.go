@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smctest"
@@ -46,7 +47,7 @@ func sharedDir(tb testing.TB) string {
 }
 
 // modesOf connects two hosts and returns what the two ends have become, after an exchange.
-func modesOf(tb testing.TB, client, server *Host) (c, s Conn) {
+func modesOf(tb testing.TB, client, server *Host) (c, s conn.Conn) {
 	tb.Helper()
 	l := mustListen(tb, server, "127.0.0.1:0")
 	defer l.Close()
@@ -119,11 +120,11 @@ func TestRunDirectory(t *testing.T) {
 			smctest.CheckLeaks(t)
 			dir := tt.prepare(t, t.TempDir())
 			c, s := modesOf(t, newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir}))
-			want := ModeTCP
+			want := conn.ModeTCP
 			if tt.reason == clc.DiagNone {
-				want = ModeSMCD
+				want = conn.ModeSMCD
 			}
-			for _, end := range []Conn{c, s} {
+			for _, end := range []conn.Conn{c, s} {
 				if end.Mode() != want || end.Reason().Code != tt.reason {
 					t.Errorf("mode %v, reason %v; want %v, %v", end.Mode(), end.Reason(), want, tt.reason)
 				}
@@ -136,10 +137,10 @@ func TestRunDirectory(t *testing.T) {
 func TestRunDirectoryApart(t *testing.T) {
 	smctest.CheckLeaks(t)
 	c, s := modesOf(t, newTestHost(t, Config{}), newTestHost(t, Config{}))
-	if c.Mode() != ModeTCP || c.Reason().Code != clc.DiagNoListener {
+	if c.Mode() != conn.ModeTCP || c.Reason().Code != clc.DiagNoListener {
 		t.Errorf("client: mode %v, reason %v; want TCP, %v", c.Mode(), c.Reason(), clc.DiagNoListener)
 	}
-	if s.Mode() != ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
+	if s.Mode() != conn.ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
 		t.Errorf("server: mode %v, reason %v; want TCP, %v", s.Mode(), s.Reason(), clc.DiagPeerNoSMC)
 	}
 }
@@ -168,7 +169,7 @@ func TestRunDirectoryNoRights(t *testing.T) {
 // TestRunDirectoryFull has room for so many files: whichever step finds none, connections work.
 func TestRunDirectoryFull(t *testing.T) {
 	needRoot(t)
-	var modes []Mode
+	var modes []conn.Mode
 	for inodes := 1; inodes < 18; inodes++ {
 		t.Run(fmt.Sprint(inodes), func(t *testing.T) {
 			smctest.CheckLeaks(t)
@@ -178,13 +179,13 @@ func TestRunDirectoryFull(t *testing.T) {
 			}
 			t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 			c, s := modesOf(t, newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir}))
-			if c.Mode() != s.Mode() || c.Mode() == ModeTCP && (c.Reason().Code == 0 || s.Reason().Code == 0) {
+			if c.Mode() != s.Mode() || c.Mode() == conn.ModeTCP && (c.Reason().Code == 0 || s.Reason().Code == 0) {
 				t.Errorf("client: %v, %v; server: %v, %v", c.Mode(), c.Reason(), s.Mode(), s.Reason())
 			}
 			modes = append(modes, c.Mode())
 		})
 	}
-	if len(modes) > 0 && (modes[0] != ModeTCP || modes[len(modes)-1] != ModeSMCD) {
+	if len(modes) > 0 && (modes[0] != conn.ModeTCP || modes[len(modes)-1] != conn.ModeSMCD) {
 		t.Errorf("modes = %v, want TCP first and SMC-D last", modes)
 	}
 }
@@ -240,7 +241,7 @@ func TestAnnouncementsMany(t *testing.T) {
 				t.Errorf("a dial beside %d dead announcements took %v", count, took)
 			}
 			s := mustAccept(t, l)
-			if i == rounds-1 && c.Mode() != ModeSMCD {
+			if i == rounds-1 && c.Mode() != conn.ModeSMCD {
 				t.Errorf("dial %d beside %d dead announcements: %v, %v", i, count, c.Mode(), c.Reason())
 			}
 			checkExchange(t, c, s)
@@ -264,7 +265,7 @@ func TestStale(t *testing.T) {
 	addr := netip.MustParseAddrPort(child.Hear("listening"))
 	client := newTestHost(t, Config{Dir: dir})
 	c, err := client.Dial(boundedContext(t), "tcp", addr.String(), DialOptions{})
-	if err != nil || c.Mode() != ModeSMCD {
+	if err != nil || c.Mode() != conn.ModeSMCD {
 		t.Fatalf("Dial = %+v, %v; want SMC-D", c, err)
 	}
 	abandon(c)
@@ -329,7 +330,7 @@ func TestForeign(t *testing.T) {
 			c.SetDeadline(time.Now().Add(patience))
 			s := mustAccept(t, l)
 			defer s.Close()
-			if s.Mode() != ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
+			if s.Mode() != conn.ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
 				t.Errorf("mode %v, reason %v; want TCP, %v", s.Mode(), s.Reason(), clc.DiagPeerNoSMC)
 			}
 			checkExchange(t, c, s)
@@ -349,7 +350,7 @@ func TestStoppedServer(t *testing.T) {
 	// A stranger: the peering does not come about, and the connection is plain TCP.
 	start := time.Now()
 	c, err := client.Dial(boundedContext(t), "tcp", addr, DialOptions{})
-	if err != nil || c.Mode() != ModeTCP || c.Reason().Code != clc.DiagUnreachable {
+	if err != nil || c.Mode() != conn.ModeTCP || c.Reason().Code != clc.DiagUnreachable {
 		t.Fatalf("Dial = %+v, %v; want TCP because of %v", c, err, clc.DiagUnreachable)
 	}
 	if took := time.Since(start); took > rendezvous.PeeringTime+slack {
@@ -364,7 +365,7 @@ func TestStoppedServer(t *testing.T) {
 
 	// An acquaintance: the context bounds the wait.
 	smc, err := client.Dial(boundedContext(t), "tcp", addr, DialOptions{})
-	if err != nil || smc.Mode() != ModeSMCD {
+	if err != nil || smc.Mode() != conn.ModeSMCD {
 		t.Fatalf("Dial = %+v, %v; want SMC-D", smc, err)
 	}
 	stop(t, child)

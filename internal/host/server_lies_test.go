@@ -12,6 +12,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/smctest"
@@ -287,7 +288,7 @@ func TestServerByteByByte(t *testing.T) {
 		}
 	}
 	s := mustAccept(t, r.l)
-	if s.Mode() != ModeSMCD {
+	if s.Mode() != conn.ModeSMCD {
 		t.Errorf("mode = %v (%v), want SMC-D", s.Mode(), s.Reason())
 	}
 	s.Close()
@@ -317,7 +318,7 @@ func TestServerDeclined(t *testing.T) {
 			c.write(append(tt.m.Append(nil), payload...))
 			s := mustAccept(t, r.l)
 			defer s.Close()
-			if s.Mode() != ModeTCP || s.Reason().Code != tt.m.Diagnosis || !s.ByPeer() {
+			if s.Mode() != conn.ModeTCP || s.Reason().Code != tt.m.Diagnosis || !s.ByPeer() {
 				t.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP, %v, true", s.Mode(), s.Reason(), s.ByPeer(), tt.m.Diagnosis)
 			}
 			got := make([]byte, len(payload))
@@ -378,7 +379,7 @@ func TestServerPassesBytesThrough(t *testing.T) {
 		if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, payload) {
 			t.Errorf("Read = %x, %v; want %x", got, err, payload)
 		}
-		if s.Mode() != ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
+		if s.Mode() != conn.ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC {
 			t.Errorf("mode %v, reason %v; want TCP, %v", s.Mode(), s.Reason(), clc.DiagPeerNoSMC)
 		}
 		checkExchange(t, s, c)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/smctest"
@@ -93,7 +94,7 @@ func (r *serverRig) checkFallback(c *clcPeer, reason clc.Diagnosis, byPeer bool)
 	r.tb.Helper()
 	s := mustAccept(r.tb, r.l)
 	defer s.Close()
-	if s.Mode() != ModeTCP || s.Reason().Code != reason || s.ByPeer() != byPeer {
+	if s.Mode() != conn.ModeTCP || s.Reason().Code != reason || s.ByPeer() != byPeer {
 		r.tb.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP, %v, %v", s.Mode(), s.Reason(), s.ByPeer(), reason, byPeer)
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/smctest"
@@ -261,7 +262,7 @@ func testClientDeafServer(t *testing.T) {
 		t.Errorf("declined after %v, want %v: a server listens for %v", took, core.PrepareTimeout, core.HandshakeTimeout)
 	}
 	res := <-result
-	if res.err != nil || res.conn.Mode() != ModeTCP {
+	if res.err != nil || res.conn.Mode() != conn.ModeTCP {
 		t.Fatalf("Dial = %+v, want TCP", res)
 	}
 	checkExchange(t, res.conn, c.tcp)
@@ -310,8 +311,8 @@ func TestHandshakeLimit(t *testing.T) {
 	}
 	c := mustDial(t, r.client, r.l.Addr())
 	s := mustAccept(t, r.l)
-	for _, end := range []Conn{c, s} {
-		if end.Mode() != ModeTCP || end.Reason().Code != clc.DiagBusy {
+	for _, end := range []conn.Conn{c, s} {
+		if end.Mode() != conn.ModeTCP || end.Reason().Code != clc.DiagBusy {
 			t.Errorf("mode %v, reason %v; want TCP, %v", end.Mode(), end.Reason(), clc.DiagBusy)
 		}
 	}

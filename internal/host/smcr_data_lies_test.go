@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
@@ -53,7 +54,7 @@ func (x *smcrLiar) another() *smcrLiar {
 }
 
 // connectAs is connect with a lie in the Confirm.
-func (x *smcrLiar) connectAs(change func(p *clc.ParamsR)) Conn {
+func (x *smcrLiar) connectAs(change func(p *clc.ParamsR)) conn.Conn {
 	x.t.Helper()
 	x.propose()
 	x.confirm(change)
@@ -90,54 +91,54 @@ func (x *smcrLiar) alive() {
 func TestSMCRDataLies(t *testing.T) {
 	const (
 		dropped = iota // nothing ends
-		conn           // the connection
+		alone          // the connection
 		group          // with its link group
 	)
 	size := uint32(wire.SizeCode(0).Bytes()) // of the liar's RMB
 	for _, tt := range []struct {
 		name    string
 		confirm func(p *clc.ParamsR) // the lie is in the Confirm
-		lie     func(x *smcrLiar, s Conn)
+		lie     func(x *smcrLiar, s conn.Conn)
 		ends    int
 		why     string
 	}{
-		{"unknown token", nil, func(x *smcrLiar, _ Conn) {
+		{"unknown token", nil, func(x *smcrLiar, _ conn.Conn) {
 			m := cdc.Message{Seq: 1, AlertToken: x.accept.R.AlertToken ^ 1, ConnFlags: cdc.Abort}
 			x.send(m.Append(nil))
 		}, dropped, ""},
-		{"overtaken message", nil, func(x *smcrLiar, _ Conn) {
+		{"overtaken message", nil, func(x *smcrLiar, _ conn.Conn) {
 			x.say(cdc.Message{Seq: 9})
 			x.say(cdc.Message{Seq: 8, ConnFlags: cdc.Abort})
 		}, dropped, ""},
-		{"half a message", nil, func(x *smcrLiar, _ Conn) {
+		{"half a message", nil, func(x *smcrLiar, _ conn.Conn) {
 			x.send(cdc.Message{Seq: 9, AlertToken: x.accept.R.AlertToken, ConnFlags: cdc.Abort}.Append(nil)[:26])
 		}, dropped, ""},
-		{"producer outside of the element", nil, func(x *smcrLiar, s Conn) {
+		{"producer outside of the element", nil, func(x *smcrLiar, s conn.Conn) {
 			local, _ := s.Buffers()
 			x.say(cdc.Message{Seq: 1, Producer: cdc.Cursor{Count: uint32(local)}})
-		}, conn, "protocol violation: producer"},
-		{"producer that has passed the consumer", nil, func(x *smcrLiar, _ Conn) {
+		}, alone, "protocol violation: producer"},
+		{"producer that has passed the consumer", nil, func(x *smcrLiar, _ conn.Conn) {
 			x.say(cdc.Message{Seq: 1, Producer: cdc.Cursor{Wrap: 1, Count: 1}})
-		}, conn, "protocol violation: producer"},
-		{"consumer that has passed the producer", nil, func(x *smcrLiar, s Conn) {
+		}, alone, "protocol violation: producer"},
+		{"consumer that has passed the producer", nil, func(x *smcrLiar, s conn.Conn) {
 			x.say(cdc.Message{Seq: 1, Consumer: cdc.Cursor{Wrap: 2}})
 			smctest.Eventually(x.t, patience, "the message is there", func() bool { return peerMessage(x.t, s).Consumer.Wrap == 2 })
 			s.Write(make([]byte, size+1))
-		}, conn, "protocol violation: consumer"},
-		{"a message that should have come", nil, func(x *smcrLiar, _ Conn) {
+		}, alone, "protocol violation: consumer"},
+		{"a message that should have come", nil, func(x *smcrLiar, _ conn.Conn) {
 			x.say(cdc.NewFailoverValidation(7, 0))
-		}, conn, "protocol violation: producer"},
-		{"bytes on TCP", nil, func(x *smcrLiar, _ Conn) { x.tcp.Write([]byte{0}) }, conn, "protocol violation: bytes on the idle TCP connection"},
-		{"Decline on TCP", nil, func(x *smcrLiar, _ Conn) {
+		}, alone, "protocol violation: producer"},
+		{"bytes on TCP", nil, func(x *smcrLiar, _ conn.Conn) { x.tcp.Write([]byte{0}) }, alone, "protocol violation: bytes on the idle TCP connection"},
+		{"Decline on TCP", nil, func(x *smcrLiar, _ conn.Conn) {
 			x.write(clc.Decline{Version: clc.V2, PeerID: x.peerID, Diagnosis: clc.DiagLink, OS: clc.OSLinux})
-		}, conn, "protocol violation: bytes on the idle TCP connection"},
-		{"reset of TCP", nil, func(x *smcrLiar, _ Conn) { x.tcp.SetLinger(0); x.tcp.Close() }, conn, "reset by peer"},
+		}, alone, "protocol violation: bytes on the idle TCP connection"},
+		{"reset of TCP", nil, func(x *smcrLiar, _ conn.Conn) { x.tcp.SetLinger(0); x.tcp.Close() }, alone, "reset by peer"},
 		{"element that is not in the RMB", func(p *clc.ParamsR) { p.RMBEIndex = 200 }, write, group, "link failed: "},
 		{"element at an address that wraps", func(p *clc.ParamsR) { p.RMBAddr, p.RMBEIndex = -uint64(size), 2 }, write, group, "link failed: "},
 		{"element larger than the RMB", func(p *clc.ParamsR) { p.RMBESize = 3 }, write, group, "link failed: "},
 		{"RKey of nobody", func(p *clc.ParamsR) { p.RKey ^= 0x5a5a }, write, group, "link failed: "},
-		{"WRITE to an RKey of nobody", nil, func(x *smcrLiar, _ Conn) { x.write64(x.accept.R.RKey^1, x.accept.R.RMBAddr) }, group, "link failed: "},
-		{"WRITE behind the RMB", nil, func(x *smcrLiar, s Conn) {
+		{"WRITE to an RKey of nobody", nil, func(x *smcrLiar, _ conn.Conn) { x.write64(x.accept.R.RKey^1, x.accept.R.RMBAddr) }, group, "link failed: "},
+		{"WRITE behind the RMB", nil, func(x *smcrLiar, s conn.Conn) {
 			local, _ := s.Buffers()
 			x.write64(x.accept.R.RKey, x.accept.R.RMBAddr+uint64(local)-1)
 		}, group, "link failed: "},
@@ -153,7 +154,7 @@ func TestSMCRDataLies(t *testing.T) {
 				if n, err := s.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 					t.Errorf("read %d bytes, %v from a connection that should have ended", n, err)
 				}
-				checkEnd(t, r.server, map[int]string{conn: endOfConnection, group: endOfLinkGroup}[tt.ends], tt.why)
+				checkEnd(t, r.server, map[int]string{alone: endOfConnection, group: endOfLinkGroup}[tt.ends], tt.why)
 			}
 			if tt.ends != group {
 				x.alive()
@@ -177,7 +178,7 @@ func TestSMCRDataLies(t *testing.T) {
 }
 
 // write has the server write more than the liar's RMB has room for.
-func write(x *smcrLiar, s Conn) {
+func write(x *smcrLiar, s conn.Conn) {
 	s.Write(make([]byte, 100<<10)) // the error is read afterwards
 }
 

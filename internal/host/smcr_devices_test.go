@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
@@ -113,7 +114,7 @@ func TestSMCRNewAdapter(t *testing.T) {
 				}
 			})
 			const count = 6
-			var pairs [count][2]Conn
+			var pairs [count][2]conn.Conn
 			for i := range pairs {
 				pairs[i][0], pairs[i][1] = r.connect()
 				checkSMCR(t, pairs[i][0])

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
@@ -25,15 +26,15 @@ func TestSMCREnds(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789abcdef"), 64<<10) // 1 MiB
 	for _, tt := range []struct {
 		name string
-		run  func(t *testing.T, c, s Conn)
+		run  func(t *testing.T, c, s conn.Conn)
 	}{
-		{"close after data", func(t *testing.T, c, s Conn) {
+		{"close after data", func(t *testing.T, c, s conn.Conn) {
 			go func() { c.Write(data); c.Close() }()
 			if got, err := io.ReadAll(s); err != nil || !bytes.Equal(got, data) {
 				t.Errorf("read %d bytes, %v; want %d", len(got), err, len(data))
 			}
 		}},
-		{"half close", func(t *testing.T, c, s Conn) {
+		{"half close", func(t *testing.T, c, s conn.Conn) {
 			go func() { c.Write(data); c.CloseWrite() }()
 			got, err := io.ReadAll(s)
 			if err != nil || !bytes.Equal(got, data) {
@@ -47,7 +48,7 @@ func TestSMCREnds(t *testing.T) {
 				t.Errorf("a write after CloseWrite = %v", err)
 			}
 		}},
-		{"close with unread data", func(t *testing.T, c, s Conn) {
+		{"close with unread data", func(t *testing.T, c, s conn.Conn) {
 			c.Write(data[:1000])
 			if _, err := io.ReadFull(s, make([]byte, 500)); err != nil {
 				t.Error(err)
@@ -57,7 +58,7 @@ func TestSMCREnds(t *testing.T) {
 				t.Errorf("read = %v, want a reset", err)
 			}
 		}},
-		{"reset", func(t *testing.T, c, s Conn) {
+		{"reset", func(t *testing.T, c, s conn.Conn) {
 			s.Write(data[:100])
 			if _, err := io.ReadFull(c, make([]byte, 100)); err != nil { // which a reset overtakes, as with TCP
 				t.Error(err)
@@ -68,7 +69,7 @@ func TestSMCREnds(t *testing.T) {
 				t.Errorf("read %d bytes, %v; want a reset", len(got), err)
 			}
 		}},
-		{"close with a writer blocked", func(t *testing.T, c, s Conn) {
+		{"close with a writer blocked", func(t *testing.T, c, s conn.Conn) {
 			ended := make(chan error)
 			go func() {
 				for {
@@ -86,14 +87,14 @@ func TestSMCREnds(t *testing.T) {
 				t.Errorf("write = %v", err)
 			}
 		}},
-		{"TCP reset", func(t *testing.T, c, s Conn) {
+		{"TCP reset", func(t *testing.T, c, s conn.Conn) {
 			tcpOf(s).SetLinger(0)
 			tcpOf(s).Close()
 			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("read = %v, want a reset", err)
 			}
 		}},
-		{"both at once", func(t *testing.T, c, s Conn) {
+		{"both at once", func(t *testing.T, c, s conn.Conn) {
 			done := make(chan struct{})
 			go func() { c.Close(); close(done) }()
 			s.Close()
@@ -187,7 +188,7 @@ func TestSMCRHostCloses(t *testing.T) {
 				t.Error("the group is still there")
 			}
 			checkEnd(t, still, endOfLinkGroup, core.EndPeer.String())
-			for _, x := range []Conn{c, s, idleC, idleS} {
+			for _, x := range []conn.Conn{c, s, idleC, idleS} {
 				x.Close()
 			}
 			checkGone(t, r.client, r.server)
@@ -205,7 +206,7 @@ func TestSMCRCloseAll(t *testing.T) {
 	data := make([]byte, 1<<19-1<<12) // what the peer has room for, at a first contact too, and more than is on its way at a time
 	smctest.Pattern(data, 0)
 	const count = 32
-	var clients, servers [count]Conn
+	var clients, servers [count]conn.Conn
 	for i := range clients {
 		clients[i], servers[i] = r.connect()
 	}
@@ -265,7 +266,7 @@ func TestSMCRDecline(t *testing.T) {
 			r := newSMCRRig(t, tt.change)
 			for range 2 {
 				c, s := r.connect()
-				if c.Mode() != ModeTCP || s.Mode() != ModeTCP || c.Reason().Code != tt.client || s.Reason().Code != tt.server {
+				if c.Mode() != conn.ModeTCP || s.Mode() != conn.ModeTCP || c.Reason().Code != tt.client || s.Reason().Code != tt.server {
 					t.Errorf("modes %v, %v, reasons %v, %v; want TCP, %v, %v", c.Mode(), s.Mode(), c.Reason(), s.Reason(), tt.client, tt.server)
 				}
 				checkExchange(t, c, s)
@@ -306,7 +307,7 @@ func TestSMCRBudget(t *testing.T) {
 				wantC, wantS = wantS, wantC
 			}
 			for range 2 { // what was counted is given back
-				var conns []Conn
+				var conns []conn.Conn
 				for range 2 {
 					c, s := r.connect()
 					checkSMCR(t, c, s)
@@ -317,7 +318,7 @@ func TestSMCRBudget(t *testing.T) {
 					t.Errorf("%d bytes of send rings count, want %d", n, 2*buffer)
 				}
 				c, s := r.connect()
-				if c.Mode() != ModeTCP || s.Mode() != ModeTCP || c.Reason().Code != wantC || s.Reason().Code != wantS {
+				if c.Mode() != conn.ModeTCP || s.Mode() != conn.ModeTCP || c.Reason().Code != wantC || s.Reason().Code != wantS {
 					t.Errorf("modes %v, %v, reasons %v, %v; want TCP, %v, %v", c.Mode(), s.Mode(), c.Reason(), s.Reason(), wantC, wantS)
 				}
 				checkExchange(t, c, s)
@@ -339,7 +340,7 @@ func TestSMCRRequire(t *testing.T) {
 		t.Errorf("Dial that requires SMC-D = %v, %v", c, err)
 	}
 	s := mustAccept(t, r.l)
-	if s.Mode() != ModeTCP || !s.ByPeer() {
+	if s.Mode() != conn.ModeTCP || !s.ByPeer() {
 		t.Errorf("the server's end is %v, by peer %v", s.Mode(), s.ByPeer())
 	}
 	s.Close()
@@ -363,7 +364,7 @@ func TestSMCRPort(t *testing.T) {
 	}
 	defer taken.Close()
 	c, s := r.connect()
-	if c.Mode() != ModeTCP || s.Mode() != ModeTCP || c.Reason().Code != clc.DiagNoSMCRDevice || s.Reason().Code != clc.DiagPortInUse {
+	if c.Mode() != conn.ModeTCP || s.Mode() != conn.ModeTCP || c.Reason().Code != clc.DiagNoSMCRDevice || s.Reason().Code != clc.DiagPortInUse {
 		t.Errorf("modes %v, %v, reasons %v, %v", c.Mode(), s.Mode(), c.Reason(), s.Reason())
 	}
 	checkExchange(t, c, s)
@@ -406,7 +407,7 @@ func TestSMCRLinkFails(t *testing.T) {
 			} else {
 				failLinks(r.server, loop2)
 			}
-			for _, x := range []Conn{c, s} {
+			for _, x := range []conn.Conn{c, s} {
 				if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
 					t.Errorf("read = %v, want an error", err)
 				}
@@ -417,7 +418,7 @@ func TestSMCRLinkFails(t *testing.T) {
 				defer c.Close()
 				defer s.Close()
 				checkExchange(t, c, s)
-				return c.Mode() == ModeSMCR && s.Mode() == ModeSMCR
+				return c.Mode() == conn.ModeSMCR && s.Mode() == conn.ModeSMCR
 			})
 			checkGone(t, r.client, r.server)
 		})

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/smctest"
 )
@@ -103,14 +104,14 @@ func TestSMCRFailover(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r, cables := newTwinRig(t, tt.change)
 			const count, size = 8, 6 << 20
-			var pairs [][2]Conn
+			var pairs [][2]conn.Conn
 			for range count {
 				c, s := r.connect()
 				checkSMCR(t, c, s)
 				if c.Agreed().Version != tt.version {
 					t.Errorf("version %s, want %s", c.Agreed().Version, tt.version)
 				}
-				pairs = append(pairs, [2]Conn{c, s})
+				pairs = append(pairs, [2]conn.Conn{c, s})
 			}
 			r.awaitRedundancy("symmetric")
 			for _, l := range groupsOf(r.client)[0].Links {
@@ -153,7 +154,7 @@ func TestSMCRFailover(t *testing.T) {
 			c, s := r.connect() // over the same group
 			checkSMCR(t, c, s)
 			checkTransfer(t, c, s, 1<<20)
-			for _, p := range append(pairs, [2]Conn{c, s}) {
+			for _, p := range append(pairs, [2]conn.Conn{c, s}) {
 				p[0].Close()
 				p[1].Close()
 			}
@@ -173,7 +174,7 @@ func TestSMCRThirdAdapter(t *testing.T) {
 	} {
 		t.Run(version, func(t *testing.T) {
 			r, cables := newTripleRig(t, change)
-			var pairs [4][2]Conn
+			var pairs [4][2]conn.Conn
 			for i := range pairs {
 				pairs[i][0], pairs[i][1] = r.connect()
 				checkSMCR(t, pairs[i][0])

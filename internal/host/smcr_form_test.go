@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/stream"
@@ -115,7 +116,7 @@ func TestSMCRShed(t *testing.T) {
 // a client's first connection, unless it is a Linux kernel, as only these have no peer ID.
 func TestSMCRBufferSize(t *testing.T) {
 	const large = 1 << 20
-	size := func(c Conn) int {
+	size := func(c conn.Conn) int {
 		local, _ := c.Buffers()
 		return local
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/wire"
@@ -18,7 +19,7 @@ import (
 func TestSMCRGrowth(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	const count = maxConnsPerGroup + 20
-	var clients, servers [count]Conn
+	var clients, servers [count]conn.Conn
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := range servers {
@@ -180,7 +181,7 @@ func TestSMCRReuse(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	fill := func(count, buffer int) {
 		t.Helper()
-		var conns []Conn
+		var conns []conn.Conn
 		for range count {
 			c, err := r.dial(DialOptions{ReadBuffer: buffer, Require: RequireSMCR})
 			if err != nil {

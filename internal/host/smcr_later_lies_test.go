@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -128,7 +129,7 @@ func TestSMCRLaterServerLies(t *testing.T) {
 				t.Error(second.err)
 			case tt.want == taken:
 				checkSMCR(t, second.conn)
-			case second.conn.Mode() != ModeTCP:
+			case second.conn.Mode() != conn.ModeTCP:
 				t.Errorf("mode %v, want TCP", second.conn.Mode())
 			default:
 				checkExchange(t, second.conn, x.tcp)
@@ -146,7 +147,7 @@ func TestSMCRLaterServerLies(t *testing.T) {
 			if isOver(first.conn) {
 				t.Error("the link group has ended")
 			}
-			for _, c := range []Conn{first.conn, second.conn} {
+			for _, c := range []conn.Conn{first.conn, second.conn} {
 				if c != nil {
 					c.Abort()
 					c.Close()
@@ -199,7 +200,7 @@ func TestSMCRImpostor(t *testing.T) {
 	if s.Association() != s2.Association() {
 		t.Error("the next connection made another group")
 	}
-	for _, conn := range []Conn{c, s, c2, s2} {
+	for _, conn := range []conn.Conn{c, s, c2, s2} {
 		conn.Close()
 	}
 }
@@ -208,7 +209,7 @@ func TestSMCRImpostor(t *testing.T) {
 // contact's LLC messages are in TestSMCRFirstContactLies and TestSMCRServerLies.
 func TestSMCRDeclines(t *testing.T) {
 	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagNoDevice, OS: clc.OSLinux}
-	later := func(x *smcrLiar) Conn {
+	later := func(x *smcrLiar) conn.Conn {
 		s := x.connect()
 		x.obey()
 		x.propose()
@@ -219,10 +220,10 @@ func TestSMCRDeclines(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		run  func(x *smcrLiar) Conn // of a first contact before; nil if there is none
+		run  func(x *smcrLiar) conn.Conn // of a first contact before; nil if there is none
 	}{
-		{"for a Proposal", func(x *smcrLiar) Conn { x.dial(); return nil }},
-		{"for a Confirm of first contact", func(x *smcrLiar) Conn { x.propose(); return nil }},
+		{"for a Proposal", func(x *smcrLiar) conn.Conn { x.dial(); return nil }},
+		{"for a Confirm of first contact", func(x *smcrLiar) conn.Conn { x.propose(); return nil }},
 		{"for a Confirm of a later contact", later},
 	} {
 		t.Run("of a client, "+tt.name, func(t *testing.T) {
@@ -231,7 +232,7 @@ func TestSMCRDeclines(t *testing.T) {
 			first := tt.run(x)
 			x.write(decline)
 			s := mustAccept(t, r.l)
-			if s.Mode() != ModeTCP || !s.ByPeer() || s.Reason().Code != clc.DiagNoDevice {
+			if s.Mode() != conn.ModeTCP || !s.ByPeer() || s.Reason().Code != clc.DiagNoDevice {
 				t.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP by the peer", s.Mode(), s.Reason(), s.ByPeer())
 			}
 			checkExchange(t, s, x.tcp)
@@ -256,7 +257,7 @@ func TestSMCRDeclines(t *testing.T) {
 		result, _ := x.meet()
 		x.write(decline)
 		res := <-result
-		if res.err != nil || res.conn.Mode() != ModeTCP || !res.conn.ByPeer() {
+		if res.err != nil || res.conn.Mode() != conn.ModeTCP || !res.conn.ByPeer() {
 			t.Fatalf("Dial = %+v, want TCP by the peer", res)
 		}
 		checkExchange(t, res.conn, x.tcp)
@@ -289,7 +290,7 @@ func TestSMCRDeclines(t *testing.T) {
 			t.Errorf("read %d bytes, %v after a Decline that came too late", n, err)
 		}
 		checkEnd(t, r.client, endOfConnection, "protocol violation: bytes on the idle TCP connection")
-		for _, c := range []Conn{first.conn, res.conn} {
+		for _, c := range []conn.Conn{first.conn, res.conn} {
 			c.Abort()
 			c.Close()
 		}

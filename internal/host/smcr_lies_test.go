@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
@@ -169,7 +170,7 @@ func (x *smcrLiar) confirmLink(m llc.Message) llc.ConfirmLink {
 }
 
 // connect makes a first contact like an honest client.
-func (x *smcrLiar) connect() Conn {
+func (x *smcrLiar) connect() conn.Conn {
 	x.t.Helper()
 	x.propose()
 	x.confirm(nil)
@@ -205,7 +206,7 @@ func (x *smcrLiar) rejectAll() {
 }
 
 // checkOthers makes sure that an honest client has noticed nothing.
-func (x *smcrLiar) checkOthers(c, s Conn) {
+func (x *smcrLiar) checkOthers(c, s conn.Conn) {
 	x.t.Helper()
 	checkSMCR(x.t, c, s)
 	checkExchange(x.t, c, s)
@@ -270,7 +271,7 @@ func TestSMCRFirstContactLies(t *testing.T) {
 			if tt.tcp {
 				s := mustAccept(t, r.l)
 				defer s.Close()
-				if s.Mode() != ModeTCP || !s.ByPeer() {
+				if s.Mode() != conn.ModeTCP || !s.ByPeer() {
 					t.Errorf("accepted: mode %v, reason %v, by peer %v; want TCP by the peer", s.Mode(), s.Reason(), s.ByPeer())
 				}
 				if tt.name != "Proposal after the Confirm" {
@@ -453,7 +454,7 @@ func TestSMCRIntruder(t *testing.T) {
 	if s.Association() == s2.Association() {
 		t.Error("the next connection joined the group that was said to be lost")
 	}
-	for _, conn := range []Conn{c, s, c2, s2} {
+	for _, conn := range []conn.Conn{c, s, c2, s2} {
 		conn.Close()
 	}
 }

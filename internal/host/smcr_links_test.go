@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
@@ -41,7 +42,7 @@ func vanish(c *smctest.Cables, cable int) {
 // connection that has heard the peer's last word can still be read to its end, the others say that they are lost.
 func TestSMCRLastDown(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
-	var ended, idle [2]Conn
+	var ended, idle [2]conn.Conn
 	ended[0], ended[1] = r.connect()
 	idle[0], idle[1] = r.connect()
 	checkSMCR(t, ended[0], idle[0])
@@ -84,7 +85,7 @@ func TestSMCRLastDown(t *testing.T) {
 func TestSMCRMoveClosing(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
 	const count, size = 4, 48 << 10
-	var pairs [count][2]Conn
+	var pairs [count][2]conn.Conn
 	for i := range pairs {
 		pairs[i][0], pairs[i][1] = r.connect()
 		checkSMCR(t, pairs[i][0])
@@ -148,7 +149,7 @@ func TestSMCRLostInExchange(t *testing.T) {
 	vanish(cables, 1)
 	before := r.retransmitted(1, cables)
 	type result struct {
-		c, s Conn
+		c, s conn.Conn
 	}
 	made := make(chan result)
 	go func() {
@@ -191,7 +192,7 @@ func TestSMCRLostInExchange(t *testing.T) {
 	cables.IP(1, "link set cable1 up")
 	cables.IP(0, fmt.Sprintf("neigh del %v dev cable1", cables.Addr[1][1])) // the other end has forgotten it
 	r.awaitRedundancy("symmetric")
-	for _, x := range []Conn{c, s, x.c, x.s, first, firstPeer} {
+	for _, x := range []conn.Conn{c, s, x.c, x.s, first, firstPeer} {
 		x.Close()
 	}
 	checkGone(t, r.client, r.server)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
@@ -139,10 +140,10 @@ func TestSMCRRoutedMTU(t *testing.T) {
 }
 
 // checkTransfer moves bytes both ways at once, and closes both ends for writing.
-func checkTransfer(t testing.TB, a, b Conn, size int) {
+func checkTransfer(t testing.TB, a, b conn.Conn, size int) {
 	t.Helper()
 	done := make(chan error, 4)
-	for _, end := range []Conn{a, b} {
+	for _, end := range []conn.Conn{a, b} {
 		go func() {
 			buf := make([]byte, 100<<10)
 			for at := 0; at < size; at += len(buf) {
@@ -202,7 +203,7 @@ func TestSMCRImpatient(t *testing.T) {
 	cut.Store(true)
 	drop := func([]byte) bool { return cut.Load() }
 	r := newSMCRRig(t, func(c, s *Config) { c.RDMA.Drop, s.RDMA.Drop = drop, drop })
-	dial := func() (Conn, error) {
+	dial := func() (conn.Conn, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		return r.client.Dial(ctx, "tcp", r.l.Addr().String(), DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.local, 0))})
@@ -277,7 +278,7 @@ func TestSMCRFiltered(t *testing.T) {
 					}
 				})
 				c, s := r.connect()
-				if c.Mode() != ModeTCP || s.Mode() != ModeTCP {
+				if c.Mode() != conn.ModeTCP || s.Mode() != conn.ModeTCP {
 					t.Errorf("modes %v and %v, want TCP", c.Mode(), s.Mode())
 				}
 				checkExchange(t, c, s)
@@ -338,7 +339,7 @@ func TestSMCRDeviceDown(t *testing.T) {
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
 	cables.IP(0, "link set cable1 down")
-	for _, x := range []Conn{c, s} {
+	for _, x := range []conn.Conn{c, s} {
 		if _, err := x.Read(make([]byte, 1)); err == nil || err == io.EOF {
 			t.Errorf("read = %v, want an error", err)
 		}
@@ -346,7 +347,7 @@ func TestSMCRDeviceDown(t *testing.T) {
 	}
 	log.awaitEnd(t, rdma.EventInterfaceDown.String())
 	c, s = r.connect()
-	if c.Mode() != ModeTCP || c.Reason().Tag != "RNIC_DOWN" {
+	if c.Mode() != conn.ModeTCP || c.Reason().Tag != "RNIC_DOWN" {
 		t.Errorf("with the interface down: mode %v, reason %v", c.Mode(), c.Reason())
 	}
 	checkExchange(t, c, s)
@@ -359,7 +360,7 @@ func TestSMCRDeviceDown(t *testing.T) {
 		defer c.Close()
 		defer s.Close()
 		checkExchange(t, c, s)
-		return c.Mode() == ModeSMCR
+		return c.Mode() == conn.ModeSMCR
 	})
 }
 
@@ -395,7 +396,7 @@ func TestSMCRKilled(t *testing.T) {
 	for range 2 { // the next one is another instance
 		child := smctest.Start(t, "host-smcr", t.TempDir(), netip.AddrPortFrom(loop2, cfg.RDMA.Port).String(), loop2.String())
 		addr := strings.TrimPrefix(child.Hear("listening"), "listening ")
-		var conns []Conn
+		var conns []conn.Conn
 		for range 3 {
 			c, err := h.Dial(boundedContext(t), "tcp", addr, DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0)), Require: RequireSMCR})
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -53,7 +54,7 @@ func TestSMCRIndirect(t *testing.T) {
 		t.Fatalf("the client sent %v, %v, want a Decline", m, err)
 	}
 	res := <-result
-	if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.Reason().Code != clc.DiagIndirect {
+	if res.err != nil || res.conn.Mode() != conn.ModeTCP || res.conn.Reason().Code != clc.DiagIndirect {
 		t.Fatalf("Dial = %+v, want TCP", res)
 	}
 	checkExchange(t, res.conn, x.tcp)
@@ -167,7 +168,7 @@ func TestSMCRServerLies(t *testing.T) {
 					t.Errorf("Dial made a connection of %v", res.conn.Mode())
 				}
 			case tcp, peer:
-				if res.err != nil || res.conn.Mode() != ModeTCP || res.conn.ByPeer() != (tt.want == peer) {
+				if res.err != nil || res.conn.Mode() != conn.ModeTCP || res.conn.ByPeer() != (tt.want == peer) {
 					t.Fatalf("Dial = %+v, want TCP", res)
 				}
 				checkExchange(t, res.conn, x.tcp)

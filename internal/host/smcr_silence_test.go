@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
@@ -136,7 +137,7 @@ func (x *smcrLiar) declined(why clc.Diagnosis) {
 		return
 	}
 	defer s.Close()
-	if s.Mode() != ModeTCP {
+	if s.Mode() != conn.ModeTCP {
 		x.t.Errorf("accepted: mode %v, want TCP", s.Mode())
 	}
 }
@@ -145,19 +146,19 @@ func (x *smcrLiar) declined(why clc.Diagnosis) {
 func TestSMCRCloseInHandshake(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		run  func(x *smcrLiar) Conn // that there is already
+		run  func(x *smcrLiar) conn.Conn // that there is already
 	}{
-		{"for the Proposal", func(x *smcrLiar) Conn { x.dial(); return nil }},
-		{"for the Confirm", func(x *smcrLiar) Conn { x.propose(); return nil }},
-		{"for the reply to CONFIRM LINK", func(x *smcrLiar) Conn { x.propose(); x.confirm(nil); x.next(); return nil }},
-		{"for the reply to ADD LINK", func(x *smcrLiar) Conn {
+		{"for the Proposal", func(x *smcrLiar) conn.Conn { x.dial(); return nil }},
+		{"for the Confirm", func(x *smcrLiar) conn.Conn { x.propose(); return nil }},
+		{"for the reply to CONFIRM LINK", func(x *smcrLiar) conn.Conn { x.propose(); x.confirm(nil); x.next(); return nil }},
+		{"for the reply to ADD LINK", func(x *smcrLiar) conn.Conn {
 			x.propose()
 			x.confirm(nil)
 			x.send(x.confirmLink(x.next()).Append(nil))
 			x.next()
 			return nil
 		}},
-		{"for the reply to CONFIRM RKEY", func(x *smcrLiar) Conn {
+		{"for the reply to CONFIRM RKEY", func(x *smcrLiar) conn.Conn {
 			s := x.connect()
 			x.dial()
 			x.write(x.proposal())

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/smcr"
 	"github.com/gosmc/smc/internal/smctest"
 )
@@ -26,8 +27,8 @@ func TestSMCRSpread(t *testing.T) {
 			first, firstPeer := r.connect()
 			checkSMCR(t, first)
 			r.awaitRedundancy("symmetric")
-			var pairs [count][2]Conn
-			pairs[0] = [2]Conn{first, firstPeer}
+			var pairs [count][2]conn.Conn
+			pairs[0] = [2]conn.Conn{first, firstPeer}
 			for i := 1; i < count; i++ {
 				pairs[i][0], pairs[i][1] = r.connect()
 				checkSMCR(t, pairs[i][0])
@@ -72,7 +73,7 @@ func TestSMCRSpread(t *testing.T) {
 }
 
 // readN reads so many bytes.
-func readN(t testing.TB, c Conn, n int) {
+func readN(t testing.TB, c conn.Conn, n int) {
 	t.Helper()
 	b := make([]byte, 64<<10)
 	for n > 0 {

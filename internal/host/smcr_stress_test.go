@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -90,7 +91,7 @@ func TestSMCRStress(t *testing.T) {
 }
 
 // stressConn writes a pattern, and checks what comes back of it.
-func stressConn(t *testing.T, c Conn) {
+func stressConn(t *testing.T, c conn.Conn) {
 	defer c.Close()
 	size := rand.N(100 << 10)
 	sent := make([]byte, size)

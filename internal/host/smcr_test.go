@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/rdma"
@@ -56,7 +57,7 @@ func makeSMCRRig(t testing.TB, change func(client, server *Config)) *smcrRig {
 	return r
 }
 
-func (r *smcrRig) dial(o DialOptions) (c Conn, err error) {
+func (r *smcrRig) dial(o DialOptions) (c conn.Conn, err error) {
 	o.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.local, 0))
 	r.in(func() { c, err = r.client.Dial(boundedContext(r.t), "tcp", r.l.Addr().String(), o) })
 	if err == nil {
@@ -66,7 +67,7 @@ func (r *smcrRig) dial(o DialOptions) (c Conn, err error) {
 }
 
 // connect makes a connection, and both its ends.
-func (r *smcrRig) connect() (c, s Conn) {
+func (r *smcrRig) connect() (c, s conn.Conn) {
 	r.t.Helper()
 	c, err := r.dial(DialOptions{})
 	if err != nil {
@@ -77,10 +78,10 @@ func (r *smcrRig) connect() (c, s Conn) {
 }
 
 // checkSMCR makes sure that a connection is one of SMC-R.
-func checkSMCR(t testing.TB, conns ...Conn) {
+func checkSMCR(t testing.TB, conns ...conn.Conn) {
 	t.Helper()
 	for _, c := range conns {
-		if c.Mode() != ModeSMCR {
+		if c.Mode() != conn.ModeSMCR {
 			t.Fatalf("mode %v, reason %v; want SMC-R", c.Mode(), c.Reason())
 		}
 	}
@@ -91,7 +92,7 @@ func TestSMCR(t *testing.T) {
 	c, s := r.connect()
 	checkSMCR(t, c, s)
 	checkExchange(t, c, s)
-	for i, x := range []Conn{c, s} {
+	for i, x := range []conn.Conn{c, s} {
 		if got := keepAliveOf(t, x); got != 15 {
 			t.Errorf("TCP's keepalive after %d s, want 15, as package net has it", got)
 		}
@@ -123,10 +124,10 @@ func rmbsOf(h *Host) int64 {
 }
 
 // tcpOf is the TCP socket of a connection over SMC or TCP.
-func tcpOf(c Conn) *net.TCPConn { return c.Socket().(*net.TCPConn) }
+func tcpOf(c conn.Conn) *net.TCPConn { return c.Socket().(*net.TCPConn) }
 
 // peerMessage is what the peer of a connection over SMC-R has said last; the zero value if the buffers are gone.
-func peerMessage(t testing.TB, c Conn) (m cdc.Message) {
+func peerMessage(t testing.TB, c conn.Conn) (m cdc.Message) {
 	t.Helper()
 	for _, e := range c.AppendCursors(nil) {
 		if !e.Sent {
@@ -168,7 +169,7 @@ func wrapBindings(h *Host, wrap func(transport.Binding) transport.Binding) {
 }
 
 // isOver reports whether the link group of a connection has ended for its connections.
-func isOver(c Conn) bool {
+func isOver(c conn.Conn) bool {
 	select {
 	case <-c.Association().Done():
 		return true
@@ -185,15 +186,15 @@ func failLinks(h *Host, addr netip.Addr) {
 
 // burst makes many connections at once, in one link group. It reports false if a machine that was busy with other things had no time
 // for that: each CONFIRM RKEY waits for those before it, and nobody waits for ever.
-func (r *smcrRig) burst(count int) (conns, accepted []Conn, all bool) {
+func (r *smcrRig) burst(count int) (conns, accepted []conn.Conn, all bool) {
 	r.t.Helper()
-	conns = make([]Conn, count)
+	conns = make([]conn.Conn, count)
 	var wg sync.WaitGroup
 	for i := range conns {
 		wg.Go(func() { conns[i], _ = r.dial(DialOptions{ReadBuffer: 64 << 10, Require: RequireSMCR}) })
 	}
 	wg.Wait()
-	conns = slices.DeleteFunc(conns, func(c Conn) bool { return c == nil })
+	conns = slices.DeleteFunc(conns, func(c conn.Conn) bool { return c == nil })
 	if all = len(conns) == count && len(groupsOf(r.server)) == 1; all {
 		for range conns {
 			accepted = append(accepted, mustAccept(r.t, r.l))
@@ -206,7 +207,7 @@ func (r *smcrRig) burst(count int) (conns, accepted []Conn, all bool) {
 func TestSMCRGroup(t *testing.T) {
 	const count, attempts = 50, 5
 	var r *smcrRig
-	var conns, accepted []Conn
+	var conns, accepted []conn.Conn
 	for i, all := 1, false; !all; i++ {
 		r = newSMCRRig(t, nil)
 		if conns, accepted, all = r.burst(count); !all && i == attempts {

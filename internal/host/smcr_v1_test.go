@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rnic"
@@ -551,7 +552,7 @@ func TestSMCRv1Linux(t *testing.T) {
 }
 
 // connect makes the first contact, in the kernel's role, and returns our end.
-func (k *kernelV1) connect(r *smcrRig, cables *smctest.Cables) Conn {
+func (k *kernelV1) connect(r *smcrRig, cables *smctest.Cables) conn.Conn {
 	t := k.t
 	t.Helper()
 	network := netip.PrefixFrom(cables.Addr[0][0], 24)
@@ -621,7 +622,7 @@ func (k *kernelV1) connect(r *smcrRig, cables *smctest.Cables) Conn {
 }
 
 // exchange sends both ways, and calls cut when some has arrived.
-func (k *kernelV1) exchange(ours Conn, cut func()) {
+func (k *kernelV1) exchange(ours conn.Conn, cut func()) {
 	const size = 12 << 20
 	t := k.t
 	t.Helper()

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/transport"
 )
@@ -20,7 +21,7 @@ func TestSMCRWordLost(t *testing.T) {
 		bindings = append(bindings, b)
 		return b
 	})
-	var pairs [4][2]Conn // first and third over the first link
+	var pairs [4][2]conn.Conn // first and third over the first link
 	for i := range pairs {
 		pairs[i][0], pairs[i][1] = r.connect()
 		checkSMCR(t, pairs[i][:]...)
@@ -39,7 +40,7 @@ func TestSMCRWordLost(t *testing.T) {
 		}
 		return n == len(pairs)/2
 	})
-	var silent, done, unhurt Conn
+	var silent, done, unhurt conn.Conn
 	for i, p := range pairs {
 		c, s := p[0], p[1]
 		switch {
@@ -62,9 +63,9 @@ func TestSMCRWordLost(t *testing.T) {
 	if n, err := silent.Read(make([]byte, 1)); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("read %d bytes, %v; want %v", n, err, syscall.ECONNRESET)
 	}
-	checkEnd(t, r.server, endOfConnection, errWordLost.Error())
+	checkEnd(t, r.server, endOfConnection, "the peer has ended TCP, and what it said before was lost with a link")
 	time.Sleep(4 * r.server.connEnv.WordTime)
-	for _, s := range []Conn{done, unhurt} {
+	for _, s := range []conn.Conn{done, unhurt} {
 		if _, err := s.Write([]byte("x")); err != nil {
 			t.Errorf("a connection that has lost nothing: %v", err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
@@ -46,7 +47,7 @@ func (v *controlView) DeleteLink(group uint32, num uint8) (err error) {
 // Status returns a snapshot of the host.
 func (h *Host) Status() control.Status {
 	h.mu.Lock()
-	conns := make([]Conn, 0, len(h.conns))
+	conns := make([]conn.Conn, 0, len(h.conns))
 	for c := range h.conns {
 		conns = append(conns, c)
 	}
@@ -179,8 +180,8 @@ func (h *Host) counterStatus() control.StatusCounters {
 		_, rmbs := n.Memory()
 		s.RMBBytes += rmbs
 	}
-	for m := ModeTCP; m <= ModeUnix; m++ {
-		if m == ModeUnix && k.connections[m].Load() == 0 {
+	for m := conn.ModeTCP; m <= conn.ModeUnix; m++ {
+		if m == conn.ModeUnix && k.connections[m].Load() == 0 {
 			continue // there are no programs of 'gosmc run', on most machines
 		}
 		s.Connections[m.String()] = k.connections[m].Load()
@@ -229,7 +230,7 @@ func (l *Listener) status() control.StatusListener {
 }
 
 // connStatus describes a connection. names holds the names of processes already looked up.
-func connStatus(c Conn, names map[int]string) control.StatusConn {
+func connStatus(c conn.Conn, names map[int]string) control.StatusConn {
 	s := c.Status()
 	s.PeerCommand = names[s.PeerPID]
 	if pid := s.PeerPID; pid != 0 && s.PeerCommand == "" {

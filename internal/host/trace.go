@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/wire/clc"
@@ -16,7 +17,7 @@ import (
 
 // A traceRecord is an event of a host or of a connection as it is kept. It is a [control.TraceRecord].
 type traceRecord struct {
-	Record
+	conn.Record
 	message rendezvous.Kind // rendezvous; Numbers has the attempt and the socket
 	refusal clc.Diagnosis   // rendezvous: Refused
 	pid     int             // of the peer: rendezvous, peer gone
@@ -54,14 +55,14 @@ func (r *traceRecord) words() (name, text string) {
 // traceCLC counts and traces a CLC message, or what came in place of one.
 func (s *handshake) traceCLC(b []byte, sent bool) {
 	s.host.counters.messages.countCLC(b, sent)
-	s.conn.Trace(Record{Kind: control.TraceCLC, Sent: sent}, b)
+	s.conn.Trace(conn.Record{Kind: control.TraceCLC, Sent: sent}, b)
 }
 
 // sampleCursors appends both directions of every SMC connection to list, and returns how many connections
 // there are more than [maxTraceSample].
 func (h *Host) sampleCursors(list []control.TraceEvent) (_ []control.TraceEvent, omitted int) {
 	conns := h.smcConns()
-	slices.SortFunc(conns, func(a, b Conn) int { return cmp.Compare(a.ID(), b.ID()) })
+	slices.SortFunc(conns, func(a, b conn.Conn) int { return cmp.Compare(a.ID(), b.ID()) })
 	if len(conns) > maxTraceSample {
 		omitted = len(conns) - maxTraceSample
 		conns = conns[:maxTraceSample]

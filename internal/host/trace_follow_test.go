@@ -327,28 +327,6 @@ func TestTraceCursors(t *testing.T) {
 	}
 }
 
-// A hostile peer can write any cursors; the window is then unknown or none.
-func TestWindow(t *testing.T) {
-	for _, tt := range []struct {
-		consumer, producer cdc.Cursor
-		want               int
-	}{
-		{cdc.Cursor{}, cdc.Cursor{}, 100},
-		{cdc.Cursor{}, cdc.Cursor{Count: 30}, 70},
-		{cdc.Cursor{Count: 90}, cdc.Cursor{Wrap: 1, Count: 20}, 70},
-		{cdc.Cursor{Count: 20}, cdc.Cursor{Wrap: 1, Count: 20}, 0},
-		{cdc.Cursor{Wrap: 0xffff, Count: 99}, cdc.Cursor{}, 99},
-		{cdc.Cursor{Count: 20}, cdc.Cursor{Count: 10}, 0},
-		{cdc.Cursor{}, cdc.Cursor{Wrap: 7}, 0},
-		{cdc.Cursor{Count: 100}, cdc.Cursor{}, -1},
-		{cdc.Cursor{}, cdc.Cursor{Count: 1 << 31}, -1},
-	} {
-		if got := window(tt.consumer, tt.producer, 100); got != tt.want {
-			t.Errorf("window(%v, %v) = %d, want %d", tt.consumer, tt.producer, got, tt.want)
-		}
-	}
-}
-
 // TestSMCRTraced has CDC messages of SMC-R as they are on the network: each side's with the other's alert token.
 func TestSMCRTraced(t *testing.T) {
 	r := newSMCRRig(t, nil)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smctest"
@@ -189,7 +190,7 @@ func TestDroppedPrivileges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Mode() != ModeTCP || c.Reason().Code != clc.DiagOtherUser {
+		if c.Mode() != conn.ModeTCP || c.Reason().Code != clc.DiagOtherUser {
 			t.Errorf("root, %s: %v, %v; want TCP, %v", name, c.Mode(), c.Reason().Tag, clc.DiagOtherUser)
 		}
 		if err := echo(c); err != nil {
@@ -236,7 +237,7 @@ func TestOtherMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Mode() != ModeTCP || c.Reason().Code != clc.DiagNoListener {
+	if c.Mode() != conn.ModeTCP || c.Reason().Code != clc.DiagNoListener {
 		t.Errorf("mode %v, reason %v; want TCP, %v", c.Mode(), c.Reason().Tag, clc.DiagNoListener)
 	}
 	c.Close()

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/test/interop/talk"
 )
@@ -104,13 +105,13 @@ func (v visit) server(ctx context.Context, l *lab) error {
 // A witness looks on while the connections of a conversation are open. Functions may be nil.
 type witness struct {
 	open    func(ctx context.Context, conns int) error         // before anything is said
-	talking func(ctx context.Context, conns []host.Conn) error // meanwhile
+	talking func(ctx context.Context, conns []conn.Conn) error // meanwhile
 	said    func(ctx context.Context) error                    // when our end has said and heard all
 }
 
 // hears has the connections say what they have to say, each by a call of talk. Those that await do so until all of them do, or have
 // ended.
-func (w witness) hears(ctx context.Context, conns []host.Conn, talk func(i int, await func()) error) error {
+func (w witness) hears(ctx context.Context, conns []conn.Conn, talk func(i int, await func()) error) error {
 	if w.open != nil {
 		if err := w.open(ctx, len(conns)); err != nil {
 			return err
@@ -179,7 +180,7 @@ func (l *lab) dialGuest(ctx context.Context, h *host.Host, c conversation, w wit
 		return err
 	}
 	began := time.Now()
-	conns := make([]host.Conn, c.conns)
+	conns := make([]conn.Conn, c.conns)
 	ours := all(c.conns, func(i int) (err error) {
 		conns[i], err = l.dial(ctx, h, host.RequireSMCR, dest)
 		return err
@@ -228,20 +229,20 @@ func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c convers
 		}
 		reports <- report{said, err}
 	}()
-	var conns []host.Conn
+	var conns []conn.Conn
 	var ours error
 	for range c.conns {
-		conn, err := listener.Accept()
+		c, err := listener.Accept()
 		if err != nil {
 			ours = err
 			break
 		}
-		stop := context.AfterFunc(ctx, func() { conn.SetLinger(0); conn.Close() })
+		stop := context.AfterFunc(ctx, func() { c.SetLinger(0); c.Close() })
 		defer stop()
-		if mode := conn.Mode(); mode != host.ModeSMCR {
+		if mode := c.Mode(); mode != conn.ModeSMCR {
 			ours = errors.Join(ours, fmt.Errorf("a connection with mode %v", mode))
 		}
-		conns = append(conns, conn)
+		conns = append(conns, c)
 	}
 	if ours == nil {
 		ours = w.hears(ctx, conns, func(i int, await func()) error {
@@ -367,7 +368,7 @@ func (l *lab) guestServes(ctx context.Context, conns int) (dest netip.AddrPort, 
 }
 
 // dial dials the guest.
-func (l *lab) dial(ctx context.Context, h *host.Host, require host.Requirement, dest netip.AddrPort) (host.Conn, error) {
+func (l *lab) dial(ctx context.Context, h *host.Host, require host.Requirement, dest netip.AddrPort) (conn.Conn, error) {
 	c, err := h.Dial(ctx, "tcp4", dest.String(), host.DialOptions{Require: require})
 	if err != nil {
 		return nil, err

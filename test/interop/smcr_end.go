@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/test/interop/talk"
 )
@@ -81,8 +82,8 @@ func (r refusal) begin(ctx context.Context, l *lab) (*host.Host, error) {
 }
 
 // isTCP checks that a connection is TCP on both sides, and both know why.
-func (l *lab) isTCP(c host.Conn, guest string) error {
-	if c.Mode() != host.ModeTCP || c.Reason().Code == 0 || !strings.Contains(guest, "ok echo mode=tcp reason=0x0") {
+func (l *lab) isTCP(c conn.Conn, guest string) error {
+	if c.Mode() != conn.ModeTCP || c.Reason().Code == 0 || !strings.Contains(guest, "ok echo mode=tcp reason=0x0") {
 		return fmt.Errorf("mode %v, reason %v, and the guest says %q; want TCP on both sides, with reasons", c.Mode(), c.Reason(), guest)
 	}
 	l.note("%s [%s]; %s", c.Reason().Sentence, c.Reason().Tag, strings.TrimSpace(guest))
@@ -159,7 +160,7 @@ func (x cut) server(ctx context.Context, l *lab) error {
 	return l.serveGuest(ctx, listener, says(talk.Echo, 100_000), witness{})
 }
 
-func (x cut) cut(ctx context.Context, l *lab, c host.Conn, transfer func() error) error {
+func (x cut) cut(ctx context.Context, l *lab, c conn.Conn, transfer func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- transfer() }()
 	err := try(ctx, "bytes of the transfer", func() (bool, error) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/test/interop/talk"
 )
@@ -271,7 +272,7 @@ func (f failover) server(ctx context.Context, l *lab) error {
 func (f failover) witness(l *lab, d damage) witness {
 	return witness{
 		open: func(ctx context.Context, _ int) error { return l.agree(ctx, "SYMMETRIC") },
-		talking: func(ctx context.Context, conns []host.Conn) error {
+		talking: func(ctx context.Context, conns []conn.Conn) error {
 			if err := f.moving(ctx, conns); err != nil {
 				return err
 			}
@@ -284,7 +285,7 @@ func (f failover) witness(l *lab, d damage) witness {
 }
 
 // moving waits until the connections, as a whole, are in the middle of their transfers: when the last of a hundred begins, others have ended.
-func (c conversation) moving(ctx context.Context, conns []host.Conn) error {
+func (c conversation) moving(ctx context.Context, conns []conn.Conn) error {
 	return try(ctx, "bytes of the transfer", func() (bool, error) {
 		total := uint64(0)
 		for _, conn := range conns {
@@ -361,7 +362,7 @@ func (o oneSided) begin(ctx context.Context, l *lab) (*host.Host, witness, error
 	h, err := l.host(host.Config{SMCRDevices: twinDevices})
 	return h, witness{
 		open: func(ctx context.Context, _ int) error { return l.agree(ctx, "ASYMMETRIC") },
-		talking: func(ctx context.Context, conns []host.Conn) error {
+		talking: func(ctx context.Context, conns []conn.Conn) error {
 			if err := o.moving(ctx, conns); err != nil {
 				return err
 			}

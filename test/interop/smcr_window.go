@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/test/interop/talk"
 )
@@ -52,7 +53,7 @@ func (f fullWindow) try(ctx context.Context, l *lab, first bool) error {
 	l.atEnd(undo)
 	w := witness{
 		open:    func(ctx context.Context, _ int) error { return l.agree(ctx, "SYMMETRIC") },
-		talking: func(ctx context.Context, conns []host.Conn) error { return f.cut(ctx, l, conns, first) },
+		talking: func(ctx context.Context, conns []conn.Conn) error { return f.cut(ctx, l, conns, first) },
 		said:    func(ctx context.Context) error { return errors.Join(l.moved(ctx), undo()) },
 	}
 	if f.client {
@@ -70,7 +71,7 @@ func (f fullWindow) try(ctx context.Context, l *lab, first bool) error {
 }
 
 // cut fills the window, has the guest's program read it, and cuts the link meanwhile.
-func (f fullWindow) cut(ctx context.Context, l *lab, conns []host.Conn, first bool) error {
+func (f fullWindow) cut(ctx context.Context, l *lab, conns []conn.Conn, first bool) error {
 	total := func() (out uint64) {
 		for _, c := range conns {
 			_, sent := c.Totals()
@@ -162,7 +163,7 @@ func (lostWord) client(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	var first, second host.Conn
+	var first, second conn.Conn
 	if first, err = l.dial(ctx, h, host.RequireSMCR, dest); err == nil {
 		err = l.agree(ctx, "SYMMETRIC")
 	}
@@ -173,11 +174,11 @@ func (lostWord) client(ctx context.Context, l *lab) error {
 		return err
 	}
 	ended := make(chan error, conns)
-	for _, c := range []host.Conn{first, second} {
+	for _, c := range []conn.Conn{first, second} {
 		go func() { ended <- talk.Client(c, talk.Script{Kind: talk.Give, N: 1 << 30, Soft: true}) }()
 	}
 	sent := func() (out uint64) {
-		for _, c := range []host.Conn{first, second} {
+		for _, c := range []conn.Conn{first, second} {
 			_, n := c.Totals()
 			out += n
 		}

@@ -1,4 +1,4 @@
-package host
+package conn
 
 import (
 	"context"
@@ -86,7 +86,7 @@ func newTCPPair(t *testing.T) (ours, theirs *net.TCPConn) {
 
 // newPending returns a connection of a host that takes no notes.
 func newPending(tcp *net.TCPConn) *Pending {
-	return NewPending(&Env{Owner: new(notingOwner), Logger: slog.New(slog.DiscardHandler)}, Params{ID: 1, TCP: tcp, Client: true})
+	return New(&Env{Owner: new(notingOwner), Logger: slog.New(slog.DiscardHandler)}, Params{ID: 1, TCP: tcp, Client: true})
 }
 
 // A memoryBinding is a binding whose fabric is memory of this process. The test plays the peer.

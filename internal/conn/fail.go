@@ -1,4 +1,4 @@
-package host
+package conn
 
 import (
 	"errors"
@@ -25,7 +25,7 @@ func failError(kind core.FailKind) error {
 // failReason is why a connection has failed.
 func failReason(why core.FailKind, cause core.ConnEventKind, broken error) string {
 	switch {
-	case cause == core.EventTCPReset && broken != nil: // rule: TestSMCRWordLost
+	case cause == core.EventTCPReset && broken != nil: // rule: internal/host TestSMCRWordLost
 		return broken.Error()
 	case cause == core.EventElementLost:
 		return "the peer uses our element of its RMB for something else"

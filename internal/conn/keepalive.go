@@ -1,4 +1,4 @@
-package host
+package conn
 
 import (
 	"net"
@@ -16,7 +16,7 @@ type LateKeepAlive bool
 
 // PutOff takes package net's own default out of a dialer or a listener; config and idle are theirs.
 func PutOff(config net.KeepAliveConfig, idle *time.Duration) LateKeepAlive {
-	if config.Enable || *idle != 0 { // rule: TestKeepAlive: *idle != 0 -> false
+	if config.Enable || *idle != 0 { // rule: internal/host TestKeepAlive: *idle != 0 -> false
 		return false
 	}
 	*idle = -1
@@ -25,7 +25,7 @@ func PutOff(config net.KeepAliveConfig, idle *time.Duration) LateKeepAlive {
 
 // turnOn does what package net would have done when the connection was made, and cares as little for errors.
 func (k LateKeepAlive) turnOn(tcp *net.TCPConn) {
-	if k { // rule: TestKeepAlive
+	if k { // rule: internal/host TestKeepAlive
 		tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true})
 	}
 }
@@ -60,7 +60,7 @@ func (c *SMC) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 
 // floorKeepAlive returns what TCP's keepalive is set to where a program says config, by whatever the connection uses.
 func (c *SMC) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
-	if c.traits.Tests { // rule: TestSMCRKeepAliveFloor
+	if c.traits.Tests { // rule: internal/host TestSMCRKeepAliveFloor
 		floor := func(d *time.Duration) {
 			if *d > 0 {
 				*d = max(*d, leastTCPKeepAlive)
@@ -84,7 +84,7 @@ func (c *SMC) raiseKeepAlive() {
 	raw.Control(func(fd uintptr) {
 		for _, option := range [...]int{unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL} {
 			least := int(leastTCPKeepAlive / time.Second)
-			if n, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option); err == nil && n < least { // rule: TestSMCRKeepAliveFloor
+			if n, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option); err == nil && n < least { // rule: internal/host TestSMCRKeepAliveFloor
 				unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, option, least)
 			}
 		}

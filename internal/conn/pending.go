@@ -1,4 +1,4 @@
-package host
+package conn
 
 import (
 	"io"
@@ -42,8 +42,8 @@ type Pending struct {
 	keepAlive LateKeepAlive // put off until the mode is known
 }
 
-// NewPending returns a connection that is not yet anything.
-func NewPending(env *Env, p Params) *Pending {
+// New returns a connection that is not yet anything.
+func New(env *Env, p Params) *Pending {
 	return &Pending{
 		ident: ident{env: env, id: p.ID, tcp: p.TCP, local: p.Local, remote: p.Remote, client: p.Client, since: time.Now()},
 		asked: p.KeepAlive, keepAlive: p.LateKeepAlive,

@@ -1,4 +1,4 @@
-package host
+package conn
 
 import (
 	"sync/atomic"
@@ -55,14 +55,14 @@ func (l *life) eventLocked(ev core.ConnEvent) {
 	if l.holds && ev.Kind != core.EventEstablished {
 		ev.Peer = l.data.PeerFlags()
 		ev.ReadAll = l.data.PeerReadAll()
-		ev.Unsent = l.data.Unsent() // rule: TestServerClosedInWrite
+		ev.Unsent = l.data.Unsent() // rule: internal/host TestServerClosedInWrite
 	}
 	before, flags := l.state.State(), l.state.PeerFlags()
 	l.outputs = l.state.Handle(time.Now(), ev, l.outputs[:0])
 	l.traceEvent(&ev, before, flags)
 	if why := l.state.Failure(); why != core.FailNone && !l.counted {
 		l.counted = true
-		l.env.Owner.Failed(failReason(why, ev.Kind, l.broken)) // rule: TestSMCRDataLies
+		l.env.Owner.Failed(failReason(why, ev.Kind, l.broken)) // rule: internal/host TestSMCRDataLies
 	}
 	for _, out := range l.outputs {
 		l.carryOut(out)
@@ -71,7 +71,7 @@ func (l *life) eventLocked(ev core.ConnEvent) {
 		// TCP will not tell any more when the peer has answered.
 		if flags := l.data.AwaitFlags(); flags&^l.state.PeerFlags()&(cdc.DoneWriting|cdc.Closed|cdc.Abort) != 0 {
 			l.eventLocked(core.ConnEvent{Kind: core.EventPeerFlags}) // each time with a flag more
-		} else if l.left.Load() { // rule: TestServerLeaves
+		} else if l.left.Load() { // rule: TestPeerLeft, internal/host TestServerLeaves
 			l.eventLocked(core.ConnEvent{Kind: core.EventPeerDead})
 		}
 	}

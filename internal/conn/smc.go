@@ -1,4 +1,4 @@
-package host
+package conn
 
 import (
 	"errors"
@@ -66,8 +66,8 @@ type Agreement struct {
 //  5. What happened before 1 and 3 is looked for: flags of a peer that was done before we were, a lost element, and an
 //     association that ended before the table had the connection. One that ends later finds it.
 func (c *SMC) Establish(a Agreement) error {
-	if c.traits.KeepAlive { // rule: TestKeepAlive: c.traits.KeepAlive -> true
-		c.keepAlive.turnOn(c.tcp) // rule: TestSMCR
+	if c.traits.KeepAlive { // rule: internal/host TestKeepAlive: c.traits.KeepAlive -> true
+		c.keepAlive.turnOn(c.tcp) // rule: internal/host TestSMCR
 	}
 	c.mode, c.group, c.agreed = ModeOf(a.Mode), a.Group, a.Agreed
 	c.sends, c.holds = true, true
@@ -117,11 +117,11 @@ func (c *SMC) Close() error {
 	finished := c.peerFinished()
 	c.mu.Unlock()
 	unread := c.data.Close()
-	// rule: TestCloseResets: c.options.abortive() -> false
-	abort := unread > 0 || c.options.abortive() // rule: TestCloseResets: unread > 0 -> unread < 0
+	// rule: internal/host TestCloseResets: c.options.abortive() -> false
+	abort := unread > 0 || c.options.abortive() // rule: internal/host TestCloseResets: unread > 0 -> unread < 0
 	c.event(core.ConnEvent{Kind: core.EventClose, Abortive: abort})
-	if !abort && !finished { // rule: TestSMCRCloseAfterPeer: !abort && !finished -> !abort
-		c.binding.Flush() // rule: TestSMCRExit
+	if !abort && !finished { // rule: internal/host TestSMCRCloseAfterPeer: !abort && !finished -> !abort
+		c.binding.Flush() // rule: internal/host TestSMCRExit
 	}
 	c.env.Owner.Closed(c)
 	return nil

@@ -1,4 +1,4 @@
-package host
+package conn
 
 import (
 	"errors"
@@ -77,10 +77,10 @@ func (l *life) awaitWord() {
 		case lost:
 			l.env.Logger.Warn("connection is reset", "peer", l.RemoteAddr(), "err", errWordLost)
 			l.broken = errWordLost
-			l.eventLocked(core.ConnEvent{Kind: core.EventTCPReset}) // rule: TestSMCRWordLost
+			l.eventLocked(core.ConnEvent{Kind: core.EventTCPReset}) // rule: internal/host TestSMCRWordLost
 			return
 		}
-		lost = l.binding.MayMiss() // rule: TestSMCRWordLost: l.binding.MayMiss() -> true
+		lost = l.binding.MayMiss() // rule: internal/host TestSMCRWordLost: l.binding.MayMiss() -> true
 		time.AfterFunc(l.env.WordTime, look)
 	}
 	time.AfterFunc(l.env.WordTime, look)
@@ -102,7 +102,7 @@ func (l *life) onTCP(events uint32) {
 		l.doubt(suspectAfter)
 	}
 	switch {
-	case events&unix.EPOLLERR != 0 && socketError(l.tcp) != nil: // rule: TestTCPReset
+	case events&unix.EPOLLERR != 0 && socketError(l.tcp) != nil: // rule: internal/host TestTCPReset
 		l.reset()
 	case events&unix.EPOLLIN != 0 && !l.peerFinished() && hasBytes(l.tcp):
 		l.env.Logger.Warn("bytes on the idle TCP connection", "peer", l.RemoteAddr())
@@ -116,7 +116,7 @@ func (l *life) onTCP(events uint32) {
 // reset takes a reset of TCP. One may have overtaken what the peer wrote before, and its Abort, which
 // have a moment to come. l.mu is held.
 func (l *life) reset() {
-	if l.traits.Overtaken && !l.peerFinished() && !l.tcpReset { // rule: TestSMCRResetOvertakes: l.traits.Overtaken -> false
+	if l.traits.Overtaken && !l.peerFinished() && !l.tcpReset { // rule: internal/host TestSMCRResetOvertakes: l.traits.Overtaken -> false
 		l.tcpReset = true
 		time.AfterFunc(l.env.ResetPatience, func() {
 			l.mu.Lock()
