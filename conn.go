@@ -68,7 +68,7 @@ var (
 
 // Read implements [net.Conn].
 func (c *Conn) Read(b []byte) (int, error) {
-	n, err := c.c.Read(b)
+	n, err := innerRead(c.c, b)
 	runtime.KeepAlive(c) // a connection that is used is not to be collected, also by its last user
 	return n, err
 }
@@ -77,7 +77,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 // fails with EPIPE. It fails with ECONNRESET if it was waiting for room when the peer closed, so that some of b is
 // lost, or if the connection was reset.
 func (c *Conn) Write(b []byte) (int, error) {
-	n, err := c.c.Write(b)
+	n, err := innerWrite(c.c, b)
 	runtime.KeepAlive(c)
 	return n, err
 }

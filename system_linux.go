@@ -23,6 +23,10 @@ func newInner(c *Config) (*innerHost, error) { return host.New(c.internal()) }
 
 func newDefault() (*innerHost, error) { return host.New(host.Config{ReleaseIdle: true}) }
 
+// innerRead and innerWrite leave buffers where they are, on the stack of the application if that has them there.
+func innerRead(c innerConn, b []byte) (int, error)  { return conn.Read(c, b) }
+func innerWrite(c innerConn, b []byte) (int, error) { return conn.Write(c, b) }
+
 func checkBuffer(n int) error { return host.CheckBuffer(n) }
 
 // setAgreed fills in the results of the handshake of a connection that is not plain TCP.

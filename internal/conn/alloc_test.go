@@ -1,14 +1,21 @@
+//go:build !race
+
 package conn
 
 import (
 	"io"
+	"net"
+	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// TestAllocations writes to connections of two kinds and reads from them, as an application does, by [Conn].
+// TestAllocations writes to connections and reads from them, as package smc does, with a buffer on the
+// stack. With the race detector the compiler puts it on the heap.
 func TestAllocations(t *testing.T) {
 	t.Run("SMC", func(t *testing.T) {
 		r := newLifeRig(t)
@@ -18,14 +25,15 @@ func TestAllocations(t *testing.T) {
 		defer r.Close()
 		var c Conn = r.SMC
 		in, out := stream.ElementInbox(r.binding.in), stream.ElementInbox(r.binding.out)
-		b := make([]byte, 1)
 		n := testing.AllocsPerRun(100, func() {
-			if _, err := c.Write(b); err != nil {
+			var buf [1]byte
+			b := buf[:]
+			if _, err := Write(c, b); err != nil {
 				t.Fatal(err)
 			}
 			in.Consumer.Store(cdc.PackConsumer(cdc.UnpackProducer(out.Producer.Load()), 0, 0))
 			in.Producer.Store(out.Producer.Load())
-			if _, err := c.Read(b); err != nil {
+			if _, err := Read(c, b); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -36,18 +44,20 @@ func TestAllocations(t *testing.T) {
 	t.Run("TCP", func(t *testing.T) {
 		ours, theirs := newTCPPair(t)
 		var c Conn = NewTCP(newPending(ours), Fallback{})
-		b := make([]byte, 1)
+		peers := make([]byte, 1)
 		n := testing.AllocsPerRun(100, func() {
-			if _, err := c.Write(b); err != nil {
+			var buf [1]byte
+			b := buf[:]
+			if _, err := Write(c, b); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := io.ReadFull(theirs, b); err != nil {
+			if _, err := io.ReadFull(theirs, peers); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := theirs.Write(b); err != nil {
+			if _, err := theirs.Write(peers); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := c.Read(b); err != nil {
+			if _, err := Read(c, b); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -55,4 +65,43 @@ func TestAllocations(t *testing.T) {
 			t.Errorf("%v allocations", n)
 		}
 	})
+	t.Run("Unix", func(t *testing.T) {
+		lent, _ := newTCPPair(t)
+		end, theirs := newUnixPair(t)
+		var c Conn = NewUnix(newPending(lent), end, 0)
+		peers := make([]byte, 1)
+		n := testing.AllocsPerRun(100, func() {
+			var buf [1]byte
+			if _, err := Write(c, buf[:]); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(theirs, peers); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+	})
+}
+
+// newUnixPair returns the two ends of a pair of Unix sockets.
+func newUnixPair(t *testing.T) (ours, theirs *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "pair")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		ends[i] = c.(*net.UnixConn)
+	}
+	return ends[0], ends[1]
 }

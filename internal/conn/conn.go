@@ -90,6 +90,32 @@ type Conn interface {
 	Link() uint8
 }
 
+// Read is c.Read. Where a method of an interface is called, the compiler has to put b on the heap; here it knows the methods.
+func Read(c Conn, b []byte) (int, error) {
+	switch c := c.(type) {
+	case *SMC:
+		return c.Read(b)
+	case *TCP:
+		return c.Read(b)
+	case *Unix:
+		return c.Read(b)
+	}
+	panic("conn: impossible connection")
+}
+
+// Write is c.Write, as [Read] is c.Read.
+func Write(c Conn, b []byte) (int, error) {
+	switch c := c.(type) {
+	case *SMC:
+		return c.Write(b)
+	case *TCP:
+		return c.Write(b)
+	case *Unix:
+		return c.Write(b)
+	}
+	panic("conn: impossible connection")
+}
+
 // An urgentConn has urgent data: MSG_OOB of a socket, which package net does not have.
 type urgentConn interface {
 	// WriteUrgent writes b, whose last byte is urgent: see [stream.Conn.WriteUrgent].

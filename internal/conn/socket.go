@@ -13,8 +13,8 @@ import (
 	"github.com/gosmc/smc/internal/transport"
 )
 
-// A Socket is what the bytes of a connection without SMC pass through: TCP, or our end of a pair of Unix sockets.
-type Socket interface {
+// A byteSocket is what the bytes of a connection without SMC pass through: TCP, or our end of a pair of Unix sockets.
+type byteSocket interface {
 	net.Conn
 	syscall.Conn
 	CloseRead() error
@@ -23,17 +23,17 @@ type Socket interface {
 	SetWriteBuffer(bytes int) error
 }
 
-// A socketConn is what [TCP] and [Unix] have in common.
+// A socketConn is what [TCP] and [Unix] have in common. They read and write themselves: see [Read].
 type socketConn struct {
 	base
 	noFabric
-	socket  Socket
+	socket  byteSocket
 	in, out atomic.Uint64 // bytes
 	urgent  urgentSocket
 }
 
 // init makes c one of p, over a socket.
-func (c *socketConn) init(p *Pending, s Socket) {
+func (c *socketConn) init(p *Pending, s byteSocket) {
 	c.base.init(p)
 	c.socket, c.urgent.socket = s, s
 }
@@ -53,20 +53,6 @@ func (c *socketConn) renamed(err error) error {
 		return err // io.EOF
 	}
 	return c.opError(op.Op, op.Err)
-}
-
-// Read implements [net.Conn].
-func (c *socketConn) Read(b []byte) (int, error) {
-	n, err := c.socket.Read(b)
-	c.in.Add(uint64(n))
-	return n, c.failed(err)
-}
-
-// Write implements [net.Conn].
-func (c *socketConn) Write(b []byte) (int, error) {
-	n, err := c.socket.Write(b)
-	c.out.Add(uint64(n))
-	return n, c.failed(err)
 }
 
 // WriteBuffers implements [Conn].

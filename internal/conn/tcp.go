@@ -66,6 +66,13 @@ func (c *TCP) read(b []byte) (int, error) {
 	return c.tcp.Read(b)
 }
 
+// Write implements [net.Conn].
+func (c *TCP) Write(b []byte) (int, error) {
+	n, err := c.tcp.Write(b)
+	c.out.Add(uint64(n))
+	return n, err
+}
+
 // ReadFrom implements [io.ReaderFrom].
 func (c *TCP) ReadFrom(r io.Reader) (int64, error) {
 	n, err := c.tcp.ReadFrom(r)

@@ -2,6 +2,7 @@ package conn
 
 import (
 	"io"
+	"net"
 	"os"
 	"syscall"
 
@@ -10,16 +11,33 @@ import (
 
 // A Unix is a connection over a pair of Unix sockets, with a program of 'gosmc run': docs/run.md. Its TCP connection is
 // over when it begins, and only lends it its addresses. It is a [Conn].
-type Unix struct{ socketConn }
+type Unix struct {
+	socketConn
+	end *pairEnd
+}
 
 // NewUnix makes p a connection over a pair, of which end is ours. pid is the process at the other end, 0 if it is not known.
-func NewUnix(p *Pending, end Socket, pid int) *Unix {
+func NewUnix(p *Pending, end *net.UnixConn, pid int) *Unix {
 	p.tcp.Close() // in good order: a client may not have returned from connect(2) yet, which a reset would fail
-	c := new(Unix)
-	c.init(p, end)
+	c := &Unix{end: &pairEnd{UnixConn: end}}
+	c.init(p, c.end)
 	c.outlives, c.mode, c.agreed = true, ModeUnix, &Agreed{PeerPID: pid}
 	c.Trace(Record{Kind: control.TraceEstablished}, nil)
 	return c
+}
+
+// Read implements [net.Conn].
+func (c *Unix) Read(b []byte) (int, error) {
+	n, err := c.end.Read(b)
+	c.in.Add(uint64(n))
+	return n, c.failed(err)
+}
+
+// Write implements [net.Conn].
+func (c *Unix) Write(b []byte) (int, error) {
+	n, err := c.end.Write(b)
+	c.out.Add(uint64(n))
+	return n, c.failed(err)
 }
 
 // ReadFrom implements [io.ReaderFrom]. That of a Unix socket of package net is about packets.

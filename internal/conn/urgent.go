@@ -17,7 +17,7 @@ import (
 
 // An urgentSocket is the urgent data of a connection without SMC.
 type urgentSocket struct {
-	socket Socket
+	socket byteSocket
 
 	mu       sync.Mutex
 	closed   bool
