@@ -377,8 +377,10 @@ static bool attempt_end(struct attempt *a, int fd, bool connected)
 		message_fill(&m, KIND_CANCEL, &a->id);
 		moved = supervisor_send(a->sock, &m, -1) && supervisor_receive(a->sock, KIND_CANCEL, NULL) == STATUS_CLAIMED;
 	}
-	if (moved)
+	if (moved) {
+		options_acknowledge(fd, birth_options(fd));
 		swap(a, fd);
+	}
 	attempt_drop(a);
 	return moved;
 }

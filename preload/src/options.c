@@ -98,10 +98,13 @@ static const int same[] = {SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SO
 #define BIT_NODELAY (1u << SAME)
 #define BIT_CORK (2u << SAME)
 #define BIT_OWNER (4u << SAME) /* of signals, which is no option, and nothing that a listener gives on */
+#define BIT_LATE (8u << SAME)  /* TCP_QUICKACK and TCP_DEFER_ACCEPT, by which a client ends the handshake late */
 
 /* bit_of is the bit of an option, 0 if it has none. */
 static uint32_t bit_of(int level, int name)
 {
+	if (level == IPPROTO_TCP && (name == TCP_QUICKACK || name == TCP_DEFER_ACCEPT))
+		return BIT_LATE;
 	if (level == IPPROTO_TCP)
 		return name == TCP_NODELAY ? BIT_NODELAY : name == TCP_CORK ? BIT_CORK : 0;
 	if (name == SO_RCVTIMEO_NEW || name == SO_SNDTIMEO_NEW)
@@ -147,6 +150,18 @@ void options_copy(int from, int to, uint32_t which)
 	if (bits)
 		keep(to, bits);
 	SYS(setsockopt, to, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+}
+
+/*
+ * options_acknowledge has the kernel send the last ACK of the handshake of a socket that has connected. With some options it keeps that back for 200 ms, to
+ * send it with bytes, and these go elsewhere; until then the server's accept waits.
+ */
+void options_acknowledge(int fd, uint32_t which)
+{
+	int one = 1;
+
+	if (which & BIT_LATE)
+		SYS(setsockopt, fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(one));
 }
 
 /* owner_chosen takes note that a program has said who gets signals of a socket, or which. */

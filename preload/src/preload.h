@@ -305,6 +305,7 @@ int urgent_selected(int n, fd_set *in, const fd_set *except, int r);
 
 /* options.c */
 #define OPTIONS_ALL ~0u
+void options_acknowledge(int fd, uint32_t which);
 void owner_chosen(int fd);
 void owner_copy(int from, int to, uint32_t which);
 bool options_tell(int fd);
