@@ -20,7 +20,7 @@ BIN = bin/gosmc
 MEASURE = github.com/gosmc/smc/internal/measure
 
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall man test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test equal-test interop
+.PHONY: help build install uninstall man test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test suite-test equal-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -111,6 +111,9 @@ std-test: ## the tests of Go's own net, net/http, crypto/tls and others over SMC
 
 run-test: ## programs of Debian under gosmc run: see docs/run.md; installs them, as root
 	go run ./test/run
+
+suite-test: ## test suites of other projects bare and under gosmc run, compared; TIME= runs a part, SEED= chooses it: see test/suite/README.md
+	go run ./test/suite $(if $(TIME),-time $(TIME)) $(if $(SEED),-seed $(SEED))
 
 equal-test: ## random calls over TCP and under gosmc run, compared, for EQUALTIME (3m); SEED= plays one run again: see test/equal/README.md
 	go run ./test/equal -time $(EQUALTIME) $(if $(SEED),-seed $(SEED))

@@ -87,6 +87,7 @@ var mayImport = map[string][]string{
 	"test/run":                   {},                    // programs of Debian, by the gosmc command
 	"test/rules":                 {},                    // source text in, runs of tests out
 	"test/slower":                {},                    // patterns of use, of a C program under the gosmc command
+	"test/suite":                 {},                    // tests of other projects, under the gosmc command
 	"test/equal":                 {},                    // scripts of calls, played by a C program under the gosmc command
 	"internal/smctest":           {"wire/...", "internal/..."},
 }
