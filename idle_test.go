@@ -401,13 +401,25 @@ func TestIdle(t *testing.T) {
 	// After a burst the pages go back, and after that there is quiet again.
 	_, _, buffers = ends.measure(t)
 	ends[0].Say("burst %d", 128<<10)
+	over, most := make(chan struct{}), make(chan int64)
+	go func() { // a busy machine takes so long that the sweeper has taken much by the end
+		peak := int64(0)
+		for bursting := true; bursting; {
+			select {
+			case <-over:
+				bursting = false
+			case <-time.After(100 * time.Millisecond):
+			}
+			if pages, err := smctest.BufferPages(ends[0].PID()); err == nil {
+				peak = max(peak, pages)
+			}
+		}
+		most <- peak
+	}()
 	ends[0].Hear("done")
+	close(over)
+	peak := <-most
 	bursted := time.Now()
-	peak, err := smctest.BufferPages(ends[0].PID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The sweeper may already have taken something.
 	if want := buffers[0] + conns/10*(128<<10)/4; peak < want {
 		t.Errorf("buffers after the burst have %d MiB, want at least %d", peak>>20, want>>20)
 	}
