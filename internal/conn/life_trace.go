@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// What a connection says to the tracer of its host.
+// The methods here tell the tracer of the host what becomes of a connection.
 
 // traceEstablished traces that the connection uses shared memory.
 func (l *life) traceEstablished() {
