@@ -248,8 +248,8 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 	if link.state == linkFailed && lc.ignores(m) { // rule: TestDeleteLinkIgnores
 		return out
 	}
-	if lc.add.phase == addReplied && lc.add.link == link && m.Type() != llc.TypeConfirmLink { // rule: TestReplyArrived
-		out = lc.linkUp(now, out) // the server has our reply, or it would not use the link
+	if lc.add.phase == addReplied && showsReply(m, link, lc.add.link) { // rule: TestReplyArrived, TestReplyArrivedRKey
+		out = lc.linkUp(now, out)
 	}
 	if f := m.Head().Form; !lc.heard && f.Version() == lc.form.Version() {
 		lc.heard, lc.form = true, f // rule: TestControlForms
@@ -275,6 +275,17 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 		return lc.handleConfirmRKeyCont(now, link, m, out)
 	}
 	return out
+}
+
+// showsReply reports whether a message that arrived on via shows that the server has our reply to CONFIRM LINK, or it would not use the new link, nor tell
+// where an RMB is on it. What comes over another link may come before the completion of the reply. Linux net/smc does not ask again about an RMB, but
+// declines its connection.
+func showsReply(m llc.Message, via, added *controlLink) bool {
+	if via == added {
+		return m.Type() != llc.TypeConfirmLink
+	}
+	told, ok := m.(llc.ConfirmRKey)
+	return ok && !told.Reply && slices.ContainsFunc(told.Others, func(t llc.LinkRToken) bool { return t.Link == added.num })
 }
 
 // Sent says that the send of a message is complete: the peer's RNIC has it.

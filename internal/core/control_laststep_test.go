@@ -128,6 +128,42 @@ func TestReplyArrived(t *testing.T) {
 	}
 }
 
+// TestReplyArrivedRKey has a server tell of an RMB over the first link, before the client has looked whether its reply to CONFIRM LINK has arrived: it is taken at
+// once, as Linux net/smc does not ask again.
+func TestReplyArrivedRKey(t *testing.T) {
+	for version, v1 := range linkVersions {
+		for links := 1; links <= 2; links++ {
+			var late Tag
+			tag := []Tag{1: tagConfirm, 2: tagAdded}[links]
+			p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2, max: uint8(links), first: func(p *linkPair) {
+				p.lose = func(s *pairSide, o SendLLC) bool {
+					if s == p.server || o.Tag&0xff != tag {
+						return false
+					}
+					late = o.Tag
+					p.queue = append(p.queue, func() { p.server.do(p.server.lc.HandleMessage(p.now, o.Link, o.Message, nil, nil)) })
+					return true
+				}
+			}})
+			lc := p.client.lc
+			if links == 2 && lc.add.phase != addReplied || links == 1 && lc.State() != ControlReplied || p.server.lc.State() != ControlActive {
+				t.Fatalf("%s, %d links: the client is in state %v, %d, the server in %v", version, links, lc.State(), lc.add.phase, p.server.lc.State())
+			}
+			p.server.do(p.server.lc.ConfirmRMB(p.now, 50, p.server.tokens(50), nil))
+			p.run()
+			if p.server.lc.own[50].state != rmbConfirmed || lc.peer.find(lc.main().slot, p.server.token(50, 1).RKey) == nil {
+				t.Errorf("%s, %d links: the RMB is in state %d, sent %v", version, links, p.server.lc.own[50].state, tail(p.client.sent))
+			}
+			p.client.do(lc.Sent(p.now, late, nil)) // and nobody minds
+			p.lose = nil
+			p.run()
+			if got := p.client.links(); lc.State() != ControlActive || strings.Count(got, ":") != links {
+				t.Errorf("%s, %d links: the client has the links %q, %v", version, links, got, lc.State())
+			}
+		}
+	}
+}
+
 // TestAddLinkContinuationLate has a client give up a link that is being made while the server tells of its RMBs there: that is no violation, as the server has not
 // heard of it.
 func TestAddLinkContinuationLate(t *testing.T) {

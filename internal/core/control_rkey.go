@@ -341,7 +341,8 @@ func (lc *LinkControl) refuseAll(why clc.Diagnosis, out []Output) []Output {
 //	Active                request   SendLLC reply
 //	Adding                request   client: SendLLC reply; server: SendLLC refusal, try again
 //	the same, and a link is added or (server) deleted   SendLLC refusal, try again
-//	Confirming, Replied   request   SendLLC refusal, try again
+//	Confirming            request   SendLLC refusal, try again
+//	Replied               request   (the server has the reply) as confirmed, then as in the next state
 //	Ending                request   SendLLC refusal
 //	Active, our exchange  reply     RMBConfirmed or RMBRefused, next exchange; or later again
 //	any other             reply     (late, or nobody has asked)
@@ -350,6 +351,9 @@ func (lc *LinkControl) refuseAll(why clc.Diagnosis, out []Output) []Output {
 func (lc *LinkControl) handleConfirmRKey(now time.Time, link *controlLink, m llc.ConfirmRKey, out []Output) []Output {
 	if m.Reply {
 		return lc.handleConfirmRKeyReply(now, m, out)
+	}
+	if lc.state == ControlReplied { // rule: TestReplyArrivedRKey
+		out = lc.confirmed(now, out) // or the server would not tell
 	}
 	reply := m
 	reply.Reply, reply.Negative, reply.Retry = true, false, false
@@ -362,11 +366,11 @@ func (lc *LinkControl) handleConfirmRKey(now time.Time, link *controlLink, m llc
 		} else {
 			reply.Negative, reply.Retry, missing = lc.learn(link, m)
 		}
-	case ControlConfirming, ControlReplied:
+	case ControlConfirming:
 		reply.Negative, reply.Retry = true, true
 	case ControlEnding:
 		reply.Negative = true
-	case ControlInit, ControlEnded:
+	case ControlInit, ControlReplied, ControlEnded:
 	}
 	out = append(out, SendLLC{Link: link.num, Message: reply})
 	for _, l := range missing {
