@@ -16,8 +16,8 @@ type Filter struct {
 // Config says how a [Host] works. The zero value, and nil, are the defaults. It is copied;
 // later changes have no effect.
 //
-// UEIDs, SMCRPeers, SMCRDevices, MemoryBudget and lists of Listen and Connect that are empty, and a SMCRv1 that is false, are what the
-// operator says, if anything: the environment variables GOSMC_UEIDS, GOSMC_SMCR_PEERS, GOSMC_SMCR_DEVICES, GOSMC_MEMORY,
+// UEIDs, SMCRPeers, SMCRDevices, MemoryBudget, ShortAfter and lists of Listen and Connect that are empty, and a SMCRv1 that is false, are what the
+// operator says, if anything: the environment variables GOSMC_UEIDS, GOSMC_SMCR_PEERS, GOSMC_SMCR_DEVICES, GOSMC_MEMORY, GOSMC_SHORT_AFTER,
 // GOSMC_LISTEN_PORTS, GOSMC_LISTEN_ADDRESSES, GOSMC_CONNECT_PORTS, GOSMC_CONNECT_ADDRESSES and GOSMC_SMCR_V1, else the file
 // /etc/gosmc.conf, or that which GOSMC_CONFIG names ('gosmc policy --help' describes it). They may also keep programs on TCP altogether, by
 // GOSMC_PROGRAMS and in the file.
@@ -95,6 +95,13 @@ type Config struct {
 	// AnyUser lets programs of other users share memory with us, if they allow it too and
 	// both use one run directory. By default only programs of the same user may.
 	AnyUser bool
+
+	// ShortAfter is after how many connections to a server that were too short to gain, one after another, others stay TCP from their
+	// beginning, with the reason SHORT: one in 32 to 256 uses SMC all the same, and as soon as one of these has gained all do again. Short is a
+	// connection that is closed after fewer than 8 requests with answers and less than 256 KiB. What is known of a server is shared by all processes of the
+	// program. 0 means $GOSMC_SHORT_AFTER, or what the configuration file says, else 16; negative: none stays TCP for that. Where
+	// Require is set it does not count.
+	ShortAfter int
 
 	// Logger gets events that an operator may want to know of; nil logs nothing.
 	Logger *slog.Logger

@@ -58,6 +58,7 @@ func (c *Config) internal() host.Config {
 		ReadBuffer:    c.ReadBuffer,
 		MemoryBudget:  c.MemoryBudget,
 		AnyUser:       c.AnyUser,
+		ShortAfter:    c.ShortAfter,
 		Logger:        c.Logger,
 	}
 }

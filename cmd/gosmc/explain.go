@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/config"
 	supervise "github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/survey"
@@ -66,6 +67,7 @@ func explain(ctx context.Context, address, program string, args []string, uid in
 		e := explained{Server: server.String(), Listen: policy.Listen.RefusesListener(server)}
 		e.follow(server, program, args, uid, s, policy)
 		e.library(server, uid, s, policy, &hosts)
+		e.libraryShort(server, program, args, uid, s)
 		r.Servers = append(r.Servers, e)
 	}
 	return r, nil
@@ -152,18 +154,38 @@ func (e *explained) follow(server netip.AddrPort, program string, args []string,
 func (e *explained) admission(server netip.AddrPort, program string, args []string, uid int, s *config.Settings, step func(ok bool, what string, args ...any) bool) {
 	after := s.ShortAfter
 	if after == 0 {
-		after = supervise.DefaultShortAfter
+		after = admission.DefaultAfter
 	}
-	script := ""
-	if len(args) > 1 {
-		script = args[1]
-	}
-	switch a := supervise.ShortBefore(server, program, script, uid); {
+	switch a := shortBefore(server, program, args, uid); {
 	case after < 0: // all are moved
 	case int64(a.Short) >= int64(after):
 		step(false, "the last %d connections of %s to it that were moved were too short to gain, so others stay TCP (SHORT, %d so far), but for one in %d: --short-after off moves all", a.Short, program, a.Kept, a.Probe)
 	case a.Short > 0:
 		step(true, "%d connections of %s to it were short, one after another, and %d would leave others to TCP%s", a.Short, program, after, from(config.ShortAfter))
+	}
+}
+
+// shortBefore returns what is remembered of the connections of a program with arguments.
+func shortBefore(server netip.AddrPort, program string, args []string, uid int) admission.Memory {
+	script := ""
+	if len(args) > 1 {
+		script = args[1]
+	}
+	return supervise.ShortBefore(server, program, script, uid)
+}
+
+// libraryShort says of a program with package smc whether its connections are left to TCP because those before were short.
+func (e *explained) libraryShort(server netip.AddrPort, program string, args []string, uid int, s *config.Settings) {
+	after := s.ShortAfter
+	if after == 0 {
+		after = admission.DefaultAfter
+	}
+	if e.Library.Mode == "TCP" || program == "" || after < 0 {
+		return
+	}
+	if a := shortBefore(server, program, args, uid); int64(a.Short) >= int64(after) {
+		e.Library.Mode = "TCP"
+		e.Library.Reason = fmt.Sprintf("its last %d connections to it were too short to gain (SHORT), but for one in %d: GOSMC_SHORT_AFTER=off moves all", a.Short, a.Probe)
 	}
 }
 

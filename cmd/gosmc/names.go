@@ -42,8 +42,8 @@ where a list has other entries than exceptions, what is not in it is refused:
   memory          512MiB       what a process receives into, at most             GOSMC_MEMORY
   ring-after      64KiB        bytes in a direction before a ring joins a        GOSMC_RING_AFTER
                                connection of gosmc run
-  short-after     16           short connections of a program of gosmc run to a  GOSMC_SHORT_AFTER
-                               server, after which others stay TCP; off: none
+  short-after     16           short connections of a program to a server, after GOSMC_SHORT_AFTER
+                               which others stay TCP; off: none
 
 A variable of the environment, with commas or spaces between its values, takes the place of all lines of its word, and what a program sets in
 smc.Config that of both. Programs read the file when they make their host: those that run already keep what they have.`

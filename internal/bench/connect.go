@@ -3,11 +3,12 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 )
 
-// connectClose opens connections in several goroutines.
+// connectClose opens connections in several goroutines, each for a request and its answer: of 1 byte, or of Size and Reads bytes.
 var connectClose = &workload{
 	clientCounts: true,
 	server: func(m *meter, l net.Listener) error {
@@ -18,14 +19,16 @@ var connectClose = &workload{
 			}
 			go func() {
 				defer c.Close()
-				var b [1]byte
-				if _, err := c.Read(b[:]); err != nil {
+				answer := make([]byte, max(1, m.settings.Reads))
+				request := make([]byte, max(1, m.settings.Size))
+				if _, err := io.ReadFull(c, request); err != nil {
 					return // the client reports it
 				}
-				if _, err := c.Write(b[:]); err != nil {
+				answer[0] = request[0]
+				if _, err := c.Write(answer); err != nil {
 					return
 				}
-				c.Read(b[:]) // the client closes first
+				c.Read(answer[:1]) // the client closes first
 			}()
 		}
 	},
@@ -53,17 +56,18 @@ func connectOnce(m *meter, dial dialFunc, mark byte) error {
 		return err
 	}
 	defer c.Close()
-	b := [1]byte{mark}
-	if _, err := c.Write(b[:]); err != nil {
+	request, answer := make([]byte, max(1, m.settings.Size)), make([]byte, max(1, m.settings.Reads))
+	request[0] = mark
+	if _, err := c.Write(request); err != nil {
 		return err
 	}
-	if _, err := c.Read(b[:]); err != nil {
+	if _, err := io.ReadFull(c, answer); err != nil {
 		return err
 	}
-	if b[0] != mark {
-		return fmt.Errorf("sent %#x, got %#x back", mark, b[0])
+	if answer[0] != mark {
+		return fmt.Errorf("sent %#x, got %#x back", mark, answer[0])
 	}
-	m.count(1, 2)
+	m.count(1, len(request)+len(answer))
 	m.start()
 	return nil
 }

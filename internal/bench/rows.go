@@ -57,6 +57,13 @@ var rows = []*Row{
 		bounds: []bound{{transportSMCD, transportTCP, 0.4, 0.5}},
 	},
 	{
+		Name: "oneshot", Title: "connections made, used for 200 bytes there and 2 KB back, and closed", Unit: "connections/s",
+		Transports: []string{transportTCP, transportSMC},
+		settings:   workSettings{Conns: 8, Size: 200, Reads: 2000, MaxOps: 2000},
+		work:       connectClose, value: perSecond,
+		bounds: []bound{{transportSMC, transportTCP, 0.95, 1}},
+	},
+	{
 		Name: "http-4", Title: "net/http GETs of a small body, 4 connections kept alive", Unit: "requests/s",
 		Transports: []string{transportTCP, transportSMCD},
 		settings:   workSettings{Conns: 4, Size: 128},

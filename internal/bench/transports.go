@@ -17,6 +17,7 @@ const (
 	transportUnix  = "unix"
 	transportSMCD  = "smc-d"
 	transportSMCR  = "smc-r"
+	transportSMC   = "smc" // the library in its default settings, with what becomes of a connection left to it
 	transportLimit = "limit"
 
 	// SMC-R with so many links in the link group.
@@ -47,6 +48,7 @@ var transports = map[string]func(workerSpec) (*endpoint, error){
 	transportUnix:  unixEndpoint,
 	transportSMCD:  smcdEndpoint,
 	transportSMCR:  smcrEndpoint,
+	transportSMC:   smcAnyEndpoint,
 	transportLimit: limitEndpoint,
 	transportLink:  smcrLinks(1),
 	transportLinks: smcrLinks(2),
@@ -98,6 +100,18 @@ func abstractName() string { return fmt.Sprintf("@gosmc-bench-%d", os.Getpid()) 
 // smcdEndpoint is this library in its default settings; a connection in another mode is an error.
 func smcdEndpoint(spec workerSpec) (*endpoint, error) {
 	return smcEndpoint(spec, smc.Config{}, smc.RequireSMCD, smc.ModeSMCD)
+}
+
+// smcAnyEndpoint is the same where a connection may also be TCP.
+func smcAnyEndpoint(spec workerSpec) (*endpoint, error) {
+	e, err := smcEndpoint(spec, smc.Config{}, smc.AnyMode, smc.ModeTCP)
+	if err == nil {
+		e.check = func(c net.Conn, m *meter) error {
+			m.note("any", 0)
+			return nil
+		}
+	}
+	return e, err
 }
 
 // smcrConfig is for any peer.

@@ -21,7 +21,7 @@
 //	connect-address 10.0.0.0/8
 //	memory          512MiB      # what a process receives into, at most
 //	ring-after      64KiB       # bytes in a direction before a ring joins a connection of 'gosmc run'
-//	short-after     16          # short connections to a server before others stay TCP, of a program of 'gosmc run'; off: none does
+//	short-after     16          # short connections of a program to a server before others stay TCP; off: none does
 //
 // For on and off stand also yes, true and 1, and no, false and 0.
 //

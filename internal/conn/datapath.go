@@ -13,6 +13,7 @@ import (
 type dataPath struct {
 	base
 	data    *stream.Conn
+	gain    gain
 	binding transport.Binding
 	traits  transport.Traits // of binding
 }
@@ -20,6 +21,9 @@ type dataPath struct {
 // Read implements [net.Conn].
 func (d *dataPath) Read(b []byte) (int, error) {
 	n, err := d.data.Read(b)
+	if d.gain.isOpen() {
+		d.gain.read(d.data.Totals())
+	}
 	if err != nil && err != io.EOF {
 		err = d.opError("read", err)
 	}
@@ -67,6 +71,7 @@ func (d *dataPath) ReadFrom(r io.Reader) (int64, error) {
 
 // WriteTo implements [io.WriterTo]. An error has our addresses, whichever end it is from.
 func (d *dataPath) WriteTo(w io.Writer) (int64, error) {
+	d.gain.copied.Store(true)
 	n, err := d.data.WriteTo(w)
 	return n, d.ioError("writeto", err)
 }

@@ -33,6 +33,7 @@ type Params struct {
 	Client        bool
 	KeepAlive     net.KeepAliveConfig // as the dialer or the listener has it
 	LateKeepAlive LateKeepAlive
+	Verdict       Verdict // on whether it was right to move the connection; nil: nobody wants to know
 }
 
 // A Pending is a TCP connection of which it is not known yet what will carry its bytes.
@@ -40,18 +41,22 @@ type Pending struct {
 	ident
 	asked     net.KeepAliveConfig
 	keepAlive LateKeepAlive // put off until the mode is known
+	verdict   Verdict
 }
 
 // New returns a connection that is not yet anything.
 func New(env *Env, p Params) *Pending {
 	return &Pending{
 		ident: ident{env: env, id: p.ID, tcp: p.TCP, local: p.Local, remote: p.Remote, client: p.Client, since: time.Now()},
-		asked: p.KeepAlive, keepAlive: p.LateKeepAlive,
+		asked: p.KeepAlive, keepAlive: p.LateKeepAlive, verdict: p.Verdict,
 	}
 }
 
 // TCP returns the TCP connection.
 func (p *Pending) TCP() *net.TCPConn { return p.tcp }
+
+// SetVerdict says who wants to know whether it was right to move the connection.
+func (p *Pending) SetVerdict(v Verdict) { p.verdict = v }
 
 // Local returns the address of our end, Remote that of the peer; unmapped, without zone.
 func (p *Pending) Local() netip.AddrPort  { return p.local }

@@ -31,6 +31,7 @@ type SMC struct {
 func NewSMC(p *Pending) *SMC {
 	c := new(SMC)
 	c.init(p)
+	c.gain.begin(p.verdict)
 	c.outlives, c.conn = true, c
 	return c
 }
@@ -114,8 +115,11 @@ func (c *SMC) Close() error {
 		return err
 	}
 	c.mu.Lock()
-	finished := c.peerFinished()
+	finished, broken := c.peerFinished(), c.state.Failure() != core.FailNone
 	c.mu.Unlock()
+	if in, out := c.data.Totals(); !broken {
+		c.gain.end(in, out, time.Since(c.since))
+	}
 	unread := c.data.Close()
 	// rule: internal/host TestCloseResets: c.options.abortive() -> false
 	abort := unread > 0 || c.options.abortive() // rule: internal/host TestCloseResets: unread > 0 -> unread < 0

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/gosmc/smc/internal/control"
 )
@@ -13,7 +14,8 @@ import (
 // over when it begins, and only lends it its addresses. It is a [Conn].
 type Unix struct {
 	socketConn
-	end *pairEnd
+	end  *pairEnd
+	gain gain
 }
 
 // NewUnix makes p a connection over a pair, of which end is ours. pid is the process at the other end, 0 if it is not known.
@@ -21,6 +23,7 @@ func NewUnix(p *Pending, end *net.UnixConn, pid int) *Unix {
 	p.tcp.Close() // in good order: a client may not have returned from connect(2) yet, which a reset would fail
 	c := &Unix{end: &pairEnd{UnixConn: end}}
 	c.init(p, c.end)
+	c.gain.begin(p.verdict)
 	c.outlives, c.mode, c.agreed = true, ModeUnix, &Agreed{PeerPID: pid}
 	c.Trace(Record{Kind: control.TraceEstablished}, nil)
 	return c
@@ -30,6 +33,9 @@ func NewUnix(p *Pending, end *net.UnixConn, pid int) *Unix {
 func (c *Unix) Read(b []byte) (int, error) {
 	n, err := c.end.Read(b)
 	c.in.Add(uint64(n))
+	if c.gain.isOpen() {
+		c.gain.read(c.Totals())
+	}
 	return n, c.failed(err)
 }
 
@@ -51,7 +57,11 @@ func (c *Unix) WriteTo(w io.Writer) (int64, error) {
 }
 
 // Close implements [net.Conn].
-func (c *Unix) Close() error { return c.close(c) }
+func (c *Unix) Close() error {
+	in, out := c.Totals()
+	c.gain.end(in, out, time.Since(c.since))
+	return c.close(c)
+}
 
 // Abort implements [Conn]. The peer finds out by its end of the pair.
 func (c *Unix) Abort() { c.Close() }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rundir"
@@ -26,6 +27,7 @@ type Config struct {
 	ReadBuffer    int           // bytes; 0: default
 	MemoryBudget  int64         // bytes; 0: default
 	AnyUser       bool
+	ShortAfter    int               // short connections to a server, one after another, after which others stay TCP; 0: what the configuration says, negative: none does
 	Listen        config.Filter     // servers here that may have SMC; empty lists: those of the configuration
 	Connect       config.Filter     // servers with which programs here may have it; in the same way
 	SMCRPeers     []string          // addresses and prefixes, see parsePeer
@@ -104,6 +106,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Namespace == nil {
 		c.Namespace = func(f func()) { f() }
+	}
+	if c.ShortAfter == 0 {
+		c.ShortAfter = admission.DefaultAfter
 	}
 	if c.SweepEvery == 0 {
 		c.SweepEvery = sweepEvery

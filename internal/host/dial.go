@@ -6,9 +6,13 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
@@ -115,6 +119,9 @@ type dialing struct {
 	run  *run.Call // with programs of 'gosmc run'
 
 	asked atomic.Bool // for TCP option 254, on a socket
+
+	mu       sync.Mutex
+	admitted []admitted
 }
 
 func (d *dialing) dial(ctx context.Context, network, address string, buffer int) (conn.Conn, error) {
@@ -139,6 +146,10 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		return nil, dialError(network, tcp, err)
 	}
 	p := d.host.newConn(tcp, true, d.opts.Net.KeepAliveConfig, keepAlive)
+	ad := d.admittedTo(addrPort(tcp.RemoteAddr()))
+	if ad.ticket.Counts() {
+		p.SetVerdict(ad.ticket)
+	}
 	if peer != nil {
 		d.run.HangUp() // for other sockets
 	} else if end, why := d.run.Connected(tcp); end != nil {
@@ -160,6 +171,9 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 			if reason == clc.DiagNotLocal && why != clc.DiagNone {
 				reason = why
 			}
+		}
+		if ad.short {
+			reason = clc.DiagShort
 		}
 	}
 	if speaksCLC {
@@ -185,6 +199,9 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 	if ok && d.host.refusesDial(dest) { // rule: TestPolicyDial
 		return nil
 	}
+	if ok && !d.admit(raw, dest) { // rule: TestAdmission
+		return nil
+	}
 	if d.host.askOption(raw) {
 		d.asked.Store(true)
 	}
@@ -195,6 +212,46 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 		}
 	}
 	return nil
+}
+
+// An admitted is a socket of a dial that may be moved, or is left to TCP because earlier connections to the server were too short.
+type admitted struct {
+	dest   netip.AddrPort
+	ticket admission.Ticket
+	short  bool
+}
+
+// admit reports whether a socket may be moved. One of which something else than TCP is required is, and so is one to a peer that expects it.
+func (d *dialing) admit(raw syscall.RawConn, dest netip.AddrPort) bool {
+	dest = netip.AddrPortFrom(dest.Addr().Unmap(), dest.Port())
+	if d.host.cfg.Disabled || !d.opts.Require.met(conn.ModeTCP) || d.host.speaksCLC(dest.Addr(), dest.Port()) { // rule: TestAdmission
+		return true
+	}
+	ticket, moved := d.host.admission.Ask(dest, netnsOf(raw))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.admitted = append(d.admitted, admitted{dest, ticket, !moved})
+	return moved
+}
+
+// admittedTo returns what was decided of the socket to a server.
+func (d *dialing) admittedTo(server netip.AddrPort) admitted {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range d.admitted {
+		if a.dest == server {
+			return a
+		}
+	}
+	return admitted{}
+}
+
+// netnsOf is the cookie of the network namespace of a socket, 0 if the kernel has none.
+func netnsOf(raw syscall.RawConn) (cookie uint64) {
+	raw.Control(func(fd uintptr) {
+		cookie, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	})
+	return cookie
 }
 
 // offer offers a pair to a program of 'gosmc run', if one listens at a destination.

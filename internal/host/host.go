@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/pnet"
@@ -37,14 +38,15 @@ type Host struct {
 	seid      wire.EID
 	started   time.Time
 
-	meeting  *rendezvous.Point
-	counters counters
-	sweeper  *conn.Sweeper
-	connEnv  conn.Env // of all connections
-	rnics    *rnic.Set
-	smcd     *smcd.Groups
-	networks []transport.Network // fabrics for peers on other machines
-	groupIDs atomic.Uint32       // of link groups so far
+	meeting   *rendezvous.Point
+	admission *admission.Client
+	counters  counters
+	sweeper   *conn.Sweeper
+	connEnv   conn.Env // of all connections
+	rnics     *rnic.Set
+	smcd      *smcd.Groups
+	networks  []transport.Network // fabrics for peers on other machines
+	groupIDs  atomic.Uint32       // of link groups so far
 
 	localPatience time.Duration // with a silent process of this machine: localPatience, but in tests
 	turns         turns
@@ -136,6 +138,7 @@ func New(cfg Config) (*Host, error) {
 	})}
 	h.smcd = smcd.NewGroups(h.nextGroupID, maxConnsPerGroup)
 	h.meeting = h.newPoint()
+	h.admission = admission.NewClient(h.cfg.Dir, h.cfg.ShortAfter)
 	return h, nil
 }
 
@@ -319,6 +322,7 @@ func (h *Host) release() {
 	}
 	h.sweeper.Stop()
 	h.meeting.Close()
+	h.admission.Close()
 	for _, n := range h.networks {
 		n.Close(true)
 	}

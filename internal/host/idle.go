@@ -68,6 +68,7 @@ func (h *Host) lingered(holds uint64) bool {
 		h.fabricMu.Unlock()
 		return over
 	}
+	h.admission.Close()
 	f, server := h.fabric, h.control
 	h.fabric, h.control = nil, nil
 	if server != nil {

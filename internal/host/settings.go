@@ -46,6 +46,9 @@ func (c *Config) settle() error {
 	if c.MemoryBudget == 0 {
 		c.MemoryBudget = s.Memory
 	}
+	if c.ShortAfter == 0 {
+		c.ShortAfter = s.ShortAfter
+	}
 	for _, l := range []struct{ list, value *[]string }{
 		{&c.Listen.Ports, &s.Listen.Ports}, {&c.Listen.Addresses, &s.Listen.Addresses},
 		{&c.Connect.Ports, &s.Connect.Ports}, {&c.Connect.Addresses, &s.Connect.Addresses},

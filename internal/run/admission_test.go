@@ -13,7 +13,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/wire/clc"
+)
+
+// Of the table of admissions, see [admission.Table].
+const (
+	tableAt  = 4096
+	entryLen = 64
 )
 
 // An admissionRig is a server of testdata/admission.c and its clients, under the library.
@@ -71,7 +78,7 @@ func (r *admissionRig) connect(after string, kinds ...string) (lines []string) {
 }
 
 func (r *admissionRig) table() string {
-	return filepath.Join(filepath.Dir(r.s.path), admissionTable.file)
+	return filepath.Join(filepath.Dir(r.s.path), admission.Table.File)
 }
 
 var (
@@ -158,7 +165,7 @@ func TestAdmissionHostile(t *testing.T) {
 	}
 	full := func(used int64) []byte {
 		b := append([]byte{}, good...)
-		for at := admissionsAt; at < len(b); at += admissionLen {
+		for at := tableAt; at < len(b); at += entryLen {
 			binary.NativeEndian.PutUint64(b[at:], 7)
 			binary.NativeEndian.PutUint32(b[at+36:], uint32(used))
 		}
@@ -168,7 +175,7 @@ func TestAdmissionHostile(t *testing.T) {
 		table []byte
 		moved *regexp.Regexp
 	}{
-		"short file":    {good[:admissionsAt], allMoved},
+		"short file":    {good[:tableAt], allMoved},
 		"another magic": {append([]byte{1}, good[1:]...), allMoved},
 		"full":          {full(int64(now.Sec)), allMoved},
 		"full, unused":  {full(int64(now.Sec) - 100), regexp.MustCompile(`^m{16}t{31}mt+$`)},
@@ -195,7 +202,7 @@ func TestAdmissionHostile(t *testing.T) {
 		}
 		maps = string(text)
 	}
-	if err := os.Truncate(r.table(), admissionsAt); err != nil {
+	if err := os.Truncate(r.table(), tableAt); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
@@ -207,13 +214,13 @@ func TestAdmissionHostile(t *testing.T) {
 func TestAdmissionSeen(t *testing.T) {
 	r := newAdmissionRig(t)
 	r.connect("16", "short:40")
-	program, err := programHash(r.path, "-x")
+	program, err := admission.ProgramHash(r.path, "-x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), r.port)
-	want := Admission{Short: 16, Kept: 24, Probe: 32}
-	if got := admissionIn(filepath.Dir(r.s.path), admissionKey(server, r.s.listeners.netns, program)); got != want {
+	want := admission.Memory{Short: 16, Kept: 24, Probe: 32}
+	if got := admission.Lookup(filepath.Dir(r.s.path), admission.Key(server, r.s.listeners.netns, program)); got != want {
 		t.Errorf("the table has %+v, want %+v", got, want)
 	}
 	st := view{&r.s.record, r.s.path}.Status()
@@ -225,7 +232,7 @@ func TestAdmissionSeen(t *testing.T) {
 	if err != nil || ours == program {
 		t.Errorf("the hash of this process is %x, %v; want another one than %x", ours, err, program)
 	}
-	if with, err := programHash(r.path, "testdata/admission.c"); err != nil || with == program {
+	if with, err := admission.ProgramHash(r.path, "testdata/admission.c"); err != nil || with == program {
 		t.Errorf("the hash with a script is %x, %v; want another one than %x", with, err, program)
 	}
 	a := Connection{Local: netip.MustParseAddrPort("127.0.0.1:9"), Peer: server, PID: r.server.Process.Pid}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/rundir"
 )
 
@@ -65,16 +66,16 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 
 // ShortBefore returns what clients of a user remember of the connections of a program, by the path of its file and its first argument, to a server of this
 // network namespace.
-func ShortBefore(server netip.AddrPort, program, script string, uid int) Admission {
-	hash, err := programHash(program, script)
+func ShortBefore(server netip.AddrPort, program, script string, uid int) admission.Memory {
+	hash, err := admission.ProgramHash(program, script)
 	if err != nil {
-		return Admission{}
+		return admission.Memory{}
 	}
 	netns, err := ownNetns()
 	if err != nil {
-		return Admission{}
+		return admission.Memory{}
 	}
-	return admissionIn(rundir.SupervisorsOf(rundir.DefaultOf(uid), uid), admissionKey(netip.AddrPortFrom(server.Addr().Unmap(), server.Port()), netns, hash))
+	return admission.Lookup(rundir.SupervisorsOf(rundir.DefaultOf(uid), uid), admission.Key(netip.AddrPortFrom(server.Addr().Unmap(), server.Port()), netns, hash))
 }
 
 // unusable says why a program of a user cannot use the supervisor that has announced a port, "" if it can.

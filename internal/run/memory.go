@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/cgroup"
 )
 
@@ -31,7 +32,7 @@ func WithMemory(environ []string) []string {
 	environ = slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		return strings.HasPrefix(e, EnvMemory+"=") || strings.HasPrefix(e, EnvRingAfter+"=") || strings.HasPrefix(e, EnvShortAfter+"=")
 	})
-	environ = append(environ, EnvRingAfter+"="+strconv.Itoa(defaultRingAfter), EnvShortAfter+"="+strconv.Itoa(DefaultShortAfter))
+	environ = append(environ, EnvRingAfter+"="+strconv.Itoa(defaultRingAfter), EnvShortAfter+"="+strconv.Itoa(admission.DefaultAfter))
 	if n := defaultMemory("/"); n > 0 {
 		environ = append(environ, EnvMemory+"="+strconv.FormatInt(n, 10))
 	}

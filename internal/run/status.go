@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -111,7 +112,7 @@ func (v view) Status() control.Status {
 	callers := slices.Clone(v.callers)
 	st.Counters.Connections[ModeUnix] = v.moved
 	stayed := maps.Clone(v.tcp)
-	if short := keptBy(v.socket); short > 0 {
+	if short := admission.KeptBy(v.socket); short > 0 {
 		if stayed == nil {
 			stayed = make(map[clc.Diagnosis]uint64)
 		}

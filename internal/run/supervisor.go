@@ -67,7 +67,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	err = s.open(rundir.Supervisors(dir))
 	if err == nil {
 		makeMark(s.path)
-		makeTables(rundir.Supervisors(dir)) // both can be done without
+		rundir.MakeTables(rundir.Supervisors(dir), tables...) // both can be done without
 		err = s.openDoor()
 	}
 	var limit uint64
@@ -258,7 +258,7 @@ func (s *supervisor) close() {
 	if s.path != "" {
 		os.Remove(s.path)
 		os.Remove(s.path + markSuffix)
-		removeTables(filepath.Dir(s.path))
+		rundir.RemoveTables(filepath.Dir(s.path), tables...)
 	}
 	if s.programs != nil {
 		s.programs.close()

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -142,7 +143,7 @@ func whyTCP(c, peer *Connection, programs map[int]string, netns uint64) clc.Diag
 	if refused(server, server.Local, false) || refused(client, server.Local, true) {
 		return clc.DiagNotAllowed
 	}
-	if program, err := programHashOf(client.PID); err == nil && admissionIn(filepath.Dir(programs[client.PID]), admissionKey(server.Local, netns, program)).Kept > 0 { // rule: TestAdmissionSeen
+	if program, err := programHashOf(client.PID); err == nil && admission.Lookup(filepath.Dir(programs[client.PID]), admission.Key(server.Local, netns, program)).Kept > 0 { // rule: TestAdmissionSeen
 		return clc.DiagShort
 	}
 	return clc.DiagNone

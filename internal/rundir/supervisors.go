@@ -26,6 +26,12 @@ func SupervisorsOf(dir string, uid int) string {
 	return Path(dir, Run)
 }
 
+// Private returns the directory of the supervisors of this user if nobody else can write there or put something in its place.
+func Private(dir string) (path string, ok bool) {
+	path, uid := Supervisors(dir), os.Geteuid()
+	return path, isPrivate(path, uid) && kept(dir, filepath.Base(path), uid)
+}
+
 // AllSupervisors returns the directories of the supervisors of all users.
 func AllSupervisors(dir string) []string {
 	parts, _ := filepath.Glob(Path(dir, Run+"-*"))

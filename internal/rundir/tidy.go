@@ -91,6 +91,9 @@ func RemoveOtherBoots(dir string) {
 			for _, sub := range []string{ISM, Control} {
 				each(own, sub, func(f *os.File) { removeOld(f, unix.S_IFSOCK) })
 			}
+			for _, sub := range []string{Run, partOf(os.Geteuid())} {
+				each(own, sub, func(f *os.File) { removeOld(f, unix.S_IFREG) }) // tables
+			}
 			each(own, Listen, func(listen *os.File) {
 				for _, port := range Names(listen) {
 					each(listen, port, func(f *os.File) { removeOld(f, unix.S_IFREG) })

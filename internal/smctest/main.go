@@ -6,12 +6,15 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/gosmc/smc/internal/config"
 )
 
 // Main is the TestMain of packages whose tests open hosts or devices: it clears the environment, runs the tests, looks for
-// goroutines that they leave, and ends the process.
+// goroutines that they leave, and ends the process. Connections that are short are moved like others unless a test says otherwise.
 func Main(m *testing.M) {
 	remove := ClearEnvironment()
+	os.Setenv(config.Variables[config.ShortAfter], "off")
 	openPoller()
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) { remove(); os.Exit(code) }))
 }

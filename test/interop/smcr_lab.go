@@ -109,6 +109,7 @@ func (l *lab) host(cfg host.Config) (*host.Host, error) {
 	if cfg.UEIDs == nil {
 		cfg.UEIDs = []string{ueid}
 	}
+	cfg.ShortAfter = -1 // all connections of a case are moved
 	if l.verbose {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stdout, nil))
 	}

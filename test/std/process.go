@@ -134,7 +134,7 @@ func (r *runner) process(ctx context.Context, p program, s suite, ch choice) (ou
 	}
 	cmd := exec.Command(p.file, args...)
 	cmd.Dir = p.dir
-	cmd.Env = append(slices.Clip(p.env), "PWD="+p.dir, "GOSMC_DIR="+filepath.Join(rundir, "run"), "GOSMC_STD_COUNT="+count)
+	cmd.Env = append(slices.Clip(p.env), "PWD="+p.dir, "GOSMC_DIR="+filepath.Join(rundir, "run"), "GOSMC_STD_COUNT="+count, "GOSMC_SHORT_AFTER=off")
 	if ch.plain {
 		cmd.Env = append(cmd.Env, "GOSMC_STD_PLAIN=1")
 	}

@@ -395,7 +395,7 @@ var reasons = []Reason{
 		Tag:      "SHORT",
 		Sentence: "Earlier connections of this program to this server were too short to gain.",
 		Cause:    "Moving a connection takes longer than a few requests over TCP do. One in 32 to 256 is moved all the same, to see whether they are short still.",
-		Advice:   "Nothing to do. To gain, let the client keep its connections; 'gosmc run --short-after off' moves all of them.",
+		Advice:   "Nothing to do. To gain, let the client keep its connections; 'gosmc run --short-after off' moves all of them, as GOSMC_SHORT_AFTER=off and Config.ShortAfter do with package smc.",
 		Local:    true,
 		wire:     DiagConfig,
 	}, {

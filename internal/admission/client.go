@@ -1,0 +1,190 @@
+package admission
+
+import (
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/rundir"
+)
+
+// openEvery is how long a file is used before it is looked whether it is the directory's still, or whether there is one now.
+const openEvery = time.Second
+
+// A Client is a process that asks the table about its connections. The zero value moves all. It may be used by several goroutines at once.
+type Client struct {
+	dir   string // the run directory
+	after int
+
+	mu      sync.Mutex
+	file    *os.File  // nil: there is none
+	looked  time.Time // for the file
+	program uint64    // our hash; 0: not known yet
+}
+
+// NewClient returns one for a run directory. after is how many connections have to be short before others stay TCP; below 1: all are moved.
+func NewClient(dir string, after int) *Client { return &Client{dir: dir, after: after} }
+
+// Close gives the file back.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.file != nil {
+		c.file.Close()
+		c.file = nil
+	}
+	c.looked = time.Time{}
+}
+
+// A Ticket is for noting how a connection ends that was moved. The zero value notes nothing.
+type Ticket struct {
+	client *Client
+	at     int64 // of the entry in the table
+	key    uint64
+}
+
+// Counts reports whether the ticket notes anything.
+func (t Ticket) Counts() bool { return t.client != nil }
+
+// Ask reports whether a connection to a server may be moved, of a socket in the network namespace with a cookie. Where nothing can be remembered all are.
+func (c *Client) Ask(server netip.AddrPort, netns uint64) (t Ticket, moved bool) {
+	if c.after < 1 {
+		return Ticket{}, true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.open() {
+		return Ticket{}, true
+	}
+	key := Key(server, netns, c.program)
+	at, e, ok := c.find(key)
+	if !ok {
+		return Ticket{}, true
+	}
+	moved = e.shorts < uint32(c.after) || e.turn()
+	e.used = uptime()
+	if !c.write(at, &e) {
+		return Ticket{}, true
+	}
+	return Ticket{c, at, key}, moved
+}
+
+// turn counts a connection where others were short, and reports whether it is moved to see what becomes of it.
+func (e *entry) turn() bool {
+	e.since++
+	if probe := e.nextProbe(); e.since >= probe {
+		e.since, e.probe = 0, min(2*probe, probesMost)
+		return true
+	}
+	e.kept++
+	return false
+}
+
+// find finds the entry of a key, or takes one that is free or was not used for long. It reports false if all its places have others.
+func (c *Client) find(key uint64) (at int64, e entry, ok bool) {
+	var set [ways * entryLen]byte
+	first := places(key)
+	if _, err := c.file.ReadAt(set[:], first); err != nil {
+		return 0, e, false
+	}
+	now := uptime()
+	for i := range int64(ways) {
+		has := parseEntry(set[i*entryLen:])
+		if has.key == key {
+			return first + i*entryLen, has, true
+		}
+		if !ok && (has.key == 0 || now-has.used > idle) {
+			at, e, ok = first+i*entryLen, entry{key: key}, true
+		}
+	}
+	return at, e, ok
+}
+
+// write writes an entry. What another process writes at the same time may be lost, which matters little.
+func (c *Client) write(at int64, e *entry) bool {
+	var b [entryLen]byte
+	_, err := c.file.WriteAt(e.append(b[:0]), at)
+	return err == nil
+}
+
+// open opens the file if that was not done or tried a moment ago, and reports whether there is one.
+func (c *Client) open() bool {
+	if now := time.Now(); now.Sub(c.looked) >= openEvery || c.looked.IsZero() {
+		c.looked = now
+		c.reopen()
+	}
+	return c.file != nil
+}
+
+func (c *Client) reopen() {
+	if c.file != nil {
+		var st unix.Stat_t
+		if unix.Fstat(int(c.file.Fd()), &st) == nil && st.Nlink > 0 {
+			return
+		}
+		c.file.Close()
+		c.file = nil
+	}
+	if c.program == 0 {
+		program, err := ownHash()
+		if err != nil {
+			return
+		}
+		c.program = program
+	}
+	dir, ok := rundir.Private(c.dir)
+	if !ok {
+		return
+	}
+	f, err := Table.Open(dir, unix.O_RDWR)
+	if err != nil && rundir.MakeTables(dir, Table) == nil {
+		f, err = Table.Open(dir, unix.O_RDWR)
+	}
+	if err == nil {
+		c.file = f
+	}
+}
+
+// Grown notes that a connection has carried so much that it was right to move it.
+func (t Ticket) Grown() {
+	t.change(func(e *entry) { e.shorts, e.since, e.probe = 0, 0, 0 })
+}
+
+// Short notes that a connection has ended which has not.
+func (t Ticket) Short() {
+	t.change(func(e *entry) {
+		if e.shorts < uint32(t.client.after) {
+			e.shorts++
+		}
+	})
+}
+
+func (t Ticket) change(f func(*entry)) {
+	c := t.client
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var b [entryLen]byte
+	if c.file == nil {
+		return
+	}
+	if _, err := c.file.ReadAt(b[:], t.at); err != nil {
+		return
+	}
+	if e := parseEntry(b[:]); e.key == t.key { // it may be another one's by now
+		f(&e)
+		c.write(t.at, &e)
+	}
+}
+
+// uptime is CLOCK_BOOTTIME in seconds.
+func uptime() uint32 {
+	var t unix.Timespec
+	unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
+	return uint32(t.Sec)
+}
