@@ -50,6 +50,9 @@ func TestGain(t *testing.T) {
 		var g gain
 		g.begin(&v)
 		in, out := tt.carry(&g)
+		if early := tt.grown == 1 && out < 256*kib; early != (v.grown == 1) { // as soon as it is read
+			t.Errorf("%s: before the end: %+v", name, v)
+		}
 		g.copied.Store(tt.copied)
 		g.end(in, out, tt.age)
 		g.end(in, out, tt.age)
