@@ -23,6 +23,9 @@ type Client struct {
 	file    *os.File  // nil: there is none
 	looked  time.Time // for the file
 	program uint64    // our hash; 0: not known yet
+
+	opened time.Time     // when the file was
+	booted time.Duration // CLOCK_BOOTTIME then
 }
 
 // NewClient returns one for a run directory. after is how many connections have to be short before others stay TCP; below 1: all are moved.
@@ -65,7 +68,7 @@ func (c *Client) Ask(server netip.AddrPort, netns uint64) (t Ticket, moved bool)
 		return Ticket{}, true
 	}
 	moved = e.shorts < uint32(c.after) || e.turn()
-	e.used = uptime()
+	e.used = c.uptime()
 	if !c.write(at, &e) {
 		return Ticket{}, true
 	}
@@ -90,7 +93,7 @@ func (c *Client) find(key uint64) (at int64, e entry, ok bool) {
 	if _, err := c.file.ReadAt(set[:], first); err != nil {
 		return 0, e, false
 	}
-	now := uptime()
+	now := c.uptime()
 	for i := range int64(ways) {
 		has := parseEntry(set[i*entryLen:])
 		if has.key == key {
@@ -143,9 +146,12 @@ func (c *Client) reopen() {
 	if err != nil && rundir.MakeTables(dir, Table) == nil {
 		f, err = Table.Open(dir, unix.O_RDWR)
 	}
-	if err == nil {
-		c.file = f
+	if err != nil {
+		return
 	}
+	var t unix.Timespec
+	unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
+	c.file, c.opened, c.booted = f, time.Now(), time.Duration(t.Nano())
 }
 
 // Grown notes that a connection has carried so much that it was right to move it.
@@ -182,9 +188,5 @@ func (t Ticket) change(f func(*entry)) {
 	}
 }
 
-// uptime is CLOCK_BOOTTIME in seconds.
-func uptime() uint32 {
-	var t unix.Timespec
-	unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
-	return uint32(t.Sec)
-}
+// uptime is CLOCK_BOOTTIME in seconds, but for the time that the machine has slept since the file was opened.
+func (c *Client) uptime() uint32 { return uint32((c.booted + time.Since(c.opened)) / time.Second) }
