@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"internal/conn":      {"wire", "wire/cdc", "wire/clc", "internal/control", "internal/core", "internal/run" /* descriptors that come over a pair */, "internal/stream", "internal/tcpwatch", "internal/transport"},                         // not host: it tells an owner; not a fabric: it has a binding
 	"internal/smcd":      {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/control", "internal/ism", "internal/stream", "internal/tcpwatch", "internal/transport"},                                                                 // not host: connections on a device that it is given
 	"internal/smcr":      {"wire", "wire/cdc", "wire/clc", "wire/llc", "internal/core", "internal/control", "internal/link", "internal/port", "internal/rdma", "internal/rnic", "internal/stream", "internal/tcpwatch", "internal/transport"}, // not host: connections over RNICs that it is given
-	"internal/cgroup":    {},                                                                                                                                                                                                                  // files of the kernel
+	"internal/sysinfo":   {"wire", "internal/pnet"},                                                                                                                                                                                           // files of the kernel
 	"internal/attempts":  {"wire/clc"},                                                                                                                                                                                                        // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. A device only in tests.
 	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/port", "internal/rdma"},
@@ -57,7 +57,7 @@ var mayImport = map[string][]string{
 	"bpf":                {"wire/clc", "internal/option"},              // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
-	"internal/host":       {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/cgroup", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
+	"internal/host":       {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
 	".":                   {"wire/...", "internal/config", "internal/conn", "internal/host", "internal/plain"},
 	"internal/plain":      {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
 	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
@@ -74,9 +74,9 @@ var mayImport = map[string][]string{
 	"internal/netns":   {}, // network namespaces that a veth pair joins
 	"internal/bench":   {".", "preload", "internal/run", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns"},
-	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"},                                                    // all hosts of the machine at once, and one made for the occasion
-	"preload":          {},                                                                                                                                                    // the C library of gosmc run, as bytes
-	"internal/run":     {"wire/clc", "internal/admission", "internal/attempts", "internal/control", "internal/config", "internal/rundir", "internal/user", "internal/cgroup"}, // the supervisor of programs that do not know us. Not preload: every program of package smc would have it
+	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"},                                                     // all hosts of the machine at once, and one made for the occasion
+	"preload":          {},                                                                                                                                                     // the C library of gosmc run, as bytes
+	"internal/run":     {"wire/clc", "internal/admission", "internal/attempts", "internal/control", "internal/config", "internal/rundir", "internal/user", "internal/sysinfo"}, // the supervisor of programs that do not know us. Not preload: every program of package smc would have it
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run", "preload"},
 	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for what only tests set

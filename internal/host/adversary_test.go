@@ -23,6 +23,7 @@ import (
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rundir"
+	"github.com/gosmc/smc/internal/sysinfo"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -408,7 +409,7 @@ func (a *adversary) accept(l *net.TCPListener) (*net.TCPConn, *ism.Peer) {
 
 // capabilities are those of an honest host.
 func (a *adversary) capabilities() core.Capabilities {
-	seid, err := systemEID()
+	seid, err := sysinfo.SEID()
 	if err != nil {
 		a.tb.Fatal(err)
 	}

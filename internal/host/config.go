@@ -12,6 +12,7 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smcr"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/sysinfo"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/llc"
 )
@@ -72,9 +73,9 @@ func (c Config) withDefaults() (Config, error) {
 		c.Spin = 0
 	}
 	if c.ReadBuffer == 0 {
-		c.ReadBuffer = defaultBuffer()
+		c.ReadBuffer = sysinfo.Buffer()
 		if c.MemoryBudget == 0 {
-			c.ReadBuffer = int(min(int64(c.ReadBuffer), max(defaultBudget()/budgetedBuffers, minDefaultBuffer)))
+			c.ReadBuffer = int(min(int64(c.ReadBuffer), max(sysinfo.Budget()/budgetedBuffers, minDefaultBuffer)))
 		}
 	}
 	size, err := bufferSize(c.ReadBuffer)
@@ -83,7 +84,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.ReadBuffer = size
 	if c.MemoryBudget == 0 {
-		c.MemoryBudget = defaultBudget()
+		c.MemoryBudget = sysinfo.Budget()
 	}
 	if c.MemoryBudget < 0 {
 		return c, fmt.Errorf("MemoryBudget: %d is negative", c.MemoryBudget)

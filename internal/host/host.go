@@ -20,6 +20,7 @@ import (
 	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/smcr"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/sysinfo"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -114,7 +115,7 @@ func New(cfg Config) (*Host, error) {
 	h.name, _ = os.Hostname()
 	h.peerID = newPeerID()
 	if !cfg.NoSEID {
-		if h.seid, err = systemEID(); err != nil {
+		if h.seid, err = sysinfo.SEID(); err != nil {
 			cfg.Logger.Warn("no system EID", "err", err)
 		}
 	}

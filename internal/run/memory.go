@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/admission"
-	"github.com/gosmc/smc/internal/cgroup"
+	"github.com/gosmc/smc/internal/sysinfo"
 )
 
 // EnvMemory is the variable with what a program's rings may have where the policy does not say it, in bytes.
@@ -46,7 +46,7 @@ func defaultMemory(root string) int64 {
 	if err := unix.Sysinfo(&info); err == nil {
 		least = int64(uint64(info.Totalram)*uint64(info.Unit)) / memoryShare
 	}
-	if limit, ok := cgroup.Memory(root); ok {
+	if limit, ok := sysinfo.Memory(root); ok {
 		if share := max(limit/memoryShare, 1); least == 0 || share < least { // 0 would be no bound
 			least = share
 		}

@@ -1,5 +1,4 @@
-// Package cgroup says what the control groups of a process allow it.
-package cgroup
+package sysinfo
 
 import (
 	"bufio"

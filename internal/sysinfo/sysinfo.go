@@ -1,4 +1,5 @@
-package host
+// Package sysinfo says what gosmc needs to know of the machine: its caches, its memory and what control groups allow of it, and its boot.
+package sysinfo
 
 import (
 	"bytes"
@@ -10,19 +11,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc/internal/cgroup"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/wire"
 )
 
-// defaultBuffer is the size of a receive buffer when nobody says otherwise: twice the
+// Buffer is the size of a receive buffer, in bytes, when nobody says otherwise: twice the
 // private (level 2) cache of a core, but not more than an eighth of the shared one, and
 // 1 MiB to 4 MiB.
 //
 // In a ring that is larger than the writer's private cache the reader finds the bytes in
 // the shared cache; in a smaller one each line has to be fetched, modified, out of the
 // other core's cache, at a quarter of the speed. docs/architecture.md has the numbers.
-var defaultBuffer = sync.OnceValue(func() int {
+var Buffer = sync.OnceValue(func() int {
 	private, shared := caches()
 	size := 2 << 20
 	if private > 0 {
@@ -55,25 +55,25 @@ func caches() (private, shared int) {
 	return private, shared
 }
 
-// defaultBudget is twice the machine's memory. Buffers count with their full size, but
+// Budget is how many bytes of receive buffers a process may have when nobody says otherwise: twice the machine's memory. Buffers count with their full size, but
 // only pages that have been written to are there, and a quiet connection gives those back.
 //
 // In a control group that has less it is half of what the group may have: beyond that limit the
 // kernel ends a process instead of reclaiming, and the program wants memory too.
-var defaultBudget = sync.OnceValue(func() int64 {
+var Budget = sync.OnceValue(func() int64 {
 	budget := int64(4 << 30)
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {
 		budget = 2 * int64(uint64(info.Totalram)*uint64(info.Unit))
 	}
-	if limit, ok := cgroup.Memory("/"); ok {
+	if limit, ok := Memory("/"); ok {
 		budget = min(budget, limit/2)
 	}
 	return budget
 })
 
-// systemEID returns the EID that all processes of this boot share.
-func systemEID() (wire.EID, error) {
+// SEID returns the EID that all processes of this boot share.
+func SEID() (wire.EID, error) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return wire.EID{}, err
