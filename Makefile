@@ -48,7 +48,7 @@ uninstall: ## remove what 'make install' installed, with the same PREFIX and DES
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gosmc.fish
 
 test: vet ## vet, and every test: what to run after cloning
-	go test -timeout 30m ./...
+	go test -timeout 60m ./...
 
 check: lint race fuzz ## what a change must pass: all that 'make test' does, and more
 
