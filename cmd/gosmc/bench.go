@@ -23,6 +23,7 @@ it must reach (MUST) and the one that it should (AIM).
   tcp     Go's net package over 127.0.0.1, no delay
   unix    Go's net package over a Unix stream socket
   smc-d   this library, default settings, shared memory
+  smc     the same where it may also be TCP, as short connections are
   smc-r   the same between two network namespaces, in the smcr benchmarks: RDMA over UDP
   limit   two copies through bare shared memory, both sides spinning: what the machine can do
 
