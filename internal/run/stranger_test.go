@@ -151,7 +151,8 @@ func TestLeftOfStranger(t *testing.T) {
 	unix.Close(writer)
 }
 
-// TestConnectToStranger has another user lead clients of a port to a socket whose queue is full. Their calls of connect, also those that are not to wait, took 2 s.
+// TestConnectToStranger has another user lead clients of a port to a socket whose queue is full. Their calls of connect, also those that are not to wait, took 2 s. The
+// directory is one that all share, or the part of a user that the client becomes once it runs: the other user has made that first.
 func TestConnectToStranger(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: a socket of another user")
@@ -164,23 +165,60 @@ func TestConnectToStranger(t *testing.T) {
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
+	for _, tt := range []struct {
+		name, own, theirs string // directories of the client's supervisor, and of the other user's socket
+		environ           []string
+	}{
+		{"shared", "run", "run", nil},
+		{"part", "run-0", "run-65534", []string{"BECOME=65534"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			top := openDirectory(t)
+			for _, dir := range []string{tt.own, tt.theirs} {
+				if err := os.MkdirAll(filepath.Join(top, dir), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			fullSocket(t, filepath.Join(top, tt.theirs), uint16(port))
+			runRings(t, program, []string{"full"}, 1, append(tt.environ, "LD_PRELOAD="+committedLibrary(t),
+				EnvSocket+"="+filepath.Join(top, tt.own, "0123456789abcdef"), "PORT="+strconv.Itoa(port))...)
+		})
+	}
+}
+
+// openDirectory is a directory that every user can search.
+func openDirectory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gosmc-stranger-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// fullSocket makes a directory one that the stranger can have made, with a socket whose queue is full, to which the link of a port leads.
+func fullSocket(t *testing.T, dir string, port uint16) {
+	t.Helper()
 	netns, err := ownNetns()
 	if err != nil {
 		t.Fatal(err)
 	}
 	const theirs = "00000000feedfeed"
-	dir := t.TempDir()
 	path := filepath.Join(dir, theirs)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
+	t.Cleanup(func() { unix.Close(fd) })
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 		t.Fatal(err)
 	}
 	for _, err := range []error{
-		unix.Listen(fd, 0), os.Chown(path, stranger, -1), os.Chmod(dir, 0o777|fs.ModeSticky), os.Symlink(theirs, linkOf(dir, netns, uint16(port))),
+		unix.Listen(fd, 0), os.Chmod(path, 0o777), os.Chown(path, stranger, -1), os.Chmod(dir, 0o777|fs.ModeSticky), os.Symlink(theirs, linkOf(dir, netns, port)),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -191,8 +229,7 @@ func TestConnectToStranger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer unix.Close(c)
+		t.Cleanup(func() { unix.Close(c) })
 		full = unix.Connect(c, &unix.SockaddrUnix{Name: path}) == unix.EAGAIN
 	}
-	runRings(t, program, []string{"full"}, 1, "LD_PRELOAD="+committedLibrary(t), EnvSocket+"="+filepath.Join(dir, "0123456789abcdef"), "PORT="+strconv.Itoa(port))
 }

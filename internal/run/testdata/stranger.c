@@ -1,6 +1,6 @@
 /*
  * Another user has put a socket into the directory of supervisors, to which the link of a port leads, and whose queue is full: connect does not wait for that. PORT is
- * where somebody listens.
+ * where somebody listens. BECOME is the user that the program becomes before it connects.
  */
 #include "program.h"
 
@@ -27,6 +27,8 @@ int main(void)
 
 	alarm(100);
 	CHECK(getenv("PORT"));
+	if (getenv("BECOME"))
+		CHECK(setuid((uid_t)atoi(getenv("BECOME"))) == 0);
 	a.sin_port = htons((uint16_t)atoi(getenv("PORT")));
 	for (int i = 0; i < TIMES; i++) {
 		long took = connecting(&a);
