@@ -32,7 +32,7 @@ func OpenDesk(dir string, policy *config.Policy) (*Desk, error) {
 	go func() {
 		defer close(d.done)
 		// On this goroutine, which no caller has locked to a thread of another network namespace: it asks the kernel about listeners later.
-		err := d.s.open(rundir.Supervisors(dir))
+		err := d.s.open(rundir.Supervisors(dir), newSocketName())
 		opened <- err
 		if err == nil {
 			tidy(rundir.Supervisors(dir), nil)

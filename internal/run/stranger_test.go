@@ -151,6 +151,58 @@ func TestLeftOfStranger(t *testing.T) {
 	unix.Close(writer)
 }
 
+// TestDoorSquatted has another user look for the socket of a supervisor that starts, and give the name of its door to a socket of its own: /proc/net/unix shows all users
+// the path of a socket, also in a private directory.
+func TestDoorSquatted(t *testing.T) {
+	dir := t.TempDir()
+	if err := rundir.Prepare(dir); err != nil {
+		t.Fatal(err)
+	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	seen := make(map[string]bool)
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+			}
+			found, _ := os.ReadDir(rundir.Supervisors(dir))
+			for _, e := range found {
+				name := strings.TrimPrefix(e.Name(), ".new-")
+				if seen[name] || !isSupervisor(name) {
+					continue
+				}
+				seen[name] = true
+				fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+				if err == nil {
+					unix.Bind(fd, &unix.SockaddrUnix{Name: doorName(name)})
+					defer unix.Close(fd)
+				}
+			}
+		}
+	}()
+	failed := 0
+	var last error
+	for range 40 {
+		s, err := newSupervisor(dir, os.Getpid())
+		if err != nil {
+			failed, last = failed+1, err
+			continue
+		}
+		s.close()
+	}
+	close(quit)
+	<-done
+	if failed > 0 {
+		t.Errorf("%d of 40 supervisors did not start: %v", failed, last)
+	}
+	if len(seen) == 0 {
+		t.Error("nobody has seen a supervisor start")
+	}
+}
+
 // TestConnectToStranger has another user lead clients of a port to a socket whose queue is full. Their calls of connect, also those that are not to wait, took 2 s. The
 // directory is one that all share, or the part of a user that the client becomes once it runs: the other user has made that first.
 func TestConnectToStranger(t *testing.T) {

@@ -64,7 +64,12 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 		return nil, err
 	}
 	s := emptySupervisor(policy)
-	err = s.open(rundir.Supervisors(dir))
+	name := newSocketName()
+	// First: /proc/net/unix shows everybody the path of the socket, and whoever had this name before us would keep us from starting.
+	err = s.bindDoor(name) // rule: TestDoorSquatted
+	if err == nil {
+		err = s.open(rundir.Supervisors(dir), name)
+	}
 	if err == nil {
 		makeMark(s.path)
 		rundir.MakeTables(rundir.Supervisors(dir), tables...) // both can be done without
@@ -97,11 +102,15 @@ func emptySupervisor(policy *config.Policy) *supervisor {
 	}
 }
 
-// open makes what every supervisor has.
-func (s *supervisor) open(dir string) error {
+// newSocketName returns a name for the socket of a supervisor, which nobody can foresee.
+func newSocketName() string {
 	var random [8]byte
 	rand.Read(random[:])
-	socketName := hex.EncodeToString(random[:])
+	return hex.EncodeToString(random[:])
+}
+
+// open makes what every supervisor has.
+func (s *supervisor) open(dir, socketName string) error {
 	path := filepath.Join(dir, socketName)
 	early := filepath.Join(dir, ".new-"+socketName)
 	if len(path) >= len(unix.RawSockaddrUnix{}.Path) || len(early) >= len(unix.RawSockaddrUnix{}.Path) {
@@ -152,16 +161,21 @@ func (s *supervisor) openDoor() (err error) {
 		return err
 	}
 	s.listeners.policy, s.listeners.desk = s.policy, false
-	if s.door, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	if err := unix.Bind(s.door, &unix.SockaddrUnix{Name: "@gosmc-run/" + filepath.Base(s.path)}); err != nil {
-		return os.NewSyscallError("bind", err)
-	}
 	if err := unix.Listen(s.door, unix.SOMAXCONN); err != nil {
 		return os.NewSyscallError("listen", err)
 	}
 	return s.poll.add(s.door, unix.EPOLLIN)
+}
+
+// doorName is the abstract name of the door of the supervisor whose socket has a name.
+func doorName(socketName string) string { return "@gosmc-run/" + socketName }
+
+// bindDoor gives the door its name. Nobody gets in before [supervisor.openDoor].
+func (s *supervisor) bindDoor(socketName string) (err error) {
+	if s.door, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	return os.NewSyscallError("bind", unix.Bind(s.door, &unix.SockaddrUnix{Name: doorName(socketName)}))
 }
 
 // ownNetns is the cookie of this process's network namespace.
