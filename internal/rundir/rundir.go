@@ -151,7 +151,10 @@ func Prepare(dir string) error {
 
 // RemoveEmpty removes a run directory that nobody has put anything in: what [Prepare] makes.
 func RemoveEmpty(dir string) {
-	for _, sub := range []string{ISM, Listen, Control, Run, partOf(os.Geteuid())} {
+	if part := ownPart(dir, os.Geteuid()); part != "" {
+		unix.Rmdir(Path(dir, part))
+	}
+	for _, sub := range []string{ISM, Listen, Control, Run} {
 		unix.Rmdir(Path(dir, sub))
 	}
 	unix.Rmdir(Own(dir))

@@ -5,7 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/gosmc/smc/internal/user"
@@ -20,7 +22,7 @@ func Supervisors(dir string) string { return SupervisorsOf(dir, os.Geteuid()) }
 
 // SupervisorsOf returns the directory of the supervisors of another user.
 func SupervisorsOf(dir string, uid int) string {
-	if part := partOf(uid); isPrivate(Path(dir, part), uid) && kept(dir, part, uid) {
+	if part := ownPart(dir, uid); part != "" {
 		return Path(dir, part)
 	}
 	return Path(dir, Run)
@@ -32,21 +34,51 @@ func Private(dir string) (path string, ok bool) {
 	return path, isPrivate(path, uid) && kept(dir, filepath.Base(path), uid)
 }
 
+// ownPart returns the name of a user's part, "" if there is none that can be used. Somebody else may have taken the name that it has as a rule: then another one begins
+// with that and a dash.
+func ownPart(dir string, uid int) string {
+	usable := func(part string) bool { return isPrivate(Path(dir, part), uid) && kept(dir, part, uid) }
+	name := partOf(uid)
+	if usable(name) {
+		return name
+	}
+	d, err := OpenDir(Own(dir))
+	if err != nil {
+		return ""
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(maxNames)
+	names = slices.DeleteFunc(names, func(other string) bool { return !strings.HasPrefix(other, name+"-") })
+	slices.Sort(names) // all programs of the user choose the same one
+	if i := slices.IndexFunc(names, usable); i >= 0 {
+		return names[i]
+	}
+	return ""
+}
+
 // AllSupervisors returns the directories of the supervisors of all users.
 func AllSupervisors(dir string) []string {
 	parts, _ := filepath.Glob(Path(dir, Run+"-*"))
 	return append([]string{Path(dir, Run)}, parts...)
 }
 
-// partOf names a user's part.
+// partOf names a user's part, as a rule.
 func partOf(uid int) string { return Run + "-" + strconv.Itoa(uid) }
 
 // preparePart makes this user's part of a shared run directory. Who has none does without.
 func preparePart(dir string) error {
-	err := os.Mkdir(Path(dir, partOf(os.Geteuid())), 0o700)
-	if errors.Is(err, fs.ErrExist) {
+	uid := os.Geteuid()
+	if ownPart(dir, uid) != "" {
 		return nil
 	}
+	err := os.Mkdir(Path(dir, partOf(uid)), 0o700)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if ownPart(dir, uid) != "" || !kept(dir, "", uid) {
+		return nil // another program has made it just now, or none would be used
+	}
+	_, err = os.MkdirTemp(Own(dir), partOf(uid)+"-") // rule: TestSupervisorsSquatted: os.MkdirTemp(Own(dir), partOf(uid)+"-") -> "", error(nil)
 	return err
 }
 

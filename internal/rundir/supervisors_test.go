@@ -5,7 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestSupervisors has a user's supervisors be in a part of their own of a directory that several users share, if nobody else can exchange it.
@@ -15,32 +18,28 @@ func TestSupervisors(t *testing.T) {
 	part := partOf(us)
 	none := func(string) error { return nil }
 	for _, tt := range []struct {
-		what   string
-		mode   fs.FileMode
-		before func(dir string) error // before it is prepared
-		after  func(dir string) error
-		want   string
-		root   bool
+		what  string
+		mode  fs.FileMode
+		after func(dir string) error
+		want  string
+		root  bool
 	}{
-		{"private", 0o700, none, none, Run, false},
-		{"shared", shared, none, none, part, false},
-		{"shared by a group", 0o770 | fs.ModeSticky, none, none, part, false},
-		{"shared, and then private", shared, none, func(dir string) error { return os.Chmod(dir, 0o700) }, part, false},
-		{"a part that others can read", shared, none, func(dir string) error { return os.Chmod(Path(dir, part), 0o755) }, Run, false},
-		{"a link", shared, none, func(dir string) error {
+		{"private", 0o700, none, Run, false},
+		{"shared", shared, none, part, false},
+		{"shared by a group", 0o770 | fs.ModeSticky, none, part, false},
+		{"shared, and then private", shared, func(dir string) error { return os.Chmod(dir, 0o700) }, part, false},
+		{"a part that others can read", shared, func(dir string) error { return os.Chmod(Path(dir, part), 0o755) }, Run, false},
+		{"a link", shared, func(dir string) error {
 			return errors.Join(os.Remove(Path(dir, part)), os.Symlink(dir, Path(dir, part)))
 		}, Run, false},
-		{"a stranger's part", shared, none, func(dir string) error { return os.Chown(Path(dir, part), stranger, -1) }, Run, true},
-		{"a stranger's boot", shared, none, func(dir string) error { return os.Chown(Own(dir), stranger, -1) }, Run, true},
-		{"a file in its place", shared, func(dir string) error {
-			return errors.Join(os.Mkdir(Own(dir), 0o700), os.Chmod(Own(dir), shared), os.WriteFile(Path(dir, part), nil, 0o600))
-		}, none, Run, false},
+		{"a stranger's part", shared, func(dir string) error { return os.Chown(Path(dir, part), stranger, -1) }, Run, true},
+		{"a stranger's boot", shared, func(dir string) error { return os.Chown(Own(dir), stranger, -1) }, Run, true},
 	} {
 		if tt.root && us != 0 {
 			continue
 		}
 		dir := t.TempDir()
-		if err := errors.Join(os.Chmod(dir, tt.mode), tt.before(dir), Prepare(dir), tt.after(dir)); err != nil {
+		if err := errors.Join(os.Chmod(dir, tt.mode), Prepare(dir), tt.after(dir)); err != nil {
 			t.Fatal(tt.what, err)
 		}
 		if got := Supervisors(dir); got != Path(dir, tt.want) {
@@ -67,5 +66,50 @@ func TestSupervisors(t *testing.T) {
 				t.Errorf("an empty directory stays: %v", err)
 			}
 		}
+	}
+}
+
+// TestSupervisorsSquatted has another user take the name of a user's part before that one comes, in each way that there is. All programs of the user have the same other
+// part, also when the name is free again.
+func TestSupervisorsSquatted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: files of another user")
+	}
+	for what, squat := range map[string]func(path string) error{
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"file":      func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"link":      func(path string) error { return os.Symlink("/", path) },
+		"fifo":      func(path string) error { return unix.Mkfifo(path, 0o600) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := errors.Join(os.Chmod(dir, 0o777|fs.ModeSticky), os.Mkdir(Own(dir), 0o700), os.Chmod(Own(dir), 0o777|fs.ModeSticky)); err != nil {
+				t.Fatal(err)
+			}
+			name := Path(dir, partOf(0))
+			for _, path := range []string{name, name + "-0"} {
+				if err := errors.Join(squat(path), os.Lchown(path, stranger, -1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := Prepare(dir); err != nil {
+				t.Fatal(err)
+			}
+			part := Supervisors(dir)
+			if base := filepath.Base(part); !strings.HasPrefix(base, partOf(0)+"-") || base == partOf(0)+"-0" {
+				t.Fatalf("supervisors are in %s", part)
+			}
+			if err := os.Remove(name); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := Prepare(dir); err != nil {
+					t.Fatal(err)
+				}
+				if again := Supervisors(dir); again != part {
+					t.Errorf("supervisors are in %s, and then in %s", part, again)
+				}
+			}
+		})
 	}
 }
