@@ -80,6 +80,7 @@ type path struct {
 	flight  int        // packets on their way, or promised to who has the turn
 	waiting shareQueue // those with packets to send, in the order of their turns
 	open    bool       // in the scheduler's list of paths with a turn to give
+	rich    bool       // in that of those which have more than their part of the device's budget
 	keeps   bool       // a queue pair has found out that the peer keeps packets that come after a gap
 }
 

@@ -60,7 +60,7 @@ const (
 	// ceiling is that of one of them. The floor keeps an answer coming, from which to learn.
 	minBudget = 2
 	maxBudget = maxWindow
-	// maxFlight is the same for all paths of a device. It keeps acknowledgements, which come back
+	// maxFlight is the same for all paths of a device; a path that has less than its part of it on its way does not wait for room. It keeps acknowledgements, which come back
 	// all to one socket, from filling it: they take some 1 KiB each there.
 	maxFlight = 4 * maxBudget
 	// turnBytes is how much a queue pair may send while others wait for their turns: a WRITE of

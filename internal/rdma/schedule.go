@@ -11,7 +11,8 @@ import (
 
 // A scheduler says whose turn it is to send, and how much. The queue pairs of a path take turns in
 // the order in which they came, each with up to a turn's packets and no more than the path's budget
-// has left, and the paths take turns too. Who waits has nothing on its way and so no timer that could
+// has left, and the paths take turns too: those that have less than their part of the device's budget
+// on their way come first. Who waits has nothing on its way and so no timer that could
 // expire: thousands of busy queue pairs cost a path no more than a few.
 //
 //	         requeue, wait                       next, claim
@@ -31,7 +32,8 @@ type scheduler struct {
 	mu     sync.Mutex
 	paths  map[netip.AddrPort]*path
 	urgent shareQueue
-	open   []*path // with somebody waiting, and with room
+	open   []*path // with somebody waiting, with room, and with less on their way than their part
+	rich   []*path // the same, with more than that: they wait until the device's budget has room
 	flight int     // of all paths
 	closed bool
 
@@ -216,23 +218,60 @@ func (s *scheduler) wait(sh *share, short bool) {
 
 // reopen puts p among those with a turn to give, if it has one.
 func (s *scheduler) reopen(p *path) {
-	if !p.open && p.waiting.len > 0 && p.room() > 0 {
-		p.open = true
-		s.open = append(s.open, p)
+	switch {
+	case p.waiting.len == 0 || p.room() == 0:
+	case s.ownRoom(p) > 0:
+		if !p.open {
+			p.open = true
+			s.open = append(s.open, p)
+		}
+	case !p.rich:
+		p.rich = true
+		s.rich = append(s.rich, p)
 	}
 }
 
-// mayBegin reports whether the device's own budget has room for a turn.
-func (s *scheduler) mayBegin() bool { return s.flight+turnPackets <= maxFlight }
+// nextOpen takes a path out of the lists, nil if none of them has a turn to give.
+func (s *scheduler) nextOpen() (p *path) {
+	switch {
+	case len(s.open) > 0:
+		p = s.open[0]
+		s.open = s.open[:copy(s.open, s.open[1:])]
+		p.open = false
+	case len(s.rich) > 0 && s.room() > 0:
+		p = s.rich[0]
+		s.rich = s.rich[:copy(s.rich, s.rich[1:])]
+		p.rich = false
+	}
+	return p
+}
+
+// room returns how many packets more the device's budget has room for, 0 if too few for a turn.
+func (s *scheduler) room() int {
+	if n := maxFlight - s.flight; n >= turnPackets {
+		return n
+	}
+	return 0
+}
+
+// ownRoom returns how many packets more p may have on their way, however full the device's budget is, 0 if too few to begin a
+// turn. Each path has the same part of that budget. Peers that are far away, or acknowledge one packet at a time, can
+// hold the rest of it for long, and must not keep other peers from getting anything.
+func (s *scheduler) ownRoom(p *path) int {
+	part := max(maxFlight/max(len(s.paths), 1), firstTurn)
+	if n := part - p.flight; n >= max(1, min(part/8, turnPackets/2)) {
+		return n
+	}
+	return 0
+}
 
 // promise says how many packets sh may send, and counts them as being on their way.
 func (s *scheduler) promise(sh *share) int {
 	p := sh.path
-	n := p.room()
-	if n == 0 || !s.mayBegin() {
+	n := min(p.room(), max(s.room(), s.ownRoom(p))) // rule: TestSlowPaths: max(s.room(), s.ownRoom(p)) -> s.room()
+	if n == 0 {
 		return 0
 	}
-	n = min(n, maxFlight-s.flight)
 	if p.waiting.len > 0 {
 		turn := sh.turn
 		if !sh.answered {
@@ -275,11 +314,12 @@ func (s *scheduler) next(mine bool) (sh *share, n int) {
 		}
 		return sh, n
 	}
-	for len(s.open) > 0 && s.mayBegin() {
-		p := s.open[0]
-		s.open = s.open[:copy(s.open, s.open[1:])]
-		p.open = false
+	for p := s.nextOpen(); p != nil; p = s.nextOpen() {
 		if p.room() == 0 || p.waiting.len == 0 {
+			continue
+		}
+		if s.room() == 0 && s.ownRoom(p) == 0 { // it has got more meanwhile, or there are more paths
+			s.reopen(p)
 			continue
 		}
 		sh = p.waiting.pop()
@@ -367,7 +407,7 @@ func (s *scheduler) budgetOf(sh *share) int {
 func (s *scheduler) hasWork() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stalled == 0 && (s.urgent.len > 0 || len(s.open) > 0 && s.mayBegin())
+	return s.stalled == 0 && (s.urgent.len > 0 || len(s.open) > 0 || len(s.rich) > 0 && s.room() > 0)
 }
 
 // stall notes that a goroutine begins to wait for the socket. It reports false after close.

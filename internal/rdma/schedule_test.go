@@ -161,6 +161,65 @@ func TestPathsTakeTurns(t *testing.T) {
 	expectTurn(t, &s, b, 636)
 }
 
+// manyPeers returns n addresses.
+func manyPeers(n int) (peers []netip.AddrPort) {
+	for i := range n {
+		peers = append(peers, netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, byte(100 + i/200), byte(1 + i%200)}), roce.Port))
+	}
+	return peers
+}
+
+// TestSlowPaths has peers that acknowledge late hold the budget of the device. Another peer's queue pairs send all the same, and the
+// slow ones share what is left.
+func TestSlowPaths(t *testing.T) {
+	var s scheduler
+	var slow []*turnTaker
+	for _, peer := range manyPeers(6) {
+		k := newTurnTaker(&s, peer)
+		k.path.budget.size = maxBudget
+		slow = append(slow, k)
+	}
+	for turn, n := s.claim(&slow[0].share), 0; turn > 0; turn = s.claim(&slow[n%6].share) {
+		slow[n%6].send(&s, turn, turn)
+		n++
+	}
+	for _, k := range slow {
+		s.wait(&k.share, false)
+	}
+	for sh, n := s.next(false); sh != nil && n > 0; sh, n = s.next(false) {
+		for _, k := range slow {
+			if sh == &k.share {
+				k.send(&s, n, n)
+				s.wait(&k.share, false)
+			}
+		}
+	}
+	if s.flight < maxFlight-turnPackets || s.flight > 2*maxFlight || s.hasWork() {
+		t.Fatalf("%d packets on their way, of %d; work: %t", s.flight, maxFlight, s.hasWork())
+	}
+
+	quick := newTurnTaker(&s, schedPeers[0])
+	n := s.claim(&quick.share)
+	if n == 0 {
+		t.Fatal("nobody else may send")
+	}
+	for range 100 { // however often
+		quick.send(&s, n, n)
+		quick.acked(&s, n)
+		s.wait(&quick.share, false)
+		var sh *share
+		if sh, n = s.next(false); sh != &quick.share || n == 0 {
+			t.Fatalf("next() = %p, %d, want %p", sh, n, &quick.share)
+		}
+	}
+	quick.send(&s, 0, n)
+
+	slow[5].acked(&s, slow[5].q.next.Sub(slow[5].q.una)) // now there is room, and theirs is the turn
+	if sh, n := s.next(false); sh == nil || sh == &quick.share || n == 0 {
+		t.Errorf("next() = %p, %d, want a turn of a slow one", sh, n)
+	}
+}
+
 // TestUrgent has answers and probes pass by those who wait for room, and short messages as long as
 // they are few.
 func TestUrgent(t *testing.T) {
@@ -277,8 +336,13 @@ func TestSchedulerRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s scheduler
 		var all []*turnTaker
-		for i := range 12 {
-			all = append(all, newTurnTaker(&s, schedPeers[i%3]))
+		peers := schedPeers
+		if rapid.Bool().Draw(t, "many paths") {
+			peers = manyPeers(8)
+		}
+		for i := range 16 {
+			all = append(all, newTurnTaker(&s, peers[i%len(peers)]))
+			all[i].path.budget.size = rapid.SampledFrom([]int{startWindow, maxBudget}).Draw(t, "budget")
 		}
 		type turn struct {
 			k *turnTaker
@@ -323,7 +387,7 @@ func TestSchedulerRules(t *testing.T) {
 				if rapid.Bool().Draw(t, "again") {
 					k.q.una, k.q.next = 0, 0
 					k.una = 0
-					s.join(&k.share, schedLocal, rapid.SampledFrom(schedPeers).Draw(t, "to"), turnPackets)
+					s.join(&k.share, schedLocal, rapid.SampledFrom(peers).Draw(t, "to"), turnPackets)
 				}
 			}
 			checkScheduler(t, &s, all)
@@ -375,8 +439,11 @@ func checkScheduler(t *rapid.T, s *scheduler, all []*turnTaker) {
 			t.Fatalf("path: flight %d, users %d, waiting %d, of which its queue pairs have %d, %d, %d",
 				p.flight, p.users, p.waiting.len, flights[p], users[p], waiting[p])
 		}
-		if p.waiting.len > 0 && p.room() > 0 && !p.open {
-			t.Fatal("a path with room and somebody who waits is not open")
+		if p.waiting.len > 0 && p.room() > 0 && !p.open && !p.rich {
+			t.Fatal("a path with room and somebody who waits is in no list")
+		}
+		if p.waiting.len > 0 && p.flight == 0 && !s.hasWork() {
+			t.Fatal("a path that has nothing on its way waits for others")
 		}
 		if most := p.budget.size + p.budget.size/expressPart + expressPackets; p.flight > most {
 			t.Fatalf("%d packets on their way, budget %d", p.flight, p.budget.size)
