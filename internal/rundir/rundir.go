@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -126,6 +127,9 @@ func Path(dir, sub string) string { return filepath.Join(dir, boot(), sub) }
 func Prepare(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("run directory %q is not an absolute path", dir)
+	}
+	if strings.ContainsFunc(dir, unicode.IsControl) { // rule: TestPrepareControl
+		return fmt.Errorf("run directory %q has a control character in its name", dir)
 	}
 	mode, err := prepare(dir, 0o700)
 	if err != nil {

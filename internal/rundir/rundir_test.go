@@ -70,3 +70,11 @@ func TestBoot(t *testing.T) {
 		t.Errorf("boot() = %q, want 32 hexadecimal digits", boot())
 	}
 }
+
+// TestPrepareControl refuses a run directory with a line feed in its name: a supervisor tells where its socket is by a line.
+func TestPrepareControl(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a\nb")
+	if err := Prepare(dir); err == nil {
+		t.Errorf("Prepare(%q) takes it", dir)
+	}
+}
