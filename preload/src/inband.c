@@ -1,6 +1,9 @@
 /* Receiving in-band: bytes, and the marks among them that say that a ring comes, or where it begins. */
 #include "ring.h"
 
+#include <poll.h>
+#include <sys/ioctl.h>
+
 #define TURNS 64 /* of waiting until others have left the gate */
 #define HINTS 32 /* turns taken, from which on a ring of the peer says that it wants one */
 
@@ -193,4 +196,62 @@ ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *o
 	}
 	*out = m.msg_flags & ~(MSG_CTRUNC | MSG_CMSG_CLOEXEC);
 	return n;
+}
+
+/* limit_of is when a receive that began at a time is to end, UINT64_MAX if the socket has no time limit. */
+static uint64_t limit_of(int fd, uint64_t began)
+{
+	struct timeval limit = {0};
+	socklen_t len = sizeof(limit);
+
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) != 0 || (limit.tv_sec == 0 && limit.tv_usec == 0) || limit.tv_sec >= 1000000000)
+		return UINT64_MAX;
+	return began + (uint64_t)limit.tv_sec * 1000000000u + (uint64_t)limit.tv_usec * 1000u;
+}
+
+/* await_more waits for more of what a receive is to bring whole. False: a signal, the time limit, a reset behind the last byte or urgent data end the receive. */
+static bool await_more(int fd, uint64_t until, uint64_t signals)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN | POLLPRI};
+	uint64_t now = until == UINT64_MAX ? 0 : precise_now();
+	uint64_t left = now < until ? until - now : 0;
+	struct timespec rest = {.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
+	int queued = 0;
+
+	if (next.ppoll(&p, 1, until == UINT64_MAX ? NULL : &rest, (const sigset_t *)&signals) <= 0)
+		return false;
+	if ((p.revents & POLLERR) && SYS(ioctl, fd, FIONREAD, &queued) == 0 && queued == 0)
+		return false; /* the error stays where it is, for the next call */
+	return !(p.revents & POLLPRI) || !urgent_at_mark(fd);
+}
+
+/*
+ * receive_whole is receive_in_band with MSG_WAITALL, which it does not ask the kernel for: a Unix socket forgets the error of a reset that ends such a receive
+ * behind the first bytes, where TCP keeps it for the next call. What waits for the first bytes is the kernel's, with all that signals mean to it; a
+ * signal that comes later ends the receive, whatever its handler is. So signals are let in only where it waits.
+ */
+ssize_t receive_whole(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked)
+{
+	size_t all = s->left;
+	uint64_t began, until, signals;
+	ssize_t n;
+
+	if ((flags & MSG_PEEK) || guard_on() || !next.ppoll)
+		return receive_in_band(e, fd, s, flags, out, marked);
+	flags &= ~MSG_WAITALL;
+	began = precise_now();
+	n = receive_in_band(e, fd, s, flags, out, marked);
+	if (n <= 0 || *marked || s->left == 0 || !would_wait(fd, flags) || urgent_at_mark(fd))
+		return n;
+	until = limit_of(fd, began);
+	signals = signals_off();
+	while (n > 0 && s->left && !__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) && await_more(fd, until, signals)) {
+		n = receive_in_band(e, fd, s, flags | MSG_DONTWAIT, out, marked);
+		if (n < 0 && errno == EAGAIN)
+			n = 1; /* another thread has taken it */
+		else if (n < 0)
+			end_later(e);
+	}
+	signals_on(signals, ENDING_NOT);
+	return (ssize_t)(all - s->left);
 }

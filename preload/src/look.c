@@ -109,9 +109,9 @@ bool signals_on(uint64_t old, enum ending ending)
 /*
  * look_ring has a blocking reader look into the empty ring for a while, where that has paid: neither side makes a system
  * call then but those about signals. The writer leaves out the token as long as all that it has written fits what the reader has asked for, so that no
- * byte is left for which there is no token. *signals: for signals_on.
+ * byte is left for which there is no token. *signals: for signals_on. ending: which signals would end the receive.
  */
-enum looked look_ring(struct ring *r, size_t want, uint64_t *signals)
+enum looked look_ring(struct ring *r, size_t want, uint64_t *signals, enum ending ending)
 {
 	struct ring_side *side = r->side;
 	uint64_t code = 1, pub;
@@ -152,5 +152,5 @@ enum looked look_ring(struct ring *r, size_t want, uint64_t *signals)
 	}
 	if (side->pays)
 		side->pays--;
-	return signals_on(*signals, ENDING_SOME) ? LOOKED_SIGNAL : LOOKED_NOT;
+	return signals_on(*signals, ending) ? LOOKED_SIGNAL : LOOKED_NOT;
 }

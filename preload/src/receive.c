@@ -148,8 +148,9 @@ static bool arm(struct ring *r, int fd, uint64_t pub)
 }
 
 /* turn_empty sees to a ring in which nothing is. */
-static enum turn turn_empty(struct ring *r, int fd, uint64_t pub, bool woken)
+static enum turn turn_empty(struct end *e, struct ring *r, int fd, uint64_t pub, bool woken)
 {
+	long there;
 	char c;
 
 	if (pub & PUB_WRITER_LEFT) {
@@ -160,9 +161,13 @@ static enum turn turn_empty(struct ring *r, int fd, uint64_t pub, bool woken)
 	}
 	if (!arm(r, fd, pub))
 		return TURN_AGAIN;
-	if (woken && outstanding(r, pub) == 0 &&
-	    SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == 1 && pub_load(r) == (pub | PUB_ARMED))
+	if (!woken || outstanding(r, pub) != 0)
+		return TURN_EMPTY;
+	there = SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
+	if (there == 1 && pub_load(r) == (pub | PUB_ARMED))
 		ring_broken(r, fd); /* a token that was not announced */
+	else if (sys_return(there) < 0)
+		end_later(e); /* which the kernel says no more */
 	return TURN_EMPTY;
 }
 
@@ -242,7 +247,7 @@ static void make_room(struct ring *r, int fd)
 }
 
 /* turn_joined reads what is in the ring. *armed: that was all, and what comes next comes with a token. */
-static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience, bool *armed)
+static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience, bool *armed)
 {
 	uint64_t pub = pub_load(r);
 	size_t n, first, at;
@@ -255,7 +260,7 @@ static enum turn turn_joined(struct ring *r, int fd, struct span *s, int flags, 
 		return TURN_AGAIN;
 	}
 	if (n == 0)
-		return turn_empty(r, fd, pub, woken);
+		return turn_empty(e, r, fd, pub, woken);
 	if (flags & MSG_PEEK) {
 		if (r->side->edges)
 			receive_arm(r, fd);
@@ -334,35 +339,38 @@ struct waits {
 
 /*
  * wait_again waits until something comes, as a peek does that is told of an end, a signal and the time limit by the kernel. limited: there may be a limit; else the first
- * wait is not counted, so that no clock is looked at. Where a filter of system calls may kill for the question what the limit is each wait has all of it.
+ * wait is not counted, so that no clock is looked at. some: the receive has bytes to return, so each signal ends it, and an error is left to the next call. Where a filter of
+ * system calls may kill for the question what the limit is each wait has all of it.
  */
-static ssize_t wait_again(int fd, struct waits *w, bool limited)
+static ssize_t wait_again(int fd, struct waits *w, bool limited, bool some)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	struct timeval limit = {0};
 	socklen_t len = sizeof(limit);
+	bool first = !w->waited;
 	struct timespec rest;
 	uint64_t now;
 	char c;
 
-	if (w->began == 0 && (w->waited || limited))
+	w->waited = true;
+	if (w->began == 0 && (!first || limited))
 		w->began = precise_now();
-	if (!w->waited || guard_on()) {
-		w->waited = true;
+	if ((first && !some) || guard_on() || !next.ppoll)
 		return next.recv(fd, &c, 1, MSG_PEEK);
-	}
 	if (w->until == 0) {
 		w->until = UINT64_MAX;
 		if (SYS(getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) == 0 && (limit.tv_sec || limit.tv_usec) && limit.tv_sec < 1000000000)
 			w->until = w->began + (uint64_t)limit.tv_sec * 1000000000u + (uint64_t)limit.tv_usec * 1000u;
 	}
-	if (w->until == UINT64_MAX || !next.ppoll)
+	if (w->until == UINT64_MAX && !some)
 		return next.recv(fd, &c, 1, MSG_PEEK);
 	now = precise_now();
 	now = now < w->until ? w->until - now : 0;
 	rest = (struct timespec){.tv_sec = (time_t)(now / 1000000000u), .tv_nsec = (long)(now % 1000000000u)};
-	if (next.ppoll(&p, 1, &rest, NULL) < 0)
+	if (next.ppoll(&p, 1, w->until == UINT64_MAX ? NULL : &rest, NULL) < 0)
 		return -1;
+	if (some && (p.revents & POLLERR))
+		return 0;
 	return sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
 }
 
@@ -385,7 +393,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 {
 	bool waitall = (flags & MSG_WAITALL) && !(flags & MSG_PEEK);
 	int patience = PATIENCE;
-	bool woken = false, looked = false, off = false, armed = false;
+	bool woken = false, over = false, looked = false, off = false, armed = false;
 	struct waits waits = {0};
 	uint64_t signals = 0;
 	char c;
@@ -404,7 +412,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 				turn = turn_waiting(r, fd, s, flags, &result);
 				break;
 			case RING_JOINED:
-				turn = turn_joined(r, fd, s, flags, woken, &patience, &armed);
+				turn = turn_joined(e, r, fd, s, flags, woken, &patience, &armed);
 				break;
 			case RING_ENDED:
 				turn = TURN_ENDED;
@@ -455,9 +463,9 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 		if (would_wait(fd, flags)) {
 			enum looked came = LOOKED_NOT;
 
-			if (!looked && !woken && !(flags & MSG_PEEK)) {
+			if (!looked && !woken && !over && !(flags & MSG_PEEK)) {
 				looked = true;
-				came = look_ring(r, s->left, &signals);
+				came = look_ring(r, s->left, &signals, all == s->left ? ENDING_SOME : ENDING_ALL);
 			}
 			if (came == LOOKED_PAID) {
 				off = true;
@@ -465,11 +473,13 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 			}
 			if (came == LOOKED_SIGNAL)
 				result = sys_return(-EINTR);
-			else if (!idle_wait(e, r, fd, &result))
-				result = wait_again(fd, &waits, waitall || (__atomic_load_n(&e->never, __ATOMIC_RELAXED) & LIMITED));
-		}
-		else
+			else if (all != s->left || !idle_wait(e, r, fd, &result))
+				result = wait_again(fd, &waits, waitall || (__atomic_load_n(&e->never, __ATOMIC_RELAXED) & LIMITED), all != s->left);
+		} else if (all != s->left) {
+			return (ssize_t)(all - s->left);
+		} else {
 			result = sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
+		}
 		if (__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) != r && r->side->state != RING_ENDED) {
 			errno = EBADF; /* it was closed meanwhile, and the number may be another's */
 			result = -1;
@@ -479,8 +489,8 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 			woken_up(r, fd, &waits);
 			continue;
 		}
-		if (result == 0 && !woken) {
-			woken = true; /* what was written before the end is there by now */
+		if (result == 0 && !over) {
+			over = true; /* what was written before the end is there by now */
 			continue;
 		}
 		if (all == s->left)
@@ -529,7 +539,7 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 				leave_out(e, fd);
 			}
 		} else {
-			n = receive_in_band(e, fd, &s, flags, out, &again);
+			n = flags & MSG_WAITALL ? receive_whole(e, fd, &s, flags, out, &again) : receive_in_band(e, fd, &s, flags, out, &again);
 			if (n == 0 && !again && all != s.left)
 				n = (ssize_t)(all - s.left);
 			if (n < 0 && errno == ENOTSOCK && all == s.left) {

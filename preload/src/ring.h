@@ -435,6 +435,7 @@ int came(const struct msghdr *m);
 bool is_mark(const struct msghdr *m);
 size_t peek_on(int fd, struct span *s, size_t behind);
 ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked);
+ssize_t receive_whole(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked);
 
 /* send.c, receive.c */
 ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, int flags);
@@ -516,7 +517,7 @@ enum looked {
 	LOOKED_SIGNAL,	/* its handler has run, and a system call would say EINTR */
 };
 
-enum looked look_ring(struct ring *r, size_t want, uint64_t *signals);
+enum looked look_ring(struct ring *r, size_t want, uint64_t *signals, enum ending ending);
 uint64_t signals_off(void);
 bool signals_on(uint64_t old, enum ending ending);
 
