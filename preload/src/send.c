@@ -148,6 +148,18 @@ static bool must_send(struct ring *r, int fd)
 	return sent == 1;
 }
 
+/*
+ * relax gives the socket its buffer back where the writer waits for room no more: with the small one it would not be writable for as long as two tokens are in it, as they
+ * are where the reader arms with bytes in the ring.
+ */
+static void relax(struct ring *r, int fd)
+{
+	if (r->side->small == 0 || __atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST))
+		return;
+	set_sndbuf(fd, r->side->sndbuf / 2);
+	r->side->small = 0;
+}
+
 /* publish moves the head. more: a file is to follow. False: the reader has left. */
 static bool publish(struct ring *r, int fd, uint64_t head, bool more, bool *dead)
 {
@@ -168,8 +180,10 @@ static bool publish(struct ring *r, int fd, uint64_t head, bool more, bool *dead
 			want = pub_counted(want);
 	} while (!pub_swap(r, &pub, want));
 	r->side->cursor = head;
-	if ((pub & PUB_ARMED) && !seen)
+	if ((pub & PUB_ARMED) && !seen) {
+		relax(r, fd);
 		*dead = !must_send(r, fd);
+	}
 	return true;
 }
 
