@@ -12,10 +12,11 @@ EQUALTIME ?= 3m
 # Where 'make install' puts things.
 PREFIX ?= /usr/local
 
-# 'gosmc version' prints these. A source archive has no .git: name them, as in make VERSION=v1.2.3 COMMIT=abc123.
+# 'gosmc version' prints these. A source archive has no .git: name them, as in make VERSION=v1.2.3 COMMIT=abc123 DATE=2026-11-26T08:00:00Z.
 # The go command supplies each one that is empty.
 VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty=+changes 2>/dev/null)
 COMMIT ?= $(shell git describe --always --exclude '*' --abbrev=40 --dirty=+changes 2>/dev/null)
+DATE ?= $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
 BIN = bin/gosmc
 MEASURE = github.com/gosmc/smc/internal/measure
 
@@ -26,7 +27,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## build the gosmc command into bin/: one static file, which runs in any container
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X '$(MEASURE).version=$(VERSION)' -X '$(MEASURE).commit=$(COMMIT)'" -o $(BIN) ./cmd/gosmc
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X '$(MEASURE).version=$(VERSION)' -X '$(MEASURE).commit=$(COMMIT)' -X '$(MEASURE).date=$(DATE)'" -o $(BIN) ./cmd/gosmc
 
 man: ## write the manual pages into bin/man
 	go run ./cmd/gosmc man bin/man

@@ -3,12 +3,14 @@ package main
 import (
 	"debug/elf"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // makeTarget runs a target of the Makefile in the directory of the module.
@@ -48,7 +50,7 @@ func TestMakeInstall(t *testing.T) {
 	}
 	dest := t.TempDir()
 	where := []string{"DESTDIR=" + dest, "PREFIX=/opt/smc", "BIN=" + filepath.Join(t.TempDir(), "gosmc")}
-	makeTarget(t, append([]string{"install", "VERSION=v1.2.3", "COMMIT=0123abc"}, where...)...)
+	makeTarget(t, append([]string{"install", "VERSION=v1.2.3", "COMMIT=0123abc", "DATE=2026-01-02T03:04:05Z"}, where...)...)
 
 	command := filepath.Join(dest, "opt/smc/bin/gosmc")
 	f, err := elf.Open(command)
@@ -72,8 +74,8 @@ func TestMakeInstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	var v versionReport
-	if err := json.Unmarshal(out, &v); err != nil || v.Version != "v1.2.3" || v.Commit != "0123abc" {
-		t.Errorf("gosmc version --json = %s, %v; want version v1.2.3 and commit 0123abc", out, err)
+	if err := json.Unmarshal(out, &v); err != nil || v.Version != "v1.2.3" || v.Commit != "0123abc" || v.Date != "2026-01-02T03:04:05Z" {
+		t.Errorf("gosmc version --json = %s, %v; want version v1.2.3, commit 0123abc and the date 2026-01-02T03:04:05Z", out, err)
 	}
 	for _, name := range []string{"share/man/man1/gosmc-run.1", "share/man/man5/gosmc.conf.5", "share/fish/vendor_completions.d/gosmc.fish"} {
 		if _, err := os.Stat(filepath.Join(dest, "opt/smc", name)); err != nil {
@@ -87,16 +89,21 @@ func TestMakeInstall(t *testing.T) {
 	}
 }
 
-// The commit of a build from a clone is that of the clone.
+// The commit of a build from a clone, and its date, are those of the clone.
 func TestMakeCommit(t *testing.T) {
 	for _, program := range []string{"make", "git"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip("needs " + program)
 		}
 	}
-	head, err := exec.Command("git", "rev-parse", "HEAD").Output()
+	head, err := exec.Command("git", "show", "--no-patch", "--format=%H %ct", "HEAD").Output()
 	if err != nil {
 		t.Skip("needs a clone: ", err)
+	}
+	var commit string
+	var seconds int64
+	if _, err := fmt.Sscan(string(head), &commit, &seconds); err != nil {
+		t.Fatal(err)
 	}
 	cmd := exec.Command("make", "--dry-run", "build")
 	cmd.Dir = filepath.Join("..", "..")
@@ -104,7 +111,9 @@ func TestMakeCommit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "measure.commit=" + strings.TrimSpace(string(head)); !strings.Contains(string(out), want) {
-		t.Errorf("make --dry-run build = %s; want %s in it", out, want)
+	for _, want := range []string{"measure.commit=" + commit, "measure.date=" + time.Unix(seconds, 0).UTC().Format(time.RFC3339) + "'"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("make --dry-run build = %s; want %s in it", out, want)
+		}
 	}
 }

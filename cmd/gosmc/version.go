@@ -13,6 +13,7 @@ type versionReport struct {
 	Schema  int    `json:"schema"`
 	Version string `json:"version"`
 	Commit  string `json:"commit"`
+	Date    string `json:"date"` // of the commit
 	Go      string `json:"go"`
 	OS      string `json:"os"`
 	Arch    string `json:"arch"`
@@ -39,11 +40,11 @@ func newVersionCommand() *cobra.Command {
 }
 
 func newVersionReport() versionReport {
-	return versionReport{jsonSchema, measure.ModuleVersion(), measure.BuildCommit(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
+	return versionReport{jsonSchema, measure.ModuleVersion(), measure.BuildCommit(), measure.BuildDate(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
 }
 
 // versionLine is what version and --version print.
 func versionLine() string {
 	v := newVersionReport()
-	return fmt.Sprintf("gosmc %s (commit %s, %s, %s/%s)", v.Version, v.Commit, v.Go, v.OS, v.Arch)
+	return fmt.Sprintf("gosmc %s (commit %s, %s, %s, %s/%s)", v.Version, v.Commit, v.Date, v.Go, v.OS, v.Arch)
 }

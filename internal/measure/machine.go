@@ -115,8 +115,8 @@ func readCaches(dir string) []Cache {
 // BootID names this boot of the machine; empty if the kernel does not say.
 func BootID() string { return readLine("/proc/sys/kernel/random/boot_id") }
 
-// The Makefile sets version and commit through the linker. They are empty in other builds.
-var version, commit string
+// The Makefile sets version, commit and date through the linker. They are empty in other builds.
+var version, commit, date string
 
 // BuildCommit returns the commit that the Makefile or the go command recorded in the program, or "unknown".
 func BuildCommit() string {
@@ -143,6 +143,21 @@ func BuildCommit() string {
 		return revision + "+changes"
 	}
 	return revision
+}
+
+// BuildDate returns the date of the commit, in the format of RFC 3339 and UTC, or "unknown".
+func BuildDate() string {
+	if date != "" {
+		return date
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.time" && s.Value != "" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
 }
 
 // ModuleVersion returns the version that the Makefile or the go command recorded in the program, or "(devel)".
