@@ -32,8 +32,11 @@ func Talk() []byte {
 }
 
 // Library returns the shared library for the architecture of this program, nil if there is none. It must not be changed.
-func Library() []byte {
-	switch runtime.GOARCH {
+func Library() []byte { return LibraryFor(runtime.GOARCH) }
+
+// LibraryFor returns the shared library for an architecture by its name in Go, nil if there is none. It must not be changed.
+func LibraryFor(arch string) []byte {
+	switch arch {
 	case "amd64":
 		return amd64
 	case "arm64":

@@ -310,11 +310,19 @@ func newSupervisorCommands() []*cobra.Command {
 			RunE:   func(_ *cobra.Command, args []string) error { return work(args) },
 		})
 	}
-	return append(list, &cobra.Command{
+	var arch string
+	library := &cobra.Command{
 		Use:    "run-library DIR",
-		Short:  "Write the library of gosmc run below DIR, for 'make install'",
+		Short:  "Write the library of gosmc run below DIR, for 'make install'; with --arch as a package for that architecture has it",
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
-		RunE:   func(_ *cobra.Command, args []string) error { return supervise.WriteLibrary(args[0], preload.Library()) },
-	})
+		RunE: func(_ *cobra.Command, args []string) error {
+			if arch != "" {
+				return supervise.WritePackagedLibrary(args[0], arch, preload.LibraryFor(arch))
+			}
+			return supervise.WriteLibrary(args[0], preload.Library())
+		},
+	}
+	library.Flags().StringVar(&arch, "arch", "", "the architecture, by its name in Go, for programs of other machines")
+	return append(list, library)
 }

@@ -35,9 +35,12 @@ type libraryTree struct {
 	stub    elf.Machine
 }
 
-// treeOf is the tree for programs with a loader; "lib" is what it is there.
-func treeOf(loader string) (t libraryTree) {
-	switch runtime.GOARCH {
+// treeOf is the tree for programs of this machine with a loader; "lib" is what it is there.
+func treeOf(loader string) libraryTree { return treeFor(runtime.GOARCH, loader) }
+
+// treeFor is the tree for programs of an architecture. Without a loader that tells more "lib" is for 32-bit programs, as on Debian and Fedora.
+func treeFor(arch, loader string) (t libraryTree) {
+	switch arch {
 	case "amd64":
 		t = libraryTree{[]string{"lib/x86_64-linux-gnu", "lib64"}, []string{"lib/i386-linux-gnu", "lib32"}, elf.EM_386}
 	case "arm64":
@@ -45,7 +48,7 @@ func treeOf(loader string) (t libraryTree) {
 	default:
 		return t
 	}
-	if name := t.valueOf(loader); name == "" || name == "lib" {
+	if name := t.valueOf(loader); loader != "" && (name == "" || name == "lib") {
 		t.own = append(t.own, "lib")
 	} else {
 		t.foreign = append(t.foreign, "lib")
@@ -152,6 +155,15 @@ func WriteLibrary(dir string, library []byte) error {
 		return errors.New("there is no library for this architecture")
 	}
 	return treeOf(systemLoader()).write(dir, 0o755, LibraryFile, library)
+}
+
+// WritePackagedLibrary writes the library for programs of an architecture below dir, as a package wants it that is made on any machine for many: where the
+// loaders of Debian and Fedora look for it.
+func WritePackagedLibrary(dir, arch string, library []byte) error {
+	if library == nil {
+		return fmt.Errorf("there is no library for the architecture %q", arch)
+	}
+	return treeFor(arch, "").write(dir, 0o755, LibraryFile, library)
 }
 
 // write makes the directories, with a mode, and puts the library and the stub into them.

@@ -2,6 +2,7 @@ package run
 
 import (
 	"debug/elf"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/gosmc/smc/preload"
 )
@@ -134,4 +137,40 @@ int main(void) { FILE *f = fopen("/proc/self/maps", "r"); for (int c; (c = getc(
 			t.Errorf("a library is trusted that all can change: %q", got)
 		}
 	})
+}
+
+// TestPackagedLibrary has a package for any architecture have, wherever it is made, the library where 64-bit loaders look and a stub where 32-bit ones do.
+func TestPackagedLibrary(t *testing.T) {
+	for arch, want := range map[string]map[string]elf.Machine{
+		"amd64": {"lib/x86_64-linux-gnu": elf.EM_X86_64, "lib64": elf.EM_X86_64, "lib/i386-linux-gnu": elf.EM_386, "lib32": elf.EM_386, "lib": elf.EM_386},
+		"arm64": {"lib/aarch64-linux-gnu": elf.EM_AARCH64, "lib64": elf.EM_AARCH64, "lib/arm-linux-gnueabihf": elf.EM_ARM, "lib/arm-linux-gnueabi": elf.EM_ARM, "lib32": elf.EM_ARM, "lib": elf.EM_ARM},
+	} {
+		dir := t.TempDir()
+		if err := WritePackagedLibrary(dir, arch, preload.LibraryFor(arch)); err != nil {
+			t.Fatal(err)
+		}
+		got := make(map[string]elf.Machine)
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			f, err := elf.Open(path)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			where, _ := filepath.Rel(dir, filepath.Dir(path))
+			got[where] = f.Machine
+			if d.Name() != LibraryFile {
+				t.Errorf("%s: %s has a file %s", arch, where, d.Name())
+			}
+			return nil
+		})
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", arch, err, diff)
+		}
+	}
+	if err := WritePackagedLibrary(t.TempDir(), "s390x", preload.LibraryFor("s390x")); err == nil {
+		t.Error("there is a library for s390x, which has none")
+	}
 }
