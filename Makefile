@@ -18,10 +18,13 @@ VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty=+changes 2>/dev
 COMMIT ?= $(shell git describe --always --exclude '*' --abbrev=40 --dirty=+changes 2>/dev/null)
 DATE ?= $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
 BIN = bin/gosmc
+
+# Where 'make packages' puts things.
+DIST ?= dist
 MEASURE = github.com/gosmc/smc/internal/measure
 
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall man test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test suite-test equal-test interop
+.PHONY: help build install uninstall man packages package-test test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test suite-test equal-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +50,12 @@ uninstall: ## remove what 'make install' installed, with the same PREFIX and DES
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/gosmc.1 $(DESTDIR)$(PREFIX)/share/man/man1/gosmc-*.1 $(DESTDIR)$(PREFIX)/share/man/man5/gosmc.conf.5
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gosmc $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gosmc
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gosmc.fish
+
+packages: ## make a deb, an rpm and an archive for amd64 and arm64, an OCI image, SBOMs and SHA256SUMS in DIST (dist)
+	cd packaging/build && go run . -o '$(abspath $(DIST))' -version '$(VERSION)' -commit '$(COMMIT)' -date '$(DATE)'
+
+package-test: ## as root: are packages the same twice? install, upgrade, remove and purge them in a copy of this system
+	cd packaging/build && go vet . && go test -count=1 -timeout 30m .
 
 test: vet ## vet, and every test: what to run after cloning
 	go test -timeout 60m ./...
