@@ -194,7 +194,7 @@ func eachFile(t *testing.T, visit func(name string, f *ast.File)) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && name != "." && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
+		case d.IsDir() && name != "." && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") || isModule(name)):
 			return fs.SkipDir
 		case d.IsDir() || !strings.HasSuffix(name, ".go"):
 			return nil
@@ -213,6 +213,12 @@ func eachFile(t *testing.T, visit func(name string, f *ast.File)) {
 	if files == 0 {
 		t.Fatal("no Go files found")
 	}
+}
+
+// isModule reports whether a directory is a module of its own.
+func isModule(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
 }
 
 // TestImports reads the import graph of the module.
