@@ -40,6 +40,9 @@ const (
 	maxPasses    = 8              // times that a letterbox out of which nothing is taken is not read, while others claim: 160 ms
 	// joinedAge is how long after a connection was joined to TCP others are expected to need that.
 	joinedAge = time.Second
+
+	// lostLetters is how long after the first letter of which a server did not know others are on their way, from clients that had looked at the link before.
+	lostLetters = time.Second
 	// letterPatience is how long an end is kept whose letter is on its way: as a rule it comes at once.
 	letterPatience = 2 * time.Second
 	// returnPause is how long nothing is done where a Return waits for a descriptor.

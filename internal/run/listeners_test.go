@@ -6,10 +6,13 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/config"
 )
 
 // TestGoneListener has an offer for a listener that was closed, whose port somebody else may have by now.
@@ -71,14 +74,53 @@ func TestRelayedNowAndThen(t *testing.T) {
 	l.add(message{netns: 1, local: to, unique: 1})
 	for range 3 {
 		l.claimed(1, 1)
-		l.relayed(1)
+		l.relayed(time.Now(), 1, false)
 		if !l.has(to) {
 			t.Error("given up though as many were claimed")
 		}
 	}
-	l.relayed(1)
+	l.relayed(time.Now(), 1, false)
 	if l.has(to) || l.count != 0 {
 		t.Errorf("not given up, count %d", l.count)
+	}
+}
+
+// TestLettersLost has clients of a server that does not know of letters ask, and gives it up where that does not help.
+func TestLettersLost(t *testing.T) {
+	l := newListeners(t.TempDir(), "x", 1)
+	l.policy = new(config.Policy)
+	to := netip.MustParseAddrPort("127.0.0.1:1")
+	l.add(message{netns: 1, local: to, unique: 1})
+	said := func() string {
+		target, _ := os.Readlink(l.link(1))
+		return target
+	}
+	now := time.Now()
+	if !strings.HasPrefix(said(), "x.") {
+		t.Fatalf("the link says %q", said())
+	}
+	for range 20 { // which were on their way, but the first
+		l.relayed(now, 1, true)
+		if said() != "x" {
+			t.Errorf("after a letter that nobody has claimed the link says %q", said())
+		}
+	}
+	l.claimed(1, 1)
+	l.relayed(now, 1, false)
+	if said() != "x" {
+		t.Error("given up though one was claimed")
+	}
+	l.relayed(now, 1, false)
+	if said() != "" || l.has(to) {
+		t.Errorf("not given up though asking does not help: %q", said())
+	}
+	l.add(message{netns: 1, local: to, unique: 2})
+	if !strings.HasPrefix(said(), "x.") {
+		t.Errorf("of a new listener the link says %q", said())
+	}
+	l.relayed(now, 1, true)
+	if l.relayed(now.Add(lostLetters), 1, true); said() != "" {
+		t.Errorf("not given up though letters go on: %q", said())
 	}
 }
 

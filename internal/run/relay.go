@@ -28,7 +28,7 @@ func (s *supervisor) relay(o *offer) {
 	}
 	s.forget(o)
 	s.readNotes()
-	s.listeners.relayed(o.server.Port())
+	s.listeners.relayed(time.Now(), o.server.Port(), o.letter)
 	s.hurry(o.server.Port())
 	s.letters.joined = time.Now() // rule: TestLettersJoined
 	s.record.stayed(o.server, o.client, clc.DiagNotAccepted)
