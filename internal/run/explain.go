@@ -137,7 +137,7 @@ func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir s
 	if theirs, err := os.Readlink(filepath.Join(procDir, strconv.Itoa(supervisor), "ns/net")); err == nil && theirs != ours {
 		return "its supervisor is in another network namespace: start the server by a 'gosmc run' in this one"
 	}
-	return "its listener is not announced: another program of 'gosmc run' had the port first, or the supervisor has too many listeners"
+	return "its listener is not announced: another program of 'gosmc run' had the port first, a process without the library has accepted connections there, or the supervisor has too many listeners"
 }
 
 // otherUser says that a server is another user's.
