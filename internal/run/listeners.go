@@ -194,7 +194,14 @@ func only6(l listener) bool {
 
 // refresh forgets the listeners on a port that are not there any more.
 func (l *listeners) refresh(port uint16) {
-	if len(l.ports[port]) == 0 || time.Since(l.looked[port]) < listenerAge {
+	if time.Since(l.looked[port]) >= listenerAge {
+		l.look(port)
+	}
+}
+
+// look is refresh, however long ago that was done.
+func (l *listeners) look(port uint16) {
+	if len(l.ports[port]) == 0 {
 		return
 	}
 	now, err := diagListeners(port)

@@ -57,7 +57,7 @@ const (
 //	    48     2  local port
 //	    50     2  peer port
 //	    52     4  reserved
-//	    56     8  unique      Announce: cookie of the listener. Offer, Taken: cookie of the client's end of the pair.
+//	    56     8  unique      Announce: cookie of the listener; 0: it stays TCP, whatever was announced on the port before. Offer, Taken: cookie of the client's end of the pair.
 //	                          The second Relay: how many bytes are in the file
 type message struct {
 	kind        kind

@@ -153,6 +153,11 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 	}
 	switch m.kind {
 	case kindAnnounce:
+		if m.unique == 0 {
+			s.listeners.look(m.local.Port())
+			t.reply(m.kind, statusNo, -1)
+			break
+		}
 		t.reply(m.kind, okOr(s.listeners.add(m), statusNo), -1)
 	case kindBoard:
 		t.reply(m.kind, statusOK, s.board.fd)

@@ -17,19 +17,29 @@ EXPORT int listen(int fd, int backlog)
 	int protocol = 0;
 	socklen_t len = sizeof(protocol);
 	struct message m;
+	bool stays;
 	int sock;
 
 	if (r != 0 || !settings.on || guard_on() || SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) != 0 ||
 	    protocol != IPPROTO_TCP || !address_of(fd, false, &id.local, &id.ipv6))
 		return (int)sys_return(r);
 	birth_listens(fd, settings.rings);
-	if (!policy_listen(&id.local) || options_tell(fd))
+	stays = !policy_listen(&id.local) || options_tell(fd);
+	birth_stays(fd, stays);
+	/* Clients may come here still for one that has listened at this port before, until its supervisor has looked. */
+	if (stays && !connect_announced(fd, &id.local))
 		return (int)sys_return(r);
 	sock = supervisor_open(settings.socket);
 	if (sock < 0)
 		return (int)sys_return(r);
 	message_fill(&m, KIND_ANNOUNCE, &id);
 	m.netns = netns_of(fd);
+	if (stays) {
+		if (supervisor_send(sock, &m, -1))
+			(void)supervisor_receive(sock, KIND_ANNOUNCE, NULL);
+		SYS(close, sock);
+		return (int)sys_return(r);
+	}
 	len = sizeof(m.unique);
 	if (SYS(getsockopt, fd, SOL_SOCKET, SO_COOKIE, &m.unique, &len) == 0) {
 		enum status status = STATUS_NO;
@@ -97,7 +107,7 @@ static int moved(int listener, int fd, int flags)
 	bool asks = true;
 	bool marked;
 
-	if (fd < 0 || !settings.on || guard_on())
+	if (fd < 0 || !settings.on || guard_on() || birth_is_tcp(listener))
 		return fd;
 	marked = letter_marked(fd);
 	if ((!marked && !board_waiting()) || !address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))

@@ -25,6 +25,7 @@ struct birth {
 	uint64_t listener; /* the cookie, once it listens */
 	uint32_t options;  /* that were set, and that the connection is to have: options.c */
 	bool listens;	   /* and accept waits, as far as was seen */
+	bool stays;	   /* what it accepts is to be TCP */
 };
 
 static struct birth births[BIRTHS];
@@ -85,6 +86,22 @@ void birth_listens(int fd, bool looks)
 		b->cookie = 0;
 		b->listens = looks;
 	}
+}
+
+/* birth_stays takes note of whether what a listener accepts is to be TCP. It stays so in a process that was forked. */
+void birth_stays(int fd, bool stays)
+{
+	struct birth *b = birth_at(fd);
+
+	if (b)
+		b->stays = stays;
+}
+
+bool birth_is_tcp(int fd)
+{
+	const struct birth *b = birth_at(fd);
+
+	return b && b->stays;
 }
 
 /* birth_hurries takes note of a listener where accept does not wait. */

@@ -220,6 +220,8 @@ void birth(int fd, bool tcp, uint32_t options);
 void birth_registered(int fd, const struct registered *list, size_t n);
 void birth_never(int fd);
 void birth_listens(int fd, bool looks);
+void birth_stays(int fd, bool stays);
+bool birth_is_tcp(int fd);
 void birth_hurries(int fd);
 void birth_option(int fd, uint32_t options);
 uint32_t birth_options(int fd);

@@ -313,10 +313,20 @@ static void test_told(void)
 	static const int names[] = {SO_ZEROCOPY, SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		int l = socket(AF_INET, SOCK_STREAM, 0), c = socket(AF_INET, SOCK_STREAM, 0), s, one = 1;
-		struct sockaddr_in a = v4("127.0.0.1", 0);
+		int l = listener(5), c = socket(AF_INET, SOCK_STREAM, 0), s, one = 1;
+		struct sockaddr_in a = v4("127.0.0.1", port_of(l));
 
-		CHECK(bind(l, (struct sockaddr *)&a, sizeof(a)) == 0 && setsockopt(l, SOL_SOCKET, names[i], &one, sizeof(one)) == 0 && listen(l, 5) == 0);
+		/* One that has listened at its port before has nothing to say. */
+		dial(c, l);
+		s = accept(l, NULL, NULL);
+		moved(c, 1);
+		close(c);
+		close(s);
+		close(l);
+		l = socket(AF_INET, SOCK_STREAM, 0);
+		c = socket(AF_INET, SOCK_STREAM, 0);
+		CHECK(setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0 && bind(l, (struct sockaddr *)&a, sizeof(a)) == 0);
+		CHECK(setsockopt(l, SOL_SOCKET, names[i], &one, sizeof(one)) == 0 && listen(l, 5) == 0);
 		dial(c, l);
 		s = accept(l, NULL, NULL);
 		moved(c, 0);
