@@ -193,7 +193,7 @@ func TestClientFull(t *testing.T) {
 			t.Errorf("server %d of %d with the same places: %s, want %s", i+2, ways+1, got, want)
 		}
 	}
-	// Who has not been used for a minute loses its place.
+	// An entry that was not used for a minute loses its place.
 	key := Key(server, 1, c.program)
 	at, e, ok := c.find(key)
 	if !ok {

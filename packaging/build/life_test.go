@@ -201,7 +201,7 @@ func (l *life) packageAt(name string) string {
 
 func (l *life) put(name string) {
 	l.command(exec.Command(l.install[0], append(slices.Clone(l.install[1:]), l.packageAt(name))...))
-	// What is installed is what the package has.
+	// The installed files are those of the package.
 	out, _ := exec.Command(l.verify[0], l.verify[1:]...).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
 		if name == "OLD" || !strings.HasSuffix(line, " c /etc/gosmc.conf\n") { // which we have changed by then

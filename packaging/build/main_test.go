@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What the tests are about: packages of two versions.
+// The tests install packages of two versions.
 var (
 	first  string // directory of all packages of newVersion
 	before string // directory of a deb and an rpm of oldVersion for this machine
