@@ -9,8 +9,8 @@ import (
 // completions takes it, see [Device.Lead]: then a packet wakes the goroutine that it is for, and not another
 // one that wakes it.
 //
-// The device's goroutine gives the turn away when that is worth it: one goroutine has waited at a time, for little and
-// not for long, several times in a row. Then it stands by. In between nobody may have the turn while nobody
+// The device's goroutine gives the turn away when that is worth it: one goroutine has waited at a time, several times in
+// a row, for little and not for long, or for much unless trials have shown that less is moved then. Then it stands by. In between nobody may have the turn while nobody
 // waits: who computes between two waits would only be disturbed. If that takes long, or somebody asks for it, the
 // device's goroutine takes the turn again.
 //
@@ -31,14 +31,16 @@ type lead struct {
 	since  time.Duration // when the last one began
 	before uint64        // packets at that time
 
+	bulk trials // of leading where a wait is for much; of whoever has the turn
+
 	// prompt is for how many leads more what is to be sent is sent before they end. Of whoever has the turn.
 	prompt int
 }
 
 const (
-	// leadAfter is how many waits in a row have to be short, and of few packets, for the device's goroutine to give
-	// the turn away; leadTime and leadPackets say what that is.
-	leadAfter   = 8
+	// leadAfter is how many waits in a row have to be worth leading for the device's goroutine to give the turn away.
+	leadAfter = 8
+	// leadTime is how long a wait for few packets may take to be worth leading, and leadPackets are not few any more.
 	leadTime    = 500 * time.Microsecond
 	leadPackets = 12
 
@@ -52,6 +54,8 @@ const (
 
 func (l *lead) init(d *Device) {
 	l.receiver = newReceiver(d)
+	l.bulk = newTrials(false)
+	l.bulk.other = true // rarely worse, and then it shows
 	l.relief = make(chan struct{}, 1)
 }
 
@@ -89,7 +93,7 @@ func (l *lead) gives(d *Device) bool {
 	}
 	if packets := l.receiver.packets; packets != l.before {
 		now := d.now()
-		if now-l.since < leadTime && packets-l.before < leadPackets {
+		if l.worth(now, now-l.since, packets-l.before) {
 			l.shorts++
 		} else {
 			l.shorts = 0
@@ -102,6 +106,16 @@ func (l *lead) gives(d *Device) bool {
 	}
 	l.shared.Store(true)
 	return true
+}
+
+// worth reports whether a wait that has ended at now, after took and with packets, was worth leading. The caller has the
+// turn.
+func (l *lead) worth(now, took time.Duration, packets uint64) bool {
+	if packets < leadPackets {
+		return took < leadTime
+	}
+	l.bulk.waited(now, took, l.receiver.packets)
+	return l.bulk.other // rule: TestLeadBulk: l.bulk.other -> false
 }
 
 // standBy waits until the device's goroutine is needed.
@@ -168,7 +182,8 @@ func (d *Device) Lead(until func() bool) {
 	}
 	start, before := d.now(), r.packets
 	closed := r.serve(until)
-	worth := d.now()-start < leadTime && r.packets-before < leadPackets
+	now := d.now()
+	worth := l.worth(now, now-start, r.packets-before)
 	l.turn.Store(false)
 	if closed || !worth || l.parked.Load() > 0 || l.dozing.Load() {
 		l.shared.Store(false)

@@ -370,3 +370,42 @@ func TestLeadMany(t *testing.T) {
 		all.Wait()
 	}
 }
+
+// TestLeadBulk has waits for many packets be led while that moves more of them, and only then.
+// Short waits for few are always worth it, and long ones for few never.
+func TestLeadBulk(t *testing.T) {
+	const packets = leadPackets
+	l := &lead{receiver: &receiver{}, bulk: newTrials(false)}
+	now := time.Duration(1)
+	run := func(span, led, left time.Duration) (leads, waits int) {
+		for until := now + span; now < until; waits++ {
+			took := left
+			if l.bulk.other {
+				took = led
+			}
+			now += took
+			l.receiver.packets += packets
+			if l.worth(now, took, packets) {
+				leads++
+			}
+		}
+		return leads, waits
+	}
+	for range 2 {
+		if leads, waits := run(20*time.Second, 60*time.Microsecond, 100*time.Microsecond); leads < waits/2 {
+			t.Errorf("where leading moves more: %d of %d waits were worth it", leads, waits)
+		}
+		if leads, waits := run(20*time.Second, 100*time.Microsecond, 60*time.Microsecond); leads > waits/2 {
+			t.Errorf("where it moves less: %d of %d waits were worth it", leads, waits)
+		}
+	}
+	for _, other := range []bool{false, true} {
+		l.bulk.other = other
+		if !l.worth(now, leadTime-1, packets-1) {
+			t.Errorf("a short wait for few packets is not worth it, bulk %v", other)
+		}
+		if l.worth(now, leadTime, packets-1) {
+			t.Errorf("a long wait for few packets is worth it, bulk %v", other)
+		}
+	}
+}

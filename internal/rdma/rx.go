@@ -38,7 +38,7 @@ type receiver struct {
 	news    []*CQ // with completions since the batch began
 	now     time.Duration
 
-	watch   watch
+	looks   trials // of looking for packets before a sleep
 	woke    bool   // handlers were called since it slept
 	hurry   bool   // a queue pair of the last batch expects a packet
 	packets uint64 // received and sent
@@ -48,7 +48,7 @@ type receiver struct {
 }
 
 func newReceiver(d *Device) *receiver {
-	return &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), watch: newWatch(d.spin == 0)}
+	return &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), looks: newTrials(d.spin == 0)}
 }
 
 // serve receives batches, has queue pairs take them, calls handlers, and sends what has become possible, one
@@ -91,7 +91,7 @@ func (r *receiver) send() {
 // wait receives a batch, and may look for one for a while before it goes to sleep.
 func (r *receiver) wait() (err error) {
 	start, got := r.dev.now(), false
-	if r.watch.look || r.hurry && r.dev.spin > 0 {
+	if r.looks.other || r.hurry && r.dev.spin > 0 {
 		for end := start + r.dev.spin; !got && err == nil && r.dev.now() < end && !r.dev.sched.hasWork() && !r.until(); {
 			if got, err = r.dev.sock.TryRecv(r.batch); !got {
 				runtime.Gosched()
@@ -111,7 +111,7 @@ func (r *receiver) wait() (err error) {
 		err = r.sleep()
 	}
 	now := r.dev.now()
-	r.watch.waited(now, now-start, r.packets)
+	r.looks.waited(now, now-start, r.packets)
 	return err
 }
 
