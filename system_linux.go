@@ -13,8 +13,8 @@ type (
 	innerListener      = host.Listener
 	innerDialOptions   = host.DialOptions
 	innerListenOptions = host.ListenOptions
-	innerRequirement   = host.Requirement
-	innerFallbackError = host.FallbackError
+	innerRequirement   = conn.Requirement
+	innerFallbackError = conn.FallbackError
 )
 
 const innerModeTCP = conn.ModeTCP

@@ -215,6 +215,9 @@ type Owner interface {
 	// Closed says that the application has closed a connection, which may still wait for its peer.
 	Closed(c Conn)
 
+	// FellBack counts a connection that goes on over TCP.
+	FellBack(reason clc.Reason)
+
 	// Failed counts a connection that has failed.
 	Failed(reason string)
 

@@ -21,6 +21,7 @@ import (
 	"github.com/gosmc/smc/internal/tcpwatch"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/cdc"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // soon is how long tests wait for what needs no more than a goroutine to run.
@@ -50,6 +51,7 @@ func (o *notingOwner) Add(Conn) error {
 }
 func (o *notingOwner) Forget(Conn)          { o.note("forget") }
 func (o *notingOwner) Closed(Conn)          { o.note("closed") }
+func (o *notingOwner) FellBack(clc.Reason)  { o.note("fell back") }
 func (o *notingOwner) Failed(reason string) { o.note(reason) }
 func (o *notingOwner) Trace(r Record, _ []byte) {
 	o.mu.Lock()

@@ -102,7 +102,7 @@ func TestAdmission(t *testing.T) {
 	if got := r.connect(newTestHost(t, cfg), 1, 1, DialOptions{}); got != "t" {
 		t.Errorf("another host: %s", got)
 	}
-	if got := r.connect(client, 1, 1, DialOptions{Require: RequireSMCD}); got != "m" {
+	if got := r.connect(client, 1, 1, DialOptions{Require: conn.RequireSMCD}); got != "m" {
 		t.Errorf("where SMC is required: %s", got)
 	}
 	off := cfg

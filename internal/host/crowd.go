@@ -85,7 +85,7 @@ func (l *Listener) serveCLC(tcp *net.TCPConn) {
 		}
 	}
 	l.working.Add(1)
-	go l.serve(tcp, func(ctx context.Context, c *conn.Pending, buffer int, require Requirement) (conn.Conn, error) {
+	go l.serve(tcp, func(ctx context.Context, c *conn.Pending, buffer int, require conn.Requirement) (conn.Conn, error) {
 		ctx, leave := l.crowd.enter(ctx, addrOf(c.RemoteAddr()).Unmap())
 		defer leave()
 		return l.host.shakeNetworks(ctx, core.RoleServer, c, buffer, require)

@@ -21,41 +21,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Requirement is what a connection must be, at least.
-type Requirement uint8
-
-// The requirements.
-const (
-	AnyMode Requirement = iota // plain TCP will do
-	RequireSMC
-	RequireSMCD
-	RequireSMCR
-)
-
-var requirementNames = [...]string{AnyMode: "any", RequireSMC: "smc", RequireSMCD: "smc-d", RequireSMCR: "smc-r"}
-
-func (r Requirement) String() string { return requirementNames[r] }
-
-// met reports whether a connection in mode m will do.
-func (r Requirement) met(m conn.Mode) bool {
-	return requirementModes[r]>>m&1 != 0
-}
-
-// requirementModes has a bit for each mode that will do.
-var requirementModes = [...]uint8{
-	AnyMode:     1<<conn.ModeTCP | 1<<conn.ModeSMCD | 1<<conn.ModeSMCR | 1<<conn.ModeUnix,
-	RequireSMC:  1<<conn.ModeSMCD | 1<<conn.ModeSMCR,
-	RequireSMCD: 1 << conn.ModeSMCD,
-	RequireSMCR: 1 << conn.ModeSMCR,
-}
-
-// offered reports whether a handshake can lead to what is required. SMC-R is offered to nobody yet: a handshake would
-// give the peer a connection over SMC-D, and reset it.
-func (r Requirement) offered() bool { return r != RequireSMCR }
-
 // DialOptions say how to dial. The zero value is useful.
 type DialOptions struct {
-	Require    Requirement
+	Require    conn.Requirement
 	LocalAddr  *net.TCPAddr // nil: any
 	ReadBuffer int          // bytes; 0: the host's
 	Net        net.Dialer   // Timeout, Deadline, KeepAlive and so on; not LocalAddr, Control, ControlContext
@@ -179,11 +147,11 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	if speaksCLC {
 		return d.host.shakeNetworks(ctx, core.RoleClient, p, buffer, d.opts.Require)
 	}
-	if peer != nil && !d.opts.Require.offered() {
+	if peer != nil && !d.opts.Require.Met(conn.ModeOf(d.host.smcd.Mode())) {
 		peer, reason = nil, clc.DiagPolicy
 	}
 	if peer == nil {
-		return d.host.finishTCP(p, d.opts.Require, conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)})
+		return p.FallBack(d.opts.Require, conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)})
 	}
 	return d.host.shakePeer(ctx, core.RoleClient, p, peer.(*ism.Peer), buffer, d.opts.Require)
 }
@@ -224,7 +192,7 @@ type admitted struct {
 // admit reports whether a socket may be moved. One of which something else than TCP is required is, and so is one to a peer that expects it.
 func (d *dialing) admit(raw syscall.RawConn, dest netip.AddrPort) bool {
 	dest = netip.AddrPortFrom(dest.Addr().Unmap(), dest.Port())
-	if d.host.cfg.Disabled || !d.opts.Require.met(conn.ModeTCP) || d.host.speaksCLC(dest.Addr(), dest.Port()) { // rule: TestAdmission
+	if d.host.cfg.Disabled || !d.opts.Require.Met(conn.ModeTCP) || d.host.speaksCLC(dest.Addr(), dest.Port()) { // rule: TestAdmission
 		return true
 	}
 	ticket, moved := d.host.admission.Ask(dest, netnsOf(raw))
@@ -257,7 +225,7 @@ func netnsOf(raw syscall.RawConn) (cookie uint64) {
 // offer offers a pair to a program of 'gosmc run', if one listens at a destination.
 func (d *dialing) offer(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) {
 	dest = netip.AddrPortFrom(dest.Addr().Unmap(), dest.Port())
-	if !d.opts.Require.met(conn.ModeUnix) || d.host.speaksCLC(dest.Addr(), dest.Port()) {
+	if !d.opts.Require.Met(conn.ModeUnix) || d.host.speaksCLC(dest.Addr(), dest.Port()) {
 		return
 	}
 	var local netip.AddrPort
@@ -301,19 +269,4 @@ func (h *Host) newConn(tcp *net.TCPConn, client bool, config net.KeepAliveConfig
 		ID: h.connIDs.Add(1), TCP: tcp, Local: addrPort(tcp.LocalAddr()), Remote: addrPort(tcp.RemoteAddr()),
 		Client: client, KeepAlive: config, LateKeepAlive: keepAlive,
 	})
-}
-
-// finishTCP makes p a plain TCP connection. If that is not enough it is closed, and the error says why.
-func (h *Host) finishTCP(p *conn.Pending, require Requirement, f conn.Fallback) (conn.Conn, error) {
-	c := conn.NewTCP(p, f)
-	h.counters.fallback(f.Reason)
-	var err error
-	if !require.met(conn.ModeTCP) {
-		err = &FallbackError{Reason: f.Reason}
-	} else if err = h.add(c); err == nil {
-		return c, nil
-	}
-	p.TCP().Close()
-	p.TraceFailed(err)
-	return nil, p.SetupError(err)
 }

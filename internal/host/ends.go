@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/transport"
@@ -59,7 +60,7 @@ func handshakeEndReason(err error) string {
 	if e, ok := errors.AsType[*core.LinkLostError](err); ok {
 		return e.Error()
 	}
-	if e, ok := errors.AsType[*FallbackError](err); ok {
+	if e, ok := errors.AsType[*conn.FallbackError](err); ok {
 		return e.Reason.Sentence
 	}
 	switch {

@@ -29,7 +29,7 @@ type handshake struct {
 	role    core.Role
 	paths   []transport.Path // to the peer, no two of a mode
 	buffer  int
-	require Requirement
+	require conn.Requirement
 
 	core    *core.Handshake // engine
 	reader  clcReader
@@ -77,7 +77,7 @@ func (s *handshake) recycle() {
 
 // shakeNetworks does the handshake with a peer that expects CLC and shares no memory with us. The result may be of any mode
 // that meets the requirement. After an error the TCP connection is closed.
-func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pending, buffer int, require Requirement) (conn.Conn, error) {
+func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pending, buffer int, require conn.Requirement) (conn.Conn, error) {
 	paths := make([]transport.Path, len(h.networks))
 	for i, n := range h.networks {
 		w := n.NewPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
@@ -85,7 +85,7 @@ func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pendin
 		switch {
 		case role == core.RoleServer && h.refusesServer(c.Local()): // rule: TestPolicySMCR
 			w.Refuse(clc.DiagNotAllowed) // it has begun with CLC, which needs an answer
-		case !require.met(conn.ModeOf(w.Mode())):
+		case !require.Met(conn.ModeOf(w.Mode())):
 			w.Refuse(clc.DiagPolicy) // it awaits our word, and would be reset if it got this mode
 		}
 		paths[i] = w
@@ -94,7 +94,7 @@ func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pendin
 }
 
 // shakePeer is shakeNetworks with the host behind a peering.
-func (h *Host) shakePeer(ctx context.Context, role core.Role, c *conn.Pending, peer *ism.Peer, buffer int, require Requirement) (conn.Conn, error) {
+func (h *Host) shakePeer(ctx context.Context, role core.Role, c *conn.Pending, peer *ism.Peer, buffer int, require conn.Requirement) (conn.Conn, error) {
 	f, reason, err := h.open()
 	if err != nil {
 		c.TCP().Close()
@@ -105,7 +105,7 @@ func (h *Host) shakePeer(ctx context.Context, role core.Role, c *conn.Pending, p
 }
 
 // shakeOn does the handshake on TCP, for one of the paths.
-func (h *Host) shakeOn(ctx context.Context, role core.Role, c *conn.Pending, paths []transport.Path, buffer int, require Requirement) (conn.Conn, error) {
+func (h *Host) shakeOn(ctx context.Context, role core.Role, c *conn.Pending, paths []transport.Path, buffer int, require conn.Requirement) (conn.Conn, error) {
 	s := handshakes.Get().(*handshake)
 	defer s.recycle()
 	s.ctx, s.host, s.conn, s.role, s.paths, s.buffer, s.require = ctx, h, c, role, paths, buffer, require
@@ -359,7 +359,7 @@ func (s *handshake) read() ([]byte, error) {
 func (s *handshake) notCLC() {
 	s.news.stop()
 	s.conn.TCP().SetDeadline(time.Time{})
-	s.result, s.err = s.host.finishTCP(s.conn, s.require, conn.Fallback{Reason: clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified), Held: s.foreign})
+	s.result, s.err = s.conn.FallBack(s.require, conn.Fallback{Reason: clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified), Held: s.foreign})
 }
 
 // takeNews tells core what has become of the link.
@@ -457,7 +457,7 @@ func (s *handshake) resources(choice core.Choice) (r core.Resources, err error) 
 		s.binding, r, err = w.Prepare(ctx, transport.Request{
 			Role:     s.role,
 			Choice:   choice,
-			Optional: s.require == AnyMode,
+			Optional: s.require == conn.AnyMode,
 			Buffer:   s.buffer,
 			Wake:     s.smc.Wake, // not more: it lives as long as the connection
 			Left:     s.smc.PeerLeft,
@@ -516,8 +516,8 @@ func (s *handshake) established(r core.Result) {
 	ctx := s.untilDeadline()
 	missing := s.binding.Attach(ctx, r)
 	ctx.Cancel()
-	if !s.require.met(conn.ModeOf(r.Mode)) {
-		s.failed(&FallbackError{Reason: clc.Lookup(clc.DiagPolicy, clc.OSUnspecified)})
+	if !s.require.Met(conn.ModeOf(r.Mode)) {
+		s.failed(&conn.FallbackError{Reason: clc.Lookup(clc.DiagPolicy, clc.OSUnspecified)})
 		return
 	}
 	s.smc.Bind(s.binding)
@@ -565,7 +565,7 @@ func (s *handshake) fellBack(out core.FallBack) {
 	if out.Crossing {
 		f.Held = s.reader.take()
 	}
-	s.result, s.err = s.host.finishTCP(s.conn, s.require, f)
+	s.result, s.err = s.conn.FallBack(s.require, f)
 }
 
 // remote is the address by which filteredPeers know the peer.

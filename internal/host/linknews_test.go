@@ -135,7 +135,7 @@ func newLinkRig(t *testing.T, role core.Role) *linkRig {
 	r.peer = core.NewHandshake(peerRole, caps)
 	p := h.newConn(ours, role == core.RoleClient, net.KeepAliveConfig{}, false)
 	go func() {
-		c, err := h.shakeOn(boundedContext(t), role, p, []transport.Path{r.way}, 1<<16, AnyMode)
+		c, err := h.shakeOn(boundedContext(t), role, p, []transport.Path{r.way}, 1<<16, conn.AnyMode)
 		r.conn = c
 		r.err <- err
 	}()

@@ -22,7 +22,7 @@ import (
 
 // ListenOptions say how to listen. The zero value is useful.
 type ListenOptions struct {
-	Require    Requirement      // connections that are less are closed, and Accept does not see them
+	Require    conn.Requirement // connections that are less are closed, and Accept does not see them
 	ReadBuffer int              // bytes; 0: the host's
 	Net        net.ListenConfig // KeepAlive, Control and so on
 }
@@ -266,7 +266,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		}
 		claim, reason = nil, clc.DiagNotAllowed
 	}
-	if claim != nil && !l.opts.Require.offered() {
+	if claim != nil && !l.opts.Require.Met(conn.ModeOf(h.smcd.Mode())) {
 		claim.Refuse(clc.DiagPolicy)
 		claim, reason = nil, clc.DiagPolicy
 	}
@@ -276,7 +276,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 			if claim.Accept() {
 				l.working.Add(1)
 				peer := claim.Peer().(*ism.Peer)
-				go l.serve(tcp, func(ctx context.Context, c *conn.Pending, buffer int, require Requirement) (conn.Conn, error) {
+				go l.serve(tcp, func(ctx context.Context, c *conn.Pending, buffer int, require conn.Requirement) (conn.Conn, error) {
 					return h.shakePeer(ctx, core.RoleServer, c, peer, buffer, require)
 				})
 				return
@@ -294,7 +294,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		l.serveCLC(tcp)
 		return
 	}
-	if c, err := h.finishTCP(l.newConn(tcp), l.opts.Require, conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)}); err == nil {
+	if c, err := l.newConn(tcp).FallBack(l.opts.Require, conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)}); err == nil {
 		l.deliver(accepted{conn: c})
 		return
 	}
@@ -322,7 +322,7 @@ func (l *Listener) speaksCLC(tcp *net.TCPConn, reason *clc.Diagnosis) bool {
 }
 
 // serve does the handshake on a connection that a client has asked for.
-func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *conn.Pending, buffer int, require Requirement) (conn.Conn, error)) {
+func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *conn.Pending, buffer int, require conn.Requirement) (conn.Conn, error)) {
 	defer l.working.Done()
 	deepen()
 	p := l.newConn(tcp)

@@ -1,6 +1,9 @@
 package host
 
-import "github.com/gosmc/smc/internal/conn"
+import (
+	"github.com/gosmc/smc/internal/conn"
+	"github.com/gosmc/smc/wire/clc"
+)
 
 // A connOwner is a host as its connections know it.
 type connOwner Host
@@ -13,6 +16,9 @@ func (o *connOwner) Forget(c conn.Conn) { (*Host)(o).forget(c) }
 
 // Closed implements [Owner].
 func (o *connOwner) Closed(c conn.Conn) { (*Host)(o).unused(c) }
+
+// FellBack implements [Owner].
+func (o *connOwner) FellBack(r clc.Reason) { o.counters.fallback(r) }
 
 // Failed implements [Owner].
 func (o *connOwner) Failed(reason string) {

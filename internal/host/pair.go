@@ -27,7 +27,7 @@ type programs struct {
 // announceToPrograms lets programs of 'gosmc run' know of a listener that was announced to those of package smc.
 func (l *Listener) announceToPrograms() {
 	h := l.host
-	if h.cfg.Disabled || !l.opts.Require.met(conn.ModeUnix) {
+	if h.cfg.Disabled || !l.opts.Require.Met(conn.ModeUnix) {
 		return
 	}
 	f, _, err := h.open()

@@ -335,8 +335,8 @@ func TestSMCRBudget(t *testing.T) {
 // TestSMCRRequire dials and listens where SMC-R will not do, or nothing else will.
 func TestSMCRRequire(t *testing.T) {
 	r := newSMCRRig(t, nil)
-	var fell *FallbackError
-	if c, err := r.dial(DialOptions{Require: RequireSMCD}); !errors.As(err, &fell) || fell.Reason.Code != clc.DiagPolicy {
+	var fell *conn.FallbackError
+	if c, err := r.dial(DialOptions{Require: conn.RequireSMCD}); !errors.As(err, &fell) || fell.Reason.Code != clc.DiagPolicy {
 		t.Errorf("Dial that requires SMC-D = %v, %v", c, err)
 	}
 	s := mustAccept(t, r.l)
@@ -344,7 +344,7 @@ func TestSMCRRequire(t *testing.T) {
 		t.Errorf("the server's end is %v, by peer %v", s.Mode(), s.ByPeer())
 	}
 	s.Close()
-	c, err := r.dial(DialOptions{Require: RequireSMCR})
+	c, err := r.dial(DialOptions{Require: conn.RequireSMCR})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func TestSMCRGone(t *testing.T) {
 		var c conn.Conn
 		var err error
 		cables.Run[0](func() {
-			c, err = h.Dial(boundedContext(t), "tcp", addr, DialOptions{Require: RequireSMCR})
+			c, err = h.Dial(boundedContext(t), "tcp", addr, DialOptions{Require: conn.RequireSMCR})
 		})
 		if err != nil {
 			t.Fatal(err)

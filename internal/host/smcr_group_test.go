@@ -29,7 +29,7 @@ func TestSMCRGrowth(t *testing.T) {
 	for part := range 5 { // at a time
 		wg.Go(func() {
 			for i := part; i < count; i += 5 {
-				c, err := r.dial(DialOptions{ReadBuffer: 16 << 10, Require: RequireSMCR})
+				c, err := r.dial(DialOptions{ReadBuffer: 16 << 10, Require: conn.RequireSMCR})
 				if err != nil {
 					t.Error(err)
 					return
@@ -81,7 +81,7 @@ func TestSMCRChurn(t *testing.T) {
 	}()
 	const count = 600
 	for i := range count {
-		c, err := r.dial(DialOptions{Require: RequireSMCR, ReadBuffer: 16 << 10})
+		c, err := r.dial(DialOptions{Require: conn.RequireSMCR, ReadBuffer: 16 << 10})
 		if err != nil {
 			t.Fatalf("dial %d: %v", i, err)
 		}
@@ -104,11 +104,11 @@ func TestSMCRChurn(t *testing.T) {
 func TestSMCRStalled(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0))}
-	conn, err := d.Dial("tcp", r.l.Addr().String())
+	tcp, err := d.Dial("tcp", r.l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	stalled := conn.(*net.TCPConn)
+	stalled := tcp.(*net.TCPConn)
 	defer stalled.Close()
 	stalled.SetDeadline(time.Now().Add(patience))
 	caps := fakeCaps(wire.GIDFromAddr(loop1))
@@ -127,7 +127,7 @@ func TestSMCRStalled(t *testing.T) {
 
 	other := newTestHost(t, Config{UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8"}, RDMA: rdma.Config{Port: r.client.cfg.RDMA.Port}})
 	began := time.Now()
-	c, err := other.Dial(boundedContext(t), "tcp", r.l.Addr().String(), DialOptions{Require: RequireSMCR, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop3, 0))})
+	c, err := other.Dial(boundedContext(t), "tcp", r.l.Addr().String(), DialOptions{Require: conn.RequireSMCR, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop3, 0))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestSMCRReuse(t *testing.T) {
 		t.Helper()
 		var conns []conn.Conn
 		for range count {
-			c, err := r.dial(DialOptions{ReadBuffer: buffer, Require: RequireSMCR})
+			c, err := r.dial(DialOptions{ReadBuffer: buffer, Require: conn.RequireSMCR})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -229,11 +229,11 @@ func TestSMCRImpatient(t *testing.T) {
 	cut.Store(false)
 	// One that would do without is not tried before the time has come. One that would not is, and all know by it.
 	ordinary := r.l
-	if r.l, err = r.server.Listen(t.Context(), "tcp", loop2.String()+":0", ListenOptions{Require: RequireSMCR}); err != nil {
+	if r.l, err = r.server.Listen(t.Context(), "tcp", loop2.String()+":0", ListenOptions{Require: conn.RequireSMCR}); err != nil {
 		t.Fatal(err)
 	}
 	defer r.l.Close()
-	if c, err = r.dial(DialOptions{Require: RequireSMCR}); err != nil {
+	if c, err = r.dial(DialOptions{Require: conn.RequireSMCR}); err != nil {
 		t.Fatal(err)
 	}
 	s = mustAccept(t, r.l)
@@ -295,7 +295,7 @@ func TestSMCRFiltered(t *testing.T) {
 				s.Close()
 				checkFiltered(t, r.client, loop1, r.server, loop2)
 				checkFiltered(t, r.server, loop2, r.client, loop1)
-				if _, err := r.dial(DialOptions{Require: RequireSMCR}); err == nil { // it is tried
+				if _, err := r.dial(DialOptions{Require: conn.RequireSMCR}); err == nil { // it is tried
 					t.Error("a connection over SMC-R")
 				}
 				mustAccept(t, r.l).Close()
@@ -398,7 +398,7 @@ func TestSMCRKilled(t *testing.T) {
 		addr := strings.TrimPrefix(child.Hear("listening"), "listening ")
 		var conns []conn.Conn
 		for range 3 {
-			c, err := h.Dial(boundedContext(t), "tcp", addr, DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0)), Require: RequireSMCR})
+			c, err := h.Dial(boundedContext(t), "tcp", addr, DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0)), Require: conn.RequireSMCR})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -431,7 +431,7 @@ func TestSMCRExit(t *testing.T) {
 	h := newTestHost(t, cfg)
 	child := smctest.Start(t, "host-smcr", t.TempDir(), netip.AddrPortFrom(loop2, cfg.RDMA.Port).String(), loop2.String(), "exit")
 	addr := strings.TrimPrefix(child.Hear("listening"), "listening ")
-	c, err := h.Dial(boundedContext(t), "tcp", addr, DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0)), Require: RequireSMCR})
+	c, err := h.Dial(boundedContext(t), "tcp", addr, DialOptions{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0)), Require: conn.RequireSMCR})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -451,7 +451,7 @@ func childSMCR(p *smctest.Parent) {
 	port := netip.MustParseAddrPort(p.Args[1]).Port()
 	h, err := New(Config{Dir: p.Args[0], UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8", "10.99.0.0/16"}, RDMA: rdma.Config{Port: port}})
 	p.Check(err)
-	l, err := h.Listen(context.Background(), "tcp", p.Args[2]+":0", ListenOptions{Require: RequireSMCR})
+	l, err := h.Listen(context.Background(), "tcp", p.Args[2]+":0", ListenOptions{Require: conn.RequireSMCR})
 	p.Check(err)
 	p.Say("listening %v", l.Addr())
 	for {

@@ -191,7 +191,7 @@ func (r *smcrRig) burst(count int) (conns, accepted []conn.Conn, all bool) {
 	conns = make([]conn.Conn, count)
 	var wg sync.WaitGroup
 	for i := range conns {
-		wg.Go(func() { conns[i], _ = r.dial(DialOptions{ReadBuffer: 64 << 10, Require: RequireSMCR}) })
+		wg.Go(func() { conns[i], _ = r.dial(DialOptions{ReadBuffer: 64 << 10, Require: conn.RequireSMCR}) })
 	}
 	wg.Wait()
 	conns = slices.DeleteFunc(conns, func(c conn.Conn) bool { return c == nil })

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/cdc"
@@ -225,7 +226,7 @@ func TestTraceFallback(t *testing.T) {
 	if list[0].Mode != "TCP" || !strings.HasPrefix(list[0].Text, want.String()) || list[0].Peer != addrPort(plain.Addr()) {
 		t.Errorf("fallback = %+v, want to TCP because of %v", list[0], want)
 	}
-	if _, err := client.Dial(boundedContext(t), "tcp", plain.Addr().String(), DialOptions{Require: RequireSMCD}); err == nil {
+	if _, err := client.Dial(boundedContext(t), "tcp", plain.Addr().String(), DialOptions{Require: conn.RequireSMCD}); err == nil {
 		t.Error("Dial with a requirement that is not met = nil")
 	}
 	list = f.check("fallback", "closed", "fallback", "failed")

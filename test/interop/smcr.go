@@ -90,7 +90,7 @@ func (v visit) server(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	listener, err := l.listen(ctx, h, host.RequireSMCR)
+	listener, err := l.listen(ctx, h, conn.RequireSMCR)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (l *lab) dialGuest(ctx context.Context, h *host.Host, c conversation, w wit
 	began := time.Now()
 	conns := make([]conn.Conn, c.conns)
 	ours := all(c.conns, func(i int) (err error) {
-		conns[i], err = l.dial(ctx, h, host.RequireSMCR, dest)
+		conns[i], err = l.dial(ctx, h, conn.RequireSMCR, dest)
 		return err
 	})
 	if ours == nil {
@@ -281,7 +281,7 @@ func (r rush) server(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	listener, err := l.listen(ctx, h, host.AnyMode)
+	listener, err := l.listen(ctx, h, conn.AnyMode)
 	if err != nil {
 		return err
 	}
@@ -368,7 +368,7 @@ func (l *lab) guestServes(ctx context.Context, conns int) (dest netip.AddrPort, 
 }
 
 // dial dials the guest.
-func (l *lab) dial(ctx context.Context, h *host.Host, require host.Requirement, dest netip.AddrPort) (conn.Conn, error) {
+func (l *lab) dial(ctx context.Context, h *host.Host, require conn.Requirement, dest netip.AddrPort) (conn.Conn, error) {
 	c, err := h.Dial(ctx, "tcp4", dest.String(), host.DialOptions{Require: require})
 	if err != nil {
 		return nil, err
@@ -379,7 +379,7 @@ func (l *lab) dial(ctx context.Context, h *host.Host, require host.Requirement, 
 }
 
 // listen listens for the guest.
-func (l *lab) listen(ctx context.Context, h *host.Host, require host.Requirement) (*host.Listener, error) {
+func (l *lab) listen(ctx context.Context, h *host.Host, require conn.Requirement) (*host.Listener, error) {
 	listener, err := h.Listen(ctx, "tcp4", net.JoinHostPort(ourAddr4.String(), "0"), host.ListenOptions{Require: require})
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ func (r refusal) client(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	c, err := l.dial(ctx, h, host.AnyMode, dest)
+	c, err := l.dial(ctx, h, conn.AnyMode, dest)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (r refusal) server(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	listener, err := l.listen(ctx, h, host.AnyMode)
+	listener, err := l.listen(ctx, h, conn.AnyMode)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (x cut) client(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	c, err := l.dial(ctx, h, host.RequireSMCR, dest)
+	c, err := l.dial(ctx, h, conn.RequireSMCR, dest)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (x cut) server(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	listener, err := l.listen(ctx, h, host.RequireSMCR)
+	listener, err := l.listen(ctx, h, conn.RequireSMCR)
 	if err != nil {
 		return err
 	}

@@ -260,7 +260,7 @@ func (f failover) client(ctx context.Context, l *lab) error {
 
 func (f failover) server(ctx context.Context, l *lab) error {
 	return f.run(ctx, l, func(h *host.Host, w witness) error {
-		listener, err := l.listen(ctx, h, host.RequireSMCR)
+		listener, err := l.listen(ctx, h, conn.RequireSMCR)
 		if err != nil {
 			return err
 		}
@@ -387,7 +387,7 @@ func (o oneSided) server(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	listener, err := l.listen(ctx, h, host.RequireSMCR)
+	listener, err := l.listen(ctx, h, conn.RequireSMCR)
 	if err != nil {
 		return err
 	}
@@ -423,7 +423,7 @@ func twoLinks(client bool) func(context.Context, *lab) error {
 		if client {
 			return l.dialGuest(ctx, h, f.conversation, w)
 		}
-		listener, err := l.listen(ctx, h, host.RequireSMCR)
+		listener, err := l.listen(ctx, h, conn.RequireSMCR)
 		if err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func (f fullWindow) try(ctx context.Context, l *lab, first bool) error {
 		err = l.dialGuest(ctx, h, c, w)
 	} else {
 		var listener *host.Listener
-		if listener, err = l.listen(ctx, h, host.RequireSMCR); err == nil {
+		if listener, err = l.listen(ctx, h, conn.RequireSMCR); err == nil {
 			err = l.serveGuest(ctx, listener, c, w)
 		}
 	}
@@ -164,11 +164,11 @@ func (lostWord) client(ctx context.Context, l *lab) error {
 		return err
 	}
 	var first, second conn.Conn
-	if first, err = l.dial(ctx, h, host.RequireSMCR, dest); err == nil {
+	if first, err = l.dial(ctx, h, conn.RequireSMCR, dest); err == nil {
 		err = l.agree(ctx, "SYMMETRIC")
 	}
 	if err == nil {
-		second, err = l.dial(ctx, h, host.RequireSMCR, dest)
+		second, err = l.dial(ctx, h, conn.RequireSMCR, dest)
 	}
 	if err != nil {
 		return err
