@@ -57,12 +57,14 @@ var mayImport = map[string][]string{
 	"bpf":                {"wire/clc", "internal/option"},              // programs in the kernel; in tests, who asks them
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
-	"internal/host":       {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/pnet", "internal/ism", "internal/late", "internal/rdma", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
-	".":                   {"wire/...", "internal/config", "internal/conn", "internal/host", "internal/plain"},
-	"internal/plain":      {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
-	"internal/frame":      {},                             // what is around an IP packet; of no protocol above it
-	"internal/capture":    {"internal/frame"},             // packets; of no protocol but what it must know to choose them
-	"internal/dissect":    {"wire/...", "internal/frame"}, // not core, not host: it must read any peer's bytes
+	// Not host, not a fabric: it has paths to a peer, and tells an owner what becomes of a handshake.
+	"internal/handshake": {"wire", "wire/clc", "internal/conn", "internal/control", "internal/core", "internal/late", "internal/transport"},
+	"internal/host":      {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/pnet", "internal/ism", "internal/rdma", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
+	".":                  {"wire/...", "internal/config", "internal/conn", "internal/host", "internal/plain"},
+	"internal/plain":     {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
+	"internal/frame":     {},                             // what is around an IP packet; of no protocol above it
+	"internal/capture":   {"internal/frame"},             // packets; of no protocol but what it must know to choose them
+	"internal/dissect":   {"wire/...", "internal/frame"}, // not core, not host: it must read any peer's bytes
 	// Not frame outside tests: it shows what events have, and sees no packets.
 	"internal/dissect/render":      {"wire/...", "internal/dissect", "internal/frame"},
 	"internal/dissect/dissecttest": {"wire/...", "internal/frame"},
@@ -95,8 +97,9 @@ var mayImport = map[string][]string{
 
 // mayImportInTests has what packages import in tests besides.
 var mayImportInTests = map[string][]string{
-	"internal/run":  {"preload"},
-	"internal/host": {"internal/link" /* of a peer that lies */, "bpf" /* of a port that is shared */},
+	"internal/run":       {"preload"},
+	"internal/handshake": {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
+	"internal/host":      {"internal/link" /* of a peer that lies */, "bpf" /* of a port that is shared */},
 }
 
 // testOnly packages are imported by tests and by nothing else.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rundir"
@@ -416,7 +417,7 @@ func (a *adversary) capabilities() core.Capabilities {
 	return core.Capabilities{
 		OS: clc.OSLinux, HostName: "adversary", Release: clc.Release1, SEID: seid,
 		ISM:      []clc.ISMDevice{{GID: a.device.GID(), CHID: wire.CHIDLoopback}},
-		MaxConns: maxConnsPerGroup, MaxLinks: 2,
+		MaxConns: handshake.MaxConnsPerGroup, MaxLinks: 2,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -135,7 +136,7 @@ func TestSharedListenerSilentClient(t *testing.T) {
 			t.Fatalf("Accept beside silent clients = %+v, want the connection over TCP", a)
 		}
 		a.conn.Close()
-	case <-time.After(clcTimeout / 2):
+	case <-time.After(handshake.CLCTimeout / 2):
 		t.Error("Accept waits for silent clients")
 	}
 }

@@ -96,7 +96,7 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 		Logger:  h.cfg.Logger,
 	}, h.smcd, h.cfg.Spin)
 	if err != nil {
-		reason := resourceReason(err)
+		reason := smcd.Reason(err)
 		if reason == clc.DiagUnreachable { // its directory
 			reason = clc.DiagNoRunDir
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rnic"
@@ -50,7 +51,7 @@ type Host struct {
 	groupIDs  atomic.Uint32       // of link groups so far
 
 	localPatience time.Duration // with a silent process of this machine: localPatience, but in tests
-	turns         turns
+	shake         *handshake.Driver
 	option        optionAsker
 	trace         control.Trace[traceRecord]
 	connIDs       atomic.Uint64 // of connections so far
@@ -70,7 +71,6 @@ type Host struct {
 	inUse     int                // of conns, those that the application has not closed
 	listeners map[*Listener]struct{}
 	ends      map[transport.Association]map[conn.Conn]struct{} // the connections that end with something
-	agreement agreedCache
 
 	holders   int    // who uses the host, besides connections and listeners
 	holds     uint64 // calls of hold so far
@@ -133,11 +133,19 @@ func New(cfg Config) (*Host, error) {
 	})
 	h.networks = []transport.Network{smcr.New(smcr.Config{
 		RNICs: h.rnics, PeerID: h.peerID, HaveUEID: len(ueids) > 0, V1: cfg.SMCRv1,
-		MaxConns: maxConnsPerGroup, MaxLinks: cfg.SMCRLinks, ReadBuffer: cfg.ReadBuffer, MemoryBudget: cfg.MemoryBudget,
+		MaxConns: handshake.MaxConnsPerGroup, MaxLinks: cfg.SMCRLinks, ReadBuffer: cfg.ReadBuffer, MemoryBudget: cfg.MemoryBudget,
 		KeepAlive: cfg.SMCRKeepAlive, Spread: cfg.SMCRSpread,
 		Namespace: cfg.Namespace, Logger: cfg.Logger, NewID: h.nextGroupID, Owner: (*groupOwner)(h),
 	})}
-	h.smcd = smcd.NewGroups(h.nextGroupID, maxConnsPerGroup)
+	h.smcd = smcd.NewGroups(h.nextGroupID, handshake.MaxConnsPerGroup)
+	release := clc.Release1
+	if cfg.Release0 {
+		release = clc.Release0
+	}
+	h.shake = handshake.New(handshake.Config{
+		HostName: h.name, SEID: h.seid, UEIDs: ueids, Release: release, MaxLinks: uint8(cfg.SMCRLinks), // normalized
+		Owner: (*handshakeOwner)(h), Logger: cfg.Logger,
+	})
 	h.meeting = h.newPoint()
 	h.admission = admission.NewClient(h.cfg.Dir, h.cfg.ShortAfter)
 	return h, nil
@@ -162,6 +170,9 @@ func newPeerID() (id wire.PeerID) {
 	id[2] = id[2]&^1 | 2
 	return id
 }
+
+// nextGroupID returns the number of another link group, which no other one of the host has.
+func (h *Host) nextGroupID() wire.LinkID { return wire.LinkID(h.groupIDs.Add(1)) }
 
 // Dir returns the run directory.
 func (h *Host) Dir() string { return h.cfg.Dir }

@@ -4,21 +4,9 @@ import "time"
 
 // Limits of a host. What a specification or the kernel sets comes first, with its source.
 const (
-	// clcTimeout bounds the wait for one CLC message, and handshakeTimeout the whole
-	// handshake on the server. Linux net/smc waits 6 seconds for a message.
-	clcTimeout       = 6 * time.Second
-	handshakeTimeout = 10 * time.Second
-
 	// localPatience is how much longer a process of this machine that lives and is silent is waited for: on a busy machine 1,400 connections
-	// that are made at once take more than clcTimeout, and would be reset where TCP goes on.
+	// that are made at once take more than handshake.CLCTimeout, and would be reset where TCP goes on.
 	localPatience = 30 * time.Second
-
-	// maxConfirmWait bounds the wait for a Confirm of a client of SMC-R that other connections of its peer keep from its turn, and
-	// maxAcceptsOfPeer how many of a peer may wait: 500 at once are to succeed with a slow peer, and a listener has places for other peers.
-	// lateConfirmWait is that of a client that has a link with us, while its link group lives: as much as an idle connection it costs a place and a buffer.
-	maxConfirmWait   = 2 * time.Minute
-	lateConfirmWait  = 10 * time.Minute
-	maxAcceptsOfPeer = maxHandshakes * 3 / 4
 
 	// Buffer sizes that can be asked for: the size code has 4 bits (RFC 7609 p.100), of
 	// which we use 16 KiB to 8 MiB.
@@ -31,17 +19,8 @@ const (
 	budgetedBuffers  = 256
 	minDefaultBuffer = 128 << 10
 
-	// maxConnsPerGroup is what we offer; SMCv2 allows 16 to 255.
-	maxConnsPerGroup = 255
-
-	// maxHandshakes bounds the handshakes that a listener runs at once; above, connections
-	// stay TCP.
-	maxHandshakes = 1024
-
-	// crowdTime is how long a client of another machine may take for its handshake while others wait for its place, and
-	// crowdTick how often those look.
-	crowdTime = time.Second
-	crowdTick = 10 * time.Millisecond
+	// roomTick is how often clients of other machines that wait for the place of another one look.
+	roomTick = 10 * time.Millisecond
 
 	// acceptBacklog is how many connections a listener keeps ready for Accept before it
 	// leaves further ones to the kernel's queue.
@@ -89,3 +68,6 @@ const (
 // bubbleEnds is the year from which on a clock is not that of a bubble of testing/synctest, which begins in 2000. It
 // spares most calls a look at the clock of the system.
 const bubbleEnds = 2020
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)

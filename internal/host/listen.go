@@ -15,6 +15,7 @@ import (
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/wire/clc"
@@ -39,7 +40,7 @@ type Listener struct {
 	asked     bool               // for TCP option 254
 	keepAlive conn.LateKeepAlive // of each connection
 	asksAlive net.KeepAliveConfig
-	crowd     crowd
+	backlog   handshake.Backlog
 	meeting   atomic.Pointer[rendezvous.Listening]
 	programs  atomic.Pointer[programs] // nil if it is not announced to them
 	crier     crier
@@ -153,7 +154,7 @@ func (h *Host) newListener(inner *net.TCPListener, buffer int, opts ListenOption
 		addr:     addrPort(inner.Addr()),
 		since:    time.Now(),
 		ready:    make(chan accepted, acceptBacklog),
-		busy:     make(chan struct{}, maxHandshakes),
+		busy:     make(chan struct{}, handshake.MaxOfListener),
 		closed:   make(chan struct{}),
 		finished: make(chan struct{}),
 	}
@@ -319,6 +320,34 @@ func (l *Listener) speaksCLC(tcp *net.TCPConn, reason *clc.Diagnosis) bool {
 		}
 	}
 	return l.host.speaksCLC(addrOf(tcp.RemoteAddr()), addrPort(tcp.LocalAddr()).Port())
+}
+
+// serveCLC begins a handshake with a client of another machine that awaits our word. It waits for room.
+func (l *Listener) serveCLC(tcp *net.TCPConn) {
+	select {
+	case l.busy <- struct{}{}:
+	default:
+		tick := time.NewTicker(roomTick)
+		defer tick.Stop()
+		for room := false; !room; {
+			l.backlog.Evict(time.Now())
+			select {
+			case l.busy <- struct{}{}:
+				room = true
+			case <-tick.C:
+			case <-l.ctx.Done():
+				tcp.Close()
+				l.settled()
+				return
+			}
+		}
+	}
+	l.working.Add(1)
+	go l.serve(tcp, func(ctx context.Context, c *conn.Pending, buffer int, require conn.Requirement) (conn.Conn, error) {
+		ctx, remove := l.backlog.Add(ctx, handshake.PeerAddr(c))
+		defer remove()
+		return l.host.shakeNetworks(ctx, core.RoleServer, c, buffer, require)
+	})
 }
 
 // serve does the handshake on a connection that a client has asked for.

@@ -20,7 +20,7 @@ func (h *Host) newPoint() *rendezvous.Point {
 		Dir:      h.cfg.Dir,
 		Disabled: h.cfg.Disabled,
 		AnyUser:  h.cfg.AnyUser,
-		Reason:   resourceReason,
+		Reason:   smcd.Reason,
 		Open: func() (rendezvous.Device, clc.Diagnosis, error) {
 			f, reason, err := h.open()
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
@@ -54,13 +55,13 @@ func testServerSilentClients(t *testing.T) {
 		within time.Duration
 		ends   string
 	}{
-		{"nothing", atProposal, 0, clcTimeout, "CLC Proposal"},
-		{"part of a header", atProposal, 5, clcTimeout, "CLC Proposal"},
-		{"a header", atProposal, clc.HeaderLen, clcTimeout, "CLC Proposal"},
-		{"all but a byte", atProposal, -1, clcTimeout, "CLC Proposal"},
-		{"no Confirm", atConfirm, 0, clcTimeout, "CLC Confirm"},
-		{"part of a Confirm", atConfirm, 40, clcTimeout, "CLC Confirm"},
-		{"all but a byte of a Confirm", atConfirm, -1, clcTimeout, "CLC Confirm"},
+		{"nothing", atProposal, 0, handshake.CLCTimeout, "CLC Proposal"},
+		{"part of a header", atProposal, 5, handshake.CLCTimeout, "CLC Proposal"},
+		{"a header", atProposal, clc.HeaderLen, handshake.CLCTimeout, "CLC Proposal"},
+		{"all but a byte", atProposal, -1, handshake.CLCTimeout, "CLC Proposal"},
+		{"no Confirm", atConfirm, 0, handshake.CLCTimeout, "CLC Confirm"},
+		{"part of a Confirm", atConfirm, 40, handshake.CLCTimeout, "CLC Confirm"},
+		{"all but a byte of a Confirm", atConfirm, -1, handshake.CLCTimeout, "CLC Confirm"},
 	} {
 		start := time.Now() // before the server's clock starts
 		c := r.begin(tt.at)
@@ -93,27 +94,27 @@ func testServerSilentClients(t *testing.T) {
 			<-tick.C
 		}
 		slow.checkEnded()
-		if took := time.Since(start); took > clcTimeout+slack {
-			t.Errorf("byte by byte: ended after %v, want %v", took, clcTimeout)
+		if took := time.Since(start); took > handshake.CLCTimeout+slack {
+			t.Errorf("byte by byte: ended after %v, want %v", took, handshake.CLCTimeout)
 		}
 	})
 	lateStart := time.Now()
 	late := r.begin(atProposal)
 	wg.Go(func() {
-		<-time.After(clcTimeout - 3*time.Second/2)
+		<-time.After(handshake.CLCTimeout - 3*time.Second/2)
 		late.write(late.encoded())
 		if _, err := late.read(); err != nil {
 			t.Errorf("no Accept for a Proposal that came in time: %v", err)
 		}
 		late.checkEnded()
-		if took := time.Since(lateStart); took < handshakeTimeout-time.Second || took > handshakeTimeout+slack {
-			t.Errorf("late Proposal and no Confirm: ended after %v, want %v", took, handshakeTimeout)
+		if took := time.Since(lateStart); took < handshake.ServerTimeout-time.Second || took > handshake.ServerTimeout+slack {
+			t.Errorf("late Proposal and no Confirm: ended after %v, want %v", took, handshake.ServerTimeout)
 		}
 		r.checkFailed(late, context.DeadlineExceeded.Error())
 	})
 	honest := time.Now()
 	checkServes(t, r.client, r.l) // the others do not have to wait
-	if took := time.Since(honest); took > clcTimeout-time.Second {
+	if took := time.Since(honest); took > handshake.CLCTimeout-time.Second {
 		t.Errorf("an honest connection took %v beside silent ones", took)
 	}
 	wg.Wait()
@@ -135,8 +136,8 @@ func testClientSilentServers(t *testing.T) {
 			if !errors.As(res.err, &ne) || !ne.Timeout() || !strings.Contains(res.err.Error(), "timeout waiting for CLC Accept") {
 				t.Errorf("%d bytes: Dial = %+v, want a timeout waiting for an Accept", length, res)
 			}
-			if took := time.Since(start); took < clcTimeout-time.Second || took > clcTimeout+slack {
-				t.Errorf("%d bytes: ended after %v, want %v", length, took, clcTimeout)
+			if took := time.Since(start); took < handshake.CLCTimeout-time.Second || took > handshake.CLCTimeout+slack {
+				t.Errorf("%d bytes: ended after %v, want %v", length, took, handshake.CLCTimeout)
 			}
 			c.checkEnded()
 		})
@@ -155,10 +156,10 @@ func testClientSilentServers(t *testing.T) {
 	r.checkIdle()
 }
 
-// slowness is how late slow peers are, and patienceWithSlow how long they are waited for at least: once more than clcTimeout.
+// slowness is how late slow peers are, and patienceWithSlow how long they are waited for at least: once more than handshake.CLCTimeout.
 const (
-	slowness         = clcTimeout + time.Second
-	patienceWithSlow = clcTimeout + clcTimeout/2
+	slowness         = handshake.CLCTimeout + time.Second
+	patienceWithSlow = handshake.CLCTimeout + handshake.CLCTimeout/2
 )
 
 // testServerSlowClient has clients whose process lives: they are waited for, but not for ever, and not when it has ended.
@@ -173,8 +174,8 @@ func testServerSlowClient(t *testing.T) {
 		t.Errorf("no Accept for a Proposal after %v: %v", slowness, err)
 	}
 	silent.checkEnded()
-	if took := time.Since(start); took < 2*clcTimeout-time.Second || took > 2*clcTimeout+slack {
-		t.Errorf("no Confirm: ended after %v, want %v", took, 2*clcTimeout)
+	if took := time.Since(start); took < 2*handshake.CLCTimeout-time.Second || took > 2*handshake.CLCTimeout+slack {
+		t.Errorf("no Confirm: ended after %v, want %v", took, 2*handshake.CLCTimeout)
 	}
 	r.checkFailed(silent, "timeout waiting for CLC Confirm")
 	slow.checkEnded()
@@ -201,8 +202,8 @@ func testClientSlowServer(t *testing.T) {
 		res.conn.Close()
 	}
 	res := <-ended
-	if took := time.Since(start); took < 2*clcTimeout-time.Second || took > 2*clcTimeout+slack {
-		t.Errorf("no Accept: ended after %v, want %v", took, 2*clcTimeout)
+	if took := time.Since(start); took < 2*handshake.CLCTimeout-time.Second || took > 2*handshake.CLCTimeout+slack {
+		t.Errorf("no Accept: ended after %v, want %v", took, 2*handshake.CLCTimeout)
 	}
 	if res.err == nil || !strings.Contains(res.err.Error(), "timeout waiting for CLC Accept") {
 		t.Errorf("Dial of a silent server = %+v, want a timeout", res)
@@ -290,8 +291,8 @@ func testServerDeafClient(t *testing.T) {
 	start := time.Now()
 	c.write(c.encoded())
 	r.checkFailed(c, "attach the client's buffer")
-	if took := time.Since(start); took > clcTimeout+slack {
-		t.Errorf("ended after %v, want %v", took, clcTimeout)
+	if took := time.Since(start); took > handshake.CLCTimeout+slack {
+		t.Errorf("ended after %v, want %v", took, handshake.CLCTimeout)
 	}
 	end()
 	checkServes(t, r.client, r.l)
@@ -306,7 +307,7 @@ func testServerDeafClient(t *testing.T) {
 // limit are plain TCP at once, and the client is told.
 func TestHandshakeLimit(t *testing.T) {
 	r := newServerRig(t)
-	for range maxHandshakes {
+	for range handshake.MaxOfListener {
 		r.l.busy <- struct{}{}
 	}
 	c := mustDial(t, r.client, r.l.Addr())
@@ -319,7 +320,7 @@ func TestHandshakeLimit(t *testing.T) {
 	checkExchange(t, c, s)
 	c.Close()
 	s.Close()
-	for range maxHandshakes {
+	for range handshake.MaxOfListener {
 		<-r.l.busy
 	}
 	checkServes(t, r.client, r.l)

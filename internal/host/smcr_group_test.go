@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -18,7 +19,7 @@ import (
 // TestSMCRGrowth makes more connections than a link group has room for.
 func TestSMCRGrowth(t *testing.T) {
 	r := newSMCRRig(t, nil)
-	const count = maxConnsPerGroup + 20
+	const count = handshake.MaxConnsPerGroup + 20
 	var clients, servers [count]conn.Conn
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -111,8 +112,10 @@ func TestSMCRStalled(t *testing.T) {
 	stalled := tcp.(*net.TCPConn)
 	defer stalled.Close()
 	stalled.SetDeadline(time.Now().Add(patience))
-	caps := fakeCaps(wire.GIDFromAddr(loop1))
-	caps.PeerID = r.client.peerID // it says that it is the same host
+	caps := core.Capabilities{
+		PeerID: r.client.peerID /* it says that it is the same host */, OS: clc.OSLinux, Release: clc.Release1, UEIDs: r.client.ueids,
+		RoCEv2: &core.RNIC{GID: wire.GIDFromAddr(loop1), MAC: wire.MAC{2, 1}}, MaxConns: 16, MaxLinks: 2,
+	}
 	for _, out := range core.NewHandshake(core.RoleClient, caps).Start(time.Now(), nil) {
 		if send, ok := out.(core.SendCLC); ok {
 			if _, err := stalled.Write(send.Message.Append(nil)); err != nil {
@@ -120,9 +123,8 @@ func TestSMCRStalled(t *testing.T) {
 			}
 		}
 	}
-	var reader clcReader
-	if b, err := reader.read(stalled); err != nil || b[4] != byte(clc.TypeAccept) {
-		t.Fatalf("the server answers %x, %v, want an Accept", b, err)
+	if m, err := readCLC(stalled); err != nil || m.Type() != clc.TypeAccept {
+		t.Fatalf("the server answers %v, %v, want an Accept", m, err)
 	}
 
 	other := newTestHost(t, Config{UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"127.0.0.0/8"}, RDMA: rdma.Config{Port: r.client.cfg.RDMA.Port}})
@@ -156,7 +158,7 @@ func TestSMCRCrowd(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop3, 0))}
 	began := time.Now()
-	for range maxHandshakes {
+	for range handshake.MaxOfListener {
 		c, err := d.Dial("tcp", r.l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -198,10 +200,10 @@ func TestSMCRReuse(t *testing.T) {
 			t.Errorf("%d and %d link groups after %d connections of %d bytes, want one", len(a), len(b), count, buffer)
 		}
 	}
-	fill(maxConnsPerGroup, 16<<10)
+	fill(handshake.MaxConnsPerGroup, 16<<10)
 	fill(3, 16<<10)
 	fill(3, 64<<10) // has less
-	if n := rmbsOf(r.client); n != maxConnsPerGroup*16<<10 {
-		t.Errorf("%d bytes of RMBs, want %d", n, maxConnsPerGroup*16<<10)
+	if n := rmbsOf(r.client); n != handshake.MaxConnsPerGroup*16<<10 {
+		t.Errorf("%d bytes of RMBs, want %d", n, handshake.MaxConnsPerGroup*16<<10)
 	}
 }

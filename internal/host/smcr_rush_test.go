@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -88,7 +89,7 @@ func TestSMCRRush(t *testing.T) {
 			if x.accept.FirstContact {
 				x.t.Fatal("another first contact")
 			}
-			time.Sleep(clcTimeout + 2*time.Second)
+			time.Sleep(handshake.CLCTimeout + 2*time.Second)
 			x.confirm(nil)
 			x.accepted()
 			x.link.Fail(nil)
@@ -115,11 +116,7 @@ func TestSMCRLastLook(t *testing.T) {
 		check  func(x *smcrLiar)
 	}{
 		{"for the place of another client", func(x *smcrLiar) {
-			x.r.l.crowd.mu.Lock()
-			defer x.r.l.crowd.mu.Unlock()
-			for _, m := range x.r.l.crowd.list {
-				m.cancel()
-			}
+			x.r.l.backlog.Evict(time.Now().Add(time.Hour))
 		}, func(x *smcrLiar) { x.accepted() }},
 		{"with its listener", func(x *smcrLiar) {
 			go x.r.l.Close()
@@ -139,14 +136,12 @@ func TestSMCRLastLook(t *testing.T) {
 			if !ok {
 				t.Fatalf("the server said %v, want CONFIRM RKEY", request)
 			}
-			r.server.turns.mu.Lock() // until both are there the server's Accept is the last thing that it has done
 			others := x.obey()
 			request.Reply = true
 			x.send(request.Append(nil))
 			x.awaitAccept(false)
 			x.confirm(nil)
 			tt.giveUp(x)
-			r.server.turns.mu.Unlock()
 			tt.check(x)
 			s.Abort()
 			s.Close()

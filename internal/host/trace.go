@@ -52,12 +52,6 @@ func (r *traceRecord) words() (name, text string) {
 	return fmt.Sprintf("type %d", r.message), text
 }
 
-// traceCLC counts and traces a CLC message, or what came in place of one.
-func (s *handshake) traceCLC(b []byte, sent bool) {
-	s.host.counters.messages.countCLC(b, sent)
-	s.conn.Trace(conn.Record{Kind: control.TraceCLC, Sent: sent}, b)
-}
-
 // sampleCursors appends both directions of every SMC connection to list, and returns how many connections
 // there are more than [maxTraceSample].
 func (h *Host) sampleCursors(list []control.TraceEvent) (_ []control.TraceEvent, omitted int) {

@@ -69,7 +69,7 @@ func (w *Path) Prepare(ctx context.Context, q transport.Request) (transport.Bind
 		c.Detach(false)
 		c.Release(false)
 		c.Leave()
-		return nil, r, err
+		return nil, r, &transport.DeclinedError{Why: Reason(err), Err: err}
 	}
 	return c, r, nil
 }

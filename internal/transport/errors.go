@@ -19,9 +19,19 @@ var (
 )
 
 // A DeclinedError says why a fabric does not carry a connection, by the reason that the peer is told.
-type DeclinedError struct{ Why clc.Diagnosis }
+type DeclinedError struct {
+	Why clc.Diagnosis
+	Err error // what has happened here; nil: nothing that Why does not say
+}
 
-func (e *DeclinedError) Error() string { return clc.Lookup(e.Why, clc.OSUnspecified).Sentence }
+func (e *DeclinedError) Error() string {
+	if e.Err != nil {
+		return e.Err.Error()
+	}
+	return clc.Lookup(e.Why, clc.OSUnspecified).Sentence
+}
+
+func (e *DeclinedError) Unwrap() error { return e.Err }
 
 // Detail says which rule of the protocol a peer has broken, without the peer's numbers: such words can be counted.
 func Detail(e *core.ProtocolError) string {

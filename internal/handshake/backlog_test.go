@@ -1,4 +1,4 @@
-package host
+package handshake
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 )
 
 // A full listener ends a handshake of the peer that has the most, its oldest, and none that has not had its time.
-func TestCrowd(t *testing.T) {
+func TestBacklog(t *testing.T) {
 	honest, crowded := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	var c crowd
+	var b Backlog
 	var ctxs []context.Context
 	for _, peer := range []netip.Addr{honest, crowded, crowded} {
-		ctx, leave := c.enter(context.Background(), peer)
-		defer leave()
+		ctx, remove := b.Add(context.Background(), peer)
+		defer remove()
 		ctxs = append(ctxs, ctx)
 	}
 	ended := func() (list []int) {
@@ -26,10 +26,10 @@ func TestCrowd(t *testing.T) {
 		return list
 	}
 	now := time.Now()
-	if c.evict(now.Add(crowdTime / 2)); len(ended()) != 0 {
+	if b.Evict(now.Add(evictAfter / 2)); len(ended()) != 0 {
 		t.Errorf("handshakes %v have ended before their time", ended())
 	}
-	if c.evict(now.Add(2 * crowdTime)); len(ended()) != 1 || ended()[0] != 1 {
+	if b.Evict(now.Add(2 * evictAfter)); len(ended()) != 1 || ended()[0] != 1 {
 		t.Errorf("handshakes %v have ended, want the oldest of the peer that has two", ended())
 	}
 }

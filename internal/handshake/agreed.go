@@ -1,21 +1,13 @@
-package host
+package handshake
 
 import (
+	"sync"
+
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
-
-// nextGroupID returns the number of another link group, which no other one of the host has.
-func (h *Host) nextGroupID() wire.LinkID { return wire.LinkID(h.groupIDs.Add(1)) }
-
-// agreed describes the connection.
-func (h *Host) agreed(peerPID int, eid wire.EID, v clc.Version, m transport.Membership) *conn.Agreed {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.agreement.about(agreement{v, m.Release, eid, m.PeerHost, m.PeerOS, peerPID})
-}
 
 // agreement is what an [Agreed] is about.
 type agreement struct {
@@ -29,12 +21,15 @@ type agreement struct {
 
 // An agreedCache has the last agreement in words: that of one connection is most often that of the one before.
 type agreedCache struct {
+	mu    sync.Mutex
 	last  agreement
 	words *conn.Agreed
 }
 
 // about returns an agreement in words, which are not to be changed.
 func (c *agreedCache) about(a agreement) *conn.Agreed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.words == nil || a != c.last {
 		c.last = a
 		c.words = &conn.Agreed{

@@ -1,11 +1,11 @@
-package host
+package handshake
 
 import (
 	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -23,7 +23,7 @@ func TestTurns(t *testing.T) {
 	first, second, last := enter(peer, false), enter(peer, false), enter(peer, false)
 	alone := enter(other, false)
 
-	if last.mayWait(at(clcTimeout)) {
+	if last.mayWait(at(CLCTimeout)) {
 		t.Error("a client waits for its turn, and nobody has one")
 	}
 	first.confirmed(at(time.Second), true)
@@ -32,14 +32,14 @@ func TestTurns(t *testing.T) {
 	}
 	first.leave(at(20 * time.Second))
 	first.leave(at(time.Hour)) // only once
-	if !last.mayWait(at(20*time.Second + clcTimeout - 1)) {
+	if !last.mayWait(at(20*time.Second + CLCTimeout - 1)) {
 		t.Error("a client cannot wait after a first contact")
 	}
-	if last.mayWait(at(20*time.Second + clcTimeout)) {
+	if last.mayWait(at(20*time.Second + CLCTimeout)) {
 		t.Error("a client waits, and nobody else has had a turn")
 	}
 	second.confirmed(at(30*time.Second), false)
-	if !last.mayWait(at(30*time.Second+clcTimeout-1)) || last.mayWait(at(30*time.Second+clcTimeout)) {
+	if !last.mayWait(at(30*time.Second+CLCTimeout-1)) || last.mayWait(at(30*time.Second+CLCTimeout)) {
 		t.Error("a Confirm is another time for those behind")
 	}
 	if alone.mayWait(at(30 * time.Second)) {
@@ -64,7 +64,7 @@ func TestTurns(t *testing.T) {
 
 	var open []*turn
 	for x := all.enter(peer); x != nil; x = all.enter(peer) {
-		if open = append(open, x); len(open) >= maxHandshakes {
+		if open = append(open, x); len(open) >= MaxOfListener {
 			t.Fatal("a peer can have all places of a listener")
 		}
 	}
@@ -77,20 +77,24 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsFull has a peer connect, and have as many Proposals as it may before that of the connection comes: it is declined.
+// TestTurnsFull has a peer connect, and have as many Proposals as it may before that of the connection comes: its paths do not
+// admit it.
 func TestTurnsFull(t *testing.T) {
-	r := newSMCRRig(t, nil)
-	x := newSMCRLiar(t, r)
-	x.dial()
-	smctest.Eventually(t, patience, "a handshake", func() bool { return len(r.l.busy) == 1 })
-	for range maxAcceptsOfPeer {
-		if open := r.server.turns.enter(loop3); open != nil {
-			defer open.leave(time.Time{})
+	for _, full := range []bool{true, false} {
+		d := newTestDriver()
+		path := newFakePath(t)
+		path.turns = true
+		r := startRig(t, d, path, core.RoleServer)
+		for range maxAcceptsOfPeer {
+			x := d.turns.enter(PeerAddr(r.ours))
+			if !full {
+				x.leave(time.Now())
+			}
 		}
-	}
-	x.write(x.proposal())
-	m, err := readCLC(x.tcp)
-	if d, ok := m.(clc.Decline); err != nil || !ok || d.Diagnosis != clc.DiagBusy.WireCode() {
-		t.Errorf("the server answered %v, %v, want a Decline of %v", m, err, clc.DiagBusy.WireCode())
+		r.do(r.peer.Start(time.Now(), nil))
+		m := r.read()
+		if d, ok := m.(clc.Decline); ok != full || ok && d.Diagnosis != clc.DiagBusy.WireCode() {
+			t.Errorf("full: %t: the server answered %v", full, m)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package host
+package handshake
 
 import (
 	"net/netip"
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// This file has how long a server waits for the Confirm of a client that may have to wait for its turn.
+// How long a server waits for the Confirm of a client that may have to wait for its turn.
 //
 // Linux's net/smc has its connections take turns between Accept and Confirm (smc_client_lgr_pending): of two hundred that dial at once the last one confirms
 // after many seconds, and is not to blame. So the time for a Confirm begins when the client's turn can have come: anew with each Confirm
@@ -95,9 +95,9 @@ func (x *turn) mayWait(now time.Time) bool {
 	x.turns.mu.Lock()
 	defer x.turns.mu.Unlock()
 	p := x.turns.peers[x.peer]
-	moves := p.busy > 0 || now.Sub(p.last) < clcTimeout // rule: TestTurns, TestSMCRRush: p.busy > 0 || now.Sub(p.last) < clcTimeout -> p == nil
+	moves := p.busy > 0 || now.Sub(p.last) < CLCTimeout // rule: TestTurns, internal/host TestSMCRRush: p.busy > 0 || now.Sub(p.last) < CLCTimeout -> p == nil
 	limit := maxConfirmWait
-	if x.known { // rule: TestTurns, TestSMCRRush
+	if x.known { // rule: TestTurns, internal/host TestSMCRRush
 		moves, limit = true, lateConfirmWait
 	}
 	return moves && now.Sub(x.since) < limit // rule: TestTurns: now.Sub(x.since) < limit -> limit > 0

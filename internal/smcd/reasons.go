@@ -1,4 +1,4 @@
-package host
+package smcd
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// resourceReason is the reason to give when a fabric, or a system call, could not provide something.
-func resourceReason(err error) clc.Diagnosis {
+// Reason is the reason to give when the device, or a system call, could not provide something.
+func Reason(err error) clc.Diagnosis {
 	switch {
 	case errors.Is(err, ism.ErrBudget):
 		return clc.DiagBudget

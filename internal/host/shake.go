@@ -1,0 +1,60 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/gosmc/smc/internal/conn"
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/handshake"
+	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/transport"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// shakeNetworks does the handshake with a peer that expects CLC and shares no memory with us. The result may be of any mode
+// that meets the requirement. After an error the TCP connection is closed.
+func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pending, buffer int, require conn.Requirement) (conn.Conn, error) {
+	paths := make([]transport.Path, len(h.networks))
+	for i, n := range h.networks {
+		w := n.NewPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
+		defer w.Close()
+		switch {
+		case role == core.RoleServer && h.refusesServer(c.Local()): // rule: TestPolicySMCR
+			w.Refuse(clc.DiagNotAllowed) // it has begun with CLC, which needs an answer
+		case !require.Met(conn.ModeOf(w.Mode())):
+			w.Refuse(clc.DiagPolicy) // it awaits our word, and would be reset if it got this mode
+		}
+		paths[i] = w
+	}
+	return h.shake.Run(ctx, handshake.Request{Role: role, Conn: c, Paths: paths, Buffer: buffer, Require: require})
+}
+
+// shakePeer is shakeNetworks with the host behind a peering.
+func (h *Host) shakePeer(ctx context.Context, role core.Role, c *conn.Pending, peer *ism.Peer, buffer int, require conn.Requirement) (conn.Conn, error) {
+	f, reason, err := h.open()
+	if err != nil {
+		c.TCP().Close()
+		c.TraceFailed(err)
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
+	}
+	return h.shake.Run(ctx, handshake.Request{
+		Role: role, Conn: c, Paths: []transport.Path{f.device.NewPath(peer)}, Buffer: buffer, Require: require, Patience: h.localPatience,
+	})
+}
+
+// A handshakeOwner is a host as its handshakes know it.
+type handshakeOwner Host
+
+// Message implements [handshake.Owner].
+func (o *handshakeOwner) Message(b []byte, sent bool) { o.counters.messages.countCLC(b, sent) }
+
+// Established implements [handshake.Owner].
+func (o *handshakeOwner) Established() { o.counters.handshakesOK.Add(1) }
+
+// Failed implements [handshake.Owner].
+func (o *handshakeOwner) Failed(reason string) {
+	o.counters.handshakesFailed.Add(1)
+	o.counters.ended(endOfHandshake, reason) // rule: TestSMCRSilence
+}
