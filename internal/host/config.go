@@ -3,11 +3,13 @@ package host
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"time"
 
 	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smcr"
@@ -31,7 +33,7 @@ type Config struct {
 	ShortAfter    int               // short connections to a server, one after another, after which others stay TCP; 0: what the configuration says, negative: none does
 	Listen        config.Filter     // servers here that may have SMC; empty lists: those of the configuration
 	Connect       config.Filter     // servers with which programs here may have it; in the same way
-	SMCRPeers     []string          // addresses and prefixes, see parsePeer
+	SMCRPeers     []string          // addresses and prefixes, see config.ParsePeers
 	SMCRDevices   []string          // addresses and prefixes that devices may have; empty: that of the TCP connection, and others on its LAN for further links
 	SMCRLinks     int               // symmetric links of a link group, at most: 1 to 8; 0: 2. More than 2 in version 1 only
 	PNET          map[string]string // PNETIDs by the name of the interface; nil: those of the configuration file
@@ -132,4 +134,79 @@ func CheckBuffer(n int) error {
 	}
 	_, err := bufferSize(n)
 	return err
+}
+
+// settle fills in what the program leaves to the environment and the configuration file: see package config. What is not
+// understood there is told to the logger and left out: it is not the program's mistake, and the program goes on with TCP.
+// The error is what is wrong with what the program says.
+func (c *Config) settle() error {
+	s, err := config.Load()
+	if err != nil {
+		c.Logger.Warn("parts of the configuration are left out", "err", err)
+	}
+	for _, l := range []struct {
+		word  string
+		list  *[]string
+		value []string
+		check func([]string) error
+	}{
+		{config.UEID, &c.UEIDs, s.UEIDs, func(l []string) error { _, err := pnet.ParseUEIDs(l); return err }},
+		{config.Peer, &c.SMCRPeers, s.Peers, func(l []string) error { _, err := config.ParsePeers(l); return err }},
+		{config.Device, &c.SMCRDevices, s.Devices, func(l []string) error { _, err := config.ParsePrefixes(l); return err }},
+	} {
+		if len(*l.list) > 0 {
+			continue
+		}
+		if err := l.check(l.value); err != nil {
+			c.Logger.Warn("a part of the configuration is left out", "word", l.word, "variable", config.Variables[l.word], "err", err)
+			continue
+		}
+		*l.list = l.value
+	}
+	c.SMCRv1 = c.SMCRv1 || s.SMCRv1
+	c.NoSEID = c.NoSEID || s.NoSEID && len(c.UEIDs) > 0 // else there would be no EID at all
+	if c.PNET == nil {
+		c.PNET = s.PNET
+	}
+	c.Disabled = c.Disabled || s.Off
+	if c.MemoryBudget == 0 {
+		c.MemoryBudget = s.Memory
+	}
+	if c.ShortAfter == 0 {
+		c.ShortAfter = s.ShortAfter
+	}
+	for _, l := range []struct{ list, value *[]string }{
+		{&c.Listen.Ports, &s.Listen.Ports}, {&c.Listen.Addresses, &s.Listen.Addresses},
+		{&c.Connect.Ports, &s.Connect.Ports}, {&c.Connect.Addresses, &s.Connect.Addresses},
+	} {
+		if len(*l.list) == 0 {
+			*l.list = *l.value
+		}
+	}
+	if c.Program == "" {
+		c.Program = config.ProgramName(os.Args[0])
+	}
+	c.policy, err = config.NewPolicy(c.Listen, c.Connect, s.Programs, c.Program)
+	return err
+}
+
+// refusesDial reports whether the policy keeps connections to a server on TCP.
+func (h *Host) refusesDial(server netip.AddrPort) bool {
+	return !h.cfg.Disabled && h.cfg.policy.Connect.Refuses(server) != ""
+}
+
+// refusesServer reports whether the policy keeps connections to an address of this machine on TCP.
+func (h *Host) refusesServer(local netip.AddrPort) bool {
+	return !h.cfg.Disabled && h.cfg.policy.Listen.Refuses(local) != ""
+}
+
+// refusesListener reports whether the policy keeps all connections of a listener on TCP.
+func (h *Host) refusesListener(local netip.AddrPort) bool {
+	return !h.cfg.Disabled && h.cfg.policy.Listen.RefusesListener(local) != ""
+}
+
+// speaksCLC reports whether the configuration says that the program at the other end of a TCP connection expects
+// CLC: remote is its address, and port the server's.
+func (h *Host) speaksCLC(remote netip.Addr, port uint16) bool {
+	return !h.cfg.Disabled && h.peers.Speak(remote, port)
 }

@@ -2,7 +2,6 @@ package host
 
 import (
 	"errors"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -10,13 +9,11 @@ import (
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/run"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smcd"
-	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -175,31 +172,4 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 		h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", count, "err", err)
 		host.trace.Add(&traceRecord{Record: conn.Record{Kind: control.TracePeerGone}, pid: p.Cred().PID, count: count}, nil)
 	})
-}
-
-// A groupOwner is a host as the link groups of a network know it.
-type groupOwner Host
-
-// GroupMade implements [smcr.Owner].
-func (h *groupOwner) GroupMade(a transport.Association) { (*Host)(h).addEnd(a) }
-
-// GroupEnded implements [smcr.Owner].
-func (h *groupOwner) GroupEnded(a transport.Association, tell func(count int)) (lost func()) {
-	conns := (*Host)(h).endGone(a, tell)
-	return func() {
-		for _, c := range conns {
-			c.LinkLost()
-		}
-	}
-}
-
-// Ended implements [smcr.Owner].
-func (h *groupOwner) Ended(what, reason string) { h.counters.ended(what, reason) }
-
-// TraceLLC implements [smcr.Owner].
-func (h *groupOwner) TraceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
-	h.counters.messages.countLLC(message, sent)
-	r := traceRecord{Record: conn.Record{Kind: control.TraceLLC, Group: uint32(lg.ID), Client: lg.Key.Role == core.RoleClient, Sent: sent}}
-	r.Local, r.Peer = netip.AddrPortFrom(local, 0), netip.AddrPortFrom(peer, 0)
-	h.trace.Add(&r, message)
 }

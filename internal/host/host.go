@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/admission"
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/handshake"
@@ -20,7 +21,6 @@ import (
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/smcr"
-	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/sysinfo"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
@@ -31,14 +31,14 @@ import (
 // prepared, the device opened and the control socket served when the first connection or
 // listener needs them.
 type Host struct {
-	cfg       Config
-	id        string // of the host on all machines; names its control socket
-	name      string // as sent to peers
-	ueids     []wire.EID
-	peerID    wire.PeerID
-	peerRules []peerRule // who speaks CLC, as configured
-	seid      wire.EID
-	started   time.Time
+	cfg     Config
+	id      string // of the host on all machines; names its control socket
+	name    string // as sent to peers
+	ueids   []wire.EID
+	peerID  wire.PeerID
+	peers   config.Peers // that speak CLC, as configured
+	seid    wire.EID
+	started time.Time
 
 	meeting   *rendezvous.Point
 	admission *admission.Client
@@ -91,22 +91,22 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("smc: %w", err)
 	}
-	peerRules, err := parsePeers(cfg.SMCRPeers)
+	peers, err := config.ParsePeers(cfg.SMCRPeers)
 	if err != nil {
 		return nil, fmt.Errorf("smc: SMCRPeers: %w", err)
 	}
-	devices, err := parsePrefixes(cfg.SMCRDevices)
+	devices, err := config.ParsePrefixes(cfg.SMCRDevices)
 	if err != nil {
 		return nil, fmt.Errorf("smc: SMCRDevices: %w", err)
 	}
-	if err := checkPNET(cfg.PNET); err != nil {
+	if err := pnet.CheckTable(cfg.PNET); err != nil {
 		return nil, fmt.Errorf("smc: PNET: %w", err)
 	}
 	h := &Host{
 		cfg:       cfg,
 		id:        newHostID(),
 		ueids:     ueids,
-		peerRules: peerRules,
+		peers:     peers,
 		started:   time.Now(),
 		conns:     make(map[conn.Conn]bool),
 		listeners: make(map[*Listener]struct{}),
@@ -351,31 +351,4 @@ func (h *Host) release() {
 	if f != nil {
 		f.close()
 	}
-}
-
-// counters only grow. Indexes are modes.
-type counters struct {
-	connections       [4]atomic.Uint64
-	bytesIn, bytesOut [4]atomic.Uint64
-	handshakesOK      atomic.Uint64
-	handshakesFailed  atomic.Uint64
-	data              stream.Stats
-	messages          messageCounters
-
-	mu        sync.Mutex
-	fallbacks map[clc.Reason]uint64
-	ends      map[endKey]uint64
-}
-
-// fallback counts a connection that went on over TCP.
-func (c *counters) fallback(r clc.Reason) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.fallbacks == nil {
-		c.fallbacks = make(map[clc.Reason]uint64)
-	}
-	if _, ok := c.fallbacks[r]; !ok && len(c.fallbacks) >= maxFallbackReasons {
-		r = clc.Lookup(clc.DiagNone, clc.OSUnspecified) // a peer makes up reasons
-	}
-	c.fallbacks[r]++
 }

@@ -1,7 +1,12 @@
 package host
 
 import (
+	"net/netip"
+
 	"github.com/gosmc/smc/internal/conn"
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -28,4 +33,46 @@ func (o *connOwner) Failed(reason string) {
 // Trace implements [Owner].
 func (o *connOwner) Trace(r conn.Record, message []byte) {
 	o.trace.Add(&traceRecord{Record: r}, message)
+}
+
+// A handshakeOwner is a host as its handshakes know it.
+type handshakeOwner Host
+
+// Message implements [handshake.Owner].
+func (o *handshakeOwner) Message(b []byte, sent bool) { o.counters.messages.countCLC(b, sent) }
+
+// Established implements [handshake.Owner].
+func (o *handshakeOwner) Established() { o.counters.handshakesOK.Add(1) }
+
+// Failed implements [handshake.Owner].
+func (o *handshakeOwner) Failed(reason string) {
+	o.counters.handshakesFailed.Add(1)
+	o.counters.ended(endOfHandshake, reason) // rule: TestSMCRSilence
+}
+
+// A groupOwner is a host as the link groups of a network know it.
+type groupOwner Host
+
+// GroupMade implements [smcr.Owner].
+func (h *groupOwner) GroupMade(a transport.Association) { (*Host)(h).addEnd(a) }
+
+// GroupEnded implements [smcr.Owner].
+func (h *groupOwner) GroupEnded(a transport.Association, tell func(count int)) (lost func()) {
+	conns := (*Host)(h).endGone(a, tell)
+	return func() {
+		for _, c := range conns {
+			c.LinkLost()
+		}
+	}
+}
+
+// Ended implements [smcr.Owner].
+func (h *groupOwner) Ended(what, reason string) { h.counters.ended(what, reason) }
+
+// TraceLLC implements [smcr.Owner].
+func (h *groupOwner) TraceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
+	h.counters.messages.countLLC(message, sent)
+	r := traceRecord{Record: conn.Record{Kind: control.TraceLLC, Group: uint32(lg.ID), Client: lg.Key.Role == core.RoleClient, Sent: sent}}
+	r.Local, r.Peer = netip.AddrPortFrom(local, 0), netip.AddrPortFrom(peer, 0)
+	h.trace.Add(&r, message)
 }

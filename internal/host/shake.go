@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -44,17 +46,13 @@ func (h *Host) shakePeer(ctx context.Context, role core.Role, c *conn.Pending, p
 	})
 }
 
-// A handshakeOwner is a host as its handshakes know it.
-type handshakeOwner Host
+// addrPort converts an address of package net; the result is unmapped, without zone.
+func addrPort(a net.Addr) netip.AddrPort { return rendezvous.AddrPort(a) }
 
-// Message implements [handshake.Owner].
-func (o *handshakeOwner) Message(b []byte, sent bool) { o.counters.messages.countCLC(b, sent) }
-
-// Established implements [handshake.Owner].
-func (o *handshakeOwner) Established() { o.counters.handshakesOK.Add(1) }
-
-// Failed implements [handshake.Owner].
-func (o *handshakeOwner) Failed(reason string) {
-	o.counters.handshakesFailed.Add(1)
-	o.counters.ended(endOfHandshake, reason) // rule: TestSMCRSilence
+// addrOf returns the IP address of one end of a TCP connection, zero if that is closed.
+func addrOf(a net.Addr) netip.Addr {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr()
+	}
+	return netip.Addr{}
 }

@@ -1,10 +1,12 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -63,7 +65,7 @@ func (h *Host) Status() control.Status {
 		HostName:     h.name,
 		UEIDs:        append([]string{}, h.cfg.UEIDs...),
 		Capabilities: h.capabilityStatus(),
-		Counters:     h.counterStatus(),
+		Counters:     h.counters.status(),
 		Listeners:    []control.StatusListener{},
 		Connections:  []control.StatusConn{},
 		Groups:       h.groupStatus(),
@@ -103,6 +105,14 @@ func (h *Host) Status() control.Status {
 	if len(conns) > control.MaxConns {
 		s.ConnectionsOmitted = len(conns) - control.MaxConns
 		conns = conns[:control.MaxConns]
+	}
+	s.Counters.Groups = make(map[string]int)
+	for _, f := range h.fabrics() {
+		s.Counters.Groups[f.Mode().String()] = 0
+	}
+	for _, n := range h.networks {
+		_, rmbs := n.Memory()
+		s.Counters.RMBBytes += rmbs
 	}
 	names := make(map[int]string)
 	links := make(map[uint32]uint8) // by group
@@ -159,44 +169,59 @@ func (h *Host) capabilityStatus() control.StatusCapabilities {
 	return c
 }
 
-func (h *Host) counterStatus() control.StatusCounters {
-	k := &h.counters
-	s := control.StatusCounters{
-		Connections:      make(map[string]uint64),
-		Bytes:            make(map[string]control.ByteCount),
-		HandshakesOK:     k.handshakesOK.Load(),
-		HandshakesFailed: k.handshakesFailed.Load(),
-		Fallbacks:        []control.FallbackCount{},
-		DoorbellsRung:    k.data.Rings.Load(),
-		Sleeps:           k.data.Sleeps.Load(),
-		Spins:            k.data.Spins.Load(),
+// smcrStatus says for both versions of SMC-R all that is missing. option is what there is of TCP option 254.
+func (h *Host) smcrStatus(option control.Capability) (v1, v2 control.Capability) {
+	if h.cfg.Disabled {
+		r := clc.Lookup(clc.DiagDisabled, clc.OSUnspecified)
+		v1 = control.Capability{Why: r.Sentence, Advice: r.Advice}
+		return v1, v1
 	}
-	s.CLC, s.LLC = k.messages.status()
-	s.Groups = make(map[string]int)
-	for _, f := range h.fabrics() {
-		s.Groups[f.Mode().String()] = 0
+	both := h.rnics.Missing()
+	if len(h.peers) == 0 && !option.Available {
+		both = append(both, "no peer is configured, and there is no agent to ask peers by TCP option 254")
 	}
+	var ofV1, ofV2 []string
+	if len(h.ueids) == 0 {
+		ofV2 = append(ofV2, "no UEID is configured, which SMC with another machine needs")
+		v2.Advice = "A UEID is configured by 'gosmc ueid add NAME', GOSMC_UEIDS, or the program; peers are by 'peer' in the file that 'gosmc ueid --help' describes."
+	}
+	if !h.cfg.SMCRv1 {
+		ofV1 = append(ofV1, "switched off, since stock Linux speaks it over RoCEv1 only")
+	}
+	say := func(c *control.Capability, missing []string) {
+		c.Why = strings.Join(append(missing, both...), "; ")
+		c.Available = c.Why == ""
+	}
+	say(&v1, ofV1)
+	say(&v2, ofV2)
+	return v1, v2
+}
+
+// fabrics returns all fabrics of the host.
+func (h *Host) fabrics() []transport.Fabric {
+	list := []transport.Fabric{h.smcd}
 	for _, n := range h.networks {
-		_, rmbs := n.Memory()
-		s.RMBBytes += rmbs
+		list = append(list, n)
 	}
-	for m := conn.ModeTCP; m <= conn.ModeUnix; m++ {
-		if m == conn.ModeUnix && k.connections[m].Load() == 0 {
-			continue // there are no programs of 'gosmc run', on most machines
-		}
-		s.Connections[m.String()] = k.connections[m].Load()
-		s.Bytes[m.String()] = control.ByteCount{In: k.bytesIn[m].Load(), Out: k.bytesOut[m].Load()}
+	return list
+}
+
+// groupStatus describes the link groups, in the order of their IDs.
+func (h *Host) groupStatus() []control.StatusGroup {
+	var list []control.StatusGroup
+	for _, f := range h.fabrics() {
+		list = f.Status(list)
 	}
-	k.mu.Lock()
-	for r, n := range k.fallbacks {
-		s.Fallbacks = append(s.Fallbacks, control.FallbackCount{Code: control.ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n})
+	slices.SortStableFunc(list, func(a, b control.StatusGroup) int { return cmp.Compare(a.ID, b.ID) })
+	return list[:min(len(list), control.MaxGroups)]
+}
+
+// Names returns what the host is called by peers: of a Status HostName, SEID and UEIDs.
+func (h *Host) Names() *control.Status {
+	s := &control.Status{HostName: h.name, UEIDs: append([]string{}, h.cfg.UEIDs...)}
+	if !h.seid.IsZero() {
+		s.SEID = h.seid.String()
 	}
-	s.Ends = k.endStatus()
-	k.mu.Unlock()
-	sort.Slice(s.Fallbacks, func(i, j int) bool {
-		a, b := s.Fallbacks[i], s.Fallbacks[j]
-		return a.Count > b.Count || a.Count == b.Count && a.Code < b.Code
-	})
 	return s
 }
 

@@ -52,3 +52,13 @@ func (p PNETID) String() string { return strings.TrimRight(string(p[:]), " \x00"
 // nothing, not even another unset one. In Linux net/smc two unset ones compare equal, which can pair
 // devices of unrelated networks.
 func (p PNETID) Matches(q PNETID) bool { return !p.IsZero() && p == q } // rule: TestPNETID: !p.IsZero() -> true
+
+// CheckTable says what is wrong with PNETIDs by the names of interfaces.
+func CheckTable(table map[string]string) error {
+	for iface, id := range table {
+		if _, err := ParsePNETID(id); err != nil {
+			return fmt.Errorf("interface %s: %w", iface, err)
+		}
+	}
+	return nil
+}

@@ -1,4 +1,4 @@
-package host
+package config
 
 import (
 	"fmt"
@@ -7,8 +7,10 @@ import (
 	"strings"
 )
 
-// A peerRule says which TCP connections are with hosts that speak CLC: those to or from an address, where the
-// server's port is the given one, or any for 0.
+// Peers are the rules by which an operator says which TCP connections are with hosts that speak CLC.
+type Peers []peerRule
+
+// A peerRule is about the TCP connections to or from an address, where the server's port is the given one, or any for 0.
 type peerRule struct {
 	prefix netip.Prefix
 	port   uint16
@@ -68,9 +70,9 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// parsePeers reads the rules of a configuration.
-func parsePeers(list []string) ([]peerRule, error) {
-	var rules []peerRule
+// ParsePeers reads rules: each is an address or prefix, with the server's port or without.
+func ParsePeers(list []string) (Peers, error) {
+	var rules Peers
 	for _, s := range list {
 		r, err := parsePeer(s)
 		if err != nil {
@@ -81,8 +83,8 @@ func parsePeers(list []string) ([]peerRule, error) {
 	return rules, nil
 }
 
-// parsePrefixes reads the addresses that devices may have.
-func parsePrefixes(list []string) ([]netip.Prefix, error) {
+// ParsePrefixes reads the addresses that devices may have.
+func ParsePrefixes(list []string) ([]netip.Prefix, error) {
 	var prefixes []netip.Prefix
 	for _, s := range list {
 		p, err := parsePrefix(s)
@@ -94,14 +96,14 @@ func parsePrefixes(list []string) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// speaksCLC reports whether the configuration says that the program at the other end of a TCP connection expects
-// CLC: remote is its address, and port the server's.
-func (h *Host) speaksCLC(remote netip.Addr, port uint16) bool {
-	if len(h.peerRules) == 0 || h.cfg.Disabled {
+// Speak reports whether the program at the other end of a TCP connection expects CLC: remote is its address, and port the
+// server's.
+func (p Peers) Speak(remote netip.Addr, port uint16) bool {
+	if len(p) == 0 {
 		return false
 	}
 	remote = remote.Unmap().WithZone("")
-	for _, r := range h.peerRules {
+	for _, r := range p {
 		if r.prefix.Contains(remote) && (r.port == 0 || r.port == port) {
 			return true
 		}

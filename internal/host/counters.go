@@ -1,0 +1,166 @@
+package host
+
+import (
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gosmc/smc/internal/conn"
+	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
+)
+
+// counters are those of one host. They only grow. Indexes are modes.
+type counters struct {
+	connections       [4]atomic.Uint64
+	bytesIn, bytesOut [4]atomic.Uint64
+	handshakesOK      atomic.Uint64
+	handshakesFailed  atomic.Uint64
+	data              stream.Stats
+	messages          messageCounters
+
+	mu        sync.Mutex
+	fallbacks map[clc.Reason]uint64
+	ends      map[endKey]uint64
+}
+
+// fallback counts a connection that went on over TCP.
+func (k *counters) fallback(r clc.Reason) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.fallbacks == nil {
+		k.fallbacks = make(map[clc.Reason]uint64)
+	}
+	if _, ok := k.fallbacks[r]; !ok && len(k.fallbacks) >= maxFallbackReasons {
+		r = clc.Lookup(clc.DiagNone, clc.OSUnspecified) // a peer makes up reasons
+	}
+	k.fallbacks[r]++
+}
+
+// What has ended, and why, is counted, so that an operator who finds connections reset learns what peers did. The
+// reasons are words of ours: what a peer says is in them only where it can say a few things.
+
+// An endKey is what is counted together.
+type endKey struct{ what, reason string }
+
+// What ends.
+const (
+	endOfHandshake  = "handshake"
+	endOfConnection = "connection"
+)
+
+// ended counts an end.
+func (k *counters) ended(what, reason string) {
+	key := endKey{what, reason}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ends == nil {
+		k.ends = make(map[endKey]uint64)
+	}
+	if _, ok := k.ends[key]; !ok && len(k.ends) >= maxEndReasons {
+		key.reason = "other"
+	}
+	k.ends[key]++
+}
+
+// endStatus lists the ends, the most frequent first. k.mu is held.
+func (k *counters) endStatus() []control.EndCount {
+	list := make([]control.EndCount, 0, len(k.ends))
+	for key, n := range k.ends {
+		list = append(list, control.EndCount{What: key.what, Reason: key.reason, Count: n})
+	}
+	slices.SortFunc(list, control.CompareEnds)
+	return list
+}
+
+// status returns all counters. What live connections have moved is not in them yet.
+func (k *counters) status() control.StatusCounters {
+	s := control.StatusCounters{
+		Connections:      make(map[string]uint64),
+		Bytes:            make(map[string]control.ByteCount),
+		HandshakesOK:     k.handshakesOK.Load(),
+		HandshakesFailed: k.handshakesFailed.Load(),
+		Fallbacks:        []control.FallbackCount{},
+		DoorbellsRung:    k.data.Rings.Load(),
+		Sleeps:           k.data.Sleeps.Load(),
+		Spins:            k.data.Spins.Load(),
+	}
+	s.CLC, s.LLC = k.messages.status()
+	for m := conn.ModeTCP; m <= conn.ModeUnix; m++ {
+		if m == conn.ModeUnix && k.connections[m].Load() == 0 {
+			continue // there are no programs of 'gosmc run', on most machines
+		}
+		s.Connections[m.String()] = k.connections[m].Load()
+		s.Bytes[m.String()] = control.ByteCount{In: k.bytesIn[m].Load(), Out: k.bytesOut[m].Load()}
+	}
+	k.mu.Lock()
+	for r, n := range k.fallbacks {
+		s.Fallbacks = append(s.Fallbacks, control.FallbackCount{Code: control.ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n})
+	}
+	s.Ends = k.endStatus()
+	k.mu.Unlock()
+	sort.Slice(s.Fallbacks, func(i, j int) bool {
+		a, b := s.Fallbacks[i], s.Fallbacks[j]
+		return a.Count > b.Count || a.Count == b.Count && a.Code < b.Code
+	})
+	return s
+}
+
+// messageCounters count CLC and LLC messages by type: index 0 is for what is none.
+type messageCounters struct {
+	clc [clc.TypeDecline + 1]twoWays
+	llc [llc.TypeDeleteRKey + 1]twoWays
+}
+
+// twoWays counts what was received, and what was sent.
+type twoWays [2]atomic.Uint64
+
+func (w *twoWays) add(sent bool) {
+	if sent {
+		w[1].Add(1)
+	} else {
+		w[0].Add(1)
+	}
+}
+
+// countCLC counts a message as it is on the wire.
+func (m *messageCounters) countCLC(b []byte, sent bool) {
+	typ := clc.Type(0)
+	if len(b) > 4 && b[0] == 0xe2 && b[1] == 0xd4 && b[2] == 0xc3 && clc.Type(b[4]) <= clc.TypeDecline {
+		typ = clc.Type(b[4])
+	}
+	m.clc[typ].add(sent)
+}
+
+// countLLC counts one as it is on the wire.
+func (m *messageCounters) countLLC(b []byte, sent bool) {
+	typ := llc.Type(0)
+	if len(b) > 0 && llc.Type(b[0]&0x0f) <= llc.TypeDeleteRKey { // the upper half is the version
+		typ = llc.Type(b[0] & 0x0f)
+	}
+	m.llc[typ].add(sent)
+}
+
+// status lists the types that there were.
+func (m *messageCounters) status() (ofCLC, ofLLC []control.MessageCount) {
+	list := func(list []control.MessageCount, index int, name string, w *twoWays) []control.MessageCount {
+		c := control.MessageCount{Type: name, Sent: w[1].Load(), Rcvd: w[0].Load()}
+		if index == 0 {
+			c.Type = "malformed"
+		}
+		if c.Sent+c.Rcvd > 0 {
+			list = append(list, c)
+		}
+		return list
+	}
+	for i := range m.clc {
+		ofCLC = list(ofCLC, i, clc.Type(i).String(), &m.clc[i])
+	}
+	for i := range m.llc {
+		ofLLC = list(ofLLC, i, llc.Type(i).String(), &m.llc[i])
+	}
+	return ofCLC, ofLLC
+}
