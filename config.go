@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A Filter says for which servers connections may use SMC. Ports and addresses are the server's, whichever side says it. Both lists have to allow a
-// server; an empty one allows all. Entries with an exclamation mark are exceptions; where there are others, what none of these matches is
+// A Filter says for which servers connections may use SMC. Ports and addresses are the server's,
+// whichever side says it. Both lists have to allow a server; an empty one allows all. Entries with
+// an exclamation mark are exceptions; where there are others, what none of these matches is
 // refused, and stays TCP.
 type Filter struct {
 	Ports     []string // ports and ranges: "5432", "8000-8999", "!22"; "any", "none"
@@ -16,18 +17,21 @@ type Filter struct {
 // Config says how a [Host] works. The zero value, and nil, are the defaults. It is copied;
 // later changes have no effect.
 //
-// UEIDs, SMCRPeers, SMCRDevices, MemoryBudget, ShortAfter and lists of Listen and Connect that are empty, and a SMCRv1 that is false, are what the
-// operator says, if anything: the environment variables GOSMC_UEIDS, GOSMC_SMCR_PEERS, GOSMC_SMCR_DEVICES, GOSMC_MEMORY, GOSMC_SHORT_AFTER,
-// GOSMC_LISTEN_PORTS, GOSMC_LISTEN_ADDRESSES, GOSMC_CONNECT_PORTS, GOSMC_CONNECT_ADDRESSES and GOSMC_SMCR_V1, else the file
-// /etc/gosmc.conf, or that which GOSMC_CONFIG names ('gosmc policy --help' describes it). They may also keep programs on TCP altogether, by
-// GOSMC_PROGRAMS and in the file.
+// UEIDs, SMCRPeers, SMCRDevices, MemoryBudget, ShortAfter and lists of Listen and Connect that are
+// empty, and a SMCRv1 that is false, are what the operator says, if anything: the environment
+// variables GOSMC_UEIDS, GOSMC_SMCR_PEERS, GOSMC_SMCR_DEVICES, GOSMC_MEMORY, GOSMC_SHORT_AFTER,
+// GOSMC_LISTEN_PORTS, GOSMC_LISTEN_ADDRESSES, GOSMC_CONNECT_PORTS, GOSMC_CONNECT_ADDRESSES and
+// GOSMC_SMCR_V1, else the file /etc/gosmc.conf, or that which GOSMC_CONFIG names ('gosmc policy
+// --help' describes it). They may also keep programs on TCP altogether, by GOSMC_PROGRAMS and in
+// the file.
 type Config struct {
 	// Disabled makes every connection plain TCP. The environment variable
 	// GOSMC_DISABLED=1 (also true, yes, on) does the same for a whole process.
 	Disabled bool
 
-	// Listen says which servers of this host may use SMC, Connect with which servers it may: others use TCP, and [Conn.State] has the
-	// reason NOT_ALLOWED. A listener that is refused is not announced; it is the address to which a connection came that counts.
+	// Listen says which servers of this host may use SMC, Connect with which servers it may: others
+	// use TCP, and [Conn.State] has the reason NOT_ALLOWED. A listener that is refused is not
+	// announced; it is the address to which a connection came that counts.
 	Listen, Connect Filter
 
 	// Dir is the run directory, an absolute path, where the programs of one machine find
@@ -42,36 +46,41 @@ type Config struct {
 	// list with commas; it and the variables below that are malformed count as empty.
 	UEIDs []string
 
-	// SMCRPeers says with which hosts connections are to use SMC-R: addresses or prefixes, with the server's port
-	// if only connections to that are meant, as in "192.0.2.0/24", "192.0.2.7:8080" or
-	// "[2001:db8::/32]:443". It counts for dialing, and for accepting connections from there. Programs at these
-	// addresses must expect it, and have a UEID of ours: a program that speaks plain TCP would get bytes that it
-	// does not understand. Empty means $GOSMC_SMCR_PEERS, and without that only those that have TCP option 254.
+	// SMCRPeers says with which hosts connections are to use SMC-R: addresses or prefixes, with the
+	// server's port if only connections to that are meant, as in "192.0.2.0/24", "192.0.2.7:8080"
+	// or "[2001:db8::/32]:443". It counts for dialing, and for accepting connections from there.
+	// Programs at these addresses must expect it, and have a UEID of ours: a program that speaks
+	// plain TCP would get bytes that it does not understand. Empty means $GOSMC_SMCR_PEERS, and
+	// without that only those that have TCP option 254.
 	SMCRPeers []string
 
-	// SMCRDevices are the addresses of this machine, or prefixes of them, over which SMC-R may send: UDP port 4791.
-	// Empty means $GOSMC_SMCR_DEVICES, and without that the address of the TCP connection, and for further links those of other interfaces on
-	// the same LAN: in the same IP network, or where interfaces have PNETIDs, with the same one.
+	// SMCRDevices are the addresses of this machine, or prefixes of them, over which SMC-R may
+	// send: UDP port 4791. Empty means $GOSMC_SMCR_DEVICES, and without that the address of the TCP
+	// connection, and for further links those of other interfaces on the same LAN: in the same IP
+	// network, or where interfaces have PNETIDs, with the same one.
 	SMCRDevices []string
 
-	// SMCRLinks is how many links a link group of SMC-R has at most, 1 to 8, each between interfaces of its own: where there are several
-	// at both ends, connections go on over another link when one is lost. 0 means 2; version 2 of SMC-R has
-	// no more than that. 1 leaves other interfaces alone.
+	// SMCRLinks is how many links a link group of SMC-R has at most, 1 to 8, each between
+	// interfaces of its own: where there are several at both ends, connections go on over another
+	// link when one is lost. 0 means 2; version 2 of SMC-R has no more than that. 1 leaves other
+	// interfaces alone.
 	SMCRLinks int
 
-	// SMCRSpread says how the connections of a link group are spread over its links: "connections", as many on each, which is the
-	// default, or "bytes", so that those on each have written as much in their lives. It counts when a connection begins, and for
-	// all when a link has come.
+	// SMCRSpread says how the connections of a link group are spread over its links: "connections",
+	// as many on each, which is the default, or "bytes", so that those on each have written as much
+	// in their lives. It counts when a connection begins, and for all when a link has come.
 	SMCRSpread string
 
-	// SMCRKeepAlive is how long nothing may have come over a link of SMC-R before the peer is asked whether it is there (TEST LINK); without an answer within
-	// two seconds the link is lost. 0 means 30 seconds; negative asks only for connections whose keepalive is turned on by the program, in
-	// the time that these give.
+	// SMCRKeepAlive is how long nothing may have come over a link of SMC-R before the peer is asked
+	// whether it is there (TEST LINK); without an answer within two seconds the link is lost. 0
+	// means 30 seconds; negative asks only for connections whose keepalive is turned on by the
+	// program, in the time that these give.
 	SMCRKeepAlive time.Duration
 
-	// SMCRv1 offers and accepts version 1 of SMC-R too, which needs no UEID: between hosts of one IP network. It
-	// runs over RoCEv2, as the other versions do, between link-local addresses of the interfaces. Stock Linux kernels
-	// want RoCEv1 for it, which this package has not, so it is for hosts that are known to do the same.
+	// SMCRv1 offers and accepts version 1 of SMC-R too, which needs no UEID: between hosts of one
+	// IP network. It runs over RoCEv2, as the other versions do, between link-local addresses of
+	// the interfaces. Stock Linux kernels want RoCEv1 for it, which this package has not, so it is
+	// for hosts that are known to do the same.
 	SMCRv1 bool
 
 	// Spin is the longest time that a Read or Write looks for the peer before it sleeps. It
@@ -96,11 +105,13 @@ type Config struct {
 	// both use one run directory. By default only programs of the same user may.
 	AnyUser bool
 
-	// ShortAfter is after how many connections to a server that were too short to gain, one after another, others stay TCP from their
-	// beginning, with the reason SHORT: one in 32 to 256 uses SMC all the same, and as soon as one of these has gained all do again. Short is a
-	// connection that is closed after fewer than 8 requests with answers and less than 256 KiB. What is known of a server is shared by all processes of the
-	// program. 0 means $GOSMC_SHORT_AFTER, or what the configuration file says, else 16; negative: none stays TCP for that. Where
-	// Require is set it does not count.
+	// ShortAfter is after how many connections to a server that were too short to gain, one after
+	// another, others stay TCP from their beginning, with the reason SHORT: one in 32 to 256 uses
+	// SMC all the same, and as soon as one of these has gained all do again. Short is a connection
+	// that is closed after fewer than 8 requests with answers and less than 256 KiB. What is known
+	// of a server is shared by all processes of the program. 0 means $GOSMC_SHORT_AFTER, or what
+	// the configuration file says, else 16; negative: none stays TCP for that. Where Require is set
+	// it does not count.
 	ShortAfter int
 
 	// Logger gets events that an operator may want to know of; nil logs nothing.

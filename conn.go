@@ -20,7 +20,8 @@ import (
 // not end before Close has returned, which waits for the peer's acknowledgement. The peer of
 // one that did reads what had arrived, and then an error, never io.EOF.
 //
-// A Conn that becomes unreachable without Close is closed by the garbage collector, as those of package net are.
+// A Conn that becomes unreachable without Close is closed by the garbage collector, as those of
+// package net are.
 type Conn struct {
 	c       innerConn // which the host holds: it must not lead back to the Conn
 	cleanup runtime.Cleanup
@@ -33,8 +34,9 @@ func newConn(inner innerConn) *Conn {
 	return c
 }
 
-// FileConn returns a copy of the connected TCP socket that f is, as [net.FileConn] does. It is plain TCP: whether a connection
-// moves to shared memory is decided when it is made. The caller closes both.
+// FileConn returns a copy of the connected TCP socket that f is, as [net.FileConn] does. It is
+// plain TCP: whether a connection moves to shared memory is decided when it is made. The caller
+// closes both.
 func FileConn(f *os.File) (*Conn, error) {
 	inner, err := net.FileConn(f)
 	if err != nil {
@@ -73,9 +75,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write implements [net.Conn]. Once the peer has closed one more is taken, as with TCP, and goes nowhere; the next
-// fails with EPIPE. It fails with ECONNRESET if it was waiting for room when the peer closed, so that some of b is
-// lost, or if the connection was reset.
+// Write implements [net.Conn]. Once the peer has closed one more is taken, as with TCP, and goes
+// nowhere; the next fails with EPIPE. It fails with ECONNRESET if it was waiting for room when the
+// peer closed, so that some of b is lost, or if the connection was reset.
 func (c *Conn) Write(b []byte) (int, error) {
 	n, err := innerWrite(c.c, b)
 	runtime.KeepAlive(c)
@@ -109,8 +111,9 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 // arrived that nobody has read, the connection is reset, as with TCP.
 func (c *Conn) Close() error {
 	err := c.c.Close()
-	// A cleanup holds what it is for, with its link group, over one more cycle of the garbage collector. Where connections
-	// come and go that cycle counts all of them as live, and the heap would grow with every cycle.
+	// A cleanup holds what it is for, with its link group, over one more cycle of the garbage
+	// collector. Where connections come and go that cycle counts all of them as live, and the heap
+	// would grow with every cycle.
 	c.cleanup.Stop() // rule: TestClosedIsCollected
 	return err
 }
@@ -136,9 +139,9 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.c.SetReadDeadline(t
 // SetWriteDeadline implements [net.Conn].
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.c.SetWriteDeadline(t) }
 
-// SetNoDelay is remembered, and applied to the TCP connection. SMC-D delays nothing anyway. Over SMC-R a connection gathers small
-// writes while an earlier one is on its way to the peer, until the program calls SetNoDelay(true): then each
-// goes out at once.
+// SetNoDelay is remembered, and applied to the TCP connection. SMC-D delays nothing anyway. Over
+// SMC-R a connection gathers small writes while an earlier one is on its way to the peer, until the
+// program calls SetNoDelay(true): then each goes out at once.
 func (c *Conn) SetNoDelay(noDelay bool) error { return c.c.SetNoDelay(noDelay) }
 
 // SetKeepAlive turns keepalive on the idle TCP connection on or off. When it finds the
@@ -165,7 +168,8 @@ func (c *Conn) SetReadBuffer(bytes int) error { return c.c.SetReadBuffer(bytes) 
 func (c *Conn) SetWriteBuffer(bytes int) error { return c.c.SetWriteBuffer(bytes) }
 
 // SyscallConn returns the TCP socket. On SMC no data passes through it: its Write method fails with an error
-// that matches [errors.ErrUnsupported], as Read does in place of waiting, and whoever writes to the descriptor in another way breaks the connection.
+// that matches [errors.ErrUnsupported], as Read does in place of waiting, and whoever writes to the
+// descriptor in another way breaks the connection.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	raw, err := c.c.SyscallConn()
 	if err == nil && c.c.Mode() != innerModeTCP {
@@ -180,8 +184,9 @@ type heldConn struct {
 	owner any
 }
 
-// File returns a copy of the socket of a plain TCP connection, as that of [net.TCPConn]; the caller closes both.
-// The bytes of an SMC connection pass through no file: the error then matches [errors.ErrUnsupported].
+// File returns a copy of the socket of a plain TCP connection, as that of [net.TCPConn]; the caller
+// closes both. The bytes of an SMC connection pass through no file: the error then matches
+// [errors.ErrUnsupported].
 func (c *Conn) File() (*os.File, error) { return c.c.File() }
 
 // Options are socket options as they were last set: RFC 7609 B.1.

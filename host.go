@@ -31,8 +31,9 @@ var defaultHost = sync.OnceValue(func() *Host {
 })
 
 // DefaultHost returns the host that is used where none is named. It is made with the zero
-// [Config] on first use, and lives as long as the process. It has goroutines, descriptors and a control socket only
-// while it is used: 150 ms after its last connection and listener are gone it gives them back.
+// [Config] on first use, and lives as long as the process. It has goroutines, descriptors and a
+// control socket only while it is used: 150 ms after its last connection and listener are gone it
+// gives them back.
 func DefaultHost() *Host { return defaultHost() }
 
 // or returns h, or the default host for nil.
@@ -51,6 +52,6 @@ func (h *Host) Dir() string { return h.h.Dir() }
 // connections that are left are reset and Shutdown returns ctx.Err().
 func (h *Host) Shutdown(ctx context.Context) error { return h.h.Shutdown(ctx) }
 
-// Close ends the host at once: listeners are closed, connections are reset. It waits for nothing but, over SMC-R, the arrival
-// of what was written to connections that are closed already.
+// Close ends the host at once: listeners are closed, connections are reset. It waits for nothing
+// but, over SMC-R, the arrival of what was written to connections that are closed already.
 func (h *Host) Close() error { return h.h.Close() }

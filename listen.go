@@ -49,15 +49,15 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*List
 	return newListener(l), nil
 }
 
-// NewListener makes a Listener of an existing one, such as package net makes of a socket that was inherited or
-// handed over by systemd. inner has to be a [*net.TCPListener]. If there is no error it belongs to the
-// result and is not to be used any more; otherwise it is as it was. Control, KeepAlive and
-// KeepAliveConfig have no effect: inner has its own.
+// NewListener makes a Listener of an existing one, such as package net makes of a socket that was
+// inherited or handed over by systemd. inner has to be a [*net.TCPListener]. If there is no error
+// it belongs to the result and is not to be used any more; otherwise it is as it was. Control,
+// KeepAlive and KeepAliveConfig have no effect: inner has its own.
 //
-// Other processes may have the same socket, so a connection is only taken for a call of Accept that waits; and
-// clients move to shared memory only while Accept is called, which has to be again and again, as in a loop. They do that only
-// if the socket was made by the user that this process runs as, or this process runs as root: for them, who has made
-// the socket is who listens.
+// Other processes may have the same socket, so a connection is only taken for a call of Accept that
+// waits; and clients move to shared memory only while Accept is called, which has to be again and
+// again, as in a loop. They do that only if the socket was made by the user that this process runs
+// as, or this process runs as root: for them, who has made the socket is who listens.
 func (lc *ListenConfig) NewListener(inner net.Listener) (*Listener, error) {
 	tcp, ok := inner.(*net.TCPListener)
 	if !ok {
@@ -74,8 +74,8 @@ func (lc *ListenConfig) NewListener(inner net.Listener) (*Listener, error) {
 	return newListener(l), nil
 }
 
-// FileListener listens on a copy of the listening TCP socket that f is, as [net.FileListener] does, with the zero
-// [ListenConfig]; see [ListenConfig.NewListener]. The caller closes both.
+// FileListener listens on a copy of the listening TCP socket that f is, as [net.FileListener] does,
+// with the zero [ListenConfig]; see [ListenConfig.NewListener]. The caller closes both.
 func FileListener(f *os.File) (*Listener, error) {
 	inner, err := net.FileListener(f)
 	if err != nil {
@@ -141,11 +141,12 @@ func (l *Listener) AcceptSMC() (*Conn, error) {
 	return newConn(c), nil
 }
 
-// Close implements [net.Listener]. Connections that have not been accepted are reset, with two exceptions. If a call of
-// Accept waits, it gets the connection whose handshake is under way. And a Listener whose socket is shared, because it
-// was inherited ([FileListener], [ListenConfig.NewListener]) or handed out with File, leaves what it has not taken to
-// the others, and Accept returns what it has: a server that is replaced by another one at the same
-// socket loses no connection. All that is for a second at most.
+// Close implements [net.Listener]. Connections that have not been accepted are reset, with two
+// exceptions. If a call of Accept waits, it gets the connection whose handshake is under way. And a
+// Listener whose socket is shared, because it was inherited ([FileListener],
+// [ListenConfig.NewListener]) or handed out with File, leaves what it has not taken to the others,
+// and Accept returns what it has: a server that is replaced by another one at the same socket loses
+// no connection. All that is for a second at most.
 func (l *Listener) Close() error { return l.l.Close() }
 
 // Addr implements [net.Listener].
@@ -165,8 +166,8 @@ func (l *Listener) SyscallConn() (syscall.RawConn, error) {
 
 // File returns a copy of the listening TCP socket, as that of [net.TCPListener]; the caller closes both.
 //
-// A Listener takes connections from the system before Accept asks for them. From the first call of File on it does
-// so only while a call of Accept waits, so that a program which hands the socket to its workers, and accepts
-// nothing itself, leaves all connections to them; and while Accept is not called it is not announced. Connections
-// that it has already taken stay with it.
+// A Listener takes connections from the system before Accept asks for them. From the first call of
+// File on it does so only while a call of Accept waits, so that a program which hands the socket to
+// its workers, and accepts nothing itself, leaves all connections to them; and while Accept is not
+// called it is not announced. Connections that it has already taken stay with it.
 func (l *Listener) File() (*os.File, error) { return l.l.File() }

@@ -38,8 +38,8 @@ type State struct {
 	PeerOS   string // operating system that the peer gave, as "Linux"
 	PeerPID  int    // process at the other end of SMC-D, and of ModeUnix for servers; 0 if unknown
 
-	// Link is the number of the link of SMC-R over which our writes go, 0 with anything else. It changes when a link is lost
-	// or has come.
+	// Link is the number of the link of SMC-R over which our writes go, 0 with anything else. It
+	// changes when a link is lost or has come.
 	Link uint8
 
 	// ReadBuffer and WriteBuffer are the sizes in bytes of our receive buffer and of the

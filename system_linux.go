@@ -6,7 +6,8 @@ import (
 	"github.com/gosmc/smc/internal/host"
 )
 
-// The types and functions behind the exported ones. On Linux they can use SMC; system_other.go names those of other systems.
+// The types and functions behind the exported ones. On Linux they can use SMC; system_other.go
+// names those of other systems.
 type (
 	innerHost          = host.Host
 	innerConn          = conn.Conn
@@ -23,7 +24,8 @@ func newInner(c *Config) (*innerHost, error) { return host.New(c.internal()) }
 
 func newDefault() (*innerHost, error) { return host.New(host.Config{ReleaseIdle: true}) }
 
-// innerRead and innerWrite leave buffers where they are, on the stack of the application if that has them there.
+// innerRead and innerWrite leave buffers where they are, on the stack of the application if that
+// has them there.
 func innerRead(c innerConn, b []byte) (int, error)  { return conn.Read(c, b) }
 func innerWrite(c innerConn, b []byte) (int, error) { return conn.Write(c, b) }
 

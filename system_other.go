@@ -4,8 +4,8 @@ package smc
 
 import "github.com/gosmc/smc/internal/plain"
 
-// The types and functions behind the exported ones. On systems other than Linux all connections are plain TCP, with the
-// reason NOT_SUPPORTED.
+// The types and functions behind the exported ones. On systems other than Linux all connections are
+// plain TCP, with the reason NOT_SUPPORTED.
 type (
 	innerHost          = plain.Host
 	innerConn          = *plain.Conn

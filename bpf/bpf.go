@@ -1,6 +1,6 @@
-// Package bpf has the programs that 'gosmc agent' runs in the kernel, and attaches them: the SMC option of TCP for
-// sockets that ask for it (kernel/option.bpf.c), and one UDP port for many processes (kernel/port.bpf.c). The objects are built
-// by 'make bpf' and committed.
+// Package bpf has the programs that 'gosmc agent' runs in the kernel, and attaches them: the SMC
+// option of TCP for sockets that ask for it (kernel/option.bpf.c), and one UDP port for many
+// processes (kernel/port.bpf.c). The objects are built by 'make bpf' and committed.
 //
 // Whatever is attached is pinned in a file system of the type bpf. So it stays when the process ends, and the
 // next one finds it again: see [AttachOption] and [OpenPort].
@@ -24,8 +24,8 @@ const DefaultPins = "/sys/fs/bpf/gosmc"
 // systemFS is where the file system of the type bpf is mounted on all machines that have one.
 const systemFS = "/sys/fs/bpf"
 
-// PreparePins makes the directory for pins. Its file system must be of the type bpf; on /sys/fs/bpf one is mounted if
-// there is none.
+// PreparePins makes the directory for pins. Its file system must be of the type bpf; on /sys/fs/bpf
+// one is mounted if there is none.
 func PreparePins(dir string) error {
 	parent := filepath.Dir(filepath.Clean(dir))
 	is, err := isBPF(parent)

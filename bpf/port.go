@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Slots is how many sockets can share a port. Queue pair numbers have 24 bits; a socket's are those with its slot in
-// the upper 8.
+// Slots is how many sockets can share a port. Queue pair numbers have 24 bits; a socket's are those
+// with its slot in the upper 8.
 const Slots = 256
 
 // An Owner is who was given a socket.
@@ -21,8 +21,8 @@ type Owner struct {
 	Process uint32
 }
 
-// A Port is one UDP port of one address, shared by the sockets of many processes. It is not safe for use by several
-// goroutines.
+// A Port is one UDP port of one address, shared by the sockets of many processes. It is not safe
+// for use by several goroutines.
 type Port struct {
 	sockets, owners *ebpf.Map
 	program         *ebpf.Program
@@ -32,8 +32,8 @@ type Port struct {
 
 var portMaps = []string{"sockets", "owners", "secrets"}
 
-// OpenPort makes a port, or finds it again with the sockets that it has: pinned in the directory name of pins. random
-// is the secret that it gets if it is new.
+// OpenPort makes a port, or finds it again with the sockets that it has: pinned in the directory
+// name of pins. random is the secret that it gets if it is new.
 func OpenPort(pins, name string, random [16]byte) (*Port, error) {
 	spec, err := load(portObject)
 	if err != nil {
@@ -86,8 +86,8 @@ func (p *Port) Owners() (map[uint32]Owner, error) {
 	return owners, nil
 }
 
-// Put gives a free slot to a socket, which is bound with SO_REUSEPORT, and has the port's packets steered. It forbids
-// the socket's next owner to exchange the steering for something else.
+// Put gives a free slot to a socket, which is bound with SO_REUSEPORT, and has the port's packets
+// steered. It forbids the socket's next owner to exchange the steering for something else.
 func (p *Port) Put(slot uint32, fd int, o Owner) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_EBPF, p.program.FD()); err != nil {
 		return explain("steer", err)
@@ -117,8 +117,8 @@ func (p *Port) Remove() error {
 	return RemovePort(filepath.Dir(p.dir), filepath.Base(p.dir))
 }
 
-// RemovePort forgets the port that is pinned as name. Sockets of processes are not touched, and steering goes on
-// as long as they live.
+// RemovePort forgets the port that is pinned as name. Sockets of processes are not touched, and
+// steering goes on as long as they live.
 func RemovePort(pins, name string) error {
 	dir := filepath.Join(pins, name)
 	var errs []error

@@ -15,7 +15,8 @@ type SizeCode uint8
 // MaxSizeCode is the largest code that 4 bits hold: 512 MiB.
 const MaxSizeCode SizeCode = 15
 
-// MaxRFCSizeCode is the largest code that RFC 7609 knows: 512 KiB. A host that keeps to it may take a larger one for a reserved value.
+// MaxRFCSizeCode is the largest code that RFC 7609 knows: 512 KiB. A host that keeps to it may take
+// a larger one for a reserved value.
 const MaxRFCSizeCode SizeCode = 5
 
 const minBufferLen = 16 << 10

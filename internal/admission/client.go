@@ -11,10 +11,12 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// openEvery is how long a file is used before it is looked whether it is the directory's still, or whether there is one now.
+// openEvery is how long a file is used before it is looked whether it is the directory's still, or
+// whether there is one now.
 const openEvery = time.Second
 
-// A Client is a process that asks the table about its connections. The zero value moves all. It may be used by several goroutines at once.
+// A Client is a process that asks the table about its connections. The zero value moves all. It may
+// be used by several goroutines at once.
 type Client struct {
 	dir   string // the run directory
 	after int
@@ -28,7 +30,8 @@ type Client struct {
 	booted time.Duration // CLOCK_BOOTTIME then
 }
 
-// NewClient returns one for a run directory. after is how many connections have to be short before others stay TCP; below 1: all are moved.
+// NewClient returns one for a run directory. after is how many connections have to be short before
+// others stay TCP; below 1: all are moved.
 func NewClient(dir string, after int) *Client { return &Client{dir: dir, after: after} }
 
 // Close gives the file back.
@@ -52,7 +55,8 @@ type Ticket struct {
 // Counts reports whether the ticket notes anything.
 func (t Ticket) Counts() bool { return t.client != nil }
 
-// Ask reports whether a connection to a server may be moved, of a socket in the network namespace with a cookie. Where nothing can be remembered all are.
+// Ask reports whether a connection to a server may be moved, of a socket in the network namespace
+// with a cookie. Where nothing can be remembered all are.
 func (c *Client) Ask(server netip.AddrPort, netns uint64) (t Ticket, moved bool) {
 	if c.after < 1 {
 		return Ticket{}, true
@@ -75,7 +79,8 @@ func (c *Client) Ask(server netip.AddrPort, netns uint64) (t Ticket, moved bool)
 	return Ticket{c, at, key}, moved
 }
 
-// turn counts a connection where others were short, and reports whether it is moved to see what becomes of it.
+// turn counts a connection where others were short, and reports whether it is moved to see what
+// becomes of it.
 func (e *entry) turn() bool {
 	e.since++
 	if probe := e.nextProbe(); e.since >= probe {
@@ -86,7 +91,8 @@ func (e *entry) turn() bool {
 	return false
 }
 
-// find finds the entry of a key, or takes one that is free or was not used for long. It reports false if all its places have others.
+// find finds the entry of a key, or takes one that is free or was not used for long. It reports
+// false if all its places have others.
 func (c *Client) find(key uint64) (at int64, e entry, ok bool) {
 	var set [ways * entryLen]byte
 	first := places(key)

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProgramHash is that of a program in a key: exe is its file; script its first argument, "" if there is none. Of an interpreter that is what runs.
+// ProgramHash is that of a program in a key: exe is its file; script its first argument, "" if
+// there is none. Of an interpreter that is what runs.
 func ProgramHash(exe, script string) (uint64, error) {
 	of, err := fileID(exe, false)
 	if err != nil {

@@ -1,6 +1,8 @@
-// Package admission is what clients remember of how their connections to a server have ended, to leave to TCP those that will be too short to gain by being moved:
-// by package smc, and by programs of 'gosmc run' (preload/src/admission.c). It is a file of the run directory that all programs of a user share, and outlives each of
-// them. Everybody with the user's rights can write there, as they could kill a program: what is there decides nothing but this.
+// Package admission is what clients remember of how their connections to a server have ended, to
+// leave to TCP those that will be too short to gain by being moved: by package smc, and by programs
+// of 'gosmc run' (preload/src/admission.c). It is a file of the run directory that all programs of
+// a user share, and outlives each of them. Everybody with the user's rights can write there, as
+// they could kill a program: what is there decides nothing but this.
 //
 //	what is known of a program and a server    what becomes of its next connection      short  other
 //	nothing                                    moved                                    +1     0
@@ -37,8 +39,10 @@ import (
 //	    36       4  when it was used last, in seconds of CLOCK_BOOTTIME
 //	    40      24  reserved
 //
-// Hashes are FNV-1a with 64 bits, of numbers in the order of the machine. A key is that of the server's address, of 16 bytes (IPv4 is mapped), its port (2), the cookie of the network
-// namespace (8), and a program (8): device and inode (8 each) of its file and, where its first argument is a file, of that one, with the lowest bit set.
+// Hashes are FNV-1a with 64 bits, of numbers in the order of the machine. A key is that of the
+// server's address, of 16 bytes (IPv4 is mapped), its port (2), the cookie of the network namespace
+// (8), and a program (8): device and inode (8 each) of its file and, where its first argument is a
+// file, of that one, with the lowest bit set.
 var Table = rundir.Table{File: "admission", Magic: 0x316d6461736d6f67, Size: entriesAt + entryLen*entries}
 
 const (
@@ -52,7 +56,8 @@ const (
 	probesMost = 256
 )
 
-// DefaultAfter is how many connections of a program to a server have to be short, one after another, before others stay TCP, where the policy does not say it.
+// DefaultAfter is how many connections of a program to a server have to be short, one after
+// another, before others stay TCP, where the policy does not say it.
 const DefaultAfter = 16
 
 // A Memory is what clients remember of the connections of a program to a server.
@@ -129,7 +134,8 @@ func Lookup(dir string, key uint64) Memory {
 	return Memory{}
 }
 
-// KeptBy is how many connections to servers of a supervisor, by the path of its socket, were TCP because those before were short.
+// KeptBy is how many connections to servers of a supervisor, by the path of its socket, were TCP
+// because those before were short.
 func KeptBy(socket string) (n uint64) {
 	f, err := open(filepath.Dir(socket))
 	if err != nil {

@@ -1,9 +1,10 @@
-// Package agent is what only a privileged process can do for those that use SMC: it puts TCP option 254 on the
-// segments of sockets that ask for it, and shares UDP port 4791 of an address among processes. 'gosmc agent' runs it.
+// Package agent is what only a privileged process can do for those that use SMC: it puts TCP option
+// 254 on the segments of sockets that ask for it, and shares UDP port 4791 of an address among
+// processes. 'gosmc agent' runs it.
 //
-// It is on no data path. What it has set up is in the kernel, pinned, and stays when it ends: the programs that write the
-// option, the steering of packets, the sockets of processes. An agent that is started again, or one of another version,
-// finds all of it. See docs/agent.md.
+// It is on no data path. What it has set up is in the kernel, pinned, and stays when it ends: the
+// programs that write the option, the steering of packets, the sockets of processes. An agent that
+// is started again, or one of another version, finds all of it. See docs/agent.md.
 package agent
 
 import (
@@ -165,8 +166,8 @@ func (a *Agent) takeLock() error {
 	return nil
 }
 
-// listen makes the socket under another name, and moves it into place when it has its mode. Whoever connects is told
-// in words if it may not ask.
+// listen makes the socket under another name, and moves it into place when it has its mode. Whoever
+// connects is told in words if it may not ask.
 func (a *Agent) listen() error {
 	early := a.cfg.Socket + ".new"
 	if err := os.Remove(early); err != nil && !errors.Is(err, os.ErrNotExist) {

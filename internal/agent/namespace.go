@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rxBuffer is what a shared socket may hold, which its process may not be permitted to ask for: as internal/udp does.
+// rxBuffer is what a shared socket may hold, which its process may not be permitted to ask for: as
+// internal/udp does.
 const rxBuffer = 4 << 20
 
-// bindShared binds a UDP socket to addr, beside others of this user, in the network namespace of a client, which is
-// the one with the cookie that its socket has. A process may be in several, by its threads, and thread is only what
-// it says; and it may have ended, and its number be another one's.
+// bindShared binds a UDP socket to addr, beside others of this user, in the network namespace of a
+// client, which is the one with the cookie that its socket has. A process may be in several, by its
+// threads, and thread is only what it says; and it may have ended, and its number be another one's.
 func bindShared(addr netip.AddrPort, who *client, thread int) (fd int, err error) {
 	if own, err := netnsCookie(); err == nil && own == who.netns {
 		return bindHere(addr, who.netns)
@@ -39,7 +40,8 @@ func bindShared(addr netip.AddrPort, who *client, thread int) (fd int, err error
 	return r.fd, r.err
 }
 
-// errOtherNamespace is that a thread is not in the network namespace in which its process has made the socket.
+// errOtherNamespace is that a thread is not in the network namespace in which its process has made
+// the socket.
 var errOtherNamespace = errors.New("the process is in another network namespace than its socket")
 
 // bindThere is bindShared in the namespace that a file stands for. The calling thread stays there.

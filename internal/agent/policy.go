@@ -28,16 +28,17 @@ type client struct {
 	netns         uint64 // cookie of the network namespace in which its socket was made
 }
 
-// An account is what the quotas count: a user, or a range of them. A user number from 65,536 on counts with all that have
-// the same upper 16 bits, because a user can own such a range for its user namespaces (subuid(5)). The programs in the
-// kernel count the same way: bpf/kernel/option.bpf.c, quotas.
+// An account is what the quotas count: a user, or a range of them. A user number from 65,536 on
+// counts with all that have the same upper 16 bits, because a user can own such a range for its
+// user namespaces (subuid(5)). The programs in the kernel count the same way:
+// bpf/kernel/option.bpf.c, quotas.
 type account struct {
 	user  uint32 // lowest of the range
 	netns uint64 // of root outside of the agent's network namespace, such as a container's; 0 for others
 }
 
-// accountOf returns the account of a user in a network namespace, and reports whether it has quotas. Only root in the
-// agent's own namespace has none.
+// accountOf returns the account of a user in a network namespace, and reports whether it has
+// quotas. Only root in the agent's own namespace has none.
 func accountOf(user uint32, netns, own uint64) (a account, limited bool) {
 	switch {
 	case user == 0 && netns == own:
@@ -63,8 +64,8 @@ func identify(c *net.UnixConn) (who client, err error) {
 	}
 	if cerr := raw.Control(func(fd uintptr) {
 		if who.supplementary, err = peerGroups(fd); err == nil {
-			// A socket that was accepted is of the namespace of the one that connected: Linux net/unix/af_unix.c,
-			// unix_stream_connect.
+			// A socket that was accepted is of the namespace of the one that connected: Linux
+			// net/unix/af_unix.c, unix_stream_connect.
 			who.netns, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 		}
 	}); cerr != nil {

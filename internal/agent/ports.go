@@ -50,8 +50,8 @@ func parsePin(name string) (e endpoint, ok bool) {
 	return endpoint{netns, netip.AddrPortFrom(ip, uint16(udp))}, true
 }
 
-// ports are the ports that are shared. What there is to know of them is in the kernel, so that an agent that is
-// started again goes on where the last one has ended.
+// ports are the ports that are shared. What there is to know of them is in the kernel, so that an
+// agent that is started again goes on where the last one has ended.
 type ports struct {
 	pins  string
 	netns uint64 // cookie of the agent's network namespace
@@ -88,7 +88,8 @@ func randomKey() (key [16]byte) {
 	return key
 }
 
-// sweep forgets the ports that nobody has any more, and returns who has the others. The caller holds mu, or is alone.
+// sweep forgets the ports that nobody has any more, and returns who has the others. The caller
+// holds mu, or is alone.
 func (p *ports) sweep() map[endpoint]map[uint32]bpf.Owner {
 	all := make(map[endpoint]map[uint32]bpf.Owner, len(p.open))
 	for e, sp := range p.open {
@@ -140,8 +141,9 @@ func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port
 	return port.Answer{First: wire.QPN(slot) << slotBits, Count: 1 << slotBits, Key: hex.EncodeToString(key[:])}, fd, nil
 }
 
-// find returns the port, which it makes if need be. An account that has a socket of too many ports has no more made: so a port
-// counts for those who keep it alive, whoever asked for it first, and also after the agent was started again.
+// find returns the port, which it makes if need be. An account that has a socket of too many ports
+// has no more made: so a port counts for those who keep it alive, whoever asked for it first, and
+// also after the agent was started again.
 func (p *ports) find(e endpoint, who *client) (*bpf.Port, error) {
 	if sp := p.open[e]; sp != nil {
 		return sp, nil

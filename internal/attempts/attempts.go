@@ -1,5 +1,5 @@
-// Package attempts keeps what one dial tries beside TCP. Package net may connect several sockets at once, to different addresses of a
-// name, and use the one that is connected first.
+// Package attempts keeps what one dial tries beside TCP. Package net may connect several sockets at
+// once, to different addresses of a name, and use the one that is connected first.
 package attempts
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A Set has the attempts of one dial, each of type A for one socket. The zero value is empty. Its methods may be called from several
-// goroutines.
+// A Set has the attempts of one dial, each of type A for one socket. The zero value is empty. Its
+// methods may be called from several goroutines.
 type Set[A any] struct {
 	mu      sync.Mutex
 	over    bool // it is known which socket won, or that none did
@@ -25,7 +25,8 @@ func (s *Set[A]) Over() bool {
 	return s.over
 }
 
-// Add adds an attempt. It reports false if nobody wants to know any more: package net does not wait for the sockets that have lost.
+// Add adds an attempt. It reports false if nobody wants to know any more: package net does not wait
+// for the sockets that have lost.
 func (s *Set[A]) Add(a A) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

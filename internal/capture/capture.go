@@ -7,9 +7,9 @@ import (
 	"github.com/gosmc/smc/internal/frame"
 )
 
-// A Packet is one packet as it was captured. Of its Data there are at most [MaxPacket] bytes, which belong to the
-// Source and are valid until the next call of Next. Number counts everything that the Source gives. Source is 0, or
-// the index in the call of [Merge].
+// A Packet is one packet as it was captured. Of its Data there are at most [MaxPacket] bytes, which
+// belong to the Source and are valid until the next call of Next. Number counts everything that the
+// Source gives. Source is 0, or the index in the call of [Merge].
 type Packet = frame.Packet
 
 // A Source gives packets one after the other.

@@ -43,8 +43,9 @@ func liveFilter(cooked bool, snapLen uint32) (a filter) {
 	return a
 }
 
-// cookedFilter is liveFilter for a cooked socket. Where the kernel says that there is a tag, the data may begin with
-// it, and with what is behind it, if the kernel has put the tag into a packet that is being sent.
+// cookedFilter is liveFilter for a cooked socket. Where the kernel says that there is a tag, the
+// data may begin with it, and with what is behind it, if the kernel has put the tag into a packet
+// that is being sent.
 func cookedFilter(snapLen uint32) (a filter) {
 	a.add(bpf.LoadExtension{Num: bpf.ExtProto})
 	a.when(frame.TypeIPv4, ipv4Filter(0, snapLen))

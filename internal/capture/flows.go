@@ -118,8 +118,8 @@ func mapped(b []byte) [16]byte {
 	return [16]byte{10: 0xff, 11: 0xff, 12: b[0], 13: b[1], 14: b[2], 15: b[3]}
 }
 
-// skipExtensions goes past the extension headers of IPv6. It returns nil where the packet ends in one, or is a
-// later fragment: RFC 8200 §4.
+// skipExtensions goes past the extension headers of IPv6. It returns nil where the packet ends in
+// one, or is a later fragment: RFC 8200 §4.
 func skipExtensions(protocol uint8, b []byte) (uint8, []byte) {
 	for slices.Contains(ipv6Extensions, protocol) {
 		if len(b) < 8 {

@@ -164,8 +164,8 @@ func parseSlot(b []byte, cooked bool) (s slot, ok bool) {
 	return s, true
 }
 
-// settle finds out what the data of a cooked socket begins with. A tag that it begins with the kernel may tell as
-// one that was taken out, too.
+// settle finds out what the data of a cooked socket begins with. A tag that it begins with the
+// kernel may tell as one that was taken out, too.
 func (s *slot) settle() {
 	told := s.ether
 	s.ether = frame.Begins(told, s.data, int(s.length))

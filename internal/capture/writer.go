@@ -28,8 +28,8 @@ type writerInterface struct {
 }
 
 // Create makes a [Writer] to w. names are those of the sources, by Packet.Source; each source gets an
-// interface of that name, or one for each of its interfaces and link types. A source without a name is named by its index.
-// Nothing is written before the first packet or [Writer.Close].
+// interface of that name, or one for each of its interfaces and link types. A source without a name
+// is named by its index. Nothing is written before the first packet or [Writer.Close].
 func Create(w io.Writer, names ...string) *Writer {
 	return &Writer{w: w, names: names, index: make(map[writerInterface]int)}
 }

@@ -1,6 +1,7 @@
 // Package child runs this program a second time, as the other end of a measurement: gosmc bench and gosmc
-// demo put their two ends in two processes. A child is the same program with a hidden verb. It and its parent talk in
-// JSON lines over the child's standard input and output; it ends when its input does, so none survives its parent.
+// demo put their two ends in two processes. A child is the same program with a hidden verb. It and
+// its parent talk in JSON lines over the child's standard input and output; it ends when its input
+// does, so none survives its parent.
 package child
 
 import (

@@ -1,7 +1,8 @@
-// Package config reads and changes the configuration file of a machine: what an operator says for all programs, and what a
-// program, or its environment, may say otherwise.
+// Package config reads and changes the configuration file of a machine: what an operator says for
+// all programs, and what a program, or its environment, may say otherwise.
 //
-// The file is text. A line has a word and its value, "#" begins a comment, and words that may come several times make a list:
+// The file is text. A line has a word and its value, "#" begins a comment, and words that may come
+// several times make a list:
 //
 //	ueid    EXAMPLE.PLEX1      # user-defined enterprise ID, in order of preference
 //	seid    off                # do not use the system's own EID: on, off
@@ -10,8 +11,9 @@
 //	smcr-v1 on                 # offer and accept version 1 of SMC-R, over RoCEv2: on, off
 //	pnet    NET1 eth1          # PNETID of an interface
 //
-// What may leave TCP at all, for the library and for programs of 'gosmc run' alike. Ports and addresses are those of the server, on both sides of a
-// connection; "!" makes an exception, and where a list has other entries than exceptions what is not in it is refused:
+// What may leave TCP at all, for the library and for programs of 'gosmc run' alike. Ports and
+// addresses are those of the server, on both sides of a connection; "!" makes an exception, and
+// where a list has other entries than exceptions what is not in it is refused:
 //
 //	smc             on          # off: every connection is TCP
 //	program         !sshd       # of the name that a program was started as
@@ -25,7 +27,8 @@
 //
 // For on and off stand also yes, true and 1, and no, false and 0.
 //
-// A variable of the environment takes the place of all lines with its word; what a program sets in smc.Config that of both.
+// A variable of the environment takes the place of all lines with its word; what a program sets in
+// smc.Config that of both.
 package config
 
 import (
@@ -68,8 +71,9 @@ const (
 	ShortAfter     = "short-after"
 )
 
-// Variables are the variables of the environment, by the word whose place they take. Entries of lists are separated by commas or spaces; with
-// one that is wrong the list is empty, or "none" if it is of the policy. That of [SMC] is [EnvDisabled], which says the opposite.
+// Variables are the variables of the environment, by the word whose place they take. Entries of
+// lists are separated by commas or spaces; with one that is wrong the list is empty, or "none" if
+// it is of the policy. That of [SMC] is [EnvDisabled], which says the opposite.
 var Variables = map[string]string{
 	UEID: "GOSMC_UEIDS", SEID: "GOSMC_SEID", Peer: "GOSMC_SMCR_PEERS", Device: "GOSMC_SMCR_DEVICES", SMCRv1: "GOSMC_SMCR_V1",
 	Program: "GOSMC_PROGRAMS", ListenPort: "GOSMC_LISTEN_PORTS", ListenAddress: "GOSMC_LISTEN_ADDRESSES",
@@ -101,7 +105,8 @@ type Settings struct {
 	ShortAfter      int   // short connections before others stay TCP; 0: the default, below 0: none does
 }
 
-// Path returns where the file is. A program with privileges that its caller has not does not look at the environment.
+// Path returns where the file is. A program with privileges that its caller has not does not look
+// at the environment.
 func Path() string {
 	if path := rundir.Getenv(EnvFile); path != "" {
 		return path
@@ -109,8 +114,8 @@ func Path() string {
 	return DefaultPath
 }
 
-// Load reads file and environment. A file that is not there says nothing. The error tells of everything that was not understood; the
-// settings then have the rest.
+// Load reads file and environment. A file that is not there says nothing. The error tells of
+// everything that was not understood; the settings then have the rest.
 func Load() (Settings, error) {
 	f, err := Read(Path())
 	var s Settings
@@ -223,8 +228,8 @@ type line struct {
 	word, value string // of one that says something; blanks in the value are single
 }
 
-// Read reads a file. One that is not there is empty. The error tells of everything that was not understood, by line; the File then
-// has the rest, but is not to be changed.
+// Read reads a file. One that is not there is empty. The error tells of everything that was not
+// understood, by line; the File then has the rest, but is not to be changed.
 func Read(path string) (*File, error) {
 	f := &File{path: path}
 	info, err := os.Stat(path)

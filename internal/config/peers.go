@@ -10,7 +10,8 @@ import (
 // Peers are the rules by which an operator says which TCP connections are with hosts that speak CLC.
 type Peers []peerRule
 
-// A peerRule is about the TCP connections to or from an address, where the server's port is the given one, or any for 0.
+// A peerRule is about the TCP connections to or from an address, where the server's port is the
+// given one, or any for 0.
 type peerRule struct {
 	prefix netip.Prefix
 	port   uint16
@@ -96,8 +97,8 @@ func ParsePrefixes(list []string) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// Speak reports whether the program at the other end of a TCP connection expects CLC: remote is its address, and port the
-// server's.
+// Speak reports whether the program at the other end of a TCP connection expects CLC: remote is its
+// address, and port the server's.
 func (p Peers) Speak(remote netip.Addr, port uint16) bool {
 	if len(p) == 0 {
 		return false

@@ -13,10 +13,11 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// A Filter says for which servers connections may leave TCP, on one side of them. Both lists have to allow a server; an empty one allows
-// all.
+// A Filter says for which servers connections may leave TCP, on one side of them. Both lists have
+// to allow a server; an empty one allows all.
 //
-// Entries that begin with an exclamation mark are exceptions: what they match is refused. If there are others, what none of these matches is refused, too.
+// Entries that begin with an exclamation mark are exceptions: what they match is refused. If there
+// are others, what none of these matches is refused, too.
 type Filter struct {
 	Ports     []string // "5432", "8000-8999", "!22", "any", "none"
 	Addresses []string // "127.0.0.1", "192.0.2.0/24", "!::1", "any", "none"
@@ -28,7 +29,8 @@ const (
 	matchNone = "none"
 )
 
-// A Policy is what may leave TCP, ready to be asked. The zero value, and nil, allow everything. Several goroutines may use it.
+// A Policy is what may leave TCP, ready to be asked. The zero value, and nil, allow everything.
+// Several goroutines may use it.
 type Policy struct {
 	Listen, Connect Rules
 }
@@ -56,7 +58,8 @@ type addressRule struct {
 	not    bool
 }
 
-// NewPolicy makes a policy of the filters for listening and for connecting, and of the names of programs: see [CheckProgram]. The program is the caller's.
+// NewPolicy makes a policy of the filters for listening and for connecting, and of the names of
+// programs: see [CheckProgram]. The program is the caller's.
 func NewPolicy(listen, connect Filter, programs []string, program string) (*Policy, error) {
 	var p Policy
 	var err error
@@ -87,7 +90,8 @@ func refusedProgram(list []string, name string) string {
 	return fmt.Sprintf("program %s is not among %s %s", name, Program, strings.Join(list, " "))
 }
 
-// ProgramName is the name by which a program is meant, of what it was started as: without directories, and without the hyphen of a login shell.
+// ProgramName is the name by which a program is meant, of what it was started as: without
+// directories, and without the hyphen of a login shell.
 func ProgramName(argv0 string) string { return strings.TrimPrefix(filepath.Base(argv0), "-") }
 
 func newRules(f Filter, portWord, addrWord string) (Rules, error) {
@@ -150,7 +154,8 @@ func parseAddress(item string) (addressRule, error) {
 	return addressRule{text: item, prefix: p.Masked(), not: not}, nil
 }
 
-// Refuses says why a connection to a server stays with TCP, "" if it may leave it. It allocates nothing if it may.
+// Refuses says why a connection to a server stays with TCP, "" if it may leave it. It allocates
+// nothing if it may.
 func (r *Rules) Refuses(server netip.AddrPort) (why string) {
 	if why = r.refusesPort(server.Port()); why != "" {
 		return why
@@ -163,8 +168,8 @@ func (r *Rules) AnyAddress(port uint16) bool {
 	return len(r.addresses) == 0 && r.refusesPort(port) == ""
 }
 
-// RefusesListener says why no connection to a listener may leave TCP, "" if one may. What a listener for all addresses gets is to be asked for by each
-// connection.
+// RefusesListener says why no connection to a listener may leave TCP, "" if one may. What a
+// listener for all addresses gets is to be asked for by each connection.
 func (r *Rules) RefusesListener(local netip.AddrPort) (why string) {
 	if local.Addr().IsUnspecified() { // rule: TestRefusesListener
 		return r.refusesPort(local.Port())
@@ -237,7 +242,8 @@ func ParseSize(text string) (int64, error) {
 	return n << shift, nil
 }
 
-// ParseShortAfter parses the value of [ShortAfter]: a number of connections, from 1 to 65535, or off, which is below 0.
+// ParseShortAfter parses the value of [ShortAfter]: a number of connections, from 1 to 65535, or
+// off, which is below 0.
 func ParseShortAfter(text string) (int, error) {
 	if n, err := strconv.ParseUint(text, 10, 16); err == nil && n > 0 {
 		return int(n), nil
@@ -251,8 +257,8 @@ func ParseShortAfter(text string) (int, error) {
 // EnvDisabled is the variable that says whether everything is TCP.
 const EnvDisabled = "GOSMC_DISABLED"
 
-// ParseSwitch parses the value of a word or variable that is on or off: on, yes, true, 1, off, no, false, 0, and t and f, in
-// either case of letters.
+// ParseSwitch parses the value of a word or variable that is on or off: on, yes, true, 1, off, no,
+// false, 0, and t and f, in either case of letters.
 func ParseSwitch(value string) (on bool, err error) {
 	switch v := strings.ToLower(value); v {
 	case "on", "yes":
@@ -267,8 +273,9 @@ func ParseSwitch(value string) (on bool, err error) {
 	}
 }
 
-// ParseDisabled reports what a value of [EnvDisabled] stands for, and whether it is one of those that [ParseSwitch] knows.
-// Any other value counts as yes: a user who sets the variable most likely wants what its name says.
+// ParseDisabled reports what a value of [EnvDisabled] stands for, and whether it is one of those
+// that [ParseSwitch] knows. Any other value counts as yes: a user who sets the variable most likely
+// wants what its name says.
 func ParseDisabled(value string) (yes, known bool) {
 	if value == "" {
 		return false, true
@@ -277,8 +284,8 @@ func ParseDisabled(value string) (yes, known bool) {
 	return yes || err != nil, err == nil
 }
 
-// Source says who has the last word on a word of the file: the environment variable that stands in its place, or the file, or nobody,
-// which is "".
+// Source says who has the last word on a word of the file: the environment variable that stands in
+// its place, or the file, or nobody, which is "".
 func Source(word string) string {
 	if word == SMC {
 		if os.Getenv(EnvDisabled) != "" {
@@ -295,7 +302,8 @@ func Source(word string) string {
 	return Path()
 }
 
-// policyWords are those of a [Policy]. Where one of them is not understood everything is refused: TCP is what cannot be wrong.
+// policyWords are those of a [Policy]. Where one of them is not understood everything is refused:
+// TCP is what cannot be wrong.
 var policyWords = []string{Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress}
 
 // settlePolicy takes over what the values say about policy.
@@ -321,8 +329,9 @@ func (s *Settings) settlePolicy(values map[string][]string) {
 	}
 }
 
-// Environ returns the settings of s that concern policy as variables: with them a program, and what it starts, does not look at the file for these. Lists that
-// say nothing are "any", but for those of which nothing was said at all.
+// Environ returns the settings of s that concern policy as variables: with them a program, and what
+// it starts, does not look at the file for these. Lists that say nothing are "any", but for those
+// of which nothing was said at all.
 func (s *Settings) Environ() (list []string) {
 	add := func(word string, items []string) {
 		if len(items) > 0 {

@@ -36,8 +36,8 @@ var modes = map[core.Mode]Mode{core.SMCD: ModeSMCD, core.SMCR: ModeSMCR}
 // ModeOf returns the mode of connections over a fabric.
 func ModeOf(m core.Mode) Mode { return modes[m] }
 
-// A Conn is an established connection: an [SMC], a [TCP] or a [Unix]. Several goroutines may call its methods at once.
-// Those that package net has, too, have the same meaning.
+// A Conn is an established connection: an [SMC], a [TCP] or a [Unix]. Several goroutines may call
+// its methods at once. Those that package net has, too, have the same meaning.
 type Conn interface {
 	net.Conn
 	io.ReaderFrom
@@ -56,16 +56,17 @@ type Conn interface {
 	// CloseWrite ends writing: the peer reads io.EOF after what was written.
 	CloseWrite() error
 
-	// Forget ends a connection that nobody can use any more. A TCP socket is closed as soon as nobody can use that
-	// either: somebody may have asked for it with SyscallConn.
+	// Forget ends a connection that nobody can use any more. A TCP socket is closed as soon as
+	// nobody can use that either: somebody may have asked for it with SyscallConn.
 	Forget()
 
-	// SyscallConn returns the TCP socket, or our end of a pair. Only on plain TCP may the connection's bytes be read and
-	// written there.
+	// SyscallConn returns the TCP socket, or our end of a pair. Only on plain TCP may the
+	// connection's bytes be read and written there.
 	SyscallConn() (syscall.RawConn, error)
 
-	// File returns a copy of the TCP socket of a plain TCP connection. It fails if the bytes pass through no TCP socket,
-	// and, before the first Read, if the last message of a handshake that led to TCP may still come.
+	// File returns a copy of the TCP socket of a plain TCP connection. It fails if the bytes pass
+	// through no TCP socket, and, before the first Read, if the last message of a handshake that
+	// led to TCP may still come.
 	File() (*os.File, error)
 
 	// Mode returns what carries the bytes.
@@ -90,7 +91,8 @@ type Conn interface {
 	Link() uint8
 }
 
-// Read is c.Read. Where a method of an interface is called, the compiler has to put b on the heap; here it knows the methods.
+// Read is c.Read. Where a method of an interface is called, the compiler has to put b on the heap;
+// here it knows the methods.
 func Read(c Conn, b []byte) (int, error) {
 	switch c := c.(type) {
 	case *SMC:
@@ -124,7 +126,8 @@ type urgentConn interface {
 	// ReadUrgent returns the newest urgent byte: see [stream.Conn.ReadUrgent].
 	ReadUrgent() (byte, error)
 
-	// WaitUrgent returns when urgent data is announced: see [stream.Conn.WaitUrgent]. On a socket that is when it has come.
+	// WaitUrgent returns when urgent data is announced: see [stream.Conn.WaitUrgent]. On a socket
+	// that is when it has come.
 	WaitUrgent() error
 
 	// SetUrgentInline says whether urgent bytes stay in the stream: SO_OOBINLINE.
@@ -139,9 +142,10 @@ type optionConn interface {
 	// Options returns the socket options as they were last set.
 	Options() Options
 
-	// SetNoDelay remembers the option and sets it on the TCP socket. Over SMC-D the peer sees at once what is written. Over
-	// SMC-R small writes gather while an earlier one is on its way, unless the program has set the option: RFC 7609
-	// §4.5.2. That it is set from the beginning, as in package net, does not count.
+	// SetNoDelay remembers the option and sets it on the TCP socket. Over SMC-D the peer sees at
+	// once what is written. Over SMC-R small writes gather while an earlier one is on its way,
+	// unless the program has set the option: RFC 7609 §4.5.2. That it is set from the beginning, as
+	// in package net, does not count.
 	SetNoDelay(noDelay bool) error
 
 	// SetKeepAlive turns TCP's own keepalive on the idle TCP connection on or off; when it
@@ -170,7 +174,8 @@ type hostedConn interface {
 	// IsClosed reports whether Close was called.
 	IsClosed() bool
 
-	// Flush waits, after Close and for a limited time, until the end of this process cannot lose bytes that were written.
+	// Flush waits, after Close and for a limited time, until the end of this process cannot lose
+	// bytes that were written.
 	Flush()
 
 	// Association is what the connection shares its end with, nil without SMC.
@@ -203,13 +208,14 @@ type hostedConn interface {
 	TraceClosed(in, out uint64)
 }
 
-// An Owner is what a connection needs of its host. Its methods may be called with locks of the connection held, and do
-// not call the connection back but for methods that take none.
+// An Owner is what a connection needs of its host. Its methods may be called with locks of the
+// connection held, and do not call the connection back but for methods that take none.
 type Owner interface {
 	// Add puts an established connection into the table. It fails if the host is closing.
 	Add(c Conn) error
 
-	// Forget takes a connection that is over out of the table. It does nothing if the connection is not there.
+	// Forget takes a connection that is over out of the table. It does nothing if the connection is
+	// not there.
 	Forget(c Conn)
 
 	// Closed says that the application has closed a connection, which may still wait for its peer.

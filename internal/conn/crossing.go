@@ -16,9 +16,9 @@ import (
 )
 
 // A crossing keeps a Decline from an application that reads from a connection which has fallen back: when the
-// first link of SMC-R fails for both sides at the same time, each may send one, and what is read after that is
-// the application's. If the first bytes are exactly one Decline it is dropped, otherwise the application gets
-// them. See core.FallBack.
+// first link of SMC-R fails for both sides at the same time, each may send one, and what is read
+// after that is the application's. If the first bytes are exactly one Decline it is dropped,
+// otherwise the application gets them. See core.FallBack.
 type crossing struct {
 	over atomic.Bool // nothing is left to look at or to give out
 
@@ -78,8 +78,8 @@ func (x *crossing) writeTo(tcp io.Reader, w io.Writer) (written int64, err error
 	return int64(n), err
 }
 
-// decide reads until it is known what the bytes are, of an [io.Reader] that is a peeker no more than of a Decline. After a
-// deadline it can be called again. x.mu is held.
+// decide reads until it is known what the bytes are, of an [io.Reader] that is a peeker no more
+// than of a Decline. After a deadline it can be called again. x.mu is held.
 func (x *crossing) decide(tcp io.Reader) error {
 	p, peeks := tcp.(peeker)
 	for !x.decided {
@@ -142,7 +142,8 @@ func Peek(s *net.TCPConn, b []byte) (n int, err error) {
 	return n, err
 }
 
-// A Descriptor is that of a TCP connection, a peeker that does not wait: where there is nothing its deadline has passed.
+// A Descriptor is that of a TCP connection, a peeker that does not wait: where there is nothing its
+// deadline has passed.
 type Descriptor int
 
 func (fd Descriptor) peek(b []byte) (int, error) { return fd.receive(b, unix.MSG_PEEK) }
@@ -173,8 +174,8 @@ type filteredConn struct {
 	conn *TCP
 }
 
-// Read implements [syscall.RawConn]. Where bytes were taken from the socket that are the application's it fails, until they
-// were read from the connection.
+// Read implements [syscall.RawConn]. Where bytes were taken from the socket that are the
+// application's it fails, until they were read from the connection.
 func (r filteredConn) Read(f func(fd uintptr) (done bool)) error {
 	x := r.conn.crossing
 	if x.done() {
@@ -193,7 +194,8 @@ func (r filteredConn) Read(f func(fd uintptr) (done bool)) error {
 	return err
 }
 
-// lookLocked looks at what is there by now. It reports an error if bytes of the application have been read. x.mu is held.
+// lookLocked looks at what is there by now. It reports an error if bytes of the application have
+// been read. x.mu is held.
 func (x *crossing) lookLocked(fd Descriptor) error {
 	_ = x.decide(fd) // its error is that nothing is there, or one that the application will see
 	switch {

@@ -63,7 +63,8 @@ func consume(bufs *net.Buffers, n int64) {
 	}
 }
 
-// ReadFrom implements [io.ReaderFrom]. An error has our addresses, whichever end it is from, as in package net.
+// ReadFrom implements [io.ReaderFrom]. An error has our addresses, whichever end it is from, as in
+// package net.
 func (d *dataPath) ReadFrom(r io.Reader) (int64, error) {
 	n, err := d.data.ReadFrom(r)
 	return n, d.ioError("readfrom", err)

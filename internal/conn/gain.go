@@ -14,8 +14,9 @@ type Verdict interface {
 	Short()
 }
 
-// A connection gains when it has carried this much. Making one costs some 100 µs of processor time more than TCP; a turn, a write and a read that comes after it,
-// saves 10 to 20 µs, and the copying of a kilobyte a quarter of a microsecond.
+// A connection gains when it has carried this much. Making one costs some 100 µs of processor time
+// more than TCP; a turn, a write and a read that comes after it, saves 10 to 20 µs, and the copying
+// of a kilobyte a quarter of a microsecond.
 const (
 	gained     = 64                     // points; of these
 	turnPoints = 8                      // a turn has so many

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Package net turns TCP's keepalive on for every connection. On one host it tells nothing that the peering does not
-// tell at once, and it costs four system calls at either end. So it is turned on once it is known that a
-// connection is not SMC-D, unless the program has asked for it itself.
+// Package net turns TCP's keepalive on for every connection. On one host it tells nothing that the
+// peering does not tell at once, and it costs four system calls at either end. So it is turned on
+// once it is known that a connection is not SMC-D, unless the program has asked for it itself.
 
 // A LateKeepAlive says whether keepalive is to be turned on for a connection once it is known to need it.
 type LateKeepAlive bool
@@ -30,14 +30,18 @@ func (k LateKeepAlive) turnOn(tcp *net.TCPConn) {
 	}
 }
 
-// What TCP's keepalive cannot tell of a connection over SMC-R is whether RDMA still gets through. So its link is asked with TEST LINK when it was silent for as
-// long as the keepalive of any of its connections says: "as long as some SMC-R connections on a given SMC-R link are active ... then there is no need to
-// perform additional link viability testing" (RFC 7609 §4.5.3, p.65). One probe is enough, whatever KeepAliveConfig says of their number and interval, since
-// its packets are sent again.
+// What TCP's keepalive cannot tell of a connection over SMC-R is whether RDMA still gets through.
+// So its link is asked with TEST LINK when it was silent for as long as the keepalive of any of its
+// connections says: "as long as some SMC-R connections on a given SMC-R link are active ... then
+// there is no need to perform additional link viability testing" (RFC 7609 §4.5.3, p.65). One probe
+// is enough, whatever KeepAliveConfig says of their number and interval, since its packets are sent
+// again.
 
-// TCP's own keepalive on such a connection finds no dead peer that TEST LINK does not find, but load balancers and firewalls keep what they know of
-// the connection by it. So there a short time counts for TEST LINK alone: "consider providing a configuration option that limits the minimum
-// keepalive timer that will be used for TCP-layer keepalives on SMC-R connections" (RFC 7609 §4.5.3, p.66).
+// TCP's own keepalive on such a connection finds no dead peer that TEST LINK does not find, but
+// load balancers and firewalls keep what they know of the connection by it. So there a short time
+// counts for TEST LINK alone: "consider providing a configuration option that limits the minimum
+// keepalive timer that will be used for TCP-layer keepalives on SMC-R connections" (RFC 7609
+// §4.5.3, p.66).
 const leastTCPKeepAlive = 15 * time.Second // as package net has it; what forgets a connection sooner forgets those of all Go programs
 
 // SetKeepAlive implements [Conn].
@@ -58,7 +62,8 @@ func (c *SMC) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	return c.setKeepAliveConfig(config, c.floorKeepAlive(config))
 }
 
-// floorKeepAlive returns what TCP's keepalive is set to where a program says config, by whatever the connection uses.
+// floorKeepAlive returns what TCP's keepalive is set to where a program says config, by whatever
+// the connection uses.
 func (c *SMC) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
 	if c.traits.Tests { // rule: internal/host TestSMCRKeepAliveFloor
 		floor := func(d *time.Duration) {
@@ -72,7 +77,8 @@ func (c *SMC) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
 	return config
 }
 
-// raiseKeepAlive has the same for what a dialer or a listener has set before it was known what the connection uses.
+// raiseKeepAlive has the same for what a dialer or a listener has set before it was known what the
+// connection uses.
 func (c *SMC) raiseKeepAlive() {
 	if !c.traits.Tests || bool(c.keepAlive) { // package net's own default is no shorter
 		return

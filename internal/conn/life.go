@@ -102,9 +102,9 @@ func (l *life) Wake() {
 	}
 }
 
-// PeerLeft runs when the peer has no part in the connection any more, as a server that could not do its part after our
-// Confirm: it resets the TCP connection, and has no other way to say so. Who has closed that waits for flags which do not
-// come. It does not block.
+// PeerLeft runs when the peer has no part in the connection any more, as a server that could not do
+// its part after our Confirm: it resets the TCP connection, and has no other way to say so. Who has
+// closed that waits for flags which do not come. It does not block.
 func (l *life) PeerLeft() {
 	l.left.Store(true)
 	if l.ready.Load() {

@@ -39,9 +39,10 @@ func (l *life) peerFinished() bool {
 	return l.holds && l.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0
 }
 
-// doubt has the peer asked whether it is there, unless its flags come soon: TCP's FIN overtakes them. What was on its way
-// counts for a sign of life, and so the peer is asked again, in longer and longer intervals, but not for ever: one that keeps
-// its half of the connection may have ended that of TCP in good order, as Linux net/smc does. l.mu is held.
+// doubt has the peer asked whether it is there, unless its flags come soon: TCP's FIN overtakes
+// them. What was on its way counts for a sign of life, and so the peer is asked again, in longer
+// and longer intervals, but not for ever: one that keeps its half of the connection may have ended
+// that of TCP in good order, as Linux net/smc does. l.mu is held.
 func (l *life) doubt(after time.Duration) {
 	if after > suspectUntil {
 		l.awaitWord()
@@ -58,9 +59,10 @@ func (l *life) doubt(after time.Duration) {
 	})
 }
 
-// awaitWord looks now and then for the last word of a peer that has ended TCP, and lives. Such a peer has said before that it writes no
-// more, or has closed. Linux net/smc says so once: what was on its way over a link that failed is lost, no message makes it say that
-// again, and both ends would wait for ever. So where a link has failed the connection is reset. l.mu is held.
+// awaitWord looks now and then for the last word of a peer that has ended TCP, and lives. Such a
+// peer has said before that it writes no more, or has closed. Linux net/smc says so once: what was
+// on its way over a link that failed is lost, no message makes it say that again, and both ends
+// would wait for ever. So where a link has failed the connection is reset. l.mu is held.
 func (l *life) awaitWord() {
 	if !l.traits.Overtaken || l.awaitsWord {
 		return

@@ -9,8 +9,9 @@ import (
 // An opaqueConn hides what package os would find behind a RawConn of package net: a socket into
 // which io.Copy(conn, file) sends the file, past our Write.
 //
-// Write fails, since bytes that a program sends on the socket would break the connection. Read serves programs that find
-// out in that way whether a connection is alive. It does not wait, since nothing comes.
+// Write fails, since bytes that a program sends on the socket would break the connection. Read
+// serves programs that find out in that way whether a connection is alive. It does not wait, since
+// nothing comes.
 type opaqueConn struct {
 	syscall.RawConn
 	conn *ident

@@ -14,9 +14,10 @@ import (
 
 // A pairEnd is our end of a connection with a program of 'gosmc run', a pair of Unix sockets: docs/run.md.
 //
-// A peer may send descriptors along with its bytes, as programs do that offer a ring, which we do not use. Where the kernel throws one away, in a Read that has no room
-// for it or a Close of what was not read, that takes as long as who has sent it wishes: no deadline ends it, and each call has a thread. So they are received, and
-// closed by others.
+// A peer may send descriptors along with its bytes, as programs do that offer a ring, which we do
+// not use. Where the kernel throws one away, in a Read that has no room for it or a Close of what
+// was not read, that takes as long as who has sent it wishes: no deadline ends it, and each call
+// has a thread. So they are received, and closed by others.
 type pairEnd struct {
 	*net.UnixConn
 

@@ -10,8 +10,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A Record is an event of a connection as a host's trace keeps it. It is a [control.TraceRecord]. There are a dozen for each
-// connection, so what is large or rare shares its place.
+// A Record is an event of a connection as a host's trace keeps it. It is a [control.TraceRecord].
+// There are a dozen for each connection, so what is large or rare shares its place.
 type Record struct {
 	Kind   control.TraceKind
 	Client bool

@@ -55,8 +55,8 @@ func (e *FallbackError) Error() string {
 
 func (e *FallbackError) Unwrap() error { return e.Err }
 
-// FallBack makes p a plain TCP connection. If that does not meet the requirement, or the owner takes no more connections, TCP
-// is closed and the error says why.
+// FallBack makes p a plain TCP connection. If that does not meet the requirement, or the owner
+// takes no more connections, TCP is closed and the error says why.
 func (p *Pending) FallBack(require Requirement, f Fallback) (Conn, error) {
 	c := NewTCP(p, f)
 	p.env.Owner.FellBack(f.Reason)

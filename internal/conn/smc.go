@@ -15,7 +15,8 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// An SMC is a connection over SMC. It is a [Conn] once it is established. It has layers, each of which knows those before it:
+// An SMC is a connection over SMC. It is a [Conn] once it is established. It has layers, each of
+// which knows those before it:
 //
 //	[ident], [base]  what all connections have
 //	[dataPath]       reads and writes
@@ -26,8 +27,8 @@ type SMC struct {
 	group wire.LinkID
 }
 
-// NewSMC returns the connection that p will be if its handshake comes to that. A fabric may call Wake, PeerLeft and ElementLost
-// at once.
+// NewSMC returns the connection that p will be if its handshake comes to that. A fabric may call
+// Wake, PeerLeft and ElementLost at once.
 func NewSMC(p *Pending) *SMC {
 	c := new(SMC)
 	c.init(p)
@@ -55,8 +56,9 @@ type Agreement struct {
 	Watcher *tcpwatch.Watcher // of the TCP socket
 }
 
-// Establish makes the connection one of its host's, after Bind and the binding's Confirm. The order is fixed, since the peer,
-// the end of the association and the host's Close may come at any moment from another goroutine:
+// Establish makes the connection one of its host's, after Bind and the binding's Confirm. The order
+// is fixed, since the peer, the end of the association and the host's Close may come at any moment
+// from another goroutine:
 //
 //  1. The state is there and ready is set: from now on Wake, PeerLeft and ElementLost act by themselves.
 //  2. EventEstablished is the first event: one that the peer has aborted already still has an application, and its buffers

@@ -13,7 +13,8 @@ import (
 	"github.com/gosmc/smc/internal/transport"
 )
 
-// A byteSocket is what the bytes of a connection without SMC pass through: TCP, or our end of a pair of Unix sockets.
+// A byteSocket is what the bytes of a connection without SMC pass through: TCP, or our end of a
+// pair of Unix sockets.
 type byteSocket interface {
 	net.Conn
 	syscall.Conn

@@ -22,8 +22,8 @@ type Fallback struct {
 	Reason clc.Reason
 	ByPeer bool // the peer declined
 
-	// Held is what was read and may be the application's. With Crossing it is not: a Decline may come, of which Held is
-	// the beginning. See core.FallBack.
+	// Held is what was read and may be the application's. With Crossing it is not: a Decline may
+	// come, of which Held is the beginning. See core.FallBack.
 	Held     []byte
 	Crossing bool
 }

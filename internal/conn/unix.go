@@ -10,15 +10,16 @@ import (
 	"github.com/gosmc/smc/internal/control"
 )
 
-// A Unix is a connection over a pair of Unix sockets, with a program of 'gosmc run': docs/run.md. Its TCP connection is
-// over when it begins, and only lends it its addresses. It is a [Conn].
+// A Unix is a connection over a pair of Unix sockets, with a program of 'gosmc run': docs/run.md.
+// Its TCP connection is over when it begins, and only lends it its addresses. It is a [Conn].
 type Unix struct {
 	socketConn
 	end  *pairEnd
 	gain gain
 }
 
-// NewUnix makes p a connection over a pair, of which end is ours. pid is the process at the other end, 0 if it is not known.
+// NewUnix makes p a connection over a pair, of which end is ours. pid is the process at the other
+// end, 0 if it is not known.
 func NewUnix(p *Pending, end *net.UnixConn, pid int) *Unix {
 	p.tcp.Close() // in good order: a client may not have returned from connect(2) yet, which a reset would fail
 	c := &Unix{end: &pairEnd{UnixConn: end}}

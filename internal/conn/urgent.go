@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Urgent data is MSG_OOB of a socket. The Go poller does not wait for it, so a call that waits has an epoll instance, for
-// which that poller waits. It is made when it is first needed.
+// Urgent data is MSG_OOB of a socket. The Go poller does not wait for it, so a call that waits has
+// an epoll instance, for which that poller waits. It is made when it is first needed.
 
 // An urgentSocket is the urgent data of a connection without SMC.
 type urgentSocket struct {
@@ -83,8 +83,9 @@ func (u *urgentSocket) open(file **os.File) (*os.File, error) {
 	return f, nil
 }
 
-// wait calls try until it reports true or an error, again each time when something has happened on the socket, of which it is told. Of several
-// callers one waits for that, and the others for that one.
+// wait calls try until it reports true or an error, again each time when something has happened on
+// the socket, of which it is told. Of several callers one waits for that, and the others for that
+// one.
 func (u *urgentSocket) wait(file **os.File, try func(fd int, events uint32) (done bool, err error)) error {
 	f, err := u.open(file)
 	if err != nil {

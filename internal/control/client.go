@@ -109,9 +109,10 @@ func bareError(err error) error {
 	return err
 }
 
-// askHostFor is askHost, and waits for it no longer than that can take. A host may send descriptors along with
-// its answer, which the kernel throws away within our read: where that closes the last one of a TCP socket with SO_LINGER, or when we
-// close a socket that has such in it, the call returns when the host wishes.
+// askHostFor is askHost, and waits for it no longer than that can take. A host may send descriptors
+// along with its answer, which the kernel throws away within our read: where that closes the last
+// one of a TCP socket with SO_LINGER, or when we close a socket that has such in it, the call
+// returns when the host wishes.
 func askHostFor(ctx context.Context, ctl *os.File, name string) (*Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*ioTimeout)
 	type answer struct {
@@ -140,7 +141,8 @@ func askHostFor(ctx context.Context, ctl *os.File, name string) (*Status, error)
 // askHost asks the host behind one name of ctl. It returns nil and no error for what is
 // not a live host: another kind of file, a socket in the making, a host that is gone.
 //
-// A host that ends while it is asked hangs up, and a moment later is not there: so who hangs up is asked again.
+// A host that ends while it is asked hangs up, and a moment later is not there: so who hangs up is
+// asked again.
 func askHost(ctx context.Context, ctl *os.File, name string) (st *Status, err error) {
 	for range maxAsks {
 		if st, err = askHostOnce(ctx, ctl, name); !hungUp(err) {
@@ -317,8 +319,8 @@ func parseResponse(line []byte) (*Status, error) {
 	return &st, nil
 }
 
-// A boundedList is a list from outside: of at most MaxConns connections, MaxGroups link groups with maxLinks links
-// each, and maxList entries of anything else.
+// A boundedList is a list from outside: of at most MaxConns connections, MaxGroups link groups with
+// maxLinks links each, and maxList entries of anything else.
 type boundedList[T any] []T
 
 // UnmarshalJSON takes an array or null, and refuses one that is too long before it makes room for it.

@@ -15,7 +15,8 @@ import (
 
 // A LinkDeleter is a [Host] that has link groups of several links.
 type LinkDeleter interface {
-	// DeleteLink begins the end of a link, in order, and does not wait for it. The error says why that cannot be.
+	// DeleteLink begins the end of a link, in order, and does not wait for it. The error says why
+	// that cannot be.
 	DeleteLink(group uint32, link uint8) error
 }
 
@@ -36,9 +37,10 @@ func (s *Server) deleteLink(d LinkDeleter, request deleteRequest) responseLine {
 	return responseLine{Done: &doneResponse{}}
 }
 
-// DeleteLink asks a host, by its run directory and the name of its control socket as in [Status], to end a link of one of its
-// link groups in order. It returns when that has begun. Errors are of type [*Error]: what the host says, or that it cannot be asked
-// ([os.ErrPermission], [os.ErrNotExist]). ctx bounds it, and some seconds do.
+// DeleteLink asks a host, by its run directory and the name of its control socket as in [Status],
+// to end a link of one of its link groups in order. It returns when that has begun. Errors are of
+// type [*Error]: what the host says, or that it cannot be asked ([os.ErrPermission],
+// [os.ErrNotExist]). ctx bounds it, and some seconds do.
 func DeleteLink(ctx context.Context, dir, name string, group uint32, link uint8) error {
 	if err := deleteLink(ctx, dir, name, deleteRequest{group, link}); err != nil {
 		return &Error{Path: filepath.Join(dir, socketsDir, name), Err: bareError(err)}

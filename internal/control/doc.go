@@ -1,5 +1,6 @@
-// Package control is the control socket: how the tools see a host from outside, and end a link of it. It has the types that
-// they read, the client that they use, and the server, which knows of its host no more than [Host] says.
+// Package control is the control socket: how the tools see a host from outside, and end a link of
+// it. It has the types that they read, the client that they use, and the server, which knows of its
+// host no more than [Host] says.
 //
 // Every host listens on the Unix stream socket <run directory>/ctl/<name>. A client writes one JSON
 // object on a line, and gets one JSON object on a line back; it may ask again on the same socket.

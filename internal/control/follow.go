@@ -135,8 +135,8 @@ func askTrace(ctx context.Context, c *net.UnixConn, r *bufio.Reader, opts TraceO
 	return ctx.Err() // if its end has come before that
 }
 
-// ParseTraceLine decodes a line of a trace, after the first. end says that it was the last. Texts are made safe for
-// terminals, and cut; the event refers to no memory of line.
+// ParseTraceLine decodes a line of a trace, after the first. end says that it was the last. Texts
+// are made safe for terminals, and cut; the event refers to no memory of line.
 func ParseTraceLine(line []byte) (e TraceEvent, end bool, err error) {
 	var l traceLine
 	if err := json.Unmarshal(line, &l); err != nil {

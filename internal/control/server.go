@@ -290,8 +290,8 @@ func (s *Server) track(c *net.UnixConn) bool {
 	return !s.closed
 }
 
-// untrack closes c, which Close may have done. A client may have sent descriptors whose close takes as long as it likes:
-// nobody else waits for that.
+// untrack closes c, which Close may have done. A client may have sent descriptors whose close takes
+// as long as it likes: nobody else waits for that.
 func (s *Server) untrack(c *net.UnixConn) {
 	c.Close()
 	s.mu.Lock()

@@ -31,7 +31,8 @@ type Status struct {
 	Groups       []StatusGroup      `json:"link_groups"` // in the order of their IDs
 	Devices      []StatusDevice     `json:"devices"`     // of SMC-R
 
-	// Programs are the processes that a supervisor of 'gosmc run' serves, and those that have connected to them; empty for other hosts.
+	// Programs are the processes that a supervisor of 'gosmc run' serves, and those that have
+	// connected to them; empty for other hosts.
 	Programs []StatusProgram `json:"programs,omitempty"`
 
 	// ConnectionsOmitted counts live connections that did not fit into Connections.
@@ -100,8 +101,8 @@ type FallbackCount struct {
 	Count uint64     `json:"count"`
 }
 
-// An EndCount says how many of something ended for one reason: handshakes that ended their TCP connection, connections that did not
-// end in order, and link groups of SMC-R, these also in order.
+// An EndCount says how many of something ended for one reason: handshakes that ended their TCP
+// connection, connections that did not end in order, and link groups of SMC-R, these also in order.
 type EndCount struct {
 	What   string `json:"what"`   // "handshake", "connection", "link group"
 	Reason string `json:"reason"` // in words, such as "link failed: receive: local length error"

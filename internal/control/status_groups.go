@@ -1,6 +1,7 @@
 package control
 
-// What a host has of link groups, links and devices. Names and words are those that operators know from smcr and smcd.
+// What a host has of link groups, links and devices. Names and words are those that operators know
+// from smcr and smcd.
 
 // A StatusGroup is a link group: all connections with one peer, in one role.
 type StatusGroup struct {
@@ -60,8 +61,8 @@ type StatusLink struct {
 	RoundTrip     uint64 `json:"round_trip_ns"` // smoothed, nanoseconds; 0: not known
 }
 
-// A StatusDevice is a device of SMC-R that the host has open, or could not open. It is opened when a connection first
-// needs it.
+// A StatusDevice is a device of SMC-R that the host has open, or could not open. It is opened when
+// a connection first needs it.
 type StatusDevice struct {
 	NetDev   string `json:"net_dev"`  // interface; empty if it could not be opened
 	Address  string `json:"address"`  // that its packets come from

@@ -63,8 +63,9 @@ type traceListener[R TraceRecord] struct {
 
 var errTraceListeners = fmt.Errorf("%d programs follow this host already, which is the limit", maxTraceListeners)
 
-// Add keeps an event and, of message, a copy of at most the length of the longest LLC message. It does not keep r, and fills
-// in the time. If no memory is to be taken for a longer message than ever before, it does not allocate.
+// Add keeps an event and, of message, a copy of at most the length of the longest LLC message. It
+// does not keep r, and fills in the time. If no memory is to be taken for a longer message than
+// ever before, it does not allocate.
 func (t *Trace[R]) Add(r *R, message []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

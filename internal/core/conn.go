@@ -185,8 +185,8 @@ func (c *Conn) enterClosed(now time.Time, out []Output) []Output {
 	return append(out, ReleaseBuffers{Clean: clean}, ConnClosed{Why: c.why})
 }
 
-// closeTCP ends TCP in order. After C it has nothing more to tell either side: the peer has seen C before the FIN,
-// and its own end is learned from its flags, or from the fabric when it dies.
+// closeTCP ends TCP in order. After C it has nothing more to tell either side: the peer has seen C
+// before the FIN, and its own end is learned from its flags, or from the fabric when it dies.
 func (c *Conn) closeTCP(out []Output) []Output {
 	if c.tcpGone {
 		return out
@@ -463,9 +463,9 @@ func (c *Conn) onPeerDead(now time.Time, readAll bool, out []Output) []Output {
 	return c.leave(now, why, out)
 }
 
-// onLost takes the loss of the way to the peer, or of the place that we write. "It must not attempt to perform
-// any RDMA writes to this RMBE" (RFC 7609 p.62). Unlike there, what had arrived before stays readable, as after
-// any other failure.
+// onLost takes the loss of the way to the peer, or of the place that we write. "It must not attempt
+// to perform any RDMA writes to this RMBE" (RFC 7609 p.62). Unlike there, what had arrived before
+// stays readable, as after any other failure.
 func (c *Conn) onLost(now time.Time, why FailKind, out []Output) []Output {
 	c.mute = true // rule: TestConnTable
 	if c.peerFinished() {

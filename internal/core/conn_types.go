@@ -81,7 +81,8 @@ const (
 	EventPeerFlags
 	// EventTCPFin: the peer ended its direction of the TCP connection.
 	EventTCPFin
-	// EventTCPReset: the TCP connection was reset, or failed in another way; or the peer ended it, and what it said by RDMA before is lost.
+	// EventTCPReset: the TCP connection was reset, or failed in another way; or the peer ended it,
+	// and what it said by RDMA before is lost.
 	EventTCPReset
 	// EventPeerDead: the fabric reports that the peer's process or instance is gone.
 	EventPeerDead
@@ -121,9 +122,9 @@ type ConnEvent struct {
 	// RFC 7609 p.83), or that it asked for a reset (SO_LINGER with zero seconds).
 	Abortive bool
 	// Peer holds the peer's flags. It belongs to every event that comes from outside
-	// (PeerFlags, TCPFin, TCPReset, PeerDead, LinkLost, ElementLost, ProtocolViolation): the caller reads the flags
-	// after it learned of the event and before it reports it, so that a peer which published a
-	// flag and then ended TCP is not taken for dead. Other events may leave it zero.
+	// (PeerFlags, TCPFin, TCPReset, PeerDead, LinkLost, ElementLost, ProtocolViolation): the caller
+	// reads the flags after it learned of the event and before it reports it, so that a peer which
+	// published a flag and then ended TCP is not taken for dead. Other events may leave it zero.
 	Peer cdc.ConnFlags
 	// ReadAll, with TCPFin and PeerDead, says that the peer is known to have read everything that was
 	// written. The kernel would have ended the TCP connection of such a process with a FIN, not a RST.

@@ -16,12 +16,13 @@ import (
 //
 // The caller makes one when the handshake of a first contact says [StartLink], calls Start when its
 // queue pair can send (server) or receive (client), passes what arrives to HandleMessage with the error of
-// [llc.Parse], and tells completions (Sent), failures (LinkFailed) and the passing of time (Advance). It carries
-// out the outputs in order. [GroupEnded] is the last one; after it nothing has an effect.
+// [llc.Parse], and tells completions (Sent), failures (LinkFailed) and the passing of time
+// (Advance). It carries out the outputs in order. [GroupEnded] is the last one; after it nothing
+// has an effect.
 //
-// A group begins with one link. The server makes further ones (control_add.go), both sides take them away (control_links.go); the
-// end of the last one is the end of the group. A link number of 0 means the first link in the list. The table is that of a
-// group with one link:
+// A group begins with one link. The server makes further ones (control_add.go), both sides take
+// them away (control_links.go); the end of the last one is the end of the group. A link number of 0
+// means the first link in the list. The table is that of a group with one link:
 //
 //	state       role    event                          next        output
 //	Init        server  Start                          Confirming  SendLLC CONFIRM LINK
@@ -53,9 +54,10 @@ import (
 //
 // "requested", "replied" and so on are a [LinkStep], "failed" only before Active; "end" is GroupEnding and
 // GroupEnded. TEST LINK is answered from Confirming to Ending. What the table lacks, and is not in the tables
-// of the exchanges below, changes nothing: replies that nobody awaits, which may be late; what is said about links that are
-// gone. A message that cannot be, or not now, is "out of sync" (RFC 7609 C.7.1): CONFIRM LINK for a link that is
-// confirmed, a request that is the other role's, and what does not decode.
+// of the exchanges below, changes nothing: replies that nobody awaits, which may be late; what is
+// said about links that are gone. A message that cannot be, or not now, is "out of sync" (RFC 7609
+// C.7.1): CONFIRM LINK for a link that is confirmed, a request that is the other role's, and what
+// does not decode.
 //
 // CONFIRM RKEY and DELETE RKEY are in control_rkey.go, the end of a link and of the group in control_end.go.
 //
@@ -277,9 +279,10 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 	return out
 }
 
-// showsReply reports whether a message that arrived on via shows that the server has our reply to CONFIRM LINK, or it would not use the new link, nor tell
-// where an RMB is on it. What comes over another link may come before the completion of the reply. Linux net/smc does not ask again about an RMB, but
-// declines its connection.
+// showsReply reports whether a message that arrived on via shows that the server has our reply to
+// CONFIRM LINK, or it would not use the new link, nor tell where an RMB is on it. What comes over
+// another link may come before the completion of the reply. Linux net/smc does not ask again about
+// an RMB, but declines its connection.
 func showsReply(m llc.Message, via, added *controlLink) bool {
 	if via == added {
 		return m.Type() != llc.TypeConfirmLink

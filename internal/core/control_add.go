@@ -9,8 +9,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// This file has the making of further links, RFC 7609 §3.5.1.6 and §3.5.5.1, C.8: ADD LINK, its continuations, CONFIRM LINK on
-// the new link. Between which RNICs is in control_pairs.go, and when in control_retry.go.
+// This file has the making of further links, RFC 7609 §3.5.1.6 and §3.5.5.1, C.8: ADD LINK, its
+// continuations, CONFIRM LINK on the new link. Between which RNICs is in control_pairs.go, and when
+// in control_retry.go.
 //
 //	phase       role    event                                next        output
 //	none        server  an attempt is due                    Opening     OpenLink
@@ -34,8 +35,8 @@ import (
 //	Replied     client  the same                             same        (likewise)
 //	any         both    the new link fails, or is not what was said  none  SendLLC DELETE LINK
 //
-// When it has come to nothing, a server tries again: when the retry timer says so, when either side has another RNIC.
-// While it is under way (RFC 7609 §3.5.5.3.1):
+// When it has come to nothing, a server tries again: when the retry timer says so, when either side
+// has another RNIC. While it is under way (RFC 7609 §3.5.5.3.1):
 //
 //	message from the client          server
 //	TEST LINK                        answered
@@ -44,7 +45,8 @@ import (
 //	DELETE LINK all                  the group ends at once
 //	CONFIRM RKEY                     refused, with the flag that asks to try again
 //
-// A client does not begin CONFIRM RKEY then. One that has begun is refused by the server, and made again with the new link.
+// A client does not begin CONFIRM RKEY then. One that has begun is refused by the server, and made
+// again with the new link.
 
 // An addPhase says how far a new link is.
 type addPhase uint8
@@ -74,8 +76,9 @@ type linkAdd struct {
 	end     GroupEnd       // why
 }
 
-// isLastStep reports whether only the peer's word, or the RNIC's, is missing until the new link is up: nothing more is said over another one, and data can
-// be sent over it already. A group that loses its last link then waits for it, ConfirmLinkTimeout at most.
+// isLastStep reports whether only the peer's word, or the RNIC's, is missing until the new link is
+// up: nothing more is said over another one, and data can be sent over it already. A group that
+// loses its last link then waits for it, ConfirmLinkTimeout at most.
 func (lc *LinkControl) isLastStep() bool {
 	return lc.role == RoleServer && lc.add.phase == addConfirming || lc.add.phase == addReplied
 }
@@ -89,7 +92,8 @@ func (lc *LinkControl) beginAdd(now time.Time, out []Output) []Output {
 	}
 	lc.retry.last = now
 	for lc.lastNum++; lc.lastNum == 0 || lc.link(lc.lastNum) != nil; lc.lastNum++ {
-		// "Link numbers cannot be reused until the entire link numbering space has been exhausted" (RFC 7609 p.24).
+		// "Link numbers cannot be reused until the entire link numbering space has been exhausted"
+		// (RFC 7609 p.24).
 	}
 	return lc.open(lc.lastNum, local, lc.main(), target, out)
 }
@@ -110,8 +114,8 @@ func (lc *LinkControl) open(num llc.LinkNum, local RNIC, via *controlLink, targe
 	return append(out, OpenLink{num, local.GID})
 }
 
-// LinkOpened answers [OpenLink]: local is our end of the link, without a queue pair if there is none, and tokens is where
-// our RMBs are on it.
+// LinkOpened answers [OpenLink]: local is our end of the link, without a queue pair if there is
+// none, and tokens is where our RMBs are on it.
 func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local LinkEnd, tokens map[RMBID]llc.RToken, out []Output) []Output {
 	a := &lc.add
 	if a.phase != addOpening || a.link.num != num { // rule: TestLinkOpenedLate
@@ -166,7 +170,8 @@ func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local LinkEnd,
 	return lc.arm(out)
 }
 
-// addTimeout is how long an answer to ADD LINK may take: on first contact long enough for a Decline (RFC 7609 C.7).
+// addTimeout is how long an answer to ADD LINK may take: on first contact long enough for a Decline
+// (RFC 7609 C.7).
 func (lc *LinkControl) addTimeout() time.Duration {
 	if lc.state == ControlAdding {
 		return AddLinkReplyTimeout
@@ -296,8 +301,9 @@ func (lc *LinkControl) tellMore(now time.Time, h llc.Header, out []Output) []Out
 // errCount is the cause of an ADD LINK CONTINUATION that does not go on where the last one ended.
 var errCount = errors.New("another number of RKeys than before")
 
-// handleAddLinkCont takes ADD LINK CONTINUATION: where two of the peer's RMBs are on the new link. Requests and replies take
-// turns until neither side has more. Linux net/smc may announce more RMBs than it has: these are zeros.
+// handleAddLinkCont takes ADD LINK CONTINUATION: where two of the peer's RMBs are on the new link.
+// Requests and replies take turns until neither side has more. Linux net/smc may announce more RMBs
+// than it has: these are zeros.
 func (lc *LinkControl) handleAddLinkCont(now time.Time, via *controlLink, m llc.AddLinkCont, out []Output) []Output {
 	a := &lc.add
 	switch {
@@ -340,7 +346,8 @@ func (lc *LinkControl) handleConfirmNew(now time.Time, m llc.ConfirmLink, out []
 		return lc.unexpected(now, a.link, m, out)
 	}
 	if _, err := lc.checkConfirmLink(a.link, m); err != nil { // rule: TestC71
-		// "The link must be brought down by sending a DELETE LINK for the link over another link" (RFC 7609 C.7.1).
+		// "The link must be brought down by sending a DELETE LINK for the link over another link"
+		// (RFC 7609 C.7.1).
 		return lc.next(now, lc.abortAdd(now, llc.DeleteViolation, true, out))
 	}
 	if lc.role == RoleServer {
@@ -360,8 +367,8 @@ func (lc *LinkControl) addReplySent(now time.Time, num llc.LinkNum, out []Output
 	return lc.linkUp(now, out)
 }
 
-// linkUp takes the new link into use. RMBs that the peer does not know on it are told, and an asymmetric link that is not needed
-// any more is deleted.
+// linkUp takes the new link into use. RMBs that the peer does not know on it are told, and an
+// asymmetric link that is not needed any more is deleted.
 func (lc *LinkControl) linkUp(now time.Time, out []Output) []Output {
 	a := lc.add
 	lc.add = linkAdd{}
@@ -389,8 +396,9 @@ func (lc *LinkControl) linkUp(now time.Time, out []Output) []Output {
 
 // advanceAdd ends a wait for a message of the exchange.
 //
-// RFC 7609 C.7.1 has it that the link fails that carries ADD LINK. But Linux net/smc drops a request that crosses one of its
-// own; so it is asked with TEST LINK whether it is there, and another attempt follows.
+// RFC 7609 C.7.1 has it that the link fails that carries ADD LINK. But Linux net/smc drops a
+// request that crosses one of its own; so it is asked with TEST LINK whether it is there, and
+// another attempt follows.
 func (lc *LinkControl) advanceAdd(now time.Time, out []Output) []Output {
 	a := &lc.add
 	if now.Before(a.until) { // rule: TestAddLinkSlow

@@ -10,11 +10,12 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// This file has the end of a link group: DELETE LINK for all links, and for the last one; and TEST LINK, which finds out that
-// the other side is gone.
+// This file has the end of a link group: DELETE LINK for all links, and for the last one; and TEST
+// LINK, which finds out that the other side is gone.
 
 // End ends a group in order: an idle one (EndIdle), or one that has connections, which are ended too.
-// "Operator command" and the end of the host are EndOperator and EndShutdown. Before the first contact is over it is Drop.
+// "Operator command" and the end of the host are EndOperator and EndShutdown. Before the first
+// contact is over it is Drop.
 func (lc *LinkControl) End(now time.Time, kind EndKind, out []Output) []Output {
 	switch lc.state {
 	case ControlInit, ControlConfirming, ControlReplied, ControlAdding:
@@ -47,8 +48,8 @@ func (lc *LinkControl) Drop(now time.Time, out []Output) []Output {
 	panic("core: impossible link group state " + lc.state.String())
 }
 
-// deleteAll returns the DELETE LINK for the whole group. A server is done when it is sent; a client's is a wish, and the
-// server's own DELETE LINK the answer.
+// deleteAll returns the DELETE LINK for the whole group. A server is done when it is sent; a
+// client's is a wish, and the server's own DELETE LINK the answer.
 func (lc *LinkControl) deleteAll(reason llc.DeleteReason, orderly bool) SendLLC {
 	m := SendLLC{Link: lc.main().num, Message: llc.DeleteLink{
 		Header: llc.Header{Form: lc.form}, All: true, Orderly: orderly, Reason: reason,
@@ -144,9 +145,9 @@ func (lc *LinkControl) Heard(num llc.LinkNum, at time.Time) {
 	}
 }
 
-// Suspect asks the peer with TEST LINK at once, since something says that it may be gone: the TCP connection of
-// one that has not closed has ended, as the kernel does it for a process that was killed. A link of SMC-R notices
-// nothing of that while it has nothing to send.
+// Suspect asks the peer with TEST LINK at once, since something says that it may be gone: the TCP
+// connection of one that has not closed has ended, as the kernel does it for a process that was
+// killed. A link of SMC-R notices nothing of that while it has nothing to send.
 func (lc *LinkControl) Suspect(now time.Time, num llc.LinkNum, out []Output) []Output {
 	link := lc.link(num)
 	if lc.state != ControlActive || link == nil { // rule: TestControlSuspect
@@ -189,8 +190,8 @@ func (lc *LinkControl) testsDue() (next time.Time) {
 	return next
 }
 
-// advanceTests asks on links that have been silent, and ends those that stay so. What arrives in place of the answer
-// shows as well that there is somebody.
+// advanceTests asks on links that have been silent, and ends those that stay so. What arrives in
+// place of the answer shows as well that there is somebody.
 func (lc *LinkControl) advanceTests(now time.Time, out []Output) []Output {
 	if due := lc.testsDue(); due.IsZero() || now.Before(due) {
 		return out

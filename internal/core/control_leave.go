@@ -7,8 +7,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// This file has what precedes the end of a link in order: its connections leave it, while it still works, so that nothing of what is on its way has to be said
-// again. RFC 7609 §2.3 leaves open how that is done.
+// This file has what precedes the end of a link in order: its connections leave it, while it still
+// works, so that nothing of what is on its way has to be said again. RFC 7609 §2.3 leaves open how
+// that is done.
 //
 //	role    event                                     output
 //	server  a link is to end in order                 LinkLeaving
@@ -19,8 +20,9 @@ import (
 //	client  the link fails, or all that do not leave  SendLLC reply, LinkDown, CloseLink
 //	client  the same, not in order                    SendLLC reply, LinkDown, CloseLink
 //
-// Each side moves what it sends, and the server does before the client hears of it. In order is what an operator or a program wants, and the end of an asymmetric link;
-// a path that is lost is not, whatever the flag says, nor is the last link, nor one that a first contact has.
+// Each side moves what it sends, and the server does before the client hears of it. In order is
+// what an operator or a program wants, and the end of an asymmetric link; a path that is lost is
+// not, whatever the flag says, nor is the last link, nor one that a first contact has.
 
 // A linkLeave is a link that is about to end in order.
 type linkLeave struct {
@@ -42,7 +44,8 @@ func gentle(orderly bool, reason llc.DeleteReason) bool {
 	return false
 }
 
-// staying returns the first link in use that is not the one given, and is not about to end; nil if there is none.
+// staying returns the first link in use that is not the one given, and is not about to end; nil if
+// there is none.
 func (lc *LinkControl) staying(but *controlLink) *controlLink {
 	for _, l := range lc.links {
 		if l.state == linkActive && l != but && !l.leave.begun() {
@@ -75,7 +78,8 @@ func (lc *LinkControl) left(now time.Time, link *controlLink, out []Output) []Ou
 	return out
 }
 
-// leaveOthers ends those that are about to end anyway, where a client has no other link beside the given one, which ends too: the last one ends with the group.
+// leaveOthers ends those that are about to end anyway, where a client has no other link beside the
+// given one, which ends too: the last one ends with the group.
 func (lc *LinkControl) leaveOthers(now time.Time, link *controlLink, out []Output) []Output {
 	if lc.staying(link) != nil {
 		return out
@@ -94,7 +98,8 @@ func (lc *LinkControl) spare(link *controlLink) {
 	lc.dropDelete(link.num)
 }
 
-// obeys reports whether a client has been ordered to end a link, and has not answered yet: nothing of its own begins meanwhile.
+// obeys reports whether a client has been ordered to end a link, and has not answered yet: nothing
+// of its own begins meanwhile.
 func (lc *LinkControl) obeys() bool {
 	return lc.role == RoleClient && !lc.leavesDue().IsZero()
 }

@@ -62,8 +62,9 @@ func (lc *LinkControl) handleConfirmLink(now time.Time, link *controlLink, m llc
 	}
 	lc.eyecatcher = !m.HasNoEyecatcher()
 	if n := int(m.MaxLinks); lc.cfg.Result.Version == clc.V1 && n > 0 { // rule: TestMaxLinksOfClient
-		// "The client maximum link value is optional ... If the client passes a lower value, this lower value then
-		// becomes the final negotiated maximum" (RFC 7609 p.22). Linux net/smc says 2, and does not look.
+		// "The client maximum link value is optional ... If the client passes a lower value, this
+		// lower value then becomes the final negotiated maximum" (RFC 7609 p.22). Linux net/smc
+		// says 2, and does not look.
 		lc.maxLinks = min(lc.maxLinks, n)
 	}
 	if lc.role == RoleServer {
@@ -132,9 +133,10 @@ func (lc *LinkControl) confirmed(now time.Time, out []Output) []Output {
 	return lc.next(now, lc.beginAdd(now, out))
 }
 
-// askInVain sends ADD LINK that the client has to reject, in version 1 where we allow one link and the client has not taken that for its
-// maximum, too. Linux net/smc awaits ADD LINK in any case, and each first contact takes 3 seconds without. For MTU 0, an
-// "undefined enumerated MTU value", the client sends "a negative ADD LINK reply" (RFC 7609 C.7.1), as Linux net/smc does.
+// askInVain sends ADD LINK that the client has to reject, in version 1 where we allow one link and
+// the client has not taken that for its maximum, too. Linux net/smc awaits ADD LINK in any case,
+// and each first contact takes 3 seconds without. For MTU 0, an "undefined enumerated MTU value",
+// the client sends "a negative ADD LINK reply" (RFC 7609 C.7.1), as Linux net/smc does.
 func (lc *LinkControl) askInVain(link *controlLink, out []Output) []Output {
 	lc.lastNum++
 	return append(out, SendLLC{Link: link.num, Message: llc.AddLink{
@@ -152,8 +154,8 @@ func (lc *LinkControl) up(now time.Time, out []Output) []Output {
 	return lc.next(now, append(out, LinkStep{Kind: StepUp}))
 }
 
-// next begins what has waited: the end of links, the end of the first contact, another link, RMBs for which a connection waits,
-// those that nobody needs.
+// next begins what has waited: the end of links, the end of the first contact, another link, RMBs
+// for which a connection waits, those that nobody needs.
 func (lc *LinkControl) next(now time.Time, out []Output) []Output {
 	if lc.state != ControlAdding && lc.state != ControlActive {
 		return out

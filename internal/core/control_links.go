@@ -9,12 +9,14 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// This file has which links a group has, and the end of one of them: the RNICs that links use, failures, and DELETE LINK.
+// This file has which links a group has, and the end of one of them: the RNICs that links use,
+// failures, and DELETE LINK.
 //
-// A link that is lost (failed, silent, out of sync) is taken out of use at once, and its connections go on over the others. One that ends in order
-// is left by them before, see control_leave.go.
-// Then the peer is told with DELETE LINK: by the server as an exchange, by the client as a notice, which the server answers with such
-// an exchange. Both keep what the link consists of until then. The collisions with that exchange (RFC 7609 §3.5.5.3.2):
+// A link that is lost (failed, silent, out of sync) is taken out of use at once, and its
+// connections go on over the others. One that ends in order is left by them before, see
+// control_leave.go. Then the peer is told with DELETE LINK: by the server as an exchange, by the
+// client as a notice, which the server answers with such an exchange. Both keep what the link
+// consists of until then. The collisions with that exchange (RFC 7609 §3.5.5.3.2):
 //
 //	message from the client          server
 //	TEST LINK                        answered
@@ -24,13 +26,15 @@ import (
 //	CONFIRM RKEY                     refused, with the flag that asks to try again
 //	DELETE RKEY                      answered
 //
-// Where each side loses another one of two links, at the same time, nothing is left to say ADD LINK over: all LLC messages go over links that both have. So
-// the group ends (RFC 7609 §2.3), though an asymmetric link between the two RNICs that are left would work. Connections are
-// lost then; the next one makes a group of its own, over TCP and CLC.
+// Where each side loses another one of two links, at the same time, nothing is left to say ADD LINK
+// over: all LLC messages go over links that both have. So the group ends (RFC 7609 §2.3), though an
+// asymmetric link between the two RNICs that are left would work. Connections are lost then; the
+// next one makes a group of its own, over TCP and CLC.
 //
-// An answer that does not come in time is asked for once more, as Linux net/smc drops what crosses an exchange of its own, and by a
-// client some more times, as its server may be busy with another exchange;
-// then "the link over which the server sent the DELETE LINK is no longer usable either" (RFC 7609 C.7.1).
+// An answer that does not come in time is asked for once more, as Linux net/smc drops what crosses
+// an exchange of its own, and by a client some more times, as its server may be busy with another
+// exchange; then "the link over which the server sent the DELETE LINK is no longer usable either"
+// (RFC 7609 C.7.1).
 
 // A linkDelete is a link whose end the peer is to be told.
 type linkDelete struct {
@@ -53,8 +57,9 @@ func sameRNIC(a, b LinkEnd) bool {
 // end is an RNIC as an end of a link.
 func (r RNIC) end() LinkEnd { return LinkEnd{GID: r.GID, MAC: r.MAC} }
 
-// split returns the links in use: the symmetric ones, and the asymmetric one, nil if there is none. Which it is follows from the
-// RNICs of the others, so that the last link of a group is never asymmetric.
+// split returns the links in use: the symmetric ones, and the asymmetric one, nil if there is none.
+// Which it is follows from the RNICs of the others, so that the last link of a group is never
+// asymmetric.
 func (lc *LinkControl) split() (symmetric []*controlLink, asymmetric *controlLink) {
 	for _, l := range lc.links {
 		if l.state != linkActive {
@@ -109,7 +114,8 @@ func (lc *LinkControl) main() *controlLink {
 	return lc.links[0]
 }
 
-// lose takes a link out of use that is of no more use, and has the peer told. The group ends with its last one.
+// lose takes a link out of use that is of no more use, and has the peer told. The group ends with
+// its last one.
 func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why clc.Diagnosis, out []Output) []Output {
 	if lc.role == RoleClient && lc.state == ControlActive && link.state == linkActive {
 		if !link.leave.until.IsZero() && lc.usable(link) != nil { // rule: TestLinkLeavingFails
@@ -158,16 +164,17 @@ func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why 
 	return lc.next(now, out)
 }
 
-// spareLast has a client wish no more for the end of a link that was one of several then, and is the last one now: the operator did not want the group
-// to end. A server looks when its turn comes, see sendDeletes.
+// spareLast has a client wish no more for the end of a link that was one of several then, and is
+// the last one now: the operator did not want the group to end. A server looks when its turn comes,
+// see sendDeletes.
 func (lc *LinkControl) spareLast() {
 	if link := lc.usable(nil); lc.role == RoleClient && link != nil && lc.usable(link) == nil {
 		lc.dropDelete(link.num) // rule: TestDeleteLinkSpared
 	}
 }
 
-// down takes a link out of use. What was under way on it begins anew on another one: "the initiator of an LLC message exchange that
-// fails will be responsible for retrying" (RFC 7609 p.25).
+// down takes a link out of use. What was under way on it begins anew on another one: "the initiator
+// of an LLC message exchange that fails will be responsible for retrying" (RFC 7609 p.25).
 func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, orderly bool, out []Output) []Output {
 	link.state = linkFailed
 	link.leave = linkLeave{}
@@ -225,8 +232,9 @@ func (lc *LinkControl) remove(link *controlLink, out []Output) []Output {
 	return append(out, CloseLink{link.num})
 }
 
-// DeleteLink ends a link in order, for an operator: connections move away before it ends. The last link ends with the group
-// only ([LinkControl.End]): a link that becomes the last one before the peer was told stays.
+// DeleteLink ends a link in order, for an operator: connections move away before it ends. The last
+// link ends with the group only ([LinkControl.End]): a link that becomes the last one before the
+// peer was told stays.
 func (lc *LinkControl) DeleteLink(now time.Time, num llc.LinkNum, out []Output) []Output {
 	link := lc.link(num)
 	if lc.state != ControlActive || link == nil || link.state != linkActive || link.leave.begun() || lc.usable(link) == nil { // rule: TestDeleteLinkGuards
@@ -236,8 +244,8 @@ func (lc *LinkControl) DeleteLink(now time.Time, num llc.LinkNum, out []Output) 
 	return lc.arm(lc.next(now, out))
 }
 
-// sendDeletes tells the peer of the links that end: the server one at a time and while nothing else is under way, in order when connections have left
-// them, and the client at once.
+// sendDeletes tells the peer of the links that end: the server one at a time and while nothing else
+// is under way, in order when connections have left them, and the client at once.
 func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 	if lc.role == RoleServer && slices.ContainsFunc(lc.deletes, func(d linkDelete) bool { return d.via != 0 }) { // rule: TestDeleteLinkQueue
 		return out
@@ -284,7 +292,8 @@ func (lc *LinkControl) sendDeletes(now time.Time, out []Output) []Output {
 			inOrder := link.leave.over
 			out = lc.down(now, link, end, inOrder, out)
 			if last := lc.usable(nil); inOrder && lc.usable(last) == nil {
-				// A TEST LINK that was to tell a peer that is busy from a path that has failed has nothing to tell any more. DELETE LINK is asked twice.
+				// A TEST LINK that was to tell a peer that is busy from a path that has failed has
+				// nothing to tell any more. DELETE LINK is asked twice.
 				last.test.due = time.Time{} // rule: TestLinkLeavingPatience
 			}
 		}
@@ -324,7 +333,8 @@ func (lc *LinkControl) deletesDue() (next time.Time) {
 	return next
 }
 
-// advanceDeletes asks again, less and less often where a server does not answer, or gives up the link over which was asked.
+// advanceDeletes asks again, less and less often where a server does not answer, or gives up the
+// link over which was asked.
 func (lc *LinkControl) advanceDeletes(now time.Time, out []Output) []Output {
 	for _, d := range slices.Clone(lc.deletes) {
 		p := lc.deleteOf(d.num)
@@ -340,7 +350,8 @@ func (lc *LinkControl) advanceDeletes(now time.Time, out []Output) []Output {
 				out = lc.probe(now, via, out) // rule: TestDeleteLinkPatience
 			}
 		case lc.state == ControlActive && p.tries < wishTries && lc.usable(via) == nil && via != nil && via.lastHeard.After(p.asked): // rule: TestDeleteLinkBusy
-			// The group would end with a link over which the client says other things: one that takes down a link may be busy with that for seconds.
+			// The group would end with a link over which the client says other things: one that
+			// takes down a link may be busy with that for seconds.
 		default:
 			p.tries = 0 // rule: TestDeleteLinkTimes
 			if via != nil && via.state == linkActive {
@@ -404,10 +415,12 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 	last := lc.usable(link) == nil
 	if gentle(m.Orderly, m.Reason) && slices.ContainsFunc(lc.links, func(l *controlLink) bool { return l.state == linkFailed }) {
 		last = false // rule: TestLinkLeavingCrossing
-		// The client had another one when it said that, as it has not answered yet that we have taken it away: it does not want the group to end.
+		// The client had another one when it said that, as it has not answered yet that we have
+		// taken it away: it does not want the group to end.
 	}
 	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly, last: last})
-	// "The server must delete the link right away" (RFC 7609 §3.5.5.1.4), and with it whatever is under way on it.
+	// "The server must delete the link right away" (RFC 7609 §3.5.5.1.4), and with it whatever is
+	// under way on it.
 	// rule: TestDeleteLinkRightAway
 	if !m.Orderly && lc.state == ControlActive && lc.usable(link) != nil {
 		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out)
@@ -453,7 +466,8 @@ func (lc *LinkControl) obeyNow(now time.Time, link *controlLink, end GroupEnd, o
 		out = lc.say(reply, out)
 		return lc.ending(now, end, false, out)
 	case via == link, via == nil || via.state == linkFailed: // rule: TestDeleteLinkAnswers
-		// An answer "flows on the same link"; but this one is given up at once, and the answer could be lost with it.
+		// An answer "flows on the same link"; but this one is given up at once, and the answer
+		// could be lost with it.
 		reply.Link = other.num
 	}
 	out = append(out, reply)
@@ -499,8 +513,8 @@ func (lc *LinkControl) handleDeleteLinkReply(now time.Time, m llc.DeleteLink, ou
 	return lc.next(now, out)
 }
 
-// ignores reports whether a message on a link is void as we have asked to delete that: "ignore the LLC message. Worst case: the
-// server will time out" (RFC 7609 C.7.1).
+// ignores reports whether a message on a link is void as we have asked to delete that: "ignore the
+// LLC message. Worst case: the server will time out" (RFC 7609 C.7.1).
 func (lc *LinkControl) ignores(m llc.Message) bool {
 	if lc.role != RoleClient { // rule: TestDeleteLinkIgnores
 		return false

@@ -8,12 +8,14 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// This file has between which RNICs a further link is: what a server plans, a client accepts, and what fits beside the links there are.
-// RFC 7609 §2.2.1, §3.5.1.6.
+// This file has between which RNICs a further link is: what a server plans, a client accepts, and
+// what fits beside the links there are. RFC 7609 §2.2.1, §3.5.1.6.
 //
-// That a pair which has failed has to wait until it is its turn again is ours: the next attempt, whose time is in control_retry.go, may be with an RNIC that is idle.
+// That a pair which has failed has to wait until it is its turn again is ours: the next attempt,
+// whose time is in control_retry.go, may be with an RNIC that is idle.
 
-// SetRoutes tells routes. Of pairs that are told of again the newest counts; those that are not told of are taken to have one.
+// SetRoutes tells routes. Of pairs that are told of again the newest counts; those that are not
+// told of are taken to have one.
 func (lc *LinkControl) SetRoutes(routes []PairRoute) { lc.routes.set(routes) }
 
 // unused returns RNICs of ours that none of the links uses, in the order in which it is their turn.
@@ -26,8 +28,9 @@ func (lc *LinkControl) unused(now time.Time, links []*controlLink) []RNIC {
 	return list
 }
 
-// plan finds an RNIC of the server's for another link, and the client's that it would like to be used. In a first contact it is always
-// something; later only what is likely to help. Of several pairs it is that whose turn it is.
+// plan finds an RNIC of the server's for another link, and the client's that it would like to be
+// used. In a first contact it is always something; later only what is likely to help. Of several
+// pairs it is that whose turn it is.
 func (lc *LinkControl) plan(now time.Time, first bool) (local RNIC, target wire.GID, ok bool) {
 	symmetric, asymmetric := lc.split()
 	if len(symmetric) == 0 || len(symmetric) >= lc.maxLinks || len(lc.links) >= maxSlots { // rule: TestAddLinkPlan
@@ -67,8 +70,9 @@ func (lc *LinkControl) plan(now time.Time, first bool) (local RNIC, target wire.
 	return local, target, ok
 }
 
-// accept finds the client's RNIC for a link that the server offers, RFC 7609 §3.5.1.6.1. It reports false if there is none: the
-// link would be parallel to another one, or a second asymmetric one, or one too many, or ends at ourselves.
+// accept finds the client's RNIC for a link that the server offers, RFC 7609 §3.5.1.6.1. It reports
+// false if there is none: the link would be parallel to another one, or a second asymmetric one, or
+// one too many, or ends at ourselves.
 func (lc *LinkControl) accept(now time.Time, m llc.AddLink) (RNIC, bool) {
 	peer := LinkEnd{GID: m.GID, MAC: m.MAC}
 	symmetric, asymmetric := lc.split()
@@ -99,8 +103,8 @@ func (lc *LinkControl) accept(now time.Time, m llc.AddLink) (RNIC, bool) {
 	return RNIC{}, false
 }
 
-// choose returns that of a client's RNICs for a link to the server's, nil if there is none: what the server would like, unless that has failed before, else
-// that whose turn it is.
+// choose returns that of a client's RNICs for a link to the server's, nil if there is none: what
+// the server would like, unless that has failed before, else that whose turn it is.
 func (lc *LinkControl) choose(now time.Time, list []RNIC, peer LinkEnd, target wire.GID) (best *RNIC) {
 	var first pairTurn
 	for i := range list {

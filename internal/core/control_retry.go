@@ -8,8 +8,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// This file has when another link is attempted: by a server's timer, as an RNIC has come, as a link was lost, at the client's request; and
-// the client's part in that, REQUEST ADD LINK. RFC 7609 §3.5.1.6, C.7.1, C.8.
+// This file has when another link is attempted: by a server's timer, as an RNIC has come, as a link
+// was lost, at the client's request; and the client's part in that, REQUEST ADD LINK. RFC 7609
+// §3.5.1.6, C.7.1, C.8.
 
 // An addRetry says when a server attempts another link.
 type addRetry struct {
@@ -58,8 +59,8 @@ func (lc *LinkControl) flapsOfNext(now time.Time) (n int) {
 	return n
 }
 
-// SetRNICs says which RNICs of ours may be an end of a link now. A new one is a reason to attempt another link, or to ask
-// the server for it.
+// SetRNICs says which RNICs of ours may be an end of a link now. A new one is a reason to attempt
+// another link, or to ask the server for it.
 func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Output {
 	var fresh []RNIC
 	for _, r := range rnics {
@@ -89,8 +90,9 @@ func (lc *LinkControl) SetRNICs(now time.Time, rnics []RNIC, out []Output) []Out
 	return lc.askForLink(now, fresh[0], out)
 }
 
-// askForLink tells the server of another RNIC of a client, unless the group is symmetric, or can have no more links. "The client
-// must not wait for a response or throw an error if one does not come" (RFC 7609 p.46).
+// askForLink tells the server of another RNIC of a client, unless the group is symmetric, or can
+// have no more links. "The client must not wait for a response or throw an error if one does not
+// come" (RFC 7609 p.46).
 func (lc *LinkControl) askForLink(now time.Time, r RNIC, out []Output) []Output {
 	symmetric, _ := lc.split()
 	link := lc.main()
@@ -113,15 +115,17 @@ func (lc *LinkControl) askForLink(now time.Time, r RNIC, out []Output) []Output 
 	return append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{Header: llc.Header{Form: lc.form}, GIDs: gids}})
 }
 
-// retryLater has the server try again after a while, longer each time: "the server peer ... must set a timer" (RFC 7609 C.8).
+// retryLater has the server try again after a while, longer each time: "the server peer ... must
+// set a timer" (RFC 7609 C.8).
 func (lc *LinkControl) retryLater(now time.Time) {
 	if _, _, ok := lc.plan(now, lc.form.Version() == 1); ok && lc.role == RoleServer { // rule: TestAddLinkRetry
 		lc.setRetry(now)
 	}
 }
 
-// setRetry sets the timer for another attempt, or a client's for asking the server for it, unless there is a reason for an earlier one: an RNIC that
-// came, or a link that was lost, while one was being made.
+// setRetry sets the timer for another attempt, or a client's for asking the server for it, unless
+// there is a reason for an earlier one: an RNIC that came, or a link that was lost, while one was
+// being made.
 func (lc *LinkControl) setRetry(now time.Time) {
 	first := lc.cfg.RetryInterval
 	if first == 0 {
@@ -138,15 +142,18 @@ func (lc *LinkControl) setRetry(now time.Time) {
 	}
 }
 
-// retryNow has a server try as soon as may be, as either side has another RNIC. What has failed before was without it.
+// retryNow has a server try as soon as may be, as either side has another RNIC. What has failed
+// before was without it.
 func (lc *LinkControl) retryNow(now time.Time) {
 	lc.retry.delay = 0 // rule: TestAddLinkFreshAnew
 	lc.retry.at = lc.notBefore(now, lc.pause(now))
 }
 
-// askAgain has a client, whose link was lost or not confirmed, say once more that it has an RNIC for one: it "set a timer to send an ADD LINK to
-// the server if there is still an unused RNIC on the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer too, Linux net/smc has none.
-// As long as there is one link it goes on, less and less often: a request may be dropped, as Linux net/smc does with what crosses an exchange.
+// askAgain has a client, whose link was lost or not confirmed, say once more that it has an RNIC
+// for one: it "set a timer to send an ADD LINK to the server if there is still an unused RNIC on
+// the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer too, Linux net/smc has
+// none. As long as there is one link it goes on, less and less often: a request may be dropped, as
+// Linux net/smc does with what crosses an exchange.
 func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
 	lc.retry.at = time.Time{}
 	symmetric, asymmetric := lc.split()
@@ -159,8 +166,8 @@ func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
 	return out
 }
 
-// retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not held for long, and a client ask for
-// it after a while.
+// retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not
+// held for long, and a client ask for it after a while.
 func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
 	lc.failed.note(now, lost) // rule: TestAddLinkRotate
 	lc.noteFlap(now, lost)
@@ -172,8 +179,9 @@ func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
 	}
 }
 
-// pause is the least time between two attempts: it doubles with each further link that does not hold between the same RNICs, so that one that comes and
-// goes is no storm of ADD LINK, nor does it move connections all the time.
+// pause is the least time between two attempts: it doubles with each further link that does not
+// hold between the same RNICs, so that one that comes and goes is no storm of ADD LINK, nor does it
+// move connections all the time.
 func (lc *LinkControl) pause(now time.Time) time.Duration {
 	return min(AddLinkPause<<min(max(lc.flapsOfNext(now)-freeFlaps, 0), 16), AddLinkPauseMax) // rule: TestAddLinkFlapping: AddLinkPause<< -> AddLinkPause, AddLinkPause<<
 }
@@ -186,13 +194,15 @@ func (lc *LinkControl) notBefore(now time.Time, pause time.Duration) time.Time {
 	return now
 }
 
-// answersHint reports whether ADD LINK is the answer to a client's word that it has another RNIC. Not so when the client has replied to it: it had not
-// that RNIC then, and the reply to CONFIRM LINK, with which the link is made for the client, comes over another queue pair than its word.
+// answersHint reports whether ADD LINK is the answer to a client's word that it has another RNIC.
+// Not so when the client has replied to it: it had not that RNIC then, and the reply to CONFIRM
+// LINK, with which the link is made for the client, comes over another queue pair than its word.
 func (lc *LinkControl) answersHint() bool {
 	return lc.add.phase == addOpening || lc.add.phase == addRequested // rule: TestAddLinkHintOvertakes: lc.add.phase == addOpening || lc.add.phase == addRequested -> lc.add.phase != addNone
 }
 
-// hint takes a client's word that it has another RNIC. While the first contact makes a link that the client has replied to, it is for the time afterwards.
+// hint takes a client's word that it has another RNIC. While the first contact makes a link that
+// the client has replied to, it is for the time afterwards.
 func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
 	if lc.state != ControlAdding && lc.state != ControlActive || lc.answersHint() { // rule: TestAddLinkHints
 		return out
@@ -203,7 +213,8 @@ func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
 }
 
 // handleRequestAddLink takes a client's wish for another link. The server "should not reject", and need not
-// add one (SMCv2 "SMC-Rv2 LLC Request Add Link Message", notes 5 and 6). An ADD LINK to which the client has replied before it asked is no answer.
+// add one (SMCv2 "SMC-Rv2 LLC Request Add Link Message", notes 5 and 6). An ADD LINK to which the
+// client has replied before it asked is no answer.
 //
 //	state                           role    message  output
 //	Adding, Active                  server  request  SendLLC reply, unless ADD LINK follows at once

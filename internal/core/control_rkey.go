@@ -25,8 +25,8 @@ import (
 //	DELETE LINK all              the group ends at once
 //
 // An answer that does not come in time may be one that the peer never gave: Linux net/smc drops requests
-// that cross an exchange of its own. So the request is sent once more, then the exchange is given up, and TEST LINK
-// finds out whether the link has failed, which RFC 7609 C.7.1 takes for granted.
+// that cross an exchange of its own. So the request is sent once more, then the exchange is given
+// up, and TEST LINK finds out whether the link has failed, which RFC 7609 C.7.1 takes for granted.
 
 // An ownRMBState says what the peer knows of one of our RMBs.
 type ownRMBState uint8
@@ -78,15 +78,16 @@ func (lc *LinkControl) Room() bool {
 	return len(lc.own) < llc.MaxRKeys && lc.peer.room() // rule: TestControlRKeyLimit: len(lc.own) < llc.MaxRKeys -> true
 }
 
-// Spare reports whether both sides have an RMB for one more connection: a new one; or of ours one that is free, if there is such;
-// or of the peer's one that no connection of ours writes to, which is likely to be free there.
+// Spare reports whether both sides have an RMB for one more connection: a new one; or of ours one
+// that is free, if there is such; or of the peer's one that no connection of ours writes to, which
+// is likely to be free there.
 func (lc *LinkControl) Spare(free bool) bool {
 	return (free || len(lc.own) < llc.MaxRKeys) && (lc.peer.room() || lc.peer.idle()) // rule: TestControlSpare: lc.peer.idle() -> false
 }
 
 // ConfirmRMB tells the peer of an RMB of ours, before a CLC message names it. The answer is [RMBConfirmed] or
-// [RMBRefused]. An RMB that the peer knows is confirmed at once. tokens says where it is on each link, also on one for
-// which [OpenLink] was the last word.
+// [RMBRefused]. An RMB that the peer knows is confirmed at once. tokens says where it is on each
+// link, also on one for which [OpenLink] was the last word.
 func (lc *LinkControl) ConfirmRMB(now time.Time, id RMBID, tokens map[llc.LinkNum]llc.RToken, out []Output) []Output {
 	switch b := lc.own[id]; {
 	case b != nil && b.state == rmbConfirmed && lc.state == ControlActive && maps.Equal(b.tokens, tokens):
@@ -165,8 +166,8 @@ func (lc *LinkControl) refreshRMBs() {
 	}
 }
 
-// An rkeyAgain says when the peer is told again of RMBs that it does not know on all links, as it has refused, or not answered: a connection whose RMB is not known
-// on a link cannot go on over it.
+// An rkeyAgain says when the peer is told again of RMBs that it does not know on all links, as it
+// has refused, or not answered: a connection whose RMB is not known on a link cannot go on over it.
 type rkeyAgain struct {
 	at    time.Time // zero: not by itself
 	delay time.Duration
@@ -384,9 +385,10 @@ func (lc *LinkControl) handleConfirmRKey(now time.Time, link *controlLink, m llc
 // errNoRKey is why a link failed that a CONFIRM RKEY does not name.
 var errNoRKey = errors.New("no RKey for the link")
 
-// learn takes an RMB of the peer's. A message that speaks of more links than there can be comes from a peer that counts
-// on links which we do not have: it is asked to try again when it knows better, as by Linux net/smc. A link of which it
-// does not speak is one that the peer does not have: "treat as if detected failure of the link(s)" (RFC 7609 C.7.1).
+// learn takes an RMB of the peer's. A message that speaks of more links than there can be comes
+// from a peer that counts on links which we do not have: it is asked to try again when it knows
+// better, as by Linux net/smc. A link of which it does not speak is one that the peer does not
+// have: "treat as if detected failure of the link(s)" (RFC 7609 C.7.1).
 func (lc *LinkControl) learn(link *controlLink, m llc.ConfirmRKey) (negative, retry bool, missing []*controlLink) {
 	if int(m.Remaining) > lc.maxLinks { // rule: TestControlHostile
 		return true, true, nil
@@ -431,8 +433,8 @@ func (lc *LinkControl) missing(via *controlLink, b *peerRMB) (list []*controlLin
 	return list
 }
 
-// handleConfirmRKeyCont takes where the RMB of the last CONFIRM RKEY is on further links. Version 1 only; Linux net/smc
-// ignores it.
+// handleConfirmRKeyCont takes where the RMB of the last CONFIRM RKEY is on further links. Version 1
+// only; Linux net/smc ignores it.
 func (lc *LinkControl) handleConfirmRKeyCont(now time.Time, link *controlLink, m llc.ConfirmRKeyCont, out []Output) []Output {
 	x := &lc.exchange
 	if m.Reply {
@@ -516,9 +518,9 @@ func (lc *LinkControl) rkeyAnswered(now time.Time, negative bool, out []Output) 
 	return lc.next(now, out)
 }
 
-// handleDeleteRKey takes back RMBs of the peer's, or its answer to ours. An RKey that is not known is answered
-// as such, "no other action". A connection that still uses an element has lost it: "either peer can delete one or
-// more of its RMBs as long as it is not being used" (RFC 7609 p.53).
+// handleDeleteRKey takes back RMBs of the peer's, or its answer to ours. An RKey that is not known
+// is answered as such, "no other action". A connection that still uses an element has lost it:
+// "either peer can delete one or more of its RMBs as long as it is not being used" (RFC 7609 p.53).
 //
 //	state               message  output
 //	Confirming..Ending  request  SendLLC reply, ElementLost for each connection that used an element

@@ -37,19 +37,21 @@ type ControlConfig struct {
 	// Owner is who uses the element of the peer's RMB that the CLC messages have named,
 	// see [LinkControl.TakeElement].
 	Owner Owner
-	// RNICs are those of ours that may be an end of a link of the group: on the network of the first link, and
-	// usable. That of Local is one of them. See [LinkControl.SetRNICs]. "If it only has one RNIC available on the LAN, it will
-	// attempt to set up the second SMC-R link over that one RNIC" (RFC 7609 p.35). Without any a server leaves
-	// the attempt out, and a Linux client waits 3 seconds for it.
+	// RNICs are those of ours that may be an end of a link of the group: on the network of the
+	// first link, and usable. That of Local is one of them. See [LinkControl.SetRNICs]. "If it only
+	// has one RNIC available on the LAN, it will attempt to set up the second SMC-R link over that
+	// one RNIC" (RFC 7609 p.35). Without any a server leaves the attempt out, and a Linux client
+	// waits 3 seconds for it.
 	RNICs []RNIC
-	// MaxLinks is how many symmetric links we allow in version 1, 1 to 8; 0: what Result says. Version 2 negotiates it in the
-	// CLC messages.
+	// MaxLinks is how many symmetric links we allow in version 1, 1 to 8; 0: what Result says.
+	// Version 2 negotiates it in the CLC messages.
 	MaxLinks uint8
 	// TestInterval is how long nothing has been heard from the peer before it is asked with TEST LINK;
 	// zero: [TestLinkInterval], negative: never.
 	TestInterval time.Duration
-	// RetryInterval is how long a server waits after an attempt at another link that has come to nothing, the first time, and a client before it asks for one;
-	// zero: [AddLinkRetry], negative: for ever, unless something new is known.
+	// RetryInterval is how long a server waits after an attempt at another link that has come to
+	// nothing, the first time, and a client before it asks for one; zero: [AddLinkRetry], negative:
+	// for ever, unless something new is known.
 	RetryInterval time.Duration
 	// RefuseEyecatcher ends the first contact with a peer whose RMB elements begin with an eyecatcher,
 	// as Linux net/smc does. Otherwise see [LinkControl.PeerEyecatcher].
@@ -222,15 +224,16 @@ type (
 		Why  clc.Diagnosis // StepFailed
 	}
 
-	// OpenLink asks for our end of another link on the RNIC with the address GID: a queue pair, with which all our RMBs
-	// are registered. [LinkControl.LinkOpened] is the answer, also if there is none.
+	// OpenLink asks for our end of another link on the RNIC with the address GID: a queue pair,
+	// with which all our RMBs are registered. [LinkControl.LinkOpened] is the answer, also if there
+	// is none.
 	OpenLink struct {
 		Link llc.LinkNum
 		GID  wire.GID
 	}
 
-	// ConnectLink says what is at the other end of a link that was opened: its queue pair is to be able to receive,
-	// and a server's to send. If it cannot, that is [LinkControl.LinkFailed].
+	// ConnectLink says what is at the other end of a link that was opened: its queue pair is to be
+	// able to receive, and a server's to send. If it cannot, that is [LinkControl.LinkFailed].
 	ConnectLink struct {
 		Link llc.LinkNum
 		Peer LinkEnd
@@ -240,28 +243,30 @@ type (
 	LinkUp struct{ Link llc.LinkNum }
 
 	// LinkLeaving says that a link ends in order, and is good until then: its connections go to other links
-	// ([LinkControl.ElementOn]), new ones begin on others. [LinkControl.LinkLeft] says that none is on it any more; after
-	// [LinkLeaveTimeout] it ends without. What follows is LinkDown, or the link stays as the others are lost.
+	// ([LinkControl.ElementOn]), new ones begin on others. [LinkControl.LinkLeft] says that none is
+	// on it any more; after [LinkLeaveTimeout] it ends without. What follows is LinkDown, or the
+	// link stays as the others are lost.
 	LinkLeaving struct{ Link llc.LinkNum }
 
 	// LinkDown says that connections must not use a link any more, and go on over another one
-	// ([LinkControl.ElementOn]). With Orderly it still carries what is on its way, and the peer may use it until CloseLink; else
-	// the queue pair is of no use.
+	// ([LinkControl.ElementOn]). With Orderly it still carries what is on its way, and the peer may
+	// use it until CloseLink; else the queue pair is of no use.
 	LinkDown struct {
 		Link    llc.LinkNum
 		Why     GroupEnd
 		Orderly bool
 	}
 
-	// CloseLink says that both sides have done with a link, or with one that was never up: its queue pair is to
-	// be given back.
+	// CloseLink says that both sides have done with a link, or with one that was never up: its
+	// queue pair is to be given back.
 	CloseLink struct{ Link llc.LinkNum }
 
 	// RMBConfirmed says that the peer knows one of our RMBs, so that it may be announced in a CLC message.
 	RMBConfirmed struct{ ID RMBID }
 
 	// RMBRefused says that the peer does not take the RMB, or that nothing is known of it. Why is for
-	// [Handshake.PrepareFailed]. The peer may know it all the same: give it back with [LinkControl.DeleteRMB].
+	// [Handshake.PrepareFailed]. The peer may know it all the same: give it back with
+	// [LinkControl.DeleteRMB].
 	RMBRefused struct {
 		ID  RMBID
 		Why clc.Diagnosis

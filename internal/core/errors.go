@@ -37,8 +37,9 @@ func (e *TimeoutError) Timeout() bool { return true }
 // Temporary reports false.
 func (e *TimeoutError) Temporary() bool { return false }
 
-// A LinkLostError reports that the first link of a link group failed when the peer may have taken it for confirmed, so
-// that nothing could be declined any more: RFC 7609 C.3. The TCP connection must be ended.
+// A LinkLostError reports that the first link of a link group failed when the peer may have taken
+// it for confirmed, so that nothing could be declined any more: RFC 7609 C.3. The TCP connection
+// must be ended.
 type LinkLostError struct {
 	Why clc.Diagnosis
 }

@@ -71,10 +71,11 @@ import (
 // A client that has posted its reply to CONFIRM LINK and then loses the link does not know whether the reply
 // arrived. It may decline all the same where a second link is to be attempted: the server, which then
 // awaits the client's word on that, still reads Declines and has not opened the connection. That is why
-// the point of no return of a first contact is ADD LINK (RFC 7609 C.3): for the client its reply to it, for the server
-// the request, whose fate it would not know either. Where there is to be one link only, there is no such
-// second word, and the TCP connection ends. A link that failed must have failed for both before it is reported:
-// the caller ends its queue pair, and reports what had arrived on it, before it calls LinkFailed.
+// the point of no return of a first contact is ADD LINK (RFC 7609 C.3): for the client its reply to
+// it, for the server the request, whose fate it would not know either. Where there is to be one
+// link only, there is no such second word, and the TCP connection ends. A link that failed must
+// have failed for both before it is reported: the caller ends its queue pair, and reports what had
+// arrived on it, before it calls LinkFailed.
 type Handshake struct {
 	role     Role
 	caps     Capabilities
@@ -200,8 +201,9 @@ func (h *Handshake) handleDecline(now time.Time, m clc.Decline, out []Output) []
 	}, out)
 }
 
-// HandleTCPEnd takes the end of the TCP connection, or its failure: err is handed on. out has what is not carried out
-// yet. If the message did not go out that an Established or FallBack there was to follow, the peer knows nothing of either.
+// HandleTCPEnd takes the end of the TCP connection, or its failure: err is handed on. out has what
+// is not carried out yet. If the message did not go out that an Established or FallBack there was
+// to follow, the peer knows nothing of either.
 func (h *Handshake) HandleTCPEnd(now time.Time, err error, out []Output) []Output {
 	if h.Over() {
 		for i := range out {
@@ -292,9 +294,11 @@ func (h *Handshake) LinkFailed(now time.Time, why clc.Diagnosis, out []Output) [
 	case h.state == HandshakeAddLink:
 		return h.linkLost(now, why, out) // we have sent ADD LINK, and may not decline
 	case h.state == HandshakeLinkWait:
-		// The server notices too, and declines; or its CONFIRM LINK comes, and then we do. Of a server "the client should get a negative return code and initiate
-		// fallback" (RFC 7609 C.7): we have sent CONFIRM LINK, and may not. Its Decline may be behind the news of the link, as with Linux
-		// net/smc, whose queue pair fails together with the registration of memory for which it declines.
+		// The server notices too, and declines; or its CONFIRM LINK comes, and then we do. Of a
+		// server "the client should get a negative return code and initiate fallback" (RFC 7609
+		// C.7): we have sent CONFIRM LINK, and may not. Its Decline may be behind the news of the
+		// link, as with Linux net/smc, whose queue pair fails together with the registration of
+		// memory for which it declines.
 		first := h.linkFailed == clc.DiagNone
 		if h.linkFailed = why; first && h.role == RoleServer { // its time begins with what it may have noticed
 			return h.setState(now, HandshakeLinkWait, out)
@@ -342,8 +346,9 @@ func (h *Handshake) AwaitsCLC() bool {
 	return false
 }
 
-// WaitOn waits for the next CLC message for another [HandshakeTimeout] from now on, as the caller knows that the peer may only be slow: that
-// the client's turn has not come, or that a process of this machine lives. In states that await none it changes nothing.
+// WaitOn waits for the next CLC message for another [HandshakeTimeout] from now on, as the caller
+// knows that the peer may only be slow: that the client's turn has not come, or that a process of
+// this machine lives. In states that await none it changes nothing.
 func (h *Handshake) WaitOn(now time.Time, out []Output) []Output {
 	if h.AwaitsCLC() { // rule: TestHandshakeWaitOn
 		return h.setState(now, h.state, out)
@@ -472,9 +477,10 @@ func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Ou
 	return h.end(now, HandshakeFellBack, FallBack{Diagnosis: why, ByType: h.byType, Crossing: crossing}, out)
 }
 
-// declineVersion returns the version of a Decline, and with it its length. Linux 5.10 to 5.15 take 28 bytes only, in any version,
-// and fail the connection for 44; later ones take 28 in version 1 and 44 in version 2. So a client answers in the version of the Accept.
-// A server answers in version 1 a Proposal that such a kernel may have sent. A client's first word is in version 1, as
+// declineVersion returns the version of a Decline, and with it its length. Linux 5.10 to 5.15 take
+// 28 bytes only, in any version, and fail the connection for 44; later ones take 28 in version 1
+// and 44 in version 2. So a client answers in the version of the Accept. A server answers in
+// version 1 a Proposal that such a kernel may have sent. A client's first word is in version 1, as
 // the server has said nothing yet.
 func (h *Handshake) declineVersion() clc.Version {
 	switch {
@@ -486,8 +492,9 @@ func (h *Handshake) declineVersion() clc.Version {
 	return clc.V1
 }
 
-// mayBeShort reports whether the sender of a Proposal may know the Decline of 28 bytes only: it offers version 1 alone, as any Linux
-// without version 2 devices does in a Proposal of version 2, or SMC-Dv2 of release 0 without a UEID, as Linux 5.10 to 5.15.
+// mayBeShort reports whether the sender of a Proposal may know the Decline of 28 bytes only: it
+// offers version 1 alone, as any Linux without version 2 devices does in a Proposal of version 2,
+// or SMC-Dv2 of release 0 without a UEID, as Linux 5.10 to 5.15.
 func mayBeShort(p *clc.Proposal) bool {
 	if p.V2 == clc.TypesNone { // rule: TestDeclineForms
 		return true

@@ -75,11 +75,11 @@ const (
 // Groups is the table of link groups of a host. Methods must not be called at the same time. The
 // number of groups is bounded; at the bound new peers fall back to TCP with clc.DiagLimit.
 //
-// A server calls ServerJoin when it is to Prepare a [Choice], a client ClientJoin, both of them JoinLinks for SMC-R; both call Confirm
-// when a first contact is [Established], and Leave when the handshake fell back, or the
-// connection has ended (ConnClosed). A group without connections stays for a while, on the client
-// longer than on the server: if the client forgot it first, the server would name a group that
-// the client does not know.
+// A server calls ServerJoin when it is to Prepare a [Choice], a client ClientJoin, both of them
+// JoinLinks for SMC-R; both call Confirm when a first contact is [Established], and Leave when the
+// handshake fell back, or the connection has ended (ConnClosed). A group without connections stays
+// for a while, on the client longer than on the server: if the client forgot it first, the server
+// would name a group that the client does not know.
 type Groups struct {
 	limit  int
 	count  int
@@ -94,7 +94,8 @@ func NewGroups(limit int) *Groups {
 
 // ServerJoin adds a connection to a group with room, or to a new one with the given id: then it
 // is a first contact. A group whose own first contact is not confirmed yet is not joined, because
-// the client may read the second Accept before the first. The reason is clc.DiagNone, or why there is no group.
+// the client may read the second Accept before the first. The reason is clc.DiagNone, or why there
+// is no group.
 func (g *Groups) ServerJoin(key GroupKey, id wire.LinkID, maxConns int) (lg *LinkGroup, firstContact bool, why clc.Diagnosis) {
 	for _, lg := range g.groups[key] {
 		if lg.state == groupConfirmed && lg.Conns < lg.MaxConns { // rule: TestGroupsServer: lg.Conns < lg.MaxConns -> true
@@ -111,8 +112,9 @@ func (g *Groups) ServerJoin(key GroupKey, id wire.LinkID, maxConns int) (lg *Lin
 
 // ClientJoin adds a connection to the group that an Accept means: a new one with the given id on
 // first contact, else one that we have, preferably the one that the server calls peerID. If there
-// is none the reason is clc.DiagSync. A server names a group of SMC-D as soon as it has read our Confirm, which may be before
-// the handshake that sent it is over here: such a group is not confirmed, and known by peerID.
+// is none the reason is clc.DiagSync. A server names a group of SMC-D as soon as it has read our
+// Confirm, which may be before the handshake that sent it is over here: such a group is not
+// confirmed, and known by peerID.
 func (g *Groups) ClientJoin(key GroupKey, firstContact bool, id, peerID wire.LinkID) (*LinkGroup, clc.Diagnosis) {
 	if firstContact {
 		lg, why := g.add(key, id)
@@ -164,8 +166,9 @@ func (g *Groups) evict() bool {
 	return true
 }
 
-// Confirm says that lg's first contact is over: other connections may join. r is kept. It returns the groups of
-// SMC-R whose peer may have been started again since, and has to be asked whether it is there ([LinkControl.Suspect]).
+// Confirm says that lg's first contact is over: other connections may join. r is kept. It returns
+// the groups of SMC-R whose peer may have been started again since, and has to be asked whether it
+// is there ([LinkControl.Suspect]).
 func (g *Groups) Confirm(lg *LinkGroup, r Result) (suspects []*LinkGroup) {
 	if lg.state != groupPending {
 		return nil

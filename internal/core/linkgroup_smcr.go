@@ -33,20 +33,24 @@ type Join struct {
 	Wait         bool          // a first contact with the peer is under way: ask again when it is over
 	Why          clc.Diagnosis // there is no group; for [Handshake.PrepareFailed]
 
-	// Link, unless FirstContact, is what a server names in its Accept, and what the Accept has named to a client.
+	// Link, unless FirstContact, is what a server names in its Accept, and what the Accept has
+	// named to a client.
 	Link GroupLink
-	// Ended are idle groups that had to make room. They are dropped, and have to be ended ([LinkControl.End]).
+	// Ended are idle groups that had to make room. They are dropped, and have to be ended
+	// ([LinkControl.End]).
 	Ended []*LinkGroup
 }
 
 // JoinLinks adds a connection to a link group of SMC-R.
 //
-// A server finds one with the peer and with room, or makes one. While a first contact with the peer is under way the
-// others wait for it, so that a burst of connections makes one group (Linux net/smc lets all peers wait for one). A client does what the Accept
-// says: a new group on first contact, also if there is one; else that with the link which the Accept
-// names. If there is none the reason is clc.DiagSync: Linux net/smc.
+// A server finds one with the peer and with room, or makes one. While a first contact with the peer
+// is under way the others wait for it, so that a burst of connections makes one group (Linux
+// net/smc lets all peers wait for one). A client does what the Accept says: a new group on first
+// contact, also if there is one; else that with the link which the Accept names. If there is none
+// the reason is clc.DiagSync: Linux net/smc.
 //
-// A group is for one role (RFC 7609 §2.2.3 has it so that "client" and "server" of its LLC messages mean something).
+// A group is for one role (RFC 7609 §2.2.3 has it so that "client" and "server" of its LLC messages
+// mean something).
 func (g *Groups) JoinLinks(q JoinRequest) Join {
 	switch {
 	case q.Role == RoleServer:
@@ -128,8 +132,8 @@ func (g *Groups) addLinks(q JoinRequest) Join {
 	return j
 }
 
-// EvictIdle drops the link group of SMC-R that has been idle for longest, to make room for others, and returns it, nil if none is
-// idle. The caller ends it ([LinkControl.End]).
+// EvictIdle drops the link group of SMC-R that has been idle for longest, to make room for others,
+// and returns it, nil if none is idle. The caller ends it ([LinkControl.End]).
 func (g *Groups) EvictIdle() *LinkGroup {
 	var oldest *LinkGroup
 	for _, lg := range g.linked {
@@ -143,8 +147,9 @@ func (g *Groups) EvictIdle() *LinkGroup {
 	return oldest
 }
 
-// SetLinks tells which links a group has ([LinkControl.Links]): connections are found by them, and a group without
-// links is not joined. To be called when the group is confirmed, and when its links change.
+// SetLinks tells which links a group has ([LinkControl.Links]): connections are found by them, and
+// a group without links is not joined. To be called when the group is confirmed, and when its links
+// change.
 func (g *Groups) SetLinks(lg *LinkGroup, links []GroupLink) {
 	for _, l := range lg.links {
 		if !slices.ContainsFunc(links, func(x GroupLink) bool { return x.Peer.QPN == l.Peer.QPN && x.Peer.GID == l.Peer.GID }) {
@@ -155,12 +160,14 @@ func (g *Groups) SetLinks(lg *LinkGroup, links []GroupLink) {
 	lg.links = slices.Clone(links)
 }
 
-// SetFull says whether a group has no room for another RMB ([LinkControl.Room]). A server then makes another one.
+// SetFull says whether a group has no room for another RMB ([LinkControl.Room]). A server then
+// makes another one.
 func (g *Groups) SetFull(lg *LinkGroup, full bool) { lg.full = full }
 
-// Doubt says that a client does not have the group that a server has named to it ([FallBack].OutOfSync): no connection
-// joins it any more. "The receiving peer must clean up its representation of the link group" (RFC 7609 p.105) - but the client
-// on the TCP connection need not be the peer on the link, whose other connections would be lost. So that peer is to be asked
+// Doubt says that a client does not have the group that a server has named to it
+// ([FallBack].OutOfSync): no connection joins it any more. "The receiving peer must clean up its
+// representation of the link group" (RFC 7609 p.105) - but the client on the TCP connection need
+// not be the peer on the link, whose other connections would be lost. So that peer is to be asked
 // whether it is there ([LinkControl.Suspect]), and the group ends if it is not, or when it is idle.
 func (g *Groups) Doubt(lg *LinkGroup) { lg.doubted = true }
 
@@ -173,9 +180,9 @@ const (
 	AnswerLate                  // it has not answered for longer than peers take
 )
 
-// SetAnswer says how a peer is about to answer ([LinkControl.Suspect]). A server's connections wait for that before they join the
-// group, and if it takes longer than usual they have another one: this one may be about to end, and then they would
-// fall back with it.
+// SetAnswer says how a peer is about to answer ([LinkControl.Suspect]). A server's connections wait
+// for that before they join the group, and if it takes longer than usual they have another one:
+// this one may be about to end, and then they would fall back with it.
 func (g *Groups) SetAnswer(lg *LinkGroup, a Answer) { lg.answer = a }
 
 // Pending reports whether the first contact of a group is under way, for which others wait.
@@ -191,9 +198,9 @@ func (lg *LinkGroup) ConfirmedLink(version clc.Version, p *clc.ParamsR) (GroupLi
 	return lg.linkTo(version, p)
 }
 
-// confirmLinks takes what a first contact has told of the peer, and returns the groups with other instances at the
-// same RNIC and address: of a peer that was started again, or of programs that share an RNIC. That is not known from
-// their identity, so they are asked ([LinkControl.Suspect]).
+// confirmLinks takes what a first contact has told of the peer, and returns the groups with other
+// instances at the same RNIC and address: of a peer that was started again, or of programs that
+// share an RNIC. That is not known from their identity, so they are asked ([LinkControl.Suspect]).
 func (g *Groups) confirmLinks(lg *LinkGroup, r *clc.ParamsR) []*LinkGroup {
 	lg.peer = r.PeerID // rule: TestLinksZeroPeer
 	if len(lg.links) == 0 {
@@ -213,8 +220,9 @@ func (g *Groups) confirmLinks(lg *LinkGroup, r *clc.ParamsR) []*LinkGroup {
 	return suspects
 }
 
-// serves reports whether a server's group is with the client that has sent a Proposal. Linux net/smc leaves the
-// peer ID zero in that of SMC-Rv2: then the address decides, and the client's Confirm has told the identity.
+// serves reports whether a server's group is with the client that has sent a Proposal. Linux
+// net/smc leaves the peer ID zero in that of SMC-Rv2: then the address decides, and the client's
+// Confirm has told the identity.
 func (lg *LinkGroup) serves(q *JoinRequest) bool {
 	c := &q.Choice
 	if lg.Key.Role != RoleServer || !lg.onNetwork(q) { // rule: TestLinksServer
@@ -246,8 +254,9 @@ func (lg *LinkGroup) onNetwork(q *JoinRequest) bool {
 	return lg.Key.Version == q.Choice.Version // rule: TestLinksServer: lg.Key.Version == q.Choice.Version -> true
 }
 
-// linkTo returns the link whose other end is p. While the group has others it may be one that was lost not long ago: CLC and LLC overtake each
-// other, and who sends the message may not know that yet.
+// linkTo returns the link whose other end is p. While the group has others it may be one that was
+// lost not long ago: CLC and LLC overtake each other, and who sends the message may not know that
+// yet.
 func (lg *LinkGroup) linkTo(version clc.Version, p *clc.ParamsR) (GroupLink, bool) {
 	list := lg.links
 	if len(list) > 0 { // rule: TestLinksFormer

@@ -8,8 +8,9 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A failedPair is two RNICs between which a link did not come up, or was lost. Each may be good, and the path between
-// them not, which nobody is told; so another attempt is between others, if there are.
+// A failedPair is two RNICs between which a link did not come up, or was lost. Each may be good,
+// and the path between them not, which nobody is told; so another attempt is between others, if
+// there are.
 type failedPair struct {
 	local, peer LinkEnd // peer is zero where it was not known yet: with any
 	at          time.Time
@@ -33,8 +34,8 @@ func (p *failedPairs) forget(r RNIC) {
 	*p = slices.DeleteFunc(*p, func(f failedPair) bool { return sameRNIC(f.local, r.end()) }) // rule: TestFailedPairs
 }
 
-// A pairTurn orders pairs of RNICs for the next attempt: first those that have not failed, or longest ago; of those, such
-// as have no RNIC that has failed with another one.
+// A pairTurn orders pairs of RNICs for the next attempt: first those that have not failed, or
+// longest ago; of those, such as have no RNIC that has failed with another one.
 type pairTurn struct{ both, either time.Time }
 
 // turn returns that of a pair. Without a peer it is for any.
@@ -87,7 +88,8 @@ func (p pairRoutes) of(local, peer wire.GID) (PairRoute, bool) {
 	return PairRoute{}, false
 }
 
-// unreachable reports whether there is no route between two RNICs. A link between them would cost the time of CONFIRM LINK.
+// unreachable reports whether there is no route between two RNICs. A link between them would cost
+// the time of CONFIRM LINK.
 func (p pairRoutes) unreachable(local, peer wire.GID) bool {
 	r, ok := p.of(local, peer)
 	return ok && r.None // rule: TestAddLinkRoutes: ok && r.None -> ok && r.None && false

@@ -27,7 +27,8 @@ type rtokens struct {
 	former []formerLink // oldest first
 }
 
-// A formerLink is where RMBs were on a link that is gone: a CLC message that was on its way meanwhile may name it.
+// A formerLink is where RMBs were on a link that is gone: a CLC message that was on its way
+// meanwhile may name it.
 type formerLink struct {
 	peer LinkEnd
 	rmbs map[*peerRMB]llc.RToken
@@ -73,8 +74,8 @@ func (t *rtokens) idle() bool {
 	return slices.ContainsFunc(t.rmbs, func(b *peerRMB) bool { return len(b.users) == 0 })
 }
 
-// add takes an RMB, and returns nil if it did not. One that is known is told again when it is used again: Linux net/smc.
-// Its address can change while nobody uses it.
+// add takes an RMB, and returns nil if it did not. One that is known is told again when it is used
+// again: Linux net/smc. Its address can change while nobody uses it.
 func (t *rtokens) add(slot uint8, token llc.RToken) *peerRMB {
 	if b := t.find(slot, token.RKey); b != nil {
 		if b.tokens[slot] != token && len(b.users) > 0 { // rule: TestRTokens
@@ -170,8 +171,9 @@ func (t *rtokens) take(slot uint8, p *clc.ParamsR, owner Owner) (el Element, pre
 	if p.RMBEIndex == 0 || va+uint64(size-1) < va { // rule: TestRTokens
 		return Element{}, 0, clc.DiagRToken
 	}
-	// The peer has told of the RMB with CONFIRM RKEY, on the link. Linux net/smc does so too, but would take one
-	// from the CLC message: from whoever is on the TCP connection, who may not be that peer.
+	// The peer has told of the RMB with CONFIRM RKEY, on the link. Linux net/smc does so too, but
+	// would take one from the CLC message: from whoever is on the TCP connection, who may not be
+	// that peer.
 	b := t.find(slot, p.RKey)
 	if b == nil || b.tokens[slot].VA != p.RMBAddr { // rule: TestRTokens
 		b = t.namedBefore(p) // rule: TestElementOfFormerLink: t.namedBefore(p) -> nil
@@ -197,7 +199,8 @@ func (t *rtokens) take(slot uint8, p *clc.ParamsR, owner Owner) (el Element, pre
 // elementAt is the address of an element of an RMB.
 func elementAt(rmb uint64, index uint8, size int) uint64 { return rmb + uint64(index-1)*uint64(size) }
 
-// element returns owner's element as a writer on a link addresses it, and whether the peer has told where it is there.
+// element returns owner's element as a writer on a link addresses it, and whether the peer has told
+// where it is there.
 func (t *rtokens) element(slot uint8, owner Owner) (Element, bool) {
 	use, ok := t.users[owner]
 	if !ok {
@@ -219,10 +222,12 @@ func (t *rtokens) release(owner Owner) {
 	}
 }
 
-// TakeElement finds the element of a peer's RMB that its Accept or Confirm names, for a connection that writes
-// on the link which the message names too, and keeps for whom. If it cannot be one, such as for an RMB that the peer has not told of,
-// why is the reason to decline, where that is possible. Of a connection that had the element before, the peer thinks that it has ended: it "must
-// abort the existing SMC-R connection associated with this RMBE" (RFC 7609 §4.4.2), see [ElementLost].
+// TakeElement finds the element of a peer's RMB that its Accept or Confirm names, for a connection
+// that writes on the link which the message names too, and keeps for whom. If it cannot be one,
+// such as for an RMB that the peer has not told of, why is the reason to decline, where that is
+// possible. Of a connection that had the element before, the peer thinks that it has ended: it
+// "must abort the existing SMC-R connection associated with this RMBE" (RFC 7609 §4.4.2), see
+// [ElementLost].
 func (lc *LinkControl) TakeElement(p *clc.ParamsR, owner Owner, out []Output) (Element, clc.Diagnosis, []Output) {
 	if lc.state == ControlEnding || lc.state == ControlEnded {
 		return Element{}, clc.DiagNoActiveLink, out
@@ -240,8 +245,8 @@ func (lc *LinkControl) TakeElement(p *clc.ParamsR, owner Owner, out []Output) (E
 	return el, why, out
 }
 
-// ElementOn returns the element of a connection as a writer on a link addresses it. It is false for a link that is not in
-// use, and for an RMB that the peer has not told of there.
+// ElementOn returns the element of a connection as a writer on a link addresses it. It is false for
+// a link that is not in use, and for an RMB that the peer has not told of there.
 func (lc *LinkControl) ElementOn(owner Owner, num llc.LinkNum) (Element, bool) {
 	link := lc.link(num)
 	if link == nil || link.state != linkActive || lc.state == ControlEnding || lc.state == ControlEnded {

@@ -20,8 +20,9 @@ type step struct {
 }
 
 // SetRNIC tells a server which of its RNICs reach those that the client's Proposal names, in place of
-// Capabilities.RoCEv1 and RoCEv2, and why there is none where one is nil (DiagNone: no particular reason). Call
-// it before the Proposal is passed to HandleMessage: the RNIC depends on where the client's is.
+// Capabilities.RoCEv1 and RoCEv2, and why there is none where one is nil (DiagNone: no particular
+// reason). Call it before the Proposal is passed to HandleMessage: the RNIC depends on where the
+// client's is.
 func (h *Handshake) SetRNIC(v1, v2 *RNIC, why clc.Diagnosis) {
 	caps := h.caps
 	caps.RoCEv1, caps.RoCEv2 = v1, v2

@@ -1,5 +1,6 @@
-// Package demo is what gosmc demo does: it moves a file and HTTP requests between two processes, over SMC-D, or between two
-// hosts over SMC-R, and over TCP, and checks every byte. What is printed of a [Report] is the command's concern.
+// Package demo is what gosmc demo does: it moves a file and HTTP requests between two processes,
+// over SMC-D, or between two hosts over SMC-R, and over TCP, and checks every byte. What is printed
+// of a [Report] is the command's concern.
 package demo
 
 import (
@@ -104,8 +105,9 @@ type Options struct {
 // Memory is how many bytes of memory a demo needs for a file of that size.
 func Memory(size int64) int64 { return 2*size + headroom }
 
-// Run makes the file, moves it over SMC and over TCP, asks for pages over both, and judges. The error is for what
-// could not be done at all, such as ErrNotRoot; [Report.OK] says whether it went well.
+// Run makes the file, moves it over SMC and over TCP, asks for pages over both, and judges. The
+// error is for what could not be done at all, such as ErrNotRoot; [Report.OK] says whether it went
+// well.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Show == nil {
 		o.Show = func(string, ...any) {}

@@ -14,8 +14,8 @@ import (
 	"github.com/gosmc/smc/internal/netns"
 )
 
-// Two hosts on one machine: each process is in a network namespace of its own, and a veth pair joins them. The namespaces
-// end with the processes, and the pair with the namespaces.
+// Two hosts on one machine: each process is in a network namespace of its own, and a veth pair
+// joins them. The namespaces end with the processes, and the pair with the namespaces.
 
 // ErrNotRoot says that the caller may not make network namespaces.
 var ErrNotRoot = errors.New("two hosts are network namespaces, which only root can make: run as root, or without --hosts")
@@ -29,7 +29,8 @@ var (
 	clientPrefix = netip.MustParsePrefix("10.77.0.2/30")
 )
 
-// start starts the two processes; the client gets the file. hosts says that each is to be in a network namespace of its own.
+// start starts the two processes; the client gets the file. hosts says that each is to be in a
+// network namespace of its own.
 func start(ctx context.Context, file *os.File, hosts bool) (server, client *child.Process, err error) {
 	attr := func() *syscall.SysProcAttr {
 		a := new(syscall.SysProcAttr)

@@ -53,8 +53,8 @@ type message struct {
 // chunk is what is given to one Write or Read, as a program that copies files would.
 const chunk = 1 << 20
 
-// Work is what the hidden verb [WorkerVerb] does: one of the two processes. in and out are its standard input and
-// output.
+// Work is what the hidden verb [WorkerVerb] does: one of the two processes. in and out are its
+// standard input and output.
 func Work(in io.Reader, out io.Writer) error {
 	parent := child.NewParent(in, out)
 	var task spec

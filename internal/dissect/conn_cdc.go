@@ -34,7 +34,8 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 		return
 	}
 	if out.replays {
-		// What had not arrived on the other link is said again, or all at once with a higher number: RFC 7609 §4.6.
+		// What had not arrived on the other link is said again, or all at once with a higher
+		// number: RFC 7609 §4.6.
 		out.replays, known = false, false // rule: TestRules: known = false, false -> known = false, known
 	}
 	if known {
@@ -76,12 +77,13 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 	p.Window, p.PeerRoom = out.Window(), in.Window()
 }
 
-// changeLink notes that the writer of out sends over another link than before. Both directions move on their own; the connection
-// moves once.
+// changeLink notes that the writer of out sends over another link than before. Both directions move
+// on their own; the connection moves once.
 //
-// It is a failover if the writer says so, which it does by a validation message (RFC 7609 §4.6.1), or if the link that it leaves has
-// failed; Linux net/smc has no such message for connections that are being closed. Else the link was left in order, to spread the load. A
-// connection that begins on another link than the handshake names has not moved.
+// It is a failover if the writer says so, which it does by a validation message (RFC 7609 §4.6.1),
+// or if the link that it leaves has failed; Linux net/smc has no such message for connections that
+// are being closed. Else the link was left in order, to spread the load. A connection that begins
+// on another link than the handshake names has not moved.
 func (t *Tracker) changeLink(c *Conn, out *Ring, l *Link, validates bool, p *Progress) {
 	failover := validates || out.link != nil && out.link.lost // rule: TestMoves: validates || out.link != nil && out.link.lost -> true
 	begins := out.Messages == 0

@@ -33,7 +33,8 @@ const (
 	// maxMessage bounds a SEND that is put together, in bytes: SMCv2 p.80 has buffers of 8192 for LLC.
 	maxMessage = 8192
 
-	// maxEarly bounds the tokens of unknown connections that are remembered, of one direction of a link group.
+	// maxEarly bounds the tokens of unknown connections that are remembered, of one direction of a
+	// link group.
 	maxEarly = 256
 	// maxSuspicions bounds those that wait for one direction of a queue pair.
 	maxSuspicions = 8

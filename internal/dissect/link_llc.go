@@ -168,8 +168,10 @@ func (t *Tracker) answered(f *flow, m llc.Message) *call {
 	return nil
 }
 
-// takes reports whether a reply may come without a request that waits for it. Linux net/smc as a client rejects a link when it has accepted that, and waited in vain
-// for CONFIRM LINK on it. Where both sides ask for the end of a link, the requests are each other's answers, and "unknown link" may follow.
+// takes reports whether a reply may come without a request that waits for it. Linux net/smc as a
+// client rejects a link when it has accepted that, and waited in vain for CONFIRM LINK on it. Where
+// both sides ask for the end of a link, the requests are each other's answers, and "unknown link"
+// may follow.
 func (g *LinkGroup) takes(m llc.Message) bool {
 	switch m := m.(type) {
 	case llc.RequestAddLink:

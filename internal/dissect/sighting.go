@@ -102,7 +102,8 @@ func (s *sightings) also(p *Packet, l *layers) (first int) {
 	return first
 }
 
-// needs reports whether also has to be asked about a packet: of one place no more, once it is the only one for long.
+// needs reports whether also has to be asked about a packet: of one place no more, once it is the
+// only one for long.
 func (s *sightings) needs(p *Packet) bool {
 	return !s.idle || p.Source != s.last.Source || p.Interface != s.last.Interface || p.Link == frame.Cooked2
 }

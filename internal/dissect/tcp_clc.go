@@ -43,9 +43,9 @@ func (t *Tracker) notCLC(c *Conn, st *stream, src, dst netip.AddrPort) {
 //	Decline   both    all but ConnDeclined          ConnDeclined
 //
 // A message in another state is a violation, unless the capture lacks the one before it or the two
-// cross; the state then follows the message, but not after a Decline. A Decline may also come after the Confirm, where CONFIRM LINK does not work:
-// RFC 7609 p.136. That the option is missing on one SYN is no violation: hosts may know of each other in
-// other ways. RFC 7609 p.27.
+// cross; the state then follows the message, but not after a Decline. A Decline may also come after
+// the Confirm, where CONFIRM LINK does not work: RFC 7609 p.136. That the option is missing on one
+// SYN is no violation: hosts may know of each other in other ways. RFC 7609 p.27.
 func (t *Tracker) clc(c *Conn, m clc.Message, b []byte, src, dst netip.AddrPort) {
 	t.orient(c, m.Type(), src)
 	e := t.begin(CLC, m.Type().String(), src, dst)

@@ -53,8 +53,8 @@ func New(opts Options) *Tracker {
 }
 
 // Packet takes the next packet and calls emit for everything that it completes, most often once or not
-// at all. A packet that was captured at several places, see [frame.Packet.Point], counts once. Data is not kept. The event belongs to the tracker, see [Event]. emit must not call the
-// tracker.
+// at all. A packet that was captured at several places, see [frame.Packet.Point], counts once. Data
+// is not kept. The event belongs to the tracker, see [Event]. emit must not call the tracker.
 func (t *Tracker) Packet(p Packet, emit func(*Event)) {
 	t.emit = emit
 	t.count.Packets++
@@ -105,8 +105,9 @@ func (t *Tracker) Packet(p Packet, emit func(*Event)) {
 	t.emit = nil
 }
 
-// FirstSeen returns the number of the packet of which the one that the tracker took last is another view, as one
-// that both hosts have captured; 0 if it is no such view. Of a view there are no events.
+// FirstSeen returns the number of the packet of which the one that the tracker took last is another
+// view, as one that both hosts have captured; 0 if it is no such view. Of a view there are no
+// events.
 func (t *Tracker) FirstSeen() int { return t.first }
 
 // Close says that the input has ended: emit is called for every handshake and every request that is

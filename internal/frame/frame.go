@@ -227,8 +227,9 @@ func stripNothing(ip []byte) (uint16, []byte, bool) {
 	return 0, nil, true
 }
 
-// AppendTagged appends an Ethernet frame of which a tag had been taken out, with the tag at its place: tag is its
-// EtherType and control information, as in the frame. Data without both addresses has no place for it.
+// AppendTagged appends an Ethernet frame of which a tag had been taken out, with the tag at its
+// place: tag is its EtherType and control information, as in the frame. Data without both addresses
+// has no place for it.
 func AppendTagged(b, data []byte, tag uint32) []byte {
 	const addresses = 12
 	if len(data) < addresses {

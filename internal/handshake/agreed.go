@@ -19,7 +19,8 @@ type agreement struct {
 	peerPID  int
 }
 
-// An agreedCache has the last agreement in words: that of one connection is most often that of the one before.
+// An agreedCache has the last agreement in words: that of one connection is most often that of the
+// one before.
 type agreedCache struct {
 	mu    sync.Mutex
 	last  agreement

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// A Backlog holds the handshakes of one listener with clients of other machines. Such a client expects CLC and needs an
-// answer, so the listener cannot drop it silently. If there is no room for another client, a handshake ends: the oldest one of
-// the peer that has the most. So a peer that holds many places takes none from others, whose clients may have to wait for
-// their turns (see turns.go). The zero value is empty.
+// A Backlog holds the handshakes of one listener with clients of other machines. Such a client
+// expects CLC and needs an answer, so the listener cannot drop it silently. If there is no room for
+// another client, a handshake ends: the oldest one of the peer that has the most. So a peer that
+// holds many places takes none from others, whose clients may have to wait for their turns (see
+// turns.go). The zero value is empty.
 type Backlog struct {
 	mu   sync.Mutex
 	list []*pending // oldest first
@@ -23,8 +24,8 @@ type pending struct {
 	cancel context.CancelFunc
 }
 
-// Add adds a handshake with a peer. The handshake ends with the context that Add returns, which may end early. The caller
-// calls remove when it is over.
+// Add adds a handshake with a peer. The handshake ends with the context that Add returns, which may
+// end early. The caller calls remove when it is over.
 func (b *Backlog) Add(ctx context.Context, peer netip.Addr) (_ context.Context, remove func()) {
 	m := &pending{peer: peer, since: time.Now()}
 	ctx, m.cancel = context.WithCancel(ctx)

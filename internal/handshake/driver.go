@@ -55,8 +55,9 @@ type Request struct {
 	Buffer  int              // size of our buffer in bytes
 	Require conn.Requirement // for a connection that is less the result is an error
 
-	// Patience is how long a silent process of this machine is waited for in addition to the times of core. Such a process is
-	// known to live: the machine is busy, or the process is stopped. With TCP the connection would come about once it goes on.
+	// Patience is how long a silent process of this machine is waited for in addition to the times
+	// of core. Such a process is known to live: the machine is busy, or the process is stopped.
+	// With TCP the connection would come about once it goes on.
 	Patience time.Duration
 }
 
@@ -107,8 +108,8 @@ func (d *Driver) Run(ctx context.Context, q Request) (conn.Conn, error) {
 	return s.result, s.err
 }
 
-// capabilities fills in what the host offers and accepts for a connection to a peer, by these paths. There may be memory
-// for its devices in caps.
+// capabilities fills in what the host offers and accepts for a connection to a peer, by these
+// paths. There may be memory for its devices in caps.
 func (d *Driver) capabilities(caps *core.Capabilities, paths []transport.Path, peer netip.Addr) {
 	*caps = core.Capabilities{
 		Peer:     peer, // rule: TestCapabilitiesPeer: peer -> netip.Addr{}

@@ -9,8 +9,9 @@ import (
 	"github.com/gosmc/smc/internal/core"
 )
 
-// linkEvents holds the steps of the first link of SMC-R for a handshake, which waits for a CLC message meanwhile. Both matter at
-// the same time: "a Decline" may come in place of any message of LLC (RFC 7609 C.3).
+// linkEvents holds the steps of the first link of SMC-R for a handshake, which waits for a CLC
+// message meanwhile. Both matter at the same time: "a Decline" may come in place of any message of
+// LLC (RFC 7609 C.3).
 type linkEvents struct {
 	tcp *net.TCPConn
 
@@ -45,7 +46,8 @@ func (e *linkEvents) any() bool {
 	return len(e.list) > 0
 }
 
-// wait waits for an event, without the TCP connection, and reports whether there is one. When gone is closed there are no more.
+// wait waits for an event, without the TCP connection, and reports whether there is one. When gone
+// is closed there are no more.
 func (e *linkEvents) wait(ctx context.Context, gone <-chan struct{}) bool {
 	e.mu.Lock()
 	if len(e.list) > 0 {

@@ -127,9 +127,11 @@ func (s *handshake) handleError(now time.Time, err error) {
 	}
 }
 
-// lastLook reads the Confirm of a connection of a link group if it is there, though the time for it is up or nobody wants the connection
-// any more. For a client of Linux, which has sent it, that is established: it ignores a reset of TCP from then on, and would wait for ever. What is
-// established after all is used, or ended by CDC. One that is on its way when TCP is reset stays: its client is told of its link group's end only.
+// lastLook reads the Confirm of a connection of a link group if it is there, though the time for it
+// is up or nobody wants the connection any more. For a client of Linux, which has sent it, that is
+// established: it ignores a reset of TCP from then on, and would wait for ever. What is established
+// after all is used, or ended by CDC. One that is on its way when TCP is reset stays: its client is
+// told of its link group's end only.
 func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
 	if s.turn == nil || !s.turn.known || s.engine.State() != core.HandshakeAwaitConfirm ||
 		s.ctx.Err() == nil && !errors.Is(why, os.ErrDeadlineExceeded) {
@@ -138,13 +140,15 @@ func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
 	return s.readAtOnce() // rule: internal/host TestSMCRLastLook: s.readAtOnce() -> nil, false
 }
 
-// peerMayBeSlow reports whether the CLC message for which there is no time left may still come from a process of this machine.
+// peerMayBeSlow reports whether the CLC message for which there is no time left may still come from
+// a process of this machine.
 func (s *handshake) peerMayBeSlow(now time.Time) bool {
 	p := s.Paths[0]
 	return p.Traits().Local && p.Alive() && now.Before(s.patient) && s.engine.AwaitsCLC() // rule: internal/host TestSilence: now.Before(s.patient) -> false
 }
 
-// enterTurn counts a client whose connections take turns among those of its peer. It reports false if there are too many.
+// enterTurn counts a client whose connections take turns among those of its peer. It reports false
+// if there are too many.
 func (s *handshake) enterTurn() bool {
 	if !s.Paths[0].Traits().Turns {
 		return true
@@ -173,8 +177,9 @@ func (s *handshake) leaveTurn() {
 	}
 }
 
-// linking reports whether the first contact has come so far that for the peer the connection may be established: then it
-// may have closed already, and its FIN can overtake what makes us established, which comes over the link.
+// linking reports whether the first contact has come so far that for the peer the connection may be
+// established: then it may have closed already, and its FIN can overtake what makes us established,
+// which comes over the link.
 func (s *handshake) linking() bool {
 	switch s.engine.State() {
 	case core.HandshakeLinkTurn, core.HandshakeLinkWait, core.HandshakeLinkReplied, core.HandshakeAddLink:
@@ -192,7 +197,8 @@ func (s *handshake) read() ([]byte, error) {
 	return s.messages.read(s.deadline(), mayBeForeign)
 }
 
-// awaitEvents replaces reading after the peer has closed TCP. If the link group ends as well, the peer is gone.
+// awaitEvents replaces reading after the peer has closed TCP. If the link group ends as well, the
+// peer is gone.
 func (s *handshake) awaitEvents() error {
 	ctx := s.untilDeadline()
 	defer ctx.Cancel()
@@ -211,9 +217,9 @@ func (s *handshake) awaitEvents() error {
 	}
 }
 
-// notCLC makes the connection plain TCP whose client began to speak without a word of CLC. Its address is one where we
-// expect that, but other programs may connect from there; and something on the way may have taken the TCP option from
-// our SYN-ACK, so that the client does not know of it.
+// notCLC makes the connection plain TCP whose client began to speak without a word of CLC. Its
+// address is one where we expect that, but other programs may connect from there; and something on
+// the way may have taken the TCP option from our SYN-ACK, so that the client does not know of it.
 func (s *handshake) notCLC() {
 	s.stop()
 	s.result, s.err = s.Conn.FallBack(s.Require, conn.Fallback{Reason: clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified), Held: s.foreign})
@@ -397,8 +403,8 @@ func (s *handshake) fellBack(out core.FallBack) {
 	s.result, s.err = s.Conn.FallBack(s.Require, f)
 }
 
-// noteMissingLink is called when the handshake has come to nothing, before others learn of that who wait for its link. With a
-// peer whose TCP has ended nothing gets through.
+// noteMissingLink is called when the handshake has come to nothing, before others learn of that who
+// wait for its link. With a peer whose TCP has ended nothing gets through.
 func (s *handshake) noteMissingLink() {
 	if !s.linkSince.IsZero() && !s.ended {
 		s.chosen.LinkMissing(time.Since(s.linkSince))

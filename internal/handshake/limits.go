@@ -4,23 +4,25 @@ import "time"
 
 // Limits of handshakes. What a specification or the kernel sets comes first, with its source.
 const (
-	// CLCTimeout bounds the wait for one CLC message, and ServerTimeout the whole handshake on the server. Linux net/smc waits
-	// 6 seconds for a message.
+	// CLCTimeout bounds the wait for one CLC message, and ServerTimeout the whole handshake on the
+	// server. Linux net/smc waits 6 seconds for a message.
 	CLCTimeout    = 6 * time.Second
 	ServerTimeout = 10 * time.Second
 
-	// maxConfirmWait bounds the wait for a Confirm of a client of SMC-R that other connections of its peer keep from its turn.
-	// lateConfirmWait is that of a client that has a link with us, while its link group lives: as much as an idle connection it
-	// costs a place and a buffer.
+	// maxConfirmWait bounds the wait for a Confirm of a client of SMC-R that other connections of
+	// its peer keep from its turn. lateConfirmWait is that of a client that has a link with us,
+	// while its link group lives: as much as an idle connection it costs a place and a buffer.
 	maxConfirmWait  = 2 * time.Minute
 	lateConfirmWait = 10 * time.Minute
 
-	// MaxOfListener bounds the handshakes that a listener runs at once; above, connections stay TCP. maxAcceptsOfPeer bounds
-	// those of one peer: 500 at once are to succeed with a slow peer, and a listener has places for other peers.
+	// MaxOfListener bounds the handshakes that a listener runs at once; above, connections stay
+	// TCP. maxAcceptsOfPeer bounds those of one peer: 500 at once are to succeed with a slow peer,
+	// and a listener has places for other peers.
 	MaxOfListener    = 1024
 	maxAcceptsOfPeer = MaxOfListener * 3 / 4
 
-	// evictAfter is how long a client of another machine may take for its handshake while others wait for its place.
+	// evictAfter is how long a client of another machine may take for its handshake while others
+	// wait for its place.
 	evictAfter = time.Second
 
 	// MaxConnsPerGroup is what we offer; SMCv2 allows 16 to 255.

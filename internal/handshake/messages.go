@@ -20,8 +20,8 @@ type messages struct {
 	events linkEvents
 	buf    [256]byte // memory for messages that are sent
 
-	// foreign has what was read of something that a client said in place of a Proposal, where that may be one of a program that
-	// does not speak CLC; nil if there is none.
+	// foreign has what was read of something that a client said in place of a Proposal, where that
+	// may be one of a program that does not speak CLC; nil if there is none.
 	foreign []byte
 }
 
@@ -37,7 +37,8 @@ func (x *messages) send(m clc.Message, deadline time.Time) error {
 }
 
 // read reads one CLC message and not a byte more. It is interrupted by events of the link, and then goes on
-// where it was. Errors are of type *wire.DecodeError, those of the TCP connection, that of the context, or errEvents.
+// where it was. Errors are of type *wire.DecodeError, those of the TCP connection, that of the
+// context, or errEvents.
 func (x *messages) read(deadline time.Time, mayBeForeign bool) ([]byte, error) {
 	tcp := x.conn.TCP()
 	if err := x.setDeadline(tcp.SetReadDeadline, deadline); err != nil {

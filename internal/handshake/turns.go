@@ -8,12 +8,16 @@ import (
 
 // How long a server waits for the Confirm of a client that may have to wait for its turn.
 //
-// Linux's net/smc has its connections take turns between Accept and Confirm (smc_client_lgr_pending): of two hundred that dial at once the last one confirms
-// after many seconds, and is not to blame. So the time for a Confirm begins when the client's turn can have come: anew with each Confirm
-// of another connection of the same peer, and while the first contact of one is under way. A client that was named a link group which it has a link of must
-// not be reset at all: Linux does not notice when its turn comes. Its send of the Confirm fails, the socket's error has been fetched by then, and the connection
-// counts as established (smc_clc_send_confirm returns 0). So such a client has as long as its link group lives, and the Confirm is answered whenever it comes.
-// A stranger of which nothing comes has no more time than before.
+// Linux's net/smc has its connections take turns between Accept and Confirm
+// (smc_client_lgr_pending): of two hundred that dial at once the last one confirms after many
+// seconds, and is not to blame. So the time for a Confirm begins when the client's turn can have
+// come: anew with each Confirm of another connection of the same peer, and while the first contact
+// of one is under way. A client that was named a link group which it has a link of must not be
+// reset at all: Linux does not notice when its turn comes. Its send of the Confirm fails, the
+// socket's error has been fetched by then, and the connection counts as established
+// (smc_clc_send_confirm returns 0). So such a client has as long as its link group lives, and the
+// Confirm is answered whenever it comes. A stranger of which nothing comes has no more time than
+// before.
 
 // turns are the handshakes of a host, as a server of SMC-R, that have got a Proposal, by peer.
 type turns struct {
@@ -37,8 +41,8 @@ type turn struct {
 	over  bool
 }
 
-// enter adds a handshake whose Proposal has come. The caller calls leave. It returns nil if the peer has as many as it may: it must not take all
-// places of a listener.
+// enter adds a handshake whose Proposal has come. The caller calls leave. It returns nil if the
+// peer has as many as it may: it must not take all places of a listener.
 func (t *turns) enter(peer netip.Addr) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,7 +64,8 @@ func (t *turns) enter(peer netip.Addr) *turn {
 // accepted takes note that the Accept is sent. known says that it names a link group which there was before.
 func (x *turn) accepted(now time.Time, known bool) { x.since, x.known = now, known }
 
-// confirmed takes note that the Confirm has come: the next client's turn begins, or, with a first contact, does when that is over.
+// confirmed takes note that the Confirm has come: the next client's turn begins, or, with a first
+// contact, does when that is over.
 func (x *turn) confirmed(now time.Time, firstContact bool) {
 	x.turns.mu.Lock()
 	defer x.turns.mu.Unlock()
@@ -90,7 +95,8 @@ func (x *turn) leave(now time.Time) {
 	}
 }
 
-// mayWait reports whether the time of a client that has not confirmed begins anew, since its turn may not have come.
+// mayWait reports whether the time of a client that has not confirmed begins anew, since its turn
+// may not have come.
 func (x *turn) mayWait(now time.Time) bool {
 	x.turns.mu.Lock()
 	defer x.turns.mu.Unlock()

@@ -136,9 +136,10 @@ func CheckBuffer(n int) error {
 	return err
 }
 
-// settle fills in what the program leaves to the environment and the configuration file: see package config. What is not
-// understood there is told to the logger and left out: it is not the program's mistake, and the program goes on with TCP.
-// The error is what is wrong with what the program says.
+// settle fills in what the program leaves to the environment and the configuration file: see
+// package config. What is not understood there is told to the logger and left out: it is not the
+// program's mistake, and the program goes on with TCP. The error is what is wrong with what the
+// program says.
 func (c *Config) settle() error {
 	s, err := config.Load()
 	if err != nil {
@@ -205,8 +206,8 @@ func (h *Host) refusesListener(local netip.AddrPort) bool {
 	return !h.cfg.Disabled && h.cfg.policy.Listen.RefusesListener(local) != ""
 }
 
-// speaksCLC reports whether the configuration says that the program at the other end of a TCP connection expects
-// CLC: remote is its address, and port the server's.
+// speaksCLC reports whether the configuration says that the program at the other end of a TCP
+// connection expects CLC: remote is its address, and port the server's.
 func (h *Host) speaksCLC(remote netip.Addr, port uint16) bool {
 	return !h.cfg.Disabled && h.peers.Speak(remote, port)
 }

@@ -40,8 +40,9 @@ func (k *counters) fallback(r clc.Reason) {
 	k.fallbacks[r]++
 }
 
-// What has ended, and why, is counted, so that an operator who finds connections reset learns what peers did. The
-// reasons are words of ours: what a peer says is in them only where it can say a few things.
+// What has ended, and why, is counted, so that an operator who finds connections reset learns what
+// peers did. The reasons are words of ours: what a peer says is in them only where it can say a few
+// things.
 
 // An endKey is what is counted together.
 type endKey struct{ what, reason string }

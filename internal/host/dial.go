@@ -62,7 +62,8 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 	return d.dial(ctx, network, address, buffer)
 }
 
-// Adopt makes a plain TCP connection of one that was made elsewhere. If it succeeds, tcp belongs to the result.
+// Adopt makes a plain TCP connection of one that was made elsewhere. If it succeeds, tcp belongs to
+// the result.
 func (h *Host) Adopt(tcp *net.TCPConn) (conn.Conn, error) {
 	if tcp.RemoteAddr() == nil {
 		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Err: os.NewSyscallError("getpeername", syscall.ENOTCONN)}
@@ -182,14 +183,16 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 	return nil
 }
 
-// An admitted is a socket of a dial that may be moved, or is left to TCP because earlier connections to the server were too short.
+// An admitted is a socket of a dial that may be moved, or is left to TCP because earlier
+// connections to the server were too short.
 type admitted struct {
 	dest   netip.AddrPort
 	ticket admission.Ticket
 	short  bool
 }
 
-// admit reports whether a socket may be moved. One of which something else than TCP is required is, and so is one to a peer that expects it.
+// admit reports whether a socket may be moved. One of which something else than TCP is required is,
+// and so is one to a peer that expects it.
 func (d *dialing) admit(raw syscall.RawConn, dest netip.AddrPort) bool {
 	dest = netip.AddrPortFrom(dest.Addr().Unmap(), dest.Port())
 	if d.host.cfg.Disabled || !d.opts.Require.Met(conn.ModeTCP) || d.host.speaksCLC(dest.Addr(), dest.Port()) { // rule: TestAdmission

@@ -9,5 +9,6 @@
 // A handshake makes a connection, which is that of package conn in whatever mode it ended up.
 //
 // Locks, in the order in which they are taken: that of a connection, then that of a link group of SMC-R, then
-// Host.mu, then those of the tables of link groups, of the fabric and of stream. A callback from the fabric or from stream holds none of its own.
+// Host.mu, then those of the tables of link groups, of the fabric and of stream. A callback from
+// the fabric or from stream holds none of its own.
 package host

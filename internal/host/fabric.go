@@ -103,8 +103,9 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 }
 
 // inBubble reports whether the caller is in a bubble of testing/synctest. Channels and timers of a bubble can
-// only be used inside, so a host and what uses it have to be on the same side. The clock tells: that of a bubble
-// begins at the first day of 2000. Two bubbles at the same time are not told apart.
+// only be used inside, so a host and what uses it have to be on the same side. The clock tells:
+// that of a bubble begins at the first day of 2000. Two bubbles at the same time are not told
+// apart.
 func inBubble() bool {
 	now := time.Now()
 	if now.Year() >= bubbleEnds {

@@ -161,10 +161,10 @@ func newHostID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// newPeerID returns a peer ID that no other host has. Its second part is to be the MAC of an RNIC, for the sake of that:
-// "the MAC address portion ... insures uniqueness" (RFC 7609 p.93). But several processes may share our RNICs, and
-// each is an instance of its own beside the others, not one that takes the place of another; so it is a
-// random, locally administered one.
+// newPeerID returns a peer ID that no other host has. Its second part is to be the MAC of an RNIC,
+// for the sake of that: "the MAC address portion ... insures uniqueness" (RFC 7609 p.93). But
+// several processes may share our RNICs, and each is an instance of its own beside the others, not
+// one that takes the place of another; so it is a random, locally administered one.
 func newPeerID() (id wire.PeerID) {
 	rand.Read(id[:])
 	id[2] = id[2]&^1 | 2
@@ -311,8 +311,8 @@ func (h *Host) stop() []*Listener {
 	return slices.Collect(maps.Keys(h.listeners))
 }
 
-// release resets the connections that are left, and closes the fabric. What was written to connections that the application has
-// closed reaches their peers first.
+// release resets the connections that are left, and closes the fabric. What was written to
+// connections that the application has closed reaches their peers first.
 func (h *Host) release() {
 	h.mu.Lock()
 	var left []conn.Conn

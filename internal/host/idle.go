@@ -90,9 +90,10 @@ func (h *Host) lingered(holds uint64) bool {
 	return true
 }
 
-// realSleep sleeps by the clock of the system. In a bubble of package synctest the one of package time stands still
-// while a goroutine waits for the network, as some of those do that the host is about to end. It waits in the
-// poller of the runtime, since a thread in a system call would keep its processor from other goroutines for a while.
+// realSleep sleeps by the clock of the system. In a bubble of package synctest the one of package
+// time stands still while a goroutine waits for the network, as some of those do that the host is
+// about to end. It waits in the poller of the runtime, since a thread in a system call would keep
+// its processor from other goroutines for a while.
 func realSleep(d time.Duration) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil { // out of descriptors

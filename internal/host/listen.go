@@ -106,9 +106,9 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 	return l, nil
 }
 
-// ListenOn makes a listener of one that was made elsewhere. Others may accept from its socket, too, so it accepts only
-// while Accept waits, and is not announced before. If it succeeds, inner belongs to the result. Net of the options has
-// no effect.
+// ListenOn makes a listener of one that was made elsewhere. Others may accept from its socket, too,
+// so it accepts only while Accept waits, and is not announced before. If it succeeds, inner belongs
+// to the result. Net of the options has no effect.
 func (h *Host) ListenOn(inner *net.TCPListener, opts ListenOptions) (*Listener, error) {
 	buffer, err := h.begin("tcp", opts.ReadBuffer)
 	if err == nil {
@@ -307,8 +307,8 @@ func (l *Listener) newConn(tcp *net.TCPConn) *conn.Pending {
 	return l.host.newConn(tcp, false, l.asksAlive, l.keepAlive)
 }
 
-// speaksCLC reports whether a client that has not said so on this machine begins with CLC. Otherwise reason may
-// become better.
+// speaksCLC reports whether a client that has not said so on this machine begins with CLC.
+// Otherwise reason may become better.
 func (l *Listener) speaksCLC(tcp *net.TCPConn, reason *clc.Diagnosis) bool {
 	if l.asked {
 		both, why := l.host.readOption(tcp)
@@ -367,8 +367,9 @@ func (l *Listener) serve(tcp *net.TCPConn, accept func(ctx context.Context, c *c
 	l.deliver(accepted{conn: c})
 }
 
-// deepen makes the stack of a new goroutine as large as a handshake needs at once, while there is nothing on it to
-// be moved: growing step by step took a tenth of the server's time for a connection.
+// deepen makes the stack of a new goroutine as large as a handshake needs at once, while there is
+// nothing on it to be moved: growing step by step took a tenth of the server's time for a
+// connection.
 //
 //go:noinline
 func deepen() {
@@ -448,8 +449,8 @@ func (l *Listener) SetDeadline(t time.Time) error {
 // SyscallConn returns the TCP socket.
 func (l *Listener) SyscallConn() (syscall.RawConn, error) { return l.tcp.SyscallConn() }
 
-// Close ends listening. Connections that Accept has not returned are reset, unless a call of Accept waits for them, or
-// others may accept from the socket, too: see drain.
+// Close ends listening. Connections that Accept has not returned are reset, unless a call of Accept
+// waits for them, or others may accept from the socket, too: see drain.
 func (l *Listener) Close() error {
 	return l.end(l.pace.shared.Load() || l.pace.waiting.Load() > 0)
 }
@@ -483,10 +484,10 @@ func (l *Listener) end(drain bool) error {
 	return err
 }
 
-// drain ends a listener once Accept has returned what was taken, or after drainTime. A socket of package net has handed
-// a connection to a waiting Accept at once, where ours is still in its handshake. And had we not taken those
-// of a socket that others share, the others would have them now: a server that is replaced by another one, as
-// in a restart without a pause, loses none.
+// drain ends a listener once Accept has returned what was taken, or after drainTime. A socket of
+// package net has handed a connection to a waiting Accept at once, where ours is still in its
+// handshake. And had we not taken those of a socket that others share, the others would have them
+// now: a server that is replaced by another one, as in a restart without a pause, loses none.
 func (l *Listener) drain() {
 	late := time.NewTimer(drainTime)
 	defer late.Stop()

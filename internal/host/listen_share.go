@@ -11,9 +11,9 @@ import (
 )
 
 // A pacer says when a listener may accept. Most listeners accept on their own, whether the application
-// waits or not. One whose socket was inherited, or handed out with File, may not: another process may be the one
-// that is to serve it, as in programs that fork their workers or restart without a pause. It accepts
-// only for calls of Accept that wait, as the kernel does.
+// waits or not. One whose socket was inherited, or handed out with File, may not: another process
+// may be the one that is to serve it, as in programs that fork their workers or restart without a
+// pause. It accepts only for calls of Accept that wait, as the kernel does.
 type pacer struct {
 	shared   atomic.Bool   // the socket was made elsewhere, or File was called
 	waiting  atomic.Int64  // calls of Accept
@@ -31,8 +31,8 @@ func (p *pacer) may() bool {
 	return !p.shared.Load() || p.waiting.Load() > p.underWay.Load()-p.slow.Load()
 }
 
-// watch says that a handshake begins. If that takes longer than paceTime, as with a client that is stopped in the
-// middle, the loop goes on without it. The caller calls end when it is over.
+// watch says that a handshake begins. If that takes longer than paceTime, as with a client that is
+// stopped in the middle, the loop goes on without it. The caller calls end when it is over.
 func (p *pacer) watch() (end func()) {
 	if !p.shared.Load() {
 		return func() {}
@@ -166,8 +166,9 @@ func (l *Listener) File() (*os.File, error) {
 	return f, nil
 }
 
-// A crier knows whether a shared listener is announced. It is while its application calls Accept: a client that asks
-// for SMC waits until its connection is accepted, and would wait in vain for one that does not.
+// A crier knows whether a shared listener is announced. It is while its application calls Accept: a
+// client that asks for SMC waits until its connection is accepted, and would wait in vain for one
+// that does not.
 type crier struct {
 	mu     sync.Mutex // held while the announcement changes
 	silent bool       // it is not announced
@@ -220,8 +221,8 @@ func (l *Listener) hushLocked() {
 	time.AfterFunc(quietTime, l.host.meeting.Poll) // for who had found the announcement just before
 }
 
-// hushLater withdraws the announcement when Accept was not called for quietTime. Nobody ever stops a timer: in a
-// bubble of package synctest only those inside may.
+// hushLater withdraws the announcement when Accept was not called for quietTime. Nobody ever stops
+// a timer: in a bubble of package synctest only those inside may.
 func (l *Listener) hushLater() {
 	l.crier.mu.Lock()
 	defer l.crier.mu.Unlock()

@@ -28,7 +28,8 @@ func (agentOption) Read(c syscall.RawConn) (option.State, option.Reason, error) 
 	return option.ReadConn(c)
 }
 
-// optionAsker asks for the option on the sockets of a host that can do SMC with another machine: with a UEID, or in version 1.
+// optionAsker asks for the option on the sockets of a host that can do SMC with another machine:
+// with a UEID, or in version 1.
 type optionAsker struct {
 	source optionSource
 	pause  atomic.Int64 // until when nobody asks, as there is no agent; in nanoseconds of Unix time
@@ -39,8 +40,8 @@ func (h *Host) wantsOption() bool {
 	return (len(h.ueids) > 0 || h.cfg.SMCRv1) && !h.cfg.Disabled // rule: TestSMCRv1Option: || h.cfg.SMCRv1 -> || false
 }
 
-// askOption asks for it on a socket that is about to connect, and reports whether it may have it. Without an agent it
-// does not ask again for a while.
+// askOption asks for it on a socket that is about to connect, and reports whether it may have it.
+// Without an agent it does not ask again for a while.
 func (h *Host) askOption(c syscall.RawConn) bool {
 	if !h.wantsOption() || time.Now().UnixNano() < h.option.pause.Load() {
 		return false
@@ -52,7 +53,8 @@ func (h *Host) askOption(c syscall.RawConn) bool {
 	return err == nil
 }
 
-// readOption reports whether both ends of a connection have it: CLC has to follow. Otherwise the reason is why not.
+// readOption reports whether both ends of a connection have it: CLC has to follow. Otherwise the
+// reason is why not.
 func (h *Host) readOption(tcp *net.TCPConn) (both bool, why clc.Diagnosis) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {

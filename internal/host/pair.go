@@ -7,7 +7,8 @@ import (
 	"github.com/gosmc/smc/internal/run"
 )
 
-// finishPair makes p a connection over a pair of Unix sockets. pid is the process at the other end, 0 if it is not known.
+// finishPair makes p a connection over a pair of Unix sockets. pid is the process at the other end,
+// 0 if it is not known.
 func (h *Host) finishPair(p *conn.Pending, end *net.UnixConn, pid int) (conn.Conn, error) {
 	c := conn.NewUnix(p, end, pid)
 	if err := h.add(c); err != nil {
@@ -24,7 +25,8 @@ type programs struct {
 	spot run.Spot
 }
 
-// announceToPrograms lets programs of 'gosmc run' know of a listener that was announced to those of package smc.
+// announceToPrograms lets programs of 'gosmc run' know of a listener that was announced to those of
+// package smc.
 func (l *Listener) announceToPrograms() {
 	h := l.host
 	if h.cfg.Disabled || !l.opts.Require.Met(conn.ModeUnix) {
@@ -50,7 +52,8 @@ func (l *Listener) withdrawFromPrograms() {
 	}
 }
 
-// claimPair reports whether an accepted connection is one that a program of 'gosmc run' has offered a pair for. Then it has been seen to.
+// claimPair reports whether an accepted connection is one that a program of 'gosmc run' has offered
+// a pair for. Then it has been seen to.
 func (l *Listener) claimPair(tcp *net.TCPConn) bool {
 	p := l.programs.Load()
 	if p == nil {

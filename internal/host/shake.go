@@ -15,8 +15,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// shakeNetworks does the handshake with a peer that expects CLC and shares no memory with us. The result may be of any mode
-// that meets the requirement. After an error the TCP connection is closed.
+// shakeNetworks does the handshake with a peer that expects CLC and shares no memory with us. The
+// result may be of any mode that meets the requirement. After an error the TCP connection is
+// closed.
 func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pending, buffer int, require conn.Requirement) (conn.Conn, error) {
 	paths := make([]transport.Path, len(h.networks))
 	for i, n := range h.networks {

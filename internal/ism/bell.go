@@ -261,8 +261,9 @@ func (b *bell) setUser(slot uint32, d *DMB) {
 // functions of the slots that were rung. That is the bell goroutine, unless those who wait to
 // be woken by ring functions take part, see [Peer.Lead]: then it is one of them as long as
 // it is the only one, which spares it being woken by another goroutine. Where several wait at a time
-// the bell goroutine leads, and keeps the lead until none has had company for crowdTime: each time that one of
-// them led and was woken itself, the others would wait until another goroutine has taken over.
+// the bell goroutine leads, and keeps the lead until none has had company for crowdTime: each time
+// that one of them led and was woken itself, the others would wait until another goroutine has
+// taken over.
 //
 // parked counts those who wait. It is raised before Lead is called, and lowered when one is
 // woken. Whoever gives up the lead looks at it afterwards, and whoever raised it tries to lead

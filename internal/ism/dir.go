@@ -224,7 +224,8 @@ func (d *socketDir) tryConnect(gid wire.ISMGID) (fd int, err error) {
 		return -1, fmt.Errorf("%w: %v: %w", ErrDead, gid, err)
 	case err == unix.ENOENT:
 		return -1, fmt.Errorf("%w: %v: %w", ErrDead, gid, err)
-	// Whose queue is full is waited for, but not if it would be refused then: anybody can have a socket whose queue stays full.
+	// Whose queue is full is waited for, but not if it would be refused then: anybody can have a
+	// socket whose queue stays full.
 	case foreign && (err == unix.EACCES || err == unix.EPERM || err == unix.EAGAIN && !d.shared): // rule: TestFullStranger: err == unix.EAGAIN && !d.shared -> false
 		return -1, fmt.Errorf("%w: device %v belongs to user %d: %w", ErrOtherUser, gid, st.Uid, err)
 	case err == unix.EAGAIN:

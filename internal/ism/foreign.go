@@ -8,15 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a peer sends along with a message may be any descriptor, and the last one that there is of it. The close of a
-// TCP socket with SO_LINGER then takes as long as its owner wishes, and that of a file whose file system is a process
-// (FUSE) as long as that process does. The close may be one of ours; or the kernel's, within a system call that throws
-// away what came: recvmsg that has no room for all descriptors, close of a socket in which there are unread ones.
+// What a peer sends along with a message may be any descriptor, and the last one that there is of
+// it. The close of a TCP socket with SO_LINGER then takes as long as its owner wishes, and that of
+// a file whose file system is a process (FUSE) as long as that process does. The close may be one
+// of ours; or the kernel's, within a system call that throws away what came: recvmsg that has no
+// room for all descriptors, close of a socket in which there are unread ones.
 //
-// The first kind is waited for by closeForeign, not for long. For the second kind there is [unix.RawSyscall]: a thread that the
-// runtime believes to be running is sent a signal after 10 ms, because it might be in a loop, and a signal ends the lingering.
+// The first kind is waited for by closeForeign, not for long. For the second kind there is
+// [unix.RawSyscall]: a thread that the runtime believes to be running is sent a signal after 10 ms,
+// because it might be in a loop, and a signal ends the lingering.
 
-// closing counts calls of closeForeign that were not waited for, each with a thread. No peering begins when there are many.
+// closing counts calls of closeForeign that were not waited for, each with a thread. No peering
+// begins when there are many.
 var closing atomic.Int32
 
 // closeForeign closes descriptors of a peer that are not known to be harmless.

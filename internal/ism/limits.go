@@ -16,7 +16,8 @@ const (
 	HeaderLen = 32
 )
 
-// MaxPeers bounds the peerings of a device, dialled and accepted together. Each has three descriptors and two goroutines.
+// MaxPeers bounds the peerings of a device, dialled and accepted together. Each has three
+// descriptors and two goroutines.
 const MaxPeers = 1024
 
 // Our own limits. None is negotiated; a peer may have others.
@@ -103,8 +104,9 @@ const (
 	// two of which it keeps, and the program needs some for itself.
 	minFreeFDs = 16
 
-	// foreignCloseTime is how long the close of a descriptor that a peer has sent is waited for. At most maxClosing, and
-	// one or two for each peer that there is, may go on after that: each has a thread.
+	// foreignCloseTime is how long the close of a descriptor that a peer has sent is waited for. At
+	// most maxClosing, and one or two for each peer that there is, may go on after that: each has a
+	// thread.
 	foreignCloseTime = 20 * time.Millisecond
 	maxClosing       = 64
 

@@ -53,8 +53,8 @@ func (c *mappingCount) take(n, share int) error {
 	return nil
 }
 
-// Mappings returns how many memory mappings this process has, as far as is known, and how many it may have before
-// connections are made without shared memory.
+// Mappings returns how many memory mappings this process has, as far as is known, and how many it
+// may have before connections are made without shared memory.
 func Mappings() (used, limit int) {
 	mappings.mu.Lock()
 	defer mappings.mu.Unlock()

@@ -67,8 +67,8 @@ const (
 	maxCommitSpared = 64 << 20 // bytes
 )
 
-// commitRoom returns how many bytes more may be promised, by the text of /proc/meminfo, if it says so. Less than 0: what is
-// to be spared has begun.
+// commitRoom returns how many bytes more may be promised, by the text of /proc/meminfo, if it says
+// so. Less than 0: what is to be spared has begun.
 func commitRoom(meminfo string) (room int64, ok bool) {
 	var limit, used int64 = -1, -1
 	for line := range strings.Lines(meminfo) {
@@ -82,8 +82,8 @@ func commitRoom(meminfo string) (room int64, ok bool) {
 	return limit - used - min(limit/commitSpared, maxCommitSpared), true
 }
 
-// reserveMemory takes all pages of a memfd from the system now. An error matches that of the kernel: ENOSPC or
-// ENOMEM when it has no room.
+// reserveMemory takes all pages of a memfd from the system now. An error matches that of the
+// kernel: ENOSPC or ENOMEM when it has no room.
 func reserveMemory(fd, size int) error {
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
 		if room, ok := commitRoom(string(text)); ok && room < int64(size) {

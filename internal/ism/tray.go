@@ -2,9 +2,10 @@ package ism
 
 import "sync/atomic"
 
-// A tray is where a peer leaves letters: signals that wake nobody. What it says in one is known before anything that it
-// sends or does afterwards, because who looks there first empties the tray. It spares the peer a system call and this
-// process a wakeup, for what is of no use before something else has happened.
+// A tray is where a peer leaves letters: signals that wake nobody. What it says in one is known
+// before anything that it sends or does afterwards, because who looks there first empties the tray.
+// It spares the peer a system call and this process a wakeup, for what is of no use before
+// something else has happened.
 //
 // It is part of a bell's memory, see [bellSegment]:
 //
@@ -17,9 +18,9 @@ import "sync/atomic"
 //	   512  2048  letters  32 of 64 bytes: put % 32 is where the next one goes
 //	  2560  1536  reserved
 //
-// A letter has its length, 0 to 60, in its first byte, 3 reserved bytes, and the payload. It is written before put is
-// counted up, and read before taken is. The numbers wrap. Only a peer whose Hello has optionTray uses the tray,
-// and counts what it sends.
+// A letter has its length, 0 to 60, in its first byte, 3 reserved bytes, and the payload. It is
+// written before put is counted up, and read before taken is. The numbers wrap. Only a peer whose
+// Hello has optionTray uses the tray, and counts what it sends.
 type tray struct {
 	put     atomic.Uint32
 	sent    atomic.Uint32
@@ -36,13 +37,13 @@ const (
 	letterHeader = 4
 	maxLetter    = letterLen - letterHeader
 
-	// optionTray in a Hello says that the sender has a tray, puts letters into that of a receiver which says so
-	// too, and counts its signals.
+	// optionTray in a Hello says that the sender has a tray, puts letters into that of a receiver
+	// which says so too, and counts its signals.
 	optionTray = 1
 )
 
-// leave puts a letter in and reports whether there was room. The caller is the only one, and counts in put. The owner of the
-// tray may write anything there at any time.
+// leave puts a letter in and reports whether there was room. The caller is the only one, and counts
+// in put. The owner of the tray may write anything there at any time.
 func (t *tray) leave(put *uint32, payload []byte) bool {
 	if len(payload) > maxLetter || *put-t.taken.Load() >= trayLetters {
 		return false
@@ -55,8 +56,8 @@ func (t *tray) leave(put *uint32, payload []byte) bool {
 	return true
 }
 
-// take copies the next letter to buf, if there is one. The caller is the only one, and counts in taken. The peer may
-// write anything there at any time.
+// take copies the next letter to buf, if there is one. The caller is the only one, and counts in
+// taken. The peer may write anything there at any time.
 func (t *tray) take(taken *uint32, buf *[maxLetter]byte) (payload []byte, err error) {
 	n := t.put.Load() - *taken
 	if n == 0 {
@@ -76,8 +77,9 @@ func (t *tray) take(taken *uint32, buf *[maxLetter]byte) (payload []byte, err er
 	return buf[:size], nil
 }
 
-// Leave is [Peer.Send] for what is of no use before the other side learns of something else: it wakes nobody. The other
-// side gets it when it next polls, or with the next signal, whichever it is of the one or the other kind.
+// Leave is [Peer.Send] for what is of no use before the other side learns of something else: it
+// wakes nobody. The other side gets it when it next polls, or with the next signal, whichever it is
+// of the one or the other kind.
 func (p *Peer) Leave(payload []byte) error {
 	if p.conn.leave(payload) {
 		return nil

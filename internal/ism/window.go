@@ -225,11 +225,12 @@ func (w *Window) PeerRead() *atomic.Uint64 {
 // when the peer has gone.
 func (w *Window) Ring() { w.rem.peer.ringer.ring(w.rem.slot) }
 
-// OnRevoke has f called when the owner of the memory has given it up for good: nobody reads what is written there, and
-// who has used it makes no more use of ours. f is called at once if that is so already, otherwise from a goroutine
-// that serves all memory of the peer, and must not block. It also comes after a Release that was clean, unless the memory was
-// attached again, and not after OnRevoke(nil). It is for connections that wait for the peer to end; of a peer that
-// is gone [Handler] is told.
+// OnRevoke has f called when the owner of the memory has given it up for good: nobody reads what is
+// written there, and who has used it makes no more use of ours. f is called at once if that is so
+// already, otherwise from a goroutine that serves all memory of the peer, and must not block. It
+// also comes after a Release that was clean, unless the memory was attached again, and not after
+// OnRevoke(nil). It is for connections that wait for the peer to end; of a peer that is gone
+// [Handler] is told.
 func (w *Window) OnRevoke(f func()) {
 	rem := w.rem
 	rem.peer.mu.Lock()

@@ -1,7 +1,8 @@
 // Package late has contexts that start their timer when somebody waits for them.
 //
-// A context of package context has a timer from the beginning. Where almost no call waits, that costs more than
-// the call: a new timer may wake a thread of the runtime that sleeps until a later one.
+// A context of package context has a timer from the beginning. Where almost no call waits, that
+// costs more than the call: a new timer may wake a thread of the runtime that sleeps until a later
+// one.
 package late
 
 import (

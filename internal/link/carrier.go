@@ -12,8 +12,8 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// A Carrier is what one connection has of a link group: see [stream.Carrier], whose methods are for [stream.Conn]
-// alone. The owner calls the others:
+// A Carrier is what one connection has of a link group: see [stream.Carrier], whose methods are for
+// [stream.Conn] alone. The owner calls the others:
 //
 //	Group.NewCarrier   the alert token is known to the peer soon, and what it sends is kept
 //	Attach             the peer's element is known: what was kept is there, and all may be sent
@@ -111,16 +111,16 @@ type CarrierConfig struct {
 	// RMB is what the peer will write to. It stays the owner's, and must not be freed before Release.
 	RMB *RMB
 
-	// Wake is called when something has arrived, or there is more room, mostly on a device's goroutine. It must not
-	// block: stream.Conn.Wake, or what calls it.
+	// Wake is called when something has arrived, or there is more room, mostly on a device's
+	// goroutine. It must not block: stream.Conn.Wake, or what calls it.
 	Wake func()
 
-	// SendBuffer is the size of the send ring in bytes; 0 means 1 MiB. It is made a power of two, at least 16 KiB,
-	// and at most the size of the peer's element.
+	// SendBuffer is the size of the send ring in bytes; 0 means 1 MiB. It is made a power of two,
+	// at least 16 KiB, and at most the size of the peer's element.
 	SendBuffer int
 
-	// Done, unless nil, is called when the send ring is not used any more, or never will be: once, after Detach, on any
-	// goroutine. It must not block, nor call the carrier.
+	// Done, unless nil, is called when the send ring is not used any more, or never will be: once,
+	// after Detach, on any goroutine. It must not block, nor call the carrier.
 	Done func()
 }
 
@@ -147,7 +147,8 @@ func (g *Group) NewCarrier(cfg CarrierConfig) (*Carrier, error) {
 // AlertToken returns the token by which the peer names this connection in its messages.
 func (c *Carrier) AlertToken() wire.AlertToken { return c.token }
 
-// A PeerRMBE is the element of the peer's RMB that a connection writes to, as the peer has told in Accept or Confirm.
+// A PeerRMBE is the element of the peer's RMB that a connection writes to, as the peer has told in
+// Accept or Confirm.
 type PeerRMBE struct {
 	AlertToken wire.AlertToken
 	RKey       wire.RKey // of the link that the connection is attached to
@@ -160,9 +161,9 @@ type PeerRMBE struct {
 // eyecatcher is at the beginning of an RMB element, in the form of RFC 7609 §4.4.1: "SMCR" in EBCDIC.
 const eyecatcher = "\xe2\xd4\xc3\xd9"
 
-// Attach tells where the connection writes, and over which link, which must be ready to send. With ownEyecatcher the
-// peer expects our element in the form of RFC 7609: an eyecatcher, and cursors that begin after it. What the
-// peer has said before is taken now. It is called once.
+// Attach tells where the connection writes, and over which link, which must be ready to send. With
+// ownEyecatcher the peer expects our element in the form of RFC 7609: an eyecatcher, and cursors
+// that begin after it. What the peer has said before is taken now. It is called once.
 func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 	if to.Index == 0 || to.Size > wire.MaxSizeCode {
 		return l.error(fmt.Errorf("%w: RMB element %d of size %v", ErrArgument, to.Index, to.Size))
@@ -216,8 +217,9 @@ func (c *Carrier) openInbox(ownEyecatcher bool) {
 	}
 }
 
-// Stream returns what [stream.New] has to know of the carrier. Before Attach, and where that has failed, what is written
-// goes nowhere. Spin is better left zero: who waits has the device look for packets.
+// Stream returns what [stream.New] has to know of the carrier. Before Attach, and where that has
+// failed, what is written goes nowhere. Spin is better left zero: who waits has the device look for
+// packets.
 func (c *Carrier) Stream() stream.Config {
 	cfg := stream.Config{
 		In:   stream.Inbox{Data: c.rmb.Bytes()[c.in.base:], Producer: &c.inProd, Consumer: &c.inCons},
@@ -234,9 +236,9 @@ func (c *Carrier) Stream() stream.Config {
 	return cfg
 }
 
-// Detach ends the use of the peer's element, after [stream.Conn.SendLast] or [stream.Conn.Detach]. If Closed or Abort
-// was said last that still goes out, and before Closed all data; otherwise what has not been posted is dropped. Calls
-// after the first do nothing.
+// Detach ends the use of the peer's element, after [stream.Conn.SendLast] or [stream.Conn.Detach].
+// If Closed or Abort was said last that still goes out, and before Closed all data; otherwise what
+// has not been posted is dropped. Calls after the first do nothing.
 func (c *Carrier) Detach() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,15 +260,17 @@ func (c *Carrier) Detach() {
 	c.drained()
 }
 
-// Sent returns a channel that is closed, after Detach, when everything has arrived at the peer's device that is to go
-// out, or never will as the link has failed. Before that it must not end with its process: nobody else sends it.
+// Sent returns a channel that is closed, after Detach, when everything has arrived at the peer's
+// device that is to go out, or never will as the link has failed. Before that it must not end with
+// its process: nobody else sends it.
 func (c *Carrier) Sent() <-chan struct{} { return c.sent }
 
 // Arrived returns how many bytes have arrived at the peer's device.
 func (c *Carrier) Arrived() uint64 { return c.finished.Load() }
 
-// Release ends the use of our RMB, which is the owner's again: its memory is not touched by this package any more, but by
-// the peer it may be. Messages that come later are dropped. Calls after the first do nothing.
+// Release ends the use of our RMB, which is the owner's again: its memory is not touched by this
+// package any more, but by the peer it may be. Messages that come later are dropped. Calls after
+// the first do nothing.
 func (c *Carrier) Release() {
 	c.group.dropToken(c)
 	c.in.Lock()
@@ -295,8 +299,8 @@ func (c *Carrier) touched() int {
 	return int(min(uint64(c.in.base)+uint64(to.Count), uint64(all)))
 }
 
-// ReturnPages gives pages of the send ring back, as [stream.Conn.ReturnPages] asks. It counts from the beginning of
-// an element with a header, which a ring has not.
+// ReturnPages gives pages of the send ring back, as [stream.Conn.ReturnPages] asks. It counts from
+// the beginning of an element with a header, which a ring has not.
 func (c *Carrier) ReturnPages(from, to int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

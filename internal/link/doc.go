@@ -9,38 +9,42 @@
 //
 // # Sending
 //
-// [stream.Conn] copies what an application writes into the connection's send ring. A post is at most two WRITEs
-// out of it, for a peer's element that wraps round, and one CDC message after them on the same queue pair; the
-// completion of the message means that those bytes are there, and makes room in the ring.
+// [stream.Conn] copies what an application writes into the connection's send ring. A post is at
+// most two WRITEs out of it, for a peer's element that wraps round, and one CDC message after them
+// on the same queue pair; the completion of the message means that those bytes are there, and makes
+// room in the ring.
 //
-// A peer has only so many receives, so a link has only so many places for messages on their way (limits.go), some of
-// which are kept for LLC. A connection that gets none waits in a queue, and completions serve it: in turns, with what
-// has gathered meanwhile. A connection that has a message on its way lets small writes gather as well,
-// until its completion: they cost the same then as one.
+// A peer has only so many receives, so a link has only so many places for messages on their way
+// (limits.go), some of which are kept for LLC. A connection that gets none waits in a queue, and
+// completions serve it: in turns, with what has gathered meanwhile. A connection that has a message
+// on its way lets small writes gather as well, until its completion: they cost the same then as
+// one.
 //
 // # Failover
 //
-// When a link fails its owner moves each [Carrier] to another one: see [Carrier.Move]. Completions of the old link count no
-// more then. A connection that has said its last word and not all of whose bytes have arrived waits for that, while there is another
-// link in the group; without one its send ring is given back.
+// When a link fails its owner moves each [Carrier] to another one: see [Carrier.Move]. Completions
+// of the old link count no more then. A connection that has said its last word and not all of whose
+// bytes have arrived waits for that, while there is another link in the group; without one its send
+// ring is given back.
 //
-// A link that ends in order is left in the same way while it works: [Link.Leave] tells when nothing is on its way over it any more, nor will be.
+// A link that ends in order is left in the same way while it works: [Link.Leave] tells when nothing
+// is on its way over it any more, nor will be.
 //
 // # Receiving
 //
-// The completion handler of a link runs on the goroutine of its device. It parses CDC messages in place, finds the
-// connection by its alert token, stores what they say in the connection's inbox, and wakes who waits there. LLC
-// messages are copied into the bounded queue of [Group.Poll].
+// The completion handler of a link runs on the goroutine of its device. It parses CDC messages in
+// place, finds the connection by its alert token, stores what they say in the connection's inbox,
+// and wakes who waits there. LLC messages are copied into the bounded queue of [Group.Poll].
 //
 // # Locks
 //
-// A Carrier's comes before its Link's. Neither is held while work is posted, which may take a system call, nor while a
-// function of somebody else's is called: who posts for a connection marks it, and others leave to him what comes
-// up meanwhile. So the device's goroutine waits for nobody.
+// A Carrier's comes before its Link's. Neither is held while work is posted, which may take a
+// system call, nor while a function of somebody else's is called: who posts for a connection marks
+// it, and others leave to him what comes up meanwhile. So the device's goroutine waits for nobody.
 //
 // # Trust
 //
-// A peer can send any bytes in any number. Alert tokens and queue pair numbers cannot be guessed; a message with a token that
-// nobody has is dropped and counted. Cursors are checked by stream when they are used. RMBs are
-// memory that a peer writes at any time, even while it is read.
+// A peer can send any bytes in any number. Alert tokens and queue pair numbers cannot be guessed; a
+// message with a token that nobody has is dropped and counted. Cursors are checked by stream when
+// they are used. RMBs are memory that a peer writes at any time, even while it is read.
 package link

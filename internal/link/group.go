@@ -22,8 +22,8 @@ type Group struct {
 	tokenMu sync.RWMutex
 	tokens  map[wire.AlertToken]*Carrier
 
-	// mu guards what follows, and the regions of memories. It is taken with no other lock of this package held but
-	// that of a Carrier.
+	// mu guards what follows, and the regions of memories. It is taken with no other lock of this
+	// package held but that of a Carrier.
 	mu       sync.Mutex
 	closed   bool
 	links    []*Link
@@ -68,12 +68,12 @@ func NewGroup() *Group {
 	}
 }
 
-// News returns a channel that has a value if something has happened since the last one was taken out of it. Take
-// the value, then call [Group.Poll] until there is nothing.
+// News returns a channel that has a value if something has happened since the last one was taken
+// out of it. Take the value, then call [Group.Poll] until there is nothing.
 func (g *Group) News() <-chan struct{} { return g.news }
 
-// LimitMTU has links use packets of at most that path MTU, whatever their devices can send. It is called before the peer
-// is told of any.
+// LimitMTU has links use packets of at most that path MTU, whatever their devices can send. It is
+// called before the peer is told of any.
 func (g *Group) LimitMTU(m wire.MTU) { g.limitMTU.Store(uint32(m)) }
 
 // Poll returns the oldest event, and false if there is none. Those of one link are in order, EventFailed

@@ -12,8 +12,9 @@ import (
 func (c *Carrier) receive(l *Link, turn uint64, m *cdc.Message) bool {
 	c.in.Lock()
 	if m.IsFailoverValidation() && c.in.link != nil && c.in.link != l {
-		// Of what the peer has sent there it says again what it was not told of. Linux's net/smc counts a part of its send buffer twice that it is told of
-		// afterwards (smc_cdc_tx_handler).
+		// Of what the peer has sent there it says again what it was not told of. Linux's net/smc
+		// counts a part of its send buffer twice that it is told of afterwards
+		// (smc_cdc_tx_handler).
 		c.in.link.qp.HoldAnswers() // rule: TestMoveHolds
 	}
 	if c.isEarly(l, m) {
@@ -59,9 +60,10 @@ func (c *Carrier) look(l *Link, turn uint64, m *cdc.Message) bool {
 	return ok
 }
 
-// answerRequest tells the peer at once how far we have read, which it has asked for, unless it knows: "the consumer must send a consumer
-// cursor update immediately ... if ... local copy of the consumer cursor does not match the last consumer cursor value sent"
-// (RFC 7609 p.64). Whoever reads later sees the flag, and tells what it has read then.
+// answerRequest tells the peer at once how far we have read, which it has asked for, unless it
+// knows: "the consumer must send a consumer cursor update immediately ... if ... local copy of the
+// consumer cursor does not match the last consumer cursor value sent" (RFC 7609 p.64). Whoever
+// reads later sees the flag, and tells what it has read then.
 func (c *Carrier) answerRequest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,14 +73,17 @@ func (c *Carrier) answerRequest() {
 	}
 }
 
-// follow notes over which link a message comes, and returns the links that the peer has given up before, as their validation messages show: what
-// it has sent there may still be on its way, and must not arrive after what takes its place. They are to fail before the message is taken,
-// since the peer puts something else in that place when it knows that we have read what was there.
+// follow notes over which link a message comes, and returns the links that the peer has given up
+// before, as their validation messages show: what it has sent there may still be on its way, and
+// must not arrive after what takes its place. They are to fail before the message is taken, since
+// the peer puts something else in that place when it knows that we have read what was there.
 //
-// A validation message alone does not say that: it may itself be late, of a link that the peer has given up since, and nothing follows
-// it then. So where one link says on after validation messages over several, it is those of before that the peer has left. One that came afterwards is
-// late, and then there is nothing on its way over its link, as a peer of ours sends nothing there before it knows that the message has arrived;
-// or it is the newer one, and what is said on was late: the gap in the numbers comes later then. c.in is locked.
+// A validation message alone does not say that: it may itself be late, of a link that the peer has
+// given up since, and nothing follows it then. So where one link says on after validation messages
+// over several, it is those of before that the peer has left. One that came afterwards is late, and
+// then there is nothing on its way over its link, as a peer of ours sends nothing there before it
+// knows that the message has arrived; or it is the newer one, and what is said on was late: the gap
+// in the numbers comes later then. c.in is locked.
 func (c *Carrier) follow(l *Link, turn uint64, m *cdc.Message) (left []*Link) {
 	i := c.heard(l)
 	switch {
@@ -115,7 +120,8 @@ func (c *Carrier) follow(l *Link, turn uint64, m *cdc.Message) (left []*Link) {
 	return left
 }
 
-// heard returns where the validation message that came over a link is among those that nothing has followed, -1 if it is not. c.in is locked.
+// heard returns where the validation message that came over a link is among those that nothing has
+// followed, -1 if it is not. c.in is locked.
 func (c *Carrier) heard(l *Link) int {
 	return slices.IndexFunc(c.in.next, func(x heard) bool { return x.link == l })
 }
@@ -128,8 +134,8 @@ func (c *Carrier) before(turn uint64) (n int) {
 	return n
 }
 
-// giveUp returns the link of the newest message, unless it is l, and the first n of those over which validation messages have come, which it
-// forgets. c.in is locked.
+// giveUp returns the link of the newest message, unless it is l, and the first n of those over
+// which validation messages have come, which it forgets. c.in is locked.
 func (c *Carrier) giveUp(n int, l *Link) (left []*Link) {
 	for _, x := range c.in.next[:n] {
 		left = append(left, x.link)
@@ -149,7 +155,8 @@ func (c *Carrier) newest() uint16 {
 	return c.in.message.Seq
 }
 
-// depart adds the link that the peer had left, and not said so, to those that it has given up. c.in is locked.
+// depart adds the link that the peer had left, and not said so, to those that it has given up. c.in
+// is locked.
 func (c *Carrier) depart(left []*Link) []*Link {
 	if c.in.left != nil {
 		left = append(left, c.in.left)
@@ -183,12 +190,14 @@ func (c *Carrier) hold(m *cdc.Message) bool {
 
 // admit takes a message, unless it speaks of bytes that are not there.
 //
-// "The sender must first send a CDC message with the F-bit" when it goes on over another link after a failure, and send again what
-// is not known to have arrived (RFC 7609 §4.6). Linux does neither for a connection one half of which has ended (net/smc, smc_switch_conns:
-// any state but ACTIVE): what was on its way over the link that failed is lost, and what follows is written after the gap. So where the
-// numbers of messages have a gap, and the peer has moved and not said so, all bytes up to the producer cursor have to have been placed.
-// Otherwise the message waits for those that are missing, as long as the link that the peer has left may bring them; when that has failed
-// the connection ends. c.in is locked.
+// "The sender must first send a CDC message with the F-bit" when it goes on over another link after
+// a failure, and send again what is not known to have arrived (RFC 7609 §4.6). Linux does neither
+// for a connection one half of which has ended (net/smc, smc_switch_conns: any state but ACTIVE):
+// what was on its way over the link that failed is lost, and what follows is written after the gap.
+// So where the numbers of messages have a gap, and the peer has moved and not said so, all bytes up
+// to the producer cursor have to have been placed. Otherwise the message waits for those that are
+// missing, as long as the link that the peer has left may bring them; when that has failed the
+// connection ends. c.in is locked.
 func (c *Carrier) admit(m *cdc.Message) bool {
 	switch {
 	case c.in.left == nil: // nearly always
@@ -278,8 +287,8 @@ func (c *Carrier) take(m *cdc.Message) bool {
 		c.inProd.Store(impossible)
 		return true
 	}
-	// A count below the base becomes one that is outside the buffer. The cursor comes before the flags: what was
-	// written before the end is not missed.
+	// A count below the base becomes one that is outside the buffer. The cursor comes before the
+	// flags: what was written before the end is not missed.
 	m.Producer.Count -= c.in.base
 	m.Consumer.Count -= c.base
 	if !c.in.moved || !c.isBehind(m.Producer) {
@@ -291,11 +300,13 @@ func (c *Carrier) take(m *cdc.Message) bool {
 	return true
 }
 
-// announce takes note of what the peer says to have written: until we have read it, it is not written again. Nobody has to but
-// in the replay after a move (RFC 7609 §4.6), and those are the bytes that we have. Linux's net/smc has been seen to replay
-// others, which its program had written later into the same place of the send buffer: a completion of the old link gives that
-// place away after the move. This goes for all WRITEs and not from a move on, as those of a replay may be placed before the message that
-// tells of it is looked at, and for a connection that is being closed Linux tells of none. c.in is locked.
+// announce takes note of what the peer says to have written: until we have read it, it is not
+// written again. Nobody has to but in the replay after a move (RFC 7609 §4.6), and those are the
+// bytes that we have. Linux's net/smc has been seen to replay others, which its program had written
+// later into the same place of the send buffer: a completion of the old link gives that place away
+// after the move. This goes for all WRITEs and not from a move on, as those of a replay may be
+// placed before the message that tells of it is looked at, and for a connection that is being
+// closed Linux tells of none. c.in is locked.
 func (c *Carrier) announce(to cdc.Cursor) {
 	size, total := c.ownSize(), c.guard.Written.Load()
 	if n, err := cdc.Check(cursor(total, size), to, size-uint32(total-c.read.Load()), size); err == nil { // else who reads it ends the connection
@@ -303,8 +314,8 @@ func (c *Carrier) announce(to cdc.Cursor) {
 	}
 }
 
-// isBehind reports whether a cursor of the peer's is at a place that it has passed: no further back than our buffer is
-// long. c.in is locked.
+// isBehind reports whether a cursor of the peer's is at a place that it has passed: no further back
+// than our buffer is long. c.in is locked.
 func (c *Carrier) isBehind(to cdc.Cursor) bool {
 	size := uint64(c.ownSize())
 	if uint64(to.Count) >= size {

@@ -11,8 +11,8 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A Link is one RC queue pair of ours, and, once it is told of it, the peer's at the other end. Its methods may be called
-// by several goroutines.
+// A Link is one RC queue pair of ours, and, once it is told of it, the peer's at the other end. Its
+// methods may be called by several goroutines.
 type Link struct {
 	group *Group
 	dev   *rdma.Device
@@ -71,8 +71,8 @@ type queuePair interface {
 	Stats() rdma.QPStats
 }
 
-// NewLink makes a link on a device, with a queue pair in [rdma.StateInit] whose receives are posted. All RMBs of the
-// group are registered with it.
+// NewLink makes a link on a device, with a queue pair in [rdma.StateInit] whose receives are
+// posted. All RMBs of the group are registered with it.
 func (g *Group) NewLink(dev *rdma.Device) (*Link, error) {
 	l := &Link{group: g, dev: dev, psn: rdma.RandomPSN(), failed: make(chan struct{})}
 	if err := l.open(); err != nil {
@@ -130,9 +130,10 @@ func (l *Link) join() error {
 	}
 	g.links = append(g.links, l)
 	if len(g.links) > 1 {
-		// Linux's net/smc counts its send buffer wrongly when a connection moves of whose bytes we have said that we have read them, and
-		// its queue pair does not know yet that they have arrived (smc_switch_cursor, and smc_cdc_tx_handler afterwards): its
-		// program then writes over bytes that are not sent.
+		// Linux's net/smc counts its send buffer wrongly when a connection moves of whose bytes we
+		// have said that we have read them, and its queue pair does not know yet that they have
+		// arrived (smc_switch_cursor, and smc_cdc_tx_handler afterwards): its program then writes
+		// over bytes that are not sent.
 		for _, x := range g.links {
 			x.qp.AnswerFirst() // rule: TestJoinAnswersFirst
 		}
@@ -210,8 +211,8 @@ func (l *Link) ReadyToSend() error {
 // Heard counts the messages that have come, of any kind: where it has not changed the link was idle.
 func (l *Link) Heard() uint64 { return l.heard.Load() }
 
-// Failed returns a channel that is closed when the link is of no more use. What was sent and not acknowledged may
-// or may not have arrived.
+// Failed returns a channel that is closed when the link is of no more use. What was sent and not
+// acknowledged may or may not have arrived.
 func (l *Link) Failed() <-chan struct{} { return l.failed }
 
 // Err returns why the link has failed: a [*WorkError], [ErrFlood], [ErrClosed], or what Fail was given; nil

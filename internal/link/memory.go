@@ -9,8 +9,8 @@ import (
 	"github.com/gosmc/smc/internal/rdma"
 )
 
-// A memory is what several links can reach: mapped once, and registered with each of them, whose protection domain is
-// its own (RFC 7609 p.14). The group's lock guards it, but for bytes.
+// A memory is what several links can reach: mapped once, and registered with each of them, whose
+// protection domain is its own (RFC 7609 p.14). The group's lock guards it, but for bytes.
 type memory struct {
 	bytes   []byte
 	access  rdma.Access

@@ -16,21 +16,26 @@ type move struct {
 	to   RMBToken
 }
 
-// Move has the connection go on over another link of the group, which must be ready to send. to is where the peer's RMB element
-// is there.
+// Move has the connection go on over another link of the group, which must be ready to send. to is
+// where the peer's RMB element is there.
 //
-// After a failure, [Link.Fail] first if the link has not failed by itself, "the sender must first send a CDC message with the F-bit",
-// then everything that is not known to have arrived, in order, and then what follows (RFC 7609 §4.6): as new messages, which
-// may have more in them than the old ones had. It follows when that message is known to be there, so that a peer knows of each link over which
-// data may come late, and ends it when we move on. From a link that is good nothing new is sent until all has arrived. The first message over the
-// other one has no data, and more follows when it is known to be there, for the same reason. Each side moves its own direction, when it likes.
+// After a failure, [Link.Fail] first if the link has not failed by itself, "the sender must first
+// send a CDC message with the F-bit", then everything that is not known to have arrived, in order,
+// and then what follows (RFC 7609 §4.6): as new messages, which may have more in them than the old
+// ones had. It follows when that message is known to be there, so that a peer knows of each link
+// over which data may come late, and ends it when we move on. From a link that is good nothing new
+// is sent until all has arrived. The first message over the other one has no data, and more follows
+// when it is known to be there, for the same reason. Each side moves its own direction, when it
+// likes.
 //
-// A peer that is told of the end of our direction before the move is asked for a message, as Linux has lost then what it had on its way,
-// and may have nothing else to say: see [Carrier.admit].
+// A peer that is told of the end of our direction before the move is asked for a message, as Linux
+// has lost then what it had on its way, and may have nothing else to say: see [Carrier.admit].
 //
-// Moves that have to wait are carried out later; the last one counts. One for a connection that has nothing more to say does
-// nothing. The error is [ErrNotReady] for a link that cannot send, or does not know our send ring. One that has failed since the caller has
-// looked is such a link, and [Link.Err] says so then: the caller has to find another one, as the event of that failure is about those on it.
+// Moves that have to wait are carried out later; the last one counts. One for a connection that has
+// nothing more to say does nothing. The error is [ErrNotReady] for a link that cannot send, or does
+// not know our send ring. One that has failed since the caller has looked is such a link, and
+// [Link.Err] says so then: the caller has to find another one, as the event of that failure is
+// about those on it.
 func (c *Carrier) Move(l *Link, to RMBToken) error {
 	l.mu.Lock()
 	ready, gone := l.ready && !l.gone, l.gone
@@ -59,8 +64,9 @@ func (c *Carrier) Move(l *Link, to RMBToken) error {
 	return nil
 }
 
-// Leave asks for an [EventLeft] as soon as no connection writes over the link, nor has anything on its way over it: when those that do
-// were told to move, or have ended. It comes once for a call, and at once where there are none. A link that has failed is left too.
+// Leave asks for an [EventLeft] as soon as no connection writes over the link, nor has anything on
+// its way over it: when those that do were told to move, or have ended. It comes once for a call,
+// and at once where there are none. A link that has failed is left too.
 func (l *Link) Leave() {
 	l.leaving.Store(true)
 	l.checkLeft()
@@ -92,7 +98,8 @@ func (c *Carrier) Link() *Link {
 // Delivered returns how many bytes have arrived at the peer.
 func (c *Carrier) Delivered() uint64 { return c.finished.Load() }
 
-// Failed reports whether a link has failed over which the peer has spoken, or may have: what Linux's net/smc has said last there may be lost.
+// Failed reports whether a link has failed over which the peer has spoken, or may have: what
+// Linux's net/smc has said last there may be lost.
 func (c *Carrier) Failed() bool { return c.failed.Load() }
 
 // GiveUp says that there is no link to move to: what is left to send stays unsent.
@@ -141,7 +148,8 @@ func (c *Carrier) settle() {
 	c.drained()
 }
 
-// validation is the failover validation message: it has the number of the last message that is known to be there.
+// validation is the failover validation message: it has the number of the last message that is
+// known to be there.
 func (c *Carrier) validation() cdc.Message {
 	return cdc.NewFailoverValidation(c.done.seq, c.peer.AlertToken)
 }

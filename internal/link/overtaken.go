@@ -10,10 +10,12 @@ import (
 
 // This file has what is done about messages that are looked at too early.
 //
-// Messages of a connection that moves come over two links, and so on two goroutines. What the peer knows to have arrived over the one may still wait
-// for a goroutine to look at it when what the peer says next comes over the other, and a validation message then names a message
-// of which we know nothing: the connection would be reset without need (RFC 7609 §4.6.1). Or it is another validation message that waits, and the link
-// over which that came would not be known for one that the peer has left, see [Carrier.follow].
+// Messages of a connection that moves come over two links, and so on two goroutines. What the peer
+// knows to have arrived over the one may still wait for a goroutine to look at it when what the
+// peer says next comes over the other, and a validation message then names a message of which we
+// know nothing: the connection would be reset without need (RFC 7609 §4.6.1). Or it is another
+// validation message that waits, and the link over which that came would not be known for one that
+// the peer has left, see [Carrier.follow].
 //
 // So such a message is put aside, until all that has come over any link was looked at.
 
@@ -34,9 +36,10 @@ type overtaker struct {
 	message cdc.Message
 }
 
-// isEarly reports whether messages that come before m may not have been looked at: the one that a validation message names; other validation
-// messages, before the first that follows one over its link; the predecessor of another message; or what came over the same link and is put
-// aside. c.in is locked.
+// isEarly reports whether messages that come before m may not have been looked at: the one that a
+// validation message names; other validation messages, before the first that follows one over its
+// link; the predecessor of another message; or what came over the same link and is put aside. c.in
+// is locked.
 func (c *Carrier) isEarly(l *Link, m *cdc.Message) bool {
 	seq := c.newest()
 	switch {
@@ -52,7 +55,8 @@ func (c *Carrier) isEarly(l *Link, m *cdc.Message) bool {
 	return c.in.link != nil && int16(m.Seq-seq) > 1 // rule: TestOvertaken: int16(m.Seq-seq) > 1 -> false
 }
 
-// putAside keeps a message, and has it looked at soon. It reports false if there are too many. c.in is locked.
+// putAside keeps a message, and has it looked at soon. It reports false if there are too many. c.in
+// is locked.
 func (g *Group) putAside(c *Carrier, l *Link, turn uint64, m *cdc.Message) bool {
 	o := &g.overtaken
 	o.mu.Lock()
@@ -82,8 +86,10 @@ func (g *Group) spawn(f func()) {
 	go f()
 }
 
-// replace has a message take the place of the one before it, where those two and the one before have numbers that follow each other: it says all that the other
-// did. One after a gap stays, as its number tells that, and nothing has come over another link in between. o.mu and c.in are locked.
+// replace has a message take the place of the one before it, where those two and the one before
+// have numbers that follow each other: it says all that the other did. One after a gap stays, as
+// its number tells that, and nothing has come over another link in between. o.mu and c.in are
+// locked.
 func (o *overtaken) replace(c *Carrier, l *Link, m *cdc.Message) bool {
 	if m.IsFailoverValidation() {
 		return false

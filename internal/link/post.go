@@ -36,8 +36,8 @@ func (c *Carrier) Produce(to cdc.Cursor) (rang bool) {
 	return false
 }
 
-// Consume implements [stream.Carrier]. How far we have read is looked up when the message is made. That the writer
-// is not blocked any more can wait for what it writes.
+// Consume implements [stream.Carrier]. How far we have read is looked up when the message is made.
+// That the writer is not blocked any more can wait for what it writes.
 func (c *Carrier) Consume(_ cdc.Cursor, prod cdc.ProducerFlags, conn cdc.ConnFlags) {
 	c.mu.Lock()
 	unblocked := c.prod&^prod == cdc.WriterBlocked && conn == c.conn
@@ -67,8 +67,8 @@ func (c *Carrier) Published() cdc.Header {
 	}
 }
 
-// Message is the CDC message with which a header travels to the peer, or from it if own is false, for those who look at it from
-// outside. Its number is that of the newest one there was.
+// Message is the CDC message with which a header travels to the peer, or from it if own is false,
+// for those who look at it from outside. Its number is that of the newest one there was.
 func (c *Carrier) Message(h cdc.Header, own bool) cdc.Message {
 	m := cdc.Message{
 		AlertToken: c.token, Producer: h.Producer, Consumer: h.Consumer, ProducerFlags: h.ProducerFlags, ConnFlags: h.ConnFlags,
@@ -101,8 +101,9 @@ func (c *Carrier) ownSize() uint32 { return uint32(c.rmb.code.Bytes()) - c.in.ba
 // last reports whether the peer was told that nothing follows. c.mu is held.
 func (c *Carrier) last() bool { return c.said&(cdc.Closed|cdc.Abort) != 0 }
 
-// SetNoDelay has small writes go out at once, and not wait for what was sent before: "the sending host would have to opt out
-// of this processing if Nagle's algorithm had been disabled" (RFC 7609 §4.5.2). They still gather where there is no place for a message.
+// SetNoDelay has small writes go out at once, and not wait for what was sent before: "the sending
+// host would have to opt out of this processing if Nagle's algorithm had been disabled" (RFC 7609
+// §4.5.2). They still gather where there is no place for a message.
 func (c *Carrier) SetNoDelay(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,8 +157,8 @@ func (c *Carrier) poke() {
 	}
 }
 
-// prepare fills the place that c has waited for, and reports whether it has use for it. Then it is posting, and the caller
-// calls postedAll.
+// prepare fills the place that c has waited for, and reports whether it has use for it. Then it is
+// posting, and the caller calls postedAll.
 func (c *Carrier) prepare(i int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

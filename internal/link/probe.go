@@ -4,19 +4,25 @@ import "github.com/gosmc/smc/wire/cdc"
 
 // This file has the bytes that are kept back when the peer's element is full, and asked with.
 //
-// Linux's net/smc says once how far its program has read, and never again: a consumer cursor that was on its way over a link which failed is lost. It
-// ignores [cdc.CursorUpdateRequested] as long as its program reads nothing (smc_cdc_msg_recv_action sends only data, smc_tx_consumer_update is called
-// by reads), and the failover validation message has no cursors. If the element was full and the program has read everything, then the program
-// waits for bytes, and we wait for room.
+// Linux's net/smc says once how far its program has read, and never again: a consumer cursor that
+// was on its way over a link which failed is lost. It ignores [cdc.CursorUpdateRequested] as long
+// as its program reads nothing (smc_cdc_msg_recv_action sends only data, smc_tx_consumer_update is
+// called by reads), and the failover validation message has no cursors. If the element was full and
+// the program has read everything, then the program waits for bytes, and we wait for room.
 //
-// So the last probeBytes of the element are not written, as long as the application may have more to say. Where a connection falls silent
-// after a failure, the carrier sends one of the bytes that it keeps back, as TCP probes a window of zero. The program of a peer that
-// has read everything reads the byte, and with the flag that read makes the kernel send its cursor. Where the program does not read, the byte waits in the element,
-// with the flag, for the time when it does. Until then it says nothing (observed; see docs/interop.md): a cursor that was lost and a program that does not read look
-// the same, so nobody is given up for not answering. A peer whose program is gone has ended TCP: see Conn.awaitWord of package host. The flag is repeated in each message until the cursor moves, as Linux heeds the newest message only.
+// So the last probeBytes of the element are not written, as long as the application may have more
+// to say. Where a connection falls silent after a failure, the carrier sends one of the bytes that
+// it keeps back, as TCP probes a window of zero. The program of a peer that has read everything
+// reads the byte, and with the flag that read makes the kernel send its cursor. Where the program
+// does not read, the byte waits in the element, with the flag, for the time when it does. Until
+// then it says nothing (observed; see docs/interop.md): a cursor that was lost and a program that
+// does not read look the same, so nobody is given up for not answering. A peer whose program is
+// gone has ended TCP: see Conn.awaitWord of package host. The flag is repeated in each message
+// until the cursor moves, as Linux heeds the newest message only.
 //
-// The lost cursor may be missed long after the failure, by the first bytes for which there seems to be no room. So from a failure on
-// a connection is looked at whenever it keeps bytes back, also one at which nobody looked any more.
+// The lost cursor may be missed long after the failure, by the first bytes for which there seems to
+// be no room. So from a failure on a connection is looked at whenever it keeps bytes back, also one
+// at which nobody looked any more.
 
 // A probe is what of the reserve is sent while the consumer cursor stays where it is.
 type probe struct {
@@ -79,7 +85,8 @@ func (c *Carrier) grant() {
 // probing reports whether the peer has not moved its cursor since it was asked with a byte. c.mu is held.
 func (c *Carrier) probing() bool { return c.probe.granted > 0 && c.probe.at == c.consumer() }
 
-// tell tells the connection of news of the peer: its stream, and the carrier, if bytes are kept back for which there may be room now.
+// tell tells the connection of news of the peer: its stream, and the carrier, if bytes are kept
+// back for which there may be room now.
 func (c *Carrier) tell() {
 	if c.held.Load() && c.held.Swap(false) { // rule: TestProbeWithoutWriter: c.held.Load() && c.held.Swap(false) -> false
 		c.mu.Lock()

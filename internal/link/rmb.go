@@ -8,8 +8,9 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// An RMB is a remote memory buffer, which the peer of a group writes to. It has one element, whose index is 1,
-// as with Linux net/smc. It is registered with every link of its group, each with a token of its own.
+// An RMB is a remote memory buffer, which the peer of a group writes to. It has one element, whose
+// index is 1, as with Linux net/smc. It is registered with every link of its group, each with a
+// token of its own.
 //
 // The owner sees to it that it serves one [Carrier] at a time, and that it is cleared in between.
 type RMB struct {
@@ -41,7 +42,8 @@ func (r *RMB) Bytes() []byte { return r.mem.bytes }
 // Size returns the size of the element.
 func (r *RMB) Size() wire.SizeCode { return r.code }
 
-// Token returns the token for a link, and false if the link is none of the group's, or closed, or the RMB is freed.
+// Token returns the token for a link, and false if the link is none of the group's, or closed, or
+// the RMB is freed.
 func (r *RMB) Token(l *Link) (RMBToken, bool) {
 	r.group.mu.Lock()
 	defer r.group.mu.Unlock()
@@ -52,8 +54,8 @@ func (r *RMB) Token(l *Link) (RMBToken, bool) {
 	return RMBToken{RKey: mr.RKey(), Addr: mr.Addr()}, true
 }
 
-// Clear makes it zero for the next connection, and gives its pages back but for a few: "the RMBE must be cleared before
-// it is reused". A Carrier that had it has to be released first.
+// Clear makes it zero for the next connection, and gives its pages back but for a few: "the RMBE
+// must be cleared before it is reused". A Carrier that had it has to be released first.
 func (r *RMB) Clear() {
 	all := r.mem.bytes
 	if r.touched <= keptBytes {

@@ -9,14 +9,17 @@ import (
 
 // This file has what is done about peers that say nothing after a move.
 //
-// Linux's net/smc holds back what is little while a message of the connection is not completed (smc_should_autocork), and one that
-// was on its way over a link that failed may not be for a long time: soft-RoCE sends it again and again. Then what its program says stays where it
-// is, and both programs wait. A message with [cdc.CursorUpdateRequested] makes it send all that it has (RFC 7609 §4.5.1 has that flag for cursors).
+// Linux's net/smc holds back what is little while a message of the connection is not completed
+// (smc_should_autocork), and one that was on its way over a link that failed may not be for a long
+// time: soft-RoCE sends it again and again. Then what its program says stays where it is, and both
+// programs wait. A message with [cdc.CursorUpdateRequested] makes it send all that it has (RFC 7609
+// §4.5.1 has that flag for cursors).
 //
-// So connections that have moved after a failure are looked at once a second, and one that is silent is asked. Where data follows, the
-// peer is one that holds back each thing that it says, and the connection is looked at every few milliseconds, so that two programs that
-// take turns do not wait for a second each time. When nothing comes of it that ends, and then the rest: nobody is asked for ever, but a peer
-// whose element is full, whose answer may be lost too: see probe.go.
+// So connections that have moved after a failure are looked at once a second, and one that is
+// silent is asked. Where data follows, the peer is one that holds back each thing that it says, and
+// the connection is looked at every few milliseconds, so that two programs that take turns do not
+// wait for a second each time. When nothing comes of it that ends, and then the rest: nobody is
+// asked for ever, but a peer whose element is full, whose answer may be lost too: see probe.go.
 
 // A pace is how connections are looked at.
 type pace struct {
@@ -35,7 +38,8 @@ var (
 // maxVain is how many asks in a row a connection gets that no data follows, however often it falls silent.
 const maxVain = 8
 
-// Lookers are the connections of a group that are looked at with one pace. The group's mu guards them, and their connections' silences.
+// Lookers are the connections of a group that are looked at with one pace. The group's mu guards
+// them, and their connections' silences.
 type lookers struct {
 	pace
 	list  []*silence
@@ -52,8 +56,8 @@ type silence struct {
 	vain               int        // asks that have brought nothing
 }
 
-// see takes note of where the connection is, and reports whether the peer has sent data since, or there is other news. Flags are none: an
-// answer has them, and so has a question of the peer's.
+// see takes note of where the connection is, and reports whether the peer has sent data since, or
+// there is other news. Flags are none: an answer has them, and so has a question of the peer's.
 func (s *silence) see() (data, news bool) {
 	c := s.carrier
 	produced, arrived := cdc.UnpackProducer(c.inProd.Load()), c.finished.Load()-c.asked.Load()
@@ -126,7 +130,8 @@ func (g *Group) unwatch(c *Carrier) {
 	}
 }
 
-// rest has a connection looked at again only when it keeps bytes back. It reports false if it does so now, and is to be looked at. g.mu is held.
+// rest has a connection looked at again only when it keeps bytes back. It reports false if it does
+// so now, and is to be looked at. g.mu is held.
 func (g *Group) rest(c *Carrier) bool {
 	c.resting.Store(true) // before looking: who keeps bytes back looks afterwards
 	if c.held.Load() && c.resting.Swap(false) {
@@ -196,8 +201,9 @@ func (g *Group) askSilent(w *lookers) {
 	}
 }
 
-// askPeer asks the peer for a message, unless that has no more to say. A peer that has ended its own direction still has to say how far it has
-// read, if we wait for room. over reports that it will never be asked again.
+// askPeer asks the peer for a message, unless that has no more to say. A peer that has ended its
+// own direction still has to say how far it has read, if we wait for room. over reports that it
+// will never be asked again.
 func (c *Carrier) askPeer() (asked, over bool) {
 	_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
 	c.mu.Lock()

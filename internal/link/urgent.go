@@ -2,8 +2,8 @@ package link
 
 import "github.com/gosmc/smc/wire/cdc"
 
-// outOfBand is what messages have to say of urgent data. There is at most one byte at a time: stream puts nothing after
-// it before the peer has it.
+// outOfBand is what messages have to say of urgent data. There is at most one byte at a time:
+// stream puts nothing after it before the peer has it.
 //
 //	oobNone     nothing
 //	oobPending  every message says that some will come
@@ -46,8 +46,9 @@ func (c *Carrier) ProduceUrgent(to cdc.Cursor, flags cdc.ProducerFlags) (rang bo
 
 // flags are those of a message after which size bytes more are there, up to posted.
 //
-// Linux net/smc forgets a byte that it has when a message without new data says that there is one to come. What may have arrived before a
-// link failed is therefore said again with [cdc.UrgentPresent] alone, which is nothing new to who has the byte.
+// Linux net/smc forgets a byte that it has when a message without new data says that there is one
+// to come. What may have arrived before a link failed is therefore said again with
+// [cdc.UrgentPresent] alone, which is nothing new to who has the byte.
 func (o *outOfBand) flags(posted uint64, size uint32) cdc.ProducerFlags {
 	var f cdc.ProducerFlags
 	switch {

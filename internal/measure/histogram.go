@@ -46,7 +46,8 @@ func bucketMiddle(i int) uint64 {
 	return low + uint64(1)<<shift/2
 }
 
-// Quantile returns the value that the share q (0 to 1) of all durations do not exceed; 0 for an empty Histogram.
+// Quantile returns the value that the share q (0 to 1) of all durations do not exceed; 0 for an
+// empty Histogram.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	if h.total == 0 {
 		return 0

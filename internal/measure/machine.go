@@ -160,7 +160,8 @@ func BuildDate() string {
 	return "unknown"
 }
 
-// ModuleVersion returns the version that the Makefile or the go command recorded in the program, or "(devel)".
+// ModuleVersion returns the version that the Makefile or the go command recorded in the program, or
+// "(devel)".
 func ModuleVersion() string {
 	if version != "" {
 		return version

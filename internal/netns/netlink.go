@@ -138,7 +138,8 @@ func linkBody(index int32, flags, change uint32) []byte {
 	return binary.NativeEndian.AppendUint32(b, change)
 }
 
-// AddVeth makes a pair, one end here and one in the network namespace of process peer, both called name. mtu is in bytes.
+// AddVeth makes a pair, one end here and one in the network namespace of process peer, both called
+// name. mtu is in bytes.
 func (s *Socket) AddVeth(name string, mtu, peer int) error {
 	end := func(b []byte) []byte {
 		b = appendAttr(b, unix.IFLA_IFNAME, append([]byte(name), 0))
@@ -176,7 +177,8 @@ func (s *Socket) SetDown(name string) error {
 // nowhere is the hardware address of no interface: locally administered, see IEEE 802.
 var nowhere = []byte{2, 0, 0, 0, 0, 0x99}
 
-// Misdirect has packets to an IPv4 address that leave by an interface go to hardware that is not there: they vanish, and nobody is told.
+// Misdirect has packets to an IPv4 address that leave by an interface go to hardware that is not
+// there: they vanish, and nobody is told.
 func (s *Socket) Misdirect(name string, addr netip.Addr) error {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
@@ -231,8 +233,8 @@ const (
 	carrierLook    = time.Millisecond
 )
 
-// AwaitRunning waits until interfaces in the network namespace of this thread are running: the kernel sees the
-// other end of a pair a moment after it came up.
+// AwaitRunning waits until interfaces in the network namespace of this thread are running: the
+// kernel sees the other end of a pair a moment after it came up.
 func AwaitRunning(names []string) error {
 	for deadline := time.Now().Add(carrierTimeout); ; time.Sleep(carrierLook) {
 		missing := ""
@@ -266,7 +268,8 @@ func SetUpVethOf(pid int, name string, p netip.Prefix) error {
 	})
 }
 
-// Join makes a veth pair between the network namespaces of two processes, gives each end its address, and brings both up.
+// Join makes a veth pair between the network namespaces of two processes, gives each end its
+// address, and brings both up.
 func Join(mtu, a int, addrA netip.Prefix, b int, addrB netip.Prefix) error {
 	err := In(a, func() error {
 		s, err := Open()

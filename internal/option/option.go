@@ -1,10 +1,10 @@
 // Package option asks for TCP option 254, the SMC option, on sockets of this process, and reads whether the
 // peer has it too: what tells the two ends of a connection between hosts that both speak CLC.
 //
-// No ordinary process can put an option on a SYN. 'gosmc agent', which is privileged, attaches programs to the
-// root of the control groups that do so for the sockets that ask, and catch the two socket options by which they
-// ask: see docs/agent.md and bpf/kernel/option.bpf.c. The process needs no privilege, and the agent need not
-// run any more.
+// No ordinary process can put an option on a SYN. 'gosmc agent', which is privileged, attaches
+// programs to the root of the control groups that do so for the sockets that ask, and catch the two
+// socket options by which they ask: see docs/agent.md and bpf/kernel/option.bpf.c. The process
+// needs no privilege, and the agent need not run any more.
 //
 //	client  Ask, connect, Read
 //	server  Ask on the listening socket, listen; Read on each accepted one
@@ -21,15 +21,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Level is that of the socket option that the agent's programs catch, on both sides: Linux's SOL_SMC for AF_SMC
-// (include/linux/socket.h), which knows no option of the number Name.
+// Level is that of the socket option that the agent's programs catch, on both sides: Linux's
+// SOL_SMC for AF_SMC (include/linux/socket.h), which knows no option of the number Name.
 const Level = 286
 
-// Name is the number of the socket option: "SMCR". TestMain of tests that attach programs of their own sets another one,
-// so that an agent of this machine, whose programs see all sockets, does not catch it too.
+// Name is the number of the socket option: "SMCR". TestMain of tests that attach programs of their
+// own sets another one, so that an agent of this machine, whose programs see all sockets, does not
+// catch it too.
 var Name uint32 = 0x534d4352
 
-// Layout is the version of the four bytes that getsockopt returns, and of what the programs keep for a socket.
+// Layout is the version of the four bytes that getsockopt returns, and of what the programs keep
+// for a socket.
 //
 //	offset  size  field
 //	     0     1  layout  1

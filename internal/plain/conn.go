@@ -89,7 +89,8 @@ func (c *Conn) Close() error {
 	return c.tcp.Close()
 }
 
-// Forget lets go of a connection that nobody can use any more. Package net closes its socket when that is unreachable, too.
+// Forget lets go of a connection that nobody can use any more. Package net closes its socket when
+// that is unreachable, too.
 func (c *Conn) Forget() { c.host.forget(c) }
 
 // CloseRead is that of [net.TCPConn].
@@ -172,7 +173,8 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	return c.set(c.tcp.SetWriteBuffer(bytes), func(o *Options) { o.WriteBuffer = bytes })
 }
 
-// errNoUrgent is the error of all that has to do with urgent data: each system has a way of its own to send and await it.
+// errNoUrgent is the error of all that has to do with urgent data: each system has a way of its own
+// to send and await it.
 var errNoUrgent = fmt.Errorf("smc: urgent data needs Linux: %w", errors.ErrUnsupported)
 
 func (c *Conn) noUrgent(op string) error {

@@ -15,7 +15,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Sizes that ReadBuffer and WriteBuffer may have, in bytes. A program that is wrong on Linux is wrong here, too.
+// Sizes that ReadBuffer and WriteBuffer may have, in bytes. A program that is wrong on Linux is
+// wrong here, too.
 const (
 	minBuffer = 16 << 10
 	maxBuffer = 8 << 20
@@ -185,8 +186,8 @@ func (h *Host) stop() {
 	}
 }
 
-// Shutdown closes all listeners and waits until the application has closed all connections. When ctx ends first, it
-// resets the connections that are left and returns ctx.Err().
+// Shutdown closes all listeners and waits until the application has closed all connections. When
+// ctx ends first, it resets the connections that are left and returns ctx.Err().
 func (h *Host) Shutdown(ctx context.Context) error {
 	h.stop()
 	for {

@@ -68,7 +68,8 @@ func (l *Listener) Accept() (*Conn, error) {
 		if err == nil {
 			return c, nil
 		}
-		// The connection is less than the listener requires, or the host is closed. A closed host fails the next AcceptTCP.
+		// The connection is less than the listener requires, or the host is closed. A closed host
+		// fails the next AcceptTCP.
 	}
 }
 

@@ -96,7 +96,8 @@ func ParseUEIDs(texts []string) ([]wire.EID, error) {
 type BootID [16]byte
 
 // ParseBootID parses the text of the kernel's file: 32 hexadecimal digits, with or without the
-// hyphens of a UUID, and with a line end or without. The zero UUID is refused. Errors are of type [*NameError].
+// hyphens of a UUID, and with a line end or without. The zero UUID is refused. Errors are of type
+// [*NameError].
 func ParseBootID(text string) (BootID, error) {
 	fail := func(reason string) (BootID, error) {
 		return BootID{}, &NameError{Kind: "boot id", Text: text, Reason: reason}

@@ -1,10 +1,10 @@
 // Package port gets a process its own socket on a UDP port that many processes share: 4791, that of RoCEv2.
 //
-// A port of an address belongs to one socket, and every process with a device needs it. 'gosmc agent' makes one
-// for each process that asks (SO_REUSEPORT), has the kernel choose among them by the destination queue
-// pair number of each packet, and hands it over with the range of numbers that belongs to it. From then
-// on the agent is not needed: packets come straight to the process, and the range is free again when the socket
-// is closed, by whatever end of the process.
+// A port of an address belongs to one socket, and every process with a device needs it. 'gosmc
+// agent' makes one for each process that asks (SO_REUSEPORT), has the kernel choose among them by
+// the destination queue pair number of each packet, and hands it over with the range of numbers
+// that belongs to it. From then on the agent is not needed: packets come straight to the process,
+// and the range is free again when the socket is closed, by whatever end of the process.
 package port
 
 import (
@@ -57,8 +57,8 @@ var SystemSocket = "/run/gosmc-agent.sock"
 // SocketName is what the agent's socket is called in a run directory.
 const SocketName = "agent.sock"
 
-// Paths returns where an agent may listen, in the order in which they are tried: what the environment says, else
-// the run directory dir, if it is not empty, and then the system's.
+// Paths returns where an agent may listen, in the order in which they are tried: what the
+// environment says, else the run directory dir, if it is not empty, and then the system's.
 func Paths(dir string) []string {
 	if path := os.Getenv(EnvSocket); path != "" {
 		return []string{path}
@@ -111,8 +111,9 @@ const (
 	busyPause  = 20 * time.Millisecond
 )
 
-// Claim asks the agent for a socket on a UDP port (4791 for RoCEv2) of a local address, in the network namespace
-// of the calling thread. dir is the run directory of the process. ctx bounds the wait, which takes two seconds at most.
+// Claim asks the agent for a socket on a UDP port (4791 for RoCEv2) of a local address, in the
+// network namespace of the calling thread. dir is the run directory of the process. ctx bounds the
+// wait, which takes two seconds at most.
 //
 // The error matches [ErrNoAgent] if there is nobody to ask, and is a [*RefusedError] if the agent says no.
 func Claim(ctx context.Context, dir string, local netip.Addr, udpPort uint16) (*Grant, error) {
@@ -145,8 +146,8 @@ func Claim(ctx context.Context, dir string, local netip.Addr, udpPort uint16) (*
 	return g, nil
 }
 
-// Ask sends a request to the agent at the first of paths that has one, and returns its answer, and the socket that came along, nil for none.
-// An answer with an error is a [*RefusedError].
+// Ask sends a request to the agent at the first of paths that has one, and returns its answer, and
+// the socket that came along, nil for none. An answer with an error is a [*RefusedError].
 func Ask(ctx context.Context, paths []string, request Request) (Answer, *os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -178,7 +179,8 @@ func Ask(ctx context.Context, paths []string, request Request) (Answer, *os.File
 	return answer, socket, err
 }
 
-// codeOf is what an error of the socket stands for. An agent that is busy hangs up on a request that it has not read.
+// codeOf is what an error of the socket stands for. An agent that is busy hangs up on a request
+// that it has not read.
 func codeOf(err error) Code {
 	if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
 		return CodeBusy

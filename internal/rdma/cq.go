@@ -85,8 +85,9 @@ func (c *CQ) put(done Completion) {
 	c.mu.Unlock()
 }
 
-// drain calls the handler on this goroutine, which takes out what was put in. While another goroutine is in the handler it waits for
-// that, at most for limit, and reports whether it has come to its turn.
+// drain calls the handler on this goroutine, which takes out what was put in. While another
+// goroutine is in the handler it waits for that, at most for limit, and reports whether it has come
+// to its turn.
 func (c *CQ) drain(limit time.Duration) bool {
 	for start := time.Now(); !c.running.CompareAndSwap(handlerIdle, handlerRunning); time.Sleep(drainPause) {
 		if time.Since(start) >= limit { // rule: TestDrain: >= limit -> < 0
@@ -162,7 +163,8 @@ func (c *CQ) notify() {
 	c.run()
 }
 
-// run calls the handler, and once more as long as there is news. Running says that it is this goroutine's turn.
+// run calls the handler, and once more as long as there is news. Running says that it is this
+// goroutine's turn.
 func (c *CQ) run() {
 	for {
 		c.running.Store(handlerRunning)

@@ -150,8 +150,9 @@ func (d *Device) Interface() string { return d.iface.Name }
 const headerRoom = 80
 
 // MTU returns the largest path MTU that the device's interface has room for, as rxe chooses it:
-// 1024 on Ethernet and at an address of the loopback interface that others reach, 4096 with jumbo frames. The interface's MTU is that of now, or of the time of [Open] if the
-// interface is not watched.
+// 1024 on Ethernet and at an address of the loopback interface that others reach, 4096 with jumbo
+// frames. The interface's MTU is that of now, or of the time of [Open] if the interface is not
+// watched.
 func (d *Device) MTU() wire.MTU { return d.events.mtu() }
 
 // Unwatched returns why there are no events about the interface, such as that the process may not have an
@@ -167,8 +168,9 @@ func pathMTU(n int) wire.MTU {
 	return m
 }
 
-// mtuOf returns the path MTU of an address whose interface has an MTU of n bytes. One of the loopback interface that others reach is
-// behind interfaces that are not known, see sendInterface: it has no more than Ethernet has room for.
+// mtuOf returns the path MTU of an address whose interface has an MTU of n bytes. One of the
+// loopback interface that others reach is behind interfaces that are not known, see sendInterface:
+// it has no more than Ethernet has room for.
 func mtuOf(addr netip.Addr, n int, loopback bool) wire.MTU {
 	m := pathMTU(n)
 	if loopback && !addr.IsLoopback() {

@@ -30,8 +30,8 @@ const (
 	// EventSendsRefused: the kernel would not send packets, for a firewall's rule, a route, or their size.
 	// They are lost. Being short of memory is not told, as it goes by.
 	EventSendsRefused
-	// EventOthersChanged: other interfaces of the network namespace have changed, or their addresses: there may be one for another
-	// device, or one less.
+	// EventOthersChanged: other interfaces of the network namespace have changed, or their
+	// addresses: there may be one for another device, or one less.
 	EventOthersChanged
 )
 

@@ -2,16 +2,18 @@ package rdma
 
 import "sync/atomic"
 
-// A Guard keeps what a peer has said to be written in a region, and its reader has not read yet, from being written again.
+// A Guard keeps what a peer has said to be written in a region, and its reader has not read yet,
+// from being written again.
 //
-// The region has a ring, from Base to its end. It carries a stream of bytes, each at its number modulo the ring's size. A
-// peer that keeps to the rules of a ring writes those from Written on, and never those from Read to Written, whatever a
-// WRITE says. Of one that is late, or that is sent again, and says something else, those are left out, and it is
-// acknowledged like any other. Where Written is not ahead of Read, or by more than the ring has room for, nothing
-// is guarded.
+// The region has a ring, from Base to its end. It carries a stream of bytes, each at its number
+// modulo the ring's size. A peer that keeps to the rules of a ring writes those from Written on,
+// and never those from Read to Written, whatever a WRITE says. Of one that is late, or that is sent
+// again, and says something else, those are left out, and it is acknowledged like any other. Where
+// Written is not ahead of Read, or by more than the ring has room for, nothing is guarded.
 //
-// Both only grow, and may do so at any time and on any goroutine: what was Read before a peer is told of the room, and
-// what was Written once it is taken note of. Base and Read do not change once the guard is set.
+// Both only grow, and may do so at any time and on any goroutine: what was Read before a peer is
+// told of the room, and what was Written once it is taken note of. Base and Read do not change once
+// the guard is set.
 type Guard struct {
 	Base    int            // bytes
 	Read    *atomic.Uint64 // looked at once a lap or so, as it is a reader's, on another processor
@@ -20,11 +22,12 @@ type Guard struct {
 	seen atomic.Uint64 // a value that Read had
 }
 
-// SetGuard has all WRITEs to the region that are placed from now on obey g, nil for none. Any goroutine may call it.
+// SetGuard has all WRITEs to the region that are placed from now on obey g, nil for none. Any
+// goroutine may call it.
 func (m *MR) SetGuard(g *Guard) { m.guard.Store(g) }
 
-// Place puts what a peer writes at a virtual address into the region, but for what is guarded. It reports false, and
-// places nothing, if the region is gone or does not have all of that.
+// Place puts what a peer writes at a virtual address into the region, but for what is guarded. It
+// reports false, and places nothing, if the region is gone or does not have all of that.
 func (m *MR) Place(addr uint64, b []byte) bool {
 	if m.dead.Load() { // rule: TestDeadRegion
 		return false

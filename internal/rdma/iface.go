@@ -16,9 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendInterface returns the index of the interface that a device sends on, as an adapter sends on its own port:
-// two devices are two paths, also if both lead to the same network. An address of the loopback
-// interface that others reach, as routers announce them, belongs to no cable: 0, the routing table decides.
+// sendInterface returns the index of the interface that a device sends on, as an adapter sends on
+// its own port: two devices are two paths, also if both lead to the same network. An address of the
+// loopback interface that others reach, as routers announce them, belongs to no cable: 0, the
+// routing table decides.
 func sendInterface(iface net.Interface) int {
 	if iface.Flags&net.FlagLoopback != 0 {
 		return 0

@@ -5,17 +5,18 @@ import (
 	"time"
 )
 
-// One goroutine at a time has the turn to receive. That is the device's own, unless somebody who waits for what comes out of
-// completions takes it, see [Device.Lead]: then a packet wakes the goroutine that it is for, and not another
-// one that wakes it.
+// One goroutine at a time has the turn to receive. That is the device's own, unless somebody who
+// waits for what comes out of completions takes it, see [Device.Lead]: then a packet wakes the
+// goroutine that it is for, and not another one that wakes it.
 //
-// The device's goroutine gives the turn away when that is worth it: one goroutine has waited at a time, several times in
-// a row, for little and not for long, or for much unless trials have shown that less is moved then. Then it stands by. In between nobody may have the turn while nobody
-// waits: who computes between two waits would only be disturbed. If that takes long, or somebody asks for it, the
-// device's goroutine takes the turn again.
+// The device's goroutine gives the turn away when that is worth it: one goroutine has waited at a
+// time, several times in a row, for little and not for long, or for much unless trials have shown
+// that less is moved then. Then it stands by. In between nobody may have the turn while nobody
+// waits: who computes between two waits would only be disturbed. If that takes long, or somebody
+// asks for it, the device's goroutine takes the turn again.
 //
-// Nobody is forgotten. Who parks raises parked, and then tries to take the turn. Who gives it up looks at parked
-// afterwards, and calls the device's goroutine if there is anyone.
+// Nobody is forgotten. Who parks raises parked, and then tries to take the turn. Who gives it up
+// looks at parked afterwards, and calls the device's goroutine if there is anyone.
 type lead struct {
 	receiver *receiver // of whoever has the turn
 	turn     atomic.Bool
@@ -38,17 +39,19 @@ type lead struct {
 }
 
 const (
-	// leadAfter is how many waits in a row have to be worth leading for the device's goroutine to give the turn away.
+	// leadAfter is how many waits in a row have to be worth leading for the device's goroutine to
+	// give the turn away.
 	leadAfter = 8
-	// leadTime is how long a wait for few packets may take to be worth leading, and leadPackets are not few any more.
+	// leadTime is how long a wait for few packets may take to be worth leading, and leadPackets are
+	// not few any more.
 	leadTime    = 500 * time.Microsecond
 	leadPackets = 12
 
 	// standTick is how long nobody may have the turn, while nobody waits.
 	standTick = time.Millisecond
 
-	// promptLeads is how many leads send acknowledgements themselves, after one has been late for want of data
-	// that it could have gone with.
+	// promptLeads is how many leads send acknowledgements themselves, after one has been late for
+	// want of data that it could have gone with.
 	promptLeads = 64
 )
 
@@ -108,8 +111,8 @@ func (l *lead) gives(d *Device) bool {
 	return true
 }
 
-// worth reports whether a wait that has ended at now, after took and with packets, was worth leading. The caller has the
-// turn.
+// worth reports whether a wait that has ended at now, after took and with packets, was worth
+// leading. The caller has the turn.
 func (l *lead) worth(now, took time.Duration, packets uint64) bool {
 	if packets < leadPackets {
 		return took < leadTime
@@ -157,13 +160,14 @@ func (l *lead) call() {
 	}
 }
 
-// Parked counts goroutines that wait for what comes out of completions and that nobody has woken yet. They count
-// themselves, before [Device.Lead]; whoever wakes one takes it off.
+// Parked counts goroutines that wait for what comes out of completions and that nobody has woken
+// yet. They count themselves, before [Device.Lead]; whoever wakes one takes it off.
 func (d *Device) Parked() *atomic.Int32 { return &d.lead.parked }
 
-// Lead has the calling goroutine receive for the device, and call handlers, until until reports true. It returns
-// at once if that is not worth it, or somebody else receives, and when the device is closed. until is called
-// often, and must not block. Handlers must not wait for anything that the caller holds.
+// Lead has the calling goroutine receive for the device, and call handlers, until until reports
+// true. It returns at once if that is not worth it, or somebody else receives, and when the device
+// is closed. until is called often, and must not block. Handlers must not wait for anything that
+// the caller holds.
 //
 // An acknowledgement that is due when it ends may be left to what the caller sends next.
 func (d *Device) Lead(until func() bool) {

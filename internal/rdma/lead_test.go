@@ -10,8 +10,8 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A sleeper waits for messages as the data path of a connection does: it parks, leads if it may, and is woken by the
-// handler of a completion queue.
+// A sleeper waits for messages as the data path of a connection does: it parks, leads if it may,
+// and is woken by the handler of a completion queue.
 type sleeper struct {
 	*side
 	tokens chan struct{}
@@ -143,8 +143,8 @@ func TestLead(t *testing.T) {
 	rally(t, a, b, 100)
 }
 
-// TestStandBy has the device's goroutine take over when nobody leads any more: messages are taken, and acknowledged,
-// though nobody waits.
+// TestStandBy has the device's goroutine take over when nobody leads any more: messages are taken,
+// and acknowledged, though nobody waits.
 func TestStandBy(t *testing.T) {
 	a, b := newSleepers(t)
 	for range 5 {
@@ -177,8 +177,8 @@ func (s *sleeper) leads() (woken chan struct{}, ok bool) {
 	return woken, l.count.Load() != before
 }
 
-// TestLeadLong has somebody lead for longer than the device's goroutine ticks, so that it waits to be called; and then
-// nobody.
+// TestLeadLong has somebody lead for longer than the device's goroutine ticks, so that it waits to
+// be called; and then nobody.
 func TestLeadLong(t *testing.T) {
 	a, b := newSleepers(t)
 	l := &a.dev.lead
@@ -243,8 +243,8 @@ func TestLeadInterrupt(t *testing.T) {
 	}
 }
 
-// TestLeadDozing has the device's goroutine take somebody who leads for a moment for one who leads for long: it is called
-// all the same.
+// TestLeadDozing has the device's goroutine take somebody who leads for a moment for one who leads
+// for long: it is called all the same.
 func TestLeadDozing(t *testing.T) {
 	a, b := newSleepers(t)
 	l := &a.dev.lead
@@ -274,8 +274,8 @@ func TestLeadDozing(t *testing.T) {
 	}
 }
 
-// TestLeadPrompt has who led send nothing, so that acknowledgements that were left to what it would send are late:
-// they are sent at once for a while.
+// TestLeadPrompt has who led send nothing, so that acknowledgements that were left to what it would
+// send are late: they are sent at once for a while.
 func TestLeadPrompt(t *testing.T) {
 	a, b := newSleepers(t)
 	l := &a.dev.lead

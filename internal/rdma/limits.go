@@ -60,8 +60,9 @@ const (
 	// ceiling is that of one of them. The floor keeps an answer coming, from which to learn.
 	minBudget = 2
 	maxBudget = maxWindow
-	// maxFlight is the same for all paths of a device; a path that has less than its part of it on its way does not wait for room. It keeps acknowledgements, which come back
-	// all to one socket, from filling it: they take some 1 KiB each there.
+	// maxFlight is the same for all paths of a device; a path that has less than its part of it on
+	// its way does not wait for room. It keeps acknowledgements, which come back all to one socket,
+	// from filling it: they take some 1 KiB each there.
 	maxFlight = 4 * maxBudget
 	// turnBytes is how much a queue pair may send while others wait for their turns: a WRITE of
 	// 64 KiB, with a short message behind it, as SMC-R has them. turnPackets is that in packets of
@@ -93,11 +94,12 @@ const (
 	// and maxAckDelay how long it may wait for them. The shortest timeout that a peer of verbs is
 	// likely to have is that of code 14, 67 ms; Linux SMC has 134 ms.
 	ackAfterPackets = 16
-	// ackAfterAsked is how many messages may wait for it. A peer has only so many on their way (SMC-R: 16), and others
-	// behind them.
+	// ackAfterAsked is how many messages may wait for it. A peer has only so many on their way
+	// (SMC-R: 16), and others behind them.
 	ackAfterAsked = 4
 	maxAckDelay   = 100 * time.Microsecond
-	// maxHold is how long answers are held back where the peer may have gone on elsewhere: less than that of Linux SMC.
+	// maxHold is how long answers are held back where the peer may have gone on elsewhere: less
+	// than that of Linux SMC.
 	maxHold = 100 * time.Millisecond
 	// drainPause is between two looks whether another goroutine has left the completion handler.
 	drainPause = 20 * time.Microsecond

@@ -9,18 +9,20 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// An orphan is a queue pair of soft-RoCE whose peer is gone: a process that was killed, or ended without a word. With a
-// retry count of 7, which Linux net/smc sets, soft-RoCE sends again without end. An adapter would give up, so it needs no
-// answer, and IBTA 9.6.1 has packets for an unknown queue pair dropped in silence. Whoever owns the address's port now
-// answers an orphan with a NAK, remote operation error, which ends it.
+// An orphan is a queue pair of soft-RoCE whose peer is gone: a process that was killed, or ended
+// without a word. With a retry count of 7, which Linux net/smc sets, soft-RoCE sends again without
+// end. An adapter would give up, so it needs no answer, and IBTA 9.6.1 has packets for an unknown
+// queue pair dropped in silence. Whoever owns the address's port now answers an orphan with a NAK,
+// remote operation error, which ends it.
 //
-// A NAK acknowledges all packets before its own (IBTA 9.7.5.2.1). The lowest packet that came three times is the oldest
-// that the orphan has on its way: nothing before it is unacknowledged. So no byte counts as arrived that has not, even if
-// the queue pair was one of this process, whose group goes on over another link.
+// A NAK acknowledges all packets before its own (IBTA 9.7.5.2.1). The lowest packet that came three
+// times is the oldest that the orphan has on its way: nothing before it is unacknowledged. So no
+// byte counts as arrived that has not, even if the queue pair was one of this process, whose group
+// goes on over another link.
 //
-// A packet does not say from which queue pair it comes. Soft-RoCE derives its source port from both numbers, see sourcePort,
-// so a NAK goes to each of the some 64 numbers with that port. Those that are another queue pair's count as nobody's: their
-// packets have other sequence numbers.
+// A packet does not say from which queue pair it comes. Soft-RoCE derives its source port from both
+// numbers, see sourcePort, so a NAK goes to each of the some 64 numbers with that port. Those that
+// are another queue pair's count as nobody's: their packets have other sequence numbers.
 type orphan struct {
 	from netip.AddrPort
 	qpn  wire.QPN // what it sends to
@@ -35,9 +37,11 @@ const (
 	// orphanPause is between two answers: to find the numbers takes a millisecond or two.
 	orphanPause = 20 * time.Millisecond
 
-	// maxRxeQPN is where soft-RoCE's numbers end: Linux rxe_param.h, RXE_MAX_QP_INDEX. They are given in turn from 16.
+	// maxRxeQPN is where soft-RoCE's numbers end: Linux rxe_param.h, RXE_MAX_QP_INDEX. They are
+	// given in turn from 16.
 	maxRxeQPN wire.QPN = 1 << 20
-	// minRxePort is the lowest port that soft-RoCE sends from: Linux ib_verbs.h, IB_ROCE_UDP_ENCAP_VALID_PORT_MIN.
+	// minRxePort is the lowest port that soft-RoCE sends from: Linux ib_verbs.h,
+	// IB_ROCE_UDP_ENCAP_VALID_PORT_MIN.
 	minRxePort = 0xc000
 
 	nakLen = 12 + 4 // BTH, AETH
@@ -51,9 +55,9 @@ type orphans struct {
 	tx       *sender       // nil until there was something
 }
 
-// sourcePort returns the UDP port that the queue pair own of soft-RoCE sends from to the queue pair remote. Observed at
-// Linux 6.12; the formula is that of the flow label (Linux ib_verbs.h, rdma_calc_flow_label and
-// rdma_flow_label_to_udp_sport).
+// sourcePort returns the UDP port that the queue pair own of soft-RoCE sends from to the queue pair
+// remote. Observed at Linux 6.12; the formula is that of the flow label (Linux ib_verbs.h,
+// rdma_calc_flow_label and rdma_flow_label_to_udp_sport).
 func sourcePort(own, remote wire.QPN) uint16 {
 	v := uint64(own) * uint64(remote)
 	v ^= v >> 20
@@ -125,7 +129,8 @@ func (o *orphans) add(x orphan) {
 	o.next = (o.next + 1) % maxOrphans
 }
 
-// refuseOrphan sends the NAK to each number that x may have. What the socket has no room for is lost: x sends again.
+// refuseOrphan sends the NAK to each number that x may have. What the socket has no room for is
+// lost: x sends again.
 func (r *receiver) refuseOrphan(x *orphan) {
 	d, o := r.dev, &r.orphans
 	if o.tx == nil {

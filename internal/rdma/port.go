@@ -56,7 +56,8 @@ func (w *portWatch) release() {
 	}
 }
 
-// run tells of the state whenever it may have changed, and calls others when those of others may have, until close.
+// run tells of the state whenever it may have changed, and calls others when those of others may
+// have, until close.
 func (w *portWatch) run(tell func(portState), others func()) {
 	defer close(w.stopped)
 	buf := make([]byte, 16<<10)
@@ -84,8 +85,9 @@ func (w *portWatch) close() {
 	unix.Close(w.ask)
 }
 
-// concerns reports whether messages of the kernel are about the interface, or with own false about others. Those about links and those about
-// addresses have its index at the same place: 4 bytes after the header.
+// concerns reports whether messages of the kernel are about the interface, or with own false about
+// others. Those about links and those about addresses have its index at the same place: 4 bytes
+// after the header.
 func (w *portWatch) concerns(b []byte, own bool) bool {
 	for len(b) >= unix.SizeofNlMsghdr {
 		n := int(binary.NativeEndian.Uint32(b))

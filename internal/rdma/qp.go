@@ -136,11 +136,12 @@ func (q *QP) ReadyToSend(a RTS) error {
 	return nil
 }
 
-// Fail moves to ERR: what is posted completes with [StatusFlushed]. From then on the peer gets a NAK, remote operation error, for what it sends, also where the queue
-// pair had failed before.
+// Fail moves to ERR: what is posted completes with [StatusFlushed]. From then on the peer gets a
+// NAK, remote operation error, for what it sends, also where the queue pair had failed before.
 //
-// IBTA 10.3.1 has packets dropped in ERR, and the peer run out of retries. But soft-RoCE has no end of them with a retry count of 7, which is that of Linux net/smc; and
-// that waits, with a lock on its link group, until all that it has sent over a link has completed.
+// IBTA 10.3.1 has packets dropped in ERR, and the peer run out of retries. But soft-RoCE has no end
+// of them with a retry count of 7, which is that of Linux net/smc; and that waits, with a lock on
+// its link group, until all that it has sent over a link has completed.
 func (q *QP) Fail() error {
 	q.mu.Lock()
 	if was := q.c.state; was == StateReset || was == StateError {
@@ -155,7 +156,8 @@ func (q *QP) Fail() error {
 	return nil
 }
 
-// HoldAnswers has the peer told of nothing that it has sent for a tenth of a second, unless the queue pair fails meanwhile. Afterwards it is told of all.
+// HoldAnswers has the peer told of nothing that it has sent for a tenth of a second, unless the
+// queue pair fails meanwhile. Afterwards it is told of all.
 func (q *QP) HoldAnswers() {
 	q.mu.Lock()
 	now := q.dev.now()
@@ -166,8 +168,9 @@ func (q *QP) HoldAnswers() {
 	q.mu.Unlock()
 }
 
-// Drain has the completion handler called for all that has come of which the peer may know, and waits for one that is being called elsewhere, at most for
-// limit. It reports whether it was. It may be called from another queue's handler, but not with a lock that the handler takes.
+// Drain has the completion handler called for all that has come of which the peer may know, and
+// waits for one that is being called elsewhere, at most for limit. It reports whether it was. It
+// may be called from another queue's handler, but not with a lock that the handler takes.
 func (q *QP) Drain(limit time.Duration) bool {
 	q.mu.Lock() // what was acknowledged is in the queue before this lock is let go of
 	cq := q.recvCQ
@@ -175,8 +178,9 @@ func (q *QP) Drain(limit time.Duration) bool {
 	return cq.handler == nil || cq.drain(limit)
 }
 
-// AnswerFirst has the peer know of the arrival of what it has sent before anything else that is sent to it from now on. Otherwise an
-// acknowledgement lets some packets go first, as it costs as much as one of them.
+// AnswerFirst has the peer know of the arrival of what it has sent before anything else that is
+// sent to it from now on. Otherwise an acknowledgement lets some packets go first, as it costs as
+// much as one of them.
 func (q *QP) AnswerFirst() {
 	q.mu.Lock()
 	q.c.answersFirst = true

@@ -229,7 +229,8 @@ func (q *qpc) nak(s roce.Syndrome) {
 	q.answer, q.syndrome, q.nakPSN, q.sinceAnswer, q.naked = answerNak, s, q.expected, ackAfterPackets, true
 }
 
-// hold has no answer go out for a while. That is no longer than a peer waits before it sends again: IBTA 9.7.5.1 leaves the time to the responder.
+// hold has no answer go out for a while. That is no longer than a peer waits before it sends again:
+// IBTA 9.7.5.1 leaves the time to the responder.
 func (q *qpc) hold(now time.Duration) {
 	if q.state == StateRTR || q.state == StateRTS {
 		q.heldUntil = now + maxHold
@@ -243,8 +244,9 @@ func (q *responder) release(now time.Duration) {
 	}
 }
 
-// giveUp moves to ERR and flushes, as the owner wants. The peer is told for what it sends from now on. It is not told that anything has arrived of
-// which it does not know yet: it may have gone on elsewhere, and would count it twice.
+// giveUp moves to ERR and flushes, as the owner wants. The peer is told for what it sends from now
+// on. It is not told that anything has arrived of which it does not know yet: it may have gone on
+// elsewhere, and would count it twice.
 func (q *qpc) giveUp() {
 	q.refuses = q.state != StateReset
 	if q.state == StateRTR || q.state == StateRTS { // rule: TestGiveUp
@@ -253,8 +255,9 @@ func (q *qpc) giveUp() {
 	q.fail()
 }
 
-// refuse tells the peer of a queue pair that was given up so. A NAK acknowledges all that was before it (IBTA 9.7.5.2.1), so this is for the first packet
-// of which the peer was not told, or the first that it sends again, as it has not heard of it.
+// refuse tells the peer of a queue pair that was given up so. A NAK acknowledges all that was
+// before it (IBTA 9.7.5.2.1), so this is for the first packet of which the peer was not told, or
+// the first that it sends again, as it has not heard of it.
 func (q *qpc) refuse(psn wire.PSN) {
 	if psn.Sub(q.told) < 0 { // rule: TestGiveUp
 		q.told = psn

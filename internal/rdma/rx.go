@@ -115,8 +115,8 @@ func (r *receiver) wait() (err error) {
 	return err
 }
 
-// sleep receives a batch, and waits for it, unless there is something to send or it is enough: see [Device.kick]
-// and [Device.Interrupt].
+// sleep receives a batch, and waits for it, unless there is something to send or it is enough: see
+// [Device.kick] and [Device.Interrupt].
 func (r *receiver) sleep() error {
 	d := r.dev
 	d.asleep.Store(true)

@@ -254,9 +254,10 @@ func (s *scheduler) room() int {
 	return 0
 }
 
-// ownRoom returns how many packets more p may have on their way, however full the device's budget is, 0 if too few to begin a
-// turn. Each path has the same part of that budget. Peers that are far away, or acknowledge one packet at a time, can
-// hold the rest of it for long, and must not keep other peers from getting anything.
+// ownRoom returns how many packets more p may have on their way, however full the device's budget
+// is, 0 if too few to begin a turn. Each path has the same part of that budget. Peers that are far
+// away, or acknowledge one packet at a time, can hold the rest of it for long, and must not keep
+// other peers from getting anything.
 func (s *scheduler) ownRoom(p *path) int {
 	part := max(maxFlight/max(len(s.paths), 1), firstTurn)
 	if n := part - p.flight; n >= max(1, min(part/8, turnPackets/2)) {

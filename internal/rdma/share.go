@@ -11,13 +11,14 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// A Share is a part of a UDP port that several processes share: a socket that gets the packets for a range of queue
-// pair numbers.
+// A Share is a part of a UDP port that several processes share: a socket that gets the packets for
+// a range of queue pair numbers.
 //
-// The kernel joins packets of one flow to super-packets, whatever their queue pairs, and gives them as a whole to the
-// process that the first of them is for. Those who share a port send from ports of their own, so flows of theirs are
-// not joined, and none of them joins packets for different processes itself. What comes merged all the same, since a
-// peer sends to several of them from one port, is handed on: see [handedOn].
+// The kernel joins packets of one flow to super-packets, whatever their queue pairs, and gives them
+// as a whole to the process that the first of them is for. Those who share a port send from ports
+// of their own, so flows of theirs are not joined, and none of them joins packets for different
+// processes itself. What comes merged all the same, since a peer sends to several of them from one
+// port, is handed on: see [handedOn].
 type Share struct {
 	Socket *os.File // bound to the device's address and port; [Open] takes it over, also when there is an error
 	First  wire.QPN // the first number of the range
@@ -65,7 +66,8 @@ func (s *Share) release() {
 	}
 }
 
-// numbers returns the range that queue pairs get their numbers from. MaxQPN, which is multicast, is never in it.
+// numbers returns the range that queue pairs get their numbers from. MaxQPN, which is multicast, is
+// never in it.
 func (s *Share) numbers() (first wire.QPN, count int) {
 	if s == nil {
 		return firstQPN, int(wire.MaxQPN - firstQPN)
@@ -78,8 +80,8 @@ func (s *Share) ofOthers(n wire.QPN) bool {
 	return s != nil && n >= firstQPN && (n < s.First || n-s.First >= wire.QPN(s.Count))
 }
 
-// A packet that is handed on goes over the loopback interface to the address and port that it came to, where it is
-// steered as any packet, by the number at offset 5.
+// A packet that is handed on goes over the loopback interface to the address and port that it came
+// to, where it is steered as any packet, by the number at offset 5.
 //
 //	offset  size  field
 //	     0     1  opcode          0xfd, of those that manufacturers may use
@@ -116,7 +118,8 @@ type relay struct {
 	inner  udp.Message  // that packet
 }
 
-// handOn puts datagram b of message m into the batch for others. It is sent when the messages at hand are done.
+// handOn puts datagram b of message m into the batch for others. It is sent when the messages at
+// hand are done.
 func (r *receiver) handOn(m *udp.Message, b []byte, id uint16) {
 	s := &r.dev.stats
 	if len(b) > maxHandedOnBytes || m.Truncated {

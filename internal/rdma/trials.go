@@ -2,9 +2,10 @@ package rdma
 
 import "time"
 
-// Trials decide between two ways of receiving where nobody can tell beforehand which of them pays: a period of the way
-// that is not in use between two of the one that is, and the way that moved more packets in the time wins. Trials
-// become rarer while nothing comes of them. There are two such questions:
+// Trials decide between two ways of receiving where nobody can tell beforehand which of them pays:
+// a period of the way that is not in use between two of the one that is, and the way that moved
+// more packets in the time wins. Trials become rarer while nothing comes of them. There are two
+// such questions:
 //
 //   - Does the receiving goroutine look for packets for a while before it sleeps? To be woken can take longer than two
 //     busy peers wait for each other. So looking pays where a processor is free for it, and costs where others want

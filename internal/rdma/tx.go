@@ -52,9 +52,9 @@ func (t *sender) to(p *path) {
 	t.batch.To(p.remote, len(t.paths)-1)
 }
 
-// apart ends the super-packet if q's packets may be for another process than those before them: where the peer's port
-// is shared a super-packet goes to one of those who share it, as a whole. Stacks like this one that do not share
-// their port send from it. The caller holds q.mu.
+// apart ends the super-packet if q's packets may be for another process than those before them:
+// where the peer's port is shared a super-packet goes to one of those who share it, as a whole.
+// Stacks like this one that do not share their port send from it. The caller holds q.mu.
 func (t *sender) apart(q *QP) {
 	sharer := wire.QPN(0)
 	if q.rxPort != q.remote.Port() {

@@ -150,7 +150,8 @@ type Completion struct {
 	HasImm    bool
 	Solicited bool // the peer set the SE bit
 
-	// Turn orders receives by their arrival: it is larger than that of all which the peer, or one that it talks to, knew to have arrived
-	// when it sent this, over whatever device of this process. Two that arrived at about the same time may have the same.
+	// Turn orders receives by their arrival: it is larger than that of all which the peer, or one
+	// that it talks to, knew to have arrived when it sent this, over whatever device of this
+	// process. Two that arrived at about the same time may have the same.
 	Turn uint64
 }

@@ -339,8 +339,8 @@ func (p *Point) awaitsAccept(a *attempt, tcp *net.TCPConn) bool {
 	return err == nil && s.inode == 0
 }
 
-// isElsewhere reports whether the connection is known to have been accepted by another process than those asked, as one
-// that shares their port (SO_REUSEPORT) and knows nothing of SMC.
+// isElsewhere reports whether the connection is known to have been accepted by another process than
+// those asked, as one that shares their port (SO_REUSEPORT) and knows nothing of SMC.
 func (p *Point) isElsewhere(a *attempt, tcp *net.TCPConn) bool {
 	s, err := p.serverEnd(a, tcp)
 	if err != nil || s.inode == 0 {

@@ -75,8 +75,8 @@ func (p *Point) unexpectLocked(socket uint64, e expectation) {
 	}
 }
 
-// dropStaleLocked forgets connections of a peer that never came. It looks at all that are expected, and so does that
-// only now and then: who accepts waits for it.
+// dropStaleLocked forgets connections of a peer that never came. It looks at all that are expected,
+// and so does that only now and then: who accepts waits for it.
 func (p *Point) dropStaleLocked(state *peerState) {
 	if time.Since(state.swept) < sweepPause {
 		return
@@ -98,8 +98,8 @@ func (p *Point) listensLocked(netns uint64, dest netip.AddrPort) bool {
 	return false
 }
 
-// unexpectLeftLocked forgets what is expected of a listener that has gone, unless another one listens there, and
-// returns it.
+// unexpectLeftLocked forgets what is expected of a listener that has gone, unless another one
+// listens there, and returns it.
 func (p *Point) unexpectLeftLocked(gone *Listening) (forgotten []expectation) {
 	for socket, e := range p.expected {
 		if gone.listensAt(e.netns, e.dest) && !p.listensLocked(e.netns, e.dest) {

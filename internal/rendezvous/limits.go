@@ -12,9 +12,10 @@ const (
 	AcceptTime    = 250 * time.Millisecond
 	maxAcceptTime = 3 * time.Second
 
-	// lookTime is how long a client waits before it looks whether a process that was not asked has accepted the
-	// connection: long enough for a server that is only waiting for a processor, most often. maxFDs bounds the
-	// descriptors of a process that are looked through for that; it takes some 2 µs for each.
+	// lookTime is how long a client waits before it looks whether a process that was not asked has
+	// accepted the connection: long enough for a server that is only waiting for a processor, most
+	// often. maxFDs bounds the descriptors of a process that are looked through for that; it takes
+	// some 2 µs for each.
 	lookTime = 15 * time.Millisecond
 	maxFDs   = 2048
 

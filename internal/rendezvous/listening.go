@@ -59,8 +59,8 @@ func (p *Point) Listen(tcp *net.TCPListener) (*Listening, error) {
 	return l, err
 }
 
-// Unannounced returns a listener that the clients of this machine do not know of: none may expect anything of it, and
-// nothing of the system is taken for it.
+// Unannounced returns a listener that the clients of this machine do not know of: none may expect
+// anything of it, and nothing of the system is taken for it.
 func (p *Point) Unannounced(tcp *net.TCPListener) *Listening {
 	l, _ := p.newListening(tcp) // whoever has it announced learns of the error
 	l.closed = true
@@ -103,7 +103,8 @@ func (l *Listening) announceLocked() error {
 	return err
 }
 
-// announceBy makes the announcement, and the run directory if somebody has removed that since the device was opened.
+// announceBy makes the announcement, and the run directory if somebody has removed that since the
+// device was opened.
 func (l *Listening) announceBy(d Device) (*Announcement, error) {
 	dir := l.point.cfg.Dir
 	said, err := Announce(dir, l.netns, d.GID(), l.addr, l.on.any)

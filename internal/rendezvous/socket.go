@@ -37,8 +37,8 @@ func SocketNetns(raw syscall.RawConn) (netns uint64, err error) {
 	return netns, err
 }
 
-// identify returns what the kernel calls a socket, its network namespace, and the index of the interface that it is bound
-// to, or will be when it connects to addr; 0 for none.
+// identify returns what the kernel calls a socket, its network namespace, and the index of the
+// interface that it is bound to, or will be when it connects to addr; 0 for none.
 func identify(raw syscall.RawConn, addr netip.Addr) (cookie, netns uint64, iface uint32, err error) {
 	const soBindToIfindex = 62 // SO_BINDTOIFINDEX, Linux 5.1
 	if cerr := raw.Control(func(fd uintptr) {

@@ -5,8 +5,9 @@ import (
 	"net/netip"
 )
 
-// Choose returns the address of the device for a TCP connection from local: local itself, unless the configuration allows
-// other addresses. remote is the peer's RNIC, zero if it is not known yet. The error is [ErrNone] or an error of the system.
+// Choose returns the address of the device for a TCP connection from local: local itself, unless
+// the configuration allows other addresses. remote is the peer's RNIC, zero if it is not known yet.
+// The error is [ErrNone] or an error of the system.
 func (s *Set) Choose(local, remote netip.Addr) (addr netip.Addr, err error) {
 	local = local.Unmap()
 	if len(s.cfg.Allowed) == 0 {

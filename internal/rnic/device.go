@@ -41,8 +41,8 @@ type Device struct {
 
 // A User is a link on a device.
 type User interface {
-	// RNICEvent reports that links that need more than mtu must end, for a reason; with mtu 0 all links, since the device is
-	// down. It does not block.
+	// RNICEvent reports that links that need more than mtu must end, for a reason; with mtu 0 all
+	// links, since the device is down. It does not block.
 	RNICEvent(mtu wire.MTU, reason error)
 
 	// Critical reports whether the link group would end with this link. It does not block.
@@ -145,8 +145,9 @@ func (n *Device) DownSince(outage uint64) bool {
 	return n.IsDown() && n.outages.Load() == outage // rule: internal/smcr TestFlaps: n.outages.Load() == outage -> true
 }
 
-// goesDown and comesBack record an event. An interface that is up again may still lack the address: the kernel removes IPv6
-// addresses with the interface. comesBack reports whether the device can be used.
+// goesDown and comesBack record an event. An interface that is up again may still lack the address:
+// the kernel removes IPv6 addresses with the interface. comesBack reports whether the device can be
+// used.
 func (n *Device) goesDown(kind rdma.EventKind) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -174,8 +175,9 @@ func (n *Device) comesBack(kind rdma.EventKind) bool {
 	return n.down == ""
 }
 
-// HandleEvent handles an event of the device. While the interface is down nothing gets through, so links end at once and
-// not after their retries, as with an adapter that reports it. Tests call it as well.
+// HandleEvent handles an event of the device. While the interface is down nothing gets through, so
+// links end at once and not after their retries, as with an adapter that reports it. Tests call it
+// as well.
 func (n *Device) HandleEvent(e *rdma.Event) {
 	log := n.all.cfg.Logger
 	switch e.Kind {
@@ -235,8 +237,9 @@ func (n *Device) Release() {
 	}
 }
 
-// Refuses asks the kernel of a peer whether no process has the UDP port of its RNIC or, if the port is shared, whether no process
-// has this queue pair number. It returns false if the kernel does not answer.
+// Refuses asks the kernel of a peer whether no process has the UDP port of its RNIC or, if the port
+// is shared, whether no process has this queue pair number. It returns false if the kernel does not
+// answer.
 func (n *Device) Refuses(peer netip.Addr, qpn wire.QPN) (refused bool) {
 	n.all.cfg.Namespace(func() {
 		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(n.dev.Addr(), 0)), Timeout: probeTimeout}
@@ -257,8 +260,8 @@ func (n *Device) Refuses(peer netip.Addr, qpn wire.QPN) (refused bool) {
 	return refused
 }
 
-// probeDatagram is what asks: the beginning of a base transport header, up to the queue pair number that steers packets of
-// a shared port (IBTA 9.2). It is too short for a packet, so RNICs drop it.
+// probeDatagram is what asks: the beginning of a base transport header, up to the queue pair number
+// that steers packets of a shared port (IBTA 9.2). It is too short for a packet, so RNICs drop it.
 func probeDatagram(qpn wire.QPN) []byte {
 	b := binary.BigEndian.AppendUint32(make([]byte, 0, 8), 0)
 	return binary.BigEndian.AppendUint32(b, uint32(qpn)) // rule: internal/host TestSMCRKnockShared: uint32(qpn) -> 0

@@ -27,7 +27,8 @@ func interfaceOf(addr netip.Addr) string {
 	return ""
 }
 
-// NetworksOf returns the IP networks of the interface that has an address, in the version of IP of that address.
+// NetworksOf returns the IP networks of the interface that has an address, in the version of IP of
+// that address.
 func NetworksOf(addr netip.Addr) []netip.Prefix {
 	ifaces, err := net.Interfaces()
 	if err != nil {
@@ -63,8 +64,9 @@ func networks(name string, is4 bool) (list []netip.Prefix) {
 	return list
 }
 
-// networksFor returns the IP networks that show whether another interface is on the LAN of a device. They are in the device's
-// version of IP; for a link-local address they are in both versions, without the link-local network, on which every interface is.
+// networksFor returns the IP networks that show whether another interface is on the LAN of a
+// device. They are in the device's version of IP; for a link-local address they are in both
+// versions, without the link-local network, on which every interface is.
 func networksFor(name string, addr netip.Addr) []netip.Prefix {
 	if !addr.Is6() || !addr.IsLinkLocalUnicast() {
 		return networks(name, addr.Is4())

@@ -16,8 +16,8 @@ func (s *Set) PNETIDOf(addr netip.Addr) (id string) {
 	return id
 }
 
-// connected reports whether two addresses may be on one physical network: SMCv2, "Physical Network ID". It returns true if the
-// network of either is not known.
+// connected reports whether two addresses may be on one physical network: SMCv2, "Physical Network
+// ID". It returns true if the network of either is not known.
 func (s *Set) connected(a, b netip.Addr) bool {
 	if len(s.cfg.PNET) == 0 || a == b {
 		return true

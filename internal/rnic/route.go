@@ -52,8 +52,9 @@ func askRoute(request []byte) Route {
 	return parseRoute(b[:n])
 }
 
-// RoutesTo returns how our devices reach RNICs of a peer, for the pairs that the kernel knows. Unlike [Device.Route] it does not take an
-// address without an entry in a routing table for one on the link.
+// RoutesTo returns how our devices reach RNICs of a peer, for the pairs that the kernel knows.
+// Unlike [Device.Route] it does not take an address without an entry in a routing table for one on
+// the link.
 func (s *Set) RoutesTo(ours []core.RNIC, peers []wire.GID) (list []core.PairRoute) {
 	s.cfg.Namespace(func() {
 		for _, us := range ours {
@@ -77,11 +78,13 @@ func (s *Set) RoutesTo(ours []core.RNIC, peers []wire.GID) (list []core.PairRout
 	return list
 }
 
-// rtmFIBMatch asks for the entry of the table, and for an error where there is none: Linux include/uapi/linux/rtnetlink.h, since 4.14.
+// rtmFIBMatch asks for the entry of the table, and for an error where there is none: Linux
+// include/uapi/linux/rtnetlink.h, since 4.14.
 const rtmFIBMatch = 0x2000
 
-// routeRequest is an RTM_GETROUTE message. from is the source address, which a rule of policy routing may ask for: "ip rule add from"
-// is usual on hosts with several interfaces. The zero address leaves it to the kernel.
+// routeRequest is an RTM_GETROUTE message. from is the source address, which a rule of policy
+// routing may ask for: "ip rule add from" is usual on hosts with several interfaces. The zero
+// address leaves it to the kernel.
 func routeRequest(from, to netip.Addr, iface int, flags uint32) []byte {
 	to = to.Unmap().WithZone("")
 	family := byte(unix.AF_INET6)
@@ -144,8 +147,9 @@ func parseRoute(b []byte) Route {
 	return RouteDirect
 }
 
-// Route returns how packets get from the device to an RNIC of a peer. A device sends on its own interface. If the kernel does not
-// say, and for the loopback interface, which leads nowhere else, the IP networks of the interface decide.
+// Route returns how packets get from the device to an RNIC of a peer. A device sends on its own
+// interface. If the kernel does not say, and for the loopback interface, which leads nowhere else,
+// the IP networks of the interface decide.
 func (n *Device) Route(remote netip.Addr) (r Route) {
 	if remote.Is6() && remote.IsLinkLocalUnicast() {
 		return RouteDirect // no router passes that on

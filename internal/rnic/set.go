@@ -29,13 +29,14 @@ type Config struct {
 	Diagnose func(error) string
 }
 
-// A Set holds the RNICs of one host. It opens a device when a connection first wants its address, and closes the device when no
-// link group and no handshake has used it for a second. Goroutines may share a Set.
+// A Set holds the RNICs of one host. It opens a device when a connection first wants its address,
+// and closes the device when no link group and no handshake has used it for a second. Goroutines
+// may share a Set.
 type Set struct {
 	cfg Config
 
-	// VLAN returns the VLAN ID of the interface that has an address, 0 if it is in none. New sets it to ask the kernel; tests
-	// replace it before the Set is used.
+	// VLAN returns the VLAN ID of the interface that has an address, 0 if it is in none. New sets
+	// it to ask the kernel; tests replace it before the Set is used.
 	VLAN func(netip.Addr) uint16
 
 	// look has a lock of its own: devices report changes with it, and mu is held while they are closed.
@@ -73,7 +74,8 @@ func (s *Set) Hold() (resume func()) {
 	return s.mu.Unlock
 }
 
-// A failure is an error of opening a device. It is remembered for retryAfter, so that not every connection tries again.
+// A failure is an error of opening a device. It is remembered for retryAfter, so that not every
+// connection tries again.
 type failure struct {
 	at  time.Time
 	err error
@@ -100,8 +102,8 @@ func LinkLocalOf(iface *net.Interface) netip.Addr {
 	return netip.Addr{}
 }
 
-// Zoned returns the address of one of our GIDs, with its zone if it is link-local: the zone is that of an interface in
-// the VLAN of first.
+// Zoned returns the address of one of our GIDs, with its zone if it is link-local: the zone is that
+// of an interface in the VLAN of first.
 func (s *Set) Zoned(addr netip.Addr, first *Device) netip.Addr {
 	if !addr.Is6() || !addr.IsLinkLocalUnicast() {
 		return addr
@@ -119,8 +121,9 @@ func (s *Set) Zoned(addr netip.Addr, first *Device) netip.Addr {
 	return found
 }
 
-// Acquire returns the device of an address and opens it if necessary. The caller calls [Device.Release]. The error wraps
-// [ErrNone], [ErrDown], [ErrClosed], or an error of the agent or of the system.
+// Acquire returns the device of an address and opens it if necessary. The caller calls
+// [Device.Release]. The error wraps [ErrNone], [ErrDown], [ErrClosed], or an error of the agent or
+// of the system.
 func (s *Set) Acquire(addr netip.Addr) (*Device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,8 +188,8 @@ func (s *Set) openRNIC(addr netip.Addr) (n *Device, err error) {
 	return n, err
 }
 
-// claimPort gets our part of UDP port 4791 of an address from the agent, nil if there is no agent: then the port belongs to
-// the process that opens it first.
+// claimPort gets our part of UDP port 4791 of an address from the agent, nil if there is no agent:
+// then the port belongs to the process that opens it first.
 func claimPort(dir string, addr netip.Addr) (*rdma.Share, error) {
 	grant, err := port.Claim(context.Background(), dir, addr, 0)
 	switch {

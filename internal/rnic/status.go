@@ -108,8 +108,8 @@ func (s *Set) anyAddress() bool {
 	return false
 }
 
-// rxeHasPort reports whether the kernel's software RNIC is there and has the port: it takes that of all addresses, which no program that
-// shares it does.
+// rxeHasPort reports whether the kernel's software RNIC is there and has the port: it takes that of
+// all addresses, which no program that shares it does.
 func rxeHasPort() bool {
 	if _, err := os.Stat("/sys/module/rdma_rxe"); errors.Is(err, os.ErrNotExist) {
 		return false
@@ -122,7 +122,8 @@ func rxeHasPort() bool {
 	return false
 }
 
-// hasWildcard reports whether a table of UDP sockets, as proc_pid_net(5) has it, has one on UDP port 4791 of all addresses.
+// hasWildcard reports whether a table of UDP sockets, as proc_pid_net(5) has it, has one on UDP
+// port 4791 of all addresses.
 func hasWildcard(table string) bool {
 	const port = ":12B7"
 	for line := range strings.Lines(table) {

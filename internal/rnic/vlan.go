@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vlanOfInterface returns the VLAN ID of an interface, 0 if it is none of a VLAN: Linux include/uapi/linux/if_vlan.h.
+// vlanOfInterface returns the VLAN ID of an interface, 0 if it is none of a VLAN: Linux
+// include/uapi/linux/if_vlan.h.
 func vlanOfInterface(name string) uint16 {
 	const (
 		getVID    = 9 // GET_VLAN_VID_CMD
@@ -32,8 +33,8 @@ func vlanOfInterface(name string) uint16 {
 	return uint16(binary.NativeEndian.Uint32(args[vid:]))
 }
 
-// vlanOf returns the VLAN ID of the interface that has an address: "when VLANs are in use, each SMC-R link group is
-// associated with a single and specific VLAN" (RFC 7609 p.12).
+// vlanOf returns the VLAN ID of the interface that has an address: "when VLANs are in use, each
+// SMC-R link group is associated with a single and specific VLAN" (RFC 7609 p.12).
 func (s *Set) vlanOf(addr netip.Addr) (id uint16) {
 	s.cfg.Namespace(func() {
 		if name := interfaceOf(addr.Unmap()); name != "" {

@@ -52,8 +52,8 @@ func Default() string {
 	return "/tmp/gosmc-" + strconv.Itoa(os.Geteuid())
 }
 
-// DefaultOf returns what [Default] would in a program of another user that had the environment of this one. Whether /run/gosmc can be written to by
-// that user is told from its mode.
+// DefaultOf returns what [Default] would in a program of another user that had the environment of
+// this one. Whether /run/gosmc can be written to by that user is told from its mode.
 func DefaultOf(uid int) string {
 	if uid == os.Geteuid() {
 		return Default()
@@ -76,8 +76,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Getenv is [os.Getenv] for a variable that says where something is. A program that has privileges which its caller has not does not
-// look at the environment: it gets "".
+// Getenv is [os.Getenv] for a variable that says where something is. A program that has privileges
+// which its caller has not does not look at the environment: it gets "".
 func Getenv(name string) string {
 	if secure() {
 		return ""

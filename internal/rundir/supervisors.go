@@ -13,11 +13,13 @@ import (
 	"github.com/gosmc/smc/internal/user"
 )
 
-// Supervisors returns the directory of the supervisors of 'gosmc run' of this user, in a run directory after [Prepare].
+// Supervisors returns the directory of the supervisors of 'gosmc run' of this user, in a run
+// directory after [Prepare].
 //
-// It is the subdirectory [Run]. Where a run directory is shared that is shared, too, and each user has a part of its own beside it, run-UID, in which
-// programs leave to one another what nobody else must write: letters, and tables that all map. Where somebody else could exchange that
-// part it is not used: its user does without them.
+// It is the subdirectory [Run]. Where a run directory is shared that is shared, too, and each user
+// has a part of its own beside it, run-UID, in which programs leave to one another what nobody else
+// must write: letters, and tables that all map. Where somebody else could exchange that part it is
+// not used: its user does without them.
 func Supervisors(dir string) string { return SupervisorsOf(dir, os.Geteuid()) }
 
 // SupervisorsOf returns the directory of the supervisors of another user.
@@ -28,14 +30,15 @@ func SupervisorsOf(dir string, uid int) string {
 	return Path(dir, Run)
 }
 
-// Private returns the directory of the supervisors of this user if nobody else can write there or put something in its place.
+// Private returns the directory of the supervisors of this user if nobody else can write there or
+// put something in its place.
 func Private(dir string) (path string, ok bool) {
 	path, uid := Supervisors(dir), os.Geteuid()
 	return path, isPrivate(path, uid) && kept(dir, filepath.Base(path), uid)
 }
 
-// ownPart returns the name of a user's part, "" if there is none that can be used. Somebody else may have taken the name that it has as a rule: then another one begins
-// with that and a dash.
+// ownPart returns the name of a user's part, "" if there is none that can be used. Somebody else
+// may have taken the name that it has as a rule: then another one begins with that and a dash.
 func ownPart(dir string, uid int) string {
 	usable := func(part string) bool { return isPrivate(Path(dir, part), uid) && kept(dir, part, uid) }
 	name := partOf(uid)
@@ -88,8 +91,9 @@ func isPrivate(path string, uid int) bool {
 	return err == nil && info.IsDir() && info.Mode().Perm()&0o077 == 0 && isOf(info, uid)
 }
 
-// Kept reports whether only root and we can put something in the place of what is in a subdirectory of this boot's part of a run directory: if not, nothing that is there
-// can be believed to be what was made there.
+// Kept reports whether only root and we can put something in the place of what is in a subdirectory
+// of this boot's part of a run directory: if not, nothing that is there can be believed to be what
+// was made there.
 func Kept(dir, sub string) bool { return kept(dir, sub, os.Geteuid()) }
 
 func kept(dir, sub string, uid int) bool {

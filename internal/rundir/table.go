@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Table is a file that all programs of a user use together, in the directory of supervisors, if that is theirs alone. It begins with its magic number; what is in
-// the rest its users know, who can do without it.
+// A Table is a file that all programs of a user use together, in the directory of supervisors, if
+// that is theirs alone. It begins with its magic number; what is in the rest its users know, who
+// can do without it.
 type Table struct {
 	File  string // name
 	Magic uint64
@@ -54,7 +55,8 @@ func (t Table) make(dir string) error {
 	return os.Rename(f.Name(), filepath.Join(dir, t.File))
 }
 
-// RemoveTables removes tables if no supervisor has a socket there any more. Programs that have them open keep them.
+// RemoveTables removes tables if no supervisor has a socket there any more. Programs that have them
+// open keep them.
 func RemoveTables(dir string, tables ...Table) {
 	unlock, err := lockDir(dir)
 	if err != nil {
@@ -69,7 +71,8 @@ func RemoveTables(dir string, tables ...Table) {
 	}
 }
 
-// Open opens a table for reading and writing, with [unix.O_RDONLY] or [unix.O_RDWR]. What is not this user's, or not this table, is an error.
+// Open opens a table for reading and writing, with [unix.O_RDONLY] or [unix.O_RDWR]. What is not
+// this user's, or not this table, is an error.
 func (t Table) Open(dir string, flag int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, t.File), flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -94,7 +97,8 @@ func (t Table) Open(dir string, flag int) (*os.File, error) {
 	return f, nil
 }
 
-// lockDir keeps others who call it out of a directory that is ours alone, until unlock is called. It does not wait: who has it may be stopped.
+// lockDir keeps others who call it out of a directory that is ours alone, until unlock is called.
+// It does not wait: who has it may be stopped.
 func lockDir(dir string) (unlock func(), err error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -24,9 +24,9 @@ const (
 )
 
 // RemoveDead removes the sockets of type kind in a directory behind which nobody listens, if they
-// are this user's and not just being made: old enough, for those get their name only when they listen. Files of any other kind are not touched: the
-// directory may have been somebody's before it became a run directory. It looks at a bounded number
-// of files.
+// are this user's and not just being made: old enough, for those get their name only when they
+// listen. Files of any other kind are not touched: the directory may have been somebody's before it
+// became a run directory. It looks at a bounded number of files.
 func RemoveDead(d *os.File, kind int) {
 	for _, name := range Names(d) {
 		if !leftOver(d, name, unix.S_IFSOCK, tidyAge) {
@@ -57,9 +57,9 @@ func leftOver(d *os.File, name string, format uint32, age time.Duration) bool {
 	return user.Ours(int(st.Uid)) && time.Since(time.Unix(st.Mtim.Unix())) > age
 }
 
-// Names returns names in a directory, at most those that are looked at for left-overs. Where there are more it
-// chooses by chance: tmpfs lists the newest files first, so that behind those of short-lived
-// processes, of which one a second is enough, nothing old would ever be seen.
+// Names returns names in a directory, at most those that are looked at for left-overs. Where there
+// are more it chooses by chance: tmpfs lists the newest files first, so that behind those of
+// short-lived processes, of which one a second is enough, nothing old would ever be seen.
 func Names(d *os.File) []string {
 	names, _ := d.Readdirnames(maxNames)
 	if len(names) > maxTidied {

@@ -12,7 +12,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Groups are the link groups of SMC-D: little more than their numbers, and what the peers have told each other.
+// Groups are the link groups of SMC-D: little more than their numbers, and what the peers have told
+// each other.
 type Groups struct {
 	newID    func() wire.LinkID
 	maxConns int // of a link group; what is offered
@@ -22,7 +23,8 @@ type Groups struct {
 	swept time.Time // when idle ones were last looked for: they cost nothing that anybody waits for
 }
 
-// NewGroups returns a table. newID returns the number of a new group; a group has at most maxConns connections.
+// NewGroups returns a table. newID returns the number of a new group; a group has at most maxConns
+// connections.
 func NewGroups(newID func() wire.LinkID, maxConns int) *Groups {
 	return &Groups{newID: newID, maxConns: maxConns, table: core.NewGroups(maxGroups)}
 }
@@ -56,7 +58,8 @@ func (g *Groups) leave(lg *core.LinkGroup) {
 	g.table.Leave(time.Now(), lg)
 }
 
-// confirm takes what the handshake of a connection has told, the first one above all, and returns what that of the group has.
+// confirm takes what the handshake of a connection has told, the first one above all, and returns
+// what that of the group has.
 func (g *Groups) confirm(lg *core.LinkGroup, r core.Result) core.Result {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,4 +1,5 @@
-// Package smcd carries connections over SMC-D: through DMBs of an Emulated-ISM device that two processes of one machine share.
+// Package smcd carries connections over SMC-D: through DMBs of an Emulated-ISM device that two
+// processes of one machine share.
 //
 //	[Device]   the device of a host
 //	[Path]     a handshake with the process behind a peering

@@ -15,8 +15,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A binding is a connection over SMC-R: an RMB of ours, an element of one of the peer's, and a link between. One goroutine at
-// a time calls its methods, which guards all but what says otherwise. A preparation makes it.
+// A binding is a connection over SMC-R: an RMB of ours, an element of one of the peer's, and a link
+// between. One goroutine at a time calls its methods, which guards all but what says otherwise. A
+// preparation makes it.
 type binding struct {
 	fabric   *Fabric
 	lg       *core.LinkGroup
@@ -95,7 +96,8 @@ func (c *binding) attach(r core.Result) error {
 	g := c.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	// A peer that does not say "no eyecatcher" keeps to RFC 7609, which has one in all elements: it expects it in ours too.
+	// A peer that does not say "no eyecatcher" keeps to RFC 7609, which has one in all elements: it
+	// expects it in ours too.
 	eyecatcher := g.ctl.PeerEyecatcher()
 	return g.links.begin(c, func(l *groupLink, el core.Element) error {
 		return c.link.Attach(l.net, link.PeerRMBE{
@@ -197,9 +199,10 @@ func (c *binding) ReturnPages(from, to int) error { return c.link.ReturnPages(fr
 // Association implements [transport.Binding].
 func (c *binding) Association() transport.Association { return c.group }
 
-// Flush implements [transport.Binding]: it waits for the acknowledgement of our Closed, behind all data. With TCP the
-// kernel would see to it that a peer gets all that, though the process ends the next moment. RFC 7609 p.83, 3A; Linux
-// net/smc waits 2 seconds as well, and not for longer, since its kernel goes on. We wait as long as something arrives.
+// Flush implements [transport.Binding]: it waits for the acknowledgement of our Closed, behind all
+// data. With TCP the kernel would see to it that a peer gets all that, though the process ends the
+// next moment. RFC 7609 p.83, 3A; Linux net/smc waits 2 seconds as well, and not for longer, since
+// its kernel goes on. We wait as long as something arrives.
 func (c *binding) Flush() {
 	select {
 	case <-c.link.Sent():

@@ -7,8 +7,8 @@ import (
 	"github.com/gosmc/smc/internal/core"
 )
 
-// groupConns are the connections of a link group, each from when it is to have an element of the peer until nothing of
-// it is on its way any more. The group's mu guards them, but for freed.
+// groupConns are the connections of a link group, each from when it is to have an element of the
+// peer until nothing of it is on its way any more. The group's mu guards them, but for freed.
 type groupConns struct {
 	group *group
 	all   map[core.Owner]*binding
@@ -58,16 +58,17 @@ func (s *groupConns) on(l *groupLink) (n int) {
 	return n
 }
 
-// elementLost tells a connection that the peer has given its element to another one. One that has closed has said all, or
-// could not have been told apart from the next one with its element. g.mu is held.
+// elementLost tells a connection that the peer has given its element to another one. One that has
+// closed has said all, or could not have been told apart from the next one with its element. g.mu
+// is held.
 func (s *groupConns) elementLost(out core.ElementLost) {
 	if c := s.all[out.Owner]; c != nil && !c.detached { // rule: internal/host TestSMCRChurn
 		s.group.loop.afterwards(c.lost)
 	}
 }
 
-// updateTests has links tested after the shortest time for which a connection, or else the host, lets them be silent.
-// g.mu is held.
+// updateTests has links tested after the shortest time for which a connection, or else the host,
+// lets them be silent. g.mu is held.
 func (s *groupConns) updateTests(_ time.Time, out []core.Output) []core.Output {
 	g := s.group
 	if g.end.gone {
@@ -85,8 +86,9 @@ func (s *groupConns) updateTests(_ time.Time, out []core.Output) []core.Output {
 	return g.ctl.SetTestInterval(d, out)
 }
 
-// freedOwners are connections that have closed and have nothing more on its way. They are added with locks held that come
-// after the group's, and wait until somebody has that one. Its own lock is the last one.
+// freedOwners are connections that have closed and have nothing more on its way. They are added
+// with locks held that come after the group's, and wait until somebody has that one. Its own lock
+// is the last one.
 type freedOwners struct {
 	mu   sync.Mutex
 	list []core.Owner

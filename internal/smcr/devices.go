@@ -10,9 +10,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// groupDevices are the devices that the links of a group are or were on. They are kept open for as long as the group
-// lasts, so that it is known when one can be used again. The group's mu guards them; it is not held where the RNICs of the
-// host are asked for.
+// groupDevices are the devices that the links of a group are or were on. They are kept open for as
+// long as the group lasts, so that it is known when one can be used again. The group's mu guards
+// them; it is not held where the RNICs of the host are asked for.
 type groupDevices struct {
 	group *group
 	all   []*rnic.Device

@@ -6,8 +6,9 @@ import (
 	"github.com/gosmc/smc/internal/core"
 )
 
-// A groupEnd is the end of a link group. It has three steps: its connections are told to end, core has done with the
-// peer, and the goroutine gives links and memory back. The group's mu guards over, gone, fate and inUse.
+// A groupEnd is the end of a link group. It has three steps: its connections are told to end, core
+// has done with the peer, and the goroutine gives links and memory back. The group's mu guards
+// over, gone, fate and inUse.
 type groupEnd struct {
 	group *group
 	done  chan struct{} // closed when the connections of the group must end
@@ -76,7 +77,8 @@ func (e *groupEnd) begin(out core.GroupEnding) {
 	})
 }
 
-// complete stops all that the group does by itself, and has the goroutine give links and memory back. g.mu is held.
+// complete stops all that the group does by itself, and has the goroutine give links and memory
+// back. g.mu is held.
 func (e *groupEnd) complete() {
 	g := e.group
 	e.gone = true

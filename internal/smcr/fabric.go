@@ -1,13 +1,14 @@
-// Package smcr carries connections over SMC-R: through RMBs of link groups, whose links are reliable queue pairs of software
-// RNICs. What core decides for a link group it does with the links and RMBs of package link, on the devices of package rnic.
+// Package smcr carries connections over SMC-R: through RMBs of link groups, whose links are
+// reliable queue pairs of software RNICs. What core decides for a link group it does with the links
+// and RMBs of package link, on the devices of package rnic.
 //
 //	[Fabric]  SMC-R of one host: the table of its link groups, those at work, and their memory
 //	[Path]    a handshake with a peer on another machine
 //	[Owner]   is told what befalls link groups
 //
-// Locks, in the order in which they are taken: that of a link group, which guards all its parts, then that of the fabric. An
-// owner may be called with the former held. Some locks come last, and no group or fabric is called with them held: those
-// of freedOwners, filteredPeers and tcpWatch.
+// Locks, in the order in which they are taken: that of a link group, which guards all its parts,
+// then that of the fabric. An owner may be called with the former held. Some locks come last, and
+// no group or fabric is called with them held: those of freedOwners, filteredPeers and tcpWatch.
 package smcr
 
 import (
@@ -43,14 +44,15 @@ type Config struct {
 	Owner     Owner
 }
 
-// An Owner is told what befalls link groups. It may be called with the lock of a group held, but for GroupEnded, and does
-// not call the group.
+// An Owner is told what befalls link groups. It may be called with the lock of a group held, but
+// for GroupEnded, and does not call the group.
 type Owner interface {
 	// GroupMade is told of a group before connections use it.
 	GroupMade(a transport.Association)
 
-	// GroupEnded tells the connections of a group that it has ended, after tell was told how many they are. lost tells the same connections
-	// that the links are gone, once they are: some may await an answer that cannot come any more.
+	// GroupEnded tells the connections of a group that it has ended, after tell was told how many
+	// they are. lost tells the same connections that the links are gone, once they are: some may
+	// await an answer that cannot come any more.
 	GroupEnded(a transport.Association, tell func(count int)) (lost func())
 
 	// Ended counts the end of a group, or of one of its links, by a reason in words.
@@ -89,8 +91,8 @@ func New(cfg Config) *Fabric {
 	}
 }
 
-// Memory implements [transport.Network]: it returns the size of all RMBs and send rings, each counted in full, and that of
-// the RMBs.
+// Memory implements [transport.Network]: it returns the size of all RMBs and send rings, each
+// counted in full, and that of the RMBs.
 func (f *Fabric) Memory() (all, rmbs int64) {
 	return f.memory.used(), f.memory.rmbs.Load()
 }
@@ -98,8 +100,8 @@ func (f *Fabric) Memory() (all, rmbs int64) {
 // Mode implements [transport.Fabric].
 func (f *Fabric) Mode() core.Mode { return core.SMCR }
 
-// DeleteLink implements [transport.Network]: it ends a link of a group, as an operator asks. A client asks its server to;
-// nobody waits for that here.
+// DeleteLink implements [transport.Network]: it ends a link of a group, as an operator asks. A
+// client asks its server to; nobody waits for that here.
 func (f *Fabric) DeleteLink(id uint32, num uint8) error {
 	f.mu.Lock()
 	var g *group
@@ -117,8 +119,9 @@ func (f *Fabric) DeleteLink(id uint32, num uint8) error {
 	return g.links.delete(llc.LinkNum(num))
 }
 
-// Close implements [transport.Network]: it ends all link groups, in order as far as that does not take long, and closes the
-// devices, and the watcher of the TCP sockets of their connections. With forGood none is opened afterwards.
+// Close implements [transport.Network]: it ends all link groups, in order as far as that does not
+// take long, and closes the devices, and the watcher of the TCP sockets of their connections. With
+// forGood none is opened afterwards.
 func (f *Fabric) Close(forGood bool) {
 	f.mu.Lock()
 	f.closed = f.closed || forGood

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// filteredPeers remembers the peers to which RDMA did not get through, so that not each connection with them waits for a link
-// that does not come, and programs that dial with little patience have TCP. It is for both roles, as either end may live
-// for one connection only. The zero value is ready.
+// filteredPeers remembers the peers to which RDMA did not get through, so that not each connection
+// with them waits for a link that does not come, and programs that dial with little patience have
+// TCP. It is for both roles, as either end may live for one connection only. The zero value is
+// ready.
 type filteredPeers struct {
 	mu   sync.Mutex
 	list map[netip.Addr]filteredPeer
@@ -19,8 +20,8 @@ type filteredPeer struct {
 	pause time.Duration // before until
 }
 
-// note takes that no link to a peer came about in some time, though TCP worked. Each time in a row it is remembered for
-// longer.
+// note takes that no link to a peer came about in some time, though TCP worked. Each time in a row
+// it is remembered for longer.
 func (f *filteredPeers) note(peer netip.Addr, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

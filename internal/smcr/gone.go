@@ -13,16 +13,20 @@ import (
 
 // A peerCheck finds out whether the peer of a link group is there.
 //
-// If a process ends without a word, its kernel alone tells the peer: the kernel closes the TCP connections, and answers
-// packets to the UDP port with "port unreachable". The link's own socket is not told of those answers, and must not be,
-// as everybody can forge them. So the end of a TCP connection makes us ask the peer whether it is there. If nothing
-// comes over the link for a while, one datagram from a socket of its own asks the peer's kernel. A port that processes
-// share is unreachable for a queue pair number that no process owns, so the datagram names the queue pair of the link.
+// If a process ends without a word, its kernel alone tells the peer: the kernel closes the TCP
+// connections, and answers packets to the UDP port with "port unreachable". The link's own socket
+// is not told of those answers, and must not be, as everybody can forge them. So the end of a TCP
+// connection makes us ask the peer whether it is there. If nothing comes over the link for a while,
+// one datagram from a socket of its own asks the peer's kernel. A port that processes share is
+// unreachable for a queue pair number that no process owns, so the datagram names the queue pair of
+// the link.
 //
-// TEST LINK needs no help of the kernel and takes two seconds. It decides if the datagram has no answer: the host is
-// gone, another process has taken the port or the range of numbers meanwhile, the peer uses rxe.
+// TEST LINK needs no help of the kernel and takes two seconds. It decides if the datagram has no
+// answer: the host is gone, another process has taken the port or the range of numbers meanwhile,
+// the peer uses rxe.
 //
-// The group's mu guards closing and asker. It is not held where answer changes, which takes the fabric's lock.
+// The group's mu guards closing and asker. It is not held where answer changes, which takes the
+// fabric's lock.
 type peerCheck struct {
 	group    *group
 	knocking atomic.Bool   // see knock
@@ -54,9 +58,9 @@ func (p *peerCheck) suspect() {
 	}
 }
 
-// awaits counts a connection that has said its last word, +1, or has ended, -1. A link that has failed only at the
-// peer's end stays silent, and the TCP connection, which would tell, is closed. So the peer is asked now and then while
-// there are such connections.
+// awaits counts a connection that has said its last word, +1, or has ended, -1. A link that has
+// failed only at the peer's end stays silent, and the TCP connection, which would tell, is closed.
+// So the peer is asked now and then while there are such connections.
 func (p *peerCheck) awaits(n int) {
 	g := p.group
 	g.mu.Lock()
@@ -85,15 +89,16 @@ func (p *peerCheck) ask() {
 	}
 }
 
-// stop ends the questions on behalf of closed connections. The timer holds the group, and the memory of its links. g.mu is held.
+// stop ends the questions on behalf of closed connections. The timer holds the group, and the
+// memory of its links. g.mu is held.
 func (p *peerCheck) stop() {
 	if p.asker != nil {
 		p.asker.Stop() // rule: TestEndedHoldsNothing
 	}
 }
 
-// knock asks the peer's kernel a little later, unless something comes over the link meanwhile, and ends the link if
-// nobody is there. It does not block.
+// knock asks the peer's kernel a little later, unless something comes over the link meanwhile, and
+// ends the link if nobody is there. It does not block.
 func (p *peerCheck) knock() {
 	if !p.knocking.CompareAndSwap(false, true) {
 		return
@@ -125,9 +130,9 @@ func (p *peerCheck) knock() {
 	})
 }
 
-// awaitAnswer has connections that we accept wait until a peer that was just asked whether it is there has answered.
-// They do without the group if that takes too long: to join it would take until it ends, and come to nothing.
-// awaitAnswer does not block.
+// awaitAnswer has connections that we accept wait until a peer that was just asked whether it is
+// there has answered. They do without the group if that takes too long: to join it would take until
+// it ends, and come to nothing. awaitAnswer does not block.
 func (p *peerCheck) awaitAnswer() {
 	if p.group.lg.Key.Role != core.RoleServer || !p.setAnswer(core.AnswerNone, core.AnswerAwaited) {
 		return

@@ -13,8 +13,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A group is a link group at work: what core decides, done with links and memory. It calls core and hands each output to
-// the part of the group that it concerns. The parts have the noun of their file:
+// A group is a link group at work: what core decides, done with links and memory. It calls core and
+// hands each output to the part of the group that it concerns. The parts have the noun of their
+// file:
 //
 //	links    links.go, link.go, leave.go   the links; spread.go: which connection writes over which
 //	devices  devices.go                    the devices that they are on
@@ -28,8 +29,8 @@ import (
 //	loop     loop.go                       the goroutine
 //	end      end.go                        the end
 //
-// mu guards all of them, but for what they say. It comes after the locks of connections, and before the fabric's and that
-// of freedOwners.
+// mu guards all of them, but for what they say. It comes after the locks of connections, and before
+// the fabric's and that of freedOwners.
 type group struct {
 	fabric *Fabric
 	lg     *core.LinkGroup

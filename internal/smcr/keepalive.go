@@ -2,7 +2,8 @@ package smcr
 
 import "time"
 
-// SetQuiet implements [transport.Binding]: it has the link of a connection tested when it was silent for some time.
+// SetQuiet implements [transport.Binding]: it has the link of a connection tested when it was
+// silent for some time.
 func (c *binding) SetQuiet(d time.Duration) {
 	g := c.group
 	g.mu.Lock()

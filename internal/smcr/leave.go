@@ -13,8 +13,8 @@ import (
 
 // This file has the end of a link in order: its connections leave it while it still works.
 
-// linkLeaving has connections leave a link. What is on its way over it completes first; link.EventLeft says when they
-// have left, and core does not wait for ever. g.mu is held.
+// linkLeaving has connections leave a link. What is on its way over it completes first;
+// link.EventLeft says when they have left, and core does not wait for ever. g.mu is held.
 func (s *groupLinks) linkLeaving(o core.LinkLeaving) {
 	g := s.group
 	l := s.get(o.Link)
@@ -31,7 +31,8 @@ func (s *groupLinks) leaves(l *groupLink) bool {
 	return ctl != nil && slices.ContainsFunc(ctl.Links(), func(x core.GroupLink) bool { return x.Leaving && x.Num == l.num })
 }
 
-// delete is DeleteLink for a link of the group. One that leaves already does so, and that is all. g.mu is held.
+// delete is DeleteLink for a link of the group. One that leaves already does so, and that is all.
+// g.mu is held.
 func (s *groupLinks) delete(num llc.LinkNum) error {
 	g := s.group
 	id := uint32(g.lg.ID)

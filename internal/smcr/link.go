@@ -12,8 +12,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A groupLink is one link of a group. The group's mu guards it, but for atomic fields and those that never change. An
-// RNIC reports its events without the lock.
+// A groupLink is one link of a group. The group's mu guards it, but for atomic fields and those
+// that never change. An RNIC reports its events without the lock.
 type groupLink struct {
 	group *group
 	rnic  *rnic.Device
@@ -48,8 +48,9 @@ var (
 // Critical implements [rnic.User].
 func (l *groupLink) Critical() bool { return l.group.links.upCount.Load() < 2 }
 
-// RNICEvent implements [rnic.User]. An interface that is down, or has lost its address, is given a moment to come back
-// where there is no other link: TCP survives that, and so do connections whose packets are sent again.
+// RNICEvent implements [rnic.User]. An interface that is down, or has lost its address, is given a
+// moment to come back where there is no other link: TCP survives that, and so do connections whose
+// packets are sent again.
 func (l *groupLink) RNICEvent(mtu wire.MTU, reason error) {
 	switch {
 	case mtu == 0 && !l.spare():
@@ -64,8 +65,8 @@ func (l *groupLink) RNICEvent(mtu wire.MTU, reason error) {
 	}
 }
 
-// spare takes a link out of those that count, and reports whether there is another one. The last one goes on to count: of
-// two interfaces that go down at once one is waited for.
+// spare takes a link out of those that count, and reports whether there is another one. The last
+// one goes on to count: of two interfaces that go down at once one is waited for.
 func (l *groupLink) spare() bool {
 	up := &l.group.links.upCount
 	for {
@@ -97,7 +98,8 @@ func (l *groupLink) local() core.LinkEnd {
 	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: l.net.QPN(), PSN: l.net.PSN(), MTU: l.net.MTU()}
 }
 
-// reach takes the peer's end of the link: packets go there, of the size that both ends can take. g.mu is held.
+// reach takes the peer's end of the link: packets go there, of the size that both ends can take.
+// g.mu is held.
 func (l *groupLink) reach(peer link.Peer) error {
 	if err := l.net.ReadyToReceive(peer); err != nil {
 		return err

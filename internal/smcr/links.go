@@ -12,8 +12,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// groupLinks are the links of a group, and what happens when one comes or goes. The group's mu guards them, but for
-// upCount. Which connection writes over which link is in spread.go.
+// groupLinks are the links of a group, and what happens when one comes or goes. The group's mu
+// guards them, but for upCount. Which connection writes over which link is in spread.go.
 type groupLinks struct {
 	group   *group
 	upCount atomic.Int32 // links that connections may use, see groupLink.counts
@@ -23,8 +23,8 @@ type groupLinks struct {
 	moved     uint64       // connections that went on over another link then
 }
 
-// add makes our end of a link on a device that the caller has acquired, and that is the group's from now on, also
-// after an error. g.mu is held, or nobody else knows the group.
+// add makes our end of a link on a device that the caller has acquired, and that is the group's
+// from now on, also after an error. g.mu is held, or nobody else knows the group.
 func (s *groupLinks) add(n *rnic.Device, num llc.LinkNum) (*groupLink, error) {
 	l := &groupLink{group: s.group, rnic: n, num: num}
 	var err error
@@ -41,7 +41,8 @@ func (s *groupLinks) add(n *rnic.Device, num llc.LinkNum) (*groupLink, error) {
 	return l, nil
 }
 
-// beginFirst readies our end of the link of a first contact: r has the peer's. A client's queue pair knows that already.
+// beginFirst readies our end of the link of a first contact: r has the peer's. A client's queue
+// pair knows that already.
 func (s *groupLinks) beginFirst(r core.Result) (*groupLink, error) {
 	s.group.mu.Lock()
 	defer s.group.mu.Unlock()
@@ -100,7 +101,8 @@ func (s *groupLinks) numberOf(c *binding) uint8 {
 	return 0
 }
 
-// main returns the link that is named to peers: the first one that connections may use, or that is left. g.mu is held.
+// main returns the link that is named to peers: the first one that connections may use, or that is
+// left. g.mu is held.
 func (s *groupLinks) main() *groupLink {
 	for _, l := range s.all {
 		if l.up && !s.leaves(l) { // rule: TestLeavingUnused: !s.leaves(l) -> true
@@ -115,13 +117,14 @@ func (s *groupLinks) main() *groupLink {
 	return s.all[0]
 }
 
-// named returns the link that a later contact's message of ours names. A client names the one that the server's has
-// named, if it can: Linux net/smc takes the RKey of a Confirm for one of that link, whatever else the Confirm says.
+// named returns the link that a later contact's message of ours names. A client names the one that
+// the server's has named, if it can: Linux net/smc takes the RKey of a Confirm for one of that
+// link, whatever else the Confirm says.
 //
-// A server that has lost links names the newest one. Linux net/smc looks whether the memory of a connection is registered
-// on the link that is named, and if so registers it on no other, which may have been made since it was used first; but it
-// tells the keys of all. A write with such a key ends the link group. Where the newest link is named the memory is
-// registered on all of them.
+// A server that has lost links names the newest one. Linux net/smc looks whether the memory of a
+// connection is registered on the link that is named, and if so registers it on no other, which may
+// have been made since it was used first; but it tells the keys of all. A write with such a key
+// ends the link group. Where the newest link is named the memory is registered on all of them.
 func (s *groupLinks) named(server *clc.ParamsR) *groupLink {
 	s.group.mu.Lock()
 	defer s.group.mu.Unlock()
@@ -132,7 +135,8 @@ func (s *groupLinks) named(server *clc.ParamsR) *groupLink {
 func (s *groupLinks) toName(server *clc.ParamsR) *groupLink {
 	if ctl := s.group.ctl; server != nil && ctl != nil {
 		for _, x := range ctl.Links() {
-			// An IPv4 address has two forms, and the message about the link may have had the other one: SMCv2 pp.57-59 note 4.
+			// An IPv4 address has two forms, and the message about the link may have had the other
+			// one: SMCv2 pp.57-59 note 4.
 			if x.Peer.GID.Addr() != server.GID.Addr() || x.Peer.QPN != server.QPN { // rule: TestNamedLink: x.Peer.GID.Addr() != server.GID.Addr() -> x.Peer.GID != server.GID
 				continue
 			}
@@ -196,7 +200,8 @@ func (s *groupLinks) changed() {
 
 // The methods that follow carry out what core decides for a link. g.mu is held.
 
-// readyToSend has the link send: the peer is ready to receive. A client learns the number of its first link by it.
+// readyToSend has the link send: the peer is ready to receive. A client learns the number of its
+// first link by it.
 func (s *groupLinks) readyToSend(out core.ReadyToSend) {
 	l := s.get(out.Link)
 	l.num = out.Link
@@ -205,7 +210,8 @@ func (s *groupLinks) readyToSend(out core.ReadyToSend) {
 	}
 }
 
-// sendLLC sends a message over a link. If there is no such link it could not be connected, and core is about to hear that.
+// sendLLC sends a message over a link. If there is no such link it could not be connected, and core
+// is about to hear that.
 func (s *groupLinks) sendLLC(out core.SendLLC) {
 	l := s.get(out.Link)
 	if l == nil { // rule: internal/host TestSMCRFirstContactLies
@@ -274,7 +280,8 @@ func (s *groupLinks) linkDown(out core.LinkDown) {
 	s.changed()
 }
 
-// closeLink ends what there is of a link: that of an exchange that came to nothing, or one that connections have left.
+// closeLink ends what there is of a link: that of an exchange that came to nothing, or one that
+// connections have left.
 func (s *groupLinks) closeLink(out core.CloseLink) {
 	s.group.opener.dropSpare()
 	if l := s.get(out.Link); l != nil && l.num == out.Link && len(s.all) > 1 {

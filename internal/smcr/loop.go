@@ -8,9 +8,10 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A groupLoop is the goroutine of a link group, from when its first contact begins until the links are gone. It hands LLC
-// messages to core, and tells connections what befalls the group. Others call core too, with the group's mu held; what
-// would need a lock of a connection they leave to the goroutine.
+// A groupLoop is the goroutine of a link group, from when its first contact begins until the links
+// are gone. It hands LLC messages to core, and tells connections what befalls the group. Others
+// call core too, with the group's mu held; what would need a lock of a connection they leave to the
+// goroutine.
 type groupLoop struct {
 	group   *group
 	kick    chan struct{} // there is something in later

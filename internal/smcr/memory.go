@@ -10,7 +10,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A memoryBudget bounds the bytes of the buffers of SMC-R: RMBs and send rings together. Any goroutine may use it.
+// A memoryBudget bounds the bytes of the buffers of SMC-R: RMBs and send rings together. Any
+// goroutine may use it.
 type memoryBudget struct {
 	limit int64
 	rmbs  atomic.Int64 // bytes of all RMBs
@@ -33,8 +34,8 @@ func (b *memoryBudget) take(what *atomic.Int64, n int64) error {
 // used returns the bytes of all buffers.
 func (b *memoryBudget) used() int64 { return b.rmbs.Load() + b.rings.Load() }
 
-// ringMemory is what the send ring of one connection has of the budget. The zero value has nothing. Any goroutine may give
-// it back, and does so once.
+// ringMemory is what the send ring of one connection has of the budget. The zero value has nothing.
+// Any goroutine may give it back, and does so once.
 type ringMemory struct {
 	budget *memoryBudget
 	bytes  atomic.Int64

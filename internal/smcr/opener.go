@@ -23,8 +23,9 @@ type linkOpener struct {
 	routesAsked time.Time // see routesNamed; of the group's goroutine
 }
 
-// routesNamed returns how we get to the RNICs that a message about another link names, nil if it is none, or another one
-// has just come: nobody is to have us ask the kernel all the time. It is called on the group's goroutine alone.
+// routesNamed returns how we get to the RNICs that a message about another link names, nil if it is
+// none, or another one has just come: nobody is to have us ask the kernel all the time. It is
+// called on the group's goroutine alone.
 func (o *linkOpener) routesNamed(ev link.Event) []core.PairRoute {
 	g := o.group
 	if ev.Kind != link.EventLLC || g.lg.Key.Version != clc.V2 || time.Since(o.routesAsked) < routesPause {
@@ -101,14 +102,15 @@ func (o *linkOpener) addLink(n *rnic.Device, num llc.LinkNum) {
 	o.answer(num, l.local(), g.rmbs.tokens(l))
 }
 
-// answer tells core our end of a link, a zero one if there is none, and where our RMBs are on it. g.mu is held.
+// answer tells core our end of a link, a zero one if there is none, and where our RMBs are on it.
+// g.mu is held.
 func (o *linkOpener) answer(num llc.LinkNum, end core.LinkEnd, tokens map[core.RMBID]llc.RToken) {
 	g := o.group
 	g.queue = g.ctl.LinkOpened(time.Now(), num, end, tokens, g.queue)
 }
 
-// openSpare makes the queue pair that a server offers as the end of a second link where both have one adapter, so that
-// there will be none (RFC 7609 p.35): only its number is of use. g.mu is held.
+// openSpare makes the queue pair that a server offers as the end of a second link where both have
+// one adapter, so that there will be none (RFC 7609 p.35): only its number is of use. g.mu is held.
 func (o *linkOpener) openSpare(n *rnic.Device) core.LinkEnd {
 	if o.group.lg.Key.Role == core.RoleClient {
 		return core.LinkEnd{}

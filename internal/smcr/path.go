@@ -59,13 +59,14 @@ func (w *Path) open(remote netip.Addr) {
 	}
 }
 
-// openV1 opens the device for version 1 that reaches a peer's, of which the family of the address is all that matters. RNICs of version 1 are
-// addressed by the GID at index 0 of their port, which is link-local, with soft-RoCE and with adapters alike (Linux net/smc
-// takes the first one). So that is ours, too, where the interface has such an address; a peer with an IP address in its place
-// gets one of the same family.
+// openV1 opens the device for version 1 that reaches a peer's, of which the family of the address
+// is all that matters. RNICs of version 1 are addressed by the GID at index 0 of their port, which
+// is link-local, with soft-RoCE and with adapters alike (Linux net/smc takes the first one). So
+// that is ours, too, where the interface has such an address; a peer with an IP address in its
+// place gets one of the same family.
 //
-// The RNIC has to be in the network that the peers have in common, the one of the TCP connection (RFC 7609 p.31), and in its VLAN: RoCE "cannot
-// traverse multiple VLANs" (RFC 7609 p.89).
+// The RNIC has to be in the network that the peers have in common, the one of the TCP connection
+// (RFC 7609 p.31), and in its VLAN: RoCE "cannot traverse multiple VLANs" (RFC 7609 p.89).
 func (w *Path) openV1(remote netip.Addr) {
 	if w.rnic == nil || !w.fabric.cfg.V1 || w.v1 != nil {
 		return
@@ -105,7 +106,8 @@ func (w *Path) device(v clc.Version) *rnic.Device {
 // Refuse implements [transport.NetworkPath].
 func (w *Path) Refuse(why clc.Diagnosis) { w.why = why }
 
-// Close implements [transport.NetworkPath]: it ends the use of the device by the handshake. Link groups have their own.
+// Close implements [transport.NetworkPath]: it ends the use of the device by the handshake. Link
+// groups have their own.
 func (w *Path) Close() {
 	for _, n := range [...]*rnic.Device{w.rnic, w.v1} {
 		if n != nil {
@@ -171,7 +173,8 @@ func (w *Path) Examine(p *clc.Proposal, h *core.Handshake, admitted bool) {
 	h.SetRNIC(v1, v2, clc.DiagNone)
 }
 
-// LinkMissing implements [transport.Path]. It takes no note of what failed at once: that was not for want of packets.
+// LinkMissing implements [transport.Path]. It takes no note of what failed at once: that was not
+// for want of packets.
 func (w *Path) LinkMissing(waited time.Duration) {
 	if waited >= filteredAfter {
 		w.fabric.filtered.note(w.remote, time.Now()) // rule: internal/host TestSMCRFiltered
@@ -196,7 +199,8 @@ func (w *Path) Prepare(ctx context.Context, q transport.Request) (transport.Bind
 		c.Detach(false)
 		c.Release(false)
 		c.Leave()
-		// A server that finds the group dead, or the peer silent, makes another one. What a client joins its server has said.
+		// A server that finds the group dead, or the peer silent, makes another one. What a client
+		// joins its server has said.
 		if q.Choice.R != nil || c.first || ctx.Err() != nil || c.group != nil && !c.group.end.isOver() && !c.group.peer.late() {
 			return nil, r, err
 		}

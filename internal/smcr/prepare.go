@@ -11,8 +11,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A preparation gives a binding its part in a link group, before the first message that tells the peer of it. One goroutine
-// runs it; it takes the locks of group and fabric as the methods do that it calls, and holds none of them while it waits.
+// A preparation gives a binding its part in a link group, before the first message that tells the
+// peer of it. One goroutine runs it; it takes the locks of group and fabric as the methods do that
+// it calls, and holds none of them while it waits.
 type preparation struct {
 	*binding
 	path   *Path
@@ -21,7 +22,8 @@ type preparation struct {
 	wake   func()
 }
 
-// prepare makes our RMB known to the peer, unless the CLC messages do, and on the client readies our end of the link.
+// prepare makes our RMB known to the peer, unless the CLC messages do, and on the client readies
+// our end of the link.
 func (c *binding) prepare(ctx context.Context, w *Path, q transport.Request) (core.Resources, error) {
 	p := &preparation{binding: c, path: w, choice: q.Choice, size: wire.SizeCodeFor(q.Buffer), wake: q.Wake}
 	if err := p.joinGroup(); err != nil {
@@ -84,10 +86,11 @@ func (p *preparation) takeBuffers(ctx context.Context) (err error) {
 	return err
 }
 
-// takesLarge reports whether the peer is known to take elements of RMBs above 512 KiB, "largest size supported by this
-// architecture" (RFC 7609 p.100): every Linux does, and so do we, who say that we are Linux. Each side says so in its
-// first message of a first contact in version 2; a server does not know it yet when it sends its Accept, but Linux
-// kernels alone offer version 2 without a peer ID.
+// takesLarge reports whether the peer is known to take elements of RMBs above 512 KiB, "largest
+// size supported by this architecture" (RFC 7609 p.100): every Linux does, and so do we, who say
+// that we are Linux. Each side says so in its first message of a first contact in version 2; a
+// server does not know it yet when it sends its Accept, but Linux kernels alone offer version 2
+// without a peer ID.
 func (p *preparation) takesLarge() bool {
 	switch {
 	case p.choice.Version == clc.V1:
@@ -102,8 +105,9 @@ func (p *preparation) takesLarge() bool {
 	return p.choice.PeerID == wire.PeerID{}
 }
 
-// ringSize is how large a send ring is asked for. It is no larger than the receive buffer that a connection has unless
-// something is said, which is small where memory is; and no larger than the peer's element, as far as that is known.
+// ringSize is how large a send ring is asked for. It is no larger than the receive buffer that a
+// connection has unless something is said, which is small where memory is; and no larger than the
+// peer's element, as far as that is known.
 func (p *preparation) ringSize() int64 {
 	size := min(link.DefaultSendBuffer, p.fabric.cfg.ReadBuffer)
 	if p.choice.R != nil {
@@ -112,12 +116,13 @@ func (p *preparation) ringSize() int64 {
 	return int64(size)
 }
 
-// checkRoute reports whether no router is between our RNIC and the peer's. A client compares it with what the server says
-// in version 2, which decides by it whose MAC packets go to: Linux net/smc does not take "indirect" for a path without a
-// router, and looks no further where the server says "direct". Neither do we.
+// checkRoute reports whether no router is between our RNIC and the peer's. A client compares it
+// with what the server says in version 2, which decides by it whose MAC packets go to: Linux
+// net/smc does not take "indirect" for a path without a router, and looks no further where the
+// server says "direct". Neither do we.
 //
-// Behind a router packets are no larger than Ethernet has room for, since an RNIC does not learn what the networks there
-// can take.
+// Behind a router packets are no larger than Ethernet has room for, since an RNIC does not learn
+// what the networks there can take.
 func (p *preparation) checkRoute() (direct bool, err error) {
 	route := p.group.rnic.Route(p.choice.GID.Addr())
 	if p.choice.R != nil && p.choice.Version == clc.V2 && !p.choice.Direct {
@@ -162,7 +167,8 @@ func (p *preparation) resources(direct bool) (core.Resources, error) {
 	}, nil
 }
 
-// clientGIDs are the addresses of our RNICs that links of the group may be on; us is that of the link that is named.
+// clientGIDs are the addresses of our RNICs that links of the group may be on; us is that of the
+// link that is named.
 func (p *preparation) clientGIDs(us wire.GID) []wire.GID {
 	if !p.first {
 		return []wire.GID{us}

@@ -23,9 +23,9 @@ type ownRMB struct {
 	answered chan clc.Diagnosis // has the peer's answer to CONFIRM RKEY; DiagNone: it knows the RMB
 }
 
-// An rmbPool has a link group's RMBs: those in use, those that wait for another connection, and those that the peer may
-// still write to, which are never used again. The group's mu guards it. No lock is held while it waits for the peer, or
-// for memory.
+// An rmbPool has a link group's RMBs: those in use, those that wait for another connection, and
+// those that the peer may still write to, which are never used again. The group's mu guards it. No
+// lock is held while it waits for the peer, or for memory.
 type rmbPool struct {
 	group  *group
 	last   core.RMBID
@@ -91,8 +91,8 @@ func (p *rmbPool) take(ctx context.Context, size wire.SizeCode) (*ownRMB, error)
 	return nil, fmt.Errorf("%w: %w", errRMBs, &transport.DeclinedError{Why: why})
 }
 
-// makeShedding is make, which has idle link groups give way while there is no memory. g.mu is held, but not while it waits
-// for them.
+// makeShedding is make, which has idle link groups give way while there is no memory. g.mu is held,
+// but not while it waits for them.
 func (p *rmbPool) makeShedding(ctx context.Context, size wire.SizeCode) (*ownRMB, error) {
 	g := p.group
 	m, err := p.make(size)
@@ -122,8 +122,9 @@ func (p *rmbPool) tokens(l *groupLink) map[core.RMBID]llc.RToken {
 	return tokens
 }
 
-// nearest returns the size of the free RMBs that are best for a buffer of a size, where there is no room for new ones:
-// the smallest in which it fits, else the largest. It returns the size itself if there is none.
+// nearest returns the size of the free RMBs that are best for a buffer of a size, where there is no
+// room for new ones: the smallest in which it fits, else the largest. It returns the size itself if
+// there is none.
 func (p *rmbPool) nearest(size wire.SizeCode) wire.SizeCode {
 	for s := size; s <= wire.MaxSizeCode; s++ {
 		if len(p.free[s]) > 0 {
@@ -168,9 +169,9 @@ func (p *rmbPool) freeNow(m *ownRMB) {
 	m.rmb.Free()
 }
 
-// release takes back an RMB that no connection has any more. clean says that the peer does not write to it. If
-// it is not known to be so it is in quarantine until the group ends: the peer could not tell from a failed
-// WRITE of one connection that the link is good for others.
+// release takes back an RMB that no connection has any more. clean says that the peer does not
+// write to it. If it is not known to be so it is in quarantine until the group ends: the peer could
+// not tell from a failed WRITE of one connection that the link is good for others.
 func (p *rmbPool) release(m *ownRMB, clean bool) {
 	g := p.group
 	g.mu.Lock()

@@ -2,8 +2,9 @@ package smcr
 
 import "sync/atomic"
 
-// A groupRoom tells the table whether a link group has room for another connection: an RMB of ours and an element of the
-// peer's. The peer's may be of other sizes than it wants, and then it declines.
+// A groupRoom tells the table whether a link group has room for another connection: an RMB of ours
+// and an element of the peer's. The peer's may be of other sizes than it wants, and then it
+// declines.
 //
 // The group's mu guards refused. It is not held while the table is told, which takes the fabric's lock.
 type groupRoom struct {

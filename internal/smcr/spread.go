@@ -15,12 +15,14 @@ const (
 	SpreadBytes       = "bytes"       // that these have written
 )
 
-// A spread decides which connection writes over which link of a group. It is how the connections are spread over the links
-// now, and is good for as long as g.mu is held. newSpread looks at each connection once; each move changes the loads.
+// A spread decides which connection writes over which link of a group. It is how the connections
+// are spread over the links now, and is good for as long as g.mu is held. newSpread looks at each
+// connection once; each move changes the loads.
 //
-// A connection begins on the link with the least load. When a link comes some connections of the others move to it, so
-// that all have the same load, by Config.Spread. An asymmetric link has no connections while there is another one: it
-// shares a device with that. Nor has a link that is about to end.
+// A connection begins on the link with the least load. When a link comes some connections of the
+// others move to it, so that all have the same load, by Config.Spread. An asymmetric link has no
+// connections while there is another one: it shares a device with that. Nor has a link that is
+// about to end.
 type spread struct {
 	group *group
 	links []spreadLink // that may be used, in the order of core's list
@@ -57,8 +59,8 @@ func newSpread(g *group) *spread {
 	return s
 }
 
-// weight is what a connection adds to the load of its link. By bytes one that has written nothing counts too, so that new
-// ones do not all begin on one link.
+// weight is what a connection adds to the load of its link. By bytes one that has written nothing
+// counts too, so that new ones do not all begin on one link.
 func (s *spread) weight(c *binding) uint64 {
 	if s.group.fabric.cfg.Spread == SpreadBytes { // rule: internal/host TestSMCRSpread
 		return idleWeight + c.link.Delivered()
@@ -83,8 +85,8 @@ func (s *spread) add(l *link.Link, weight uint64) {
 	}
 }
 
-// pick returns the link for a connection to write over, with its element there, and none of those that have been tried;
-// nil if there is none.
+// pick returns the link for a connection to write over, with its element there, and none of those
+// that have been tried; nil if there is none.
 func (s *spread) pick(owner core.Owner, tried []*spreadLink) (best *spreadLink, at core.Element) {
 	for i := range s.links {
 		x := &s.links[i]
@@ -116,8 +118,9 @@ func (s *spread) move(c *binding, to *spreadLink, el core.Element, weight uint64
 	return nil
 }
 
-// moveAll moves what writes over a link to others, and returns how many, and those for which there is none. A link may
-// fail after it was picked, and with it the move: then another one is picked, as long as there is one.
+// moveAll moves what writes over a link to others, and returns how many, and those for which there
+// is none. A link may fail after it was picked, and with it the move: then another one is picked,
+// as long as there is one.
 func (s *spread) moveAll(from *groupLink) (moved int, stuck []*binding) {
 	s.links = slices.DeleteFunc(s.links, func(x spreadLink) bool { return x.groupLink == from })
 	var tried []*spreadLink
@@ -139,8 +142,9 @@ func (s *spread) moveAll(from *groupLink) (moved int, stuck []*binding) {
 	return moved, stuck
 }
 
-// namedTo returns the link on which a new connection is to begin where links were lost, nil if that does not matter: the
-// one that the handshake has named, on which a Linux peer has registered its memory in any case. g.mu is held.
+// namedTo returns the link on which a new connection is to begin where links were lost, nil if that
+// does not matter: the one that the handshake has named, on which a Linux peer has registered its
+// memory in any case. g.mu is held.
 func (s *groupLinks) namedTo(c *binding) (*groupLink, core.Element) {
 	if l := c.named; s.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: internal/host TestSMCRNamedNewest
 		if el, ok := s.group.ctl.ElementOn(c.owner, l.num); ok && !s.leaves(l) { // rule: TestLeavingUnused: !s.leaves(l) -> true
@@ -150,8 +154,8 @@ func (s *groupLinks) namedTo(c *binding) (*groupLink, core.Element) {
 	return nil, core.Element{}
 }
 
-// begin has a new connection write over one of the links, by a function that attaches it. A link may fail after it was
-// picked: then another one is, as in moveAll. g.mu is held.
+// begin has a new connection write over one of the links, by a function that attaches it. A link
+// may fail after it was picked: then another one is, as in moveAll. g.mu is held.
 func (s *groupLinks) begin(c *binding, attach func(l *groupLink, el core.Element) error) error {
 	if l, el := s.namedTo(c); l != nil {
 		if err := attach(l, el); !errors.Is(err, link.ErrNotReady) {
@@ -170,8 +174,8 @@ func (s *groupLinks) begin(c *binding, attach func(l *groupLink, el core.Element
 	return attach(s.main(), *c.element)
 }
 
-// balance spreads connections when a link has come, the heaviest first: each move leaves the link that had more with no
-// less.
+// balance spreads connections when a link has come, the heaviest first: each move leaves the link
+// that had more with no less.
 func (s *spread) balance() {
 	type moving struct {
 		owner  core.Owner

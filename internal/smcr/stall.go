@@ -7,11 +7,12 @@ import (
 	"github.com/gosmc/smc/internal/core"
 )
 
-// A stallDetector ends links of a group on which packets vanish and nobody is told, while other links work. The group's
-// mu guards it.
+// A stallDetector ends links of a group on which packets vanish and nobody is told, while other
+// links work. The group's mu guards it.
 //
-// A queue pair alone waits for four seconds, since a peer that is stopped for a while looks the same. But such a peer is
-// silent on all links: if the peer answers on another link, the path of the silent one has failed.
+// A queue pair alone waits for four seconds, since a peer that is stopped for a while looks the
+// same. But such a peer is silent on all links: if the peer answers on another link, the path of
+// the silent one has failed.
 type stallDetector struct {
 	group *group
 	timer *time.Timer // runs check while there are several links; nil before it was needed
@@ -80,8 +81,8 @@ func (d *stallDetector) askPeer() {
 	})
 }
 
-// look compares the packets of a link with those at the last call, and reports whether an acknowledgement is overdue and
-// nothing has come since. looks counts the calls. g.mu is held.
+// look compares the packets of a link with those at the last call, and reports whether an
+// acknowledgement is overdue and nothing has come since. looks counts the calls. g.mu is held.
 func (l *groupLink) look(looks uint64) bool {
 	st, seen := l.net.QPStats(), &l.seen
 	switch {

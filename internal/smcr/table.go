@@ -12,8 +12,8 @@ import (
 
 // This file has how connections find their link group of SMC-R, and leave it.
 
-// join finds or makes the link group of a connection. It may wait until ctx ends for the first contact of another connection, so that many
-// to one peer make one group.
+// join finds or makes the link group of a connection. It may wait until ctx ends for the first
+// contact of another connection, so that many to one peer make one group.
 func (w *Path) join(ctx context.Context, q transport.Request) (lg *core.LinkGroup, firstContact bool, err error) {
 	f := w.fabric
 	var late <-chan time.Time
@@ -21,7 +21,8 @@ func (w *Path) join(ctx context.Context, q transport.Request) (lg *core.LinkGrou
 	network := f.rnics.PNETIDOf(w.local.Unmap())
 	var vlan uint16
 	if q.Choice.Version == clc.V1 {
-		// Packets of version 2 are routed, so that the ends may well be in different ones. Linux net/smc looks no further either.
+		// Packets of version 2 are routed, so that the ends may well be in different ones. Linux
+		// net/smc looks no further either.
 		vlan = w.vlan // rule: internal/host TestSMCRVLAN: w.vlan -> 0*w.vlan
 	}
 	for {
@@ -128,7 +129,8 @@ func (f *Fabric) confirm(g *group, r core.Result) {
 	}
 }
 
-// doubt takes that a client does not have a group that was named to it. The peer on its links may be another one, so it is asked whether it is there.
+// doubt takes that a client does not have a group that was named to it. The peer on its links may
+// be another one, so it is asked whether it is there.
 func (f *Fabric) doubt(lg *core.LinkGroup) {
 	f.mu.Lock()
 	f.groups.Doubt(lg)
@@ -139,7 +141,8 @@ func (f *Fabric) doubt(lg *core.LinkGroup) {
 	}
 }
 
-// armLocked makes sure that idle link groups are ended in time: a peer is told, and holds memory for us. f.mu is held.
+// armLocked makes sure that idle link groups are ended in time: a peer is told, and holds memory
+// for us. f.mu is held.
 func (f *Fabric) armLocked() {
 	at := f.groups.Deadline()
 	switch {
@@ -162,8 +165,9 @@ func (f *Fabric) sweep(now time.Time) {
 	}
 }
 
-// shed ends the link group that has been idle for longest, whose RMBs are kept for connections to come, since there is no memory for one that
-// is here. It waits until that is given back, but not for a peer that does not answer. It reports false if there is none.
+// shed ends the link group that has been idle for longest, whose RMBs are kept for connections to
+// come, since there is no memory for one that is here. It waits until that is given back, but not
+// for a peer that does not answer. It reports false if there is none.
 func (f *Fabric) shed(ctx context.Context) bool {
 	f.mu.Lock()
 	var idle []*group

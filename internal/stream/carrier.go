@@ -7,13 +7,13 @@ import (
 )
 
 // A Carrier takes what a [Conn] has for its peer. [Memory] is that of SMC-D: the peer sees memory as it is
-// written. One for SMC-R keeps what was put in a ring of its own, writes it into the peer's buffer, and sends CDC
-// messages.
+// written. One for SMC-R keeps what was put in a ring of its own, writes it into the peer's buffer,
+// and sends CDC messages.
 //
-// A Conn calls these methods with locks held. They must neither block nor call the Conn, except for Wake, Receive
-// and Fail. Those of one direction are called by one goroutine at a time, Room and Produce with the
-// writer's lock, Consume with another one; the Wake methods with either. After [Conn.SendLast] or [Conn.Detach]
-// none is called any more.
+// A Conn calls these methods with locks held. They must neither block nor call the Conn, except for
+// Wake, Receive and Fail. Those of one direction are called by one goroutine at a time, Room and
+// Produce with the writer's lock, Consume with another one; the Wake methods with either. After
+// [Conn.SendLast] or [Conn.Detach] none is called any more.
 type Carrier interface {
 	// Buffer is the ring into which Write copies, round and round from its beginning. It is always the same.
 	Buffer() []byte
@@ -31,9 +31,10 @@ type Carrier interface {
 	// many pieces as the Conn likes: what cannot be sent at once goes with what follows.
 	Produce(to cdc.Cursor) (rang bool)
 
-	// ProduceUrgent is Produce with flags about urgent data: [cdc.UrgentPending] while its last byte has still to be put, both
-	// once that is the last byte that was put, none where it will not come after all. The flags are those of this
-	// cursor: the next Produce takes them back. It wakes the peer also where nobody sleeps by a sleep word.
+	// ProduceUrgent is Produce with flags about urgent data: [cdc.UrgentPending] while its last
+	// byte has still to be put, both once that is the last byte that was put, none where it will
+	// not come after all. The flags are those of this cursor: the next Produce takes them back. It
+	// wakes the peer also where nobody sleeps by a sleep word.
 	ProduceUrgent(to cdc.Cursor, flags cdc.ProducerFlags) (rang bool)
 
 	// Consume publishes how far we have read, and our flags. It does not wake anybody who sleeps by its
@@ -82,9 +83,9 @@ func (c *Conn) Receive(h cdc.Header) {
 	c.Wake()
 }
 
-// ProducerWord is what a message makes of the producer half of an inbox. That urgent data is there must not be lost with the
-// next message, which comes without new data then, before anybody has looked: so it stays until read, which is how far we
-// have read, is there.
+// ProducerWord is what a message makes of the producer half of an inbox. That urgent data is there
+// must not be lost with the next message, which comes without new data then, before anybody has
+// looked: so it stays until read, which is how far we have read, is there.
 func ProducerWord(old uint64, next cdc.Cursor, flags cdc.ProducerFlags, read cdc.Cursor) uint64 {
 	was, kept := cdc.UnpackUrgent(old)
 	if was == next && was != read {

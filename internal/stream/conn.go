@@ -33,8 +33,9 @@ type Config struct {
 	Read, PeerRead *atomic.Uint64
 
 	// Told is where a carrier whose headers are messages says how many bytes the peer knows to be read:
-	// it takes the number from Read for each message, before it sends it. As messages cost something, there are
-	// none then because a reader waits or closes. nil where the peer knows what Consume tells.
+	// it takes the number from Read for each message, before it sends it. As messages cost
+	// something, there are none then because a reader waits or closes. nil where the peer knows
+	// what Consume tells.
 	Told *atomic.Uint64
 
 	// Doorbell is where the peer's rings arrive; nil if somebody else waits there.
@@ -349,7 +350,8 @@ func (c *Conn) Fail(err error) {
 }
 
 // End ends the connection for a peer that is gone and has left nothing unread: reads return io.EOF
-// after the bytes that have already arrived, writes fail as those to a peer that has closed. The first failure counts.
+// after the bytes that have already arrived, writes fail as those to a peer that has closed. The
+// first failure counts.
 func (c *Conn) End() { c.Fail(errEnded) }
 
 // PeerReadAll reports whether the peer is known to have read everything that was written. It is meant for

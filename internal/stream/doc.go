@@ -17,8 +17,9 @@
 //	   |  peer's consumer cursor ----> Write         ^  our consumer cursor <---- Read
 //
 // That is SMC-D. What the producer writes to, and how the header gets to the peer, is a [Carrier]; where the
-// peer's header arrives is an [Inbox]. On SMC-R the producer puts bytes into a send ring, from which they are written
-// into the peer's element, and the header travels in CDC messages; all that is said of cursors is the same.
+// peer's header arrives is an [Inbox]. On SMC-R the producer puts bytes into a send ring, from
+// which they are written into the peer's element, and the header travels in CDC messages; all that
+// is said of cursors is the same.
 //
 // # Waiting
 //
@@ -31,9 +32,10 @@
 //
 // # Urgent data
 //
-// One byte at a time is urgent: see urgent.go. It goes through the ring as any other, and a flag in the word of the producer cursor
-// marks it; the writer puts nothing behind it before the reader has come to it. Who reads it apart gets a copy, made when
-// the cursor is first seen. While there is a mark, or somebody waits for one, reads take their slow path, so that others pay nothing.
+// One byte at a time is urgent: see urgent.go. It goes through the ring as any other, and a flag in
+// the word of the producer cursor marks it; the writer puts nothing behind it before the reader has
+// come to it. Who reads it apart gets a copy, made when the cursor is first seen. While there is a
+// mark, or somebody waits for one, reads take their slow path, so that others pay nothing.
 //
 // # Trust
 //

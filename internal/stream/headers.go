@@ -14,5 +14,6 @@ func (c *Conn) PeerHeader() (h cdc.Header) {
 	return h
 }
 
-// OwnHeader is PeerHeader for the header that the peer has from us: not to be called after SendLast or Detach.
+// OwnHeader is PeerHeader for the header that the peer has from us: not to be called after SendLast
+// or Detach.
 func (c *Conn) OwnHeader() cdc.Header { return c.carrier.Published() }

@@ -51,8 +51,9 @@ const (
 	trialPause    = 10 * time.Millisecond
 	trialPauseMax = time.Second
 
-	// After promptWaits waits that ended within the first promptLooks looks, a reader that writes nothing lets the
-	// writer go on for lingerTime before it takes what has come. A wait that takes longer halves their number.
+	// After promptWaits waits that ended within the first promptLooks looks, a reader that writes
+	// nothing lets the writer go on for lingerTime before it takes what has come. A wait that takes
+	// longer halves their number.
 	promptWaits = 32
 	promptLooks = 8
 	lingerTime  = 2 * time.Microsecond

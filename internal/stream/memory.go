@@ -16,8 +16,8 @@ type Memory struct {
 }
 
 // NewMemory returns the carrier for an element of the peer whose header is zero. The element begins on
-// an 8-byte boundary, and is longer than the header. The words say that the peer's reader or writer sleeps; ring
-// then wakes the peer. It is called with locks held and must not block.
+// an 8-byte boundary, and is longer than the header. The words say that the peer's reader or writer
+// sleeps; ring then wakes the peer. It is called with locks held and must not block.
 //
 // All of it stays the caller's, and must stay mapped until the Conn is detached.
 func NewMemory(element []byte, readerSleeps, writerSleeps *atomic.Uint32, ring func()) *Memory {
@@ -53,7 +53,8 @@ func (m *Memory) Produce(to cdc.Cursor) (rang bool) {
 	return m.readerSleeps.Load() != 0 && m.wake(m.readerSleeps)
 }
 
-// ProduceUrgent implements [Carrier]. It rings in any case: who waits for urgent data may do so beside a reader.
+// ProduceUrgent implements [Carrier]. It rings in any case: who waits for urgent data may do so
+// beside a reader.
 func (m *Memory) ProduceUrgent(to cdc.Cursor, flags cdc.ProducerFlags) (rang bool) {
 	m.prod.Store(cdc.PackUrgent(to, flags)) // rule: TestUrgentScenario5: PackUrgent(to, flags) -> PackProducer(to)
 	m.readerSleeps.Store(0)

@@ -185,8 +185,8 @@ func (c *Conn) learnTold() {
 	}
 }
 
-// sayIdle is sayRead for a reader that waits, or closes: it lets the peer know how far we are, unless that costs a
-// message that nobody waits for. r.mu must be locked.
+// sayIdle is sayRead for a reader that waits, or closes: it lets the peer know how far we are,
+// unless that costs a message that nobody waits for. r.mu must be locked.
 func (c *Conn) sayIdle() {
 	if c.told == nil || c.windowDue() {
 		c.sayRead()

@@ -11,8 +11,8 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// urgent is what is known of the peer's urgent data: one byte at a time, as with TCP. The stream holds the mark, which
-// is its place: see consumer.
+// urgent is what is known of the peer's urgent data: one byte at a time, as with TCP. The stream
+// holds the mark, which is its place: see consumer.
 //
 //	urgentNone      there was none
 //	urgentPending   the peer says that some will come
@@ -69,8 +69,8 @@ func (u *urgent) set(s urgentState, value byte, news bool) {
 }
 
 // WriteUrgent is Write of data whose last byte is urgent. The peer is told at once that there is some, also
-// while there is no room for it, and what is written afterwards waits until the peer has read everything before that byte: RFC 7609 §4.7.5,
-// §4.7.6. With an error the peer was told in vain.
+// while there is no room for it, and what is written afterwards waits until the peer has read
+// everything before that byte: RFC 7609 §4.7.5, §4.7.6. With an error the peer was told in vain.
 func (c *Conn) WriteUrgent(b []byte) (n int, err error) {
 	raceRelease()
 	c.w.mu.Lock()
@@ -130,8 +130,8 @@ func (c *Conn) publishUrgent(flags cdc.ProducerFlags) {
 	c.rang(c.carrier.ProduceUrgent(c.w.cursor, flags))
 }
 
-// SetUrgentInline says whether urgent bytes stay in the stream, where Read finds them, and ReadUrgent does not. It is to
-// be called before there are any.
+// SetUrgentInline says whether urgent bytes stay in the stream, where Read finds them, and
+// ReadUrgent does not. It is to be called before there are any.
 func (c *Conn) SetUrgentInline(inline bool) error {
 	if c.r.state.Load()&stClosed != 0 {
 		return net.ErrClosed
@@ -140,8 +140,9 @@ func (c *Conn) SetUrgentInline(inline bool) error {
 	return nil
 }
 
-// ReadUrgent returns the newest urgent byte, which is taken once, and waits for it. It does not wait for a Read under way. It
-// returns EINVAL if urgent bytes stay in the stream, io.EOF if none can follow, and else the errors of Read.
+// ReadUrgent returns the newest urgent byte, which is taken once, and waits for it. It does not
+// wait for a Read under way. It returns EINVAL if urgent bytes stay in the stream, io.EOF if none
+// can follow, and else the errors of Read.
 func (c *Conn) ReadUrgent() (value byte, err error) {
 	u := &c.urgent
 	err = c.waitUrgent(func() bool {
@@ -155,8 +156,9 @@ func (c *Conn) ReadUrgent() (value byte, err error) {
 	return value, err
 }
 
-// WaitUrgent returns nil once for each time that the peer has announced urgent data which nobody has read: it may still be on
-// its way. It waits for that, and returns the errors of ReadUrgent but for EINVAL.
+// WaitUrgent returns nil once for each time that the peer has announced urgent data which nobody
+// has read: it may still be on its way. It waits for that, and returns the errors of ReadUrgent but
+// for EINVAL.
 func (c *Conn) WaitUrgent() error {
 	u := &c.urgent
 	return c.waitUrgent(func() bool {
@@ -166,8 +168,8 @@ func (c *Conn) WaitUrgent() error {
 	}, false)
 }
 
-// AtUrgentMark reports whether the next byte to be read is the urgent one, or the first behind one that does not stay in the stream.
-// Read stops there once, and the next Read goes on.
+// AtUrgentMark reports whether the next byte to be read is the urgent one, or the first behind one
+// that does not stay in the stream. Read stops there once, and the next Read goes on.
 func (c *Conn) AtUrgentMark() (bool, error) {
 	r := &c.r
 	if r.state.Load()&stClosed != 0 {
@@ -230,7 +232,8 @@ func (c *Conn) waitUrgent(take func() bool, outOfLine bool) error {
 	}
 }
 
-// urgentEnd returns why no urgent data can come any more, nil if it can, and gives the notice of that. looked says that the flags are the peer's.
+// urgentEnd returns why no urgent data can come any more, nil if it can, and gives the notice of
+// that. looked says that the flags are the peer's.
 func (c *Conn) urgentEnd(state uint32, flags cdc.ConnFlags, looked bool) error {
 	switch {
 	case state&stShut != 0:
@@ -252,8 +255,8 @@ func (c *Conn) urgentEnd(state uint32, flags cdc.ConnFlags, looked bool) error {
 	return c.failure
 }
 
-// lookForUrgent takes note of what has come, unless a Read is parked, which does so once it is woken, or changed is
-// closed. The flags are those of the peer before that.
+// lookForUrgent takes note of what has come, unless a Read is parked, which does so once it is
+// woken, or changed is closed. The flags are those of the peer before that.
 func (c *Conn) lookForUrgent(changed <-chan struct{}) (flags cdc.ConnFlags, looked bool) {
 	r := &c.r
 	for !r.mu.TryLock() {
@@ -280,8 +283,8 @@ func (c *Conn) lookForUrgent(changed <-chan struct{}) (flags cdc.ConnFlags, look
 	return flags, true
 }
 
-// callUrgent is the end of a Read while somebody waits for urgent data, who then has to wait for rings alone. r.mu
-// must be locked.
+// callUrgent is the end of a Read while somebody waits for urgent data, who then has to wait for
+// rings alone. r.mu must be locked.
 func (c *Conn) callUrgent(err error) {
 	if err != nil {
 		c.urgent.signal()
@@ -293,8 +296,8 @@ func (c *Conn) callUrgent(err error) {
 	}
 }
 
-// urgentDue reports whether who waits for urgent data has to look. Where that is not known without touching memory that
-// may be gone, it has.
+// urgentDue reports whether who waits for urgent data has to look. Where that is not known without
+// touching memory that may be gone, it has.
 func (c *Conn) urgentDue() bool {
 	if c.told == nil {
 		return true
@@ -304,11 +307,12 @@ func (c *Conn) urgentDue() bool {
 	return urgent != 0 || flags&endOfData != 0
 }
 
-// sawUrgent takes note of the flags of a new producer cursor, which is n bytes ahead of the last one. r.mu must be
-// locked.
+// sawUrgent takes note of the flags of a new producer cursor, which is n bytes ahead of the last
+// one. r.mu must be locked.
 //
-// Both flags are levels, which a peer may repeat: only with new bytes are they about new data. Where a peer has not waited, as it has to, until
-// the last urgent byte was read, that one becomes an ordinary byte, as with TCP.
+// Both flags are levels, which a peer may repeat: only with new bytes are they about new data.
+// Where a peer has not waited, as it has to, until the last urgent byte was read, that one becomes
+// an ordinary byte, as with TCP.
 func (c *Conn) sawUrgent(flags cdc.ProducerFlags, n uint32) {
 	r := &c.r
 	told := r.pending
@@ -338,11 +342,12 @@ func (c *Conn) sawUrgent(flags cdc.ProducerFlags, n uint32) {
 	}
 }
 
-// atMark reports whether everything before the urgent byte was read. r.mu must be locked, and r.marked be set.
+// atMark reports whether everything before the urgent byte was read. r.mu must be locked, and
+// r.marked be set.
 func (c *Conn) atMark() bool { return c.r.skipped || c.r.total.Load() == c.r.mark }
 
-// reachMark takes the urgent byte out of the stream when it comes next, and tells the peer, which may then go on. r.mu must
-// be locked, and r.marked be set.
+// reachMark takes the urgent byte out of the stream when it comes next, and tells the peer, which
+// may then go on. r.mu must be locked, and r.marked be set.
 func (c *Conn) reachMark() {
 	r := &c.r
 	if r.skipped || r.total.Load() != r.mark || c.urgent.inline.Load() {
@@ -364,8 +369,8 @@ func (c *Conn) consume(n uint32) {
 	storeRelease(c.read, read) // first: a message takes it from there
 }
 
-// takeMarked is take up to the mark, or from there on. r.mu must be locked, and r.marked be set. A nil b takes nothing and
-// leaves the mark where it is.
+// takeMarked is take up to the mark, or from there on. r.mu must be locked, and r.marked be set. A
+// nil b takes nothing and leaves the mark where it is.
 func (c *Conn) takeMarked(b []byte) (n int) {
 	r := &c.r
 	if len(b) == 0 {

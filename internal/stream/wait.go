@@ -56,7 +56,8 @@ func (w *waiter) init(sleeps *atomic.Uint32, limit time.Duration, bell Doorbell,
 	w.spinner.limit = limit
 }
 
-// wake makes a parked goroutine look again, and reports whether there was one. Any goroutine may call it at any time.
+// wake makes a parked goroutine look again, and reports whether there was one. Any goroutine may
+// call it at any time.
 func (w *waiter) wake() bool {
 	if !w.parked.Load() || !w.unpark() {
 		return false
@@ -145,8 +146,8 @@ func (w *waiter) crowded() bool { return w.bell != nil && w.bell.Parked().Load()
 
 // linger lets a peer go on that writes little at a time and all the time. Looking at every write takes the
 // cache line of the cursor away from it each time, which costs it more than the write. prompt says
-// that the wait ended at once: one for an answer takes longer. Nor does it linger who writes in between: that may
-// be what the peer waits for.
+// that the wait ended at once: one for an answer takes longer. Nor does it linger who writes in
+// between: that may be what the peer waits for.
 func (w *waiter) linger(prompt bool) {
 	if !prompt || w.written == nil {
 		w.prompt /= 2 // rule: TestLinger: w.prompt /= 2 -> _ = 0

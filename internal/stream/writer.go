@@ -10,9 +10,10 @@ import (
 // count of bytes that the peer was given. What comes after the last byte was taken is the
 // next Write's affair. It allocates nothing.
 //
-// The first Write that meets a peer which has closed is taken, and its bytes go nowhere; further ones get EPIPE.
-// So it is with TCP, where only the answer to that Write, a reset, tells that nobody reads any more. Programs rely
-// on it that say good-bye to a peer which does not wait for it, as TLS does.
+// The first Write that meets a peer which has closed is taken, and its bytes go nowhere; further
+// ones get EPIPE. So it is with TCP, where only the answer to that Write, a reset, tells that
+// nobody reads any more. Programs rely on it that say good-bye to a peer which does not wait for
+// it, as TLS does.
 func (c *Conn) Write(b []byte) (int, error) {
 	raceRelease()
 	w := &c.w
@@ -112,9 +113,9 @@ func slack(capacity, n int) uint32 {
 	return uint32(max(1, min(n, capacity/16, blockedSlack)))
 }
 
-// drop takes what is left of a write, n bytes, for a peer that has closed, unless an earlier write had that. err is
-// that of writeError, and the one for the application comes back. More than there can be room for is not taken,
-// nor would TCP take it before it knows. w.mu must be locked.
+// drop takes what is left of a write, n bytes, for a peer that has closed, unless an earlier write
+// had that. err is that of writeError, and the one for the application comes back. More than there
+// can be room for is not taken, nor would TCP take it before it knows. w.mu must be locked.
 func (c *Conn) drop(n int, err error) (int, error) {
 	w := &c.w
 	switch {

@@ -1,6 +1,6 @@
-// Package survey looks at the hosts of this machine: it finds the run directories, asks every host in them for its
-// status, and follows what happens in several hosts at once, in the order of time. What one host is asked, and how, is
-// package control; what is printed is the command's concern.
+// Package survey looks at the hosts of this machine: it finds the run directories, asks every host
+// in them for its status, and follows what happens in several hosts at once, in the order of time.
+// What one host is asked, and how, is package control; what is printed is the command's concern.
 package survey
 
 import (
@@ -37,8 +37,8 @@ type Error struct {
 	Text string `json:"error"`
 }
 
-// Ask asks all hosts in the run directory dir, or in all if it is empty. A directory that was named, by dir or in the
-// environment, and is not there is an error, see [Answers.Missing].
+// Ask asks all hosts in the run directory dir, or in all if it is empty. A directory that was
+// named, by dir or in the environment, and is not there is an error, see [Answers.Missing].
 func Ask(ctx context.Context, dir string) Answers {
 	a := Answers{Dirs: dirs(dir), NetNS: ownNetns(), Errors: []Error{}}
 	if e := Missing(dir); e != nil {
@@ -65,8 +65,9 @@ func Ask(ctx context.Context, dir string) Answers {
 	return a
 }
 
-// Missing says what is wrong with the run directory that somebody has named, with dir or in the environment, if it is
-// not there: nobody can be found in it, which is no proof that there is nobody. Otherwise it returns nil.
+// Missing says what is wrong with the run directory that somebody has named, with dir or in the
+// environment, if it is not there: nobody can be found in it, which is no proof that there is
+// nobody. Otherwise it returns nil.
 func Missing(dir string) *Error {
 	name := "GOSMC_DIR"
 	if dir == "" {

@@ -76,8 +76,9 @@ func newFollower(o Options, sink Sink) *follower {
 	return &follower{Options: o, sink: sink, seen: make(map[string]bool), ofProcess: make(map[int]int), events: make(chan Event, queuedEvents)}
 }
 
-// Follow tells sink what happens in the hosts that are chosen, until ctx ends, which is no error, nothing more can come, or
-// sink has had enough. An error is one of sink's, or says why a host cannot be followed when nothing was heard of any.
+// Follow tells sink what happens in the hosts that are chosen, until ctx ends, which is no error,
+// nothing more can come, or sink has had enough. An error is one of sink's, or says why a host
+// cannot be followed when nothing was heard of any.
 func Follow(ctx context.Context, o Options, sink Sink) error {
 	return newFollower(o, sink).run(ctx)
 }

@@ -20,9 +20,9 @@ type Probe struct {
 	Others         int // hosts that are live in its run directory
 }
 
-// NewProbe makes a host in its default settings, has it listen, which takes from the system what a host takes, asks it,
-// and closes it. The error says why it can have no shared memory, or cannot be asked by others, with what to do about it;
-// the Probe holds all that can be said then.
+// NewProbe makes a host in its default settings, has it listen, which takes from the system what a
+// host takes, asks it, and closes it. The error says why it can have no shared memory, or cannot be
+// asked by others, with what to do about it; the Probe holds all that can be said then.
 func NewProbe(ctx context.Context) (*Probe, error) {
 	p := new(Probe)
 	h, err := host.New(host.Config{})
@@ -65,8 +65,9 @@ func NewProbe(ctx context.Context) (*Probe, error) {
 	return p, errors.New(strings.Join(why, "; "))
 }
 
-// Look makes a host in its default settings and asks it, without its taking more from the system than that needs. The error says that the
-// configuration file, or the environment, is not understood.
+// Look makes a host in its default settings and asks it, without its taking more from the system
+// than that needs. The error says that the configuration file, or the environment, is not
+// understood.
 func Look() (*control.Status, error) {
 	if _, err := config.Load(); err != nil {
 		return nil, err

@@ -1,4 +1,5 @@
-// Package sysinfo says what gosmc needs to know of the machine: its caches, its memory and what control groups allow of it, and its boot.
+// Package sysinfo says what gosmc needs to know of the machine: its caches, its memory and what
+// control groups allow of it, and its boot.
 package sysinfo
 
 import (
@@ -55,8 +56,9 @@ func caches() (private, shared int) {
 	return private, shared
 }
 
-// Budget is how many bytes of receive buffers a process may have when nobody says otherwise: twice the machine's memory. Buffers count with their full size, but
-// only pages that have been written to are there, and a quiet connection gives those back.
+// Budget is how many bytes of receive buffers a process may have when nobody says otherwise: twice
+// the machine's memory. Buffers count with their full size, but only pages that have been written
+// to are there, and a quiet connection gives those back.
 //
 // In a control group that has less it is half of what the group may have: beyond that limit the
 // kernel ends a process instead of reclaiming, and the program wants memory too.

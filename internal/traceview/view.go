@@ -54,8 +54,9 @@ type viewSample struct{ byClient, toServer bool }
 // Event returns what to show of an event of a host. The result does not keep e, but refers to its bytes, and
 // to a Conn that changes as events come. Packet.Number is left to the caller.
 //
-// Messages are of the families of a capture: CLC, LLC, and CDC with the header of SMC-D or the message of SMC-R. Everything else is
-// a Note, named by its kind, or a rendezvous message by its name.
+// Messages are of the families of a capture: CLC, LLC, and CDC with the header of SMC-D or the
+// message of SMC-R. Everything else is a Note, named by its kind, or a rendezvous message by its
+// name.
 func (v *View) Event(host string, e *control.TraceEvent) *dissect.Event {
 	out := v.content(e)
 	out.Packet.Time = e.Time

@@ -33,7 +33,8 @@ func (e *DeclinedError) Error() string {
 
 func (e *DeclinedError) Unwrap() error { return e.Err }
 
-// Detail says which rule of the protocol a peer has broken, without the peer's numbers: such words can be counted.
+// Detail says which rule of the protocol a peer has broken, without the peer's numbers: such words
+// can be counted.
 func Detail(e *core.ProtocolError) string {
 	s := e.Message + " in " + e.State
 	if d, ok := errors.AsType[*wire.DecodeError](e); ok {

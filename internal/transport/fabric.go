@@ -22,17 +22,19 @@ type Fabric interface {
 type Network interface {
 	Fabric
 
-	// NewPath returns the path for a connection between two addresses. The caller calls Close when the handshake is over.
+	// NewPath returns the path for a connection between two addresses. The caller calls Close when
+	// the handshake is over.
 	NewPath(role core.Role, local, remote netip.Addr) NetworkPath
 
-	// DeleteLink ends a link of a group, as an operator asks. The error is a [NoGroupError] if the group is none of this fabric.
+	// DeleteLink ends a link of a group, as an operator asks. The error is a [NoGroupError] if the
+	// group is none of this fabric.
 	DeleteLink(group uint32, num uint8) error
 
 	// Memory returns the size of all buffers, and of those into which peers write.
 	Memory() (all, received int64)
 
-	// Close ends all link groups, in order as far as that does not take long, and closes the devices. With forGood none is
-	// opened afterwards.
+	// Close ends all link groups, in order as far as that does not take long, and closes the
+	// devices. With forGood none is opened afterwards.
 	Close(forGood bool)
 }
 

@@ -1,5 +1,6 @@
-// Package transport has the interfaces between a connection and the fabric that carries it. A handshake and a connection
-// know nothing else of a fabric: a third one is another package that implements them.
+// Package transport has the interfaces between a connection and the fabric that carries it. A
+// handshake and a connection know nothing else of a fabric: a third one is another package that
+// implements them.
 //
 //	[Fabric]       one that a host can carry connections over; a [Network] is one between machines
 //	[Path]         one way for a handshake to reach its peer
@@ -33,8 +34,9 @@ type Path interface {
 	// Alive reports whether a peer with PathTraits.Local is there.
 	Alive() bool
 
-	// Examine tells a server's handshake, before it takes the client's Proposal, which of the client's devices can be reached:
-	// none if the client is not admitted, since its host has as many handshakes under way as it may.
+	// Examine tells a server's handshake, before it takes the client's Proposal, which of the
+	// client's devices can be reached: none if the client is not admitted, since its host has as
+	// many handshakes under way as it may.
 	Examine(p *clc.Proposal, h *core.Handshake, admitted bool)
 
 	// Watcher watches the TCP sockets of the path's connections.
@@ -43,8 +45,9 @@ type Path interface {
 	// LinkMissing says that a link was waited for and did not come about, though TCP works.
 	LinkMissing(waited time.Duration)
 
-	// Prepare joins or makes the connection's link group and makes our buffer ready for core's choice; a client's reaches
-	// the server's buffer too. It may wait until ctx ends. If it fails it has given everything back.
+	// Prepare joins or makes the connection's link group and makes our buffer ready for core's
+	// choice; a client's reaches the server's buffer too. It may wait until ctx ends. If it fails
+	// it has given everything back.
 	Prepare(ctx context.Context, q Request) (Binding, core.Resources, error)
 }
 
@@ -66,11 +69,11 @@ type Request struct {
 	Lost     func() // is called when the peer has given our element of its buffer to another connection
 }
 
-// A Binding is what one connection has of a fabric: our buffer, the way to the peer's, and its part in a link group. One
-// goroutine at a time calls its methods.
+// A Binding is what one connection has of a fabric: our buffer, the way to the peer's, and its part
+// in a link group. One goroutine at a time calls its methods.
 type Binding interface {
-	// StartLink begins the first contact of SMC-R: the server sends CONFIRM LINK, the client awaits it. It does not
-	// wait: each step of the link is told, from any goroutine. An error ends it.
+	// StartLink begins the first contact of SMC-R: the server sends CONFIRM LINK, the client awaits
+	// it. It does not wait: each step of the link is told, from any goroutine. An error ends it.
 	StartLink(r core.Result, tell func(core.LinkStep)) error
 
 	// Attach reaches the peer's buffer as told in its last message, unless Prepare has. An error that matches
@@ -80,27 +83,28 @@ type Binding interface {
 	// Confirm says that the handshake is over: other connections may join the link group.
 	Confirm(r core.Result) Membership
 
-	// OutOfSync says that the client has lost the link group that our Accept named: no connection joins it any more. "The
-	// receiving peer must clean up its representation of the link group" (RFC 7609 p.105). The next connection makes a new one.
+	// OutOfSync says that the client has lost the link group that our Accept named: no connection
+	// joins it any more. "The receiving peer must clean up its representation of the link group"
+	// (RFC 7609 p.105). The next connection makes a new one.
 	OutOfSync()
 
-	// Declined says that the peer has declined a connection of a link group that there was before: it may have found no RMB
-	// that it could use.
+	// Declined says that the peer has declined a connection of a link group that there was before:
+	// it may have found no RMB that it could use.
 	Declined()
 
 	// Leave takes the connection out of its link group. It is called once, after Release.
 	Leave()
 
-	// Stream returns the fields of the data path's configuration that belong to the fabric. If Attach has failed, bytes that
-	// are written go nowhere.
+	// Stream returns the fields of the data path's configuration that belong to the fabric. If
+	// Attach has failed, bytes that are written go nowhere.
 	Stream() stream.Config
 
 	// AppendHeader appends a CDC header as it is on the way to the peer, or from it if own is false.
 	AppendHeader(b []byte, h cdc.Header, own bool) []byte
 
 	// Detach ends the use of the peer's buffer, and Release that of ours. clean says that the connection has
-	// ended in order and that the memory may be used again. The data path must not touch either afterwards. Calls
-	// after the first do nothing.
+	// ended in order and that the memory may be used again. The data path must not touch either
+	// afterwards. Calls after the first do nothing.
 	Detach(clean bool)
 	Release(clean bool)
 
@@ -110,8 +114,8 @@ type Binding interface {
 	// Association is what this connection shares its end with.
 	Association() Association
 
-	// Flush waits, after the application has closed and for a limited time, until the end of this process cannot lose bytes
-	// that were written.
+	// Flush waits, after the application has closed and for a limited time, until the end of this
+	// process cannot lose bytes that were written.
 	Flush()
 
 	// Suspect says that the peer may be gone, since its TCP connection has ended and it has not closed.
@@ -123,8 +127,8 @@ type Binding interface {
 	// SetNoDelay is the option of TCP. A fabric on which bytes are visible at once ignores it.
 	SetNoDelay(on bool)
 
-	// SetQuiet says how long the way to the peer may be silent before it is tested, 0: the host's default. It is called if
-	// Traits.Tests is set.
+	// SetQuiet says how long the way to the peer may be silent before it is tested, 0: the host's
+	// default. It is called if Traits.Tests is set.
 	SetQuiet(d time.Duration)
 
 	// LinkNumber is the number of the link that carries what is written, 0 if there are no links.
@@ -142,10 +146,12 @@ type Traits struct {
 	// KeepAlive says that a peer's end may go unnoticed, so that TCP's keepalive is of use.
 	KeepAlive bool
 
-	// Tests says that the fabric itself tests whether a silent peer is there: that of TCP is for others on the way.
+	// Tests says that the fabric itself tests whether a silent peer is there: that of TCP is for
+	// others on the way.
 	Tests bool
 
-	// Overtaken says that TCP may overtake bytes and flags of the peer, and that these may be lost with a link.
+	// Overtaken says that TCP may overtake bytes and flags of the peer, and that these may be lost
+	// with a link.
 	Overtaken bool
 }
 
@@ -162,8 +168,8 @@ func MembershipOf(group wire.LinkID, first *core.Result) Membership {
 	return Membership{Group: group, Release: first.Release, PeerHost: first.PeerHostName, PeerOS: first.PeerOS}
 }
 
-// An Association ends the connections that depend on it: a peering of SMC-D, a link group of SMC-R. Its fabric tells the
-// host of its end.
+// An Association ends the connections that depend on it: a peering of SMC-D, a link group of SMC-R.
+// Its fabric tells the host of its end.
 type Association interface {
 	// Done is closed when it has ended.
 	Done() <-chan struct{}
@@ -172,7 +178,8 @@ type Association interface {
 	Cause() core.ConnEventKind
 }
 
-// NoLinks has the methods of a [Binding] whose peer sees at once what is written, and whose end is known at once.
+// NoLinks has the methods of a [Binding] whose peer sees at once what is written, and whose end is
+// known at once.
 type NoLinks struct{}
 
 // StartLink implements [Binding].

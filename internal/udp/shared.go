@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openShared makes the descriptors of a socket on a port that others share. After an error Close releases those
-// that were made.
+// openShared makes the descriptors of a socket on a port that others share. After an error Close
+// releases those that were made.
 func (s *Socket) openShared(local netip.AddrPort, family int, cfg *Config) error {
 	fd, err := takeOver(cfg, local, family)
 	if err != nil {

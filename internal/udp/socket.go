@@ -41,10 +41,11 @@ type Config struct {
 	// not joined by IPv4. A link-local address needs its zone, an interface's name or index.
 	Local netip.AddrPort
 
-	// Socket, if not nil, is a UDP socket to receive on, bound to Local, which others may have theirs beside (SO_REUSEPORT).
-	// What is sent leaves from another socket, whose port the kernel chooses: so what several who share a
-	// port send is several flows, and no receiver takes their datagrams for one message. There are no Headers then.
-	// Listen takes the file over, also when there is an error.
+	// Socket, if not nil, is a UDP socket to receive on, bound to Local, which others may have
+	// theirs beside (SO_REUSEPORT). What is sent leaves from another socket, whose port the kernel
+	// chooses: so what several who share a port send is several flows, and no receiver takes their
+	// datagrams for one message. There are no Headers then. Listen takes the file over, also when
+	// there is an error.
 	Socket *os.File
 
 	// Interface is the index of the interface that everything is sent on, whatever other interfaces lead
@@ -66,8 +67,9 @@ type Config struct {
 	// TryRecv, on their goroutines, and must not keep the slice.
 	Drop func(datagram []byte) bool
 
-	// Refused, if not nil, is told of datagrams that the kernel would not send, but for want of memory, and the
-	// reason, a [unix.Errno]. It is called by senders, on their goroutines, and must not block.
+	// Refused, if not nil, is told of datagrams that the kernel would not send, but for want of
+	// memory, and the reason, a [unix.Errno]. It is called by senders, on their goroutines, and
+	// must not block.
 	Refused func(reason error, datagrams int)
 }
 
@@ -162,8 +164,8 @@ func (s *Socket) open(local netip.AddrPort, cfg *Config) error {
 	return nil
 }
 
-// setOptions sets what must be set before the socket is bound, and finds out what the kernel can do. One that is bound
-// already only receives.
+// setOptions sets what must be set before the socket is bound, and finds out what the kernel can
+// do. One that is bound already only receives.
 func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 	must := func(name string, level, option, value int) error {
 		if err := unix.SetsockoptInt(fd, level, option, value); err != nil {
@@ -173,8 +175,9 @@ func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 	}
 	index := int(int32(hton32(uint32(cfg.Interface)))) // both options want network order
 	// "Probe" sets DF, as "do" does, so that the identification of IPv4 is known; but the size of packets is
-	// held against the interface's MTU alone. "Do" believes every ICMP message that names a smaller one of the
-	// path, and those are easily forged: one would stop what is sent to a host for ten minutes.
+	// held against the interface's MTU alone. "Do" believes every ICMP message that names a smaller
+	// one of the path, and those are easily forged: one would stop what is sent to a host for ten
+	// minutes.
 	if family == unix.AF_INET {
 		if err := must("IP_MTU_DISCOVER", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE); err != nil {
 			return err

@@ -86,9 +86,10 @@ func PackProducer(c Cursor) uint64 {
 	return packLittle(c, 0)
 }
 
-// PackUrgent is PackProducer with what is to be known of urgent data together with the cursor, [UrgentPending] and
-// [UrgentPresent]: the byte at offset 14. Other flags are left out. Linux net/smc has the same flags at that place, and
-// sets them in the other word only; for who polls memory they must not come before the cursor, nor after it.
+// PackUrgent is PackProducer with what is to be known of urgent data together with the cursor,
+// [UrgentPending] and [UrgentPresent]: the byte at offset 14. Other flags are left out. Linux
+// net/smc has the same flags at that place, and sets them in the other word only; for who polls
+// memory they must not come before the cursor, nor after it.
 func PackUrgent(c Cursor, p ProducerFlags) uint64 {
 	flags := uint16(p&urgentFlags) << 8
 	if bigEndian {

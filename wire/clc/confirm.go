@@ -46,8 +46,9 @@ func (c Confirm) Append(b []byte) []byte {
 }
 
 // ParseConfirm decodes the Confirm at the start of b. A reserved SMC type, and on first contact a
-// reserved MTU, is answered with [wire.ErrReservedEnum]; in version 1, where a Confirm does not say whether it is a first
-// contact, the caller has to look at [wire.MTU.Valid]. Errors are of type [*wire.DecodeError].
+// reserved MTU, is answered with [wire.ErrReservedEnum]; in version 1, where a Confirm does not say
+// whether it is a first contact, the caller has to look at [wire.MTU.Valid]. Errors are of type
+// [*wire.DecodeError].
 func ParseConfirm(b []byte) (Confirm, error) { return parseExchange("clc.Confirm", TypeConfirm, b) }
 
 // String implements [Message].

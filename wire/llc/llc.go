@@ -183,9 +183,10 @@ const (
 // other bits have. That no known host sends, and it calls for nothing either.
 var ErrOptional = errors.New("optional message, to be discarded")
 
-// ErrForeign is the cause of a [wire.DecodeError] for type 10, with which Linux kernels of OpenAnolis tell of receive
-// credits. It is a [wire.ErrType], as it is in no specification; but to take the link for out of sync would cost those
-// hosts their connections, and nothing is lost by discarding it, as Linux net/smc does with any type that it does not know.
+// ErrForeign is the cause of a [wire.DecodeError] for type 10, with which Linux kernels of
+// OpenAnolis tell of receive credits. It is a [wire.ErrType], as it is in no specification; but to
+// take the link for out of sync would cost those hosts their connections, and nothing is lost by
+// discarding it, as Linux net/smc does with any type that it does not know.
 var ErrForeign = fmt.Errorf("another vendor's message, to be discarded: %w", wire.ErrType)
 
 // typeCredits is the type of [ErrForeign].

@@ -1,5 +1,5 @@
-// Package render writes the events of package dissect: as lines, with all fields, as bytes, as JSON, as ladders in
-// text, as pages for a browser, and what was counted as tables.
+// Package render writes the events of package dissect: as lines, with all fields, as bytes, as
+// JSON, as ladders in text, as pages for a browser, and what was counted as tables.
 //
 // A renderer is given events one after the other and nothing else: no packets and no tracker. So
 // what it shows can be made by hand, too: traces and test failures show a message in the words in which

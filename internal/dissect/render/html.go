@@ -32,7 +32,8 @@ const (
 	maxPageLadders  = 500
 
 	// What long ladders share: each has as many steps, and each plot as many points, as leave
-	// room for the others; those that need fewer leave theirs to them. A step takes some 200 bytes, a point 30.
+	// room for the others; those that need fewer leave theirs to them. A step takes some 200 bytes,
+	// a point 30.
 	maxPageSteps  = 20_000
 	maxPagePoints = 50_000
 )
@@ -188,7 +189,8 @@ type pageField struct {
 
 type pageFields []pageField
 
-// MarshalJSON writes all fields of a message at once: package encoding/json checks again what each call returns.
+// MarshalJSON writes all fields of a message at once: package encoding/json checks again what each
+// call returns.
 func (fields pageFields) MarshalJSON() ([]byte, error) {
 	b := make([]byte, 0, 2+32*len(fields))
 	b = append(b, '[')

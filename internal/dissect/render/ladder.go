@@ -426,8 +426,8 @@ func (b *ladders) mark(l *ladder, e *dissect.Event, link *dissect.Link, wide boo
 	})
 }
 
-// noticeConn marks that a connection begins, or changes its link, in the ladder of its link group and in its own, l, if
-// it has one.
+// noticeConn marks that a connection begins, or changes its link, in the ladder of its link group
+// and in its own, l, if it has one.
 func (b *ladders) noticeConn(e *dissect.Event, l *ladder, t *told) {
 	c := e.Conn
 	if c.Group == nil || c.State != dissect.ConnEstablished || t.opened && t.link == c.Link {

@@ -29,8 +29,8 @@ const (
 //	    12    0.001512  192.168.76.2 > 192.168.76.1              c1 l1   CDC seq=1 token=0x1 prod=0000:00000064 ...
 //	number     seconds  from > to, with ports where they say something   connection, link   what it is, and what matters of it
 //
-// Connection and link are the numbers of [dissect.Conn] and [dissect.Link], "-" if there is none. Whatever is wrong
-// comes last, after an exclamation mark.
+// Connection and link are the numbers of [dissect.Conn] and [dissect.Link], "-" if there is none.
+// Whatever is wrong comes last, after an exclamation mark.
 type Lines struct {
 	Time  TimeFormat
 	Start time.Time // what TimeRelative counts from; zero means the time of the first event
