@@ -14,10 +14,10 @@
 //
 // Beside what package net has, a [Conn] has urgent data, as sockets do with MSG_OOB: see [Conn.WriteUrgent].
 //
-// The protocol is Shared Memory Communications, that of Linux AF_SMC, z/OS and AIX (RFC 7609 and SMCv2), as
-// SMC-D with an Emulated-ISM device within a machine, and as SMC-R with software RoCEv2 between
-// machines, where Linux kernels are reached, too. SMC-R is off unless [Config.SMCRPeers] names the
-// peer, or both ends have TCP option 254 with the help of gosmc agent.
+// The protocol is Shared Memory Communications (RFC 7609 and SMCv2), as Linux AF_SMC, z/OS and AIX
+// speak it. Within a machine it is SMC-D with an Emulated-ISM device. Between machines it is SMC-R
+// with software RoCEv2, which reaches Linux kernels, too. SMC-R is off unless [Config.SMCRPeers]
+// names the peer, or both ends have TCP option 254 with the help of gosmc agent.
 //
 // The package builds on every system, so that programs need no build tags. On systems other than
 // Linux all connections are plain TCP with the reason NOT_SUPPORTED, and the methods for urgent

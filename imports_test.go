@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	// Not host, not a fabric: it has paths to a peer, and tells an owner what becomes of a handshake.
 	"internal/handshake": {"wire", "wire/clc", "internal/conn", "internal/control", "internal/core", "internal/late", "internal/transport"},
-	"internal/host":      {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/pnet", "internal/ism", "internal/rdma", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
+	"internal/host":      {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/pnet", "internal/ism", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
 	".":                  {"wire/...", "internal/config", "internal/conn", "internal/host", "internal/plain"},
 	"internal/plain":     {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
 	"internal/frame":     {},                             // what is around an IP packet; of no protocol above it
@@ -89,6 +89,7 @@ var mayImport = map[string][]string{
 	"test/std":                   {},                    // Go's own tests, in a copy of GOROOT
 	"test/run":                   {},                    // programs of Debian, by the gosmc command
 	"test/rules":                 {},                    // source text in, runs of tests out
+	"test/house":                 {},                    // source text in
 	"test/slower":                {},                    // patterns of use, of a C program under the gosmc command
 	"test/suite":                 {},                    // tests of other projects, under the gosmc command
 	"test/equal":                 {},                    // scripts of calls, played by a C program under the gosmc command
@@ -99,7 +100,7 @@ var mayImport = map[string][]string{
 var mayImportInTests = map[string][]string{
 	"internal/run":       {"preload"},
 	"internal/handshake": {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
-	"internal/host":      {"internal/link" /* of a peer that lies */, "bpf" /* of a port that is shared */},
+	"internal/host":      {"internal/link" /* of a peer that lies */, "internal/rdma", "bpf" /* of a port that is shared */},
 }
 
 // testOnly packages are imported by tests and by nothing else.
@@ -300,6 +301,12 @@ func TestCheckImport(t *testing.T) {
 		{"internal/host", modulePath + "/internal/link", false, false},
 		{"internal/host", modulePath + "/internal/link", true, true},
 		{"internal/host", modulePath + "/internal/smcr", false, true},
+		{"internal/host", modulePath + "/internal/rdma", false, false},
+		{"internal/host", modulePath + "/internal/handshake", false, true},
+		{"internal/handshake", modulePath + "/internal/host", true, false},
+		{"internal/handshake", modulePath + "/internal/smcr", false, false},
+		{"internal/handshake", modulePath + "/internal/ism", false, false},
+		{"internal/handshake", modulePath + "/internal/run", false, false},
 		{"internal/smcr", modulePath + "/internal/host", true, false},
 		{"internal/host", modulePath + "/internal/conn", false, true},
 		{"internal/conn", modulePath + "/internal/host", true, false},

@@ -167,7 +167,7 @@ func (l *Listener) SyscallConn() (syscall.RawConn, error) {
 // File returns a copy of the listening TCP socket, as that of [net.TCPListener]; the caller closes both.
 //
 // A Listener takes connections from the system before Accept asks for them. From the first call of
-// File on it does so only while a call of Accept waits, so that a program which hands the socket to
-// its workers, and accepts nothing itself, leaves all connections to them; and while Accept is not
+// File on it does so only while a call of Accept waits. So a program that hands the socket to its
+// workers, and accepts nothing itself, leaves all connections to them; and while Accept is not
 // called it is not announced. Connections that it has already taken stay with it.
 func (l *Listener) File() (*os.File, error) { return l.l.File() }

@@ -6,9 +6,9 @@
 // gzip ([Open]); several inputs become one in the order of time ([Merge]); [Create] writes packets
 // as pcapng.
 //
-// Nothing in a file is believed. What one input needs in memory is bounded by [MaxPacket] and
-// [MaxInterfaces] whatever the file says, an error names file, packet and offset, and reading goes
-// on after it wherever the next packet can be found.
+// Nothing in a file is believed. [MaxPacket] and [MaxInterfaces] bound the memory of one input,
+// whatever the file says. An error names file, packet and offset. Reading goes on after it if the
+// next packet can be found.
 //
 // The formats are those of the Internet-Drafts draft-ietf-opsawg-pcap and
 // draft-ietf-opsawg-pcapng, which comments call "pcap" and "pcapng" with the number of the section.

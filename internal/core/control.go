@@ -14,11 +14,11 @@ import (
 // A LinkControl is one side of a link group of SMC-R: its links, where the RMBs of both sides are, and
 // the exchanges of LLC messages that set them up and take them down.
 //
-// The caller makes one when the handshake of a first contact says [StartLink], calls Start when its
-// queue pair can send (server) or receive (client), passes what arrives to HandleMessage with the error of
-// [llc.Parse], and tells completions (Sent), failures (LinkFailed) and the passing of time
-// (Advance). It carries out the outputs in order. [GroupEnded] is the last one; after it nothing
-// has an effect.
+// The caller makes one when the handshake of a first contact says [StartLink]. It calls Start when
+// its queue pair can send (server) or receive (client). It passes each message that arrives to
+// HandleMessage with the error of [llc.Parse], and tells completions (Sent), failures (LinkFailed)
+// and the passing of time (Advance). It carries out the outputs in order. [GroupEnded] is the last
+// one; after it nothing has an effect.
 //
 // A group begins with one link. The server makes further ones (control_add.go), both sides take
 // them away (control_links.go); the end of the last one is the end of the group. A link number of 0

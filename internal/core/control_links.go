@@ -31,10 +31,10 @@ import (
 // asymmetric link between the two RNICs that are left would work. Connections are lost then; the
 // next one makes a group of its own, over TCP and CLC.
 //
-// An answer that does not come in time is asked for once more, as Linux net/smc drops what crosses
-// an exchange of its own, and by a client some more times, as its server may be busy with another
-// exchange; then "the link over which the server sent the DELETE LINK is no longer usable either"
-// (RFC 7609 C.7.1).
+// An answer that does not come in time is asked for once more, as Linux net/smc drops a request
+// that crosses an exchange of its own. A client asks some more times, as its server may be busy
+// with another exchange; then "the link over which the server sent the DELETE LINK is no longer
+// usable either" (RFC 7609 C.7.1).
 
 // A linkDelete is a link whose end the peer is to be told.
 type linkDelete struct {

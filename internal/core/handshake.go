@@ -11,10 +11,10 @@ import (
 
 // A Handshake is one side of the CLC handshake on one TCP connection.
 //
-// The caller makes one, calls Start, reads one CLC message at a time while State is one of the
-// Await states, or from StartLink on any, and passes it to HandleMessage with the error of [clc.Parse].
-// It carries out the outputs: SendCLC writes to TCP, Prepare is answered with Prepared or
-// PrepareFailed, and one of Established, FallBack and EndTCP is the last. Advance is called when
+// The caller makes one and calls Start. While State is one of the Await states, or from StartLink
+// on any, it reads one CLC message at a time, and passes it to HandleMessage with the error of
+// [clc.Parse]. It carries out the outputs: SendCLC writes to TCP, Prepare is answered with Prepared
+// or PrepareFailed, and one of Established, FallBack and EndTCP is the last. Advance is called when
 // the timer fires, HandleTCPEnd when TCP fails. Nothing has an effect once the handshake is over.
 //
 //	state          role    event                          next           output

@@ -90,7 +90,7 @@ func (d *Driver) Run(ctx context.Context, q Request) (conn.Conn, error) {
 	}
 	tcp := q.Conn.TCP()
 	s.events.tcp = tcp
-	defer s.leaveTurn()
+	defer func() { s.turn.leave(time.Now()) }()
 	if ctx.Done() == nil { // it never ends
 		s.run()
 		return s.result, s.err

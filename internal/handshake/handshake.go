@@ -87,7 +87,11 @@ func (s *handshake) run() {
 func (s *handshake) handleMessage(now time.Time, b []byte) {
 	m, err := clc.Parse(b)
 	if p, ok := m.(clc.Proposal); ok && err == nil && s.engine.State() == core.HandshakeAwaitProposal {
-		admitted := s.enterTurn()
+		admitted := true
+		if s.Paths[0].Traits().Turns {
+			s.turn = s.driver.turns.enter(PeerAddr(s.Conn))
+			admitted = s.turn != nil
+		}
 		for _, path := range s.Paths {
 			path.Examine(&p, &s.engine, admitted)
 		}
@@ -147,16 +151,6 @@ func (s *handshake) peerMayBeSlow(now time.Time) bool {
 	return p.Traits().Local && p.Alive() && now.Before(s.patient) && s.engine.AwaitsCLC() // rule: internal/host TestSilence: now.Before(s.patient) -> false
 }
 
-// enterTurn counts a client whose connections take turns among those of its peer. It reports false
-// if there are too many.
-func (s *handshake) enterTurn() bool {
-	if !s.Paths[0].Traits().Turns {
-		return true
-	}
-	s.turn = s.driver.turns.enter(PeerAddr(s.Conn))
-	return s.turn != nil
-}
-
 // waitsForTurn reports whether a client of SMC-R has not confirmed since its turn may not have come.
 func (s *handshake) waitsForTurn(now time.Time) bool {
 	if s.turn == nil || s.engine.State() != core.HandshakeAwaitConfirm {
@@ -167,13 +161,6 @@ func (s *handshake) waitsForTurn(now time.Time) bool {
 		return false // rule: internal/host TestSMCRTurnEnds: false -> s.turn.mayWait(now)
 	default:
 		return s.turn.mayWait(now)
-	}
-}
-
-// leaveTurn lets the next client have its turn.
-func (s *handshake) leaveTurn() {
-	if s.turn != nil {
-		s.turn.leave(time.Now())
 	}
 }
 
@@ -222,7 +209,8 @@ func (s *handshake) awaitEvents() error {
 // the way may have taken the TCP option from our SYN-ACK, so that the client does not know of it.
 func (s *handshake) notCLC() {
 	s.stop()
-	s.result, s.err = s.Conn.FallBack(s.Require, conn.Fallback{Reason: clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified), Held: s.foreign})
+	reason := clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified)
+	s.result, s.err = s.Conn.FallBack(s.Require, conn.Fallback{Reason: reason, Held: s.foreign})
 }
 
 // carryOut does what core has asked for, and what comes of that.
@@ -273,7 +261,8 @@ func (s *handshake) prepare(choice core.Choice) {
 	r, err := s.resources(choice)
 	if err != nil {
 		s.release()
-		s.driver.cfg.Logger.Debug("no resources for a connection", "peer", s.Conn.RemoteAddr(), "mode", choice.Mode, "err", err)
+		s.driver.cfg.Logger.Debug("no resources for a connection",
+			"peer", s.Conn.RemoteAddr(), "mode", choice.Mode, "err", err)
 		s.queue = s.engine.PrepareFailed(time.Now(), transport.Reason(err), s.queue)
 		return
 	}
@@ -361,9 +350,11 @@ func (s *handshake) established(r core.Result) {
 		return
 	}
 	m := s.binding.Confirm(r)
+	agreed := s.driver.agreed.about(agreement{
+		r.Version, m.Release, r.EID, m.PeerHost, m.PeerOS, int(s.binding.Traits().PeerPID),
+	})
 	s.err = s.smc.Establish(conn.Agreement{
-		Mode: r.Mode, Group: m.Group, Watcher: s.chosen.Watcher(),
-		Agreed: s.driver.agreed.about(agreement{r.Version, m.Release, r.EID, m.PeerHost, m.PeerOS, int(s.binding.Traits().PeerPID)}),
+		Mode: r.Mode, Group: m.Group, Watcher: s.chosen.Watcher(), Agreed: agreed,
 	})
 	if s.err == nil {
 		s.result = s.smc

@@ -80,7 +80,8 @@ func (x *messages) readAtOnce() ([]byte, bool) {
 		return nil, false
 	}
 	var b []byte
-	if cerr := raw.Control(func(fd uintptr) { b, err = x.reader.read(conn.Descriptor(fd)) }); cerr != nil || err != nil {
+	cerr := raw.Control(func(fd uintptr) { b, err = x.reader.read(conn.Descriptor(fd)) })
+	if cerr != nil || err != nil {
 		return nil, false
 	}
 	x.trace(b, false)

@@ -77,8 +77,12 @@ func (x *turn) confirmed(now time.Time, firstContact bool) {
 	}
 }
 
-// leave ends the part of a handshake that is over, however it ended.
+// leave ends the part of a handshake that is over, however it ended. The next client has its turn. A
+// handshake without a turn has a nil one.
 func (x *turn) leave(now time.Time) {
+	if x == nil {
+		return
+	}
 	x.turns.mu.Lock()
 	defer x.turns.mu.Unlock()
 	if x.over {

@@ -10,7 +10,7 @@ import (
 	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/pnet"
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smcr"
 	"github.com/gosmc/smc/internal/stream"
@@ -22,33 +22,51 @@ import (
 // Config is what a host is made with. The zero value is useful. The exported smc.Config
 // describes the fields.
 type Config struct {
-	Disabled      bool
-	Dir           string
-	UEIDs         []string
-	NoSEID        bool
-	Spin          time.Duration // 0: default; negative: never
-	ReadBuffer    int           // bytes; 0: default
-	MemoryBudget  int64         // bytes; 0: default
-	AnyUser       bool
-	ShortAfter    int               // short connections to a server, one after another, after which others stay TCP; 0: what the configuration says, negative: none does
-	Listen        config.Filter     // servers here that may have SMC; empty lists: those of the configuration
-	Connect       config.Filter     // servers with which programs here may have it; in the same way
-	SMCRPeers     []string          // addresses and prefixes, see config.ParsePeers
-	SMCRDevices   []string          // addresses and prefixes that devices may have; empty: that of the TCP connection, and others on its LAN for further links
-	SMCRLinks     int               // symmetric links of a link group, at most: 1 to 8; 0: 2. More than 2 in version 1 only
-	PNET          map[string]string // PNETIDs by the name of the interface; nil: those of the configuration file
-	SMCRSpread    string            // what links are to have the same of: smcr.SpreadConnections, the default, or smcr.SpreadBytes
-	SMCRKeepAlive time.Duration     // how long a link may be silent before the peer is asked; 0: core.TestLinkInterval, negative: for ever
-	SMCRv1        bool              // offer and accept version 1 of SMC-R, over RoCEv2
-	Logger        *slog.Logger
-	SweepEvery    time.Duration // 0: sweepEvery; for tests that cannot wait as long
-	CheckEvery    time.Duration // 0: that of the rendezvous; for tests that cannot wait as long
-	Option        optionSource  // of TCP option 254; for tests; nil: by gosmc agent
-	Release0      bool          // speak version 2.0 of SMC and not 2.1; for tests
-	RDMA          rdma.Config   // of the devices; for tests
-	Namespace     func(func())  // calls a function on a thread in the network namespace of the devices; for tests; nil: at once
-	ReleaseIdle   bool          // keep nothing of the system, and no goroutine, while nobody uses the host
-	Program       string        // what the program was started as; for tests; empty: by os.Args
+	Disabled     bool
+	Dir          string
+	UEIDs        []string
+	NoSEID       bool
+	Spin         time.Duration // 0: default; negative: never
+	ReadBuffer   int           // bytes; 0: default
+	MemoryBudget int64         // bytes; 0: default
+	AnyUser      bool
+
+	// ShortAfter counts short connections to a server, one after another, after which others stay TCP.
+	// 0: as the configuration says; negative: none stays TCP.
+	ShortAfter int
+
+	// Listen selects the servers here that may have SMC, and Connect the servers with which programs
+	// here may have it. Empty lists: those of the configuration.
+	Listen, Connect config.Filter
+
+	SMCRPeers []string // addresses and prefixes, see config.ParsePeers
+
+	// SMCRDevices are addresses and prefixes that devices may have. Empty: the address of the TCP
+	// connection, and others on its LAN for further links.
+	SMCRDevices []string
+
+	// SMCRLinks bounds the symmetric links of a link group: 1 to 8, and above 2 in version 1 only; 0: 2.
+	SMCRLinks int
+
+	PNET       map[string]string // PNETIDs by the name of the interface; nil: those of the configuration
+	SMCRSpread string            // smcr.SpreadConnections, the default, or smcr.SpreadBytes
+
+	// SMCRKeepAlive is how long a link may be silent before the peer is asked. 0: core.TestLinkInterval;
+	// negative: for ever.
+	SMCRKeepAlive time.Duration
+
+	SMCRv1      bool // offer and accept version 1 of SMC-R, over RoCEv2
+	Logger      *slog.Logger
+	ReleaseIdle bool // keep nothing of the system, and no goroutine, while nobody uses the host
+
+	// The rest is for tests.
+	SweepEvery time.Duration     // 0: sweepEvery
+	CheckEvery time.Duration     // 0: the rendezvous's own
+	Option     optionSource      // of TCP option 254; nil: by gosmc agent
+	Release0   bool              // speak version 2.0 of SMC and not 2.1
+	RDMA       rnic.DeviceConfig // of the devices
+	Namespace  func(func())      // calls a function on a thread in the devices' namespace; nil: at once
+	Program    string            // the name that the program was started as; empty: by os.Args
 
 	policy *config.Policy // of Listen, Connect and what the configuration says of programs
 }

@@ -85,8 +85,8 @@ const (
 	// revokes them. An honest one revokes all but maxIdleDMBs of those it has released itself.
 	maxIdleWindows = 4096
 
-	// After blockAfter waits in a row that were shorter than shortWait, the side of a peering
-	// that follows waits on the processor of the other, in the kernel with a thread of its
+	// After blockAfter waits in a row that were shorter than shortWait, the side of a peering that
+	// follows waits on the processor of the other. It waits in the kernel, with a thread of its
 	// own, for at most blockTime at a time. At most maxBlockers threads of a process do that.
 	blockAfter  = 4
 	shortWait   = 150 * time.Microsecond

@@ -304,9 +304,9 @@ func (c *Carrier) take(m *cdc.Message) bool {
 // written again. Nobody has to but in the replay after a move (RFC 7609 §4.6), and those are the
 // bytes that we have. Linux's net/smc has been seen to replay others, which its program had written
 // later into the same place of the send buffer: a completion of the old link gives that place away
-// after the move. This goes for all WRITEs and not from a move on, as those of a replay may be
-// placed before the message that tells of it is looked at, and for a connection that is being
-// closed Linux tells of none. c.in is locked.
+// after the move. This goes for all WRITEs and not from a move on: WRITEs of a replay may be placed
+// before the message that tells of it is looked at. For a connection that is being closed Linux
+// tells of none. c.in is locked.
 func (c *Carrier) announce(to cdc.Cursor) {
 	size, total := c.ownSize(), c.guard.Written.Load()
 	if n, err := cdc.Check(cursor(total, size), to, size-uint32(total-c.read.Load()), size); err == nil { // else who reads it ends the connection

@@ -130,10 +130,10 @@ func (l *Link) join() error {
 	}
 	g.links = append(g.links, l)
 	if len(g.links) > 1 {
-		// Linux's net/smc counts its send buffer wrongly when a connection moves of whose bytes we
-		// have said that we have read them, and its queue pair does not know yet that they have
-		// arrived (smc_switch_cursor, and smc_cdc_tx_handler afterwards): its program then writes
-		// over bytes that are not sent.
+		// Linux's net/smc counts its send buffer wrongly in one case (smc_switch_cursor, and
+		// smc_cdc_tx_handler afterwards): a connection moves after we have said that we have read
+		// its bytes, and its queue pair does not know yet that they have arrived: its program then
+		// writes over bytes that are not sent.
 		for _, x := range g.links {
 			x.qp.AnswerFirst() // rule: TestJoinAnswersFirst
 		}

@@ -28,8 +28,8 @@ type move struct {
 // when it is known to be there, for the same reason. Each side moves its own direction, when it
 // likes.
 //
-// A peer that is told of the end of our direction before the move is asked for a message, as Linux
-// has lost then what it had on its way, and may have nothing else to say: see [Carrier.admit].
+// A peer that is told of the end of our direction before the move is asked for a message: Linux has
+// lost then the messages on their way, and may have nothing else to say: see [Carrier.admit].
 //
 // Moves that have to wait are carried out later; the last one counts. One for a connection that has
 // nothing more to say does nothing. The error is [ErrNotReady] for a link that cannot send, or does

@@ -10,9 +10,9 @@ import (
 
 // This file has what is done about messages that are looked at too early.
 //
-// Messages of a connection that moves come over two links, and so on two goroutines. What the peer
-// knows to have arrived over the one may still wait for a goroutine to look at it when what the
-// peer says next comes over the other, and a validation message then names a message of which we
+// Messages of a connection that moves come over two links, and so on two goroutines. A message that
+// the peer knows to have arrived over the one may still wait for a goroutine to look at it when the
+// peer's next message comes over the other. A validation message then names a message of which we
 // know nothing: the connection would be reset without need (RFC 7609 §4.6.1). Or it is another
 // validation message that waits, and the link over which that came would not be known for one that
 // the peer has left, see [Carrier.follow].

@@ -9,17 +9,17 @@ import (
 
 // This file has what is done about peers that say nothing after a move.
 //
-// Linux's net/smc holds back what is little while a message of the connection is not completed
-// (smc_should_autocork), and one that was on its way over a link that failed may not be for a long
-// time: soft-RoCE sends it again and again. Then what its program says stays where it is, and both
-// programs wait. A message with [cdc.CursorUpdateRequested] makes it send all that it has (RFC 7609
-// §4.5.1 has that flag for cursors).
+// Linux's net/smc holds back small writes while a message of the connection is not completed
+// (smc_should_autocork). A message that was on its way over a link that failed may not be completed
+// for a long time: soft-RoCE sends it again and again. Then what its program says stays where it
+// is, and both programs wait. A message with [cdc.CursorUpdateRequested] makes it send all that it
+// has (RFC 7609 §4.5.1 has that flag for cursors).
 //
 // So connections that have moved after a failure are looked at once a second, and one that is
-// silent is asked. Where data follows, the peer is one that holds back each thing that it says, and
-// the connection is looked at every few milliseconds, so that two programs that take turns do not
-// wait for a second each time. When nothing comes of it that ends, and then the rest: nobody is
-// asked for ever, but a peer whose element is full, whose answer may be lost too: see probe.go.
+// silent is asked. If data follows, the peer is one that holds back each message. The connection is
+// then looked at every few milliseconds, so that two programs that take turns do not wait for a
+// second each time. When nothing comes of it that ends, and then the rest: nobody is asked for
+// ever, but a peer whose element is full, whose answer may be lost too: see probe.go.
 
 // A pace is how connections are looked at.
 type pace struct {

@@ -1,10 +1,10 @@
 // Package port gets a process its own socket on a UDP port that many processes share: 4791, that of RoCEv2.
 //
 // A port of an address belongs to one socket, and every process with a device needs it. 'gosmc
-// agent' makes one for each process that asks (SO_REUSEPORT), has the kernel choose among them by
-// the destination queue pair number of each packet, and hands it over with the range of numbers
-// that belongs to it. From then on the agent is not needed: packets come straight to the process,
-// and the range is free again when the socket is closed, by whatever end of the process.
+// agent' makes one for each process that asks (SO_REUSEPORT). The kernel chooses among them by the
+// destination queue pair number of each packet. The agent hands the socket over with the range of
+// numbers that belongs to it. From then on the agent is not needed: packets come straight to the
+// process, and the range is free again when the socket is closed, by whatever end of the process.
 package port
 
 import (

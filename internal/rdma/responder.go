@@ -256,7 +256,7 @@ func (q *qpc) giveUp() {
 }
 
 // refuse tells the peer of a queue pair that was given up so. A NAK acknowledges all that was
-// before it (IBTA 9.7.5.2.1), so this is for the first packet of which the peer was not told, or
+// before it (IBTA 9.7.5.2.1). So this is for the first packet of which the peer was not told, or
 // the first that it sends again, as it has not heard of it.
 func (q *qpc) refuse(psn wire.PSN) {
 	if psn.Sub(q.told) < 0 { // rule: TestGiveUp

@@ -10,9 +10,9 @@ import (
 )
 
 // A scheduler says whose turn it is to send, and how much. The queue pairs of a path take turns in
-// the order in which they came, each with up to a turn's packets and no more than the path's budget
-// has left, and the paths take turns too: those that have less than their part of the device's budget
-// on their way come first. Who waits has nothing on its way and so no timer that could
+// the order in which they came. Each sends up to a turn's packets, and no more than the path's
+// budget has left. The paths take turns too: those that have less than their part of the device's
+// budget on their way come first. Who waits has nothing on its way and so no timer that could
 // expire: thousands of busy queue pairs cost a path no more than a few.
 //
 //	         requeue, wait                       next, claim

@@ -14,13 +14,16 @@ import (
 	"github.com/gosmc/smc/internal/rdma"
 )
 
+// A DeviceConfig says how devices are made.
+type DeviceConfig = rdma.Config
+
 // Config is the configuration of a [Set]. All fields are fixed when the Set is made.
 type Config struct {
 	Dir       string            // the run directory, where an agent that shares UDP port 4791 is found
 	Allowed   []netip.Prefix    // addresses that may have a device; empty: the address of the TCP connection, and others on its LAN
 	PNET      map[string]string // PNETIDs by the name of the interface
 	Links     int               // symmetric links of a link group, at most; with 1 no alternatives are looked for
-	RDMA      rdma.Config       // of the devices; Port 0 is UDP port 4791, shared through the agent if there is one
+	RDMA      DeviceConfig      // of the devices; Port 0 is UDP port 4791, shared through the agent if there is one
 	NoSpin    bool              // devices never poll without sleeping
 	Namespace func(func())      // calls a function on a thread in the network namespace of the devices
 	Logger    *slog.Logger

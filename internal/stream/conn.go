@@ -44,10 +44,10 @@ type Config struct {
 	// Spin is the longest spin before parking; 0 means never to spin.
 	Spin time.Duration
 
-	// Notice, if not nil, is called without locks after the peer's flags were seen to
-	// have changed in a way that the connection's life depends on, and after the peer
-	// broke the protocol (err is then a [*PeerError]). It may be called repeatedly with
-	// the same flags, from several goroutines.
+	// Notice, if not nil, is called without locks after a change of the peer's flags that the
+	// connection's life depends on. It is also called after the peer broke the protocol (err is
+	// then a [*PeerError]). It may be called repeatedly with the same flags, from several
+	// goroutines.
 	Notice func(flags cdc.ConnFlags, err error)
 
 	// Dirty, if not nil, is called by the first write after New or ReturnPages, with locks

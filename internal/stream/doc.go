@@ -23,12 +23,11 @@
 //
 // # Waiting
 //
-// A reader that finds nothing, or a writer that finds no room, first spins for as long
-// as recent waits were short, then sets its word in the sleep flags, looks again, and
-// parks its goroutine. The other side stores its cursor, then looks at that word. Both
-// do a store followed by a load of what the other one stores, with sequentially
-// consistent operations, so at least one of them sees the other: no wakeup is lost, and
-// while both sides are awake no doorbell is rung at all.
+// A reader that finds nothing, or a writer that finds no room, first spins for as long as recent
+// waits were short. Then it sets its word in the sleep flags, looks again, and parks its goroutine.
+// The other side stores its cursor, then looks at that word. Both do a store followed by a load of
+// what the other one stores, with sequentially consistent operations, so at least one of them sees
+// the other: no wakeup is lost, and while both sides are awake no doorbell is rung at all.
 //
 // # Urgent data
 //

@@ -163,9 +163,9 @@ func (c *Conn) take(b []byte) int {
 	return total
 }
 
-// windowDue is the rule of RFC 7609 §4.5.1: the consumer cursor is published when the
-// window, as the writer knows it, is less than half the buffer and would grow by a
-// tenth of it, and after any read while the writer says that it is blocked.
+// windowDue is the rule of RFC 7609 §4.5.1: the consumer cursor is published when the window, as
+// the writer knows it, is less than half the buffer and would grow by a tenth of it. It is also
+// published after any read while the writer says that it is blocked.
 func (c *Conn) windowDue() bool {
 	r := &c.r
 	c.learnTold()

@@ -5,10 +5,10 @@ import (
 )
 
 // Write copies all of b to the peer, waiting for room. It returns early with
-// os.ErrDeadlineExceeded, net.ErrClosed, EPIPE after CloseWrite, ECONNRESET after an abort
-// and where the peer closes while we wait for room, or the error given to Fail, and with the
-// count of bytes that the peer was given. What comes after the last byte was taken is the
-// next Write's affair. It allocates nothing.
+// os.ErrDeadlineExceeded, net.ErrClosed, EPIPE after CloseWrite, ECONNRESET after an abort and
+// where the peer closes while we wait for room, or the error given to Fail. The count is always of
+// the bytes that the peer was given. What comes after the last byte was taken is the next Write's
+// affair. It allocates nothing.
 //
 // The first Write that meets a peer which has closed is taken, and its bytes go nowhere; further
 // ones get EPIPE. So it is with TCP, where only the answer to that Write, a reset, tells that

@@ -1,0 +1,168 @@
+package house
+
+import (
+	"maps"
+	"slices"
+	"testing"
+)
+
+// An exception lets a part of the tree exceed a limit.
+type exception struct {
+	limit  int // in place of the limit for all
+	reason string
+}
+
+// older is the reason of those parts that were written before there was a limit. They go down as the parts are worked on.
+const older = "written before there was a limit"
+
+// packageLines are packages with more than maxPackageLines lines.
+var packageLines = map[string]exception{
+	"cmd/gosmc":               {7100, "one file for each verb; engines are to move to internal"},
+	"internal/bench":          {5000, "rows that measure internals are to become benchmarks of their packages"},
+	"internal/core":           {6700, "four state machines; to be split by machine"},
+	"internal/dissect/render": {4900, "two walks over every type of message; to become one description of each"},
+	"internal/rdma":           {5400, "verbs, engine and software device; to be split when there is a second provider"},
+	"internal/run":            {6800, "to be split into protocol, client, supervisor and sockets"},
+}
+
+// typeMethods are types with more than maxMethods methods.
+var typeMethods = map[string]exception{
+	"..Conn":                         {29, "the methods of net.TCPConn and syscall.Conn"},
+	"internal/core.Conn":             {29, "one state machine, with an accessor for each part of its state"},
+	"internal/core.Handshake":        {56, "one state machine for both roles; house it in a package of its own"},
+	"internal/core.LinkControl":      {138, "one state machine for all LLC exchanges of a link group; to be split by exchange"},
+	"internal/dissect.Tracker":       {82, "one table of everything that is seen; to be split into TCP, links and connections"},
+	"internal/dissect/render.walker": {52, "one method for each type of message"},
+	"internal/host.Host":             {53, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
+	"internal/host.Listener":         {39, "its announcement and its gate are types already; their methods need the listener"},
+	"internal/ism.Device":            {31, "verbs of a device, and the peerings that it makes"},
+	"internal/ism.Peer":              {42, "one peering: messages, buffers and doorbells"},
+	"internal/link.Carrier":          {71, "one connection on its links: sending, receiving and moving need the same lock"},
+	"internal/link.Group":            {29, "links and RMBs of a group under one lock"},
+	"internal/link.Link":             {36, "one queue pair: sending and receiving need the same lock"},
+	"internal/plain.Conn":            {34, "the methods that package smc asks for, as net.TCPConn has them"},
+	"internal/rdma.Device":           {32, "verbs of a device, and the goroutine that receives"},
+	"internal/rdma.qpc":              {51, "one queue pair engine without I/O: requester and responder share its state"},
+	"internal/rendezvous.Point":      {41, "announcements, questions and answers under one lock"},
+	"internal/run.supervisor":        {51, "the supervisor process; to be split with the package"},
+	"internal/stream.Conn":           {79, "net.Conn, the data path of both directions, and options"},
+}
+
+// typeFiles are types with methods in more than maxMethodFiles files.
+var typeFiles = map[string]exception{
+	"internal/core.LinkControl":      {10, "one state machine for all LLC exchanges of a link group; to be split by exchange"},
+	"internal/dissect.Tracker":       {11, "one table of everything that is seen; to be split into TCP, links and connections"},
+	"internal/dissect/render.walker": {5, "one method for each type of message"},
+	"internal/host.Host":             {13, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
+	"internal/link.Carrier":          {8, "one connection on its links: sending, receiving and moving need the same lock"},
+	"internal/link.Group":            {6, "links and RMBs of a group under one lock"},
+	"internal/link.Link":             {6, "one queue pair: sending and receiving need the same lock"},
+	"internal/rdma.Device":           {5, "verbs of a device, and the goroutine that receives"},
+	"internal/rendezvous.Point":      {6, "announcements, questions and answers under one lock"},
+	"internal/rnic.Set":              {7, "devices by address, PNETID, VLAN and route"},
+	"internal/run.supervisor":        {11, "the supervisor process; to be split with the package"},
+	"internal/stream.Conn":           {8, "net.Conn, the data path of both directions, and options"},
+	"internal/udp.Socket":            {6, "sending, receiving, sharing and errors of one socket"},
+	"packaging/build.builder":        {5, "one file for each kind of package"},
+}
+
+// wideLines are packages with lines of more than maxColumns columns: most are code, or have a comment behind code.
+var wideLines = map[string]exception{
+	".":                       {5, older},
+	"bpf":                     {10, older},
+	"cmd/gosmc":               {369, older},
+	"internal/admission":      {2, older},
+	"internal/agent":          {14, older},
+	"internal/bench":          {96, older},
+	"internal/capture":        {25, older},
+	"internal/child":          {1, older},
+	"internal/config":         {9, older},
+	"internal/conn":           {28, older},
+	"internal/control":        {27, older},
+	"internal/core":           {87, older},
+	"internal/demo":           {12, older},
+	"internal/dissect":        {29, older},
+	"internal/dissect/render": {47, older},
+	"internal/host":           {28, older},
+	"internal/ism":            {11, older},
+	"internal/link":           {19, older},
+	"internal/measure":        {2, older},
+	"internal/netns":          {3, older},
+	"internal/option":         {4, older},
+	"internal/plain":          {3, older},
+	"internal/pnet":           {1, older},
+	"internal/port":           {5, older},
+	"internal/rdma":           {32, older},
+	"internal/rendezvous":     {10, older},
+	"internal/rnic":           {19, older},
+	"internal/run":            {355, older},
+	"internal/rundir":         {7, older},
+	"internal/smcd":           {1, older},
+	"internal/smcr":           {26, older},
+	"internal/stream":         {7, older},
+	"internal/survey":         {6, older},
+	"internal/tcpwatch":       {1, older},
+	"internal/traceview":      {5, older},
+	"internal/transport":      {2, older},
+	"internal/udp":            {19, older},
+	"internal/user":           {1, older},
+	"packaging/build":         {39, older},
+	"preload":                 {64, older},
+	"wire/cdc":                {5, older},
+	"wire/clc":                {31, older},
+	"wire/llc":                {2, older},
+	"wire/roce":               {16, older},
+}
+
+// longSentences are packages with sentences of more than maxSentence words.
+var longSentences = map[string]exception{
+	"internal/run": {2, older},
+}
+
+// frequentWords are words that come more often than they should, in a million words.
+var frequentWords = map[string]exception{
+	"that of, those of": {1800, older},
+	"what":              {9200, older},
+	"who":               {1700, older},
+}
+
+// checkedExceptions are those that were needed.
+type checkedExceptions map[string]bool
+
+// check compares a value with its limit and reports whether it is within. An exception that the part does not need any more is
+// an error, too.
+func (c *checkedExceptions) check(t *testing.T, list map[string]exception, name string, value, limit int, unit string) bool {
+	t.Helper()
+	e, ok := list[name]
+	if !ok {
+		if value > limit {
+			t.Errorf("%s: %d %s, want at most %d", name, value, unit, limit)
+			return false
+		}
+		return true
+	}
+	if *c == nil {
+		*c = make(checkedExceptions)
+	}
+	(*c)[name] = true
+	switch {
+	case e.reason == "":
+		t.Errorf("%s: an exception without a reason", name)
+	case value <= limit:
+		t.Errorf("%s: %d %s; it needs no exception any more", name, value, unit)
+	case value > e.limit:
+		t.Errorf("%s: %d %s, want at most %d, as its exception says", name, value, unit, e.limit)
+		return false
+	}
+	return true
+}
+
+// complete reports exceptions of parts that are not there any more.
+func (c checkedExceptions) complete(t *testing.T, list map[string]exception) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		if !c[name] {
+			t.Errorf("%s has an exception and is not there, or is within all limits", name)
+		}
+	}
+}
