@@ -37,12 +37,13 @@ var mayImport = map[string][]string{
 	"internal/link":      {"wire/...", "internal/rdma", "internal/stream"},                                                                                                                                                                    // not core: what LLC messages say is for their owner
 	"internal/stream":    {"wire/cdc"},                                                                                                                                                                                                        // not core, not a fabric: it is given memory and functions
 	"internal/control":   {"wire/...", "internal/rundir"},                                                                                                                                                                                     // not host: it shows what a snapshot has
+	"internal/dispose":   {},                                                                                                                                                                                                                  // descriptors
 	"internal/late":      {},                                                                                                                                                                                                                  // contexts
 	"internal/user":      {},                                                                                                                                                                                                                  // numbers of users
 	"internal/rnic":      {"wire", "wire/clc", "wire/llc", "wire/roce", "internal/core", "internal/control", "internal/port", "internal/rdma"},                                                                                                // not host, not link: it opens devices, and tells interfaces of its own
 	"internal/tcpwatch":  {},                                                                                                                                                                                                                  // idle TCP sockets
 	"internal/transport": {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/stream", "internal/tcpwatch", "internal/control"},                                                                                                       // interfaces: no fabric, and no host
-	"internal/conn":      {"wire", "wire/cdc", "wire/clc", "internal/control", "internal/core", "internal/run" /* descriptors that come over a pair */, "internal/stream", "internal/tcpwatch", "internal/transport"},                         // not host: it tells an owner; not a fabric: it has a binding
+	"internal/conn":      {"wire", "wire/cdc", "wire/clc", "internal/control", "internal/core", "internal/dispose" /* descriptors that come over a pair */, "internal/stream", "internal/tcpwatch", "internal/transport"},                     // not host: it tells an owner; not a fabric: it has a binding
 	"internal/smcd":      {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/control", "internal/ism", "internal/stream", "internal/tcpwatch", "internal/transport"},                                                                 // not host: connections on a device that it is given
 	"internal/smcr":      {"wire", "wire/cdc", "wire/clc", "wire/llc", "internal/core", "internal/control", "internal/link", "internal/port", "internal/rdma", "internal/rnic", "internal/stream", "internal/tcpwatch", "internal/transport"}, // not host: connections over RNICs that it is given
 	"internal/sysinfo":   {"wire", "internal/pnet"},                                                                                                                                                                                           // files of the kernel
@@ -76,9 +77,9 @@ var mayImport = map[string][]string{
 	"internal/netns":   {}, // network namespaces that a veth pair joins
 	"internal/bench":   {".", "preload", "internal/run", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns"},
-	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"},                                                     // all hosts of the machine at once, and one made for the occasion
-	"preload":          {},                                                                                                                                                     // the C library of gosmc run, as bytes
-	"internal/run":     {"wire/clc", "internal/admission", "internal/attempts", "internal/control", "internal/config", "internal/rundir", "internal/user", "internal/sysinfo"}, // the supervisor of programs that do not know us. Not preload: every program of package smc would have it
+	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"},                                                                         // all hosts of the machine at once, and one made for the occasion
+	"preload":          {},                                                                                                                                                                         // the C library of gosmc run, as bytes
+	"internal/run":     {"wire/clc", "internal/admission", "internal/attempts", "internal/control", "internal/config", "internal/dispose", "internal/rundir", "internal/user", "internal/sysinfo"}, // the supervisor of programs that do not know us. Not preload: every program of package smc would have it
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run", "preload"},
 	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for what only tests set
@@ -311,6 +312,7 @@ func TestCheckImport(t *testing.T) {
 		{"internal/host", modulePath + "/internal/conn", false, true},
 		{"internal/conn", modulePath + "/internal/host", true, false},
 		{"internal/conn", modulePath + "/internal/smcr", false, false},
+		{"internal/conn", modulePath + "/internal/run", false, false},
 		{"cmd/gosmc", modulePath + "/internal/dissect", false, true},
 		{"cmd/gosmc", modulePath, false, true},
 		{"cmd/gosmc", modulePath + "/internal/core", false, false},

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/dispose"
 )
 
 // A pairEnd is our end of a connection with a program of 'gosmc run', a pair of Unix sockets: docs/run.md.
@@ -32,11 +32,11 @@ func (p *pairEnd) Read(b []byte) (int, error) {
 	}
 	p.reading.Lock()
 	if p.control == nil {
-		p.control = make([]byte, run.ControlLen)
+		p.control = make([]byte, dispose.Room)
 	}
 	n, with, _, _, err := p.ReadMsgUnix(b, p.control) // rule: internal/host TestPairDescriptors: p.control -> nil
 	if with > 0 {
-		run.DisposeControl(p.control[:with])
+		dispose.Control(p.control[:with])
 	}
 	p.reading.Unlock()
 	if err == nil {
@@ -63,7 +63,7 @@ func (p *pairEnd) Close() error {
 	}
 	err := p.UnixConn.Close()
 	if kept >= 0 {
-		run.Dispose(kept)
+		dispose.Close(kept)
 	}
 	return err
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/dispose"
 )
 
 // A program that gives a descriptor to somebody who knows no rings, while bytes are in its ring, puts an end of a fresh pair in its place. The supervisor has the other
@@ -32,7 +34,7 @@ func (s *supervisor) mayHand(t *talk) (more bool) {
 func (s *supervisor) handed(m message, fds []int) bool {
 	if m.unique > maxHanded || m.netns > maxTokens || !isSocket(fds[0], unix.AF_UNIX) || !isSocket(fds[1], unix.AF_UNIX) || !isMemory(fds[2]) { // rule: TestHandedHostile
 		<-s.relays
-		dispose(fds...)
+		dispose.Close(fds...)
 		return false
 	}
 	s.handing++

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/user"
 	"github.com/gosmc/smc/wire/clc"
@@ -41,8 +42,8 @@ type letters struct {
 	joined time.Time        // when a connection was last joined to TCP; zero: never
 	room   int              // how many offers there may be, by descriptors
 	unsent []unsent
-	letter [messageLen]byte // what comes behind it is the program's
-	with   [controlLen]byte // what comes with a letter
+	letter [messageLen]byte   // what comes behind it is the program's
+	with   [dispose.Room]byte // what comes with a letter
 }
 
 // unsent is an end whose client has not sent its letter yet.
@@ -118,7 +119,7 @@ func (s *supervisor) closeLetters() {
 		unix.Close(fd)
 	}
 	for _, u := range s.letters.unsent {
-		dispose(u.end)
+		dispose.Close(u.end)
 	}
 	closeAll([]int{s.letters.notes, s.letters.poll})
 	s.record.notes.close()
@@ -229,9 +230,9 @@ func (s *supervisor) unfold(u unsent) {
 		s.readLater(u)
 		return
 	}
-	fds := descriptors(s.letters.with[:max(with, 0)])
+	fds := dispose.Descriptors(s.letters.with[:max(with, 0)])
 	if err == nil && flags&unix.MSG_CTRUNC != 0 { // rule: TestLetterTorn
-		dispose(fds...)
+		dispose.Close(fds...)
 		s.readLater(u)
 		return
 	}
@@ -241,7 +242,7 @@ func (s *supervisor) unfold(u unsent) {
 	m, parseErr := parseMessage(s.letters.letter[:max(n, 0)])
 	cred, credErr := unix.GetsockoptUcred(u.end, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil || parseErr != nil || credErr != nil || !user.Ours(int(cred.Uid)) || len(fds) != 1 || m.kind != kindOffer {
-		dispose(append(fds, u.end)...)
+		dispose.Close(append(fds, u.end)...)
 		return
 	}
 	s.letters.read = true
@@ -266,7 +267,7 @@ func (s *supervisor) keep(m message, end, tcp, pid int) {
 	}
 	if m.netns != s.listeners.netns || s.offers[o.key] != nil || !isTCP(tcp) || !isSocket(end, unix.AF_UNIX) ||
 		peerName(end) != theirs.String() || o.withdrawn() {
-		dispose(end, tcp)
+		dispose.Close(end, tcp)
 		return
 	}
 	s.listeners.has(m.peer) // if nobody listens there any more it is withdrawn

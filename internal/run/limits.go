@@ -20,9 +20,6 @@ const (
 
 	maxAccepts = 32 // talks that are accepted in a turn, before others get theirs
 
-	// Goroutines that close descriptors: each may have a thread wait, of which Go has 10000.
-	maxDisposing = 4096
-
 	maxNames = 4 // that are tried for an end of which somebody else may have taken one
 
 	maxLoops = 64 // programs and ports of which a supervisor tells that connections are TCP
@@ -72,8 +69,6 @@ const (
 	deskLook = time.Second
 	// talkTimeout bounds how long a program of package smc waits for a supervisor; preload/src/supervisor.c has the same.
 	talkTimeout = 2 * time.Second
-	// closePatience bounds how long a supervisor waits for a close that takes no time.
-	closePatience = 100 * time.Millisecond
 	// launchTimeout bounds how long the start of a program waits for its supervisor.
 	launchTimeout = 10 * time.Second
 )

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -62,7 +63,7 @@ func (s *supervisor) take(m message, end, pid int) (*offer, clc.Diagnosis) {
 	}
 	s.record.offered(m, pid, reason)
 	if reason != clc.DiagNone {
-		dispose(end)
+		dispose.Close(end)
 		return nil, reason
 	}
 	s.offers[o.key] = o
@@ -90,7 +91,7 @@ func (s *supervisor) connected(o *offer, tcp int) {
 		return
 	}
 	if !isTCP(tcp) {
-		dispose(tcp)
+		dispose.Close(tcp)
 		s.drop(o)
 		return
 	}
@@ -247,16 +248,16 @@ func (s *supervisor) drop(o *offer) {
 	}
 	s.forget(o)
 	if o.claimed { // rule: TestClaimParts: o.claimed -> false
-		disposeNow(o.end)
+		dispose.Now(o.end)
 	} else {
-		dispose(o.end)
+		dispose.Close(o.end)
 	}
 	if o.tcp >= 0 {
 		switch {
 		case o.claimed:
 			leave(o.tcp)
 		case o.letter: // its program may keep it
-			dispose(o.tcp)
+			dispose.Close(o.tcp)
 		default:
 			abandon(o.tcp)
 		}
@@ -266,13 +267,13 @@ func (s *supervisor) drop(o *offer) {
 // leave closes a client's TCP socket of a connection that was claimed, in good order whatever its program wants: see [offer.release].
 func leave(tcp int) {
 	unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // not if it is no socket
-	dispose(tcp)
+	dispose.Close(tcp)
 }
 
 // abandon closes a TCP socket of a connection of which both programs know by now what became: the port need not wait for late packets.
 func abandon(tcp int) {
 	lingerNot(tcp)
-	dispose(tcp)
+	dispose.Close(tcp)
 }
 
 // lingerNot has a TCP socket be reset by its last close.

@@ -47,57 +47,6 @@ func lingeringUntil(t *testing.T) (fd int, end func()) {
 	return fd, end
 }
 
-// TestDisposeMany has nobody wait who closes a descriptor while as many closes as may be do; in time it is closed.
-func TestDisposeMany(t *testing.T) {
-	fd := lingering(t)
-	other, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(other[0])
-	unix.SetsockoptTimeval(other[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
-	busy := func(n int) {
-		disposal.mu.Lock()
-		disposal.closing += n
-		disposal.mu.Unlock()
-	}
-	atRest := func() bool {
-		disposal.mu.Lock()
-		defer disposal.mu.Unlock()
-		return disposal.closing == 0
-	}
-	for start := time.Now(); !atRest(); time.Sleep(time.Millisecond) { // a goroutine of an earlier test would take what is to wait
-		if time.Since(start) > 20*time.Second {
-			t.Fatal("an earlier test's descriptor is still being closed")
-		}
-	}
-	busy(maxDisposing)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		dispose(fd)
-		dispose(other[1])
-	}()
-	select {
-	case <-done:
-	case <-time.After(5 * time.Second):
-		t.Error("dispose waits for a close")
-	}
-	time.Sleep(100 * time.Millisecond) // a close that should not be
-	if n, _, err := unix.Recvfrom(other[0], make([]byte, 1), unix.MSG_DONTWAIT); err != unix.EAGAIN {
-		t.Errorf("one goroutine too many closes: Recvfrom = %d, %v", n, err)
-	}
-	busy(-maxDisposing)
-	dispose(-1) // whose goroutine takes those that wait
-	n, _, err := unix.Recvfrom(other[0], make([]byte, 1), 0)
-	for err == unix.EINTR {
-		n, _, err = unix.Recvfrom(other[0], make([]byte, 1), 0)
-	}
-	if n != 0 || err != nil {
-		t.Errorf("what waited is not closed: Recvfrom = %d, %v", n, err)
-	}
-}
-
 // TestOutsideRefused has other users send, in talks that are too many, what is slow to close. Our own are served meanwhile; the others are as soon as something
 // was closed.
 func TestOutsideRefused(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/internal/rundir"
 )
 
@@ -280,8 +281,8 @@ func (s *supervisor) close() {
 	if s.board != nil {
 		s.board.close()
 	}
-	dispose(s.socket) // something may wait in talks that were not accepted
-	dispose(s.door)
+	dispose.Close(s.socket) // something may wait in talks that were not accepted
+	dispose.Close(s.door)
 	closeAll([]int{s.quit})
 	if s.poll != nil {
 		s.poll.close()

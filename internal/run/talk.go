@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/internal/user"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -40,7 +41,7 @@ func (s *supervisor) accept(from int) {
 		case from == s.door && (err != nil || !s.outsiders.admit(cred.Uid)):
 			s.refuse(fd)
 		case err != nil:
-			dispose(fd)
+			dispose.Close(fd)
 		case from == s.door:
 			go s.hearOutside(&talk{fd: fd, pid: int(cred.Pid), outside: true}, cred.Uid)
 		case from == s.socket && user.Ours(int(cred.Uid)) && len(s.talks) < maxTalks && fd < s.lastTalk:
@@ -48,29 +49,25 @@ func (s *supervisor) accept(from int) {
 			s.talks[fd] = t
 			s.hear(t)
 		default:
-			dispose(fd) // something may wait in it
+			dispose.Close(fd) // something may wait in it
 		}
 	}
 }
-
-// controlLen has room for as many descriptors as come with one message, and for who has sent it. The kernel closes those for which there is none, and the receiver
-// waits for that.
-const controlLen = 2048
 
 // receive takes one message and the descriptors that its kind has. There is room for one from outside: the others would take up those of our own programs for as long as
 // the first one takes to close, which only the goroutine of that talk waits for.
 func (t *talk) receive(flags int) (m message, fds []int, err error) {
 	var b [messageLen + 1]byte
-	var control [controlLen]byte
+	var control [dispose.Room]byte
 	room := control[:]
 	if t.outside {
-		room = control[:unix.CmsgLen(4)] // rule: TestOutsideMany: unix.CmsgLen(4) -> controlLen
+		room = control[:unix.CmsgLen(4)] // rule: TestOutsideMany: unix.CmsgLen(4) -> dispose.Room
 	}
 	n, with, got, _, err := unix.Recvmsg(t.fd, b[:], room, flags|unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return m, nil, err
 	}
-	fds = descriptors(control[:max(with, 0)])
+	fds = dispose.Descriptors(control[:max(with, 0)])
 	m, err = parseMessage(b[:max(n, 0)])
 	wanted := 0
 	switch m.kind {
@@ -114,7 +111,7 @@ func (s *supervisor) hear(t *talk) {
 		return
 	}
 	if err != nil {
-		dispose(fds...)
+		dispose.Close(fds...)
 		s.hangUp(t)
 		return
 	}
@@ -132,15 +129,15 @@ func (s *supervisor) hear(t *talk) {
 // answer carries out a message. Descriptors that came with it are ours, but for those from outside, which are the caller's. It reports whether another message may follow.
 func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 	if t.relays != (m.kind == kindRelay && len(fds) > 0) { // rule: TestHandedHostile
-		dispose(fds...)
+		dispose.Close(fds...)
 		return false
 	}
 	if t.offer == nil && (m.kind == kindConnected || m.kind == kindCancel) || t.offer != nil && m.kind != kindConnected && m.kind != kindCancel {
-		dispose(fds...)
+		dispose.Close(fds...)
 		return false
 	}
 	if s.programs == nil && m.kind != kindOffer && m.kind != kindConnected && m.kind != kindCancel { // rule: TestDeskHostile
-		dispose(fds...)
+		dispose.Close(fds...)
 		return false
 	}
 	switch m.kind {
@@ -184,7 +181,7 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 		case o != nil:
 			o.release(fds[0])
 		default:
-			dispose(fds[0])
+			dispose.Close(fds[0])
 		}
 	case kindReturn:
 		s.read(unsent{fds[0], time.Now().Add(letterPatience)})
@@ -222,7 +219,7 @@ func (t *talk) send(r reply, fd int) bool {
 func (s *supervisor) hangUp(t *talk) {
 	delete(s.talks, t.fd)
 	s.poll.remove(t.fd)
-	dispose(t.fd) // more may have come than was read
+	dispose.Close(t.fd) // more may have come than was read
 	if t.relays {
 		<-s.relays
 		t.relays = false
@@ -231,20 +228,6 @@ func (s *supervisor) hangUp(t *talk) {
 		s.cancel(t.offer)
 		t.offer = nil
 	}
-}
-
-// descriptors returns those that came with a message.
-func descriptors(control []byte) (fds []int) {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil
-	}
-	for _, m := range messages {
-		if list, err := unix.ParseUnixRights(&m); err == nil {
-			fds = append(fds, list...)
-		}
-	}
-	return fds
 }
 
 func closeAll(fds []int) {

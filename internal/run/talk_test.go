@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/dispose"
 )
 
 // A program plays the library.
@@ -46,9 +48,9 @@ func (p *program) send(b []byte, fds ...int) {
 func (p *program) reply() (status, int) {
 	p.t.Helper()
 	b, control := make([]byte, 64), make([]byte, 64)
-	n, controlLen, _, _, err := unix.Recvmsg(p.fd, b, control, unix.MSG_CMSG_CLOEXEC)
+	n, with, _, _, err := unix.Recvmsg(p.fd, b, control, unix.MSG_CMSG_CLOEXEC)
 	for err == unix.EINTR {
-		n, controlLen, _, _, err = unix.Recvmsg(p.fd, b, control, unix.MSG_CMSG_CLOEXEC)
+		n, with, _, _, err = unix.Recvmsg(p.fd, b, control, unix.MSG_CMSG_CLOEXEC)
 	}
 	if err == unix.ECONNRESET || err == nil && n == 0 {
 		return 99, -1
@@ -56,7 +58,7 @@ func (p *program) reply() (status, int) {
 	if err != nil || n != replyLen {
 		p.t.Fatalf("reply: %d bytes, %v", n, err)
 	}
-	return status(binary.NativeEndian.Uint32(b[4:])), append(descriptors(control[:controlLen]), -1)[0]
+	return status(binary.NativeEndian.Uint32(b[4:])), append(dispose.Descriptors(control[:with]), -1)[0]
 }
 
 // TestIsTCP has a socket that proves a connection be one of TCP, or of MPTCP, whose ports are the same: not one of another protocol that has stream sockets.
