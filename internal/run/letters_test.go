@@ -122,7 +122,7 @@ func TestLettersTaken(t *testing.T) {
 		t.Errorf("%d were counted as moved, %d as TCP; want 100 and 0", moved, tcp)
 	}
 	s.readNotes()
-	if n := s.listeners.claims[p.port]; n != 100 {
+	if n := s.listeners.records[p.port].claims; n != 100 {
 		t.Errorf("the listener has %d claims, want 100", n)
 	}
 }
@@ -610,7 +610,7 @@ func TestTaken(t *testing.T) {
 		t.Errorf("%d were moved, want 2", moved)
 	}
 	s.readNotes()
-	if n := s.listeners.claims[80]; n != 2 {
+	if n := s.listeners.records[80].claims; n != 2 {
 		t.Errorf("the listener has %d claims, want 2", n)
 	}
 }

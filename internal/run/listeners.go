@@ -34,16 +34,24 @@ type listeners struct {
 	netns       uint64
 	ports       map[uint16][]listener
 	looked      map[uint16]time.Time
-	claims      map[uint16]int       // how many more connections were claimed than relayed
-	lost        map[uint16]time.Time // when a letter to a port was the first that nobody claimed: clients ask since
+	records     map[uint16]claimRecord
 	count       int
 	swept       time.Time // when all of them were last looked for
 	policy      *config.Policy
 	desk        bool // clients have to ask: there are no letterboxes
 }
 
+// A claimRecord is what becomes of connections to a port.
+type claimRecord struct {
+	claims int       // how many more connections were claimed than relayed
+	lost   time.Time // when a letter was the first that nobody claimed: clients ask since; zero: none was
+}
+
 func newListeners(dir, socket string, netns uint64) *listeners {
-	return &listeners{dir: dir, socket: socket, netns: netns, ports: make(map[uint16][]listener), looked: make(map[uint16]time.Time), claims: make(map[uint16]int), lost: make(map[uint16]time.Time)}
+	return &listeners{
+		dir: dir, socket: socket, netns: netns,
+		ports: make(map[uint16][]listener), looked: make(map[uint16]time.Time), records: make(map[uint16]claimRecord),
+	}
 }
 
 func (l *listeners) link(port uint16) string { return linkOf(l.dir, l.netns, port) }
@@ -86,7 +94,7 @@ func (l *listeners) add(m message) bool {
 // target is what the link of a port says.
 func (l *listeners) target(port uint16) string {
 	list := l.ports[port]
-	if len(list) == 0 || l.desk || !l.lost[port].IsZero() || list[0].only6 || slices.ContainsFunc(list, func(have listener) bool { return have.local != list[0].local }) { // rule: TestOnly6: list[0].only6 -> false
+	if len(list) == 0 || l.desk || !l.records[port].lost.IsZero() || list[0].only6 || slices.ContainsFunc(list, func(have listener) bool { return have.local != list[0].local }) { // rule: TestOnly6: list[0].only6 -> false
 		return l.socket
 	}
 	local := list[0].local
@@ -250,7 +258,11 @@ func cookies(list []socketState) map[uint64]bool {
 }
 
 // claimed notes that programs have claimed n connections to a port.
-func (l *listeners) claimed(port uint16, n int) { l.claims[port] += n }
+func (l *listeners) claimed(port uint16, n int) {
+	r := l.records[port]
+	r.claims += n
+	l.records[port] = r
+}
 
 // relayed notes that nobody has: whoever accepts there does so without us. A relay costs more than it could gain, so where
 // that is the rule connections stay TCP, until a program listens on the port anew.
@@ -258,27 +270,28 @@ func (l *listeners) claimed(port uint16, n int) { l.claims[port] += n }
 // Of a letter the server may have known nothing: its mark is a size of segments, which a loopback interface with a small MTU cuts down, and which SYN cookies
 // forget. So clients of the port have to ask first, and letters that were on their way count for nothing.
 func (l *listeners) relayed(now time.Time, port uint16, letter bool) {
-	lost := l.lost[port]
-	if letter && !lost.IsZero() && now.Sub(lost) < lostLetters { // rule: TestLettersLost
+	r := l.records[port]
+	first := r.lost.IsZero()
+	if letter && !first && now.Sub(r.lost) < lostLetters { // rule: TestLettersLost
 		return
 	}
-	if l.claims[port]--; l.claims[port] >= 0 {
-		return
-	}
-	if letter && lost.IsZero() && len(l.ports[port]) > 0 { // rule: TestLettersLost
-		l.claims[port], l.lost[port] = 0, now
+	r.claims--
+	if r.claims < 0 && letter && first && len(l.ports[port]) > 0 { // rule: TestLettersLost
+		l.records[port] = claimRecord{lost: now}
 		l.renew(port)
 		return
 	}
-	l.withdraw(port)
+	l.records[port] = r
+	if r.claims < 0 {
+		l.withdraw(port)
+	}
 }
 
 func (l *listeners) withdraw(port uint16) {
 	l.count -= len(l.ports[port])
 	delete(l.ports, port)
 	delete(l.looked, port)
-	delete(l.claims, port)
-	delete(l.lost, port)
+	delete(l.records, port)
 	if target, err := os.Readlink(l.link(port)); err == nil && linkedSocket(target) == l.socket {
 		os.Remove(l.link(port))
 	}
