@@ -75,11 +75,8 @@ static void want(int fd, uint32_t how)
 	ring_exit(r);
 }
 
-/*
- * edges_signalled is for O_ASYNC. Nobody says when the program has had its signal, so the direction is to be in-band; if there are bytes in the
- * ring, as soon as they are read.
- */
-void edges_signalled(int fd)
+/* end_low has a direction be in-band, where the kernel sees to SO_RCVLOWAT when it is read. Bytes that are in the ring are read there. */
+void end_low(int fd)
 {
 	struct end *e = end_at(fd);
 	struct ring *r;
@@ -91,11 +88,24 @@ void edges_signalled(int fd)
 	want(fd, EDGES_ALWAYS);
 	if (!leave_in(e, fd) && ring_enter(&e->in, &r)) {
 		if (ring_lock(r)) {
-			r->side->edges |= EDGE_LEAVES;
+			receive_no_more(r);
 			ring_unlock(r);
 		}
 		ring_exit(r);
 	}
+	errno = saved;
+}
+
+/*
+ * edges_signalled is for O_ASYNC. Nobody says when the program has had its signal that something has come, so that direction is to be in-band; and so is the other
+ * one, as the signal that there is room again comes to who was refused by the kernel.
+ */
+void edges_signalled(int fd)
+{
+	int saved = errno;
+
+	end_low(fd);
+	end_in_band(fd);
 	errno = saved;
 }
 
@@ -140,12 +150,6 @@ void edges_registered(int epfd, int op, int fd, const struct epoll_event *ev)
 	remember(fd, datas[fd]);
 	want(fd, end_alone(e) ? EDGES_TOLD : EDGES_TOLD | EDGES_ALWAYS);
 	__atomic_store_n(&edges_used, true, __ATOMIC_SEQ_CST);
-}
-
-/* end_low has a direction be in-band, where the kernel sees to SO_RCVLOWAT when it is read; if there are bytes in the ring, as soon as they are. */
-void end_low(int fd)
-{
-	edges_signalled(fd);
 }
 
 /* edges_dup is for a copy of a descriptor: the registration stays as long as there is one. */

@@ -123,7 +123,7 @@ static void attach(struct end *e, int fd, int memfd)
 		__atomic_store_n(&e->in, r, __ATOMIC_SEQ_CST);
 		edges_attached(e, r);
 		/* Who was forked before has no ring, and would take tokens for bytes; who is forked from now on has it. */
-		if (!end_alone(e) || !__atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+		if (!end_alone(e) || !__atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) || (__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			r->side->state = RING_ENDED;
 			end_forget(&e->in, r);
 		} else if (e->turned == TURNED_NOT && e->turns >= HINTS && r->size != RING_BYTES_ANSWERS) {

@@ -129,7 +129,7 @@ enum looked look_ring(struct ring *r, size_t want, uint64_t *signals, enum endin
 	begun = ring_lock(r);
 	if (begun) {
 		pub = pub_load(r);
-		begun = side->state == RING_JOINED && used(r, pub) == 0 && (pub & PUB_ARMED) && !(pub & (PUB_LOOK | PUB_WRITER_LEFT)) &&
+		begun = side->state == RING_JOINED && used(r, pub) == 0 && (pub & PUB_ARMED) && !(pub & (PUB_LOOK | PUB_LEFT)) &&
 			outstanding(r, pub) == 0 && pub_swap(r, &pub, pub | code << PUB_LOOK_SHIFT);
 		ring_unlock(r);
 	}

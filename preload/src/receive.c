@@ -67,7 +67,7 @@ enum turn {
 };
 
 /*
- * peek_ring shows what is in the ring, and behind it if the writer has left. before is how many bytes are in the socket that came before those of the
+ * peek_ring shows what is in the ring, and behind it if one of the two has left. before is how many bytes are in the socket that came before those of the
  * ring. What pub says is looked at once: it can change.
  */
 static void peek_ring(struct ring *r, int fd, uint64_t pub, struct span *s, size_t before)
@@ -83,7 +83,7 @@ static void peek_ring(struct ring *r, int fd, uint64_t pub, struct span *s, size
 	span_skip(s, first);
 	span_copy(s, r->data, n - first, false);
 	span_skip(s, n - first);
-	if (s->left && (pub & PUB_WRITER_LEFT))
+	if (s->left && (pub & PUB_LEFT))
 		peek_on(fd, s, before + outstanding(r, pub));
 }
 
@@ -147,18 +147,24 @@ static bool arm(struct ring *r, int fd, uint64_t pub)
 	return true;
 }
 
+/* end_empty ends a ring that was left and in which nothing is. False: a token is on its way still. */
+static bool end_empty(struct ring *r, int fd, uint64_t pub)
+{
+	eat(r, fd, outstanding(r, pub));
+	if (outstanding(r, pub) != 0)
+		return false;
+	r->side->state = RING_ENDED;
+	return true;
+}
+
 /* turn_empty sees to a ring in which nothing is. */
 static enum turn turn_empty(struct end *e, struct ring *r, int fd, uint64_t pub, bool woken)
 {
 	long there;
 	char c;
 
-	if (pub & PUB_WRITER_LEFT) {
-		eat(r, fd, outstanding(r, pub));
-		if (outstanding(r, pub) == 0)
-			r->side->state = RING_ENDED;
-		return outstanding(r, pub) == 0 ? TURN_ENDED : TURN_EMPTY;
-	}
+	if (pub & PUB_LEFT)
+		return end_empty(r, fd, pub) ? TURN_ENDED : TURN_EMPTY;
 	if (!arm(r, fd, pub))
 		return TURN_AGAIN;
 	if (!woken || outstanding(r, pub) != 0)
@@ -236,6 +242,16 @@ void receive_arm(struct ring *r, int fd)
 		spare(r, fd);
 }
 
+/* receive_no_more has nothing come into a ring any more that bytes are in: what follows them is in-band. The lock is held. */
+void receive_no_more(struct ring *r)
+{
+	uint64_t pub = pub_load(r);
+
+	while ((r->side->state == RING_WAITING || r->side->state == RING_JOINED) && !(pub & (PUB_LEFT | PUB_WITHDRAWN)) &&
+	       !pub_swap(r, &pub, (pub & ~(PUB_ARMED | PUB_LOOK)) | PUB_READER_LEFT))
+		;
+}
+
 /* make_room lets a writer go on that waits. */
 static void make_room(struct ring *r, int fd)
 {
@@ -283,7 +299,9 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 	r->side->cursor = (r->side->cursor + n) & PUB_HEAD;
 	__atomic_store_n(&r->h->tail, r->side->cursor, __ATOMIC_SEQ_CST);
 	pub = pub_load(r);
-	if (used(r, pub) == 0 && !(pub & PUB_WRITER_LEFT) && !(s->left && *patience > 0 && more(r, patience)))
+	if (used(r, pub) == 0 && (pub & PUB_LEFT))
+		end_empty(r, fd, pub); /* a token that stayed would say that something is there */
+	else if (used(r, pub) == 0 && !(s->left && *patience > 0 && more(r, patience)))
 		*armed = arm(r, fd, pub);
 	make_room(r, fd);
 	if (r->side->edges)
@@ -515,7 +533,7 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 	if (!idle_look(ENDING_SOME) && would_wait(fd, flags))
 		return sys_return(-EINTR);
 	for (;;) {
-		bool again = false, futile = false, leaving = false;
+		bool again = false, futile = false;
 		struct ring *r;
 		ssize_t n;
 
@@ -529,11 +547,8 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 				if (again)
 					end_forget(&e->in, r);
 				futile = !again && r->side->futile > FUTILE;
-				leaving = !again && (r->side->edges & EDGE_LEAVES);
 			}
 			ring_exit(r);
-			if (leaving)
-				leave_in(e, fd);
 			if (futile && e->turned == TURNED_YES && leave_in(e, fd)) {
 				e->turned = TURNED_TRIED;
 				leave_out(e, fd);
@@ -632,7 +647,7 @@ static void leaves(struct ring *r, int fd)
 			pub = pub_load(r);
 		}
 		if (used(r, pub) == 0 && outstanding(r, pub) == 0 &&
-		    ((pub & PUB_WRITER_LEFT) || pub_swap(r, &pub, (pub & ~(PUB_ARMED | PUB_LOOK)) | PUB_READER_LEFT)))
+		    ((pub & PUB_LEFT) || pub_swap(r, &pub, (pub & ~(PUB_ARMED | PUB_LOOK)) | PUB_READER_LEFT)))
 			r->side->state = RING_ENDED;
 		break;
 	case RING_ENDED:
@@ -739,7 +754,7 @@ bool receive_hand(struct ring *r, int fd, int rest, uint16_t *tokens, uint64_t *
 	/* Nothing can be published from then on, and no token be counted. */
 	do
 		pub = pub_load(r);
-	while (!(pub & PUB_WRITER_LEFT) && !pub_swap(r, &pub, (pub & ~(PUB_ARMED | PUB_LOOK)) | PUB_READER_LEFT));
+	while (!(pub & PUB_LEFT) && !pub_swap(r, &pub, (pub & ~(PUB_ARMED | PUB_LOOK)) | PUB_READER_LEFT));
 	n = used(r, pub);
 	at = ring_place(r, side->cursor);
 	first = r->size - at < n ? r->size - at : n;
@@ -795,12 +810,12 @@ void receive_mend(struct ring *r, int fd)
 	if (side->state != RING_JOINED)
 		return;
 	eaten(r);
-	if (pub & PUB_READER_LEFT) {
-		side->state = RING_ENDED;
+	__atomic_store_n(&r->h->tail, side->cursor, __ATOMIC_SEQ_CST);
+	if ((pub & PUB_LEFT) && used(r, pub) == 0) {
+		end_empty(r, fd, pub);
 		return;
 	}
-	__atomic_store_n(&r->h->tail, side->cursor, __ATOMIC_SEQ_CST);
-	for (pub = pub_load(r); used(r, pub) == 0 && !(pub & PUB_WRITER_LEFT); pub = pub_load(r))
+	for (pub = pub_load(r); used(r, pub) == 0 && !(pub & PUB_LEFT); pub = pub_load(r))
 		if (arm(r, fd, pub))
 			break;
 	make_room(r, fd);

@@ -50,6 +50,7 @@ _Static_assert(offsetof(struct ring_header, attached) == 256, "attached");
 #define PUB_COUNT (0xffffull << PUB_COUNT_SHIFT)  /* tokens that were sent, or are about to be */
 #define PUB_WRITER_LEFT (1ull << 57)		  /* what follows the head is in-band */
 #define PUB_READER_LEFT (1ull << 58)		  /* the same; nothing can be published any more */
+#define PUB_LEFT (PUB_WRITER_LEFT | PUB_READER_LEFT)
 #define PUB_WITHDRAWN (1ull << 59)		  /* the writer has not switched, and will not */
 #define PUB_LOOK_SHIFT 60
 #define PUB_LOOK (15ull << PUB_LOOK_SHIFT)	  /* the reader looks, and takes up to 2^(n-1) bytes without a token */
@@ -349,7 +350,6 @@ struct end {
 
 /* Of a ring. */
 #define EDGE_ALWAYS 1u /* each read that leaves bytes arms it */
-#define EDGE_LEAVES 4u /* its reader leaves as soon as it is empty */
 #define EDGE_DUE 2u    /* the next one does: it was full when the program was told */
 
 /* Of a descriptor: edges.c */
@@ -451,6 +451,7 @@ void send_answers(struct end *e);
 void receive_tidy(struct end *e, int fd);
 void receive_mend(struct ring *r, int fd);
 void receive_arm(struct ring *r, int fd);
+void receive_no_more(struct ring *r);
 void send_mend(struct ring *r, int fd);
 
 bool receive_idle(struct ring *r, int fd);

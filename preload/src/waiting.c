@@ -25,7 +25,7 @@ static size_t in_socket(struct end *e, struct ring *r, int fd, uint64_t *pub)
 }
 
 /*
- * receive_waiting is how many bytes can be read where there is a ring, up to urgent data: those in it, and those in-band before it, or behind it if the writer has
+ * receive_waiting is how many bytes can be read where there is a ring, up to urgent data: those in it, and those in-band before it, or behind it if one of the two has
  * left. False: all that can is in the socket.
  */
 bool receive_waiting(struct end *e, int fd, size_t *n)
@@ -42,7 +42,7 @@ bool receive_waiting(struct end *e, int fd, size_t *n)
 	}
 	pub = pub_load(r);
 	*n = used(r, pub);
-	if (r->side->state == RING_JOINED && !(pub & PUB_WRITER_LEFT)) {
+	if (r->side->state == RING_JOINED && !(pub & PUB_LEFT)) {
 		known = *n <= r->size;
 	} else {
 		locked = ring_lock(r);
@@ -51,7 +51,7 @@ bool receive_waiting(struct end *e, int fd, size_t *n)
 
 			*n = used(r, pub);
 			known = *n <= r->size;
-			if (r->side->state == RING_WAITING || (pub & PUB_WRITER_LEFT))
+			if (r->side->state == RING_WAITING || (pub & PUB_LEFT))
 				*n += inband;
 		}
 		if (locked)

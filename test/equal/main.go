@@ -37,6 +37,8 @@ type options struct {
 	write   string
 	open    string
 	inside  bool
+
+	patience int
 }
 
 func parseFlags() (options, error) {
@@ -50,6 +52,7 @@ func parseFlags() (options, error) {
 	flag.IntVar(&opt.times, "times", 1, "play the file of -script so many times, or until it differs")
 	flag.BoolVar(&opt.print, "print", false, "print the script that -seed makes, and end")
 	flag.IntVar(&opt.stop, "failures", 5, "end after so many scripts that differ")
+	flag.IntVar(&opt.patience, "patience", 1, "multiply the time limits of scripts, for a machine that has much else to do")
 	flag.StringVar(&opt.modes, "modes", "", "play only in these modes beside bare TCP: names, separated by commas")
 	flag.StringVar(&opt.gosmc, "gosmc", "", "the gosmc to try; empty: it is built")
 	flag.StringVar(&opt.write, "write", "", "the directory for scripts that differ; empty: test/equal/testdata, if it is there")
@@ -58,6 +61,12 @@ func parseFlags() (options, error) {
 	flag.Parse()
 	if flag.NArg() != 0 {
 		return opt, fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	if opt.patience < 1 {
+		return opt, fmt.Errorf("-patience %d: has to be 1 or more", opt.patience)
+	}
+	for _, limit := range []*time.Duration{&playTime, &shortTime, &spareTime} {
+		*limit *= time.Duration(opt.patience)
 	}
 	for _, name := range strings.Split(opt.open, ",") {
 		delete(open, name)

@@ -98,12 +98,14 @@ type play struct {
 	joined int      // connections whose client left TCP, and whose server did not: a supervisor copies their bytes, in its own time
 }
 
-const (
+// Limits, which -patience multiplies.
+var (
 	playTime  = 9 * time.Second // that a script may take; more than a loop of the player does that is stuck
 	shortTime = 2 * time.Second // the same, where it has ended before, and many are tried
 	spareTime = 8 * time.Second // until a player counts as dead that should have ended a script
-	playsEach = 5000            // of one player, until there is a new one
 )
+
+const playsEach = 5000 // scripts of one player, until there is a new one
 
 func (p *player) start() error {
 	words := []string{p.tool.player}
