@@ -93,7 +93,7 @@ static bool fresh(int name, const void *value, size_t n)
 }
 
 /* Options that an end has from TCP. Each has a bit, by its place. */
-static const int same[] = {SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SO_OOBINLINE, SO_RCVLOWAT};
+static const int same[] = {SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SO_OOBINLINE, SO_RCVLOWAT, SO_REUSEADDR, SO_BROADCAST, SO_DONTROUTE};
 #define SAME (sizeof(same) / sizeof(same[0]))
 #define BIT_NODELAY (1u << SAME)
 #define BIT_CORK (2u << SAME)

@@ -82,12 +82,21 @@ static void calm(unsigned before)
 	}
 }
 
-/* settle has TCP deliver what was sent; other ways need no time for it. */
+/* is_tcp says whether a descriptor is a TCP socket to the kernel. */
+static bool is_tcp(int fd)
+{
+	int domain = AF_UNIX;
+	socklen_t len = sizeof(domain);
+
+	return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain != AF_UNIX;
+}
+
+/* settle has TCP deliver what was sent, also under 'gosmc run' where a connection stays TCP; other ways need no time for it. */
 void settle(int fd)
 {
 	int n, last = -1;
 
-	if (!w->bare || fd < 0)
+	if (fd < 0 || (!w->bare && !is_tcp(fd)))
 		return;
 	for (int turn = 0, same = 0; turn < 400 && same < 60; turn++) {
 		if (ioctl(fd, SIOCOUTQ, &n) != 0 || n == 0)
