@@ -207,6 +207,26 @@ static bool peer_gone(const struct end *e, struct ring *r, int fd, bool due)
 	return false;
 }
 
+#define DEAF_MSEC 10 /* between looks for room that nobody announces */
+
+/*
+ * deaf says of a token that was refused that the peer has shut receiving down, and is there. It takes no tokens then and needs none: it never waits, and can read what
+ * is in the ring.
+ */
+static bool deaf(const struct end *e, int fd)
+{
+	return !(end_gone(e, fd) & (GONE_SHUT | GONE_RESET)) && !end_hung_up(fd);
+}
+
+/* wait_deaf waits a moment for such a peer, or for its end. False: a signal has come. */
+static bool wait_deaf(int fd)
+{
+	struct pollfd p = {.fd = fd};
+	struct timespec t = {.tv_nsec = DEAF_MSEC * 1000000};
+
+	return SYS(ppoll, &p, 1, &t, NULL, 0) != -EINTR;
+}
+
 enum turn {
 	TURN_MORE,
 	TURN_FULL,
@@ -381,7 +401,7 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 		end_out(r, fd);
 		return TURN_ENDED;
 	}
-	if (dead) {
+	if (dead && !deaf(e, fd)) {
 		r->side->looked = 0; /* the next one sees it, too, where no token is due */
 		return TURN_GONE;
 	}
@@ -474,6 +494,10 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 			if (limit != UINT64_MAX)
 				began = precise_now();
 			failed = next.sendto(fd, ring_guard, 1, MSG_NOSIGNAL, NULL, 0) < 0 && errno != EFAULT;
+			if (failed && errno == EPIPE && deaf(e, fd)) {
+				failed = !wait_deaf(fd);
+				errno = EINTR;
+			}
 			if (limit != UINT64_MAX)
 				waited += precise_now() - began;
 			if (__atomic_load_n(&e->out, __ATOMIC_SEQ_CST) != r && r->side->state != RING_ENDED)

@@ -23,7 +23,7 @@ func (g *generator) set(actor int) *registry {
 }
 
 func (g *generator) events() string {
-	events := banned(g.pick("in", "in", "out", "in|out", "in|rdhup", "in|out|rdhup", "in|pri", "in|out|rdhup|pri", "rdhup", "in|rdnorm|wrband|out"))
+	events := g.pick("in", "in", "out", "in|out", "in|rdhup", "in|out|rdhup", "in|pri", "in|out|rdhup|pri", "rdhup", "in|rdnorm|wrband|out")
 	switch g.IntN(6) {
 	case 0:
 		events += "|oneshot"
@@ -302,10 +302,31 @@ func (g *generator) calm(e *end) bool {
 	return true
 }
 
+// patient has a receive wait for SO_RCVLOWAT.
+func (g *generator) patient(e *end) bool {
+	p := e.peer()
+	n := 2 + g.IntN(200)
+	if e.nonblock || e.there() != 0 || e.ended() || e.actor == p.actor || !g.sends(p, 2*n) {
+		return false
+	}
+	first, more := 1+g.IntN(n-1), g.IntN(n)
+	g.add("%d set s%d rcvlowat %d", e.actor, e.slot, n)
+	g.add("~%d recv s%d 5000 %s", e.actor, e.slot, g.pick("recv", "recvmsg", "read"))
+	g.add("%d send s%d %d %s", p.actor, p.slot, first, g.pick("send", "write"))
+	g.add("%d waits 2", p.actor)
+	g.add("%d send s%d %d %s", p.actor, p.slot, n-first+more, g.pick("send", "write"))
+	g.add("%d join", p.actor)
+	g.add("%d set s%d rcvlowat 1", e.actor, e.slot)
+	return true
+}
+
 func (g *generator) lowat() bool {
 	e := g.anyEnd()
 	if e == nil || e.reset {
 		return false
+	}
+	if g.IntN(2) == 0 && g.patient(e) {
+		return true
 	}
 	if !e.nonblock { // a receive waits for so much
 		g.calm(e)
@@ -496,9 +517,9 @@ func (g *generator) full() bool {
 	}
 	p := e.peer()
 	g.add("%d fill s%d %d", e.actor, e.slot, []int{1000, 5000, 20000, 100000}[g.IntN(4)])
-	g.add("%d poll s%d %s", e.actor, e.slot, banned("out|wrband"))
+	g.add("%d poll s%d %s", e.actor, e.slot, "out|wrband")
 	g.add("%d empty s%d %d", p.actor, p.slot, chunks[3+g.IntN(6)])
-	g.add("%d poll s%d %s", e.actor, e.slot, banned("out|wrband"))
+	g.add("%d poll s%d %s", e.actor, e.slot, "out|wrband")
 	e.conn.unread[e.side], e.conn.sends[e.side] = 0, 0
 	return true
 }

@@ -47,7 +47,7 @@ static void watch_end(struct watch *x)
 static bool watch_wait(struct watch *x)
 {
 	struct pollfd p = {.fd = x->fd, .events = (short)(x->events & 0xff)};
-	struct timeval t = {STUCK / 1000, 0};
+	struct timeval t = {w->stuck / 1000, 0};
 	struct epoll_event ev;
 	fd_set in, out;
 	int n;
@@ -64,7 +64,7 @@ static bool watch_wait(struct watch *x)
 			FD_SET(x->fd, &out);
 		return select(x->fd + 1, &in, &out, NULL, &t) > 0;
 	case 'e':
-		n = epoll_wait(x->epfd, &ev, 1, STUCK);
+		n = epoll_wait(x->epfd, &ev, 1, w->stuck);
 		if (n == 1 && x->oneshot) {
 			ev.events = x->events;
 			ev.data.fd = x->fd;
@@ -72,7 +72,7 @@ static bool watch_wait(struct watch *x)
 		}
 		return n == 1;
 	default:
-		return poll(&p, 1, STUCK) > 0;
+		return poll(&p, 1, w->stuck) > 0;
 	}
 }
 
@@ -215,7 +215,7 @@ static bool send_whole(struct slot *s, struct watch *x, long n)
 		if (again(r)) {
 			struct pollfd p = {.fd = s->fd, .events = POLLOUT};
 
-			if (!x || poll(&p, 1, STUCK) <= 0)
+			if (!x || poll(&p, 1, w->stuck) <= 0)
 				return false;
 			continue;
 		}

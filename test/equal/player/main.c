@@ -87,6 +87,7 @@ static void play(const char *name, int most)
 	bool passes = false, first[ACTORS] = {false}, hung = false;
 	uint32_t moved = 0, joined = 0;
 
+	w->stuck = STUCK(most);
 	for (unsigned i = 0; i < w->steps; i++)
 		passes |= strncmp(w->step[i].text, "sendfd ", 7) == 0;
 	for (int i = 0; i < ACTORS; i++) {

@@ -46,7 +46,7 @@
 #define LISTENERS 8
 #define SIGNALS 3
 #define URGENT 8 /* positions of urgent bytes that are kept for a direction */
-#define STUCK 6000 /* milliseconds after which a loop of its own gives up */
+#define STUCK(msec) ((msec) * 2 / 3) /* of the milliseconds that a script may take: after which a loop of its own gives up */
 #define PATH_FD 900 /* descriptors of the player are from there on, so that the script's are as low as in any program */
 
 /* A descriptor as a script names it. */
@@ -91,6 +91,7 @@ struct world {
 	struct connection connection[CONNECTIONS];
 	int passes[ACTORS][2]; /* a pair of Unix sockets: what is sent to an actor */
 	int bare; /* this is TCP, whose bytes are waited for */
+	int stuck; /* milliseconds after which a loop gives up */
 	struct step step[STEPS];
 };
 
