@@ -24,7 +24,7 @@ DIST ?= dist
 MEASURE = github.com/gosmc/smc/internal/measure
 
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall man packages package-test test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload std-test run-test suite-test equal-test interop
+.PHONY: help build install uninstall man packages package-test test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload preload-verify std-test run-test suite-test equal-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -115,6 +115,9 @@ bpf: ## rebuild the programs that gosmc agent runs in the kernel: needs clang, l
 
 preload: ## rebuild the library that gosmc run puts into programs: needs gcc and gcc-aarch64-linux-gnu
 	sh preload/build.sh
+
+preload-verify: ## build the committed libraries again, elsewhere, and compare: see docs/operate.md
+	sh preload/verify.sh
 
 std-test: ## the tests of Go's own net, net/http, crypto/tls and others over SMC-D: see test/std/README.md
 	go run ./test/std
