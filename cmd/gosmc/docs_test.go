@@ -204,7 +204,7 @@ func TestRowsAreDocumented(t *testing.T) {
 func TestDocumentedFlags(t *testing.T) {
 	flags := make(map[string]bool)
 	var dump []*pflag.Flag
-	for _, cmd := range newRootCommand().Commands() {
+	for _, cmd := range manCommands(newRootCommand()) {
 		cmd.InitDefaultHelpFlag()
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			flags[f.Name] = true

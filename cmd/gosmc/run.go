@@ -25,7 +25,7 @@ const (
 
 func newRunCommand() *cobra.Command {
 	var require, asJSON, all bool
-	var address, asUser string
+	var address, asUser, argv0 string
 	var policy policyFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] [--] PROGRAM [ARGUMENT...] | run --explain HOST:PORT [PROGRAM]",
@@ -62,9 +62,18 @@ name that by --user. The exit status is 0 if the connection would leave TCP, and
 						return usagef("--%s is for --explain", name)
 					}
 				}
+			} else if argv0 != "" {
+				return usagef("--explain and --argv0 exclude each other")
 			}
-			if address == "" && len(args) > 0 && scarce() {
-				return runScarce(cmd, args, require)
+			var program string
+			if address == "" && len(args) > 0 {
+				program = args[0]
+				if argv0 != "" {
+					args[0] = argv0
+				}
+				if scarce() {
+					return runScarce(cmd, program, args, require)
+				}
 			}
 			s, err := policy.settings(cmd)
 			if err != nil {
@@ -76,11 +85,12 @@ name that by --user. The exit status is 0 if the connection would leave TCP, and
 			case len(args) == 0:
 				return usagef("which program?")
 			}
-			return runProgram(cmd, args, require, s, policy.changed)
+			return runProgram(cmd, program, args, require, s, policy.changed)
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what comes after PROGRAM is its own
 	cmd.Flags().BoolVar(&require, "require", false, "do not run a program that could only use TCP; exit with status 3")
+	cmd.Flags().StringVar(&argv0, "argv0", "", "start PROGRAM by the `NAME` as its argument 0, as units of systemd do with @")
 	cmd.Flags().StringVar(&address, "explain", "", "say what would become of a connection to `HOST:PORT`, and why, and run nothing")
 	cmd.Flags().StringVar(&asUser, "user", "", "with --explain: of a connection that a program of the user `NAME` makes; else yours")
 	cmd.Flags().BoolVar(&all, "all", false, "with --explain: say also what becomes of programs with package smc, and of servers here")
@@ -128,9 +138,9 @@ func notRunnable(err error) error {
 	return &exitError{exitNotFound, err}
 }
 
-// runProgram returns only if the program could not be started. own says that its policy is not that of what has started us.
-func runProgram(cmd *cobra.Command, args []string, require bool, s *config.Settings, own bool) error {
-	path, err := programPath(args[0])
+// runProgram returns only if the program could not be started. args are what the program gets, its name first, by which it need not be found. own says that its policy is not that of what has started us.
+func runProgram(cmd *cobra.Command, program string, args []string, require bool, s *config.Settings, own bool) error {
+	path, err := programPath(program)
 	if err != nil {
 		return err
 	}
@@ -150,10 +160,10 @@ func runProgram(cmd *cobra.Command, args []string, require bool, s *config.Setti
 	}
 	if why != "" {
 		if require {
-			return &exitError{exitFellBack, fmt.Errorf("%s cannot be moved from TCP: %s", args[0], why)}
+			return &exitError{exitFellBack, fmt.Errorf("%s cannot be moved from TCP: %s", program, why)}
 		}
 		if !s.Off {
-			cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(args[0]), printable(why))
+			cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(program), printable(why))
 		}
 	}
 	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, environ)}}
@@ -183,16 +193,16 @@ func scarce() bool {
 }
 
 // runScarce is runProgram where descriptors are scarce.
-func runScarce(cmd *cobra.Command, args []string, require bool) error {
+func runScarce(cmd *cobra.Command, program string, args []string, require bool) error {
 	const why = "too few files may be open (ulimit -n)"
 	if require {
-		return &exitError{exitFellBack, fmt.Errorf("%s cannot be moved from TCP: %s", args[0], why)}
+		return &exitError{exitFellBack, fmt.Errorf("%s cannot be moved from TCP: %s", program, why)}
 	}
-	path, err := programPath(args[0])
+	path, err := programPath(program)
 	if err != nil {
 		return err
 	}
-	cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(args[0]), why)
+	cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(program), why)
 	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, os.Environ())}}
 }
 
