@@ -87,9 +87,6 @@ func (t *Tree) entry(name Name, o Options) (e Entry, ok bool) {
 		e.State, e.Why = StateChanged, "'gosmc service enable --force "+name.Short()+"' writes it again"
 		return e, true
 	}
-	if o.Dir == "" && e.Dir != systemDir && !strings.HasPrefix(path.Base(e.Dir), "gosmc-") {
-		o.Dir = e.Dir // it was named when the service was enabled
-	}
 	p, err := t.Plan(u, o)
 	switch {
 	case err != nil:

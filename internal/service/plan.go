@@ -11,7 +11,7 @@ import (
 // Options say where gosmc is, and how a unit is to use it.
 type Options struct {
 	Command string // absolute path of gosmc
-	Dir     string // run directory; "" is /run/gosmc where the machine makes that at boot, else a runtime directory of the unit
+	Dir     string // run directory; "" is the one that was named before, /run/gosmc where the machine makes that at boot, else a runtime directory of the unit
 
 	// Obstacle returns why the library cannot be loaded into the program at a path outside of the tree, "" if it can.
 	Obstacle func(path string) string
@@ -35,9 +35,12 @@ const systemDir = "/run/gosmc"
 
 func dropInPath(name Name) string { return path.Join(unitsDir, string(name)+".d", dropInFile) }
 
-// Plan decides which drop-in a unit needs, as if gosmc had written none yet.
+// Plan decides which drop-in a unit needs. Of one that gosmc has written before it keeps the run directory that was named.
 func (t *Tree) Plan(u *Unit, o Options) (*Plan, error) {
 	own := "/" + dropInPath(u.Name)
+	if text, err := t.read(own); err == nil && o.Dir == "" {
+		o.Dir = namedDir(text) // rule: TestRunDirectory
+	}
 	u = u.without(own)
 	p := &Plan{Unit: u, Path: own}
 	if u.Asked != u.Name {
@@ -63,6 +66,15 @@ func (t *Tree) Plan(u *Unit, o Options) (*Plan, error) {
 	}
 	p.Text = sign(fmt.Sprintf("# Written by 'gosmc service enable %[1]s'; 'gosmc service disable %[1]s' removes it.", u.Name.Short()), d.text.String())
 	return p, nil
+}
+
+// namedDir returns the run directory in a drop-in, "" if it is one of those that are chosen where none is named.
+func namedDir(text string) string {
+	u := newUnit("", "", []File{{text: text}})
+	if dir := u.environment("GOSMC_DIR"); dir != systemDir && u.last("RuntimeDirectory") == "" {
+		return dir
+	}
+	return ""
 }
 
 func (p *Plan) note(format string, args ...any) {

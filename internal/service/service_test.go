@@ -473,6 +473,9 @@ func TestRunDirectory(t *testing.T) {
 	if _, err := m.Write(p, false); err != nil {
 		t.Fatal(err)
 	}
+	if again, err := m.plan("redis-server"); err != nil || again.Text != p.Text {
+		t.Errorf("enabled again it is %v\n%s", err, again.Text)
+	}
 	if list := m.List(testOptions); len(list) != 1 || list[0].State != StateOK || list[0].Dir != o.Dir {
 		t.Errorf("List = %+v", list)
 	}
