@@ -73,16 +73,10 @@ gosmc has not written the file. Running says whether what runs has the library: 
 	for _, c := range []*cobra.Command{cmd, list} {
 		c.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 		c.Flags().StringVar(&f.root, "root", "/", serviceRootHelp)
-		mustDirectories(c, "root")
+		completeDirs(c, "root")
 	}
 	cmd.AddCommand(list, newServiceEnableCommand(), newServiceDisableCommand())
 	return cmd
-}
-
-func mustDirectories(cmd *cobra.Command, flag string) {
-	if err := cmd.MarkFlagDirname(flag); err != nil {
-		panic("gosmc: " + err.Error()) // there is no such flag
-	}
 }
 
 func newServiceEnableCommand() *cobra.Command {
@@ -110,8 +104,8 @@ the drop-in as outdated, and this command writes it again.`,
 	fl.BoolVar(&f.force, "force", false, "write over a drop-in that somebody has changed")
 	fl.StringVar(&f.root, "root", "/", serviceRootHelp)
 	fl.StringVar(&f.dir, "dir", "", "run directory `DIR` of the service, instead of /run/gosmc, or one of its own where that is not made at boot")
-	mustDirectories(cmd, "root")
-	mustDirectories(cmd, "dir")
+	completeDirs(cmd, "root")
+	completeDirs(cmd, "dir")
 	cmd.ValidArgsFunction = f.completeUnits(true)
 	return cmd
 }
@@ -137,7 +131,7 @@ again, which --now does. The unit itself may be gone. --all removes those of all
 	fl.BoolVar(&f.all, "all", false, "all services that 'gosmc service enable' was used for")
 	fl.BoolVar(&f.force, "force", false, "remove a drop-in that somebody has changed")
 	fl.StringVar(&f.root, "root", "/", serviceRootHelp)
-	mustDirectories(cmd, "root")
+	completeDirs(cmd, "root")
 	cmd.ValidArgsFunction = f.completeUnits(false)
 	return cmd
 }

@@ -48,6 +48,10 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	if !s.Listens {
 		return s, nil
 	}
+	if run := rundir.DefaultOf(uid); rundir.IsOff(run) { // rule: cmd/gosmc TestOff
+		s.Obstacle = "its run directory " + run + " is out of use: " + rundir.ErrOff.Error()
+		return s, nil
+	}
 	netns, err := ownNetns()
 	if err != nil {
 		return s, err

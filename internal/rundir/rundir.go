@@ -224,6 +224,9 @@ func check(path string) (fs.FileMode, error) {
 	if err != nil {
 		return 0, err
 	}
+	if info.Mode().IsRegular() && filepath.Base(path) == boot() { // rule: TestSwitchOff
+		return 0, fmt.Errorf("run directory %s: %w", filepath.Dir(path), ErrOff)
+	}
 	if !info.IsDir() {
 		return 0, fmt.Errorf("run directory %s is not a directory", path)
 	}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/survey"
+)
+
+// An offReport is what off --json and on --json print.
+type offReport struct {
+	Schema      int               `json:"schema"`
+	Time        time.Time         `json:"time"`
+	File        string            `json:"file"` // the configuration file
+	FileError   string            `json:"file_error,omitempty"`
+	Programs    []string          `json:"programs"`    // that use SMC as they did, as "PID NAME"
+	Directories []survey.Switched `json:"directories"` // that were switched
+}
+
+func newOffCommand() *cobra.Command {
+	var dir string
+	var now, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "off",
+		Short: "Switch SMC off: new connections stay TCP",
+		Long: `Write "smc off" into the configuration file: programs that start from now on use TCP. Those that run are listed.
+
+With --now no new connection leaves TCP, of programs that run either: they find each other no more, in the run directories of all users for root, and in
+those of its own for another user. It takes effect at once, and needs nothing of the programs. Connections that have left TCP stay as they are until they
+end, as their TCP connection is closed; to end them, restart the programs. A run directory that several users share takes root.
+
+'gosmc on' reverses both.`,
+		Example: "  sudo gosmc off\n  sudo gosmc off --now",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r := newOffReport()
+			err := writeSwitch(true)
+			if err != nil && !errors.Is(err, fs.ErrPermission) {
+				return err
+			}
+			for _, h := range survey.Ask(cmd.Context(), dir).Hosts {
+				r.Programs = append(r.Programs, fmt.Sprintf("%d %s", h.PID, printable(h.Command)))
+			}
+			if now {
+				r.Directories = append(r.Directories, survey.Switch(dir, true)...)
+			}
+			return r.finish(cmd, asJSON, true, now, err)
+		},
+	}
+	cmd.Flags().BoolVar(&now, "now", false, "new connections of programs that run stay TCP, too")
+	switchFlags(cmd, &dir, &asJSON)
+	return cmd
+}
+
+func newOnCommand() *cobra.Command {
+	var dir string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "on",
+		Short:   "Reverse gosmc off",
+		Long:    `Take "smc off" out of the configuration file, and have programs find each other again where 'gosmc off --now' has kept them from that.`,
+		Example: "  sudo gosmc on",
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r := newOffReport()
+			err := writeSwitch(false)
+			if err != nil && !errors.Is(err, fs.ErrPermission) {
+				return err
+			}
+			r.Directories = append(r.Directories, survey.Switch(dir, false)...)
+			return r.finish(cmd, asJSON, false, true, err)
+		},
+	}
+	switchFlags(cmd, &dir, &asJSON)
+	return cmd
+}
+
+func switchFlags(cmd *cobra.Command, dir *string, asJSON *bool) {
+	cmd.Flags().StringVar(dir, "dir", "", "the run directory `DIR` only")
+	cmd.Flags().BoolVar(asJSON, "json", false, "print one JSON object")
+	completeDirs(cmd, "dir")
+}
+
+func newOffReport() *offReport {
+	return &offReport{Schema: jsonSchema, Time: time.Now(), File: config.Path(), Programs: []string{}, Directories: []survey.Switched{}}
+}
+
+// writeSwitch puts "smc off" into the configuration file, or takes it out.
+func writeSwitch(off bool) error {
+	f, err := config.Read(config.Path())
+	if err != nil {
+		return fmt.Errorf("%s has to be mended by hand first: %w", config.Path(), err)
+	}
+	changed := f.Delete(config.SMC, func(v string) bool {
+		on, _ := config.ParseSwitch(v) // checked
+		return on == off
+	}) > 0
+	if off {
+		added, err := f.Add(config.SMC, "off")
+		if err != nil {
+			return err
+		}
+		changed = changed || added
+	}
+	if !changed {
+		return nil
+	}
+	return f.Write()
+}
+
+// finish prints the report. The error says what could not be done.
+func (r *offReport) finish(cmd *cobra.Command, asJSON, off, now bool, fileError error) error {
+	var errs []error
+	if fileError != nil {
+		r.FileError = fileError.Error()
+		errs = append(errs, fmt.Errorf("%s cannot be written: run as root, or name another file with %s: %w", r.File, config.EnvFile, fileError))
+	}
+	for _, d := range r.Directories {
+		if d.Error != "" {
+			errs = append(errs, errors.New(d.Error+": run as root"))
+		}
+	}
+	out := cmd.OutOrStdout()
+	if asJSON {
+		return errors.Join(append(errs, writeJSON(out, r))...)
+	}
+	word := map[bool]string{true: "off", false: "on"}[off]
+	if fileError == nil {
+		fmt.Fprintf(out, "%s: programs that start from now on have SMC switched %s.\n", printable(r.File), word)
+	}
+	for _, d := range r.Directories {
+		if d.Error == "" {
+			fmt.Fprintf(out, "%s: switched %s for programs that run.\n", printable(d.Dir), word)
+		}
+	}
+	if name, v := config.EnvDisabled, os.Getenv(config.EnvDisabled); v != "" {
+		fmt.Fprintf(out, "%s=%s in the environment takes the place of the file.\n", name, printable(v))
+	}
+	switch {
+	case off && len(r.Programs) > 0 && !now:
+		fmt.Fprintf(out, "These go on as they are, until they are started again or 'gosmc off --now' is used: %s\n", strings.Join(r.Programs, ", "))
+	case off && len(r.Programs) > 0:
+		fmt.Fprintf(out, "These keep the connections that have left TCP, until they are started again: %s\n", strings.Join(r.Programs, ", "))
+	}
+	return errors.Join(errs...)
+}

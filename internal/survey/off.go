@@ -1,0 +1,79 @@
+package survey
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gosmc/smc/internal/rundir"
+)
+
+// offList remembers, until the next boot, which run directories root has switched off: the programs that used them may have ended.
+const offList = "/run/gosmc.off"
+
+// A Switched is a run directory that is switched off or on.
+type Switched struct {
+	Dir     string `json:"dir"`
+	Changed bool   `json:"changed"`         // it was not so before
+	Error   string `json:"error,omitempty"` // why it could not be
+}
+
+// Switch switches run directories off or on: one, or with "" all that this user may.
+func Switch(dir string, off bool) []Switched {
+	if dir != "" {
+		return []Switched{switchOne(dir, off)}
+	}
+	text, _ := os.ReadFile(offList)
+	dirs := append(Dirs(), strings.Fields(string(text))...)
+	sockets, _ := os.ReadFile("/proc/net/unix")
+	dirs = append(dirs, dirsOfSockets(string(sockets))...)
+	slices.Sort(dirs)
+	dirs = slices.Compact(dirs)
+	if off && os.Geteuid() == 0 {
+		os.WriteFile(offList, []byte(strings.Join(dirs, "\n")+"\n"), 0o644) // without it 'gosmc on' still finds those that are in use
+	}
+	var list []Switched
+	for _, dir := range dirs {
+		s := switchOne(dir, off)
+		if s.Error == "" && !s.Changed && rundir.IsOff(dir) != off {
+			continue // nobody uses it
+		}
+		list = append(list, s)
+	}
+	if !off && os.Geteuid() == 0 && !slices.ContainsFunc(list, func(s Switched) bool { return s.Error != "" }) {
+		os.Remove(offList)
+	}
+	return list
+}
+
+func switchOne(dir string, off bool) Switched {
+	change := rundir.SwitchOn
+	if off {
+		change = rundir.SwitchOff
+	}
+	changed, err := change(dir)
+	s := Switched{Dir: dir, Changed: changed}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.Error = err.Error()
+	}
+	return s
+}
+
+// dirsOfSockets returns the run directories of the control sockets in a text such as /proc/net/unix: DIR/BOOT/ctl/NAME. Every program that uses SMC has one. Names with blanks are left out,
+// and those of other mount namespaces may be none here.
+func dirsOfSockets(text string) (dirs []string) {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		part, ok := strings.CutSuffix(filepath.Dir(fields[len(fields)-1]), "/"+rundir.Control)
+		if dir := filepath.Dir(part); ok && filepath.IsAbs(dir) && rundir.Own(dir) == part {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
