@@ -82,13 +82,14 @@ var mayImport = map[string][]string{
 	"internal/run":     {"wire/clc", "internal/admission", "internal/attempts", "internal/control", "internal/config", "internal/dispose", "internal/rundir", "internal/user", "internal/sysinfo"}, // the supervisor of programs that do not know us. Not preload: every program of package smc would have it
 	"internal/service": {},                                                                                                                                                                         // files of systemd's units, and systemctl; of no protocol
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run", "internal/service", "preload"},
+	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run", "internal/service", "preload"},
+	"internal/overlay":           {"."},                                                                                                                        // for its source: what go build is told, of no connection
 	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for what only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},
 	"test/interop/talk":          {},
 	"test/interop/guest/smcpeer": {"test/interop/talk"}, // a program in the virtual machine
 	"test/interop/guest/limits":  {"."},                 // a program in the virtual machine
-	"test/std":                   {},                    // Go's own tests, in a copy of GOROOT
+	"test/std":                   {"internal/overlay"},  // Go's own tests, with the overlay of gosmc go
 	"test/run":                   {},                    // programs of Debian, by the gosmc command
 	"test/rules":                 {},                    // source text in, runs of tests out
 	"test/house":                 {},                    // source text in

@@ -24,6 +24,7 @@ var ownExits = map[string][]exitStatus{
 	"connect":   {{exitFellBack, "the connection is less than --require wants"}},
 	"device":    {{exitFailure, noDir}},
 	"dump":      {{exitFailure, "some other failure, such as that a file could not be read to its end"}, {exitProblems, "--problems has found some"}},
+	"go":        {{exitFailure, "some other failure, such as a toolchain whose package net is not known"}},
 	"info":      {{exitFailure, "shared memory cannot be used here, and the table says why; or some other failure"}},
 	"link":      {{exitFailure, noDir}},
 	"linkgroup": {{exitFailure, noDir}},
@@ -56,6 +57,9 @@ func exits(cmd *cobra.Command) []exitStatus {
 func exitNote(cmd *cobra.Command) string {
 	if cmd.Name() == "run" {
 		return "Otherwise the exit status is that of PROGRAM."
+	}
+	if cmd.Name() == "go" {
+		return "Otherwise the exit status is that of the go command."
 	}
 	return ""
 }

@@ -55,16 +55,27 @@ type openFiles struct {
 func newInfoCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "info [flags]",
+		Use:   "info [flags] [FILE]",
 		Short: "Show what this host can do, and why not more",
 		Long: `Show the kinds of SMC that a program started here and now could use, the reason for each
 kind that it could not, with all that is missing for it, and the limits that apply. No other program need be running: a host is made
-for the occasion and asked. The exit status is 1 if shared memory cannot be used here, and the table says why.`,
+for the occasion and asked. The exit status is 1 if shared memory cannot be used here, and the table says why.
+
+With FILE, show how that program comes to SMC: it was compiled by gosmc go, it imports package smc, or it needs gosmc run.`,
 		Example: `  gosmc info
   GOSMC_DIR=/shared/gosmc gosmc info
+  gosmc info ./server
   gosmc info --json | jq .capabilities.smc_d_v2`,
-		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("info takes one FILE, but got %q, too", args[1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return showProgram(cmd, args[0], asJSON)
+			}
 			r, err := newInfoReport(cmd.Context())
 			if asJSON {
 				return errors.Join(writeJSON(cmd.OutOrStdout(), r), err)

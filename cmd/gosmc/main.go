@@ -128,7 +128,7 @@ had as JSON, with --json.`,
 		newSSCommand(), newInfoCommand(), newStatsCommand(), newDumpCommand(),
 		newLinkGroupCommand(), newLinkCommand(), newDeviceCommand(),
 		newPolicyCommand(), newUEIDCommand(), newSEIDCommand(), newPNETCommand(),
-		newRunCommand(), newServiceCommand(), newOffCommand(), newOnCommand(), newAgentCommand(), newBenchCommand(), newVersionCommand(),
+		newRunCommand(), newGoCommand(), newServiceCommand(), newOffCommand(), newOnCommand(), newAgentCommand(), newBenchCommand(), newVersionCommand(),
 	)
 	root.AddCommand(newHiddenCommands()...)
 	root.AddCommand(newManCommand())

@@ -1,5 +1,5 @@
 // Command std runs the tests of package net, of the packages of the standard library above it, and of some
-// well-known ones beyond, over SMC-D: in a copy of GOROOT, made for the purpose, in which package net makes
+// well-known ones beyond, over SMC-D: with the overlay of 'gosmc go', in which package net makes
 // its TCP connections with package smc. What such a test finds is a difference between the two that a
 // program would find.
 //
@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"syscall"
 	"time"
@@ -26,7 +25,6 @@ const totalTimeout = 30 * time.Minute
 type options struct {
 	pkg     *regexp.Regexp
 	run     string
-	keep    string
 	verbose bool
 }
 
@@ -34,7 +32,6 @@ func main() {
 	var opt options
 	pkg := flag.String("pkg", "", "run only the packages whose import paths match the regular expression")
 	flag.StringVar(&opt.run, "run", "", "run only the tests that match, as go test -run; the lists of expected differences are not checked")
-	flag.StringVar(&opt.keep, "keep", "", "make the copy of GOROOT in this new directory and keep it, for a closer look")
 	flag.BoolVar(&opt.verbose, "v", false, "print the output of tests that fail over SMC-D only")
 	flag.Parse()
 	var err error
@@ -56,7 +53,7 @@ func main() {
 	}
 }
 
-// runAll makes the copy and runs the suites.
+// runAll makes the overlay and runs the suites.
 func runAll(ctx context.Context, opt options) (good bool, err error) {
 	work, err := os.MkdirTemp("", "gosmc-std-")
 	if err != nil {
@@ -66,21 +63,10 @@ func runAll(ctx context.Context, opt options) (good bool, err error) {
 		os.Chmod(work, 0o700)
 		os.RemoveAll(work)
 	}()
-	goroot := filepath.Join(work, "go")
-	if opt.keep != "" {
-		goroot = opt.keep
-	}
-	if err := os.Mkdir(goroot, 0o755); err != nil {
-		return false, err
-	}
-	moduleDir, err := run(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}")
+	r, err := newRunner(ctx, opt, work)
 	if err != nil {
 		return false, err
 	}
-	if err := makeGoroot(ctx, goroot, firstLine(moduleDir)); err != nil {
-		return false, err
-	}
-	r := &runner{opt: opt, goroot: goroot, work: work}
 	good = true
 	ran := 0
 	for _, s := range suites {

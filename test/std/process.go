@@ -136,7 +136,7 @@ func (r *runner) process(ctx context.Context, p program, s suite, ch choice) (ou
 	cmd.Dir = p.dir
 	cmd.Env = append(slices.Clip(p.env), "PWD="+p.dir, "GOSMC_DIR="+filepath.Join(rundir, "run"), "GOSMC_STD_COUNT="+count, "GOSMC_SHORT_AFTER=off")
 	if ch.plain {
-		cmd.Env = append(cmd.Env, "GOSMC_STD_PLAIN=1")
+		cmd.Env = append(cmd.Env, "GOSMC_DISABLED=1")
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // tests start processes, some of which outlive them
 	t := newTally(&o)

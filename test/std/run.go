@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"fmt"
 	"maps"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gosmc/smc/internal/overlay"
 )
 
 // retries is how often a test that failed over SMC-D only is run again by itself. A test that passes then
@@ -20,11 +23,40 @@ const retries = 3
 // overSMCD is what the hook writes of a connection that moved to shared memory.
 const overSMCD = "SMC-D "
 
-// A runner runs suites in a copy of GOROOT.
+// A runner runs suites with an overlay.
 type runner struct {
-	opt          options
-	goroot, work string
-	converter    string // makes events of what tests print
+	opt       options
+	goroot    string
+	overlay   string // its file
+	work      string
+	converter string // makes events of what tests print
+}
+
+//go:embed overlay/count.go.txt
+var countSource string
+
+//go:embed overlay/hooks.go.txt
+var hooksSource string
+
+// newRunner makes the overlay of 'gosmc go', with files that count connections.
+func newRunner(ctx context.Context, opt options, work string) (*runner, error) {
+	out, err := run(ctx, "", "go", "env", "GOROOT", "GOVERSION")
+	if err != nil {
+		return nil, err
+	}
+	var t overlay.Toolchain
+	if _, err := fmt.Sscanf(out, "%s\n%s\n", &t.GOROOT, &t.Version); err != nil {
+		return nil, fmt.Errorf("go env: %q: %w", out, err)
+	}
+	const condition = "//go:build linux && (amd64 || arm64)\n\n"
+	file, err := overlay.Make(overlay.Options{Toolchain: t, Version: "std-test", Cache: filepath.Join(work, "overlay"), Extra: map[string]string{
+		"net/smc_count.go":   condition + countSource,
+		"gosmc/net/hooks.go": condition + hooksSource,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return &runner{opt: opt, goroot: t.GOROOT, overlay: file, work: work}, nil
 }
 
 // A report is what is to be said about a package's tests.
@@ -251,9 +283,9 @@ func (r *runner) prepare(ctx context.Context, s suite) (string, error) {
 	return copied, err
 }
 
-// goCommand runs the go command of the copy and returns what it prints on standard output.
+// goCommand runs the go command and returns what it prints on standard output.
 func (r *runner) goCommand(ctx context.Context, dir string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(r.goroot, "bin", "go"), args...)
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = r.environment(dir)
 	cmd.WaitDelay = 10 * time.Second
@@ -262,12 +294,11 @@ func (r *runner) goCommand(ctx context.Context, dir string, args ...string) (str
 
 // environment is that of commands and tests in a directory.
 func (r *runner) environment(dir string) []string {
-	flags := "-mod=mod"
-	if strings.HasPrefix(dir, r.goroot) {
-		flags = ""
+	flags := "-overlay=" + r.overlay
+	if !strings.HasPrefix(dir, r.goroot) {
+		flags += " -mod=mod"
 	}
-	return append(os.Environ(), "GOROOT="+r.goroot, "GOFLAGS="+flags, "GOTOOLCHAIN=local", "GOWORK=off",
-		"PATH="+filepath.Join(r.goroot, "bin")+":"+os.Getenv("PATH"))
+	return append(os.Environ(), "GOFLAGS="+flags, "GOTOOLCHAIN=local", "GOWORK=off")
 }
 
 // run runs a program of this machine and returns what it printed on standard output.
