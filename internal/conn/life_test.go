@@ -177,6 +177,14 @@ func (r *lifeRig) establish(t *testing.T) error {
 	return r.Establish(Agreement{Mode: core.SMCD, Agreed: new(Agreed), Watcher: w})
 }
 
+// mustEstablish is establish where nothing keeps the connection from it.
+func (r *lifeRig) mustEstablish(t *testing.T) {
+	t.Helper()
+	if err := r.establish(t); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestEventBeforeEstablished has news of a peer that has aborted come before the connection is established: it is the application's from then on, so
 // its memory stays until that has closed it.
 func TestEventBeforeEstablished(t *testing.T) {
@@ -189,9 +197,7 @@ func TestEventBeforeEstablished(t *testing.T) {
 	if calls := r.binding.noted(); len(calls) > 0 {
 		t.Fatalf("before it is established: %v", calls)
 	}
-	if err := r.establish(t); err != nil {
-		t.Fatal(err)
-	}
+	r.mustEstablish(t)
 	if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("Read = %d, %v, want %v", n, err, syscall.ECONNRESET)
 	}
@@ -215,9 +221,7 @@ func TestEstablish(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newLifeRig(t)
 			tt.before(r)
-			if err := r.establish(t); err != nil {
-				t.Fatal(err)
-			}
+			r.mustEstablish(t)
 			if !r.owner.has("add") || !r.owner.has(tt.why) {
 				t.Errorf("the host was told %q, want add and %q", r.owner.calls, tt.why)
 			}
@@ -246,9 +250,7 @@ func TestEstablish(t *testing.T) {
 func TestPeerLeft(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		r := newLifeRig(t)
-		if err := r.establish(t); err != nil {
-			t.Fatal(err)
-		}
+		r.mustEstablish(t)
 		if first {
 			r.PeerLeft()
 		}
@@ -266,9 +268,7 @@ func TestPeerLeft(t *testing.T) {
 // TestUrgentCursorReset has a peer with an urgent cursor that cannot be: the connection is reset, and the reason is kept.
 func TestUrgentCursorReset(t *testing.T) {
 	r := newLifeRig(t)
-	if err := r.establish(t); err != nil {
-		t.Fatal(err)
-	}
+	r.mustEstablish(t)
 	defer r.Close()
 	stream.ElementInbox(r.binding.in).Producer.Store(cdc.PackUrgent(cdc.Cursor{Wrap: 9, Count: 1}, cdc.UrgentPending|cdc.UrgentPresent))
 	if _, err := r.ReadUrgent(); err == nil || err == io.EOF {
