@@ -54,11 +54,19 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 	if (!(had & (GONE_SHUT | GONE_RESET)) && (end_alone(e) || (state(fd) & POLLHUP))) { /* else somebody else may have shut it down */
 		if (left && (state(fd) & POLLHUP)) {
 			gone(e, fd, GONE_RESET);
+			__atomic_fetch_or(&e->never, GONE_LOST, __ATOMIC_SEQ_CST);
 			epoll_nudge(fd); /* TCP is reset by what it has sent, and that is an edge */
 		}
 		return (ssize_t)taken;
 	}
+	end_lost(e); /* this send says it */
 	return sys_return(SYS(sendto, fd, "", 1, (flags & MSG_NOSIGNAL) | MSG_DONTWAIT, NULL, 0));
+}
+
+/* end_lost says, once, whether a send was lost of which the program has not heard. */
+bool end_lost(struct end *e)
+{
+	return (__atomic_load_n(&e->never, __ATOMIC_RELAXED) & GONE_LOST) && (__atomic_fetch_and(&e->never, ~GONE_LOST, __ATOMIC_SEQ_CST) & GONE_LOST);
 }
 
 /* end_over says whether the connection is none any more, to TCP: the peer has reset it, or would have, or both have ended it. */

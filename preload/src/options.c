@@ -541,10 +541,9 @@ static void told(int fd, void *val)
 	int v;
 
 	memcpy(&v, val, sizeof(v));
-	if (v == 0 && e && end_is(fd, e) && (end_tell(e, fd) || reset_came(e, fd))) {
-		v = ECONNRESET;
-		memcpy(val, &v, sizeof(v));
-	}
+	if (v == 0 && e && end_is(fd, e))
+		v = end_tell(e, fd) || reset_came(e, fd) ? ECONNRESET : end_lost(e) ? EPIPE : 0;
+	memcpy(val, &v, sizeof(v));
 	end_error(fd, v);
 }
 

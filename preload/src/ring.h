@@ -326,7 +326,8 @@ static inline void span_copy(const struct span *from, void *memory, size_t n, bo
 #define ASKED_ROOM 16u /* this process has asked whether it can write */
 #define LIMITED 128u /* receives have a time limit, or may have one */
 #define URGENT 256u /* the peer has sent urgent data, as far as was seen */
-_Static_assert((NEVER_OUT ^ NEVER_IN ^ GONE_SHUT ^ GONE_RESET ^ ASKED_ROOM ^ GONE_LATER ^ GONE_QUIET ^ LIMITED ^ URGENT) == 511u, "each has a bit of its own");
+#define GONE_LOST 512u /* a send was lost, as the peer had closed, and SO_ERROR is to say so */
+_Static_assert((NEVER_OUT ^ NEVER_IN ^ GONE_SHUT ^ GONE_RESET ^ ASKED_ROOM ^ GONE_LATER ^ GONE_QUIET ^ LIMITED ^ URGENT ^ GONE_LOST) == 1023u, "each has a bit of its own");
 
 struct end {
 	uint64_t cookie; /* 0: none of ours */
@@ -528,6 +529,7 @@ bool end_over(int fd);
 void end_error(int fd, int error);
 void end_later(struct end *e);
 bool end_tell(struct end *e, int fd);
+bool end_lost(struct end *e);
 void end_reset(struct end *e, int fd);
 uint32_t end_gone(const struct end *e, int fd);
 void end_shut(int fd);
