@@ -67,7 +67,7 @@ type generator struct {
 
 // open are defects that are known and not repaired yet: scripts leave them out, unless -open names them.
 var open = map[string]bool{
-	"lowat":  true, // poll and epoll tell POLLIN below SO_RCVLOWAT: scripts with it do not ask what is ready
+	"lowat":  true, // poll and epoll tell POLLIN below SO_RCVLOWAT, and offers of rings end receives: scripts with it are in-band, and do not ask what is ready
 	"urgent": true, // poll and epoll tell POLLIN where there is nothing but an urgent byte
 }
 
@@ -93,6 +93,9 @@ func generate(seed uint64) *script {
 		g.has[f] = g.has[f] && !g.blind
 	}
 	g.has["urgent"] = g.has["urgent"] && !open["urgent"]
+	if g.blind { // an offer of a ring ends a receive that waits for more
+		g.modes = []string{"in-band"}
+	}
 	g.actors = 2
 	if g.IntN(6) == 0 {
 		g.actors = 3
