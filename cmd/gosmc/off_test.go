@@ -2,12 +2,15 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/config"
 )
 
@@ -67,6 +70,55 @@ func TestOff(t *testing.T) {
 	var r offReport
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != exitOK || len(r.Directories) != 1 || r.Directories[0].Changed || r.File != file {
 		t.Errorf("on --json = %d, %+v, %v", code, r, err)
+	}
+}
+
+// TestOffLibrary has the same hold for programs with package smc that run: a host that has a connection, and a listener.
+func TestOffLibrary(t *testing.T) {
+	dir := ownRunDir(t)
+	ownConfig(t)
+	server := start(t, "listen", "--echo", "--keep", "--json", "-v", "127.0.0.1:0")
+	addr := server.addr()
+	host, err := smc.NewHost(&smc.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	dial := func(where string, want smc.Mode) *smc.Conn {
+		t.Helper()
+		c, err := (&smc.Dialer{Host: host}).DialContext(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if mode := c.State().Mode; mode != want {
+			t.Errorf("%s: %v, want %v", where, mode, want)
+		}
+		echo(t, c, where)
+		return c
+	}
+	old := dial("before", smc.ModeSMCD)
+	if got := gosmc(t, "", "off", "--now", "--dir", dir); got.code != exitOK {
+		t.Fatalf("off --now = %+v", got)
+	}
+	during := dial("switched off", smc.ModeTCP)
+	echo(t, old, "still there")
+	if got := gosmc(t, "", "on", "--dir", dir); got.code != exitOK {
+		t.Fatalf("on = %+v", got)
+	}
+	dial("switched on", smc.ModeSMCD)
+	echo(t, during, "still TCP")
+}
+
+func echo(t *testing.T, c *smc.Conn, text string) {
+	t.Helper()
+	c.SetDeadline(time.Now().Add(30 * time.Second))
+	got := make([]byte, len(text))
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
+		t.Errorf("sent %q, got %q, %v", text, got, err)
 	}
 }
 
