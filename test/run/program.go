@@ -30,7 +30,7 @@ type program struct {
 const programTimeout = 2 * time.Minute
 
 // programs is the table, in the order in which they are tried.
-var programs = []*program{redis, iperf3, nginx, curl, uploads, varnish, socat, postgres, memcached, haproxy, apache2, uwsgi, lighttpd, deferred, sshd, rsync, git, xinetd, node, java, uring, container, memory, service, units, enabled, python}
+var programs = []*program{redis, iperf3, nginx, curl, uploads, varnish, socat, postgres, memcached, haproxy, apache2, uwsgi, lighttpd, deferred, sshd, rsync, git, xinetd, node, java, uring, container, memory, service, units, python}
 
 func names() (list []string) {
 	for _, p := range programs {

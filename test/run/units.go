@@ -21,7 +21,6 @@ type serviceUnit struct {
 	name    string // without .service
 	program string // that its main process is
 	user    string // of the program's supervisor, and of clients
-	rundir  string // run directory, "" if the drop-in of docs/run.md names one
 	port    int
 	reload  bool // it can
 	// ask has a client do its work; run runs a program as gosmc.
@@ -31,14 +30,14 @@ type serviceUnit struct {
 const unitFileSize = 3_000_000
 
 var serviceUnits = []serviceUnit{
-	{"redis-server", "redis-server", "redis", "", 6379, false, func(run func(...string) string) string {
+	{"redis-server", "redis-server", "redis", 6379, false, func(run func(...string) string) string {
 		return run("redis-cli", "set", "greeting", "hello") + run("redis-cli", "get", "greeting") +
 			sumOf(run("redis-cli", "eval", "return string.rep('0123456789', 300000)", "0"))
 	}},
-	{"nginx", "nginx", "root", "", 80, true, func(run func(...string) string) string {
+	{"nginx", "nginx", "root", 80, true, func(run func(...string) string) string {
 		return run("sh", "-c", "curl -sS --fail http://127.0.0.1/big | sha256sum")
 	}},
-	{"postgresql@15-main", "postgres", "postgres", "", 5432, true, func(run func(...string) string) string {
+	{"postgresql@15-main", "postgres", "postgres", 5432, true, func(run func(...string) string) string {
 		const sql = "select inet_client_addr(), count(*), md5(string_agg(n::text, ',')) from generate_series(1, 200000) n"
 		return run("psql", "host=127.0.0.1 user=postgres password=test dbname=postgres", "-qAtXc", sql)
 	}},
@@ -109,9 +108,6 @@ func (u *serviceUnit) file(name string) string {
 
 // dir is the run directory that the drop-in names.
 func (u *serviceUnit) dir() string {
-	if u.rundir != "" {
-		return u.rundir
-	}
 	return map[string]string{"redis-server": "/run/gosmc-redis", "nginx": "/run/gosmc-nginx", "postgres": "/run/gosmc-postgres"}[u.program]
 }
 
@@ -135,9 +131,6 @@ func (v *machine) start(u serviceUnit) {
 		if time.Now().After(deadline) {
 			v.l.failf("%s does not listen:\n%s", u.name, v.log(u))
 		}
-	}
-	if u.program == "" { // systemd does not know it
-		return
 	}
 	if main := v.mainProgram(u); main != u.program {
 		v.l.failf("the main process of %s is %q", u.name, main)
@@ -195,10 +188,7 @@ func (v *machine) expect(u serviceUnit, want bool) {
 			moved += h.Counters.Connections["Unix"]
 		}
 	}
-	maps := "/libgosmc-"
-	if u.program != "" {
-		maps = v.run("cat", "/proc/"+v.mainPID(u)+"/maps")
-	}
+	maps := v.run("cat", "/proc/"+v.mainPID(u)+"/maps")
 	if library := strings.Contains(maps, "/libgosmc-"); moved > 0 != want || want && !library {
 		v.l.failf("%s: %d connections were moved; it has the library: %t\n%s", u.name, moved, library, v.log(u))
 	}
