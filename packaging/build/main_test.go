@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // The tests install packages of two versions.
@@ -29,7 +32,43 @@ func TestMain(m *testing.M) {
 	os.Exit(runTests(m))
 }
 
+// needs are commands that tests use, and Debian's packages that have them. Without one, a test skips, or checks less.
+var needs = [][2]string{
+	{"dpkg-deb", "dpkg"}, {"rpm", "rpm"}, {"ip", "iproute2"}, {"perl", "perl-base"}, {"man", "man-db"}, {"systemd-analyze", "systemd"},
+}
+
+// installNeeds installs what is missing, where it may.
+func installNeeds() {
+	var missing []string
+	for _, n := range needs {
+		if _, err := exec.LookPath(n[0]); err != nil {
+			missing = append(missing, n[1])
+		}
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 || len(missing) == 0 {
+		return
+	}
+	fmt.Println("installing", missing)
+	apt := func(args ...string) {
+		ctx, stop := context.WithTimeout(context.Background(), aptTimeout)
+		defer stop()
+		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if err := run(cmd); err != nil {
+			fmt.Println(err)
+		}
+	}
+	apt("update")
+	for _, name := range missing { // one by one: what cannot be had keeps nothing else away
+		apt("install", "-y", "--no-install-recommends", name)
+	}
+}
+
+const aptTimeout = 5 * time.Minute
+
 func runTests(m *testing.M) int {
+	flag.Parse()
+	installNeeds()
 	dir, err := os.MkdirTemp("", "gosmc-package-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
