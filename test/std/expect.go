@@ -38,7 +38,7 @@ var expected = map[string]map[string]difference{
 				`^unexpected type on 2nd nested level: \*fmt.wrapError$|^EOF$|connection reset by peer$`,
 		},
 		"TestMultiPathTCP": {
-			why:       "package smc does not ask for Multipath TCP: the TCP connection has nothing to carry",
+			why:       "only who asks for it with SetMultipathTCP has it, not who leaves it to GODEBUG or the default: the TCP connection has nothing to carry",
 			complaint: `^Test with GODEBUG|with mptcp: true$|is not (an MPTCP proto|with MPTCP)$`,
 		},
 		"TestDialTCPDefaultKeepAlive": noKeepAlive,
