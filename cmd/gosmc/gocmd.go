@@ -86,6 +86,9 @@ func runGo(cmd *cobra.Command, command string, a goArguments) error {
 	}
 	var ours []string
 	if env.GOOS == "linux" && (env.GOARCH == "amd64" || env.GOARCH == "arm64") {
+		if inside, err := filepath.Rel(env.GOMODCACHE, env.GOROOT); err == nil && filepath.IsLocal(inside) {
+			return fmt.Errorf("the go command replaces no files of %s, which it has fetched itself: install %s and set GOTOOLCHAIN=local", env.GOROOT, env.GOVERSION)
+		}
 		toolchain := overlay.Toolchain{GOROOT: env.GOROOT, Version: env.GOVERSION}
 		if err := toolchain.Check(); err != nil {
 			return err
@@ -119,11 +122,11 @@ func runGo(cmd *cobra.Command, command string, a goArguments) error {
 }
 
 // A goEnv is what the go command says of itself.
-type goEnv struct{ GOROOT, GOVERSION, GOOS, GOARCH, GOFLAGS string }
+type goEnv struct{ GOROOT, GOVERSION, GOOS, GOARCH, GOFLAGS, GOMODCACHE string }
 
 // goEnvironment asks the go command in a directory, which can have a toolchain of its own.
 func goEnvironment(dir string) (env goEnv, err error) {
-	cmd := exec.Command("go", "env", "-json", "GOROOT", "GOVERSION", "GOOS", "GOARCH", "GOFLAGS")
+	cmd := exec.Command("go", "env", "-json", "GOROOT", "GOVERSION", "GOOS", "GOARCH", "GOFLAGS", "GOMODCACHE")
 	cmd.Dir = dir
 	out, err := cmd.Output()
 	if e, ok := errors.AsType[*exec.ExitError](err); ok {
