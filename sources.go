@@ -5,9 +5,10 @@ import (
 	_ "unsafe" // for go:linkname
 )
 
-// sources has the Go files of this package and of all that it imports of this module, for internal/overlay, which puts them into the
-// standard library. That package names the variable by linkname: it is no part of the API, and a program that does not build
-// others does not have the files. TestSources checks that nothing is missing.
+// sources has the Go files of this package and of all that it imports of this module, for
+// internal/overlay, which puts them into the standard library. That package names the variable by
+// linkname: it is no part of the API, and a program that does not build others does not have the
+// files. TestSources checks that nothing is missing.
 //
 //go:linkname sources
 //go:embed *.go wire/*.go wire/*/*.go

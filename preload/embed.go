@@ -1,5 +1,5 @@
-// Package preload has the library that 'gosmc run' puts into programs: C, built by build.sh, and committed so that
-// nobody needs a compiler.
+// Package preload has the library that 'gosmc run' puts into programs: C, built by build.sh, and
+// committed so that nobody needs a compiler.
 package preload
 
 import (
@@ -19,8 +19,9 @@ var talkAMD64 []byte
 //go:embed bench/talk_arm64
 var talkARM64 []byte
 
-// Talk returns a program that knows nothing of gosmc and talks over TCP, for 'gosmc bench': bench/talk.c. It is nil if there is none for the
-// architecture of this program. It must not be changed.
+// Talk returns a program that knows nothing of gosmc and talks over TCP, for 'gosmc bench':
+// bench/talk.c. It is nil if there is none for the architecture of this program. It must not be
+// changed.
 func Talk() []byte {
 	switch runtime.GOARCH {
 	case "amd64":
@@ -31,10 +32,12 @@ func Talk() []byte {
 	return nil
 }
 
-// Library returns the shared library for the architecture of this program, nil if there is none. It must not be changed.
+// Library returns the shared library for the architecture of this program, nil if there is none. It
+// must not be changed.
 func Library() []byte { return LibraryFor(runtime.GOARCH) }
 
-// LibraryFor returns the shared library for an architecture by its name in Go, nil if there is none. It must not be changed.
+// LibraryFor returns the shared library for an architecture by its name in Go, nil if there is
+// none. It must not be changed.
 func LibraryFor(arch string) []byte {
 	switch arch {
 	case "amd64":

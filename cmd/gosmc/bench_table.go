@@ -98,7 +98,8 @@ func benchTable(r *bench.Report) *table {
 	return t
 }
 
-// compareCells makes the cells RATIO, MUST, AIM and Verdict of the bound against a transport, or of that on its value.
+// compareCells makes the cells RATIO, MUST, AIM and Verdict of the bound against a transport, or of
+// that on its value.
 func compareCells(bounds []bench.BoundResult, lower bool, transport string) []string {
 	for _, e := range bounds {
 		if e.Against != transport && (e.Against != "" || e.Subject != transport) {

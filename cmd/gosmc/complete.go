@@ -57,8 +57,8 @@ func hostPID(pid int, command string) cobra.Completion {
 
 func hostName(_ int, command string) cobra.Completion { return command }
 
-// completeNames completes the arguments of commands that change the configuration file: what there is to be deleted, and
-// what is known of what may be added.
+// completeNames completes the arguments of commands that change the configuration file: what there
+// is to be deleted, and what is known of what may be added.
 func completeNames(cmd *cobra.Command, args []string, toComplete string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
 	word, policy := cmd.Parent().Name(), cmd.Parent().Name() == "policy"
 	if policy && len(args) > 0 {

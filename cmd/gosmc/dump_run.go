@@ -127,8 +127,8 @@ func openCaptures(names []string) (capture.Source, error) {
 }
 
 // findGroups reads the files once to find out which connections belong to which link groups, so
-// that their handshakes can be chosen, and the first contacts of chosen connections. Inputs that cannot be read
-// twice are not.
+// that their handshakes can be chosen, and the first contacts of chosen connections. Inputs that
+// cannot be read twice are not.
 func (d *dumper) findGroups(names []string) error {
 	for _, name := range names {
 		if info, err := os.Stat(name); name == "-" || err != nil || !info.Mode().IsRegular() {

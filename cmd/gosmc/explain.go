@@ -47,7 +47,8 @@ type explainStep struct {
 	What string `json:"what"`
 }
 
-// explain reports what would become of connections of a user to an address. program is a path, or empty; args are its arguments, with its name as the first.
+// explain reports what would become of connections of a user to an address. program is a path, or
+// empty; args are its arguments, with its name as the first.
 func explain(ctx context.Context, address, program string, args []string, uid int, s *config.Settings) (*explainReport, error) {
 	r := &explainReport{Schema: jsonSchema, Time: time.Now(), Address: address, Program: program, UID: uid, Servers: []explained{}}
 	servers, err := resolve(ctx, address)
@@ -150,7 +151,8 @@ func (e *explained) follow(server netip.AddrPort, program string, args []string,
 	}
 }
 
-// admission takes the step that tells whether connections of a program are left to TCP because those before were short.
+// admission takes the step that tells whether connections of a program are left to TCP because
+// those before were short.
 func (e *explained) admission(server netip.AddrPort, program string, args []string, uid int, s *config.Settings, step func(ok bool, what string, args ...any) bool) {
 	after := s.ShortAfter
 	if after == 0 {
@@ -174,7 +176,8 @@ func shortBefore(server netip.AddrPort, program string, args []string, uid int) 
 	return supervise.ShortBefore(server, program, script, uid)
 }
 
-// libraryShort says of a program with package smc whether its connections are left to TCP because those before were short.
+// libraryShort says of a program with package smc whether its connections are left to TCP because
+// those before were short.
 func (e *explained) libraryShort(server netip.AddrPort, program string, args []string, uid int, s *config.Settings) {
 	after := s.ShortAfter
 	if after == 0 {

@@ -45,7 +45,8 @@ func complain(cmd *cobra.Command, a *survey.Answers) {
 	}
 }
 
-// incomplete is the error of a verb that has looked in a place that is not there; what it has to say is printed already.
+// incomplete is the error of a verb that has looked in a place that is not there; what it has to
+// say is printed already.
 func incomplete(a *survey.Answers) error {
 	if !a.Missing {
 		return nil

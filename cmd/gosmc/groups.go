@@ -62,7 +62,8 @@ func (f *showFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.details, "details", "d", false, "show more of each")
 }
 
-// showArgs are the arguments of such a verb: the word show, which is what it does, and as many more as it takes.
+// showArgs are the arguments of such a verb: the word show, which is what it does, and as many more
+// as it takes.
 func showArgs(more int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if args = withoutShow(args); len(args) > more {

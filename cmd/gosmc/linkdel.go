@@ -15,8 +15,9 @@ import (
 	"github.com/gosmc/smc/internal/survey"
 )
 
-// linkEndTime is how long a link that is deleted may take to end: a second at either end for connections to leave it, and some for messages
-// that are sent again. linkEndPoll is how often that is looked at.
+// linkEndTime is how long a link that is deleted may take to end: a second at either end for
+// connections to leave it, and some for messages that are sent again. linkEndPoll is how often that
+// is looked at.
 const (
 	linkEndTime = 10 * time.Second
 	linkEndPoll = 50 * time.Millisecond

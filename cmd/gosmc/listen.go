@@ -25,7 +25,8 @@ type listenEvent struct {
 	Local  string    `json:"local"`
 }
 
-// warningEvent is what listen --json says when something is not as it should be, such as a run directory that cannot be used.
+// warningEvent is what listen --json says when something is not as it should be, such as a run
+// directory that cannot be used.
 type warningEvent struct {
 	Schema  int       `json:"schema"`
 	Event   string    `json:"event"` // "warning"
@@ -136,8 +137,8 @@ func (s *netcatServer) sayListening(addr string) {
 	}
 }
 
-// warn says on standard error what keeps connections from using SMC, and the like: also without --verbose, since nothing
-// else would.
+// warn says on standard error what keeps connections from using SMC, and the like: also without
+// --verbose, since nothing else would.
 func (s *netcatServer) warn(w warning) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -74,7 +74,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return code
 }
 
-// errorText is an error in one line: errors that were joined have a line each, whose end printable would make a question mark.
+// errorText is an error in one line: errors that were joined have a line each, whose end printable
+// would make a question mark.
 func errorText(err error) string {
 	return printable(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
 }

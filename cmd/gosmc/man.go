@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Manual pages, in roff: one for each command, gosmc-VERB(1) and gosmc-VERB-COMMAND(1), and gosmc.conf(5). They have what --help has.
+// Manual pages, in roff: one for each command, gosmc-VERB(1) and gosmc-VERB-COMMAND(1), and
+// gosmc.conf(5). They have what --help has.
 
 func newManCommand() *cobra.Command {
 	return &cobra.Command{

@@ -16,8 +16,8 @@ import (
 	"github.com/gosmc/smc/internal/survey"
 )
 
-// Verbs for names that hosts have in common: UEIDs, the system's own EID, and PNETIDs. They are in the configuration file,
-// which every program reads when it makes its host.
+// Verbs for names that hosts have in common: UEIDs, the system's own EID, and PNETIDs. They are in
+// the configuration file, which every program reads when it makes its host.
 
 // aboutConfig says where the names are.
 const aboutConfig = `The file is /etc/gosmc.conf, or what GOSMC_CONFIG names. Lines are a word and its value; # begins a comment:
@@ -254,7 +254,8 @@ network that is known to be another one is not used. A PNETID is 1 to 16 charact
 	return cmd
 }
 
-// pnetTable lists interfaces with their PNETIDs: those that are here, and those that the configuration file names.
+// pnetTable lists interfaces with their PNETIDs: those that are here, and those that the
+// configuration file names.
 func pnetTable() ([]pnetOf, error) {
 	s, err := config.Load()
 	if err != nil {

@@ -138,7 +138,9 @@ func notRunnable(err error) error {
 	return &exitError{exitNotFound, err}
 }
 
-// runProgram returns only if the program could not be started. args are what the program gets, its name first, by which it need not be found. own says that its policy is not that of what has started us.
+// runProgram returns only if the program could not be started. args are what the program gets, its
+// name first, by which it need not be found. own says that its policy is not that of what has
+// started us.
 func runProgram(cmd *cobra.Command, program string, args []string, require bool, s *config.Settings, own bool) error {
 	path, err := programPath(program)
 	if err != nil {
@@ -172,8 +174,9 @@ func runProgram(cmd *cobra.Command, program string, args []string, require bool,
 // descriptorsNeeded is how many this process has open at once, and some more.
 const descriptorsNeeded = 16
 
-// scarce reports whether there are too few descriptors for what this process does itself: without those that it takes for granted the runtime ends it. So that is looked at
-// before any file is opened.
+// scarce reports whether there are too few descriptors for what this process does itself: without
+// those that it takes for granted the runtime ends it. So that is looked at before any file is
+// opened.
 func scarce() bool {
 	var have [descriptorsNeeded]int
 	n := 0
@@ -206,8 +209,9 @@ func runScarce(cmd *cobra.Command, program string, args []string, require bool) 
 	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, os.Environ())}}
 }
 
-// withTools is an environment in whose PATH there is a gosmc, by which programs, and shells, can see their own connections. self is the path of
-// this one, which comes last, and only where there is none.
+// withTools is an environment in whose PATH there is a gosmc, by which programs, and shells, can
+// see their own connections. self is the path of this one, which comes last, and only where there
+// is none.
 func withTools(environ []string, self string) []string {
 	i := slices.IndexFunc(environ, func(e string) bool { return strings.HasPrefix(e, "PATH=") && e != "PATH=" })
 	dir, name := filepath.Split(self)
@@ -268,7 +272,8 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 	}
 }
 
-// settings are those of the configuration with the flags in their place. What is not understood is told, and refuses.
+// settings are those of the configuration with the flags in their place. What is not understood is
+// told, and refuses.
 func (f *policyFlags) settings(cmd *cobra.Command) (*config.Settings, error) {
 	s, err := config.Load()
 	if err != nil {

@@ -286,7 +286,8 @@ func (f *serviceFlags) restart(cmd *cobra.Command, m *service.Manager, name serv
 	return nil
 }
 
-// disable removes the drop-in of one service, or with --all those of all: what keeps one from that does not keep the others.
+// disable removes the drop-in of one service, or with --all those of all: what keeps one from that
+// does not keep the others.
 func (f *serviceFlags) disable(cmd *cobra.Command, args []string) error {
 	t, m, err := f.open()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/gosmc/smc"
 )
 
-// smcrFlags say what SMC-R with other hosts needs, with the names of the configuration file. What they say takes the place of
-// environment and file, as what a program sets in smc.Config does.
+// smcrFlags say what SMC-R with other hosts needs, with the names of the configuration file. What
+// they say takes the place of environment and file, as what a program sets in smc.Config does.
 type smcrFlags struct {
 	ueids, peers, devices []string
 	v1                    bool

@@ -47,7 +47,8 @@ type ssConn struct {
 	Command    string `json:"command"`
 	Dir        string `json:"dir"`
 	OtherNetNS bool   `json:"other_netns"` // its addresses are those of another network namespace than ours
-	// Rings says which of its directions go by a ring in shared memory, of mode Unix: "in", "out", "both"; empty: none.
+	// Rings says which of its directions go by a ring in shared memory, of mode Unix: "in", "out",
+	// "both"; empty: none.
 	Rings string `json:"rings,omitempty"`
 }
 
@@ -57,9 +58,11 @@ type ssListener struct {
 	Command    string `json:"command"`
 	Dir        string `json:"dir"`
 	OtherNetNS bool   `json:"other_netns"` // as that of a connection
-	// Mode is that of the connections that clients on this machine make, of a program of 'gosmc run': "Unix"; empty for others.
+	// Mode is that of the connections that clients on this machine make, of a program of 'gosmc
+	// run': "Unix"; empty for others.
 	Mode string `json:"mode,omitempty"`
-	// Unannounced says that clients of 'gosmc run' do not find the listener, so that their connections are TCP.
+	// Unannounced says that clients of 'gosmc run' do not find the listener, so that their
+	// connections are TCP.
 	Unannounced bool `json:"unannounced,omitempty"`
 }
 
@@ -142,8 +145,10 @@ func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 	return r
 }
 
-// addMoved adds the connections of 'gosmc run', which the kernel knows and no host: those of programs with the run directory dir, or of all if it is empty. Ends that
-// programs of package smc have are there already. If the kernel cannot be asked about Unix sockets it cannot say whether there are any, and none are added.
+// addMoved adds the connections of 'gosmc run', which the kernel knows and no host: those of
+// programs with the run directory dir, or of all if it is empty. Ends that programs of package smc
+// have are there already. If the kernel cannot be asked about Unix sockets it cannot say whether
+// there are any, and none are added.
 func (r *ssReport) addMoved(dir string) {
 	list, _ := supervise.Connections()
 	for _, c := range list {

@@ -118,8 +118,9 @@ func newStatsReport(g *survey.Answers) statsReport {
 // usualModes are those that connections can have; a host of another version may have more.
 var usualModes = []string{"SMC-D", "SMC-R", "TCP"}
 
-// sumCounters adds up the counters of several hosts; fallbacks are ordered by their number. The usual modes are there
-// also if there is no host. Bytes has no entry for a mode of which no host counts the bytes.
+// sumCounters adds up the counters of several hosts; fallbacks are ordered by their number. The
+// usual modes are there also if there is no host. Bytes has no entry for a mode of which no host
+// counts the bytes.
 func sumCounters(list []control.StatusCounters) control.StatusCounters {
 	sum := control.StatusCounters{
 		Connections: map[string]uint64{}, Bytes: map[string]control.ByteCount{}, Fallbacks: []control.FallbackCount{},

@@ -111,7 +111,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// addCompletion adds cobra's verb completion, with checks of its arguments. It keeps the output that root has then.
+// addCompletion adds cobra's verb completion, with checks of its arguments. It keeps the output
+// that root has then.
 func addCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {

@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// warnings is a [slog.Handler] that hands what an operator may want to know to a function: what is the matter, and why. At
-// the beginning it keeps them, since one cause may have several effects, of which the last to be told counts.
+// warnings is a [slog.Handler] that hands what an operator may want to know to a function: what is
+// the matter, and why. At the beginning it keeps them, since one cause may have several effects, of
+// which the last to be told counts.
 type warnings struct {
 	mu      sync.Mutex
 	held    []warning

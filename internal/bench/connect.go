@@ -8,7 +8,8 @@ import (
 	"sync"
 )
 
-// connectClose opens connections in several goroutines, each for a request and its answer: of 1 byte, or of Size and Reads bytes.
+// connectClose opens connections in several goroutines, each for a request and its answer: of 1
+// byte, or of Size and Reads bytes.
 var connectClose = &workload{
 	clientCounts: true,
 	server: func(m *meter, l net.Listener) error {

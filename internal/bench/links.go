@@ -62,11 +62,13 @@ func bulkOver(links int) *workload {
 	}
 }
 
-// failover is many connections over two links that always have something to write, when one of the links is lost. What they write is
-// a pattern, by which the reader sees that nothing is lost, comes twice or out of order; and it measures for how long nothing comes. The number
-// is the longest such time of any connection.
+// failover is many connections over two links that always have something to write, when one of the
+// links is lost. What they write is a pattern, by which the reader sees that nothing is lost, comes
+// twice or out of order; and it measures for how long nothing comes. The number is the longest such
+// time of any connection.
 //
-// Both processes are told that the measurement begins, which is when the link is lost; what the server has seen it says at the end.
+// Both processes are told that the measurement begins, which is when the link is lost; what the
+// server has seen it says at the end.
 func failover(cut func(server int) error) *workload {
 	return &workload{
 		server: func(m *meter, l net.Listener) error {
@@ -300,7 +302,8 @@ func linksOf(conns []net.Conn) (used []uint8) {
 	return used
 }
 
-// awaitLinks waits until connections are spread over so many links: the second one comes when the first connection is there already.
+// awaitLinks waits until connections are spread over so many links: the second one comes when the
+// first connection is there already.
 func awaitLinks(conns []net.Conn, want int) error {
 	for deadline := time.Now().Add(child.Patience / 2); ; time.Sleep(linkLook) {
 		used := linksOf(conns)

@@ -71,8 +71,9 @@ func parseStat(text []byte) (pid int, p process, ok bool) {
 	return pid, p, true
 }
 
-// orphans waits for processes that were not there before, and that have become our children because their parents did not wait for them: the
-// supervisors of clients. It returns the processor seconds that they had taken. Nobody else waits for them.
+// orphans waits for processes that were not there before, and that have become our children because
+// their parents did not wait for them: the supervisors of clients. It returns the processor seconds
+// that they had taken. Nobody else waits for them.
 func orphans(within time.Duration, before map[int]process) (cpu float64) {
 	for deadline := time.Now().Add(within); ; {
 		left := 0

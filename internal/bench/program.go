@@ -19,8 +19,9 @@ import (
 	supervise "github.com/gosmc/smc/internal/run"
 )
 
-// transportRun is 'gosmc run': programs as they are, beside tcp, which is the same programs bare. Where a row measures several things, the
-// name of a transport has one of them behind it: "run get".
+// transportRun is 'gosmc run': programs as they are, beside tcp, which is the same programs bare.
+// Where a row measures several things, the name of a transport has one of them behind it: "run
+// get".
 const transportRun = "run"
 
 // nobody is the user that servers run as which refuse to be root's.
@@ -43,7 +44,8 @@ func (w *programWork) missing() string {
 	return ""
 }
 
-// programPath returns the path of a command, of one that only root has in its path, or of the last file that matches a pattern.
+// programPath returns the path of a command, of one that only root has in its path, or of the last
+// file that matches a pattern.
 func programPath(need string) string {
 	if strings.Contains(need, "/") {
 		if files, _ := filepath.Glob(need); len(files) > 0 {
@@ -255,7 +257,8 @@ type account struct {
 	cpu     float64 // processor seconds of all processes
 }
 
-// client measures a client of the server on a port, and looks whether its connections are what they should be.
+// client measures a client of the server on a port, and looks whether its connections are what they
+// should be.
 func (l *programLab) client(port int, cmd *exec.Cmd) (account, error) {
 	done, seen := make(chan struct{}), make(chan bool, 1)
 	go func() { seen <- seesMoved(port, done) }()
@@ -284,7 +287,8 @@ func seesMoved(port int, done <-chan struct{}) bool {
 	}
 }
 
-// measure runs a program to its end and counts processor time: that of the servers meanwhile, of the client, and of its supervisor.
+// measure runs a program to its end and counts processor time: that of the servers meanwhile, of
+// the client, and of its supervisor.
 func (l *programLab) measure(cmd *exec.Cmd) (a account, err error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -305,7 +305,8 @@ func size(bytes int) func(*programLab) []string {
 	return func(*programLab) []string { return []string{strconv.Itoa(bytes)} }
 }
 
-// most bounds connections: a port waits for a minute after one has ended, and there are some 28 000 for all rounds.
+// most bounds connections: a port waits for a minute after one has ended, and there are some 28 000
+// for all rounds.
 func most(connections, trips int) func(*programLab) []string {
 	return func(*programLab) []string { return []string{strconv.Itoa(connections), strconv.Itoa(trips)} }
 }

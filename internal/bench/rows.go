@@ -3,7 +3,8 @@ package bench
 import "time"
 
 // rows is the table, in the order in which the rows run. A new row is one entry here; if its work is
-// none of those that there are, the workload gets a file of its own. docs/performance.md says what each row tells.
+// none of those that there are, the workload gets a file of its own. docs/performance.md says what
+// each row tells.
 var rows = []*Row{
 	{
 		Name: "pingpong-64", Title: "round trip of 64 bytes, half of them take less", Unit: "µs", lower: true,

@@ -258,8 +258,8 @@ func (m *meter) accept(l net.Listener) (net.Conn, error) {
 	return c, nil
 }
 
-// Work is what the hidden verb [WorkerVerb] does: a worker, which does what its parent says until that says no
-// more. in and out are standard input and output of the process.
+// Work is what the hidden verb [WorkerVerb] does: a worker, which does what its parent says until
+// that says no more. in and out are standard input and output of the process.
 func Work(in io.Reader, out io.Writer) error {
 	parent := child.NewParent(in, out)
 	var spec workerSpec

@@ -12,8 +12,8 @@ type edit struct {
 	before         bool
 }
 
-// edits let the TCP connections and listeners of package net have one of package smc in place of a socket. Each is at the start of a
-// function, so that the rest of package net is as it was.
+// edits let the TCP connections and listeners of package net have one of package smc in place of a
+// socket. Each is at the start of a function, so that the rest of package net is as it was.
 var edits = []edit{
 	{file: "fd_posix.go", at: "type netFD struct {\n", text: "\tover *smcConn\n\tlistener *smcListener\n"},
 	inFunc("fd_posix.go", "(fd *netFD) Close() error", "if fd.over != nil { return fd.over.Close() }; if fd.listener != nil { return fd.listener.Close() }"),

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// markBegin and markEnd enclose the mark of a program. They are in two parts so that the gosmc command, which has them here, has no mark.
+// markBegin and markEnd enclose the mark of a program. They are in two parts so that the gosmc
+// command, which has them here, has no mark.
 var (
 	markBegin = strings.Join([]string{"gosmc", "go: "}, " ")
 	markEnd   = ";"
@@ -27,7 +28,8 @@ func makeMark(version, toolchain string) string {
 // maxMark is the length of the longest mark that is looked for.
 const maxMark = 200
 
-// FindMark looks for the mark in a program and returns the version of gosmc that it was built with. It returns "" for a program without it.
+// FindMark looks for the mark in a program and returns the version of gosmc that it was built with.
+// It returns "" for a program without it.
 func FindMark(file string) (version string, err error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -1,8 +1,10 @@
-// Package overlay makes overlays for go build -overlay with which an unchanged Go program has SMC connections in place of TCP connections.
+// Package overlay makes overlays for go build -overlay with which an unchanged Go program has SMC
+// connections in place of TCP connections.
 //
-// An overlay gives the standard library two things. Package gosmc is package smc of this module, with all that it imports, and with a
-// copy of package net, gosmc/net, which it makes its sockets with. Package net has a few functions that ask package gosmc
-// for a connection or a listener in place of a socket. It imports it like any other package: neither a program's go.mod nor its main
+// An overlay gives the standard library two things. Package gosmc is package smc of this module,
+// with all that it imports, and with a copy of package net, gosmc/net, which it makes its sockets
+// with. Package net has a few functions that ask package gosmc for a connection or a listener in
+// place of a socket. It imports it like any other package: neither a program's go.mod nor its main
 // package knows of it.
 package overlay
 
@@ -36,8 +38,9 @@ type Options struct {
 // A set has the files of an overlay by their slash-separated paths in GOROOT/src.
 type set map[string]string
 
-// Make writes an overlay and returns its file, for go build -overlay. The file depends on nothing but its contents, and stays where it is. A
-// program may be built while another call writes the same one.
+// Make writes an overlay and returns its file, for go build -overlay. The file depends on nothing
+// but its contents, and stays where it is. A program may be built while another call writes the
+// same one.
 func Make(o Options) (string, error) {
 	files, err := makeSet(o)
 	if err != nil {

@@ -27,14 +27,16 @@ var sources embed.FS
 //go:embed smc.go.txt
 var netSide string
 
-// modulePath is this module's, and stdPath what it is called in the standard library, whose packages have no dot in their first element.
+// modulePath is this module's, and stdPath what it is called in the standard library, whose
+// packages have no dot in their first element.
 const (
 	modulePath = "github.com/gosmc/smc"
 	stdPath    = "gosmc"
 )
 
-// packages are those that package smc imports of elsewhere and that it finds below stdPath: those that use package net, which
-// imports package smc, one that would bring in cgo, and x/sys. The toolchain has a copy of x/sys.
+// packages are those that package smc imports of elsewhere and that it finds below stdPath: those
+// that use package net, which imports package smc, one that would bring in cgo, and x/sys. The
+// toolchain has a copy of x/sys.
 var packages = map[string]string{
 	"net":                   "net",
 	"log/syslog":            "log/syslog",
@@ -53,8 +55,8 @@ func renamed(imported string) string {
 	return imported
 }
 
-// withoutAssembly has what takes the place of files that declare functions in assembly. The go command runs the assembler in the directory
-// of a package, and those of an overlay are not there.
+// withoutAssembly has what takes the place of files that declare functions in assembly. The go
+// command runs the assembler in the directory of a package, and those of an overlay are not there.
 var withoutAssembly = map[string]string{
 	"gosmc/internal/stream/pause.go": `//go:build amd64 || arm64
 
@@ -101,7 +103,8 @@ func RawSyscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, err syscall.Errno)
 //go:linkname RawSyscall6 syscall.RawSyscall6
 func RawSyscall6(trap, a1, a2, a3, a4, a5, a6 uintptr) (r1, r2 uintptr, err syscall.Errno)
 `,
-	// Arguments that were pointers live until the call is over, and the stack, which some point into, stays where it is, as in package syscall.
+	// Arguments that were pointers live until the call is over, and the stack, which some point
+	// into, stays where it is, as in package syscall.
 	"gosmc/unix/syscall_linux_gc.go": `package unix
 
 // SyscallNoError may be used instead of Syscall for syscalls that don't fail.
@@ -261,7 +264,8 @@ func (s set) addStandard(o Options) error {
 	return nil
 }
 
-// addCopy adds the files of a package that are built on Linux without cgo, also where the program is built with cgo.
+// addCopy adds the files of a package that are built on Linux without cgo, also where the program
+// is built with cgo.
 func (s set) addCopy(o Options, imported string) error {
 	dir := filepath.Join(o.Toolchain.GOROOT, "src", filepath.FromSlash(packages[imported]))
 	names, err := goFiles(os.DirFS(dir), ".")

@@ -54,8 +54,8 @@ func (t Toolchain) Check() error {
 	return nil
 }
 
-// Digest identifies the files of package net that an overlay replaces. Other files change with many releases of corrections, and the copy of
-// package net takes them as they are.
+// Digest identifies the files of package net that an overlay replaces. Other files change with many
+// releases of corrections, and the copy of package net takes them as they are.
 func (t Toolchain) Digest() (string, error) {
 	h := sha256.New()
 	for _, name := range editedFiles() {

@@ -8,8 +8,8 @@ import (
 	"github.com/gosmc/smc/internal/admission"
 )
 
-// EnvShortAfter is the variable with how many connections of a program to a server have to be short, one after another, before others stay TCP, where the policy
-// does not say it.
+// EnvShortAfter is the variable with how many connections of a program to a server have to be
+// short, one after another, before others stay TCP, where the policy does not say it.
 const EnvShortAfter = "GOSMC_RUN_SHORT_AFTER"
 
 // programHashOf is that of a process in the table of admissions.

@@ -8,8 +8,9 @@ import (
 	"strconv"
 )
 
-// strangers returns the listeners at the address of ours that programs of others have by SO_REUSEPORT: the kernel shares connections out between all of
-// them. Our own programs may have some there that are about to be announced.
+// strangers returns the listeners at the address of ours that programs of others have by
+// SO_REUSEPORT: the kernel shares connections out between all of them. Our own programs may have
+// some there that are about to be announced.
 func (l *listeners) strangers(ours listener) ([]socketState, error) {
 	now, err := diagListeners(ours.local.Port())
 	if err != nil {

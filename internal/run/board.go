@@ -20,7 +20,8 @@ import (
 //	   272        reserved
 const boardSize = 4096
 
-// A board is memory that the programs of a supervisor see: whether an accepted connection is worth a question, and where letters are.
+// A board is memory that the programs of a supervisor see: whether an accepted connection is worth
+// a question, and where letters are.
 type board struct {
 	fd     int
 	memory []byte
@@ -48,7 +49,8 @@ func newBoard() (*board, error) {
 	return b, nil
 }
 
-// setLetters stores where letters are, before a program can have the board: our descriptors, and the cookies of the letterboxes.
+// setLetters stores where letters are, before a program can have the board: our descriptors, and
+// the cookies of the letterboxes.
 func (b *board) setLetters(pid int, notes int, boxes []int) error {
 	binary.NativeEndian.PutUint32(b.memory[4:], uint32(pid))
 	binary.NativeEndian.PutUint32(b.memory[8:], uint32(notes))

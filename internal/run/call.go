@@ -19,10 +19,12 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A Call is the client's side in a program of package smc: it offers pairs for the sockets of one dial, as preload/src/connect.c
-// does for other programs. Package net may connect several sockets at once, and use one.
+// A Call is the client's side in a program of package smc: it offers pairs for the sockets of one
+// dial, as preload/src/connect.c does for other programs. Package net may connect several sockets
+// at once, and use one.
 //
-// Its Offer may be called from several goroutines; then either Connected or HangUp is called, once. Offers that come later are none.
+// Its Offer may be called from several goroutines; then either Connected or HangUp is called, once.
+// Offers that come later are none.
 type Call struct {
 	dir string // run directory
 	set attempts.Set[*attempt]
@@ -38,8 +40,9 @@ type attempt struct {
 	offer message
 }
 
-// Offer offers a pair for a socket that is about to connect to dest, if a program of 'gosmc run' listens there, and binds the socket. local is what it
-// will be bound to otherwise; the zero value is nothing.
+// Offer offers a pair for a socket that is about to connect to dest, if a program of 'gosmc run'
+// listens there, and binds the socket. local is what it will be bound to otherwise; the zero value
+// is nothing.
 func (c *Call) Offer(ctx context.Context, raw syscall.RawConn, dest, local netip.AddrPort) {
 	if c.set.Over() {
 		return
@@ -60,8 +63,9 @@ func (c *Call) HangUp() {
 	}
 }
 
-// Connected takes back what was offered for other sockets than tcp, which is connected, and returns the end that takes its place. It returns nil if
-// the connection is to be TCP, and the reason; DiagNone if there was nobody to offer anything to. If there is an end the caller closes tcp.
+// Connected takes back what was offered for other sockets than tcp, which is connected, and returns
+// the end that takes its place. It returns nil if the connection is to be TCP, and the reason;
+// DiagNone if there was nobody to offer anything to. If there is an end the caller closes tcp.
 func (c *Call) Connected(tcp *net.TCPConn) (*net.UnixConn, clc.Diagnosis) {
 	var mine *attempt
 	remote := ownAddress(tcp.RemoteAddr())
@@ -114,13 +118,15 @@ func (a *attempt) givenUp() (yes bool) {
 	return yes
 }
 
-// hangUp takes an offer back, unless it was claimed: who has claimed it finds it closed, as it would a TCP connection.
+// hangUp takes an offer back, unless it was claimed: who has claimed it finds it closed, as it
+// would a TCP connection.
 func (a *attempt) hangUp() {
 	a.talk.Close()
 	a.end.Close()
 }
 
-// attempt returns an offer that was taken, or the reason why there is none; DiagNone if nobody is there to take it.
+// attempt returns an offer that was taken, or the reason why there is none; DiagNone if nobody is
+// there to take it.
 func (c *Call) attempt(ctx context.Context, raw syscall.RawConn, dest, local netip.AddrPort) (*attempt, clc.Diagnosis) {
 	var s clientSocket
 	err := raw.Control(func(fd uintptr) { s = clientSocketOf(int(fd)) })
@@ -260,8 +266,8 @@ func clientSocketOf(fd int) (s clientSocket) {
 	return s
 }
 
-// sourceOf returns the address that the kernel will use of its own for a destination. It reports false if the destination is not on this machine, where
-// the two are the same.
+// sourceOf returns the address that the kernel will use of its own for a destination. It reports
+// false if the destination is not on this machine, where the two are the same.
 func sourceOf(dest netip.AddrPort) (netip.Addr, bool) {
 	switch ip := dest.Addr(); {
 	case ip.IsLoopback() && ip.Is4():

@@ -40,7 +40,8 @@ const (
 	unixShow       = 0x01 | 0x04 | 0x10 | 0x40
 )
 
-// Connections asks the kernel for the connections that were moved, in the network namespace of the calling thread.
+// Connections asks the kernel for the connections that were moved, in the network namespace of the
+// calling thread.
 func Connections() ([]Connection, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -142,7 +143,8 @@ func parseEnd(msg []byte) (c Connection, ok bool) {
 	return c, ok
 }
 
-// mirrored gives server's ends that came out of letterboxes the addresses of their peers, and leaves out those whose peer is closed, and other sockets.
+// mirrored gives server's ends that came out of letterboxes the addresses of their peers, and
+// leaves out those whose peer is closed, and other sockets.
 func mirrored(list []Connection) []Connection {
 	clients := make(map[uint64]*Connection)
 	for i := range list {
@@ -164,7 +166,8 @@ func mirrored(list []Connection) []Connection {
 	return known
 }
 
-// sendQueues gives each end what its peer has not read: the kernel counts memory on the sending side, not bytes.
+// sendQueues gives each end what its peer has not read: the kernel counts memory on the sending
+// side, not bytes.
 func sendQueues(list []Connection) {
 	type ends struct{ local, peer netip.AddrPort }
 	unread := make(map[ends]uint64, len(list))
@@ -211,7 +214,8 @@ func owners(list []Connection) {
 	}
 }
 
-// ringName begins the name of a ring's memory; what follows is the connection, in 16 digits, and the role of who writes.
+// ringName begins the name of a ring's memory; what follows is the connection, in 16 digits, and
+// the role of who writes.
 const ringName = "/memfd:gosmc-ring."
 
 // ringsOf returns the lines of a process's memory map that are rings.

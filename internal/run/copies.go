@@ -17,8 +17,9 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// A copy of the library that 'gosmc run' has made is removed when nobody uses it any more. A program that has the path of a removed copy in LD_PRELOAD, or a child that
-// it starts, would have its loader complain on standard error. So three things keep a copy:
+// A copy of the library that 'gosmc run' has made is removed when nobody uses it any more. A
+// program that has the path of a removed copy in LD_PRELOAD, or a child that it starts, would have
+// its loader complain on standard error. So three things keep a copy:
 //
 //   - A lock, a file beside it. Supervisors, and 'gosmc run' before them, hold it shared as long as a program of theirs lives. Who removes the copy
 //     holds it alone, and removes the lock, too: who has waited for it has a file without a name then, and begins anew.
@@ -33,7 +34,8 @@ const (
 	lockSuffix = ".lock"
 )
 
-// initialPIDs is the number of the first PID namespace, from which all processes can be seen: PROC_PID_INIT_INO of Linux.
+// initialPIDs is the number of the first PID namespace, from which all processes can be seen:
+// PROC_PID_INIT_INO of Linux.
 const initialPIDs = "pid:[4026531836]"
 
 // lockPath is the lock of the copies below dir that have a name.
@@ -51,7 +53,8 @@ func recordPath(lock, socket string) string {
 	return strings.TrimSuffix(lock, lockSuffix) + "." + filepath.Base(socket)
 }
 
-// hold keeps the copies below dir that have a name, or are about to be made, from being removed as long as the file is open. It makes the directory.
+// hold keeps the copies below dir that have a name, or are about to be made, from being removed as
+// long as the file is open. It makes the directory.
 func hold(dir string, mode os.FileMode, name string) (*os.File, error) {
 	path := lockPath(dir, name)
 	for deadline := time.Now().Add(holdTimeout); ; time.Sleep(holdPause) {
@@ -144,7 +147,8 @@ func (t libraryTree) removeCopy(lock string) bool {
 	return true
 }
 
-// hidden reports whether programs of a killed supervisor, of which this is the record, may run where we do not see them.
+// hidden reports whether programs of a killed supervisor, of which this is the record, may run
+// where we do not see them.
 func hidden(record string) bool {
 	text, err := os.ReadFile(record)
 	if err != nil {
@@ -153,7 +157,8 @@ func hidden(record string) bool {
 	return hiddenFrom(recordText(), string(text), local(filepath.Dir(record)))
 }
 
-// hiddenFrom is [hidden] for two records: that of who asks, and that of the supervisor. local says that no other machine has the file system.
+// hiddenFrom is [hidden] for two records: that of who asks, and that of the supervisor. local says
+// that no other machine has the file system.
 func hiddenFrom(own, theirs string, local bool) bool {
 	ownBoot, ownPIDs, _ := strings.Cut(own, " ")
 	boot, pids, _ := strings.Cut(theirs, " ")
@@ -163,7 +168,8 @@ func hiddenFrom(own, theirs string, local bool) bool {
 	return pids != ownPIDs && ownPIDs != initialPIDs
 }
 
-// local reports whether no other machine can have the file system of a directory, so that what another boot has left there is void.
+// local reports whether no other machine can have the file system of a directory, so that what
+// another boot has left there is void.
 func local(dir string) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {
@@ -176,7 +182,8 @@ func local(dir string) bool {
 	return false
 }
 
-// unused reports whether it is sure that no process has mapped a library with a name, or has that name in its environment.
+// unused reports whether it is sure that no process has mapped a library with a name, or has that
+// name in its environment.
 func unused(proc, name string) bool {
 	settled := make(map[int]bool)
 	for look := range copyLooks {
@@ -209,7 +216,8 @@ func unused(proc, name string) bool {
 	return false
 }
 
-// uses reports whether a process has a library. One of ours that cannot be asked, as it has made itself not dumpable, may have.
+// uses reports whether a process has a library. One of ours that cannot be asked, as it has made
+// itself not dumpable, may have.
 func uses(dir string, environ []byte, name string) bool {
 	if strings.Contains(string(environ), name) {
 		return true
@@ -246,7 +254,8 @@ func copyPlaces(dir string) (places []copyPlace) {
 	if os.Geteuid() == 0 {
 		places = append(places, copyPlace{systemLibraries, 0o755})
 	}
-	// A run directory may be shared, and then nobody can put anything where another one has, but for the one who owns it, or a part of it.
+	// A run directory may be shared, and then nobody can put anything where another one has, but
+	// for the one who owns it, or a part of it.
 	if rundir.Kept(dir, rundir.Run) { // rule: TestCopyOfStranger: rundir.Kept(dir, rundir.Run) -> true
 		places = append(places, copyPlace{filepath.Join(rundir.Path(dir, rundir.Run), fmt.Sprintf("libgosmc-%d", os.Geteuid())), 0o700})
 	}

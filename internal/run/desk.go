@@ -11,8 +11,9 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// A Desk is a supervisor in a program of package smc, which takes what programs of 'gosmc run' offer for its listeners. The program accepts for itself,
-// so it claims without a message. Its methods may be called from several goroutines.
+// A Desk is a supervisor in a program of package smc, which takes what programs of 'gosmc run'
+// offer for its listeners. The program accepts for itself, so it claims without a message. Its
+// methods may be called from several goroutines.
 type Desk struct {
 	s    *supervisor
 	done chan struct{} // closed when serve has returned
@@ -31,7 +32,8 @@ func OpenDesk(dir string, policy *config.Policy) (*Desk, error) {
 	opened := make(chan error, 1)
 	go func() {
 		defer close(d.done)
-		// On this goroutine, which no caller has locked to a thread of another network namespace: it asks the kernel about listeners later.
+		// On this goroutine, which no caller has locked to a thread of another network namespace:
+		// it asks the kernel about listeners later.
 		err := d.s.open(rundir.Supervisors(dir), newSocketName())
 		opened <- err
 		if err == nil {
@@ -56,8 +58,9 @@ func (d *Desk) Close() {
 	d.s.close()
 }
 
-// Announce announces a listener. It reports false if connections to it will be TCP: somebody else has the port, or it is in another network
-// namespace, or accepts only clients that have sent something over TCP, which those of 'gosmc run' do not.
+// Announce announces a listener. It reports false if connections to it will be TCP: somebody else
+// has the port, or it is in another network namespace, or accepts only clients that have sent
+// something over TCP, which those of 'gosmc run' do not.
 func (d *Desk) Announce(l *net.TCPListener) (spot Spot, ok bool) {
 	raw, err := l.SyscallConn()
 	if err != nil {
@@ -80,8 +83,8 @@ func (d *Desk) Announce(l *net.TCPListener) (spot Spot, ok bool) {
 	return Spot{m.local.Port(), m.unique}, d.s.listeners.add(m)
 }
 
-// listenerCookie is the cookie by which the kernel shows a listener to others. That of package net is a socket of MPTCP, whose cookie is another one than that of
-// the TCP socket inside of it.
+// listenerCookie is the cookie by which the kernel shows a listener to others. That of package net
+// is a socket of MPTCP, whose cookie is another one than that of the TCP socket inside of it.
 func listenerCookie(local netip.AddrPort, own uint64) uint64 {
 	list, _ := diagListeners(local.Port())
 	cookie := own
@@ -103,8 +106,8 @@ func (d *Desk) Withdraw(spot Spot) {
 	d.s.listeners.remove(spot.port, spot.cookie)
 }
 
-// Share withdraws a listener from which other processes may accept from now on. What was offered and nobody has claimed is joined to TCP once it is accepted, by
-// whomever.
+// Share withdraws a listener from which other processes may accept from now on. What was offered
+// and nobody has claimed is joined to TCP once it is accepted, by whomever.
 func (d *Desk) Share(spot Spot) {
 	d.s.mu.Lock()
 	defer d.s.mu.Unlock()
@@ -116,8 +119,9 @@ func (d *Desk) Share(spot Spot) {
 	}
 }
 
-// Claim returns our end of a connection that was accepted, and the process at the other end, 0 if it is not known. It returns nil if the connection is
-// TCP. If there is an end the caller closes tcp.
+// Claim returns our end of a connection that was accepted, and the process at the other end, 0 if
+// it is not known. It returns nil if the connection is TCP. If there is an end the caller closes
+// tcp.
 func (d *Desk) Claim(tcp *net.TCPConn) (end *net.UnixConn, pid int) {
 	key := keyOf(ownAddress(tcp.RemoteAddr()), ownAddress(tcp.LocalAddr()))
 	d.s.mu.Lock()
@@ -140,7 +144,8 @@ func (d *Desk) Claim(tcp *net.TCPConn) (end *net.UnixConn, pid int) {
 	return end, o.pid
 }
 
-// releaseCopy is [offer.release] for a socket that the caller closes, too. Where there is no descriptor for a copy that is all.
+// releaseCopy is [offer.release] for a socket that the caller closes, too. Where there is no
+// descriptor for a copy that is all.
 func (o *offer) releaseCopy(tcp *net.TCPConn) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sizes and offsets of struct inet_diag_req_v2 and struct inet_diag_msg, linux/inet_diag.h. A cookie has its low half
-// first; ports and addresses are big-endian.
+// Sizes and offsets of struct inet_diag_req_v2 and struct inet_diag_msg, linux/inet_diag.h. A
+// cookie has its low half first; ports and addresses are big-endian.
 const (
 	diagRequestLen = 56
 	diagMsgLen     = 72
@@ -51,12 +51,14 @@ func diagConnection(local, peer netip.AddrPort) (socketState, error) {
 	return list[0], nil
 }
 
-// noNetlink reports whether this process may have no netlink sockets: RestrictAddressFamilies of systemd.exec(5), or another filter of system calls.
+// noNetlink reports whether this process may have no netlink sockets: RestrictAddressFamilies of
+// systemd.exec(5), or another filter of system calls.
 func noNetlink(err error) bool {
 	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 }
 
-// procConnection is diagConnection by what is in /proc/net, which has no cookies. It reads about all sockets of the network namespace.
+// procConnection is diagConnection by what is in /proc/net, which has no cookies. It reads about
+// all sockets of the network namespace.
 //
 //	sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
 //	 0: 0100007F:1F90 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 12345 ...

@@ -21,12 +21,13 @@ type Server struct {
 	Listens bool // somebody listens there, in this network namespace
 	PID     int  // a process that does; 0: not known, or another user's
 	Command string
-	// Obstacle says why a program of 'gosmc run' stays with TCP there, "" if it does not. It is a clause whose subject is the server: "its policy ...".
+	// Obstacle says why a program of 'gosmc run' stays with TCP there, "" if it does not. It is a
+	// clause whose subject is the server: "its policy ...".
 	Obstacle string
 }
 
-// Look looks at a server, from the network namespace of the calling thread and for programs of a user with the environment of this process. The error says why
-// not all could be found out.
+// Look looks at a server, from the network namespace of the calling thread and for programs of a
+// user with the environment of this process. The error says why not all could be found out.
 func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	server = netip.AddrPortFrom(server.Addr().Unmap(), server.Port())
 	s.Local = isLocal(server)
@@ -59,7 +60,8 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	dir := rundir.SupervisorsOf(rundir.DefaultOf(uid), uid)
 	target, err := os.Readlink(newListeners(dir, "", netns).link(server.Port()))
 	target = linkedSocket(target)
-	// A server that was started again, and left to TCP, may find what a supervisor has left that was killed with it before.
+	// A server that was started again, and left to TCP, may find what a supervisor has left that
+	// was killed with it before.
 	if err == nil && filepath.Base(target) == target && left(dir, s.PID) == "" { // rule: TestExplainLeft: left(dir, s.PID) == "" -> true
 		s.Obstacle = unusable(filepath.Join(dir, target), uid)
 		return s, nil
@@ -68,8 +70,8 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	return s, nil
 }
 
-// ShortBefore returns what clients of a user remember of the connections of a program, by the path of its file and its first argument, to a server of this
-// network namespace.
+// ShortBefore returns what clients of a user remember of the connections of a program, by the path
+// of its file and its first argument, to a server of this network namespace.
 func ShortBefore(server netip.AddrPort, program, script string, uid int) admission.Memory {
 	hash, err := admission.ProgramHash(program, script)
 	if err != nil {
@@ -94,8 +96,9 @@ func unusable(socket string, uid int) string {
 	return ""
 }
 
-// unannounced says why no supervisor has announced the port of a server. pid is a process that listens, 0 if it is not known; its socket belongs to socketOf. dir is
-// the directory of supervisors in which a program of the user uid looks.
+// unannounced says why no supervisor has announced the port of a server. pid is a process that
+// listens, 0 if it is not known; its socket belongs to socketOf. dir is the directory of
+// supervisors in which a program of the user uid looks.
 func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir string) string {
 	maps, err := readProc(filepath.Join(procDir, strconv.Itoa(pid)), "maps")
 	switch {

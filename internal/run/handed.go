@@ -11,8 +11,9 @@ import (
 	"github.com/gosmc/smc/internal/dispose"
 )
 
-// A program that gives a descriptor to somebody who knows no rings, while bytes are in its ring, puts an end of a fresh pair in its place. The supervisor has the other
-// end of that, and copies between it and the end that the program had.
+// A program that gives a descriptor to somebody who knows no rings, while bytes are in its ring,
+// puts an end of a fresh pair in its place. The supervisor has the other end of that, and copies
+// between it and the end that the program had.
 
 // mayHand gives a talk a place among the relays. It reports whether the second message may follow.
 func (s *supervisor) mayHand(t *talk) (more bool) {
@@ -30,7 +31,8 @@ func (s *supervisor) mayHand(t *talk) (more bool) {
 	}
 }
 
-// handed begins to copy. It has a place among the relays, and the descriptors are its own: the end, the other one of the pair, and the file.
+// handed begins to copy. It has a place among the relays, and the descriptors are its own: the end,
+// the other one of the pair, and the file.
 func (s *supervisor) handed(m message, fds []int) bool {
 	if m.unique > maxHanded || m.netns > maxTokens || !isSocket(fds[0], unix.AF_UNIX) || !isSocket(fds[1], unix.AF_UNIX) || !isMemory(fds[2]) { // rule: TestHandedHostile
 		<-s.relays
@@ -56,7 +58,8 @@ func (s *supervisor) handed(m message, fds []int) bool {
 	return true
 }
 
-// handOver copies in both directions until both have ended, or whoever has got the descriptor has closed it: what it has written goes to the peer all the same.
+// handOver copies in both directions until both have ended, or whoever has got the descriptor has
+// closed it: what it has written goes to the peer all the same.
 func handOver(fresh, own half, rest io.Reader, n, tokens int64) {
 	in, out := make(chan bool, 2), make(chan error, 1)
 	go func() {
@@ -93,7 +96,8 @@ func bring(fresh, own half, rest io.Reader, n, tokens int64) error {
 	return fresh.CloseWrite()
 }
 
-// isMemory reports whether a descriptor that a program has sent is a file that can be read without waiting for anybody.
+// isMemory reports whether a descriptor that a program has sent is a file that can be read without
+// waiting for anybody.
 func isMemory(fd int) bool {
 	var st unix.Stat_t
 	var fs unix.Statfs_t

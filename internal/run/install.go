@@ -24,11 +24,12 @@ import (
 // LibraryFile is the name of the library where 'make install' has put it.
 const LibraryFile = "libgosmc-run.so"
 
-// systemLibraries is where root puts the library if nobody has installed it: children that root has run as other users have to read it.
+// systemLibraries is where root puts the library if nobody has installed it: children that root has
+// run as other users have to read it.
 var systemLibraries = "/var/cache/gosmc"
 
-// A libraryTree has the library in several directories, one for each value that $LIB may have in LD_PRELOAD: a loader finds the one for its own programs. Those of
-// 32-bit programs find a [stub].
+// A libraryTree has the library in several directories, one for each value that $LIB may have in
+// LD_PRELOAD: a loader finds the one for its own programs. Those of 32-bit programs find a [stub].
 type libraryTree struct {
 	own     []string // values of $LIB for programs that the library is for
 	foreign []string // for 32-bit programs of the same processor
@@ -38,7 +39,8 @@ type libraryTree struct {
 // treeOf is the tree for programs of this machine with a loader; "lib" is what it is there.
 func treeOf(loader string) libraryTree { return treeFor(runtime.GOARCH, loader) }
 
-// treeFor is the tree for programs of an architecture. Without a loader that tells more "lib" is for 32-bit programs, as on Debian and Fedora.
+// treeFor is the tree for programs of an architecture. Without a loader that tells more "lib" is
+// for 32-bit programs, as on Debian and Fedora.
 func treeFor(arch, loader string) (t libraryTree) {
 	switch arch {
 	case "amd64":
@@ -56,7 +58,8 @@ func treeFor(arch, loader string) (t libraryTree) {
 	return t
 }
 
-// valueOf returns what a loader puts in place of $LIB, "" if that cannot be told. It is a text in the loader, or the end of one.
+// valueOf returns what a loader puts in place of $LIB, "" if that cannot be told. It is a text in
+// the loader, or the end of one.
 func (t libraryTree) valueOf(loader string) string {
 	text, err := os.ReadFile(loader)
 	if err != nil {
@@ -75,9 +78,11 @@ func systemLoader() string {
 	return map[string]string{"amd64": "/lib64/ld-linux-x86-64.so.2", "arm64": "/lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
 }
 
-// install puts the library where programs can load it, and returns what LD_PRELOAD has to say: where 'make install' has put it, beside the command; for root,
-// where all users can read it; the run directory; the user's cache. Some of these may not be there, or nothing there may be executed. A copy that may be removed
-// stays as long as the lock is open; there is none if it stays for good.
+// install puts the library where programs can load it, and returns what LD_PRELOAD has to say:
+// where 'make install' has put it, beside the command; for root, where all users can read it; the
+// run directory; the user's cache. Some of these may not be there, or nothing there may be
+// executed. A copy that may be removed stays as long as the lock is open; there is none if it stays
+// for good.
 func install(dir string, library []byte) (list string, lock *os.File, err error) {
 	if library == nil {
 		return "", nil, errors.New("there is no library for this architecture")
@@ -116,7 +121,8 @@ func (t libraryTree) installCopy(p copyPlace, name string, library []byte) (list
 		}
 		return "", nil, err
 	}
-	// A missing file is written even if our own loader would find the library: another installer may only be about to write it, and children may have another loader.
+	// A missing file is written even if our own loader would find the library: another installer
+	// may only be about to write it, and children may have another loader.
 	err = t.write(p.dir, p.mode, name, library) // rule: TestCopyIsWhole
 	if path := t.preload(p.dir, name, library); path != "" {
 		return path, lock, nil
@@ -129,7 +135,8 @@ func (t libraryTree) installCopy(p copyPlace, name string, library []byte) (list
 	return "", nil, err
 }
 
-// preload returns what LD_PRELOAD has to say where the library of that name is in place below dir, "" if it is not.
+// preload returns what LD_PRELOAD has to say where the library of that name is in place below dir,
+// "" if it is not.
 func (t libraryTree) preload(dir, name string, library []byte) string {
 	if strings.ContainsAny(dir, " :$") { // LD_PRELOAD is a list
 		return ""
@@ -157,8 +164,9 @@ func WriteLibrary(dir string, library []byte) error {
 	return treeOf(systemLoader()).write(dir, 0o755, LibraryFile, library)
 }
 
-// WritePackagedLibrary writes the library for programs of an architecture below dir, as a package wants it that is made on any machine for many: where the
-// loaders of Debian and Fedora look for it.
+// WritePackagedLibrary writes the library for programs of an architecture below dir, as a package
+// wants it that is made on any machine for many: where the loaders of Debian and Fedora look for
+// it.
 func WritePackagedLibrary(dir, arch string, library []byte) error {
 	if library == nil {
 		return fmt.Errorf("there is no library for the architecture %q", arch)
@@ -214,7 +222,8 @@ func makeDirectory(dir string, mode os.FileMode) error {
 	return rundir.Chmod(unix.AT_FDCWD, dir, unix.S_IFDIR, uint32(mode.Perm()))
 }
 
-// writeFile puts a file into a directory, and makes that. Who removes another copy may remove the directory at the same moment, if it is empty.
+// writeFile puts a file into a directory, and makes that. Who removes another copy may remove the
+// directory at the same moment, if it is empty.
 func writeFile(dir string, mode os.FileMode, name string, what []byte) (err error) {
 	for range writeTries {
 		if err = tryWriteFile(dir, mode, name, what); !errors.Is(err, fs.ErrNotExist) {
@@ -240,7 +249,8 @@ func tryWriteFile(dir string, mode os.FileMode, name string, what []byte) error 
 	return writeNew(path, what, 0o555)
 }
 
-// writeNew puts a new file in the place of what a name leads to. It changes no other file, whatever the name is a link to.
+// writeNew puts a new file in the place of what a name leads to. It changes no other file, whatever
+// the name is a link to.
 func writeNew(path string, what []byte, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-"+strconv.Itoa(os.Getpid()))
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// Verbs with which this program is started again: LaunchVerb starts SuperviseVerb and ends, so that the program
-// has no child that it did not start.
+// Verbs with which this program is started again: LaunchVerb starts SuperviseVerb and ends, so that
+// the program has no child that it did not start.
 const (
 	LaunchVerb    = "run-launch"
 	SuperviseVerb = "run-supervise"
@@ -28,18 +28,21 @@ const (
 
 const preloadVariable = "LD_PRELOAD"
 
-// Descriptors of a supervisor: where it says whether it is ready, and the lock of the copy of the library that its programs have.
+// Descriptors of a supervisor: where it says whether it is ready, and the lock of the copy of the
+// library that its programs have.
 const (
 	resultFD = 3
 	lockFD   = 4
 )
 
-// held are the locks of this process's copies of the library, which it has, as its supervisor has, until it is the program.
+// held are the locks of this process's copies of the library, which it has, as its supervisor has,
+// until it is the program.
 var held []*os.File
 
-// Prepare starts a supervisor for this process and returns the environment in which the program at a path has the library. The environment of
-// a program that was started by 'gosmc run' is returned as it is, unless the program is to have a supervisor of its own: that of the other serves this one, too.
-// What keeps the program from that is noted for who asks later.
+// Prepare starts a supervisor for this process and returns the environment in which the program at
+// a path has the library. The environment of a program that was started by 'gosmc run' is returned
+// as it is, unless the program is to have a supervisor of its own: that of the other serves this
+// one, too. What keeps the program from that is noted for who asks later.
 func Prepare(path string, environ []string, own bool, library []byte) ([]string, error) {
 	with, err := prepare(environ, own, library)
 	why := ""
@@ -127,14 +130,16 @@ func launch(dir string, environ []string, lock *os.File) (string, error) {
 	return "", fmt.Errorf("the supervisor did not start: %w", err)
 }
 
-// supervisorEnviron is the environment of a supervisor: nothing by which it could be taken for one of its programs, or be changed.
+// supervisorEnviron is the environment of a supervisor: nothing by which it could be taken for one
+// of its programs, or be changed.
 func supervisorEnviron(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		return strings.HasPrefix(e, "LD_") || strings.HasPrefix(e, EnvSocket+"=")
 	})
 }
 
-// keepDescriptors marks the descriptors that this process has inherited close-on-exec, and returns what takes the mark away again.
+// keepDescriptors marks the descriptors that this process has inherited close-on-exec, and returns
+// what takes the mark away again.
 func keepDescriptors() (restore func()) {
 	var marked []int
 	entries, _ := os.ReadDir("/proc/self/fd")
@@ -176,7 +181,8 @@ func Launch(args []string) error {
 // argsWithLock is how many arguments a supervisor has if a copy of the library was made for its programs.
 const argsWithLock = 3
 
-// Supervise is [SuperviseVerb]: the life of a supervisor. Its arguments are the run directory, the process that it is for, and the lock of a copy of the library.
+// Supervise is [SuperviseVerb]: the life of a supervisor. Its arguments are the run directory, the
+// process that it is for, and the lock of a copy of the library.
 func Supervise(args []string) error {
 	result := os.NewFile(resultFD, "result")
 	unix.CloseOnExec(resultFD)

@@ -17,17 +17,20 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// 'gosmc run' says on standard error why it leaves a program to TCP. A service's standard error is in a log that whoever asks later does not look at, so the sentence is in the
-// directory of supervisors, too: a file for each program and control group. The next 'gosmc run' of the program there writes it anew, or removes it. The process does not matter:
-// what systemd has started forks, and ends.
+// 'gosmc run' says on standard error why it leaves a program to TCP. A service's standard error is
+// in a log that whoever asks later does not look at, so the sentence is in the directory of
+// supervisors, too: a file for each program and control group. The next 'gosmc run' of the program
+// there writes it anew, or removes it. The process does not matter: what systemd has started forks,
+// and ends.
 
 const (
 	leftPrefix = "tcp-"
 	maxLeft    = 1 << 12 // bytes of a sentence
 )
 
-// leftName is the file for a program, which /proc/PID/exe names, and the control group of a process with this directory in /proc; "" if that is not known. Of the group
-// its last element counts, such as redis.service: the others depend on who reads.
+// leftName is the file for a program, which /proc/PID/exe names, and the control group of a process
+// with this directory in /proc; "" if that is not known. Of the group its last element counts, such
+// as redis.service: the others depend on who reads.
 func leftName(process, program string) string {
 	text, err := readProc(process, "cgroup")
 	if err != nil || program == "" {
@@ -39,7 +42,8 @@ func leftName(process, program string) string {
 	return leftPrefix + hex.EncodeToString(sum[:8])
 }
 
-// noteLeft writes why the program at a path, which this process is about to become, is left to TCP; "" removes that.
+// noteLeft writes why the program at a path, which this process is about to become, is left to TCP;
+// "" removes that.
 func noteLeft(dir, path, why string) {
 	program, err := filepath.EvalSymlinks(path)
 	name := leftName(filepath.Join(procDir, "self"), program)
@@ -56,7 +60,8 @@ func noteLeft(dir, path, why string) {
 	}
 }
 
-// left returns why 'gosmc run' has left a process to TCP, as far as it has said so in a directory of supervisors, or in that of another user beside it.
+// left returns why 'gosmc run' has left a process to TCP, as far as it has said so in a directory
+// of supervisors, or in that of another user beside it.
 func left(dir string, pid int) string {
 	process := filepath.Join(procDir, strconv.Itoa(pid))
 	program, err := os.Readlink(filepath.Join(process, "exe"))
@@ -84,7 +89,8 @@ func readLeft(file string) (program, why string) {
 	return oneLine(program), oneLine(why)
 }
 
-// readSmall reads a file of at most so many bytes, which somebody else may have put there: it follows no link, and waits for nobody.
+// readSmall reads a file of at most so many bytes, which somebody else may have put there: it
+// follows no link, and waits for nobody.
 func readSmall(path string, most int) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -102,7 +108,8 @@ func readSmall(path string, most int) ([]byte, error) {
 	return text, err
 }
 
-// Left returns the programs that 'gosmc run' has left to TCP, and why, by their paths. Those of a run directory are meant; they may have ended.
+// Left returns the programs that 'gosmc run' has left to TCP, and why, by their paths. Those of a
+// run directory are meant; they may have ended.
 func Left(dir string) map[string]string {
 	all := make(map[string]string)
 	for _, part := range rundir.AllSupervisors(dir) {
@@ -123,7 +130,8 @@ func leftIn(dir string) map[string]string {
 	return m
 }
 
-// readOnlyFor reports whether a directory is in a file system that a process may only read, though we may write there: its unit takes that away.
+// readOnlyFor reports whether a directory is in a file system that a process may only read, though
+// we may write there: its unit takes that away.
 func readOnlyFor(pid int, dir string) bool {
 	theirs, err := readProc(filepath.Join(procDir, strconv.Itoa(pid)), "mountinfo")
 	if err != nil || mountedReadOnly("", dir) {
@@ -132,7 +140,8 @@ func readOnlyFor(pid int, dir string) bool {
 	return mountedReadOnly(string(theirs), dir)
 }
 
-// mountedReadOnly reports whether the mount of a directory is read-only: as a mountinfo has it (proc_pid_mountinfo(5)), or for us if that is "".
+// mountedReadOnly reports whether the mount of a directory is read-only: as a mountinfo has it
+// (proc_pid_mountinfo(5)), or for us if that is "".
 func mountedReadOnly(mountinfo, dir string) bool {
 	if mountinfo == "" {
 		var st unix.Statfs_t

@@ -16,10 +16,12 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A supervisor has letterboxes: sockets that listen, to which clients connect their ends, and send offers whose answer they need not wait for. Who accepts a
-// TCP connection accepts the server's end out of a letterbox by itself, with a copy of that descriptor, so that nobody waits for the supervisor, nor wakes it
-// more often than 50 times a second. What is not taken, as its server is none of ours or could not, the supervisor takes: some time later, and before it
-// is asked about that connection.
+// A supervisor has letterboxes: sockets that listen, to which clients connect their ends, and send
+// offers whose answer they need not wait for. Who accepts a TCP connection accepts the server's end
+// out of a letterbox by itself, with a copy of that descriptor, so that nobody waits for the
+// supervisor, nor wakes it more often than 50 times a second. What is not taken, as its server is
+// none of ours or could not, the supervisor takes: some time later, and before it is asked about
+// that connection.
 //
 //	event                                   what is done
 //	a letter comes, and none did lately     letters are read in 20 ms
@@ -52,7 +54,8 @@ type unsent struct {
 	until time.Time
 }
 
-// boxSuffix comes behind the name of the supervisor's socket, and the letterbox's number behind it, as a hexadecimal digit.
+// boxSuffix comes behind the name of the supervisor's socket, and the letterbox's number behind it,
+// as a hexadecimal digit.
 const boxSuffix = ".in"
 
 func boxPath(socket string, number int) string {
@@ -65,7 +68,8 @@ func isBox(path string) bool {
 	return ok && len(socket) == 16 && len(number) == 1
 }
 
-// boxOf is the number of the letterbox for a connection: the kernel gives ports that are all odd, or all even.
+// boxOf is the number of the letterbox for a connection: the kernel gives ports that are all odd,
+// or all even.
 func boxOf(client uint16) int { return int(client) / 2 % letterboxes }
 
 func (s *supervisor) openLetters() error {
@@ -90,7 +94,8 @@ func (s *supervisor) openLetters() error {
 	if err := s.board.setLetters(os.Getpid(), l.notes, l.boxes); err != nil {
 		return err
 	}
-	// Yama lets no program take a descriptor of ours unless we allow it. Whoever could, without Yama, still has to be of our user.
+	// Yama lets no program take a descriptor of ours unless we allow it. Whoever could, without
+	// Yama, still has to be of our user.
 	unix.Prctl(unix.PR_SET_PTRACER, ^uintptr(0), 0, 0, 0)
 	return s.poll.add(l.poll, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
@@ -152,9 +157,11 @@ func (s *supervisor) readLetters(now time.Time) {
 	s.poll.again(l.poll, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
 
-// pass reports whether the letters of a letterbox are left where they are, for programs that take some: what we keep has to be asked for, which takes longer than a
-// connection over TCP, and meanwhile more would come. Who takes a letter takes all before it, so that none is left behind. Where servers that do not claim accept
-// beside others, letters of theirs are not left for as long, as their clients wait.
+// pass reports whether the letters of a letterbox are left where they are, for programs that take
+// some: what we keep has to be asked for, which takes longer than a connection over TCP, and
+// meanwhile more would come. Who takes a letter takes all before it, so that none is left behind.
+// Where servers that do not claim accept beside others, letters of theirs are not left for as long,
+// as their clients wait.
 func (s *supervisor) pass(number int, now time.Time) bool {
 	l := &s.letters
 	switch {
@@ -178,7 +185,8 @@ func (s *supervisor) readBox(number int) {
 	}
 }
 
-// readUntil keeps the letters of a connection's letterbox up to the one that offers it, which somebody asks for.
+// readUntil keeps the letters of a connection's letterbox up to the one that offers it, which
+// somebody asks for.
 func (s *supervisor) readUntil(key pairKey) {
 	s.readUnsent()
 	for range maxLetters {
@@ -257,8 +265,9 @@ func (s *supervisor) readLater(u unsent) {
 	}
 }
 
-// keep keeps an end and the TCP socket that a client is about to connect. The client does not wait for an answer, so nothing is refused that
-// anybody could have meant well: what nobody claims is joined to TCP.
+// keep keeps an end and the TCP socket that a client is about to connect. The client does not wait
+// for an answer, so nothing is refused that anybody could have meant well: what nobody claims is
+// joined to TCP.
 func (s *supervisor) keep(m message, end, tcp, pid int) {
 	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, end: end, tcp: tcp, letter: true}
 	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
@@ -276,12 +285,14 @@ func (s *supervisor) keep(m message, end, tcp, pid int) {
 	s.hold(o)
 }
 
-// withdrawn reports whether a client has given its offer up that came by letter: there is a filter at its TCP socket.
+// withdrawn reports whether a client has given its offer up that came by letter: there is a filter
+// at its TCP socket.
 func (o *offer) withdrawn() bool {
 	return o.letter && filtered(o.tcp)
 }
 
-// right reports whether the end of an offer is the server's from now on. If it came by letter its client cannot give it up any more, once it is: as it would by a filter.
+// right reports whether the end of an offer is the server's from now on. If it came by letter its
+// client cannot give it up any more, once it is: as it would by a filter.
 func (o *offer) right() bool {
 	return !o.letter || !filtered(o.tcp) && unix.SetsockoptInt(o.tcp, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1) == nil && !filtered(o.tcp)
 }

@@ -24,12 +24,13 @@ const (
 
 	maxLoops = 64 // programs and ports of which a supervisor tells that connections are TCP
 
-	// Connections that are TCP for no reason are looked for so long after the start, and then ever less often.
+	// Connections that are TCP for no reason are looked for so long after the start, and then ever
+	// less often.
 	firstLoops = 10 * time.Second
 	lastLoops  = time.Hour
 
-	// letterboxes is how many a supervisor has. Ends of different connections come into different ones mostly, so that whoever takes the first
-	// of one gets its own.
+	// letterboxes is how many a supervisor has. Ends of different connections come into different
+	// ones mostly, so that whoever takes the first of one gets its own.
 	letterboxes  = 16
 	boxBacklog   = 128            // ends that wait in one
 	maxLetters   = 2 * boxBacklog // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
@@ -38,7 +39,8 @@ const (
 	// joinedAge is how long after a connection was joined to TCP others are expected to need that.
 	joinedAge = time.Second
 
-	// lostLetters is how long after the first letter of which a server did not know others are on their way, from clients that had looked at the link before.
+	// lostLetters is how long after the first letter of which a server did not know others are on
+	// their way, from clients that had looked at the link before.
 	lostLetters = time.Second
 	// letterPatience is how long an end is kept whose letter is on its way: as a rule it comes at once.
 	letterPatience = 2 * time.Second
@@ -47,13 +49,14 @@ const (
 	// ownDescriptors are those of a supervisor that has nothing to do, and some more.
 	ownDescriptors = 48
 
-	// As long as processes end before they could be asked a supervisor that knows none looks for its programs again, so many times, ever less often:
-	// for no more than two seconds.
+	// As long as processes end before they could be asked a supervisor that knows none looks for
+	// its programs again, so many times, ever less often: for no more than two seconds.
 	firstPause = time.Millisecond
 	lastPause  = 100 * time.Millisecond
 	maxLooks   = 26
 
-	// A copy of the library: how long a program waits for who removes one, which takes milliseconds, and how often it is looked for programs that use it.
+	// A copy of the library: how long a program waits for who removes one, which takes
+	// milliseconds, and how often it is looked for programs that use it.
 	holdTimeout = 2 * time.Second
 	holdPause   = 2 * time.Millisecond
 	copyLooks   = 8
@@ -65,9 +68,11 @@ const (
 	// An offer that was accepted, and not claimed at the next look either, is joined to TCP.
 	firstLook = 20 * time.Millisecond
 	lastLook  = time.Second
-	// At a desk it is most often the program itself that has accepted, and will claim as soon as it gets a processor.
+	// At a desk it is most often the program itself that has accepted, and will claim as soon as it
+	// gets a processor.
 	deskLook = time.Second
-	// talkTimeout bounds how long a program of package smc waits for a supervisor; preload/src/supervisor.c has the same.
+	// talkTimeout bounds how long a program of package smc waits for a supervisor;
+	// preload/src/supervisor.c has the same.
 	talkTimeout = 2 * time.Second
 	// launchTimeout bounds how long the start of a program waits for its supervisor.
 	launchTimeout = 10 * time.Second

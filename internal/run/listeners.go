@@ -26,9 +26,10 @@ type listener struct {
 	only6  bool // IPV6_V6ONLY: connections of IPv4 to its port come to somebody else, who may be another user
 }
 
-// listeners are those of one supervisor, by port. A symbolic link <netns>.<port> in the directory, whose target is the
-// name of the supervisor's socket, tells programs that connect whom to ask. Where all listeners of the port have one address, and the policy allows
-// whatever comes there, a dot and the address follow: connections to it need not wait for an answer.
+// listeners are those of one supervisor, by port. A symbolic link <netns>.<port> in the directory,
+// whose target is the name of the supervisor's socket, tells programs that connect whom to ask.
+// Where all listeners of the port have one address, and the policy allows whatever comes there, a
+// dot and the address follow: connections to it need not wait for an answer.
 type listeners struct {
 	dir, socket string // socket is a name in dir
 	netns       uint64
@@ -61,8 +62,8 @@ func linkOf(dir string, netns uint64, port uint16) string {
 	return filepath.Join(dir, fmt.Sprintf("%016x.%d", netns, port))
 }
 
-// add announces a listener. It reports false if connections to it have to stay TCP: another supervisor has the port,
-// or the program is in another network namespace than its supervisor.
+// add announces a listener. It reports false if connections to it have to stay TCP: another
+// supervisor has the port, or the program is in another network namespace than its supervisor.
 func (l *listeners) add(m message) bool {
 	port := m.local.Port()
 	if m.netns != l.netns || port == 0 {
@@ -137,7 +138,8 @@ func (l *listeners) replace(port uint16, target string) bool {
 func (l *listeners) publish(port uint16, ours listener) bool {
 	err := os.Symlink(l.socket, l.link(port))
 	if err == nil {
-		// A later supervisor finds the link. An earlier listener may have no link: that of a second supervisor, or of a program without one.
+		// A later supervisor finds the link. An earlier listener may have no link: that of a second
+		// supervisor, or of a program without one.
 		others, err := l.strangers(ours)
 		if err == nil && len(others) > 0 { // rule: TestListenersShared
 			os.Remove(l.link(port))
@@ -159,7 +161,8 @@ func (l *listeners) publish(port uint16, ours listener) bool {
 			return false
 		}
 		if slices.ContainsFunc(now, func(s socketState) bool { return s.cookie != ours.cookie }) {
-			// The kernel shares connections out between the listeners, so most would be offered to one and accepted by another.
+			// The kernel shares connections out between the listeners, so most would be offered to
+			// one and accepted by another.
 			os.Remove(l.link(port)) // rule: TestListenersShared
 			return false
 		}
@@ -167,7 +170,8 @@ func (l *listeners) publish(port uint16, ours listener) bool {
 	return l.replace(port, l.socket)
 }
 
-// remove withdraws one of the listeners on a port. It returns its address, the zero value if there is no such.
+// remove withdraws one of the listeners on a port. It returns its address, the zero value if there
+// is no such.
 func (l *listeners) remove(port uint16, cookie uint64) (local netip.AddrPort) {
 	i := slices.IndexFunc(l.ports[port], func(have listener) bool { return have.cookie == cookie })
 	if i < 0 {
@@ -194,7 +198,8 @@ func (l listener) gets(to netip.AddrPort) bool {
 	return ip == to.Addr() || ip.IsUnspecified() && (ip.Is6() && !l.only6 || ip.Is4() == to.Addr().Is4()) // rule: TestOnly6: ip.Is6() && !l.only6 -> ip.Is6()
 }
 
-// only6 asks the kernel whether a listener gets connections of IPv6 only. It may not be asked: then what is offered and does not come shows it.
+// only6 asks the kernel whether a listener gets connections of IPv6 only. It may not be asked: then
+// what is offered and does not come shows it.
 func only6(l listener) bool {
 	now, _ := diagListeners(l.local.Port())
 	return slices.ContainsFunc(now, func(s socketState) bool { return s.cookie == l.cookie && s.only6 })
@@ -219,8 +224,9 @@ func (l *listeners) look(port uint16) {
 	l.keep(port, cookies(now))
 }
 
-// sweep forgets all listeners that are not there any more, unless that was done just now. Programs that listen at another port for each
-// connection, as servers of FTP do, leave many behind for which no offer ever comes.
+// sweep forgets all listeners that are not there any more, unless that was done just now. Programs
+// that listen at another port for each connection, as servers of FTP do, leave many behind for
+// which no offer ever comes.
 func (l *listeners) sweep() {
 	if time.Since(l.swept) < listenerAge {
 		return
@@ -264,11 +270,13 @@ func (l *listeners) claimed(port uint16, n int) {
 	l.records[port] = r
 }
 
-// relayed notes that nobody has: whoever accepts there does so without us. A relay costs more than it could gain, so where
-// that is the rule connections stay TCP, until a program listens on the port anew.
+// relayed notes that nobody has: whoever accepts there does so without us. A relay costs more than
+// it could gain, so where that is the rule connections stay TCP, until a program listens on the
+// port anew.
 //
-// Of a letter the server may have known nothing: its mark is a size of segments, which a loopback interface with a small MTU cuts down, and which SYN cookies
-// forget. So clients of the port have to ask first, and letters that were on their way count for nothing.
+// Of a letter the server may have known nothing: its mark is a size of segments, which a loopback
+// interface with a small MTU cuts down, and which SYN cookies forget. So clients of the port have
+// to ask first, and letters that were on their way count for nothing.
 func (l *listeners) relayed(now time.Time, port uint16, letter bool) {
 	r := l.records[port]
 	first := r.lost.IsZero()
@@ -325,9 +333,11 @@ func isLink(name string) bool {
 	return ok && err == nil && isSupervisor(netns) // as many digits
 }
 
-// tidy removes what supervisors that were killed have left, and tells the log of those whose programs still run: their new connections are TCP. A nil warn
-// tells nobody, and looks for none. A socket gets its final name when it can be connected to. Nothing is removed that has not a name which only supervisors give: where
-// others may have put the directory there, it may be a link to any.
+// tidy removes what supervisors that were killed have left, and tells the log of those whose
+// programs still run: their new connections are TCP. A nil warn tells nobody, and looks for none. A
+// socket gets its final name when it can be connected to. Nothing is removed that has not a name
+// which only supervisors give: where others may have put the directory there, it may be a link to
+// any.
 func tidy(dir string, warn func(string)) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// loops are connections between two programs of 'gosmc run' that are TCP for no reason that can be seen. An operator may want to know of them: the programs
-// were given to us to be fast. The supervisor of the server says so, once for each program and port of it.
+// loops are connections between two programs of 'gosmc run' that are TCP for no reason that can be
+// seen. An operator may want to know of them: the programs were given to us to be fast. The
+// supervisor of the server says so, once for each program and port of it.
 type loops struct {
 	told map[string]bool
 	warn func(string)
@@ -35,12 +36,14 @@ func (l *loops) look(socket string, note func(Connection)) {
 	}
 }
 
-// loopsThrough reports whether a connection is TCP for no reason, and its server a program of the supervisor with this socket.
+// loopsThrough reports whether a connection is TCP for no reason, and its server a program of the
+// supervisor with this socket.
 func loopsThrough(c *TCPConnection, socket string) bool {
 	return c.Server && c.Reason.Code == clc.DiagNone && filepath.Base(Supervisor(c.PID)) == filepath.Base(socket) // rule: TestLoops: c.Server && -> true &&
 }
 
-// watchLoops looks for loops after a while, and then ever less often, until quit is closed: to look through all processes is work.
+// watchLoops looks for loops after a while, and then ever less often, until quit is closed: to look
+// through all processes is work.
 func (s *supervisor) watchLoops(quit <-chan struct{}) {
 	l := loops{told: make(map[string]bool), warn: logWarning}
 	for wait := firstLoops; ; wait = min(2*wait, lastLoops) {

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// markSuffix ends the name of a supervisor's mark: an empty file that the library maps before main. The mapping is in /proc/PID/maps for as long as the
-// program runs, and in its children. The environment is not as good: many servers write their title over it.
+// markSuffix ends the name of a supervisor's mark: an empty file that the library maps before main.
+// The mapping is in /proc/PID/maps for as long as the program runs, and in its children. The
+// environment is not as good: many servers write their title over it.
 const markSuffix = ".run"
 
 // makeMark makes the mark of a supervisor. Its programs are found by their environment if it cannot be made.
@@ -33,8 +34,9 @@ func isSupervisor(name string) bool {
 	return len(name) == 16 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// markedBy returns the socket of the supervisor whose mark a process has mapped, "" if there is none. maps is its /proc/PID/maps. The directory is the
-// supervisor's as the reader's mount namespace shows it, which may be another one.
+// markedBy returns the socket of the supervisor whose mark a process has mapped, "" if there is
+// none. maps is its /proc/PID/maps. The directory is the supervisor's as the reader's mount
+// namespace shows it, which may be another one.
 func markedBy(maps string) string {
 	for line := range strings.Lines(maps) {
 		i := strings.IndexByte(line, '/')
@@ -49,14 +51,16 @@ func markedBy(maps string) string {
 	return ""
 }
 
-// marked reports whether a process, of this directory in /proc, has mapped the mark of the supervisor with this socket. No other process has a mark with its name.
+// marked reports whether a process, of this directory in /proc, has mapped the mark of the
+// supervisor with this socket. No other process has a mark with its name.
 func marked(dir, socket string) bool {
 	maps, err := readProc(dir, "maps")
 	return err == nil && strings.Contains(string(maps), "/"+filepath.Base(socket)+markSuffix)
 }
 
-// Supervisor returns the socket of the supervisor that serves a process, "" if there is none or the process cannot be asked. In a process of another mount
-// namespace the directory may have another name here; the last element is the same.
+// Supervisor returns the socket of the supervisor that serves a process, "" if there is none or the
+// process cannot be asked. In a process of another mount namespace the directory may have another
+// name here; the last element is the same.
 func Supervisor(pid int) string {
 	maps, err := readProc(filepath.Join(procDir, strconv.Itoa(pid)), "maps")
 	if err != nil || !loaded(maps) {
@@ -71,8 +75,9 @@ func Supervisor(pid int) string {
 // loaded reports whether our library is in the memory map of a process.
 func loaded(maps []byte) bool { return strings.Contains(string(maps), "/libgosmc-") }
 
-// Variable returns a variable of the environment with which a process was started, "" if it has none or cannot be asked. A program may have written over its environment.
-// Then the value is that of its supervisor, which was started with the same policy.
+// Variable returns a variable of the environment with which a process was started, "" if it has
+// none or cannot be asked. A program may have written over its environment. Then the value is that
+// of its supervisor, which was started with the same policy.
 func Variable(pid int, name string) string {
 	environ, err := readProc(filepath.Join(procDir, strconv.Itoa(pid)), "environ")
 	if err != nil {

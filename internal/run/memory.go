@@ -14,20 +14,22 @@ import (
 // EnvMemory is the variable with what a program's rings may have where the policy does not say it, in bytes.
 const EnvMemory = "GOSMC_RUN_MEMORY"
 
-// EnvRingAfter is the variable with how many bytes a direction carries in-band before it may have a ring only to carry more, where the policy does not
-// say it; defaultRingAfter is that number. A connection that carried 100 KiB and ended took 20 times as long with rings as over TCP, in a virtual machine in which a page
-// that is touched for the first time costs 30 us.
+// EnvRingAfter is the variable with how many bytes a direction carries in-band before it may have a
+// ring only to carry more, where the policy does not say it; defaultRingAfter is that number. A
+// connection that carried 100 KiB and ended took 20 times as long with rings as over TCP, in a
+// virtual machine in which a page that is touched for the first time costs 30 us.
 const (
 	EnvRingAfter     = "GOSMC_RUN_RING_AFTER"
 	defaultRingAfter = 256 << 10
 )
 
-// memoryShare is one over the part of the memory that the rings of one process may have. A program has pages of its own, other programs of its
-// control group have rings, too, and beyond the group's limit the kernel kills.
+// memoryShare is one over the part of the memory that the rings of one process may have. A program
+// has pages of its own, other programs of its control group have rings, too, and beyond the group's
+// limit the kernel kills.
 const memoryShare = 4
 
-// WithMemory is an environment that has in [EnvMemory] what the rings of a program may have, which starts in the control group of this process, and
-// [EnvRingAfter], and [EnvShortAfter].
+// WithMemory is an environment that has in [EnvMemory] what the rings of a program may have, which
+// starts in the control group of this process, and [EnvRingAfter], and [EnvShortAfter].
 func WithMemory(environ []string) []string {
 	environ = slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		return strings.HasPrefix(e, EnvMemory+"=") || strings.HasPrefix(e, EnvRingAfter+"=") || strings.HasPrefix(e, EnvShortAfter+"=")

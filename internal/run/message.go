@@ -20,8 +20,9 @@ const (
 	kindBoard     kind = 6 // the sender wants the board
 	kindReturn    kind = 7 // the sender gives an end back that is another's, with the letter in it; no reply
 	kindTaken     kind = 8 // the sender has accepted, and taken the letter; no reply
-	// kindRelay: the sender has bytes in a ring of an end that is about to be somebody else's. The first asks whether there is room. The second brings that end, one
-	// of a pair that takes its place, and a file with the bytes.
+	// kindRelay: the sender has bytes in a ring of an end that is about to be somebody else's. The
+	// first asks whether there is room. The second brings that end, one of a pair that takes its
+	// place, and a file with the bytes.
 	kindRelay kind = 9
 )
 

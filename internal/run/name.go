@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// namePrefix begins the abstract names of pairs, after the zero byte, which [golang.org/x/sys/unix] and /proc/net/unix
-// write as "@".
+// namePrefix begins the abstract names of pairs, after the zero byte, which [golang.org/x/sys/unix]
+// and /proc/net/unix write as "@".
 const namePrefix = "@gosmc/1/"
 
 // Roles of an end, in its name.

@@ -9,8 +9,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// notes is where programs tell which letters they have taken: messages that wake nobody, and are read before anybody is told of them. Nothing
-// but numbers depends on what they say, and for how long letters are left to programs. Any goroutine may use it.
+// notes is where programs tell which letters they have taken: messages that wake nobody, and are
+// read before anybody is told of them. Nothing but numbers depends on what they say, and for how
+// long letters are left to programs. Any goroutine may use it.
 type notes struct {
 	mu    sync.Mutex
 	fd    int               // to read from, if there is one

@@ -46,7 +46,8 @@ func keyOf(client, server netip.AddrPort) pairKey {
 	return pairKey{client, server}
 }
 
-// take keeps the end that a client offers, which is process pid. It returns nil and the reason, and has closed the end, if the connection has to be TCP.
+// take keeps the end that a client offers, which is process pid. It returns nil and the reason, and
+// has closed the end, if the connection has to be TCP.
 func (s *supervisor) take(m message, end, pid int) (*offer, clc.Diagnosis) {
 	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, pid: pid, end: end, tcp: -1, back: make(chan struct{})}
 	theirs := name{role: roleClient, ipv6: m.ipv6, local: m.local, peer: m.peer, unique: m.unique}
@@ -107,7 +108,8 @@ func (s *supervisor) hold(o *offer) {
 	s.held[o.tcp] = o
 }
 
-// watch has the loop told what the server does on the TCP connection. The kernel may lack memory for that, or the user have all that he may; then looks find it.
+// watch has the loop told what the server does on the TCP connection. The kernel may lack memory
+// for that, or the user have all that he may; then looks find it.
 func (s *supervisor) watch(o *offer) {
 	o.watched = s.poll.add(o.tcp, unix.EPOLLIN|unix.EPOLLRDHUP) == nil
 }
@@ -122,9 +124,10 @@ func (s *supervisor) cancel(o *offer) bool {
 	return true
 }
 
-// claim hands an end to the program that has accepted its connection, which the connection's TCP socket proves: whoever has that could
-// read and write in it. It returns the offer, whose release the caller calls, or nil. The program is told once more when we have the end no more: until then the client
-// would not see that it is closed.
+// claim hands an end to the program that has accepted its connection, which the connection's TCP
+// socket proves: whoever has that could read and write in it. It returns the offer, whose release
+// the caller calls, or nil. The program is told once more when we have the end no more: until then
+// the client would not see that it is closed.
 func (s *supervisor) claim(t *talk, m message, tcp int) *offer {
 	o := s.offers[keyOf(m.peer, m.local)]
 	if o == nil || !s.hasEnds(tcp, m.local, m.peer) || !o.right() || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
@@ -153,8 +156,10 @@ func (o *offer) isBack() bool {
 	}
 }
 
-// release ends the TCP connection of a claimed offer, by a reset of the accepted socket, which is ours to close, as soon as the client is back from connect. That frees the client's port, which
-// nothing else must: a connection from whoever gets it while the accepted socket is there is lost for a second, as the kernel takes its SYN for one of the connection before.
+// release ends the TCP connection of a claimed offer, by a reset of the accepted socket, which is
+// ours to close, as soon as the client is back from connect. That frees the client's port, which
+// nothing else must: a connection from whoever gets it while the accepted socket is there is lost
+// for a second, as the kernel takes its SYN for one of the connection before.
 func (o *offer) release(accepted int) {
 	if o.isBack() {
 		abandon(accepted)
@@ -166,7 +171,8 @@ func (o *offer) release(accepted int) {
 	}()
 }
 
-// hasEnds reports whether a TCP socket is that of a connection. Whoever has a network namespace can have one with any addresses there.
+// hasEnds reports whether a TCP socket is that of a connection. Whoever has a network namespace can
+// have one with any addresses there.
 func (s *supervisor) hasEnds(fd int, local, peer netip.AddrPort) bool {
 	if !isTCP(fd) {
 		return false
@@ -196,9 +202,10 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// bind has the server's end know what family the listener has, by its name. It may have been given before, if the
-// answer could not be sent. Any user can have taken a name that could be foreseen; then there is another number in it. What came by letter
-// has a name, and knows it by an option: preload/identity.c.
+// bind has the server's end know what family the listener has, by its name. It may have been given
+// before, if the answer could not be sent. Any user can have taken a name that could be foreseen;
+// then there is another number in it. What came by letter has a name, and knows it by an option:
+// preload/identity.c.
 func (o *offer) bind(ipv6 bool) bool {
 	if o.letter {
 		return !ipv6 || unix.SetsockoptInt(o.end, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1) == nil
@@ -264,13 +271,15 @@ func (s *supervisor) drop(o *offer) {
 	}
 }
 
-// leave closes a client's TCP socket of a connection that was claimed, in good order whatever its program wants: see [offer.release].
+// leave closes a client's TCP socket of a connection that was claimed, in good order whatever its
+// program wants: see [offer.release].
 func leave(tcp int) {
 	unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // not if it is no socket
 	dispose.Close(tcp)
 }
 
-// abandon closes a TCP socket of a connection of which both programs know by now what became: the port need not wait for late packets.
+// abandon closes a TCP socket of a connection of which both programs know by now what became: the
+// port need not wait for late packets.
 func abandon(tcp int) {
 	lingerNot(tcp)
 	dispose.Close(tcp)
@@ -323,8 +332,8 @@ func (s *supervisor) look(now time.Time) {
 	}
 }
 
-// hurry has the offers for a port be looked at soon: where one connection was accepted by somebody who does not claim, so may others be by now, which have been
-// looked at ever less often.
+// hurry has the offers for a port be looked at soon: where one connection was accepted by somebody
+// who does not claim, so may others be by now, which have been looked at ever less often.
 func (s *supervisor) hurry(port uint16) {
 	due := time.Now().Add(s.patience)
 	for _, o := range s.held {
@@ -334,8 +343,9 @@ func (s *supervisor) hurry(port uint16) {
 	}
 }
 
-// begun looks whether an offer that came by letter is connected by now, and watches it then. It reports false if it is not, or is no more. A server may have accepted
-// what cannot be watched, so that is no reason to drop it.
+// begun looks whether an offer that came by letter is connected by now, and watches it then. It
+// reports false if it is not, or is no more. A server may have accepted what cannot be watched, so
+// that is no reason to drop it.
 func (s *supervisor) begun(o *offer) bool {
 	info, err := unix.GetsockoptTCPInfo(o.tcp, unix.IPPROTO_TCP, unix.TCP_INFO)
 	switch {

@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outsiders are talks that came by the door, whose users need not be ours, by user. What they send can have anybody who receives or closes it wait, as a
-// socket with SO_LINGER does, or a file of a file system in user space: so each has a goroutine, which has the lock only for its answer.
+// outsiders are talks that came by the door, whose users need not be ours, by user. What they send
+// can have anybody who receives or closes it wait, as a socket with SO_LINGER does, or a file of a
+// file system in user space: so each has a goroutine, which has the lock only for its answer.
 type outsiders struct {
 	users   map[uint32]int
 	count   int
@@ -32,8 +33,9 @@ func (o *outsiders) leave(uid uint32) {
 	}
 }
 
-// refuse closes a talk that came by the door and is one too many. Something may wait in it whose close takes as long as its program wants, for which others must
-// not wait, nor may there be any number of them: what comes by a door where too many are being closed is left unaccepted.
+// refuse closes a talk that came by the door and is one too many. Something may wait in it whose
+// close takes as long as its program wants, for which others must not wait, nor may there be any
+// number of them: what comes by a door where too many are being closed is left unaccepted.
 func (s *supervisor) refuse(fd int) {
 	s.outsiders.refused++
 	go func() {
@@ -76,7 +78,8 @@ func (s *supervisor) hearOutside(t *talk, uid uint32) {
 	closeAll(fds)
 }
 
-// releaseOutside is [offer.release] for a goroutine that may wait: for the client, but not long, as others may come, and for whatever the socket's program has its close wait for.
+// releaseOutside is [offer.release] for a goroutine that may wait: for the client, but not long, as
+// others may come, and for whatever the socket's program has its close wait for.
 func (o *offer) releaseOutside(accepted int) {
 	if o.back != nil {
 		select {

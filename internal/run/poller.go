@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A poller is an epoll whose events say for which use of a descriptor's number they are. A number is used again as soon as it is
-// closed, and events that were fetched before are still to be handled.
+// A poller is an epoll whose events say for which use of a descriptor's number they are. A number
+// is used again as soon as it is closed, and events that were fetched before are still to be
+// handled.
 type poller struct {
 	fd    int
 	file  *os.File // which has fd
@@ -38,9 +39,10 @@ func newPoller() (*poller, error) {
 
 func (p *poller) close() { p.file.Close() }
 
-// wait returns how many events there are, when there are some or the timeout has passed; there is none if that is negative. It waits where the runtime
-// waits for the network. A thread that is in epoll_wait itself makes the runtime look after it, some 60 times for each time that it waits, and that takes
-// a processor from the programs.
+// wait returns how many events there are, when there are some or the timeout has passed; there is
+// none if that is negative. It waits where the runtime waits for the network. A thread that is in
+// epoll_wait itself makes the runtime look after it, some 60 times for each time that it waits, and
+// that takes a processor from the programs.
 func (p *poller) wait(events []unix.EpollEvent, timeout time.Duration) (n int, err error) {
 	look := func(fd uintptr) bool {
 		n, err = unix.EpollWait(int(fd), events, 0)

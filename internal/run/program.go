@@ -18,8 +18,8 @@ import (
 // maxInterpreters bounds scripts whose interpreter is a script: as the kernel does.
 const maxInterpreters = 4
 
-// Obstacle returns why the library cannot be loaded into a program, "" if it can, as far as can be told from its file. A script is
-// what runs it.
+// Obstacle returns why the library cannot be loaded into a program, "" if it can, as far as can be
+// told from its file. A script is what runs it.
 func Obstacle(path string) string {
 	for range maxInterpreters {
 		interpreter, err := scriptInterpreter(path)
@@ -86,7 +86,8 @@ func scriptInterpreter(path string) (string, error) {
 	return words[0], nil
 }
 
-// privileged returns why the loader will not look at LD_PRELOAD: the program gets privileges that we do not have.
+// privileged returns why the loader will not look at LD_PRELOAD: the program gets privileges that
+// we do not have.
 func privileged(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 // EnvSocket is the variable by which the library finds its supervisor: the path of a socket.
 const EnvSocket = "GOSMC_RUN"
 
-// programs are the processes of one supervisor, which lives as long as they. Those that have spoken to it are watched; when
-// none of these is left the others are looked for by what their environment says.
+// programs are the processes of one supervisor, which lives as long as they. Those that have spoken
+// to it are watched; when none of these is left the others are looked for by what their environment
+// says.
 type programs struct {
 	poll   *poller
 	socket string
@@ -63,8 +64,8 @@ func (p *programs) ended(fd int) {
 	unix.Close(fd)
 }
 
-// gone reports whether no process is left. It looks for others when the last one that is known has ended, and, while it is not sure that
-// there is none, again when the search is due.
+// gone reports whether no process is left. It looks for others when the last one that is known has
+// ended, and, while it is not sure that there is none, again when the search is due.
 func (p *programs) gone(now time.Time) bool {
 	if len(p.pids) > 0 {
 		p.search = nil
@@ -90,7 +91,8 @@ func (p *programs) gone(now time.Time) bool {
 	return sure || !p.search.delay(now)
 }
 
-// due returns when [programs.gone] is to be asked again though no process has ended, the zero time if it is not.
+// due returns when [programs.gone] is to be asked again though no process has ended, the zero time
+// if it is not.
 func (p *programs) due() time.Time {
 	if p == nil || p.search == nil {
 		return time.Time{}

@@ -12,8 +12,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// relay joins an end that nobody claims to the client's TCP connection, whose server has accepted without us: a program
-// that was started in another way, and has the listener by inheritance. It is slower than TCP, and it is right.
+// relay joins an end that nobody claims to the client's TCP connection, whose server has accepted
+// without us: a program that was started in another way, and has the listener by inheritance. It is
+// slower than TCP, and it is right.
 func (s *supervisor) relay(o *offer) {
 	select {
 	case s.relays <- struct{}{}:
@@ -43,7 +44,8 @@ func (s *supervisor) relay(o *offer) {
 	}()
 }
 
-// relayLater has an offer looked at again when it may be that another relay has ended: there are as many as there may be.
+// relayLater has an offer looked at again when it may be that another relay has ended: there are as
+// many as there may be.
 func (s *supervisor) relayLater(o *offer) {
 	s.poll.remove(o.tcp)
 	o.watched, o.seen = false, true
@@ -56,7 +58,8 @@ type half interface {
 	CloseWrite() error
 }
 
-// stream makes a net.Conn of a descriptor, which it closes, or goes on with that where no other one is free. It returns nil if it cannot.
+// stream makes a net.Conn of a descriptor, which it closes, or goes on with that where no other one
+// is free. It returns nil if it cannot.
 func stream(fd int) half {
 	f := file(fd)
 	c, err := net.FileConn(f)

@@ -2,8 +2,9 @@ package run
 
 import "github.com/gosmc/smc/internal/rundir"
 
-// resetsTable is that by which the libraries of programs tell each other that an end will be closed with a reset: SO_LINGER with 0 seconds. Without it programs see
-// an end of file in place of a reset.
+// resetsTable is that by which the libraries of programs tell each other that an end will be closed
+// with a reset: SO_LINGER with 0 seconds. Without it programs see an end of file in place of a
+// reset.
 //
 //	offset  size  field
 //	     0     8  magic 0x31747372736f67

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shares is how many of its descriptors a supervisor gives to what. A letter that is read where there is none left for what comes with it is lost, and
-// a connection with it; so nothing may take all.
+// shares is how many of its descriptors a supervisor gives to what. A letter that is read where
+// there is none left for what comes with it is lost, and a connection with it; so nothing may take
+// all.
 type shares struct {
 	offers   int // that are kept, of two each
 	relays   int // of two each

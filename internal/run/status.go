@@ -20,8 +20,8 @@ import (
 // ModeUnix is the mode of a connection that was moved to a pair of Unix sockets.
 const ModeUnix = "Unix"
 
-// A record is what a supervisor counts, and the trace of it. Programs connect to the supervisor of their server: it knows of both
-// ends, and nothing of connections that nobody has offered.
+// A record is what a supervisor counts, and the trace of it. Programs connect to the supervisor of
+// their server: it knows of both ends, and nothing of connections that nobody has offered.
 type record struct {
 	started time.Time
 	trace   control.Trace[event]

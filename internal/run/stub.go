@@ -5,7 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// stub makes a shared library for 32-bit programs in which nothing is: a loader that finds it in LD_PRELOAD has nothing to complain about.
+// stub makes a shared library for 32-bit programs in which nothing is: a loader that finds it in
+// LD_PRELOAD has nothing to complain about.
 //
 //	offset  size  part
 //	     0    52  ELF header

@@ -23,8 +23,8 @@ import (
 // netnsCookie is SO_NETNS_COOKIE, Linux 5.14.
 const netnsCookie = 71
 
-// A supervisor has the offers, listeners and programs of one 'gosmc run', or of a [Desk]. Only [supervisor.serve] touches it, which has the lock but while it
-// waits, and that [Desk].
+// A supervisor has the offers, listeners and programs of one 'gosmc run', or of a [Desk]. Only
+// [supervisor.serve] touches it, which has the lock but while it waits, and that [Desk].
 type supervisor struct {
 	mu        sync.Mutex
 	path      string // of the socket
@@ -66,7 +66,8 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	}
 	s := emptySupervisor(policy)
 	name := newSocketName()
-	// First: /proc/net/unix shows everybody the path of the socket, and whoever had this name before us would keep us from starting.
+	// First: /proc/net/unix shows everybody the path of the socket, and whoever had this name
+	// before us would keep us from starting.
 	err = s.bindDoor(name) // rule: TestDoorSquatted
 	if err == nil {
 		err = s.open(rundir.Supervisors(dir), name)

@@ -22,7 +22,8 @@ type talk struct {
 	relays  bool   // it has a place among the relays, and is to say what to copy
 }
 
-// accept takes new talks, but not so many that others have to wait: it is called again for what is left. A message that is there already is answered at once.
+// accept takes new talks, but not so many that others have to wait: it is called again for what is
+// left. A message that is there already is answered at once.
 func (s *supervisor) accept(from int) {
 	for range maxAccepts {
 		if from == s.door && s.outsiders.refused >= maxRefused { // rule: TestOutsideRefused
@@ -54,8 +55,9 @@ func (s *supervisor) accept(from int) {
 	}
 }
 
-// receive takes one message and the descriptors that its kind has. There is room for one from outside: the others would take up those of our own programs for as long as
-// the first one takes to close, which only the goroutine of that talk waits for.
+// receive takes one message and the descriptors that its kind has. There is room for one from
+// outside: the others would take up those of our own programs for as long as the first one takes to
+// close, which only the goroutine of that talk waits for.
 func (t *talk) receive(flags int) (m message, fds []int, err error) {
 	var b [messageLen + 1]byte
 	var control [dispose.Room]byte
@@ -126,7 +128,8 @@ func (s *supervisor) hear(t *talk) {
 	s.hangUp(t)
 }
 
-// answer carries out a message. Descriptors that came with it are ours, but for those from outside, which are the caller's. It reports whether another message may follow.
+// answer carries out a message. Descriptors that came with it are ours, but for those from outside,
+// which are the caller's. It reports whether another message may follow.
 func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 	if t.relays != (m.kind == kindRelay && len(fds) > 0) { // rule: TestHandedHostile
 		dispose.Close(fds...)
@@ -142,8 +145,9 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 	}
 	switch m.kind {
 	case kindAnnounce, kindBoard, kindClaim, kindRelay:
-		// It is one of ours: we are there as long as it is. Who offers has another supervisor, and who says nothing may be
-		// one. A program that cannot be watched is served as long as others are there.
+		// It is one of ours: we are there as long as it is. Who offers has another supervisor, and
+		// who says nothing may be one. A program that cannot be watched is served as long as others
+		// are there.
 		if t.pid > 0 && !t.outside {
 			s.programs.add(t.pid)
 		}
@@ -238,8 +242,10 @@ func closeAll(fds []int) {
 	}
 }
 
-// isTCP reports whether a descriptor that a program has sent is a TCP socket. Other protocols have stream sockets as well, with ports of their own: one of
-// SCTP can have the addresses of any TCP connection. A listener of MPTCP accepts sockets of TCP, or of MPTCP, whose ports are those of TCP.
+// isTCP reports whether a descriptor that a program has sent is a TCP socket. Other protocols have
+// stream sockets as well, with ports of their own: one of SCTP can have the addresses of any TCP
+// connection. A listener of MPTCP accepts sockets of TCP, or of MPTCP, whose ports are those of
+// TCP.
 func isTCP(fd int) bool {
 	if !isSocket(fd, unix.AF_INET, unix.AF_INET6) {
 		return false

@@ -34,7 +34,8 @@ type Listening struct {
 	Announced  bool // clients of 'gosmc run' can find it
 }
 
-// Listeners returns the TCP sockets that programs of 'gosmc run' listen with, in the network namespace of the calling thread. It looks at all processes that it may look at.
+// Listeners returns the TCP sockets that programs of 'gosmc run' listen with, in the network
+// namespace of the calling thread. It looks at all processes that it may look at.
 func Listeners() ([]Listening, error) {
 	programs := programsOfRun()
 	if len(programs) == 0 {
@@ -65,7 +66,8 @@ func Listeners() ([]Listening, error) {
 	return list, nil
 }
 
-// programsOfRun returns the processes that were started by 'gosmc run' and have the library, with the sockets of their supervisors.
+// programsOfRun returns the processes that were started by 'gosmc run' and have the library, with
+// the sockets of their supervisors.
 func programsOfRun() map[int]string {
 	programs := make(map[int]string)
 	for _, pid := range processes(procDir) {
@@ -85,8 +87,9 @@ func RunDir(pid int) string {
 	return above(filepath.Dir(socket))
 }
 
-// TCPConnections returns the established TCP connections, in the network namespace of the calling thread, of programs that were
-// started by 'gosmc run' and have the library. It looks at all processes that it may look at.
+// TCPConnections returns the established TCP connections, in the network namespace of the calling
+// thread, of programs that were started by 'gosmc run' and have the library. It looks at all
+// processes that it may look at.
 func TCPConnections() ([]TCPConnection, error) {
 	programs := programsOfRun()
 	if len(programs) == 0 {
@@ -124,7 +127,8 @@ func TCPConnections() ([]TCPConnection, error) {
 	return list, nil
 }
 
-// whyTCP says what stands in the way of a connection in a network namespace, whose other end is peer, nil if that is not here.
+// whyTCP says what stands in the way of a connection in a network namespace, whose other end is
+// peer, nil if that is not here.
 func whyTCP(c, peer *Connection, programs map[int]string, netns uint64) clc.Diagnosis {
 	switch {
 	case peer == nil:
@@ -175,7 +179,8 @@ func refusal(pid int, server netip.AddrPort, connects bool) string {
 	return p.Listen.Refuses(server)
 }
 
-// programName is the name by which a process was started. Of one that has written over it, it is the name of its file.
+// programName is the name by which a process was started. Of one that has written over it, it is
+// the name of its file.
 func programName(pid int) string {
 	dir := filepath.Join(procDir, strconv.Itoa(pid))
 	environ, _ := readProc(dir, "environ")

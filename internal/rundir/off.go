@@ -11,12 +11,15 @@ import (
 // ErrOff is why nothing can be put into a run directory that is switched off.
 var ErrOff = errors.New("SMC is switched off here by 'gosmc off --now'; 'gosmc on' switches it on")
 
-// offName is the name that this boot's part of a run directory has while it is switched off. A file has the part's own name then: whoever looks for a server finds none, and whoever
-// would announce one cannot. Nobody has to be told, and a program that hangs, or is of another version, cannot disobey.
+// offName is the name that this boot's part of a run directory has while it is switched off. A file
+// has the part's own name then: whoever looks for a server finds none, and whoever would announce
+// one cannot. Nobody has to be told, and a program that hangs, or is of another version, cannot
+// disobey.
 func offName() string { return "off-" + boot() }
 
-// SwitchOff exchanges this boot's part of a run directory for a file, at once. It reports false if the directory has no such part, or is switched off. Programs keep the sockets and the
-// memory that they have.
+// SwitchOff exchanges this boot's part of a run directory for a file, at once. It reports false if
+// the directory has no such part, or is switched off. Programs keep the sockets and the memory that
+// they have.
 func SwitchOff(dir string) (bool, error) {
 	d, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -107,7 +107,8 @@ func quote(text string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 }
 
-// A word of a command line, as it is there and as systemd understands it. Specifiers and variables are left alone.
+// A word of a command line, as it is there and as systemd understands it. Specifiers and variables
+// are left alone.
 type word struct{ raw, text string }
 
 // splitWords splits a command line into words, with the quotes and the escapes of systemd.syntax(7).
@@ -152,7 +153,8 @@ func splitWords(line string) (list []word, err error) {
 	return list, nil
 }
 
-// escape understands what comes after a backslash: how many bytes, and what they stand for. What is no escape is kept, as systemd does.
+// escape understands what comes after a backslash: how many bytes, and what they stand for. What is
+// no escape is kept, as systemd does.
 func escape(rest string) (n int, plain string) {
 	simple := map[byte]string{'a': "\a", 'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v", '\\': "\\", '"': `"`, '\'': "'", 's': " ", ';': ";"}
 	if s, ok := simple[rest[0]]; ok {

@@ -1,8 +1,10 @@
-// Package service puts services of systemd under 'gosmc run'. It reads the files of a unit, decides which drop-in the unit needs, writes the drop-in, and
-// removes it again. [Tree] finds and changes the files of a system, also of one that does not run; [Manager] speaks with a systemd that runs.
+// Package service puts services of systemd under 'gosmc run'. It reads the files of a unit, decides
+// which drop-in the unit needs, writes the drop-in, and removes it again. [Tree] finds and changes
+// the files of a system, also of one that does not run; [Manager] speaks with a systemd that runs.
 //
-// A drop-in is a file in /etc/systemd/system/UNIT.d. It replaces ExecStart= by command lines with 'gosmc run' before the program, and permits what the unit
-// forbids and the library needs. The unit's own files stay as they are.
+// A drop-in is a file in /etc/systemd/system/UNIT.d. It replaces ExecStart= by command lines with
+// 'gosmc run' before the program, and permits what the unit forbids and the library needs. The
+// unit's own files stay as they are.
 package service
 
 import (

@@ -16,8 +16,9 @@ const (
 	fileMode = 0o644
 )
 
-// Write writes a drop-in, at once: systemd reads the old one, the new one, or none. A drop-in that somebody has changed is kept unless force is set. It reports false if the file is there
-// already, with this text.
+// Write writes a drop-in, at once: systemd reads the old one, the new one, or none. A drop-in that
+// somebody has changed is kept unless force is set. It reports false if the file is there already,
+// with this text.
 func (t *Tree) Write(p *Plan, force bool) (bool, error) {
 	file := strings.TrimPrefix(p.Path, "/")
 	switch old, err := t.read(file); {
@@ -54,7 +55,8 @@ func (t *Tree) Write(p *Plan, force bool) (bool, error) {
 	return true, asRoot(err)
 }
 
-// Remove removes the drop-in of a unit, and its directory if that is empty then. The unit itself may be gone. A drop-in that somebody has changed is kept unless force is set.
+// Remove removes the drop-in of a unit, and its directory if that is empty then. The unit itself
+// may be gone. A drop-in that somebody has changed is kept unless force is set.
 func (t *Tree) Remove(name Name, force bool) error {
 	file := dropInPath(name)
 	text, err := t.read(file)
@@ -77,7 +79,8 @@ func (t *Tree) Remove(name Name, force bool) error {
 	return nil
 }
 
-// RealName returns the name of a unit of which only an alias may be known. It is the name itself if the unit is not there.
+// RealName returns the name of a unit of which only an alias may be known. It is the name itself if
+// the unit is not there.
 func (t *Tree) RealName(name Name) Name {
 	if t.exists(dropInPath(name)) {
 		return name

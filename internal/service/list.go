@@ -25,7 +25,8 @@ type Entry struct {
 	Why   string // of a state other than ok
 }
 
-// List returns the services under 'gosmc run', sorted. It looks at units and drop-ins of the administrator's, in /etc.
+// List returns the services under 'gosmc run', sorted. It looks at units and drop-ins of the
+// administrator's, in /etc.
 func (t *Tree) List(o Options) (list []Entry) {
 	seen := make(map[Name]bool)
 	for _, file := range t.names(unitsDir) {

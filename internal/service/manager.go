@@ -77,7 +77,8 @@ func (m *Manager) properties(ctx context.Context, name Name, names ...string) (m
 	return values, nil
 }
 
-// Unit reads a unit from the files that systemd has read it from. What systemd does not know, or knows an older version of, is looked up in the tree.
+// Unit reads a unit from the files that systemd has read it from. What systemd does not know, or
+// knows an older version of, is looked up in the tree.
 func (m *Manager) Unit(ctx context.Context, t *Tree, name Name) (*Unit, error) {
 	if m == nil || name.IsTemplate() {
 		return t.Unit(name)

@@ -49,7 +49,8 @@ func isKind(ext string) bool {
 // Short is the name without its end, as people write it.
 func (n Name) Short() string { return strings.TrimSuffix(string(n), suffix) }
 
-// Template returns the name of the template of an instance, "" if the unit is none: "postgresql@.service" of "postgresql@15-main.service".
+// Template returns the name of the template of an instance, "" if the unit is none:
+// "postgresql@.service" of "postgresql@15-main.service".
 func (n Name) Template() Name {
 	prefix, instance, ok := strings.Cut(n.Short(), "@")
 	if !ok || instance == "" {
@@ -67,7 +68,8 @@ func (n Name) instance() string {
 	return instance
 }
 
-// expand replaces the specifiers of a unit that say its name: %i, %I, %p, %P, %n, %N and %%. It reports false if there are others.
+// expand replaces the specifiers of a unit that say its name: %i, %I, %p, %P, %n, %N and %%. It
+// reports false if there are others.
 func (n Name) expand(text string) (string, bool) {
 	prefix, _, _ := strings.Cut(n.Short(), "@")
 	var b strings.Builder
@@ -133,8 +135,9 @@ func unescape(text string) (string, error) {
 	return b.String(), nil
 }
 
-// dropInDirs are the names of directories with drop-ins for a unit, those of lower rank first: those of its type, of prefixes that end with a hyphen, of its template,
-// and its own (systemd.unit(5)). A file name in one of them hides the same file name in those before.
+// dropInDirs are the names of directories with drop-ins for a unit, those of lower rank first:
+// those of its type, of prefixes that end with a hyphen, of its template, and its own
+// (systemd.unit(5)). A file name in one of them hides the same file name in those before.
 func (n Name) dropInDirs() []string {
 	list := []string{"service.d"}
 	base, instance, isInstance := strings.Cut(n.Short(), "@")

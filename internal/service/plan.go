@@ -13,7 +13,8 @@ type Options struct {
 	Command string // absolute path of gosmc
 	Dir     string // run directory; "" is the one that was named before, /run/gosmc where the machine makes that at boot, else a runtime directory of the unit
 
-	// Obstacle returns why the library cannot be loaded into the program at a path outside of the tree, "" if it can.
+	// Obstacle returns why the library cannot be loaded into the program at a path outside of the
+	// tree, "" if it can.
 	Obstacle func(path string) string
 }
 
@@ -35,7 +36,8 @@ const systemDir = "/run/gosmc"
 
 func dropInPath(name Name) string { return path.Join(unitsDir, string(name)+".d", dropInFile) }
 
-// Plan decides which drop-in a unit needs. Of one that gosmc has written before it keeps the run directory that was named.
+// Plan decides which drop-in a unit needs. Of one that gosmc has written before it keeps the run
+// directory that was named.
 func (t *Tree) Plan(u *Unit, o Options) (*Plan, error) {
 	own := "/" + dropInPath(u.Name)
 	if text, err := t.read(own); err == nil && o.Dir == "" {
@@ -68,7 +70,8 @@ func (t *Tree) Plan(u *Unit, o Options) (*Plan, error) {
 	return p, nil
 }
 
-// namedDir returns the run directory in a drop-in, "" if it is one of those that are chosen where none is named.
+// namedDir returns the run directory in a drop-in, "" if it is one of those that are chosen where
+// none is named.
 func namedDir(text string) string {
 	u := newUnit("", "", []File{{text: text}})
 	if dir := u.environment("GOSMC_DIR"); dir != systemDir && u.last("RuntimeDirectory") == "" {
@@ -274,7 +277,8 @@ func covers(list []string, name string) bool {
 	})
 }
 
-// family reports whether a unit lets its programs make sockets of an address family. The first line says whether what is named is allowed or forbidden.
+// family reports whether a unit lets its programs make sockets of an address family. The first line
+// says whether what is named is allowed or forbidden.
 func (u *Unit) family(name string) bool {
 	lines := u.all("RestrictAddressFamilies")
 	if len(lines) == 0 {
@@ -317,7 +321,8 @@ func (u *Unit) killed() string {
 	return "SystemCallFilter=~" + strings.Join(denied, " ")
 }
 
-// foreignFilter reports whether a unit allows system calls by a list without the group that services are given commonly, which has all that gosmc uses.
+// foreignFilter reports whether a unit allows system calls by a list without the group that
+// services are given commonly, which has all that gosmc uses.
 func (u *Unit) foreignFilter() bool {
 	lines := u.all("SystemCallFilter")
 	if len(lines) == 0 || strings.HasPrefix(lines[0].value, "~") {
@@ -326,7 +331,8 @@ func (u *Unit) foreignFilter() bool {
 	return !slices.ContainsFunc(lines, func(s setting) bool { return slices.Contains(strings.Fields(s.value), "@system-service") })
 }
 
-// sign puts comments before the text of a drop-in: the head, and a checksum by which gosmc knows what it has written.
+// sign puts comments before the text of a drop-in: the head, and a checksum by which gosmc knows
+// what it has written.
 func sign(head, text string) string {
 	return fmt.Sprintf("%s\n%s%x\n%s", head, checksumMark, sha256.Sum256([]byte(text)), text)
 }

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// Debian starts clusters of PostgreSQL by a program that clears the environment, and with it the library. So the unit starts postgres itself, as the user who owns the cluster's
-// configuration, and logs to the journal.
+// Debian starts clusters of PostgreSQL by a program that clears the environment, and with it the
+// library. So the unit starts postgres itself, as the user who owns the cluster's configuration,
+// and logs to the journal.
 const pgCtlCluster = "pg_ctlcluster"
 
 func (t *Tree) startPostgres(d *dropIn, c command) error {

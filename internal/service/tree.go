@@ -27,7 +27,8 @@ type Tree struct {
 	dir  string
 }
 
-// OpenTree opens the file system below a directory: "/" is this machine's. Nothing outside of it is read or written, wherever its links lead.
+// OpenTree opens the file system below a directory: "/" is this machine's. Nothing outside of it is
+// read or written, wherever its links lead.
 func OpenTree(dir string) (*Tree, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -226,7 +227,8 @@ func (t *Tree) link(file string) (target string, ok bool) {
 	return target, err == nil
 }
 
-// dropIns returns the drop-ins of a unit in the order in which they apply: by their names, whatever directory they are in.
+// dropIns returns the drop-ins of a unit in the order in which they apply: by their names, whatever
+// directory they are in.
 func (t *Tree) dropIns(name, asked Name) (list []string) {
 	dirs := name.dropInDirs()
 	if asked != name {

@@ -34,8 +34,8 @@ func newUnit(name, asked Name, files []File) *Unit {
 	return u
 }
 
-// parse reads a file as systemd.syntax(7) has it: comments begin with # or ;, a backslash at the end of a line joins it to the next one by a space, and comments in between are left
-// out.
+// parse reads a file as systemd.syntax(7) has it: comments begin with # or ;, a backslash at the
+// end of a line joins it to the next one by a space, and comments in between are left out.
 func parse(text string, file int) (list []setting) {
 	section, joined, open := "", "", false
 	take := func(line string) {

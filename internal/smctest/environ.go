@@ -11,18 +11,20 @@ import (
 // envDir names the run directory: internal/rundir.
 const envDir = "GOSMC_DIR"
 
-// Apart keeps the process away from an agent of this machine: its programs in the kernel see all sockets, and its socket is
-// where every program looks. Agents that tests start themselves are found as before. TestMain calls it first, also in
-// children; [ClearEnvironment] and [RunChild] do so by themselves.
+// Apart keeps the process away from an agent of this machine: its programs in the kernel see all
+// sockets, and its socket is where every program looks. Agents that tests start themselves are
+// found as before. TestMain calls it first, also in children; [ClearEnvironment] and [RunChild] do
+// so by themselves.
 func Apart() {
 	// "SMCT", and a path at which nothing can be.
 	option.Name = 0x534d4354                  // rule: TestApart
 	port.SystemSocket = os.DevNull + "/agent" // rule: TestApart
 }
 
-// ClearEnvironment takes away what the environment, the configuration file, the agent and the run directory of this machine
-// say to all programs, which is none of the tests'. TestMain calls it, before there are goroutines; not in a child, which has
-// its environment from its test. The function that it returns removes the run directory that it has made in their place.
+// ClearEnvironment takes away what the environment, the configuration file, the agent and the run
+// directory of this machine say to all programs, which is none of the tests'. TestMain calls it,
+// before there are goroutines; not in a child, which has its environment from its test. The
+// function that it returns removes the run directory that it has made in their place.
 func ClearEnvironment() (remove func()) {
 	Apart()
 	os.Unsetenv(port.EnvSocket) // rule: TestClearEnvironment

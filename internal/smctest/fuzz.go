@@ -11,9 +11,10 @@ const (
 	fuzzMinimize     = "20x"
 )
 
-// Fuzz is f.Fuzz for targets whose inputs are long. The go command makes each input that reaches new code shorter, in a
-// number of executions that grows with the square of its length, for up to a minute. A run of half a minute ended before
-// its second input. -fuzzminimizetime on the command line counts.
+// Fuzz is f.Fuzz for targets whose inputs are long. The go command makes each input that reaches
+// new code shorter, in a number of executions that grows with the square of its length, for up to a
+// minute. A run of half a minute ended before its second input. -fuzzminimizetime on the command
+// line counts.
 func Fuzz(f *testing.F, target any) {
 	f.Helper()
 	if err := limitMinimizing(flag.CommandLine); err != nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/gosmc/smc/internal/config"
 )
 
-// Main is the TestMain of packages whose tests open hosts or devices: it clears the environment, runs the tests, looks for
-// goroutines that they leave, and ends the process. Connections that are short are moved like others unless a test says otherwise.
+// Main is the TestMain of packages whose tests open hosts or devices: it clears the environment,
+// runs the tests, looks for goroutines that they leave, and ends the process. Connections that are
+// short are moved like others unless a test says otherwise.
 func Main(m *testing.M) {
 	remove := ClearEnvironment()
 	os.Setenv(config.Variables[config.ShortAfter], "off")
@@ -19,7 +20,8 @@ func Main(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) { remove(); os.Exit(code) }))
 }
 
-// MainDescriptors is [Main] for packages whose tests close all descriptors that they open: it looks for those that are left, too.
+// MainDescriptors is [Main] for packages whose tests close all descriptors that they open: it looks
+// for those that are left, too.
 func MainDescriptors(m *testing.M) {
 	remove := ClearEnvironment()
 	openPoller()
@@ -34,8 +36,9 @@ func MainDescriptors(m *testing.M) {
 	}))
 }
 
-// MainChildren is the TestMain of packages whose tests start the test program as a child: a child finds the variable set,
-// and its TestMain does not come here. It clears the environment, runs the tests and ends the process.
+// MainChildren is the TestMain of packages whose tests start the test program as a child: a child
+// finds the variable set, and its TestMain does not come here. It clears the environment, runs the
+// tests and ends the process.
 func MainChildren(m *testing.M, variable string) {
 	os.Setenv(variable, "1")
 	remove := ClearEnvironment()
@@ -45,7 +48,8 @@ func MainChildren(m *testing.M, variable string) {
 	os.Exit(code)
 }
 
-// openPoller has the runtime open its poller. It does so at first use and keeps it, which must not look like a leak.
+// openPoller has the runtime open its poller. It does so at first use and keeps it, which must not
+// look like a leak.
 func openPoller() {
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()

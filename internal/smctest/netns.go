@@ -65,8 +65,9 @@ func AwaitCarrier(t testing.TB, run func(func()), name string) {
 // envNetwork says that a test binary is in a network namespace of its own.
 const envNetwork = "GOSMC_TEST_NETWORK"
 
-// OwnNetwork starts the process again in a network namespace of its own, with its loopback interface up: for tests of ports with
-// fixed numbers, which others of this machine may have. TestMain calls it first. Without privilege nothing happens.
+// OwnNetwork starts the process again in a network namespace of its own, with its loopback
+// interface up: for tests of ports with fixed numbers, which others of this machine may have.
+// TestMain calls it first. Without privilege nothing happens.
 func OwnNetwork() {
 	if os.Getenv(envNetwork) != "" {
 		return

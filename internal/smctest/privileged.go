@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnterCgroup moves the process into a control group of its own until the test ends, so that programs are attached to
-// nobody else, and returns its directory. root is where control groups of version 2 are mounted. The test is skipped if it
-// may not make one.
+// EnterCgroup moves the process into a control group of its own until the test ends, so that
+// programs are attached to nobody else, and returns its directory. root is where control groups of
+// version 2 are mounted. The test is skipped if it may not make one.
 func EnterCgroup(t testing.TB, root string) string {
 	t.Helper()
 	own, err := os.ReadFile("/proc/self/cgroup")
@@ -54,7 +54,8 @@ func EnterCgroup(t testing.TB, root string) string {
 	return group
 }
 
-// MountBPF mounts a file system of the type bpf until the test ends, and returns its directory. The test is skipped if it may not.
+// MountBPF mounts a file system of the type bpf until the test ends, and returns its directory. The
+// test is skipped if it may not.
 func MountBPF(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()

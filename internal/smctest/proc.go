@@ -1,5 +1,5 @@
-// Package smctest helps to test gosmc from outside: processes to kill, and what a process holds of the system.
-// It is for tests only.
+// Package smctest helps to test gosmc from outside: processes to kill, and what a process holds of
+// the system. It is for tests only.
 package smctest
 
 import (
@@ -91,8 +91,9 @@ func StartIn(tb testing.TB, namespaces uintptr, program string, args ...string) 
 	return start(tb, &syscall.SysProcAttr{Cloneflags: namespaces}, nil, program, args)
 }
 
-// StartRootless is Start as the root of a user namespace and a network namespace of its own, which is the unprivileged user
-// of that number to the machine. The test is skipped where users may not make namespaces.
+// StartRootless is Start as the root of a user namespace and a network namespace of its own, which
+// is the unprivileged user of that number to the machine. The test is skipped where users may not
+// make namespaces.
 func StartRootless(tb testing.TB, user int, program string, args ...string) *Process {
 	tb.Helper()
 	if n, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err != nil || strings.TrimSpace(string(n)) == "0" {

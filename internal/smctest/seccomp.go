@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DenyFamily is DenySocket for a test that runs in a process of its own. The test is skipped where that is not
-// possible.
+// DenyFamily is DenySocket for a test that runs in a process of its own. The test is skipped where
+// that is not possible.
 func DenyFamily(t testing.TB, family uint32) {
 	t.Helper()
 	if err := DenySocket(int(family)); err != nil {
@@ -19,8 +19,8 @@ func DenyFamily(t testing.TB, family uint32) {
 	}
 }
 
-// DenySocket has the kernel refuse sockets of an address family to this process with EAFNOSUPPORT, for good, as
-// systemd's RestrictAddressFamilies does: it is for processes that a test has started.
+// DenySocket has the kernel refuse sockets of an address family to this process with EAFNOSUPPORT,
+// for good, as systemd's RestrictAddressFamilies does: it is for processes that a test has started.
 func DenySocket(family int) error {
 	const (
 		syscallAt = 0  // in struct seccomp_data, Linux include/uapi/linux/seccomp.h

@@ -11,7 +11,8 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// offList remembers, until the next boot, which run directories root has switched off: the programs that used them may have ended.
+// offList remembers, until the next boot, which run directories root has switched off: the programs
+// that used them may have ended.
 const offList = "/run/gosmc.off"
 
 // A Switched is a run directory that is switched off or on.
@@ -62,8 +63,9 @@ func switchOne(dir string, off bool) Switched {
 	return s
 }
 
-// dirsOfSockets returns the run directories of the control sockets in a text such as /proc/net/unix: DIR/BOOT/ctl/NAME. Every program that uses SMC has one. Names with blanks are left out,
-// and those of other mount namespaces may be none here.
+// dirsOfSockets returns the run directories of the control sockets in a text such as
+// /proc/net/unix: DIR/BOOT/ctl/NAME. Every program that uses SMC has one. Names with blanks are
+// left out, and those of other mount namespaces may be none here.
 func dirsOfSockets(text string) (dirs []string) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)

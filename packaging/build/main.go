@@ -1,5 +1,6 @@
-// Command build makes what gosmc is distributed as, into one directory: a deb, an rpm and an archive for each architecture, an
-// image for containers, a list of the modules in each command, and SHA256SUMS. 'make packages' runs it.
+// Command build makes what gosmc is distributed as, into one directory: a deb, an rpm and an
+// archive for each architecture, an image for containers, a list of the modules in each command,
+// and SHA256SUMS. 'make packages' runs it.
 //
 // The same commit and the same Go give the same bytes, on every machine: all times are that of the commit.
 package main
@@ -119,7 +120,8 @@ func emptyOutput(dir string) error {
 	return nil
 }
 
-// compile writes the command for an architecture. It depends on the source, on the release and on the version of Go.
+// compile writes the command for an architecture. It depends on the source, on the release and on
+// the version of Go.
 func (b *builder) compile(arch, path string) error {
 	const measure = "github.com/gosmc/smc/internal/measure"
 	flags := "-s -w"

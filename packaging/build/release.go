@@ -44,8 +44,8 @@ var (
 
 func (r *release) dateText() string { return r.date.Format(time.RFC3339) }
 
-// packageVersion is the version as deb and rpm compare them. What comes before a version has a tilde, which sorts before
-// nothing; what git describe counts after one has a plus.
+// packageVersion is the version as deb and rpm compare them. What comes before a version has a
+// tilde, which sorts before nothing; what git describe counts after one has a plus.
 func (r *release) packageVersion() string {
 	v, after := strings.TrimPrefix(r.version, "v"), ""
 	if m := describedForm.FindStringSubmatch(v); m != nil {

@@ -135,7 +135,8 @@ func modulesOf(info *debug.BuildInfo) []*debug.Module {
 	return list
 }
 
-// licenses returns the licences of the modules in a command: those that come with a binary have to be with it.
+// licenses returns the licences of the modules in a command: those that come with a binary have to
+// be with it.
 func (b *builder) licenses(command string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(command)
 	if err != nil {

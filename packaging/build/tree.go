@@ -24,7 +24,8 @@ type file struct {
 	only   string // the only format that has it, "" if all do
 }
 
-// A tree is all files of an architecture, sorted by path. Format "tar" has those below /usr and a copy of the others as examples.
+// A tree is all files of an architecture, sorted by path. Format "tar" has those below /usr and a
+// copy of the others as examples.
 type tree []file
 
 // shared makes what all architectures have: manual pages and completion.
@@ -164,8 +165,8 @@ func (t tree) of(format string) tree {
 	return slices.DeleteFunc(slices.Clone(t), func(f file) bool { return f.only != "" && f.only != format })
 }
 
-// ownDirectories returns the directories that are of this package alone, or of several that do not need each other: rpm removes, when they are empty, those
-// that it has been told of.
+// ownDirectories returns the directories that are of this package alone, or of several that do not
+// need each other: rpm removes, when they are empty, those that it has been told of.
 func (t tree) ownDirectories() (list []string) {
 	for _, f := range t {
 		for dir := filepath.Dir(f.path); slices.ContainsFunc(ownedBelow, func(top string) bool { return strings.HasPrefix(dir+"/", top) }); dir = filepath.Dir(dir) {
@@ -178,7 +179,8 @@ func (t tree) ownDirectories() (list []string) {
 
 var ownedBelow = []string{"/usr/lib/gosmc/", "/usr/share/doc/gosmc/", "/usr/share/bash-completion/", "/usr/share/fish/", "/usr/share/zsh/"}
 
-// archived returns the files of the archive, by the path that they have in it: it is for any prefix, such as /usr/local. Files that would be outside of it are examples.
+// archived returns the files of the archive, by the path that they have in it: it is for any
+// prefix, such as /usr/local. Files that would be outside of it are examples.
 func (t tree) archived() tree {
 	var list tree
 	for _, f := range t.of("rpm") {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Bounds of what a script leaves unread in a direction, so that a send never has to wait but where it is meant to.
+// Bounds of what a script leaves unread in a direction, so that a send never has to wait but where
+// it is meant to.
 const (
 	smallMost  = 1500     // fits into the least ring
 	largeMost  = 40 << 10 // fits into any socket, in-band

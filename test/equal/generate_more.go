@@ -524,7 +524,8 @@ func (g *generator) full() bool {
 	return true
 }
 
-// partly is what a loop with edges does: it reads a part of what there is, and relies on being told of what comes next.
+// partly is what a loop with edges does: it reads a part of what there is, and relies on being told
+// of what comes next.
 func (g *generator) partly() bool {
 	e := g.anyEnd()
 	if e == nil || e.reset || e.ended() || e.there() != 0 || !g.sends(e.peer(), 600) || e.conn.sends[e.peer().side] != 0 {

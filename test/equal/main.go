@@ -1,6 +1,8 @@
-// Command equal tries whether connections of 'gosmc run' behave as TCP does. It makes scripts of calls from random numbers, has each played by
-// processes over bare TCP, and under 'gosmc run' in several modes, and compares what the calls have observed. What TCP leaves open is in
-// model.go. A script that differs is made smaller, and written to testdata, where 'go test' plays it from then on.
+// Command equal tries whether connections of 'gosmc run' behave as TCP does. It makes scripts of
+// calls from random numbers, has each played by processes over bare TCP, and under 'gosmc run' in
+// several modes, and compares what the calls have observed. What TCP leaves open is in model.go. A
+// script that differs is made smaller, and written to testdata, where 'go test' plays it from then
+// on.
 //
 // It exits with 0 if all were equal, with 1 if not, and with 2 if it could not run. See README.md.
 package main
@@ -290,8 +292,9 @@ type result struct {
 	joined     int // plays that were not compared: see joinedTimes
 }
 
-// joinedTimes is how often a script is played in a mode until no supervisor has joined a connection to TCP, as it does where the server was late on a busy
-// machine: what was sent comes later then, and the steps are too fast for it.
+// joinedTimes is how often a script is played in a mode until no supervisor has joined a connection
+// to TCP, as it does where the server was late on a busy machine: what was sent comes later then,
+// and the steps are too fast for it.
 const joinedTimes = 4
 
 // plays says whether a script is to be played in a mode.
@@ -383,7 +386,8 @@ func hangs(r *result) bool {
 	return strings.Contains(r.difference, "HANGS") || strings.Contains(r.difference, "NEVER") || strings.Contains(r.difference, "STUCK")
 }
 
-// differing is the operation that has observed something else, so that a smaller script does not stand for another difference.
+// differing is the operation that has observed something else, so that a smaller script does not
+// stand for another difference.
 func differing(r *result) string {
 	_, rest, _ := strings.Cut(r.difference, ", ")
 	if !isStep(rest) {

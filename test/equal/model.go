@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// What TCP leaves open, and where connections of 'gosmc run' may therefore differ. All else has to be equal, step by step.
+// What TCP leaves open, and where connections of 'gosmc run' may therefore differ. All else has to
+// be equal, step by step.
 //
 //   - How reads cut the stream, and which of several writers comes first: scripts have one reader and one writer of a direction at a time. A single
 //     receive is compared all the same: Linux gives it all that is there, and programs rely on that. Loops tell only totals, and
@@ -19,7 +20,8 @@ import (
 //   - An instance with EPOLLET or EPOLLEXCLUSIVE may tell of an event more than TCP does, and of more bits. What TCP tells may never be missing.
 //   - A signal more than TCP sends may come, but none less.
 //
-// The two differences in which bits are ready that docs/run.md lists are here, too: scripts would be blind for what happens after an end otherwise.
+// The two differences in which bits are ready that docs/run.md lists are here, too: scripts would
+// be blind for what happens after an end otherwise.
 
 // A freedom is what the steps so far say about what the next one may observe.
 type freedom struct {

@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// isolate runs this program in a network namespace of its own, where the ports are its own, and where TCP acknowledges at once. Where that is not
-// permitted it runs here, and settle in player/actor.c waits a little longer.
+// isolate runs this program in a network namespace of its own, where the ports are its own, and
+// where TCP acknowledges at once. Where that is not permitted it runs here, and settle in
+// player/actor.c waits a little longer.
 func isolate() int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM) // the process inside ends, and then this one
 	flags := []uintptr{syscall.CLONE_NEWNET, 0}
@@ -49,7 +50,8 @@ func isolate() int {
 	return 2
 }
 
-// settleNetwork prepares the loopback interface of a namespace of our own. In that of the machine it is up, and its routes are none of ours.
+// settleNetwork prepares the loopback interface of a namespace of our own. In that of the machine
+// it is up, and its routes are none of ours.
 func settleNetwork(ctx context.Context) {
 	ip, err := exec.LookPath("ip")
 	if err != nil {

@@ -27,7 +27,8 @@ type mode struct {
 	most    int      // bytes that a script may leave unread in a direction, at most; 0: any number
 }
 
-// modes: what fits into a tiny ring is less than what fits into TCP, so shaken connections play only scripts that leave little unread.
+// modes: what fits into a tiny ring is less than what fits into TCP, so shaken connections play
+// only scripts that leave little unread.
 func modes(seed uint64) []mode {
 	return []mode{
 		{name: "bare", environ: []string{"EQUAL_BARE=1"}},

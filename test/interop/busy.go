@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// This file has what excuses a case that counts losses or late timers: only packets that this machine or the guest has counted as dropped excuse the
-// first, and only processors that were measurably busy with something else excuse the second.
+// This file has what excuses a case that counts losses or late timers: only packets that this
+// machine or the guest has counted as dropped excuse the first, and only processors that were
+// measurably busy with something else excuse the second.
 
 // A dropCount belongs to a place where packets were dropped, since a queue was full.
 type dropCount struct {
@@ -24,8 +25,9 @@ type dropCount struct {
 	total uint64 // dropped, since the machine was started
 }
 
-// A dropMeter adds up what was dropped at places while they were up. The hub of qemu sends each broadcast to both taps, and the kernel counts
-// as dropped what comes to a tap that is down: that is no loss.
+// A dropMeter adds up what was dropped at places while they were up. The hub of qemu sends each
+// broadcast to both taps, and the kernel counts as dropped what comes to a tap that is down: that
+// is no loss.
 type dropMeter struct {
 	read func() ([]dropCount, error)
 
@@ -41,7 +43,8 @@ func newDropMeter(read func() ([]dropCount, error)) (*dropMeter, error) {
 	return m, err
 }
 
-// take looks at the places, and returns how many packets were dropped so far. It is called before a place goes down, and after it has come up.
+// take looks at the places, and returns how many packets were dropped so far. It is called before a
+// place goes down, and after it has come up.
 func (m *dropMeter) take() (uint64, error) {
 	drops, err := m.read()
 	if err != nil {
@@ -74,7 +77,8 @@ func (m *dropMeter) String() string {
 	return strings.Join(words, ", ")
 }
 
-// dropsHere reads the counters of this network namespace: of packets for which a socket of ours had no room, and of those on their way through the taps.
+// dropsHere reads the counters of this network namespace: of packets for which a socket of ours had
+// no room, and of those on their way through the taps.
 func dropsHere() ([]dropCount, error) {
 	snmp, err := os.ReadFile("/proc/thread-self/net/snmp")
 	if err != nil {
@@ -148,7 +152,8 @@ func parseDeviceDrops(dev string, names ...string) (drops []dropCount, err error
 	return drops, nil
 }
 
-// dropsInGuest reads the counters of the guest's interfaces, and of its queue of packets that no processor has taken yet.
+// dropsInGuest reads the counters of the guest's interfaces, and of its queue of packets that no
+// processor has taken yet.
 func (l *lab) dropsInGuest(ctx context.Context) ([]dropCount, error) {
 	text, err := l.vm.run(ctx, commandTimeout, "cat /proc/net/dev; cat /sys/class/net/eth0/flags /sys/class/net/eth2/flags; cat /proc/net/softnet_stat")
 	if err != nil {
@@ -197,8 +202,8 @@ func parseGuestDrops(text string) ([]dropCount, error) {
 	return append(drops, backlog), nil
 }
 
-// A loadMeter measures how much of this machine's processors others have taken: what neither this process nor its children used, and
-// time that the host of a virtual machine took away.
+// A loadMeter measures how much of this machine's processors others have taken: what neither this
+// process nor its children used, and time that the host of a virtual machine took away.
 type loadMeter struct {
 	stop  chan struct{}
 	done  chan struct{}
@@ -220,7 +225,8 @@ func (l load) String() string {
 const (
 	// loadWindow is the shortest time over which load is measured. The kernel counts in ticks of 10 ms.
 	loadWindow = time.Second
-	// tooBusy is the share from which on a window excuses timers that were late: on a quiet machine others take less than 5 %.
+	// tooBusy is the share from which on a window excuses timers that were late: on a quiet machine
+	// others take less than 5 %.
 	tooBusy = 0.2
 )
 
@@ -304,7 +310,8 @@ func readTicks() (t ticks, err error) {
 	return t, err
 }
 
-// parseTicks takes the first line of /proc/stat. Time of interrupts is nobody's: our own packets make most of them.
+// parseTicks takes the first line of /proc/stat. Time of interrupts is nobody's: our own packets
+// make most of them.
 func parseTicks(stat string) (t ticks, err error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	words := strings.Fields(line)
@@ -358,7 +365,8 @@ func ownTicks() (uint64, error) {
 	return sum, nil
 }
 
-// parseProcess takes the process, its parent, and the ticks that it and its children have used from /proc/PID/stat.
+// parseProcess takes the process, its parent, and the ticks that it and its children have used from
+// /proc/PID/stat.
 func parseProcess(stat string) (pid, parent int, used uint64, err error) {
 	number, _, _ := strings.Cut(stat, " ")
 	if pid, err = strconv.Atoi(number); err != nil {

@@ -42,18 +42,21 @@ var (
 	release0 = visit{list: []conversation{says(talk.Echo, 1_000_003), says(talk.Duplex, 1_000_000).times(4)}, version: "2.0"}
 	ends     = visits(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Echo, 1000))
 
-	// Linux net/smc has limits: what it sends has to be shorter than a buffer, as it forgets what is urgent when all before it is read while it waits
-	// for room; and a byte that is read with MSG_OOB while there is nothing before it stays in the stream, for which the other side waits.
+	// Linux net/smc has limits: what it sends has to be shorter than a buffer, as it forgets what
+	// is urgent when all before it is read while it waits for room; and a byte that is read with
+	// MSG_OOB while there is nothing before it stays in the stream, for which the other side waits.
 	urgentSent  = visits(urgentData(talk.Urgent, 2), urgentData(talk.Urgent, 5000), urgentData(talk.UrgentInline, 1), urgentData(talk.UrgentInline, 5000), urgentData(talk.UrgentPush, 1_000_003))
 	urgentTaken = visits(urgentData(talk.Urgent, 2), urgentData(talk.Urgent, 5000), urgentData(talk.UrgentInline, 1), urgentData(talk.UrgentInline, 5000))
 
 	endsAndGone = visits(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Gone, 1000), says(talk.Echo, 1000))
 
-	// One connection after the other: rxe does a registration of memory again when it goes back to a lost packet from
-	// before, which fails, and ends the queue pair. The kernel registers memory for a connection while others have data on their way.
+	// One connection after the other: rxe does a registration of memory again when it goes back to
+	// a lost packet from before, which fails, and ends the queue pair. The kernel registers memory
+	// for a connection while others have data on their way.
 	underLoss = visits(says(talk.Echo, 1000), says(talk.Echo, 100_000), says(talk.Echo, 1_000_000), says(talk.Duplex, 3_000_000), says(talk.Half, 300_000))
 
-	// Not Duplex: a connection of Linux one half of which has ended loses what is on its way when its link fails.
+	// Not Duplex: a connection of Linux one half of which has ended loses what is on its way when
+	// its link fails.
 	crowd      = says(talk.Both, 300_000).times(100)
 	fourMovers = says(talk.Both, 6_000_000).times(4)
 

@@ -229,8 +229,9 @@ const maxTries = 3
 
 // faultOfLinux returns by which known fault of Linux a case has failed, empty for none.
 //
-// Where packets are lost, rxe does a registration of memory again when it goes back to a lost packet, which fails and ends the link group: some 1 of 150
-// connections is declined, see docs/interop.md. And once a program of the guest waited for ever, with nothing on the way.
+// Where packets are lost, rxe does a registration of memory again when it goes back to a lost
+// packet, which fails and ends the link group: some 1 of 150 connections is declined, see
+// docs/interop.md. And once a program of the guest waited for ever, with nothing on the way.
 func faultOfLinux(c testCase, err error) string {
 	const declined = "CLC Decline v2 REGERR (0x09990003) os=Linux" // a finding of gosmc dump
 	switch {

@@ -132,8 +132,9 @@ func (p pingPong) run(ctx context.Context, l *lab, dev *rdma.Device) error {
 	return nil
 }
 
-// errTheirTurn is in the error about a stall after the guest has acknowledged all that we have sent; errGuestSleeps, if its rxe has sent nothing more,
-// and so does not wait for an acknowledgement of ours.
+// errTheirTurn is in the error about a stall after the guest has acknowledged all that we have
+// sent; errGuestSleeps, if its rxe has sent nothing more, and so does not wait for an
+// acknowledgement of ours.
 var (
 	errTheirTurn   = errors.New("it is the guest's turn")
 	errGuestSleeps = errors.New("rxe in the guest sleeps")
@@ -235,8 +236,8 @@ const sendID = 100
 // play sends and receives in turns, the client first. The guest has one buffer: what it sends is
 // what it has received last, so that every byte that comes back can be compared.
 //
-// With the last answer the guest has all and ends. If its acknowledgement of our last message was lost, which loss says is
-// possible, there is nobody to repeat it.
+// With the last answer the guest has all and ends. If its acknowledgement of our last message was
+// lost, which loss says is possible, there is nobody to repeat it.
 func (p pingPong) play(ctx context.Context, e *endpoint, slot int, loss bool) error {
 	sent, received := e.mr.Bytes()[:p.size], e.mr.Bytes()[slot:slot+p.size]
 	want := make([]byte, p.size) // the guest's buffer

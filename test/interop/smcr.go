@@ -109,8 +109,8 @@ type witness struct {
 	said    func(ctx context.Context) error                    // when our end has said and heard all
 }
 
-// hears has the connections say what they have to say, each by a call of talk. Those that await do so until all of them do, or have
-// ended.
+// hears has the connections say what they have to say, each by a call of talk. Those that await do
+// so until all of them do, or have ended.
 func (w witness) hears(ctx context.Context, conns []conn.Conn, talk func(i int, await func()) error) error {
 	if w.open != nil {
 		if err := w.open(ctx, len(conns)); err != nil {
@@ -267,8 +267,9 @@ func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c convers
 	return nil
 }
 
-// A rush is a case: so many programs of the guest dial at once that its kernel, which has them take turns, needs longer than a handshake may take
-// otherwise. None fails, and none hangs. A turn has a CONFIRM RKEY in it, so that packets that are late make it long.
+// A rush is a case: so many programs of the guest dial at once that its kernel, which has them take
+// turns, needs longer than a handshake may take otherwise. None fails, and none hangs. A turn has a
+// CONFIRM RKEY in it, so that packets that are late make it long.
 type rush struct{ conns int }
 
 const rushDelay = "10ms" // of each packet of the guest
@@ -351,7 +352,8 @@ func allSMCR(said string, c conversation) error {
 	return nil
 }
 
-// lastPort is the port of the newest server in another process, here or in the guest. Each has one of its own: a port waits after its connections.
+// lastPort is the port of the newest server in another process, here or in the guest. Each has one
+// of its own: a port waits after its connections.
 var lastPort uint16 = 9000
 
 // isListening is what /proc/net/tcp has of a server's port.

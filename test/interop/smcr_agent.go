@@ -16,8 +16,9 @@ import (
 	"github.com/gosmc/smc/test/interop/talk"
 )
 
-// Two processes of ours on one address, which know nothing of each other: 'gosmc agent' puts the option on their segments, and shares UDP port
-// 4791 between them. The guest's kernel sees two hosts.
+// Two processes of ours on one address, which know nothing of each other: 'gosmc agent' puts the
+// option on their segments, and shares UDP port 4791 between them. The guest's kernel sees two
+// hosts.
 
 // processes is how many there are.
 const processes = 2
@@ -56,7 +57,8 @@ func (l *lab) withAgent(ctx context.Context) error {
 	})
 }
 
-// startOurs starts a process of ours: see gosmcpeer. finish lets it end when it has done its part, and returns what it printed.
+// startOurs starts a process of ours: see gosmcpeer. finish lets it end when it has done its part,
+// and returns what it printed.
 func (l *lab) startOurs(ctx context.Context, args ...string) (pid int, finish func() (string, error), err error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(l.dir, "gosmcpeer"), args...)
 	cmd.Env = append(os.Environ(), append(l.environ, "GOSMC_DIR="+l.runDir(), "GOSMC_UEIDS="+ueid, "GOSMC_CONFIG=/dev/null")...)
@@ -187,7 +189,8 @@ func (l *lab) readyWithAgent(ctx context.Context) error {
 	return l.withAgent(ctx)
 }
 
-// shareAddress waits until each of the processes has a link group, and checks that their queue pairs are at one address, and of different ranges.
+// shareAddress waits until each of the processes has a link group, and checks that their queue
+// pairs are at one address, and of different ranges.
 func (l *lab) shareAddress(ctx context.Context, pids [processes]int) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()

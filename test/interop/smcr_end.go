@@ -14,7 +14,8 @@ import (
 
 // Cases of SMC-R in which something is wrong, and connections are plain TCP, or end.
 
-// A refusal is a case: a handshake that one side ends with a Decline. The connection goes on over TCP, and says why on both sides.
+// A refusal is a case: a handshake that one side ends with a Decline. The connection goes on over
+// TCP, and says why on both sides.
 type refusal struct {
 	config host.Config // of ours
 	guest  string      // a shell command in the guest
@@ -90,12 +91,12 @@ func (l *lab) isTCP(c conn.Conn, guest string) error {
 	return nil
 }
 
-// endsWithin is the time in which an end must be noticed: with something on its way what a queue pair's retries take, else
-// 30 s until the link is tested.
+// endsWithin is the time in which an end must be noticed: with something on its way what a queue
+// pair's retries take, else 30 s until the link is tested.
 const endsWithin = 60 * time.Second
 
-// A cut is a case: something happens to the guest in the middle of a transfer in both directions. Our side must see its end, and there must be
-// connections again after the repair.
+// A cut is a case: something happens to the guest in the middle of a transfer in both directions.
+// Our side must see its end, and there must be connections again after the repair.
 type cut struct{ harm, repair string } // shell commands in the guest
 
 var (

@@ -21,7 +21,8 @@ import (
 	"github.com/gosmc/smc/internal/host"
 )
 
-// What the cases of SMC-R work with: TCP option 254, hosts of ours, and the tools, which look at them from outside.
+// What the cases of SMC-R work with: TCP option 254, hosts of ours, and the tools, which look at
+// them from outside.
 
 // ueid is what both sides have in common: a stock kernel has SMC-R version 2 with rxe, which asks for one.
 const ueid = "GOSMC.INTEROP"
@@ -37,8 +38,9 @@ func (l *lab) ready(ctx context.Context) error {
 	return l.withOption()
 }
 
-// readyGuest prepares the guest's kernel, and has a look at the packets. The case leaves no link there: rxe sends to queue pairs that are gone until
-// the kernel tests the link, and the next case would count that.
+// readyGuest prepares the guest's kernel, and has a look at the packets. The case leaves no link
+// there: rxe sends to queue pairs that are gone until the kernel tests the link, and the next case
+// would count that.
 func (l *lab) readyGuest(ctx context.Context) error {
 	l.atEnd(func() error {
 		_, err := l.vm.run(context.WithoutCancel(ctx), commandTimeout, "set -e; /bin/rdma link del rxe0; "+newRXE)
@@ -50,8 +52,8 @@ func (l *lab) readyGuest(ctx context.Context) error {
 	return l.watch(ctx)
 }
 
-// ownCgroup moves this process, and what it starts from now on, into a control group of its own until the case ends: programs in the kernel that
-// are attached to it concern nobody else.
+// ownCgroup moves this process, and what it starts from now on, into a control group of its own
+// until the case ends: programs in the kernel that are attached to it concern nobody else.
 func (l *lab) ownCgroup() (group, pins string, err error) {
 	root, err := bpf.CgroupRoot()
 	if err != nil {
@@ -169,8 +171,8 @@ func (l *lab) linkGroups(ctx context.Context) ([]linkGroup, error) {
 	return report.Groups, nil
 }
 
-// watch has 'gosmc dump' look for problems in what passes the data network, until the case ends. What it finds then must be of the kinds that the
-// case expects, and all of these must be there.
+// watch has 'gosmc dump' look for problems in what passes the data network, until the case ends.
+// What it finds then must be of the kinds that the case expects, and all of these must be there.
 func (l *lab) watch(ctx context.Context) error {
 	var messages, remarks bytes.Buffer
 	network := dataTap
@@ -232,7 +234,8 @@ var dumped = regexp.MustCompile(`(\d+) packets of SMC, \d+ messages shown, (\d+)
 // errFindings is in the error about problems that a case does not expect.
 var errFindings = errors.New("findings")
 
-// checkFindings checks the output of 'gosmc dump --problems --json', and returns how many packets it has missed: it takes no gap for a fault.
+// checkFindings checks the output of 'gosmc dump --problems --json', and returns how many packets
+// it has missed: it takes no gap for a fault.
 func checkFindings(messages, remarks string, expected, tolerated []string) (missed string, err error) {
 	total := dumped.FindStringSubmatch(remarks)
 	if total == nil || total[1] == "0" {

@@ -136,10 +136,12 @@ func (l *lab) guestView(ctx context.Context) (views []view, err error) {
 	return views, nil
 }
 
-// agreeWithin is the time until both sides have to see a change. A peer that has nothing to say tests its link every 30 s.
+// agreeWithin is the time until both sides have to see a change. A peer that has nothing to say
+// tests its link every 30 s.
 const agreeWithin = 60 * time.Second
 
-// agree waits until there is one link group, of that kind, and both sides say the same of it; of none if kind is empty.
+// agree waits until there is one link group, of that kind, and both sides say the same of it; of
+// none if kind is empty.
 func (l *lab) agree(ctx context.Context, kind string) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, agreeWithin)
@@ -169,7 +171,8 @@ func (l *lab) agree(ctx context.Context, kind string) error {
 	return nil
 }
 
-// A damage is done to one of two links in the middle of a transfer, and repaired afterwards. All but what are shell commands.
+// A damage is done to one of two links in the middle of a transfer, and repaired afterwards. All
+// but what are shell commands.
 type damage struct {
 	what        string
 	ours, guest string // what is done, here and in the guest
@@ -179,7 +182,8 @@ type damage struct {
 
 const drop = "limit 100 loss 100%"
 
-// losesOut has what the guest sends on an interface vanish, and losesIn what it would receive. restore ends both.
+// losesOut has what the guest sends on an interface vanish, and losesIn what it would receive.
+// restore ends both.
 func losesOut(dev string) string { return "/bin/tc qdisc add dev " + dev + " root netem " + drop }
 
 func losesIn(dev string) string {
@@ -215,14 +219,16 @@ var removals = []damage{
 	{what: "the guest's first device removed", guest: "/bin/rdma link del rxe0", guestAfter: "[ -d /sys/class/infiniband/rxe0 ] || " + newRXE},
 }
 
-// A failover is a case: transfers with damages in their middle, one after the other. No byte is lost, and no connection.
+// A failover is a case: transfers with damages in their middle, one after the other. No byte is
+// lost, and no connection.
 type failover struct {
 	conversation
 	damages []damage
 }
 
-// run begins with other hosts of ours, and so with another link group, for each damage. Linux 6.12 does not register the memory of connections that
-// use it again on a link that was made in the meantime, though it tells its key: see Facts in README.md.
+// run begins with other hosts of ours, and so with another link group, for each damage. Linux 6.12
+// does not register the memory of connections that use it again on a link that was made in the
+// meantime, though it tells its key: see Facts in README.md.
 func (f failover) run(ctx context.Context, l *lab, each func(h *host.Host, w witness) error) error {
 	if err := l.readyTwin(ctx, true); err != nil {
 		return err
@@ -284,7 +290,8 @@ func (f failover) witness(l *lab, d damage) witness {
 	}
 }
 
-// moving waits until the connections, as a whole, are in the middle of their transfers: when the last of a hundred begins, others have ended.
+// moving waits until the connections, as a whole, are in the middle of their transfers: when the
+// last of a hundred begins, others have ended.
 func (c conversation) moving(ctx context.Context, conns []conn.Conn) error {
 	return try(ctx, "bytes of the transfer", func() (bool, error) {
 		total := uint64(0)
@@ -314,7 +321,8 @@ func (l *lab) undo(ctx context.Context, d damage) error {
 	return errors.Join(l.inGuest(ctx, d.guestAfter), l.here(ctx, d.oursAfter))
 }
 
-// inGuest runs shell commands in the guest. They may take its interfaces down or up, and what is dropped there is counted before and after.
+// inGuest runs shell commands in the guest. They may take its interfaces down or up, and what is
+// dropped there is counted before and after.
 func (l *lab) inGuest(ctx context.Context, script string) error {
 	if script == "" {
 		return nil
@@ -340,7 +348,8 @@ func (l *lab) withDrops(f func() error) error {
 	return errors.Join(err, before, after)
 }
 
-// An oneSided is a case: one side has a second adapter, and the other one gets it in the middle of a transfer: the link group is asymmetric, and then symmetric.
+// An oneSided is a case: one side has a second adapter, and the other one gets it in the middle of
+// a transfer: the link group is asymmetric, and then symmetric.
 type oneSided struct {
 	conversation
 	guestBegins bool // with two

@@ -14,8 +14,9 @@ import (
 	"github.com/gosmc/smc/test/interop/talk"
 )
 
-// A fullWindow is a case: the guest's program does not read until its buffer is full; then it reads everything, and the word of its kernel that it has done so is lost
-// with the link over which it goes. Linux says it once, and has to be asked in a way that it understands.
+// A fullWindow is a case: the guest's program does not read until its buffer is full; then it reads
+// everything, and the word of its kernel that it has done so is lost with the link over which it
+// goes. Linux says it once, and has to be asked in a way that it understands.
 type fullWindow struct{ client bool }
 
 func (f fullWindow) run(ctx context.Context, l *lab) error {
@@ -30,7 +31,8 @@ func (f fullWindow) run(ctx context.Context, l *lab) error {
 	return nil
 }
 
-// try does it once. The second time the first link is busy with a connection of which nothing is lost, so that the one of the case is on the second link.
+// try does it once. The second time the first link is busy with a connection of which nothing is
+// lost, so that the one of the case is on the second link.
 func (f fullWindow) try(ctx context.Context, l *lab, first bool) error {
 	h, err := l.host(host.Config{SMCRDevices: twinDevices})
 	if err != nil {
@@ -143,8 +145,9 @@ func (l *lab) guestDevice(ctx context.Context, first bool) (string, error) {
 	return "", fmt.Errorf("no connection is on the link that the case wants to cut: %+v", groups)
 }
 
-// A lostWord is a case: the guest's program is killed while our window toward it is full, and the one message in which its kernel says so
-// is lost with the link. Only the end of TCP tells, and the connection must be reset, for that reason.
+// A lostWord is a case: the guest's program is killed while our window toward it is full, and the
+// one message in which its kernel says so is lost with the link. Only the end of TCP tells, and the
+// connection must be reset, for that reason.
 type lostWord struct{}
 
 func (lostWord) client(ctx context.Context, l *lab) error {

@@ -29,7 +29,8 @@ var (
 	ourControl   = netip.MustParseAddr("192.168.77.1")
 	guestControl = netip.MustParseAddr("192.168.77.2")
 
-	// Of the second interfaces on the data network. Linux net/smc takes no GID of another IP network for another link.
+	// Of the second interfaces on the data network. Linux net/smc takes no GID of another IP
+	// network for another link.
 	ourSecond   = netip.MustParseAddr("192.168.76.3")
 	guestSecond = netip.MustParseAddr("192.168.76.4")
 )
@@ -131,7 +132,8 @@ func startVM(ctx context.Context, opt options, accel string) (*vm, error) {
 		"-netdev", "tap,id=tap0,ifname=" + dataTap + ",script=no,downscript=no,vnet_hdr=off",
 		"-netdev", "tap,id=tap1,ifname=" + secondTap + ",script=no,downscript=no,vnet_hdr=off",
 		"-netdev", "tap,id=control,ifname=" + controlTap + ",script=no,downscript=no,vnet_hdr=off",
-		// A hub joins both taps and the guest's eth0 and eth2: one LAN, in which each side has two interfaces.
+		// A hub joins both taps and the guest's eth0 and eth2: one LAN, in which each side has two
+		// interfaces.
 		"-netdev", "hubport,id=port0,hubid=0,netdev=tap0",
 		"-netdev", "hubport,id=port1,hubid=0,netdev=tap1",
 		"-netdev", "hubport,id=data,hubid=0",

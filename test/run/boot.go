@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machineRoot is what systemd gets as its root file system: this machine's own, on which it can write without changing it. It is the first process of namespaces, and
-// nothing of what belongs to the whole kernel can be written: /proc/sys above all, which units of systemd set.
+// A machineRoot is what systemd gets as its root file system: this machine's own, on which it can
+// write without changing it. It is the first process of namespaces, and nothing of what belongs to
+// the whole kernel can be written: /proc/sys above all, which units of systemd set.
 type machineRoot struct {
 	Dir   string            // for mounts
 	Files map[string]string // that are written, by path

@@ -25,7 +25,8 @@ type confinement struct {
 	Forbidden []uint32 // numbers of system calls that kill
 }
 
-// forbidden are system calls that @system-service of systemd has not, or ~@privileged and ~@resources take away.
+// forbidden are system calls that @system-service of systemd has not, or ~@privileged and
+// ~@resources take away.
 func forbidden() []uint32 {
 	return []uint32{unix.SYS_PTRACE, unix.SYS_PIDFD_GETFD, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_KCMP, unix.SYS_BPF,
 		unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_SETPRIORITY,

@@ -9,9 +9,11 @@ import (
 	"syscall"
 )
 
-// Servers that have the kernel accept only clients that have sent something: TCP_DEFER_ACCEPT. A client of a moved connection sends nothing over TCP.
+// Servers that have the kernel accept only clients that have sent something: TCP_DEFER_ACCEPT. A
+// client of a moved connection sends nothing over TCP.
 
-// fetches has curl get files of a server, one connection for each, and sends it something. Each answer has a bound: one that was never accepted waits for ever.
+// fetches has curl get files of a server, one connection for each, and sends it something. Each
+// answer has a bound: one that was never accepted waits for ever.
 func (l *lab) fetches(name string, port int, files map[string]string) {
 	out := filepath.Join(l.dir, "out")
 	for file, path := range files {

@@ -10,10 +10,12 @@ import (
 	"time"
 )
 
-// policyFile keeps apt-get from starting what it installs: the servers of this machine are none of our concern.
+// policyFile keeps apt-get from starting what it installs: the servers of this machine are none of
+// our concern.
 const policyFile = "/usr/sbin/policy-rc.d"
 
-// install installs the packages of programs that are not there, where it may. It reports whether it may: then all of them have to be there.
+// install installs the packages of programs that are not there, where it may. It reports whether it
+// may: then all of them have to be there.
 func install(ctx context.Context, out io.Writer, chosen []*program) bool {
 	if os.Geteuid() != 0 {
 		return false

@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// A lab is where a program does its work in one way. Its methods end the work when something is wrong, so a program's function reads
-// like a script.
+// A lab is where a program does its work in one way. Its methods end the work when something is
+// wrong, so a program's function reads like a script.
 type lab struct {
 	ctx     context.Context
 	way     way

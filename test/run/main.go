@@ -1,10 +1,13 @@
-// Command run tries programs that know nothing of gosmc under 'gosmc run': servers and clients of Debian, and Python's own tests of its
-// sockets. Each does the same work four times: bare, under 'gosmc run', under it with GOSMC_DISABLED=1, and under it with the library's
-// debug switch, which has connections join and leave tiny rings at random; with -shake that and bare only. What comes out has to be equal, and
-// 'gosmc ss' has to show that connections were moved under 'gosmc run', and in no other case.
+// Command run tries programs that know nothing of gosmc under 'gosmc run': servers and clients of
+// Debian, and Python's own tests of its sockets. Each does the same work four times: bare, under
+// 'gosmc run', under it with GOSMC_DISABLED=1, and under it with the library's debug switch, which
+// has connections join and leave tiny rings at random; with -shake that and bare only. What comes
+// out has to be equal, and 'gosmc ss' has to show that connections were moved under 'gosmc run',
+// and in no other case.
 //
-// It exits with 0 if that is so, with 1 if not, and with 2 if it could not run. As root, and where there is apt-get, it installs the
-// packages that are missing; elsewhere it says what it lacks, and tries the rest.
+// It exits with 0 if that is so, with 1 if not, and with 2 if it could not run. As root, and where
+// there is apt-get, it installs the packages that are missing; elsewhere it says what it lacks, and
+// tries the rest.
 package main
 
 import (

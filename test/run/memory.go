@@ -19,8 +19,9 @@ const (
 	groupMemory = 200 << 20
 	manyConns   = 500
 	manyBytes   = 4_000_000
-	// idleShared is what rings may have for good, in all: 500 of them, both ways, and of each no more than a header, a page of each side and what is too little to be given
-	// back. 0.5 MB were measured.
+	// idleShared is what rings may have for good, in all: 500 of them, both ways, and of each no
+	// more than a header, a page of each side and what is too little to be given back. 0.5 MB were
+	// measured.
 	idleShared = 16 << 20
 )
 
@@ -74,7 +75,8 @@ var memory = &program{
 	},
 }
 
-// controlGroup makes a group for memory, and returns its directory and the file for the limit, in either version.
+// controlGroup makes a group for memory, and returns its directory and the file for the limit, in
+// either version.
 func (l *lab) controlGroup() (dir, limit string) {
 	root, limit := "/sys/fs/cgroup", "memory.max"
 	if _, err := os.Stat(filepath.Join(root, "memory", "memory.limit_in_bytes")); err == nil {

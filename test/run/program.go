@@ -57,7 +57,8 @@ func (p *program) lacks() (list []string) {
 	return list
 }
 
-// found returns the path of a command, of one that only root has in its path, or of the first file that matches.
+// found returns the path of a command, of one that only root has in its path, or of the first file
+// that matches.
 func found(need string) string {
 	if strings.Contains(need, "/") {
 		files, _ := filepath.Glob(need)

@@ -13,7 +13,8 @@ import (
 //go:embed pytests.py
 var pytests string
 
-// pythonModules are those of Python's own tests that make connections or start processes. Those of a line share a process.
+// pythonModules are those of Python's own tests that make connections or start processes. Those of
+// a line share a process.
 var pythonModules = []string{
 	"test.test_socket", "test.test_ssl", "test.test_socketserver", "test.test_subprocess",
 	"test.test_selectors test.test_select test.test_poll test.test_epoll",
@@ -25,7 +26,8 @@ var pythonModules = []string{
 	"test.test_httplib test.test_httpservers test.test_urllib2_localnet",
 }
 
-// pythonDiffers has tests that fail under 'gosmc run' and not bare, with the reason: docs/run.md has them as differences to TCP. None does.
+// pythonDiffers has tests that fail under 'gosmc run' and not bare, with the reason: docs/run.md
+// has them as differences to TCP. None does.
 var pythonDiffers = map[string]string{}
 
 var python = &program{

@@ -76,7 +76,8 @@ var service = &program{
 			self, err := os.Executable()
 			l.must(err)
 			server := l.serveCommand(port, l.plain(self, "-confine", string(text)))
-			// Clients are of the same user, in the mount namespace of the service, where its run directory is.
+			// Clients are of the same user, in the mount namespace of the service, where its run
+			// directory is.
 			client := func(args ...string) string {
 				words := append([]string{found("redis-cli"), "-p", strconv.Itoa(port)}, args...)
 				if l.way != bare {
@@ -112,7 +113,8 @@ var service = &program{
 	},
 }
 
-// movedIn is how many connections were moved, as the supervisor of a service tells those in its mount namespace.
+// movedIn is how many connections were moved, as the supervisor of a service tells those in its
+// mount namespace.
 func (l *lab) movedIn(s *server, u *user.User) int {
 	if l.way == bare {
 		return 0

@@ -13,7 +13,8 @@ var socat = &program{
 	run: func(l *lab) {
 		in := l.random("in", 20_000_000)
 		out := filepath.Join(l.dir, "out")
-		// through sends a file there and back. Before the end, where the client shuts its half down, ss is looked at.
+		// through sends a file there and back. Before the end, where the client shuts its half
+		// down, ss is looked at.
 		through := func(what, address string, ports ...int) {
 			f, err := os.Create(out)
 			l.must(err)

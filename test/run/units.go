@@ -215,7 +215,8 @@ var missing = []lack{
 	{"the file system is read-only", "ProtectSystem=strict\nReadWritePaths=/var/lib /var/log /run\n", "", false, ""},
 }
 
-// without starts a unit that lacks something: it starts and answers, stays with TCP, its loader says nothing, and gosmc says why.
+// without starts a unit that lacks something: it starts and answers, stays with TCP, its loader
+// says nothing, and gosmc says why.
 func (v *machine) without(u serviceUnit, m lack) {
 	if m.only != "" && m.only != u.program {
 		return
@@ -252,7 +253,8 @@ func (v *machine) dropIn(u serviceUnit, m lack) {
 	v.run("systemctl", "daemon-reload")
 }
 
-// explain is what gosmc says to root of a connection to a unit, by a program of its clients' user: the last line.
+// explain is what gosmc says to root of a connection to a unit, by a program of its clients' user:
+// the last line.
 func (v *machine) explain(u serviceUnit) string {
 	out, _ := v.command("env", "GOSMC_DIR="+u.dir(), "gosmc", "run", "--explain", "127.0.0.1:"+strconv.Itoa(u.port), "--user", u.user).CombinedOutput()
 	return lastLine(string(out))

@@ -10,7 +10,8 @@ import (
 	"syscall"
 )
 
-// A sink takes uploads and answers with their SHA-256: nginx before php-fpm, and a proxy before that. It has files, too.
+// A sink takes uploads and answers with their SHA-256: nginx before php-fpm, and a proxy before
+// that. It has files, too.
 type sink struct {
 	port, buffered, direct int // of the server itself, and of proxies that keep an upload until it is whole, or not
 	root                   string

@@ -11,7 +11,8 @@ import (
 //go:embed testdata/uring.c
 var uringC string
 
-// The library is in one of the two programs as a shared one, and in the other one itself, where its calls cannot be stood before.
+// The library is in one of the two programs as a shared one, and in the other one itself, where its
+// calls cannot be stood before.
 var uring = &program{
 	name: "uring", what: "a server that reads with read first, and then receives and sends through io_uring, with liburing's shared library and with its static one",
 	packages: []string{"liburing-dev", "gcc", "libc6-dev"},

@@ -158,8 +158,8 @@ func (w *watch) list() string {
 	return strings.Join(text[:min(len(text), 20)], ", ")
 }
 
-// moved says that ss has to have shown least connections to a port; under 'gosmc run', that is, and none otherwise. Those that it is about have
-// to be there for long, or still.
+// moved says that ss has to have shown least connections to a port; under 'gosmc run', that is, and
+// none otherwise. Those that it is about have to be there for long, or still.
 func (l *lab) moved(port, least int) {
 	l.watch.look()
 	n := l.watch.to(port)
@@ -168,7 +168,8 @@ func (l *lab) moved(port, least int) {
 	}
 }
 
-// shown makes a connection to a port that says nothing, and waits until ss has shown it. Connections that are there for a moment it may miss.
+// shown makes a connection to a port that says nothing, and waits until ss has shown it.
+// Connections that are there for a moment it may miss.
 func (l *lab) shown(port int, as ...func(*exec.Cmd) *exec.Cmd) {
 	if !l.way.moves() {
 		return
@@ -198,7 +199,8 @@ func (l *lab) shown(port int, as ...func(*exec.Cmd) *exec.Cmd) {
 	}
 }
 
-// counted says how many connections have to have been moved since it was called before, as those have it who moved them.
+// counted says how many connections have to have been moved since it was called before, as those
+// have it who moved them.
 func (l *lab) counted(least int) {
 	all := l.watch.count()
 	n := all - l.watch.before

@@ -37,8 +37,8 @@ type outcome struct {
 // graceTime is what a process has beyond its timeout to say what is wrong.
 const graceTime = 20 * time.Second
 
-// way does the work in one way: in a process of its own and, as root, in namespaces of its own for network, processes and
-// mounts. So ports are free, and nothing is left of it in the end.
+// way does the work in one way: in a process of its own and, as root, in namespaces of its own for
+// network, processes and mounts. So ports are free, and nothing is left of it in the end.
 func (p *program) way(ctx context.Context, opt options, dir string, w way) *outcome {
 	fail := func(format string, args ...any) *outcome { return &outcome{Error: fmt.Sprintf(format, args...)} }
 	t := task{Program: p.name, Way: w, Gosmc: opt.gosmc, Seed: opt.seed, Timeout: cmp.Or(p.timeout, programTimeout), Alone: os.Geteuid() == 0}

@@ -1,6 +1,7 @@
-// Command slower looks for ways to use connections in which 'gosmc run' is slower than TCP. A C program, which cc compiles at that moment, does each of
-// some seventy for a moment, over TCP and under gosmc run by turns, and the medians are compared. It measures, and judges nothing: a machine that does
-// other things besides shows large differences. See README.md.
+// Command slower looks for ways to use connections in which 'gosmc run' is slower than TCP. A C
+// program, which cc compiles at that moment, does each of some seventy for a moment, over TCP and
+// under gosmc run by turns, and the medians are compared. It measures, and judges nothing: a
+// machine that does other things besides shows large differences. See README.md.
 //
 // It exits with 0 if all could be measured, and with 2 if not.
 package main

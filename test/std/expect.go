@@ -69,7 +69,8 @@ var noSendfile = difference{
 // complaints finds what a test has said with Error, Fatal or Log.
 var complaints = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: (.*)$`)
 
-// expectedAs returns the entry of the list that stands for the way in which a test has failed; empty if there is none.
+// expectedAs returns the entry of the list that stands for the way in which a test has failed;
+// empty if there is none.
 func expectedAs(pkg, name, output string) (entry string) {
 	for entry = name; ; {
 		if d, ok := expected[pkg][entry]; ok {

@@ -22,8 +22,8 @@ const (
 	// suiteTimeout is for one process that runs a package's tests, as go test -timeout.
 	suiteTimeout = 4 * time.Minute
 
-	// quietTimeout is how long a process may go without a test that begins, ends or prints: then those that are
-	// running hang.
+	// quietTimeout is how long a process may go without a test that begins, ends or prints: then
+	// those that are running hang.
 	quietTimeout = 60 * time.Second
 
 	// againTimeout is for a test that is run again by itself.
@@ -47,7 +47,8 @@ type program struct {
 	env  []string
 }
 
-// An outcome is what running a package's tests gave. Names are as go test prints them, of subtests with a slash.
+// An outcome is what running a package's tests gave. Names are as go test prints them, of subtests
+// with a slash.
 type outcome struct {
 	passed, failed, skipped map[string]bool
 	hung                    map[string]bool   // those of the failed that did not end
@@ -156,7 +157,8 @@ func (r *runner) process(ctx context.Context, p program, s suite, ch choice) (ou
 	return o, nil
 }
 
-// follow starts a test process and tells t what it prints, until it ends or is ended. It returns its exit status.
+// follow starts a test process and tells t what it prints, until it ends or is ended. It returns
+// its exit status.
 func (r *runner) follow(ctx context.Context, cmd *exec.Cmd, t *tally) (exit int, err error) {
 	out, in, err := os.Pipe()
 	if err != nil {

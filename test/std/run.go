@@ -189,8 +189,9 @@ func (r *runner) wholeness(s suite, plain, over outcome, listed map[string]bool,
 	}
 }
 
-// again runs one test up to times times by itself, until it passes, and reports whether it did. What is wrong after the tests is
-// not the test's: coder/websocket's TestMain finds goroutines that others would have awaited.
+// again runs one test up to times times by itself, until it passes, and reports whether it did.
+// What is wrong after the tests is not the test's: coder/websocket's TestMain finds goroutines that
+// others would have awaited.
 func (r *runner) again(ctx context.Context, p program, s suite, name string, plain bool, times int) (bool, error) {
 	if strings.HasPrefix(name, "(") {
 		return false, nil

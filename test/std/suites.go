@@ -12,8 +12,8 @@ type suite struct {
 
 // suites are those that are run. The versions are fixed, so that the lists of expected differences stay true.
 var suites = []suite{
-	// Without short, names are looked up on the Internet. What is skipped cannot have the socket of a connection
-	// for a process of its own, and waits for that process until the end of time.
+	// Without short, names are looked up on the Internet. What is skipped cannot have the socket of
+	// a connection for a process of its own, and waits for that process until the end of time.
 	{pkg: "net", args: []string{"-test.short"}, skip: []string{"^TestSplice$/^unix-to-tcp$/^(multipleWrite|big)$"}, least: 200},
 	{pkg: "net/http", args: []string{"-test.short"}, least: 500},
 	{pkg: "net/http/httptest", least: 10},

@@ -20,7 +20,8 @@ const release = "bookworm"
 // listsAge is how old apt's lists of sources may be.
 const listsAge = 24 * time.Hour
 
-// A cache is a directory of sources and builds. One process uses it at a time, as suites write into their own directories.
+// A cache is a directory of sources and builds. One process uses it at a time, as suites write into
+// their own directories.
 //
 //	apt/          a configuration of apt of its own, with lists: those of the machine stay as they are
 //	SUITE/tree    the source, in which the suite was built
@@ -159,7 +160,8 @@ APT::Sandbox::User "root";
 	return os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(config), 0o644)
 }
 
-// finish runs a command that has to succeed. Its output is shown if it does not. When its time is over all that it has started is killed.
+// finish runs a command that has to succeed. Its output is shown if it does not. When its time is
+// over all that it has started is killed.
 func finish(cmd *exec.Cmd) error {
 	var output bytes.Buffer
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -11,7 +11,8 @@ import (
 // quiet are flags of compilers: old sources have many warnings, and tests need no optimiser.
 const quiet = `-O1 -w`
 
-// asBuilt has make find what autoconf and automake have made as new as what they made it from, which Debian may have changed.
+// asBuilt has make find what autoconf and automake have made as new as what they made it from,
+// which Debian may have changed.
 const asBuilt = `
 		for f in aclocal.m4 configure config.h.in Makefile.in
 		do
@@ -46,7 +47,8 @@ var libuv = &suite{
 	parse: tap(true),
 }
 
-// libeventBackends are the ways to wait that libevent has on Linux, each with the variables that leave the others out.
+// libeventBackends are the ways to wait that libevent has on Linux, each with the variables that
+// leave the others out.
 var libeventBackends = [][2]string{
 	{"epoll", "EVENT_NOPOLL=1 EVENT_NOSELECT=1"},
 	{"changelist", "EVENT_NOPOLL=1 EVENT_NOSELECT=1 EVENT_EPOLL_USE_CHANGELIST=1"},

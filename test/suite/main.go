@@ -1,8 +1,10 @@
-// Command suite runs the test suites of other projects under 'gosmc run'. It gets their sources from Debian, builds each suite once
-// into a cache, and runs it bare and under 'gosmc run', where all connections are moved. Each test has to have the same
-// result in both ways. A difference that is known is in the table of its suite, with its reason.
+// Command suite runs the test suites of other projects under 'gosmc run'. It gets their sources
+// from Debian, builds each suite once into a cache, and runs it bare and under 'gosmc run', where
+// all connections are moved. Each test has to have the same result in both ways. A difference that
+// is known is in the table of its suite, with its reason.
 //
-// It exits with 0 if that is so, with 1 if not, and with 2 if it could not run. As root, each way has namespaces of its own.
+// It exits with 0 if that is so, with 1 if not, and with 2 if it could not run. As root, each way
+// has namespaces of its own.
 package main
 
 import (

@@ -10,7 +10,8 @@ var tapNone = regexp.MustCompile(`(?im)^1\.\.0 # *skip`)
 
 var tapLine = regexp.MustCompile(`^(not )?ok (\d+)(?: -? ?(.*?))?(?:\s*# *((?i:skip|todo)).*)?$`)
 
-// tap parses the Test Anything Protocol. Tests are known by their names, or by their numbers where names say what happens at run time.
+// tap parses the Test Anything Protocol. Tests are known by their names, or by their numbers where
+// names say what happens at run time.
 func tap(byName bool) func(string) map[string]string {
 	return func(output string) map[string]string {
 		results := make(map[string]string)

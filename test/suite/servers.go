@@ -19,14 +19,16 @@ var memcached = &suite{
 		./configure -q --disable-docs --disable-coverage CFLAGS="` + quiet + `" CPPFLAGS="-I$AFTER/include" LDFLAGS="-L$AFTER/.libs"
 		make -s CFLAGS="` + quiet + ` -pthread" memcached memcached-debug timedrun sizes testapp`,
 	least: 30,
-	// Those are left out that are about memory and disks, and take minutes; and maxconns, which has other numbers of results each time, bare as well.
+	// Those are left out that are about memory and disks, and take minutes; and maxconns, which has
+	// other numbers of results each time, bare as well.
 	units: each("t/*.t", "perl FILE", "unixsocket", "maxconns", "binary-extstore", "chunked-extstore", "error-extstore", "extstore", "extstore-buckets", "extstore-jbod",
 		"slabs-reassign2", "slabs-reassign-chunked", "slabs_reassign", "slabhang", "lru", "lru-crawler", "lru-maintainer", "refhang", "chunked-items"),
 	parse: tap(false),
 }
 
-// redisUnits are those in which connections matter: of replicas, of many clients, that are blocked or dropped. Others try commands, or
-// take minutes, as integration/replication and integration/replication-psync do.
+// redisUnits are those in which connections matter: of replicas, of many clients, that are blocked
+// or dropped. Others try commands, or take minutes, as integration/replication and
+// integration/replication-psync do.
 var redisUnits = []string{
 	"unit/auth", "unit/protocol", "unit/info", "unit/quit", "unit/pubsub", "unit/limits", "unit/obuf-limits", "unit/querybuf", "unit/pendingquerybuf",
 	"unit/tracking", "unit/networking", "unit/multi", "unit/pause", "unit/wait", "unit/introspection", "unit/client-eviction", "unit/replybufsize", "unit/shutdown",
@@ -50,7 +52,8 @@ var redis = &suite{
 	parse: redisResults,
 }
 
-// vtc runs scripts for servers, each between clients and servers of its own. It waits for 30 s for a step of one.
+// vtc runs scripts for servers, each between clients and servers of its own. It waits for 30 s for
+// a step of one.
 func vtc(files string) string {
 	return "export HAPROXY_PROGRAM=$(PATH=$PATH:/usr/sbin command -v haproxy)\nfor f in " + files + `
 		do

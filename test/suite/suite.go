@@ -125,7 +125,8 @@ func one(command string, again func(tests []string) string) func(string) ([]unit
 	return func(string) ([]unit, error) { return []unit{{"all", command, again}}, nil }
 }
 
-// each is a unit for each of a suite's files that match a pattern and are not left out. FILE in command stands for it.
+// each is a unit for each of a suite's files that match a pattern and are not left out. FILE in
+// command stands for it.
 func each(pattern, command string, leftOut ...string) func(string) ([]unit, error) {
 	return func(dir string) (units []unit, err error) {
 		files, err := filepath.Glob(filepath.Join(dir, pattern))

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// againCount is how often a test whose results differ is run again: many depend on time, on a busy machine, bare as well.
+// againCount is how often a test whose results differ is run again: many depend on time, on a busy
+// machine, bare as well.
 const againCount = 3
 
 // A verdict is what has become of a suite.

@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of a unit. A suite that prints nothing for so long hangs, and is killed with all that it has started.
+// Bounds of a unit. A suite that prints nothing for so long hangs, and is killed with all that it
+// has started.
 const (
 	silenceTime = 4 * time.Minute
 	unitTime    = 40 * time.Minute
@@ -52,8 +53,8 @@ type outcome struct {
 	Errors  []string          `json:"errors"`  // of us, not of tests
 }
 
-// run has another process do a task: as root in namespaces of its own for network, processes and mounts. So ports are free, and
-// nothing is left of it in the end.
+// run has another process do a task: as root in namespaces of its own for network, processes and
+// mounts. So ports are free, and nothing is left of it in the end.
 func (t *task) run(ctx context.Context) (*outcome, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -82,8 +83,8 @@ func (t *task) run(ctx context.Context) (*outcome, error) {
 	return &o, nil
 }
 
-// work is the other side of it. The first process of a PID namespace only waits for orphans: suites look whether
-// daemons that they have stopped are gone.
+// work is the other side of it. The first process of a PID namespace only waits for orphans: suites
+// look whether daemons that they have stopped are gone.
 func work(inner bool) int {
 	if os.Getpid() == 1 && !inner {
 		return reap()

@@ -46,8 +46,8 @@ func Captured(t testing.TB, name string) []frame.Packet {
 	return merged
 }
 
-// ReadPcap reads a compressed, little-endian pcap file, named from the root of the module: 24 bytes of header, then for each packet 16 bytes,
-// seconds, microseconds, length captured and on the wire.
+// ReadPcap reads a compressed, little-endian pcap file, named from the root of the module: 24 bytes
+// of header, then for each packet 16 bytes, seconds, microseconds, length captured and on the wire.
 func ReadPcap(t testing.TB, name string) (packets []frame.Packet) {
 	t.Helper()
 	zipped, err := os.ReadFile(File(t, name))

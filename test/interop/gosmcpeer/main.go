@@ -1,5 +1,5 @@
-// Command gosmcpeer is to this library what guest/smcpeer is to AF_SMC sockets: one of the ends, in a process of its own. It uses the
-// default host, which the environment configures.
+// Command gosmcpeer is to this library what guest/smcpeer is to AF_SMC sockets: one of the ends, in
+// a process of its own. It uses the default host, which the environment configures.
 //
 //	gosmcpeer serve PORT COUNT                     serve COUNT connections, whatever they ask for
 //	gosmcpeer dial ADDR:PORT KIND N ROUNDS CONNS   be the client of CONNS connections at a time

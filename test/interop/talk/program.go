@@ -22,8 +22,9 @@ dial ADDR:PORT KIND N ROUNDS CONNS   be the client of CONNS connections at a tim
 
 var errFailed = errors.New("not every connection went well")
 
-// Run is a program that is one of the ends: see [Usage]. It prints a line for each connection, which begins with "ok" or "fail", and has
-// its kind and its mode. The error says so if one has failed.
+// Run is a program that is one of the ends: see [Usage]. It prints a line for each connection,
+// which begins with "ok" or "fail", and has its kind and its mode. The error says so if one has
+// failed.
 func (n Network) Run(out io.Writer, args []string) error {
 	b := board{out: out}
 	switch {

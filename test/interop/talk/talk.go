@@ -76,12 +76,12 @@ type Script struct {
 	N      int
 	Seed   uint64
 
-	// Soft lets the server of a Reset see the end of the stream in its place: a reader on a socket of AF_SMC is not told
-	// of an abort, nor does linger 0 make one (Linux net/smc).
+	// Soft lets the server of a Reset see the end of the stream in its place: a reader on a socket
+	// of AF_SMC is not told of an abort, nor does linger 0 make one (Linux net/smc).
 	Soft bool
 
-	// Await, if not nil, is called with Both when this side has written and read all, and tells it that it may say so. It is
-	// not sent along.
+	// Await, if not nil, is called with Both when this side has written and read all, and tells it
+	// that it may say so. It is not sent along.
 	Await func()
 }
 
@@ -306,8 +306,8 @@ func duplex(c Conn, n int, send0, receive0 uint64) error {
 	return errors.Join(err, <-sent)
 }
 
-// bothPiece is how much a side sends before it has what the other one has sent. Twice as much is on its way at most, which is less than
-// the send buffer of Linux: see docs/interop.md.
+// bothPiece is how much a side sends before it has what the other one has sent. Twice as much is on
+// its way at most, which is less than the send buffer of Linux: see docs/interop.md.
 const bothPiece = 16 << 10
 
 // both is duplex in pieces, and the ends follow when each side has told the other one that it has all.

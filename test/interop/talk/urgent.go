@@ -15,11 +15,12 @@ type UrgentConn interface {
 // behindUrgent is how many bytes follow an urgent one, which they must not pass.
 const behindUrgent = 100
 
-// urgentLater is from where on urgent data may be longer than a buffer: what comes before the byte has to be read first.
+// urgentLater is from where on urgent data may be longer than a buffer: what comes before the byte
+// has to be read first.
 const urgentLater = 8 << 10
 
-// urgent sends urgent data and takes such, in turns, or only the client sends. Where bytes stay in the stream they are looked for
-// at the mark.
+// urgent sends urgent data and takes such, in turns, or only the client sends. Where bytes stay in
+// the stream they are looked for at the mark.
 func urgent(c Conn, s Script, client bool) error {
 	u, ok := c.(UrgentConn)
 	if !ok {

@@ -5,8 +5,9 @@
 //	smcpeer serve PORT COUNT                   serve COUNT connections, whatever they ask for
 //	smcpeer dial ADDR:PORT KIND N ROUNDS CONNS  be the client of CONNS connections at a time
 //
-// serve and dial print a line for each connection, which begins with "ok" or "fail", and say what the kernel has
-// made of it: mode=smc-r, mode=tcp with the reasons of the fallback, mode=smc-d. They exit with 1 if one has failed.
+// serve and dial print a line for each connection, which begins with "ok" or "fail", and say what
+// the kernel has made of it: mode=smc-r, mode=tcp with the reasons of the fallback, mode=smc-d.
+// They exit with 1 if one has failed.
 package main
 
 import (

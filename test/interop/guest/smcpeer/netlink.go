@@ -151,8 +151,8 @@ func changeUEID(what, name string) error {
 
 // diagMode asks what the connection between two ports, as they are in headers, is.
 //
-// The kernel tells of many sockets in several messages, and goes on by counting: it leaves one out when another one comes or goes between two of
-// them. So it is asked some times.
+// The kernel tells of many sockets in several messages, and goes on by counting: it leaves one out
+// when another one comes or goes between two of them. So it is asked some times.
 func diagMode(local, remote [2]byte) (mode string, err error) {
 	const tries = 10
 	for range tries {

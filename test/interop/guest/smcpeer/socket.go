@@ -38,7 +38,8 @@ func newSocket() (*socket, error) {
 	return s, nil
 }
 
-// rawAddr is addr as AF_SMC wants it: a struct sockaddr_in, for which package unix asks for a socket of AF_INET.
+// rawAddr is addr as AF_SMC wants it: a struct sockaddr_in, for which package unix asks for a
+// socket of AF_INET.
 func rawAddr(addr netip.AddrPort) unix.RawSockaddrInet4 {
 	raw := unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: addr.Addr().As4()}
 	port := (*[2]byte)(unsafe.Pointer(&raw.Port))
