@@ -124,7 +124,7 @@ func TestHostIsSeen(t *testing.T) {
 
 	var ss ssReport
 	deadline := time.Now().Add(testTimeout)
-	for len(ss.Connections) < 2 || ss.Connections[0].BytesIn+ss.Connections[1].BytesIn != 2*uint64(len(question)) {
+	for len(ss.Connections) < 2 || *ss.Connections[0].BytesIn+*ss.Connections[1].BytesIn != 2*uint64(len(question)) {
 		// Both sides have connected when the echo is back.
 		if time.Now().After(deadline) {
 			t.Fatalf("gosmc ss = %+v, want both ends of the connection and %d bytes through each", ss, len(question))
@@ -136,7 +136,7 @@ func TestHostIsSeen(t *testing.T) {
 		}
 	}
 	for _, conn := range ss.Connections {
-		if conn.Mode != "SMC-D" || conn.PID != os.Getpid() || conn.Local == "" || conn.Peer == "" || conn.Version == "" || conn.EID == "" || conn.RcvBuf == 0 {
+		if conn.Mode != "SMC-D" || conn.PID != os.Getpid() || conn.Local == "" || conn.Peer == "" || conn.Version == "" || conn.EID == "" || *conn.RcvBuf == 0 {
 			t.Errorf("gosmc ss has %+v, want SMC-D with addresses, version, EID and buffers", conn)
 		}
 	}
@@ -337,5 +337,29 @@ func TestComplain(t *testing.T) {
 	var e error = &control.Error{Path: "p", Err: os.ErrPermission}
 	if !errors.Is(e, os.ErrPermission) {
 		t.Error("a ControlError hides its cause")
+	}
+}
+
+// TestStatsPrograms has stats list a program that two supervisors know with its own one, and one
+// whose own supervisor cannot be asked with that which it has connected to.
+func TestStatsPrograms(t *testing.T) {
+	const server, client, stranger = 1, 2, 3
+	g := survey.Answers{Hosts: []control.Status{
+		{PID: 10, Programs: []control.StatusProgram{{PID: server}, {PID: client, Caller: true}, {PID: stranger, Caller: true}}},
+		{PID: 20, Programs: []control.StatusProgram{{PID: client}, {PID: server, Caller: true}}},
+	}}
+	var got [][]int
+	for _, h := range newStatsReport(&g).Hosts {
+		var pids []int
+		for _, p := range h.Programs {
+			pids = append(pids, p.PID)
+		}
+		got = append(got, pids)
+	}
+	if diff := cmp.Diff([][]int{{server, stranger}, {client}}, got); diff != "" {
+		t.Errorf("programs (-want +got):\n%s", diff)
+	}
+	if len(g.Hosts[0].Programs) != 3 {
+		t.Error("the answers have changed")
 	}
 }

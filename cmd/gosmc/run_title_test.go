@@ -102,8 +102,15 @@ func TestRunTitle(t *testing.T) {
 		}
 		unixEnds := 0
 		for _, c := range r.Connections {
-			if c.Mode == modeUnix && (strings.HasSuffix(c.Local, ":"+port) || strings.HasSuffix(c.Peer, ":"+port)) {
-				unixEnds++
+			if c.Mode != modeUnix || !strings.HasSuffix(c.Local, ":"+port) && !strings.HasSuffix(c.Peer, ":"+port) {
+				continue
+			}
+			unixEnds++
+			if c.NetNS == 0 || c.PeerPID == 0 || c.PeerPID == c.PID || c.PeerCommand == "" {
+				t.Errorf("ss %q knows of an end of the pair network namespace %d, process %d, its peer %d %q", flags, c.NetNS, c.PID, c.PeerPID, c.PeerCommand)
+			}
+			if c.AgeSeconds != nil || c.RcvBuf != nil || c.SndBuf != nil || c.BytesIn != nil || c.BytesOut != nil {
+				t.Errorf("ss %q has numbers of an end of the pair that nobody counts: %+v", flags, c)
 			}
 		}
 		if pid == 0 || unixEnds != 2 {

@@ -50,6 +50,14 @@ type ssConn struct {
 	// Rings says which of its directions go by a ring in shared memory, of mode Unix: "in", "out",
 	// "both"; empty: none.
 	Rings string `json:"rings,omitempty"`
+
+	// These stand in for those of StatusConn. They are absent for connections of 'gosmc run', of
+	// which nobody knows them.
+	RcvBuf     *uint64  `json:"rcvbuf,omitempty"`
+	SndBuf     *uint64  `json:"sndbuf,omitempty"`
+	BytesIn    *uint64  `json:"bytes_in,omitempty"`
+	BytesOut   *uint64  `json:"bytes_out,omitempty"`
+	AgeSeconds *float64 `json:"age_seconds,omitempty"`
 }
 
 type ssListener struct {
@@ -93,10 +101,10 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 			g := flags.gather(cmd.Context())
 			r := newSSReport(&g, all || !listening, all || listening)
 			if all || !listening {
-				r.addMoved(flags.dir)
+				r.addMoved(flags.dir, g.NetNS)
 			}
 			if all || listening {
-				r.addServers(flags.dir)
+				r.addServers(flags.dir, g.NetNS)
 			}
 			if flags.json {
 				return errors.Join(writeJSON(cmd.OutOrStdout(), r), incomplete(&g))
@@ -132,7 +140,10 @@ func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 	for _, h := range g.Hosts {
 		if connections {
 			for _, c := range h.Connections {
-				r.Connections = append(r.Connections, ssConn{StatusConn: c, PID: h.PID, Command: h.Command, Dir: h.Dir, OtherNetNS: g.Elsewhere(c.NetNS)})
+				r.Connections = append(r.Connections, ssConn{
+					StatusConn: c, PID: h.PID, Command: h.Command, Dir: h.Dir, OtherNetNS: g.Elsewhere(c.NetNS),
+					RcvBuf: &c.RcvBuf, SndBuf: &c.SndBuf, BytesIn: &c.BytesIn, BytesOut: &c.BytesOut, AgeSeconds: &c.AgeSeconds,
+				})
 			}
 			r.Omitted += h.ConnectionsOmitted
 		}
@@ -147,9 +158,9 @@ func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 
 // addMoved adds the connections of 'gosmc run', which the kernel knows and no host: those of
 // programs with the run directory dir, or of all if it is empty. Ends that programs of package smc
-// have are there already. If the kernel cannot be asked about Unix sockets it cannot say whether
+// have are there already. They are in this network namespace, which is netns. If the kernel cannot be asked about Unix sockets it cannot say whether
 // there are any, and none are added.
-func (r *ssReport) addMoved(dir string) {
+func (r *ssReport) addMoved(dir string, netns uint64) {
 	list, _ := supervise.Connections()
 	for _, c := range list {
 		own := func(x ssConn) bool { return x.Mode == modeUnix && x.Inode == c.Inode && x.PID == c.PID }
@@ -163,7 +174,7 @@ func (r *ssReport) addMoved(dir string) {
 		}
 		r.Connections = append(r.Connections, ssConn{StatusConn: control.StatusConn{
 			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: roleOf(c), Mode: modeUnix,
-			UID: c.UID, Inode: c.Inode, RecvQ: c.RecvQ, SendQ: c.SendQ,
+			UID: c.UID, Inode: c.Inode, NetNS: netns, RecvQ: c.RecvQ, SendQ: c.SendQ, PeerPID: c.PeerPID, PeerCommand: c.PeerCommand,
 		}, PID: c.PID, Command: c.Command, Dir: of, Rings: ringsOf(c)})
 	}
 	stayed, _ := supervise.TCPConnections()
@@ -180,13 +191,13 @@ func (r *ssReport) addMoved(dir string) {
 		}
 		r.Connections = append(r.Connections, ssConn{StatusConn: control.StatusConn{
 			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: roleOf(c.Connection), Mode: "TCP", ReasonCode: control.ReasonCode(c.Reason.Code), Reason: reason,
-			UID: c.UID, Inode: c.Inode, RecvQ: c.RecvQ, SendQ: c.SendQ,
+			UID: c.UID, Inode: c.Inode, NetNS: netns, RecvQ: c.RecvQ, SendQ: c.SendQ,
 		}, PID: c.PID, Command: c.Command, Dir: of})
 	}
 }
 
 // addServers adds the sockets that programs of 'gosmc run' listen with, as addMoved adds connections.
-func (r *ssReport) addServers(dir string) {
+func (r *ssReport) addServers(dir string, netns uint64) {
 	list, _ := supervise.Listeners()
 	for _, l := range list {
 		own := func(x ssListener) bool { return x.Inode == l.Inode && x.PID == l.PID }
@@ -195,7 +206,7 @@ func (r *ssReport) addServers(dir string) {
 			continue
 		}
 		r.Listeners = append(r.Listeners, ssListener{
-			StatusListener: control.StatusListener{Local: l.Local.String(), Require: "any", UID: l.UID, Inode: l.Inode},
+			StatusListener: control.StatusListener{Local: l.Local.String(), Require: "any", UID: l.UID, Inode: l.Inode, NetNS: netns},
 			PID:            l.PID, Command: l.Command, Dir: of, Mode: modeUnix, Unannounced: !l.Announced,
 		})
 	}

@@ -106,9 +106,16 @@ func newStatsReport(g *survey.Answers) statsReport {
 	if r.Errors == nil {
 		r.Errors = []survey.Error{}
 	}
+	own := make(map[int]bool) // programs that are with their own supervisor
+	for _, h := range g.Hosts {
+		for _, p := range h.Programs {
+			own[p.PID] = own[p.PID] || !p.Caller
+		}
+	}
 	var all []control.StatusCounters
 	for _, h := range g.Hosts {
-		r.Hosts = append(r.Hosts, statsHost{h.PID, h.Command, h.Dir, h.Started, h.Counters, h.Programs})
+		listed := slices.DeleteFunc(slices.Clone(h.Programs), func(p control.StatusProgram) bool { return p.Caller && own[p.PID] })
+		r.Hosts = append(r.Hosts, statsHost{h.PID, h.Command, h.Dir, h.Started, h.Counters, listed})
 		all = append(all, h.Counters)
 	}
 	r.Total = sumCounters(all)

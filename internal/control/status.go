@@ -43,6 +43,9 @@ type Status struct {
 type StatusProgram struct {
 	PID     int    `json:"pid"`
 	Command string `json:"command"`
+	// Caller says that it has connected to programs of the supervisor and is none of them: its own
+	// supervisor has it, too.
+	Caller bool `json:"caller,omitempty"`
 }
 
 // StatusCapabilities says what a host can do, and for the rest why not.

@@ -22,6 +22,8 @@ type Connection struct {
 	RecvQ, SendQ uint64 // bytes that the program has not read, and that its peer has not
 	PID          int    // a process that has the descriptor; 0 if it is another user's, or on its way to its program
 	Command      string
+	PeerPID      int // as PID, of the other end
+	PeerCommand  string
 	Sends        bool // it has a ring in which its program sends, or is about to
 	Receives     bool
 	unique       uint64
@@ -183,7 +185,7 @@ func sendQueues(list []Connection) {
 func owners(list []Connection) {
 	byInode := make(map[string]*Connection, len(list))
 	for i := range list {
-		byInode["socket:["+strconv.FormatUint(list[i].Inode, 10)+"]"] = &list[i]
+		byInode[socketLink(list[i].Inode)] = &list[i]
 	}
 	processes, _ := filepath.Glob("/proc/[0-9]*")
 	for _, process := range processes {
@@ -212,6 +214,16 @@ func owners(list []Connection) {
 			list[i].Command = commandOf(list[i].PID)
 		}
 	}
+	for i := range list {
+		if peer := byInode[socketLink(list[i].peer)]; peer != nil {
+			list[i].PeerPID, list[i].PeerCommand = peer.PID, peer.Command
+		}
+	}
+}
+
+// socketLink is what a descriptor of the socket with an inode links to.
+func socketLink(inode uint64) string {
+	return "socket:[" + strconv.FormatUint(inode, 10) + "]"
 }
 
 // ringName begins the name of a ring's memory; what follows is the connection, in 16 digits, and

@@ -125,9 +125,9 @@ func (v view) Status() control.Status {
 	}
 	v.mu.Unlock()
 	pids, _ := supervised(procDir, v.socket)
-	for _, pid := range append(pids, callers...) {
+	for i, pid := range append(pids, callers...) {
 		if command := commandOf(pid); command != "" && !slices.ContainsFunc(st.Programs, func(p control.StatusProgram) bool { return p.PID == pid }) {
-			st.Programs = append(st.Programs, control.StatusProgram{PID: pid, Command: command})
+			st.Programs = append(st.Programs, control.StatusProgram{PID: pid, Command: command, Caller: i >= len(pids)})
 		}
 	}
 	return st

@@ -43,8 +43,8 @@ func TestStatus(t *testing.T) {
 	if !slices.Equal(h.Counters.Fallbacks, want) {
 		t.Errorf("fallbacks are %+v, want %+v", h.Counters.Fallbacks, want)
 	}
-	if !slices.ContainsFunc(h.Programs, func(p control.StatusProgram) bool { return p.PID == os.Getpid() && p.Command != "" }) {
-		t.Errorf("programs are %+v, want this one", h.Programs)
+	if !slices.ContainsFunc(h.Programs, func(p control.StatusProgram) bool { return p.PID == os.Getpid() && p.Command != "" && p.Caller }) {
+		t.Errorf("programs are %+v, want this one, as a caller", h.Programs)
 	}
 	l, err := s.record.trace.Listen(100)
 	if err != nil {
