@@ -1,6 +1,6 @@
 /*
- * listen and accept: a listener is announced, and stays what it is. When a connection has been
- * accepted that is marked, or while offers wait, it may be one that is to be moved.
+ * listen and accept: a listener is announced, and stays a TCP listener. An accepted connection may
+ * have to be moved if it is marked, or while offers wait.
  */
 #include "preload.h"
 
@@ -67,7 +67,10 @@ static bool other_end(int end, const struct identity *id)
 	       address_equal(&is.local, &id->local) && address_equal(&is.peer, &id->peer);
 }
 
-/* claim asks for the other end of a connection, and shows the TCP socket, which only who has accepted it can. Below 0: there is none. */
+/*
+ * claim asks for the other end of a connection. It shows the TCP socket, which only a process can
+ * that has accepted the connection. Below 0: there is none.
+ */
 static int claim(const struct identity *id, int fd)
 {
 	struct message m;
@@ -127,13 +130,14 @@ static int moved(int listener, int fd, int flags)
 	}
 	if (end < 0)
 		return fd;
-	/* Who was asked may have had the accepted socket linger already, to reset it. */
+	/* The supervisor that was asked may have the accepted socket linger already, to reset it. */
 	options_copy(asks ? listener : fd, end, birth_options(listener));
 	if (flags & SOCK_NONBLOCK)
 		SYS(fcntl, end, F_SETFL, O_RDWR | O_NONBLOCK);
 	/*
-	 * TCP has done what it was for. Reset, it is gone at once and leaves no port waiting. A client that has asked may be a program of package
-	 * smc, whose connect would fail of that: the supervisor has a copy of our socket, and resets it afterwards.
+	 * TCP has done its work. A reset removes the socket at once and leaves no port waiting. A
+	 * client that has asked may be a program of package smc, and a reset would make its connect
+	 * fail. So the supervisor has a copy of our socket, and resets it afterwards.
 	 */
 	if (!asks)
 		SYS(setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
@@ -142,8 +146,9 @@ static int moved(int listener, int fd, int flags)
 	while (r == -EBUSY || r == -EINTR);
 	SYS(close, end);
 	/*
-	 * Now the client's socket, which that has reset, and not before: its port would be free while our socket was still there, and a connection
-	 * from whoever gets it just then would be dropped, and wait for a second.
+	 * Close the client's socket now, when the reset has ended it, and not before. Its port
+	 * would be free while our socket was still there. A connection from the next user of that
+	 * port would be dropped, and wait for a second.
 	 */
 	if (tcp >= 0)
 		SYS(close, tcp);

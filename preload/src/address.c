@@ -1,4 +1,7 @@
-/* Addresses: what a Unix socket says of itself and of its peer, made what TCP would have said. */
+/*
+ * Addresses: the names of a Unix socket and of its peer, turned into the addresses that TCP would
+ * have returned.
+ */
 #include "ring.h"
 
 #include <string.h>
@@ -105,9 +108,11 @@ static bool passed_on(const struct msghdr *m)
 }
 
 /*
- * send_beside sends what has to be the kernel's. It has passed the gate meanwhile, so that no other thread offers a ring and joins it: what is not in
- * the socket by then would come behind the second mark, where the reader takes it for tokens. Where it cannot pass, or a ring does not go away, this is
- * the handler of a signal that has interrupted a send, or a connection that is broken.
+ * send_beside sends a message that only the kernel can send. It has passed the gate meanwhile, so
+ * that no other thread offers a ring and joins it. Bytes that are not in the socket by then would
+ * come behind the second mark, where the reader takes them for tokens. If it cannot pass, or a ring
+ * does not go away, this is the handler of a signal that has interrupted a send, or the connection
+ * is broken.
  */
 static ssize_t send_beside(struct end *e, int fd, const struct msghdr *m, int flags)
 {
@@ -115,7 +120,7 @@ static ssize_t send_beside(struct end *e, int fd, const struct msghdr *m, int fl
 	ssize_t r;
 
 	for (unsigned turn = 0; turn < LEAVES; turn++) {
-		leave_out(e, fd); /* before the gate: who has passed one enters no ring */
+		leave_out(e, fd); /* before the gate: a call that has passed one enters no ring */
 		passed = gate_enter(&e->sending);
 		if (!passed || !__atomic_load_n(&e->out, __ATOMIC_SEQ_CST))
 			break;
@@ -187,14 +192,19 @@ EXPORT int sendmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags)
 		if (sent < 0)
 			return i ? (int)i : -1;
 		m[i].msg_len = (unsigned int)sent;
-		/* What follows one that was sent in part would be a hole in the stream: the program goes on where that one ended. */
+		/*
+		 * Bytes behind a message that was sent in part would leave a hole in the stream:
+		 * the program goes on where that message ended.
+		 */
 		if (span_init(&all, m[i].msg_hdr.msg_iov, m[i].msg_hdr.msg_iovlen) && (size_t)sent < all.left)
 			return (int)i + 1;
 	}
 	return (int)i;
 }
 
-/* named says whether an address that recvfrom filled in is that of a pair: TCP has none to give. */
+/*
+ * named says whether an address that recvfrom filled in is the name of a pair: TCP fills in none.
+ */
 static bool named(const void *sa, socklen_t len)
 {
 	sa_family_t family;
@@ -212,8 +222,8 @@ static void unname(int fd, const void *sa, socklen_t *len)
 }
 
 /*
- * unmark takes out what has come with the bytes of a pair that is not in the table: the marks of a ring, which the program would
- * not know what to do with. TCP brings nothing.
+ * unmark removes the control data that has come with the bytes of a pair that is not in the table:
+ * the marks of a ring. The program could not handle them, and TCP brings none.
  */
 static void unmark(int fd, struct msghdr *m)
 {
@@ -252,7 +262,7 @@ EXPORT ssize_t recvfrom(int fd, void *b, size_t n, int flags, struct sockaddr *s
 	return r;
 }
 
-/* What recvfrom is where the compiler knows the size of the buffer. */
+/* __recvfrom_chk is recvfrom where the compiler knows the size of the buffer. */
 EXPORT ssize_t __recvfrom_chk(int fd, void *b, size_t n, size_t size, int flags, struct sockaddr *sa, socklen_t *len);
 ssize_t __recvfrom_chk(int fd, void *b, size_t n, size_t size, int flags, struct sockaddr *sa, socklen_t *len)
 {
@@ -272,7 +282,7 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 		return next.recvmsg(fd, m, flags);
 	room = m->msg_name ? m->msg_namelen : 0;
 	if (e && m->msg_controllen && !end_is(fd, e)) {
-		end_drop(fd); /* what comes with the bytes of some other socket is the program's */
+		end_drop(fd); /* control data of another socket is the program's */
 		e = NULL;
 	}
 	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) && (r = end_receive(e, fd, m->msg_iov, m->msg_iovlen, flags, &out)) != NOT_OURS) {
@@ -312,7 +322,7 @@ EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags, struct
 		int error = 0;
 		socklen_t len = sizeof(error);
 
-		if (SYS(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error) { /* before what there is to be read */
+		if (SYS(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error) { /* before the bytes that can be read */
 			end_error(fd, error);
 			return (int)sys_return(-error);
 		}

@@ -3,15 +3,15 @@
  * file of the run directory that all programs of a user map, how their connections to a server have ended. Where as many, one after another, were short as
  * GOSMC_SHORT_AFTER says, the next ones stay TCP from the beginning. Some are moved all the same, ever fewer, and as soon as one of those carries more all are again.
  *
- *	what is known of a program and a server		what becomes of its next connection	short	other
+ *	known of a program and a server			its next connection			short	other
  *	nothing						moved					+1	0
  *	fewer short ones than GOSMC_SHORT_AFTER		moved					+1	0
  *	as many						TCP; one in PROBES, later PROBES_MOST,	+1	0
  *							is moved
  *
- * Short is a connection that is closed, by the client and by nobody else before, without a ring and before the client has sent TAKEN_TURNS answers to what came.
+ * A connection is short if the client closes it, and nobody else before, without a ring and before the client has sent TAKEN_TURNS answers to bytes that came.
  *
- * Everybody with the user's rights can write there, as they could kill a program: what is there decides nothing but this. docs/shared-memory.md has the layout.
+ * Every process with the user's rights can write there, as it could kill a program: the file decides nothing but this. docs/shared-memory.md has the layout.
  */
 #include "ring.h"
 
@@ -27,7 +27,7 @@
 #define AGAIN_MOST 16	/* connections for which a thread asks once */
 #define AGAIN_MS 100	/* for so long */
 
-/* What is known of the connections of a program to a server. */
+/* The record of the connections of a program to a server. */
 struct admission {
 	uint64_t key;	 /* of both; 0: free */
 	uint64_t socket; /* hash of the path of the supervisor of the server */
@@ -51,7 +51,10 @@ static struct admissions *table;
 static bool tried; /* to map it */
 static uint64_t program; /* 0: not known yet */
 
-/* What a thread was told last: connections to a server stay TCP. The calls that it takes to ask again are most of what a short connection loses here. */
+/*
+ * The last answer that a thread got: connections to a server stay TCP. The calls to ask again are
+ * most of the time that a short connection loses here.
+ */
 static __thread struct {
 	struct address server;
 	uint32_t entry;	/* where they are counted; 0: it was told of none */
@@ -72,7 +75,7 @@ static struct admissions *table_open(void)
 	return t;
 }
 
-/* with_file goes on with a hash, by what file a path is of. */
+/* with_file continues a hash with the identity of the file at a path. */
 static uint64_t with_file(uint64_t hash, const char *path, bool regular)
 {
 	struct stat st;
@@ -85,7 +88,10 @@ static uint64_t with_file(uint64_t hash, const char *path, bool regular)
 	return fnv1a(hash, id, sizeof(id));
 }
 
-/* script goes on with a hash by the first argument, if that is a file, and no option: of an interpreter it is what runs. */
+/*
+ * script continues a hash with the first argument, if that is a file, and no option: an interpreter
+ * runs this file.
+ */
 static uint64_t script(uint64_t hash)
 {
 	char text[1024];
@@ -142,7 +148,7 @@ bool admission_known(const struct address *server)
 	return true;
 }
 
-/* settle_told counts those for which nobody has asked. The caller has a table. */
+/* settle_told counts the connections for which nobody has asked. The caller has a table. */
 static void settle_told(struct admissions *t)
 {
 	struct admission *a = told.entry ? &t->list[told.entry - 1] : NULL;
@@ -179,7 +185,10 @@ static struct admission *place(struct admissions *t, uint64_t key, uint32_t now)
 	return old;
 }
 
-/* entry_for finds what is known of this program and a server, whose supervisor has a socket with this path. */
+/*
+ * entry_for finds the record of this program and a server; path is the socket of the server's
+ * supervisor.
+ */
 static struct admission *entry_for(struct admissions *t, const char *path, const struct address *server, uint64_t netns)
 {
 	uint64_t id = program_id(), socket = fnv1a(FNV1A_BASIS, path, strlen(path)), key = FNV1A_BASIS;
@@ -217,8 +226,9 @@ static uint32_t turn(struct admission *a)
 }
 
 /*
- * admission_ask says whether a connection of this program to a server may be moved, whose supervisor has a socket with this path. *entry: where it is to be noted how it
- * ends, 0 if nowhere.
+ * admission_ask says whether a connection of this program to a server may be moved; path is the
+ * socket of the server's supervisor. *entry: where the end of the connection is to be noted, 0 if
+ * nowhere.
  */
 bool admission_ask(const char *path, const struct address *server, uint64_t netns, uint32_t *entry)
 {
@@ -258,7 +268,10 @@ void admission_over(void)
 		settle_told(t);
 }
 
-/* entry_of takes what a connection is remembered by, and takes it away. NULL: nothing is learned of it, or was already. */
+/*
+ * entry_of returns the record of a connection, and takes it away from the connection. NULL: nothing
+ * is learned of the connection, or was already.
+ */
 static struct admission *entry_of(struct end *e)
 {
 	struct admissions *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
@@ -282,7 +295,10 @@ void admission_grown(struct end *e)
 	__atomic_store_n(&a->probe, 0, __ATOMIC_RELAXED);
 }
 
-/* admission_ended takes note that a connection ends which has not. One that others have, too, does not end, or not for this. */
+/*
+ * admission_ended takes note of the end of a connection that has not grown. A connection whose end
+ * others have, too, does not end, or not for this.
+ */
 void admission_ended(struct end *e)
 {
 	struct admission *a;

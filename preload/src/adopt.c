@@ -3,7 +3,7 @@
  * offers (ends.c). Which descriptors are ends their names say (identity.c). So no program hands a list over, which may be lost, old or false.
  *
  * To ask a socket for its name may kill a program that was executed with a filter of system calls. So a program asks only for those with a mark, with fcntl: a hint
- * of how long what is written will live, which is kept in the inode, and which sockets have no use for.
+ * about the lifetime of written data. The inode keeps it, and sockets have no use for it.
  */
 #include "ring.h"
 
@@ -17,7 +17,7 @@
 
 #define GAP 8 /* numbers in a row that are no descriptors, behind which none is looked for */
 
-/* adopt_mark marks an end. The kernel lets only the owner do it: who has another user than its peer may be refused. */
+/* adopt_mark marks an end. The kernel lets only the owner do it: a process with another user than its peer may be refused. */
 void adopt_mark(int fd)
 {
 	uint64_t hint = MARK;
@@ -36,7 +36,7 @@ static bool adopt(int fd)
 	return r != -EBADF;
 }
 
-/* adopt_all takes what this program was executed with. /proc would have all descriptors, but the kernel makes the directories of a process when it is first asked. */
+/* adopt_all takes the ends that this program was executed with. /proc would have all descriptors, but the kernel makes the directories of a process when it is first asked. */
 void adopt_all(void)
 {
 	int none = 0;
@@ -45,7 +45,7 @@ void adopt_all(void)
 		none = adopt(fd) ? 0 : none + 1;
 }
 
-/* adopt_sent takes what has come with a message. */
+/* adopt_sent takes the ends that have come with a message. */
 void adopt_sent(struct msghdr *m)
 {
 	if (m->msg_controllen == 0 || !settings.on || !settings.rings || guard_on())

@@ -1,7 +1,8 @@
 /*
  * Births: which descriptors are TCP sockets that nobody else can have, and how epoll knows them. Only
  * such a one can be exchanged inside connect: it was made here by socket(), was not dup'ed, and no
- * process was forked since. What is not seen here can only take a descriptor out, not let one in.
+ * process was forked since. An event that is not seen here can
+ * only take a descriptor out, not let one in.
  */
 #include "preload.h"
 
@@ -25,7 +26,7 @@ struct birth {
 	uint64_t listener; /* the cookie, once it listens */
 	uint32_t options;  /* that were set, and that the connection is to have: options.c */
 	bool listens;	   /* and accept waits, as far as was seen */
-	bool stays;	   /* what it accepts is to be TCP */
+	bool stays;	   /* connections that it accepts are to be TCP */
 };
 
 static struct birth births[BIRTHS];
@@ -88,7 +89,10 @@ void birth_listens(int fd, bool looks)
 	}
 }
 
-/* birth_stays takes note of whether what a listener accepts is to be TCP. It stays so in a process that was forked. */
+/*
+ * birth_stays takes note of whether the connections that a listener accepts are to be TCP. They
+ * stay so in a process that was forked.
+ */
 void birth_stays(int fd, bool stays)
 {
 	struct birth *b = birth_at(fd);
@@ -186,12 +190,13 @@ static bool digits(const char **p, unsigned base, uint64_t *v)
 	}
 }
 
-#define REGISTRATIONS 8192 /* bytes of what the kernel shows of an instance's: some hundred */
+#define REGISTRATIONS 8192 /* bytes that are read of the kernel's list of an instance: some hundred registrations */
 #define PRIVATE (EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE)
 
 /*
- * birth_told says whether a one-shot registration has told of its event already. The kernel knows, and shows what is left of it. Of an instance that has
- * hundreds only the first are looked at.
+ * birth_told says whether a one-shot registration has told of its event already. The kernel knows,
+ * and shows the events that are left of it. Of an instance that has hundreds only the first are
+ * looked at.
  */
 bool birth_told(int fd)
 {
@@ -306,7 +311,7 @@ static void forked(void)
 	hidden_drop();
 }
 
-/* after_fork is for either one: it has what fork has returned. */
+/* after_fork is for either process; child is the result of fork. */
 static long after_fork(long child)
 {
 	if (child == 0)
@@ -335,8 +340,9 @@ EXPORT pid_t _Fork(void)
 }
 
 /*
- * A thread that gets a table of descriptors of its own: the same number may be something else to it then, and what is known of descriptors here is known to all
- * threads. So from then on there are no rings in this process.
+ * A thread that gets a table of descriptors of its own: the same number may be another descriptor
+ * to it, and the tables here are the same for all threads. So from then on there are no rings in
+ * this process.
  */
 EXPORT int unshare(int flags)
 {
@@ -366,13 +372,13 @@ EXPORT pid_t forkpty(int *terminal, char *name, const struct termios *modes, con
 	return (pid_t)after_fork(next.forkpty(terminal, name, modes, size));
 }
 
-/* copies says whether what clone makes has a memory and descriptors of its own. */
+/* copies says whether clone makes a process with memory and descriptors of its own. */
 static bool copies(uint64_t flags)
 {
 	return !(flags & (CLONE_VM | CLONE_FILES));
 }
 
-/* births_clone is syscall(2) for what makes processes, and threads. */
+/* births_clone is syscall(2) for the calls that make processes, and threads. */
 long births_clone(long n, const long a[6])
 {
 	bool makes = true;

@@ -1,7 +1,9 @@
 /*
- * Calls that a thread is in. A handler of a signal may leave one by longjmp: nothing of it runs any more, what it had counted stays
- * counted, and a side of a ring that it was at work on stays locked. So each is on record while it lasts, by where it is on
- * the stack, and the next call of the thread, or its next poll, puts right what such a one has left behind; or its end, as a thread can be cancelled there.
+ * Calls that a thread is in. A handler of a signal may leave a call by longjmp. Then nothing of it
+ * runs any more: its counts stay, and a side of a ring that it was at work on stays locked. So each
+ * call is on record while it lasts, with its place on the stack. The next call of the thread, or its
+ * next poll, repairs the state that such a call has left behind. So does the end of the thread, as a
+ * thread can be cancelled in a call.
  *
  * A call of which nobody knows whether it is over is taken for one that a handler has interrupted.
  */
@@ -13,7 +15,10 @@
 
 #define CALLS 8 /* in one thread: one, but for handlers of signals that interrupt each other */
 
-/* The least that lies on a stack between a call and the handler that interrupts it: what the kernel has to put back. */
+/*
+ * The fewest bytes on a stack between a call and the handler that interrupts it: the state that the
+ * kernel has to put back.
+ */
 #define LEAST_FRAME 512
 
 struct call {
@@ -30,7 +35,10 @@ static __thread struct call calls[CALLS] __attribute__((tls_model("initial-exec"
 /* A handler sees stores in the order of the program. */
 #define ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
-/* What libc calls when a thread ends that has made calls. It takes memory for keys beyond the first ones. */
+/*
+ * libc calls thread_ends by this key when a thread ends that has made calls. It takes memory for
+ * keys beyond the first ones.
+ */
 #define KEYS_WITHOUT_MEMORY 32
 
 static pthread_key_t ends;
@@ -108,7 +116,7 @@ static void bury(uint32_t i, uintptr_t frame)
 	if (c.r)
 		mend(&c);
 	if (c.gate && (__atomic_load_n(c.gate, __ATOMIC_SEQ_CST) & GATE_CLOSED))
-		gate_open(c.gate); /* who has closed it was alone */
+		gate_open(c.gate); /* the call that has closed it was alone */
 	take_off(i);
 	if (c.r)
 		ring_left(c.r);
@@ -162,7 +170,7 @@ static bool hex(const char **p, const char *end, uintptr_t *v)
 static bool is_stack(const char *line, const char *end, uintptr_t a, uintptr_t b)
 {
 	static const char name[] = "[stack]";
-	uintptr_t from, to, self = (uintptr_t)&calls_depth; /* libc keeps what is a thread's own above its stack */
+	uintptr_t from, to, self = (uintptr_t)&calls_depth; /* libc keeps a thread's own variables above its stack */
 
 	if (!hex(&line, end, &from) || line >= end || *line++ != '-' || !hex(&line, end, &to))
 		return false;

@@ -1,7 +1,7 @@
 /*
  * connect: where the destination is a program of this machine that runs like us, its supervisor is
  * given one end of a new pair before TCP connects, or our end is connected to a letterbox of its; and our end takes the place of the
- * connected socket. TCP makes the connection all the same: whoever listens sees it come.
+ * connected socket. TCP makes the connection all the same: the listener sees it come.
  *
  * Until the supervisor has said yes nothing has happened. Afterwards there are two outcomes, and both
  * sides agree on them: our end of the pair is in place, or the offer was cancelled before the
@@ -28,7 +28,7 @@ struct attempt {
 	struct identity id;
 };
 
-/* covers says whether whoever listens at an address gets what is sent to another one. */
+/* covers says whether a listener at an address gets the connections to another one. */
 static bool covers(const struct address *listener, const struct address *to)
 {
 	static const uint8_t zero[16];
@@ -38,8 +38,8 @@ static bool covers(const struct address *listener, const struct address *to)
 }
 
 /*
- * announced finds the supervisor of whoever listens at an address of this network namespace. *sure: it takes every connection
- * there, and need not be asked.
+ * announced finds the supervisor of the listener at an address of this network namespace. *sure: it
+ * takes every connection there, and need not be asked.
  */
 static bool announced(int fd, const struct address *to, char path[static sizeof(settings.socket)], uint64_t *in, bool *sure)
 {
@@ -184,7 +184,7 @@ static bool prepare(struct attempt *a, int fd)
 	return a->status >= 0 && a->flags >= 0; /* not if a filter of system calls forbids it */
 }
 
-/* status gives our end the status of the socket. *has: what it has by now. O_ASYNC comes when it has its number, which is in the signals. */
+/* status gives our end the status of the socket. has: the status that it has by now. O_ASYNC comes when it has its number, which is in the signals. */
 static bool status(const struct attempt *a, int has)
 {
 	return (a->status & ~(O_ACCMODE | O_ASYNC)) == has || SYS(fcntl, a->end, F_SETFL, a->status & ~O_ASYNC) == 0;
@@ -291,8 +291,9 @@ static bool given_up(int end)
 }
 
 /*
- * signal_on has our end send signals, if the socket did: the kernel knows its number from now on. What has come before is told here, by the
- * signal that the kernel would have sent: as its own to this process, and without details to others.
+ * signal_on has our end send signals, if the socket did: the kernel knows its number from now on.
+ * An event that has come before is told here, by the signal that the kernel would have sent: as its
+ * own to this process, and without details to others.
  */
 static void signal_on(const struct attempt *a, int fd)
 {
@@ -359,7 +360,7 @@ static bool attempt_letter_end(struct attempt *a, int fd, bool connected)
 }
 
 /*
- * attempt_end looks what has become of the connection. True: the descriptor is our end of the pair, and
+ * attempt_end looks whether the connection was made. True: the descriptor is our end of the pair, and
  * is connected. False: it is the TCP socket, in the state that connect left it in.
  */
 static bool attempt_end(struct attempt *a, int fd, bool connected)
@@ -396,8 +397,8 @@ static bool of_nothing(const struct sockaddr *sa, socklen_t len)
 }
 
 /*
- * disconnected makes a TCP socket that was connected and is not any more, so that it says of that what TCP does. Where no connection can be made within this
- * machine it is a new one.
+ * disconnected makes a TCP socket that was connected and is not any more, so that it gives the same
+ * answers about that as TCP. If no connection can be made within this machine, it is a new one.
  */
 static int disconnected(bool ipv6)
 {
@@ -424,7 +425,7 @@ static int disconnected(bool ipv6)
 
 /*
  * disconnect is connect with AF_UNSPEC of an end: the peer hears of a reset, and a new TCP socket takes the place, with the options that the program has set, and
- * its registrations with epoll. It can be moved again. The result is that of the kernel; -EINVAL, as a Unix socket has it, where there is no socket to be had.
+ * its registrations with epoll. It can be moved again. The result is the kernel's; -EINVAL, as a Unix socket has it, where there is no socket to be had.
  */
 static long disconnect(int fd, const struct identity *id)
 {

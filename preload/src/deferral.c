@@ -1,8 +1,10 @@
 /*
- * TCP_DEFER_ACCEPT: the kernel's accept waits until a client has sent bytes over TCP, which a client whose connection is moved never does.
- * An announced listener does not have the option: plain TCP clients come to it as to any listener without it. Its socket keeps
- * what the program has set, so that every process that has the listener reads it back. The place for that is SO_INCOMING_CPU: the kernel
- * compares it with numbers of processors, which are not negative, and accepted sockets get another value.
+ * TCP_DEFER_ACCEPT: the kernel's accept waits until a client has sent bytes over TCP, which a
+ * client whose connection is moved never does. An announced listener does not have the option:
+ * plain TCP clients come to it as to any listener without it. Its socket keeps the value that the
+ * program has set, so that every process that has the listener reads it back. The place for that is
+ * SO_INCOMING_CPU: the kernel compares it with numbers of processors, which are not negative, and
+ * accepted sockets get another value.
  */
 #include "preload.h"
 
@@ -56,7 +58,7 @@ static void keep(int fd, int seconds)
 		set(fd, SOL_SOCKET, SO_INCOMING_CPU, seconds ? KEPT - seconds : -1);
 }
 
-/* deferral_kept is what the program has set for a listener that does not have it, 0 for all other sockets. */
+/* deferral_kept is the value that the program has set for a listener that does not have it, 0 for all others. */
 int deferral_kept(int fd)
 {
 	int cpu = number(fd, SOL_SOCKET, SO_INCOMING_CPU, -1);

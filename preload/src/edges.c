@@ -1,25 +1,28 @@
 /*
- * Edges. Who is told that something has come, and not that something is there, relies on being told of every arrival: registrations with
- * EPOLLET or EPOLLEXCLUSIVE, epoll instances that are registered so themselves, and O_ASYNC. A ring has one token while bytes are in it, which
- * comes with the first of them. So epoll_wait, when it tells of an event of such a descriptor, arms the ring although bytes are in it: the next
- * publication comes with a token, and that is an edge. Bytes that come before the program is told again need no other one.
+ * Edges. A program that is told when bytes come, and not whether bytes are there, relies on being
+ * told of every arrival: by registrations with EPOLLET or EPOLLEXCLUSIVE, by epoll instances that
+ * are registered so themselves, and by O_ASYNC. A ring has one token while bytes are in it, which
+ * comes with the first of them. So epoll_wait, when it tells of an event of such a descriptor, arms
+ * the ring although bytes are in it. The next publication comes with a token, and that is an edge.
+ * Bytes that come before the program is told again need no other one.
  *
- * Where others can be told, too, of whom we do not see it, each receive that leaves bytes arms, and so does FIONREAD.
+ * If others can be told, too, and we do not see that, each receive that leaves bytes arms, and so
+ * does FIONREAD.
  */
 #include "ring.h"
 
 #define BUCKETS 65536 /* 1 MiB of zeros, of which pages are taken when they are used */
 #define WAYS 4
 
-/* What epoll_wait finds a descriptor by: the data of its registration. */
+/* The data of a descriptor's registration, by which epoll_wait finds the descriptor. */
 static uint64_t datas[ENDS];
 static uint8_t known[ENDS]; /* enum known */
-static int32_t owners[ENDS]; /* of what is known once: the instance */
+static int32_t owners[ENDS]; /* the instance, of a descriptor that is KNOWN_ONCE */
 static struct registration {
 	int32_t epfd;
 	uint32_t events; /* 0: not for edges */
 } registrations[ENDS];
-static uint32_t buckets[BUCKETS][WAYS]; /* one more than a descriptor; 0: none. What is not so any more is left until its place is needed */
+static uint32_t buckets[BUCKETS][WAYS]; /* one more than a descriptor; 0: none. An entry that is not valid any more stays until its place is needed */
 
 enum known {
 	KNOWN_NOT = 0,
@@ -97,8 +100,9 @@ void end_low(int fd)
 }
 
 /*
- * edges_signalled is for O_ASYNC. Nobody says when the program has had its signal that something has come, so that direction is to be in-band; and so is the other
- * one, as the signal that there is room again comes to who was refused by the kernel.
+ * edges_signalled is for O_ASYNC. Nobody says when the program has had its signal that something
+ * has come, so that direction is to be in-band. So is the other one, as the signal that there is
+ * room again comes to a sender that the kernel has refused.
  */
 void edges_signalled(int fd)
 {
@@ -116,7 +120,7 @@ void edges_attached(const struct end *e, struct ring *r)
 		r->side->edges |= EDGE_ALWAYS;
 }
 
-/* edges_nested is for an epoll instance that is registered for edges: whatever it has is. */
+/* edges_nested is for an epoll instance that is registered for edges: each descriptor in it is. */
 void edges_nested(void)
 {
 	__atomic_store_n(&all, true, __ATOMIC_SEQ_CST);
@@ -167,7 +171,7 @@ void edges_dup(int fd, int to)
 	}
 }
 
-/* edges_registered_as keeps what the kernel has of a registration. The lock of the instance is held. */
+/* edges_registered_as keeps the events of a registration as the kernel has them. The lock of the instance is held. */
 void edges_registered_as(int epfd, int fd, uint32_t events)
 {
 	if (fd < 0 || fd >= ENDS)

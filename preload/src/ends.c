@@ -18,8 +18,9 @@ bool end_foreign(void)
 }
 
 /*
- * settled waits while connect has a socket in another thread, and TCP has connected it: what is read and written there by now is for the end that
- * is about to take its place. While TCP does not answer nobody waits for us, nor for a connect that was left by longjmp, or with its thread.
+ * settled waits while connect has a socket in another thread, and TCP has connected it: reads and
+ * writes there are by now for the end that is about to take its place. While TCP does not answer it
+ * does not wait, nor for a connect that was left by longjmp, or with its thread.
  */
 static void settled(int fd, struct end *e)
 {
@@ -44,7 +45,7 @@ static void settled(int fd, struct end *e)
 	}
 }
 
-/* end_at returns what is known of a descriptor, NULL if it is none of ours. */
+/* end_at returns the entry of a descriptor, NULL if it is none of ours. */
 struct end *end_at(int fd)
 {
 	struct end *e;
@@ -79,8 +80,8 @@ int ends_top(void)
 }
 
 /*
- * end_is says whether a descriptor still is what is known of it. Where a filter of system calls refuses the question it is: that is no
- * reason to lose what is in a ring.
+ * end_is says whether a descriptor still is the socket that its entry is of. If a filter of system
+ * calls refuses the question, it is: that is no reason to lose the bytes in a ring.
  */
 bool end_is(int fd, const struct end *e)
 {
@@ -94,8 +95,10 @@ bool end_is(int fd, const struct end *e)
 }
 
 /*
- * end_still is end_is, asked once in STILL_NSEC, for the way of the data: of a thousand connections that an event loop answers each is used once in some
- * milliseconds. Whatever in libc closes or replaces descriptors takes them out of the table; this is for who does it otherwise.
+ * end_still is end_is, asked once in STILL_NSEC, for the path of the data: of a thousand
+ * connections that an event loop answers each is used once in some milliseconds. The functions of
+ * libc that close or replace descriptors take them out of the table; end_still is for a program
+ * that does so by other means.
  */
 bool end_still(int fd, struct end *e)
 {
@@ -159,7 +162,10 @@ static void born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint3
 	e->generation = generation;
 	e->never = never;
 	e->streak = 0;
-	/* Threads may wait still in what had the number before, and leave its gates later. Who has closed one may be of another process. */
+	/*
+	 * Threads may wait still in the descriptor that had the number before, and leave its gates
+	 * later. The thread that has closed one may be of another process.
+	 */
 	gate_open(&e->sending);
 	gate_open(&e->receiving);
 	e->cork = CORK_KERNEL;
@@ -187,7 +193,7 @@ void end_admitted(int fd, uint32_t entry)
 		__atomic_store_n(&e->admission, entry, __ATOMIC_RELAXED);
 }
 
-/* ends_over is called when the program ends: what it has not closed by itself ends now, too. */
+/* ends_over is called when the program ends: connections that it has not closed by itself end now, too. */
 __attribute__((destructor)) static void ends_over(void)
 {
 	if (!settings.on || guard_on() || end_foreign())
@@ -255,8 +261,8 @@ static void copy(struct ring *const *from, struct ring **to)
 }
 
 /*
- * end_dup takes a copy of a descriptor, after end_shared. False: what is in its ring would be lost to whoever
- * gets the copy.
+ * end_dup takes a copy of a descriptor, after end_shared. False: the bytes in its ring would be
+ * lost to the copy's owner.
  */
 bool end_dup(int fd, int to)
 {
@@ -384,7 +390,7 @@ void gate_exit_from(uint32_t *gate, uintptr_t frame)
 	__atomic_fetch_sub(gate, 1, __ATOMIC_SEQ_CST);
 }
 
-/* gate_close closes it if the caller is the only one who has passed. */
+/* gate_close closes it if no other call has passed. */
 bool gate_close(uint32_t *gate)
 {
 	uint32_t me = 1;

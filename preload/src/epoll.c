@@ -1,12 +1,14 @@
 /*
- * Epoll. What it is to report of the ends of pairs is told to the kernel when the program waits, not each time that
- * the program changes its mind: many turn to writing and back to reading with every message, in several calls. Where a
- * socket that is to be written to can be, that is said without telling the kernel at all.
+ * Epoll. The kernel is told which events of the ends of pairs it is to report when the program
+ * waits, not each time that the program changes its mind. Many programs turn to writing and back to
+ * reading with every message, in several calls. If a socket that is to be written to can be, that
+ * is said without telling the kernel at all.
  *
- * An instance is treated so if it was made here, and only one thread waits for it, by waiting for events. As soon as
- * anybody else could see what the kernel was not told it is told, and the instance is as libc has it from then on:
- * another thread that waits, another process or descriptor that has it, poll, select or another epoll that looks at it.
- * So are sockets that others can have, and registrations that are edge-triggered or otherwise special.
+ * An instance is treated so if it was made here, and only one thread waits for it, by waiting for
+ * events. As soon as anybody else could see a change that the kernel was not told, the kernel is
+ * told, and the instance is as libc has it from then on: another thread that waits, another process
+ * or descriptor that has it, poll, select or another epoll that looks at it. So are sockets that
+ * others can have, and registrations that are edge-triggered or otherwise special.
  */
 #include "ring.h"
 
@@ -17,7 +19,7 @@
 #define ROUNDS 2    /* calls in a row in which we say that a socket can be written to */
 #define TURNS 100000
 
-/* What may be told later. All of these mean the same to poll. */
+/* The events that may be told later. All of these mean the same to poll. */
 #define PLAIN (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | EPOLLERR | EPOLLHUP)
 _Static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT && EPOLLRDHUP == POLLRDHUP && EPOLLPRI == POLLPRI && EPOLLERR == POLLERR &&
 		       EPOLLHUP == POLLHUP,
@@ -27,7 +29,7 @@ _Static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT && EPOLLRDHUP == POLLRDH
 struct watch {
 	uint64_t cookie; /* of the socket */
 	uint64_t data, want_data;
-	uint32_t events, want; /* what the kernel knows, and what it should */
+	uint32_t events, want; /* as the kernel knows them, and as it should */
 	uint32_t serial; /* of the instance; 0: nothing is known */
 	uint32_t listed; /* the instance in whose changes it is */
 	int32_t epfd;
@@ -60,7 +62,7 @@ static struct set *set_at(int fd)
 	return __atomic_load_n(&sets[fd].serial, __ATOMIC_ACQUIRE) ? &sets[fd] : NULL;
 }
 
-/* set_lock returns false to a handler of a signal that has interrupted who has the lock, and if its owner is no more. */
+/* set_lock returns false to a handler of a signal that has interrupted the lock's owner, and if the owner is no more. */
 static bool set_lock(struct set *s)
 {
 	uint32_t me = ring_thread();
@@ -398,7 +400,10 @@ static int can_write(struct set *s, struct epoll_event *found, int max)
 	return shown;
 }
 
-/* before tells the kernel what it has to know before the program waits, and returns how many events it need not wait for. */
+/*
+ * before tells the kernel the changes that it has to know before the program waits, and returns how
+ * many events it need not wait for.
+ */
 static int before(struct set *s, struct epoll_event *found, int max)
 {
 	uint32_t me = ring_thread();
@@ -420,7 +425,10 @@ static int before(struct set *s, struct epoll_event *found, int max)
 	return n;
 }
 
-/* together adds events of ours to those of the kernel, which has nothing to say of sockets that ours are about. */
+/*
+ * together adds our events to the kernel's, and drops those events of the kernel that are about the
+ * same sockets.
+ */
 static int together(struct set *s, struct epoll_event *events, int n, const struct epoll_event *found, int shown)
 {
 	int kept = 0;
@@ -467,7 +475,7 @@ static bool is_none(const struct timespec *t)
 		}                                                                                   \
 		if (!next.name)                                                                     \
 			next_resolve();                                                             \
-		twice = longer; /* which takes off the limit what it waits for first */		\
+		twice = longer; /* which takes the first wait off the limit */		\
 		n = twice ? next.name first : next.name arguments;				\
 		if (twice && n == 0)								\
 			n = idle_again(ENDING_ALL) ? next.name arguments : (int)sys_return(-EINTR); \
@@ -485,9 +493,12 @@ WAIT(epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, c
 WAIT(epoll_pwait2, (int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask),
      (epfd, events, max, timeout, mask), mask, !is_none(timeout), idle_spec(&timeout, &(struct timespec){0}), (epfd, events, max, &second, mask))
 
-/* Who looks at an epoll instance sees what the kernel knows of it; who asks for room is to find it. False: a signal has ended the call. */
+/*
+ * A call that looks at an epoll instance sees the kernel's state of it; a call that asks for room
+ * is to find it. False: a signal has ended the call.
+ */
 
-#define KEPT_BAND 0x1000 /* POLLWRBAND, in what the program has asked for: no descriptor reports this */
+#define KEPT_BAND 0x1000 /* POLLWRBAND, in the events that the program has asked for: no descriptor reports this */
 
 /* looked_at sets band if band_again is to be called. TCP never reports POLLWRBAND, and a Unix socket does whenever it can be written to. */
 static bool looked_at(struct pollfd *p, nfds_t n, bool waits, bool *band)
@@ -546,13 +557,13 @@ static bool selected(int n, const fd_set *in, const fd_set *out, bool waits)
 	return true;
 }
 
-/* What select was asked, which it writes its answer over. */
+/* The arguments of select, over which it writes its answer. */
 struct sets {
 	fd_set in, out, except;
 	int n;
 };
 
-/* sets_keep keeps it. False: a program has sets that are larger than those of libc. */
+/* sets_keep keeps it. False: a program has sets that are larger than libc's. */
 static bool sets_keep(struct sets *kept, int n, const fd_set *in, const fd_set *out, const fd_set *except)
 {
 	if (n < 0 || n > FD_SETSIZE || ends_top() == 0)
@@ -648,7 +659,7 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 	}
 	if (sets_keep(&kept, n, in, out, except) && idle_spec(&longer, &rest)) {
 		found = next.select(n, in, out, except, &first);
-		if (timeout) /* what is left of it is told */
+		if (timeout) /* the program is told the rest of it */
 			timeout->tv_sec -= IDLE_MSEC / 1000 - first.tv_sec, timeout->tv_usec += first.tv_usec;
 		if (timeout && timeout->tv_usec >= 1000000)
 			timeout->tv_sec++, timeout->tv_usec -= 1000000;
@@ -686,7 +697,7 @@ EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct 
 	return urgent_selected(n, in, except, next.pselect(n, in, out, except, timeout, mask));
 }
 
-/* What these are where the compiler knows the size of the array. */
+/* poll and ppoll where the compiler knows the size of the array. */
 EXPORT int __poll_chk(struct pollfd *p, nfds_t n, int timeout, size_t size);
 int __poll_chk(struct pollfd *p, nfds_t n, int timeout, size_t size)
 {

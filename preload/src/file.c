@@ -1,7 +1,8 @@
 /*
- * Files that are sent. The kernel copies them into a socket faster than we into a ring, so the sending direction leaves its ring for good. Small
- * ones are read and sent as other bytes are, which costs no more. Who answers with one again and again is given a small ring for it: one wake-up
- * goes through the socket then, in place of a header and the pages of a file.
+ * Files that are sent. The kernel copies them into a socket faster than we into a ring, so the
+ * sending direction leaves its ring for good. Small ones are read and sent as other bytes are,
+ * which costs no more. A program that answers with one again and again is given a small ring for
+ * it: one wake-up goes through the socket then, in place of a header and the pages of a file.
  */
 #include "ring.h"
 

@@ -1,6 +1,6 @@
 /*
- * What a program hears when its peer has gone. A Unix socket says EPIPE at once; TCP finds out by what it sends, and the peer's
- * answer to that.
+ * The errors that a program gets when its peer has gone. A Unix socket says EPIPE at once; TCP
+ * finds out by the bytes that it sends, and the peer's answer to them.
  */
 #include "ring.h"
 
@@ -16,7 +16,7 @@ static short state(int fd)
 	return SYS(ppoll, &p, 1, &none, NULL, 0) == 1 ? p.revents : 0;
 }
 
-/* gone takes note of what has become of a connection, also for others who have the end. */
+/* gone takes note of a GONE_ state of a connection, also for other processes that have the end. */
 static void gone(struct end *e, int fd, uint32_t how)
 {
 	uint32_t had = __atomic_fetch_or(&e->never, how, __ATOMIC_SEQ_CST);
@@ -25,7 +25,10 @@ static void gone(struct end *e, int fd, uint32_t how)
 		options_keep_gone(fd, how);
 }
 
-/* end_gone is what has become of it, as far as this process knows, or one that has the end, too. */
+/*
+ * end_gone is the GONE_ state of a connection, as far as this process knows, or another one that
+ * has the end.
+ */
 uint32_t end_gone(const struct end *e, int fd)
 {
 	uint32_t had = __atomic_load_n(&e->never, __ATOMIC_SEQ_CST);
@@ -35,7 +38,7 @@ uint32_t end_gone(const struct end *e, int fd)
 
 /*
  * send_refused is called when the kernel has said EPIPE to a send with MSG_NOSIGNAL of which so many bytes are left, and returns
- * what TCP would have: ECONNRESET, once, if the peer has closed with bytes unread; all of it for the first send after the peer
+ * TCP's result: ECONNRESET, once, if the peer has closed with bytes unread; all of it for the first send after the peer
  * has closed, and for any while it only reads no more; EPIPE and the signal from then on, and after shutdown by this process.
  */
 ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
@@ -55,7 +58,7 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 		if (left && (state(fd) & POLLHUP)) {
 			gone(e, fd, GONE_RESET);
 			__atomic_fetch_or(&e->never, GONE_LOST, __ATOMIC_SEQ_CST);
-			epoll_nudge(fd); /* TCP is reset by what it has sent, and that is an edge */
+			epoll_nudge(fd); /* TCP is reset by the bytes that it has sent, and that is an edge */
 		}
 		return (ssize_t)taken;
 	}
@@ -119,7 +122,7 @@ void end_reset(struct end *e, int fd)
 	gone(e, fd, GONE_RESET);
 }
 
-/* end_hung_up says whether the peer's end is closed, by the last who had it. */
+/* end_hung_up says whether the peer's end is closed, by the last process that had it. */
 bool end_hung_up(int fd)
 {
 	return state(fd) & POLLHUP;

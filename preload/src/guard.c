@@ -2,7 +2,7 @@
  * Filters of system calls (seccomp) that a program gives itself: they permit those that it makes on TCP, and may kill it for another. So before
  * there is one every connection goes in-band, and is read and written by the program's own calls from then on; new connections are TCP.
  *
- * A filter that a program installs by an inline system call is not seen, and nobody asks: to ask could be what kills it.
+ * A filter that a program installs by an inline system call is not seen, and nobody asks for one: the question could kill the program.
  */
 #include "ring.h"
 
@@ -47,7 +47,7 @@ static bool begins(void)
 	ends_leave_all();
 	for (int fd = 0; fd < ends_top(); fd++) {
 		if (!end_at(fd) || end_joined(fd) || !identity_of(fd, &id))
-			continue; /* what is in a ring that could not be brought back is read from there */
+			continue; /* bytes in a ring that could not be brought back are read from there */
 		end_drop(fd);
 		__atomic_fetch_or(&were[fd / 8], (uint8_t)(1u << fd % 8), __ATOMIC_RELAXED);
 	}
@@ -71,7 +71,7 @@ long guard_seccomp(const long a[6])
 {
 	bool before = guard_on(), rings = settings.rings;
 
-	/* Some ask in this way what the kernel can do, without a filter. */
+	/* Some programs ask in this way for the kernel's abilities, without a filter. */
 	if (a[0] == SECCOMP_SET_MODE_STRICT || (a[0] == SECCOMP_SET_MODE_FILTER && a[2]))
 		rings = begins();
 	return ended(SYS(seccomp, a[0], a[1], a[2]), rings, before);

@@ -1,9 +1,12 @@
 /*
- * Handing over: bytes are in the ring of a descriptor that is about to be somebody's who knows no rings. A fresh pair takes the place of the
- * descriptor, and the supervisor gets the other end of that, the end that it was until then, and what was in the ring, which it sends first.
- * From then on it copies in both directions. So what has the descriptor reads all bytes in their order, whatever it is.
+ * Handing over: bytes are in the ring of a descriptor that a program without rings is about to get.
+ * A fresh pair takes the place of the descriptor. The supervisor gets the other end of that pair,
+ * the old end, and the bytes of the ring, which it sends first. From then on it copies in both
+ * directions. So the descriptor's next owner reads all bytes in their order, whatever program it
+ * is.
  *
- * That is only right where nobody else has the old end: another process would not find what the supervisor has read.
+ * That is only right if nobody else has the old end: another process would not find the bytes that
+ * the supervisor has read.
  */
 #include "ring.h"
 
@@ -22,7 +25,7 @@ struct handing {
 	int pair[2]; /* the descriptor's, and the supervisor's */
 	int sock, own, rest;
 	uint64_t unique; /* cookie of the first */
-	uint64_t length; /* of what was in the ring */
+	uint64_t length; /* of the bytes that were in the ring */
 	uint16_t tokens; /* that are in the old end still, or on their way */
 };
 
@@ -34,7 +37,7 @@ struct known {
 
 static uint32_t waits_left; /* milliseconds */
 
-/* hand_may_wait is for before another program is executed: who has forked it may be about to close the descriptor. */
+/* hand_may_wait is for before another program is executed: the process that has forked it may be about to close the descriptor. */
 void hand_may_wait(bool may)
 {
 	__atomic_store_n(&waits_left, may ? WAIT_MOST : 0, __ATOMIC_SEQ_CST);
@@ -263,7 +266,7 @@ bool hand_over(struct end *e, int fd)
 	ring_exit(r);
 	if (taken) {
 		place_all(&h, old);
-		done = send_relay(&h); /* if not, what was read is nowhere, and the connection ends with the pair */
+		done = send_relay(&h); /* if not, the bytes that were read are nowhere, and the connection ends with the pair */
 	}
 	finish(&h);
 	signals_on(signals, ENDING_NOT);

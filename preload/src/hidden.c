@@ -1,10 +1,14 @@
 /*
- * Hidden descriptors: those of a pair that a connect has now, and of which the program does not know. A process that is forked meanwhile has copies, which nobody there
- * would close: the server's end would stay open when the server closes it, and the client's when the client does. So they are on a list, and the new process closes them.
+ * Hidden descriptors: the ends of a pair that a connect has now, and of which the program does not
+ * know. A process that is forked meanwhile has copies, which nobody there would close: the server's
+ * end would stay open when the server closes it, and the client's when the client does. So they are
+ * on a list, and the new process closes them.
  *
- * The kernel copies the descriptors of a process before its memory. So while a fork is under way nothing is taken off the list, nor are there new pairs, and it begins when
- * those are on the list that are being made: a new process finds there all of which it may have a copy. It looks at their cookies, as a number may be something else by
- * then. Neither waits for ever: the other one may be what a handler of a signal has interrupted.
+ * The kernel copies the descriptors of a process before its memory. So while a fork is under way
+ * nothing is taken off the list, nor are there new pairs, and it begins when those are on the list
+ * that are being made: a new process finds there all of which it may have a copy. It looks at their
+ * cookies, as a number may be something else by then. Neither waits for ever: a handler of a signal
+ * may have interrupted the other one.
  */
 #include "ring.h"
 
@@ -16,7 +20,10 @@ static int top;		      /* one more than the highest */
 static uint32_t forking;      /* forks that are under way */
 static uint32_t making;	      /* pairs that are being made */
 
-/* What the connect has that this thread is in: a handler of a signal that has interrupted it may fork, and both processes go on with it. */
+/*
+ * The ends of the connect that this thread is in. A handler of a signal that has interrupted it may
+ * fork, and both processes go on with it.
+ */
 static __thread struct hidden mine __attribute__((tls_model("initial-exec")));
 
 /* none waits until there is none of a kind. False: there is still. */
@@ -45,7 +52,7 @@ static uint64_t add(int fd)
 	return cookie;
 }
 
-/* begin is for before descriptors are made that will be on the list. *before: what hidden_end is to be told. */
+/* begin is for before descriptors are made that will be on the list. *before: the argument of hidden_end. */
 static void begin(struct hidden *before)
 {
 	*before = mine;
@@ -79,7 +86,7 @@ static uint64_t made(const int *ends, size_t n, const struct hidden *before)
 	return cookie;
 }
 
-/* hidden_pair makes a pair, and puts it on the list: its first end's cookie, 0 if there is none. *before: what hidden_end is to be told. */
+/* hidden_pair makes a pair, and puts it on the list: its first end's cookie, 0 if there is none. *before: the argument of hidden_end. */
 uint64_t hidden_pair(int pair[2], struct hidden *before)
 {
 	begin(before);

@@ -8,9 +8,11 @@
  * role is c (has connected) or s (has accepted), family 4 or 6, addresses are 32 hexadecimal digits,
  * ports 4, unique 16: the cookie of the client's end, in both names; another one if somebody else had taken the server's.
  *
- * A server's end that came out of a letterbox has the name of that, as every socket has that a listener accepts, and can get no other: which
- * connection it is its peer's name says. What that cannot say is the family that the server's program sees: SO_NO_CHECK is set if it is AF_INET6,
- * an option that a Unix socket keeps and has no use for. Where a name is needed, such an end's is its peer's with the other role.
+ * A server's end that came out of a letterbox has the letterbox's name, as every accepted socket has
+ * its listener's, and can get no other. Its peer's name says which connection it is. That name cannot
+ * say which family the server's program sees. So SO_NO_CHECK is set if it is AF_INET6: a Unix socket
+ * keeps this option and has no use for it. Where a name is needed, such an end's is its peer's with
+ * the other role.
  */
 #include "preload.h"
 
@@ -103,7 +105,10 @@ bool identity_rename(int fd, const struct identity *id, uint64_t unique)
 	return bind_name(fd, id, id->server ? 's' : 'c', unique);
 }
 
-/* identity_family has a server's end that came out of a letterbox know what its program sees. */
+/*
+ * identity_family has a server's end that came out of a letterbox keep the family that its program
+ * sees.
+ */
 bool identity_family(int fd, const struct identity *id)
 {
 	int six = id->ipv6;
@@ -117,7 +122,7 @@ static bool given(const struct sockaddr_un *sun, socklen_t len)
 	return len == NAME_SIZE && sun->sun_family == AF_UNIX && memcmp(sun->sun_path, PREFIX, PREFIX_LEN) == 0;
 }
 
-/* of_box says whether a name is that of a letterbox: <a directory>/<16 digits>.in<digit>. */
+/* of_box says whether a letterbox has this name: <a directory>/<16 digits>.in<digit>. */
 static bool of_box(const struct sockaddr_un *sun, socklen_t len)
 {
 	static const char in[] = ".in";
@@ -140,8 +145,9 @@ static bool name_of(int fd, bool peer, struct sockaddr_un *sun, socklen_t *len)
 }
 
 /*
- * identity_name gets the name of one of the two ends of a pair, of IDENTITY_NAME bytes: of that which a descriptor is, or of its peer. False: it is
- * none of ours. The name of what came out of a letterbox is its peer's with the other role, and so the addresses in it are the wrong way round.
+ * identity_name gets the name, of IDENTITY_NAME bytes, of the end that a descriptor is, or of its
+ * peer. False: it is none of ours. The name of an end that came out of a letterbox is its peer's
+ * with the other role, and so the addresses in it are the wrong way round.
  */
 bool identity_name(int fd, bool peer, struct sockaddr_un *sun)
 {

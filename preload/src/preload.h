@@ -1,10 +1,11 @@
 /*
  * The library that 'gosmc run' puts into a program. It gives the descriptors of TCP connections
  * within this machine to one end of a Unix socket pair, and sees to it that they go on looking like
- * TCP. docs/run.md has what is wrapped and why; internal/run is the other side of the messages.
+ * TCP. docs/run.md lists the wrapped functions, with the reasons; internal/run is the other side of
+ * the messages.
  *
  * Rules of every file here: no memory from malloc, no thread, no signal handler, no descriptor that
- * stays open, no lock that a fork could leave held. What cannot be done leaves TCP as it is.
+ * stays open, no lock that a fork could leave held. If a step cannot be done, TCP stays as it is.
  */
 #ifndef GOSMC_PRELOAD_H
 #define GOSMC_PRELOAD_H
@@ -44,7 +45,7 @@ struct address {
 	uint16_t port; /* in host order */
 };
 
-/* Who a descriptor pretends to be. */
+/* The TCP socket that a descriptor pretends to be. */
 struct identity {
 	struct address local;
 	struct address peer;
@@ -163,13 +164,13 @@ bool letter_withdraw(int fd);
 bool letter_marked(int fd);
 int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp);
 
-/* start.c: what the environment says, once. */
+/* start.c: the settings of the environment, which are read once. */
 struct settings {
 	bool on;
 	char socket[108]; /* of our supervisor */
 	size_t dir;	  /* how much of it is the directory, with the last slash */
 	size_t part;	  /* how much is before the number of the user whose part of a shared run directory that is; 0: it is none */
-	bool letters;	  /* the directory of supervisors is ours alone: what is there can be believed */
+	bool letters;	  /* the directory of supervisors is ours alone: its contents can be believed */
 	bool rings;	  /* unless GOSMC_RUN_RINGS says no */
 	uint64_t ring_after; /* bytes in-band before a ring joins: GOSMC_RING_AFTER */
 	uint64_t bulk_after; /* the same where many bytes are the only reason for one: GOSMC_RUN_RING_AFTER, without GOSMC_RING_AFTER */

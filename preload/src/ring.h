@@ -1,7 +1,8 @@
 /*
- * Rings: memory through which one direction of a connection goes. docs/shared-memory.md, section 10,
- * has the layout, the states and the rules; ring.c the memory, send.c and receive.c the two sides,
- * ends.c which descriptors take part, life.c what makes them leave, calls.c what becomes of a call that is left by longjmp.
+ * A ring is memory that carries one direction of a connection. docs/shared-memory.md, section 10,
+ * has the layout, the states and the rules. ring.c has the memory, send.c and receive.c the two
+ * sides. ends.c has the descriptors that take part, life.c the events that make them leave, calls.c
+ * the repair of a call that is left by longjmp.
  */
 #ifndef GOSMC_RING_H
 #define GOSMC_RING_H
@@ -21,17 +22,17 @@
 #define RING_BYTES_MOST (16u << 20)
 #define RINGS 512 /* of one process */
 
-/* What the two programs share, before the data. */
+/* The memory that the two programs share, before the data. */
 struct ring_header {
 	uint64_t magic;
 	uint32_t size; /* of the data: a power of two */
 	uint8_t pad0[52];
-	uint64_t pub; /* PUB_ below: written by the writer, and by the reader who arms or leaves */
+	uint64_t pub; /* PUB_ below: written by the writer, and by a reader that arms or leaves */
 	uint32_t processor; /* one more than that of the writer when it last wrote, with PROCESSOR_MORE; 0: not known */
 	uint8_t pad1[4];
 	uint64_t base; /* added to the number of a byte it has its place; the writer changes it while the ring is empty */
 	uint8_t pad2[40];
-	uint64_t tail; /* what the reader has taken; written by the reader */
+	uint64_t tail; /* bytes that the reader has taken; written by the reader */
 	uint8_t pad3[56];
 	uint32_t wanted; /* the writer waits for room */
 	uint8_t pad4[60];
@@ -44,18 +45,18 @@ _Static_assert(offsetof(struct ring_header, wanted) == 192, "wanted");
 _Static_assert(offsetof(struct ring_header, attached) == 256, "attached");
 
 #define PUB_BITS 40
-#define PUB_HEAD ((1ull << PUB_BITS) - 1)	  /* what the writer has put there */
+#define PUB_HEAD ((1ull << PUB_BITS) - 1)	  /* bytes that the writer has put there */
 #define PUB_ARMED (1ull << 40)			  /* the next publication comes with a token */
 #define PUB_COUNT_SHIFT 41
 #define PUB_COUNT (0xffffull << PUB_COUNT_SHIFT)  /* tokens that were sent, or are about to be */
-#define PUB_WRITER_LEFT (1ull << 57)		  /* what follows the head is in-band */
+#define PUB_WRITER_LEFT (1ull << 57)		  /* bytes behind the head are in-band */
 #define PUB_READER_LEFT (1ull << 58)		  /* the same; nothing can be published any more */
 #define PUB_LEFT (PUB_WRITER_LEFT | PUB_READER_LEFT)
 #define PUB_WITHDRAWN (1ull << 59)		  /* the writer has not switched, and will not */
 #define PUB_LOOK_SHIFT 60
 #define PUB_LOOK (15ull << PUB_LOOK_SHIFT)	  /* the reader looks, and takes up to 2^(n-1) bytes without a token */
 
-#define PROCESSOR_MORE 0x80000000u /* the writer has TCP_CORK set, and a file to send behind what is there */
+#define PROCESSOR_MORE 0x80000000u /* the writer has TCP_CORK set, and a file to send behind the bytes that are there */
 
 enum attached {
 	ATTACHED_NOT = 0,
@@ -83,12 +84,15 @@ struct control {
 
 #define HOLDERS 8
 
-/* What the processes of one side share, which fork has made out of one. The other side cannot see it. */
+/*
+ * The memory that the processes of one side share: fork has made them out of one process. The other
+ * side cannot see it.
+ */
 struct ring_side {
 	uint32_t lock; /* thread ID, and LOCK_AWAITED */
 	uint32_t state;
 	uint64_t cursor; /* the head, or the tail */
-	uint64_t tail;	 /* of the writer: what the reader had taken when it was last asked */
+	uint64_t tail;	 /* of the writer: bytes that the reader had taken when it was last asked */
 	uint64_t looked; /* when it was last used; of the writer: when it was last seen that the peer is there */
 	uint64_t given;	 /* of the writer: the head, when the pages were last given back */
 	uint32_t sndbuf; /* before the switch */
@@ -106,8 +110,9 @@ struct ring_side {
 	int32_t holders[HOLDERS]; /* processes that have the end; 0: a place that is free */
 
 	/*
-	 * What system calls do is written here by the kernel, and each step is one store, so that who finds the side in the middle of
-	 * it, left by longjmp, knows how far it went: receive_mend and send_mend.
+	 * The kernel writes the results of system calls here, and each step is one store. So
+	 * receive_mend and send_mend, which find the side in the middle of a call that longjmp has
+	 * left, know how far it went.
 	 */
 	uint32_t taken;	 /* tokens; modulo 65536, like their count. Above: how many are asked for */
 	uint32_t reads;	 /* enum reads: what came is in the message below */
@@ -147,8 +152,10 @@ struct luck {
 };
 
 /*
- * Turns of one call, in a row, in which the other side has had it look again for nothing. Who keeps to the rules does that once or twice, and no more often than there are
- * tokens behind a full ring: who goes on has the call last for as long as it likes, also one that is not to wait.
+ * Turns of one call, in a row, in which the other side makes it look again for nothing. A peer that
+ * keeps to the rules does that once or twice, and no more often than there are tokens behind a full
+ * ring. A peer that goes on makes the call last as long as it likes, also a call that is not to
+ * wait.
  */
 #define VAIN 1000
 
@@ -263,7 +270,10 @@ static inline void span_skip(struct span *s, size_t n)
 	}
 }
 
-/* span_parts fills in what is left, as far as there is room for it, which empty parts take none of: the kernel would say of them alone that all had ended. */
+/*
+ * span_parts fills in the parts that are left, as far as there is room for them. It leaves out
+ * empty parts: for these alone the kernel would report the end of the stream.
+ */
 static inline size_t span_parts(const struct span *s, struct iovec *parts)
 {
 	size_t n = 0, skip = s->skip;
@@ -333,7 +343,7 @@ struct end {
 	uint64_t cookie; /* 0: none of ours */
 	uint32_t generation;
 	uint32_t never;
-	uint32_t sending, receiving; /* gates: calls that are in the middle of it, also of what had the number before */
+	uint32_t sending, receiving; /* gates: calls that are in the middle of it, also of the descriptor that had the number before */
 	uint32_t streak;	     /* sends since the last receive */
 	uint64_t sent;		     /* bytes, before there was a ring */
 	uint64_t seen;		     /* when the descriptor was last found to be this */
@@ -355,7 +365,7 @@ struct end {
 
 /* Of a descriptor: edges.c */
 #define EDGES_TOLD 1u	/* registered for edges: epoll_wait of this process arms its ring when it tells of an event */
-#define EDGES_ALWAYS 2u /* somebody is told whom we do not see: each read that leaves bytes arms the ring */
+#define EDGES_ALWAYS 2u /* others, which we do not see, are told, too: each read that leaves bytes arms the ring */
 
 /* Whether a direction is to have a ring because its programs take turns, and wait for each other. */
 enum turned {
@@ -402,7 +412,7 @@ void admission_over(void);
 void adopt_mark(int fd);
 void adopt_sent(struct msghdr *m);
 
-/* options.c: what has become of a connection, for all who have the end */
+/* options.c: the GONE_ state of a connection, for all processes that have the end */
 uint32_t options_gone(int fd);
 bool options_later(int fd);
 void options_keep_gone(int fd, uint32_t gone);
@@ -461,7 +471,7 @@ bool receive_idle(struct ring *r, int fd);
 enum ending {
 	ENDING_NOT,  /* nobody asks */
 	ENDING_SOME, /* without SA_RESTART: a receive */
-	ENDING_ALL,  /* poll, and what is like it */
+	ENDING_ALL,  /* poll, and calls like it */
 };
 
 /* idle.c */
