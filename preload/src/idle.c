@@ -1,8 +1,10 @@
 /*
- * Memory of rings that are not used. The pages of a ring are there once it was written round, whoever reads it and however fast, and a connection may be quiet
- * for as long as it likes. So a writer gives the pages of an empty ring back, and a reader leaves its ring and gives them back, when nothing has
- * gone through it for a second. Nobody looks at a clock for that: calls that find a new time anyway say that it is time, and who waits, for
- * a descriptor or for many, waits for a second first.
+ * Memory of rings that are not used. The pages of a ring are there once it was written round,
+ * however fast they are read, and a connection may be quiet for as long as it likes. So a writer
+ * gives the pages of an empty ring back, and a reader leaves its ring and gives them back, when
+ * nothing has gone through it for a second. Nobody looks at a clock for that: calls that find a new
+ * time anyway say that it is time, and a call that waits, for a descriptor or for many, waits for a
+ * second first.
  */
 #include "ring.h"
 
@@ -124,7 +126,10 @@ bool idle_spec(const struct timespec **timeout, struct timespec *rest)
 	return true;
 }
 
-/* What becomes of a receive that waits when the handler of a signal has run: all handlers have it go on, all end it, or it depends. */
+/*
+ * The effect of signal handlers on a receive that waits: all handlers have it go on, all end it, or
+ * it depends.
+ */
 enum after {
 	AFTER_DEPENDS,
 	AFTER_GOES_ON,
@@ -140,7 +145,7 @@ static enum after after_signals(void)
 
 		if (sig == SIGCANCEL || sig == SIGSETXID || SYS(rt_sigaction, sig, NULL, &action, sizeof(uint64_t)) != 0)
 			continue;
-		/* Who has had itself taken away was there. */
+		/* A handler with SA_RESETHAND may have run and be gone: it was there. */
 		if (action.handler > (uintptr_t)SIG_IGN || (action.flags & SA_RESETHAND)) {
 			on |= (action.flags & SA_RESTART) != 0;
 			ends |= !(action.flags & SA_RESTART);

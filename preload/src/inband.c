@@ -25,15 +25,15 @@ int came(const struct msghdr *m)
 	return fd;
 }
 
-/* is_mark says whether bytes came with a mark, also where this process has no descriptor left for what the mark brings. */
+/* is_mark says whether bytes came with a mark, also if this process has no descriptor left for the mark's file. */
 bool is_mark(const struct msghdr *m)
 {
 	return came(m) >= 0 || (m->msg_flags & MSG_CTRUNC);
 }
 
 /*
- * peek_on goes on with a peek, so many bytes behind the beginning of what is in the socket: the kernel ends it at a mark, and
- * would again, however much comes.
+ * peek_on goes on with a peek, so many bytes behind the first byte in the socket: the kernel ends a
+ * peek at a mark, and would again, however much comes.
  */
 size_t peek_on(int fd, struct span *s, size_t behind)
 {
@@ -60,8 +60,10 @@ size_t peek_on(int fd, struct span *s, size_t behind)
 }
 
 /*
- * peek_over peeks again, alone, where a mark has ended a peek in-band: in the middle of peek_on any other peek would begin behind its offset. Those who wait have
- * passed the gate before, and are woken by what is there. The gate was passed by *passed, in the frame. 0: there is a ring by now; -1: others are about.
+ * peek_over peeks again, alone, where a mark has ended a peek in-band: in the middle of peek_on any
+ * other peek would begin behind its offset. Calls that wait have passed the gate before, and are
+ * woken by the bytes that are there. The gate was passed by *passed, in the frame. 0: there is a
+ * ring by now; -1: others are about.
  */
 static __attribute__((noinline)) ssize_t peek_over(struct end *e, int fd, const struct span *s, uintptr_t frame, bool *passed)
 {
@@ -122,7 +124,10 @@ static void attach(struct end *e, int fd, int memfd)
 		__atomic_store_n(&r->where, &e->in, __ATOMIC_RELAXED);
 		__atomic_store_n(&e->in, r, __ATOMIC_SEQ_CST);
 		edges_attached(e, r);
-		/* Who was forked before has no ring, and would take tokens for bytes; who is forked from now on has it. */
+		/*
+		 * A process that was forked before has no ring, and would take tokens for bytes;
+		 * one that is forked from now on has it.
+		 */
 		if (!end_alone(e) || !__atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) || (__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			r->side->state = RING_ENDED;
 			end_forget(&e->in, r);
@@ -136,7 +141,7 @@ static void attach(struct end *e, int fd, int memfd)
 
 static __thread struct luck receiving __attribute__((tls_model("initial-exec")));
 
-/* receive_in_band reads where no ring is known. *marked: there may be more, behind what is read. */
+/* receive_in_band reads where no ring is known. *marked: there may be more, behind the bytes that were read. */
 ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked)
 {
 	struct iovec parts[SPAN_PARTS];
@@ -166,7 +171,7 @@ ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *o
 		if (came(&m) >= 0)
 			SYS(close, came(&m));
 		if (rest.left && (is_mark(&m) || (size_t)n == shown)) {
-			/* Where the gate could not be passed, who has closed it is not there, or is beneath us. */
+			/* If the gate could not be passed, the call that has closed it is not there, or is beneath us. */
 			ssize_t over = passed ? peek_over(e, fd, s, (uintptr_t)__builtin_frame_address(0), &passed) : n + (ssize_t)peek_on(fd, &rest, (size_t)n);
 
 			if (over == 0)
@@ -209,7 +214,10 @@ static uint64_t limit_of(int fd, uint64_t began)
 	return began + (uint64_t)limit.tv_sec * 1000000000u + (uint64_t)limit.tv_usec * 1000u;
 }
 
-/* await_more waits for more of what a receive is to bring whole. False: a signal, the time limit, a reset behind the last byte or urgent data end the receive. */
+/*
+ * await_more waits for more bytes of a receive that is to be complete. False: a signal, the time
+ * limit, a reset behind the last byte or urgent data end the receive.
+ */
 static bool await_more(int fd, uint64_t until, uint64_t signals)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN | POLLPRI};
@@ -226,9 +234,11 @@ static bool await_more(int fd, uint64_t until, uint64_t signals)
 }
 
 /*
- * receive_whole is receive_in_band with MSG_WAITALL, which it does not ask the kernel for: a Unix socket forgets the error of a reset that ends such a receive
- * behind the first bytes, where TCP keeps it for the next call. What waits for the first bytes is the kernel's, with all that signals mean to it; a
- * signal that comes later ends the receive, whatever its handler is. So signals are let in only where it waits.
+ * receive_whole is receive_in_band with MSG_WAITALL, which it does not ask the kernel for: a Unix
+ * socket forgets the error of a reset that ends such a receive behind the first bytes, where TCP
+ * keeps it for the next call. The kernel waits for the first bytes, with all that signals mean to
+ * it. A signal that comes later ends the receive, with any handler. So signals are let in only
+ * where it waits.
  */
 ssize_t receive_whole(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked)
 {

@@ -1,4 +1,4 @@
-/* Reading and writing as files are read and written; those of sockets are in address.c. */
+/* Reading and writing as files are read and written; the functions for sockets are in address.c. */
 #include "ring.h"
 
 #include <stdarg.h>
@@ -129,7 +129,7 @@ PREADV2(preadv64v2)
 PWRITEV2(pwritev2)
 PWRITEV2(pwritev64v2)
 
-/* What these are where the compiler knows the size of the buffer. */
+/* read and recv where the compiler knows the size of the buffer. */
 EXPORT ssize_t __read_chk(int fd, void *b, size_t n, size_t size);
 ssize_t __read_chk(int fd, void *b, size_t n, size_t size)
 {
@@ -149,8 +149,9 @@ ssize_t __recv_chk(int fd, void *b, size_t n, size_t size, int flags)
 #define WINDOW 65536 /* bytes that TCP delivers to a peer that reads nothing */
 
 /*
- * send_queued is SIOCOUTQ, and SIOCOUTQNSD. What the peer's TCP has taken is not in them, whether the peer has read it or not: some wait for 0 before
- * they close. In-band nobody knows bytes, and only what does not fit into the pair waits.
+ * send_queued is SIOCOUTQ, and SIOCOUTQNSD. They do not count bytes that the peer's TCP has taken,
+ * whether the peer has read them or not: some programs wait for 0 before they close. In-band nobody
+ * knows bytes, and only bytes that do not fit into the pair wait.
  */
 static int send_queued(int fd, struct end *e, bool unacknowledged, void *arg)
 {

@@ -1,12 +1,15 @@
 /*
- * Letters: where the link of a port says that every connection there may be moved, a client need not ask. A letterbox is a Unix socket of the
- * supervisor that listens. The client connects its end to it, sends its offer and its TCP socket, which is the letter, and then has TCP connect, with a
- * mark. Who accepts the TCP connection accepts the other end out of the letterbox: that is a descriptor of the supervisor, which a program of
- * its user can get. So the supervisor neither wakes nor is waited for; and no Unix socket is ever in a message, for which the kernel would look through
- * all that are whenever one is closed.
+ * Letters: where the link of a port says that every connection there may be moved, a client need
+ * not ask. A letterbox is a Unix socket of the supervisor that listens. The client connects its end
+ * to it, sends its offer and its TCP socket, which is the letter, and then has TCP connect, with a
+ * mark. The program that accepts the TCP connection accepts the other end out of the letterbox:
+ * that is a descriptor of the supervisor, which a program of its user can get. So the supervisor
+ * neither wakes nor is waited for; and no Unix socket is ever in a message, for which the kernel
+ * would look through all that are whenever one is closed.
  *
- * The right to an end is decided by the kernel, at the client's TCP socket, which both have: the server has the end when it has locked the
- * filter of packets of that socket, and there was none; a client that gives up attaches one, which lets everything pass, and has failed if it is locked.
+ * The right to an end is decided by the kernel, at the client's TCP socket, which both have: the
+ * server has the end when it has locked the filter of packets of that socket, and there was none; a
+ * client that gives up attaches one, which lets everything pass, and has failed if it is locked.
  */
 #include "preload.h"
 
@@ -16,18 +19,18 @@
 #include <string.h>
 
 /*
- * What a connection says of itself in its SYN, by the size of segments that the client takes: its offer is in a letterbox. It is no proof:
- * a mark of somebody else costs a question.
+ * The mark of a connection in its SYN is the size of segments that the client takes. It says that
+ * the offer is in a letterbox. It is no proof: a mark of somebody else costs a question.
  */
 #define MARK_MAXSEG 16381
-#define MARK_TIMESTAMPS 12	/* of which those of TCP take so much */
+#define MARK_TIMESTAMPS 12	/* of which TCP's timestamps take so much */
 #define MARK_RCVBUF (128 << 10) /* with less the window may be too small for such segments */
 
 #define PAUSES 2000 /* of a millisecond, for which a descriptor that is lacking is waited for */
 
 static enum { UNKNOWN, USABLE, REFUSED } letterboxes; /* refused: by another PID namespace, or something that forbids it */
 
-/* filtered says whether there is a filter of system calls, or may be: it could kill the program for one that is seldom seen, as those of systemd do. */
+/* filtered says whether there is a filter of system calls, or may be: it could kill the program for one that is seldom seen, as systemd's do. */
 static bool filtered(void)
 {
 	static const char none[] = "\nSeccomp:\t0\n";
@@ -63,13 +66,13 @@ static bool usable(void)
 	return state == USABLE;
 }
 
-/* letters_allowed says whether what is in the directory of supervisors can be believed, and they believe us. */
+/* letters_allowed says whether the directory of supervisors can be believed, and they believe us. */
 static bool letters_allowed(void)
 {
 	return settings.letters && (uid_t)SYS(geteuid) == settings.uid;
 }
 
-/* near says whether both ends have one address, as those of all marked connections do. */
+/* near says whether both ends have one address, as in all marked connections. */
 static bool near(const struct identity *id)
 {
 	return memcmp(id->local.ip, id->peer.ip, sizeof(id->local.ip)) == 0 ||
@@ -129,7 +132,10 @@ static bool attach(int fd)
 	return SYS(setsockopt, fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0;
 }
 
-/* withdrawals says whether a socket can have a filter, as who might have to give up needs: for that the kernel may lack memory, or forbid it. It is tried once. */
+/*
+ * withdrawals says whether a socket can have a filter, which a client needs to give up: the kernel
+ * may lack memory for that, or forbid it. It is tried once.
+ */
 static bool withdrawals(int fd)
 {
 	static enum { UNTRIED, POSSIBLE, IMPOSSIBLE } state;
@@ -197,7 +203,7 @@ static bool right(int tcp, const struct identity *id, bool *asks)
 	return !*asks && unfiltered(tcp) && SYS(setsockopt, tcp, SOL_SOCKET, SO_LOCK_FILTER, &one, sizeof(one)) == 0 && unfiltered(tcp);
 }
 
-/* letterbox gets descriptors of our supervisor: the letterbox, and where to tell what was taken. There is one more, for an end. False: ask. */
+/* letterbox gets descriptors of our supervisor: the letterbox, and the socket for notes of taken ends. There is one more, for an end. False: ask. */
 static bool letterbox(const struct board *b, unsigned number, int *box, int *notes)
 {
 	int pidfd = (int)SYS(pidfd_open, b->pid, 0);
@@ -250,7 +256,7 @@ static bool look(int end, struct message *m, int *tcp)
 	return *tcp >= 0 && r == (long)sizeof(*m) && m->kind == KIND_OFFER && m->version == MESSAGE_VERSION;
 }
 
-/* is_of says whether an end is that of a connection, by the name of its peer. */
+/* is_of says whether an end belongs to a connection, by the name of its peer. */
 static bool is_of(int end, const struct identity *id)
 {
 	struct identity is;
@@ -258,7 +264,7 @@ static bool is_of(int end, const struct identity *id)
 	return identity_of(end, &is) && is.server && address_equal(&is.local, &id->local) && address_equal(&is.peer, &id->peer);
 }
 
-/* tell has the supervisor know what was taken; it counts. */
+/* tell has the supervisor know of an end that was taken; it counts. */
 static void tell(int notes, const struct identity *id, uint64_t unique, pid_t client)
 {
 	struct message m;

@@ -1,6 +1,6 @@
 /*
- * What ends the use of rings, or takes a descriptor to somebody who knows none: close, shutdown, other programs,
- * calls inside libc, and those of the kernel that move bytes by themselves.
+ * Events that end the use of rings, or give a descriptor to code that knows none: close, shutdown,
+ * other programs, calls inside libc, and system calls that move bytes by themselves.
  */
 #include "ring.h"
 
@@ -111,7 +111,7 @@ EXPORT long syscall(long n, ...)
 	case SYS_fork:
 #endif
 		return sys_return(births_clone(n, a));
-	case SYS_io_uring_setup: { /* what is read and written there is not seen */
+	case SYS_io_uring_setup: { /* reads and writes there are not seen */
 		long r = uring_begins();
 
 		if (r != 0)
@@ -141,7 +141,7 @@ EXPORT int shutdown(int fd, int how)
 	if (e && r == 0 && how != SHUT_RD)
 		end_shut(fd);
 	if (r == 0 && how != SHUT_RD)
-		reset_mark(fd, false); /* the end of what was sent has come before a reset, and stays what it is */
+		reset_mark(fd, false); /* the end of the sent bytes has come before a reset, and stays an end */
 	return (int)sys_return(r);
 }
 
@@ -152,8 +152,9 @@ struct kept {
 };
 
 /*
- * keep_from has what another program will inherit go in-band, or all descriptors. One that has bytes in its ring is not
- * inherited: whoever reads there finds no descriptor, in place of something that was never sent.
+ * keep_from has the descriptors go in-band that another program will inherit, or all. One that has
+ * bytes in its ring is not inherited: a reader there finds no descriptor, in place of bytes that
+ * were never sent.
  */
 static void keep_from(struct kept *k, bool all)
 {
@@ -397,7 +398,7 @@ EXPORT int dprintf(int fd, const char *format, ...)
 	return r;
 }
 
-/* What these are where the compiler is told to fortify. */
+/* vdprintf and dprintf where the compiler is told to fortify. */
 EXPORT int __vdprintf_chk(int fd, int flag, const char *format, va_list args);
 int __vdprintf_chk(int fd, int flag, const char *format, va_list args)
 {
@@ -423,8 +424,9 @@ int __dprintf_chk(int fd, int flag, const char *format, ...)
 #define SPLICE_TURNS 1000
 
 /*
- * splice_ring moves what is in a ring to a pipe, as the kernel would, until it can do the rest. What it has moved; 0: the ring has ended, or the kernel is to say
- * why not.
+ * splice_ring moves the bytes in a ring to a pipe, as the kernel would, until the kernel can do the
+ * rest. It returns the number of bytes moved; 0: the ring has ended, or the kernel is to say why
+ * not.
  */
 static ssize_t splice_ring(struct end *e, int in, int out, size_t n, unsigned flags)
 {

@@ -20,7 +20,7 @@ static __thread struct luck accepting __attribute__((tls_model("initial-exec")))
 #define SELDOMEST 4096
 #define PAYS_MOST 8	/* looks into a ring in a row that do not pay, until that is seldom, too */
 
-/* look_before waits a while for something to read or accept. The call that comes next finds out what it is. */
+/* look_before waits a while for something to read or accept. The call that comes next finds out which. */
 void look_before(int fd, struct luck *luck)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -68,8 +68,8 @@ void look_accept(int fd)
 
 /*
  * While it looks no signal comes: a handler that left by longjmp would leave bytes for which there is no token, so that no poll says that they
- * are there. For the same reason the thread is not cancelled. Those signals come all the same that say what the program itself has
- * done wrong, and the one for which libc waits when a program changes its user.
+ * are there. For the same reason the thread is not cancelled. Signals that report an error of the program
+ * itself come all the same, and so does the one for which libc waits when a program changes its user.
  */
 #define SIGSETXID 33
 
@@ -108,7 +108,7 @@ bool signals_on(uint64_t old, enum ending ending)
 
 /*
  * look_ring has a blocking reader look into the empty ring for a while, where that has paid: neither side makes a system
- * call then but those about signals. The writer leaves out the token as long as all that it has written fits what the reader has asked for, so that no
+ * call then but those about signals. The writer leaves out the token as long as all that it has written fits the size that the reader has asked for, so that no
  * byte is left for which there is no token. *signals: for signals_on. ending: which signals would end the receive.
  */
 enum looked look_ring(struct ring *r, size_t want, uint64_t *signals, enum ending ending)

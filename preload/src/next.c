@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <string.h>
 
-/* The oldest version of dlsym that every glibc has, so that an older one than that of the build can load us. */
+/* The oldest version of dlsym that every glibc has, so that an older one than the build's can load us. */
 #if defined(__x86_64__)
 __asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
 #elif defined(__aarch64__)
@@ -15,7 +15,7 @@ __asm__(".symver dlsym, dlsym@GLIBC_2.17");
 #endif
 extern __typeof__(dlsym) dlsym __attribute__((weak));
 
-/* What there is before libc can be asked, and where it cannot. */
+/* System calls, for the time before libc can be asked, and for where it cannot. */
 static int raw_accept(int fd, struct sockaddr *sa, socklen_t *len)
 {
 	return (int)sys_return(SYS(accept4, fd, sa, len, 0));
@@ -177,7 +177,7 @@ static bool symbols_of(const struct dl_phdr_info *info, struct symbols *s)
 			d = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
 	*s = (struct symbols){0};
 	for (; d && d->d_tag != DT_NULL; d++) {
-		/* The loader has relocated these addresses, except those of the vDSO. */
+		/* The loader has relocated these addresses, except the vDSO's. */
 		const void *at = (const void *)(d->d_un.d_ptr < info->dlpi_addr ? info->dlpi_addr + d->d_un.d_ptr : d->d_un.d_ptr);
 
 		switch (d->d_tag) {

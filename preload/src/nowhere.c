@@ -1,7 +1,7 @@
 /* Receives that bring the program nothing: with MSG_TRUNC, of 0 bytes, and of errors. A Unix socket knows none of them as TCP does. */
 #include "ring.h"
 
-/* receive_nowhere reads where a pair is read of which nothing is known: by a copy of the descriptor, or where there are to be no rings. */
+/* receive_nowhere reads where nothing is known of a pair: by a copy of the descriptor, or where there are to be no rings. */
 static ssize_t receive_nowhere(int fd, struct iovec *parts, size_t n, int flags, int *out)
 {
 	struct msghdr m = {.msg_iov = parts, .msg_iovlen = n};
@@ -16,9 +16,10 @@ static ssize_t receive_nowhere(int fd, struct iovec *parts, size_t n, int flags,
 }
 
 /*
- * receive_unwanted reads with MSG_TRUNC: TCP throws that away and touches no buffer, which may be null, or smaller than what is
- * asked for. A Unix socket does not know this. Nobody reads what goes nowhere, so threads need not agree. No more is read at a time than there are parts for,
- * which are no load on the stack of other calls.
+ * receive_unwanted reads with MSG_TRUNC: TCP throws the bytes away and touches no buffer, which may
+ * be null, or smaller than the size that is asked for. A Unix socket does not know this. Nobody
+ * reads the bytes that go nowhere, so threads need not agree. No more is read at a time than there
+ * are parts for, which are no load on the stack of other calls.
  */
 ssize_t receive_unwanted(struct end *e, int fd, size_t wanted, int flags, int *out)
 {
@@ -35,8 +36,9 @@ ssize_t receive_unwanted(struct end *e, int fd, size_t wanted, int flags, int *o
 }
 
 /*
- * receive_none receives 0 bytes: a Unix socket would hand the descriptor of a mark over with them, and the mark would be one no more. TCP waits until something
- * is there, and says nothing of what has ended a wait, be it an error, a signal or the socket's time limit.
+ * receive_none receives 0 bytes: a Unix socket would hand the descriptor of a mark over with them,
+ * and the mark would be one no more. TCP waits until something is there, and does not say whether
+ * an error, a signal or the socket's time limit has ended a wait.
  */
 ssize_t receive_none(struct end *e, int fd, int flags)
 {
@@ -61,7 +63,7 @@ ssize_t receive_none(struct end *e, int fd, int flags)
 	return 0;
 }
 
-/* receive_error receives from the queue of errors, in which TCP has none but of what no pair can do. A Unix socket would give bytes. */
+/* receive_error receives from the queue of errors, where TCP has errors only of operations that no pair has. A Unix socket would give bytes. */
 ssize_t receive_error(int fd)
 {
 	struct identity id;

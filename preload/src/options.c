@@ -1,7 +1,10 @@
 /*
- * Options: most of those of sockets are the kernel's, on a Unix socket as on TCP. Those of TCP and IP mean nothing where no packet is sent. Which there are, what
- * they can be set to and what they are, the kernel says of a TCP socket on which nobody has set anything, a model. The two that programs often read back are kept in
- * SO_INCOMING_CPU, which a Unix socket has no use for and which lives as long as it does; and so is what has become of a connection, where others have the end.
+ * Options: the kernel sees to most socket options, on a Unix socket as on TCP. Options of TCP and
+ * IP mean nothing where no packet is sent. The kernel says of a model which of them there are,
+ * their possible values, and their values. A model is a TCP socket on which nobody has set
+ * anything. The two options that programs often read back are kept in SO_INCOMING_CPU, which a Unix
+ * socket has no use for and which lives as long as it does. So is the GONE_ state of a connection,
+ * where others have the end.
  */
 #include "ring.h"
 
@@ -12,10 +15,10 @@
 
 #define KEEP_NODELAY 1
 #define KEEP_CORK 2
-#define KEEP_SHUT 4  /* these three are what has become of the connection: gone.c */
+#define KEEP_SHUT 4  /* these three are the GONE_ state of the connection: gone.c */
 #define KEEP_RESET 8
 #define KEEP_LATER 16
-#define KEPT (-0x53480000) /* less what is kept */
+#define KEPT (-0x53480000) /* less the bits that are kept */
 #define KEPT_MOST 31
 
 #define NO_OPTION 0x7fffffff /* of SOL_SOCKET */
@@ -27,7 +30,10 @@ static bool is_told(int name)
 	       name == SO_TIMESTAMP_NEW || name == SO_TIMESTAMPNS_NEW || name == SO_TIMESTAMPING_NEW;
 }
 
-/* options_tell says whether what a listener accepts inherits such an option: a program may wait for what it is told. */
+/*
+ * options_tell says whether the sockets that a listener accepts inherit such an option: a program
+ * may wait to be told.
+ */
 bool options_tell(int fd)
 {
 	static const int told[] = {SO_ZEROCOPY, SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TIMESTAMPING_OLD, SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
@@ -42,7 +48,7 @@ bool options_tell(int fd)
 	return options_low(fd);
 }
 
-/* options_low says whether receives, and what is told of a socket, wait for more than a byte: SO_RCVLOWAT. */
+/* options_low says whether receives, and events of a socket, wait for more than a byte: SO_RCVLOWAT. */
 bool options_low(int fd)
 {
 	int v = 1;
@@ -54,7 +60,7 @@ bool options_low(int fd)
 /* Options that a socket has had set and that only TCP can honour: it stays TCP. */
 static bool only_tcp(int level, int name)
 {
-	if (level == SOL_SOCKET) /* letters.c has what a filter is for */
+	if (level == SOL_SOCKET) /* letters.c has the use of a filter */
 		return name == SO_BINDTODEVICE || name == SO_MARK || name == SO_ATTACH_FILTER || name == SO_ATTACH_BPF || name == SO_LOCK_FILTER ||
 		       is_told(name);
 	if (level == IPPROTO_TCP)
@@ -62,7 +68,7 @@ static bool only_tcp(int level, int name)
 	return (level == IPPROTO_IP && (name == IP_TRANSPARENT || name == IP_OPTIONS));
 }
 
-/* keeps is what a socket keeps for us. */
+/* keeps is the KEEP_ bits that a socket keeps for us. */
 static int keeps(int fd)
 {
 	int v = KEPT;
@@ -79,7 +85,7 @@ static long keep(int fd, int bits)
 	return SYS(setsockopt, fd, SOL_SOCKET, SO_INCOMING_CPU, &v, sizeof(v));
 }
 
-/* fresh says whether a value is that of a new socket. */
+/* fresh says whether a new socket has this value. */
 static bool fresh(int name, const void *value, size_t n)
 {
 	const char *v = value;
@@ -117,8 +123,8 @@ static uint32_t bit_of(int level, int name)
 }
 
 /*
- * options_copy gives an end of a pair what a program has set on the TCP socket, or on the listener that it came from. Options that
- * are not among which were never set.
+ * options_copy gives an end of a pair the options that a program has set on the TCP socket, or on
+ * the listener that it came from. Options that are not among which were never set.
  */
 void options_copy(int from, int to, uint32_t which)
 {
@@ -164,13 +170,13 @@ void options_acknowledge(int fd, uint32_t which)
 		SYS(setsockopt, fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(one));
 }
 
-/* owner_chosen takes note that a program has said who gets signals of a socket, or which. */
+/* owner_chosen takes note that a program has chosen the receiver of a socket's signals, or the signal. */
 void owner_chosen(int fd)
 {
 	birth_option(fd, BIT_OWNER);
 }
 
-/* owner_copy has an end send its signals to whom the TCP socket does. Which are to come at all is in its status. */
+/* owner_copy has an end send its signals to the owner that the TCP socket has. Which are to come at all is in its status. */
 void owner_copy(int from, int to, uint32_t which)
 {
 	struct f_owner_ex owner = {0};
@@ -190,7 +196,7 @@ static int kept_gone(uint32_t gone)
 	return (gone & GONE_SHUT ? KEEP_SHUT : 0) | (gone & GONE_RESET ? KEEP_RESET : 0) | (gone & GONE_LATER ? KEEP_LATER : 0);
 }
 
-/* options_gone is what has become of a connection, as far as somebody has kept it: GONE_SHUT and GONE_RESET. */
+/* options_gone is the state of a connection, as far as somebody has kept it: GONE_SHUT and GONE_RESET. */
 uint32_t options_gone(int fd)
 {
 	int bits = keeps(fd);
@@ -198,7 +204,7 @@ uint32_t options_gone(int fd)
 	return (bits & KEEP_SHUT ? GONE_SHUT : 0) | (bits & KEEP_RESET ? GONE_RESET : 0);
 }
 
-/* options_keep_gone keeps what has become of it. */
+/* options_keep_gone keeps GONE_ bits of a connection. */
 void options_keep_gone(int fd, uint32_t gone)
 {
 	keep(fd, keeps(fd) | kept_gone(gone));
@@ -214,7 +220,7 @@ bool options_later(int fd)
 	return bits & KEEP_LATER;
 }
 
-/* options_copy_kept gives an end what the one has kept whose place it is to take. */
+/* options_copy_kept gives the end to the bits that the end from has kept. to is about to take the place of from. */
 void options_copy_kept(int from, int to)
 {
 	int bits = keeps(from);
@@ -223,7 +229,7 @@ void options_copy_kept(int from, int to)
 		keep(to, bits);
 }
 
-/* options_settle has the kernel keep what only we have. */
+/* options_settle has the kernel keep the state that only this process has. */
 void options_settle(int fd)
 {
 	struct end *e = end_at(fd);
@@ -261,7 +267,7 @@ static bool corked(int fd)
 	return cork == CORK_KERNEL ? !!(keeps(fd) & KEEP_CORK) : cork != CORK_OFF;
 }
 
-/* options_return gives a TCP socket what a program has set on an end, whose place it is to take. */
+/* options_return gives a TCP socket the options that a program has set on an end: it is to take the end's place. */
 void options_return(int from, int to)
 {
 	int one = 1;
@@ -345,7 +351,7 @@ static long try(const struct identity *id, int level, int name, const void *val,
 #define LOOPBACK_MSS 65483
 #define LOOPBACK_MTU 65535
 
-/* fill_in has a field of struct tcp_info say what it would of a connection, as far as the program wants it. */
+/* fill_in sets a field of struct tcp_info to its value for a connection, as far as the program wants it. */
 #define fill_in(val, len, field, value)                                                                  \
 	do {                                                                                             \
 		__typeof__(((struct tcp_info *)0)->field) v_ = (value);                                  \
@@ -380,7 +386,10 @@ static long get_tcp(int fd, const struct identity *id, int name, void *val, sock
 	}
 }
 
-/* plain says whether an option of SOL_SOCKET is the kernel's on a Unix socket as on TCP; of what is not in this list a model knows what TCP has. */
+/*
+ * plain says whether an option of SOL_SOCKET is the kernel's on a Unix socket as on TCP; of options
+ * that are not in this list a model knows TCP's value.
+ */
 static bool plain(int name)
 {
 	switch (name) {
@@ -433,7 +442,7 @@ static long get_socket(int fd, const struct identity *id, int name, void *val, s
 	return ask(id, SOL_SOCKET, name, val, len);
 }
 
-#define IP_PROTOCOL_ 52 /* that of a raw socket; of others it is the port */
+#define IP_PROTOCOL_ 52 /* the protocol of a raw socket; of others it is the port */
 #define LOOPBACK_MTU_IPV6 65536
 
 /* get_ipv6_as answers with a number where the kernel has another one for a model. */
@@ -488,8 +497,9 @@ static long get_ip(int fd, const struct identity *id, int level, int name, void 
 }
 
 /*
- * of_end says whether an option is for us to see to, as a descriptor is an end. Unless nobody else can have that, the kernel is asked first about
- * options of TCP, as most of them are those of TCP sockets: *r is what it has said, and NOT_ASKED otherwise.
+ * of_end says whether an option is for us to see to, as a descriptor is an end. Unless nobody else
+ * can have that, the kernel is asked first about options of TCP, as most of them are of TCP
+ * sockets: *r is the kernel's answer, and NOT_ASKED otherwise.
  */
 #define NOT_ASKED 1
 
@@ -534,7 +544,7 @@ static bool get_often(int fd, int level, int name, void *val, socklen_t *len)
 	return true;
 }
 
-/* told makes of what the kernel says of SO_ERROR what TCP would. */
+/* told turns the kernel's value of SO_ERROR into TCP's. */
 static void told(int fd, void *val)
 {
 	struct end *e = end_at(fd);
@@ -547,7 +557,7 @@ static void told(int fd, void *val)
 	end_error(fd, v);
 }
 
-/* deferred has options of a listener say what the program has set. */
+/* deferred gives options of a listener the values that the program has set. */
 static void deferred(int fd, int level, int name, void *val, const socklen_t *len)
 {
 	int kept;
@@ -649,7 +659,7 @@ static long try_tcp(int fd, const struct identity *id, int name, const void *val
 	return r;
 }
 
-/* set_often sets those that cost no question who an end is. False: they have to be seen to otherwise. */
+/* set_often sets options that cost no question for an end's name. False: they have to be seen to otherwise. */
 static bool set_often(int fd, int name, const void *val, socklen_t len, long *r)
 {
 	struct end *e = only_ours(fd);

@@ -1,8 +1,8 @@
 /*
- * Which connections may leave TCP: the lists of the environment, as package config of the Go module has
- * them. 'gosmc run' has put what the configuration file says there, and has checked all of it; what is
- * not understood here, or is too much, refuses everything. Lists are read once: the program may change
- * its environment.
+ * Which connections may leave TCP: the lists of the environment, as package config of the Go module
+ * has them. 'gosmc run' has put the configuration file's lists there, and has checked all of it. A
+ * list that is not understood here, or is too long, refuses everything. Lists are read once: the
+ * program may change its environment.
  */
 #include "preload.h"
 

@@ -1,7 +1,9 @@
 /*
- * shutdown(SHUT_RD). TCP tells the peer nothing: what has come and what comes later can be read, and a receive that would wait returns 0. A Unix
- * socket refuses what the peer sends from then on. So the kernel is not told, where nobody else could notice: the end is this process's alone, no
- * other thread can be waiting, and no epoll instance has it. As soon as somebody could, the kernel is told after all.
+ * shutdown(SHUT_RD). TCP tells the peer nothing: bytes that have come and bytes that come later can
+ * be read, and a receive that would wait returns 0. A Unix socket refuses bytes that the peer sends
+ * from then on. So the kernel is not told, where nobody else could notice: the end is this
+ * process's alone, no other thread can be waiting, and no epoll instance has it. As soon as
+ * somebody could, the kernel is told after all.
  */
 #include "ring.h"
 
@@ -82,7 +84,7 @@ void quiet_over_all(void)
 			quiet_over(quiet[i] - 1, true);
 }
 
-/* What poll says of such an end. */
+/* The events that poll reports of such an end. */
 #define SAYS (POLLIN | POLLRDNORM | POLLRDHUP)
 
 static struct end *quiet_at(int fd)
@@ -101,7 +103,7 @@ bool quiet_asked(const struct pollfd *p, nfds_t n)
 	return false;
 }
 
-/* quiet_polled adds what the kernel does not know to its answer. */
+/* quiet_polled adds the events that the kernel does not know to its answer. */
 int quiet_polled(struct pollfd *p, nfds_t n, int r)
 {
 	for (nfds_t i = 0; r >= 0 && p && i < n; i++) {

@@ -1,4 +1,4 @@
-/* Receiving: a ring that comes in-band, the place where it begins, and what is read from it. */
+/* Receiving: a ring that comes in-band, the place where it begins, and the bytes that are read from it. */
 #include "ring.h"
 
 #include <poll.h>
@@ -48,7 +48,7 @@ static void eat(struct ring *r, int fd, uint16_t n)
 	}
 }
 
-/* eaten ends an eat that was left: what the kernel had taken out is written down. */
+/* eaten ends an eat that was left: tokens that the kernel had taken out are written down. */
 static void eaten(struct ring *r)
 {
 	uint16_t taken = (uint16_t)r->side->taken;
@@ -63,12 +63,13 @@ enum turn {
 	TURN_AGAIN, /* look again */
 	TURN_EMPTY, /* nothing is there, and a token will come */
 	TURN_ENDED,
-	TURN_RESULT, /* what the kernel said is in *result */
+	TURN_RESULT, /* the kernel's result is in *result */
 };
 
 /*
- * peek_ring shows what is in the ring, and behind it if one of the two has left. before is how many bytes are in the socket that came before those of the
- * ring. What pub says is looked at once: it can change.
+ * peek_ring shows the bytes in the ring, and behind it if one of the two has left. before is how
+ * many bytes are in the socket that came before the ring's. pub is read once, by the caller: it can
+ * change.
  */
 static void peek_ring(struct ring *r, int fd, uint64_t pub, struct span *s, size_t before)
 {
@@ -215,8 +216,9 @@ static void spare(struct ring *r, int fd)
 }
 
 /*
- * receive_arm has the next publication come with a token although bytes are in the ring, for who relies on an edge of every arrival. Nothing can
- * come into a ring that is full: that is armed with the next read. The lock is held.
+ * receive_arm has the next publication come with a token although bytes are in the ring, for a
+ * program that relies on an edge of every arrival. Nothing can come into a ring that is full: that
+ * is armed with the next read. The lock is held.
  */
 void receive_arm(struct ring *r, int fd)
 {
@@ -242,7 +244,10 @@ void receive_arm(struct ring *r, int fd)
 		spare(r, fd);
 }
 
-/* receive_no_more has nothing come into a ring any more that bytes are in: what follows them is in-band. The lock is held. */
+/*
+ * receive_no_more has nothing more come into a ring that has bytes: the bytes behind them are
+ * in-band. The lock is held.
+ */
 void receive_no_more(struct ring *r)
 {
 	uint64_t pub = pub_load(r);
@@ -262,7 +267,7 @@ static void make_room(struct ring *r, int fd)
 	}
 }
 
-/* turn_joined reads what is in the ring. *armed: that was all, and what comes next comes with a token. */
+/* turn_joined reads the bytes in the ring. *armed: these were all, and the next ones come with a token. */
 static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience, bool *armed)
 {
 	uint64_t pub = pub_load(r);
@@ -346,7 +351,10 @@ static void let_finish(const struct ring *r)
 	}
 }
 
-/* What a receive knows that waits more than once, for all that it wants, or as it was woken up for nothing: the socket's time limit is that of all its waits together. */
+/*
+ * The state of a receive that waits more than once, for all its bytes, or as it was woken up for
+ * nothing: the socket's time limit is for all its waits together.
+ */
 struct waits {
 	unsigned vain; /* times in a row that the peer has woken it up without having written anything */
 	uint64_t head; /* of the ring, at the last of them */
@@ -356,9 +364,11 @@ struct waits {
 };
 
 /*
- * wait_again waits until something comes, as a peek does that is told of an end, a signal and the time limit by the kernel. limited: there may be a limit; else the first
- * wait is not counted, so that no clock is looked at. some: the receive has bytes to return, so each signal ends it, and an error is left to the next call. Where a filter of
- * system calls may kill for the question what the limit is each wait has all of it.
+ * wait_again waits until something comes, as a peek does that is told of an end, a signal and the
+ * time limit by the kernel. limited: there may be a limit; else the first wait is not counted, so
+ * that no clock is looked at. some: the receive has bytes to return, so each signal ends it, and an
+ * error is left to the next call. If a filter of system calls may kill the program for asking for
+ * the limit, each wait has all of it.
  */
 static ssize_t wait_again(int fd, struct waits *w, bool limited, bool some)
 {
@@ -392,7 +402,10 @@ static ssize_t wait_again(int fd, struct waits *w, bool limited, bool some)
 	return sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
 }
 
-/* woken_up counts what a receive was woken up for, and resets the connection if that is nothing again and again. */
+/*
+ * woken_up counts the times in a row that a receive was woken up for nothing, and resets the
+ * connection if there are too many.
+ */
 static void woken_up(struct ring *r, int fd, struct waits *w)
 {
 	uint64_t head = pub_load(r) & PUB_HEAD;
@@ -406,7 +419,7 @@ static void woken_up(struct ring *r, int fd, struct waits *w)
 	}
 }
 
-/* ring_receive reads what it can. *ended: the rest is in the socket. */
+/* ring_receive reads as much as it can. *ended: the rest is in the socket. */
 static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
 {
 	bool waitall = (flags & MSG_WAITALL) && !(flags & MSG_PEEK);
@@ -454,8 +467,10 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 			if (s->left == 0)
 				return (ssize_t)all;
 			/*
-			 * What has come since then is left to its token, which may be on its way still: taken before, it would have a program told
-			 * of bytes that it has got already. There are some that give a connection up for the EAGAIN that is there.
+			 * Bytes that have come since then are left to their token, which may be on
+			 * its way still. If they were taken before, a program would be told of
+			 * bytes that it has got already. There are some that give a connection up
+			 * for the EAGAIN that is there.
 			 */
 			if (armed && !waitall)
 				return (ssize_t)(all - s->left);
@@ -508,7 +523,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 			continue;
 		}
 		if (result == 0 && !over) {
-			over = true; /* what was written before the end is there by now */
+			over = true; /* bytes written before the end are there by now */
 			continue;
 		}
 		if (all == s->left)
@@ -569,7 +584,7 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 		if (again && s.left && all != s.left && urgent_at_mark(fd))
 			again = false; /* a receive ends there */
 		if (again && s.left) {
-			/* What was asked for may be there, but what was read is enough. */
+			/* The other bytes may be there, but those that were read are enough. */
 			if (all != s.left && !(wanted & MSG_WAITALL))
 				flags |= MSG_DONTWAIT;
 			continue;
@@ -617,7 +632,7 @@ ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count
 	return receive_all(e, fd, s, flags, out);
 }
 
-/* end_read reads as readv does, which the kernel does not even ask the socket for 0 bytes for. */
+/* end_read reads as readv does: for 0 bytes the kernel does not even ask the socket. */
 ssize_t end_read(struct end *e, int fd, const struct iovec *iov, size_t count, int flags)
 {
 	struct span s;
@@ -677,7 +692,7 @@ bool receive_idle(struct ring *r, int fd)
 	return false;
 }
 
-/* leave_in has what is to be read come in-band. False: there are bytes in the ring, which only we can read. */
+/* leave_in has the receiving direction come back in-band. False: there are bytes in the ring, which only we can read. */
 bool leave_in(struct end *e, int fd)
 {
 	return end_leaves(e, fd, &e->in, leaves);
@@ -701,7 +716,7 @@ static bool keep(int file, const void *b, size_t n, uint64_t *length)
 	return true;
 }
 
-/* hand_in_band keeps what is in the socket up to the second mark, which is there or on its way. */
+/* hand_in_band keeps the bytes in the socket up to the second mark, which is there or on its way. */
 static bool hand_in_band(struct ring *r, int fd, int rest, uint64_t *length)
 {
 	struct timespec pause = {.tv_nsec = 1000000};
@@ -734,8 +749,9 @@ static bool hand_in_band(struct ring *r, int fd, int rest, uint64_t *length)
 }
 
 /*
- * receive_hand takes everything that a direction has brought out of its ring, and ends that. *tokens: how many the socket has still, or will have. False: nothing
- * was taken, or what was taken is lost and the connection is reset. The lock is held.
+ * receive_hand takes everything that a direction has brought out of its ring, and ends that.
+ * *tokens: how many the socket has still, or will have. False: nothing was taken, or the bytes
+ * taken are lost and the connection is reset. The lock is held.
  */
 bool receive_hand(struct ring *r, int fd, int rest, uint16_t *tokens, uint64_t *length)
 {
@@ -789,8 +805,9 @@ void receive_tidy(struct end *e, int fd)
 }
 
 /*
- * receive_mend goes on where a call was left by longjmp while it was at work, up to where it would have let others in. What the call had taken
- * is lost, as is what a system call has returned when a signal comes. It may be left itself, and begun again. The lock is held.
+ * receive_mend goes on where a call was left by longjmp while it was at work, up to where it would
+ * have let others in. Bytes that the call had taken are lost, as is the result of a system call
+ * when a signal comes. It may be left itself, and begun again. The lock is held.
  */
 void receive_mend(struct ring *r, int fd)
 {

@@ -1,9 +1,12 @@
 /*
- * Resets: who has set SO_LINGER to 0 seconds has TCP reset the connection when it is closed for the last time, by whomever. The kernel
- * says that of a pair only if bytes are unread, so the rest is in a table, a file in the run directory that all programs of a user map:
- * the name of such an end is marked as long as it is to be so, and its peer, which has found the end of what was sent, looks whether it is.
+ * Resets: a program that has set SO_LINGER to 0 seconds has TCP reset the connection when it is
+ * closed for the last time, by any process. The kernel says that of a pair only if bytes are
+ * unread. The rest is in a table, a file in the run directory that all programs of a user map. The
+ * name of such an end is marked as long as it is to be reset. Its peer, which has found the end of
+ * the sent bytes, looks whether it is marked.
  *
- * Everybody with the user's rights can write there, as they could kill a program. A file that is cut off is nobody's end, though.
+ * Every process with the user's rights can write there, as it could kill a program. A file that is
+ * cut off is nobody's end, though.
  */
 #include "ring.h"
 

@@ -1,4 +1,4 @@
-/* The memory of a ring: who makes it, who has it, and the lock of one side. */
+/* The memory of a ring: its maker, its holders, and the lock of one side. */
 #include "ring.h"
 
 #include <fcntl.h>
@@ -124,7 +124,7 @@ static void give(uint32_t size)
 	__atomic_fetch_sub(&ring_memory, size, __ATOMIC_SEQ_CST);
 }
 
-/* afford takes room for a ring off what the policy leaves this process. */
+/* afford takes room for a ring off the memory that the policy leaves this process. */
 static bool afford(uint32_t size)
 {
 	if (__atomic_add_fetch(&ring_memory, size, __ATOMIC_SEQ_CST) <= settings.memory || settings.memory == 0)
@@ -175,7 +175,10 @@ static struct ring *ring_map(int memfd, uint32_t size)
 	return r;
 }
 
-/* few is a size for the debug switch. Who asks whether there is room, and waits otherwise, writes more at a time than fits the smallest ring. */
+/*
+ * few is a size for the debug switch. A program that asks whether there is room, and waits
+ * otherwise, writes more at a time than fits the smallest ring.
+ */
 static uint32_t few(int end, bool asked)
 {
 	return asked && would_wait(end, 0) ? 16 * RING_BYTES_LEAST : RING_BYTES_LEAST;
@@ -211,7 +214,7 @@ struct ring *ring_make(int end, uint32_t size, bool asked, int *memfd)
 	return r;
 }
 
-/* ring_take maps what a writer has sent, if it is a ring and cannot change its size. */
+/* ring_take maps the file that a writer has sent, if it is a ring and cannot change its size. */
 struct ring *ring_take(int memfd)
 {
 	struct stat st;
@@ -267,9 +270,10 @@ void ring_left(struct ring *r)
 }
 
 /*
- * ring_enter takes what a descriptor points to, so that it stays until ring_exit. A slot is always there
- * to be counted in; if it is another one's by then that shows, as the descriptor points elsewhere. Who is in a ring, or has passed a
- * gate, enters no other: calls.c would take the first call for one that was left.
+ * ring_enter takes the ring that a descriptor points to, so that it stays until ring_exit. A slot
+ * is always there to be counted in; if it is another one's by then that shows, as the descriptor
+ * points elsewhere. A call that is in a ring, or has passed a gate, enters no other: calls.c would
+ * take the first call for one that was left.
  */
 bool ring_enter_from(struct ring *const *where, struct ring **out, uintptr_t frame)
 {
@@ -315,7 +319,7 @@ bool ring_lock(struct ring *r)
 		uint32_t owner = 0;
 		struct timespec wait = {.tv_nsec = 10000000}; /* then it is looked whether the owner lives */
 
-		/* Who has slept does not know whether others do. */
+		/* A thread that has slept does not know whether others do. */
 		if (__atomic_compare_exchange_n(lock, &owner, me | awaited, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			return true;
 		if ((owner & ~LOCK_AWAITED) == me)
@@ -342,7 +346,7 @@ bool ring_locked(const struct ring *r)
 	return (__atomic_load_n(&r->side->lock, __ATOMIC_SEQ_CST) & ~LOCK_AWAITED) == ring_thread();
 }
 
-/* ring_try is ring_lock for who need not have it. */
+/* ring_try is ring_lock for a caller that need not have it. */
 bool ring_try(struct ring *r)
 {
 	uint32_t none = 0;
@@ -364,7 +368,7 @@ void ring_unlock(struct ring *r)
 		SYS(futex, lock, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* ring_broken resets a connection whose other side has written what it must not. The lock is held. */
+/* ring_broken resets a connection whose other side has written against the rules. The lock is held. */
 void ring_broken(struct ring *r, int fd)
 {
 	r->side->state = RING_BROKEN;

@@ -28,7 +28,7 @@ struct ring_header {
 	uint32_t size; /* of the data: a power of two */
 	uint8_t pad0[52];
 	uint64_t pub; /* PUB_ below: written by the writer, and by a reader that arms or leaves */
-	uint32_t processor; /* one more than that of the writer when it last wrote, with PROCESSOR_MORE; 0: not known */
+	uint32_t processor; /* one more than the writer's when it last wrote, with PROCESSOR_MORE; 0: not known */
 	uint8_t pad1[4];
 	uint64_t base; /* added to the number of a byte it has its place; the writer changes it while the ring is empty */
 	uint8_t pad2[40];
@@ -115,7 +115,7 @@ struct ring_side {
 	 * left, know how far it went.
 	 */
 	uint32_t taken;	 /* tokens; modulo 65536, like their count. Above: how many are asked for */
-	uint32_t reads;	 /* enum reads: what came is in the message below */
+	uint32_t reads;	 /* enum reads: the kernel's result is in the message below */
 	uint8_t tokens[64];
 	struct msghdr coming;
 	struct control control;

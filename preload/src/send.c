@@ -1,4 +1,4 @@
-/* Sending: when a direction is offered a ring, when it switches, and what is written into the ring. */
+/* Sending: when a direction is offered a ring, when it switches, and the bytes that are written into the ring. */
 #include "ring.h"
 
 #include <linux/sockios.h>
@@ -8,16 +8,16 @@
 
 #define TAKEN_TURNS 64	  /* sends after a receive, after which a ring is tried where receives wait */
 #define ANSWERS_NO ~0u
-#define PATIENCE 65536	  /* sends for which a ring waits for its reader, who may first have to read what was sent before */
+#define PATIENCE 65536	  /* sends for which a ring waits for its reader, which may first have to read earlier bytes */
 #define PIECE (64u << 10) /* of a large send: the reader starts with it while the rest is copied */
 #define TOKENS_MOST 64	  /* that are in the socket at once */
-#define ROOM 4		  /* one part in so many of a ring is kept free for who waits until it can write */
+#define ROOM 4		  /* one part in so many of a ring is kept free for a program that waits until it can write */
 
 static long send_raw(int fd, const struct iovec *parts, size_t n, int flags)
 {
 	struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = n};
 
-	/* Who sends one part may be allowed no more. */
+	/* A program that sends one part may be allowed no more. */
 	return n == 1 ? SYS(sendto, fd, parts->iov_base, parts->iov_len, flags, NULL, 0) : SYS(sendmsg, fd, &m, flags);
 }
 
@@ -57,7 +57,10 @@ static long send_token(struct ring *r, int fd)
 	return n;
 }
 
-/* unread is what the kernel counts of what the peer has not taken, UNREAD_UNKNOWN if it may not be asked; sndbuf is how much it may be. */
+/*
+ * unread is the kernel's count of the data that the peer has not taken, UNREAD_UNKNOWN if it may
+ * not be asked; sndbuf is how much it may be.
+ */
 uint32_t unread(int fd)
 {
 	int n = 0;
@@ -188,8 +191,9 @@ static bool publish(struct ring *r, int fd, uint64_t head, bool more, bool *dead
 }
 
 /*
- * peer_gone looks, once in some milliseconds, whether the peer has closed: it need not have been waiting for us. What the program has been told of
- * by another call is so at once. A token that is due finds out by itself.
+ * peer_gone looks, once in some milliseconds, whether the peer has closed: it need not have been
+ * waiting for us. A reset that another call has told the program of is seen at once. A token that
+ * is due finds out by itself.
  */
 static bool peer_gone(const struct end *e, struct ring *r, int fd, bool due)
 {
@@ -210,8 +214,8 @@ static bool peer_gone(const struct end *e, struct ring *r, int fd, bool due)
 #define DEAF_MSEC 10 /* between looks for room that nobody announces */
 
 /*
- * deaf says of a token that was refused that the peer has shut receiving down, and is there. It takes no tokens then and needs none: it never waits, and can read what
- * is in the ring.
+ * deaf says of a token that was refused that the peer has shut receiving down, and is there. It
+ * takes no tokens then and needs none: it never waits, and can read the bytes in the ring.
  */
 static bool deaf(const struct end *e, int fd)
 {
@@ -321,8 +325,8 @@ static void leaves(struct ring *r, int fd)
 }
 
 /*
- * outgrow has a direction leave a small ring, and try no other: what does not fit there would fit a TCP connection, and who has sent it may not
- * expect to wait. The lock is held.
+ * outgrow has a direction leave a small ring, and try no other: a send that does not fit there
+ * would fit a TCP connection, and its program may not expect to wait. The lock is held.
  */
 static void outgrow(struct end *e, struct ring *r, int fd)
 {
@@ -347,7 +351,7 @@ static size_t begin_anew(struct ring *r, uint64_t at, size_t n)
 	return 0;
 }
 
-/* turn_joined writes into the ring what there is room for. */
+/* turn_joined writes as many bytes into the ring as there is room for. */
 static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span *s, int flags)
 {
 	uint64_t at = r->side->cursor;
@@ -378,7 +382,7 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 		if (space(r) != 0)
 			return TURN_MORE;
 		if (!fill(r, fd, would_wait(fd, flags), false))
-			/* Who has read everything has said so before. */
+			/* A reader that has read everything has said so before. */
 			return (pub_load(r) & PUB_ARMED) && space(r) == 0 ? TURN_BROKEN : TURN_MORE;
 		if (space(r) != 0 || !__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST))
 			return TURN_MORE;
@@ -428,7 +432,7 @@ static uint64_t limit_of(int fd)
 	return (uint64_t)limit.tv_sec * 1000000000u + (uint64_t)limit.tv_usec * 1000u;
 }
 
-/* ring_send sends what it can. *ended: what is left in the span is for the socket. */
+/* ring_send sends as much as it can. *ended: the rest of the span is for the socket. */
 static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
 {
 	uint64_t limit = 0, waited = 0; /* limit: 0 before it has waited */
@@ -489,7 +493,7 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 				return done_or(all - s->left, EAGAIN);
 			if (limit == 0)
 				limit = limit_of(fd);
-			if (waited >= limit) /* that of all waits together; the kernel sees to each */
+			if (waited >= limit) /* the limit of all waits together; the kernel sees to each */
 				return done_or(all - s->left, EAGAIN);
 			if (limit != UINT64_MAX)
 				began = precise_now();
@@ -612,7 +616,7 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 	}
 }
 
-/* leave_out has what is sent from now on go in-band. It is always possible. */
+/* leave_out has bytes that are sent from now on go in-band. It is always possible. */
 bool leave_out(struct end *e, int fd)
 {
 	return end_leaves(e, fd, &e->out, leaves);
@@ -666,8 +670,9 @@ static void mend_waiting(struct ring *r, int fd)
 }
 
 /*
- * send_mend goes on where a call was left by longjmp while it was at work, up to where it would have let others in. What was published, or was
- * sent, stays so. It may be left itself, and begun again. The lock is held.
+ * send_mend goes on where a call was left by longjmp while it was at work, up to where it would
+ * have let others in. Bytes that were published, or were sent, stay so. It may be left itself, and
+ * begun again. The lock is held.
  */
 void send_mend(struct ring *r, int fd)
 {

@@ -1,6 +1,6 @@
 /*
  * The debug switch: with GOSMC_RUN_SHAKE in the environment, a number other than 0, directions join and leave
- * rings at random, rings are small, and what is written is cut at random.
+ * rings at random, rings are small, and writes are cut at random.
  */
 #include "ring.h"
 

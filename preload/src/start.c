@@ -1,4 +1,4 @@
-/* What the environment says, before main. */
+/* The settings of the environment, which are read before main. */
 #include "ring.h"
 
 #include <fcntl.h>
@@ -44,11 +44,12 @@ static void program_mark(void)
 
 #define QUEUE_LEAST (16u << 10)
 #define QUEUE_MOST (4u << 20) /* the kernel gives at most net.core.wmem_max */
-#define QUEUES 2048	      /* that fill what rings may have */
+#define QUEUES 2048	      /* that fill the memory that rings may have */
 
 /*
- * queue_of is what a socket may hold in-band, by what rings may have. The kernel counts both for the control group, and kills where TCP, whose queues it keeps
- * small when memory is short, would go on.
+ * queue_of is how many bytes a socket may hold in-band, by the memory that rings may have. The
+ * kernel counts both for the control group, and kills where TCP, whose queues it keeps small when
+ * memory is short, would go on.
  */
 static int queue_of(uint64_t memory)
 {
@@ -98,12 +99,12 @@ __attribute__((constructor)) static void start(void)
 	settings.rings = !v || policy_disabled(v); /* the same words mean no */
 	v = getenv("GOSMC_RING_AFTER");
 	settings.ring_after = v ? strtoull(v, NULL, 10) : 0; /* a size in bytes: gosmc has seen to units */
-	v = v ? NULL : getenv("GOSMC_RUN_RING_AFTER");	      /* what 'gosmc run' has by default */
+	v = v ? NULL : getenv("GOSMC_RUN_RING_AFTER");	      /* the default of 'gosmc run' */
 	settings.bulk_after = v ? strtoull(v, NULL, 10) : 0;
 	v = getenv("GOSMC_SHORT_AFTER");
-	v = v ? v : getenv("GOSMC_RUN_SHORT_AFTER"); /* what 'gosmc run' has by default */
+	v = v ? v : getenv("GOSMC_RUN_SHORT_AFTER"); /* the default of 'gosmc run' */
 	settings.short_after = v ? (uint32_t)strtoul(v, NULL, 10) : 0; /* off is no number */
-	v = getenv("GOSMC_RUN_MEMORY"); /* what 'gosmc run' has found to be right here */
+	v = getenv("GOSMC_RUN_MEMORY"); /* the limit that 'gosmc run' has found to be right here */
 	settings.memory = v ? strtoull(v, NULL, 10) : 0;
 	settings.queue = queue_of(settings.memory);
 	v = getenv("GOSMC_MEMORY");

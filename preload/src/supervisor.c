@@ -15,7 +15,7 @@
 #define TIMEOUT_SEC 2
 #define SEC 1000000000 /* in nanoseconds */
 
-/* A wait is what a call may still wait for on a socket, which signals interrupt. */
+/* A wait is the time that a call may still wait on a socket, which signals interrupt. */
 struct wait {
 	int sock;
 	int option;    /* SO_RCVTIMEO or SO_SNDTIMEO */
@@ -36,7 +36,7 @@ static struct wait wait_begin(int sock, int option)
 	return (struct wait){.sock = sock, .option = option, .until = now() + (int64_t)TIMEOUT_SEC * SEC};
 }
 
-/* wait_more has the socket wait for no longer than what is left, as a call that was interrupted begins anew. False: nothing is. */
+/* wait_more has the socket wait for no longer than the time that is left, as a call that was interrupted begins anew. False: none is. */
 static bool wait_more(struct wait *w)
 {
 	int64_t left = (w->until - now()) / 1000; /* 0 would be no limit */
@@ -111,8 +111,9 @@ size_t supervisors_dir(char dir[static sizeof(settings.socket)])
 }
 
 /*
- * may_be says whether a socket may be that of a supervisor of our user. In a directory that others may write to anybody can have put one there, and have every connect
- * wait, as that of a socket whose queue is full does.
+ * may_be says whether a socket may belong to a supervisor of our user. In a directory that others
+ * may write to anybody can have put one there, and have every connect wait, as a socket with a full
+ * queue does.
  */
 static bool may_be(const char *path)
 {

@@ -1,4 +1,4 @@
-/* Going over to a ring, for who writes: when one is offered, and the two marks. */
+/* The writer's switch to a ring: when one is offered, and the two marks. */
 #include "ring.h"
 
 #include <sys/mman.h>
@@ -49,7 +49,8 @@ void let_go(struct ring *r)
 }
 
 /*
- * answers says whether a direction is to have a small ring. Who asks whether there is room is not to find out how small it is.
+ * answers says whether a direction is to have a small ring. A program that asks whether there is
+ * room is not to find out how small it is.
  */
 static bool answers(const struct end *e)
 {
@@ -94,10 +95,10 @@ bool offer(struct end *e, int fd, const struct span *s)
 		ring_ref(r); /* for us, while others may take it away again */
 		__atomic_store_n(&r->where, &e->out, __ATOMIC_RELAXED);
 		__atomic_store_n(&e->out, r, __ATOMIC_SEQ_CST);
-		/* Who is to send by itself has said so before it looked for a ring, and we look after we have shown ours. */
+		/* Code that is to send by itself has said so before it looked for a ring, and we look after we have shown ours. */
 		sent = end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) && mark(r, fd, s, n, memfd);
 		SYS(close, memfd);
-		if (sent) { /* what goes in-band until the reader has the ring is not counted */
+		if (sent) { /* bytes that go in-band until the reader has the ring are not counted */
 			admission_grown(e);
 			__atomic_store_n(&e->sent, settings.ring_after > settings.bulk_after ? settings.ring_after : settings.bulk_after, __ATOMIC_RELAXED);
 		} else {

@@ -1,6 +1,6 @@
 /*
  * System calls without libc: they leave errno alone, are no cancellation points, work before libc
- * does, and pass other preloaded libraries by. The result is that of the kernel: below 0 and above
+ * does, and pass other preloaded libraries by. The result is the kernel's: below 0 and above
  * -4096 it is an error number.
  */
 #ifndef GOSMC_SYS_H
@@ -52,7 +52,7 @@ static inline long sys6(long n, long a, long b, long c, long d, long e, long f)
 #define sys_pad(n, a, b, c, d, e, f, ...) \
 	sys6((n), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 
-/* sys_return makes of the kernel's result what libc's functions return. */
+/* sys_return turns the kernel's result into the result of libc's functions. */
 static inline long sys_return(long ret)
 {
 	if (ret < 0 && ret > -4096) {

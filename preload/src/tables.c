@@ -1,6 +1,8 @@
 /*
- * Tables: files of the run directory that all programs of a user map and write. The supervisor makes them. Everybody with the user's rights can cut one off, after which
- * a touch of what was there is a signal that ends the program: so whoever reads or writes a part asks the kernel first whether it is there.
+ * Tables: files of the run directory that all programs of a user map and write. The supervisor
+ * makes them. Every process with the user's rights can cut one off. After that a touch of a part
+ * that is gone is a signal that ends the program. So each reader or writer of a part asks the
+ * kernel first whether it is there.
  */
 #include "ring.h"
 

@@ -14,14 +14,14 @@
 
 static uint64_t others[NUMBERS / CHUNK]; /* a bit for each number: open, and no instance */
 
-/* unseen_closed forgets what a number was. */
+/* unseen_closed forgets that a number was no instance. */
 void unseen_closed(int fd)
 {
 	if (fd >= 0 && fd < NUMBERS && (__atomic_load_n(&others[fd / CHUNK], __ATOMIC_RELAXED) >> fd % CHUNK & 1))
 		__atomic_fetch_and(&others[fd / CHUNK], ~(1ull << fd % CHUNK), __ATOMIC_SEQ_CST);
 }
 
-/* path_of writes the path of what /proc has of a descriptor. */
+/* path_of writes the path of a descriptor's entry in a directory of /proc. */
 static void path_of(char path[static 40], const char *directory, int fd)
 {
 	char digits[10];
@@ -65,7 +65,7 @@ static uint64_t number(const char *line, const char *word, unsigned base)
 }
 
 /*
- * parse takes a line of what the kernel says of an instance, and is true if it is about a descriptor that is this file:
+ * parse takes a line of the kernel's list of an instance, and is true if it is about a descriptor that is this file:
  * "tfd:        5 events:       19 data:                5  pos:0 ino:1f3a sdev:8".
  */
 static bool parse(const char *line, int fd, uint64_t inode, struct epoll_event *event)
@@ -107,7 +107,7 @@ static bool registered(int epfd, int fd, uint64_t inode, struct epoll_event *eve
 	return found;
 }
 
-/* inode_of is what the kernel calls a file in what it says of an instance. */
+/* inode_of is the number by which the kernel's list of an instance names a file. */
 static uint64_t inode_of(int fd)
 {
 	struct stat st;

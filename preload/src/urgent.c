@@ -1,6 +1,8 @@
 /*
- * Urgent data. It comes in-band, and the kernel keeps it in a Unix socket almost as in one of TCP. FIONREAD is another thing there: it counts what lies behind the
- * urgent byte, and that byte itself, on some kernels also when it was read. And a socket in which there is nothing else is readable there.
+ * Urgent data. It comes in-band, and the kernel keeps it in a Unix socket almost as in a TCP
+ * socket. FIONREAD is another thing there: it counts the bytes behind the urgent byte, and that
+ * byte itself, on some kernels also when it was read. And a socket in which there is nothing else
+ * is readable there.
  */
 #include "ring.h"
 

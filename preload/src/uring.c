@@ -1,5 +1,5 @@
 /*
- * io_uring: what a queue reads and writes is not seen here, so a process that has one keeps its connections in-band. Most queues are made
+ * io_uring: reads and writes of a queue are not seen here, so a process that has one keeps its connections in-band. Most queues are made
  * by a call that is: liburing's, or syscall(2). liburing makes its system calls inline, and so does a program that has a copy of it
  * in itself; such a queue shows in the memory of the process, as liburing does, and before a ring is taken the library looks there.
  */
@@ -60,8 +60,9 @@ static bool mapped(void)
 }
 
 /*
- * uring_seen says whether connections are to stay in-band, before one takes a ring. It may be asked by who has passed a gate, and so takes no
- * ring away: uring_settle does, which is for afterwards.
+ * uring_seen says whether connections are to stay in-band, before one takes a ring. A call that has
+ * passed a gate may ask for it, and so it takes no ring away: uring_settle does, which is for
+ * afterwards.
  */
 bool uring_seen(void)
 {

@@ -1,4 +1,4 @@
-/* What waits to be received: FIONREAD. */
+/* The bytes that wait to be received: FIONREAD. */
 #include "ring.h"
 
 #include <sys/ioctl.h>
@@ -6,8 +6,8 @@
 #define TURNS 16 /* of asking again, where the writer goes on meanwhile */
 
 /*
- * in_socket is how many bytes are in the socket that are no tokens, up to urgent data; *pub is what the ring said at the time. Of this side others are kept out, if
- * that can be.
+ * in_socket is how many bytes are in the socket that are no tokens, up to urgent data; *pub is the
+ * ring's pub at the time. Others of this side are kept out, if that can be.
  */
 static size_t in_socket(struct end *e, struct ring *r, int fd, uint64_t *pub)
 {
@@ -36,7 +36,7 @@ bool receive_waiting(struct end *e, int fd, size_t *n)
 
 	if (!ring_enter(&e->in, &r))
 		return false;
-	if (r->side->edges && ring_lock(r)) { /* what comes from here on is told */
+	if (r->side->edges && ring_lock(r)) { /* arrivals from here on are told */
 		receive_arm(r, fd);
 		ring_unlock(r);
 	}
