@@ -3,10 +3,10 @@
 // Three programs, attached to the root of the control groups:
 //
 //	set    a socket asks by setsockopt(SOL_SMC, "SMCR"), before it connects or listens
-//	get    ... and reads by getsockopt what has become of it
-//	smc    writes the option on SYN and SYN-ACK, and looks for it on those of the peer
+//	get    ... and reads the outcome by getsockopt
+//	smc    writes the option on SYN and SYN-ACK, and looks for it on the peer's
 //
-// What they know of a socket is in its storage: a struct wish, whose layout is in internal/option. Sockets that have
+// They keep the state of a socket in its storage: a struct wish, whose layout is in internal/option. Sockets that have
 // none are left alone: they get no callback, and no byte.
 //
 // The program writes a client's option if its socket asked. It writes a server's if the SYN had it and the listening
@@ -47,7 +47,7 @@ const volatile __u32 option_name = 0x534d4352;
 #define FLAG_SYN 0x02
 #define FLAG_ACK 0x10
 
-// What is seen of a foreign socket option at most: programs must set the length of a longer one to 0, which
+// The most bytes that are seen of a foreign socket option: programs must set the length of a longer one to 0, which
 // stands for "as it was", or kernels before Linux 6.5 refuse it. Linux kernel/bpf/cgroup.c.
 #define MAX_FOREIGN 4096
 
@@ -65,10 +65,10 @@ struct wish {
 	__u8 layout, state, reason, flags;
 };
 
-// A note is what the programs know of a socket. Its first half is what getsockopt returns.
+// A note is the state of a socket, as the programs know it. getsockopt returns its first half.
 struct note {
 	struct wish wish;
-	__u32 user; // who asked, as the machine numbers users
+	__u32 user; // the user that asked, as the machine numbers users
 };
 
 // A listening socket hands a copy on to each connection that it makes. The memory of a note counts against its socket
@@ -167,7 +167,7 @@ struct smc_option {
 
 // has_smc says whether the segment has the option: that at hand, or the SYN. As for Linux net/smc a longer one with
 // the same magic counts, if its length is even. The kernel is asked for half of the magic: it looks no further where
-// an experimental option is too short for what it is asked for, such as Fast Open's.
+// an experimental option, such as Fast Open's, is too short for the bytes that it is asked for.
 static __always_inline int has_smc(struct bpf_sock_ops *s, __u64 where) {
 	__u8 o[40] = { 254, 4, 0xe2, 0xd4 };
 	long n = bpf_load_hdr_opt(s, o, sizeof(o), where);
@@ -212,7 +212,7 @@ enum demand { NOTHING, EXCLUDED, ANSWER };
 
 // demand says which answer the client's SYN wants: the option, or none because the SYN has another one, or data, that does
 // not go together with it. The kernel has the SYN at hand for the first SYN-ACK, and afterwards the saved one. It is
-// the same SYN, so what is written and what the server reads later cannot differ.
+// the same SYN, so the answer that is written and the one that the server reads later cannot differ.
 static __always_inline enum demand demand(struct bpf_sock_ops *s) {
 	if (!has_smc(s, BPF_LOAD_HDR_OPT_TCP_SYN))
 		return NOTHING;
@@ -344,7 +344,7 @@ static __always_inline void unbook(struct bpf_sock_ops *s, __u32 user) {
 		__sync_fetch_and_add(n, -1);
 }
 
-// callbacks turns on what we need, and notes what nobody had turned on before.
+// callbacks turns on the callbacks that we need, and notes those that nobody had turned on before.
 static __always_inline void callbacks(struct bpf_sock_ops *s, struct wish *w, int wanted) {
 	int before = s->bpf_sock_ops_cb_flags, ours = wanted & ~before;
 	w->flags &= ~(OUR_WRITE | OUR_STATE);

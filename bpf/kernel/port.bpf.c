@@ -1,7 +1,7 @@
 // One UDP port for many processes: which of the sockets that share it a packet of RoCEv2 goes to.
 //
-// The maps outlive agents of many versions: whoever changes their layout takes the packets of those who have a socket
-// then away from them.
+// The maps outlive agents of many versions: a change of their layout takes the packets away from the processes that
+// have a socket then.
 
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -16,7 +16,7 @@ struct {
 	__type(value, __u64);
 } sockets SEC(".maps");
 
-// What the agent wants to find again after it was restarted. No program uses these.
+// The entries that the agent wants to find again after it was restarted. No program uses these.
 struct owner {
 	__u64 cookie; // of the socket: an entry for another one is of the past
 	__u32 user;
@@ -47,9 +47,9 @@ struct {
 // The header of UDP and the shortest packet: a base transport header and an ICRC.
 #define SHORTEST (8 + 12 + 4)
 
-// steer passes a packet to the socket that its queue pair belongs to. What is for a process that has ended goes to the
-// first of the others, which hands on what was merged with it, and tells a peer that would go on for ever: internal/rdma,
-// orphan.go. What is too short for a packet is dropped then, and the kernel answers "port unreachable": so peers learn that
+// steer passes a packet to the socket that its queue pair belongs to. A packet for a process that has ended goes to the
+// first of the others, which hands on packets merged with it, and tells a peer that would go on for ever: internal/rdma,
+// orphan.go. Data too short for a packet are dropped then, and the kernel answers "port unreachable": so peers learn that
 // a process has ended (internal/host, smcr_gone.go).
 SEC("sk_reuseport")
 int steer(struct sk_reuseport_md *c) {
