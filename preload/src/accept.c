@@ -130,7 +130,7 @@ static int moved(int listener, int fd, int flags)
 	}
 	if (end < 0)
 		return fd;
-	/* The supervisor that was asked may have the accepted socket linger already, to reset it. */
+	/* The supervisor that was asked may have set SO_LINGER on the accepted socket already, to reset it. */
 	options_copy(asks ? listener : fd, end, birth_options(listener));
 	if (flags & SOCK_NONBLOCK)
 		SYS(fcntl, end, F_SETFL, O_RDWR | O_NONBLOCK);

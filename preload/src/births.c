@@ -1,8 +1,8 @@
 /*
  * Births: which descriptors are TCP sockets that nobody else can have, and how epoll knows them. Only
  * such a one can be exchanged inside connect: it was made here by socket(), was not dup'ed, and no
- * process was forked since. An event that is not seen here can
- * only take a descriptor out, not let one in.
+ * process was forked since. An event that is not seen
+ * here can only take a descriptor out, not let one in.
  */
 #include "preload.h"
 

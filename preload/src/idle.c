@@ -145,7 +145,7 @@ static enum after after_signals(void)
 
 		if (sig == SIGCANCEL || sig == SIGSETXID || SYS(rt_sigaction, sig, NULL, &action, sizeof(uint64_t)) != 0)
 			continue;
-		/* A handler with SA_RESETHAND may have run and be gone: it was there. */
+		/* A handler that SA_RESETHAND has taken away was there. */
 		if (action.handler > (uintptr_t)SIG_IGN || (action.flags & SA_RESETHAND)) {
 			on |= (action.flags & SA_RESTART) != 0;
 			ends |= !(action.flags & SA_RESTART);

@@ -220,7 +220,7 @@ bool options_later(int fd)
 	return bits & KEEP_LATER;
 }
 
-/* options_copy_kept gives the end to the bits that the end from has kept. to is about to take the place of from. */
+/* options_copy_kept gives the bits that an end has kept to the one that is about to take its place. */
 void options_copy_kept(int from, int to)
 {
 	int bits = keeps(from);

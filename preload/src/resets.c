@@ -1,6 +1,6 @@
 /*
  * Resets: a program that has set SO_LINGER to 0 seconds has TCP reset the connection when it is
- * closed for the last time, by any process. The kernel says that of a pair only if bytes are
+ * closed for the last time, by any process. The kernel reports a reset of a pair only if bytes are
  * unread. The rest is in a table, a file in the run directory that all programs of a user map. The
  * name of such an end is marked as long as it is to be reset. Its peer, which has found the end of
  * the sent bytes, looks whether it is marked.
