@@ -1,5 +1,5 @@
 /*
- * A server, and a client whose connections are short or not. "serve": it says its port, and answers what comes. PORT KIND:COUNT...: it makes connections, one after
+ * A server, and a client whose connections are short or not. "serve": it says its port, and answers its clients. PORT KIND:COUNT...: it makes connections, one after
  * another, and prints a line for each kind, with a letter for each connection: m for one that was moved, t for TCP.
  *
  *	short	a request and its answer
@@ -52,7 +52,7 @@ static int serve(void)
 	return 1;
 }
 
-/* moved asks the kernel, which knows what we are not to. */
+/* moved asks the kernel, which knows the kind of socket that we are not to know. */
 static int moved(int fd)
 {
 	int domain = 0;

@@ -1,5 +1,5 @@
 /*
- * When a direction goes over to a ring by GOSMC_RUN_RING_AFTER, 256 KiB: what carries less stays in-band, what carries more goes over however small its sends are by then, and
+ * When a direction goes over to a ring by GOSMC_RUN_RING_AFTER, 256 KiB: one that carries less stays in-band, one that carries more goes over however small its sends are by then, and
  * where requests and answers take turns nobody waits for that.
  */
 #include "program.h"
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
 	want = strcmp(argv[1], "bulk") == 0 ? bulk(c, s) : taken_turns(c, s);
 	CHECK(mapped_rings() == want);
 	CHECK(send(c, b, 100, 0) == 100);
-	if (want == 2) /* the kernel has no more of what is in a ring than a token */
+	if (want == 2) /* of bytes in a ring the kernel has no more than a token */
 		CHECK(syscall(SYS_ioctl, s, FIONREAD, &queued) == 0 && queued <= 1);
 	CHECK(recv(s, b, 100, 0) == 100);
 	return 0;

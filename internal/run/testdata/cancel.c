@@ -68,7 +68,7 @@ static void end_one(int c, int s, bool exits)
 	CHECK((exits ? pthread_kill(thread, SIGUSR1) : pthread_cancel(thread)) == 0);
 	CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
 	while (recv(writes ? c : s, buf, sizeof(buf), MSG_DONTWAIT) > 0)
-		; /* what it has sent, or has not read */
+		; /* bytes that it has sent, or has not read */
 	CHECK(errno == EAGAIN);
 	both_ways(c, s, 3);
 }

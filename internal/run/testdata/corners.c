@@ -1,5 +1,5 @@
 /*
- * What few programs do, and some rely on: corners CASE. Bare, with TCP, it behaves the same. With the environment variable
+ * Actions that few programs do, and some rely on: corners CASE. Bare, with TCP, it behaves the same. With the environment variable
  * MOVED set to 1 its connections are not TCP.
  */
 #include "moved.h"
@@ -97,7 +97,7 @@ static void was_ended(int fd)
 	close(fd);
 }
 
-/* Lingering for 0 seconds means that the last close resets the connection, whoever does it, after what was sent. */
+/* Lingering for 0 seconds means that the last close, by any process, resets the connection, after the bytes that were sent. */
 static void test_reset(void)
 {
 	struct sockaddr_in at;
@@ -157,7 +157,7 @@ static void test_reset(void)
 	linger(a, 0);
 	close(a);
 	was_ended(b);
-	/* What was read is not reset any more. */
+	/* Bytes that were read are not reset any more. */
 	pair(&a, &b);
 	linger(a, 1);
 	shutdown(a, SHUT_WR);
@@ -219,7 +219,7 @@ static void test_reset_processes(void)
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* What a listener and a socket before connect are told is true of their connections. */
+/* SO_LINGER of a listener, and of a socket before connect, is true of their connections. */
 static void test_reset_inherited(void)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -254,7 +254,7 @@ static void test_reset_ring(void)
 	was_reset(b);
 }
 
-/* Whoever can write to the table can cut it off: then it is an end of file. */
+/* A process that can write to the table can cut it off: then it is an end of file. */
 static void test_reset_cut(void)
 {
 	char path[200], *slash;

@@ -1,5 +1,5 @@
 /*
- * A server that asks with TCP_DEFER_ACCEPT for clients that have sent something: deferral CASE. The case says who sets the option. With MOVED=1
+ * A server that asks with TCP_DEFER_ACCEPT for clients that have sent something: deferral CASE. The case names the setter of the option. With MOVED=1
  * a client that waits for the server must be accepted, with MOVED=0 the kernel must have the option; bare, without MOVED, the rest has to be so.
  */
 #include "program.h"
@@ -17,7 +17,7 @@ static int number(int fd, int level, int name)
 	return v;
 }
 
-/* in_kernel is what the kernel has. */
+/* in_kernel is the kernel's value. */
 static int in_kernel(int fd)
 {
 	int v = -1;
@@ -32,7 +32,7 @@ static void defer(int fd, int seconds)
 	CHECK(setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof(seconds)) == 0);
 }
 
-/* expected is what TCP makes of so many seconds. */
+/* expected is TCP's value for so many seconds. */
 static int expected(int seconds)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0), v;
@@ -153,7 +153,7 @@ static void check_errors(int l)
 	CHECK(setsockopt(l, IPPROTO_TCP, TCP_DEFER_ACCEPT, (void *)-1, 4) == -1 && errno == EFAULT);
 }
 
-/* check_values has a listener read back what TCP would have. */
+/* check_values has a listener read back the values that TCP would have. */
 static void check_values(int l)
 {
 	static const int values[] = {-5, 0, 1, 2, 3, 4, 7, 8, 30, 63, 64, 120, 127, 128, 247, 248, 1000, 29000, 100000, INT32_MAX};
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
 	await(l, POLLIN);
 	s = accept(l, NULL, NULL);
 	CHECK(s >= 0);
-	/* What is accepted has none of it. */
+	/* Accepted sockets have none of it. */
 	CHECK(number(s, IPPROTO_TCP, TCP_DEFER_ACCEPT) == 0 && number(c, IPPROTO_TCP, TCP_DEFER_ACCEPT) == 0);
 	CHECK(number(s, SOL_SOCKET, SO_INCOMING_CPU) >= 0);
 	if (m && atoi(m))

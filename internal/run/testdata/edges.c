@@ -83,11 +83,11 @@ static void connect_both(void)
 		both_ends(&a, &b);
 	}
 	CHECK(as_it_should(a) && fcntl(a, F_SETFL, O_NONBLOCK) == 0);
-	CHECK(setsockopt(b, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0); /* TCP would wait with what is small */
+	CHECK(setsockopt(b, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0); /* TCP would wait with small sends */
 	written = taken = 0;
 }
 
-/* join has what b writes go through a ring. */
+/* join has the bytes that b writes go through a ring. */
 static void join(void)
 {
 	for (int i = 0; i < 20; i++) {
@@ -144,7 +144,7 @@ static void one_of(const int *sets, int n)
 	}
 }
 
-/* Every arrival is told, whatever was read of what came before. */
+/* Every arrival is told, however many of the earlier bytes were read. */
 static void test_each(uint32_t special, uint64_t datas)
 {
 	int sets[SETS], n = 1 + (int)rnd(SETS), before = (int)rnd((unsigned)n + 1);
@@ -232,7 +232,7 @@ static void test_alike(void)
 	}
 }
 
-/* Another instance looks at the connection, too, for what is there: what becomes of that registration is none of the first one's. */
+/* Another instance looks at the connection, too, for bytes that are there: its registration, and changes of it, do not concern the first one. */
 static void test_beside(void)
 {
 	int ep = instance(), beside = instance();
@@ -289,7 +289,7 @@ static void test_nested(void)
 	}
 }
 
-/* Who is told once asks again. */
+/* A program that is told once asks again. */
 static void test_once(void)
 {
 	int ep = instance();
@@ -323,7 +323,7 @@ static void test_once(void)
 	}
 }
 
-/* A child is told, and reads, of what its parent has registered; or the other way round. */
+/* A child is told of a descriptor that its parent has registered, and reads from it; or the other way round. */
 static void test_heirs(void)
 {
 	int ep = instance(), go[2], status;
@@ -357,7 +357,7 @@ static void test_heirs(void)
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* What is sent to a peer that has gone resets the connection, which is told. */
+/* A send to a peer that has gone resets the connection, which is told. */
 static void test_reset(bool joins)
 {
 	struct epoll_event e;
@@ -447,7 +447,7 @@ static void *writes(void *arg)
 	return arg;
 }
 
-/* What is there is counted, as much is read, and then the next edge is waited for. */
+/* The bytes that are there are counted, as many are read, and then the next edge is waited for. */
 static void test_flow(bool joins)
 {
 	pthread_t writer;

@@ -1,5 +1,5 @@
 /*
- * A program that changes its mind about what epoll is to report all the time: epoll CASE [SEED]. Bare, with TCP, it
+ * A program that changes its mind about the events of epoll all the time: epoll CASE [SEED]. Bare, with TCP, it
  * behaves the same. With the environment variable MOVED set to 1 its connections are not TCP, and much costs no system call.
  */
 #include "moved.h"
@@ -65,7 +65,7 @@ static int wait_for(int ep, struct epoll_event *e, int max, int timeout)
 	}
 }
 
-/* A connection, and what its end a should be registered for. */
+/* A connection, and the events that its end a should be registered for. */
 struct one {
 	int a, b;
 	int registered, disabled;
@@ -86,7 +86,7 @@ static uint32_t ready(const struct one *o)
 	return (uint32_t)p.revents;
 }
 
-/* compare waits, and returns whether what comes is what poll says. */
+/* compare waits, and returns whether the events that come are those that poll reports. */
 static int compare(int ep, int max)
 {
 	struct epoll_event e[64];
@@ -125,7 +125,7 @@ static void look(int ep)
 {
 	int max = rnd(4) ? 64 : 1 + (int)rnd(3);
 
-	/* TCP takes its time. What is found out in one process of a pair has to be right at once. */
+	/* TCP takes its time. In one process the events of a pair have to be right at once. */
 	for (int i = 0; !compare(ep, max); i++) {
 		CHECK(!moved() && i < 10000);
 		usleep(100);
@@ -201,7 +201,7 @@ static void traffic(void)
 	}
 }
 
-/* Whatever is changed, what is reported is what poll says. */
+/* After any change the events are those that poll reports. */
 static void test_random(int same_data)
 {
 	int ep = epoll_create1(EPOLL_CLOEXEC);
@@ -267,7 +267,7 @@ static void *other_changes(void *arg)
 	return arg;
 }
 
-/* While a child waits, its parent changes what for. */
+/* While a child waits, its parent changes the events that it waits for. */
 static void parent_changes(int ep, int fd)
 {
 	int status, go[2];
@@ -286,7 +286,7 @@ static void parent_changes(int ep, int fd)
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* A child registers again what its parent has taken out. */
+/* A child registers a descriptor again that its parent has taken out. */
 static void child_registers(int ep, int fd)
 {
 	pid_t child;
@@ -355,7 +355,7 @@ static void child_waits(int ep, int fd)
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* Others who look find what the program has said. */
+/* Other observers find the registrations as the program has made them. */
 static void test_others(void)
 {
 	struct epoll_event e;
@@ -405,7 +405,7 @@ static void test_others(void)
 	CHECK(syscall(SYS_epoll_pwait, ep, &e, 1, 0, NULL, 8) == 1);
 	CHECK(syscall(SYS_epoll_ctl, ep, EPOLL_CTL_DEL, a, NULL) == 0 && epoll_wait(copy, &e, 1, 0) == 0);
 
-	/* Another thread waits, and this one changes what for. */
+	/* Another thread waits, and this one changes the events that it waits for. */
 	shared_ep = turned(&a, &b);
 	pthread_barrier_init(&barrier, NULL, 2);
 	CHECK(pthread_create(&t, NULL, other_waits, NULL) == 0);
@@ -414,7 +414,7 @@ static void test_others(void)
 	CHECK(control(shared_ep, EPOLL_CTL_MOD, a, EPOLLOUT, (uint64_t)a) == 0);
 	CHECK(pthread_join(t, NULL) == 0);
 
-	/* This one waits, and another thread changes what for. */
+	/* This one waits, and another thread changes the events that it waits for. */
 	shared_ep = turned(&a, &b);
 	CHECK(control(shared_ep, EPOLL_CTL_MOD, a, EPOLLIN, (uint64_t)a) == 0 && epoll_wait(shared_ep, &e, 1, 0) == 0);
 	CHECK(pthread_create(&t, NULL, other_changes, &a) == 0);
@@ -445,7 +445,7 @@ static void test_gone(void)
 	close(ep);
 	CHECK(epoll_create1(0) == ep && epoll_wait(ep, &e, 1, 0) == 0);
 	CHECK(control(ep, EPOLL_CTL_MOD, a, EPOLLOUT, 1) == -1 && errno == ENOENT);
-	/* One socket in two instances, and what is wrong for any. */
+	/* One socket in two instances, and calls that are wrong for any. */
 	CHECK(control(ep, EPOLL_CTL_ADD, a, EPOLLIN, 1) == 0);
 	int second = epoll_create1(0);
 	CHECK(epoll_wait(ep, &e, 1, 0) == 0 && control(ep, EPOLL_CTL_MOD, a, EPOLLOUT, 1) == 0);
@@ -459,7 +459,7 @@ static void test_gone(void)
 	CHECK(epoll_wait(ep, &e, 0, 0) == -1 && errno == EINVAL);
 }
 
-/* Who turns to writing and back with each message does not trouble the kernel. */
+/* A program that turns to writing and back with each message does not trouble the kernel. */
 static void test_quiet(void)
 {
 	struct epoll_event e;

@@ -52,7 +52,7 @@ static void take(int fd, size_t n)
 	}
 }
 
-/* What is written is echoed by the other process, a first connection and then others. */
+/* The other process echoes the bytes that are written, a first connection and then others. */
 static void peer(const struct sockaddr_in *a, int others)
 {
 	int fd = connected_to(a);
@@ -94,7 +94,7 @@ static void guard(const char *how)
 	struct sock_fprog all = {.len = sizeof(list) / sizeof(list[0]), .filter = list};
 
 	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	/* So libseccomp asks what there is. */
+	/* So libseccomp asks for the kernel's abilities. */
 	CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL) == -1 && errno == EFAULT);
 	if (strcmp(how, "strict") == 0)
 		CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);

@@ -23,7 +23,7 @@
 
 #define MOST 1000
 #define PART 65536
-#define AHEAD (12 * PART) /* of who reads, unless the environment says otherwise: as long as the ring is not empty it goes on behind what is there */
+#define AHEAD (12 * PART) /* of the reader, unless the environment says otherwise: as long as the ring is not empty it goes on behind the bytes that are there */
 
 static int client[MOST], server[MOST];
 static uint64_t wrote[MOST], took[MOST];

@@ -1,6 +1,6 @@
 /*
- * Handlers of signals that leave a call on a connection by siglongjmp, or use the connection themselves: jumps CASE SEED, with JUMPS in the environment. What a call that
- * was left had read is lost, as with TCP; nothing else is, nothing comes twice, and poll says what is there.
+ * Handlers of signals that leave a call on a connection by siglongjmp, or use the connection themselves: jumps CASE SEED, with JUMPS in the environment. Bytes that a
+ * call had read when it was left are lost, as with TCP; nothing else is, nothing comes twice, and poll reports the bytes that are there.
  */
 #include "program.h"
 
@@ -22,7 +22,7 @@ static volatile unsigned long signals;
 static int had_rings;
 static unsigned char buf[MOST], other[MOST];
 
-/* What the writer has done, for the reader. */
+/* The record of the writer, for the reader. */
 static struct log {
 	uint64_t total;
 	uint64_t done[JUMPS]; /* bytes of the epoch that writes have returned */
@@ -231,7 +231,7 @@ static void leaves_writes(int fd, int jumps)
 	CHECK(close(fd) == 0);
 }
 
-/* reads takes what leaves_writes sends. */
+/* reads takes the bytes that leaves_writes sends. */
 static void reads(int fd, int jumps)
 {
 	static unsigned char b[2 * MOST];
@@ -244,7 +244,7 @@ static void reads(int fd, int jumps)
 		n = (size_t)read(fd, b + have, sizeof(b) - have);
 		CHECK((ssize_t)n >= 0);
 		have += n;
-		/* What follows says where an epoch has ended. */
+		/* The bytes that follow say where an epoch has ended. */
 		while (seen + SURE < have || (n == 0 && seen < have)) {
 			size_t back_by = 0;
 
@@ -272,7 +272,7 @@ static void reads(int fd, int jumps)
 		CHECK(ends[i] >= notes->done[i] && ends[i] <= notes->done[i] + notes->more[i]);
 }
 
-/* stay_on has a program stay on one of two processors: who looks does so where the other one is not. */
+/* stay_on has a program stay on one of two processors: a program that looks does so where the other one is not. */
 static void stay_on(int which)
 {
 	cpu_set_t all, one;
@@ -286,7 +286,7 @@ static void stay_on(int which)
 		}
 }
 
-/* answers sends back what comes, after some time. */
+/* answers sends bytes back that come, after some time. */
 static void answers(int fd)
 {
 	stay_on(1);
@@ -302,7 +302,7 @@ static void answers(int fd)
 	}
 }
 
-/* asks leaves reads of answers, and waits by poll or epoll for what is there then. */
+/* asks leaves reads of answers, and waits by poll or epoll for the bytes that are there then. */
 static void asks(int fd, int jumps)
 {
 	static uint64_t round;

@@ -12,7 +12,7 @@
 static struct sockaddr_in to = {.sin_family = AF_INET};
 static int listener;
 
-/* moved asks the kernel, which knows what we are not to. */
+/* moved asks the kernel, which knows the kind of socket that we are not to know. */
 static int moved(int fd)
 {
 	int domain = 0;
@@ -40,7 +40,7 @@ static uint16_t port_of(int fd, int peer)
 	return ntohs(a.sin_port);
 }
 
-/* exchange says who we are, and reads what the other end takes us for. */
+/* exchange sends our port, and reads the port that the other end has for us. */
 static void exchange(int fd)
 {
 	uint16_t me = port_of(fd, 0), heard = 0;
@@ -250,7 +250,7 @@ static int fill(int fds[16])
 /* again has a socket connect once more that was in vain at first. */
 static int again(void)
 {
-	pid_t pid = start(echoes); /* first, as what was there before a fork stays TCP */
+	pid_t pid = start(echoes); /* first, as sockets that were there before a fork stay TCP */
 	int fds[16], n, status;
 	struct sockaddr none = {.sa_family = AF_UNSPEC};
 
@@ -355,7 +355,7 @@ static int filtering(void)
 	return count;
 }
 
-/* mapped has a listener of AF_INET6 that takes IPv4, which is what its connections say they are. */
+/* mapped has a listener of AF_INET6 that takes IPv4, and its connections say that they are IPv4. */
 static void sees_mapped(void)
 {
 	for (;;) {

@@ -106,7 +106,7 @@ int main(int argc, char **argv)
 	answer = 1;
 	asks(call, 1000, &most);
 	CHECK(asks(call, 20, &most) == 20 && most == 2);
-	/* Who does not want to wait does not. */
+	/* A call that is not to wait does not. */
 	CHECK(fcntl(call == accepts || call == accepts4 ? listener : end, F_SETFL, O_NONBLOCK) == 0);
 	CHECK(asks(call, 20, &most) == 0);
 	if (call == receives || call == reads) {

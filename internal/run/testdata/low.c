@@ -12,7 +12,7 @@ static void low(int fd, int value)
 	CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof(value)) == 0);
 }
 
-/* readable says what poll and select do, at once or within a time. */
+/* readable prints the results of poll and select, at once or within a time. */
 static void readable(const char *what, int fd, int timeout)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};

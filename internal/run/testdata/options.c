@@ -1,7 +1,7 @@
 /*
- * Asks for every option there may be, and sets it, at an end of a connection: options FAMILY END PRIVILEGED. What comes of it is on
- * standard output, a line each; with MOVED=1 the connections have to be none of TCP. FAMILY is 4 or 6, END c or s. The program gives up what
- * privileges it has unless PRIVILEGED is 1.
+ * Asks for every option there may be, and sets it, at an end of a connection: options FAMILY END PRIVILEGED. The results are on
+ * standard output, a line each; with MOVED=1 the connections have to be none of TCP. FAMILY is 4 or 6, END c or s. The program gives up its
+ * privileges unless PRIVILEGED is 1.
  */
 #include "program.h"
 
@@ -67,7 +67,7 @@ static const char *result(int r)
 	return text;
 }
 
-/* get prints what getsockopt says. The words behind the first | are the value. */
+/* get prints the result of getsockopt. The words behind the first | are the value. */
 static void get(int fd, const char *what, int level, int name, int len)
 {
 	unsigned char v[AREA];

@@ -1,5 +1,5 @@
 /*
- * The other end of what a test plays in Go: peer talk PORT SEED BYTES nonblocking|blocking, peer obey PORT, peer trust PORT, and
+ * The other end of a peer that a test plays in Go: peer talk PORT SEED BYTES nonblocking|blocking, peer obey PORT, peer trust PORT, and
  * peer believe TIMES.
  */
 #include "program.h"
@@ -155,7 +155,7 @@ static void *receives(void *arg)
 	}
 }
 
-/* talk prints how much it has received, and the hashes of what it has received and sent. */
+/* talk prints how much it has received, and the hashes of the bytes that it has received and sent. */
 static void talk(char **args)
 {
 	pthread_t thread;
@@ -255,7 +255,7 @@ struct answer {
 };
 
 /*
- * obey does what its standard input says, one call at a time, none of which may wait, with buffers that end where memory ends.
+ * obey carries out the orders of its standard input, one call at a time, none of which may wait, with buffers that end where memory ends.
  * The first connection is to an honest peer. Its orders are in ringliar_test.go.
  */
 static void obey(char **args)
@@ -301,7 +301,7 @@ static void obey(char **args)
 		case 'p':
 			r = recv(fd, end - o.n, o.n, MSG_DONTWAIT | MSG_PEEK);
 			break;
-		case 'P': /* many times: what changes meanwhile is seldom seen */
+		case 'P': /* many times: a change meanwhile is seldom seen */
 			for (int i = 0; i < 20000 && r >= 0 && (i == 0 || r == (ssize_t)o.n); i++)
 				r = recv(fd, end - o.n, o.n, MSG_DONTWAIT | MSG_PEEK);
 			break;
@@ -350,7 +350,7 @@ static void obey(char **args)
 	close(honest);
 }
 
-/* port_of is what the kernel says, 0 if a descriptor is no TCP socket. */
+/* port_of is the port that the kernel reports, 0 if a descriptor is no TCP socket. */
 static int port_of(int fd, bool peer)
 {
 	struct sockaddr_in a = {0};

@@ -1,4 +1,4 @@
-/* What the programs of these tests have in common. */
+/* Declarations that the programs of these tests have in common. */
 #ifndef PROGRAM_H
 #define PROGRAM_H
 

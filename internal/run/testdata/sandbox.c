@@ -1,6 +1,6 @@
 /*
  * A program that refuses itself a system call of ours from some moment on, as programs do that have a list of those which they need: sandbox CASE SEED.
- * What it says and hears is as with TCP.
+ * Its sends and receives are as with TCP.
  */
 #include "program.h"
 
@@ -131,7 +131,7 @@ static void *connects(void *arg)
 	return NULL;
 }
 
-/* connection makes both ends; some are refused what they need for it. */
+/* connection makes both ends; in some cases a call that they need for it is refused. */
 static void connection(int *c, int *s)
 {
 	bool hurries = strcmp(name, "nonblock") == 0;

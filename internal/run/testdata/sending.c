@@ -1,5 +1,5 @@
 /*
- * What is sent arrives whole and in its order, however it is sent: sending CASE. Bare, with TCP, it behaves the same. With the environment
+ * Bytes that are sent arrive whole and in their order, however they are sent: sending CASE. Bare, with TCP, it behaves the same. With the environment
  * variable MOVED set to 1 its connections are not TCP.
  */
 #include "program.h"
@@ -38,7 +38,7 @@ static void *reads(void *arg)
 #define MESSAGE (32u << 20) /* more than any socket takes while nobody reads */
 
 /*
- * A message that is sent in part is the last one of its sendmmsg: what follows would be in the place of its rest. The reader begins when the time limit
+ * A message that is sent in part is the last one of its sendmmsg: a later one would be in the place of its rest. The reader begins when the time limit
  * of the first message is over, and that of a second one would not be.
  */
 static void test_partly(void)
@@ -78,7 +78,7 @@ static void test_partly(void)
 #define BESIDE 90000
 #define WRITES 2000
 
-/* beside sends what the kernel has to send, as it comes with control data, which TCP takes no notice of. */
+/* beside sends messages that the kernel has to send, as they come with control data, which TCP takes no notice of. */
 static void *beside(void *fd)
 {
 	static char buf[BESIDE];
@@ -125,7 +125,7 @@ static void *writes(void *fd)
 	return NULL;
 }
 
-/* What one thread sends outside of a ring, and others in it, are all the bytes that arrive. */
+/* The bytes that one thread sends outside of a ring, and others in it, are all the bytes that arrive. */
 static void mixed(void *(*other)(void *fd), size_t each)
 {
 	static unsigned char in[100000];

@@ -1,7 +1,7 @@
 /*
  * Programs that live for one connection, one of which ends in some way after it has written: short cold|warm|late AT-ONCE
  *
- * It does each cell of the table of connections and endings, by two programs of its own, and prints one line of what the one that has not
+ * It does each cell of the table of connections and endings, by two programs of its own, and prints one line of all that the one that has not
  * ended has seen, up to " over ": TCP, a pair, or both where one program has the one and one the other. Bare, with TCP, it prints the same. With the
  * environment variable RINGS set to 1, and warm, both directions of a pair are on rings by then.
  *
@@ -26,7 +26,7 @@ static const size_t sizes[] = {5, 64 << 10, 3 << 20};
 /* Descriptors of both programs of a cell, and of the process that has started them. */
 enum { PORT_READ = 200, PORT_WRITE, LIFE_READ, LIFE_WRITE, BYE_READ, BYE_WRITE };
 
-/* What the one that ends tells the other one, over a pipe that ends after its last process: how much was sent, and why no more. */
+/* A message of the one that ends to the other one, over a pipe that ends after its last process: how much was sent, and why no more. */
 struct word {
 	uint64_t sent;
 	int error;
@@ -62,7 +62,7 @@ static void say(uint64_t sent, int error, int closed)
 	CHECK(write(LIFE_WRITE, &w, sizeof(w)) == sizeof(w));
 }
 
-/* put writes bytes from..to, and says so. Nobody reads what comes late: then it writes as much as there is room for. */
+/* put writes bytes from..to, and says so. Nobody reads bytes that come late: then it writes as much as there is room for. */
 static void put(int fd, size_t from, size_t to)
 {
 	size_t at = from;
@@ -142,7 +142,7 @@ static void warm(int fd, int first)
 		}
 }
 
-/* end is what the one that ends does with its connection. */
+/* end is the part of the one that ends. */
 static void end(int fd)
 {
 	size_t half = cell.size / 2;
@@ -202,7 +202,7 @@ static void end(int fd)
 	_exit(0);
 }
 
-/* hear adds up what the one that ends says, until it has ended or closed. */
+/* hear adds up the messages of the one that ends, until it has ended or closed. */
 static struct word hear(void)
 {
 	struct word w, all = {0};
@@ -223,7 +223,7 @@ static const char *said(ssize_t n)
 	return n > 0 ? "taken" : n == 0 ? "end" : errno == EPIPE ? "EPIPE" : errno == ECONNRESET ? "ECONNRESET" : strerror(errno);
 }
 
-/* see is what the other one does: it reads until there is an end, sends into the void, and prints what came of it. */
+/* see is the part of the other one: it reads until there is an end, sends into the void, and prints the result. */
 static void see(int fd, struct word before)
 {
 	struct word w;
@@ -242,7 +242,7 @@ static void see(int fd, struct word before)
 			CHECK(buf[i] == byte_at(got++));
 	to += sprintf(to, "%c %c %s %zu: %s", cell.way, cell.ends, endings[cell.how], cell.size, said(n));
 	w = cell.way == 'l' ? before : hear();
-	/* TCP drops what had not arrived when there are bytes unread: nothing is said of that. */
+	/* TCP drops bytes that had not arrived when there are bytes unread: nothing is said of that. */
 	if (got != w.sent && (!leaves() || got > w.sent || (domain == AF_UNIX && w.domain == AF_UNIX)))
 		to += sprintf(to, ", %zu of %zu bytes", got, (size_t)w.sent);
 	if (w.error)
@@ -375,7 +375,7 @@ int main(int argc, char **argv)
 		cell.ends = i % 2 ? 's' : 'c';
 		cell.how = (enum ending)(i / 2 % ENDINGS);
 		cell.size = sizes[i / 2 / ENDINGS];
-		/* Who accepts late is the server, and has sent nothing before. */
+		/* The one that accepts late is the server, and has sent nothing before. */
 		if (cell.way == 'l' && (cell.ends == 's' || leaves()))
 			continue;
 		if (running == atoi(argv[2])) {

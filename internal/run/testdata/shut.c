@@ -52,7 +52,7 @@ static bool selects(int fd)
 	return FD_ISSET(fd, &in);
 }
 
-/* What has come and what comes is read, and nothing is waited for. The peer can send. */
+/* Bytes that have come and bytes that come are read, and nothing is waited for. The peer can send. */
 static void test_reads(bool joins, bool nonblocking)
 {
 	struct iovec part = {buf, sizeof(buf)};
@@ -115,7 +115,7 @@ static void test_shared(void)
 	CHECK(waitpid(child, &status, 0) == child && status == 0 && recv(a, buf, 1, 0) == 0);
 }
 
-/* What is read into a pipe is not waited for, either. */
+/* A splice into a pipe does not wait for bytes, either. */
 static void test_spliced(bool joins)
 {
 	int p[2];

@@ -1,4 +1,4 @@
-/* A program that has signals tell it what comes to a connection: signals CASE. It succeeds bare, and with connections that are moved. */
+/* A program that has signals tell it of arrivals at a connection: signals CASE. It succeeds bare, and with connections that are moved. */
 #include "moved.h"
 
 #define TIMES 200
@@ -23,7 +23,7 @@ static void await_signal(int sig, int fd)
 	}
 }
 
-/* forget takes off what has come. */
+/* forget takes off the signals that have come. */
 static void forget(int sig)
 {
 	struct timespec none = {0};

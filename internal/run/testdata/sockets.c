@@ -156,7 +156,7 @@ static void test_addresses(void)
 	CHECK(recvmsg(s, &m, 0) == 1 && m.msg_namelen == 0);
 	mm[0].msg_hdr.msg_namelen = sizeof(b);
 	CHECK(recvmmsg(s, mm, 1, 0, NULL) == 1 && mm[0].msg_hdr.msg_namelen == 0);
-	/* What is no TCP is what it is. */
+	/* A socket that is no TCP stays as it is. */
 	int u[2];
 	struct sockaddr_un sun;
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, u) == 0);
@@ -210,7 +210,7 @@ static void test_options(void)
 	CHECK(setsockopt(c, IPPROTO_TCP, TCP_NODELAY, NULL, sizeof(int)) == -1 && errno == EFAULT);
 }
 
-/* Who sets an option: it is on both ends of the connection then, or on one, whoever it was. */
+/* The setter of an option: it is on both ends of the connection then, or on one, with any setter. */
 enum who { CLIENT, LISTENER, COPY, CHILD, PASSED, SYSCALL, WHOS };
 
 /* passed sends a descriptor and receives it. */
@@ -276,7 +276,7 @@ static void test_copied(void)
 		{SOL_SOCKET, SO_KEEPALIVE, 4}, {SOL_SOCKET, SO_LINGER, 8}, {SOL_SOCKET, SO_RCVTIMEO, 16}, {SOL_SOCKET, SO_SNDTIMEO, 16},
 		{SOL_SOCKET, SO_OOBINLINE, 4}, {SOL_SOCKET, SO_RCVLOWAT, 4}, {IPPROTO_TCP, TCP_NODELAY, 4}, {IPPROTO_TCP, TCP_CORK, 4},
 	};
-	static const int four[4] = {1, 0, 4}; /* what a new socket has, where that is not 0, is not it */
+	static const int four[4] = {1, 0, 4}; /* the values of a new socket that are not 0 are other ones */
 	static const int low[1] = {3};
 
 	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
@@ -307,7 +307,7 @@ static void test_copied(void)
 	}
 }
 
-/* What a listener accepts has options of it: where only TCP can honour one, it stays TCP. */
+/* Accepted sockets have options of their listener: where only TCP can honour one, they stay TCP. */
 static void test_told(void)
 {
 	static const int names[] = {SO_ZEROCOPY, SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING};
@@ -510,7 +510,7 @@ static int queued(int fd, unsigned long request)
 	return v;
 }
 
-/* What the peer's side has is not in the queue, whether the peer reads it or not: some wait for that. */
+/* Bytes that the peer's side has are not in the queue, whether the peer reads them or not: some programs wait for that. */
 static void test_queued(void)
 {
 	int c, s;
@@ -695,7 +695,7 @@ static void test_heirs(const char *self)
 	}
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 	CHECK(read(c, text, sizeof(text)) == 6 && memcmp(text, "thanks", 6) == 0);
-	/* The last one who closes ends the connection. */
+	/* The last close ends the connection. */
 	close(d);
 	close(s);
 	CHECK(recv(c, text, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);

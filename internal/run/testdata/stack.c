@@ -1,5 +1,5 @@
 /*
- * A program whose threads have little room: stack CASE SEED. What a call takes of a thread's stack is what is not zero in it any more, and it is little where
+ * A program whose threads have little room: stack CASE SEED. The part of a thread's stack that a call takes is not zero any more, and it is little where
  * the library does the work of the call, too.
  */
 #include "program.h"

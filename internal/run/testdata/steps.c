@@ -1,7 +1,7 @@
 /*
  * A signal that comes after each instruction of a call on a connection in turn, as a tracer has it: its handler leaves the call by siglongjmp, or uses the connection itself.
- * steps CASE: what the call is, and, for handlers that return, what stack they have. What a call that was left had read is lost, as with TCP, and what
- * it has sent may be any part; nothing else is, nothing comes twice, and poll says what is there.
+ * steps CASE: the call, and, for handlers that return, their stack. Bytes that a call had read when it was left are lost, as with TCP, and
+ * it may have sent any part; nothing else is lost, nothing comes twice, and poll reports the bytes that are there.
  */
 #include "program.h"
 
@@ -22,12 +22,12 @@ static struct {
 	bool came;  /* before the call was over */
 } *plan;
 
-static int a, b; /* the two ends: what a writes b reads */
+static int a, b; /* the two ends: a writes, b reads */
 static int empty[2]; /* a pipe */
 static sigjmp_buf back;
 static unsigned long seed = 1;
 static bool shows;
-static size_t filled, taken; /* what a has written, and b has read of it, in states that say so */
+static size_t filled, taken; /* bytes that a has written, and that b has read of them, in states that say so */
 static unsigned char buf[LARGE], got[LARGE], first[SOME], second[SOME], sure[SURE];
 
 /* random_bytes makes bytes of a kind, so that none is taken for one of another kind. */
@@ -246,7 +246,7 @@ static const struct kind {
 	void (*call)(void);
 	bool out;
 	bool fresh; /* the state is one of a new connection */
-	int there;  /* to be read before the call: nothing, what was written last, or what was written and not taken */
+	int there;  /* to be read before the call: nothing, the bytes written last, or the bytes written and not taken */
 	unsigned stride;
 } cases[] = {
 	{"write", has_none, writes, true, false, NOTHING, 5},
@@ -275,7 +275,7 @@ static int descriptors(void)
 	return n;
 }
 
-/* rest reads up to what nothing can be but the end of it, and returns how much came before. */
+/* rest reads up to the bytes of sure, which only the end has, and returns how much came before. */
 static size_t rest(void)
 {
 	size_t have = 0;
@@ -309,7 +309,7 @@ static size_t common(const unsigned char *p, const unsigned char *q, size_t n)
 	return i;
 }
 
-/* checks looks what has come of a call that was left, and of another one, after so many bytes from a place. */
+/* checks looks at the result of a call that was left, and of another one, after so many bytes from a place. */
 static void checks(bool out, const unsigned char *from, size_t before)
 {
 	struct pollfd p = {.fd = b, .events = POLLIN};
@@ -386,12 +386,12 @@ static void leave(const struct kind *c)
 			a = 0;
 		}
 		left += descriptors() - have;
-		CHECK(c->state != about_to_offer || dup(empty[0]) >= 0); /* others get other numbers, as what was counted of one may stay so */
+		CHECK(c->state != about_to_offer || dup(empty[0]) >= 0); /* others get other numbers, as its counts may stay */
 	}
 	if (shows)
 		printf("%s: %ld rounds, %ld steps, %ld descriptors left, %ld without a ring\n", c->name, rounds, k, left, bare);
 	CHECK(c->state != about_to_join || left < 8); /* one between two instructions is lost */
-	CHECK(!getenv("RINGS") || bare <= rounds / 5); /* the same with what was counted between two */
+	CHECK(!getenv("RINGS") || bare <= rounds / 5); /* the same with counts between two */
 }
 
 /* Handlers that return. */
@@ -407,7 +407,7 @@ static void add(uint64_t *sum, uint64_t *count, const unsigned char *p, ssize_t 
 	}
 }
 
-/* The calls that are interrupted: what has come of them is counted afterwards. */
+/* The calls that are interrupted: their results are counted afterwards. */
 static unsigned char into[SOME];
 static ssize_t result;
 static int error;

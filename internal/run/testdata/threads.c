@@ -1,5 +1,5 @@
 /*
- * Threads that send over one connection at the same time: whoever sleeps until it is its turn is woken, and does not sleep until its time is up. Wakes
+ * Threads that send over one connection at the same time: a thread that sleeps until it is its turn is woken, and does not sleep until its time is up. Wakes
  * of the C library are private to the process, those of a ring are not: that tells them apart.
  */
 #include "program.h"

@@ -1,4 +1,4 @@
-/* A program with an interval timer: it listens, and ends. Its supervisor says nothing, for which it waits twice: for the board, and for what it has announced. */
+/* A program with an interval timer: it listens, and ends. Its supervisor says nothing, for which it waits twice: for the board, and for its announcement. */
 #include "program.h"
 
 #include <sys/time.h>

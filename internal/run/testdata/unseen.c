@@ -1,6 +1,6 @@
 /*
  * A program that registers a socket with epoll before it connects, by system calls of its own, and one that connects to nothing: unseen CASE. Bare and with
- * connections that are moved it has to say the same of what epoll tells it.
+ * connections that are moved it has to print the same events of epoll.
  */
 #include "moved.h"
 
@@ -44,7 +44,7 @@ static int unseen_create(int flags)
 	return (int)system_call(SYS_epoll_create1, flags, 0, 0, 0);
 }
 
-/* tell says what an instance has to tell within a time, and what of. */
+/* tell prints the events that an instance has within a time, and their data. */
 static void tell(const char *what, int ep, int timeout)
 {
 	struct epoll_event e[8];
@@ -65,7 +65,7 @@ static int domain_of(int fd)
 	return domain;
 }
 
-/* before registers a socket, connects it, and has it told of what comes. */
+/* before registers a socket, connects it, and prints the events of a byte that comes. */
 static void before(int (*create)(int), int (*control)(int, int, int, struct epoll_event *), int late, int domain)
 {
 	struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = 0x1234567890abcdef};
@@ -100,7 +100,7 @@ static void many(int (*control)(int, int, int, struct epoll_event *), int domain
 	close(low);
 }
 
-/* ended says what is told of a socket that was connected to nothing. */
+/* ended prints the events of a socket that was connected to nothing. */
 static void ended(const char *what, int c, int ep, int other)
 {
 	int error = -1;

@@ -1,5 +1,5 @@
 /*
- * A program that says what it is told of a connection: of urgent data and what lies around it. Bare and with a connection that
+ * A program that prints all that it is told of a connection: of urgent data and of the data around it. Bare and with a connection that
  * is moved it has to say the same: urgent CASE.
  */
 #include "moved.h"
@@ -9,17 +9,17 @@
 
 static int c, s;
 static int ep; /* has c, and is asked like poll */
-static int most = 1 << 20; /* what is said of how much waits */
+static int most = 1 << 20; /* the highest number of waiting bytes that is printed */
 
 #define ALL (POLLIN | POLLPRI | POLLOUT | POLLRDNORM | POLLRDBAND | POLLWRNORM | POLLWRBAND | POLLRDHUP)
 
-/* settle gives TCP time to bring what was sent. */
+/* settle gives TCP time to bring the bytes that were sent. */
 static void settle(void)
 {
 	usleep(20000);
 }
 
-/* tell says what there is at the client's end. */
+/* tell prints the state of the client's end. */
 static void tell(const char *what)
 {
 	struct pollfd p = {.fd = c, .events = ALL};
@@ -138,7 +138,7 @@ static void urgent(bool in_line, bool joined)
 /* offered has an urgent byte come behind the one with which a ring is offered, whichever that is. */
 static void offered(void)
 {
-	most = 1; /* docs/run.md has that what comes before the ring alone may be counted */
+	most = 1; /* docs/run.md has that only the bytes before the ring may be counted */
 	for (int k = 1; k < 30; k++) {
 		begin();
 		for (int i = 0; i < k; i++)

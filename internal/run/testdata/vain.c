@@ -1,5 +1,5 @@
 /*
- * A peer that changes what both have in memory at the worst moment, again and again: a tracer does so at each system call that a call makes which is not to wait. It
+ * A peer that changes the memory that both have at the worst moment, again and again: a tracer does so at each system call that a call makes which is not to wait. It
  * returns all the same. vain CASE.
  */
 #include "program.h"

@@ -52,7 +52,7 @@ static void *resets(void *arg)
 	return arg;
 }
 
-/* What has come before a reset is returned, and the reset afterwards. */
+/* The bytes that have come before a reset are returned, and the reset afterwards. */
 static void test_reset(bool joins, bool nonblocking)
 {
 	int error = 0;

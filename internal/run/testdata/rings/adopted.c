@@ -232,7 +232,7 @@ void test_adopted_strangers(void)
 	ends_well(heir);
 }
 
-/* A program that has a socket which is no connection, and a filter that kills it if it asks what that is. */
+/* A program that has a socket which is no connection, and a filter that kills it if it asks for the kind of socket. */
 void test_adopted_filtered(void)
 {
 	struct sock_filter code[] = {

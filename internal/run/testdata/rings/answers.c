@@ -180,7 +180,7 @@ static void nonblocking(int *a, int *b)
 
 	both_ends(a, b);
 	CHECK(setsockopt(*a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
-	CHECK(fcntl(*a, F_SETFL, O_NONBLOCK) == 0 && fcntl(*b, F_SETFL, O_NONBLOCK) == 0); /* as who waits for each other has large ones */
+	CHECK(fcntl(*a, F_SETFL, O_NONBLOCK) == 0 && fcntl(*b, F_SETFL, O_NONBLOCK) == 0); /* as programs that wait for each other have large ones */
 }
 
 static void exchange(int a, int b)
@@ -201,7 +201,7 @@ static void answers(int *a, int *b)
 	size(SMALL_RING);
 }
 
-/* What sendfile says of what it cannot send is what the kernel says. */
+/* sendfile returns the kernel's error for a file that it cannot send. */
 static void refused(int fd, int file)
 {
 	off_t at = -1;
@@ -224,7 +224,7 @@ static void more(int a, int b, unsigned n)
 	take(b, &ab_in, n, 8192);
 }
 
-/* outgrow sends what is larger than the ring, and ends the connection. */
+/* outgrow sends an answer that is larger than the ring, and ends the connection. */
 static void outgrow(int a, int b)
 {
 	for (int i = 0; i < 4; i++)
@@ -252,11 +252,11 @@ void test_answers(void)
 	size(0);
 	outgrow(a, b);
 
-	/* What is larger than the ring. */
+	/* An answer that is larger than the ring. */
 	answers(&a, &b);
 	outgrow(a, b);
 
-	/* Who asks whether there is room is told of as much as TCP has. */
+	/* A program that asks whether there is room is told of as much as TCP has. */
 	answers(&a, &b);
 	more(a, b, 13000);
 	more(a, b, 13000);
@@ -284,7 +284,7 @@ void test_answers(void)
 	exchange(a, b);
 	size(0);
 
-	/* A process that was killed has sent what it has sent. */
+	/* The bytes that a killed process has sent stay sent. */
 	answers(&a, &b);
 	if (fork() == 0) {
 		close(b);
@@ -312,7 +312,7 @@ static void one_processor(void)
 	CHECK(sched_setaffinity(0, sizeof(one), &one) == 0);
 }
 
-/* said has the ring say whether a file is to follow what was written. */
+/* said has the ring say whether a file is to follow the bytes that were written. */
 static void said(int more)
 {
 	unsigned long bytes;
@@ -337,7 +337,7 @@ static int all_answers(unsigned n)
 	return file;
 }
 
-/* corked_answer sends the next answer under TCP_CORK, and lets who is woken by the first part run before the second. */
+/* corked_answer sends the next answer under TCP_CORK, and lets the process that the first part wakes run before the second. */
 static void corked_answer(int fd, struct stream *s, int file)
 {
 	int on = 1, off = 0;
@@ -441,7 +441,7 @@ void test_corked(void)
 	CHECK(!"whole answers");
 }
 
-/* What a program sends under TCP_CORK says in the ring that a file is to follow, until it has. */
+/* A send under TCP_CORK says in the ring that a file is to follow, until it has. */
 void test_cork_said(void)
 {
 	int fd, on = 1, off = 0, file = all_answers(100);

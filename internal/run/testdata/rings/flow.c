@@ -231,7 +231,7 @@ static void peeked_over(int f)
 	ab.at = ab_in.at = 0;
 }
 
-/* What a peek shows grows with what has come, wherever a direction goes over to a ring, and back. */
+/* A peek shows more as more bytes come, wherever a direction goes over to a ring, and back. */
 void test_peek(void)
 {
 	char path[] = "/tmp/gosmc-rings-XXXXXX";

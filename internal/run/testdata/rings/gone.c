@@ -1,7 +1,7 @@
 /* One of the two goes. */
 #include "rings.h"
 
-/* The peer is killed: what it has sent can be read, and it is told apart from what it has not. */
+/* The peer is killed: bytes that it has sent can be read, and are told apart from bytes that it has not sent. */
 void test_killed(void)
 {
 	for (int i = 0; i < 20; i++) {
@@ -50,7 +50,7 @@ void test_killed(void)
 	}
 }
 
-/* The peer has closed, and whoever sends hears of it, with room in the ring and a token not read. */
+/* The peer has closed, and a sender hears of it, with room in the ring and a token not read. */
 void test_gone(void)
 {
 	int a, b, failed = 0;
@@ -67,7 +67,7 @@ void test_gone(void)
 }
 
 /*
- * Who closes has read all, but for the end, and for what a ring puts into the socket to say that something is there: to the peer it is no reset.
+ * The closing program has read all, but for the end, and for the tokens that a ring puts into the socket to say that something is there: to the peer it is no reset.
  */
 void test_unread(void)
 {
@@ -122,8 +122,8 @@ static int refused(int fd, size_t n, int flags)
 }
 
 /*
- * What is sent after the peer has closed: nothing at all is no reason to complain, the first bytes are taken, and the peer's answer to them makes
- * it EPIPE, with the signal. A peer that had not read all has answered before. Who sends no more himself needs no answer.
+ * Sends after the peer has closed: 0 bytes are no reason to complain, the first bytes are taken, and the peer's answer to them makes
+ * it EPIPE, with the signal. A peer that had not read all has answered before. A program that sends no more itself needs no answer.
  */
 void test_after_close(void)
 {
@@ -161,7 +161,7 @@ void test_after_close(void)
 		}
 		close(a);
 	}
-	/* Who reads no more has not closed. */
+	/* A peer that reads no more has not closed. */
 	joined(&a, &b);
 	CHECK(shutdown(b, SHUT_RD) == 0);
 	for (int i = 0; i < 3; i++)
@@ -179,7 +179,7 @@ void test_after_close(void)
 	CHECK(send(a, buf, 10, 0) == -1 && errno == EPIPE && pipes == 1);
 }
 
-/* A call that has bytes to return keeps what the kernel says once for the next one, whichever that is. */
+/* A call that has bytes to return keeps the error that the kernel reports once for the next call, whichever that is. */
 void test_told(void)
 {
 	int a, b;
@@ -200,7 +200,7 @@ void test_told(void)
 	}
 }
 
-/* A copy knows what the one that was copied knew: that it sends no more, and that the peer has answered. */
+/* A copy knows the state of the descriptor that was copied: that it sends no more, and that the peer has answered. */
 void test_copy_after(void)
 {
 	int a, b, copy;
@@ -223,14 +223,14 @@ void test_copy_after(void)
 	}
 }
 
-/* Whoever shuts sending down does so for all who have the connection: by another descriptor, or in another process. */
+/* Sending is shut down for all that have the connection: by another descriptor, or in another process. */
 void test_shut_elsewhere(void)
 {
 	int a, b, copy;
 	pid_t child;
 
 	for (int i = 0; i < 4; i++) {
-		int *sender = i & 1 ? &a : &b; /* with a ring for what it sends, or without */
+		int *sender = i & 1 ? &a : &b; /* with a ring for its sends, or without */
 
 		joined(&a, &b);
 		if (i & 2) {

@@ -115,7 +115,7 @@ void test_handed_exec(void)
 	if (all == 0) {
 		int fd = begun(&child, 2 * MORE);
 
-		/* The peer's end is no child of what this becomes. */
+		/* The peer's end is no child of the program that this becomes. */
 		heir_is(fd, whom(), 2 * MORE);
 	}
 	fine(all);
@@ -136,7 +136,7 @@ void test_handed_spawn(void)
 	      posix_spawn_file_actions_adddup2(&actions, open("/dev/null", O_WRONLY), 1) == 0);
 	CHECK(posix_spawn(&heir, whom(), &actions, NULL, argv, environ) == 0);
 	fine(heir);
-	/* And goes on with what that has left. */
+	/* And goes on with the bytes that that has left. */
 	ab_in.at += MORE;
 	take(fd, &ab_in, MORE, 10000);
 	CHECK(write(fd, "fine", 4) == 4);
@@ -188,7 +188,7 @@ void test_handed_stream(void)
 	CHECK(fread(buf, 1, 1, in) == 0 && feof(in));
 }
 
-/* The kernel moves what is in the ring. */
+/* The kernel moves the bytes in the ring. */
 void test_handed_splice(void)
 {
 	int p[2], fd;
@@ -245,7 +245,7 @@ void test_handed_kept(void)
 	fine(child);
 }
 
-/* A thread has descriptors of its own, and closes them: those of the others stay what they are. */
+/* A thread has descriptors of its own, and closes them: the others' descriptors stay as they are. */
 static void *own_descriptors(void *fd)
 {
 	CHECK(unshare(CLONE_FILES) == 0);

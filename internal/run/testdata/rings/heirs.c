@@ -226,7 +226,7 @@ void test_spawned(void)
 	take(b, &ab_in, LARGE, LARGE);
 }
 
-/* A stream of libc reads by itself what comes after fdopen. */
+/* A stream of libc reads bytes by itself that come after fdopen. */
 void test_stream(void)
 {
 	FILE *in;
@@ -242,7 +242,7 @@ void test_stream(void)
 	CHECK(fread(buf, 1, 1, in) == 0 && feof(in));
 }
 
-/* A program that has become a daemon is one like others: what it was before is not there any more. */
+/* A program that has become a daemon is one like others: the process that it was before is not there any more. */
 void test_daemon(void)
 {
 	int status[2];
@@ -278,7 +278,7 @@ void test_daemon(void)
 
 int __dprintf_chk(int fd, int flag, const char *format, ...);
 
-/* What dprintf is in programs that were compiled with _FORTIFY_SOURCE. */
+/* dprintf in programs that were compiled with _FORTIFY_SOURCE. */
 void test_fortified(void)
 {
 	int a, b;

@@ -1,4 +1,4 @@
-/* What a process is short of, may not do, or must not believe. */
+/* Resources that a process is short of, calls that it may not make, and memory that it must not believe. */
 #include "rings.h"
 
 #include <linux/filter.h>
@@ -63,7 +63,7 @@ static void quick(ssize_t r)
 }
 
 /*
- * A peer writes what it must not into the memory that both have. There may be wrong bytes, which it could have sent as well,
+ * A peer writes values that it must not into the memory that both have. There may be wrong bytes, which it could have sent as well,
  * and a reset; nothing waits that must not, and nothing is touched that is not the ring's.
  */
 void test_scribble(void)
@@ -174,7 +174,7 @@ static int option(int fd, int name)
 	return v;
 }
 
-/* Some set TCP_CORK twice with every answer. Whoever gets the socket finds it as it was left. */
+/* Some set TCP_CORK twice with every answer. A process that gets the socket finds it as it was left. */
 void test_cork(void)
 {
 	int on = 1, off = 0, a, b, c;

@@ -8,7 +8,7 @@ static void *wait_there(void *fd)
 	char c;
 
 	waiter = (pid_t)syscall(SYS_gettid);
-	read(*(int *)fd, &c, 1); /* what it says is not the same everywhere */
+	read(*(int *)fd, &c, 1); /* its result is not the same everywhere */
 	return NULL;
 }
 

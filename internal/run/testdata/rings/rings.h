@@ -1,5 +1,5 @@
 /*
- * Programs that send much, and know nothing of gosmc: rings CASE [SEED]. All of it is what TCP does, too. With the
+ * Programs that send much, and know nothing of gosmc: rings CASE [SEED]. TCP does all of it, too. With the
  * environment variable RINGS set to 1 the connections must have gone over to rings, with 0 they must not.
  */
 #ifndef RINGS_H
@@ -9,7 +9,7 @@
 
 #define LARGE 32768
 
-/* A stream is what goes in one direction: every byte says where it belongs. */
+/* A stream is the bytes of one direction: every byte says where it belongs. */
 struct stream {
 	unsigned long at, dir;
 };

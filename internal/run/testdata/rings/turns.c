@@ -157,7 +157,7 @@ static void *reader(void *arg)
 	return (void *)n;
 }
 
-/* Two threads read and two write: no byte is lost, whoever gets it. */
+/* Two threads read and two write: no byte is lost, whichever thread gets it. */
 void test_threads(void)
 {
 	int a, b;

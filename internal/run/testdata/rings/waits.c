@@ -1,4 +1,4 @@
-/* What waits to be read, who looks at it, and how long a call waits for it. */
+/* The bytes that wait to be read, the calls that look at them, and how long a call waits for them. */
 #include "rings.h"
 
 #include <sys/sendfile.h>
@@ -78,7 +78,7 @@ void test_counted(void)
 
 static int peeked_at;
 
-/* peeks looks often at what is there, of which nobody takes anything. */
+/* peeks looks often at the bytes that are there, of which nobody takes any. */
 static void *peeks(void *arg)
 {
 	char seen[500];

@@ -1,4 +1,4 @@
-/* What asks, and what ends a direction. */
+/* Steps that ask, and steps that end a direction. */
 #include "same.h"
 
 void do_poll(void)

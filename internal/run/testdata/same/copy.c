@@ -116,7 +116,7 @@ static int by_data(const void *a, const void *b)
 	return p < q ? -1 : p > q;
 }
 
-/* do_wait looks what an instance says. How often an edge is told is not compared, but that it is. */
+/* do_wait looks at the events of an instance. How often an edge is told is not compared, but that it is. */
 void do_wait(int e)
 {
 	struct epoll_event ev[64];

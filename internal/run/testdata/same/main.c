@@ -1,7 +1,7 @@
 /*
- * A program that does random things with TCP connections to itself, and says of each what came of it: same SEED STEPS. Bare and
- * under 'gosmc run' it has to say the same. Left out is what docs/run.md has as a difference. With the environment variable BARE it
- * waits until what TCP has sent is there; under us it always is.
+ * A program that does random things with TCP connections to itself, and prints the result of each: same SEED STEPS. Bare and
+ * under 'gosmc run' it has to say the same. Left out are the differences that docs/run.md has. With the environment variable BARE it
+ * waits until the bytes that TCP has sent are there; under us it always is.
  */
 #include "same.h"
 

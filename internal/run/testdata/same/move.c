@@ -1,4 +1,4 @@
-/* What sends and receives. */
+/* Steps that send and receive. */
 #include "same.h"
 
 /* transmit sends n bytes in some way, which all go out. */
@@ -37,7 +37,7 @@ static long transmit(int i, int k, int n, int flags)
 	default:
 		if (w->sides[i][!k].fd < 0)
 			return write(s->fd, bytes, (size_t)n);
-		file = memfd_create("file", 0); /* TCP sends its pages, not what is in them now */
+		file = memfd_create("file", 0); /* TCP sends its pages, not their bytes of now */
 		CHECK(pwrite(file, bytes, (size_t)n, 0) == n);
 		sent = sendfile(s->fd, file, &at, (size_t)n);
 		saved = errno;
@@ -74,7 +74,7 @@ void do_send(int i, int k)
 	say("send %d.%d %d -> %ld %s", i, k, n, r, error_of(r));
 	if (r > 0 && peer->fd >= 0)
 		s->sent += r;
-	if (peer->fd < 0) { /* what comes of it later is not the same */
+	if (peer->fd < 0) { /* later results are not the same */
 		if (getenv("BARE") && r > 0) {
 			struct pollfd p = {.fd = s->fd};
 
@@ -186,7 +186,7 @@ void do_receive(int i, int k)
 		mm = (struct mmsghdr){.msg_hdr = m};
 		r = recvmmsg(s->fd, &mm, 1, MSG_DONTWAIT, NULL) == 1 ? (long)mm.msg_len : -1;
 		break;
-	case 7: /* waiting, for what is there */
+	case 7: /* waiting, for bytes that are there */
 		if (waiting(i, k) == 0)
 			return;
 		n = n < waiting(i, k) ? n : (int)waiting(i, k);
@@ -215,7 +215,7 @@ void do_receive(int i, int k)
 		while (r < n) { /* how much comes at a time is the kernel's to choose */
 			long got = splice(s->fd, NULL, pipes[1], NULL, (size_t)(n - r), SPLICE_F_NONBLOCK);
 
-			if (got < 0 && errno == EINVAL) /* what is in a ring has to be read */
+			if (got < 0 && errno == EINVAL) /* bytes in a ring have to be read */
 				got = read(s->fd, b + r, (size_t)(n - r));
 			else if (got > 0)
 				CHECK(read(pipes[0], b + r, (size_t)got) == got);

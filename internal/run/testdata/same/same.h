@@ -1,4 +1,4 @@
-/* What the parts of the program share. */
+/* Declarations that the parts of the program share. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -45,7 +45,7 @@ struct side {
 	bool copied;	/* it was dup'ed: a send after the end of the peer is another thing */
 };
 
-/* What forked processes do is done for all. */
+/* State that forked processes share: a step of one of them is done for all. */
 struct world {
 	uint64_t random;
 	struct side sides[CONNECTIONS][2];
@@ -56,7 +56,7 @@ struct world {
 };
 
 extern struct world *w;
-extern int l; /* what all connect to */
+extern int l; /* the listener that all connect to */
 extern struct sockaddr_in where;
 extern char bytes[1 << 17];
 

@@ -1,4 +1,4 @@
-/* The sides of the connections: what was sent and read, made and given up. */
+/* The sides of the connections: the bytes sent and read, and how sides are made and given up. */
 #include "same.h"
 
 struct world *w;
@@ -56,7 +56,7 @@ long waiting(int i, int k) /* to be read at side k */
 	return w->sides[i][!k].sent - w->sides[i][k].got;
 }
 
-/* settle has TCP deliver what was sent to a side. */
+/* settle has TCP deliver the bytes that were sent to a side. */
 static void settle(int i, int k)
 {
 	struct side *s = &w->sides[i][k];
