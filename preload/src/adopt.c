@@ -1,9 +1,12 @@
 /*
- * Ends of pairs that come from another program: that this one was executed with, or that were sent to it. It goes on with them as with copies: in-band, over what the peer
- * offers (ends.c). Which descriptors are ends their names say (identity.c). So no program hands a list over, which may be lost, old or false.
+ * Ends of pairs that come from another program: ends that this one was executed with, and ends that
+ * were sent to it. It goes on with them as with copies: in-band, without the rings that the peer
+ * offers (ends.c). The names of descriptors say which of them are ends (identity.c). So no program
+ * hands a list over, which may be lost, old or false.
  *
- * To ask a socket for its name may kill a program that was executed with a filter of system calls. So a program asks only for those with a mark, with fcntl: a hint
- * about the lifetime of written data. The inode keeps it, and sockets have no use for it.
+ * To ask a socket for its name may kill a program that was executed with a filter of system calls.
+ * So a program asks only for those with a mark, with fcntl: a hint about the lifetime of written
+ * data. The inode keeps it, and sockets have no use for it.
  */
 #include "ring.h"
 

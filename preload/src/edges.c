@@ -1,13 +1,13 @@
 /*
  * Edges. A program that is told when bytes come, and not whether bytes are there, relies on being
- * told of every arrival: by registrations with EPOLLET or EPOLLEXCLUSIVE, by epoll instances that
- * are registered so themselves, and by O_ASYNC. A ring has one token while bytes are in it, which
+ * told of every arrival. Such are registrations with EPOLLET or EPOLLEXCLUSIVE, epoll instances
+ * that are registered so themselves, and O_ASYNC. A ring has one token while bytes are in it, which
  * comes with the first of them. So epoll_wait, when it tells of an event of such a descriptor, arms
  * the ring although bytes are in it. The next publication comes with a token, and that is an edge.
  * Bytes that come before the program is told again need no other one.
  *
- * If others can be told, too, and we do not see that, each receive that leaves bytes arms, and so
- * does FIONREAD.
+ * If others can be told, too, and we do not see that, each receive that leaves bytes arms the ring,
+ * and so does FIONREAD.
  */
 #include "ring.h"
 

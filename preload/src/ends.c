@@ -19,8 +19,8 @@ bool end_foreign(void)
 
 /*
  * settled waits while connect has a socket in another thread, and TCP has connected it: reads and
- * writes there are by now for the end that is about to take its place. While TCP does not answer it
- * does not wait, nor for a connect that was left by longjmp, or with its thread.
+ * writes there are by now for the end that is about to take its place. It does not wait while TCP
+ * does not answer, nor for a connect that was left by longjmp, or with its thread.
  */
 static void settled(int fd, struct end *e)
 {
@@ -390,7 +390,7 @@ void gate_exit_from(uint32_t *gate, uintptr_t frame)
 	__atomic_fetch_sub(gate, 1, __ATOMIC_SEQ_CST);
 }
 
-/* gate_close closes it if no other call has passed. */
+/* gate_close closes it if only the caller has passed. */
 bool gate_close(uint32_t *gate)
 {
 	uint32_t me = 1;

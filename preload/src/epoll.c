@@ -6,9 +6,10 @@
  *
  * An instance is treated so if it was made here, and only one thread waits for it, by waiting for
  * events. As soon as anybody else could see a change that the kernel was not told, the kernel is
- * told, and the instance is as libc has it from then on: another thread that waits, another process
- * or descriptor that has it, poll, select or another epoll that looks at it. So are sockets that
- * others can have, and registrations that are edge-triggered or otherwise special.
+ * told, and the instance is as libc has it from then on. That may be another thread that waits,
+ * another process or descriptor that has it, or poll, select or another epoll that looks at it.
+ * Sockets that others can have are as libc has them, too, and so are registrations that are
+ * edge-triggered or otherwise special.
  */
 #include "ring.h"
 

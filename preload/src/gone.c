@@ -37,9 +37,11 @@ uint32_t end_gone(const struct end *e, int fd)
 }
 
 /*
- * send_refused is called when the kernel has said EPIPE to a send with MSG_NOSIGNAL of which so many bytes are left, and returns
- * TCP's result: ECONNRESET, once, if the peer has closed with bytes unread; all of it for the first send after the peer
- * has closed, and for any while it only reads no more; EPIPE and the signal from then on, and after shutdown by this process.
+ * send_refused is called when the kernel has said EPIPE to a send with MSG_NOSIGNAL of which so
+ * many bytes are left. It returns TCP's result. If the peer has closed with bytes unread, that is
+ * ECONNRESET, once. For the first send after the peer has closed, and for any send while it only
+ * reads no more, it is all of the bytes. From then on, and after shutdown by this process, it is
+ * EPIPE and the signal.
  */
 ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 {

@@ -66,7 +66,7 @@ static bool usable(void)
 	return state == USABLE;
 }
 
-/* letters_allowed says whether the directory of supervisors can be believed, and they believe us. */
+/* letters_allowed says whether the directory of supervisors can be believed, and the supervisors believe us. */
 static bool letters_allowed(void)
 {
 	return settings.letters && (uid_t)SYS(geteuid) == settings.uid;
@@ -133,8 +133,8 @@ static bool attach(int fd)
 }
 
 /*
- * withdrawals says whether a socket can have a filter, which a client needs to give up: the kernel
- * may lack memory for that, or forbid it. It is tried once.
+ * withdrawals says whether a socket can have a filter, without which a client could not give up:
+ * the kernel may lack memory for that, or forbid it. It is tried once.
  */
 static bool withdrawals(int fd)
 {
