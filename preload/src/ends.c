@@ -302,7 +302,7 @@ void end_replaced(int fd, uint64_t cookie, bool waits)
 	adopt_mark(fd);
 }
 
-/* end_leave keeps a descriptor in-band from now on, for somebody who knows no rings. False: bytes are in one, and cannot be handed over. */
+/* end_leave keeps a descriptor in-band from now on, for code that knows no rings. False: bytes are in one, and cannot be handed over. */
 bool end_leave(int fd)
 {
 	struct end *e = end_at(fd);
