@@ -12,7 +12,8 @@ import (
 // short, one after another, before others stay TCP, where the policy does not say it.
 const EnvShortAfter = "GOSMC_RUN_SHORT_AFTER"
 
-// programHashOf is that of a process in the table of admissions.
+// programHashOf returns the hash that stands for the program of a process in the table of
+// admissions.
 func programHashOf(pid int) (hash uint64, err error) {
 	dir := filepath.Join(procDir, strconv.Itoa(pid))
 	argv, _ := readProc(dir, "cmdline")

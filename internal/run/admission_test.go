@@ -67,7 +67,7 @@ func (r *admissionRig) command(after string, kinds ...string) *exec.Cmd {
 	return cmd
 }
 
-// connect returns what became of connections: see testdata/admission.c.
+// connect returns the outcome of connections: see testdata/admission.c.
 func (r *admissionRig) connect(after string, kinds ...string) (lines []string) {
 	r.t.Helper()
 	out, err := r.command(after, kinds...).Output()
@@ -105,7 +105,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestAdmissionPrograms has what is remembered outlive a program, though that closes nothing; and be of no other one.
+// TestAdmissionPrograms has the memory of connections outlive a program, though that closes
+// nothing; and serve no other program.
 func TestAdmissionPrograms(t *testing.T) {
 	r := newAdmissionRig(t)
 	for range 16 {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestRingAfter has a direction that only carries bytes stay in-band until it has carried what 'gosmc run' says, and then go over. A policy counts in its place.
+// TestRingAfter has a direction that only carries bytes stay in-band until it has carried as many
+// bytes as 'gosmc run' says, and then go over. A policy counts in its place.
 func TestRingAfter(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)

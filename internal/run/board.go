@@ -68,7 +68,7 @@ func (b *board) setLetters(pid int, notes int, boxes []int) error {
 // setWaiting stores how many offers wait. It is stored before a program is told that its offer was taken.
 func (b *board) setWaiting(n int) {
 	if b == nil {
-		return // who accepts looks for offers itself
+		return // a program that accepts looks for offers itself
 	}
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(unsafe.SliceData(b.memory))), uint32(n))
 }

@@ -41,8 +41,8 @@ type attempt struct {
 }
 
 // Offer offers a pair for a socket that is about to connect to dest, if a program of 'gosmc run'
-// listens there, and binds the socket. local is what it will be bound to otherwise; the zero value
-// is nothing.
+// listens there, and binds the socket. local is the address that the socket will be bound to
+// otherwise; the zero value is no address.
 func (c *Call) Offer(ctx context.Context, raw syscall.RawConn, dest, local netip.AddrPort) {
 	if c.set.Over() {
 		return
@@ -63,9 +63,9 @@ func (c *Call) HangUp() {
 	}
 }
 
-// Connected takes back what was offered for other sockets than tcp, which is connected, and returns
-// the end that takes its place. It returns nil if the connection is to be TCP, and the reason;
-// DiagNone if there was nobody to offer anything to. If there is an end the caller closes tcp.
+// Connected takes back the offers for other sockets than tcp, which is connected, and returns the
+// end that takes its place. It returns nil if the connection is to be TCP, and the reason; DiagNone
+// if there was nobody to offer anything to. If there is an end the caller closes tcp.
 func (c *Call) Connected(tcp *net.TCPConn) (*net.UnixConn, clc.Diagnosis) {
 	var mine *attempt
 	remote := ownAddress(tcp.RemoteAddr())
@@ -118,8 +118,8 @@ func (a *attempt) givenUp() (yes bool) {
 	return yes
 }
 
-// hangUp takes an offer back, unless it was claimed: who has claimed it finds it closed, as it
-// would a TCP connection.
+// hangUp takes an offer back, unless it was claimed. A server that has claimed it finds its end
+// closed, as it would a TCP connection.
 func (a *attempt) hangUp() {
 	a.talk.Close()
 	a.end.Close()
@@ -144,7 +144,7 @@ func (c *Call) attempt(ctx context.Context, raw syscall.RawConn, dest, local net
 	case !ok:
 		return nil, clc.DiagNone // it is not on this machine
 	case s.special, s.bound, local.IsValid() && local.Port() == 0:
-		return nil, clc.DiagNetwork // it is not known what it will be called, or it is to go its own way
+		return nil, clc.DiagNetwork // its address is not known yet, or it is to go its own way
 	case local.IsValid() && !local.Addr().IsUnspecified():
 		source = local.Addr().Unmap()
 	}
@@ -245,7 +245,7 @@ func dialSupervisor(ctx context.Context, path string) (*net.UnixConn, clc.Diagno
 	return talk, clc.DiagNone
 }
 
-// A clientSocket is what has to be known of a TCP socket that is about to connect.
+// A clientSocket has the facts that have to be known of a TCP socket that is about to connect.
 type clientSocket struct {
 	netns   uint64 // cookie of its network namespace, 0 if that is not known
 	ipv6    bool

@@ -72,7 +72,8 @@ func TestCallAlone(t *testing.T) {
 	}
 }
 
-// TestCallHangsUp has a call hang up after its offer was taken: nobody can claim it, and who has claimed it finds it closed.
+// TestCallHangsUp has a call hang up after its offer was taken: nobody can claim it, and a server
+// that has claimed it finds it closed.
 func TestCallHangsUp(t *testing.T) {
 	d := newTestDesk(t)
 	l, _ := d.announced(t)
@@ -93,7 +94,8 @@ func TestCallHangsUp(t *testing.T) {
 	}
 }
 
-// TestCallHostile has somebody in a supervisor's place answer what no supervisor says, or nothing: the connection is TCP.
+// TestCallHostile has a program in a supervisor's place send an answer that no supervisor sends, or
+// none: the connection is TCP.
 func TestCallHostile(t *testing.T) {
 	for name, answer := range map[string][]byte{
 		"another message":    reply{kind: kindClaim, status: statusOK}.append(nil),

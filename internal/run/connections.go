@@ -28,7 +28,7 @@ type Connection struct {
 	Receives     bool
 	unique       uint64
 	peer         uint64 // the inode of the other end
-	boxed        bool   // it came out of a letterbox: who it is its peer says
+	boxed        bool   // it came out of a letterbox: its peer has the addresses
 }
 
 // Sizes, attributes and flags of linux/unix_diag.h.
@@ -146,7 +146,7 @@ func parseEnd(msg []byte) (c Connection, ok bool) {
 }
 
 // mirrored gives server's ends that came out of letterboxes the addresses of their peers, and
-// leaves out those whose peer is closed, and other sockets.
+// leaves out ends with a closed peer, and other sockets.
 func mirrored(list []Connection) []Connection {
 	clients := make(map[uint64]*Connection)
 	for i := range list {
@@ -168,8 +168,8 @@ func mirrored(list []Connection) []Connection {
 	return known
 }
 
-// sendQueues gives each end what its peer has not read: the kernel counts memory on the sending
-// side, not bytes.
+// sendQueues gives each end the number of bytes that its peer has not read: the kernel counts
+// memory on the sending side, not bytes.
 func sendQueues(list []Connection) {
 	type ends struct{ local, peer netip.AddrPort }
 	unread := make(map[ends]uint64, len(list))
@@ -221,13 +221,13 @@ func owners(list []Connection) {
 	}
 }
 
-// socketLink is what a descriptor of the socket with an inode links to.
+// socketLink is the text of the link of a descriptor of the socket with an inode.
 func socketLink(inode uint64) string {
 	return "socket:[" + strconv.FormatUint(inode, 10) + "]"
 }
 
-// ringName begins the name of a ring's memory; what follows is the connection, in 16 digits, and
-// the role of who writes.
+// ringName begins the name of a ring's memory. The connection, in 16 digits, and the role of the
+// writer follow.
 const ringName = "/memfd:gosmc-ring."
 
 // ringsOf returns the lines of a process's memory map that are rings.

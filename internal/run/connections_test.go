@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestConnections finds both ends, with what is in their queues, whether their offer was asked about or came by letter.
+// TestConnections finds both ends, with the bytes in their queues, whether their offer was asked
+// about or came by letter.
 func TestConnections(t *testing.T) {
 	for way, offer := range map[string]func(*supervisor) *connection{
 		"asked": func(s *supervisor) *connection {

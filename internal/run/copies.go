@@ -21,13 +21,17 @@ import (
 // program that has the path of a removed copy in LD_PRELOAD, or a child that it starts, would have
 // its loader complain on standard error. So three things keep a copy:
 //
-//   - A lock, a file beside it. Supervisors, and 'gosmc run' before them, hold it shared as long as a program of theirs lives. Who removes the copy
-//     holds it alone, and removes the lock, too: who has waited for it has a file without a name then, and begins anew.
-//   - A record for each supervisor, a file that the supervisor removes when it is sure that its programs have ended. That of one that was killed stays, and
-//     keeps the copy where the processes of that supervisor cannot be seen: in another PID namespace, or on another machine with this file system.
+//   - A lock, a file beside it. Supervisors, and 'gosmc run' before them, hold it shared as long as
+//     a program of theirs lives. A process that removes the copy holds it alone, and removes the
+//     lock, too. A process that has waited for the lock has a file without a name then, and begins
+//     anew.
+//   - A record for each supervisor, a file that the supervisor removes when it is sure that its
+//     programs have ended. The record of a killed supervisor stays. It keeps the copy where the
+//     processes of that supervisor cannot be seen: in another PID namespace, or on another machine
+//     with this file system.
 //   - A process that has mapped the copy, or has its name in the environment.
 //
-// Copies without a lock are not ours to remove: those of 'make install', and those of older versions.
+// Copies without a lock are not ours to remove: 'make install' or an older version has made them.
 
 const (
 	copyPrefix = ".libgosmc-" // of locks and records
@@ -48,7 +52,7 @@ func splitLock(lock string) (dir, name string, ok bool) {
 	return filepath.Clean(dir), strings.TrimPrefix(name, "."), ok && strings.HasPrefix(name, copyPrefix)
 }
 
-// recordPath is the record of a supervisor, whose socket has this name.
+// recordPath is the path of the record of the supervisor with this socket name.
 func recordPath(lock, socket string) string {
 	return strings.TrimSuffix(lock, lockSuffix) + "." + filepath.Base(socket)
 }
@@ -89,7 +93,7 @@ func take(f *os.File) error {
 	return nil
 }
 
-// named reports whether a file is still what its name leads to.
+// named reports whether the name of a file still leads to that file.
 func named(f *os.File) bool {
 	have, err := f.Stat()
 	if err != nil {
@@ -157,7 +161,7 @@ func hidden(record string) bool {
 	return hiddenFrom(recordText(), string(text), local(filepath.Dir(record)))
 }
 
-// hiddenFrom is [hidden] for two records: that of who asks, and that of the supervisor. local says
+// hiddenFrom is [hidden] for two records: our own, and the record of the supervisor. local says
 // that no other machine has the file system.
 func hiddenFrom(own, theirs string, local bool) bool {
 	ownBoot, ownPIDs, _ := strings.Cut(own, " ")
@@ -168,8 +172,8 @@ func hiddenFrom(own, theirs string, local bool) bool {
 	return pids != ownPIDs && ownPIDs != initialPIDs
 }
 
-// local reports whether no other machine can have the file system of a directory, so that what
-// another boot has left there is void.
+// local reports whether no other machine can have the file system of a directory, so that a record
+// of another boot is void there.
 func local(dir string) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {
@@ -229,7 +233,7 @@ func uses(dir string, environ []byte, name string) bool {
 	return strings.Contains(string(maps), name)
 }
 
-// tidyCopies removes copies that nobody uses any more: those of supervisors that were killed.
+// tidyCopies removes copies that nobody uses any more: supervisors that were killed have left them.
 func tidyCopies(places []copyPlace) {
 	t := treeOf(systemLoader())
 	for _, p := range places {
@@ -249,13 +253,14 @@ type copyPlace struct {
 	mode os.FileMode
 }
 
-// copyPlaces are those of this user who has a run directory, in the order in which they are tried.
+// copyPlaces are the places for a copy of this user with this run directory, in the order in which
+// they are tried.
 func copyPlaces(dir string) (places []copyPlace) {
 	if os.Geteuid() == 0 {
 		places = append(places, copyPlace{systemLibraries, 0o755})
 	}
-	// A run directory may be shared, and then nobody can put anything where another one has, but
-	// for the one who owns it, or a part of it.
+	// A run directory may be shared. Then nobody can put anything where another user has, except
+	// the owner of the directory, or of a part of it.
 	if rundir.Kept(dir, rundir.Run) { // rule: TestCopyOfStranger: rundir.Kept(dir, rundir.Run) -> true
 		places = append(places, copyPlace{filepath.Join(rundir.Path(dir, rundir.Run), fmt.Sprintf("libgosmc-%d", os.Geteuid())), 0o700})
 	}

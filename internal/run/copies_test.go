@@ -38,7 +38,8 @@ func exists(t *testing.T, path string) bool {
 	return err == nil
 }
 
-// TestCopiesAtOnce has many start and end at once, with one library and with two: whoever holds a copy has all of its files, and nothing is left in the end.
+// TestCopiesAtOnce has many start and end at once, with one library and with two: a process that
+// holds a copy has all of its files, and nothing is left in the end.
 func TestCopiesAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "copies")
 	tree := treeOf(systemLoader())
@@ -79,7 +80,8 @@ func TestCopiesAtOnce(t *testing.T) {
 	}
 }
 
-// TestCopyIsWhole has who finds the half of a copy write the other half: children may have another loader than he.
+// TestCopyIsWhole has an installer that finds half of a copy write the other half: children may
+// have another loader than the installer.
 func TestCopyIsWhole(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "copies")
 	tree := treeOf(systemLoader())

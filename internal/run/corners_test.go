@@ -15,7 +15,8 @@ func cornerProgram(t *testing.T) string {
 	return path
 }
 
-// TestCorners has a program do what few do, first bare, then with the library that is committed.
+// TestCorners has a program make calls that few programs make, first bare, then with the library
+// that is committed.
 func TestCorners(t *testing.T) {
 	program := cornerProgram(t)
 	t.Run("bare", func(t *testing.T) { runRings(t, program, cornerCases, 1) })

@@ -9,11 +9,13 @@ import (
 	"time"
 )
 
-// deferralCases say who sets TCP_DEFER_ACCEPT for a listener, and when: testdata/deferral.c.
+// deferralCases say which process sets TCP_DEFER_ACCEPT for a listener, and when:
+// testdata/deferral.c.
 var deferralCases = []string{"late", "early", "copy", "child", "exec", "passed", "again"}
 
-// TestDeferral has a server accept a client that waits for it to speak, though it has asked for clients that have spoken: what the client
-// sends does not come over TCP. Where connections stay TCP the kernel has the option, as it has without the library.
+// TestDeferral has a server accept a client that waits for it to speak, though it has asked for
+// clients that have spoken: the client's bytes do not come over TCP. Where connections stay TCP the
+// kernel has the option, as it has without the library.
 func TestDeferral(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// A Desk is a supervisor in a program of package smc, which takes what programs of 'gosmc run'
-// offer for its listeners. The program accepts for itself, so it claims without a message. Its
+// A Desk is a supervisor in a program of package smc. It takes the ends that programs of 'gosmc
+// run' offer for its listeners. The program accepts for itself, so it claims without a message. Its
 // methods may be called from several goroutines.
 type Desk struct {
 	s    *supervisor
@@ -25,7 +25,8 @@ type Spot struct {
 	cookie uint64
 }
 
-// OpenDesk opens a desk in a run directory that is there. The policy says what of servers may leave TCP.
+// OpenDesk opens a desk in a run directory that is there. The policy says which connections of
+// servers may leave TCP.
 func OpenDesk(dir string, policy *config.Policy) (*Desk, error) {
 	d := &Desk{s: emptySupervisor(policy), done: make(chan struct{})}
 	d.s.patience = deskLook
@@ -60,7 +61,7 @@ func (d *Desk) Close() {
 
 // Announce announces a listener. It reports false if connections to it will be TCP: somebody else
 // has the port, or it is in another network namespace, or accepts only clients that have sent
-// something over TCP, which those of 'gosmc run' do not.
+// something over TCP, which clients of 'gosmc run' do not.
 func (d *Desk) Announce(l *net.TCPListener) (spot Spot, ok bool) {
 	raw, err := l.SyscallConn()
 	if err != nil {
@@ -83,8 +84,9 @@ func (d *Desk) Announce(l *net.TCPListener) (spot Spot, ok bool) {
 	return Spot{m.local.Port(), m.unique}, d.s.listeners.add(m)
 }
 
-// listenerCookie is the cookie by which the kernel shows a listener to others. That of package net
-// is a socket of MPTCP, whose cookie is another one than that of the TCP socket inside of it.
+// listenerCookie is the cookie by which the kernel shows a listener to others. A listener of
+// package net is a socket of MPTCP. Its cookie differs from the cookie of the TCP socket inside of
+// it.
 func listenerCookie(local netip.AddrPort, own uint64) uint64 {
 	list, _ := diagListeners(local.Port())
 	cookie := own
@@ -106,8 +108,8 @@ func (d *Desk) Withdraw(spot Spot) {
 	d.s.listeners.remove(spot.port, spot.cookie)
 }
 
-// Share withdraws a listener from which other processes may accept from now on. What was offered
-// and nobody has claimed is joined to TCP once it is accepted, by whomever.
+// Share withdraws a listener from which other processes may accept from now on. An offer that
+// nobody has claimed is joined to TCP once any process has accepted its connection.
 func (d *Desk) Share(spot Spot) {
 	d.s.mu.Lock()
 	defer d.s.mu.Unlock()

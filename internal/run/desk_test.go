@@ -100,7 +100,8 @@ func TestDesk(t *testing.T) {
 	}
 }
 
-// TestDeskShare has a listener shared in the middle of two connections to it: nobody claims them, and what is sent over their pairs comes out of TCP.
+// TestDeskShare has a listener shared in the middle of two connections to it: nobody claims them,
+// and the bytes that are sent over their pairs come out of TCP.
 func TestDeskShare(t *testing.T) {
 	d := newTestDesk(t)
 	l, spot := d.announced(t)
@@ -144,7 +145,7 @@ func TestDeskCloses(t *testing.T) {
 	}
 }
 
-// TestDeskHostile has others ask for what a desk has not: it hangs up.
+// TestDeskHostile has others ask for things that a desk does not have: it hangs up.
 func TestDeskHostile(t *testing.T) {
 	d := newTestDesk(t)
 	l, _ := d.announced(t)

@@ -27,7 +27,7 @@ const (
 // errNoSocket means that the kernel has no such socket.
 var errNoSocket = errors.New("run: no such socket")
 
-// A socketState is what the kernel says of a TCP socket.
+// A socketState has the kernel's facts about a TCP socket.
 type socketState struct {
 	local  netip.AddrPort // unmapped
 	cookie uint64
@@ -57,8 +57,8 @@ func noNetlink(err error) bool {
 	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 }
 
-// procConnection is diagConnection by what is in /proc/net, which has no cookies. It reads about
-// all sockets of the network namespace.
+// procConnection is diagConnection by the tables in /proc/net, which have no cookies. It reads
+// about all sockets of the network namespace.
 //
 //	sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
 //	 0: 0100007F:1F90 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 12345 ...
@@ -102,7 +102,7 @@ func procAddress(text string) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), uint16(n))
 }
 
-// diagListeners asks for what listens on a port, on any if it is 0.
+// diagListeners asks for the sockets that listen on a port, on any if it is 0.
 func diagListeners(port uint16) (list []socketState, err error) {
 	for _, a := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		found, err := diag(unix.NLM_F_REQUEST|unix.NLM_F_DUMP, family(a), 1<<tcpListen, netip.AddrPortFrom(a, port),
@@ -195,7 +195,8 @@ func parseDiag(b []byte, found func(msg []byte)) (done bool, err error) {
 	return false, nil
 }
 
-// appendState adds what a message says of a socket, if that has a local port; any if it is 0.
+// appendState adds the state of a socket from a message, if the socket has this local port; any if
+// it is 0.
 func appendState(list []socketState, msg []byte, port uint16) []socketState {
 	local := diagAddress(msg, 8, 4)
 	if port != 0 && local.Port() != port {
@@ -219,7 +220,7 @@ func diagOnly6(b []byte) bool {
 	return false
 }
 
-// diagAddress is an address of a socket, unmapped, whose parts are at these offsets of a message.
+// diagAddress is an address of a socket, unmapped. Its parts are at these offsets of a message.
 func diagAddress(msg []byte, ip, port int) netip.AddrPort {
 	a := netip.AddrFrom16([16]byte(msg[ip:])).Unmap()
 	if msg[0] == unix.AF_INET {

@@ -36,7 +36,8 @@ func listenTCP(t *testing.T, address string) *net.TCPListener {
 	return l.(*net.TCPListener)
 }
 
-// TestProcConnection has /proc/net say of connections what the kernel says by netlink, for supervisors that may have no such sockets.
+// TestProcConnection has /proc/net give the same facts about connections as netlink, for
+// supervisors that may have no such sockets.
 func TestProcConnection(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		l := listenTCP(t, address)

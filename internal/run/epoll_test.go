@@ -20,7 +20,8 @@ func TestEpollBare(t *testing.T) {
 	runRings(t, epollProgram(t), epollCases, 1)
 }
 
-// TestEpoll has a program change its registrations all the time, and compares what epoll reports with what poll says.
+// TestEpoll has a program change its registrations all the time, and compares the events of epoll
+// with those that poll returns.
 func TestEpoll(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)

@@ -15,14 +15,14 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// A Server is what can be said, before connecting, of whoever listens at an address.
+// A Server has the facts about the listener at an address that can be known before connecting.
 type Server struct {
 	Local   bool // the address is one of this machine
 	Listens bool // somebody listens there, in this network namespace
 	PID     int  // a process that does; 0: not known, or another user's
 	Command string
 	// Obstacle says why a program of 'gosmc run' stays with TCP there, "" if it does not. It is a
-	// clause whose subject is the server: "its policy ...".
+	// clause about the server: "its policy ...".
 	Obstacle string
 }
 
@@ -60,8 +60,8 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	dir := rundir.SupervisorsOf(rundir.DefaultOf(uid), uid)
 	target, err := os.Readlink(newListeners(dir, "", netns).link(server.Port()))
 	target = linkedSocket(target)
-	// A server that was started again, and left to TCP, may find what a supervisor has left that
-	// was killed with it before.
+	// A server that was started again, and left to TCP, may find the link of a supervisor that was
+	// killed with it before.
 	if err == nil && filepath.Base(target) == target && left(dir, s.PID) == "" { // rule: TestExplainLeft: left(dir, s.PID) == "" -> true
 		s.Obstacle = unusable(filepath.Join(dir, target), uid)
 		return s, nil
@@ -70,8 +70,9 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	return s, nil
 }
 
-// ShortBefore returns what clients of a user remember of the connections of a program, by the path
-// of its file and its first argument, to a server of this network namespace.
+// ShortBefore returns the memory that clients of a user have of the connections of a program to a
+// server of this network namespace. The program is known by the path of its file and its first
+// argument.
 func ShortBefore(server netip.AddrPort, program, script string, uid int) admission.Memory {
 	hash, err := admission.ProgramHash(program, script)
 	if err != nil {

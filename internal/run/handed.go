@@ -11,9 +11,9 @@ import (
 	"github.com/gosmc/smc/internal/dispose"
 )
 
-// A program that gives a descriptor to somebody who knows no rings, while bytes are in its ring,
-// puts an end of a fresh pair in its place. The supervisor has the other end of that, and copies
-// between it and the end that the program had.
+// A program may give a descriptor to a process that knows no rings, while bytes are in its ring. It
+// puts an end of a fresh pair in its place. The supervisor has the other end of the fresh pair, and
+// copies between it and the end that the program had.
 
 // mayHand gives a talk a place among the relays. It reports whether the second message may follow.
 func (s *supervisor) mayHand(t *talk) (more bool) {
@@ -58,8 +58,8 @@ func (s *supervisor) handed(m message, fds []int) bool {
 	return true
 }
 
-// handOver copies in both directions until both have ended, or whoever has got the descriptor has
-// closed it: what it has written goes to the peer all the same.
+// handOver copies in both directions until both have ended, or the receiver of the descriptor has
+// closed it. The bytes that the receiver has written go to the peer all the same.
 func handOver(fresh, own half, rest io.Reader, n, tokens int64) {
 	in, out := make(chan bool, 2), make(chan error, 1)
 	go func() {
@@ -82,7 +82,8 @@ func handOver(fresh, own half, rest io.Reader, n, tokens int64) {
 	<-in
 }
 
-// bring sends what was in the ring, takes the tokens out of the end, and copies what is behind them.
+// bring sends the bytes that were in the ring, takes the tokens out of the end, and copies the
+// bytes behind them.
 func bring(fresh, own half, rest io.Reader, n, tokens int64) error {
 	if _, err := io.CopyN(fresh, rest, n); err != nil {
 		return err

@@ -11,8 +11,9 @@ import (
 // Cases of testdata/rings in which somebody gets a descriptor while bytes are in its ring.
 var handedCases = []string{"handed-fork", "handed-exec", "handed-spawn", "handed-passed", "handed-stream", "handed-splice", "handed-ended", "handed-kept", "unshared"}
 
-// TestHanded has programs give a descriptor away while bytes are in its ring, to a program without the library and to one that is static, and have one of their threads
-// close its own copies: whoever reads gets all bytes in their order.
+// TestHanded has programs give a descriptor away while bytes are in its ring, to a program without
+// the library and to one that is static, and have one of their threads close its own copies: the
+// reader gets all bytes in their order.
 func TestHanded(t *testing.T) {
 	program := ringProgram(t)
 	source, _ := filepath.Glob("testdata/rings/*.c")
@@ -33,11 +34,11 @@ func TestHandedSanitized(t *testing.T) {
 	runRings(t, ringProgram(t), handedCases, 1, "RINGS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, EnvSocket+"="+s.path)
 }
 
-// A handOut is what a program gives a supervisor, and what it keeps.
+// A handOut has the descriptors that a program gives a supervisor, and those that it keeps.
 type handOut struct {
 	*program
 	peer  int   // of the end
-	heir  int   // who has the descriptor
+	heir  int   // of the process that has the descriptor
 	given []int // the end, the other one of the pair, the file
 }
 
@@ -76,7 +77,8 @@ func (h *handOut) say(m message, fds ...int) status {
 	return got
 }
 
-// TestHandedRelay has a supervisor send what was in a ring, leave tokens out, and copy in both directions until both have ended.
+// TestHandedRelay has a supervisor send the bytes of a ring, leave tokens out, and copy in both
+// directions until both have ended.
 func TestHandedRelay(t *testing.T) {
 	s := newTestSupervisor(t)
 	h := newHandOut(t, s, "in the ring, ")
@@ -103,7 +105,8 @@ func TestHandedRelay(t *testing.T) {
 	}
 }
 
-// TestHandedAnswer has whoever got the descriptor leave bytes unread and end: what it has written comes all the same, and the peer sees the end.
+// TestHandedAnswer has the receiver of the descriptor leave bytes unread and end: its own bytes
+// come all the same, and the peer sees the end.
 func TestHandedAnswer(t *testing.T) {
 	s := newTestSupervisor(t)
 	h := newHandOut(t, s, string(make([]byte, 1<<20)))
@@ -128,7 +131,8 @@ func TestHandedAnswer(t *testing.T) {
 	}
 }
 
-// TestHandedHostile has a supervisor copy nothing for who does not ask first, or brings something else.
+// TestHandedHostile has a supervisor copy nothing for a program that does not ask first, or brings
+// something else.
 func TestHandedHostile(t *testing.T) {
 	s := newTestSupervisor(t)
 	var pipe [2]int

@@ -41,7 +41,8 @@ func TestRingsIdle(t *testing.T) {
 	const (
 		many  = 40
 		bytes = 2 << 20
-		// held is a bound: pages with the header and for one side, of each end, and what is too little to be given back.
+		// held is a bound: pages with the header and for one side, of each end, and the rest that
+		// is too little to be given back.
 		held = many * (4*4<<10 + 64<<10)
 	)
 	for _, how := range []string{"epoll", "poll", "select", "receive", "signals", "forked", "limits"} {
@@ -56,7 +57,7 @@ func TestRingsIdle(t *testing.T) {
 				now = sharedMemory(t, pid)
 			}
 			t.Logf("%d bytes, and then %d", first, now)
-			if first < 2*held { // those of the first may be given back by then
+			if first < 2*held { // the rings of the first may be given back by then
 				t.Errorf("only %d bytes were in rings", first) // or nothing is shown
 			}
 			finish()
@@ -64,8 +65,8 @@ func TestRingsIdle(t *testing.T) {
 	}
 }
 
-// TestRingsBeginAnew has connections carry as much as fills their rings twice, a part at a time, which is read before the next: what they have of their rings
-// is what two parts take.
+// TestRingsBeginAnew has connections carry as much as fills their rings twice, a part at a time,
+// which is read before the next. They keep as much memory of their rings as two parts take.
 func TestRingsBeginAnew(t *testing.T) {
 	library := committedLibrary(t)
 	program := filepath.Join(t.TempDir(), "idle")
@@ -76,7 +77,7 @@ func TestRingsBeginAnew(t *testing.T) {
 		most = many * (4*4<<10 + 2*2*part) // shared memory is counted at both ends, which this process has
 	)
 	pid, finish := startIdle(t, program, library, []string{"AHEAD=" + strconv.Itoa(part)}, "poll", strconv.Itoa(many), strconv.Itoa(2<<20))
-	if n := sharedMemory(t, pid); n > most || n == 0 { // a machine that is busy may see what is left after a second
+	if n := sharedMemory(t, pid); n > most || n == 0 { // a machine that is busy may see the rest after a second
 		t.Errorf("%d bytes of shared memory, want some, and at most %d", n, most)
 	}
 	finish()

@@ -29,14 +29,16 @@ const LibraryFile = "libgosmc-run.so"
 var systemLibraries = "/var/cache/gosmc"
 
 // A libraryTree has the library in several directories, one for each value that $LIB may have in
-// LD_PRELOAD: a loader finds the one for its own programs. Those of 32-bit programs find a [stub].
+// LD_PRELOAD: a loader finds the one for its own programs. Loaders of 32-bit programs find a
+// [stub].
 type libraryTree struct {
 	own     []string // values of $LIB for programs that the library is for
 	foreign []string // for 32-bit programs of the same processor
 	stub    elf.Machine
 }
 
-// treeOf is the tree for programs of this machine with a loader; "lib" is what it is there.
+// treeOf is the tree for programs of this machine with a loader. The loader decides which programs
+// "lib" is for.
 func treeOf(loader string) libraryTree { return treeFor(runtime.GOARCH, loader) }
 
 // treeFor is the tree for programs of an architecture. Without a loader that tells more "lib" is
@@ -58,8 +60,8 @@ func treeFor(arch, loader string) (t libraryTree) {
 	return t
 }
 
-// valueOf returns what a loader puts in place of $LIB, "" if that cannot be told. It is a text in
-// the loader, or the end of one.
+// valueOf returns the text that a loader puts in place of $LIB, "" if that cannot be told. It is a
+// string in the loader, or the end of one.
 func (t libraryTree) valueOf(loader string) string {
 	text, err := os.ReadFile(loader)
 	if err != nil {
@@ -78,11 +80,11 @@ func systemLoader() string {
 	return map[string]string{"amd64": "/lib64/ld-linux-x86-64.so.2", "arm64": "/lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
 }
 
-// install puts the library where programs can load it, and returns what LD_PRELOAD has to say:
-// where 'make install' has put it, beside the command; for root, where all users can read it; the
-// run directory; the user's cache. Some of these may not be there, or nothing there may be
-// executed. A copy that may be removed stays as long as the lock is open; there is none if it stays
-// for good.
+// install puts the library where programs can load it, and returns its entry for LD_PRELOAD. It
+// tries these places: where 'make install' has put it, beside the command; for root, where all
+// users can read it; the run directory; the user's cache. Some of these may not be there, or
+// nothing there may be executed. A copy that may be removed stays as long as the lock is open;
+// there is none if it stays for good.
 func install(dir string, library []byte) (list string, lock *os.File, err error) {
 	if library == nil {
 		return "", nil, errors.New("there is no library for this architecture")
@@ -115,7 +117,7 @@ func (t libraryTree) installCopy(p copyPlace, name string, library []byte) (list
 	}
 	lock, err = hold(p.dir, p.mode, name)
 	if err != nil {
-		// Without a lock nobody removes what may be there.
+		// Without a lock nobody removes a copy that may be there.
 		if path := t.preload(p.dir, name, library); path != "" {
 			return path, nil, nil
 		}
@@ -135,8 +137,8 @@ func (t libraryTree) installCopy(p copyPlace, name string, library []byte) (list
 	return "", nil, err
 }
 
-// preload returns what LD_PRELOAD has to say where the library of that name is in place below dir,
-// "" if it is not.
+// preload returns the entry for LD_PRELOAD if the library of that name is in place below dir, else
+// "".
 func (t libraryTree) preload(dir, name string, library []byte) string {
 	if strings.ContainsAny(dir, " :$") { // LD_PRELOAD is a list
 		return ""
@@ -222,8 +224,8 @@ func makeDirectory(dir string, mode os.FileMode) error {
 	return rundir.Chmod(unix.AT_FDCWD, dir, unix.S_IFDIR, uint32(mode.Perm()))
 }
 
-// writeFile puts a file into a directory, and makes that. Who removes another copy may remove the
-// directory at the same moment, if it is empty.
+// writeFile puts a file into a directory, and makes that. A process that removes another copy may
+// remove the directory at the same moment, if it is empty.
 func writeFile(dir string, mode os.FileMode, name string, what []byte) (err error) {
 	for range writeTries {
 		if err = tryWriteFile(dir, mode, name, what); !errors.Is(err, fs.ErrNotExist) {
@@ -249,8 +251,8 @@ func tryWriteFile(dir string, mode os.FileMode, name string, what []byte) error 
 	return writeNew(path, what, 0o555)
 }
 
-// writeNew puts a new file in the place of what a name leads to. It changes no other file, whatever
-// the name is a link to.
+// writeNew puts a new file in the place of the one that a name leads to. It changes no other file,
+// even if the name is a link.
 func writeNew(path string, what []byte, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-"+strconv.Itoa(os.Getpid()))
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/gosmc/smc/preload"
 )
 
-// TestStub has the loaders of 32-bit programs load what they find in place of the library, and say nothing.
+// TestStub has the loaders of 32-bit programs load the stub in place of the library, and say
+// nothing.
 func TestStub(t *testing.T) {
 	for _, machine := range []elf.Machine{elf.EM_386, elf.EM_ARM} {
 		name := filepath.Join(t.TempDir(), "stub.so")
@@ -70,7 +71,8 @@ func TestInstallForOthers(t *testing.T) {
 	}
 }
 
-// TestInstall has a 64-bit program load the library by what LD_PRELOAD says, and a 32-bit program have nothing to complain about.
+// TestInstall has a 64-bit program load the library by its entry in LD_PRELOAD, and a 32-bit
+// program have nothing to complain about.
 func TestInstall(t *testing.T) {
 	if preload.Library() == nil {
 		t.Skip("no library for " + runtime.GOARCH)
@@ -97,7 +99,7 @@ int main(void) { FILE *f = fopen("/proc/self/maps", "r"); for (int c; (c = getc(
 		}
 		cmd := exec.Command(program)
 		cmd.Env = []string{preloadVariable + "=" + list}
-		out, err := cmd.CombinedOutput() // what the loader says, too
+		out, err := cmd.CombinedOutput() // the loader's messages, too
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,7 +70,8 @@ func opened(fds []int) (ok []int) {
 	return ok
 }
 
-// board is one in which something waits, with any words in it. What it says are descriptors of a supervisor are those of the test.
+// board is one in which something waits, with any words in it. It names descriptors of the test as
+// descriptors of a supervisor.
 func (in *inventions) board() int {
 	fd, err := unix.MemfdCreate("liar", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -117,7 +118,8 @@ func (in *inventions) descriptor() int {
 	return fd
 }
 
-// believe has a program make connections to itself under a supervisor that says what it is given.
+// believe has a program make connections to itself under a supervisor that gives the answers of a
+// script.
 func believe(t *testing.T, program, library string, script []byte, times int, environ ...string) {
 	t.Helper()
 	l := newLiar(t, nil, (&inventions{bytes: script}).invent)
@@ -149,7 +151,7 @@ func TestInventions(t *testing.T) {
 	t.Run("sanitized", func(t *testing.T) { try(t, 10, sanitizedLibrary(t), "ASAN_OPTIONS=detect_leaks=0") })
 }
 
-// FuzzReply has a supervisor reply with what the input says.
+// FuzzReply has a supervisor reply with the messages of the input.
 func FuzzReply(f *testing.F) {
 	program := peerProgram(f)
 	library := committedLibrary(f)

@@ -41,8 +41,9 @@ var held []*os.File
 
 // Prepare starts a supervisor for this process and returns the environment in which the program at
 // a path has the library. The environment of a program that was started by 'gosmc run' is returned
-// as it is, unless the program is to have a supervisor of its own: that of the other serves this
-// one, too. What keeps the program from that is noted for who asks later.
+// as it is, unless the program is to have a supervisor of its own: the supervisor of the other
+// program serves this one, too. An error is noted as the reason why the program is left to TCP, for
+// a later question.
 func Prepare(path string, environ []string, own bool, library []byte) ([]string, error) {
 	with, err := prepare(environ, own, library)
 	why := ""
@@ -117,7 +118,7 @@ func launch(dir string, environ []string, lock *os.File) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	p.Wait() // what it says is in the pipe
+	p.Wait() // its answer is in the pipe
 	r.SetReadDeadline(time.Now().Add(launchTimeout))
 	line, err := bufio.NewReader(io.LimitReader(r, 1<<16)).ReadString('\n')
 	socket, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "ok ")
@@ -139,7 +140,7 @@ func supervisorEnviron(environ []string) []string {
 }
 
 // keepDescriptors marks the descriptors that this process has inherited close-on-exec, and returns
-// what takes the mark away again.
+// a function that takes the mark away again.
 func keepDescriptors() (restore func()) {
 	var marked []int
 	entries, _ := os.ReadDir("/proc/self/fd")
@@ -196,7 +197,7 @@ func Supervise(args []string) error {
 	if len(args) == argsWithLock {
 		unix.CloseOnExec(lockFD)
 		lock = os.NewFile(lockFD, args[2])
-		makeRecord(lock.Name(), s.path) // what cannot be written cannot be removed either
+		makeRecord(lock.Name(), s.path) // a record that cannot be written cannot be removed either
 	}
 	fmt.Fprintf(result, "ok %s\n", s.path)
 	result.Close()

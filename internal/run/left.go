@@ -18,10 +18,10 @@ import (
 )
 
 // 'gosmc run' says on standard error why it leaves a program to TCP. A service's standard error is
-// in a log that whoever asks later does not look at, so the sentence is in the directory of
+// in a log that a person who asks later does not look at, so the sentence is in the directory of
 // supervisors, too: a file for each program and control group. The next 'gosmc run' of the program
-// there writes it anew, or removes it. The process does not matter: what systemd has started forks,
-// and ends.
+// there writes it anew, or removes it. The process does not matter: a process that systemd has
+// started forks, and ends.
 
 const (
 	leftPrefix = "tcp-"
@@ -30,7 +30,7 @@ const (
 
 // leftName is the file for a program, which /proc/PID/exe names, and the control group of a process
 // with this directory in /proc; "" if that is not known. Of the group its last element counts, such
-// as redis.service: the others depend on who reads.
+// as redis.service: the others depend on the reader.
 func leftName(process, program string) string {
 	text, err := readProc(process, "cgroup")
 	if err != nil || program == "" {
@@ -61,7 +61,7 @@ func noteLeft(dir, path, why string) {
 }
 
 // left returns why 'gosmc run' has left a process to TCP, as far as it has said so in a directory
-// of supervisors, or in that of another user beside it.
+// of supervisors, or in another user's directory beside it.
 func left(dir string, pid int) string {
 	process := filepath.Join(procDir, strconv.Itoa(pid))
 	program, err := os.Readlink(filepath.Join(process, "exe"))
@@ -108,8 +108,8 @@ func readSmall(path string, most int) ([]byte, error) {
 	return text, err
 }
 
-// Left returns the programs that 'gosmc run' has left to TCP, and why, by their paths. Those of a
-// run directory are meant; they may have ended.
+// Left returns the programs that 'gosmc run' has left to TCP, and why, by their paths. They are the
+// programs of a run directory; they may have ended.
 func Left(dir string) map[string]string {
 	all := make(map[string]string)
 	for _, part := range rundir.AllSupervisors(dir) {

@@ -11,7 +11,9 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// TestExplainLeft has who asks about a server be told why 'gosmc run' has left it to TCP, whatever a killed supervisor has announced before, until it is not so any more.
+// TestExplainLeft has a user that asks about a server be told why 'gosmc run' has left it to TCP,
+// until it is not so any more. It does not matter whether a killed supervisor has announced it
+// before.
 func TestExplainLeft(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("GOSMC_DIR", dir)

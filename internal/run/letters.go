@@ -16,14 +16,14 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A supervisor has letterboxes: sockets that listen, to which clients connect their ends, and send
-// offers whose answer they need not wait for. Who accepts a TCP connection accepts the server's end
-// out of a letterbox by itself, with a copy of that descriptor, so that nobody waits for the
-// supervisor, nor wakes it more often than 50 times a second. What is not taken, as its server is
-// none of ours or could not, the supervisor takes: some time later, and before it is asked about
-// that connection.
+// A supervisor has letterboxes, sockets that listen. Clients connect their ends to them, and send
+// offers without waiting for an answer. A program that accepts a TCP connection accepts the
+// server's end out of a letterbox by itself, with a copy of the letterbox's descriptor. So nobody
+// waits for the supervisor, nor wakes it more often than 50 times a second. The supervisor takes an
+// end that is not taken, as its server is none of ours or could not take it: some time later, and
+// before it is asked about that connection.
 //
-//	event                                   what is done
+//	event                                   action
 //	a letter comes, and none did lately     letters are read in 20 ms
 //	they are read                           those there are kept as offers; read again in 20 ms, until there was none
 //	they are to be read, and servers claim  a letterbox out of which programs take is left to them, and so is any other, for maxPasses times,
@@ -44,11 +44,11 @@ type letters struct {
 	joined time.Time        // when a connection was last joined to TCP; zero: never
 	room   int              // how many offers there may be, by descriptors
 	unsent []unsent
-	letter [messageLen]byte   // what comes behind it is the program's
-	with   [dispose.Room]byte // what comes with a letter
+	letter [messageLen]byte   // the bytes behind it are the program's
+	with   [dispose.Room]byte // for the descriptors of a letter
 }
 
-// unsent is an end whose client has not sent its letter yet.
+// unsent is an end with a client that has not sent its letter yet.
 type unsent struct {
 	end   int
 	until time.Time
@@ -62,7 +62,7 @@ func boxPath(socket string, number int) string {
 	return fmt.Sprintf("%s%s%x", socket, boxSuffix, number)
 }
 
-// isBox reports whether a path may be that of a letterbox.
+// isBox reports whether a path may be the path of a letterbox.
 func isBox(path string) bool {
 	socket, number, ok := strings.Cut(filepath.Base(path), boxSuffix)
 	return ok && len(socket) == 16 && len(number) == 1
@@ -94,8 +94,8 @@ func (s *supervisor) openLetters() error {
 	if err := s.board.setLetters(os.Getpid(), l.notes, l.boxes); err != nil {
 		return err
 	}
-	// Yama lets no program take a descriptor of ours unless we allow it. Whoever could, without
-	// Yama, still has to be of our user.
+	// Yama lets no program take a descriptor of ours unless we allow it. A program that could take
+	// one without Yama still has to be of our user.
 	unix.Prctl(unix.PR_SET_PTRACER, ^uintptr(0), 0, 0, 0)
 	return s.poll.add(l.poll, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
@@ -130,7 +130,7 @@ func (s *supervisor) closeLetters() {
 	s.record.notes.close()
 }
 
-// lettersCame takes note that there are some. Most are taken by who they are for.
+// lettersCame takes note that there are some. Their servers take most of them.
 func (s *supervisor) lettersCame(now time.Time) { s.letters.next = now.Add(firstLook) }
 
 // readLetters has letters and notes read when it is time.
@@ -158,10 +158,10 @@ func (s *supervisor) readLetters(now time.Time) {
 }
 
 // pass reports whether the letters of a letterbox are left where they are, for programs that take
-// some: what we keep has to be asked for, which takes longer than a connection over TCP, and
-// meanwhile more would come. Who takes a letter takes all before it, so that none is left behind.
-// Where servers that do not claim accept beside others, letters of theirs are not left for as long,
-// as their clients wait.
+// some. A program has to ask for an end that we keep, which takes longer than a connection over
+// TCP, and meanwhile more would come. A program that takes a letter takes all before it, so that
+// none is left behind. Where servers that do not claim accept beside others, letters for them are
+// not left for as long, as their clients wait.
 func (s *supervisor) pass(number int, now time.Time) bool {
 	l := &s.letters
 	switch {
@@ -212,7 +212,7 @@ func (s *supervisor) readNext(number int) bool {
 	return true
 }
 
-// readUnsent looks at the ends whose letters were not there yet.
+// readUnsent looks at the ends with letters that were not there yet.
 func (s *supervisor) readUnsent() {
 	list := s.letters.unsent
 	s.letters.unsent = nil
@@ -266,7 +266,7 @@ func (s *supervisor) readLater(u unsent) {
 }
 
 // keep keeps an end and the TCP socket that a client is about to connect. The client does not wait
-// for an answer, so nothing is refused that anybody could have meant well: what nobody claims is
+// for an answer, so no letter is refused that could be meant well: an end that nobody claims is
 // joined to TCP.
 func (s *supervisor) keep(m message, end, tcp, pid int) {
 	o := &offer{key: keyOf(m.local, m.peer), client: m.local, server: m.peer, unique: m.unique, end: end, tcp: tcp, letter: true}
@@ -299,12 +299,13 @@ func (o *offer) right() bool {
 
 // filtered reports whether a socket has a filter of packets, or cannot be asked.
 func filtered(fd int) bool {
-	length := uint32(0) // of the buffer; what is returned is that of the filter
+	length := uint32(0) // of the buffer; the kernel returns the length of the filter
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0, uintptr(unsafe.Pointer(&length)), 0)
 	return errno != 0 || length != 0
 }
 
-// readNotes reads what programs have taken by themselves, and reports whether there was anything.
+// readNotes reads which letters programs have taken by themselves, and reports whether there were
+// any.
 func (s *supervisor) readNotes() (some bool) {
 	s.record.readNotes()
 	for port, n := range s.record.notes.claims() {

@@ -206,7 +206,7 @@ func (c *connection) withdraw() bool {
 	return err == nil
 }
 
-// TestLetterFirst has a server claim what is in a letterbox which nobody has looked into.
+// TestLetterFirst has a server claim the end in a letterbox which nobody has looked into.
 func TestLetterFirst(t *testing.T) {
 	s, start := stillSupervisor(t)
 	c := s.sendLetter(t)
@@ -216,7 +216,8 @@ func TestLetterFirst(t *testing.T) {
 	s.claims(t, c, "with a letter that nobody has looked at")
 }
 
-// TestLetterWithdrawn has a client give up, whose TCP socket goes on without the supervisor: neither claimed nor relayed.
+// TestLetterWithdrawn has a client give up. Its TCP socket goes on without the supervisor: neither
+// claimed nor relayed.
 func TestLetterWithdrawn(t *testing.T) {
 	for _, read := range []bool{false, true} {
 		s, start := stillSupervisor(t)
@@ -395,7 +396,7 @@ func TestLettersJoined(t *testing.T) {
 	round(1)
 }
 
-// TestLetterReturned has a program give back what it took by mistake.
+// TestLetterReturned has a program give back an end that it took by mistake.
 func TestLetterReturned(t *testing.T) {
 	s, start := stillSupervisor(t)
 	c := s.sendLetter(t)
@@ -481,7 +482,7 @@ func TestLetterRight(t *testing.T) {
 	}
 }
 
-// TestLetterRelayed has a client give up what is about to be joined to TCP.
+// TestLetterRelayed has a client give up an end that is about to be joined to TCP.
 func TestLetterRelayed(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	c := s.sendLetter(t)
@@ -585,7 +586,8 @@ func TestLetterTorn(t *testing.T) {
 	}
 }
 
-// TestTaken counts what programs say that they have taken, in notes and, when those are full, in words; and nothing else that they say.
+// TestTaken counts the letters that programs report as taken, in notes and, when those are full, in
+// messages; and nothing else that they report.
 func TestTaken(t *testing.T) {
 	s, start := stillSupervisor(t)
 	taken := message{kind: kindTaken, local: netip.MustParseAddrPort("127.0.0.1:80"), peer: netip.MustParseAddrPort("127.0.0.1:40000"), netns: 1<<32 | 2}

@@ -12,7 +12,7 @@ import (
 	"github.com/gosmc/smc/preload"
 )
 
-// socketCases are those of testdata/sockets.c.
+// socketCases are the cases of testdata/sockets.c.
 var socketCases = []string{"addresses", "options", "told", "again", "messages", "flags", "queued", "copied", "ipv6", "epoll", "shared", "heirs", "ends", "refused"}
 
 func compiler(t testing.TB) string {
@@ -53,7 +53,7 @@ func runSockets(t *testing.T, path string, environ []string) {
 	}
 }
 
-// TestBare has the program of the other tests succeed without us: what it checks is what TCP does.
+// TestBare has the program of the other tests succeed without us: it checks the behaviour of TCP.
 func TestBare(t *testing.T) {
 	runSockets(t, sockets(t), []string{"MOVED=0"})
 }

@@ -21,9 +21,9 @@ type liar struct {
 	dir, path string
 	fd        int
 	answers   map[kind]string
-	// what is said if this is not nil, and with which descriptors, which are closed then
+	// the answer if this is not nil, and its descriptors, which are closed then
 	invent func(k kind) (text []byte, fds []int)
-	give   func(m message) int // what a Claim gets if this is not nil
+	give   func(m message) int // the end for a Claim if this is not nil
 }
 
 // The lies, but for "honest" and "no".
@@ -199,7 +199,8 @@ func lie(t *testing.T, program, library string, answers map[kind]string, well bo
 	}
 }
 
-// TestLiesEnd has a supervisor hand over what has the name of a connection, and is no end that its server could have: it stays TCP. The library is built from its source.
+// TestLiesEnd has a supervisor hand over a descriptor that has the name of a connection, and is no
+// end that its server could have: it stays TCP. The library is built from its source.
 func TestLiesEnd(t *testing.T) {
 	program := ringProgram(t)
 	library := sanitizedLibrary(t)
@@ -237,8 +238,9 @@ func TestLiesEnd(t *testing.T) {
 	}
 }
 
-// TestLies has a supervisor say what it must not, or hand over what nobody has asked for. Connections are TCP then, or, where it takes an end and drops it,
-// at an end; the program never crashes or waits, nor gets another socket in the place of its own.
+// TestLies has a supervisor send answers that it must not send, or descriptors that nobody has
+// asked for. Connections are TCP then, or, where it takes an end and drops it, at an end; the
+// program never crashes or waits, nor gets another socket in the place of its own.
 func TestLies(t *testing.T) {
 	program := ringProgram(t)
 	honest := map[kind]string{kindAnnounce: "honest", kindBoard: "honest", kindOffer: "no", kindClaim: "no", kindCancel: "honest"}

@@ -6,10 +6,10 @@ import "time"
 const (
 	maxOffers      = 4096             // that nobody has claimed; as many as the longest queue of a listener usually has
 	maxTalks       = 4096             // sockets of programs that are in the middle of something
-	maxOutside     = 256              // the same of other users, who must not take the places of our own
-	maxOutsideUser = 128              // of these, those of one user, who must not take the places of others
+	maxOutside     = 256              // the same of other users; our own have places left
+	maxOutsideUser = 128              // of these, from one user; others have places left
 	maxRefused     = 256              // talks of other users that are closed unheard, which may take as long as these want: then no more are accepted
-	outsideWait    = 10 * time.Second // that one of them has its place while the client of what it has claimed is in connect
+	outsideWait    = 10 * time.Second // that one stays while its claim's client is in connect
 	maxListeners   = 4096
 	maxPrograms    = 65536
 	maxRelays      = 4096
@@ -30,7 +30,7 @@ const (
 	lastLoops  = time.Hour
 
 	// letterboxes is how many a supervisor has. Ends of different connections come into different
-	// ones mostly, so that whoever takes the first of one gets its own.
+	// ones mostly, so that a program that takes the first end of one gets its own.
 	letterboxes  = 16
 	boxBacklog   = 128            // ends that wait in one
 	maxLetters   = 2 * boxBacklog // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
@@ -42,11 +42,13 @@ const (
 	// lostLetters is how long after the first letter of which a server did not know others are on
 	// their way, from clients that had looked at the link before.
 	lostLetters = time.Second
-	// letterPatience is how long an end is kept whose letter is on its way: as a rule it comes at once.
+	// letterPatience is how long an end is kept while its letter is on its way: as a rule it comes
+	// at once.
 	letterPatience = 2 * time.Second
 	// returnPause is how long nothing is done where a Return waits for a descriptor.
 	returnPause = time.Millisecond
-	// ownDescriptors are those of a supervisor that has nothing to do, and some more.
+	// ownDescriptors is the number of descriptors of a supervisor that has nothing to do, and some
+	// more.
 	ownDescriptors = 48
 
 	// As long as processes end before they could be asked a supervisor that knows none looks for
@@ -55,13 +57,13 @@ const (
 	lastPause  = 100 * time.Millisecond
 	maxLooks   = 26
 
-	// A copy of the library: how long a program waits for who removes one, which takes
-	// milliseconds, and how often it is looked for programs that use it.
+	// A copy of the library: how long a program waits for a process that removes one, which takes
+	// milliseconds, and how often it looks for programs that use it.
 	holdTimeout = 2 * time.Second
 	holdPause   = 2 * time.Millisecond
 	copyLooks   = 8
 	copyPause   = 20 * time.Millisecond
-	writeTries  = 100 // of a file whose directory is removed by others at the same time
+	writeTries  = 100 // of a file, while others remove its directory at the same time
 
 	// A listener is looked for again when an offer for it comes, and it was not for so long.
 	listenerAge = time.Second

@@ -23,13 +23,14 @@ import (
 type listener struct {
 	local  netip.AddrPort // unmapped
 	cookie uint64
-	only6  bool // IPV6_V6ONLY: connections of IPv4 to its port come to somebody else, who may be another user
+	only6  bool // IPV6_V6ONLY: connections of IPv4 to its port come to others, maybe of another user
 }
 
-// listeners are those of one supervisor, by port. A symbolic link <netns>.<port> in the directory,
-// whose target is the name of the supervisor's socket, tells programs that connect whom to ask.
-// Where all listeners of the port have one address, and the policy allows whatever comes there, a
-// dot and the address follow: connections to it need not wait for an answer.
+// listeners are the listening sockets of one supervisor's programs, by port. A symbolic link
+// <netns>.<port> in the directory tells programs that connect which supervisor to ask. Its target
+// is the name of the supervisor's socket. Where all listeners of the port have one address, and the
+// policy allows all connections there, a dot and the address follow: connections to it need not
+// wait for an answer.
 type listeners struct {
 	dir, socket string // socket is a name in dir
 	netns       uint64
@@ -42,7 +43,7 @@ type listeners struct {
 	desk        bool // clients have to ask: there are no letterboxes
 }
 
-// A claimRecord is what becomes of connections to a port.
+// A claimRecord records the claims and relays of connections to a port.
 type claimRecord struct {
 	claims int       // how many more connections were claimed than relayed
 	lost   time.Time // when a letter was the first that nobody claimed: clients ask since; zero: none was
@@ -92,7 +93,7 @@ func (l *listeners) add(m message) bool {
 	return true
 }
 
-// target is what the link of a port says.
+// target is the target of a port's link.
 func (l *listeners) target(port uint16) string {
 	list := l.ports[port]
 	if len(list) == 0 || l.desk || !l.records[port].lost.IsZero() || list[0].only6 || slices.ContainsFunc(list, func(have listener) bool { return have.local != list[0].local }) { // rule: TestOnly6: list[0].only6 -> false
@@ -106,11 +107,11 @@ func (l *listeners) target(port uint16) string {
 	return l.socket + "." + hex.EncodeToString(ip[:])
 }
 
-// renew sees to it that the link of a port that we have says what is so.
+// renew corrects the target of a port's link, if the link is ours.
 func (l *listeners) renew(port uint16) {
 	want := l.target(port)
 	if target, err := os.Readlink(l.link(port)); err == nil && linkedSocket(target) == l.socket && target != want && !l.replace(port, want) {
-		os.Remove(l.link(port)) // it would say what is not so: TCP
+		os.Remove(l.link(port)) // its target would be wrong: TCP
 	}
 }
 
@@ -134,12 +135,12 @@ func (l *listeners) replace(port uint16, target string) bool {
 }
 
 // publish makes the link for a port on which a socket of ours listens. A link that is there already
-// belongs to whoever listens beside us, if somebody does; else it was left over.
+// belongs to a program that listens beside us, if there is one; else it was left over.
 func (l *listeners) publish(port uint16, ours listener) bool {
 	err := os.Symlink(l.socket, l.link(port))
 	if err == nil {
-		// A later supervisor finds the link. An earlier listener may have no link: that of a second
-		// supervisor, or of a program without one.
+		// A later supervisor finds the link. An earlier listener may have no link: the listener of
+		// a second supervisor's program, or of a program without a supervisor.
 		others, err := l.strangers(ours)
 		if err == nil && len(others) > 0 { // rule: TestListenersShared
 			os.Remove(l.link(port))
@@ -199,7 +200,7 @@ func (l listener) gets(to netip.AddrPort) bool {
 }
 
 // only6 asks the kernel whether a listener gets connections of IPv6 only. It may not be asked: then
-// what is offered and does not come shows it.
+// offers for connections that do not come show it.
 func only6(l listener) bool {
 	now, _ := diagListeners(l.local.Port())
 	return slices.ContainsFunc(now, func(s socketState) bool { return s.cookie == l.cookie && s.only6 })
@@ -219,7 +220,7 @@ func (l *listeners) look(port uint16) {
 	}
 	now, err := diagListeners(port)
 	if err != nil {
-		return // what is wrong shows when nobody claims
+		return // an error shows when nobody claims
 	}
 	l.keep(port, cookies(now))
 }
@@ -270,9 +271,9 @@ func (l *listeners) claimed(port uint16, n int) {
 	l.records[port] = r
 }
 
-// relayed notes that nobody has: whoever accepts there does so without us. A relay costs more than
-// it could gain, so where that is the rule connections stay TCP, until a program listens on the
-// port anew.
+// relayed notes that nobody has claimed: the program that accepts there does so without us. A relay
+// costs more than it could gain, so where that is the rule connections stay TCP, until a program
+// listens on the port anew.
 //
 // Of a letter the server may have known nothing: its mark is a size of segments, which a loopback
 // interface with a small MTU cuts down, and which SYN cookies forget. So clients of the port have
@@ -323,7 +324,8 @@ func answers(path string) bool {
 	return err != unix.ECONNREFUSED && err != unix.ENOENT
 }
 
-// isLink reports whether a name is that of the link for a port, or of one that is about to take its place.
+// isLink reports whether a name is the name of the link for a port, or of one that is about to take
+// its place.
 func isLink(name string) bool {
 	netns, port, ok := strings.Cut(name, ".")
 	if early, found := strings.CutPrefix(name, ".new-"); found {
@@ -333,11 +335,11 @@ func isLink(name string) bool {
 	return ok && err == nil && isSupervisor(netns) // as many digits
 }
 
-// tidy removes what supervisors that were killed have left, and tells the log of those whose
-// programs still run: their new connections are TCP. A nil warn tells nobody, and looks for none. A
-// socket gets its final name when it can be connected to. Nothing is removed that has not a name
-// which only supervisors give: where others may have put the directory there, it may be a link to
-// any.
+// tidy removes the files that killed supervisors have left. It tells the log of the supervisors
+// that have programs which still run: their new connections are TCP. A nil warn tells nobody, and
+// looks for none. A socket gets its final name when it can be connected to. Nothing is removed
+// unless it has a name that only supervisors give: where others may have put the directory there,
+// it may be a link to any.
 func tidy(dir string, warn func(string)) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

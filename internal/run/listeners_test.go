@@ -15,7 +15,8 @@ import (
 	"github.com/gosmc/smc/internal/config"
 )
 
-// TestGoneListener has an offer for a listener that was closed, whose port somebody else may have by now.
+// TestGoneListener has an offer for a listener that was closed. Another program may have its port
+// by now.
 func TestGoneListener(t *testing.T) {
 	s := newTestSupervisor(t)
 	l := newListeners(t.TempDir(), "x", s.listeners.netns)
@@ -236,7 +237,8 @@ func TestListenersAtOnce(t *testing.T) {
 	}
 }
 
-// TestOnly6 has a listener of IPv6 only, beside which anybody can have one of IPv4: what is offered for that would be another user's to claim.
+// TestOnly6 has a listener of IPv6 only, beside which anybody can have one of IPv4: another user
+// could claim an end that is offered for that.
 func TestOnly6(t *testing.T) {
 	netns, err := ownNetns()
 	if err != nil {

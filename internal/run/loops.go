@@ -66,7 +66,7 @@ func logWarning(text string) {
 	w.Warning(text)
 }
 
-// loopName is that of the event of a loop.
+// loopName is the name of the event of a loop.
 const loopName = "Loop"
 
 // loops notes a connection that is TCP for no reason.

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestLoops has a supervisor tell once of a server whose connections are TCP though both ends are programs of 'gosmc run', and of no other.
+// TestLoops has a supervisor tell once of a server with connections that are TCP though both ends
+// are programs of 'gosmc run', and of no other.
 func TestLoops(t *testing.T) {
 	library := filepath.Join(t.TempDir(), "libgosmc-loops.so") // by this name it is found in the maps of a process
 	if err := os.Rename(committedLibrary(t), library); err != nil {

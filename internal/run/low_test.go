@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestLow has poll, select and receives wait for as much as SO_RCVLOWAT says: a socket that has it before it connects or listens stays TCP, and what gets it later is
-// read in-band.
+// TestLow has poll, select and receives wait for as much as SO_RCVLOWAT says. A socket that has it
+// before it connects or listens stays TCP; one that gets it later is read in-band.
 func TestLow(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)

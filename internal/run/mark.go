@@ -29,14 +29,14 @@ func isMark(name string) bool {
 	return ok && isSupervisor(socket)
 }
 
-// isSupervisor reports whether a name is that of a supervisor's socket: 16 hexadecimal digits.
+// isSupervisor reports whether a name is the name of a supervisor's socket: 16 hexadecimal digits.
 func isSupervisor(name string) bool {
 	return len(name) == 16 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// markedBy returns the socket of the supervisor whose mark a process has mapped, "" if there is
-// none. maps is its /proc/PID/maps. The directory is the supervisor's as the reader's mount
-// namespace shows it, which may be another one.
+// markedBy returns the socket of the supervisor from the mark that a process has mapped, "" if
+// there is none. maps is its /proc/PID/maps. The directory is the supervisor's as the reader's
+// mount namespace shows it, which may be another one.
 func markedBy(maps string) string {
 	for line := range strings.Lines(maps) {
 		i := strings.IndexByte(line, '/')
@@ -76,8 +76,8 @@ func Supervisor(pid int) string {
 func loaded(maps []byte) bool { return strings.Contains(string(maps), "/libgosmc-") }
 
 // Variable returns a variable of the environment with which a process was started, "" if it has
-// none or cannot be asked. A program may have written over its environment. Then the value is that
-// of its supervisor, which was started with the same policy.
+// none or cannot be asked. A program may have written over its environment. Then the value is taken
+// from its supervisor, which was started with the same policy.
 func Variable(pid int, name string) string {
 	environ, err := readProc(filepath.Join(procDir, strconv.Itoa(pid)), "environ")
 	if err != nil {

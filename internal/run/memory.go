@@ -11,7 +11,8 @@ import (
 	"github.com/gosmc/smc/internal/sysinfo"
 )
 
-// EnvMemory is the variable with what a program's rings may have where the policy does not say it, in bytes.
+// EnvMemory is the variable with the memory that a program's rings may have if the policy does not
+// set it, in bytes.
 const EnvMemory = "GOSMC_RUN_MEMORY"
 
 // EnvRingAfter is the variable with how many bytes a direction carries in-band before it may have a
@@ -28,8 +29,8 @@ const (
 // limit the kernel kills.
 const memoryShare = 4
 
-// WithMemory is an environment that has in [EnvMemory] what the rings of a program may have, which
-// starts in the control group of this process, and [EnvRingAfter], and [EnvShortAfter].
+// WithMemory is an environment that has [EnvMemory] for a program that starts in the control group
+// of this process, and [EnvRingAfter], and [EnvShortAfter].
 func WithMemory(environ []string) []string {
 	environ = slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		return strings.HasPrefix(e, EnvMemory+"=") || strings.HasPrefix(e, EnvRingAfter+"=") || strings.HasPrefix(e, EnvShortAfter+"=")
@@ -41,7 +42,8 @@ func WithMemory(environ []string) []string {
 	return environ
 }
 
-// defaultMemory is that of [WithMemory], 0 if it is not known. root is where /proc and /sys are, for tests.
+// defaultMemory is the memory that [WithMemory] sets, in bytes; 0 if it is not known. root is where
+// /proc and /sys are, for tests.
 func defaultMemory(root string) int64 {
 	var least int64
 	var info unix.Sysinfo_t

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestDefaultMemory has the rings of a program get a part of what its control group, or the machine, has.
+// TestDefaultMemory has the rings of a program get a part of the memory of its control group, or of
+// the machine.
 func TestDefaultMemory(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) {

@@ -8,12 +8,12 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// kind is what a message is about.
+// kind is the kind of a message.
 type kind uint8
 
 const (
 	kindAnnounce  kind = 1 // the sender listens
-	kindOffer     kind = 2 // the sender is about to connect, and has a pair whose other end comes with it
+	kindOffer     kind = 2 // the sender is about to connect, and sends the other end of its pair along
 	kindConnected kind = 3 // it has connected, and its TCP socket comes with it; no reply
 	kindCancel    kind = 4 // it has not
 	kindClaim     kind = 5 // the sender has accepted
@@ -44,7 +44,7 @@ const (
 	replyBit       = 0x80 // of the kind
 )
 
-// A message is what the library says, or a program of package smc.
+// A message comes from the library, or from a program of package smc.
 //
 //	offset  size  field
 //	     0     1  kind
@@ -52,7 +52,7 @@ const (
 //	     2     2  length      64
 //	     4     4  flags       1: the program's socket is AF_INET6
 //	     8     8  netns       cookie of its network namespace; Announce and Offer. Taken: process IDs of sender and client.
-//	                          The second Relay: how many tokens are in the end, before what it brings
+//	                          The second Relay: how many tokens are in the end, before its bytes
 //	    16    16  local       address of the sender's end; IPv4 is mapped
 //	    32    16  peer        address of the other end
 //	    48     2  local port

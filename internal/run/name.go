@@ -17,7 +17,8 @@ const (
 	roleServer = 's'
 )
 
-// A name is that of one end of a pair: which TCP connection it is. preload/identity.c has the layout.
+// A name is the name of one end of a pair: it says which TCP connection the pair stands for.
+// preload/identity.c has the layout.
 type name struct {
 	role        byte
 	ipv6        bool           // the program sees AF_INET6

@@ -10,8 +10,8 @@ import (
 )
 
 // notes is where programs tell which letters they have taken: messages that wake nobody, and are
-// read before anybody is told of them. Nothing but numbers depends on what they say, and for how
-// long letters are left to programs. Any goroutine may use it.
+// read before anybody is told of them. Only numbers depend on these messages, and for how long
+// letters are left to programs. Any goroutine may use it.
 type notes struct {
 	mu    sync.Mutex
 	fd    int               // to read from, if there is one
@@ -25,7 +25,7 @@ func (n *notes) open() (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("socketpair", err)
 	}
-	unix.SetsockoptInt(pair[1], unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20) // as much as it may have; who finds it full wakes the supervisor
+	unix.SetsockoptInt(pair[1], unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20) // its maximum; a program that finds it full wakes the supervisor
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.fd, n.taken = pair[0], make(map[uint16]int)
@@ -62,7 +62,7 @@ func (n *notes) close() {
 	}
 }
 
-// readNotes counts and traces what programs have taken.
+// readNotes counts and traces the letters that programs have taken.
 func (r *record) readNotes() {
 	var b [messageLen + 1]byte
 	r.notes.mu.Lock()
@@ -81,7 +81,7 @@ func (r *record) readNotes() {
 	}
 }
 
-// taken notes what a program says that found the notes full.
+// taken notes the message of a program that found the notes full.
 func (r *record) taken(m message) {
 	r.notes.mu.Lock()
 	defer r.notes.mu.Unlock()

@@ -12,9 +12,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// An offer is a connection whose server end nobody has claimed.
+// An offer is a connection with a server end that nobody has claimed.
 //
-//	state      event              next       what is done
+//	state      event              next       action
 //	(none)     Offer              offered    the end is kept
 //	offered    Connected          connected  the TCP socket is kept
 //	offered    Cancel, hang-up    dropped
@@ -34,7 +34,7 @@ type offer struct {
 	letter  bool          // it came by letter, with the TCP socket that was not connected yet
 	watched bool          // the TCP socket is watched
 	pid     int           // of the client; 0 if it is not known
-	back    chan struct{} // closed when the client has come back from connect; nil if it came by letter, whose client minds no reset
+	back    chan struct{} // closed when the client has come back from connect; nil if it came by letter: its client minds no reset
 	claimed bool
 	shared  bool      // nobody claims it: see [Desk.Share]
 	due     time.Time // of the next look whether somebody else has accepted; zero before it is connected
@@ -108,8 +108,8 @@ func (s *supervisor) hold(o *offer) {
 	s.held[o.tcp] = o
 }
 
-// watch has the loop told what the server does on the TCP connection. The kernel may lack memory
-// for that, or the user have all that he may; then looks find it.
+// watch has the loop told of the server's actions on the TCP connection. The kernel may lack memory
+// for that, or the user may be at a limit; then looks find them.
 func (s *supervisor) watch(o *offer) {
 	o.watched = s.poll.add(o.tcp, unix.EPOLLIN|unix.EPOLLRDHUP) == nil
 }
@@ -124,10 +124,10 @@ func (s *supervisor) cancel(o *offer) bool {
 	return true
 }
 
-// claim hands an end to the program that has accepted its connection, which the connection's TCP
-// socket proves: whoever has that could read and write in it. It returns the offer, whose release
-// the caller calls, or nil. The program is told once more when we have the end no more: until then
-// the client would not see that it is closed.
+// claim hands an end to the program that has accepted its connection. The connection's TCP socket
+// proves that: a program that has the socket could read and write in it. claim returns the offer,
+// or nil; the caller calls release of the offer. The program is told once more when we have the end
+// no more: until then the client would not see that it is closed.
 func (s *supervisor) claim(t *talk, m message, tcp int) *offer {
 	o := s.offers[keyOf(m.peer, m.local)]
 	if o == nil || !s.hasEnds(tcp, m.local, m.peer) || !o.right() || !o.bind(m.ipv6) || !t.reply(kindClaim, statusOK, o.end) {
@@ -158,8 +158,9 @@ func (o *offer) isBack() bool {
 
 // release ends the TCP connection of a claimed offer, by a reset of the accepted socket, which is
 // ours to close, as soon as the client is back from connect. That frees the client's port, which
-// nothing else must: a connection from whoever gets it while the accepted socket is there is lost
-// for a second, as the kernel takes its SYN for one of the connection before.
+// nothing else must. If another socket gets the port while the accepted socket is there, a
+// connection from it is lost for a second: the kernel takes its SYN for one of the connection
+// before.
 func (o *offer) release(accepted int) {
 	if o.isBack() {
 		abandon(accepted)
@@ -171,8 +172,8 @@ func (o *offer) release(accepted int) {
 	}()
 }
 
-// hasEnds reports whether a TCP socket is that of a connection. Whoever has a network namespace can
-// have one with any addresses there.
+// hasEnds reports whether a TCP socket is the socket of a connection. A user that has a network
+// namespace can have one with any addresses there.
 func (s *supervisor) hasEnds(fd int, local, peer netip.AddrPort) bool {
 	if !isTCP(fd) {
 		return false
@@ -202,10 +203,10 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// bind has the server's end know what family the listener has, by its name. It may have been given
+// bind has the server's end know the family of the listener, by its name. It may have been given
 // before, if the answer could not be sent. Any user can have taken a name that could be foreseen;
-// then there is another number in it. What came by letter has a name, and knows it by an option:
-// preload/identity.c.
+// then there is another number in it. An end that came by letter has a name, and knows the family
+// by an option: preload/identity.c.
 func (o *offer) bind(ipv6 bool) bool {
 	if o.letter {
 		return !ipv6 || unix.SetsockoptInt(o.end, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1) == nil
@@ -278,8 +279,8 @@ func leave(tcp int) {
 	dispose.Close(tcp)
 }
 
-// abandon closes a TCP socket of a connection of which both programs know by now what became: the
-// port need not wait for late packets.
+// abandon closes a TCP socket of a connection when both programs know its outcome: the port need
+// not wait for late packets.
 func abandon(tcp int) {
 	lingerNot(tcp)
 	dispose.Close(tcp)
@@ -307,7 +308,7 @@ func (s *supervisor) timeout() time.Duration {
 	return max(0, time.Until(next))
 }
 
-// look sees to offers that are due: has somebody accepted the connection who does not claim it?
+// look sees to offers that are due: has a program accepted the connection without a claim?
 func (s *supervisor) look(now time.Time) {
 	for _, o := range s.held {
 		if now.Before(o.due) {
@@ -332,8 +333,8 @@ func (s *supervisor) look(now time.Time) {
 	}
 }
 
-// hurry has the offers for a port be looked at soon: where one connection was accepted by somebody
-// who does not claim, so may others be by now, which have been looked at ever less often.
+// hurry has the offers for a port looked at soon. A program that does not claim has accepted one
+// connection, so it may have accepted others by now, which were looked at ever less often.
 func (s *supervisor) hurry(port uint16) {
 	due := time.Now().Add(s.patience)
 	for _, o := range s.held {
@@ -344,8 +345,8 @@ func (s *supervisor) hurry(port uint16) {
 }
 
 // begun looks whether an offer that came by letter is connected by now, and watches it then. It
-// reports false if it is not, or is no more. A server may have accepted what cannot be watched, so
-// that is no reason to drop it.
+// reports false if it is not, or is no more. A server may have accepted a connection that cannot be
+// watched, so that is no reason to drop the offer.
 func (s *supervisor) begun(o *offer) bool {
 	info, err := unix.GetsockoptTCPInfo(o.tcp, unix.IPPROTO_TCP, unix.TCP_INFO)
 	switch {

@@ -19,7 +19,8 @@ type optionDifference struct {
 	reason      string
 }
 
-// optionValues are those whose values differ, or what they are after they were set; errors and lengths do not.
+// optionValues are the options with values that differ, before or after they were set; errors and
+// lengths do not.
 var optionValues = []optionDifference{
 	{unix.SOL_SOCKET, unix.SO_SNDBUF, "what a pair holds is another thing than what TCP does"},
 	{unix.SOL_SOCKET, unix.SO_RCVBUF, "the same"},
@@ -41,7 +42,8 @@ var optionValues = []optionDifference{
 	{unix.IPPROTO_TCP, unix.TCP_TIMESTAMP, "a clock"},
 }
 
-// optionsUnkept are options of sockets that are as good as those of TCP and IP: what was set is not read back, and means nothing.
+// optionsUnkept are options of sockets that are as good as options of TCP and IP: a value that was
+// set is not read back, and means nothing.
 var optionsUnkept = []optionDifference{
 	{unix.SOL_SOCKET, unix.SO_NO_CHECK, "the library keeps something there"},
 	{unix.SOL_SOCKET, unix.SO_REUSEPORT, "a Unix socket has none"},
@@ -66,18 +68,19 @@ func differs(list []optionDifference, level, name int) bool {
 	return false
 }
 
-// An optionAnswer is a line of testdata/options.c: what was asked, the result with its length, and the value.
+// An optionAnswer is a line of testdata/options.c: the question, the result with its length, and
+// the value.
 type optionAnswer struct {
 	level, name           int
 	asked, result, values string
-	after                 string // what came of a set that has succeeded
+	after                 string // the value after a set that has succeeded
 }
 
 func (a optionAnswer) String() string {
 	return fmt.Sprintf("level %d option %d %s:%s|%s%s", a.level, a.name, a.asked, a.result, a.values, a.after)
 }
 
-// answers parses lines, and joins what was read after a set to that.
+// optionAnswers parses lines, and joins the value that was read after a set to that.
 func optionAnswers(t *testing.T, text string) (list []optionAnswer) {
 	t.Helper()
 	for line := range strings.Lines(text) {

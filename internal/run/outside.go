@@ -6,9 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outsiders are talks that came by the door, whose users need not be ours, by user. What they send
-// can have anybody who receives or closes it wait, as a socket with SO_LINGER does, or a file of a
-// file system in user space: so each has a goroutine, which has the lock only for its answer.
+// outsiders are talks that came by the door, by user; the users need not be ours. A descriptor that
+// they send can make its receiver wait, in the receive or the close. A socket with SO_LINGER does
+// so, or a file of a file system in user space. So each talk has a goroutine, which has the lock
+// only for its answer.
 type outsiders struct {
 	users   map[uint32]int
 	count   int
@@ -33,9 +34,10 @@ func (o *outsiders) leave(uid uint32) {
 	}
 }
 
-// refuse closes a talk that came by the door and is one too many. Something may wait in it whose
-// close takes as long as its program wants, for which others must not wait, nor may there be any
-// number of them: what comes by a door where too many are being closed is left unaccepted.
+// refuse closes a talk that came by the door and is one too many. A descriptor may wait in it, and
+// its close takes as long as its program wants. Others must not wait for that, nor may there be any
+// number of them: where too many are being closed, a talk that comes by the door is left
+// unaccepted.
 func (s *supervisor) refuse(fd int) {
 	s.outsiders.refused++
 	go func() {

@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lingering returns a connected TCP socket whose close waits, until the test ends: it has bytes to send that nobody takes.
+// lingering returns a connected TCP socket. Its close waits until the test ends: it has bytes to
+// send that nobody takes.
 func lingering(t *testing.T) (fd int) {
 	t.Helper()
 	fd, _ = lingeringUntil(t)
 	return fd
 }
 
-// lingeringUntil is lingering, whose close waits until the function that is returned is called.
+// lingeringUntil is lingering, but the close waits until the function that is returned is called.
 func lingeringUntil(t *testing.T) (fd int, end func()) {
 	t.Helper()
 	l := listenTCP(t, "127.0.0.1:0")
@@ -47,8 +48,8 @@ func lingeringUntil(t *testing.T) (fd int, end func()) {
 	return fd, end
 }
 
-// TestOutsideRefused has other users send, in talks that are too many, what is slow to close. Our own are served meanwhile; the others are as soon as something
-// was closed.
+// TestOutsideRefused has other users send, in talks that are too many, descriptors that are slow to
+// close. Our own are served meanwhile; the others are as soon as something was closed.
 func TestOutsideRefused(t *testing.T) {
 	s := newTestSupervisor(t)
 	places := func(count, refused int) {
@@ -114,8 +115,9 @@ func TestOutsideFlood(t *testing.T) {
 	stop()
 }
 
-// TestOutsideLingers has another user's program send a socket that whoever closes it last waits for, in a claim and behind a message after which the
-// supervisor listens no more. Others are served meanwhile.
+// TestOutsideLingers has another user's program send a socket that makes the last process to close
+// it wait, in a claim and behind a message after which the supervisor listens no more. Others are
+// served meanwhile.
 func TestOutsideLingers(t *testing.T) {
 	s := newTestSupervisor(t)
 	claim := testMessage(message{kind: kindClaim, local: netip.MustParseAddrPort("127.0.0.1:1"), peer: netip.MustParseAddrPort("127.0.0.1:2")})
@@ -181,7 +183,8 @@ func TestOutsiders(t *testing.T) {
 	}
 }
 
-// TestLingers is TestOutsideLingers with a program of the supervisor's own user, wherever what it sends can be closed.
+// TestLingers is TestOutsideLingers with a program of the supervisor's own user, wherever a
+// descriptor that it sends can be closed.
 func TestLingers(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/gosmc/smc/internal/config"
 )
 
-// TestLibraryPolicy has the library and package config agree on what a policy refuses.
+// TestLibraryPolicy has the library and package config agree on which connections a policy refuses.
 func TestLibraryPolicy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy")
 	compile(t, "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", path, "testdata/policy.c")
@@ -59,7 +59,7 @@ func TestLibraryPolicy(t *testing.T) {
 			t.Fatalf("with %q: %v\n%s\nanswers %q, want %q", s.Environ(), err, questions.String(), got, want.String())
 		}
 	}
-	// What is not understood, or too much, refuses everything.
+	// A value that is not understood, or is too much, refuses everything.
 	for _, env := range []string{
 		"GOSMC_LISTEN_PORTS=http", "GOSMC_LISTEN_PORTS=80-", "GOSMC_CONNECT_PORTS=9-8", "GOSMC_CONNECT_PORTS=123456", "GOSMC_CONNECT_ADDRESSES=1.2.3.4/33",
 		"GOSMC_LISTEN_ADDRESSES=localhost", "GOSMC_CONNECT_ADDRESSES=::/129", "GOSMC_PROGRAMS=" + strings.Repeat("x", 64), "GOSMC_CONNECT_PORTS=" + strings.Repeat("1,", 65),

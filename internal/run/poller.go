@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A poller is an epoll whose events say for which use of a descriptor's number they are. A number
-// is used again as soon as it is closed, and events that were fetched before are still to be
-// handled.
+// A poller is an epoll. Its events say for which use of a descriptor's number they are. A number is
+// used again as soon as it is closed, and events that were fetched before are still to be handled.
 type poller struct {
 	fd    int
 	file  *os.File // which has fd

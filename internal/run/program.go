@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxInterpreters bounds scripts whose interpreter is a script: as the kernel does.
+// maxInterpreters bounds scripts with an interpreter that is a script, as the kernel does.
 const maxInterpreters = 4
 
 // Obstacle returns why the library cannot be loaded into a program, "" if it can, as far as can be
-// told from its file. A script is what runs it.
+// told from its file. For a script, the file of its interpreter counts.
 func Obstacle(path string) string {
 	for range maxInterpreters {
 		interpreter, err := scriptInterpreter(path)
@@ -60,7 +60,7 @@ func Obstacle(path string) string {
 	return ""
 }
 
-// scriptInterpreter returns what runs a script, "" for what is none.
+// scriptInterpreter returns the program that runs a script, "" for a file that is no script.
 func scriptInterpreter(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {

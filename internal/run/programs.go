@@ -12,8 +12,7 @@ import (
 const EnvSocket = "GOSMC_RUN"
 
 // programs are the processes of one supervisor, which lives as long as they. Those that have spoken
-// to it are watched; when none of these is left the others are looked for by what their environment
-// says.
+// to it are watched; when none of these is left the others are looked for by their environment.
 type programs struct {
 	poll   *poller
 	socket string

@@ -12,9 +12,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// relay joins an end that nobody claims to the client's TCP connection, whose server has accepted
-// without us: a program that was started in another way, and has the listener by inheritance. It is
-// slower than TCP, and it is right.
+// relay joins an end that nobody claims to the client's TCP connection. The server has accepted
+// that without us: it is a program that was started in another way, and has the listener by
+// inheritance. It is slower than TCP, and it is right.
 func (s *supervisor) relay(o *offer) {
 	select {
 	case s.relays <- struct{}{}:

@@ -17,7 +17,7 @@ import (
 //	    64     8  pub        see below
 //	    72     4  processor  of the writer, counted from 1; 0: not known; bit 31: more is to follow
 //	    80     8  base       added to the number of a byte it has its place, modulo size; changes while the ring is empty
-//	   128     8  tail       what the reader has taken, modulo 2^40
+//	   128     8  tail       bytes that the reader has taken, modulo 2^40
 //	   192     4  wanted     the writer waits for room
 //	   256     4  attached   see the constants
 //	  4096  size  data

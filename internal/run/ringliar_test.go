@@ -19,8 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A servant is a program with the library, testdata/peer.c, that does one call after the other as it is told. None of them may take long, whatever its peer
-// has written. Besides the connection to a liar it has one to an honest peer, which answers with what it is sent.
+// A servant is a program with the library, testdata/peer.c, that does one call after the other as
+// it is told. None of them may take long, whatever its peer has written. Besides the connection to
+// a liar it has one to an honest peer, which sends back the bytes that it gets.
 type servant struct {
 	t        testing.TB
 	d        *Desk
@@ -67,7 +68,7 @@ func newServant(t testing.TB, program, library string, environ ...string) *serva
 	return s
 }
 
-// echo sends back what comes, over rings as far as the other end wishes.
+// echo sends back the bytes that come, over rings as far as the other end wishes.
 func echo(fd int) error {
 	w := &ringWriter{fd: fd, rand: rand.New(rand.NewPCG(1, 1))}
 	r := &ringReader{fd: fd, rand: rand.New(rand.NewPCG(1, 2)), leaves: 1 << 30, idle: time.Hour}
@@ -102,7 +103,7 @@ func (s *servant) order(what byte, n int) {
 	}
 }
 
-// answer is what the last call has returned.
+// answer is the result of the last call.
 func (s *servant) answer(what byte) (n int, errno syscall.Errno) {
 	s.t.Helper()
 	var b [8]byte
@@ -129,7 +130,7 @@ func (s *servant) do(what byte, n int) (int, syscall.Errno) {
 	return s.answer(what)
 }
 
-// A liar of rings is the peer of one connection of a servant. It writes what it wants to, where it can.
+// A liar of rings is the peer of one connection of a servant. It writes any bytes, wherever it can.
 type ringLiar struct {
 	*servant
 	fd    int
@@ -178,7 +179,7 @@ func (l *ringLiar) send(b []byte, fds ...int) {
 	unix.SendmsgN(l.fd, b, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// drain receives what is in the socket, and keeps the program's ring.
+// drain receives the bytes in the socket, and keeps the program's ring.
 func (l *ringLiar) drain(n int) {
 	b, control := make([]byte, n), make([]byte, unix.CmsgLen(4))
 	for n > 0 {
@@ -206,7 +207,7 @@ func (l *ringLiar) drain(n int) {
 	}
 }
 
-// offer sends the first mark of a ring, which may be none: what says which.
+// offer sends the first mark of a ring, which may be no ring: the last argument names the kind.
 func (l *ringLiar) offer(size int, what string) {
 	seals := ringSeals
 	switch what {
@@ -364,7 +365,7 @@ func (l *ringLiar) stop() {
 	l.flips = nil
 }
 
-// plain reports whether what a call has returned is something that calls return on TCP.
+// plain reports whether the result of a call is one that calls return on TCP.
 func plain(n int, errno syscall.Errno) error {
 	if n >= 0 || errno == unix.EAGAIN || errno == unix.ECONNRESET || errno == unix.EPIPE || errno == unix.EINVAL {
 		return nil

@@ -14,8 +14,9 @@ import (
 
 const endOfFile = syscall.Errno(1)
 
-// ringLies has all that a liar does by name, and what the program sees of it: the error of its next receive and its next send of 20,000 bytes, after that of one more
-// byte. 0 is bytes, EAGAIN none or no room for any.
+// ringLies has all lies of a liar by name, and the errors that the program sees: of its next
+// receive, and of its next send of 20,000 bytes, which follows a send of one more byte. 0 is bytes,
+// EAGAIN none or no room for any.
 var ringLies = []struct {
 	name       string
 	lie        func(l *ringLiar)
@@ -123,8 +124,9 @@ func (l *ringLiar) overflow() {
 	}
 }
 
-// TestRingLies has a peer lie in each field of what both have in memory, and in what it sends besides. The program sees bytes or a reset, never waits where it must
-// not, touches nothing but the rings, and keeps no descriptor. Another connection of it goes on.
+// TestRingLies has a peer lie in each field of the memory that both have, and in the messages that
+// it sends besides. The program sees bytes or a reset, never waits where it must not, touches
+// nothing but the rings, and keeps no descriptor. Another connection of it goes on.
 func TestRingLies(t *testing.T) {
 	program := peerProgram(t)
 	t.Run("committed", func(t *testing.T) { tellRingLies(newServant(t, program, committedLibrary(t))) })
@@ -150,7 +152,7 @@ func tellRingLies(s *servant) {
 		l.end()
 		s.do('e', 50000)
 	}
-	// What comes with a first mark, and is no ring that the program takes.
+	// Descriptors that come with a first mark, and are no ring that the program takes.
 	for _, what := range offers {
 		for _, size := range []int{ringLeast, ringLeast / 2, 5000, 3 * ringLeast, ringMost, 2 * ringMost} {
 			good := what == "a ring" || what == "attached" || what == "two" || what == "many"
@@ -273,7 +275,8 @@ func (l *ringLiar) word(which, place int) *atomic.Uint64 {
 	return r.word([]int{ringAtPub, ringAtTail, ringAtWanted, ringAtAttached, ringAtSize, ringAtMagic, ringAtProcessor, ringAtBase}[place%8])
 }
 
-// values are what a liar writes: each of them is added, or'ed, or put in the place of what was there.
+// values are the words that a liar writes: each of them is added, or'ed, or put in the place of the
+// old word.
 var values = []uint64{
 	0, 1, 2, 3, 4, 77, ringLeast - 1, ringLeast, ringLeast + 1, 1<<20 - 1, 1 << 20, 1<<20 + 1, 1 << 31, 1<<32 - 1, 1 << 39, pubHead, pubArmed, pubCount, 5 * pubCount, pubCounts,
 	pubWriterLeft, pubReaderLeft, pubWithdrawn, pubLook, 5 * pubLook, pubLooks, pubWriterLeft | pubReaderLeft | pubWithdrawn, 1<<64 - 1,
@@ -293,7 +296,8 @@ func value(which int, old uint64) uint64 {
 	return v
 }
 
-// FuzzRing has a peer do what its input says, a byte for what and two for how, while the program makes calls.
+// FuzzRing has a peer follow its input, a byte for the deed and two for its arguments, while the
+// program makes calls.
 func FuzzRing(f *testing.F) {
 	library, environ := fuzzedLibrary(f)
 	s := newServant(f, peerProgram(f), library, environ...)
@@ -320,7 +324,7 @@ func fuzzedLibrary(f *testing.F) (string, []string) {
 	return committedLibrary(f), nil
 }
 
-// ringScripts are takeovers of both directions, a full ring, leavings, and what was found.
+// ringScripts are takeovers of both directions, a full ring, leavings, and inputs that were found.
 var ringScripts = []string{
 	"", "o\x00\x00", "o\x00\x00cr\x01cr\x01", "J\x00\x00", "J\x00\x00p\x10\x00cr\x05", "I\x00\x00cs\x06R\x00\x00cs\x06",
 	"J\x00\x00I\x00\x00" + strings.Repeat("cs\x06", 8) + "w\x01\x0a", "J\x00\x00w\x00\x14cr\x04I\x00\x00w\x01\x15cs\x04",

@@ -55,7 +55,7 @@ func (d *Desk) claimEnd(l *net.TCPListener) (int, error) {
 func TestRingPeer(t *testing.T) {
 	t.Run("committed", func(t *testing.T) {
 		wrote, read := playRings(t, committedLibrary(t), 6<<20, 8)
-		// Full rings and looks depend on who is faster.
+		// Full rings and looks depend on which end is faster.
 		if wrote.offered == 0 || wrote.joined == 0 || wrote.left == 0 || wrote.withdrawn == 0 || read.offered == 0 || read.joined == 0 || read.refused == 0 {
 			t.Error("not all was tried")
 		}
@@ -147,7 +147,7 @@ func (d *deeds) add(o deeds) {
 	d.looked += o.looked
 }
 
-// randomBytes has no end. What it gives in one part is mostly little.
+// randomBytes has no end. The bytes that it gives in one part are mostly few.
 type randomBytes struct{ *rand.Rand }
 
 func (r randomBytes) Read(b []byte) (int, error) {

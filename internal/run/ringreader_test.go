@@ -56,7 +56,8 @@ func (r *ringReader) forget() {
 	r.in, r.on, r.tail, r.taken = nil, false, 0, 0
 }
 
-// receive receives what there is, in-band. A mark has a descriptor, or none where it was not wanted.
+// receive receives the bytes that there are, in-band. A mark has a descriptor, or none where it was
+// not wanted.
 func (r *ringReader) receive(b []byte) (n, with int, err error) {
 	control := make([]byte, unix.CmsgLen(4))
 	n, cn, _, _, err := unix.Recvmsg(r.fd, b, control, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
@@ -194,7 +195,7 @@ func (r *ringReader) empty(pub uint64) error {
 	if err := awaitFor(r.fd, unix.POLLIN, r.idle); err != nil {
 		return err
 	}
-	// What has woken us was counted, with bytes or without, or it is the end.
+	// The token that has woken us was counted, with bytes or without, or it is the end.
 	n, _, err := unix.Recvfrom(r.fd, make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 	switch {
 	case err != nil && err != unix.EAGAIN:

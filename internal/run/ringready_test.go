@@ -95,8 +95,9 @@ func (w *stoppingWriter) play(b []byte) error {
 	return unix.Shutdown(w.fd, unix.SHUT_WR)
 }
 
-// TestRingReady has a program that reads once whenever poll says so find something each time, also where the writer is stopped between
-// bytes and their token while the program reads what came before.
+// TestRingReady has a program that reads once whenever poll says so find something each time, also
+// where the writer is stopped between bytes and their token while the program reads the bytes
+// before them.
 func TestRingReady(t *testing.T) {
 	d := newTestDesk(t)
 	l, spot := d.announced(t)

@@ -77,7 +77,8 @@ func sanitizer(t testing.TB) string {
 	return path
 }
 
-// sanitizedLibrary builds the library with the sanitizers, and returns what has to be preloaded.
+// sanitizedLibrary builds the library with the sanitizers, and returns the files that have to be
+// preloaded.
 func sanitizedLibrary(t testing.TB) string {
 	t.Helper()
 	path := sanitizer(t)

@@ -30,7 +30,7 @@ func awaitFor(fd int, events int16, patience time.Duration) error {
 	}
 }
 
-// deeds counts what an end has done, so that a test knows that it has tested something.
+// deeds counts the steps of an end, so that a test knows that it has tested something.
 type deeds struct {
 	offered, joined, left, refused, withdrawn, full, looked int
 }
@@ -40,7 +40,7 @@ type ringWriter struct {
 	fd   int
 	rand *rand.Rand
 	out  *ring  // nil: there is none
-	head uint64 // what was put there, modulo 2^40
+	head uint64 // bytes that were put there, modulo 2^40
 	on   bool   // the second mark was sent
 	tiny bool   // the socket's buffer is
 	deeds
@@ -162,7 +162,7 @@ func (w *ringWriter) room() (uint64, error) {
 	return w.out.size - used, nil
 }
 
-// joined writes into the ring what there is room for.
+// joined writes into the ring as many bytes as there is room for.
 func (w *ringWriter) joined(b []byte) (int, error) {
 	room, err := w.room()
 	if err != nil {

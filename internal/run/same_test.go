@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// said runs testdata/same and returns what it says, line by line.
+// said runs testdata/same and returns its output, line by line.
 func said(t *testing.T, path string, seed int, environ ...string) []string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -47,7 +47,7 @@ func compareSaid(t *testing.T, path string, seed int, environ ...string) {
 	}
 }
 
-// TestSame has a program notice nothing: what it says of random calls is what it says over TCP.
+// TestSame has a program notice nothing: its output about random calls is the same as over TCP.
 func TestSame(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)

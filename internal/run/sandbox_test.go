@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestSandbox has a program refuse itself one of the system calls that the library needs, before it connects or accepts, or with rings; or connect with a
-// descriptor above its limit: what it writes is read all the same.
+// TestSandbox has a program refuse itself one of the system calls that the library needs, before it
+// connects or accepts, or with rings; or connect with a descriptor above its limit: the bytes that
+// it writes are read all the same.
 func TestSandbox(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "sandbox")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, "testdata/sandbox.c")

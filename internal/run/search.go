@@ -16,20 +16,21 @@ const procDir = "/proc"
 // A search looks for the processes of a supervisor: their environment has its socket, or they have
 // mapped its mark. It looks again and again while it may have missed one: a process that was listed
 // and has ended before it could be asked may have started others, and one in the middle of exec has
-// no environment yet. The pauses between its looks grow, and a look asks nobody who was asked
+// no environment yet. The pauses between its looks grow, and a look asks no process that was asked
 // before, so that a machine on which processes come and go all the time does not keep a supervisor
 // busy.
 type search struct {
 	proc, socket string
-	// settled has the processes that the last look listed and that no look needs to ask again. What
-	// is not listed any more leaves it, so that another process with the same ID is asked.
+	// settled has the processes that the last look listed and that no look needs to ask again. A
+	// process that is not listed any more leaves it, so that another process with the same ID is
+	// asked.
 	settled map[int]bool
 	looks   int
 	pause   time.Duration // before the next look
 	next    time.Time     // when that is due
 }
 
-// An answer is what a process turns out to be.
+// An answer is the kind of a process, as far as the search can tell.
 type answer int
 
 const (
@@ -98,8 +99,8 @@ func processes(proc string) (pids []int) {
 	return pids
 }
 
-// askProcess finds out what a process is. Kernels differ: where a process has no memory, as threads
-// of the kernel, and zombies, have none, the environment is empty, or there is ESRCH.
+// askProcess finds out the kind of a process. Kernels differ: where a process has no memory, as
+// threads of the kernel, and zombies, have none, the environment is empty, or there is ESRCH.
 func askProcess(dir, socket string) answer {
 	return askFor(dir, func(dir string, environ []byte) bool {
 		return lookup(strings.Split(string(environ), "\x00"), EnvSocket) == socket || marked(dir, socket) // rule: TestSupervised: marked(dir, socket) -> false
@@ -140,9 +141,9 @@ func askFor(dir string, ours func(dir string, environ []byte) bool) answer {
 	return answerOther
 }
 
-// betweenPrograms reports whether a process without an environment is in the middle of exec. One
-// that has none for good has arguments, and a thread of the kernel, or what is left of a process,
-// no program.
+// betweenPrograms reports whether a process without an environment is in the middle of exec. A
+// process that has none for good has arguments. A thread of the kernel, or the rest of a process
+// that has ended, has no program.
 func betweenPrograms(dir string) bool {
 	if _, err := os.Readlink(filepath.Join(dir, "exe")); err != nil {
 		return false

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestSearchAgain has a search ask nobody again who was asked before, but for who may have become one of ours.
+// TestSearchAgain has a search ask no process again that was asked before, except one that may have
+// become ours.
 func TestSearchAgain(t *testing.T) {
 	const ours = EnvSocket + "=/here/socket\x00"
 	proc := t.TempDir()
@@ -44,7 +45,7 @@ func TestSearchAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	look("[] false")
-	remove("10", "environ") // who asks it now is not sure
+	remove("10", "environ") // a search that asks it now is not sure
 	look("[] false")        // because of 12
 	write("12", "environ", "A=B\x00")
 	look("[] true")

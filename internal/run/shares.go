@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shares is how many of its descriptors a supervisor gives to what. A letter that is read where
-// there is none left for what comes with it is lost, and a connection with it; so nothing may take
-// all.
+// shares is how many of its descriptors a supervisor gives to each use. A letter is lost if it is
+// read when none is left for the descriptors that come with it, and a connection with it; so no use
+// may take all.
 type shares struct {
 	offers   int // that are kept, of two each
 	relays   int // of two each
@@ -17,7 +17,7 @@ type shares struct {
 	talks    int // the same for a talk
 }
 
-// sharesOf divides what a process may have.
+// sharesOf divides the descriptors that a process may have.
 func sharesOf(limit uint64) shares {
 	n := int(min(limit, math.MaxInt32))
 	free := max(0, n-ownDescriptors)

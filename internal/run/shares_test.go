@@ -52,7 +52,8 @@ func leaveDescriptors(t *testing.T, n int) (restore func()) {
 	return func() { unix.Setrlimit(unix.RLIMIT_NOFILE, &before) }
 }
 
-// TestLetterDescriptors leaves a letter where it is when there are no descriptors for what it brings. It used to be lost, and its connection with it.
+// TestLetterDescriptors leaves a letter where it is when there are no descriptors left for those
+// that it brings. It used to be lost, and its connection with it.
 func TestLetterDescriptors(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	c := s.sendLetter(t)
@@ -70,7 +71,8 @@ func TestLetterDescriptors(t *testing.T) {
 	}
 }
 
-// TestProgramsLeaveDescriptors has programs not take the descriptors of what else there is; one is always watched.
+// TestProgramsLeaveDescriptors has programs not take the descriptors of other uses; one is always
+// watched.
 func TestProgramsLeaveDescriptors(t *testing.T) {
 	poll, err := newPoller()
 	if err != nil {
@@ -97,7 +99,8 @@ func TestProgramsLeaveDescriptors(t *testing.T) {
 	}
 }
 
-// TestRelayHurries has connections to a port looked at soon once one of them was accepted by somebody who does not claim.
+// TestRelayHurries has connections to a port looked at soon once a program that does not claim has
+// accepted one of them.
 func TestRelayHurries(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	first := s.sendLetter(t)
@@ -130,7 +133,7 @@ func TestRelayLater(t *testing.T) {
 	c := s.offer(t)
 	c.connect()
 	conn := c.accept()
-	p := s.program(t) // what it says is heard after that
+	p := s.program(t) // its message is heard after that
 	p.send(testMessage(message{kind: kindBoard}))
 	_, board := p.reply()
 	unix.Close(board)

@@ -14,10 +14,10 @@ import (
 
 var shortRounds = flag.Int("short-rounds", 1, "how often TestShortLived does each of its cells under the library")
 
-// shortWays are those of testdata/short.c, with how many cells each has.
+// shortWays are the ways of testdata/short.c, with the number of cells of each.
 var shortWays = map[string]int{"cold": 72, "warm": 72, "late": 27}
 
-// shortCells has programs that end early do all cells of a way, and returns what came of each.
+// shortCells has programs that end early do all cells of a way, and returns the outcome of each.
 func shortCells(t *testing.T, program, way string, environ ...string) map[string]string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -74,8 +74,9 @@ func wait(over <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// TestShortLived has one of two programs end in every way that there is after it has written to the other one, or before that has even accepted: what
-// that one gets, whether there is an end or a reset, and what becomes of what it sends into the void is as with TCP.
+// TestShortLived has one of two programs end in every way that there is after it has written to the
+// other one, or before that has even accepted: the bytes that this one gets, an end or a reset, and
+// the fate of the bytes that it sends into the void are as with TCP.
 func TestShortLived(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "short")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/short.c")
@@ -115,7 +116,8 @@ func TestShortLived(t *testing.T) {
 						for cell, line := range shortCells(t, program, way, environ...) {
 							seen, over, _ := strings.Cut(line, " over ")
 							tcp, _, _ := strings.Cut(want[way][cell], " over ")
-							// What the supervisor joins to TCP ends as that does, but for resets.
+							// A connection that the supervisor joins to TCP ends as TCP does, but
+							// for resets.
 							if over == "both" {
 								tcp, _, _ = strings.Cut(tcp, ", sends")
 								if strings.HasPrefix(tcp, "ECONNRESET") {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestShutdownOfReading has a program read what comes after it has shut reading down, as with TCP, and its peer send.
+// TestShutdownOfReading has a program read bytes that come after it has shut reading down, as with
+// TCP, and its peer send.
 func TestShutdownOfReading(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)

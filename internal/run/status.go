@@ -20,7 +20,7 @@ import (
 // ModeUnix is the mode of a connection that was moved to a pair of Unix sockets.
 const ModeUnix = "Unix"
 
-// A record is what a supervisor counts, and the trace of it. Programs connect to the supervisor of
+// A record has the counts of a supervisor, and its trace. Programs connect to the supervisor of
 // their server: it knows of both ends, and nothing of connections that nobody has offered.
 type record struct {
 	started time.Time
@@ -33,7 +33,7 @@ type record struct {
 	callers []int // programs that have offered connections, the newest last
 }
 
-// An event is one of the trace: an offer, and what became of it.
+// An event is one of the trace: an offer, and its outcome.
 type event struct {
 	kind          control.TraceKind
 	name          string

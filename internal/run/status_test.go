@@ -12,7 +12,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// TestStatus has the control socket of a supervisor show what became of offers, and whose these were.
+// TestStatus has the control socket of a supervisor show the outcome of offers, and which program
+// made them.
 func TestStatus(t *testing.T) {
 	s := newTestSupervisor(t)
 	c := s.offer(t)

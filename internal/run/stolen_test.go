@@ -44,7 +44,7 @@ func TestStolenNameClaim(t *testing.T) {
 	}
 }
 
-// TestScarce has a server whose threads use up its descriptors lose no connection.
+// TestScarce has a server lose no connection though its threads use up its descriptors.
 func TestScarce(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "scarce")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, "testdata/scarce.c")

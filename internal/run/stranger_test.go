@@ -16,11 +16,11 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// stranger is a user who has nothing to do with us.
+// stranger is the ID of a user that has nothing to do with us.
 const stranger = 4242
 
-// TestTidyElsewhere has another user put a link to any directory in the place of that of supervisors, as who owns a part of a shared run directory can: nothing is
-// removed there.
+// TestTidyElsewhere has another user put a link to any directory in the place of the directory of
+// supervisors, as the owner of a part of a shared run directory can: nothing is removed there.
 func TestTidyElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"system.sock", "notify", "0123456789abcdef.sock", "0123456789abcdeg", "fedcba9876543210.in10", "fedcba9876543210.in"} {
@@ -62,7 +62,8 @@ func TestTidyElsewhere(t *testing.T) {
 	}
 }
 
-// TestCopyOfStranger has a run directory of which a part belongs to another user, who could put another library in the place of a copy there: nobody loads one from there.
+// TestCopyOfStranger has a run directory of which a part belongs to another user. That user could
+// put another library in the place of a copy there: nobody loads one from there.
 func TestCopyOfStranger(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: directories of another user")
@@ -94,7 +95,8 @@ func TestCopyOfStranger(t *testing.T) {
 	}
 }
 
-// TestLeftOfStranger has another user put something else in the place of what says why a program is left to TCP. It is not written to, and who reads does not wait.
+// TestLeftOfStranger has another user put something else in the place of the file that says why a
+// program is left to TCP. It is not written to, and a reader does not wait.
 func TestLeftOfStranger(t *testing.T) {
 	dir := t.TempDir()
 	if err := rundir.Prepare(dir); err != nil {
@@ -203,8 +205,10 @@ func TestDoorSquatted(t *testing.T) {
 	}
 }
 
-// TestConnectToStranger has another user lead clients of a port to a socket whose queue is full. Their calls of connect, also those that are not to wait, took 2 s. The
-// directory is one that all share, or the part of a user that the client becomes once it runs: the other user has made that first.
+// TestConnectToStranger has another user lead clients of a port to a socket with a full queue.
+// Their calls of connect, also those that are not to wait, took 2 s. The directory is one that all
+// share, or the part of a user that the client becomes once it runs: the other user has made that
+// first.
 func TestConnectToStranger(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: a socket of another user")
@@ -252,7 +256,8 @@ func openDirectory(t *testing.T) string {
 	return dir
 }
 
-// fullSocket makes a directory one that the stranger can have made, with a socket whose queue is full, to which the link of a port leads.
+// fullSocket makes a directory as the stranger can have made one, with a link of a port that leads
+// to a socket with a full queue.
 func fullSocket(t *testing.T, dir string, port uint16) {
 	t.Helper()
 	netns, err := ownNetns()

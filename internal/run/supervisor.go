@@ -29,7 +29,7 @@ type supervisor struct {
 	mu        sync.Mutex
 	path      string // of the socket
 	socket    int
-	door      int     // -1 at a desk; as socket, for programs that have another user than we: what they may ask proves itself
+	door      int     // -1 at a desk; as socket, for programs that have another user than we: their requests prove themselves
 	letters   letters // none at a desk
 	poll      *poller
 	board     *board // nil at a desk
@@ -41,12 +41,12 @@ type supervisor struct {
 	lastTalk  int                // talks have descriptors below this
 	asked     int                // how many of them did not come by letter
 	held      map[int]*offer     // by the descriptor of their TCP socket
-	policy    *config.Policy     // of which only what it says of servers counts here: clients know theirs
+	policy    *config.Policy     // only its part about servers counts here: clients know theirs
 	relays    chan struct{}      // has an entry for each relay
 	handing   int                // relays of connections that were handed over, which end with us
 	patience  time.Duration      // until the first look whether somebody else has accepted
 	record    record             // any goroutine may use it
-	control   *control.Server    // nil if it could not be opened: then nobody is told what happens here
+	control   *control.Server    // nil if it could not be opened: then nobody is told of events here
 	quit      int                // an eventfd: readable when serve has to return
 }
 
@@ -59,15 +59,15 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 		return nil, err
 	}
 	tidy(rundir.Supervisors(dir), logWarning)
-	settings, _ := config.Load() // what is wrong with it is told to who starts a program
+	settings, _ := config.Load() // its errors are told to the user that starts a program
 	policy, err := config.NewPolicy(settings.Listen, settings.Connect, nil, "")
 	if err != nil {
 		return nil, err
 	}
 	s := emptySupervisor(policy)
 	name := newSocketName()
-	// First: /proc/net/unix shows everybody the path of the socket, and whoever had this name
-	// before us would keep us from starting.
+	// First: /proc/net/unix shows everybody the path of the socket, and a process that had this
+	// name before us would keep us from starting.
 	err = s.bindDoor(name) // rule: TestDoorSquatted
 	if err == nil {
 		err = s.open(rundir.Supervisors(dir), name)
@@ -111,7 +111,7 @@ func newSocketName() string {
 	return hex.EncodeToString(random[:])
 }
 
-// open makes what every supervisor has.
+// open makes the parts that every supervisor has.
 func (s *supervisor) open(dir, socketName string) error {
 	path := filepath.Join(dir, socketName)
 	early := filepath.Join(dir, ".new-"+socketName)
@@ -154,7 +154,7 @@ func (s *supervisor) open(dir, socketName string) error {
 	return s.poll.add(s.socket, unix.EPOLLIN)
 }
 
-// openDoor makes what only programs have that do not know us.
+// openDoor makes the parts that only a supervisor with a door has.
 func (s *supervisor) openDoor() (err error) {
 	if s.board, err = newBoard(); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (s *supervisor) openDoor() (err error) {
 	return s.poll.add(s.door, unix.EPOLLIN)
 }
 
-// doorName is the abstract name of the door of the supervisor whose socket has a name.
+// doorName is the abstract name of the door of the supervisor with this socket name.
 func doorName(socketName string) string { return "@gosmc-run/" + socketName }
 
 // bindDoor gives the door its name. Nobody gets in before [supervisor.openDoor].
@@ -251,7 +251,7 @@ func (s *supervisor) handle(fd int) {
 	}
 }
 
-// close ends what there is. Connections that both programs have go on.
+// close ends the supervisor's own part. Connections that both programs have go on.
 func (s *supervisor) close() {
 	if s.door >= 0 { // the caller has the lock of a desk
 		s.mu.Lock()

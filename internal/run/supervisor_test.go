@@ -56,7 +56,8 @@ func newTestSupervisor(t *testing.T) *supervisor {
 	return s
 }
 
-// TestHostile has programs say what no library says. The supervisor hangs up, and serves others.
+// TestHostile has programs send messages that no library sends. The supervisor hangs up, and serves
+// others.
 func TestHostile(t *testing.T) {
 	s := newTestSupervisor(t)
 	null, err := os.Open(os.DevNull)
@@ -126,7 +127,8 @@ func bytes100(fd int) (list []int) {
 	return list
 }
 
-// TestTidy removes what a killed supervisor has left, and nothing else, and tells of a program of it that still runs.
+// TestTidy removes the files that a killed supervisor has left, and nothing else, and tells of a
+// program of it that still runs.
 func TestTidy(t *testing.T) {
 	s := newTestSupervisor(t)
 	dir := filepath.Dir(s.path)
@@ -175,8 +177,8 @@ func TestTidy(t *testing.T) {
 	os.Remove(filepath.Join(dir, "0000000000000001.81"))
 }
 
-// TestEnds has a supervisor end with its program, whoever else has come by: another supervisor that looks whether it is there, and
-// would be kept by it in turn.
+// TestEnds has a supervisor end with its program, even if another supervisor has come by: that one
+// looks whether it is there, and would be kept by it in turn.
 func TestEnds(t *testing.T) {
 	dir, err := os.MkdirTemp("", "run")
 	if err != nil {

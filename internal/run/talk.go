@@ -19,11 +19,11 @@ type talk struct {
 	watched bool
 	offer   *offer // that it has made; it may have been claimed since
 	claimed *offer // that it has claimed, from outside
-	relays  bool   // it has a place among the relays, and is to say what to copy
+	relays  bool   // it has a place among the relays, and is to send the bytes and ends to copy
 }
 
-// accept takes new talks, but not so many that others have to wait: it is called again for what is
-// left. A message that is there already is answered at once.
+// accept takes new talks, but not so many that others have to wait: it is called again for the
+// rest. A message that is there already is answered at once.
 func (s *supervisor) accept(from int) {
 	for range maxAccepts {
 		if from == s.door && s.outsiders.refused >= maxRefused { // rule: TestOutsideRefused
@@ -32,10 +32,10 @@ func (s *supervisor) accept(from int) {
 		}
 		fd, _, err := unix.Accept4(from, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		if err == unix.EMFILE || err == unix.ENFILE {
-			time.Sleep(time.Millisecond) // who waits will be here again at once
+			time.Sleep(time.Millisecond) // the talk that waits will be here again at once
 		}
 		if err != nil {
-			return // none is left, or no descriptors: who waits gives up by itself
+			return // none is left, or no descriptors: a program that waits gives up by itself
 		}
 		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		switch {
@@ -56,8 +56,8 @@ func (s *supervisor) accept(from int) {
 }
 
 // receive takes one message and the descriptors that its kind has. There is room for one from
-// outside: the others would take up those of our own programs for as long as the first one takes to
-// close, which only the goroutine of that talk waits for.
+// outside: more would take up descriptors of our own programs for as long as the first one takes to
+// close. Only the goroutine of that talk waits for that.
 func (t *talk) receive(flags int) (m message, fds []int, err error) {
 	var b [messageLen + 1]byte
 	var control [dispose.Room]byte
@@ -96,7 +96,7 @@ func (t *talk) returns() bool {
 // hear takes one message.
 func (s *supervisor) hear(t *talk) {
 	if t.returns() && !spare(s.socket, 1) { // rule: TestLetterReturned
-		time.Sleep(returnPause) // it would be lost; who else wants something has to wait, too
+		time.Sleep(returnPause) // it would be lost; other programs have to wait, too
 		if !t.watched {
 			t.watched = s.poll.add(t.fd, unix.EPOLLIN) == nil
 		}
@@ -145,9 +145,9 @@ func (s *supervisor) answer(t *talk, m message, fds []int) (more bool) {
 	}
 	switch m.kind {
 	case kindAnnounce, kindBoard, kindClaim, kindRelay:
-		// It is one of ours: we are there as long as it is. Who offers has another supervisor, and
-		// who says nothing may be one. A program that cannot be watched is served as long as others
-		// are there.
+		// It is one of ours: we are there as long as it is. A program that offers has another
+		// supervisor, and a process that says nothing may be one. A program that cannot be watched
+		// is served as long as others are there.
 		if t.pid > 0 && !t.outside {
 			s.programs.add(t.pid)
 		}
@@ -244,8 +244,7 @@ func closeAll(fds []int) {
 
 // isTCP reports whether a descriptor that a program has sent is a TCP socket. Other protocols have
 // stream sockets as well, with ports of their own: one of SCTP can have the addresses of any TCP
-// connection. A listener of MPTCP accepts sockets of TCP, or of MPTCP, whose ports are those of
-// TCP.
+// connection. A listener of MPTCP accepts sockets of TCP, or of MPTCP; both have ports of TCP.
 func isTCP(fd int) bool {
 	if !isSocket(fd, unix.AF_INET, unix.AF_INET6) {
 		return false

@@ -61,7 +61,8 @@ func (p *program) reply() (status, int) {
 	return status(binary.NativeEndian.Uint32(b[4:])), append(dispose.Descriptors(control[:with]), -1)[0]
 }
 
-// TestIsTCP has a socket that proves a connection be one of TCP, or of MPTCP, whose ports are the same: not one of another protocol that has stream sockets.
+// TestIsTCP has a socket that proves a connection be one of TCP, or of MPTCP, which has the same
+// ports: not one of another protocol that has stream sockets.
 func TestIsTCP(t *testing.T) {
 	for protocol, want := range map[int]bool{unix.IPPROTO_TCP: true, unix.IPPROTO_MPTCP: true, unix.IPPROTO_SCTP: false, 0: false} {
 		if got := hasTCPPorts(protocol); got != want {

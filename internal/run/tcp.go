@@ -30,7 +30,7 @@ const (
 
 // A Listening socket is one of a program that was started by 'gosmc run'.
 type Listening struct {
-	Connection      // whose Peer is invalid
+	Connection      // its Peer is invalid
 	Announced  bool // clients of 'gosmc run' can find it
 }
 
@@ -127,8 +127,8 @@ func TCPConnections() ([]TCPConnection, error) {
 	return list, nil
 }
 
-// whyTCP says what stands in the way of a connection in a network namespace, whose other end is
-// peer, nil if that is not here.
+// whyTCP returns the obstacle for a connection in a network namespace. peer is its other end, nil
+// if that is not here.
 func whyTCP(c, peer *Connection, programs map[int]string, netns uint64) clc.Diagnosis {
 	switch {
 	case peer == nil:

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTicking has a program with an interval timer wait no longer than others for a supervisor that is stopped. Each signal used to begin the wait anew, so that
-// a program whose timer was shorter than the time limit waited for ever. The library is built from its source.
+// TestTicking has a program with an interval timer wait no longer than others for a supervisor that
+// is stopped. Each signal used to begin the wait anew, so that a program waited for ever if its
+// timer was shorter than the time limit. The library is built from its source.
 func TestTicking(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "ticking")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/ticking.c")

@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// unseenCases are those of testdata/unseen.c.
+// unseenCases are the cases of testdata/unseen.c.
 var unseenCases = []string{
 	"seen", "unseen", "unseen-late", "unseen-partly", "many", "many-unseen", "reused",
 	"nowhere", "nowhere-accepted", "nowhere-edge", "nowhere-two", "nowhere-unseen",
 }
 
-// TestUnseen has epoll tell a program of a socket that it has registered by a system call of its own, before it connects, and of one that it connects to nothing and
-// then again, what it tells over TCP.
+// TestUnseen has epoll tell a program the same as over TCP. One socket is registered by a system
+// call of the program's own, before it connects; another connects to nothing and then again.
 func TestUnseen(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)

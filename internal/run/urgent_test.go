@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// urgentCases are those of testdata/urgent.c.
+// urgentCases are the cases of testdata/urgent.c.
 var urgentCases = []string{"urgent", "urgent-inline", "urgent-joined", "urgent-offered"}
 
-// TestUrgent has a program told the same of a connection as over TCP: by poll, epoll, select, FIONREAD and SIOCATMARK, of urgent data and what lies around it.
+// TestUrgent has a program told the same of a connection as over TCP: by poll, epoll, select,
+// FIONREAD and SIOCATMARK, of urgent data and the bytes around it.
 func TestUrgent(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
@@ -23,7 +24,7 @@ func TestUrgent(t *testing.T) {
 	compareTold(t, path, urgentCases, "LD_PRELOAD="+library, EnvSocket+"="+s.path)
 }
 
-// compareTold has a program say in each case what it says over TCP.
+// compareTold has a program print in each case the same as over TCP.
 func compareTold(t *testing.T, path string, cases []string, environ ...string) {
 	t.Helper()
 	for _, name := range cases {
@@ -40,7 +41,7 @@ func compareTold(t *testing.T, path string, cases []string, environ ...string) {
 	}
 }
 
-// told runs a case and returns what it says, line by line.
+// told runs a case and returns its output, line by line.
 func told(t *testing.T, path, name string, environ ...string) []string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestWhole has receives with MSG_WAITALL end early, by a reset, a signal, a time limit or urgent data, and the program see what it sees over TCP, then and afterwards.
+// TestWhole has receives with MSG_WAITALL end early, by a reset, a signal, a time limit or urgent
+// data, and the program see the same as over TCP, then and afterwards.
 func TestWhole(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
