@@ -1,10 +1,10 @@
-// Package agent is what only a privileged process can do for those that use SMC: it puts TCP option
-// 254 on the segments of sockets that ask for it, and shares UDP port 4791 of an address among
-// processes. 'gosmc agent' runs it.
+// Package agent does the privileged work for processes that use SMC. It puts TCP option 254 on the
+// segments of sockets that ask for it, and shares UDP port 4791 of an address among processes.
+// 'gosmc agent' runs it.
 //
-// It is on no data path. What it has set up is in the kernel, pinned, and stays when it ends: the
-// programs that write the option, the steering of packets, the sockets of processes. An agent that
-// is started again, or one of another version, finds all of it. See docs/agent.md.
+// It is on no data path. Its objects are in the kernel, pinned, and stay when it ends: the programs
+// that write the option, the steering of packets, the sockets of processes. An agent that is
+// started again, or one of another version, finds all of it. See docs/agent.md.
 package agent
 
 import (
@@ -26,10 +26,10 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// Config says what an [Agent] does.
+// Config has the settings of an [Agent].
 type Config struct {
-	Socket string // path of its Unix socket, whose directory exists
-	Cgroup string // control group whose processes can ask for the option; empty for the root of them all
+	Socket string // path of its Unix socket, in a directory that exists
+	Cgroup string // control group that can ask for the option; empty for the root of them all
 	Pins   string // where programs are pinned; empty for [bpf.DefaultPins]
 
 	NoOption bool // do not write TCP option 254
@@ -55,12 +55,12 @@ type Agent struct {
 	wg      sync.WaitGroup
 
 	mu      sync.Mutex
-	conns   map[*net.UnixConn]account // whose
+	conns   map[*net.UnixConn]account // the client's account
 	served  Counters
 	stopped bool
 }
 
-// Status is what [port.Ask] gets for "status".
+// Status is the answer that [port.Ask] gets for "status".
 type Status struct {
 	PID     int          `json:"pid"`
 	Started time.Time    `json:"started"`
@@ -71,7 +71,7 @@ type Status struct {
 	Served  Counters     `json:"requests"`
 }
 
-// OptionStatus is that of TCP option 254.
+// OptionStatus is the status of TCP option 254.
 type OptionStatus struct {
 	Enabled  bool               `json:"enabled"`
 	Attached bool               `json:"attached"` // somebody may have detached it
@@ -79,14 +79,14 @@ type OptionStatus struct {
 	Counters bpf.OptionCounters `json:"counters"`
 }
 
-// PortStatus is that of a shared port.
+// PortStatus is the status of a shared port.
 type PortStatus struct {
 	Address   string         `json:"address"`
 	Namespace uint64         `json:"netns_cookie"`
 	Sockets   []SocketStatus `json:"sockets"`
 }
 
-// SocketStatus is that of a socket on a shared port.
+// SocketStatus is the status of a socket on a shared port.
 type SocketStatus struct {
 	FirstQPN uint32 `json:"first_qpn"`
 	QPNs     uint32 `json:"qpns"`
@@ -101,7 +101,7 @@ type Counters struct {
 	Unfit   uint64 `json:"unfit"`   // no request, or none in time
 }
 
-// Start sets up what cfg says, and serves. The error says what is missing.
+// Start sets up the agent by cfg, and serves. The error says which part is missing.
 func Start(cfg Config) (*Agent, error) {
 	a := &Agent{cfg: cfg, log: cfg.Logger, started: time.Now(), clients: make(chan struct{}, maxClients), conns: make(map[*net.UnixConn]account)}
 	if a.log == nil {
@@ -166,8 +166,8 @@ func (a *Agent) takeLock() error {
 	return nil
 }
 
-// listen makes the socket under another name, and moves it into place when it has its mode. Whoever
-// connects is told in words if it may not ask.
+// listen makes the socket under another name, and moves it into place when it has its mode. A
+// client that connects is told in words if it may not ask.
 func (a *Agent) listen() error {
 	early := a.cfg.Socket + ".new"
 	if err := os.Remove(early); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -283,7 +283,7 @@ func (a *Agent) servePort(c *net.UnixConn, who *client, request port.Request) {
 	}
 	answer, fd, err := a.grant(who, request)
 	if err != nil {
-		refused(err) // before the client knows, who may ask for the numbers next
+		refused(err) // before the client knows, which may ask for the numbers next
 		refusal := port.Answer{Error: err.Error()}
 		if errors.Is(err, errNoPorts) {
 			refusal.Code = port.CodeNoPorts
@@ -383,7 +383,7 @@ func send(c *net.UnixConn, answer port.Answer, fd int) error {
 	return err
 }
 
-// Status returns what the agent does and has done.
+// Status returns the agent's state and counts.
 func (a *Agent) Status() (Status, error) {
 	s := Status{PID: os.Getpid(), Started: a.started, Socket: a.cfg.Socket, Pins: a.cfg.Pins, Ports: []PortStatus{}}
 	if a.option != nil {
@@ -405,7 +405,7 @@ func (a *Agent) Status() (Status, error) {
 	return s, nil
 }
 
-// Close ends the agent. What it has set up stays: [bpf.DetachOption] takes the programs away.
+// Close ends the agent. Its objects in the kernel stay: [bpf.DetachOption] takes the programs away.
 func (a *Agent) Close() error {
 	a.mu.Lock()
 	stopped := a.stopped

@@ -27,11 +27,11 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// programs are those of child processes.
+// programs are the programs of child processes.
 var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs, "silent": silent, "crowd": crowd, "addresses": addresses}
 
 const (
-	half   = 1 << 20 // what is written from, before what is written to
+	half   = 1 << 20 // the memory to write from, before the memory to write to
 	region = 2 * half
 )
 
@@ -62,7 +62,7 @@ func newEnd(dev *rdma.Device) (e *end, err error) {
 	return e, e.qp.Init(rdma.LocalWrite | rdma.RemoteWrite)
 }
 
-// String is what the other end has to know, as connect takes it.
+// String has the values that the other end has to know, as connect takes them.
 func (e *end) String() string {
 	return fmt.Sprintf("%v %d %d %d %d", e.dev.Addr(), e.qp.QPN(), e.psn, e.mr.Addr(), e.mr.RKey())
 }
@@ -228,7 +228,8 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// TestSteering sends packets to a shared port from elsewhere: each socket gets what is for its numbers, and no other.
+// TestSteering sends packets to a shared port from elsewhere: each socket gets the packets for its
+// numbers, and no other.
 func TestSteering(t *testing.T) {
 	p := newPlace(t)
 	for _, addr := range []netip.Addr{netip.MustParseAddr("127.81.82.83"), netip.IPv6Loopback()} {
@@ -285,7 +286,7 @@ func TestSteering(t *testing.T) {
 				t.Errorf("keys %x and %x", g.Key, grants[0].Key)
 			}
 		}
-		// Who has a socket cannot steer for others.
+		// A process that has a socket cannot steer for others.
 		raw, _ := grants[0].Socket.SyscallConn()
 		raw.Control(func(fd uintptr) {
 			filter := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
@@ -296,8 +297,9 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// TestSteeringToOthers sends packets to numbers of nobody, or of a process that has ended: the first of the others gets them, so
-// that somebody answers. What is too short for a packet is refused, so that who asks learns that the process has ended.
+// TestSteeringToOthers sends packets to numbers of nobody, or of a process that has ended: the
+// first of the others gets them, so that somebody answers. A datagram that is too short for a
+// packet is refused, so that its sender learns that the process has ended.
 func TestSteeringToOthers(t *testing.T) {
 	p := newPlace(t)
 	addr := netip.MustParseAddr("127.81.82.84")
@@ -414,8 +416,8 @@ func TestLinkLocal(t *testing.T) {
 	}
 }
 
-// TestHalfRemoved has pins of a port that are not all there, or another version's. They are made anew, and what other
-// things are in the directory stays.
+// TestHalfRemoved has pins of a port that are not all there, or another version's. They are made
+// anew, and other things in the directory stay.
 func TestHalfRemoved(t *testing.T) {
 	p := newPlace(t)
 	addr := netip.MustParseAddr("127.0.0.1")
@@ -513,7 +515,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestUserLimit has a user who is let in ask for all there is.
+// TestUserLimit has a user that is let in ask for all there is.
 func TestUserLimit(t *testing.T) {
 	p := newPlace(t, func(c *Config) { c.Policy.Everyone = true })
 	child := smctest.Start(t, "claim")
@@ -612,7 +614,7 @@ func TestOneAgent(t *testing.T) {
 		t.Error("two agents serve one socket")
 	}
 	p.claim(t, here, netip.MustParseAddr("127.0.0.1"))
-	// What a killed agent leaves: its socket, and perhaps one in the making.
+	// A killed agent leaves its socket, and perhaps one in the making.
 	p.agent.listener.Close()
 	p.agent.lock.Close()
 	if _, err := port.Claim(context.Background(), p.dir, netip.MustParseAddr("127.0.0.1"), 0); !errors.Is(err, port.ErrNoAgent) {

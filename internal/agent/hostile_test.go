@@ -29,7 +29,8 @@ func (p *place) dial(t *testing.T) *net.UnixConn {
 	return c
 }
 
-// TestUnfitRequests sends what is no request. Each is answered in words, or hung up on, and costs nothing that stays.
+// TestUnfitRequests sends messages that are no requests. Each is answered in words, or hung up on,
+// and costs nothing that stays.
 func TestUnfitRequests(t *testing.T) {
 	p := newPlace(t)
 	before, err := smctest.UsageOf(os.Getpid())
@@ -91,7 +92,7 @@ func TestUnfitRequests(t *testing.T) {
 	p.dial(t).Close() // without a word
 	smctest.Eventually(t, 20*time.Second, "the agent to hold no more than before", func() bool {
 		now, err := smctest.UsageOf(os.Getpid())
-		return err == nil && len(now.Descriptors) <= len(before.Descriptors)+4 // the runtime's poller, and those of the test's own closed sockets
+		return err == nil && len(now.Descriptors) <= len(before.Descriptors)+4 // the runtime's poller, and the test's own closed sockets
 	})
 	if s := p.status(t); s.Served.Granted != 0 || s.Served.Unfit < 10 || s.Served.Refused < 10 || len(s.Ports) != 0 {
 		t.Errorf("%+v", s)
@@ -139,8 +140,8 @@ func silent(p *smctest.Parent) {
 	}
 }
 
-// TestSilentUser has a user who may not even ask hold all that it can, and the root of a network namespace. Others do not
-// wait for them.
+// TestSilentUser has a user that may not even ask hold all that it can, and the root of a network
+// namespace. Others do not wait for them.
 func TestSilentUser(t *testing.T) {
 	private, _ := smctest.EnterNamespace(t)
 	for _, tt := range []struct {

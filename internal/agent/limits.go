@@ -4,9 +4,9 @@ import "time"
 
 // All limits are ours: nothing else speaks this protocol.
 const (
-	// firstSlot and lastSlot are the slots that are given away: in the first are the numbers that
-	// management has, in the last that of multicast (IBTA 3.5.10), and other stacks begin with the
-	// lowest.
+	// firstSlot and lastSlot are the slots that are given away: the first slot has the numbers of
+	// management, the last slot the number of multicast (IBTA 3.5.10), and other stacks begin with
+	// the lowest.
 	firstSlot, lastSlot = 1, 254
 	slotBits            = 16 // of a queue pair's number are within a slot
 

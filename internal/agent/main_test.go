@@ -29,7 +29,8 @@ type place struct {
 	agent     *Agent
 }
 
-// newPlace starts an agent that shares ports. It is closed, and what it has pinned removed, with the test.
+// newPlace starts an agent that shares ports. It is closed, and its pins are removed, with the
+// test.
 func newPlace(t *testing.T, change ...func(*Config)) *place {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rxBuffer is what a shared socket may hold, which its process may not be permitted to ask for: as
-// internal/udp does.
+// rxBuffer is the number of bytes that a shared socket may hold, as in internal/udp. Its process
+// may not be permitted to ask for them.
 const rxBuffer = 4 << 20
 
 // bindShared binds a UDP socket to addr, beside others of this user, in the network namespace of a
 // client, which is the one with the cookie that its socket has. A process may be in several, by its
-// threads, and thread is only what it says; and it may have ended, and its number be another one's.
+// threads, and thread is only the number in its request. The process may have ended, and another
+// one may have its number.
 func bindShared(addr netip.AddrPort, who *client, thread int) (fd int, err error) {
 	if own, err := netnsCookie(); err == nil && own == who.netns {
 		return bindHere(addr, who.netns)
@@ -29,7 +30,7 @@ func bindShared(addr netip.AddrPort, who *client, thread int) (fd int, err error
 	done := make(chan result)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		// A thread's number may be that of another process namespace, and mean nothing here.
+		// A thread's number may belong to another process namespace, and mean nothing here.
 		fd, err := bindThere(addr, who, fmt.Sprintf("/proc/%d/task/%d/ns/net", who.pid, thread))
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, errOtherNamespace) {
 			fd, err = bindThere(addr, who, fmt.Sprintf("/proc/%d/ns/net", who.pid))

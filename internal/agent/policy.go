@@ -13,14 +13,15 @@ import (
 	"github.com/gosmc/smc/internal/port"
 )
 
-// A Policy says who may have a socket on a shared port. Root and the agent's own user always may.
+// A Policy says which users may have a socket on a shared port. Root and the agent's own user
+// always may.
 type Policy struct {
 	Users    []uint32 // numbers of users
-	Groups   []uint32 // numbers of groups: whoever is in one of them, also by a supplementary group
+	Groups   []uint32 // numbers of groups: their members, also by a supplementary group
 	Everyone bool
 }
 
-// A client is who has connected, as the kernel says.
+// A client is a process that has connected, as the kernel says.
 type client struct {
 	pid           int
 	user, group   uint32
@@ -28,7 +29,7 @@ type client struct {
 	netns         uint64 // cookie of the network namespace in which its socket was made
 }
 
-// An account is what the quotas count: a user, or a range of them. A user number from 65,536 on
+// An account is the unit of the quotas: a user, or a range of them. A user number from 65,536 on
 // counts with all that have the same upper 16 bits, because a user can own such a range for its
 // user namespaces (subuid(5)). The programs in the kernel count the same way:
 // bpf/kernel/option.bpf.c, quotas.
@@ -51,7 +52,7 @@ func accountOf(user uint32, netns, own uint64) (a account, limited bool) {
 	return account{user: user}, true
 }
 
-// identify asks the kernel who is at the other end of c.
+// identify asks the kernel for the client at the other end of c.
 func identify(c *net.UnixConn) (who client, err error) {
 	cred, err := port.Credentials(c)
 	if err != nil {
@@ -92,7 +93,7 @@ func peerGroups(fd uintptr) ([]uint32, error) {
 	}
 }
 
-// allows returns nil if who may have a socket.
+// allows returns nil if the client may have a socket.
 func (p *Policy) allows(who *client) error {
 	switch {
 	case who.user == 0, int(who.user) == os.Geteuid(), p.Everyone, slices.Contains(p.Users, who.user), slices.Contains(p.Groups, who.group),

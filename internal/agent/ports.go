@@ -50,8 +50,8 @@ func parsePin(name string) (e endpoint, ok bool) {
 	return endpoint{netns, netip.AddrPortFrom(ip, uint16(udp))}, true
 }
 
-// ports are the ports that are shared. What there is to know of them is in the kernel, so that an
-// agent that is started again goes on where the last one has ended.
+// ports are the ports that are shared. All facts about them are in the kernel, so that an agent
+// that is started again goes on where the last one has ended.
 type ports struct {
 	pins  string
 	netns uint64 // cookie of the agent's network namespace
@@ -88,8 +88,8 @@ func randomKey() (key [16]byte) {
 	return key
 }
 
-// sweep forgets the ports that nobody has any more, and returns who has the others. The caller
-// holds mu, or is alone.
+// sweep forgets the ports that nobody has any more, and returns the owners of the others. The
+// caller holds mu, or is alone.
 func (p *ports) sweep() map[endpoint]map[uint32]bpf.Owner {
 	all := make(map[endpoint]map[uint32]bpf.Owner, len(p.open))
 	for e, sp := range p.open {
@@ -104,7 +104,7 @@ func (p *ports) sweep() map[endpoint]map[uint32]bpf.Owner {
 	return all
 }
 
-// grant makes a socket for a client, one of whose threads has asked.
+// grant makes a socket for a client. One of its threads has asked.
 func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port.Answer, fd int, err error) {
 	ip := addr.Addr()
 	if !ip.IsValid() || ip.IsUnspecified() || ip.IsMulticast() || ip.Is4In6() || addr.Port() == 0 || len(ip.Zone()) >= unix.IFNAMSIZ || (ip.Zone() != "" && !ip.IsLinkLocalUnicast()) {
@@ -142,8 +142,8 @@ func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port
 }
 
 // find returns the port, which it makes if need be. An account that has a socket of too many ports
-// has no more made: so a port counts for those who keep it alive, whoever asked for it first, and
-// also after the agent was started again.
+// gets no more ports. So a port counts for the accounts that keep it alive, no matter which asked
+// for it first, and also after the agent was started again.
 func (p *ports) find(e endpoint, who *client) (*bpf.Port, error) {
 	if sp := p.open[e]; sp != nil {
 		return sp, nil
@@ -173,7 +173,8 @@ func (p *ports) find(e endpoint, who *client) (*bpf.Port, error) {
 	return sp, nil
 }
 
-// choose returns a free slot, any of them: who knows an old number should not find its next owner.
+// choose returns a free slot, any of them: a peer that knows an old number should not find its next
+// owner.
 func choose(sp *bpf.Port, who *client) (uint32, error) {
 	owners, err := sp.Owners()
 	if err != nil {
@@ -205,7 +206,7 @@ func choose(sp *bpf.Port, who *client) (uint32, error) {
 	return free[n.Int64()], nil
 }
 
-// status lists the ports, and who has a socket.
+// status lists the ports, and the owners of their sockets.
 func (p *ports) status() ([]PortStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
