@@ -12,9 +12,9 @@ import (
 var ErrOff = errors.New("SMC is switched off here by 'gosmc off --now'; 'gosmc on' switches it on")
 
 // offName is the name that this boot's part of a run directory has while it is switched off. A file
-// has the part's own name then: whoever looks for a server finds none, and whoever would announce
-// one cannot. Nobody has to be told, and a program that hangs, or is of another version, cannot
-// disobey.
+// has the part's own name then: a program that looks for a server finds none, and a program that
+// would announce one cannot. Nobody has to be told, and a program that hangs, or is of another
+// version, cannot disobey.
 func offName() string { return "off-" + boot() }
 
 // SwitchOff exchanges this boot's part of a run directory for a file, at once. It reports false if
@@ -32,7 +32,7 @@ func SwitchOff(dir string) (bool, error) {
 	fd, err := unix.Openat(d, offName(), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 	switch {
 	case err == nil:
-		unix.Write(fd, []byte(ErrOff.Error()+"\n")) // for whoever looks
+		unix.Write(fd, []byte(ErrOff.Error()+"\n")) // for readers of the file
 		unix.Close(fd)
 	case err != unix.EEXIST || format(d, offName()) != unix.S_IFREG: // a file is left over from an attempt that was interrupted
 		return false, fmt.Errorf("%s: %w", filepath.Join(dir, offName()), err)

@@ -45,7 +45,7 @@ func TestSwitchOff(t *testing.T) {
 		t.Errorf("left behind: %v, %v", names, err)
 	}
 
-	// What was interrupted can be done again, and what is somebody else's is left alone.
+	// A call that was interrupted can be done again, and a file of somebody else is left alone.
 	if err := os.WriteFile(filepath.Join(dir, offName()), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

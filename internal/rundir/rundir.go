@@ -1,8 +1,9 @@
-// Package rundir keeps the run directory, where the programs of one machine find each other:
-// which one it is, what is in it, and who may put things there.
+// Package rundir keeps the run directory, where the programs of one machine find each other: which
+// one it is, its parts, and the users that may put things there.
 //
-// A directory can be shared by several machines (over NFS, or by virtual machines). What a program
-// puts there can be of use only as long as its kernel runs, so it goes into a subdirectory named after that.
+// A directory can be shared by several machines (over NFS, or by virtual machines). A file that a
+// program puts there can be of use only as long as its kernel runs, so it goes into a subdirectory
+// named after the boot.
 package rundir
 
 import (
@@ -22,7 +23,7 @@ import (
 	"github.com/gosmc/smc/internal/user"
 )
 
-// What a boot's part of a run directory has; see docs/shared-memory.md.
+// The subdirectories of a boot's part of a run directory; see docs/shared-memory.md.
 const (
 	ISM     = "ism"    // <gid>: sockets of Emulated-ISM devices
 	Listen  = "listen" // <netns cookie>.<port>/<gid>...: announcements
@@ -52,8 +53,8 @@ func Default() string {
 	return "/tmp/gosmc-" + strconv.Itoa(os.Geteuid())
 }
 
-// DefaultOf returns what [Default] would in a program of another user that had the environment of
-// this one. Whether /run/gosmc can be written to by that user is told from its mode.
+// DefaultOf returns the result that [Default] would have in a program of another user with the
+// environment of this one. Whether /run/gosmc can be written to by that user is told from its mode.
 func DefaultOf(uid int) string {
 	if uid == os.Geteuid() {
 		return Default()
@@ -111,7 +112,7 @@ var boot = sync.OnceValue(func() string {
 	return id
 })
 
-// isBoot reports whether a name is that of a boot.
+// isBoot reports whether a name is the name of a boot.
 func isBoot(name string) bool {
 	return len(name) == 32 && strings.Trim(name, "0123456789abcdef") == ""
 }
@@ -122,8 +123,8 @@ func Own(dir string) string { return filepath.Join(dir, boot()) }
 // Path returns a subdirectory of this boot's part of a run directory.
 func Path(dir, sub string) string { return filepath.Join(dir, boot(), sub) }
 
-// Prepare makes dir and what belongs into it where that is missing, and checks that
-// nobody but us, root, or users who were let in on purpose can put things there.
+// Prepare makes dir and its subdirectories where they are missing. It checks that only we, root,
+// and users that were let in on purpose can put things there.
 func Prepare(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("run directory %q is not an absolute path", dir)
@@ -153,7 +154,8 @@ func Prepare(dir string) error {
 	return nil
 }
 
-// RemoveEmpty removes a run directory that nobody has put anything in: what [Prepare] makes.
+// RemoveEmpty removes the directories that [Prepare] makes, if nobody has put anything into the run
+// directory.
 func RemoveEmpty(dir string) {
 	if part := ownPart(dir, os.Geteuid()); part != "" {
 		unix.Rmdir(Path(dir, part))
@@ -166,7 +168,7 @@ func RemoveEmpty(dir string) {
 }
 
 // prepare makes a directory with this mode if others may write to it, and a private one otherwise,
-// unless it is there, and returns the mode of what is.
+// unless there is one, and returns the mode of the directory that is there.
 func prepare(path string, mode fs.FileMode) (fs.FileMode, error) {
 	var err error
 	if mode.Perm()&0o022 != 0 {
@@ -181,7 +183,7 @@ func prepare(path string, mode fs.FileMode) (fs.FileMode, error) {
 }
 
 // Mkdir makes a directory that has this mode from the moment on in which it can be seen, whatever
-// the umask: one that several users share must not look like one user's to those who come next.
+// the umask: one that several users share must not look like one user's to the next users.
 func Mkdir(path string, mode fs.FileMode) error {
 	if _, err := os.Lstat(path); err == nil {
 		return &os.PathError{Op: "mkdir", Path: path, Err: fs.ErrExist}
@@ -238,11 +240,11 @@ func check(path string) (fs.FileMode, error) {
 }
 
 // Check decides whether a directory with this owner and mode (permissions and sticky bit) is good
-// for us: whether others can put something there in the place of what is ours.
+// for us: whether others can put something there in the place of our files.
 //
 // In one that is sticky and open to all, or to a group, somebody has to come first, and may be any
-// of them. Its owner could remove what others have there, and so make their connections TCP; but not be taken
-// for them, since who is behind a socket is what the kernel says.
+// of them. Its owner could remove the files of others there, and so make their connections TCP. But
+// the owner is not taken for them, since the kernel says which user is behind a socket.
 func Check(path string, owner int, mode fs.FileMode) error {
 	sticky := mode&fs.ModeSticky != 0
 	switch {

@@ -11,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stranger is a user who has nothing to do with us.
+// stranger is the ID of a user that has nothing to do with us.
 const stranger = 4242
 
-// TestChmod has names lead to something else than what was made under them. Nothing gets another mode by them.
+// TestChmod has names lead to something else than the files that were made under them. Nothing gets
+// another mode by them.
 func TestChmod(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -81,7 +82,8 @@ func modes(t *testing.T, dir string) map[string]uint32 {
 	return m
 }
 
-// TestMkdirOfStranger has the owner of a shared directory put links in the place of what is being made there. What they lead to stays what it is.
+// TestMkdirOfStranger has the owner of a shared directory put links in the place of directories
+// that are being made there. The targets of the links do not change.
 func TestMkdirOfStranger(t *testing.T) {
 	const tries = 400
 	dir, victim := t.TempDir(), t.TempDir()

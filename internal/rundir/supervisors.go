@@ -17,9 +17,9 @@ import (
 // directory after [Prepare].
 //
 // It is the subdirectory [Run]. Where a run directory is shared that is shared, too, and each user
-// has a part of its own beside it, run-UID, in which programs leave to one another what nobody else
-// must write: letters, and tables that all map. Where somebody else could exchange that part it is
-// not used: its user does without them.
+// has a part of its own beside it, run-UID, in which programs leave files to one another that
+// nobody else must write: letters, and tables that all map. Where somebody else could exchange that
+// part it is not used: its user does without them.
 func Supervisors(dir string) string { return SupervisorsOf(dir, os.Geteuid()) }
 
 // SupervisorsOf returns the directory of the supervisors of another user.
@@ -68,7 +68,7 @@ func AllSupervisors(dir string) []string {
 // partOf names a user's part, as a rule.
 func partOf(uid int) string { return Run + "-" + strconv.Itoa(uid) }
 
-// preparePart makes this user's part of a shared run directory. Who has none does without.
+// preparePart makes this user's part of a shared run directory. A user that has none does without.
 func preparePart(dir string) error {
 	uid := os.Geteuid()
 	if ownPart(dir, uid) != "" {
@@ -91,9 +91,8 @@ func isPrivate(path string, uid int) bool {
 	return err == nil && info.IsDir() && info.Mode().Perm()&0o077 == 0 && isOf(info, uid)
 }
 
-// Kept reports whether only root and we can put something in the place of what is in a subdirectory
-// of this boot's part of a run directory: if not, nothing that is there can be believed to be what
-// was made there.
+// Kept reports whether only root and we can replace the files in a subdirectory of this boot's part
+// of a run directory. If not, no file there can be believed to be the file that was made there.
 func Kept(dir, sub string) bool { return kept(dir, sub, os.Geteuid()) }
 
 func kept(dir, sub string, uid int) bool {

@@ -12,8 +12,8 @@ import (
 )
 
 // A Table is a file that all programs of a user use together, in the directory of supervisors, if
-// that is theirs alone. It begins with its magic number; what is in the rest its users know, who
-// can do without it.
+// that is theirs alone. It begins with its magic number. Its users know the rest, and can do
+// without it.
 type Table struct {
 	File  string // name
 	Magic uint64
@@ -71,8 +71,8 @@ func RemoveTables(dir string, tables ...Table) {
 	}
 }
 
-// Open opens a table for reading and writing, with [unix.O_RDONLY] or [unix.O_RDWR]. What is not
-// this user's, or not this table, is an error.
+// Open opens a table for reading and writing, with [unix.O_RDONLY] or [unix.O_RDWR]. A file that is
+// not this user's, or not this table, is an error.
 func (t Table) Open(dir string, flag int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, t.File), flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -97,8 +97,8 @@ func (t Table) Open(dir string, flag int) (*os.File, error) {
 	return f, nil
 }
 
-// lockDir keeps others who call it out of a directory that is ours alone, until unlock is called.
-// It does not wait: who has it may be stopped.
+// lockDir keeps other callers out of a directory that is ours alone, until unlock is called. It
+// does not wait: the process that has the lock may be stopped.
 func lockDir(dir string) (unlock func(), err error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -58,7 +58,7 @@ func leftOver(d *os.File, name string, format uint32, age time.Duration) bool {
 }
 
 // Names returns names in a directory, at most those that are looked at for left-overs. Where there
-// are more it chooses by chance: tmpfs lists the newest files first, so that behind those of
+// are more it chooses by chance: tmpfs lists the newest files first. Behind the files of
 // short-lived processes, of which one a second is enough, nothing old would ever be seen.
 func Names(d *os.File) []string {
 	names, _ := d.Readdirnames(maxNames)
@@ -75,8 +75,8 @@ func OpenDir(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
-// RemoveOtherBoots removes what this user's processes have left in a run directory when an earlier
-// boot of this machine ended, a long time ago. It looks at a bounded number of files.
+// RemoveOtherBoots removes the files that this user's processes have left in a run directory when
+// an earlier boot of this machine ended, a long time ago. It looks at a bounded number of files.
 func RemoveOtherBoots(dir string) {
 	d, err := OpenDir(dir)
 	if err != nil {

@@ -77,7 +77,8 @@ func TestRemoveDead(t *testing.T) {
 	}
 }
 
-// TestRemoveDeadAmongMany has left-overs among those of many processes that have just ended: they go in time.
+// TestRemoveDeadAmongMany has left-overs among the files of many processes that have just ended:
+// they go in time.
 func TestRemoveDeadAmongMany(t *testing.T) {
 	dir := t.TempDir()
 	const old, young = 20, 150
@@ -103,8 +104,8 @@ func TestRemoveDeadAmongMany(t *testing.T) {
 	}
 }
 
-// TestRemoveOtherBoots has files of other boots: what is old goes, what may belong to another
-// machine that runs does not, and nothing of another shape.
+// TestRemoveOtherBoots has files of other boots: old files go, files that may belong to another
+// machine that runs do not, and nothing of another shape does.
 func TestRemoveOtherBoots(t *testing.T) {
 	dir := t.TempDir()
 	const old, running = "00000000000000000000000000000001", "00000000000000000000000000000002"
@@ -128,7 +129,7 @@ func TestRemoveOtherBoots(t *testing.T) {
 			makeOld(t, filepath.Join(dir, b, f))
 		}
 	}
-	// The times of directories change with what is in them, so it takes some rounds.
+	// The times of directories change with their files, so it takes some rounds.
 	for range 4 {
 		filepath.Walk(filepath.Join(dir, old), func(path string, info os.FileInfo, err error) error {
 			if err == nil && info.IsDir() {
