@@ -37,15 +37,15 @@ func (e *Error) Unwrap() error { return e.Err }
 // no host and is no error. Errors are of type [*Error], one for each host that did not answer as
 // it should; the other hosts are reported all the same.
 //
-// Sockets that the caller's user left behind are removed; those of others are passed over.
+// Sockets that the caller's user left behind are removed; sockets of others are passed over.
 //
-// What a host says about itself is its own word, save PID and UID, which are taken from the
-// kernel, and Dir. ctx bounds the whole; each host also has a few seconds at most.
+// The status of a host is its own word, save PID and UID, which are taken from the kernel, and Dir.
+// ctx bounds the whole; each host also has a few seconds at most.
 func Gather(ctx context.Context, dir string) ([]Status, []error) {
 	return GatherSome(ctx, dir, func(string) bool { return true })
 }
 
-// GatherSome is Gather for those hosts whose control sockets want chooses by their names. It is
+// GatherSome is Gather for the hosts with control sockets that want chooses by their names. It is
 // called once for each name, before any host is asked.
 func GatherSome(ctx context.Context, dir string, want func(name string) bool) ([]Status, []error) {
 	ctl, err := openDir(dir, false)
@@ -138,11 +138,11 @@ func askHostFor(ctx context.Context, ctl *os.File, name string) (*Status, error)
 	}
 }
 
-// askHost asks the host behind one name of ctl. It returns nil and no error for what is
-// not a live host: another kind of file, a socket in the making, a host that is gone.
+// askHost asks the host behind one name of ctl. It returns nil and no error if there is no live
+// host: another kind of file, a socket in the making, a host that is gone.
 //
-// A host that ends while it is asked hangs up, and a moment later is not there: so who hangs up is
-// asked again.
+// A host that ends while it is asked hangs up, and a moment later is not there: so a host that
+// hangs up is asked again.
 func askHost(ctx context.Context, ctl *os.File, name string) (st *Status, err error) {
 	for range maxAsks {
 		if st, err = askHostOnce(ctx, ctl, name); !hungUp(err) {
@@ -271,8 +271,8 @@ func readLine(r io.Reader) ([]byte, error) {
 // parseResponse decodes a response line. The lists in it are held to their bounds,
 // because a few bytes of JSON can ask for hundreds of memory.
 func parseResponse(line []byte) (*Status, error) {
-	// The fields of boundedStatus and boundedCounters hide those of the same name
-	// in the embedded structs.
+	// The fields of boundedStatus and boundedCounters hide the fields with the same names in the
+	// embedded structs.
 	type plainStatus Status
 	type plainCounters StatusCounters
 	type boundedCounters struct {

@@ -383,7 +383,8 @@ func TestServerLingering(t *testing.T) {
 	}
 }
 
-// lingeringSocket returns a TCP socket whose last close takes a minute: nobody reads what was written.
+// lingeringSocket returns a TCP socket. Its last close takes a minute: nobody reads the bytes that
+// were written.
 func lingeringSocket(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

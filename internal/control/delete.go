@@ -20,7 +20,7 @@ type LinkDeleter interface {
 	DeleteLink(group uint32, link uint8) error
 }
 
-// A deleteRequest is what the request "delete-link" has besides.
+// A deleteRequest has the further fields of the request "delete-link".
 type deleteRequest struct {
 	Group uint32 `json:"link_group,omitempty"`
 	Link  uint8  `json:"link,omitempty"`
@@ -39,7 +39,7 @@ func (s *Server) deleteLink(d LinkDeleter, request deleteRequest) responseLine {
 
 // DeleteLink asks a host, by its run directory and the name of its control socket as in [Status],
 // to end a link of one of its link groups in order. It returns when that has begun. Errors are of
-// type [*Error]: what the host says, or that it cannot be asked ([os.ErrPermission],
+// type [*Error]: the host's answer, or that it cannot be asked ([os.ErrPermission],
 // [os.ErrNotExist]). ctx bounds it, and some seconds do.
 func DeleteLink(ctx context.Context, dir, name string, group uint32, link uint8) error {
 	if err := deleteLink(ctx, dir, name, deleteRequest{group, link}); err != nil {

@@ -30,7 +30,7 @@ func socketAddr(dir *os.File, name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)}
 }
 
-// peerCredentials asks the kernel who is at the other end of c.
+// peerCredentials asks the kernel for the process at the other end of c.
 func peerCredentials(c *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A TraceKind says what a [TraceEvent] is about. A program may meet kinds that are newer than it.
+// A TraceKind is the subject of a [TraceEvent]. A program may meet kinds that are newer than it.
 type TraceKind string
 
 // All kinds.
@@ -34,7 +34,7 @@ type TraceEvent struct {
 	Group  uint32         `json:"lg_id,omitempty"`  // of TraceLLC: number of the link group in its host
 	Client bool           `json:"client,omitempty"` // the host is the client of the connection, or of the link group
 	Sent   bool           `json:"sent,omitempty"`   // by the host; else it has received it, if it is a message
-	Local  netip.AddrPort `json:"local,omitzero"`   // TCP addresses of the connection; of TraceLLC those of the link, without a port
+	Local  netip.AddrPort `json:"local,omitzero"`   // TCP addresses of the connection; of TraceLLC the link's, without a port
 	Peer   netip.AddrPort `json:"peer,omitzero"`
 	Name   string         `json:"name,omitempty"`  // of a rendezvous message
 	Text   string         `json:"text,omitempty"`  // in words, all that the other fields do not say

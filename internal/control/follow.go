@@ -32,7 +32,7 @@ var (
 	ErrTraceCut = fmt.Errorf("the host has ended the trace, as it does when nobody reads it for %v", traceStall)
 )
 
-// TraceOptions say what to show of a host.
+// TraceOptions say which events of a host are wanted.
 type TraceOptions struct {
 	// History is how many events from before are wanted, at most; a host remembers some 256.
 	History int
@@ -40,13 +40,15 @@ type TraceOptions struct {
 	Cursors time.Duration
 }
 
-// FollowTrace calls handle with every event of the host whose control socket is called name under the run
-// directory dir: some from before, see TraceOptions, and then those that come, until ctx ends or the host
-// does. The error says which: that of ctx, [ErrHostClosed], [ErrProcessEnded], [ErrTraceCut], or a
-// [*Error] if the host could not be asked. Events that come while handle does not return wait in
-// the host, and are lost after some thousands, which an event says.
+// FollowTrace calls handle with every event of the host with a control socket called name under the
+// run directory dir. These are some from before, see TraceOptions, and then those that come, until
+// ctx ends or the host does. The error says which: the error of ctx, [ErrHostClosed],
+// [ErrProcessEnded], [ErrTraceCut], or a [*Error] if the host could not be asked. Events that come
+// while handle does not return wait in the host, and are lost after some thousands, which an event
+// says.
 //
-// What a host says is its own word; its texts are made safe for terminals. The events belong to handle.
+// An event is the host's own word; its texts are made safe for terminals. The events belong to
+// handle.
 func FollowTrace(ctx context.Context, dir, name string, opts TraceOptions, handle func(TraceEvent)) error {
 	fail := func(err error) error {
 		if ctx.Err() != nil {

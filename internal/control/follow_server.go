@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A traceRequest is what a client that asks for the trace may say.
+// A traceRequest has the options of a client that asks for the trace.
 type traceRequest struct {
 	History   int   `json:"history,omitempty"`
 	CursorsMS int64 `json:"cursors_ms,omitempty"` // 0: none
@@ -88,7 +88,7 @@ func (s *Server) follow(c *net.UnixConn, r *bufio.Reader, l TraceListener, reque
 	}
 }
 
-// batch writes the next events and what the buffer has, and returns how many there were.
+// batch writes the next events and the lines in the buffer, and returns how many events there were.
 func (w *traceWriter) batch(l TraceListener) int {
 	list, lost := l.Read(w.list[:0], traceBatch)
 	w.list = list
@@ -102,7 +102,7 @@ func (w *traceWriter) batch(l TraceListener) int {
 	return len(list)
 }
 
-// rest writes what is left when the host is closed.
+// rest writes the events that are left when the host is closed.
 func (w *traceWriter) rest(l TraceListener) {
 	for range traceQueue / traceBatch {
 		if w.batch(l) < traceBatch || w.err != nil {
@@ -124,14 +124,14 @@ func (w *traceWriter) sample() {
 	}
 }
 
-// line adds a line to what flush writes.
+// line adds a line to the buffer.
 func (w *traceWriter) line(v any) {
 	if w.err == nil {
 		w.err = json.NewEncoder(&w.b).Encode(v)
 	}
 }
 
-// flush writes what there is.
+// flush writes the buffer.
 func (w *traceWriter) flush() {
 	if w.err == nil && w.b.Len() > 0 {
 		w.server.setWriteDeadline(w.conn)
@@ -150,7 +150,8 @@ func (s *Server) setFollows(c *net.UnixConn) bool {
 	return !s.closed
 }
 
-// setWriteDeadline sets the deadline for a write to one that follows. That of Close is not moved.
+// setWriteDeadline sets the deadline for a write to one that follows. The deadline of Close is not
+// moved.
 func (s *Server) setWriteDeadline(c *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

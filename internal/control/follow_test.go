@@ -23,10 +23,10 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// patience bounds waits for what has to come.
+// patience bounds waits for events that have to come.
 const patience = 20 * time.Second
 
-// A follower keeps what FollowTrace brings.
+// A follower keeps the events that FollowTrace brings.
 type follower struct {
 	cancel context.CancelFunc
 	end    chan error // gets the result
@@ -72,7 +72,7 @@ func serveTrace(t *testing.T, dir string) (*testTrace, *Server) {
 	return tr, s
 }
 
-// ask sends a line and returns the reader of what comes back.
+// ask sends a line and returns the reader of the answer.
 func ask(t *testing.T, c *net.UnixConn, request string) *bufio.Reader {
 	t.Helper()
 	if _, err := io.WriteString(c, request+"\n"); err != nil {
@@ -136,7 +136,7 @@ func TestTraceStuckReader(t *testing.T) {
 	}
 }
 
-// Listeners are few, and do not take the place of those who ask for the status.
+// Listeners are few, and do not take the place of clients that ask for the status.
 func TestTraceManyListeners(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()
@@ -180,7 +180,8 @@ func TestTraceManyListeners(t *testing.T) {
 	}
 }
 
-// Cursors come as often as was asked for, and what is left out of a sample is told.
+// Cursors come as often as was asked for, and the number of connections left out of a sample is
+// told.
 func TestTraceSample(t *testing.T) {
 	dir := t.TempDir()
 	serveTrace(t, dir)
@@ -306,7 +307,7 @@ func TestTraceKilledProcess(t *testing.T) {
 	}
 }
 
-// A stopped process says nothing, and holds up nobody who wants to end.
+// A stopped process says nothing, and holds up no client that wants to end.
 func TestTraceStoppedProcess(t *testing.T) {
 	dir := t.TempDir()
 	child := smctest.Start(t, "control-serve", dir)

@@ -99,7 +99,7 @@ func TestGatherCleansUp(t *testing.T) {
 	}
 }
 
-// A host that ends while it is asked is none, and what it leaves behind is removed.
+// A host that ends while it is asked is none, and the socket that it leaves behind is removed.
 func TestGatherEnding(t *testing.T) {
 	dir := t.TempDir()
 	serve(t, dir, "b", testStatus)
@@ -286,8 +286,8 @@ func TestGatherForeignDirectory(t *testing.T) {
 	}
 }
 
-// Whatever a host answers, the client neither panics nor takes more than the bounds allow;
-// and what it takes says the same when it is written again.
+// Whatever a host answers, the client neither panics nor takes more than the bounds allow; and the
+// status that it takes says the same when it is written again.
 func FuzzParseResponse(f *testing.F) {
 	st := testStatus()
 	line, err := json.Marshal(responseLine{Version: Version, Status: &st})

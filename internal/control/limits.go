@@ -15,7 +15,7 @@ const (
 	maxName        = 64               // bytes; with /proc/self/fd/N/ it stays within sun_path (108)
 	maxRequest     = 4 << 10          // bytes in a request line
 	maxResponse    = 16 << 20         // bytes in a response line: MaxConns of some 600 bytes and MaxGroups of 1,500, with room
-	maxLinks       = 16               // links of one link group: twice what RFC 7609 §2.2.2 has
+	maxLinks       = 16               // links of one link group: twice the limit of RFC 7609 §2.2.2
 	maxList        = 4096             // entries in any other list of a Status
 	maxClients     = 8                // clients served at a time; more wait in the accept queue
 	maxRequests    = 64               // requests answered on one socket
@@ -35,11 +35,13 @@ const (
 
 // Bounds of the trace of one host.
 const (
-	// traceHistory is how many events are kept while nobody listens: those of some twenty connections.
+	// traceHistory is how many events are kept while nobody listens: the events of some twenty
+	// connections.
 	traceHistory = 256
-	// traceQueue is how many are kept as long as somebody does. Who falls further behind loses events.
+	// traceQueue is how many are kept as long as somebody does. A listener that falls further
+	// behind loses events.
 	traceQueue = 4096
-	// maxTraceListeners bounds those who listen at a time.
+	// maxTraceListeners bounds the listeners at a time.
 	maxTraceListeners = 8
 	// maxTraceText bounds the text of an event, in bytes.
 	maxTraceText = 1024
@@ -51,14 +53,14 @@ const (
 	maxTraceCursors = time.Hour
 	// traceBatch is how many events are encoded before they are written.
 	traceBatch = 64
-	// traceStall is how long a listener may read nothing. A host does not wait for it: what it does not
-	// read in time is lost to it.
+	// traceStall is how long a listener may read nothing. A host does not wait for it: an event
+	// that it does not read in time is lost to it.
 	traceStall = time.Minute
 	// traceFarewell bounds the wait for a listener to take the last events of a host that is closed.
 	traceFarewell = 200 * time.Millisecond
 )
 
-// Bounds of those who follow.
+// Bounds of a client that follows.
 const (
 	maxTraceLine = 64 << 10 // bytes in a line of a trace: a CLC message in base64 and some text, with room
 	// traceDeathWait is how long a process may take to end after its sockets have.

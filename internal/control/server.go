@@ -16,7 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// A requestLine is what a client sends.
+// A requestLine is the request of a client.
 type requestLine struct {
 	Version int    `json:"version"`
 	Request string `json:"request"`
@@ -27,7 +27,7 @@ type requestLine struct {
 // requestDeleteLink is the request of [DeleteLink].
 const requestDeleteLink = "delete-link"
 
-// A responseLine is what a host answers: Status, Trace, Done or Error.
+// A responseLine is the answer of a host: Status, Trace, Done or Error.
 type responseLine struct {
 	Version int            `json:"version"`
 	Status  *Status        `json:"status,omitempty"`
@@ -36,14 +36,14 @@ type responseLine struct {
 	Error   string         `json:"error,omitempty"`
 }
 
-// A Host is what a control socket shows. Its methods are called from several goroutines at a time, and
-// must not wait for [Server.Close], which waits for the calls under way.
+// A Host provides the data that a control socket shows. Its methods are called from several
+// goroutines at a time, and must not wait for [Server.Close], which waits for the calls under way.
 type Host interface {
 	// Status returns a snapshot. It may lack Version, Time, PID, UID, Name and Dir: the server fills
 	// these in.
 	Status() Status
 
-	// Trace returns what the host keeps of events. nil means that there is no trace to follow.
+	// Trace returns the host's trace of events. nil means that there is no trace to follow.
 	Trace() Tracer
 
 	// SampleCursors appends to list the cursors of all connections, as events of the kind TraceCursors,
@@ -164,7 +164,8 @@ func (s *Server) acceptLoop() {
 	}
 }
 
-// serve answers the requests of one client, and returns what is left to do for one that follows the trace.
+// serve answers the requests of one client. For one that follows the trace it returns a function
+// that does the rest.
 func (s *Server) serve(c *net.UnixConn) (follow func()) {
 	cred, err := peerCredentials(c)
 	if err != nil || cred.Uid != uint32(os.Geteuid()) && cred.Uid != 0 {
@@ -217,7 +218,8 @@ func parseRequest(line []byte) (request requestLine, err error) {
 	return request, nil
 }
 
-// answer makes the response to one request, or adds a listener to the trace, whose response comes later.
+// answer makes the response to one request, or adds a listener to the trace; its response comes
+// later.
 func (s *Server) answer(request requestLine) (responseLine, TraceListener) {
 	switch {
 	case request.Request == "status":
@@ -290,8 +292,8 @@ func (s *Server) track(c *net.UnixConn) bool {
 	return !s.closed
 }
 
-// untrack closes c, which Close may have done. A client may have sent descriptors whose close takes
-// as long as it likes: nobody else waits for that.
+// untrack closes c, which Close may have done. A client may have sent descriptors, and their close
+// takes as long as it likes: nobody else waits for that.
 func (s *Server) untrack(c *net.UnixConn) {
 	c.Close()
 	s.mu.Lock()

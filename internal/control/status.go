@@ -48,7 +48,7 @@ type StatusProgram struct {
 	Caller bool `json:"caller,omitempty"`
 }
 
-// StatusCapabilities says what a host can do, and for the rest why not.
+// StatusCapabilities has the capabilities of a host, with the reason for each that it lacks.
 type StatusCapabilities struct {
 	SMCDv2          Capability `json:"smc_d_v2"`
 	SMCDv1          Capability `json:"smc_d_v1"`
@@ -62,7 +62,7 @@ type StatusCapabilities struct {
 type Capability struct {
 	Available bool   `json:"available"`
 	Why       string `json:"why,omitempty"`    // why not, in words; empty when available
-	Advice    string `json:"advice,omitempty"` // what to do about it, where something can be done
+	Advice    string `json:"advice,omitempty"` // the remedy, where there is one
 }
 
 // A StatusLimit is a named bound and how much of it is in use.
@@ -84,7 +84,7 @@ type StatusCounters struct {
 	DoorbellsRung    uint64               `json:"doorbells_rung"`
 	Sleeps           uint64               `json:"sleeps"` // waits that ended asleep
 	Spins            uint64               `json:"spins"`  // waits that ended while spinning
-	CLC              []MessageCount       `json:"clc"`    // by type, those that there were; what is none is "malformed"
+	CLC              []MessageCount       `json:"clc"`    // by type, those that there were; other bytes are "malformed"
 	LLC              []MessageCount       `json:"llc"`
 	Groups           map[string]int       `json:"link_groups"` // that there are now, by mode
 	RMBBytes         int64                `json:"rmb_bytes"`   // of the RMBs of SMC-R, now
@@ -143,7 +143,7 @@ type StatusConn struct {
 	Reason      string     `json:"reason"`      // in words
 	UID         uint32     `json:"uid"`
 	Inode       uint64     `json:"inode"`  // of the TCP socket
-	NetNS       uint64     `json:"netns"`  // as that of a listener
+	NetNS       uint64     `json:"netns"`  // as for a listener
 	RecvQ       uint64     `json:"recv_q"` // received, not yet read by the application
 	SendQ       uint64     `json:"send_q"` // written, not yet consumed by the peer
 	RcvBuf      uint64     `json:"rcvbuf"`

@@ -1,7 +1,7 @@
 package control
 
-// What a host has of link groups, links and devices. Names and words are those that operators know
-// from smcr and smcd.
+// The link groups, links and devices of a host. Names and words are those that operators know from
+// smcr and smcd.
 
 // A StatusGroup is a link group: all connections with one peer, in one role.
 type StatusGroup struct {
@@ -14,12 +14,12 @@ type StatusGroup struct {
 	VLAN        uint16   `json:"vlan"`    // 0: none
 	PNETID      string   `json:"pnet_id"` // empty: none
 	EID         string   `json:"eid"`     // agreed on; empty in version 1
-	Peer        string   `json:"peer"`    // of SMC-R: its GID; of SMC-D: that of its device
+	Peer        string   `json:"peer"`    // of SMC-R: its GID; of SMC-D: its device's GID
 	PeerID      string   `json:"peer_id"` // of SMC-R: instance and MAC address
 	PeerHost    string   `json:"peer_host"`
 	PeerOS      string   `json:"peer_os"`
 	Direct      bool     `json:"direct"`      // of SMC-R: no router in between
-	Conns       int      `json:"conns"`       // with those whose handshake is under way
+	Conns       int      `json:"conns"`       // with those in the handshake
 	MaxConns    int      `json:"max_conns"`   // as agreed
 	RMBBytes    int64    `json:"rmb_bytes"`   // of SMC-R: all our RMBs, those in use and those kept
 	RMBs        int      `json:"rmbs"`        // how many these are
@@ -27,7 +27,7 @@ type StatusGroup struct {
 	Quarantined int      `json:"quarantined"` // of them, that the peer may still write, and nobody uses again
 	Failovers   uint64   `json:"failovers"`   // of SMC-R: links that it has lost, or given up, while it had others
 	Moved       uint64   `json:"moved"`       // connections that went on over another link then
-	Spread      string   `json:"spread"`      // of SMC-R, what its links are to have the same of: "connections", "bytes"
+	Spread      string   `json:"spread"`      // of SMC-R, the unit that its links share evenly: "connections", "bytes"
 	Links       LinkList `json:"links"`
 }
 
@@ -41,7 +41,7 @@ type StatusLink struct {
 	NetDev    string `json:"net_dev"`  // interface of our device
 	Device    string `json:"device"`   // address of our device
 	Port      int    `json:"port"`     // of the device: always 1
-	UID       uint32 `json:"link_uid"` // ours: what CONFIRM LINK tells the peer
+	UID       uint32 `json:"link_uid"` // ours: CONFIRM LINK tells it to the peer
 	LocalGID  string `json:"local_gid"`
 	PeerGID   string `json:"peer_gid"`
 	LocalQPN  uint32 `json:"local_qpn"`

@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A Tracer has the events of a host, for those who follow it. A [Trace] is one.
+// A Tracer has the events of a host, for clients that follow it. A [Trace] is one.
 type Tracer interface {
 	// Listen adds a listener, which begins with the newest history events. It fails if there are too many.
 	Listen(history int) (TraceListener, error)
@@ -32,8 +32,8 @@ type TraceListener interface {
 
 // A TraceRecord is an event as a host keeps it. Words are made of it only when somebody reads it.
 type TraceRecord interface {
-	// Event puts the record into words. Number, time and bytes are filled in, and the text cut to what is
-	// allowed.
+	// Event puts the record into words. Number, time and bytes are filled in, and the text is cut
+	// to its maximum.
 	Event() TraceEvent
 }
 
@@ -118,7 +118,8 @@ func (t *Trace[R]) Listen(history int) (TraceListener, error) {
 		t.listeners = make(map[*traceListener[R]]struct{})
 	}
 	l := &traceListener[R]{trace: t, more: make(chan struct{}, 1)}
-	// Not more than is kept when nobody listens: what somebody else's listening has left over is luck.
+	// Not more than is kept when nobody listens: events that another listener has left over are
+	// luck.
 	kept := min(t.next-t.oldest, traceHistory)
 	l.next = t.next - min(kept, uint64(max(history, 0)))
 	t.listeners[l] = struct{}{}

@@ -9,7 +9,7 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A testRecord is of the size that those of a host have.
+// A testRecord has the size of a host's records.
 type testRecord struct {
 	TraceEvent
 	_ [256]byte
@@ -19,7 +19,7 @@ func (r testRecord) Event() TraceEvent { return r.TraceEvent }
 
 type testTrace = Trace[testRecord]
 
-// addNumbered adds events whose messages are the numbers from first to last.
+// addNumbered adds events. Their messages are the numbers from first to last.
 func addNumbered(tr *testTrace, first, last int) {
 	for i := first; i <= last; i++ {
 		tr.Add(&testRecord{TraceEvent: TraceEvent{Kind: TraceCLC}}, fmt.Append(nil, i))
@@ -50,7 +50,7 @@ func checkNumbered(t *testing.T, l TraceListener, wantLost uint64, first, last i
 	}
 }
 
-// A listener gets what is remembered, as much of it as it asks for, and then all that comes.
+// A listener gets remembered events, as many as it asks for, and then all that come.
 func TestTraceHistory(t *testing.T) {
 	for _, tt := range []struct {
 		before, history  int
@@ -91,7 +91,7 @@ func TestTraceHistory(t *testing.T) {
 	}
 }
 
-// Who reads too late is told how much it has lost, to the event.
+// A listener that reads too late is told how much it has lost, to the event.
 func TestTraceLost(t *testing.T) {
 	var tr testTrace
 	addNumbered(&tr, 1, 100)
@@ -134,7 +134,7 @@ func TestTraceListeners(t *testing.T) {
 	}
 }
 
-// What is kept has memory of its own, of bounded size, which is used again.
+// A message that is kept has memory of its own, of bounded size, which is used again.
 func TestTraceMemory(t *testing.T) {
 	var tr testTrace
 	message := []byte("first")
