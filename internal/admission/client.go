@@ -79,8 +79,7 @@ func (c *Client) Ask(server netip.AddrPort, netns uint64) (t Ticket, moved bool)
 	return Ticket{c, at, key}, moved
 }
 
-// turn counts a connection where others were short, and reports whether it is moved to see what
-// becomes of it.
+// turn counts a connection where others were short, and reports whether it is moved as a trial.
 func (e *entry) turn() bool {
 	e.since++
 	if probe := e.nextProbe(); e.since >= probe {
@@ -112,7 +111,8 @@ func (c *Client) find(key uint64) (at int64, e entry, ok bool) {
 	return at, e, ok
 }
 
-// write writes an entry. What another process writes at the same time may be lost, which matters little.
+// write writes an entry. A write of another process at the same time may be lost, which matters
+// little.
 func (c *Client) write(at int64, e *entry) bool {
 	var b [entryLen]byte
 	_, err := c.file.WriteAt(e.append(b[:0]), at)

@@ -99,7 +99,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestClientGrown counts only what is short one after another.
+// TestClientGrown counts only connections that are short one after another.
 func TestClientGrown(t *testing.T) {
 	c := newClient(t, newDir(t), 4)
 	for range 10 {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProgramHash is that of a program in a key: exe is its file; script its first argument, "" if
-// there is none. Of an interpreter that is what runs.
+// ProgramHash is the hash of a program in a key: exe is its file; script its first argument, "" if
+// there is none. The first argument of an interpreter is the program that runs.
 func ProgramHash(exe, script string) (uint64, error) {
 	of, err := fileID(exe, false)
 	if err != nil {
@@ -21,7 +21,7 @@ func ProgramHash(exe, script string) (uint64, error) {
 	return hash(of, argument) | 1, nil
 }
 
-// fileID is by what a file is known, nil if it is to be a regular one and is none.
+// fileID is the identity of a file, nil if it is to be a regular one and is none.
 func fileID(path string, regular bool) ([]byte, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -34,7 +34,7 @@ func fileID(path string, regular bool) ([]byte, error) {
 	return o.AppendUint64(o.AppendUint64(nil, uint64(st.Dev)), uint64(st.Ino)), nil
 }
 
-// ownHash is that of this process.
+// ownHash is the hash of this process.
 func ownHash() (uint64, error) {
 	script := ""
 	if len(os.Args) > 1 {

@@ -1,10 +1,11 @@
-// Package admission is what clients remember of how their connections to a server have ended, to
-// leave to TCP those that will be too short to gain by being moved: by package smc, and by programs
-// of 'gosmc run' (preload/src/admission.c). It is a file of the run directory that all programs of
-// a user share, and outlives each of them. Everybody with the user's rights can write there, as
-// they could kill a program: what is there decides nothing but this.
+// Package admission is the memory that clients have of how their connections to a server have
+// ended. By it they leave connections to TCP that will be too short to gain by being moved. Clients
+// are package smc, and programs of 'gosmc run' (preload/src/admission.c). The memory is a file of
+// the run directory that all programs of a user share, and outlives each of them. Everybody with
+// the user's rights can write there, as they could kill a program: the file decides nothing but
+// this.
 //
-//	what is known of a program and a server    what becomes of its next connection      short  other
+//	known of a program and a server            its next connection                      short  other
 //	nothing                                    moved                                    +1     0
 //	fewer short ones than the limit            moved                                    +1     0
 //	as many                                    TCP; one in 32, later 256, is moved      +1     0
@@ -27,7 +28,7 @@ import (
 //
 //	offset  size    field
 //	     0       8  magic 0x316d6461736d6f67
-//	  4096  262144  4096 entries, of which a program and a server have one of the four from their key modulo 4096 on, whose last two bits do not count
+//	  4096  262144  4096 entries; a program and a server have one of the four from their key modulo 4096 on, without its last two bits
 //
 //	entry
 //	     0       8  key; 0: the entry is free
@@ -39,7 +40,7 @@ import (
 //	    36       4  when it was used last, in seconds of CLOCK_BOOTTIME
 //	    40      24  reserved
 //
-// Hashes are FNV-1a with 64 bits, of numbers in the order of the machine. A key is that of the
+// Hashes are FNV-1a with 64 bits, of numbers in the order of the machine. A key is the hash of the
 // server's address, of 16 bytes (IPv4 is mapped), its port (2), the cookie of the network namespace
 // (8), and a program (8): device and inode (8 each) of its file and, where its first argument is a
 // file, of that one, with the lowest bit set.
@@ -60,7 +61,7 @@ const (
 // another, before others stay TCP, where the policy does not say it.
 const DefaultAfter = 16
 
-// A Memory is what clients remember of the connections of a program to a server.
+// A Memory is the memory that clients have of the connections of a program to a server.
 type Memory struct {
 	Short uint32 // connections that were moved and ended before they gained by it, one after another
 	Kept  uint64 // connections that were TCP for that
@@ -115,7 +116,7 @@ func Key(server netip.AddrPort, netns, program uint64) uint64 {
 // places returns where the entries begin in the table of which a key may have one.
 func places(key uint64) int64 { return entriesAt + int64(key%entries&^(ways-1))*entryLen }
 
-// Lookup returns what is remembered of a key in a directory of supervisors; the zero value is nothing.
+// Lookup returns the memory of a key in a directory of supervisors; the zero value is none.
 func Lookup(dir string, key uint64) Memory {
 	f, err := open(dir)
 	if err != nil {
