@@ -16,7 +16,7 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A listener announces itself with an empty file whose name says everything:
+// A listener announces itself with an empty file. Its name says everything:
 //
 //	<run directory>/<boot>/listen/<network namespace>.<port>/<gid>.<n>@<address>
 //
@@ -54,8 +54,8 @@ func Announce(dir string, netns uint64, gid wire.ISMGID, addr netip.AddrPort, du
 	}
 }
 
-// announceMode is the mode of an announcement. The sticky bit of a file tells those who clean up by
-// age to pass it by: tmpfiles.d(5), XDG Base Directory Specification.
+// announceMode is the mode of an announcement. The sticky bit of a file tells programs that clean
+// up by age to pass it by: tmpfiles.d(5), XDG Base Directory Specification.
 const announceMode = unix.S_ISVTX | 0o644
 
 // makeAnnouncement makes an empty file in a folder under parent, and the folder if it is

@@ -56,9 +56,9 @@ func (c *Call) HangUp() {
 	}
 }
 
-// Await takes back what was asked for other sockets than tcp, which is connected, and waits until
-// one of those asked says that it has accepted the connection. It returns no peering and
-// the reason if the connection is to be plain TCP, and an error if it cannot be used.
+// Await takes back the requests for other sockets than tcp, which is connected, and waits until one
+// of the peers asked says that it has accepted the connection. It returns no peering and the reason
+// if the connection is to be plain TCP, and an error if it cannot be used.
 func (c *Call) Await(ctx context.Context, tcp *net.TCPConn) (Peer, clc.Diagnosis, error) {
 	a, reason := c.outcome(tcp)
 	if a == nil {
@@ -90,10 +90,10 @@ func (c *Call) outcome(tcp *net.TCPConn) (*attempt, clc.Diagnosis) {
 	if reason, ok := c.set.Reason(remote); ok {
 		return nil, reason
 	}
-	return nil, clc.DiagNotAccepted // the connection went elsewhere than to what was asked for
+	return nil, clc.DiagNotAccepted // the connection went to another address than those asked for
 }
 
-// An attempt asks, for one socket that is about to connect, those who announced that they
+// An attempt asks, for one socket that is about to connect, the peers that announced that they
 // listen at the destination.
 type attempt struct {
 	id      uint64
@@ -102,7 +102,7 @@ type attempt struct {
 	socket  uint64      // its cookie
 	iface   uint32      // that it is bound to, 0 for none
 	asked   []Peer      // no peer twice
-	unsure  []Peer      // those asked who have to show that the connection is theirs
+	unsure  []Peer      // those asked that have to show that the connection is theirs
 	answers chan answer // room for every answer that can come
 }
 
@@ -145,7 +145,7 @@ func (p *Point) onAnswer(peer Peer, m Message) {
 	}
 }
 
-// endAttempt forgets an attempt. Those asked who have not answered are told.
+// endAttempt forgets an attempt. Peers asked that have not answered are told.
 func (p *Point) endAttempt(a *attempt, cancel bool) {
 	p.mu.Lock()
 	delete(p.attempts, a.id)
@@ -223,11 +223,11 @@ func loopback(a netip.Addr) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// findPeers returns the peerings with those who announced themselves, as far as they can
+// findPeers returns the peerings with the processes that announced themselves, as far as they can
 // be trusted and reached, or the reason for the last one that could not.
 //
-// A listening socket belongs to whoever has made it, which need not be who accepts from it: root may
-// have handed it over. Of a process at a socket of root's it shows later whether the connection
+// A listening socket belongs to the user that has made it. Another user may accept from it: root
+// may have handed it over. Of a process at a socket of root's it shows later whether the connection
 // has come to it, so that is in unsure, too.
 func (p *Point) findPeers(wait context.Context, found []announced, dest netip.AddrPort) (peers, unsure []Peer, reason clc.Diagnosis) {
 	d, reason, err := p.cfg.Open()
@@ -318,8 +318,8 @@ func (p *Point) await(ctx context.Context, a *attempt, tcp *net.TCPConn) (Peer, 
 				timer.Reset(AcceptTime)
 				continue
 			}
-			// It went to another program, or whoever was asked is very slow. Only an
-			// answer to a Cancel can tell.
+			// It went to another program, or the peer that was asked is very slow. Only an answer
+			// to a Cancel can tell.
 			cancelled = true
 			p.cancel(a)
 			timer.Reset(CancelTime)

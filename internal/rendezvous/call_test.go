@@ -58,7 +58,7 @@ func TestLoserAsksLate(t *testing.T) {
 			if asked, cancelled := peer.count(Expect), peer.count(Cancel); asked != cancelled {
 				t.Errorf("%d Expects and %d Cancels were sent, want as many", asked, cancelled)
 			}
-			// Whoever comes later does not even ask.
+			// A socket that comes later does not even ask.
 			asked := peer.count(Expect)
 			dial(t, c, l).Close()
 			if n := peer.count(Expect); n != asked {

@@ -76,7 +76,7 @@ func (p *Point) unexpectLocked(socket uint64, e expectation) {
 }
 
 // dropStaleLocked forgets connections of a peer that never came. It looks at all that are expected,
-// and so does that only now and then: who accepts waits for it.
+// and so does that only now and then: the goroutine that accepts waits for it.
 func (p *Point) dropStaleLocked(state *peerState) {
 	if time.Since(state.swept) < sweepPause {
 		return
@@ -98,8 +98,8 @@ func (p *Point) listensLocked(netns uint64, dest netip.AddrPort) bool {
 	return false
 }
 
-// unexpectLeftLocked forgets what is expected of a listener that has gone, unless another one
-// listens there, and returns it.
+// unexpectLeftLocked forgets the connections that are expected of a listener that has gone, unless
+// another one listens there, and returns them.
 func (p *Point) unexpectLeftLocked(gone *Listening) (forgotten []expectation) {
 	for socket, e := range p.expected {
 		if gone.listensAt(e.netns, e.dest) && !p.listensLocked(e.netns, e.dest) {
@@ -110,7 +110,7 @@ func (p *Point) unexpectLeftLocked(gone *Listening) (forgotten []expectation) {
 	return forgotten
 }
 
-// onCancel forgets what peer said with id, and says so unless the connection was accepted.
+// onCancel forgets peer's message with id, and says so unless the connection was accepted.
 func (p *Point) onCancel(peer Peer, id uint64) {
 	p.mu.Lock()
 	found := false
@@ -133,8 +133,8 @@ func (p *Point) expects() bool {
 	return len(p.expected) > 0
 }
 
-// takeExpected takes the expectation for a socket, if it comes from a process of the user whose
-// socket that is, or of root: nobody can make a server read CLC from somebody else's connection.
+// takeExpected takes the expectation for a socket, if it comes from a process of the socket's user,
+// or of root: nobody can make a server read CLC from somebody else's connection.
 func (p *Point) takeExpected(s endSocket) (expectation, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

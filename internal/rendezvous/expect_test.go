@@ -17,7 +17,7 @@ func signal(tb testing.TB, p *Point, from *fakePeer, m Message) {
 	}
 }
 
-// last returns what was sent to the peer last.
+// last returns the last message that was sent to the peer.
 func (p *fakePeer) last() Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -27,7 +27,7 @@ func (p *fakePeer) last() Message {
 	return p.sent[len(p.sent)-1]
 }
 
-// TestExpectRefused has peers say what a server may not expect: each is told why.
+// TestExpectRefused has peers announce connections that a server may not expect: each is told why.
 func TestExpectRefused(t *testing.T) {
 	p, d := newPoint(t, 3)
 	tcp := plainListener(t)
@@ -133,7 +133,7 @@ func TestCloseRefuses(t *testing.T) {
 		t.Errorf("the last was refused with %+v, want %v", got, clc.DiagNoListener)
 	}
 
-	// So is what has come and nobody has looked at.
+	// So is a message that has come and nobody has looked at.
 	l, err := p.Listen(tcp)
 	if err != nil {
 		t.Fatal(err)
@@ -148,8 +148,9 @@ func TestCloseRefuses(t *testing.T) {
 	}
 }
 
-// Whoever accepts a connection handles what peers have sent before. So a message costs the same however many connections a
-// peer has said that it will make: one that sends without end is not to keep the accept loops of the process from accepting.
+// A goroutine that accepts a connection handles the messages that peers have sent before. So a
+// message costs the same however many connections a peer has said that it will make: one that sends
+// without end is not to keep the accept loops of the process from accepting.
 func TestExpectFlood(t *testing.T) {
 	p, d := newPoint(t, 2)
 	tcp := plainListener(t)
@@ -183,7 +184,7 @@ func TestExpectFlood(t *testing.T) {
 		t.Errorf("%d connections are expected, want %d", p.Expected(), MaxExpected)
 	}
 
-	// Nothing of that is left, and what another peer has said stays.
+	// Nothing of that is left, and the messages of another peer stay.
 	expect(other, 1<<40)
 	twice := Message{Kind: Expect, ID: 1 << 40, Netns: l.Netns(), Socket: 5, Dest: AddrPort(tcp.Addr())}
 	p.Signal(other, twice.Append(nil)) // one number for two connections: not both

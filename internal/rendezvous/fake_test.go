@@ -20,7 +20,7 @@ import (
 // patience bounds every wait for something that has to happen. It only passes when a test fails.
 const patience = 20 * time.Second
 
-// A fakePeer keeps what is sent to it.
+// A fakePeer keeps the messages that are sent to it.
 type fakePeer struct {
 	gid  wire.ISMGID
 	uid  int
@@ -74,7 +74,7 @@ type fakeDevice struct {
 	mu    sync.Mutex
 	peers map[wire.ISMGID]*fakePeer
 	hold  func()
-	poll  func() // what Poll does; nil: nothing
+	poll  func() // Poll calls it; nil: nothing
 }
 
 func (d *fakeDevice) GID() wire.ISMGID { return testGID(1) }
@@ -102,8 +102,8 @@ func (d *fakeDevice) Peer(_ context.Context, gid wire.ISMGID) (Peer, error) {
 	return p, nil
 }
 
-// newPoint returns a point with a run directory of its own, whose device has peers with the GIDs
-// from 2 on.
+// newPoint returns a point with a run directory of its own, and its device, which has peers with
+// the GIDs from 2 on.
 func newPoint(tb testing.TB, peers int) (*Point, *fakeDevice) {
 	tb.Helper()
 	d := &fakeDevice{peers: make(map[wire.ISMGID]*fakePeer)}

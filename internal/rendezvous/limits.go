@@ -4,11 +4,11 @@ import "time"
 
 // Limits of a point.
 const (
-	// AcceptTime is how long a client waits for the server to say that it has
-	// accepted the connection before it asks what became of it. The server accepts at
-	// once, whatever its application does, so only a connection that went to another
-	// program takes that long, or one to a process that gets no processor: one that nobody
-	// has accepted yet is waited for up to maxAcceptTime.
+	// AcceptTime is how long a client waits for the server to say that it has accepted the
+	// connection before it asks for the outcome. The server accepts at once, whatever its
+	// application does, so only a connection that went to another program takes that long, or one
+	// to a process that gets no processor: one that nobody has accepted yet is waited for up to
+	// maxAcceptTime.
 	AcceptTime    = 250 * time.Millisecond
 	maxAcceptTime = 3 * time.Second
 
@@ -28,8 +28,8 @@ const (
 	PeeringTime = time.Second
 
 	// maxAnnouncers is how many processes that share a port (SO_REUSEPORT) are asked about one
-	// connection. All have to be, since the kernel chooses who gets it: where there are more, the
-	// connection is plain TCP at once. Each costs a client up to three messages.
+	// connection. All have to be, since the kernel chooses which one gets it: where there are more,
+	// the connection is plain TCP at once. Each costs a client up to three messages.
 	maxAnnouncers = 64
 
 	// MaxAnnouncements bounds the names that are read of one port's folder, and
@@ -48,9 +48,9 @@ const (
 	// announceTries is how often a folder is made that others remove.
 	announceTries = 100
 
-	// MaxExpected bounds the connections that one peer says it is about to make, and
-	// expectAge how long that is remembered. Who is at that bound has those that are too old looked for
-	// once in sweepPause.
+	// MaxExpected bounds the connections that one peer says it is about to make, and expectAge how
+	// long that is remembered. For a peer at that bound, connections that are too old are looked
+	// for once in sweepPause.
 	MaxExpected = 4096
 	expectAge   = 30 * time.Second
 	sweepPause  = time.Second

@@ -37,8 +37,8 @@ type Listening struct {
 // As long as it is not closed, it is made sure now and then that the announcement is there.
 func (p *Point) Listen(tcp *net.TCPListener) (*Listening, error) {
 	l, err := p.newListening(tcp)
-	// The listener is in the table before it is announced: whoever finds the announcement
-	// may ask at once.
+	// The listener is in the table before it is announced: a client that finds the announcement may
+	// ask at once.
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -62,7 +62,7 @@ func (p *Point) Listen(tcp *net.TCPListener) (*Listening, error) {
 // Unannounced returns a listener that the clients of this machine do not know of: none may expect
 // anything of it, and nothing of the system is taken for it.
 func (p *Point) Unannounced(tcp *net.TCPListener) *Listening {
-	l, _ := p.newListening(tcp) // whoever has it announced learns of the error
+	l, _ := p.newListening(tcp) // a caller that has it announced learns of the error
 	l.closed = true
 	return l
 }
@@ -89,7 +89,8 @@ func (l *Listening) announceLocked() error {
 	p := l.point
 	d, reason, err := p.cfg.Open()
 	if err == nil {
-		// Who is announced costs each client a wait if he cannot tell its connection from others.
+		// A listener that is announced costs each client a wait if it cannot tell the client's
+		// connection from others.
 		if err = p.checkDiag(l.addr); err != nil {
 			reason = p.diagReason(err)
 		} else if l.said, err = l.announceBy(d); err != nil {
@@ -115,8 +116,8 @@ func (l *Listening) announceBy(d Device) (*Announcement, error) {
 }
 
 // check makes sure that the announcement is there, and the device that it names. Files in /tmp are
-// removed by age and those under $XDG_RUNTIME_DIR at logout; and what stood in the way of an
-// announcement may be over, such as a full directory.
+// removed by age and those under $XDG_RUNTIME_DIR at logout; and an obstacle to an announcement may
+// be over, such as a full directory.
 //
 // Each listener has a timer of its own, and nobody ever stops one: in a bubble of package synctest only
 // those inside may.
@@ -160,8 +161,8 @@ func (l *Listening) checkLocked() error {
 	return nil
 }
 
-// checkDiag makes sure that the kernel can be asked whose sockets there are, as clients of a listener
-// ask for its owner, and as we do for theirs.
+// checkDiag makes sure that the kernel can be asked for the owners of sockets, as clients of a
+// listener ask for its owner, and as we do for theirs.
 func (p *Point) checkDiag(addr netip.AddrPort) error {
 	if _, err := listenerOwner(addr); errors.Is(err, errDiag) {
 		return err
@@ -178,7 +179,8 @@ func (p *Point) Usable() clc.Diagnosis {
 	return clc.DiagNone
 }
 
-// Poll looks at what peers have sent and nobody has seen yet. Whoever accepts does so anyway.
+// Poll looks at messages that peers have sent and nobody has seen yet. A goroutine that accepts
+// does so anyway.
 func (p *Point) Poll() {
 	if d := p.cfg.Opened(); d != nil {
 		d.Poll()
@@ -214,7 +216,7 @@ func (l *Listening) Close() {
 	left := l.point.unexpectLeftLocked(l)
 	l.point.mu.Unlock()
 	if known {
-		// What nobody has looked at yet is refused, too.
+		// A message that nobody has looked at yet is refused, too.
 		// rule: TestCloseRefuses
 		l.point.Poll()
 	}
@@ -245,9 +247,9 @@ func (c *Claim) Refuse(reason clc.Diagnosis) {
 	c.point.send(c.peer, Message{Kind: Refused, ID: c.id, Dest: c.dest, Reason: uint32(reason)})
 }
 
-// Claim returns who expects SMC on a connection that was just accepted, or nil and the reason why
-// nobody does. It is called once for each connection, from the goroutine that accepts; the
-// client waits until the claim is accepted or refused.
+// Claim returns the claim of the peer that expects SMC on a connection that was just accepted, or
+// nil and the reason why nobody does. It is called once for each connection, from the goroutine
+// that accepts; the client waits until the claim is accepted or refused.
 func (l *Listening) Claim(tcp *net.TCPConn) (*Claim, clc.Diagnosis) {
 	p := l.point
 	local, remote := AddrPort(tcp.LocalAddr()), AddrPort(tcp.RemoteAddr())

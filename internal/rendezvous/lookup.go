@@ -13,7 +13,7 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// announced is what a client reads.
+// announced is an announcement as a client reads it.
 type announced struct {
 	gid  wire.ISMGID
 	on   listenOn
@@ -27,7 +27,7 @@ type announcementCache struct {
 	folders map[folderKey]announceFolder
 }
 
-// folderKey is what the path of a folder is made of.
+// folderKey has the parts of the path of a folder.
 type folderKey struct {
 	dir   string
 	netns uint64
@@ -42,7 +42,8 @@ type announceFolder struct {
 	found   []announced
 }
 
-// lookup returns who says that it listens at addr. An error means that it could not be found out.
+// lookup returns the announcements of processes that say that they listen at addr. An error means
+// that these could not be found out.
 func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort) ([]announced, error) {
 	key := folderKey{dir, netns, addr.Port()}
 	c.mu.Lock()
@@ -55,8 +56,8 @@ func (c *announcementCache) lookup(dir string, netns uint64, addr netip.AddrPort
 	if unix.Lstat(f.path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return nil, nil
 	}
-	// The clock of the file system ticks some hundred times a second: what was read just
-	// after a change may have missed another one in the same tick.
+	// The clock of the file system ticks some hundred times a second: a read just after a change
+	// may have missed another one in the same tick.
 	changed := time.Unix(st.Mtim.Unix())
 	if !ok || f.ino != st.Ino || f.changed != st.Mtim || f.read.Sub(changed) < announceSettled {
 		read := time.Now()

@@ -92,7 +92,7 @@ func ifaceOf(a netip.Addr) uint32 {
 }
 
 // routesHere reports whether a is an address of this host where those cannot be read, for want of
-// netlink: whoever sends to one of them does so from the same.
+// netlink: a socket that sends to one of them does so from the same.
 func routesHere(a netip.Addr) bool {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9))) // sends nothing
 	if err != nil {

@@ -66,8 +66,8 @@ func (p *Point) queue(peer Peer, m Message) bool {
 	return true
 }
 
-// flush sends what is queued for a peer, until there is no more or the peering has ended. The
-// order does not matter: at most one of these messages is about a given connection.
+// flush sends the messages that are queued for a peer, until there are no more or the peering has
+// ended. The order does not matter: at most one of these messages is about a given connection.
 func (p *Point) flush(peer Peer, state *peerState) {
 	pause := outboxPause
 	for {

@@ -22,7 +22,8 @@ type Peer interface {
 	// matches [ism.ErrCongested] means that there will be room for them.
 	Send(payload []byte) error
 
-	// Leave is Send for what need not wake the other side: it gets it with the next signal, or when it polls.
+	// Leave is Send for bytes that need not wake the other side: it gets them with the next signal,
+	// or when it polls.
 	Leave(payload []byte) error
 
 	// Done returns a channel that is closed when the peering has ended.
@@ -33,18 +34,18 @@ type Peer interface {
 type Device interface {
 	GID() wire.ISMGID
 
-	// Peer returns the peering with the device that has the GID, and makes it if need be.
-	// Errors are those of [ism.Device.Peer].
+	// Peer returns the peering with the device that has the GID, and makes it if need be. Errors
+	// are as in [ism.Device.Peer].
 	Peer(ctx context.Context, gid wire.ISMGID) (Peer, error)
 
-	// Renew makes what others find the device by again, if it was removed.
+	// Renew makes the file again by which others find the device, if it was removed.
 	Renew() error
 
 	// Poll delivers all signals that were sent before the call.
 	Poll()
 }
 
-// Config is what a [Point] needs of its host.
+// Config has the things that a [Point] needs of its host.
 type Config struct {
 	// Dir is the run directory.
 	Dir string
@@ -95,7 +96,7 @@ type Point struct {
 	attempts  map[uint64]*attempt
 }
 
-// peerState is what a point knows of one peering. Point.mu guards it.
+// peerState is a point's state of one peering. Point.mu guards it.
 type peerState struct {
 	expected map[uint64]uint64 // by id the sockets that are its in Point.expected
 	swept    time.Time         // when it was last looked which of them never came
@@ -126,7 +127,7 @@ func (p *Point) Stop() {
 	p.closed = true
 }
 
-// Release gives back what the point holds of the system while it has nothing to do.
+// Release gives back the resources of the system that the point holds while it has nothing to do.
 func (p *Point) Release() { p.ends.release() }
 
 func (p *Point) isClosed() bool {
@@ -135,7 +136,8 @@ func (p *Point) isClosed() bool {
 	return p.closed
 }
 
-// Close stops, and gives back what the point holds of the system. Listeners are the caller's to close.
+// Close stops, and gives back the resources of the system that the point holds. Listeners are the
+// caller's to close.
 func (p *Point) Close() {
 	p.Stop()
 	p.ends.close()
@@ -156,7 +158,7 @@ func (p *Point) Attempts() int {
 	return len(p.attempts)
 }
 
-// stateLocked returns what is known of a peering, nil if that has ended.
+// stateLocked returns the state of a peering, nil if that has ended.
 func (p *Point) stateLocked(peer Peer) *peerState {
 	select {
 	case <-peer.Done():

@@ -157,8 +157,8 @@ func parseDiag(b []byte, family uint8, port uint16, found *[]listening) (done bo
 	return false, nil
 }
 
-// ownerCache remembers for a moment who listens where, so that a burst of connections
-// asks the kernel once.
+// ownerCache remembers for a moment which user listens where, so that a burst of connections asks
+// the kernel once.
 type ownerCache struct {
 	mu      sync.Mutex
 	entries map[netip.AddrPort]ownerEntry
@@ -198,5 +198,5 @@ func (p *Point) diagReason(err error) clc.Diagnosis {
 	case errors.Is(err, errDiag):
 		return clc.DiagNoSockDiag
 	}
-	return clc.DiagStale // nobody listens there, or users who cannot be told apart
+	return clc.DiagStale // nobody listens there, or users that cannot be told apart
 }

@@ -13,7 +13,7 @@ import (
 // An endSocket is one end of a TCP connection of this host.
 type endSocket struct {
 	cookie uint64 // as SO_COOKIE
-	uid    uint32 // who has made it
+	uid    uint32 // the user that has made it
 	inode  uint32 // 0 as long as nobody has accepted it
 }
 
@@ -52,9 +52,9 @@ func (f *endFinder) readyLocked() error {
 	return nil
 }
 
-// find returns the socket whose own address is local and that is connected to remote, in a
-// network namespace named by its cookie, and that is bound to none but one of these interfaces. The
-// kernel finds one that is bound only if its interface is in the question. Errors match errDiag if it was
+// find returns the socket that has the own address local and is connected to remote, in a network
+// namespace named by its cookie, and that is bound to none but one of these interfaces. The kernel
+// finds one that is bound only if its interface is in the question. Errors match errDiag if it was
 // not possible to ask.
 func (f *endFinder) find(netns uint64, local, remote netip.AddrPort, ifaces ...uint32) (endSocket, error) {
 	s, err := f.ask(netns, local, remote, 0)
@@ -114,7 +114,7 @@ func otherEnd(local, remote netip.AddrPort, iface uint32) (endSocket, error) {
 	return askEnd(fd, 1, local, remote, iface)
 }
 
-// CookieOf returns the cookie of the socket whose own address is local and that is connected to
+// CookieOf returns the cookie of the socket that has the own address local and is connected to
 // remote, in the network namespace of the calling thread.
 func CookieOf(local, remote netip.AddrPort) (uint64, error) {
 	s, err := otherEnd(local, remote, 0)

@@ -19,7 +19,7 @@ func AddrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
 }
 
-// SocketCookie returns what the kernel calls a socket: a number that it never uses again.
+// SocketCookie returns the kernel's name for a socket: a number that it never uses again.
 func SocketCookie(raw syscall.RawConn) (cookie uint64, err error) {
 	if cerr := raw.Control(func(fd uintptr) {
 		cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
@@ -37,7 +37,7 @@ func SocketNetns(raw syscall.RawConn) (netns uint64, err error) {
 	return netns, err
 }
 
-// identify returns what the kernel calls a socket, its network namespace, and the index of the
+// identify returns the kernel's name for a socket, its network namespace, and the index of the
 // interface that it is bound to, or will be when it connects to addr; 0 for none.
 func identify(raw syscall.RawConn, addr netip.Addr) (cookie, netns uint64, iface uint32, err error) {
 	const soBindToIfindex = 62 // SO_BINDTOIFINDEX, Linux 5.1

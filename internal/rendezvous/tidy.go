@@ -12,8 +12,8 @@ import (
 // directory. They do no harm, since nobody answers behind them, but somebody has to remove
 // them: each host looks at some when it opens.
 
-// Tidy removes what dead processes of this user have left in the run directory. It looks at
-// a bounded number of files.
+// Tidy removes the files that dead processes of this user have left in the run directory. It looks
+// at a bounded number of files.
 func Tidy(dir string) {
 	rundir.RemoveOtherBoots(dir)
 	ism, err := rundir.OpenDir(rundir.Path(dir, rundir.ISM))
@@ -36,7 +36,7 @@ func Tidy(dir string) {
 	}
 }
 
-// tidyPort removes the announcements on one port whose devices' sockets are gone, and their
+// tidyPort removes each announcement on one port if the socket of its device is gone, and the
 // folder if that was all.
 func tidyPort(listen *os.File, name string, ism *os.File) {
 	fd, err := unix.Openat(int(listen.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
