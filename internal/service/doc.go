@@ -3,8 +3,8 @@
 // the files of a system, also of one that does not run; [Manager] speaks with a systemd that runs.
 //
 // A drop-in is a file in /etc/systemd/system/UNIT.d. It replaces ExecStart= by command lines with
-// 'gosmc run' before the program, and permits what the unit forbids and the library needs. The
-// unit's own files stay as they are.
+// 'gosmc run' before the program, and permits the things that the unit forbids and the library
+// needs. The unit's own files stay as they are.
 package service
 
 import (
@@ -29,7 +29,7 @@ var (
 	ErrNone     = errors.New("gosmc has written no drop-in for this unit")
 )
 
-// A NextError is an error with what the administrator can do about it.
+// A NextError is an error with the step that the administrator can take.
 type NextError struct {
 	Err  error
 	Next string

@@ -95,7 +95,7 @@ func (t *Tree) changed(file string) error {
 	return next(fmt.Errorf("%s: %w", t.outside(file), ErrChanged), "look at it, and remove it, or use --force")
 }
 
-// asRoot adds to an error what helps where only root may write.
+// asRoot adds the next step to an error where only root may write.
 func asRoot(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return next(err, "run gosmc as root")
@@ -103,7 +103,7 @@ func asRoot(err error) error {
 	return err
 }
 
-// owner returns the name of the user who owns a file, by the users of the tree, or the number.
+// owner returns the name of the owner of a file, by the users of the tree, or the number.
 func (t *Tree) owner(file string) (string, error) {
 	real, err := t.resolve(file)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// commandTime bounds what systemctl takes to answer, but for the start of a service.
+// commandTime bounds the time that systemctl takes to answer, but for the start of a service.
 const commandTime = 30 * time.Second
 
 // A Manager is the systemd of this machine.
@@ -30,7 +30,7 @@ func NewManager() *Manager {
 	return &Manager{found}
 }
 
-// run runs systemctl, and returns what it prints.
+// run runs systemctl, and returns its output.
 func (m *Manager) run(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, m.path, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0")
@@ -61,7 +61,7 @@ func (m *Manager) Restart(ctx context.Context, name Name) error {
 	return err
 }
 
-// properties returns what systemd knows of a unit.
+// properties returns properties of a unit from systemd.
 func (m *Manager) properties(ctx context.Context, name Name, names ...string) (map[string]string, error) {
 	ctx, stop := context.WithTimeout(ctx, commandTime)
 	defer stop()
@@ -77,8 +77,8 @@ func (m *Manager) properties(ctx context.Context, name Name, names ...string) (m
 	return values, nil
 }
 
-// Unit reads a unit from the files that systemd has read it from. What systemd does not know, or
-// knows an older version of, is looked up in the tree.
+// Unit reads a unit from the files that systemd has read it from. A unit that systemd does not
+// know, or knows an older version of, is looked up in the tree.
 func (m *Manager) Unit(ctx context.Context, t *Tree, name Name) (*Unit, error) {
 	if m == nil || name.IsTemplate() {
 		return t.Unit(name)
@@ -109,7 +109,7 @@ func (m *Manager) Check(ctx context.Context, name Name) error {
 	return nil
 }
 
-// A Running says how far what runs of a service has the library.
+// A Running says how far the processes of a service have the library.
 type Running string
 
 // Values of Running.

@@ -37,7 +37,7 @@ func ParseName(text string) (Name, error) {
 	return Name(name), nil
 }
 
-// isKind reports whether an extension is that of another type of units.
+// isKind reports whether an extension belongs to another type of units.
 func isKind(ext string) bool {
 	switch ext {
 	case ".socket", ".device", ".mount", ".automount", ".swap", ".target", ".path", ".timer", ".slice", ".scope":
@@ -62,7 +62,7 @@ func (n Name) Template() Name {
 // IsTemplate reports whether the unit is a template, which is started as instances only.
 func (n Name) IsTemplate() bool { return strings.HasSuffix(n.Short(), "@") }
 
-// instance returns what %i stands for.
+// instance returns the value of %i.
 func (n Name) instance() string {
 	_, instance, _ := strings.Cut(n.Short(), "@")
 	return instance
@@ -135,8 +135,8 @@ func unescape(text string) (string, error) {
 	return b.String(), nil
 }
 
-// dropInDirs are the names of directories with drop-ins for a unit, those of lower rank first:
-// those of its type, of prefixes that end with a hyphen, of its template, and its own
+// dropInDirs are the names of directories with drop-ins for a unit, lower ranks first. They are the
+// directories of its type, of prefixes that end with a hyphen, of its template, and its own
 // (systemd.unit(5)). A file name in one of them hides the same file name in those before.
 func (n Name) dropInDirs() []string {
 	list := []string{"service.d"}

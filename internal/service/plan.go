@@ -25,10 +25,11 @@ type Plan struct {
 	Text  string
 	Dir   string   // run directory, which clients need, too
 	User  string   // of clients; "" if no other program has the user of the service
-	Notes []string // what the administrator should know, a sentence each
+	Notes []string // for the administrator, a sentence each
 }
 
-// dropInFile sorts after what 'systemctl edit' writes, override.conf: the last ExecStart= counts.
+// dropInFile sorts after the file that 'systemctl edit' writes, override.conf: the last ExecStart=
+// counts.
 const dropInFile = "zz-gosmc.conf"
 
 // systemDir is the run directory of all users, which a package has made at boot.
@@ -89,7 +90,7 @@ func (u *Unit) setsStart() bool {
 	return slices.ContainsFunc(u.set, func(s setting) bool { return s.section == "Service" && s.key == "ExecStart" })
 }
 
-// commands returns what a unit starts.
+// commands returns the commands that a unit starts.
 func (u *Unit) commands() (list []command, err error) {
 	for _, s := range u.all("ExecStart") {
 		more, err := parseCommands(s.value)
@@ -101,7 +102,7 @@ func (u *Unit) commands() (list []command, err error) {
 	return list, nil
 }
 
-// refusal returns why a unit cannot be helped, with what can be done.
+// refusal returns why a unit cannot be helped, with a next step.
 func (u *Unit) refusal(commands []command) error {
 	name := u.Name.Short()
 	if len(commands) == 0 {
@@ -234,7 +235,7 @@ func (t *Tree) sockets(u *Unit) string {
 	return ""
 }
 
-// restrictions writes what the unit forbids and gosmc needs.
+// restrictions writes permissions for the things that the unit forbids and gosmc needs.
 func (t *Tree) restrictions(d *dropIn) {
 	u := d.plan.Unit
 	if len(u.words("NoExecPaths")) > 0 { // rule: TestPlans
@@ -278,7 +279,7 @@ func covers(list []string, name string) bool {
 }
 
 // family reports whether a unit lets its programs make sockets of an address family. The first line
-// says whether what is named is allowed or forbidden.
+// says whether the named families are allowed or forbidden.
 func (u *Unit) family(name string) bool {
 	lines := u.all("RestrictAddressFamilies")
 	if len(lines) == 0 {
@@ -298,7 +299,7 @@ func (u *Unit) family(name string) bool {
 // needed are groups of system calls that every program of gosmc uses: systemd.exec(5).
 var needed = []string{"@basic-io", "@default", "@file-system", "@io-event", "@ipc", "@network-io", "@process", "@signal", "@timer", "@system-service", "memfd_create", "pidfd_open", "pidfd_send_signal"}
 
-// killed returns what of a unit's SystemCallFilter= would kill gosmc, "" if nothing does.
+// killed returns the part of a unit's SystemCallFilter= that would kill gosmc, "" if there is none.
 func (u *Unit) killed() string {
 	if number := u.last("SystemCallErrorNumber"); number != "" && number != "kill" {
 		return ""
@@ -332,7 +333,7 @@ func (u *Unit) foreignFilter() bool {
 }
 
 // sign puts comments before the text of a drop-in: the head, and a checksum by which gosmc knows
-// what it has written.
+// its own text.
 func sign(head, text string) string {
 	return fmt.Sprintf("%s\n%s%x\n%s", head, checksumMark, sha256.Sum256([]byte(text)), text)
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // Debian starts clusters of PostgreSQL by a program that clears the environment, and with it the
-// library. So the unit starts postgres itself, as the user who owns the cluster's configuration,
-// and logs to the journal.
+// library. So the unit starts postgres itself, as the owner of the cluster's configuration, and
+// logs to the journal.
 const pgCtlCluster = "pg_ctlcluster"
 
 func (t *Tree) startPostgres(d *dropIn, c command) error {

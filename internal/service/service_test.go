@@ -210,7 +210,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestSplitWords has quotes and escapes be those of systemd.
+// TestSplitWords has quotes and escapes be the same as in systemd.
 func TestSplitWords(t *testing.T) {
 	for line, want := range map[string]string{
 		`a  b`: "a|b", `'a b' "c d"`: "a b|c d", `a"b c"d`: "ab cd", `\x41\102 \s\t`: "AB| \t", `'\'' \"`: `'|"`, `a\qb`: `a\qb`, `a \; ; "b;c"`: `a|;|;|b;c`, "": "",
@@ -234,7 +234,7 @@ func TestSplitWords(t *testing.T) {
 	}
 }
 
-// TestUnder has what becomes of a command line be read by systemd as the same program with the same arguments.
+// TestUnder has systemd read the new command line as the same program with the same arguments.
 func TestUnder(t *testing.T) {
 	for line, want := range map[string]string{
 		"/bin/x a":            "/g run -- /bin/x a",
@@ -396,7 +396,7 @@ func TestEnableDisable(t *testing.T) {
 	}
 }
 
-// snapshot returns what is in the tree.
+// snapshot returns the contents of the tree.
 func (m *machine) snapshot() map[string]string {
 	files := make(map[string]string)
 	m.must(filepath.WalkDir(m.dir, func(file string, d fs.DirEntry, err error) error {
@@ -481,7 +481,7 @@ func TestRunDirectory(t *testing.T) {
 	}
 }
 
-// TestFilters has what kills gosmc be told from what does not.
+// TestFilters has filters that kill gosmc be told from those that do not.
 func TestFilters(t *testing.T) {
 	for _, tt := range []struct {
 		text    string

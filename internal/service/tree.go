@@ -87,7 +87,7 @@ func (t *Tree) resolve(name string) (string, error) {
 	return done, nil
 }
 
-// read returns the text of a file. What is no regular file, such as /dev/null, is empty.
+// read returns the text of a file. A file that is not regular, such as /dev/null, is empty.
 func (t *Tree) read(name string) (string, error) {
 	if target, _ := t.link(name); target == "/dev/null" { // which an image need not have
 		return "", nil
@@ -125,7 +125,7 @@ func (t *Tree) exists(name string) bool {
 	return err == nil
 }
 
-// names returns what is in a directory, sorted.
+// names returns the names in a directory, sorted.
 func (t *Tree) names(dir string) (list []string) {
 	real, err := t.resolve(dir)
 	if err != nil {
@@ -217,7 +217,7 @@ func (t *Tree) fragment(name Name) (file string, alias Name, err error) {
 	return "", "", t.notFound(name)
 }
 
-// link returns what a file is a symbolic link to.
+// link returns the target of a file that is a symbolic link.
 func (t *Tree) link(file string) (target string, ok bool) {
 	dir, err := t.resolve(path.Dir(file))
 	if err != nil {

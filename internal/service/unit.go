@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A Unit is what the files of a unit say.
+// A Unit has the settings from the files of a unit.
 type Unit struct {
 	Name  Name
 	Asked Name // by which name it was asked for: another one is an alias
