@@ -8,15 +8,15 @@ import (
 )
 
 // A budget says how many packets all queue pairs to one address may have on their way together. The
-// network and the socket at the other end are one, however many queue pairs share them: windows of
-// their own add up to any number, and what does not fit is lost, from all of them.
+// network and the socket at the other end are one, however many queue pairs share them. Windows of
+// their own add up to any number, and packets that do not fit are lost, from all of them.
 //
 // It doubles per round trip until the first loss, and then grows by a few packets per round trip.
 // When packets had to be sent again it gives way by twice their share: little for a network that
-// loses one in a hundred whatever comes, much for a queue that has overflowed. If nothing at all comes
-// back it starts again from the floor.
+// always loses one in a hundred, much for a queue that has overflowed. If nothing at all comes back
+// it starts again from the floor.
 //
-// It is a value: it is told what became of packets, and size says what may be on its way.
+// It is a value: it is told how packets fared, and size says how many may be on their way.
 type budget struct {
 	size      int // packets
 	threshold int // below it the budget doubles
@@ -77,10 +77,10 @@ type path struct {
 	users  int       // queue pairs
 
 	budget  budget
-	flight  int        // packets on their way, or promised to who has the turn
+	flight  int        // packets on their way, or promised to the queue pair that has the turn
 	waiting shareQueue // those with packets to send, in the order of their turns
 	open    bool       // in the scheduler's list of paths with a turn to give
-	rich    bool       // in that of those which have more than their part of the device's budget
+	rich    bool       // in its list of paths with more than their part of the device's budget
 	keeps   bool       // a queue pair has found out that the peer keeps packets that come after a gap
 }
 

@@ -43,8 +43,8 @@ func (s *side) writeTo(t testing.TB, peer *side) {
 	}
 }
 
-// TestTwoCables has two devices at either end, each on a cable of its own, in one subnet. Whichever cable
-// is cut, what goes over the other does not notice.
+// TestTwoCables has two devices at either end, each on a cable of its own, in one subnet. One cable
+// is cut, and the queue pairs on the other do not notice.
 func TestTwoCables(t *testing.T) {
 	for _, arpIgnore := range []string{"0", "1"} {
 		for cut := range 2 {

@@ -85,9 +85,9 @@ func (c *CQ) put(done Completion) {
 	c.mu.Unlock()
 }
 
-// drain calls the handler on this goroutine, which takes out what was put in. While another
-// goroutine is in the handler it waits for that, at most for limit, and reports whether it has come
-// to its turn.
+// drain calls the handler on this goroutine, which takes out the completions that were put in.
+// While another goroutine is in the handler it waits for that, at most for limit, and reports
+// whether it has come to its turn.
 func (c *CQ) drain(limit time.Duration) bool {
 	for start := time.Now(); !c.running.CompareAndSwap(handlerIdle, handlerRunning); time.Sleep(drainPause) {
 		if time.Since(start) >= limit { // rule: TestDrain: >= limit -> < 0
@@ -120,7 +120,8 @@ func (c *CQ) reserve(n int) error {
 	return nil
 }
 
-// release takes back what was promised to q, and throws away what it still has in the queue.
+// release takes back the room that was promised to q, and throws away the completions that q still
+// has in the queue.
 func (c *CQ) release(q *QP, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,7 +147,8 @@ const (
 	handlerAgain   // the same, and more was put in since it was called
 )
 
-// notify tells whoever waits that completions were put in. No lock may be held.
+// notify tells the goroutine that waits, or calls the handler, after completions were put in. No
+// lock may be held.
 func (c *CQ) notify() {
 	if c.handler == nil {
 		select {
@@ -157,7 +159,7 @@ func (c *CQ) notify() {
 	}
 	if !c.running.CompareAndSwap(handlerIdle, handlerRunning) {
 		if c.running.Swap(handlerAgain) != handlerIdle {
-			return // who is in the handler will see it
+			return // the goroutine in the handler will see it
 		}
 	}
 	c.run()

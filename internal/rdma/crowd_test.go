@@ -74,7 +74,7 @@ type crowdHost struct {
 	busy  bool // it makes a system call
 }
 
-// A crowdSim is the hosts and what is between them.
+// A crowdSim is the hosts and the network between them.
 type crowdSim struct {
 	t      *testing.T
 	seed   uint64
@@ -236,7 +236,8 @@ func playCrowd(t *testing.T, seed uint64) {
 	if pauses == 0 && useful < enough {
 		s.failf("%.0f %% of what the receiver can take", 100*useful)
 	}
-	// Hosts share by what they lose, which is another's concern: fair is what each does.
+	// Hosts share by their losses, which this test leaves out: each host has to be fair to its
+	// queue pairs.
 	for _, h := range s.hosts {
 		least, sum, count := want, 0, 0
 		for _, p := range s.pairs {
@@ -344,7 +345,7 @@ func (s *crowdSim) deliver(q *qpc, b []byte) {
 	q.receive(s.now, &s.packet)
 }
 
-// answer carries what the receiver has to say to the sender.
+// answer carries the receiver's packets to the sender.
 func (s *crowdSim) answer(p *crowdPair) {
 	for {
 		b := s.room[:p.z.transmit(s.now, s.room[:])]

@@ -69,7 +69,7 @@ type Device struct {
 // Open makes a device of a local address. nil stands for the zero Config.
 //
 // Only one owner of an address's port can be in a network namespace: the error for a port in use
-// wraps EADDRINUSE and names what else may have it.
+// wraps EADDRINUSE and names the other owners that it may have.
 func Open(local netip.Addr, cfg *Config) (*Device, error) {
 	var c Config
 	if cfg != nil {
@@ -146,13 +146,14 @@ func (d *Device) MAC() wire.MAC {
 // Interface returns the name of the device's interface.
 func (d *Device) Interface() string { return d.iface.Name }
 
-// headerRoom is what rxe sets aside for the headers of a packet, from the IP header to the ICRC.
+// headerRoom is the number of bytes that rxe sets aside for the headers of a packet, from the IP
+// header to the ICRC.
 const headerRoom = 80
 
 // MTU returns the largest path MTU that the device's interface has room for, as rxe chooses it:
 // 1024 on Ethernet and at an address of the loopback interface that others reach, 4096 with jumbo
-// frames. The interface's MTU is that of now, or of the time of [Open] if the interface is not
-// watched.
+// frames. It uses the interface's present MTU, or the MTU at the time of [Open] if the interface is
+// not watched.
 func (d *Device) MTU() wire.MTU { return d.events.mtu() }
 
 // Unwatched returns why there are no events about the interface, such as that the process may not have an
@@ -189,14 +190,14 @@ func (d *Device) NewPD() (*PD, error) {
 	return newPD(d), nil
 }
 
-// Capabilities reports what the device's socket can do.
+// Capabilities reports the abilities of the device's socket.
 func (d *Device) Capabilities() udp.Capabilities { return d.sock.Capabilities() }
 
-// SocketStats returns what the device's socket has counted: super-packets, system calls, refusals.
+// SocketStats returns the counters of the device's socket: super-packets, system calls, refusals.
 func (d *Device) SocketStats() udp.Stats { return d.sock.Stats() }
 
-// Close takes the device away: its queue pairs fail, what is posted is flushed, and the port is
-// free. Memory regions stay until they are deregistered. Closing twice is no error. A handler must not
+// Close takes the device away: its queue pairs fail, posted work is flushed, and the port is free.
+// Memory regions stay until they are deregistered. Closing twice is no error. A handler must not
 // close its device: Close waits for it to return.
 func (d *Device) Close() error {
 	d.mu.Lock()
@@ -268,7 +269,7 @@ type deviceStats struct {
 	handedOn, handedOver, handOnErrors                             atomic.Uint64
 }
 
-// Stats returns what has been counted.
+// Stats returns the device's counters.
 func (d *Device) Stats() DeviceStats {
 	s := &d.stats
 	return DeviceStats{

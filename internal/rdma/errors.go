@@ -22,7 +22,7 @@ func argError(format string, args ...any) error {
 	return fmt.Errorf("rdma: %w: %s", ErrArgument, fmt.Sprintf(format, args...))
 }
 
-// stateError says what was tried in which state.
+// stateError names the attempted operation and the state that does not allow it.
 func stateError(what string, s State) error {
 	return fmt.Errorf("rdma: %s in state %v: %w", what, s, ErrState)
 }

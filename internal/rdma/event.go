@@ -9,7 +9,7 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// An EventKind says what an [Event] tells.
+// An EventKind is the kind of news in an [Event].
 type EventKind uint8
 
 // All kinds of events.
@@ -62,10 +62,10 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind EventKind
 
-	MTU wire.MTU // of EventMTUChanged: that of now
+	MTU wire.MTU // of EventMTUChanged: the present one
 
-	// Of EventQPFailed. Status is what became of a request of ours, StatusOK if it was a request of the
-	// peer that could not be done; then Nak is what the peer was told.
+	// Of EventQPFailed. Status is the result of a request of ours, StatusOK if it was a request of
+	// the peer that could not be done; then Nak is our answer to the peer.
 	QP     *QP
 	Status Status
 	Nak    roce.Syndrome
@@ -75,16 +75,17 @@ type Event struct {
 	Count uint64
 }
 
-// portState is what there is to know of a device's interface.
+// portState is the state of a device's interface.
 type portState struct {
 	up      bool // and has a carrier
-	address bool // that of the device
+	address bool // the interface has the device's address
 	mtu     wire.MTU
 }
 
-// events is what a device has to tell its owner. It is bounded, whatever happens: of the interface it has the
-// present state and what the owner knows, of refused packets a number, and of failures one for each queue
-// pair. So nothing is lost, nobody waits, and what has come and gone in between is not told.
+// events holds the news that a device has for its owner. It is always bounded: of the interface it
+// has the present state and the state that the owner knows, of refused packets a number, and of
+// failures one for each queue pair. So nothing is lost and nobody waits. A change that was undone
+// before the owner asked is not told.
 type events struct {
 	news chan struct{}
 
@@ -105,10 +106,10 @@ func (e *events) init(port portState) {
 // it. Take the value, then call [Device.PollEvents] until there is nothing.
 func (d *Device) Events() <-chan struct{} { return d.events.news }
 
-// PollEvents moves up to len(dst) events to dst and returns how many. Events about the interface tell how it
-// is now, where that is not what was told last: one that went down and came up again before anyone
-// asked is not told. They are told only while [Device.Unwatched] is nil. After [Device.Close] there are no
-// new ones, nor any of a queue pair that is closed.
+// PollEvents moves up to len(dst) events to dst and returns how many. Events about the interface
+// tell how it is now, where that differs from the last events: one that went down and came up again
+// before anyone asked is not told. They are told only while [Device.Unwatched] is nil. After
+// [Device.Close] there are no new ones, nor any of a queue pair that is closed.
 func (d *Device) PollEvents(dst []Event) int { return d.events.poll(dst) }
 
 func (e *events) poll(dst []Event) (n int) {
@@ -184,7 +185,7 @@ func (e *events) othersChanged() {
 	e.ring()
 }
 
-// mtu returns that of the interface now.
+// mtu returns the interface's present MTU.
 func (e *events) mtu() wire.MTU {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -201,7 +202,7 @@ func (e *events) qpFailed(q *QP, why failure) {
 	e.ring()
 }
 
-// drop forgets what there is to tell of a queue pair.
+// drop forgets the news of a queue pair.
 func (e *events) drop(q *QP) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -48,7 +48,7 @@ func noEvent(t testing.TB, d *Device) {
 	}
 }
 
-// TestInterfaceEvents does to an interface what happens to interfaces.
+// TestInterfaceEvents changes an interface in the ways that occur in practice.
 func TestInterfaceEvents(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		t.Run(fmt.Sprintf("IPv6 %v", six), func(t *testing.T) {
@@ -159,8 +159,8 @@ func TestEventsCoalesce(t *testing.T) {
 	}
 }
 
-// TestQPFailedEvent ends queue pairs in each way: by the peer's request, by silence, and by the owner, who
-// need not be told.
+// TestQPFailedEvent ends queue pairs in each way: by the peer's request, by silence, and by the
+// owner, which need not be told.
 func TestQPFailedEvent(t *testing.T) {
 	s, peer := victim(t)
 	bad := s.write([]byte{1})
@@ -200,7 +200,7 @@ func TestQPFailedEvent(t *testing.T) {
 	noEvent(t, a.dev)
 }
 
-// TestSendsRefusedEvent takes away what sending needs: the interface, and the size of frames.
+// TestSendsRefusedEvent takes away the interface, and the size of frames, that sending needs.
 func TestSendsRefusedEvent(t *testing.T) {
 	c := smctest.NewCables(t, 1)
 	pair := pairAt(t, c, c.Addr[0])
@@ -265,7 +265,7 @@ func TestWithoutNetlink(t *testing.T) {
 	}
 }
 
-// TestInterfaceOf compares what is found out with AF_NETLINK and without.
+// TestInterfaceOf compares the answers with AF_NETLINK and without.
 func TestInterfaceOf(t *testing.T) {
 	c := smctest.NewCables(t, 2)
 	c.IP(0, "addr add 10.99.0.77/24 dev cable1")

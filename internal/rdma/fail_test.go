@@ -79,7 +79,8 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
-// TestHoldAnswers has answers held back: none goes out, of any kind, before it is time, and then one for all. What is sent goes out as ever, and what comes is taken.
+// TestHoldAnswers has answers held back: none goes out, of any kind, before it is time, and then
+// one for all. Requests go out as ever, and packets that come are taken.
 func TestHoldAnswers(t *testing.T) {
 	for _, what := range []struct {
 		name   string

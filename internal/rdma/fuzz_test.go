@@ -12,7 +12,7 @@ import (
 )
 
 // Inputs of the fuzz targets are programs, so that mutations get past the first check. A step is a
-// byte that says what to do, and its arguments.
+// byte that names the action, and its arguments.
 const (
 	fuzzRaw      = iota // length (2), a packet as it is, without ICRC
 	fuzzPacket          // opcode, PSN from the expected one, payload length (2), address from the region (2), length (2), flags
@@ -27,7 +27,7 @@ const (
 
 var fuzzMem = randomBytes(testGuard+testSize+testGuard, 3)
 
-// A fuzzer runs a program on a queue pair in RTS, and looks what it does.
+// A fuzzer runs a program on a queue pair in RTS, and checks the results.
 type fuzzer struct {
 	*solo
 	sends, recvs []uint64 // posted, not complete
@@ -48,7 +48,7 @@ func newFuzzer(t testing.TB) *fuzzer {
 
 // run plays a program. The part before the region and the one after it may not change in any case.
 func (f *fuzzer) run(program []byte) {
-	program = slices.Clip(program) // what lies behind is not ours to append to
+	program = slices.Clip(program) // the bytes behind it are not ours to append to
 	next := func(n int) []byte {
 		if n > len(program) {
 			program = append(program, make([]byte, n)...)

@@ -2,17 +2,17 @@ package rdma
 
 import "sync/atomic"
 
-// A Guard keeps what a peer has said to be written in a region, and its reader has not read yet,
-// from being written again.
+// A Guard protects bytes of a region that a peer has said to be written, and that the region's
+// reader has not read yet, from being written again.
 //
 // The region has a ring, from Base to its end. It carries a stream of bytes, each at its number
 // modulo the ring's size. A peer that keeps to the rules of a ring writes those from Written on,
-// and never those from Read to Written, whatever a WRITE says. Of one that is late, or that is sent
-// again, and says something else, those are left out, and it is acknowledged like any other. Where
+// and never those from Read to Written. The guard leaves these out of any WRITE, such as one that
+// is late or sent again, and says something else. The WRITE is acknowledged like any other. Where
 // Written is not ahead of Read, or by more than the ring has room for, nothing is guarded.
 //
-// Both only grow, and may do so at any time and on any goroutine: what was Read before a peer is
-// told of the room, and what was Written once it is taken note of. Base and Read do not change once
+// Both only grow, and may do so at any time and on any goroutine: Read before a peer is told of the
+// room, and Written once the owner has taken note of the bytes. Base and Read do not change once
 // the guard is set.
 type Guard struct {
 	Base    int            // bytes
@@ -26,8 +26,8 @@ type Guard struct {
 // goroutine may call it.
 func (m *MR) SetGuard(g *Guard) { m.guard.Store(g) }
 
-// Place puts what a peer writes at a virtual address into the region, but for what is guarded. It
-// reports false, and places nothing, if the region is gone or does not have all of that.
+// Place copies a peer's bytes for a virtual address into the region, except to guarded places. It
+// reports false, and places nothing, if the region is gone or does not have all of these addresses.
 func (m *MR) Place(addr uint64, b []byte) bool {
 	if m.dead.Load() { // rule: TestDeadRegion
 		return false
@@ -45,9 +45,9 @@ func (m *MR) Place(addr uint64, b []byte) bool {
 	return true
 }
 
-// place copies b to offset at of mem, which has room for it, but for what is guarded.
+// place copies b to offset at of mem, which has room for it, except to guarded places.
 func (g *Guard) place(mem []byte, at int, b []byte) {
-	written := g.Written.Load() // first: what is read meanwhile makes it less that is guarded, and never more
+	written := g.Written.Load() // first: a read meanwhile guards fewer bytes, and never more
 	size := uint64(len(mem) - g.Base)
 	if g.clear(g.seen.Load(), written, size, at, len(b)) { // as most are
 		copy(mem[at:], b)
@@ -59,7 +59,8 @@ func (g *Guard) place(mem []byte, at int, b []byte) {
 		copy(mem[at:], b)
 		return
 	}
-	// What is free is one piece of the ring, or two around its end, and all that comes before it.
+	// The free part is one piece of the ring, or two around its end, and all that comes before the
+	// ring.
 	from, to := g.Base+int(read%size), g.Base+int(written%size)
 	if from < to {
 		copyWithin(mem, at, b, 0, from)
@@ -84,10 +85,11 @@ func (g *Guard) clear(read, written, size uint64, at, n int) bool {
 	if place < next {
 		place += size
 	}
-	return place-next+uint64(n) <= size-guarded // by which it is ahead of what is written, and what is free
+	return place-next+uint64(n) <= size-guarded // its end's lead over Written, and the free bytes
 }
 
-// copyWithin copies what of b, which belongs to offset at of mem, is between two others.
+// copyWithin copies the part of b, which belongs to offset at of mem, that is between two other
+// offsets.
 func copyWithin(mem []byte, at int, b []byte, from, to int) {
 	first, end := max(at, from), min(at+len(b), to)
 	if first < end {

@@ -9,8 +9,8 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// TestGuard places every piece there can be into small rings of which every part is guarded in turn, and compares each byte with what a
-// look at that byte alone says.
+// TestGuard places every piece there can be into small rings of which every part is guarded in
+// turn, and compares each byte with the result of a look at that byte alone.
 func TestGuard(t *testing.T) {
 	for _, base := range []int{0, 3} {
 		for size := 1; size <= 7; size++ {
@@ -79,8 +79,8 @@ func TestGuardLarge(t *testing.T) {
 	}
 }
 
-// TestGuardedWrite has a WRITE of several packets that goes over what is guarded: that stays, the rest is written, and the peer is
-// told that all is well.
+// TestGuardedWrite has a WRITE of several packets that goes over guarded bytes: these stay, the
+// rest is written, and the peer is told that all is well.
 func TestGuardedWrite(t *testing.T) {
 	s := newRTS(t)
 	b := bytes.Repeat([]byte{0xa5}, 700)

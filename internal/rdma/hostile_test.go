@@ -136,7 +136,7 @@ func (s *side) marker(t testing.TB, peer *rawPeer, psn wire.PSN) {
 }
 
 // TestDropped floods a device with packets that must vanish: without an answer, without a trace in
-// the queue pair, and counted as what they are. IBTA 9.6.1.
+// the queue pair, and counted by their kind. IBTA 9.6.1.
 func TestDropped(t *testing.T) {
 	const flood = 50
 	known := func(op byte) bool { return roce.Opcode(op).Known() }
@@ -346,8 +346,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestForgedAcks sends acknowledgements for what was never sent, before and after there is work, and
-// responses that nobody asked for.
+// TestForgedAcks sends acknowledgements for packets that were never sent, before and after there is
+// work, and responses that nobody asked for.
 func TestForgedAcks(t *testing.T) {
 	s, peer := victim(t)
 	forged := 0

@@ -61,13 +61,14 @@ func interfaceOf(addr netip.Addr) (net.Interface, error) {
 	return net.Interface{}, argError("no interface has the address %v", addr)
 }
 
-// inZone reports whether an address can be that of an interface, going by its zone.
+// inZone reports whether an address can belong to an interface, going by its zone.
 func inZone(addr netip.Addr, name string, index int) bool {
 	zone := addr.Zone()
 	return zone == "" || zone == name || zone == fmt.Sprint(index)
 }
 
-// An ifreq is struct ifreq, with room for what the requests here answer. Linux include/uapi/linux/if.h.
+// An ifreq is struct ifreq, with room for the answers to the requests here. Linux
+// include/uapi/linux/if.h.
 type ifreq struct {
 	name [unix.IFNAMSIZ]byte
 	data [unsafe.Sizeof(unix.Ifreq{}) - unix.IFNAMSIZ]byte
@@ -131,7 +132,7 @@ func inet6Names(addr netip.Addr) (names []string, err error) {
 	return names, nil
 }
 
-// ioctlInterface asks for what a device has to know of an interface.
+// ioctlInterface asks for the properties of an interface that a device needs.
 func ioctlInterface(fd int, name string) (iface net.Interface, err error) {
 	iface.Name = name
 	ask := func(request uint) (r ifreq) {

@@ -9,9 +9,9 @@ import (
 )
 
 // A keeper keeps packets that came before the one that is expected, until it has come. To the peer
-// that looks like a network that delayed them: when the gap is filled they are carried out in order,
-// and one acknowledgement tells of all. A peer that goes back to the gap has sent them again for
-// nothing; one like us (see requester.keeps) sends only what is missing.
+// that looks like a network that delayed them: when the gap is filled they are carried out in
+// order, and one acknowledgement tells of all. A peer that goes back to the gap has sent them again
+// for nothing; one like us (see requester.keeps) sends only the missing packets.
 //
 // Packets are kept by their PSN, at most keepAhead beyond the expected one, and none that has more than the
 // path MTU: it will be refused when it is its turn, and can be sent again for that.
@@ -54,9 +54,9 @@ func (k *keeper) take(psn wire.PSN) *roce.Packet {
 	return &s.packet
 }
 
-// A keeperPool has the keepers of a device: as many as queue pairs may miss packets at a time. A queue
-// pair that gets none drops what comes too early, as the specification has it. Those that nobody uses
-// wait for the next loss, until the garbage collector has come by twice.
+// A keeperPool has the keepers of a device: as many as queue pairs may miss packets at a time. A
+// queue pair that gets none drops packets that come too early, as the specification has it. Those
+// that nobody uses wait for the next loss, until the garbage collector has come by twice.
 type keeperPool struct {
 	used atomic.Int32
 	idle sync.Pool // of *keeper

@@ -31,7 +31,7 @@ func (s *solo) byteAt(i int, value byte) roce.Packet {
 	return p
 }
 
-// TestKept fills gaps, and looks at what was kept behind them.
+// TestKept fills gaps, and looks at the packets that were kept behind them.
 func TestKept(t *testing.T) {
 	s, pool := newKeeping(t)
 	was := s.was[testGuard:][:8]
@@ -109,7 +109,7 @@ func TestKeptForgotten(t *testing.T) {
 	}
 }
 
-// TestKeptRefused keeps packets that are wrong: what they earn comes when it is their turn.
+// TestKeptRefused keeps packets that are wrong: the refusal comes when it is their turn.
 func TestKeptRefused(t *testing.T) {
 	s, pool := newKeeping(t)
 	s.take(s.request(roce.SendOnly, 1, []byte{1})) // no receive

@@ -5,25 +5,26 @@ import (
 	"time"
 )
 
-// One goroutine at a time has the turn to receive. That is the device's own, unless somebody who
-// waits for what comes out of completions takes it, see [Device.Lead]: then a packet wakes the
-// goroutine that it is for, and not another one that wakes it.
+// One goroutine at a time has the turn to receive. That is the device's own, unless a goroutine
+// that waits for the result of completions takes the turn, see [Device.Lead]. Then a packet wakes
+// the goroutine that it is for, and not another one that wakes it.
 //
 // The device's goroutine gives the turn away when that is worth it: one goroutine has waited at a
 // time, several times in a row, for little and not for long, or for much unless trials have shown
 // that less is moved then. Then it stands by. In between nobody may have the turn while nobody
-// waits: who computes between two waits would only be disturbed. If that takes long, or somebody
-// asks for it, the device's goroutine takes the turn again.
+// waits: a goroutine that computes between two waits would only be disturbed. If that takes long,
+// or somebody asks for it, the device's goroutine takes the turn again.
 //
-// Nobody is forgotten. Who parks raises parked, and then tries to take the turn. Who gives it up
-// looks at parked afterwards, and calls the device's goroutine if there is anyone.
+// Nobody is forgotten. A goroutine that parks raises parked, and then tries to take the turn. A
+// goroutine that gives the turn up looks at parked afterwards, and calls the device's goroutine if
+// another one is parked.
 type lead struct {
-	receiver *receiver // of whoever has the turn
+	receiver *receiver // of the goroutine that has the turn
 	turn     atomic.Bool
 	parked   atomic.Int32
 	wanted   atomic.Bool   // somebody would have led
 	shared   atomic.Bool   // the device's goroutine stands by
-	dozing   atomic.Bool   // and waits to be called, whatever time that takes
+	dozing   atomic.Bool   // and waits to be called, however long that takes
 	count    atomic.Uint32 // times that somebody led
 	relief   chan struct{} // has room for one call of the device's goroutine
 
@@ -32,9 +33,10 @@ type lead struct {
 	since  time.Duration // when the last one began
 	before uint64        // packets at that time
 
-	bulk trials // of leading where a wait is for much; of whoever has the turn
+	bulk trials // of leading where a wait is for much; belongs to the goroutine that has the turn
 
-	// prompt is for how many leads more what is to be sent is sent before they end. Of whoever has the turn.
+	// prompt is for how many leads more pending packets are sent before the lead ends. It belongs
+	// to the goroutine that has the turn.
 	prompt int
 }
 
@@ -160,8 +162,8 @@ func (l *lead) call() {
 	}
 }
 
-// Parked counts goroutines that wait for what comes out of completions and that nobody has woken
-// yet. They count themselves, before [Device.Lead]; whoever wakes one takes it off.
+// Parked counts goroutines that wait for the result of completions and that nobody has woken yet.
+// They count themselves, before [Device.Lead]; the goroutine that wakes one takes it off.
 func (d *Device) Parked() *atomic.Int32 { return &d.lead.parked }
 
 // Lead has the calling goroutine receive for the device, and call handlers, until until reports
@@ -169,7 +171,7 @@ func (d *Device) Parked() *atomic.Int32 { return &d.lead.parked }
 // is closed. until is called often, and must not block. Handlers must not wait for anything that
 // the caller holds.
 //
-// An acknowledgement that is due when it ends may be left to what the caller sends next.
+// An acknowledgement that is due when it ends may be left to the caller's next send.
 func (d *Device) Lead(until func() bool) {
 	l := &d.lead
 	l.wanted.Store(true)
@@ -195,7 +197,7 @@ func (d *Device) Lead(until func() bool) {
 	}
 }
 
-// Interrupt makes whoever leads ask until again.
+// Interrupt makes the goroutine that leads ask until again.
 func (d *Device) Interrupt() {
 	if d.asleep.Load() {
 		_ = d.sock.SetReadDeadline(time.Unix(0, 1)) // the error is that it is closed

@@ -135,7 +135,7 @@ func untilLed(t testing.TB, a, b *sleeper) {
 	}
 }
 
-// TestLead has those who wait receive for themselves, after a while.
+// TestLead has goroutines that wait receive for themselves, after a while.
 func TestLead(t *testing.T) {
 	a, b := newSleepers(t)
 	untilLed(t, a, b)
@@ -243,8 +243,8 @@ func TestLeadInterrupt(t *testing.T) {
 	}
 }
 
-// TestLeadDozing has the device's goroutine take somebody who leads for a moment for one who leads
-// for long: it is called all the same.
+// TestLeadDozing has the device's goroutine take a goroutine that leads for a moment for one that
+// leads for long: it is called all the same.
 func TestLeadDozing(t *testing.T) {
 	a, b := newSleepers(t)
 	l := &a.dev.lead
@@ -254,7 +254,7 @@ func TestLeadDozing(t *testing.T) {
 		}
 		l.count.Store(0)
 		untilLed(t, a, b)
-		for !l.shared.Load() || !l.turn.CompareAndSwap(false, true) { // as one who is about to lead
+		for !l.shared.Load() || !l.turn.CompareAndSwap(false, true) { // as Lead does
 			rally(t, a, b, 1)
 		}
 		for !l.dozing.Load() && l.shared.Load() {
@@ -274,13 +274,13 @@ func TestLeadDozing(t *testing.T) {
 	}
 }
 
-// TestLeadPrompt has who led send nothing, so that acknowledgements that were left to what it would
-// send are late: they are sent at once for a while.
+// TestLeadPrompt has the goroutine that led send nothing, so that acknowledgements that were left
+// to its next packets are late: they are sent at once for a while.
 func TestLeadPrompt(t *testing.T) {
 	a, b := newSleepers(t)
 	l := &a.dev.lead
 	prompt := func() int {
-		for !l.turn.CompareAndSwap(false, true) { // whoever has it looks for packets
+		for !l.turn.CompareAndSwap(false, true) { // the goroutine that has it looks for packets
 			a.dev.Interrupt()
 			runtime.Gosched()
 			if !l.shared.Load() {

@@ -8,7 +8,7 @@ import (
 
 // Limits that the specification sets.
 const (
-	pkeyBits = 0x7fff // what must match of two P_Keys: all but the membership, IBTA 10.9.3
+	pkeyBits = 0x7fff // the bits of two P_Keys that must match: all but the membership, IBTA 10.9.3
 
 	maxWriteLen = 1 << 31 // bytes of a WRITE of the peer: IBTA 9.7.4.1.6
 
@@ -32,23 +32,23 @@ const (
 	MaxMessage = 1 << 30
 
 	maxQueueDepth = 1 << 15 // work requests of a queue; rxe has 2^14
-	maxCQDepth    = 1 << 22 // completions of a queue; what Linux asks for is 32,766
+	maxCQDepth    = 1 << 22 // completions of a queue; Linux asks for 32,766
 	maxRegion     = 1 << 40 // bytes of a memory region
 	maxRegions    = 1 << 20 // of a protection domain
 	maxQPs        = 1 << 16 // of a device
 	maxSGE        = 2       // pieces of a work request: a ring has two
 
-	// The window: packets that may be unacknowledged. It starts small, doubles while all goes
-	// well and halves when packets are lost. The floor is one super-packet of the socket: less
-	// would save no more of what a loss makes us repeat. The ceiling keeps a burst below the
+	// The window: packets that may be unacknowledged. It starts small, doubles while all goes well
+	// and halves when packets are lost. The floor is one super-packet of the socket: less would not
+	// reduce the number of packets that a loss makes us repeat. The ceiling keeps a burst below the
 	// 1,000 packets of a tap device's queue.
 	startWindow = 64
 	minWindow   = 64
 	maxWindow   = 768
-	// minKeptWindow is the floor toward a peer that keeps what comes after a gap.
+	// minKeptWindow is the floor toward a peer that keeps packets that come after a gap.
 	minKeptWindow = 384
-	// nakAgain is how many packets beyond a gap come before it is told once more: the NAK, or what
-	// it asked for, was lost. More than rxe can have on their way, which is 128.
+	// nakAgain is how many packets beyond a gap come before it is told once more: the NAK, or the
+	// packet that it asked for, was lost. More than rxe can have on their way, which is 128.
 	nakAgain = 192
 	// lossWindow is the window after a timeout, when nothing at all came back.
 	lossWindow = 2
@@ -56,17 +56,18 @@ const (
 	// been halved.
 	windowStep = 16
 
-	// The budget of a path: what the queue pairs to one address may have on their way together. Its
-	// ceiling is that of one of them. The floor keeps an answer coming, from which to learn.
+	// The budget of a path: the packets that the queue pairs to one address may have on their way
+	// together. Its ceiling equals the ceiling of one window. The floor keeps an answer coming,
+	// from which to learn.
 	minBudget = 2
 	maxBudget = maxWindow
 	// maxFlight is the same for all paths of a device; a path that has less than its part of it on
 	// its way does not wait for room. It keeps acknowledgements, which come back all to one socket,
 	// from filling it: they take some 1 KiB each there.
 	maxFlight = 4 * maxBudget
-	// turnBytes is how much a queue pair may send while others wait for their turns: a WRITE of
-	// 64 KiB, with a short message behind it, as SMC-R has them. turnPackets is that in packets of
-	// 1024 bytes.
+	// turnBytes is how much a queue pair may send while others wait for their turns: a WRITE of 64
+	// KiB, with a short message behind it, as SMC-R has them. turnPackets is turnBytes in packets
+	// of 1024 bytes.
 	turnBytes   = 64 << 10
 	turnPackets = turnBytes / 1024
 	// firstTurn is the turn of a queue pair whose peer has not answered yet, or no more. Peers that are gone
@@ -92,14 +93,14 @@ const (
 
 	// ackAfterPackets is how many packets of data may go out before an acknowledgement that waits,
 	// and maxAckDelay how long it may wait for them. The shortest timeout that a peer of verbs is
-	// likely to have is that of code 14, 67 ms; Linux SMC has 134 ms.
+	// likely to have is code 14, 67 ms; Linux SMC has 134 ms.
 	ackAfterPackets = 16
 	// ackAfterAsked is how many messages may wait for it. A peer has only so many on their way
 	// (SMC-R: 16), and others behind them.
 	ackAfterAsked = 4
 	maxAckDelay   = 100 * time.Microsecond
 	// maxHold is how long answers are held back where the peer may have gone on elsewhere: less
-	// than that of Linux SMC.
+	// than the timeout of Linux SMC.
 	maxHold = 100 * time.Millisecond
 	// drainPause is between two looks whether another goroutine has left the completion handler.
 	drainPause = 20 * time.Microsecond

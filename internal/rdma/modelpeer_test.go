@@ -29,7 +29,7 @@ type modelPeer struct {
 	minRNR          uint8
 	done            []Completion
 
-	// What it sends.
+	// The sending half.
 	queue   []modelPacket // not acknowledged
 	sent    int           // of queue, to be counted from the start after going back
 	highest int           // of queue, that were sent at some time
@@ -38,7 +38,7 @@ type modelPeer struct {
 	timer   time.Duration // when to go back; 0: not running
 	wait    time.Duration // after an RNR NAK
 
-	// What it receives.
+	// The receiving half.
 	epsn    wire.PSN
 	msn     uint32
 	nakSent bool
@@ -237,7 +237,7 @@ func (m *modelPeer) reply(s roce.Syndrome, psn wire.PSN) {
 	m.replies = append(m.replies, b)
 }
 
-// carryOut does what a packet says. What a queue pair must never send makes it panic.
+// carryOut executes a packet. It panics at a packet that a queue pair must never send.
 func (m *modelPeer) carryOut(p *roce.Packet) {
 	op := byte(p.Opcode)
 	if op > 11 {

@@ -9,7 +9,8 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// Access says what may be done with a memory region, or by a peer with a queue pair.
+// Access is the set of operations that are allowed on a memory region, or to a peer on a queue
+// pair.
 type Access uint8
 
 // All kinds of access. Reading and writing by the owner's SENDs and WRITEs needs no permission.

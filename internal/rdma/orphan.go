@@ -12,8 +12,8 @@ import (
 // An orphan is a queue pair of soft-RoCE whose peer is gone: a process that was killed, or ended
 // without a word. With a retry count of 7, which Linux net/smc sets, soft-RoCE sends again without
 // end. An adapter would give up, so it needs no answer, and IBTA 9.6.1 has packets for an unknown
-// queue pair dropped in silence. Whoever owns the address's port now answers an orphan with a NAK,
-// remote operation error, which ends it.
+// queue pair dropped in silence. The device that owns the address's port now answers an orphan with
+// a NAK, remote operation error, which ends it.
 //
 // A NAK acknowledges all packets before its own (IBTA 9.7.5.2.1). The lowest packet that came three
 // times is the oldest that the orphan has on its way: nothing before it is unacknowledged. So no
@@ -25,7 +25,7 @@ import (
 // are another queue pair's count as nobody's: their packets have other sequence numbers.
 type orphan struct {
 	from netip.AddrPort
-	qpn  wire.QPN // what it sends to
+	qpn  wire.QPN // the number that it sends to
 	psn  wire.PSN // the lowest that it has sent
 	seen uint8    // times that this one has come
 }
@@ -47,7 +47,8 @@ const (
 	nakLen = 12 + 4 // BTH, AETH
 )
 
-// orphans are those of a device. They belong to whoever has the turn to receive.
+// orphans are the orphans that a device has noticed. They belong to the goroutine that has the turn
+// to receive.
 type orphans struct {
 	list     []orphan
 	next     int           // to be replaced by a new one
@@ -56,7 +57,7 @@ type orphans struct {
 }
 
 // sourcePort returns the UDP port that the queue pair own of soft-RoCE sends from to the queue pair
-// remote. Observed at Linux 6.12; the formula is that of the flow label (Linux ib_verbs.h,
+// remote. Observed at Linux 6.12; the formula is the one of the flow label (Linux ib_verbs.h,
 // rdma_calc_flow_label and rdma_flow_label_to_udp_sport).
 func sourcePort(own, remote wire.QPN) uint16 {
 	v := uint64(own) * uint64(remote)
@@ -129,8 +130,8 @@ func (o *orphans) add(x orphan) {
 	o.next = (o.next + 1) % maxOrphans
 }
 
-// refuseOrphan sends the NAK to each number that x may have. What the socket has no room for is
-// lost: x sends again.
+// refuseOrphan sends the NAK to each number that x may have. A NAK that the socket has no room for
+// is lost: x sends again.
 func (r *receiver) refuseOrphan(x *orphan) {
 	d, o := r.dev, &r.orphans
 	if o.tx == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// TestSourcePort has what Linux 6.12 rdma_rxe sends from: wire/roce/testdata.
+// TestSourcePort has the ports that Linux 6.12 rdma_rxe sends from: wire/roce/testdata.
 func TestSourcePort(t *testing.T) {
 	for _, tt := range []struct {
 		own, remote wire.QPN
@@ -36,7 +36,7 @@ func newOrphanRig(t *testing.T, shared bool) *orphanRig {
 	var err error
 	addr, cfg := randomLoopback(), Config{}
 	if shared {
-		cfg.Share = shares(t, addr, 1)[0] // what is for another number comes to the only one there is
+		cfg.Share = shares(t, addr, 1)[0] // packets for other numbers come to the only share
 	}
 	if r.dev, err = Open(addr, &cfg); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func checkOrphan(t *testing.T, r *orphanRig) {
 	}
 }
 
-// TestOrphanRules sends what is not to be answered, often enough, and then what is.
+// TestOrphanRules sends packets that are not to be answered, often enough, and then one that is.
 func TestOrphanRules(t *testing.T) {
 	r := newOrphanRig(t, false)
 	const own = 17
@@ -147,7 +147,7 @@ func TestOrphanRules(t *testing.T) {
 		r.send(sourcePort(own, 0x200002), roce.SendOnly, 0x200002, 2, true)     // damaged
 		r.send(sourcePort(own, 0x200003), roce.Acknowledge, 0x200003, 3, false) // no request
 	}
-	for i := range 2 * orphanRounds { // new packets: what they are for may be there again
+	for i := range 2 * orphanRounds { // new packets: their queue pair may be there again
 		r.send(sourcePort(own, 0x200005), roce.SendOnly, 0x200005, wire.PSN(5+i), false)
 	}
 	for range orphanRounds {

@@ -46,7 +46,7 @@ func (pd *PD) register(mem []byte, access Access, mapped bool) (*MR, error) {
 	for m.rkey == 0 || pd.regions[m.rkey] != nil {
 		m.rkey = wire.RKey(randomBits())
 	}
-	// Any page in the middle of what 47 bits hold: never zero, never near the end.
+	// Any page in the middle of the range of 47 bits: never zero, never near the end.
 	m.addr = 1<<45 + uint64(randomBits())<<12
 	pd.regions[m.rkey] = m
 	return m, nil

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A portWatch notices what happens to the interface of a device. The kernel sends news of all interfaces
-// of a network namespace; those of this one, or that some were lost, are the reason to ask how it is. So no
+// A portWatch notices changes of a device's interface. The kernel sends news of all interfaces of a
+// network namespace; news of this one, or a loss of news, is the reason to ask how it is. So no
 // order and no number of them matters.
 //
-// Both sockets are of the namespace that the device was opened in, whatever thread asks.
+// Both sockets are of the namespace that the device was opened in, no matter which thread asks.
 type portWatch struct {
 	index int        // of the interface
 	addr  netip.Addr // without zone
@@ -27,7 +27,8 @@ type portWatch struct {
 	stopped chan struct{} // closed when run has ended
 }
 
-// watchPort makes the watch of an interface. The error says what a process may not have.
+// watchPort makes the watch of an interface. The error names the socket that a process may not
+// have.
 func watchPort(index int, addr netip.Addr) (*portWatch, error) {
 	w := &portWatch{index: index, addr: addr.WithZone(""), ask: -1, buf: make([]byte, 32<<10), stopped: make(chan struct{})}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
@@ -56,8 +57,8 @@ func (w *portWatch) release() {
 	}
 }
 
-// run tells of the state whenever it may have changed, and calls others when those of others may
-// have, until close.
+// run tells of the state whenever it may have changed, and calls others when the states of other
+// interfaces may have, until close.
 func (w *portWatch) run(tell func(portState), others func()) {
 	defer close(w.stopped)
 	buf := make([]byte, 16<<10)

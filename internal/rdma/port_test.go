@@ -11,8 +11,8 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// TestSourcePorts has a peer whose packets come from any port, 0 among them, as the first ones or
-// after others. All are taken, and damaged ones are not.
+// TestSourcePorts has a peer send from any port, 0 among them, as the first ones or after others.
+// All are taken, and damaged ones are not.
 func TestSourcePorts(t *testing.T) {
 	for _, ports := range [][]uint16{{0}, {0, 0, roce.Port, 0}, {1, 0}, {roce.Port, 65535, 0, 49152}} {
 		s, peer := victim(t)

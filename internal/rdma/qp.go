@@ -38,7 +38,7 @@ type QP struct {
 	sendUnpolled, recvUnpolled atomic.Int32 // completions that wait in the queues
 }
 
-// QPConfig says what a queue pair is made of.
+// QPConfig has the completion queues and the queue sizes of a queue pair.
 type QPConfig struct {
 	SendCQ, RecvCQ   *CQ // may be one
 	MaxSend, MaxRecv int // work requests that may be posted and not yet taken out as completions
@@ -82,7 +82,7 @@ func (q *QP) State() State {
 	return q.c.state
 }
 
-// Stats returns what has been counted since the queue pair was made.
+// Stats returns the counters since the queue pair was made.
 func (q *QP) Stats() QPStats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -92,7 +92,7 @@ func (q *QP) Stats() QPStats {
 	return s
 }
 
-// Init moves from RESET to INIT: access is what the peer may do.
+// Init moves from RESET to INIT: access is the set of operations that the peer may do.
 func (q *QP) Init(access Access) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -136,12 +136,12 @@ func (q *QP) ReadyToSend(a RTS) error {
 	return nil
 }
 
-// Fail moves to ERR: what is posted completes with [StatusFlushed]. From then on the peer gets a
-// NAK, remote operation error, for what it sends, also where the queue pair had failed before.
+// Fail moves to ERR: posted work completes with [StatusFlushed]. From then on the peer gets a NAK,
+// remote operation error, for its requests, also where the queue pair had failed before.
 //
-// IBTA 10.3.1 has packets dropped in ERR, and the peer run out of retries. But soft-RoCE has no end
-// of them with a retry count of 7, which is that of Linux net/smc; and that waits, with a lock on
-// its link group, until all that it has sent over a link has completed.
+// IBTA 10.3.1 has packets dropped in ERR, and the peer run out of retries. But soft-RoCE retries
+// without end if the retry count is 7, which Linux net/smc sets. Linux net/smc waits, with a lock
+// on its link group, until all that it has sent over a link has completed.
 func (q *QP) Fail() error {
 	q.mu.Lock()
 	if was := q.c.state; was == StateReset || was == StateError {
@@ -172,14 +172,14 @@ func (q *QP) HoldAnswers() {
 // waits for one that is being called elsewhere, at most for limit. It reports whether it was. It
 // may be called from another queue's handler, but not with a lock that the handler takes.
 func (q *QP) Drain(limit time.Duration) bool {
-	q.mu.Lock() // what was acknowledged is in the queue before this lock is let go of
+	q.mu.Lock() // all acknowledged messages are in the queue before this lock is let go of
 	cq := q.recvCQ
 	q.mu.Unlock()
 	return cq.handler == nil || cq.drain(limit)
 }
 
-// AnswerFirst has the peer know of the arrival of what it has sent before anything else that is
-// sent to it from now on. Otherwise an acknowledgement lets some packets go first, as it costs as
+// AnswerFirst has everything that the peer has sent acknowledged before anything else is sent to
+// the peer from now on. Otherwise an acknowledgement lets some packets go first, as it costs as
 // much as one of them.
 func (q *QP) AnswerFirst() {
 	q.mu.Lock()
@@ -187,7 +187,7 @@ func (q *QP) AnswerFirst() {
 	q.mu.Unlock()
 }
 
-// Reset moves to RESET from any state: what is posted is forgotten, without completions.
+// Reset moves to RESET from any state: posted work is forgotten, without completions.
 func (q *QP) Reset() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -234,8 +234,8 @@ func (q *QP) leave() {
 
 func (q *QP) closedError() error { return fmt.Errorf("rdma: queue pair %v: %w", q.qpn, ErrClosed) }
 
-// PostSend adds work to the send queue and sends what the window allows. If one of wrs cannot be
-// posted those after it are not, and the error, which says which one, wraps [ErrQueueFull],
+// PostSend adds work to the send queue and sends as much as the window allows. If one of wrs cannot
+// be posted those after it are not, and the error, which says which one, wraps [ErrQueueFull],
 // [ErrState], [ErrRegion] or [ErrArgument]. In [StateError] work is taken and flushed.
 func (q *QP) PostSend(wrs ...SendWR) error {
 	q.mu.Lock()
@@ -380,6 +380,6 @@ func (q *QP) onTimer() {
 	if wants {
 		q.dev.send(q, turnPackets)
 	} else {
-		q.dev.kick() // what it had on its way may have been others' turn
+		q.dev.kick() // others' turn may have waited for the packets that it had on their way
 	}
 }

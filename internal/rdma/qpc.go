@@ -15,7 +15,7 @@ import (
 //	receive   takes a packet that is intact and from the peer
 //	transmit  makes the next packet to send, as long as there is one
 //	deadline  is when advance wants to be called, if nothing happens before
-//	advance   does what is due
+//	advance   does the work that is due
 //	done      has the completions since the owner last took them out
 //
 // It does no I/O and knows no clock: times are durations since any one moment, never zero. The owner
@@ -27,11 +27,11 @@ import (
 //	RESET       init            INIT   receives may be posted
 //	INIT        readyToReceive  RTR    requests of the peer are answered
 //	RTR         readyToSend     RTS    our requests go out
-//	not RESET   fail            ERR    what is posted completes as flushed
+//	not RESET   fail            ERR    posted work completes as flushed
 //	RTR, RTS    a bad request   ERR    the same, and the peer gets a NAK
 //	RTS         a fatal NAK     ERR    the same, after the failed request's own completion
 //	RTS         out of retries  ERR    the same
-//	any         reset           RESET  what is posted is forgotten, without completions
+//	any         reset           RESET  posted work is forgotten, without completions
 //	ERR         a request       ERR    the peer gets a NAK, if the owner has wanted the failure
 type qpc struct {
 	qpn   wire.QPN
@@ -51,7 +51,7 @@ type qpc struct {
 	responder
 }
 
-// RTR is what a queue pair has to know before it can receive: IBTA 11.2.4.2.
+// RTR has the attributes that a queue pair needs before it can receive: IBTA 11.2.4.2.
 type RTR struct {
 	RemoteGID   wire.GID
 	RemoteQPN   wire.QPN
@@ -60,7 +60,7 @@ type RTR struct {
 	MinRNRTimer uint8    // code, 5 bits: how long the peer waits when no receive is posted
 }
 
-// RTS is what a queue pair has to know before it can send: IBTA 11.2.4.2.
+// RTS has the attributes that a queue pair needs before it can send: IBTA 11.2.4.2.
 type RTS struct {
 	SendPSN    wire.PSN // of our first packet
 	Timeout    uint8    // local ACK timeout, 4.096 us << Timeout; 0: wait forever
@@ -190,7 +190,7 @@ func (q *qpc) checkLocal(pieces *[maxSGE]SGE, need Access) error {
 }
 
 // receive takes a packet whose ICRC is right and that comes from the address of the peer. It is the
-// only way in for what the peer says. p and its payload are not kept.
+// only way in for the peer's packets. p and its payload are not kept.
 func (q *qpc) receive(now time.Duration, p *roce.Packet) {
 	if q.state != StateRTR && q.state != StateRTS {
 		q.stats.Dropped++
@@ -242,8 +242,8 @@ func (q *qpc) wantsToTransmit(now time.Duration) bool {
 	return q.answerIsDue(now) || q.state == StateRTS && q.mayTransmit(now)
 }
 
-// expects reports whether a packet must be on its way to us: the rest of a message that has begun, or
-// what was lost, or the answer to what we have sent again.
+// expects reports whether a packet must be on its way to us: the rest of a message that has begun,
+// or a lost packet, or the answer to packets that we have sent again.
 func (q *qpc) expects() bool {
 	return q.receiving != receivingNothing || q.kept != nil || q.keeps && q.recovering
 }
@@ -251,7 +251,7 @@ func (q *qpc) expects() bool {
 // maxPacketLen is room for every packet we send, without ICRC.
 func (q *qpc) maxPacketLen() int { return maxHeaderLen + q.mtu }
 
-// maxHeaderLen is that of the longest we send: BTH, RETH, ImmDt.
+// maxHeaderLen is the length of the longest header that we send: BTH, RETH, ImmDt.
 const maxHeaderLen = 12 + 16 + 4
 
 // deadline returns when advance is due, 0 for never.
@@ -270,7 +270,7 @@ func (q *qpc) deadline() time.Duration {
 	return at
 }
 
-// advance does what is due at time now. There may be something to transmit then.
+// advance does the work that is due at time now. There may be something to transmit then.
 func (q *qpc) advance(now time.Duration) {
 	q.release(now)
 	if q.answerWaits() && now >= q.answerBy {

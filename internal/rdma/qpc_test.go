@@ -162,7 +162,7 @@ func (s *solo) request(op roce.Opcode, i int, payload []byte) roce.Packet {
 	}
 }
 
-// completions takes what has completed.
+// completions takes the completions.
 func (s *solo) completions() []Completion {
 	c := slices.Clone(s.done)
 	s.done = s.done[:0]
@@ -180,7 +180,7 @@ func (s *solo) only(offset, n int) {
 	s.t.Helper()
 	start, end := testGuard+offset, testGuard+offset+n
 	if bytes.Equal(s.mem[:start], s.was[:start]) && bytes.Equal(s.mem[end:], s.was[end:]) {
-		return // a loop would be most of what a fuzz target does
+		return // a loop would take most of a fuzz target's time
 	}
 	for i := range s.mem {
 		if s.mem[i] != s.was[i] && (i < start || i >= end) {

@@ -16,7 +16,7 @@ import (
 //	acked   sent, unacked    to be sent again  to be sent at all
 //
 // All packets from una can be made again from the messages. After a loss next goes back to una, and
-// everything from there is sent again: go-back-N, which is what responders of RC expect.
+// everything from there is sent again: go-back-N, which responders of RC expect.
 type requester struct {
 	sq             []sendEntry // len is a power of two
 	head, cur      uint32      // entries of una and of next
@@ -26,7 +26,7 @@ type requester struct {
 	posted         wire.PSN // one past the last of the queue
 
 	window      window
-	quota       int      // packets that may be sent, beside what the window allows; for whoever shares the path
+	quota       int      // packets allowed beside the window's; for all that share the path
 	sinceAckReq int      // packets sent since one asked for an acknowledgement
 	recovering  bool     // a loss has shrunk the window, and recoverPSN is not acknowledged
 	recoverPSN  wire.PSN // one past the newest packet when that happened
@@ -36,7 +36,7 @@ type requester struct {
 	rnrRetry            uint8
 	retries, rnrRetries uint8 // left until progress is made
 
-	progressAt time.Duration // when the timer of verbs was started: last progress, or the first of what waits
+	progressAt time.Duration // start of the verbs timer: last progress, or first waiting packet
 	activeAt   time.Duration // when the probe's timer was started: last answer, or the first packet that asks for one
 	asked      bool          // a packet that asks is unacknowledged, the newest has askPSN
 	askPSN     wire.PSN
@@ -53,9 +53,9 @@ type requester struct {
 	runCur                    uint32
 	runSentAt                 time.Duration
 
-	// keeps: the peer keeps packets that come after a gap, as a keeper does. Then it is enough to send
-	// what it misses. It shows in that, after we went back for a gap, packets are acknowledged that were
-	// not sent again. wentBack: we did, and next has not reached max again.
+	// keeps: the peer keeps packets that come after a gap, as a keeper does. Then it is enough to
+	// send the packets that it misses. It shows in that, after we went back for a gap, packets are
+	// acknowledged that were not sent again. wentBack: we did, and next has not reached max again.
 	keeps, wentBack bool
 
 	timing   bool // the packet timedPSN, sent at timedAt, measures a round trip
@@ -63,7 +63,7 @@ type requester struct {
 	timedAt  time.Duration
 }
 
-// A runState is what has become of packets that are to be sent again without going back.
+// A runState is the progress of packets that are to be sent again without going back.
 type runState uint8
 
 const (
@@ -253,7 +253,7 @@ func (q *qpc) makePacket(now time.Duration, e *sendEntry, psn wire.PSN, ackReq b
 		q.failSend(psn, StatusLocalProtection)
 		return 0
 	}
-	if !q.asked { // else what goes out does not put the probe off
+	if !q.asked { // else a packet that goes out does not put the probe off
 		q.activeAt, q.heard = now, false
 	}
 	if ackReq && (!q.asked || psn.Sub(q.askPSN) > 0) {
@@ -322,7 +322,7 @@ func (q *qpc) receiveAck(now time.Duration, p *roce.Packet) {
 		ofRun := q.run == runSent && psn.Add(1) == q.runEnd
 		q.acked(now, psn.Add(1))
 		if ofRun && q.una != q.max {
-			// The peer has what was sent again and nothing after it.
+			// The peer has the packets that were sent again and nothing after them.
 			q.keeps = false
 			q.lost(now)
 		}
@@ -357,8 +357,8 @@ func (q *qpc) receiveNak(now time.Duration, psn wire.PSN, s roce.Syndrome) {
 		q.acked(now, psn)
 		if !progress {
 			if q.next == q.una {
-				// Nothing has gone out since we went back, so it is of before: one more
-				// copy, or what rxe sends after an RNR NAK for the packets behind.
+				// Nothing has gone out since we went back, so it is of before: one more copy, or an
+				// answer that rxe sends after an RNR NAK for the packets behind.
 				return
 			}
 			if q.repairedAt != 0 && now-q.repairedAt < q.window.smoothed/2 {
@@ -434,7 +434,7 @@ func (q *qpc) acked(now time.Duration, psn wire.PSN) {
 			q.run = runNone
 		}
 	}
-	if q.next.Sub(psn) < 0 { // what was to be sent again has come through after all
+	if q.next.Sub(psn) < 0 { // the packets to be sent again have come through after all
 		q.next, q.cur, q.rnrUntil = psn, q.head, 0
 		if q.wentBack { // and more of it will have, or we hear of the next gap
 			q.keeps = true
@@ -454,15 +454,15 @@ func (q *qpc) rewind(now time.Duration) {
 	q.stats.Rewinds++
 }
 
-// lost takes that the packet at una was lost, and what came after it was dropped.
+// lost takes that the packet at una was lost, and that the packets after it were dropped.
 func (q *qpc) lost(now time.Duration) {
 	q.noteLoss()
 	q.rewind(now)
 }
 
-// repair takes that the packet at una was lost, and what came after it was kept. If that is just where
-// the last run ended more is missing than one packet, such as a whole super-packet: each run in a row is
-// twice as long as the one before, for a NAK and a round trip each.
+// repair takes that the packet at una was lost, and that the packets after it were kept. If that is
+// just where the last run ended more is missing than one packet, such as a whole super-packet: each
+// run in a row is twice as long as the one before, for a NAK and a round trip each.
 func (q *qpc) repair(now time.Duration) {
 	n := 1
 	if q.una == q.runEnd {
@@ -552,8 +552,8 @@ func (q *requester) deadline() time.Duration {
 	return at
 }
 
-// onTimer does what is due: ends the wait for a receive, gives up or goes back after the timeout of
-// verbs, or sends a probe.
+// onTimer does the work that is due: it ends the wait for a receive, gives up or goes back after
+// the timeout of verbs, or sends a probe.
 func (q *qpc) onTimer(now time.Duration) {
 	switch {
 	case q.rnrUntil != 0:

@@ -11,7 +11,7 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// ackState is what an acknowledgement may change in a requester.
+// ackState is the part of a requester that an acknowledgement may change.
 type ackState struct {
 	una, next, max int // as indices
 	state          State
@@ -204,7 +204,7 @@ func TestAckRequest(t *testing.T) {
 	}
 }
 
-// TestPostSend has what cannot be posted.
+// TestPostSend has work that cannot be posted.
 func TestPostSend(t *testing.T) {
 	s := newRTS(t)
 	other := newSolo(t)
@@ -367,7 +367,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestPSNOfEveryPacket compares the packets of a message with what IBTA 9.2 and 9.7.2 say.
+// TestPSNOfEveryPacket compares the packets of a message with the rules of IBTA 9.2 and 9.7.2.
 func TestPSNOfEveryPacket(t *testing.T) {
 	for op, names := range map[Op][4]roce.Opcode{
 		OpSend:     {0x00, 0x01, 0x02, 0x04},

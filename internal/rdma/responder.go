@@ -37,8 +37,8 @@ type responder struct {
 	rqHead, rqTail uint32
 	maxRecv        uint32
 
-	// What is to be told the peer. One answer is enough: an ACK stands for all before it, and a
-	// NAK too.
+	// The answer that the peer is to get. One answer is enough: an ACK stands for all before it,
+	// and a NAK too.
 	answer      answer
 	syndrome    roce.Syndrome // of a NAK
 	nakPSN      wire.PSN      // of a NAK
@@ -51,7 +51,7 @@ type responder struct {
 
 	told      wire.PSN      // the first one of which the peer was never told that it has arrived
 	heldUntil time.Duration // no answer goes out before; 0: as usual
-	refuses   bool          // in ERR the peer is told that what it sends is for nothing
+	refuses   bool          // in ERR the peer is told that its requests are for nothing
 
 	beyond int // packets beyond the expected one since then
 
@@ -59,7 +59,7 @@ type responder struct {
 	keepers *keeperPool
 }
 
-// A receiving says what message has begun.
+// A receiving is the kind of message that has begun.
 type receiving uint8
 
 const (
@@ -68,7 +68,7 @@ const (
 	receivingWrite
 )
 
-// An answer is what waits to be sent by the responder.
+// An answer is the kind of answer that the responder is to send.
 type answer uint8
 
 const (
@@ -128,8 +128,8 @@ func (q *qpc) receiveRequest(now time.Duration, p *roce.Packet) {
 	}
 }
 
-// carryOut does what the expected packet says, or tells the peer why not. It reports whether the next
-// one is expected now.
+// carryOut executes the expected packet, or tells the peer why not. It reports whether the next one
+// is expected now.
 func (q *qpc) carryOut(now time.Duration, p *roce.Packet) bool {
 	syndrome := q.execute(p)
 	if syndrome == 0 {
@@ -188,7 +188,7 @@ func (q *qpc) nakGap() {
 	}
 }
 
-// letGo gives back what keeps packets, and forgets them.
+// letGo gives the keeper back, and forgets its packets.
 func (q *responder) letGo() {
 	if q.kept != nil {
 		q.keepers.put(q.kept)
@@ -244,9 +244,9 @@ func (q *responder) release(now time.Duration) {
 	}
 }
 
-// giveUp moves to ERR and flushes, as the owner wants. The peer is told for what it sends from now
-// on. It is not told that anything has arrived of which it does not know yet: it may have gone on
-// elsewhere, and would count it twice.
+// giveUp moves to ERR and flushes, as the owner wants. The peer gets a NAK for its requests from
+// now on. It is not told that anything has arrived of which it does not know yet: it may have gone
+// on elsewhere, and would count it twice.
 func (q *qpc) giveUp() {
 	q.refuses = q.state != StateReset
 	if q.state == StateRTR || q.state == StateRTS { // rule: TestGiveUp
@@ -279,7 +279,7 @@ func (q *qpc) execute(p *roce.Packet) roce.Syndrome {
 		q.receiving == receivingSend && !op.IsSend() || q.receiving == receivingWrite && !op.IsWrite() {
 		return roce.NakInvalidRequest
 	}
-	// What every packet has to be: full unless it is the last.
+	// Every packet has to be full unless it is the last.
 	n := len(p.Payload)
 	if op.Ends() {
 		if n > q.mtu || n == 0 && !op.Starts() { // rule: TestRequestChecks
@@ -361,7 +361,7 @@ func (q *qpc) executeSend(p *roce.Packet) roce.Syndrome {
 	q.receiving, q.received = receivingSend, received+uint32(len(p.Payload))
 	if p.Opcode.Ends() {
 		c := Completion{ID: q.takeRecv().ID, Op: Received, Len: q.received, Solicited: p.Solicited}
-		if p.Opcode.HasImm() { // else p has what an earlier packet left there, of any connection
+		if p.Opcode.HasImm() { // else p has a value of an earlier packet, of any connection
 			c.Imm, c.HasImm = p.Imm, true
 		}
 		q.completeRecv(c)

@@ -12,7 +12,7 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// verdict is what became of a request.
+// verdict is the outcome of a request.
 type verdict struct {
 	syndrome roce.Syndrome // of the answer; AckUnlimited for an ACK, 0xff for none
 	state    State
@@ -44,8 +44,8 @@ func (s *solo) answerOf() roce.Syndrome {
 }
 
 // TestRequestChecks has each check of a request, in their order: IBTA 9.7.4.1. Each packet breaks
-// one rule, and if it can those that are looked at later, which must not change the answer. Nothing
-// may be written by what is refused.
+// one rule, and if it can those that are looked at later, which must not change the answer. A
+// refused packet may write nothing.
 func TestRequestChecks(t *testing.T) {
 	const (
 		sequence = roce.NakSequence
@@ -71,7 +71,7 @@ func TestRequestChecks(t *testing.T) {
 	}
 	wait := func(syndrome roce.Syndrome, ran int) verdict { return verdict{syndrome, StateRTS, ran, nil} }
 	tests := []test{
-		// PSN. What else is wrong does not matter.
+		// PSN. Other faults do not matter.
 		{"next but one", func(s *solo) []roce.Packet { return []roce.Packet{s.request(roce.WriteOnly, 1, full)} }, wait(sequence, 0)},
 		{"next but one, READ", func(s *solo) []roce.Packet { return []roce.Packet{s.request(roce.ReadRequest, 1, nil)} }, wait(sequence, 0)},
 		{"next but one, bad key", func(s *solo) []roce.Packet {
@@ -301,7 +301,7 @@ func TestRequestChecks(t *testing.T) {
 	}
 }
 
-// TestRequests has requests that are right, at the edges of what is allowed.
+// TestRequests has requests that are right, at the edges of the allowed range.
 func TestRequests(t *testing.T) {
 	content := randomBytes(4096, 9)
 	for _, tt := range []struct {
@@ -400,7 +400,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestRegionGoneInMessage deregisters what a WRITE has begun to write to.
+// TestRegionGoneInMessage deregisters the region that a WRITE has begun to write to.
 func TestRegionGoneInMessage(t *testing.T) {
 	s := newRTS(t)
 	first := s.request(roce.WriteFirst, 0, make([]byte, 256))
@@ -503,7 +503,7 @@ func TestMSNWraps(t *testing.T) {
 	}
 }
 
-// TestSendOf2GiB goes over the end of what a message may have, with a receive that has room.
+// TestSendOf2GiB goes over the largest length of a message, with a receive that has room.
 func TestSendOf2GiB(t *testing.T) {
 	size, end := int64(3<<30), int64(1<<31)
 	if strconv.IntSize < 64 {
@@ -535,8 +535,8 @@ func TestSendOf2GiB(t *testing.T) {
 	}
 }
 
-// TestStaleImmediate receives packets through one [roce.Packet], as a device does: what a packet has
-// not must not come from an earlier one.
+// TestStaleImmediate receives packets through one [roce.Packet], as a device does: a field that a
+// packet lacks must not come from an earlier one.
 func TestStaleImmediate(t *testing.T) {
 	s := newRTS(t)
 	s.postReceive(1, 0, 10)
@@ -548,7 +548,7 @@ func TestStaleImmediate(t *testing.T) {
 	}
 }
 
-// TestResponses has packets that answer what was never asked.
+// TestResponses has packets that answer requests that were never sent.
 func TestResponses(t *testing.T) {
 	for _, op := range []roce.Opcode{roce.ReadResponseFirst, roce.ReadResponseMiddle, roce.ReadResponseLast, roce.ReadResponseOnly, roce.AtomicAcknowledge, roce.CNP} {
 		s := newRTS(t)

@@ -123,7 +123,8 @@ func TestRetriesComeBack(t *testing.T) {
 	}
 }
 
-// TestStaleSequenceNak gets copies of a NAK while what it asked for is on its way again.
+// TestStaleSequenceNak gets copies of a NAK while the packets that it asked for are on their way
+// again.
 func TestStaleSequenceNak(t *testing.T) {
 	s := newRTS(t)
 	s.post(1, 20*256)
@@ -153,8 +154,9 @@ func TestStaleSequenceNak(t *testing.T) {
 }
 
 // TestExhaustion leaves a queue pair without answers, and looks at the time when it gives up: the
-// timeout of 4.096 us << code, twice and then four times for each retry: not before a stopped peer has
-// had two to four times what its owner asked for. IBTA 9.7.6.1.3, 11.2.4.2.
+// timeout of 4.096 us << code, twice and then four times for each retry. It does not give up before
+// a stopped peer has had two to four times the time that its owner asked for. IBTA 9.7.6.1.3,
+// 11.2.4.2.
 func TestExhaustion(t *testing.T) {
 	for _, tt := range []struct {
 		timeout, retries uint8
@@ -164,7 +166,7 @@ func TestExhaustion(t *testing.T) {
 		{8, 3, 14 * 1048576 * time.Nanosecond},
 		{8, 7, 30 * 1048576 * time.Nanosecond},
 		{14, 7, 30 * 67108864 * time.Nanosecond},
-		{15, 7, 30 * 134217728 * time.Nanosecond}, // what SMC sets
+		{15, 7, 30 * 134217728 * time.Nanosecond}, // SMC sets this
 		{1, 2, 10 * 8192 * time.Nanosecond},
 		{31, 1, 6 * 8796093022208 * time.Nanosecond},
 		{0, 7, 0}, // never
@@ -204,8 +206,8 @@ func TestExhaustion(t *testing.T) {
 	}
 }
 
-// TestTimeoutGoesBack looks at what happens at the first timeout: everything goes out again, as much
-// as a window of lossWindow takes.
+// TestTimeoutGoesBack looks at the first timeout: everything goes out again, as much as a window of
+// lossWindow takes.
 func TestTimeoutGoesBack(t *testing.T) {
 	s := newRTS(t)
 	s.post(1, 40*256)
@@ -287,8 +289,8 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// TestRepairRuns loses up to several super-packets on the way to a peer that keeps what comes after them:
-// they are sent again in runs that double, for a NAK each, and not packet by packet.
+// TestRepairRuns loses up to several super-packets on the way to a peer that keeps the packets
+// after them: they are sent again in runs that double, for a NAK each, and not packet by packet.
 func TestRepairRuns(t *testing.T) {
 	const from = 5 // the first that is lost
 	for _, tt := range []struct{ lost, naks, again int }{
@@ -393,7 +395,7 @@ func TestProbeIsNotPutOff(t *testing.T) {
 		if s.stats.Probes != 1 {
 			t.Errorf("hears %v: %d probes, want 1", hears, s.stats.Probes)
 		}
-		// An answer to what was sent later begins the time anew.
+		// An answer to a packet that was sent later begins the time anew.
 		s.reply(3, roce.AckUnlimited)
 		if got := s.requester.deadline(); got != due+s.window.probeAfter() {
 			t.Errorf("hears %v: after an acknowledgement the next probe is due at %v, want %v", hears, got, due+s.window.probeAfter())

@@ -25,7 +25,7 @@ const (
 	ownSegments = 128
 )
 
-// A receiver is what the receiving goroutine of a device works with.
+// A receiver holds the state of the receiving goroutine of a device.
 type receiver struct {
 	dev     *Device
 	batch   *udp.RxBatch
@@ -33,7 +33,7 @@ type receiver struct {
 	relay   relay
 	orphans orphans
 	packet  roce.Packet
-	qp      *QP // whose lock is held: that of the last packet
+	qp      *QP // the last packet's; its lock is held
 	qpn     wire.QPN
 	news    []*CQ // with completions since the batch began
 	now     time.Duration
@@ -51,9 +51,9 @@ func newReceiver(d *Device) *receiver {
 	return &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), looks: newTrials(d.spin == 0)}
 }
 
-// serve receives batches, has queue pairs take them, calls handlers, and sends what has become possible, one
-// batch between two looks at the socket. It returns when until reports true, and true itself once the
-// socket is closed. The caller has the turn.
+// serve receives batches, has queue pairs take them, calls handlers, and sends the packets that may
+// go now, one batch between two looks at the socket. It returns when until reports true, and true
+// itself once the socket is closed. The caller has the turn.
 func (r *receiver) serve(until func() bool) (closed bool) {
 	d := r.dev
 	r.until = until
@@ -73,7 +73,7 @@ func (r *receiver) serve(until func() bool) (closed bool) {
 		case r.batch.Len() > 0:
 			r.take()
 			if r.lazy && until() {
-				return false // what there is to send goes with what the caller is about to send
+				return false // the pending packets go with the caller's next ones
 			}
 		}
 		r.send()
@@ -81,7 +81,7 @@ func (r *receiver) serve(until func() bool) (closed bool) {
 	return false
 }
 
-// send sends one batch of what may be sent.
+// send sends one batch of packets that may be sent.
 func (r *receiver) send() {
 	var sent int
 	r.tx, sent = r.dev.round(r.tx)
@@ -101,8 +101,8 @@ func (r *receiver) wait() (err error) {
 		}
 	}
 	if !got && err == nil && r.woke {
-		// Who was woken runs here and now: a thread that sleeps in the kernel keeps its share of the runtime
-		// for a while, and takes packets one by one.
+		// The goroutine that was woken runs here and now: a thread that sleeps in the kernel keeps
+		// its share of the runtime for a while, and takes packets one by one.
 		runtime.Gosched()
 		got, err = r.dev.sock.TryRecv(r.batch)
 	}
@@ -246,13 +246,14 @@ func (q *QP) verify(m *udp.Message, b []byte, id uint16, s *deviceStats) bool {
 	case v != roce.Solved:
 		return false
 	case m.HasID:
-		return got == m.FirstID // joined on their way, by those who do not count up
+		return got == m.FirstID // joined on their way, by a device that does not count up
 	}
 	s.solvedICRC.Add(1)
 	return q.rxPort != q.dev.addr.Port() || got < ownSegments
 }
 
-// release lets go of the queue pair whose lock is held, if there is one, and notes what it wants.
+// release lets go of the queue pair whose lock is held, if there is one, and notes its completions
+// and its wish to send.
 func (r *receiver) release() {
 	q := r.qp
 	if q == nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// A scheduler says whose turn it is to send, and how much. The queue pairs of a path take turns in
-// the order in which they came. Each sends up to a turn's packets, and no more than the path's
-// budget has left. The paths take turns too: those that have less than their part of the device's
-// budget on their way come first. Who waits has nothing on its way and so no timer that could
-// expire: thousands of busy queue pairs cost a path no more than a few.
+// A scheduler decides which queue pair has the turn to send, and how much. The queue pairs of a
+// path take turns in the order in which they came. Each sends up to a turn's packets, and no more
+// than the path's budget has left. The paths take turns too: those that have less than their part
+// of the device's budget on their way come first. A queue pair that waits has nothing on its way
+// and so no timer that could expire: thousands of busy queue pairs cost a path no more than a few.
 //
 //	         requeue, wait                       next, claim
 //	queue pair ------> urgent ----------------------> turn: n packets are promised
 //	     |  ^   answers, probes, short messages         |
 //	     |  |                                           v
-//	     |  +------------------ settle: what of it is on its way
+//	     |  +------------------ settle: how many of them are on their way
 //	     v
 //	path.waiting ----- when its budget has room ------> turn
 //
@@ -55,7 +55,7 @@ type share struct {
 	charged  int  // packets on their way
 	promised int  // for turns that are not settled
 
-	// What the path has been told of already.
+	// The path has been told of these already.
 	una                     wire.PSN
 	retransmitted, timeouts uint64
 
@@ -184,8 +184,8 @@ func (s *scheduler) part(sh *share) {
 	s.reopen(p)
 }
 
-// hurry puts sh where its turn comes before those of all who wait for a budget; first before all
-// others too.
+// hurry puts sh where its turn comes before all shares that wait for a budget; with first set also
+// before all others.
 func (s *scheduler) hurry(sh *share, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,9 +290,9 @@ func (s *scheduler) count(sh *share, n int) {
 	s.flight += n
 }
 
-// next returns whose turn it is, nil if it is nobody's, and how many packets it may send, beside
-// answers and probes. The caller calls settle with that number, unless it calls giveBack. While
-// goroutines wait for the socket only they have turns: for them mine is true.
+// next returns the share that has the turn, nil if none has it, and how many packets it may send,
+// beside answers and probes. The caller calls settle with that number, unless it calls giveBack.
+// While goroutines wait for the socket only they have turns: for them mine is true.
 func (s *scheduler) next(mine bool) (sh *share, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,8 +359,8 @@ func (s *scheduler) giveBack(sh *share, n int, urgent bool) {
 	s.reopen(p)
 }
 
-// settle notes what q has on its way, and what became of its packets since the last time. promised is
-// the number of its turn, 0 if it had none. The caller holds what protects q.
+// settle notes how many packets q has on their way, and how its packets fared since the last time.
+// promised is the number of its turn, 0 if it had none. The caller holds the lock that protects q.
 func (s *scheduler) settle(now time.Duration, sh *share, q *qpc, promised int) {
 	flight, acked := q.flight(), 0
 	if promised == 0 && flight == sh.charged && q.una == sh.una && q.stats.Retransmitted == sh.retransmitted && q.stats.Timeouts == sh.timeouts {
@@ -423,14 +423,16 @@ func (s *scheduler) stall() bool {
 	return true
 }
 
-// resume ends what stall has begun. The goroutine calls drains.Done when it has nothing more to do.
+// resume ends a wait that stall has begun. The goroutine calls drains.Done when it has nothing more
+// to do.
 func (s *scheduler) resume() {
 	s.mu.Lock()
 	s.stalled--
 	s.mu.Unlock()
 }
 
-// close makes stall report false, and waits for those who wait for the socket, which is closed.
+// close makes stall report false, and waits for the goroutines that wait for the socket, which is
+// closed.
 func (s *scheduler) close() {
 	s.mu.Lock()
 	s.closed = true

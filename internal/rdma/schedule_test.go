@@ -99,7 +99,8 @@ func TestTurnAlone(t *testing.T) {
 	expectTurn(t, &s, a, 400)
 }
 
-// TestFirstTurn has a queue pair whose peer has not answered yet, and one whose peer does no more.
+// TestFirstTurn has the peer of one queue pair not answer yet, and the peer of another answer no
+// more.
 func TestFirstTurn(t *testing.T) {
 	var s scheduler
 	a, b := newTurnTaker(&s, schedPeers[0]), newTurnTaker(&s, schedPeers[0])
@@ -169,8 +170,8 @@ func manyPeers(n int) (peers []netip.AddrPort) {
 	return peers
 }
 
-// TestSlowPaths has peers that acknowledge late hold the budget of the device. Another peer's queue pairs send all the same, and the
-// slow ones share what is left.
+// TestSlowPaths has peers that acknowledge late hold the budget of the device. Another peer's queue
+// pairs send all the same, and the slow ones share the rest.
 func TestSlowPaths(t *testing.T) {
 	var s scheduler
 	var slow []*turnTaker
@@ -220,8 +221,8 @@ func TestSlowPaths(t *testing.T) {
 	}
 }
 
-// TestUrgent has answers and probes pass by those who wait for room, and short messages as long as
-// they are few.
+// TestUrgent has answers and probes overtake queue pairs that wait for room, and short messages as
+// long as they are few.
 func TestUrgent(t *testing.T) {
 	var s scheduler
 	a, b, c := newTurnTaker(&s, schedPeers[0]), newTurnTaker(&s, schedPeers[0]), newTurnTaker(&s, schedPeers[0])
@@ -251,7 +252,7 @@ func TestUrgent(t *testing.T) {
 	}
 }
 
-// TestStalled has only those who wait for the socket send.
+// TestStalled has only the goroutines that wait for the socket send.
 func TestStalled(t *testing.T) {
 	var s scheduler
 	a := newTurnTaker(&s, schedPeers[0])
@@ -272,7 +273,7 @@ func TestStalled(t *testing.T) {
 	}
 }
 
-// TestSilentPeersLetGo has queue pairs whose peers do not answer. What they have sent must not keep
+// TestSilentPeersLetGo has queue pairs whose peers do not answer. Their packets must not keep
 // others from sending.
 func TestSilentPeersLetGo(t *testing.T) {
 	s := newRTS(t)

@@ -15,20 +15,20 @@ import (
 // a range of queue pair numbers.
 //
 // The kernel joins packets of one flow to super-packets, whatever their queue pairs, and gives them
-// as a whole to the process that the first of them is for. Those who share a port send from ports
-// of their own, so flows of theirs are not joined, and none of them joins packets for different
-// processes itself. What comes merged all the same, since a peer sends to several of them from one
-// port, is handed on: see [handedOn].
+// as a whole to the process that the first of them is for. Processes that share a port send from
+// ports of their own. So their flows are not joined, and none of them joins packets for different
+// processes itself. A packet that comes merged all the same, since a peer sends to several of them
+// from one port, is handed on: see [handedOn].
 type Share struct {
 	Socket *os.File // bound to the device's address and port; [Open] takes it over, also when there is an error
 	First  wire.QPN // the first number of the range
-	Count  int      // how many numbers there are, 64 at least
-	Key    [16]byte // known to those who share the port, and to nobody else
+	Count  int      // length of the range, 64 at least
+	Key    [16]byte // known to the processes that share the port, and to nobody else
 }
 
 const (
 	minShare = 64 // numbers, of which half are used
-	// shareBits is how many lower bits of queue pair numbers those of one process differ in, at most.
+	// shareBits is the most lower bits in which the queue pair numbers of one process differ.
 	shareBits = 16
 )
 
@@ -75,7 +75,8 @@ func (s *Share) numbers() (first wire.QPN, count int) {
 	return s.First, s.Count
 }
 
-// ofOthers reports whether a number may be that of a queue pair of another one who shares the port.
+// ofOthers reports whether a number may belong to a queue pair of another process that shares the
+// port.
 func (s *Share) ofOthers(n wire.QPN) bool {
 	return s != nil && n >= firstQPN && (n < s.First || n-s.First >= wire.QPN(s.Count))
 }
@@ -95,8 +96,8 @@ func (s *Share) ofOthers(n wire.QPN) bool {
 //	    42     2  identification  of the IPv4 header, as far as it is known
 //	    44        the packet
 //
-// Only those who share a port know the key, and only what comes from the port's own address is looked at.
-// A packet is handed on once.
+// Only the processes that share a port know the key, and only packets from the port's own address
+// are looked at. A packet is handed on once.
 const (
 	handedOn         = 0xfd
 	handedOnVersion  = 1
@@ -110,7 +111,7 @@ func isHandedOn(b []byte) bool {
 	return len(b) >= handedOnLen+roce.MinPacketLen && b[0] == handedOn && b[1] == handedOnVersion
 }
 
-// A relay is what the receiving goroutine needs to hand packets on.
+// A relay holds the receiving goroutine's state for handing packets on.
 type relay struct {
 	batch  *udp.TxBatch // nil until there was something
 	last   byte         // the slot of its last packet
@@ -156,7 +157,8 @@ func (r *receiver) handOn(m *udp.Message, b []byte, id uint16) {
 	s.handedOn.Add(1)
 }
 
-// handOnRest sends what is in the batch. What the socket has no room for is lost, as on any network.
+// handOnRest sends the packets in the batch. A packet that the socket has no room for is lost, as
+// on any network.
 func (r *receiver) handOnRest() {
 	b := r.relay.batch
 	if b == nil || b.Len() == 0 {

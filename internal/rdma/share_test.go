@@ -244,18 +244,20 @@ func setOffload(name string, feature, on uint32) error {
 	return nil
 }
 
-// TestHandOnMany has a peer send to two devices that share an address over a cable whose end joins packets, one by one as
-// other stacks send them: what is joined wrongly is handed on, and all of it arrives.
+// TestHandOnMany has a peer send to two devices that share an address over a cable whose end joins
+// packets, one by one as other stacks send them. A packet that is joined wrongly is handed on, and
+// all packets arrive.
 func TestHandOnMany(t *testing.T) {
 	c := smctest.NewCables(t, 1)
 	var err error
-	// A veth joins what it receives if the other end could not have sent it joined: Linux drivers/net/veth.c.
+	// A veth joins the packets that it receives if the other end could not have sent it joined:
+	// Linux drivers/net/veth.c.
 	c.Run[0](func() { err = setOffload("cable0", unix.ETHTOOL_SGRO, 1) })
 	if err == nil {
 		c.Run[1](func() { err = setOffload("cable0", unix.ETHTOOL_STSO, 0) })
 	}
 	if err == nil {
-		// What has come is held back for a moment, to be joined with what comes next.
+		// Packets are held back for a moment, to be joined with the next ones.
 		script := "mount -t sysfs sysfs /sys && cd /sys/class/net/cable0 && echo 200000 > gro_flush_timeout && echo 2 > napi_defer_hard_irqs"
 		c.Run[0](func() { err = exec.Command("unshare", "-m", "sh", "-c", script).Run() })
 	}
@@ -327,7 +329,8 @@ func TestHandOnMany(t *testing.T) {
 	}
 }
 
-// TestHandOnLies has others than those who share the port hand packets on, and some that share it lie.
+// TestHandOnLies has processes that do not share the port hand packets on, and some that share it
+// lie.
 func TestHandOnLies(t *testing.T) {
 	addr := randomLoopback()
 	s := newSide(t, addr, &Config{Share: shares(t, addr, 1)[0]}, nil)

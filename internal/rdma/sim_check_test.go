@@ -6,7 +6,7 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// check looks at what always holds.
+// check checks the invariants.
 func (d *simSide) check() {
 	q := d.q
 	if q == nil {
@@ -62,7 +62,7 @@ func (d *simSide) doneMessages() int {
 	return len(d.msgs)
 }
 
-// pump sends what the side has, or a burst of it.
+// pump sends the side's packets, or a burst of them.
 func (d *simSide) pump() {
 	s := d.s
 	if d.pumping {

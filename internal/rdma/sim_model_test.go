@@ -11,7 +11,7 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// An endpoint is what a side of the simulation can be: a queue pair, or a [modelPeer].
+// An endpoint is one side of the simulation: a queue pair, or a [modelPeer].
 type endpoint interface {
 	connect(now time.Duration, r RTR, s RTS, qpn wire.QPN)
 	postSend(*SendWR) error
@@ -61,7 +61,7 @@ const (
 	receiveAt = simGuard + simTarget + simGuard
 )
 
-// simSource is what is sent from. Nobody writes to it.
+// simSource is the memory that all sends read. Nobody writes to it.
 var simSource = randomBytes(768<<10, 7)
 
 func randomBytes(n int, seed uint64) []byte {
@@ -73,7 +73,7 @@ func randomBytes(n int, seed uint64) []byte {
 	return b
 }
 
-// A simSide is one end of the connection, what it has posted, and what should have become of it.
+// A simSide is one end of the connection, its posted work, and the expected results.
 type simSide struct {
 	s    *sim
 	i    int
@@ -87,7 +87,7 @@ type simSide struct {
 
 	source, target, receive *MR
 
-	// mem has guard, target, guard, receive, guard; model is what it should be.
+	// mem has guard, target, guard, receive, guard; model is its expected content.
 	mem, model []byte
 
 	toPost    int
@@ -365,7 +365,7 @@ func mustAnswer(q *qpc, p *roce.Packet) bool {
 	return q != nil && q.state == StateRTS && p.AckReq && (p.PSN.Sub(q.expected) <= 0 || !q.naked) // one NAK is enough
 }
 
-// compare looks whether bytes are what they should be.
+// compare compares bytes of memory with the model.
 func (d *simSide) compare(from, to int) {
 	if !bytes.Equal(d.mem[from:to], d.model[from:to]) {
 		for i := from; i < to; i++ {
@@ -455,7 +455,7 @@ func (d *simSide) ranOne(psn wire.PSN) {
 	}
 }
 
-// collect takes what has completed.
+// collect takes the completions.
 func (d *simSide) collect() {
 	for _, c := range d.end.completions() {
 		if d.s.trace {

@@ -20,8 +20,8 @@ var (
 // TestSimulation connects two queue pairs, or one and a peer that was written apart from it
 // ([modelPeer]), by a network that loses, repeats, reorders, delays, truncates and damages packets,
 // in virtual time, and has both sides do random work. Each seed is another path MTU, start PSN,
-// window, timeout, network and misfortune. After every step a model says what may have happened:
-// see sim_model_test.go and sim_check_test.go.
+// window, timeout, network and misfortune. After every step a model tells which results are
+// allowed: see sim_model_test.go and sim_check_test.go.
 //
 // A failure names its seed. It happens again, with a log of all packets, with
 //
@@ -61,7 +61,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// simCounts is what happened in a simulation.
+// simCounts counts the events of a simulation.
 type simCounts struct {
 	Packets, Lost, Damaged, Repeated, Reordered, Messages, Failed int
 	RNRNaks, SeqNaks, Duplicates, Timeouts, Probes, Rewinds       uint64
@@ -83,7 +83,7 @@ func (c *simCounts) add(d simCounts) {
 	c.Rewinds += d.Rewinds
 }
 
-// A misfortune is what happens once in a simulation, at a random time.
+// A misfortune happens once in a simulation, at a random time.
 type misfortune int
 
 const (
@@ -97,11 +97,11 @@ const (
 	misfortunes
 )
 
-// simConfig is what a seed chooses.
+// simConfig has the choices of a seed.
 type simConfig struct {
 	mtu                                            wire.MTU
 	lose, repeat, reorder, damage                  float64
-	delay, jitter, gap                             time.Duration // of a packet; gap is what it takes on the wire
+	delay, jitter, gap                             time.Duration // of a packet; gap: on the wire
 	messages                                       int           // per side
 	maxSend, recvs                                 int
 	idle                                           time.Duration // between posting and posting
@@ -111,9 +111,9 @@ type simConfig struct {
 	misfortuneAt                                   time.Duration
 	model                                          bool // side 1 is a modelPeer
 	loseRun                                        int  // packets that are lost in a row, at most; 0 for one at a time
-	burst                                          int  // packets of one side between two looks at what has arrived
+	burst                                          int  // one side's packets per look at arrivals
 	keepNothing                                    bool // packets that come before their turn are dropped
-	shortReceives                                  bool // some have no room for what comes
+	shortReceives                                  bool // some have no room for the message
 	bigMessages, onlyWrites, onlySends, allSignals bool
 }
 
@@ -347,7 +347,7 @@ func (s *sim) misfortune() {
 		d.q.fail()
 	case reconnect:
 		s.broken = false
-		if s.r.IntN(2) == 0 { // what is posted completes as flushed
+		if s.r.IntN(2) == 0 { // posted work completes as flushed
 			s.broken = true
 			for _, d := range s.sides {
 				d.q.fail()
@@ -532,7 +532,7 @@ func (h *eventHeap) pop() event {
 
 var simAddrs = [2]netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:4791"), netip.MustParseAddrPort("10.1.2.4:4791")}
 
-// TestSimulationSource looks that no simulation has written to what is sent from.
+// TestSimulationSource looks that no simulation has written to the memory that sends read.
 func TestSimulationSource(t *testing.T) {
 	playSeed(t, 1, false)
 	if !bytes.Equal(simSource, randomBytes(len(simSource), 7)) {

@@ -2,7 +2,7 @@ package rdma
 
 import "strconv"
 
-// A State is that of a queue pair: IBTA 10.3.1. The states for draining, SQD and SQE, are left
+// A State is the state of a queue pair: IBTA 10.3.1. The states for draining, SQD and SQE, are left
 // out: SMC has no use for them.
 type State uint8
 
@@ -16,8 +16,8 @@ const (
 	StateRTR
 	// StateRTS, ready to send: all work is done.
 	StateRTS
-	// StateError: work that was posted has been flushed, and so is what is posted now. Packets
-	// are dropped; the peer is told after [QP.Fail].
+	// StateError: work that was posted has been flushed, and work that is posted now is flushed
+	// too. Packets are dropped; the peer is told after [QP.Fail].
 	StateError
 )
 

@@ -235,7 +235,7 @@ func TestAnswerBeforeError(t *testing.T) {
 	}
 }
 
-// TestPostRecv has what cannot be posted.
+// TestPostRecv has receives that cannot be posted.
 func TestPostRecv(t *testing.T) {
 	s := newRTS(t)
 	readOnly := must1(s.pd.RegisterMR(make([]byte, 10), 0))(t)

@@ -1,6 +1,6 @@
 package rdma
 
-// QPStats counts what a queue pair did. Where rxe has a counter of the same meaning its name is
+// QPStats has the counters of a queue pair. Where rxe has a counter of the same meaning its name is
 // given.
 type QPStats struct {
 	SentPackets   uint64 `json:"sent_pkts"` // with those sent again, acknowledgements too
@@ -23,14 +23,15 @@ type QPStats struct {
 	SentFatalNaks uint64 `json:"sent_fatal_err"`
 	OutOfSequence uint64 `json:"out_of_seq_request"` // out_of_seq_request: beyond the expected one
 	Duplicates    uint64 `json:"duplicate_request"`  // duplicate_request
-	AckUnexpected uint64 `json:"unexpected_acks"`    // for what was never sent, or long done
+	AckUnexpected uint64 `json:"unexpected_acks"`    // for packets never sent, or long done
 	Dropped       uint64 `json:"dropped"`            // in a state that takes none, or of no use to us
 	RoundTrip     uint64 `json:"round_trip_ns"`      // smoothed, nanoseconds; 0 while unknown
 	Window        uint64 `json:"window"`             // packets that may be unacknowledged now
 	Budget        uint64 `json:"budget"`             // packets of all queue pairs to the peer's address that may be
 }
 
-// DeviceStats counts what a device received and could not use, beside what its queue pairs count.
+// DeviceStats counts the packets that a device received and could not use, beside the counters of
+// its queue pairs.
 type DeviceStats struct {
 	RcvdPackets    uint64 `json:"rcvd_pkts"`
 	Truncated      uint64 `json:"truncated"`     // shorter than its headers say, or cut by the socket
@@ -43,7 +44,7 @@ type DeviceStats struct {
 	SendErrors     uint64 `json:"send_err"`      // the socket refused a batch
 	ReceiveErrors  uint64 `json:"rcvd_err"`      // the socket failed to receive one
 	CongestionNote uint64 `json:"rcvd_cnp"`      // congestion notification packets, ignored
-	HandedOn       uint64 `json:"handed_on"`     // merged with ours, and sent on to those whose they are
+	HandedOn       uint64 `json:"handed_on"`     // merged with ours, and sent on to their owners
 	HandedOver     uint64 `json:"handed_over"`   // ours, that others have sent on
-	HandOnErrors   uint64 `json:"hand_on_err"`   // lost on the way, or not from one who shares the port
+	HandOnErrors   uint64 `json:"hand_on_err"`   // lost on the way, or from no process of the port
 }

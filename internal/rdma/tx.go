@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// idleSenders is how many batch buffers a device keeps for those who post.
+	// idleSenders is how many batch buffers a device keeps for goroutines that post.
 	idleSenders = 4
 	// batchBytes holds the packets of one system call.
 	batchBytes = 192 << 10
 	// burstBytes is after how much a batch ends where a long message begins. Its first packet is
 	// the longest, and so begins a super-packet anyway.
 	burstBytes = 96 << 10
-	// lossyBurst is how many packets of a queue pair go into a batch while packets get lost: what is
-	// sent before we hear of it may be for nothing.
+	// lossyBurst is how many packets of a queue pair go into a batch while packets get lost:
+	// packets that are sent before we hear of a loss may be for nothing.
 	lossyBurst = 48
 )
 
-// A sender is what one goroutine needs to send packets: a batch, and the queue pairs in it.
+// A sender holds one goroutine's state for sending packets: a batch, and the queue pairs in it.
 type sender struct {
 	batch   *udp.TxBatch
 	claimed []*QP    // whose packets are in the batch
@@ -43,8 +43,8 @@ func (t *sender) begin() {
 }
 
 // to makes p the destination of the packets that follow. Packets of several queue pairs to one peer
-// go into one super-packet: nothing in its headers, nor in what the ICRC covers of them, is a queue
-// pair's own.
+// go into one super-packet: nothing in its headers, nor in the part of them that the ICRC covers,
+// is a queue pair's own.
 func (t *sender) to(p *path) {
 	if n := len(t.paths); n == 0 || t.paths[n-1] != p {
 		t.paths = append(t.paths, p)
@@ -52,9 +52,9 @@ func (t *sender) to(p *path) {
 	t.batch.To(p.remote, len(t.paths)-1)
 }
 
-// apart ends the super-packet if q's packets may be for another process than those before them:
-// where the peer's port is shared a super-packet goes to one of those who share it, as a whole.
-// Stacks like this one that do not share their port send from it. The caller holds q.mu.
+// apart ends the super-packet if q's packets may be for another process than those before them.
+// Where the peer's port is shared a super-packet goes as a whole to one of the processes that share
+// it. Stacks like this one that do not share their port send from it. The caller holds q.mu.
 func (t *sender) apart(q *QP) {
 	sharer := wire.QPN(0)
 	if q.rxPort != q.remote.Port() {
@@ -83,9 +83,9 @@ func (d *Device) putSender(t *sender) {
 	}
 }
 
-// send sends packets of q on the calling goroutine, as far as its window and the path allow. It leaves to
-// the device's goroutine what goes beyond limit packets, and what has to wait for others: nobody sends
-// for others. While the device is in handlers it does so afterwards, all at once.
+// send sends packets of q on the calling goroutine, as far as its window and the path allow. It
+// leaves packets beyond limit, and packets that have to wait for others, to the device's goroutine:
+// nobody sends for others. While the device is in handlers it does so afterwards, all at once.
 func (d *Device) send(q *QP, limit int) {
 	if d.inHandlers.Load() {
 		q.mu.Lock()
@@ -118,8 +118,8 @@ func (d *Device) send(q *QP, limit int) {
 	d.kick()
 }
 
-// round sends one batch of packets of those whose turn it is. It returns how many packets those were,
-// and the sender for the next batch.
+// round sends one batch of packets of the queue pairs that have the turn. It returns how many
+// packets those were, and the sender for the next batch.
 func (d *Device) round(t *sender) (*sender, int) {
 	if !d.collect(t, false) {
 		return t, 0
@@ -132,8 +132,8 @@ func (d *Device) round(t *sender) (*sender, int) {
 	return t, made
 }
 
-// collect fills the batch of t with packets of those whose turn it is, and reports whether there were
-// any. mine is as in [scheduler.next].
+// collect fills the batch of t with packets of the queue pairs that have the turn, and reports
+// whether there were any. mine is as in [scheduler.next].
 func (d *Device) collect(t *sender, mine bool) bool {
 	t.begin()
 	now := d.now()
@@ -147,12 +147,12 @@ func (d *Device) collect(t *sender, mine bool) bool {
 	return len(t.claimed) > 0
 }
 
-// fill puts packets of q into the batch of t, up to n of those that count for the path and some limit
-// in all. It returns how many, and whether the batch is full.
+// fill puts packets of q into the batch of t: up to n packets that count for the path, and some
+// limit in all. It returns how many, and whether the batch is full.
 //
-// A queue pair whose packets are in somebody's batch is marked as sending until the batch is out, so
-// that its packets leave in order. Whoever finds the mark has nothing to do: the one who set it looks
-// for more when it takes it off.
+// A queue pair whose packets are in somebody's batch is marked as sending until the batch is out,
+// so that its packets leave in order. A goroutine that finds the mark has nothing to do: the
+// goroutine that set it looks for more when it takes it off.
 func (d *Device) fill(t *sender, q *QP, now time.Duration, n, limit int) (made int, full bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -201,7 +201,7 @@ func (d *Device) fill(t *sender, q *QP, now time.Duration, n, limit int) (made i
 }
 
 // transmit sends the batch of t. If the socket is full another goroutine takes t over, and false is
-// returned: neither who posts nor who receives waits for room.
+// returned: neither a goroutine that posts nor the receiving one waits for room.
 func (d *Device) transmit(t *sender) bool {
 	all, err := d.sock.TrySend(t.batch, t)
 	if err != nil {
@@ -231,7 +231,8 @@ func (d *Device) drain(t *sender) {
 	d.sched.drains.Done()
 }
 
-// unclaim takes the mark off those whose packets have been sent, and sees what else they want to send.
+// unclaim takes the mark off the queue pairs whose packets have been sent, and requeues them if
+// they want to send more.
 func (d *Device) unclaim(t *sender) {
 	now := d.now()
 	for _, q := range t.claimed {
@@ -242,8 +243,7 @@ func (d *Device) unclaim(t *sender) {
 	}
 }
 
-// requeue gives q the place in the scheduler that what it wants to send now asks for. The caller holds
-// mu.
+// requeue gives q the place in the scheduler that its pending packets ask for. The caller holds mu.
 func (q *QP) requeue(now time.Duration) {
 	switch {
 	case q.sending || q.closed:
@@ -254,7 +254,7 @@ func (q *QP) requeue(now time.Duration) {
 	}
 }
 
-// settle tells the path what has become of q's packets. The caller holds mu.
+// settle tells the path how q's packets fared. The caller holds mu.
 func (q *QP) settle(now time.Duration) { q.dev.sched.settle(now, &q.share, q.c, 0) }
 
 // kick wakes the device's goroutine if it is somebody's turn to send.

@@ -3,10 +3,11 @@ package rdma
 import "time"
 
 // A window says how many packets may be unacknowledged, and how long a round trip takes. Verbs know
-// no such thing: links of adapters lose nothing, and the peer's network is theirs to judge. A socket
-// and a kernel's queues in between do lose, when too much comes at once, and a packet lost costs all
-// that went out after it, so the window follows what the path takes: it doubles per round trip until
-// the first loss, is halved by a loss, and then grows by a few packets per round trip.
+// no such thing: links of adapters lose nothing, and the peer's network is theirs to judge. A
+// socket and a kernel's queues in between do lose, when too much comes at once, and a packet lost
+// costs all that went out after it. So the window follows the capacity of the path: it doubles per
+// round trip until the first loss, is halved by a loss, and then grows by a few packets per round
+// trip.
 type window struct {
 	size      int // packets
 	threshold int // below it the window doubles
@@ -36,8 +37,8 @@ func (w *window) onAcked(n int) {
 	}
 }
 
-// onLoss takes that a packet was lost. If the peer keeps what came after it little has to be sent
-// again, and the window has to cover the time until the gap is filled.
+// onLoss takes that a packet was lost. If the peer keeps the packets after it, little has to be
+// sent again, and the window has to cover the time until the gap is filled.
 func (w *window) onLoss(keeps bool) {
 	if keeps {
 		w.size = max(w.size-w.size/8, min(w.size, minKeptWindow))

@@ -6,7 +6,7 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// An Op is what a send work request does.
+// An Op is the operation of a send work request.
 type Op uint8
 
 // All operations.
@@ -50,7 +50,7 @@ type SendWR struct {
 	Op        Op
 	Signaled  bool        // completes with a Completion also when all went well
 	Solicited bool        // sets the SE bit in the last packet of a SEND or a WRITE with immediate
-	Local     [maxSGE]SGE // what to send, in this order; at most [MaxMessage] bytes
+	Local     [maxSGE]SGE // the bytes to send, in this order; at most [MaxMessage] bytes
 	Remote    uint64      // for WRITE: the virtual address at the peer
 	RKey      wire.RKey   // for WRITE: the peer's region
 	Imm       uint32      // for operations with immediate data
@@ -68,10 +68,10 @@ type RecvWR struct {
 
 func (w *RecvWR) length() uint64 { return uint64(w.Local[0].Len) + uint64(w.Local[1].Len) }
 
-// A CompletionOp is what has completed.
+// A CompletionOp is the kind of operation that has completed.
 type CompletionOp uint8
 
-// All kinds of completions. Those of the send queue come first.
+// All kinds of completions. The kinds of the send queue come first.
 const (
 	CompletedSend CompletionOp = iota + 1
 	CompletedWrite
@@ -138,7 +138,7 @@ func (s Status) String() string {
 	return "status(" + strconv.Itoa(int(s)) + ")"
 }
 
-// A Completion says what became of a work request. Fields after Status are meaningful for receives
+// A Completion is the result of a work request. Fields after Status are meaningful for receives
 // that went well; after an error only ID, QP and Status are.
 type Completion struct {
 	ID        uint64
@@ -150,8 +150,9 @@ type Completion struct {
 	HasImm    bool
 	Solicited bool // the peer set the SE bit
 
-	// Turn orders receives by their arrival: it is larger than that of all which the peer, or one
-	// that it talks to, knew to have arrived when it sent this, over whatever device of this
-	// process. Two that arrived at about the same time may have the same.
+	// Turn orders receives by their arrival: it is larger than the Turn of all receives that the
+	// peer, or a peer of that one, knew to have arrived when it sent this. The receives may have
+	// arrived over any device of this process. Two that arrived at about the same time may have the
+	// same.
 	Turn uint64
 }
