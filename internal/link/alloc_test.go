@@ -15,7 +15,7 @@ func TestAllocations(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	watchdog(t)
-	// Nor looking for packets: what a wait has read of the clock is of no use to the test.
+	// Nor looking for packets: the clock readings of a wait are of no use to the test.
 	s := newSides(t, &rdma.Config{Spin: -1})
 	a, b := s.connect(t, settings{code: sizes(2, 2)})
 	big, small := make([]byte, 100_000), make([]byte, 10)
@@ -67,7 +67,7 @@ func TestAllocations(t *testing.T) {
 func TestIdleMemory(t *testing.T) {
 	watchdog(t)
 	s := newSides(t, nil)
-	const conns, most = 250, 5 << 10 // 3.1 KiB, and what the race detector adds
+	const conns, most = 250, 5 << 10 // 3.1 KiB, and the race detector's share
 	ends := make([][2]*end, conns)
 	before := heap()
 	for i := range ends {

@@ -9,7 +9,8 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// TestAttachTooLate attaches a connection to a link that has failed: what the peer has said before can be read, and what is written goes nowhere.
+// TestAttachTooLate attaches a connection to a link that has failed: bytes that the peer has sent
+// before can be read, and written bytes go nowhere.
 func TestAttachTooLate(t *testing.T) {
 	watchdog(t)
 	w := newTeller(t, 2)

@@ -34,7 +34,7 @@ const (
 	envConns = "SMC_LINK_BENCH_CONNS"
 )
 
-// benchTicket is what one side tells the other.
+// benchTicket has the values that one side tells the other.
 type benchTicket struct {
 	Peer  Peer
 	RMBEs []PeerRMBE
@@ -311,7 +311,7 @@ func BenchmarkConns(b *testing.B) {
 	})
 }
 
-// cpuTime is what this process has used of processors.
+// cpuTime is the processor time that this process has used.
 func cpuTime() time.Duration {
 	var u unix.Rusage
 	unix.Getrusage(unix.RUSAGE_SELF, &u)

@@ -16,7 +16,7 @@ func TestCables(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		addr [2]netip.Addr
-	}{{"IPv6", cables.Six[0]}, {"IPv4", cables.Addr[0]}} { // in this order: who is down loses the former
+	}{{"IPv6", cables.Six[0]}, {"IPv4", cables.Addr[0]}} { // IPv6 first: going down removes it
 		t.Run(tt.name, func(t *testing.T) {
 			watchdog(t)
 			var devices [2]*rdma.Device

@@ -12,13 +12,13 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// A Carrier is what one connection has of a link group: see [stream.Carrier], whose methods are for
+// A Carrier is one connection's part of a link group: see [stream.Carrier], whose methods are for
 // [stream.Conn] alone. The owner calls the others:
 //
-//	Group.NewCarrier   the alert token is known to the peer soon, and what it sends is kept
-//	Attach             the peer's element is known: what was kept is there, and all may be sent
+//	Group.NewCarrier   the alert token is known to the peer soon, and data that comes is kept
+//	Attach             the peer's element is known: the kept data is there, and all may be sent
 //	Move               its link has failed, or is left: it goes on over another one
-//	Detach             nothing new is sent. What was said last still goes out
+//	Detach             nothing new is sent. A last Closed or Abort still goes out
 //	Release            nothing comes any more
 type Carrier struct {
 	group *Group
@@ -31,7 +31,7 @@ type Carrier struct {
 	inProd, inCons atomic.Uint64
 	read, told     atomic.Uint64
 
-	// in guards what follows: the receiving side.
+	// in guards the following fields: the receiving side.
 	in struct {
 		sync.Mutex
 		open     bool        // Attach was called
@@ -43,9 +43,9 @@ type Carrier struct {
 		broken   bool        // the peer broke a rule that cursors do not show
 		link     *Link       // over which the newest message came, other than a validation message
 		next     []heard     // validation messages that nothing has followed over their links: the numbers go on after a gap. In the order of their arrival
-		moved    bool        // the peer has moved to another link, and may say again what it has said before
+		moved    bool        // the peer has moved to another link, and may repeat itself
 		again    bool        // there was one, so that bytes may have been placed twice
-		left     *Link       // that it has left and has not said so: what it had sent there may be lost
+		left     *Link       // that it has left and has not said so: bytes sent there may be lost
 		late     bool        // message came after that, and speaks of bytes that are not there
 		placed   uint64      // bytes that were placed in the RMB before
 
@@ -54,7 +54,7 @@ type Carrier struct {
 
 	silence *silence // since it has moved, nil where nobody looks; guarded by the group's mu
 
-	guard rdma.Guard // of what the peer has announced and we have not read: see announce
+	guard rdma.Guard // of the bytes that the peer has announced and we have not read: see announce
 
 	finished atomic.Uint64 // bytes that have arrived at the peer
 	short    atomic.Bool   // somebody may be waiting for them to be more
@@ -66,7 +66,7 @@ type Carrier struct {
 
 	next *Carrier // in the link's queue, and guarded by its lock
 
-	// mu guards what follows: the sending side.
+	// mu guards the following fields: the sending side.
 	mu       sync.Mutex
 	link     *Link
 	sendSize int
@@ -106,13 +106,14 @@ type heard struct {
 	turn uint64
 }
 
-// CarrierConfig says what a carrier is made of.
+// CarrierConfig has the parameters of a carrier.
 type CarrierConfig struct {
-	// RMB is what the peer will write to. It stays the owner's, and must not be freed before Release.
+	// RMB is the memory that the peer will write to. It stays the owner's, and must not be freed
+	// before Release.
 	RMB *RMB
 
 	// Wake is called when something has arrived, or there is more room, mostly on a device's
-	// goroutine. It must not block: stream.Conn.Wake, or what calls it.
+	// goroutine. It must not block: stream.Conn.Wake, or a function that calls it.
 	Wake func()
 
 	// SendBuffer is the size of the send ring in bytes; 0 means 1 MiB. It is made a power of two,
@@ -163,7 +164,7 @@ const eyecatcher = "\xe2\xd4\xc3\xd9"
 
 // Attach tells where the connection writes, and over which link, which must be ready to send. With
 // ownEyecatcher the peer expects our element in the form of RFC 7609: an eyecatcher, and cursors
-// that begin after it. What the peer has said before is taken now. It is called once.
+// that begin after it. The message that the peer has sent before is taken now. It is called once.
 func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 	if to.Index == 0 || to.Size > wire.MaxSizeCode {
 		return l.error(fmt.Errorf("%w: RMB element %d of size %v", ErrArgument, to.Index, to.Size))
@@ -172,7 +173,7 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 	ready := l.ready && !l.gone
 	l.mu.Unlock()
 	if !ready {
-		c.openInbox(ownEyecatcher) // what the peer wrote before it left is there
+		c.openInbox(ownEyecatcher) // the bytes that the peer wrote before it left are there
 		return l.error(ErrNotReady)
 	}
 	size := min(c.sendSize, to.Size.Bytes()) // more would never be filled
@@ -200,7 +201,7 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 	return nil
 }
 
-// openInbox takes what has come before.
+// openInbox opens the inbox, and takes the message that came before.
 func (c *Carrier) openInbox(ownEyecatcher bool) {
 	c.in.Lock()
 	defer c.in.Unlock()
@@ -217,9 +218,9 @@ func (c *Carrier) openInbox(ownEyecatcher bool) {
 	}
 }
 
-// Stream returns what [stream.New] has to know of the carrier. Before Attach, and where that has
-// failed, what is written goes nowhere. Spin is better left zero: who waits has the device look for
-// packets.
+// Stream returns the carrier's configuration for [stream.New]. Before Attach, and where that has
+// failed, written bytes go nowhere. Spin is better left zero: a goroutine that waits has the device
+// look for packets.
 func (c *Carrier) Stream() stream.Config {
 	cfg := stream.Config{
 		In:   stream.Inbox{Data: c.rmb.Bytes()[c.in.base:], Producer: &c.inProd, Consumer: &c.inCons},
@@ -237,8 +238,8 @@ func (c *Carrier) Stream() stream.Config {
 }
 
 // Detach ends the use of the peer's element, after [stream.Conn.SendLast] or [stream.Conn.Detach].
-// If Closed or Abort was said last that still goes out, and before Closed all data; otherwise what
-// has not been posted is dropped. Calls after the first do nothing.
+// If Closed or Abort was said last that still goes out, and before Closed all data; otherwise bytes
+// that have not been posted are dropped. Calls after the first do nothing.
 func (c *Carrier) Detach() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -69,7 +69,8 @@ func TestClear(t *testing.T) {
 	}
 }
 
-// TestTouched has how much of an RMB has to be cleared: what the peer has said that it has written, but all where it may have written more.
+// TestTouched has how much of an RMB has to be cleared: the bytes that the peer has said to have
+// written, but all where it may have written more.
 func TestTouched(t *testing.T) {
 	g := NewGroup()
 	t.Cleanup(g.Close)

@@ -86,7 +86,7 @@ func finish(t testing.TB, ends ...*end) {
 		e.awaitDrained(t)
 	}
 	for _, e := range ends {
-		e.side.link.qp.Drain(10 * time.Second) // what has arrived may not have been looked at
+		e.side.link.qp.Drain(10 * time.Second) // some messages may not have been looked at
 		e.carrier.Release()
 		e.rmb.Free()
 	}

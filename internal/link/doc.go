@@ -1,24 +1,24 @@
-// Package link is the data path of SMC-R over RDMA: links, what is sent over them, and the [Carrier] of one
-// connection. It has no protocol of control: LLC messages pass through as bytes, and who sets up a link or
-// learns of a peer's memory tells it here.
+// Package link is the data path of SMC-R over RDMA: links, the messages over them, and the
+// [Carrier] of one connection. It has no protocol of control: LLC messages pass through as bytes,
+// and the owner that sets up a link or learns of a peer's memory tells it here.
 //
-//	Group    what the links of a link group share: alert tokens, RMBs, and news for the group's owner
+//	Group    the common state of links: alert tokens, RMBs, and news for the group's owner
 //	Link     one RC queue pair with its receives and its places for sends
 //	RMB      memory that the peer writes to, registered with every link of the group
-//	Carrier  what one connection has: a send ring, the peer's RMB element, the header as last sent and as it came
+//	Carrier  one connection: a send ring, the peer's RMB element, the headers last sent and received
 //
 // # Sending
 //
-// [stream.Conn] copies what an application writes into the connection's send ring. A post is at
-// most two WRITEs out of it, for a peer's element that wraps round, and one CDC message after them
-// on the same queue pair; the completion of the message means that those bytes are there, and makes
-// room in the ring.
+// [stream.Conn] copies the bytes that an application writes into the connection's send ring. A post
+// is at most two WRITEs out of it, for a peer's element that wraps round, and one CDC message after
+// them on the same queue pair; the completion of the message means that those bytes are there, and
+// makes room in the ring.
 //
 // A peer has only so many receives, so a link has only so many places for messages on their way
 // (limits.go), some of which are kept for LLC. A connection that gets none waits in a queue, and
-// completions serve it: in turns, with what has gathered meanwhile. A connection that has a message
-// on its way lets small writes gather as well, until its completion: they cost the same then as
-// one.
+// completions serve it: in turns, with the bytes that have gathered meanwhile. A connection that
+// has a message on its way lets small writes gather as well, until its completion: they cost the
+// same then as one.
 //
 // # Failover
 //
@@ -33,14 +33,16 @@
 // # Receiving
 //
 // The completion handler of a link runs on the goroutine of its device. It parses CDC messages in
-// place, finds the connection by its alert token, stores what they say in the connection's inbox,
-// and wakes who waits there. LLC messages are copied into the bounded queue of [Group.Poll].
+// place, finds the connection by its alert token, stores their contents in the connection's inbox,
+// and wakes the goroutine that waits there. LLC messages are copied into the bounded queue of
+// [Group.Poll].
 //
 // # Locks
 //
 // A Carrier's comes before its Link's. Neither is held while work is posted, which may take a
-// system call, nor while a function of somebody else's is called: who posts for a connection marks
-// it, and others leave to him what comes up meanwhile. So the device's goroutine waits for nobody.
+// system call, nor while a function of somebody else's is called. The goroutine that posts for a
+// connection marks it, and others leave to that goroutine the work that comes up meanwhile. So the
+// device's goroutine waits for nobody.
 //
 // # Trust
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// TestAttach has what Attach refuses.
+// TestAttach has the arguments that Attach refuses.
 func TestAttach(t *testing.T) {
 	lonely := newSide(t, openDevice(t, randomLoopback(), nil))
 	e := lonely.prepare(t, 0, 0)
@@ -87,7 +87,8 @@ func TestRound(t *testing.T) {
 	eventually(t, "all completions", func() bool { c, _ := l.onTheirWay(); return c == 0 })
 }
 
-// TestQueuedForNothing has a connection that waits for a place lose what it had to send: others get the place.
+// TestQueuedForNothing has a connection that waits for a place lose the bytes that it had to send:
+// others get the place.
 func TestQueuedForNothing(t *testing.T) {
 	watchdog(t)
 	v, s := newValve(t)

@@ -19,8 +19,10 @@ func (d *drained) Drain(limit time.Duration) bool {
 	return d.queuePair.Drain(limit)
 }
 
-// TestFollow has a peer move a connection again and again, after failures and in good order, and what it says come late or be looked at late:
-// which links end, as something may be on its way there, and that no gap in the numbers is taken for a loss that was not said.
+// TestFollow has a peer move a connection again and again, after failures and in good order. The
+// peer's messages come late or are looked at late. It checks which links end, as something may be
+// on its way there. It also checks that no gap in the numbers is taken for a loss that was not
+// said.
 func TestFollow(t *testing.T) {
 	watchdog(t)
 	type said struct {
@@ -30,8 +32,9 @@ func TestFollow(t *testing.T) {
 		is   byte   // see below
 		left []int  // the links that have ended afterwards
 	}
-	// A validation message is 'v', and another one 'm'. What is put aside has to wait after a capital letter. A validation message that is looked at when the
-	// links are drained is 'W', and another one, before which they are, 'n'.
+	// A validation message is 'v', and another one 'm'. A message that is put aside has to wait
+	// after a capital letter. A validation message that is looked at when the links are drained is
+	// 'W', and another one, before which they are, 'n'.
 	begin := said{0, 1, 1, 'm', nil}
 	for name, says := range map[string][]said{
 		"the older link is late, and the newer one was left in good order": {

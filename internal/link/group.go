@@ -12,18 +12,19 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A Group is what the links of one link group share. Its methods may be called by several goroutines.
+// A Group is the state that the links of one link group share. Its methods may be called by several
+// goroutines.
 type Group struct {
 	news     chan struct{}
-	limitMTU atomic.Uint32 // a wire.MTU; 0: that of the device
+	limitMTU atomic.Uint32 // a wire.MTU; 0: the device's
 
 	overtaken overtaken // messages: see overtaken.go
 
 	tokenMu sync.RWMutex
 	tokens  map[wire.AlertToken]*Carrier
 
-	// mu guards what follows, and the regions of memories. It is taken with no other lock of this
-	// package held but that of a Carrier.
+	// mu guards the following fields, and the regions of memories. It is taken with no other lock
+	// of this package held but a Carrier's.
 	mu       sync.Mutex
 	closed   bool
 	links    []*Link
@@ -35,7 +36,7 @@ type Group struct {
 	events   []Event
 }
 
-// An EventKind says what an [Event] tells.
+// An EventKind is the kind of news in an [Event].
 type EventKind uint8
 
 // All kinds of events.
@@ -51,7 +52,7 @@ var eventNames = [...]string{EventLLC: "LLC", EventSent: "sent", EventFailed: "f
 // String returns "LLC" and so on.
 func (k EventKind) String() string { return eventNames[k] }
 
-// An Event is news of a link, for whoever owns the group.
+// An Event is news of a link, for the group's owner.
 type Event struct {
 	Kind    EventKind
 	Link    *Link
@@ -76,8 +77,8 @@ func (g *Group) News() <-chan struct{} { return g.news }
 // called before the peer is told of any.
 func (g *Group) LimitMTU(m wire.MTU) { g.limitMTU.Store(uint32(m)) }
 
-// Poll returns the oldest event, and false if there is none. Those of one link are in order, EventFailed
-// comes last, but for EventLeft, and is never left out.
+// Poll returns the oldest event, and false if there is none. The events of one link are in order,
+// EventFailed comes last, but for EventLeft, and is never left out.
 func (g *Group) Poll() (Event, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,8 +115,9 @@ func (g *Group) tell(e Event) bool {
 	return true
 }
 
-// Close closes all links, and frees all but the RMBs that the owner has not freed yet. Carriers have to be
-// released first, or are so by this: what has arrived can still be read, nothing can be sent.
+// Close closes all links, and frees all but the RMBs that the owner has not freed yet. Carriers
+// have to be released first, or are so by this: bytes that have arrived can still be read, nothing
+// can be sent.
 func (g *Group) Close() {
 	g.mu.Lock()
 	if g.closed {
@@ -210,7 +212,7 @@ func (g *Group) survives(failed *Link) bool {
 	})
 }
 
-// giveUp ends what carriers have left to send when the last link has failed.
+// giveUp ends the pending sends of carriers when the last link has failed.
 func (g *Group) giveUp() {
 	g.mu.Lock()
 	all := slices.Collect(maps.Keys(g.attached))
@@ -259,7 +261,7 @@ func (g *Group) putRing(ring *memory) {
 	}
 }
 
-// region returns what a memory is to a link.
+// region returns a memory's region at a link.
 func (g *Group) region(m *memory, l *Link) *rdma.MR {
 	g.mu.Lock()
 	defer g.mu.Unlock()

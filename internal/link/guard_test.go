@@ -8,7 +8,8 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// A puppet is the peer of a connection, and writes what and where the test says, over any link.
+// A puppet is the peer of a connection, and writes any bytes at any place over any link, as the
+// test says.
 type puppet struct {
 	t   *testing.T
 	w   *twins
@@ -97,8 +98,8 @@ func (p *puppet) read(from, to int) {
 	}
 }
 
-// replay has the peer write the second lap of a ring of 16 KiB and what is announced of it over link 0, and then once more over link k
-// with other bytes, and go on from there.
+// replay has the peer write the second lap of a ring of 16 KiB over link 0, and announce a part of
+// it. The peer then writes the same once more over link k with other bytes, and goes on from there.
 func (p *puppet) replay(k int, validated bool) {
 	p.t.Helper()
 	p.write(0, 0, 12_000, true)
@@ -133,8 +134,9 @@ func (p *puppet) replay(k int, validated bool) {
 
 var eyecatchers = []settings{{}, {eyecatcher: [2]bool{true, true}}}
 
-// TestGuardReplay has a peer move to another link, and say something else there of what it has announced and was not read: what was
-// there first counts. It does not tell of the move if the connection is being closed.
+// TestGuardReplay has a peer move to another link, and write other bytes there in the place of
+// announced ones that were not read: the first bytes count. It does not tell of the move if the
+// connection is being closed.
 func TestGuardReplay(t *testing.T) {
 	watchdog(t)
 	for _, set := range eyecatchers {
@@ -151,8 +153,9 @@ func TestGuardLaterLink(t *testing.T) {
 	p.replay(1, true)
 }
 
-// TestGuardReleased gives an RMB to a second connection while there is something in it that the first one has not read: what is
-// written for the second, attached or not yet, is all there.
+// TestGuardReleased gives an RMB to a second connection while there is something in it that the
+// first one has not read. The bytes that are written for the second, attached or not yet, are all
+// there.
 func TestGuardReleased(t *testing.T) {
 	watchdog(t)
 	for _, set := range eyecatchers {

@@ -11,7 +11,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// A liar is the peer of a connection that sends what it likes.
+// A liar is the peer of a connection that sends any bytes.
 type liar struct {
 	*end // the honest one
 	link *Link

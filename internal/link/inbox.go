@@ -12,8 +12,8 @@ import (
 func (c *Carrier) receive(l *Link, turn uint64, m *cdc.Message) bool {
 	c.in.Lock()
 	if m.IsFailoverValidation() && c.in.link != nil && c.in.link != l {
-		// Of what the peer has sent there it says again what it was not told of. Linux's net/smc
-		// counts a part of its send buffer twice that it is told of afterwards
+		// The peer repeats the data that it has sent there and of whose arrival it was not told. If
+		// it is told afterwards, Linux's net/smc counts that part of its send buffer twice
 		// (smc_cdc_tx_handler).
 		c.in.link.qp.HoldAnswers() // rule: TestMoveHolds
 	}
@@ -62,8 +62,8 @@ func (c *Carrier) look(l *Link, turn uint64, m *cdc.Message) bool {
 
 // answerRequest tells the peer at once how far we have read, which it has asked for, unless it
 // knows: "the consumer must send a consumer cursor update immediately ... if ... local copy of the
-// consumer cursor does not match the last consumer cursor value sent" (RFC 7609 p.64). Whoever
-// reads later sees the flag, and tells what it has read then.
+// consumer cursor does not match the last consumer cursor value sent" (RFC 7609 p.64). A later
+// reader sees the flag, and tells how far it has read then.
 func (c *Carrier) answerRequest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,16 +74,18 @@ func (c *Carrier) answerRequest() {
 }
 
 // follow notes over which link a message comes, and returns the links that the peer has given up
-// before, as their validation messages show: what it has sent there may still be on its way, and
-// must not arrive after what takes its place. They are to fail before the message is taken, since
-// the peer puts something else in that place when it knows that we have read what was there.
+// before, as their validation messages show. Bytes that it has sent there may still be on their
+// way, and must not arrive after the bytes that take their place. The links are to fail before the
+// message is taken: when the peer knows that we have read the bytes in a place, it puts others
+// there.
 //
 // A validation message alone does not say that: it may itself be late, of a link that the peer has
-// given up since, and nothing follows it then. So where one link says on after validation messages
-// over several, it is those of before that the peer has left. One that came afterwards is late, and
-// then there is nothing on its way over its link, as a peer of ours sends nothing there before it
-// knows that the message has arrived; or it is the newer one, and what is said on was late: the gap
-// in the numbers comes later then. c.in is locked.
+// given up since, and nothing follows it then. So where messages go on over one link after
+// validation messages over several, the peer has left the links of the earlier ones. A validation
+// message that came afterwards may be late. Then there is nothing on its way over its link, as a
+// peer of ours sends nothing there before it knows that the message has arrived. Or it is the newer
+// one, and the message that goes on was late: the gap in the numbers comes later then. c.in is
+// locked.
 func (c *Carrier) follow(l *Link, turn uint64, m *cdc.Message) (left []*Link) {
 	i := c.heard(l)
 	switch {
@@ -191,13 +193,13 @@ func (c *Carrier) hold(m *cdc.Message) bool {
 // admit takes a message, unless it speaks of bytes that are not there.
 //
 // "The sender must first send a CDC message with the F-bit" when it goes on over another link after
-// a failure, and send again what is not known to have arrived (RFC 7609 §4.6). Linux does neither
-// for a connection one half of which has ended (net/smc, smc_switch_conns: any state but ACTIVE):
-// what was on its way over the link that failed is lost, and what follows is written after the gap.
-// So where the numbers of messages have a gap, and the peer has moved and not said so, all bytes up
-// to the producer cursor have to have been placed. Otherwise the message waits for those that are
-// missing, as long as the link that the peer has left may bring them; when that has failed the
-// connection ends. c.in is locked.
+// a failure, and send again all that is not known to have arrived (RFC 7609 §4.6). Linux does
+// neither for a connection one half of which has ended (net/smc, smc_switch_conns: any state but
+// ACTIVE). Bytes on their way over the link that failed are lost, and the next bytes are written
+// after the gap. So where the numbers of messages have a gap, and the peer has moved and not said
+// so, all bytes up to the producer cursor have to have been placed. Otherwise the message waits for
+// those that are missing, as long as the link that the peer has left may bring them; when that has
+// failed the connection ends. c.in is locked.
 func (c *Carrier) admit(m *cdc.Message) bool {
 	switch {
 	case c.in.left == nil: // nearly always
@@ -263,7 +265,7 @@ func (c *Carrier) endedOver(l *Link) {
 	}
 }
 
-// impossible is a cursor that is outside any buffer, so that whoever looks at it ends the connection.
+// impossible is a cursor that is outside any buffer, so that its reader ends the connection.
 var impossible = cdc.PackProducer(cdc.Cursor{Count: 1<<32 - 1})
 
 // take puts a message into the inbox. c.in is locked.
@@ -288,11 +290,11 @@ func (c *Carrier) take(m *cdc.Message) bool {
 		return true
 	}
 	// A count below the base becomes one that is outside the buffer. The cursor comes before the
-	// flags: what was written before the end is not missed.
+	// flags: bytes that were written before the end are not missed.
 	m.Producer.Count -= c.in.base
 	m.Consumer.Count -= c.base
 	if !c.in.moved || !c.isBehind(m.Producer) {
-		// Else it is what we have already, written once more.
+		// Else the bytes are here already, and were written once more.
 		c.announce(m.Producer)
 		c.inProd.Store(stream.ProducerWord(c.inProd.Load(), m.Producer, m.ProducerFlags, cursor(c.read.Load(), c.ownSize())))
 	}
@@ -300,16 +302,17 @@ func (c *Carrier) take(m *cdc.Message) bool {
 	return true
 }
 
-// announce takes note of what the peer says to have written: until we have read it, it is not
-// written again. Nobody has to but in the replay after a move (RFC 7609 §4.6), and those are the
-// bytes that we have. Linux's net/smc has been seen to replay others, which its program had written
-// later into the same place of the send buffer: a completion of the old link gives that place away
-// after the move. This goes for all WRITEs and not from a move on: WRITEs of a replay may be placed
-// before the message that tells of it is looked at. For a connection that is being closed Linux
-// tells of none. c.in is locked.
+// announce takes note of the bytes that the peer says to have written: until we have read them,
+// they are not written again. Nobody has to but in the replay after a move (RFC 7609 §4.6), and
+// those are the bytes that we have. Linux's net/smc has been seen to replay others, which its
+// program had written later into the same place of the send buffer: a completion of the old link
+// gives that place away after the move. This goes for all WRITEs and not from a move on: WRITEs of
+// a replay may be placed before the message that tells of it is looked at. For a connection that is
+// being closed Linux tells of none. c.in is locked.
 func (c *Carrier) announce(to cdc.Cursor) {
 	size, total := c.ownSize(), c.guard.Written.Load()
-	if n, err := cdc.Check(cursor(total, size), to, size-uint32(total-c.read.Load()), size); err == nil { // else who reads it ends the connection
+	// Where the check fails the reader of the cursor ends the connection.
+	if n, err := cdc.Check(cursor(total, size), to, size-uint32(total-c.read.Load()), size); err == nil {
 		c.guard.Written.Store(total + uint64(n))
 	}
 }

@@ -43,7 +43,7 @@ func TestMany(t *testing.T) {
 	s.check(t)
 }
 
-// check closes both groups and looks for what they leave.
+// check closes both groups and looks for memory that they leave.
 func (s sides) check(t testing.TB) {
 	t.Helper()
 	for _, e := range s {
@@ -109,7 +109,7 @@ func TestTeardown(t *testing.T) {
 			})
 		}
 		ending.Wait()
-		for _, e := range ends { // as whoever owns them does when a link has failed
+		for _, e := range ends { // as their owner does when a link has failed
 			all.Go(func() {
 				e.Fail(io.ErrUnexpectedEOF)
 				e.Conn.Detach()
@@ -281,7 +281,7 @@ func TestReturnPages(t *testing.T) {
 		}
 		b.SayRead()
 		eventually(t, "all is read", a.PeerReadAll)
-		eventually(t, "the pages to be given back", func() bool { // not before what was written is acknowledged
+		eventually(t, "the pages to be given back", func() bool { // not before the ACK of all bytes
 			if err := a.ReturnPages(a.carrier.ReturnPages); err != nil {
 				t.Fatal(err)
 			}
@@ -296,7 +296,8 @@ func TestReturnPages(t *testing.T) {
 	}
 }
 
-// TestPathMTU has peers with a smaller path MTU than that of the device, which counts, or with one that is none.
+// TestPathMTU has peers with a smaller path MTU than the device's, which counts, or with one that
+// is none.
 func TestPathMTU(t *testing.T) {
 	watchdog(t)
 	s := sides{newSide(t, openDevice(t, randomLoopback(), nil)), newSide(t, openDevice(t, randomLoopback(), nil))}
@@ -326,7 +327,7 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// A recorder notes what a link asks of its queue pair.
+// A recorder notes the calls of a link to its queue pair.
 type recorder struct {
 	queuePair
 	mu   sync.Mutex

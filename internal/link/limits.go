@@ -29,8 +29,8 @@ const (
 	// are one at a time, so that a handful is usual.
 	maxLLCQueue = 64
 
-	// maxPost is how many bytes one post takes at most: the turn that a queue pair has among others, see
-	// package rdma, and what stream lets the peer see at a time.
+	// maxPost is how many bytes one post takes at most. It is the turn that a queue pair has among
+	// others, see package rdma, and the number of bytes that stream lets the peer see at a time.
 	maxPost = 64 << 10
 
 	// corkBytes is how many bytes go out at once though a message of the connection is on its way.
@@ -38,12 +38,12 @@ const (
 	corkBytes = 16 << 10
 
 	// probeBytes is how much of the peer's element is kept free as long as more may be written, to
-	// ask with: see probe.go. A cache line, so that what follows is aligned as before.
+	// ask with: see probe.go. A cache line, so that the bytes after it are aligned as before.
 	probeBytes = 64
 
 	// DefaultSendBuffer is the size of a send ring unless the owner says, where the peer's element
-	// is not smaller. It covers what a device has on its way; pages that are never written take no
-	// memory.
+	// is not smaller. It covers the bytes that a device has on their way; pages that are never
+	// written take no memory.
 	DefaultSendBuffer = 1 << 20
 	minSendBuffer     = 16 << 10
 	maxSendBuffer     = 512 << 20
@@ -54,7 +54,7 @@ const (
 	keptBytes = 64 << 10
 
 	// maxIdleRings is how many bytes of send rings of former connections a group keeps for new
-	// ones: what of them has pages.
+	// ones, counting only the parts that have pages.
 	maxIdleRings = 4 << 20
 
 	// maxTokens is how many connections a group can have. A link group has 255 at most; those that end

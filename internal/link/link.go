@@ -20,7 +20,7 @@ type Link struct {
 	cq    *rdma.CQ
 	qp    queuePair
 	psn   wire.PSN
-	area  []byte // see limits.go. Of the Go heap: who is late touches nothing that is gone
+	area  []byte // see limits.go. Of the Go heap: a late goroutine touches nothing that is gone
 	mr    *rdma.MR
 
 	endOnce sync.Once
@@ -34,7 +34,7 @@ type Link struct {
 	users   atomic.Int32 // connections that write over it
 	leaving atomic.Bool  // Leave was called, and EventLeft is to come
 
-	// mu guards what is being sent: see send.go.
+	// mu guards the sending side: see send.go.
 	mu         sync.Mutex
 	ready      bool
 	gone       bool // failed or closed: nothing is posted any more
@@ -43,7 +43,7 @@ type Link struct {
 	waiting    queue   // connections for a place
 	llc        [llcSends]llcPlace
 	llcOut     int
-	large      bool // a message longer than those of version 1 is on its way
+	large      bool // a message longer than any of version 1 is on its way
 	llcQueue   []llcMessage
 	llcPosting bool
 
@@ -55,7 +55,7 @@ type Link struct {
 	unpolled int // events with messages; guarded by the group's mu
 }
 
-// A queuePair is what a link asks of its [rdma.QP].
+// A queuePair has the methods of [rdma.QP] that a link needs.
 type queuePair interface {
 	Init(rdma.Access) error
 	ReadyToReceive(rdma.RTR) error
@@ -82,7 +82,7 @@ func (g *Group) NewLink(dev *rdma.Device) (*Link, error) {
 	return l, nil
 }
 
-// open makes what the link consists of. On an error Close takes away what there is.
+// open makes the parts of the link. After an error Close takes away the parts that there are.
 func (l *Link) open() (err error) {
 	if l.pd, err = l.dev.NewPD(); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (l *Link) Device() *rdma.Device { return l.dev }
 // QPN returns the number of the queue pair.
 func (l *Link) QPN() wire.QPN { return l.qp.QPN() }
 
-// PSN returns that of our first packet, which nobody can guess.
+// PSN returns the PSN of our first packet, which nobody can guess.
 func (l *Link) PSN() wire.PSN { return l.psn }
 
 // MTU returns the largest path MTU that the device and [Group.LimitMTU] permit now.
@@ -159,7 +159,7 @@ func (l *Link) MTU() wire.MTU {
 	return m
 }
 
-// QPStats returns what the queue pair has counted.
+// QPStats returns the counters of the queue pair.
 func (l *Link) QPStats() rdma.QPStats { return l.qp.Stats() }
 
 // A Peer is the other end of a link, as its owner has told in Accept, Confirm or ADD LINK.
@@ -211,12 +211,12 @@ func (l *Link) ReadyToSend() error {
 // Heard counts the messages that have come, of any kind: where it has not changed the link was idle.
 func (l *Link) Heard() uint64 { return l.heard.Load() }
 
-// Failed returns a channel that is closed when the link is of no more use. What was sent and not
-// acknowledged may or may not have arrived.
+// Failed returns a channel that is closed when the link is of no more use. A message that was sent
+// and not acknowledged may or may not have arrived.
 func (l *Link) Failed() <-chan struct{} { return l.failed }
 
-// Err returns why the link has failed: a [*WorkError], [ErrFlood], [ErrClosed], or what Fail was given; nil
-// if it has not.
+// Err returns why the link has failed: a [*WorkError], [ErrFlood], [ErrClosed], or the reason given
+// to Fail; nil if it has not.
 func (l *Link) Err() error {
 	select {
 	case <-l.failed:
@@ -226,8 +226,8 @@ func (l *Link) Err() error {
 	}
 }
 
-// Fail makes the link fail: what is posted is flushed, and the peer is not told. An EventFailed follows. The
-// first reason counts. Any goroutine may call it, with any lock of its own.
+// Fail makes the link fail: posted work is flushed, and the peer is not told. An EventFailed
+// follows. The first reason counts. Any goroutine may call it, with any lock of its own.
 func (l *Link) Fail(reason error) {
 	if l.end(reason) {
 		l.qp.Fail() // the error is that it had failed already, or was never ready

@@ -9,8 +9,8 @@ import (
 	"github.com/gosmc/smc/internal/rdma"
 )
 
-// A memory is what several links can reach: mapped once, and registered with each of them, whose
-// protection domain is its own (RFC 7609 p.14). The group's lock guards it, but for bytes.
+// A memory can be reached by several links: it is mapped once, and registered with each of them,
+// whose protection domain is its own (RFC 7609 p.14). The group's lock guards it, but for bytes.
 type memory struct {
 	bytes   []byte
 	access  rdma.Access
@@ -19,7 +19,7 @@ type memory struct {
 	guard   *rdma.Guard // of all of them
 }
 
-// A region is what a memory is to one link.
+// A region is the registration of a memory with one link.
 type region struct {
 	link *Link
 	mr   *rdma.MR
@@ -55,7 +55,7 @@ func (m *memory) setGuard(g *rdma.Guard) {
 	}
 }
 
-// region returns what it is to a link, nil if it was not registered.
+// region returns its memory region at a link, nil if it was not registered.
 func (m *memory) region(l *Link) *rdma.MR {
 	for _, r := range m.regions {
 		if r.link == l {
@@ -65,7 +65,7 @@ func (m *memory) region(l *Link) *rdma.MR {
 	return nil
 }
 
-// forget takes back what register did. The queue pair of l does not use it afterwards.
+// forget undoes register. The queue pair of l does not use it afterwards.
 func (m *memory) forget(l *Link) {
 	m.regions = slices.DeleteFunc(m.regions, func(r region) bool {
 		if r.link != l {
@@ -86,7 +86,8 @@ func (m *memory) placed() uint64 {
 	return n
 }
 
-// unmap ends it, and what it was to links, which the caller has taken out of it or has the lock for.
+// unmap ends it, and its regions at links, which the caller has taken out of it or has the lock
+// for.
 func (m *memory) unmap(regions []region) {
 	for _, r := range regions {
 		r.mr.Deregister()

@@ -4,7 +4,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// progress is what a message has said, for the time when it is known to be there.
+// progress has values of a message, for the time when the message is known to be there.
 type progress struct {
 	seq  uint16
 	said cdc.ConnFlags
@@ -21,12 +21,12 @@ type move struct {
 //
 // After a failure, [Link.Fail] first if the link has not failed by itself, "the sender must first
 // send a CDC message with the F-bit", then everything that is not known to have arrived, in order,
-// and then what follows (RFC 7609 §4.6): as new messages, which may have more in them than the old
-// ones had. It follows when that message is known to be there, so that a peer knows of each link
-// over which data may come late, and ends it when we move on. From a link that is good nothing new
-// is sent until all has arrived. The first message over the other one has no data, and more follows
-// when it is known to be there, for the same reason. Each side moves its own direction, when it
-// likes.
+// and then newer bytes (RFC 7609 §4.6). These are new messages, which may have more in them than
+// the old ones had. They follow when the message with the F-bit is known to be there, so that a
+// peer knows of each link over which data may come late, and ends it when we move on. From a link
+// that is good nothing new is sent until all has arrived. The first message over the other one has
+// no data, and more follows when it is known to be there, for the same reason. Each side moves its
+// own direction, when it likes.
 //
 // A peer that is told of the end of our direction before the move is asked for a message: Linux has
 // lost then the messages on their way, and may have nothing else to say: see [Carrier.admit].
@@ -98,11 +98,11 @@ func (c *Carrier) Link() *Link {
 // Delivered returns how many bytes have arrived at the peer.
 func (c *Carrier) Delivered() uint64 { return c.finished.Load() }
 
-// Failed reports whether a link has failed over which the peer has spoken, or may have: what
-// Linux's net/smc has said last there may be lost.
+// Failed reports whether a link has failed over which the peer has spoken, or may have: the last
+// messages of Linux's net/smc there may be lost.
 func (c *Carrier) Failed() bool { return c.failed.Load() }
 
-// GiveUp says that there is no link to move to: what is left to send stays unsent.
+// GiveUp says that there is no link to move to: all that is left to send stays unsent.
 func (c *Carrier) GiveUp() {
 	c.mu.Lock()
 	c.lost = true

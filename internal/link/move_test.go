@@ -88,7 +88,7 @@ func (w *twins) own(i int) {
 	}
 }
 
-// moveAll moves what a side has on a link to its first good one.
+// moveAll moves the connections that a side has on a link to the side's first good one.
 func (w *twins) moveAll(i int, failed *Link) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -227,8 +227,8 @@ func testMoveClosing(t *testing.T, size int) {
 	<-a.carrier.Sent() // rule: TestMoveClosing
 }
 
-// TestMoveEndsOldLink has the receiver of the validation message give up the link that the connection has left: what was sent there
-// must not arrive later.
+// TestMoveEndsOldLink has the receiver of the validation message give up the link that the
+// connection has left: bytes that were sent there must not arrive later.
 func TestMoveEndsOldLink(t *testing.T) {
 	watchdog(t)
 	w := newTwins(t, 2)
@@ -246,7 +246,8 @@ func TestMoveEndsOldLink(t *testing.T) {
 	}
 }
 
-// A teller is a connection whose peer is played: what the peer says comes over the link that a test likes.
+// A teller is a connection whose peer is played: the peer's messages come over the link that a test
+// likes.
 type teller struct {
 	*twins
 	e *end
@@ -300,8 +301,8 @@ func (w *teller) checkLeft(when string, want ...bool) {
 	}
 }
 
-// TestMoveBeforeAttach is TestMoveEndsOldLink where all that came over the old link came before the connection was attached, what came over
-// the new one included or not.
+// TestMoveBeforeAttach is TestMoveEndsOldLink where all that came over the old link came before the
+// connection was attached, messages over the new one included or not.
 func TestMoveBeforeAttach(t *testing.T) {
 	watchdog(t)
 	for _, late := range []bool{false, true} {
@@ -385,8 +386,8 @@ func TestMoveStale(t *testing.T) {
 	}
 }
 
-// TestMoveLost has validation messages of peers whose messages have arrived, and of one whose have not: that connection
-// ends, and no other.
+// TestMoveLost has validation messages of peers whose messages have arrived, and of one whose
+// messages have not: that connection ends, and no other.
 func TestMoveLost(t *testing.T) {
 	watchdog(t)
 	for seq, lost := range map[uint16]bool{0: false, 9: false, 10: false, 11: true, 2000: true, 65535: false} {
@@ -530,7 +531,8 @@ func TestMoveNotReady(t *testing.T) {
 	}
 }
 
-// TestTokenOfFreed asks for the token of an RMB that is freed meanwhile, as by an owner who hears of a failure.
+// TestTokenOfFreed asks for the token of an RMB that is freed meanwhile, as by an owner that hears
+// of a failure.
 func TestTokenOfFreed(t *testing.T) {
 	s := newSides(t, nil)
 	a, _ := s.connect(t, settings{})

@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// This file has what is done about messages that are looked at too early.
+// This file handles messages that are looked at too early.
 //
 // Messages of a connection that moves come over two links, and so on two goroutines. A message that
 // the peer knows to have arrived over the one may still wait for a goroutine to look at it when the
@@ -38,8 +38,8 @@ type overtaker struct {
 
 // isEarly reports whether messages that come before m may not have been looked at: the one that a
 // validation message names; other validation messages, before the first that follows one over its
-// link; the predecessor of another message; or what came over the same link and is put aside. c.in
-// is locked.
+// link; the predecessor of another message; or a message that came over the same link and is put
+// aside. c.in is locked.
 func (c *Carrier) isEarly(l *Link, m *cdc.Message) bool {
 	seq := c.newest()
 	switch {
@@ -118,7 +118,8 @@ func (o *overtaken) replace(c *Carrier, l *Link, m *cdc.Message) bool {
 	return false
 }
 
-// lookAtOvertaken has all looked at that has come, and then what was put aside, until nothing is.
+// lookAtOvertaken has all messages looked at that have come, and then those that were put aside,
+// until none is.
 func (g *Group) lookAtOvertaken() {
 	o := &g.overtaken
 	for {
@@ -159,7 +160,7 @@ func (o *overtaker) look() {
 	if !c.look(o.link, o.turn, &o.message) {
 		o.link.stats.stale.Add(1)
 	}
-	c.in.Lock() // now, so that what comes next over the link stays behind it
+	c.in.Lock() // now, so that the next message over the link stays behind it
 	i := slices.Index(c.in.overtaken, o.link)
 	c.in.overtaken = slices.Delete(c.in.overtaken, i, i+1)
 	c.in.Unlock()

@@ -47,7 +47,7 @@ func newSide(t testing.TB, dev *rdma.Device) *side {
 	return s
 }
 
-// peer is what the other end has to know of s.
+// peer has the values of s that the other end has to know.
 func (s *side) peer() Peer {
 	return Peer{GID: s.dev.GID(), QPN: s.link.QPN(), PSN: s.link.PSN(), MTU: s.link.MTU()}
 }

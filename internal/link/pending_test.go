@@ -12,8 +12,8 @@ type answeringQP struct {
 
 func (q *answeringQP) AnswerFirst() { q.answers++ }
 
-// TestJoinAnswersFirst has the links of a group say of what has come before anything else when there are several, those that were there too; the only one has no
-// reason to.
+// TestJoinAnswersFirst has the links of a group acknowledge messages before anything else when
+// there are several, also those that were there before; the only link has no reason to.
 func TestJoinAnswersFirst(t *testing.T) {
 	g := NewGroup()
 	var qps []*answeringQP

@@ -37,7 +37,7 @@ func (c *Carrier) Produce(to cdc.Cursor) (rang bool) {
 }
 
 // Consume implements [stream.Carrier]. How far we have read is looked up when the message is made.
-// That the writer is not blocked any more can wait for what it writes.
+// The news that the writer is not blocked any more can wait for its next bytes.
 func (c *Carrier) Consume(_ cdc.Cursor, prod cdc.ProducerFlags, conn cdc.ConnFlags) {
 	c.mu.Lock()
 	unblocked := c.prod&^prod == cdc.WriterBlocked && conn == c.conn
@@ -68,7 +68,7 @@ func (c *Carrier) Published() cdc.Header {
 }
 
 // Message is the CDC message with which a header travels to the peer, or from it if own is false,
-// for those who look at it from outside. Its number is that of the newest one there was.
+// for observers from outside. Its number is the number of the newest message there was.
 func (c *Carrier) Message(h cdc.Header, own bool) cdc.Message {
 	m := cdc.Message{
 		AlertToken: c.token, Producer: h.Producer, Consumer: h.Consumer, ProducerFlags: h.ProducerFlags, ConnFlags: h.ConnFlags,
@@ -101,8 +101,8 @@ func (c *Carrier) ownSize() uint32 { return uint32(c.rmb.code.Bytes()) - c.in.ba
 // last reports whether the peer was told that nothing follows. c.mu is held.
 func (c *Carrier) last() bool { return c.said&(cdc.Closed|cdc.Abort) != 0 }
 
-// SetNoDelay has small writes go out at once, and not wait for what was sent before: "the sending
-// host would have to opt out of this processing if Nagle's algorithm had been disabled" (RFC 7609
+// SetNoDelay has small writes go out at once, and not wait for earlier messages: "the sending host
+// would have to opt out of this processing if Nagle's algorithm had been disabled" (RFC 7609
 // §4.5.2). They still gather where there is no place for a message.
 func (c *Carrier) SetNoDelay(on bool) {
 	c.mu.Lock()
@@ -113,7 +113,8 @@ func (c *Carrier) SetNoDelay(on bool) {
 
 // due reports whether a message is to be sent now. c.mu is held.
 //
-//	data            at once if what was sent before has arrived, or there is much of it, or an end is near; or with SetNoDelay
+//	data            at once if the messages before have arrived, or there is much of it, or an
+//	                end is near; or with SetNoDelay
 //	urgent          at once: flags, window updates, that the writer is blocked
 //	DoneWriting     with the last data, or after it
 //	Closed          when all data has arrived: RFC 7609 p.83
@@ -147,7 +148,8 @@ func (c *Carrier) answered() bool {
 	return c.consumer() == cursor(c.posted, c.size)
 }
 
-// poke posts what is due, or queues for a place. c.mu is held, and let go of meanwhile.
+// poke posts the messages that are due, or queues for a place. c.mu is held, and let go of
+// meanwhile.
 func (c *Carrier) poke() {
 	if c.posting || c.queued || !c.due() {
 		return
@@ -174,7 +176,7 @@ func (c *Carrier) prepare(i int) bool {
 	return true
 }
 
-// postedAll ends what prepare has begun.
+// postedAll ends the posting that prepare has begun.
 func (c *Carrier) postedAll() {
 	c.mu.Lock()
 	c.posting = false
@@ -291,7 +293,8 @@ func (c *Carrier) message(size uint32) cdc.Message {
 	return m
 }
 
-// completed takes that a message and what was written before it have arrived, or never will.
+// completed takes that a message and the bytes that were written before it have arrived, or never
+// will.
 func (c *Carrier) completed(gen uint32, end uint64, done progress, ok bool) {
 	c.mu.Lock()
 	if gen != c.gen.Load() { // it was sent again over another link
@@ -331,7 +334,7 @@ func (c *Carrier) peerEnded() bool {
 	return flags&(cdc.Closed|cdc.Abort) != 0
 }
 
-// drop drops what was put and is not on its way. c.mu is held.
+// drop drops the bytes that were put and are not on their way. c.mu is held.
 func (c *Carrier) drop() {
 	c.dropped = c.dropped || c.put != c.posted
 	c.put = c.posted

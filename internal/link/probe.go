@@ -24,7 +24,7 @@ import "github.com/gosmc/smc/wire/cdc"
 // be no room. So from a failure on a connection is looked at whenever it keeps bytes back, also one
 // at which nobody looked any more.
 
-// A probe is what of the reserve is sent while the consumer cursor stays where it is.
+// A probe is the part of the reserve that is sent while the consumer cursor stays where it is.
 type probe struct {
 	at      cdc.Cursor // the consumer cursor for which bytes were sent
 	granted uint32     // how many; up to probeBytes
@@ -61,7 +61,7 @@ func (c *Carrier) keepBack() uint64 {
 	if n > 0 || c.put == c.posted {
 		return n
 	}
-	c.held.Store(true) // before looking again: who has news looks afterwards
+	c.held.Store(true) // before looking again: a goroutine with news looks afterwards
 	if c.resting.Load() && c.resting.Swap(false) {
 		c.group.watch(c) // rule: TestProbeAfterRest
 	}

@@ -35,7 +35,7 @@ func (x *silent) readSilently() []byte {
 	return all
 }
 
-// flagsAtB are those of the newest message to b.
+// flagsAtB returns the flags of the newest message to b.
 func (x *silent) flagsAtB() cdc.ProducerFlags {
 	_, flags, _ := cdc.UnpackConsumer(x.b.carrier.inCons.Load())
 	return flags
@@ -107,7 +107,8 @@ func TestProbeFlagStays(t *testing.T) {
 	})
 }
 
-// TestProbeWithoutWriter has nobody write any more when there is room for what was kept back.
+// TestProbeWithoutWriter has nobody write any more when there is room for the bytes that were kept
+// back.
 func TestProbeWithoutWriter(t *testing.T) {
 	x := newSilent(t)
 	x.writes(probeSize)
@@ -248,14 +249,15 @@ func TestProbeLittleRoom(t *testing.T) {
 	c.mu.Lock()
 	c.poke()
 	c.mu.Unlock()
-	x.awaitArrived(probeSize) // what was kept back
+	x.awaitArrived(probeSize) // the bytes that were kept back
 	x.readSilently()
 	x.rest()
 	x.look()
 	eventually(t, "bytes for the room that there is", func() bool { return x.arrived() > probeSize })
 }
 
-// TestSilentHeardOver has the link fail over which the peer has spoken, and not the one over which we do: what it has said last may be lost.
+// TestSilentHeardOver has the link fail over which the peer has spoken, and not the one over which
+// we do: the peer's last messages may be lost.
 func TestSilentHeardOver(t *testing.T) {
 	watchdog(t)
 	w := newTwins(t, 2)

@@ -57,7 +57,7 @@ func (l *Link) handle(cq *rdma.CQ) {
 	}
 }
 
-// receive takes the message of n bytes in a receive, whose turn is that of its completion.
+// receive takes the message of n bytes in a receive, whose turn is the turn of its completion.
 func (l *Link) receive(i, n int, turn uint64) {
 	head := l.area[headsAt+i*headLen:][:min(n, headLen)]
 	if len(head) > 0 && head[0] == cdc.TypeMessage {

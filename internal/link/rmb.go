@@ -21,7 +21,7 @@ type RMB struct {
 	touched int // bytes at the beginning that may not be zero, as the last Carrier knows
 }
 
-// An RMBToken is what a peer needs to write to an RMB over one link: RFC 7609 p.14.
+// An RMBToken has the values with which a peer writes to an RMB over one link: RFC 7609 p.14.
 type RMBToken struct {
 	RKey wire.RKey
 	Addr uint64 // virtual address of the first byte, which says nothing of this process
@@ -70,7 +70,7 @@ func (r *RMB) Clear() {
 // it. To be called once; also after [Group.Close].
 func (r *RMB) Free() { r.group.freeMemory(r.mem) }
 
-// setGuard has what peers write obey g, over all links that there are and that will be. nil ends that.
+// setGuard has the WRITEs of peers obey g, over all present and future links. nil ends that.
 func (r *RMB) setGuard(g *rdma.Guard) {
 	r.group.mu.Lock()
 	r.mem.setGuard(g)
@@ -99,7 +99,8 @@ func (g *Group) newMemory(size int, access rdma.Access) (*memory, error) {
 	return m, nil
 }
 
-// freeMemory ends a memory of the group. Somebody may be asking meanwhile what it is to a link.
+// freeMemory ends a memory of the group. Another goroutine may be asking for its region at a link
+// meanwhile.
 func (g *Group) freeMemory(m *memory) {
 	g.mu.Lock()
 	if i := slices.Index(g.memories, m); i >= 0 {

@@ -10,7 +10,7 @@ import (
 // workPerPost is the most work requests of a post: two WRITEs and a CDC message.
 const workPerPost = 3
 
-// Work requests are told apart by their IDs: what they are of, and which one.
+// Work requests are told apart by their IDs: the kind of place, and its index.
 const (
 	idKind = 0xff00
 	idCDC  = 1 << 8
@@ -86,7 +86,7 @@ func (l *Link) takePlace(c *Carrier) (int, bool) {
 	return i, true
 }
 
-// A round is what pump posts at a time. Only the completion handler uses it.
+// A round is the work that pump posts at a time. Only the completion handler uses it.
 type round struct {
 	carriers [cdcSends]*Carrier
 	indexes  [cdcSends]int
@@ -94,8 +94,8 @@ type round struct {
 	messages []rdma.SendWR
 }
 
-// pump gives places to those who wait, and posts for all of them at once: the WRITEs first and then
-// the messages, so that packets of one size follow each other. Those are cheap to send.
+// pump gives places to the carriers that wait, and posts for all of them at once: the WRITEs first
+// and then the messages, so that packets of one size follow each other. Those are cheap to send.
 func (l *Link) pump() {
 	r := &l.round
 	for more := true; more; {
@@ -201,10 +201,10 @@ type llcMessage struct {
 	tag   uint64
 }
 
-// SendLLC sends a message, of at most 8 KiB, after those of earlier calls. It is copied, and waits
-// if too many are on their way. If tag is not zero an EventSent with it tells that it has arrived
-// at the peer's device. The error is [ErrNotReady], [ErrTooMany], [ErrArgument], or why the link
-// has failed; then it is not sent.
+// SendLLC sends a message, of at most 8 KiB, after the messages of earlier calls. It is copied, and
+// waits if too many are on their way. If tag is not zero an EventSent with it tells that it has
+// arrived at the peer's device. The error is [ErrNotReady], [ErrTooMany], [ErrArgument], or why the
+// link has failed; then it is not sent.
 func (l *Link) SendLLC(message []byte, tag uint64) error {
 	if len(message) == 0 || len(message) > receiveLen {
 		return l.error(ErrArgument)

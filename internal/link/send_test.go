@@ -178,7 +178,7 @@ func TestTurns(t *testing.T) {
 	v.shut.Store(false)
 	for _, e := range append(others[:], lateOther) {
 		b := make([]byte, 6)
-		if n, err := e.Read(b); string(b[:n]) != "oneone" || err != nil { // what gathered went together
+		if n, err := e.Read(b); string(b[:n]) != "oneone" || err != nil { // gathered, sent together
 			t.Errorf("%q, %v", b[:n], err)
 		}
 	}
@@ -286,7 +286,8 @@ func TestGather(t *testing.T) {
 	if _, err := io.ReadFull(b, make([]byte, 10000+corkBytes)); err != nil {
 		t.Error(err)
 	}
-	// Whose peer has read all does not wait for a completion: its acknowledgement may be late.
+	// A connection whose peer has read all does not wait for a completion: the acknowledgement may
+	// be late.
 	eventually(t, "the last completion", func() bool { out, _, _ := a.carrier.outstanding(); return out == 0 })
 	b.SayRead()
 	eventually(t, "the news of it", a.carrier.answered)
@@ -387,9 +388,9 @@ func TestClosedAfterWrites(t *testing.T) {
 	}
 }
 
-// TestAbort aborts with bytes on their way and others that were not posted yet: Abort does not wait for
-// the former, and takes the latter along, as those that TCP has sent before a reset. What does not fit into a post is dropped, and so is
-// all where the peer has ended the connection.
+// TestAbort aborts with bytes on their way and others that were not posted yet: Abort does not wait
+// for the former, and takes the latter along, as those that TCP has sent before a reset. Bytes that
+// do not fit into a post are dropped, and so are all where the peer has ended the connection.
 func TestAbort(t *testing.T) {
 	watchdog(t)
 	for _, tt := range []struct {
@@ -411,7 +412,7 @@ func TestAbort(t *testing.T) {
 			}
 			c := a.carrier
 			c.mu.Lock()
-			c.posting = true // what follows is there when Abort is, however it comes to that
+			c.posting = true // the next bytes are there when Abort is, however it comes to that
 			c.mu.Unlock()
 			if _, err := a.Write(make([]byte, tt.more)); err != nil {
 				t.Fatal(err)
@@ -551,7 +552,7 @@ func TestWindowUpdate(t *testing.T) {
 // PeerBuffer is the size of the peer's buffer.
 func (e *end) PeerBuffer() int { _, n := e.Buffers(); return n }
 
-// TestSendLLC has what SendLLC refuses, and long messages one at a time.
+// TestSendLLC has the messages that SendLLC refuses, and long messages one at a time.
 func TestSendLLC(t *testing.T) {
 	watchdog(t)
 	lonely := newSide(t, openDevice(t, randomLoopback(), nil))

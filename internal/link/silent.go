@@ -7,13 +7,13 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// This file has what is done about peers that say nothing after a move.
+// This file handles peers that are silent after a move.
 //
 // Linux's net/smc holds back small writes while a message of the connection is not completed
 // (smc_should_autocork). A message that was on its way over a link that failed may not be completed
-// for a long time: soft-RoCE sends it again and again. Then what its program says stays where it
-// is, and both programs wait. A message with [cdc.CursorUpdateRequested] makes it send all that it
-// has (RFC 7609 §4.5.1 has that flag for cursors).
+// for a long time: soft-RoCE sends it again and again. Then the bytes of its program stay where
+// they are, and both programs wait. A message with [cdc.CursorUpdateRequested] makes it send all
+// that it has (RFC 7609 §4.5.1 has that flag for cursors).
 //
 // So connections that have moved after a failure are looked at once a second, and one that is
 // silent is asked. If data follows, the peer is one that holds back each message. The connection is
@@ -25,11 +25,12 @@ import (
 type pace struct {
 	every  time.Duration // between two looks
 	after  [3]int        // looks without news after which a connection is asked
-	window int           // looks after that, in which data is what was asked for
+	window int           // looks after that, in which data counts as the answer
 	held   int           // looks between further asks, as long as the connection has bytes for which the peer has no room; 0: none
 }
 
-// The paces: that of every connection which has moved, and that of those whose peers hold back.
+// The paces: slowPace for every connection that has moved, quickPace for those whose peers hold
+// back.
 var (
 	slowPace  = pace{every: time.Second, after: [3]int{1, 5, 25}, window: 1, held: 60}
 	quickPace = pace{every: 8 * time.Millisecond, after: [3]int{1, 6, 31}, window: 25}
@@ -46,7 +47,7 @@ type lookers struct {
 	timer *time.Timer // runs askSilent while there are any; nil before it was needed
 }
 
-// A silence is what the last look at a connection has found.
+// A silence is the result of the last look at a connection.
 type silence struct {
 	carrier            *Carrier   // nil: it is not to be looked at any more
 	produced, consumed cdc.Cursor // of the peer's
@@ -68,13 +69,13 @@ func (s *silence) see() (data, news bool) {
 	return data, news
 }
 
-// A verdict is what becomes of a connection that was looked at.
+// A verdict is the decision about a connection that was looked at.
 type verdict uint8
 
 const (
 	verdictStay verdict = iota
 	verdictAsk          // and stay
-	verdictHeld         // the peer holds back what it says
+	verdictHeld         // the peer holds back its data
 	verdictEnd          // nothing comes of it
 )
 
@@ -133,7 +134,7 @@ func (g *Group) unwatch(c *Carrier) {
 // rest has a connection looked at again only when it keeps bytes back. It reports false if it does
 // so now, and is to be looked at. g.mu is held.
 func (g *Group) rest(c *Carrier) bool {
-	c.resting.Store(true) // before looking: who keeps bytes back looks afterwards
+	c.resting.Store(true) // before looking: a goroutine that keeps bytes back looks afterwards
 	if c.held.Load() && c.resting.Swap(false) {
 		return false
 	}
@@ -220,7 +221,8 @@ func (c *Carrier) askPeer() (asked, over bool) {
 	c.ask, c.urgent = true, true
 	c.poke()
 	c.mu.Unlock()
-	// A writer may wait for more room than there is. What fills that has the peer read, and say so.
+	// A writer may wait for more room than there is. The bytes that fill that room have the peer
+	// read, and say so.
 	c.wake() // rule: TestProbeLittleRoom
 	return true, false
 }

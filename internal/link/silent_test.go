@@ -42,7 +42,7 @@ func (e *end) isIdle() bool {
 	return c.out == 0 && c.move == nil && !c.posting && !c.queued && !c.due()
 }
 
-// rest makes what has happened until now no news.
+// rest makes all events until now no news.
 func (x *silent) rest() {
 	g := x.a.side.group
 	g.mu.Lock()
@@ -248,7 +248,7 @@ func TestSilentMoved(t *testing.T) {
 	}
 }
 
-// TestSilentTimer has nobody call what looks at connections that have moved.
+// TestSilentTimer has nobody call the function that looks at connections that have moved.
 func TestSilentTimer(t *testing.T) {
 	watchdog(t)
 	w := newTwins(t, 2)

@@ -23,10 +23,10 @@ type simEnd struct {
 	failed      bool // by its owner
 }
 
-// pattern is byte number n of what an end writes.
+// pattern is byte number n of the stream that an end writes.
 func (e *simEnd) pattern(n int) byte { return byte(n*7 + n>>8*13 + e.name*31) }
 
-// write and read are what the application does; they report whether it has done anything.
+// write and read are the steps of the application; they report whether it has done anything.
 func (w *world) write(side int, x *simEnd) bool {
 	if x.failed || x.gone || x.shut {
 		return false

@@ -118,7 +118,7 @@ func (w *world) haveLeft(side int, end *Link) {
 
 // checkLeft looks for links that nobody was seen to leave.
 func (w *world) checkLeft() {
-	if w.ended { // what is on its way to an end that is gone stays there
+	if w.ended { // bytes on their way to an end that is gone stay there
 		return
 	}
 	for _, l := range w.links {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestMoveBack moves a connection away from a good link, which waits for what is on its way, and back as the other link fails meanwhile:
-// it is not to go there any more.
+// TestMoveBack moves a connection away from a good link, which waits for the bytes on their way,
+// and back as the other link fails meanwhile: it is not to go there any more.
 func TestMoveBack(t *testing.T) {
 	devs, pds := newSimDevices(t)
 	w := newWorld(t, devs, pds, 1)
@@ -28,8 +28,9 @@ func TestMoveBack(t *testing.T) {
 	}
 }
 
-// TestMoveTwice moves a connection whose link has failed, and again before the peer knows of it: no data is on its way over a link that
-// the peer does not know of, as it would not end that link, and the data could come after what takes its place.
+// TestMoveTwice moves a connection whose link has failed, and again before the peer knows of it. No
+// data is on its way over a link that the peer does not know of: the peer would not end that link,
+// and the data could come after the bytes that take its place.
 func TestMoveTwice(t *testing.T) {
 	devs, pds := newSimDevices(t)
 	w := newWorld(t, devs, pds, 1)
@@ -58,8 +59,9 @@ func TestMoveTwice(t *testing.T) {
 	}
 }
 
-// TestMoveUnheard moves a connection from a good link to one that fails before the peer has heard of it there, and to one that fails when it
-// has: no data is on its way in the first case, and in the second the peer ends the link, so that what is late does not arrive.
+// TestMoveUnheard moves a connection from a good link to one that fails before the peer has heard
+// of it there, and to one that fails when it has. In the first case no data is on its way. In the
+// second the peer ends the link, so that late bytes do not arrive.
 func TestMoveUnheard(t *testing.T) {
 	for _, heard := range []bool{false, true} {
 		devs, pds := newSimDevices(t)
@@ -108,8 +110,9 @@ func TestMoveUnheard(t *testing.T) {
 	}
 }
 
-// TestMoveHolds has a peer move a connection after a failure of which we have not heard: the link that it has left says nothing more of what has arrived
-// there, before anything follows over the other one.
+// TestMoveHolds has a peer move a connection after a failure of which we have not heard. The link
+// that it has left acknowledges nothing more that has arrived there, before anything follows over
+// the other one.
 func TestMoveHolds(t *testing.T) {
 	devs, pds := newSimDevices(t)
 	w := newWorld(t, devs, pds, 1)

@@ -1,6 +1,7 @@
 package link
 
-// The queue pairs of the simulation: what was posted and not delivered, what was delivered and not completed, and what the seed makes of it.
+// The queue pairs of the simulation: the work that was posted and not delivered, the work that was
+// delivered and not completed, and the seed's choices.
 
 import (
 	"time"
@@ -56,7 +57,7 @@ func (q *simQP) Drain(time.Duration) bool { return q.handle() }
 func (q *simQP) QPN() wire.QPN            { return wire.QPN(q.link.name*2 + q.side) }
 func (q *simQP) Stats() rdma.QPStats      { return rdma.QPStats{} }
 
-// PostSend takes what is to be sent out of memory at once. One that has failed flushes it.
+// PostSend copies the bytes to be sent out of memory at once. One that has failed flushes it.
 func (q *simQP) PostSend(wrs ...rdma.SendWR) error {
 	for i := range wrs {
 		wr := &wrs[i]
@@ -78,7 +79,7 @@ func (q *simQP) PostSend(wrs ...rdma.SendWR) error {
 	return nil
 }
 
-// memory is what a side's own work request names.
+// memory returns the bytes that a side's own work request names.
 func (w *world) memory(side int, l *Link, s rdma.SGE) []byte {
 	at := s.Addr - s.MR.Addr()
 	if s.MR == l.mr {
@@ -151,7 +152,7 @@ func (q *simQP) handle() bool {
 	return true
 }
 
-// complete takes the oldest acknowledgement to who has posted, or flushes all.
+// complete takes the oldest acknowledgement to the link that has posted, or flushes all.
 func (q *simQP) complete() bool {
 	l := q.link.ends[q.side]
 	switch {
@@ -194,7 +195,7 @@ func (w *world) spoil(side int, m *memory, at uint64, data []byte) {
 		c := x.carrier
 		size, read := uint64(c.ownSize()), c.read.Load()
 		unread := uint64(cdc.Diff(cursor(read, uint32(size)), cdc.UnpackProducer(c.inProd.Load()), uint32(size)))
-		ahead := (at - uint64(c.in.base) + size - read%size) % size // of what is read, as a place in the ring
+		ahead := (at - uint64(c.in.base) + size - read%size) % size // of read, as a ring place
 		for k := range data {
 			if ahead < unread {
 				data[k] ^= 0xff

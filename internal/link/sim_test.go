@@ -39,7 +39,7 @@ type simSide struct {
 	pd    *rdma.PD
 }
 
-// A simLink is a link, with what the owners on both sides know of it.
+// A simLink is a link, with the knowledge of the owners on both sides.
 type simLink struct {
 	name   int
 	ends   [2]*Link
@@ -87,7 +87,7 @@ func newWorld(t testing.TB, devs [2]*rdma.Device, pds [2]*rdma.PD, seed uint64) 
 	return w
 }
 
-// areas are used again: nobody touches those of links that are closed.
+// areas are used again: nobody touches the areas of closed links.
 var areas [][]byte
 
 func (w *world) addLink(t testing.TB) {
@@ -386,7 +386,7 @@ func (w *world) settle() {
 	}
 }
 
-// check looks at what is left when it is quiet.
+// check looks at the final state when it is quiet.
 func (w *world) check() {
 	for _, sc := range w.conns {
 		for i, x := range sc.ends {
@@ -466,7 +466,8 @@ func play(t testing.TB, devs [2]*rdma.Device, pds [2]*rdma.PD, seed uint64, tell
 	return w, failure
 }
 
-// newSimDevices are what queue pairs and memory need to have names; nothing goes over them.
+// newSimDevices makes the devices that queue pairs and memory need to have names; nothing goes over
+// them.
 func newSimDevices(t testing.TB) (devs [2]*rdma.Device, pds [2]*rdma.PD) {
 	t.Helper()
 	for i := range devs {
@@ -479,9 +480,10 @@ func newSimDevices(t testing.TB) (devs [2]*rdma.Device, pds [2]*rdma.PD) {
 	return devs, pds
 }
 
-// TestSimMove plays connections over links that come, fail, fall silent, flap and are left, seen by either side at any time, and packets of
-// one link overtaking those of another, and what is written once more being something else: every byte is there once and in order, no connection is lost while a link is left, and none
-// is left on a link that is gone. With -seeds it plays more.
+// TestSimMove plays connections over links that come, fail, fall silent, flap and are left, seen by
+// either side at any time. Packets of one link overtake another link's, and bytes that are written
+// once more are others. Every byte is there once and in order, no connection is lost while a link
+// is left, and none is left on a link that is gone. With -seeds it plays more.
 func TestSimMove(t *testing.T) {
 	watch := *simSeeds <= 10_000
 	if watch {

@@ -2,7 +2,7 @@ package link
 
 import "sync/atomic"
 
-// Stats counts what went over a link.
+// Stats counts the messages and bytes of a link.
 type Stats struct {
 	SentCDC, ReceivedCDC uint64 // messages
 	SentLLC, ReceivedLLC uint64
@@ -17,7 +17,7 @@ type counters struct {
 	sentCDC, receivedCDC, sentLLC, receivedLLC, sentBytes, unknownToken, stale, malformed atomic.Uint64
 }
 
-// Stats returns what has been counted.
+// Stats returns the link's counters.
 func (l *Link) Stats() Stats {
 	c := &l.stats
 	return Stats{

@@ -61,7 +61,7 @@ func (u *unsaid) say(k int, seq uint16, produced int, flags cdc.ProducerFlags) {
 	u.e.carrier.group.overtaken.wait(u.t)
 }
 
-// announced is what the connection knows to be there.
+// announced is the number of bytes that the connection knows to be there.
 func (u *unsaid) announced() int { return int(u.e.PeerHeader().Producer.Count) }
 
 // TestMoveUnsaid has a peer move without a validation message, as Linux does with connections one half of which has ended. Bytes that were
@@ -147,8 +147,9 @@ func TestMoveUnsaid(t *testing.T) {
 	}
 }
 
-// TestMoveStraggler has a message come over a link that the peer has left, and has said so, when it has gone on over another one: the
-// numbers that follow have a gap, as what was lost is said again in fewer messages, and no link but the first one ends.
+// TestMoveStraggler has a message come over a link that the peer has left, and has said so, when it
+// has gone on over another one. The numbers that follow have a gap, as the lost bytes are announced
+// again in fewer messages. No link but the first one ends.
 func TestMoveStraggler(t *testing.T) {
 	watchdog(t)
 	u := newUnsaid(t, false)

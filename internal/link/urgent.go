@@ -2,12 +2,13 @@ package link
 
 import "github.com/gosmc/smc/wire/cdc"
 
-// outOfBand is what messages have to say of urgent data. There is at most one byte at a time:
-// stream puts nothing after it before the peer has it.
+// outOfBand is the state of urgent data that messages have to tell. There is at most one byte at a
+// time: stream puts nothing after it before the peer has it.
 //
 //	oobNone     nothing
 //	oobPending  every message says that some will come
-//	oobPut      so do those of what is before it; the one of its last byte says that it is there, and no other one does
+//	oobPut      so do the messages of the bytes before it; the message of its last byte says
+//	            that it is there, and no other one does
 type outOfBand struct {
 	state oobState
 	end   uint64 // of the connection's stream, behind the urgent byte, once it is put
@@ -44,11 +45,11 @@ func (c *Carrier) ProduceUrgent(to cdc.Cursor, flags cdc.ProducerFlags) (rang bo
 	return false
 }
 
-// flags are those of a message after which size bytes more are there, up to posted.
+// flags returns the flags of a message after which size bytes more are there, up to posted.
 //
 // Linux net/smc forgets a byte that it has when a message without new data says that there is one
-// to come. What may have arrived before a link failed is therefore said again with
-// [cdc.UrgentPresent] alone, which is nothing new to who has the byte.
+// to come. News that may have arrived before a link failed is therefore repeated with
+// [cdc.UrgentPresent] alone, which is nothing new to a peer that has the byte.
 func (o *outOfBand) flags(posted uint64, size uint32) cdc.ProducerFlags {
 	var f cdc.ProducerFlags
 	switch {

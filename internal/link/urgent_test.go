@@ -57,7 +57,7 @@ func (p *tap) set(shut bool) {
 	p.mu.Unlock()
 }
 
-// tapped joins two sides, with a tap on what the first one sends.
+// tapped joins two sides, with a tap on the packets of the first one.
 func tapped(t testing.TB) (*tap, sides) {
 	t.Helper()
 	p := &tap{}
@@ -79,8 +79,8 @@ func wantRead(t *testing.T, e *end, want string) {
 	}
 }
 
-// TestUrgentMessages checks which messages say what of urgent data: the one with its last byte, once, those before it that some will
-// come, and no other one, as a Linux peer takes each for news.
+// TestUrgentMessages checks the messages that tell of urgent data: the one with its last byte,
+// once, those before it that some will come, and no other one, as a Linux peer takes each for news.
 func TestUrgentMessages(t *testing.T) {
 	watchdog(t)
 	p, s := tapped(t)
@@ -113,8 +113,9 @@ func TestUrgentMessages(t *testing.T) {
 	}
 }
 
-// TestUrgentFlags has the messages that tell of an urgent byte which was put behind others: as long as it is not among what a message tells of, that says that
-// some will come (RFC 7609 p.128), and no message after it says anything.
+// TestUrgentFlags has the messages that tell of an urgent byte which was put behind others. A
+// message that does not tell of the byte itself yet says that some will come (RFC 7609 p.128). No
+// message after the byte says anything.
 func TestUrgentFlags(t *testing.T) {
 	o := outOfBand{state: oobPut, end: 100}
 	for _, m := range []struct {
@@ -133,7 +134,8 @@ func TestUrgentFlags(t *testing.T) {
 	}
 }
 
-// TestUrgentWindow has the peer's buffer full: what will come is announced, at once and although a message is on its way.
+// TestUrgentWindow has the peer's buffer full: the coming byte is announced, at once and although a
+// message is on its way.
 func TestUrgentWindow(t *testing.T) {
 	watchdog(t)
 	p, s := tapped(t)
