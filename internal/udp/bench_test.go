@@ -55,7 +55,7 @@ type crcSealer struct{}
 func (crcSealer) Seal(_ int, _ uint16, datagram []byte) { crc32.ChecksumIEEE(datagram) }
 
 // BenchmarkChecked is BenchmarkTransfer with every datagram read before it is sent and after it was
-// received: what is gained or lost in the caches by receiving many messages at a time.
+// received: it measures the gain or loss in the caches from receiving many messages at a time.
 func BenchmarkChecked(b *testing.B) {
 	for _, messages := range []int{1, 2, 4, 8, 16} {
 		b.Run(fmt.Sprintf("messages=%d", messages), func(b *testing.B) {
@@ -87,8 +87,8 @@ func BenchmarkChecked(b *testing.B) {
 	}
 }
 
-// BenchmarkTransfer is one goroutine that sends super-packets and receives them, so that nobody waits:
-// what the calls cost. messages is the size of the RxBatch.
+// BenchmarkTransfer is one goroutine that sends super-packets and receives them, so that nobody
+// waits: it measures the cost of the calls. messages is the size of the RxBatch.
 func BenchmarkTransfer(b *testing.B) {
 	for _, messages := range []int{1, 2, 4, 8} {
 		b.Run(fmt.Sprintf("messages=%d", messages), func(b *testing.B) {

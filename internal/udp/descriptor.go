@@ -14,14 +14,14 @@ import (
 )
 
 // A descriptor is a socket that its users wait for by themselves, in ppoll, and not through the
-// runtime's poller. The runtime watches every socket for room to send as well, and what a socket sent
-// leaves it at once on loopback and veth: so each send would wake the thread that waits for the
-// runtime, on the processor that the peer is about to need. Who sleeps in ppoll is also woken directly.
-// A waiter takes a thread; a [Socket] has one, or two while it is full.
+// runtime's poller. The runtime watches every socket for room to send as well, and a sent datagram
+// leaves its socket at once on loopback and veth. So each send would wake the thread that waits for
+// the runtime, on the processor that the peer is about to need. A thread that sleeps in ppoll is
+// also woken directly. A waiter takes a thread; a [Socket] has one, or two while it is full.
 //
-// An epoll instance in between, which tells the runtime only of what can be read, and that only while
-// somebody waits, was tried too: a transfer took 50 us of processor time for 64 KiB in place of 33,
-// and a rally of messages 40 us in place of 24.
+// An epoll instance in between, which tells the runtime only that there is something to read, and
+// that only while somebody waits, was tried too. A transfer took 50 us of processor time for 64 KiB
+// in place of 33, and a rally of messages 40 us in place of 24.
 type descriptor struct {
 	fd int
 
@@ -33,7 +33,7 @@ type descriptor struct {
 
 // A waiter is one of the two things that can be waited for.
 type waiter struct {
-	mu       sync.Mutex   // held by the one who waits
+	mu       sync.Mutex   // held by the goroutine that waits
 	wake     int          // an eventfd, readable once the descriptor is closed or the deadline changed
 	deadline atomic.Int64 // nanoseconds since 1970, 0 for none
 }
@@ -103,7 +103,8 @@ func (d *descriptor) sleep(w *waiter, events int16) {
 	}
 }
 
-// ring wakes who waits. An eventfd that is full is readable, which is all that is needed.
+// ring wakes the goroutine that waits. An eventfd that is full is readable, which is all that is
+// needed.
 func (w *waiter) ring() {
 	if w.wake >= 0 {
 		var one [8]byte
@@ -131,8 +132,8 @@ func (d *descriptor) setDeadline(w *waiter, t time.Time) error {
 	return nil
 }
 
-// Close wakes all who wait, waits until nobody uses the descriptor any more, and closes it. Closing
-// twice is no error.
+// Close wakes all goroutines that wait, waits until nobody uses the descriptor any more, and closes
+// it. Closing twice is no error.
 func (d *descriptor) Close() error {
 	if d.closed.Swap(true) {
 		return nil

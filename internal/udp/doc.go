@@ -11,10 +11,10 @@
 // # The IPv4 identification
 //
 // The checksum of a RoCEv2 packet covers the identification in the IPv4 header, which a UDP socket
-// neither sets nor shows. What it will be is known if the socket is not connected and forbids
-// fragments, as the sockets of this package do (IP_PMTUDISC_PROBE): 0 for a plain datagram, and k for
-// segment k of a super-packet, k from 0. That is what a [Sealer] is told. It was measured at the far
-// end of a veth pair, and the tests measure it again; for other settings it is a counter from a
+// neither sets nor shows. Its later value is known if the socket is not connected and forbids
+// fragments, as the sockets of this package do (IP_PMTUDISC_PROBE): 0 for a plain datagram, and k
+// for segment k of a super-packet, k from 0. A [Sealer] is told this value. It was measured at the
+// far end of a veth pair, and the tests measure it again; for other settings it is a counter from a
 // random start (Linux net/ipv4/ip_output.c, net/ipv4/af_inet.c inet_gso_segment).
 //
 // A receiver that must see the identification of a foreign sender needs a packet socket: see

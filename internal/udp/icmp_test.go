@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forgeTooBig has end 1 send what a router would, were the path from from, at end 0, to to narrower than
-// the cable, and waits until the routing table of end 0 has believed it.
+// forgeTooBig has end 1 send a router's message that the path from from, at end 0, to to is
+// narrower than the cable, and waits until the routing table of end 0 has believed it.
 func (v *veth) forgeTooBig(t *testing.T, from, to netip.AddrPort, mtu uint16) {
 	t.Helper()
 	var message []byte
@@ -74,8 +74,9 @@ func (v *veth) zone(end int) (index uint32, err error) {
 	return index, err
 }
 
-// TestForgedTooBig has ICMP messages tell of a narrow path, which everybody who knows the ports can send.
-// They have no effect: what is sent is sent, and with the identifications that the ICRC has.
+// TestForgedTooBig has ICMP messages tell of a narrow path, which everybody that knows the ports
+// can send. They have no effect: datagrams are sent, and with the identifications that the ICRC
+// has.
 func TestForgedTooBig(t *testing.T) {
 	v := newVeth(t, 1)
 	for _, noSegmentation := range []bool{false, true} {

@@ -32,7 +32,7 @@ const (
 	// when the kernel does not segment.
 	maxTxDatagrams = 4096
 
-	// txChunk is how many messages one system call sends. The time of a call is that of its
+	// txChunk is how many messages one system call sends. The time of a call is the time of its
 	// messages, so larger chunks gain nothing, and headers of this many are 9 KiB.
 	txChunk = 64
 
@@ -54,7 +54,7 @@ const (
 	// the socket that reading clears, of which there is one at a time.
 	maxReceiveErrors = 16
 
-	// defaultBuffer is what ReadBuffer and WriteBuffer ask for: 60 super-packets of 64 KiB, of
+	// defaultBuffer is the default of ReadBuffer and WriteBuffer: 60 super-packets of 64 KiB, of
 	// which the kernel counts each with the memory that it holds, about a fifth more.
 	defaultBuffer = 4 << 20
 )

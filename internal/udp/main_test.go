@@ -73,7 +73,7 @@ func listenHeaders(t testing.TB, cfg Config) *Socket {
 	return listen(t, cfg)
 }
 
-// stamp is a Sealer that writes what it is told into the datagram: identification and tag in the
+// stamp is a Sealer that writes its arguments into the datagram: identification and tag in the
 // first four bytes, as many as there are. It notes the identifications in order.
 type stamp struct{ ids []uint16 }
 
@@ -102,7 +102,7 @@ func put(t testing.TB, b *TxBatch, number, size int) {
 
 func pattern(number, i int) byte { return byte(number*31 + i + i>>8) }
 
-// A received is a datagram and what is known of it.
+// A received is a datagram and its known properties.
 type received struct {
 	data  []byte
 	id    uint16
@@ -142,8 +142,8 @@ func datagrams(t testing.TB, b *RxBatch) (got []received) {
 	return got
 }
 
-// check compares what was received with the datagrams of the given sizes that put has made and a
-// stamp with the given tag has sealed with ids.
+// check compares the received datagrams with the datagrams of the given sizes that put has made and
+// a stamp with the given tag has sealed with ids.
 func check(t testing.TB, got []received, from netip.AddrPort, tag int, ids []uint16, sizes []int) {
 	t.Helper()
 	if len(got) != len(sizes) || len(ids) != len(sizes) {

@@ -103,8 +103,9 @@ func hton(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// TestIdentifications captures what super-packets and plain datagrams become on a link that needs
-// segments: the identification of each is what Seal was told, which it has written into the payload.
+// TestIdentifications captures super-packets and plain datagrams on a link that needs segments. The
+// identification of each packet equals the id that Seal was given, which it has written into the
+// payload.
 func TestIdentifications(t *testing.T) {
 	v := newVeth(t, 1)
 	for _, noSegmentation := range []bool{false, true} {
@@ -197,7 +198,7 @@ func TestVeth(t *testing.T) {
 				got := collect(t, b, NewRxBatch(4), len(sizes))
 				check(t, got, a.LocalAddr(), 9, seal.ids, sizes)
 
-				// What was received from can be sent to.
+				// An address that was received from can be sent to.
 				tx.Reset()
 				tx.To(got[0].from, 1)
 				put(t, tx, 0, 1)

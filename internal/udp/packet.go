@@ -15,8 +15,8 @@ import (
 // Linux include/uapi/linux/virtio_net.h.
 //
 //	offset  size  field
-//	     0     1  flags          what is known of the checksum
-//	     1     1  GSO type       0, or that of a super-packet; 0x80 is ECN
+//	     0     1  flags          state of the checksum
+//	     1     1  GSO type       0, or a super-packet's; 0x80 is ECN
 //	     2     2  header length
 //	     4     2  GSO size       bytes of payload per segment
 //	     6     2  checksum start
@@ -34,8 +34,8 @@ const (
 
 	loopbackIndex = 1 // of lo, in every network namespace: LOOPBACK_IFINDEX
 
-	// What a filter can load besides the packet, and where the IPv4 header begins for it: Linux
-	// include/uapi/linux/filter.h, SKF_AD_OFF and SKF_NET_OFF, which are negative.
+	// The values that a filter can load besides the packet, and where the IPv4 header begins for
+	// it: Linux include/uapi/linux/filter.h, SKF_AD_OFF and SKF_NET_OFF, which are negative.
 	filterPacketType = 1<<32 - 0x1000 + 4
 	filterIfindex    = 1<<32 - 0x1000 + 8
 	filterIPv4       = 1<<32 - 0x100000
@@ -48,10 +48,10 @@ var errOptions = errors.New("IPv4 options")
 
 // openPackets opens the socket that shows IPv4 headers.
 //
-// A packet socket sees what the machine receives before the firewall and the routing code do. So
-// it is filtered down to what the UDP socket would get, and what the routing code would refuse as
-// a forgery (a loopback address from outside) is refused in [Socket.packet]. Rules of netfilter do
-// not apply, which is one of the reasons why it has to be asked for.
+// A packet socket sees received packets before the firewall and the routing code do. So it is
+// filtered down to the packets that the UDP socket would get. A packet that the routing code would
+// refuse as a forgery (a loopback address from outside) is refused in [Socket.packet]. Rules of
+// netfilter do not apply, which is one of the reasons why it has to be asked for.
 func (s *Socket) openPackets(cfg *Config) error {
 	if !kernelAtLeast(6, 2) {
 		return fmt.Errorf("udp: IPv4 headers need Linux 6.2, which shows the segments of super-packets: %w", unix.EOPNOTSUPP)
@@ -88,9 +88,9 @@ func (s *Socket) openPackets(cfg *Config) error {
 	return nil
 }
 
-// packetFilter accepts what the UDP socket at local would get: IPv4 to this machine, UDP, not a
-// fragment, to the address, if one was bound, and the port. Links differ in the size of their header,
-// so offsets count from that of IPv4.
+// packetFilter accepts the packets that the UDP socket at local would get: IPv4 to this machine,
+// UDP, not a fragment, to the address, if one was bound, and the port. Links differ in the size of
+// their header, so offsets count from the IPv4 header.
 func packetFilter(local netip.AddrPort) []unix.SockFilter {
 	const (
 		loadByte = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
@@ -192,12 +192,12 @@ func (sa *sockaddr) link(length uint32) (ifindex uint32, headerLen int, err erro
 	return 0, 0, errLink
 }
 
-// parsePacket makes a Message of what a packet socket with PACKET_VNET_HDR has given: that header,
-// a link's header of linkLen bytes, an IPv4 and a UDP header, the payload, and perhaps bytes that
-// only fill an Ethernet frame. The Message's Data is part of b.
+// parsePacket makes a Message of the bytes that a packet socket with PACKET_VNET_HDR has given:
+// that header, a link's header of linkLen bytes, an IPv4 and a UDP header, the payload, and perhaps
+// bytes that only fill an Ethernet frame. The Message's Data is part of b.
 //
-// The checksums of the packet are verified, that of UDP only where nobody has done that before, it
-// is there, and the packet is whole.
+// The checksums of the packet are verified, the UDP checksum only where nobody has done that
+// before, it is there, and the packet is whole.
 func parsePacket(b []byte, linkLen int, truncated bool) (Message, error) {
 	if len(b) < vnetHeaderLen+linkLen+ipv4HeaderLen+udpHeaderLen {
 		return Message{}, errShort

@@ -65,7 +65,7 @@ func fixSums(b []byte) {
 	binary.BigEndian.PutUint16(udp[6:], ^plainSum(pseudo))
 }
 
-// plainSum is the ones'-complement sum of RFC 1071 word by word: what sum and fold do fast.
+// plainSum is the ones'-complement sum of RFC 1071 word by word: sum and fold compute it fast.
 func plainSum(b []byte) uint16 {
 	var s uint32
 	for i, v := range b {

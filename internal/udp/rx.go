@@ -75,9 +75,9 @@ type RxBatch struct {
 // NewRxBatch makes a batch for up to the given number of messages at a time, between 1 and 1024.
 // Each has 64 KiB of memory, which is touched as messages need it.
 //
-// For super-packets a few are enough, 2 to 4: one system call is little beside 64 KiB, and what is
-// not larger than the second-level cache is still there when it is read (BenchmarkChecked finds
-// less than 7 % between 1 and 16). For single datagrams each message more is a system call less.
+// For super-packets a few are enough, 2 to 4. One system call is little beside 64 KiB, and data not
+// larger than the second-level cache is still there when it is read (BenchmarkChecked finds less
+// than 7 % between 1 and 16). For single datagrams each message more is a system call less.
 func NewRxBatch(messages int) *RxBatch {
 	return newRxBatch(min(max(messages, 1), maxRxMessages), rxBytes)
 }
@@ -166,8 +166,8 @@ func (s *Socket) before() int {
 	return 0
 }
 
-// received looks at what one system call has brought. It reports whether to call again, because
-// there is nothing to deliver.
+// received looks at the result of one system call. It reports whether to call again, because there
+// is nothing to deliver.
 func (s *Socket) received(b *RxBatch, skipped *int) (again bool, err error) {
 	if b.errno != 0 {
 		if b.errno == unix.EINTR {
@@ -237,8 +237,9 @@ func (s *Socket) datagram(b *RxBatch, i int) Message {
 	return m
 }
 
-// sift delivers of a message of n datagrams those that Config.Drop does not want lost. What stays
-// together between two losses is a message of its own, so that size and identification hold.
+// sift delivers of a message of n datagrams those that Config.Drop does not want lost. Datagrams
+// that stay together between two losses are a message of their own, so that size and identification
+// hold.
 func (s *Socket) sift(b *RxBatch, m Message, n int) {
 	first := 0
 	for i := 0; i <= n; i++ {

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// send sends datagrams of the given sizes from a to b and returns what Seal was told.
+// send sends datagrams of the given sizes from a to b and returns the identifications that Seal was
+// given.
 func send(t testing.TB, a, b *Socket, sizes ...int) []uint16 {
 	t.Helper()
 	tx := NewTxBatch(256 << 10)
@@ -180,7 +181,8 @@ func TestDrop(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("%s: without %06b: received %v, want %v", name, mask, got, want)
 			}
-			// What is lost at the end has been asked for now, or is with the next call.
+			// Drop has been asked about the losses at the end by now, or is asked with the next
+			// call.
 			if ok, err := b.TryRecv(rx); ok || err != nil {
 				t.Errorf("%s: TryRecv = %v, %v, want nothing", name, ok, err)
 			}
@@ -192,8 +194,8 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestFlood sends far more than the receiver holds: it gets what fits, the kernel says what it has
-// dropped, and it works on.
+// TestFlood sends far more than the receiver holds: it gets the datagrams that fit, the kernel
+// counts those that it has dropped, and the receiver works on.
 func TestFlood(t *testing.T) {
 	addr := randomLoopback()
 	a := listen(t, Config{Local: addr})
@@ -289,7 +291,7 @@ func TestCloseWakesRecv(t *testing.T) {
 	}
 }
 
-// FuzzControl checks that no control messages lead out of the buffer, and what is accepted.
+// FuzzControl checks that no control messages lead out of the buffer, and which are accepted.
 func FuzzControl(f *testing.F) {
 	var good control
 	length := good.setSegment(1040)

@@ -42,7 +42,8 @@ func (s *Socket) openShared(local netip.AddrPort, family int, cfg *Config) error
 	return err
 }
 
-// takeOver returns the descriptor of cfg.Socket, and closes that, if it is what it should be.
+// takeOver returns a descriptor of cfg.Socket, if that is a UDP socket bound to local, and closes
+// cfg.Socket.
 func takeOver(cfg *Config, local netip.AddrPort, family int) (int, error) {
 	defer cfg.Socket.Close()
 	raw, err := cfg.Socket.SyscallConn()

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A HeaderMode says whether a [Socket] shows the IPv4 identification of what it receives, which the
-// kernel keeps from UDP sockets.
+// A HeaderMode says whether a [Socket] shows the IPv4 identification of the datagrams that it
+// receives, which the kernel keeps from UDP sockets.
 type HeaderMode uint8
 
 const (
@@ -29,28 +29,29 @@ const (
 	HeadersNever
 
 	// HeadersAlways receives on a packet socket, beside a UDP socket that keeps the port and
-	// discards what it receives. It needs CAP_NET_RAW and, so that super-packets keep the size of
-	// their segments, Linux 6.2. A packet socket receives what netfilter's rules would drop, as an
-	// RDMA adapter does. With an IPv6 address it is HeadersNever: there is nothing to see.
+	// discards the datagrams that arrive there. It needs CAP_NET_RAW and, so that super-packets
+	// keep the size of their segments, Linux 6.2. A packet socket receives packets that netfilter's
+	// rules would drop, as an RDMA adapter does. With an IPv6 address it is HeadersNever: there is
+	// nothing to see.
 	HeadersAlways
 )
 
-// Config says how [Listen] makes a [Socket].
+// Config has the parameters of [Listen].
 type Config struct {
 	// Local is the address and port to bind; port 0 has the kernel choose one. An IPv6 address is
 	// not joined by IPv4. A link-local address needs its zone, an interface's name or index.
 	Local netip.AddrPort
 
 	// Socket, if not nil, is a UDP socket to receive on, bound to Local, which others may have
-	// theirs beside (SO_REUSEPORT). What is sent leaves from another socket, whose port the kernel
-	// chooses: so what several who share a port send is several flows, and no receiver takes their
-	// datagrams for one message. There are no Headers then. Listen takes the file over, also when
-	// there is an error.
+	// theirs beside (SO_REUSEPORT). Datagrams leave from another socket, whose port the kernel
+	// chooses: so the datagrams of several processes that share a port are several flows, and no
+	// receiver takes their datagrams for one message. There are no Headers then. Listen takes the
+	// file over, also when there is an error.
 	Socket *os.File
 
-	// Interface is the index of the interface that everything is sent on, whatever other interfaces lead
-	// to its destination; where the routing table has none over this one it is taken to be on the
-	// link. 0 leaves the choice to the routing table. It needs no privilege.
+	// Interface is the index of the interface that everything is sent on, even if other interfaces
+	// lead to its destination. Where the routing table has none over this one it is taken to be on
+	// the link. 0 leaves the choice to the routing table. It needs no privilege.
 	Interface int
 
 	NoSegmentation bool // send every datagram by itself even if the kernel can segment
@@ -73,7 +74,7 @@ type Config struct {
 	Refused func(reason error, datagrams int)
 }
 
-// Capabilities are what is in use by a [Socket], after all fallbacks.
+// Capabilities are the features that a [Socket] uses, after all fallbacks.
 type Capabilities struct {
 	Segmentation bool // the kernel takes super-packets apart
 	Coalescing   bool // messages of more than one datagram can be received
@@ -88,7 +89,7 @@ type Capabilities struct {
 // number of goroutines at a time.
 type Socket struct {
 	local   netip.AddrPort
-	source  netip.AddrPort // what datagrams are sent from: local, but for a shared port
+	source  netip.AddrPort // source of sent datagrams: local, but for a shared port
 	drop    func([]byte) bool
 	refused func(error, int)
 	writer  *descriptor // the UDP socket
@@ -108,8 +109,8 @@ type Socket struct {
 	stats   stats
 }
 
-// Listen binds a socket to cfg.Local. The error wraps the system's, such as EADDRINUSE, and says
-// what can be done about it.
+// Listen binds a socket to cfg.Local. The error wraps the system's, such as EADDRINUSE, and names
+// remedies.
 func Listen(cfg Config) (*Socket, error) {
 	local := netip.AddrPortFrom(cfg.Local.Addr().Unmap(), cfg.Local.Port())
 	if !local.IsValid() {
@@ -164,8 +165,8 @@ func (s *Socket) open(local netip.AddrPort, cfg *Config) error {
 	return nil
 }
 
-// setOptions sets what must be set before the socket is bound, and finds out what the kernel can
-// do. One that is bound already only receives.
+// setOptions sets the options that must be set before the socket is bound, and finds out the
+// kernel's abilities. One that is bound already only receives.
 func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 	must := func(name string, level, option, value int) error {
 		if err := unix.SetsockoptInt(fd, level, option, value); err != nil {
@@ -174,10 +175,10 @@ func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 		return nil
 	}
 	index := int(int32(hton32(uint32(cfg.Interface)))) // both options want network order
-	// "Probe" sets DF, as "do" does, so that the identification of IPv4 is known; but the size of packets is
-	// held against the interface's MTU alone. "Do" believes every ICMP message that names a smaller
-	// one of the path, and those are easily forged: one would stop what is sent to a host for ten
-	// minutes.
+	// "Probe" sets DF, as "do" does, so that the identification of IPv4 is known; but the size of
+	// packets is held against the interface's MTU alone. "Do" believes every ICMP message that
+	// names a smaller one of the path, and those are easily forged: one would stop the datagrams to
+	// a host for ten minutes.
 	if family == unix.AF_INET {
 		if err := must("IP_MTU_DISCOVER", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE); err != nil {
 			return err
@@ -215,18 +216,18 @@ func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 	return nil
 }
 
-// hton32 is v as an integer whose bytes in memory are those of v in network order.
+// hton32 is v as an integer whose bytes in memory are v's in network order.
 func hton32(v uint32) uint32 {
 	return binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, v))
 }
 
-// setBuffer asks for a buffer of size bytes and returns what was granted.
+// setBuffer asks for a buffer of size bytes and returns the granted size.
 func setBuffer(fd, force, option, size int) int {
 	if size <= 0 {
 		size = defaultBuffer
 	}
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, size) // what it is then is read below
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, size) // the size is then read below
 	}
 	granted, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option)
 	if err != nil {
@@ -270,7 +271,7 @@ func boundTo(fd int) (netip.AddrPort, error) {
 	return netip.AddrPort{}, nil // of another family
 }
 
-// bindError says what err, of binding local, means.
+// bindError explains err, of binding local.
 func bindError(local netip.AddrPort, err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
@@ -294,7 +295,7 @@ func (s *Socket) LocalAddr() netip.AddrPort { return s.local }
 // SourceAddr is the address that datagrams are sent from: LocalAddr, but for a shared port.
 func (s *Socket) SourceAddr() netip.AddrPort { return s.source }
 
-// Capabilities reports what is in use now.
+// Capabilities reports the features in use now.
 func (s *Socket) Capabilities() Capabilities {
 	return Capabilities{
 		Segmentation: s.whole.Load(),

@@ -76,7 +76,7 @@ func sendErrorOf(errno unix.Errno) int {
 	return otherError
 }
 
-// traffic has what Traffic reports.
+// traffic has the counters of Traffic.
 type traffic struct {
 	datagrams, superPackets, bytes, calls atomic.Uint64
 }
@@ -100,7 +100,7 @@ func (t *traffic) load() Traffic {
 	return Traffic{t.datagrams.Load(), t.superPackets.Load(), t.bytes.Load(), t.calls.Load()}
 }
 
-// stats has what Stats reports.
+// stats has the counters of Stats.
 type stats struct {
 	tx            traffic
 	refused, full atomic.Uint64

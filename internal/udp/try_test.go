@@ -33,7 +33,7 @@ func TestTrySend(t *testing.T) {
 		t.Fatalf("TrySend = %v, %v, %+v, want %d datagrams", all, err, st, b.Len())
 	}
 
-	// What a batch had left is forgotten with it.
+	// The rest of a batch is forgotten with it.
 	if all, _ = s.TrySend(b, nil); all {
 		t.Fatal("the socket is not full")
 	}
@@ -51,8 +51,8 @@ func TestTrySend(t *testing.T) {
 	}
 }
 
-// TestTrySendThenSend has Send do what TrySend has left. Where the test did not run for as long as Send is
-// patient it is tried again.
+// TestTrySendThenSend has Send send the rest that TrySend has left. Where the test did not run for
+// as long as Send is patient it is tried again.
 func TestTrySendThenSend(t *testing.T) {
 	for end := time.Now().Add(patience); ; {
 		s, drain := fullSocket(t)

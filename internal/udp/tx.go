@@ -10,12 +10,12 @@ import (
 
 // A Sealer finishes datagrams just before they go out, such as with a checksum.
 type Sealer interface {
-	// Seal is called by [Socket.Send] for every datagram: tag is what To was given, id the IPv4
+	// Seal is called by [Socket.Send] for every datagram: tag is the argument of To, id the IPv4
 	// identification that the datagram will carry (0 and without meaning for IPv6). It may write to
 	// the datagram, and must not keep it.
 	//
 	// It is called again, with another id, for a datagram of a super-packet that the kernel has
-	// refused. What an earlier call has written must not matter.
+	// refused. Bytes that an earlier call has written must not matter.
 	Seal(tag int, id uint16, datagram []byte)
 }
 
@@ -44,14 +44,14 @@ type TxBatch struct {
 	joinable  bool // the next datagram may extend the last message
 	limit     int  // bytes that a message to the present destination may have
 
-	// What follows belongs to Send and TrySend.
+	// The following fields belong to Send and TrySend.
 	at       txCursor // where they go on
 	headers  [txChunk]mmsghdr
 	iovecs   [txChunk]unix.Iovec
 	controls [txChunk]control
 	units    [txChunk]txUnit
 
-	// One system call: its messages, and what came of it.
+	// One system call: its messages, and its result.
 	pending []mmsghdr
 	sent    int
 	errno   unix.Errno
@@ -114,8 +114,8 @@ func (b *TxBatch) Reset() {
 }
 
 // To sets the destination of the datagrams that follow, and the tag that the [Sealer] is given for
-// them. They begin a new message, unless both are what they were. The address must be of the
-// socket's family; a zone counts for link-local addresses only.
+// them. They begin a new message, unless both are unchanged. The address must be of the socket's
+// family; a zone counts for link-local addresses only.
 func (b *TxBatch) To(dst netip.AddrPort, tag int) {
 	if n := len(b.dests); n > 0 {
 		last := &b.dests[n-1]
@@ -176,19 +176,19 @@ func (b *TxBatch) Len() int { return b.datagrams }
 // Bytes is the number of bytes in the batch, of all datagrams together.
 func (b *TxBatch) Bytes() int { return b.used }
 
-// A txCount is what one Send has done, added to the counters of the socket at its end.
+// A txCount counts the work of one Send, added to the counters of the socket at its end.
 type txCount struct {
 	datagrams, superPackets, bytes, calls uint64
 }
 
-// Send seals and sends the datagrams of b, in order. seal may be nil. The batch is unchanged but for
-// what seal has written: Reset it, or send it again.
+// Send seals and sends the datagrams of b, in order. seal may be nil. The batch is unchanged but
+// for the bytes that seal has written: Reset it, or send it again.
 //
-// Send does not say what has become of a datagram: like the network it loses some, and the protocol
-// above repairs that. A message that cannot be sent (no route, not permitted, larger than the path's
-// MTU, a destination of the wrong family) is dropped and counted in [Stats]; the others are sent.
-// While the socket is full Send waits, for 100 ms at most in all; then it drops and counts the rest.
-// The error is [net.ErrClosed] after Close, and nil otherwise.
+// Send does not report the fate of a datagram: like the network it loses some, and the protocol
+// above repairs that. A message that cannot be sent (no route, not permitted, larger than the
+// path's MTU, a destination of the wrong family) is dropped and counted in [Stats]; the others are
+// sent. While the socket is full Send waits, for 100 ms at most in all; then it drops and counts
+// the rest. The error is [net.ErrClosed] after Close, and nil otherwise.
 //
 // If the kernel refuses a super-packet its datagrams are sealed again and sent one by one, and once
 // that has succeeded no more super-packets are made on this socket.
@@ -203,7 +203,8 @@ func (s *Socket) TrySend(b *TxBatch, seal Sealer) (all bool, err error) {
 	return s.send(b, seal, false)
 }
 
-// send sends what of b has not been sent, and reports whether it is done with all of it.
+// send sends the datagrams of b that have not been sent, and reports whether it is done with all of
+// it.
 func (s *Socket) send(b *TxBatch, seal Sealer, patient bool) (all bool, err error) {
 	s.resolve(b)
 	var (
@@ -350,8 +351,8 @@ func (s *Socket) fill(b *TxBatch, at txCursor, split int, seal Sealer) (n int, n
 }
 
 // transmit makes one system call with b.pending. If there is no room a patient one waits for it
-// until deadline, which it sets when it begins to wait. b.sent and b.errno say what came of it:
-// EAGAIN means that there was no room in time. The error is net.ErrClosed.
+// until deadline, which it sets when it begins to wait. b.sent and b.errno have the result: EAGAIN
+// means that there was no room in time. The error is net.ErrClosed.
 func (s *Socket) transmit(b *TxBatch, patient bool, deadline *time.Time) error {
 	if err := s.writer.Control(b.try); err != nil || b.errno != unix.EAGAIN {
 		return err

@@ -80,7 +80,7 @@ func checkGroups(t testing.TB, b *TxBatch, want []int) {
 	}
 }
 
-// TestTxBatchRules checks what holds for the messages of any datagrams to any destinations.
+// TestTxBatchRules checks the rules for the messages of any datagrams to any destinations.
 func TestTxBatchRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := NewTxBatch(rapid.IntRange(1, 300_000).Draw(t, "size"))
@@ -300,7 +300,8 @@ func transfer(t *testing.T, a, b *Socket) {
 	}
 }
 
-// TestSealIdentifications checks what Seal is told: k for segment k of a super-packet, 0 for others.
+// TestSealIdentifications checks the id that Seal is given: k for segment k of a super-packet, 0
+// for others.
 func TestSealIdentifications(t *testing.T) {
 	addr := randomLoopback()
 	peer := listen(t, Config{Local: addr})

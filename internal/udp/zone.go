@@ -13,7 +13,7 @@ import (
 // zones turns IPv6 zones into interface indexes and back. Answers are kept, so that neither costs a
 // system call or memory per datagram, and so that equal interfaces give equal zones.
 type zones struct {
-	mu    sync.Mutex // held by whoever replaces known
+	mu    sync.Mutex // held by the goroutine that replaces known
 	known atomic.Pointer[[]zone]
 }
 
