@@ -14,8 +14,8 @@ import (
 
 // Alternatives returns our RNICs that may be ends of the links of a group whose first link is on n:
 // n first, then other addresses of the same IP version, in SMC-R version 1 of the same VLAN. If the
-// configuration names no addresses, they are those of other interfaces on the LAN of n, which a
-// common IP network or PNETID shows (RFC 7609 §2.2.1; Linux net/smc uses PNETIDs only).
+// configuration names no addresses, they are the addresses of other interfaces on the LAN of n,
+// which a common IP network or PNETID shows (RFC 7609 §2.2.1; Linux net/smc uses PNETIDs only).
 func (s *Set) Alternatives(n *Device, version clc.Version) (list []core.RNIC) {
 	if !n.IsDown() {
 		list = append(list, *n.RNIC())
@@ -140,9 +140,9 @@ func (s *Set) lookAtOthers() {
 	}
 }
 
-// Eligible returns the RNICs that a client may tell its server of: "eligible means ... the client
-// has an available IP route to the server" (SMCv2 p.77 note 2; ours is that to the server's RNIC).
-// The first one is that of the link.
+// Eligible returns the RNICs that a client may tell its server about: "eligible means ... the
+// client has an available IP route to the server" (SMCv2 p.77 note 2; ours is the route to the
+// server's RNIC). The first one is the RNIC of the link.
 func (s *Set) Eligible(list []core.RNIC, server wire.GID) []core.RNIC {
 	none := make(map[wire.GID]bool)
 	for _, route := range s.RoutesTo(list[1:], []wire.GID{server}) {

@@ -57,7 +57,7 @@ type Group interface {
 	// RNICsChanged has the group look at [Set.Alternatives] again. It runs on a goroutine of its own.
 	RNICsChanged()
 
-	// SetRNICs tells the group what Set.Alternatives returns now.
+	// SetRNICs tells the group the present result of Set.Alternatives.
 	SetRNICs([]core.RNIC)
 }
 
@@ -81,7 +81,7 @@ func (n *Device) AddUser(u User) error {
 	return nil
 }
 
-// RemoveUser ends what AddUser began.
+// RemoveUser undoes AddUser.
 func (n *Device) RemoveUser(u User) {
 	n.mu.Lock()
 	delete(n.links, u)
@@ -260,8 +260,9 @@ func (n *Device) Refuses(peer netip.Addr, qpn wire.QPN) (refused bool) {
 	return refused
 }
 
-// probeDatagram is what asks: the beginning of a base transport header, up to the queue pair number
-// that steers packets of a shared port (IBTA 9.2). It is too short for a packet, so RNICs drop it.
+// probeDatagram is the datagram that asks: the beginning of a base transport header, up to the
+// queue pair number that steers packets of a shared port (IBTA 9.2). It is too short for a packet,
+// so RNICs drop it.
 func probeDatagram(qpn wire.QPN) []byte {
 	b := binary.BigEndian.AppendUint32(make([]byte, 0, 8), 0)
 	return binary.BigEndian.AppendUint32(b, uint32(qpn)) // rule: internal/host TestSMCRKnockShared: uint32(qpn) -> 0

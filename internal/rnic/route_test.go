@@ -69,8 +69,9 @@ func TestRoute(t *testing.T) {
 	})
 }
 
-// TestRoutesBySource has a rule of policy routing lead packets of one of our RNICs by a table of its own, as hosts with several interfaces do. The
-// device sends from its address, so the route is that of the address.
+// TestRoutesBySource has a rule of policy routing lead packets of one of our RNICs by a table of
+// its own, as hosts with several interfaces do. The device sends from its address, so the route is
+// the address's.
 func TestRoutesBySource(t *testing.T) {
 	cables := smctest.NewCables(t, 1)
 	h := newSet(t, Config{Namespace: func(f func()) { cables.Visit(0, f) }})

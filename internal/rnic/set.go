@@ -105,8 +105,8 @@ func LinkLocalOf(iface *net.Interface) netip.Addr {
 	return netip.Addr{}
 }
 
-// Zoned returns the address of one of our GIDs, with its zone if it is link-local: the zone is that
-// of an interface in the VLAN of first.
+// Zoned returns the address of one of our GIDs, with its zone if it is link-local: the zone is an
+// interface's in the VLAN of first.
 func (s *Set) Zoned(addr netip.Addr, first *Device) netip.Addr {
 	if !addr.Is6() || !addr.IsLinkLocalUnicast() {
 		return addr
@@ -171,7 +171,7 @@ func (s *Set) openRNIC(addr netip.Addr) (n *Device, err error) {
 		cfg.Spin = -1
 	}
 	s.cfg.Namespace(func() {
-		if cfg.Port == 0 { // that of RoCEv2, which others want too
+		if cfg.Port == 0 { // RoCEv2's port, which others want too
 			if cfg.Share, err = claimPort(s.cfg.Dir, addr); err != nil {
 				return
 			}

@@ -39,7 +39,7 @@ func (s *Set) Status() []control.StatusDevice {
 	return list
 }
 
-// deviceType is what devices are: software, on UDP.
+// deviceType is the type of all devices: software, on UDP.
 const deviceType = "RoCEv2"
 
 func (n *Device) status() control.StatusDevice {
@@ -62,7 +62,7 @@ func (n *Device) status() control.StatusDevice {
 	return s
 }
 
-// Missing says what keeps devices from being opened, as far as that is known without opening one.
+// Missing returns the obstacles to opening devices, as far as that is known without opening one.
 func (s *Set) Missing() (list []string) {
 	s.cfg.Namespace(func() {
 		if !s.anyAddress() {
@@ -88,7 +88,7 @@ func (s *Set) Missing() (list []string) {
 func (s *Set) anyAddress() bool {
 	ifaces, err := net.Interfaces()
 	if err != nil {
-		return true // who knows
+		return true // unknown
 	}
 	for _, iface := range ifaces {
 		addrs, _ := iface.Addrs()
@@ -108,8 +108,8 @@ func (s *Set) anyAddress() bool {
 	return false
 }
 
-// rxeHasPort reports whether the kernel's software RNIC is there and has the port: it takes that of
-// all addresses, which no program that shares it does.
+// rxeHasPort reports whether the kernel's software RNIC is there and has the port: it takes the
+// port of all addresses, which no program that shares it does.
 func rxeHasPort() bool {
 	if _, err := os.Stat("/sys/module/rdma_rxe"); errors.Is(err, os.ErrNotExist) {
 		return false
