@@ -14,7 +14,7 @@ type AETH struct {
 	MSN      uint32 // 24 bits
 }
 
-// A Syndrome says what an acknowledgement means.
+// A Syndrome is the meaning of an acknowledgement.
 //
 //	bit 7      reserved
 //	bits 6-5   kind, see [SyndromeKind]
@@ -78,7 +78,7 @@ func RNRNak(code uint8) Syndrome { return 0x20 | Syndrome(code&syndromeValue) }
 // 655,360. Bits above the lower five are not used. Codes do not rise with the time: 0 is the longest.
 func RNRTimer(code uint8) uint32 { return 10 * rnrTimers[code&syndromeValue] }
 
-// Kind returns what kind of acknowledgement it is. The reserved bit is not looked at.
+// Kind returns the kind of acknowledgement. The reserved bit is not looked at.
 func (s Syndrome) Kind() SyndromeKind { return SyndromeKind(s >> 5 & 3) }
 
 // Value returns the lower five bits, which mean something else for each kind.

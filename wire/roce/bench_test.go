@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// benchmarkLengths are those of an ACKNOWLEDGE, of a short WRITE, and of full packets for MTUs of 1024
-// and 4096.
+// benchmarkLengths are the lengths of an ACKNOWLEDGE, of a short WRITE, and of full packets for
+// MTUs of 1024 and 4096.
 var benchmarkLengths = []int{20, 108, 1040, 4112}
 
 // BenchmarkICRC compares the ICRC with the one pass of hash/crc32 that it takes. Both are called through a

@@ -11,8 +11,9 @@ import (
 // with the one that the packet carries; they are equal if the packet is undamaged. Bytes after the end
 // of the IP packet, such as the padding of a short Ethernet frame, do not count. ip is not changed.
 //
-// It is for those who see whole packets, with any TOS, TTL and identification, and it is slow; those who
-// see UDP payloads have [Flow]. UDP ports are not looked at: the caller knows what is RoCEv2.
+// It is for callers that see whole packets, with any TOS, TTL and identification, and it is slow;
+// callers that see UDP payloads have [Flow]. UDP ports are not looked at: the caller knows which
+// packets are RoCEv2.
 //
 // IPv4 packets with options and fragments, and IPv6 packets with extension headers, are not RoCEv2
 // packets: IBTA A17.3.1.1. Errors are of type [*wire.DecodeError].

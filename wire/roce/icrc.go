@@ -17,17 +17,17 @@ import (
 // and is sent with its low byte first. The lengths in the headers count the ICRC. IBTA A17.3.3 and 7.8.1,
 // Linux drivers/infiniband/sw/rxe/rxe_icrc.c.
 //
-// The register of a CRC is linear: that of a xor of two inputs is the xor of the registers, without
-// initial value. This is what makes one pass of [crc32.Update] over the packet as it stands enough:
+// The register of a CRC is linear: the register of a xor of two inputs is the xor of the registers,
+// without initial value. So one pass of [crc32.Update] over the packet as it stands is enough:
 //
 //   - The register after the headers is the same for all packets from one address to another, but
-//     for two lengths and the IPv4 identification. A table for each of these bytes has what
-//     it adds.
-//   - What replacing byte 4 by 0xff adds can be taken back over the four bytes before it, to the
-//     register that the pass begins with.
-//   - An ICRC that is wrong because the identification is not known is wrong by what the difference
-//     of identifications adds, after some number of zero bytes. Taken back by as many, the two bytes
-//     show.
+//     for two lengths and the IPv4 identification. A table for each of these bytes has
+//     the value that it adds.
+//   - The value that replacing byte 4 by 0xff adds can be taken back over the four bytes before it,
+//     to the register that the pass begins with.
+//   - An ICRC that is wrong because the identification is not known is wrong by the value that the
+//     difference of identifications adds, after some number of zero bytes. Taken back by as many,
+//     the two bytes show.
 
 // A Flow computes the ICRC of the packets from one address and port to another. It is a value;
 // goroutines may share one. Make it with [NewFlow].
@@ -36,7 +36,7 @@ type Flow struct {
 	headers *headerTables
 }
 
-// A Verdict is what [Flow.Verify] found.
+// A Verdict is the finding of [Flow.Verify].
 type Verdict uint8
 
 const (
@@ -135,8 +135,8 @@ func maskIP(h []byte) {
 // maskUDP replaces the checksum of a UDP header.
 func maskUDP(h []byte) { h[udpChecksum], h[udpChecksum+1] = 0xff, 0xff }
 
-// seed returns what crc32.Update has to begin with to get the ICRC of a packet of n bytes without
-// ICRC, whose byte 4 is given.
+// seed returns the register with which crc32.Update has to begin to get the ICRC of a packet of n
+// bytes without ICRC, whose byte 4 is given.
 func (f *Flow) seed(id uint16, n int, congestion byte) uint32 {
 	t := f.headers
 	udpLen := uint16(n + ICRCLen + udpHeaderLen)
@@ -152,8 +152,8 @@ func (f *Flow) ICRC(id uint16, b []byte) uint32 {
 	return update(f.seed(id, len(b), b[:BTHLen][4]), b)
 }
 
-// update is crc32.Update, faster for what packets are: some words more than a multiple of 16 bytes.
-// crc32.Update takes those byte by byte, which costs as much as the other 1,024.
+// update is crc32.Update, faster for the usual lengths of packets: some words more than a multiple
+// of 16 bytes. crc32.Update takes those byte by byte, which costs as much as the other 1,024.
 func update(crc uint32, b []byte) uint32 {
 	if len(b) >= hashedWhole {
 		r := ^crc

@@ -48,7 +48,7 @@ var icrcVectors = []struct{ name, hex string }{
 	},
 }
 
-// split returns what a socket would see of an IP packet.
+// split returns the part of an IP packet that a socket would see.
 func split(t testing.TB, ip []byte) (f Flow, id uint16, payload []byte) {
 	t.Helper()
 	packet, ipLen, err := cutIP(ip)
@@ -198,7 +198,7 @@ func TestVerifyBad(t *testing.T) {
 	}
 }
 
-// TestVerifyDamage changes every bit of packets, and of what is around them.
+// TestVerifyDamage changes every bit of packets, and of the bytes around them.
 func TestVerifyDamage(t *testing.T) {
 	for _, tt := range icrcVectors {
 		ip := unhex(t, tt.hex)
@@ -333,7 +333,8 @@ func TestAllocs(t *testing.T) {
 }
 
 // FuzzVerify damages one to four neighbouring bytes of a sealed packet. That is never Exact, as a
-// CRC finds all bursts of up to 32 bits, and Solved only if it is right for what was found.
+// CRC finds all bursts of up to 32 bits, and Solved only if it is right for the identification that
+// was found.
 func FuzzVerify(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"), uint16(0), uint16(1), uint16(0), uint32(1), true)
 	f.Add([]byte("0123456789ab"), uint16(0x1234), uint16(0), uint16(7), uint32(0xff000000), true)

@@ -2,10 +2,10 @@ package roce
 
 import "hash/crc32"
 
-// Arithmetic of CRC registers. A register is a polynomial over GF(2) modulo that of the CRC, with
-// the coefficient of x^31 in bit 0 and that of x^0 in bit 31. A byte is xored into the lower eight bits;
-// then 8 steps multiply the register by x^8. Four bytes are the same as a register whose low
-// byte is the first of them, multiplied by x^32.
+// Arithmetic of CRC registers. A register is a polynomial over GF(2) modulo the CRC's polynomial,
+// with the coefficient of x^31 in bit 0 and the coefficient of x^0 in bit 31. A byte is xored into
+// the lower eight bits; then 8 steps multiply the register by x^8. Four bytes are the same as a
+// register whose low byte is the first of them, multiplied by x^32.
 
 // hashedWhole is the length from which hash/crc32 takes 16 bytes at a time, on amd64.
 const hashedWhole = 64
@@ -13,16 +13,16 @@ const hashedWhole = 64
 // maxDatagram is the longest payload of a UDP datagram, over IPv6.
 const maxDatagram = 0xffff - udpHeaderLen
 
-// A fieldTable has what the two bytes of a field add to the register after the headers.
+// A fieldTable has the values that the two bytes of a field add to the register after the headers.
 type fieldTable struct{ high, low [256]uint32 }
 
 func (t *fieldTable) of(v uint16) uint32 { return t.high[v>>8] ^ t.low[v&0xff] }
 
-// headerTables has what the fields of headers that differ from packet to packet add to the register
-// after the headers.
+// headerTables has the values that header fields add to the register after the headers, for the
+// fields that differ from packet to packet.
 type headerTables struct {
 	ipLen, udpLen, id fieldTable // IPv6 has no identification: it adds 0
-	ipLenExtra        uint16     // by which the length in the IP header is more than that in the UDP header
+	ipLenExtra        uint16     // the IP header's length field minus the UDP header's
 }
 
 var (
@@ -37,12 +37,12 @@ var (
 		udpLen: newFieldTable(udpLength, udpHeaderLen),
 	}
 
-	// fourBytes has, for each of four bytes that are xored into a register, what that adds to the
-	// register after them.
+	// fourBytes has, for each of four bytes that are xored into a register, the value that it adds
+	// to the register after them.
 	fourBytes = newFourBytes()
 
 	// maskCongestion has, for every value of byte 4 of a packet, the register before the packet
-	// that adds to the one after it what 0xff would add in its place.
+	// that adds to the one after it the same value as 0xff in its place.
 	maskCongestion = newMaskCongestion()
 )
 
@@ -122,7 +122,7 @@ var (
 	near [nearWords]uint32 // near[i] is x^(-32*i)
 	far  [farWords]uint32  // far[i] is x^(-32*nearWords*i)
 
-	// fold has what the four bytes of a register are after four zero bytes.
+	// fold has the register that the four bytes of a register become after four zero bytes.
 	fold [4][256]uint32
 )
 
@@ -143,8 +143,8 @@ func init() {
 	}
 }
 
-// back returns the register that r was before n zero bytes; n is a multiple of four, and at most that of
-// the longest datagram with its headers.
+// back returns the register that r was before n zero bytes; n is a multiple of four, and at most
+// the length of the longest datagram with its headers.
 func back(r uint32, n int) uint32 {
 	words := uint(n) / 4
 	r = multiply(r, near[words%nearWords])

@@ -63,7 +63,7 @@ func TestBack(t *testing.T) {
 	}
 }
 
-// TestICRCStart checks the constant against what it stands for.
+// TestICRCStart checks the constant against its definition.
 func TestICRCStart(t *testing.T) {
 	if got := crc32.ChecksumIEEE([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}); got != ^uint32(icrcStart) {
 		t.Errorf("ChecksumIEEE of 8 bytes of 0xff = %#x, want %#x", got, ^uint32(icrcStart))

@@ -2,11 +2,11 @@ package roce
 
 import "fmt"
 
-// An Opcode says what a packet is: its transport in the upper three bits (000 for reliable
+// An Opcode is the kind of a packet: its transport in the upper three bits (000 for reliable
 // connections, RC) and the operation in the lower five. It decides which extension headers follow
 // the BTH.
 //
-// IBTA 9.2; the values are those of Linux include/rdma/ib_pack.h.
+// IBTA 9.2; the values are as in Linux include/rdma/ib_pack.h.
 type Opcode uint8
 
 // Operations of reliable connections, and the congestion notification packet.
@@ -37,7 +37,7 @@ const (
 	CNP                Opcode = 0x81 // congestion notification: a switch saw a full queue
 )
 
-// What an opcode means, one bit each.
+// The properties of an opcode, one bit each.
 const (
 	hasRETH uint16 = 1 << iota
 	hasAETH
@@ -74,7 +74,7 @@ const (
 	layoutAtomicAckETH // AETH, AtomicAckETH
 )
 
-// opcodes has what is known of every opcode. Opcodes of other transports, the reserved ones, and
+// opcodes has the properties of every opcode. Opcodes of other transports, the reserved ones, and
 // FLUSH and ATOMIC WRITE of IBTA 1.5, which SMC has no use for, are not known.
 var opcodes = [256]opcodeInfo{
 	SendFirst:          {"RC SEND FIRST", BTHLen, layoutNone, isRequest | isSend | starts},

@@ -1,13 +1,13 @@
 // Package roce holds the packets of RoCEv2, RDMA over Converged Ethernet in UDP datagrams to port
-// 4791, as far as SMC-R and those who look at it need them: the base transport header, its
+// 4791, as far as SMC-R and tools that look at it need them: the base transport header, its
 // extensions for reliable connections, and the invariant CRC.
 //
 //	BTH  extension headers  payload  pad (0 to 3 bytes)  ICRC
 //
 // Integers are big-endian, but for the ICRC. Nothing here allocates but errors and text.
 //
-// Sources: IBTA is the InfiniBand Architecture Specification, volume 1, with annex A17 on RoCEv2 of 2014;
-// the numbers are also those of Linux drivers/infiniband/sw/rxe.
+// Sources: IBTA is the InfiniBand Architecture Specification, volume 1, with annex A17 on RoCEv2 of
+// 2014; Linux drivers/infiniband/sw/rxe has the same numbers.
 package roce
 
 import (
@@ -90,7 +90,7 @@ type RETH struct {
 	Length uint32
 }
 
-// An AtomicETH says what an atomic operation does.
+// An AtomicETH has the parameters of an atomic operation.
 //
 //	offset  size  field
 //	     0     8  virtual address  of the responder
@@ -117,7 +117,7 @@ type AtomicETH struct {
 //	Atomic          COMPARE SWAP, FETCH ADD: Opcode.HasAtomicETH
 //	AtomicAck       ATOMIC ACKNOWLEDGE, after the AETH: Opcode.HasAtomicAckETH
 //
-// A Packet may be used again for the next datagram, which is what the data path does.
+// A Packet may be used again for the next datagram, as the data path does.
 type Packet struct {
 	BTH
 	RETH           RETH
@@ -125,7 +125,7 @@ type Packet struct {
 	Imm            uint32 // opaque: its four bytes, first byte highest
 	InvalidateRKey wire.RKey
 	Atomic         AtomicETH
-	AtomicAck      uint64 // what was in memory before the operation
+	AtomicAck      uint64 // the value in memory before the operation
 	Payload        []byte // without pad
 }
 
@@ -133,7 +133,7 @@ type Packet struct {
 func Pad(n int) int { return -n & 3 }
 
 // ParseBTH decodes the BTH at the start of b, whatever its opcode and version, and says how many
-// bytes of pad it counts: for those who look at packets. The data path uses [Packet.Parse].
+// bytes of pad it counts: for programs that look at packets. The data path uses [Packet.Parse].
 // Errors are of type [*wire.DecodeError].
 func ParseBTH(b []byte) (h BTH, pad int, err error) {
 	if len(b) < BTHLen {
@@ -162,10 +162,10 @@ func (h *BTH) set(b []byte) {
 // [Flow.Verify]. Payload is a part of b, not a copy.
 //
 // It fails if the version is not 0, the opcode is not known, or the length is impossible: shorter
-// than headers, pad and ICRC, or not a multiple of four. Once it has succeeded the pad count is what
-// the length of the payload asks for, and need not be checked. What is allowed for an opcode, such as
-// a payload in an acknowledgement, is not looked at. Errors are of type [*wire.DecodeError]; p is then
-// as it was. Packets that do not parse are dropped without an answer.
+// than headers, pad and ICRC, or not a multiple of four. Once it has succeeded the pad count fits
+// the length of the payload, and need not be checked. The rules of an opcode, such as on a payload
+// in an acknowledgement, are not looked at. Errors are of type [*wire.DecodeError]; p is then as it
+// was. Packets that do not parse are dropped without an answer.
 func (p *Packet) Parse(b []byte) error {
 	if len(b) < MinPacketLen {
 		return parseError(b)

@@ -292,7 +292,7 @@ func TestPad(t *testing.T) {
 	}
 }
 
-// TestOpcodes checks what the names of opcodes say.
+// TestOpcodes checks the properties against the names of opcodes.
 func TestOpcodes(t *testing.T) {
 	for i := range 256 {
 		o := Opcode(i)
