@@ -9,7 +9,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// agreement is what an [Agreed] is about.
+// agreement holds the values that an [Agreed] puts into words.
 type agreement struct {
 	version  clc.Version
 	release  clc.Release
@@ -19,7 +19,7 @@ type agreement struct {
 	peerPID  int
 }
 
-// An agreedCache has the last agreement in words: that of one connection is most often that of the
+// An agreedCache has the last agreement in words: most often a connection has the agreement of the
 // one before.
 type agreedCache struct {
 	mu    sync.Mutex

@@ -14,7 +14,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// An Owner counts what becomes of handshakes. Any goroutine may call its methods.
+// An Owner counts the messages and the outcomes of handshakes. Any goroutine may call its methods.
 type Owner interface {
 	// Message counts a CLC message as it is on the wire, or bytes that came in place of one.
 	Message(message []byte, sent bool)
@@ -26,7 +26,7 @@ type Owner interface {
 	Failed(reason string)
 }
 
-// Config says what a host is called, and what it offers to every peer.
+// Config gives the name of a host, and the capabilities that it offers to every peer.
 type Config struct {
 	HostName string
 	SEID     wire.EID // zero: none
@@ -108,8 +108,8 @@ func (d *Driver) Run(ctx context.Context, q Request) (conn.Conn, error) {
 	return s.result, s.err
 }
 
-// capabilities fills in what the host offers and accepts for a connection to a peer, by these
-// paths. There may be memory for its devices in caps.
+// capabilities fills in the values that the host offers and accepts for a connection to a peer, by
+// these paths. There may be memory for its devices in caps.
 func (d *Driver) capabilities(caps *core.Capabilities, paths []transport.Path, peer netip.Addr) {
 	*caps = core.Capabilities{
 		Peer:     peer, // rule: TestCapabilitiesPeer: peer -> netip.Addr{}

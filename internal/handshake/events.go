@@ -67,7 +67,7 @@ func (e *linkEvents) wait(ctx context.Context, gone <-chan struct{}) bool {
 	}
 }
 
-// take returns what is to be told, oldest first.
+// take returns the steps that core has yet to learn of, oldest first.
 func (e *linkEvents) take() []core.LinkStep {
 	e.mu.Lock()
 	defer e.mu.Unlock()

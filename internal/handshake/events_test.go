@@ -113,8 +113,8 @@ func TestLinkEvents(t *testing.T) {
 	})
 }
 
-// TestLinkEventsEOF has a peer that closes before we know that the connection is established: its FIN overtakes what comes
-// over the link.
+// TestLinkEventsEOF has a peer that closes before we know that the connection is established: its
+// FIN overtakes the messages that come over the link.
 func TestLinkEventsEOF(t *testing.T) {
 	smctest.CheckLeaks(t)
 	nothing := core.LinkStep{}

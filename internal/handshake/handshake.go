@@ -18,7 +18,7 @@ import (
 )
 
 // A handshake carries out what core decides for one CLC handshake. It runs on one
-// goroutine; what it waits for is bounded by core's deadline and by ctx.
+// goroutine. Its waits are bounded by core's deadline and by ctx.
 type handshake struct {
 	Request
 	messages
@@ -28,11 +28,11 @@ type handshake struct {
 	queue   []core.Output     // yet to be carried out
 	chosen  transport.Path    // nil before core has chosen
 	binding transport.Binding // likewise
-	smc     *conn.SMC         // what the connection is to become; likewise
+	smc     *conn.SMC         // for the connection on shared memory; likewise
 
 	outputs [6]core.Output // memory for queue
 	caps    core.Capabilities
-	ism     [1]clc.ISMDevice // memory for those of caps
+	ism     [1]clc.ISMDevice // memory for the devices of caps
 
 	linkSince time.Time // when the first contact began, zero without one
 	ended     bool      // the peer has closed TCP while its link was still to come
@@ -44,7 +44,8 @@ type handshake struct {
 	err    error     // of the end, nil if it can
 }
 
-// handshakes has memory for them: it is most of what a connection would leave to the garbage collector.
+// handshakes has memory for handshakes: most of the garbage that a connection would leave to the
+// collector.
 var handshakes = sync.Pool{New: func() any { return new(handshake) }}
 
 // recycle gives the memory back, unless a link still knows it.
@@ -132,10 +133,10 @@ func (s *handshake) handleError(now time.Time, err error) {
 }
 
 // lastLook reads the Confirm of a connection of a link group if it is there, though the time for it
-// is up or nobody wants the connection any more. For a client of Linux, which has sent it, that is
-// established: it ignores a reset of TCP from then on, and would wait for ever. What is established
-// after all is used, or ended by CDC. One that is on its way when TCP is reset stays: its client is
-// told of its link group's end only.
+// is up or nobody wants the connection any more. For a client of Linux, which has sent it, the
+// connection is established: the client ignores a reset of TCP from then on, and would wait for
+// ever. A connection that is established after all is used, or ended by CDC. One that is on its way
+// when TCP is reset stays: its client is told of its link group's end only.
 func (s *handshake) lastLook(why error) (confirm []byte, ok bool) {
 	if s.turn == nil || !s.turn.known || s.engine.State() != core.HandshakeAwaitConfirm ||
 		s.ctx.Err() == nil && !errors.Is(why, os.ErrDeadlineExceeded) {
@@ -165,8 +166,8 @@ func (s *handshake) waitsForTurn(now time.Time) bool {
 }
 
 // linking reports whether the first contact has come so far that for the peer the connection may be
-// established: then it may have closed already, and its FIN can overtake what makes us established,
-// which comes over the link.
+// established: then it may have closed already, and its FIN can overtake the LLC message that makes
+// us established, which comes over the link.
 func (s *handshake) linking() bool {
 	switch s.engine.State() {
 	case core.HandshakeLinkTurn, core.HandshakeLinkWait, core.HandshakeLinkReplied, core.HandshakeAddLink:
@@ -175,7 +176,7 @@ func (s *handshake) linking() bool {
 	return false
 }
 
-// read returns the next CLC message. Errors are those of messages.read.
+// read returns the next CLC message. It returns the errors of messages.read.
 func (s *handshake) read() ([]byte, error) {
 	if s.ended {
 		return nil, s.awaitEvents()
@@ -204,18 +205,19 @@ func (s *handshake) awaitEvents() error {
 	}
 }
 
-// notCLC makes the connection plain TCP whose client began to speak without a word of CLC. Its
-// address is one where we expect that, but other programs may connect from there; and something on
-// the way may have taken the TCP option from our SYN-ACK, so that the client does not know of it.
+// notCLC makes the connection plain TCP after the client began to speak without a word of CLC. The
+// client's address is one where we expect CLC, but other programs may connect from there. A device
+// on the way may also have taken the TCP option from our SYN-ACK, so that the client does not know
+// of it.
 func (s *handshake) notCLC() {
 	s.stop()
 	reason := clc.Lookup(clc.DiagPeerNoSMC, clc.OSUnspecified)
 	s.result, s.err = s.Conn.FallBack(s.Require, conn.Fallback{Reason: reason, Held: s.foreign})
 }
 
-// carryOut does what core has asked for, and what comes of that.
+// carryOut carries out the outputs of core, and the outputs that result from them.
 func (s *handshake) carryOut() {
-	for i := 0; i < len(s.queue); i++ { // which what is carried out may make longer
+	for i := 0; i < len(s.queue); i++ { // carrying out an output may add others
 		if s.engine.Over() {
 			s.events.stop() // deadlines are the application's now
 		}
@@ -301,7 +303,7 @@ func (s *handshake) startLink(r core.Result) {
 	}
 }
 
-// deadline is that of core, or where it has none, that of a wait of its own.
+// deadline returns the deadline of core. If core has none, it returns the end of a wait of its own.
 func (s *handshake) deadline() time.Time {
 	at := s.engine.Deadline()
 	if at.IsZero() {
@@ -319,13 +321,13 @@ func (s *handshake) deadline() time.Time {
 // outOfTime reports whether a client has taken longer than we have patience for.
 func (s *handshake) outOfTime(now time.Time) bool { return !s.end.IsZero() && !now.Before(s.end) }
 
-// untilDeadline bounds what waits for the peer. If that is stopped, it ends while a Decline still finds
-// it listening, or for a server, which has got its Confirm, after some time.
+// untilDeadline bounds a call that waits for the peer. If the peer is stopped, the call ends while
+// a Decline still finds it listening, or for a server, which has got its Confirm, after some time.
 func (s *handshake) untilDeadline() *late.Context {
 	return late.WithDeadline(s.ctx, s.deadline())
 }
 
-// release gives back what was made ready.
+// release gives back the binding that was made ready.
 func (s *handshake) release() {
 	if s.binding != nil {
 		s.binding.Detach(false)
@@ -394,15 +396,15 @@ func (s *handshake) fellBack(out core.FallBack) {
 	s.result, s.err = s.Conn.FallBack(s.Require, f)
 }
 
-// noteMissingLink is called when the handshake has come to nothing, before others learn of that who
-// wait for its link. With a peer whose TCP has ended nothing gets through.
+// noteMissingLink is called when the handshake has come to nothing, before the other handshakes
+// that wait for its link learn of that. With a peer whose TCP has ended nothing gets through.
 func (s *handshake) noteMissingLink() {
 	if !s.linkSince.IsZero() && !s.ended {
 		s.chosen.LinkMissing(time.Since(s.linkSince))
 	}
 }
 
-// failed ends the TCP connection: the two sides no longer agree on what its bytes mean.
+// failed ends the TCP connection: the two sides no longer agree on the meaning of its bytes.
 func (s *handshake) failed(err error) {
 	var late *core.TimeoutError
 	if s.ctx.Err() != nil || errors.As(err, &late) {

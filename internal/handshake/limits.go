@@ -2,7 +2,8 @@ package handshake
 
 import "time"
 
-// Limits of handshakes. What a specification or the kernel sets comes first, with its source.
+// Limits of handshakes. Limits that a specification or the kernel sets come first, with their
+// source.
 const (
 	// CLCTimeout bounds the wait for one CLC message, and ServerTimeout the whole handshake on the
 	// server. Linux net/smc waits 6 seconds for a message.
@@ -10,14 +11,15 @@ const (
 	ServerTimeout = 10 * time.Second
 
 	// maxConfirmWait bounds the wait for a Confirm of a client of SMC-R that other connections of
-	// its peer keep from its turn. lateConfirmWait is that of a client that has a link with us,
-	// while its link group lives: as much as an idle connection it costs a place and a buffer.
+	// its peer keep from its turn. lateConfirmWait bounds the wait for a client that has a link
+	// with us, while its link group lives. Like an idle connection, such a client costs a place and
+	// a buffer.
 	maxConfirmWait  = 2 * time.Minute
 	lateConfirmWait = 10 * time.Minute
 
 	// MaxOfListener bounds the handshakes that a listener runs at once; above, connections stay
-	// TCP. maxAcceptsOfPeer bounds those of one peer: 500 at once are to succeed with a slow peer,
-	// and a listener has places for other peers.
+	// TCP. maxAcceptsOfPeer bounds the handshakes of one peer: 500 at once are to succeed with a
+	// slow peer, and a listener has places for other peers.
 	MaxOfListener    = 1024
 	maxAcceptsOfPeer = MaxOfListener * 3 / 4
 
@@ -25,6 +27,6 @@ const (
 	// wait for its place.
 	evictAfter = time.Second
 
-	// MaxConnsPerGroup is what we offer; SMCv2 allows 16 to 255.
+	// MaxConnsPerGroup is the number that we offer; SMCv2 allows 16 to 255.
 	MaxConnsPerGroup = 255
 )

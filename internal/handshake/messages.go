@@ -20,12 +20,12 @@ type messages struct {
 	events linkEvents
 	buf    [256]byte // memory for messages that are sent
 
-	// foreign has what was read of something that a client said in place of a Proposal, where that
-	// may be one of a program that does not speak CLC; nil if there is none.
+	// foreign has the bytes that were read in place of a Proposal, if the client may be a program
+	// that does not speak CLC; nil if there are none.
 	foreign []byte
 }
 
-// send writes a message. Errors are those of the TCP connection, or that of the context.
+// send writes a message. It returns the errors of the TCP connection, or the error of the context.
 func (x *messages) send(m clc.Message, deadline time.Time) error {
 	err := x.setDeadline(x.conn.TCP().SetWriteDeadline, deadline)
 	if err == nil {
@@ -37,7 +37,7 @@ func (x *messages) send(m clc.Message, deadline time.Time) error {
 }
 
 // read reads one CLC message and not a byte more. It is interrupted by events of the link, and then goes on
-// where it was. Errors are of type *wire.DecodeError, those of the TCP connection, that of the
+// where it was. It returns a *wire.DecodeError, an error of the TCP connection, the error of the
 // context, or errEvents.
 func (x *messages) read(deadline time.Time, mayBeForeign bool) ([]byte, error) {
 	tcp := x.conn.TCP()
@@ -48,7 +48,8 @@ func (x *messages) read(deadline time.Time, mayBeForeign bool) ([]byte, error) {
 		return nil, errEvents
 	}
 	if mayBeForeign && x.reader.have == 0 {
-		// Looked at first: what is the application's stays where it can be got by any way.
+		// The bytes are only looked at: those for the application stay where it can get them in any
+		// way.
 		var start [clc.HeaderLen]byte
 		if n, err := conn.Peek(tcp, start[:]); err == nil && !conn.EyecatcherStarts(start[:n]) {
 			x.foreign = []byte{}
@@ -93,7 +94,7 @@ func (x *messages) setDeadline(set func(time.Time) error, deadline time.Time) er
 	if err := set(deadline); err != nil {
 		return err
 	}
-	// The order matters: what runs when ctx ends sets the deadline too.
+	// The order matters: the function that runs when ctx ends sets the deadline too.
 	return x.ctx.Err()
 }
 
@@ -111,7 +112,7 @@ func (x *messages) stop() {
 	x.conn.TCP().SetDeadline(time.Time{})
 }
 
-// trace counts and traces a message, or what came in place of one.
+// trace counts and traces a message, or the bytes that came in place of one.
 func (x *messages) trace(b []byte, sent bool) {
 	x.owner.Message(b, sent)
 	x.conn.Trace(conn.Record{Kind: control.TraceCLC, Sent: sent}, b)

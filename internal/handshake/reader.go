@@ -9,18 +9,18 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A messageReader reads CLC messages from TCP, and not a byte more: what follows the last one is
-// the application's. A read that is interrupted by a deadline keeps what it has, and the next one
-// goes on from there. So a message can be awaited while something else happens. The zero value is
-// ready.
+// A messageReader reads CLC messages from TCP, and not a byte more: the bytes after the last
+// message are the application's. A read that is interrupted by a deadline keeps what it has, and
+// the next one goes on from there. So a message can be awaited while something else happens. The
+// zero value is ready.
 type messageReader struct {
 	header [clc.HeaderLen]byte
 	msg    []byte // of the length that the header says; nil before that is complete
 	have   int    // bytes that were read, of header or of msg
 }
 
-// read returns the next message. Errors are of type *wire.DecodeError, for a header that is none,
-// or those of r.
+// read returns the next message. It returns a *wire.DecodeError for a header that is none, or an
+// error of r.
 func (c *messageReader) read(r io.Reader) ([]byte, error) {
 	if c.msg == nil {
 		if err := c.fillHeader(r); err != nil {
@@ -39,8 +39,8 @@ func (c *messageReader) read(r io.Reader) ([]byte, error) {
 	return c.take(), nil
 }
 
-// fillHeader reads a header, or as much of it as shows that it is none: who does not speak CLC may
-// say less than that, and wait for the answer.
+// fillHeader reads a header, or as much of it as shows that it is none: a client that does not
+// speak CLC may send fewer bytes than a header, and wait for the answer.
 func (c *messageReader) fillHeader(r io.Reader) error {
 	for c.have < len(c.header) {
 		n, err := r.Read(c.header[c.have:])
@@ -68,7 +68,7 @@ func (c *messageReader) fill(r io.Reader, b []byte) error {
 	return err
 }
 
-// take returns what was read of a message, and begins with the next one.
+// take returns the bytes that were read of a message, and begins with the next one.
 func (c *messageReader) take() []byte {
 	b := c.msg
 	if b == nil {

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { smctest.Main(m) }
 
-// patience is how long tests wait for what comes at once unless something is wrong.
+// patience is how long tests wait for an event that comes at once unless something is wrong.
 const patience = time.Minute
 
 // A testOwner takes every connection and every handshake, and counts nothing.
@@ -44,12 +44,13 @@ func newTestDriver() *Driver {
 
 func addrPort(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
 
-// A fakePath is SMC-R without links: the test says what becomes of them. Its connections move nothing.
+// A fakePath is SMC-R without links: the test decides the fate of its links. Its connections move
+// nothing.
 type fakePath struct {
 	gid    wire.GID
 	w      *tcpwatch.Watcher
 	turns  bool                     // its connections take turns
-	linked chan func(core.LinkStep) // has what tells the handshake of its link, once that begins
+	linked chan func(core.LinkStep) // takes the callback for steps of its link, once that begins
 	done   chan struct{}            // closed when its link group has ended
 
 	released func() // called when the binding is; nil: nothing
@@ -138,8 +139,8 @@ func (c *fakeBinding) ReturnPages(from, to int) error     { return nil }
 func (c *fakeBinding) Association() transport.Association { return c }
 func (c *fakeBinding) Done() <-chan struct{}              { return c.path.done }
 
-// A linkRig is a handshake of ours for SMC-R, whose link the test has in its hands, with a peer that does what the
-// test says.
+// A linkRig is a handshake of ours for SMC-R, whose link the test has in its hands, with a peer
+// that follows the test.
 type linkRig struct {
 	t    *testing.T
 	path *fakePath
@@ -190,7 +191,7 @@ func newLinkRig(t *testing.T, role core.Role) *linkRig {
 	return r
 }
 
-// do carries out what the peer's handshake asks for.
+// do carries out the outputs of the peer's handshake.
 func (r *linkRig) do(out []core.Output) {
 	r.t.Helper()
 	for len(out) > 0 {
@@ -229,7 +230,7 @@ func (r *linkRig) write(b []byte) {
 	}
 }
 
-// tell waits for the link to begin, and says what becomes of it.
+// tell waits for the link to begin, and reports its steps to the handshake.
 func (r *linkRig) tell(list ...core.LinkStep) {
 	r.t.Helper()
 	select {
@@ -285,7 +286,7 @@ func tcpPair(t *testing.T) (client, server *net.TCPConn) {
 	return c.(*net.TCPConn), s
 }
 
-// checkExchange has both ends write, and read what the other one has written.
+// checkExchange has both ends write, and read the bytes that the other end has written.
 func checkExchange(t *testing.T, a, b net.Conn) {
 	t.Helper()
 	for _, ends := range [][2]net.Conn{{a, b}, {b, a}} {

@@ -27,7 +27,7 @@ type turns struct {
 
 type peerTurns struct {
 	open int       // handshakes
-	busy int       // of them, those whose first contact is under way
+	busy int       // handshakes among them in a first contact
 	last time.Time // of the newest Confirm, or the end of a first contact; zero: none
 }
 

@@ -77,8 +77,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsFull has a peer connect, and have as many Proposals as it may before that of the connection comes: its paths do not
-// admit it.
+// TestTurnsFull has a peer connect, and have as many Proposals as it may before the Proposal of the
+// connection comes: its paths do not admit it.
 func TestTurnsFull(t *testing.T) {
 	for _, full := range []bool{true, false} {
 		d := newTestDriver()
