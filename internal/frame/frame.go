@@ -1,7 +1,9 @@
-// Package frame knows what is around an IP packet: link layers as capture files number them, and VLAN tags.
+// Package frame knows the headers around an IP packet: link layers as capture files number them,
+// and VLAN tags.
 //
-// There is one description of each, here: the program that chooses packets of an interface, the memory that
-// the kernel hands them over in, and what reads captures all strip the same headers.
+// There is one description of each, here. The program that chooses packets of an interface, the
+// memory in which the kernel hands them over, and the readers of captures all strip the same
+// headers.
 package frame
 
 import (
@@ -10,15 +12,15 @@ import (
 	"time"
 )
 
-// A LinkType says what the bytes of a packet begin with. The numbers are those of pcap and pcapng
-// files: https://www.tcpdump.org/linktypes.html.
+// A LinkType is the type of the header with which the bytes of a packet begin. The numbers are
+// those of pcap and pcapng files: https://www.tcpdump.org/linktypes.html.
 type LinkType uint16
 
 // All link types that [Strip] knows.
 const (
 	Null     LinkType = 0   // BSD loopback: address family (4 bytes, order of the writing host)
 	Ethernet LinkType = 1   // Ethernet, from the destination address on
-	Raw12    LinkType = 12  // IP; what some systems write for Raw
+	Raw12    LinkType = 12  // IP; some systems write it for Raw
 	Raw14    LinkType = 14  // IP; the same of OpenBSD
 	Raw      LinkType = 101 // IP, version in the first half byte
 	Loop     LinkType = 108 // OpenBSD loopback: address family (4 bytes, big-endian)
@@ -66,8 +68,8 @@ type Packet struct {
 	Time   time.Time // in UTC; zero if the file has none for it
 	Link   LinkType
 
-	// Data is what was captured of the packet, from the link header on. It belongs to who gave the
-	// packet, which says for how long it is valid.
+	// Data holds the captured bytes of the packet, from the link header on. It belongs to the
+	// source of the packet, whose documentation says for how long it is valid.
 	Data []byte
 
 	// OrigLen is how many bytes the packet had on the wire. It is never less than len(Data).
@@ -85,7 +87,7 @@ const (
 	loopLen     = 4
 	cookedLen   = 16
 	cooked2Len  = 20
-	tagLen      = 4 // tag control information, and the EtherType of what follows
+	tagLen      = 4 // tag control information, and the EtherType of the next header
 )
 
 // EtherTypes, as far as they lead to IP.
@@ -105,8 +107,9 @@ func IsTag(etherType uint16) bool {
 	return etherType == TypeVLAN || etherType == TypeQinQ || etherType == typeOld
 }
 
-// Begins returns the EtherType of what data begins with, which a cooked packet socket gave as that of told.
-// length is that of the data before it was cut. Linux does not always tell the truth:
+// Begins returns the EtherType of the header with which data begins; a cooked packet socket gave it
+// as told. length is the length of the data before it was cut. Linux does not always tell the
+// truth:
 //
 //	told  data begins with
 //	tag   a tag: it has the next EtherType behind its control information
@@ -163,9 +166,10 @@ func isIP(etherType uint16, b []byte, length int) bool {
 	return sum == 0xffff
 }
 
-// Strip takes link header and VLAN tags, however many, off a packet. It returns the EtherType of what
-// network begins with; 0 and nil if the link type is not known, or what follows a header without an EtherType
-// is not IP. whole is false if the data ends before that. network is a part of b.
+// Strip takes link header and VLAN tags, however many, off a packet. It returns the EtherType of
+// the header with which network begins. It returns 0 and nil if the link type is not known, or if
+// no IP packet follows a header without an EtherType. whole is false if the data ends before that.
+// network is a part of b.
 //
 // The data of [Null] and [Loop] has an address family, whose numbers and byte order differ from
 // system to system: there, as in [Raw], the IP header itself says its version.
@@ -200,8 +204,8 @@ func Strip(link LinkType, b []byte) (etherType uint16, network []byte, whole boo
 	return 0, nil, true
 }
 
-// StripNetwork is Strip for data without a link header, of which the EtherType is known: what a cooked
-// packet socket gives.
+// StripNetwork is Strip for data without a link header, of which the EtherType is known, as a
+// cooked packet socket gives it.
 func StripNetwork(etherType uint16, b []byte) (inner uint16, network []byte, whole bool) {
 	return stripTags(etherType, b)
 }
@@ -240,7 +244,7 @@ func AppendTagged(b, data []byte, tag uint32) []byte {
 	return append(b, data[addresses:]...)
 }
 
-// A Header is what a packet of [Cooked2] begins with.
+// A Header is the header of a packet of [Cooked2].
 type Header struct {
 	EtherType uint16
 	Interface uint32 // index
@@ -251,8 +255,8 @@ type Header struct {
 }
 
 // AppendCooked2 appends a packet of [Cooked2] with data, which begins with the network header. A tag that had
-// been taken out, not 0, is put back: its EtherType stands in the header, the rest of it, which has that of
-// the data, comes after.
+// been taken out, not 0, is put back: its EtherType stands in the header; the rest of the tag, with
+// the EtherType of the data, comes after.
 //
 //	offset  size  field, https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL2.html
 //	     0     2  EtherType
@@ -282,8 +286,8 @@ func AppendCooked2(b []byte, h *Header, tag uint32, data []byte) []byte {
 	return append(b, data...)
 }
 
-// Point names the place where a packet was captured, among those of all inputs: packets of one input may be
-// of several interfaces.
+// Point names the place where a packet was captured, among the places of all inputs: packets of one
+// input may be of several interfaces.
 func (p *Packet) Point() Point {
 	point := Point{p.Source, p.Interface}
 	if p.Link == Cooked2 && len(p.Data) >= cooked2Len {

@@ -115,7 +115,7 @@ func TestBegins(t *testing.T) {
 		name   string
 		told   uint16
 		data   string
-		length int // 0 means that of data
+		length int // 0 means the length of data
 		want   uint16
 	}{
 		{"IPv4", TypeIPv4, ipv4, 0, TypeIPv4},
