@@ -1,4 +1,5 @@
-// Package traceview shows the events of running hosts as package dissect shows those of a capture.
+// Package traceview shows the events of running hosts as package dissect shows the events of a
+// capture.
 package traceview
 
 import (
@@ -48,11 +49,12 @@ type viewConn struct {
 	samples map[viewSample]uint64 // bytes that had moved by the last sample; at most four entries
 }
 
-// viewSample says who took a sample of which direction.
+// viewSample names the end that took a sample, and the direction of the bytes.
 type viewSample struct{ byClient, toServer bool }
 
-// Event returns what to show of an event of a host. The result does not keep e, but refers to its bytes, and
-// to a Conn that changes as events come. Packet.Number is left to the caller.
+// Event returns an event of a host in the form in which it is shown. The result does not keep e,
+// but refers to its bytes, and to a Conn that changes as events come. Packet.Number is left to the
+// caller.
 //
 // Messages are of the families of a capture: CLC, LLC, and CDC with the header of SMC-D or the
 // message of SMC-R. Everything else is a Note, named by its kind, or a rendezvous message by its
@@ -78,7 +80,7 @@ func (v *View) Event(host string, e *control.TraceEvent) *dissect.Event {
 	return out
 }
 
-// content makes the event without what it belongs to.
+// content makes the event without its addresses, direction and connection.
 func (v *View) content(e *control.TraceEvent) *dissect.Event {
 	switch e.Kind {
 	case control.TraceCLC:
@@ -197,7 +199,7 @@ func (v *View) add(addrs viewAddrs) *viewConn {
 	return c
 }
 
-// learn takes from an event what it says about the connection, and completes the event.
+// learn takes the facts about the connection from an event, and completes the event.
 func (c *viewConn) learn(out *dissect.Event, e *control.TraceEvent) {
 	if c.Opened.IsZero() {
 		c.Opened = e.Time

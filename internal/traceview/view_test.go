@@ -58,7 +58,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// What a view remembers is bounded.
+// The memory of a view is bounded.
 func TestViewBound(t *testing.T) {
 	var v View
 	for i := range 3 * maxViewConns {
@@ -75,7 +75,7 @@ func TestViewBound(t *testing.T) {
 	}
 }
 
-// Events come out as what package dissect renders, whatever they say.
+// Events of any content come out in the form that package dissect renders.
 func FuzzTraceEvent(f *testing.F) {
 	header := cdc.Header{ConnFlags: cdc.Closed}.Append(nil)
 	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagConfig}.Append(nil)
@@ -115,7 +115,7 @@ func FuzzTraceEvent(f *testing.F) {
 	})
 }
 
-// Messages are shown as those of a capture, with what is wrong with them.
+// Messages are shown like messages of a capture, with their problems.
 func TestViewMessages(t *testing.T) {
 	var v View
 	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagConfig, OS: clc.OSLinux}.Append(nil)
