@@ -29,7 +29,8 @@ func appendPcapHeader(b []byte, o order, magic, snapLen, link uint32) []byte {
 	return o.AppendUint32(b, link)
 }
 
-// appendRecord appends a packet: pcap §5. extra is what the modified variant has more.
+// appendRecord appends a packet: pcap §5. extra has the additional header bytes of the modified
+// variant.
 func appendRecord(b []byte, o order, seconds, fraction uint32, original int, extra, data []byte) []byte {
 	b = o.AppendUint32(b, seconds)
 	b = o.AppendUint32(b, fraction)

@@ -18,15 +18,15 @@ type Packet = frame.Packet
 // than once, and wakes a Next that waits for packets of an interface or of a named pipe; one that
 // waits for standard input ends with that.
 type Source interface {
-	// Next returns the next packet, which is valid until Next is called again. At the end the
-	// error is [io.EOF], also after Close. Any other error is a [*Error] and not the end: it tells of
-	// one place in the input, and Next may be called again for what follows it.
+	// Next returns the next packet, which is valid until Next is called again. At the end the error
+	// is [io.EOF], also after Close. Any other error is a [*Error] and not the end: it tells of one
+	// place in the input, and Next may be called again for the packets after it.
 	Next() (*Packet, error)
 
-	// Close ends the Source and frees what it holds.
+	// Close ends the Source and frees its resources.
 	Close() error
 
-	// Name is that of the file or interface. Standard input is "standard input".
+	// Name returns the name of the file or interface. Standard input is "standard input".
 	Name() string
 }
 
@@ -38,7 +38,7 @@ type Progresser interface {
 	Progress() (read, size int64, ok bool)
 }
 
-// What can be wrong with an input. A [*Error] wraps one of these, or the error of a system call.
+// Faults of an input. A [*Error] wraps one of these, or the error of a system call.
 var (
 	// ErrFormat means that an input is not a capture file, or of a kind that is not read here.
 	ErrFormat = errors.New("not a capture file that can be read")
@@ -53,11 +53,11 @@ var (
 	// ended.
 	ErrGone = errors.New("the interface is gone")
 
-	// ErrCorrupt means that a packet or block says of itself what cannot be.
+	// ErrCorrupt means that a packet or block contains an impossible value.
 	ErrCorrupt = errors.New("corrupt")
 )
 
-// An Error tells what is wrong with one place of an input.
+// An Error tells of a fault at one place of an input.
 type Error struct {
 	Name   string // of the input
 	Packet int    // which packet of this input has the fault or would have come next, from 1

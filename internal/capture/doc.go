@@ -1,6 +1,6 @@
 // Package capture reads packets from capture files, from standard input and from interfaces, and
-// writes them to files. It knows frames and link types, and of SMC only what the kernel needs to
-// be told to hand over what belongs to it: see [Live].
+// writes them to files. It knows frames and link types, and of SMC only as much as the kernel needs
+// to be told to hand over the packets of SMC: see [Live].
 //
 // Every input is a [Source]. Files are pcap and pcapng in all their variants, also compressed with
 // gzip ([Open]); several inputs become one in the order of time ([Merge]); [Create] writes packets
@@ -10,6 +10,6 @@
 // whatever the file says. An error names file, packet and offset. Reading goes on after it if the
 // next packet can be found.
 //
-// The formats are those of the Internet-Drafts draft-ietf-opsawg-pcap and
-// draft-ietf-opsawg-pcapng, which comments call "pcap" and "pcapng" with the number of the section.
+// The Internet-Drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng define the formats.
+// Comments call them "pcap" and "pcapng" with the number of the section.
 package capture

@@ -70,7 +70,7 @@ func unpack(t testing.TB, from, to string) {
 	}
 }
 
-// What a Source gave up to its end.
+// contents has the packets and errors that a Source gave up to its end.
 type contents struct {
 	packets []Packet // with copies of the data
 	errs    []*Error
@@ -93,7 +93,7 @@ func readFile(t testing.TB, name string) contents {
 	return readAll(t, s)
 }
 
-// readAll reads s to its end and checks what holds for every Source.
+// readAll reads s to its end and checks the rules that hold for every Source.
 func readAll(t testing.TB, s Source) (c contents) {
 	t.Helper()
 	for {

@@ -7,7 +7,7 @@ import (
 	"github.com/gosmc/smc/internal/frame"
 )
 
-// What the filters look for.
+// Ports, sizes and bits by which the filters choose packets.
 const (
 	rocePort   = 4791 // of RoCEv2: IBTA A17
 	eyeSMCR    = 0xe2d4c3d9
@@ -28,9 +28,9 @@ const (
 //	TCP   with SYN, FIN or RST
 //	      whose data begins with an eyecatcher: a CLC message of any length
 //	      with 1 to maxContinuation bytes of data: it can go on with a message that was split
-//	IPv6  with an extension header: what follows it is not looked for here
+//	IPv6  with an extension header: this filter does not look behind it
 //
-// Later fragments are not passed, since nothing in them tells what they belong to; first fragments are
+// Later fragments are not passed, since nothing in them tells their connection; first fragments are
 // like other packets. Up to two VLAN tags are looked behind.
 //
 // cooked is for a socket whose packets begin with the network header.
@@ -44,8 +44,8 @@ func liveFilter(cooked bool, snapLen uint32) (a filter) {
 }
 
 // cookedFilter is liveFilter for a cooked socket. Where the kernel says that there is a tag, the
-// data may begin with it, and with what is behind it, if the kernel has put the tag into a packet
-// that is being sent.
+// data may begin with the tag. It may also begin with the header behind the tag, if the kernel has
+// put the tag into a packet that is being sent.
 func cookedFilter(snapLen uint32) (a filter) {
 	a.add(bpf.LoadExtension{Num: bpf.ExtProto})
 	a.when(frame.TypeIPv4, ipv4Filter(0, snapLen))

@@ -31,7 +31,7 @@ type testPacket struct {
 	payload    []byte
 	padding    int // of the Ethernet frame
 
-	kernel, user bool // what the two filters say, each for itself
+	kernel, user bool // the decisions of the two filters, each for itself
 }
 
 var (
@@ -101,7 +101,7 @@ var (
 	macA, macB = []byte{2, 0, 0, 0, 0, 1}, []byte{2, 0, 0, 0, 0, 2}
 )
 
-// build returns the EtherType and what follows it.
+// build returns the EtherType and the bytes after it.
 func (p testPacket) build() (uint16, []byte) {
 	be := binary.BigEndian
 	l4 := be.AppendUint16(nil, p.source)

@@ -9,8 +9,9 @@ import (
 	"github.com/gosmc/smc/internal/frame"
 )
 
-// A flows is the second filter of a live capture: it drops what the kernel's filter passes without need.
-// It knows the TCP connections that showed the SMC option or an eyecatcher, and keeps of them
+// A flows is the second filter of a live capture: it drops the packets that the kernel's filter
+// passes without need. It knows the TCP connections that showed the SMC option or an eyecatcher,
+// and keeps of them
 //
 //	segments with SYN, FIN or RST
 //	the first handshakeBytes of either direction, counted from the SYN or, if that
@@ -37,7 +38,7 @@ func (e *flowEnd) less(o *flowEnd) bool {
 	return e.port < o.port
 }
 
-// A flow is what is known of each direction: that from low, and that from high.
+// A flow holds the state of each direction: first from low, then from high.
 type flow [2]struct {
 	known bool   // base is known
 	base  uint32 // sequence number of the first byte
@@ -85,7 +86,7 @@ func (t *flows) wanted(ether uint16, b []byte) bool {
 		key.low.addr, key.high.addr = mapped(b[12:16]), mapped(b[16:20])
 		protocol = b[9]
 		if total := int(binary.BigEndian.Uint16(b[2:])); total >= header && total < len(b) {
-			b = b[:total] // what follows fills an Ethernet frame
+			b = b[:total] // the bytes after it fill an Ethernet frame
 		}
 		b = b[header:]
 	case ether == frame.TypeIPv6 && len(b) >= 40:

@@ -36,8 +36,8 @@ const (
 	// second of 250,000 RoCEv2 packets a second with 128 bytes each.
 	DefaultBufferBytes = 16 << 20
 
-	// minBufferBytes lets the kernel fill one block while the other is read. maxBufferBytes is what a
-	// ring can have on 32-bit machines, too.
+	// minBufferBytes lets the kernel fill one block while the other is read. maxBufferBytes is a
+	// size that a ring can have on 32-bit machines, too.
 	minBufferBytes = 2 * blockBytes
 	maxBufferBytes = 1 << 30
 
@@ -50,7 +50,8 @@ const (
 	downPatience = 500 * time.Millisecond
 
 	// MinSnapLen is the least that can be asked for: the headers up to the TCP options must be seen
-	// to tell what belongs to SMC. 14 bytes of Ethernet, 12 of VLAN tags, 40 of IPv6, 60 of TCP.
+	// to tell which packets belong to SMC. 14 bytes of Ethernet, 12 of VLAN tags, 40 of IPv6, 60 of
+	// TCP.
 	MinSnapLen = 128
 
 	// maxFlows is the most TCP connections that a live capture knows. The one that was not seen for

@@ -52,7 +52,8 @@ type LiveStats struct {
 type LiveSource interface {
 	Source
 
-	// Stats returns the counts, after Close those of its time. It may be called from any goroutine.
+	// Stats returns the counts; after Close it returns the counts at the time of Close. It may be
+	// called from any goroutine.
 	Stats() LiveStats
 }
 
@@ -114,7 +115,7 @@ func noInterface(name string, err error) error {
 	return fmt.Errorf("there is no interface %s, only %s, and %q for all", name, strings.Join(names, ", "), AnyInterface)
 }
 
-// liveError adds to an error what the user can do about it.
+// liveError adds advice for the user to an error.
 func liveError(name string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
@@ -137,7 +138,7 @@ type live struct {
 	buf    []byte // of packet.Data
 	flows  *flows
 
-	mu    sync.Mutex // guards what follows, and the ring's memory
+	mu    sync.Mutex // guards the fields below, and the ring's memory
 	ring  *ring      // nil once closed
 	stats LiveStats
 	downs int  // how often the interface went down
@@ -295,7 +296,8 @@ func (l *live) fault(err error) error {
 	return &Error{Name: l.name, Packet: l.packet.Number + 1, Offset: -1, Err: err}
 }
 
-// wait returns when there may be something in the ring, or something is to be told. Errors are those of Next.
+// wait returns when there may be something in the ring, or the caller has to be told of an event.
+// It returns the errors of Next.
 func (l *live) wait() error {
 	var failed error
 	err := l.raw.Read(func(fd uintptr) bool {
@@ -343,8 +345,9 @@ func (l *live) lookSoon() error {
 	return nil
 }
 
-// look finds out what has become of the interface. The kernel tells when it goes down; that it was removed
-// afterwards shows only in that the socket has none. It returns any other error of the socket. l.mu is held.
+// look finds out whether the interface is down or removed. The kernel tells when it goes down; that
+// it was removed afterwards shows only in that the socket has none. It returns any other error of
+// the socket. l.mu is held.
 func (l *live) look(fd int) error {
 	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
@@ -376,12 +379,12 @@ func (l *live) Stats() LiveStats {
 	return l.stats
 }
 
-// count adds what the kernel counted since it was asked last. l.mu is held.
+// count adds the packets that the kernel counted since it was asked last. l.mu is held.
 func (l *live) count() {
 	if l.ring == nil {
 		return
 	}
-	// An error of the file is that it is closed, and what was counted stands.
+	// An error of the file is that it is closed, and the counts stay as they are.
 	_ = l.raw.Control(func(fd uintptr) {
 		if s, err := unix.GetsockoptTpacketStatsV3(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
 			l.stats.Received += uint64(s.Packets)

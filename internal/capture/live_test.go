@@ -280,7 +280,8 @@ func TestLiveTunnel(t *testing.T) {
 	}
 }
 
-// openTunnel makes an interface called tunnel at end 0. What is written to the file comes out of it.
+// openTunnel makes an interface called tunnel at end 0. Packets that are written to the file come
+// out of the interface.
 func openTunnel(w *wire) (f *os.File, err error) {
 	w.run[0](func() {
 		var request *unix.Ifreq
@@ -358,8 +359,8 @@ func TestLiveWake(t *testing.T) {
 	}
 }
 
-// TestLiveGone takes the interface away, while it is up and while it is down: what was captured can be read, and the
-// capture ends.
+// TestLiveGone takes the interface away, while it is up and while it is down: the captured packets
+// can be read, and the capture ends.
 func TestLiveGone(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		w := newWire(t)
@@ -425,7 +426,8 @@ func TestLiveDownAgain(t *testing.T) {
 	}
 }
 
-// TestLiveDrops sends more than the buffer has room for: the rest is counted, and what was captured can be read.
+// TestLiveDrops sends more than the buffer has room for: the rest is counted, and the captured
+// packets can be read.
 func TestLiveDrops(t *testing.T) {
 	w := newWire(t)
 	s := w.live(t, 1, "wire", LiveOptions{BufferBytes: minBufferBytes})
@@ -451,7 +453,7 @@ func TestLiveDrops(t *testing.T) {
 	}
 }
 
-// TestLiveErrors asks for what cannot be.
+// TestLiveErrors asks for impossible captures.
 func TestLiveErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name string

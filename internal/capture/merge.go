@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// Merge makes one [Source] of several: their packets in the order of time, those of the same time
-// in the order of the arguments, numbered through. Packet.Source is the index of the argument. The
-// packets of one source stay in its order; one without a time has that of the packet before it.
+// Merge makes one [Source] of several: their packets in the order of time, numbered through.
+// Packets of the same time come in the order of the arguments. Packet.Source is the index of the
+// argument. The packets of one source stay in its order; a packet without a time has the time of
+// the packet before it.
 //
 // The result owns the sources and closes them. It holds one packet of each. There may be at most
 // [MaxSources]; Merge panics if there are more. Errors of a source are passed on when they are met.
@@ -93,7 +94,7 @@ func (m *merged) Name() string {
 	return strings.Join(names, ", ")
 }
 
-// Progress implements [Progresser]. The size is known if that of every source is.
+// Progress implements [Progresser]. The size is known if the size of every source is known.
 func (m *merged) Progress() (read, size int64, ok bool) {
 	ok = true
 	for _, h := range m.heads {

@@ -12,7 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// scripted is a Source of what it is told: packets with a time in seconds, 0 for none, and errors.
+// scripted is a Source that gives the items of a list: packets with a time in seconds, 0 for none,
+// and errors.
 type scripted struct {
 	name   string
 	steps  []any // int or error
@@ -40,8 +41,8 @@ func (s *scripted) Next() (*Packet, error) {
 func (s *scripted) Close() error { s.closed++; return s.err }
 func (s *scripted) Name() string { return s.name }
 
-// TestMerge merges by time: what has the same comes in the order of the sources, what has none after
-// the packet before it.
+// TestMerge merges by time: packets of the same time come in the order of the sources, and a packet
+// without a time comes after the packet before it.
 func TestMerge(t *testing.T) {
 	lost := &Error{Name: "b", Packet: 2, Err: ErrCorrupt}
 	for _, tt := range []struct {

@@ -15,16 +15,16 @@ import (
 
 const stdinName = "standard input"
 
-// Open opens a capture file. name is that of a file or pipe, or "-" for standard input.
+// Open opens a capture file. name is the name of a file or pipe, or "-" for standard input.
 //
 // The formats are told by the first bytes: pcap in both byte orders, with micro- and nanoseconds and
 // in the variant with longer records; pcapng in both byte orders; either compressed with gzip. Errors
 // are [*os.PathError] if the file cannot be opened, and [*Error] with [ErrFormat] or [ErrTruncated] if
 // it does not begin as a capture does. The Source is a [Progresser].
 //
-// The readers are not those of gopacket/pcapgo (version 1.7.7): those give up at the first fault and do
-// not say where it is, keep all names and secrets of a pcapng file in memory, do not read the
-// variant, and copy every packet. Its writer is used by [Create].
+// The readers do not come from gopacket/pcapgo (version 1.7.7). Its readers give up at the first
+// fault and do not say where it is, keep all names and secrets of a pcapng file in memory, do not
+// read the variant, and copy every packet. Its writer is used by [Create].
 func Open(name string) (Source, error) {
 	if name == "-" {
 		if _, err := unix.IoctlGetTermios(int(os.Stdin.Fd()), unix.TCGETS); err == nil {
@@ -57,7 +57,7 @@ func open(name string, f *os.File, closeFile func() error) (Source, error) {
 	return newReader(in)
 }
 
-// An input is the file below a reader, and what readers of both formats have in common.
+// An input is the file below a reader, and the state that readers of both formats have in common.
 type input struct {
 	name      string
 	file      io.Reader // of the bytes on disk
@@ -102,7 +102,8 @@ func (in *input) fault(offset int64, err error) error {
 	return &Error{Name: in.name, Packet: in.packet.Number + 1, Offset: offset, Err: err}
 }
 
-// ended is the result of Next where nothing follows. what has have bytes there, and needs need.
+// ended is the result of Next at the end of the bytes. The item named what has have bytes there,
+// and needs need.
 func (in *input) ended(what string, have, need int) error {
 	in.done = true
 	switch {
@@ -128,7 +129,7 @@ const (
 
 var gzipMagic = []byte{0x1f, 0x8b} // RFC 1952 §2.3.1
 
-// Kinds of files that people try, and what to do with them.
+// Kinds of files that people try, and advice for each.
 var otherKinds = []struct{ magic, advice string }{
 	{"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it with 'zstd -d', or pipe it in from 'zstd -dc'"},
 	{"\xfd7zXZ\x00", "compressed with xz; unpack it with 'xz -d', or pipe it in from 'xz -dc'"},
@@ -141,7 +142,7 @@ var otherKinds = []struct{ magic, advice string }{
 	{"XCP\x00", "a NetXRay capture; 'editcap -F pcapng' converts it"},
 }
 
-// newReader makes the reader for what in begins with.
+// newReader makes the reader of the format with which in begins.
 func newReader(in *input) (Source, error) {
 	in.window = newWindow(in)
 	if bytes.HasPrefix(in.peek(len(gzipMagic)), gzipMagic) {
@@ -177,7 +178,7 @@ func newReader(in *input) (Source, error) {
 	return nil, in.fault(0, fmt.Errorf("%w: it begins with % x; pcap and pcapng are read, also compressed with gzip", ErrFormat, b))
 }
 
-// A rest reads what a window has and has not seen.
+// A rest reads the bytes of a window that have not been consumed.
 type rest struct{ w *window }
 
 func (r *rest) Read(b []byte) (int, error) {

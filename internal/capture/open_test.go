@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestOpenOther names what is wrong with files that are no captures.
+// TestOpenOther opens files that are no captures: the error names the kind of file.
 func TestOpenOther(t *testing.T) {
 	for _, tt := range []struct{ name, content, want string }{
 		{"empty", "", "it is empty"},
@@ -52,7 +52,7 @@ func zip(b []byte) []byte {
 	return out.Bytes()
 }
 
-// TestOpenGzip cuts and damages a compressed file: what was unpacked before is read.
+// TestOpenGzip cuts and damages a compressed file: the bytes that were unpacked before are read.
 func TestOpenGzip(t *testing.T) {
 	file := appendPcapHeader(nil, orders[0], magicMicro, 0, 1)
 	for i := range 50 {

@@ -31,8 +31,8 @@ import (
 // of packet (1), padding (1). Linux wrote it before version 2.4.
 //
 // The format has no framing, so one wrong length would lose the rest of the file. Where a record
-// cannot be, the reader looks for the next place where three fit together: lengths, fractions below a
-// second, and times near that of the last packet.
+// cannot be, the reader looks for the next place where three fit together: lengths, fractions below
+// a second, and times near the time of the last packet.
 type pcapReader struct {
 	*input
 	swap     bool   // big-endian
@@ -117,8 +117,8 @@ func (r *pcapReader) Next() (*Packet, error) {
 	return p, nil
 }
 
-// origLen is the original length of a packet. Some programs count what they captured and not
-// the packet itself: it had at least as many bytes as were captured.
+// origLen is the original length of a packet. Some programs count the bytes that they captured
+// instead of the whole packet. The packet had at least as many bytes as were captured.
 func origLen(captured, original uint32) int {
 	return int(min(max(captured, original), math.MaxInt32))
 }
@@ -130,7 +130,7 @@ func (r *pcapReader) record(h []byte) record {
 	return record{r.uint32(h), r.uint32(h[4:]), r.uint32(h[8:]), r.uint32(h[12:])}
 }
 
-// What can be strange with a record and is still written by some programs in all records of a file.
+// Strange values that some programs write in all records of a file.
 const (
 	doubtFraction = 1 << iota // a second or more
 	doubtLengths              // more is captured than there was
@@ -197,7 +197,8 @@ func (r *pcapReader) resync(err error) error {
 	return r.fault(start, fmt.Errorf("%w; no packet found in the %d bytes that follow", err, r.offset-start))
 }
 
-// findChain consumes what is before the next records that fit together. It reports false at the end.
+// findChain consumes the bytes before the next records that fit together. It reports false at the
+// end.
 func (r *pcapReader) findChain() bool {
 	for {
 		r.peek(r.header)

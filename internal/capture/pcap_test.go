@@ -110,8 +110,8 @@ func TestPcapTruncated(t *testing.T) {
 	}
 }
 
-// TestPcapDamaged puts a fault into the middle of a file: it is told once, with its place, and what
-// is before and behind it is read.
+// TestPcapDamaged puts a fault into the middle of a file: it is told once, with its place, and the
+// records before and behind it are read.
 func TestPcapDamaged(t *testing.T) {
 	const packets, size, broken = 20, 100, 7
 	record := pcapRecord + size

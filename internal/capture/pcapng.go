@@ -132,7 +132,7 @@ func (r *ngReader) Next() (*Packet, error) {
 }
 
 // block consumes a block and returns its type and body. The body is nil if the block was only
-// skipped. Errors are those of Next.
+// skipped. It returns the errors of Next.
 func (r *ngReader) block() (kind uint32, body []byte, err error) {
 	h := r.peek(blockHeader)
 	if len(h) < blockHeader {
@@ -245,7 +245,7 @@ func (r *ngReader) resyncFrom(start int64, err error) error {
 	return r.fault(start, fmt.Errorf("%w; no block found in the %d bytes that follow", err, r.offset-start))
 }
 
-// findBlock consumes what is before the next block. It reports false at the end.
+// findBlock consumes the bytes before the next block. It reports false at the end.
 func (r *ngReader) findBlock() bool {
 	for {
 		r.peek(blockOverhead)
@@ -299,7 +299,7 @@ func (r *ngReader) candidate(b []byte) int {
 	return int(length)
 }
 
-// An ngInterface is what packets need of the description of their interface.
+// An ngInterface holds the parts of an interface's description that its packets need.
 type ngInterface struct {
 	link    frame.LinkType
 	known   bool   // false for a description that could not be read
@@ -316,7 +316,8 @@ const (
 	optionOffset     = 14
 )
 
-// addInterface adds an interface, whatever is wrong with its description: packets count them.
+// addInterface adds an interface even if its description is faulty: packets name interfaces by
+// their number.
 func (r *ngReader) addInterface(body []byte) error {
 	if len(r.interfaces) == MaxInterfaces {
 		return fmt.Errorf("%w: more than %d interfaces in a section", ErrCorrupt, MaxInterfaces)
@@ -396,7 +397,7 @@ func (r *ngReader) simple(body []byte) (*Packet, error) {
 	return p, nil
 }
 
-// check says what is wrong with a packet of interface index with captured bytes in have.
+// check returns the fault of a packet of interface index with captured bytes in have.
 func (r *ngReader) check(index, captured uint32, have int) error {
 	switch {
 	case uint64(index) >= uint64(len(r.interfaces)):
@@ -411,7 +412,7 @@ func (r *ngReader) check(index, captured uint32, have int) error {
 	return nil
 }
 
-// Years that have four digits: what lies outside is no time that a packet has.
+// Years that have four digits: no packet has a time outside them.
 const (
 	minSeconds = -62135596800 // year 1
 	maxSeconds = 253402300799 // year 9999

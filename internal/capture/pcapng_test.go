@@ -195,7 +195,8 @@ func TestPcapngDamaged(t *testing.T) {
 	}
 }
 
-// TestPcapngBodies has blocks whose bodies say what cannot be. The blocks around them are read.
+// TestPcapngBodies has blocks whose bodies contain impossible values. The blocks around them are
+// read.
 func TestPcapngBodies(t *testing.T) {
 	o := binary.LittleEndian
 	lyingOption := appendOption(nil, o, 9, []byte{6})

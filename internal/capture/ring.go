@@ -29,7 +29,7 @@ import (
 //	    12     4  captured length
 //	    16     4  original length
 //	    20     4  status            bits 4 and 6: a tag, and its EtherType, are below
-//	    24     2  data              offset of what was captured
+//	    24     2  data              offset of the captured bytes
 //	    26     2  offset of the network header
 //	    28     4  hash
 //	    32     4  VLAN tag control information
@@ -89,7 +89,7 @@ func (r *ring) ready() bool {
 var errRing = errors.New("the kernel's ring has an offset or length that cannot be")
 
 // next returns the next packet, which is valid until next is called again. The block of the last is
-// handed back only then. If the kernel wrote what cannot be, the rest of the block is dropped.
+// handed back only then. If the kernel wrote impossible values, the rest of the block is dropped.
 func (r *ring) next() (s slot, ok bool, err error) {
 	for {
 		if r.left == 0 {
@@ -128,7 +128,7 @@ type slot struct {
 	length    uint32 // original, in bytes
 	data      []byte // in the ring
 	tag       uint32 // VLAN EtherType and tag control information; 0 if none was taken out of data
-	ether     uint16 // EtherType of what data begins with, if that has no Ethernet header
+	ether     uint16 // EtherType of the first header of data, unless it is an Ethernet header
 	link      []byte // the sockaddr_ll
 	hardware  uint16 // ARPHRD number
 	kind      uint8  // unix.PACKET_OUTGOING and others
@@ -164,8 +164,8 @@ func parseSlot(b []byte, cooked bool) (s slot, ok bool) {
 	return s, true
 }
 
-// settle finds out what the data of a cooked socket begins with. A tag that it begins with the
-// kernel may tell as one that was taken out, too.
+// settle finds out with which header the data of a cooked socket begins. If the data begins with a
+// tag, the kernel may report the tag as one that was taken out, too.
 func (s *slot) settle() {
 	told := s.ether
 	s.ether = frame.Begins(told, s.data, int(s.length))
@@ -174,7 +174,8 @@ func (s *slot) settle() {
 	}
 }
 
-// network returns what [flows.wanted] needs: the EtherType behind all tags, and what follows it.
+// network returns the arguments of [flows.wanted]: the EtherType behind all tags, and the bytes
+// after it.
 func (s *slot) network(cooked bool) (uint16, []byte) {
 	if cooked {
 		ether, network, _ := frame.StripNetwork(s.ether, s.data)
@@ -184,8 +185,8 @@ func (s *slot) network(cooked bool) (uint16, []byte) {
 	return ether, network
 }
 
-// appendTo appends the packet as a file has it: the VLAN tag is put back, and what has no Ethernet
-// header gets one of Linux cooked v2.
+// appendTo appends the packet as a file has it: the VLAN tag is put back, and a packet without an
+// Ethernet header gets a header of Linux cooked v2.
 func (s *slot) appendTo(b []byte, cooked bool) []byte {
 	switch {
 	case cooked:

@@ -14,10 +14,12 @@ import (
 	"github.com/gosmc/smc/internal/frame"
 )
 
-// TestLiveTags sends packets without VLAN tags, with one and with two over a cable, captures them at both ends on the
-// interface and on all, writes what was captured, and reads it again. The kernel tells of tags in
-// several ways: sent ones are in the data, and new kernels tell of them a second time; of received ones the
-// outer is beside the data, and new kernels tell what is behind the inner one. Each is there, once, and stripped.
+// TestLiveTags sends packets without VLAN tags, with one and with two over a cable. It captures
+// them at both ends on the interface and on all, writes the captured packets to a file, and reads
+// them again. The kernel tells of tags in several ways. Tags of sent packets are in the data, and
+// new kernels tell of them a second time. Of the tags of received packets the outer one is beside
+// the data, and new kernels tell the EtherType behind the inner one. Each packet is there, once,
+// and its tags are stripped.
 func TestLiveTags(t *testing.T) {
 	w := newWire(t)
 	inputs := []struct {

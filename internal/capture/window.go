@@ -5,7 +5,7 @@ import (
 )
 
 // A window shows the bytes of a stream to come without copying them. It is a [bufio.Reader] whose
-// buffer grows with the bytes that are there, never with those that are promised.
+// buffer grows with the bytes that are there, never with the bytes that are promised.
 type window struct {
 	r          io.Reader
 	buf        []byte
@@ -46,8 +46,8 @@ func (w *window) fill(n int) {
 	}
 }
 
-// makeRoom moves what is to come to the front, or doubles the buffer if that would move more than
-// it gains. So looking at the same many bytes one step later costs no move of all of them.
+// makeRoom moves the bytes to come to the front, or doubles the buffer if the move would copy more
+// than it gains. So looking at the same many bytes one step later costs no move of all of them.
 func (w *window) makeRoom() {
 	to := w.buf
 	if w.start < len(w.buf)/2 {

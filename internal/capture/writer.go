@@ -21,21 +21,22 @@ type Writer struct {
 	index map[writerInterface]int
 }
 
-// A writerInterface is what gets its own description in the file.
+// A writerInterface is the key of an interface that gets its own description in the file.
 type writerInterface struct {
 	source, index int
 	link          frame.LinkType
 }
 
-// Create makes a [Writer] to w. names are those of the sources, by Packet.Source; each source gets an
-// interface of that name, or one for each of its interfaces and link types. A source without a name
-// is named by its index. Nothing is written before the first packet or [Writer.Close].
+// Create makes a [Writer] to w. names are the names of the sources, by Packet.Source; each source
+// gets an interface of that name, or one for each of its interfaces and link types. A source
+// without a name is named by its index. Nothing is written before the first packet or
+// [Writer.Close].
 func Create(w io.Writer, names ...string) *Writer {
 	return &Writer{w: w, names: names, index: make(map[writerInterface]int)}
 }
 
-// Write writes p, which is not kept. A packet without a time gets that of 1970. Errors are those of
-// the writer below; what a failed call wrote is not known.
+// Write writes p, which is not kept. A packet without a time gets the time of 1970. Write returns
+// the errors of the writer below; how much a failed call wrote is not known.
 func (w *Writer) Write(p *Packet) error {
 	index, err := w.interfaceOf(p)
 	if err != nil {
@@ -93,7 +94,7 @@ func (w *Writer) begin(first pcapgo.NgInterface) (err error) {
 	return err
 }
 
-// Flush hands what is buffered to the writer below.
+// Flush hands the buffered bytes to the writer below.
 func (w *Writer) Flush() error {
 	if w.ng == nil {
 		return nil
