@@ -9,7 +9,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// An OptionState is what is known about the SMC option of one side's SYN.
+// An OptionState tells whether one side's SYN has the SMC option, as far as that is known.
 type OptionState uint8
 
 // All states.
@@ -33,7 +33,7 @@ func (o OptionState) String() string {
 // A ConnState is how far a connection has come.
 type ConnState uint8
 
-// All states. What a state awaits makes a timeout if it does not come.
+// All states. If the message that a state awaits does not come, the connection times out.
 const (
 	ConnSYN         ConnState = iota // a SYN with the option was seen; awaits the SYN-ACK
 	ConnOptions                      // both sides have sent the option; awaits the Proposal
@@ -158,9 +158,9 @@ type Ring struct {
 	base   uint32 // of the cursors: 4 with an eyecatcher
 	offset uint64 // of the element in its RMB
 	rmb    *rmb
-	link   *Link // of the writer's newest CDC message, and at first that of the handshake
-	// The writer's newest CDC message had the producer cursor, the reader's the consumer cursor; what
-	// is known of a side is worth nothing once its packets have a gap.
+	link   *Link // of the writer's newest CDC message, and at first the link of the handshake
+	// The writer's newest CDC message had the producer cursor, the reader's the consumer cursor;
+	// the knowledge about a side is worth nothing once its packets have a gap.
 	writerAt, readerAt mark
 	pending            uint64 // bytes written since the writer's newest CDC message
 	suspected          bool   // a suspicion has it

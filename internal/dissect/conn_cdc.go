@@ -8,8 +8,9 @@ import (
 
 // progressOf takes a CDC message of a connection that is known.
 //
-// What a side says is compared with what it said before only if its packets have no gap since, and with
-// what the other side said only if those have none either: see [mark] and [suspicion].
+// A message is compared with the earlier messages of its side only if the packets of that side have
+// no gap since. It is compared with the messages of the other side only if the packets of that side
+// have no gap either: see [mark] and [suspicion].
 func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where place) {
 	out, in := c.Ring(f.dir), c.Ring(f.dir.Reverse())
 	p := &t.progress
@@ -34,8 +35,8 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 		return
 	}
 	if out.replays {
-		// What had not arrived on the other link is said again, or all at once with a higher
-		// number: RFC 7609 §4.6.
+		// The sender repeats the messages that had not arrived on the other link, or sends one with
+		// a higher number for all of them: RFC 7609 §4.6.
 		out.replays, known = false, false // rule: TestRules: known = false, false -> known = false, known
 	}
 	if known {
@@ -176,10 +177,10 @@ func (t *Tracker) consumed(e *Event, in *Ring, m *cdc.Message, known bool) {
 	}
 }
 
-// A suspicion is that one side did what the other had not allowed or asked for. It is proven by the next
-// packet of the other side, if that shows that the capture lacks none before it: else the capture may just
-// lack the permission. A permission that comes right after is taken for one that came before, for
-// captures do not have packets of both directions in their true order.
+// A suspicion is an action of one side that the other had not allowed or asked for. It is proven by
+// the next packet of the other side, if that shows that the capture lacks none before it: else the
+// capture may just lack the permission. A permission that comes right after is taken for one that
+// came before, because captures do not have packets of both directions in their true order.
 type suspicion struct {
 	packet int // its number
 	dir    Direction

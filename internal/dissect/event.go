@@ -45,8 +45,8 @@ func (f Family) String() string {
 // A Direction says which end of a connection or link group sent.
 type Direction uint8
 
-// All directions. Client and server are those of the TCP connection; of a link group those of
-// its first contact.
+// All directions. Client and server are the roles in the TCP connection; of a link group, the roles
+// in its first contact.
 const (
 	DirUnknown Direction = iota
 	ClientToServer
@@ -66,7 +66,7 @@ func (d Direction) String() string {
 	return fmt.Sprintf("direction %d", uint8(d))
 }
 
-// Reverse returns the other direction; that of DirUnknown is DirUnknown.
+// Reverse returns the other direction; for DirUnknown it returns DirUnknown.
 func (d Direction) Reverse() Direction {
 	switch d {
 	case ClientToServer:
@@ -77,12 +77,13 @@ func (d Direction) Reverse() Direction {
 	return DirUnknown
 }
 
-// An Event is what the tracker found in a packet, or in the absence of one.
+// An Event is a message, a packet or an observation that the tracker found in a packet, or in the
+// absence of one.
 //
 // The event, and all that it points to but Conn and Link, belong to the tracker and are valid only
-// during the call to emit: who keeps an event has to copy it, with the bytes. Conn and Link
-// stay valid, and change as the capture goes on. An event may also be made by hand, see [MessageEvent]: only
-// Family, Name and Message or Bytes are needed to render it.
+// during the call to emit: a caller that keeps an event has to copy it, with the bytes. Conn and
+// Link stay valid, and change as the capture goes on. An event may also be made by hand, see
+// [MessageEvent]: only Family, Name and Message or Bytes are needed to render it.
 //
 //	Family     Message                                            Bytes
 //	TCPOption  Option                                             the option, 6 bytes; nil if it is missing
@@ -96,8 +97,8 @@ func (d Direction) Reverse() Direction {
 type Event struct {
 	Packet Packet // that completed the message; of a Note the last one that was seen, without data
 	Family Family
-	// Name says what it is: "SYN", "Proposal", "CONFIRM LINK", "CDC", "RDMA WRITE", "ACK",
-	// "NAK PSN sequence error". Whether an LLC message is a reply is in its Head.
+	// Name is the name of the message or packet: "SYN", "Proposal", "CONFIRM LINK", "CDC", "RDMA
+	// WRITE", "ACK", "NAK PSN sequence error". Whether an LLC message is a reply is in its Head.
 	Name     string
 	Src, Dst netip.AddrPort // of the packet; with RoCE of UDP
 	Dir      Direction
@@ -105,7 +106,7 @@ type Event struct {
 	Link     *Link // nil if there is none or it is not known
 	Message  any
 	Bytes    []byte
-	RoCE     *Transport // of what came in a RoCEv2 packet, else nil
+	RoCE     *Transport // of an event from a RoCEv2 packet, else nil
 	Write    *Write     // of a RoCE event that is a part of an RDMA WRITE, else nil
 	Progress *Progress  // of a CDC event whose connection is known, else nil
 	Text     string     // of a Note, and of other events where there is something to add; may be empty
@@ -118,7 +119,7 @@ type Option struct {
 	Present bool // false is told of a SYN-ACK only: the SYN had the option, and this is the refusal
 }
 
-// ICRC is what is known about a packet's invariant CRC.
+// ICRC is the result of checking a packet's invariant CRC.
 type ICRC uint8
 
 // All values.
@@ -141,7 +142,7 @@ func (i ICRC) String() string {
 	return fmt.Sprintf("ICRC %d", uint8(i))
 }
 
-// A Transport is what a RoCEv2 packet says besides the SMC message that it carries.
+// A Transport holds the contents of a RoCEv2 packet besides the SMC message that it carries.
 type Transport struct {
 	// Packet is decoded as far as the capture has it; Payload is a part of Event.Packet.Data.
 	Packet     *roce.Packet
@@ -168,8 +169,8 @@ type Write struct {
 	Total  uint64 // bytes written to Ring so far, this packet included, without retransmissions
 }
 
-// Progress says what a CDC message changed. Bytes are differences of cursors; they are -1 where the
-// cursor before it is not known.
+// Progress holds the changes that a CDC message made. Bytes are differences of cursors; they are -1
+// where the cursor before it is not known.
 type Progress struct {
 	// Out is the buffer that the sender writes to: the message has its producer cursor. In is
 	// the sender's own buffer: the message has its consumer cursor.

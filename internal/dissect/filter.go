@@ -12,16 +12,17 @@ import (
 // A Filter chooses events. All of its conditions have to hold; of several values of one condition, any.
 // The zero Filter chooses all.
 type Filter struct {
-	// Addrs are those of the packet, of the connection's ends or of the link's.
+	// Addrs are prefixes for the addresses of the packet, of the connection's ends or of the
+	// link's.
 	Addrs []netip.Prefix
-	// Ports are those of the packet or of the connection.
+	// Ports are ports of the packet or of the connection.
 	Ports []uint16
 	Types []TypeFilter
-	// Conns and LinkGroups are numbers of [Conn] and [LinkGroup]. A connection belongs to a link group
-	// from its Confirm on: what comes before is not known to.
+	// Conns and LinkGroups are numbers of [Conn] and [LinkGroup]. A connection belongs to a link
+	// group from its Confirm on: earlier messages are not known to belong to it.
 	Conns, LinkGroups []int
-	// ConnGroups has the number of the link group by that of the connection, for those who know it
-	// beforehand; nil is fine.
+	// ConnGroups has the number of the link group by the number of the connection, for callers that
+	// know it beforehand; nil is fine.
 	ConnGroups map[int]int
 	// Problems means: only events with a problem.
 	Problems bool
@@ -59,9 +60,9 @@ func (f *Filter) linkGroup(e *Event) int {
 	return 0
 }
 
-// MatchPacket reports whether the packet that the tracker took last is a TCP segment of a connection
-// that the filter chooses, whether or not it completed a message: for those who keep packets. It is not,
-// if the filter asks for types or problems.
+// MatchPacket reports whether the packet that the tracker took last is a TCP segment of a
+// connection that the filter chooses, whether or not it completed a message: for callers that keep
+// packets. It is not, if the filter asks for types or problems.
 func (f *Filter) MatchPacket(t *Tracker) bool {
 	l := &t.layers
 	if len(f.Types) > 0 || f.Problems || l.outcome != outcomeTCP {
@@ -101,7 +102,7 @@ type TypeFilter struct {
 	word   string
 	family Family
 	names  []string // of events, whole; nil means all of the family
-	prefix []string // or what their names begin with
+	prefix []string // or beginnings of their names
 }
 
 // String returns the word that [ParseType] takes.

@@ -86,7 +86,7 @@ func eventText(e *Event) string {
 	return b.String()
 }
 
-// track returns what the tracker says of packets.
+// track returns the events of packets as lines, and the tracker's summary.
 func track(packets []Packet, opts Options) ([]string, *Summary) {
 	var lines []string
 	tr := New(opts)

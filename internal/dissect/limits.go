@@ -22,8 +22,8 @@ const (
 	// maxCalls bounds the LLC requests of a link group that await a reply.
 	maxCalls = 16
 
-	// maxStream bounds what is remembered of one direction of a handshake, in bytes: a Proposal and
-	// a Confirm of the largest size.
+	// maxStream bounds the data that is remembered of one direction of a handshake, in bytes: a
+	// Proposal and a Confirm of the largest size.
 	maxStream = 2 * 4096
 	// maxHeld bounds the bytes, and maxHeldSegments the segments, that wait for one before them.
 	maxHeld         = 2 * maxStream

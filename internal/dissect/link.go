@@ -81,7 +81,7 @@ type Link struct {
 	lost  bool                     // counted as such
 }
 
-// A LinkGroup is what two hosts share for all their connections.
+// A LinkGroup has the state that two hosts share for all their connections.
 type LinkGroup struct {
 	ID      int    // from 1, in the order in which they appear
 	Mode    string // as Conn.Mode

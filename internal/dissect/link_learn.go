@@ -10,11 +10,11 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// eyecatcherLen is the length of what elements of an RMB begin with, where hosts have it, in bytes:
-// RFC 7609 p.60. Cursors skip it.
+// eyecatcherLen is the length in bytes of the eyecatcher at the start of an RMB element, on hosts
+// that have one: RFC 7609 p.60. Cursors skip it.
 const eyecatcherLen = 4
 
-// learn takes what Accept and Confirm, of which c has both, say of buffers and links.
+// learn takes the facts about buffers and links from Accept and Confirm, of which c has both.
 func (t *Tracker) learn(c *Conn) {
 	a, f := c.Accept, c.Confirm
 	switch {
@@ -37,7 +37,8 @@ func (t *Tracker) learn(c *Conn) {
 	}
 }
 
-// modeOf returns the name of what an Accept chooses, in a release of version 2; -1 if that is not known.
+// modeOf returns the name of the mode that an Accept chooses, in a release of version 2; -1 if that
+// is not known.
 func modeOf(a *clc.Accept, release int) string {
 	kind := "SMC-R"
 	if a.D != nil {
@@ -122,8 +123,9 @@ func (t *Tracker) learnR(c *Conn, a *clc.Accept, f *clc.Confirm) {
 	}
 }
 
-// Early tokens are those of CDC messages whose connection was not known when they came. A client that knows
-// its link sends as soon as it has sent Confirm, which may be lost and come again when much has been said.
+// earlyTokens holds the tokens of CDC messages whose connection was not known when they came. A
+// client that knows its link sends as soon as it has sent Confirm, which may be lost and come again
+// when much has been said.
 type earlyTokens struct {
 	tokens map[wire.AlertToken]struct{}
 	more   bool // some were forgotten
@@ -161,7 +163,7 @@ func endpointOf(p *clc.ParamsR) Endpoint {
 	return Endpoint{Addr: p.GID.Addr(), GID: p.GID, MAC: p.MAC, QPN: p.QPN, PSN: p.PSN, MTU: p.MTU}
 }
 
-// learnRing takes what one side says of its receive buffer, on the link of c.
+// learnRing takes the parameters that one side sends for its receive buffer, on the link of c.
 func (t *Tracker) learnRing(c *Conn, r *Ring, p *clc.ParamsR) {
 	l := c.Link
 	r.Known = true
@@ -240,7 +242,7 @@ func (m *rmb) renew() {
 	}
 }
 
-// addRing notes that an element of the RMB is that of a connection now.
+// addRing notes that an element of the RMB belongs to a connection now.
 func (m *rmb) addRing(r *Ring) {
 	m.rings = slices.DeleteFunc(m.rings, func(old *Ring) bool {
 		return old == r || old.offset == r.offset || old.offset < r.offset+uint64(r.Size) && r.offset < old.offset+uint64(old.Size)

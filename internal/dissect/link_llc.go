@@ -123,7 +123,8 @@ func (t *Tracker) handleReply(e *Event, f *flow, m llc.Message, request *call) {
 			return
 		}
 		for _, rkey := range request.message.(llc.DeleteRKey).RKeys {
-			// The buffers are those of the requester: packets to them go in the direction of the reply.
+			// The buffers belong to the requester: packets to them go in the direction of the
+			// reply.
 			if r := request.link.rkeys[f.dir.index()][rkey]; r != nil {
 				r.rmb.deleted = true
 				if owner := f.reverse(); owner != nil {
@@ -239,8 +240,8 @@ func (t *Tracker) addLinkRegions(f *flow, l *Link, pairs []llc.RKeyPair) {
 	}
 }
 
-// confirmLink takes a CONFIRM LINK, request or reply: it is the first message on a link, with what its sender
-// has said before.
+// confirmLink takes a CONFIRM LINK, request or reply: it is the first message on a link, and
+// repeats values that its sender has sent before.
 func (t *Tracker) confirmLink(e *Event, f *flow, m llc.ConfirmLink) {
 	l := f.link
 	g := l.Group
@@ -292,7 +293,7 @@ func (t *Tracker) deleteLink(f *flow, m llc.DeleteLink) {
 	}
 	l := g.link(m.Link)
 	if l == nil {
-		return // the capture may lack what made it
+		return // the capture may lack the messages that made it
 	}
 	if l.State < LinkDeleting {
 		l.State, l.Reason = LinkDeleting, reason

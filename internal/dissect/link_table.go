@@ -28,11 +28,11 @@ type flow struct {
 
 	goodICRC uint16 // a packet had a good ICRC, by index of its place: those that have not are damaged
 
-	// Numbers of requests. The numbers of responses are those of the other direction.
+	// Numbers of requests. Responses have the numbers of the other direction.
 	started bool
 	next    wire.PSN              // after the highest seen, or the first to come
 	seen    [seenPSNs / 64]uint64 // of those before next, by their lower bits
-	// epoch counts the gaps: what was learned from this direction in an earlier one may be outdated.
+	// epoch counts the gaps: facts learned from this direction in an earlier epoch may be outdated.
 	epoch      uint32
 	firstEpoch uint32 // since the first packet of the queue pair, if whole
 	whole      bool   // the capture has that packet's number from the handshake
@@ -115,7 +115,7 @@ func (t *Tracker) forgetFlow(f *flow) {
 	t.links.flowsUsed.remove(&f.used)
 	delete(t.links.flows, f.key)
 	f.detach()
-	f.epoch++ // what was learned from it cannot be relied on
+	f.epoch++ // the facts learned from it cannot be relied on
 }
 
 // detach takes the flow from its link.
@@ -186,7 +186,7 @@ func (t *Tracker) newLink(g *LinkGroup, keep *Link) *Link {
 	return l
 }
 
-// forgetLink drops what the tables have of a link.
+// forgetLink drops the entries that the tables have of a link.
 func (t *Tracker) forgetLink(l *Link) {
 	for _, e := range []*Endpoint{&l.Client, &l.Server} {
 		if key := e.key(); t.links.ends[key] == l {

@@ -1,8 +1,8 @@
 package dissect
 
-// A list has values in the order in which they were used last: what a full table drops, and what becomes
-// overdue first. Each value has an entry for every list that it can be in, and adding, using and
-// removing it allocates nothing.
+// A list has values in the order in which they were used last. A full table drops the oldest value,
+// and the oldest value becomes overdue first. Each value has an entry for every list that it can be
+// in, and adding, using and removing it allocates nothing.
 type list[T any] struct {
 	oldest, newest *entry[T]
 	len            int

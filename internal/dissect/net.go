@@ -10,11 +10,12 @@ import (
 // A Packet is one packet of a capture. The tracker keeps nothing of its Data.
 type Packet = frame.Packet
 
-// layers is what the headers of a packet say up to UDP or TCP. Its slices are parts of the packet.
+// layers holds the decoded headers of a packet up to UDP or TCP. Its slices are parts of the
+// packet.
 type layers struct {
 	outcome  outcome
 	src, dst netip.Addr
-	ip       []byte // the IP packet, without what follows it in the frame
+	ip       []byte // the IP packet, without the bytes after it in the frame
 	ipLen    int    // its length as the header says; more than len(ip) if truncated
 	body     []byte // UDP or TCP, from its header on
 	bodyLen  int    // its length as the IP header says
@@ -174,7 +175,7 @@ func (l *layers) setIP(b []byte, length int) {
 	l.ip = b[:min(length, len(b))]
 }
 
-// setBody says what the body is.
+// setBody sets the outcome by the protocol of the body.
 func (l *layers) setBody(proto byte) {
 	minLen := 8
 	l.outcome = outcomeUDP

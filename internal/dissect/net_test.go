@@ -46,7 +46,7 @@ func insert(ip []byte, kind byte, header ...byte) []byte {
 	return append(append(out, header...), ip[40:]...)
 }
 
-// eventsOf returns what the tracker says of one packet.
+// eventsOf returns the events of one packet as text.
 func eventsOf(link frame.LinkType, data []byte) string {
 	lines, _ := track([]Packet{{Number: 1, Link: link, Data: data, OrigLen: len(data)}}, Options{})
 	return strings.Join(lines, "\n")
@@ -122,8 +122,8 @@ func TestLinkLayers(t *testing.T) {
 	}
 }
 
-// TestTruncatedPackets cuts a packet at every length: what is there is decoded, and what is not is not
-// guessed.
+// TestTruncatedPackets cuts a packet at every length: the bytes that are there are decoded, and
+// missing ones are not guessed.
 func TestTruncatedPackets(t *testing.T) {
 	for _, ip := range [][]byte{cdcPacket("10.0.0.1", "10.0.0.2"), cdcPacket("fd00::1", "fd00::2")} {
 		udp := 20

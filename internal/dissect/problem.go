@@ -2,7 +2,7 @@ package dissect
 
 import "fmt"
 
-// A ProblemKind says what sort of trouble there is.
+// A ProblemKind is a class of problems.
 type ProblemKind uint8
 
 // All kinds.
@@ -43,8 +43,8 @@ func (k ProblemKind) String() string {
 // A Problem is something that an engineer would like to be told.
 type Problem struct {
 	Kind ProblemKind
-	Text string // what is wrong, in words
-	Rule string // what says so, such as "RFC 7609 p.127"; empty if it needs no rule
+	Text string // the problem in words
+	Rule string // the source of the rule, such as "RFC 7609 p.127"; empty if it needs no rule
 }
 
 // String returns "violation: text (rule)".

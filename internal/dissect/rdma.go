@@ -106,13 +106,13 @@ func (t *Tracker) roce(l *layers, b []byte, n int, src, dst netip.AddrPort) {
 	}
 }
 
-// setLink notes what is known of the flow.
+// setLink notes link and direction of the flow.
 func (t *Tracker) setLink(e *Event, f *flow) {
 	e.Link, e.Dir = f.link, f.dir
 }
 
-// parseTruncated decodes the headers of a packet of n bytes of which only b was captured. Payload is
-// what there is of it.
+// parseTruncated decodes the headers of a packet of n bytes of which only b was captured. Payload
+// is the captured part of the payload.
 func parseTruncated(p *roce.Packet, b []byte, n int) error {
 	if len(b) < roce.BTHLen {
 		return p.Parse(b)
@@ -132,7 +132,7 @@ func parseTruncated(p *roce.Packet, b []byte, n int) error {
 	return nil
 }
 
-// badPacket reports what does not parse.
+// badPacket reports a packet that does not parse.
 func (t *Tracker) badPacket(b []byte, truncated bool, err error, src, dst netip.AddrPort) {
 	e := t.begin(RoCE, nameMalformed, src, dst)
 	e.Bytes = b
@@ -213,7 +213,7 @@ func ackName(s roce.Syndrome) string {
 	return "NAK reserved"
 }
 
-// A place is what the number of a request says.
+// A place tells whether the number of a request is new, repeated or late.
 type place uint8
 
 const (
@@ -226,7 +226,7 @@ const (
 func (f *flow) number(tr *Transport, psn wire.PSN) place {
 	if !f.started || f.resync {
 		if !f.started {
-			f.epoch++ // nobody knows what was before
+			f.epoch++ // the packets before it are not known
 			clear(f.seen[:])
 		}
 		f.started, f.resync = true, false
@@ -350,7 +350,7 @@ func (t *Tracker) response(e *Event, f *flow) {
 			r.awaits = false
 		}
 	}
-	// An acknowledgement of what was not seen tells of a gap.
+	// An acknowledgement of packets that were not seen tells of a gap.
 	if n := psn.Sub(r.next); r.started && !r.resync && n >= 0 && n <= MaxGap && p.Opcode == roce.Acknowledge {
 		r.epoch++
 	}

@@ -33,7 +33,7 @@ func (t *Tracker) sendPacket(e *Event, f *flow, where place) {
 		}
 		return
 	case f.link == nil:
-		return // nobody knows what it is about
+		return // its link is not known
 	case op.Starts():
 		*a = assembly{active: true, next: p.PSN, buf: a.buf[:0], doneKnown: a.doneKnown, done: a.done}
 	}
@@ -149,7 +149,8 @@ func (t *Tracker) cdc(e *Event, f *flow, b []byte, where place) {
 	t.progressOf(e, f, c, &t.cdcMsg, where)
 }
 
-// A writeContext is what the first packet of an RDMA WRITE says of those that follow.
+// A writeContext holds the facts about an RDMA WRITE that its first packet gives for the packets
+// after it.
 type writeContext struct {
 	known  bool
 	first  wire.PSN
@@ -240,8 +241,8 @@ func (t *Tracker) checkDeleted(f *flow, m *rmb) {
 	})
 }
 
-// near reports whether an offset can be that of an element: one of those that an index of 8 bits reaches,
-// of the size that all elements of an RMB have.
+// near reports whether an offset can be the offset of an element: an index of 8 bits reaches it,
+// with the size that all elements of an RMB have.
 func (m *rmb) near(offset uint64) bool {
 	return offset < 256*uint64(m.rings[0].Size)
 }
@@ -254,7 +255,7 @@ func (t *Tracker) checkWrite(e *Event, f *flow, ring *Ring, offset uint64, lengt
 	case offset < uint64(ring.base):
 		e.problem(Violation, "a write over the eyecatcher of the RMB element", "RFC 7609 p.60")
 	case ring.ConnFlags&(cdc.DoneWriting|cdc.Closed|cdc.Abort) != 0 && ring.link == f.link && ring.Conn.Closed.IsZero():
-		// The element cannot be that of another connection unless its owner is done, too.
+		// The element cannot belong to another connection unless its owner is done, too.
 		t.suspect(suspicion{
 			link: f.link, dir: f.dir, conn: ring.Conn, awaited: ring.readerAt,
 			text: "a write by a sender that has said to be done", rule: "RFC 7609 p.129",

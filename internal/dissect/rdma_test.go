@@ -41,7 +41,8 @@ func wantLines(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// TestNumbers checks what is said of packets that are lost, late and repeated, with numbers that go round.
+// TestNumbers checks the events of packets that are lost, late and repeated, with numbers that go
+// round.
 func TestNumbers(t *testing.T) {
 	got := linesAfter(func(s *dissecttest.Script) {
 		first := s.Packets[len(s.Packets)-1] // CONFIRM LINK of the client, 0xfffffe
@@ -109,8 +110,8 @@ func TestLongMessage(t *testing.T) {
 	wantLines(t, got, append(want, "RoCE SEND LAST client > server link=1 psn=0xe")...)
 }
 
-// TestMiddle begins in the middle: what stands alone is decoded, and a link is learned from
-// CONFIRM LINK.
+// TestMiddle begins in the middle: messages that stand alone are decoded, and a link is learned
+// from CONFIRM LINK.
 func TestMiddle(t *testing.T) {
 	s := dissecttest.NewScript()
 	s.CDC(c2s, dissecttest.Produce(0, 10))
@@ -163,7 +164,8 @@ func TestLaterConnection(t *testing.T) {
 	}
 }
 
-// TestMoves has connections change the link for each reason that there is, and looks at what each counts as.
+// TestMoves has connections change the link for each reason that there is, and looks at the counter
+// that each move increments.
 func TestMoves(t *testing.T) {
 	lost := func(s *dissecttest.Script) {
 		s.LLC(s2c, 1, llc.DeleteLink{Header: llc.Header{Form: llc.V2}, Link: 1, Reason: llc.DeleteLostPath})
@@ -235,7 +237,7 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestFailover moves a connection to the second link and looks at what is counted.
+// TestFailover moves a connection to the second link and looks at the counters.
 func TestFailover(t *testing.T) {
 	var conn *Conn
 	s := dissecttest.NewScript()
@@ -388,7 +390,8 @@ func TestNoGoodICRC(t *testing.T) {
 	}
 }
 
-// TestMemory plays hosts that fill all tables at once, and measures what the tracker keeps.
+// TestMemory plays hosts that fill all tables at once, and measures the memory that the tracker
+// keeps.
 func TestMemory(t *testing.T) {
 	heap := func() uint64 {
 		runtime.GC()

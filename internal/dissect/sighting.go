@@ -9,17 +9,17 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// sightings know which packets were captured at several places: by both hosts, or on several interfaces that
-// they go through. Such a packet is one packet, and what was sent again is another: a packet is new if its
-// place has seen it more often than any other place has.
+// sightings know which packets were captured at several places: by both hosts, or on several
+// interfaces that they go through. Such a packet is one packet, and a packet that was sent again is
+// another: a packet is new if its place has seen it more often than any other place has.
 //
 //	sent    1st       2nd              copies
 //	place A 1         2                2
 //	place B      1        2            2       4 views of 2 packets
 //
-// The same are packets with the same bytes, but for what changes on the way: lifetime, congestion, checksums,
-// and the ICRC, which some adapters compute behind the capture. Of captures that cut packets at different
-// lengths the beginning counts.
+// Packets are the same if they have the same bytes, apart from the fields that change on the way:
+// lifetime, congestion, checksums, and the ICRC, which some adapters compute behind the capture. Of
+// captures that cut packets at different lengths the beginning counts.
 type sightings struct {
 	seed       maphash.Seed
 	points     []frame.Point // where packets were captured; those beyond maxPoints are all taken for the last
@@ -31,7 +31,7 @@ type sightings struct {
 	differs    bool // the newest packet begins as another does, and goes on differently
 }
 
-// A sighting is what is known of a packet.
+// A sighting is the record of a packet.
 type sighting struct {
 	whole  uint64 // hash of all bytes
 	length int    // captured bytes of the IP packet
@@ -46,8 +46,9 @@ const (
 	// maxSightings bounds the packets that are remembered of each of two generations. Clocks of hosts may
 	// differ by the time in which as many packets come.
 	maxSightings = 1 << 15
-	// soloPackets is how many packets of a capture with one place are remembered, for those of another may
-	// begin a little later. After them nothing is remembered until there is another.
+	// soloPackets is how many packets of a capture with one place are remembered, because the
+	// packets of another place may begin a little later. After them nothing is remembered until
+	// there is another place.
 	soloPackets = 4096
 	// sightingPrefix is how much of a TCP segment or UDP datagram is compared if captures cut packets at
 	// different lengths, in bytes.
@@ -120,7 +121,8 @@ func (s *sightings) enter(point frame.Point) {
 	s.lastAt = len(s.points) - 1
 }
 
-// identity returns what views of one packet have in common, and what they have if all of it was captured.
+// identity returns a hash that views of one packet have in common, and one that they have in common
+// if all of it was captured.
 func (s *sightings) identity(l *layers) (key, whole uint64) {
 	var h maphash.Hash
 	h.SetSeed(s.seed)

@@ -12,7 +12,8 @@ import (
 	"github.com/gosmc/smc/internal/frame"
 )
 
-// routed returns what another place sees of packets: later, and with what changes on the way.
+// routed returns packets as another place sees them: later, and with the fields changed that change
+// on the way.
 func routed(packets []Packet, source int, late time.Duration) []Packet {
 	out := slices.Clone(packets)
 	for i := range out {
@@ -31,8 +32,8 @@ func routed(packets []Packet, source int, late time.Duration) []Packet {
 	return out
 }
 
-// merged returns packets of several places in the order of their times, those of the same time in the order of the
-// arguments, numbered through.
+// merged returns packets of several places in the order of their times, numbered through. Packets
+// of the same time come in the order of the arguments.
 func merged(places ...[]Packet) []Packet {
 	all := slices.Concat(places...)
 	slices.SortStableFunc(all, func(a, b Packet) int { return a.Time.Compare(b.Time) })
@@ -42,7 +43,7 @@ func merged(places ...[]Packet) []Packet {
 	return all
 }
 
-// withoutAlso returns a summary without what a second place changes.
+// withoutAlso returns a summary without the counters that a second place changes.
 func withoutAlso(s *Summary) Summary {
 	out := *s
 	out.Packets, out.Bytes, out.AlsoSeen, out.Last = 0, 0, 0, time.Time{}
@@ -90,7 +91,8 @@ func others(packets []Packet) (n int) {
 	return n
 }
 
-// What one place has lost another may have; what was sent again is counted once, whoever saw it.
+// Another place may have a packet that one place has lost. A packet that was sent again is counted
+// once, no matter which place saw it.
 func TestPlacesWithLosses(t *testing.T) {
 	packets := dissecttest.Captured(t, "two-links")
 	_, alone := track(packets, Options{})
@@ -159,7 +161,7 @@ func TestICRCBehindOnePlace(t *testing.T) {
 	}
 }
 
-// What is sent again with the same bytes is seen twice at each place.
+// A packet that is sent again with the same bytes is seen twice at each place.
 func TestSentAgain(t *testing.T) {
 	s := dissecttest.NewScript()
 	s.Handshake()

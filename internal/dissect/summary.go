@@ -9,9 +9,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A Summary is what the tracker has counted. It is a copy, and the caller's.
+// A Summary holds the counts of the tracker. It is a copy, and the caller's.
 type Summary struct {
-	Packets, Bytes uint64 // all packets of the capture, of whatever protocol; bytes as captured
+	Packets, Bytes uint64 // all packets of the capture, of any protocol; bytes as captured
 	First, Last    time.Time
 	TCPSegments    uint64
 	RoCEPackets    uint64
@@ -38,7 +38,8 @@ type Summary struct {
 	Moves           uint64 // connections that changed the link otherwise, as to spread load
 	LinksLost       uint64 // deleted because the path was lost
 
-	// Evicted counts what was forgotten because a table was full: connections, queue pairs, link groups.
+	// Evicted counts the entries that were forgotten because a table was full: connections, queue
+	// pairs, link groups.
 	Evicted struct{ Conns, Flows, Groups uint64 }
 }
 
@@ -73,8 +74,8 @@ type messageKey struct {
 	name   string
 }
 
-// counters are what the Summary is made of. Names are few: they are constants of this package, and
-// the modes and reasons of known catalogues.
+// counters are the counts of which the Summary is made. Names are few: they are constants of this
+// package, and the modes and reasons of known catalogues.
 type counters struct {
 	Summary
 	messages map[messageKey]uint64
@@ -102,7 +103,7 @@ func (c *counters) otherLink(l frame.LinkType) {
 	}
 }
 
-// Summary returns what was counted so far.
+// Summary returns the counts so far.
 func (t *Tracker) Summary() *Summary {
 	s := t.count.Summary
 	s.OtherLinks = slices.Clone(s.OtherLinks)

@@ -34,7 +34,7 @@ type stream struct {
 	parsed int
 	held   []heldSegment // that wait for one before them, in the order of their arrival
 	heldN  int           // bytes in held
-	differ bool          // told already that a segment differs from what it repeats
+	differ bool          // told already that a repeated segment differs
 	fin    bool          // a FIN was seen
 	acked  bool          // ack is known
 	ack    uint32        // number up to which this side has received from the other
@@ -106,7 +106,7 @@ func (t *Tracker) tcp(l *layers) {
 	}
 }
 
-// stream returns what is known of the direction d, which is not DirUnknown.
+// stream returns the stream of the direction d, which is not DirUnknown.
 func (c *Conn) stream(d Direction) *stream {
 	if d == ClientToServer {
 		return c.toServer
@@ -140,8 +140,8 @@ func optionBytes(options []byte) []byte {
 	return nil
 }
 
-// syn takes a SYN. One without the option is no business of ours, unless its ports are those of a
-// connection that has ended.
+// syn takes a SYN. One without the option is ignored, unless its ports belong to a connection that
+// has ended.
 func (t *Tracker) syn(c *Conn, key connKey, s *tcpSegment, src, dst netip.AddrPort) {
 	option := optionBytes(s.options)
 	repeated := c != nil && c.isnKnown && c.isn == s.seq && c.Client == src
@@ -229,7 +229,7 @@ func (t *Tracker) segment(c *Conn, st *stream, s *tcpSegment, src, dst netip.Add
 			return
 		}
 		if st.lost && int32(s.seq-st.next) < 0 {
-			return // a repetition of what is lost
+			return // a repetition of lost bytes
 		}
 		st.known, st.lost, st.next = true, false, s.seq
 		st.data, st.parsed = nil, 0
@@ -248,7 +248,7 @@ func (t *Tracker) segment(c *Conn, st *stream, s *tcpSegment, src, dst netip.Add
 		st.drain()
 	}
 	if missing := s.payloadLen - len(s.payload); missing > 0 {
-		// What was captured counts; what was cut off may come again, and mostly does not.
+		// The captured bytes count. The bytes that were cut off may come again, and mostly do not.
 		if int32(s.seq+uint32(s.payloadLen)-st.next) > 0 {
 			t.parse(c, st, src, dst)
 			if !st.over {
@@ -274,7 +274,7 @@ func (t *Tracker) hold(st *stream, seq uint32, payload []byte) {
 	st.heldN += len(payload)
 }
 
-// drain appends what was held for the bytes that are there now.
+// drain appends held segments for which the bytes before them are there now.
 func (st *stream) drain() {
 	for again := true; again; {
 		again = false
@@ -305,7 +305,7 @@ func (t *Tracker) grow(st *stream, b []byte) {
 	st.next += uint32(len(b))
 }
 
-// compare checks that what a segment repeats is what was there before.
+// compare checks that the bytes that a segment repeats are the same as before.
 func (t *Tracker) compare(c *Conn, st *stream, s *tcpSegment, src, dst netip.AddrPort) {
 	back := int(-int32(s.seq - st.next)) // bytes before next
 	if back <= 0 || st.differ {
@@ -313,7 +313,7 @@ func (t *Tracker) compare(c *Conn, st *stream, s *tcpSegment, src, dst netip.Add
 	}
 	repeated := s.payload[:min(back, len(s.payload))]
 	from := len(st.data) - back
-	if from < 0 { // before what is remembered, such as a keepalive probe
+	if from < 0 { // before the remembered bytes, such as a keepalive probe
 		if -from >= len(repeated) {
 			return
 		}

@@ -138,7 +138,7 @@ func (c *Conn) caughtUp(d Direction) bool {
 	return other.known && !other.lost && from.acked && int32(from.ack-other.next) <= 0
 }
 
-// checkAccept checks that an Accept chooses what the Proposal offers.
+// checkAccept checks that an Accept chooses among the offers of the Proposal.
 func checkAccept(e *Event, c *Conn) {
 	a, p := c.Accept, c.Proposal
 	if p == nil {
@@ -198,7 +198,7 @@ func checkConfirm(e *Event, c *Conn) {
 	}
 }
 
-// orient finds out from a message who is the client, if no SYN has told.
+// orient finds out from a message which end is the client, if no SYN has told.
 func (t *Tracker) orient(c *Conn, typ clc.Type, src netip.AddrPort) {
 	if c.sideKnown || typ == clc.TypeDecline {
 		return
@@ -265,7 +265,7 @@ func (t *Tracker) dropPlain(c *Conn) {
 	}
 }
 
-// awaited returns what the next message of a handshake is.
+// awaited returns the name of the next message of a handshake.
 func (c *Conn) awaited() string {
 	switch c.State {
 	case ConnOptions:
@@ -278,7 +278,7 @@ func (c *Conn) awaited() string {
 	return "message"
 }
 
-// expire reports what is overdue.
+// expire reports overdue handshakes and calls.
 func (t *Tracker) expire() {
 	for c := t.waits.first(); c != nil && t.now.Sub(c.waitSince) >= silence; c = t.waits.first() {
 		t.waits.remove(&c.wait)
@@ -338,7 +338,7 @@ func (t *Tracker) undecodable(l *layers) {
 	t.send(e)
 }
 
-// fragment reports an IP fragment of ours. Fragments are not put together: what belongs to RoCEv2 is
+// fragment reports an IP fragment of ours. Fragments are not put together: packets of RoCEv2 are
 // never fragmented, and handshakes are so short that TCP cuts them.
 func (t *Tracker) fragment(l *layers) {
 	src, dst, ours := t.ports(l)

@@ -15,7 +15,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// clcRules has a sequence of packets for every rule of handshakes, and what is wrong with it.
+// clcRules has a sequence of packets for every rule of handshakes, and the problem that it shows.
 var clcRules = []struct {
 	name string
 	play func(s *dissecttest.Script)
@@ -328,7 +328,8 @@ func TestOneOption(t *testing.T) {
 	}
 }
 
-// TestFlood opens more connections than the tracker remembers, with and without what comes next.
+// TestFlood opens more connections than the tracker remembers, with and without the messages that
+// come next.
 func TestFlood(t *testing.T) {
 	tr := New(Options{})
 	s := dissecttest.NewScript()

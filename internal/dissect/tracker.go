@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// Options say what the tracker looks at. The zero value is useful.
+// Options are the settings of a tracker. The zero value is useful.
 type Options struct {
 	// NoICRC leaves the ICRCs unchecked, as if the capture did not have the whole packets.
 	NoICRC bool
@@ -32,7 +32,7 @@ type Tracker struct {
 	waits    list[Conn] // that await a message, in the order in which they become overdue
 	lastID   struct{ conn, link, group int }
 
-	// What events point to, used again for each of them.
+	// Memory to which events point, used again for each of them.
 	event     Event
 	problems  [maxProblems]Problem
 	transport Transport
@@ -67,7 +67,7 @@ func (t *Tracker) Packet(p Packet, emit func(*Event)) {
 			t.count.Last = p.Time
 		}
 	}
-	if p.Time.IsZero() { // the file has none: it is taken for that of the packet before
+	if p.Time.IsZero() { // the file has none: the packet gets the time of the packet before
 		p.Time = t.now
 	}
 	t.packet = p

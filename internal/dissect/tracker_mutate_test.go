@@ -81,8 +81,8 @@ var mutations = []struct {
 	}},
 }
 
-// TestMutations plays spoiled captures. Every packet of RoCEv2 that can be decoded makes one event, whatever
-// was before it.
+// TestMutations plays spoiled captures. Every packet of RoCEv2 that can be decoded makes one event,
+// no matter which packets came before it.
 func TestMutations(t *testing.T) {
 	const seeds = 25
 	for name := range dissecttest.Captures {
@@ -116,7 +116,7 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// TestSummary checks what is counted in the captures.
+// TestSummary checks the counts of the captures.
 func TestSummary(t *testing.T) {
 	for name, want := range map[string]string{
 		"smcd":      "conns=3 modes=[{SMC-Dv2.1 3}] groups=1 links=0 lost=0 failovers=0 rdma=0 retransmissions=0 problems=[]",

@@ -215,7 +215,7 @@ var rules = []struct {
 		s.CDC(c2s, dissecttest.Produce(0, 5000))
 		s.Send(c2s, 1, cdc.NewFailoverValidation(1, 0x11).Append(nil))
 		s.WriteOver(c2s, 1, 3000, 2000)
-		s.CDCOver(c2s, 1, dissecttest.Produce(0, 3000)) // again what was not acknowledged
+		s.CDCOver(c2s, 1, dissecttest.Produce(0, 3000)) // the bytes without an acknowledgement
 		s.CDCOver(s2c, 1, dissecttest.Consume(0, 3000))
 		s.CDCOver(c2s, 1, dissecttest.Produce(0, 6000))
 	}, nil},

@@ -46,7 +46,7 @@ func TestLinkNumberZero(t *testing.T) {
 	}
 }
 
-// Packets may have no time: what has happened without a time has happened all the same.
+// Packets may have no time: an event without a time has happened all the same.
 func TestPacketsWithoutTime(t *testing.T) {
 	s := dissecttest.NewScript()
 	s.Handshake()

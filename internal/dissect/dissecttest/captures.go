@@ -13,8 +13,9 @@ import (
 	"github.com/gosmc/smc/internal/frame"
 )
 
-// Captures are those of real kernels, by the names that tests use: files, named from the root of the module.
-// What has a second file is split in two, see internal/dissect/testdata/README.md.
+// Captures are captures of real kernels, by the names that tests use: files, named from the root of
+// the module. A capture with a second file is split in two, see
+// internal/dissect/testdata/README.md.
 var Captures = map[string][]string{
 	"smcd":      {"internal/dissect/testdata/linux-6.12-smcdv21-loopback-ism.pcap.gz"},
 	"one-link":  {"internal/dissect/testdata/linux-6.12-smcrv2-one-link-tcp.pcap.gz", "wire/roce/testdata/linux-6.12-smcrv2-one-link.pcap.gz"},

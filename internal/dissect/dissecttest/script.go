@@ -1,4 +1,5 @@
-// Package dissecttest has packets for the tests of what reads them: written by a [Script], or captured.
+// Package dissecttest has packets for the tests of their readers: written by a [Script], or
+// captured.
 package dissecttest
 
 import (
@@ -138,7 +139,7 @@ func (s *Script) Open(client, server bool) {
 // CLC appends a segment with a message.
 func (s *Script) CLC(d Direction, m clc.Message) { s.Segment(d, ACK, nil, m.Append(nil)) }
 
-// Proposal returns that of the client.
+// Proposal returns the Proposal of the client.
 func (s *Script) Proposal() clc.Proposal {
 	return clc.Proposal{
 		Version: clc.V2, V1: clc.TypesNone, V2: clc.TypesR,
@@ -149,7 +150,7 @@ func (s *Script) Proposal() clc.Proposal {
 	}
 }
 
-// ParamsR returns what end i says of the first link and its RMB.
+// ParamsR returns the parameters that end i sends for the first link and its RMB.
 func (s *Script) ParamsR(i int) *clc.ParamsR {
 	e, l := s.Ends[i], s.Links[0]
 	return &clc.ParamsR{
@@ -163,12 +164,12 @@ func (s *Script) FCE() *clc.FCE {
 	return &clc.FCE{Direct: true, OS: clc.OSLinux, Release: clc.Release1, HostName: "lab", MaxConns: 255, MaxLinks: 2}
 }
 
-// Accept returns that of the server, for a first contact.
+// Accept returns the Accept of the server, for a first contact.
 func (s *Script) Accept() clc.Accept {
 	return clc.Accept{Version: clc.V2, FirstContact: true, R: s.ParamsR(1), EID: EID, FCE: s.FCE()}
 }
 
-// Confirm returns that of the client, for a first contact.
+// Confirm returns the Confirm of the client, for a first contact.
 func (s *Script) Confirm() clc.Confirm {
 	return clc.Confirm{
 		Version: clc.V2, FirstContact: true, R: s.ParamsR(0), EID: EID, FCE: s.FCE(),

@@ -21,7 +21,7 @@ import (
 // fields whose Masks do not overlap. Fields with Parent come on top of that: they are the whole byte whose
 // bits the next fields have.
 type Field struct {
-	// Name is what the layout table of the message calls it, such as "alert token".
+	// Name is the field's name in the layout table of the message, such as "alert token".
 	Name string
 	// Key is the name of Wireshark's filter for it, such as "smc.accept.eid", or if it has
 	// none a name in the same style, such as "smc.v21.max_conns". Messages use the same key for several
@@ -37,10 +37,10 @@ type Field struct {
 	Text string
 
 	Parent   bool // the whole of a byte; the fields after it are its bits
-	Reserved bool // without meaning: reserved, padding, or not known what it is
+	Reserved bool // without meaning: reserved, padding, or of unknown meaning
 	List     bool // may be in a message more than once
 
-	code  bool // Text says what the number in Value stands for
+	code  bool // Text explains the number in Value
 	words bool // Text says more than Value does
 }
 
@@ -52,10 +52,10 @@ func (f *Field) String() string {
 	return f.Text
 }
 
-// Fields returns all fields of the event's message, in the order of its bytes. It reads the bytes, not
-// Message, and therefore works for malformed and truncated messages too: what cannot be told apart is one
-// field named "unknown", and the last field of a message that ends early has "(cut off)" in its name. An
-// event that was made by hand from a Message is encoded first.
+// Fields returns all fields of the event's message, in the order of its bytes. It reads the bytes,
+// not Message, and therefore works for malformed and truncated messages too: bytes that cannot be
+// told apart are one field named "unknown", and the last field of a message that ends early has
+// "(cut off)" in its name. An event that was made by hand from a Message is encoded first.
 //
 // The fields do not refer to the event's memory. There are none for the families TCP and Note.
 func Fields(e *dissect.Event) []Field {
@@ -147,8 +147,8 @@ func isSMCD(message any) bool {
 }
 
 // A walker goes through the bytes of a message from front to back, and makes fields of them. When
-// the bytes end within a field, that field is cut off, and all later ones are not made: layouts need
-// not ask. What is found is bounded by the bytes.
+// the bytes end within a field, that field is cut off, and all later ones are not made: layouts
+// need not ask. The number of fields is bounded by the bytes.
 type walker struct {
 	b      []byte
 	at     int
@@ -170,7 +170,7 @@ func (w *walker) take(n int, name, key string) (*Field, []byte) {
 	return &w.fields[len(w.fields)-1], b
 }
 
-// rest makes one opaque field of what is left, if anything is.
+// rest makes one opaque field of the bytes that are left, if there are any.
 func (w *walker) rest(name, key string) {
 	if n := len(w.b) - w.at; n > 0 {
 		f, b := w.take(n, name, key)
@@ -179,7 +179,7 @@ func (w *walker) rest(name, key string) {
 	}
 }
 
-// unknown makes a field of what is left: nobody has said what it is.
+// unknown makes a field of the bytes that are left: their meaning is not known.
 func (w *walker) unknown() {
 	w.rest("unknown", "smc.unknown")
 }

@@ -176,7 +176,7 @@ func (w *walker) chid(name, key string) wire.CHID {
 	return wire.CHID(w.uint(2, name, key, chidText))
 }
 
-// chidText says what sort of device has a CHID: SMCv2, "Emulated-ISM", items 9 and 10.
+// chidText returns the sort of device that has a CHID: SMCv2, "Emulated-ISM", items 9 and 10.
 func chidText(v uint64) string {
 	chid := wire.CHID(v)
 	switch {

@@ -105,7 +105,7 @@ func (w *walker) roce(t *dissect.Transport, hasICRC bool) {
 	}
 	w.uint(3, "PSN", "infiniband.bth.psn", both)
 	if !opcode.Known() {
-		w.payload(len(all) - w.at) // what follows the BTH is not known, nor whether there is an ICRC
+		w.payload(len(all) - w.at) // the next headers are not known, nor whether there is an ICRC
 		return
 	}
 	switch {
@@ -217,7 +217,7 @@ func kindText(v uint64) string {
 	return "reserved"
 }
 
-// payload makes a field of n bytes of data, whose contents are nobody's business.
+// payload makes a field of n bytes of data, without their contents.
 func (w *walker) payload(n int) {
 	if n <= 0 {
 		return

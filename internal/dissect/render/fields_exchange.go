@@ -97,7 +97,7 @@ func (w *walker) exchange(typ clc.Type, version clc.Version, k *exchangeKeys) {
 	}
 }
 
-// paramsR goes through what an SMC-R peer needs: RFC 7609 p.98, SMCv2 p.66.
+// paramsR goes through the parameters for an SMC-R peer: RFC 7609 p.98, SMCv2 p.66.
 func (w *walker) paramsR(k *exchangeKeys) {
 	w.peerID(k.peerID)
 	w.gid("GID", k.gid)
@@ -125,8 +125,8 @@ func mtuText(v uint64) string {
 	return "reserved"
 }
 
-// paramsD goes through what an SMC-D peer needs, up to where the first contact extension starts:
-// SMCv2 p.63.
+// paramsD goes through the parameters for an SMC-D peer, up to the start of the first contact
+// extension: SMCv2 p.63.
 func (w *walker) paramsD(k *exchangeKeys, version clc.Version) {
 	gid := len(w.fields)
 	w.ismGID("GID", k.ismGID)

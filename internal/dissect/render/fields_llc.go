@@ -8,8 +8,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// llc goes through an LLC message: RFC 7609 pp.107-125, SMCv2 pp.80-97. The bytes are those of the SEND;
-// what follows the message is named so.
+// llc goes through an LLC message: RFC 7609 pp.107-125, SMCv2 pp.80-97. The bytes come from the
+// SEND; the bytes after the message get a name that says so.
 func (w *walker) llc() {
 	all := w.b
 	if len(all) == 0 {
@@ -61,7 +61,7 @@ func (w *walker) llc() {
 	w.rest("bytes after the message", "smc.trailing")
 }
 
-// llcVersion says what the upper half of the first byte means: RFC 7609 p.106, SMCv2 p.80.
+// llcVersion returns the meaning of the upper half of the first byte: RFC 7609 p.106, SMCv2 p.80.
 func llcVersion(v uint64) string {
 	switch {
 	case v == 0:
@@ -115,7 +115,7 @@ func (w *walker) llcLength(version int, typ llc.Type) int {
 	return n
 }
 
-// flags makes fields of the flags: whether it is a reply, and what else the message has.
+// flags makes fields of the flags: the reply flag, and the other flags of the message.
 func (w *walker) flags(key, replyKey string, more ...bit) byte {
 	parts := append([]bit{{0x80, "reply", replyKey, nil, false}}, more...)
 	return w.bits("flags", key, parts...)
@@ -166,7 +166,7 @@ func (w *walker) addLink(version int) {
 	if f == nil {
 		return
 	}
-	n := uint64(b[0]) + uint64(b[1]) // one of them is zero: the order is that of the sender's machine
+	n := uint64(b[0]) + uint64(b[1]) // one of them is zero: the sender's byte order
 	if b[0] != 0 && b[1] != 0 {
 		n = uintOf(b) // more than there can be
 	}

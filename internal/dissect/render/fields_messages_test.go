@@ -188,8 +188,8 @@ func sampleMessages() []any {
 	return m
 }
 
-// samples returns all messages for the tests: those above, those of real kernels, and those whose bytes
-// lie or mean nothing.
+// samples returns all messages for the tests: the messages above, messages of real kernels, and
+// messages whose bytes lie or mean nothing.
 func samples(t testing.TB) []sample {
 	t.Helper()
 	var list []sample

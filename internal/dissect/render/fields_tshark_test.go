@@ -22,8 +22,8 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// Wherever tshark names a field, we have the same value under the same name, but for what is listed here.
-// The list was made with tshark 4.0.17.
+// Wherever tshark names a field, we have the same value under the same name, but for the fields
+// that are listed here. The list was made with tshark 4.0.17.
 
 // tsharkMerges has names under which tshark 4.0 files the values of other fields too.
 var tsharkMerges = map[string][]string{
@@ -166,7 +166,7 @@ func normal(v any) string {
 	return s
 }
 
-// A comparison counts what was compared.
+// A comparison counts the fields that were compared.
 type comparison struct {
 	fields, differ int
 }
@@ -227,7 +227,7 @@ func unzip(t *testing.T, name, dir string) string {
 	return file
 }
 
-// TestTsharkCaptures compares what we make of the captures of real kernels with tshark.
+// TestTsharkCaptures compares our fields of the captures of real kernels with tshark's.
 func TestTsharkCaptures(t *testing.T) {
 	version := requireTshark(t)
 	dir := t.TempDir()
@@ -261,8 +261,9 @@ func TestTsharkCaptures(t *testing.T) {
 	}
 }
 
-// compareEvent compares an event of a packet, which may be a message in a RoCEv2 packet. tshark 4.0 takes
-// messages of LLC in version 2 for malformed ones or for others: what it says of them is left out.
+// compareEvent compares an event of a packet, which may be a message in a RoCEv2 packet. tshark 4.0
+// takes messages of LLC in version 2 for malformed ones or for others: its output for them is left
+// out.
 func (c *comparison) compareEvent(t *testing.T, theirs map[string][]string, e *dissect.Event) {
 	what := fmt.Sprintf("packet %d, %s", e.Packet.Number, AppendLine(nil, e))
 	if e.Family == dissect.CLC {
@@ -286,8 +287,8 @@ func (c *comparison) compareEvent(t *testing.T, theirs map[string][]string, e *d
 	}
 }
 
-// TestTsharkMessages compares what we make of messages that were laid out by hand, of which the captures
-// have none, with tshark.
+// TestTsharkMessages compares our fields of messages that were laid out by hand, of which the
+// captures have none, with tshark's.
 func TestTsharkMessages(t *testing.T) {
 	version := requireTshark(t)
 	var events []*dissect.Event

@@ -12,8 +12,8 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// What tshark does not know or does not name is compared with the values that messages were made from.
-// Each line has a key, "@" the offset of the field, and what people read.
+// Fields that tshark does not know or does not name are compared with the values that messages were
+// made from. Each line has a key, "@" the offset of the field, and the text for people.
 func TestFieldValues(t *testing.T) {
 	pair := llc.RKeyPair{Reference: 0x41424344, New: llc.RToken{RKey: 0x51525354, VA: 0x6162636465666768}}
 	here := llc.RToken{RKey: 0xd1d2d3d4, VA: 0xd5d6d7d8d9dadbdc}

@@ -18,7 +18,7 @@ import (
 type FlowOptions struct {
 	ASCII bool // arrows of - and > instead of box drawing characters
 	Width int  // columns; 0 means 100, and less than 72 means 72
-	// Start is what times are relative to; the zero time means the first event.
+	// Start is the time to which times are relative; the zero time means the first event.
 	Start time.Time
 	// Conns and LinkGroups are the numbers of those to draw; nil means all.
 	Conns, LinkGroups []int
@@ -28,12 +28,12 @@ type FlowOptions struct {
 // arrow for each message. Many WRITEs and CDC messages in a row that only move data are one arrow for
 // each direction.
 //
-// Each link group has a ladder of its LLC messages, with the beginning, the end and the failovers of its
-// connections; then each connection has its own, into which those LLC messages are repeated
-// that concern it. What belongs to none of them comes last, by pairs of addresses.
+// Each link group has a ladder of its LLC messages, with the beginning, the end and the failovers
+// of its connections; then each connection has its own, into which those LLC messages are repeated
+// that concern it. Events that belong to none of them come last, by pairs of addresses.
 //
-// It takes the events of a whole capture and remembers a bounded number of steps; what was
-// left out is said. It is for one goroutine.
+// It takes the events of a whole capture and remembers a bounded number of steps. The drawing says
+// how much was left out. It is for one goroutine.
 type Flow struct {
 	opts    FlowOptions
 	ladders ladders
@@ -62,7 +62,7 @@ func NewFlow(opts FlowOptions) *Flow {
 // Add takes the next event of the capture. It keeps nothing of the event but its Conn and Link.
 func (f *Flow) Add(e *dissect.Event) { f.ladders.add(e) }
 
-// Write draws what was added so far.
+// Write draws the events that were added so far.
 func (f *Flow) Write(w io.Writer) error {
 	d := &drawing{Writer: bufio.NewWriter(w), set: utf8Strokes, width: f.opts.Width, start: f.ladders.start}
 	if f.opts.ASCII {
@@ -174,7 +174,7 @@ func (d *drawing) title(text string) {
 	d.WriteString(text + "\n" + strings.Repeat(d.set.rule, min(utf8.RuneCountInString(text), d.width)) + "\n")
 }
 
-// plain replaces what ASCII does not have.
+// plain replaces characters that ASCII does not have.
 func (d *drawing) plain(s string) string {
 	if d.set.to == "->" {
 		return strings.NewReplacer("→", "->", "…", "~").Replace(s)
@@ -382,7 +382,7 @@ func (d *drawing) runStep(s *step) {
 	}
 }
 
-// arrow draws a message in its direction. What has no room stands below.
+// arrow draws a message in its direction. Text without room stands below.
 func (d *drawing) arrow(s *step, line string, dir dissect.Direction, text string, at time.Time, number int) {
 	const shaft = 5 // least columns of the arrow itself: a stroke, a space, a space, a stroke and the head
 	lines := wrapText(d.plain(text), d.inner()-shaft)
@@ -423,8 +423,8 @@ func (d *drawing) centre(text, stroke string) {
 	}
 }
 
-// gutter writes what stands before the client's line. A negative number and the zero time
-// leave it empty.
+// gutter writes the columns before the client's line. A negative number and the zero time leave it
+// empty.
 func (d *drawing) gutter(at time.Time, number int, link *dissect.Link) {
 	when, packet := "", ""
 	if number >= 0 {
@@ -433,7 +433,7 @@ func (d *drawing) gutter(at time.Time, number int, link *dissect.Link) {
 	fmt.Fprintf(d, "%11s %8s %-4s ", when, packet, linkLane(link))
 }
 
-// row writes what is between the two lines, of any length up to the width.
+// row writes the text between the two lines, of any length up to the width.
 func (d *drawing) row(s string) {
 	pad := strings.Repeat(" ", max(d.inner()-utf8.RuneCountInString(s), 0))
 	d.WriteString(" " + d.set.bar + s + pad + d.set.bar + "\n")

@@ -31,17 +31,17 @@ const (
 	maxPagePayload  = 160  // and of a RoCEv2 packet, whose payload is the program's
 	maxPageLadders  = 500
 
-	// What long ladders share: each has as many steps, and each plot as many points, as leave
-	// room for the others; those that need fewer leave theirs to them. A step takes some 200 bytes,
-	// a point 30.
+	// Totals that long ladders share: each has as many steps, and each plot as many points, as
+	// leave room for the others; ladders and plots that need fewer leave theirs to them. A step
+	// takes some 200 bytes, a point 30.
 	maxPageSteps  = 20_000
 	maxPagePoints = 50_000
 )
 
-// PageOptions say what a [Page] shows. The zero value is useful.
+// PageOptions choose the contents of a [Page]. The zero value is useful.
 type PageOptions struct {
 	Title string // such as the name of the file
-	// Start is what times are relative to; the zero time means the first event.
+	// Start is the time to which times are relative; the zero time means the first event.
 	Start time.Time
 	// Conns and LinkGroups are as in [FlowOptions].
 	Conns, LinkGroups []int
@@ -51,8 +51,9 @@ type PageOptions struct {
 // the list of connections, the ladder of each as a picture, the bytes of each message with their fields, and
 // cursors and window over time.
 //
-// It takes the events of a whole capture and remembers a bounded number of them: the page says what it
-// leaves out. Whatever is in the capture is data to the page and never markup. It is for one goroutine.
+// It takes the events of a whole capture and remembers a bounded number of them: the page says how
+// much it leaves out. All contents of the capture are data to the page and never markup. It is for
+// one goroutine.
 type Page struct {
 	opts    PageOptions
 	ladders ladders
@@ -115,7 +116,7 @@ func (b *ladders) keep(l *ladder, s *step, e *dissect.Event, dir dissect.Directi
 	s.messages = append(s.messages, m)
 }
 
-// What the page's script reads.
+// Data for the page's script.
 type (
 	pageData struct {
 		Title    string            `json:"title"`
@@ -189,8 +190,8 @@ type pageField struct {
 
 type pageFields []pageField
 
-// MarshalJSON writes all fields of a message at once: package encoding/json checks again what each
-// call returns.
+// MarshalJSON writes all fields of a message at once: package encoding/json checks the result of
+// each call again.
 func (fields pageFields) MarshalJSON() ([]byte, error) {
 	b := make([]byte, 0, 2+32*len(fields))
 	b = append(b, '[')
@@ -242,7 +243,7 @@ func (p *Page) Write(out io.Writer, s *dissect.Summary) error {
 	return writePage(out, p.opts.Title, data)
 }
 
-// data returns what the page's script reads.
+// data returns the data for the page's script.
 func (p *Page) data(s *dissect.Summary) *pageData {
 	w := &pageWriter{start: p.ladders.start, index: make(map[string]int), numbers: make(map[*pageMessage]int)}
 	w.Title = p.opts.Title
@@ -331,8 +332,8 @@ func (w *pageWriter) facts(s *dissect.Summary) {
 	add("problems", strconv.FormatUint(problems, 10))
 }
 
-// share returns the most that each may have so that all together have at most limit, where those who want
-// less leave the rest to the others.
+// share returns the most that each may have so that all together have at most limit, where members
+// that want less leave the rest to the others.
 func share(wanted []int, limit int) int {
 	sorted := slices.Sorted(slices.Values(wanted))
 	for i, n := range sorted {
@@ -362,7 +363,7 @@ func shorten(steps []step, n int) []step {
 	return slices.Concat(steps[:head], []step{omittedSteps(omitted)}, steps[len(steps)-tail:])
 }
 
-// ladder makes one entry of the list with what is shown for it.
+// ladder makes one entry of the list with its facts, steps and plots.
 func (w *pageWriter) ladder(l *ladder, steps []step) pageLadder {
 	p := pageLadder{Facts: []string{}, Steps: []pageStep{}, Plots: []pagePlot{}, Problems: l.problems, Omitted: l.omitted}
 	switch {
@@ -502,7 +503,7 @@ func thin(points []plotPoint, n int) []plotPoint {
 	return append(list, points[len(points)-1])
 }
 
-// plots adds the plots of a connection, those of directions in which nothing is known left out.
+// plots adds the plots of a connection, and leaves out directions in which nothing is known.
 func (w *pageWriter) plots(p *pageLadder, l *ladder) {
 	titles := [2]string{"Client to server", "Server to client"}
 	for i, ring := range []*dissect.Ring{&l.conn.ToServer, &l.conn.ToClient} {

@@ -332,8 +332,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A page of one link group has room for its connections, whatever others there are; and what
-// is not drawn is not kept.
+// A page of one link group has room for its connections, no matter how many others there are; and
+// events that are not drawn are not kept.
 func TestPageOfLinkGroup(t *testing.T) {
 	p := NewPage(PageOptions{LinkGroups: []int{2}})
 	groups := []*dissect.LinkGroup{{ID: 1}, {ID: 2}}

@@ -9,8 +9,8 @@ import (
 	"github.com/gosmc/smc/internal/dissect"
 )
 
-// AppendJSON appends the event as one JSON object, without a newline, to b and returns the extended slice.
-// With a newline after each, a file of them is what jq reads:
+// AppendJSON appends the event as one JSON object, without a newline, to b and returns the extended
+// slice. With a newline after each, jq can read a file of them:
 //
 //	jq 'select(.fields["smc.clc_msg"] == 4) | .text["smc.peer.diag.info"]'
 //	jq 'select(.problems) | {packet, info, problems}'
@@ -25,12 +25,12 @@ import (
 //	name      of the message, such as "Proposal"
 //	src, dst  address and port
 //	dir       "client > server" or "server > client"; not there if it is not known
-//	conn      number of the connection, and mode what it is: "SMC-Rv2.1", "TCP"
-//	link      number of the link, group that of the link group; those of the tracker, from 1
+//	conn      number of the connection, and mode its mode: "SMC-Rv2.1", "TCP"
+//	link      number of the link, group the number of the link group; the tracker's numbers, from 1
 //	info      the same in words, as in the line
 //	fields    every field of the message by its key, reserved bytes if they are not zero
-//	text      by the same key, what the value stands for, where there is more to say than the value
-//	roce      of what came in a RoCEv2 packet: opcode, qpn, psn, payload (bytes), ack_req, icrc ("good",
+//	text      by the same key, the meaning of the value, where there is more to say than the value
+//	roce      from a RoCEv2 packet: opcode, qpn, psn, payload (bytes), ack_req, icrc ("good",
 //	          "bad", "not checkable"), retransmission, gap (packets missing before; -1: numbers begin anew)
 //	write     of a part of an RDMA WRITE: start, bytes, and if known va, length, offset, total
 //	progress  of a CDC message: repeated, produced, consumed, window, peer_room (bytes; not there if not
@@ -312,7 +312,7 @@ func appendQuoted(b []byte, s string) []byte {
 	return quoteFrom(append(b, s...), start)
 }
 
-// quoteFrom makes a JSON string of what b has from start on.
+// quoteFrom makes a JSON string of the bytes of b from start on.
 func quoteFrom(b []byte, start int) []byte {
 	plain := true
 	for _, c := range b[start:] {

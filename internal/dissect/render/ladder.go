@@ -17,8 +17,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// Limits of what is kept for ladders, which are drawn when the capture has ended. What is beyond them is
-// counted, and the drawing says so.
+// Limits of the state that is kept for ladders, which are drawn when the capture has ended. Items
+// beyond the limits are counted, and the drawing says so.
 const (
 	maxLadders     = 1 << 12 // connections, and as many link groups and as many pairs of strangers
 	maxLadderSteps = 300     // at the beginning of one ladder, and as many at its end
@@ -30,13 +30,13 @@ const (
 	runPause = time.Second
 )
 
-// A stepKind says what a line of a ladder is.
+// A stepKind is the kind of a line of a ladder.
 type stepKind uint8
 
 const (
 	stepMessage stepKind = iota // an arrow: one message, and its repetitions
 	stepRun                     // arrows for many WRITEs and CDC messages that only move cursors
-	stepMark                    // not a message: what has become of a connection or a link
+	stepMark                    // not a message: a connection or a link has changed its state
 )
 
 // A step is one line of a ladder, or a few.
@@ -58,7 +58,7 @@ type step struct {
 	omitted      int            // steps, of a mark in their place
 }
 
-// side returns the index of a direction among two; that of an unknown one is the first.
+// side returns the index of a direction among two; an unknown direction has the first.
 func side(d dissect.Direction) int {
 	if d == dissect.ServerToClient {
 		return 1
@@ -66,7 +66,7 @@ func side(d dissect.Direction) int {
 	return 0
 }
 
-// A ladderKey names what a ladder is about: a connection, a link group, or, of packets that belong
+// A ladderKey names the subject of a ladder: a connection, a link group, or, of packets that belong
 // to neither, two addresses, the smaller one first.
 type ladderKey struct {
 	conn  *dissect.Conn
@@ -74,10 +74,10 @@ type ladderKey struct {
 	a, b  netip.Addr
 }
 
-// A ladder is what went on between two hosts, in the order of the packets.
+// A ladder has the events between two hosts, in the order of the packets.
 type ladder struct {
 	ladderKey
-	client      netip.Addr // of two strangers: who was seen to send first
+	client      netip.Addr // of two strangers: the one that was seen to send first
 	head, tail  []step     // tail is a ring once it has maxLadderSteps
 	oldest      int        // index in tail
 	omitted     int        // steps between head and tail
@@ -93,9 +93,9 @@ type ladder struct {
 	plots  [2]plot // of a connection, by index of the direction
 }
 
-// ladders gathers what is drawn as text or as a page.
+// ladders gathers the events that are drawn as text or as a page.
 type ladders struct {
-	start   time.Time // what times are relative to
+	start   time.Time // to which times are relative
 	pages   bool      // messages are kept with their bytes
 	kept    int       // messages that are
 	byKey   map[ladderKey]*ladder
@@ -105,8 +105,8 @@ type ladders struct {
 	steps   int
 
 	choice choice
-	// others are connections that were not chosen, of link groups that were: only what their
-	// group is told of them is remembered.
+	// others are connections that were not chosen, of link groups that were: only the facts that
+	// their group is told are remembered.
 	others map[*dissect.Conn]*told
 }
 
@@ -143,7 +143,7 @@ func (c *choice) conn(conn *dissect.Conn) bool {
 	return true
 }
 
-// told is what the link group of a connection has been told of it.
+// told holds the facts that the link group of a connection has been told of it.
 type told struct {
 	link           *dissect.Link
 	opened, closed bool
@@ -258,7 +258,7 @@ func (b *ladders) addTo(l *ladder, e *dissect.Event) {
 		dir = dissect.ServerToClient
 	}
 	if isAck(e) {
-		return // part of what it acknowledges
+		return // part of the step that it acknowledges
 	}
 	last := l.lastStep()
 	if last != nil && last.kind == stepMessage && e.RoCE != nil && e.RoCE.Retransmission && last.family == e.Family &&
@@ -479,7 +479,7 @@ func (b *ladders) noticeClose(e *dissect.Event, t *told) {
 // not known by the WRITEs.
 func moved(r *dissect.Ring) uint64 { return max(r.Produced, r.Written) }
 
-// noticeLinks marks what has become of the links of a group.
+// noticeLinks adds marks for new states of the links of a group.
 func (b *ladders) noticeLinks(e *dissect.Event, l *ladder) {
 	for i, link := range l.group.Links {
 		if i == len(l.states) {
@@ -522,14 +522,14 @@ func linkLane(l *dissect.Link) string {
 	return "l" + strconv.Itoa(l.ID)
 }
 
-// stepText returns what a line of [Lines] says of the event, without its problems.
+// stepText returns the content of the event's line in [Lines], without its problems.
 func stepText(e *dissect.Event) string {
 	plain := *e
 	plain.Problems = nil
 	return string(appendContent(nil, &plain))
 }
 
-// connSteps returns the steps of a connection with those of its link group that concern it.
+// connSteps returns the steps of a connection with the steps of its link group that concern it.
 func (b *ladders) connSteps(l *ladder) []step {
 	steps := l.all()
 	g := b.byKey[ladderKey{group: l.conn.Group}]

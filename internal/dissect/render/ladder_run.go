@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// A runSide is what went in one direction in a run.
+// A runSide counts the traffic of one direction in a run.
 type runSide struct {
 	writes, writeBytes uint64
 	sends, sendBytes   uint64
@@ -52,7 +52,7 @@ func (r *runSide) add(e *dissect.Event) {
 	}
 }
 
-// text returns what went one way in a run, in words.
+// text describes the traffic of one direction in a run, in words.
 func (r *runSide) text() string {
 	var b []byte
 	part := func(n uint64, what string) {
@@ -111,7 +111,7 @@ type plotPoint struct {
 
 const maxPlotPoints = 512
 
-// plot adds what a CDC message has changed: the producer cursor of one direction, and the consumer
+// plot adds the changes of a CDC message: the producer cursor of one direction, and the consumer
 // cursor of the other.
 func (l *ladder) plot(e *dissect.Event) {
 	m, ok := e.Message.(*cdc.Message)

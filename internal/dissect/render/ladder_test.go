@@ -108,7 +108,7 @@ func TestFlowOfData(t *testing.T) {
 	}
 }
 
-// What is chosen in the end is the connection with its link group, and nothing else.
+// The selection has the connection with its link group in the end, and nothing else.
 func TestFlowSelects(t *testing.T) {
 	packets := dissecttest.Captured(t, "two-links")
 	title := regexp.MustCompile(`(?m)^(Connection|Link group) \d+`)
@@ -261,8 +261,8 @@ func TestWrapText(t *testing.T) {
 	}
 }
 
-// FuzzLadders has ladders and page made of any packets: two bytes of length before each, and one that
-// says in what order of time they come.
+// FuzzLadders has ladders and page made of any packets: two bytes of length before each, and one
+// that gives their order in time.
 func FuzzLadders(f *testing.F) {
 	pack := func(packets []dissect.Packet) (b []byte) {
 		for _, p := range packets {
@@ -304,8 +304,9 @@ func FuzzLadders(f *testing.F) {
 	})
 }
 
-// checkPageData has the page's script find whatever a step or a field refers to, and no byte of its data end that script. A fuzz target does not read the data
-// again, nor write the frame around them, which is the same for all captures: that would be most of its work.
+// checkPageData checks that the page's script finds everything that a step or a field refers to,
+// and that no byte of its data ends that script. A fuzz target does not read the data again, nor
+// write the frame around them, which is the same for all captures: that would be most of its work.
 func checkPageData(t testing.TB, data *pageData) {
 	t.Helper()
 	text, err := json.Marshal(data)

@@ -15,7 +15,7 @@ import (
 // A TimeFormat says how [Lines] shows the time of a packet.
 type TimeFormat uint8
 
-// All formats. Times have microseconds, which is what most captures have.
+// All formats. Times have microseconds, as in most captures.
 const (
 	TimeRelative TimeFormat = iota // seconds since the first event, or since Lines.Start
 	TimeAbsolute                   // date and time of day in UTC
@@ -30,10 +30,10 @@ const (
 //	number     seconds  from > to, with ports where they say something   connection, link   what it is, and what matters of it
 //
 // Connection and link are the numbers of [dissect.Conn] and [dissect.Link], "-" if there is none.
-// Whatever is wrong comes last, after an exclamation mark.
+// Problems come last, after an exclamation mark.
 type Lines struct {
 	Time  TimeFormat
-	Start time.Time // what TimeRelative counts from; zero means the time of the first event
+	Start time.Time // start of TimeRelative; zero means the time of the first event
 	last  time.Time
 }
 
@@ -91,9 +91,9 @@ func appendSeconds(b []byte, d time.Duration) []byte {
 	return appendZeroPadded(b, us%1e6, 6)
 }
 
-// AppendLine appends what happened, to whom, and what it says, without number and time of the packet,
-// to b and returns the extended slice: the rest of the line of [Lines]. Addresses and numbers
-// that the event does not have are left out.
+// AppendLine appends the event's addresses, connection, link and contents, without number and time
+// of the packet, to b and returns the extended slice: the rest of the line of [Lines]. Addresses
+// and numbers that the event does not have are left out.
 func AppendLine(b []byte, e *dissect.Event) []byte {
 	if e.Src.IsValid() || e.Dst.IsValid() {
 		start := len(b)
@@ -140,7 +140,7 @@ func appendAddr(b []byte, a netip.AddrPort, withPort bool) []byte {
 	return a.Addr().AppendTo(b)
 }
 
-// appendContent appends what the event says.
+// appendContent appends the contents of the event.
 func appendContent(b []byte, e *dissect.Event) []byte {
 	b = appendTitle(b, e)
 	if e.Message == nil && len(e.Bytes) > 0 {
@@ -203,7 +203,7 @@ func appendTitle(b []byte, e *dissect.Event) []byte {
 	return b
 }
 
-// appendCDC appends a CDC message of SMC-R, and what it changed.
+// appendCDC appends a CDC message of SMC-R, and its changes.
 func appendCDC(b []byte, e *dissect.Event, m *cdc.Message) []byte {
 	if m.IsFailoverValidation() {
 		b = append(b, " failover validation"...)
@@ -254,7 +254,7 @@ func appendCursors(b []byte, producer, consumer cdc.Cursor) []byte {
 	return appendCursor(b, consumer)
 }
 
-// appendCursor appends what [cdc.Cursor.String] returns.
+// appendCursor appends the text of [cdc.Cursor.String].
 func appendCursor(b []byte, c cdc.Cursor) []byte {
 	b = appendDigits(b, uint64(c.Wrap), 4)
 	b = append(b, ':')
@@ -354,8 +354,8 @@ func appendRoCE(b []byte, e *dissect.Event, p *roce.Packet) []byte {
 	return appendTransport(b, e.RoCE)
 }
 
-// appendTransport appends what is unusual about a RoCEv2 packet. A bad ICRC is a problem, and not told of
-// here.
+// appendTransport appends unusual properties of a RoCEv2 packet. A bad ICRC is a problem, and not
+// told of here.
 func appendTransport(b []byte, t *dissect.Transport) []byte {
 	if t == nil {
 		return b
@@ -373,9 +373,9 @@ func appendTransport(b []byte, t *dissect.Transport) []byte {
 }
 
 // Describe returns one line about a message that was in no packet: a trace of the handshake, or the
-// CDC state of SMC-D. message is what a [dissect.Event] has as Message, or [cdc.ProducerFlags] or
-// [cdc.ConnFlags]; bytes are the encoded message, or nil. Without a message the bytes are taken for
-// whatever they look like.
+// CDC state of SMC-D. message is a value as in the Message field of a [dissect.Event], or
+// [cdc.ProducerFlags] or [cdc.ConnFlags]; bytes are the encoded message, or nil. Without a message
+// Describe guesses the type from the bytes.
 func Describe(message any, bytes []byte) string {
 	switch f := message.(type) {
 	case cdc.ProducerFlags:

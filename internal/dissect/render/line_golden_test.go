@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// selection takes from a capture what a reader of the golden files wants to see: everything about
-// connections and links, whatever is wrong or unusual, and some of the data.
+// selection takes from a capture the events that a reader of the golden files wants to see:
+// everything about connections and links, all problems and unusual events, and some of the data.
 type selection struct {
 	data int // events of data so far
 }
@@ -44,7 +44,7 @@ func kind(e *dissect.Event) string {
 	return k
 }
 
-// TestRenderCaptures compares what we print of the captures with golden files. Read the difference
+// TestRenderCaptures compares our output for the captures with golden files. Read the difference
 // before you commit it; go test -update rewrites them.
 func TestRenderCaptures(t *testing.T) {
 	for _, name := range []string{"two-links", "smcd"} {

@@ -10,8 +10,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// What matters of a message of the handshake or about links. These are rare, so that the words may cost
-// something; all fields are in [Fields].
+// The append functions below write the main fields of a message of the handshake or about links.
+// These messages are rare, so that the words may cost something; all fields are in [Fields].
 
 // appendCLC appends a message of the handshake.
 func appendCLC(b []byte, message clc.Message) []byte {

@@ -180,7 +180,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// Every message has a line that names it, whoever made it.
+// Every message has a line that names it, no matter where it comes from.
 func TestDescribeAll(t *testing.T) {
 	for _, m := range sampleMessages() {
 		line := Describe(m, nil)

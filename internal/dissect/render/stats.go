@@ -11,8 +11,8 @@ import (
 	"github.com/gosmc/smc/internal/dissect"
 )
 
-// A CaptureStats is what is known of the input, besides what the tracker has seen of it: for
-// [WriteStats] and [NewStatsReport].
+// A CaptureStats holds facts about the input that the tracker does not see: for [WriteStats] and
+// [NewStatsReport].
 type CaptureStats struct {
 	Inputs   []string // names
 	Errors   int      // faults of the files that were read over

@@ -29,7 +29,7 @@ func AppendVerbose(b []byte, e *dissect.Event) []byte {
 	return b
 }
 
-// isZeroText reports whether the hexadecimal digits are those of zero.
+// isZeroText reports whether the hexadecimal digits are all zero.
 func isZeroText(digits string) bool {
 	for i := range len(digits) {
 		if digits[i] != '0' {
@@ -51,8 +51,8 @@ func appendItem(b []byte, name, value string) []byte {
 	return append(b, '\n')
 }
 
-// appendTransportItems tells of the RoCEv2 packet of an LLC or CDC message; that of a RoCE event is in its
-// fields.
+// appendTransportItems tells of the RoCEv2 packet of an LLC or CDC message; the packet of a RoCE
+// event is in its fields.
 func appendTransportItems(b []byte, e *dissect.Event) []byte {
 	t := e.RoCE
 	if t == nil {
@@ -76,7 +76,7 @@ func appendTransportItems(b []byte, e *dissect.Event) []byte {
 	return b
 }
 
-// appendContextItems tells what the event means to its connection and its link.
+// appendContextItems tells the effect of the event on its connection and its link.
 func appendContextItems(b []byte, e *dissect.Event) []byte {
 	if c := e.Conn; c != nil {
 		b = appendItem(b, "connection", fmt.Sprintf("%d, %v > %v, %s, %v", c.ID, c.Client, c.Server, c.Mode, c.State))
