@@ -61,7 +61,7 @@ var (
 type Error struct {
 	Name   string // of the input
 	Packet int    // which packet of this input has the fault or would have come next, from 1
-	Offset int64  // of the packet's or block's header in bytes; in what a compressed file unpacks to; -1 of an interface
+	Offset int64  // of the packet's or block's header in bytes, uncompressed; -1 of an interface
 	Err    error
 }
 

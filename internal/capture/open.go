@@ -121,7 +121,7 @@ func (in *input) ended(what string, have, need int) error {
 const (
 	magicMicro    = 0xa1b2c3d4 // pcap §4, in the byte order of the writer
 	magicNano     = 0xa1b23c4d // pcap §4
-	magicModified = 0xa1b2cd34 // records with 8 more bytes: Linux before 2.4, and what still writes it
+	magicModified = 0xa1b2cd34 // records with 8 more bytes: Linux before 2.4, and some programs
 	magicNg       = 0x0a0d0d0a // pcapng §4.1, the same in both byte orders
 
 	probeLen = 12 // bytes that tell the format
