@@ -7,9 +7,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Capabilities is what this host can do, and is allowed to do, for one TCP connection. A type is
-// offered or accepted if its device is there: leave a device out to switch the type off. The
-// zero value offers and accepts nothing. It is read only; slices are shared, not copied.
+// Capabilities lists the functions that this host supports, and may use, for one TCP connection. A
+// type is offered or accepted if its device is there: leave a device out to switch the type off.
+// The zero value offers and accepts nothing. It is read only; slices are shared, not copied.
 type Capabilities struct {
 	// Refuse, if not zero, makes the handshake end in a Decline with this reason, in the order
 	// that the protocol asks for: a client sends it in place of its Proposal, a server in

@@ -28,8 +28,9 @@ func (h *Handshake) startClient(now time.Time, out []Output) []Output {
 	return h.setState(now, HandshakeAwaitAccept, out)
 }
 
-// proposal returns the Proposal for what c has, and whether there is anything to offer. Its form
-// is that of Linux net/smc: header version 2 even if version 1 alone is offered.
+// proposal returns the Proposal that offers the contents of c, and whether there is anything to
+// offer. The Proposal has the form of Linux net/smc: header version 2 even if version 1 alone is
+// offered.
 func (c *Capabilities) proposal() (clc.Proposal, bool) {
 	p := clc.Proposal{Version: clc.V2, IP: c.ipArea()}
 	// Version 2 needs an EID: any for SMC-D, a UEID for SMC-R (SMCv2 p.57, note 2).
@@ -176,7 +177,7 @@ func (h *Handshake) checkFCE(a clc.Accept) clc.Diagnosis {
 	return clc.DiagNone
 }
 
-// checkParamsR checks what the peer says of its end of SMC-R.
+// checkParamsR checks the peer's parameters for its end of SMC-R.
 func (h *Handshake) checkParamsR(v clc.Version, p *clc.ParamsR) error {
 	switch {
 	case p.GID.IsZero() || p.QPN == 0: // rule: TestClientChecksAccept, TestServerChecksConfirm
@@ -248,7 +249,7 @@ func (h *Handshake) ownParams(r Resources) (*clc.ParamsR, *clc.ParamsD) {
 	return nil, nil
 }
 
-// newResult returns what does not depend on first contact.
+// newResult returns the values that do not depend on first contact.
 func (h *Handshake) newResult(d *clc.ParamsD, r *clc.ParamsR) Result {
 	res := Result{
 		Role: h.role, Mode: h.choice.Mode, Version: h.choice.Version,

@@ -9,12 +9,12 @@ import (
 // A Conn is the life of one SMC connection, from the moment its buffers are announced to the
 // moment they are released: the state machines of RFC 7609 §4.8, figures 22 and 23.
 //
-// The caller makes one when the CLC handshake has exchanged the buffers, reports
-// EventEstablished when data may flow, then whatever happens, and carries out the outputs in
-// order. If the handshake falls back to TCP after all, the Conn is dropped without an event. The
-// caller reads the peer's flags and reports EventPeerFlags when they have changed; to report the
-// same flags again is harmless. Data is not its business: the caller reports EventClose and
-// EventShutdownWrite when everything that was written has been published (or, on close, given up).
+// The caller makes one when the CLC handshake has exchanged the buffers, reports EventEstablished
+// when data may flow, then all other events, and carries out the outputs in order. If the handshake
+// falls back to TCP after all, the Conn is dropped without an event. The caller reads the peer's
+// flags and reports EventPeerFlags when they have changed; to report the same flags again is
+// harmless. Data is not its business: the caller reports EventClose and EventShutdownWrite when
+// everything that was written has been published (or, on close, given up).
 //
 // The transitions. "open" is a state while the application still holds the connection, "gone"
 // after its close. D, C and A are the flags cdc.DoneWriting, cdc.Closed and cdc.Abort; a peer
@@ -58,18 +58,18 @@ import (
 //	ProcessAbort           Close                     Closed             done
 //	Closed                 any                       same
 //
-// An abort whose peer has already sent C has nobody to wait for: it passes through
-// PeerAbortWait to the state after it at once. What the table lacks changes nothing.
+// If the peer has already sent C, an abort has no peer to wait for: it passes through PeerAbortWait
+// to the state after it at once. An event that the table lacks changes nothing.
 //
-// After LinkLost and ElementLost no flags are sent, whatever comes.
+// After LinkLost and ElementLost no flags are sent, no matter which events come.
 //
 // Three rules stand behind it:
 //
 //   - After we have sent C or A we send nothing more: the peer may already use its buffer for
 //     another connection. For the same reason C ends PeerAbortWait as A does, where RFC 7609
 //     p.87 mentions A only.
-//   - A peer that has sent C is finished with us. What happens to its TCP connection or its
-//     process after that takes nothing away: reads end with EOF, not with an error.
+//   - A peer that has sent C is finished with us. Later events of its TCP connection or its process
+//     take nothing away: reads end with EOF, not with an error.
 //   - In SMC-D flags are published before the FIN is sent, so a FIN without C or A comes from a
 //     kernel that cleaned up after a dead process. In SMC-R flags and FIN travel by different
 //     ways and a FIN alone says nothing; Linux net/smc ignores it too, and finds a dead
@@ -107,9 +107,9 @@ func (c *Conn) Failure() FailKind { return c.why }
 // Deadline returns when EventTimer is due, zero if no timer runs.
 func (c *Conn) Deadline() time.Time { return c.deadline }
 
-// Handle takes one event and appends to out what has to be done about it. Every event is
-// harmless in every state; after StateClosed none has an effect. Neither the event nor the peer's
-// flags can make it fail: unknown flag bits are ignored.
+// Handle takes one event and appends the outputs for it to out. Every event is harmless in every
+// state; after StateClosed none has an effect. Neither the event nor the peer's flags can make it
+// fail: unknown flag bits are ignored.
 func (c *Conn) Handle(now time.Time, ev ConnEvent, out []Output) []Output {
 	out = c.handlePeerFlags(now, ev.Peer, out)
 	if ev.Unsent {
@@ -228,7 +228,7 @@ func (c *Conn) fail(why FailKind, out []Output) []Output {
 	return out
 }
 
-// enterAborted leaves the peer behind: what remains is the application, if it is still there.
+// enterAborted leaves the peer behind: only the application remains, if it is still there.
 func (c *Conn) enterAborted(now time.Time, out []Output) []Output {
 	if c.appGone {
 		return c.enterClosed(now, out)
@@ -450,8 +450,9 @@ func (c *Conn) onTCPReset(now time.Time, out []Output) []Output {
 	return c.onFatal(now, FailReset, out) // rule: TestConnTable: c.onFatal(now, FailReset, out) -> out
 }
 
-// onPeerDead takes the news that nobody is left on the other side. The application gets what TCP gives when a
-// process ends without closing: the end of the stream if it had read everything, else a reset.
+// onPeerDead takes the news that nobody is left on the other side. The application gets the same
+// result as from TCP when a process ends without closing: the end of the stream if it had read
+// everything, else a reset.
 func (c *Conn) onPeerDead(now time.Time, readAll bool, out []Output) []Output {
 	if c.peerFinished() {
 		return out
@@ -464,8 +465,8 @@ func (c *Conn) onPeerDead(now time.Time, readAll bool, out []Output) []Output {
 }
 
 // onLost takes the loss of the way to the peer, or of the place that we write. "It must not attempt
-// to perform any RDMA writes to this RMBE" (RFC 7609 p.62). Unlike there, what had arrived before
-// stays readable, as after any other failure.
+// to perform any RDMA writes to this RMBE" (RFC 7609 p.62). Unlike there, data that had arrived
+// before stays readable, as after any other failure.
 func (c *Conn) onLost(now time.Time, why FailKind, out []Output) []Output {
 	c.mute = true // rule: TestConnTable
 	if c.peerFinished() {

@@ -109,8 +109,8 @@ var connEvents = map[string]ConnEvent{
 	"late":        {Kind: EventTimer}, // at the deadline, or in an hour if there is none
 }
 
-// The states, with what the state alone does not say: whether the application is gone and which
-// flags the peer has set. Each is reached by playing the events.
+// The states, with the facts that the state alone does not tell: whether the application is gone
+// and which flags the peer has set. Each is reached by playing the events.
 var connStates = []struct {
 	name  string
 	path  string

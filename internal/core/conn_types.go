@@ -62,7 +62,7 @@ func (s ConnState) String() string {
 // allConnFlags are the flags that count in a cdc.ConnFlags; the other bits are reserved.
 const allConnFlags = cdc.DoneWriting | cdc.Closed | cdc.Abort
 
-// A ConnEventKind says what happened to a connection.
+// A ConnEventKind is the kind of an event of a connection.
 type ConnEventKind uint8
 
 // The events, local ones first.
@@ -82,7 +82,7 @@ const (
 	// EventTCPFin: the peer ended its direction of the TCP connection.
 	EventTCPFin
 	// EventTCPReset: the TCP connection was reset, or failed in another way; or the peer ended it,
-	// and what it said by RDMA before is lost.
+	// and its earlier messages by RDMA are lost.
 	EventTCPReset
 	// EventPeerDead: the fabric reports that the peer's process or instance is gone.
 	EventPeerDead

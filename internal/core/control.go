@@ -22,7 +22,7 @@ import (
 //
 // A group begins with one link. The server makes further ones (control_add.go), both sides take
 // them away (control_links.go); the end of the last one is the end of the group. A link number of 0
-// means the first link in the list. The table is that of a group with one link:
+// means the first link in the list. The table is for a group with one link:
 //
 //	state       role    event                          next        output
 //	Init        server  Start                          Confirming  SendLLC CONFIRM LINK
@@ -52,12 +52,12 @@ import (
 //	Ending      client  Sent of the reply, or DELETE LINK all     Ended  GroupEnded
 //	Ending      both    LinkFailed, Advance            Ended       GroupEnded
 //
-// "requested", "replied" and so on are a [LinkStep], "failed" only before Active; "end" is GroupEnding and
-// GroupEnded. TEST LINK is answered from Confirming to Ending. What the table lacks, and is not in the tables
-// of the exchanges below, changes nothing: replies that nobody awaits, which may be late; what is
-// said about links that are gone. A message that cannot be, or not now, is "out of sync" (RFC 7609
-// C.7.1): CONFIRM LINK for a link that is confirmed, a request that is the other role's, and what
-// does not decode.
+// "requested", "replied" and so on are a [LinkStep], "failed" only before Active; "end" is
+// GroupEnding and GroupEnded. TEST LINK is answered from Confirming to Ending. A message that is
+// neither in this table nor in the tables of the exchanges below changes nothing: a reply that
+// nobody awaits, which may be late; a message about a link that is gone. A message that cannot be,
+// or not now, is "out of sync" (RFC 7609 C.7.1): CONFIRM LINK for a link that is confirmed, a
+// request that is the other role's, and a message that does not decode.
 //
 // CONFIRM RKEY and DELETE RKEY are in control_rkey.go, the end of a link and of the group in control_end.go.
 //
@@ -227,8 +227,8 @@ func (lc *LinkControl) setState(now time.Time, s ControlState) {
 	}
 }
 
-// HandleMessage takes what llc.Parse returned for a message that arrived on a link. It is for LLC messages
-// only, not for CDC messages.
+// HandleMessage takes the results of llc.Parse for a message that arrived on a link. It is for LLC
+// messages only, not for CDC messages.
 func (lc *LinkControl) HandleMessage(now time.Time, num llc.LinkNum, m llc.Message, err error, out []Output) []Output {
 	link := lc.link(num)
 	if lc.state == ControlInit || lc.state == ControlEnded || link == nil {
@@ -280,7 +280,7 @@ func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, e
 }
 
 // showsReply reports whether a message that arrived on via shows that the server has our reply to
-// CONFIRM LINK, or it would not use the new link, nor tell where an RMB is on it. What comes over
+// CONFIRM LINK, or it would not use the new link, nor tell where an RMB is on it. A message over
 // another link may come before the completion of the reply. Linux net/smc does not ask again about
 // an RMB, but declines its connection.
 func showsReply(m llc.Message, via, added *controlLink) bool {
@@ -306,8 +306,8 @@ func (lc *LinkControl) Sent(now time.Time, tag Tag, out []Output) []Output {
 	return lc.arm(out)
 }
 
-// LinkFailed says that a link cannot be used any more. What had arrived on it before is to be handed
-// to HandleMessage first.
+// LinkFailed says that a link cannot be used any more. The caller hands messages that had arrived
+// on it before to HandleMessage first.
 func (lc *LinkControl) LinkFailed(now time.Time, num llc.LinkNum, err error, out []Output) []Output {
 	link := lc.link(num)
 	if lc.state == ControlInit || lc.state == ControlEnded || link == nil {
@@ -357,7 +357,7 @@ func (lc *LinkControl) arm(out []Output) []Output {
 	next := earliest(earliest(lc.until, lc.exchange.until), lc.testsDue())
 	next = earliest(next, earliest(lc.add.until, lc.deletesDue()))
 	next = earliest(next, lc.leavesDue())
-	if lc.state == ControlActive && lc.add.phase == addNone && lc.exchange.kind == exchangeNone && !lc.obeys() { // else they wait for the end of what is under way
+	if lc.state == ControlActive && lc.add.phase == addNone && lc.exchange.kind == exchangeNone && !lc.obeys() { // else they wait until it ends
 		if len(lc.deletes) == 0 {
 			next = earliest(next, lc.retry.at)
 		}
@@ -422,7 +422,8 @@ func (lc *LinkControl) unexpected(now time.Time, link *controlLink, m llc.Messag
 	return lc.outOfSync(now, link, m.Type().String(), errNotNow, out)
 }
 
-// describeEnd returns what differs between an end of a link and what the CLC messages said of it.
+// describeEnd returns the differences between an end of a link and its description in the CLC
+// messages.
 func describeEnd(got llc.ConfirmLink, want LinkEnd) error {
 	switch {
 	case got.QPN != want.QPN: // rule: TestConfirmLinkChecked

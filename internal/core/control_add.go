@@ -228,7 +228,7 @@ func (lc *LinkControl) handleAddLink(now time.Time, via *controlLink, m llc.AddL
 		out = append(out, LinkStep{Kind: StepConfirmed}) // it has the reply, or it would not ask
 		lc.setState(now, ControlAdding)
 	}
-	if lc.add.phase != addNone { // it begins anew, after what we have not noticed
+	if lc.add.phase != addNone { // it begins anew, after an event that we have not noticed
 		if out = lc.abortAdd(now, 0, false, out); lc.state == ControlEnded { // rule: TestLastLinkLostInConfirm
 			return out
 		}

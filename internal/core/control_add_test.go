@@ -116,8 +116,9 @@ func forgetfulServer(t *testing.T, v1 bool) (p *linkPair, hints func() int) {
 	}
 }
 
-// TestAddLinkAskAfterLoss has a server whose one attempt at a link that was lost has failed, and the client ask for it: whoever has noticed
-// the loss, and also if the server does not hear that the new link was confirmed. It does not ask for a link that an operator has ended.
+// TestAddLinkAskAfterLoss has a server whose one attempt at a link that was lost has failed, and
+// the client ask for it: no matter which side has noticed the loss, and also if the server does not
+// hear that the new link was confirmed. It does not ask for a link that an operator has ended.
 func TestAddLinkAskAfterLoss(t *testing.T) {
 	for version, v1 := range linkVersions {
 		for name, lost := range map[string]func(p *linkPair){
@@ -168,8 +169,9 @@ func TestAddLinkAskAfterLoss(t *testing.T) {
 	}
 }
 
-// TestAddLinkAskLonger has requests for a link dropped, as Linux net/smc does with some: they come less and less often, and end with the link
-// that they are for. A server that has taken what it has for an asymmetric link is not asked all the time.
+// TestAddLinkAskLonger has requests for a link dropped, as Linux net/smc does with some: they come
+// less and less often, and end with the link that they are for. A server that has taken its RNIC
+// for an asymmetric link is not asked all the time.
 func TestAddLinkAskLonger(t *testing.T) {
 	for version, v1 := range linkVersions {
 		p, hints := forgetfulServer(t, v1)
@@ -424,8 +426,9 @@ func TestAddLinkSlow(t *testing.T) {
 	}
 }
 
-// TestAddLinkContinuationLies has ADD LINK CONTINUATION of the wrong direction, or for another link, while its turn is: what is no answer
-// is out of sync, an answer that nobody awaits is nothing.
+// TestAddLinkContinuationLies has ADD LINK CONTINUATION of the wrong direction, or for another
+// link, while its turn is: a message that is no answer is out of sync, an answer that nobody awaits
+// is nothing.
 func TestAddLinkContinuationLies(t *testing.T) {
 	for _, tt := range []struct {
 		to   string

@@ -60,8 +60,8 @@ func TestC7(t *testing.T) {
 		play   func(t *testing.T, v1 bool) *linkPair
 		only   string // "v1"
 		failed bool   // the first contact, and the group
-		links  string // at the end; "": whatever, but quiet
-		client string // its state, and what it has done with links
+		links  string // at the end; "": any, but quiet
+		client string // its state, and its actions on links
 	}{
 		{"ADD LINK from server (first contact)", first(lost("server", llc.TypeAddLink, false)), "", true, "", "Active: "},
 		{"ADD LINK reply from client, lost (first contact)", first(lost("client", llc.TypeAddLink, true)), "", true, "", "Ended: ending peer silent, ended"},
@@ -271,7 +271,7 @@ func TestC71(t *testing.T) {
 	})
 }
 
-// TestDeleteLinkIgnores has a client ignore what comes on a link whose end it has asked for.
+// TestDeleteLinkIgnores has a client ignore messages on a link whose end it has asked for.
 func TestDeleteLinkIgnores(t *testing.T) {
 	p := newLinkPair(t, pairOptions{server: 2, client: 2})
 	p.lose = func(*pairSide, SendLLC) bool { return true }

@@ -10,8 +10,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// TestCollisions has the rows of RFC 7609 §3.5.5.3.1 to 3: a message that crosses an exchange. What is under way is held up by
-// losing its answer, and given up in the end, so that the group must be quiet and symmetric again.
+// TestCollisions has the rows of RFC 7609 §3.5.5.3.1 to 3: a message that crosses an exchange. The
+// exchange under way is held up by losing its answer, and given up in the end, so that the group
+// must be quiet and symmetric again.
 func TestCollisions(t *testing.T) {
 	h := llc.Header{Form: llc.V2}
 	v1 := llc.Header{Form: llc.V1}

@@ -53,7 +53,8 @@ func TestDeleteLinkQueue(t *testing.T) {
 		t.Errorf("the client sent %s", got)
 	}
 	release()
-	// Two answers besides: the server's orders are what it has asked for, and nothing is asked again.
+	// Two answers besides: the server orders the ends that the client has asked for, and nothing is
+	// asked again.
 	if n := p.client.count("DELETE LINK"); n != 4 || len(p.client.lc.deletes) > 0 {
 		t.Errorf("then the client sent %v", p.client.sent)
 	}
@@ -114,7 +115,7 @@ func TestDeleteLinkWish(t *testing.T) {
 	}
 }
 
-// TestDeleteLinkReasons has what a server's connections are told of the end of a link.
+// TestDeleteLinkReasons has the reasons that a server's connections are told for the end of a link.
 func TestDeleteLinkReasons(t *testing.T) {
 	p := newLinkPair(t, pairOptions{server: 2, client: 1})
 	p.pass(2 * time.Second)
@@ -140,7 +141,7 @@ func TestDeleteLinkReasons(t *testing.T) {
 	}
 }
 
-// TestDeleteLinkGuards has what an operator may not delete.
+// TestDeleteLinkGuards has the links that an operator may not delete.
 func TestDeleteLinkGuards(t *testing.T) {
 	p := newLinkPair(t, pairOptions{server: 2, client: 2, first: func(p *linkPair) { p.lose = lost("client", llc.TypeAddLink, true) }})
 	no := func(name string, s *pairSide, num llc.LinkNum) {
@@ -182,7 +183,8 @@ func TestLinkLostUnderExchange(t *testing.T) {
 			t.Errorf("%s: sent %s", by, got)
 		}
 	}
-	// ADD LINK is given up, and attempted again; what is confirmed on the new link does not need the old one.
+	// ADD LINK is given up, and attempted again; a confirmation on the new link does not need the
+	// old one.
 	for _, kind := range []llc.Type{llc.TypeAddLinkCont, llc.TypeConfirmLink} {
 		for _, by := range []string{"server", "client"} {
 			p := newTriplet(t)
@@ -215,8 +217,9 @@ func TestLinkLostUnderExchange(t *testing.T) {
 	}
 }
 
-// TestDeleteLinkUnasked has DELETE LINK that fits nothing: for link 0, which is no link, the answer to what was not asked yet, one
-// that comes before the first link is confirmed, and one for the only link.
+// TestDeleteLinkUnasked has DELETE LINK that fits nothing: for link 0, which is no link, the answer
+// to a request that was not sent yet, one that comes before the first link is confirmed, and one
+// for the only link.
 func TestDeleteLinkUnasked(t *testing.T) {
 	for _, by := range []string{"server", "client"} {
 		p := newLinkPair(t, pairOptions{server: 2, client: 2})
@@ -265,7 +268,7 @@ func TestDeleteLinkUnasked(t *testing.T) {
 	if m := sentOf(outs); p.server.lc.add.phase != addNone || len(m) != 1 || m[0].(llc.DeleteLink).Link != 4 {
 		t.Errorf("a link that is being made: %s", controlWords(p.now, outs))
 	}
-	// The answer to what waits for the end of another exchange.
+	// The answer to a request that waits for the end of another exchange.
 	p = newTriplet(t)
 	p.hold(lost("client", llc.TypeAddLinkCont, true))
 	p.server.fail(3)
@@ -288,8 +291,9 @@ func TestDeleteLinkAnswers(t *testing.T) {
 	}
 }
 
-// TestDeleteLinkTimes has DELETE LINK asked again after LLCTimeout and not before, whatever other timers do, and the link over which it is
-// not answered given up after as long again, each link for itself.
+// TestDeleteLinkTimes has DELETE LINK asked again after LLCTimeout and not before, no matter when
+// other timers end, and the link over which it is not answered given up after as long again, each
+// link for itself.
 func TestDeleteLinkTimes(t *testing.T) {
 	p := newTriplet(t)
 	p.lose = func(*pairSide, SendLLC) bool { return true }

@@ -93,7 +93,8 @@ func (lc *LinkControl) finish(out []Output) []Output {
 	return append(out, GroupEnded{})
 }
 
-// answerDelete returns the reply to a DELETE LINK: the request's link, and what is wrong with it.
+// answerDelete returns the reply to a DELETE LINK: the request's link, and the fault of the
+// request.
 func answerDelete(m llc.DeleteLink, reason llc.DeleteReason) llc.DeleteLink {
 	return llc.DeleteLink{Header: llc.Header{Form: m.Form, Reply: true}, Orderly: m.Orderly, Link: m.Link, Reason: reason}
 }
@@ -190,8 +191,8 @@ func (lc *LinkControl) testsDue() (next time.Time) {
 	return next
 }
 
-// advanceTests asks on links that have been silent, and ends those that stay so. What arrives in
-// place of the answer shows as well that there is somebody.
+// advanceTests asks on links that have been silent, and ends those that stay so. Another message in
+// place of the answer shows as well that the peer is there.
 func (lc *LinkControl) advanceTests(now time.Time, out []Output) []Output {
 	if due := lc.testsDue(); due.IsZero() || now.Before(due) {
 		return out
@@ -222,20 +223,20 @@ func (lc *LinkControl) probe(now time.Time, l *controlLink, out []Output) []Outp
 	return append(out, SendLLC{Link: l.num, Message: llc.TestLink{Header: llc.Header{Form: lc.form}, UserData: l.test.data()}})
 }
 
-// data returns what the answer has to repeat.
+// data returns the bytes that the answer has to repeat.
 func (t linkTest) data() (d [16]byte) {
 	binary.LittleEndian.PutUint64(d[:], t.n)
 	return d
 }
 
-// before reports whether data is that of a test before this one.
+// before reports whether data belongs to a test before this one.
 func (t linkTest) before(data [16]byte) bool {
 	n := binary.LittleEndian.Uint64(data[:])
 	return n != 0 && n < t.n && linkTest{n: n}.data() == data // rule: TestControlLateAnswer: linkTest{n: n}.data() == data -> true
 }
 
-// handleTestLink answers TEST LINK, at once and whatever else is under way, and takes the answer to ours. A
-// wrong one is "as if detected that the link has gone down" (RFC 7609 C.7.1).
+// handleTestLink answers TEST LINK, at once even if an exchange is under way, and takes the answer
+// to ours. A wrong one is "as if detected that the link has gone down" (RFC 7609 C.7.1).
 func (lc *LinkControl) handleTestLink(now time.Time, link *controlLink, m llc.TestLink, out []Output) []Output {
 	switch {
 	case !m.Reply:

@@ -102,8 +102,8 @@ func TestAddLinkHintOvertakes(t *testing.T) {
 	}
 }
 
-// TestAddLinkFreshAnew has attempts come to nothing for long, so that they are rare, and then an RNIC come: attempts with it begin
-// as those of a new group.
+// TestAddLinkFreshAnew has attempts come to nothing for long, so that they are rare, and then an
+// RNIC come: attempts with it begin as in a new group.
 func TestAddLinkFreshAnew(t *testing.T) {
 	for version, v1 := range linkVersions {
 		p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2, first: func(p *linkPair) { p.server.noLinks = true }})

@@ -193,7 +193,7 @@ func TestDeleteLinkNeeded(t *testing.T) {
 		p.pass(20 * time.Second)
 		lc := p.server.lc
 		release := p.hold(lost("client", llc.TypeDeleteLink, true))
-		// Of a link between others, and that of an asymmetric one.
+		// Of a link between others, and of an asymmetric one.
 		lc.links = append(lc.links, &controlLink{num: 9, slot: 5, state: linkFailed})
 		lc.enqueue(linkDelete{num: 9, reason: llc.DeleteLostPath})
 		lc.enqueue(linkDelete{num: 2, reason: llc.DeleteAsymmetric, orderly: true, surplus: true})

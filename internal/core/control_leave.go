@@ -7,9 +7,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// This file has what precedes the end of a link in order: its connections leave it, while it still
-// works, so that nothing of what is on its way has to be said again. RFC 7609 §2.3 leaves open how
-// that is done.
+// This file has the steps that precede the end of a link in order: its connections leave it, while
+// it still works, so that no message that is on its way has to be repeated. RFC 7609 §2.3 leaves
+// open how that is done.
 //
 //	role    event                                     output
 //	server  a link is to end in order                 LinkLeaving
@@ -20,9 +20,10 @@ import (
 //	client  the link fails, or all that do not leave  SendLLC reply, LinkDown, CloseLink
 //	client  the same, not in order                    SendLLC reply, LinkDown, CloseLink
 //
-// Each side moves what it sends, and the server does before the client hears of it. In order is
-// what an operator or a program wants, and the end of an asymmetric link; a path that is lost is
-// not, whatever the flag says, nor is the last link, nor one that a first contact has.
+// Each side moves its own traffic, and the server does before the client hears of it. An end that
+// an operator or a program wants is in order, and so is the end of an asymmetric link. The end of a
+// lost path is not in order, even if the flag says so, nor is the end of the last link, nor of one
+// that a first contact has.
 
 // A linkLeave is a link that is about to end in order.
 type linkLeave struct {

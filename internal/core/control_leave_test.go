@@ -21,7 +21,7 @@ func (s *pairSide) left(num llc.LinkNum) {
 	s.p.run()
 }
 
-// takeLog returns what a side did, and forgets it.
+// takeLog returns the log of a side, and clears it.
 func (s *pairSide) takeLog() string {
 	got := strings.Join(append(slices.Clone(s.log), s.sent...), ", ")
 	s.log, s.sent = nil, nil
@@ -95,7 +95,8 @@ func TestLinkLeaving(t *testing.T) {
 	}
 }
 
-// TestLinkLeavingReasons has a link end at once where that is not in order, whatever the flag says.
+// TestLinkLeavingReasons has a link end at once where that is not in order, even if the flag says
+// so.
 func TestLinkLeavingReasons(t *testing.T) {
 	for _, tt := range []struct {
 		m       llc.DeleteLink
@@ -180,7 +181,8 @@ func TestLinkLeavingFails(t *testing.T) {
 	p.pass(time.Minute)
 	p.check("in the end", p.server.links(), RedundancySymmetric)
 
-	// The peer is told that it is not in order any more, whose wish it ever was, and has its connections wait no longer either.
+	// The peer is told that the end is not in order any more, no matter which side wanted it, and
+	// has its connections wait no longer either.
 	for _, by := range []string{"server", "client"} {
 		for _, notices := range []string{"server", "client"} {
 			p := newLeavers(t)

@@ -83,9 +83,10 @@ func (lc *LinkControl) handleConfirmLink(now time.Time, link *controlLink, m llc
 	return append(out, SendLLC{link.num, reply, tagConfirm}, LinkStep{Kind: StepReplied})
 }
 
-// checkConfirmLink compares the message with what the CLC messages have said: the server or the client
-// on the other end of the queue pair may be another than the one on the TCP connection. Linux net/smc
-// compares nothing. "Protocol error ... If this is a first contact, fall back to IP" (RFC 7609 C.7.1).
+// checkConfirmLink compares the message with the values in the CLC messages: the server or the
+// client on the other end of the queue pair may be another than the one on the TCP connection.
+// Linux net/smc compares nothing. "Protocol error ... If this is a first contact, fall back to IP"
+// (RFC 7609 C.7.1).
 func (lc *LinkControl) checkConfirmLink(link *controlLink, m llc.ConfirmLink) (clc.Diagnosis, error) {
 	want := link.peer
 	if lc.cfg.Result.Version == clc.V2 && (!lc.cfg.Result.Direct || link.indirect) { // rule: TestAddLinkRoutes: || link.indirect -> || false
@@ -154,8 +155,8 @@ func (lc *LinkControl) up(now time.Time, out []Output) []Output {
 	return lc.next(now, append(out, LinkStep{Kind: StepUp}))
 }
 
-// next begins what has waited: the end of links, the end of the first contact, another link, RMBs
-// for which a connection waits, those that nobody needs.
+// next begins the exchanges that have waited: the end of links, the end of the first contact,
+// another link, RMBs for which a connection waits, RMBs that nobody needs.
 func (lc *LinkControl) next(now time.Time, out []Output) []Output {
 	if lc.state != ControlAdding && lc.state != ControlActive {
 		return out

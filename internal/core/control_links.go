@@ -15,13 +15,13 @@ import (
 // A link that is lost (failed, silent, out of sync) is taken out of use at once, and its
 // connections go on over the others. One that ends in order is left by them before, see
 // control_leave.go. Then the peer is told with DELETE LINK: by the server as an exchange, by the
-// client as a notice, which the server answers with such an exchange. Both keep what the link
-// consists of until then. The collisions with that exchange (RFC 7609 §3.5.5.3.2):
+// client as a notice, which the server answers with such an exchange. Both keep the resources of
+// the link until then. The collisions with that exchange (RFC 7609 §3.5.5.3.2):
 //
 //	message from the client          server
 //	TEST LINK                        answered
 //	ADD LINK, REQUEST ADD LINK       answered by an attempt afterwards
-//	DELETE LINK of one link          queued, or what is under way is the answer
+//	DELETE LINK of one link          queued, or the exchange under way is the answer
 //	DELETE LINK all                  the group ends at once
 //	CONFIRM RKEY                     refused, with the flag that asks to try again
 //	DELETE RKEY                      answered
@@ -82,7 +82,7 @@ func usesPeer(links []*controlLink, e LinkEnd) bool {
 	return slices.ContainsFunc(links, func(l *controlLink) bool { return sameRNIC(l.peer, e) })
 }
 
-// Redundancy says what the group has to lose.
+// Redundancy returns how redundant the links of the group are.
 func (lc *LinkControl) Redundancy() Redundancy {
 	if lc.state != ControlAdding && lc.state != ControlActive { // rule: TestDeleteLinkGuards
 		return RedundancyNone
@@ -173,8 +173,9 @@ func (lc *LinkControl) spareLast() {
 	}
 }
 
-// down takes a link out of use. What was under way on it begins anew on another one: "the initiator
-// of an LLC message exchange that fails will be responsible for retrying" (RFC 7609 p.25).
+// down takes a link out of use. An exchange that was under way on it begins anew on another one:
+// "the initiator of an LLC message exchange that fails will be responsible for retrying" (RFC 7609
+// p.25).
 func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, orderly bool, out []Output) []Output {
 	link.state = linkFailed
 	link.leave = linkLeave{}
@@ -419,8 +420,8 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		// taken it away: it does not want the group to end.
 	}
 	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly, last: last})
-	// "The server must delete the link right away" (RFC 7609 §3.5.5.1.4), and with it whatever is
-	// under way on it.
+	// "The server must delete the link right away" (RFC 7609 §3.5.5.1.4), and with it the exchange
+	// that is under way on it.
 	// rule: TestDeleteLinkRightAway
 	if !m.Orderly && lc.state == ControlActive && lc.usable(link) != nil {
 		out = lc.down(now, link, GroupEnd{Kind: EndPeer, Reason: m.Reason}, false, out)

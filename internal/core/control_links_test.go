@@ -219,7 +219,8 @@ func TestAddLinkRefused(t *testing.T) {
 	}
 }
 
-// TestAddLinkParallel has a client that accepts what it must not: the server deletes the link over another one.
+// TestAddLinkParallel has a client that accepts a link that it must not accept: the server deletes
+// the link over another one.
 func TestAddLinkParallel(t *testing.T) {
 	for version, v1 := range linkVersions {
 		for name, peer := range map[string]RNIC{"parallel": pairRNIC(2, 1), "a reserved MTU": pairRNIC(2, 2), "to ourselves": pairRNIC(1, 1)} {
@@ -278,7 +279,7 @@ func TestLinkLost(t *testing.T) {
 				p.check(version+", "+who, p.server.links(), RedundancySymmetric)
 			}
 		}
-		// The client's RNIC is gone: what is left is an asymmetric link, until it is back.
+		// The client's RNIC is gone: an asymmetric link is left, until it is back.
 		p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2})
 		p.pass(20 * time.Second)
 		p.client.do(p.client.lc.SetRNICs(p.now, p.client.rnics[:1], nil))

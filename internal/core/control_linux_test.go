@@ -55,8 +55,8 @@ func linuxControl(t *testing.T, role Role, capture string) *LinkControl {
 	return nil
 }
 
-// TestControlLinux plays each side of a link group of two Linux kernels to the other, and compares what we send with what
-// that kernel has sent, byte for byte.
+// TestControlLinux plays each side of a link group of two Linux kernels to the other, and compares
+// our messages with the messages of that kernel, byte for byte.
 func TestControlLinux(t *testing.T) {
 	const capture = "smcrv2-one-link"
 	frame := func(n string) []byte { return linuxLLC(t, capture, n) }

@@ -8,8 +8,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// TestControlMutePeer has a peer that acknowledges whatever it is sent and answers nothing, or TEST LINK alone, while all is asked of it that
-// there is to ask. The one that is mute is taken for gone; with the other one each question has its end, and what is kept for it a bound.
+// TestControlMutePeer has a peer that acknowledges every message and answers nothing, or TEST LINK
+// alone, while it gets every request that there is. The peer that is mute is taken for gone. With
+// the other one each request has its end, and the state that is kept for it has a bound.
 func TestControlMutePeer(t *testing.T) {
 	for _, role := range []string{"server", "client"} {
 		for _, tests := range []bool{false, true} {

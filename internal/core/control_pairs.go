@@ -8,8 +8,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// This file has between which RNICs a further link is: what a server plans, a client accepts, and
-// what fits beside the links there are. RFC 7609 §2.2.1, §3.5.1.6.
+// This file selects the RNICs of a further link: the pair that a server plans, the RNIC that a
+// client accepts, and the pairs that fit beside the links there are. RFC 7609 §2.2.1, §3.5.1.6.
 //
 // That a pair which has failed has to wait until it is its turn again is ours: the next attempt,
 // whose time is in control_retry.go, may be with an RNIC that is idle.
@@ -29,8 +29,8 @@ func (lc *LinkControl) unused(now time.Time, links []*controlLink) []RNIC {
 }
 
 // plan finds an RNIC of the server's for another link, and the client's that it would like to be
-// used. In a first contact it is always something; later only what is likely to help. Of several
-// pairs it is that whose turn it is.
+// used. In a first contact it always finds a pair; later only a pair that is likely to help. Of
+// several pairs it takes the one whose turn it is.
 func (lc *LinkControl) plan(now time.Time, first bool) (local RNIC, target wire.GID, ok bool) {
 	symmetric, asymmetric := lc.split()
 	if len(symmetric) == 0 || len(symmetric) >= lc.maxLinks || len(lc.links) >= maxSlots { // rule: TestAddLinkPlan
@@ -103,8 +103,8 @@ func (lc *LinkControl) accept(now time.Time, m llc.AddLink) (RNIC, bool) {
 	return RNIC{}, false
 }
 
-// choose returns that of a client's RNICs for a link to the server's, nil if there is none: what
-// the server would like, unless that has failed before, else that whose turn it is.
+// choose returns a client's RNIC for a link to the server's, nil if there is none. It takes the
+// RNIC that the server would like, unless that has failed before, else the one whose turn it is.
 func (lc *LinkControl) choose(now time.Time, list []RNIC, peer LinkEnd, target wire.GID) (best *RNIC) {
 	var first pairTurn
 	for i := range list {

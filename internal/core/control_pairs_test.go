@@ -35,7 +35,7 @@ func groupOf(t *testing.T, role Role, links, rnics string, most int) *LinkContro
 	return lc
 }
 
-// TestAddLinkPlan has what a server attempts: RFC 7609 §3.5.1.6, C.8.
+// TestAddLinkPlan has the links that a server attempts: RFC 7609 §3.5.1.6, C.8.
 func TestAddLinkPlan(t *testing.T) {
 	for _, tt := range []struct {
 		links, rnics, gids string
@@ -217,7 +217,7 @@ func TestAddLinkRoutes(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		routes []PairRoute
-		want   string // "rejected", or what the reply says
+		want   string // "rejected", or the content of the reply
 	}{
 		{"nothing known", nil, "direct"},
 		{"direct", []PairRoute{{Local: ours.GID, Peer: near, Direct: true}}, "direct"},

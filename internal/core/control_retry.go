@@ -142,8 +142,8 @@ func (lc *LinkControl) setRetry(now time.Time) {
 	}
 }
 
-// retryNow has a server try as soon as may be, as either side has another RNIC. What has failed
-// before was without it.
+// retryNow has a server try as soon as may be, as either side has another RNIC. Earlier attempts
+// failed without it.
 func (lc *LinkControl) retryNow(now time.Time) {
 	lc.retry.delay = 0 // rule: TestAddLinkFreshAnew
 	lc.retry.at = lc.notBefore(now, lc.pause(now))
@@ -153,7 +153,7 @@ func (lc *LinkControl) retryNow(now time.Time) {
 // for one: it "set a timer to send an ADD LINK to the server if there is still an unused RNIC on
 // the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer too, Linux net/smc has
 // none. As long as there is one link it goes on, less and less often: a request may be dropped, as
-// Linux net/smc does with what crosses an exchange.
+// Linux net/smc does with one that crosses an exchange.
 func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
 	lc.retry.at = time.Time{}
 	symmetric, asymmetric := lc.split()
@@ -166,8 +166,8 @@ func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
 	return out
 }
 
-// retrySoon has the server try at once what is left of RNICs, unless the link that was lost had not
-// held for long, and a client ask for it after a while.
+// retrySoon has the server try the RNICs that are left at once, unless the link that was lost had
+// not held for long. It has a client ask for a link after a while.
 func (lc *LinkControl) retrySoon(now time.Time, lost *controlLink) {
 	lc.failed.note(now, lost) // rule: TestAddLinkRotate
 	lc.noteFlap(now, lost)

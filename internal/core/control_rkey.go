@@ -28,7 +28,7 @@ import (
 // that cross an exchange of its own. So the request is sent once more, then the exchange is given
 // up, and TEST LINK finds out whether the link has failed, which RFC 7609 C.7.1 takes for granted.
 
-// An ownRMBState says what the peer knows of one of our RMBs.
+// An ownRMBState tells how far the peer knows one of our RMBs.
 type ownRMBState uint8
 
 const (
@@ -66,7 +66,7 @@ type rkeyExchange struct {
 	id    RMBID
 	via   llc.LinkNum      // that carries it
 	named []llc.LinkNum    // the links that the request names
-	rest  []llc.LinkRToken // CONFIRM RKEY, version 1: what is still to be told
+	rest  []llc.LinkRToken // CONFIRM RKEY, version 1: tokens that are still to be told
 	tries int
 	until time.Time // when the answer has to be there, or when to try again
 	retry bool      // the peer has asked to try again
@@ -104,10 +104,10 @@ func (lc *LinkControl) ConfirmRMB(now time.Time, id RMBID, tokens map[llc.LinkNu
 	return lc.arm(lc.next(now, out))
 }
 
-// DeleteRMB takes an RMB of ours out of the group. The answer is [RMBDeleted], when nobody writes into it any
-// more. clean says that the peer has promised not to ([ReleaseBuffers]); without that promise the RMB is kept
-// in quarantine and comes back with [GroupEnded] only: what a peer writes to an RKey that is gone costs
-// all connections of the group.
+// DeleteRMB takes an RMB of ours out of the group. The answer is [RMBDeleted], when nobody writes
+// into it any more. clean says that the peer has promised not to ([ReleaseBuffers]); without that
+// promise the RMB is kept in quarantine and comes back with [GroupEnded] only: a write of the peer
+// to an RKey that is gone costs all connections of the group.
 func (lc *LinkControl) DeleteRMB(now time.Time, id RMBID, clean bool, out []Output) []Output {
 	b := lc.own[id]
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// rmbAnswers returns what is said about RMBs.
+// rmbAnswers returns the outputs that answer requests about RMBs.
 func rmbAnswers(outs []Output) string {
 	var list []Output
 	for _, o := range outs {

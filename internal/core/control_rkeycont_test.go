@@ -8,8 +8,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// TestConfirmRKeyContinuation tells of an RMB on eight links: what comes in CONFIRM RKEY CONTINUATION is known, and counts that do not go on
-// where they were, or come without a beginning, are nothing. A link that is not named in the end is lost.
+// TestConfirmRKeyContinuation tells of an RMB on eight links: the tokens in CONFIRM RKEY
+// CONTINUATION are known, and counts that do not go on where they were, or come without a
+// beginning, are nothing. A link that is not named in the end is lost.
 func TestConfirmRKeyContinuation(t *testing.T) {
 	const key = 0x9000
 	start := func() (*linkPair, func(m llc.Message) []llc.Message) {

@@ -13,7 +13,7 @@ import (
 // A deadPath says between which RNICs of the server's and the client's everything vanishes.
 type deadPath func(server, client byte) bool
 
-// cut has paths lose what goes over them, and nobody is told.
+// cut has paths lose the messages that go over them, and nobody is told.
 func (p *linkPair) cut(dead deadPath) {
 	p.lose = func(s *pairSide, o SendLLC) bool {
 		l := s.lc.link(o.Link)
@@ -122,8 +122,9 @@ func TestAddLinkRotate(t *testing.T) {
 	}
 }
 
-// TestAddLinkAcceptRotate has a server that has only one other RNIC, as Linux net/smc offers the same one each time: a client with three takes another one of
-// its own when the first has failed, whoever has noticed.
+// TestAddLinkAcceptRotate has a server that has only one other RNIC, as Linux net/smc offers the
+// same one each time: a client with three takes another one of its own when the first has failed,
+// no matter which side has noticed.
 func TestAddLinkAcceptRotate(t *testing.T) {
 	second := func(s, c byte) bool { return s == 2 && c == 2 }
 	for name, first := range map[string]func(p *linkPair){
@@ -138,7 +139,7 @@ func TestAddLinkAcceptRotate(t *testing.T) {
 		}
 	}
 
-	// What the server would like counts, but for a pair that has failed.
+	// The server's wish counts, but for a pair that has failed.
 	lc := groupOf(t, RoleClient, "1-1", "1 2 3", 2)
 	offer := func(server, target byte) string {
 		r := pairRNIC(1, server)
@@ -201,7 +202,8 @@ func TestAddLinkRequestAll(t *testing.T) {
 	}
 }
 
-// TestFailedPairs has what is remembered of pairs of RNICs: for how long, how many, and not of an RNIC that came back.
+// TestFailedPairs has the memory of failed pairs of RNICs: for how long, how many, and not of an
+// RNIC that came back.
 func TestFailedPairs(t *testing.T) {
 	lc := groupOf(t, RoleServer, "1-1", "1 2", 2)
 	failed := func(at time.Time, us, them byte) {

@@ -34,7 +34,7 @@ func TestEndLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestEndReasons has the reason in DELETE LINK for all links say who wants the end.
+// TestEndReasons has the reason in DELETE LINK for all links name the side that wants the end.
 func TestEndReasons(t *testing.T) {
 	for kind, want := range map[EndKind]llc.DeleteReason{EndIdle: llc.DeleteProgram, EndShutdown: llc.DeleteProgram, EndOperator: llc.DeleteOperator} {
 		p := newTriplet(t)
@@ -45,7 +45,8 @@ func TestEndReasons(t *testing.T) {
 	}
 }
 
-// TestSilentLinks asks on the links that are silent, and on no others: neither those of which something was heard, nor those that are not in use.
+// TestSilentLinks asks on the links that are silent, and on no others: neither links over which
+// something was heard, nor links that are not in use.
 func TestSilentLinks(t *testing.T) {
 	p := newTriplet(t)
 	lc := p.server.lc

@@ -13,7 +13,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A controlBench has one LinkControl and a peer that says what the words of a test ask for.
+// A controlBench has one LinkControl and a peer that sends the messages named by the words of a
+// test.
 type controlBench struct {
 	t    testing.TB
 	lc   *LinkControl
@@ -68,7 +69,7 @@ func newControlBench(t testing.TB, role Role, kind string, change ...func(*Contr
 	return b
 }
 
-// confirmLink is what the peer's CONFIRM LINK says.
+// confirmLink returns the peer's CONFIRM LINK.
 func (b *controlBench) confirmLink(h llc.Header) llc.ConfirmLink {
 	m := llc.ConfirmLink{
 		Header: h, CacheSize: llc.NoEyecatcher, MAC: b.peer.MAC, GID: b.peer.GID, QPN: b.peer.QPN,
@@ -395,7 +396,7 @@ func TestControlTable(t *testing.T) {
 	checkGolden(t, "control.txt", s.String())
 }
 
-// checkControl tests what holds after every input, whatever the table says.
+// checkControl tests the rules that hold after every input, independent of the table.
 func checkControl(t testing.TB, name string, b *controlBench, from ControlState, outs []Output) {
 	t.Helper()
 	lc := b.lc

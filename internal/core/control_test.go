@@ -106,7 +106,7 @@ func TestConfirmLinkChecked(t *testing.T) {
 	if b.lc.HandleMessage(epoch, 0, m, nil, nil); b.lc.State() != ControlEnded {
 		t.Errorf("a reply for link 2: %v", b.lc.State())
 	}
-	// What is only informational, or not asked for.
+	// Values that are only informational, or not asked for.
 	for name, change := range map[string]func(c *ControlConfig, m *llc.ConfirmLink){
 		"MAC of an indirect link":      func(c *ControlConfig, m *llc.ConfirmLink) { c.Result.Direct = false; m.MAC[5]++ },
 		"limits of release 0":          func(c *ControlConfig, m *llc.ConfirmLink) { c.Result.Release = 0; m.MaxLinks, m.MaxConns = 7, 0 },
@@ -145,7 +145,8 @@ func sentOf(outs []Output) (list []llc.Message) {
 	return list
 }
 
-// TestControlForms sends requests in the form of the peer's first message, and answers in that of the request.
+// TestControlForms sends requests in the form of the peer's first message, and answers in the form
+// of the request.
 func TestControlForms(t *testing.T) {
 	for _, tt := range []struct {
 		form, want llc.Form
@@ -231,7 +232,7 @@ func TestControlHostile(t *testing.T) {
 	}
 }
 
-// TestControlForeign has types that no specification has: of one it is known who sends it.
+// TestControlForeign has types that no specification has: of one the sender is known.
 func TestControlForeign(t *testing.T) {
 	for first, want := range map[byte]ControlState{0x0a: ControlActive, 0x2a: ControlActive, 0x0b: ControlEnding, 0x20: ControlEnding, 0xfe: ControlEnding} {
 		b := newControlBench(t, RoleServer, "r")
@@ -304,7 +305,7 @@ func TestControlKeepalive(t *testing.T) {
 	if got := b.play("test-reply"); got != "" || b.lc.links[0].test.due != (time.Time{}) {
 		t.Errorf("the answer: %s", got)
 	}
-	at(52 * time.Second) // the timer is still that of the answer
+	at(52 * time.Second) // the timer still belongs to the answer
 	if outs := at(80 * time.Second); len(sentOf(outs)) != 1 || sentOf(outs)[0].(llc.TestLink).UserData == [16]byte{1} {
 		t.Errorf("the second: %s", controlWords(b.now, outs))
 	}
@@ -343,8 +344,9 @@ func TestControlKeepalive(t *testing.T) {
 	}
 }
 
-// TestControlLateAnswer has the answer to TEST LINK arrive so late that another one is under way, as from a host with too much to do that has
-// been heard meanwhile: it is not taken for a wrong one, nor for that of the other.
+// TestControlLateAnswer has the answer to TEST LINK arrive so late that another one is under way,
+// as from a host with too much to do that has been heard meanwhile: it is not taken for a wrong
+// one, nor for the answer to the other.
 func TestControlLateAnswer(t *testing.T) {
 	b := newControlBench(t, RoleServer, "r")
 	b.play(serverActive)
@@ -387,7 +389,7 @@ func TestControlLateAnswer(t *testing.T) {
 	}
 }
 
-// TestControlUnasked gives answers to what was not asked, or was asked before.
+// TestControlUnasked gives answers to requests that were not sent, or were answered before.
 func TestControlUnasked(t *testing.T) {
 	b := newControlBench(t, RoleServer, "r")
 	b.play(serverActive + " want unwanted")

@@ -21,10 +21,10 @@ type LinkEnd struct {
 // An RMBID is the caller's name for one of its own RMBs, unique in its link group.
 type RMBID uint32
 
-// A ControlConfig is what a [LinkControl] begins with.
+// A ControlConfig has the values with which a [LinkControl] begins.
 type ControlConfig struct {
-	// Result is that of [StartLink]: our role, the version, the peer's end of the first link and its
-	// first RMB, and the maxima.
+	// Result is the Result of [StartLink]: our role, the version, the peer's end of the first link
+	// and its first RMB, and the maxima.
 	Result Result
 	// Local is our end of the first link, as we have told it in the CLC messages.
 	Local LinkEnd
@@ -34,16 +34,16 @@ type ControlConfig struct {
 	// it is, on the first link.
 	RMB   RMBID
 	Token llc.RToken
-	// Owner is who uses the element of the peer's RMB that the CLC messages have named,
-	// see [LinkControl.TakeElement].
+	// Owner is the user of the element of the peer's RMB that the CLC messages have named, see
+	// [LinkControl.TakeElement].
 	Owner Owner
-	// RNICs are those of ours that may be an end of a link of the group: on the network of the
-	// first link, and usable. That of Local is one of them. See [LinkControl.SetRNICs]. "If it only
+	// RNICs are our RNICs that may be an end of a link of the group: on the network of the first
+	// link, and usable. The RNIC of Local is one of them. See [LinkControl.SetRNICs]. "If it only
 	// has one RNIC available on the LAN, it will attempt to set up the second SMC-R link over that
 	// one RNIC" (RFC 7609 p.35). Without any a server leaves the attempt out, and a Linux client
 	// waits 3 seconds for it.
 	RNICs []RNIC
-	// MaxLinks is how many symmetric links we allow in version 1, 1 to 8; 0: what Result says.
+	// MaxLinks is how many symmetric links we allow in version 1, 1 to 8; 0: the number in Result.
 	// Version 2 negotiates it in the CLC messages.
 	MaxLinks uint8
 	// TestInterval is how long nothing has been heard from the peer before it is asked with TEST LINK;
@@ -157,10 +157,10 @@ func (k EndKind) String() string {
 type GroupEnd struct {
 	Kind   EndKind
 	Reason llc.DeleteReason // EndPeer: the peer's
-	Err    error            // EndLinkFailed: what was given; EndViolation: a [*ProtocolError]; else nil
+	Err    error            // EndLinkFailed: as given; EndViolation: a [*ProtocolError]; else nil
 }
 
-// String returns the kind, and what is known besides.
+// String returns the kind, and the reason or error if there is one.
 func (e GroupEnd) String() string {
 	switch {
 	case e.Kind == EndPeer:
@@ -232,8 +232,8 @@ type (
 		GID  wire.GID
 	}
 
-	// ConnectLink says what is at the other end of a link that was opened: its queue pair is to be
-	// able to receive, and a server's to send. If it cannot, that is [LinkControl.LinkFailed].
+	// ConnectLink describes the other end of a link that was opened: its queue pair is to be able
+	// to receive, and a server's to send. If it cannot, that is [LinkControl.LinkFailed].
 	ConnectLink struct {
 		Link llc.LinkNum
 		Peer LinkEnd
@@ -242,15 +242,15 @@ type (
 	// LinkUp says that connections may use another link.
 	LinkUp struct{ Link llc.LinkNum }
 
-	// LinkLeaving says that a link ends in order, and is good until then: its connections go to other links
-	// ([LinkControl.ElementOn]), new ones begin on others. [LinkControl.LinkLeft] says that none is
-	// on it any more; after [LinkLeaveTimeout] it ends without. What follows is LinkDown, or the
-	// link stays as the others are lost.
+	// LinkLeaving says that a link ends in order, and is good until then: its connections go to
+	// other links ([LinkControl.ElementOn]), new ones begin on others. [LinkControl.LinkLeft] says
+	// that none is on it any more; after [LinkLeaveTimeout] it ends without. LinkDown follows, or
+	// the link stays as the others are lost.
 	LinkLeaving struct{ Link llc.LinkNum }
 
 	// LinkDown says that connections must not use a link any more, and go on over another one
-	// ([LinkControl.ElementOn]). With Orderly it still carries what is on its way, and the peer may
-	// use it until CloseLink; else the queue pair is of no use.
+	// ([LinkControl.ElementOn]). With Orderly it still carries the messages that are on their way,
+	// and the peer may use it until CloseLink; else the queue pair is of no use.
 	LinkDown struct {
 		Link    llc.LinkNum
 		Why     GroupEnd

@@ -9,7 +9,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// tellRMB has the server of three links tell of RMB 9, and returns what answers on behalf of the client, whose own answers are lost.
+// tellRMB has the server of three links tell of RMB 9, and returns a function that answers on
+// behalf of the client, whose own answers are lost.
 func tellRMB(t *testing.T) (p *linkPair, answer func(negative, retry bool)) {
 	t.Helper()
 	p = newTriplet(t)
@@ -25,8 +26,9 @@ func tellRMB(t *testing.T) (p *linkPair, answer func(negative, retry bool)) {
 	}
 }
 
-// TestUnwantedWhileTold has an RMB that is not wanted any more while the peer is being told of it: whatever comes of that, it is deleted once, by
-// DELETE RKEY unless the peer did not take it, and nobody is told that it was confirmed or refused.
+// TestUnwantedWhileTold has an RMB that is not wanted any more while the peer is being told of it:
+// with any outcome of that it is deleted once, by DELETE RKEY unless the peer did not take it, and
+// nobody is told that it was confirmed or refused.
 func TestUnwantedWhileTold(t *testing.T) {
 	for name, tt := range map[string]struct {
 		then     func(p *linkPair, answer func(negative, retry bool))
@@ -48,7 +50,7 @@ func TestUnwantedWhileTold(t *testing.T) {
 		p.server.do(p.server.lc.DeleteRMB(p.now, 9, true, nil))
 		p.server.sent = nil
 		tt.then(p, answer)
-		p.server.sent = slices.DeleteFunc(p.server.sent, func(w string) bool { return strings.Contains(w, "ADD LINK") || strings.Contains(w, "CONFIRM LINK") }) // in place of what was lost
+		p.server.sent = slices.DeleteFunc(p.server.sent, func(w string) bool { return strings.Contains(w, "ADD LINK") || strings.Contains(w, "CONFIRM LINK") }) // replace lost links
 		if got := strings.Join(p.server.sent, " "); got != tt.messages {
 			t.Errorf("%s: sent %q, want %q", name, got, tt.messages)
 		}
@@ -58,7 +60,8 @@ func TestUnwantedWhileTold(t *testing.T) {
 	}
 }
 
-// TestToldAgain tells of an RMB that is in use again, as a link has come: whatever comes of that, it goes on to be in use, and nobody hears of it.
+// TestToldAgain tells of an RMB that is in use again, as a link has come: with any outcome of that
+// it stays in use, and nobody hears of it.
 func TestToldAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		then func(p *linkPair, answer func(negative, retry bool))
@@ -102,7 +105,7 @@ func TestToldAgain(t *testing.T) {
 		if b.state != rmbConfirmed || b.told[3] != tt.told || len(p.server.answers) > 0 || p.server.count("DELETE RKEY") > 0 {
 			t.Errorf("%s: state %d, told %v, %v, sent %v", name, b.state, b.told, p.server.answers, p.server.sent)
 		}
-		// Its end is no news either, but for what the end of the group says.
+		// Its end is no news either, but for the news of the group's end.
 		delete(b.told, 3)
 		p.server.lc.refreshRMBs()
 		p.server.do(p.server.lc.next(p.now, nil))
@@ -185,8 +188,10 @@ func TestToldAgainLater(t *testing.T) {
 	}
 }
 
-// TestQuarantineWhileTold has a connection end without the peer's promise while the peer is told again of its RMB, as a link has come, or is to be: the RMB is
-// in quarantine at once, and whatever comes of that message it stays there, so that its memory is not given back while the peer may write.
+// TestQuarantineWhileTold has a connection end without the peer's promise while the peer is told
+// again of its RMB, as a link has come, or is to be: the RMB is in quarantine at once, and with any
+// outcome of that message it stays there, so that its memory is not given back while the peer may
+// write.
 func TestQuarantineWhileTold(t *testing.T) {
 	for name, then := range map[string]func(p *linkPair, answer func(negative, retry bool)){
 		"taken":               func(_ *linkPair, answer func(negative, retry bool)) { answer(false, false) },
@@ -288,8 +293,8 @@ func TestRMBOrder(t *testing.T) {
 	}
 }
 
-// TestConfirmRKeyInUse has a peer tell again of an RMB while one of our connections writes to it: where it is on other links does not change either,
-// but what was not known is.
+// TestConfirmRKeyInUse has a peer tell again of an RMB while one of our connections writes to it:
+// its places on other links do not change either, but unknown places are learned.
 func TestConfirmRKeyInUse(t *testing.T) {
 	p := newTriplet(t)
 	p.client.do(p.client.lc.ConfirmRMB(p.now, 9, p.client.tokens(9), nil))
@@ -365,8 +370,8 @@ func TestRMBUnwantedEarly(t *testing.T) {
 	}
 }
 
-// TestRKeyAsk asks again when it is time, and not with other timers; not while a link is being made, as the answer would be the same; and takes an answer
-// for what it says.
+// TestRKeyAsk asks again when it is time, and not with other timers; not while a link is being
+// made, as the answer would be the same; and takes an answer literally.
 func TestRKeyAsk(t *testing.T) {
 	p, answer := tellRMB(t)
 	p.server.do(p.server.lc.SetTestInterval(LLCTimeout/4, nil))
@@ -385,7 +390,7 @@ func TestRKeyAsk(t *testing.T) {
 	if n := p.server.count("CONFIRM RKEY"); n != 2 {
 		t.Errorf("asked %d times when it is there", n)
 	}
-	answer(false, true) // positive, whatever else it says
+	answer(false, true) // positive, even with the retry flag
 	if got := strings.Join(p.server.answers, " "); got != "confirmed(9)" {
 		t.Errorf("confirmed and to be tried again: %q", got)
 	}

@@ -7,11 +7,12 @@ import (
 )
 
 // A ProtocolError reports that the peer broke the protocol. The TCP connection must be ended:
-// RFC 7609 C.6 allows no fallback, because the two sides no longer agree on what the bytes mean.
+// RFC 7609 C.6 allows no fallback, because the two sides no longer agree on the meaning of the
+// bytes.
 type ProtocolError struct {
-	Message string // what was received, as "CLC Accept"
-	State   string // what was awaited, or the connection's state
-	Err     error  // what was wrong with it
+	Message string // the received message, as "CLC Accept"
+	State   string // the awaited message, or the connection's state
+	Err     error  // the fault of the message
 }
 
 // Error gives the message, the state and the cause.
@@ -25,10 +26,10 @@ func (e *ProtocolError) Unwrap() error { return e.Err }
 // A TimeoutError reports that the peer stayed silent for longer than the handshake allows. The
 // TCP connection must be ended: RFC 7609 C.5.
 type TimeoutError struct {
-	Awaited string // what did not come, as "CLC Accept"
+	Awaited string // the missing message, as "CLC Accept"
 }
 
-// Error names what did not come.
+// Error names the message that did not come.
 func (e *TimeoutError) Error() string { return "core: timeout waiting for " + e.Awaited }
 
 // Timeout reports true, so that a [net.Error] wrapped around e can say so.

@@ -11,8 +11,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// FuzzControl feeds messages made of any bytes, mixed with what a caller does and with time, and checks what must hold for
-// all of them. It plays them twice: the same inputs have to give the same outputs.
+// FuzzControl feeds messages made of any bytes, mixed with calls of a caller and with time, and
+// checks the rules that hold for all of them. It plays them twice: the same inputs have to give the
+// same outputs.
 func FuzzControl(f *testing.F) {
 	b := newControlBench(f, RoleClient, "r")
 	script := func(words ...string) (in []byte) {
@@ -59,7 +60,7 @@ func FuzzControl(f *testing.F) {
 				return
 			}
 		}
-		// Whatever came before, the caller and time end it.
+		// After any inputs, the caller and time end it.
 		b.all = append(b.all, b.lc.End(b.now, EndShutdown, nil)...)
 		for range 3 {
 			if d := b.lc.Deadline(); !d.IsZero() {

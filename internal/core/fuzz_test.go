@@ -11,7 +11,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// FuzzConn feeds any events, with any flags at any time, and checks what must hold for all of
+// FuzzConn feeds any events, with any flags at any time, and checks the rules that hold for all of
 // them. It also plays them twice: the same events have to give the same outputs.
 func FuzzConn(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 0, 0, 4, 0xff, 9})
@@ -67,7 +67,7 @@ func FuzzConn(f *testing.F) {
 				t.Fatalf("left Closed for %v", c.State())
 			}
 		}
-		// Whatever came before, close and time end it.
+		// After any events, close and time end it.
 		c.Handle(now, ConnEvent{Kind: EventClose}, nil)
 		for range 3 {
 			if d := c.Deadline(); !d.IsZero() {

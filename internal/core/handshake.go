@@ -57,25 +57,25 @@ import (
 //	any            both    HandleTCPEnd                   Failed         EndTCP
 //	Established, FellBack  both  HandleTCPEnd, before it was carried out  Failed  EndTCP in its place
 //
-// Every end also clears the timer. What the table lacks changes nothing.
+// Every end also clears the timer. An event that the table lacks changes nothing.
 //
 // A Decline is sent only in place of a message that the peer expects, and never after one of our
-// own: "an SMC Decline cannot chase another CLC message" (RFC 7609 C.1). Hence the turns: whoever
-// has spoken waits, and two Declines cannot cross and end up in an application's data. (While the
-// first link of SMC-R is confirmed they still can, if each side takes its own send for failed; see
-// FallBack.Crossing.) After an
-// Accept or Confirm that is not for an SMC-R first contact no Decline is sent at all (RFC 7609
-// C.3). A message that is broken, or not expected, ends the TCP connection (C.6), as does silence
-// (C.5); only a reserved enumeration value is answered with a Decline.
+// own: "an SMC Decline cannot chase another CLC message" (RFC 7609 C.1). Hence the turns: the side
+// that has spoken waits, and two Declines cannot cross and end up in an application's data. (While
+// the first link of SMC-R is confirmed they still can, if each side takes its own send for failed;
+// see FallBack.Crossing.) After an Accept or Confirm that is not for an SMC-R first contact no
+// Decline is sent at all (RFC 7609 C.3). A message that is broken, or not expected, ends the TCP
+// connection (C.6), as does silence (C.5); only a reserved enumeration value is answered with a
+// Decline.
 //
-// A client that has posted its reply to CONFIRM LINK and then loses the link does not know whether the reply
-// arrived. It may decline all the same where a second link is to be attempted: the server, which then
-// awaits the client's word on that, still reads Declines and has not opened the connection. That is why
-// the point of no return of a first contact is ADD LINK (RFC 7609 C.3): for the client its reply to
-// it, for the server the request, whose fate it would not know either. Where there is to be one
-// link only, there is no such second word, and the TCP connection ends. A link that failed must
-// have failed for both before it is reported: the caller ends its queue pair, and reports what had
-// arrived on it, before it calls LinkFailed.
+// A client that has posted its reply to CONFIRM LINK and then loses the link does not know whether
+// the reply arrived. It may decline all the same where a second link is to be attempted: the
+// server, which then awaits the client's word on that, still reads Declines and has not opened the
+// connection. That is why the point of no return of a first contact is ADD LINK (RFC 7609 C.3): for
+// the client its reply to it, for the server the request, whose fate it would not know either.
+// Where there is to be one link only, there is no such second word, and the TCP connection ends. A
+// link that failed must have failed for both before it is reported: the caller ends its queue pair,
+// and reports the messages that had arrived on it, before it calls LinkFailed.
 type Handshake struct {
 	role     Role
 	caps     Capabilities
@@ -137,7 +137,7 @@ func (h *Handshake) Start(now time.Time, out []Output) []Output {
 	return h.startClient(now, out)
 }
 
-// HandleMessage takes what clc.Parse returned for the next message of the peer.
+// HandleMessage takes the results of clc.Parse for the next message of the peer.
 func (h *Handshake) HandleMessage(now time.Time, m clc.Message, err error, out []Output) []Output {
 	if h.Over() {
 		return out
@@ -201,9 +201,9 @@ func (h *Handshake) handleDecline(now time.Time, m clc.Decline, out []Output) []
 	}, out)
 }
 
-// HandleTCPEnd takes the end of the TCP connection, or its failure: err is handed on. out has what
-// is not carried out yet. If the message did not go out that an Established or FallBack there was
-// to follow, the peer knows nothing of either.
+// HandleTCPEnd takes the end of the TCP connection, or its failure: err is handed on. out has the
+// outputs that are not carried out yet. If the message did not go out that an Established or
+// FallBack there was to follow, the peer knows nothing of either.
 func (h *Handshake) HandleTCPEnd(now time.Time, err error, out []Output) []Output {
 	if h.Over() {
 		for i := range out {
@@ -300,7 +300,7 @@ func (h *Handshake) LinkFailed(now time.Time, why clc.Diagnosis, out []Output) [
 		// link, as with Linux net/smc, whose queue pair fails together with the registration of
 		// memory for which it declines.
 		first := h.linkFailed == clc.DiagNone
-		if h.linkFailed = why; first && h.role == RoleServer { // its time begins with what it may have noticed
+		if h.linkFailed = why; first && h.role == RoleServer { // its time begins with this failure
 			return h.setState(now, HandshakeLinkWait, out)
 		}
 	}
@@ -320,7 +320,7 @@ func (h *Handshake) linkLost(now time.Time, why clc.Diagnosis, out []Output) []O
 	return h.end(now, HandshakeFailed, EndTCP{Err: &LinkLostError{why}}, out)
 }
 
-// LinkStep takes what the [LinkControl] of the new link group says of the first contact.
+// LinkStep takes a step of the first contact from the [LinkControl] of the new link group.
 func (h *Handshake) LinkStep(now time.Time, s LinkStep, out []Output) []Output {
 	switch s.Kind {
 	case StepRequested:

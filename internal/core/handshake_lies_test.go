@@ -57,7 +57,8 @@ func cloneConfirm(c clc.Confirm) clc.Confirm {
 	return c
 }
 
-// TestClientChecksAccept checks what a client does about an Accept that is not what it offered.
+// TestClientChecksAccept checks the outputs of a client for an Accept that does not match its
+// offer.
 func TestClientChecksAccept(t *testing.T) {
 	const ok, broken = "prepare", "broken"
 	for _, tt := range []struct {
@@ -177,7 +178,8 @@ func checkConfirmOf(t *testing.T, name string, h *Handshake, outs []Output, a cl
 	}
 }
 
-// TestServerChecksConfirm checks what a server does about a Confirm that is not what it accepted.
+// TestServerChecksConfirm checks the outputs of a server for a Confirm that does not match its
+// Accept.
 func TestServerChecksConfirm(t *testing.T) {
 	const ok, broken = "established", "broken"
 	for _, tt := range []struct {
@@ -268,8 +270,8 @@ func TestServerChecksConfirm(t *testing.T) {
 	}
 }
 
-// TestZeroPeerID checks that a Proposal like that of Linux for SMC-Rv2, with neither peer ID nor MAC,
-// is taken, and that the Confirm then says who it is.
+// TestZeroPeerID checks that a Proposal like the one of Linux for SMC-Rv2, with neither peer ID nor
+// MAC, is taken, and that the Confirm then gives the client's identity.
 func TestZeroPeerID(t *testing.T) {
 	p := newPair(t, only(clientCaps(t), "Rv2"), only(serverCaps(t), "Rv2"))
 	p.tamper = func(m clc.Message) clc.Message {
@@ -285,9 +287,10 @@ func TestZeroPeerID(t *testing.T) {
 	}
 }
 
-// TestDeclineForms checks the bytes' length and the version of Declines: 28 bytes in version 1, without the sender's OS, 44
-// in version 2. Linux 5.10 to 5.15 fail a connection for 44 bytes, so what they may have sent is answered with 28. A server that answers a Proposal says why for each type that was offered, and its
-// main reason is one of these: SMCv2 p.79, note 3.
+// TestDeclineForms checks the bytes' length and the version of Declines: 28 bytes in version 1,
+// without the sender's OS, 44 in version 2. Linux 5.10 to 5.15 fail a connection for 44 bytes, so a
+// message that they may have sent is answered with 28. A server that answers a Proposal says why
+// for each type that was offered, and its main reason is one of these: SMCv2 p.79, note 3.
 func TestDeclineForms(t *testing.T) {
 	decline := func(outs []Output) clc.Decline {
 		t.Helper()
@@ -343,7 +346,7 @@ func TestDeclineForms(t *testing.T) {
 		check("server", decline(h.HandleMessage(epoch, p, nil, nil)), tt.version, tt.length, serverPeer)
 	}
 
-	// What Linux may have sent. 5.10 to 5.15 know no UEIDs and no release 1.
+	// Proposals that Linux may have sent. 5.10 to 5.15 know no UEIDs and no release 1.
 	old := func(change func(p *clc.Proposal)) clc.Proposal {
 		_, _, p, _, _ := capture(t, "Dv2", true, clc.Release1)
 		ext := *p.Ext

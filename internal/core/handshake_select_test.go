@@ -11,8 +11,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// TestServerOrder checks which choices a server tries, in which order, and what the Decline says
-// when they fail. try lists what each attempt ends with, in order; attempts beyond it succeed.
+// TestServerOrder checks which choices a server tries, in which order, and the diagnosis in the
+// Decline when they fail. try lists the result of each attempt, in order; attempts beyond it
+// succeed.
 func TestServerOrder(t *testing.T) {
 	const mem, dmb, link = clc.DiagMemory, clc.DiagMaxDMB, clc.DiagLink
 	type failures = []clc.Diagnosis
@@ -180,8 +181,8 @@ func TestProposalChecks(t *testing.T) {
 	}
 }
 
-// TestTolerationServer checks that a server of release 0 takes no notice of what release 1 has added:
-// limits that a server of release 1 declines.
+// TestTolerationServer checks that a server of release 0 takes no notice of the fields that release
+// 1 has added: limits that a server of release 1 declines.
 func TestTolerationServer(t *testing.T) {
 	client := only(clientCaps(t), "Rv2").normalized()
 	p, _ := client.proposal()
@@ -316,7 +317,7 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestClientOffers checks what a client proposes for what it has.
+// TestClientOffers checks the Proposal of a client for its capabilities.
 func TestClientOffers(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -419,8 +420,8 @@ func TestPrepareTimer(t *testing.T) {
 	}
 }
 
-// TestMaximaOfBoth checks that a server agrees to what the host with the lower limits has, whichever
-// that is.
+// TestMaximaOfBoth checks that a server agrees to the limits of the host with the lower limits,
+// whichever that is.
 func TestMaximaOfBoth(t *testing.T) {
 	for _, tt := range []struct{ clientConns, clientLinks, serverConns, serverLinks, conns, links uint8 }{
 		{64, 2, 32, 1, 32, 1},
@@ -505,7 +506,7 @@ func TestSEIDNotForSMCR(t *testing.T) {
 	}
 }
 
-// TestHandshakeWaitOn has a server wait longer for CLC messages, of which it still takes what comes.
+// TestHandshakeWaitOn has a server wait longer for CLC messages, and still take those that come.
 func TestHandshakeWaitOn(t *testing.T) {
 	client := only(clientCaps(t), "Rv2").normalized()
 	proposal, _ := client.proposal()

@@ -209,7 +209,7 @@ func TestHandshakeTable(t *testing.T) {
 	checkGolden(t, "handshake.txt", s.String())
 }
 
-// checkCell tests what holds in every cell, whatever the table says.
+// checkCell tests the rules that hold in every cell, independent of the table.
 func checkCell(t *testing.T, name string, b *hsBench, from HandshakeState, outs []Output) {
 	t.Helper()
 	over := b.h.Over()

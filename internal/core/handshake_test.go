@@ -149,7 +149,7 @@ type pair struct {
 	tamper func(m clc.Message) clc.Message
 	// try answers Prepare: a reason to fail, or DiagNone.
 	try func(role Role, c Choice) clc.Diagnosis
-	// firstContact is what the server says.
+	// firstContact is the first contact flag of the server.
 	firstContact bool
 	reachable    []wire.ISMGID
 
@@ -246,8 +246,8 @@ func (p *pair) end(role Role) string {
 	return words(epoch, []Output{p.ends[role]})
 }
 
-// TestHandshakeTypes makes each of the four types, on first contact and later, and compares what
-// both sides know in the end.
+// TestHandshakeTypes makes each of the four types, on first contact and later, and compares the
+// results of both sides in the end.
 func TestHandshakeTypes(t *testing.T) {
 	for _, tt := range []struct {
 		types   string

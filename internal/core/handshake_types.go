@@ -7,7 +7,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A Role says who opened the TCP connection.
+// A Role tells which side opened the TCP connection.
 type Role uint8
 
 // The roles.
@@ -78,7 +78,7 @@ type Choice struct {
 	GID    wire.GID
 	MAC    wire.MAC
 
-	// For a client: what the Accept says. FirstContact: the server made a new link group, and
+	// For a client: the content of the Accept. FirstContact: the server made a new link group, and
 	// the client has to; otherwise the client must have one, see [Groups.Join]. D or R is the
 	// server's buffer. A server decides on first contact itself, see [Resources].
 	FirstContact bool
@@ -89,8 +89,8 @@ type Choice struct {
 	R            *clc.ParamsR // SMC-R
 }
 
-// Resources are what the caller made ready for a [Choice]: our receive buffer, in the words of
-// the message that announces it.
+// Resources describe the resources that the caller made ready for a [Choice]: our receive buffer,
+// in the words of the message that announces it.
 type Resources struct {
 	// FirstContact says that the server made a new link group. A client leaves it out: the
 	// server has decided.
@@ -100,14 +100,14 @@ type Resources struct {
 	// R is our buffer and link end for SMC-R. PeerID is filled in.
 	R *clc.ParamsR
 	// Direct says that there is no router between the RNICs. For the server, SMC-Rv2 first
-	// contact; a client repeats what the server said.
+	// contact; a client repeats the server's value.
 	Direct bool
 	// ClientGIDs lists 1 to 8 addresses for links, the one in R first. For the client, SMC-Rv2
 	// first contact.
 	ClientGIDs []wire.GID
 }
 
-// A Result is what both sides have agreed on.
+// A Result holds the values on which both sides have agreed.
 type Result struct {
 	Role         Role
 	Mode         Mode
@@ -128,7 +128,7 @@ type Result struct {
 	PeerHostName  string       // "" if unknown; at most 32 printable ASCII characters
 	MaxConns      uint8        // per link group of SMC-R: 16 to 255
 	MaxLinks      uint8        // per link group of SMC-R: 1 or 2
-	Features      clc.Features // what both support
+	Features      clc.Features // features of both
 	Direct        bool         // SMC-Rv2: the server sees no router between the RNICs
 	PeerGIDs      []wire.GID   // SMC-Rv2, server: the client's addresses for links, 0 to 8
 	VendorOffer   [5]byte      // server: the client's options, if its OUI is ours
@@ -157,8 +157,8 @@ type (
 	// message may be sent or expected after it, and buffers made ready are to be released.
 	FallBack struct {
 		ByPeer    bool                // the peer sent the Decline; otherwise we did
-		Diagnosis clc.Diagnosis       // in the terms of who declined; ours may be a local one
-		OS        clc.OS              // ByPeer: whose number Diagnosis is, see clc.Lookup
+		Diagnosis clc.Diagnosis       // as the declining side has it; ours may be a local one
+		OS        clc.OS              // ByPeer: the OS that has chosen the number, see clc.Lookup
 		OutOfSync bool                // ByPeer: the client lost the link group that our Accept named; it has to be dropped
 		ByType    clc.DiagnosisByType // why each type that was offered was not used, as far as known
 		// Crossing says that the peer may have sent a Decline at the same time as we did, when
@@ -168,7 +168,7 @@ type (
 	}
 
 	// EndTCP ends the handshake: the TCP connection must be reset, and buffers released. Err is
-	// a [*ProtocolError], a [*TimeoutError], or what was given to [Handshake.HandleTCPEnd].
+	// a [*ProtocolError], a [*TimeoutError], or the error given to [Handshake.HandleTCPEnd].
 	EndTCP struct{ Err error }
 )
 

@@ -24,8 +24,8 @@ const (
 	HandshakeTimeout = 6 * time.Second
 
 	// PeerCloseWaitTimeout bounds PeerCloseWait1 and PeerCloseWait2 once the application has
-	// closed. RFC 7609 p.85 asks for a timer "similar to the TCP FINWAIT2 state"; 60 seconds is
-	// what TCP implementations take. While the application has only shut down writing, it waits
+	// closed. RFC 7609 p.85 asks for a timer "similar to the TCP FINWAIT2 state"; TCP
+	// implementations take 60 seconds. While the application has only shut down writing, it waits
 	// for the peer by its own choice and there is no timer, as in TCP.
 	PeerCloseWaitTimeout = 60 * time.Second
 
@@ -55,8 +55,8 @@ const (
 	// messages, which are shorter together.
 	AddLinkStateTimeout = 2*AddLinkReplyTimeout + ConfirmLinkTimeout + deleteTries*LLCTimeout + 2*time.Second
 
-	// defaultMaxConns and defaultMaxLinks are what a link group of SMC-R has where the release
-	// does not negotiate it: Linux net/smc.
+	// defaultMaxConns and defaultMaxLinks are the limits of a link group of SMC-R where the release
+	// does not negotiate them: Linux net/smc.
 	defaultMaxConns = 255
 	defaultMaxLinks = 2
 )
@@ -71,8 +71,8 @@ const (
 	groupIdleMargin        = 10 * time.Second
 )
 
-// Timers of the link layer control of SMC-R. RFC 7609 C.7 leaves their lengths open; they are those of
-// Linux net/smc where nothing else is said.
+// Timers of the link layer control of SMC-R. RFC 7609 C.7 leaves their lengths open. Unless a
+// comment says otherwise, they have the lengths of Linux net/smc.
 const (
 	// LLCTimeout is how long an answer may take.
 	LLCTimeout = 2 * time.Second
@@ -110,10 +110,10 @@ const (
 	// each time twice as long, up to AddLinkRetryMax. Before that, where a group has lost its
 	// second link, it tries, or a client asks, every AddLinkPause, singleTries times: the loss of
 	// the other link would be the end of the group. AddLinkPause is the least time between two
-	// attempts, whatever the reason for the second. Between two RNICs whose link did not hold more
-	// than freeFlaps times it is twice as long each time, up to AddLinkPauseMax; a link that has
-	// held for linkSteady was no failure. All ours: Linux net/smc tries when a port comes up, or a
-	// link is lost.
+	// attempts, for any reason of the second. Between two RNICs whose link did not hold more than
+	// freeFlaps times it is twice as long each time, up to AddLinkPauseMax; a link that has held
+	// for linkSteady was no failure. All ours: Linux net/smc tries when a port comes up, or a link
+	// is lost.
 	AddLinkRetry    = 10 * time.Second
 	AddLinkRetryMax = 5 * time.Minute
 	AddLinkPause    = time.Second

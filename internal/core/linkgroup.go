@@ -38,9 +38,9 @@ func (c Choice) Key(role Role) GroupKey {
 	return k
 }
 
-// A LinkGroup is what all connections between two peers share. In SMC-D that is little more than
-// their number and what the peers told each other on first contact; a link group of SMC-R also has
-// links, which are kept elsewhere under its ID. Its fields are read only.
+// A LinkGroup has the state that all connections between two peers share. In SMC-D that is little
+// more than their number and the values that the peers told each other on first contact; a link
+// group of SMC-R also has links, which are kept elsewhere under its ID. Its fields are read only.
 type LinkGroup struct {
 	Key      GroupKey
 	ID       wire.LinkID // ours, as we send it
@@ -84,7 +84,7 @@ type Groups struct {
 	limit  int
 	count  int
 	groups map[GroupKey][]*LinkGroup
-	linked []*LinkGroup // those of SMC-R that JoinLinks has made, in that order
+	linked []*LinkGroup // groups of SMC-R that JoinLinks has made, in that order
 }
 
 // NewGroups returns a table for at most limit groups.

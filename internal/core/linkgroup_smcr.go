@@ -33,8 +33,8 @@ type Join struct {
 	Wait         bool          // a first contact with the peer is under way: ask again when it is over
 	Why          clc.Diagnosis // there is no group; for [Handshake.PrepareFailed]
 
-	// Link, unless FirstContact, is what a server names in its Accept, and what the Accept has
-	// named to a client.
+	// Link, unless FirstContact, is the link that a server names in its Accept, and that the Accept
+	// has named to a client.
 	Link GroupLink
 	// Ended are idle groups that had to make room. They are dropped, and have to be ended
 	// ([LinkControl.End]).
@@ -45,9 +45,9 @@ type Join struct {
 //
 // A server finds one with the peer and with room, or makes one. While a first contact with the peer
 // is under way the others wait for it, so that a burst of connections makes one group (Linux
-// net/smc lets all peers wait for one). A client does what the Accept says: a new group on first
-// contact, also if there is one; else that with the link which the Accept names. If there is none
-// the reason is clc.DiagSync: Linux net/smc.
+// net/smc lets all peers wait for one). A client follows the Accept: a new group on first contact,
+// also if there is one; else the group with the link that the Accept names. If there is none the
+// reason is clc.DiagSync: Linux net/smc.
 //
 // A group is for one role (RFC 7609 §2.2.3 has it so that "client" and "server" of its LLC messages
 // mean something).
@@ -122,7 +122,7 @@ func (g *Groups) addLinks(q JoinRequest) Join {
 		VLAN: q.VLAN, PNETID: q.PNETID, peer: q.Choice.PeerID,
 	}
 	if r := q.Choice.R; r != nil {
-		lg.MaxConns = defaultMaxConns // the server keeps to what was agreed
+		lg.MaxConns = defaultMaxConns // the server keeps to the agreed number
 		lg.links = []GroupLink{{Peer: peerEnd(r)}}
 	}
 	g.linked = append(g.linked, lg)
@@ -171,7 +171,7 @@ func (g *Groups) SetFull(lg *LinkGroup, full bool) { lg.full = full }
 // whether it is there ([LinkControl.Suspect]), and the group ends if it is not, or when it is idle.
 func (g *Groups) Doubt(lg *LinkGroup) { lg.doubted = true }
 
-// An Answer is what is known of a peer that was asked whether it is there.
+// An Answer is the state of the answer of a peer that was asked whether it is there.
 type Answer uint8
 
 const (
@@ -198,7 +198,7 @@ func (lg *LinkGroup) ConfirmedLink(version clc.Version, p *clc.ParamsR) (GroupLi
 	return lg.linkTo(version, p)
 }
 
-// confirmLinks takes what a first contact has told of the peer, and returns the groups with other
+// confirmLinks takes the peer's parameters from a first contact, and returns the groups with other
 // instances at the same RNIC and address: of a peer that was started again, or of programs that
 // share an RNIC. That is not known from their identity, so they are asked ([LinkControl.Suspect]).
 func (g *Groups) confirmLinks(lg *LinkGroup, r *clc.ParamsR) []*LinkGroup {
@@ -221,8 +221,8 @@ func (g *Groups) confirmLinks(lg *LinkGroup, r *clc.ParamsR) []*LinkGroup {
 }
 
 // serves reports whether a server's group is with the client that has sent a Proposal. Linux
-// net/smc leaves the peer ID zero in that of SMC-Rv2: then the address decides, and the client's
-// Confirm has told the identity.
+// net/smc leaves the peer ID zero in the Proposal of SMC-Rv2: then the address decides, and the
+// client's Confirm has told the identity.
 func (lg *LinkGroup) serves(q *JoinRequest) bool {
 	c := &q.Choice
 	if lg.Key.Role != RoleServer || !lg.onNetwork(q) { // rule: TestLinksServer
@@ -255,8 +255,8 @@ func (lg *LinkGroup) onNetwork(q *JoinRequest) bool {
 }
 
 // linkTo returns the link whose other end is p. While the group has others it may be one that was
-// lost not long ago: CLC and LLC overtake each other, and who sends the message may not know that
-// yet.
+// lost not long ago: CLC and LLC overtake each other, and the sender of the message may not know
+// that yet.
 func (lg *LinkGroup) linkTo(version clc.Version, p *clc.ParamsR) (GroupLink, bool) {
 	list := lg.links
 	if len(list) > 0 { // rule: TestLinksFormer

@@ -25,7 +25,7 @@ func asServer(id wire.LinkID, p clc.ParamsR) JoinRequest {
 	}}
 }
 
-// asLinkClient is that of a connection to p, whose Accept names p.
+// asLinkClient is the request of a connection to p, whose Accept names p.
 func asLinkClient(id wire.LinkID, p clc.ParamsR, first bool) JoinRequest {
 	q := asServer(id, p)
 	q.Role, q.Choice.R, q.Choice.FirstContact = RoleClient, &p, first
@@ -181,7 +181,7 @@ func TestLinksSerialised(t *testing.T) {
 	client.Leave(epoch, pending)
 }
 
-// TestLinksZeroPeer finds the group of a Linux client, whose Proposals do not say who it is.
+// TestLinksZeroPeer finds the group of a Linux client, whose Proposals do not tell its identity.
 func TestLinksZeroPeer(t *testing.T) {
 	g := NewGroups(8)
 	p := linkedPeer(1)

@@ -213,7 +213,7 @@ func (s *pairSide) do(outs []Output) {
 	}
 }
 
-// hold keeps messages back; what it returns delivers them, and holds no more.
+// hold keeps messages back; the function that it returns delivers them, and holds no more.
 func (p *linkPair) hold(match func(s *pairSide, o SendLLC) bool) (release func()) {
 	var held []func()
 	p.lose = func(s *pairSide, o SendLLC) bool {
@@ -299,7 +299,8 @@ func (s *pairSide) links() string {
 	return strings.Join(list, " ")
 }
 
-// check compares what the two sides know, when it is quiet. Links are given from the server's point of view.
+// check compares the knowledge of the two sides, when it is quiet. Links are given from the
+// server's point of view.
 func (p *linkPair) check(name, links string, r Redundancy) {
 	p.t.Helper()
 	for _, s := range []*pairSide{p.server, p.client} {

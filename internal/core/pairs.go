@@ -29,7 +29,7 @@ func (p *failedPairs) note(now time.Time, link *controlLink) {
 	*p = list
 }
 
-// forget forgets what has failed on an RNIC of ours, which has come back.
+// forget forgets the failed pairs of an RNIC of ours, which has come back.
 func (p *failedPairs) forget(r RNIC) {
 	*p = slices.DeleteFunc(*p, func(f failedPair) bool { return sameRNIC(f.local, r.end()) }) // rule: TestFailedPairs
 }
@@ -38,7 +38,7 @@ func (p *failedPairs) forget(r RNIC) {
 // longest ago; of those, such as have no RNIC that has failed with another one.
 type pairTurn struct{ both, either time.Time }
 
-// turn returns that of a pair. Without a peer it is for any.
+// turn returns the turn of a pair. Without a peer it is for any.
 func (p failedPairs) turn(now time.Time, local, peer LinkEnd) (t pairTurn) {
 	for _, f := range p {
 		if now.Sub(f.at) >= FailedPairMemory { // rule: TestFailedPairs

@@ -132,7 +132,8 @@ func (t *rtokens) namedBefore(p *clc.ParamsR) *peerRMB {
 // isEnd reports whether a message names that end of a link.
 func isEnd(e LinkEnd, p *clc.ParamsR) bool { return e.QPN == p.QPN && e.GID.Addr() == p.GID.Addr() }
 
-// forget takes a link out of the table, and returns who has used RMBs that are on no other link, in order.
+// forget takes a link out of the table, and returns the users of RMBs that are on no other link, in
+// order.
 func (t *rtokens) forget(slot uint8) (lost []Owner) {
 	t.rmbs = slices.DeleteFunc(t.rmbs, func(b *peerRMB) bool {
 		b.known &^= 1 << slot
@@ -144,7 +145,7 @@ func (t *rtokens) forget(slot uint8) (lost []Owner) {
 	return lost
 }
 
-// drop ends all use of an RMB, and returns whose.
+// drop ends all use of an RMB, and returns its users.
 func (t *rtokens) drop(b *peerRMB) []Owner {
 	users := slices.Sorted(maps.Values(b.users))
 	for _, owner := range users {
@@ -153,7 +154,8 @@ func (t *rtokens) drop(b *peerRMB) []Owner {
 	return users
 }
 
-// remove forgets an RMB, and returns who has used its elements, in order. It reports whether there was one.
+// remove forgets an RMB, and returns the users of its elements, in order. It reports whether there
+// was one.
 func (t *rtokens) remove(slot uint8, key wire.RKey) ([]Owner, bool) {
 	b := t.find(slot, key)
 	if b == nil {
@@ -172,8 +174,8 @@ func (t *rtokens) take(slot uint8, p *clc.ParamsR, owner Owner) (el Element, pre
 		return Element{}, 0, clc.DiagRToken
 	}
 	// The peer has told of the RMB with CONFIRM RKEY, on the link. Linux net/smc does so too, but
-	// would take one from the CLC message: from whoever is on the TCP connection, who may not be
-	// that peer.
+	// would take one from the CLC message: from the program at the other end of the TCP connection,
+	// which may not be that peer.
 	b := t.find(slot, p.RKey)
 	if b == nil || b.tokens[slot].VA != p.RMBAddr { // rule: TestRTokens
 		b = t.namedBefore(p) // rule: TestElementOfFormerLink: t.namedBefore(p) -> nil

@@ -103,7 +103,7 @@ func wireByType(d clc.DiagnosisByType) clc.DiagnosisByType {
 	}
 }
 
-// An offer is what of a Proposal can be used at all.
+// An offer lists the types of a Proposal that can be used at all.
 type offer struct {
 	dv2, dv1, rv2, rv1 bool
 	release            clc.Release
@@ -310,7 +310,7 @@ func (h *Handshake) sameVendor() bool {
 	return h.caps.VendorOUI != ([3]byte{}) && h.proposal.VendorOUI == h.caps.VendorOUI
 }
 
-// handleConfirm takes the client's buffer, and checks that it belongs to what was accepted.
+// handleConfirm takes the client's buffer, and checks that it matches the Accept.
 func (h *Handshake) handleConfirm(now time.Time, c clc.Confirm, out []Output) []Output {
 	if err := h.checkConfirm(&c); err != nil {
 		return h.protocolError(now, "CLC Confirm", err, out)
@@ -388,14 +388,16 @@ func (h *Handshake) checkConfirmValues(c *clc.Confirm) clc.Diagnosis {
 	return h.checkConfirmFeatures(c)
 }
 
-// sameMAC reports whether the MAC of an SMC-Rv2 Confirm is the one in the Proposal. That has none where
-// Linux net/smc sends it, and that of another RNIC where SMC-Rv1 is offered too.
+// sameMAC reports whether the MAC of an SMC-Rv2 Confirm is the one in the Proposal. The Proposal
+// has none where Linux net/smc sends it, and has the MAC of another RNIC where SMC-Rv1 is offered
+// too.
 func (h *Handshake) sameMAC(m wire.MAC) bool {
 	return m == h.proposal.MAC || h.proposal.MAC == wire.MAC{} || h.proposal.V1.HasR()
 }
 
-// checkConfirmFeatures compares what release 1 has negotiated: "base features must match CLC Accept
-// and supplemental features must be common among server and client" (as above, item 5c).
+// checkConfirmFeatures compares the features and limits that release 1 has negotiated: "base
+// features must match CLC Accept and supplemental features must be common among server and client"
+// (as above, item 5c).
 func (h *Handshake) checkConfirmFeatures(c *clc.Confirm) clc.Diagnosis {
 	ours, theirs := h.accept.FCE, c.FCE
 	common := ours.Features & h.proposal.Ext.Features
@@ -420,5 +422,5 @@ var (
 	errForeignPeer   = errors.New("peer ID differs from the one in the Proposal")
 )
 
-// zeroPeer is what a host without an RNIC sends.
+// zeroPeer is the peer ID that a host without an RNIC sends.
 var zeroPeer wire.PeerID

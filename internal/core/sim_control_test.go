@@ -10,7 +10,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// runUntil plays what happens up to a time: groups in use always have a timer.
+// runUntil plays the events up to a time: groups in use always have a timer.
 func (w *world) runUntil(end time.Time) {
 	for steps := 0; !w.t.Failed(); steps++ {
 		if len(w.todo) == 0 || w.todo[0].at.After(end) {

@@ -165,7 +165,7 @@ func (e *simEnd) startLink(r Result) {
 	e.doLink(e.qp.lc.Start(w.now, nil))
 }
 
-// doLink carries out what the link group says.
+// doLink carries out the outputs of the link group.
 func (e *simEnd) doLink(outs []Output) {
 	w := e.w
 	if len(outs) > 0 {
@@ -236,7 +236,7 @@ func (q *simQP) send(o SendLLC) {
 	})
 }
 
-// drain handles what has arrived.
+// drain handles the messages that have arrived.
 func (q *simQP) drain() {
 	for len(q.rx) > 0 {
 		m := q.rx[0]

@@ -10,8 +10,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// Two hosts with SMC-R: everything between the TCP sockets of applications and the queue pairs, with faults. The
-// simulation plays what internal/host does with the outputs of Handshake, Groups and LinkControl.
+// Two hosts with SMC-R: everything between the TCP sockets of applications and the queue pairs,
+// with faults. The simulation carries out the outputs of Handshake, Groups and LinkControl, as
+// internal/host does.
 
 // A simHost is one host: its device, its link groups.
 type simHost struct {
@@ -26,7 +27,7 @@ type simHost struct {
 	conns  []*simSocket
 	last   uint32 // identifiers are counted
 	faulty bool   // messages and paths fail
-	shy    bool   // its Proposals do not say who it is, as those of Linux net/smc
+	shy    bool   // its Proposals do not tell its identity, as with Linux net/smc
 
 	madeGroups, established, fellBack, failed int
 }
@@ -47,12 +48,12 @@ type simPort struct {
 	qpn    wire.QPN
 	peer   *simPort // nil until it is connected
 	failed bool
-	cut    bool // what it sends does not arrive
+	cut    bool // its messages do not arrive
 	rx     []llc.Message
 	pipe   time.Time
 }
 
-// A simGroup is a link group with what the host keeps for it.
+// A simGroup is a link group with the state that the host keeps for it.
 type simGroup struct {
 	h       *simHost
 	lg      *LinkGroup
@@ -316,7 +317,7 @@ func (x *simSocket) establish(r Result) {
 		return
 	}
 	h.groups.SetFull(g.lg, !g.lc.Room())
-	// What we write arrives where the peer reads.
+	// Our writes arrive where the peer reads.
 	if o := x.other; o.group != nil && o.hasRMB {
 		if t := o.group.tokens[o.rmb]; t.RKey != x.element.RKey || t.VA != x.element.VA || o.group.port.peer != g.port {
 			w.failf("%s/%d writes to %+v, %s/%d reads %v", h.name, x.owner, x.element, o.h.name, o.owner, t)
@@ -346,7 +347,7 @@ func (x *simSocket) close(clean bool) {
 	}
 }
 
-// release gives back what the connection has of its group.
+// release gives back the connection's share of its group.
 func (x *simSocket) release(clean bool) {
 	g, w := x.group, x.h.w
 	if g == nil || x.over {

@@ -11,8 +11,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A linkWorld is a linkPair whose messages are in one queue for each link and direction until they have arrived, and in another one until the host looks, as are
-// completions. They are taken from the queues in any order of these. What has not arrived is lost with the link.
+// A linkWorld is a linkPair whose messages are in one queue for each link and direction until they
+// have arrived, and in another one until the host looks, as are completions. They are taken from
+// the queues in any order of these. Messages that have not arrived are lost with the link.
 type linkWorld struct {
 	*linkPair
 	rng    *rand.Rand
@@ -39,7 +40,8 @@ func (w *linkWorld) deliverFrom(k string) {
 	f()
 }
 
-// goodLink returns a link that is up on both sides, or is as soon as what is on its way over it has arrived; 0 if there is none.
+// goodLink returns a link that is up on both sides, or is as soon as the messages on their way over
+// it have arrived; 0 if there is none.
 func (w *linkWorld) goodLink() llc.LinkNum {
 	ready := func(s *pairSide, num llc.LinkNum) bool {
 		l, add := s.lc.link(num), &s.lc.add
@@ -56,7 +58,8 @@ func (w *linkWorld) goodLink() llc.LinkNum {
 	return 0
 }
 
-// playLinks has a schedule of messages, failures, RNICs that come and go, and RMBs, and checks what is left when it is quiet.
+// playLinks has a schedule of messages, failures, RNICs that come and go, and RMBs, and checks the
+// links that are left when it is quiet.
 func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
 	w = &linkWorld{rng: rand.New(rand.NewPCG(seed, 5)), queues: map[string][]func(){}, dead: map[string]bool{}}
 	o := pairOptions{v1: w.rng.IntN(2) == 0, server: 1 + w.rng.IntN(2), client: 1 + w.rng.IntN(2)}
@@ -79,7 +82,7 @@ func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
 		}
 		k := key(from, o.Link)
 		if w.dead[k] || w.dead[key(from.other, o.Link)] {
-			return true // whoever has noticed nothing yet will
+			return true // a side that has noticed nothing yet will
 		}
 		// Linux net/smc drops requests that cross its own.
 		if !quiet && !o.Message.Head().Reply && w.rng.IntN(50) == 0 {
@@ -129,7 +132,7 @@ func playLinks(t testing.TB, seed uint64) (w *linkWorld) {
 		if s.lc.link(num) == nil || w.dead[key(s, num)] {
 			return
 		}
-		for _, what := range []string{" received", " sent"} { // what comes before a failure is told before it
+		for _, what := range []string{" received", " sent"} { // earlier messages are told before a failure
 			for k := key(s, num) + what; len(w.queues[k]) > 0; {
 				w.deliverFrom(k)
 			}

@@ -19,7 +19,7 @@ var (
 	simSeeds = flag.Uint64("seeds", defaultSeeds, "how many seeds each simulation plays")
 )
 
-// A world is virtual time and what will happen in it.
+// A world is virtual time and the events that will happen in it.
 type world struct {
 	t    *testing.T
 	seed uint64
@@ -29,7 +29,7 @@ type world struct {
 	todo simEvents
 	log  []string
 
-	quiet bool // nothing is logged but what -seed plays
+	quiet bool // only the run of -seed is logged
 }
 
 type simEvent struct {
@@ -38,7 +38,7 @@ type simEvent struct {
 	do  func()
 }
 
-// simEvents is a heap of what is to happen, the next first.
+// simEvents is a heap of the events to come, the next first.
 type simEvents []simEvent
 
 func (q simEvents) Len() int      { return len(q) }
@@ -125,8 +125,8 @@ type simPeer struct {
 	mode  Mode
 	c     *Conn
 
-	published cdc.ConnFlags // what has left this peer
-	arrived   cdc.ConnFlags // what the other's flags were when they were last seen (SMC-R: received)
+	published cdc.ConnFlags // flags that have left this peer
+	arrived   cdc.ConnFlags // the other's flags when they were last seen (SMC-R: received)
 	tcpIn     []string      // "fin" or "rst", in order, arriving
 	dead      bool          // killed
 	linkDead  bool          // SMC-R: nothing of this peer's flags arrives any more
@@ -313,7 +313,7 @@ func TestSimConn(t *testing.T) {
 	}
 }
 
-// script schedules what happens to p: an application's life, and sometimes a fault.
+// script schedules the events of p: an application's life, and sometimes a fault.
 func (p *simPeer) script() {
 	w := p.w
 	w.after(w.delay(), func() { p.handle(EventEstablished, false) })
