@@ -99,7 +99,7 @@ func (a Accept) String() string {
 	return s
 }
 
-// exchange returns a as the Confirm with the same contents, for what both have in common.
+// exchange returns a as the Confirm with the same contents, for the code that both have in common.
 func (a Accept) exchange() Confirm {
 	return Confirm{
 		Version: a.Version, FirstContact: a.FirstContact, R: a.R, D: a.D, EID: a.EID, FCE: a.FCE,

@@ -77,7 +77,7 @@ func labParamsD(token wire.Token, link wire.LinkID) *ParamsD {
 	return &ParamsD{GID: labDevice.GID, CHID: labDevice.CHID, Token: token, DMBESize: 2, LinkID: link}
 }
 
-// labHost is what stays the same in all messages of one host of a capture.
+// labHost has the values that stay the same in all messages of one host of a capture.
 type labHost struct {
 	peer uint64
 	gid  string

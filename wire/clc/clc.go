@@ -6,8 +6,8 @@
 // To read one message from a stream, and not a byte more, read [HeaderLen] bytes, ask
 // [ParseHeader] for the length, read the rest, and call [Parse].
 //
-// What is sent has the form that Linux accepts, which is stricter than the specifications. What
-// is read may come from any Linux, z/OS or AIX.
+// Encoded messages have the form that Linux accepts, which is stricter than the specifications.
+// Decoded messages may come from any Linux, z/OS or AIX.
 package clc
 
 import (
@@ -113,7 +113,7 @@ func (t SMCTypes) String() string {
 // An OS is the operating system of a message's sender, 4 bits. Reason codes depend on it.
 type OS uint8
 
-// All values: SMCv2 p.63. Zero is what version 1 hosts send, which do not know the field.
+// All values: SMCv2 p.63. Version 1 hosts, which do not know the field, send zero.
 const (
 	OSUnspecified OS = 0
 	OSZOS         OS = 1
@@ -156,7 +156,7 @@ type Message interface {
 	// would return an error: check a message made from somebody else's values first.
 	Append(b []byte) []byte
 	// Validate returns an error if the message has no encoding, such as for a count above
-	// the maximum. A message which was parsed may lack what we must send.
+	// the maximum. A message which was parsed may lack parts that we must send.
 	Validate() error
 	// String returns one line for traces.
 	String() string
@@ -197,7 +197,7 @@ const (
 )
 
 const (
-	// HeaderLen is the length of what all messages start with, in bytes.
+	// HeaderLen is the length of the header of all messages, in bytes.
 	HeaderLen = 8
 	// MaxLen is the largest message that [ParseHeader] accepts, in bytes. The largest that a
 	// known host sends is a Proposal of 652 bytes; the rest is room for later versions.
@@ -230,8 +230,8 @@ type Header struct {
 	flags byte // the lower 4 bits of the flags
 }
 
-// ParseHeader decodes the first [HeaderLen] bytes of a message. The length that it returns has
-// been checked against what the type and version allow, so a reader may allocate that much.
+// ParseHeader decodes the first [HeaderLen] bytes of a message. The length that it returns has been
+// checked against the lengths that the type and version allow, so a reader may allocate that much.
 // Errors are of type [*wire.DecodeError].
 func ParseHeader(b []byte) (Header, error) { return parseHeader("clc.Header", b) }
 
@@ -327,7 +327,7 @@ func uint24(b []byte) uint32 { return uint32(b[0])<<16 | uint32(b[1])<<8 | uint3
 // appendZeros appends n reserved bytes.
 func appendZeros(b []byte, n int) []byte { return append(b, make([]byte, n)...) }
 
-// mustValidate panics if m cannot be encoded: whoever built it broke its documented rules.
+// mustValidate panics if m cannot be encoded: the caller that built it broke its documented rules.
 func mustValidate(m Message) {
 	if err := m.Validate(); err != nil {
 		panic(err.Error())

@@ -13,8 +13,8 @@ import "github.com/gosmc/smc/wire"
 //	   157     3  reserved
 //	   160  16*n  GIDs
 //
-// The list is at offset 156 whatever the release: in release 0 the FCE has 36 bytes, and 16
-// reserved bytes follow it.
+// The list is at offset 156 in every release: in release 0 the FCE has 36 bytes, and 16 reserved
+// bytes follow it.
 //
 // Layout: RFC 7609 p.102, SMCv2 pp.70, 73, 76.
 type Confirm struct {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A Diagnosis is the reason why a connection does not use SMC: the number in a [Decline], and
-// what tools show for a connection that fell back to TCP.
+// A Diagnosis is the reason why a connection does not use SMC: the number in a [Decline], and the
+// number that tools show for a connection that fell back to TCP.
 //
 // The specifications leave the numbers to each operating system (RFC 7609 p.106, SMCv2 pp.78-79,
 // note 5). We use those of Linux, and for reasons that never leave this host numbers of our own,
@@ -124,9 +124,9 @@ func (d Diagnosis) String() string { return Lookup(d, OSUnspecified).String() }
 type Reason struct {
 	Code     Diagnosis
 	Tag      string // short, in capitals; where smcss and smcr stats have one, it is theirs
-	Sentence string // what is the matter
-	Cause    string // what that is likely to come from
-	Advice   string // what to do about it
+	Sentence string // the problem
+	Cause    string // the likely cause of that
+	Advice   string // the steps to take
 	Local    bool   // found by this host and never sent in a Decline
 
 	wire Diagnosis // sent in place of Code, if not zero
@@ -135,10 +135,10 @@ type Reason struct {
 // String returns "TAG (0x01234567)".
 func (r Reason) String() string { return fmt.Sprintf("%s (0x%08x)", r.Tag, uint32(r.Code)) }
 
-// Lookup explains d. os says whose number it is: for a number of this host OSUnspecified or
-// OSLinux; for a peer's number what its Decline says. Numbers of z/OS, AIX and systems that we
-// do not know are vendor codes: they mean whatever that system's documentation says. Every
-// number has an answer; the tag of one that is in no catalogue is "UNKNOWN".
+// Lookup explains d. os is the operating system that has chosen the number: for a number of this
+// host OSUnspecified or OSLinux; for a peer's number the OS in its Decline. Numbers of z/OS, AIX
+// and systems that we do not know are vendor codes: that system's documentation gives their
+// meaning. Every number has an answer; the tag of one that is in no catalogue is "UNKNOWN".
 func Lookup(d Diagnosis, os OS) Reason {
 	switch os {
 	case OSUnspecified, OSLinux:

@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Reading one message from a stream, without taking a byte of what follows it.
+// Reading one message from a stream, without taking a byte after it.
 func ExampleParse() {
 	stream := bytes.NewBuffer(clc.Decline{
 		Version:   clc.V2,

@@ -8,8 +8,8 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// This file has what [Accept] and [Confirm] share. An Accept is handled as a Confirm without
-// a list of GIDs.
+// This file has the code that [Accept] and [Confirm] share. An Accept is handled as a Confirm
+// without a list of GIDs.
 
 const (
 	acceptRV1Len     = 68

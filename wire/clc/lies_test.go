@@ -50,7 +50,7 @@ func TestLies(t *testing.T) {
 		field  string // of the error; "" for none
 		err    error
 	}{
-		// The IP area must not overlap the base, nor leave the message, nor overlap what follows.
+		// The IP area must not overlap the base, nor leave the message, nor overlap the next area.
 		{full, 38, []byte{0, 0}, "IP offset", wire.ErrValue},
 		{full, 38, []byte{0, 39}, "IP offset", wire.ErrValue},
 		{full, 38, []byte{0, 41}, "number of prefixes", wire.ErrValue},
@@ -205,7 +205,7 @@ func TestEveryOffset(t *testing.T) {
 	for _, tt := range []struct {
 		name               string
 		field              int // where the offset is
-		from               int // what it counts from
+		from               int // where it counts from
 		least, most, exact int // where the extension may start; where it does
 	}{
 		{"IP offset", 38, 40, ip, v2 - ipAreaLen, ip},
@@ -226,8 +226,8 @@ func TestEveryOffset(t *testing.T) {
 	}
 }
 
-// TestEveryByte sets every byte of every vector to a few values: nothing may panic, and what is
-// accepted must be a message that can be told from its bytes again.
+// TestEveryByte sets every byte of every vector to a few values: nothing may panic, and accepted
+// bytes must be a message that can be told from its bytes again.
 func TestEveryByte(t *testing.T) {
 	done := map[string]bool{} // the captures repeat themselves
 	for _, tt := range allVectors(t) {
@@ -282,8 +282,8 @@ func checkRoundTrip(t *testing.T, b []byte) {
 	}
 }
 
-// asSent returns m as it is sent: with its prefixes masked, and in version 1 without what only the
-// long Decline has.
+// asSent returns m as it is sent: with its prefixes masked, and in version 1 without the part that
+// only the long Decline has.
 func asSent(m Message) Message {
 	switch m := m.(type) {
 	case Proposal:

@@ -6,7 +6,7 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// ParamsR is what an SMC-R peer needs in order to send to the message's sender.
+// ParamsR has the parameters that an SMC-R peer needs in order to send to the message's sender.
 //
 //	offset  size  field
 //	     8     8  peer ID
@@ -82,7 +82,7 @@ func (p *ParamsR) validate(message string) error {
 	return nil
 }
 
-// ParamsD is what an SMC-D peer needs in order to send to the message's sender.
+// ParamsD has the parameters that an SMC-D peer needs in order to send to the message's sender.
 //
 //	offset  size  field
 //	     8     8  GID                 part 1 of an Extended GID
@@ -96,7 +96,7 @@ func (p *ParamsR) validate(message string) error {
 //
 // Layout: SMCv2 p.63.
 type ParamsD struct {
-	GID       wire.ISMGID // Lo is zero unless CHID is that of an Emulated-ISM device
+	GID       wire.ISMGID // Lo is zero unless CHID belongs to an Emulated-ISM device
 	CHID      wire.CHID   // version 2 only
 	Token     wire.Token
 	DMBEIndex uint8 // from 0

@@ -8,8 +8,8 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A Proposal is the client's first message: it offers SMC types and says what the server needs
-// in order to choose.
+// A Proposal is the client's first message: it offers SMC types and has the values that the server
+// needs in order to choose.
 //
 //	offset  size  field
 //	     0     4  eyecatcher      "SMCR" in EBCDIC: e2 d4 c3 d9

@@ -59,8 +59,8 @@ type ProposalDv2 struct {
 	Devices []ISMDevice // in the client's order; at most MaxISMEntries entries
 }
 
-// An ISMDevice is one device on offer. Its GID has 128 bits if and only if the CHID is that of
-// an Emulated-ISM device.
+// An ISMDevice is one device on offer. Its GID has 128 bits if and only if the CHID belongs to an
+// Emulated-ISM device.
 type ISMDevice struct {
 	GID  wire.ISMGID
 	CHID wire.CHID
