@@ -234,9 +234,9 @@ func (a AddLink) String() string {
 	return s
 }
 
-// An AddLinkCont tells where the sender's RMBs are on a link that ADD LINK has agreed on, two of them
-// at a time. The server sends requests and the client replies until both have told of all theirs;
-// whoever is done first sends messages with none. Version 1 only.
+// An AddLinkCont tells where the sender's RMBs are on a link that ADD LINK has agreed on, two of
+// them at a time. The server sends requests and the client replies until both have told of all
+// theirs; the side that is done first sends messages with none. Version 1 only.
 //
 //	offset  size  field
 //	     0     4  header           see [Header]; type 3
@@ -247,8 +247,8 @@ func (a AddLink) String() string {
 //	    24    16  RKey pair        likewise
 //	    40     4  reserved
 //
-// Linux net/smc starts the count at the number of its connections. If it has fewer RMBs, what the
-// count announces and the sender does not have is zeros.
+// Linux net/smc starts the count at the number of its connections. If it has fewer RMBs, it sends
+// zeros in place of the others that the count announces.
 //
 // Layout: RFC 7609 pp.112-114.
 type AddLinkCont struct {

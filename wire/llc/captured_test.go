@@ -23,8 +23,8 @@ func labMAC(host, adapter byte) wire.MAC { return wire.MAC{0x52, 0x54, 0, 0, ada
 // labGID returns the address of the same adapter.
 func labGID(host, adapter byte) wire.GID { return gid(fmt.Sprintf("192.168.76.%d", 10*adapter+host)) }
 
-// capturedMessages returns what is in testdata/captured.txt, by capture and frame. All of it is as
-// the Linux of a little-endian machine sends it.
+// capturedMessages returns the messages in testdata/captured.txt, by capture and frame. All of them
+// are as the Linux of a little-endian machine sends them.
 func capturedMessages() map[string]Message {
 	m := map[string]Message{}
 	put := func(capture string, msg Message, frames ...int) {

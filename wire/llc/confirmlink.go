@@ -7,9 +7,9 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A ConfirmLink is the first message on a new link, which shows that its path works. The server sends
-// the request, the client the reply, each with what it has said of itself before, in the CLC
-// messages or in ADD LINK.
+// A ConfirmLink is the first message on a new link, which shows that its path works. The server
+// sends the request, the client the reply, each with the values that it has sent about itself
+// before, in the CLC messages or in ADD LINK.
 //
 //	offset  size  field
 //	     0     4  header           see [Header]; type 1
@@ -35,10 +35,10 @@ type ConfirmLink struct {
 	QPN        wire.QPN
 	Link       LinkNum     // the server's choice, echoed by the client
 	LinkUserID wire.LinkID // the sender's own name for the link, for its operator
-	// MaxLinks is what the sender can have in a link group; the lower of both hosts' counts.
-	// Version 2.1 sends what was agreed in the CLC messages.
+	// MaxLinks is the number of links that the sender can have in a link group; the lower of both
+	// hosts' counts. Version 2.1 sends the number that was agreed in the CLC messages.
 	MaxLinks uint8
-	MaxConns uint8 // version 2.1: what was agreed in the CLC messages; else 0
+	MaxConns uint8 // version 2.1: as agreed in the CLC messages; else 0
 }
 
 // NoEyecatcher in CacheSize means that elements of the sender's RMBs are data from their first

@@ -13,7 +13,7 @@ import (
 //	offset  size  field
 //	     0     4  header           see [Header]; type 6
 //	     3     1  flags            reply (1 bit), reserved (1), negative (1), retry (1), reserved (4)
-//	     4     1  number of other RTokens, those of messages that follow included
+//	     4     1  number of other RTokens, with the RTokens of messages that follow
 //	     5     4  RKey             on the link that carries the message
 //	     9     8  virtual address  likewise
 //	    17    13  other RToken     see [LinkRToken]; zeros if there is none

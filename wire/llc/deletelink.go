@@ -25,8 +25,8 @@ type DeleteLink struct {
 	Reason  DeleteReason
 }
 
-// A DeleteReason says why a link ends, or in a reply what is wrong with the request. Zero in a reply
-// means that nothing is.
+// A DeleteReason says why a link ends, or in a reply why the request is wrong. Zero in a reply
+// means that it is not wrong.
 type DeleteReason uint32
 
 // All reasons: RFC 7609 pp.116-117. The last is Linux net/smc's, which defines it but does not send

@@ -19,9 +19,9 @@ import (
 //	     6     2  reserved
 //	     8     4  for each of them: RKey
 //
-// Version 1 has room for 8 RKeys, and its reply has those of the request. A request of version 2 has
-// up to 255, and is then longer than 44 bytes; its reply has up to 8, of those that were not deleted.
-// Linux net/smc sends one RKey in a request, and none in a reply of version 2.
+// Version 1 has room for 8 RKeys, and its reply has the RKeys of the request. A request of version
+// 2 has up to 255, and is then longer than 44 bytes; its reply has up to 8, of the RKeys that were
+// not deleted. Linux net/smc sends one RKey in a request, and none in a reply of version 2.
 //
 // Layout: RFC 7609 pp.122-123, SMCv2 pp.93-95.
 type DeleteRKey struct {
@@ -102,8 +102,8 @@ func (d DeleteRKey) Validate() error {
 	return nil
 }
 
-// Append implements [Message]. The encoding has 44 bytes; that of a version 2 request with more than
-// 9 RKeys has 8 and 4 for each of them.
+// Append implements [Message]. The encoding has 44 bytes; the encoding of a version 2 request with
+// more than 9 RKeys has 8 and 4 for each of them.
 func (d DeleteRKey) Append(b []byte) []byte {
 	mustValidate(d)
 	start := len(b)

@@ -7,9 +7,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// What came with a SEND is a CDC message if its first byte says so, and an LLC message if not.
+// The payload of a SEND is a CDC message if its first byte says so, and an LLC message if not.
 func ExampleParse() {
-	form := llc.V2Little // that of the peer's CONFIRM LINK
+	form := llc.V2Little // the form of the peer's CONFIRM LINK
 	received := [][]byte{
 		llc.TestLink{Header: llc.Header{Form: form}}.Append(nil),
 		append([]byte{0xa5}, make([]byte, 43)...),

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The fuzz targets check that no input panics, that errors are DecodeErrors, and that what is
-// accepted survives being encoded; see checkRoundTrip. Seeds are all vectors of the type.
+// The fuzz targets check that no input panics, that errors are DecodeErrors, and that accepted
+// messages survive being encoded; see checkRoundTrip. Seeds are all vectors of the type.
 
 func fuzzType(f *testing.F, typ Type) {
 	for _, v := range allVectors(f) {

@@ -173,8 +173,8 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestEveryByte sets every byte of every vector to a few values, those where flags and counts are to
-// all: nothing may panic, and what is accepted must be a message that can be told from its bytes
+// TestEveryByte sets every byte of every vector to a few values, those where flags and counts are
+// to all: nothing may panic, and accepted bytes must be a message that can be told from its bytes
 // again.
 func TestEveryByte(t *testing.T) {
 	done := map[string]bool{} // the captures repeat themselves
@@ -232,7 +232,7 @@ func checkRoundTrip(t *testing.T, b []byte) {
 		t.Fatalf("Parse(%x) of what %v was encoded to: %v", encoded, m, err)
 	}
 	switch sent := m.(type) {
-	case AddLink: // what was announced and not there is not sent
+	case AddLink: // announced RKeys that are not there are not sent
 		sent.Missing = 0
 		m = sent
 	case DeleteRKey: // of 1028 bytes, which does not tell its form

@@ -5,9 +5,9 @@
 // A message is the payload of one SEND on a queue pair of the link group, as are the messages of
 // package cdc. The first byte tells them apart: cdc.TypeMessage is none of the types here.
 //
-// What is sent has the form that Linux accepts. What is read may come from any Linux, z/OS or AIX,
-// see [Form], and is not to be trusted: the parsers check lengths and counts, and nothing else. What
-// a message says of links, queue pairs and buffers is the reader's to check.
+// Encoded messages have the form that Linux accepts. Decoded messages may come from any Linux, z/OS
+// or AIX, see [Form], and are not to be trusted: the parsers check lengths and counts, and nothing
+// else. The reader has to check the links, queue pairs and buffers that a message names.
 package llc
 
 import (
@@ -78,8 +78,8 @@ func (t Type) In(version int) bool {
 //
 // SMCv2 has these two big-endian as well. Linux net/smc has them in the byte order of its machine,
 // and reads as it writes: it takes the length in either order for a good one, but finds no RKeys
-// where their number is in the other. So whoever sends should use the form in which the peer's
-// first message came, which is a CONFIRM LINK.
+// where their number is in the other. So a sender should use the form in which the peer's first
+// message came, which is a CONFIRM LINK.
 type Form uint8
 
 // All forms. The zero Form has no encoding.
@@ -122,7 +122,7 @@ func (f Form) putUint16(b []byte, v uint16) {
 	}
 }
 
-// A Header is what all messages start with. In version 1:
+// A Header is the start of every message. In version 1:
 //
 //	offset  size  field
 //	     0     1  type        0x01 to 0x09
@@ -206,7 +206,7 @@ type Message interface {
 	// values first.
 	Append(b []byte) []byte
 	// Validate returns an error if the message has no encoding, such as for a count above the
-	// maximum. A message which was parsed may lack what we must send.
+	// maximum. A message which was parsed may lack parts that we must send.
 	Validate() error
 	// String returns one line for traces.
 	String() string
@@ -271,7 +271,7 @@ func parseHeader(message string, b []byte) (Header, Type, []byte, error) {
 	t := Type(b[0] & typeMask)
 	switch {
 	// rule: TestFirstByte
-	case b[0]>>6 == 0b10: // whatever the rest is
+	case b[0]>>6 == 0b10: // with any other bits
 		return fail("type", 0, ErrOptional)
 	case b[0]>>6 == 0b11: // CDC
 		return fail("type", 0, wire.ErrType)
@@ -314,7 +314,7 @@ func parseHeader(message string, b []byte) (Header, Type, []byte, error) {
 }
 
 // frame cuts the message of type want out of b, checks its header, and returns the header, exactly
-// the message's bytes, and what its errors are made with.
+// the message's bytes, and the function that makes its errors.
 func frame(message string, want Type, b []byte) (Header, []byte, failure, error) {
 	fail := func(field string, offset int, err error) error {
 		return &wire.DecodeError{Message: message, Field: field, Offset: offset, Err: err}
@@ -376,7 +376,7 @@ func invalid(t Type, format string, args ...any) error {
 	return fmt.Errorf("llc: impossible %v: %w", t, fmt.Errorf(format, args...))
 }
 
-// mustValidate panics if m cannot be encoded: whoever built it broke its documented rules.
+// mustValidate panics if m cannot be encoded: the caller that built it broke its documented rules.
 func mustValidate(m Message) {
 	if err := m.Validate(); err != nil {
 		panic(err.Error())

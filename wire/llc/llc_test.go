@@ -80,7 +80,7 @@ func TestTruncated(t *testing.T) {
 }
 
 // TestShortened cuts every vector of version 2 at every length and makes it say so, in both byte
-// orders: nothing but a message of 44 bytes may lack what its counts announce.
+// orders: nothing but a message of 44 bytes may lack items that its counts announce.
 func TestShortened(t *testing.T) {
 	for _, tt := range allVectors(t) {
 		encoded := unhex(t, tt.hex)

@@ -26,8 +26,8 @@ type RequestAddLink struct {
 	Header
 	Rejected bool         // in a reply; the server "should not reject", but just not add a link
 	Reason   RejectReason // why it was rejected; 0 if the sender does not say
-	// GIDs is what the client can use, 1 to 8: its end of the link that there is, and then
-	// those it would like, best first. Linux net/smc sends 2, and uses the first that it
+	// GIDs are the addresses that the client can use, 1 to 8: its end of the link that there is,
+	// and then those it would like, best first. Linux net/smc sends 2, and uses the first that it
 	// receives. A reply has none.
 	GIDs []wire.GID
 }
@@ -57,8 +57,8 @@ func (r RequestAddLink) Validate() error {
 	return nil
 }
 
-// Append implements [Message]. The encoding of a request has 28 bytes and 16 for each GID, that of a
-// reply 44.
+// Append implements [Message]. The encoding of a request has 28 bytes and 16 for each GID, the
+// encoding of a reply 44.
 func (r RequestAddLink) Append(b []byte) []byte {
 	mustValidate(r)
 	start := len(b)

@@ -89,8 +89,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestNotSent checks that what a message does not have in its version, or as a request or a reply,
-// stays behind.
+// TestNotSent checks that fields that a message does not have in its version, or as a request or a
+// reply, are not sent.
 func TestNotSent(t *testing.T) {
 	v2 := func(a *AddLink) { a.Direct, a.TargetGID, a.RKeys, a.Missing = true, testGID, pairs, 3 }
 	for _, tt := range []struct {

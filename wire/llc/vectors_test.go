@@ -177,7 +177,7 @@ var vectorsV1 = []vector{
 
 func unhexData() []byte { b, _ := hex.DecodeString(hexData); return b }
 
-// Laid out by hand from SMCv2 pp.81-97, in the form specified and in that of Linux net/smc.
+// Laid out by hand from SMCv2 pp.81-97, in the form specified and in the form of Linux net/smc.
 var vectorsV2 = []vector{
 	{name: "CONFIRM LINK v2 request", hex: "21 002c 00" + hexMAC + hexGID4 + "010203 04 05060708 02 ff" + z(8), msg: ConfirmLink{
 		Header: request2, MAC: testMAC, GID: testGID4, QPN: 0x010203, Link: 4, LinkUserID: 0x05060708, MaxLinks: 2, MaxConns: 255,
