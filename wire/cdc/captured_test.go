@@ -12,7 +12,7 @@ import (
 //go:embed testdata/captured.txt
 var capturedText string
 
-// TestCaptured decodes and encodes what Linux sends, and follows the cursors of one connection.
+// TestCaptured decodes and encodes messages from Linux, and follows the cursors of one connection.
 func TestCaptured(t *testing.T) {
 	const (
 		one      = "linux-6.12-smcrv2-one-link.pcap"

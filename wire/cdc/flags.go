@@ -2,8 +2,8 @@ package cdc
 
 import "strings"
 
-// ProducerFlags is what a side says about the data that it writes. The 3 bits without a name are
-// reserved: sent as zero, ignored on receipt.
+// ProducerFlags are the flags of a side about the data that it writes. The 3 bits without a name
+// are reserved: sent as zero, ignored on receipt.
 type ProducerFlags uint8
 
 // All producer flags: RFC 7609 p.126 (bits B, P, U, R and F), pp.128-129.
@@ -20,8 +20,8 @@ const (
 	allProducerFlags = WriterBlocked | UrgentPending | UrgentPresent | CursorUpdateRequested | FailoverValidation
 )
 
-// ConnFlags is what a side says about its end of the connection. Once set, a flag stays set in
-// all that follows. The 5 bits without a name are reserved: sent as zero, ignored on receipt.
+// ConnFlags are the flags of a side about its end of the connection. Once set, a flag stays set
+// from then on. The 5 bits without a name are reserved: sent as zero, ignored on receipt.
 type ConnFlags uint8
 
 // All connection state flags: RFC 7609 p.126 (bits D, C and A), p.129.

@@ -55,7 +55,7 @@ func (h Header) Append(b []byte) []byte {
 	return binary.NativeEndian.AppendUint64(b, 0)
 }
 
-// ParseHeader decodes the header at the start of b, a private copy of what is in shared memory.
+// ParseHeader decodes the header at the start of b, a private copy of the bytes in shared memory.
 // The cursors are as the peer wrote them, see [Check]. Errors are of type [*wire.DecodeError].
 func ParseHeader(b []byte) (Header, error) {
 	fail := func(field string, offset int, err error) (Header, error) {
@@ -86,10 +86,10 @@ func PackProducer(c Cursor) uint64 {
 	return packLittle(c, 0)
 }
 
-// PackUrgent is PackProducer with what is to be known of urgent data together with the cursor,
+// PackUrgent is PackProducer with the flags of urgent data that belong to the cursor,
 // [UrgentPending] and [UrgentPresent]: the byte at offset 14. Other flags are left out. Linux
-// net/smc has the same flags at that place, and sets them in the other word only; for who polls
-// memory they must not come before the cursor, nor after it.
+// net/smc has the same flags at that place, and sets them in the other word only. For a reader that
+// polls memory they must not come before the cursor, nor after it.
 func PackUrgent(c Cursor, p ProducerFlags) uint64 {
 	flags := uint16(p&urgentFlags) << 8
 	if bigEndian {
