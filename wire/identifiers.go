@@ -86,7 +86,7 @@ type (
 	// A LinkID names an SMC-D link, or a link of SMC-R to its owner's operator. It is opaque:
 	// Linux copies it in its own byte order. Here it is the four bytes, first byte highest.
 	LinkID uint32
-	// A Token names a DMB to the ISM fabric: who has it may write to the buffer.
+	// A Token names a DMB to the ISM fabric: a host that has it may write to the buffer.
 	Token uint64
 )
 

@@ -5,8 +5,8 @@ import "fmt"
 // A CHID names an internal fabric: ISM devices with the same CHID may reach each other.
 type CHID uint16
 
-// CHIDs of Emulated-ISM devices, which software provides and whose GIDs have 128 bits
-// (SMCv2, "Emulated-ISM", items 9 and 10). No platform firmware uses this range.
+// CHIDs of Emulated-ISM devices, which software provides and which have GIDs of 128 bits (SMCv2,
+// "Emulated-ISM", items 9 and 10). No platform firmware uses this range.
 const (
 	CHIDEmulatedFirst CHID = 0xff00 // first of the range for devices between virtual machines
 	CHIDEmulatedLast  CHID = 0xfffe // last of that range
@@ -20,8 +20,8 @@ func (c CHID) IsEmulated() bool { return c >= CHIDEmulatedFirst } // rule: TestI
 func (c CHID) String() string { return fmt.Sprintf("%04x", uint16(c)) }
 
 // An ISMGID is the address of an ISM device. A native device has 64 bits, in Hi, and Lo is zero.
-// An Emulated-ISM device has an Extended GID, a UUID, whose bytes are those of Hi and then those
-// of Lo, highest first; that is also their order on the wire.
+// An Emulated-ISM device has an Extended GID, a UUID. Its bytes are the bytes of Hi and then of Lo,
+// highest first; that is also their order on the wire.
 type ISMGID struct {
 	Hi, Lo uint64
 }
