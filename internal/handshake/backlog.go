@@ -10,7 +10,7 @@ import (
 // A Backlog holds the handshakes of one listener with clients of other machines. Such a client
 // expects CLC and needs an answer, so the listener cannot drop it silently. If there is no room for
 // another client, a handshake ends: the oldest one of the peer with the most handshakes. So a peer
-// that holds many places takes none from others, whose clients may have to wait for their turns
+// that holds many places takes none from others. Their clients may have to wait for their turns
 // (see turns.go). The zero value is empty.
 type Backlog struct {
 	mu   sync.Mutex

@@ -19,7 +19,7 @@ type Owner interface {
 	// Message counts a CLC message as it is on the wire, or bytes that came in place of one.
 	Message(message []byte, sent bool)
 
-	// Established counts a handshake whose connection is SMC.
+	// Established counts a handshake that has made an SMC connection.
 	Established()
 
 	// Failed counts a handshake that has ended its TCP connection.

@@ -17,8 +17,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A handshake carries out what core decides for one CLC handshake. It runs on one
-// goroutine. Its waits are bounded by core's deadline and by ctx.
+// A handshake carries out the decisions of core for one CLC handshake. It runs on one goroutine.
+// Its waits are bounded by core's deadline and by ctx.
 type handshake struct {
 	Request
 	messages
@@ -104,7 +104,7 @@ func (s *handshake) handleMessage(now time.Time, b []byte) {
 	}
 }
 
-// handleError handles what read returned in place of a message.
+// handleError handles the error that read returned in place of a message.
 func (s *handshake) handleError(now time.Time, err error) {
 	timedOut := s.ctx.Err() == nil && errors.Is(err, os.ErrDeadlineExceeded)
 	var decode *wire.DecodeError
@@ -364,9 +364,9 @@ func (s *handshake) established(r core.Result) {
 	}
 }
 
-// finished reports whether a client whose buffer we could not attach has no need of it: it is gone, or it
-// will not read any more. Its Confirm was good, so the connection is established for it, and what it wrote
-// is in our buffer.
+// finished reports whether a client has no need of its buffer, which we could not attach: the
+// client is gone, or it will not read any more. Its Confirm was good, so the connection is
+// established for it, and the bytes that it wrote are in our buffer.
 func (s *handshake) finished(missing error) bool {
 	if s.ctx.Err() != nil {
 		return false // we are being closed
@@ -397,7 +397,8 @@ func (s *handshake) fellBack(out core.FallBack) {
 }
 
 // noteMissingLink is called when the handshake has come to nothing, before the other handshakes
-// that wait for its link learn of that. With a peer whose TCP has ended nothing gets through.
+// that wait for its link learn of that. If the peer has ended its TCP connection, nothing gets
+// through to it.
 func (s *handshake) noteMissingLink() {
 	if !s.linkSince.IsZero() && !s.ended {
 		s.chosen.LinkMissing(time.Since(s.linkSince))

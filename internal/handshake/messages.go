@@ -74,7 +74,7 @@ func (x *messages) read(deadline time.Time, mayBeForeign bool) ([]byte, error) {
 	return nil, err
 }
 
-// readAtOnce reads a message that is there already, whatever the deadline is.
+// readAtOnce reads a message that is there already, even after the deadline.
 func (x *messages) readAtOnce() ([]byte, bool) {
 	raw, err := x.conn.TCP().SyscallConn()
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 )
 
 // A messageReader reads CLC messages from TCP, and not a byte more: the bytes after the last
-// message are the application's. A read that is interrupted by a deadline keeps what it has, and
-// the next one goes on from there. So a message can be awaited while something else happens. The
-// zero value is ready.
+// message are the application's. A read that is interrupted by a deadline keeps its bytes, and the
+// next one goes on from there. So a message can be awaited while something else happens. The zero
+// value is ready.
 type messageReader struct {
 	header [clc.HeaderLen]byte
 	msg    []byte // of the length that the header says; nil before that is complete

@@ -139,8 +139,8 @@ func (c *fakeBinding) ReturnPages(from, to int) error     { return nil }
 func (c *fakeBinding) Association() transport.Association { return c }
 func (c *fakeBinding) Done() <-chan struct{}              { return c.path.done }
 
-// A linkRig is a handshake of ours for SMC-R, whose link the test has in its hands, with a peer
-// that follows the test.
+// A linkRig is a handshake of ours for SMC-R, with a peer that follows the test. The test controls
+// the link.
 type linkRig struct {
 	t    *testing.T
 	path *fakePath

@@ -41,7 +41,7 @@ type turn struct {
 	over  bool
 }
 
-// enter adds a handshake whose Proposal has come. The caller calls leave. It returns nil if the
+// enter adds a handshake that has got its Proposal. The caller calls leave. It returns nil if the
 // peer has as many as it may: it must not take all places of a listener.
 func (t *turns) enter(peer netip.Addr) *turn {
 	t.mu.Lock()
