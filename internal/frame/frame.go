@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A LinkType is the type of the header with which the bytes of a packet begin. The numbers are
-// those of pcap and pcapng files: https://www.tcpdump.org/linktypes.html.
+// A LinkType is the type of the header with which the bytes of a packet begin. The numbers are the
+// link types of pcap and pcapng files: https://www.tcpdump.org/linktypes.html.
 type LinkType uint16
 
 // All link types that [Strip] knows.
@@ -69,7 +69,7 @@ type Packet struct {
 	Link   LinkType
 
 	// Data holds the captured bytes of the packet, from the link header on. It belongs to the
-	// source of the packet, whose documentation says for how long it is valid.
+	// source of the packet. The documentation of the source says for how long it is valid.
 	Data []byte
 
 	// OrigLen is how many bytes the packet had on the wire. It is never less than len(Data).
@@ -171,7 +171,7 @@ func isIP(etherType uint16, b []byte, length int) bool {
 // no IP packet follows a header without an EtherType. whole is false if the data ends before that.
 // network is a part of b.
 //
-// The data of [Null] and [Loop] has an address family, whose numbers and byte order differ from
+// The data of [Null] and [Loop] has an address family. Its numbers and byte order differ from
 // system to system: there, as in [Raw], the IP header itself says its version.
 func Strip(link LinkType, b []byte) (etherType uint16, network []byte, whole bool) {
 	switch link {
