@@ -6,9 +6,9 @@
 // gzip ([Open]); several inputs become one in the order of time ([Merge]); [Create] writes packets
 // as pcapng.
 //
-// Nothing in a file is believed. [MaxPacket] and [MaxInterfaces] bound the memory of one input,
-// whatever the file says. An error names file, packet and offset. Reading goes on after it if the
-// next packet can be found.
+// Nothing in a file is believed. [MaxPacket] and [MaxInterfaces] bound the memory of one input, no
+// matter which lengths and numbers the file gives. An error names file, packet and offset. Reading
+// goes on after it if the next packet can be found.
 //
 // The Internet-Drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng define the formats.
 // Comments call them "pcap" and "pcapng" with the number of the section.

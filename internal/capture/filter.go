@@ -33,7 +33,7 @@ const (
 // Later fragments are not passed, since nothing in them tells their connection; first fragments are
 // like other packets. Up to two VLAN tags are looked behind.
 //
-// cooked is for a socket whose packets begin with the network header.
+// cooked is for a socket that gives packets from the network header on.
 func liveFilter(cooked bool, snapLen uint32) (a filter) {
 	if cooked {
 		return cookedFilter(snapLen)
@@ -78,8 +78,8 @@ type filter []bpf.Instruction
 
 func (a *filter) add(ins ...bpf.Instruction) { *a = append(*a, ins...) }
 
-// network appends the choice by the EtherType in the accumulator, of a packet whose network header, or
-// next VLAN tag, is at base. It ends with a decision in any case.
+// network appends the choice by the EtherType in the accumulator, of a packet with its network
+// header, or next VLAN tag, at base. It ends with a decision in any case.
 func (a *filter) network(base uint32, tags int, snapLen uint32) {
 	a.when(frame.TypeIPv4, ipv4Filter(base, snapLen))
 	a.when(frame.TypeIPv6, ipv6Filter(base, snapLen))

@@ -195,7 +195,7 @@ func TestPcapngDamaged(t *testing.T) {
 	}
 }
 
-// TestPcapngBodies has blocks whose bodies contain impossible values. The blocks around them are
+// TestPcapngBodies has blocks with impossible values in their bodies. The blocks around them are
 // read.
 func TestPcapngBodies(t *testing.T) {
 	o := binary.LittleEndian

@@ -134,8 +134,8 @@ type slot struct {
 	kind      uint8  // unix.PACKET_OUTGOING and others
 }
 
-// parseSlot decodes the packet at the beginning of b, which ends with the block. cooked is of a socket whose
-// packets begin with the network header.
+// parseSlot decodes the packet at the beginning of b, which ends with the block. cooked is true for
+// a socket that gives packets from the network header on.
 func parseSlot(b []byte, cooked bool) (s slot, ok bool) {
 	h := binary.NativeEndian
 	captured, offset, status := h.Uint32(b[12:]), uint32(h.Uint16(b[24:])), h.Uint32(b[20:])
