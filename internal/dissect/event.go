@@ -108,7 +108,7 @@ type Event struct {
 	Bytes    []byte
 	RoCE     *Transport // of an event from a RoCEv2 packet, else nil
 	Write    *Write     // of a RoCE event that is a part of an RDMA WRITE, else nil
-	Progress *Progress  // of a CDC event whose connection is known, else nil
+	Progress *Progress  // of a CDC event of a known connection, else nil
 	Text     string     // of a Note, and of other events where there is something to add; may be empty
 	Problems []Problem
 }

@@ -123,7 +123,7 @@ func (t *Tracker) learnR(c *Conn, a *clc.Accept, f *clc.Confirm) {
 	}
 }
 
-// earlyTokens holds the tokens of CDC messages whose connection was not known when they came. A
+// earlyTokens holds the tokens of CDC messages that came before their connection was known. A
 // client that knows its link sends as soon as it has sent Confirm, which may be lost and come again
 // when much has been said.
 type earlyTokens struct {
@@ -152,7 +152,7 @@ func (s *earlyTokens) take(token wire.AlertToken) bool {
 	return ok || s.more
 }
 
-// setFirst notes whether c, whose Accept is a, is the first contact that made the link group.
+// setFirst notes whether c is the first contact that made the link group; a is the Accept of c.
 func (g *LinkGroup) setFirst(c *Conn, a *clc.Accept) {
 	if g.FirstContact = a.FirstContact; g.FirstContact {
 		g.FirstConn = c.ID

@@ -14,7 +14,7 @@ type entry[T any] struct {
 	older, newer *entry[T]
 }
 
-// add makes v, whose entry e is, the newest.
+// add makes v the newest; e is the entry of v.
 func (l *list[T]) add(e *entry[T], v *T) {
 	l.remove(e)
 	e.of, e.older = v, l.newest

@@ -7,8 +7,8 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// MessageEvent returns the event of a message that was in no packet, for all renderers; arguments are
-// those of Describe in package render. The event refers to bytes.
+// MessageEvent returns the event of a message that was in no packet, for all renderers; the
+// arguments are the same as for Describe in package render. The event refers to bytes.
 func MessageEvent(message any, bytes []byte) *Event {
 	e := &Event{Message: message, Bytes: bytes}
 	if message == nil {

@@ -371,7 +371,7 @@ func TestReusedTuple(t *testing.T) {
 	}
 }
 
-// TestNoGoodICRC decodes messages of hosts whose adapters compute the ICRC behind the capture.
+// TestNoGoodICRC decodes messages of hosts with adapters that compute the ICRC behind the capture.
 func TestNoGoodICRC(t *testing.T) {
 	s := dissecttest.NewScript()
 	s.Handshake()

@@ -50,7 +50,7 @@ func withoutAlso(s *Summary) Summary {
 	return out
 }
 
-// Captures of both hosts, merged, count what one capture counts, and tell it once.
+// Captures of both hosts, merged, give the counts of one capture, and each event once.
 func TestBothHosts(t *testing.T) {
 	for name := range dissecttest.Captures {
 		packets := dissecttest.Captured(t, name)

@@ -18,7 +18,7 @@ type Summary struct {
 	AlsoSeen       uint64 // views of a packet that another input, or interface, has too: counted in Packets only
 	Truncated      uint64 // packets of SMC that the capture does not have whole
 	Fragments      uint64 // IP fragments, which are not put together
-	Undecodable    uint64 // packets whose headers end early or contradict themselves
+	Undecodable    uint64 // packets with headers that end early or contradict themselves
 	OtherLinkTypes uint64 // packets of link types that are not understood
 	// OtherLinks are those link types, in the order in which they were met; the first maxOtherLinks of them.
 	OtherLinks []frame.LinkType

@@ -322,7 +322,7 @@ func (t *Tracker) closeConns() {
 	}
 }
 
-// undecodable reports a packet of ours whose headers end early or contradict themselves.
+// undecodable reports a packet of ours with headers that end early or contradict themselves.
 func (t *Tracker) undecodable(l *layers) {
 	src, dst, ours := t.ports(l)
 	if !ours {

@@ -397,8 +397,8 @@ func FuzzPacket(f *testing.F) {
 	})
 }
 
-// FuzzStream gives any bytes as the two streams of a connection, in segments whose places are a matter
-// of the bytes too.
+// FuzzStream gives any bytes as the two streams of a connection, in segments; the bytes decide
+// their places, too.
 func FuzzStream(f *testing.F) {
 	s := dissecttest.NewScript()
 	f.Add(s.Proposal().Append(nil), s.Accept().Append(nil), s.Confirm().Append(nil), uint16(7))

@@ -9,7 +9,7 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A link may have number 0, and a message about number 0 is none about a link whose number is not known.
+// A link may have number 0, and a message about number 0 is none about a link of unknown number.
 func TestLinkNumberZero(t *testing.T) {
 	s := dissecttest.NewScript()
 	s.Open(true, true)

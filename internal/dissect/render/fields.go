@@ -18,8 +18,8 @@ import (
 // A Field is one field of a message, in the order of its bytes.
 //
 // Every byte of a message belongs to one field, or, where bits have meanings of their own, to
-// fields whose Masks do not overlap. Fields with Parent come on top of that: they are the whole byte whose
-// bits the next fields have.
+// fields with Masks that do not overlap. Fields with Parent come on top of that: such a field is a
+// whole byte, and the next fields are its bits.
 type Field struct {
 	// Name is the field's name in the layout table of the message, such as "alert token".
 	Name string

@@ -7,7 +7,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// exchangeKeys has the keys of an Accept or a Confirm, whose layouts are the same.
+// exchangeKeys has the keys of an Accept or a Confirm; both have the same layout.
 type exchangeKeys struct {
 	flags, firstR, firstD, smcType                           string
 	peerID, gid, mac, qpn, rkey, rmbeIndex, token, flags2    string

@@ -189,7 +189,7 @@ func sampleMessages() []any {
 }
 
 // samples returns all messages for the tests: the messages above, messages of real kernels, and
-// messages whose bytes lie or mean nothing.
+// messages with bytes that lie or mean nothing.
 func samples(t testing.TB) []sample {
 	t.Helper()
 	var list []sample

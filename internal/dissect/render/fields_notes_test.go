@@ -9,8 +9,8 @@ import (
 	"github.com/gosmc/smc/internal/dissect"
 )
 
-// Messages whose values somebody else has printed: the field has that value, and -x shows it beside the
-// field's bytes.
+// Messages with values that somebody else has printed: the field has that value, and -x shows it
+// beside the field's bytes.
 func TestNotes(t *testing.T) {
 	text, err := os.ReadFile("testdata/notes.txt")
 	if err != nil {

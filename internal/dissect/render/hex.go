@@ -19,7 +19,7 @@ func AppendHex(b []byte, e *dissect.Event) []byte {
 	if len(fields) == 0 { // of no message; the bytes are still worth a look
 		return appendRows(b, data, 0, "")
 	}
-	shown := 0 // bytes whose row has been shown
+	shown := 0 // bytes of rows that have been shown
 	for i := range fields {
 		f := &fields[i]
 		label := f.Name

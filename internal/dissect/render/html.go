@@ -28,7 +28,7 @@ const (
 	maxLadderPage   = 400  // of those in one ladder
 	maxRunPage      = 40   // of those in one run of data
 	maxPageBytes    = 4096 // that are shown of one message: all of CLC
-	maxPagePayload  = 160  // and of a RoCEv2 packet, whose payload is the program's
+	maxPagePayload  = 160  // and of a RoCEv2 packet: its payload is the program's
 	maxPageLadders  = 500
 
 	// Totals that long ladders share: each has as many steps, and each plot as many points, as

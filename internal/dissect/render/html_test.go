@@ -344,7 +344,7 @@ func TestPageOfLinkGroup(t *testing.T) {
 		p.Add(&dissect.Event{Packet: dissect.Packet{Number: n, Time: time.Unix(int64(n), 0)}, Family: dissect.CLC, Name: "Decline", Conn: c, Message: decline, Bytes: decline.Append(nil)})
 	}
 	wanted := &dissect.Conn{ID: 1, State: dissect.ConnProposed}
-	add(wanted) // whose group comes out later
+	add(wanted) // its group comes out later
 	for i := range 2 * maxLadders {
 		c := &dissect.Conn{ID: i + 2, State: dissect.ConnProposed}
 		add(c)

@@ -35,7 +35,7 @@ func (s *selection) wants(e *dissect.Event) bool {
 	return s.data <= 40
 }
 
-// kind tells events whose bytes have different fields.
+// kind tells apart events with different fields.
 func kind(e *dissect.Event) string {
 	k := e.Family.String() + e.Name
 	if m, ok := e.Message.(llc.Message); ok && m.Head().Reply {

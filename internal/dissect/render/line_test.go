@@ -20,7 +20,7 @@ var (
 	lineDst   = netip.MustParseAddrPort("192.0.2.2:4791")
 )
 
-// writeEvent is a data packet whose connection and place are known.
+// writeEvent is a data packet of a known connection and at a known place.
 func writeEvent() *dissect.Event {
 	link := &dissect.Link{ID: 2}
 	p := &roce.Packet{
@@ -37,7 +37,7 @@ func writeEvent() *dissect.Event {
 	}
 }
 
-// cdcEvent is a CDC message whose connection is known.
+// cdcEvent is a CDC message of a known connection.
 func cdcEvent() *dissect.Event {
 	e := writeEvent()
 	e.Packet.Number++
@@ -262,7 +262,7 @@ func BenchmarkJSON(b *testing.B) {
 	}
 }
 
-// TestReasonKept has the line of an Accept whose server knows why it is not SMC-D.
+// TestReasonKept has the line of an Accept from a server that knows why it is not SMC-D.
 func TestReasonKept(t *testing.T) {
 	a := clc.Accept{Version: clc.V2, R: sampleR}
 	for _, kept := range []bool{false, true} {
