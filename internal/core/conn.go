@@ -491,7 +491,7 @@ func (c *Conn) leave(now time.Time, why FailKind, out []Output) []Output {
 	panic("core: impossible connection state " + c.state.String())
 }
 
-// onTimer ends a wait whose time is up. "When this timeout occurs, the local SMC-R peer performs
+// onTimer ends a wait when its time is up. "When this timeout occurs, the local SMC-R peer performs
 // TCP reset processing" (RFC 7609 p.85).
 func (c *Conn) onTimer(now time.Time, out []Output) []Output {
 	if c.deadline.IsZero() || now.Before(c.deadline) {

@@ -129,8 +129,8 @@ type ConnEvent struct {
 	// ReadAll, with TCPFin and PeerDead, says that the peer is known to have read everything that was
 	// written. The kernel would have ended the TCP connection of such a process with a FIN, not a RST.
 	ReadAll bool
-	// Unsent, with the peer's flags, says that the peer was found to have closed in the middle of
-	// a write, some of whose bytes it was not given. To report it again is harmless.
+	// Unsent, with the peer's flags, says that the peer was found to have closed in the middle of a
+	// write: it was not given some of the bytes. To report it again is harmless.
 	Unsent bool
 }
 

@@ -56,8 +56,8 @@ import (
 // GroupEnding and GroupEnded. TEST LINK is answered from Confirming to Ending. A message that is
 // neither in this table nor in the tables of the exchanges below changes nothing: a reply that
 // nobody awaits, which may be late; a message about a link that is gone. A message that cannot be,
-// or not now, is "out of sync" (RFC 7609 C.7.1): CONFIRM LINK for a link that is confirmed, a
-// request that is the other role's, and a message that does not decode.
+// or not now, is "out of sync" (RFC 7609 C.7.1). Such messages are CONFIRM LINK for a link that is
+// confirmed, a request that is the other role's, and a message that does not decode.
 //
 // CONFIRM RKEY and DELETE RKEY are in control_rkey.go, the end of a link and of the group in control_end.go.
 //
@@ -80,7 +80,7 @@ type LinkControl struct {
 	retry      addRetry       // server: when to attempt another one
 	failed     failedPairs    // between RNICs of ours and of the peer's
 	routes     pairRoutes     // likewise
-	deletes    []linkDelete   // links whose end the peer is to be told, or has to answer
+	deletes    []linkDelete   // links: the peer is to be told of their end, or has to answer
 	end        GroupEnd
 	last       SendLLC // the last message of the group, with LinkAlive
 
@@ -316,7 +316,7 @@ func (lc *LinkControl) LinkFailed(now time.Time, num llc.LinkNum, err error, out
 	return lc.arm(lc.lose(now, link, GroupEnd{Kind: EndLinkFailed, Err: err}, clc.DiagLink, out))
 }
 
-// Advance ends waits whose time is up. Too early is harmless.
+// Advance ends waits when their time is up. A call that comes too early is harmless.
 func (lc *LinkControl) Advance(now time.Time, out []Output) []Output {
 	if lc.timer.IsZero() || now.Before(lc.timer) {
 		return out

@@ -33,7 +33,7 @@ import (
 //	Replied     client  Sent, or any other message on the new link  none  LinkUp
 //	Confirming  server  the last link in use is lost         same        (LinkDown when the new one is up)
 //	Replied     client  the same                             same        (likewise)
-//	any         both    the new link fails, or is not what was said  none  SendLLC DELETE LINK
+//	any         both    the new link fails, or is not as announced  none  SendLLC DELETE LINK
 //
 // When it has come to nothing, a server tries again: when the retry timer says so, when either side
 // has another RNIC. While it is under way (RFC 7609 §3.5.5.3.1):

@@ -13,8 +13,8 @@ import (
 
 var headV1, headV2 = llc.Header{Form: llc.V1}, llc.Header{Form: llc.V2}
 
-// TestAddLinkRetry has a server whose second RNIC takes no link: it tries again by its timer, less and less often (RFC 7609 C.8), and soon
-// after a link was lost that had held.
+// TestAddLinkRetry has a server with a second RNIC that takes no link. The server tries again by
+// its timer, less and less often (RFC 7609 C.8), and soon after a link was lost that had held.
 func TestAddLinkRetry(t *testing.T) {
 	for version, v1 := range linkVersions {
 		p := newLinkPair(t, pairOptions{v1: v1, server: 2, client: 2, first: func(p *linkPair) { p.server.noLinks = true }})
@@ -66,8 +66,9 @@ func TestAddLinkRetry(t *testing.T) {
 	p.check("when the client asks", p.server.links(), RedundancySymmetric)
 }
 
-// TestAddLinkAskAgain has a client whose second link is not confirmed in time ask a server for it that has no timer, as Linux net/smc:
-// by a timer, less and less often, and not when the link has come up meanwhile.
+// TestAddLinkAskAgain has a client with a second link that is not confirmed in time. The client
+// asks for it a server that has no timer, as Linux net/smc. It asks by a timer, less and less
+// often, and not when the link has come up meanwhile.
 func TestAddLinkAskAgain(t *testing.T) {
 	for version, v1 := range linkVersions {
 		kind := map[bool]string{true: "ADD LINK", false: "REQUEST ADD LINK"}[v1]
@@ -116,9 +117,10 @@ func forgetfulServer(t *testing.T, v1 bool) (p *linkPair, hints func() int) {
 	}
 }
 
-// TestAddLinkAskAfterLoss has a server whose one attempt at a link that was lost has failed, and
-// the client ask for it: no matter which side has noticed the loss, and also if the server does not
-// hear that the new link was confirmed. It does not ask for a link that an operator has ended.
+// TestAddLinkAskAfterLoss has a server fail in its one attempt at a link that was lost, and the
+// client ask for the link. The client asks no matter which side has noticed the loss, and also if
+// the server does not hear that the new link was confirmed. It does not ask for a link that an
+// operator has ended.
 func TestAddLinkAskAfterLoss(t *testing.T) {
 	for version, v1 := range linkVersions {
 		for name, lost := range map[string]func(p *linkPair){

@@ -271,7 +271,8 @@ func TestC71(t *testing.T) {
 	})
 }
 
-// TestDeleteLinkIgnores has a client ignore messages on a link whose end it has asked for.
+// TestDeleteLinkIgnores has a client ignore messages on a link after it has asked for the link's
+// end.
 func TestDeleteLinkIgnores(t *testing.T) {
 	p := newLinkPair(t, pairOptions{server: 2, client: 2})
 	p.lose = func(*pairSide, SendLLC) bool { return true }

@@ -217,9 +217,9 @@ func TestLinkLostUnderExchange(t *testing.T) {
 	}
 }
 
-// TestDeleteLinkUnasked has DELETE LINK that fits nothing: for link 0, which is no link, the answer
-// to a request that was not sent yet, one that comes before the first link is confirmed, and one
-// for the only link.
+// TestDeleteLinkUnasked has DELETE LINK that fits nothing. There is one for link 0, which is no
+// link, and the answer to a request that was not sent yet. Another comes before the first link is
+// confirmed, and one is for the only link.
 func TestDeleteLinkUnasked(t *testing.T) {
 	for _, by := range []string{"server", "client"} {
 		p := newLinkPair(t, pairOptions{server: 2, client: 2})
@@ -251,7 +251,7 @@ func TestDeleteLinkUnasked(t *testing.T) {
 			t.Errorf("the only link, orderly %t: %v, %v", orderly, p.server.lc.State(), p.server.log)
 		}
 	}
-	// A link whose end is under way.
+	// A link that is being ended.
 	p = newTriplet(t)
 	p.lose = func(*pairSide, SendLLC) bool { return true }
 	p.server.fail(3)
@@ -292,7 +292,7 @@ func TestDeleteLinkAnswers(t *testing.T) {
 }
 
 // TestDeleteLinkTimes has DELETE LINK asked again after LLCTimeout and not before, no matter when
-// other timers end, and the link over which it is not answered given up after as long again, each
+// other timers end. The link over which it is not answered is given up after as long again, each
 // link for itself.
 func TestDeleteLinkTimes(t *testing.T) {
 	p := newTriplet(t)

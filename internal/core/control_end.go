@@ -33,8 +33,8 @@ func (lc *LinkControl) End(now time.Time, kind EndKind, out []Output) []Output {
 	panic("core: impossible link group state " + lc.state.String())
 }
 
-// Drop ends a group whose first contact came to nothing: the peer falls back too, or its TCP connection
-// has ended, and it drops its own. A group that is in use ends as with End.
+// Drop ends a group after its first contact came to nothing: the peer falls back too, or its TCP
+// connection has ended, and it drops its own. A group that is in use ends as with End.
 func (lc *LinkControl) Drop(now time.Time, out []Output) []Output {
 	switch lc.state {
 	case ControlInit, ControlConfirming, ControlReplied, ControlAdding:

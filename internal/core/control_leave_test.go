@@ -28,7 +28,7 @@ func (s *pairSide) takeLog() string {
 	return got
 }
 
-// newLeavers is a pair with two links, whose connections stay on them until a test says otherwise.
+// newLeavers is a pair with two links. Its connections stay on them until a test moves them.
 func newLeavers(t *testing.T) *linkPair {
 	p := newLinkPair(t, pairOptions{server: 2, client: 2})
 	p.pass(20 * time.Second)

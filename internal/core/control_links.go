@@ -36,7 +36,7 @@ import (
 // with another exchange; then "the link over which the server sent the DELETE LINK is no longer
 // usable either" (RFC 7609 C.7.1).
 
-// A linkDelete is a link whose end the peer is to be told.
+// A linkDelete is a link that ends, and of which the peer is to be told so.
 type linkDelete struct {
 	num     llc.LinkNum
 	reason  llc.DeleteReason

@@ -376,7 +376,7 @@ func TestElementOn(t *testing.T) {
 	if _, ok := c.ElementOn(2, 1); ok {
 		t.Error("an element of nobody")
 	}
-	// A later connection, whose Accept names the second link.
+	// A later connection: its Accept names the second link.
 	p.server.do(s.ConfirmRMB(p.now, 5, p.server.tokens(5), nil))
 	p.run()
 	l := s.Links()[1]

@@ -11,8 +11,8 @@ import (
 // This file selects the RNICs of a further link: the pair that a server plans, the RNIC that a
 // client accepts, and the pairs that fit beside the links there are. RFC 7609 §2.2.1, §3.5.1.6.
 //
-// That a pair which has failed has to wait until it is its turn again is ours: the next attempt,
-// whose time is in control_retry.go, may be with an RNIC that is idle.
+// A pair which has failed has to wait until it is its turn again. This rule is ours: the next
+// attempt may be with an RNIC that is idle. The time of the next attempt is in control_retry.go.
 
 // SetRoutes tells routes. Of pairs that are told of again the newest counts; those that are not
 // told of are taken to have one.
@@ -30,7 +30,7 @@ func (lc *LinkControl) unused(now time.Time, links []*controlLink) []RNIC {
 
 // plan finds an RNIC of the server's for another link, and the client's that it would like to be
 // used. In a first contact it always finds a pair; later only a pair that is likely to help. Of
-// several pairs it takes the one whose turn it is.
+// several pairs it takes the next in turn.
 func (lc *LinkControl) plan(now time.Time, first bool) (local RNIC, target wire.GID, ok bool) {
 	symmetric, asymmetric := lc.split()
 	if len(symmetric) == 0 || len(symmetric) >= lc.maxLinks || len(lc.links) >= maxSlots { // rule: TestAddLinkPlan
@@ -104,7 +104,7 @@ func (lc *LinkControl) accept(now time.Time, m llc.AddLink) (RNIC, bool) {
 }
 
 // choose returns a client's RNIC for a link to the server's, nil if there is none. It takes the
-// RNIC that the server would like, unless that has failed before, else the one whose turn it is.
+// RNIC that the server would like, unless that has failed before, else the next in turn.
 func (lc *LinkControl) choose(now time.Time, list []RNIC, peer LinkEnd, target wire.GID) (best *RNIC) {
 	var first pairTurn
 	for i := range list {

@@ -48,7 +48,7 @@ func (lc *LinkControl) noteFlap(now time.Time, lost *controlLink) {
 	lc.retry.flaps = lc.retry.flaps[max(0, len(lc.retry.flaps)-maxFailedPairs):]
 }
 
-// flapsOfNext returns how many links in a row did not hold between the RNICs whose turn it is.
+// flapsOfNext returns how many links in a row did not hold between the RNICs that are next in turn.
 func (lc *LinkControl) flapsOfNext(now time.Time) (n int) {
 	local, target, ok := lc.plan(now, true)
 	for _, f := range lc.retry.flaps {
@@ -149,9 +149,9 @@ func (lc *LinkControl) retryNow(now time.Time) {
 	lc.retry.at = lc.notBefore(now, lc.pause(now))
 }
 
-// askAgain has a client, whose link was lost or not confirmed, say once more that it has an RNIC
-// for one: it "set a timer to send an ADD LINK to the server if there is still an unused RNIC on
-// the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer too, Linux net/smc has
+// askAgain has a client say once more that it has an RNIC for a link, after its link was lost or
+// not confirmed. It "set a timer to send an ADD LINK to the server if there is still an unused RNIC
+// on the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer too, Linux net/smc has
 // none. As long as there is one link it goes on, less and less often: a request may be dropped, as
 // Linux net/smc does with one that crosses an exchange.
 func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {

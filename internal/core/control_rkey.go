@@ -105,9 +105,9 @@ func (lc *LinkControl) ConfirmRMB(now time.Time, id RMBID, tokens map[llc.LinkNu
 }
 
 // DeleteRMB takes an RMB of ours out of the group. The answer is [RMBDeleted], when nobody writes
-// into it any more. clean says that the peer has promised not to ([ReleaseBuffers]); without that
-// promise the RMB is kept in quarantine and comes back with [GroupEnded] only: a write of the peer
-// to an RKey that is gone costs all connections of the group.
+// into it any more. The flag clean says that the peer has promised not to ([ReleaseBuffers]).
+// Without that promise the RMB is kept in quarantine and comes back with [GroupEnded] only. The
+// reason is that a write of the peer to an RKey that is gone costs all connections of the group.
 func (lc *LinkControl) DeleteRMB(now time.Time, id RMBID, clean bool, out []Output) []Output {
 	b := lc.own[id]
 	switch {
@@ -167,7 +167,8 @@ func (lc *LinkControl) refreshRMBs() {
 }
 
 // An rkeyAgain says when the peer is told again of RMBs that it does not know on all links, as it
-// has refused, or not answered: a connection whose RMB is not known on a link cannot go on over it.
+// has refused, or not answered. A connection cannot go on over a link on which its RMB is not
+// known.
 type rkeyAgain struct {
 	at    time.Time // zero: not by itself
 	delay time.Duration

@@ -41,8 +41,9 @@ func (p *linkPair) cutAndFail(dead deadPath, notices *pairSide) {
 	}
 }
 
-// TestAddLinkRotate has hosts with three RNICs whose second path dies without a word, for each reason: the next link is over a path that works, where
-// there is one, and over the old one when that works again and none of the others does.
+// TestAddLinkRotate has hosts with three RNICs. Their second path dies without a word, for each
+// reason. The next link is over a path that works, where there is one. It is over the old path when
+// that works again and none of the others does.
 func TestAddLinkRotate(t *testing.T) {
 	dead := map[string]deadPath{
 		"the server's second one": func(s, c byte) bool { return s == 2 },
@@ -123,7 +124,7 @@ func TestAddLinkRotate(t *testing.T) {
 }
 
 // TestAddLinkAcceptRotate has a server that has only one other RNIC, as Linux net/smc offers the
-// same one each time: a client with three takes another one of its own when the first has failed,
+// same one each time. A client with three takes another one of its own when the first has failed,
 // no matter which side has noticed.
 func TestAddLinkAcceptRotate(t *testing.T) {
 	second := func(s, c byte) bool { return s == 2 && c == 2 }

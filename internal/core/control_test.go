@@ -345,8 +345,8 @@ func TestControlKeepalive(t *testing.T) {
 }
 
 // TestControlLateAnswer has the answer to TEST LINK arrive so late that another one is under way,
-// as from a host with too much to do that has been heard meanwhile: it is not taken for a wrong
-// one, nor for the answer to the other.
+// as from a host with too much to do that has been heard meanwhile. The answer is not taken for a
+// wrong one, nor for the answer to the other.
 func TestControlLateAnswer(t *testing.T) {
 	b := newControlBench(t, RoleServer, "r")
 	b.play(serverActive)

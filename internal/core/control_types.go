@@ -53,8 +53,8 @@ type ControlConfig struct {
 	// nothing, the first time, and a client before it asks for one; zero: [AddLinkRetry], negative:
 	// for ever, unless something new is known.
 	RetryInterval time.Duration
-	// RefuseEyecatcher ends the first contact with a peer whose RMB elements begin with an eyecatcher,
-	// as Linux net/smc does. Otherwise see [LinkControl.PeerEyecatcher].
+	// RefuseEyecatcher ends the first contact with a peer that has an eyecatcher at the start of
+	// its RMB elements, as Linux net/smc does. Otherwise see [LinkControl.PeerEyecatcher].
 	RefuseEyecatcher bool
 }
 
@@ -174,7 +174,7 @@ func (e GroupEnd) String() string {
 // A Tag says which of a [LinkControl]'s messages was sent.
 type Tag uint16
 
-// The messages whose completion is awaited.
+// The messages of which the completion is awaited.
 const (
 	tagNone    Tag = iota
 	tagConfirm     // CONFIRM LINK, or the reply

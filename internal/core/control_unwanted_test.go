@@ -10,7 +10,7 @@ import (
 )
 
 // tellRMB has the server of three links tell of RMB 9, and returns a function that answers on
-// behalf of the client, whose own answers are lost.
+// behalf of the client. The client's own answers are lost.
 func tellRMB(t *testing.T) (p *linkPair, answer func(negative, retry bool)) {
 	t.Helper()
 	p = newTriplet(t)
@@ -26,9 +26,9 @@ func tellRMB(t *testing.T) (p *linkPair, answer func(negative, retry bool)) {
 	}
 }
 
-// TestUnwantedWhileTold has an RMB that is not wanted any more while the peer is being told of it:
-// with any outcome of that it is deleted once, by DELETE RKEY unless the peer did not take it, and
-// nobody is told that it was confirmed or refused.
+// TestUnwantedWhileTold has an RMB that is not wanted any more while the peer is being told of it.
+// With any outcome of that, the RMB is deleted once, by DELETE RKEY unless the peer did not take
+// it, and nobody is told that it was confirmed or refused.
 func TestUnwantedWhileTold(t *testing.T) {
 	for name, tt := range map[string]struct {
 		then     func(p *linkPair, answer func(negative, retry bool))
@@ -60,8 +60,8 @@ func TestUnwantedWhileTold(t *testing.T) {
 	}
 }
 
-// TestToldAgain tells of an RMB that is in use again, as a link has come: with any outcome of that
-// it stays in use, and nobody hears of it.
+// TestToldAgain tells again of an RMB that is in use, as a link has come. With any outcome of that,
+// the RMB stays in use, and nobody hears of it.
 func TestToldAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		then func(p *linkPair, answer func(negative, retry bool))
@@ -189,7 +189,7 @@ func TestToldAgainLater(t *testing.T) {
 }
 
 // TestQuarantineWhileTold has a connection end without the peer's promise while the peer is told
-// again of its RMB, as a link has come, or is to be: the RMB is in quarantine at once, and with any
+// again of its RMB, as a link has come, or is to be. The RMB is in quarantine at once, and with any
 // outcome of that message it stays there, so that its memory is not given back while the peer may
 // write.
 func TestQuarantineWhileTold(t *testing.T) {

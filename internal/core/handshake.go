@@ -71,11 +71,12 @@ import (
 // A client that has posted its reply to CONFIRM LINK and then loses the link does not know whether
 // the reply arrived. It may decline all the same where a second link is to be attempted: the
 // server, which then awaits the client's word on that, still reads Declines and has not opened the
-// connection. That is why the point of no return of a first contact is ADD LINK (RFC 7609 C.3): for
-// the client its reply to it, for the server the request, whose fate it would not know either.
-// Where there is to be one link only, there is no such second word, and the TCP connection ends. A
-// link that failed must have failed for both before it is reported: the caller ends its queue pair,
-// and reports the messages that had arrived on it, before it calls LinkFailed.
+// connection. That is why the point of no return of a first contact is ADD LINK (RFC 7609 C.3). For
+// the client it is its reply. For the server it is the request, because the server would not know
+// the fate of its request either. Where there is to be one link only, there is no such second word,
+// and the TCP connection ends. A link that failed must have failed for both before it is reported:
+// the caller ends its queue pair, and reports the messages that had arrived on it, before it calls
+// LinkFailed.
 type Handshake struct {
 	role     Role
 	caps     Capabilities
@@ -297,7 +298,7 @@ func (h *Handshake) LinkFailed(now time.Time, why clc.Diagnosis, out []Output) [
 		// The server notices too, and declines; or its CONFIRM LINK comes, and then we do. Of a
 		// server "the client should get a negative return code and initiate fallback" (RFC 7609
 		// C.7): we have sent CONFIRM LINK, and may not. Its Decline may be behind the news of the
-		// link, as with Linux net/smc, whose queue pair fails together with the registration of
+		// link, as with Linux net/smc: its queue pair fails together with the registration of
 		// memory for which it declines.
 		first := h.linkFailed == clc.DiagNone
 		if h.linkFailed = why; first && h.role == RoleServer { // its time begins with this failure
@@ -356,7 +357,7 @@ func (h *Handshake) WaitOn(now time.Time, out []Output) []Output {
 	return out
 }
 
-// Advance ends waits whose time is up. Too early is harmless.
+// Advance ends waits when their time is up. A call that comes too early is harmless.
 func (h *Handshake) Advance(now time.Time, out []Output) []Output {
 	if h.deadline.IsZero() || now.Before(h.deadline) {
 		return out

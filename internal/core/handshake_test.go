@@ -346,7 +346,7 @@ func checkResult(t *testing.T, name string, c, s Result, first bool, release clc
 	}
 }
 
-// TestHandshakeVendor checks that options go only to the vendor whose they are.
+// TestHandshakeVendor checks that options go only to the vendor that they belong to.
 func TestHandshakeVendor(t *testing.T) {
 	for _, tt := range []struct {
 		client, server [3]byte
@@ -370,7 +370,8 @@ func TestHandshakeVendor(t *testing.T) {
 	}
 }
 
-// TestHandshakeUnsent checks that nobody takes a handshake for done whose last message could not be sent.
+// TestHandshakeUnsent checks that nobody takes a handshake for done if its last message could not
+// be sent.
 func TestHandshakeUnsent(t *testing.T) {
 	p := newPair(t, only(clientCaps(t), "Dv2"), only(serverCaps(t), "Dv2")).run()
 	if p.client.State() != HandshakeEstablished {

@@ -61,7 +61,7 @@ const (
 	defaultMaxLinks = 2
 )
 
-// An idle link group is forgotten by the server first: Linux net/smc, whose client waits 10 seconds
+// An idle link group is forgotten by the server first: Linux net/smc. Its client waits 10 seconds
 // longer. Ours waits longer still, because the two sides may release their last connection as far
 // apart as the timers of a close let them. Where an application keeps an end of a connection for
 // even longer, the next one finds the groups out of sync, and falls back once.
@@ -110,10 +110,10 @@ const (
 	// each time twice as long, up to AddLinkRetryMax. Before that, where a group has lost its
 	// second link, it tries, or a client asks, every AddLinkPause, singleTries times: the loss of
 	// the other link would be the end of the group. AddLinkPause is the least time between two
-	// attempts, for any reason of the second. Between two RNICs whose link did not hold more than
-	// freeFlaps times it is twice as long each time, up to AddLinkPauseMax; a link that has held
-	// for linkSteady was no failure. All ours: Linux net/smc tries when a port comes up, or a link
-	// is lost.
+	// attempts; the reason for the second does not matter. If the link between two RNICs did not
+	// hold more than freeFlaps times, the pause is twice as long each time, up to AddLinkPauseMax;
+	// a link that has held for linkSteady was no failure. All ours: Linux net/smc tries when a port
+	// comes up, or a link is lost.
 	AddLinkRetry    = 10 * time.Second
 	AddLinkRetryMax = 5 * time.Minute
 	AddLinkPause    = time.Second

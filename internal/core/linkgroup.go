@@ -39,14 +39,14 @@ func (c Choice) Key(role Role) GroupKey {
 }
 
 // A LinkGroup has the state that all connections between two peers share. In SMC-D that is little
-// more than their number and the values that the peers told each other on first contact; a link
+// more than their number and the values that the peers told each other on first contact. A link
 // group of SMC-R also has links, which are kept elsewhere under its ID. Its fields are read only.
 type LinkGroup struct {
 	Key      GroupKey
 	ID       wire.LinkID // ours, as we send it
 	PeerID   wire.LinkID // SMC-D: the peer's
 	MaxConns int         // connections at a time; the server keeps to it
-	Conns    int         // connections now, with those whose handshake is under way
+	Conns    int         // connections now, with those still in the handshake
 	Result   Result      // of the first contact, once it is confirmed
 	VLAN     uint16      // SMC-R: the network, see JoinRequest
 	PNETID   string      // SMC-R: likewise
@@ -93,9 +93,9 @@ func NewGroups(limit int) *Groups {
 }
 
 // ServerJoin adds a connection to a group with room, or to a new one with the given id: then it
-// is a first contact. A group whose own first contact is not confirmed yet is not joined, because
-// the client may read the second Accept before the first. The reason is clc.DiagNone, or why there
-// is no group.
+// is a first contact. A connection does not join a group before the group's own first contact is
+// confirmed, because the client may read the second Accept before the first. The reason is
+// clc.DiagNone, or why there is no group.
 func (g *Groups) ServerJoin(key GroupKey, id wire.LinkID, maxConns int) (lg *LinkGroup, firstContact bool, why clc.Diagnosis) {
 	for _, lg := range g.groups[key] {
 		if lg.state == groupConfirmed && lg.Conns < lg.MaxConns { // rule: TestGroupsServer: lg.Conns < lg.MaxConns -> true
@@ -167,8 +167,8 @@ func (g *Groups) evict() bool {
 }
 
 // Confirm says that lg's first contact is over: other connections may join. r is kept. It returns
-// the groups of SMC-R whose peer may have been started again since, and has to be asked whether it
-// is there ([LinkControl.Suspect]).
+// the groups of SMC-R with a peer that may have been started again since. Each such peer has to be
+// asked whether it is there ([LinkControl.Suspect]).
 func (g *Groups) Confirm(lg *LinkGroup, r Result) (suspects []*LinkGroup) {
 	if lg.state != groupPending {
 		return nil

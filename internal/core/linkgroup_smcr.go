@@ -166,9 +166,10 @@ func (g *Groups) SetFull(lg *LinkGroup, full bool) { lg.full = full }
 
 // Doubt says that a client does not have the group that a server has named to it
 // ([FallBack].OutOfSync): no connection joins it any more. "The receiving peer must clean up its
-// representation of the link group" (RFC 7609 p.105) - but the client on the TCP connection need
-// not be the peer on the link, whose other connections would be lost. So that peer is to be asked
-// whether it is there ([LinkControl.Suspect]), and the group ends if it is not, or when it is idle.
+// representation of the link group" (RFC 7609 p.105). But the client on the TCP connection need not
+// be the peer on the link, and that peer's other connections would be lost. So that peer is to be
+// asked whether it is there ([LinkControl.Suspect]), and the group ends if it is not, or when it is
+// idle.
 func (g *Groups) Doubt(lg *LinkGroup) { lg.doubted = true }
 
 // An Answer is the state of the answer of a peer that was asked whether it is there.
@@ -199,8 +200,9 @@ func (lg *LinkGroup) ConfirmedLink(version clc.Version, p *clc.ParamsR) (GroupLi
 }
 
 // confirmLinks takes the peer's parameters from a first contact, and returns the groups with other
-// instances at the same RNIC and address: of a peer that was started again, or of programs that
-// share an RNIC. That is not known from their identity, so they are asked ([LinkControl.Suspect]).
+// instances at the same RNIC and address. They may belong to a peer that was started again, or to
+// programs that share an RNIC. Which of the two is not known from their identity, so they are asked
+// ([LinkControl.Suspect]).
 func (g *Groups) confirmLinks(lg *LinkGroup, r *clc.ParamsR) []*LinkGroup {
 	lg.peer = r.PeerID // rule: TestLinksZeroPeer
 	if len(lg.links) == 0 {
@@ -254,9 +256,9 @@ func (lg *LinkGroup) onNetwork(q *JoinRequest) bool {
 	return lg.Key.Version == q.Choice.Version // rule: TestLinksServer: lg.Key.Version == q.Choice.Version -> true
 }
 
-// linkTo returns the link whose other end is p. While the group has others it may be one that was
-// lost not long ago: CLC and LLC overtake each other, and the sender of the message may not know
-// that yet.
+// linkTo returns the link with p as its other end. While the group has others it may be one that
+// was lost not long ago: CLC and LLC overtake each other, and the sender of the message may not
+// know that yet.
 func (lg *LinkGroup) linkTo(version clc.Version, p *clc.ParamsR) (GroupLink, bool) {
 	list := lg.links
 	if len(list) > 0 { // rule: TestLinksFormer

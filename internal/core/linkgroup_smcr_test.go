@@ -25,7 +25,7 @@ func asServer(id wire.LinkID, p clc.ParamsR) JoinRequest {
 	}}
 }
 
-// asLinkClient is the request of a connection to p, whose Accept names p.
+// asLinkClient is the request of a connection to p with an Accept that names p.
 func asLinkClient(id wire.LinkID, p clc.ParamsR, first bool) JoinRequest {
 	q := asServer(id, p)
 	q.Role, q.Choice.R, q.Choice.FirstContact = RoleClient, &p, first
@@ -181,7 +181,7 @@ func TestLinksSerialised(t *testing.T) {
 	client.Leave(epoch, pending)
 }
 
-// TestLinksZeroPeer finds the group of a Linux client, whose Proposals do not tell its identity.
+// TestLinksZeroPeer finds the group of a Linux client: its Proposals do not tell its identity.
 func TestLinksZeroPeer(t *testing.T) {
 	g := NewGroups(8)
 	p := linkedPeer(1)
@@ -335,8 +335,8 @@ func TestLinksLimit(t *testing.T) {
 	}
 }
 
-// TestLinksLinux follows the connections of two Linux kernels whose group has two links: a later Accept names another
-// address than the Proposal was for, and a Confirm another link's end.
+// TestLinksLinux follows the connections of two Linux kernels that have a group with two links: a
+// later Accept names another address than the Proposal was for, and a Confirm another link's end.
 func TestLinksLinux(t *testing.T) {
 	server, client := NewGroups(4), NewGroups(4)
 	var s, c *LinkGroup

@@ -173,7 +173,7 @@ func TestGroupsLimit(t *testing.T) {
 	}
 }
 
-// TestGroupsLimits checks the limits that SMC-R negotiates.
+// TestGroupsMaxConns checks the limits that SMC-R negotiates.
 func TestGroupsMaxConns(t *testing.T) {
 	g := NewGroups(2)
 	key := GroupKey{Mode: SMCR, Role: RoleServer, Version: clc.V2, GID: wire.GID{15: 1}}

@@ -13,7 +13,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A linkPair is both sides of a link group, whose messages arrive in order unless a test has it otherwise.
+// A linkPair is both sides of a link group. Messages arrive in order unless a test has it
+// otherwise.
 type linkPair struct {
 	t      testing.TB
 	now    time.Time

@@ -240,7 +240,7 @@ func (h *Handshake) planRv1(p *clc.Proposal, o offer, sameNetwork bool) step {
 }
 
 // planDv2 returns the choices for SMC-Dv2: the device of the client's network first, then the
-// others in the client's order. A device whose GID is out of reach, such as a kernel's on the same
+// others in the client's order. A device with a GID out of reach, such as a kernel's on the same
 // machine, is passed over. So is an Emulated-ISM device of a client that has not set the bit of
 // that feature, or in release 0: "SMCv2.1 hosts that support Emulated-ISM devices must set the
 // corresponding v2.1 feature bit" (SMCv2 "Emulated-ISM", item 13d).

@@ -132,7 +132,7 @@ func TestSimControl(t *testing.T) {
 	}
 }
 
-// checkQuiet compares the tables of two hosts whose connections have ended.
+// checkQuiet compares the tables of two hosts after their connections have ended.
 func checkQuiet(w *world, hosts []*simHost, faulty bool) {
 	for _, h := range hosts {
 		for _, x := range h.conns {

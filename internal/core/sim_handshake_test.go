@@ -190,7 +190,7 @@ func (e *simEnd) doLink(outs []Output) {
 	}
 }
 
-// A simQP is an end of the link: a queue pair whose messages arrive in order, or fail.
+// A simQP is an end of the link: a queue pair with messages that arrive in order, or fail.
 type simQP struct {
 	e      *simEnd
 	lc     *LinkControl

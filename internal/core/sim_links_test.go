@@ -11,9 +11,10 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A linkWorld is a linkPair whose messages are in one queue for each link and direction until they
-// have arrived, and in another one until the host looks, as are completions. They are taken from
-// the queues in any order of these. Messages that have not arrived are lost with the link.
+// A linkWorld is a linkPair with queues. Messages are in one queue for each link and direction
+// until they have arrived, and in another one until the host looks, as are completions. They are
+// taken from the queues in any order of these. Messages that have not arrived are lost with the
+// link.
 type linkWorld struct {
 	*linkPair
 	rng    *rand.Rand
