@@ -81,7 +81,7 @@ func (d Direction) Reverse() Direction {
 // absence of one.
 //
 // The event, and all that it points to but Conn and Link, belong to the tracker and are valid only
-// during the call to emit: a caller that keeps an event has to copy it, with the bytes. Conn and
+// during the call to emit. A caller that keeps an event has to copy it, with the bytes. Conn and
 // Link stay valid, and change as the capture goes on. An event may also be made by hand, see
 // [MessageEvent]: only Family, Name and Message or Bytes are needed to render it.
 //

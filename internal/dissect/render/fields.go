@@ -53,9 +53,9 @@ func (f *Field) String() string {
 }
 
 // Fields returns all fields of the event's message, in the order of its bytes. It reads the bytes,
-// not Message, and therefore works for malformed and truncated messages too: bytes that cannot be
-// told apart are one field named "unknown", and the last field of a message that ends early has
-// "(cut off)" in its name. An event that was made by hand from a Message is encoded first.
+// not Message, and therefore works for malformed and truncated messages too. Bytes that cannot be
+// told apart are one field named "unknown". The last field of a message that ends early has "(cut
+// off)" in its name. An event that was made by hand from a Message is encoded first.
 //
 // The fields do not refer to the event's memory. There are none for the families TCP and Note.
 func Fields(e *dissect.Event) []Field {

@@ -373,9 +373,9 @@ func appendTransport(b []byte, t *dissect.Transport) []byte {
 }
 
 // Describe returns one line about a message that was in no packet: a trace of the handshake, or the
-// CDC state of SMC-D. message is a value as in the Message field of a [dissect.Event], or
-// [cdc.ProducerFlags] or [cdc.ConnFlags]; bytes are the encoded message, or nil. Without a message
-// Describe guesses the type from the bytes.
+// CDC state of SMC-D. The argument message is a value as in the Message field of a [dissect.Event],
+// or [cdc.ProducerFlags] or [cdc.ConnFlags]; bytes are the encoded message, or nil. Without a
+// message Describe guesses the type from the bytes.
 func Describe(message any, bytes []byte) string {
 	switch f := message.(type) {
 	case cdc.ProducerFlags:
