@@ -166,8 +166,8 @@ func (s *handshake) waitsForTurn(now time.Time) bool {
 }
 
 // linking reports whether the first contact has come so far that for the peer the connection may be
-// established: then it may have closed already, and its FIN can overtake the LLC message that makes
-// us established, which comes over the link.
+// established. Then the peer may have closed already. Its FIN can overtake the LLC message that
+// makes us established, which comes over the link.
 func (s *handshake) linking() bool {
 	switch s.engine.State() {
 	case core.HandshakeLinkTurn, core.HandshakeLinkWait, core.HandshakeLinkReplied, core.HandshakeAddLink:
