@@ -303,7 +303,7 @@ func isEyecatcher(b []byte) bool {
 	return e == eyecatcherSMCR || e == eyecatcherSMCD // rule: TestEitherEyecatcher: || e == eyecatcherSMCD -> || false
 }
 
-// begin appends a header whose length is yet unknown; end fills it in.
+// begin appends a header without its length, which is yet unknown; end fills it in.
 func begin(b []byte, eyecatcher string, t Type, v Version, flags byte) []byte {
 	b = append(b, eyecatcher...)
 	return append(b, byte(t), 0, 0, byte(v)<<4|flags)

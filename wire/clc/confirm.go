@@ -2,8 +2,8 @@ package clc
 
 import "github.com/gosmc/smc/wire"
 
-// A Confirm is the client's answer to an [Accept], whose layout it has: it says how the client's
-// receive buffer can be reached. Exactly one of R and D is set.
+// A Confirm is the client's answer to an [Accept], and has the same layout: it says how the
+// client's receive buffer can be reached. Exactly one of R and D is set.
 //
 // On first contact of SMC-R in version 2 it also lists the addresses that the client can use for
 // further links, the address of this first link first:

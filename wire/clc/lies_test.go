@@ -165,7 +165,7 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// TestLengths resizes messages whose length is fixed, or has a minimum.
+// TestLengths resizes messages that have a fixed length, or a minimum.
 func TestLengths(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -180,7 +180,7 @@ func TestLengths(t *testing.T) {
 		{"Accept v2.0 R, first contact", func(n int) bool { return n >= 144 }},
 		{"Accept v2.1 R, first contact", func(n int) bool { return n >= 144 }},
 		{"Accept v2.0 D, native ISM, first contact", func(n int) bool { return n >= 114 }},
-		// From 164 on there is a list of GIDs, whose two entries must be there.
+		// From 164 on there is a list of GIDs: its two entries must be there.
 		{"Confirm v2.0 R, first contact", func(n int) bool { return n >= 144 && n < 164 || n >= 196 }},
 		{"Decline v1, out of sync", func(n int) bool { return n == 28 || n == 44 }},
 		{"Decline v2", func(n int) bool { return n == 28 || n >= 44 }},
@@ -226,7 +226,7 @@ func TestEveryOffset(t *testing.T) {
 	}
 }
 
-// TestEveryByte sets every byte of every vector to a few values: nothing may panic, and accepted
+// TestEveryByte sets every byte of every vector to a few values. Nothing may panic, and accepted
 // bytes must be a message that can be told from its bytes again.
 func TestEveryByte(t *testing.T) {
 	done := map[string]bool{} // the captures repeat themselves

@@ -243,8 +243,8 @@ func (p Proposal) String() string {
 	return s.String()
 }
 
-// A reader is the message from its first byte up to its final eyecatcher, for parsers of
-// extensions whose place the sender chooses.
+// A reader is the message from its first byte up to its final eyecatcher, for parsers of extensions
+// at a place that the sender chooses.
 type reader struct {
 	message string
 	b       []byte
