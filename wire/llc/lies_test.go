@@ -173,9 +173,9 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestEveryByte sets every byte of every vector to a few values, those where flags and counts are
-// to all: nothing may panic, and accepted bytes must be a message that can be told from its bytes
-// again.
+// TestEveryByte sets every byte of every vector to a few values, and bytes with flags and counts to
+// all values. Nothing may panic, and accepted bytes must be a message that can be told from its
+// bytes again.
 func TestEveryByte(t *testing.T) {
 	done := map[string]bool{} // the captures repeat themselves
 	for _, tt := range allVectors(t) {
@@ -277,7 +277,7 @@ func TestNineGIDs(t *testing.T) {
 	}
 }
 
-// TestLongerFixed has messages of version 2 whose length is fixed at 44, but which say that they are
+// TestLongerFixed has messages of version 2 with a fixed length of 44 that say that they are
 // longer, and are: they are read without their tail, see [Parse].
 func TestLongerFixed(t *testing.T) {
 	tried := 0
