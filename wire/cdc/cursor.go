@@ -1,6 +1,6 @@
 // Package cdc has the Connection Data Control state of a connection: how far each side has written
 // and read, and its flags about that. SMC-R sends it as a [Message]; SMC-D keeps it as a [Header]
-// in shared memory, whose two halves are also available as words for atomic access.
+// in shared memory. The two halves of a Header are also available as words for atomic access.
 //
 // The data path uses this package for every read and write, so nothing on a good path allocates.
 package cdc
