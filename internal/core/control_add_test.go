@@ -66,9 +66,9 @@ func TestAddLinkRetry(t *testing.T) {
 	p.check("when the client asks", p.server.links(), RedundancySymmetric)
 }
 
-// TestAddLinkAskAgain has a client with a second link that is not confirmed in time. The client
-// asks for it a server that has no timer, as Linux net/smc. It asks by a timer, less and less
-// often, and not when the link has come up meanwhile.
+// TestAddLinkAskAgain has a client with a second link that is not confirmed in time. The server has
+// no timer, as Linux net/smc, and the client asks for the link: by a timer, less and less often,
+// and not when the link has come up meanwhile.
 func TestAddLinkAskAgain(t *testing.T) {
 	for version, v1 := range linkVersions {
 		kind := map[bool]string{true: "ADD LINK", false: "REQUEST ADD LINK"}[v1]

@@ -8,7 +8,7 @@ import (
 )
 
 // This file has the steps that precede the end of a link in order: its connections leave it, while
-// it still works, so that no message that is on its way has to be repeated. RFC 7609 §2.3 leaves
+// it still works, so that nothing that is on its way has to be sent again. RFC 7609 §2.3 leaves
 // open how that is done.
 //
 //	role    event                                     output

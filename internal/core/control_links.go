@@ -420,7 +420,7 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		// taken it away: it does not want the group to end.
 	}
 	lc.enqueue(linkDelete{num: link.num, reason: m.Reason, orderly: m.Orderly, last: last})
-	// "The server must delete the link right away" (RFC 7609 §3.5.5.1.4), and with it the exchange
+	// "The server must delete the link right away" (RFC 7609 §3.5.5.1.4), and with it any exchange
 	// that is under way on it.
 	// rule: TestDeleteLinkRightAway
 	if !m.Orderly && lc.state == ControlActive && lc.usable(link) != nil {

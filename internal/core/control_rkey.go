@@ -28,7 +28,7 @@ import (
 // that cross an exchange of its own. So the request is sent once more, then the exchange is given
 // up, and TEST LINK finds out whether the link has failed, which RFC 7609 C.7.1 takes for granted.
 
-// An ownRMBState tells how far the peer knows one of our RMBs.
+// An ownRMBState is the peer's knowledge of one of our RMBs.
 type ownRMBState uint8
 
 const (

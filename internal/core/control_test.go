@@ -389,7 +389,7 @@ func TestControlLateAnswer(t *testing.T) {
 	}
 }
 
-// TestControlUnasked gives answers to requests that were not sent, or were answered before.
+// TestControlUnasked gives answers to requests that were not sent, or were sent before.
 func TestControlUnasked(t *testing.T) {
 	b := newControlBench(t, RoleServer, "r")
 	b.play(serverActive + " want unwanted")

@@ -249,8 +249,8 @@ type (
 	LinkLeaving struct{ Link llc.LinkNum }
 
 	// LinkDown says that connections must not use a link any more, and go on over another one
-	// ([LinkControl.ElementOn]). With Orderly it still carries the messages that are on their way,
-	// and the peer may use it until CloseLink; else the queue pair is of no use.
+	// ([LinkControl.ElementOn]). With Orderly it still carries the traffic that is on its way, and
+	// the peer may use it until CloseLink; else the queue pair is of no use.
 	LinkDown struct {
 		Link    llc.LinkNum
 		Why     GroupEnd
