@@ -33,7 +33,7 @@ func (o OptionState) String() string {
 // A ConnState is how far a connection has come.
 type ConnState uint8
 
-// All states. If the message that a state awaits does not come, the connection times out.
+// All states. If the message that a state awaits does not come, that is a timeout.
 const (
 	ConnSYN         ConnState = iota // a SYN with the option was seen; awaits the SYN-ACK
 	ConnOptions                      // both sides have sent the option; awaits the Proposal

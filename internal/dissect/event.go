@@ -97,8 +97,8 @@ func (d Direction) Reverse() Direction {
 type Event struct {
 	Packet Packet // that completed the message; of a Note the last one that was seen, without data
 	Family Family
-	// Name is the name of the message or packet: "SYN", "Proposal", "CONFIRM LINK", "CDC", "RDMA
-	// WRITE", "ACK", "NAK PSN sequence error". Whether an LLC message is a reply is in its Head.
+	// Name is the event's name, such as "SYN", "Proposal", "CONFIRM LINK", "CDC", "RDMA WRITE",
+	// "ACK", "NAK PSN sequence error". Whether an LLC message is a reply is in its Head.
 	Name     string
 	Src, Dst netip.AddrPort // of the packet; with RoCE of UDP
 	Dir      Direction

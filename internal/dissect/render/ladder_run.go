@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// A runSide counts the traffic of one direction in a run.
+// A runSide has the traffic of one direction in a run.
 type runSide struct {
 	writes, writeBytes uint64
 	sends, sendBytes   uint64
