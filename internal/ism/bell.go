@@ -19,13 +19,13 @@ import (
 //	     0        8  magic       "gosmcBEL"
 //	     8        4  version     1
 //	    12        4  slots       32768
-//	    16       16  nonce       that of the owner's Hello
+//	    16       16  nonce       the nonce of the owner's Hello
 //	    32       96  reserved    zero
 //	   128        4  sleeping    1: the owner's bell goroutine sleeps, strike its chime
 //	   132        4  seat        processor on which the ringer struck last, counted from 1; 0: unknown
 //	   136      120  reserved
 //	   256       64  L1          8 words of 64 bits: bit w of word w/64 set: look into word w of L0
-//	   320     3776  tray        what the peer has to say without waking anybody, see [tray]
+//	   320     3776  tray        the peer's signals that wake nobody, see [tray]
 //	  4096     4096  L0          512 words of 64 bits: bit i of word i/64 set: slot i was rung
 //	  8192  4194304  slots       128 bytes each, see [slotFlags]
 //
@@ -56,8 +56,9 @@ type bellSegment struct {
 //	    72     8  read           bytes that the owner has read from its DMB in this connection
 //	    80    48  reserved
 //
-// The owner sets a flag; the peer swaps it to zero and, if it was set, rings the slot. The cursor that the
-// owner publishes may be behind what it has read: read tells those who outlive it.
+// The owner sets a flag; the peer swaps it to zero and, if it was set, rings the slot. The cursor
+// that the owner publishes may be behind the bytes that it has read. A side that outlives the owner
+// finds the true count in read.
 type slotFlags struct {
 	reader atomic.Uint32
 	_      [60]byte
@@ -168,11 +169,11 @@ type bell struct {
 
 	lead    atomic.Bool   // somebody leads
 	follows bool          // its sleepers move to where the ringer runs: one of two sides does
-	shorts  int           // short waits in a row; of whoever leads
+	shorts  int           // short waits in a row; the goroutine that leads owns it
 	asleep  atomic.Bool   // and waits for the chime, or is about to
 	shared  atomic.Bool   // others than the bell goroutine may lead
 	crowded atomic.Int64  // when several waited, in nanoseconds since bellEpoch; 0: not lately
-	parked  atomic.Int32  // who waits for a ring function
+	parked  atomic.Int32  // goroutines that wait for a ring function
 	relief  chan struct{} // has room for one call of the bell goroutine
 	done    chan struct{} // closed when the bell is
 
@@ -227,8 +228,8 @@ func (b *bell) takeSlot() (uint32, bool) {
 	return slot, true
 }
 
-// giveSlot undoes takeSlot. A peer that still uses the slot can wake its next user for nothing,
-// and cannot lose its wakeups: whoever clears a flag rings.
+// giveSlot undoes takeSlot. A peer that still uses the slot can wake its next user for nothing, and
+// cannot lose its wakeups, because the side that clears a flag rings.
 func (b *bell) giveSlot(slot uint32) {
 	b.mu.Lock()
 	b.free = append(b.free, uint16(slot))
@@ -257,17 +258,17 @@ func (b *bell) setUser(slot uint32, d *DMB) {
 	leaf[slot%64].Store(d)
 }
 
-// Who waits for rings. One goroutine at a time leads: it waits for the chime and calls the
-// functions of the slots that were rung. That is the bell goroutine, unless those who wait to
-// be woken by ring functions take part, see [Peer.Lead]: then it is one of them as long as
-// it is the only one, which spares it being woken by another goroutine. Where several wait at a time
-// the bell goroutine leads, and keeps the lead until none has had company for crowdTime: each time
-// that one of them led and was woken itself, the others would wait until another goroutine has
-// taken over.
+// Waiting for rings. One goroutine at a time leads: it waits for the chime and calls the functions
+// of the slots that were rung. The bell goroutine leads, unless the goroutines that wait for ring
+// functions take part, see [Peer.Lead]. Then such a goroutine leads as long as it is the only one,
+// which spares it being woken by another goroutine. The bell goroutine leads where several wait at
+// a time, and keeps the lead until none has had company for crowdTime. Each time that one of them
+// led and was woken itself, the others would wait until another goroutine has taken over.
 //
-// parked counts those who wait. It is raised before Lead is called, and lowered when one is
-// woken. Whoever gives up the lead looks at it afterwards, and whoever raised it tries to lead
-// afterwards: so there is no time at which somebody is parked and nobody leads.
+// parked counts the goroutines that wait. It is raised before Lead is called, and lowered when one
+// is woken. The goroutine that gives up the lead looks at parked afterwards, and the one that
+// raised it tries to lead afterwards. So there is no time at which somebody is parked and nobody
+// leads.
 
 // run is the bell goroutine. It ends after close.
 func (b *bell) run() {
@@ -286,7 +287,8 @@ func (b *bell) run() {
 	}
 }
 
-// unneeded says that the bell goroutine need not lead: all who are parked do that themselves.
+// unneeded reports whether the bell goroutine need not lead, because all parked goroutines do that
+// themselves.
 func (b *bell) unneeded() bool { return b.shared.Load() && b.parked.Load() == 0 }
 
 // leadUntil leads until until says that it is enough, or the bell was closed, or not at all if
@@ -337,10 +339,11 @@ func (b *bell) isCrowded() bool {
 	return false
 }
 
-// bellEpoch is what bell.crowded counts from.
+// bellEpoch is the time from which bell.crowded counts.
 var bellEpoch = time.Now()
 
-// listen is what the one who leads does. With mayBlock it waits in the kernel while waits are short.
+// listen is the loop of the goroutine that leads. With mayBlock it waits in the kernel while waits
+// are short.
 func (b *bell) listen(until func() bool, mayBlock bool) {
 	for !b.ended.Load() {
 		b.drain()
@@ -350,7 +353,7 @@ func (b *bell) listen(until func() bool, mayBlock bool) {
 		b.waiter.arm()
 		b.asleep.Store(true)
 		b.seg.sleeping.Store(1)
-		// Whoever makes until true interrupts afterwards, if asleep is set.
+		// The goroutine that makes until true interrupts afterwards, if asleep is set.
 		var err error
 		if !b.ready() && !until() {
 			err = b.wait(mayBlock)
@@ -363,7 +366,7 @@ func (b *bell) listen(until func() bool, mayBlock bool) {
 	}
 }
 
-// wait waits for the chime. Whoever leads calls it.
+// wait waits for the chime. The goroutine that leads calls it.
 func (b *bell) wait(mayBlock bool) error {
 	start := time.Now()
 	if other := b.apart(); mayBlock && other != 0 && takeBlocker() {
@@ -406,7 +409,7 @@ func takeBlocker() bool {
 	return false
 }
 
-// interrupt makes the one who leads ask until again.
+// interrupt makes the goroutine that leads ask until again.
 func (b *bell) interrupt() {
 	if b.asleep.Load() {
 		b.waiter.interrupt()

@@ -10,7 +10,7 @@ import (
 	"unsafe"
 )
 
-// The layout is that of docs/shared-memory.md.
+// The layout is the one in docs/shared-memory.md.
 func TestBellLayout(t *testing.T) {
 	var s bellSegment
 	var f slotFlags
@@ -111,7 +111,8 @@ func TestBellTakeSlot(t *testing.T) {
 	}
 }
 
-// The peer fills the segment with whatever it likes. The owner calls what is there, and goes on.
+// The peer fills the segment with whatever it likes. The owner calls the functions that are there,
+// and goes on.
 func TestBellHostileSegment(t *testing.T) {
 	b, r := newLocalBell(t)
 	var called atomic.Int64

@@ -11,7 +11,7 @@ type model struct {
 	sleeping bool
 	stroke   bool     // a stroke that the sleeper has not heard
 	sleeper  uint8    // next step, see below
-	taken    uint8    // what s1 took
+	taken    uint8    // the bits that s1 took
 	ringers  [2]uint8 // next step: 0 R1, 1 R2, 2 read of R3, 3 swap of R3, 4 R4, 5 finished
 	owed     uint8    // slots that were rung, with R1 done, and not called since
 }

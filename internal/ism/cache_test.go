@@ -111,7 +111,7 @@ func TestCacheBounds(t *testing.T) {
 	})
 }
 
-// What lies idle too long goes, and then no timer runs.
+// A segment that lies idle too long goes, and then no timer runs.
 func TestCacheTimeout(t *testing.T) {
 	x := newPair(t)
 	x.a.lim.idleTime = 2 * time.Millisecond

@@ -30,7 +30,7 @@ const (
 	childAny  = "GOSMC_ISM_TEST_ANY"  // not empty: Config.AnyUser
 )
 
-// A child is a running process. What it prints comes line by line.
+// A child is a running process. Its output comes line by line.
 type child struct {
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -95,7 +95,7 @@ func runChild(role string) int {
 	return 0
 }
 
-// A rig is what one end of a test connection between processes has.
+// A rig holds the parts of one end of a test connection between processes.
 type rig struct {
 	p      *Peer
 	dmb    *DMB
@@ -225,7 +225,8 @@ func TestTwoProcesses(t *testing.T) {
 	g.release(true)
 }
 
-// A process that is killed is missed at once, and what it shared stays readable until it is released.
+// A process that is killed is missed at once, and the memory that it shared stays readable until it
+// is released.
 func TestKilledPeer(t *testing.T) {
 	c, g, r := startEcho(t)
 	word(g.window.Mem()).Store(1)
@@ -254,7 +255,7 @@ func TestKilledPeer(t *testing.T) {
 		g.window.Ring()
 	}
 	g.release(true)
-	// Its socket is still there. Whoever comes first takes it away.
+	// Its socket is still there. The first process to come takes it away.
 	if _, err := g.p.dev.Peer(testContext(t), g.p.GID()); !errors.Is(err, ErrDead) {
 		t.Errorf("Peer of a killed process = %v, want ErrDead", err)
 	}
@@ -401,7 +402,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 }
 
-// all waits for the child to end and returns what it has printed.
+// all waits for the child to end and returns its output.
 func (c *child) all() <-chan string {
 	lines := make(chan string, 100)
 	timer := time.AfterFunc(patience, func() { c.cmd.Process.Kill() })
@@ -450,7 +451,7 @@ func TestOtherUser(t *testing.T) {
 	}
 	checkLeaks(t)
 	const nobody = 65534
-	// Neither the directory of the test nor that of its binary can be seen by others.
+	// Others can see neither the directory of the test nor the directory of its binary.
 	dir, err := os.MkdirTemp("", "gosmc-ism")
 	if err != nil {
 		t.Fatal(err)
@@ -478,8 +479,8 @@ func TestOtherUser(t *testing.T) {
 	attr := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	for _, tt := range []struct {
 		any                     string
-		open, private, exposed  string // what the child sees
-		fromOpen, fromPrivate   error  // what these devices see when they dial the child
+		open, private, exposed  string // the directories that the child sees
+		fromOpen, fromPrivate   error  // the errors of these devices when they dial the child
 		refusedOpen, refusedExp uint64
 	}{
 		{"yes", "peer", "other user", "other user", nil, ErrOtherUser, 0, 1},
@@ -506,7 +507,7 @@ func TestOtherUser(t *testing.T) {
 	if s := private.Stats(); s.OtherUsers == 0 {
 		t.Errorf("Stats() = %+v, want other users counted", s)
 	}
-	// A user who may not write there.
+	// A user without the right to write there.
 	sealed := filepath.Join(dir, "sealed")
 	if err := os.Mkdir(sealed, 0o555); err != nil {
 		t.Fatal(err)

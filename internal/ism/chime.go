@@ -82,8 +82,9 @@ func (w *chimeWaiter) arm() { w.armed++ }
 // sleep returns when the chime was struck and ready says yes, or with an error when the chime was
 // closed.
 //
-// RawConn.Read forgets earlier strokes, then calls look, then waits for strokes since. So one
-// that comes before sleep is not missed: whoever strikes has first set what ready looks at.
+// RawConn.Read forgets earlier strokes, then calls look, then waits for strokes since. So a stroke
+// that comes before sleep is not missed: the side that strikes has first set the words that ready
+// looks at.
 func (w *chimeWaiter) sleep() error { return w.raw.Read(w.poll) }
 
 func (w *chimeWaiter) look(fd uintptr) bool {
@@ -104,7 +105,7 @@ func (w *chimeWaiter) block(seat uint32) (struck bool) {
 }
 
 func (w *chimeWaiter) blockOn(fd uintptr) {
-	// Whoever strikes has first cleared the flag that ready looks at: so no stroke is thrown
+	// The side that strikes has first cleared the flag that ready looks at. So no stroke is thrown
 	// away here without being heard.
 	w.drain(fd)
 	if w.struck = w.ready(); w.struck {

@@ -14,7 +14,8 @@ import (
 )
 
 // A conn is one end of a peering: a connected Unix socket that keeps message boundaries. Sending
-// never waits: what does not fit is refused or, for control messages, queued within bounds.
+// never waits: a message that does not fit is refused or, if it is a control message, queued within
+// bounds.
 type conn struct {
 	file *os.File // owns the descriptor
 	raw  syscall.RawConn
@@ -50,8 +51,8 @@ type inbox struct {
 	n   int // descriptors in fds, which belong to the inbox until they are taken
 }
 
-// newConn takes over a connected, non-blocking socket.
-// What it starts is counted in wg.
+// newConn takes over a connected, non-blocking socket. The goroutines that it starts are counted in
+// wg.
 func newConn(fd int, wg *sync.WaitGroup) (*conn, error) {
 	c := &conn{file: os.NewFile(uintptr(fd), "ism"), wg: wg, recvFD: fd, sendFD: fd}
 	raw, err := c.file.SyscallConn()
@@ -88,7 +89,8 @@ func (c *conn) shutdown() {
 	c.raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
 }
 
-// cred returns who has connected, or who has called listen(2), at the other end.
+// cred returns the credentials of the process that has connected, or that has called listen(2), at
+// the other end.
 func (c *conn) cred() (Cred, error) {
 	var u *unix.Ucred
 	var err error
@@ -119,8 +121,8 @@ func (c *conn) receive() (m message, short bool, err error) {
 	case err == unix.EAGAIN:
 		return m, false, errAgain
 	case err == unix.ECONNRESET:
-		// The peer has closed without reading all we have sent. Linux says so before it hands
-		// out what the peer had sent before; the next call goes on with that.
+		// The peer has closed without reading all we have sent. Linux says so before it hands out
+		// the messages that the peer had sent before; the next call goes on with them.
 		return c.receive()
 	case err != nil:
 		return m, false, os.NewSyscallError("recvmsg", err)
@@ -153,7 +155,7 @@ func (b *inbox) recvmsg(fd int) (n int, flags int32, err error) {
 	b.hdr.SetIovlen(1)
 	b.hdr.SetControllen(unix.CmsgLen(4 * maxFDs))
 	for {
-		// Raw, because of what the kernel does with descriptors that do not fit: see foreign.go.
+		// Raw, because of the way the kernel treats descriptors that do not fit: see foreign.go.
 		r, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.hdr)),
 			unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		if errno == unix.EINTR {
@@ -214,7 +216,7 @@ func (c *conn) sendSignal(payload []byte) error {
 		return ErrCongested
 	}
 	if c.tray != nil {
-		c.tray.sent.Add(1) // first: who polls must not miss it
+		c.tray.sent.Add(1) // first: a goroutine that polls must not miss it
 	}
 	err := sendNow(c.sendFD, b)
 	if err != 0 && c.tray != nil {
@@ -314,7 +316,7 @@ func (o *outgoing) close() {
 	}
 }
 
-// flush sends what is queued as the peer makes room.
+// flush sends the queued messages as the peer makes room.
 func (c *conn) flush() {
 	c.raw.Write(func(uintptr) bool { return c.sendQueued() })
 }

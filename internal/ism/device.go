@@ -1,16 +1,16 @@
 // Package ism is an ISM fabric in shared memory: devices with Extended GIDs, one for each
 // process, whose DMBs are memory that another process of the same machine maps and writes.
 //
-// It knows nothing of SMC: what is in a DMB, and when its sleep words are set, is for the layer
-// above. What two processes share is described byte by byte in docs/shared-memory.md.
+// It knows nothing of SMC: the layer above decides on the contents of a DMB, and on when its sleep
+// words are set. docs/shared-memory.md describes byte by byte the memory that two processes share.
 //
 // A [Device] finds others by GID in a directory, and makes a [Peer] of each: a Unix socket, by
-// which the kernel says who is there and when they die, and one bell in each direction. Over a
-// Peer, one side makes a [DMB], the other attaches it by its token as a [Window]. A DMB and a
-// Window cost memory and no descriptor.
+// which the kernel names the process at the other end and tells of its death, and one bell in each
+// direction. Over a Peer, one side makes a [DMB], the other attaches it by its token as a [Window].
+// A DMB and a Window cost memory and no descriptor.
 //
-// The peer is not trusted: what it sends is checked, and what it may write at any time is never
-// relied on. It can spoil its own connections, and use as much memory as the limits allow.
+// The peer is not trusted: its messages are checked, and memory that it may write at any time is
+// never relied on. It can spoil its own connections, and use as much memory as the limits allow.
 package ism
 
 import (
@@ -38,24 +38,24 @@ type Config struct {
 
 	// Budget is how many bytes all DMBs of the device may have together, counted at full size,
 	// those kept for reuse included; and how many all memory of peers may have that is mapped here,
-	// counted by itself. Who writes a page first pays for it, so the memory of peers is ours to
-	// bound as well. Zero means [DefaultBudget]; negative means no limit.
+	// counted by itself. The process that writes a page first pays for it, so the memory of peers
+	// is ours to bound as well. Zero means [DefaultBudget]; negative means no limit.
 	Budget int64
 
 	// AnyUser admits processes of other users as peers, in both directions.
 	AnyUser bool
 
-	// Handler is told what happens on peerings. Nil means that nobody is.
+	// Handler is told of events on peerings. Nil means that nobody is.
 	Handler Handler
 
 	// Logger gets the events an operator may want to see. Nil means none.
 	Logger *slog.Logger
 }
 
-// A Handler is told what happens on the peerings of a device. Its functions are called from the
+// A Handler is told of events on the peerings of a device. Its functions are called from the
 // goroutines of the fabric: they must return soon, and must not call [Peer.Attach], [Device.Poll]
-// or [Device.Close]. For one peer they are called one at a time: PeerUp, then Signal any number
-// of times, then PeerGone.
+// or [Device.Close]. For one peer they are called one at a time: PeerUp, then Signal any number of
+// times, then PeerGone.
 type Handler interface {
 	// PeerUp says that another device has made a peering. It is not called for those that
 	// [Device.Peer] returns.
@@ -106,7 +106,7 @@ type Device struct {
 	closing  sync.Once
 }
 
-// cacheLimits are those of limits.go, which tests make smaller.
+// cacheLimits are the limits of the caches, from limits.go, which tests make smaller.
 type cacheLimits struct {
 	idleDMBs  int
 	idleBytes int
@@ -169,7 +169,8 @@ func Open(config Config) (*Device, error) {
 	d.socket = os.NewFile(uintptr(fd), "ism listener")
 	raw, err := d.socket.SyscallConn()
 	if err == nil && fewDescriptors(fd) {
-		// It would refuse everybody, and what it takes the program may need for plain TCP.
+		// The device would refuse everybody, and the program may need the descriptors that it takes
+		// for plain TCP.
 		err = fmt.Errorf("fewer than %d descriptors are left (ulimit -n): %w", minFreeFDs, unix.EMFILE)
 	}
 	if err != nil {
@@ -386,7 +387,7 @@ func (d *Device) Poll() {
 	}
 }
 
-// reserve takes size bytes from the budget, if need be from what the caches hold.
+// reserve takes size bytes from the budget, if need be from the memory that the caches hold.
 func (d *Device) reserve(size int64) bool {
 	for {
 		if used := d.budget.Add(size); d.maximum < 0 || used <= d.maximum {
@@ -469,7 +470,7 @@ func (d *Device) listen(raw syscall.RawConn) {
 			return // closed
 		}
 		if err != nil {
-			// Out of descriptors or memory. Who connects waits in the backlog meanwhile.
+			// Out of descriptors or memory. A process that connects waits in the backlog meanwhile.
 			d.log.Warn("ism accept", "err", err, "pause", pause)
 			select {
 			case <-time.After(pause):

@@ -100,7 +100,7 @@ func (d *socketDir) close() {
 	d.fd = -1
 }
 
-// isThere reports whether the directory is still what its path leads to.
+// isThere reports whether the path still leads to the directory.
 func (d *socketDir) isThere() bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -144,8 +144,8 @@ func (d *socketDir) address(name string) *unix.SockaddrUnix {
 	return &unix.SockaddrUnix{Name: path}
 }
 
-// listen makes the socket of a device. It gets its name when it already listens, so that whoever
-// finds nobody behind a name knows that there never will be.
+// listen makes the socket of a device. It gets its name when it already listens, so that a process
+// that finds nobody behind a name knows that there never will be.
 func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
 	sock, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -163,8 +163,8 @@ func (d *socketDir) listen(gid wire.ISMGID, shared bool) (fd int, err error) {
 	if err = unix.Bind(sock, d.address(early)); err != nil {
 		return -1, &os.PathError{Op: "bind", Path: filepath.Join(d.path, early), Err: err}
 	}
-	// The sticky bit of a file tells those who clean up by age to pass it by: tmpfiles.d(5), XDG
-	// Base Directory Specification.
+	// The sticky bit of a file tells programs that clean up by age to pass it by: tmpfiles.d(5),
+	// XDG Base Directory Specification.
 	perm := uint32(unix.S_ISVTX | 0o600)
 	if shared {
 		perm = unix.S_ISVTX | 0o666
@@ -224,8 +224,8 @@ func (d *socketDir) tryConnect(gid wire.ISMGID) (fd int, err error) {
 		return -1, fmt.Errorf("%w: %v: %w", ErrDead, gid, err)
 	case err == unix.ENOENT:
 		return -1, fmt.Errorf("%w: %v: %w", ErrDead, gid, err)
-	// Whose queue is full is waited for, but not if it would be refused then: anybody can have a
-	// socket whose queue stays full.
+	// A device whose queue is full is waited for, but not if it would be refused then: anybody can
+	// have a socket whose queue stays full.
 	case foreign && (err == unix.EACCES || err == unix.EPERM || err == unix.EAGAIN && !d.shared): // rule: TestFullStranger: err == unix.EAGAIN && !d.shared -> false
 		return -1, fmt.Errorf("%w: device %v belongs to user %d: %w", ErrOtherUser, gid, st.Uid, err)
 	case err == unix.EAGAIN:

@@ -55,7 +55,7 @@ func TestOpenDir(t *testing.T) {
 	}
 }
 
-// What is made has the right modes, whatever the umask; for AnyUser all can use it.
+// The files and directories have the right modes, whatever the umask; for AnyUser all can use it.
 func TestDirModes(t *testing.T) {
 	checkLeaks(t)
 	for _, any := range []bool{false, true} {

@@ -23,7 +23,8 @@ type DMB struct {
 	released atomic.Bool
 }
 
-// A segment is the memory of a DMB, on the side that owns it. Peer.mu guards what changes.
+// A segment is the memory of a DMB, on the side that owns it. Peer.mu guards the fields that
+// change.
 type segment struct {
 	peer     *Peer
 	mem      []byte
@@ -158,7 +159,7 @@ func (p *Peer) reuse(code wire.SizeCode, ring func()) (*DMB, error) {
 // Peer returns the only peer that can attach the DMB.
 func (d *DMB) Peer() *Peer { return d.seg.peer }
 
-// Token returns what the peer needs to attach the DMB. It is not zero.
+// Token returns the token that the peer needs to attach the DMB. It is not zero.
 func (d *DMB) Token() wire.Token { return d.seg.token }
 
 // Slot returns the number, below [SlotCount], by which the peer rings. It is the DMB's own until
@@ -337,7 +338,7 @@ func (p *Peer) armEviction() {
 	}
 }
 
-// evictIdle is what the timer runs.
+// evictIdle is the function of the timer.
 func (p *Peer) evictIdle() {
 	var dead []*segment
 	p.mu.Lock()

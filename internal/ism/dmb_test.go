@@ -112,7 +112,7 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// What was released in order on both sides serves the next connection, without a message and
+// Memory that was released in order on both sides serves the next connection, without a message and
 // without a mapping.
 func TestReuse(t *testing.T) {
 	x := newPair(t)
@@ -311,8 +311,9 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// Who writes a DMB learns that its owner has given it up, also when it was released already; not who had it in an
-// earlier connection, or does not want to know any more.
+// The user of a window learns that the owner of the DMB has given it up, also when the window was
+// released already. A user that had it in an earlier connection does not, nor does one that does
+// not want to know any more.
 func TestOnRevoke(t *testing.T) {
 	x := newPair(t)
 	told := make(chan string, 10)

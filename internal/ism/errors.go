@@ -44,7 +44,8 @@ var (
 	// ErrVersion means that the other device speaks another version of the peering protocol.
 	ErrVersion = errors.New("ism: peering version not supported")
 
-	// ErrCongested means that the peer has not read enough of what was sent; try again later.
+	// ErrCongested means that the peer has not read enough of the messages that were sent; try
+	// again later.
 	ErrCongested = errors.New("ism: peer does not read")
 
 	// ErrSize means a size that no DMB has, or a range outside the element.
@@ -90,7 +91,7 @@ func (r refusal) err() error {
 	return fmt.Errorf("refused by peer: reason %d: %w", uint32(r), ErrProtocol)
 }
 
-// refusalFor returns what to tell the other side about err.
+// refusalFor returns the refusal that tells the other side about err.
 func refusalFor(err error) refusal {
 	switch {
 	case errors.Is(err, ErrVersion):

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a peer sends along with a message may be any descriptor, and the last one that there is of
-// it. The close of a TCP socket with SO_LINGER then takes as long as its owner wishes, and that of
-// a file whose file system is a process (FUSE) as long as that process does. The close may be one
-// of ours; or the kernel's, within a system call that throws away what came: recvmsg that has no
+// A peer may send any descriptor along with a message, and it may be the last one of its file. The
+// close of a TCP socket with SO_LINGER then takes as long as its owner wishes. The close of a file
+// whose file system is a process (FUSE) takes as long as that process does. The close may be one of
+// ours; or the kernel's, within a system call that throws descriptors away: recvmsg that has no
 // room for all descriptors, close of a socket in which there are unread ones.
 //
 // The first kind is waited for by closeForeign, not for long. For the second kind there is
@@ -51,7 +51,7 @@ func closeForeign(fds ...int) {
 	}
 }
 
-// empty throws away what was sent to a Unix socket and not read, and sees to it that no more comes. Then a
+// empty throws away the unread messages of a Unix socket, and sees to it that no more come. Then a
 // close takes no longer than any other.
 func empty(fd int) {
 	unix.Shutdown(fd, unix.SHUT_RDWR)

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lingering returns a TCP socket whose last close takes a minute, because nobody reads what was written.
+// lingering returns a TCP socket whose last close takes a minute, because nobody reads the bytes
+// that were written.
 func (s *script) lingering() int {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	s.check(err)

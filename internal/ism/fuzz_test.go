@@ -12,7 +12,7 @@ import (
 // FuzzPeering plays messages at a peering that stands: the input is cut into messages of random
 // length, and some get descriptors. Whatever comes, the device goes on and loses nothing.
 //
-//	each message: 1 byte length, 1 byte what to send along and what token to put in, then the bytes
+//	each message: 1 byte length, 1 byte selects descriptors and token, then the bytes
 func FuzzPeering(f *testing.F) {
 	for _, tt := range messageVectors[1:] {
 		b := unhex(f, tt.hex)

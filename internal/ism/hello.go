@@ -15,7 +15,7 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// An offer is what a side puts into its Hello.
+// An offer holds the parts of a side's Hello.
 type offer struct {
 	bell    *bell
 	nonce   [16]byte
@@ -72,8 +72,8 @@ func (o *offer) discard() {
 //	checks GID, bell; the peer is up
 //
 // The listening socket of a process that dies is closed at some other moment than the connections
-// in its backlog. So who is hung up on without a word tries again, to learn whether the device is
-// dead.
+// in its backlog. So a dialler that is hung up on without a word tries again, to learn whether the
+// device is dead.
 func (d *Device) dial(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 	pause := time.Millisecond
 	for try := 1; ; try++ {
@@ -316,7 +316,7 @@ func (c *conn) refuse(err error) {
 
 // checkUser decides whether a process may be a peer: whether it has the user that we have now. A
 // process that gives up a user while it has a device is a peer of nobody's: others know the device
-// by the user who opened it.
+// by the user that opened it.
 func (d *Device) checkUser(cred Cred) error {
 	if user.Ours(cred.UID) {
 		return nil

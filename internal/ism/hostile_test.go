@@ -39,8 +39,8 @@ func (s *script) rawMemfd(size int64, flags, seals int) int {
 	return fd
 }
 
-// What a hostile owner answers to an Attach. Whatever it is, Attach fails, nothing is mapped, and
-// the peering ends if the peer broke a rule.
+// The answers of a hostile owner to an Attach. Whatever the answer is, Attach fails, nothing is
+// mapped, and the peering ends if the peer broke a rule.
 func TestHostileAttachReply(t *testing.T) {
 	const size = 64 << 10
 	good := message{kind: kindAttachReply, token: hostileToken, size: size, slot: 5}
@@ -201,7 +201,7 @@ func TestHostileAttachReply(t *testing.T) {
 	}
 }
 
-// What ends a peering that stands, and what does not.
+// The messages that end a peering that stands, and the ones that do not.
 func TestHostileMessages(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -319,7 +319,8 @@ func TestHostileAttach(t *testing.T) {
 	}
 }
 
-// A peer that drops what it never had breaks the rules; one that asks for what is just gone does not.
+// A peer that drops memory that it never had breaks the rules; one that asks for memory that is
+// just gone does not.
 func TestHostileDrop(t *testing.T) {
 	_, r, p, s := newVictim(t)
 	for range 3 * maxBadTokens {

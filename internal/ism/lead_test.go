@@ -30,7 +30,8 @@ func (l *leading) wake(t *testing.T, b *bell) {
 	await(t, "end of the wait", l.done)
 }
 
-// Who waits alone leads, and where several wait the bell goroutine does: until none has had company for a while.
+// A goroutine that waits alone leads. Where several wait the bell goroutine does, until none has
+// had company for a while.
 func TestLeadOfACrowd(t *testing.T) {
 	b, r := newLocalBell(t)
 	rung := make(chan struct{}, 1)
@@ -84,7 +85,8 @@ func TestLeadOfACrowd(t *testing.T) {
 		ring("ring with nobody parked after a crowd")
 	}
 
-	// Company was there a moment ago: what comes now does not take the lead, not even alone.
+	// Company was there a moment ago: a goroutine that comes now does not take the lead, not even
+	// alone.
 	follower("alone after a crowd").wake(t, b)
 	ring("ring for the bell goroutine")
 

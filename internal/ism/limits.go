@@ -22,8 +22,8 @@ const MaxPeers = 1024
 
 // Our own limits. None is negotiated; a peer may have others.
 const (
-	// maxHelloing bounds accepted connections whose Hello has not come yet, so that whoever can
-	// connect cannot pin descriptors.
+	// maxHelloing bounds accepted connections whose Hello has not come yet, so that a process that
+	// can connect cannot pin descriptors.
 	maxHelloing = 64
 
 	// helloTimeout bounds how long a process that has connected may take for its Hello. It is on
@@ -43,7 +43,7 @@ const (
 	// acceptBackoff is the longest pause of the listener when the process is out of descriptors.
 	acceptBackoff = time.Second
 
-	// listenBacklog is what listen(2) is asked for; the kernel may use less.
+	// listenBacklog is the backlog that listen(2) is asked for; the kernel may use less.
 	listenBacklog = 512
 
 	// maxUnattached bounds the DMBs of one peer that were made and not yet attached. Each holds a

@@ -34,7 +34,7 @@ type event struct {
 	err     error
 }
 
-// A recorder is a Handler that hands on what it is told.
+// A recorder is a Handler that hands on each event.
 type recorder struct {
 	ups  chan *Peer
 	gone chan event

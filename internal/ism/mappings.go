@@ -10,25 +10,26 @@ import (
 )
 
 // mappingShare is the part of vm.max_map_count, in percent, up to which buffers are made, and
-// mappingHardShare up to which those of peers are still mapped whose connections we have already
-// agreed to. The rest is for the runtime, which ends the process when it gets no mapping, and for
-// the program.
+// mappingHardShare the part up to which peers' buffers are still mapped, if we have already agreed
+// to their connections. The rest is for the runtime, which ends the process when it gets no
+// mapping, and for the program.
 const (
 	mappingShare     = 75
 	mappingHardShare = 85
 )
 
-// defaultMaxMapCount is what the kernel's documentation says, where it cannot be read.
+// defaultMaxMapCount is the value in the kernel's documentation; it holds where the setting cannot
+// be read.
 const defaultMaxMapCount = 65530
 
 // mappingAge is how long a count of the process's mappings is believed.
 const mappingAge = 10 * time.Second
 
-// mappings counts the mappings of this process: its own are those of all devices.
+// mappings counts the mappings of this process: its own are the mappings of all devices.
 var mappings = mappingCount{maps: "/proc/self/maps", max: "/proc/sys/vm/max_map_count"}
 
-// A mappingCount knows how many mappings the process has. Those of this package it counts as they
-// come and go; the others it counts now and then, since the kernel has to list them for that.
+// A mappingCount knows how many mappings the process has. It counts the mappings of this package as
+// they come and go. It counts the others now and then, since the kernel has to list them for that.
 type mappingCount struct {
 	maps, max string // files
 
@@ -41,7 +42,7 @@ type mappingCount struct {
 }
 
 // take counts n mappings that are about to be made, if that leaves the process within share percent
-// of what it may have. Otherwise the error matches [ErrMappings].
+// of the mappings that it may have. Otherwise the error matches [ErrMappings].
 func (c *mappingCount) take(n, share int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

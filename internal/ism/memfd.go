@@ -13,8 +13,8 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// requiredSeals are on every memfd that is handed over: its size is what it is for ever, so that
-// no access inside the mapping can raise SIGBUS, and no further seal can be added.
+// requiredSeals are on every memfd that is handed over: its size never changes, so that no access
+// inside the mapping can raise SIGBUS, and no further seal can be added.
 const requiredSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // sealExec is F_SEAL_EXEC, which Linux 6.3 and later puts on a memfd that cannot be executed.
@@ -54,8 +54,8 @@ func newMemory(name string, size int) (fd int, mem []byte, err error) {
 	return fd, mem, err
 }
 
-// probe finds out whether the system lets this process have what a peering needs. Errors match
-// [ErrDenied] or [ErrMappings], or are the kernel's.
+// probe finds out whether the system lets this process have the resources that a peering needs.
+// Errors match [ErrDenied] or [ErrMappings], or are the kernel's.
 func probe() error {
 	fd, err := unixMemfd("gosmc-probe")
 	if err != nil {
@@ -119,7 +119,7 @@ func mapReceived(fd, size int) ([]byte, error) {
 	if fs.Type != unix.TMPFS_MAGIC {
 		return nil, violation("memfd is on file system %#x", fs.Type)
 	}
-	// Sealed, so what is true now stays true.
+	// Sealed, so a check that holds now holds later.
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("fstat: %w", err)

@@ -82,7 +82,7 @@ const helloMagic = "gosmcISM"
 //	32    16  GID of the receiver, as the sender knows it
 //	48    16  nonce     random; the bell's header repeats it
 //	64     4  slots     32768
-//	68     4  options   1: the sender has a tray and uses that of the receiver; others are ignored
+//	68     4  options   1: the sender has a tray and uses the receiver's; others are ignored
 //
 // Refuse, 16 bytes.
 //

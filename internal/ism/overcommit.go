@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Under vm.overcommit_memory=2 the kernel promises no memory that it does not have. The pages of
-// a memfd are not promised when it is made or mapped, but each at its first access; one that is
+// Under vm.overcommit_memory=2 the kernel promises no memory that it does not have. The pages of a
+// memfd are not promised when it is made or mapped, but each at its first access; one that is
 // refused raises SIGBUS, which ends the process. So there every memory is reserved as a whole
-// before anybody touches it, no page is given back, and what a peer hands over is reserved again:
-// it may have been careless. In the other modes the kernel ends some process when memory runs
-// out, shared memory or not.
+// before anybody touches it, no page is given back, and memory that a peer hands over is reserved
+// again: the peer may have been careless. In the other modes the kernel ends some process when
+// memory runs out, shared memory or not.
 //
-// Who owns memory can punch holes into it at any time, and no seal that leaves it writable
-// forbids that. A process of the same user has easier ways to end us; processes of other users
-// are therefore no peers in this mode, whatever Config.AnyUser says.
+// The owner of memory can punch holes into it at any time, and no seal that leaves it writable
+// forbids that. A process of the same user has easier ways to end us; processes of other users are
+// therefore no peers in this mode, whatever Config.AnyUser says.
 
 // overcommitAge is how long the kernel's setting is believed.
 const overcommitAge = time.Second
@@ -36,8 +36,8 @@ type overcommitMode struct {
 	strict bool
 }
 
-// isStrict reports whether pages may be refused. What could never be read is taken for strict: that costs
-// memory, and the other mistake costs the process.
+// isStrict reports whether pages may be refused. A mode that could never be read is taken for
+// strict: that costs memory, and the other mistake costs the process.
 func (o *overcommitMode) isStrict() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -48,7 +48,7 @@ func (o *overcommitMode) isStrict() bool {
 			o.strict = len(text) == 0 || text[0] == '2'
 		case o.read.IsZero():
 			o.strict = true
-		default: // out of descriptors, for example: what it said last
+		default: // out of descriptors, for example: the mode that was read last
 		}
 		o.read = now
 	}
@@ -56,19 +56,19 @@ func (o *overcommitMode) isStrict() bool {
 }
 
 // reserveTries is how often a reservation is begun again that a signal has interrupted. The kernel
-// gives up what it had then; the runtime's own signals come at most every 10 ms, and a reservation
-// of the largest memory takes less.
+// then gives up the pages that it had; the runtime's own signals come at most every 10 ms, and a
+// reservation of the largest memory takes less.
 const reserveTries = 100
 
-// commitSpared is how much of what the kernel may promise is left to others, as a fraction, and at most: Go's
-// runtime, ours included, ends its process when it is refused a page.
+// commitSpared is how much of the memory that the kernel may promise is left to others, as a
+// fraction, and at most: Go's runtime, ours included, ends its process when it is refused a page.
 const (
 	commitSpared    = 16
 	maxCommitSpared = 64 << 20 // bytes
 )
 
 // commitRoom returns how many bytes more may be promised, by the text of /proc/meminfo, if it says
-// so. Less than 0: what is to be spared has begun.
+// so. Less than 0: the spared part has begun.
 func commitRoom(meminfo string) (room int64, ok bool) {
 	var limit, used int64 = -1, -1
 	for line := range strings.Lines(meminfo) {
@@ -82,8 +82,8 @@ func commitRoom(meminfo string) (room int64, ok bool) {
 	return limit - used - min(limit/commitSpared, maxCommitSpared), true
 }
 
-// reserveMemory takes all pages of a memfd from the system now. An error matches that of the
-// kernel: ENOSPC or ENOMEM when it has no room.
+// reserveMemory takes all pages of a memfd from the system now. An error matches the kernel's
+// error: ENOSPC or ENOMEM when it has no room.
 func reserveMemory(fd, size int) error {
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
 		if room, ok := commitRoom(string(text)); ok && room < int64(size) {

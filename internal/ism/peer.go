@@ -35,7 +35,7 @@ type Peer struct {
 	bell     *bell  // ours: the peer rings, we call
 	ringer   ringer // the peer's
 
-	// refs counts who uses the bells: both goroutines, every DMB and every Window in use.
+	// refs counts the users of the bells: both goroutines, every DMB and every Window in use.
 	refs atomic.Int64
 
 	failOnce sync.Once
@@ -107,8 +107,8 @@ func (p *Peer) Send(payload []byte) error {
 	return p.conn.sendSignal(payload)
 }
 
-// Parked counts the goroutines that wait to be woken by ring functions of this peer's DMBs and
-// that were not woken yet. Those who use [Peer.Lead] keep it.
+// Parked counts the goroutines that wait to be woken by ring functions of this peer's DMBs and that
+// were not woken yet. The users of [Peer.Lead] keep it.
 func (p *Peer) Parked() *atomic.Int32 { return &p.bell.parked }
 
 // Lead is for a goroutine that waits to be woken by a ring function of a DMB in use, and has
@@ -176,7 +176,7 @@ func (p *Peer) receive() bool {
 		}
 		m, short, err := p.conn.receive()
 		if err == nil {
-			err = p.emptyTray() // what was left there may be older
+			err = p.emptyTray() // letters that were left there may be older
 		}
 		if err == nil {
 			err = p.handle(&m, short)

@@ -96,8 +96,8 @@ func (g greeter) PeerUp(p *Peer) {
 	g.recorder.PeerUp(p)
 }
 
-// PeerUp comes before the first signal, even when Poll is called all the time, and what it sends
-// comes after the Hello.
+// PeerUp comes before the first signal, even when Poll is called all the time, and the messages
+// that it sends come after the Hello.
 func TestPeerUpOrder(t *testing.T) {
 	checkLeaks(t)
 	dir := t.TempDir()
@@ -260,7 +260,7 @@ func TestPeerCloseLocal(t *testing.T) {
 }
 
 // A peer that dies with unread messages in its socket makes the kernel report a reset before it
-// hands out what the peer had sent. Nothing of it may be lost.
+// hands out the messages that the peer had sent. None of them may be lost.
 func TestPeerGoneAfterEverythingDelivered(t *testing.T) {
 	checkLeaks(t)
 	d, r := openDevice(t, Config{Dir: t.TempDir()})
@@ -291,7 +291,7 @@ func TestPeerDead(t *testing.T) {
 	if _, err := d.Peer(testContext(t), otherGID); !errors.Is(err, ErrDead) {
 		t.Errorf("Peer of a GID that never was = %v, want ErrDead", err)
 	}
-	// A socket that nobody listens on is what a process leaves that was killed.
+	// A process that was killed leaves a socket that nobody listens on.
 	path := filepath.Join(dir, socketsDir, otherGID.String())
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -307,7 +307,7 @@ func TestPeerDead(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("dead socket: Lstat = %v, want that it was removed", err)
 	}
-	// What is no socket is not ours to remove.
+	// A file that is no socket is not ours to remove.
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestPeerSilent(t *testing.T) {
 	d.Close()
 }
 
-// Somebody who connects and says nothing is thrown out, and does not delay Close.
+// A process that connects and says nothing is thrown out, and does not delay Close.
 func TestAcceptSilent(t *testing.T) {
 	checkLeaks(t)
 	d, _ := openDevice(t, Config{Dir: t.TempDir()})

@@ -88,7 +88,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The dialler is as careful, and reports what the other side said.
+// The dialler is as careful, and reports the other side's reason.
 func TestDialRefusals(t *testing.T) {
 	refuse := func(r refusal) func(s *script, own wire.ISMGID) {
 		return func(s *script, own wire.ISMGID) { s.sendMessage(message{kind: kindRefuse, reason: r}) }
@@ -143,7 +143,7 @@ func TestDialRefusals(t *testing.T) {
 	}
 }
 
-// Who hangs up without a word is dead if nobody listens afterwards, and else only rude.
+// A peer that hangs up without a word is dead if nobody listens afterwards, and else only rude.
 func TestDialHangup(t *testing.T) {
 	for _, tt := range []struct {
 		hangups int

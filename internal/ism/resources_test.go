@@ -40,7 +40,8 @@ func resident(t *testing.T, fd int) int {
 }
 
 // Under vm.overcommit_memory=2, pages that are not reserved can be refused at their first access.
-// make interop runs two processes on a kernel that does so; here is what keeps them alive.
+// make interop runs two processes on a kernel that does so; here are the measures that keep them
+// alive.
 func TestStrictOvercommit(t *testing.T) {
 	const size = 64 << 10
 	for _, tt := range []struct {
@@ -127,8 +128,8 @@ func TestStrictOvercommit(t *testing.T) {
 	})
 }
 
-// A setting that cannot be read any more stays what it was: a process without descriptors is not
-// on another kernel.
+// A setting that cannot be read any more keeps its value: a process without descriptors is not on
+// another kernel.
 func TestOvercommitUnreadable(t *testing.T) {
 	o := overcommitMode{file: "/proc/sys/vm/overcommit_memory"}
 	strict := o.isStrict()
@@ -214,7 +215,7 @@ func TestMappings(t *testing.T) {
 	made = append(made, d)
 }
 
-// What is counted as ours is what is mapped, whatever way connections end.
+// The mappings counted as ours are the ones that are mapped, whatever way connections end.
 func TestMappingsAreCounted(t *testing.T) {
 	count := func() int {
 		mappings.mu.Lock()
@@ -276,7 +277,7 @@ func TestBudgetOfWindows(t *testing.T) {
 	if _, err := pb.Attach(testContext(t), last.Token(), size); !errors.Is(err, ErrBudget) {
 		t.Errorf("Attach = %v beyond five quarters of the budget, want ErrBudget", err)
 	}
-	// What is kept for later gives way.
+	// Memory that is kept for later gives way.
 	windows[0].Release(true)
 	mustAttach(t, pb, last).Release(false)
 	if got := b.mapped.Load(); got > budget*5/4 {
@@ -311,7 +312,8 @@ func TestFewDescriptors(t *testing.T) {
 	}
 }
 
-// A device that could not have a peering is not opened: it would take what the program needs for plain TCP.
+// A device that could not have a peering is not opened: it would take the descriptors that the
+// program needs for plain TCP.
 func TestOpenFewDescriptors(t *testing.T) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -340,7 +342,7 @@ func TestOpenFewDescriptors(t *testing.T) {
 	}
 }
 
-// childDenied opens a device where the limit on the size of files is smaller than what is needed.
+// childDenied opens a device where the limit on the size of files is smaller than needed.
 func childDenied() error {
 	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: 1 << 20}); err != nil {
 		return err

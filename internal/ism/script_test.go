@@ -34,7 +34,7 @@ func dialScript(t testing.TB, d *Device) *script {
 	return s
 }
 
-// listenScript makes what others take for a device.
+// listenScript makes a socket that others take for a device.
 func listenScript(t testing.TB, dir string, gid wire.ISMGID) *script {
 	t.Helper()
 	l := &script{t: t, gid: gid}

@@ -24,7 +24,7 @@ type Stats struct {
 	Violations        uint64 // peerings that were ended because the peer broke the rules
 }
 
-// stats has what Stats reports.
+// stats has the counters that Stats reports.
 type stats struct {
 	dmbs, cached, windows                     atomic.Int64
 	reused, evicted, revoked                  atomic.Uint64

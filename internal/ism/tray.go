@@ -2,10 +2,10 @@ package ism
 
 import "sync/atomic"
 
-// A tray is where a peer leaves letters: signals that wake nobody. What it says in one is known
-// before anything that it sends or does afterwards, because who looks there first empties the tray.
-// It spares the peer a system call and this process a wakeup, for what is of no use before
-// something else has happened.
+// A tray is where a peer leaves letters: signals that wake nobody. A letter is known before
+// anything that the peer sends or does afterwards, because a reader that looks there first empties
+// the tray. The tray spares the peer a system call and this process a wakeup, for news that is of
+// no use before something else has happened.
 //
 // It is part of a bell's memory, see [bellSegment]:
 //
@@ -20,7 +20,7 @@ import "sync/atomic"
 //
 // A letter has its length, 0 to 60, in its first byte, 3 reserved bytes, and the payload. It is
 // written before put is counted up, and read before taken is. The numbers wrap. Only a peer whose
-// Hello has optionTray uses the tray, and counts what it sends.
+// Hello has optionTray uses the tray, and counts the signals that it sends.
 type tray struct {
 	put     atomic.Uint32
 	sent    atomic.Uint32
@@ -37,8 +37,8 @@ const (
 	letterHeader = 4
 	maxLetter    = letterLen - letterHeader
 
-	// optionTray in a Hello says that the sender has a tray, puts letters into that of a receiver
-	// which says so too, and counts its signals.
+	// optionTray in a Hello says that the sender has a tray, puts letters into the tray of a
+	// receiver which says so too, and counts its signals.
 	optionTray = 1
 )
 
@@ -77,9 +77,9 @@ func (t *tray) take(taken *uint32, buf *[maxLetter]byte) (payload []byte, err er
 	return buf[:size], nil
 }
 
-// Leave is [Peer.Send] for what is of no use before the other side learns of something else: it
-// wakes nobody. The other side gets it when it next polls, or with the next signal, whichever it is
-// of the one or the other kind.
+// Leave is [Peer.Send] for a signal that is of no use before the other side learns of something
+// else: it wakes nobody. The other side gets it when it next polls, or with the next signal,
+// whichever it is of the one or the other kind.
 func (p *Peer) Leave(payload []byte) error {
 	if p.conn.leave(payload) {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// The layout is that of docs/shared-memory.md.
+// The layout is the one in docs/shared-memory.md.
 func TestTrayLayout(t *testing.T) {
 	var s bellSegment
 	for _, tt := range []struct {
@@ -28,7 +28,7 @@ func TestTrayLayout(t *testing.T) {
 	}
 }
 
-// What was left is delivered by Poll, all of it and in order, though it fits into the tray only in part.
+// Poll delivers the letters, all of them and in order, though they fit into the tray only in part.
 func TestLeave(t *testing.T) {
 	x := newPair(t)
 	var want []string
@@ -50,7 +50,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// A letter wakes nobody, is there before a signal that was sent after it, and of any length up to that of a signal.
+// A letter wakes nobody, is there before a signal that was sent after it, and of any length that a
+// signal may have.
 func TestLeaveBeforeSend(t *testing.T) {
 	x := newPair(t)
 	for i := range 100 {

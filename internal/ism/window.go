@@ -22,7 +22,7 @@ type Window struct {
 	released atomic.Bool
 }
 
-// A remote is the mapping of a peer's DMB. Peer.mu guards what changes.
+// A remote is the mapping of a peer's DMB. Peer.mu guards the fields that change.
 type remote struct {
 	peer    *Peer
 	mem     []byte
@@ -225,12 +225,12 @@ func (w *Window) PeerRead() *atomic.Uint64 {
 // when the peer has gone.
 func (w *Window) Ring() { w.rem.peer.ringer.ring(w.rem.slot) }
 
-// OnRevoke has f called when the owner of the memory has given it up for good: nobody reads what is
-// written there, and who has used it makes no more use of ours. f is called at once if that is so
-// already, otherwise from a goroutine that serves all memory of the peer, and must not block. It
-// also comes after a Release that was clean, unless the memory was attached again, and not after
-// OnRevoke(nil). It is for connections that wait for the peer to end; of a peer that is gone
-// [Handler] is told.
+// OnRevoke has f called when the owner of the memory has given it up for good: nobody reads the
+// bytes that are written there, and the peer's user of it makes no more use of our memory. f is
+// called at once if that is so already, otherwise from a goroutine that serves all memory of the
+// peer, and must not block. It also comes after a Release that was clean, unless the memory was
+// attached again, and not after OnRevoke(nil). It is for connections that wait for the peer to end;
+// of a peer that is gone [Handler] is told.
 func (w *Window) OnRevoke(f func()) {
 	rem := w.rem
 	rem.peer.mu.Lock()
@@ -245,9 +245,9 @@ func (w *Window) OnRevoke(f func()) {
 	}
 }
 
-// ReturnPages gives the whole pages within the bytes [from, to) of the element back to the
-// system; they read as zero after that, on both sides. Only who writes the element may do so, and
-// only where no byte is that the other side may still read.
+// ReturnPages gives the whole pages within the bytes [from, to) of the element back to the system;
+// they read as zero after that, on both sides. Only the writer of the element may do so, and only
+// where no byte is that the other side may still read.
 func (w *Window) ReturnPages(from, to int) error {
 	if from < 0 || to < from || to > len(w.rem.mem) {
 		return fmt.Errorf("%w: bytes %d to %d of %d", ErrSize, from, to, len(w.rem.mem))
