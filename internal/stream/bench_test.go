@@ -71,7 +71,8 @@ func BenchmarkBulk64K(b *testing.B)   { benchmarkOneWay(b, 64<<10, 64<<10) }
 func BenchmarkBulk1M(b *testing.B)    { benchmarkOneWay(b, 1<<20, 1<<20) }
 func BenchmarkStream100(b *testing.B) { benchmarkOneWay(b, 100, 64<<10) }
 
-// benchmarkTurns writes and reads in one goroutine: what the data path itself costs, without waiting.
+// benchmarkTurns writes and reads in one goroutine. It measures the cost of the data path itself,
+// without waiting.
 func benchmarkTurns(b *testing.B, size int) {
 	x, y := newPair(b, 2<<20-32, 0)
 	buf := make([]byte, size)

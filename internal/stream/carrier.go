@@ -6,13 +6,13 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// A Carrier takes what a [Conn] has for its peer. [Memory] is that of SMC-D: the peer sees memory as it is
-// written. One for SMC-R keeps what was put in a ring of its own, writes it into the peer's buffer,
-// and sends CDC messages.
+// A Carrier takes the bytes and cursors that a [Conn] has for its peer. [Memory] is the carrier of
+// SMC-D: the peer sees memory as it is written. A carrier for SMC-R keeps the bytes that were put
+// in a ring of its own, writes them into the peer's buffer, and sends CDC messages.
 //
 // A Conn calls these methods with locks held. They must neither block nor call the Conn, except for
-// Wake, Receive and Fail. Those of one direction are called by one goroutine at a time, Room and
-// Produce with the writer's lock, Consume with another one; the Wake methods with either. After
+// Wake, Receive and Fail. The methods of one direction are called by one goroutine at a time, Room
+// and Produce with the writer's lock, Consume with another one; the Wake methods with either. After
 // [Conn.SendLast] or [Conn.Detach] none is called any more.
 type Carrier interface {
 	// Buffer is the ring into which Write copies, round and round from its beginning. It is always the same.
@@ -21,24 +21,25 @@ type Carrier interface {
 	// PeerBuffer is the size of the peer's buffer in bytes, round which the cursors go.
 	PeerBuffer() int
 
-	// Room returns how many bytes can be put into Buffer now, at most window, which is what the
-	// peer has room for. Everything that was put before has been produced. Who makes room later calls
+	// Room returns how many bytes can be put into Buffer now, at most window, which is the peer's
+	// room. Everything that was put before has been produced. A carrier that makes room later calls
 	// [Conn.Wake].
 	Room(window uint32) uint32
 
-	// Produce lets the peer see everything that was put, which ends at to in its buffer, and wakes its
-	// reader. It reports whether that took a ring. It takes whatever Room has allowed, in as
-	// many pieces as the Conn likes: what cannot be sent at once goes with what follows.
+	// Produce lets the peer see everything that was put, which ends at to in its buffer, and wakes
+	// its reader. It reports whether that took a ring. It takes all bytes that Room has allowed, in
+	// as many pieces as the Conn likes. Bytes that cannot be sent at once go with the following
+	// ones.
 	Produce(to cdc.Cursor) (rang bool)
 
 	// ProduceUrgent is Produce with flags about urgent data: [cdc.UrgentPending] while its last
 	// byte has still to be put, both once that is the last byte that was put, none where it will
-	// not come after all. The flags are those of this cursor: the next Produce takes them back. It
-	// wakes the peer also where nobody sleeps by a sleep word.
+	// not come after all. The flags belong to this cursor: the next Produce takes them back. It
+	// wakes the peer also where no goroutine sleeps by a sleep word.
 	ProduceUrgent(to cdc.Cursor, flags cdc.ProducerFlags) (rang bool)
 
-	// Consume publishes how far we have read, and our flags. It does not wake anybody who sleeps by its
-	// sleep word.
+	// Consume publishes how far we have read, and our flags. It does not wake a goroutine that
+	// sleeps by its sleep word.
 	Consume(to cdc.Cursor, prod cdc.ProducerFlags, conn cdc.ConnFlags)
 
 	// WakeReader and WakeWriter wake the peer's reader or writer if it sleeps, and report whether that took
@@ -51,8 +52,8 @@ type Carrier interface {
 	Published() cdc.Header
 }
 
-// An Inbox is where arrives what the peer has for us: bytes in a ring, and the two halves of its header, as
-// package cdc packs them.
+// An Inbox is where the peer's data for us arrives: bytes in a ring, and the two halves of its
+// header, as package cdc packs them.
 type Inbox struct {
 	Data     []byte
 	Producer *atomic.Uint64
@@ -74,16 +75,18 @@ func MessageInbox(data []byte) Inbox {
 	return Inbox{Data: data, Producer: new(atomic.Uint64), Consumer: new(atomic.Uint64)}
 }
 
-// Receive takes the peer's header out of a message, which came after the data that it speaks of, and wakes
-// who waits for it. Messages have to be given in their order, by one goroutine at a time.
+// Receive takes the peer's header out of a message, which came after the data that it speaks of,
+// and wakes the goroutines that wait for it. Messages have to be given in their order, by one
+// goroutine at a time.
 func (c *Conn) Receive(h cdc.Header) {
 	read := at(c.r.total.Load(), len(c.rdata))
-	c.inProd.Store(ProducerWord(c.inProd.Load(), h.Producer, h.ProducerFlags, read)) // before the flags: what was written before the end is not missed
+	// Before the flags, so that bytes written before the end are not missed.
+	c.inProd.Store(ProducerWord(c.inProd.Load(), h.Producer, h.ProducerFlags, read))
 	c.inCons.Store(cdc.PackConsumer(h.Consumer, h.ProducerFlags, h.ConnFlags))
 	c.Wake()
 }
 
-// ProducerWord is what a message makes of the producer half of an inbox. That urgent data is there
+// ProducerWord returns the producer half of an inbox after a message. That urgent data is there
 // must not be lost with the next message, which comes without new data then, before anybody has
 // looked: so it stays until read, which is how far we have read, is there.
 func ProducerWord(old uint64, next cdc.Cursor, flags cdc.ProducerFlags, read cdc.Cursor) uint64 {

@@ -14,28 +14,29 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// Config says what a [Conn] moves bytes through and whom to tell. All slices and
-// pointers stay the caller's; they must stay mapped until [Conn.Close] has returned.
+// Config has the memory and the carrier through which a [Conn] moves bytes, and the functions that
+// it calls. All slices and pointers stay the caller's; they must stay mapped until [Conn.Close] has
+// returned.
 type Config struct {
-	// In is what the peer writes: for what we trust it for, see the package comment. Its
+	// In is the memory that the peer writes. The package comment says how far we trust it. Its
 	// header is zero.
 	In Inbox
 
-	// Out takes what we have for the peer.
+	// Out takes the bytes and cursors that we have for the peer.
 	Out Carrier
 
-	// ReaderSleeps and WriterSleeps are set to 1 by this side just before it parks and
-	// set to 0 by whoever wakes it. Both may be nil where nobody looks.
+	// ReaderSleeps and WriterSleeps are set to 1 by this side just before it parks and set to 0 by
+	// the side that wakes it. Both may be nil where nobody looks.
 	ReaderSleeps, WriterSleeps *atomic.Uint32
 
 	// Read is where we say how many bytes were read, at every read: more than the published cursor
 	// tells. PeerRead is where the peer does. Both may be nil.
 	Read, PeerRead *atomic.Uint64
 
-	// Told is where a carrier whose headers are messages says how many bytes the peer knows to be read:
-	// it takes the number from Read for each message, before it sends it. As messages cost
-	// something, there are none then because a reader waits or closes. nil where the peer knows
-	// what Consume tells.
+	// Told is where a carrier whose headers are messages says how many bytes the peer knows to be
+	// read: it takes the number from Read for each message, before it sends it. As messages cost
+	// something, there are none then because a reader waits or closes. nil where the peer knows the
+	// cursor that Consume publishes.
 	Told *atomic.Uint64
 
 	// Doorbell is where the peer's rings arrive; nil if somebody else waits there.
@@ -58,7 +59,7 @@ type Config struct {
 	Stats *Stats
 }
 
-// Stats counts what the data path does beside moving bytes. Fields only grow.
+// Stats counts the events of the data path beside moving bytes. Fields only grow.
 type Stats struct {
 	Rings  atomic.Uint64 // doorbells rung at a peer
 	Sleeps atomic.Uint64 // times a reader or writer parked
@@ -86,7 +87,8 @@ const (
 	stFailed               // Conn.failure is set
 	stDetached             // the peer's element must not be touched
 
-	// Of a reader, and not to be waited out: what makes it take the way that looks at urgent data.
+	// Of a reader, and not to be waited out: the bits that make it take the way that looks at
+	// urgent data.
 	stMarked      // consumer.marked is set
 	stUrgentWaits // somebody waits for urgent data beside it
 )
@@ -98,7 +100,8 @@ const stEnds = stClosed | stShut | stExpired | stFailed | stDetached
 // called by several goroutines at once. Reads are serialised, and so are writes; a Read
 // and a Write never wait for each other.
 type Conn struct {
-	// What the fast paths of both directions load; nothing here changes while data flows.
+	// The fields that the fast paths of both directions load; nothing here changes while data
+	// flows.
 	inProd, inCons *atomic.Uint64 // the peer's header
 	rdata          []byte         // our buffer
 	carrier        Carrier
@@ -169,7 +172,7 @@ type producer struct {
 	swept    uint64        // total when Idle was last called
 	given    int           // up to where pages were last given back
 	givenAt  uint64        // total at that time
-	noticed  cdc.ConnFlags // what made a write fail, for the notice
+	noticed  cdc.ConnFlags // the flags that made a write fail, for the notice
 	waits    bool          // the write under way has had to wait for room
 	unsent   atomic.Bool   // the peer closed while a write waited for room
 	dropping int           // bytes of the write under way that go nowhere, because the peer has closed
@@ -262,8 +265,8 @@ func (c *Conn) SendFlags(flags cdc.ConnFlags) {
 	c.wakeWriter()
 }
 
-// SendLast is SendFlags for what nothing may follow, Closed or Abort: the peer may use its
-// element for another connection as soon as it sees them. Afterwards the connection is
+// SendLast is SendFlags for the flags that nothing may follow, Closed or Abort: the peer may use
+// its element for another connection as soon as it sees them. Afterwards the connection is
 // detached.
 func (c *Conn) SendLast(flags cdc.ConnFlags) {
 	c.stopWrites()
@@ -279,7 +282,7 @@ func (c *Conn) SendLast(flags cdc.ConnFlags) {
 	c.out.detached = true
 }
 
-// Detach ends all use of the peer's element and makes writes fail. What has arrived can
+// Detach ends all use of the peer's element and makes writes fail. Bytes that have arrived can
 // still be read.
 func (c *Conn) Detach() {
 	c.stopWrites()
@@ -309,7 +312,8 @@ func (c *Conn) rang(rang bool) {
 	}
 }
 
-// Wake is what the peer's ring ends in, or its message, or a completion: both directions look again.
+// Wake is the call in which the peer's ring, its message or a completion ends: both directions look
+// again.
 //
 // It reports whether flags were awaited, see [Conn.AwaitFlags]: the caller looks at them again.
 func (c *Conn) Wake() (awaited bool) {
@@ -327,7 +331,7 @@ func (c *Conn) Wake() (awaited bool) {
 // the memory may be gone; [Conn.Wake] ends it.
 func (c *Conn) AwaitFlags() cdc.ConnFlags {
 	r := &c.r
-	r.mu.Lock() // after who was reading has left
+	r.mu.Lock() // after the goroutine that was reading has left
 	defer r.mu.Unlock()
 	c.awaiting.Store(true)
 	r.expect()
@@ -412,7 +416,7 @@ func (c *Conn) Close() (unread int) {
 	return int(c.r.unread)
 }
 
-// waitOut returns when whoever holds mu has let go of it.
+// waitOut returns when the goroutine that holds mu has let go of it.
 func waitOut(mu *sync.Mutex) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -453,7 +457,7 @@ func (c *Conn) Totals() (read, written uint64) { return c.r.total.Load(), c.w.to
 // Buffers returns the capacities of our buffer and the peer's, in bytes.
 func (c *Conn) Buffers() (local, remote int) { return len(c.rdata), int(c.capacity) }
 
-// SetReadDeadline and SetWriteDeadline are those of [net.Conn].
+// SetReadDeadline and SetWriteDeadline are the methods of [net.Conn].
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	if c.r.state.Load()&stClosed != 0 {
 		return net.ErrClosed

@@ -115,7 +115,7 @@ func (c *Conn) readFromFile(f *os.File, limit int64) (total int64, err error) {
 		n, err := c.readFileOnce(f, limit-total)
 		total += int64(n)
 		if err == io.EOF || err != nil && total > 0 && atEnd(f) {
-			return total, nil // what went wrong after the last byte is the next Write's affair
+			return total, nil // an error after the last byte is the next Write's affair
 		}
 		if err != nil {
 			return total, err
@@ -143,7 +143,7 @@ func bytesLeft(f *os.File) (int64, error) {
 	return info.Size() - at, nil
 }
 
-// dropFile is drop for what is left of f. w.mu must be locked.
+// dropFile is drop for the rest of f. w.mu must be locked.
 func (c *Conn) dropFile(f *os.File, limit int64, err error) (int, error) {
 	left, ferr := bytesLeft(f)
 	if ferr != nil {

@@ -16,7 +16,7 @@ type half struct {
 	wait *deadline
 }
 
-// halves are those of p, whose ring is filled so that a Write waits.
+// halves returns the two halves of p, whose ring is filled so that a Write waits.
 func halves(p *puppet) []half {
 	p.conn.Write(make([]byte, p.conn.capacity))
 	return []half{
@@ -25,7 +25,7 @@ func halves(p *puppet) []half {
 	}
 }
 
-// Time is that of the bubble, so every wait below ends exactly when it should.
+// Time is the bubble's, so every wait below ends exactly when it should.
 func TestDeadline(t *testing.T) {
 	for _, tt := range []struct {
 		name string

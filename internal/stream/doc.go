@@ -16,25 +16,27 @@
 //	   |  peer's producer cursor ----> Read          ^  our producer cursor <---- Write
 //	   |  peer's consumer cursor ----> Write         ^  our consumer cursor <---- Read
 //
-// That is SMC-D. What the producer writes to, and how the header gets to the peer, is a [Carrier]; where the
-// peer's header arrives is an [Inbox]. On SMC-R the producer puts bytes into a send ring, from
-// which they are written into the peer's element, and the header travels in CDC messages; all that
-// is said of cursors is the same.
+// That is SMC-D. A [Carrier] has the memory to which the producer writes, and gets the header to
+// the peer. An [Inbox] is where the peer's header arrives. On SMC-R the producer puts bytes into a
+// send ring, from which they are written into the peer's element, and the header travels in CDC
+// messages; the rules of the cursors are the same.
 //
 // # Waiting
 //
 // A reader that finds nothing, or a writer that finds no room, first spins for as long as recent
 // waits were short. Then it sets its word in the sleep flags, looks again, and parks its goroutine.
 // The other side stores its cursor, then looks at that word. Both do a store followed by a load of
-// what the other one stores, with sequentially consistent operations, so at least one of them sees
-// the other: no wakeup is lost, and while both sides are awake no doorbell is rung at all.
+// the word that the other one stores, with sequentially consistent operations, so at least one of
+// them sees the other: no wakeup is lost, and while both sides are awake no doorbell is rung at
+// all.
 //
 // # Urgent data
 //
 // One byte at a time is urgent: see urgent.go. It goes through the ring as any other, and a flag in
 // the word of the producer cursor marks it; the writer puts nothing behind it before the reader has
-// come to it. Who reads it apart gets a copy, made when the cursor is first seen. While there is a
-// mark, or somebody waits for one, reads take their slow path, so that others pay nothing.
+// come to it. A reader that takes it apart gets a copy, made when the cursor is first seen. While
+// there is a mark, or somebody waits for one, reads take their slow path, so that others pay
+// nothing.
 //
 // # Trust
 //

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestEnd ends a connection as for a peer that is gone and left nothing unread: what has arrived is
-// read, then comes EOF; writes fail like those to a peer that has closed, after one more.
+// TestEnd ends a connection as for a peer that is gone and left nothing unread. The bytes that have
+// arrived are read, then comes EOF. Writes fail like writes to a peer that has closed, after one
+// more.
 func TestEnd(t *testing.T) {
 	a, b := newPair(t, 250, 0)
 	if _, err := a.Write([]byte("last words")); err != nil {
@@ -28,8 +29,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestPeerReadAll asks, after each step of a transfer, whether the peer has read everything: also what it has not
-// published yet counts as read.
+// TestPeerReadAll asks, after each step of a transfer, whether the peer has read everything: also
+// bytes whose reading it has not published yet count as read.
 func TestPeerReadAll(t *testing.T) {
 	a, b := newPair(t, 250, 0)
 	check := func(want bool, when string) {

@@ -18,14 +18,14 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// What a peer may not put into its cursors, and what happens then: an error that is the
+// The values that a peer may not put into its cursors, and their effect: an error that is the
 // Conn's end, and a notice.
 func TestBrokenCursor(t *testing.T) {
 	const capacity = 1000
 	c := func(wrap uint16, count uint32) cdc.Cursor { return cdc.Cursor{Wrap: wrap, Count: count} }
 	for _, tt := range []struct {
 		name string
-		from uint64 // what was produced, or consumed, correctly before
+		from uint64 // bytes produced, or consumed, correctly before
 		next cdc.Cursor
 		want error // nil: a correct cursor
 	}{
@@ -106,7 +106,7 @@ func (p *puppet) checkBroken(t *testing.T, field string, n int, err, want error)
 	}
 }
 
-// The consumer may not claim to have read what was not written.
+// The consumer may not claim to have read bytes that were not written.
 func TestConsumerAheadOfProducer(t *testing.T) {
 	for consumed, want := range map[uint64]error{9: nil, 10: nil, 11: cdc.ErrAdvance, 50: cdc.ErrAdvance} {
 		p := newPuppet(64, 64)
@@ -117,7 +117,7 @@ func TestConsumerAheadOfProducer(t *testing.T) {
 	}
 }
 
-// The producer may not overwrite what we have not said that we have read.
+// The producer may not overwrite bytes before we have said that we have read them.
 func TestProducerAheadOfConsumer(t *testing.T) {
 	p := newPuppet(1000, 64)
 	p.produce(at(100, 1000))
@@ -127,8 +127,8 @@ func TestProducerAheadOfConsumer(t *testing.T) {
 	p.checkBroken(t, "producer cursor", n, err, cdc.ErrAdvance)
 }
 
-// A peer that takes its broken cursor back has broken the protocol all the same, and the
-// owner of the connection learns of it whoever saw it.
+// A peer that takes its broken cursor back has broken the protocol all the same, and the owner of
+// the connection learns of it no matter which operation saw it.
 func TestBrokenCursorTakenBack(t *testing.T) {
 	for _, seenBy := range []string{"ReturnPages", "Read"} {
 		p := newPuppet(64, 64)
@@ -205,7 +205,7 @@ func TestFlagWithdrawn(t *testing.T) {
 	}
 }
 
-// allowedErrors are what an operation on a Conn with a hostile peer may end with.
+// allowedErrors are the errors with which an operation on a Conn with a hostile peer may end.
 var allowedErrors = []error{nil, io.EOF, os.ErrDeadlineExceeded, syscall.EPIPE, syscall.ECONNRESET, net.ErrClosed}
 
 func allowed(err error) bool {
@@ -363,7 +363,7 @@ func FuzzHostileHeader(f *testing.F) {
 	f.Add(slices.Concat(step(3, 10), step(1, cdc.PackConsumer(cdc.Cursor{}, 0, cdc.Closed)), step(3, 100), step(3, 5)))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		p := newPuppet(capacity, capacity)
-		// What is beyond the elements must stay: they are cut out of larger memory.
+		// The bytes beyond the elements must stay: the elements are cut out of larger memory.
 		const margin = 64
 		large := [2][]byte{alignedBytes(capacity + cdc.HeaderLen + 2*margin), alignedBytes(capacity + cdc.HeaderLen + 2*margin)}
 		for i := range large {
@@ -374,7 +374,7 @@ func FuzzHostileHeader(f *testing.F) {
 			clear(p.element[i][:cdc.HeaderLen])
 		}
 		p.conn = New(p.puppetConfig(p.countRing))
-		p.conn.SetUrgentInline(true) // what is urgent is counted as any other byte
+		p.conn.SetUrgentInline(true) // an urgent byte is counted as any other
 		data := bytes.Clone(p.element[0][cdc.HeaderLen:])
 		expireWhenIdle(p.conn)
 		var read, written uint64

@@ -75,8 +75,8 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
-// A peer that closes while a write waits for room resets the connection for the writer: not all that
-// was written has been sent. What the peer wrote before ends with EOF all the same.
+// A peer that closes while a write waits for room resets the connection for the writer: not all
+// that was written has been sent. The peer's earlier bytes end with EOF all the same.
 func TestClosedInWrite(t *testing.T) {
 	watchdog(t)
 	p := newPuppet(64, 100)
@@ -232,7 +232,7 @@ func expireWhenIdle(c *Conn) {
 	}
 }
 
-// A failure ends writing at once and reading after what has come. The first one counts.
+// A failure ends writing at once, and reading after the bytes that have come. The first one counts.
 func TestFail(t *testing.T) {
 	p := newPuppet(64, 64)
 	copy(p.element[0][cdc.HeaderLen:], "abc")
@@ -263,7 +263,7 @@ func TestFail(t *testing.T) {
 	}
 }
 
-// After Detach nothing of the peer's is touched; what has come can be read.
+// After Detach nothing of the peer's is touched; the bytes that have come can be read.
 func TestDetach(t *testing.T) {
 	watchdog(t)
 	p := newPuppet(1000, 64)
@@ -331,7 +331,7 @@ func TestDetachDuringWrite(t *testing.T) {
 	}
 }
 
-// SendFlags adds to what is published, and wakes both of the peer's halves.
+// SendFlags adds to the published flags, and wakes both of the peer's halves.
 func TestSendFlags(t *testing.T) {
 	p := newPuppet(1000, 64)
 	p.produce(at(800, 1000))
@@ -390,7 +390,7 @@ func newFaulty(t *testing.T) (c *Conn, forbidLocal, forbidRemote func(), file *o
 	return c, forbidLocal, forbidRemote, file
 }
 
-// After Close nothing but what its comment names may touch the memory, which may be gone.
+// After Close only the operations that its comment names may touch the memory, which may be gone.
 func TestClosedTouchesNothing(t *testing.T) {
 	watchdog(t)
 	c, forbidLocal, forbidRemote, file := newFaulty(t)

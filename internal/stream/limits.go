@@ -7,16 +7,16 @@ const (
 	// that a large write is copied in and copied out at the same time.
 	publishChunk = 64 << 10
 
-	// noMemoryLen is the size of the buffer that stands in for that of a peer which is gone.
+	// noMemoryLen is the size of the buffer that stands in for the buffer of a peer which is gone.
 	noMemoryLen = 4 << 10
 
 	// bufferedCopy is the size of the pooled buffers of WriteTo, and how much ReadFrom takes
 	// from a file at a time.
 	bufferedCopy = 256 << 10
 
-	// blockedSlack bounds how much room a blocked writer waits for: the smaller of what
-	// it wants to write, 1/16 of the buffer and this. Less would be the silly window
-	// syndrome; more would leave the pipeline empty.
+	// blockedSlack bounds how much room a blocked writer waits for: the smallest of the bytes that
+	// it wants to write, 1/16 of the buffer and this. Less would be the silly window syndrome; more
+	// would leave the pipeline empty.
 	blockedSlack = 64 << 10
 
 	// DefaultSpin is the longest that a Read or Write spins before it parks.
@@ -52,8 +52,8 @@ const (
 	trialPauseMax = time.Second
 
 	// After promptWaits waits that ended within the first promptLooks looks, a reader that writes
-	// nothing lets the writer go on for lingerTime before it takes what has come. A wait that takes
-	// longer halves their number.
+	// nothing lets the writer go on for lingerTime before it takes the bytes that have come. A wait
+	// that takes longer halves their number.
 	promptWaits = 32
 	promptLooks = 8
 	lingerTime  = 2 * time.Microsecond

@@ -73,7 +73,7 @@ func withProcessors(n int, f func()) {
 	f()
 }
 
-// A result is what Read or Write returned in another goroutine.
+// A result holds the values that Read or Write returned in another goroutine.
 type result struct {
 	n   int
 	err error
@@ -191,7 +191,7 @@ func fillPattern(b []byte, place uint64) {
 	}
 }
 
-// checkPattern returns an error if b is not what the stream holds from place on.
+// checkPattern returns an error if b differs from the bytes of the stream from place on.
 func checkPattern(b []byte, place uint64) error {
 	for i := range b {
 		if want := pattern(place + uint64(i)); b[i] != want {

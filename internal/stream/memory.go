@@ -32,7 +32,7 @@ func NewMemory(element []byte, readerSleeps, writerSleeps *atomic.Uint32, ring f
 	}
 }
 
-// NoMemory returns a carrier for a peer that is gone: what is written goes nowhere.
+// NoMemory returns a carrier for a peer that is gone: the bytes that are written go nowhere.
 func NoMemory() *Memory {
 	element := make([]byte, cdc.HeaderLen+noMemoryLen)
 	return NewMemory(element, new(atomic.Uint32), new(atomic.Uint32), func() {})
@@ -53,7 +53,7 @@ func (m *Memory) Produce(to cdc.Cursor) (rang bool) {
 	return m.readerSleeps.Load() != 0 && m.wake(m.readerSleeps)
 }
 
-// ProduceUrgent implements [Carrier]. It rings in any case: who waits for urgent data may do so
+// ProduceUrgent implements [Carrier]. It rings in any case: a goroutine may wait for urgent data
 // beside a reader.
 func (m *Memory) ProduceUrgent(to cdc.Cursor, flags cdc.ProducerFlags) (rang bool) {
 	m.prod.Store(cdc.PackUrgent(to, flags)) // rule: TestUrgentScenario5: PackUrgent(to, flags) -> PackProducer(to)
@@ -73,7 +73,8 @@ func (m *Memory) WakeReader() (rang bool) { return m.wake(m.readerSleeps) }
 // WakeWriter implements [Carrier].
 func (m *Memory) WakeWriter() (rang bool) { return m.wake(m.writerSleeps) }
 
-// wake rings if the word says that somebody sleeps. What that one should see must have been stored before.
+// wake rings if the word says that somebody sleeps. The data that the sleeper should see must have
+// been stored before.
 func (m *Memory) wake(sleeps *atomic.Uint32) bool {
 	if sleeps.Load() == 0 || sleeps.Swap(0) == 0 {
 		return false

@@ -11,10 +11,10 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// A messageCarrier works as SMC-R does: what is put stays in a send ring, which is smaller than the peer's
-// buffer, until its completion; a post is at most two WRITEs, for what wraps round, and a message with
-// the header after them; few posts are on their way at a time. A wire carries posts out, in order, at once or
-// when its script says so.
+// A messageCarrier works as SMC-R does: bytes that are put stay in a send ring, which is smaller
+// than the peer's buffer, until their completion; a post is at most two WRITEs, as the bytes may
+// wrap round, and a message with the header after them; few posts are on their way at a time. A
+// wire carries posts out, in order, at once or when its script says so.
 type messageCarrier struct {
 	place  func(at int, b []byte) // a WRITE into the peer's buffer
 	header func(cdc.Header)       // a CDC message to the peer
@@ -95,7 +95,8 @@ func (m *messageCarrier) Published() cdc.Header {
 	return m.newest
 }
 
-// post sends the newest header and what belongs to it, if a post may be made: else the next completion does.
+// post sends the newest header and the bytes that belong to it, if a post may be made: else the
+// next completion does.
 func (m *messageCarrier) post() {
 	m.mu.Lock()
 	if !m.dirty || m.slots == 0 {
@@ -136,7 +137,7 @@ func (m *messageCarrier) deliver(p post) {
 	m.header(p.header)
 }
 
-// complete gives back what a post has used.
+// complete gives back the slot and the bytes of the ring that a post has used.
 func (m *messageCarrier) complete(p post) {
 	m.mu.Lock()
 	m.finished = p.to
@@ -229,7 +230,7 @@ const (
 	byMessagesLate              // when the wire gets to it
 )
 
-// joined is what newPair, newUnequalPair and newPuppet make.
+// joined is the way in which newPair, newUnequalPair and newPuppet join their ends.
 var joined = byMemory
 
 // newMessagePair is newUnequalPair with messages.
@@ -274,8 +275,8 @@ func (p *puppet) sendByMessages() *messageCarrier {
 	return m
 }
 
-// TestOverMessages runs the tests of the data path again, over messages: what does not speak of memory,
-// sleep words and rings has to be the same.
+// TestOverMessages runs the tests of the data path again, over messages. All that does not speak of
+// memory, sleep words and rings has to be the same.
 func TestOverMessages(t *testing.T) {
 	for _, tt := range []struct {
 		name string

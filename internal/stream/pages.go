@@ -6,8 +6,8 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// Only the producer may give back pages of the ring: what is free belongs to it, and the
-// consumer never looks there. A consumer that did it would race with new bytes.
+// Only the producer may give back pages of the ring: the free part belongs to it, and the consumer
+// never looks there. A consumer that did it would race with new bytes.
 
 var pageSize = os.Getpagesize()
 

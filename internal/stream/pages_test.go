@@ -84,7 +84,7 @@ func TestReturnPages(t *testing.T) {
 	}
 }
 
-// When pages are worth giving back, and who is told.
+// When pages are worth giving back, and the side that is told.
 func TestIdle(t *testing.T) {
 	watchdog(t)
 	p := newPuppet(64, 64)
@@ -156,8 +156,8 @@ func sharedMemory(tb testing.TB, size int) (mem []byte, fd int) {
 	return mem, fd
 }
 
-// On real shared memory no byte is lost while pages are removed all the time, and what is
-// given back is really gone.
+// On real shared memory no byte is lost while pages are removed all the time, and pages that are
+// given back are really gone.
 func TestReturnPagesConcurrent(t *testing.T) {
 	watchdog(t)
 	random := newRandom(t)

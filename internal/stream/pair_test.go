@@ -9,7 +9,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// memory is what two connections share, in ordinary memory: so the race detector sees
+// memory is the memory that two connections share, as ordinary memory: so the race detector sees
 // every access, and checks the order of cursor and data that shared mappings hide.
 type memory struct {
 	element [2][]byte
@@ -28,7 +28,7 @@ func newMemory(size0, size1 int) *memory {
 	return &memory{element: [2][]byte{alignedBytes(size0), alignedBytes(size1)}}
 }
 
-// config is that of side i (0 or 1), which rings the other one by ring.
+// config returns the configuration of side i (0 or 1), which rings the other one by ring.
 func (m *memory) config(i int, ring func()) Config {
 	j := 1 - i
 	return Config{
@@ -46,7 +46,8 @@ func newPair(tb testing.TB, capacity int, spin time.Duration) (a, b *Conn) {
 	return newUnequalPair(tb, capacity, capacity, spin)
 }
 
-// newUnequalPair returns two ends; ringA holds what b writes and ringB what a writes.
+// newUnequalPair returns two ends; ringA holds the bytes that b writes, and ringB the bytes that a
+// writes.
 func newUnequalPair(tb testing.TB, ringA, ringB int, spin time.Duration) (a, b *Conn) {
 	tb.Helper()
 	if joined != byMemory {

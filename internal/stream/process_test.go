@@ -25,7 +25,8 @@ import (
 // seed"; its descriptors 3, 4 and 5 are the memory, its own bell and its parent's.
 const childVariable = "GOSMC_STREAM_CHILD"
 
-// A stress is one side of a two-process transfer: what it moves bytes through, and for how long.
+// A stress is one side of a two-process transfer: the memory and the bells through which it moves
+// bytes, and for how long.
 type stress struct {
 	side     int
 	spin     time.Duration

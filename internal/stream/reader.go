@@ -6,9 +6,9 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// Read copies what has arrived into b, waiting for at least one byte. It returns io.EOF
-// after the peer's last byte or after CloseRead, os.ErrDeadlineExceeded, net.ErrClosed,
-// ECONNRESET after an abort, or the error given to Fail. It allocates nothing.
+// Read copies the bytes that have arrived into b, waiting for at least one byte. It returns io.EOF
+// after the peer's last byte or after CloseRead, os.ErrDeadlineExceeded, net.ErrClosed, ECONNRESET
+// after an abort, or the error given to Fail. It allocates nothing.
 func (c *Conn) Read(b []byte) (int, error) {
 	if len(b) == 0 { // as package net: only a closed connection is an error
 		return 0, localError(c.r.state.Load() & stClosed)
@@ -50,8 +50,8 @@ func (c *Conn) readSlow(b []byte) (n int, err error) {
 			err = io.EOF
 			break
 		}
-		// The flags are loaded before the cursor: the peer stores them in the other
-		// order, so that what it wrote before it was done is not missed.
+		// The flags are loaded before the cursor: the peer stores them in the other order, so that
+		// the bytes that it wrote before it was done are not missed.
 		_, _, flags := cdc.UnpackConsumer(c.inCons.Load())
 		if broken = c.pollProducer(); broken != nil {
 			err = broken
@@ -81,7 +81,7 @@ func (c *Conn) readSlow(b []byte) (n int, err error) {
 				err = io.EOF
 			}
 			if _, ok := err.(*PeerError); ok {
-				broken = err // who saw it, and found it taken back at a second look, has told nobody
+				broken = err // if it was found taken back at a second look, nobody was told
 			}
 			break
 		}
@@ -178,7 +178,8 @@ func (c *Conn) windowDue() bool {
 	return prod&(cdc.WriterBlocked|cdc.CursorUpdateRequested) != 0 // rule: TestWindowUpdateFollowsBlocked: cdc.WriterBlocked -> 0
 }
 
-// learnTold takes note of what messages have told the peer meanwhile. r.mu must be locked.
+// learnTold takes note of the count of read bytes that messages have told the peer meanwhile. r.mu
+// must be locked.
 func (c *Conn) learnTold() {
 	if c.told != nil {
 		c.r.unsaid = uint32(c.r.total.Load() - c.told.Load())

@@ -139,8 +139,8 @@ func TestWriteNothing(t *testing.T) {
 	}
 }
 
-// TestOneMore writes to a peer that has closed in order. As with TCP, one write is taken and goes nowhere, whatever
-// is written, and the next one fails. After our own CloseWrite all fail.
+// TestOneMore writes to a peer that has closed in order. As with TCP, one write is taken and goes
+// nowhere, whatever it holds, and the next one fails. After our own CloseWrite all fail.
 func TestOneMore(t *testing.T) {
 	const capacity = 1000
 	file := filepath.Join(t.TempDir(), "file")

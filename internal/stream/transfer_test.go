@@ -35,7 +35,7 @@ func (r *patternReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// A patternWriter checks what is written to it.
+// A patternWriter checks the bytes that are written to it.
 type patternWriter struct{ place uint64 }
 
 func (w *patternWriter) Write(b []byte) (int, error) {
@@ -326,7 +326,7 @@ func TestFullWindow(t *testing.T) {
 	}
 }
 
-// Readers get what was written before, under the race detector too.
+// Readers get the bytes that were written before, under the race detector too.
 func TestReadHappensAfterWrite(t *testing.T) {
 	watchdog(t)
 	a, b := newPair(t, 100, 0)

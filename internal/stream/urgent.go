@@ -11,7 +11,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// urgent is what is known of the peer's urgent data: one byte at a time, as with TCP. The stream
+// urgent is the known state of the peer's urgent data: one byte at a time, as with TCP. The stream
 // holds the mark, which is its place: see consumer.
 //
 //	urgentNone      there was none
@@ -40,7 +40,7 @@ const (
 	urgentTaken
 )
 
-// signal makes all who wait for urgent data look again.
+// signal makes all goroutines that wait for urgent data look again.
 func (u *urgent) signal() {
 	u.mu.Lock()
 	if u.changed != nil {
@@ -68,16 +68,17 @@ func (u *urgent) set(s urgentState, value byte, news bool) {
 	u.signal()
 }
 
-// WriteUrgent is Write of data whose last byte is urgent. The peer is told at once that there is some, also
-// while there is no room for it, and what is written afterwards waits until the peer has read
-// everything before that byte: RFC 7609 §4.7.5, §4.7.6. With an error the peer was told in vain.
+// WriteUrgent is Write of data whose last byte is urgent. The peer is told at once that there is
+// some, also while there is no room for it, and the bytes that are written afterwards wait until
+// the peer has read everything before that byte: RFC 7609 §4.7.5, §4.7.6. With an error the peer
+// was told in vain.
 func (c *Conn) WriteUrgent(b []byte) (n int, err error) {
 	raceRelease()
 	c.w.mu.Lock()
 	announced := false
 	n, err = c.writeUrgent(b, &announced)
 	if announced && n < len(b) {
-		// Who detaches waits until we are done.
+		// A goroutine that detaches waits until we are done.
 		c.publishUrgent(0) // rule: TestUrgentTakenBack
 	}
 	c.unlockWriter(err)
@@ -255,8 +256,8 @@ func (c *Conn) urgentEnd(state uint32, flags cdc.ConnFlags, looked bool) error {
 	return c.failure
 }
 
-// lookForUrgent takes note of what has come, unless a Read is parked, which does so once it is
-// woken, or changed is closed. The flags are those of the peer before that.
+// lookForUrgent takes note of the bytes that have come, unless a Read is parked, which does so once
+// it is woken, or changed is closed. The flags are the peer's flags before that.
 func (c *Conn) lookForUrgent(changed <-chan struct{}) (flags cdc.ConnFlags, looked bool) {
 	r := &c.r
 	for !r.mu.TryLock() {
@@ -276,15 +277,15 @@ func (c *Conn) lookForUrgent(changed <-chan struct{}) (flags cdc.ConnFlags, look
 	}
 	c.pollProducer()   // an error fails the connection
 	if r.unread == 0 { // else a Read comes, which has the end of the stream told: see callUrgent
-		r.sleeps.Store(1) // first, as with who parks
+		r.sleeps.Store(1) // first, as in park
 	}
 	_, _, flags = cdc.UnpackConsumer(c.inCons.Load())
 	c.pollProducer()
 	return flags, true
 }
 
-// callUrgent is the end of a Read while somebody waits for urgent data, who then has to wait for
-// rings alone. r.mu must be locked.
+// callUrgent is the end of a Read while another goroutine waits for urgent data. That goroutine
+// then has to wait for rings alone. r.mu must be locked.
 func (c *Conn) callUrgent(err error) {
 	if err != nil {
 		c.urgent.signal()
@@ -296,8 +297,8 @@ func (c *Conn) callUrgent(err error) {
 	}
 }
 
-// urgentDue reports whether who waits for urgent data has to look. Where that is not known without
-// touching memory that may be gone, it has.
+// urgentDue reports whether a goroutine that waits for urgent data has to look. It has to where
+// that is not known without touching memory that may be gone.
 func (c *Conn) urgentDue() bool {
 	if c.told == nil {
 		return true

@@ -11,7 +11,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// TestUrgentEnds checks what ends a wait for urgent data.
+// TestUrgentEnds checks the events that end a wait for urgent data.
 func TestUrgentEnds(t *testing.T) {
 	failure := errors.New("failure")
 	for _, tt := range []struct {
@@ -60,7 +60,7 @@ func TestUrgentEnds(t *testing.T) {
 	}
 }
 
-// TestUrgentThenEnd checks that what came before the end is there.
+// TestUrgentThenEnd checks that the bytes that came before the end are there.
 func TestUrgentThenEnd(t *testing.T) {
 	watchdog(t)
 	a, b := newPair(t, 100, 0)

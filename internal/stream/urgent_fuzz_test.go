@@ -9,7 +9,8 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// An urgentModel is what a reader has to see of a stream with urgent bytes, told by places in it.
+// An urgentModel is the view that a reader has to have of a stream with urgent bytes, told by
+// places in it.
 type urgentModel struct {
 	produced, seen, read uint64
 	flags                cdc.ProducerFlags // beside produced
@@ -21,7 +22,7 @@ type urgentModel struct {
 	value                    byte
 }
 
-// look is what happens when the reader looks at the producer cursor.
+// look is the step in which the reader looks at the producer cursor.
 func (m *urgentModel) look() {
 	fresh := m.produced != m.seen
 	m.seen = m.produced

@@ -36,7 +36,7 @@ func (p *puppet) place(total uint64, b []byte) {
 	}
 }
 
-// wantPut checks what was published of a stream of total bytes in a ring of a size.
+// wantPut checks the published cursor and flags of a stream of total bytes in a ring of a size.
 func (p *puppet) wantPut(t *testing.T, total uint64, capacity int, want cdc.ProducerFlags) {
 	t.Helper()
 	cursor, flags := p.producedUrgent()
@@ -48,7 +48,7 @@ func (p *puppet) wantPut(t *testing.T, total uint64, capacity int, want cdc.Prod
 	}
 }
 
-// wantRead reads at most n bytes and checks what comes.
+// wantRead reads at most n bytes and checks them.
 func wantRead(t *testing.T, c *Conn, n int, want string) {
 	t.Helper()
 	b := make([]byte, n)
@@ -322,7 +322,7 @@ func TestUrgentInARow(t *testing.T) {
 	}
 }
 
-// TestUrgentTakenBack checks that what was announced and does not come is taken back.
+// TestUrgentTakenBack checks that an announced byte that does not come is taken back.
 func TestUrgentTakenBack(t *testing.T) {
 	watchdog(t)
 	const capacity = 300
@@ -397,7 +397,8 @@ func TestReadUrgentBesideRead(t *testing.T) {
 	}
 }
 
-// TestUrgentTransfer has random writes, some of them urgent, random reads, and somebody who takes the urgent bytes.
+// TestUrgentTransfer has random writes, some of them urgent, random reads, and a goroutine that
+// takes the urgent bytes.
 func TestUrgentTransfer(t *testing.T) {
 	watchdog(t)
 	random := newRandom(t)

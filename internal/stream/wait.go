@@ -9,14 +9,14 @@ import (
 // A waiter lets one goroutine at a time wait for the peer. It is part of a consumer or a
 // producer, and used with that half's lock held.
 //
-//	spin   while recent waits were short: load what is awaited, pause, load again
+//	spin   while recent waits were short: load the awaited word, pause, load again
 //	flag   set our sleep word, then look once more (see the package comment)
 //	park   wait for a token in wakeup, as [Doorbell] says
 //
 // Whether to spin adapts: see [spinner]. A connection whose peer is fast spins, also if both
 // ends were asleep before; one of many whose peers are slow does not.
 type waiter struct {
-	sleeps  *atomic.Uint32 // in shared memory: set by us, cleared by whoever wakes us
+	sleeps  *atomic.Uint32 // in shared memory: set by us, cleared by the side that wakes us
 	ready   func() bool
 	wakeup  chan struct{} // has room for one token
 	parked  atomic.Bool   // a goroutine is parked, or about to be, and nobody has woken it
@@ -31,9 +31,9 @@ type waiter struct {
 	writtenAt uint64         // as of the last wait that ended at once
 }
 
-// A Doorbell is where the rings of a peer arrive, for all connections with it. A goroutine
-// that parks waits there itself if it is the only one, which spares it being woken by
-// another one. The rest wait to be woken by whoever leads.
+// A Doorbell is where the rings of a peer arrive, for all connections with it. A goroutine that
+// parks waits there itself if it is the only one, which spares it being woken by another one. The
+// rest wait to be woken by the goroutine that leads.
 type Doorbell interface {
 	// Parked counts the goroutines that are parked and that nobody has woken yet. Stream
 	// keeps it; as long as it is not zero somebody has to wait for rings.
@@ -43,7 +43,7 @@ type Doorbell interface {
 	// returns at once if somebody else leads, and when the peer is gone.
 	Lead(until func() bool)
 
-	// Interrupt makes whoever leads ask until again.
+	// Interrupt makes the goroutine that leads ask until again.
 	Interrupt()
 }
 
@@ -83,7 +83,8 @@ func (w *waiter) unpark() bool {
 	return true
 }
 
-// expect does what a goroutine does that is about to park, for nobody: the next wake ends it.
+// expect takes the steps of a goroutine that is about to park, for no goroutine: the next wake ends
+// it.
 func (w *waiter) expect() {
 	if w.bell != nil {
 		w.bell.Parked().Add(1)
@@ -107,7 +108,7 @@ func (w *waiter) wait(stats *Stats) {
 // park waits without using the processor. It may return early.
 func (w *waiter) park(stats *Stats) {
 	timed := !w.crowded() // in a crowd nobody spins, however short the wait
-	// Whoever makes ready true looks at parked or at *sleeps afterwards; we look at ready
+	// The side that makes ready true looks at parked or at *sleeps afterwards; we look at ready
 	// after having set both.
 	if w.bell != nil {
 		w.bell.Parked().Add(1) // first: it may be too high for a moment, but never too low
@@ -121,8 +122,8 @@ func (w *waiter) park(stats *Stats) {
 			start = time.Now()
 		}
 		if w.bell != nil {
-			// Whoever wakes us puts the token in and looks at leads afterwards; Lead looks
-			// for the token after leads was set.
+			// The goroutine that wakes us puts the token in and looks at leads afterwards; Lead
+			// looks for the token after leads was set.
 			w.leads.Store(true)
 			w.bell.Lead(w.woken)
 			w.leads.Store(false)
@@ -144,10 +145,10 @@ func (w *waiter) park(stats *Stats) {
 // them, and a processor that spins here is one that the peer, or one of them, could use.
 func (w *waiter) crowded() bool { return w.bell != nil && w.bell.Parked().Load() > crowd }
 
-// linger lets a peer go on that writes little at a time and all the time. Looking at every write takes the
-// cache line of the cursor away from it each time, which costs it more than the write. prompt says
-// that the wait ended at once: one for an answer takes longer. Nor does it linger who writes in
-// between: that may be what the peer waits for.
+// linger lets a peer go on that writes little at a time and all the time. Looking at every write
+// takes the cache line of the cursor away from it each time, which costs it more than the write.
+// prompt says that the wait ended at once: one for an answer takes longer. Nor does a reader linger
+// that writes in between: the peer may wait for that write.
 func (w *waiter) linger(prompt bool) {
 	if !prompt || w.written == nil {
 		w.prompt /= 2 // rule: TestLinger: w.prompt /= 2 -> _ = 0

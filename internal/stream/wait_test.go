@@ -185,7 +185,7 @@ func TestNoRingsWhileAwake(t *testing.T) {
 	}
 }
 
-// One sleep is ended by one ring, whatever is written while the sleeper wakes up.
+// One ring ends one sleep, whatever is written while the sleeper wakes up.
 func TestOneRingPerSleep(t *testing.T) {
 	watchdog(t)
 	p := newPuppet(64, 64)
@@ -198,7 +198,8 @@ func TestOneRingPerSleep(t *testing.T) {
 	}
 }
 
-// What ends a wait, and with which error, for readers and writers that are parked or spin.
+// The events that end a wait, and with which error, for readers and writers that are parked or
+// spin.
 func TestWakeBy(t *testing.T) {
 	watchdog(t)
 	past := time.Unix(1, 0)

@@ -8,8 +8,8 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// When the consumer cursor is published. The examples are those of RFC 7609 §4.5.1 p.63; the
-// rest are the edges of its rules, p.64.
+// When the consumer cursor is published. The examples are from RFC 7609 §4.5.1 p.63; the rest are
+// the edges of its rules, p.64.
 func TestWindowUpdate(t *testing.T) {
 	const k = 1 << 10
 	for _, tt := range []struct {

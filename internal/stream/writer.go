@@ -7,7 +7,7 @@ import (
 // Write copies all of b to the peer, waiting for room. It returns early with
 // os.ErrDeadlineExceeded, net.ErrClosed, EPIPE after CloseWrite, ECONNRESET after an abort and
 // where the peer closes while we wait for room, or the error given to Fail. The count is always of
-// the bytes that the peer was given. What comes after the last byte was taken is the next Write's
+// the bytes that the peer was given. An event after the last byte was taken is the next Write's
 // affair. It allocates nothing.
 //
 // The first Write that meets a peer which has closed is taken, and its bytes go nowhere; further
@@ -113,9 +113,9 @@ func slack(capacity, n int) uint32 {
 	return uint32(max(1, min(n, capacity/16, blockedSlack)))
 }
 
-// drop takes what is left of a write, n bytes, for a peer that has closed, unless an earlier write
-// had that. err is that of writeError, and the one for the application comes back. More than there
-// can be room for is not taken, nor would TCP take it before it knows. w.mu must be locked.
+// drop takes the rest of a write, n bytes, for a peer that has closed, unless an earlier write had
+// that. err is the error of writeError; drop returns the one for the application. It does not take
+// more than there can be room for, nor would TCP take that before it knows. w.mu must be locked.
 func (c *Conn) drop(n int, err error) (int, error) {
 	w := &c.w
 	switch {
@@ -169,7 +169,7 @@ func (c *Conn) writeError() error {
 	return nil
 }
 
-// unlockWriter ends a write, and gives the notice of what it ran into.
+// unlockWriter ends a write, and gives the notice of the event that it ran into.
 func (c *Conn) unlockWriter(err error) {
 	flags := c.w.noticed
 	c.w.dropped = c.w.dropped || c.w.dropping > 0
@@ -208,8 +208,8 @@ func peerGone(word uint64) bool {
 	return flags&(cdc.Closed|cdc.Abort) != 0
 }
 
-// pollConsumer takes note of how far the peer has read, and of what the carrier can take. w.mu must be
-// locked, and everything that was put be published.
+// pollConsumer takes note of how far the peer has read, and of how much the carrier can take. w.mu
+// must be locked, and everything that was put be published.
 func (c *Conn) pollConsumer() error {
 	w := &c.w
 	window := w.free + w.held
@@ -238,7 +238,7 @@ func (c *Conn) pollConsumer() error {
 	return nil
 }
 
-// setRoom takes note of what the carrier can take of the window. w.mu must be locked.
+// setRoom takes note of how much of the window the carrier can take. w.mu must be locked.
 func (c *Conn) setRoom(window uint32) {
 	c.w.free = c.carrier.Room(window)
 	c.w.held = window - c.w.free
@@ -264,7 +264,7 @@ func (c *Conn) advance(n int) {
 	storeRelease(&w.total, w.total.Load()+uint64(n))
 }
 
-// publish lets the peer see what was put, and wakes its reader. w.mu must be locked.
+// publish lets the peer see the bytes that were put, and wakes its reader. w.mu must be locked.
 func (c *Conn) publish() {
 	if c.w.clean {
 		c.w.clean = false
