@@ -15,7 +15,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Mode is what carries a connection's bytes.
+// Mode is the transport that carries a connection's bytes.
 type Mode uint8
 
 // The modes.
@@ -30,7 +30,7 @@ var modeNames = [...]string{ModeTCP: "TCP", ModeSMCD: "SMC-D", ModeSMCR: "SMC-R"
 
 func (m Mode) String() string { return modeNames[m] }
 
-// modes are those of core.
+// modes has the Mode for each mode of core.
 var modes = map[core.Mode]Mode{core.SMCD: ModeSMCD, core.SMCR: ModeSMCR}
 
 // ModeOf returns the mode of connections over a fabric.
@@ -46,14 +46,14 @@ type Conn interface {
 	optionConn
 	hostedConn
 
-	// WriteBuffers writes the buffers one after the other, like a writev. On return, bufs
-	// holds what was not written.
+	// WriteBuffers writes the buffers one after the other, like a writev. On return, bufs holds the
+	// bytes that were not written.
 	WriteBuffers(bufs *net.Buffers) (int64, error)
 
 	// CloseRead ends reading: reads return io.EOF. As with TCP the peer is not told.
 	CloseRead() error
 
-	// CloseWrite ends writing: the peer reads io.EOF after what was written.
+	// CloseWrite ends writing: the peer reads io.EOF after the bytes that were written.
 	CloseWrite() error
 
 	// Forget ends a connection that nobody can use any more. A TCP socket is closed as soon as
@@ -69,7 +69,7 @@ type Conn interface {
 	// led to TCP may still come.
 	File() (*os.File, error)
 
-	// Mode returns what carries the bytes.
+	// Mode returns the transport that carries the bytes.
 	Mode() Mode
 
 	// Reason says why the connection is plain TCP; the zero value on any other.
@@ -78,7 +78,7 @@ type Conn interface {
 	// ByPeer reports whether the connection is plain TCP because the peer has declined.
 	ByPeer() bool
 
-	// Agreed returns what the handshake agreed on; the zero value on plain TCP.
+	// Agreed returns the result of the handshake; the zero value on plain TCP.
 	Agreed() Agreed
 
 	// Totals returns the bytes that the application has read and written.
@@ -87,7 +87,7 @@ type Conn interface {
 	// Buffers returns the sizes of our receive buffer and the peer's in bytes; zero without SMC.
 	Buffers() (local, remote int)
 
-	// Link returns the number of the link of SMC-R that what is written goes over, 0 if it is not over one.
+	// Link returns the number of the link of SMC-R that carries the written bytes, 0 if none does.
 	Link() uint8
 }
 
@@ -142,8 +142,8 @@ type optionConn interface {
 	// Options returns the socket options as they were last set.
 	Options() Options
 
-	// SetNoDelay remembers the option and sets it on the TCP socket. Over SMC-D the peer sees at
-	// once what is written. Over SMC-R small writes gather while an earlier one is on its way,
+	// SetNoDelay remembers the option and sets it on the TCP socket. Over SMC-D the peer sees
+	// written bytes at once. Over SMC-R small writes gather while an earlier one is on its way,
 	// unless the program has set the option: RFC 7609 §4.5.2. That it is set from the beginning, as
 	// in package net, does not count.
 	SetNoDelay(noDelay bool) error
@@ -155,8 +155,8 @@ type optionConn interface {
 	SetKeepAlivePeriod(d time.Duration) error
 	SetKeepAliveConfig(config net.KeepAliveConfig) error
 
-	// SetLinger sets what Close does with bytes the peer has not read: with 0 it resets the
-	// connection. Otherwise SMC has nothing to wait for, because what Write has taken is
+	// SetLinger sets how Close treats bytes that the peer has not read: with 0 it resets the
+	// connection. Otherwise SMC has nothing to wait for, because the bytes that Write has taken are
 	// already in the peer's memory.
 	SetLinger(sec int) error
 
@@ -166,7 +166,8 @@ type optionConn interface {
 	SetWriteBuffer(bytes int) error
 }
 
-// A hostedConn has what its host needs besides. What has no meaning for a connection does nothing.
+// A hostedConn has the other methods that its host needs. A method that has no meaning for a
+// connection does nothing.
 type hostedConn interface {
 	// Abort resets the connection.
 	Abort()
@@ -178,7 +179,7 @@ type hostedConn interface {
 	// bytes that were written.
 	Flush()
 
-	// Association is what the connection shares its end with, nil without SMC.
+	// Association is the association whose end is also the connection's, nil without SMC.
 	Association() transport.Association
 
 	// AssociationEnded says that the association has ended, and LinkLost, after it, that its links are gone.
@@ -192,10 +193,10 @@ type hostedConn interface {
 	// AppendCursors appends the cursors of both directions, unless the buffers are gone.
 	AppendCursors(list []control.TraceEvent) []control.TraceEvent
 
-	// Status describes the connection by what it knows of itself.
+	// Status describes the connection by its own knowledge.
 	Status() control.StatusConn
 
-	// Socket is what the bytes pass through; the idle TCP socket on SMC.
+	// Socket is the socket that the bytes pass through; the idle TCP socket on SMC.
 	Socket() syscall.Conn
 
 	// ID is the number of the connection within its host.
@@ -208,8 +209,8 @@ type hostedConn interface {
 	TraceClosed(in, out uint64)
 }
 
-// An Owner is what a connection needs of its host. Its methods may be called with locks of the
-// connection held, and do not call the connection back but for methods that take none.
+// An Owner has the functions of the host that a connection needs. Its methods may be called with
+// locks of the connection held, and do not call the connection back but for methods that take none.
 type Owner interface {
 	// Add puts an established connection into the table. It fails if the host is closing.
 	Add(c Conn) error
@@ -231,7 +232,7 @@ type Owner interface {
 	Trace(r Record, message []byte)
 }
 
-// An Env is what the connections of a host have in common.
+// An Env has the values that the connections of a host have in common.
 type Env struct {
 	Owner  Owner
 	Logger *slog.Logger
@@ -242,7 +243,7 @@ type Env struct {
 	WordTime      time.Duration // between two looks for the last word of a peer: WordTime, but in tests
 }
 
-// Agreed is what the handshake agreed on, as people want to see it.
+// Agreed is the result of the handshake, as people want to see it.
 type Agreed struct {
 	Version  string // "2.1"
 	EID      string

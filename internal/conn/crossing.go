@@ -15,15 +15,15 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A crossing keeps a Decline from an application that reads from a connection which has fallen back: when the
-// first link of SMC-R fails for both sides at the same time, each may send one, and what is read
-// after that is the application's. If the first bytes are exactly one Decline it is dropped,
-// otherwise the application gets them. See core.FallBack.
+// A crossing keeps a Decline from an application that reads from a connection which has fallen
+// back: when the first link of SMC-R fails for both sides at the same time, each may send one, and
+// the bytes after that are the application's. If the first bytes are exactly one Decline it is
+// dropped, otherwise the application gets them. See core.FallBack.
 type crossing struct {
 	over atomic.Bool // nothing is left to look at or to give out
 
-	mu      sync.Mutex // held by who reads
-	buf     []byte     // what was read and not yet given out
+	mu      sync.Mutex // held by the goroutine that reads
+	buf     []byte     // bytes that were read and not yet given out
 	decided bool       // buf is the application's
 }
 
@@ -52,7 +52,7 @@ func (x *crossing) read(tcp io.Reader, b []byte) (n int, err error, ok bool) {
 	return n, nil, n > 0
 }
 
-// writeTo gives what was held back to w, before the rest of the connection.
+// writeTo gives the bytes that were held back to w, before the rest of the connection.
 func (x *crossing) writeTo(tcp io.Reader, w io.Writer) (written int64, err error) {
 	if x.done() {
 		return 0, nil
@@ -78,8 +78,8 @@ func (x *crossing) writeTo(tcp io.Reader, w io.Writer) (written int64, err error
 	return int64(n), err
 }
 
-// decide reads until it is known what the bytes are, of an [io.Reader] that is a peeker no more
-// than of a Decline. After a deadline it can be called again. x.mu is held.
+// decide reads until it is known whether the bytes are a Decline; of an [io.Reader] that is a
+// peeker it reads no more than a Decline. After a deadline it can be called again. x.mu is held.
 func (x *crossing) decide(tcp io.Reader) error {
 	p, peeks := tcp.(peeker)
 	for !x.decided {
@@ -115,7 +115,7 @@ func (x *crossing) decide(tcp io.Reader) error {
 	return nil
 }
 
-// A peeker can tell what a Read would return. It waits as that does.
+// A peeker can tell the result of a Read without reading. It waits as Read does.
 type peeker interface {
 	io.Reader
 	peek(b []byte) (n int, err error)
@@ -126,7 +126,7 @@ type peekable struct{ *net.TCPConn }
 
 func (s peekable) peek(b []byte) (n int, err error) { return Peek(s.TCPConn, b) }
 
-// Peek tells what a Read would return. It waits as that does.
+// Peek tells the result of a Read without reading. It waits as Read does.
 func Peek(s *net.TCPConn, b []byte) (n int, err error) {
 	raw, err := s.SyscallConn()
 	if err != nil {
@@ -142,8 +142,8 @@ func Peek(s *net.TCPConn, b []byte) (n int, err error) {
 	return n, err
 }
 
-// A Descriptor is that of a TCP connection, a peeker that does not wait: where there is nothing its
-// deadline has passed.
+// A Descriptor is the descriptor of a TCP connection, a peeker that does not wait: where there is
+// nothing its deadline has passed.
 type Descriptor int
 
 func (fd Descriptor) peek(b []byte) (int, error) { return fd.receive(b, unix.MSG_PEEK) }
@@ -168,7 +168,7 @@ func (fd Descriptor) receive(b []byte, flags int) (n int, err error) {
 	}
 }
 
-// A filteredConn keeps the Decline from those who read the socket by themselves.
+// A filteredConn keeps the Decline from programs that read the socket by themselves.
 type filteredConn struct {
 	syscall.RawConn
 	conn *TCP
@@ -194,8 +194,8 @@ func (r filteredConn) Read(f func(fd uintptr) (done bool)) error {
 	return err
 }
 
-// lookLocked looks at what is there by now. It reports an error if bytes of the application have
-// been read. x.mu is held.
+// lookLocked looks at the bytes that are there by now. It reports an error if bytes of the
+// application have been read. x.mu is held.
 func (x *crossing) lookLocked(fd Descriptor) error {
 	_ = x.decide(fd) // its error is that nothing is there, or one that the application will see
 	switch {
@@ -207,7 +207,7 @@ func (x *crossing) lookLocked(fd Descriptor) error {
 	return nil
 }
 
-// ready reports an error unless nothing needs to be kept from who has the socket.
+// ready reports an error unless nothing needs to be kept from a program that has the socket.
 func (x *crossing) ready(raw syscall.RawConn) (err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -20,7 +20,8 @@ import (
 
 var someDecline = clc.Decline{Version: clc.V2, PeerID: wire.PeerID{9}, Diagnosis: clc.DiagTimeoutConfirmLink, OS: clc.OSLinux}
 
-// TestCrossing looks for a Decline at the beginning of what an application reads, which comes in pieces of every length.
+// TestCrossing looks for a Decline at the beginning of an application's input, which comes in
+// pieces of every length.
 func TestCrossing(t *testing.T) {
 	v1 := clc.Decline{Version: clc.V1, Diagnosis: clc.DiagMemory}.Append(nil)
 	v2 := someDecline.Append(nil)
@@ -36,7 +37,7 @@ func TestCrossing(t *testing.T) {
 		{"text", "hello", "hello"},
 		{"Decline", string(v2), ""},
 		{"Decline of version 1 and text", string(v1) + "hello", "hello"},
-		{"two Declines", string(v2) + string(v2), string(v2)}, // an application may well send what looks like one
+		{"two Declines", string(v2) + string(v2), string(v2)}, // an application may well send bytes like one
 		{"another message", string(other), string(other)},
 		{"a long one", string(long), string(long)},
 		{"part of a Decline", string(v2[:11]), string(v2[:11])},
@@ -67,7 +68,7 @@ func TestCrossing(t *testing.T) {
 			}
 		}
 	}
-	// What shows at first sight that it is none is left where it is.
+	// Bytes that are no Decline at first sight are left where they are.
 	text := peekReader{bufio.NewReader(strings.NewReader("hello"))}
 	if n, err, ok := newCrossing(nil).read(text, make([]byte, 10)); n != 0 || err != nil || ok || text.Buffered() != len("hello") {
 		t.Errorf("read = %d, %v, %v, and %d bytes are left, want all", n, err, ok, text.Buffered())
@@ -112,7 +113,7 @@ func TestCrossingSocket(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			look := func(b []byte) (n int, err error) { // as those do who want to know whether a connection is alive
+			look := func(b []byte) (n int, err error) { // as programs do to learn whether a connection is alive
 				failed := raw.Read(func(fd uintptr) bool {
 					n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
 					return true

@@ -9,7 +9,7 @@ import (
 	"github.com/gosmc/smc/internal/stream"
 )
 
-// failError is what the application gets when a connection has failed.
+// failError returns the error that the application gets when a connection has failed.
 func failError(kind core.FailKind) error {
 	switch kind {
 	case core.FailAborted, core.FailProtocol, core.FailLinkLost:

@@ -26,7 +26,8 @@ const (
 	copyAge    = 100 * time.Millisecond // in less time are too short
 )
 
-// A gain weighs what a connection carries until it is known whether it was right to move it.
+// A gain weighs the bytes that a connection carries until it is known whether it was right to move
+// it.
 type gain struct {
 	verdict Verdict       // not nil while points are below gained
 	points  atomic.Uint32 // gained and more: it is decided, or nobody wants to know
@@ -44,7 +45,7 @@ func (g *gain) begin(v Verdict) {
 // isOpen reports whether it is not decided.
 func (g *gain) isOpen() bool { return g.points.Load() < gained }
 
-// read weighs what was read. in and out are the bytes so far.
+// read weighs one read. in and out are the bytes so far.
 func (g *gain) read(in, out uint64) {
 	points := uint32(readPoints)
 	if g.written.Swap(out) != out {

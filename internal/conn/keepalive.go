@@ -23,26 +23,28 @@ func PutOff(config net.KeepAliveConfig, idle *time.Duration) LateKeepAlive {
 	return true
 }
 
-// turnOn does what package net would have done when the connection was made, and cares as little for errors.
+// turnOn turns keepalive on as package net would have done when the connection was made, and cares
+// as little for errors.
 func (k LateKeepAlive) turnOn(tcp *net.TCPConn) {
 	if k { // rule: internal/host TestKeepAlive
 		tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true})
 	}
 }
 
-// What TCP's keepalive cannot tell of a connection over SMC-R is whether RDMA still gets through.
-// So its link is asked with TEST LINK when it was silent for as long as the keepalive of any of its
+// TCP's keepalive cannot tell of a connection over SMC-R whether RDMA still gets through. So its
+// link is asked with TEST LINK when it was silent for as long as the keepalive of any of its
 // connections says: "as long as some SMC-R connections on a given SMC-R link are active ... then
 // there is no need to perform additional link viability testing" (RFC 7609 §4.5.3, p.65). One probe
 // is enough, whatever KeepAliveConfig says of their number and interval, since its packets are sent
 // again.
 
 // TCP's own keepalive on such a connection finds no dead peer that TEST LINK does not find, but
-// load balancers and firewalls keep what they know of the connection by it. So there a short time
+// load balancers and firewalls keep their state of the connection by it. So there a short time
 // counts for TEST LINK alone: "consider providing a configuration option that limits the minimum
 // keepalive timer that will be used for TCP-layer keepalives on SMC-R connections" (RFC 7609
-// §4.5.3, p.66).
-const leastTCPKeepAlive = 15 * time.Second // as package net has it; what forgets a connection sooner forgets those of all Go programs
+// §4.5.3, p.66). The value is package net's: a box that forgets a connection sooner forgets the
+// connections of all Go programs.
+const leastTCPKeepAlive = 15 * time.Second
 
 // SetKeepAlive implements [Conn].
 func (c *SMC) SetKeepAlive(on bool) error {
@@ -50,20 +52,20 @@ func (c *SMC) SetKeepAlive(on bool) error {
 	return c.base.SetKeepAlive(on)
 }
 
-// SetKeepAlivePeriod is that of [net.TCPConn].
+// SetKeepAlivePeriod is the method of [net.TCPConn].
 func (c *SMC) SetKeepAlivePeriod(d time.Duration) error {
 	defer c.tellKeepAlive()
 	return c.setKeepAlivePeriod(d, c.floorKeepAlive(net.KeepAliveConfig{Idle: d}).Idle)
 }
 
-// SetKeepAliveConfig is that of [net.TCPConn].
+// SetKeepAliveConfig is the method of [net.TCPConn].
 func (c *SMC) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	defer c.tellKeepAlive()
 	return c.setKeepAliveConfig(config, c.floorKeepAlive(config))
 }
 
-// floorKeepAlive returns what TCP's keepalive is set to where a program says config, by whatever
-// the connection uses.
+// floorKeepAlive returns the setting of TCP's keepalive where a program asks for config. It depends
+// on the transport of the connection.
 func (c *SMC) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
 	if c.traits.Tests { // rule: internal/host TestSMCRKeepAliveFloor
 		floor := func(d *time.Duration) {
@@ -77,8 +79,8 @@ func (c *SMC) floorKeepAlive(config net.KeepAliveConfig) net.KeepAliveConfig {
 	return config
 }
 
-// raiseKeepAlive has the same for what a dialer or a listener has set before it was known what the
-// connection uses.
+// raiseKeepAlive has the same for the setting that a dialer or a listener made before the
+// connection's transport was known.
 func (c *SMC) raiseKeepAlive() {
 	if !c.traits.Tests || bool(c.keepAlive) { // package net's own default is no shorter
 		return
@@ -99,7 +101,7 @@ func (c *SMC) raiseKeepAlive() {
 
 const (
 	defaultQuiet = 15 * time.Second // as package net has it
-	leastQuiet   = time.Second      // that of TCP: nobody is to ask all the time. RFC 7609 §4.5.3 (p.66) has a least interval too
+	leastQuiet   = time.Second      // as for TCP: nobody is to ask all the time. RFC 7609 §4.5.3 (p.66) has a least interval too
 )
 
 // tellKeepAlive tells the fabric of a connection of its keepalive, if the program wants that.

@@ -18,7 +18,7 @@ type life struct {
 	left  atomic.Bool // PeerLeft has run
 	lost  atomic.Bool // ElementLost has run
 
-	// mu guards what follows. It is held while outputs of state are carried out.
+	// mu guards the following fields. It is held while outputs of state are carried out.
 	state    *core.Conn
 	sends    bool              // the way to the peer is open
 	holds    bool              // our buffer is there
@@ -36,7 +36,7 @@ type life struct {
 	unreadSweeps int // sweeps in which the connection was quiet, but not all was known to be read
 }
 
-// event reports something to core and carries out what follows.
+// event reports something to core and carries out the outputs.
 func (l *life) event(ev core.ConnEvent) {
 	l.mu.Lock()
 	l.eventLocked(ev)
@@ -44,11 +44,10 @@ func (l *life) event(ev core.ConnEvent) {
 }
 
 func (l *life) eventLocked(ev core.ConnEvent) {
-	// The flags are sampled after the event was learned of, as core asks. They are in our
-	// own buffer, so they can be read until it is released. But the connection is established
-	// first: one that the peer has aborted already still has an application, and its buffers
-	// are not to be released before that has closed it. What comes before that is looked for
-	// afterwards.
+	// The flags are sampled after the event was learned of, as core asks. They are in our own
+	// buffer, so they can be read until it is released. But the connection is established first:
+	// one that the peer has aborted already still has an application, and its buffers are not to be
+	// released before that has closed it. Flags that come before that are looked for afterwards.
 	if ev.Kind != core.EventEstablished && l.state.State() == core.StateInit { // rule: TestEventBeforeEstablished
 		return
 	}
@@ -103,8 +102,8 @@ func (l *life) Wake() {
 }
 
 // PeerLeft runs when the peer has no part in the connection any more, as a server that could not do
-// its part after our Confirm: it resets the TCP connection, and has no other way to say so. Who has
-// closed that waits for flags which do not come. It does not block.
+// its part after our Confirm: it resets the TCP connection, and has no other way to say so. A side
+// that has closed then waits for flags which do not come. PeerLeft does not block.
 func (l *life) PeerLeft() {
 	l.left.Store(true)
 	if l.ready.Load() {
@@ -136,7 +135,7 @@ func (l *life) carryOut(out core.Output) {
 		l.sends = false
 		l.binding.Detach(true)
 	case core.ReadEOF, core.WriteClosed:
-		// The data path has seen the flags by itself; those of ours came through it.
+		// The data path has seen the flags by itself; our flags came through it.
 	case core.FailIO:
 		if out.Kind == core.FailPeerEnded {
 			l.data.End()

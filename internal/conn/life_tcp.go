@@ -14,7 +14,7 @@ import (
 
 // The TCP socket of an SMC connection is idle: it ends, is reset, or has bytes that break the protocol.
 
-// StartWatch implements [tcpwatch.Starter]: w reports what happens on the TCP socket of l.
+// StartWatch implements [tcpwatch.Starter]: w reports the events of the TCP socket of l.
 func (l *life) StartWatch(w *tcpwatch.Watcher) {
 	if err := l.watch(w); err != nil {
 		l.env.Logger.Warn("the TCP connection is not watched", "peer", l.RemoteAddr(), "err", err)
@@ -40,9 +40,9 @@ func (l *life) peerFinished() bool {
 }
 
 // doubt has the peer asked whether it is there, unless its flags come soon: TCP's FIN overtakes
-// them. What was on its way counts for a sign of life, and so the peer is asked again, in longer
-// and longer intervals, but not for ever: one that keeps its half of the connection may have ended
-// that of TCP in good order, as Linux net/smc does. l.mu is held.
+// them. Bytes that were on their way count for a sign of life, and so the peer is asked again, in
+// longer and longer intervals, but not for ever: one that keeps its half of the connection may have
+// ended its half of TCP in good order, as Linux net/smc does. l.mu is held.
 func (l *life) doubt(after time.Duration) {
 	if after > suspectUntil {
 		l.awaitWord()
@@ -60,9 +60,9 @@ func (l *life) doubt(after time.Duration) {
 }
 
 // awaitWord looks now and then for the last word of a peer that has ended TCP, and lives. Such a
-// peer has said before that it writes no more, or has closed. Linux net/smc says so once: what was
-// on its way over a link that failed is lost, no message makes it say that again, and both ends
-// would wait for ever. So where a link has failed the connection is reset. l.mu is held.
+// peer has said before that it writes no more, or has closed. Linux net/smc says so once. A message
+// that was on its way over a link that failed is lost. No message makes Linux say that again, and
+// both ends would wait for ever. So where a link has failed the connection is reset. l.mu is held.
 func (l *life) awaitWord() {
 	if !l.traits.Overtaken || l.awaitsWord {
 		return
@@ -99,7 +99,7 @@ func (l *life) onTCP(events uint32) {
 	}
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 && !l.peerFinished() {
 		if events&unix.EPOLLERR != 0 {
-			l.binding.Suspect() // before what releases it
+			l.binding.Suspect() // before the outputs that release it
 		}
 		l.doubt(suspectAfter)
 	}
@@ -115,8 +115,8 @@ func (l *life) onTCP(events uint32) {
 	}
 }
 
-// reset takes a reset of TCP. One may have overtaken what the peer wrote before, and its Abort, which
-// have a moment to come. l.mu is held.
+// reset takes a reset of TCP. One may have overtaken the bytes that the peer wrote before, and its
+// Abort, which have a moment to come. l.mu is held.
 func (l *life) reset() {
 	if l.traits.Overtaken && !l.peerFinished() && !l.tcpReset { // rule: internal/host TestSMCRResetOvertakes: l.traits.Overtaken -> false
 		l.tcpReset = true

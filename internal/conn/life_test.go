@@ -24,10 +24,10 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// soon is how long tests wait for what needs no more than a goroutine to run.
+// soon is how long tests wait for an event that needs no more than a goroutine to run.
 const soon = time.Minute
 
-// A notingOwner notes what connections tell their host.
+// A notingOwner notes the calls that connections make to their host.
 type notingOwner struct {
 	closing bool // Add fails
 
@@ -207,7 +207,8 @@ func TestEventBeforeEstablished(t *testing.T) {
 	}
 }
 
-// TestEstablish has what ends a connection come before it is in its host's table, where nothing finds it.
+// TestEstablish has the events that end a connection come before it is in its host's table, where
+// nothing finds it.
 func TestEstablish(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// The methods here tell the tracer of the host what becomes of a connection.
+// The methods here tell the tracer of the host the fate of a connection.
 
 // traceEstablished traces that the connection uses shared memory.
 func (l *life) traceEstablished() {
@@ -16,7 +16,8 @@ func (l *life) traceEstablished() {
 	l.Trace(Record{Kind: control.TraceEstablished, Numbers: [2]uint64{uint64(local), uint64(remote)}}, nil)
 }
 
-// traceEvent traces what an event has changed: flags of the peer, and the state. l.mu is held.
+// traceEvent traces the changes that an event has made: flags of the peer, and the state. l.mu is
+// held.
 func (l *life) traceEvent(ev *core.ConnEvent, before core.ConnState, flags cdc.ConnFlags) {
 	if l.state.PeerFlags() != flags && l.holds {
 		l.traceHeader(l.data.PeerHeader(), false)

@@ -14,12 +14,12 @@ const (
 	// over another link has found out by then, and done it.
 	WordTime = 15 * time.Second
 
-	// ResetPatience is how long after a reset of TCP the flags of a peer of SMC-R may come, and
-	// what it wrote before.
+	// ResetPatience is how long after a reset of TCP the flags of a peer of SMC-R may come, and the
+	// bytes that it wrote before.
 	ResetPatience = 20 * time.Millisecond
 
-	// maxUnreadSweeps is for how many periods more the sweeper waits until all that was
-	// written is known to be read, before it gives back what it can and forgets the
-	// connection. With one period to become quiet, that is less than a minute.
+	// maxUnreadSweeps is for how many periods more the sweeper waits until all that was written is
+	// known to be read, before it gives back the pages that it can and forgets the connection. With
+	// one period to become quiet, that is less than a minute.
 	maxUnreadSweeps = 3
 )

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// An opaqueConn hides what package os would find behind a RawConn of package net: a socket into
+// An opaqueConn hides a socket that package os would find behind a RawConn of package net, into
 // which io.Copy(conn, file) sends the file, past our Write.
 //
 // Write fails, since bytes that a program sends on the socket would break the connection. Read

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Options are the socket options of a connection as they were last set. They are kept
-// whatever carries the bytes, so that a program reads back what it has set (RFC 7609 B.1),
-// and also take effect on the TCP socket.
+// Options are the socket options of a connection as they were last set. They are kept on every
+// transport, so that a program reads back the values that it has set (RFC 7609 B.1), and also take
+// effect on the TCP socket.
 type Options struct {
 	NoDelay     bool // true by default, as in package net, and without effect then: see SetNoDelay
 	KeepAlive   net.KeepAliveConfig
@@ -61,7 +61,7 @@ func (b *base) SetKeepAlive(on bool) error {
 	return b.setOption(func() error { return b.tcp.SetKeepAlive(on) }, func(o *Options) { o.KeepAlive.Enable = on })
 }
 
-// SetKeepAlivePeriod is that of [net.TCPConn].
+// SetKeepAlivePeriod is the method of [net.TCPConn].
 func (b *base) SetKeepAlivePeriod(d time.Duration) error { return b.setKeepAlivePeriod(d, d) }
 
 // setKeepAlivePeriod remembers d, and tells TCP another time.
@@ -69,7 +69,7 @@ func (b *base) setKeepAlivePeriod(d, tcp time.Duration) error {
 	return b.setOption(func() error { return b.tcp.SetKeepAlivePeriod(tcp) }, func(o *Options) { o.KeepAlive.Idle, o.KeepAlive.Interval = d, d })
 }
 
-// SetKeepAliveConfig is that of [net.TCPConn].
+// SetKeepAliveConfig is the method of [net.TCPConn].
 func (b *base) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	return b.setKeepAliveConfig(config, config)
 }

@@ -15,14 +15,14 @@ import (
 // A pairEnd is our end of a connection with a program of 'gosmc run', a pair of Unix sockets: docs/run.md.
 //
 // A peer may send descriptors along with its bytes, as programs do that offer a ring, which we do
-// not use. Where the kernel throws one away, in a Read that has no room for it or a Close of what
-// was not read, that takes as long as who has sent it wishes: no deadline ends it, and each call
-// has a thread. So they are received, and closed by others.
+// not use. The kernel throws one away in a Read that has no room for it or a Close of unread bytes.
+// That takes as long as the sender wishes: no deadline ends it, and each call has a thread. So they
+// are received, and closed by others.
 type pairEnd struct {
 	*net.UnixConn
 
 	reading sync.Mutex
-	control []byte // room for what comes with bytes; nil before the first Read
+	control []byte // room for descriptors that come with bytes; nil before the first Read
 }
 
 // Read implements [net.Conn].
@@ -51,7 +51,7 @@ func (p *pairEnd) Read(b []byte) (int, error) {
 	return 0, err
 }
 
-// Close has somebody else close what may wait in the socket.
+// Close has another goroutine close the descriptors that may wait in the socket.
 func (p *pairEnd) Close() error {
 	kept := -1
 	if raw, err := p.UnixConn.SyscallConn(); err == nil {

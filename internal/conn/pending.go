@@ -13,7 +13,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// An ident is what a connection is known by.
+// An ident has the values by which a connection is known.
 type ident struct {
 	env           *Env
 	id            uint64 // of the host's connections, from 1
@@ -25,7 +25,7 @@ type ident struct {
 	agreed        *Agreed // never changed; nil on plain TCP, and before there is anything
 }
 
-// Params say what a connection begins with.
+// Params are the values with which a connection begins.
 type Params struct {
 	ID            uint64 // another one for each connection of a host, from 1
 	TCP           *net.TCPConn
@@ -36,7 +36,7 @@ type Params struct {
 	Verdict       Verdict // on whether it was right to move the connection; nil: nobody wants to know
 }
 
-// A Pending is a TCP connection of which it is not known yet what will carry its bytes.
+// A Pending is a TCP connection whose transport is not known yet.
 type Pending struct {
 	ident
 	asked     net.KeepAliveConfig
@@ -55,10 +55,10 @@ func New(env *Env, p Params) *Pending {
 // TCP returns the TCP connection.
 func (p *Pending) TCP() *net.TCPConn { return p.tcp }
 
-// SetVerdict says who wants to know whether it was right to move the connection.
+// SetVerdict sets the Verdict that learns whether it was right to move the connection.
 func (p *Pending) SetVerdict(v Verdict) { p.verdict = v }
 
-// Local returns the address of our end, Remote that of the peer; unmapped, without zone.
+// Local returns the address of our end, Remote the peer's address; unmapped, without zone.
 func (p *Pending) Local() netip.AddrPort  { return p.local }
 func (p *Pending) Remote() netip.AddrPort { return p.remote }
 
@@ -123,7 +123,7 @@ func (i *ident) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: i.LocalAddr(), Addr: i.RemoteAddr(), Err: err}
 }
 
-// ioError is opError of an error that may be nil or io.EOF, which stays what it is.
+// ioError is opError of an error that may be nil or io.EOF, which stays unchanged.
 func (i *ident) ioError(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -131,7 +131,7 @@ func (i *ident) ioError(op string, err error) error {
 	return i.opError(op, err)
 }
 
-// status is Status by what all connections have.
+// status is Status from the fields that all connections have.
 func (i *ident) status() control.StatusConn {
 	agreed := i.Agreed()
 	s := control.StatusConn{
@@ -152,7 +152,7 @@ func (i *ident) status() control.StatusConn {
 	return s
 }
 
-// A base is what established connections have in common.
+// A base has the fields that established connections have in common.
 type base struct {
 	ident
 	options   optionStore

@@ -11,7 +11,7 @@ import (
 )
 
 // A Record is an event of a connection as a host's trace keeps it. It is a [control.TraceRecord].
-// There are a dozen for each connection, so what is large or rare shares its place.
+// There are a dozen for each connection, so large or rare values share their place.
 type Record struct {
 	Kind   control.TraceKind
 	Client bool

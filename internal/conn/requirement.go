@@ -6,7 +6,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Requirement is what a connection must be, at least.
+// Requirement is the condition that the mode of a connection must meet.
 type Requirement uint8
 
 // The requirements.

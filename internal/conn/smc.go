@@ -18,9 +18,9 @@ import (
 // An SMC is a connection over SMC. It is a [Conn] once it is established. It has layers, each of
 // which knows those before it:
 //
-//	[ident], [base]  what all connections have
+//	[ident], [base]  the fields of all connections
 //	[dataPath]       reads and writes
-//	[life]           its state: what core decides, and the idle TCP socket
+//	[life]           its state: the decisions of core, and the idle TCP socket
 //	SMC              its options, its close and its establishment
 type SMC struct {
 	life
@@ -48,7 +48,7 @@ func (c *SMC) Bind(b transport.Binding) {
 // PeerFinished reports whether the peer has said that nothing more will come. It may be called after Bind.
 func (c *SMC) PeerFinished() bool { return c.data.PeerFlags()&(cdc.Closed|cdc.Abort) != 0 }
 
-// An Agreement is what the handshake of an SMC connection has led to.
+// An Agreement is the result of the handshake of an SMC connection.
 type Agreement struct {
 	Mode    core.Mode
 	Group   wire.LinkID
@@ -66,8 +66,9 @@ type Agreement struct {
 //  3. The host's table has the connection: the end of the association and Close find it from now on. If the host is closing,
 //     nobody else would end the wait for the peer's answer.
 //  4. The fabric and TCP are told of keepalive, and the TCP socket is watched.
-//  5. What happened before 1 and 3 is looked for: flags of a peer that was done before we were, a lost element, and an
-//     association that ended before the table had the connection. One that ends later finds it.
+//  5. Events before 1 and 3 are looked for: flags of a peer that was done before we were, a lost
+//     element, and an association that ended before the table had the connection. One that ends
+//     later finds it.
 func (c *SMC) Establish(a Agreement) error {
 	if c.traits.KeepAlive { // rule: internal/host TestKeepAlive: c.traits.KeepAlive -> true
 		c.keepAlive.turnOn(c.tcp) // rule: internal/host TestSMCR
@@ -164,7 +165,7 @@ func (c *SMC) Status() control.StatusConn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.State = c.state.State().String()
-	if c.holds { // else what Queues looks at is gone
+	if c.holds { // else the memory that Queues reads is gone
 		recv, send := c.data.Queues()
 		s.RecvQ, s.SendQ = uint64(recv), uint64(send)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/gosmc/smc/internal/transport"
 )
 
-// A byteSocket is what the bytes of a connection without SMC pass through: TCP, or our end of a
-// pair of Unix sockets.
+// A byteSocket is the socket that the bytes of a connection without SMC pass through: TCP, or our
+// end of a pair of Unix sockets.
 type byteSocket interface {
 	net.Conn
 	syscall.Conn
@@ -24,7 +24,7 @@ type byteSocket interface {
 	SetWriteBuffer(bytes int) error
 }
 
-// A socketConn is what [TCP] and [Unix] have in common. They read and write themselves: see [Read].
+// A socketConn has the common part of [TCP] and [Unix]. They read and write themselves: see [Read].
 type socketConn struct {
 	base
 	noFabric
@@ -39,7 +39,7 @@ func (c *socketConn) init(p *Pending, s byteSocket) {
 	c.socket, c.urgent.socket = s, s
 }
 
-// failed gives an error of another socket than that of TCP the connection's addresses.
+// failed gives the connection's addresses to an error of a socket other than TCP's.
 func (c *socketConn) failed(err error) error {
 	if err == nil || !c.outlives {
 		return err
@@ -112,7 +112,7 @@ func (c *socketConn) Totals() (in, out uint64) { return c.in.Load(), c.out.Load(
 // Socket implements [Conn].
 func (c *socketConn) Socket() syscall.Conn { return c.socket }
 
-// status is Status without what is not of the socket.
+// status is Status with the values of the socket alone.
 func (c *socketConn) status() control.StatusConn {
 	s := c.base.status()
 	s.BytesIn, s.BytesOut = c.Totals()
@@ -120,7 +120,7 @@ func (c *socketConn) status() control.StatusConn {
 	return s
 }
 
-// socketQueues returns what waits in the socket's buffers.
+// socketQueues returns how many bytes wait in the socket's buffers.
 func socketQueues(sc syscall.Conn) (recv, send uint64) {
 	raw, err := sc.SyscallConn()
 	if err != nil {

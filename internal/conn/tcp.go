@@ -14,16 +14,16 @@ type TCP struct {
 	socketConn
 	reason   clc.Reason
 	byPeer   bool
-	crossing *crossing // what the bytes may begin with; nil for most
+	crossing *crossing // the Decline with which the bytes may begin; nil for most
 }
 
-// A Fallback says why a connection is plain TCP, and what has been read of it.
+// A Fallback says why a connection is plain TCP, and holds the bytes that have been read of it.
 type Fallback struct {
 	Reason clc.Reason
 	ByPeer bool // the peer declined
 
-	// Held is what was read and may be the application's. With Crossing it is not: a Decline may
-	// come, of which Held is the beginning. See core.FallBack.
+	// Held are bytes that were read and may be the application's. With Crossing it is not: a
+	// Decline may come, of which Held is the beginning. See core.FallBack.
 	Held     []byte
 	Crossing bool
 }

@@ -47,7 +47,7 @@ func (c *Unix) Write(b []byte) (int, error) {
 	return n, c.failed(err)
 }
 
-// ReadFrom implements [io.ReaderFrom]. That of a Unix socket of package net is about packets.
+// ReadFrom implements [io.ReaderFrom]. The method of a Unix socket of package net is about packets.
 func (c *Unix) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{c}, r)
 }

@@ -97,7 +97,7 @@ func (u *urgentSocket) wait(file **os.File, try func(fd int, events uint32) (don
 	}
 	waited := raw.Read(func(epoll uintptr) (done bool) {
 		events := make([]unix.EpollEvent, 1)
-		unix.EpollWait(int(epoll), events, 0) // first: what comes later is news again
+		unix.EpollWait(int(epoll), events, 0) // first: a later event is news again
 		err = onSocket(u.socket, func(fd int) (err error) {
 			done, err = try(fd, events[0].Events)
 			return err
