@@ -16,8 +16,8 @@ import (
 )
 
 // A binding is a connection over SMC-R: an RMB of ours, an element of one of the peer's, and a link
-// between. One goroutine at a time calls its methods, which guards all but what says otherwise. A
-// preparation makes it.
+// between. One goroutine at a time calls its methods, which guards all fields but the ones that say
+// otherwise. A preparation makes it.
 type binding struct {
 	fabric   *Fabric
 	lg       *core.LinkGroup
@@ -125,7 +125,7 @@ func (c *binding) Detach(clean bool) {
 		g.mu.Lock()
 		c.detached = true
 		if c.quiet > 0 {
-			c.quiet = 0 // who has closed asks no more
+			c.quiet = 0 // a closed connection asks no more
 			g.loop.afterwards(func() { g.do(g.conns.updateTests) })
 		}
 		g.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *binding) Detach(clean bool) {
 	owner := c.owner
 	c.owner = 0
 	if clean && c.link != nil {
-		c.closing.Store(uint32(owner)) // what it has said last may have to go over another link
+		c.closing.Store(uint32(owner)) // its last message may have to go over another link
 		owner = 0
 	}
 	if c.link != nil {

@@ -16,7 +16,7 @@ type groupEnd struct {
 	inUse bool               // the first contact was confirmed
 	over  bool               // core.GroupEnding has come
 	gone  bool               // core.GroupEnded has come: links and memory are given back
-	fate  core.ConnEventKind // what connections are told; 0 before the group is over
+	fate  core.ConnEventKind // the event that connections are told; 0 before the group is over
 
 	linksLost func() // tells the connections that the group had when it ended; nil before; of the goroutine
 }
@@ -129,7 +129,7 @@ func (e *groupEnd) tearDown() {
 	}
 }
 
-// cause returns what connections are told.
+// cause returns the event that connections are told.
 func (e *groupEnd) cause() core.ConnEventKind {
 	e.group.mu.Lock()
 	defer e.group.mu.Unlock()

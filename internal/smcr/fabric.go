@@ -1,14 +1,15 @@
 // Package smcr carries connections over SMC-R: through RMBs of link groups, whose links are
-// reliable queue pairs of software RNICs. What core decides for a link group it does with the links
-// and RMBs of package link, on the devices of package rnic.
+// reliable queue pairs of software RNICs. It carries out the decisions of core for a link group
+// with the links and RMBs of package link, on the devices of package rnic.
 //
 //	[Fabric]  SMC-R of one host: the table of its link groups, those at work, and their memory
 //	[Path]    a handshake with a peer on another machine
-//	[Owner]   is told what befalls link groups
+//	[Owner]   is told of the events of link groups
 //
-// Locks, in the order in which they are taken: that of a link group, which guards all its parts,
-// then that of the fabric. An owner may be called with the former held. Some locks come last, and
-// no group or fabric is called with them held: those of freedOwners, filteredPeers and tcpWatch.
+// Locks, in the order in which they are taken: the lock of a link group, which guards all its
+// parts, then the lock of the fabric. An owner may be called with the former held. The locks of
+// freedOwners, filteredPeers and tcpWatch come last, and no group or fabric is called with them
+// held.
 package smcr
 
 import (
@@ -31,7 +32,7 @@ type Config struct {
 	HaveUEID bool // there is a UEID, without which there is no version 2
 	V1       bool // version 1 is on
 
-	MaxConns     int           // of a link group; what is offered
+	MaxConns     int           // of a link group; this number is offered
 	MaxLinks     int           // symmetric ones of a link group
 	ReadBuffer   int           // bytes that a connection has by default
 	MemoryBudget int64         // bytes of RMBs and send rings together
@@ -44,8 +45,8 @@ type Config struct {
 	Owner     Owner
 }
 
-// An Owner is told what befalls link groups. It may be called with the lock of a group held, but
-// for GroupEnded, and does not call the group.
+// An Owner is told of the events of link groups. It may be called with the lock of a group held,
+// but for GroupEnded, and does not call the group.
 type Owner interface {
 	// GroupMade is told of a group before connections use it.
 	GroupMade(a transport.Association)
@@ -58,7 +59,7 @@ type Owner interface {
 	// Ended counts the end of a group, or of one of its links, by a reason in words.
 	Ended(what, reason string)
 
-	// TraceLLC traces an LLC message, or what came in place of one.
+	// TraceLLC traces an LLC message, or the bytes that came in place of one.
 	TraceLLC(g *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool)
 }
 
@@ -92,7 +93,7 @@ func New(cfg Config) *Fabric {
 }
 
 // Memory implements [transport.Network]: it returns the size of all RMBs and send rings, each
-// counted in full, and that of the RMBs.
+// counted in full, and the size of the RMBs alone.
 func (f *Fabric) Memory() (all, rmbs int64) {
 	return f.memory.used(), f.memory.rmbs.Load()
 }

@@ -120,7 +120,7 @@ func (p *peerCheck) knock() {
 			if !quiet(i) || !peers[i].IsValid() || !l.rnic.Refuses(peers[i], qpns[i]) {
 				continue
 			}
-			// What it had sent before is in our socket.
+			// The messages that it had sent before are in our socket.
 			time.AfterFunc(knockAfter, func() {
 				if quiet(i) {
 					l.net.Fail(errPeerGone)
@@ -147,7 +147,7 @@ func (p *peerCheck) awaitAnswer() {
 	})
 }
 
-// messages counts what has come over all links.
+// messages counts the messages that have come over all links.
 func (p *peerCheck) messages() (n uint64) {
 	g := p.group
 	g.mu.Lock()
@@ -165,14 +165,14 @@ func (p *peerCheck) answered() {
 	}
 }
 
-// setAnswer changes what is known of the peer, if it is what the caller thinks.
+// setAnswer changes the peer's answer from one value to another, if it still has the first one.
 func (p *peerCheck) setAnswer(from, to core.Answer) bool {
 	if !p.answer.CompareAndSwap(uint32(from), uint32(to)) {
 		return false
 	}
 	g := p.group
 	g.fabric.mu.Lock()
-	g.fabric.groups.SetAnswer(g.lg, core.Answer(p.answer.Load())) // of the newest, whoever comes first
+	g.fabric.groups.SetAnswer(g.lg, core.Answer(p.answer.Load())) // the newest, in any order of calls
 	g.fabric.changedLocked()
 	g.fabric.mu.Unlock()
 	if to == core.AnswerLate {

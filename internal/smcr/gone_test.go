@@ -10,7 +10,8 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// TestKnockDuringChange asks the kernel of a peer while links are made, whose other ends are not known before. It is for the race detector.
+// TestKnockDuringChange asks the kernel of a peer while links are made, whose other ends are not
+// known before. The test is for the race detector.
 func TestKnockDuringChange(t *testing.T) {
 	r := newFabricRig(t, nil)
 	c, s := r.connect()
@@ -30,7 +31,7 @@ func TestKnockDuringChange(t *testing.T) {
 	exchange(t, c, s)
 }
 
-// meanwhile runs a function beside what a rig does next. The result waits for it.
+// meanwhile runs a function beside the next steps of a rig. The result waits for it.
 func meanwhile(f func()) (wait func()) {
 	done := make(chan struct{})
 	go func() {

@@ -13,9 +13,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A group is a link group at work: what core decides, done with links and memory. It calls core and
-// hands each output to the part of the group that it concerns. The parts have the noun of their
-// file:
+// A group is a link group at work: it carries out the decisions of core with links and memory. It
+// calls core and hands each output to the part of the group that it concerns. The parts have the
+// noun of their file:
 //
 //	links    links.go, link.go, leave.go   the links; spread.go: which connection writes over which
 //	devices  devices.go                    the devices that they are on
@@ -29,8 +29,8 @@ import (
 //	loop     loop.go                       the goroutine
 //	end      end.go                        the end
 //
-// mu guards all of them, but for what they say. It comes after the locks of connections, and before
-// the fabric's and that of freedOwners.
+// mu guards all of them, but for the exceptions that they state. It comes after the locks of
+// connections, and before the locks of the fabric and of freedOwners.
 type group struct {
 	fabric *Fabric
 	lg     *core.LinkGroup
@@ -61,7 +61,7 @@ func (g *group) Done() <-chan struct{} { return g.end.done }
 // Cause implements [transport.Association].
 func (g *group) Cause() core.ConnEventKind { return g.end.cause() }
 
-// newGroup makes what a new link group consists of: a link whose queue pair the peer may be told.
+// newGroup makes the parts of a new link group: a link whose queue pair the peer may be told.
 func newGroup(f *Fabric, lg *core.LinkGroup, n *rnic.Device) (*group, error) {
 	g := &group{fabric: f, lg: lg, rnic: n, net: link.NewGroup()}
 	g.links.group, g.devices.group, g.opener.group = g, g, g
@@ -100,7 +100,7 @@ func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error
 	cfg.RNICs = g.fabric.rnics.Alternatives(g.rnic, r.Version)
 	oneEach := r.Role == core.RoleServer && len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2 // rule: internal/host TestSMCRSecondLinkUnasked: r.Role == core.RoleServer -> true
 	var routes []core.PairRoute
-	if len(r.PeerGIDs) > 1 { // the first one is that of the link
+	if len(r.PeerGIDs) > 1 { // the first one belongs to the link
 		routes = g.fabric.rnics.RoutesTo(cfg.RNICs, r.PeerGIDs[1:]) // rule: internal/host TestSMCRUnreachableGID
 	}
 	g.mu.Lock()
@@ -189,7 +189,8 @@ func (g *group) usable() []core.GroupLink {
 	return g.ctl.Links()
 }
 
-// checkConfirm compares the client's end of the link in a later contact's Confirm with those of the group.
+// checkConfirm compares the client's end of the link in a later contact's Confirm with the ends in
+// the group.
 func (g *group) checkConfirm(r core.Result) error {
 	g.fabric.mu.Lock()
 	_, ok := g.lg.ConfirmedLink(r.Version, r.R)

@@ -13,8 +13,9 @@ import (
 
 // This file has the end of a link in order: its connections leave it while it still works.
 
-// linkLeaving has connections leave a link. What is on its way over it completes first;
-// link.EventLeft says when they have left, and core does not wait for ever. g.mu is held.
+// linkLeaving has connections leave a link. The requests on their way over it complete first;
+// link.EventLeft says when the connections have left, and core does not wait for ever. g.mu is
+// held.
 func (s *groupLinks) linkLeaving(o core.LinkLeaving) {
 	g := s.group
 	l := s.get(o.Link)

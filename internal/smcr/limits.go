@@ -2,7 +2,7 @@ package smcr
 
 import "time"
 
-// Limits of SMC-R. What Linux net/smc sets comes first.
+// Limits of SMC-R. The ones that Linux net/smc sets come first.
 const (
 	// maxGroups bounds the link groups, those included whose first contact is under way.
 	maxGroups = 4096
@@ -11,8 +11,8 @@ const (
 	// LINK, and its acknowledgement.
 	groupEndTime = time.Second
 
-	// pendingCloseTime is how long Close waits for the acknowledgement of what was written while
-	// none comes, as Linux net/smc has it, and lastBytesTime bounds the wait as a whole.
+	// pendingCloseTime is how long Close waits for the acknowledgement of written bytes while none
+	// comes, as Linux net/smc has it, and lastBytesTime bounds the wait as a whole.
 	pendingCloseTime = 2 * time.Second
 	lastBytesTime    = 30 * time.Second
 
@@ -38,25 +38,25 @@ const (
 	// say so.
 	answerTime = 250 * time.Millisecond
 
-	// lastAckTime is how long a link stays after its group has ended, so that what came last is
-	// acknowledged. Package rdma delays acknowledgements for up to 500 microseconds.
+	// lastAckTime is how long a link stays after its group has ended, so that the last messages to
+	// come are acknowledged. Package rdma delays acknowledgements for up to 500 microseconds.
 	lastAckTime = 5 * time.Millisecond
 
 	// maxIdleRMBs bounds the bytes of RMBs that a link group keeps for connections to come, whose
-	// pages are given back, but for those of their first 64 KiB. A new one takes an exchange of
-	// messages with the peer.
+	// pages are given back, except in their first 64 KiB. A new one takes an exchange of messages
+	// with the peer.
 	maxIdleRMBs = 256 << 20
 
 	// rnicPatience is how long an RNIC may be down before its links end, whose packets are sent
 	// again for four seconds.
 	rnicPatience = time.Second
 
-	// shedTime is how long a connection for which there is no memory waits for that of an idle link
-	// group, whose peer may not answer.
+	// shedTime is how long a connection for which there is no memory waits for the memory of an
+	// idle link group, whose peer may not answer.
 	shedTime = 250 * time.Millisecond
 
-	// idleWeight is what a connection counts beyond what it has written where links are to have the
-	// same bytes to carry.
+	// idleWeight is the weight of a connection beyond the bytes that it has written, where links
+	// are to have the same bytes to carry.
 	idleWeight = 64 << 10
 
 	// routesPause is how long a link group does not ask the kernel for routes after it has.

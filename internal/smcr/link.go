@@ -35,7 +35,7 @@ type groupLink struct {
 	seen struct { // by the stallDetector when it looked last
 		received, timeouts uint64
 		stalls             int    // timeouts, of those that a look tells apart, without anything received since
-		since, heard       uint64 // looks: that of the first of those, and the last one at which something had come
+		since, heard       uint64 // looks: the first one of those, and the last one at which something had come
 	}
 }
 
@@ -114,7 +114,8 @@ func (l *groupLink) know(peer link.Peer) {
 	l.peer, l.peerQPN = peer.GID.Addr(), peer.QPN
 }
 
-// trace traces an LLC message, or what came in place of one. It belongs to the link, and to no connection.
+// trace traces an LLC message, or the bytes that came in place of one. It belongs to the link, and
+// to no connection.
 func (l *groupLink) trace(b []byte, sent bool) {
 	l.group.fabric.cfg.Owner.TraceLLC(l.group.lg, l.rnic.Addr(), l.peer, b, sent)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// groupLinks are the links of a group, and what happens when one comes or goes. The group's mu
-// guards them, but for upCount. Which connection writes over which link is in spread.go.
+// groupLinks are the links of a group, and the steps when one comes or goes. The group's mu guards
+// them, but for upCount. Which connection writes over which link is in spread.go.
 type groupLinks struct {
 	group   *group
 	upCount atomic.Int32 // links that connections may use, see groupLink.counts
@@ -68,7 +68,8 @@ func (s *groupLinks) drop(l *groupLink) {
 	l.rnic.Release()
 }
 
-// get returns the link with a number: 0 is that of the first contact, nil if there is none. g.mu is held.
+// get returns the link with a number: 0 is the link of the first contact; nil if there is none.
+// g.mu is held.
 func (s *groupLinks) get(num llc.LinkNum) *groupLink {
 	for _, l := range s.all {
 		if l.num == num || num == 0 || l.num == 0 {
@@ -117,9 +118,9 @@ func (s *groupLinks) main() *groupLink {
 	return s.all[0]
 }
 
-// named returns the link that a later contact's message of ours names. A client names the one that
-// the server's has named, if it can: Linux net/smc takes the RKey of a Confirm for one of that
-// link, whatever else the Confirm says.
+// named returns the link that a later contact's message of ours names. A client names the link that
+// the server's message has named, if it can: Linux net/smc takes the RKey of a Confirm for one of
+// that link, whatever else the Confirm says.
 //
 // A server that has lost links names the newest one. Linux net/smc looks whether the memory of a
 // connection is registered on the link that is named, and if so registers it on no other, which may
@@ -198,7 +199,7 @@ func (s *groupLinks) changed() {
 	})
 }
 
-// The methods that follow carry out what core decides for a link. g.mu is held.
+// The methods that follow carry out the decisions of core for a link. g.mu is held.
 
 // readyToSend has the link send: the peer is ready to receive. A client learns the number of its
 // first link by it.
@@ -280,7 +281,7 @@ func (s *groupLinks) linkDown(out core.LinkDown) {
 	s.changed()
 }
 
-// closeLink ends what there is of a link: that of an exchange that came to nothing, or one that
+// closeLink ends the parts of a link: the link of an exchange that came to nothing, or one that
 // connections have left.
 func (s *groupLinks) closeLink(out core.CloseLink) {
 	s.group.opener.dropSpare()

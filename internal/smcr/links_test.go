@@ -32,8 +32,9 @@ func TestCountedOnce(t *testing.T) {
 	}
 }
 
-// TestFlaps has the interface of the only link go down and come back again and again, each time for less than it is waited for. That it
-// is down again when the time of an earlier outage is over ends nothing; what ends the link is an outage that lasts.
+// TestFlaps has the interface of the only link go down and come back again and again, each time for
+// less than it is waited for. That it is down again when the time of an earlier outage is over ends
+// nothing; only an outage that lasts ends the link.
 func TestFlaps(t *testing.T) {
 	r := newFabricRig(t, nil)
 	var over []func() // the time of each outage
@@ -109,9 +110,11 @@ func TestAllDown(t *testing.T) {
 	s.close()
 }
 
-// TestNamedLink has a server name the second link of a group: so does the client, with the RKey on that one. Linux net/smc takes the RKey
-// of a Confirm for one of the link that its Accept has named, and writes with it over that. The address of an Accept may have another form than that of the
-// message with which the link was made: "leftmost 3 words of zeros" (SMCv2 pp.57-59 note 4).
+// TestNamedLink has a server name the second link of a group: so does the client, with the RKey on
+// that one. Linux net/smc takes the RKey of a Confirm for one of the link that its Accept has
+// named, and writes with it over that. The address of an Accept may have another form than the
+// address in the message with which the link was made: "leftmost 3 words of zeros" (SMCv2 pp.57-59
+// note 4).
 func TestNamedLink(t *testing.T) {
 	r := newFabricCables(t, 2, clc.V2)
 	first, firstPeer := r.connect()

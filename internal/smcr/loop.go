@@ -9,9 +9,9 @@ import (
 )
 
 // A groupLoop is the goroutine of a link group, from when its first contact begins until the links
-// are gone. It hands LLC messages to core, and tells connections what befalls the group. Others
-// call core too, with the group's mu held; what would need a lock of a connection they leave to the
-// goroutine.
+// are gone. It hands LLC messages to core, and tells connections of the events of the group. Other
+// goroutines call core too, with the group's mu held; they leave work that would need a lock of a
+// connection to the goroutine.
 type groupLoop struct {
 	group   *group
 	kick    chan struct{} // there is something in later

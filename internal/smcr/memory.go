@@ -34,8 +34,8 @@ func (b *memoryBudget) take(what *atomic.Int64, n int64) error {
 // used returns the bytes of all buffers.
 func (b *memoryBudget) used() int64 { return b.rmbs.Load() + b.rings.Load() }
 
-// ringMemory is what the send ring of one connection has of the budget. The zero value has nothing.
-// Any goroutine may give it back, and does so once.
+// ringMemory is the part of the budget that the send ring of one connection has. The zero value has
+// nothing. Any goroutine may give it back, and does so once.
 type ringMemory struct {
 	budget *memoryBudget
 	bytes  atomic.Int64
@@ -55,7 +55,7 @@ func (r *ringMemory) take(ctx context.Context, f *Fabric, n int64) error {
 	return nil
 }
 
-// shrink gives back what is above n bytes.
+// shrink gives back the bytes above n.
 func (r *ringMemory) shrink(n int64) {
 	if surplus := r.bytes.Load() - n; surplus > 0 {
 		r.bytes.Add(-surplus)

@@ -17,7 +17,7 @@ import (
 type linkOpener struct {
 	group   *group
 	opening sync.WaitGroup // goroutines that open devices
-	spare   *rdma.QP       // what ADD LINK offers where there will be no link; nil if there is none
+	spare   *rdma.QP       // offered by ADD LINK where there will be no link; nil if there is none
 	oneEach bool           // of a server: both sides had one RNIC at first
 
 	routesAsked time.Time // see routesNamed; of the group's goroutine
@@ -90,7 +90,7 @@ func (o *linkOpener) acquired(n *rnic.Device, err error, num llc.LinkNum) {
 func (o *linkOpener) addLink(n *rnic.Device, num llc.LinkNum) {
 	g := o.group
 	if l := g.links.get(num); l != nil && l.num == num { // rule: internal/host TestSMCRAddLinkAgain
-		n.Release() // that number was asked for twice: what came first is the answer
+		n.Release() // that number was asked for twice: the first link is the answer
 		return
 	}
 	l, err := g.links.add(n, num)

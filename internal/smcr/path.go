@@ -173,8 +173,8 @@ func (w *Path) Examine(p *clc.Proposal, h *core.Handshake, admitted bool) {
 	h.SetRNIC(v1, v2, clc.DiagNone)
 }
 
-// LinkMissing implements [transport.Path]. It takes no note of what failed at once: that was not
-// for want of packets.
+// LinkMissing implements [transport.Path]. It takes no note of a link that failed at once: that was
+// not for want of packets.
 func (w *Path) LinkMissing(waited time.Duration) {
 	if waited >= filteredAfter {
 		w.fabric.filtered.note(w.remote, time.Now()) // rule: internal/host TestSMCRFiltered
@@ -199,8 +199,8 @@ func (w *Path) Prepare(ctx context.Context, q transport.Request) (transport.Bind
 		c.Detach(false)
 		c.Release(false)
 		c.Leave()
-		// A server that finds the group dead, or the peer silent, makes another one. What a client
-		// joins its server has said.
+		// A server that finds the group dead, or the peer silent, makes another one. The server has
+		// said which group its client joins.
 		if q.Choice.R != nil || c.first || ctx.Err() != nil || c.group != nil && !c.group.end.isOver() && !c.group.peer.late() {
 			return nil, r, err
 		}

@@ -87,8 +87,8 @@ func (p *preparation) takeBuffers(ctx context.Context) (err error) {
 }
 
 // takesLarge reports whether the peer is known to take elements of RMBs above 512 KiB, "largest
-// size supported by this architecture" (RFC 7609 p.100): every Linux does, and so do we, who say
-// that we are Linux. Each side says so in its first message of a first contact in version 2; a
+// size supported by this architecture" (RFC 7609 p.100): every Linux does, and so do we, since we
+// say that we are Linux. Each side says so in its first message of a first contact in version 2; a
 // server does not know it yet when it sends its Accept, but Linux kernels alone offer version 2
 // without a peer ID.
 func (p *preparation) takesLarge() bool {
@@ -117,12 +117,12 @@ func (p *preparation) ringSize() int64 {
 }
 
 // checkRoute reports whether no router is between our RNIC and the peer's. A client compares it
-// with what the server says in version 2, which decides by it whose MAC packets go to: Linux
+// with the statement of the server in version 2, which decides by it whose MAC packets go to: Linux
 // net/smc does not take "indirect" for a path without a router, and looks no further where the
 // server says "direct". Neither do we.
 //
 // Behind a router packets are no larger than Ethernet has room for, since an RNIC does not learn
-// what the networks there can take.
+// which sizes the networks there can take.
 func (p *preparation) checkRoute() (direct bool, err error) {
 	route := p.group.rnic.Route(p.choice.GID.Addr())
 	if p.choice.R != nil && p.choice.Version == clc.V2 && !p.choice.Direct {
@@ -147,7 +147,7 @@ func (p *preparation) takeServer(server *clc.ParamsR) error {
 	return p.takeElement(server)
 }
 
-// resources are what the peer is told: the link that we name, and our RMB on it.
+// resources returns the values that the peer is told: the link that we name, and our RMB on it.
 func (p *preparation) resources(direct bool) (core.Resources, error) {
 	l := p.group.links.named(p.choice.R)
 	p.named = l
@@ -167,8 +167,8 @@ func (p *preparation) resources(direct bool) (core.Resources, error) {
 	}, nil
 }
 
-// clientGIDs are the addresses of our RNICs that links of the group may be on; us is that of the
-// link that is named.
+// clientGIDs are the addresses of our RNICs that links of the group may be on; us is the address of
+// the named link.
 func (p *preparation) clientGIDs(us wire.GID) []wire.GID {
 	if !p.first {
 		return []wire.GID{us}

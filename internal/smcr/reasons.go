@@ -15,7 +15,7 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// What ends, as an owner counts it.
+// The parts that end, as an owner counts them.
 const (
 	endOfGroup = "link group"
 	endOfLink  = "link" // while its group had others
@@ -42,7 +42,7 @@ func knownReason(r llc.DeleteReason) string {
 	return "for no known reason"
 }
 
-// detail is what an error says beyond its kind, without what is in it of the peer's numbers.
+// detail is the text of an error beyond its kind, without the peer's numbers in it.
 func detail(err error) string {
 	if e, ok := errors.AsType[*core.ProtocolError](err); ok {
 		return ": " + transport.Detail(e)

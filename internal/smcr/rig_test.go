@@ -195,7 +195,7 @@ func (r *fabricRig) newEnd(role core.Role, f *Fabric, local, remote netip.Addr) 
 	return e
 }
 
-// do carries out what a handshake asks for.
+// do carries out the outputs of a handshake.
 func (e *fabricEnd) do(out []core.Output) {
 	e.r.t.Helper()
 	for _, out := range out {
@@ -251,7 +251,7 @@ func (e *fabricEnd) wake() {
 	}
 }
 
-// close gives back what the connection has, as one does that is aborted.
+// close gives back the resources of the connection, as an aborted connection does.
 func (e *fabricEnd) close() {
 	e.data.Load().Detach()
 	e.binding.Detach(false)

@@ -204,7 +204,7 @@ func (p *rmbPool) releaseLocked(m *ownRMB, clean bool) {
 	}
 }
 
-// answer takes what the peer says of an RMB. g.mu is held.
+// answer takes the peer's answer about an RMB. g.mu is held.
 func (p *rmbPool) answer(id core.RMBID, why clc.Diagnosis) {
 	if m := p.asked[id]; m != nil {
 		delete(p.asked, id)

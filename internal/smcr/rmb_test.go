@@ -95,8 +95,8 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// TestPoolUnanswered asks a peer that does not answer to take an RMB: whoever waits gives up, or hears of the end of the group, and what the peer may
-// know by now is used by nobody.
+// TestPoolUnanswered asks a peer that does not answer to take an RMB: a goroutine that waits gives
+// up, or hears of the end of the group, and nobody uses an RMB that the peer may know by now.
 func TestPoolUnanswered(t *testing.T) {
 	var cut atomic.Bool
 	r := newFabricRig(t, func(c, _ *rdma.Config) { c.Drop = func([]byte) bool { return cut.Load() } })

@@ -23,7 +23,7 @@ func (r *groupRoom) note() {
 	full := !g.ctl.Spare(g.rmbs.kept > 0) || r.refused
 	r.full.Store(full)
 	g.mu.Unlock()
-	if full && g.conns.freed.any() { // who came after we had looked did not know that it matters
+	if full && g.conns.freed.any() { // a caller after our look did not know that it matters
 		g.loop.wake()
 	}
 	g.fabric.mu.Lock()

@@ -9,7 +9,8 @@ import (
 	"github.com/gosmc/smc/internal/link"
 )
 
-// SpreadConnections and SpreadBytes are policies: by what links are to be loaded alike.
+// SpreadConnections and SpreadBytes are policies: the measure by which links are to be loaded
+// alike.
 const (
 	SpreadConnections = "connections" // that write over them
 	SpreadBytes       = "bytes"       // that these have written
@@ -30,7 +31,7 @@ type spread struct {
 
 type spreadLink struct {
 	*groupLink
-	rank int // those of the lowest are used
+	rank int // links of the lowest rank are used
 	load uint64
 }
 
@@ -59,7 +60,7 @@ func newSpread(g *group) *spread {
 	return s
 }
 
-// weight is what a connection adds to the load of its link. By bytes one that has written nothing
+// weight is the load that a connection adds to its link. By bytes one that has written nothing
 // counts too, so that new ones do not all begin on one link.
 func (s *spread) weight(c *binding) uint64 {
 	if s.group.fabric.cfg.Spread == SpreadBytes { // rule: internal/host TestSMCRSpread
@@ -68,7 +69,7 @@ func (s *spread) weight(c *binding) uint64 {
 	return 1
 }
 
-// on returns what is known of a link, nil if it is none to be used.
+// on returns the entry of a link, nil if it is none to be used.
 func (s *spread) on(l *link.Link) *spreadLink {
 	for i := range s.links {
 		if s.links[i].net == l {
@@ -118,9 +119,9 @@ func (s *spread) move(c *binding, to *spreadLink, el core.Element, weight uint64
 	return nil
 }
 
-// moveAll moves what writes over a link to others, and returns how many, and those for which there
-// is none. A link may fail after it was picked, and with it the move: then another one is picked,
-// as long as there is one.
+// moveAll moves the connections that write over a link to other links. It returns how many it has
+// moved, and the connections for which there is no link. A link may fail after it was picked, and
+// with it the move: then another one is picked, as long as there is one.
 func (s *spread) moveAll(from *groupLink) (moved int, stuck []*binding) {
 	s.links = slices.DeleteFunc(s.links, func(x spreadLink) bool { return x.groupLink == from })
 	var tried []*spreadLink
@@ -170,7 +171,8 @@ func (s *groupLinks) begin(c *binding, attach func(l *groupLink, el core.Element
 		}
 		tried = append(tried, to)
 	}
-	// The group ends: what has come before can be read. Without it TestSMCROneShot loses bytes now and then.
+	// The group ends: bytes that have come before can be read. Without it TestSMCROneShot loses
+	// bytes now and then.
 	return attach(s.main(), *c.element)
 }
 

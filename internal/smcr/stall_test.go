@@ -6,8 +6,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// TestStallHears has acknowledgements overdue on one link and nothing come over the other one: the peer is asked whether it is there, and what has come
-// before does not count as its answer.
+// TestStallHears has acknowledgements overdue on one link and nothing come over the other one: the
+// peer is asked whether it is there, and messages that have come before do not count as its answer.
 func TestStallHears(t *testing.T) {
 	r := newFabricCables(t, 2, clc.V2)
 	c, s := r.connect()

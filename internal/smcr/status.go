@@ -10,7 +10,7 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// Status implements [transport.Fabric]: it appends what there is to say of each link group.
+// Status implements [transport.Fabric]: it appends the status of each link group.
 func (f *Fabric) Status(list []control.StatusGroup) []control.StatusGroup {
 	f.mu.Lock()
 	all := f.groups.All()
@@ -23,7 +23,7 @@ func (f *Fabric) Status(list []control.StatusGroup) []control.StatusGroup {
 		groups[i] = f.running[lg]
 	}
 	f.mu.Unlock()
-	for i, g := range groups { // without the lock: that of a group comes before it
+	for i, g := range groups { // without the lock: a group's lock comes before it
 		if g != nil {
 			g.status(&list[first+i])
 		}
@@ -36,7 +36,7 @@ var redundancyTypes = map[core.Redundancy]string{
 	core.RedundancyNone: "NONE", core.RedundancySingle: "SINGLE", core.RedundancyAsymmetric: "ASYMMETRIC", core.RedundancySymmetric: "SYMMETRIC",
 }
 
-// status adds what a group has: its links and its memory.
+// status adds the parts of a group: its links and its memory.
 func (g *group) status(s *control.StatusGroup) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -103,7 +103,7 @@ func (f *Fabric) drop(g *group) {
 	f.changedLocked()
 }
 
-// changedLocked wakes those who wait for a first contact to be over. f.mu is held.
+// changedLocked wakes the goroutines that wait for a first contact to be over. f.mu is held.
 func (f *Fabric) changedLocked() {
 	if f.changed != nil {
 		close(f.changed)
@@ -111,14 +111,14 @@ func (f *Fabric) changedLocked() {
 	}
 }
 
-// confirm takes what a first contact has told of the peer.
+// confirm takes the result of a first contact, which describes the peer.
 func (f *Fabric) confirm(g *group, r core.Result) {
 	var links []core.GroupLink
 	if _, err := f.group(g.lg); err == nil {
 		links = g.usable()
 	}
 	f.mu.Lock()
-	suspects := f.runningLocked(f.groups.Confirm(g.lg, r)...) // with what may be an instance of the peer that is no more
+	suspects := f.runningLocked(f.groups.Confirm(g.lg, r)...) // with groups that may be of an instance of the peer that is no more
 	if links != nil {
 		f.groups.SetLinks(g.lg, links)
 		f.changedLocked()
