@@ -7,7 +7,7 @@ import (
 	"github.com/gosmc/smc/internal/tcpwatch"
 )
 
-// A Device is an Emulated-ISM device, with what its connections need besides.
+// A Device is an Emulated-ISM device, with the other parts that its connections need.
 type Device struct {
 	*ism.Device
 	groups *Groups
@@ -32,7 +32,7 @@ func Open(cfg ism.Config, groups *Groups, spin time.Duration) (*Device, error) {
 // NewPath returns a path to the process behind a peering of the device.
 func (d *Device) NewPath(peer *ism.Peer) *Path { return &Path{device: d, peer: peer} }
 
-// Close reports every peer gone, which ends what waits for an answer.
+// Close reports every peer gone, which ends the waits for an answer.
 func (d *Device) Close() {
 	d.Device.Close()
 	d.tcp.Close()

@@ -12,11 +12,11 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Groups are the link groups of SMC-D: little more than their numbers, and what the peers have told
-// each other.
+// Groups are the link groups of SMC-D: little more than their numbers, and the facts that the peers
+// have told each other.
 type Groups struct {
 	newID    func() wire.LinkID
-	maxConns int // of a link group; what is offered
+	maxConns int // of a link group; this number is offered
 
 	mu    sync.Mutex
 	table *core.Groups
@@ -58,8 +58,8 @@ func (g *Groups) leave(lg *core.LinkGroup) {
 	g.table.Leave(time.Now(), lg)
 }
 
-// confirm takes what the handshake of a connection has told, the first one above all, and returns
-// what that of the group has.
+// confirm takes the result of a connection's handshake, the first one above all, and returns the
+// result that the group has.
 func (g *Groups) confirm(lg *core.LinkGroup, r core.Result) core.Result {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,7 +86,7 @@ func (g *Groups) PeerGone(gid wire.ISMGID) {
 // Mode implements [transport.Fabric].
 func (*Groups) Mode() core.Mode { return core.SMCD }
 
-// Status implements [transport.Fabric]: it appends what there is to say of each link group.
+// Status implements [transport.Fabric]: it appends the status of each link group.
 func (g *Groups) Status(list []control.StatusGroup) []control.StatusGroup {
 	g.mu.Lock()
 	defer g.mu.Unlock()

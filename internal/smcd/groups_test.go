@@ -11,8 +11,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// TestGroup has connections join one link group: the first one makes it, others have what it was told, and where the group is full
-// there is another one.
+// TestGroup has connections join one link group: the first one makes it, others have the values
+// that it was told, and where the group is full there is another one.
 func TestGroup(t *testing.T) {
 	r := newRig(t)
 	c1, s1 := r.connect()
@@ -77,7 +77,8 @@ func TestGroupOutOfSync(t *testing.T) {
 	}
 }
 
-// TestGroupPeerGone ends a peering: no connection joins a link group of it any more, and those of other peers stay.
+// TestGroupPeerGone ends a peering: no connection joins a link group of it any more, and the link
+// groups of other peers stay.
 func TestGroupPeerGone(t *testing.T) {
 	const first, second = 5, 6
 	g := NewGroups(func() wire.LinkID { return 7 }, maxConns)
@@ -126,8 +127,8 @@ func TestGroupRefusals(t *testing.T) {
 	check("there are too many", clc.DiagLimit)
 }
 
-// TestGroupLater has a client's later connection be established before the first one is: the link group is not confirmed by it, and what
-// the first one was told holds for both.
+// TestGroupLater has a client's later connection be established before the first one is: the link
+// group is not confirmed by it, and the values that the first one was told hold for both.
 func TestGroupLater(t *testing.T) {
 	g := NewGroups(func() wire.LinkID { return 1 }, maxConns)
 	choice := core.Choice{Mode: core.SMCD, Version: clc.V2, FirstContact: true, D: &clc.ParamsD{LinkID: 200}}

@@ -138,7 +138,7 @@ func (r *rig) connect() (c, s *end) {
 	return c, s
 }
 
-// do carries out what a handshake asks for.
+// do carries out the outputs of a handshake.
 func (e *end) do(out []core.Output) {
 	e.r.t.Helper()
 	for _, out := range out {
@@ -187,7 +187,7 @@ func (e *end) wake() {
 	}
 }
 
-// close gives back what the connection has. clean says that it has ended in order.
+// close gives back the resources of the connection. clean says that it has ended in order.
 func (e *end) close(clean bool) {
 	e.data.Load().Detach()
 	e.binding.Detach(clean)
@@ -214,7 +214,8 @@ func exchange(t *testing.T, c, s *end) {
 	}
 }
 
-// choices are what core chooses for a connection, the client's with a token and an element of the server's.
+// choices are core's choices for a connection, the client's with a token and an element of the
+// server's.
 func (r *rig) choices(token wire.Token, size wire.SizeCode) (client, server core.Choice) {
 	here := clc.ISMDevice{GID: r.client.GID(), CHID: wire.CHIDLoopback}
 	there := clc.ISMDevice{GID: r.server.GID(), CHID: wire.CHIDLoopback}

@@ -4,7 +4,7 @@
 //	[Device]   the device of a host
 //	[Path]     a handshake with the process behind a peering
 //	[Groups]   the link groups of a host: little more than their numbers
-//	[Peering]  what ends all connections with a peer
+//	[Peering]  ends all connections with a peer
 package smcd
 
 import (

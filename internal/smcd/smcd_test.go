@@ -18,7 +18,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// checkBuffers compares what a side has of its own and of its peer's memory: buffers in use, and its connections.
+// checkBuffers compares the counts of a side: the buffers in use, of its own and of its peer's
+// memory, and its connections.
 func (s *side) checkBuffers(t *testing.T, when string, dmbs, windows int64, conns int) {
 	t.Helper()
 	n := 0
@@ -30,7 +31,8 @@ func (s *side) checkBuffers(t *testing.T, when string, dmbs, windows int64, conn
 	}
 }
 
-// TestPeering looks at what connections with one peer share: they end together, when its process does.
+// TestPeering looks at the common end of connections with one peer: they end together, when its
+// process does.
 func TestPeering(t *testing.T) {
 	r := newRig(t)
 	c1, s1 := r.connect()
@@ -76,8 +78,8 @@ func TestPeering(t *testing.T) {
 	r.client.checkBuffers(t, "at the end", 0, 0, 0)
 }
 
-// TestBuffers has connections use their memory one after the other: what was released in order serves again, without a question to the
-// peer, and other memory does not.
+// TestBuffers has connections use their memory one after the other: memory that was released in
+// order serves again, without a question to the peer, and other memory does not.
 func TestBuffers(t *testing.T) {
 	r := newRig(t)
 	var tokens []wire.Token
@@ -179,13 +181,14 @@ func TestLeft(t *testing.T) {
 	c.close(true) // the window stays, for the next connection
 	s.close(false)
 	smctest.Eventually(t, patience, "the client's device is told", func() bool { return r.client.Stats().MappedBytes == 0 })
-	r.client.Close() // waits for who is told
+	r.client.Close() // waits for the goroutines that are told
 	if c.left.Load() {
 		t.Error("a connection that has released its memory is told of the peer")
 	}
 }
 
-// TestHostileTokens has a server, and a client, tell memory that is not there: the connection has none of it, and gives back what it has.
+// TestHostileTokens has a server, and a client, tell memory that is not there: the connection has
+// none of it, and gives back the memory that it has.
 func TestHostileTokens(t *testing.T) {
 	r := newRig(t)
 	good, err := r.server.peer.NewDMB(1<<16, func() {})
@@ -293,7 +296,8 @@ func TestPeerGone(t *testing.T) {
 	b.Leave()
 }
 
-// TestNoGroup has a server name a link group that the client does not have: the client gives back what it has made.
+// TestNoGroup has a server name a link group that the client does not have: the client gives back
+// the parts that it has made.
 func TestNoGroup(t *testing.T) {
 	r := newRig(t)
 	theirs, err := r.server.peer.NewDMB(1<<16, func() {})
