@@ -14,7 +14,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Mode is what carries a connection's bytes.
+// Mode is the transport that carries a connection's bytes.
 type Mode uint8
 
 // ModeTCP is the only mode.
@@ -62,7 +62,8 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// WriteBuffers writes the buffers one after the other. On return, bufs holds what was not written.
+// WriteBuffers writes the buffers one after the other. On return, bufs holds the bytes that were
+// not written.
 func (c *Conn) WriteBuffers(bufs *net.Buffers) (int64, error) {
 	n, err := bufs.WriteTo(c.tcp)
 	c.out.Add(uint64(n))
@@ -93,10 +94,10 @@ func (c *Conn) Close() error {
 // that is unreachable, too.
 func (c *Conn) Forget() { c.host.forget(c) }
 
-// CloseRead is that of [net.TCPConn].
+// CloseRead is the method of [net.TCPConn].
 func (c *Conn) CloseRead() error { return c.tcp.CloseRead() }
 
-// CloseWrite is that of [net.TCPConn].
+// CloseWrite is the method of [net.TCPConn].
 func (c *Conn) CloseWrite() error { return c.tcp.CloseWrite() }
 
 // LocalAddr implements [net.Conn].
@@ -120,7 +121,7 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.tcp.SyscallConn
 // File returns a copy of the socket.
 func (c *Conn) File() (*os.File, error) { return c.tcp.File() }
 
-// Options returns what the Set methods were told.
+// Options returns the values that the Set methods were given.
 func (c *Conn) Options() Options {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,37 +139,37 @@ func (c *Conn) set(err error, remember func(*Options)) error {
 	return nil
 }
 
-// SetNoDelay is that of [net.TCPConn].
+// SetNoDelay is the method of [net.TCPConn].
 func (c *Conn) SetNoDelay(noDelay bool) error {
 	return c.set(c.tcp.SetNoDelay(noDelay), func(o *Options) { o.NoDelay = noDelay })
 }
 
-// SetKeepAlive is that of [net.TCPConn].
+// SetKeepAlive is the method of [net.TCPConn].
 func (c *Conn) SetKeepAlive(on bool) error {
 	return c.set(c.tcp.SetKeepAlive(on), func(o *Options) { o.KeepAlive.Enable = on })
 }
 
-// SetKeepAlivePeriod is that of [net.TCPConn].
+// SetKeepAlivePeriod is the method of [net.TCPConn].
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	return c.set(c.tcp.SetKeepAlivePeriod(d), func(o *Options) { o.KeepAlive.Idle, o.KeepAlive.Interval = d, d })
 }
 
-// SetKeepAliveConfig is that of [net.TCPConn].
+// SetKeepAliveConfig is the method of [net.TCPConn].
 func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	return c.set(c.tcp.SetKeepAliveConfig(config), func(o *Options) { o.KeepAlive = config })
 }
 
-// SetLinger is that of [net.TCPConn].
+// SetLinger is the method of [net.TCPConn].
 func (c *Conn) SetLinger(sec int) error {
 	return c.set(c.tcp.SetLinger(sec), func(o *Options) { o.Linger = sec })
 }
 
-// SetReadBuffer is that of [net.TCPConn].
+// SetReadBuffer is the method of [net.TCPConn].
 func (c *Conn) SetReadBuffer(bytes int) error {
 	return c.set(c.tcp.SetReadBuffer(bytes), func(o *Options) { o.ReadBuffer = bytes })
 }
 
-// SetWriteBuffer is that of [net.TCPConn].
+// SetWriteBuffer is the method of [net.TCPConn].
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	return c.set(c.tcp.SetWriteBuffer(bytes), func(o *Options) { o.WriteBuffer = bytes })
 }
@@ -193,7 +194,7 @@ func (c *Conn) ReadUrgent() (byte, error) { return 0, c.noUrgent("read") }
 // AtUrgentMark fails: see errNoUrgent.
 func (c *Conn) AtUrgentMark() (bool, error) { return false, c.noUrgent("read") }
 
-// SetUrgentInline fails: see errNoUrgent. The system's default is what false stands for.
+// SetUrgentInline fails: see errNoUrgent. false stands for the system's default.
 func (c *Conn) SetUrgentInline(inline bool) error {
 	if !inline {
 		return nil

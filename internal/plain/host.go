@@ -46,7 +46,7 @@ var (
 	errNotConnected = errors.New("smc: the socket is not connected")
 )
 
-// New returns a host. The only errors are those of the configuration.
+// New returns a host. The only errors are errors in the configuration.
 func New(cfg Config) (*Host, error) {
 	if _, err := pnet.ParseUEIDs(cfg.UEIDs); err != nil {
 		return nil, fmt.Errorf("smc: %w", err)
@@ -59,7 +59,7 @@ func New(cfg Config) (*Host, error) {
 	return &Host{dir: cfg.Dir, reason: reason, conns: make(map[*Conn]struct{}), listeners: make(map[*Listener]struct{})}, nil
 }
 
-// CheckBuffer says what is wrong with a wanted buffer size; 0 is the default.
+// CheckBuffer returns an error that names the fault of a wanted buffer size; 0 is the default.
 func CheckBuffer(n int) error {
 	if n != 0 && (n < minBuffer || n > maxBuffer) {
 		return fmt.Errorf("%d is not in the range of %d to %d bytes", n, minBuffer, maxBuffer)
@@ -70,7 +70,7 @@ func CheckBuffer(n int) error {
 // Dir returns the run directory of the configuration. It may be empty: nothing is ever put there.
 func (h *Host) Dir() string { return h.dir }
 
-// Requirement is what a connection must be, at least. Only AnyMode can be met.
+// Requirement is the condition that the mode of a connection must meet. Only AnyMode can be met.
 type Requirement uint8
 
 // AnyMode is met by plain TCP.
@@ -96,7 +96,7 @@ type DialOptions struct {
 	Control    func(ctx context.Context, network, address string, c syscall.RawConn) error
 }
 
-// begin checks what Dial and Listen are asked for.
+// begin checks the arguments of Dial and Listen.
 func (h *Host) begin(network string, buffer int) error {
 	switch network {
 	case "tcp", "tcp4", "tcp6":

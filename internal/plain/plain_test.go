@@ -41,7 +41,8 @@ func pair(t *testing.T, h *Host) (client, server *Conn) {
 	return client, server
 }
 
-// A connection is one as package net has it, says why it is no more, and counts what it moves.
+// A connection is one as package net has it, says why it is no more, and counts the bytes that it
+// moves.
 func TestConn(t *testing.T) {
 	h := newTestHost(t)
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
@@ -65,7 +66,8 @@ func TestConn(t *testing.T) {
 	}
 }
 
-// A program that requires SMC gets an error that says what is missing, and a listener that requires it shows it no connection.
+// A program that requires SMC gets an error that names the missing part, and a listener that
+// requires it shows it no connection.
 func TestRequire(t *testing.T) {
 	const requireSMC = AnyMode + 1
 	h := newTestHost(t)
@@ -123,7 +125,8 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// What a program sets wrongly on Linux is wrong here, too; what has no meaning here has an error that says so.
+// A setting that is wrong on Linux is wrong here, too; a call that has no meaning here returns an
+// error that says so.
 func TestErrors(t *testing.T) {
 	for _, cfg := range []Config{{ReadBuffer: 1}, {ReadBuffer: maxBuffer + 1}, {UEIDs: []string{"lower case"}}} {
 		if _, err := New(cfg); err == nil {
