@@ -60,8 +60,8 @@ func New() (*Watcher, error) {
 	return w, nil
 }
 
-// Watch calls event, from the watcher's goroutine, whenever something happened on conn; events
-// are those of epoll. event must not block. The watch ends when conn is closed; call
+// Watch calls event, from the watcher's goroutine, whenever something happened on conn; events are
+// the flags of epoll. event must not block. The watch ends when conn is closed; call
 // [Watcher.Forget] with the key before that.
 func (w *Watcher) Watch(conn *net.TCPConn, event func(events uint32)) (key int64, err error) {
 	raw, err := conn.SyscallConn()
