@@ -21,7 +21,7 @@ var (
 // A DeclinedError says why a fabric does not carry a connection, by the reason that the peer is told.
 type DeclinedError struct {
 	Why clc.Diagnosis
-	Err error // what has happened here; nil: nothing that Why does not say
+	Err error // the local cause; nil: nothing that Why does not say
 }
 
 func (e *DeclinedError) Error() string {

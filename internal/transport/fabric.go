@@ -11,10 +11,10 @@ import (
 
 // A Fabric is one that a host can carry connections over.
 type Fabric interface {
-	// Mode is that of its connections.
+	// Mode is the mode of its connections.
 	Mode() core.Mode
 
-	// Status appends what there is to say of each link group.
+	// Status appends the status of each link group.
 	Status(list []control.StatusGroup) []control.StatusGroup
 }
 

@@ -4,8 +4,8 @@
 //
 //	[Fabric]       one that a host can carry connections over; a [Network] is one between machines
 //	[Path]         one way for a handshake to reach its peer
-//	[Binding]      what one connection has of a fabric
-//	[Association]  what ends connections together: a peering, a link group
+//	[Binding]      the parts of a fabric that one connection has
+//	[Association]  its end ends connections together: a peering, a link group
 package transport
 
 import (
@@ -22,10 +22,11 @@ import (
 
 // A Path is one way for a handshake to reach its peer: one fabric, and the peer's place on it.
 type Path interface {
-	// Mode is that of the connections over this path.
+	// Mode is the mode of the connections over this path.
 	Mode() core.Mode
 
-	// Offer adds the devices of this path to what the handshake offers and accepts.
+	// Offer adds the devices of this path to the capabilities that the handshake offers and
+	// accepts.
 	Offer(caps *core.Capabilities)
 
 	// Traits tell the handshake about the peer before anything is agreed.
@@ -51,7 +52,7 @@ type Path interface {
 	Prepare(ctx context.Context, q Request) (Binding, core.Resources, error)
 }
 
-// PathTraits are what a handshake has to know of the peer at the end of a path.
+// PathTraits are the facts that a handshake has to know of the peer at the end of a path.
 type PathTraits struct {
 	Local    bool // a process of this machine: if it is silent and lives it is only slow
 	Stranger bool // as a client it may be a program that does not speak CLC
@@ -69,8 +70,8 @@ type Request struct {
 	Lost     func() // is called when the peer has given our element of its buffer to another connection
 }
 
-// A Binding is what one connection has of a fabric: our buffer, the way to the peer's, and its part
-// in a link group. One goroutine at a time calls its methods.
+// A Binding holds the parts of a fabric that one connection has: our buffer, the way to the peer's,
+// and its part in a link group. One goroutine at a time calls its methods.
 type Binding interface {
 	// StartLink begins the first contact of SMC-R: the server sends CONFIRM LINK, the client awaits
 	// it. It does not wait: each step of the link is told, from any goroutine. An error ends it.
@@ -102,16 +103,16 @@ type Binding interface {
 	// AppendHeader appends a CDC header as it is on the way to the peer, or from it if own is false.
 	AppendHeader(b []byte, h cdc.Header, own bool) []byte
 
-	// Detach ends the use of the peer's buffer, and Release that of ours. clean says that the connection has
-	// ended in order and that the memory may be used again. The data path must not touch either
-	// afterwards. Calls after the first do nothing.
+	// Detach ends the use of the peer's buffer, and Release the use of ours. clean says that the
+	// connection has ended in order and that the memory may be used again. The data path must not
+	// touch either afterwards. Calls after the first do nothing.
 	Detach(clean bool)
 	Release(clean bool)
 
 	// ReturnPages gives pages of the peer's buffer back that hold nothing, as stream.Conn.ReturnPages asks.
 	ReturnPages(from, to int) error
 
-	// Association is what this connection shares its end with.
+	// Association is the association whose end is also this connection's.
 	Association() Association
 
 	// Flush waits, after the application has closed and for a limited time, until the end of this
@@ -131,14 +132,15 @@ type Binding interface {
 	// default. It is called if Traits.Tests is set.
 	SetQuiet(d time.Duration)
 
-	// LinkNumber is the number of the link that carries what is written, 0 if there are no links.
+	// LinkNumber is the number of the link that carries the written bytes, 0 if there are no links.
 	LinkNumber() uint8
 
 	// Traits never change.
 	Traits() Traits
 }
 
-// Traits are what a connection has to know of its fabric. Each connection keeps them, so they are small.
+// Traits are the facts that a connection has to know of its fabric. Each connection keeps them, so
+// they are small.
 type Traits struct {
 	PeerPID   int32 // the process at the other end, 0 if it cannot be seen
 	HeaderLen uint8 // bytes of a buffer that are not data
@@ -146,7 +148,7 @@ type Traits struct {
 	// KeepAlive says that a peer's end may go unnoticed, so that TCP's keepalive is of use.
 	KeepAlive bool
 
-	// Tests says that the fabric itself tests whether a silent peer is there: that of TCP is for
+	// Tests says that the fabric itself tests whether a silent peer is there: TCP's own test is for
 	// others on the way.
 	Tests bool
 
@@ -178,7 +180,7 @@ type Association interface {
 	Cause() core.ConnEventKind
 }
 
-// NoLinks has the methods of a [Binding] whose peer sees at once what is written, and whose end is
+// NoLinks has the methods of a [Binding] whose peer sees written bytes at once, and whose end is
 // known at once.
 type NoLinks struct{}
 

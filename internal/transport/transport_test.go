@@ -110,7 +110,7 @@ func TestGroupStatus(t *testing.T) {
 	check("over SMC-D, in version 1")
 }
 
-// TestMembershipOf has what the first contact has told, under our name for the link group.
+// TestMembershipOf has the result of the first contact, under our name for the link group.
 func TestMembershipOf(t *testing.T) {
 	first := &core.Result{Release: clc.Release1, PeerHostName: "peer", PeerOS: clc.OSLinux}
 	want := Membership{Group: 7, Release: clc.Release1, PeerHost: "peer", PeerOS: clc.OSLinux}
