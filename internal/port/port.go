@@ -1,10 +1,11 @@
-// Package port gets a process its own socket on a UDP port that many processes share: 4791, that of RoCEv2.
+// Package port gets a process its own socket on a UDP port that many processes share: 4791, the
+// port of RoCEv2.
 //
 // A port of an address belongs to one socket, and every process with a device needs it. 'gosmc
 // agent' makes one for each process that asks (SO_REUSEPORT). The kernel chooses among them by the
 // destination queue pair number of each packet. The agent hands the socket over with the range of
 // numbers that belongs to it. From then on the agent is not needed: packets come straight to the
-// process, and the range is free again when the socket is closed, by whatever end of the process.
+// process, and the range is free again when the socket is closed, however the process ends.
 package port
 
 import (
@@ -30,10 +31,10 @@ type Grant struct {
 	Socket *os.File // bound, with SO_REUSEPORT; not yet given to anybody else
 	First  wire.QPN // the first of the numbers that steer packets to it
 	Count  int      // how many there are
-	Key    Key      // shared by all who have a socket on this port
+	Key    Key      // shared by all processes that have a socket on this port
 }
 
-// A Key shows those who share a port that a packet was handed on by one of them.
+// A Key shows the processes that share a port that a packet was handed on by one of them.
 type Key [16]byte
 
 // Close gives the socket back, if nobody has taken it over.
@@ -54,11 +55,11 @@ const EnvSocket = "GOSMC_AGENT"
 // SystemSocket is where an agent listens if nobody says otherwise. TestMain sets another path.
 var SystemSocket = "/run/gosmc-agent.sock"
 
-// SocketName is what the agent's socket is called in a run directory.
+// SocketName is the name of the agent's socket in a run directory.
 const SocketName = "agent.sock"
 
-// Paths returns where an agent may listen, in the order in which they are tried: what the
-// environment says, else the run directory dir, if it is not empty, and then the system's.
+// Paths returns where an agent may listen, in the order in which they are tried: the path in the
+// environment, else the run directory dir, if it is not empty, and then the system's.
 func Paths(dir string) []string {
 	if path := os.Getenv(EnvSocket); path != "" {
 		return []string{path}
@@ -69,10 +70,10 @@ func Paths(dir string) []string {
 	return []string{filepath.Join(dir, SocketName), SystemSocket}
 }
 
-// What is said on the agent's socket, which is of the type SOCK_SEQPACKET: one JSON object a message. The
-// answer to a request for a port carries the socket, as SCM_RIGHTS.
+// The messages on the agent's socket, which is of the type SOCK_SEQPACKET: one JSON object a
+// message. The answer to a request for a port carries the socket, as SCM_RIGHTS.
 type (
-	// A Request is what a process asks.
+	// A Request is the question of a process.
 	Request struct {
 		Version int        `json:"version"`
 		Request string     `json:"request"`           // "port" or "status"
@@ -80,7 +81,7 @@ type (
 		UDPPort uint16     `json:"udp_port,omitzero"` // 0 for 4791
 		Thread  int        `json:"tid,omitzero"`      // that asks, whose network namespace the socket is to be in
 	}
-	// An Answer is what the agent says. Error is empty if all is well.
+	// An Answer is the agent's answer. Error is empty if all is well.
 	Answer struct {
 		Version int             `json:"version"`
 		Error   string          `json:"error,omitempty"`
@@ -100,7 +101,7 @@ const (
 	CodeNoPorts Code = "no-ports" // it shares no ports, as if it was not there
 )
 
-// Version is that of the messages.
+// Version is the version of the messages.
 const Version = 1
 
 // Bounds of a message.
@@ -179,8 +180,8 @@ func Ask(ctx context.Context, paths []string, request Request) (Answer, *os.File
 	return answer, socket, err
 }
 
-// codeOf is what an error of the socket stands for. An agent that is busy hangs up on a request
-// that it has not read.
+// codeOf is the code for which an error of the socket stands. An agent that is busy hangs up on a
+// request that it has not read.
 func codeOf(err error) Code {
 	if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
 		return CodeBusy
@@ -215,7 +216,7 @@ func dial(ctx context.Context, paths []string) (*net.UnixConn, error) {
 	return nil, last
 }
 
-// Credentials asks the kernel who is at the other end of c.
+// Credentials asks the kernel which process is at the other end of c.
 func Credentials(c *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// fakeAgent answers each client with what reply makes of its request, in a directory of its own.
+// fakeAgent answers each client by calling reply with its request, in a directory of its own.
 func fakeAgent(t *testing.T, reply func(c *net.UnixConn, request []byte)) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -165,7 +165,7 @@ func countDescriptors(t *testing.T) int {
 	return len(names)
 }
 
-// TestNoAgent asks where nobody is, or nobody who can be trusted.
+// TestNoAgent asks where no agent is, or none that can be trusted.
 func TestNoAgent(t *testing.T) {
 	t.Setenv(EnvSocket, "")
 	dir := t.TempDir()
