@@ -1,6 +1,6 @@
-// Package pnet holds the rules for the names that decide who may use SMC with whom: enterprise
-// IDs (UEID and SEID) for version 2, PNETIDs for devices and interfaces. It does no I/O: texts
-// come from the caller.
+// Package pnet holds the rules for the names that decide which hosts may use SMC with each other:
+// enterprise IDs (UEID and SEID) for version 2, PNETIDs for devices and interfaces. It does no I/O:
+// texts come from the caller.
 package pnet
 
 import (
@@ -20,24 +20,24 @@ const MaxUEIDs = 8
 // ErrName is matched, with [errors.Is], by all errors of this package: a text is not a valid name.
 var ErrName = errors.New("not a valid name")
 
-// A NameError says what is wrong with a name.
+// A NameError names the fault of a name.
 type NameError struct {
 	Kind   string // "UEID", "PNETID" or "boot id"
 	Text   string // as given
 	Reason string
 }
 
-// Error quotes the text and says what is wrong with it.
+// Error quotes the text and names its fault.
 func (e *NameError) Error() string { return fmt.Sprintf("%s %q: %s", e.Kind, e.Text, e.Reason) }
 
 // Is makes a NameError match [ErrName].
 func (e *NameError) Is(target error) bool { return target == ErrName }
 
 // ParseUEID returns the UEID with the given text: 1 to 32 characters of A-Z, 0-9, dot and hyphen,
-// of which the first is a letter or a digit, without two dots in a row (SMCv2 p.57, note 7).
-// Blanks after the text are allowed, as they are the padding of the wire form. Lower-case letters
-// are refused and not converted: the name would then differ from what the user wrote, and
-// what the peer's administrator was told. Errors are of type [*NameError].
+// of which the first is a letter or a digit, without two dots in a row (SMCv2 p.57, note 7). Blanks
+// after the text are allowed, as they are the padding of the wire form. Lower-case letters are
+// refused and not converted: the name would then differ from the text that the user wrote, and that
+// the peer's administrator was told. Errors are of type [*NameError].
 func ParseUEID(text string) (wire.EID, error) {
 	fail := func(format string, args ...any) (wire.EID, error) {
 		return wire.EID{}, &NameError{Kind: "UEID", Text: text, Reason: fmt.Sprintf(format, args...)}

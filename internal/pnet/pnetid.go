@@ -53,7 +53,7 @@ func (p PNETID) String() string { return strings.TrimRight(string(p[:]), " \x00"
 // devices of unrelated networks.
 func (p PNETID) Matches(q PNETID) bool { return !p.IsZero() && p == q } // rule: TestPNETID: !p.IsZero() -> true
 
-// CheckTable says what is wrong with PNETIDs by the names of interfaces.
+// CheckTable returns an error that names the fault of PNETIDs by the names of interfaces.
 func CheckTable(table map[string]string) error {
 	for iface, id := range table {
 		if _, err := ParsePNETID(id); err != nil {
