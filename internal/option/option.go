@@ -1,5 +1,6 @@
-// Package option asks for TCP option 254, the SMC option, on sockets of this process, and reads whether the
-// peer has it too: what tells the two ends of a connection between hosts that both speak CLC.
+// Package option asks for TCP option 254, the SMC option, on sockets of this process, and reads
+// whether the peer has it too. The option tells the two ends of a connection between hosts that
+// both speak CLC.
 //
 // No ordinary process can put an option on a SYN. 'gosmc agent', which is privileged, attaches
 // programs to the root of the control groups that do so for the sockets that ask, and catch the two
@@ -21,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Level is that of the socket option that the agent's programs catch, on both sides: Linux's
+// Level is the level of the socket option that the agent's programs catch, on both sides: Linux's
 // SOL_SMC for AF_SMC (include/linux/socket.h), which knows no option of the number Name.
 const Level = 286
 
@@ -30,8 +31,8 @@ const Level = 286
 // catch it too.
 var Name uint32 = 0x534d4352
 
-// Layout is the version of the four bytes that getsockopt returns, and of what the programs keep
-// for a socket.
+// Layout is the version of the four bytes that getsockopt returns, and of the state that the
+// programs keep for a socket.
 //
 //	offset  size  field
 //	     0     1  layout  1
@@ -43,7 +44,7 @@ const (
 	valueLen = 4
 )
 
-// A State is what has become of a socket's wish.
+// A State is the outcome, so far, of a socket's wish.
 type State uint8
 
 const (
@@ -93,8 +94,9 @@ func (r Reason) String() string {
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }
 
-// ErrNoAgent is that nothing on this machine catches the socket option: no agent was ever started, or it was
-// detached. It is also what a socket of another kind than TCP gets, such as one of multipath TCP.
+// ErrNoAgent means that nothing on this machine catches the socket option: no agent was ever
+// started, or it was detached. A socket of another kind than TCP also gets it, such as one of
+// multipath TCP.
 var ErrNoAgent = errors.New("no agent puts TCP option 254 on segments; an administrator can start 'gosmc agent'")
 
 // ErrTooLate is that a socket is connected or listens already.
