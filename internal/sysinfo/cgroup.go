@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Memory returns how many bytes of memory the control group of this process may have: the least
-// of its own limit and those of the groups around it, as far as they can be seen. ok is false if
+// Memory returns how many bytes of memory the control group of this process may have: the least of
+// its own limit and the limits of the groups around it, as far as they can be seen. ok is false if
 // there is no limit, or none can be seen. root is where /proc and /sys are, for tests.
 //
 // Both versions of control groups are looked at; a machine can have one, or a bit of each:
@@ -40,7 +40,7 @@ func Memory(root string) (limit int64, ok bool) {
 		}
 		group, inside := strings.CutPrefix(path.Clean("/"+parts[2]), strings.TrimSuffix(shown, "/"))
 		if !inside {
-			group = "" // what is mounted is another part of the tree: a container's own
+			group = "" // the mount is another part of the tree: a container's own
 		}
 		for dir := path.Clean("/" + group); ; dir = path.Dir(dir) {
 			for _, file := range files {

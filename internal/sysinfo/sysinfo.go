@@ -1,5 +1,5 @@
-// Package sysinfo says what gosmc needs to know of the machine: its caches, its memory and what
-// control groups allow of it, and its boot.
+// Package sysinfo tells gosmc the facts that it needs of the machine: its caches, its memory and
+// the part that control groups allow, and its boot.
 package sysinfo
 
 import (
@@ -60,8 +60,8 @@ func caches() (private, shared int) {
 // the machine's memory. Buffers count with their full size, but only pages that have been written
 // to are there, and a quiet connection gives those back.
 //
-// In a control group that has less it is half of what the group may have: beyond that limit the
-// kernel ends a process instead of reclaiming, and the program wants memory too.
+// In a control group that has less it is half of the group's limit: beyond that limit the kernel
+// ends a process instead of reclaiming, and the program wants memory too.
 var Budget = sync.OnceValue(func() int64 {
 	budget := int64(4 << 30)
 	var info unix.Sysinfo_t
