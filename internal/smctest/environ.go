@@ -21,10 +21,10 @@ func Apart() {
 	port.SystemSocket = os.DevNull + "/agent" // rule: TestApart
 }
 
-// ClearEnvironment takes away what the environment, the configuration file, the agent and the run
-// directory of this machine say to all programs, which is none of the tests'. TestMain calls it,
-// before there are goroutines; not in a child, which has its environment from its test. The
-// function that it returns removes the run directory that it has made in their place.
+// ClearEnvironment takes away the settings that the environment, the configuration file, the agent
+// and the run directory of this machine have for all programs, which are none of the tests'.
+// TestMain calls it, before there are goroutines; not in a child, which has its environment from
+// its test. The function that it returns removes the run directory that it has made in their place.
 func ClearEnvironment() (remove func()) {
 	Apart()
 	os.Unsetenv(port.EnvSocket) // rule: TestClearEnvironment

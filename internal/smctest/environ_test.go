@@ -12,7 +12,7 @@ import (
 	"github.com/gosmc/smc/internal/port"
 )
 
-// TestClearEnvironment has every variable that tells programs what to do set, and none of them left.
+// TestClearEnvironment sets every variable that programs obey, and has none of them left.
 func TestClearEnvironment(t *testing.T) {
 	t.Setenv(config.EnvFile, "/nowhere")
 	t.Setenv(config.EnvDisabled, "1")

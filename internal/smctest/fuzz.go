@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// fuzzMinimize bounds what a fuzz target spends to make one input shorter: executions.
+// fuzzMinimize bounds the executions that a fuzz target spends to make one input shorter.
 const (
 	fuzzMinimizeFlag = "test.fuzzminimizetime"
 	fuzzMinimize     = "20x"

@@ -21,7 +21,7 @@ func Main(m *testing.M) {
 }
 
 // MainDescriptors is [Main] for packages whose tests close all descriptors that they open: it looks
-// for those that are left, too.
+// for descriptors that are left, too.
 func MainDescriptors(m *testing.M) {
 	remove := ClearEnvironment()
 	openPoller()

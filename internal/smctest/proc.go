@@ -1,5 +1,5 @@
-// Package smctest helps to test gosmc from outside: processes to kill, and what a process holds of
-// the system. It is for tests only.
+// Package smctest helps to test gosmc from outside: processes to kill, and the resources of the
+// system that a process holds. It is for tests only.
 package smctest
 
 import (
@@ -74,7 +74,7 @@ type Process struct {
 	in   *os.File  // its standard input
 	out  *os.File  // its standard output
 	read *bufio.Reader
-	end  syscall.WaitStatus // and what Wait returns
+	end  syscall.WaitStatus // and err: the results of Wait
 	err  error
 }
 
@@ -162,7 +162,7 @@ func (p *Process) Say(format string, args ...any) {
 	}
 }
 
-// Hear waits for a line that begins with the word, and returns what follows it.
+// Hear waits for a line that begins with the word, and returns the rest of the line.
 func (p *Process) Hear(word string) string {
 	p.tb.Helper()
 	p.out.SetReadDeadline(time.Now().Add(patience))
@@ -277,7 +277,7 @@ func Pattern(b []byte, offset uint64) {
 
 func patternByte(at uint64) byte { return byte(at * 0x9e3779b97f4a7c15 >> 56) }
 
-// A Mismatch is a byte that is not that of the pattern.
+// A Mismatch is a byte that differs from the pattern's.
 type Mismatch struct {
 	Offset    uint64
 	Got, Want byte
@@ -297,13 +297,13 @@ func CheckPattern(b []byte, offset uint64) error {
 	return nil
 }
 
-// A Usage is what a process holds of the system.
+// A Usage has the resources of the system that a process holds.
 type Usage struct {
-	Descriptors []string // what they lead to
+	Descriptors []string // the targets of their links
 	Mappings    int      // of memory shared by gosmc
 }
 
-// UsageOf returns what a process holds.
+// UsageOf returns the resources that a process holds.
 func UsageOf(pid int) (u Usage, err error) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	names, err := os.ReadDir(dir + "/fd")
@@ -335,8 +335,8 @@ func countLines(path, text string) (n int, err error) {
 	return n, lines.Err()
 }
 
-// CheckLeaks remembers what the test's process holds now, and fails the test if it holds more at the end.
-// Call it first, so that it looks after all other clean-up.
+// CheckLeaks remembers the resources that the test's process holds now, and fails the test if it
+// holds more at the end. Call it first, so that it looks after all other clean-up.
 func CheckLeaks(tb testing.TB) {
 	tb.Helper()
 	if r, w, err := os.Pipe(); err == nil { // so that Go's poller has its descriptors
@@ -401,7 +401,7 @@ func statusField(text, name string) (int64, error) {
 	return strconv.ParseInt(fields[0], 10, 64)
 }
 
-// BufferPages returns how many bytes of DMBs, its own and those of its peers, a process has resident.
+// BufferPages returns how many bytes of DMBs, its own and its peers', a process has resident.
 func BufferPages(pid int) (bytes int64, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
 	if err != nil {
