@@ -1,6 +1,7 @@
 // Package survey looks at the hosts of this machine: it finds the run directories, asks every host
-// in them for its status, and follows what happens in several hosts at once, in the order of time.
-// What one host is asked, and how, is package control; what is printed is the command's concern.
+// in them for its status, and follows the events of several hosts at once, in the order of time.
+// Package control has the questions to one host, and the way they are asked; the output is the
+// command's concern.
 package survey
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/gosmc/smc/internal/rendezvous"
 )
 
-// Answers are what the hosts of the machine say of themselves.
+// Answers are the statuses that the hosts of the machine give of themselves.
 type Answers struct {
 	Dirs   []string // in which they were looked for
 	NetNS  uint64   // our own network namespace, by the number that hosts use for theirs; 0: not known
@@ -65,7 +66,7 @@ func Ask(ctx context.Context, dir string) Answers {
 	return a
 }
 
-// Missing says what is wrong with the run directory that somebody has named, with dir or in the
+// Missing returns the fault of the run directory that somebody has named, with dir or in the
 // environment, if it is not there: nobody can be found in it, which is no proof that there is
 // nobody. Otherwise it returns nil.
 func Missing(dir string) *Error {

@@ -15,8 +15,8 @@ type dirFinder struct {
 
 func systemDirFinder() dirFinder { return dirFinder{"/", os.Getenv, os.Geteuid()} }
 
-// Dirs lists the run directories of this machine that exist, each once, however many names it has. Root
-// also sees those of the other users.
+// Dirs lists the run directories of this machine that exist, each once, however many names it has.
+// Root also sees the directories of the other users.
 func Dirs() []string { return systemDirFinder().find() }
 
 func (f dirFinder) find() []string {

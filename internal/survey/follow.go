@@ -19,7 +19,7 @@ const (
 	queuedEvents   = 256                    // on their way from the hosts
 )
 
-// Options say what is followed.
+// Options select the hosts and events to follow.
 type Options struct {
 	Dir    string                     // look in this run directory only; empty: in all
 	Choose func(*control.Status) bool // is this host meant? It is asked once for each.
@@ -33,7 +33,7 @@ type Host struct {
 	Label          string // its process, and which of the hosts of that process that have been followed: 4711.1
 }
 
-// An Event is what came from a host.
+// An Event is an event that came from a host.
 type Event struct {
 	Host *Host
 	control.TraceEvent
@@ -42,7 +42,7 @@ type Event struct {
 	old bool // it has waited for those before it
 }
 
-// A Sink takes what is followed. Its methods are called by one goroutine at a time.
+// A Sink takes the events that are followed. Its methods are called by one goroutine at a time.
 type Sink interface {
 	// Found begins a host, before its first event.
 	Found(*Host)
@@ -52,7 +52,7 @@ type Sink interface {
 	Nobody() error
 	// Event takes the next event in the order of time. After more false, or an error, none follows.
 	Event(*Event) (more bool, err error)
-	// Settled says that no event is ready now, so that what was printed may be written out.
+	// Settled says that no event is ready now, so that printed text may be written out.
 	Settled() error
 }
 
@@ -76,8 +76,8 @@ func newFollower(o Options, sink Sink) *follower {
 	return &follower{Options: o, sink: sink, seen: make(map[string]bool), ofProcess: make(map[int]int), events: make(chan Event, queuedEvents)}
 }
 
-// Follow tells sink what happens in the hosts that are chosen, until ctx ends, which is no error,
-// nothing more can come, or sink has had enough. An error is one of sink's, or says why a host
+// Follow tells sink the events of the chosen hosts. It ends when ctx ends, which is no error, when
+// nothing more can come, or when sink has had enough. An error is one of sink's, or says why a host
 // cannot be followed when nothing was heard of any.
 func Follow(ctx context.Context, o Options, sink Sink) error {
 	return newFollower(o, sink).run(ctx)

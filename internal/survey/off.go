@@ -65,7 +65,7 @@ func switchOne(dir string, off bool) Switched {
 
 // dirsOfSockets returns the run directories of the control sockets in a text such as
 // /proc/net/unix: DIR/BOOT/ctl/NAME. Every program that uses SMC has one. Names with blanks are
-// left out, and those of other mount namespaces may be none here.
+// left out, and directories of other mount namespaces may be none here.
 func dirsOfSockets(text string) (dirs []string) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)

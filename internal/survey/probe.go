@@ -14,15 +14,15 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// A Probe is what a program that is started here and now could do.
+// A Probe has the capabilities of a program that is started here and now.
 type Probe struct {
 	control.Status     // of a host made for the occasion: as it sees itself, whether or not others could ask it
 	Others         int // hosts that are live in its run directory
 }
 
-// NewProbe makes a host in its default settings, has it listen, which takes from the system what a
-// host takes, asks it, and closes it. The error says why it can have no shared memory, or cannot be
-// asked by others, with what to do about it; the Probe holds all that can be said then.
+// NewProbe makes a host in its default settings, has it listen, which takes the resources of the
+// system that a host takes, asks it, and closes it. The error says why it can have no shared
+// memory, or cannot be asked by others, with the remedy; the Probe holds all that can be said then.
 func NewProbe(ctx context.Context) (*Probe, error) {
 	p := new(Probe)
 	h, err := host.New(host.Config{})

@@ -28,7 +28,8 @@ func TestProbeLeavesNothing(t *testing.T) {
 	}
 }
 
-// Where shared memory cannot be used, the probe has all that can be said, and the error says what to do.
+// Where shared memory cannot be used, the probe has all that can be said, and the error says how to
+// change that.
 func TestProbeWithoutRunDirectory(t *testing.T) {
 	t.Setenv("GOSMC_DIR", "/dev/null/x")
 	p, err := NewProbe(t.Context())
