@@ -43,7 +43,7 @@ var edits = []edit{
 	inFunc("sockopt_posix.go", "setWriteBuffer(fd *netFD, bytes int) error", "if fd.over != nil { return fd.over.SetWriteBuffer(bytes) }"),
 	inFunc("sockopt_posix.go", "setKeepAlive(fd *netFD, keepalive bool) error", "if fd.over != nil { return fd.over.SetKeepAlive(keepalive) }"),
 	inFunc("sockopt_posix.go", "setLinger(fd *netFD, sec int) error", "if fd.over != nil { return fd.over.SetLinger(sec) }"),
-	// What moves bytes between sockets in the kernel must find sockets.
+	// Calls that move bytes between sockets in the kernel must find sockets.
 	{file: "splice_linux.go", at: "\twritten, handled, err = pollSplice(&c.pfd, &s.pfd, remain)\n", before: true,
 		text: "\tif c.over != nil || s.over != nil { return 0, nil, false }\n"},
 	{file: "splice_linux.go", at: "\twritten, handled, err = pollSplice(&uc.fd.pfd, &c.pfd, 1<<63-1)\n", before: true,

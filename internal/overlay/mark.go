@@ -14,7 +14,8 @@ var (
 	markEnd   = ";"
 )
 
-// makeMark returns what is in a program that was built with an overlay: the versions of gosmc and of Go.
+// makeMark returns the mark in a program that was built with an overlay: the versions of gosmc and
+// of Go.
 func makeMark(version, toolchain string) string {
 	keep := func(r rune) rune {
 		if r <= ' ' || r > '~' || r == '"' || r == '\\' || r == ';' {

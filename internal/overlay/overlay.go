@@ -22,7 +22,7 @@ import (
 	"strings"
 )
 
-// Options say what an overlay is made of.
+// Options are the parts of which an overlay is made.
 type Options struct {
 	Toolchain Toolchain
 	Version   string // of gosmc, for the mark in programs
@@ -98,7 +98,7 @@ func (s set) digest() string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// keep sees to it that a directory, whose name says what is in it, has the files.
+// keep sees to it that a directory, whose name tells its contents, has the files.
 func (s set) keep(dir string) error {
 	if s.isIn(dir) {
 		return nil

@@ -25,7 +25,8 @@ func local(t *testing.T) Toolchain {
 	return Toolchain{GOROOT: goroot, Version: version}
 }
 
-// The toolchain that runs the tests is a known one. For another release of Go this test says what to add.
+// The toolchain that runs the tests is a known one. For another release of Go this test names the
+// entry to add.
 func TestToolchain(t *testing.T) {
 	tool := local(t)
 	digest, err := tool.Digest()
@@ -40,7 +41,8 @@ func TestToolchain(t *testing.T) {
 	}
 }
 
-// A toolchain whose package net is another one is refused, and the error names those that are not.
+// A toolchain whose package net is another one is refused, and the error names the releases that
+// are not refused.
 func TestUnknownToolchain(t *testing.T) {
 	tool := local(t)
 	other := Toolchain{GOROOT: t.TempDir(), Version: "go9.99"}
@@ -145,7 +147,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// What is in the overlay without assembly stands for a file that is there.
+// Each file of the overlay without assembly stands for a file that is there.
 func TestWithoutAssembly(t *testing.T) {
 	files, err := makeSet(Options{Toolchain: local(t)})
 	if err != nil {

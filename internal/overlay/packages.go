@@ -19,7 +19,7 @@ import (
 	_ "github.com/gosmc/smc" // has sources
 )
 
-// sources are those of package smc.
+// sources are the sources of package smc.
 //
 //go:linkname sources github.com/gosmc/smc.sources
 var sources embed.FS
@@ -27,8 +27,8 @@ var sources embed.FS
 //go:embed smc.go.txt
 var netSide string
 
-// modulePath is this module's, and stdPath what it is called in the standard library, whose
-// packages have no dot in their first element.
+// modulePath is this module's path, and stdPath its path in the standard library, whose packages
+// have no dot in their first element.
 const (
 	modulePath = "github.com/gosmc/smc"
 	stdPath    = "gosmc"
@@ -55,8 +55,9 @@ func renamed(imported string) string {
 	return imported
 }
 
-// withoutAssembly has what takes the place of files that declare functions in assembly. The go
-// command runs the assembler in the directory of a package, and those of an overlay are not there.
+// withoutAssembly has the files that take the place of files that declare functions in assembly.
+// The go command runs the assembler in the directory of a package, and the files of an overlay are
+// not there.
 var withoutAssembly = map[string]string{
 	"gosmc/internal/stream/pause.go": `//go:build amd64 || arm64
 
@@ -165,7 +166,7 @@ func rename(name, text string) (string, error) {
 	return text, nil
 }
 
-// addModule adds package smc and what it imports of this module.
+// addModule adds package smc and the packages of this module that it imports.
 func (s set) addModule(Options) error {
 	return fs.WalkDir(sources, ".", func(dir string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
