@@ -10,7 +10,8 @@ import (
 	"github.com/gosmc/smc/internal/option"
 )
 
-// BenchmarkForeign is what the programs cost sockets that have not asked: a socket option, and a connection over loopback.
+// BenchmarkForeign measures the cost of the programs for sockets that have not asked: a socket
+// option, and a connection over loopback.
 func BenchmarkForeign(b *testing.B) {
 	for _, attached := range []bool{false, true} {
 		name := map[bool]string{false: "detached", true: "attached"}[attached]

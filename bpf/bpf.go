@@ -88,14 +88,15 @@ func load(object []byte) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// explain says what an error of loading or attaching means.
+// explain returns an error of loading or attaching with its meaning.
 func explain(what string, err error) error {
 	hint := ""
 	var refused *ebpf.VerifierError
 	switch {
 	case errors.As(err, &refused): // no matter of privilege, and the error says more
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, ebpf.ErrNotSupported) && !privileged():
-		// Without privilege the loader's probes fail too, and it takes what they ask for to be unknown.
+		// Without privilege the loader's probes fail too, and it takes the features that they ask
+		// for to be unknown.
 		hint = "; it needs root, or CAP_BPF and CAP_NET_ADMIN"
 		if errors.Is(err, unix.EPERM) && what == "attach" {
 			hint += ", and no program that was attached exclusively to the same control group"

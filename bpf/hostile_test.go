@@ -250,8 +250,8 @@ func checkQuotas(t *testing.T, p *place) {
 	}
 }
 
-// TestSelfConnect has sockets that ask be connected to themselves: there is no server, so they are TCP for good, and
-// what is written comes back.
+// TestSelfConnect has sockets that ask be connected to themselves: there is no server, so they are
+// TCP for good, and written bytes come back.
 func TestSelfConnect(t *testing.T) {
 	p := newPlace(t)
 	crossed := fate{option.Alone, option.Crossed}

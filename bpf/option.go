@@ -43,7 +43,7 @@ func linkPin(pins, program string) string { return filepath.Join(pins, "link_"+p
 // AttachOption attaches the programs to a control group, for all processes in it and below, and
 // pins them in pins, which [PreparePins] has made. Programs that are pinned there already, of an
 // earlier process or version, are exchanged for these without a moment in which there are none, and
-// what they know of sockets stays. If some of the programs or maps are gone, or the maps have
+// their knowledge of sockets stays. If some of the programs or maps are gone, or the maps have
 // another layout, all of it is made anew: sockets that asked before have not asked then.
 func AttachOption(cgroup, pins string) (*Option, error) {
 	var group unix.Stat_t
@@ -205,8 +205,8 @@ func (o *Option) Attached() bool {
 // Cgroup returns the control group that the programs are attached to.
 func (o *Option) Cgroup() string { return o.cgroup }
 
-// OptionCounters are what the programs have counted since they were first attached: segments with
-// the option, and connections of sockets that asked.
+// OptionCounters are the counts of the programs since they were first attached: segments with the
+// option, and connections of sockets that asked.
 type OptionCounters struct {
 	SYNSent        uint64 `json:"syn_sent"`
 	SYNNoRoom      uint64 `json:"syn_no_room"`

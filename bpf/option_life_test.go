@@ -20,7 +20,8 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// TestOptionListeners has sockets listen, two of them at one endpoint, and end: what is noted of them ends too.
+// TestOptionListeners has sockets listen, two of them at one endpoint, and end: the notes of them
+// end too.
 func TestOptionListeners(t *testing.T) {
 	p := newPlace(t)
 	m, err := ebpf.LoadPinnedMap(filepath.Join(p.pins, "listeners"), nil)
@@ -81,8 +82,8 @@ func TestOptionListeners(t *testing.T) {
 	}
 }
 
-// TestOptionRestart exchanges the programs, as a new process of the agent does, between all steps of connections.
-// A listening socket goes on, and what is known of connections stays.
+// TestOptionRestart exchanges the programs, as a new process of the agent does, between all steps
+// of connections. A listening socket goes on, and the knowledge of connections stays.
 func TestOptionRestart(t *testing.T) {
 	p := newPlace(t)
 	l := p.listen(t, "127.0.0.1:0", true)
@@ -104,7 +105,8 @@ func TestOptionRestart(t *testing.T) {
 	}
 }
 
-// TestOptionUpgrade finds what a version with another layout has pinned, and what was half removed: both are made anew.
+// TestOptionUpgrade finds the pins of a version with another layout, and half removed pins: both
+// are made anew.
 func TestOptionUpgrade(t *testing.T) {
 	p := newPlace(t)
 	works := func() {
@@ -184,8 +186,8 @@ func TestOptionDetach(t *testing.T) {
 	p.connect(t, fresh, fresh.Addr().String(), true).want(t, both, both)
 }
 
-// TestNoPrivilege attaches the programs without the capabilities for it, and in places that will not do. The error says
-// what is missing, and nothing is left behind.
+// TestNoPrivilege attaches the programs without the capabilities for it, and in places that will
+// not do. The error names the missing part, and nothing is left behind.
 func TestNoPrivilege(t *testing.T) {
 	needRoot(t)
 	root, err := CgroupRoot()

@@ -19,7 +19,7 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// asking is what Control is for a socket that asks for the option, or does not.
+// asking returns the Control function of a socket that asks for the option, or does not.
 func asking(ask bool) func(string, string, syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		if ask {
@@ -80,7 +80,7 @@ func (p *place) connect(t testing.TB, l *net.TCPListener, to string, ask bool, a
 	return pr
 }
 
-// check has what the client has written, and a byte back, go through.
+// check reads the byte that the client has written, and sends a byte back.
 func (pr pair) check(t testing.TB) {
 	t.Helper()
 	var b [1]byte
@@ -95,7 +95,7 @@ func (pr pair) check(t testing.TB) {
 	}
 }
 
-// A fate is what becomes of a socket's wish.
+// A fate is the outcome of a socket's wish.
 type fate struct {
 	state  option.State
 	reason option.Reason
@@ -133,8 +133,8 @@ var (
 	silent   = fate{option.Alone, option.PeerSilent}
 )
 
-// TestOptionOnWire looks at the segments of connections whose ends have asked or not: the option is on the SYN of
-// those that asked, on the SYN-ACK if both did, and nowhere else.
+// TestOptionOnWire looks at the segments of connections whose ends have asked or not: the option is
+// on the SYN of the clients that asked, on the SYN-ACK if both did, and nowhere else.
 func TestOptionOnWire(t *testing.T) {
 	p := newPlace(t)
 	for _, network := range []struct{ name, listen, dial string }{
@@ -346,8 +346,8 @@ func TestOptionTwice(t *testing.T) {
 	second.Close() // and with its pins it is gone
 }
 
-// TestForeignOptions has socket options of others pass through the programs as they are, also those longer than what a
-// program is shown.
+// TestForeignOptions has socket options of others pass through the programs as they are, also
+// options longer than the part that a program is shown.
 func TestForeignOptions(t *testing.T) {
 	p := newPlace(t)
 	l := p.listen(t, "127.0.0.1:0", false)
@@ -386,7 +386,7 @@ func TestForeignOptions(t *testing.T) {
 	}
 }
 
-// programs are those of child processes.
+// programs are the programs of child processes.
 var programs = map[string]func(*smctest.Parent){"nobody": nobody, "flood": flood, "crowd": crowdOfListeners}
 
 // nobody is a process without privileges, which asks and reads.

@@ -14,7 +14,7 @@ import (
 // with its slot in the upper 8.
 const Slots = 256
 
-// An Owner is who was given a socket.
+// An Owner is the process that was given a socket.
 type Owner struct {
 	Cookie  uint64 // the socket's
 	User    uint32
@@ -61,10 +61,10 @@ func OpenPort(pins, name string, random [16]byte) (*Port, error) {
 	return p, nil
 }
 
-// Secret returns what all who share the port know.
+// Secret returns the secret of all processes that share the port.
 func (p *Port) Secret() [16]byte { return p.secret }
 
-// Owners returns the slots that have a socket, and who was given it.
+// Owners returns the slots that have a socket, and the owner of each.
 func (p *Port) Owners() (map[uint32]Owner, error) {
 	owners := make(map[uint32]Owner)
 	for slot := range uint32(Slots) {

@@ -84,7 +84,7 @@ func (r *road) decide(packet []byte, toServer bool) bool {
 	return pass == nil || pass(s, toServer)
 }
 
-// segments returns what has come by so far.
+// segments returns the segments that have come by so far.
 func (r *road) segments() []segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +144,7 @@ func (r *road) checkOption(t *testing.T, syn, synack bool) {
 	}
 }
 
-// md5Key has a socket sign what it exchanges with an address.
+// md5Key has a socket sign the segments that it exchanges with an address.
 func md5Key(t *testing.T, addr [4]byte) func(fd uintptr) {
 	return func(fd uintptr) {
 		sig := &unix.TCPMD5Sig{Keylen: 1, Key: [80]byte{'k'}}
@@ -327,8 +327,8 @@ func TestForeignProgramsAgree(t *testing.T) {
 	})
 }
 
-// TestSavedSYNStays has a program take back that SYNs are saved, while its socket listens. The answer stays as it was, and the
-// program sees what it has asked for.
+// TestSavedSYNStays has a program take back that SYNs are saved, while its socket listens. The
+// answer stays as it was, and the program sees the setting that it has asked for.
 func TestSavedSYNStays(t *testing.T) {
 	p := newPlace(t)
 	l := p.listen(t, "127.0.0.1:0", true)

@@ -15,7 +15,7 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// A foreignHost is at the other end of a tunnel, and does what the test says.
+// A foreignHost is at the other end of a tunnel, and acts as the test says.
 type foreignHost struct {
 	t    *testing.T
 	fd   int
@@ -140,8 +140,8 @@ func (h *foreignHost) receive() (s segment, seq uint32) {
 
 const smcOption = "fe06e2d4c3d9"
 
-// TestForeignSYN has a foreign host connect with SYNs of all kinds: those that have the option and none that excludes it are
-// answered with it, and the server knows what it has answered.
+// TestForeignSYN has a foreign host connect with SYNs of all kinds: those that have the option and
+// none that excludes it are answered with it, and the server knows its answer.
 func TestForeignSYN(t *testing.T) {
 	p := newPlace(t)
 	h := newForeignHost(t, p)
@@ -199,7 +199,8 @@ func TestForeignSYN(t *testing.T) {
 	}
 }
 
-// TestSYNACKAgain has SYN-ACKs be lost: what is sent again has the option too, also after the programs were exchanged.
+// TestSYNACKAgain has SYN-ACKs be lost: a SYN-ACK that is sent again has the option too, also after
+// the programs were exchanged.
 func TestSYNACKAgain(t *testing.T) {
 	p := newPlace(t)
 	h := newForeignHost(t, p)

@@ -11,7 +11,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A segment is what a packet socket has seen of TCP.
+// A segment is a TCP segment that a packet socket has seen.
 type segment struct {
 	from, to uint16
 	flags    byte
@@ -47,7 +47,8 @@ func (p *place) tap(t *testing.T) *tap {
 	return &tap{t, fd}
 }
 
-// segments returns those of the connection from a port to another, and back, up to the first one with data.
+// segments returns the segments of the connection from a port to another, and back, up to the first
+// one with data.
 func (p *tap) segments(client, server uint16) (list []segment) {
 	p.t.Helper()
 	for {
@@ -62,7 +63,8 @@ func (p *tap) segments(client, server uint16) (list []segment) {
 	}
 }
 
-// next waits for a packet, and reports whether it is a segment. What is sent over lo is seen once, as it is received.
+// next waits for a packet, and reports whether it is a segment. A packet that is sent over lo is
+// seen once, as it is received.
 func (p *tap) next() (s segment, ok bool) {
 	p.t.Helper()
 	b := make([]byte, 65536)
