@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// TestScripts plays the scripts of testdata: those that once differed, and a few that show what the player can do. A script with a line
-// "known:" has to differ still, and its row has to be in docs/run.md.
+// TestScripts plays the scripts of testdata: the ones that once differed, and a few that show the
+// abilities of the player. A script with a line "known:" has to differ still, and its row has to be
+// in docs/run.md.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -66,7 +67,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestCompare compares what differs as TCP allows, and what does not.
+// TestCompare compares observations that differ as TCP allows, and others.
 func TestCompare(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
@@ -135,7 +136,7 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// TestParse refuses what is no script.
+// TestParse refuses texts that are no scripts.
 func TestParse(t *testing.T) {
 	for _, text := range []string{"nonsense", "9 send s1 1", "0.7 send s1 1", "0 ", "0 join => \n0 join", "~~ join"} {
 		if s, err := parseScript("x", text); err == nil {
@@ -144,7 +145,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestShrink leaves out what is not needed.
+// TestShrink leaves out the steps that are not needed.
 func TestShrink(t *testing.T) {
 	s := &script{steps: strings.Split("abcdefghijklmnopqrstuvwxyz", "")}
 	got := shrink(s, func(s *script) bool {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Bounds of what a script leaves unread in a direction, so that a send never has to wait but where
-// it is meant to.
+// Bounds of the bytes that a script leaves unread in a direction, so that a send never has to wait
+// but where it is meant to.
 const (
 	smallMost  = 1500     // fits into the least ring
 	largeMost  = 40 << 10 // fits into any socket, in-band
@@ -39,7 +39,7 @@ type conn struct {
 
 func (e *end) peer() *end { return e.conn.ends[1-e.side] }
 
-// there is what the end can read.
+// there returns how many bytes the end can read.
 func (e *end) there() int { return e.conn.unread[1-e.side] }
 
 // A registry is an instance of epoll.
@@ -62,17 +62,18 @@ type generator struct {
 	forked  bool
 	caught  [actorsMost + 1]bool
 	modes   []string
-	has     map[string]bool // what this script does at all
-	blind   bool            // it does not ask what is ready to be read
+	has     map[string]bool // the features that this script uses at all
+	blind   bool            // it does not ask which ends are ready to be read
 }
 
 // open are defects that are known and not repaired yet: scripts leave them out, unless -open names them.
 var open = map[string]bool{
-	"lowat":  true, // poll and epoll tell POLLIN below SO_RCVLOWAT, and offers of rings end receives: scripts with it are in-band, and do not ask what is ready
+	"lowat":  true, // poll and epoll tell POLLIN below SO_RCVLOWAT, and offers of rings end receives: scripts with it are in-band, and do not ask which ends are ready
 	"urgent": true, // poll and epoll tell POLLIN where there is nothing but an urgent byte
 }
 
-// features are what scripts do or do not do: a few at a time find more than all at once.
+// features names the things that scripts do or leave out: a few at a time find more than all at
+// once.
 var features = []string{"epoll", "edge", "loops", "blocked", "options", "signals", "urgent", "dup", "fork", "exec", "pass", "shutdown", "close", "reset", "zero", "flags", "burst", "peek", "lowat", "disconnect", "full", "defer", "nested", "before", "accepts"}
 
 // generate makes the script of a seed.
@@ -185,7 +186,7 @@ func (g *generator) connect(six string) bool {
 		g.before(client)
 	}
 	g.add("%d connect s%d L0", actor, cs)
-	for _, r := range g.sets { // at once: what was offered by letter may be there still
+	for _, r := range g.sets { // at once: an offer by letter may be there still
 		if r.actor == actor && r.has[cs] && g.IntN(3) != 0 {
 			g.wait(r)
 		}
@@ -196,7 +197,7 @@ func (g *generator) connect(six string) bool {
 	if g.has["accepts"] && !g.has["defer"] && g.IntN(2) == 0 {
 		g.add("0 poll s0 in")
 	}
-	if g.has["defer"] { // TCP accepts who has sent something
+	if g.has["defer"] { // TCP accepts a client that has sent something
 		n := 1 + g.IntN(100)
 		if client.nonblock {
 			g.add("%d poll s%d out 2000", actor, cs)
@@ -251,7 +252,7 @@ func (g *generator) anyEnd() *end {
 	return nil
 }
 
-// size of a send: many are small, and some are near what buffers hold.
+// size of a send: many are small, and some are near the size of buffers.
 func (g *generator) size() int {
 	sizes := []int{1, 1, 2, 5, 10, 64, 100, 200, 500, 1000, 1400, 4095, 4096, 4097, 8192, 16383, 16384, 16385, 20000, 40000}
 	n := sizes[g.IntN(len(sizes))]
@@ -266,7 +267,7 @@ func (g *generator) sends(e *end, n int) bool {
 	return e.open && !e.shut && !e.reset && e.peer().open && e.conn.unread[e.side]+n <= g.most && e.conn.sends[e.side] < sendsMost
 }
 
-// one adds a step or a few. It returns false if what it has chosen cannot be done now.
+// one adds a step or a few. It returns false if the step that it has chosen cannot be done now.
 func (g *generator) one() bool {
 	type kind struct {
 		weight int

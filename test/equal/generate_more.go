@@ -39,7 +39,7 @@ func (g *generator) events() string {
 	return events
 }
 
-// register adds an end to an instance, or changes or deletes what is there.
+// register adds an end to an instance, or changes or deletes a registration.
 func (g *generator) register(r *registry, e *end) {
 	op := "add"
 	if r.has[e.slot] && g.IntN(8) != 0 {
@@ -149,7 +149,7 @@ func (g *generator) pump(e *end, total, chunk int, thread string) {
 	e.conn.unread[e.side], e.conn.sends[e.side] = 0, 0
 }
 
-// blocked has a call wait, and another process do what it waits for.
+// blocked has a call wait, and another process take the step that it waits for.
 func (g *generator) blocked() bool {
 	e := g.anyEnd()
 	if e == nil || e.there() != 0 || e.ended() || e.reset || e.actor == e.peer().actor || !g.sends(e.peer(), 100) {
@@ -524,8 +524,8 @@ func (g *generator) full() bool {
 	return true
 }
 
-// partly is what a loop with edges does: it reads a part of what there is, and relies on being told
-// of what comes next.
+// partly acts as a loop with edges does: it reads a part of the bytes that are there, and relies on
+// being told of the next ones.
 func (g *generator) partly() bool {
 	e := g.anyEnd()
 	if e == nil || e.reset || e.ended() || e.there() != 0 || !g.sends(e.peer(), 600) || e.conn.sends[e.peer().side] != 0 {

@@ -1,8 +1,8 @@
 // Command equal tries whether connections of 'gosmc run' behave as TCP does. It makes scripts of
 // calls from random numbers, has each played by processes over bare TCP, and under 'gosmc run' in
-// several modes, and compares what the calls have observed. What TCP leaves open is in model.go. A
-// script that differs is made smaller, and written to testdata, where 'go test' plays it from then
-// on.
+// several modes, and compares the observations of the calls. model.go lists the points that TCP
+// leaves open. A script that differs is made smaller, and written to testdata, where 'go test'
+// plays it from then on.
 //
 // It exits with 0 if all were equal, with 1 if not, and with 2 if it could not run. See README.md.
 package main
@@ -165,7 +165,7 @@ func run(ctx context.Context, opt options) (bool, error) {
 	return fuzz(ctx, t, chosen, opt)
 }
 
-// A tally is what a run has come to.
+// A tally has the results of a run.
 type tally struct {
 	mu       sync.Mutex
 	next     int
@@ -282,7 +282,7 @@ func (x *table) stop() {
 	}
 }
 
-// A result is what has become of a script.
+// A result is the outcome of a script.
 type result struct {
 	unsteady   bool // TCP does not observe the same each time
 	difference string
@@ -293,8 +293,8 @@ type result struct {
 }
 
 // joinedTimes is how often a script is played in a mode until no supervisor has joined a connection
-// to TCP, as it does where the server was late on a busy machine: what was sent comes later then,
-// and the steps are too fast for it.
+// to TCP, as it does where the server was late on a busy machine: sent bytes come later then, and
+// the steps are too fast for it.
 const joinedTimes = 4
 
 // plays says whether a script is to be played in a mode.
@@ -316,7 +316,7 @@ func (x *table) try(s *script) (*result, error) { return x.tryWithin(s, 2, playT
 // tryWithin plays a script over TCP so many times first.
 func (x *table) tryWithin(s *script, times int, bare, moved time.Duration) (*result, error) {
 	r := &result{}
-	for k := range times { // what differs by itself is no good
+	for k := range times { // a script that differs by itself is no good
 		p, err := x.players[0].play(s, bare)
 		if err != nil {
 			return nil, err
@@ -449,7 +449,7 @@ func (x *table) report(s *script, r *result, dir string) {
 	fmt.Printf("written to %s\n", path)
 }
 
-// show prints what each step of a script observes in each mode.
+// show prints the observations of each step of a script in each mode.
 func show(t *tool, chosen []mode, s *script) (bool, error) {
 	x := newTable(t, chosen)
 	defer x.stop()

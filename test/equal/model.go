@@ -7,30 +7,33 @@ import (
 	"strings"
 )
 
-// What TCP leaves open, and where connections of 'gosmc run' may therefore differ. All else has to
-// be equal, step by step.
+// The points that TCP leaves open, in which connections of 'gosmc run' may therefore differ. All
+// else has to be equal, step by step.
 //
 //   - How reads cut the stream, and which of several writers comes first: scripts have one reader and one writer of a direction at a time. A single
 //     receive is compared all the same: Linux gives it all that is there, and programs rely on that. Loops tell only totals, and
 //     so do splice, and receives that waited, which the first part of a send may wake.
-//   - How soon bytes are there: a receive may return more than over TCP, where the last segment was late. What follows in the script depends on
-//     that, and is not compared. SIOCOUTQ counts what TCP has not had acknowledged yet, and may be less.
+//   - How soon bytes are there: a receive may return more than over TCP, where the last segment was
+//     late. The following steps of the script depend on that, and are not compared. SIOCOUTQ counts
+//     the bytes that TCP has not had acknowledged yet, and may be less.
 //   - How much fits: "fill" tells only that it ended.
-//   - Which ready descriptor comes first: what epoll tells is sorted.
-//   - An instance with EPOLLET or EPOLLEXCLUSIVE may tell of an event more than TCP does, and of more bits. What TCP tells may never be missing.
+//   - Which ready descriptor comes first: the events of epoll are sorted.
+//   - An instance with EPOLLET or EPOLLEXCLUSIVE may tell of an event more than TCP does, and of
+//     more bits. An event that TCP tells may never be missing.
 //   - A signal more than TCP sends may come, but none less.
 //
 // The two differences in which bits are ready that docs/run.md lists are here, too: scripts would
-// be blind for what happens after an end otherwise.
+// be blind for events after an end otherwise.
 
-// A freedom is what the steps so far say about what the next one may observe.
+// A freedom is the knowledge, from the steps so far, of the observations that the next one may
+// make.
 type freedom struct {
 	edges  map[string]bool // "ACTOR EPOLL": there is a registration for edges
 	ended  bool            // a peer has closed, or ended its sending
 	linger bool            // a peer may have reset by SO_LINGER
 }
 
-// compare returns where the observations of a mode are not what TCP allows; "" if all are.
+// compare returns where TCP does not allow the observations of a mode; "" if it allows all.
 func compare(s *script, bare, moved *play) string {
 	f := &freedom{edges: make(map[string]bool)}
 	if moved.died != bare.died {
@@ -138,7 +141,7 @@ func (f *freedom) ready(bare, moved []string, edges bool) bool {
 	return true
 }
 
-// bits compares what is ready of a descriptor.
+// bits compares the ready bits of a descriptor.
 func (f *freedom) bits(bare, moved string, edges bool) bool {
 	b, m := strings.Split(bare, "|"), strings.Split(moved, "|")
 	for _, bit := range b {

@@ -50,8 +50,8 @@ func isolate() int {
 	return 2
 }
 
-// settleNetwork prepares the loopback interface of a namespace of our own. In that of the machine
-// it is up, and its routes are none of ours.
+// settleNetwork prepares the loopback interface of a namespace of our own. In the machine's
+// namespace it is up, and its routes are none of ours.
 func settleNetwork(ctx context.Context) {
 	ip, err := exec.LookPath("ip")
 	if err != nil {

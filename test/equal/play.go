@@ -27,8 +27,8 @@ type mode struct {
 	most    int      // bytes that a script may leave unread in a direction, at most; 0: any number
 }
 
-// modes: what fits into a tiny ring is less than what fits into TCP, so shaken connections play
-// only scripts that leave little unread.
+// modes: a tiny ring holds fewer bytes than TCP, so shaken connections play only scripts that leave
+// little unread.
 func modes(seed uint64) []mode {
 	return []mode{
 		{name: "bare", environ: []string{"EQUAL_BARE=1"}},
@@ -38,7 +38,7 @@ func modes(seed uint64) []mode {
 	}
 }
 
-// A tool is what all players have in common.
+// A tool has the parts that all players have in common.
 type tool struct {
 	dir    string // with the player, gosmc and run directories
 	player string
@@ -46,7 +46,7 @@ type tool struct {
 	seed   uint64
 }
 
-// errNoCompiler is what newTool says where there is nothing to compile the player with.
+// errNoCompiler is the error of newTool where there is nothing to compile the player with.
 var errNoCompiler = errors.New("needs a C compiler: no cc in PATH (Debian: apt-get install gcc libc6-dev)")
 
 // newTool compiles the player, and gosmc unless that is given.
@@ -90,9 +90,9 @@ type player struct {
 	played int
 }
 
-// A play is what has become of a script in a mode.
+// A play is the outcome of a script in a mode.
 type play struct {
-	lines  []string // what each step has observed
+	lines  []string // the observation of each step
 	died   string   // which process of the script was killed by which signal; empty: none
 	moved  int      // connections that left TCP
 	of     int      // connections
@@ -141,7 +141,7 @@ func (p *player) start() error {
 	return p.cmd.Start()
 }
 
-// stop ends the player. What it has started ends with it.
+// stop ends the player. The processes that it has started end with it.
 func (p *player) stop() {
 	if p.cmd == nil {
 		return

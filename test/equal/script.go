@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// A script is what one play of the player does: steps, a line each, as player/main.c has them.
+// A script is one play of the player: steps, a line each, as player/main.c has them.
 type script struct {
 	name  string
 	notes []string // lines that begin with #, before the steps
 	known string   // the row of the table of docs/run.md that has the difference; empty: there is none
 	modes []string // in which it is played beside bare TCP; empty: in all
 	steps []string
-	want  []string // what each step observes over TCP; nil: nobody has written it down
+	want  []string // the observation of each step over TCP; nil: nobody has written it down
 }
 
 // parseScript reads a script as String writes it.

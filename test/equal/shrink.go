@@ -2,7 +2,7 @@ package main
 
 import "time"
 
-// shrinkTime is what making a script smaller may take.
+// shrinkTime is the time that making a script smaller may take.
 const shrinkTime = 90 * time.Second
 
 // shrink leaves steps of a script out as long as it fails. fails is asked about each attempt.

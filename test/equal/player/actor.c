@@ -1,4 +1,4 @@
-/* The order of steps: who carries out which one, and when the next one comes. */
+/* The order of steps: which process carries out which step, and when the next one comes. */
 #include "player.h"
 
 #include <linux/futex.h>
@@ -27,7 +27,7 @@ static void end_if_done(void)
 				wake(a, t);
 }
 
-/* advance makes a step the next one. Those of processes that are not there are left out. */
+/* advance makes a step the next one. Steps of processes that are not there are left out. */
 static void advance(unsigned to)
 {
 	for (; to < w->steps; to++) {
@@ -64,7 +64,7 @@ static bool sleeps(int pid, int tid)
 	return p && p[1] && p[2] == 'S';
 }
 
-/* calm waits until what has started before a step is done, or sleeps. */
+/* calm waits until the steps that have started before a step are done, or sleep. */
 static void calm(unsigned before)
 {
 	for (unsigned i = 0; i < before; i++) {
@@ -91,7 +91,7 @@ static bool is_tcp(int fd)
 	return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain != AF_UNIX;
 }
 
-/* settle has TCP deliver what was sent, also under 'gosmc run' where a connection stays TCP; other ways need no time for it. */
+/* settle has TCP deliver the sent bytes, also under 'gosmc run' where a connection stays TCP; other ways need no time for it. */
 void settle(int fd)
 {
 	int n, last = -1;

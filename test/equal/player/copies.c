@@ -1,7 +1,7 @@
 /* Descriptors that get other numbers, and go to other processes and programs. */
 #include "player.h"
 
-/* op_dup: SLOT SLOT [dup2|dup3|fcntl]. The second names the copy. With dup2 and dup3 what it named before is closed. */
+/* op_dup: SLOT SLOT [dup2|dup3|fcntl]. The second names the copy. With dup2 and dup3 the descriptor that it named before is closed. */
 void op_dup(const struct args *a)
 {
 	struct slot *from = slot_of(a->v[0]), *to = slot_of(a->v[1]);
@@ -80,7 +80,7 @@ void op_sendfd(const struct args *a)
 	say("%s", sendmsg(w->passes[to][0], &m, 0) > 0 ? "sent" : strerrorname_np(errno));
 }
 
-/* op_recvfd: SLOT gets what was sent to this process. */
+/* op_recvfd: SLOT gets the descriptor that was sent to this process. */
 void op_recvfd(const struct args *a)
 {
 	union {

@@ -1,4 +1,4 @@
-/* Loops as programs have them: they send or receive much in one step, each with its own way of waiting. What they say is how much it was. */
+/* Loops as programs have them: they send or receive much in one step, each with its own way of waiting. They say how much it was. */
 #include "player.h"
 
 /* A watch is how a loop waits for its descriptor. */
@@ -179,7 +179,7 @@ void op_drain(const struct args *a)
 			say("STUCK");
 			break;
 		}
-		for (;;) { /* what an event is good for */
+		for (;;) { /* the calls that an event is good for */
 			most = chunk < left ? chunk : left;
 			if (asks) {
 				if (ioctl(s->fd, FIONREAD, &there) != 0)

@@ -2,7 +2,7 @@
  * The player of scripts: player [FD]. It reads scripts from standard input, plays each in processes of its own, and writes what each
  * step has observed to standard output. With FD it is a process of a script that has executed itself anew.
  *
- * Input:  "script NAME MSEC\n", the steps, a line each, ".\n". MSEC is what the script may take.
+ * Input:  "script NAME MSEC\n", the steps, a line each, ".\n". MSEC is the time that the script may take.
  * Output: "script NAME\n", a line for each step, "moved CONNECTIONS JOINED OF\n", ".\n".
  */
 #include "player.h"

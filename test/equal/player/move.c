@@ -1,4 +1,4 @@
-/* What sends and receives. Each byte of a direction is known by its place, so that receivers tell wrong ones. */
+/* The operations that send and receive. Each byte of a direction is known by its place, so that receivers tell wrong ones. */
 #include "player.h"
 
 char *buffer(void)
@@ -134,7 +134,7 @@ static long send_spliced(int fd, const char *b, long n)
 	return sent;
 }
 
-/* send_one sends what comes next in a direction, in some way. */
+/* send_one sends the next bytes in a direction, in some way. */
 long send_one(struct slot *s, const char *how, char *b, long n, int flags)
 {
 	struct iovec v[3] = {{b, (size_t)n / 3}, {b + n / 3, 0}, {b + n / 3, (size_t)(n - n / 3)}};
@@ -186,7 +186,7 @@ void op_send(const struct args *a)
 	settle(s->fd);
 }
 
-/* op_burst: SLOT TIMES N [HOW] [FLAGS]. Many small sends, as what is worth a ring. */
+/* op_burst: SLOT TIMES N [HOW] [FLAGS]. Many small sends, as of a connection that is worth a ring. */
 void op_burst(const struct args *a)
 {
 	struct slot *s = slot_of(a->v[0]);
@@ -203,7 +203,7 @@ void op_burst(const struct args *a)
 	settle(s->fd);
 }
 
-/* recv_spliced takes what there is, up to n bytes. How much comes at a time is the kernel's to choose: a pipe has so many places. */
+/* recv_spliced takes the bytes that are there, up to n. How much comes at a time is the kernel's to choose: a pipe has so many places. */
 static long recv_spliced(const struct slot *s, char *b, long n)
 {
 	struct pollfd ready = {.fd = s->fd, .events = POLLIN};
@@ -217,12 +217,12 @@ static long recv_spliced(const struct slot *s, char *b, long n)
 	do {
 		r = splice(s->fd, NULL, p[1], NULL, (size_t)(n - sum), SPLICE_F_NONBLOCK);
 		error = errno;
-		if (r < 0 && error == EINVAL) { /* what is in a ring that cannot be handed over has to be read */
+		if (r < 0 && error == EINVAL) { /* bytes in a ring that cannot be handed over have to be read */
 			r = recv(s->fd, b + sum, (size_t)(n - sum), MSG_DONTWAIT);
 			error = errno;
 			sum += r > 0 ? r : 0;
 		} else if (r < 0 && error == EAGAIN && s->conn >= 0 && w->connection[s->conn].got[s->side] + sum < w->connection[s->conn].sent[!s->side]) {
-			r = poll(&ready, 1, 1000); /* what is in a ring is handed over, which takes its time */
+			r = poll(&ready, 1, 1000); /* the bytes in a ring are handed over, which takes its time */
 		} else if (r > 0) {
 			CHECK(read(p[0], b + sum, (size_t)r) == r);
 			sum += r;
@@ -271,7 +271,7 @@ void op_recv(const struct args *a)
 		r = recv(s->fd, b, (size_t)n, flags);
 	}
 	error = errno;
-	while (self->kind == '~' && r > 0 && r < n && flags == 0) { /* model.go: who waits may be woken by the first part of a send */
+	while (self->kind == '~' && r > 0 && r < n && flags == 0) { /* model.go: a receive that waits may be woken by the first part of a send */
 		struct pollfd p = {.fd = s->fd, .events = POLLIN};
 		long more = poll(&p, 1, LATER) > 0 ? recv(s->fd, b + r, (size_t)(n - r), MSG_DONTWAIT) : 0;
 

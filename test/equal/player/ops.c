@@ -16,7 +16,7 @@ void say(const char *format, ...)
 	va_end(args);
 }
 
-/* say_result tells what a call has returned, with the error that it has left. */
+/* say_result tells the return value of a call, with the error that it has left. */
 void say_result(long r)
 {
 	if (r < 0)
@@ -101,7 +101,7 @@ void say_events(unsigned events)
 	say("%s", *b ? b : "-");
 }
 
-/* put has a slot name a descriptor. What it named before goes on without a name. */
+/* put has a slot name a descriptor. The descriptor that it named before goes on without a name. */
 void put(struct slot *s, int fd, int conn, int side)
 {
 	*s = (struct slot){.fd = fd, .conn = conn, .side = side};
@@ -142,7 +142,7 @@ static void op_socket(const struct args *a)
 
 	say_result(fd);
 	put(slot_of(a->v[0]), fd, -1, has(a, "six") ? 6 : 0);
-	if (fd >= 0) /* or TCP would wait for the peer's answer before it sends what was sent last */
+	if (fd >= 0) /* or TCP would wait for the peer's answer before it sends the last bytes */
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 

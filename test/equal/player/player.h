@@ -1,4 +1,4 @@
-/* What the parts of the player share. main.c has the scripts, actor.c the order of their steps, the others the operations. */
+/* The declarations that the parts of the player share. main.c has the scripts, actor.c the order of their steps, the others the operations. */
 #ifndef PLAYER_H
 #define PLAYER_H
 
@@ -75,7 +75,7 @@ struct step {
 	char result[400];
 };
 
-/* What all processes of a script have in memory. It is the only way in which they talk, so the library has no part in it. */
+/* The memory that all processes of a script share. It is the only way in which they talk, so the library has no part in it. */
 struct world {
 	uint32_t steps, ready, now, over;
 	uint32_t wake[ACTORS][THREADS];
@@ -89,7 +89,7 @@ struct world {
 	bool six[LISTENERS];
 	uint32_t connections;
 	struct connection connection[CONNECTIONS];
-	int passes[ACTORS][2]; /* a pair of Unix sockets: what is sent to an actor */
+	int passes[ACTORS][2]; /* a pair of Unix sockets: for descriptors sent to an actor */
 	int bare; /* this is TCP, whose bytes are waited for */
 	int stuck; /* milliseconds after which a loop gives up */
 	struct step step[STEPS];

@@ -1,9 +1,9 @@
-/* What asks which descriptors are ready. */
+/* The operations that ask which descriptors are ready. */
 #include "player.h"
 
 #define SHOWN (POLLIN | POLLOUT | POLLPRI | POLLRDHUP | POLLERR | POLLHUP | POLLNVAL | POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLWRBAND)
 
-/* split makes a list of what is separated by commas. */
+/* split makes a list of the words that are separated by commas. */
 static int split(char *list, char **v, int most)
 {
 	int n = 0;
