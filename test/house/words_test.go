@@ -27,7 +27,7 @@ var maxPerThousand = []struct {
 }
 
 var (
-	quoted   = regexp.MustCompile("\"[^\"]*\"|`[^`]*`|“[^”]*”") // what others say, and code
+	quoted   = regexp.MustCompile("\"[^\"]*\"|`[^`]*`|“[^”]*”") // quotations, and code
 	link     = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 	sentence = regexp.MustCompile(`[.!?:;]["')\]]*(\s|$)`)
 )
