@@ -8,8 +8,8 @@
 //	s.dropGroup()
 //	a.FCE.MaxLinks = min(ours, theirs) // rule: TestHandshakeTypes: min(ours, theirs) -> ours
 //
-// CONTRIBUTING.md says what a marker means. The files of the tree are not touched: the go command
-// is given others in their place.
+// CONTRIBUTING.md explains the markers. The files of the tree are not touched: the go command is
+// given others in their place.
 //
 // It exits with 0 if every test failed without its rule, with 1 if one did not, and with 2 if it could
 // not find out.
@@ -46,7 +46,7 @@ func main() {
 	os.Exit(code)
 }
 
-// check does what the flags ask for, and returns the exit status.
+// check lists or checks the rules as the flags ask, and returns the exit status.
 func check(ctx context.Context, pattern string, list bool, jobs int) (int, error) {
 	match, err := regexp.Compile(pattern)
 	if err != nil {
@@ -77,7 +77,7 @@ func check(ctx context.Context, pattern string, list bool, jobs int) (int, error
 	return report(ctx, rules, jobs)
 }
 
-// report runs the tests without each rule, prints what comes of it, and returns the exit status.
+// report runs the tests without each rule, prints the outcome, and returns the exit status.
 func report(ctx context.Context, rules []rule, jobs int) (int, error) {
 	results := make([]chan result, len(rules))
 	var wg sync.WaitGroup

@@ -21,13 +21,12 @@ type rule struct {
 	line  int    // of the code
 	code  string // the line, without the marker
 	tests []test
-	// old and new are the text to be replaced in the line and what comes in its place. Both are
-	// empty if the marker does not say: then a condition becomes false, and a statement is not
-	// reached.
+	// old and new are the text to be replaced in the line and the text in its place. Both are empty
+	// if the marker does not say: then a condition becomes false, and a statement is not reached.
 	old, new string
 }
 
-// A test is what has to fail without the rule.
+// A test has to fail without the rule.
 type test struct {
 	dir  string // of its package, from the root of the module
 	name string
@@ -120,7 +119,7 @@ func parseRules(file string, src []byte) ([]rule, error) {
 	return rules, nil
 }
 
-// parseMarker reads what stands behind "rule:": tests with commas between them, each a name or a
+// parseMarker reads the text behind "rule:": tests with commas between them, each a name or a
 // directory and a name; then perhaps ": old -> new".
 func (r *rule) parseMarker(text string) error {
 	tests, change, changed := strings.Cut(text, ": ")

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// testTimeout bounds each run of a test. Without its rule a test may wait for what never comes, and has
-// then failed.
+// testTimeout bounds each run of a test. Without its rule a test may wait for an event that never
+// comes, and has then failed.
 const testTimeout = 90 * time.Second
 
-// A result says what the tests of a rule did without it.
+// A result tells the outcome of the tests of a rule without it.
 type result struct {
 	passed []test
 	hung   bool  // one of them did not end in time, which counts as failed
-	err    error // what kept them from being run
+	err    error // the reason why they were not run
 }
 
 // runWithout runs the tests of r with r taken out.
