@@ -17,8 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// imagePaths are what an image has of a tree: the command, the library that it puts into programs,
-// and the licences.
+// imagePaths are the paths of a tree that an image has: the command, the library that it puts into
+// programs, and the licences.
 var imagePaths = []string{"/usr/bin/gosmc", "/usr/lib/gosmc/", "/usr/share/doc/gosmc/LICENSE", "/usr/share/doc/gosmc/gosmc.spdx.json"}
 
 // writeImage writes an archive of an OCI layout, with one image for each architecture.

@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A package's life is tested in a copy of this system: an overlay, with a process and a network namespace of its own, a /run of its own and no /sys. So
-// what a package and its scripts leave behind is what is left in the upper directory of the overlay.
+// A package's life is tested in a copy of this system: an overlay, with a process and a network
+// namespace of its own, a /run of its own and no /sys. So the files that a package and its scripts
+// leave behind are left in the upper directory of the overlay.
 
 // lifeVariable has the directory in which the copy is made, in the process that makes it.
 const lifeVariable = "GOSMC_PACKAGE_LIFE"
@@ -28,7 +29,7 @@ type manager struct {
 	name            string
 	install, remove []string // upgrade is install; purge too where the manager knows it
 	purge, verify   []string
-	database        []string // what it leaves
+	database        []string // the files that it leaves
 }
 
 var managers = map[string]manager{
@@ -91,7 +92,7 @@ func (l *life) errorf(format string, args ...any) {
 	fmt.Printf("FAIL: "+format+"\n", args...)
 }
 
-// sh runs a command line of the shell, and returns what it prints.
+// sh runs a command line of the shell, and returns its output.
 func (l *life) sh(line string, args ...any) string {
 	return l.command(exec.Command("sh", "-c", fmt.Sprintf(line, args...)))
 }
@@ -204,7 +205,7 @@ func (l *life) packageAt(name string) string {
 
 func (l *life) put(name string) {
 	l.command(exec.Command(l.install[0], append(slices.Clone(l.install[1:]), l.packageAt(name))...))
-	// The installed files are those of the package.
+	// The installed files are the package's files.
 	out, _ := exec.Command(l.verify[0], l.verify[1:]...).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
 		if name == "OLD" || !strings.HasSuffix(line, " c /etc/gosmc.conf\n") { // which we have changed by then
@@ -340,7 +341,7 @@ func (l *life) removeIt() {
 	if !exists(serviceDropIn) {
 		l.errorf("gosmc service enable has made no %s", serviceDropIn)
 	}
-	// What an agent that was killed, and programs that found no library, would have left.
+	// The files that an agent that was killed, and programs that found no library, would have left.
 	l.sh("mkdir -p /var/cache/gosmc/lib && touch /var/cache/gosmc/lib/x /run/gosmc-agent.sock /run/gosmc-agent.sock.lock")
 	l.inChroot()
 	l.command(exec.Command(l.remove[0], l.remove[1:]...))
@@ -354,7 +355,8 @@ func (l *life) removeIt() {
 	}
 }
 
-// inChroot has the scripts of a package that is removed from a system within a system leave what is of the outer one alone.
+// inChroot has the scripts of a package that is removed from a system within a system leave
+// everything of the outer one alone.
 func (l *life) inChroot() {
 	l.sh(`set -e; mkdir -p /tmp/inner; cd /tmp/inner; mkdir usr proc run var; mount --bind /usr usr; mount --bind /proc proc; mount --bind /run run
 for d in bin lib lib64 sbin; do [ ! -e /$d ] || ln -s usr/$d $d; done`)

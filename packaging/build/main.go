@@ -1,8 +1,9 @@
-// Command build makes what gosmc is distributed as, into one directory: a deb, an rpm and an
-// archive for each architecture, an image for containers, a list of the modules in each command,
-// and SHA256SUMS. 'make packages' runs it.
+// Command build makes the packages of gosmc, into one directory: a deb, an rpm and an archive for
+// each architecture, an image for containers, a list of the modules in each command, and
+// SHA256SUMS. 'make packages' runs it.
 //
-// The same commit and the same Go give the same bytes, on every machine: all times are that of the commit.
+// The same commit and the same Go give the same bytes, on every machine: all times are the
+// commit's.
 package main
 
 import (
@@ -52,7 +53,7 @@ type builder struct {
 	root, out string
 	formats   string // separated by commas
 	release   release
-	stage     string // a directory for what is not distributed as it is
+	stage     string // a directory for files that are not distributed as they are
 }
 
 func (b *builder) makes(format string) bool {
@@ -143,7 +144,7 @@ func (b *builder) native() (string, error) {
 	return path, b.compile(runtime.GOARCH, path)
 }
 
-// run runs a command, and puts what it prints into the error.
+// run runs a command, and puts its output into the error.
 func run(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)

@@ -37,7 +37,7 @@ var needs = [][2]string{
 	{"dpkg-deb", "dpkg"}, {"rpm", "rpm"}, {"ip", "iproute2"}, {"perl", "perl-base"}, {"man", "man-db"}, {"systemd-analyze", "systemd"},
 }
 
-// installNeeds installs what is missing, where it may.
+// installNeeds installs the missing packages, where it may.
 func installNeeds() {
 	var missing []string
 	for _, n := range needs {
@@ -59,7 +59,7 @@ func installNeeds() {
 		}
 	}
 	apt("update")
-	for _, name := range missing { // one by one: what cannot be had keeps nothing else away
+	for _, name := range missing { // one by one: a package that cannot be had keeps nothing else away
 		apt("install", "-y", "--no-install-recommends", name)
 	}
 }

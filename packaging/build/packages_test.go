@@ -207,8 +207,9 @@ func readImages(t *testing.T) map[string]map[string]content {
 	return images
 }
 
-// TestReproducible has a copy of the source in another place, with another umask, time zone and language, give the same bytes. The cache of Go is empty, unless -short is
-// given: then what was compiled for the first packages is taken, and packing alone is repeated.
+// TestReproducible has a copy of the source in another place, with another umask, time zone and
+// language, give the same bytes. The cache of Go is empty, unless -short is given: then the files
+// compiled for the first packages are taken, and packing alone is repeated.
 func TestReproducible(t *testing.T) {
 	root, second := filepath.Join(t.TempDir(), "elsewhere"), filepath.Join(t.TempDir(), "second")
 	top := os.DirFS("../..")
@@ -363,7 +364,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// checkCommand looks at a command: static, for its processor, and with its version. That of this machine says it.
+// checkCommand looks at a command: static, for its processor, and with its version. The command for
+// this machine says its version.
 func checkCommand(t *testing.T, arch string, machine elf.Machine, command []byte) {
 	t.Helper()
 	f, err := elf.NewFile(bytes.NewReader(command))

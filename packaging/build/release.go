@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// A release is what 'gosmc version' says.
+// A release has the values that 'gosmc version' says.
 type release struct {
-	version string // v1.2.3, or what git describe makes of it, or a pseudo-version
+	version string // v1.2.3, or git describe's form of it, or a pseudo-version
 	commit  string
 	date    time.Time // of the commit
 }
 
-// settle fills in what follows from the rest.
+// settle fills in the fields that follow from the rest.
 func (r *release) settle(date string) (err error) {
 	if r.commit == "" || date == "" {
 		return errors.New("the commit and its date are not known: this is no clone, so name both, as in make packages COMMIT=abc123 DATE=2026-11-26T08:00:00Z")
@@ -44,8 +44,8 @@ var (
 
 func (r *release) dateText() string { return r.date.Format(time.RFC3339) }
 
-// packageVersion is the version as deb and rpm compare them. What comes before a version has a
-// tilde, which sorts before nothing; what git describe counts after one has a plus.
+// packageVersion is the version as deb and rpm compare them. A version before a release has a
+// tilde, which sorts before nothing; a version that git describe counts after one has a plus.
 func (r *release) packageVersion() string {
 	v, after := strings.TrimPrefix(r.version, "v"), ""
 	if m := describedForm.FindStringSubmatch(v); m != nil {

@@ -28,7 +28,7 @@ type file struct {
 // copy of the others as examples.
 type tree []file
 
-// shared makes what all architectures have: manual pages and completion.
+// shared makes the files that all architectures have: manual pages and completion.
 func (b *builder) shared() error {
 	gosmc, err := b.native()
 	if err != nil {
