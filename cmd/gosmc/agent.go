@@ -20,7 +20,7 @@ import (
 	"github.com/gosmc/smc/internal/port"
 )
 
-// agentFlags are those of the verb agent.
+// agentFlags are the flags of the verb agent.
 type agentFlags struct {
 	socket, cgroup, pins string
 	users, groups        []string
@@ -29,7 +29,7 @@ type agentFlags struct {
 	status, detach, json bool
 }
 
-// An agentReport is what agent --status --json prints.
+// An agentReport is the output of agent --status --json.
 type agentReport struct {
 	Schema int       `json:"schema"`
 	Time   time.Time `json:"time"`

@@ -112,7 +112,8 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// TestAgentErrors has what it needs missing: it is named, and nothing is left behind.
+// TestAgentErrors runs the agent without a thing that it needs: the error names it, and nothing is
+// left behind.
 func TestAgentErrors(t *testing.T) {
 	for _, args := range []string{"--status --detach", "--no-option --no-port", "--user nobody-of-this-name", "--group nobody-of-this-name", "--frob", "argument"} {
 		if got := gosmc(t, "", append([]string{"agent"}, strings.Fields(args)...)...); got.code != exitUsage || got.stderr == "" {

@@ -89,7 +89,7 @@ look at the load average in the heading.`,
 	return cmd
 }
 
-// A benchList is what bench --list --json prints.
+// A benchList is the output of bench --list --json.
 type benchList struct {
 	Schema     int          `json:"schema"`
 	Benchmarks []benchEntry `json:"benchmarks"`

@@ -42,7 +42,7 @@ func writeBench(w io.Writer, r *bench.Report) error {
 	return nil
 }
 
-// benchNotes says what the table has no room for.
+// benchNotes returns the notes for which the table has no room.
 func benchNotes(r *bench.Report) []string {
 	var notes []string
 	for _, b := range r.Benchmarks {

@@ -13,7 +13,7 @@ import (
 	"github.com/gosmc/smc/internal/survey"
 )
 
-// fileFlags are those whose value is the name of a file, which the shell completes.
+// fileFlags are the flags that take the name of a file, which the shell completes.
 var fileFlags = []string{"cgroup", "html", "pins", "read", "socket", "write"}
 
 // completeFlag completes the value of a flag with one of several.
@@ -40,7 +40,8 @@ func completeRest(cmd *cobra.Command) {
 	}
 }
 
-// completeHosts completes what hosts that run have: their process IDs, or the names of their programs.
+// completeHosts completes a property of the running hosts: their process IDs, or the names of their
+// programs.
 func completeHosts(cmd *cobra.Command, what func(pid int, command string) cobra.Completion) cobra.CompletionFunc {
 	return func(*cobra.Command, []string, string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
 		for _, h := range survey.Ask(cmd.Context(), "").Hosts {
@@ -57,14 +58,14 @@ func hostPID(pid int, command string) cobra.Completion {
 
 func hostName(_ int, command string) cobra.Completion { return command }
 
-// completeNames completes the arguments of commands that change the configuration file: what there
-// is to be deleted, and what is known of what may be added.
+// completeNames completes the arguments of commands that change the configuration file: the entries
+// that can be deleted, and the known ones among the entries that can be added.
 func completeNames(cmd *cobra.Command, args []string, toComplete string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
 	word, policy := cmd.Parent().Name(), cmd.Parent().Name() == "policy"
 	if policy && len(args) > 0 {
 		word, args = args[0], args[1:]
 	}
-	f, _ := config.Read(config.Path()) // what is not understood cannot be completed
+	f, _ := config.Read(config.Path()) // an entry that is not understood cannot be completed
 	switch {
 	case policy && word == "policy":
 		list = slices.Clone(policyOrder)

@@ -37,7 +37,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// Without SMC the demo says why, shows what it measured, and fails.
+// Without SMC the demo says why, shows its measurements, and fails.
 func TestDemoWithoutSMC(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -46,7 +46,8 @@ func docTable(t *testing.T, document, heading string) [][]string {
 	return rows[2:]
 }
 
-// What docs/limits.md says about limits is what info prints: each limit of the one is in the other, with its number.
+// The limits in docs/limits.md are the limits that info prints: each limit of the one is in the
+// other, with its number.
 func TestDocumentedLimits(t *testing.T) {
 	got := gosmc(t, "", "info", "--json")
 	var r infoReport
@@ -156,7 +157,7 @@ func TestDocumentedInfo(t *testing.T) {
 	}
 }
 
-// docs/performance.md says of every row what it is, and of no other.
+// docs/performance.md describes every row, and no other.
 func TestRowsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/performance.md")
 	if err != nil {

@@ -19,7 +19,8 @@ var dumpSize = byteSize(64 << 20)
 
 func init() { flag.Var(&dumpSize, "dump.size", "size of the capture of BenchmarkDumpFile") }
 
-// writeTraffic makes a capture of at least size bytes, and returns its name and what it has.
+// writeTraffic makes a capture of at least size bytes, and returns its name and the packets and
+// bytes that it has.
 func writeTraffic(tb testing.TB, size int64) (name string, packets int, bytes int64) {
 	tb.Helper()
 	name = filepath.Join(tb.TempDir(), "traffic.pcap")
@@ -61,9 +62,9 @@ func BenchmarkDumpFile(b *testing.B) {
 	}
 }
 
-// BenchmarkDumpBesideTshark has gosmc and then tshark make a line of each packet of the same capture, a
-// quarter of the size of that of BenchmarkDumpFile, and reports how many times faster gosmc is. The
-// rates are those of gosmc.
+// BenchmarkDumpBesideTshark has gosmc and then tshark make a line of each packet of the same
+// capture, which is a quarter as large as the capture of BenchmarkDumpFile. It reports how many
+// times faster gosmc is. The rates are gosmc's.
 func BenchmarkDumpBesideTshark(b *testing.B) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {

@@ -48,7 +48,7 @@ func (f *hostFlags) register(flags *pflag.FlagSet) {
 // used reports whether running programs are to be shown, and not packets.
 func (f *hostFlags) used() bool { return f.pid != 0 || f.name != "" || f.all }
 
-// check checks what the flags of dump say about running programs.
+// check checks the flags of dump that are about running programs.
 func (f *hostFlags) check(d *dumpFlags, args []string) error {
 	chosen := 0
 	for _, used := range []bool{f.pid != 0, f.name != "", f.all} {
@@ -89,7 +89,7 @@ func (f *hostFlags) chooses(st *control.Status) bool {
 	return true
 }
 
-// A hostsDump prints what running programs do. It is a [survey.Sink].
+// A hostsDump prints the events of running programs. It is a [survey.Sink].
 type hostsDump struct {
 	cmd    *cobra.Command
 	flags  *dumpFlags
@@ -116,7 +116,7 @@ func newHostsDump(cmd *cobra.Command, flags *dumpFlags) *hostsDump {
 	}
 }
 
-// runHosts shows what running programs do.
+// runHosts shows the events of running programs.
 func runHosts(cmd *cobra.Command, flags *dumpFlags) error {
 	d := newHostsDump(cmd, flags)
 	h := &flags.hosts
@@ -191,7 +191,7 @@ func (d *hostsDump) Nobody() error {
 	return fmt.Errorf("process %d has no host in %s: it has not used gosmc yet, or has a GOSMC_DIR of its own, see --dir", f.pid, where)
 }
 
-// Settled writes out what was printed.
+// Settled flushes the output.
 func (d *hostsDump) Settled() error { return d.out.Flush() }
 
 // Event prints an event if the filter chooses it. more is false when --count is reached.
@@ -242,14 +242,14 @@ func (d *hostsDump) show(e *survey.Event) error {
 
 // ended says why nothing more comes of a host.
 func (d *hostsDump) ended(e *survey.Event) error {
-	if err := d.out.Flush(); err != nil { // what it has said comes first
+	if err := d.out.Flush(); err != nil { // its earlier lines come first
 		return err
 	}
 	d.cmd.PrintErrf("gosmc: %s: %s\n", e.Host.Label, printable(e.End.Error()))
 	return nil
 }
 
-// way says which way a message went, "" for what is none.
+// way says which way a message went, "" for an event that is no message.
 func way(e *survey.Event) string {
 	switch e.Kind {
 	case control.TraceCLC, control.TraceLLC, control.TraceCDC, control.TraceRendezvous, control.TraceCursors:

@@ -24,7 +24,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// hostLine is what tests look at in dump --pid --json.
+// hostLine has the fields of dump --pid --json that tests look at.
 type hostLine struct {
 	dumpedEvent
 	Host    string
@@ -54,7 +54,7 @@ func talk(t *testing.T, addr string) {
 	}
 }
 
-// What a host remembers is shown as a capture would be.
+// The events that a host remembers are shown as a capture would be.
 func TestDumpPID(t *testing.T) {
 	dir := ownRunDir(t)
 	l := start(t, "listen", "--echo", "--json", "-v", "127.0.0.1:0")
@@ -108,7 +108,7 @@ func TestDumpPID(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		stdout := &noticingWriter{got: make(chan struct{})}
 		var stderr bytes.Buffer
-		if tt.want == nil { // it would wait for what does not come: for half a second
+		if tt.want == nil { // it would wait for lines that do not come: for half a second
 			time.AfterFunc(500*time.Millisecond, cancel)
 		}
 		code := run(ctx, append([]string{"dump", "--pid", pid}, strings.Fields(tt.args)...), strings.NewReader(""), stdout, &stderr)
@@ -125,7 +125,7 @@ func TestDumpPID(t *testing.T) {
 	}
 }
 
-// A watchingWriter tells when what was written has some text.
+// A watchingWriter tells when its content has some text.
 type watchingWriter struct {
 	mu      sync.Mutex
 	b       bytes.Buffer
@@ -150,7 +150,7 @@ func (w *watchingWriter) String() string {
 	return w.b.String()
 }
 
-// await waits until what was written has count times text.
+// await waits until the content has text count times.
 func (w *watchingWriter) await(t *testing.T, text string, count int) {
 	t.Helper()
 	timeout := time.After(testTimeout)
@@ -293,7 +293,7 @@ func newTestDump(t *testing.T, flags *dumpFlags) (*hostsDump, *bytes.Buffer, *by
 	return newHostsDump(cmd, flags), &stdout, &stderr
 }
 
-// exampleEvents are those of a connection that is declined, as two hosts may tell of it.
+// exampleEvents are the events of a connection that is declined, as two hosts may report them.
 func exampleEvents() []survey.Event {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	client, server := netip.MustParseAddrPort("127.0.0.1:50000"), netip.MustParseAddrPort("127.0.0.1:80")
@@ -350,7 +350,7 @@ func TestDumpHostsOutput(t *testing.T) {
 	golden(t, "dump_hosts.txt", all.String())
 }
 
-// Who may not see a host is told what to do.
+// A user that may not see a host is told how to get access.
 func TestDumpHostsDenied(t *testing.T) {
 	pid := os.Getpid()
 	stranger := os.Geteuid() + 1

@@ -24,7 +24,8 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// inLoopback runs f on a thread of its own in a new network namespace, whose loopback interface is up.
+// inLoopback runs f on a thread of its own in a new network namespace, with its loopback interface
+// up.
 func inLoopback(t *testing.T, f func()) {
 	t.Helper()
 	result := make(chan error)
@@ -77,8 +78,8 @@ func (w *noticingWriter) Write(b []byte) (int, error) {
 	return w.b.Write(b)
 }
 
-// A live capture shows messages while it goes on, and ends well when it is interrupted: with what comes
-// at the end, and a line about losses.
+// A live capture shows messages while it goes on, and ends well when it is interrupted: with the
+// end of the output, and a line about losses.
 func TestDumpLive(t *testing.T) {
 	written := filepath.Join(t.TempDir(), "live.pcapng")
 	stdout := &noticingWriter{got: make(chan struct{})}

@@ -42,8 +42,8 @@ func mutate(rng *rand.Rand, b []byte) []byte {
 	return b
 }
 
-// Whatever a file has, each output comes to its end, with the exit codes of a file that has been
-// read, and is well-formed.
+// Each output comes to its end with any content of the file, with the exit codes of a file that has
+// been read, and is well-formed.
 func TestDumpMutations(t *testing.T) {
 	var made bytes.Buffer
 	if _, _, err := newTrafficOf(&made, 3, 2).until(20 << 10); err != nil {
@@ -69,7 +69,7 @@ func TestDumpMutations(t *testing.T) {
 	}
 }
 
-// checkOutput checks what dump gave for a file that may have anything in it.
+// checkOutput checks the output of dump for a file that may have anything in it.
 func checkOutput(args string, got outcome) error {
 	switch {
 	case got.code != exitOK && got.code != exitFailure && got.code != exitProblems:

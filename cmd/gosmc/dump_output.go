@@ -102,7 +102,7 @@ func (o *dumpOutput) begin(start time.Time) {
 	}
 }
 
-// gather hands the event, chosen or not, to those who choose connections in the end.
+// gather hands the event, chosen or not, to the outputs that choose connections in the end.
 func (o *dumpOutput) gather(e *dissect.Event) {
 	if o.flow == nil && o.page == nil || !o.late.Match(e) {
 		return
@@ -140,7 +140,7 @@ func (o *dumpOutput) event(e *dissect.Event) {
 	_, o.err = o.std.Write(b)
 }
 
-// close writes what comes at the end and closes the files.
+// close writes the end of the output and closes the files.
 func (o *dumpOutput) close(s *dissect.Summary, c *render.CaptureStats) error {
 	o.begin(time.Time{}) // of a capture without packets
 	err := o.err

@@ -22,7 +22,7 @@ import (
 	"github.com/gosmc/smc/internal/dissect/render"
 )
 
-// Limits of what is told of faulty input.
+// Limits of the reports about faulty input.
 const (
 	maxShownFaults = 10   // of all inputs; the others are counted
 	maxFaultsInRow = 1000 // without a packet between them, before an input is given up
@@ -40,8 +40,8 @@ type dumper struct {
 	live  capture.LiveSource // nil for files
 	out   *dumpOutput
 
-	// Nothing wakes who waits for standard input: when the command is interrupted, the reader is left
-	// waiting, and must not touch anything should it wake up.
+	// Nothing wakes a reader that waits for standard input. When the command is interrupted, the
+	// reader is left waiting, and must not touch anything if it wakes up.
 	stdin bool
 	gate  sync.Mutex // held while a packet of standard input is looked at
 	left  bool       // the reader has been left; under gate
@@ -235,7 +235,7 @@ func (d *dumper) read() error {
 	}
 }
 
-// take takes what Next has returned, and reports whether it is to be called again.
+// take handles the results of Next, and reports whether it is to be called again.
 func (d *dumper) take(p *capture.Packet, err error, emit func(*dissect.Event)) (more bool, _ error) {
 	if d.stdin {
 		d.gate.Lock()
@@ -304,7 +304,7 @@ func (d *dumper) fault(err error) {
 	}
 }
 
-// finish writes what comes at the end, and closes the outputs.
+// finish writes the end of the output, and closes the outputs.
 func (d *dumper) finish() error {
 	stats := render.CaptureStats{Errors: d.faults, Live: d.live != nil}
 	for _, name := range d.names {

@@ -74,7 +74,7 @@ func TestDumpGolden(t *testing.T) {
 	}
 }
 
-// The ladder of the two-link capture shows what has happened there, in this order.
+// The ladder of the two-link capture shows the events there, in this order.
 func TestDumpFlowTells(t *testing.T) {
 	for _, tt := range []struct {
 		args string
@@ -115,7 +115,7 @@ func TestDumpFlowTells(t *testing.T) {
 	}
 }
 
-// dumpedEvent is what tests look at in --json.
+// dumpedEvent has the fields of --json that tests look at.
 type dumpedEvent struct {
 	Packet int
 	Name   string
@@ -141,7 +141,7 @@ func dumpEvents(t *testing.T, args ...string) []dumpedEvent {
 	return events
 }
 
-// Each filter gives what choosing from all by hand gives.
+// Each filter gives the same events as choosing from all by hand.
 func TestDumpFilters(t *testing.T) {
 	all := dumpEvents(t)
 	if len(all) < 600 {
@@ -220,7 +220,7 @@ func readPackets(t *testing.T, name string) []capture.Packet {
 	}
 }
 
-// What --write writes is read back as it was, and dump says the same of it.
+// A file of --write is read back as it was, and dump says the same of it.
 func TestDumpWrite(t *testing.T) {
 	name := oneFile(t)
 	var all []capture.Packet
@@ -265,10 +265,12 @@ func TestDumpWrite(t *testing.T) {
 	}
 }
 
-// What is written of one connection is understood without the others: it has the messages of the link group, and the
-// first contact that made it. This one moves to another link, whose buffers only those messages tell.
+// The file of one connection is understood without the others: it has the messages of the link
+// group, and the first contact that made it. This one moves to another link, and only those
+// messages tell its buffers.
 func TestDumpWriteConnection(t *testing.T) {
-	// Numbers of packets and connections, and what is not known behind the gaps of what was left out.
+	// Numbers of packets and connections, and values that are not known behind the gaps of packets
+	// that were left out.
 	numbers := regexp.MustCompile(`(?m)^ *\d+|\bc\d+\b| (gap|produced|consumed)=\d+`)
 	messages := func(args ...string) string {
 		t.Helper()
@@ -304,7 +306,7 @@ func TestDumpWriteConnection(t *testing.T) {
 		t.Errorf("what was written has data of the first contact's connection:\n%s", got)
 	}
 
-	// From standard input what comes before is not known, but what comes after is.
+	// From standard input, packets before the chosen ones are not known, but later packets are.
 	f, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
@@ -328,7 +330,8 @@ func TestDumpWriteConnection(t *testing.T) {
 	}
 }
 
-// Merged captures of both hosts are written whole, and what is chosen of one is chosen of the other.
+// Merged captures of both hosts are written whole, and the packets that are chosen of one are
+// chosen of the other.
 func TestDumpWriteBoth(t *testing.T) {
 	name := oneFile(t)
 	for _, choose := range [][]string{nil, {"--conn", "5"}, {"--type", "cdc"}} {
@@ -391,7 +394,7 @@ func TestDumpHTML(t *testing.T) {
 	}
 }
 
-// Faults of a file are told, and what follows them is shown.
+// Faults of a file are reported, and the packets behind them are shown.
 func TestDumpBadFiles(t *testing.T) {
 	f, err := os.Open(twoLinks[1])
 	if err != nil {
@@ -521,7 +524,7 @@ func TestDumpFullDisk(t *testing.T) {
 	}
 }
 
-// A flusher that is live hands on what it has though nothing more comes.
+// A live flusher hands on its bytes though nothing more comes.
 func TestDumpFlusher(t *testing.T) {
 	r, w := io.Pipe()
 	f := newFlusher(w, true)

@@ -271,7 +271,8 @@ func (t *traffic) cdc(c *trafficConn, i int) {
 	t.send(i, cdc.Message{Seq: c.seq[i], AlertToken: c.token[1-i], Producer: c.prod[i], Consumer: c.cons[i]}.Append(nil))
 }
 
-// fill writes data until the file has at least size bytes, and returns what it has.
+// fill writes data until the file has at least size bytes, and returns the packets and bytes that
+// it has.
 func (t *traffic) until(size int64) (packets int, bytes int64, err error) {
 	for t.bytes < size {
 		t.data()
@@ -279,8 +280,8 @@ func (t *traffic) until(size int64) (packets int, bytes int64, err error) {
 	return t.packets, t.bytes, t.w.Flush()
 }
 
-// What the generator makes up is traffic without a fault: a problem would be the generator's, or a
-// false one.
+// The generator makes up traffic without a fault: a problem would be the generator's, or a false
+// one.
 func TestTraffic(t *testing.T) {
 	name, packets, _ := writeTraffic(t, 1<<20)
 	got := gosmc(t, "", "dump", "--problems", name)

@@ -7,12 +7,13 @@ import (
 	"github.com/gosmc/smc/internal/dissect"
 )
 
-// A packetChoice chooses the packets that --write writes: those of the messages chosen, all TCP segments of
-// the connections chosen, and what such a connection cannot be understood without.
+// A packetChoice chooses the packets that --write writes: the packets of the chosen messages, all
+// TCP segments of the chosen connections, and the packets without which such a connection cannot be
+// understood.
 type packetChoice struct {
 	filter *dissect.Filter
-	// Of connections chosen by number: their link groups, and the connections by which those came to
-	// be. What is not known beforehand is learned.
+	// Of connections chosen by number: their link groups, and the connections by which those came
+	// to be. Those that are not known beforehand are learned.
 	groups map[int]bool
 	firsts dissect.Filter
 
@@ -28,8 +29,8 @@ func newPacketChoice(f *dissect.Filter) *packetChoice {
 	return &packetChoice{filter: f, groups: make(map[int]bool), written: make([]uint64, writtenPackets/64)}
 }
 
-// needsGroup reports whether connections are chosen, and with them what their link groups have told: not
-// if the messages are chosen, too.
+// needsGroup reports whether connections are chosen, and with them the messages of their link
+// groups. It is false if messages are chosen, too.
 func (c *packetChoice) needsGroup() bool {
 	return len(c.filter.Conns) > 0 && len(c.filter.Types) == 0 && !c.filter.Problems
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// An exitStatus says what an exit status of a command means.
+// An exitStatus is an exit status of a command and its meaning.
 type exitStatus struct {
 	code int
 	text string
@@ -17,7 +17,8 @@ type exitStatus struct {
 // noDir is the failure of verbs that look for hosts.
 const noDir = "some other failure, such as that the run directory which --dir or GOSMC_DIR names does not exist"
 
-// ownExits has what the exit statuses of verbs mean where that is more than what they all have, or less.
+// ownExits has the meanings of the exit statuses of verbs where they are more than the common ones,
+// or fewer.
 var ownExits = map[string][]exitStatus{
 	"agent":     {{exitFailure, "something is missing, which it names; with --status, no agent answers"}},
 	"bench":     {{exitFailure, "some other failure; with --check, a must is missed"}},
@@ -38,7 +39,8 @@ var ownExits = map[string][]exitStatus{
 	"stats": {{exitFailure, noDir}},
 }
 
-// exits returns the exit statuses of a command, in order. Those of commands below a verb are the verb's.
+// exits returns the exit statuses of a command, in order. A command below a verb has the exit
+// statuses of the verb.
 func exits(cmd *cobra.Command) []exitStatus {
 	list := []exitStatus{{exitOK, "success"}, {exitFailure, "some other failure"}, {exitUsage, "the command line was not understood"}}
 	verb, _, _ := strings.Cut(verbOf(cmd), " ")
@@ -53,7 +55,7 @@ func exits(cmd *cobra.Command) []exitStatus {
 	return list
 }
 
-// exitNote is what there is to say besides.
+// exitNote is an additional remark about the exit status.
 func exitNote(cmd *cobra.Command) string {
 	if cmd.Name() == "run" {
 		return "Otherwise the exit status is that of PROGRAM."

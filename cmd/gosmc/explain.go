@@ -19,7 +19,7 @@ import (
 	"github.com/gosmc/smc/internal/survey"
 )
 
-// An explainReport is what run --explain --json prints.
+// An explainReport is the output of run --explain --json.
 type explainReport struct {
 	Schema  int         `json:"schema"`
 	Time    time.Time   `json:"time"`
@@ -29,12 +29,12 @@ type explainReport struct {
 	Servers []explained `json:"servers"` // one for each address that the name has
 }
 
-// An explained server is what would become of a connection to it.
+// An explained server says how a connection to it would end up.
 type explained struct {
 	Server  string        `json:"server"`
 	Mode    string        `json:"mode"`   // of a connection from a program of 'gosmc run': "Unix", "TCP"
 	Reason  string        `json:"reason"` // of TCP; empty otherwise
-	Steps   []explainStep `json:"steps"`  // what was looked at, in order, up to the first that decides for TCP
+	Steps   []explainStep `json:"steps"`  // in order, up to the first that decides for TCP
 	Listen  string        `json:"listen"` // why a program here that listened at the address would not be announced; empty: it would
 	Library struct {      // the same for a program that uses package smc
 		Mode   string `json:"mode"` // "SMC-D", "TCP"
@@ -47,7 +47,7 @@ type explainStep struct {
 	What string `json:"what"`
 }
 
-// explain reports what would become of connections of a user to an address. program is a path, or
+// explain reports which mode connections of a user to an address would get. program is a path, or
 // empty; args are its arguments, with its name as the first.
 func explain(ctx context.Context, address, program string, args []string, uid int, s *config.Settings) (*explainReport, error) {
 	r := &explainReport{Schema: jsonSchema, Time: time.Now(), Address: address, Program: program, UID: uid, Servers: []explained{}}
@@ -167,7 +167,7 @@ func (e *explained) admission(server netip.AddrPort, program string, args []stri
 	}
 }
 
-// shortBefore returns what is remembered of the connections of a program with arguments.
+// shortBefore returns the memory of earlier connections of a program with arguments.
 func shortBefore(server netip.AddrPort, program string, args []string, uid int) admission.Memory {
 	script := ""
 	if len(args) > 1 {
@@ -192,7 +192,7 @@ func (e *explained) libraryShort(server netip.AddrPort, program string, args []s
 	}
 }
 
-// library says what a program that uses package smc would get.
+// library fills in the mode that a program that uses package smc would get.
 func (e *explained) library(server netip.AddrPort, uid int, s *config.Settings, policy *config.Policy, hosts *survey.Answers) {
 	e.Library.Mode = "TCP"
 	if s.Off {
@@ -253,7 +253,7 @@ func not(yes bool) string {
 	return "not "
 }
 
-// write prints the report; all says that programs other than those of 'gosmc run' are meant too.
+// write prints the report; all says that programs outside 'gosmc run' are meant too.
 func (r *explainReport) write(w io.Writer, all bool) error {
 	var b strings.Builder
 	for _, e := range r.Servers {
@@ -294,7 +294,7 @@ func (r *explainReport) verdict() error {
 	return &exitError{exitFellBack, errors.New(r.Address + " would be TCP: " + last)}
 }
 
-// userNamed returns the number of a user, who is named or numbered.
+// userNamed returns the number of a user, given by name or number.
 func userNamed(name string) (int, error) {
 	if uid, err := strconv.Atoi(name); err == nil && uid >= 0 {
 		return uid, nil

@@ -32,7 +32,7 @@ func completeDirs(cmd *cobra.Command, flag string) {
 // gather asks all hosts in all run directories, or in one.
 func (f *gatherFlags) gather(ctx context.Context) survey.Answers { return survey.Ask(ctx, f.dir) }
 
-// complain says what could not be seen.
+// complain reports the places that could not be read.
 func complain(cmd *cobra.Command, a *survey.Answers) {
 	for i, e := range a.Errors {
 		if i == 0 && a.Missing {
@@ -45,8 +45,8 @@ func complain(cmd *cobra.Command, a *survey.Answers) {
 	}
 }
 
-// incomplete is the error of a verb that has looked in a place that is not there; what it has to
-// say is printed already.
+// incomplete is the error of a verb that has looked in a place that does not exist. The output of
+// the verb is printed already.
 func incomplete(a *survey.Answers) error {
 	if !a.Missing {
 		return nil

@@ -54,7 +54,7 @@ program was built.`,
 			return runGo(cmd, args[0], parseGoArguments(args[0], args[1:]))
 		},
 	}
-	cmd.Flags().SetInterspersed(false) // what comes behind is the go command's
+	cmd.Flags().SetInterspersed(false) // later arguments are the go command's
 	return cmd
 }
 
@@ -67,7 +67,7 @@ func runGo(cmd *cobra.Command, command string, a goArguments) error {
 	if err != nil {
 		return err
 	}
-	flags := parseGoArguments("flags", strings.Fields(env.GOFLAGS)) // those of the command line take the place of these
+	flags := parseGoArguments("flags", strings.Fields(env.GOFLAGS)) // the command line's replace these
 	if !a.hasTags {
 		a.tags = flags.tags
 	}
@@ -121,7 +121,7 @@ func runGo(cmd *cobra.Command, command string, a goArguments) error {
 	return fmt.Errorf("%s: %w", program, unix.Exec(program, args, environment))
 }
 
-// A goEnv is what the go command says of itself.
+// A goEnv is the part of the output of "go env" that is used here.
 type goEnv struct{ GOROOT, GOVERSION, GOOS, GOARCH, GOFLAGS, GOMODCACHE string }
 
 // goEnvironment asks the go command in a directory, which can have a toolchain of its own.
@@ -141,7 +141,8 @@ func goEnvironment(dir string) (env goEnv, err error) {
 	return env, nil
 }
 
-// goArguments are those of a command of the go command. Where a flag comes again the last one counts.
+// goArguments are the arguments of a command of the go command. If a flag comes again, the last one
+// counts.
 type goArguments struct {
 	dir     string // of -C
 	tags    string // of -tags, with commas
@@ -150,7 +151,8 @@ type goArguments struct {
 	rest    []string // all others
 }
 
-// valueFlags are the flags of the go command whose value is the next argument. Those of tests are in it too.
+// valueFlags are the flags of the go command that take the next argument as their value. The flags
+// of tests are in it too.
 var valueFlags = strings.Fields(`C p asmflags buildmode compiler covermode coverpkg exec gccgoflags gcflags installsuffix ldflags mod modfile o
 	overlay pgo pkgdir tags toolexec vettool bench benchtime blockprofile blockprofilerate count coverprofile cpu cpuprofile fuzz fuzztime
 	fuzzminimizetime fuzzcachedir list memprofile memprofilerate mutexprofile mutexprofilefraction outputdir parallel run shuffle skip timeout trace`)
@@ -160,7 +162,7 @@ func parseGoArguments(command string, args []string) (a goArguments) {
 	for len(args) > 0 {
 		arg := args[0]
 		if arg == "--" || arg == "-args" || arg == "--args" || command == "run" && !strings.HasPrefix(arg, "-") {
-			break // what follows is the program's
+			break // later arguments are the program's
 		}
 		taken := 1
 		if name, isFlag := strings.CutPrefix(arg, "-"); isFlag {

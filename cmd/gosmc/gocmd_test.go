@@ -230,7 +230,8 @@ func TestGoBuild(t *testing.T) {
 	}
 }
 
-// What 'gosmc go' says about targets and command lines; the exit status of the go command is its own.
+// The errors of 'gosmc go' about targets and command lines; the exit status of the go command is
+// its own.
 func TestGoCommand(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip("needs the go command")

@@ -17,7 +17,7 @@ import (
 
 // Verbs that show link groups, links and devices, with the columns that smcr and smcd have.
 
-// A groupsReport is what linkgroup --json and link --json print.
+// A groupsReport is the output of linkgroup --json and link --json.
 type groupsReport struct {
 	Schema int            `json:"schema"`
 	Time   time.Time      `json:"time"`
@@ -26,7 +26,7 @@ type groupsReport struct {
 	Denied int            `json:"other_users"`
 }
 
-// A groupOf is a link group, and whose it is.
+// A groupOf is a link group and the host that it belongs to.
 type groupOf struct {
 	control.StatusGroup
 	PID     int    `json:"pid"`
@@ -34,7 +34,7 @@ type groupOf struct {
 	Dir     string `json:"dir"`
 }
 
-// A devicesReport is what device --json prints.
+// A devicesReport is the output of device --json.
 type devicesReport struct {
 	Schema  int            `json:"schema"`
 	Time    time.Time      `json:"time"`
@@ -43,7 +43,7 @@ type devicesReport struct {
 	Denied  int            `json:"other_users"`
 }
 
-// A deviceOf is a device, and whose it is.
+// A deviceOf is a device and the host that it belongs to.
 type deviceOf struct {
 	control.StatusDevice
 	PID     int    `json:"pid"`
@@ -51,7 +51,7 @@ type deviceOf struct {
 	Dir     string `json:"dir"`
 }
 
-// showFlags are those of verbs that show objects of hosts.
+// showFlags are the flags of verbs that show objects of hosts.
 type showFlags struct {
 	gatherFlags
 	details bool
@@ -62,8 +62,8 @@ func (f *showFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.details, "details", "d", false, "show more of each")
 }
 
-// showArgs are the arguments of such a verb: the word show, which is what it does, and as many more
-// as it takes.
+// showArgs are the arguments of such a verb: the optional word show, and as many more as the verb
+// takes.
 func showArgs(more int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if args = withoutShow(args); len(args) > more {

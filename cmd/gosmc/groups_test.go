@@ -120,7 +120,7 @@ func smcrEnds(t *testing.T) (client, server smcrEnd) {
 	return ends[0], ends[1]
 }
 
-// asked is what a verb prints as JSON.
+// asked returns the JSON output of a verb.
 func asked[R any](t *testing.T, args ...string) (r R) {
 	t.Helper()
 	got := gosmc(t, "", append(args, "--json")...)
@@ -177,7 +177,7 @@ func TestSMCRIsSeen(t *testing.T) {
 		if messages != want {
 			t.Errorf("%s: messages %s, want %s", e.role, messages, want)
 		}
-		// What has happened is still there, in words.
+		// The events are still there, in words.
 		got := gosmc(t, "", "dump", "--pid", strconv.Itoa(os.Getpid()), "--dir", e.dir, "--type", "llc", "-c", "4")
 		for _, word := range []string{"CONFIRM LINK", "ADD LINK", fmt.Sprintf("lg=%08x", g.ID), "sent", "recv", e.addr + " > " + e.peer.addr} {
 			if got.code != exitOK || !strings.Contains(got.stdout, word) {

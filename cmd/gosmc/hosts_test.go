@@ -99,7 +99,7 @@ func TestStatsReport(t *testing.T) {
 func TestSumCountersOfNothing(t *testing.T) {
 	got := sumCounters(nil)
 	want := control.StatusCounters{
-		Connections: map[string]uint64{"SMC-D": 0, "SMC-R": 0, "TCP": 0}, // whoever asks for one of them gets a number
+		Connections: map[string]uint64{"SMC-D": 0, "SMC-R": 0, "TCP": 0}, // each of the three gets a number
 		Bytes:       map[string]control.ByteCount{"SMC-D": {}, "SMC-R": {}, "TCP": {}},
 		Fallbacks:   []control.FallbackCount{},
 		Ends:        []control.EndCount{},
@@ -252,7 +252,7 @@ func TestMissingRunDirectory(t *testing.T) {
 	}
 }
 
-// What is in another network namespace is marked: its 127.0.0.1 is not ours.
+// A line of another network namespace is marked: its 127.0.0.1 is not ours.
 func TestSSOtherNetworkNamespace(t *testing.T) {
 	dir := ownRunDir(t)
 	hosts := make([]*smc.Host, 2)
@@ -340,8 +340,9 @@ func TestComplain(t *testing.T) {
 	}
 }
 
-// TestStatsPrograms has stats list a program that two supervisors know with its own one, and one
-// whose own supervisor cannot be asked with that which it has connected to.
+// TestStatsPrograms has stats list a program that two supervisors know with its own supervisor. A
+// program with a supervisor that cannot be asked is listed with the supervisor that it has
+// connected to.
 func TestStatsPrograms(t *testing.T) {
 	const server, client, stranger = 1, 2, 3
 	g := survey.Answers{Hosts: []control.Status{

@@ -22,7 +22,7 @@ import (
 	"github.com/gosmc/smc/internal/survey"
 )
 
-// An infoReport is what info --json prints. Memory is in bytes.
+// An infoReport is the output of info --json. Memory is in bytes.
 type infoReport struct {
 	Schema       int                        `json:"schema"`
 	Time         time.Time                  `json:"time"`
@@ -33,7 +33,7 @@ type infoReport struct {
 	Dir          string                     `json:"dir"`
 	DirMode      string                     `json:"dir_mode"`
 	ConfigFile   string                     `json:"config_file"`
-	ConfigError  string                     `json:"config_error"` // what of file and environment is not understood, and left out
+	ConfigError  string                     `json:"config_error"` // parts of file and environment that are not understood, and left out
 	GID          string                     `json:"gid"`          // of a host made for the occasion: every process has its own
 	SEID         string                     `json:"seid"`
 	UEIDs        []string                   `json:"ueids"`
@@ -43,7 +43,7 @@ type infoReport struct {
 	Hosts        int                        `json:"hosts"`    // live in the run directory, the one made for the occasion not counted
 	Programs     []control.StatusProgram    `json:"programs"` // of gosmc run, and those that have connected to them
 	Left         map[string]string          `json:"left"`     // programs that gosmc run has left to TCP, and why
-	Error        string                     `json:"error"`    // why no shared memory can be used; what can be said is said all the same
+	Error        string                     `json:"error"`    // why no shared memory can be used; other fields are filled in all the same
 }
 
 // openFiles is the limit of file descriptors of a process: RLIMIT_NOFILE.

@@ -10,16 +10,16 @@ import (
 	"github.com/gosmc/smc/internal/overlay"
 )
 
-// A programReport is what info --json prints of a file.
+// A programReport is the output of info --json about a file.
 type programReport struct {
 	Schema     int    `json:"schema"`
 	File       string `json:"file"`
 	Go         string `json:"go"`          // version of Go that compiled it; empty for a program that is not of Go
-	GosmcGo    string `json:"gosmc_go"`    // version of gosmc whose 'gosmc go' compiled it, empty for others
+	GosmcGo    string `json:"gosmc_go"`    // version of the 'gosmc go' that compiled it, empty for others
 	PackageSMC string `json:"package_smc"` // version of package smc that it imports, empty for others
 }
 
-// modulePath is what a program that imports package smc depends on.
+// modulePath is the module that a program with package smc depends on.
 const modulePath = "github.com/gosmc/smc"
 
 // showProgram is info with a file.

@@ -89,7 +89,7 @@ func TestMakeInstall(t *testing.T) {
 	}
 }
 
-// The commit of a build from a clone, and its date, are those of the clone.
+// A build from a clone has the commit of the clone, and its date.
 func TestMakeCommit(t *testing.T) {
 	for _, program := range []string{"make", "git"} {
 		if _, err := exec.LookPath(program); err != nil {

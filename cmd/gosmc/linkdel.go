@@ -23,7 +23,7 @@ const (
 	linkEndPoll = 50 * time.Millisecond
 )
 
-// A linkDelReport is what link del --json prints.
+// A linkDelReport is the output of link del --json.
 type linkDelReport struct {
 	Schema  int       `json:"schema"`
 	Time    time.Time `json:"time"`
@@ -34,7 +34,7 @@ type linkDelReport struct {
 	Dir     string    `json:"dir"`
 }
 
-// linkDelFlags are those of link del.
+// linkDelFlags are the flags of link del.
 type linkDelFlags struct {
 	gatherFlags
 	pid int
@@ -85,7 +85,7 @@ func parseLGID(arg string) (uint32, error) {
 	return uint32(id), nil
 }
 
-// parseLink reads what names a link.
+// parseLink parses the two arguments that name a link.
 func parseLink(args []string) (group uint32, num uint8, err error) {
 	if len(args) != 2 {
 		return 0, 0, usagef("link del takes 2 arguments, but got %d: LG-ID NUMBER", len(args))
@@ -148,7 +148,7 @@ func (f *linkDelFlags) run(cmd *cobra.Command, group uint32, num uint8) error {
 	}
 	if err := control.DeleteLink(cmd.Context(), h.Dir, h.Name, group, num); err != nil {
 		if e, ok := errors.AsType[*control.Error](err); ok {
-			err = e.Err // the host's word says what it is about
+			err = e.Err // the host's text is complete in itself
 		}
 		return fmt.Errorf("%s: %s", process(h.PID, h.Command), printable(err.Error()))
 	}

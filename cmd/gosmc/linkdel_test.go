@@ -21,7 +21,7 @@ type linksHost struct {
 	mu     sync.Mutex
 	groups []control.StatusGroup
 	asked  int                   // for its status, since a link was deleted
-	then   func(*control.Status) // changes what it says then, if not nil
+	then   func(*control.Status) // changes its status then, if not nil
 }
 
 func newLinksHost(t *testing.T, dir, name string) *linksHost {
@@ -79,7 +79,8 @@ func (h *linksHost) DeleteLink(group uint32, num uint8) error {
 	return nil
 }
 
-// TestLinkDel deletes links: what is asked of whom, what is said, and what cannot be.
+// TestLinkDel deletes links, and checks which host is asked for which link, the output, and the
+// errors.
 func TestLinkDel(t *testing.T) {
 	dir := t.TempDir()
 	newLinksHost(t, dir, "a")
@@ -164,7 +165,7 @@ func removeSockets(t *testing.T, dir string) {
 	}
 }
 
-// A host whose group has one link says so.
+// A host with one link in its group says so.
 func TestLinkDelLast(t *testing.T) {
 	client, server := smcrEnds(t)
 	for _, e := range []smcrEnd{client, server} {

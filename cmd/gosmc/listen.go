@@ -16,7 +16,8 @@ import (
 	"github.com/gosmc/smc"
 )
 
-// listenEvent is what listen -v --json says before the first connection, so that a program learns the port.
+// listenEvent is the line of listen -v --json before the first connection, by which a program
+// learns the port.
 type listenEvent struct {
 	Schema int       `json:"schema"`
 	Event  string    `json:"event"` // "listening"
@@ -25,7 +26,7 @@ type listenEvent struct {
 	Local  string    `json:"local"`
 }
 
-// warningEvent is what listen --json says when something is not as it should be, such as a run
+// warningEvent is the line of listen --json when something is not as it should be, such as a run
 // directory that cannot be used.
 type warningEvent struct {
 	Schema  int       `json:"schema"`
@@ -137,8 +138,8 @@ func (s *netcatServer) sayListening(addr string) {
 	}
 }
 
-// warn says on standard error what keeps connections from using SMC, and the like: also without
-// --verbose, since nothing else would.
+// warn prints on standard error why connections do not use SMC, and the like. It does so also
+// without --verbose, since nothing else would.
 func (s *netcatServer) warn(w warning) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +198,7 @@ func (s *netcatServer) serveMany(ctx context.Context, l *smc.Listener) error {
 				r.Error = err.Error()
 			}
 			r.Seconds = time.Since(start).Seconds()
-			c.Close() // the peer does not wait for whoever reads our standard error
+			c.Close() // the peer does not wait for the reader of our standard error
 			s.report(&r)
 		})
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/internal/measure"
 )
 
-// machineLines describes a machine for people: what, and its value.
+// machineLines describes a machine for people: pairs of a name and its value.
 func machineLines(m *measure.Machine) [][2]string {
 	var caches []string
 	for _, c := range m.Caches {

@@ -1,6 +1,6 @@
-// Command gosmc shows, tries and measures Shared Memory Communications: TCP connections
-// whose bytes travel through shared memory. Its verbs read flags and print tables or JSON;
-// what they know about the protocol they ask of package smc.
+// Command gosmc shows, tries and measures Shared Memory Communications: TCP connections that carry
+// their bytes through shared memory. Its verbs read flags and print tables or JSON. They leave the
+// protocol to package smc.
 //
 // Exit status: 0 for success, 2 for a command line that is not understood, 3 when --require
 // is not met, 4 when dump --problems has found some, 1 for every other failure. Errors go to
@@ -35,7 +35,7 @@ const jsonSchema = 1
 
 func main() {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	if signal.Ignored(syscall.SIGINT) { // in the background: what run executes has to inherit that
+	if signal.Ignored(syscall.SIGINT) { // in the background: the program of run has to inherit that
 		signals = signals[1:]
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
@@ -74,8 +74,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return code
 }
 
-// errorText is an error in one line: errors that were joined have a line each, whose end printable
-// would make a question mark.
+// errorText is an error in one line: joined errors have a line each, and printable would turn the
+// end of a line into a question mark.
 func errorText(err error) string {
 	return printable(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
 }

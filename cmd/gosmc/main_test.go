@@ -166,7 +166,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// What cannot be printed is a failure, also of help.
+// Output that cannot be written is a failure, also of help.
 func TestFullOutput(t *testing.T) {
 	for _, args := range []string{"--help", "", "ss --help", "help ss", "--version", "version", "version --json", "bench --list", "info", "info --json", "ss", "ss --json", "stats", "stats --json", "completion bash"} {
 		for _, tt := range []struct {
@@ -174,7 +174,7 @@ func TestFullOutput(t *testing.T) {
 			code int
 		}{{unix.ENOSPC, exitFailure}, {unix.EPIPE, exitOK}} {
 			if tt.code == exitOK && !strings.Contains(args, "help") {
-				continue // the others return what Write does, and a pipe without a reader kills a process
+				continue // the others return Write's result, and a pipe without a reader kills a process
 			}
 			var stderr bytes.Buffer
 			code := run(t.Context(), strings.Fields(args), strings.NewReader(""), failingWriter{tt.err}, &stderr)
@@ -189,7 +189,7 @@ type failingWriter struct{ err error }
 
 func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// Several errors are one line, without what a terminal could take for a command.
+// Several errors are one line, without characters that a terminal could take for a command.
 func TestErrorText(t *testing.T) {
 	err := errors.Join(errors.New("one"), errors.Join(errors.New("two\x1b"), errors.New("three\n")))
 	if got, want := errorText(err), "one; two?; three"; got != want {

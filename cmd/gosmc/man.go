@@ -11,7 +11,7 @@ import (
 )
 
 // Manual pages, in roff: one for each command, gosmc-VERB(1) and gosmc-VERB-COMMAND(1), and
-// gosmc.conf(5). They have what --help has.
+// gosmc.conf(5). They have the content of --help.
 
 func newManCommand() *cobra.Command {
 	return &cobra.Command{
@@ -154,7 +154,8 @@ func (m *man) item(term, text string) {
 	fmt.Fprintf(&m.b, ".TP\n.B %s\n%s\n", roff(term), roffLine(text))
 }
 
-// prose writes paragraphs, which empty lines separate. What has lines with a space in front is kept as it is.
+// prose writes paragraphs, which empty lines separate. A paragraph with lines that begin with a
+// space is kept as it is.
 func (m *man) prose(s string) {
 	for p := range strings.SplitSeq(strings.TrimSpace(s), "\n\n") {
 		if strings.HasPrefix(p, " ") || strings.Contains(p, "\n ") {

@@ -68,7 +68,7 @@ func TestManPages(t *testing.T) {
 	}
 	groff, err := exec.LookPath("groff")
 	if err != nil {
-		return // what it would say of the pages is for those who have it
+		return // its remarks about the pages are for machines that have it
 	}
 	pages, err := filepath.Glob(filepath.Join(dir, "man?", "*"))
 	if err != nil || len(pages) < 30 {
@@ -79,7 +79,7 @@ func TestManPages(t *testing.T) {
 	}
 }
 
-// The shell is told of every value of a flag what it may be, or that it is no file.
+// The shell learns the possible values of every flag, or that the value is no file.
 func TestFlagsComplete(t *testing.T) {
 	documented(t, func(t *testing.T, cmd *cobra.Command) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -95,7 +95,7 @@ func TestFlagsComplete(t *testing.T) {
 	})
 }
 
-// What a verb says of its exit statuses is of a verb that there is.
+// Every verb in ownExits exists.
 func TestExitsOfVerbs(t *testing.T) {
 	root := newRootCommand()
 	for verb, list := range ownExits {

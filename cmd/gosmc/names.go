@@ -48,7 +48,7 @@ where a list has other entries than exceptions, what is not in it is refused:
 A variable of the environment, with commas or spaces between its values, takes the place of all lines of its word, and what a program sets in
 smc.Config that of both. Programs read the file when they make their host: those that run already keep what they have.`
 
-// A namesReport is what ueid --json, seid --json and pnet --json print.
+// A namesReport is the output of ueid --json, seid --json and pnet --json.
 type namesReport struct {
 	Schema int       `json:"schema"`
 	Time   time.Time `json:"time"`
@@ -70,7 +70,7 @@ type pnetOf struct {
 	Exists bool   `json:"exists"` // in this network namespace
 }
 
-// namesCommand makes a verb with subcommands, the first of which, show, is what it does without.
+// namesCommand makes a verb with subcommands, the first of which, show, is the default.
 func namesCommand(use, short, long, example string, show func(cmd *cobra.Command, asJSON bool) error) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{

@@ -23,7 +23,7 @@ func ownConfig(t *testing.T) string {
 	return path
 }
 
-// Names are added, shown and deleted, each command with its exit status and what it says.
+// Names are added, shown and deleted, each command with its exit status and its output.
 func TestNames(t *testing.T) {
 	path := ownConfig(t)
 	for _, tt := range []struct {
@@ -90,7 +90,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// What the help says of file and environment is so: programs that say nothing themselves have it.
+// The help is right about file and environment: programs that set nothing themselves have those
+// values.
 func TestConfigOfPrograms(t *testing.T) {
 	path := ownConfig(t)
 	if err := os.WriteFile(path, []byte("ueid GOSMC.FILE\npeer 127.0.0.0/8\nbad line\n"), 0o600); err != nil {

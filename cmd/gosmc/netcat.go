@@ -94,7 +94,7 @@ func (f *netcatFlags) register(cmd *cobra.Command) {
 	cmd.RegisterFlagCompletionFunc("require", cobra.FixedCompletions([]cobra.Completion{"smc", "smc-d", "smc-r"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// A connReport is what connect and listen say about a connection when it has ended.
+// A connReport is the report of connect and listen about a connection that has ended.
 type connReport struct {
 	Schema     int                `json:"schema"`
 	Event      string             `json:"event"` // "closed"
@@ -105,7 +105,7 @@ type connReport struct {
 	EID        string             `json:"eid"`
 	ReasonCode control.ReasonCode `json:"reason_code"`
 	Reason     string             `json:"reason"` // why Mode is TCP, in words
-	Advice     string             `json:"advice"` // what to do about the reason
+	Advice     string             `json:"advice"` // the remedy for the reason
 	Local      string             `json:"local"`
 	Peer       string             `json:"peer"`
 	PeerHost   string             `json:"peer_host"`

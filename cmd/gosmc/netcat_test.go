@@ -296,7 +296,7 @@ func TestListenRequireUnmet(t *testing.T) {
 	}
 }
 
-// --keep: what one connection did not take goes to the next, not to nobody.
+// --keep: the input that one connection did not take goes to the next, not to nobody.
 func TestListenKeep(t *testing.T) {
 	l := start(t, "listen", "--json", "-v", "--keep", "127.0.0.1:0")
 	addr := l.addr()
@@ -373,8 +373,8 @@ func TestListenEchoDiscard(t *testing.T) {
 	}
 }
 
-// A chunk that one connection did not take is there for the next.
-// An interrupt ends a transfer whose input has ended, and whose peer says nothing, and does so once.
+// A chunk that one connection did not take is there for the next. An interrupt ends a transfer
+// once, if its input has ended and its peer says nothing.
 func TestTransferInterrupted(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gosmc/smc/internal/survey"
 )
 
-// An offReport is what off --json and on --json print.
+// An offReport is the output of off --json and on --json.
 type offReport struct {
 	Schema      int               `json:"schema"`
 	Time        time.Time         `json:"time"`
@@ -115,7 +115,7 @@ func writeSwitch(off bool) error {
 	return f.Write()
 }
 
-// finish prints the report. The error says what could not be done.
+// finish prints the report. The error names the steps that failed.
 func (r *offReport) finish(cmd *cobra.Command, asJSON, off, now bool, fileError error) error {
 	var errs []error
 	if fileError != nil {

@@ -185,7 +185,7 @@ var byteUnits = map[string]float64{
 	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
 }
 
-// An output is standard output. It remembers that something could not be written, for those who do not look.
+// An output is standard output. It remembers that a write failed, for callers that do not check.
 type output struct {
 	w   io.Writer
 	err atomic.Pointer[error]

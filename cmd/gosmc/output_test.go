@@ -75,7 +75,7 @@ func TestByteSize(t *testing.T) {
 	}
 }
 
-// What a process of another user calls itself must not reach the terminal as it is.
+// The name that a process of another user gives itself must not reach the terminal as it is.
 func TestPrintable(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain é 漢": "plain é 漢", "\x1b]0;title\a": "?]0;title?", "a\nb": "a?b", "\xff": "?", "\u202e": "?", "": "",

@@ -11,12 +11,12 @@ import (
 	"github.com/gosmc/smc/internal/config"
 )
 
-// A policyReport is what policy --json prints.
+// A policyReport is the output of policy --json.
 type policyReport struct {
 	Schema  int          `json:"schema"`
 	Time    time.Time    `json:"time"`
 	File    string       `json:"file"`
-	Entries []policyWord `json:"policy"` // of all words, those of which nothing is said too
+	Entries []policyWord `json:"policy"` // of all words, also the unset ones
 }
 
 type policyWord struct {

@@ -17,7 +17,7 @@ import (
 	"github.com/gosmc/smc/preload"
 )
 
-// Exit codes of run when there is no program to take one from: those of env(1) and nohup(1).
+// Exit codes of run when there is no program to take one from, as in env(1) and nohup(1).
 const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
@@ -88,7 +88,7 @@ name that by --user. The exit status is 0 if the connection would leave TCP, and
 			return runProgram(cmd, program, args, require, s, policy.changed)
 		},
 	}
-	cmd.Flags().SetInterspersed(false) // what comes after PROGRAM is its own
+	cmd.Flags().SetInterspersed(false) // flags after PROGRAM are its own
 	cmd.Flags().BoolVar(&require, "require", false, "do not run a program that could only use TCP; exit with status 3")
 	cmd.Flags().StringVar(&argv0, "argv0", "", "start PROGRAM by the `NAME` as its argument 0, as units of systemd do with @")
 	cmd.Flags().StringVar(&address, "explain", "", "say what would become of a connection to `HOST:PORT`, and why, and run nothing")
@@ -138,9 +138,9 @@ func notRunnable(err error) error {
 	return &exitError{exitNotFound, err}
 }
 
-// runProgram returns only if the program could not be started. args are what the program gets, its
-// name first, by which it need not be found. own says that its policy is not that of what has
-// started us.
+// runProgram returns only if the program could not be started. args are the arguments of the
+// program, beginning with its name, which need not lead to its file. own says that its policy
+// differs from the policy of our parent.
 func runProgram(cmd *cobra.Command, program string, args []string, require bool, s *config.Settings, own bool) error {
 	path, err := programPath(program)
 	if err != nil {
@@ -149,7 +149,7 @@ func runProgram(cmd *cobra.Command, program string, args []string, require bool,
 	environ := withPolicy(os.Environ(), s)
 	why := supervise.Obstacle(path)
 	switch {
-	case s.Off: // which is what was wanted, and needs no word
+	case s.Off: // as the user wants, so it needs no word
 		why = "SMC is switched off" + from(config.SMC)
 	case why == "":
 		with, err := supervise.Prepare(path, environ, own, preload.Library())
@@ -174,9 +174,9 @@ func runProgram(cmd *cobra.Command, program string, args []string, require bool,
 // descriptorsNeeded is how many this process has open at once, and some more.
 const descriptorsNeeded = 16
 
-// scarce reports whether there are too few descriptors for what this process does itself: without
-// those that it takes for granted the runtime ends it. So that is looked at before any file is
-// opened.
+// scarce reports whether there are too few descriptors for the work of this process itself: the
+// runtime ends it if it cannot get the ones that it takes for granted. So the descriptors are
+// counted before any file is opened.
 func scarce() bool {
 	var have [descriptorsNeeded]int
 	n := 0
@@ -209,9 +209,9 @@ func runScarce(cmd *cobra.Command, program string, args []string, require bool) 
 	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, os.Environ())}}
 }
 
-// withTools is an environment in whose PATH there is a gosmc, by which programs, and shells, can
-// see their own connections. self is the path of this one, which comes last, and only where there
-// is none.
+// withTools returns an environment that has a gosmc in its PATH, so that programs, and shells, can
+// see their own connections. self is the path of this gosmc. Its directory comes last, and only if
+// PATH has no gosmc.
 func withTools(environ []string, self string) []string {
 	i := slices.IndexFunc(environ, func(e string) bool { return strings.HasPrefix(e, "PATH=") && e != "PATH=" })
 	dir, name := filepath.Split(self)
@@ -272,8 +272,8 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 	}
 }
 
-// settings are those of the configuration with the flags in their place. What is not understood is
-// told, and refuses.
+// settings are the settings of the configuration, with those from flags in their place. An entry
+// that is not understood is reported, and refuses.
 func (f *policyFlags) settings(cmd *cobra.Command) (*config.Settings, error) {
 	s, err := config.Load()
 	if err != nil {
@@ -321,7 +321,7 @@ func newSupervisorCommands() []*cobra.Command {
 		list = append(list, &cobra.Command{
 			Use:    verb,
 			Hidden: true,
-			Args:   cobra.RangeArgs(2, 3), // the third one is checked by whom they are for
+			Args:   cobra.RangeArgs(2, 3), // the callee checks the third one
 			RunE:   func(_ *cobra.Command, args []string) error { return work(args) },
 		})
 	}

@@ -58,7 +58,7 @@ func (l *copiesLab) command(script string) *exec.Cmd {
 	return cmd
 }
 
-// files are those of the library.
+// files are the files of the library.
 func (l *copiesLab) files() (list []string) {
 	filepath.WalkDir(l.dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && strings.Contains(e.Name(), "libgosmc-") {
@@ -102,7 +102,8 @@ func TestRunCopies(t *testing.T) {
 	l.settles("all programs have ended")
 }
 
-// TestRunCopiesKilled has the library stay for a program whose supervisor was killed, and go when that program has ended, with the next one.
+// TestRunCopiesKilled has the library stay for a program that lost its supervisor by a kill. The
+// library goes when that program has ended, with the next one.
 func TestRunCopiesKilled(t *testing.T) {
 	l := newCopiesLab(t)
 	cmd := l.command("echo $GOSMC_RUN; read x; cat /dev/null; sh -c true; echo done")

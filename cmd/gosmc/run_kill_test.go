@@ -21,14 +21,14 @@ var (
 	killSeed   = flag.Uint64("kill-seed", 0, "what chooses who is killed and stopped in TestRunKills; 0: another one each time")
 )
 
-// killPatience is what nothing takes that does not hang.
+// killPatience is longer than anything takes that does not hang.
 const killPatience = time.Minute
 
 // A trafficEnd is testdata/traffic.c under 'gosmc run'.
 type trafficEnd struct {
 	*talker
 	name       string
-	lines      chan string // what it prints; closed with it
+	lines      chan string // its output; closed with it
 	port       string
 	supervisor int // process ID
 	pidfd      int // of the supervisor
@@ -74,7 +74,8 @@ func (e *trafficEnd) line(t *testing.T) string {
 	}
 }
 
-// rings returns what a process has mapped of rings: their memory, and what one side has for itself.
+// rings returns the mappings that a process has of rings: their memory, and the memory that one
+// side has for itself.
 func (e *trafficEnd) rings(t *testing.T) (list []string) {
 	t.Helper()
 	maps, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(e.cmd.Process.Pid), "maps"))
@@ -89,7 +90,8 @@ func (e *trafficEnd) rings(t *testing.T) (list []string) {
 	return list
 }
 
-// left returns what a process has open and mapped that it had not before there was a connection.
+// left returns the open descriptors and mappings of a process that it did not have before there was
+// a connection.
 func (e *trafficEnd) left(t *testing.T) string {
 	t.Helper()
 	fds, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(e.cmd.Process.Pid), "fd"))
@@ -110,7 +112,7 @@ func (e *trafficEnd) kill(t *testing.T, pid int, sig syscall.Signal) {
 	}
 }
 
-// finish has a program end that was left alone, and looks at what it leaves.
+// finish has a program end that was left alone, and looks at the things that it leaves.
 func (e *trafficEnd) finish(t *testing.T) {
 	t.Helper()
 	// It says "idle" when its last connection ends, and nothing if it had none.
@@ -179,7 +181,8 @@ func TestRunKills(t *testing.T) {
 		t.Errorf("nobody had a ring in %d rounds", *killRounds)
 	}
 	t.Logf("%d rounds, %d of them with rings in the end", *killRounds, onRings)
-	// What supervisors that were killed have left is tidied up by the next one that starts there, and by who asks for their status.
+	// The next supervisor that starts there tidies up after killed supervisors, and so does a verb
+	// that asks for their status.
 	for _, cmd := range []*exec.Cmd{runCommand(t, environ, "true"), exec.Command(os.Args[0], "ss")} {
 		cmd.Env = environ
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -202,7 +205,7 @@ func TestRunKills(t *testing.T) {
 	}
 }
 
-// killRound is one round. It reports whether who lives on had rings just before.
+// killRound is one round. It reports whether the surviving side had rings just before.
 func killRound(t *testing.T, environ []string, program string, random *rand.Rand) (onRings bool) {
 	pause := func(most time.Duration) { <-time.After(time.Duration(random.Int64N(int64(most)))) }
 	if random.IntN(2) == 0 {

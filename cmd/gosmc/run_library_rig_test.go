@@ -14,8 +14,8 @@ import (
 	"github.com/gosmc/smc"
 )
 
-// A peerProgram is the program under 'gosmc run' that talks to this test, which uses package smc. It does what lines on its standard input say:
-// words, the first of which is a method of it.
+// A peerProgram is the program under 'gosmc run' that talks to this test, which uses package smc.
+// It obeys lines on its standard input. Their first word is a method of it.
 const peerProgram = `
 import hashlib, os, random, socket, struct, sys, threading
 family = socket.AF_INET6 if "6" in sys.argv[1] else socket.AF_INET
@@ -83,7 +83,7 @@ for line in sys.stdin:
     sys.stdout.flush()
 `
 
-// say has the peer do something, and returns what it answers.
+// say has the peer do something, and returns its answer.
 func (p *talker) say(t *testing.T, line string) string {
 	t.Helper()
 	io.WriteString(p.in, line+"\n")
@@ -106,7 +106,7 @@ type libraryPeer struct {
 	port string // of the server
 }
 
-// A libraryTest has what connections of this test need.
+// A libraryTest has the environment, host and flags that connections of this test need.
 type libraryTest struct {
 	environ []string
 	host    *smc.Host
@@ -146,7 +146,7 @@ func (l *libraryTest) connect(t *testing.T) *libraryPeer {
 	return l.accept(t, server, l.peer(t, l.role()))
 }
 
-// role is what a program does that connects to what listen makes.
+// role is the role of a program that connects to a listener of listen.
 func (l *libraryTest) role() string { return strings.Replace(l.served, "serve", "connect", 1) }
 
 // listen makes a listener of this test.
@@ -205,7 +205,7 @@ func (l *libraryTest) dial(t *testing.T, p *talker, port string) *libraryPeer {
 	return &libraryPeer{p, c, port}
 }
 
-// directions runs a test for both: who connects is a program, or this test.
+// directions runs a test for both directions: a program connects, or this test.
 func directions(t *testing.T, run func(t *testing.T, l *libraryTest)) {
 	t.Run("dial", func(t *testing.T) {
 		t.Parallel()

@@ -203,8 +203,9 @@ func TestLibraryAlone(t *testing.T) {
 	}
 }
 
-// TestLibraryDesk has programs of 'gosmc run' connect to this test, whose desk is no supervisor of theirs: theirs may die. When the listener's socket is shared, and
-// when it is closed, there is no pair any more.
+// TestLibraryDesk has programs of 'gosmc run' connect to this test. Its desk is not their
+// supervisor: their supervisor may die. When the listener's socket is shared, and when it is
+// closed, there is no pair any more.
 func TestLibraryDesk(t *testing.T) {
 	t.Parallel()
 	l := newLibraryTest(t, smc.Config{})
@@ -265,7 +266,7 @@ func TestLibraryDesk(t *testing.T) {
 	}
 }
 
-// TestLibraryKilled has the program of package smc killed, whose listener is announced still.
+// TestLibraryKilled has the program of package smc killed while its listener is still announced.
 func TestLibraryKilled(t *testing.T) {
 	t.Parallel()
 	l := newLibraryTest(t, smc.Config{})
@@ -322,7 +323,8 @@ func TestLibraryKilled(t *testing.T) {
 	}
 }
 
-// TestLibraryPolicy has either side refuse a connection, whoever dials: it is TCP, and says why.
+// TestLibraryPolicy has either side refuse a connection, with either side as the client: it is TCP,
+// and says why.
 func TestLibraryPolicy(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

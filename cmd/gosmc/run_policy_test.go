@@ -14,7 +14,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// TestRunPolicy has programs that do not know us connect with policies on both sides: what these refuse is TCP, and --explain says so beforehand.
+// TestRunPolicy has programs that do not know us connect with policies on both sides: a connection
+// that these refuse is TCP, and --explain says so beforehand.
 func TestRunPolicy(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// runEnviron is the environment in which 'gosmc run' finds a run directory of its own. What is left there in the end is an error.
+// runEnviron is the environment in which 'gosmc run' finds a run directory of its own. A file that
+// is left there in the end is an error.
 func runEnviron(t *testing.T) []string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "run") // a short name: sockets
@@ -55,7 +56,8 @@ func TestRunScarce(t *testing.T) {
 	}
 }
 
-// TestRunStatus has a program keep what is its own: process ID, descriptors, arguments, exit status.
+// TestRunStatus checks that a program keeps its own properties: process ID, descriptors, arguments,
+// exit status.
 func TestRunStatus(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -269,7 +271,7 @@ func TestRunMoves(t *testing.T) {
 		"dump --history 100 --count 2 --pid " + strconv.Itoa(server.cmd.Process.Pid): "established a pair of Unix sockets pid=" + strconv.Itoa(server.cmd.Process.Pid),
 		"dump --history 100 --count 2 --pid " + strconv.Itoa(client.cmd.Process.Pid): "Offer pid=" + strconv.Itoa(client.cmd.Process.Pid),
 	} {
-		ctx, stop := context.WithTimeout(t.Context(), 20*time.Second) // dump waits for what there is not
+		ctx, stop := context.WithTimeout(t.Context(), 20*time.Second) // dump waits for missing events
 		cmd := exec.CommandContext(ctx, os.Args[0], strings.Fields(verb)...)
 		cmd.Env = environ
 		out, _ := cmd.CombinedOutput() // info may say that this machine has no shared memory
@@ -308,8 +310,8 @@ func TestRunMoves(t *testing.T) {
 	}
 }
 
-// A droppingProgram is a server that has root's rights until it listens, as nginx has: who accepts in the end may not look into root's
-// run directory.
+// A droppingProgram is a server that has root's rights until it listens, as nginx has: the process
+// that accepts in the end may not look into root's run directory.
 const droppingProgram = `
 import os, socket
 l = socket.create_server(("127.0.0.1", 0))
@@ -353,7 +355,8 @@ func TestRunMovesDropped(t *testing.T) {
 	}
 }
 
-// supervisorOf returns the process that listens on a supervisor's socket. It has handled what had happened before.
+// supervisorOf returns the process that listens on a supervisor's socket. It has handled all
+// earlier events.
 func supervisorOf(t *testing.T, path string) (pid int) {
 	t.Helper()
 	for range 3 {

@@ -48,10 +48,11 @@ func startServer(t *testing.T, cmd *exec.Cmd) (server *talker, port string) {
 	return server, port
 }
 
-// gosmcIn runs a verb in an environment, and returns what it prints, errors too, and its exit status.
+// gosmcIn runs a verb in an environment, and returns its output with its errors, and its exit
+// status.
 func gosmcIn(t *testing.T, environ []string, args ...string) (string, int) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second) // dump waits for what there is not
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second) // dump waits for missing events
 	defer stop()
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Env = environ
@@ -65,8 +66,9 @@ func gosmcIn(t *testing.T, environ []string, args ...string) (string, int) {
 	return string(out), code
 }
 
-// TestRunTitle has the tools know a server that has written its title over its environment, and what it started: its connections that are TCP, its listener, its
-// policy; and its supervisor lives as long as it.
+// TestRunTitle has the tools know a server that has written its title over its environment, and the
+// programs that it started. The tools know its connections that are TCP, its listener and its
+// policy. Its supervisor lives as long as it does.
 func TestRunTitle(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

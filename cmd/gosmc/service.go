@@ -16,7 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/service"
 )
 
-// A serviceReport is what service list --json prints.
+// A serviceReport is the output of service list --json.
 type serviceReport struct {
 	Schema   int           `json:"schema"`
 	Time     time.Time     `json:"time"`
@@ -32,7 +32,7 @@ type serviceLine struct {
 	Running string `json:"running,omitempty"` // stopped; yes: with the library; restart: without, until it is started again; empty: that cannot be found out
 }
 
-// serviceFlags are those of the commands of the verb service.
+// serviceFlags are the flags of the commands of the verb service.
 type serviceFlags struct {
 	root, dir               string
 	dryRun, yes, now, force bool
@@ -147,7 +147,7 @@ func oneService(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// open opens the tree, and the manager of this machine if that is what the tree is of.
+// open opens the tree, and the manager of this machine if the tree is the machine's.
 func (f *serviceFlags) open() (*service.Tree, *service.Manager, error) {
 	t, err := service.OpenTree(f.root)
 	if err != nil {
@@ -249,7 +249,8 @@ func (f *serviceFlags) enable(cmd *cobra.Command, text string) error {
 	return nil
 }
 
-// clientDir says what clients need besides, for a run directory that they do not use by themselves.
+// clientDir names the setting that clients need besides, for a run directory that is not their
+// default.
 func clientDir(dir string) string {
 	if dir == "/run/gosmc" {
 		return ""
@@ -286,8 +287,8 @@ func (f *serviceFlags) restart(cmd *cobra.Command, m *service.Manager, name serv
 	return nil
 }
 
-// disable removes the drop-in of one service, or with --all those of all: what keeps one from that
-// does not keep the others.
+// disable removes the drop-in of one service, or with --all the drop-ins of all services. An error
+// with one service does not stop the others.
 func (f *serviceFlags) disable(cmd *cobra.Command, args []string) error {
 	t, m, err := f.open()
 	if err != nil {

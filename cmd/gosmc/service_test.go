@@ -87,7 +87,8 @@ func TestService(t *testing.T) {
 	}
 }
 
-// TestServiceErrors has command lines that cannot be carried out say what to do, and write nothing.
+// TestServiceErrors runs command lines that cannot be carried out: each names the remedy, and
+// writes nothing.
 func TestServiceErrors(t *testing.T) {
 	root := serviceRoot(t)
 	bare := t.TempDir()

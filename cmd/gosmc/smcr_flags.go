@@ -8,14 +8,15 @@ import (
 	"github.com/gosmc/smc"
 )
 
-// smcrFlags say what SMC-R with other hosts needs, with the names of the configuration file. What
-// they say takes the place of environment and file, as what a program sets in smc.Config does.
+// smcrFlags are the settings that SMC-R with other hosts needs, with the names of the configuration
+// file. They take the place of environment and file, as the fields that a program sets in
+// smc.Config do.
 type smcrFlags struct {
 	ueids, peers, devices []string
 	v1                    bool
 }
 
-// aboutSMCR is part of the help of who has the flags.
+// aboutSMCR is part of the help of the verbs that have these flags.
 const aboutSMCR = `With another host a connection can use SMC-R if both have a UEID in common and expect each other: by --peer, or by 'gosmc agent' on both.
 --ueid, --peer and --device may come several times, or have lists with commas. Without them counts what environment and
 configuration file say: see 'gosmc ueid --help'.`

@@ -25,10 +25,11 @@ const addressWidth = 23
 // modeUnix is the mode of a connection that 'gosmc run' has moved to a pair of Unix sockets.
 const modeUnix = supervise.ModeUnix
 
-// otherNetNS marks a line whose addresses cannot be reached from here, or are somebody else's here.
+// otherNetNS marks a line with addresses that cannot be reached from here, or belong to another
+// host here.
 const otherNetNS = "in another network namespace"
 
-// An ssReport is what ss --json prints. Queues and buffers are bytes.
+// An ssReport is the output of ss --json. Queues and buffers are bytes.
 type ssReport struct {
 	Schema      int            `json:"schema"`
 	Time        time.Time      `json:"time"`
@@ -46,13 +47,13 @@ type ssConn struct {
 	PID        int    `json:"pid"`
 	Command    string `json:"command"`
 	Dir        string `json:"dir"`
-	OtherNetNS bool   `json:"other_netns"` // its addresses are those of another network namespace than ours
+	OtherNetNS bool   `json:"other_netns"` // its addresses are in another network namespace
 	// Rings says which of its directions go by a ring in shared memory, of mode Unix: "in", "out",
 	// "both"; empty: none.
 	Rings string `json:"rings,omitempty"`
 
-	// These stand in for those of StatusConn. They are absent for connections of 'gosmc run', of
-	// which nobody knows them.
+	// These stand in for the fields of StatusConn with the same names. They are absent for
+	// connections of 'gosmc run', since no process knows them.
 	RcvBuf     *uint64  `json:"rcvbuf,omitempty"`
 	SndBuf     *uint64  `json:"sndbuf,omitempty"`
 	BytesIn    *uint64  `json:"bytes_in,omitempty"`
@@ -65,9 +66,9 @@ type ssListener struct {
 	PID        int    `json:"pid"`
 	Command    string `json:"command"`
 	Dir        string `json:"dir"`
-	OtherNetNS bool   `json:"other_netns"` // as that of a connection
-	// Mode is that of the connections that clients on this machine make, of a program of 'gosmc
-	// run': "Unix"; empty for others.
+	OtherNetNS bool   `json:"other_netns"` // as in ssConn
+	// Mode is the mode of connections from clients on this machine. It is "Unix" for a program of
+	// 'gosmc run', and empty for others.
 	Mode string `json:"mode,omitempty"`
 	// Unannounced says that clients of 'gosmc run' do not find the listener, so that their
 	// connections are TCP.
@@ -156,10 +157,11 @@ func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 	return r
 }
 
-// addMoved adds the connections of 'gosmc run', which the kernel knows and no host: those of
-// programs with the run directory dir, or of all if it is empty. Ends that programs of package smc
-// have are there already. They are in this network namespace, which is netns. If the kernel cannot be asked about Unix sockets it cannot say whether
-// there are any, and none are added.
+// addMoved adds the connections of 'gosmc run', which the kernel knows and no host. They are the
+// connections of programs with the run directory dir, or of all programs if dir is empty. Ends that
+// programs of package smc have are there already. They are in this network namespace, which is
+// netns. If the kernel cannot be asked about Unix sockets it cannot say whether there are any, and
+// none are added.
 func (r *ssReport) addMoved(dir string, netns uint64) {
 	list, _ := supervise.Connections()
 	for _, c := range list {
@@ -235,7 +237,7 @@ func roleOf(c supervise.Connection) string {
 	return "client"
 }
 
-// loops is said of a connection for whose being TCP no reason can be seen.
+// loops is the remark about a connection that is TCP without a visible reason.
 const loops = "Both ends were started by 'gosmc run', and it is TCP."
 
 // ringsOf says which directions of an end have rings.

@@ -16,7 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/survey"
 )
 
-// A statsReport is what stats --json prints. Bytes are payload; counters start with each host.
+// A statsReport is the output of stats --json. Bytes are payload; counters start with each host.
 type statsReport struct {
 	Schema int                    `json:"schema"`
 	Time   time.Time              `json:"time"`

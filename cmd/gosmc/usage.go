@@ -38,7 +38,8 @@ func oneAddress(cmd *cobra.Command, args []string) error {
 	return usagef("%s takes one address, but got %d arguments", verbOf(cmd), len(args))
 }
 
-// wantedValues says what flags take, by the type of their values. Types of our own say it in their errors.
+// wantedValues describes the values that flags take, by their type. Types of our own say it in
+// their errors.
 var wantedValues = map[string]string{
 	"bool":     "true or false, or no value",
 	"int":      "a whole number",
@@ -49,7 +50,7 @@ var wantedValues = map[string]string{
 	"stringSlice": "words, separated by commas",
 }
 
-// flagError says what is wrong with the flags of a command line, and what would be right.
+// flagError reports the mistake in the flags of a command line, and the values that would be right.
 func flagError(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		if want, ok := wantedValues[e.GetFlag().Value.Type()]; ok {

@@ -43,7 +43,7 @@ func newVersionReport() versionReport {
 	return versionReport{jsonSchema, measure.ModuleVersion(), measure.BuildCommit(), measure.BuildDate(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
 }
 
-// versionLine is what version and --version print.
+// versionLine is the output of version and --version.
 func versionLine() string {
 	v := newVersionReport()
 	return fmt.Sprintf("gosmc %s (commit %s, %s, %s, %s/%s)", v.Version, v.Commit, v.Date, v.Go, v.OS, v.Arch)

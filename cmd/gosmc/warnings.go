@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// warnings is a [slog.Handler] that hands what an operator may want to know to a function: what is
-// the matter, and why. At the beginning it keeps them, since one cause may have several effects, of
-// which the last to be told counts.
+// warnings is a [slog.Handler] that hands warnings for the operator to a function: the effect, and
+// the reason. At the beginning it keeps them, since one cause may have several effects, and the
+// last one that is reported counts.
 type warnings struct {
 	mu      sync.Mutex
 	held    []warning
@@ -26,7 +26,7 @@ func (w warning) String() string {
 	return w.what + ": " + w.why
 }
 
-// release shows what has been kept, and from now on everything at once.
+// release shows the warnings that were kept, and from now on each warning at once.
 func (h *warnings) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
